@@ -1,0 +1,68 @@
+// RoPE: frequencies (plain and YaRN), and the rotation of bands by a position or a delta.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "proto/geometry.h"
+
+namespace ckv {
+
+// The d_rope / 2 angular frequencies, in radians per position, f64.
+//   plain   theta^(-2i / d_rope)
+//   YaRN    arXiv:2309.00071 eq. 23, DeepSeek's correction range: beta_fast and beta_slow turns
+//   over
+//           original_max_position, linear ramp between plain and plain / factor
+std::vector<double> RopeFrequencies(const RopeParams& params, uint32_t d_rope);
+
+// The amplitude DeepSeek's code puts on cos and sin when it applies RoPE to a fresh key or query:
+// mscale(factor, mscale) / mscale(factor, mscale_all_dim); 1 without YaRN. Never part of a rotation
+// by a delta.
+double RopeAmplitude(const RopeParams& params);
+
+// cos and sin of one rotation, ready to apply. Angles are computed in f64 and reduced before they
+// are rounded to f32: in f32 they would be off by 5.6e-3 rad at position 160,000.
+class RopeRotation {
+ public:
+  // The rotation by `delta` positions (negative turns back). delta = 0 is the identity.
+  RopeRotation(const RopeParams& params, uint32_t d_rope, int64_t delta);
+
+  bool is_identity() const { return identity_; }
+  RopeStyle style() const { return style_; }
+  uint32_t d_rope() const { return d_rope_; }
+  std::span<const float> cos() const { return cos_; }  // f32 [d_rope / 2]
+  std::span<const float> sin() const { return sin_; }
+
+ private:
+  bool identity_;
+  RopeStyle style_;
+  uint32_t d_rope_;
+  std::vector<float> cos_, sin_;
+};
+
+// Rotates the last d_rope values of `count` bf16 rows in place; the rest is untouched.
+//   rows     bf16 [count] rows of `width` values, `stride` values apart
+// Rounds to nearest even once: errs by <= 3 x 2^-8 of each pair's length. Errors grow with the
+// square root of the number of hops, so rotate the canonical rows, never rotated ones.
+// An identity rotation or style kNone touches nothing.
+void RotateBandsBf16(const RopeRotation& rotation, uint16_t* rows, uint32_t count, uint32_t width,
+                     uint32_t stride) noexcept;
+
+// The same for rows that stay in f32 (queries before they are rounded for the wire).
+void RotateBandsF32(const RopeRotation& rotation, float* rows, uint32_t count, uint32_t width,
+                    uint32_t stride) noexcept;
+
+// Copies bf16 rows and rotates their bands on the way: `out` may be wire memory.
+//   in    bf16 [count] rows of `width` values, in_stride apart
+//   out   bf16 [count, width], contiguous
+void CopyRotatedBf16(const RopeRotation& rotation, const uint16_t* in, uint32_t in_stride,
+                     uint16_t* out, uint32_t count, uint32_t width) noexcept;
+
+// Rotates the bf16 band of fp8_ds_mla rows (the last d_rope x 2 of row_bytes) in place.
+void RotateBandsFp8DsMla(const RopeRotation& rotation, std::byte* rows, uint32_t count,
+                         uint32_t row_bytes, uint32_t stride_bytes) noexcept;
+
+}  // namespace ckv

@@ -1,0 +1,173 @@
+// The requester: resolves chunks, routes query rows to their holders, merges the partials exactly.
+//
+//   ckv::RequesterOptions options;
+//   options.id = "engine-0";
+//   auto requester = ckv::Requester::Create(options, directory, holders);
+//   auto corpus = (*requester)->Resolve("gpl", "", deadline);
+//   ckv::AttendCall call{.corpus = *corpus, .layer = 3, .q = queries};
+//   absl::Status status = (*requester)->Attend(call, out, nullptr);
+//
+// Thread-safe: each calling thread takes one of engine_count_max engines for the length of a call.
+// An engine owns its lanes to every holder, so calls on different threads share no lane and no lock
+// but the short one of taking an engine.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "attention/partial.h"
+#include "client/control.h"
+#include "client/predicate.h"
+#include "proto/clock.h"
+#include "proto/corpus.h"
+#include "transport/fabric.h"
+
+namespace ckv {
+
+struct RequesterOptions {
+  std::string id = "requester";
+  Clock* clock = Clock::Real();
+  // In order of preference; empty: shm for peers on this host, then tcp. Borrowed.
+  std::vector<Fabric*> fabrics;
+  LaneShape lane_shape;
+  uint32_t engine_count_max = 16;  // calls in progress at once; more wait, until their deadline
+  // Polls for so long before it sleeps on the lanes' events: a 16-row round trip with a small chunk
+  // fits; a longer one costs one wake-up.
+  Duration spin_max = std::chrono::microseconds(50);
+  Duration connect_timeout = std::chrono::seconds(3);
+};
+
+// One chunk of a call: which, and how far from its canonical position it stands in this request's
+// context. The queries are rotated by -offset for it; chunks of equal offset share one copy.
+struct ChunkUse {
+  uint32_t ordinal = 0;  // in the corpus
+  int64_t offset = 0;
+};
+
+// Borrows everything it points to for the length of the call.
+struct AttendCall {
+  std::shared_ptr<const Corpus> corpus;
+  // Empty: every chunk of the corpus, at canonical positions. A chunk twice is InvalidArgument.
+  std::span<const ChunkUse> chunks;
+  uint32_t layer = 0;
+  QueryView q;          // bf16 [count, d_qk], count <= kAttendRowCountMax
+  Selection selection;  // indices count the rows of `chunks`, one after another in their order
+  // What crosses the wire. f32 partials where exact equality is promised.
+  PartialDtype wire = PartialDtype::kBf16;
+  // Merge here, chunk by chunk in the order of the call: the answer's bits do not depend on which
+  // holder has which chunk. Costs one partial a chunk on the wire instead of one a holder.
+  bool per_chunk = false;
+  Instant deadline = kInstantMax;
+};
+
+inline constexpr uint32_t kAttendRowCountMax = 1u << 16;
+
+struct AttendReport {
+  uint32_t holder_count = 0;
+  uint64_t bytes_sent = 0;  // frames on the lanes, both headers and rows
+  uint64_t bytes_received = 0;
+  uint64_t compute_ns_max = 0;  // kernel time of the slowest holder
+  Duration elapsed{0};
+};
+
+struct FetchCall {
+  std::shared_ptr<const Corpus> corpus;
+  uint32_t chunk_begin = 0;
+  uint32_t chunk_end = 0;
+  uint32_t layer_begin = 0;
+  uint32_t layer_end = 0;
+  // Where the first chunk's first token is to stand: bands are rotated by the difference. Absent:
+  // canonical.
+  std::optional<uint64_t> position;
+  Instant deadline = kInstantMax;
+};
+
+// A run of rows of one layer of one chunk, in order of tokens; borrowed for the call.
+struct FetchedRows {
+  uint32_t chunk = 0;
+  uint32_t layer = 0;
+  uint32_t token_begin = 0;
+  uint32_t token_count = 0;
+  std::span<const std::byte> rows;  // [token_count][row_bytes]
+};
+
+struct HolderView {
+  Member member;
+  bool connected = false;
+  FabricKind fabric = FabricKind::kTcp;
+  FabricConstants constants;
+  uint32_t in_flight = 0;
+};
+
+class Requester {
+ public:
+  // `directory` and `holders` must outlive the requester. Does not touch the network.
+  //   InvalidArgument     an option outside its limits.
+  static absl::StatusOr<std::unique_ptr<Requester>> Create(const RequesterOptions& options,
+                                                           DirectoryControl* directory,
+                                                           HolderControlFactory* holders);
+  ~Requester();
+  Requester(const Requester&) = delete;
+  Requester& operator=(const Requester&) = delete;
+
+  // The corpus as the directory knows it. An immutable snapshot, cached until Forget or until a
+  // holder says that it is stale.
+  //   NotFound            no such corpus for this tenant.
+  //   Unavailable         the directory does not answer and nothing is cached.
+  absl::StatusOr<std::shared_ptr<const Corpus>> Resolve(std::string_view name,
+                                                        std::string_view tenant, Instant deadline);
+  // A corpus made of these chunks, wherever they are, for callers that know ids only.
+  //   NotFound            one that nobody holds; says which.
+  //   FailedPrecondition  they are of different geometries, or not of `geometry`.
+  absl::StatusOr<std::shared_ptr<const Corpus>> ResolveChunks(std::span<const ChunkId> ids,
+                                                              const Geometry& geometry,
+                                                              std::string_view tenant,
+                                                              Instant deadline);
+  // The directory changed: the next Resolve asks it. An empty name forgets everything.
+  void Forget(std::string_view name);
+
+  // Routes the rows to every holder of the chunks and merges what comes back, in a fixed order.
+  // Writes `out` (f32 o [q.count, d_v], m, l) only when every chunk has answered exactly once (I1).
+  //   InvalidArgument     widths, counts, layer, a chunk twice; nothing was sent.
+  //   NotFound            a holder no longer has a chunk; the corpus was forgotten: Resolve again.
+  //   Unavailable         a holder is gone; its lanes are reopened by the next call.
+  //   ResourceExhausted   a holder or this requester is overloaded; the message has a hint.
+  //   DeadlineExceeded
+  //   FailedPrecondition  geometry or wire version differ; retrying cannot help.
+  absl::Status Attend(const AttendCall& call, const PartialView& out, AttendReport* report);
+
+  // Pulls rows; `sink` is called as they come, and its error ends the call. Every run is checked
+  // against its checksum before it is shown.
+  // Errors as Attend, and DataLoss.
+  absl::Status Fetch(const FetchCall& call,
+                     absl::FunctionRef<absl::Status(const FetchedRows&)> sink);
+
+  // What the predicate says of these chunks, with constants measured so far (it probes the holders
+  // it has no constants of).
+  struct Explanation {
+    DecisionInput input;
+    Decision decision;
+    std::string summary;
+  };
+  absl::StatusOr<Explanation> Explain(std::shared_ptr<const Corpus> corpus, uint32_t chunk_begin,
+                                      uint32_t chunk_end, uint32_t query_rows, uint32_t steps,
+                                      uint32_t select, Instant deadline);
+
+  std::vector<HolderView> Holders() const;
+
+ private:
+  struct State;
+  explicit Requester(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ckv

@@ -1,0 +1,51 @@
+#include "proto/clock.h"
+
+#include <ctime>
+
+#include "absl/time/time.h"
+
+namespace ckv {
+namespace {
+
+class RealClock final : public Clock {
+ public:
+  Instant Now() const noexcept override {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return {int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec};
+  }
+
+  bool Await(absl::Mutex& mu, const absl::Condition& condition, Instant deadline) override
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    if (deadline == kInstantMax) {
+      mu.Await(condition);
+      return true;
+    }
+    const Duration left = deadline - Now();
+    return mu.AwaitWithTimeout(condition, absl::Nanoseconds(left.count()));
+  }
+};
+
+// How often a waiter on a ManualClock looks at it: the clock has no list of waiters to wake, since
+// each waits on a mutex of its own.
+constexpr absl::Duration kManualClockPoll = absl::Milliseconds(1);
+
+}  // namespace
+
+Clock* Clock::Real() {
+  static RealClock clock;
+  return &clock;
+}
+
+Instant ManualClock::Now() const noexcept { return {now_ns_.load(std::memory_order_acquire)}; }
+
+bool ManualClock::Await(absl::Mutex& mu, const absl::Condition& condition, Instant deadline) {
+  while (!mu.AwaitWithTimeout(condition, kManualClockPoll)) {
+    if (Now() >= deadline) return condition.Eval();
+  }
+  return true;
+}
+
+void ManualClock::Advance(Duration by) { now_ns_.fetch_add(by.count(), std::memory_order_acq_rel); }
+
+}  // namespace ckv

@@ -1,0 +1,211 @@
+#include "proto/convert.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+
+namespace ckv {
+namespace {
+
+absl::StatusOr<RowDtype> DtypeFrom(v1::RowDtype dtype) {
+  switch (dtype) {
+    case v1::ROW_DTYPE_BF16:
+      return RowDtype::kBf16;
+    case v1::ROW_DTYPE_FP8_DS_MLA:
+      return RowDtype::kFp8DsMla;
+    default:
+      return absl::InvalidArgumentError("geometry: dtype: unknown");
+  }
+}
+
+absl::StatusOr<RopeStyle> StyleFrom(v1::RopeStyle style) {
+  switch (style) {
+    case v1::ROPE_STYLE_NONE:
+      return RopeStyle::kNone;
+    case v1::ROPE_STYLE_INTERLEAVED:
+      return RopeStyle::kInterleaved;
+    case v1::ROPE_STYLE_HALF_SPLIT:
+      return RopeStyle::kHalfSplit;
+    default:
+      return absl::InvalidArgumentError("geometry: rope_style: unknown");
+  }
+}
+
+// host:port with a port in range; the resolver judges the host.
+bool IsAddress(std::string_view address) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string_view::npos || colon == 0 || address.size() > 256) return false;
+  const std::string_view port = address.substr(colon + 1);
+  if (port.empty() || port.size() > 5) return false;
+  uint32_t value = 0;
+  for (const char c : port) {
+    if (c < '0' || c > '9') return false;
+    value = value * 10 + static_cast<uint32_t>(c - '0');
+  }
+  return value > 0 && value < 65536;
+}
+
+}  // namespace
+
+v1::Geometry ToProto(const Geometry& geometry) {
+  v1::Geometry message;
+  message.set_model(geometry.model);
+  message.set_revision(geometry.revision);
+  message.set_layers(geometry.layers);
+  message.set_d_qk(geometry.d_qk);
+  message.set_d_v(geometry.d_v);
+  message.set_d_rope(geometry.d_rope);
+  message.set_dtype(geometry.dtype == RowDtype::kBf16 ? v1::ROW_DTYPE_BF16
+                                                      : v1::ROW_DTYPE_FP8_DS_MLA);
+  message.set_rope_style(static_cast<v1::RopeStyle>(geometry.rope.style));
+  message.set_rope_theta(geometry.rope.theta);
+  if (geometry.rope.yarn) {
+    v1::YarnParams* yarn = message.mutable_yarn();
+    yarn->set_factor(geometry.rope.yarn->factor);
+    yarn->set_original_max_position(geometry.rope.yarn->original_max_position);
+    yarn->set_beta_fast(geometry.rope.yarn->beta_fast);
+    yarn->set_beta_slow(geometry.rope.yarn->beta_slow);
+    yarn->set_mscale(geometry.rope.yarn->mscale);
+    yarn->set_mscale_all_dim(geometry.rope.yarn->mscale_all_dim);
+  }
+  message.set_softmax_scale(geometry.softmax_scale);
+  return message;
+}
+
+absl::StatusOr<Geometry> FromProto(const v1::Geometry& message) {
+  Geometry geometry;
+  geometry.model = message.model();
+  geometry.revision = message.revision();
+  geometry.layers = message.layers();
+  geometry.d_qk = message.d_qk();
+  geometry.d_v = message.d_v();
+  geometry.d_rope = message.d_rope();
+  CKV_ASSIGN_OR_RETURN(geometry.dtype, DtypeFrom(message.dtype()));
+  CKV_ASSIGN_OR_RETURN(geometry.rope.style, StyleFrom(message.rope_style()));
+  geometry.rope.theta = message.rope_theta();
+  if (message.has_yarn()) {
+    YarnParams yarn;
+    yarn.factor = message.yarn().factor();
+    yarn.original_max_position = message.yarn().original_max_position();
+    yarn.beta_fast = message.yarn().beta_fast();
+    yarn.beta_slow = message.yarn().beta_slow();
+    yarn.mscale = message.yarn().mscale();
+    yarn.mscale_all_dim = message.yarn().mscale_all_dim();
+    geometry.rope.yarn = yarn;
+  }
+  geometry.softmax_scale = message.softmax_scale();
+  CKV_RETURN_IF_ERROR(ValidateGeometry(geometry));
+  return geometry;
+}
+
+v1::ChunkPlacement ToProto(const ChunkPlacement& chunk) {
+  v1::ChunkPlacement message;
+  message.set_id(std::string(chunk.id.AsBytes()));
+  message.set_parent(std::string(chunk.parent.AsBytes()));
+  message.set_token_count(chunk.token_count);
+  message.set_position(chunk.position);
+  for (const HolderId& holder : chunk.holders) message.add_holders(holder.name);
+  return message;
+}
+
+absl::StatusOr<ChunkPlacement> FromProto(const v1::ChunkPlacement& message) {
+  if (message.holders_size() > static_cast<int>(kReplicaCountMax)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("chunk: %d holders, limit %d", message.holders_size(), kReplicaCountMax));
+  }
+  ChunkPlacement chunk;
+  CKV_ASSIGN_OR_RETURN(chunk.id, ChunkId::FromBytes(message.id()));
+  if (!message.parent().empty()) {
+    CKV_ASSIGN_OR_RETURN(chunk.parent, ChunkId::FromBytes(message.parent()));
+  }
+  chunk.token_count = message.token_count();
+  chunk.position = message.position();
+  for (const std::string& holder : message.holders()) chunk.holders.push_back({holder});
+  return chunk;
+}
+
+v1::Corpus ToProto(const Corpus& corpus) {
+  v1::Corpus message;
+  message.set_name(corpus.name);
+  message.set_tenant(corpus.tenant);
+  *message.mutable_geometry() = ToProto(corpus.geometry);
+  for (const ChunkPlacement& chunk : corpus.chunks) *message.add_chunks() = ToProto(chunk);
+  message.set_version(corpus.version);
+  return message;
+}
+
+absl::StatusOr<Corpus> FromProto(const v1::Corpus& message) {
+  if (message.chunks_size() > static_cast<int>(kCorpusChunkCountMax)) {
+    return absl::InvalidArgumentError(absl::StrFormat("corpus: %d chunks, limit %d",
+                                                      message.chunks_size(), kCorpusChunkCountMax));
+  }
+  Corpus corpus;
+  corpus.name = message.name();
+  corpus.tenant = message.tenant();
+  CKV_ASSIGN_OR_RETURN(corpus.geometry, FromProto(message.geometry()));
+  corpus.chunks.reserve(message.chunks_size());
+  for (const v1::ChunkPlacement& chunk : message.chunks()) {
+    CKV_ASSIGN_OR_RETURN(ChunkPlacement plain, FromProto(chunk));
+    corpus.chunks.push_back(std::move(plain));
+  }
+  corpus.version = message.version();
+  CKV_RETURN_IF_ERROR(ValidateCorpus(corpus));
+  return corpus;
+}
+
+v1::Member ToProto(const Member& member) {
+  v1::Member message;
+  message.set_id(member.id.name);
+  message.set_role(member.role == MemberRole::kHolder ? v1::MEMBER_ROLE_HOLDER
+                                                      : v1::MEMBER_ROLE_REQUESTER);
+  message.set_control_address(member.control_address);
+  message.set_epoch(member.epoch.value);
+  return message;
+}
+
+absl::StatusOr<Member> FromProto(const v1::Member& message) {
+  Member member;
+  if (message.id().empty() || message.id().size() > kCorpusNameBytesMax) {
+    return absl::InvalidArgumentError("member: the id must have 1 to 128 characters");
+  }
+  member.id.name = message.id();
+  switch (message.role()) {
+    case v1::MEMBER_ROLE_HOLDER:
+      member.role = MemberRole::kHolder;
+      break;
+    case v1::MEMBER_ROLE_REQUESTER:
+      member.role = MemberRole::kRequester;
+      break;
+    default:
+      return absl::InvalidArgumentError("member: role: unknown");
+  }
+  if (!IsAddress(message.control_address())) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "member: control_address: '%s' is not host:port", message.control_address()));
+  }
+  member.control_address = message.control_address();
+  member.epoch.value = message.epoch();
+  return member;
+}
+
+std::string Int32sToBytes(std::span<const int32_t> values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
+}
+
+absl::StatusOr<std::vector<int32_t>> Int32sFromBytes(std::string_view bytes, size_t count_max) {
+  if (bytes.size() % sizeof(int32_t) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%d bytes are not a whole number of 32-bit values", bytes.size()));
+  }
+  if (bytes.size() / sizeof(int32_t) > count_max) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%d values, limit %d", bytes.size() / sizeof(int32_t), count_max));
+  }
+  std::vector<int32_t> values(bytes.size() / sizeof(int32_t));
+  if (!values.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+}  // namespace ckv

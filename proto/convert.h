@@ -1,0 +1,38 @@
+// Between messages and plain types: the one place where a message is checked.
+
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ckv/v1/types.pb.h"
+#include "proto/corpus.h"
+#include "proto/geometry.h"
+#include "proto/ids.h"
+
+namespace ckv {
+
+v1::Geometry ToProto(const Geometry& geometry);
+//   InvalidArgument     ValidateGeometry, or an unknown enum value.
+absl::StatusOr<Geometry> FromProto(const v1::Geometry& message);
+
+v1::Corpus ToProto(const Corpus& corpus);
+v1::ChunkPlacement ToProto(const ChunkPlacement& chunk);
+//   InvalidArgument     ValidateCorpus.
+absl::StatusOr<Corpus> FromProto(const v1::Corpus& message);
+absl::StatusOr<ChunkPlacement> FromProto(const v1::ChunkPlacement& message);
+
+v1::Member ToProto(const Member& member);
+//   InvalidArgument     no id, no role, or an address that is not host:port.
+absl::StatusOr<Member> FromProto(const v1::Member& message);
+
+// i32 arrays travel as little-endian bytes.
+std::string Int32sToBytes(std::span<const int32_t> values);
+//   InvalidArgument     not a multiple of 4 bytes, or more than `count_max` values.
+absl::StatusOr<std::vector<int32_t>> Int32sFromBytes(std::string_view bytes, size_t count_max);
+
+}  // namespace ckv

@@ -1,0 +1,72 @@
+#include "proto/corpus.h"
+
+#include <string_view>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+
+namespace ckv {
+namespace {
+
+bool IsNameCharacter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+         c == '_' || c == '.';
+}
+
+absl::Status ValidateName(std::string_view field, std::string_view name) {
+  if (name.size() > kCorpusNameBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %d characters, limit %d", field, name.size(), kCorpusNameBytesMax));
+  }
+  for (const char c : name) {
+    if (!IsNameCharacter(c)) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: only letters, digits, '-', '_' and '.' are allowed", field));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateChunk(const ChunkPlacement& chunk, size_t ordinal) {
+  const auto error = [ordinal](std::string_view what) {
+    return absl::InvalidArgumentError(absl::StrFormat("corpus: chunk %d: %s", ordinal, what));
+  };
+  if (chunk.id.IsZero()) return error("the zero id names no chunk");
+  if (chunk.token_count > kChunkTokenCountMax) return error("too many tokens");
+  if (chunk.position > (uint64_t{1} << 40)) return error("position beyond 2^40");
+  if (chunk.holders.empty()) return error("no holder");
+  if (chunk.holders.size() > kReplicaCountMax) return error("too many holders");
+  absl::flat_hash_set<HolderId> seen;
+  for (const HolderId& holder : chunk.holders) {
+    if (holder.name.empty()) return error("a holder without a name");
+    CKV_RETURN_IF_ERROR(ValidateName("corpus: holder", holder.name));
+    if (!seen.insert(holder).second) return error("a holder twice");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+uint64_t Corpus::token_count() const {
+  uint64_t count = 0;
+  for (const ChunkPlacement& chunk : chunks) count += chunk.token_count;
+  return count;
+}
+
+absl::Status ValidateCorpus(const Corpus& corpus) {
+  if (corpus.name.empty()) return absl::InvalidArgumentError("corpus: no name");
+  CKV_RETURN_IF_ERROR(ValidateName("corpus: name", corpus.name));
+  CKV_RETURN_IF_ERROR(ValidateName("corpus: tenant", corpus.tenant));
+  CKV_RETURN_IF_ERROR(ValidateGeometry(corpus.geometry));
+  if (corpus.chunks.size() > kCorpusChunkCountMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("corpus: %d chunks, limit %d", corpus.chunks.size(), kCorpusChunkCountMax));
+  }
+  for (size_t i = 0; i < corpus.chunks.size(); ++i) {
+    CKV_RETURN_IF_ERROR(ValidateChunk(corpus.chunks[i], i));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ckv

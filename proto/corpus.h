@@ -1,0 +1,61 @@
+// A corpus and the members that hold it, as plain types: what the directory knows.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/geometry.h"
+#include "proto/ids.h"
+
+namespace ckv {
+
+inline constexpr uint32_t kCorpusNameBytesMax = 128;
+inline constexpr uint32_t kCorpusChunkCountMax = 1u << 20;
+inline constexpr uint32_t kChunkTokenCountMax = 1u << 20;
+inline constexpr uint32_t kReplicaCountMax = 8;
+inline constexpr uint32_t kMemberCountMax = 4096;
+
+// One chunk of a corpus and who holds it. The first holder is the primary: requests are grouped by
+// primaries, so the order of merges does not depend on which replica answers (I2).
+struct ChunkPlacement {
+  ChunkId id;
+  ChunkId parent;            // zero for the first chunk of a chain
+  uint32_t token_count = 0;  // may be 0: an empty chunk answers with the empty partial
+  uint64_t position = 0;     // canonical position of its first token
+  std::vector<HolderId> holders;
+
+  friend bool operator==(const ChunkPlacement&, const ChunkPlacement&) = default;
+};
+
+// A named, ordered list of chunks. Immutable once published; a change is a new version.
+struct Corpus {
+  std::string name;
+  std::string tenant;  // "" is the shared tenant
+  Geometry geometry;
+  std::vector<ChunkPlacement> chunks;
+  uint64_t version = 0;  // given by the directory at publication, rising
+
+  uint64_t token_count() const;
+  friend bool operator==(const Corpus&, const Corpus&) = default;
+};
+
+// Name syntax, counts, geometry, every chunk's holders.
+//   InvalidArgument     names the field, and the chunk's ordinal.
+absl::Status ValidateCorpus(const Corpus& corpus);
+
+enum class MemberRole : uint8_t { kHolder = 1, kRequester = 2 };
+
+// A process registered under a lease.
+struct Member {
+  HolderId id;
+  MemberRole role = MemberRole::kHolder;
+  std::string control_address;  // gRPC, host:port
+  Epoch epoch;                  // given by the directory at registration
+
+  friend bool operator==(const Member&, const Member&) = default;
+};
+
+}  // namespace ckv

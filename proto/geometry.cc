@@ -1,0 +1,200 @@
+#include "proto/geometry.h"
+
+#include <array>
+#include <cmath>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "proto/sha256.h"
+#include "proto/status.h"
+
+namespace ckv {
+namespace {
+
+constexpr uint32_t kFp8ScaleGroup = 128;  // e4m3 values that share a scale in fp8_ds_mla
+
+absl::Status Refuse(std::string_view field, std::string_view what) {
+  return absl::InvalidArgumentError(absl::StrFormat("geometry: %s: %s", field, what));
+}
+
+bool IsPositive(double value) { return std::isfinite(value) && value > 0; }
+
+absl::Status ValidateWidths(const Geometry& g) {
+  if (g.layers == 0 || g.layers > kLayerCountMax) {
+    return Refuse("layers", absl::StrFormat("%d, must be 1 to %d", g.layers, kLayerCountMax));
+  }
+  if (g.d_qk == 0 || g.d_qk > kRowWidthMax || g.d_qk % 2 != 0) {
+    return Refuse("d_qk", absl::StrFormat("%d, must be even and at most %d", g.d_qk, kRowWidthMax));
+  }
+  if (g.d_v == 0 || g.d_v > g.d_qk) {
+    return Refuse("d_v", absl::StrFormat("%d, must be 1 to d_qk = %d", g.d_v, g.d_qk));
+  }
+  if (g.d_rope > g.d_qk || g.d_rope % 2 != 0) {
+    return Refuse("d_rope", absl::StrFormat("%d, must be even and at most d_qk", g.d_rope));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateRope(const Geometry& g) {
+  switch (g.rope.style) {
+    case RopeStyle::kNone:
+      return absl::OkStatus();
+    case RopeStyle::kInterleaved:
+    case RopeStyle::kHalfSplit:
+      break;
+    default:
+      return Refuse("rope_style", "unknown");
+  }
+  if (g.d_rope == 0) return Refuse("d_rope", "0, but rope_style says that there is a band");
+  if (!IsPositive(g.rope.theta) || g.rope.theta <= 1) return Refuse("rope_theta", "must be > 1");
+  if (!g.rope.yarn) return absl::OkStatus();
+  const YarnParams& yarn = *g.rope.yarn;
+  if (!IsPositive(yarn.factor) || yarn.factor < 1) return Refuse("yarn.factor", "must be >= 1");
+  if (!IsPositive(yarn.original_max_position)) {
+    return Refuse("yarn.original_max_position", "must be positive");
+  }
+  if (!IsPositive(yarn.beta_fast) || !IsPositive(yarn.beta_slow)) {
+    return Refuse("yarn.beta", "must be positive");
+  }
+  if (!std::isfinite(yarn.mscale) || !std::isfinite(yarn.mscale_all_dim)) {
+    return Refuse("yarn.mscale", "must be finite");
+  }
+  return absl::OkStatus();
+}
+
+struct Named {
+  const char* name;
+  const char* model;
+  uint32_t layers;
+  double theta;
+  double yarn_factor;  // 0: plain
+  double beta_fast;
+  double mscale;
+  float softmax_scale;
+};
+
+// facts from the public configs: 512 + 64 rows, interleaved, softmax scale = (128 + 64)^-1/2 x
+// mscale^2 for DeepSeek and Kimi, (192 + 64)^-1/2 for GLM.
+constexpr std::array<Named, 8> kNamed = {{
+    {"deepseek-v2-lite", "deepseek-ai/DeepSeek-V2-Lite", 27, 1e4, 40, 32, 0.707,
+     0.1147213868f},
+    {"deepseek-v2", "deepseek-ai/DeepSeek-V2", 60, 1e4, 40, 32, 1, 0.1352337789f},
+    {"deepseek-v3", "deepseek-ai/DeepSeek-V3", 61, 1e4, 40, 32, 1, 0.1352337789f},
+    {"deepseek-v3.2", "deepseek-ai/DeepSeek-V3.2", 61, 1e4, 40, 32, 1, 0.1352337789f},
+    {"kimi-k2", "moonshotai/Kimi-K2-Instruct", 61, 5e4, 32, 1, 1, 0.1308608000f},
+    {"moonlight-16b-a3b", "moonshotai/Moonlight-16B-A3B", 27, 5e4, 0, 0, 0, 0.0721687836f},
+    {"glm-4.7-flash", "zai-org/GLM-4.7-Flash", 47, 1e6, 0, 0, 0, 0.0625f},
+    {"glm-5", "zai-org/GLM-5", 78, 1e6, 0, 0, 0, 0.0625f},
+}};
+
+}  // namespace
+
+uint32_t Geometry::row_bytes() const {
+  if (dtype == RowDtype::kBf16) return d_qk * 2;
+  return d_v + d_v / kFp8ScaleGroup * 4 + d_rope * 2;
+}
+
+std::string Geometry::ToString() const {
+  std::string rope_text = "no rope";
+  if (rope.style != RopeStyle::kNone) {
+    rope_text = absl::StrFormat(
+        "%s theta %g%s", rope.style == RopeStyle::kInterleaved ? "interleaved" : "half", rope.theta,
+        rope.yarn ? absl::StrFormat(" yarn x%g", rope.yarn->factor) : "");
+  }
+  return absl::StrFormat("%s@%s %dx%d (%d+%d) %s %s", model, revision, layers, d_qk, d_v, d_rope,
+                         dtype == RowDtype::kBf16 ? "bf16" : "fp8_ds_mla", rope_text);
+}
+
+absl::Status ValidateGeometry(const Geometry& g) {
+  if (g.model.empty() || g.model.size() > kModelNameBytesMax) {
+    return Refuse("model", absl::StrFormat("must have 1 to %d characters", kModelNameBytesMax));
+  }
+  if (g.revision.size() > kModelNameBytesMax) {
+    return Refuse("revision", absl::StrFormat("more than %d characters", kModelNameBytesMax));
+  }
+  CKV_RETURN_IF_ERROR(ValidateWidths(g));
+  if (g.dtype == RowDtype::kFp8DsMla) {
+    if (g.d_v % kFp8ScaleGroup != 0 || g.d_v + g.d_rope != g.d_qk) {
+      return Refuse("dtype", "fp8_ds_mla needs d_v % 128 = 0 and d_qk = d_v + d_rope");
+    }
+  } else if (g.dtype != RowDtype::kBf16) {
+    return Refuse("dtype", "unknown");
+  }
+  if (!IsPositive(g.softmax_scale)) return Refuse("softmax_scale", "must be positive");
+  return ValidateRope(g);
+}
+
+ChunkId ModelFingerprint(const Geometry& g) {
+  Sha256 sha;
+  sha.AppendString("ckv.geometry.1");
+  sha.AppendString(g.model);
+  sha.AppendString(g.revision);
+  for (const uint32_t value : {g.layers, g.d_qk, g.d_v, g.d_rope}) sha.AppendValue(value);
+  sha.AppendValue(static_cast<uint8_t>(g.dtype));
+  sha.AppendValue(static_cast<uint8_t>(g.rope.style));
+  sha.AppendValue(g.rope.theta);
+  sha.AppendValue(static_cast<uint8_t>(g.rope.yarn.has_value()));
+  if (g.rope.yarn) {
+    const YarnParams& y = *g.rope.yarn;
+    for (const double value : {y.factor, y.original_max_position, y.beta_fast, y.beta_slow,
+                               y.mscale, y.mscale_all_dim}) {
+      sha.AppendValue(value);
+    }
+  }
+  sha.AppendValue(g.softmax_scale);
+  return ChunkId{sha.Finish()};
+}
+
+std::string DescribeDifference(const Geometry& here, const Geometry& there) {
+  std::vector<std::string> parts;
+  const auto number = [&parts](const char* field, double a, double b) {
+    if (a != b) parts.push_back(absl::StrFormat("%s: %.9g here, %.9g there", field, a, b));
+  };
+  const auto text = [&parts](const char* field, const std::string& a, const std::string& b) {
+    if (a != b) parts.push_back(absl::StrFormat("%s: '%s' here, '%s' there", field, a, b));
+  };
+  text("model", here.model, there.model);
+  text("revision", here.revision, there.revision);
+  number("layers", here.layers, there.layers);
+  number("d_qk", here.d_qk, there.d_qk);
+  number("d_v", here.d_v, there.d_v);
+  number("d_rope", here.d_rope, there.d_rope);
+  number("dtype", static_cast<int>(here.dtype), static_cast<int>(there.dtype));
+  number("rope_style", static_cast<int>(here.rope.style), static_cast<int>(there.rope.style));
+  number("rope_theta", here.rope.theta, there.rope.theta);
+  if (here.rope.yarn != there.rope.yarn) parts.push_back("yarn: differs");
+  number("softmax_scale", here.softmax_scale, there.softmax_scale);
+  return absl::StrJoin(parts, "; ");
+}
+
+absl::StatusOr<Geometry> NamedGeometry(std::string_view name) {
+  std::string known;
+  for (const Named& named : kNamed) {
+    if (name == named.name) {
+      Geometry g;
+      g.model = named.model;
+      g.layers = named.layers;
+      g.d_qk = 576;
+      g.d_v = 512;
+      g.d_rope = 64;
+      g.rope.theta = named.theta;
+      if (named.yarn_factor > 0) {
+        YarnParams yarn;
+        yarn.factor = named.yarn_factor;
+        yarn.beta_fast = named.beta_fast;
+        yarn.mscale = named.mscale;
+        yarn.mscale_all_dim = named.mscale;
+        g.rope.yarn = yarn;
+      }
+      g.softmax_scale = named.softmax_scale;
+      return g;
+    }
+    known += known.empty() ? "" : ", ";
+    known += named.name;
+  }
+  return absl::NotFoundError(
+      absl::StrFormat("no geometry is named '%s'; there are %s", name, known));
+}
+
+}  // namespace ckv

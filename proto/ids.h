@@ -1,0 +1,87 @@
+// The identities that cross a process boundary: chunks, holders, epochs, requests, handles.
+
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace ckv {
+
+// SHA-256 over (model fingerprint, parent chunk id or zero, token ids); store/chunk_id.h computes
+// it. It names a chunk's inputs, so it is known before prefill. It is not a capability: a peer
+// that knows an id has still to be allowed to read it (I6).
+struct ChunkId {
+  std::array<uint8_t, 32> bytes{};
+
+  // 64 lower-case hex digits.
+  std::string ToHex() const;
+  // The first 12 digits: enough for a person, never for a machine.
+  std::string ShortHex() const;
+  //   InvalidArgument     not exactly 64 hex digits.
+  static absl::StatusOr<ChunkId> FromHex(std::string_view hex);
+  //   InvalidArgument     not exactly 32 bytes.
+  static absl::StatusOr<ChunkId> FromBytes(std::string_view bytes);
+  // The 32 bytes, as a protobuf `bytes` field wants them.
+  std::string_view AsBytes() const {
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+  // True for the all-zero id, which names no chunk: it is the parent of a first chunk.
+  bool IsZero() const;
+
+  friend bool operator==(const ChunkId&, const ChunkId&) = default;
+  friend auto operator<=>(const ChunkId&, const ChunkId&) = default;
+  // The id is a cryptographic hash already: its first 8 bytes are as good as any hash of it.
+  template <typename H>
+  friend H AbslHashValue(H h, const ChunkId& id) {
+    uint64_t prefix = 0;
+    std::memcpy(&prefix, id.bytes.data(), sizeof(prefix));
+    return H::combine(std::move(h), prefix);
+  }
+};
+
+// A holder's name, unique in a directory: `ckvd --name`.
+struct HolderId {
+  std::string name;
+
+  friend bool operator==(const HolderId&, const HolderId&) = default;
+  friend auto operator<=>(const HolderId&, const HolderId&) = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const HolderId& id) {
+    return H::combine(std::move(h), id.name);
+  }
+};
+
+// One life of a holder's registration, given by the directory and never reused. A request carries
+// the epoch of its session; a holder whose epoch moved on refuses it before it touches data (I4).
+struct Epoch {
+  uint64_t value = 0;
+  friend auto operator<=>(const Epoch&, const Epoch&) = default;
+};
+
+// Unique among the requests of one lane; a reply whose id is not the awaited one is discarded (I1).
+struct RequestId {
+  uint64_t value = 0;
+  friend auto operator<=>(const RequestId&, const RequestId&) = default;
+};
+
+// A requester's session on one holder, random, so that a stale one is never someone else's.
+struct SessionId {
+  uint64_t value = 0;
+  friend auto operator<=>(const SessionId&, const SessionId&) = default;
+};
+
+// A chunk within one session: what a data-plane request names instead of a 32-byte id. Meaningless
+// outside the session that resolved it.
+struct ChunkHandle {
+  uint32_t value = 0;
+  friend auto operator<=>(const ChunkHandle&, const ChunkHandle&) = default;
+};
+
+}  // namespace ckv

@@ -1,0 +1,58 @@
+// Which code means what the caller does next, and the few helpers every folder uses.
+
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace ckv {
+
+// A code names the largest thing that broke; the caller's next act follows from the code alone.
+enum class NextAct {
+  kNone,          // OK
+  kRetryLater,    // ResourceExhausted: overloaded; wait for the hint, then the same peer
+  kReopen,        // Unavailable, Aborted: this lane or session is gone; open another
+  kResolveAgain,  // NotFound: this directory entry or handle is stale
+  kGiveUp,        // InvalidArgument, FailedPrecondition, DeadlineExceeded, ...: cannot help
+};
+NextAct NextActFor(const absl::Status& status);
+
+// The same code, with "context: " before the message. OK stays OK.
+absl::Status Annotate(const absl::Status& status, std::string_view context);
+
+// The process exit status of a tool for this code; stable, listed in `ckvctl --help`:
+//   0 ok, 1 any other failure, 2 usage or InvalidArgument, 3 NotFound, 4 Unavailable,
+//   5 DeadlineExceeded, 6 ResourceExhausted, 7 FailedPrecondition, 8 AlreadyExists,
+//   9 DataLoss, 10 PermissionDenied or Unauthenticated.
+int ExitCodeFor(const absl::Status& status);
+
+}  // namespace ckv
+
+// For what only our own bug can cause: prints the condition and ends the process, in every build.
+#define CKV_CHECK(condition)                                                                 \
+  do {                                                                                       \
+    if (!(condition)) [[unlikely]] {                                                         \
+      std::fprintf(stderr, "%s:%d: CKV_CHECK failed: %s\n", __FILE__, __LINE__, #condition); \
+      std::abort();                                                                          \
+    }                                                                                        \
+  } while (false)
+
+#define CKV_RETURN_IF_ERROR(expression)                                                 \
+  do {                                                                                  \
+    if (absl::Status ckv_status_ = (expression); !ckv_status_.ok()) return ckv_status_; \
+  } while (false)
+
+#define CKV_CONCAT_INNER_(a, b) a##b
+#define CKV_CONCAT_(a, b) CKV_CONCAT_INNER_(a, b)
+// CKV_ASSIGN_OR_RETURN(auto value, Compute());
+#define CKV_ASSIGN_OR_RETURN(declaration, expression) \
+  CKV_ASSIGN_OR_RETURN_(CKV_CONCAT_(ckv_or_, __LINE__), declaration, expression)
+#define CKV_ASSIGN_OR_RETURN_(name, declaration, expression) \
+  auto name = (expression);                                  \
+  if (!name.ok()) return name.status();                      \
+  declaration = *std::move(name)

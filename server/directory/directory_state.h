@@ -1,0 +1,106 @@
+// The directory's state: members under leases, corpora, and who watches them. No I/O.
+
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/clock.h"
+#include "proto/corpus.h"
+
+namespace ckv {
+
+struct DirectoryOptions {
+  Clock* clock = Clock::Real();
+  Duration lease_ttl = std::chrono::seconds(3);
+  Duration lease_ttl_min = std::chrono::milliseconds(500);
+  Duration lease_ttl_max = std::chrono::seconds(60);
+  uint32_t corpus_count_max = 100'000;
+  uint32_t watcher_count_max = 4096;
+};
+
+struct LeaseGrant {
+  uint64_t lease_id = 0;
+  Epoch epoch;
+  Duration ttl{0};
+};
+
+struct DirectoryEvent {
+  enum class Kind { kMemberUp, kMemberGone, kCorpusPublished, kCorpusDropped, kSynced };
+  Kind kind = Kind::kSynced;
+  Member member;                         // member events
+  std::shared_ptr<const Corpus> corpus;  // corpus events
+};
+
+struct ChunkPlace {
+  std::shared_ptr<const Corpus> corpus;
+  uint32_t ordinal = 0;
+};
+
+// Thread-safe; one mutex. Expired leases are found by whoever looks next and by Expire.
+class DirectoryState {
+ public:
+  explicit DirectoryState(const DirectoryOptions& options);
+  ~DirectoryState();
+  DirectoryState(const DirectoryState&) = delete;
+  DirectoryState& operator=(const DirectoryState&) = delete;
+
+  // Errors as DirectoryService in proto/ckv/v1/directory.proto.
+  absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<Duration> KeepAlive(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Deregister(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<Member> Members() ABSL_LOCKS_EXCLUDED(mu_);
+
+  absl::StatusOr<uint64_t> Publish(Corpus corpus, bool replace, uint64_t expected_version)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<std::shared_ptr<const Corpus>> Get(std::string_view name, std::string_view tenant)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<std::shared_ptr<const Corpus>> List(std::string_view tenant) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<std::shared_ptr<const Corpus>> Drop(std::string_view name, std::string_view tenant)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<ChunkPlace> Locate(const ChunkId& id, std::string_view tenant)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Ends the leases that have run out and tells the watchers.
+  void Expire() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // One watcher's place in the stream of changes. Starts with the whole state and kSynced.
+  class Watcher;
+  //   ResourceExhausted   watcher_count_max.
+  absl::StatusOr<std::unique_ptr<Watcher>> Watch(std::string_view tenant) ABSL_LOCKS_EXCLUDED(mu_);
+  // The next event, or nothing at `deadline`.
+  //   ResourceExhausted   fell kWatchBacklogMax events behind; watch anew.
+  absl::StatusOr<std::optional<DirectoryEvent>> Next(Watcher& watcher, Instant deadline)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  static constexpr size_t kWatchBacklogMax = 4096;
+
+ private:
+  struct Lease {
+    Member member;
+    Duration ttl{0};
+    Instant expires;
+  };
+  using CorpusKey = std::pair<std::string, std::string>;  // tenant, name
+
+  const DirectoryOptions options_;
+  absl::Mutex mu_;
+  std::map<uint64_t, Lease> leases_ ABSL_GUARDED_BY(mu_);
+  std::map<HolderId, uint64_t> lease_by_member_ ABSL_GUARDED_BY(mu_);
+  std::map<CorpusKey, std::shared_ptr<const Corpus>> corpora_ ABSL_GUARDED_BY(mu_);
+  std::vector<Watcher*> watchers_ ABSL_GUARDED_BY(mu_);
+  uint64_t last_epoch_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t last_version_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace ckv

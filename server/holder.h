@@ -1,0 +1,85 @@
+// A holder without its gRPC face: chunk table, sessions, lanes, and the dispatcher that answers.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/control.h"
+#include "proto/clock.h"
+#include "proto/ids.h"
+#include "server/lease_gate.h"
+#include "store/chunk_table.h"
+#include "transport/fabric.h"
+
+namespace ckv {
+
+struct HolderOptions {
+  HolderId id;
+  Clock* clock = Clock::Real();
+  size_t capacity_bytes = size_t{1} << 30;
+  uint32_t chunk_count_max = 1u << 17;
+  uint32_t compute_threads = 1;  // of the dispatcher's worker pool, itself included
+  std::vector<Fabric*> fabrics;  // that sessions may use; borrowed
+  ListenOptions listen;
+  uint32_t session_count_max = 256;
+  uint32_t batch_request_count_max = 64;  // requests of one kernel call
+  // How long the dispatcher polls after its last work before it sleeps on the lanes' events.
+  Duration spin_max = std::chrono::microseconds(50);
+};
+
+// A consistent-enough view: each counter is read on its own.
+struct HolderStats {
+  ChunkTableStats table;
+  uint32_t session_count = 0;
+  uint32_t lane_count = 0;
+  uint64_t request_count = 0;  // data plane, since start
+  uint64_t query_row_count = 0;
+  uint64_t batch_count = 0;    // kernel calls
+  uint64_t error_count = 0;    // requests answered with an error
+  uint64_t expired_count = 0;  // of them, dropped because their deadline had passed
+  uint64_t bytes_in = 0;
+  uint64_t bytes_out = 0;
+  uint64_t compute_ns = 0;
+};
+
+// Thread-safe. Owns one dispatcher thread, which polls every lane, batches what is ready, runs the
+// kernel and answers; and one acceptor inside the same thread.
+class Holder final : public HolderControl {
+ public:
+  // Starts listening and the dispatcher. Answers nothing until lease() has been granted (I4).
+  //   InvalidArgument     an option outside its limits.
+  //   Unavailable         an address that cannot be bound.
+  //   ResourceExhausted   no memory for the store.
+  static absl::StatusOr<std::unique_ptr<Holder>> Start(const HolderOptions& options);
+  // Stops at once: lanes break, sessions end. Drain first to be graceful.
+  ~Holder() override;
+
+  absl::StatusOr<SessionAnswer> OpenSession(const SessionOffer& offer, Instant deadline) override;
+  absl::Status CloseSession(SessionId session, Instant deadline) override;
+  absl::StatusOr<std::vector<std::optional<ResolvedHandle>>> ResolveChunks(
+      SessionId session, std::span<const ChunkId> ids, Instant deadline) override;
+
+  // The store: puts, lists, pins and drops go to it directly.
+  ChunkTable& table();
+  // The directory's grant: the registration thread writes it, the dispatcher reads it.
+  LeaseGate& lease();
+
+  // Refuses new sessions and requests (Unavailable), answers what has arrived, and returns when
+  // nothing is in flight or at `deadline`.
+  void Drain(Instant deadline);
+
+  HolderStats stats() const;
+
+ private:
+  struct State;
+  explicit Holder(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ckv

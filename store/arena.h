@@ -1,0 +1,71 @@
+// One mapping that holds the rows of every resident chunk, in 64-byte aligned extents.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+
+namespace ckv {
+
+class Arena;
+
+// Owns a range of the arena and gives it back when destroyed. Movable. The arena must outlive it.
+class Extent {
+ public:
+  Extent() = default;
+  Extent(Extent&& other) noexcept;
+  Extent& operator=(Extent&& other) noexcept;
+  ~Extent();
+
+  std::span<std::byte> bytes() const { return bytes_; }
+  bool empty() const { return bytes_.empty(); }
+
+ private:
+  friend class Arena;
+  Extent(Arena* arena, std::span<std::byte> bytes) : arena_(arena), bytes_(bytes) {}
+
+  Arena* arena_ = nullptr;
+  std::span<std::byte> bytes_;
+};
+
+// Thread-safe.
+class Arena {
+ public:
+  static constexpr size_t kAlignment = 64;
+
+  // Reserves address space for `capacity_bytes`; pages are committed as they are touched.
+  //   InvalidArgument     zero capacity.
+  //   ResourceExhausted   the kernel refuses the mapping.
+  static absl::StatusOr<std::unique_ptr<Arena>> Create(size_t capacity_bytes);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // Best fit among the free ranges; the bytes are not cleared. Zero bytes give an empty extent.
+  //   ResourceExhausted   no free range is large enough; says how much is free.
+  absl::StatusOr<Extent> Allocate(size_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+
+  size_t capacity_bytes() const { return capacity_bytes_; }
+  size_t used_bytes() const ABSL_LOCKS_EXCLUDED(mu_);
+  const std::byte* base() const { return base_; }
+
+ private:
+  friend class Extent;
+  Arena(std::byte* base, size_t capacity_bytes);
+  void Free(std::span<std::byte> bytes) ABSL_LOCKS_EXCLUDED(mu_);
+
+  std::byte* const base_;
+  const size_t capacity_bytes_;
+  mutable absl::Mutex mu_;
+  std::map<size_t, size_t> free_ ABSL_GUARDED_BY(mu_);  // offset to bytes; neighbours are joined
+  size_t used_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace ckv

@@ -1,0 +1,138 @@
+// Maps the chunks this holder owns to their rows.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/ids.h"
+#include "store/chunk.h"
+
+namespace ckv {
+
+class ChunkTable;
+
+// The right to read a chunk: while it lives the chunk's rows stay where they are. Movable. The
+// table must outlive it.
+class ChunkPin {
+ public:
+  ChunkPin() = default;
+  ChunkPin(ChunkPin&& other) noexcept;
+  ChunkPin& operator=(ChunkPin&& other) noexcept;
+  ~ChunkPin();
+
+  const Chunk& chunk() const { return *chunk_; }
+  bool held() const { return chunk_ != nullptr; }
+
+ private:
+  friend class ChunkTable;
+  ChunkPin(ChunkTable* table, uint32_t slot, const Chunk* chunk)
+      : table_(table), slot_(slot), chunk_(chunk) {}
+  ChunkTable* table_ = nullptr;
+  uint32_t slot_ = 0;
+  const Chunk* chunk_ = nullptr;
+};
+
+// Names a chunk's place in the table without its 32-byte id; stale once the chunk was dropped, and
+// never reused for another (the generation sees to that).
+struct ChunkLocator {
+  uint32_t slot = 0;
+  uint32_t generation = 0;
+};
+
+// A chunk's place among its peers, for lists.
+struct ChunkListing {
+  ChunkId id;
+  uint64_t position = 0;
+  uint32_t token_count = 0;
+  uint64_t bytes = 0;
+  uint32_t pin_count = 0;
+  bool kept = false;
+};
+
+struct ChunkTableStats {
+  uint64_t chunk_count = 0;
+  uint64_t token_count = 0;
+  uint64_t used_bytes = 0;
+  uint64_t capacity_bytes = 0;
+  uint64_t pin_count = 0;
+};
+
+// Thread-safe.
+class ChunkTable {
+ public:
+  // `arena` backs every row and must outlive the table.
+  ChunkTable(Arena* arena, uint32_t chunk_count_max);
+  ~ChunkTable();
+  ChunkTable(const ChunkTable&) = delete;
+  ChunkTable& operator=(const ChunkTable&) = delete;
+
+  // The one copy of `geometry` that this table's chunks point to; lives as long as the table.
+  //   InvalidArgument     ValidateGeometry.
+  //   ResourceExhausted   kGeometryCountMax distinct ones already.
+  absl::StatusOr<const Geometry*> Intern(const Geometry& geometry) ABSL_LOCKS_EXCLUDED(mu_);
+  static constexpr size_t kGeometryCountMax = 64;
+
+  // Starts receiving a chunk into this table's arena.
+  //   AlreadyExists       the id is resident; nothing to send.
+  //   ResourceExhausted   no room for it, or chunk_count_max.
+  //   InvalidArgument     ChunkWriter::Begin.
+  absl::StatusOr<ChunkWriter> Begin(ChunkInfo info, const Geometry& geometry)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Publishes a whole chunk; from here on it can be pinned. On error the table is unchanged.
+  //   AlreadyExists       the id became resident meanwhile.
+  //   ResourceExhausted   chunk_count_max.
+  absl::Status Insert(Chunk chunk) ABSL_LOCKS_EXCLUDED(mu_);
+
+  //   NotFound            not resident here; the caller's directory entry is stale.
+  //   FailedPrecondition  resident with another geometry; retrying cannot help.
+  absl::StatusOr<ChunkLocator> Find(const ChunkId& id, const Geometry& geometry) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Pins the chunk for reading; one short lock.
+  //   NotFound            dropped since it was found; resolve it again.
+  absl::StatusOr<ChunkPin> Pin(ChunkLocator locator) ABSL_LOCKS_EXCLUDED(mu_);
+  //   as Find.
+  absl::StatusOr<ChunkPin> Pin(const ChunkId& id, const Geometry& geometry)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Marks the chunk as never to be evicted (or lifts the mark). Drop still removes it.
+  //   NotFound
+  absl::Status Keep(const ChunkId& id, bool keep) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Takes the chunk out of the table: no new pin finds it. Its memory is freed when the last pin
+  // goes.
+  //   NotFound
+  absl::Status Drop(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // In the order of ids, after `after`, at most `count_max`.
+  std::vector<ChunkListing> List(const std::optional<ChunkId>& after, size_t count_max) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+  ChunkTableStats stats() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  // The geometries of resident chunks; empty while the table is.
+  std::vector<Geometry> geometries() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  friend class ChunkPin;
+  struct Slot;
+  void Unpin(uint32_t slot) ABSL_LOCKS_EXCLUDED(mu_);
+
+  Arena* const arena_;
+  const uint32_t chunk_count_max_;
+  mutable absl::Mutex mu_;
+  std::vector<std::unique_ptr<Geometry>> geometries_ ABSL_GUARDED_BY(mu_);
+  std::vector<Slot> slots_ ABSL_GUARDED_BY(mu_);
+  std::vector<uint32_t> free_slots_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<ChunkId, uint32_t> by_id_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace ckv

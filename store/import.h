@@ -1,0 +1,63 @@
+// Turns a safetensors file of cKV rows into a geometry and chunks ready to send.
+
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "proto/geometry.h"
+#include "store/chunk.h"
+#include "store/safetensors.h"
+
+namespace ckv {
+
+// A file of rows: tensors "layers.{i}.ckv" [T, row] BF16 (or U8 [T, 656] for fp8_ds_mla) and
+// "token_ids" [T] I32; __metadata__: model, revision, d_v, d_rope, rope_style ("interleaved" or
+// "half"), rope_theta, rope_scaling (JSON, absent if none), softmax_scale, base_position.
+// Immutable; owns the mapping.
+class RowFile {
+ public:
+  //   NotFound            no such file.
+  //   InvalidArgument     names the tensor or the metadata key, and what it should be.
+  static absl::StatusOr<RowFile> Open(const std::string& path);
+
+  const Geometry& geometry() const { return geometry_; }
+  std::span<const int32_t> token_ids() const { return token_ids_; }
+  uint64_t base_position() const { return base_position_; }
+  // The rows of tokens [begin, end) of one layer, contiguous.
+  std::span<const std::byte> Rows(uint32_t layer, uint32_t token_begin, uint32_t token_end) const;
+
+ private:
+  RowFile(SafetensorsFile file, Geometry geometry);
+  SafetensorsFile file_;
+  Geometry geometry_;
+  std::vector<int32_t> token_ids_;
+  uint64_t base_position_ = 0;
+  std::vector<std::span<const std::byte>> layers_;
+};
+
+// Cuts `token_count` tokens into runs of `chunk_tokens` (the last may be shorter; 0 keeps one run).
+// No tokens give one empty run, so that an empty file is an empty chunk.
+struct TokenRange {
+  uint32_t begin = 0;
+  uint32_t end = 0;
+};
+std::vector<TokenRange> CutFixed(uint32_t token_count, uint32_t chunk_tokens);
+
+// The description of tokens [range) as the child of `parent`, with its id; checksums are of the
+// rows that `rows(layer)` gives.
+ChunkInfo DescribeChunk(const Geometry& geometry, const ChunkId& parent, uint64_t base_position,
+                        std::span<const int32_t> token_ids, TokenRange range,
+                        absl::FunctionRef<std::span<const std::byte>(uint32_t layer)> rows);
+
+// Parses DeepSeek's rope_scaling JSON (null or absent: no YaRN).
+//   InvalidArgument     names the key.
+absl::StatusOr<std::optional<YarnParams>> ParseRopeScaling(std::string_view json);
+
+}  // namespace ckv

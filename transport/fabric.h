@@ -1,0 +1,229 @@
+// How bytes move between a requester thread and a holder thread: fabrics, lanes, slots.
+//
+// A lane is one ordered channel with a fixed ring of slots. A slot is two buffers, one for a
+// request and one for its reply, and that is the whole flow control: a requester that holds no free
+// slot may not post (its credits are its free slots), and a holder replies only into the slot that
+// asked. Nothing is allocated, queued or resized after a lane is up.
+//
+//      requester (RequestLane)                       holder (ServeLane)
+//      Acquire -> slot                               .
+//      write request(slot)                           .
+//      Post(slot, bytes) ------------------------->  Poll -> Arrival{slot, bytes}
+//      .                                             read request(slot), write reply(slot)
+//      Poll -> Completion{slot, bytes} <-----------  Post(slot, bytes)
+//      read reply(slot)                              .
+//      Release(slot)                                 .
+//
+// shm maps one memory into both processes, so request(slot) and reply(slot) are the same bytes at
+// both ends and nothing is copied. tcp keeps a copy at each end and moves it by the kernel. verbs
+// will SEND requests into posted receives and RDMA WRITE WITH IMMEDIATE replies into the landing
+// slots: the holder initiates, and no key of its store leaves the process.
+//
+// Bringing a lane up takes one exchange of opaque bytes over the control plane (verbs needs it for
+// queue pair numbers): Dial makes an offer, the holder's Invite turns it into an answer, Connect
+// completes the lane, and Accept hands the other end to the holder.
+//
+// Threads: a lane belongs to one thread at each end; ThreadRole checks it in debug builds. Fabric
+// and Listener::Invite are thread-safe; Listener::Accept belongs to the accepting thread.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/clock.h"
+
+namespace ckv {
+
+enum class FabricKind : uint8_t { kLoopback = 1, kShm = 2, kTcp = 3, kVerbs = 4 };
+
+// "loopback", "shm", "tcp", "verbs".
+std::string_view FabricName(FabricKind kind);
+//   InvalidArgument     lists the names.
+absl::StatusOr<FabricKind> ParseFabricName(std::string_view name);
+
+inline constexpr uint32_t kSlotCountMax = 256;
+inline constexpr uint32_t kSlotBytesMax = 64u << 20;
+
+// Fixed for a lane's life and equal at both ends; agreed on in the session.
+struct LaneShape {
+  uint32_t slot_count = 16;
+  // 64 header + 256 rows x 1152 B fit; rounded up to a page.
+  uint32_t request_bytes_max = 320u << 10;
+  // 64 header + 256 rows x 2056 B (f32 partials) fit; rounded up to a page.
+  uint32_t reply_bytes_max = 576u << 10;
+
+  friend bool operator==(const LaneShape&, const LaneShape&) = default;
+};
+
+//   InvalidArgument     a count or size is zero or over its limit.
+absl::Status ValidateLaneShape(const LaneShape& shape);
+
+struct Arrival {
+  uint32_t slot;
+  uint32_t bytes;  // of request(slot) that the peer wrote; within request_bytes_max, else distrust
+};
+struct Completion {
+  uint32_t slot;
+  uint32_t bytes;  // of reply(slot)
+};
+
+// What both ends have in common.
+class Lane {
+ public:
+  virtual ~Lane() = default;
+
+  virtual FabricKind kind() const noexcept = 0;
+  virtual const LaneShape& shape() const noexcept = 0;
+
+  // OK while the lane is up. Once it is not, it stays so: every later Post fails, Poll returns
+  // nothing new, and the owner destroys the lane.
+  //   Unavailable         the peer has gone or the link broke.
+  //   InvalidArgument     the peer broke the lane's rules (slot out of range, too many bytes).
+  virtual absl::Status status() const = 0;
+
+  // Sleeping. event_fd becomes readable when something arrives after Arm returned true; -1 if the
+  // fabric cannot sleep (loopback polls). Arm returns false if something is there already: poll
+  // again instead. Disarm after waking, before polling. While not armed, the peer's Post makes no
+  // system call on shm.
+  virtual int event_fd() const noexcept = 0;
+  virtual bool Arm() noexcept = 0;
+  virtual void Disarm() noexcept = 0;
+};
+
+// The requester's end.
+class RequestLane : public Lane {
+ public:
+  // A free slot, or nothing when all are in flight. The slot is the caller's until Post.
+  virtual std::optional<uint32_t> Acquire() noexcept = 0;
+
+  // Where the request is written: request_bytes_max bytes, 64-byte aligned. Valid from Acquire to
+  // Post.
+  virtual std::span<std::byte> request(uint32_t slot) noexcept = 0;
+
+  // Sends the first `bytes` of request(slot). The buffer is the fabric's until the completion.
+  //   Unavailable         the lane is down; the slot is not sent and is free again.
+  virtual absl::Status Post(uint32_t slot, uint32_t bytes) noexcept = 0;
+
+  // Fills `out` with finished slots, in order of arrival, and returns how many.
+  virtual size_t Poll(std::span<Completion> out) noexcept = 0;
+
+  // The reply; valid from its completion to Release. Written by the peer, so nothing in it is
+  // trusted, and on shm the peer can still change it: copy what you check.
+  virtual std::span<const std::byte> reply(uint32_t slot) const noexcept = 0;
+
+  // Gives the slot back after its completion (or after Acquire, unused).
+  virtual void Release(uint32_t slot) noexcept = 0;
+
+  // Gives up on a posted slot whose reply has not come. Cancel is not abort: the buffers stay the
+  // fabric's, the reply is swallowed when it arrives, and only then is the slot free again.
+  virtual void Abandon(uint32_t slot) noexcept = 0;
+
+  // Slots posted and not completed, abandoned ones included.
+  virtual uint32_t in_flight() const noexcept = 0;
+};
+
+// The holder's end.
+class ServeLane : public Lane {
+ public:
+  virtual size_t Poll(std::span<Arrival> out) noexcept = 0;
+
+  // The request's bytes; valid from its arrival to Post of its reply.
+  virtual std::span<const std::byte> request(uint32_t slot) const noexcept = 0;
+
+  // Where the reply is written: reply_bytes_max bytes, 64-byte aligned; same validity.
+  virtual std::span<std::byte> reply(uint32_t slot) noexcept = 0;
+
+  // Sends the first `bytes` of reply(slot) in one put. Every arrival is answered exactly once.
+  //   Unavailable         the lane is down.
+  virtual absl::Status Post(uint32_t slot, uint32_t bytes) noexcept = 0;
+};
+
+// The requester's half of a lane being brought up.
+class Dialer {
+ public:
+  virtual ~Dialer() = default;
+
+  // Opaque bytes for the holder's Invite, at most kOfferBytesMax.
+  virtual const std::string& offer() const = 0;
+
+  // Completes the lane with the holder's answer. Blocks until `deadline` at most; call once.
+  //   InvalidArgument     the answer is malformed.
+  //   Unavailable         nobody there, or this fabric does not reach that peer: try another.
+  //   PermissionDenied    the peer is another user (shm).
+  //   DeadlineExceeded
+  virtual absl::StatusOr<std::unique_ptr<RequestLane>> Connect(std::string_view answer,
+                                                               Instant deadline) = 0;
+};
+
+inline constexpr size_t kOfferBytesMax = 4096;
+
+struct AcceptedLane {
+  uint64_t tag;  // of the Invite
+  std::unique_ptr<ServeLane> lane;
+};
+
+// The holder's place where lanes arrive.
+class Listener {
+ public:
+  virtual ~Listener() = default;
+
+  virtual FabricKind kind() const noexcept = 0;
+
+  // Expects one lane of `shape` for the peer that made `offer`, and returns the answer to send
+  // back. `tag` comes out of Accept with the lane. An invitation nobody takes expires at
+  // `deadline`. Thread-safe.
+  //   InvalidArgument     the offer or the shape is malformed.
+  //   Unavailable         this fabric cannot reach that peer (shm: another host).
+  //   ResourceExhausted   kInvitationCountMax outstanding, or no memory for the slots.
+  virtual absl::StatusOr<std::string> Invite(std::string_view offer, const LaneShape& shape,
+                                             uint64_t tag, Instant deadline) = 0;
+
+  // Readable when Accept may have something.
+  virtual int event_fd() const noexcept = 0;
+
+  // The next lane that came up, or nothing. Never blocks. Strangers, wrong tokens and half-open
+  // connections are dropped here, after kHandshakeMax, and logged once each.
+  virtual std::optional<AcceptedLane> Accept() = 0;
+};
+
+inline constexpr size_t kInvitationCountMax = 1024;
+inline constexpr Duration kHandshakeMax = std::chrono::seconds(3);
+
+struct ListenOptions {
+  std::string tcp_address = "127.0.0.1:0";  // host:port; port 0 takes a free one
+};
+
+class Fabric {
+ public:
+  virtual ~Fabric() = default;
+
+  virtual FabricKind kind() const noexcept = 0;
+
+  //   InvalidArgument     the address does not parse.
+  //   Unavailable         it cannot be bound; says what to do.
+  virtual absl::StatusOr<std::unique_ptr<Listener>> Listen(const ListenOptions& options) = 0;
+
+  //   InvalidArgument     the shape.
+  virtual absl::StatusOr<std::unique_ptr<Dialer>> Dial(const LaneShape& shape) = 0;
+};
+
+// The fabrics of this build. `clock` must outlive them.
+std::unique_ptr<Fabric> NewShmFabric(Clock* clock);
+std::unique_ptr<Fabric> NewTcpFabric(Clock* clock);
+// Both ends in one process: for tests, and for a daemon that is holder and requester at once. Ends
+// made by one object find each other.
+std::unique_ptr<Fabric> NewLoopbackFabric(Clock* clock);
+
+// Identifies this host's kernel and network namespace, the reach of shm: equal iff shm can connect.
+// Travels in the session so that same-host peers take shm by themselves.
+std::string HostIdentity();
+
+}  // namespace ckv
