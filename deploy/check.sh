@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Everything that must hold before a change lands.
+#   deploy/check.sh             format, tree rules, lint, then the tests of release, asan and tsan
+#   deploy/check.sh --static    only what needs no test run (thread-safety analysis included)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+static_only=0
+case ${1:-} in
+  --static) static_only=1 ;;
+  '') ;;
+  *) sed -n '2,4p' "$0" | sed 's/^# \{0,1\}//' >&2; exit 2 ;;
+esac
+deploy/install-packages.sh build check
+
+step() { echo "== $*" >&2; }
+
+mapfile -t sources < <(git ls-files -- '*.h' '*.cc')
+step "format: ${#sources[@]} files"
+clang-format-14 --dry-run -Werror "${sources[@]}"
+
+step "tree rules"
+python3 tests/tidy.py
+
+step "thread safety: clang, -Wthread-safety"
+deploy/build.sh tsa
+
+# Changed files only: a whole-tree run takes longer than the tests. The base is the last landed
+# state where there is one, else the previous commit.
+step "clang-tidy on changed files"
+base=$(git merge-base HEAD origin/main 2>/dev/null || true)
+if [ -z "$base" ] || [ "$base" = "$(git rev-parse HEAD)" ]; then
+  base=$(git rev-parse -q --verify HEAD~1 || true)
+fi
+if [ -n "$base" ]; then
+  mapfile -t changed < <(git diff --name-only --diff-filter=d "$base" -- '*.cc')
+  if [ ${#changed[@]} -gt 0 ]; then
+    printf '%s\n' "${changed[@]}" | xargs -P "$(nproc)" -n 4 clang-tidy-14 -p build/tsa --quiet
+  fi
+fi
+
+step "cppcheck"
+cppcheck --quiet --enable=warning,performance,portability --std=c++20 --language=c++ --inline-suppr \
+  --error-exitcode=1 --suppress=missingIncludeSystem --suppress=unknownMacro -I . -j "$(nproc)" \
+  proto attention store transport client server
+
+[ $static_only -eq 1 ] || tests/run.sh --preset release --preset asan --preset tsan

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Installs the Debian packages of deploy/packages.txt that are missing. Does nothing, and needs no
+# network and no root, when none is.
+#   deploy/install-packages.sh [build|check]...     default: build
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+groups=("$@")
+[ ${#groups[@]} -gt 0 ] || groups=(build)
+
+missing=()
+for group in "${groups[@]}"; do
+  while read -r name; do
+    if ! dpkg-query -W -f='${db:Status-Status}\n' "$name" 2>/dev/null | grep -qx installed; then
+      missing+=("$name")
+    fi
+  done < <(awk -v group="$group" '$1 == group { print $2 }' deploy/packages.txt)
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  if ! command -v sudo >/dev/null; then
+    echo "ckv needs these Debian packages; as root run: apt-get install ${missing[*]}" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+echo "installing: ${missing[*]}" >&2
+# The lock wait is for machines that update themselves in the background.
+apt=(env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -qq)
+"${as_root[@]}" "${apt[@]}" update >&2
+"${as_root[@]}" "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >&2

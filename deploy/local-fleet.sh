@@ -1,0 +1,144 @@
+#!/usr/bin/env bash
+# A whole fleet on loopback, to play with: a directory, holders and a requester, each a ckvd of its
+# own in the background. Builds if needed.
+#   deploy/local-fleet.sh up --holders N --state DIR [--fabrics shm,tcp] [--capacity 1GiB]
+#       prints CKV_REQUESTER=host:port and CKV_DIRECTORY=host:port on stdout
+#   deploy/local-fleet.sh down --state DIR
+#       ends the processes by pid, waits for them, says what each one's last log line was if it failed
+#   deploy/local-fleet.sh status --state DIR
+# Example:
+#   eval "$(deploy/local-fleet.sh up --holders 3 --state /tmp/fleet)"; export CKV_REQUESTER CKV_DIRECTORY
+#   build/release/bin/ckvctl status
+#   deploy/local-fleet.sh down --state /tmp/fleet
+set -euo pipefail
+repo=$(cd "$(dirname "$0")/.." && pwd)
+ckvd=$repo/build/release/bin/ckvd
+ready_timeout_s=30  # a daemon is ready in well under a second; a loaded machine gets its time
+down_timeout_s=15   # the daemons' own drain takes at most 10
+
+usage() {
+  sed -n '2,13p' "$0" | sed 's/^# \{0,1\}//' >&2
+  exit 2
+}
+
+die() {
+  echo "local-fleet: $*" >&2
+  exit 1
+}
+
+# A pid is ours only if the process it names runs our binary: pids are reused.
+is_ours() {
+  local exe
+  exe=$(readlink "/proc/$1/exe" 2>/dev/null) || return 1
+  [ "${exe% (deleted)}" = "$ckvd" ]
+}
+
+# start NAME ARGS...: one daemon in its own session, its log and pid in the state folder.
+start() {
+  local name=$1
+  shift
+  rm -f "$state/$name.ready"
+  setsid "$ckvd" --name="$name" --listen=127.0.0.1:0 --ready-file="$state/$name.ready" "$@" \
+    </dev/null >"$state/$name.log" 2>&1 &
+  echo "$!" >"$state/$name.pid"
+}
+
+# await NAME: the address in its ready file; shows the log if it never comes.
+await() {
+  local name=$1 pid deadline=$((SECONDS + ready_timeout_s))
+  pid=$(<"$state/$name.pid")
+  until [ -s "$state/$name.ready" ]; do
+    if ! kill -0 "$pid" 2>/dev/null || [ $SECONDS -ge $deadline ]; then
+      echo "local-fleet: $name did not start; its log:" >&2
+      tail -n 20 "$state/$name.log" >&2
+      down >&2 || true
+      exit 1
+    fi
+    sleep 0.05
+  done
+  head -n 1 "$state/$name.ready"
+}
+
+up() {
+  [[ $holders =~ ^[1-9][0-9]?$ ]] || die "--holders takes a number from 1 to 99, not '$holders'"
+  mkdir -p "$state"
+  if compgen -G "$state/*.pid" >/dev/null; then
+    die "$state holds a fleet already; end it with: deploy/local-fleet.sh down --state $state"
+  fi
+  "$repo/deploy/build.sh" release ckvd ckvctl
+  start directory --role=directory
+  local directory
+  directory=$(await directory)
+  for i in $(seq "$holders"); do
+    start "holder-$i" --role=holder --directory="$directory" --fabrics="$fabrics" \
+      --store-capacity="$capacity"
+  done
+  start requester --role=requester --directory="$directory" --fabrics="$fabrics"
+  for i in $(seq "$holders"); do
+    await "holder-$i" >/dev/null
+  done
+  local requester
+  requester=$(await requester)
+  echo "CKV_REQUESTER=$requester"
+  echo "CKV_DIRECTORY=$directory"
+}
+
+# Requester first, so that nothing asks holders that are going away; the directory last.
+down() {
+  local name pid failed=0 deadline=$((SECONDS + down_timeout_s))
+  [ -d "$state" ] || die "no such folder: $state"
+  for name in requester $(cd "$state" && ls -- *.pid 2>/dev/null | sed 's/\.pid$//' | grep '^holder-') directory; do
+    [ -f "$state/$name.pid" ] || continue
+    pid=$(<"$state/$name.pid")
+    if is_ours "$pid"; then
+      kill -TERM "$pid" 2>/dev/null || true
+      while is_ours "$pid" && [ $SECONDS -lt $deadline ]; do
+        sleep 0.05
+      done
+      if is_ours "$pid"; then
+        echo "local-fleet: $name (pid $pid) did not drain in time; killed. Its last line:" >&2
+        tail -n 1 "$state/$name.log" >&2
+        kill -KILL "$pid" 2>/dev/null || true
+        failed=1
+      fi
+    fi
+    rm -f "$state/$name.pid" "$state/$name.ready"
+  done
+  return $failed
+}
+
+status() {
+  local file name pid
+  for file in "$state"/*.pid; do
+    [ -f "$file" ] || die "no fleet in $state"
+    name=$(basename "$file" .pid)
+    pid=$(<"$file")
+    if is_ours "$pid"; then
+      echo "$name pid $pid at $(head -n 1 "$state/$name.ready" 2>/dev/null || echo '(starting)')"
+    else
+      echo "$name is not running; see $state/$name.log"
+    fi
+  done
+}
+
+[ $# -ge 1 ] || usage
+command=$1
+shift
+holders=3 state='' fabrics=shm,tcp capacity=1GiB
+while [ $# -gt 0 ]; do
+  case $1 in
+    --holders | --state | --fabrics | --capacity)
+      [ $# -ge 2 ] || usage
+      printf -v "${1#--}" '%s' "$2"
+      shift 2
+      ;;
+    *) usage ;;
+  esac
+done
+[ -n "$state" ] || usage
+case $command in
+  up) up ;;
+  down) down ;;
+  status) status ;;
+  *) usage ;;
+esac
