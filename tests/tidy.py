@@ -51,9 +51,13 @@ WIRE_STRUCT = re.compile(r"^struct (\w*(?:Header|Entry|Hello|Frame)) \{", re.M)
 
 
 def tracked(root):
-    names = subprocess.run(
-        ["git", "-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        check=True, capture_output=True, text=True).stdout.split("\0")
+    """The files of the tree: what git tracks or would track, or all of them outside a checkout."""
+    if (root / ".git").exists():
+        names = subprocess.run(
+            ["git", "-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            check=True, capture_output=True, text=True).stdout.split("\0")
+    else:
+        names = [str(path.relative_to(root)) for path in root.rglob("*")]
     return sorted(n for n in names if n and (root / n).is_file())
 
 

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Each rule of tests/tidy.py refuses the smallest file that breaks it, and a clean tree passes."""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TIDY = pathlib.Path(__file__).with_name("tidy.py")
+
+CLEAN = {
+    "store/a.h": '// What a is.\n\n#pragma once\n\nint A();\n',
+    "store/a.cc": '#include "store/a.h"\n\nint A() { return 1; }\n',
+    "tests/store/a_test.cc": '#include "store/a.h"\n',
+}
+
+
+def tidy(files):
+    with tempfile.TemporaryDirectory() as root:
+        for name, text in files.items():
+            path = pathlib.Path(root) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return subprocess.run([sys.executable, TIDY, root], capture_output=True, text=True)
+
+
+class Tidy(unittest.TestCase):
+    def refuses(self, words, **extra):
+        files = dict(CLEAN)
+        files.update({name.replace("__", "/").replace("_h", ".h").replace("_cc", ".cc"): text
+                      for name, text in extra.items()})
+        run = tidy(files)
+        self.assertEqual(run.returncode, 1, run.stdout)
+        self.assertIn(words, run.stdout)
+
+    def test_clean_tree_passes(self):
+        run = tidy(CLEAN)
+        self.assertEqual(run.returncode, 0, run.stdout)
+
+    def test_layering(self):
+        self.refuses("store may not include transport",
+                     store__a_cc='#include "store/a.h"\n#include "transport/fabric.h"\n')
+        self.refuses("attention may not include store",
+                     attention__b_cc='#include "store/a.h"\n')
+
+    def test_grpc_stays_at_the_edge(self):
+        self.refuses("stay at the edge", store__a_cc='#include <grpcpp/grpcpp.h>\n')
+        self.refuses("stay at the edge", store__a_cc='#include "proto/convert.h"\n')
+
+    def test_verbs_stays_in_its_files(self):
+        self.refuses("libibverbs", store__a_cc='#include <infiniband/verbs.h>\n')
+
+    def test_sizes(self):
+        self.refuses("502 lines", store__a_cc='#include "store/a.h"\n' + "\n" * 501)
+        body = "\n".join(f"  x += {i};" for i in range(70))
+        self.refuses("a function of", store__a_cc=f'#include "store/a.h"\nint A() {{\n{body}\n}}\n')
+        self.refuses("characters, limit 100", store__a_cc="// " + "x" * 100 + "\n")
+
+    def test_forbidden_words(self):
+        for line, words in [
+            ("void F() { usleep(1); }", "sleeps"),
+            ("void F() { throw 1; }", "throws"),
+            ("class A { friend class ATest; };", "befriends"),
+            ("using namespace std;", "using namespace"),
+            ("auto t = std::chrono::steady_clock::now();", "reads time"),
+        ]:
+            with self.subTest(line=line):
+                self.refuses(words, store__a_cc=f'#include "store/a.h"\n{line}\n')
+
+    def test_words_in_comments_and_strings_are_fine(self):
+        files = dict(CLEAN)
+        files["store/a.cc"] = '#include "store/a.h"\n// never throw\nconst char* s = "usleep(1)";\n'
+        self.assertEqual(tidy(files).returncode, 0)
+
+    def test_headers(self):
+        self.refuses("a header nobody includes", store__lonely_h="// Alone.\n\n#pragma once\n")
+        self.refuses("opens with one sentence", store__a_h="#pragma once\n")
+        self.refuses("no #pragma once", store__a_h="// What a is.\n")
+
+    def test_untested_source(self):
+        self.refuses("a .cc without a test", store__b_cc="int B() { return 2; }\n")
+
+    def test_wire_struct_without_size(self):
+        self.refuses("without a static_assert",
+                     transport__w_h="// Wire.\n\n#pragma once\nstruct AckHeader {\n  int a;\n};\n")
+
+
+if __name__ == "__main__":
+    unittest.main()
