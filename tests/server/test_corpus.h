@@ -102,7 +102,7 @@ inline TestCorpus MakeTestCorpus(const Geometry& geometry,
     for (uint32_t t = 0; t < token_count; ++t) {
       chunk.info.token_ids.push_back(static_cast<int32_t>(rng() % 100'000));
     }
-    chunk.info.id = ComputeChunkId(fingerprint, parent, /*base_position=*/0, chunk.info.token_ids);
+    chunk.info.id = ComputeChunkId(fingerprint, parent, position, chunk.info.token_ids);
     for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
       chunk.layers.push_back(RandomBf16(size_t{token_count} * geometry.d_qk, rng));
       const std::vector<uint16_t>& rows = chunk.layers.back();
