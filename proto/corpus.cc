@@ -34,7 +34,7 @@ absl::Status ValidateChunk(const ChunkPlacement& chunk, size_t ordinal) {
   };
   if (chunk.id.IsZero()) return error("the zero id names no chunk");
   if (chunk.token_count > kChunkTokenCountMax) return error("too many tokens");
-  if (chunk.position > (uint64_t{1} << 40)) return error("position beyond 2^40");
+  if (chunk.position > kPositionMax) return error("position beyond 2^40");
   if (chunk.holders.empty()) return error("no holder");
   if (chunk.holders.size() > kReplicaCountMax) return error("too many holders");
   absl::flat_hash_set<HolderId> seen;
@@ -63,8 +63,14 @@ absl::Status ValidateCorpus(const Corpus& corpus) {
     return absl::InvalidArgumentError(
         absl::StrFormat("corpus: %d chunks, limit %d", corpus.chunks.size(), kCorpusChunkCountMax));
   }
+  absl::flat_hash_set<ChunkId> seen;
+  seen.reserve(corpus.chunks.size());
   for (size_t i = 0; i < corpus.chunks.size(); ++i) {
     CKV_RETURN_IF_ERROR(ValidateChunk(corpus.chunks[i], i));
+    if (!seen.insert(corpus.chunks[i].id).second) {
+      return absl::InvalidArgumentError(absl::StrFormat("corpus: chunk %d: %s is in it already", i,
+                                                        corpus.chunks[i].id.ShortHex()));
+    }
   }
   return absl::OkStatus();
 }

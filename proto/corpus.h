@@ -15,6 +15,7 @@ namespace ckv {
 inline constexpr uint32_t kCorpusNameBytesMax = 128;
 inline constexpr uint32_t kCorpusChunkCountMax = 1u << 20;
 inline constexpr uint32_t kChunkTokenCountMax = 1u << 20;
+inline constexpr uint64_t kPositionMax = uint64_t{1} << 40;
 inline constexpr uint32_t kReplicaCountMax = 8;
 inline constexpr uint32_t kMemberCountMax = 4096;
 
@@ -42,7 +43,8 @@ struct Corpus {
   friend bool operator==(const Corpus&, const Corpus&) = default;
 };
 
-// Name syntax, counts, geometry, every chunk's holders.
+// Name syntax, counts, geometry, every chunk's holders; no chunk twice, since merging is not
+// idempotent (I1).
 //   InvalidArgument     names the field, and the chunk's ordinal.
 absl::Status ValidateCorpus(const Corpus& corpus);
 

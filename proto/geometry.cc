@@ -36,7 +36,33 @@ absl::Status ValidateWidths(const Geometry& g) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateYarn(const YarnParams& yarn) {
+  if (!IsPositive(yarn.factor) || yarn.factor < 1) return Refuse("yarn.factor", "must be >= 1");
+  if (!IsPositive(yarn.original_max_position)) {
+    return Refuse("yarn.original_max_position", "must be positive");
+  }
+  if (!IsPositive(yarn.beta_fast) || !IsPositive(yarn.beta_slow)) {
+    return Refuse("yarn.beta", "must be positive");
+  }
+  if (!std::isfinite(yarn.mscale) || !std::isfinite(yarn.mscale_all_dim)) {
+    return Refuse("yarn.mscale", "must be finite");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateName(std::string_view field, std::string_view name) {
+  if (name.size() > kModelNameBytesMax) {
+    return Refuse(field, absl::StrFormat("more than %d characters", kModelNameBytesMax));
+  }
+  for (const char c : name) {
+    if (c < 0x20 || c > 0x7e) return Refuse(field, "must be printable ASCII");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateRope(const Geometry& g) {
+  if (!std::isfinite(g.rope.theta)) return Refuse("rope_theta", "must be finite");
+  if (g.rope.yarn) CKV_RETURN_IF_ERROR(ValidateYarn(*g.rope.yarn));
   switch (g.rope.style) {
     case RopeStyle::kNone:
       return absl::OkStatus();
@@ -48,18 +74,6 @@ absl::Status ValidateRope(const Geometry& g) {
   }
   if (g.d_rope == 0) return Refuse("d_rope", "0, but rope_style says that there is a band");
   if (!IsPositive(g.rope.theta) || g.rope.theta <= 1) return Refuse("rope_theta", "must be > 1");
-  if (!g.rope.yarn) return absl::OkStatus();
-  const YarnParams& yarn = *g.rope.yarn;
-  if (!IsPositive(yarn.factor) || yarn.factor < 1) return Refuse("yarn.factor", "must be >= 1");
-  if (!IsPositive(yarn.original_max_position)) {
-    return Refuse("yarn.original_max_position", "must be positive");
-  }
-  if (!IsPositive(yarn.beta_fast) || !IsPositive(yarn.beta_slow)) {
-    return Refuse("yarn.beta", "must be positive");
-  }
-  if (!std::isfinite(yarn.mscale) || !std::isfinite(yarn.mscale_all_dim)) {
-    return Refuse("yarn.mscale", "must be finite");
-  }
   return absl::OkStatus();
 }
 
@@ -77,8 +91,7 @@ struct Named {
 // facts from the public configs: 512 + 64 rows, interleaved, softmax scale = (128 + 64)^-1/2 x
 // mscale^2 for DeepSeek and Kimi, (192 + 64)^-1/2 for GLM.
 constexpr std::array<Named, 8> kNamed = {{
-    {"deepseek-v2-lite", "deepseek-ai/DeepSeek-V2-Lite", 27, 1e4, 40, 32, 0.707,
-     0.1147213868f},
+    {"deepseek-v2-lite", "deepseek-ai/DeepSeek-V2-Lite", 27, 1e4, 40, 32, 0.707, 0.1147213868f},
     {"deepseek-v2", "deepseek-ai/DeepSeek-V2", 60, 1e4, 40, 32, 1, 0.1352337789f},
     {"deepseek-v3", "deepseek-ai/DeepSeek-V3", 61, 1e4, 40, 32, 1, 0.1352337789f},
     {"deepseek-v3.2", "deepseek-ai/DeepSeek-V3.2", 61, 1e4, 40, 32, 1, 0.1352337789f},
@@ -107,12 +120,9 @@ std::string Geometry::ToString() const {
 }
 
 absl::Status ValidateGeometry(const Geometry& g) {
-  if (g.model.empty() || g.model.size() > kModelNameBytesMax) {
-    return Refuse("model", absl::StrFormat("must have 1 to %d characters", kModelNameBytesMax));
-  }
-  if (g.revision.size() > kModelNameBytesMax) {
-    return Refuse("revision", absl::StrFormat("more than %d characters", kModelNameBytesMax));
-  }
+  if (g.model.empty()) return Refuse("model", "must have at least 1 character");
+  CKV_RETURN_IF_ERROR(ValidateName("model", g.model));
+  CKV_RETURN_IF_ERROR(ValidateName("revision", g.revision));
   CKV_RETURN_IF_ERROR(ValidateWidths(g));
   if (g.dtype == RowDtype::kFp8DsMla) {
     if (g.d_v % kFp8ScaleGroup != 0 || g.d_v + g.d_rope != g.d_qk) {

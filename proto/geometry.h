@@ -80,7 +80,9 @@ struct Geometry {
   std::string ToString() const;
 };
 
-// Checks every width, count and scale against the limits above and against each other.
+// Checks every width, count and scale against the limits above and against each other. Names are
+// printable ASCII, since they go into logs, JSON and protobuf strings; no number is NaN, even where
+// it is not used, since such a geometry would not equal itself.
 //   InvalidArgument     names the field and the limit.
 absl::Status ValidateGeometry(const Geometry& geometry);
 

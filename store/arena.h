@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -40,7 +42,8 @@ class Arena {
  public:
   static constexpr size_t kAlignment = 64;
 
-  // Reserves address space for `capacity_bytes`; pages are committed as they are touched.
+  // Reserves address space for `capacity_bytes`, rounded up to kAlignment; pages are committed as
+  // they are touched.
   //   InvalidArgument     zero capacity.
   //   ResourceExhausted   the kernel refuses the mapping.
   static absl::StatusOr<std::unique_ptr<Arena>> Create(size_t capacity_bytes);
@@ -48,7 +51,8 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // Best fit among the free ranges; the bytes are not cleared. Zero bytes give an empty extent.
+  // Best fit among the free ranges, the lowest of equals; the bytes are not cleared. Zero bytes
+  // give an empty extent.
   //   ResourceExhausted   no free range is large enough; says how much is free.
   absl::StatusOr<Extent> Allocate(size_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -60,11 +64,15 @@ class Arena {
   friend class Extent;
   Arena(std::byte* base, size_t capacity_bytes);
   void Free(std::span<std::byte> bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  void AddFree(size_t offset, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void RemoveFree(size_t offset, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   std::byte* const base_;
   const size_t capacity_bytes_;
   mutable absl::Mutex mu_;
   std::map<size_t, size_t> free_ ABSL_GUARDED_BY(mu_);  // offset to bytes; neighbours are joined
+  // The same ranges as (bytes, offset), so that best fit is one look-up at any fragmentation.
+  std::set<std::pair<size_t, size_t>> free_by_size_ ABSL_GUARDED_BY(mu_);
   size_t used_bytes_ ABSL_GUARDED_BY(mu_) = 0;
 };
 

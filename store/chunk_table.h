@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -87,7 +88,8 @@ class ChunkTable {
   absl::StatusOr<ChunkWriter> Begin(ChunkInfo info, const Geometry& geometry)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Publishes a whole chunk; from here on it can be pinned. On error the table is unchanged.
+  // Publishes a whole chunk, whose geometry this table interned; from here on it can be pinned. On
+  // error the table is unchanged.
   //   AlreadyExists       the id became resident meanwhile.
   //   ResourceExhausted   chunk_count_max.
   absl::Status Insert(Chunk chunk) ABSL_LOCKS_EXCLUDED(mu_);
@@ -124,15 +126,30 @@ class ChunkTable {
  private:
   friend class ChunkPin;
   struct Slot;
+  struct InternedGeometry {
+    std::unique_ptr<const Geometry> geometry;
+    uint64_t chunk_count = 0;  // resident chunks that have it
+  };
   void Unpin(uint32_t slot) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status CheckRoom(const ChunkId& id) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<uint32_t> FindSlot(const ChunkId& id, const Geometry& geometry) const
+      ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  ChunkPin PinSlot(uint32_t slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::unique_ptr<const Chunk> Release(uint32_t slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  InternedGeometry& Interned(const Geometry* geometry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Arena* const arena_;
   const uint32_t chunk_count_max_;
   mutable absl::Mutex mu_;
-  std::vector<std::unique_ptr<Geometry>> geometries_ ABSL_GUARDED_BY(mu_);
+  std::vector<InternedGeometry> geometries_ ABSL_GUARDED_BY(mu_);
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mu_);
   std::vector<uint32_t> free_slots_ ABSL_GUARDED_BY(mu_);
+  uint32_t used_slot_count_ ABSL_GUARDED_BY(mu_) = 0;  // resident, or dropped and still pinned
+  uint64_t token_count_ ABSL_GUARDED_BY(mu_) = 0;      // of resident chunks
+  uint64_t pin_count_ ABSL_GUARDED_BY(mu_) = 0;
   absl::flat_hash_map<ChunkId, uint32_t> by_id_ ABSL_GUARDED_BY(mu_);
+  // The same in order, so that a page of List does not hold the lock for a scan of the table.
+  absl::btree_map<ChunkId, uint32_t> in_order_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace ckv

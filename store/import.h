@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -17,24 +18,35 @@
 
 namespace ckv {
 
+inline constexpr uint32_t kRowFileTokenCountMax = 1u << 30;
+
 // A file of rows: tensors "layers.{i}.ckv" [T, row] BF16 (or U8 [T, 656] for fp8_ds_mla) and
 // "token_ids" [T] I32; __metadata__: model, revision, d_v, d_rope, rope_style ("interleaved" or
-// "half"), rope_theta, rope_scaling (JSON, absent if none), softmax_scale, base_position.
-// Immutable; owns the mapping.
+// "half"), rope_theta, rope_scaling (JSON, absent if none), softmax_scale, base_position. With
+// d_rope 0 there is no rope_style (or it is "none") and no rope_theta. Nothing else may be in the
+// file: a misspelt layer must not become a shorter model. Immutable; owns the mapping.
 class RowFile {
  public:
   //   NotFound            no such file.
   //   InvalidArgument     names the tensor or the metadata key, and what it should be.
   static absl::StatusOr<RowFile> Open(const std::string& path);
 
+  // The same over bytes in memory, which must outlive the result.
+  static absl::StatusOr<RowFile> Parse(std::span<const std::byte> bytes);
+
   const Geometry& geometry() const { return geometry_; }
   std::span<const int32_t> token_ids() const { return token_ids_; }
   uint64_t base_position() const { return base_position_; }
-  // The rows of tokens [begin, end) of one layer, contiguous.
+  // The rows of tokens [begin, end) of one layer, contiguous, at any address.
   std::span<const std::byte> Rows(uint32_t layer, uint32_t token_begin, uint32_t token_end) const;
 
  private:
-  RowFile(SafetensorsFile file, Geometry geometry);
+  explicit RowFile(SafetensorsFile file) : file_(std::move(file)) {}
+  static absl::StatusOr<RowFile> Read(SafetensorsFile file);
+  absl::Status ReadMetadata();
+  absl::Status ReadTokens();
+  absl::Status ReadLayers();
+
   SafetensorsFile file_;
   Geometry geometry_;
   std::vector<int32_t> token_ids_;
@@ -50,13 +62,14 @@ struct TokenRange {
 };
 std::vector<TokenRange> CutFixed(uint32_t token_count, uint32_t chunk_tokens);
 
-// The description of tokens [range) as the child of `parent`, with its id; checksums are of the
-// rows that `rows(layer)` gives.
+// The description of tokens [range) of `token_ids`, whose first stands at `base_position`, as the
+// child of `parent`, with its id; checksums are of the rows that `rows(layer)` gives for the range.
 ChunkInfo DescribeChunk(const Geometry& geometry, const ChunkId& parent, uint64_t base_position,
                         std::span<const int32_t> token_ids, TokenRange range,
                         absl::FunctionRef<std::span<const std::byte>(uint32_t layer)> rows);
 
-// Parses DeepSeek's rope_scaling JSON (null or absent: no YaRN).
+// Parses DeepSeek's rope_scaling JSON (null, empty or of type "default": no YaRN). A key of type
+// "yarn" that is not known is refused, since it could change the rotation.
 //   InvalidArgument     names the key.
 absl::StatusOr<std::optional<YarnParams>> ParseRopeScaling(std::string_view json);
 

@@ -33,13 +33,15 @@ inline constexpr uint64_t kSafetensorsHeaderBytesMax = 100u << 20;  // the refer
 inline constexpr size_t kTensorRankMax = 8;
 inline constexpr size_t kTensorCountMax = 1u << 20;
 
-// An open file; immutable, so any thread may read it. Views live as long as it.
+// An open file; immutable, so any thread may read it. Views live as long as it, and their data may
+// start at any address: read it by memcpy. Whoever shortens the file while it is mapped ends the
+// process (SIGBUS); WriteSafetensors replaces files and never shortens one.
 class SafetensorsFile {
  public:
   // Maps the file and checks the whole header: lengths, JSON, dtypes, shapes whose product does
   // not overflow, offsets inside the file, ascending, without overlap or gap, sizes that match.
   //   NotFound            no such file.
-  //   InvalidArgument     says what is wrong and where.
+  //   InvalidArgument     says what is wrong and where; also a file that cannot be read.
   static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
   // The same over bytes in memory (the fuzz target's door); `bytes` must outlive the result.
   static absl::StatusOr<SafetensorsFile> Parse(std::span<const std::byte> bytes);
@@ -51,6 +53,8 @@ class SafetensorsFile {
 
  private:
   SafetensorsFile() = default;
+  absl::Status Read(std::span<const std::byte> bytes);
+
   std::shared_ptr<const void> mapping_;  // unmaps; null for Parse
   std::map<std::string, TensorView, std::less<>> tensors_;
   std::map<std::string, std::string, std::less<>> metadata_;
@@ -65,7 +69,8 @@ struct TensorToWrite {
 
 // Writes to a temporary name, then renames: a file of this name is whole or absent. Data starts
 // 64-byte aligned.
-//   InvalidArgument     a shape that does not match its data, or a name twice.
+//   InvalidArgument     what the reader would refuse: a shape that does not match its data, a name
+//                       twice, text that is not UTF-8, a limit above.
 //   Unavailable         the file cannot be written; says why.
 absl::Status WriteSafetensors(const std::string& path,
                               const std::map<std::string, std::string, std::less<>>& metadata,

@@ -1,0 +1,141 @@
+#include "store/arena.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+
+#ifdef ABSL_HAVE_ADDRESS_SANITIZER
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace ckv {
+namespace {
+
+// Only what was freed is poisoned, never the whole mapping: its shadow would be an eighth of a
+// capacity that is mostly not there.
+void Poison([[maybe_unused]] const void* begin, [[maybe_unused]] size_t bytes) {
+#ifdef ABSL_HAVE_ADDRESS_SANITIZER
+  ASAN_POISON_MEMORY_REGION(begin, bytes);
+#endif
+}
+
+void Unpoison([[maybe_unused]] const void* begin, [[maybe_unused]] size_t bytes) {
+#ifdef ABSL_HAVE_ADDRESS_SANITIZER
+  ASAN_UNPOISON_MEMORY_REGION(begin, bytes);
+#endif
+}
+
+constexpr size_t RoundUp(size_t bytes) {
+  return (bytes + Arena::kAlignment - 1) & ~(Arena::kAlignment - 1);
+}
+
+}  // namespace
+
+Extent::Extent(Extent&& other) noexcept
+    : arena_(std::exchange(other.arena_, nullptr)), bytes_(std::exchange(other.bytes_, {})) {}
+
+Extent& Extent::operator=(Extent&& other) noexcept {
+  if (this != &other) {
+    if (arena_ != nullptr) arena_->Free(bytes_);
+    arena_ = std::exchange(other.arena_, nullptr);
+    bytes_ = std::exchange(other.bytes_, {});
+  }
+  return *this;
+}
+
+Extent::~Extent() {
+  if (arena_ != nullptr) arena_->Free(bytes_);
+}
+
+absl::StatusOr<std::unique_ptr<Arena>> Arena::Create(size_t capacity_bytes) {
+  if (capacity_bytes == 0) return absl::InvalidArgumentError("arena: zero capacity");
+  const auto refused = [capacity_bytes](int error) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("arena: cannot map %d bytes: %s", capacity_bytes, std::strerror(error)));
+  };
+  if (capacity_bytes > SIZE_MAX - kAlignment) return refused(ENOMEM);
+  const size_t bytes = RoundUp(capacity_bytes);
+  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) return refused(errno);
+  return std::unique_ptr<Arena>(new Arena(static_cast<std::byte*>(base), bytes));
+}
+
+Arena::Arena(std::byte* base, size_t capacity_bytes)
+    : base_(base), capacity_bytes_(capacity_bytes) {
+  absl::MutexLock lock(&mu_);
+  AddFree(0, capacity_bytes_);
+}
+
+Arena::~Arena() {
+  CKV_CHECK(used_bytes() == 0);  // an extent that outlives its arena points into nothing
+  Unpoison(base_, capacity_bytes_);
+  munmap(base_, capacity_bytes_);
+}
+
+absl::StatusOr<Extent> Arena::Allocate(size_t bytes) {
+  if (bytes == 0) return Extent();
+  absl::MutexLock lock(&mu_);
+  const size_t free_bytes = capacity_bytes_ - used_bytes_;
+  // Compared before it is rounded: a size near SIZE_MAX would round to zero.
+  const auto best =
+      bytes > free_bytes ? free_by_size_.end() : free_by_size_.lower_bound({RoundUp(bytes), 0});
+  if (best == free_by_size_.end()) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "arena: no room for %d bytes: %d of %d bytes are free, the largest range has %d", bytes,
+        free_bytes, capacity_bytes_, free_by_size_.empty() ? 0 : free_by_size_.rbegin()->first));
+  }
+  const auto [range_bytes, offset] = *best;
+  const size_t taken_bytes = RoundUp(bytes);
+  RemoveFree(offset, range_bytes);
+  if (range_bytes > taken_bytes) AddFree(offset + taken_bytes, range_bytes - taken_bytes);
+  used_bytes_ += taken_bytes;
+  Unpoison(base_ + offset, bytes);
+  return Extent(this, {base_ + offset, bytes});
+}
+
+size_t Arena::used_bytes() const {
+  absl::MutexLock lock(&mu_);
+  return used_bytes_;
+}
+
+void Arena::Free(std::span<std::byte> bytes) {
+  size_t offset = static_cast<size_t>(bytes.data() - base_);
+  size_t freed_bytes = RoundUp(bytes.size());
+  Poison(bytes.data(), freed_bytes);
+  absl::MutexLock lock(&mu_);
+  used_bytes_ -= freed_bytes;
+  const auto after = free_.lower_bound(offset);
+  if (after != free_.end() && offset + freed_bytes == after->first) {
+    const auto [after_offset, after_bytes] = *after;
+    RemoveFree(after_offset, after_bytes);
+    freed_bytes += after_bytes;
+  }
+  const auto next = free_.lower_bound(offset);
+  if (next != free_.begin()) {
+    const auto [before_offset, before_bytes] = *std::prev(next);
+    if (before_offset + before_bytes == offset) {
+      RemoveFree(before_offset, before_bytes);
+      offset = before_offset;
+      freed_bytes += before_bytes;
+    }
+  }
+  AddFree(offset, freed_bytes);
+}
+
+void Arena::AddFree(size_t offset, size_t bytes) {
+  free_.emplace(offset, bytes);
+  free_by_size_.emplace(bytes, offset);
+}
+
+void Arena::RemoveFree(size_t offset, size_t bytes) {
+  free_.erase(offset);
+  free_by_size_.erase({bytes, offset});
+}
+
+}  // namespace ckv

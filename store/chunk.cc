@@ -1,0 +1,134 @@
+#include "store/chunk.h"
+
+#include <cassert>
+#include <cstring>
+#include <utility>
+
+#include <xxhash.h>
+
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+#include "store/chunk_id.h"
+
+namespace ckv {
+namespace {
+
+absl::Status Refuse(const ChunkInfo& info, std::string_view what) {
+  return absl::InvalidArgumentError(absl::StrFormat("chunk %s: %s", info.id.ShortHex(), what));
+}
+
+}  // namespace
+
+absl::Status ValidateChunkInfo(const ChunkInfo& info, const Geometry& geometry) {
+  CKV_RETURN_IF_ERROR(ValidateGeometry(geometry));
+  if (info.token_ids.size() > kChunkTokenCountMax) {
+    return Refuse(
+        info, absl::StrFormat("%d tokens, limit %d", info.token_ids.size(), kChunkTokenCountMax));
+  }
+  if (info.position > kPositionMax) {
+    return Refuse(info, absl::StrFormat("position %d, limit %d", info.position, kPositionMax));
+  }
+  if (info.layer_checksums.size() != geometry.layers) {
+    return Refuse(info, absl::StrFormat("%d layer checksums, the geometry has %d layers",
+                                        info.layer_checksums.size(), geometry.layers));
+  }
+  const ChunkId expected =
+      ComputeChunkId(ModelFingerprint(geometry), info.parent, info.position, info.token_ids);
+  if (info.id != expected) {
+    return Refuse(info, absl::StrFormat("its model, parent, position and tokens give the id %s",
+                                        expected.ShortHex()));
+  }
+  return absl::OkStatus();
+}
+
+ChunkLayout LayOutChunk(const Geometry& geometry, uint32_t token_count) {
+  ChunkLayout layout;
+  layout.layer_bytes = uint64_t{token_count} * geometry.row_bytes();
+  layout.layer_stride_bytes =
+      (layout.layer_bytes + Arena::kAlignment - 1) / Arena::kAlignment * Arena::kAlignment;
+  layout.total_bytes = geometry.layers * layout.layer_stride_bytes;
+  return layout;
+}
+
+uint64_t ChecksumOf(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+Chunk::Chunk(ChunkInfo info, const Geometry* geometry, Extent extent)
+    : info_(std::move(info)),
+      geometry_(geometry),
+      layout_(LayOutChunk(*geometry, info_.token_count())),
+      extent_(std::move(extent)) {
+  CKV_CHECK(extent_.bytes().size() == layout_.total_bytes);
+}
+
+std::span<const std::byte> Chunk::layer(uint32_t layer) const {
+  assert(layer < geometry_->layers);
+  return extent_.bytes().subspan(layer * layout_.layer_stride_bytes, layout_.layer_bytes);
+}
+
+ChunkWriter::ChunkWriter(ChunkInfo info, const Geometry* geometry, Extent extent)
+    : info_(std::move(info)),
+      geometry_(geometry),
+      layout_(LayOutChunk(*geometry, info_.token_count())),
+      extent_(std::move(extent)),
+      written_bytes_(geometry->layers, 0) {
+  // The arena does not clear: what an earlier chunk left between two layers must not go out with
+  // this one.
+  const size_t padding_bytes = layout_.layer_stride_bytes - layout_.layer_bytes;
+  if (padding_bytes == 0) return;
+  for (uint32_t layer = 0; layer < geometry->layers; ++layer) {
+    std::byte* end = extent_.bytes().data() + layer * layout_.layer_stride_bytes;
+    std::memset(end + layout_.layer_bytes, 0, padding_bytes);
+  }
+}
+
+absl::StatusOr<ChunkWriter> ChunkWriter::Begin(ChunkInfo info, const Geometry* geometry,
+                                               Arena* arena) {
+  CKV_RETURN_IF_ERROR(ValidateChunkInfo(info, *geometry));
+  CKV_ASSIGN_OR_RETURN(Extent extent,
+                       arena->Allocate(LayOutChunk(*geometry, info.token_count()).total_bytes));
+  return ChunkWriter(std::move(info), geometry, std::move(extent));
+}
+
+absl::Status ChunkWriter::Write(uint32_t layer, uint64_t offset_bytes,
+                                std::span<const std::byte> bytes) {
+  if (layer >= written_bytes_.size()) {
+    return Refuse(info_, absl::StrFormat("layer %d, there are %d", layer, written_bytes_.size()));
+  }
+  uint64_t& written_bytes = written_bytes_[layer];
+  if (offset_bytes != written_bytes) {
+    return Refuse(info_, absl::StrFormat("layer %d: a piece at byte %d, the next one starts at %d",
+                                         layer, offset_bytes, written_bytes));
+  }
+  if (bytes.size() > layout_.layer_bytes - written_bytes) {
+    return Refuse(info_, absl::StrFormat("layer %d: %d bytes at %d, the layer has %d", layer,
+                                         bytes.size(), offset_bytes, layout_.layer_bytes));
+  }
+  if (bytes.empty()) return absl::OkStatus();
+  std::byte* to = extent_.bytes().data() + layer * layout_.layer_stride_bytes + offset_bytes;
+  std::memcpy(to, bytes.data(), bytes.size());
+  written_bytes += bytes.size();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Chunk> ChunkWriter::Finish() && {
+  for (uint32_t layer = 0; layer < written_bytes_.size(); ++layer) {
+    if (written_bytes_[layer] != layout_.layer_bytes) {
+      return Refuse(info_, absl::StrFormat("layer %d: %d of %d bytes came", layer,
+                                           written_bytes_[layer], layout_.layer_bytes));
+    }
+  }
+  Chunk chunk(std::move(info_), geometry_, std::move(extent_));
+  for (uint32_t layer = 0; layer < geometry_->layers; ++layer) {
+    const uint64_t checksum = ChecksumOf(chunk.layer(layer));
+    if (checksum != chunk.info().layer_checksums[layer]) {
+      return absl::DataLossError(absl::StrFormat(
+          "chunk %s: layer %d: the bytes' checksum is %016x, should be %016x",
+          chunk.info().id.ShortHex(), layer, checksum, chunk.info().layer_checksums[layer]));
+    }
+  }
+  return chunk;
+}
+
+}  // namespace ckv

@@ -1,0 +1,280 @@
+#include "store/import.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+#include "store/chunk_id.h"
+#include "store/json.h"
+#include "store/safetensors_header.h"
+
+namespace ckv {
+namespace {
+
+using Metadata = std::map<std::string, std::string, std::less<>>;
+
+constexpr std::string_view kTokenIds = "token_ids";
+
+absl::Status RefuseKey(std::string_view key, std::string_view what) {
+  return absl::InvalidArgumentError(absl::StrFormat("metadata '%s': %s", key, what));
+}
+
+absl::Status RefuseTensor(std::string_view name, std::string_view what) {
+  return absl::InvalidArgumentError(absl::StrFormat("tensor %s: %s", QuotedName(name), what));
+}
+
+absl::StatusOr<std::string> Text(const Metadata& metadata, std::string_view key) {
+  const auto found = metadata.find(key);
+  if (found == metadata.end()) return RefuseKey(key, "is missing");
+  return found->second;
+}
+
+absl::StatusOr<uint64_t> Whole(const Metadata& metadata, std::string_view key, uint64_t max) {
+  CKV_ASSIGN_OR_RETURN(const std::string text, Text(metadata, key));
+  uint64_t value = 0;
+  if (!absl::SimpleAtoi(text, &value) || value > max) {
+    return RefuseKey(
+        key, absl::StrFormat("%s, must be a whole number of at most %d", QuotedName(text), max));
+  }
+  return value;
+}
+
+absl::StatusOr<double> Positive(const Metadata& metadata, std::string_view key) {
+  CKV_ASSIGN_OR_RETURN(const std::string text, Text(metadata, key));
+  double value = 0;
+  if (!absl::SimpleAtod(text, &value) || !std::isfinite(value) || value <= 0) {
+    return RefuseKey(key, absl::StrFormat("%s, must be a positive number", QuotedName(text)));
+  }
+  return value;
+}
+
+absl::StatusOr<RopeParams> ReadRope(const Metadata& metadata, uint32_t d_rope) {
+  RopeParams rope;
+  const auto style = metadata.find("rope_style");
+  if (d_rope == 0) {
+    if (style != metadata.end() && style->second != "none") {
+      return RefuseKey("rope_style", "d_rope is 0, so it must be 'none' or absent");
+    }
+    rope.style = RopeStyle::kNone;
+    return rope;
+  }
+  CKV_ASSIGN_OR_RETURN(const std::string name, Text(metadata, "rope_style"));
+  if (name != "interleaved" && name != "half") {
+    return RefuseKey("rope_style",
+                     absl::StrFormat("%s, must be 'interleaved' or 'half'", QuotedName(name)));
+  }
+  rope.style = name == "half" ? RopeStyle::kHalfSplit : RopeStyle::kInterleaved;
+  CKV_ASSIGN_OR_RETURN(rope.theta, Positive(metadata, "rope_theta"));
+  if (const auto scaling = metadata.find("rope_scaling"); scaling != metadata.end()) {
+    CKV_ASSIGN_OR_RETURN(rope.yarn, ParseRopeScaling(scaling->second));
+  }
+  return rope;
+}
+
+std::string ShapeText(const TensorView& tensor) {
+  std::string text = absl::StrFormat("%s [", TensorDtypeName(tensor.dtype));
+  for (size_t i = 0; i < tensor.shape.size(); ++i) {
+    text += absl::StrFormat(i == 0 ? "%d" : ", %d", tensor.shape[i]);
+  }
+  return text + "]";
+}
+
+// Reads `key` of a rope_scaling object, or leaves `value` as it is.
+absl::Status ReadNumber(const nlohmann::json& object, const char* key, double& value) {
+  const auto found = object.find(key);
+  if (found == object.end()) return absl::OkStatus();
+  if (!found->is_number()) {
+    return absl::InvalidArgumentError(absl::StrFormat("rope_scaling: %s: must be a number", key));
+  }
+  value = found->get<double>();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<YarnParams> ReadYarn(const nlohmann::json& object) {
+  YarnParams yarn;
+  const std::pair<const char*, double*> fields[] = {
+      {"factor", &yarn.factor},
+      {"original_max_position_embeddings", &yarn.original_max_position},
+      {"beta_fast", &yarn.beta_fast},
+      {"beta_slow", &yarn.beta_slow},
+      {"mscale", &yarn.mscale},
+      {"mscale_all_dim", &yarn.mscale_all_dim},
+  };
+  for (const char* key : {"factor", "original_max_position_embeddings"}) {
+    if (!object.contains(key)) {
+      return absl::InvalidArgumentError(absl::StrFormat("rope_scaling: %s: is missing", key));
+    }
+  }
+  for (const auto& [key, value] : fields) CKV_RETURN_IF_ERROR(ReadNumber(object, key, *value));
+  for (const auto& entry : object.items()) {
+    const bool known = entry.key() == "type" || entry.key() == "rope_type" ||
+                       std::any_of(std::begin(fields), std::end(fields),
+                                   [&](const auto& field) { return entry.key() == field.first; });
+    if (!known) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("rope_scaling: %s: is not known", QuotedName(entry.key())));
+    }
+  }
+  return yarn;
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<YarnParams>> ParseRopeScaling(std::string_view json) {
+  if (json.empty()) return std::nullopt;
+  auto parsed = ParseJson(json, /*depth_max=*/1);
+  if (!parsed.ok()) return Annotate(parsed.status(), "rope_scaling");
+  if (parsed->is_null()) return std::nullopt;
+  if (!parsed->is_object()) {
+    return absl::InvalidArgumentError("rope_scaling: must be a JSON object or null");
+  }
+  std::string type;
+  for (const char* key : {"type", "rope_type"}) {  // the older and the newer name
+    const auto found = parsed->find(key);
+    if (found == parsed->end()) continue;
+    if (!found->is_string() || (!type.empty() && *found != type)) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("rope_scaling: %s: must be one name of a type", key));
+    }
+    type = found->get_ref<const std::string&>();
+  }
+  if (type == "default") return std::nullopt;
+  if (type != "yarn") {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("rope_scaling: type: %s, must be 'yarn'", QuotedName(type)));
+  }
+  CKV_ASSIGN_OR_RETURN(const YarnParams yarn, ReadYarn(*parsed));
+  return yarn;
+}
+
+absl::StatusOr<RowFile> RowFile::Open(const std::string& path) {
+  CKV_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(path));
+  auto rows = Read(std::move(file));
+  if (!rows.ok()) return Annotate(rows.status(), path);
+  return rows;
+}
+
+absl::StatusOr<RowFile> RowFile::Parse(std::span<const std::byte> bytes) {
+  CKV_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Parse(bytes));
+  return Read(std::move(file));
+}
+
+absl::StatusOr<RowFile> RowFile::Read(SafetensorsFile file) {
+  RowFile rows(std::move(file));
+  CKV_RETURN_IF_ERROR(rows.ReadMetadata());
+  CKV_RETURN_IF_ERROR(rows.ReadTokens());
+  CKV_RETURN_IF_ERROR(rows.ReadLayers());
+  CKV_RETURN_IF_ERROR(ValidateGeometry(rows.geometry_));
+  return rows;
+}
+
+absl::Status RowFile::ReadMetadata() {
+  const Metadata& metadata = file_.metadata();
+  CKV_ASSIGN_OR_RETURN(geometry_.model, Text(metadata, "model"));
+  CKV_ASSIGN_OR_RETURN(geometry_.revision, Text(metadata, "revision"));
+  CKV_ASSIGN_OR_RETURN(const uint64_t d_v, Whole(metadata, "d_v", kRowWidthMax));
+  CKV_ASSIGN_OR_RETURN(const uint64_t d_rope, Whole(metadata, "d_rope", kRowWidthMax));
+  geometry_.d_v = static_cast<uint32_t>(d_v);
+  geometry_.d_rope = static_cast<uint32_t>(d_rope);
+  CKV_ASSIGN_OR_RETURN(geometry_.rope, ReadRope(metadata, geometry_.d_rope));
+  CKV_ASSIGN_OR_RETURN(const double scale, Positive(metadata, "softmax_scale"));
+  geometry_.softmax_scale = static_cast<float>(scale);
+  CKV_ASSIGN_OR_RETURN(base_position_, Whole(metadata, "base_position", kPositionMax));
+  return absl::OkStatus();
+}
+
+absl::Status RowFile::ReadTokens() {
+  const auto tokens = file_.tensors().find(kTokenIds);
+  if (tokens == file_.tensors().end()) return RefuseTensor(kTokenIds, "is missing");
+  const TensorView& view = tokens->second;
+  if (view.dtype != TensorDtype::kI32 || view.shape.size() != 1) {
+    return RefuseTensor(kTokenIds, absl::StrFormat("%s, must be I32 [T]", ShapeText(view)));
+  }
+  if (view.shape[0] > kRowFileTokenCountMax) {
+    return RefuseTensor(
+        kTokenIds, absl::StrFormat("%d tokens, limit %d", view.shape[0], kRowFileTokenCountMax));
+  }
+  if (base_position_ + view.shape[0] > kPositionMax) {
+    return RefuseKey("base_position",
+                     absl::StrFormat("the last token stands beyond %d", kPositionMax));
+  }
+  token_ids_.resize(view.shape[0]);
+  if (!token_ids_.empty()) std::memcpy(token_ids_.data(), view.data.data(), view.data.size());
+  return absl::OkStatus();
+}
+
+absl::Status RowFile::ReadLayers() {
+  const size_t layers = file_.tensors().size() - 1;  // all but token_ids
+  if (layers == 0 || layers > kLayerCountMax) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%d tensors beside token_ids, must be 1 to %d layers", layers, kLayerCountMax));
+  }
+  geometry_.layers = static_cast<uint32_t>(layers);
+  uint64_t width = 0;  // of a row, in elements
+  for (size_t i = 0; i < layers; ++i) {
+    const std::string name = absl::StrFormat("layers.%d.ckv", i);
+    const auto found = file_.tensors().find(name);
+    if (found == file_.tensors().end()) {
+      return RefuseTensor(name, absl::StrFormat("is missing; the file has %d tensors beside "
+                                                "token_ids, so layers 0 to %d are due",
+                                                layers, layers - 1));
+    }
+    const TensorView& view = found->second;
+    const bool fp8 = view.dtype == TensorDtype::kU8;
+    if (i == 0) {
+      geometry_.dtype = fp8 ? RowDtype::kFp8DsMla : RowDtype::kBf16;
+      // Bounded before it is narrowed.
+      width = view.shape.size() == 2 ? std::min<uint64_t>(view.shape[1], 2 * kRowWidthMax + 1) : 0;
+      geometry_.d_qk = fp8 ? geometry_.d_v + geometry_.d_rope : static_cast<uint32_t>(width);
+      if (fp8) width = geometry_.row_bytes();
+    }
+    const std::string_view dtype = geometry_.dtype == RowDtype::kBf16 ? "BF16" : "U8";
+    if (TensorDtypeName(view.dtype) != dtype || view.shape.size() != 2 ||
+        view.shape[0] != token_ids_.size() || view.shape[1] != width) {
+      const std::string due = absl::StrFormat("%s [%d, %d]", dtype, token_ids_.size(), width);
+      return RefuseTensor(name, absl::StrFormat("%s, must be %s%s", ShapeText(view), due,
+                                                i == 0 ? " (BF16 [T, d_qk], or U8 for fp8_ds_mla)"
+                                                       : " like layer 0"));
+    }
+    layers_.push_back(view.data);
+  }
+  return absl::OkStatus();
+}
+
+std::span<const std::byte> RowFile::Rows(uint32_t layer, uint32_t token_begin,
+                                         uint32_t token_end) const {
+  const size_t row_bytes = geometry_.row_bytes();
+  return layers_.at(layer).subspan(token_begin * row_bytes, (token_end - token_begin) * row_bytes);
+}
+
+std::vector<TokenRange> CutFixed(uint32_t token_count, uint32_t chunk_tokens) {
+  if (chunk_tokens == 0 || token_count <= chunk_tokens) return {{0, token_count}};
+  std::vector<TokenRange> ranges;
+  for (uint32_t begin = 0; begin < token_count;) {
+    const uint32_t end = begin + std::min(chunk_tokens, token_count - begin);
+    ranges.push_back({begin, end});
+    begin = end;
+  }
+  return ranges;
+}
+
+ChunkInfo DescribeChunk(const Geometry& geometry, const ChunkId& parent, uint64_t base_position,
+                        std::span<const int32_t> token_ids, TokenRange range,
+                        absl::FunctionRef<std::span<const std::byte>(uint32_t layer)> rows) {
+  const auto tokens = token_ids.subspan(range.begin, range.end - range.begin);
+  ChunkInfo info;
+  info.parent = parent;
+  info.position = base_position + range.begin;
+  info.token_ids.assign(tokens.begin(), tokens.end());
+  info.id = ComputeChunkId(ModelFingerprint(geometry), parent, info.position, tokens);
+  info.layer_checksums.reserve(geometry.layers);
+  for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
+    info.layer_checksums.push_back(ChecksumOf(rows(layer)));
+  }
+  return info;
+}
+
+}  // namespace ckv

@@ -1,0 +1,98 @@
+#include "store/safetensors.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+#include "store/safetensors_header.h"
+
+namespace ckv {
+
+uint64_t TensorView::element_count() const { return data.size() / TensorDtypeBytes(dtype); }
+
+absl::Status SafetensorsFile::Read(std::span<const std::byte> bytes) {
+  if (bytes.size() < kSafetensorsLengthBytes) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%d bytes, a safetensors file has at least %d", bytes.size(), kSafetensorsLengthBytes));
+  }
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, bytes.data(), kSafetensorsLengthBytes);
+  if (header_bytes > kSafetensorsHeaderBytesMax ||
+      header_bytes > bytes.size() - kSafetensorsLengthBytes) {
+    return absl::InvalidArgumentError(absl::StrFormat("header: %d bytes, of a file of %d; limit %d",
+                                                      header_bytes, bytes.size(),
+                                                      kSafetensorsHeaderBytesMax));
+  }
+  const std::string_view header(
+      reinterpret_cast<const char*>(bytes.data()) + kSafetensorsLengthBytes, header_bytes);
+  const std::span<const std::byte> data = bytes.subspan(kSafetensorsLengthBytes + header_bytes);
+  CKV_ASSIGN_OR_RETURN(SafetensorsHeader parsed, ParseSafetensorsHeader(header, data.size()));
+  metadata_ = std::move(parsed.metadata);
+  for (TensorHeader& tensor : parsed.tensors) {
+    tensors_.emplace(
+        std::move(tensor.name),
+        TensorView{tensor.dtype, std::move(tensor.shape),
+                   data.subspan(tensor.begin_bytes, tensor.end_bytes - tensor.begin_bytes)});
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SafetensorsFile> SafetensorsFile::Parse(std::span<const std::byte> bytes) {
+  SafetensorsFile file;
+  CKV_RETURN_IF_ERROR(file.Read(bytes));
+  return file;
+}
+
+absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
+  const auto refused = [&path](std::string_view why) {
+    return absl::InvalidArgumentError(absl::StrFormat("%s: %s", path, why));
+  };
+  // O_NONBLOCK: opening a pipe must not wait for its writer.
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0 && (errno == ENOENT || errno == ENOTDIR)) {
+    return absl::NotFoundError(absl::StrFormat("%s: no such file", path));
+  }
+  if (fd < 0) return refused(std::strerror(errno));
+  const absl::Cleanup close_fd = [fd] { close(fd); };
+  struct stat about;
+  if (fstat(fd, &about) != 0) return refused(std::strerror(errno));
+  if (!S_ISREG(about.st_mode)) return refused("not a regular file");
+  SafetensorsFile file;
+  std::span<const std::byte> bytes;
+  if (about.st_size > 0) {
+    const size_t file_bytes = static_cast<size_t>(about.st_size);
+    void* mapped = mmap(nullptr, file_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (mapped == MAP_FAILED) return refused(std::strerror(errno));
+    file.mapping_ = std::shared_ptr<const void>(
+        mapped, [file_bytes](const void* at) { munmap(const_cast<void*>(at), file_bytes); });
+    bytes = {static_cast<const std::byte*>(mapped), file_bytes};
+  }
+  CKV_RETURN_IF_ERROR(Annotate(file.Read(bytes), path));
+  return file;
+}
+
+absl::StatusOr<TensorView> SafetensorsFile::Tensor(std::string_view name) const {
+  if (const auto found = tensors_.find(name); found != tensors_.end()) return found->second;
+  constexpr size_t kListed = 16;
+  std::string names;
+  size_t listed = 0;
+  for (const auto& [other, view] : tensors_) {
+    if (listed++ == kListed) {
+      names += absl::StrFormat(" and %d more", tensors_.size() - kListed);
+      break;
+    }
+    names += (names.empty() ? "" : ", ") + QuotedName(other);
+  }
+  return absl::NotFoundError(absl::StrFormat("no tensor %s; there are %s", QuotedName(name),
+                                             names.empty() ? "none" : names));
+}
+
+}  // namespace ckv
