@@ -28,10 +28,21 @@ struct HolderOptions {
   std::vector<Fabric*> fabrics;  // that sessions may use; borrowed
   ListenOptions listen;
   uint32_t session_count_max = 256;
+  // Slots of all lanes of all sessions: 16 requesters of 16 lanes of the default shape (14 MB
+  // each).
+  uint64_t lane_bytes_max = uint64_t{4} << 30;
   uint32_t batch_request_count_max = 64;  // requests of one kernel call
   // How long the dispatcher polls after its last work before it sleeps on the lanes' events.
   Duration spin_max = std::chrono::microseconds(50);
 };
+
+// Limits of the above; Start refuses what is over them.
+inline constexpr uint32_t kSessionCountMax = 4096;
+inline constexpr uint32_t kBatchRequestCountMax = 1024;
+
+// How long the lanes of an opened session may take to come up: a requester's connect_timeout of
+// 3 s, three times.
+inline constexpr Duration kInvitationLife = std::chrono::seconds(9);
 
 // A consistent-enough view: each counter is read on its own.
 struct HolderStats {

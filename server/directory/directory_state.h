@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -27,7 +28,11 @@ struct DirectoryOptions {
   Duration lease_ttl_min = std::chrono::milliseconds(500);
   Duration lease_ttl_max = std::chrono::seconds(60);
   uint32_t corpus_count_max = 100'000;
+  uint64_t placement_count_max = 1u << 23;  // chunks of all corpora: 130 B each, 1 GB
   uint32_t watcher_count_max = 4096;
+  // Epochs and versions start above this: a directory that keeps nothing over a restart is given
+  // one that rises from life to life (the daemon takes the wall clock's milliseconds).
+  uint64_t first_epoch = 0;
 };
 
 struct LeaseGrant {
@@ -75,7 +80,8 @@ class DirectoryState {
   // Ends the leases that have run out and tells the watchers.
   void Expire() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // One watcher's place in the stream of changes. Starts with the whole state and kSynced.
+  // One watcher's place in the stream of changes. Starts with the whole state and kSynced. Used by
+  // one thread at a time; the state must outlive it.
   class Watcher;
   //   ResourceExhausted   watcher_count_max.
   absl::StatusOr<std::unique_ptr<Watcher>> Watch(std::string_view tenant) ABSL_LOCKS_EXCLUDED(mu_);
@@ -93,14 +99,46 @@ class DirectoryState {
   };
   using CorpusKey = std::pair<std::string, std::string>;  // tenant, name
 
+  std::shared_ptr<const Corpus> FindLocked(std::string_view name, std::string_view tenant)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ExpireLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndLease(std::map<uint64_t, Lease>::iterator lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AddPlaces(const std::shared_ptr<const Corpus>& corpus) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void RemovePlaces(const Corpus& corpus) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Tell(const DirectoryEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Forget(Watcher* watcher) ABSL_LOCKS_EXCLUDED(mu_);
+
   const DirectoryOptions options_;
   absl::Mutex mu_;
   std::map<uint64_t, Lease> leases_ ABSL_GUARDED_BY(mu_);
   std::map<HolderId, uint64_t> lease_by_member_ ABSL_GUARDED_BY(mu_);
+  // No lease runs out before this, so most calls look at no lease at all.
+  Instant next_expiry_ ABSL_GUARDED_BY(mu_) = kInstantMax;
   std::map<CorpusKey, std::shared_ptr<const Corpus>> corpora_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<ChunkId, std::vector<ChunkPlace>> places_ ABSL_GUARDED_BY(mu_);
+  uint64_t placement_count_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<Watcher*> watchers_ ABSL_GUARDED_BY(mu_);
-  uint64_t last_epoch_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t last_version_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t last_epoch_ ABSL_GUARDED_BY(mu_);
+  uint64_t last_version_ ABSL_GUARDED_BY(mu_);
+};
+
+class DirectoryState::Watcher {
+ public:
+  ~Watcher();
+  Watcher(const Watcher&) = delete;
+  Watcher& operator=(const Watcher&) = delete;
+
+ private:
+  friend class DirectoryState;
+  Watcher(DirectoryState* state, std::string_view tenant) : state_(state), tenant_(tenant) {}
+  bool Ready() const { return !events_.empty() || fell_behind_; }
+
+  DirectoryState* const state_;
+  const std::string tenant_;
+  // Below: guarded by the state's mutex.
+  std::deque<DirectoryEvent> events_;
+  size_t snapshot_left_ = 0;  // of the state at the start, in front; not a backlog
+  bool fell_behind_ = false;
 };
 
 }  // namespace ckv

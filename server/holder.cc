@@ -1,0 +1,242 @@
+#include "server/holder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+#include "server/dispatcher.h"
+#include "server/session.h"
+#include "store/arena.h"
+#include "transport/wire.h"
+
+namespace ckv {
+namespace {
+
+absl::Status ValidateOptions(const HolderOptions& options) {
+  const auto in = [](std::string_view what, uint64_t value, uint64_t limit) {
+    if (value >= 1 && value <= limit) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrFormat("holder: %s is %d, must be 1 to %d", what, value, limit));
+  };
+  if (options.fabrics.empty()) return absl::InvalidArgumentError("holder: no fabric");
+  if (options.spin_max < Duration(0)) return absl::InvalidArgumentError("holder: spin_max < 0");
+  CKV_RETURN_IF_ERROR(in("compute_threads", options.compute_threads, WorkerPool::kThreadCountMax));
+  CKV_RETURN_IF_ERROR(in("session_count_max", options.session_count_max, kSessionCountMax));
+  CKV_RETURN_IF_ERROR(in("chunk_count_max", options.chunk_count_max, UINT32_MAX));
+  return in("batch_request_count_max", options.batch_request_count_max, kBatchRequestCountMax);
+}
+
+absl::Status ValidateOffer(const SessionOffer& offer) {
+  if (offer.wire_version != kWireVersion) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "wire version %d there, %d here: upgrade the older", offer.wire_version, kWireVersion));
+  }
+  CKV_RETURN_IF_ERROR(ValidateGeometry(offer.geometry));
+  CKV_RETURN_IF_ERROR(ValidateLaneShape(offer.shape));
+  // Smaller slots could not even carry an error.
+  const uint32_t reply_bytes_min = sizeof(ReplyHeader) + kErrorTextBytesMax;
+  if (offer.shape.request_bytes_max < sizeof(RequestHeader) ||
+      offer.shape.reply_bytes_max < reply_bytes_min) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "slots of %d and %d bytes, at least %d and %d are needed", offer.shape.request_bytes_max,
+        offer.shape.reply_bytes_max, sizeof(RequestHeader), reply_bytes_min));
+  }
+  if (offer.tenant.size() > kCorpusNameBytesMax || offer.requester.size() > kCorpusNameBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("tenant or requester: over %d characters", kCorpusNameBytesMax));
+  }
+  for (const FabricOffer& fabric : offer.fabrics) {
+    if (fabric.offers.empty() || fabric.offers.size() > kLaneCountMax) {
+      return absl::InvalidArgumentError(absl::StrFormat("%d lanes of one fabric, must be 1 to %d",
+                                                        fabric.offers.size(), kLaneCountMax));
+    }
+    for (const std::string& bytes : fabric.offers) {
+      if (bytes.size() <= kOfferBytesMax) continue;
+      return absl::InvalidArgumentError(
+          absl::StrFormat("offer of %d bytes, limit %d", bytes.size(), kOfferBytesMax));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Ids of one call: a corpus at most.
+absl::Status CheckIdCount(size_t count) {
+  if (count <= kSessionHandleCountMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%d chunk ids at once, limit %d", count, kSessionHandleCountMax));
+}
+
+}  // namespace
+
+struct Holder::State {
+  State(const HolderOptions& options_in, std::unique_ptr<Arena> arena_in)
+      : options(options_in),
+        arena(std::move(arena_in)),
+        table(arena.get(), options.chunk_count_max),
+        sessions(options.session_count_max, options.lane_bytes_max) {}
+
+  // Same geometry or refused (I7). An empty store has none yet, and takes any.
+  absl::Status CheckGeometry(const Geometry& geometry) {
+    const std::vector<Geometry> here = table.geometries();
+    if (here.empty() || std::find(here.begin(), here.end(), geometry) != here.end()) {
+      return absl::OkStatus();
+    }
+    return absl::FailedPreconditionError(
+        absl::StrFormat("geometry differs: %s", DescribeDifference(here.front(), geometry)));
+  }
+
+  absl::StatusOr<SessionAnswer> TryOffer(const SessionOffer& offer, const FabricOffer& fabric);
+  absl::StatusOr<std::vector<std::string>> Invite(const SessionOffer& offer,
+                                                  const FabricOffer& fabric, Listener& listener,
+                                                  const SessionTable::Opened& session,
+                                                  Instant until);
+
+  const HolderOptions options;
+  const std::string host_identity = HostIdentity();
+  LeaseGate lease;
+  // From here on, each uses those above it.
+  std::unique_ptr<Arena> arena;
+  ChunkTable table;
+  SessionTable sessions;
+  std::vector<std::unique_ptr<Listener>> listeners;
+  std::unique_ptr<Dispatcher> dispatcher;
+};
+
+absl::StatusOr<std::unique_ptr<Holder>> Holder::Start(const HolderOptions& options) {
+  CKV_RETURN_IF_ERROR(ValidateOptions(options));
+  CKV_ASSIGN_OR_RETURN(std::unique_ptr<Arena> arena, Arena::Create(options.capacity_bytes));
+  auto state = std::make_unique<State>(options, std::move(arena));
+  std::vector<Listener*> listeners;
+  for (Fabric* fabric : options.fabrics) {
+    CKV_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener, fabric->Listen(options.listen));
+    listeners.push_back(listener.get());
+    state->listeners.push_back(std::move(listener));
+  }
+  const DispatcherOptions dispatcher = {.clock = options.clock,
+                                        .compute_threads = options.compute_threads,
+                                        .batch_request_count_max = options.batch_request_count_max,
+                                        .spin_max = options.spin_max};
+  CKV_ASSIGN_OR_RETURN(state->dispatcher,
+                       Dispatcher::Start(dispatcher, &state->table, &state->sessions, &state->lease,
+                                         std::move(listeners)));
+  return std::unique_ptr<Holder>(new Holder(std::move(state)));
+}
+
+Holder::Holder(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Holder::~Holder() = default;
+
+absl::StatusOr<SessionAnswer> Holder::OpenSession(const SessionOffer& offer, Instant deadline) {
+  State& state = *state_;
+  const Instant now = state.options.clock->Now();
+  if (now >= deadline) return absl::DeadlineExceededError("the deadline had passed on arrival");
+  if (state.dispatcher->draining()) return absl::UnavailableError("the holder is draining");
+  CKV_RETURN_IF_ERROR(ValidateOffer(offer));
+  if (!state.lease.LiveAt(now)) return absl::UnavailableError("no live lease");
+  CKV_RETURN_IF_ERROR(state.CheckGeometry(offer.geometry));
+  std::string refusals;
+  for (const FabricOffer& fabric : offer.fabrics) {
+    absl::StatusOr<SessionAnswer> answer = state.TryOffer(offer, fabric);
+    if (answer.ok() || absl::IsResourceExhausted(answer.status())) return answer;
+    refusals += absl::StrFormat("%s%s: %s", refusals.empty() ? "" : "; ", FabricName(fabric.fabric),
+                                std::string(answer.status().message()));
+  }
+  return absl::UnavailableError(
+      absl::StrFormat("none of the offered fabrics reaches this peer (%s)",
+                      refusals.empty() ? "none offered" : refusals));
+}
+
+absl::StatusOr<SessionAnswer> Holder::State::TryOffer(const SessionOffer& offer,
+                                                      const FabricOffer& fabric) {
+  if (fabric.fabric == FabricKind::kShm && offer.host_identity != host_identity) {
+    return absl::UnavailableError("another host");
+  }
+  const auto listener =
+      std::find_if(listeners.begin(), listeners.end(),
+                   [&](const std::unique_ptr<Listener>& l) { return l->kind() == fabric.fabric; });
+  if (listener == listeners.end()) return absl::UnavailableError("not enabled on this holder");
+  const Epoch epoch = lease.epoch();
+  const Instant until = options.clock->Now() + kInvitationLife;
+  CKV_ASSIGN_OR_RETURN(
+      const SessionTable::Opened session,
+      sessions.Open(offer, static_cast<uint32_t>(fabric.offers.size()), epoch, until));
+  absl::StatusOr<std::vector<std::string>> answers =
+      Invite(offer, fabric, **listener, session, until);
+  if (!answers.ok()) {
+    // Invitations made already lead to a closed session, and expire.
+    sessions.Close(session.id).IgnoreError();  // NotFound: it has ended by itself
+    dispatcher->Wake();
+    return answers.status();
+  }
+  dispatcher->Wake();
+  return SessionAnswer{.session = session.id,
+                       .epoch = epoch,
+                       .fabric = fabric.fabric,
+                       .answers = *std::move(answers)};
+}
+
+absl::StatusOr<std::vector<std::string>> Holder::State::Invite(const SessionOffer& offer,
+                                                               const FabricOffer& fabric,
+                                                               Listener& listener,
+                                                               const SessionTable::Opened& session,
+                                                               Instant until) {
+  std::vector<std::string> answers;
+  for (uint32_t lane = 0; lane < fabric.offers.size(); ++lane) {
+    CKV_ASSIGN_OR_RETURN(std::string answer,
+                         listener.Invite(fabric.offers[lane], offer.shape,
+                                         SessionTable::LaneTag(session, lane), until));
+    answers.push_back(std::move(answer));
+  }
+  return answers;
+}
+
+absl::Status Holder::CloseSession(SessionId session, Instant /*deadline*/) {
+  CKV_RETURN_IF_ERROR(state_->sessions.Close(session));
+  state_->dispatcher->Wake();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::optional<ResolvedHandle>>> Holder::ResolveChunks(
+    SessionId session, std::span<const ChunkId> ids, Instant /*deadline*/) {
+  CKV_RETURN_IF_ERROR(CheckIdCount(ids.size()));
+  CKV_ASSIGN_OR_RETURN(const Geometry geometry, state_->sessions.GeometryOf(session));
+  std::vector<std::optional<ResolvedHandle>> resolved(ids.size());
+  std::vector<SessionTable::Found> found;
+  std::vector<size_t> ordinals;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const absl::StatusOr<ChunkLocator> locator = state_->table.Find(ids[i], geometry);
+    if (!locator.ok()) continue;
+    const absl::StatusOr<ChunkPin> pin = state_->table.Pin(*locator);
+    if (!pin.ok()) continue;
+    resolved[i] = ResolvedHandle{.handle = {}, .token_count = pin->chunk().info().token_count()};
+    found.push_back({ids[i], *locator});
+    ordinals.push_back(i);
+  }
+  CKV_ASSIGN_OR_RETURN(const std::vector<ChunkHandle> handles,
+                       state_->sessions.AssignHandles(session, found));
+  for (size_t i = 0; i < handles.size(); ++i) resolved[ordinals[i]]->handle = handles[i];
+  return resolved;
+}
+
+ChunkTable& Holder::table() { return state_->table; }
+LeaseGate& Holder::lease() { return state_->lease; }
+
+void Holder::Drain(Instant deadline) { state_->dispatcher->Drain(deadline); }
+
+HolderStats Holder::stats() const {
+  const ServeCounters& counters = state_->dispatcher->counters();
+  const auto read = [](const auto& counter) { return counter.load(std::memory_order_relaxed); };
+  return {.table = state_->table.stats(),
+          .session_count = state_->sessions.count(),
+          .lane_count = read(counters.lane_count),
+          .request_count = read(counters.request_count),
+          .query_row_count = read(counters.query_row_count),
+          .batch_count = read(counters.batch_count),
+          .error_count = read(counters.error_count),
+          .expired_count = read(counters.expired_count),
+          .bytes_in = read(counters.bytes_in),
+          .bytes_out = read(counters.bytes_out),
+          .compute_ns = read(counters.compute_ns)};
+}
+
+}  // namespace ckv

@@ -1,0 +1,264 @@
+#include "server/directory/directory_state.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/clock.h"
+#include "tests/server/test_corpus.h"
+
+namespace ckv {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Kind = DirectoryEvent::Kind;
+
+Member HolderAt(const std::string& name, const std::string& address = "127.0.0.1:7400") {
+  return {.id = {name}, .role = MemberRole::kHolder, .control_address = address, .epoch = {}};
+}
+
+class DirectoryStateTest : public testing::Test {
+ protected:
+  static DirectoryOptions Options(Clock* clock) {
+    DirectoryOptions options;
+    options.clock = clock;
+    options.corpus_count_max = 3;
+    options.placement_count_max = 12;
+    options.watcher_count_max = 2;
+    return options;
+  }
+
+  static Corpus MakeCorpus(const std::string& name, const std::string& tenant, size_t chunk_count,
+                           uint32_t seed) {
+    return test::MakeTestCorpus(test::TestGeometry(), std::vector<uint32_t>(chunk_count, 2), seed)
+        .Publish(name, tenant, {{HolderId{"a"}}});
+  }
+
+  // The events that are there, as "up a 1", "gone a 1", "corpus gpl 7", "dropped gpl 7", "synced".
+  std::vector<std::string> Drain(DirectoryState::Watcher& watcher) {
+    std::vector<std::string> lines;
+    for (;;) {
+      const auto event = state_.Next(watcher, clock_.Now());
+      if (!event.ok()) {
+        lines.push_back(std::string(absl::StatusCodeToString(event.status().code())));
+        return lines;
+      }
+      if (!event->has_value()) return lines;
+      const DirectoryEvent& e = **event;
+      const std::string epoch = std::to_string(e.member.epoch.value);
+      switch (e.kind) {
+        case Kind::kMemberUp:
+          lines.push_back("up " + e.member.id.name + " " + epoch);
+          break;
+        case Kind::kMemberGone:
+          lines.push_back("gone " + e.member.id.name + " " + epoch);
+          break;
+        case Kind::kCorpusPublished:
+          lines.push_back("corpus " + e.corpus->name + " " + std::to_string(e.corpus->version));
+          break;
+        case Kind::kCorpusDropped:
+          lines.push_back("dropped " + e.corpus->name + " " + std::to_string(e.corpus->version));
+          break;
+        case Kind::kSynced:
+          lines.push_back("synced");
+          break;
+      }
+    }
+  }
+
+  ManualClock clock_;
+  DirectoryState state_{Options(&clock_)};
+};
+
+TEST_F(DirectoryStateTest, AnEpochIsNeverGivenTwice) {
+  const auto first = state_.Register(HolderAt("a"), Duration(0));
+  const auto other = state_.Register(HolderAt("b"), Duration(0));
+  const auto second = state_.Register(HolderAt("a"), Duration(0));
+  ASSERT_TRUE(first.ok() && other.ok() && second.ok());
+  EXPECT_LT(first->epoch, other->epoch);
+  EXPECT_LT(other->epoch, second->epoch);
+  // Registering a name again kills the earlier lease.
+  EXPECT_TRUE(absl::IsNotFound(state_.KeepAlive(first->lease_id).status()));
+  EXPECT_TRUE(state_.KeepAlive(second->lease_id).ok());
+  EXPECT_THAT(state_.Members(), testing::SizeIs(2));
+  EXPECT_EQ(state_.Members()[0].epoch, second->epoch);
+}
+
+TEST_F(DirectoryStateTest, EpochsOfALaterLifeStartAbove) {
+  DirectoryOptions options = Options(&clock_);
+  options.first_epoch = 1'700'000'000'000;
+  DirectoryState later(options);
+  const auto grant = later.Register(HolderAt("a"), Duration(0));
+  ASSERT_TRUE(grant.ok());
+  EXPECT_GT(grant->epoch.value, options.first_epoch);
+  const auto version = later.Publish(MakeCorpus("gpl", "", 1, 1), false, 0);
+  ASSERT_TRUE(version.ok());
+  EXPECT_GT(*version, options.first_epoch);
+}
+
+TEST_F(DirectoryStateTest, ALeaseLastsAsLongAsItIsRenewed) {
+  const auto grant = state_.Register(HolderAt("a"), seconds(2));
+  ASSERT_TRUE(grant.ok());
+  EXPECT_EQ(grant->ttl, seconds(2));
+  clock_.Advance(milliseconds(1999));
+  ASSERT_TRUE(state_.KeepAlive(grant->lease_id).ok());
+  clock_.Advance(milliseconds(1999));
+  EXPECT_THAT(state_.Members(), testing::SizeIs(1));
+  clock_.Advance(milliseconds(1));
+  EXPECT_THAT(state_.Members(), testing::IsEmpty());
+  EXPECT_TRUE(absl::IsNotFound(state_.KeepAlive(grant->lease_id).status()));
+  EXPECT_TRUE(absl::IsNotFound(state_.Deregister(grant->lease_id)));
+}
+
+TEST_F(DirectoryStateTest, TheTtlStaysWithinItsLimits) {
+  EXPECT_EQ(state_.Register(HolderAt("a"), Duration(0))->ttl, seconds(3));
+  EXPECT_EQ(state_.Register(HolderAt("a"), milliseconds(1))->ttl, milliseconds(500));
+  EXPECT_EQ(state_.Register(HolderAt("a"), seconds(3600))->ttl, seconds(60));
+}
+
+TEST_F(DirectoryStateTest, AMemberNeedsANameARoleAndAnAddress) {
+  EXPECT_TRUE(absl::IsInvalidArgument(state_.Register(HolderAt(""), Duration(0)).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      state_.Register(HolderAt(std::string(kCorpusNameBytesMax + 1, 'x')), Duration(0)).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(state_.Register(HolderAt("a", ""), Duration(0)).status()));
+  Member nobody = HolderAt("a");
+  nobody.role = static_cast<MemberRole>(9);
+  EXPECT_TRUE(absl::IsInvalidArgument(state_.Register(nobody, Duration(0)).status()));
+}
+
+TEST_F(DirectoryStateTest, MembersAreBoundedAndANameAgainFits) {
+  for (uint32_t i = 0; i < kMemberCountMax; ++i) {
+    ASSERT_TRUE(state_.Register(HolderAt("m" + std::to_string(i)), Duration(0)).ok());
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(state_.Register(HolderAt("x"), Duration(0)).status()));
+  EXPECT_TRUE(state_.Register(HolderAt("m7"), Duration(0)).ok());
+}
+
+TEST_F(DirectoryStateTest, AVersionRisesAndReplacingIsAsked) {
+  const auto first = state_.Publish(MakeCorpus("gpl", "", 2, 1), false, 0);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_TRUE(
+      absl::IsAlreadyExists(state_.Publish(MakeCorpus("gpl", "", 3, 2), false, 0).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      state_.Publish(MakeCorpus("gpl", "", 3, 2), true, *first + 1).status()));
+  EXPECT_EQ((*state_.Get("gpl", ""))->chunks.size(), 2u);
+  const auto second = state_.Publish(MakeCorpus("gpl", "", 3, 2), true, *first);
+  ASSERT_TRUE(second.ok());
+  EXPECT_GT(*second, *first);
+  EXPECT_EQ((*state_.Get("gpl", ""))->version, *second);
+  // A version of a corpus that is gone is not current either, and is not given again.
+  ASSERT_TRUE(state_.Drop("gpl", "").ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      state_.Publish(MakeCorpus("gpl", "", 3, 2), false, *second).status()));
+  const auto third = state_.Publish(MakeCorpus("gpl", "", 3, 2), false, 0);
+  ASSERT_TRUE(third.ok());
+  EXPECT_GT(*third, *second);
+}
+
+TEST_F(DirectoryStateTest, AMalformedCorpusIsRefused) {
+  Corpus corpus = MakeCorpus("gpl", "", 2, 1);
+  corpus.chunks[1].holders.clear();
+  EXPECT_TRUE(absl::IsInvalidArgument(state_.Publish(corpus, false, 0).status()));
+  EXPECT_TRUE(absl::IsNotFound(state_.Get("gpl", "").status()));
+}
+
+TEST_F(DirectoryStateTest, CorporaAndTheirChunksAreBounded) {
+  ASSERT_TRUE(state_.Publish(MakeCorpus("a", "", 4, 1), false, 0).ok());
+  ASSERT_TRUE(state_.Publish(MakeCorpus("b", "", 4, 2), false, 0).ok());
+  EXPECT_TRUE(
+      absl::IsResourceExhausted(state_.Publish(MakeCorpus("c", "", 5, 3), false, 0).status()));
+  // What a replacement frees counts.
+  EXPECT_TRUE(state_.Publish(MakeCorpus("b", "", 8, 4), true, 0).ok());
+  ASSERT_TRUE(state_.Drop("b", "").ok());
+  ASSERT_TRUE(state_.Publish(MakeCorpus("b", "", 1, 5), false, 0).ok());
+  ASSERT_TRUE(state_.Publish(MakeCorpus("c", "", 1, 6), false, 0).ok());
+  EXPECT_TRUE(
+      absl::IsResourceExhausted(state_.Publish(MakeCorpus("d", "", 1, 7), false, 0).status()));
+}
+
+// Goal: denied and not-found look the same (I6), in code and in text.
+TEST_F(DirectoryStateTest, AnotherTenantsCorpusLooksLikeNone) {
+  const Corpus secret = MakeCorpus("notes", "red", 2, 1);
+  const Corpus shared = MakeCorpus("gpl", "", 2, 2);
+  ASSERT_TRUE(state_.Publish(secret, false, 0).ok());
+  ASSERT_TRUE(state_.Publish(shared, false, 0).ok());
+
+  const absl::Status denied = state_.Get("notes", "blue").status();
+  ASSERT_TRUE(state_.Drop("notes", "red").ok());
+  EXPECT_EQ(denied, state_.Get("notes", "blue").status());
+  ASSERT_TRUE(state_.Publish(secret, false, 0).ok());
+
+  EXPECT_TRUE(absl::IsNotFound(state_.Drop("notes", "blue").status()));
+  EXPECT_TRUE(absl::IsNotFound(state_.Drop("gpl", "blue").status())) << "shared is not blue's";
+  EXPECT_TRUE(state_.Get("notes", "red").ok());
+  EXPECT_TRUE(state_.Get("gpl", "red").ok());
+  EXPECT_THAT(state_.List("red"), testing::SizeIs(2));
+  EXPECT_THAT(state_.List("blue"), testing::SizeIs(1));
+  EXPECT_THAT(state_.Locate(secret.chunks[0].id, "red"), testing::SizeIs(1));
+  EXPECT_THAT(state_.Locate(secret.chunks[0].id, "blue"), testing::IsEmpty());
+}
+
+TEST_F(DirectoryStateTest, AChunkIsLocatedInEveryCorpusThatHasIt) {
+  const Corpus whole = MakeCorpus("whole", "", 3, 1);
+  Corpus part = whole;
+  part.name = "part";
+  part.chunks.erase(part.chunks.begin());
+  ASSERT_TRUE(state_.Publish(whole, false, 0).ok());
+  ASSERT_TRUE(state_.Publish(part, false, 0).ok());
+  const std::vector<ChunkPlace> places = state_.Locate(whole.chunks[2].id, "");
+  ASSERT_THAT(places, testing::SizeIs(2));
+  EXPECT_EQ(places[0].corpus->name, "whole");
+  EXPECT_EQ(places[0].ordinal, 2u);
+  EXPECT_EQ(places[1].corpus->name, "part");
+  EXPECT_EQ(places[1].ordinal, 1u);
+  ASSERT_TRUE(state_.Drop("whole", "").ok());
+  EXPECT_THAT(state_.Locate(whole.chunks[2].id, ""), testing::SizeIs(1));
+  EXPECT_THAT(state_.Locate(whole.chunks[0].id, ""), testing::IsEmpty());
+}
+
+TEST_F(DirectoryStateTest, AWatcherSeesTheStateThenEveryChangeInOrder) {
+  ASSERT_TRUE(state_.Register(HolderAt("b"), seconds(2)).ok());
+  ASSERT_TRUE(state_.Register(HolderAt("a"), seconds(1)).ok());
+  ASSERT_TRUE(state_.Publish(MakeCorpus("gpl", "", 1, 1), false, 0).ok());
+  ASSERT_TRUE(state_.Publish(MakeCorpus("notes", "red", 1, 2), false, 0).ok());
+  auto watcher = state_.Watch("blue");
+  ASSERT_TRUE(watcher.ok());
+  EXPECT_THAT(Drain(**watcher), testing::ElementsAre("up a 2", "up b 1", "corpus gpl 1", "synced"));
+
+  ASSERT_TRUE(state_.Register(HolderAt("b"), seconds(1)).ok());
+  ASSERT_TRUE(state_.Publish(MakeCorpus("gpl", "", 2, 3), true, 0).ok());
+  ASSERT_TRUE(state_.Drop("notes", "red").ok());
+  ASSERT_TRUE(state_.Drop("gpl", "").ok());
+  EXPECT_THAT(Drain(**watcher),
+              testing::ElementsAre("gone b 1", "up b 3", "corpus gpl 3", "dropped gpl 3"));
+
+  // Both leases end at once: in the order of names, whatever their ids.
+  clock_.Advance(seconds(1));
+  state_.Expire();
+  EXPECT_THAT(Drain(**watcher), testing::ElementsAre("gone a 2", "gone b 3"));
+}
+
+TEST_F(DirectoryStateTest, AWatcherThatFallsBehindIsTold) {
+  auto slow = state_.Watch("");
+  ASSERT_TRUE(slow.ok());
+  auto quick = state_.Watch("");
+  ASSERT_TRUE(quick.ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(state_.Watch("").status()));
+  // The snapshot does not count: kWatchBacklogMax changes still fit behind it.
+  for (size_t i = 0; i < DirectoryState::kWatchBacklogMax / 2; ++i) {
+    const auto grant = state_.Register(HolderAt("a"), Duration(0));
+    ASSERT_TRUE(grant.ok() && state_.Deregister(grant->lease_id).ok());
+  }
+  EXPECT_THAT(Drain(**quick), testing::SizeIs(DirectoryState::kWatchBacklogMax + 1));
+  ASSERT_TRUE(state_.Register(HolderAt("a"), Duration(0)).ok());
+  EXPECT_THAT(Drain(**slow), testing::ElementsAre("RESOURCE_EXHAUSTED"));
+  EXPECT_THAT(Drain(**quick), testing::SizeIs(1));
+  slow->reset();
+  EXPECT_TRUE(state_.Watch("").ok()) << "its place is free again";
+}
+
+}  // namespace
+}  // namespace ckv

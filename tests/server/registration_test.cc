@@ -1,0 +1,217 @@
+// Goal: a member stays registered through everything a directory does, and its gate is never open
+// longer than its lease allows.
+// Method: a real DirectoryState behind a registrar that a test can cut off; time is a ManualClock
+// that the test advances, and it waits for the registration's own counters.
+
+#include "server/registration.h"
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "proto/clock.h"
+
+namespace ckv {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// The local registrar, with a wire that can be cut, and which forgets nothing it was asked.
+class CuttableRegistrar final : public DirectoryRegistrar {
+ public:
+  explicit CuttableRegistrar(DirectoryState* state) : local_(state) {}
+
+  absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl,
+                                      Instant deadline) override {
+    if (!Connected()) return absl::UnavailableError("cut off");
+    return local_.Register(member, ttl, deadline);
+  }
+  absl::StatusOr<Duration> KeepAlive(uint64_t lease_id, Instant deadline) override {
+    if (!Connected()) return absl::UnavailableError("cut off");
+    return local_.KeepAlive(lease_id, deadline);
+  }
+  absl::Status Deregister(uint64_t lease_id, Instant deadline) override {
+    if (!Connected()) return absl::UnavailableError("cut off");
+    return local_.Deregister(lease_id, deadline);
+  }
+
+  void Connect(bool connected) {
+    absl::MutexLock lock(&mu_);
+    connected_ = connected;
+  }
+  uint64_t call_count() {
+    absl::MutexLock lock(&mu_);
+    return call_count_;
+  }
+
+ private:
+  bool Connected() {
+    absl::MutexLock lock(&mu_);
+    ++call_count_;
+    return connected_;
+  }
+
+  LocalRegistrar local_;
+  absl::Mutex mu_;
+  bool connected_ ABSL_GUARDED_BY(mu_) = true;
+  uint64_t call_count_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+class RegistrationTest : public testing::Test {
+ protected:
+  RegistrationTest() {
+    directory_options_.clock = &clock_;
+    directory_ = std::make_unique<DirectoryState>(directory_options_);
+    registrar_ = std::make_unique<CuttableRegistrar>(directory_.get());
+    options_.member = {
+        .id = {"a"}, .role = MemberRole::kHolder, .control_address = "127.0.0.1:7400", .epoch = {}};
+    options_.ttl = seconds(3);
+    options_.clock = &clock_;
+  }
+
+  void Start() {
+    registration_ = std::make_unique<Registration>(options_, registrar_.get(), &gate_);
+  }
+
+  // Until the registration's report says so. Real time bounds it, so that a bug fails the test.
+  bool Await(const std::function<bool(const Registration::Report&)>& condition) {
+    absl::Mutex mu;
+    absl::MutexLock lock(&mu);
+    const Instant deadline = Clock::Real()->Now() + seconds(30);
+    while (!condition(registration_->report())) {
+      if (Clock::Real()->Now() > deadline) return false;
+      static const bool never = false;
+      Clock::Real()->Await(mu, absl::Condition(&never), Clock::Real()->Now() + milliseconds(1));
+    }
+    return true;
+  }
+
+  ManualClock clock_;
+  DirectoryOptions directory_options_;
+  std::unique_ptr<DirectoryState> directory_;
+  std::unique_ptr<CuttableRegistrar> registrar_;
+  LeaseGate gate_;
+  RegistrationOptions options_;
+  std::unique_ptr<Registration> registration_;
+};
+
+TEST_F(RegistrationTest, RegistersAndOpensTheGateForHalfTheLease) {
+  const Instant start = clock_.Now();
+  Start();
+  const auto epoch = registration_->AwaitLease(kInstantMax);
+  ASSERT_TRUE(epoch.ok());
+  EXPECT_EQ(directory_->Members().at(0).epoch, *epoch);
+  EXPECT_EQ(gate_.epoch(), *epoch);
+  EXPECT_TRUE(gate_.LiveAt(start + milliseconds(1499)));
+  EXPECT_FALSE(gate_.LiveAt(start + milliseconds(1500)));
+}
+
+TEST_F(RegistrationTest, RenewsEveryThirdOfTheLease) {
+  Start();
+  const auto epoch = registration_->AwaitLease(kInstantMax);
+  ASSERT_TRUE(epoch.ok());
+  for (uint64_t renewal = 1; renewal <= 12; ++renewal) {
+    clock_.Advance(seconds(1));
+    ASSERT_TRUE(Await([&](const auto& report) { return report.renewal_count == renewal; }));
+    ASSERT_TRUE(gate_.LiveAt(clock_.Now() + milliseconds(1499)));
+  }
+  EXPECT_EQ(directory_->Members().at(0).epoch, *epoch) << "12 s on a lease of 3 s: the same life";
+}
+
+TEST_F(RegistrationTest, CutOffTheGateClosesBeforeTheDirectoryGivesUp) {
+  Start();
+  ASSERT_TRUE(registration_->AwaitLease(kInstantMax).ok());
+  const Epoch first = gate_.epoch();
+  registrar_->Connect(false);
+  clock_.Advance(milliseconds(1500));
+  ASSERT_TRUE(Await([](const auto& report) { return report.failure_count >= 1; }));
+  EXPECT_FALSE(gate_.LiveAt(clock_.Now()));
+  EXPECT_EQ(directory_->Members().size(), 1u) << "the directory still counts on it";
+
+  // Back in time: the same lease, the same epoch.
+  registrar_->Connect(true);
+  clock_.Advance(milliseconds(100));
+  ASSERT_TRUE(Await([](const auto& report) { return report.renewal_count >= 1; }));
+  EXPECT_TRUE(gate_.LiveAt(clock_.Now()));
+  EXPECT_EQ(gate_.epoch(), first);
+}
+
+TEST_F(RegistrationTest, ALeaseThatExpiredIsANewLife) {
+  Start();
+  ASSERT_TRUE(registration_->AwaitLease(kInstantMax).ok());
+  const Epoch first = gate_.epoch();
+  registrar_->Connect(false);
+  clock_.Advance(seconds(3));
+  ASSERT_TRUE(Await([](const auto& report) { return report.failure_count >= 1; }));
+  registrar_->Connect(true);
+  clock_.Advance(seconds(2));
+  ASSERT_TRUE(Await([](const auto& report) { return report.registration_count == 2; }));
+  EXPECT_GT(gate_.epoch(), first);
+  EXPECT_TRUE(gate_.LiveAt(clock_.Now()));
+  EXPECT_EQ(directory_->Members().at(0).epoch, gate_.epoch());
+}
+
+TEST_F(RegistrationTest, ADeniedLeaseClosesTheGateAtOnce) {
+  Start();
+  ASSERT_TRUE(registration_->AwaitLease(kInstantMax).ok());
+  const Epoch first = gate_.epoch();
+  // Another process takes the name: this one's lease is dead.
+  ASSERT_TRUE(directory_->Register(options_.member, seconds(3)).ok());
+  clock_.Advance(seconds(1));
+  ASSERT_TRUE(Await([](const auto& report) { return report.registration_count == 2; }));
+  EXPECT_GT(gate_.epoch().value, first.value + 1);
+}
+
+TEST_F(RegistrationTest, RetriesWithBoundedBackoffWhileTheDirectoryIsAway) {
+  registrar_->Connect(false);
+  Start();
+  ASSERT_TRUE(Await([](const auto& report) { return report.failure_count == 1; }));
+  const auto lease = registration_->AwaitLease(clock_.Now());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(lease.status()));
+  EXPECT_NE(std::string(lease.status().message()).find("cut off"), std::string::npos);
+  // 50, 100, 200, 400, 800, 1600, then 2000 ms for ever.
+  uint64_t failures = 1;
+  for (const int wait_ms : {50, 100, 200, 400, 800, 1600, 2000, 2000, 2000}) {
+    clock_.Advance(milliseconds(wait_ms - 1));
+    EXPECT_EQ(registrar_->call_count(), failures);
+    clock_.Advance(milliseconds(1));
+    ++failures;
+    ASSERT_TRUE(Await([&](const auto& report) { return report.failure_count == failures; }));
+  }
+  EXPECT_FALSE(gate_.LiveAt(clock_.Now()));
+  registrar_->Connect(true);
+  clock_.Advance(seconds(2));
+  EXPECT_TRUE(registration_->AwaitLease(kInstantMax).ok());
+}
+
+TEST_F(RegistrationTest, StoppingClosesTheGateAndEndsTheLease) {
+  Start();
+  ASSERT_TRUE(registration_->AwaitLease(kInstantMax).ok());
+  registration_.reset();
+  EXPECT_FALSE(gate_.LiveAt(clock_.Now()));
+  EXPECT_TRUE(directory_->Members().empty());
+}
+
+TEST_F(RegistrationTest, ARequesterNeedsNoGate) {
+  options_.member.role = MemberRole::kRequester;
+  registration_ = std::make_unique<Registration>(options_, registrar_.get(), nullptr);
+  ASSERT_TRUE(registration_->AwaitLease(kInstantMax).ok());
+  registration_.reset();
+  EXPECT_TRUE(directory_->Members().empty());
+}
+
+TEST_F(RegistrationTest, AnAbsurdLeaseIsAnErrorAndNotALoop) {
+  directory_options_.lease_ttl_min = Duration(0);
+  directory_ = std::make_unique<DirectoryState>(directory_options_);
+  registrar_ = std::make_unique<CuttableRegistrar>(directory_.get());
+  options_.ttl = Duration(1);
+  Start();
+  ASSERT_TRUE(Await([](const auto& report) { return report.failure_count == 1; }));
+  EXPECT_FALSE(gate_.LiveAt(clock_.Now()));
+  EXPECT_EQ(registrar_->call_count(), 1u);
+}
+
+}  // namespace
+}  // namespace ckv
