@@ -1,0 +1,169 @@
+#include "client/directory_view.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+
+namespace ckv {
+namespace {
+
+// Names hold no NUL (ValidateCorpus), so the two kinds of key and their parts cannot be confused.
+std::string CorpusKey(std::string_view name, std::string_view tenant) {
+  std::string key("n\0", 2);
+  key.append(name).push_back('\0');
+  key.append(tenant);
+  return key;
+}
+
+std::string ChunksKey(std::span<const ChunkId> ids, const Geometry& geometry,
+                      std::string_view tenant) {
+  std::string key("i\0", 2);
+  key.reserve(key.size() + tenant.size() + 1 + (ids.size() + 1) * sizeof(ChunkId));
+  key.append(tenant).push_back('\0');
+  key.append(ModelFingerprint(geometry).AsBytes());
+  for (const ChunkId& id : ids) key.append(id.AsBytes());
+  return key;
+}
+
+// The chunk's placement in the first corpus that has it with this geometry.
+absl::StatusOr<ChunkPlacement> PlacementOf(const ChunkId& id, const Geometry& geometry,
+                                           std::span<const Corpus> corpora) {
+  std::optional<Geometry> other;
+  for (const Corpus& corpus : corpora) {
+    for (const ChunkPlacement& chunk : corpus.chunks) {
+      if (chunk.id != id || chunk.holders.empty()) continue;
+      if (corpus.geometry == geometry) return chunk;
+      other = corpus.geometry;
+    }
+  }
+  if (other) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "chunk %s has another geometry: %s", id.ToHex(), DescribeDifference(geometry, *other)));
+  }
+  return absl::NotFoundError(absl::StrFormat("chunk %s: nobody holds it", id.ToHex()));
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryView::Resolve(std::string_view name,
+                                                                     std::string_view tenant,
+                                                                     Instant deadline) {
+  const std::string key = CorpusKey(name, tenant);
+  if (auto kept = Find(key)) return kept;
+  const uint64_t before = generation();
+  auto corpus = directory_->GetCorpus(name, tenant, deadline);
+  if (!corpus.ok()) return Annotate(corpus.status(), absl::StrFormat("corpus '%s'", name));
+  if (absl::Status status = ValidateCorpus(*corpus); !status.ok())
+    return Annotate(status, "the directory's answer");
+  auto snapshot = std::make_shared<const Corpus>(*std::move(corpus));
+  Keep(key, snapshot, before);
+  return snapshot;
+}
+
+absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryView::ResolveChunks(
+    std::span<const ChunkId> ids, const Geometry& geometry, std::string_view tenant,
+    Instant deadline) {
+  if (ids.empty() || ids.size() > kCorpusChunkCountMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%d chunks named, 1 to %d can be", ids.size(), kCorpusChunkCountMax));
+  }
+  CKV_RETURN_IF_ERROR(ValidateGeometry(geometry));
+  const std::string key = ChunksKey(ids, geometry, tenant);
+  if (auto kept = Find(key)) return kept;
+  const uint64_t before = generation();
+  Corpus corpus;
+  corpus.tenant = std::string(tenant);
+  corpus.geometry = geometry;
+  corpus.chunks.reserve(ids.size());
+  for (const ChunkId& id : ids) {
+    auto located = directory_->LocateChunk(id, tenant, deadline);
+    if (!located.ok()) return Annotate(located.status(), absl::StrFormat("chunk %s", id.ToHex()));
+    CKV_ASSIGN_OR_RETURN(ChunkPlacement placement, PlacementOf(id, geometry, *located));
+    corpus.chunks.push_back(std::move(placement));
+  }
+  auto snapshot = std::make_shared<const Corpus>(std::move(corpus));
+  Keep(key, snapshot, before);
+  return snapshot;
+}
+
+void DirectoryView::Forget(std::string_view name) {
+  absl::MutexLock lock(&mu_);
+  ++generation_;
+  if (name.empty()) {
+    kept_.clear();
+    kept_chunk_count_ = 0;
+    members_.clear();
+    return;
+  }
+  for (auto it = kept_.begin(); it != kept_.end();) {
+    const auto here = it++;
+    if (here->second->name != name) continue;
+    kept_chunk_count_ -= here->second->chunks.size();
+    kept_.erase(here);
+  }
+}
+
+void DirectoryView::Forget(const Corpus& corpus) {
+  absl::MutexLock lock(&mu_);
+  ++generation_;
+  for (auto it = kept_.begin(); it != kept_.end();) {
+    const auto here = it++;
+    if (here->second.get() != &corpus) continue;
+    kept_chunk_count_ -= corpus.chunks.size();
+    kept_.erase(here);
+  }
+}
+
+absl::StatusOr<Member> DirectoryView::FindMember(const HolderId& id, bool refresh,
+                                                 Instant deadline) {
+  if (!refresh) {
+    absl::MutexLock lock(&mu_);
+    if (const auto it = members_.find(id); it != members_.end()) return it->second;
+  }
+  auto members = directory_->ListMembers(deadline);
+  if (!members.ok()) return Annotate(members.status(), "listing the members");
+  absl::MutexLock lock(&mu_);
+  members_.clear();
+  for (Member& member : *members) {
+    if (member.role != MemberRole::kHolder || members_.size() >= kMemberCountMax) continue;
+    members_.insert_or_assign(member.id, member);
+  }
+  const auto it = members_.find(id);
+  if (it == members_.end()) {
+    return absl::UnavailableError(
+        absl::StrFormat("holder '%s' is not registered with the directory", id.name));
+  }
+  return it->second;
+}
+
+std::shared_ptr<const Corpus> DirectoryView::Find(const std::string& key) {
+  absl::MutexLock lock(&mu_);
+  const auto it = kept_.find(key);
+  return it == kept_.end() ? nullptr : it->second;
+}
+
+void DirectoryView::Keep(const std::string& key, std::shared_ptr<const Corpus> corpus,
+                         uint64_t generation) {
+  absl::MutexLock lock(&mu_);
+  if (generation != generation_) return;
+  if (kept_.size() >= kKeptCorpusCountMax ||
+      kept_chunk_count_ + corpus->chunks.size() > kKeptChunkCountMax) {
+    kept_.clear();
+    kept_chunk_count_ = 0;
+  }
+  const size_t chunk_count = corpus->chunks.size();
+  std::shared_ptr<const Corpus>& place = kept_[key];
+  if (place != nullptr) kept_chunk_count_ -= place->chunks.size();
+  place = std::move(corpus);
+  kept_chunk_count_ += chunk_count;
+}
+
+uint64_t DirectoryView::generation() {
+  absl::MutexLock lock(&mu_);
+  return generation_;
+}
+
+}  // namespace ckv

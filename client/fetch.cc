@@ -1,0 +1,283 @@
+#include "client/fetch.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+#include "transport/wire.h"
+
+namespace ckv {
+namespace {
+
+constexpr size_t kCompletionCountMax = 16;
+
+}  // namespace
+
+Fetcher::Fetcher(const LinkOptions* options, Router* router, RouteCounters* counters)
+    : clock_(options->clock),
+      shape_(options->shape),
+      router_(router),
+      counters_(counters),
+      window_(std::max(1u, options->shape.slot_count / 2)),
+      completions_(kCompletionCountMax) {}
+
+absl::Status Fetcher::Fetch(const FetchCall& call, Sink sink, bool* stale) {
+  *stale = false;
+  delivered_ = false;
+  if (clock_->Now() >= call.deadline)
+    return absl::DeadlineExceededError("fetch: the deadline had passed before anything was sent");
+  CKV_RETURN_IF_ERROR(Check(call));
+  CKV_RETURN_IF_ERROR(Prepare(call, stale));
+  head_ = in_window_ = 0;
+  next_chunk_ = call.chunk_begin;
+  next_layer_ = call.layer_begin;
+  next_token_ = 0;
+  absl::Status status = Exchange(call, sink, stale);
+  if (!status.ok()) AbandonAll();
+  if (delivered_) *stale = false;
+  return status;
+}
+
+absl::Status Fetcher::Check(const FetchCall& call) const {
+  if (call.corpus == nullptr) return absl::InvalidArgumentError("fetch: no corpus");
+  const Geometry& geometry = call.corpus->geometry;
+  if (call.chunk_begin >= call.chunk_end || call.chunk_end > call.corpus->chunks.size()) {
+    return absl::InvalidArgumentError(absl::StrFormat("fetch: chunks %d to %d of %d",
+                                                      call.chunk_begin, call.chunk_end,
+                                                      call.corpus->chunks.size()));
+  }
+  if (call.layer_begin >= call.layer_end || call.layer_end > geometry.layers) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "fetch: layers %d to %d of %d", call.layer_begin, call.layer_end, geometry.layers));
+  }
+  if (call.position.value_or(0) > uint64_t{kOffsetMax}) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("fetch: position %d, limit %d", *call.position, kOffsetMax));
+  }
+  if (sizeof(ReplyHeader) + geometry.row_bytes() > shape_.reply_bytes_max ||
+      sizeof(RequestHeader) + sizeof(FetchEntry) > shape_.request_bytes_max) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("fetch: a row of %d bytes does not fit a slot: reply_bytes_max %d",
+                        geometry.row_bytes(), shape_.reply_bytes_max));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Fetcher::Prepare(const FetchCall& call, bool* stale) {
+  const std::vector<ChunkPlacement>& chunks = call.corpus->chunks;
+  const size_t count = call.chunk_end - call.chunk_begin;
+  link_of_chunk_.assign(count, nullptr);
+  handle_of_chunk_.assign(count, 0);
+  delta_of_chunk_.assign(count, 0);
+  links_.clear();
+  CKV_ASSIGN_OR_RETURN(LinkTable::Route * route, router_->links().RouteOf(call.corpus));
+  uint64_t position = call.position.value_or(0);
+  for (uint32_t chunk = call.chunk_begin; chunk < call.chunk_end; ++chunk) {
+    const size_t i = chunk - call.chunk_begin;
+    if (call.position) delta_of_chunk_[i] = int64_t(position) - int64_t(chunks[chunk].position);
+    position += chunks[chunk].token_count;
+    if (route->link_of_chunk[chunk] == LinkTable::kNoLink) continue;
+    HolderLink* link = route->links[route->link_of_chunk[chunk]];
+    if (std::find(links_.begin(), links_.end(), link) == links_.end()) {
+      if (absl::Status status = link->EnsureUp(call.deadline); !status.ok())
+        return Annotate(status, link->peer().Describe());
+      links_.push_back(link);
+    }
+    auto handle = router_->links().HandleOf(*route, chunk, call.deadline);
+    if (!handle.ok()) {
+      *stale = absl::IsNotFound(handle.status()) || absl::IsAborted(handle.status());
+      return HolderError(*link, handle.status());
+    }
+    link_of_chunk_[i] = link;
+    handle_of_chunk_[i] = *handle;
+  }
+  return absl::OkStatus();
+}
+
+// The next run in order of chunk, layer, token; false: there is none.
+bool Fetcher::NextSegment(const FetchCall& call, Segment* segment) {
+  const Geometry& geometry = call.corpus->geometry;
+  while (next_chunk_ < call.chunk_end && link_of_chunk_[next_chunk_ - call.chunk_begin] == nullptr)
+    ++next_chunk_;
+  if (next_chunk_ == call.chunk_end) return false;
+  const size_t i = next_chunk_ - call.chunk_begin;
+  const uint32_t token_count = call.corpus->chunks[next_chunk_].token_count;
+  const auto rows_max =
+      static_cast<uint32_t>((shape_.reply_bytes_max - sizeof(ReplyHeader)) / geometry.row_bytes());
+  *segment = Segment();
+  segment->link = link_of_chunk_[i];
+  segment->handle = handle_of_chunk_[i];
+  segment->chunk = next_chunk_;
+  segment->layer_begin = next_layer_;
+  segment->token_begin = next_token_;
+  segment->token_count = std::min(rows_max, token_count - next_token_);
+  segment->layer_count = 1;
+  if (segment->token_count == token_count)
+    segment->layer_count = std::min(rows_max / token_count, call.layer_end - next_layer_);
+  next_token_ += segment->token_count;
+  if (next_token_ == token_count) {
+    next_token_ = 0;
+    next_layer_ += segment->layer_count;
+  }
+  if (next_layer_ == call.layer_end) {
+    next_layer_ = call.layer_begin;
+    ++next_chunk_;
+  }
+  return true;
+}
+
+absl::Status Fetcher::Exchange(const FetchCall& call, Sink sink, bool* stale) {
+  LaneWait& wait = router_->wait();
+  wait.Progress();
+  while (true) {
+    bool progress = false;
+    while (in_window_ < window_.size()) {
+      CKV_ASSIGN_OR_RETURN(const bool posted, PostNext(call));
+      if (!posted) break;
+      progress = true;
+    }
+    // What could not be posted for want of a slot waits for a slot; with nothing under way and
+    // nothing left to post, all is delivered.
+    if (in_window_ == 0 && next_chunk_ == call.chunk_end) return absl::OkStatus();
+    for (HolderLink* link : links_) {
+      CKV_ASSIGN_OR_RETURN(const bool came, Collect(call, *link, stale));
+      progress |= came;
+    }
+    CKV_RETURN_IF_ERROR(Deliver(call, sink));
+    if (progress) {
+      wait.Progress();
+      continue;
+    }
+    waiting_.clear();
+    for (HolderLink* link : links_) {
+      if (absl::Status status = link->lane().status(); !status.ok())
+        return HolderError(*link, status);
+      if (link->lane().in_flight() > 0) waiting_.push_back(&link->lane());
+    }
+    CKV_RETURN_IF_ERROR(wait.Pause(waiting_, call.deadline));
+  }
+}
+
+absl::StatusOr<bool> Fetcher::PostNext(const FetchCall& call) {
+  const uint32_t chunk = next_chunk_, layer = next_layer_, token = next_token_;
+  Segment segment;
+  if (!NextSegment(call, &segment)) return false;
+  RequestLane& lane = segment.link->lane();
+  const std::optional<uint32_t> slot = lane.Acquire();
+  if (!slot) {
+    next_chunk_ = chunk;
+    next_layer_ = layer;
+    next_token_ = token;
+    return false;
+  }
+  FetchEntry entry;
+  entry.handle = segment.handle;
+  entry.layer_begin = segment.layer_begin;
+  entry.layer_count = segment.layer_count;
+  entry.token_begin = segment.token_begin;
+  entry.token_count = segment.token_count;
+  RequestHeader header;
+  header.kind = WireKind::kFetch;
+  header.request_id = segment.request_id = segment.link->NextRequestId();
+  header.epoch = segment.link->epoch().value;
+  header.session = segment.link->session().value;
+  header.deadline_us = RemainingUs(call.deadline, clock_->Now());
+  header.body_bytes = sizeof(entry);
+  const std::span<std::byte> request = lane.request(*slot);
+  std::memcpy(request.data() + sizeof(header), &entry, sizeof(entry));
+  EncodeHeader(header, request);
+  if (absl::Status status = lane.Post(*slot, sizeof(header) + sizeof(entry)); !status.ok())
+    return HolderError(*segment.link, status);
+  segment.slot = *slot;
+  at(in_window_++) = segment;
+  segment.link->peer().in_flight.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+absl::StatusOr<bool> Fetcher::Collect(const FetchCall& call, HolderLink& link, bool* stale) {
+  RequestLane& lane = link.lane();
+  const size_t count = lane.Poll(completions_);
+  for (size_t i = 0; i < count; ++i) {
+    const Completion done = completions_[i];
+    const auto reply =
+        lane.reply(done.slot).first(std::min(done.bytes, lane.shape().reply_bytes_max));
+    Segment* segment = nullptr;
+    for (size_t w = 0; w < in_window_; ++w) {
+      if (at(w).link == &link && at(w).slot == done.slot && at(w).reply.empty()) segment = &at(w);
+    }
+    const auto header = DecodeReplyHeader(reply);
+    if (segment != nullptr && !header.ok()) return HolderError(link, header.status());
+    if (segment == nullptr || header->request_id != segment->request_id) {
+      counters_->discarded.fetch_add(1, std::memory_order_relaxed);
+      continue;
+    }
+    segment->reply = reply;
+    link.peer().in_flight.fetch_sub(1, std::memory_order_relaxed);
+    ExpectedReply expected;
+    expected.request_id = segment->request_id;
+    expected.kind = WireKind::kFetch;
+    expected.fetch_bytes =
+        uint64_t{segment->layer_count} * segment->token_count * call.corpus->geometry.row_bytes();
+    if (absl::Status status = CheckReply(*header, reply, expected); !status.ok()) {
+      *stale = absl::IsNotFound(status) || absl::IsAborted(status);
+      return HolderError(link, status);
+    }
+  }
+  return count > 0;
+}
+
+absl::Status Fetcher::Deliver(const FetchCall& call, Sink sink) {
+  const Geometry& geometry = call.corpus->geometry;
+  while (in_window_ > 0 && !at(0).reply.empty()) {
+    const Segment& segment = at(0);
+    const size_t layer_bytes = size_t{segment.token_count} * geometry.row_bytes();
+    std::span<const std::byte> rows = segment.reply.subspan(sizeof(ReplyHeader));
+    // A rotation by `delta` is that of the queries of a chunk `delta` before its place.
+    const RopeRotation& rotation =
+        rotations_.For(geometry, -delta_of_chunk_[segment.chunk - call.chunk_begin]);
+    if (!rotation.is_identity()) {
+      rotated_.assign(rows.begin(), rows.end());
+      const uint32_t row_count = segment.layer_count * segment.token_count;
+      if (geometry.dtype == RowDtype::kFp8DsMla) {
+        RotateBandsFp8DsMla(rotation, rotated_.data(), row_count, geometry.row_bytes(),
+                            geometry.row_bytes());
+      } else {
+        RotateBandsBf16(rotation, reinterpret_cast<uint16_t*>(rotated_.data()), row_count,
+                        geometry.d_qk, geometry.d_qk);
+      }
+      rows = rotated_;
+    }
+    for (uint32_t layer = 0; layer < segment.layer_count; ++layer) {
+      FetchedRows run;
+      run.chunk = segment.chunk;
+      run.layer = segment.layer_begin + layer;
+      run.token_begin = segment.token_begin;
+      run.token_count = segment.token_count;
+      run.rows = rows.subspan(layer * layer_bytes, layer_bytes);
+      delivered_ = true;
+      CKV_RETURN_IF_ERROR(sink(run));
+    }
+    segment.link->lane().Release(segment.slot);
+    head_ = (head_ + 1) % window_.size();
+    --in_window_;
+  }
+  return absl::OkStatus();
+}
+
+void Fetcher::AbandonAll() {
+  for (size_t i = 0; i < in_window_; ++i) {
+    const Segment& segment = at(i);
+    const bool outstanding = segment.reply.empty();
+    if (outstanding) segment.link->peer().in_flight.fetch_sub(1, std::memory_order_relaxed);
+    if (!segment.link->is_up()) continue;
+    if (outstanding) {
+      segment.link->lane().Abandon(segment.slot);
+    } else {
+      segment.link->lane().Release(segment.slot);
+    }
+  }
+  in_window_ = 0;
+}
+
+}  // namespace ckv

@@ -1,0 +1,100 @@
+#include "client/holder_peer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+
+namespace ckv {
+
+std::string HolderPeer::Describe() const {
+  absl::MutexLock lock(&mu_);
+  return absl::StrFormat(
+      "holder %s (%s)", id_.name,
+      member_.control_address.empty() ? "address not known" : member_.control_address);
+}
+
+HolderView HolderPeer::View() const {
+  HolderView view;
+  {
+    absl::MutexLock lock(&mu_);
+    view.member = member_;
+  }
+  view.member.id = id_;
+  view.connected = lane_count.load(std::memory_order_relaxed) > 0;
+  view.fabric = fabric_kind.load(std::memory_order_relaxed);
+  view.constants = fabric.Get().value_or(FabricConstants{});
+  view.in_flight = in_flight.load(std::memory_order_relaxed);
+  return view;
+}
+
+std::optional<ComputeConstants> HolderPeer::compute() const {
+  absl::MutexLock lock(&mu_);
+  return compute_;
+}
+
+void HolderPeer::set_compute(const ComputeConstants& compute) {
+  absl::MutexLock lock(&mu_);
+  compute_ = compute;
+}
+
+absl::StatusOr<HolderPeer*> PeerTable::Find(const HolderId& id) {
+  absl::MutexLock lock(&mu_);
+  const auto it = peers_.find(id);
+  if (it != peers_.end()) return it->second.get();
+  if (peers_.size() >= kPeerCountMax) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("holder '%s': %d holders are known already", id.name, kPeerCountMax));
+  }
+  return peers_.emplace(id, std::make_unique<HolderPeer>(id)).first->second.get();
+}
+
+absl::StatusOr<std::shared_ptr<HolderControl>> PeerTable::Connect(HolderPeer& peer,
+                                                                  Instant deadline) {
+  bool refresh = false;
+  {
+    absl::MutexLock lock(&peer.mu_);
+    if (peer.control_ != nullptr && !peer.suspect_) return peer.control_;
+    refresh = peer.suspect_;
+  }
+  const absl::StatusOr<Member> member = view_->FindMember(peer.id_, refresh, deadline);
+  absl::MutexLock lock(&peer.mu_);
+  if (!member.ok()) {
+    // A directory that is away is no reason to lose a holder that was where it was.
+    if (peer.control_ != nullptr) return peer.control_;
+    return member.status();
+  }
+  // Another life of the holder, or another place: a new connection. The old one is kept by whoever
+  // still uses it.
+  if (peer.control_ == nullptr || peer.member_ != *member) {
+    auto control = factory_->Connect(*member);
+    if (!control.ok()) return Annotate(control.status(), "connecting");
+    peer.control_ = *std::move(control);
+    peer.member_ = *member;
+  }
+  peer.suspect_ = false;
+  return peer.control_;
+}
+
+void PeerTable::Suspect(HolderPeer& peer) {
+  absl::MutexLock lock(&peer.mu_);
+  peer.suspect_ = true;
+}
+
+std::vector<HolderView> PeerTable::Views() const {
+  std::vector<const HolderPeer*> peers;
+  {
+    absl::MutexLock lock(&mu_);
+    peers.reserve(peers_.size());
+    for (const auto& [id, peer] : peers_) peers.push_back(peer.get());
+  }
+  std::vector<HolderView> views;
+  views.reserve(peers.size());
+  for (const HolderPeer* peer : peers) views.push_back(peer->View());
+  std::sort(views.begin(), views.end(),
+            [](const HolderView& a, const HolderView& b) { return a.member.id < b.member.id; });
+  return views;
+}
+
+}  // namespace ckv

@@ -1,0 +1,84 @@
+// What all engines of a requester share about each holder: its control connection and constants.
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "client/control.h"
+#include "client/directory_view.h"
+#include "client/profile.h"
+#include "client/requester.h"
+#include "proto/ids.h"
+
+namespace ckv {
+
+// One holder. Thread-safe; lives as long as its table.
+class HolderPeer {
+ public:
+  explicit HolderPeer(HolderId id) : id_(std::move(id)) {}
+
+  const HolderId& id() const { return id_; }
+  // "holder h0 (127.0.0.1:7401)", for errors.
+  std::string Describe() const ABSL_LOCKS_EXCLUDED(mu_);
+  HolderView View() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Measured from outside the hot path; empty until then.
+  std::optional<ComputeConstants> compute() const ABSL_LOCKS_EXCLUDED(mu_);
+  void set_compute(const ComputeConstants& compute) ABSL_LOCKS_EXCLUDED(mu_);
+
+  LiveFabric fabric;
+  std::atomic<uint32_t> in_flight{0};                     // requests posted, over all engines
+  std::atomic<uint32_t> lane_count{0};                    // lanes that are up, over all engines
+  std::atomic<FabricKind> fabric_kind{FabricKind::kTcp};  // of the last lane that came up
+  std::atomic<uint32_t> queue_ns{0};                      // as the last reply told
+
+ private:
+  friend class PeerTable;
+
+  const HolderId id_;
+  mutable absl::Mutex mu_;
+  Member member_ ABSL_GUARDED_BY(mu_);
+  // Shared, because a call may still use the connection that an address change replaces.
+  std::shared_ptr<HolderControl> control_ ABSL_GUARDED_BY(mu_);
+  bool suspect_ ABSL_GUARDED_BY(mu_) = false;  // ask the directory before the next connection
+  std::optional<ComputeConstants> compute_ ABSL_GUARDED_BY(mu_);
+};
+
+// Every holder that was ever asked. Thread-safe.
+class PeerTable {
+ public:
+  static constexpr size_t kPeerCountMax = 2 * size_t{kMemberCountMax};
+
+  // All must outlive the table.
+  PeerTable(DirectoryView* view, HolderControlFactory* factory) : view_(view), factory_(factory) {}
+
+  // Never touches the network; the pointer stays valid as long as the table.
+  //   ResourceExhausted   kPeerCountMax names were seen.
+  absl::StatusOr<HolderPeer*> Find(const HolderId& id) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // The control connection to the holder; asks the directory where it is if that is not known.
+  //   Unavailable         not registered, or the directory does not answer.
+  absl::StatusOr<std::shared_ptr<HolderControl>> Connect(HolderPeer& peer, Instant deadline);
+
+  // The holder did not answer: the next Connect asks the directory where it is now.
+  void Suspect(HolderPeer& peer);
+
+  std::vector<HolderView> Views() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  DirectoryView* const view_;
+  HolderControlFactory* const factory_;
+  mutable absl::Mutex mu_;
+  absl::flat_hash_map<HolderId, std::unique_ptr<HolderPeer>> peers_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace ckv

@@ -1,0 +1,58 @@
+#include "client/lane_wait.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <ctime>
+#include <limits>
+
+namespace ckv {
+namespace {
+
+void SpinPause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+absl::Status LaneWait::Pause(std::span<RequestLane* const> lanes, Instant deadline) {
+  const Instant now = clock_->Now();
+  if (now >= deadline) return absl::DeadlineExceededError("no answer before the deadline");
+  if (now - idle_since_ < spin_max_) {
+    SpinPause();
+  } else {
+    Sleep(lanes, std::min(kSleepMax, deadline - now));
+  }
+  return absl::OkStatus();
+}
+
+void LaneWait::Sleep(std::span<RequestLane* const> lanes, Duration at_most) {
+  fds_.clear();
+  for (RequestLane* lane : lanes) {
+    const int fd = lane->event_fd();
+    // A lane that cannot wake anybody is polled; giving the processor away lets its peer run.
+    if (fd < 0) {
+      sched_yield();
+      return;
+    }
+    fds_.push_back({fd, POLLIN, 0});
+  }
+  size_t armed = 0;
+  while (armed < lanes.size() && lanes[armed]->Arm()) ++armed;
+  if (armed == lanes.size()) {
+    const timespec timeout = {0, static_cast<long>(at_most.count())};  // below kSleepMax
+    ppoll(fds_.data(), fds_.size(), &timeout, nullptr);
+  } else {
+    ++armed;  // the one that has something
+  }
+  for (size_t i = 0; i < armed; ++i) lanes[i]->Disarm();
+}
+
+uint32_t RemainingUs(Instant deadline, Instant now) {
+  const int64_t us = (deadline.ns - now.ns) / 1000;
+  return static_cast<uint32_t>(std::clamp<int64_t>(us, 1, std::numeric_limits<uint32_t>::max()));
+}
+
+}  // namespace ckv

@@ -1,0 +1,44 @@
+// How an engine waits for its lanes: it spins for a while, then sleeps on their events.
+
+#pragma once
+
+#include <poll.h>
+
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/clock.h"
+#include "transport/fabric.h"
+
+namespace ckv {
+
+// Belongs to one engine; keeps its memory between calls.
+class LaneWait {
+ public:
+  // Longest sleep before the clock and the lanes are looked at again: a fault's delay and a manual
+  // clock's deadline make no lane readable. 100 wake-ups a second cost nothing.
+  static constexpr Duration kSleepMax = std::chrono::milliseconds(10);
+
+  LaneWait(Clock* clock, Duration spin_max) : clock_(clock), spin_max_(spin_max) {}
+
+  // Something came: spin anew.
+  void Progress() { idle_since_ = clock_->Now(); }
+
+  // Nothing came from any of `lanes`: returns when it is time to poll them again.
+  //   DeadlineExceeded
+  absl::Status Pause(std::span<RequestLane* const> lanes, Instant deadline);
+
+ private:
+  void Sleep(std::span<RequestLane* const> lanes, Duration at_most);
+
+  Clock* const clock_;
+  const Duration spin_max_;
+  Instant idle_since_;
+  std::vector<pollfd> fds_;
+};
+
+// "Deadline minus now" as the wire carries it: microseconds, at least 1, saturating.
+uint32_t RemainingUs(Instant deadline, Instant now);
+
+}  // namespace ckv

@@ -1,0 +1,124 @@
+#include "client/profile.h"
+
+#include <algorithm>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "attention/bf16.h"
+#include "attention/merge.h"
+#include "attention/mla_partial.h"
+#include "attention/rope.h"
+
+namespace ckv {
+namespace {
+
+constexpr double kSampleWeight = 1.0 / 16;
+constexpr double kOutlierFactor = 2;
+constexpr int kRunCount = 5;
+constexpr uint32_t kQueryRows = 16;  // one token of the narrowest model
+constexpr uint32_t kTokens = 128;
+constexpr uint32_t kParts = 4;
+
+double Blend(double known, double sample) {
+  const double cut = std::clamp(sample, known / kOutlierFactor, known * kOutlierFactor);
+  return known + (cut - known) * kSampleWeight;
+}
+
+double FastestUs(Clock& clock, absl::FunctionRef<void()> run) {
+  Duration fastest = Duration::max();
+  for (int i = 0; i < kRunCount; ++i) {
+    const Instant begin = clock.Now();
+    run();
+    fastest = std::min(fastest, clock.Now() - begin);
+  }
+  return double(fastest.count()) / 1e3;
+}
+
+double MergeUs(const Geometry& geometry, Clock& clock) {
+  std::vector<float> o(size_t{kQueryRows} * geometry.d_v, 0.5f), merged(o.size());
+  std::vector<float> m(kQueryRows, 1.0f), l(kQueryRows, 2.0f), merged_m(kQueryRows),
+      merged_l(kQueryRows);
+  const std::vector<ConstPartialView> parts(
+      kParts, ConstPartialView(o.data(), m.data(), l.data(), PartialDtype::kF32));
+  const PartialView out = {merged.data(), merged_m.data(), merged_l.data(), PartialDtype::kF32};
+  return FastestUs(clock, [&] { MergePartials(parts, kQueryRows, geometry.d_v, out); }) /
+         (kQueryRows * kParts);
+}
+
+double AttendUs(const Geometry& geometry, Clock& clock) {
+  // Zero bytes are valid rows of every dtype; the kernel's time does not depend on values.
+  const std::vector<std::byte> rows(size_t{kTokens} * geometry.row_bytes());
+  const std::vector<uint16_t> q(size_t{kQueryRows} * geometry.d_qk, Bf16FromFloat(0.125f));
+  std::vector<float> o(size_t{kQueryRows} * geometry.d_v), m(kQueryRows), l(kQueryRows);
+  AttentionPiece piece;
+  piece.q = {q.data(), kQueryRows, geometry.d_qk};
+  piece.rows = {rows.data(), kTokens, geometry.row_bytes()};
+  piece.out = {o.data(), m.data(), l.data(), PartialDtype::kF32};
+  WorkerPool pool(1);
+  const AttentionShape shape = AttentionShape::Of(geometry);
+  return FastestUs(clock,
+                   [&] {
+                     AttendPartials(shape, {&piece, 1}, pool);
+                   }) /
+         (double{kQueryRows} * kTokens);
+}
+
+double SpliceUs(const Geometry& geometry, Clock& clock) {
+  if (geometry.d_rope == 0 || geometry.rope.style == RopeStyle::kNone) return 0;
+  const RopeRotation rotation(geometry.rope, geometry.d_rope, 1);
+  if (geometry.dtype == RowDtype::kFp8DsMla) {
+    std::vector<std::byte> rows(size_t{kTokens} * geometry.row_bytes());
+    return FastestUs(clock,
+                     [&] {
+                       RotateBandsFp8DsMla(rotation, rows.data(), kTokens, geometry.row_bytes(),
+                                           geometry.row_bytes());
+                     }) /
+           kTokens;
+  }
+  std::vector<uint16_t> rows(size_t{kTokens} * geometry.d_qk, Bf16FromFloat(0.5f));
+  return FastestUs(clock,
+                   [&] {
+                     RotateBandsBf16(rotation, rows.data(), kTokens, geometry.d_qk, geometry.d_qk);
+                   }) /
+         kTokens;
+}
+
+}  // namespace
+
+void LiveFabric::Set(const FabricConstants& constants) {
+  t_probe_us_.store(constants.t_probe_us, std::memory_order_relaxed);
+  bandwidth_bytes_per_s_.store(constants.bandwidth_bytes_per_s, std::memory_order_relaxed);
+}
+
+std::optional<FabricConstants> LiveFabric::Get() const {
+  const double bandwidth = bandwidth_bytes_per_s_.load(std::memory_order_relaxed);
+  if (!(bandwidth > 0)) return std::nullopt;
+  return FabricConstants{t_probe_us_.load(std::memory_order_relaxed), bandwidth};
+}
+
+void LiveFabric::Observe(uint64_t bytes, double us) {
+  const std::optional<FabricConstants> known = Get();
+  if (!known || !(us > 0)) return;
+  if (bytes <= kSmallBytesMax) {
+    t_probe_us_.store(Blend(known->t_probe_us, us), std::memory_order_relaxed);
+  } else if (bytes >= kLargeBytesMin) {
+    // At least a tenth of the time is taken as moving bytes: where a request took less than a
+    // probe does, the difference would be noise.
+    const double moving_us = std::max(us - known->t_probe_us, us / 10);
+    bandwidth_bytes_per_s_.store(
+        Blend(known->bandwidth_bytes_per_s, double(bytes) / moving_us * 1e6),
+        std::memory_order_relaxed);
+  }
+}
+
+RequesterConstants CalibrateHere(const Geometry& geometry, Clock& clock) {
+  RequesterConstants here;
+  here.merge_per_row_us = MergeUs(geometry, clock);
+  here.attend_per_row_token_us = AttendUs(geometry, clock);
+  here.splice_per_token_layer_us = SpliceUs(geometry, clock);
+  return here;
+}
+
+}  // namespace ckv

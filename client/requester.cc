@@ -1,0 +1,162 @@
+#include "client/requester.h"
+
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "client/explain.h"
+#include "client/session_pool.h"
+#include "proto/status.h"
+#include "spdlog/spdlog.h"
+
+namespace ckv {
+namespace {
+
+constexpr uint32_t kEngineCountMax = 4096;
+// A stale handle or session is resolved anew once; a second refusal is the answer.
+constexpr int kResolveRetryMax = 1;
+
+absl::Status CheckOptions(const RequesterOptions& options, const DirectoryControl* directory,
+                          const HolderControlFactory* holders) {
+  if (directory == nullptr || holders == nullptr || options.clock == nullptr)
+    return absl::InvalidArgumentError("requester: directory, holders and clock are needed");
+  if (options.engine_count_max == 0 || options.engine_count_max > kEngineCountMax) {
+    return absl::InvalidArgumentError(absl::StrFormat("requester: engine_count_max %d, 1 to %d",
+                                                      options.engine_count_max, kEngineCountMax));
+  }
+  if (options.spin_max < Duration::zero() || options.connect_timeout <= Duration::zero())
+    return absl::InvalidArgumentError("requester: spin_max or connect_timeout is negative");
+  return ValidateLaneShape(options.lane_shape);
+}
+
+}  // namespace
+
+struct Requester::State {
+  State(const RequesterOptions& options, DirectoryControl* directory, HolderControlFactory* holders)
+      : clock(options.clock),
+        view(directory),
+        peers(&view, holders),
+        pool(options.clock, options.engine_count_max, [this, spin = options.spin_max] {
+          return std::make_unique<CallEngine>(&link_options, &peers, spin, &counters);
+        }) {
+    link_options.requester = options.id;
+    link_options.host_identity = HostIdentity();
+    link_options.clock = options.clock;
+    link_options.fabrics = options.fabrics;
+    link_options.shape = options.lane_shape;
+    link_options.connect_timeout = options.connect_timeout;
+    if (!options.fabrics.empty()) return;
+    own_fabrics.push_back(NewShmFabric(options.clock));
+    own_fabrics.push_back(NewTcpFabric(options.clock));
+    for (const auto& fabric : own_fabrics) link_options.fabrics.push_back(fabric.get());
+  }
+
+  RequesterConstants Here(const Geometry& geometry) ABSL_LOCKS_EXCLUDED(mu) {
+    const auto key = std::make_tuple(geometry.d_qk, geometry.d_v, geometry.d_rope, geometry.dtype);
+    {
+      absl::MutexLock lock(&mu);
+      if (const auto it = here.find(key); it != here.end()) return it->second;
+    }
+    const RequesterConstants measured = CalibrateHere(geometry, *clock);
+    absl::MutexLock lock(&mu);
+    if (here.size() >= kCalibrationCountMax) here.clear();
+    return here.emplace(key, measured).first->second;
+  }
+  static constexpr size_t kCalibrationCountMax = 64;
+
+  // Runs `attempt(engine, &stale)` on an engine; once more if a new session would cure the error.
+  template <typename Attempt>
+  absl::Status WithEngine(const Corpus* corpus, Instant deadline, Attempt attempt) {
+    auto engine = pool.Take(deadline);
+    if (!engine.ok()) return engine.status();
+    for (int retry = 0;; ++retry) {
+      bool stale = false;
+      absl::Status status = attempt(**engine, &stale);
+      if (status.ok()) return status;
+      if (!stale || retry == kResolveRetryMax || clock->Now() >= deadline) {
+        if (absl::IsNotFound(status)) view.Forget(*corpus);
+        return status;
+      }
+      spdlog::debug("{}; resolving anew", status.ToString());
+    }
+  }
+
+  Clock* const clock;
+  LinkOptions link_options;
+  RouteCounters counters;
+  std::vector<std::unique_ptr<Fabric>> own_fabrics;
+  DirectoryView view;
+  PeerTable peers;
+  absl::Mutex mu;
+  std::map<std::tuple<uint32_t, uint32_t, uint32_t, RowDtype>, RequesterConstants> here
+      ABSL_GUARDED_BY(mu);
+  EnginePool pool;  // last: its lanes go before what they use
+};
+
+absl::StatusOr<std::unique_ptr<Requester>> Requester::Create(const RequesterOptions& options,
+                                                             DirectoryControl* directory,
+                                                             HolderControlFactory* holders) {
+  CKV_RETURN_IF_ERROR(CheckOptions(options, directory, holders));
+  return std::unique_ptr<Requester>(
+      new Requester(std::make_unique<State>(options, directory, holders)));
+}
+
+Requester::Requester(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Requester::~Requester() = default;
+
+absl::StatusOr<std::shared_ptr<const Corpus>> Requester::Resolve(std::string_view name,
+                                                                 std::string_view tenant,
+                                                                 Instant deadline) {
+  return state_->view.Resolve(name, tenant, deadline);
+}
+
+absl::StatusOr<std::shared_ptr<const Corpus>> Requester::ResolveChunks(std::span<const ChunkId> ids,
+                                                                       const Geometry& geometry,
+                                                                       std::string_view tenant,
+                                                                       Instant deadline) {
+  return state_->view.ResolveChunks(ids, geometry, tenant, deadline);
+}
+
+void Requester::Forget(std::string_view name) { state_->view.Forget(name); }
+
+absl::Status Requester::Attend(const AttendCall& call, const PartialView& out,
+                               AttendReport* report) {
+  CKV_CHECK(out.dtype == PartialDtype::kF32);
+  CKV_CHECK(out.o != nullptr && out.m != nullptr && out.l != nullptr);
+  return state_->WithEngine(call.corpus.get(), call.deadline, [&](CallEngine& engine, bool* stale) {
+    return engine.router.Attend(call, out, report, stale);
+  });
+}
+
+absl::Status Requester::Fetch(const FetchCall& call,
+                              absl::FunctionRef<absl::Status(const FetchedRows&)> sink) {
+  return state_->WithEngine(call.corpus.get(), call.deadline, [&](CallEngine& engine, bool* stale) {
+    return engine.fetcher.Fetch(call, sink, stale);
+  });
+}
+
+absl::StatusOr<Requester::Explanation> Requester::Explain(std::shared_ptr<const Corpus> corpus,
+                                                          uint32_t chunk_begin, uint32_t chunk_end,
+                                                          uint32_t query_rows, uint32_t steps,
+                                                          uint32_t select, Instant deadline) {
+  if (corpus == nullptr) return absl::InvalidArgumentError("explain: no corpus");
+  const ExplainCall call = {corpus, chunk_begin, chunk_end, query_rows, steps, select, deadline};
+  const RequesterConstants here = state_->Here(corpus->geometry);
+  Explanation explanation;
+  CKV_RETURN_IF_ERROR(state_->WithEngine(
+      corpus.get(), deadline, [&](CallEngine& engine, bool* stale) -> absl::Status {
+        *stale = false;
+        CKV_ASSIGN_OR_RETURN(explanation.input,
+                             MeasureDecisionInput(call, here, engine.router, *state_->clock));
+        return absl::OkStatus();
+      }));
+  explanation.decision = Decide(explanation.input);
+  explanation.summary = DescribeDecision(explanation.decision, explanation.input);
+  return explanation;
+}
+
+std::vector<HolderView> Requester::Holders() const { return state_->peers.Views(); }
+
+}  // namespace ckv

@@ -1,0 +1,308 @@
+#include "client/route.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_format.h"
+#include "attention/merge.h"
+#include "proto/status.h"
+
+namespace ckv {
+namespace {
+
+constexpr size_t kCompletionCountMax = 16;  // looked at per poll
+// A call merged as it comes keeps its result here first; what a large call took is given back.
+constexpr size_t kMergedFloatsKept = size_t{4} << 20;
+
+}  // namespace
+
+Router::Router(const LinkOptions* options, PeerTable* peers, Duration spin_max,
+               RouteCounters* counters)
+    : clock_(options->clock),
+      shape_(options->shape),
+      counters_(counters),
+      links_(options, peers),
+      wait_(options->clock, spin_max),
+      completions_(kCompletionCountMax) {}
+
+absl::Status Router::Attend(const AttendCall& call, const PartialView& out, AttendReport* report,
+                            bool* stale) {
+  *stale = false;
+  const Instant begin = clock_->Now();
+  if (begin >= call.deadline)
+    return absl::DeadlineExceededError("attend: the deadline had passed before anything was sent");
+  flow_count_ = 0;
+  CKV_RETURN_IF_ERROR(plan_.Begin(call));
+  CKV_RETURN_IF_ERROR(Prepare(call, stale));
+  CKV_RETURN_IF_ERROR(plan_.Cut(call, shape_, static_cast<uint32_t>(flow_count_)));
+  CKV_RETURN_IF_ERROR(StartFlows(call));
+
+  PartialView target = out;
+  const size_t rows = call.q.count, d_v = call.corpus->geometry.d_v;
+  if (!merge_late_) {
+    merged_.resize(rows * (d_v + 2));
+    target = {merged_.data(), merged_.data() + rows * d_v, merged_.data() + rows * (d_v + 1),
+              PartialDtype::kF32};
+  }
+  absl::Status status = Exchange(call, target, stale);
+  if (!status.ok()) {
+    AbandonAll();
+    return status;
+  }
+  if (!merge_late_) {
+    std::memcpy(out.o, target.o, rows * d_v * sizeof(float));
+    std::memcpy(out.m, target.m, rows * sizeof(float));
+    std::memcpy(out.l, target.l, rows * sizeof(float));
+    if (merged_.size() > kMergedFloatsKept) merged_ = {};
+  }
+  if (report != nullptr) FillReport(report, begin);
+  return absl::OkStatus();
+}
+
+// Ranks the holders in the order in which the call first names them, brings their links up and
+// finds the handles.
+absl::Status Router::Prepare(const AttendCall& call, bool* stale) {
+  CKV_ASSIGN_OR_RETURN(LinkTable::Route * route, links_.RouteOf(call.corpus));
+  for (PlannedPiece& piece : plan_.pieces()) {
+    const uint32_t link_ordinal = route->link_of_chunk[piece.chunk];
+    if (link_ordinal == LinkTable::kNoLink) continue;
+    HolderLink* link = route->links[link_ordinal];
+    uint32_t rank = 0;
+    while (rank < flow_count_ && flows_[rank].link != link) ++rank;
+    if (rank == flow_count_) {
+      if (absl::Status status = link->EnsureUp(call.deadline); !status.ok())
+        return Annotate(status, link->peer().Describe());
+      if (flows_.size() == flow_count_) flows_.emplace_back();
+      flows_[flow_count_++].link = link;
+    }
+    auto handle = links_.HandleOf(*route, piece.chunk, call.deadline);
+    if (!handle.ok()) {
+      *stale = absl::IsNotFound(handle.status()) || absl::IsAborted(handle.status());
+      return HolderError(*link, handle.status());
+    }
+    piece.holder = rank;
+    piece.handle = *handle;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Router::StartFlows(const AttendCall& call) {
+  const std::span<const PlannedBatch> batches = plan_.batches();
+  const auto block_count = static_cast<uint32_t>(plan_.blocks().size());
+  frames_.assign(size_t{block_count} * batches.size(), Frame{});
+  lists_.clear();
+  next_merge_ = 0;
+  merge_late_ = true;
+  bytes_sent_ = bytes_received_ = 0;
+  uint32_t batch = 0;
+  for (Flow& flow : flows()) {
+    const uint32_t rank = static_cast<uint32_t>(&flow - flows_.data());
+    flow.batch_begin = batch;
+    while (batch < batches.size() && batches[batch].holder == rank) ++batch;
+    flow.batch_end = batch;
+    flow.block = 0;
+    flow.batch = flow.batch_begin;
+    flow.outstanding = 0;
+    flow.asked = false;
+    flow.compute_ns = 0;
+    flow.last_compute_ns = 0;
+    RequestLane& lane = flow.link->lane();
+    flow.frame_of_slot.assign(lane.shape().slot_count, kNoFrame);
+    const uint64_t slots = lane.shape().slot_count - lane.in_flight();
+    const uint64_t batch_count = flow.batch_end - flow.batch_begin;
+    flow.copy_out = batch_count > slots;
+    if (batch_count * block_count > slots) merge_late_ = false;
+  }
+  if (copies_.size() < batches.size()) copies_.resize(batches.size());
+  coverage_.Begin(static_cast<uint32_t>(plan_.pieces().size()), call.q.count);
+  // Chunks without tokens have nothing to say of any row.
+  for (uint32_t i = 0; i < plan_.pieces().size(); ++i) {
+    if (plan_.pieces()[i].holder == PlannedPiece::kNoHolder)
+      CKV_RETURN_IF_ERROR(coverage_.Cover(i, 0, call.q.count));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Router::Exchange(const AttendCall& call, const PartialView& out, bool* stale) {
+  wait_.Progress();
+  while (true) {
+    CKV_ASSIGN_OR_RETURN(bool progress, PostAll(call));
+    waiting_.clear();
+    for (Flow& flow : flows()) {
+      if (flow.outstanding == 0) continue;
+      CKV_ASSIGN_OR_RETURN(const bool came, Collect(call, flow, stale));
+      progress |= came;
+      if (flow.outstanding > 0) waiting_.push_back(&flow.link->lane());
+    }
+    CKV_RETURN_IF_ERROR(MergeReady(call, out));
+    if (next_merge_ == plan_.blocks().size()) break;
+    if (progress) {
+      wait_.Progress();
+      continue;
+    }
+    for (Flow& flow : flows()) {
+      if (absl::Status status = flow.link->lane().status(); !status.ok())
+        return HolderError(*flow.link, status);
+    }
+    CKV_RETURN_IF_ERROR(wait_.Pause(waiting_, call.deadline));
+  }
+  return coverage_.CheckComplete();
+}
+
+// One frame a holder and round, so that every holder has work before any has all of it.
+absl::StatusOr<bool> Router::PostAll(const AttendCall& call) {
+  bool any = false;
+  for (bool posted = true; posted;) {
+    posted = false;
+    for (Flow& flow : flows()) {
+      CKV_ASSIGN_OR_RETURN(const bool one, PostNext(call, flow));
+      posted |= one;
+    }
+    any |= posted;
+  }
+  return any;
+}
+
+absl::StatusOr<bool> Router::PostNext(const AttendCall& call, Flow& flow) {
+  if (flow.batch_begin == flow.batch_end || flow.block == plan_.blocks().size()) return false;
+  if (flow.copy_out && flow.block > next_merge_) return false;
+  RequestLane& lane = flow.link->lane();
+  const std::optional<uint32_t> slot = lane.Acquire();
+  if (!slot) return false;
+  const uint32_t index = flow.block * static_cast<uint32_t>(plan_.batches().size()) + flow.batch;
+  Frame& posting = frames_[index];
+  const PlannedBlock& block = plan_.blocks()[flow.block];
+  // Two lists grow at once: the empty pieces go behind the ones sent.
+  empty_.clear();
+  posting.sent_begin = static_cast<uint32_t>(lists_.size());
+  RequestHeader header = plan_.WriteFrame(call, block, plan_.batches()[flow.batch],
+                                          lane.request(*slot), &lists_, &empty_);
+  posting.sent_end = posting.empty_begin = static_cast<uint32_t>(lists_.size());
+  lists_.insert(lists_.end(), empty_.begin(), empty_.end());
+  posting.empty_end = static_cast<uint32_t>(lists_.size());
+  if (++flow.batch == flow.batch_end) {
+    flow.batch = flow.batch_begin;
+    ++flow.block;
+  }
+  if (header.piece_count == 0) {
+    lane.Release(*slot);
+    posting.state = FrameState::kEmpty;
+    return true;
+  }
+  posting.posted = clock_->Now();
+  posting.slot = *slot;
+  posting.flags = header.flags;
+  posting.request_id = header.request_id = flow.link->NextRequestId();
+  header.epoch = flow.link->epoch().value;
+  header.session = flow.link->session().value;
+  header.deadline_us = RemainingUs(call.deadline, posting.posted);
+  EncodeHeader(header, lane.request(*slot));
+  posting.bytes = static_cast<uint32_t>(sizeof(header)) + header.body_bytes;
+  if (absl::Status status = lane.Post(*slot, posting.bytes); !status.ok())
+    return HolderError(*flow.link, status);
+  posting.state = FrameState::kPosted;
+  flow.frame_of_slot[*slot] = index;
+  flow.asked = true;
+  ++flow.outstanding;
+  flow.link->peer().in_flight.fetch_add(1, std::memory_order_relaxed);
+  bytes_sent_ += posting.bytes;
+  return true;
+}
+
+absl::StatusOr<bool> Router::Collect(const AttendCall& call, Flow& flow, bool* stale) {
+  RequestLane& lane = flow.link->lane();
+  const size_t count = lane.Poll(completions_);
+  for (size_t i = 0; i < count; ++i) {
+    Completion done = completions_[i];
+    if (done.slot >= flow.frame_of_slot.size() || flow.frame_of_slot[done.slot] == kNoFrame) {
+      counters_->discarded.fetch_add(1, std::memory_order_relaxed);
+      continue;
+    }
+    Frame& arrived = frames_[flow.frame_of_slot[done.slot]];
+    done.bytes = std::min(done.bytes, lane.shape().reply_bytes_max);
+    const auto header = DecodeReplyHeader(lane.reply(done.slot).first(done.bytes));
+    if (!header.ok()) return HolderError(*flow.link, header.status());
+    // The reply to an earlier request of this slot, late or twice: the awaited one is to come (I1).
+    if (header->request_id != arrived.request_id) {
+      counters_->discarded.fetch_add(1, std::memory_order_relaxed);
+      continue;
+    }
+    if (absl::Status status = Accept(call, flow, arrived, done, *header); !status.ok()) {
+      *stale = absl::IsNotFound(status) || absl::IsAborted(status);
+      return HolderError(*flow.link, status);
+    }
+  }
+  return count > 0;
+}
+
+absl::Status Router::Accept(const AttendCall& call, Flow& flow, Frame& arrived,
+                            const Completion& done, const ReplyHeader& header) {
+  RequestLane& lane = flow.link->lane();
+  HolderPeer& peer = flow.link->peer();
+  const std::span<const std::byte> reply = lane.reply(done.slot).first(done.bytes);
+  const auto index = static_cast<uint32_t>(&arrived - frames_.data());
+  const auto batch_count = static_cast<uint32_t>(plan_.batches().size());
+  // From here on the slot is ours again, whatever the reply says.
+  --flow.outstanding;
+  peer.in_flight.fetch_sub(1, std::memory_order_relaxed);
+  arrived.state = FrameState::kArrived;
+  arrived.reply = reply;
+  ExpectedReply expected;
+  expected.request_id = arrived.request_id;
+  expected.flags = arrived.flags;
+  expected.row_count = plan_.blocks()[index / batch_count].row_count;
+  expected.partial_count = call.per_chunk ? arrived.sent_end - arrived.sent_begin : 1;
+  expected.d_v = call.corpus->geometry.d_v;
+  if (absl::Status status = CheckReply(header, reply, expected); !status.ok()) {
+    if (header.code == 0 || header.retry_after_us == 0) return status;
+    return absl::Status(status.code(),
+                        absl::StrFormat("%s; retry after %d us", std::string(status.message()),
+                                        header.retry_after_us));
+  }
+  bytes_received_ += done.bytes;
+  // Frames that shared a kernel call carry its time each: equal neighbours are counted once.
+  if (header.compute_ns != flow.last_compute_ns) flow.compute_ns += header.compute_ns;
+  flow.last_compute_ns = header.compute_ns;
+  peer.queue_ns.store(header.queue_ns, std::memory_order_relaxed);
+  const double held_us = (double(header.compute_ns) + double(header.queue_ns)) / 1e3;
+  peer.fabric.Observe(arrived.bytes + done.bytes,
+                      double((clock_->Now() - arrived.posted).count()) / 1e3 - held_us);
+  if (flow.copy_out) {
+    std::vector<std::byte>& copy = copies_[index % batch_count];
+    copy.assign(reply.begin(), reply.end());
+    arrived.reply = copy;
+    arrived.state = FrameState::kCopied;
+    flow.frame_of_slot[arrived.slot] = kNoFrame;
+    lane.Release(arrived.slot);
+  }
+  return absl::OkStatus();
+}
+
+void Router::AbandonAll() {
+  for (Flow& flow : flows()) {
+    for (const uint32_t index : flow.frame_of_slot) {
+      if (index == kNoFrame) continue;
+      const bool outstanding = frames_[index].state == FrameState::kPosted;
+      if (outstanding) flow.link->peer().in_flight.fetch_sub(1, std::memory_order_relaxed);
+      if (!flow.link->is_up()) continue;
+      if (outstanding) {
+        flow.link->lane().Abandon(frames_[index].slot);
+      } else {
+        flow.link->lane().Release(frames_[index].slot);
+      }
+    }
+  }
+}
+
+void Router::FillReport(AttendReport* report, Instant begin) const {
+  *report = {};
+  for (size_t i = 0; i < flow_count_; ++i) {
+    report->holder_count += flows_[i].asked ? 1 : 0;
+    report->compute_ns_max = std::max(report->compute_ns_max, flows_[i].compute_ns);
+  }
+  report->bytes_sent = bytes_sent_;
+  report->bytes_received = bytes_received_;
+  report->elapsed = clock_->Now() - begin;
+}
+
+}  // namespace ckv

@@ -1,0 +1,77 @@
+// The engines of a requester: taken for the length of a call, given back for the next.
+
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "client/fetch.h"
+#include "client/route.h"
+
+namespace ckv {
+
+// What one call uses, exclusively.
+struct CallEngine {
+  CallEngine(const LinkOptions* options, PeerTable* peers, Duration spin_max,
+             RouteCounters* counters)
+      : router(options, peers, spin_max, counters), fetcher(options, &router, counters) {}
+  Router router;
+  Fetcher fetcher;
+};
+
+// Thread-safe. Engines are made as they are needed, up to a limit; whoever waits is served in the
+// order of coming.
+class EnginePool {
+ public:
+  // Calls that may wait for an engine; more are refused at once (I5).
+  static constexpr uint32_t kWaiterCountMax = 4096;
+
+  // The engine goes back to its pool when this is destroyed.
+  class Lease {
+   public:
+    Lease(EnginePool* pool, std::unique_ptr<CallEngine> engine)
+        : pool_(pool), engine_(std::move(engine)) {}
+    Lease(Lease&&) = default;
+    Lease& operator=(Lease&&) = delete;
+    ~Lease() {
+      if (engine_ != nullptr) pool_->GiveBack(std::move(engine_));
+    }
+    CallEngine& operator*() const { return *engine_; }
+    CallEngine* operator->() const { return engine_.get(); }
+
+   private:
+    EnginePool* pool_;
+    std::unique_ptr<CallEngine> engine_;
+  };
+
+  EnginePool(Clock* clock, uint32_t engine_count_max,
+             absl::AnyInvocable<std::unique_ptr<CallEngine>()> make);
+
+  //   DeadlineExceeded    every engine was in use until the deadline.
+  //   ResourceExhausted   kWaiterCountMax calls wait already.
+  absl::StatusOr<Lease> Take(Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct Waiter {
+    std::unique_ptr<CallEngine> engine;  // handed over by GiveBack
+  };
+
+  void GiveBack(std::unique_ptr<CallEngine> engine) ABSL_LOCKS_EXCLUDED(mu_);
+
+  Clock* const clock_;
+  const uint32_t engine_count_max_;
+  absl::Mutex mu_;
+  absl::AnyInvocable<std::unique_ptr<CallEngine>()> make_ ABSL_GUARDED_BY(mu_);
+  uint32_t engine_count_ ABSL_GUARDED_BY(mu_) = 0;
+  // The engine used last is taken first: its lanes are the warmest.
+  std::vector<std::unique_ptr<CallEngine>> free_ ABSL_GUARDED_BY(mu_);
+  std::list<Waiter*> waiters_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace ckv
