@@ -1,0 +1,85 @@
+#include "store/placement.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+
+#include "proto/corpus.h"
+
+namespace ckv {
+namespace {
+
+std::vector<HolderId> Holders(size_t count) {
+  std::vector<HolderId> holders;
+  for (size_t i = 0; i < count; ++i) holders.push_back({"h" + std::to_string(i)});
+  return holders;
+}
+
+// Goal: what the header guarantees, for all small shapes.
+TEST(PlaceChunks, IsBalancedAndDistinct) {
+  for (size_t count = 1; count <= 9; ++count) {
+    const std::vector<HolderId> holders = Holders(count);
+    for (uint32_t replicas = 1; replicas <= std::min<size_t>(count, kReplicaCountMax); ++replicas) {
+      for (size_t chunks = 0; chunks <= 40; ++chunks) {
+        SCOPED_TRACE(testing::Message()
+                     << chunks << " chunks, " << count << " holders, " << replicas << " replicas");
+        const auto placement = PlaceChunks(chunks, holders, replicas);
+        ASSERT_TRUE(placement.ok()) << placement.status();
+        ASSERT_EQ(placement->size(), chunks);
+        std::vector<std::map<HolderId, size_t>> by_rank(replicas);
+        for (size_t i = 0; i < chunks; ++i) {
+          const auto& chosen = (*placement)[i];
+          ASSERT_EQ(chosen.size(), replicas);
+          EXPECT_EQ(std::set<HolderId>(chosen.begin(), chosen.end()).size(), replicas);
+          if (i > 0 && count > 1) {
+            EXPECT_NE(chosen[0], (*placement)[i - 1][0]);
+          }
+          for (uint32_t rank = 0; rank < replicas; ++rank) by_rank[rank][chosen[rank]] += 1;
+        }
+        for (auto& counts : by_rank) {
+          size_t least = SIZE_MAX, most = 0;
+          for (const HolderId& holder : holders) {
+            least = std::min(least, counts[holder]);
+            most = std::max(most, counts[holder]);
+          }
+          EXPECT_LE(most - least, 1u);
+        }
+      }
+    }
+  }
+}
+
+TEST(PlaceChunks, IsAFunctionOfItsArguments) {
+  EXPECT_EQ(*PlaceChunks(100, Holders(7), 3), *PlaceChunks(100, Holders(7), 3));
+}
+
+// With 5 holders and 4 blocks of chunks, each of the other 4 is second to holder 0 exactly once.
+TEST(PlaceChunks, ADeadHoldersChunksSpreadOverAllOthers) {
+  const auto placement = *PlaceChunks(20, Holders(5), 2);
+  std::map<HolderId, int> second;
+  for (const auto& chosen : placement) {
+    if (chosen[0].name == "h0") second[chosen[1]] += 1;
+  }
+  EXPECT_EQ(second.size(), 4u);
+  for (const auto& [holder, count] : second) EXPECT_EQ(count, 1) << holder.name;
+}
+
+TEST(PlaceChunks, Refusals) {
+  const auto code = [](size_t chunks, const std::vector<HolderId>& holders, uint32_t replicas) {
+    return PlaceChunks(chunks, holders, replicas).status().code();
+  };
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  EXPECT_EQ(code(1, Holders(2), 3), kInvalid);
+  EXPECT_EQ(code(1, Holders(0), 1), kInvalid);
+  EXPECT_EQ(code(1, Holders(2), 0), kInvalid);
+  EXPECT_EQ(code(1, Holders(20), kReplicaCountMax + 1), kInvalid);
+  EXPECT_EQ(code(1, {{"a"}, {"a"}}, 1), kInvalid);
+  EXPECT_EQ(code(1, {{"a"}, {""}}, 1), kInvalid);
+  EXPECT_EQ(code(kCorpusChunkCountMax + 1, Holders(2), 1), kInvalid);
+}
+
+}  // namespace
+}  // namespace ckv
