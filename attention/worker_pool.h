@@ -24,9 +24,10 @@ class WorkerPool {
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   static constexpr uint32_t kThreadCountMax = 256;
-  // A tile of 72 cKV rows in f32 (72 x 576 x 4 = 166 KB), 128 packed query rows (295 KB), their
-  // logits and accumulators (128 x 512 x 4 = 262 KB), rounded up.
-  static constexpr size_t kScratchBytes = size_t{1} << 20;
+  // For rows of kRowWidthMax values: 64 packed query rows in f32 (262 KB), a tile of 72 cKV rows
+  // (295 KB), its logits (23 KB), two sets of accumulators (262 KB each) = 1.1 MB; and one huge
+  // page. DeepSeek's 576 use 0.6 MB of it, which fits an L2 of 1 MB.
+  static constexpr size_t kScratchBytes = size_t{2} << 20;
 
   uint32_t thread_count() const;
 

@@ -1,0 +1,239 @@
+#include "attention/mla_block.h"
+
+#include <cstring>
+
+#include "attention/bf16.h"
+#include "attention/worker_pool.h"
+#include "proto/status.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "attention/mla_block.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h, which compiles this file again for every target.
+#include "attention/mla_tile.inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ckv {
+namespace HWY_NAMESPACE {
+
+// How many keys of the tile [begin, begin + count) each row sees. Indices were filtered by their
+// source, so selected rows see them all.
+void CountVisible(const RowBlock& block, uint32_t begin, uint32_t count, uint32_t* visible) {
+  for (uint32_t i = 0; i < block.packed_rows(); ++i) {
+    uint32_t seen = i < block.count ? count : 0;
+    if (i < block.count && block.indices == nullptr) {
+      const uint32_t limit = block.rows[i].limit;
+      seen = limit <= begin ? 0 : std::min(count, limit - begin);
+    }
+    visible[i] = seen;
+  }
+}
+
+void AttendSpanImpl(const AttentionShape& shape, const RowBlock& block, uint32_t span,
+                    const BlockScratch& scratch, const BlockState& result) {
+  const uint32_t packed_rows = block.packed_rows();
+  const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(DF()));
+  for (uint32_t i = 0; i < packed_rows; ++i) {
+    result.m[i] = kEmptyM;
+    result.l[i] = 0;
+  }
+  alignas(64) uint32_t visible[kBlockRows];
+  alignas(64) float alpha[kBlockRows];
+  const std::byte* rows[2][kTileRows];
+  TileSource source(block, span);
+  uint32_t current = 0;
+  uint32_t begin = span * kSpanRows;
+  uint32_t count = source.Next(rows[current]);
+  for (bool first = true; count > 0; first = false) {
+    const uint32_t next_count = source.Next(rows[1 - current]);
+    NextTilePrefetch prefetch(rows[1 - current], next_count, RowBytes(shape));
+    ConvertTile(shape, rows[current], count, scratch.tile);
+    CountVisible(block, begin, count, visible);
+    Logits(shape, scratch.q, packed_rows, scratch.tile, count, scratch.logits, prefetch);
+    for (uint32_t i = 0; i < packed_rows; i += lanes) {
+      SoftmaxColumn(shape.softmax_scale, visible + i, count, scratch.logits + i, result.m + i,
+                    result.l + i, alpha + i);
+    }
+    Values(shape, block, scratch.tile, visible, scratch.logits, alpha, first, result);
+    begin += count;
+    count = next_count;
+    current = 1 - current;
+  }
+}
+
+void FoldRow(const float* from, float from_factor, float* to, float to_factor, uint32_t d_v) {
+  const DF d;
+  const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(d));
+  const auto a = hn::Set(d, to_factor);
+  const auto b = hn::Set(d, from_factor);
+  for (uint32_t c = 0; c < d_v; c += lanes) {
+    const auto scaled = hn::Mul(hn::Load(d, to + c), a);
+    hn::Store(hn::MulAdd(hn::Load(d, from + c), b, scaled), d, to + c);
+  }
+}
+
+void FoldSpanImpl(const AttentionShape& shape, uint32_t count, const BlockState& span,
+                  const BlockState& total) {
+  const DF d;
+  const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(d));
+  const uint32_t o_stride = BlockState::o_stride(shape);
+  alignas(64) float max[kBlockRows], total_factor[kBlockRows], span_factor[kBlockRows];
+  const auto none = hn::Set(d, kEmptyM);
+  for (uint32_t i = 0; i < RoundUp(count, 16); i += lanes) {
+    const auto total_m = hn::Load(d, total.m + i);
+    const auto span_m = hn::Load(d, span.m + i);
+    const auto both = hn::Max(total_m, span_m);
+    const auto base = hn::IfThenElse(hn::Eq(both, none), hn::Zero(d), both);
+    hn::Store(both, d, max + i);
+    hn::Store(ExpNonPositive(d, hn::Sub(total_m, base)), d, total_factor + i);
+    hn::Store(ExpNonPositive(d, hn::Sub(span_m, base)), d, span_factor + i);
+  }
+  for (uint32_t i = 0; i < count; ++i) {
+    if (span.l[i] == 0) continue;
+    const float* from = span.o + size_t{i} * o_stride;
+    float* to = total.o + size_t{i} * o_stride;
+    if (total.l[i] == 0) {
+      std::memcpy(to, from, shape.d_v * sizeof(float));
+      total.l[i] = span.l[i];
+      total.m[i] = span.m[i];
+      continue;
+    }
+    FoldRow(from, span_factor[i], to, total_factor[i], shape.d_v);
+    total.l[i] = total.l[i] * total_factor[i] + span.l[i] * span_factor[i];
+    total.m[i] = max[i];
+  }
+}
+
+// o = sum / l in the wanted dtype. `o` may be wire memory at any 2- or 4-byte address.
+void WriteRow(const float* sum, float l, uint32_t d_v, PartialDtype dtype, void* o) {
+  const DF d;
+  const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(d));
+  const auto divisor = hn::Set(d, l);
+  auto* bytes = static_cast<uint8_t*>(o);
+  for (uint32_t c = 0; c < d_v; c += lanes) {
+    const auto value = hn::Div(hn::Load(d, sum + c), divisor);
+    const uint32_t valid = std::min(lanes, d_v - c);
+    if (dtype == PartialDtype::kF32) {
+      alignas(64) float tail[16];
+      hn::Store(value, d, tail);
+      std::memcpy(bytes + size_t{c} * 4, tail, valid * 4);
+    } else {
+      alignas(64) uint16_t tail[16];
+      StoreU16Lanes(d, RoundToBf16(d, value), tail);
+      std::memcpy(bytes + size_t{c} * 2, tail, valid * 2);
+    }
+  }
+}
+
+void WriteBlockImpl(const AttentionShape& shape, const RowBlock& block, const BlockState& total) {
+  const uint32_t o_stride = BlockState::o_stride(shape);
+  for (uint32_t i = 0; i < block.count; ++i) {
+    const BlockRow& row = block.rows[i];
+    const float l = total.l[i];
+    if (l == 0) {
+      std::memset(row.o, 0, size_t{shape.d_v} * (row.dtype == PartialDtype::kF32 ? 4 : 2));
+      *row.m = kEmptyM;
+      *row.l = 0;
+      continue;
+    }
+    WriteRow(total.o + size_t{i} * o_stride, l, shape.d_v, row.dtype, row.o);
+    // A NaN logit makes l NaN and may leave m = -inf, which a merge would take for an empty part
+    // and drop. With a finite m the NaN reaches the answer, where it is seen.
+    *row.m = l == l ? total.m[i] : 0.0f;
+    *row.l = l;
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace ckv
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace ckv {
+
+HWY_EXPORT(AttendSpanImpl);
+HWY_EXPORT(FoldSpanImpl);
+HWY_EXPORT(WriteBlockImpl);
+
+TileSource::TileSource(const RowBlock& block, uint32_t span)
+    : block_(block), position_(0), remaining_(kSpanRows) {
+  if (block.indices == nullptr) {
+    const uint32_t end = block.key_count();
+    position_ = std::min(span * kSpanRows, end);
+    remaining_ = std::min(kSpanRows, end - position_);
+    return;
+  }
+  // Spans are counted in attended rows, so that a skipped index moves nothing. Reading the list
+  // from its start costs a nanosecond per index, a hundredth of gathering its row.
+  uint32_t index;
+  for (uint32_t skip = span * kSpanRows; skip > 0 && NextIndex(&index); --skip) {
+  }
+}
+
+bool TileSource::NextIndex(uint32_t* index) {
+  while (position_ < block_.index_count) {
+    const int32_t candidate = block_.indices[position_++];
+    if (candidate >= 0 && static_cast<uint32_t>(candidate) < block_.index_limit) {
+      *index = static_cast<uint32_t>(candidate);
+      return true;
+    }
+  }
+  return false;
+}
+
+uint32_t TileSource::Next(const std::byte** rows) {
+  const uint32_t want = std::min(remaining_, kTileRows);
+  const RowView& keys = block_.keys;
+  uint32_t count = 0;
+  if (block_.indices == nullptr) {
+    for (; count < want; ++count) {
+      rows[count] = keys.data + size_t{position_++} * keys.stride_bytes;
+    }
+  } else {
+    uint32_t index;
+    while (count < want && NextIndex(&index)) {
+      rows[count++] = keys.data + size_t{index} * keys.stride_bytes;
+    }
+  }
+  remaining_ -= count;
+  return count;
+}
+
+BlockScratch BlockScratch::Cut(const AttentionShape& shape, std::byte* memory, size_t bytes) {
+  const size_t panels = RoundUp(shape.d_qk, kPanelWidth) / kPanelWidth;
+  const size_t state_floats = BlockState::FloatCount(shape, kBlockRows);
+  BlockScratch cut;
+  cut.q = reinterpret_cast<float*>(memory);
+  cut.tile = cut.q + size_t{shape.d_qk} * kBlockRows;
+  cut.logits = cut.tile + panels * kPanelFloats;
+  cut.total = cut.logits + size_t{kTileRows} * kLogitStride;
+  cut.results = cut.total + state_floats;
+  CKV_CHECK(reinterpret_cast<std::byte*>(cut.results + state_floats) <= memory + bytes);
+  return cut;
+}
+
+void PackQueries(const AttentionShape& shape, const RowBlock& block, float* q) noexcept {
+  const uint32_t packed_rows = block.packed_rows();
+  for (uint32_t d = 0; d < shape.d_qk; ++d, q += packed_rows) {
+    for (uint32_t i = 0; i < block.count; ++i) q[i] = FloatFromBf16(block.rows[i].q[d]);
+    for (uint32_t i = block.count; i < packed_rows; ++i) q[i] = 0;
+  }
+}
+
+void AttendSpan(const AttentionShape& shape, const RowBlock& block, uint32_t span,
+                const BlockScratch& scratch, const BlockState& result) noexcept {
+  HWY_DYNAMIC_DISPATCH(AttendSpanImpl)(shape, block, span, scratch, result);
+}
+
+void FoldSpan(const AttentionShape& shape, uint32_t count, const BlockState& span,
+              const BlockState& total) noexcept {
+  HWY_DYNAMIC_DISPATCH(FoldSpanImpl)(shape, count, span, total);
+}
+
+void WriteBlock(const AttentionShape& shape, const RowBlock& block,
+                const BlockState& total) noexcept {
+  HWY_DYNAMIC_DISPATCH(WriteBlockImpl)(shape, block, total);
+}
+
+}  // namespace ckv
+#endif  // HWY_ONCE

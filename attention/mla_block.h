@@ -1,0 +1,134 @@
+// One block of query rows over one span of cKV rows: what mla_partial.cc schedules and
+// mla_block.cc computes. Internal to this folder.
+//
+// The order of every sum, which batch invariance rests on:
+//   logit   over d in blocks of kPanelWidth, each from zero and ascending, added in order
+//   tile    kTileRows attended rows; its sums over rows start from zero, ascending, and are then
+//           added to the span's (times exp(old maximum - new maximum))
+//   span    kSpanRows attended rows, from an empty state; spans are folded in ascending order
+// Attended rows are counted from the first row of the piece, or along the index list without its
+// skipped entries. None of it depends on the other rows of a block, on threads or on addresses.
+
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "attention/fp8.h"
+#include "attention/partial.h"
+
+namespace ckv {
+
+// Four AVX-512 vectors of query rows: with six keys a side that is 24 accumulators of 32 registers.
+inline constexpr uint32_t kBlockRows = 64;
+// A multiple of 6, 8, 12 and 24, the keys a register block holds beside 4, 3, 2 and 1 vectors.
+inline constexpr uint32_t kTileRows = 72;
+// Columns of one f32 panel of a tile: [72][64] is 18 KB, so a panel and its operands stay in L1.
+inline constexpr uint32_t kPanelWidth = 64;
+inline constexpr uint32_t kPanelFloats = kTileRows * kPanelWidth;
+// Eight tiles. Short, so that 2048 rows split over four threads; folding costs three passes over
+// an accumulator per 576 x (d_qk + d_v) / d_v multiply-adds on it, 0.3 %.
+inline constexpr uint32_t kSpanRows = 8 * kTileRows;
+// One cache line more than a block: a stride of 5 lines visits all sets of L1, 4 lines a quarter.
+inline constexpr uint32_t kLogitStride = kBlockRows + 16;
+
+inline constexpr uint32_t kNoLimit = std::numeric_limits<uint32_t>::max();
+
+constexpr uint32_t RoundUp(uint32_t value, uint32_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// Bytes of one cKV row that a kernel reads.
+constexpr uint32_t RowBytes(const AttentionShape& shape) {
+  if (shape.row_dtype == RowDtype::kBf16) return shape.d_qk * 2;
+  return shape.d_v + shape.d_v / kFp8ScaleGroup * 4 + (shape.d_qk - shape.d_v) * 2;
+}
+
+// One query row of a block: where it is read and where its partial is written.
+struct BlockRow {
+  const uint16_t* q = nullptr;
+  uint32_t limit = kNoLimit;  // dense: attends rows below it
+  void* o = nullptr;
+  float* m = nullptr;
+  float* l = nullptr;
+  PartialDtype dtype = PartialDtype::kF32;
+};
+
+// Up to kBlockRows query rows that read the same cKV rows in the same order.
+struct RowBlock {
+  BlockRow rows[kBlockRows];
+  uint32_t count = 0;
+  RowView keys;
+  const int32_t* indices = nullptr;  // null: dense
+  uint32_t index_count = 0;
+  uint32_t index_limit = 0;  // an index at or above it is skipped
+
+  // Query rows as they are packed: whole vectors of the widest target.
+  uint32_t packed_rows() const { return RoundUp(count, 16); }
+  // Upper bound of the attended rows.
+  uint32_t key_count() const {
+    if (indices != nullptr) return index_count;
+    uint32_t limit = 0;
+    for (uint32_t i = 0; i < count; ++i) limit = std::max(limit, rows[i].limit);
+    return std::min(limit, keys.count);
+  }
+};
+
+// The attended rows of one span of a block, a tile at a time.
+class TileSource {
+ public:
+  TileSource(const RowBlock& block, uint32_t span);
+
+  // Writes the addresses of the next kTileRows or fewer rows; 0 at the end of the span.
+  uint32_t Next(const std::byte** rows);
+
+ private:
+  // Moves to the next index that is not skipped; false at the end of the list.
+  bool NextIndex(uint32_t* index);
+
+  const RowBlock& block_;
+  uint32_t position_;   // dense: row; selected: place in the index list
+  uint32_t remaining_;  // rows that the span may still take
+};
+
+// (m, l, o) of a block's rows, o not yet divided by l. In scratch memory.
+struct BlockState {
+  float* m = nullptr;  // [packed_rows]
+  float* l = nullptr;  // [packed_rows]; 0: the row saw nothing, its o is not initialised
+  float* o = nullptr;  // [count][o_stride]
+
+  static uint32_t o_stride(const AttentionShape& shape) { return RoundUp(shape.d_v, kPanelWidth); }
+  static size_t FloatCount(const AttentionShape& shape, uint32_t packed_rows) {
+    return size_t{packed_rows} * (2 + o_stride(shape));
+  }
+  static BlockState At(float* memory, uint32_t packed_rows) {
+    return {memory, memory + packed_rows, memory + 2 * packed_rows};
+  }
+};
+
+// One worker's scratch memory, cut up. `results` holds as many BlockStates as fit.
+struct BlockScratch {
+  float* q = nullptr;        // [d_qk][packed_rows]
+  float* tile = nullptr;     // [panels][kTileRows][kPanelWidth]
+  float* logits = nullptr;   // [kTileRows][kLogitStride]
+  float* total = nullptr;    // one BlockState
+  float* results = nullptr;  // kBlockRows rows' worth of BlockStates
+
+  static BlockScratch Cut(const AttentionShape& shape, std::byte* memory, size_t bytes);
+};
+
+// Packs the block's query rows: q[d * packed_rows + row], f32, zero beyond `count`.
+void PackQueries(const AttentionShape& shape, const RowBlock& block, float* q) noexcept;
+// Computes one span from the packed queries into `result`.
+void AttendSpan(const AttentionShape& shape, const RowBlock& block, uint32_t span,
+                const BlockScratch& scratch, const BlockState& result) noexcept;
+// total = total + span, row by row: an empty side leaves the other's bits as they are.
+void FoldSpan(const AttentionShape& shape, uint32_t count, const BlockState& span,
+              const BlockState& total) noexcept;
+// Divides by l, rounds to the row's dtype and writes o, m and l where each row wants them.
+void WriteBlock(const AttentionShape& shape, const RowBlock& block,
+                const BlockState& total) noexcept;
+
+}  // namespace ckv

@@ -1,0 +1,335 @@
+// The inner loops of partial attention over one tile of cKV rows, compiled once per SIMD target.
+//
+// Layouts, all f32:
+//   q        [d_qk][rows]                        query rows side by side: lanes are query rows
+//   tile     [panels][kTileRows][kPanelWidth]    cKV rows, 64 columns a panel
+//   logits   [kTileRows][kLogitStride]           one line per key, then the weights in place
+//   o        [rows][o_stride]                    accumulators: lanes are columns
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "attention/mla_block.h"
+
+#if defined(CKV_ATTENTION_MLA_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef CKV_ATTENTION_MLA_TILE_INL_H_
+#undef CKV_ATTENTION_MLA_TILE_INL_H_
+#else
+#define CKV_ATTENTION_MLA_TILE_INL_H_
+#endif
+
+#include "attention/simd_math.inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ckv {
+namespace HWY_NAMESPACE {
+
+// At most 16 lanes: packed_rows is a multiple of 16.
+using DF = hn::CappedTag<float, 16>;
+using VF = hn::Vec<DF>;
+
+// Whether the target has the registers of AVX-512: 32 of 16 lanes. Others have 16, so 12
+// accumulators.
+constexpr bool kWide = hn::MaxLanes(DF()) == 16;
+
+HWY_INLINE float* PanelColumn(float* row_in_panel0, uint32_t column) {
+  return row_in_panel0 + size_t{column / kPanelWidth} * kPanelFloats + column % kPanelWidth;
+}
+
+// Widens `count` bf16 values to the columns from `column` on; the last vector is padded with zeros.
+HWY_INLINE void ConvertBf16(const std::byte* in, uint32_t count, uint32_t column, float* out) {
+  const DF d;
+  const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(d));
+  uint32_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    hn::StoreU(LoadBf16(d, in + 2 * i), d, PanelColumn(out, column + i));
+  }
+  if (i < count) {
+    alignas(64) uint16_t tail[16] = {};
+    std::memcpy(tail, in + 2 * i, 2 * (count - i));
+    hn::StoreU(LoadBf16(d, tail), d, PanelColumn(out, column + i));
+  }
+}
+
+// e4m3 to f32 without passing through subnormals, which some machines multiply slowly: a normal
+// value needs its exponent bias changed from 7 to 127, a subnormal one is (2^-6 + m 2^-9) - 2^-6.
+HWY_INLINE VF DecodeE4m3([[maybe_unused]] DF d, const uint8_t* in) {
+  const hn::RebindToUnsigned<DF> du;
+#if HWY_TARGET == HWY_SCALAR
+  const auto bits = hn::Set(du, uint32_t{*in});
+#else
+  const hn::Rebind<uint8_t, DF> d8;
+  const auto bits = hn::PromoteTo(du, hn::LoadU(d8, in));
+#endif
+  const auto magnitude = hn::And(bits, hn::Set(du, 0x7fu));
+  const auto sign = hn::ShiftLeft<24>(hn::And(bits, hn::Set(du, 0x80u)));
+  const auto fraction = hn::ShiftLeft<20>(magnitude);
+  const auto normal = hn::BitCast(d, hn::Add(fraction, hn::Set(du, 120u << 23)));
+  const auto shifted = hn::BitCast(d, hn::Add(fraction, hn::Set(du, 121u << 23)));
+  const auto subnormal = hn::Sub(shifted, hn::Set(d, 0x1p-6f));
+  const auto is_subnormal = hn::RebindMask(d, hn::Lt(magnitude, hn::Set(du, 8u)));
+  const auto is_nan = hn::RebindMask(d, hn::Eq(magnitude, hn::Set(du, 0x7fu)));
+  auto value = hn::IfThenElse(is_subnormal, subnormal, normal);
+  value = hn::IfThenElse(is_nan, hn::BitCast(d, hn::Set(du, 0x7fc00000u)), value);
+  return hn::BitCast(d, hn::Or(hn::BitCast(du, value), sign));
+}
+
+HWY_INLINE void ConvertFp8DsMla(const AttentionShape& shape, const std::byte* row, float* out) {
+  const DF d;
+  const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(d));
+  const uint8_t* values = reinterpret_cast<const uint8_t*>(row);
+  for (uint32_t group = 0; group < shape.d_v / kFp8ScaleGroup; ++group) {
+    float scale_value;
+    std::memcpy(&scale_value, row + shape.d_v + group * sizeof(float), sizeof(float));
+    const auto scale = hn::Set(d, scale_value);
+    const uint32_t begin = group * kFp8ScaleGroup;
+    for (uint32_t i = begin; i < begin + kFp8ScaleGroup; i += lanes) {
+      hn::StoreU(hn::Mul(DecodeE4m3(d, values + i), scale), d, PanelColumn(out, i));
+    }
+  }
+  const size_t band = shape.d_v + shape.d_v / kFp8ScaleGroup * sizeof(float);
+  ConvertBf16(row + band, shape.d_qk - shape.d_v, shape.d_v, out);
+}
+
+// Converts a tile's rows to f32 panels, once for both products.
+HWY_INLINE void ConvertTile(const AttentionShape& shape, const std::byte* const* rows,
+                            uint32_t count, float* tile) {
+  for (uint32_t j = 0; j < count; ++j) {
+    float* out = tile + size_t{j} * kPanelWidth;
+    if (shape.row_dtype == RowDtype::kBf16) {
+      ConvertBf16(rows[j], shape.d_qk, 0, out);
+    } else {
+      ConvertFp8DsMla(shape, rows[j], out);
+    }
+  }
+}
+
+// The next tile's rows, fetched into L2 a few lines at a time between the register blocks of this
+// tile: all at once they would queue behind each other (1296 lines against some 50 in flight).
+class NextTilePrefetch {
+ public:
+  NextTilePrefetch(const std::byte* const* rows, uint32_t count, uint32_t row_bytes)
+      : rows_(rows), count_(count), row_bytes_(row_bytes) {}
+
+  HWY_INLINE void Step(uint32_t line_count) {
+    for (; line_count > 0 && row_ < count_; --line_count) {
+#if !HWY_COMPILER_MSVC
+      __builtin_prefetch(rows_[row_] + offset_, /*rw=*/0, /*locality=*/2);
+#endif
+      offset_ += 64;
+      if (offset_ >= row_bytes_) {
+        offset_ = 0;
+        ++row_;
+      }
+    }
+  }
+
+ private:
+  const std::byte* const* rows_;
+  uint32_t count_;
+  uint32_t row_bytes_;
+  uint32_t row_ = 0;
+  uint32_t offset_ = 0;
+};
+
+// kVectors vectors of query rows times kKeys keys over one panel's depth: products summed from
+// zero in ascending d, then added to (first: stored as) the logits.
+template <uint32_t kVectors, uint32_t kKeys>
+HWY_INLINE void LogitBlock(const float* HWY_RESTRICT q, uint32_t packed_rows,
+                           const float* HWY_RESTRICT keys, uint32_t depth, bool first,
+                           float* HWY_RESTRICT logits) {
+  const DF d;
+  const size_t lanes = hn::Lanes(d);
+  VF sum[kVectors][kKeys];
+#pragma GCC unroll 24
+  for (uint32_t j = 0; j < kKeys; ++j) {
+#pragma GCC unroll 4
+    for (uint32_t v = 0; v < kVectors; ++v) sum[v][j] = hn::Zero(d);
+  }
+  for (uint32_t t = 0; t < depth; ++t, q += packed_rows) {
+    VF row[kVectors];
+#pragma GCC unroll 4
+    for (uint32_t v = 0; v < kVectors; ++v) row[v] = hn::Load(d, q + v * lanes);
+#pragma GCC unroll 24
+    for (uint32_t j = 0; j < kKeys; ++j) {
+      const VF key = hn::Set(d, keys[j * kPanelWidth + t]);
+#pragma GCC unroll 4
+      for (uint32_t v = 0; v < kVectors; ++v) sum[v][j] = hn::MulAdd(row[v], key, sum[v][j]);
+    }
+  }
+#pragma GCC unroll 24
+  for (uint32_t j = 0; j < kKeys; ++j) {
+#pragma GCC unroll 4
+    for (uint32_t v = 0; v < kVectors; ++v) {
+      float* to = logits + j * kLogitStride + v * lanes;
+      hn::Store(first ? sum[v][j] : hn::Add(hn::Load(d, to), sum[v][j]), d, to);
+    }
+  }
+}
+
+// All keys of the tile for kVectors vectors of query rows, one panel after the other. Keys beyond
+// `count` are stale rows of scratch: their logits are computed and never read.
+template <uint32_t kVectors, uint32_t kKeys>
+HWY_INLINE void LogitColumns(const AttentionShape& shape, const float* q, uint32_t packed_rows,
+                             const float* tile, uint32_t count, float* logits,
+                             NextTilePrefetch& prefetch) {
+  static_assert(kTileRows % kKeys == 0);
+  for (uint32_t begin = 0; begin < shape.d_qk; begin += kPanelWidth) {
+    const uint32_t depth = std::min(kPanelWidth, shape.d_qk - begin);
+    const float* panel = tile + size_t{begin / kPanelWidth} * kPanelFloats;
+    for (uint32_t j = 0; j < count; j += kKeys) {
+      prefetch.Step(2 * kKeys);
+      LogitBlock<kVectors, kKeys>(q + size_t{begin} * packed_rows, packed_rows,
+                                  panel + size_t{j} * kPanelWidth, depth, begin == 0,
+                                  logits + size_t{j} * kLogitStride);
+    }
+  }
+}
+
+// logits[j][i] = q_i . k_j for every key of the tile and every packed row.
+HWY_INLINE void Logits(const AttentionShape& shape, const float* q, uint32_t packed_rows,
+                       const float* tile, uint32_t count, float* logits,
+                       NextTilePrefetch& prefetch) {
+  if constexpr (kWide) {
+    switch (packed_rows / 16) {
+      case 1:
+        return LogitColumns<1, 24>(shape, q, packed_rows, tile, count, logits, prefetch);
+      case 2:
+        return LogitColumns<2, 12>(shape, q, packed_rows, tile, count, logits, prefetch);
+      case 3:
+        return LogitColumns<3, 8>(shape, q, packed_rows, tile, count, logits, prefetch);
+      default:
+        return LogitColumns<4, 6>(shape, q, packed_rows, tile, count, logits, prefetch);
+    }
+  } else {
+    const uint32_t step = 2 * static_cast<uint32_t>(hn::Lanes(DF()));
+    for (uint32_t i = 0; i < packed_rows; i += step) {
+      LogitColumns<2, 6>(shape, q + i, packed_rows, tile, count, logits + i, prefetch);
+    }
+  }
+}
+
+// One vector of query rows: scales the tile's logits, moves the running maximum, turns logits into
+// weights, and adds them to l. `visible[i]` keys of the tile are seen by row i, a prefix; the
+// others get weight 0. A row that has seen nothing keeps m = -inf.
+HWY_INLINE void SoftmaxColumn(float scale_value, const uint32_t* visible, uint32_t count,
+                              float* logits, float* m, float* l, float* alpha) {
+  const DF d;
+  const hn::RebindToSigned<DF> di;
+  const auto scale = hn::Set(d, scale_value);
+  const auto none = hn::Set(d, kEmptyM);
+  const auto seen = hn::Load(di, reinterpret_cast<const int32_t*>(visible));
+  auto tile_max = none;
+  for (uint32_t j = 0; j < count; ++j) {
+    float* at = logits + size_t{j} * kLogitStride;
+    const auto mask = hn::RebindMask(d, hn::Lt(hn::Set(di, static_cast<int32_t>(j)), seen));
+    const auto logit = hn::IfThenElse(mask, hn::Mul(hn::Load(d, at), scale), none);
+    hn::Store(logit, d, at);
+    tile_max = hn::Max(tile_max, logit);
+  }
+  const auto old_max = hn::Load(d, m);
+  const auto new_max = hn::Max(old_max, tile_max);
+  // -inf - -inf would be NaN: with nothing seen, measure from 0, so that every weight is 0.
+  const auto base = hn::IfThenElse(hn::Eq(new_max, none), hn::Zero(d), new_max);
+  const auto factor = ExpNonPositive(d, hn::Sub(old_max, base));
+  auto sum = hn::Zero(d);
+  for (uint32_t j = 0; j < count; ++j) {
+    float* at = logits + size_t{j} * kLogitStride;
+    const auto weight = ExpNonPositive(d, hn::Sub(hn::Load(d, at), base));
+    hn::Store(weight, d, at);
+    sum = hn::Add(sum, weight);
+  }
+  hn::Store(new_max, d, m);
+  hn::Store(factor, d, alpha);
+  hn::Store(hn::MulAdd(hn::Load(d, l), factor, sum), d, l);
+}
+
+// kRows query rows times kVectors vectors of columns: sum over the tile's keys from zero, then
+// o = o * alpha + sum (first: o = sum). alpha is 1 while the maximum stands still.
+template <uint32_t kRows, uint32_t kVectors>
+HWY_INLINE void ValueBlock(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT values,
+                           uint32_t count, const float* alpha, bool first, float* HWY_RESTRICT o,
+                           uint32_t o_stride) {
+  const DF d;
+  const size_t lanes = hn::Lanes(d);
+  VF sum[kRows][kVectors];
+#pragma GCC unroll 6
+  for (uint32_t i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (uint32_t v = 0; v < kVectors; ++v) sum[i][v] = hn::Zero(d);
+  }
+  for (uint32_t j = 0; j < count; ++j, values += kPanelWidth, weights += kLogitStride) {
+    VF value[kVectors];
+#pragma GCC unroll 4
+    for (uint32_t v = 0; v < kVectors; ++v) value[v] = hn::Load(d, values + v * lanes);
+#pragma GCC unroll 6
+    for (uint32_t i = 0; i < kRows; ++i) {
+      const VF weight = hn::Set(d, weights[i]);
+#pragma GCC unroll 4
+      for (uint32_t v = 0; v < kVectors; ++v) sum[i][v] = hn::MulAdd(weight, value[v], sum[i][v]);
+    }
+  }
+#pragma GCC unroll 6
+  for (uint32_t i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (uint32_t v = 0; v < kVectors; ++v) {
+      float* to = o + size_t{i} * o_stride + v * lanes;
+      const VF old = hn::Load(d, to);
+      hn::Store(first ? sum[i][v] : hn::MulAdd(old, hn::Set(d, alpha[i]), sum[i][v]), d, to);
+    }
+  }
+}
+
+// kRows query rows times all columns of one panel that hold values.
+template <uint32_t kRows>
+HWY_INLINE void ValuePanel(const float* weights, const float* panel, uint32_t width, uint32_t count,
+                           const float* alpha, bool first, float* o, uint32_t o_stride) {
+  constexpr uint32_t kVectors = kWide ? 4 : 2;
+  const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(DF()));
+  uint32_t c = 0;
+  for (; c + kVectors * lanes <= width; c += kVectors * lanes) {
+    ValueBlock<kRows, kVectors>(weights, panel + c, count, alpha, first, o + c, o_stride);
+  }
+  // The last vector may reach into columns past d_v: they are computed and never written out.
+  for (; c < width; c += lanes) {
+    ValueBlock<kRows, 1>(weights, panel + c, count, alpha, first, o + c, o_stride);
+  }
+}
+
+// o += weights x values. A row whose visible prefix is shorter than its neighbours' goes alone and
+// stops there: a weight of 0 would still turn a NaN it must not see into NaN.
+HWY_INLINE void Values(const AttentionShape& shape, const RowBlock& block, const float* tile,
+                       const uint32_t* visible, const float* logits, const float* alpha, bool first,
+                       const BlockState& state) {
+  const uint32_t o_stride = BlockState::o_stride(shape);
+  for (uint32_t begin = 0; begin < shape.d_v; begin += kPanelWidth) {
+    const uint32_t width = std::min(kPanelWidth, shape.d_v - begin);
+    const float* panel = tile + size_t{begin / kPanelWidth} * kPanelFloats;
+    uint32_t i = 0;
+    while (i < block.count) {
+      const uint32_t seen = visible[i];
+      uint32_t same = 1;
+      while (same < 6 && i + same < block.count && visible[i + same] == seen) ++same;
+      const uint32_t step = same == 6 ? 6 : same >= 4 ? 4 : 1;
+      float* o = state.o + size_t{i} * o_stride + begin;
+      if (seen == 0 && !first) {
+        // Nothing to add, and o * 1 + 0 would turn a -0 into +0.
+      } else if (step == 6) {
+        ValuePanel<6>(logits + i, panel, width, seen, alpha + i, first, o, o_stride);
+      } else if (step == 4) {
+        ValuePanel<4>(logits + i, panel, width, seen, alpha + i, first, o, o_stride);
+      } else {
+        ValuePanel<1>(logits + i, panel, width, seen, alpha + i, first, o, o_stride);
+      }
+      i += step;
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace ckv
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target guard

@@ -1,0 +1,196 @@
+#include "attention/rope.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+
+#include "proto/status.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "attention/rope.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h, which compiles this file again for every target.
+#include "attention/simd_math.inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ckv {
+namespace HWY_NAMESPACE {
+
+// One multiply and one fused multiply-add a component, in this order everywhere.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void Turn(D /*d*/, V cos, V sin, V* x, V* y) {
+  const V turned_x = hn::NegMulAdd(*y, sin, hn::Mul(*x, cos));
+  *y = hn::MulAdd(*x, sin, hn::Mul(*y, cos));
+  *x = turned_x;
+}
+
+// Pairs (2i, 2i + 1): one u32 lane holds a pair, so widening needs no shuffle.
+template <class D>
+HWY_INLINE void TurnInterleaved([[maybe_unused]] D d, const float* cos, const float* sin,
+                                size_t pairs, std::byte* band) {
+  const hn::RebindToUnsigned<D> du;
+  const auto high = hn::Set(du, 0xffff0000u);
+  for (size_t i = 0; i + hn::Lanes(d) <= pairs; i += hn::Lanes(d)) {
+    const auto both = LoadU32Lanes(du, band + 4 * i);
+    auto x = hn::BitCast(d, hn::ShiftLeft<16>(both));
+    auto y = hn::BitCast(d, hn::And(both, high));
+    Turn(d, hn::LoadU(d, cos + i), hn::LoadU(d, sin + i), &x, &y);
+    const auto out = hn::Or(RoundToBf16(d, x), hn::ShiftLeft<16>(RoundToBf16(d, y)));
+    StoreU32Lanes(du, out, band + 4 * i);
+  }
+}
+
+// Pairs (i, i + half).
+template <class D>
+HWY_INLINE void TurnHalfSplit([[maybe_unused]] D d, const float* cos, const float* sin,
+                              size_t pairs, size_t half, std::byte* band) {
+  for (size_t i = 0; i + hn::Lanes(d) <= pairs; i += hn::Lanes(d)) {
+    auto x = LoadBf16(d, band + 2 * i);
+    auto y = LoadBf16(d, band + 2 * (half + i));
+    Turn(d, hn::LoadU(d, cos + i), hn::LoadU(d, sin + i), &x, &y);
+    StoreU16Lanes(d, RoundToBf16(d, x), band + 2 * i);
+    StoreU16Lanes(d, RoundToBf16(d, y), band + 2 * (half + i));
+  }
+}
+
+// `band` is bf16 [2 * pairs] at any address.
+void TurnBandBf16(RopeStyle style, const float* cos, const float* sin, size_t pairs,
+                  std::byte* band) {
+  const hn::CappedTag<float, 16> d;
+  const size_t whole = pairs / hn::Lanes(d) * hn::Lanes(d);
+  // What is left is fewer pairs than lanes: a pass over them with one lane does the same sums.
+  const hn::CappedTag<float, 1> d1;
+  if (style == RopeStyle::kInterleaved) {
+    TurnInterleaved(d, cos, sin, whole, band);
+    TurnInterleaved(d1, cos + whole, sin + whole, pairs - whole, band + 4 * whole);
+  } else {
+    TurnHalfSplit(d, cos, sin, whole, pairs, band);
+    TurnHalfSplit(d1, cos + whole, sin + whole, pairs - whole, pairs, band + 2 * whole);
+  }
+}
+
+void TurnBandF32(RopeStyle style, const float* cos, const float* sin, size_t pairs, float* band) {
+  const hn::CappedTag<float, 1> d1;
+  const size_t step = style == RopeStyle::kInterleaved ? 2 : 1;
+  const size_t other = style == RopeStyle::kInterleaved ? 1 : pairs;
+  for (size_t i = 0; i < pairs; ++i) {
+    auto x = hn::Set(d1, band[step * i]);
+    auto y = hn::Set(d1, band[step * i + other]);
+    Turn(d1, hn::Set(d1, cos[i]), hn::Set(d1, sin[i]), &x, &y);
+    band[step * i] = hn::GetLane(x);
+    band[step * i + other] = hn::GetLane(y);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace ckv
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace ckv {
+namespace {
+
+HWY_EXPORT(TurnBandBf16);
+HWY_EXPORT(TurnBandF32);
+
+// The index i, not rounded, at which theta^(-2i / d_rope) turns `turns` times over `position`.
+double CorrectionIndex(double turns, uint32_t d_rope, double theta, double position) {
+  return d_rope * std::log(position / (turns * 2 * std::numbers::pi)) / (2 * std::log(theta));
+}
+
+double AttentionFactor(double factor, double mscale) {
+  return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
+}
+
+bool TouchesNothing(const RopeRotation& rotation) {
+  return rotation.is_identity() || rotation.style() == RopeStyle::kNone || rotation.d_rope() == 0;
+}
+
+void TurnBf16(const RopeRotation& rotation, std::byte* band) {
+  HWY_DYNAMIC_DISPATCH(TurnBandBf16)
+  (rotation.style(), rotation.cos().data(), rotation.sin().data(), rotation.cos().size(), band);
+}
+
+}  // namespace
+
+std::vector<double> RopeFrequencies(const RopeParams& params, uint32_t d_rope) {
+  const uint32_t pairs = d_rope / 2;
+  std::vector<double> frequencies(pairs);
+  for (uint32_t i = 0; i < pairs; ++i) frequencies[i] = std::pow(params.theta, -2.0 * i / d_rope);
+  if (!params.yarn) return frequencies;
+  const YarnParams& yarn = *params.yarn;
+  const auto index = [&](double turns) {
+    return CorrectionIndex(turns, d_rope, params.theta, yarn.original_max_position);
+  };
+  // Pairs below `low` turn often enough to stay as they are, pairs above `high` are interpolated.
+  const double low = std::max(std::floor(index(yarn.beta_fast)), 0.0);
+  double high = std::min(std::ceil(index(yarn.beta_slow)), d_rope - 1.0);
+  if (low == high) high += 0.001;  // DeepSeek's guard; the ramp is then a step
+  for (uint32_t i = 0; i < pairs; ++i) {
+    const double ramp = std::clamp((i - low) / (high - low), 0.0, 1.0);
+    frequencies[i] = frequencies[i] / yarn.factor * ramp + frequencies[i] * (1 - ramp);
+  }
+  return frequencies;
+}
+
+double RopeAmplitude(const RopeParams& params) {
+  if (!params.yarn) return 1;
+  return AttentionFactor(params.yarn->factor, params.yarn->mscale) /
+         AttentionFactor(params.yarn->factor, params.yarn->mscale_all_dim);
+}
+
+RopeRotation::RopeRotation(const RopeParams& params, uint32_t d_rope, int64_t delta)
+    : identity_(delta == 0), style_(params.style), d_rope_(d_rope) {
+  const std::vector<double> frequencies = RopeFrequencies(params, d_rope);
+  for (const double frequency : frequencies) {
+    // |delta| < 2^40 or so: the product has 53 bits, and f64 cos and sin reduce it exactly.
+    const double angle = frequency * static_cast<double>(delta);
+    cos_.push_back(static_cast<float>(std::cos(angle)));
+    sin_.push_back(static_cast<float>(std::sin(angle)));
+  }
+}
+
+void RotateBandsBf16(const RopeRotation& rotation, uint16_t* rows, uint32_t count, uint32_t width,
+                     uint32_t stride) noexcept {
+  if (TouchesNothing(rotation)) return;
+  CKV_CHECK(rotation.d_rope() <= width && width <= stride);
+  const uint32_t band = width - rotation.d_rope();
+  for (uint32_t i = 0; i < count; ++i) {
+    TurnBf16(rotation, reinterpret_cast<std::byte*>(rows + size_t{i} * stride + band));
+  }
+}
+
+void RotateBandsF32(const RopeRotation& rotation, float* rows, uint32_t count, uint32_t width,
+                    uint32_t stride) noexcept {
+  if (TouchesNothing(rotation)) return;
+  CKV_CHECK(rotation.d_rope() <= width && width <= stride);
+  const uint32_t band = width - rotation.d_rope();
+  for (uint32_t i = 0; i < count; ++i) {
+    HWY_DYNAMIC_DISPATCH(TurnBandF32)
+    (rotation.style(), rotation.cos().data(), rotation.sin().data(), rotation.cos().size(),
+     rows + size_t{i} * stride + band);
+  }
+}
+
+void CopyRotatedBf16(const RopeRotation& rotation, const uint16_t* in, uint32_t in_stride,
+                     uint16_t* out, uint32_t count, uint32_t width) noexcept {
+  for (uint32_t i = 0; i < count; ++i) {
+    uint16_t* row = out + size_t{i} * width;
+    std::memcpy(row, in + size_t{i} * in_stride, size_t{width} * sizeof(uint16_t));
+    RotateBandsBf16(rotation, row, 1, width, width);
+  }
+}
+
+void RotateBandsFp8DsMla(const RopeRotation& rotation, std::byte* rows, uint32_t count,
+                         uint32_t row_bytes, uint32_t stride_bytes) noexcept {
+  if (TouchesNothing(rotation)) return;
+  CKV_CHECK(rotation.d_rope() * 2 <= row_bytes && row_bytes <= stride_bytes);
+  const uint32_t band = row_bytes - rotation.d_rope() * 2;
+  for (uint32_t i = 0; i < count; ++i) {
+    TurnBf16(rotation, rows + size_t{i} * stride_bytes + band);
+  }
+}
+
+}  // namespace ckv
+#endif  // HWY_ONCE

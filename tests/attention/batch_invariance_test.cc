@@ -1,0 +1,216 @@
+// Goal: a row's bits depend on its query, the rows it attends and the kernel target, on nothing
+// else (I2 compares answers bit for bit).
+// Method: compute every query row alone, on one thread, from contiguous memory; then with others,
+// on several threads, from other addresses and strides, cut by limits; compare bits.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string_view>
+#include <vector>
+
+#include "attention/mla_partial.h"
+#include "tests/attention/random_piece.h"
+
+namespace ckv {
+namespace {
+
+using test::PieceOptions;
+using test::RandomIndices;
+using test::TestPiece;
+
+using Bits = std::vector<std::byte>;
+
+template <typename Body>
+void ForEachTarget(Body body) {
+  for (const std::string_view target : KernelTargets()) {
+    SCOPED_TRACE(testing::Message() << "target " << target);
+    ASSERT_TRUE(ForceKernelTarget(target).ok());
+    body();
+  }
+  ASSERT_TRUE(ForceKernelTarget("").ok());
+}
+
+// Output of one query row.
+struct RowOutput {
+  explicit RowOutput(uint32_t d_v) : o(d_v) {}
+  PartialView view() { return {o.data(), &m, &l, PartialDtype::kF32}; }
+  Bits bits() const {
+    Bits all;
+    const auto append = [&all](const float* from, size_t count) {
+      const auto* bytes = reinterpret_cast<const std::byte*>(from);
+      all.insert(all.end(), bytes, bytes + count * sizeof(float));
+    };
+    append(o.data(), o.size());
+    append(&m, 1);
+    append(&l, 1);
+    return all;
+  }
+  std::vector<float> o;
+  float m = 0, l = 0;
+};
+
+// Row i of the piece by itself. A limit becomes a shorter view, an index list its valid entries.
+Bits Alone(const AttentionShape& shape, const AttentionPiece& piece, uint32_t i) {
+  WorkerPool pool(1);
+  RowOutput out(shape.d_v);
+  AttentionPiece one;
+  one.q = {piece.q.data + size_t{i} * piece.q.stride, 1, piece.q.stride};
+  one.rows = piece.rows;
+  if (piece.row_limits != nullptr) {
+    one.rows.count = std::min(one.rows.count, piece.row_limits[i]);
+  }
+  std::vector<int32_t> valid;
+  if (piece.selection.present()) {
+    const Selection& all = piece.selection;
+    for (uint32_t j = 0; j < all.k; ++j) {
+      const int32_t index = all.indices[size_t{i / all.group_rows} * all.k + j];
+      if (index >= 0 && static_cast<uint32_t>(index) < one.rows.count) valid.push_back(index);
+    }
+    valid.reserve(1);
+    one.selection = {valid.data(), static_cast<uint32_t>(valid.size()), 1};
+  }
+  one.out = out.view();
+  AttendPartials(shape, {&one, 1}, pool);
+  return out.bits();
+}
+
+std::vector<Bits> EachAlone(const TestPiece& piece) {
+  std::vector<Bits> bits;
+  for (uint32_t i = 0; i < piece.piece().q.count; ++i) {
+    bits.push_back(Alone(piece.shape(), piece.piece(), i));
+  }
+  return bits;
+}
+
+void ExpectSame(const TestPiece& piece, const std::vector<Bits>& want, const char* what) {
+  for (uint32_t i = 0; i < want.size(); ++i) {
+    ASSERT_EQ(piece.RowBits(i), want[i]) << what << ", row " << i;
+  }
+}
+
+PieceOptions SmallOptions(std::mt19937* rng) {
+  PieceOptions options;
+  const uint32_t d_qk = 2 * (1 + (*rng)() % 70);
+  options.shape = {d_qk, 1 + static_cast<uint32_t>((*rng)() % d_qk), 0, RowDtype::kBf16, 0.3f};
+  options.q_count = 1 + (*rng)() % 150;
+  options.row_count = (*rng)() % 3 == 0 ? (*rng)() % 1500 : (*rng)() % 200;
+  options.q_padding = (*rng)() % 5;
+  options.row_padding_bytes = (*rng)() % 40;
+  options.row_offset_bytes = (*rng)() % 64;
+  return options;
+}
+
+TEST(BatchInvariance, CompanyThreadsAndLimits) {
+  WorkerPool pool1(1), pool2(2), pool5(5);
+  for (uint32_t seed = 0; seed < 12; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 rng(seed);
+    const PieceOptions options = SmallOptions(&rng);
+    TestPiece piece(options, &rng);
+    if (seed % 2 == 0) {
+      std::vector<uint32_t> limits(options.q_count);
+      for (uint32_t& limit : limits) limit = rng() % (options.row_count + 20);
+      piece.SetLimits(limits);
+    }
+    if (seed % 3 == 0) {
+      const uint32_t k = rng() % 700, group_rows = 1 + rng() % 100;
+      const uint32_t groups = (options.q_count + group_rows - 1) / group_rows;
+      piece.SetSelection(RandomIndices(k * groups, options.row_count, &rng), k, group_rows);
+    }
+    ForEachTarget([&] {
+      const std::vector<Bits> want = EachAlone(piece);
+      for (WorkerPool* pool : {&pool1, &pool2, &pool5}) {
+        piece.ResetOutput();
+        AttendPartials(piece.shape(), {&piece.piece(), 1}, *pool);
+        ExpectSame(piece, want, "whole piece");
+      }
+    });
+  }
+}
+
+// Many requests over one chunk share blocks, beside pieces over other rows: nobody may notice.
+TEST(BatchInvariance, PiecesThatShareRows) {
+  WorkerPool pool1(1), pool3(3);
+  for (uint32_t seed = 100; seed < 106; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 rng(seed);
+    PieceOptions options = SmallOptions(&rng);
+    TestPiece whole(options, &rng);
+    PieceOptions other_options = options;
+    other_options.row_count = 50;
+    TestPiece other(other_options, &rng);
+    ForEachTarget([&] {
+      const std::vector<Bits> want = EachAlone(whole), other_want = EachAlone(other);
+      for (WorkerPool* pool : {&pool1, &pool3}) {
+        whole.ResetOutput();
+        other.ResetOutput();
+        std::vector<AttentionPiece> pieces;
+        for (uint32_t i = 0; i < options.q_count;) {
+          const uint32_t count = std::min<uint32_t>(rng() % 20, options.q_count - i);
+          AttentionPiece part = whole.piece();
+          part.q.data += size_t{i} * part.q.stride;
+          part.q.count = count;
+          part.out.o = static_cast<float*>(part.out.o) + size_t{i} * options.shape.d_v;
+          part.out.m += i;
+          part.out.l += i;
+          pieces.push_back(part);
+          i += count;
+        }
+        pieces.insert(pieces.begin() + static_cast<ptrdiff_t>(rng() % (pieces.size() + 1)),
+                      other.piece());
+        AttendPartials(options.shape, pieces, *pool);
+        ExpectSame(whole, want, "in parts");
+        ExpectSame(other, other_want, "beside the parts");
+      }
+    });
+  }
+}
+
+TEST(BatchInvariance, AddressesAndStrides) {
+  WorkerPool pool(2);
+  for (const RowDtype dtype : {RowDtype::kBf16, RowDtype::kFp8DsMla}) {
+    PieceOptions options;
+    options.shape = {128 + 22, 128, 22, dtype, 0.2f};
+    options.q_count = 21;
+    options.row_count = 700;
+    std::vector<std::unique_ptr<TestPiece>> pieces;
+    for (const uint32_t padding : {0u, 1u, 2u, 6u, 64u, 3000u}) {
+      options.row_padding_bytes = padding;
+      options.row_offset_bytes = padding % 61;
+      options.q_padding = padding % 7;
+      std::mt19937 rng(77);  // the same values each time
+      pieces.push_back(std::make_unique<TestPiece>(options, &rng));
+    }
+    ForEachTarget([&] {
+      const std::vector<Bits> want = EachAlone(*pieces.front());
+      for (const auto& piece : pieces) {
+        AttendPartials(piece->shape(), {&piece->piece(), 1}, pool);
+        ExpectSame(*piece, want, "moved");
+      }
+    });
+  }
+}
+
+// All rows selected in order is the dense result, bit for bit: same tiles, same spans.
+TEST(BatchInvariance, SelectingEverythingIsDense) {
+  WorkerPool pool(1);
+  std::mt19937 rng(55);
+  PieceOptions options;
+  options.shape = {64, 40, 24, RowDtype::kBf16, 0.3f};
+  options.q_count = 40;
+  options.row_count = 1300;
+  TestPiece piece(options, &rng);
+  const std::vector<Bits> want = EachAlone(piece);
+  std::vector<int32_t> all(options.row_count);
+  std::iota(all.begin(), all.end(), 0);
+  all.insert(all.begin() + 100, 5, -1);
+  piece.SetSelection(all, static_cast<uint32_t>(all.size()), 40);
+  AttendPartials(piece.shape(), {&piece.piece(), 1}, pool);
+  ExpectSame(piece, want, "selected");
+}
+
+}  // namespace
+}  // namespace ckv
