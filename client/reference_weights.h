@@ -21,13 +21,13 @@ struct ReferenceConfig {
   uint32_t d_latent = 512;  // of the compressed KV
   uint32_t d_value = 32;    // of a head's value
   uint32_t mlp = 704;
-  uint32_t vocabulary = 257;  // bytes, and one that starts a text
+  uint32_t vocabulary = 256;  // a token is a byte
   double rope_theta = 10000;
 
   // Gains over the variance-preserving initialisation. Queries: logits of standard deviation 2.5
   // leave exp(-2.5^2) of n keys effective, about 16 of 8192, so attention is neither uniform nor
   // a look-up. Branches: each layer adds 1.5 times what an untrained one would, so that the context
-  // and not the last token alone decides the next. Logits: spread 4, so that the best two of 257
+  // and not the last token alone decides the next. Logits: spread 4, so that the best two of 256
   // are about 1 apart.
   float query_gain = 2.5f;
   float branch_gain = 1.5f;
@@ -38,8 +38,6 @@ struct ReferenceConfig {
 
   friend bool operator==(const ReferenceConfig&, const ReferenceConfig&) = default;
 };
-
-inline constexpr int32_t kTextStartToken = 256;
 
 //   InvalidArgument     a width of zero, an odd d_rope, or a row wider than kRowWidthMax.
 absl::Status ValidateReferenceConfig(const ReferenceConfig& config);

@@ -356,7 +356,7 @@ TEST(ReferenceWeights, AreTheSameBitsEverywhere) {
     sum += v;
     squares += double{v} * v;
   }
-  // 65,792 draws: the mean errs by 0.004, the variance by 0.005.
+  // 65,536 draws: the mean errs by 0.004, the variance by 0.005.
   EXPECT_NEAR(sum / static_cast<double>(values.size()), 0, 0.02);
   EXPECT_NEAR(squares / static_cast<double>(values.size()), 1, 0.02);
 }
