@@ -1,0 +1,107 @@
+#include "client/directory_stub.h"
+
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "client/channel_stub.h"
+#include "client/grpc_status.h"
+#include "proto/convert.h"
+#include "proto/status.h"
+
+namespace ckv {
+
+DirectoryStub::DirectoryStub(std::string address, Clock* clock)
+    : address_(std::move(address)),
+      clock_(clock),
+      stub_(v1::DirectoryService::NewStub(MakeChannel(address_))) {}
+
+absl::StatusOr<Corpus> DirectoryStub::GetCorpus(std::string_view name, std::string_view tenant,
+                                                Instant deadline) {
+  grpc::ClientContext context;
+  SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
+  v1::GetCorpusRequest request;
+  request.set_name(std::string(name));
+  request.set_tenant(std::string(tenant));
+  v1::GetCorpusReply reply;
+  CKV_RETURN_IF_ERROR(FromGrpc(stub_->GetCorpus(&context, request, &reply), Context("GetCorpus")));
+  auto corpus = FromProto(reply.corpus());
+  if (!corpus.ok()) return Annotate(corpus.status(), Context("GetCorpus"));
+  return corpus;
+}
+
+absl::StatusOr<std::vector<Member>> DirectoryStub::ListMembers(Instant deadline) {
+  grpc::ClientContext context;
+  SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
+  v1::ListMembersReply reply;
+  CKV_RETURN_IF_ERROR(FromGrpc(stub_->ListMembers(&context, v1::ListMembersRequest(), &reply),
+                               Context("ListMembers")));
+  if (reply.members_size() > static_cast<int>(kMemberCountMax)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: %d members, limit %d", Context("ListMembers"), reply.members_size(), kMemberCountMax));
+  }
+  std::vector<Member> members;
+  for (const v1::Member& message : reply.members()) {
+    auto member = FromProto(message);
+    if (!member.ok()) return Annotate(member.status(), Context("ListMembers"));
+    members.push_back(*std::move(member));
+  }
+  return members;
+}
+
+absl::StatusOr<std::vector<Corpus>> DirectoryStub::LocateChunk(const ChunkId& id,
+                                                               std::string_view tenant,
+                                                               Instant deadline) {
+  grpc::ClientContext context;
+  SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
+  v1::LocateChunkRequest request;
+  request.set_id(std::string(id.AsBytes()));
+  request.set_tenant(std::string(tenant));
+  v1::LocateChunkReply reply;
+  CKV_RETURN_IF_ERROR(
+      FromGrpc(stub_->LocateChunk(&context, request, &reply), Context("LocateChunk")));
+  std::vector<Corpus> corpora;
+  for (const v1::LocateChunkReply::Place& place : reply.places()) {
+    auto chunk = FromProto(place.chunk());
+    if (!chunk.ok()) return Annotate(chunk.status(), Context("LocateChunk"));
+    auto geometry = GeometryOf(place, id, tenant, deadline);
+    if (absl::IsNotFound(geometry.status())) continue;  // dropped since it was located
+    if (!geometry.ok()) return geometry.status();
+    corpora.push_back({.name = place.corpus(),
+                       .tenant = std::string(tenant),
+                       .geometry = *std::move(geometry),
+                       .chunks = {*std::move(chunk)},
+                       .version = 0});
+  }
+  if (corpora.empty()) {
+    return absl::NotFoundError(absl::StrFormat("no corpus has chunk %s", id.ToHex()));
+  }
+  return corpora;
+}
+
+absl::StatusOr<Geometry> DirectoryStub::GeometryOf(const v1::LocateChunkReply::Place& place,
+                                                   const ChunkId& id, std::string_view tenant,
+                                                   Instant deadline) {
+  const auto has_chunk = [&](const Corpus& corpus) {
+    return corpus.name == place.corpus() && place.ordinal() < corpus.chunks.size() &&
+           corpus.chunks[place.ordinal()].id == id;
+  };
+  {
+    absl::MutexLock lock(&mu_);
+    for (const auto& corpus : remembered_) {
+      if (has_chunk(*corpus)) return corpus->geometry;
+    }
+  }
+  CKV_ASSIGN_OR_RETURN(Corpus fresh, GetCorpus(place.corpus(), tenant, deadline));
+  auto corpus = std::make_shared<const Corpus>(std::move(fresh));
+  absl::MutexLock lock(&mu_);
+  remembered_.push_front(corpus);
+  if (remembered_.size() > kRememberedCorpusCountMax) remembered_.pop_back();
+  if (!has_chunk(*corpus)) return absl::NotFoundError("replaced since it was located");
+  return corpus->geometry;
+}
+
+std::string DirectoryStub::Context(std::string_view call) const {
+  return absl::StrFormat("directory %s: %s", address_, call);
+}
+
+}  // namespace ckv

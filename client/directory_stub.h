@@ -1,0 +1,52 @@
+// The directory over gRPC, as a requester sees it.
+
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "ckv/v1/directory.grpc.pb.h"
+#include "client/control.h"
+#include "proto/clock.h"
+
+namespace ckv {
+
+// Thread-safe. Errors as control.h; every message names the call and the directory's address.
+class DirectoryStub final : public DirectoryControl {
+ public:
+  // Does not touch the network. `clock` must outlive it.
+  DirectoryStub(std::string address, Clock* clock);
+
+  absl::StatusOr<Corpus> GetCorpus(std::string_view name, std::string_view tenant,
+                                   Instant deadline) override;
+  absl::StatusOr<std::vector<Member>> ListMembers(Instant deadline) override;
+  // Each answer is the corpus' name and geometry with the one chunk.
+  absl::StatusOr<std::vector<Corpus>> LocateChunk(const ChunkId& id, std::string_view tenant,
+                                                  Instant deadline) override
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  const std::string& address() const { return address_; }
+
+ private:
+  // The geometry of a corpus that has the chunk. An id includes its model's fingerprint, so a
+  // remembered corpus with the same chunk at the same place has the same geometry, however old.
+  absl::StatusOr<Geometry> GeometryOf(const v1::LocateChunkReply::Place& place, const ChunkId& id,
+                                      std::string_view tenant, Instant deadline)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  std::string Context(std::string_view call) const;
+
+  static constexpr size_t kRememberedCorpusCountMax = 16;
+
+  const std::string address_;
+  Clock* const clock_;
+  const std::unique_ptr<v1::DirectoryService::StubInterface> stub_;
+  absl::Mutex mu_;
+  std::deque<std::shared_ptr<const Corpus>> remembered_ ABSL_GUARDED_BY(mu_);  // newest first
+};
+
+}  // namespace ckv

@@ -1,0 +1,60 @@
+#include "client/grpc_status.h"
+
+#include <grpc/support/time.h>
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_format.h"
+
+namespace ckv {
+namespace {
+
+// gRPC refuses status text that is not UTF-8, and a cut may go through a character.
+size_t CutLength(std::string_view text) {
+  if (text.size() <= kStatusTextBytesMax) return text.size();
+  size_t length = kStatusTextBytesMax;
+  while (length > 0 && (static_cast<unsigned char>(text[length]) & 0xc0) == 0x80) --length;
+  return length;
+}
+
+}  // namespace
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  const std::string_view text(status.message().data(), status.message().size());
+  return {static_cast<grpc::StatusCode>(status.code()),
+          std::string(text.substr(0, CutLength(text)))};
+}
+
+absl::Status FromGrpc(const grpc::Status& status, std::string_view context) {
+  if (status.ok()) return absl::OkStatus();
+  const std::string text = absl::StrFormat("%s: %s", context, status.error_message());
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), text);
+}
+
+void SetDeadline(grpc::ClientContext& context, const Clock& clock, Instant deadline,
+                 Duration timeout_max) {
+  context.set_wait_for_ready(false);
+  const Duration remaining = deadline == kInstantMax
+                                 ? timeout_max
+                                 : std::clamp(deadline - clock.Now(), Duration(0), timeout_max);
+  context.set_deadline(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                                    gpr_time_from_nanos(remaining.count(), GPR_TIMESPAN)));
+}
+
+Instant DeadlineOf(const grpc::ServerContextBase& context, const Clock& clock,
+                   Duration timeout_max) {
+  const gpr_timespec deadline = context.raw_deadline();
+  const Instant now = clock.Now();
+  if (gpr_time_cmp(deadline, gpr_inf_future(deadline.clock_type)) == 0) return now + timeout_max;
+  const gpr_timespec left = gpr_time_sub(gpr_convert_clock_type(deadline, GPR_CLOCK_MONOTONIC),
+                                         gpr_now(GPR_CLOCK_MONOTONIC));
+  // A deadline years ahead would overflow nanoseconds; it is clamped by whole seconds first.
+  const int64_t seconds_max = std::chrono::ceil<std::chrono::seconds>(timeout_max).count();
+  if (left.tv_sec > seconds_max) return now + timeout_max;
+  const Duration remaining = std::chrono::seconds(left.tv_sec) + Duration(left.tv_nsec);
+  return now + std::clamp(remaining, Duration(0), timeout_max);
+}
+
+}  // namespace ckv

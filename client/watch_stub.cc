@@ -1,0 +1,91 @@
+#include "client/watch_stub.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "client/channel_stub.h"
+#include "client/grpc_status.h"
+
+namespace ckv {
+
+WatchStub::WatchStub(const WatchOptions& options, OnChange on_change, OnBreak on_break)
+    : options_(options),
+      on_change_(std::move(on_change)),
+      on_break_(std::move(on_break)),
+      stub_(v1::DirectoryService::NewStub(MakeChannel(options.address))),
+      thread_([this] { Run(); }) {}
+
+WatchStub::~WatchStub() {
+  {
+    absl::MutexLock lock(&mu_);
+    stopping_ = true;
+    if (context_ != nullptr) context_->TryCancel();
+  }
+  thread_.join();
+}
+
+void WatchStub::Run() {
+  Duration pause = options_.pause_min;
+  bool told = false;
+  while (true) {
+    const absl::Status status = WatchOnce();
+    const bool was_connected = connected_.exchange(false, std::memory_order_relaxed);
+    if (was_connected) {
+      pause = options_.pause_min;
+      told = false;
+    }
+    {
+      absl::MutexLock lock(&mu_);
+      if (stopping_) return;
+    }
+    if (!told) on_break_(status);
+    told = true;
+    absl::MutexLock lock(&mu_);
+    if (options_.clock->Await(mu_, absl::Condition(&stopping_), options_.clock->Now() + pause)) {
+      return;
+    }
+    pause = std::min(pause * 2, options_.pause_max);
+  }
+}
+
+absl::Status WatchStub::WatchOnce() {
+  grpc::ClientContext context;  // no deadline: a watch lasts; keep-alive finds a dead peer
+  context.set_wait_for_ready(false);
+  {
+    absl::MutexLock lock(&mu_);
+    if (stopping_) return absl::CancelledError("stopping");
+    context_ = &context;
+  }
+  v1::WatchRequest request;
+  request.set_tenant(options_.tenant);
+  const auto reader = stub_->Watch(&context, request);
+  v1::WatchEvent event;
+  while (reader->Read(&event)) Take(event);
+  const grpc::Status status = reader->Finish();
+  {
+    absl::MutexLock lock(&mu_);
+    context_ = nullptr;
+  }
+  if (status.ok()) return absl::UnavailableError("the directory ended the watch");
+  return FromGrpc(status, absl::StrFormat("directory %s: Watch", options_.address));
+}
+
+void WatchStub::Take(const v1::WatchEvent& event) {
+  switch (event.event_case()) {
+    case v1::WatchEvent::kSynced:
+      connected_.store(true, std::memory_order_relaxed);
+      on_change_("");
+      break;
+    case v1::WatchEvent::kCorpusPublished:
+      if (connected()) on_change_(event.corpus_published().name());
+      break;
+    case v1::WatchEvent::kCorpusDropped:
+      if (connected()) on_change_(event.corpus_dropped().name());
+      break;
+    default:
+      break;
+  }
+}
+
+}  // namespace ckv
