@@ -51,6 +51,7 @@ absl::StatusOr<FabricKind> ParseFabricName(std::string_view name);
 
 inline constexpr uint32_t kSlotCountMax = 256;
 inline constexpr uint32_t kSlotBytesMax = 64u << 20;
+inline constexpr uint64_t kLaneBytesMax = 4ull << 30;  // all slots, both buffers
 
 // Fixed for a lane's life and equal at both ends; agreed on in the session.
 struct LaneShape {
@@ -199,6 +200,9 @@ inline constexpr Duration kHandshakeMax = std::chrono::seconds(3);
 
 struct ListenOptions {
   std::string tcp_address = "127.0.0.1:0";  // host:port; port 0 takes a free one
+  // What answers tell peers to connect to: host:port, port 0 for the bound one; resolved by the
+  // peer. Empty: the bound address. Bound to every address (0.0.0.0, ::), it must be given.
+  std::string tcp_advertise;
 };
 
 class Fabric {

@@ -81,7 +81,7 @@ struct PieceEntry {
   uint32_t handle = 0;            // ChunkHandle of the session
   uint32_t copy = 0;              // which copy of the query rows
   uint32_t index_begin = kDense;  // into the indices; kDense: all rows of the chunk
-  uint32_t k = 0;                 // indices a group
+  uint32_t k = 0;                 // indices a group; 0 if dense
   uint32_t group_rows = 1;        // query rows that share a group's indices
   uint32_t reserved[3] = {};      // zero
 };
@@ -142,15 +142,17 @@ PartialLayout LayOutPartial(uint32_t row_count, uint32_t d_v, bool f32);
 void EncodeHeader(RequestHeader header, std::span<std::byte> slot);
 void EncodeHeader(ReplyHeader header, std::span<std::byte> slot);
 
-// Decodes and checks the header of a request of `slot.size()` bytes, as a peer sent it.
+// Decodes and checks the header of a request of `slot.size()` bytes, as a peer sent it. Fields that
+// a kind does not use must be zero (probe and fetch: flags, layer and every count), so that a later
+// version can give them a meaning.
 //   InvalidArgument     malformed; the peer has a bug, so the lane is closed.
 //   FailedPrecondition  another wire version; the peer must be upgraded.
 absl::StatusOr<RequestHeader> DecodeRequestHeader(std::span<const std::byte> slot);
 
-// The same for a reply. The body is not judged: see DecodeAttendReply.
+// The same for a reply. The body is not judged: see CheckReply.
 absl::StatusOr<ReplyHeader> DecodeReplyHeader(std::span<const std::byte> slot);
 
-// An attend request whose counts, offsets and lengths are all inside the slot. The pieces are a
+// An attend request whose layer, counts, offsets and lengths are all in range. The pieces are a
 // copy; rows and indices point into the slot (index values are checked by the kernel as it uses
 // them).
 struct AttendRequest {
@@ -164,6 +166,8 @@ struct AttendRequest {
 absl::Status DecodeAttendRequest(const RequestHeader& header, std::span<const std::byte> slot,
                                  const Geometry& geometry, AttendRequest& out);
 
+// The entry's ranges do not wrap; whether the chunk has those layers and tokens is the caller's to
+// check.
 //   InvalidArgument     as above.
 absl::StatusOr<FetchEntry> DecodeFetchRequest(const RequestHeader& header,
                                               std::span<const std::byte> slot);
@@ -182,12 +186,20 @@ struct ExpectedReply {
 // expected shape (and checksum, for a fetch).
 //   InvalidArgument     malformed or of another shape; the lane is closed.
 //   DataLoss            the body's checksum does not match.
-//   any code            the holder's own, with its text.
+//   any code            the holder's own, with its text; control characters in it became '?'.
 absl::Status CheckReply(const ReplyHeader& header, std::span<const std::byte> slot,
                         const ExpectedReply& expected);
 
 // Writes an error reply and returns its bytes. Text past kErrorTextBytesMax is cut.
 uint32_t EncodeErrorReply(const RequestHeader& request, const absl::Status& status,
                           uint32_t retry_after_us, std::span<std::byte> slot);
+
+// Writes the echo of a probe, as far as `slot` holds it, and returns its bytes. `request_slot` is
+// the request as it came, `request` its decoded header.
+uint32_t EncodeProbeReply(const RequestHeader& request, std::span<const std::byte> request_slot,
+                          std::span<std::byte> slot);
+
+// What ReplyHeader::body_checksum of a fetch must be.
+uint32_t BodyChecksum(std::span<const std::byte> body);
 
 }  // namespace ckv

@@ -1,0 +1,79 @@
+#include "transport/fabric.h"
+
+#include <sys/stat.h>
+
+#include <fstream>
+
+#include "absl/strings/str_format.h"
+#include "transport/handshake.h"
+
+namespace ckv {
+namespace {
+
+struct NamedFabric {
+  FabricKind kind;
+  std::string_view name;
+};
+constexpr NamedFabric kFabricNames[] = {
+    {FabricKind::kLoopback, "loopback"},
+    {FabricKind::kShm, "shm"},
+    {FabricKind::kTcp, "tcp"},
+    {FabricKind::kVerbs, "verbs"},
+};
+
+std::string ReadHostIdentity() {
+  std::string boot_id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
+  struct stat network = {};
+  if (boot_id.empty() || stat("/proc/self/ns/net", &network) != 0) {
+    // Without /proc nothing says who can reach whom: equal to nobody, so shm is not tried.
+    return absl::StrFormat("unknown-%016x%016x", RandomWord(), RandomWord());
+  }
+  return absl::StrFormat("%s/%d:%d", boot_id, network.st_dev, network.st_ino);
+}
+
+}  // namespace
+
+std::string_view FabricName(FabricKind kind) {
+  for (const NamedFabric& fabric : kFabricNames) {
+    if (fabric.kind == kind) return fabric.name;
+  }
+  return "unknown";
+}
+
+absl::StatusOr<FabricKind> ParseFabricName(std::string_view name) {
+  for (const NamedFabric& fabric : kFabricNames) {
+    if (fabric.name == name) return fabric.kind;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrFormat("fabric \"%s\" is none of loopback, shm, tcp, verbs", name));
+}
+
+absl::Status ValidateLaneShape(const LaneShape& shape) {
+  if (shape.slot_count == 0 || shape.slot_count > kSlotCountMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("lane of %d slots, must be 1 to %d", shape.slot_count, kSlotCountMax));
+  }
+  if (shape.request_bytes_max == 0 || shape.request_bytes_max > kSlotBytesMax) {
+    return absl::InvalidArgumentError(absl::StrFormat("requests of %d bytes, must be 1 to %d",
+                                                      shape.request_bytes_max, kSlotBytesMax));
+  }
+  if (shape.reply_bytes_max == 0 || shape.reply_bytes_max > kSlotBytesMax) {
+    return absl::InvalidArgumentError(absl::StrFormat("replies of %d bytes, must be 1 to %d",
+                                                      shape.reply_bytes_max, kSlotBytesMax));
+  }
+  const uint64_t bytes =
+      (uint64_t{shape.request_bytes_max} + shape.reply_bytes_max) * shape.slot_count;
+  if (bytes > kLaneBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("lane of %d bytes in all, limit %d", bytes, kLaneBytesMax));
+  }
+  return absl::OkStatus();
+}
+
+std::string HostIdentity() {
+  static const std::string identity = ReadHostIdentity();
+  return identity;
+}
+
+}  // namespace ckv

@@ -1,0 +1,146 @@
+// How two ends find each other: offers, answers, invitations, and the frames that open a
+// connection.
+//
+//   requester                                holder
+//   Dial: offer    ---- control plane --->   Invite(offer): remembers {id, token}
+//   Connect(answer) <--- control plane ---   answer: fabric, {id, token}, where to connect
+//   connects, sends HelloFrame{id, token} -> Acceptor: takes the invitation, once
+//   checks the WelcomeFrame <--------------  WelcomeFrame{shape} (shm: with the memory)
+//
+// The token is 16 random bytes that travel over the authenticated session only, so a stranger who
+// reaches the socket gets nothing, and one answer opens one lane.
+
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/clock.h"
+#include "transport/fabric.h"
+#include "transport/socket.h"
+
+namespace ckv {
+
+// From the kernel's generator; ends the process if that has none.
+uint64_t RandomWord();
+
+using Token = std::array<uint8_t, 16>;
+
+// What an invitation is taken with.
+struct InvitationKey {
+  uint64_t id = 0;
+  Token token{};
+};
+InvitationKey RandomInvitationKey();
+
+// Compares every byte, whatever the first difference, so that the time tells nothing.
+bool SameToken(const Token& a, const Token& b) noexcept;
+
+inline constexpr uint32_t kHelloMagic = 0x48564b43;    // "CKVH"
+inline constexpr uint32_t kWelcomeMagic = 0x57564b43;  // "CKVW"
+inline constexpr uint16_t kHandshakeVersion = 1;
+
+struct HelloFrame {
+  uint32_t magic = kHelloMagic;
+  uint16_t version = kHandshakeVersion;
+  uint16_t reserved = 0;
+  uint64_t invitation = 0;
+  Token token{};
+};
+static_assert(sizeof(HelloFrame) == 32 && std::is_trivially_copyable_v<HelloFrame>);
+
+struct WelcomeFrame {
+  uint32_t magic = kWelcomeMagic;
+  uint16_t version = kHandshakeVersion;
+  uint16_t reserved = 0;
+  uint32_t slot_count = 0;
+  uint32_t request_bytes_max = 0;
+  uint32_t reply_bytes_max = 0;
+  uint32_t reserved2 = 0;
+};
+static_assert(sizeof(WelcomeFrame) == 24 && std::is_trivially_copyable_v<WelcomeFrame>);
+
+WelcomeFrame MakeWelcome(const LaneShape& shape);
+//   InvalidArgument     no welcome of ours, or for a lane of another shape.
+absl::Status CheckWelcome(const WelcomeFrame& frame, const LaneShape& shape);
+
+// The opaque bytes of the control plane. `text` is the host's identity in an offer of shm, the
+// address in an answer.
+std::string EncodeOffer(FabricKind kind, std::string_view text);
+//   InvalidArgument     malformed, or of another fabric.
+absl::StatusOr<std::string> DecodeOffer(FabricKind kind, std::string_view offer);
+
+struct Answer {
+  InvitationKey key;
+  std::string address;
+};
+std::string EncodeAnswer(FabricKind kind, const Answer& answer);
+//   InvalidArgument     malformed, or of another fabric.
+absl::StatusOr<Answer> DecodeAnswer(FabricKind kind, std::string_view answer);
+
+// What was promised to whom, until it is taken or expires. Thread-safe.
+template <typename Payload>
+class InvitationTable {
+ public:
+  //   ResourceExhausted   kInvitationCountMax outstanding.
+  absl::StatusOr<InvitationKey> Add(Payload payload, Instant now, Instant deadline)
+      ABSL_LOCKS_EXCLUDED(mu_) {
+    Expire(now);
+    const InvitationKey key = RandomInvitationKey();
+    absl::MutexLock lock(&mu_);
+    if (entries_.size() >= kInvitationCountMax) {
+      return absl::ResourceExhaustedError("too many lanes are being opened; retry later");
+    }
+    entries_.insert_or_assign(key.id, Entry{key.token, deadline, std::move(payload)});
+    return key;
+  }
+
+  // The payload, once, for who knows the token. A wrong guess leaves the invitation in place:
+  // otherwise a stranger could revoke it.
+  std::optional<Payload> Take(const InvitationKey& key, Instant now) ABSL_LOCKS_EXCLUDED(mu_) {
+    Expire(now);
+    absl::MutexLock lock(&mu_);
+    const auto it = entries_.find(key.id);
+    if (it == entries_.end() || !SameToken(it->second.token, key.token)) return std::nullopt;
+    std::optional<Payload> payload(std::move(it->second.payload));
+    entries_.erase(it);
+    return payload;
+  }
+
+  // Drops what nobody took in time.
+  void Expire(Instant now) ABSL_LOCKS_EXCLUDED(mu_) {
+    std::vector<Payload> dead;  // destroyed after the lock: an unmapping takes a while
+    absl::MutexLock lock(&mu_);
+    for (auto it = entries_.begin(); it != entries_.end();) {
+      const auto next = std::next(it);
+      if (it->second.deadline <= now) {
+        dead.push_back(std::move(it->second.payload));
+        entries_.erase(it);
+      }
+      it = next;
+    }
+  }
+
+ private:
+  struct Entry {
+    Token token;
+    Instant deadline;
+    Payload payload;
+  };
+
+  absl::Mutex mu_;
+  absl::flat_hash_map<uint64_t, Entry> entries_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace ckv

@@ -1,0 +1,78 @@
+// The memory of one shm lane: two rings and the slots' buffers, at fixed offsets.
+//
+//   0     RingMemory of requests     written by the requester
+//   ...   RingMemory of replies      written by the holder
+//   8192  request buffers, slot 0 first, each rounded up to 64 bytes; to a page at the end
+//   ...   reply buffers, likewise
+//
+// The holder makes it and passes its descriptor. It is sealed against resizing, so a peer that
+// truncates it cannot make our reads fault. Pages come when first touched, and slots are reused
+// last-freed-first, so a lane costs what its busiest moment needed.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "absl/status/statusor.h"
+#include "transport/fabric.h"
+#include "transport/slot_ring.h"
+#include "transport/socket.h"
+
+namespace ckv {
+
+struct ControlMemory {
+  RingMemory requests;
+  RingMemory replies;
+};
+inline constexpr size_t kControlBytes = 8192;
+static_assert(sizeof(ControlMemory) <= kControlBytes);
+
+// Where the slots' buffers lie, from the start of the region (or, without control, of the buffers).
+struct SlotLayout {
+  size_t request_stride = 0;
+  size_t replies = 0;  // where the first reply buffer lies
+  size_t reply_stride = 0;
+  size_t total_bytes = 0;
+};
+SlotLayout LayOutSlots(const LaneShape& shape, size_t first);
+
+// Owns a mapping. Immutable but for the bytes in it.
+class LaneMemory {
+ public:
+  // A new sealed region, zeroed. `shape` is valid.
+  //   ResourceExhausted   no descriptor or no address space.
+  static absl::StatusOr<LaneMemory> Create(const LaneShape& shape);
+  // A region that a peer made.
+  //   InvalidArgument     not of this shape's size, or not sealed.
+  static absl::StatusOr<LaneMemory> Adopt(UniqueFd fd, const LaneShape& shape);
+  // Private to this process, without a descriptor: the buffers of one end of a tcp lane.
+  static absl::StatusOr<LaneMemory> CreatePrivate(const LaneShape& shape);
+
+  LaneMemory(LaneMemory&& other) noexcept;
+  LaneMemory& operator=(LaneMemory&& other) = delete;
+  ~LaneMemory();
+
+  const LaneShape& shape() const noexcept { return shape_; }
+  int fd() const noexcept { return fd_.get(); }
+  size_t total_bytes() const noexcept { return layout_.total_bytes; }
+
+  ControlMemory* control() const noexcept { return reinterpret_cast<ControlMemory*>(base_); }
+  std::span<std::byte> request(uint32_t slot) const noexcept {
+    return {base_ + kControlBytes + slot * layout_.request_stride, shape_.request_bytes_max};
+  }
+  std::span<std::byte> reply(uint32_t slot) const noexcept {
+    return {base_ + layout_.replies + slot * layout_.reply_stride, shape_.reply_bytes_max};
+  }
+
+ private:
+  LaneMemory(UniqueFd fd, std::byte* base, const LaneShape& shape);
+
+  UniqueFd fd_;
+  std::byte* base_;
+  const LaneShape shape_;
+  const SlotLayout layout_;
+};
+
+}  // namespace ckv

@@ -1,0 +1,135 @@
+#include "transport/probe.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+#include "transport/wire.h"
+
+namespace ckv {
+namespace {
+
+constexpr uint32_t kHeaderBytes = sizeof(RequestHeader);
+constexpr uint32_t kRoundCountMax = 1u << 20;  // a probe keeps one duration a round
+
+uint32_t RemainingUs(Instant now, Instant deadline) {
+  if (deadline == kInstantMax) return std::numeric_limits<uint32_t>::max();
+  const int64_t us = std::max<int64_t>((deadline - now).count() / 1000, 0);
+  return static_cast<uint32_t>(std::min<int64_t>(us, std::numeric_limits<uint32_t>::max()));
+}
+
+class Prober {
+ public:
+  Prober(RequestLane& lane, Clock& clock, const ProbeOptions& options)
+      : lane_(lane), clock_(clock), options_(options) {}
+
+  // One echo of `body_bytes`, whose round trip is written to `elapsed`.
+  absl::Status Echo(uint32_t body_bytes, Duration& elapsed) {
+    const std::optional<uint32_t> slot = lane_.Acquire();
+    if (!slot) return absl::FailedPreconditionError("probe: the lane has no free slot");
+    ++request_id_;
+    RequestHeader header;
+    header.kind = WireKind::kProbe;
+    header.request_id = request_id_;
+    header.epoch = options_.epoch;
+    header.session = options_.session;
+    header.body_bytes = body_bytes;
+    const Instant start = clock_.Now();
+    header.deadline_us = RemainingUs(start, options_.deadline);
+    EncodeHeader(header, lane_.request(*slot));
+    CKV_RETURN_IF_ERROR(lane_.Post(*slot, kHeaderBytes + body_bytes));
+    absl::Status status = Await(*slot);
+    elapsed = clock_.Now() - start;
+    return status;
+  }
+
+ private:
+  // Spins: what is measured is the fabric, not the scheduler.
+  absl::Status Await(uint32_t slot) {
+    while (true) {
+      Completion completion;
+      if (lane_.Poll({&completion, 1}) == 1) {
+        bool mine = false;
+        absl::Status status = Judge(slot, completion, mine);
+        if (!mine) continue;
+        lane_.Release(slot);
+        return status;
+      }
+      CKV_RETURN_IF_ERROR(lane_.status());
+      if (clock_.Now() >= options_.deadline) {
+        lane_.Abandon(slot);
+        return absl::DeadlineExceededError("probe: no reply in time");
+      }
+    }
+  }
+
+  absl::Status Judge(uint32_t slot, const Completion& completion, bool& mine) {
+    const std::span<const std::byte> bytes = lane_.reply(completion.slot).first(completion.bytes);
+    const absl::StatusOr<ReplyHeader> header = DecodeReplyHeader(bytes);
+    // A duplicate of an earlier reply is not ours, and neither is its slot (I1).
+    mine = completion.slot == slot && (!header.ok() || header->request_id == request_id_);
+    if (!mine || !header.ok()) return header.status();
+    ExpectedReply expected;
+    expected.request_id = request_id_;
+    expected.kind = WireKind::kProbe;
+    return CheckReply(*header, bytes, expected);
+  }
+
+  RequestLane& lane_;
+  Clock& clock_;
+  const ProbeOptions& options_;
+  uint64_t request_id_ = 0;
+};
+
+// The smallest value that is at least as large as `fraction` of them. Sorts.
+double QuantileUs(std::vector<Duration>& values, double fraction) {
+  std::sort(values.begin(), values.end());
+  const auto rank = static_cast<size_t>(fraction * static_cast<double>(values.size()));
+  const Duration value = values[std::min(rank, values.size() - 1)];
+  return static_cast<double>(value.count()) / 1e3;
+}
+
+absl::Status Repeat(Prober& prober, uint32_t count, uint32_t body_bytes,
+                    std::vector<Duration>& elapsed) {
+  elapsed.assign(count, Duration(0));
+  for (Duration& one : elapsed) CKV_RETURN_IF_ERROR(prober.Echo(body_bytes, one));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ProbeResult> Probe(RequestLane& lane, Clock& clock, const ProbeOptions& options) {
+  const LaneShape& shape = lane.shape();
+  if (shape.request_bytes_max < kHeaderBytes || shape.reply_bytes_max < kHeaderBytes) {
+    return absl::FailedPreconditionError("probe: the lane's slots hold no header");
+  }
+  if (options.round_count == 0 || options.round_count > kRoundCountMax ||
+      options.bandwidth_round_count > kRoundCountMax || options.warmup_count > kRoundCountMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("probe: %d rounds, must be 1 to %d", options.round_count, kRoundCountMax));
+  }
+  Prober prober(lane, clock, options);
+  ProbeResult result;
+  std::vector<Duration> elapsed;
+  CKV_RETURN_IF_ERROR(Repeat(prober, options.warmup_count, 0, elapsed));
+  CKV_RETURN_IF_ERROR(Repeat(prober, options.round_count, 0, elapsed));
+  result.t_probe_us_p50 = QuantileUs(elapsed, 0.5);
+  result.t_probe_us_p99 = QuantileUs(elapsed, 0.99);
+  if (options.bandwidth_round_count == 0) return result;
+
+  const uint32_t body_bytes = shape.request_bytes_max - kHeaderBytes;
+  // The first one touches the slot's pages and grows the kernel's buffers.
+  CKV_RETURN_IF_ERROR(Repeat(prober, 1, body_bytes, elapsed));
+  CKV_RETURN_IF_ERROR(Repeat(prober, options.bandwidth_round_count, body_bytes, elapsed));
+  const double echo_us = QuantileUs(elapsed, 0.5) - result.t_probe_us_p50;
+  const double bytes =
+      double{1} * body_bytes + std::min(body_bytes, shape.reply_bytes_max - kHeaderBytes);
+  if (echo_us > 0) result.bandwidth_bytes_per_s = bytes / (echo_us * 1e-6);
+  return result;
+}
+
+}  // namespace ckv

@@ -1,0 +1,151 @@
+#include "transport/tcp_lane.h"
+
+#include <sys/epoll.h>
+
+#include <utility>
+
+#include "proto/status.h"
+#include "transport/lane_memory.h"
+#include "transport/slots.h"
+#include "transport/tcp_link.h"
+
+namespace ckv {
+namespace {
+
+class TcpRequestLane final : public RequestLane {
+ public:
+  TcpRequestLane(UniqueFd socket, UniqueFd epoll, LaneMemory memory)
+      : memory_(std::move(memory)),
+        link_(std::move(socket), std::move(epoll), shape().slot_count, shape().reply_bytes_max),
+        slots_(shape().slot_count) {}
+
+  FabricKind kind() const noexcept override { return FabricKind::kTcp; }
+  const LaneShape& shape() const noexcept override { return memory_.shape(); }
+  absl::Status status() const override { return link_.status(); }
+  int event_fd() const noexcept override { return link_.event_fd(); }
+  bool Arm() noexcept override { return link_.Arm(); }
+  void Disarm() noexcept override {}
+
+  std::optional<uint32_t> Acquire() noexcept override { return slots_.Acquire(); }
+
+  std::span<std::byte> request(uint32_t slot) noexcept override {
+    CKV_CHECK(slot < shape().slot_count);
+    return memory_.request(slot);
+  }
+
+  absl::Status Post(uint32_t slot, uint32_t bytes) noexcept override {
+    slots_.CheckHeld(slot);
+    CKV_CHECK(bytes <= shape().request_bytes_max);
+    if (link_.status().ok()) {
+      slots_.Post(slot);
+      link_.Send(slot, memory_.request(slot).first(bytes));
+      // A send that fails is the lane's end: the slot stays posted, as its fate is unknown.
+      return absl::OkStatus();
+    }
+    slots_.Release(slot);
+    return link_.status();
+  }
+
+  size_t Poll(std::span<Completion> out) noexcept override {
+    link_.Flush();
+    size_t count = 0;
+    FrameHeader frame;
+    // A reply to what is not yet sent in full would free a buffer that the kernel still reads.
+    const auto admit = [this](uint32_t slot) {
+      return slots_.awaits(slot) && !link_.sending(slot);
+    };
+    const auto buffer = [this](uint32_t slot) { return memory_.reply(slot); };
+    while (count < out.size() && link_.Receive(admit, buffer, frame)) {
+      if (slots_.Complete(frame.slot) == RequesterSlots::Reply::kDeliver) {
+        out[count++] = {frame.slot, frame.bytes};
+      }
+    }
+    return count;
+  }
+
+  std::span<const std::byte> reply(uint32_t slot) const noexcept override {
+    CKV_CHECK(slot < shape().slot_count);
+    return memory_.reply(slot);
+  }
+
+  void Release(uint32_t slot) noexcept override { slots_.Release(slot); }
+  void Abandon(uint32_t slot) noexcept override { slots_.Abandon(slot); }
+  uint32_t in_flight() const noexcept override { return slots_.in_flight(); }
+
+ private:
+  const LaneMemory memory_;
+  TcpLink link_;
+  RequesterSlots slots_;
+};
+
+class TcpServeLane final : public ServeLane {
+ public:
+  TcpServeLane(UniqueFd socket, UniqueFd epoll, LaneMemory memory)
+      : memory_(std::move(memory)),
+        link_(std::move(socket), std::move(epoll), shape().slot_count, shape().request_bytes_max),
+        slots_(shape().slot_count) {}
+
+  FabricKind kind() const noexcept override { return FabricKind::kTcp; }
+  const LaneShape& shape() const noexcept override { return memory_.shape(); }
+  absl::Status status() const override { return link_.status(); }
+  int event_fd() const noexcept override { return link_.event_fd(); }
+  bool Arm() noexcept override { return link_.Arm(); }
+  void Disarm() noexcept override {}
+
+  size_t Poll(std::span<Arrival> out) noexcept override {
+    link_.Flush();
+    size_t count = 0;
+    FrameHeader frame;
+    const auto admit = [this](uint32_t slot) { return slots_.idle(slot) && !link_.sending(slot); };
+    const auto buffer = [this](uint32_t slot) { return memory_.request(slot); };
+    while (count < out.size() && link_.Receive(admit, buffer, frame)) {
+      CKV_CHECK(slots_.Arrive(frame.slot));  // admitted, and nothing came between
+      out[count++] = {frame.slot, frame.bytes};
+    }
+    return count;
+  }
+
+  std::span<const std::byte> request(uint32_t slot) const noexcept override {
+    CKV_CHECK(slot < shape().slot_count);
+    return memory_.request(slot);
+  }
+  std::span<std::byte> reply(uint32_t slot) noexcept override {
+    CKV_CHECK(slot < shape().slot_count);
+    return memory_.reply(slot);
+  }
+
+  absl::Status Post(uint32_t slot, uint32_t bytes) noexcept override {
+    CKV_CHECK(bytes <= shape().reply_bytes_max);
+    slots_.Post(slot);
+    if (!link_.status().ok()) return link_.status();
+    link_.Send(slot, memory_.reply(slot).first(bytes));
+    return link_.status();
+  }
+
+ private:
+  const LaneMemory memory_;
+  TcpLink link_;
+  HolderSlots slots_;
+};
+
+template <typename Interface, typename Implementation>
+absl::StatusOr<std::unique_ptr<Interface>> NewTcpLane(UniqueFd socket, const LaneShape& shape) {
+  UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll.valid()) return ErrnoStatus("epoll_create1");
+  CKV_ASSIGN_OR_RETURN(LaneMemory memory, LaneMemory::CreatePrivate(shape));
+  return std::make_unique<Implementation>(std::move(socket), std::move(epoll), std::move(memory));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RequestLane>> NewTcpRequestLane(UniqueFd socket,
+                                                               const LaneShape& shape) {
+  return NewTcpLane<RequestLane, TcpRequestLane>(std::move(socket), shape);
+}
+
+absl::StatusOr<std::unique_ptr<ServeLane>> NewTcpServeLane(UniqueFd socket,
+                                                           const LaneShape& shape) {
+  return NewTcpLane<ServeLane, TcpServeLane>(std::move(socket), shape);
+}
+
+}  // namespace ckv

@@ -1,0 +1,178 @@
+#include "transport/tcp_link.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+
+namespace ckv {
+
+TcpLink::TcpLink(UniqueFd socket, UniqueFd epoll, uint32_t slot_count, uint32_t in_bytes_max)
+    : socket_(std::move(socket)),
+      epoll_(std::move(epoll)),
+      slot_count_(slot_count),
+      in_bytes_max_(in_bytes_max) {
+  epoll_event event = {};
+  event.events = EPOLLIN | EPOLLRDHUP;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket_.get(), &event) != 0) {
+    Break(ErrnoStatus("epoll_ctl"));
+  }
+}
+
+void TcpLink::Break(absl::Status status) noexcept {
+  if (!status_.ok()) return;
+  status_ = std::move(status);
+  // The peer learns of it now, not when the owner gets round to destroying this end.
+  shutdown(socket_.get(), SHUT_RDWR);
+}
+
+bool TcpLink::Arm() noexcept {
+  if (!status_.ok()) return false;
+  const size_t staged = stage_end_ - stage_begin_;
+  if (in_frame_ ? staged > 0 || rest_.empty() : staged >= sizeof(FrameHeader)) return false;
+  const bool want_out = out_count_ > 0;
+  if (want_out != wants_out_) {
+    epoll_event event = {};
+    event.events = EPOLLIN | EPOLLRDHUP | (want_out ? EPOLLOUT : 0u);
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, socket_.get(), &event) != 0) {
+      Break(ErrnoStatus("epoll_ctl"));
+      return false;
+    }
+    wants_out_ = want_out;
+  }
+  return true;
+}
+
+void TcpLink::Send(uint32_t slot, std::span<const std::byte> payload) noexcept {
+  CKV_CHECK(out_count_ < slot_count_ && !sending_[slot]);
+  out_[(out_begin_ + out_count_) % kSlotCountMax] = {{slot, static_cast<uint32_t>(payload.size())},
+                                                     payload.data()};
+  sending_[slot] = true;
+  ++out_count_;
+  // Behind an unfinished frame: Poll goes on with it, and a call here would only fail again.
+  if (out_count_ == 1) Flush();
+}
+
+void TcpLink::Flush() noexcept {
+  while (out_count_ > 0 && status_.ok()) {
+    std::array<iovec, 2 * kFramesPerSend> parts;
+    size_t part_count = 0;
+    size_t skip = out_offset_;
+    const uint32_t frame_count = std::min<uint32_t>(out_count_, kFramesPerSend);
+    for (uint32_t i = 0; i < frame_count; ++i) {
+      Outgoing& frame = out_[(out_begin_ + i) % kSlotCountMax];
+      const size_t header_skip = std::min(skip, sizeof(FrameHeader));
+      skip -= header_skip;
+      if (header_skip < sizeof(FrameHeader)) {
+        parts[part_count++] = {reinterpret_cast<std::byte*>(&frame.header) + header_skip,
+                               sizeof(FrameHeader) - header_skip};
+      }
+      if (frame.header.bytes > skip) {
+        parts[part_count++] = {const_cast<std::byte*>(frame.payload) + skip,
+                               frame.header.bytes - skip};
+      }
+      skip = 0;
+    }
+    msghdr message = {};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = part_count;
+    const ssize_t sent = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0) {
+      TakeSent(static_cast<size_t>(sent));
+    } else if (errno == EAGAIN) {
+      return;
+    } else if (errno != EINTR) {
+      Break(absl::UnavailableError(ErrnoText("tcp send")));
+    }
+  }
+}
+
+void TcpLink::TakeSent(size_t bytes) noexcept {
+  out_offset_ += bytes;
+  while (out_count_ > 0) {
+    const FrameHeader& header = out_[out_begin_].header;
+    const size_t frame_bytes = sizeof(FrameHeader) + header.bytes;
+    if (out_offset_ < frame_bytes) return;
+    out_offset_ -= frame_bytes;
+    sending_[header.slot] = false;
+    out_begin_ = (out_begin_ + 1) % kSlotCountMax;
+    --out_count_;
+  }
+}
+
+bool TcpLink::Receive(Admit admit, Buffer buffer, FrameHeader& frame) noexcept {
+  while (status_.ok()) {
+    if (Parse(admit, buffer)) {
+      frame = frame_;
+      in_frame_ = false;
+      return true;
+    }
+    if (!status_.ok() || !Fill()) return false;
+  }
+  return false;
+}
+
+bool TcpLink::Parse(Admit admit, Buffer buffer) noexcept {
+  if (!in_frame_) {
+    if (stage_end_ - stage_begin_ < sizeof(FrameHeader)) return false;
+    std::memcpy(&frame_, stage_.data() + stage_begin_, sizeof(frame_));
+    stage_begin_ += sizeof(frame_);
+    if (frame_.slot >= slot_count_ || frame_.bytes > in_bytes_max_) {
+      Break(absl::InvalidArgumentError(
+          absl::StrFormat("the peer sent slot %d of %d, %d bytes of %d", frame_.slot, slot_count_,
+                          frame_.bytes, in_bytes_max_)));
+      return false;
+    }
+    if (!admit(frame_.slot)) {
+      Break(absl::InvalidArgumentError(
+          absl::StrFormat("the peer sent slot %d out of turn", frame_.slot)));
+      return false;
+    }
+    in_frame_ = true;
+    rest_ = buffer(frame_.slot).first(frame_.bytes);
+  }
+  const size_t bytes = std::min(rest_.size(), stage_end_ - stage_begin_);
+  if (bytes > 0) std::memcpy(rest_.data(), stage_.data() + stage_begin_, bytes);
+  stage_begin_ += bytes;
+  rest_ = rest_.subspan(bytes);
+  return rest_.empty();
+}
+
+// Reads once: the rest of the current frame into its slot, what follows into the stage. After Parse
+// the stage holds at most the start of a header.
+bool TcpLink::Fill() noexcept {
+  const size_t staged = stage_end_ - stage_begin_;
+  if (stage_begin_ > 0 && staged > 0) {
+    std::memmove(stage_.data(), stage_.data() + stage_begin_, staged);
+  }
+  stage_begin_ = 0;
+  stage_end_ = staged;
+  const size_t direct = in_frame_ ? rest_.size() : 0;
+  std::array<iovec, 2> parts;
+  size_t part_count = 0;
+  if (direct > 0) parts[part_count++] = {rest_.data(), direct};
+  parts[part_count++] = {stage_.data() + stage_end_, kStageBytes - stage_end_};
+  ssize_t got = 0;
+  do {
+    got = readv(socket_.get(), parts.data(), static_cast<int>(part_count));
+  } while (got < 0 && errno == EINTR);
+  if (got < 0 && errno == EAGAIN) return false;
+  if (got <= 0) {
+    Break(absl::UnavailableError(got == 0 ? "the peer has closed its end of the lane"
+                                          : ErrnoText("tcp receive")));
+    return false;
+  }
+  const size_t into_slot = std::min(direct, static_cast<size_t>(got));
+  rest_ = rest_.subspan(into_slot);
+  stage_end_ += static_cast<size_t>(got) - into_slot;
+  return true;
+}
+
+}  // namespace ckv

@@ -1,0 +1,96 @@
+// The byte stream of a tcp lane: frames out of slots and into slots, never blocking.
+//
+// A frame is {slot, bytes} and that many bytes. Sending gathers from the slots; what the kernel
+// does not take at once stays queued and goes on with the next Post or Poll. Receiving reads the
+// start of a frame through a small buffer, so that a small message costs one system call, and the
+// rest straight into the slot.
+
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "transport/fabric.h"
+#include "transport/socket.h"
+
+namespace ckv {
+
+struct FrameHeader {
+  uint32_t slot = 0;
+  uint32_t bytes = 0;
+};
+static_assert(sizeof(FrameHeader) == 8);
+
+// Belongs to the lane's thread.
+class TcpLink {
+ public:
+  using Buffer = absl::FunctionRef<std::span<std::byte>(uint32_t slot)>;
+  using Admit = absl::FunctionRef<bool(uint32_t slot)>;
+
+  // `socket` is connected and non-blocking; `epoll` is empty.
+  TcpLink(UniqueFd socket, UniqueFd epoll, uint32_t slot_count, uint32_t in_bytes_max);
+
+  const absl::Status& status() const noexcept { return status_; }
+  // Once down the link stays down, with the first reason.
+  void Break(absl::Status status) noexcept;
+
+  // Readable when the socket is, and while something waits to be sent when it can be.
+  int event_fd() const noexcept { return epoll_.get(); }
+  // False if a frame can be had without the kernel, or the link is down.
+  bool Arm() noexcept;
+
+  // Sends `payload` as the frame of `slot`; borrowed until !sending(slot).
+  void Send(uint32_t slot, std::span<const std::byte> payload) noexcept;
+  bool sending(uint32_t slot) const noexcept { return sending_[slot]; }
+  // Goes on with what is queued.
+  void Flush() noexcept;
+
+  // The next whole frame. Before the first byte of a frame is written, `admit` says whether the
+  // peer may fill that slot now (its number is in range); if not the link breaks. `buffer` says
+  // where a slot's bytes go.
+  bool Receive(Admit admit, Buffer buffer, FrameHeader& frame) noexcept;
+
+ private:
+  // One page: a one-row request or reply (1,200 bytes) and its neighbour fit, and of a large
+  // message so little is copied twice that it does not show.
+  static constexpr size_t kStageBytes = 4096;
+  static constexpr size_t kFramesPerSend = 16;
+
+  struct Outgoing {
+    FrameHeader header;
+    const std::byte* payload = nullptr;
+  };
+
+  bool Parse(Admit admit, Buffer buffer) noexcept;
+  bool Fill() noexcept;
+  void TakeSent(size_t bytes) noexcept;
+
+  UniqueFd socket_;
+  UniqueFd epoll_;
+  const uint32_t slot_count_;
+  const uint32_t in_bytes_max_;
+  absl::Status status_;
+  bool wants_out_ = false;
+
+  // Queue of frames: at most one a slot. The first one is sent up to out_offset_.
+  std::array<Outgoing, kSlotCountMax> out_;
+  std::array<bool, kSlotCountMax> sending_{};
+  uint32_t out_begin_ = 0;
+  uint32_t out_count_ = 0;
+  size_t out_offset_ = 0;
+
+  // Bytes read and not yet looked at: stage_[stage_begin_, stage_end_).
+  std::array<std::byte, kStageBytes> stage_;
+  size_t stage_begin_ = 0;
+  size_t stage_end_ = 0;
+  // The frame being received, and where its rest goes.
+  bool in_frame_ = false;
+  FrameHeader frame_;
+  std::span<std::byte> rest_;
+};
+
+}  // namespace ckv

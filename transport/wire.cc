@@ -1,0 +1,352 @@
+#include "transport/wire.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <string>
+
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+
+namespace ckv {
+namespace {
+
+constexpr size_t kHeaderBytes = 64;
+constexpr size_t kCheckedBytes = kHeaderBytes - sizeof(uint32_t);  // all but the checksum
+constexpr size_t kSaturated = std::numeric_limits<size_t>::max();
+
+size_t SaturatingAdd(size_t a, size_t b) { return a > kSaturated - b ? kSaturated : a + b; }
+
+size_t SaturatingMultiply(size_t a, size_t b) {
+  size_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? kSaturated : product;
+}
+
+size_t RoundUp(size_t bytes, size_t multiple) {
+  const size_t rounded = SaturatingAdd(bytes, multiple - 1);
+  return rounded == kSaturated ? kSaturated : rounded & ~(multiple - 1);
+}
+
+uint32_t Checksum(const void* data, size_t bytes) {
+  return static_cast<uint32_t>(XXH3_64bits(data, bytes));
+}
+
+bool KnownKind(WireKind kind) {
+  return kind == WireKind::kProbe || kind == WireKind::kAttend || kind == WireKind::kFetch;
+}
+
+template <typename Header>
+void Encode(Header header, std::span<std::byte> slot) {
+  static_assert(sizeof(Header) == kHeaderBytes);
+  CKV_CHECK(slot.size() >= kHeaderBytes);
+  header.checksum = Checksum(&header, kCheckedBytes);
+  std::memcpy(slot.data(), &header, kHeaderBytes);
+}
+
+// What both headers have in common. The version is judged before the checksum: another version may
+// keep its checksum elsewhere.
+template <typename Header>
+absl::StatusOr<Header> DecodeCommon(const char* what, uint32_t magic,
+                                    std::span<const std::byte> slot) {
+  if (slot.size() < kHeaderBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %d bytes, need %d", what, slot.size(), kHeaderBytes));
+  }
+  Header header;
+  std::memcpy(&header, slot.data(), kHeaderBytes);
+  if (header.magic != magic) {
+    return absl::InvalidArgumentError(absl::StrFormat("%s: magic 0x%08x", what, header.magic));
+  }
+  if (header.version != kWireVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("%s: wire version %d, speak %d", what, header.version, kWireVersion));
+  }
+  if (header.checksum != Checksum(&header, kCheckedBytes)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: checksum 0x%08x does not match", what, header.checksum));
+  }
+  if (!KnownKind(header.kind)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: kind %d", what, static_cast<int>(header.kind)));
+  }
+  if ((header.flags & ~kFlagsKnown) != 0) {
+    return absl::InvalidArgumentError(absl::StrFormat("%s: flags 0x%02x", what, header.flags));
+  }
+  if (header.body_bytes != slot.size() - kHeaderBytes) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: body of %d bytes, %d came", what, header.body_bytes, slot.size() - kHeaderBytes));
+  }
+  return header;
+}
+
+absl::Status CheckAttendCounts(const RequestHeader& header) {
+  if (header.row_count == 0 || header.row_count > kQueryRowCountMax) {
+    return absl::InvalidArgumentError(absl::StrFormat("request: %d query rows, must be 1 to %d",
+                                                      header.row_count, kQueryRowCountMax));
+  }
+  if (header.copy_count == 0 || header.copy_count > kCopyCountMax) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "request: %d copies of the rows, must be 1 to %d", header.copy_count, kCopyCountMax));
+  }
+  if (header.piece_count == 0 || header.piece_count > kPieceCountMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("request: %d pieces, must be 1 to %d", header.piece_count, kPieceCountMax));
+  }
+  if (header.index_count > kIndexCountMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("request: %d indices, limit %d", header.index_count, kIndexCountMax));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPiece(const RequestHeader& header, uint32_t ordinal, const PieceEntry& piece) {
+  if ((piece.reserved[0] | piece.reserved[1] | piece.reserved[2]) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("piece %d: reserved fields are not zero", ordinal));
+  }
+  if (piece.copy >= header.copy_count) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("piece %d: copy %d of %d", ordinal, piece.copy, header.copy_count));
+  }
+  if (piece.group_rows == 0 || piece.group_rows > header.row_count) {
+    return absl::InvalidArgumentError(absl::StrFormat("piece %d: groups of %d rows, %d rows came",
+                                                      ordinal, piece.group_rows, header.row_count));
+  }
+  if (piece.index_begin == kDense) {
+    if (piece.k == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrFormat("piece %d: dense with k %d", ordinal, piece.k));
+  }
+  // At most 4096 groups x 2^32: no overflow in 64 bits.
+  const uint64_t group_count = (header.row_count + piece.group_rows - 1) / piece.group_rows;
+  if (piece.index_begin + group_count * piece.k > header.index_count) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("piece %d: indices from %d, %d groups of %d, %d came", ordinal,
+                        piece.index_begin, group_count, piece.k, header.index_count));
+  }
+  return absl::OkStatus();
+}
+
+// A peer's text goes into our log: one line, nothing that moves a terminal's cursor.
+std::string SafeText(std::span<const std::byte> bytes) {
+  std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  for (char& c : text) {
+    const auto value = static_cast<unsigned char>(c);
+    if (value < 0x20 || value == 0x7f) c = '?';
+  }
+  return text;
+}
+
+}  // namespace
+
+AttendLayout LayOutAttend(uint32_t piece_count, uint32_t copy_count, uint32_t row_count,
+                          uint32_t index_count, uint32_t d_qk) {
+  AttendLayout layout;
+  layout.pieces = kHeaderBytes;
+  layout.rows = RoundUp(layout.pieces + size_t{piece_count} * sizeof(PieceEntry), 64);
+  const size_t row_values = SaturatingMultiply(size_t{copy_count} * row_count, d_qk);
+  layout.indices =
+      RoundUp(SaturatingAdd(layout.rows, SaturatingMultiply(row_values, sizeof(uint16_t))), 64);
+  layout.total_bytes = SaturatingAdd(layout.indices, size_t{index_count} * sizeof(int32_t));
+  return layout;
+}
+
+PartialLayout LayOutPartial(uint32_t row_count, uint32_t d_v, bool f32) {
+  PartialLayout layout;
+  const size_t values = size_t{row_count} * d_v;
+  layout.m = RoundUp(SaturatingMultiply(values, f32 ? 4 : 2), 4);
+  layout.l = SaturatingAdd(layout.m, size_t{row_count} * sizeof(float));
+  layout.total_bytes = SaturatingAdd(layout.l, size_t{row_count} * sizeof(float));
+  return layout;
+}
+
+void EncodeHeader(RequestHeader header, std::span<std::byte> slot) { Encode(header, slot); }
+void EncodeHeader(ReplyHeader header, std::span<std::byte> slot) { Encode(header, slot); }
+
+absl::StatusOr<RequestHeader> DecodeRequestHeader(std::span<const std::byte> slot) {
+  CKV_ASSIGN_OR_RETURN(const RequestHeader header,
+                       DecodeCommon<RequestHeader>("request", kRequestMagic, slot));
+  if (header.reserved != 0) {
+    return absl::InvalidArgumentError("request: reserved field is not zero");
+  }
+  if (header.kind == WireKind::kAttend) {
+    CKV_RETURN_IF_ERROR(CheckAttendCounts(header));
+    return header;
+  }
+  if ((header.flags | header.row_count | header.layer | header.copy_count | header.piece_count |
+       header.index_count) != 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "request: kind %d has no counts, layer or flags", static_cast<int>(header.kind)));
+  }
+  if (header.kind == WireKind::kFetch && header.body_bytes != sizeof(FetchEntry)) {
+    return absl::InvalidArgumentError(absl::StrFormat("fetch: body of %d bytes, must be %d",
+                                                      header.body_bytes, sizeof(FetchEntry)));
+  }
+  return header;
+}
+
+absl::StatusOr<ReplyHeader> DecodeReplyHeader(std::span<const std::byte> slot) {
+  CKV_ASSIGN_OR_RETURN(const ReplyHeader header,
+                       DecodeCommon<ReplyHeader>("reply", kReplyMagic, slot));
+  if (header.code > static_cast<uint32_t>(absl::StatusCode::kUnauthenticated)) {
+    return absl::InvalidArgumentError(absl::StrFormat("reply: status code %d", header.code));
+  }
+  if (header.code != 0 && header.body_bytes > kErrorTextBytesMax) {
+    return absl::InvalidArgumentError(absl::StrFormat("reply: error text of %d bytes, limit %d",
+                                                      header.body_bytes, kErrorTextBytesMax));
+  }
+  if (header.row_count > kQueryRowCountMax || header.partial_count > kPieceCountMax) {
+    return absl::InvalidArgumentError(absl::StrFormat("reply: %d partials of %d rows, limit %d, %d",
+                                                      header.partial_count, header.row_count,
+                                                      kPieceCountMax, kQueryRowCountMax));
+  }
+  return header;
+}
+
+absl::Status DecodeAttendRequest(const RequestHeader& header, std::span<const std::byte> slot,
+                                 const Geometry& geometry, AttendRequest& out) {
+  if (header.kind != WireKind::kAttend) {
+    return absl::InvalidArgumentError("request: not an attend");
+  }
+  CKV_RETURN_IF_ERROR(CheckAttendCounts(header));
+  if (header.layer >= geometry.layers) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("attend: layer %d of %d", header.layer, geometry.layers));
+  }
+  const AttendLayout layout = LayOutAttend(header.piece_count, header.copy_count, header.row_count,
+                                           header.index_count, geometry.d_qk);
+  if (layout.total_bytes != slot.size() || header.body_bytes != slot.size() - kHeaderBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("attend: %d pieces, %d x %d rows of %d, %d indices are %d bytes, %d came",
+                        header.piece_count, header.copy_count, header.row_count, geometry.d_qk,
+                        header.index_count, layout.total_bytes, slot.size()));
+  }
+  CKV_CHECK(reinterpret_cast<uintptr_t>(slot.data()) % alignof(int32_t) == 0);
+  out.header = header;
+  out.pieces.resize(header.piece_count);
+  std::memcpy(out.pieces.data(), slot.data() + layout.pieces,
+              header.piece_count * sizeof(PieceEntry));
+  for (uint32_t i = 0; i < header.piece_count; ++i) {
+    CKV_RETURN_IF_ERROR(CheckPiece(header, i, out.pieces[i]));
+  }
+  out.rows = reinterpret_cast<const uint16_t*>(slot.data() + layout.rows);
+  out.indices = {reinterpret_cast<const int32_t*>(slot.data() + layout.indices),
+                 header.index_count};
+  return absl::OkStatus();
+}
+
+absl::StatusOr<FetchEntry> DecodeFetchRequest(const RequestHeader& header,
+                                              std::span<const std::byte> slot) {
+  if (header.kind != WireKind::kFetch || slot.size() != kHeaderBytes + sizeof(FetchEntry)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("request of %d bytes: not a fetch", slot.size()));
+  }
+  FetchEntry entry;
+  std::memcpy(&entry, slot.data() + kHeaderBytes, sizeof(entry));
+  if ((entry.reserved[0] | entry.reserved[1] | entry.reserved[2]) != 0) {
+    return absl::InvalidArgumentError("fetch: reserved fields are not zero");
+  }
+  if (uint64_t{entry.layer_begin} + entry.layer_count > kLayerCountMax) {
+    return absl::InvalidArgumentError(absl::StrFormat("fetch: %d layers from %d, limit %d",
+                                                      entry.layer_count, entry.layer_begin,
+                                                      kLayerCountMax));
+  }
+  if (entry.token_count > std::numeric_limits<uint32_t>::max() - entry.token_begin) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("fetch: %d tokens from %d wrap", entry.token_count, entry.token_begin));
+  }
+  return entry;
+}
+
+absl::Status CheckReply(const ReplyHeader& header, std::span<const std::byte> slot,
+                        const ExpectedReply& expected) {
+  if (slot.size() < kHeaderBytes || header.body_bytes != slot.size() - kHeaderBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("reply: body of %d bytes in a slot of %d", header.body_bytes, slot.size()));
+  }
+  if (header.request_id != expected.request_id || header.kind != expected.kind ||
+      header.flags != expected.flags) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("reply to request %d, kind %d, flags 0x%02x; asked %d, %d, 0x%02x",
+                        header.request_id, static_cast<int>(header.kind), header.flags,
+                        expected.request_id, static_cast<int>(expected.kind), expected.flags));
+  }
+  const std::span<const std::byte> body = slot.subspan(kHeaderBytes);
+  if (header.code != 0) {
+    const std::string text =
+        SafeText(body.first(std::min<size_t>(body.size(), kErrorTextBytesMax)));
+    return absl::Status(static_cast<absl::StatusCode>(header.code), text);
+  }
+  if (header.row_count != expected.row_count || header.partial_count != expected.partial_count) {
+    return absl::InvalidArgumentError(absl::StrFormat("reply: %d partials of %d rows, asked %d, %d",
+                                                      header.partial_count, header.row_count,
+                                                      expected.partial_count, expected.row_count));
+  }
+  size_t body_bytes = body.size();  // of a probe: any
+  if (expected.kind == WireKind::kAttend) {
+    const bool f32 = (expected.flags & kFlagPartialF32) != 0;
+    body_bytes = SaturatingMultiply(
+        expected.partial_count, LayOutPartial(expected.row_count, expected.d_v, f32).total_bytes);
+  } else if (expected.kind == WireKind::kFetch) {
+    body_bytes = expected.fetch_bytes;
+  }
+  if (body.size() != body_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("reply: body of %d bytes, asked for %d", body.size(), body_bytes));
+  }
+  if (expected.kind != WireKind::kFetch) {
+    if (header.body_checksum == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError("reply: body checksum on what is no fetch");
+  }
+  const uint32_t checksum = BodyChecksum(body);
+  if (header.body_checksum != checksum) {
+    return absl::DataLossError(absl::StrFormat("reply: body checksum 0x%08x, the bytes give 0x%08x",
+                                               header.body_checksum, checksum));
+  }
+  return absl::OkStatus();
+}
+
+uint32_t BodyChecksum(std::span<const std::byte> body) {
+  return Checksum(body.data(), body.size());
+}
+
+uint32_t EncodeErrorReply(const RequestHeader& request, const absl::Status& status,
+                          uint32_t retry_after_us, std::span<std::byte> slot) {
+  CKV_CHECK(!status.ok() && slot.size() >= kHeaderBytes);
+  const std::string text(status.message());
+  size_t bytes = std::min({text.size(), size_t{kErrorTextBytesMax}, slot.size() - kHeaderBytes});
+  // A cut in the middle of a UTF-8 character drops that character.
+  if (bytes < text.size()) {
+    while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xc0) == 0x80) --bytes;
+  }
+  ReplyHeader header;
+  header.kind = request.kind;
+  header.flags = request.flags;
+  header.request_id = request.request_id;
+  header.epoch = request.epoch;
+  header.code = static_cast<uint32_t>(status.code());
+  header.body_bytes = static_cast<uint32_t>(bytes);
+  header.retry_after_us = retry_after_us;
+  EncodeHeader(header, slot);
+  std::memcpy(slot.data() + kHeaderBytes, text.data(), bytes);
+  return static_cast<uint32_t>(kHeaderBytes + bytes);
+}
+
+uint32_t EncodeProbeReply(const RequestHeader& request, std::span<const std::byte> request_slot,
+                          std::span<std::byte> slot) {
+  CKV_CHECK(request.kind == WireKind::kProbe && request_slot.size() >= kHeaderBytes &&
+            slot.size() >= kHeaderBytes);
+  const size_t bytes = std::min(request_slot.size(), slot.size()) - kHeaderBytes;
+  ReplyHeader header;
+  header.kind = WireKind::kProbe;
+  header.request_id = request.request_id;
+  header.epoch = request.epoch;
+  header.body_bytes = static_cast<uint32_t>(bytes);
+  EncodeHeader(header, slot);
+  std::memcpy(slot.data() + kHeaderBytes, request_slot.data() + kHeaderBytes, bytes);
+  return static_cast<uint32_t>(kHeaderBytes + bytes);
+}
+
+}  // namespace ckv
