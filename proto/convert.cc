@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_format.h"
 #include "proto/status.h"
 
@@ -37,6 +38,9 @@ absl::StatusOr<RopeStyle> StyleFrom(v1::RopeStyle style) {
 bool IsAddress(std::string_view address) {
   const size_t colon = address.rfind(':');
   if (colon == std::string_view::npos || colon == 0 || address.size() > 256) return false;
+  for (const char c : address) {
+    if (c <= ' ' || c > '~') return false;
+  }
   const std::string_view port = address.substr(colon + 1);
   if (port.empty() || port.size() > 5) return false;
   uint32_t value = 0;
@@ -170,6 +174,7 @@ absl::StatusOr<Member> FromProto(const v1::Member& message) {
   if (message.id().empty() || message.id().size() > kCorpusNameBytesMax) {
     return absl::InvalidArgumentError("member: the id must have 1 to 128 characters");
   }
+  CKV_RETURN_IF_ERROR(ValidateName("member: id", message.id()));
   member.id.name = message.id();
   switch (message.role()) {
     case v1::MEMBER_ROLE_HOLDER:
@@ -182,8 +187,9 @@ absl::StatusOr<Member> FromProto(const v1::Member& message) {
       return absl::InvalidArgumentError("member: role: unknown");
   }
   if (!IsAddress(message.control_address())) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "member: control_address: '%s' is not host:port", message.control_address()));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("member: control_address: '%s' is not host:port",
+                        absl::CHexEscape(message.control_address().substr(0, 64))));
   }
   member.control_address = message.control_address();
   member.epoch.value = message.epoch();

@@ -27,7 +27,8 @@ absl::StatusOr<Corpus> FromProto(const v1::Corpus& message);
 absl::StatusOr<ChunkPlacement> FromProto(const v1::ChunkPlacement& message);
 
 v1::Member ToProto(const Member& member);
-//   InvalidArgument     no id, no role, or an address that is not host:port.
+//   InvalidArgument     no id or one that ValidateName refuses, no role, or an address
+//                       that is not host:port.
 absl::StatusOr<Member> FromProto(const v1::Member& message);
 
 // i32 arrays travel as little-endian bytes.

@@ -14,20 +14,6 @@ bool IsNameCharacter(char c) {
          c == '_' || c == '.';
 }
 
-absl::Status ValidateName(std::string_view field, std::string_view name) {
-  if (name.size() > kCorpusNameBytesMax) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s: %d characters, limit %d", field, name.size(), kCorpusNameBytesMax));
-  }
-  for (const char c : name) {
-    if (!IsNameCharacter(c)) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("%s: only letters, digits, '-', '_' and '.' are allowed", field));
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status ValidateChunk(const ChunkPlacement& chunk, size_t ordinal) {
   const auto error = [ordinal](std::string_view what) {
     return absl::InvalidArgumentError(absl::StrFormat("corpus: chunk %d: %s", ordinal, what));
@@ -47,6 +33,20 @@ absl::Status ValidateChunk(const ChunkPlacement& chunk, size_t ordinal) {
 }
 
 }  // namespace
+
+absl::Status ValidateName(std::string_view field, std::string_view name) {
+  if (name.size() > kCorpusNameBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %d characters, limit %d", field, name.size(), kCorpusNameBytesMax));
+  }
+  for (const char c : name) {
+    if (!IsNameCharacter(c)) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: only letters, digits, '-', '_' and '.' are allowed", field));
+    }
+  }
+  return absl::OkStatus();
+}
 
 uint64_t Corpus::token_count() const {
   uint64_t count = 0;

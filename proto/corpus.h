@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -42,6 +43,11 @@ struct Corpus {
   uint64_t token_count() const;
   friend bool operator==(const Corpus&, const Corpus&) = default;
 };
+
+// The syntax of corpora, tenants and members: letters, digits, '-', '_' and '.', at most
+// kCorpusNameBytesMax. An empty name passes: where it is not allowed, the caller says so.
+//   InvalidArgument     begins with `field`.
+absl::Status ValidateName(std::string_view field, std::string_view name);
 
 // Name syntax, counts, geometry, every chunk's holders; no chunk twice, since merging is not
 // idempotent (I1).

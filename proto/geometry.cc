@@ -50,7 +50,7 @@ absl::Status ValidateYarn(const YarnParams& yarn) {
   return absl::OkStatus();
 }
 
-absl::Status ValidateName(std::string_view field, std::string_view name) {
+absl::Status ValidateText(std::string_view field, std::string_view name) {
   if (name.size() > kModelNameBytesMax) {
     return Refuse(field, absl::StrFormat("more than %d characters", kModelNameBytesMax));
   }
@@ -121,8 +121,8 @@ std::string Geometry::ToString() const {
 
 absl::Status ValidateGeometry(const Geometry& g) {
   if (g.model.empty()) return Refuse("model", "must have at least 1 character");
-  CKV_RETURN_IF_ERROR(ValidateName("model", g.model));
-  CKV_RETURN_IF_ERROR(ValidateName("revision", g.revision));
+  CKV_RETURN_IF_ERROR(ValidateText("model", g.model));
+  CKV_RETURN_IF_ERROR(ValidateText("revision", g.revision));
   CKV_RETURN_IF_ERROR(ValidateWidths(g));
   if (g.dtype == RowDtype::kFp8DsMla) {
     if (g.d_v % kFp8ScaleGroup != 0 || g.d_v + g.d_rope != g.d_qk) {
@@ -159,7 +159,11 @@ ChunkId ModelFingerprint(const Geometry& g) {
 std::string DescribeDifference(const Geometry& here, const Geometry& there) {
   std::vector<std::string> parts;
   const auto number = [&parts](const char* field, double a, double b) {
-    if (a != b) parts.push_back(absl::StrFormat("%s: %.9g here, %.9g there", field, a, b));
+    if (a == b) return;
+    // 9 digits tell two floats apart, 17 two doubles: as short as shows the difference.
+    const bool short_form = absl::StrFormat("%.9g", a) != absl::StrFormat("%.9g", b);
+    const int digits = short_form ? 9 : 17;
+    parts.push_back(absl::StrFormat("%s: %.*g here, %.*g there", field, digits, a, digits, b));
   };
   const auto text = [&parts](const char* field, const std::string& a, const std::string& b) {
     if (a != b) parts.push_back(absl::StrFormat("%s: '%s' here, '%s' there", field, a, b));

@@ -1,0 +1,91 @@
+#include "proto/corpus.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+namespace ckv {
+namespace {
+
+Corpus Good(size_t chunk_count = 3) {
+  Corpus corpus;
+  corpus.name = "gpl-3.0_text";
+  corpus.geometry = *NamedGeometry("deepseek-v2-lite");
+  for (size_t i = 0; i < chunk_count; ++i) {
+    ChunkPlacement chunk;
+    chunk.id.bytes[0] = static_cast<uint8_t>(i + 1);
+    chunk.id.bytes[1] = static_cast<uint8_t>(i >> 8);
+    chunk.token_count = 10;
+    chunk.position = 10 * i;
+    chunk.holders = {{"a"}, {"b"}};
+    corpus.chunks.push_back(chunk);
+  }
+  return corpus;
+}
+
+TEST(Corpus, CountsItsTokens) {
+  EXPECT_EQ(Good(0).token_count(), 0u);
+  Corpus corpus = Good(2);
+  corpus.chunks[0].token_count = UINT32_MAX;  // the sum is wider than the parts
+  EXPECT_EQ(corpus.token_count(), uint64_t{UINT32_MAX} + 10);
+}
+
+TEST(ValidateCorpus, AcceptsTheLimitsThemselves) {
+  EXPECT_TRUE(ValidateCorpus(Good(0)).ok());
+  Corpus corpus = Good();
+  corpus.name = std::string(kCorpusNameBytesMax, 'Z');
+  corpus.tenant = "tenant-1";
+  corpus.chunks[0].token_count = 0;
+  corpus.chunks[1].token_count = kChunkTokenCountMax;
+  corpus.chunks[1].position = kPositionMax;
+  corpus.chunks[2].holders.clear();
+  for (uint32_t i = 0; i < kReplicaCountMax; ++i) {
+    corpus.chunks[2].holders.push_back({std::to_string(i)});
+  }
+  EXPECT_TRUE(ValidateCorpus(corpus).ok()) << ValidateCorpus(corpus);
+}
+
+TEST(ValidateCorpus, NamesWhatIsWrong) {
+  struct Case {
+    const char* error;
+    std::function<void(Corpus&)> change;
+  };
+  const Case cases[] = {
+      {"no name", [](Corpus& c) { c.name = ""; }},
+      {"corpus: name: 129 characters", [](Corpus& c) { c.name = std::string(129, 'a'); }},
+      {"corpus: name: only letters", [](Corpus& c) { c.name = "a/b"; }},
+      {"corpus: name: only letters", [](Corpus& c) { c.name = std::string("a\0b", 3); }},
+      {"corpus: tenant: only letters", [](Corpus& c) { c.tenant = "a b"; }},
+      {"geometry: layers", [](Corpus& c) { c.geometry.layers = 0; }},
+      {"chunk 1: the zero id", [](Corpus& c) { c.chunks[1].id = ChunkId(); }},
+      {"chunk 2: too many tokens",
+       [](Corpus& c) { c.chunks[2].token_count = kChunkTokenCountMax + 1; }},
+      {"chunk 0: position", [](Corpus& c) { c.chunks[0].position = kPositionMax + 1; }},
+      {"chunk 1: no holder", [](Corpus& c) { c.chunks[1].holders.clear(); }},
+      {"chunk 1: too many holders",
+       [](Corpus& c) { c.chunks[1].holders.resize(kReplicaCountMax + 1); }},
+      {"chunk 1: a holder without a name", [](Corpus& c) { c.chunks[1].holders[1].name = ""; }},
+      {"corpus: holder: only", [](Corpus& c) { c.chunks[1].holders[1].name = "a b"; }},
+      {"chunk 1: a holder twice", [](Corpus& c) { c.chunks[1].holders[1].name = "a"; }},
+      {"chunk 2: 010000000000 is in it already",
+       [](Corpus& c) { c.chunks[2].id = c.chunks[0].id; }},
+  };
+  for (const Case& c : cases) {
+    Corpus corpus = Good();
+    c.change(corpus);
+    const absl::Status status = ValidateCorpus(corpus);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.error;
+    EXPECT_NE(std::string(status.message()).find(c.error), std::string::npos)
+        << c.error << ": " << status;
+  }
+}
+
+TEST(ValidateCorpus, RefusesTooManyChunksBeforeLookingAtThem) {
+  Corpus corpus = Good(0);
+  corpus.chunks.resize(kCorpusChunkCountMax + 1);
+  const absl::Status status = ValidateCorpus(corpus);
+  EXPECT_NE(std::string(status.message()).find("1048577 chunks"), std::string::npos) << status;
+}
+
+}  // namespace
+}  // namespace ckv
