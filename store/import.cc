@@ -77,7 +77,7 @@ absl::StatusOr<RopeParams> ReadRope(const Metadata& metadata, uint32_t d_rope) {
 std::string ShapeText(const TensorView& tensor) {
   std::string text = absl::StrFormat("%s [", TensorDtypeName(tensor.dtype));
   for (size_t i = 0; i < tensor.shape.size(); ++i) {
-    text += absl::StrFormat(i == 0 ? "%d" : ", %d", tensor.shape[i]);
+    text += (i == 0 ? "" : ", ") + std::to_string(tensor.shape[i]);
   }
   return text + "]";
 }
