@@ -1,0 +1,386 @@
+// A batch without a dispatcher around it: the test decides what has arrived when, so what shares a
+// batch, and the time, are known.
+
+#include "server/batch.h"
+
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "proto/clock.h"
+#include "store/arena.h"
+#include "tests/server/raw_client.h"
+#include "tests/server/test_corpus.h"
+
+// Counts what this thread allocates. The sanitizers have an allocator of their own.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kCountsAllocations = false;
+thread_local uint64_t allocation_count = 0;
+#else
+constexpr bool kCountsAllocations = true;
+thread_local uint64_t allocation_count = 0;
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  ++allocation_count;
+  void* memory = std::malloc(bytes == 0 ? 1 : bytes);
+  if (memory == nullptr) std::abort();
+  return memory;
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+#endif
+
+namespace ckv {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using test::RawAttend;
+using test::RawPartial;
+using test::RawReply;
+
+constexpr Epoch kEpoch = {5};
+constexpr uint32_t kRequestCountMax = 16;
+
+class BatchTest : public testing::Test {
+ protected:
+  // Both ends of one lane, and the session it belongs to.
+  struct Peer {
+    Session* session = nullptr;
+    std::unique_ptr<RequestLane> request;
+    std::unique_ptr<ServeLane> serve;
+    std::vector<uint32_t> handles;
+  };
+
+  void SetUp() override {
+    auto arena = Arena::Create(64u << 20);
+    ASSERT_TRUE(arena.ok());
+    arena_ = *std::move(arena);
+    table_ = std::make_unique<ChunkTable>(arena_.get(), 1024);
+    auto listener = fabric_->Listen({});
+    ASSERT_TRUE(listener.ok());
+    listener_ = *std::move(listener);
+    lease_.Grant(kEpoch, clock_.Now() + seconds(3600));
+    batch_ = std::make_unique<Batch>(kRequestCountMax, /*thread_count=*/1, &clock_, table_.get(),
+                                     &lease_, &counters_);
+  }
+
+  Peer Connect(const test::TestCorpus& corpus, const LaneShape& shape) {
+    SessionOffer offer;
+    offer.geometry = corpus.geometry;
+    offer.shape = shape;
+    const auto opened = sessions_.Open(offer, 1, kEpoch, kInstantMax);
+    const auto dialer = fabric_->Dial(shape);
+    const auto answer = listener_->Invite((*dialer)->offer(), shape,
+                                          SessionTable::LaneTag(*opened, 0), kInstantMax);
+    Peer peer;
+    peer.request = *(*dialer)->Connect(*answer, kInstantMax);
+    std::optional<AcceptedLane> accepted = listener_->Accept();
+    CKV_CHECK(accepted.has_value());
+    peer.session = sessions_.Adopt(accepted->tag);
+    peer.serve = std::move(accepted->lane);
+    std::vector<SessionTable::Found> found;
+    for (const test::TestChunk& chunk : corpus.chunks) {
+      found.push_back({chunk.info.id, *table_->Find(chunk.info.id, corpus.geometry)});
+    }
+    const auto handles = sessions_.AssignHandles(opened->id, found);
+    for (const ChunkHandle handle : *handles) peer.handles.push_back(handle.value);
+    return peer;
+  }
+
+  RequestHeader Header(const Peer& peer) {
+    RequestHeader header;
+    header.request_id = ++last_request_id_;
+    header.epoch = kEpoch.value;
+    header.session = peer.session->id.value;
+    header.deadline_us = 1'000'000;
+    return header;
+  }
+
+  uint64_t Post(Peer& peer, const RawAttend& attend) {
+    const RequestHeader header = Header(peer);
+    const uint32_t slot = *peer.request->Acquire();
+    const uint32_t bytes = test::EncodeAttend(attend, peer.session->geometry.d_qk, header,
+                                              peer.request->request(slot));
+    CKV_CHECK(peer.request->Post(slot, bytes).ok());
+    return header.request_id;
+  }
+  uint64_t PostProbe(Peer& peer) {
+    const RequestHeader header = Header(peer);
+    const uint32_t slot = *peer.request->Acquire();
+    EncodeHeader(header, peer.request->request(slot));
+    CKV_CHECK(peer.request->Post(slot, sizeof(header)).ok());
+    return header.request_id;
+  }
+
+  // The next request that has arrived, as the dispatcher would hand it to the batch.
+  ReadyRequest Take(Peer& peer) {
+    Arrival arrival;
+    CKV_CHECK(peer.serve->Poll({&arrival, 1}) == 1);
+    return {.lane = peer.serve.get(),
+            .session = peer.session,
+            .slot = arrival.slot,
+            .bytes = arrival.bytes,
+            .arrived = clock_.Now(),
+            .refused = false};
+  }
+
+  RawReply Reply(Peer& peer) {
+    Completion completion;
+    CKV_CHECK(peer.request->Poll({&completion, 1}) == 1);
+    RawReply reply = test::CopyReply(*peer.request, completion);
+    peer.request->Release(completion.slot);
+    return reply;
+  }
+
+  ManualClock clock_;
+  std::unique_ptr<Fabric> fabric_ = NewLoopbackFabric(&clock_);
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<ChunkTable> table_;
+  SessionTable sessions_{16, uint64_t{1} << 32};
+  std::unique_ptr<Listener> listener_;
+  LeaseGate lease_;
+  ServeCounters counters_;
+  std::unique_ptr<Batch> batch_;
+  uint64_t last_request_id_ = 0;
+};
+
+constexpr LaneShape kShape = {
+    .slot_count = 16, .request_bytes_max = 1u << 18, .reply_bytes_max = 1u << 18};
+
+// Requests of every kind: dense and selected, one chunk and several, merged here and not, bf16 and
+// f32, one and several position offsets, all layers.
+std::vector<RawAttend> Mixture(const Geometry& geometry, const std::vector<uint32_t>& handles,
+                               uint32_t seed) {
+  std::mt19937 rng(seed);
+  std::vector<RawAttend> requests;
+  for (uint32_t i = 0; i < 12; ++i) {
+    RawAttend attend;
+    attend.layer = i % geometry.layers;
+    attend.row_count = 1 + rng() % 20;
+    attend.flags =
+        static_cast<uint8_t>((i % 2 == 0 ? kFlagPartialF32 : 0) | (i % 3 == 0 ? kFlagPerPiece : 0));
+    const uint32_t copies = 1 + i % 2;
+    attend.rows = test::RandomBf16(size_t{copies} * attend.row_count * geometry.d_qk, rng, 2);
+    const size_t piece_count = 1 + rng() % handles.size();
+    for (size_t p = 0; p < piece_count; ++p) {
+      test::RawPiece piece = {.handle = handles[p], .copy = static_cast<uint32_t>(p) % copies};
+      if (rng() % 3 == 0) {
+        piece.k = 1 + rng() % 8;
+        piece.group_rows = 1 + rng() % attend.row_count;
+        const size_t groups = (attend.row_count + piece.group_rows - 1) / piece.group_rows;
+        piece.indices.emplace();
+        for (size_t j = 0; j < groups * piece.k; ++j) {
+          piece.indices->push_back(static_cast<int32_t>(rng() % 80) - 2);
+        }
+      }
+      attend.pieces.push_back(std::move(piece));
+    }
+    requests.push_back(std::move(attend));
+  }
+  return requests;
+}
+
+// Goal: what shares a batch does not change a bit of an answer (I2), and costs one kernel call.
+// Method: the same requests of two sessions, each alone and then all in one batch.
+TEST_F(BatchTest, OneKernelCallForAllAndTheSameBits) {
+  for (uint32_t seed = 1; seed <= 8; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {5, 64, 0, 130, 71}, seed);
+    ASSERT_TRUE(test::PutCorpus(*table_, corpus).ok());
+    Peer peers[2] = {Connect(corpus, kShape), Connect(corpus, kShape)};
+    const auto requests = Mixture(corpus.geometry, peers[0].handles, seed);
+
+    std::vector<std::vector<RawPartial>> alone;
+    for (size_t i = 0; i < requests.size(); ++i) {
+      Post(peers[i % 2], requests[i]);
+      ASSERT_EQ(batch_->Add(Take(peers[i % 2])), Batch::Verdict::kTaken);
+      batch_->Answer(0);
+      const RawReply reply = Reply(peers[i % 2]);
+      ASSERT_TRUE(reply.status().ok()) << reply.status();
+      alone.push_back(reply.Partials(corpus.geometry.d_v));
+    }
+    const uint64_t calls = counters_.batch_count.load();
+    for (size_t i = 0; i < requests.size(); ++i) Post(peers[i % 2], requests[i]);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      ASSERT_EQ(batch_->Add(Take(peers[i % 2])), Batch::Verdict::kTaken);
+    }
+    batch_->Answer(0);
+    EXPECT_EQ(counters_.batch_count.load(), calls + 1);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const RawReply reply = Reply(peers[i % 2]);
+      ASSERT_TRUE(reply.status().ok()) << reply.status();
+      EXPECT_EQ(reply.Partials(corpus.geometry.d_v), alone[i]) << "request " << i;
+    }
+    EXPECT_EQ(table_->stats().pin_count, 0u);
+    for (Peer& peer : peers) ASSERT_TRUE(sessions_.Close(peer.session->id).ok());
+    for (const test::TestChunk& chunk : corpus.chunks) {
+      ASSERT_TRUE(table_->Drop(chunk.info.id).ok());
+    }
+  }
+}
+
+TEST_F(BatchTest, RepliesComeInTheOrderOfRequestsErrorsIncluded) {
+  const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {5, 7}, 1);
+  ASSERT_TRUE(test::PutCorpus(*table_, corpus).ok());
+  Peer peer = Connect(corpus, kShape);
+  std::mt19937 rng(1);
+  RawAttend attend = {.row_count = 2, .rows = test::RandomBf16(2 * 96, rng)};
+  attend.pieces = {{.handle = peer.handles[0]}, {.handle = peer.handles[1]}};
+  RawAttend stranger = attend;
+  stranger.pieces[1].handle = 99;
+  const std::vector<uint64_t> ids = {PostProbe(peer), Post(peer, attend), Post(peer, stranger),
+                                     PostProbe(peer), Post(peer, attend)};
+  for (size_t i = 0; i < ids.size(); ++i) {
+    ASSERT_EQ(batch_->Add(Take(peer)), Batch::Verdict::kTaken);
+  }
+  batch_->Answer(3);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const RawReply reply = Reply(peer);
+    EXPECT_EQ(reply.header.request_id, ids[i]);
+    EXPECT_EQ(absl::IsNotFound(reply.status()), i == 2);
+    if (i == 2) continue;
+    EXPECT_EQ(reply.header.queue_depth, 3 + 4 - i);
+    EXPECT_EQ(reply.header.epoch, kEpoch.value);
+  }
+  EXPECT_EQ(counters_.request_count.load(), 5u);
+  EXPECT_EQ(counters_.error_count.load(), 1u);
+  EXPECT_EQ(counters_.query_row_count.load(), 4u);
+  EXPECT_EQ(table_->stats().pin_count, 0u) << "a refused request keeps no pin";
+}
+
+TEST_F(BatchTest, ExpiredWorkIsDroppedBeforeTheKernel) {
+  const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {5}, 1);
+  ASSERT_TRUE(test::PutCorpus(*table_, corpus).ok());
+  Peer peer = Connect(corpus, kShape);
+  std::mt19937 rng(1);
+  const RawAttend attend = {
+      .row_count = 1, .rows = test::RandomBf16(96, rng), .pieces = {{.handle = peer.handles[0]}}};
+  Post(peer, attend);
+  const ReadyRequest in_time = Take(peer);
+  clock_.Advance(milliseconds(5));
+  ASSERT_EQ(batch_->Add(in_time), Batch::Verdict::kTaken);
+  batch_->Answer(0);
+  RawReply reply = Reply(peer);
+  ASSERT_TRUE(reply.status().ok());
+  EXPECT_EQ(reply.header.queue_ns, 5'000'000u);
+
+  Post(peer, attend);
+  const ReadyRequest late = Take(peer);
+  clock_.Advance(microseconds(1'000'000));
+  ASSERT_EQ(batch_->Add(late), Batch::Verdict::kTaken);
+  batch_->Answer(0);
+  reply = Reply(peer);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(reply.status())) << reply.status();
+  EXPECT_EQ(counters_.batch_count.load(), 1u);
+  EXPECT_EQ(counters_.expired_count.load(), 1u);
+}
+
+TEST_F(BatchTest, AFullBatchLeavesTheRestAndAMalformedOneHarmsNobody) {
+  const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {5}, 1);
+  ASSERT_TRUE(test::PutCorpus(*table_, corpus).ok());
+  const LaneShape shape = {.slot_count = 32, .request_bytes_max = 4096, .reply_bytes_max = 4096};
+  Peer peer = Connect(corpus, shape);
+  Peer broken = Connect(corpus, shape);
+  for (uint32_t i = 0; i <= kRequestCountMax; ++i) PostProbe(peer);
+  for (uint32_t i = 0; i + 1 < kRequestCountMax; ++i) {
+    ASSERT_EQ(batch_->Add(Take(peer)), Batch::Verdict::kTaken);
+  }
+  const uint32_t slot = *broken.request->Acquire();
+  std::memset(broken.request->request(slot).data(), 0x5a, 64);
+  ASSERT_TRUE(broken.request->Post(slot, 64).ok());
+  EXPECT_EQ(batch_->Add(Take(broken)), Batch::Verdict::kMalformed);
+  EXPECT_TRUE(absl::IsInvalidArgument(batch_->malformed()));
+  ASSERT_EQ(batch_->Add(Take(peer)), Batch::Verdict::kTaken);
+  const ReadyRequest last = Take(peer);
+  EXPECT_EQ(batch_->Add(last), Batch::Verdict::kFull);
+  batch_->Answer(1);
+  EXPECT_EQ(batch_->size(), 0u);
+  ASSERT_EQ(batch_->Add(last), Batch::Verdict::kTaken);
+  batch_->Answer(0);
+  for (uint32_t i = 0; i <= kRequestCountMax; ++i) EXPECT_TRUE(Reply(peer).status().ok());
+}
+
+// Goal: a request whose partials do not fit the scratch is merged in rounds, and is right.
+// Method: 200 chunks of one token, 4096 rows: 200 x 1.08 MB of partials, where the scratch holds
+// 124. One row in 97 is compared with the fp64 reference over all 200 tokens.
+TEST_F(BatchTest, ManyLargePartialsAreMergedInRounds) {
+  const auto corpus = test::MakeTestCorpus(test::TestGeometry(/*layers=*/1),
+                                           std::vector<uint32_t>(200, 1), /*seed=*/3);
+  ASSERT_TRUE(test::PutCorpus(*table_, corpus).ok());
+  const uint32_t d_qk = corpus.geometry.d_qk;
+  const uint32_t d_v = corpus.geometry.d_v;
+  Peer peer = Connect(
+      corpus, {.slot_count = 4, .request_bytes_max = 2u << 20, .reply_bytes_max = 2u << 20});
+  std::mt19937 rng(3);
+  RawAttend attend = {.row_count = kQueryRowCountMax, .flags = kFlagPartialF32};
+  attend.rows = test::RandomBf16(size_t{attend.row_count} * d_qk, rng);
+  for (const uint32_t handle : peer.handles) attend.pieces.push_back({.handle = handle});
+  RawAttend small = attend;
+  small.row_count = 1;
+  small.rows.resize(d_qk);
+
+  // It is the only attend request of its batch, whoever came first.
+  Post(peer, small);
+  Post(peer, attend);
+  Post(peer, small);
+  ASSERT_EQ(batch_->Add(Take(peer)), Batch::Verdict::kTaken);
+  const ReadyRequest large = Take(peer);
+  EXPECT_EQ(batch_->Add(large), Batch::Verdict::kFull);
+  batch_->Answer(2);
+  ASSERT_EQ(batch_->Add(large), Batch::Verdict::kTaken);
+  const ReadyRequest after = Take(peer);
+  EXPECT_EQ(batch_->Add(after), Batch::Verdict::kFull);
+  const uint64_t calls = counters_.batch_count.load();
+  batch_->Answer(1);
+  EXPECT_EQ(counters_.batch_count.load(), calls + 2) << "122 pieces, then 78";
+  ASSERT_EQ(batch_->Add(after), Batch::Verdict::kTaken);
+  batch_->Answer(0);
+  const auto before_partials = Reply(peer).Partials(d_v);
+  const RawReply reply = Reply(peer);
+  ASSERT_TRUE(reply.status().ok()) << reply.status();
+  EXPECT_EQ(Reply(peer).Partials(d_v), before_partials);
+
+  const RawPartial partial = reply.Partials(d_v).at(0);
+  const std::vector<uint16_t> rows = corpus.Rows(0);
+  for (uint32_t row = 0; row < attend.row_count; row += 97) {
+    RawAttend one = {.row_count = 1};
+    one.rows.assign(attend.rows.begin() + row * d_qk, attend.rows.begin() + (row + 1) * d_qk);
+    const auto expected = test::ReferencePiece(corpus.geometry, one, {}, rows).at(0);
+    for (uint32_t d = 0; d < d_v; ++d) {
+      ASSERT_NEAR(partial.o[row * d_v + d], expected.o[d], 4e-6) << "row " << row;
+    }
+    ASSERT_NEAR(partial.m[row], expected.m, 1e-5);
+    ASSERT_NEAR(partial.l[row], expected.l, 1e-5 * expected.l);
+  }
+}
+
+TEST_F(BatchTest, AllocatesNothingOnceWarm) {
+  if (!kCountsAllocations) GTEST_SKIP() << "the sanitizer owns the allocator";
+  const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {5, 64, 0, 130, 71}, 1);
+  ASSERT_TRUE(test::PutCorpus(*table_, corpus).ok());
+  Peer peer = Connect(corpus, kShape);
+  const auto requests = Mixture(corpus.geometry, peer.handles, 1);
+  for (int round = 0; round < 3; ++round) {
+    for (const RawAttend& request : requests) Post(peer, request);
+    PostProbe(peer);
+    std::vector<ReadyRequest> ready;
+    for (size_t i = 0; i < requests.size() + 1; ++i) ready.push_back(Take(peer));
+    const uint64_t before = allocation_count;
+    for (const ReadyRequest& request : ready) {
+      ASSERT_EQ(batch_->Add(request), Batch::Verdict::kTaken);
+    }
+    batch_->Answer(0);
+    const uint64_t allocations = allocation_count - before;
+    if (round > 0) {
+      EXPECT_EQ(allocations, 0u) << "round " << round;
+    }
+    for (size_t i = 0; i < ready.size(); ++i) ASSERT_TRUE(Reply(peer).status().ok());
+  }
+}
+
+}  // namespace
+}  // namespace ckv
