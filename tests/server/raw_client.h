@@ -142,7 +142,7 @@ class RawClient {
   struct Options {
     LaneShape shape = {.slot_count = 8, .request_bytes_max = 1u << 20, .reply_bytes_max = 1u << 20};
     uint32_t lane_count = 1;
-    std::string tenant;
+    std::string tenant = {};
     std::string host_identity = HostIdentity();
   };
 

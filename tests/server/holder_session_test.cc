@@ -1,0 +1,248 @@
+// Goal: sessions begin and end as server/holder.h says, and none harms another.
+// Method: as holder_test.cc; what must come to pass is waited for by the holder's own counters.
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/holder.h"
+#include "tests/server/holder_fixture.h"
+
+namespace ckv {
+namespace {
+
+using std::chrono::seconds;
+using test::HolderTest;
+using test::kEpoch;
+using test::RawAttend;
+using test::RawClient;
+using test::RawReply;
+
+INSTANTIATE_TEST_SUITE_P(Fabrics, HolderTest,
+                         testing::Values(FabricKind::kLoopback, FabricKind::kShm, FabricKind::kTcp),
+                         test::FabricOf);
+
+TEST_P(HolderTest, SessionsAreRefusedWithAReason) {
+  SessionOffer offer;
+  offer.wire_version = kWireVersion;
+  offer.geometry = corpus_.geometry;
+  offer.host_identity = HostIdentity();
+  const auto dialer = fabric_->Dial(offer.shape);
+  offer.fabrics = {{fabric_->kind(), {(*dialer)->offer()}}};
+  const auto refusal = [&](const SessionOffer& o) {
+    return holder_->OpenSession(o, kInstantMax).status();
+  };
+
+  SessionOffer other = offer;
+  other.wire_version = kWireVersion + 1;
+  EXPECT_TRUE(absl::IsFailedPrecondition(refusal(other)));
+  other = offer;
+  other.geometry.d_v = 0;
+  EXPECT_TRUE(absl::IsInvalidArgument(refusal(other)));
+  other = offer;
+  other.shape.reply_bytes_max = 64;
+  EXPECT_TRUE(absl::IsInvalidArgument(refusal(other))) << "could not carry an error";
+  other = offer;
+  other.fabrics[0].offers.assign(kLaneCountMax + 1, (*dialer)->offer());
+  EXPECT_TRUE(absl::IsInvalidArgument(refusal(other)));
+  other = offer;
+  other.fabrics[0].offers[0].resize(kOfferBytesMax + 1);
+  EXPECT_TRUE(absl::IsInvalidArgument(refusal(other)));
+  other = offer;
+  other.fabrics = {};
+  EXPECT_TRUE(absl::IsUnavailable(refusal(other)));
+  other.fabrics = {{FabricKind::kVerbs, {"x"}}};
+  EXPECT_TRUE(absl::IsUnavailable(refusal(other)));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(holder_->OpenSession(offer, Instant{0}).status()));
+
+  // An empty store takes any geometry; from its first chunk on there is one (I7).
+  other = offer;
+  other.geometry.revision = "r2";
+  EXPECT_TRUE(holder_->OpenSession(other, kInstantMax).ok());
+  Put();
+  const absl::Status status = refusal(other);
+  EXPECT_TRUE(absl::IsFailedPrecondition(status));
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("revision"));
+
+  holder_->lease().Revoke();
+  EXPECT_EQ(refusal(offer), absl::UnavailableError("no live lease"));
+}
+
+TEST_P(HolderTest, SessionsEndAndTheirPlaceIsFree) {
+  options_.session_count_max = 2;
+  StartHolder();
+  Put();
+  auto a = Open();
+  auto b = Open({.lane_count = 3});
+  const auto refused = RawClient::Open(*holder_, *fabric_, corpus_.geometry, {});
+  EXPECT_TRUE(absl::IsResourceExhausted(refused.status())) << refused.status();
+  // Closed by its peer.
+  const SessionId closed = a->session();
+  ASSERT_TRUE(holder_->CloseSession(closed, kInstantMax).ok());
+  EXPECT_TRUE(absl::IsNotFound(holder_->CloseSession(closed, kInstantMax)));
+  EXPECT_TRUE(absl::IsNotFound(holder_->ResolveChunks(closed, {}, kInstantMax).status()));
+  EXPECT_TRUE(absl::IsUnavailable(a->Await().status())) << "its lane goes";
+  // Its peer went away.
+  b->DropLanes();
+  EXPECT_TRUE(Eventually([](const HolderStats& stats) { return stats.session_count == 0; }));
+  EXPECT_EQ(holder_->stats().lane_count, 0u);
+  EXPECT_NE(Open(), nullptr);
+}
+
+// Goal: a peer that dies with requests in flight costs nobody else an answer.
+TEST_P(HolderTest, APeerMayGoWithWorkInFlight) {
+  Put();
+  const auto stays = Open();
+  const std::vector<uint32_t> handles = stays->Resolve(corpus_);
+  for (int round = 0; round < 20; ++round) {
+    const auto goes = Open({.lane_count = 2});
+    (void)goes->Resolve(corpus_);
+    const RawAttend attend = Dense(handles, 16);
+    for (int i = 0; i < 4; ++i) {
+      goes->Post(attend, goes->Header(), 0);
+      goes->Post(attend, goes->Header(), 1);
+    }
+    goes->DropLanes();
+    ExpectRight(*stays, attend);
+  }
+  EXPECT_TRUE(Eventually([](const HolderStats& stats) { return stats.lane_count == 1; }));
+  EXPECT_TRUE(NothingPinned());
+}
+
+// Goal: sessions of several threads at once, with full rings, get their own answers in order.
+TEST_P(HolderTest, TwoSessionsAtOnce) {
+  options_.compute_threads = 2;
+  options_.batch_request_count_max = 5;
+  StartHolder();
+  Put();
+  const auto serve = [&](uint32_t seed) {
+    std::mt19937 rng(seed);
+    const auto client = Open({.lane_count = 2});
+    const std::vector<uint32_t> handles = client->Resolve(corpus_);
+    std::vector<RawAttend> requests;
+    std::vector<std::vector<reference::Partial>> expected;
+    for (int i = 0; i < 8; ++i) {
+      RawAttend attend = {.layer = static_cast<uint32_t>(i) % 3,
+                          .row_count = 1 + static_cast<uint32_t>(rng() % 9),
+                          .flags = kFlagPartialF32};
+      attend.rows = test::RandomBf16(size_t{attend.row_count} * corpus_.geometry.d_qk, rng);
+      const size_t chunk = rng() % handles.size();
+      attend.pieces = {{.handle = handles[chunk]}};
+      expected.push_back(test::ReferencePiece(corpus_.geometry, attend, attend.pieces[0],
+                                              corpus_.chunks[chunk].layers[attend.layer]));
+      requests.push_back(std::move(attend));
+    }
+    for (int round = 0; round < 10; ++round) {
+      std::vector<uint64_t> ids;
+      for (size_t i = 0; i < requests.size(); ++i) {
+        ids.push_back(client->Post(requests[i], client->Header(), i % 2));
+      }
+      for (size_t i = 0; i < requests.size(); ++i) {
+        const auto reply = client->Await(i % 2);
+        ASSERT_TRUE(reply.ok() && reply->status().ok());
+        ASSERT_EQ(reply->header.request_id, ids[i]);
+        ExpectPartial(reply->Partials(corpus_.geometry.d_v).at(0), expected[i], true);
+      }
+    }
+  };
+  std::thread other(serve, 2);
+  serve(3);
+  other.join();
+  EXPECT_EQ(holder_->stats().request_count, 160u);
+  EXPECT_EQ(holder_->stats().error_count, 0u);
+}
+
+TEST_P(HolderTest, DrainAnswersWhatHasComeAndRefusesTheRest) {
+  Put();
+  const auto client = Open();
+  const std::vector<uint32_t> handles = client->Resolve(corpus_);
+  const RawAttend attend = Dense(handles, 16);
+  for (int i = 0; i < 8; ++i) client->Post(attend, client->Header());
+  // The first answer shows that the requests, one write each and in order, have arrived.
+  for (int i = 0; i < 8; ++i) {
+    const auto reply = client->Await();
+    ASSERT_TRUE(reply.ok() && reply->status().ok());
+    if (i == 0) holder_->Drain(test::Soon());
+  }
+  const absl::Status late = ErrorOf(*client, attend, client->Header());
+  EXPECT_EQ(late, absl::UnavailableError("the holder is draining"));
+  const auto refused = RawClient::Open(*holder_, *fabric_, corpus_.geometry, {});
+  EXPECT_TRUE(absl::IsUnavailable(refused.status()));
+}
+
+// Goal: no lane, however idle, is left asleep: neither without spinning nor with a clock that
+// stands still.
+TEST_P(HolderTest, AnIdleHolderWakes) {
+  ManualClock clock;
+  const auto fabric = test::MakeFabric(GetParam(), &clock);
+  options_.spin_max = Duration(0);
+  options_.clock = &clock;
+  options_.fabrics = {fabric.get()};
+  StartHolder();
+  Put();
+  const auto client = Open({}, fabric.get());
+  const std::vector<uint32_t> handles = client->Resolve(corpus_);
+  for (int i = 0; i < 200; ++i) ExpectRight(*client, Dense({handles[0]}, 1));
+  // The lease is the clock's, not the system's.
+  holder_->lease().Grant(kEpoch, clock.Now() + seconds(1));
+  const RawAttend attend = Dense({handles[0]}, 1);
+  EXPECT_TRUE(ErrorOf(*client, attend, client->Header()).ok());
+  clock.Advance(seconds(1));
+  EXPECT_TRUE(absl::IsUnavailable(ErrorOf(*client, attend, client->Header())));
+  holder_.reset();  // before its clock
+}
+
+TEST(Holder, OptionsHaveLimits) {
+  const auto fabric = NewLoopbackFabric(Clock::Real());
+  HolderOptions good;
+  good.fabrics = {fabric.get()};
+  good.capacity_bytes = 1u << 20;
+  EXPECT_TRUE(Holder::Start(good).ok());
+  HolderOptions options = good;
+  options.fabrics = {};
+  EXPECT_TRUE(absl::IsInvalidArgument(Holder::Start(options).status()));
+  options = good;
+  options.compute_threads = 0;
+  EXPECT_TRUE(absl::IsInvalidArgument(Holder::Start(options).status()));
+  options = good;
+  options.batch_request_count_max = kBatchRequestCountMax + 1;
+  EXPECT_TRUE(absl::IsInvalidArgument(Holder::Start(options).status()));
+  options = good;
+  options.session_count_max = 0;
+  EXPECT_TRUE(absl::IsInvalidArgument(Holder::Start(options).status()));
+}
+
+// Goal: shm is chosen by identity alone, and the first offer that reaches the peer wins.
+TEST(Holder, TheFirstOfferThatReachesThePeerWins) {
+  const auto shm = NewShmFabric(Clock::Real());
+  const auto tcp = NewTcpFabric(Clock::Real());
+  HolderOptions options;
+  options.fabrics = {tcp.get(), shm.get()};
+  options.capacity_bytes = 1u << 20;
+  const auto holder = Holder::Start(options);
+  ASSERT_TRUE(holder.ok()) << holder.status();
+  (*holder)->lease().Grant(kEpoch, kInstantMax);
+  SessionOffer offer;
+  offer.wire_version = kWireVersion;
+  offer.geometry = test::TestGeometry();
+  const auto shm_dialer = shm->Dial(offer.shape);
+  const auto tcp_dialer = tcp->Dial(offer.shape);
+  offer.fabrics = {{FabricKind::kShm, {(*shm_dialer)->offer()}},
+                   {FabricKind::kTcp, {(*tcp_dialer)->offer()}}};
+  offer.host_identity = HostIdentity();
+  auto answer = (*holder)->OpenSession(offer, kInstantMax);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->fabric, FabricKind::kShm);
+  offer.host_identity = "elsewhere";
+  answer = (*holder)->OpenSession(offer, kInstantMax);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->fabric, FabricKind::kTcp);
+  offer.fabrics.pop_back();
+  EXPECT_TRUE(absl::IsUnavailable((*holder)->OpenSession(offer, kInstantMax).status()));
+}
+
+}  // namespace
+}  // namespace ckv
