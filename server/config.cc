@@ -1,0 +1,332 @@
+#include "server/config.h"
+
+#include <unistd.h>
+#include <yaml-cpp/yaml.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <exception>
+
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+#include "server/config_options.h"
+
+namespace ckv {
+namespace {
+
+// A config is a page of text: what is larger is another file.
+constexpr uint64_t kConfigFileBytesMax = 1u << 20;
+constexpr size_t kConfigDepthMax = 4;
+
+// One value that a source gives.
+struct Setting {
+  std::string value;
+  std::string source;  // "ckvd.yaml:12: store.capacity", "CKV_STORE_CAPACITY", "--store-capacity"
+};
+using Settings = std::map<std::string, Setting>;  // by key
+
+const OptionSpec* FindOption(std::string_view key) {
+  for (const OptionSpec& option : ConfigOptions()) {
+    if (option.key == key) return &option;
+  }
+  return nullptr;
+}
+
+std::string Suggest(std::string_view word, std::span<const std::string> candidates) {
+  const std::string_view nearest = NearestWord(word, candidates);
+  if (nearest.empty()) return "; --help lists what there is";
+  return absl::StrFormat("; did you mean %s?", nearest);
+}
+
+std::vector<std::string> KnownKeys() {
+  std::vector<std::string> keys;
+  for (const OptionSpec& option : ConfigOptions()) keys.emplace_back(option.key);
+  return keys;
+}
+
+class YamlReader {
+ public:
+  YamlReader(std::string path, Settings& settings, std::vector<std::string>& errors)
+      : path_(std::move(path)), settings_(settings), errors_(errors) {}
+
+  void Walk(const YAML::Node& node, const std::string& prefix, size_t depth) {
+    if (depth > kConfigDepthMax) return Fail(node, prefix, "nested too deeply");
+    for (const auto& entry : node) {
+      if (!entry.first.IsScalar()) {
+        Fail(entry.first, prefix, "a key must be a word");
+        continue;
+      }
+      const std::string key =
+          prefix.empty() ? entry.first.Scalar() : prefix + "." + entry.first.Scalar();
+      if (entry.second.IsMap() && FindOption(key) == nullptr) {
+        Walk(entry.second, key, depth + 1);
+      } else {
+        Take(entry.first, key, entry.second);
+      }
+    }
+  }
+
+ private:
+  void Take(const YAML::Node& where, const std::string& key, const YAML::Node& value) {
+    if (FindOption(key) == nullptr) {
+      return Fail(where, key, "unknown key" + Suggest(key, KnownKeys()));
+    }
+    std::string text;
+    if (value.IsSequence()) {
+      for (const YAML::Node& item : value) {
+        if (!item.IsScalar()) return Fail(item, key, "a list of words is expected");
+        text += (text.empty() ? "" : ",") + item.Scalar();
+      }
+    } else if (value.IsScalar()) {
+      text = value.Scalar();
+    } else {
+      return Fail(where, key, value.IsNull() ? "no value" : "a value is expected");
+    }
+    Setting setting = {text, Place(where, key)};
+    if (!settings_.try_emplace(key, setting).second) Fail(where, key, "given twice");
+  }
+
+  std::string Place(const YAML::Node& node, const std::string& key) const {
+    return absl::StrFormat("%s:%d: %s", path_, node.Mark().line + 1, key);
+  }
+  void Fail(const YAML::Node& node, const std::string& key, const std::string& what) {
+    errors_.push_back(absl::StrFormat("%s: %s", Place(node, key), what));
+  }
+
+  const std::string path_;
+  Settings& settings_;
+  std::vector<std::string>& errors_;
+};
+
+absl::StatusOr<std::string> ReadText(const std::string& path) {
+  std::FILE* file = std::fopen(path.c_str(), "re");
+  if (file == nullptr) {
+    return absl::InvalidArgumentError(absl::StrFormat("%s: %s", path, std::strerror(errno)));
+  }
+  std::string text(kConfigFileBytesMax + 1, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), file));
+  const bool failed = std::ferror(file) != 0;
+  std::fclose(file);
+  if (failed) return absl::InvalidArgumentError(absl::StrFormat("%s: cannot be read", path));
+  if (text.size() > kConfigFileBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: larger than %d bytes", path, kConfigFileBytesMax));
+  }
+  return text;
+}
+
+void ReadYaml(const std::string& path, Settings& settings, std::vector<std::string>& errors) {
+  const absl::StatusOr<std::string> text = ReadText(path);
+  if (!text.ok()) {
+    errors.emplace_back(text.status().message());
+    return;
+  }
+  // yaml-cpp reports by exceptions; none passes this function.
+  try {
+    const YAML::Node root = YAML::Load(*text);
+    if (root.IsNull()) return;
+    if (!root.IsMap()) {
+      errors.push_back(absl::StrFormat("%s:1: a map of keys is expected", path));
+      return;
+    }
+    YamlReader(path, settings, errors).Walk(root, "", 0);
+  } catch (const YAML::Exception& error) {
+    errors.push_back(absl::StrFormat("%s:%d: %s", path, error.mark.line + 1, error.msg));
+  }
+}
+
+struct Flags {
+  Settings settings;
+  std::string config_path;
+  bool help = false;
+  bool version = false;
+  bool check = false;
+};
+
+// '--store.capacity' and '--store_capacity' are '--store-capacity'.
+std::string NormaliseFlag(const std::string& argument) {
+  if (!argument.starts_with("--")) return argument;
+  std::string flag = argument;
+  const size_t end = std::min(flag.find('='), flag.size());
+  for (size_t i = 2; i < end; ++i) {
+    if (flag[i] == '_' || flag[i] == '.') flag[i] = '-';
+  }
+  return flag;
+}
+
+void ReportExtras(const std::vector<std::string>& extras, std::vector<std::string>& errors) {
+  std::vector<std::string> known = {"--config", "--check-config", "--version", "--help"};
+  for (const OptionSpec& option : ConfigOptions()) known.push_back(OptionFlagName(option.key));
+  bool after_flag = false;  // what follows an unknown flag is its value, not another mistake
+  for (const std::string& extra : extras) {
+    if (extra.starts_with("-")) {
+      const std::string flag = extra.substr(0, extra.find('='));
+      errors.push_back(absl::StrFormat("%s: unknown flag%s", flag, Suggest(flag, known)));
+      after_flag = flag.size() == extra.size();
+      continue;
+    }
+    if (!after_flag) {
+      errors.push_back(absl::StrFormat("'%s': ckvd takes flags only; see --help", extra));
+    }
+    after_flag = false;
+  }
+}
+
+void ReadFlags(std::span<const std::string> arguments, Flags& flags,
+               std::vector<std::string>& errors) {
+  CLI::App app;
+  app.set_help_flag();
+  app.allow_extras();
+  app.add_flag("--help,-h", flags.help);
+  app.add_flag("--version", flags.version);
+  app.add_flag("--check-config", flags.check);
+  app.add_option("--config", flags.config_path);
+  std::map<std::string, std::string> values;
+  for (const OptionSpec& option : ConfigOptions()) {
+    app.add_option(OptionFlagName(option.key), values[std::string(option.key)]);
+  }
+  // CLI11 wants them last first. It reports by exceptions; none passes this function.
+  std::vector<std::string> reversed;
+  for (const std::string& argument : arguments) reversed.push_back(NormaliseFlag(argument));
+  std::reverse(reversed.begin(), reversed.end());
+  try {
+    app.parse(std::move(reversed));
+  } catch (const CLI::ParseError& error) {
+    errors.emplace_back(error.what());
+    return;
+  }
+  for (const OptionSpec& option : ConfigOptions()) {
+    const std::string flag = OptionFlagName(option.key);
+    if (app.count(flag) == 0) continue;
+    flags.settings[std::string(option.key)] = {values[std::string(option.key)], flag};
+  }
+  ReportExtras(app.remaining(), errors);
+}
+
+std::string HostName() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) return "ckvd";
+  return name.data();
+}
+
+bool IsWildcard(std::string_view address) {
+  const std::string_view host = address.substr(0, address.rfind(':'));
+  return host == "0.0.0.0" || host == "[::]" || host == "*";
+}
+
+// What no option alone can say.
+void CheckWhole(const Config& config, std::vector<std::string>& errors) {
+  if (config.role.empty()) {
+    errors.emplace_back("role: say what this process is: --role directory, holder or requester");
+    return;
+  }
+  if (config.directory.empty() && !config.HasRole("directory")) {
+    errors.emplace_back("directory: a holder or requester needs --directory host:port");
+  }
+  if (config.listen.empty()) errors.emplace_back("listen: an address is needed");
+  if (config.HasRole("holder") && config.data_listen.empty()) {
+    errors.emplace_back("data_listen: a holder needs an address");
+  }
+  if (IsWildcard(config.listen) && config.advertise.empty()) {
+    errors.push_back(absl::StrFormat(
+        "advertise: nobody reaches %s: name the address that peers use", config.listen));
+  }
+  if (!config.advertise.empty() && IsWildcard(config.advertise)) {
+    errors.push_back(absl::StrFormat("advertise: nobody reaches %s", config.advertise));
+  }
+}
+
+void Apply(const Settings& settings, Config& config, std::map<std::string, std::string>& sources,
+           std::vector<std::string>& errors) {
+  for (const OptionSpec& option : ConfigOptions()) {
+    const auto found = settings.find(std::string(option.key));
+    if (found == settings.end()) continue;
+    const absl::Status status = AssignOption(option, found->second.value, config);
+    if (status.ok()) {
+      sources[std::string(option.key)] = found->second.source;
+    } else {
+      errors.push_back(
+          absl::StrFormat("%s: %s", found->second.source, std::string(status.message())));
+    }
+  }
+}
+
+std::string QuoteYaml(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c;
+  }
+  return quoted + "\"";
+}
+
+}  // namespace
+
+bool Config::HasRole(std::string_view wanted) const {
+  return std::find(role.begin(), role.end(), wanted) != role.end();
+}
+
+absl::StatusOr<ParsedConfig> ReadConfig(std::span<const std::string> arguments,
+                                        EnvironmentLookup environment) {
+  std::vector<std::string> errors;
+  ParsedConfig parsed;
+  Flags flags;
+  ReadFlags(arguments, flags, errors);
+  if (flags.help || flags.version) {
+    parsed.action = ConfigAction::kPrint;
+    parsed.text = flags.help ? ConfigHelp() : absl::StrFormat("ckvd %s\n", kCkvdVersion);
+    return parsed;
+  }
+  Settings from_file;
+  if (flags.config_path.empty()) flags.config_path = environment("CKV_CONFIG").value_or("");
+  if (!flags.config_path.empty()) ReadYaml(flags.config_path, from_file, errors);
+
+  Settings from_environment;
+  for (const OptionSpec& option : ConfigOptions()) {
+    const std::string name = OptionEnvironmentName(option.key);
+    if (const auto value = environment(name)) {
+      from_environment[std::string(option.key)] = {*value, name};
+    }
+  }
+  // The lowest first, so that a later one wins; each is checked even where it loses.
+  std::map<std::string, std::string> sources;
+  for (const Settings* settings : {&from_file, &from_environment, &flags.settings}) {
+    Apply(*settings, parsed.config, sources, errors);
+  }
+  if (parsed.config.name.empty()) parsed.config.name = HostName();
+  if (errors.empty()) CheckWhole(parsed.config, errors);
+  if (!errors.empty()) {
+    std::string text;
+    for (const std::string& error : errors) text += (text.empty() ? "" : "\n") + error;
+    return absl::InvalidArgumentError(text);
+  }
+  if (flags.check) {
+    parsed.action = ConfigAction::kPrint;
+    parsed.text = ConfigToYaml(parsed.config, sources);
+  }
+  return parsed;
+}
+
+std::string ConfigToYaml(const Config& config, const std::map<std::string, std::string>& sources) {
+  std::string text;
+  std::string group;
+  for (const OptionSpec& option : ConfigOptions()) {
+    const std::string key(option.key);
+    const std::string value = FormatOption(option, config);
+    if (value.empty()) continue;  // an empty text is the default of what has one
+    const size_t dot = key.find('.');
+    const std::string outer = dot == std::string::npos ? "" : key.substr(0, dot);
+    if (!outer.empty() && outer != group) text += outer + ":\n";
+    group = outer;
+    const bool number = option.kind == OptionKind::kCount;
+    text += absl::StrFormat("%s%s: %s", outer.empty() ? "" : "  ",
+                            outer.empty() ? key : key.substr(dot + 1),
+                            number ? value : QuoteYaml(value));
+    const auto source = sources.find(key);
+    text += source == sources.end() ? "\n" : absl::StrFormat("  # %s\n", source->second);
+  }
+  return text;
+}
+
+}  // namespace ckv

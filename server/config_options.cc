@@ -1,0 +1,361 @@
+#include "server/config_options.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <iterator>
+#include <optional>
+
+#include "absl/strings/str_format.h"
+#include "proto/corpus.h"
+#include "proto/status.h"
+
+namespace ckv {
+namespace {
+
+constexpr uint64_t kKiB = 1024;
+constexpr uint64_t kMiB = 1024 * kKiB;
+constexpr uint64_t kGiB = 1024 * kMiB;
+constexpr uint64_t kTiB = 1024 * kGiB;
+
+struct Suffix {
+  std::string_view name;
+  uint64_t factor;
+};
+// Largest first, so that formatting finds the shortest text.
+constexpr Suffix kByteSuffixes[] = {
+    {"TiB", kTiB}, {"GiB", kGiB}, {"MiB", kMiB}, {"KiB", kKiB}, {"B", 1}};
+constexpr Suffix kTimeSuffixes[] = {
+    {"min", 60'000'000'000}, {"s", 1'000'000'000}, {"ms", 1'000'000}, {"us", 1'000}};
+
+const OptionSpec kOptions[] = {
+    {"role", OptionKind::kList, &Config::role, 0, 0, "directory,holder,requester", "",
+     "what this process is; several may share it"},
+    {"name", OptionKind::kName, &Config::name, 0, 0, "", "",
+     "unique in a directory; empty: the host's name"},
+    {"listen", OptionKind::kAddress, &Config::listen, 0, 0, "", "host:port",
+     "control plane (gRPC); port 0 takes a free one"},
+    {"advertise", OptionKind::kAddress, &Config::advertise, 0, 0, "", "host:port",
+     "where peers reach it; empty: the listen address as bound"},
+    {"directory", OptionKind::kPeerAddress, &Config::directory, 0, 0, "", "host:port",
+     "the directory; empty only where this process is the directory"},
+    {"data_listen", OptionKind::kAddress, &Config::data_listen, 0, 0, "", "host:port",
+     "a holder's tcp lanes"},
+    {"fabrics", OptionKind::kList, &Config::fabrics, 0, 0, "shm,tcp,loopback", "",
+     "in order of preference; one alone forces it"},
+    {"store.capacity", OptionKind::kBytes, &Config::store_capacity_bytes, kMiB, 64 * kTiB, "",
+     "bytes", "a holder's memory for rows"},
+    {"store.chunk_count_max", OptionKind::kCount, &Config::store_chunk_count_max, 1, 1u << 24, "",
+     "chunks", "that a holder keeps at most"},
+    {"compute_threads", OptionKind::kCount, &Config::compute_threads, 1, 256, "", "threads",
+     "of a holder's kernels, its dispatcher included"},
+    {"session_count_max", OptionKind::kCount, &Config::session_count_max, 1, 65536, "", "sessions",
+     "open on a holder at once"},
+    {"batch_request_count_max", OptionKind::kCount, &Config::batch_request_count_max, 1, 4096, "",
+     "requests", "of one kernel call"},
+    {"spin_us", OptionKind::kCount, &Config::spin_us, 0, 1'000'000, "", "microseconds",
+     "of polling before a thread sleeps on its lanes"},
+    {"lane.slot_count", OptionKind::kCount, &Config::lane_slot_count, 1, kSlotCountMax, "", "slots",
+     "of a requester's lane: its requests in flight"},
+    {"lane.request_bytes_max", OptionKind::kBytes, &Config::lane_request_bytes_max, 4 * kKiB,
+     kSlotBytesMax, "", "bytes", "of one request"},
+    {"lane.reply_bytes_max", OptionKind::kBytes, &Config::lane_reply_bytes_max, 4 * kKiB,
+     kSlotBytesMax, "", "bytes", "of one reply"},
+    {"engine_count_max", OptionKind::kCount, &Config::engine_count_max, 1, 1024, "", "calls",
+     "in progress in a requester at once; more wait"},
+    {"rpc_thread_count_max", OptionKind::kCount, &Config::rpc_thread_count_max, 16, 4096, "",
+     "threads", "of the control plane; half of them may serve long streams"},
+    {"lease_ttl", OptionKind::kDuration, &Config::lease_ttl, 500, 60'000, "", "",
+     "asked of the directory; as directory, its default"},
+    {"drain_timeout", OptionKind::kDuration, &Config::drain_timeout, 0, 600'000, "", "",
+     "for requests in flight after SIGTERM"},
+    {"default_timeout_ms", OptionKind::kCount, &Config::default_timeout_ms, 1, 600'000, "",
+     "milliseconds", "for a request to the requester that names none"},
+    {"log.level", OptionKind::kChoice, &Config::log_level, 0, 0, "trace,debug,info,warn,error,off",
+     "", "of the log on stderr"},
+    {"ready_file", OptionKind::kText, &Config::ready_file, 0, 0, "", "path",
+     "gets the address as bound, written whole, once this process serves"},
+};
+
+std::vector<std::string> SplitList(std::string_view text) {
+  std::vector<std::string> parts;
+  while (!text.empty()) {
+    const size_t comma = std::min(text.find(','), text.size());
+    std::string_view part = text.substr(0, comma);
+    while (part.starts_with(' ')) part.remove_prefix(1);
+    while (part.ends_with(' ')) part.remove_suffix(1);
+    parts.emplace_back(part);
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  return parts;
+}
+
+std::string JoinList(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) {
+    if (!text.empty()) text += ",";
+    text += part;
+  }
+  return text;
+}
+
+// Digits, then the rest; nothing where there are no digits or too many.
+std::optional<uint64_t> TakeNumber(std::string_view& text) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end == text.data()) return std::nullopt;
+  text.remove_prefix(static_cast<size_t>(end - text.data()));
+  return value;
+}
+
+absl::Status Refuse(std::string_view text, std::string_view expected) {
+  return absl::InvalidArgumentError(absl::StrFormat("'%s' is not %s", text, expected));
+}
+
+// A number with one of `suffixes`; `bare` allows none.
+absl::StatusOr<uint64_t> ParseScaled(std::string_view text, std::span<const Suffix> suffixes,
+                                     bool bare, std::string_view expected) {
+  std::string_view rest = text;
+  const std::optional<uint64_t> number = TakeNumber(rest);
+  if (!number) return Refuse(text, expected);
+  while (rest.starts_with(' ')) rest.remove_prefix(1);
+  if (rest.empty() && (bare || *number == 0)) return *number;
+  for (const Suffix& suffix : suffixes) {
+    if (rest != suffix.name) continue;
+    uint64_t value = 0;
+    if (__builtin_mul_overflow(*number, suffix.factor, &value)) return Refuse(text, "in range");
+    return value;
+  }
+  return Refuse(text, expected);
+}
+
+std::string FormatScaled(uint64_t value, std::span<const Suffix> suffixes) {
+  for (const Suffix& suffix : suffixes) {
+    if (value != 0 && value % suffix.factor == 0) {
+      return absl::StrFormat("%d%s", value / suffix.factor, suffix.name);
+    }
+  }
+  return absl::StrFormat("%d%s", value / suffixes.back().factor, suffixes.back().name);
+}
+
+absl::Status CheckRange(const OptionSpec& option, uint64_t value, std::string_view text,
+                        std::span<const Suffix> suffixes, uint64_t unit) {
+  if (value >= option.min * unit && value <= option.max * unit) return absl::OkStatus();
+  const auto show = [&](uint64_t limit) {
+    return suffixes.empty() ? absl::StrFormat("%d", limit) : FormatScaled(limit * unit, suffixes);
+  };
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s is out of range: %s to %s", text, show(option.min), show(option.max)));
+}
+
+absl::Status CheckChoice(const OptionSpec& option, const std::string& value) {
+  const std::vector<std::string> choices = SplitList(option.choices);
+  if (std::find(choices.begin(), choices.end(), value) != choices.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("'%s' is not one of %s", value, option.choices));
+}
+
+absl::Status AssignList(const OptionSpec& option, std::string_view text, Config& config) {
+  std::vector<std::string> parts = SplitList(text);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    CKV_RETURN_IF_ERROR(CheckChoice(option, parts[i]));
+    if (std::find(parts.begin(), parts.begin() + i, parts[i]) != parts.begin() + i) {
+      return absl::InvalidArgumentError(absl::StrFormat("'%s' is there twice", parts[i]));
+    }
+  }
+  if (parts.empty()) return absl::InvalidArgumentError("an empty list");
+  config.*std::get<std::vector<std::string> Config::*>(option.member) = std::move(parts);
+  return absl::OkStatus();
+}
+
+absl::Status CheckAddress(std::string_view text, bool any_port) {
+  if (text.empty()) return absl::OkStatus();  // whether it may be is for the whole to say
+  const std::string_view expected =
+      any_port ? "host:port" : "host:port with a port from 1 to 65535";
+  const size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos || colon == 0 || text.size() > 256) {
+    return Refuse(text, expected);
+  }
+  std::string_view port = text.substr(colon + 1);
+  const std::optional<uint64_t> value = TakeNumber(port);
+  if (!value || !port.empty() || *value > 65535 || (*value == 0 && !any_port)) {
+    return Refuse(text, expected);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckName(std::string_view text) {
+  const bool good =
+      text.size() <= kCorpusNameBytesMax && std::all_of(text.begin(), text.end(), [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+               c == '-' || c == '_' || c == '.';
+      });
+  return good ? absl::OkStatus()
+              : Refuse(text, "a name: at most 128 letters, digits, '-', '_' and '.'");
+}
+
+absl::Status AssignText(const OptionSpec& option, std::string_view text, Config& config) {
+  std::string value(text);
+  switch (option.kind) {
+    case OptionKind::kChoice:
+      CKV_RETURN_IF_ERROR(CheckChoice(option, value));
+      break;
+    case OptionKind::kName:
+      CKV_RETURN_IF_ERROR(CheckName(text));
+      break;
+    case OptionKind::kAddress:
+      CKV_RETURN_IF_ERROR(CheckAddress(text, /*any_port=*/true));
+      break;
+    case OptionKind::kPeerAddress:
+      CKV_RETURN_IF_ERROR(CheckAddress(text, /*any_port=*/false));
+      break;
+    default:
+      break;
+  }
+  config.*std::get<std::string Config::*>(option.member) = std::move(value);
+  return absl::OkStatus();
+}
+
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t above = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+// "4KiB to 64MiB", "shm,tcp", "host:port".
+std::string DescribeValues(const OptionSpec& option) {
+  switch (option.kind) {
+    case OptionKind::kCount:
+      return absl::StrFormat("%s, %d to %d", option.unit, option.min, option.max);
+    case OptionKind::kBytes:
+      return absl::StrFormat("%s, %s to %s", option.unit, FormatScaled(option.min, kByteSuffixes),
+                             FormatScaled(option.max, kByteSuffixes));
+    case OptionKind::kDuration:
+      return absl::StrFormat("%s to %s", FormatScaled(option.min * 1'000'000, kTimeSuffixes),
+                             FormatScaled(option.max * 1'000'000, kTimeSuffixes));
+    case OptionKind::kChoice:
+      return absl::StrFormat("one of %s", option.choices);
+    case OptionKind::kList:
+      return absl::StrFormat("of %s", option.choices);
+    default:
+      return std::string(option.unit);
+  }
+}
+
+}  // namespace
+
+std::span<const OptionSpec> ConfigOptions() { return kOptions; }
+
+std::string OptionEnvironmentName(std::string_view key) {
+  std::string name = "CKV_";
+  for (const char c : key) name += c == '.' ? '_' : c >= 'a' && c <= 'z' ? char(c - 'a' + 'A') : c;
+  return name;
+}
+
+std::string OptionFlagName(std::string_view key) {
+  std::string name = "--";
+  for (const char c : key) name += c == '.' || c == '_' ? '-' : c;
+  return name;
+}
+
+absl::Status AssignOption(const OptionSpec& option, std::string_view text, Config& config) {
+  switch (option.kind) {
+    case OptionKind::kCount: {
+      std::string_view rest = text;
+      const std::optional<uint64_t> value = TakeNumber(rest);
+      if (!value || !rest.empty()) return Refuse(text, "a whole number");
+      CKV_RETURN_IF_ERROR(CheckRange(option, *value, text, {}, 1));
+      config.*std::get<uint32_t Config::*>(option.member) = static_cast<uint32_t>(*value);
+      return absl::OkStatus();
+    }
+    case OptionKind::kBytes: {
+      CKV_ASSIGN_OR_RETURN(const uint64_t value,
+                           ParseScaled(text, kByteSuffixes, /*bare=*/true,
+                                       "a size: a number and B, KiB, MiB, GiB or TiB"));
+      CKV_RETURN_IF_ERROR(CheckRange(option, value, text, kByteSuffixes, 1));
+      config.*std::get<uint64_t Config::*>(option.member) = value;
+      return absl::OkStatus();
+    }
+    case OptionKind::kDuration: {
+      CKV_ASSIGN_OR_RETURN(const uint64_t value,
+                           ParseScaled(text, kTimeSuffixes, /*bare=*/false,
+                                       "a duration: a number and us, ms, s or min"));
+      CKV_RETURN_IF_ERROR(CheckRange(option, value, text, kTimeSuffixes, 1'000'000));
+      config.*std::get<Duration Config::*>(option.member) = Duration(value);
+      return absl::OkStatus();
+    }
+    case OptionKind::kList:
+      return AssignList(option, text, config);
+    default:
+      return AssignText(option, text, config);
+  }
+}
+
+std::string FormatOption(const OptionSpec& option, const Config& config) {
+  switch (option.kind) {
+    case OptionKind::kCount:
+      return absl::StrFormat("%d", config.*std::get<uint32_t Config::*>(option.member));
+    case OptionKind::kBytes:
+      return FormatScaled(config.*std::get<uint64_t Config::*>(option.member), kByteSuffixes);
+    case OptionKind::kDuration: {
+      const Duration value = config.*std::get<Duration Config::*>(option.member);
+      return FormatScaled(static_cast<uint64_t>(value.count()), kTimeSuffixes);
+    }
+    case OptionKind::kList:
+      return JoinList(config.*std::get<std::vector<std::string> Config::*>(option.member));
+    default:
+      return config.*std::get<std::string Config::*>(option.member);
+  }
+}
+
+std::string_view NearestWord(std::string_view word, std::span<const std::string> candidates) {
+  std::string_view nearest;
+  // A third of the word mistyped still says what was meant; more is another word.
+  size_t best = word.size() / 3 + 2;
+  for (const std::string& candidate : candidates) {
+    const size_t distance = EditDistance(word, candidate);
+    if (distance >= best) continue;
+    best = distance;
+    nearest = candidate;
+  }
+  return nearest;
+}
+
+std::string ConfigHelp() {
+  std::string text =
+      "ckvd: a daemon of ckv, which answers attention over cKV cache that lives elsewhere.\n\n"
+      "  ckvd --role ROLE[,ROLE] [--config FILE] [options]\n\n"
+      "Flags win over CKV_* environment variables, which win over the YAML file.\n\n"
+      "  --config FILE           or CKV_CONFIG: YAML, keys as below, nested or dotted\n"
+      "  --check-config          print the effective configuration, or its errors (exit 2)\n"
+      "  --version, --help\n\n";
+  const Config defaults;
+  for (const OptionSpec& option : ConfigOptions()) {
+    text += absl::StrFormat("  %s VALUE\n      %s\n", OptionFlagName(option.key), option.help);
+    const std::string values = DescribeValues(option);
+    const std::string preset = FormatOption(option, defaults);
+    text += absl::StrFormat("      key %s, environment %s%s%s%s%s\n", option.key,
+                            OptionEnvironmentName(option.key), values.empty() ? "" : "; ", values,
+                            preset.empty() ? "" : "; default ", preset);
+  }
+  text +=
+      "\nExamples\n"
+      "  ckvd --role directory --listen 127.0.0.1:7400\n"
+      "  ckvd --role holder --name h1 --listen 127.0.0.1:0 --directory 127.0.0.1:7400 \\\n"
+      "       --store-capacity 4GiB\n"
+      "  ckvd --role requester --name r1 --listen 127.0.0.1:7311 --directory 127.0.0.1:7400\n"
+      "  ckvd --config /etc/ckv/ckvd.yaml --check-config\n\n"
+      "SIGTERM and SIGINT drain and exit 0; a second one exits at once with 1.\n";
+  return text;
+}
+
+}  // namespace ckv

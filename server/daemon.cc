@@ -1,0 +1,388 @@
+#include "server/daemon.h"
+
+#include <grpc/support/log.h>
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/resource_quota.h>
+#include <netdb.h>
+#include <spdlog/spdlog.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "attention/mla_partial.h"
+#include "client/channel_stub.h"
+#include "client/directory_stub.h"
+#include "client/holder_stub.h"
+#include "client/requester.h"
+#include "client/watch_stub.h"
+#include "proto/status.h"
+#include "server/directory/directory_state.h"
+#include "server/directory_registrar_stub.h"
+#include "server/directory_service.h"
+#include "server/holder.h"
+#include "server/holder_service.h"
+#include "server/local_directory.h"
+#include "server/registration.h"
+#include "server/requester_service.h"
+#include "server/service_gate.h"
+#include "transport/fabric.h"
+
+namespace ckv {
+namespace {
+
+// All messages of this process together; beyond it gRPC refuses calls. 32 of the largest.
+constexpr size_t kMessageMemoryMax = size_t{32} * kMessageBytesMax;
+
+int Milliseconds(Duration duration) {
+  return static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count());
+}
+
+std::string_view HostOf(std::string_view address) { return address.substr(0, address.rfind(':')); }
+std::string_view PortOf(std::string_view address) { return address.substr(address.rfind(':') + 1); }
+
+// Why `address` cannot be listened on: gRPC only says that it cannot.
+std::string BindError(const std::string& address) {
+  std::string host(HostOf(address));
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  const std::string port(PortOf(address));
+  if (const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found); error != 0) {
+    return gai_strerror(error);
+  }
+  std::string why = "it could not be bound";
+  const int fd = socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC, 0);
+  const int one = 1;  // as gRPC does, or an address left a moment ago would look taken
+  if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+  if (fd < 0 || bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, 1) != 0) {
+    why = std::strerror(errno);
+  }
+  if (fd >= 0) close(fd);
+  freeaddrinfo(found);
+  return why;
+}
+
+void LogFromGrpc(gpr_log_func_args* args) {
+  if (args->severity == GPR_LOG_SEVERITY_ERROR) {
+    spdlog::warn("grpc: {}", args->message);
+  } else {
+    spdlog::debug("grpc: {}", args->message);
+  }
+}
+
+absl::Status WriteWhole(const std::string& path, const std::string& text) {
+  const std::string draft = path + ".tmp";
+  std::FILE* file = std::fopen(draft.c_str(), "we");
+  const auto fail = [&] {
+    return absl::InternalError(absl::StrFormat("%s: %s", path, std::strerror(errno)));
+  };
+  if (file == nullptr) return fail();
+  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  if (std::fclose(file) != 0 || !written) return fail();
+  if (std::rename(draft.c_str(), path.c_str()) != 0) return fail();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+// In order of construction; destroyed in reverse.
+struct Daemon::State {
+  explicit State(const Config& config_in)
+      : config(config_in), gate(config_in.rpc_thread_count_max / 2) {}
+
+  absl::Status StartRoles();
+  absl::Status StartHolder();
+  absl::Status StartRequester();
+  absl::Status StartServer();
+  void StartRegistrations();
+  // As peers reach it.
+  std::string DirectoryAddress() const {
+    return config.directory.empty() ? address : config.directory;
+  }
+  void AddRegistration(MemberRole role, LeaseGate* lease);
+  void SetHealth(const char* service, bool serving, bool& was);
+
+  const Config config;
+  Clock* const clock = Clock::Real();
+  ServiceGate gate;
+  std::vector<std::unique_ptr<Fabric>> fabrics;
+  std::vector<Fabric*> fabric_order;
+
+  std::unique_ptr<DirectoryState> directory;
+  std::unique_ptr<DirectoryServiceImpl> directory_service;
+
+  std::unique_ptr<Holder> holder;
+  std::unique_ptr<HolderServiceImpl> holder_service;
+
+  std::unique_ptr<DirectoryControl> directory_control;
+  std::unique_ptr<HolderStubFactory> holder_stubs;
+  std::unique_ptr<Requester> requester;
+  std::unique_ptr<RequesterServiceImpl> requester_service;
+
+  std::unique_ptr<grpc::Server> server;
+  std::string address;        // as peers are told
+  std::string local_address;  // as this process reaches it
+  bool holder_serving = false;
+  bool requester_serving = false;
+  bool directory_serving = false;
+
+  std::vector<std::unique_ptr<DirectoryRegistrar>> registrars;
+  std::vector<std::unique_ptr<Registration>> registrations;
+  std::unique_ptr<WatchStub> watch;
+  bool ready = false;
+  bool drained = false;
+};
+
+absl::Status Daemon::State::StartRoles() {
+  for (const std::string& name : config.fabrics) {
+    CKV_ASSIGN_OR_RETURN(const FabricKind kind, ParseFabricName(name));
+    switch (kind) {
+      case FabricKind::kShm:
+        fabrics.push_back(NewShmFabric(clock));
+        break;
+      case FabricKind::kTcp:
+        fabrics.push_back(NewTcpFabric(clock));
+        break;
+      case FabricKind::kLoopback:
+        fabrics.push_back(NewLoopbackFabric(clock));
+        break;
+      default:
+        return absl::InvalidArgumentError(absl::StrFormat("fabrics: %s is not built in", name));
+    }
+    fabric_order.push_back(fabrics.back().get());
+  }
+  if (config.HasRole("directory")) {
+    DirectoryOptions options;
+    options.clock = clock;
+    options.lease_ttl = config.lease_ttl;
+    directory = std::make_unique<DirectoryState>(options);
+    directory_service = std::make_unique<DirectoryServiceImpl>(directory.get(), &gate, clock);
+  }
+  if (config.HasRole("holder")) CKV_RETURN_IF_ERROR(StartHolder());
+  if (config.HasRole("requester")) CKV_RETURN_IF_ERROR(StartRequester());
+  return absl::OkStatus();
+}
+
+absl::Status Daemon::State::StartHolder() {
+  HolderOptions options;
+  options.id = {config.name};
+  options.clock = clock;
+  options.capacity_bytes = config.store_capacity_bytes;
+  options.chunk_count_max = config.store_chunk_count_max;
+  options.compute_threads = config.compute_threads;
+  options.fabrics = fabric_order;
+  options.listen.tcp_address = config.data_listen;
+  options.session_count_max = config.session_count_max;
+  options.batch_request_count_max = config.batch_request_count_max;
+  options.spin_max = std::chrono::microseconds(config.spin_us);
+  CKV_ASSIGN_OR_RETURN(holder, Holder::Start(options));
+  holder_service = std::make_unique<HolderServiceImpl>(holder.get(), config.name, &gate, clock);
+  return absl::OkStatus();
+}
+
+absl::Status Daemon::State::StartRequester() {
+  RequesterOptions options;
+  options.id = config.name;
+  options.clock = clock;
+  options.fabrics = fabric_order;
+  options.lane_shape = {config.lane_slot_count,
+                        static_cast<uint32_t>(config.lane_request_bytes_max),
+                        static_cast<uint32_t>(config.lane_reply_bytes_max)};
+  options.engine_count_max = config.engine_count_max;
+  options.spin_max = std::chrono::microseconds(config.spin_us);
+  if (config.directory.empty()) {
+    directory_control = std::make_unique<LocalDirectory>(directory.get());
+  } else {
+    directory_control = std::make_unique<DirectoryStub>(config.directory, clock);
+  }
+  holder_stubs = std::make_unique<HolderStubFactory>(clock);
+  CKV_ASSIGN_OR_RETURN(requester,
+                       Requester::Create(options, directory_control.get(), holder_stubs.get()));
+  RequesterServiceOptions service;
+  service.id = config.name;
+  service.directory_address = [this] { return DirectoryAddress(); };
+  service.version = std::string(kCkvdVersion);
+  service.clock = clock;
+  service.default_timeout = std::chrono::milliseconds(config.default_timeout_ms);
+  service.directory_connected = [this] { return watch != nullptr && watch->connected(); };
+  requester_service =
+      std::make_unique<RequesterServiceImpl>(std::move(service), requester.get(), &gate);
+  return absl::OkStatus();
+}
+
+absl::Status Daemon::State::StartServer() {
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort(config.listen, grpc::InsecureServerCredentials(), &port);
+  const bool holder_only = directory == nullptr && requester == nullptr;
+  const int message_bytes_max = holder_only ? kHolderMessageBytesMax : kMessageBytesMax;
+  builder.SetMaxReceiveMessageSize(message_bytes_max);
+  builder.SetMaxSendMessageSize(message_bytes_max);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // a second ckvd here is a mistake
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(kKeepAlivePeriod));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Milliseconds(kKeepAliveTimeout));
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // Peers ping as often as this side does; half of it leaves room for jitter.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             Milliseconds(kKeepAlivePeriod / 2));
+  grpc::ResourceQuota quota("ckvd");
+  quota.SetMaxThreads(static_cast<int>(config.rpc_thread_count_max));
+  quota.Resize(kMessageMemoryMax);
+  builder.SetResourceQuota(quota);
+  builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 4);
+  if (directory_service) builder.RegisterService(directory_service.get());
+  if (holder_service) builder.RegisterService(holder_service.get());
+  if (requester_service) builder.RegisterService(requester_service.get());
+  server = builder.BuildAndStart();
+  if (server == nullptr || port == 0) {
+    server.reset();
+    return absl::UnavailableError(absl::StrFormat(
+        "cannot listen on %s: %s; choose another by --listen (port 0 takes a free one)",
+        config.listen, BindError(config.listen)));
+  }
+  std::string host(HostOf(config.listen));
+  address = absl::StrFormat("%s:%d", host, port);
+  if (!config.advertise.empty()) {
+    address = PortOf(config.advertise) == "0"
+                  ? absl::StrFormat("%s:%d", HostOf(config.advertise), port)
+                  : config.advertise;
+  }
+  if (host == "0.0.0.0" || host == "*") host = "127.0.0.1";
+  if (host == "[::]") host = "[::1]";
+  local_address = absl::StrFormat("%s:%d", host, port);
+  return absl::OkStatus();
+}
+
+void Daemon::State::AddRegistration(MemberRole role, LeaseGate* lease) {
+  RegistrationOptions options;
+  options.member.id.name = config.name;
+  // A name is one lease: of two roles in one process the requester takes another.
+  if (role == MemberRole::kRequester && holder != nullptr) options.member.id.name += ".requester";
+  options.member.role = role;
+  options.member.control_address = address;
+  options.ttl = config.lease_ttl;
+  options.clock = clock;
+  if (config.directory.empty()) {
+    registrars.push_back(std::make_unique<LocalRegistrar>(directory.get()));
+  } else {
+    registrars.push_back(std::make_unique<DirectoryRegistrarStub>(config.directory, clock));
+  }
+  registrations.push_back(std::make_unique<Registration>(options, registrars.back().get(), lease));
+}
+
+void Daemon::State::StartRegistrations() {
+  if (holder) AddRegistration(MemberRole::kHolder, &holder->lease());
+  if (!requester) return;
+  AddRegistration(MemberRole::kRequester, nullptr);
+  WatchOptions options;
+  options.address = config.directory.empty() ? local_address : config.directory;
+  options.clock = clock;
+  watch = std::make_unique<WatchStub>(
+      options, [this](std::string_view corpus) { requester->Forget(corpus); },
+      [](const absl::Status& status) {
+        spdlog::warn("changes of corpora come late: {}", std::string(status.message()));
+      });
+}
+
+void Daemon::State::SetHealth(const char* service, bool serving, bool& was) {
+  if (serving == was) return;
+  was = serving;
+  server->GetHealthCheckService()->SetServingStatus(service, serving);
+}
+
+Daemon::Daemon(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config) {
+  gpr_set_log_function(LogFromGrpc);
+  auto state = std::make_unique<State>(config);
+  if (!config.ready_file.empty()) unlink(config.ready_file.c_str());  // of an earlier life
+  CKV_RETURN_IF_ERROR(state->StartRoles());
+  CKV_RETURN_IF_ERROR(state->StartServer());
+  for (const auto& [service, present] :
+       {std::pair{v1::DirectoryService::service_full_name(), state->directory != nullptr},
+        std::pair{v1::HolderService::service_full_name(), state->holder != nullptr},
+        std::pair{v1::RequesterService::service_full_name(), state->requester != nullptr}}) {
+    if (present) state->server->GetHealthCheckService()->SetServingStatus(service, false);
+  }
+  state->StartRegistrations();
+  spdlog::info("ckvd {} '{}' serves {} at {}, kernels {}", kCkvdVersion, config.name,
+               absl::StrJoin(config.role, "+"), state->address, KernelTarget());
+  std::unique_ptr<Daemon> daemon(new Daemon(std::move(state)));
+  CKV_RETURN_IF_ERROR(daemon->Tick());
+  return daemon;
+}
+
+Daemon::~Daemon() { Drain(state_->clock->Now()); }
+
+const std::string& Daemon::address() const { return state_->address; }
+
+bool Daemon::ready() const { return state_->ready; }
+
+absl::Status Daemon::Tick() {
+  State& state = *state_;
+  if (state.drained) return absl::OkStatus();
+  bool registered = true;
+  for (const auto& registration : state.registrations) {
+    registered &= registration->report().lease.has_value();
+  }
+  if (state.directory) {
+    state.directory->Expire();
+    state.SetHealth(v1::DirectoryService::service_full_name(), true, state.directory_serving);
+  }
+  if (state.holder) {
+    const bool live = state.holder->lease().LiveAt(state.clock->Now());
+    state.SetHealth(v1::HolderService::service_full_name(), live, state.holder_serving);
+  }
+  // A requester serves what it knows while the directory is away.
+  if (state.requester && registered) {
+    state.SetHealth(v1::RequesterService::service_full_name(), true, state.requester_serving);
+  }
+  if (state.ready || !registered) return absl::OkStatus();
+  if (!state.config.ready_file.empty()) {
+    CKV_RETURN_IF_ERROR(WriteWhole(state.config.ready_file, state.address + "\n"));
+  }
+  state.ready = true;
+  return absl::OkStatus();
+}
+
+absl::Status Daemon::AwaitReady(Instant deadline) {
+  for (const auto& registration : state_->registrations) {
+    CKV_RETURN_IF_ERROR(registration->AwaitLease(deadline).status());
+  }
+  return Tick();
+}
+
+void Daemon::Drain(Instant deadline) {
+  State& state = *state_;
+  if (std::exchange(state.drained, true)) return;
+  if (!state.config.ready_file.empty()) unlink(state.config.ready_file.c_str());
+  state.server->GetHealthCheckService()->SetServingStatus(false);
+  state.gate.Close();
+  state.watch.reset();
+  // Calls in progress get half of the time, what is left goes to the lanes. Leases are given back
+  // last: without one a holder would refuse what has arrived.
+  const Instant now = state.clock->Now();
+  const Duration for_calls = std::max((deadline - now) / 2, Duration(0));
+  state.server->Shutdown(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                                      gpr_time_from_nanos(for_calls.count(), GPR_TIMESPAN)));
+  if (state.holder) state.holder->Drain(std::max(deadline, now));
+  state.registrations.clear();
+}
+
+}  // namespace ckv

@@ -1,0 +1,55 @@
+#include "server/directory_registrar_stub.h"
+
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "client/channel_stub.h"
+#include "client/grpc_status.h"
+#include "proto/convert.h"
+#include "proto/status.h"
+
+namespace ckv {
+
+DirectoryRegistrarStub::DirectoryRegistrarStub(std::string address, Clock* clock)
+    : address_(std::move(address)),
+      clock_(clock),
+      stub_(v1::DirectoryService::NewStub(MakeChannel(address_))) {}
+
+absl::StatusOr<LeaseGrant> DirectoryRegistrarStub::Register(const Member& member, Duration ttl,
+                                                            Instant deadline) {
+  grpc::ClientContext context;
+  SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
+  v1::RegisterRequest request;
+  *request.mutable_member() = ToProto(member);
+  request.set_lease_ttl_ms(
+      static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::milliseconds>(ttl).count()));
+  v1::RegisterReply reply;
+  CKV_RETURN_IF_ERROR(FromGrpc(stub_->Register(&context, request, &reply), Context("Register")));
+  return LeaseGrant{
+      reply.lease_id(), {reply.epoch()}, std::chrono::milliseconds(reply.lease_ttl_ms())};
+}
+
+absl::StatusOr<Duration> DirectoryRegistrarStub::KeepAlive(uint64_t lease_id, Instant deadline) {
+  grpc::ClientContext context;
+  SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
+  v1::KeepAliveRequest request;
+  request.set_lease_id(lease_id);
+  v1::KeepAliveReply reply;
+  CKV_RETURN_IF_ERROR(FromGrpc(stub_->KeepAlive(&context, request, &reply), Context("KeepAlive")));
+  return std::chrono::milliseconds(reply.lease_ttl_ms());
+}
+
+absl::Status DirectoryRegistrarStub::Deregister(uint64_t lease_id, Instant deadline) {
+  grpc::ClientContext context;
+  SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
+  v1::DeregisterRequest request;
+  request.set_lease_id(lease_id);
+  v1::DeregisterReply reply;
+  return FromGrpc(stub_->Deregister(&context, request, &reply), Context("Deregister"));
+}
+
+std::string DirectoryRegistrarStub::Context(std::string_view call) const {
+  return absl::StrFormat("directory %s: %s", address_, call);
+}
+
+}  // namespace ckv

@@ -1,0 +1,34 @@
+// The directory over gRPC, as a member that registers sees it.
+
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "ckv/v1/directory.grpc.pb.h"
+#include "proto/clock.h"
+#include "server/registration.h"
+
+namespace ckv {
+
+// Errors as registration.h; every message names the call and the directory's address.
+class DirectoryRegistrarStub final : public DirectoryRegistrar {
+ public:
+  // Does not touch the network. `clock` must outlive it.
+  DirectoryRegistrarStub(std::string address, Clock* clock);
+
+  absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl,
+                                      Instant deadline) override;
+  absl::StatusOr<Duration> KeepAlive(uint64_t lease_id, Instant deadline) override;
+  absl::Status Deregister(uint64_t lease_id, Instant deadline) override;
+
+ private:
+  std::string Context(std::string_view call) const;
+
+  const std::string address_;
+  Clock* const clock_;
+  const std::unique_ptr<v1::DirectoryService::StubInterface> stub_;
+};
+
+}  // namespace ckv

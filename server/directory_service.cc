@@ -1,0 +1,178 @@
+#include "server/directory_service.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "client/grpc_status.h"
+#include "proto/convert.h"
+#include "proto/status.h"
+
+namespace ckv {
+namespace {
+
+// How long a watch may not notice that its peer has gone or that the server drains.
+constexpr Duration kWatchSlice = std::chrono::milliseconds(200);
+
+uint32_t ToMilliseconds(Duration duration) {
+  return static_cast<uint32_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(duration).count());
+}
+
+absl::Status CheckKey(const std::string& name, const std::string& tenant) {
+  if (name.size() <= kCorpusNameBytesMax && tenant.size() <= kCorpusNameBytesMax) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrFormat("a corpus or tenant has at most %d characters", kCorpusNameBytesMax));
+}
+
+v1::CorpusSummary Summarise(const Corpus& corpus) {
+  v1::CorpusSummary summary;
+  summary.set_name(corpus.name);
+  summary.set_tenant(corpus.tenant);
+  summary.set_version(corpus.version);
+  summary.set_chunk_count(static_cast<uint32_t>(corpus.chunks.size()));
+  summary.set_token_count(corpus.token_count());
+  summary.set_model(corpus.geometry.model);
+  return summary;
+}
+
+v1::WatchEvent EventToProto(const DirectoryEvent& event) {
+  v1::WatchEvent message;
+  switch (event.kind) {
+    case DirectoryEvent::Kind::kMemberUp:
+      *message.mutable_member_up() = ToProto(event.member);
+      break;
+    case DirectoryEvent::Kind::kMemberGone:
+      *message.mutable_member_gone() = ToProto(event.member);
+      break;
+    case DirectoryEvent::Kind::kCorpusPublished:
+      *message.mutable_corpus_published() = Summarise(*event.corpus);
+      break;
+    case DirectoryEvent::Kind::kCorpusDropped:
+      *message.mutable_corpus_dropped() = Summarise(*event.corpus);
+      break;
+    case DirectoryEvent::Kind::kSynced:
+      message.set_synced(true);
+      break;
+  }
+  return message;
+}
+
+}  // namespace
+
+grpc::Status DirectoryServiceImpl::Register(grpc::ServerContext* /*context*/,
+                                            const v1::RegisterRequest* request,
+                                            v1::RegisterReply* reply) {
+  const auto member = FromProto(request->member());
+  if (!member.ok()) return ToGrpc(member.status());
+  const auto grant = state_.Register(*member, std::chrono::milliseconds(request->lease_ttl_ms()));
+  if (!grant.ok()) return ToGrpc(grant.status());
+  reply->set_lease_id(grant->lease_id);
+  reply->set_epoch(grant->epoch.value);
+  reply->set_lease_ttl_ms(ToMilliseconds(grant->ttl));
+  return grpc::Status::OK;
+}
+
+grpc::Status DirectoryServiceImpl::KeepAlive(grpc::ServerContext* /*context*/,
+                                             const v1::KeepAliveRequest* request,
+                                             v1::KeepAliveReply* reply) {
+  const auto ttl = state_.KeepAlive(request->lease_id());
+  if (!ttl.ok()) return ToGrpc(ttl.status());
+  reply->set_lease_ttl_ms(ToMilliseconds(*ttl));
+  return grpc::Status::OK;
+}
+
+grpc::Status DirectoryServiceImpl::Deregister(grpc::ServerContext* /*context*/,
+                                              const v1::DeregisterRequest* request,
+                                              v1::DeregisterReply* /*reply*/) {
+  return ToGrpc(state_.Deregister(request->lease_id()));
+}
+
+grpc::Status DirectoryServiceImpl::ListMembers(grpc::ServerContext* /*context*/,
+                                               const v1::ListMembersRequest* /*request*/,
+                                               v1::ListMembersReply* reply) {
+  for (const Member& member : state_.Members()) *reply->add_members() = ToProto(member);
+  return grpc::Status::OK;
+}
+
+grpc::Status DirectoryServiceImpl::PublishCorpus(grpc::ServerContext* /*context*/,
+                                                 const v1::PublishCorpusRequest* request,
+                                                 v1::PublishCorpusReply* reply) {
+  auto corpus = FromProto(request->corpus());
+  if (!corpus.ok()) return ToGrpc(corpus.status());
+  const auto version =
+      state_.Publish(*std::move(corpus), request->replace(), request->expected_version());
+  if (!version.ok()) return ToGrpc(version.status());
+  reply->set_version(*version);
+  return grpc::Status::OK;
+}
+
+grpc::Status DirectoryServiceImpl::GetCorpus(grpc::ServerContext* /*context*/,
+                                             const v1::GetCorpusRequest* request,
+                                             v1::GetCorpusReply* reply) {
+  if (auto status = CheckKey(request->name(), request->tenant()); !status.ok()) {
+    return ToGrpc(status);
+  }
+  const auto corpus = state_.Get(request->name(), request->tenant());
+  if (!corpus.ok()) return ToGrpc(corpus.status());
+  *reply->mutable_corpus() = ToProto(**corpus);
+  return grpc::Status::OK;
+}
+
+grpc::Status DirectoryServiceImpl::ListCorpora(grpc::ServerContext* /*context*/,
+                                               const v1::ListCorporaRequest* request,
+                                               v1::ListCorporaReply* reply) {
+  if (auto status = CheckKey("", request->tenant()); !status.ok()) return ToGrpc(status);
+  for (const auto& corpus : state_.List(request->tenant())) {
+    *reply->add_corpora() = Summarise(*corpus);
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status DirectoryServiceImpl::DropCorpus(grpc::ServerContext* /*context*/,
+                                              const v1::DropCorpusRequest* request,
+                                              v1::DropCorpusReply* reply) {
+  if (auto status = CheckKey(request->name(), request->tenant()); !status.ok()) {
+    return ToGrpc(status);
+  }
+  const auto corpus = state_.Drop(request->name(), request->tenant());
+  if (!corpus.ok()) return ToGrpc(corpus.status());
+  *reply->mutable_corpus() = ToProto(**corpus);
+  return grpc::Status::OK;
+}
+
+grpc::Status DirectoryServiceImpl::LocateChunk(grpc::ServerContext* /*context*/,
+                                               const v1::LocateChunkRequest* request,
+                                               v1::LocateChunkReply* reply) {
+  const auto id = ChunkId::FromBytes(request->id());
+  if (!id.ok()) return ToGrpc(id.status());
+  if (auto status = CheckKey("", request->tenant()); !status.ok()) return ToGrpc(status);
+  for (const ChunkPlace& place : state_.Locate(*id, request->tenant())) {
+    v1::LocateChunkReply::Place* message = reply->add_places();
+    message->set_corpus(place.corpus->name);
+    message->set_ordinal(place.ordinal);
+    *message->mutable_chunk() = ToProto(place.corpus->chunks[place.ordinal]);
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status DirectoryServiceImpl::Watch(grpc::ServerContext* context,
+                                         const v1::WatchRequest* request,
+                                         grpc::ServerWriter<v1::WatchEvent>* writer) {
+  if (auto status = CheckKey("", request->tenant()); !status.ok()) return ToGrpc(status);
+  const auto stream = gate_.Enter([context] { context->TryCancel(); });
+  if (!stream.ok()) return ToGrpc(stream.status());
+  const auto watcher = state_.Watch(request->tenant());
+  if (!watcher.ok()) return ToGrpc(watcher.status());
+  while (!context->IsCancelled()) {
+    if (gate_.closed()) return ToGrpc(ServiceGate::ClosedError());
+    const auto event = state_.Next(**watcher, clock_.Now() + kWatchSlice);
+    if (!event.ok()) return ToGrpc(event.status());
+    if (event->has_value() && !writer->Write(EventToProto(**event))) break;
+  }
+  return grpc::Status::CANCELLED;
+}
+
+}  // namespace ckv

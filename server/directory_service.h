@@ -1,0 +1,46 @@
+// DirectoryService over gRPC: converts, calls the directory's state, converts back.
+
+#pragma once
+
+#include "ckv/v1/directory.grpc.pb.h"
+#include "proto/clock.h"
+#include "server/directory/directory_state.h"
+#include "server/service_gate.h"
+
+namespace ckv {
+
+// Thread-safe. Errors as in proto/ckv/v1/directory.proto.
+class DirectoryServiceImpl final : public v1::DirectoryService::Service {
+ public:
+  // All must outlive the service.
+  DirectoryServiceImpl(DirectoryState* state, ServiceGate* gate, Clock* clock)
+      : state_(*state), gate_(*gate), clock_(*clock) {}
+
+  grpc::Status Register(grpc::ServerContext* context, const v1::RegisterRequest* request,
+                        v1::RegisterReply* reply) override;
+  grpc::Status KeepAlive(grpc::ServerContext* context, const v1::KeepAliveRequest* request,
+                         v1::KeepAliveReply* reply) override;
+  grpc::Status Deregister(grpc::ServerContext* context, const v1::DeregisterRequest* request,
+                          v1::DeregisterReply* reply) override;
+  grpc::Status ListMembers(grpc::ServerContext* context, const v1::ListMembersRequest* request,
+                           v1::ListMembersReply* reply) override;
+  grpc::Status PublishCorpus(grpc::ServerContext* context, const v1::PublishCorpusRequest* request,
+                             v1::PublishCorpusReply* reply) override;
+  grpc::Status GetCorpus(grpc::ServerContext* context, const v1::GetCorpusRequest* request,
+                         v1::GetCorpusReply* reply) override;
+  grpc::Status ListCorpora(grpc::ServerContext* context, const v1::ListCorporaRequest* request,
+                           v1::ListCorporaReply* reply) override;
+  grpc::Status DropCorpus(grpc::ServerContext* context, const v1::DropCorpusRequest* request,
+                          v1::DropCorpusReply* reply) override;
+  grpc::Status LocateChunk(grpc::ServerContext* context, const v1::LocateChunkRequest* request,
+                           v1::LocateChunkReply* reply) override;
+  grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
+                     grpc::ServerWriter<v1::WatchEvent>* writer) override;
+
+ private:
+  DirectoryState& state_;
+  ServiceGate& gate_;
+  Clock& clock_;
+};
+
+}  // namespace ckv

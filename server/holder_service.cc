@@ -1,0 +1,238 @@
+#include "server/holder_service.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "attention/mla_partial.h"
+#include "client/channel_stub.h"
+#include "client/grpc_status.h"
+#include "client/holder_stub.h"
+#include "proto/convert.h"
+#include "proto/status.h"
+
+namespace ckv {
+namespace {
+
+constexpr int kFabricOfferCountMax = 8;
+constexpr size_t kSessionTextBytesMax = 256;
+constexpr uint32_t kListCountDefault = 1000;
+constexpr uint32_t kListCountMax = 10'000;
+
+absl::StatusOr<SessionOffer> OfferFrom(const v1::OpenSessionRequest& request) {
+  SessionOffer offer;
+  offer.wire_version = request.wire_version();
+  CKV_ASSIGN_OR_RETURN(offer.geometry, FromProto(request.geometry()));
+  if (request.tenant().size() > kCorpusNameBytesMax ||
+      request.requester().size() > kSessionTextBytesMax ||
+      request.host_identity().size() > kSessionTextBytesMax) {
+    return absl::InvalidArgumentError("session: a name is too long");
+  }
+  offer.tenant = request.tenant();
+  offer.requester = request.requester();
+  offer.host_identity = request.host_identity();
+  offer.shape = {request.shape().slot_count(), request.shape().request_bytes_max(),
+                 request.shape().reply_bytes_max()};
+  CKV_RETURN_IF_ERROR(ValidateLaneShape(offer.shape));
+  if (request.offers_size() > kFabricOfferCountMax) {
+    return absl::InvalidArgumentError(absl::StrFormat("session: %d fabrics, limit %d",
+                                                      request.offers_size(), kFabricOfferCountMax));
+  }
+  for (const v1::FabricOffer& message : request.offers()) {
+    const auto kind = ParseFabricName(message.fabric());
+    if (!kind.ok()) continue;  // a fabric that this version does not know reaches nobody
+    if (message.offers_size() > static_cast<int>(kLaneCountMax)) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("session: %d lanes, limit %d", message.offers_size(), kLaneCountMax));
+    }
+    FabricOffer fabric{*kind, {}};
+    for (const std::string& lane : message.offers()) {
+      if (lane.size() > kOfferBytesMax) {
+        return absl::InvalidArgumentError(absl::StrFormat("session: an offer of %d bytes, limit %d",
+                                                          lane.size(), kOfferBytesMax));
+      }
+      fabric.offers.push_back(lane);
+    }
+    offer.fabrics.push_back(std::move(fabric));
+  }
+  return offer;
+}
+
+// The header of a put as a chunk's description; the table checks it against its id.
+absl::StatusOr<ChunkInfo> InfoFrom(const v1::PutChunkRequest::Header& header,
+                                   const Geometry& geometry) {
+  ChunkInfo info;
+  CKV_ASSIGN_OR_RETURN(info.id, ChunkId::FromBytes(header.id()));
+  if (!header.parent().empty()) {
+    CKV_ASSIGN_OR_RETURN(info.parent, ChunkId::FromBytes(header.parent()));
+  }
+  info.position = header.position();
+  CKV_ASSIGN_OR_RETURN(info.token_ids, Int32sFromBytes(header.token_ids(), kChunkTokenCountMax));
+  if (header.layer_checksums_size() != static_cast<int>(geometry.layers)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "put: %d layer checksums for %d layers", header.layer_checksums_size(), geometry.layers));
+  }
+  info.layer_checksums.assign(header.layer_checksums().begin(), header.layer_checksums().end());
+  return info;
+}
+
+}  // namespace
+
+grpc::Status HolderServiceImpl::OpenSession(grpc::ServerContext* context,
+                                            const v1::OpenSessionRequest* request,
+                                            v1::OpenSessionReply* reply) {
+  if (request->wire_version() == 0) {
+    return ToGrpc(absl::InvalidArgumentError("session: no wire version"));
+  }
+  const auto offer = OfferFrom(*request);
+  if (!offer.ok()) return ToGrpc(offer.status());
+  const auto answer = holder_.OpenSession(*offer, DeadlineOf(*context, clock_, kControlTimeoutMax));
+  if (!answer.ok()) return ToGrpc(answer.status());
+  reply->set_session(answer->session.value);
+  reply->set_epoch(answer->epoch.value);
+  reply->set_fabric(std::string(FabricName(answer->fabric)));
+  for (const std::string& lane : answer->answers) reply->add_answers(lane);
+  return grpc::Status::OK;
+}
+
+grpc::Status HolderServiceImpl::CloseSession(grpc::ServerContext* context,
+                                             const v1::CloseSessionRequest* request,
+                                             v1::CloseSessionReply* /*reply*/) {
+  return ToGrpc(
+      holder_.CloseSession({request->session()}, DeadlineOf(*context, clock_, kControlTimeoutMax)));
+}
+
+grpc::Status HolderServiceImpl::ResolveChunks(grpc::ServerContext* context,
+                                              const v1::ResolveChunksRequest* request,
+                                              v1::ResolveChunksReply* reply) {
+  if (request->ids_size() > static_cast<int>(kResolveIdCountMax)) {
+    return ToGrpc(absl::InvalidArgumentError(
+        absl::StrFormat("%d ids, limit %d a call", request->ids_size(), kResolveIdCountMax)));
+  }
+  std::vector<ChunkId> ids;
+  ids.reserve(request->ids_size());
+  for (const std::string& bytes : request->ids()) {
+    const auto id = ChunkId::FromBytes(bytes);
+    if (!id.ok()) return ToGrpc(id.status());
+    ids.push_back(*id);
+  }
+  const auto handles = holder_.ResolveChunks({request->session()}, ids,
+                                             DeadlineOf(*context, clock_, kControlTimeoutMax));
+  if (!handles.ok()) return ToGrpc(handles.status());
+  for (const std::optional<ResolvedHandle>& handle : *handles) {
+    v1::ResolveChunksReply::Handle* message = reply->add_handles();
+    if (!handle) continue;
+    message->set_found(true);
+    message->set_handle(handle->handle.value);
+    message->set_token_count(handle->token_count);
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status HolderServiceImpl::PutChunk(grpc::ServerContext* context,
+                                         grpc::ServerReader<v1::PutChunkRequest>* reader,
+                                         v1::PutChunkReply* /*reply*/) {
+  const auto stream = gate_.Enter([context] { context->TryCancel(); });
+  if (!stream.ok()) return ToGrpc(stream.status());
+  return ToGrpc(Receive(*context, *reader));
+}
+
+absl::Status HolderServiceImpl::Receive(grpc::ServerContext& context,
+                                        grpc::ServerReader<v1::PutChunkRequest>& reader) {
+  v1::PutChunkRequest message;
+  if (!reader.Read(&message) || !message.has_header()) {
+    return absl::InvalidArgumentError("put: the first message must be the header");
+  }
+  CKV_ASSIGN_OR_RETURN(const Geometry geometry, FromProto(message.header().geometry()));
+  CKV_ASSIGN_OR_RETURN(ChunkInfo info, InfoFrom(message.header(), geometry));
+  CKV_ASSIGN_OR_RETURN(ChunkWriter writer, holder_.table().Begin(std::move(info), geometry));
+  while (reader.Read(&message)) {
+    if (!message.has_rows()) {
+      return absl::InvalidArgumentError("put: rows must follow the header, which comes once");
+    }
+    const v1::PutChunkRequest::Rows& rows = message.rows();
+    if (rows.rows().size() > kPutRowsBytesMax) {
+      return absl::InvalidArgumentError(absl::StrFormat("put: %d bytes in one message, limit %d",
+                                                        rows.rows().size(), kPutRowsBytesMax));
+    }
+    CKV_RETURN_IF_ERROR(
+        writer.Write(rows.layer(), rows.offset_bytes(),
+                     std::as_bytes(std::span(rows.rows().data(), rows.rows().size()))));
+  }
+  // A stream that broke reads like one that ended.
+  if (context.IsCancelled()) return absl::CancelledError("put: interrupted; nothing was stored");
+  CKV_ASSIGN_OR_RETURN(Chunk chunk, std::move(writer).Finish());
+  return holder_.table().Insert(std::move(chunk));
+}
+
+grpc::Status HolderServiceImpl::ListChunks(grpc::ServerContext* /*context*/,
+                                           const v1::ListChunksRequest* request,
+                                           v1::ListChunksReply* reply) {
+  std::optional<ChunkId> after;
+  if (!request->after().empty()) {
+    const auto id = ChunkId::FromBytes(request->after());
+    if (!id.ok()) return ToGrpc(id.status());
+    after = *id;
+  }
+  const uint32_t wanted = request->count_max() == 0 ? kListCountDefault : request->count_max();
+  const size_t count_max = std::min(wanted, kListCountMax);
+  std::vector<ChunkListing> listings = holder_.table().List(after, count_max + 1);
+  reply->set_more(listings.size() > count_max);
+  if (reply->more()) listings.resize(count_max);
+  for (const ChunkListing& listing : listings) {
+    v1::ListChunksReply::Chunk* chunk = reply->add_chunks();
+    chunk->set_id(std::string(listing.id.AsBytes()));
+    chunk->set_position(listing.position);
+    chunk->set_token_count(listing.token_count);
+    chunk->set_bytes(listing.bytes);
+    chunk->set_pin_count(listing.pin_count);
+    chunk->set_kept(listing.kept);
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status HolderServiceImpl::PinChunk(grpc::ServerContext* /*context*/,
+                                         const v1::PinChunkRequest* request,
+                                         v1::PinChunkReply* /*reply*/) {
+  const auto id = ChunkId::FromBytes(request->id());
+  if (!id.ok()) return ToGrpc(id.status());
+  return ToGrpc(holder_.table().Keep(*id, !request->unpin()));
+}
+
+grpc::Status HolderServiceImpl::DropChunk(grpc::ServerContext* /*context*/,
+                                          const v1::DropChunkRequest* request,
+                                          v1::DropChunkReply* /*reply*/) {
+  const auto id = ChunkId::FromBytes(request->id());
+  if (!id.ok()) return ToGrpc(id.status());
+  return ToGrpc(holder_.table().Drop(*id));
+}
+
+grpc::Status HolderServiceImpl::Stats(grpc::ServerContext* /*context*/,
+                                      const v1::StatsRequest* /*request*/, v1::StatsReply* reply) {
+  const HolderStats stats = holder_.stats();
+  reply->set_id(id_);
+  reply->set_epoch(holder_.lease().epoch().value);
+  reply->set_kernel_target(std::string(KernelTarget()));
+  reply->set_chunk_count(stats.table.chunk_count);
+  reply->set_token_count(stats.table.token_count);
+  reply->set_used_bytes(stats.table.used_bytes);
+  reply->set_capacity_bytes(stats.table.capacity_bytes);
+  reply->set_session_count(stats.session_count);
+  reply->set_lane_count(stats.lane_count);
+  reply->set_request_count(stats.request_count);
+  reply->set_query_row_count(stats.query_row_count);
+  reply->set_batch_count(stats.batch_count);
+  reply->set_error_count(stats.error_count);
+  reply->set_expired_count(stats.expired_count);
+  reply->set_bytes_in(stats.bytes_in);
+  reply->set_bytes_out(stats.bytes_out);
+  reply->set_compute_ns(stats.compute_ns);
+  for (const Geometry& geometry : holder_.table().geometries()) {
+    reply->add_models(geometry.ToString());
+  }
+  return grpc::Status::OK;
+}
+
+}  // namespace ckv

@@ -1,0 +1,34 @@
+#include "server/local_directory.h"
+
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+
+namespace ckv {
+
+absl::StatusOr<Corpus> LocalDirectory::GetCorpus(std::string_view name, std::string_view tenant,
+                                                 Instant /*deadline*/) {
+  CKV_ASSIGN_OR_RETURN(const std::shared_ptr<const Corpus> corpus, state_->Get(name, tenant));
+  return *corpus;
+}
+
+absl::StatusOr<std::vector<Member>> LocalDirectory::ListMembers(Instant /*deadline*/) {
+  return state_->Members();
+}
+
+absl::StatusOr<std::vector<Corpus>> LocalDirectory::LocateChunk(const ChunkId& id,
+                                                                std::string_view tenant,
+                                                                Instant /*deadline*/) {
+  std::vector<Corpus> corpora;
+  for (const ChunkPlace& place : state_->Locate(id, tenant)) {
+    const Corpus& whole = *place.corpus;
+    corpora.push_back({.name = whole.name,
+                       .tenant = whole.tenant,
+                       .geometry = whole.geometry,
+                       .chunks = {whole.chunks[place.ordinal]},
+                       .version = whole.version});
+  }
+  if (!corpora.empty()) return corpora;
+  return absl::NotFoundError(absl::StrFormat("no corpus has chunk %s", id.ToHex()));
+}
+
+}  // namespace ckv

@@ -1,0 +1,28 @@
+// The directory of the same process, as its requester sees it.
+
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "client/control.h"
+#include "server/directory/directory_state.h"
+
+namespace ckv {
+
+// Thread-safe. `state` must outlive it.
+class LocalDirectory final : public DirectoryControl {
+ public:
+  explicit LocalDirectory(DirectoryState* state) : state_(state) {}
+
+  absl::StatusOr<Corpus> GetCorpus(std::string_view name, std::string_view tenant,
+                                   Instant deadline) override;
+  absl::StatusOr<std::vector<Member>> ListMembers(Instant deadline) override;
+  absl::StatusOr<std::vector<Corpus>> LocateChunk(const ChunkId& id, std::string_view tenant,
+                                                  Instant deadline) override;
+
+ private:
+  DirectoryState* const state_;
+};
+
+}  // namespace ckv

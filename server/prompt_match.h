@@ -1,0 +1,21 @@
+// How far the tokens of a prompt run along the chunks of a corpus.
+
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "proto/corpus.h"
+
+namespace ckv {
+
+struct PromptMatch {
+  size_t chunk_count = 0;    // the corpus' first so many chunks are the prompt's first tokens
+  uint64_t token_count = 0;  // that they cover
+};
+
+// Compares ids, not tokens: a chunk matches if its model, parent, position and these tokens give
+// its id. A chunk that the prompt ends inside does not match. Cost: one SHA-256 over the tokens.
+PromptMatch MatchPrompt(const Corpus& corpus, std::span<const int32_t> tokens);
+
+}  // namespace ckv

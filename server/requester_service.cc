@@ -1,0 +1,379 @@
+#include "server/requester_service.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_format.h"
+#include "client/channel_stub.h"
+#include "client/grpc_status.h"
+#include "proto/convert.h"
+#include "proto/status.h"
+#include "server/prompt_match.h"
+#include "transport/wire.h"
+
+namespace ckv {
+namespace {
+
+constexpr Duration kRequestTimeoutMax = std::chrono::minutes(10);
+constexpr size_t kPromptTokenCountMax = 1u << 22;
+constexpr size_t kFetchMessageBytesMax = 1u << 20;
+// Room for what goes with o, m and l in a message.
+constexpr uint64_t kReplySlackBytes = 4096;
+
+struct ChunkRange {
+  uint32_t begin = 0;
+  uint32_t end = 0;
+};
+
+// An end of 0 is the corpus' end.
+absl::StatusOr<ChunkRange> RangeOf(const Corpus& corpus, uint32_t begin, uint32_t end) {
+  const auto count = static_cast<uint32_t>(corpus.chunks.size());
+  const ChunkRange range{begin, end == 0 ? count : end};
+  if (range.begin < range.end && range.end <= count) return range;
+  return absl::InvalidArgumentError(absl::StrFormat("chunks [%d, %d) of corpus '%s', which has %d",
+                                                    begin, range.end, corpus.name, count));
+}
+
+// The chunks of a request as ordinals of `corpus`. Ids are looked up in one pass: a request names
+// few, a corpus may have a million.
+absl::StatusOr<std::vector<ChunkUse>> UsesOf(const v1::AttendRequest& request,
+                                             const Corpus& corpus) {
+  std::vector<ChunkUse> uses;
+  if (request.chunks().empty()) {
+    CKV_ASSIGN_OR_RETURN(const ChunkRange range,
+                         RangeOf(corpus, request.chunk_begin(), request.chunk_end()));
+    for (uint32_t i = range.begin; i < range.end; ++i) uses.push_back({i, 0});
+    return uses;
+  }
+  absl::flat_hash_map<ChunkId, size_t> wanted;
+  uses.resize(request.chunks_size());
+  for (size_t i = 0; i < uses.size(); ++i) {
+    CKV_ASSIGN_OR_RETURN(const ChunkId id, ChunkId::FromBytes(request.chunks(i).id()));
+    uses[i].offset = request.chunks(i).offset();
+    if (!wanted.emplace(id, i).second) {
+      return absl::InvalidArgumentError(absl::StrFormat("chunk %s is named twice", id.ToHex()));
+    }
+  }
+  for (uint32_t ordinal = 0; ordinal < corpus.chunks.size() && !wanted.empty(); ++ordinal) {
+    const auto found = wanted.find(corpus.chunks[ordinal].id);
+    if (found == wanted.end()) continue;
+    uses[found->second].ordinal = ordinal;
+    wanted.erase(found);
+  }
+  if (wanted.empty()) return uses;
+  return absl::NotFoundError(absl::StrFormat("chunk %s is not of corpus '%s'",
+                                             wanted.begin()->first.ToHex(), corpus.name));
+}
+
+// Sizes that the rest relies on; before anything is sized by them.
+absl::Status CheckShape(const v1::AttendRequest& request, const Geometry& geometry) {
+  const uint64_t rows = request.row_count();
+  if (rows > kAttendRowCountMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%d query rows, limit %d", rows, kAttendRowCountMax));
+  }
+  if (request.q().size() != rows * geometry.query_row_bytes()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("q has %d bytes; %d rows of %d bf16 values are %d", request.q().size(),
+                        rows, geometry.d_qk, rows * geometry.query_row_bytes()));
+  }
+  const uint64_t reply_bytes = rows * geometry.partial_row_bytes(/*f32=*/true);
+  if (reply_bytes + kReplySlackBytes > uint64_t{kMessageBytesMax}) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the answer would have %d bytes, a message holds %d: send fewer rows",
+                        reply_bytes, kMessageBytesMax));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int32_t>> IndicesOf(const v1::AttendRequest& request) {
+  const v1::Selection& selection = request.selection();
+  const uint64_t group_rows = std::max(selection.group_rows(), 1u);
+  const uint64_t groups = (request.row_count() + group_rows - 1) / group_rows;
+  auto indices = Int32sFromBytes(selection.indices(), kIndexCountMax);
+  if (!indices.ok()) return Annotate(indices.status(), "selection");
+  if (indices->size() != groups * selection.k()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("selection: %d indices; %d groups of %d are %d", indices->size(), groups,
+                        selection.k(), groups * selection.k()));
+  }
+  // An empty list is present all the same: everything is empty then.
+  indices->reserve(1);
+  return indices;
+}
+
+absl::StatusOr<PartialDtype> DtypeOf(v1::PartialDtype dtype) {
+  switch (dtype) {
+    case v1::PARTIAL_DTYPE_UNSPECIFIED:
+    case v1::PARTIAL_DTYPE_BF16:
+      return PartialDtype::kBf16;
+    case v1::PARTIAL_DTYPE_F32:
+      return PartialDtype::kF32;
+    default:
+      return absl::InvalidArgumentError("wire: unknown");
+  }
+}
+
+// Gives the reply room for the partial and shows it as a view.
+PartialView RoomIn(v1::AttendReply& reply, uint32_t rows, uint32_t d_v) {
+  reply.set_row_count(rows);
+  reply.mutable_o()->resize(size_t{rows} * d_v * sizeof(float));
+  reply.mutable_m()->resize(rows * sizeof(float));
+  reply.mutable_l()->resize(rows * sizeof(float));
+  return {reply.mutable_o()->data(), reinterpret_cast<float*>(reply.mutable_m()->data()),
+          reinterpret_cast<float*>(reply.mutable_l()->data()), PartialDtype::kF32};
+}
+
+void AddCost(const CostBreakdown& cost, Primitive primitive, v1::ExplainReply& reply) {
+  v1::PrimitiveCost* message = reply.add_costs();
+  message->set_primitive(std::string(PrimitiveName(primitive)));
+  message->set_offered(cost.offered);
+  message->set_reason(cost.why_not);
+  message->set_total_us(cost.total_us);
+  const std::pair<const char*, double> terms[] = {
+      {"probe", cost.probe_us},    {"transfer", cost.transfer_us}, {"compute", cost.compute_us},
+      {"queue", cost.queue_us},    {"merge", cost.merge_us},       {"splice", cost.splice_us},
+      {"prefill", cost.prefill_us}};
+  for (const auto& [name, microseconds] : terms) {
+    v1::CostTerm* term = message->add_terms();
+    term->set_name(name);
+    term->set_microseconds(microseconds);
+  }
+}
+
+// Sends the rows in messages of at most kFetchMessageBytesMax.
+absl::Status SendRows(const FetchedRows& fetched, uint32_t row_bytes,
+                      grpc::ServerWriter<v1::FetchReply>& writer) {
+  const auto tokens_max = static_cast<uint32_t>(kFetchMessageBytesMax / row_bytes);
+  v1::FetchReply reply;
+  for (uint32_t sent = 0; sent < fetched.token_count;) {
+    const uint32_t count = std::min(tokens_max, fetched.token_count - sent);
+    reply.set_chunk(fetched.chunk);
+    reply.set_layer(fetched.layer);
+    reply.set_token_begin(fetched.token_begin + sent);
+    reply.set_token_count(count);
+    const auto rows = fetched.rows.subspan(size_t{sent} * row_bytes, size_t{count} * row_bytes);
+    reply.set_rows(rows.data(), rows.size());
+    if (!writer.Write(reply)) return absl::CancelledError("the caller of Fetch has gone");
+    sent += count;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Instant RequesterServiceImpl::DeadlineFor(const grpc::ServerContext& context,
+                                          uint32_t timeout_ms) const {
+  const Duration timeout =
+      timeout_ms == 0 ? options_.default_timeout : std::chrono::milliseconds(timeout_ms);
+  return DeadlineOf(context, *options_.clock, std::min(timeout, kRequestTimeoutMax));
+}
+
+absl::StatusOr<v1::ResolveReply> RequesterServiceImpl::ResolveTokens(
+    const v1::ResolveRequest& request, Instant deadline) {
+  if (request.corpus_hint().empty()) {
+    return absl::InvalidArgumentError("corpus_hint: name the corpus that the tokens run along");
+  }
+  CKV_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
+                       Int32sFromBytes(request.token_ids(), kPromptTokenCountMax));
+  CKV_ASSIGN_OR_RETURN(const auto corpus,
+                       requester_.Resolve(request.corpus_hint(), request.tenant(), deadline));
+  const PromptMatch match = MatchPrompt(*corpus, tokens);
+  if (match.token_count == 0) {
+    return absl::NotFoundError(
+        absl::StrFormat("no chunk of corpus '%s' is a prefix of these tokens", corpus->name));
+  }
+  v1::ResolveReply reply;
+  reply.set_token_count(match.token_count);
+  Corpus covered{corpus->name, corpus->tenant, corpus->geometry, {}, corpus->version};
+  covered.chunks.assign(corpus->chunks.begin(), corpus->chunks.begin() + match.chunk_count);
+  *reply.mutable_corpus() = ToProto(covered);
+  return reply;
+}
+
+grpc::Status RequesterServiceImpl::Resolve(grpc::ServerContext* context,
+                                           const v1::ResolveRequest* request,
+                                           v1::ResolveReply* reply) {
+  const Instant deadline = DeadlineFor(*context, 0);
+  switch (request->what_case()) {
+    case v1::ResolveRequest::kCorpus: {
+      const auto corpus = requester_.Resolve(request->corpus(), request->tenant(), deadline);
+      if (!corpus.ok()) return ToGrpc(corpus.status());
+      *reply->mutable_corpus() = ToProto(**corpus);
+      reply->set_token_count((*corpus)->token_count());
+      return grpc::Status::OK;
+    }
+    case v1::ResolveRequest::kTokenIds: {
+      auto resolved = ResolveTokens(*request, deadline);
+      if (!resolved.ok()) return ToGrpc(resolved.status());
+      *reply = *std::move(resolved);
+      return grpc::Status::OK;
+    }
+    default:
+      return ToGrpc(absl::InvalidArgumentError("resolve: a corpus or token ids"));
+  }
+}
+
+absl::StatusOr<std::shared_ptr<const Corpus>> RequesterServiceImpl::CorpusOf(
+    const v1::AttendRequest& request, Instant deadline) {
+  if (!request.corpus().empty()) {
+    CKV_ASSIGN_OR_RETURN(auto corpus,
+                         requester_.Resolve(request.corpus(), request.tenant(), deadline));
+    if (!request.has_geometry()) return corpus;
+    CKV_ASSIGN_OR_RETURN(const Geometry geometry, FromProto(request.geometry()));
+    if (geometry == corpus->geometry) return corpus;
+    return absl::FailedPreconditionError(
+        absl::StrFormat("corpus '%s' has another geometry: %s", corpus->name,
+                        DescribeDifference(geometry, corpus->geometry)));
+  }
+  if (!request.has_geometry() || request.chunks().empty()) {
+    return absl::InvalidArgumentError("attend: name a corpus, or a geometry and chunks");
+  }
+  CKV_ASSIGN_OR_RETURN(const Geometry geometry, FromProto(request.geometry()));
+  std::vector<ChunkId> ids;
+  ids.reserve(request.chunks_size());
+  for (const v1::ChunkRef& chunk : request.chunks()) {
+    CKV_ASSIGN_OR_RETURN(const ChunkId id, ChunkId::FromBytes(chunk.id()));
+    ids.push_back(id);
+  }
+  return requester_.ResolveChunks(ids, geometry, request.tenant(), deadline);
+}
+
+absl::Status RequesterServiceImpl::AttendOnce(const grpc::ServerContext& context,
+                                              const v1::AttendRequest& request,
+                                              v1::AttendReply& reply) {
+  const Instant deadline = DeadlineFor(context, request.timeout_ms());
+  reply.set_tag(request.tag());
+  CKV_ASSIGN_OR_RETURN(const auto corpus, CorpusOf(request, deadline));
+  const Geometry& geometry = corpus->geometry;
+  CKV_RETURN_IF_ERROR(CheckShape(request, geometry));
+  CKV_ASSIGN_OR_RETURN(const std::vector<ChunkUse> uses, UsesOf(request, *corpus));
+
+  AttendCall call;
+  call.corpus = corpus;
+  call.chunks = uses;
+  call.layer = request.layer();
+  call.q = {reinterpret_cast<const uint16_t*>(request.q().data()), request.row_count(),
+            geometry.d_qk};
+  std::vector<int32_t> indices;
+  if (request.has_selection()) {
+    CKV_ASSIGN_OR_RETURN(indices, IndicesOf(request));
+    call.selection = {indices.data(), request.selection().k(),
+                      std::max(request.selection().group_rows(), 1u)};
+  }
+  CKV_ASSIGN_OR_RETURN(call.wire, DtypeOf(request.wire()));
+  call.per_chunk = request.per_chunk();
+  call.deadline = deadline;
+
+  AttendReport report;
+  CKV_RETURN_IF_ERROR(
+      requester_.Attend(call, RoomIn(reply, request.row_count(), geometry.d_v), &report));
+  reply.set_holder_count(report.holder_count);
+  reply.set_bytes_sent(report.bytes_sent);
+  reply.set_bytes_received(report.bytes_received);
+  reply.set_elapsed_ns(static_cast<uint64_t>(report.elapsed.count()));
+  reply.set_compute_ns_max(report.compute_ns_max);
+  return absl::OkStatus();
+}
+
+grpc::Status RequesterServiceImpl::Attend(grpc::ServerContext* context,
+                                          const v1::AttendRequest* request,
+                                          v1::AttendReply* reply) {
+  const absl::Status status = AttendOnce(*context, *request, *reply);
+  attend_count_.fetch_add(1, std::memory_order_relaxed);
+  if (!status.ok()) error_count_.fetch_add(1, std::memory_order_relaxed);
+  return ToGrpc(status);
+}
+
+grpc::Status RequesterServiceImpl::AttendStream(
+    grpc::ServerContext* context,
+    grpc::ServerReaderWriter<v1::AttendStreamReply, v1::AttendRequest>* stream) {
+  auto entry = gate_.Enter([context] { context->TryCancel(); });
+  if (!entry.ok()) return ToGrpc(entry.status());
+  v1::AttendRequest request;
+  v1::AttendStreamReply reply;
+  while (entry->BeginWait()) {
+    const bool read = stream->Read(&request);
+    entry->EndWait();
+    if (!read) return gate_.closed() ? ToGrpc(ServiceGate::ClosedError()) : grpc::Status::OK;
+    const grpc::Status status = Attend(context, &request, reply.mutable_reply());
+    reply.set_tag(request.tag());
+    reply.set_code(static_cast<uint32_t>(status.error_code()));
+    reply.set_message(status.error_message());
+    if (!status.ok()) reply.clear_reply();
+    if (!stream->Write(reply)) return grpc::Status::CANCELLED;
+  }
+  return ToGrpc(ServiceGate::ClosedError());
+}
+
+grpc::Status RequesterServiceImpl::Explain(grpc::ServerContext* context,
+                                           const v1::ExplainRequest* request,
+                                           v1::ExplainReply* reply) {
+  const Instant deadline = DeadlineFor(*context, 0);
+  const auto corpus = requester_.Resolve(request->corpus(), request->tenant(), deadline);
+  if (!corpus.ok()) return ToGrpc(corpus.status());
+  const auto range = RangeOf(**corpus, request->chunk_begin(), request->chunk_end());
+  if (!range.ok()) return ToGrpc(range.status());
+  const auto explained =
+      requester_.Explain(*corpus, range->begin, range->end, request->query_rows(),
+                         std::max(request->steps(), 1u), request->select(), deadline);
+  if (!explained.ok()) return ToGrpc(explained.status());
+  const Decision& decision = explained->decision;
+  if (decision.choice) reply->set_choice(std::string(PrimitiveName(*decision.choice)));
+  if (decision.runner_up) reply->set_runner_up(std::string(PrimitiveName(*decision.runner_up)));
+  for (size_t i = 0; i < kPrimitiveCount; ++i) {
+    AddCost(decision.costs[i], static_cast<Primitive>(i), *reply);
+  }
+  reply->set_flips(explained->summary);
+  reply->set_route_bytes(decision.route_bytes);
+  reply->set_fetch_bytes(decision.fetch_bytes);
+  return grpc::Status::OK;
+}
+
+grpc::Status RequesterServiceImpl::Fetch(grpc::ServerContext* context,
+                                         const v1::FetchRequest* request,
+                                         grpc::ServerWriter<v1::FetchReply>* writer) {
+  const auto entry = gate_.Enter([context] { context->TryCancel(); });
+  if (!entry.ok()) return ToGrpc(entry.status());
+  const Instant deadline = DeadlineFor(*context, request->timeout_ms());
+  const auto corpus = requester_.Resolve(request->corpus(), request->tenant(), deadline);
+  if (!corpus.ok()) return ToGrpc(corpus.status());
+  const auto range = RangeOf(**corpus, request->chunk_begin(), request->chunk_end());
+  if (!range.ok()) return ToGrpc(range.status());
+  const Geometry& geometry = (*corpus)->geometry;
+  FetchCall call;
+  call.corpus = *corpus;
+  call.chunk_begin = range->begin;
+  call.chunk_end = range->end;
+  call.layer_begin = request->layer_begin();
+  call.layer_end = request->layer_end() == 0 ? geometry.layers : request->layer_end();
+  call.deadline = deadline;
+  if (request->has_position()) call.position = request->position();
+  return ToGrpc(requester_.Fetch(call, [&](const FetchedRows& rows) {
+    return SendRows(rows, geometry.row_bytes(), *writer);
+  }));
+}
+
+grpc::Status RequesterServiceImpl::Describe(grpc::ServerContext* /*context*/,
+                                            const v1::DescribeRequest* /*request*/,
+                                            v1::DescribeReply* reply) {
+  reply->set_id(options_.id);
+  reply->set_directory_address(options_.directory_address());
+  reply->set_version(options_.version);
+  for (const HolderView& holder : requester_.Holders()) {
+    v1::DescribeReply::Holder* message = reply->add_holders();
+    *message->mutable_member() = ToProto(holder.member);
+    message->set_connected(holder.connected);
+    message->set_fabric(std::string(FabricName(holder.fabric)));
+    message->set_t_probe_us(holder.constants.t_probe_us);
+    message->set_bandwidth_bytes_per_s(holder.constants.bandwidth_bytes_per_s);
+    message->set_in_flight(holder.in_flight);
+  }
+  reply->set_attend_count(attend_count_.load(std::memory_order_relaxed));
+  reply->set_error_count(error_count_.load(std::memory_order_relaxed));
+  reply->set_directory_connected(options_.directory_connected());
+  return grpc::Status::OK;
+}
+
+}  // namespace ckv

@@ -1,0 +1,66 @@
+// RequesterService over gRPC: converts, calls the requester, converts back.
+
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ckv/v1/requester.grpc.pb.h"
+#include "client/requester.h"
+#include "proto/clock.h"
+#include "server/service_gate.h"
+
+namespace ckv {
+
+struct RequesterServiceOptions {
+  std::string id;
+  std::function<std::string()> directory_address;
+  std::string version;
+  Clock* clock = Clock::Real();
+  Duration default_timeout = std::chrono::seconds(5);
+  std::function<bool()> directory_connected;
+};
+
+// Thread-safe. Errors as in proto/ckv/v1/requester.proto.
+class RequesterServiceImpl final : public v1::RequesterService::Service {
+ public:
+  // `requester` and `gate` must outlive the service.
+  RequesterServiceImpl(RequesterServiceOptions options, Requester* requester, ServiceGate* gate)
+      : options_(std::move(options)), requester_(*requester), gate_(*gate) {}
+
+  grpc::Status Resolve(grpc::ServerContext* context, const v1::ResolveRequest* request,
+                       v1::ResolveReply* reply) override;
+  grpc::Status Attend(grpc::ServerContext* context, const v1::AttendRequest* request,
+                      v1::AttendReply* reply) override;
+  grpc::Status AttendStream(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::AttendStreamReply, v1::AttendRequest>* stream) override;
+  grpc::Status Explain(grpc::ServerContext* context, const v1::ExplainRequest* request,
+                       v1::ExplainReply* reply) override;
+  grpc::Status Fetch(grpc::ServerContext* context, const v1::FetchRequest* request,
+                     grpc::ServerWriter<v1::FetchReply>* writer) override;
+  grpc::Status Describe(grpc::ServerContext* context, const v1::DescribeRequest* request,
+                        v1::DescribeReply* reply) override;
+
+ private:
+  absl::Status AttendOnce(const grpc::ServerContext& context, const v1::AttendRequest& request,
+                          v1::AttendReply& reply);
+  // The corpus a request names, or one made of its chunk ids.
+  absl::StatusOr<std::shared_ptr<const Corpus>> CorpusOf(const v1::AttendRequest& request,
+                                                         Instant deadline);
+  absl::StatusOr<v1::ResolveReply> ResolveTokens(const v1::ResolveRequest& request,
+                                                 Instant deadline);
+  // The sooner of the caller's deadline and `timeout_ms` (0: the default).
+  Instant DeadlineFor(const grpc::ServerContext& context, uint32_t timeout_ms) const;
+
+  const RequesterServiceOptions options_;
+  Requester& requester_;
+  ServiceGate& gate_;
+  std::atomic<uint64_t> attend_count_{0};  // for people; orders nothing
+  std::atomic<uint64_t> error_count_{0};
+};
+
+}  // namespace ckv

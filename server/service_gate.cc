@@ -1,0 +1,58 @@
+#include "server/service_gate.h"
+
+#include <utility>
+
+#include "absl/strings/str_format.h"
+
+namespace ckv {
+
+ServiceGate::Stream::Stream(Stream&& other) noexcept
+    : gate_(std::exchange(other.gate_, nullptr)), entry_(other.entry_) {}
+
+ServiceGate::Stream::~Stream() {
+  if (gate_ == nullptr) return;
+  absl::MutexLock lock(&gate_->mu_);
+  gate_->streams_.erase(entry_);
+}
+
+bool ServiceGate::Stream::BeginWait() {
+  absl::MutexLock lock(&gate_->mu_);
+  if (gate_->closed_) return false;
+  entry_->waiting = true;
+  return true;
+}
+
+void ServiceGate::Stream::EndWait() {
+  absl::MutexLock lock(&gate_->mu_);
+  entry_->waiting = false;
+}
+
+absl::StatusOr<ServiceGate::Stream> ServiceGate::Enter(std::function<void()> cancel) {
+  absl::MutexLock lock(&mu_);
+  if (closed_) return ClosedError();
+  if (streams_.size() >= stream_count_max_) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("%d streams are open, the limit; retry in 1000 ms", stream_count_max_));
+  }
+  streams_.push_front({std::move(cancel), false});
+  return Stream(this, streams_.begin());
+}
+
+void ServiceGate::Close() {
+  absl::MutexLock lock(&mu_);
+  if (std::exchange(closed_, true)) return;
+  for (Stream::Entry& entry : streams_) {
+    if (entry.waiting) entry.cancel();
+  }
+}
+
+bool ServiceGate::closed() const {
+  absl::MutexLock lock(&mu_);
+  return closed_;
+}
+
+absl::Status ServiceGate::ClosedError() {
+  return absl::UnavailableError("this server is draining; ask another");
+}
+
+}  // namespace ckv

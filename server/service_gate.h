@@ -1,0 +1,66 @@
+// How many long streams a server serves, and how they end when it drains.
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+
+namespace ckv {
+
+// A stream holds a thread for as long as its peer likes, so streams may take only a part of the
+// threads: unary calls (keep-alives of leases above all) always find one. Thread-safe.
+class ServiceGate {
+ public:
+  explicit ServiceGate(uint32_t stream_count_max) : stream_count_max_(stream_count_max) {}
+  ServiceGate(const ServiceGate&) = delete;
+  ServiceGate& operator=(const ServiceGate&) = delete;
+
+  // One stream, from Enter to its end. Movable; used by one thread. The gate must outlive it.
+  class Stream {
+   public:
+    Stream(Stream&& other) noexcept;
+    Stream& operator=(Stream&&) = delete;
+    ~Stream();
+
+    // Around a wait for the peer, which Close cuts short. BeginWait returns false once closed: end
+    // the stream instead.
+    bool BeginWait() ABSL_LOCKS_EXCLUDED(gate_->mu_);
+    void EndWait() ABSL_LOCKS_EXCLUDED(gate_->mu_);
+
+   private:
+    friend class ServiceGate;
+    struct Entry {
+      std::function<void()> cancel;
+      bool waiting = false;
+    };
+    Stream(ServiceGate* gate, std::list<Entry>::iterator entry) : gate_(gate), entry_(entry) {}
+
+    ServiceGate* gate_;
+    std::list<Entry>::iterator entry_;
+  };
+
+  // `cancel` makes a wait for the peer return; called at most once, by Close, and must not block.
+  //   Unavailable         closed: this server drains.
+  //   ResourceExhausted   stream_count_max streams are open.
+  absl::StatusOr<Stream> Enter(std::function<void()> cancel) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Lets no stream in and cancels those that wait for their peers; busy ones end by themselves.
+  void Close() ABSL_LOCKS_EXCLUDED(mu_);
+  bool closed() const ABSL_LOCKS_EXCLUDED(mu_);
+  // What a call gets that comes after Close.
+  static absl::Status ClosedError();
+
+ private:
+  const uint32_t stream_count_max_;
+  mutable absl::Mutex mu_;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  std::list<Stream::Entry> streams_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace ckv

@@ -1,0 +1,280 @@
+// Goal: what an operator writes is read as meant, and what cannot be meant is refused with its
+// source. Method: ReadConfig over arguments, an environment given as a map, and files in a
+// directory of the test's own.
+
+#include "server/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+#include <set>
+
+#include "server/config_options.h"
+
+namespace ckv {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+using Environment = std::map<std::string, std::string>;
+
+absl::StatusOr<ParsedConfig> Read(const std::vector<std::string>& arguments,
+                                  const Environment& environment = {}) {
+  return ReadConfig(arguments, [&](const std::string& name) -> std::optional<std::string> {
+    const auto found = environment.find(name);
+    if (found == environment.end()) return std::nullopt;
+    return found->second;
+  });
+}
+
+std::string ErrorsOf(const std::vector<std::string>& arguments,
+                     const Environment& environment = {}) {
+  const auto parsed = Read(arguments, environment);
+  EXPECT_FALSE(parsed.ok());
+  EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(parsed.status().message());
+}
+
+std::string WriteFile(const std::string& name, const std::string& text) {
+  const std::string path = testing::TempDir() + "/" + name;
+  std::ofstream(path) << text;
+  return path;
+}
+
+TEST(ConfigTest, FlagsWinOverEnvironmentWhichWinsOverTheFile) {
+  const std::string path = WriteFile("precedence.yaml",
+                                     "role: [directory, holder]\n"
+                                     "name: from-file\n"
+                                     "store:\n"
+                                     "  capacity: 2GiB\n"
+                                     "  chunk_count_max: 7\n"
+                                     "spin_us: 1\n");
+  const auto parsed = Read({"--config", path, "--name=from-flag"},
+                           {{"CKV_NAME", "from-env"}, {"CKV_STORE_CAPACITY", "3MiB"}});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  const Config& config = parsed->config;
+  EXPECT_THAT(config.role, ElementsAre("directory", "holder"));
+  EXPECT_EQ(config.name, "from-flag");
+  EXPECT_EQ(config.store_capacity_bytes, 3u << 20);
+  EXPECT_EQ(config.store_chunk_count_max, 7u);
+  EXPECT_EQ(config.spin_us, 1u);
+  EXPECT_EQ(config.lane_slot_count, LaneShape{}.slot_count);
+  EXPECT_EQ(parsed->action, ConfigAction::kRun);
+}
+
+TEST(ConfigTest, TheFileCanBeNamedByTheEnvironment) {
+  const std::string path = WriteFile("named.yaml", "role: directory\nlog.level: debug\n");
+  const auto parsed = Read({}, {{"CKV_CONFIG", path}});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->config.log_level, "debug");
+}
+
+TEST(ConfigTest, AnUnknownKeyNamesItsLineAndTheNearestOne) {
+  const std::string path = WriteFile("unknown.yaml",
+                                     "role: directory\n"
+                                     "store:\n"
+                                     "  capasity: 1GiB\n"
+                                     "zzzzzzzzzzzzzzzzzz: 1\n");
+  EXPECT_THAT(ErrorsOf({"--config", path}),
+              AllOf(HasSubstr("unknown.yaml:3: store.capasity: unknown key; did you mean "
+                              "store.capacity?"),
+                    HasSubstr("unknown.yaml:4: zzzzzzzzzzzzzzzzzz: unknown key; --help lists")));
+}
+
+TEST(ConfigTest, AnUnknownFlagNamesTheNearestOne) {
+  EXPECT_THAT(ErrorsOf({"--role=directory", "--listn", "127.0.0.1:0"}),
+              AllOf(HasSubstr("--listn: unknown flag; did you mean --listen?"),
+                    Not(HasSubstr("127.0.0.1:0"))));
+  EXPECT_THAT(ErrorsOf({"holder"}), HasSubstr("'holder': ckvd takes flags only"));
+  EXPECT_THAT(ErrorsOf({"--role=directory", "--name"}), HasSubstr("--name"));
+}
+
+TEST(ConfigTest, AnotherToolsEnvironmentIsNoError) {
+  EXPECT_TRUE(Read({"--role=directory"}, {{"CKV_REQUESTER", "127.0.0.1:1"}}).ok());
+}
+
+TEST(ConfigTest, EveryErrorIsReportedWithItsSource) {
+  const std::string path = WriteFile("errors.yaml",
+                                     "role: directory\n"
+                                     "store:\n"
+                                     "  capacity: lots\n");
+  const std::string errors = ErrorsOf({"--config", path, "--lane-slot-count=257"},
+                                      {{"CKV_LEASE_TTL", "3"}, {"CKV_FABRICS", "shm,carrier"}});
+  EXPECT_THAT(errors, AllOf(HasSubstr("errors.yaml:3: store.capacity: 'lots' is not a size"),
+                            HasSubstr("--lane-slot-count: 257 is out of range: 1 to 256"),
+                            HasSubstr("CKV_LEASE_TTL: '3' is not a duration"),
+                            HasSubstr("CKV_FABRICS: 'carrier' is not one of shm,tcp,loopback")));
+}
+
+TEST(ConfigTest, AValueThatLosesIsCheckedAllTheSame) {
+  EXPECT_THAT(ErrorsOf({"--role=directory", "--spin-us=5"}, {{"CKV_SPIN_US", "-1"}}),
+              HasSubstr("CKV_SPIN_US: '-1' is not a whole number"));
+}
+
+TEST(ConfigTest, FilesThatAreNoConfig) {
+  EXPECT_THAT(ErrorsOf({"--config", "/nonexistent/ckvd.yaml"}),
+              HasSubstr("/nonexistent/ckvd.yaml: No such file"));
+  EXPECT_THAT(ErrorsOf({"--config", WriteFile("bad.yaml", "role: directory\nname: [a\n")}),
+              HasSubstr("bad.yaml:"));
+  EXPECT_THAT(ErrorsOf({"--config", WriteFile("list.yaml", "- a\n- b\n")}),
+              HasSubstr("list.yaml:1: a map of keys is expected"));
+  EXPECT_THAT(ErrorsOf({"--config", WriteFile("null.yaml", "role: directory\nname:\n")}),
+              HasSubstr("null.yaml:2: name: no value"));
+  EXPECT_THAT(ErrorsOf({"--config", WriteFile("twice.yaml",
+                                              "role: directory\nstore.capacity: 1GiB\n"
+                                              "store:\n  capacity: 1GiB\n")}),
+              HasSubstr("twice.yaml:4: store.capacity: given twice"));
+  EXPECT_THAT(ErrorsOf({"--config", WriteFile("map.yaml", "role: directory\nname: {a: b}\n")}),
+              HasSubstr("map.yaml:2: name: a value is expected"));
+  EXPECT_TRUE(Read({"--role=directory", "--config", WriteFile("empty.yaml", "")}).ok());
+}
+
+TEST(ConfigTest, FlagsMayBeWrittenAsKeys) {
+  const auto parsed = Read({"--role=directory", "--store.capacity=1MiB", "--ready_file=/a_b.c"});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->config.store_capacity_bytes, 1u << 20);
+  EXPECT_EQ(parsed->config.ready_file, "/a_b.c");
+}
+
+// One row a text: what it becomes, or nothing where it is refused.
+TEST(ConfigTest, Sizes) {
+  const std::map<std::string, std::optional<uint64_t>> cases = {
+      {"1048576", 1u << 20},
+      {"1MiB", 1u << 20},
+      {"2048KiB", 2u << 20},
+      {"3 GiB", 3ull << 30},
+      {"64TiB", 64ull << 40},
+      {"65TiB", std::nullopt},
+      {"1048575", std::nullopt},
+      {"1MB", std::nullopt},
+      {"-1MiB", std::nullopt},
+      {"MiB", std::nullopt},
+      {"", std::nullopt},
+      {"18446744073709551616", std::nullopt},
+      {"18446744073709551615TiB", std::nullopt},
+      {"1MiB ", std::nullopt},
+  };
+  for (const auto& [text, expected] : cases) {
+    SCOPED_TRACE(text);
+    const auto parsed = Read({"--role=directory", "--store-capacity=" + text});
+    EXPECT_EQ(parsed.ok(), expected.has_value()) << parsed.status();
+    if (parsed.ok() && expected) {
+      EXPECT_EQ(parsed->config.store_capacity_bytes, *expected);
+    }
+  }
+}
+
+TEST(ConfigTest, Durations) {
+  const std::map<std::string, std::optional<int64_t>> cases = {
+      {"500ms", 500'000'000},   {"3s", 3'000'000'000},
+      {"1min", 60'000'000'000}, {"600000us", 600'000'000},
+      {"499ms", std::nullopt},  {"61s", std::nullopt},
+      {"3", std::nullopt},      {"s", std::nullopt},
+      {"3h", std::nullopt},     {"307445734561825861min", std::nullopt},
+  };
+  for (const auto& [text, expected] : cases) {
+    SCOPED_TRACE(text);
+    const auto parsed = Read({"--role=directory", "--lease-ttl=" + text});
+    EXPECT_EQ(parsed.ok(), expected.has_value()) << parsed.status();
+    if (parsed.ok() && expected) {
+      EXPECT_EQ(parsed->config.lease_ttl.count(), *expected);
+    }
+  }
+}
+
+TEST(ConfigTest, AddressesAndNames) {
+  for (const char* bad : {"localhost", ":7311", "h:", "h:x", "h:65536", "h:1x", "h:-1"}) {
+    EXPECT_FALSE(Read({"--role=directory", std::string("--listen=") + bad}).ok()) << bad;
+  }
+  EXPECT_TRUE(Read({"--role=directory", "--listen=[::1]:0"}).ok());
+  EXPECT_THAT(ErrorsOf({"--role=holder", "--directory=h:0"}), HasSubstr("port from 1 to 65535"));
+  EXPECT_THAT(ErrorsOf({"--role=directory", "--name=a/b"}), HasSubstr("'a/b' is not a name"));
+}
+
+TEST(ConfigTest, WhatOnlyTheWholeCanSay) {
+  EXPECT_THAT(ErrorsOf({}), HasSubstr("role: say what this process is"));
+  EXPECT_THAT(ErrorsOf({"--role=holder"}), HasSubstr("directory: a holder or requester needs"));
+  EXPECT_TRUE(Read({"--role=directory,holder"}).ok());
+  EXPECT_THAT(ErrorsOf({"--role=holder,holder"}), HasSubstr("'holder' is there twice"));
+  EXPECT_THAT(ErrorsOf({"--role=directory", "--listen=0.0.0.0:1"}), HasSubstr("advertise: "));
+  EXPECT_TRUE(Read({"--role=directory", "--listen=0.0.0.0:1", "--advertise=h:1"}).ok());
+}
+
+// Goal: --check-config is a file that means the same. Method: print, read back, print again; and
+// change every option from its default on the way, so that none is forgotten.
+TEST(ConfigTest, CheckConfigPrintsAFileThatReadsBack) {
+  const std::vector<std::string> arguments = {"--role=directory,requester",
+                                              "--name=n",
+                                              "--listen=127.0.0.1:1",
+                                              "--advertise=h:2",
+                                              "--directory=d:3",
+                                              "--data-listen=h:4",
+                                              "--fabrics=tcp",
+                                              "--store-capacity=3MiB",
+                                              "--store-chunk-count-max=5",
+                                              "--compute-threads=2",
+                                              "--session-count-max=3",
+                                              "--batch-request-count-max=4",
+                                              "--spin-us=0",
+                                              "--lane-slot-count=2",
+                                              "--lane-request-bytes-max=8KiB",
+                                              "--lane-reply-bytes-max=12KiB",
+                                              "--engine-count-max=3",
+                                              "--rpc-thread-count-max=17",
+                                              "--lease-ttl=1500ms",
+                                              "--drain-timeout=1min",
+                                              "--default-timeout-ms=9",
+                                              "--log-level=warn",
+                                              "--ready-file=/tmp/a \"b\" \\c"};
+  ASSERT_EQ(arguments.size(), ConfigOptions().size());
+  std::vector<std::string> with_check = arguments;
+  with_check.emplace_back("--check-config");
+  const auto first = Read(with_check);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->action, ConfigAction::kPrint);
+  EXPECT_THAT(first->text, HasSubstr("spin_us: 0  # --spin-us"));
+
+  const auto second = Read({"--config", WriteFile("printed.yaml", first->text)});
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(ConfigToYaml(second->config), ConfigToYaml(first->config));
+  const Config defaults;
+  for (const OptionSpec& option : ConfigOptions()) {
+    EXPECT_NE(FormatOption(option, second->config), FormatOption(option, defaults)) << option.key;
+    EXPECT_EQ(FormatOption(option, second->config), FormatOption(option, first->config))
+        << option.key;
+  }
+}
+
+TEST(ConfigTest, DefaultsAreValuesThatTheTableTakes) {
+  Config config;
+  std::set<std::string_view> keys;
+  for (const OptionSpec& option : ConfigOptions()) {
+    EXPECT_TRUE(keys.insert(option.key).second) << option.key;
+    const std::string text = FormatOption(option, config);
+    if (text.empty()) continue;
+    EXPECT_TRUE(AssignOption(option, text, config).ok()) << option.key << " " << text;
+    EXPECT_EQ(FormatOption(option, config), text);
+  }
+}
+
+TEST(ConfigTest, HelpHasEveryName) {
+  const auto parsed = Read({"--help"});
+  ASSERT_TRUE(parsed.ok());
+  EXPECT_EQ(parsed->action, ConfigAction::kPrint);
+  for (const OptionSpec& option : ConfigOptions()) {
+    EXPECT_THAT(parsed->text, AllOf(HasSubstr(OptionFlagName(option.key)),
+                                    HasSubstr(OptionEnvironmentName(option.key)),
+                                    HasSubstr(std::string(option.help))));
+  }
+  const auto version = Read({"--version"});
+  ASSERT_TRUE(version.ok());
+  EXPECT_EQ(version->text, "ckvd 0.1.0\n");
+}
+
+}  // namespace
+}  // namespace ckv

@@ -1,0 +1,123 @@
+// Goal: daemons come up, say how they are, refuse what cannot be, and drain.
+// Method: whole daemons in this process, asked over gRPC as any client would.
+
+#include <unistd.h>
+
+#include "tests/server/services_fixture.h"
+
+namespace ckv {
+namespace {
+
+using test::Call;
+using test::ConfigOf;
+using test::Soon;
+using test::StartDaemon;
+using testing::AllOf;
+using testing::HasSubstr;
+
+using DaemonTest = test::ServicesTest;
+
+TEST_F(DaemonTest, HealthAndReflectionOfEveryServer) {
+  StartHolders(1);
+  StartRequester();
+  const std::pair<Daemon*, std::string> servers[] = {{directory_.get(), "DirectoryService"},
+                                                     {holders_[0].get(), "HolderService"},
+                                                     {requester_.get(), "RequesterService"}};
+  for (const auto& [daemon, name] : servers) {
+    const std::string service = "ckv.v1." + name;
+    const auto channel = MakeChannel(daemon->address());
+    const test::HealthAnswer whole = test::CheckHealth(channel, "");
+    EXPECT_TRUE(whole.status.ok()) << whole.status.error_message();
+    EXPECT_EQ(whole.serving, 1);
+    EXPECT_EQ(test::CheckHealth(channel, service).serving, 1) << service;
+    EXPECT_EQ(test::CheckHealth(channel, "ckv.v1.Nothing").status.error_code(),
+              grpc::StatusCode::NOT_FOUND);
+    EXPECT_THAT(test::ListServices(channel),
+                AllOf(HasSubstr(service), HasSubstr("grpc.health.v1.Health")));
+  }
+}
+
+TEST_F(DaemonTest, AHolderWithoutADirectoryIsNotReadyAndNotServing) {
+  Config config = ConfigOf({"holder"}, "alone");
+  config.directory = "127.0.0.1:9";  // discard: nobody listens
+  config.ready_file = testing::TempDir() + "/alone.ready";
+  const auto daemon = Daemon::Start(config);
+  ASSERT_TRUE(daemon.ok()) << daemon.status();
+  const absl::Status ready =
+      (*daemon)->AwaitReady(Clock::Real()->Now() + std::chrono::milliseconds(50));
+  EXPECT_EQ(ready.code(), absl::StatusCode::kDeadlineExceeded);
+  ASSERT_TRUE((*daemon)->Tick().ok());
+  EXPECT_FALSE((*daemon)->ready());
+  EXPECT_NE(access(config.ready_file.c_str(), F_OK), 0);
+  const auto channel = MakeChannel((*daemon)->address());
+  EXPECT_EQ(test::CheckHealth(channel, "ckv.v1.HolderService").serving, 2);
+}
+
+TEST_F(DaemonTest, AnAddressInUseSaysSo) {
+  Config config = ConfigOf({"directory"}, "second");
+  config.listen = directory_->address();
+  const auto second = Daemon::Start(config);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(second.status().message()),
+              AllOf(HasSubstr(directory_->address()), HasSubstr("Address already in use"),
+                    HasSubstr("--listen")));
+}
+
+// Goal: one process may be everything. Method: put, publish and attend through a single daemon.
+TEST_F(DaemonTest, AllRolesInOneProcess) {
+  Config config = ConfigOf({"directory", "holder", "requester"}, "all");
+  config.ready_file = testing::TempDir() + "/all.ready";
+  const auto daemon = StartDaemon(config);
+  EXPECT_EQ(access(config.ready_file.c_str(), F_OK), 0);
+  const auto channel = MakeChannel(daemon->address());
+  const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {5, 64}, /*seed=*/20);
+  const auto holder = v1::HolderService::NewStub(channel);
+  for (const test::TestChunk& chunk : corpus.chunks) {
+    ASSERT_TRUE(test::Put(*holder, corpus.geometry, chunk).ok());
+  }
+  ASSERT_TRUE(
+      test::Publish(*v1::DirectoryService::NewStub(channel), corpus.Publish("c", "", {{{"all"}}}))
+          .ok());
+  std::mt19937 rng(21);
+  const std::vector<uint16_t> q = test::RandomBf16(4 * corpus.geometry.d_qk, rng);
+  v1::AttendReply reply;
+  const grpc::Status status = v1::RequesterService::NewStub(channel)->Attend(
+      Call().get(), test::AttendOf("c", 0, q, corpus.geometry.d_qk), &reply);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  test::ExpectNear(reply, test::Reference(corpus.geometry, q, corpus.Rows(0)));
+  daemon->Drain(Soon());
+  EXPECT_NE(access(config.ready_file.c_str(), F_OK), 0);
+}
+
+// Goal: idle streams do not hold a drain up. Method: an open AttendStream and an open Watch, and a
+// drain with a deadline far beyond what it may take.
+TEST_F(DaemonTest, DrainEndsStreamsThatWait) {
+  StartRequester();
+  Call attend_call;
+  const auto stream = requester_stub_->AttendStream(attend_call.get());
+  v1::AttendRequest request;
+  request.set_corpus("nothing");
+  ASSERT_TRUE(stream->Write(request));
+  v1::AttendStreamReply reply;
+  ASSERT_TRUE(stream->Read(&reply));
+  EXPECT_EQ(reply.code(), static_cast<uint32_t>(grpc::StatusCode::NOT_FOUND));
+
+  const Instant start = Clock::Real()->Now();
+  const Duration limit = std::chrono::seconds(60);
+  requester_->Drain(start + limit);
+  EXPECT_FALSE(stream->Read(&reply));
+  EXPECT_FALSE(stream->Finish().ok());
+
+  Call watch_call;
+  const auto reader = directory_stub_->Watch(watch_call.get(), {});
+  v1::WatchEvent event;
+  ASSERT_TRUE(reader->Read(&event));
+  directory_->Drain(start + limit);
+  while (reader->Read(&event)) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_LT(Clock::Real()->Now() - start, limit / 2);
+}
+
+}  // namespace
+}  // namespace ckv

@@ -1,0 +1,141 @@
+// Goal: the small parts of the edge hold by themselves: statuses, deadlines, the gate of streams,
+// the match of a prompt, the directory of the same process, the watch's reconnection.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "client/grpc_status.h"
+#include "client/watch_stub.h"
+#include "server/local_directory.h"
+#include "server/prompt_match.h"
+#include "server/service_gate.h"
+#include "tests/server/test_corpus.h"
+
+namespace ckv {
+namespace {
+
+using testing::ElementsAre;
+
+TEST(GrpcStatusTest, CodesAndTextsSurvive) {
+  for (int code = 1; code <= 16; ++code) {
+    const absl::Status status(static_cast<absl::StatusCode>(code), "what happened");
+    EXPECT_EQ(ToGrpc(status).error_code(), code);
+    const absl::Status back = FromGrpc(ToGrpc(status), "where");
+    EXPECT_EQ(back.code(), status.code());
+    EXPECT_EQ(std::string(back.message()), "where: what happened");
+  }
+  EXPECT_TRUE(ToGrpc(absl::OkStatus()).ok());
+  EXPECT_TRUE(FromGrpc(grpc::Status::OK, "where").ok());
+}
+
+TEST(GrpcStatusTest, ALongTextIsCutBetweenCharacters) {
+  std::string text(kStatusTextBytesMax - 1, 'x');
+  text += "\xc3\xa9 and more";
+  const std::string cut = ToGrpc(absl::UnknownError(text)).error_message();
+  EXPECT_EQ(cut, std::string(kStatusTextBytesMax - 1, 'x'));
+}
+
+TEST(ServiceGateTest, LimitsStreamsAndCancelsThoseThatWait) {
+  ServiceGate gate(2);
+  int cancelled_waiting = 0;
+  int cancelled_busy = 0;
+  {
+    auto waiting = gate.Enter([&] { ++cancelled_waiting; });
+    ASSERT_TRUE(waiting.ok());
+    auto busy = gate.Enter([&] { ++cancelled_busy; });
+    ASSERT_TRUE(busy.ok());
+    EXPECT_EQ(gate.Enter([] {}).status().code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_TRUE(waiting->BeginWait());
+    EXPECT_TRUE(busy->BeginWait());
+    busy->EndWait();
+    EXPECT_FALSE(gate.closed());
+    gate.Close();
+    gate.Close();
+    EXPECT_TRUE(gate.closed());
+    EXPECT_EQ(cancelled_waiting, 1);
+    EXPECT_EQ(cancelled_busy, 0);
+    waiting->EndWait();
+    EXPECT_FALSE(busy->BeginWait());
+  }
+  EXPECT_EQ(gate.Enter([] {}).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(ServiceGateTest, AStreamThatEndsMakesRoom) {
+  ServiceGate gate(1);
+  for (int i = 0; i < 3; ++i) {
+    const auto stream = gate.Enter([] {});
+    EXPECT_TRUE(stream.ok()) << i;
+  }
+}
+
+TEST(PromptMatchTest, WholeChunksOnly) {
+  const auto test_corpus = test::MakeTestCorpus(test::TestGeometry(), {3, 0, 4, 5}, /*seed=*/1);
+  const Corpus corpus = test_corpus.Publish("c", "", {{{"a"}}});
+  std::vector<int32_t> tokens;
+  for (const auto& chunk : test_corpus.chunks) {
+    tokens.insert(tokens.end(), chunk.info.token_ids.begin(), chunk.info.token_ids.end());
+  }
+  // One row a length of the prompt: chunks and tokens that it covers.
+  const std::vector<std::pair<size_t, PromptMatch>> cases = {
+      {0, {0, 0}}, {2, {0, 0}}, {3, {2, 3}}, {6, {2, 3}}, {7, {3, 7}}, {11, {3, 7}}, {12, {4, 12}}};
+  for (const auto& [length, expected] : cases) {
+    const PromptMatch match = MatchPrompt(corpus, std::span(tokens).first(length));
+    EXPECT_EQ(match.chunk_count, expected.chunk_count) << length;
+    EXPECT_EQ(match.token_count, expected.token_count) << length;
+  }
+  tokens.push_back(1);  // a prompt may run past the corpus
+  EXPECT_EQ(MatchPrompt(corpus, tokens).token_count, 12u);
+  tokens[5] ^= 1;
+  EXPECT_EQ(MatchPrompt(corpus, tokens).token_count, 3u);
+  Corpus other = corpus;
+  other.geometry.revision = "r2";
+  EXPECT_EQ(MatchPrompt(other, tokens).chunk_count, 0u);
+}
+
+TEST(LocalDirectoryTest, AnswersAsTheStubWould) {
+  DirectoryState state(DirectoryOptions{});
+  LocalDirectory directory(&state);
+  const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {3, 4}, /*seed=*/2);
+  const Corpus published = corpus.Publish("c", "t", {{{"a"}}});
+  ASSERT_TRUE(state.Publish(published, /*replace=*/false, 0).ok());
+  EXPECT_EQ(directory.GetCorpus("c", "t", kInstantMax)->chunks, published.chunks);
+  EXPECT_EQ(directory.GetCorpus("c", "u", kInstantMax).status().code(),
+            absl::StatusCode::kNotFound);
+  const auto located = directory.LocateChunk(published.chunks[1].id, "t", kInstantMax);
+  ASSERT_TRUE(located.ok());
+  ASSERT_EQ(located->size(), 1u);
+  EXPECT_THAT((*located)[0].chunks, ElementsAre(published.chunks[1]));
+  EXPECT_EQ(directory.LocateChunk(ChunkId{}, "t", kInstantMax).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_TRUE(directory.ListMembers(kInstantMax)->empty());
+}
+
+// Goal: a watch of a directory that is away says so once and ends when told, whatever its pause.
+TEST(WatchStubTest, ADirectoryThatIsAway) {
+  ManualClock clock;  // never advanced: the pause after the first try has no end but the stop
+  absl::Mutex mu;
+  int broken = 0;
+  {
+    WatchOptions options;
+    options.address = "127.0.0.1:9";
+    options.clock = &clock;
+    WatchStub watch(
+        options, [](std::string_view) { ADD_FAILURE() << "nothing changed"; },
+        [&](const absl::Status& status) {
+          EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+          absl::MutexLock lock(&mu);
+          ++broken;
+        });
+    absl::MutexLock lock(&mu);
+    const auto told = [&] { return broken > 0; };
+    EXPECT_TRUE(Clock::Real()->Await(mu, absl::Condition(&told),
+                                     Clock::Real()->Now() + std::chrono::seconds(20)));
+    EXPECT_FALSE(watch.connected());
+  }
+  EXPECT_EQ(broken, 1);
+}
+
+}  // namespace
+}  // namespace ckv

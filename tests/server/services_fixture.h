@@ -1,0 +1,108 @@
+// Whole daemons in this process, each on a port of its own, and stubs to ask them.
+
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/daemon.h"
+#include "tests/server/control_client.h"
+
+namespace ckv::test {
+
+inline Instant Soon() { return Clock::Real()->Now() + std::chrono::seconds(20); }
+
+inline Config ConfigOf(std::vector<std::string> role, const std::string& name) {
+  Config config;
+  config.role = std::move(role);
+  config.name = name;
+  config.listen = "127.0.0.1:0";
+  config.store_capacity_bytes = 16u << 20;
+  config.engine_count_max = 4;
+  config.drain_timeout = std::chrono::seconds(2);
+  return config;
+}
+
+inline std::unique_ptr<Daemon> StartDaemon(const Config& config) {
+  auto daemon = Daemon::Start(config);
+  if (!daemon.ok()) {
+    ADD_FAILURE() << daemon.status();
+    std::abort();
+  }
+  const absl::Status ready = (*daemon)->AwaitReady(Soon());
+  EXPECT_TRUE(ready.ok()) << ready;
+  EXPECT_TRUE((*daemon)->ready());
+  return *std::move(daemon);
+}
+
+class ServicesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ = StartDaemon(ConfigOf({"directory"}, "d"));
+    directory_channel_ = MakeChannel(directory_->address());
+    directory_stub_ = v1::DirectoryService::NewStub(directory_channel_);
+  }
+
+  void StartHolders(size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      Config config = ConfigOf({"holder"}, "h" + std::to_string(i));
+      config.directory = directory_->address();
+      holders_.push_back(StartDaemon(config));
+      holder_stubs_.push_back(v1::HolderService::NewStub(MakeChannel(holders_[i]->address())));
+    }
+  }
+  void StartRequester() {
+    Config config = ConfigOf({"requester"}, "r");
+    config.directory = directory_->address();
+    requester_ = StartDaemon(config);
+    requester_stub_ = v1::RequesterService::NewStub(MakeChannel(requester_->address()));
+  }
+
+  // Puts the corpus' chunks on the holders in turn and publishes it.
+  void Load(const std::string& name, const TestCorpus& corpus) {
+    std::vector<std::vector<HolderId>> placement;
+    for (size_t i = 0; i < holders_.size(); ++i) placement.push_back({{"h" + std::to_string(i)}});
+    for (size_t i = 0; i < corpus.chunks.size(); ++i) {
+      const grpc::Status put =
+          Put(*holder_stubs_[i % holders_.size()], corpus.geometry, corpus.chunks[i]);
+      ASSERT_TRUE(put.ok()) << put.error_message();
+    }
+    const grpc::Status published = Publish(*directory_stub_, corpus.Publish(name, "", placement));
+    ASSERT_TRUE(published.ok()) << published.error_message();
+  }
+
+  v1::StatsReply StatsOf(size_t holder) {
+    Call call;
+    v1::StatsReply stats;
+    const grpc::Status status = holder_stubs_[holder]->Stats(call.get(), {}, &stats);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return stats;
+  }
+
+  grpc::Status Attend(const v1::AttendRequest& request, v1::AttendReply* reply) {
+    Call call;
+    return requester_stub_->Attend(call.get(), request, reply);
+  }
+  grpc::StatusCode AttendCode(const v1::AttendRequest& request) {
+    v1::AttendReply reply;
+    const grpc::Status status = Attend(request, &reply);
+    EXPECT_THAT(status.error_message(), testing::Not(testing::IsEmpty()));
+    return status.error_code();
+  }
+
+  std::unique_ptr<Daemon> directory_;
+  std::shared_ptr<grpc::Channel> directory_channel_;
+  std::unique_ptr<v1::DirectoryService::Stub> directory_stub_;
+  std::vector<std::unique_ptr<Daemon>> holders_;
+  std::vector<std::unique_ptr<v1::HolderService::Stub>> holder_stubs_;
+  std::unique_ptr<Daemon> requester_;
+  std::unique_ptr<v1::RequesterService::Stub> requester_stub_;
+};
+
+}  // namespace ckv::test
