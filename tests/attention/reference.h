@@ -65,7 +65,9 @@ struct Partial {
   std::vector<double> o;
   double m = -std::numeric_limits<double>::infinity();
   double l = 0;
-  double logit_abs_max = 0;  // of the attended rows: f32 logits err in proportion to it
+  // Of the attended rows; f32 logits err in proportion to these.
+  double logit_abs_max = 0;
+  double logit_size = 0;  // scale x the root of the sum of the squared products
 };
 
 // Attends `q` to rows given as values, in the order given.
@@ -76,10 +78,17 @@ inline Partial AttendRow(const AttentionShape& shape, const std::vector<double>&
   std::vector<double> logits;
   for (const auto* row : rows) {
     double dot = 0;
-    for (uint32_t d = 0; d < shape.d_qk; ++d) dot += q[d] * (*row)[d];
+    double squares = 0;
+    for (uint32_t d = 0; d < shape.d_qk; ++d) {
+      const double product = q[d] * (*row)[d];
+      dot += product;
+      squares += product * product;
+    }
     logits.push_back(dot * static_cast<double>(shape.softmax_scale));
     partial.m = std::fmax(partial.m, logits.back());
     partial.logit_abs_max = std::fmax(partial.logit_abs_max, std::fabs(logits.back()));
+    partial.logit_size = std::fmax(partial.logit_size,
+                                   std::sqrt(squares) * static_cast<double>(shape.softmax_scale));
   }
   for (size_t j = 0; j < rows.size(); ++j) {
     const double weight = std::exp(logits[j] - partial.m);
