@@ -1,0 +1,135 @@
+// Goal: a query asks no directory: what is known is kept, until it is forgotten.
+
+#include "client/directory_view.h"
+
+#include "gtest/gtest.h"
+#include "tests/client/test_fleet.h"
+
+namespace ckv {
+namespace {
+
+using test::MakeTestCorpus;
+using test::TestFleet;
+using test::TestGeometry;
+
+struct View : testing::Test {
+  View() {
+    fleet.StartHolder(0);
+    fleet.Load("c", corpus, {0, 0});
+  }
+  std::unique_ptr<Fabric> fabric = NewLoopbackFabric(Clock::Real());
+  TestFleet fleet{{fabric.get()}};
+  test::TestCorpus corpus = MakeTestCorpus(TestGeometry(), {3, 4}, 1);
+  DirectoryView view{&fleet};
+  std::vector<ChunkId> ids = {corpus.chunks[0].info.id, corpus.chunks[1].info.id};
+};
+
+TEST_F(View, TheSameSnapshotWithoutAsking) {
+  const auto first = view.Resolve("c", "", kInstantMax);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ((*first)->chunks.size(), 2u);
+  fleet.set_directory_down(true);
+  const auto second = view.Resolve("c", "", kInstantMax);
+  ASSERT_TRUE(second.ok());
+  EXPECT_EQ(first->get(), second->get());
+  EXPECT_EQ(fleet.directory_calls(), 1);
+}
+
+TEST_F(View, ForgottenMeansAskedAgain) {
+  const auto first = view.Resolve("c", "", kInstantMax);
+  view.Forget("other");
+  EXPECT_EQ(view.Resolve("c", "", kInstantMax)->get(), first->get());
+  fleet.Edit("c", [](Corpus& c) { c.version = 9; });
+  view.Forget("c");
+  EXPECT_EQ((*view.Resolve("c", "", kInstantMax))->version, 9u);
+  EXPECT_EQ((*first)->version, 0u);  // a snapshot stays what it was
+  view.Forget("");
+  fleet.set_directory_down(true);
+  EXPECT_EQ(view.Resolve("c", "", kInstantMax).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(View, TenantsAreApart) {
+  EXPECT_EQ(view.Resolve("c", "t", kInstantMax).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(view.Resolve("c", "", kInstantMax).ok());
+  EXPECT_EQ(view.Resolve("c", "t", kInstantMax).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(View, WhatIsNoCorpusIsRefused) {
+  fleet.Edit("c", [](Corpus& c) { c.geometry.d_v = c.geometry.d_qk + 1; });
+  EXPECT_FALSE(view.Resolve("c", "", kInstantMax).ok());
+}
+
+TEST_F(View, ChunksByIdAreOneSnapshot) {
+  const auto first = view.ResolveChunks(ids, corpus.geometry, "", kInstantMax);
+  ASSERT_TRUE(first.ok()) << first.status();
+  ASSERT_EQ((*first)->chunks.size(), 2u);
+  EXPECT_EQ((*first)->chunks[1].id, ids[1]);
+  EXPECT_EQ((*first)->chunks[1].token_count, 4u);
+  const int calls = fleet.directory_calls();
+  EXPECT_EQ(view.ResolveChunks(ids, corpus.geometry, "", kInstantMax)->get(), first->get());
+  EXPECT_EQ(fleet.directory_calls(), calls);
+  // Another order is another corpus.
+  std::swap(ids[0], ids[1]);
+  EXPECT_EQ((*view.ResolveChunks(ids, corpus.geometry, "", kInstantMax))->chunks[1].id, ids[1]);
+  view.Forget(**first);
+  std::swap(ids[0], ids[1]);
+  EXPECT_NE(view.ResolveChunks(ids, corpus.geometry, "", kInstantMax)->get(), first->get());
+}
+
+TEST_F(View, ChunksNobodyHasOrOfAnotherModel) {
+  Geometry other = corpus.geometry;
+  other.revision = "r2";
+  const auto wrong = view.ResolveChunks(ids, other, "", kInstantMax);
+  EXPECT_EQ(wrong.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(wrong.status().ToString().find("r2"), std::string::npos) << wrong.status();
+  ids[1].bytes[0] ^= 1;
+  const auto absent = view.ResolveChunks(ids, corpus.geometry, "", kInstantMax);
+  EXPECT_EQ(absent.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_NE(absent.status().ToString().find(ids[1].ToHex()), std::string::npos);
+  EXPECT_EQ(view.ResolveChunks({}, corpus.geometry, "", kInstantMax).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(View, MembersAreKeptToo) {
+  const auto member = view.FindMember(TestFleet::Name(0), false, kInstantMax);
+  ASSERT_TRUE(member.ok()) << member.status();
+  EXPECT_EQ(member->control_address, "inproc:0");
+  const int calls = fleet.directory_calls();
+  EXPECT_TRUE(view.FindMember(TestFleet::Name(0), false, kInstantMax).ok());
+  EXPECT_EQ(fleet.directory_calls(), calls);
+  EXPECT_TRUE(view.FindMember(TestFleet::Name(0), true, kInstantMax).ok());
+  EXPECT_EQ(fleet.directory_calls(), calls + 1);
+  EXPECT_EQ(view.FindMember({"stranger"}, false, kInstantMax).status().code(),
+            absl::StatusCode::kUnavailable);
+}
+
+// A Forget during the directory's answer wins: the answer may be older than what was forgotten for.
+TEST_F(View, AnAnswerThatAForgetOvertookIsNotKept) {
+  struct Overtaken : DirectoryControl {
+    TestFleet* fleet;
+    DirectoryView* view = nullptr;
+    absl::StatusOr<Corpus> GetCorpus(std::string_view name, std::string_view tenant,
+                                     Instant deadline) override {
+      auto corpus = fleet->GetCorpus(name, tenant, deadline);
+      view->Forget("c");
+      return corpus;
+    }
+    absl::StatusOr<std::vector<Member>> ListMembers(Instant deadline) override {
+      return fleet->ListMembers(deadline);
+    }
+    absl::StatusOr<std::vector<Corpus>> LocateChunk(const ChunkId& id, std::string_view tenant,
+                                                    Instant deadline) override {
+      return fleet->LocateChunk(id, tenant, deadline);
+    }
+  } overtaken;
+  DirectoryView raced(&overtaken);
+  overtaken.fleet = &fleet;
+  overtaken.view = &raced;
+  ASSERT_TRUE(raced.Resolve("c", "", kInstantMax).ok());
+  const int calls = fleet.directory_calls();
+  ASSERT_TRUE(raced.Resolve("c", "", kInstantMax).ok());
+  EXPECT_EQ(fleet.directory_calls(), calls + 1);
+}
+
+}  // namespace
+}  // namespace ckv

@@ -1,0 +1,246 @@
+// Real holders in this process, a directory that is a map, and the reference to hold answers to.
+
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "client/control.h"
+#include "client/requester.h"
+#include "gtest/gtest.h"
+#include "server/holder.h"
+#include "tests/attention/reference.h"
+#include "tests/server/test_corpus.h"
+
+namespace ckv::test {
+
+// Holders by name, behind the interfaces that the stubs have. A holder can be stopped while calls
+// are in progress. Thread-safe.
+class TestFleet : public DirectoryControl, public HolderControlFactory {
+ public:
+  // `fabrics` must outlive the fleet.
+  explicit TestFleet(std::vector<Fabric*> fabrics, Clock* clock = Clock::Real())
+      : fabrics_(std::move(fabrics)), clock_(clock) {}
+
+  static HolderId Name(size_t i) { return {absl::StrFormat("h%d", i)}; }
+
+  void StartHolder(size_t i, size_t capacity_bytes = size_t{64} << 20) {
+    HolderOptions options;
+    options.id = Name(i);
+    options.clock = clock_;
+    options.capacity_bytes = capacity_bytes;
+    options.fabrics = fabrics_;
+    auto holder = Holder::Start(options);
+    ASSERT_TRUE(holder.ok()) << holder.status();
+    (*holder)->lease().Grant({++last_epoch_}, kInstantMax);
+    absl::MutexLock lock(&mu_);
+    holders_[Name(i).name] = *std::move(holder);
+    members_[Name(i).name] = {
+        Name(i), MemberRole::kHolder, absl::StrFormat("inproc:%d", i), {last_epoch_}};
+  }
+  void StopHolder(size_t i) {
+    std::unique_ptr<Holder> stopped;
+    absl::MutexLock lock(&mu_);
+    stopped = std::move(holders_[Name(i).name]);
+    holders_.erase(Name(i).name);
+  }
+  Holder& holder(size_t i) {
+    absl::MutexLock lock(&mu_);
+    return *holders_.at(Name(i).name);
+  }
+
+  // Publishes `corpus` with chunk i on the holder placement[i], and puts the rows there.
+  void Load(const std::string& name, const TestCorpus& corpus,
+            const std::vector<size_t>& placement) {
+    Corpus published = corpus.Publish(name, "", {{Name(0)}});
+    for (size_t i = 0; i < corpus.chunks.size(); ++i) {
+      published.chunks[i].holders = {Name(placement[i])};
+      const absl::Status put =
+          PutChunk(holder(placement[i]).table(), corpus.geometry, corpus.chunks[i]);
+      ASSERT_TRUE(put.ok() || absl::IsAlreadyExists(put)) << put;
+    }
+    absl::MutexLock lock(&mu_);
+    corpora_[name] = published;
+  }
+  void Edit(const std::string& name, absl::FunctionRef<void(Corpus&)> edit) {
+    absl::MutexLock lock(&mu_);
+    edit(corpora_[name]);
+  }
+  void set_directory_down(bool down) { directory_down_ = down; }
+  int directory_calls() const { return directory_calls_; }
+  int resolve_calls() const { return resolve_calls_; }
+  int session_calls() const { return session_calls_; }
+
+  absl::StatusOr<Corpus> GetCorpus(std::string_view name, std::string_view tenant,
+                                   Instant) override {
+    if (absl::Status status = Answer(); !status.ok()) return status;
+    absl::MutexLock lock(&mu_);
+    const auto it = corpora_.find(std::string(name));
+    if (it == corpora_.end() || it->second.tenant != tenant)
+      return absl::NotFoundError("no such corpus");
+    return it->second;
+  }
+  absl::StatusOr<std::vector<Member>> ListMembers(Instant) override {
+    if (absl::Status status = Answer(); !status.ok()) return status;
+    absl::MutexLock lock(&mu_);
+    std::vector<Member> members;
+    for (const auto& [name, member] : members_) members.push_back(member);
+    return members;
+  }
+  absl::StatusOr<std::vector<Corpus>> LocateChunk(const ChunkId& id, std::string_view,
+                                                  Instant) override {
+    if (absl::Status status = Answer(); !status.ok()) return status;
+    absl::MutexLock lock(&mu_);
+    std::vector<Corpus> found;
+    for (const auto& [name, corpus] : corpora_) {
+      for (const ChunkPlacement& chunk : corpus.chunks) {
+        if (chunk.id == id) {
+          found.push_back(corpus);
+          found.back().chunks = {chunk};
+        }
+      }
+    }
+    if (found.empty()) return absl::NotFoundError("no corpus has it");
+    return found;
+  }
+  absl::StatusOr<std::unique_ptr<HolderControl>> Connect(const Member& member) override {
+    return std::make_unique<Control>(this, member.id.name);
+  }
+
+ private:
+  class Control : public HolderControl {
+   public:
+    Control(TestFleet* fleet, std::string name) : fleet_(fleet), name_(std::move(name)) {}
+    absl::StatusOr<SessionAnswer> OpenSession(const SessionOffer& offer,
+                                              Instant deadline) override {
+      ++fleet_->session_calls_;
+      absl::MutexLock lock(&fleet_->mu_);
+      Holder* holder = Find();
+      if (holder == nullptr) return absl::UnavailableError("connection refused");
+      return holder->OpenSession(offer, deadline);
+    }
+    absl::Status CloseSession(SessionId session, Instant deadline) override {
+      absl::MutexLock lock(&fleet_->mu_);
+      Holder* holder = Find();
+      if (holder == nullptr) return absl::UnavailableError("connection refused");
+      return holder->CloseSession(session, deadline);
+    }
+    absl::StatusOr<std::vector<std::optional<ResolvedHandle>>> ResolveChunks(
+        SessionId session, std::span<const ChunkId> ids, Instant deadline) override {
+      ++fleet_->resolve_calls_;
+      absl::MutexLock lock(&fleet_->mu_);
+      Holder* holder = Find();
+      if (holder == nullptr) return absl::UnavailableError("connection refused");
+      return holder->ResolveChunks(session, ids, deadline);
+    }
+
+   private:
+    Holder* Find() ABSL_EXCLUSIVE_LOCKS_REQUIRED(fleet_->mu_) {
+      const auto it = fleet_->holders_.find(name_);
+      return it == fleet_->holders_.end() ? nullptr : it->second.get();
+    }
+    TestFleet* const fleet_;
+    const std::string name_;
+  };
+
+  absl::Status Answer() {
+    ++directory_calls_;
+    return directory_down_ ? absl::UnavailableError("the directory is down") : absl::OkStatus();
+  }
+
+  const std::vector<Fabric*> fabrics_;
+  Clock* const clock_;
+  std::atomic<bool> directory_down_{false};
+  std::atomic<int> directory_calls_{0}, resolve_calls_{0}, session_calls_{0};
+  std::atomic<uint64_t> last_epoch_{0};
+  absl::Mutex mu_;
+  std::map<std::string, std::unique_ptr<Holder>> holders_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, Member> members_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, Corpus> corpora_ ABSL_GUARDED_BY(mu_);
+};
+
+inline Instant Soon(Duration in = std::chrono::seconds(20)) { return Clock::Real()->Now() + in; }
+
+// Small slots, so that calls of a few rows are cut into several blocks: 12 query rows of 192 B, or
+// 9 partials of 264 B, fit with their headers.
+inline LaneShape SmallShape(uint32_t slot_count = 8) {
+  return {.slot_count = slot_count, .request_bytes_max = 4096, .reply_bytes_max = 4096};
+}
+
+struct Answer {
+  std::vector<float> o, m, l;
+  Answer(uint32_t rows, uint32_t d_v) : o(size_t{rows} * d_v, 7), m(rows, 7), l(rows, 7) {}
+  PartialView View() { return {o.data(), m.data(), l.data(), PartialDtype::kF32}; }
+  bool Untouched() const {
+    const auto seven = [](float v) { return v == 7; };
+    return std::all_of(o.begin(), o.end(), seven) && std::all_of(m.begin(), m.end(), seven) &&
+           std::all_of(l.begin(), l.end(), seven);
+  }
+  // Bits, so that -0 and 0 differ and NaNs compare.
+  bool SameBits(const Answer& other) const {
+    const auto same = [](const std::vector<float>& a, const std::vector<float>& b) {
+      return a.size() == b.size() && std::memcmp(a.data(), b.data(), 4 * a.size()) == 0;
+    };
+    return same(o, other.o) && same(m, other.m) && same(l, other.l);
+  }
+};
+
+// The f64 reference over the rows of `chunks`, one after another.
+inline std::vector<reference::Partial> Reference(const TestCorpus& corpus, uint32_t layer,
+                                                 const std::vector<uint32_t>& chunks,
+                                                 const QueryView& q, const Selection& selection) {
+  std::vector<uint16_t> rows;
+  for (const uint32_t chunk : chunks) {
+    const auto& more = corpus.chunks[chunk].layers[layer];
+    rows.insert(rows.end(), more.begin(), more.end());
+  }
+  AttentionPiece piece;
+  piece.q = q;
+  piece.rows = {reinterpret_cast<const std::byte*>(rows.data()),
+                static_cast<uint32_t>(rows.size() / corpus.geometry.d_qk),
+                corpus.geometry.row_bytes()};
+  piece.selection = selection;
+  return reference::Attend(AttentionShape::Of(corpus.geometry), piece);
+}
+
+// Largest |o| of the reference.
+inline double MaxAbsO(const std::vector<reference::Partial>& reference) {
+  double largest = 0;
+  for (const auto& row : reference) {
+    for (const double value : row.o) largest = std::max(largest, std::fabs(value));
+  }
+  return largest;
+}
+
+// o within `tolerance`; m and l within f32 rounding of what went into them; empty rows exactly.
+inline void ExpectNear(const Answer& got, const std::vector<reference::Partial>& want,
+                       double tolerance) {
+  const size_t d_v = want.empty() ? 0 : want[0].o.size();
+  for (size_t row = 0; row < want.size(); ++row) {
+    for (size_t d = 0; d < d_v; ++d)
+      ASSERT_NEAR(got.o[row * d_v + d], want[row].o[d], tolerance) << "row " << row << " d " << d;
+    if (want[row].l == 0) {
+      ASSERT_EQ(got.m[row], kEmptyM);
+      ASSERT_EQ(got.l[row], 0);
+      continue;
+    }
+    // 96 products and sums of at most 1 x 1, 2^-24 each: 6e-6 of a logit, and as much of l.
+    ASSERT_NEAR(got.m[row], want[row].m, 1e-5) << "row " << row;
+    ASSERT_NEAR(got.l[row] * std::exp(double(got.m[row]) - want[row].m), want[row].l,
+                1e-5 * want[row].l)
+        << "row " << row;
+  }
+}
+
+}  // namespace ckv::test
