@@ -25,6 +25,8 @@ Fetcher::Fetcher(const LinkOptions* options, Router* router, RouteCounters* coun
 absl::Status Fetcher::Fetch(const FetchCall& call, Sink sink, bool* stale) {
   *stale = false;
   delivered_ = false;
+  strange_ = false;
+  links_.clear();
   if (clock_->Now() >= call.deadline)
     return absl::DeadlineExceededError("fetch: the deadline had passed before anything was sent");
   CKV_RETURN_IF_ERROR(Check(call));
@@ -198,18 +200,25 @@ absl::StatusOr<bool> Fetcher::PostNext(const FetchCall& call) {
 absl::StatusOr<bool> Fetcher::Collect(const FetchCall& call, HolderLink& link, bool* stale) {
   RequestLane& lane = link.lane();
   const size_t count = lane.Poll(completions_);
+  absl::Status first_error;
+  // All of them are taken, errors or not: a slot that completed can no longer be abandoned.
   for (size_t i = 0; i < count; ++i) {
     const Completion done = completions_[i];
-    const auto reply =
-        lane.reply(done.slot).first(std::min(done.bytes, lane.shape().reply_bytes_max));
     Segment* segment = nullptr;
     for (size_t w = 0; w < in_window_; ++w) {
       if (at(w).link == &link && at(w).slot == done.slot && at(w).reply.empty()) segment = &at(w);
     }
-    const auto header = DecodeReplyHeader(reply);
-    if (segment != nullptr && !header.ok()) return HolderError(link, header.status());
-    if (segment == nullptr || header->request_id != segment->request_id) {
+    if (segment == nullptr) {
       counters_->discarded.fetch_add(1, std::memory_order_relaxed);
+      continue;
+    }
+    const auto reply =
+        lane.reply(done.slot).first(std::min(done.bytes, lane.shape().reply_bytes_max));
+    const auto header = DecodeReplyHeader(reply);
+    if (!header.ok() || header->request_id != segment->request_id) {
+      strange_ = true;
+      counters_->discarded.fetch_add(1, std::memory_order_relaxed);
+      if (!header.ok()) first_error.Update(header.status());
       continue;
     }
     segment->reply = reply;
@@ -219,10 +228,11 @@ absl::StatusOr<bool> Fetcher::Collect(const FetchCall& call, HolderLink& link, b
     expected.kind = WireKind::kFetch;
     expected.fetch_bytes =
         uint64_t{segment->layer_count} * segment->token_count * call.corpus->geometry.row_bytes();
-    if (absl::Status status = CheckReply(*header, reply, expected); !status.ok()) {
-      *stale = absl::IsNotFound(status) || absl::IsAborted(status);
-      return HolderError(link, status);
-    }
+    first_error.Update(CheckReply(*header, reply, expected));
+  }
+  if (!first_error.ok()) {
+    *stale = absl::IsNotFound(first_error) || absl::IsAborted(first_error);
+    return HolderError(link, first_error);
   }
   return count > 0;
 }
@@ -266,6 +276,10 @@ absl::Status Fetcher::Deliver(const FetchCall& call, Sink sink) {
 }
 
 void Fetcher::AbandonAll() {
+  if (strange_) {
+    // Which slots are done is not known for sure, and a lane holds us to that: they go.
+    for (HolderLink* link : links_) link->Close();
+  }
   for (size_t i = 0; i < in_window_; ++i) {
     const Segment& segment = at(i);
     const bool outstanding = segment.reply.empty();

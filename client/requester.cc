@@ -124,7 +124,7 @@ void Requester::Forget(std::string_view name) { state_->view.Forget(name); }
 absl::Status Requester::Attend(const AttendCall& call, const PartialView& out,
                                AttendReport* report) {
   CKV_CHECK(out.dtype == PartialDtype::kF32);
-  CKV_CHECK(out.o != nullptr && out.m != nullptr && out.l != nullptr);
+  CKV_CHECK(call.q.count == 0 || (out.o != nullptr && out.m != nullptr && out.l != nullptr));
   return state_->WithEngine(call.corpus.get(), call.deadline, [&](CallEngine& engine, bool* stale) {
     return engine.router.Attend(call, out, report, stale);
   });

@@ -104,6 +104,7 @@ absl::Status Router::StartFlows(const AttendCall& call) {
     flow.batch = flow.batch_begin;
     flow.outstanding = 0;
     flow.asked = false;
+    flow.strange = false;
     flow.compute_ns = 0;
     flow.last_compute_ns = 0;
     RequestLane& lane = flow.link->lane();
@@ -212,25 +213,34 @@ absl::StatusOr<bool> Router::PostNext(const AttendCall& call, Flow& flow) {
 absl::StatusOr<bool> Router::Collect(const AttendCall& call, Flow& flow, bool* stale) {
   RequestLane& lane = flow.link->lane();
   const size_t count = lane.Poll(completions_);
+  absl::Status first_error;
+  // All of them are taken, errors or not: a slot that completed can no longer be abandoned.
   for (size_t i = 0; i < count; ++i) {
     Completion done = completions_[i];
-    if (done.slot >= flow.frame_of_slot.size() || flow.frame_of_slot[done.slot] == kNoFrame) {
+    if (done.slot >= flow.frame_of_slot.size() || flow.frame_of_slot[done.slot] == kNoFrame ||
+        frames_[flow.frame_of_slot[done.slot]].state != FrameState::kPosted) {
       counters_->discarded.fetch_add(1, std::memory_order_relaxed);
       continue;
     }
     Frame& arrived = frames_[flow.frame_of_slot[done.slot]];
     done.bytes = std::min(done.bytes, lane.shape().reply_bytes_max);
     const auto header = DecodeReplyHeader(lane.reply(done.slot).first(done.bytes));
-    if (!header.ok()) return HolderError(*flow.link, header.status());
+    if (!header.ok()) {
+      flow.strange = true;
+      first_error.Update(header.status());
+      continue;
+    }
     // The reply to an earlier request of this slot, late or twice: the awaited one is to come (I1).
     if (header->request_id != arrived.request_id) {
+      flow.strange = true;
       counters_->discarded.fetch_add(1, std::memory_order_relaxed);
       continue;
     }
-    if (absl::Status status = Accept(call, flow, arrived, done, *header); !status.ok()) {
-      *stale = absl::IsNotFound(status) || absl::IsAborted(status);
-      return HolderError(*flow.link, status);
-    }
+    first_error.Update(Accept(call, flow, arrived, done, *header));
+  }
+  if (!first_error.ok()) {
+    *stale = absl::IsNotFound(first_error) || absl::IsAborted(first_error);
+    return HolderError(*flow.link, first_error);
   }
   return count > 0;
 }
@@ -280,6 +290,8 @@ absl::Status Router::Accept(const AttendCall& call, Flow& flow, Frame& arrived,
 
 void Router::AbandonAll() {
   for (Flow& flow : flows()) {
+    // Which of its slots are done is not known for sure, and a lane holds us to that: it goes.
+    if (flow.strange) flow.link->Close();
     for (const uint32_t index : flow.frame_of_slot) {
       if (index == kNoFrame) continue;
       const bool outstanding = frames_[index].state == FrameState::kPosted;

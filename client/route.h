@@ -57,6 +57,7 @@ class Router {
     uint32_t block = 0, batch = 0;  // the next to post
     uint32_t outstanding = 0;
     bool asked = false;
+    bool strange = false;  // a reply came that was not the one awaited in its slot
     // Slots are too few for a block's frames: replies are copied out as they come, one block at a
     // time.
     bool copy_out = false;

@@ -1,0 +1,274 @@
+// Goal: a fetch delivers the store's bytes, in order, rotated once and only where asked, and never
+// shows a run whose checksum does not match.
+
+#include "client/fetch.h"
+
+#include <cstring>
+
+#include "attention/rope.h"
+#include "gtest/gtest.h"
+#include "tests/client/test_fleet.h"
+
+namespace ckv {
+namespace {
+
+using test::MakeTestCorpus;
+using test::SmallShape;
+using test::Soon;
+using test::TestFleet;
+using test::TestGeometry;
+
+struct Cluster {
+  Cluster(Fabric* fabric, size_t holders, LaneShape shape) : fleet({fabric}) {
+    for (size_t i = 0; i < holders; ++i) fleet.StartHolder(i);
+    RequesterOptions options;
+    options.fabrics = {fabric};
+    options.lane_shape = shape;
+    requester = *Requester::Create(options, &fleet, &fleet);
+  }
+  TestFleet fleet;
+  std::unique_ptr<Requester> requester;
+};
+
+// The fetched rows as one [chunk][layer][token] array, checking that they come in that order.
+struct Gathered {
+  std::vector<std::byte> bytes;
+  uint64_t last = 0;
+  bool in_order = true;
+  absl::Status operator()(const FetchedRows& run) {
+    const uint64_t place =
+        (uint64_t{run.chunk} << 40) + (uint64_t{run.layer} << 20) + run.token_begin + 1;
+    in_order &= place > last;
+    last = place;
+    bytes.insert(bytes.end(), run.rows.begin(), run.rows.end());
+    return absl::OkStatus();
+  }
+};
+
+std::vector<std::byte> StoredBytes(const test::TestCorpus& corpus, const FetchCall& call,
+                                   int64_t delta) {
+  std::vector<std::byte> bytes;
+  const Geometry& geometry = corpus.geometry;
+  const RopeRotation rotation(geometry.rope, geometry.d_rope, delta);
+  for (uint32_t chunk = call.chunk_begin; chunk < call.chunk_end; ++chunk) {
+    for (uint32_t layer = call.layer_begin; layer < call.layer_end; ++layer) {
+      std::vector<uint16_t> rows = corpus.chunks[chunk].layers[layer];
+      RotateBandsBf16(rotation, rows.data(), uint32_t(rows.size() / geometry.d_qk), geometry.d_qk,
+                      geometry.d_qk);
+      const auto raw = std::as_bytes(std::span(rows));
+      bytes.insert(bytes.end(), raw.begin(), raw.end());
+    }
+  }
+  return bytes;
+}
+
+TEST(Fetch, BytesAreTheStores) {
+  const auto corpus = MakeTestCorpus(TestGeometry(), {5, 0, 64, 1, 100, 21}, 1);
+  for (const FabricKind kind : {FabricKind::kLoopback, FabricKind::kShm, FabricKind::kTcp}) {
+    const auto fabric = kind == FabricKind::kShm   ? NewShmFabric(Clock::Real())
+                        : kind == FabricKind::kTcp ? NewTcpFabric(Clock::Real())
+                                                   : NewLoopbackFabric(Clock::Real());
+    // 21 rows of 192 B fit a small slot, so chunks are cut by tokens; large ones carry all layers.
+    for (const LaneShape& shape : {SmallShape(2), SmallShape(8), LaneShape{.slot_count = 4}}) {
+      SCOPED_TRACE(testing::Message() << FabricName(kind) << ", " << shape.slot_count << " slots");
+      Cluster cluster(fabric.get(), 2, shape);
+      cluster.fleet.Load("c", corpus, {0, 1, 1, 0, 1, 0});
+      for (const bool rotated : {false, true}) {
+        FetchCall call;
+        call.corpus = *cluster.requester->Resolve("c", "", Soon());
+        call.chunk_begin = rotated ? 2 : 0;
+        call.chunk_end = 6;
+        call.layer_begin = rotated ? 1 : 0;
+        call.layer_end = 3;
+        call.deadline = Soon();
+        // The first of the chunks is at 5 at home.
+        if (rotated) call.position = 777;
+        Gathered got;
+        const absl::Status status = cluster.requester->Fetch(call, std::ref(got));
+        ASSERT_TRUE(status.ok()) << status;
+        EXPECT_TRUE(got.in_order);
+        EXPECT_TRUE(got.bytes == StoredBytes(corpus, call, rotated ? 777 - 5 : 0));
+      }
+      EXPECT_EQ(cluster.requester->Holders()[0].in_flight, 0u);
+    }
+  }
+}
+
+TEST(Fetch, AtItsOwnPositionNothingIsRotated) {
+  const auto corpus = MakeTestCorpus(TestGeometry(), {5, 64}, 1);
+  const auto fabric = NewLoopbackFabric(Clock::Real());
+  Cluster cluster(fabric.get(), 1, SmallShape());
+  cluster.fleet.Load("c", corpus, {0, 0});
+  FetchCall call;
+  call.corpus = *cluster.requester->Resolve("c", "", Soon());
+  call.chunk_begin = 1;
+  call.chunk_end = 2;
+  call.layer_end = 3;
+  call.position = 5;
+  call.deadline = Soon();
+  Gathered got;
+  ASSERT_TRUE(cluster.requester->Fetch(call, std::ref(got)).ok());
+  EXPECT_TRUE(got.bytes == StoredBytes(corpus, call, 0));
+}
+
+TEST(Fetch, TheSinksErrorEndsTheCall) {
+  const auto corpus = MakeTestCorpus(TestGeometry(), {64, 64}, 1);
+  const auto fabric = NewLoopbackFabric(Clock::Real());
+  Cluster cluster(fabric.get(), 1, SmallShape());
+  cluster.fleet.Load("c", corpus, {0, 0});
+  FetchCall call;
+  call.corpus = *cluster.requester->Resolve("c", "", Soon());
+  call.chunk_end = 2;
+  call.layer_end = 3;
+  call.deadline = Soon();
+  int calls = 0;
+  const absl::Status status = cluster.requester->Fetch(call, [&](const FetchedRows&) {
+    return ++calls == 3 ? absl::AbortedError("enough") : absl::OkStatus();
+  });
+  EXPECT_EQ(status, absl::AbortedError("enough"));
+  EXPECT_EQ(calls, 3);
+  // What was in flight is given up on, and disturbs no later call.
+  Gathered got;
+  ASSERT_TRUE(cluster.requester->Fetch(call, std::ref(got)).ok());
+  EXPECT_TRUE(got.bytes == StoredBytes(corpus, call, 0));
+}
+
+TEST(Fetch, WhatIsNotThereIsRefused) {
+  const auto corpus = MakeTestCorpus(TestGeometry(), {64, 64}, 1);
+  const auto fabric = NewLoopbackFabric(Clock::Real());
+  Cluster cluster(fabric.get(), 1, SmallShape());
+  cluster.fleet.Load("c", corpus, {0, 0});
+  FetchCall good;
+  good.corpus = *cluster.requester->Resolve("c", "", Soon());
+  good.chunk_end = 2;
+  good.layer_end = 3;
+  good.deadline = Soon();
+  int calls = 0;
+  const auto code = [&](const FetchCall& call) {
+    return cluster.requester
+        ->Fetch(call,
+                [&](const FetchedRows&) {
+                  ++calls;
+                  return absl::OkStatus();
+                })
+        .code();
+  };
+  FetchCall call = good;
+  call.chunk_end = 3;
+  EXPECT_EQ(code(call), absl::StatusCode::kInvalidArgument);
+  call = good;
+  call.layer_end = 4;
+  EXPECT_EQ(code(call), absl::StatusCode::kInvalidArgument);
+  call = good;
+  call.layer_begin = 3;
+  EXPECT_EQ(code(call), absl::StatusCode::kInvalidArgument);
+  call = good;
+  call.position = UINT64_MAX;
+  EXPECT_EQ(code(call), absl::StatusCode::kInvalidArgument);
+  call = good;
+  call.corpus = nullptr;
+  EXPECT_EQ(code(call), absl::StatusCode::kInvalidArgument);
+  call = good;
+  call.deadline = Clock::Real()->Now();
+  EXPECT_EQ(code(call), absl::StatusCode::kDeadlineExceeded);
+  ASSERT_TRUE(cluster.fleet.holder(0).table().Drop(corpus.chunks[1].info.id).ok());
+  EXPECT_EQ(code(good), absl::StatusCode::kNotFound);
+  EXPECT_EQ(calls, 0);
+}
+
+// A real fabric whose requester end flips one bit in the body of the n-th fetch reply.
+class BitFlipLane final : public RequestLane {
+ public:
+  BitFlipLane(std::unique_ptr<RequestLane> inner, uint32_t flip_at)
+      : inner_(std::move(inner)), flip_at_(flip_at), copies_(inner_->shape().slot_count) {}
+  FabricKind kind() const noexcept override { return inner_->kind(); }
+  const LaneShape& shape() const noexcept override { return inner_->shape(); }
+  absl::Status status() const override { return inner_->status(); }
+  int event_fd() const noexcept override { return inner_->event_fd(); }
+  bool Arm() noexcept override { return inner_->Arm(); }
+  void Disarm() noexcept override { inner_->Disarm(); }
+  std::optional<uint32_t> Acquire() noexcept override { return inner_->Acquire(); }
+  std::span<std::byte> request(uint32_t slot) noexcept override { return inner_->request(slot); }
+  absl::Status Post(uint32_t slot, uint32_t bytes) noexcept override {
+    return inner_->Post(slot, bytes);
+  }
+  size_t Poll(std::span<Completion> out) noexcept override {
+    const size_t count = inner_->Poll(out);
+    for (size_t i = 0; i < count; ++i) {
+      const auto reply = inner_->reply(out[i].slot);
+      std::vector<std::byte>& copy = copies_[out[i].slot];
+      copy.assign(reply.begin(), reply.end());
+      if (seen_++ == flip_at_) copy[out[i].bytes - 3] ^= std::byte{0x10};
+    }
+    return count;
+  }
+  std::span<const std::byte> reply(uint32_t slot) const noexcept override { return copies_[slot]; }
+  void Release(uint32_t slot) noexcept override { inner_->Release(slot); }
+  void Abandon(uint32_t slot) noexcept override { inner_->Abandon(slot); }
+  uint32_t in_flight() const noexcept override { return inner_->in_flight(); }
+
+ private:
+  const std::unique_ptr<RequestLane> inner_;
+  const uint32_t flip_at_;
+  uint32_t seen_ = 0;
+  std::vector<std::vector<std::byte>> copies_;
+};
+
+class BitFlipFabric final : public Fabric {
+ public:
+  BitFlipFabric(Fabric* inner, uint32_t flip_at) : inner_(inner), flip_at_(flip_at) {}
+  FabricKind kind() const noexcept override { return inner_->kind(); }
+  absl::StatusOr<std::unique_ptr<Listener>> Listen(const ListenOptions& options) override {
+    return inner_->Listen(options);
+  }
+  absl::StatusOr<std::unique_ptr<Dialer>> Dial(const LaneShape& shape) override {
+    auto dialer = inner_->Dial(shape);
+    if (!dialer.ok()) return dialer.status();
+    return std::make_unique<BitFlipDialer>(*std::move(dialer), flip_at_);
+  }
+
+ private:
+  class BitFlipDialer final : public Dialer {
+   public:
+    BitFlipDialer(std::unique_ptr<Dialer> inner, uint32_t flip_at)
+        : inner_(std::move(inner)), flip_at_(flip_at) {}
+    const std::string& offer() const override { return inner_->offer(); }
+    absl::StatusOr<std::unique_ptr<RequestLane>> Connect(std::string_view answer,
+                                                         Instant deadline) override {
+      auto lane = inner_->Connect(answer, deadline);
+      if (!lane.ok()) return lane.status();
+      return std::make_unique<BitFlipLane>(*std::move(lane), flip_at_);
+    }
+
+   private:
+    const std::unique_ptr<Dialer> inner_;
+    const uint32_t flip_at_;
+  };
+  Fabric* const inner_;
+  const uint32_t flip_at_;
+};
+
+TEST(Fetch, AFlippedBitIsDataLossAndIsNotShown) {
+  const auto corpus = MakeTestCorpus(TestGeometry(), {64, 64}, 1);
+  const auto tcp = NewTcpFabric(Clock::Real());
+  // 24 runs of at most 21 rows: 4 a layer of a chunk, 3 layers, 2 chunks.
+  for (const uint32_t flip_at : {0u, 5u, 23u}) {
+    SCOPED_TRACE(flip_at);
+    BitFlipFabric fabric(tcp.get(), flip_at);
+    Cluster cluster(&fabric, 1, SmallShape());
+    cluster.fleet.Load("c", corpus, {0, 0});
+    FetchCall call;
+    call.corpus = *cluster.requester->Resolve("c", "", Soon());
+    call.chunk_end = 2;
+    call.layer_end = 3;
+    call.deadline = Soon();
+    Gathered got;
+    EXPECT_EQ(cluster.requester->Fetch(call, std::ref(got)).code(), absl::StatusCode::kDataLoss);
+    const auto stored = StoredBytes(corpus, call, 0);
+    ASSERT_LT(got.bytes.size(), stored.size());
+    EXPECT_EQ(std::memcmp(got.bytes.data(), stored.data(), got.bytes.size()), 0);
+  }
+}
+
+}  // namespace
+}  // namespace ckv
