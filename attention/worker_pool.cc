@@ -3,13 +3,13 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "proto/status.h"
 
 namespace ckv {
@@ -19,45 +19,49 @@ using Task = absl::FunctionRef<void(uint32_t task, uint32_t worker)>;
 // One run at a time: tasks are claimed under the mutex, by ascending index. A task is tens of
 // microseconds at least and a claim 20 ns, so a lock-free counter would gain nothing; and a thread
 // that wakes late finds no task left instead of one of the next run.
+//
+// std::mutex, not absl::Mutex: ThreadSanitizer cannot see into Debian's abseil, and tasks hand
+// each other plain memory through this lock alone.
 struct WorkerPool::State {
+  using Lock = std::unique_lock<std::mutex>;
+
   explicit State(uint32_t thread_count_in) : thread_count(thread_count_in) {}
 
-  // Runs tasks until none is left to claim. Counts itself in running_count while it runs one.
-  void Drain(uint32_t worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+  // Runs tasks until none is left to claim, releasing `lock` around each.
+  void Drain(uint32_t worker, Lock& lock) {
     while (next_task < task_count) {
       const uint32_t index = next_task++;
       const Task* run = task;
       ++running_count;
-      mu.Unlock();
+      lock.unlock();
       (*run)(index, worker);
-      mu.Lock();
+      lock.lock();
       --running_count;
     }
   }
 
-  void WorkerLoop(uint32_t worker) ABSL_LOCKS_EXCLUDED(mu) {
-    mu.Lock();
+  void WorkerLoop(uint32_t worker) {
+    Lock lock(mu);
     for (;;) {
-      while (!stopping && next_task >= task_count) work.Wait(&mu);
-      if (stopping) break;
-      Drain(worker);
-      if (running_count == 0) done.Signal();
+      work.wait(lock, [this] { return stopping || next_task < task_count; });
+      if (stopping) return;
+      Drain(worker, lock);
+      if (running_count == 0) done.notify_one();
     }
-    mu.Unlock();
   }
 
   const uint32_t thread_count;
   std::byte* scratch = nullptr;
   std::vector<std::thread> threads;  // thread_count - 1; worker 0 is the caller
 
-  absl::Mutex mu;
-  absl::CondVar work;  // a run has begun, or the pool stops
-  absl::CondVar done;  // the last claimed task of a run has returned
-  const Task* task ABSL_GUARDED_BY(mu) = nullptr;
-  uint32_t task_count ABSL_GUARDED_BY(mu) = 0;
-  uint32_t next_task ABSL_GUARDED_BY(mu) = 0;
-  uint32_t running_count ABSL_GUARDED_BY(mu) = 0;
-  bool stopping ABSL_GUARDED_BY(mu) = false;
+  std::mutex mu;                 // guards everything below
+  std::condition_variable work;  // a run has begun, or the pool stops
+  std::condition_variable done;  // the last claimed task of a run has returned
+  const Task* task = nullptr;
+  uint32_t task_count = 0;
+  uint32_t next_task = 0;
+  uint32_t running_count = 0;
+  bool stopping = false;
 };
 
 WorkerPool::WorkerPool(uint32_t thread_count) : state_(std::make_unique<State>(thread_count)) {
@@ -76,10 +80,10 @@ WorkerPool::WorkerPool(uint32_t thread_count) : state_(std::make_unique<State>(t
 
 WorkerPool::~WorkerPool() {
   {
-    absl::MutexLock lock(&state_->mu);
+    State::Lock lock(state_->mu);
     state_->stopping = true;
-    state_->work.SignalAll();
   }
+  state_->work.notify_all();
   for (std::thread& thread : state_->threads) thread.join();
   std::free(state_->scratch);
 }
@@ -92,16 +96,16 @@ void WorkerPool::Run(uint32_t task_count, Task task) noexcept {
     for (uint32_t i = 0; i < task_count; ++i) task(i, 0);
     return;
   }
-  absl::MutexLock lock(&state.mu);
+  State::Lock lock(state.mu);
   CKV_CHECK(state.running_count == 0 && state.next_task >= state.task_count);
   state.task = &task;
   state.task_count = task_count;
   state.next_task = 0;
   // Worker 0 takes one task itself: no thread is woken that would find nothing.
   const uint32_t wake_count = std::min(task_count, state.thread_count) - 1;
-  for (uint32_t i = 0; i < wake_count; ++i) state.work.Signal();
-  state.Drain(0);
-  while (state.running_count != 0) state.done.Wait(&state.mu);
+  for (uint32_t i = 0; i < wake_count; ++i) state.work.notify_one();
+  state.Drain(0, lock);
+  state.done.wait(lock, [&state] { return state.running_count == 0; });
 }
 
 std::span<std::byte> WorkerPool::scratch(uint32_t worker) {

@@ -53,8 +53,7 @@ struct RowOutput {
 };
 
 // Row i of the piece by itself. A limit becomes a shorter view, an index list its valid entries.
-Bits Alone(const AttentionShape& shape, const AttentionPiece& piece, uint32_t i) {
-  WorkerPool pool(1);
+Bits Alone(const AttentionShape& shape, const AttentionPiece& piece, uint32_t i, WorkerPool& pool) {
   RowOutput out(shape.d_v);
   AttentionPiece one;
   one.q = {piece.q.data + size_t{i} * piece.q.stride, 1, piece.q.stride};
@@ -78,9 +77,10 @@ Bits Alone(const AttentionShape& shape, const AttentionPiece& piece, uint32_t i)
 }
 
 std::vector<Bits> EachAlone(const TestPiece& piece) {
+  WorkerPool pool(1);
   std::vector<Bits> bits;
   for (uint32_t i = 0; i < piece.piece().q.count; ++i) {
-    bits.push_back(Alone(piece.shape(), piece.piece(), i));
+    bits.push_back(Alone(piece.shape(), piece.piece(), i, pool));
   }
   return bits;
 }
@@ -93,10 +93,10 @@ void ExpectSame(const TestPiece& piece, const std::vector<Bits>& want, const cha
 
 PieceOptions SmallOptions(std::mt19937* rng) {
   PieceOptions options;
-  const uint32_t d_qk = 2 * (1 + (*rng)() % 70);
+  const uint32_t d_qk = 2 * (1 + (*rng)() % 50);
   options.shape = {d_qk, 1 + static_cast<uint32_t>((*rng)() % d_qk), 0, RowDtype::kBf16, 0.3f};
-  options.q_count = 1 + (*rng)() % 150;
-  options.row_count = (*rng)() % 3 == 0 ? (*rng)() % 1500 : (*rng)() % 200;
+  options.q_count = 1 + (*rng)() % 90;
+  options.row_count = (*rng)() % 3 == 0 ? (*rng)() % 1300 : (*rng)() % 200;
   options.q_padding = (*rng)() % 5;
   options.row_padding_bytes = (*rng)() % 40;
   options.row_offset_bytes = (*rng)() % 64;
@@ -134,7 +134,7 @@ TEST(BatchInvariance, CompanyThreadsAndLimits) {
 // Many requests over one chunk share blocks, beside pieces over other rows: nobody may notice.
 TEST(BatchInvariance, PiecesThatShareRows) {
   WorkerPool pool1(1), pool3(3);
-  for (uint32_t seed = 100; seed < 106; ++seed) {
+  for (uint32_t seed = 100; seed < 104; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 rng(seed);
     PieceOptions options = SmallOptions(&rng);

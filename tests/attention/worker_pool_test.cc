@@ -8,11 +8,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <barrier>
 #include <cstdint>
 #include <cstring>
 #include <vector>
-
-#include "absl/synchronization/barrier.h"
 
 namespace ckv {
 namespace {
@@ -53,11 +52,11 @@ TEST(WorkerPool, AllThreadsWorkAtOnce) {
   constexpr uint32_t kThreads = 4;
   WorkerPool pool(kThreads);
   for (int run = 0; run < 20; ++run) {
-    auto* barrier = new absl::Barrier(kThreads);
+    std::barrier barrier(kThreads);
     std::vector<std::atomic<uint32_t>> tasks_of(kThreads);
     pool.Run(kThreads, [&](uint32_t, uint32_t worker) {
       tasks_of[worker].fetch_add(1, std::memory_order_relaxed);
-      if (barrier->Block()) delete barrier;
+      barrier.arrive_and_wait();
     });
     for (const auto& count : tasks_of) EXPECT_EQ(count.load(), 1u);
   }
