@@ -13,9 +13,9 @@ namespace ckv {
 
 // The d_rope / 2 angular frequencies, in radians per position, f64.
 //   plain   theta^(-2i / d_rope)
-//   YaRN    arXiv:2309.00071 eq. 23, DeepSeek's correction range: beta_fast and beta_slow turns
-//   over
-//           original_max_position, linear ramp between plain and plain / factor
+//   YaRN    arXiv:2309.00071 eq. 23 with DeepSeek's correction range: plain for pairs that turn
+//           more than beta_fast times over original_max_position, plain / factor below beta_slow
+//           turns, a linear ramp between (ends rounded outwards to whole pairs)
 std::vector<double> RopeFrequencies(const RopeParams& params, uint32_t d_rope);
 
 // The amplitude DeepSeek's code puts on cos and sin when it applies RoPE to a fresh key or query:
@@ -45,7 +45,8 @@ class RopeRotation {
 
 // Rotates the last d_rope values of `count` bf16 rows in place; the rest is untouched.
 //   rows     bf16 [count] rows of `width` values, `stride` values apart
-// Rounds to nearest even once: errs by <= 3 x 2^-8 of each pair's length. Errors grow with the
+// Rounds to nearest even once: errs by <= 2^-8 of each pair's length (against canonical f64 values
+// <= 3 x 2^-8, their own rounding included). Errors grow with the
 // square root of the number of hops, so rotate the canonical rows, never rotated ones.
 // An identity rotation or style kNone touches nothing.
 void RotateBandsBf16(const RopeRotation& rotation, uint16_t* rows, uint32_t count, uint32_t width,
