@@ -3,7 +3,8 @@
 // A lane is one ordered channel with a fixed ring of slots. A slot is two buffers, one for a
 // request and one for its reply, and that is the whole flow control: a requester that holds no free
 // slot may not post (its credits are its free slots), and a holder replies only into the slot that
-// asked. Nothing is allocated, queued or resized after a lane is up.
+// asked. Nothing is allocated or resized after a lane is up, and no queue can overflow: a slot is
+// in one direction at most once.
 //
 //      requester (RequestLane)                       holder (ServeLane)
 //      Acquire -> slot                               .
@@ -14,8 +15,8 @@
 //      read reply(slot)                              .
 //      Release(slot)                                 .
 //
-// shm maps one memory into both processes, so request(slot) and reply(slot) are the same bytes at
-// both ends and nothing is copied. tcp keeps a copy at each end and moves it by the kernel. verbs
+// loopback and shm have one memory at both ends, so request(slot) and reply(slot) are the same
+// bytes there and nothing is copied. tcp keeps a copy at each end and moves it by the kernel. verbs
 // will SEND requests into posted receives and RDMA WRITE WITH IMMEDIATE replies into the landing
 // slots: the holder initiates, and no key of its store leaves the process.
 //
@@ -23,8 +24,29 @@
 // queue pair numbers): Dial makes an offer, the holder's Invite turns it into an answer, Connect
 // completes the lane, and Accept hands the other end to the holder.
 //
-// Threads: a lane belongs to one thread at each end; ThreadRole checks it in debug builds. Fabric
-// and Listener::Invite are thread-safe; Listener::Accept belongs to the accepting thread.
+//      requester                        control plane      holder
+//      dialer = fabric.Dial(shape)
+//      dialer->offer()           ------ open session --->  listener->Invite(offer, shape, tag, ...)
+//      dialer->Connect(answer)   <----- answer ----------
+//                                ------ data fabric ---->  listener->Accept() -> {tag, lane}
+//
+// Waiting: spin on Poll while work is near, then sleep. Never sleep without Arm, and look at
+// status() whenever Poll gives nothing, for a lane that is down gives nothing for ever:
+//
+//      while (lane.Poll(out) == 0) {
+//        if (!lane.status().ok()) return lane.status();
+//        if (still_spinning || !lane.Arm()) continue;
+//        poll(lane.event_fd(), until the deadline);
+//        lane.Disarm();
+//      }
+//
+// Polling sends too: what the kernel would not take at Post goes out with later Polls, so an end
+// that has posted keeps polling or sleeps on its event_fd.
+//
+// Threads: a lane belongs to one thread at a time at each end; whoever owns lanes claims a
+// ThreadRole over them, and a hand-over is ordered by something else (a queue, a mutex). Fabric and
+// Listener::Invite are thread-safe; Listener::Accept belongs to the accepting thread. A fabric
+// outlives its listeners and dialers; lanes outlive nothing and need nobody.
 
 #pragma once
 
@@ -73,7 +95,7 @@ struct Arrival {
 };
 struct Completion {
   uint32_t slot;
-  uint32_t bytes;  // of reply(slot)
+  uint32_t bytes;  // of reply(slot) that the peer wrote; within reply_bytes_max
 };
 
 // What both ends have in common.
@@ -85,15 +107,19 @@ class Lane {
   virtual const LaneShape& shape() const noexcept = 0;
 
   // OK while the lane is up. Once it is not, it stays so: every later Post fails, Poll returns
-  // nothing new, and the owner destroys the lane.
+  // nothing new, and the owner destroys the lane. Buffers stay readable until then. What the peer
+  // sent before it went is delivered first. Found by polling: a peer's death within some 256 empty
+  // polls (shm looks at its socket then), or by the next poll after a sleep.
   //   Unavailable         the peer has gone or the link broke.
-  //   InvalidArgument     the peer broke the lane's rules (slot out of range, too many bytes).
+  //   InvalidArgument     the peer broke the lane's rules (slot out of range or out of turn, too
+  //                       many bytes, a damaged ring); its end sees Unavailable.
   virtual absl::Status status() const = 0;
 
-  // Sleeping. event_fd becomes readable when something arrives after Arm returned true; -1 if the
-  // fabric cannot sleep (loopback polls). Arm returns false if something is there already: poll
-  // again instead. Disarm after waking, before polling. While not armed, the peer's Post makes no
-  // system call on shm.
+  // Sleeping. event_fd becomes readable when something arrives after Arm returned true, or the
+  // peer goes; it may wake for nothing. Arm returns false, and nothing is armed, if something is
+  // there already or the lane is down: poll instead. Disarm after waking, before polling. While not
+  // armed, the peer's Post makes no system call on shm. The descriptor is the lane's; ask for it
+  // before each sleep.
   virtual int event_fd() const noexcept = 0;
   virtual bool Arm() noexcept = 0;
   virtual void Disarm() noexcept = 0;
@@ -110,10 +136,13 @@ class RequestLane : public Lane {
   virtual std::span<std::byte> request(uint32_t slot) noexcept = 0;
 
   // Sends the first `bytes` of request(slot). The buffer is the fabric's until the completion.
-  //   Unavailable         the lane is down; the slot is not sent and is free again.
+  //   status()'s error    the lane is down; the slot is not sent and is free again.
   virtual absl::Status Post(uint32_t slot, uint32_t bytes) noexcept = 0;
 
-  // Fills `out` with finished slots, in order of arrival, and returns how many.
+  // Fills `out` with finished slots, in order of arrival, and returns how many. A fabric may
+  // deliver twice (fault_fabric does, a retransmitting one could): match the reply's request id
+  // against the one awaited in that slot, and ignore a completion that does not match or is not
+  // awaited; its slot is not yours to release (I1).
   virtual size_t Poll(std::span<Completion> out) noexcept = 0;
 
   // The reply; valid from its completion to Release. Written by the peer, so nothing in it is
@@ -123,8 +152,9 @@ class RequestLane : public Lane {
   // Gives the slot back after its completion (or after Acquire, unused).
   virtual void Release(uint32_t slot) noexcept = 0;
 
-  // Gives up on a posted slot whose reply has not come. Cancel is not abort: the buffers stay the
-  // fabric's, the reply is swallowed when it arrives, and only then is the slot free again.
+  // Gives up on a posted slot whose completion Poll has not returned. Cancel is not abort: the
+  // buffers stay the fabric's, the reply is swallowed when a Poll meets it, and only then is the
+  // slot free again.
   virtual void Abandon(uint32_t slot) noexcept = 0;
 
   // Slots posted and not completed, abandoned ones included.
@@ -142,8 +172,9 @@ class ServeLane : public Lane {
   // Where the reply is written: reply_bytes_max bytes, 64-byte aligned; same validity.
   virtual std::span<std::byte> reply(uint32_t slot) noexcept = 0;
 
-  // Sends the first `bytes` of reply(slot) in one put. Every arrival is answered exactly once.
-  //   Unavailable         the lane is down.
+  // Sends the first `bytes` of reply(slot) in one put. Every arrival is answered exactly once, in
+  // any order.
+  //   status()'s error    the lane is down.
   virtual absl::Status Post(uint32_t slot, uint32_t bytes) noexcept = 0;
 };
 
@@ -155,8 +186,10 @@ class Dialer {
   // Opaque bytes for the holder's Invite, at most kOfferBytesMax.
   virtual const std::string& offer() const = 0;
 
-  // Completes the lane with the holder's answer. Blocks until `deadline` at most; call once.
-  //   InvalidArgument     the answer is malformed.
+  // Completes the lane with the holder's answer. Blocks until `deadline` at most; call once. On shm
+  // and tcp it waits for the holder's Accept, so that runs in another thread; a host name in a tcp
+  // answer takes the resolver's time beside.
+  //   InvalidArgument     the answer is malformed, or for a lane of another shape.
   //   Unavailable         nobody there, or this fabric does not reach that peer: try another.
   //   PermissionDenied    the peer is another user (shm).
   //   DeadlineExceeded
@@ -187,7 +220,7 @@ class Listener {
   virtual absl::StatusOr<std::string> Invite(std::string_view offer, const LaneShape& shape,
                                              uint64_t tag, Instant deadline) = 0;
 
-  // Readable when Accept may have something.
+  // Readable when Accept may have something: a lane, or a stranger to drop.
   virtual int event_fd() const noexcept = 0;
 
   // The next lane that came up, or nothing. Never blocks. Strangers, wrong tokens and half-open

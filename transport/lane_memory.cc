@@ -74,7 +74,7 @@ absl::StatusOr<LaneMemory> LaneMemory::Adopt(UniqueFd fd, const LaneShape& shape
         "the peer's region has %d bytes, a lane of this shape %d", info.st_size, bytes));
   }
   CKV_ASSIGN_OR_RETURN(std::byte * base, Map(fd.get(), bytes));
-  return LaneMemory(std::move(fd), base, shape);
+  return LaneMemory(UniqueFd(), base, shape);  // a mapping needs no descriptor
 }
 
 absl::StatusOr<LaneMemory> LaneMemory::CreatePrivate(const LaneShape& shape) {

@@ -55,6 +55,7 @@ class LaneMemory {
   ~LaneMemory();
 
   const LaneShape& shape() const noexcept { return shape_; }
+  // Of a region made here, to pass on; else -1.
   int fd() const noexcept { return fd_.get(); }
   size_t total_bytes() const noexcept { return layout_.total_bytes; }
 

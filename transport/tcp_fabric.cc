@@ -115,7 +115,8 @@ absl::StatusOr<BoundAddress> AddressOf(int fd) {
 }
 
 std::string JoinHostPort(const std::string& host, uint16_t port) {
-  return absl::StrFormat(host.find(':') == std::string::npos ? "%s:%d" : "[%s]:%d", host, port);
+  const bool v6 = host.find(':') != std::string::npos;
+  return v6 ? absl::StrFormat("[%s]:%d", host, port) : absl::StrFormat("%s:%d", host, port);
 }
 
 // What peers are told to connect to.
