@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <iterator>
@@ -16,8 +17,8 @@
 namespace ckv {
 namespace {
 
-// Only what was freed is poisoned, never the whole mapping: its shadow would be an eighth of a
-// capacity that is mostly not there.
+// Only what was in use is ever poisoned, never the whole mapping: its shadow would be an eighth of
+// a capacity that is mostly not there.
 void Poison([[maybe_unused]] const void* begin, [[maybe_unused]] size_t bytes) {
 #ifdef ABSL_HAVE_ADDRESS_SANITIZER
   ASAN_POISON_MEMORY_REGION(begin, bytes);
@@ -74,7 +75,10 @@ Arena::Arena(std::byte* base, size_t capacity_bytes)
 
 Arena::~Arena() {
   CKV_CHECK(used_bytes() == 0);  // an extent that outlives its arena points into nothing
-  Unpoison(base_, capacity_bytes_);
+  {
+    absl::MutexLock lock(&mu_);
+    Unpoison(base_, used_end_);  // or whoever maps these addresses next would find them poisoned
+  }
   munmap(base_, capacity_bytes_);
 }
 
@@ -95,6 +99,7 @@ absl::StatusOr<Extent> Arena::Allocate(size_t bytes) {
   RemoveFree(offset, range_bytes);
   if (range_bytes > taken_bytes) AddFree(offset + taken_bytes, range_bytes - taken_bytes);
   used_bytes_ += taken_bytes;
+  used_end_ = std::max(used_end_, offset + taken_bytes);
   Unpoison(base_ + offset, bytes);
   return Extent(this, {base_ + offset, bytes});
 }

@@ -74,6 +74,7 @@ class Arena {
   // The same ranges as (bytes, offset), so that best fit is one look-up at any fragmentation.
   std::set<std::pair<size_t, size_t>> free_by_size_ ABSL_GUARDED_BY(mu_);
   size_t used_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  size_t used_end_ ABSL_GUARDED_BY(mu_) = 0;  // no extent ever reached further
 };
 
 }  // namespace ckv

@@ -277,8 +277,8 @@ TEST(ParseRopeScaling, NothingMeansNoYarn) {
 }
 
 TEST(ParseRopeScaling, FillsDefaults) {
-  const auto parsed = ParseRopeScaling(
-      R"({"type":"yarn","rope_type":"yarn","factor":32.5,"original_max_position_embeddings":8192})");
+  const auto parsed = ParseRopeScaling(R"({"type":"yarn","rope_type":"yarn","factor":32.5,)"
+                                       R"("original_max_position_embeddings":8192})");
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   YarnParams expected;
   expected.factor = 32.5;

@@ -110,6 +110,13 @@ std::vector<Malformed> MalformedHeaders() {
       {"metadata number", R"({"__metadata__":{"a":1}})", 0, "'a' must be a string, not a number"},
       {"metadata nested", R"({"__metadata__":{"a":{}}})", 0, "'a' must be a string, not an object"},
       {"metadata is a list", R"({"__metadata__":[]})", 0, "an array is no tensor"},
+  };
+}
+
+// Well-formed JSON whose shapes and offsets do not fit each other or the file.
+std::vector<Malformed> MisfittingTensors() {
+  const std::string u8 = R"("dtype":"U8")";
+  return {
       {"product overflows",
        "{\"t\":{" + u8 + R"(,"shape":[4294967296,4294967296,2],"data_offsets":[0,0]}})", 0,
        "size overflows"},
@@ -149,7 +156,9 @@ std::vector<Malformed> MalformedHeaders() {
 }
 
 TEST(SafetensorsFile, RefusesMalformedHeaders) {
-  for (const Malformed& malformed : MalformedHeaders()) {
+  std::vector<Malformed> headers = MalformedHeaders();
+  for (Malformed& misfit : MisfittingTensors()) headers.push_back(std::move(misfit));
+  for (const Malformed& malformed : headers) {
     const auto bytes = RawSafetensors(malformed.header, malformed.data_bytes);
     const absl::Status status = SafetensorsFile::Parse(bytes).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << malformed.name;
