@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""Writes the seeds of frame_fuzz: one valid frame of each kind and a few that must be refused.
+
+The first byte is the fuzz target's mode (2: repair the checksum of a request, 3: of a reply), so no
+checksum is computed here. Widths are those of the target: 4 layers, d_qk 8, d_v 6.
+"""
+
+import pathlib
+import struct
+import sys
+
+
+def request(kind, body, flags=0, rows=0, layer=0, copies=0, pieces=0, indices=0):
+    return b"\x02" + struct.pack(
+        "<IHBBQQQIIIHHIIII", 0x51564B43, 1, kind, flags, 7, 1, 2, 1000, len(body), rows, layer, copies,
+        pieces, indices, 0, 0) + body
+
+
+def reply(kind, body, flags=0, code=0, rows=0, partials=0, body_checksum=0):
+    return b"\x03" + struct.pack(
+        "<IHBBQQIIIIIIIIII", 0x52564B43, 1, kind, flags, 7, 1, code, len(body), rows, partials, 5, 6, 7,
+        8, body_checksum, 0) + body
+
+
+def piece(handle, copy, begin, k, group_rows):
+    return struct.pack("<8I", handle, copy, begin, k, group_rows, 0, 0, 0)
+
+
+def pad(body):
+    return body + bytes(-len(body) % 64)
+
+
+def attend(pieces, rows, copies, indices):
+    body = pad(b"".join(pieces)) + pad(bytes(range(16)) * rows * copies) + bytes(4 * indices)
+    return request(2, body, rows=rows, layer=3, copies=copies, pieces=len(pieces), indices=indices)
+
+
+DENSE = 0xFFFFFFFF
+SEEDS = {
+    "probe": request(1, b"echo"),
+    "probe_empty": request(1, b""),
+    "attend_dense": attend([piece(1, 0, DENSE, 0, 1)], 3, 1, 0),
+    "attend_selected": attend([piece(1, 0, 0, 2, 2), piece(2, 1, 6, 1, 1)], 5, 2, 11),
+    "attend_index_out_of_range": attend([piece(1, 0, 9, 2, 2)], 5, 1, 11),
+    "attend_k_wraps": attend([piece(1, 0, 0, 0x55555556, 2)], 5, 1, 11),
+    "fetch": request(3, struct.pack("<8I", 1, 0, 4, 2, 100, 0, 0, 0)),
+    "fetch_wraps": request(3, struct.pack("<8I", 1, 0, 4, 0xFFFFFFFF, 2, 0, 0, 0)),
+    "reply_attend": reply(2, bytes(2 * (36 + 24)), rows=3, partials=2),
+    "reply_attend_f32": reply(2, bytes(2 * (72 + 24)), flags=1, rows=3, partials=2),
+    "reply_fetch": reply(3, bytes(40), rows=3, partials=2),
+    "reply_error": reply(2, b"queue of 12\x1b[2J", code=8),
+    "reply_probe": reply(1, b"echo", rows=3, partials=2),
+    "request_short": request(1, b"")[:40],
+    "request_unsigned": b"\x00" + request(1, b"")[1:],
+    "reply_unsigned": b"\x01" + reply(1, b"")[1:],
+}
+
+if __name__ == "__main__":
+    folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent / "corpus/frame")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, seed in SEEDS.items():
+        (folder / name).write_bytes(seed)
