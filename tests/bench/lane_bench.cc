@@ -3,17 +3,22 @@
 // sends and receives (tcp), in the same run. A lane should stay within 0.5 us of that on shm at 1
 // row, and within 20 % of it from 16 rows on.
 //
-// Two threads, both spinning; each end writes what it sends and reads what it gets. Compare medians
-// of --benchmark_repetitions; with fewer than two free cores the figures are the scheduler's.
+// Two threads on two CPUs, both spinning; each end writes what it sends and reads what it gets.
+// Compare medians of --benchmark_repetitions; with fewer than two free cores the figures are the
+// scheduler's.
 
 #include <arpa/inet.h>
 #include <benchmark/benchmark.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <pthread.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <span>
@@ -37,6 +42,14 @@ uint32_t RequestBytes(const benchmark::State& state) {
 }
 uint32_t ReplyBytes(const benchmark::State& state) {
   return kHeaderBytes + static_cast<uint32_t>(state.range(0)) * 2056;
+}
+
+// The two ends on two CPUs: on one they would wait for each other's time slices.
+void Pin(unsigned cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu % std::max(std::thread::hardware_concurrency(), 1u), &set);
+  (void)pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
 }
 
 // What the ends do with the bytes, lane or not.
@@ -80,7 +93,9 @@ void BM_Lane(benchmark::State& state, std::unique_ptr<Fabric> (*make)(Clock*)) {
   LanePair pair = MakePair(*fabric);
   const uint32_t request_bytes = RequestBytes(state);
   const uint32_t reply_bytes = ReplyBytes(state);
+  Pin(0);
   std::thread holder([&] {
+    Pin(1);
     Arrival arrival;
     while (pair.serve->status().ok()) {
       if (pair.serve->Poll({&arrival, 1}) == 0) continue;
@@ -115,7 +130,9 @@ void BM_FlagFloor(benchmark::State& state) {
   const uint32_t reply_bytes = ReplyBytes(state);
   auto memory = LaneMemory::CreatePrivate(LaneShape{});
   CKV_CHECK(memory.ok());
+  Pin(0);
   std::thread holder([&] {
+    Pin(1);
     for (uint64_t turn = 1;; ++turn) {
       while (request_flag.value.load(std::memory_order_acquire) != turn) {
         if (stop.load(std::memory_order_relaxed)) return;
@@ -176,7 +193,9 @@ void BM_TcpFloor(benchmark::State& state) {
   const uint32_t request_bytes = RequestBytes(state);
   const uint32_t reply_bytes = ReplyBytes(state);
   const int holder_fd = b.get();
+  Pin(0);
   std::thread holder([holder_fd, request_bytes, reply_bytes] {
+    Pin(1);
     std::vector<std::byte> request(request_bytes);
     std::vector<std::byte> reply(reply_bytes);
     while (Move(holder_fd, request, false)) {
