@@ -43,6 +43,9 @@ namespace {
 // All messages of this process together; beyond it gRPC refuses calls. 32 of the largest.
 constexpr size_t kMessageMemoryMax = size_t{32} * kMessageBytesMax;
 
+// A connection whose client is idle does not close by itself, so every drain may take this long.
+constexpr Duration kReplyGrace = std::chrono::milliseconds(300);
+
 int Milliseconds(Duration duration) {
   return static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count());
 }
@@ -74,13 +77,8 @@ std::string BindError(const std::string& address) {
   return why;
 }
 
-void LogFromGrpc(gpr_log_func_args* args) {
-  if (args->severity == GPR_LOG_SEVERITY_ERROR) {
-    spdlog::warn("grpc: {}", args->message);
-  } else {
-    spdlog::debug("grpc: {}", args->message);
-  }
-}
+// What matters of it reaches us as a status, which is logged once, where it is handled.
+void LogFromGrpc(gpr_log_func_args* args) { spdlog::debug("grpc: {}", args->message); }
 
 absl::Status WriteWhole(const std::string& path, const std::string& text) {
   const std::string draft = path + ".tmp";
@@ -376,13 +374,15 @@ void Daemon::Drain(Instant deadline) {
   state.gate.Close();
   state.watch.reset();
   // Calls in progress get half of the time, what is left goes to the lanes. Leases are given back
-  // last: without one a holder would refuse what has arrived.
+  // after that: without one a holder would refuse what has arrived.
   const Instant now = state.clock->Now();
-  const Duration for_calls = std::max((deadline - now) / 2, Duration(0));
-  state.server->Shutdown(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                                      gpr_time_from_nanos(for_calls.count(), GPR_TIMESPAN)));
+  state.gate.AwaitIdle(*state.clock, now + std::max((deadline - now) / 2, Duration(0)));
   if (state.holder) state.holder->Drain(std::max(deadline, now));
   state.registrations.clear();
+  // By now only replies on their way out and idle connections are left.
+  const Duration grace = deadline > now ? kReplyGrace : Duration(0);
+  state.server->Shutdown(
+      gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(grace.count(), GPR_TIMESPAN)));
 }
 
 }  // namespace ckv

@@ -1,7 +1,7 @@
 // ckvd's composition: the roles a config names, on one gRPC server, started and stopped in order.
 //
 //   start  directory -> holder -> requester -> server -> registrations
-//   stop   watch -> server -> holder -> registrations -> requester -> directory
+//   stop   watch -> calls -> holder's lanes -> registrations -> server -> requester -> directory
 
 #pragma once
 

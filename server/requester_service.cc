@@ -195,6 +195,8 @@ absl::StatusOr<v1::ResolveReply> RequesterServiceImpl::ResolveTokens(
 grpc::Status RequesterServiceImpl::Resolve(grpc::ServerContext* context,
                                            const v1::ResolveRequest* request,
                                            v1::ResolveReply* reply) {
+  const auto entry = gate_.EnterCall();
+  if (!entry.ok()) return ToGrpc(entry.status());
   const Instant deadline = DeadlineFor(*context, 0);
   switch (request->what_case()) {
     case v1::ResolveRequest::kCorpus: {
@@ -277,13 +279,21 @@ absl::Status RequesterServiceImpl::AttendOnce(const grpc::ServerContext& context
   return absl::OkStatus();
 }
 
+absl::Status RequesterServiceImpl::CountedAttend(const grpc::ServerContext& context,
+                                                 const v1::AttendRequest& request,
+                                                 v1::AttendReply& reply) {
+  absl::Status status = AttendOnce(context, request, reply);
+  attend_count_.fetch_add(1, std::memory_order_relaxed);
+  if (!status.ok()) error_count_.fetch_add(1, std::memory_order_relaxed);
+  return status;
+}
+
 grpc::Status RequesterServiceImpl::Attend(grpc::ServerContext* context,
                                           const v1::AttendRequest* request,
                                           v1::AttendReply* reply) {
-  const absl::Status status = AttendOnce(*context, *request, *reply);
-  attend_count_.fetch_add(1, std::memory_order_relaxed);
-  if (!status.ok()) error_count_.fetch_add(1, std::memory_order_relaxed);
-  return ToGrpc(status);
+  const auto entry = gate_.EnterCall();
+  if (!entry.ok()) return ToGrpc(entry.status());
+  return ToGrpc(CountedAttend(*context, *request, *reply));
 }
 
 grpc::Status RequesterServiceImpl::AttendStream(
@@ -297,7 +307,7 @@ grpc::Status RequesterServiceImpl::AttendStream(
     const bool read = stream->Read(&request);
     entry->EndWait();
     if (!read) return gate_.closed() ? ToGrpc(ServiceGate::ClosedError()) : grpc::Status::OK;
-    const grpc::Status status = Attend(context, &request, reply.mutable_reply());
+    const grpc::Status status = ToGrpc(CountedAttend(*context, request, *reply.mutable_reply()));
     reply.set_tag(request.tag());
     reply.set_code(static_cast<uint32_t>(status.error_code()));
     reply.set_message(status.error_message());
@@ -310,6 +320,8 @@ grpc::Status RequesterServiceImpl::AttendStream(
 grpc::Status RequesterServiceImpl::Explain(grpc::ServerContext* context,
                                            const v1::ExplainRequest* request,
                                            v1::ExplainReply* reply) {
+  const auto entry = gate_.EnterCall();
+  if (!entry.ok()) return ToGrpc(entry.status());
   const Instant deadline = DeadlineFor(*context, 0);
   const auto corpus = requester_.Resolve(request->corpus(), request->tenant(), deadline);
   if (!corpus.ok()) return ToGrpc(corpus.status());

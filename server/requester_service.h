@@ -48,6 +48,9 @@ class RequesterServiceImpl final : public v1::RequesterService::Service {
  private:
   absl::Status AttendOnce(const grpc::ServerContext& context, const v1::AttendRequest& request,
                           v1::AttendReply& reply);
+  // The same, counted.
+  absl::Status CountedAttend(const grpc::ServerContext& context, const v1::AttendRequest& request,
+                             v1::AttendReply& reply);
   // The corpus a request names, or one made of its chunk ids.
   absl::StatusOr<std::shared_ptr<const Corpus>> CorpusOf(const v1::AttendRequest& request,
                                                          Instant deadline);

@@ -46,6 +46,26 @@ void ServiceGate::Close() {
   }
 }
 
+ServiceGate::Call::Call(Call&& other) noexcept : gate_(std::exchange(other.gate_, nullptr)) {}
+
+ServiceGate::Call::~Call() {
+  if (gate_ == nullptr) return;
+  absl::MutexLock lock(&gate_->mu_);
+  --gate_->call_count_;
+}
+
+absl::StatusOr<ServiceGate::Call> ServiceGate::EnterCall() {
+  absl::MutexLock lock(&mu_);
+  if (closed_) return ClosedError();
+  ++call_count_;
+  return Call(this);
+}
+
+bool ServiceGate::AwaitIdle(Clock& clock, Instant deadline) {
+  absl::MutexLock lock(&mu_);
+  return clock.Await(mu_, absl::Condition(this, &ServiceGate::Idle), deadline);
+}
+
 bool ServiceGate::closed() const {
   absl::MutexLock lock(&mu_);
   return closed_;

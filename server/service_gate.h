@@ -1,4 +1,4 @@
-// How many long streams a server serves, and how they end when it drains.
+// What a server has in progress: how many long streams it serves, and how all ends when it drains.
 
 #pragma once
 
@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "proto/clock.h"
 
 namespace ckv {
 
@@ -50,17 +51,39 @@ class ServiceGate {
   //   ResourceExhausted   stream_count_max streams are open.
   absl::StatusOr<Stream> Enter(std::function<void()> cancel) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Lets no stream in and cancels those that wait for their peers; busy ones end by themselves.
+  // One unary call that a drain waits for, while it lives. Movable; the gate must outlive it.
+  class Call {
+   public:
+    Call(Call&& other) noexcept;
+    Call& operator=(Call&&) = delete;
+    ~Call();
+
+   private:
+    friend class ServiceGate;
+    explicit Call(ServiceGate* gate) : gate_(gate) {}
+    ServiceGate* gate_;
+  };
+  //   Unavailable         closed: this server drains.
+  absl::StatusOr<Call> EnterCall() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Lets nothing in and cancels the streams that wait for their peers; what is busy ends by itself.
   void Close() ABSL_LOCKS_EXCLUDED(mu_);
+  // Waits until nothing is in progress; returns whether that came before `deadline`.
+  bool AwaitIdle(Clock& clock, Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
   bool closed() const ABSL_LOCKS_EXCLUDED(mu_);
   // What a call gets that comes after Close.
   static absl::Status ClosedError();
 
  private:
+  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return streams_.empty() && call_count_ == 0;
+  }
+
   const uint32_t stream_count_max_;
   mutable absl::Mutex mu_;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   std::list<Stream::Entry> streams_ ABSL_GUARDED_BY(mu_);
+  uint32_t call_count_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace ckv

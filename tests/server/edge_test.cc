@@ -70,6 +70,24 @@ TEST(ServiceGateTest, AStreamThatEndsMakesRoom) {
   }
 }
 
+TEST(ServiceGateTest, IdleOnceEverythingHasEnded) {
+  ServiceGate gate(4);
+  ManualClock clock;
+  EXPECT_TRUE(gate.AwaitIdle(clock, clock.Now()));
+  {
+    const auto call = gate.EnterCall();
+    ASSERT_TRUE(call.ok());
+    EXPECT_FALSE(gate.AwaitIdle(clock, clock.Now()));
+  }
+  {
+    const auto stream = gate.Enter([] {});
+    EXPECT_FALSE(gate.AwaitIdle(clock, clock.Now()));
+  }
+  gate.Close();
+  EXPECT_EQ(gate.EnterCall().status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(gate.AwaitIdle(clock, clock.Now()));
+}
+
 TEST(PromptMatchTest, WholeChunksOnly) {
   const auto test_corpus = test::MakeTestCorpus(test::TestGeometry(), {3, 0, 4, 5}, /*seed=*/1);
   const Corpus corpus = test_corpus.Publish("c", "", {{{"a"}}});
