@@ -246,8 +246,8 @@ absl::Status CheckCover(std::vector<RawTensor>& tensors, uint64_t data_bytes) {
 }  // namespace
 
 std::string QuotedName(std::string_view name) {
-  return "'" + absl::Utf8SafeCHexEscape(std::string(name.substr(0, 64))) +
-         (name.size() > 64 ? "...'" : "'");
+  return absl::StrFormat("'%s%s'", absl::Utf8SafeCHexEscape(std::string(name.substr(0, 64))),
+                         name.size() > 64 ? "..." : "");
 }
 
 std::string_view TensorDtypeName(TensorDtype dtype) { return InfoOf(dtype).name; }

@@ -86,9 +86,9 @@ bool WriteAll(int fd, std::span<const std::byte> bytes) {
 
 // A rename is durable once its directory is.
 bool SyncDirectoryOf(const std::string& path) {
-  std::string directory = std::filesystem::path(path).parent_path().string();
-  if (directory.empty()) directory = ".";
-  const int fd = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const std::filesystem::path directory = std::filesystem::path(path).parent_path();
+  const int fd =
+      open(directory.empty() ? "." : directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return false;
   const absl::Cleanup close_fd = [fd] { close(fd); };
   return fsync(fd) == 0;
