@@ -210,7 +210,7 @@ TEST_P(FleetTest, AStoppedHolderEndsInTheDeadline) {
   ASSERT_TRUE(Attend(request, &reply).ok());
   const std::string o = reply.o();
 
-  holder(0).process->Signal(SIGSTOP);
+  holder(0).process->Stop();
   request.set_timeout_ms(300);
   const Instant start = Clock::Real()->Now();
   EXPECT_EQ(Attend(request, &reply).error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);

@@ -99,6 +99,14 @@ class Process {
     if (pid_ > 0 && !status_) kill(pid_, signal);
   }
 
+  // Returns once every thread of the process stands still; the signal alone comes later.
+  void Stop() {
+    Signal(SIGSTOP);
+    int status = 0;
+    EXPECT_EQ(waitpid(pid_, &status, WUNTRACED), pid_);
+    EXPECT_TRUE(WIFSTOPPED(status));
+  }
+
   // The exit status, or 128 + the signal that ended it; nothing at `deadline`.
   std::optional<int> AwaitExit(Instant deadline) {
     while (!status_) {
