@@ -1,0 +1,215 @@
+// ckvctl attend: routes the queries of a file and writes their merged partial to another.
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "client/ctl/chunk_range.h"
+#include "client/ctl/commands.h"
+#include "client/ctl/tensor_files.h"
+#include "proto/convert.h"
+#include "proto/status.h"
+
+namespace ckv::ctl {
+namespace {
+
+// Of queries, indices or partials in one message: big enough to fill a lane many times over (a slot
+// has 256 rows), small enough that progress is seen.
+constexpr uint64_t kMessageBytesMax = uint64_t{2} << 20;
+// The call itself may take a little longer than the time it gives the requester.
+constexpr Duration kTimeoutMargin = std::chrono::seconds(2);
+
+struct AttendOptions {
+  std::string corpus;
+  std::string chunks;
+  uint32_t layer = 0;
+  std::string queries;
+  std::string select;
+  std::string out;
+  int64_t offset = 0;
+  bool f32 = false;
+  bool per_chunk = false;
+  uint32_t timeout_ms = 10'000;
+};
+
+struct Totals {
+  uint32_t messages = 0;
+  uint32_t holder_count = 0;
+  uint64_t bytes_sent = 0;
+  uint64_t bytes_received = 0;
+  uint64_t elapsed_ns = 0;
+};
+
+// Everything of the request but its rows.
+v1::AttendRequest Template(const Ctl& ctl, const AttendOptions& options, const Corpus& corpus,
+                           const std::vector<uint32_t>& ordinals) {
+  v1::AttendRequest request;
+  request.set_corpus(options.corpus);
+  request.set_tenant(ctl.fleet.tenant);
+  request.set_layer(options.layer);
+  request.set_wire(options.f32 ? v1::PARTIAL_DTYPE_F32 : v1::PARTIAL_DTYPE_BF16);
+  request.set_per_chunk(options.per_chunk);
+  request.set_timeout_ms(options.timeout_ms);
+  if (const auto run = AsRun(ordinals); run.ok() && options.offset == 0) {
+    request.set_chunk_begin(run->begin);
+    request.set_chunk_end(run->end);
+    return request;
+  }
+  for (const uint32_t ordinal : ordinals) {
+    v1::ChunkRef* chunk = request.add_chunks();
+    chunk->set_id(std::string(corpus.chunks[ordinal].id.AsBytes()));
+    chunk->set_offset(options.offset);
+  }
+  return request;
+}
+
+// Rows of one message, by the widest of what a row brings and gets.
+uint32_t RowsPerMessage(const Geometry& geometry, uint32_t k) {
+  const uint64_t widest = std::max<uint64_t>(
+      {geometry.query_row_bytes(), geometry.partial_row_bytes(true), uint64_t{k} * 4});
+  return static_cast<uint32_t>(std::max<uint64_t>(1, kMessageBytesMax / widest));
+}
+
+absl::Status TakeReply(const v1::AttendReply& reply, uint32_t begin, uint32_t rows,
+                       PartialArrays& partial) {
+  const size_t o_bytes = size_t{rows} * partial.d_v * sizeof(float);
+  const size_t row_bytes = size_t{rows} * sizeof(float);
+  if (reply.row_count() != rows || reply.o().size() != o_bytes || reply.m().size() != row_bytes ||
+      reply.l().size() != row_bytes) {
+    return absl::InternalError(
+        absl::StrFormat("the requester answered %d rows of %d asked", reply.row_count(), rows));
+  }
+  std::memcpy(partial.o.data() + size_t{begin} * partial.d_v, reply.o().data(), o_bytes);
+  std::memcpy(partial.m.data() + begin, reply.m().data(), row_bytes);
+  std::memcpy(partial.l.data() + begin, reply.l().data(), row_bytes);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Totals> SendAll(const Ctl& ctl, Fleet& fleet, v1::AttendRequest request,
+                               const Geometry& geometry, const Queries& queries,
+                               const SelectedRows& selection, bool selected,
+                               PartialArrays& partial) {
+  const auto progress = ctl.StartProgress("attend", "rows", queries.rows);
+  const uint32_t step = RowsPerMessage(geometry, selection.k);
+  Totals totals;
+  for (uint32_t begin = 0; begin < queries.rows; begin += step) {
+    const uint32_t rows = std::min(step, queries.rows - begin);
+    request.set_row_count(rows);
+    request.set_q(queries.values.data() + size_t{begin} * geometry.d_qk,
+                  size_t{rows} * geometry.query_row_bytes());
+    if (selected) {
+      request.mutable_selection()->set_k(selection.k);
+      request.mutable_selection()->set_group_rows(1);
+      request.mutable_selection()->set_indices(
+          Int32sToBytes(std::span(selection.indices)
+                            .subspan(size_t{begin} * selection.k, size_t{rows} * selection.k)));
+    }
+    grpc::ClientContext context;
+    fleet.Prepare(context, std::chrono::milliseconds(request.timeout_ms()) + kTimeoutMargin);
+    v1::AttendReply reply;
+    CKV_RETURN_IF_ERROR(
+        fleet.RequesterError(fleet.requester().Attend(&context, request, &reply), "Attend"));
+    CKV_RETURN_IF_ERROR(TakeReply(reply, begin, rows, partial));
+    ++totals.messages;
+    totals.holder_count = std::max(totals.holder_count, reply.holder_count());
+    totals.bytes_sent += reply.bytes_sent();
+    totals.bytes_received += reply.bytes_received();
+    totals.elapsed_ns += reply.elapsed_ns();
+    progress->Advance(rows);
+  }
+  return totals;
+}
+
+absl::Status Validate(const AttendOptions& options, const Corpus& corpus) {
+  if (options.layer < corpus.geometry.layers) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("--layer %d: corpus %s has %d layers, 0 to %d", options.layer, corpus.name,
+                      corpus.geometry.layers, corpus.geometry.layers - 1));
+}
+
+absl::Status RunAttend(const Ctl& ctl, const AttendOptions& options) {
+  Fleet fleet(ctl.fleet, ctl.clock);
+  CKV_ASSIGN_OR_RETURN(const Corpus corpus, fleet.GetCorpus(options.corpus));
+  CKV_RETURN_IF_ERROR(Validate(options, corpus));
+  CKV_ASSIGN_OR_RETURN(
+      const std::vector<uint32_t> ordinals,
+      ParseChunkRanges(options.chunks, static_cast<uint32_t>(corpus.chunks.size())));
+  uint64_t row_count = 0;
+  for (const uint32_t ordinal : ordinals) row_count += corpus.chunks[ordinal].token_count;
+  CKV_ASSIGN_OR_RETURN(const Queries queries, ReadQueries(options.queries, corpus.geometry.d_qk));
+  SelectedRows selection;
+  const bool selected = !options.select.empty();
+  if (selected) {
+    CKV_ASSIGN_OR_RETURN(selection, ReadSelection(options.select, queries.rows, row_count));
+  }
+
+  PartialArrays partial;
+  partial.rows = queries.rows;
+  partial.d_v = corpus.geometry.d_v;
+  partial.o.resize(size_t{queries.rows} * corpus.geometry.d_v);
+  partial.m.resize(queries.rows);
+  partial.l.resize(queries.rows);
+  CKV_ASSIGN_OR_RETURN(const Totals totals,
+                       SendAll(ctl, fleet, Template(ctl, options, corpus, ordinals),
+                               corpus.geometry, queries, selection, selected, partial));
+  CKV_RETURN_IF_ERROR(WritePartial(options.out, partial,
+                                   {{"corpus", corpus.name},
+                                    {"layer", std::to_string(options.layer)},
+                                    {"model", corpus.geometry.model},
+                                    {"revision", corpus.geometry.revision}}));
+  const Duration elapsed(static_cast<int64_t>(totals.elapsed_ns));
+  ctl.Print(RenderFields({{"wrote", options.out},
+                          {"rows", absl::StrFormat("%d over %d chunks of %d tokens", queries.rows,
+                                                   ordinals.size(), row_count)},
+                          {"holders", std::to_string(totals.holder_count)},
+                          {"sent", FormatBytes(totals.bytes_sent)},
+                          {"received", FormatBytes(totals.bytes_received)},
+                          {"took", FormatDuration(elapsed)}}),
+            {{"out", options.out},
+             {"row_count", queries.rows},
+             {"chunk_count", ordinals.size()},
+             {"token_count", row_count},
+             {"message_count", totals.messages},
+             {"holder_count", totals.holder_count},
+             {"bytes_sent", totals.bytes_sent},
+             {"bytes_received", totals.bytes_received},
+             {"elapsed_ns", totals.elapsed_ns}});
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddAttendCommand(CLI::App& app, Ctl& ctl) {
+  const auto options = std::make_shared<AttendOptions>();
+  CLI::App* verb = AddVerb(
+      app, "attend", "Route queries to the chunks of a corpus and merge their partials",
+      "  ckvctl attend --corpus docs --layer 3 --queries q.safetensors --out partial.safetensors\n"
+      "  ckvctl attend --corpus docs --chunks 0-2,5 --layer 0 --queries q.safetensors \\\n"
+      "      --select idx.safetensors --wire f32 --per-chunk --out partial.safetensors\n\n"
+      "Files: queries have tensor q [M, d_qk] BF16 or F32; a selection has indices [M, k] I32, -1\n"
+      "skipped, counting rows over the chosen chunks in order; the result has o [M, d_v], m [M]\n"
+      "and l [M], F32 (natural log, the softmax scale in m).");
+  verb->add_option("--corpus", options->corpus, "The corpus")->required();
+  verb->add_option("--chunks", options->chunks, "Ordinals: 3, 0-2 or 0-2,5 (default: all)");
+  verb->add_option("--layer", options->layer, "The layer")->required();
+  verb->add_option("--queries", options->queries, "safetensors file with q")->required();
+  verb->add_option("--select", options->select, "safetensors file with indices");
+  verb->add_option("--out", options->out, "safetensors file to write")->required();
+  verb->add_option("--offset", options->offset,
+                   "Positions by which the chunks stand after their canonical place");
+  verb->add_option("--wire", options->f32, "Partials between holder and requester: bf16 or f32")
+      ->transform(
+          CLI::CheckedTransformer(std::map<std::string, bool>{{"bf16", false}, {"f32", true}}))
+      ->type_name("DTYPE");
+  verb->add_flag("--per-chunk", options->per_chunk,
+                 "Merge chunk by chunk here: the bits do not depend on the placement");
+  verb->add_option("--timeout-ms,--timeout", options->timeout_ms, "Limit of each message")
+      ->capture_default_str()
+      ->check(CLI::Range(1u, 3'600'000u));
+  verb->callback(
+      [&ctl, options] { ctl.run = [&ctl, options] { return RunAttend(ctl, *options); }; });
+}
+
+}  // namespace ckv::ctl

@@ -1,0 +1,137 @@
+// ckvctl chunk locate: which corpora have a chunk, and who holds it.
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "client/ctl/commands.h"
+#include "proto/convert.h"
+#include "proto/status.h"
+
+namespace ckv::ctl {
+namespace {
+
+constexpr size_t kPrefixDigitsMin = 4;
+
+struct LocateOptions {
+  std::string id;
+  std::string corpus;
+  std::optional<uint32_t> ordinal;
+};
+
+// The corpora to look for a prefix in: the named one, or all.
+absl::StatusOr<std::vector<Corpus>> Candidates(Fleet& fleet, const std::string& name) {
+  std::vector<Corpus> corpora;
+  std::vector<std::string> names = {name};
+  if (name.empty()) {
+    CKV_ASSIGN_OR_RETURN(const v1::ListCorporaReply reply, fleet.ListCorpora());
+    names.clear();
+    for (const v1::CorpusSummary& summary : reply.corpora()) names.push_back(summary.name());
+  }
+  for (const std::string& one : names) {
+    CKV_ASSIGN_OR_RETURN(Corpus corpus, fleet.GetCorpus(one));
+    corpora.push_back(std::move(corpus));
+  }
+  return corpora;
+}
+
+absl::StatusOr<ChunkId> FindByPrefix(Fleet& fleet, const LocateOptions& options) {
+  const bool digits = options.id.find_first_not_of("0123456789abcdef") == std::string::npos;
+  if (!digits || options.id.size() < kPrefixDigitsMin || options.id.size() > 64) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "chunk '%s': need %d to 64 lower-case hex digits", options.id, kPrefixDigitsMin));
+  }
+  CKV_ASSIGN_OR_RETURN(const std::vector<Corpus> corpora, Candidates(fleet, options.corpus));
+  std::set<ChunkId> found;
+  for (const Corpus& corpus : corpora) {
+    for (const ChunkPlacement& chunk : corpus.chunks) {
+      if (chunk.id.ToHex().compare(0, options.id.size(), options.id) == 0) found.insert(chunk.id);
+    }
+  }
+  if (found.empty()) {
+    return absl::NotFoundError(absl::StrFormat(
+        "no chunk '%s...' in any corpus\n  ckvctl corpus show NAME lists a corpus's chunks",
+        options.id));
+  }
+  if (found.size() > 1) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "'%s' begins the ids of %d chunks: give more digits", options.id, found.size()));
+  }
+  return *found.begin();
+}
+
+absl::StatusOr<ChunkId> FindByOrdinal(Fleet& fleet, const LocateOptions& options) {
+  CKV_ASSIGN_OR_RETURN(const Corpus corpus, fleet.GetCorpus(options.corpus));
+  if (*options.ordinal >= corpus.chunks.size()) {
+    return absl::InvalidArgumentError(absl::StrFormat("--ordinal %d: corpus %s has %d chunks",
+                                                      *options.ordinal, options.corpus,
+                                                      corpus.chunks.size()));
+  }
+  return corpus.chunks[*options.ordinal].id;
+}
+
+absl::StatusOr<ChunkId> FindId(Fleet& fleet, const LocateOptions& options) {
+  if (options.ordinal) {
+    if (options.corpus.empty() || !options.id.empty()) {
+      return absl::InvalidArgumentError("--ordinal goes with --corpus, and without an id");
+    }
+    return FindByOrdinal(fleet, options);
+  }
+  if (options.id.empty()) {
+    return absl::InvalidArgumentError("name a chunk: an id, or --corpus C --ordinal N");
+  }
+  if (options.id.size() == 64) return ChunkId::FromHex(options.id);
+  return FindByPrefix(fleet, options);
+}
+
+absl::Status RunLocate(const Ctl& ctl, const LocateOptions& options) {
+  Fleet fleet(ctl.fleet, ctl.clock);
+  CKV_ASSIGN_OR_RETURN(const ChunkId id, FindId(fleet, options));
+  CKV_ASSIGN_OR_RETURN(const v1::LocateChunkReply reply, fleet.Locate(id));
+  if (reply.places_size() == 0) {
+    return absl::NotFoundError(absl::StrFormat(
+        "no corpus has chunk %s\n  ckvctl corpus show NAME lists a corpus's chunks", id.ToHex()));
+  }
+  Json json = {{"id", id.ToHex()}, {"places", Json::array()}};
+  Table table({{"CORPUS"}, {"ORDINAL", true}, {"POSITION", true}, {"TOKENS", true}, {"HOLDERS"}});
+  for (const v1::LocateChunkReply::Place& place : reply.places()) {
+    CKV_ASSIGN_OR_RETURN(const ChunkPlacement chunk, FromProto(place.chunk()));
+    std::string holders;
+    Json holder_names = Json::array();
+    for (const HolderId& holder : chunk.holders) {
+      holders += (holders.empty() ? "" : ",") + holder.name;
+      holder_names.push_back(holder.name);
+    }
+    table.AddRow({place.corpus(), std::to_string(place.ordinal()), std::to_string(chunk.position),
+                  std::to_string(chunk.token_count), holders});
+    json["places"].push_back({{"corpus", place.corpus()},
+                              {"ordinal", place.ordinal()},
+                              {"position", chunk.position},
+                              {"token_count", chunk.token_count},
+                              {"holders", holder_names}});
+  }
+  ctl.Print("chunk " + id.ToHex() + "\n\n" + table.Render(), json);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddChunkCommands(CLI::App& app, Ctl& ctl) {
+  CLI::App* chunk =
+      AddVerb(app, "chunk", "Find chunks", "  ckvctl chunk locate --corpus docs --ordinal 3");
+  chunk->require_subcommand(1);
+  const auto options = std::make_shared<LocateOptions>();
+  CLI::App* locate = AddVerb(*chunk, "locate", "Show which corpora have a chunk, and who holds it",
+                             "  ckvctl chunk locate 3fa9c2d1\n"
+                             "  ckvctl chunk locate --corpus docs --ordinal 3 -o json");
+  locate->add_option("ID", options->id, "The chunk's id, or the first 4 or more of its digits");
+  locate->add_option("--corpus", options->corpus, "Look in this corpus only");
+  locate->add_option("--ordinal", options->ordinal, "The chunk with this ordinal in --corpus");
+  locate->callback(
+      [&ctl, options] { ctl.run = [&ctl, options] { return RunLocate(ctl, *options); }; });
+}
+
+}  // namespace ckv::ctl

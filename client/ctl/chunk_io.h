@@ -1,0 +1,43 @@
+// Putting chunks on holders, and taking away those that no corpus names any more.
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/ctl/fleet.h"
+#include "client/ctl/load_source.h"
+#include "proto/corpus.h"
+
+namespace ckv::ctl {
+
+// What a put or a drop did on one holder.
+struct HolderTally {
+  uint32_t chunks_new = 0;
+  uint32_t chunks_reused = 0;
+  uint32_t chunks_dropped = 0;
+  uint64_t bytes_sent = 0;
+};
+
+// Puts every chunk on its holders, one thread a holder. `on_bytes` is told of rows sent or found
+// there already; it is called from those threads.
+//   the first error of any holder, with how many chunks are put.
+absl::StatusOr<std::map<std::string, HolderTally>> PutChunks(
+    const LoadSource& source, const std::vector<std::vector<HolderId>>& placement,
+    std::span<const Member> holders, Clock& clock,
+    const std::function<void(uint64_t bytes)>& on_bytes);
+
+// Drops the copies of the chunks of `corpus`, which was dropped or replaced, that no corpus the
+// tenant may see places on that holder any more. `warnings` gets a line for every holder that could
+// not be asked: its chunks stay until it restarts.
+//   the directory's error.
+absl::StatusOr<std::map<std::string, HolderTally>> DropUnreferenced(
+    Fleet& fleet, const Corpus& corpus, std::vector<std::string>& warnings);
+
+}  // namespace ckv::ctl

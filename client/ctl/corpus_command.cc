@@ -1,0 +1,144 @@
+// ckvctl corpus list, show and drop; load is in corpus_load.cc.
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "client/ctl/chunk_io.h"
+#include "client/ctl/commands.h"
+#include "proto/convert.h"
+#include "proto/status.h"
+
+namespace ckv::ctl {
+namespace {
+
+std::string HoldersOf(const ChunkPlacement& chunk) {
+  std::string text;
+  for (const HolderId& holder : chunk.holders) text += (text.empty() ? "" : ",") + holder.name;
+  return text;
+}
+
+absl::Status RunList(const Ctl& ctl) {
+  Fleet fleet(ctl.fleet, ctl.clock);
+  CKV_ASSIGN_OR_RETURN(const v1::ListCorporaReply reply, fleet.ListCorpora());
+  Json json = {{"corpora", Json::array()}};
+  Table table(
+      {{"CORPUS"}, {"TENANT"}, {"VERSION", true}, {"CHUNKS", true}, {"TOKENS", true}, {"MODEL"}});
+  for (const v1::CorpusSummary& c : reply.corpora()) {
+    table.AddRow({c.name(), c.tenant().empty() ? "-" : c.tenant(), std::to_string(c.version()),
+                  std::to_string(c.chunk_count()), std::to_string(c.token_count()), c.model()});
+    json["corpora"].push_back({{"name", c.name()},
+                               {"tenant", c.tenant()},
+                               {"version", c.version()},
+                               {"chunk_count", c.chunk_count()},
+                               {"token_count", c.token_count()},
+                               {"model", c.model()}});
+  }
+  ctl.Print(table.row_count() > 0 ? table.Render() : "no corpora\n", json);
+  return absl::OkStatus();
+}
+
+absl::Status RunShow(const Ctl& ctl, const std::string& name) {
+  Fleet fleet(ctl.fleet, ctl.clock);
+  CKV_ASSIGN_OR_RETURN(const Corpus corpus, fleet.GetCorpus(name));
+  const uint64_t token_count = corpus.token_count();
+  Json json = {{"name", corpus.name},
+               {"tenant", corpus.tenant},
+               {"version", corpus.version},
+               {"model", corpus.geometry.model},
+               {"revision", corpus.geometry.revision},
+               {"layers", corpus.geometry.layers},
+               {"d_qk", corpus.geometry.d_qk},
+               {"d_v", corpus.geometry.d_v},
+               {"d_rope", corpus.geometry.d_rope},
+               {"softmax_scale", corpus.geometry.softmax_scale},
+               {"token_count", token_count},
+               {"row_bytes", token_count * corpus.geometry.token_bytes()},
+               {"chunks", Json::array()}};
+  Table table({{"ORDINAL", true},
+               {"CHUNK"},
+               {"POSITION", true},
+               {"TOKENS", true},
+               {"BYTES", true},
+               {"HOLDERS"}});
+  for (size_t i = 0; i < corpus.chunks.size(); ++i) {
+    const ChunkPlacement& chunk = corpus.chunks[i];
+    const uint64_t bytes = chunk.token_count * corpus.geometry.token_bytes();
+    table.AddRow({std::to_string(i), chunk.id.ShortHex(), std::to_string(chunk.position),
+                  std::to_string(chunk.token_count), FormatBytes(bytes), HoldersOf(chunk)});
+    Json holders = Json::array();
+    for (const HolderId& holder : chunk.holders) holders.push_back(holder.name);
+    json["chunks"].push_back({{"ordinal", i},
+                              {"id", chunk.id.ToHex()},
+                              {"parent", chunk.parent.IsZero() ? "" : chunk.parent.ToHex()},
+                              {"position", chunk.position},
+                              {"token_count", chunk.token_count},
+                              {"bytes", bytes},
+                              {"holders", holders}});
+  }
+  const std::string text =
+      RenderFields({{"corpus", corpus.name},
+                    {"tenant", corpus.tenant.empty() ? "-" : corpus.tenant},
+                    {"version", std::to_string(corpus.version)},
+                    {"geometry", corpus.geometry.ToString()},
+                    {"tokens", std::to_string(token_count)},
+                    {"rows", FormatBytes(token_count * corpus.geometry.token_bytes())}});
+  ctl.Print(text + "\n" + table.Render(), json);
+  return absl::OkStatus();
+}
+
+absl::Status RunDrop(const Ctl& ctl, const std::string& name) {
+  Fleet fleet(ctl.fleet, ctl.clock);
+  CKV_RETURN_IF_ERROR(fleet.GetCorpus(name).status());
+  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * directory, fleet.directory());
+  v1::DropCorpusReply reply;
+  {
+    grpc::ClientContext context;
+    fleet.Prepare(context);
+    v1::DropCorpusRequest request;
+    request.set_name(name);
+    request.set_tenant(ctl.fleet.tenant);
+    CKV_RETURN_IF_ERROR(
+        fleet.DirectoryError(directory->DropCorpus(&context, request, &reply), "DropCorpus"));
+  }
+  CKV_ASSIGN_OR_RETURN(const Corpus corpus, FromProto(reply.corpus()));
+  std::vector<std::string> warnings;
+  CKV_ASSIGN_OR_RETURN(const auto tallies, DropUnreferenced(fleet, corpus, warnings));
+  uint32_t dropped = 0;
+  for (const auto& [holder, tally] : tallies) dropped += tally.chunks_dropped;
+  for (const std::string& warning : warnings) ctl.Note("ckvctl: warning: " + warning);
+  ctl.Print(absl::StrFormat("dropped corpus %s and %d chunk copies that no other corpus uses\n",
+                            name, dropped),
+            {{"corpus", name}, {"chunks_dropped", dropped}, {"warnings", warnings}});
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddCorpusCommands(CLI::App& app, Ctl& ctl) {
+  CLI::App* corpus =
+      AddVerb(app, "corpus", "Load, list, show and drop corpora",
+              "  ckvctl corpus load docs rows-0.safetensors rows-1.safetensors --replicas 2\n"
+              "  ckvctl corpus list\n  ckvctl corpus show docs\n  ckvctl corpus drop docs");
+  corpus->require_subcommand(1);
+  AddCorpusLoadCommand(*corpus, ctl);
+
+  CLI::App* list = AddVerb(*corpus, "list", "List the corpora",
+                           "  ckvctl corpus list\n  ckvctl corpus list --tenant acme -o json");
+  list->callback([&ctl] { ctl.run = [&ctl] { return RunList(ctl); }; });
+
+  const auto name = std::make_shared<std::string>();
+  CLI::App* show =
+      AddVerb(*corpus, "show", "Show a corpus and where its chunks are",
+              "  ckvctl corpus show docs\n  ckvctl corpus show docs -o json | jq .chunks[0].id");
+  show->add_option("NAME", *name, "The corpus")->required();
+  show->callback([&ctl, name] { ctl.run = [&ctl, name] { return RunShow(ctl, *name); }; });
+
+  CLI::App* drop =
+      AddVerb(*corpus, "drop", "Drop a corpus, and the chunks that no other corpus uses",
+              "  ckvctl corpus drop docs");
+  drop->add_option("NAME", *name, "The corpus")->required();
+  drop->callback([&ctl, name] { ctl.run = [&ctl, name] { return RunDrop(ctl, *name); }; });
+}
+
+}  // namespace ckv::ctl

@@ -1,0 +1,212 @@
+// ckvctl corpus load: rows of files or of a prefilled text to holders, then a published corpus.
+
+#include <algorithm>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "client/ctl/chunk_io.h"
+#include "client/ctl/commands.h"
+#include "client/ctl/load_source.h"
+#include "client/reference_engine.h"
+#include "proto/convert.h"
+#include "proto/status.h"
+#include "store/placement.h"
+
+namespace ckv::ctl {
+namespace {
+
+constexpr uint32_t kTextChunkTokens = 1024;
+
+struct LoadOptions {
+  std::string name;
+  std::vector<std::string> files;
+  bool text = false;
+  uint32_t chunk_tokens = 0;
+  uint32_t replicas = 1;
+  bool replace = false;
+  bool dry_run = false;
+  uint32_t max_tokens = 0;
+  uint32_t threads = std::max(1u, std::thread::hardware_concurrency());
+};
+
+struct LoadResult {
+  uint64_t version = 0;
+  std::map<std::string, HolderTally> tallies;
+};
+
+absl::StatusOr<LoadSource> OpenSource(const Ctl& ctl, const LoadOptions& options) {
+  if (!options.text) return OpenRowFiles(options.files, options.chunk_tokens, options.max_tokens);
+  if (options.files.size() != 1) {
+    return absl::InvalidArgumentError("--text takes one file: a corpus is one text");
+  }
+  CKV_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
+                       ReadTextTokens(options.files[0], options.max_tokens));
+  CKV_ASSIGN_OR_RETURN(const auto engine, ReferenceEngine::Create({}));
+  WorkerPool pool(options.threads);
+  const auto progress = ctl.StartProgress("prefill", "tokens", tokens.size());
+  uint32_t last = 0;
+  return PrefillText(*engine, tokens,
+                     options.chunk_tokens == 0 ? kTextChunkTokens : options.chunk_tokens, pool,
+                     [&](uint32_t done) {
+                       progress->Advance(done - last);
+                       last = done;
+                       return absl::OkStatus();
+                     });
+}
+
+Corpus MakeCorpus(const Ctl& ctl, const LoadOptions& options, const LoadSource& source,
+                  const std::vector<std::vector<HolderId>>& placement) {
+  Corpus corpus;
+  corpus.name = options.name;
+  corpus.tenant = ctl.fleet.tenant;
+  corpus.geometry = source.geometry;
+  for (size_t i = 0; i < source.chunks.size(); ++i) {
+    const ChunkInfo& info = source.chunks[i].info;
+    corpus.chunks.push_back(
+        {info.id, info.parent, info.token_count(), info.position, placement[i]});
+  }
+  return corpus;
+}
+
+absl::StatusOr<uint64_t> Publish(Fleet& fleet, const Corpus& corpus, bool replace) {
+  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * directory, fleet.directory());
+  grpc::ClientContext context;
+  fleet.Prepare(context);
+  v1::PublishCorpusRequest request;
+  *request.mutable_corpus() = ToProto(corpus);
+  request.set_replace(replace);
+  v1::PublishCorpusReply reply;
+  CKV_RETURN_IF_ERROR(
+      fleet.DirectoryError(directory->PublishCorpus(&context, request, &reply), "PublishCorpus"));
+  return reply.version();
+}
+
+absl::Status Report(const Ctl& ctl, const LoadOptions& options, const LoadSource& source,
+                    const LoadResult& result, Duration elapsed) {
+  Table table({{"HOLDER"}, {"NEW", true}, {"REUSED", true}, {"SENT", true}});
+  Json holders = Json::array();
+  HolderTally total;
+  for (const auto& [name, tally] : result.tallies) {
+    table.AddRow({name, std::to_string(tally.chunks_new), std::to_string(tally.chunks_reused),
+                  FormatBytes(tally.bytes_sent)});
+    holders.push_back({{"id", name},
+                       {"chunks_new", tally.chunks_new},
+                       {"chunks_reused", tally.chunks_reused},
+                       {"bytes_sent", tally.bytes_sent}});
+    total.chunks_new += tally.chunks_new;
+    total.chunks_reused += tally.chunks_reused;
+    total.bytes_sent += tally.bytes_sent;
+  }
+  table.AddRow({"total", std::to_string(total.chunks_new), std::to_string(total.chunks_reused),
+                FormatBytes(total.bytes_sent)});
+  const std::string text = RenderFields(
+      {{"corpus", options.dry_run ? options.name + " (dry run: nothing is put or published)"
+                                  : absl::StrFormat("%s version %d", options.name, result.version)},
+       {"geometry", source.geometry.ToString()},
+       {"chunks", absl::StrFormat("%d, each on %d", source.chunks.size(), options.replicas)},
+       {"tokens", std::to_string(source.token_count())},
+       {"rows", FormatBytes(source.row_bytes())},
+       {"took", FormatDuration(elapsed)}});
+  ctl.Print(text + "\n" + table.Render(), {{"corpus", options.name},
+                                           {"version", result.version},
+                                           {"dry_run", options.dry_run},
+                                           {"model", source.geometry.model},
+                                           {"revision", source.geometry.revision},
+                                           {"chunk_count", source.chunks.size()},
+                                           {"token_count", source.token_count()},
+                                           {"row_bytes", source.row_bytes()},
+                                           {"replicas", options.replicas},
+                                           {"chunks_new", total.chunks_new},
+                                           {"chunks_reused", total.chunks_reused},
+                                           {"bytes_sent", total.bytes_sent},
+                                           {"seconds", static_cast<double>(elapsed.count()) / 1e9},
+                                           {"holders", holders}});
+  return absl::OkStatus();
+}
+
+absl::Status RunLoad(const Ctl& ctl, const LoadOptions& options) {
+  const Instant start = ctl.clock->Now();
+  Fleet fleet(ctl.fleet, ctl.clock);
+  // Asked before the prefill, so that what cannot be published is refused in a second.
+  CKV_ASSIGN_OR_RETURN(const std::vector<Member> holders, fleet.Holders());
+  const absl::StatusOr<Corpus> existing = fleet.GetCorpus(options.name);
+  if (existing.ok() && !options.replace) {
+    return absl::AlreadyExistsError(
+        absl::StrFormat("corpus %s exists (version %d)\n  --replace publishes a new version of it",
+                        options.name, existing->version));
+  }
+  if (!existing.ok() && existing.status().code() != absl::StatusCode::kNotFound) {
+    return existing.status();
+  }
+  std::vector<HolderId> ids;
+  for (const Member& holder : holders) ids.push_back(holder.id);
+  CKV_RETURN_IF_ERROR(Annotate(PlaceChunks(1, ids, options.replicas).status(), "--replicas"));
+
+  CKV_ASSIGN_OR_RETURN(const LoadSource source, OpenSource(ctl, options));
+  CKV_ASSIGN_OR_RETURN(const auto placement,
+                       PlaceChunks(source.chunks.size(), ids, options.replicas));
+  const Corpus corpus = MakeCorpus(ctl, options, source, placement);
+  CKV_RETURN_IF_ERROR(ValidateCorpus(corpus));
+
+  LoadResult result;
+  if (options.dry_run) {
+    for (size_t i = 0; i < source.chunks.size(); ++i) {
+      for (const HolderId& holder : placement[i]) {
+        HolderTally& tally = result.tallies[holder.name];
+        ++tally.chunks_new;
+        tally.bytes_sent += source.chunks[i].info.token_count() * source.geometry.token_bytes();
+      }
+    }
+    return Report(ctl, options, source, result, ctl.clock->Now() - start);
+  }
+  {
+    const auto progress = ctl.StartProgress("put", "B", source.row_bytes() * options.replicas);
+    CKV_ASSIGN_OR_RETURN(result.tallies,
+                         PutChunks(source, placement, holders, *ctl.clock,
+                                   [&](uint64_t bytes) { progress->Advance(bytes); }));
+  }
+  CKV_ASSIGN_OR_RETURN(result.version, Publish(fleet, corpus, options.replace));
+  if (existing.ok()) {
+    std::vector<std::string> warnings;
+    CKV_RETURN_IF_ERROR(DropUnreferenced(fleet, *existing, warnings).status());
+    for (const std::string& warning : warnings) ctl.Note("ckvctl: warning: " + warning);
+  }
+  return Report(ctl, options, source, result, ctl.clock->Now() - start);
+}
+
+}  // namespace
+
+void AddCorpusLoadCommand(CLI::App& corpus, Ctl& ctl) {
+  const auto options = std::make_shared<LoadOptions>();
+  CLI::App* verb = AddVerb(
+      corpus, "load", "Put chunks on holders and publish them as a corpus",
+      "  ckvctl corpus load docs rows-0.safetensors rows-1.safetensors --chunk-tokens 2048\n"
+      "  ckvctl corpus load gpl /usr/share/common-licenses/GPL-3 --text --max-tokens 8192\n"
+      "  ckvctl corpus load docs rows.safetensors --replicas 2 --replace --dry-run");
+  verb->add_option("NAME", options->name, "The corpus")->required();
+  verb->add_option("FILE", options->files,
+                   "safetensors files of rows (layers.{i}.ckv, token_ids), in order; or one text")
+      ->required();
+  verb->add_flag("--text", options->text,
+                 "FILE is a text: prefill it with the reference engine, a token a byte");
+  verb->add_option("--chunk-tokens", options->chunk_tokens,
+                   absl::StrFormat("Cut into chunks of so many tokens (default: one chunk a file; "
+                                   "%d with --text)",
+                                   kTextChunkTokens))
+      ->check(CLI::Range(1u, kChunkTokenCountMax));
+  verb->add_option("--replicas", options->replicas, "Copies of each chunk")
+      ->capture_default_str()
+      ->check(CLI::Range(1u, kReplicaCountMax));
+  verb->add_option("--max-tokens", options->max_tokens, "Take only so many tokens")
+      ->check(CLI::Range(1u, kChunkTokenCountMax));
+  verb->add_option("--threads", options->threads, "Threads of the prefill")
+      ->capture_default_str()
+      ->check(CLI::Range(1u, WorkerPool::kThreadCountMax));
+  verb->add_flag("--replace", options->replace, "Publish a new version of an existing corpus");
+  verb->add_flag("--dry-run", options->dry_run, "Read and place everything, but put nothing");
+  verb->callback([&ctl, options] { ctl.run = [&ctl, options] { return RunLoad(ctl, *options); }; });
+}
+
+}  // namespace ckv::ctl

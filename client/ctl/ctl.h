@@ -1,0 +1,45 @@
+// ckvctl: reads the command line, runs one command, and turns its status into an exit code.
+
+#pragma once
+
+#include <functional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/ctl/fleet.h"
+#include "client/ctl/output.h"
+#include "client/ctl/progress.h"
+#include "proto/clock.h"
+
+namespace ckv::ctl {
+
+// What a command is run with. `out` gets its result and nothing else; progress, warnings and errors
+// go to `err`.
+struct Ctl {
+  FleetOptions fleet;
+  OutputFormat format = OutputFormat::kTable;
+  Clock* clock = Clock::Real();
+  std::ostream* out = nullptr;
+  std::ostream* err = nullptr;
+  bool err_is_terminal = false;
+  // Set by the command line: the one command to run.
+  std::function<absl::Status()> run;
+
+  void Print(const std::string& text, const Json& json) const {
+    *out << (format == OutputFormat::kJson ? RenderJson(json) : text);
+  }
+  void Note(const std::string& text) const { *err << text << "\n"; }
+  std::unique_ptr<Progress> StartProgress(std::string label, std::string unit,
+                                          uint64_t total) const {
+    return std::make_unique<Progress>(clock, err, err_is_terminal, std::move(label),
+                                      std::move(unit), total);
+  }
+};
+
+// Runs the command that `arguments` (without the program's name) name, and returns the exit code of
+// ExitCodeFor; 2 for a command line that does not parse. --help and --version print to ctl.out.
+int RunCtl(Ctl& ctl, std::vector<std::string> arguments);
+
+}  // namespace ckv::ctl

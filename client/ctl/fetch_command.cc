@@ -1,0 +1,175 @@
+// ckvctl fetch: pulls the rows of chunks into a safetensors file.
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "client/ctl/chunk_range.h"
+#include "client/ctl/commands.h"
+#include "proto/status.h"
+#include "store/safetensors.h"
+
+namespace ckv::ctl {
+namespace {
+
+// The rows are gathered in memory before they are written.
+constexpr uint64_t kFetchBytesMax = uint64_t{4} << 30;
+constexpr Duration kTimeoutMargin = std::chrono::seconds(2);
+
+struct FetchOptions {
+  std::string corpus;
+  std::string chunks;
+  std::string out;
+  std::optional<uint64_t> position;
+  uint32_t timeout_ms = 60'000;
+};
+
+// The rows of one run of chunks, [layer][token][row], and how many have come.
+struct Gathered {
+  uint64_t token_count = 0;
+  std::vector<uint64_t> first_token;  // of each chunk of the run
+  std::vector<std::vector<std::byte>> layers;
+  uint64_t bytes = 0;
+};
+
+absl::Status Take(const v1::FetchReply& reply, const Corpus& corpus, ChunkRun run,
+                  Gathered& gathered) {
+  const uint32_t row_bytes = corpus.geometry.row_bytes();
+  const bool inside = reply.chunk() >= run.begin && reply.chunk() < run.end &&
+                      reply.layer() < corpus.geometry.layers &&
+                      uint64_t{reply.token_begin()} + reply.token_count() <=
+                          corpus.chunks[reply.chunk()].token_count &&
+                      reply.rows().size() == uint64_t{reply.token_count()} * row_bytes;
+  if (!inside) {
+    return absl::InternalError(absl::StrFormat(
+        "the requester sent rows that were not asked for: chunk %d, layer %d, %d tokens",
+        reply.chunk(), reply.layer(), reply.token_count()));
+  }
+  const uint64_t token = gathered.first_token[reply.chunk() - run.begin] + reply.token_begin();
+  std::memcpy(gathered.layers[reply.layer()].data() + token * row_bytes, reply.rows().data(),
+              reply.rows().size());
+  gathered.bytes += reply.rows().size();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Gathered> Gather(const Ctl& ctl, Fleet& fleet, const FetchOptions& options,
+                                const Corpus& corpus, ChunkRun run) {
+  Gathered gathered;
+  for (uint32_t i = run.begin; i < run.end; ++i) {
+    gathered.first_token.push_back(gathered.token_count);
+    gathered.token_count += corpus.chunks[i].token_count;
+  }
+  const uint64_t total = gathered.token_count * corpus.geometry.token_bytes();
+  if (total > kFetchBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the rows take %s, limit %s\n  fetch fewer chunks at once with --chunks",
+                        FormatBytes(total), FormatBytes(kFetchBytesMax)));
+  }
+  gathered.layers.assign(
+      corpus.geometry.layers,
+      std::vector<std::byte>(gathered.token_count * corpus.geometry.row_bytes()));
+  v1::FetchRequest request;
+  request.set_corpus(options.corpus);
+  request.set_tenant(ctl.fleet.tenant);
+  request.set_chunk_begin(run.begin);
+  request.set_chunk_end(run.end);
+  request.set_timeout_ms(options.timeout_ms);
+  if (options.position) request.set_position(*options.position);
+
+  const auto progress = ctl.StartProgress("fetch", "B", total);
+  grpc::ClientContext context;
+  fleet.Prepare(context, std::chrono::milliseconds(options.timeout_ms) + kTimeoutMargin);
+  const auto reader = fleet.requester().Fetch(&context, request);
+  v1::FetchReply reply;
+  absl::Status taken;
+  while (reader->Read(&reply)) {
+    taken = Take(reply, corpus, run, gathered);
+    if (!taken.ok()) {
+      context.TryCancel();
+      break;
+    }
+    progress->Advance(reply.rows().size());
+  }
+  const absl::Status status = fleet.RequesterError(reader->Finish(), "Fetch");
+  CKV_RETURN_IF_ERROR(taken);
+  CKV_RETURN_IF_ERROR(status);
+  if (gathered.bytes != total) {
+    return absl::InternalError(
+        absl::StrFormat("the requester sent %d bytes of %d", gathered.bytes, total));
+  }
+  return gathered;
+}
+
+absl::Status Write(const FetchOptions& options, const Corpus& corpus, ChunkRun run,
+                   const Gathered& gathered) {
+  const Geometry& geometry = corpus.geometry;
+  const bool bf16 = geometry.dtype == RowDtype::kBf16;
+  const uint64_t width = bf16 ? geometry.d_qk : geometry.row_bytes();
+  std::vector<TensorToWrite> tensors;
+  for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
+    tensors.push_back({absl::StrFormat("layers.%d.ckv", layer),
+                       bf16 ? TensorDtype::kBf16 : TensorDtype::kU8,
+                       {gathered.token_count, width},
+                       gathered.layers[layer]});
+  }
+  const uint64_t canonical = run.begin < run.end ? corpus.chunks[run.begin].position : 0;
+  return WriteSafetensors(options.out,
+                          {{"model", geometry.model},
+                           {"revision", geometry.revision},
+                           {"d_v", std::to_string(geometry.d_v)},
+                           {"d_rope", std::to_string(geometry.d_rope)},
+                           {"softmax_scale", absl::StrFormat("%.9g", geometry.softmax_scale)},
+                           {"base_position", std::to_string(options.position.value_or(canonical))}},
+                          tensors);
+}
+
+absl::Status RunFetch(const Ctl& ctl, const FetchOptions& options) {
+  Fleet fleet(ctl.fleet, ctl.clock);
+  CKV_ASSIGN_OR_RETURN(const Corpus corpus, fleet.GetCorpus(options.corpus));
+  CKV_ASSIGN_OR_RETURN(
+      const std::vector<uint32_t> ordinals,
+      ParseChunkRanges(options.chunks, static_cast<uint32_t>(corpus.chunks.size())));
+  CKV_ASSIGN_OR_RETURN(const ChunkRun run, AsRun(ordinals));
+  const Instant start = ctl.clock->Now();
+  CKV_ASSIGN_OR_RETURN(const Gathered gathered, Gather(ctl, fleet, options, corpus, run));
+  const Duration elapsed = ctl.clock->Now() - start;
+  CKV_RETURN_IF_ERROR(Write(options, corpus, run, gathered));
+  const double seconds = static_cast<double>(elapsed.count()) / 1e9;
+  ctl.Print(RenderFields({{"wrote", options.out},
+                          {"tokens", std::to_string(gathered.token_count)},
+                          {"rows", FormatBytes(gathered.bytes)},
+                          {"took", FormatDuration(elapsed)},
+                          {"rate", FormatRate(static_cast<double>(gathered.bytes) / seconds)}}),
+            {{"out", options.out},
+             {"chunk_begin", run.begin},
+             {"chunk_end", run.end},
+             {"token_count", gathered.token_count},
+             {"bytes", gathered.bytes},
+             {"seconds", seconds}});
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddFetchCommand(CLI::App& app, Ctl& ctl) {
+  const auto options = std::make_shared<FetchOptions>();
+  CLI::App* verb = AddVerb(app, "fetch", "Pull the rows of chunks into a safetensors file",
+                           "  ckvctl fetch --corpus docs --chunks 0-1 --out rows.safetensors\n"
+                           "  ckvctl fetch --corpus docs --position 4096 --out moved.safetensors");
+  verb->add_option("--corpus", options->corpus, "The corpus")->required();
+  verb->add_option("--chunks", options->chunks, "A run of ordinals, like 2-5 (default: all)");
+  verb->add_option("--out", options->out, "safetensors file to write: layers.{i}.ckv [T, row]")
+      ->required();
+  verb->add_option("--position", options->position,
+                   "Rotate the rows to stand from this position on (default: canonical)");
+  verb->add_option("--timeout-ms,--timeout", options->timeout_ms, "Limit of the whole fetch")
+      ->capture_default_str()
+      ->check(CLI::Range(1u, 3'600'000u));
+  verb->callback(
+      [&ctl, options] { ctl.run = [&ctl, options] { return RunFetch(ctl, *options); }; });
+}
+
+}  // namespace ckv::ctl

@@ -1,0 +1,157 @@
+#include "client/ctl/fleet.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "client/channel_stub.h"
+#include "client/grpc_status.h"
+#include "proto/convert.h"
+#include "proto/status.h"
+
+namespace ckv::ctl {
+namespace {
+
+absl::Status WithAdvice(const grpc::Status& status, const std::string& context,
+                        std::string_view advice) {
+  const absl::Status plain = FromGrpc(status, context);
+  if (plain.code() != absl::StatusCode::kUnavailable) return plain;
+  return absl::UnavailableError(absl::StrFormat("%s\n  %s", std::string(plain.message()), advice));
+}
+
+}  // namespace
+
+Fleet::Fleet(FleetOptions options, Clock* clock)
+    : options_(std::move(options)),
+      clock_(clock),
+      requester_address_(options_.requester.empty() ? std::string(kDefaultRequesterAddress)
+                                                    : options_.requester),
+      directory_address_(options_.directory) {}
+
+v1::RequesterService::StubInterface& Fleet::requester() {
+  if (!requester_) requester_ = v1::RequesterService::NewStub(MakeChannel(requester_address_));
+  return *requester_;
+}
+
+absl::StatusOr<v1::DirectoryService::StubInterface*> Fleet::directory() {
+  if (directory_address_.empty()) {
+    const absl::StatusOr<v1::DescribeReply> described = Describe();
+    if (described.ok() && !described->directory_address().empty()) {
+      directory_address_ = described->directory_address();
+    } else if (!described.ok() && !options_.requester.empty()) {
+      return Annotate(described.status(), "looking for the directory");
+    } else {
+      directory_address_ = kDefaultDirectoryAddress;
+    }
+  }
+  if (!directory_) directory_ = v1::DirectoryService::NewStub(MakeChannel(directory_address_));
+  return directory_.get();
+}
+
+absl::StatusOr<v1::DescribeReply> Fleet::Describe() {
+  grpc::ClientContext context;
+  Prepare(context);
+  v1::DescribeReply reply;
+  CKV_RETURN_IF_ERROR(RequesterError(requester().Describe(&context, {}, &reply), "Describe"));
+  return reply;
+}
+
+absl::StatusOr<std::vector<Member>> Fleet::Members() {
+  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * stub, directory());
+  grpc::ClientContext context;
+  Prepare(context);
+  v1::ListMembersReply reply;
+  CKV_RETURN_IF_ERROR(DirectoryError(stub->ListMembers(&context, {}, &reply), "ListMembers"));
+  std::vector<Member> members;
+  for (const v1::Member& message : reply.members()) {
+    CKV_ASSIGN_OR_RETURN(Member member, FromProto(message));
+    members.push_back(std::move(member));
+  }
+  std::sort(members.begin(), members.end(),
+            [](const Member& a, const Member& b) { return a.id < b.id; });
+  return members;
+}
+
+absl::StatusOr<std::vector<Member>> Fleet::Holders() {
+  CKV_ASSIGN_OR_RETURN(std::vector<Member> members, Members());
+  std::erase_if(members, [](const Member& m) { return m.role != MemberRole::kHolder; });
+  if (members.empty()) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "the directory at %s knows no live holder\n  start one: ckvd --role=holder --directory=%s",
+        directory_address_, directory_address_));
+  }
+  return members;
+}
+
+absl::StatusOr<Corpus> Fleet::GetCorpus(const std::string& name) {
+  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * stub, directory());
+  grpc::ClientContext context;
+  Prepare(context);
+  v1::GetCorpusRequest request;
+  request.set_name(name);
+  request.set_tenant(options_.tenant);
+  v1::GetCorpusReply reply;
+  const absl::Status status =
+      DirectoryError(stub->GetCorpus(&context, request, &reply), "GetCorpus");
+  if (status.code() == absl::StatusCode::kNotFound) {
+    return absl::NotFoundError(absl::StrFormat(
+        "no corpus '%s'%s\n  ckvctl corpus list shows what there is", name,
+        options_.tenant.empty() ? "" : absl::StrFormat(" of tenant '%s'", options_.tenant)));
+  }
+  CKV_RETURN_IF_ERROR(status);
+  return FromProto(reply.corpus());
+}
+
+absl::StatusOr<v1::ListCorporaReply> Fleet::ListCorpora() {
+  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * stub, directory());
+  grpc::ClientContext context;
+  Prepare(context);
+  v1::ListCorporaRequest request;
+  request.set_tenant(options_.tenant);
+  v1::ListCorporaReply reply;
+  CKV_RETURN_IF_ERROR(DirectoryError(stub->ListCorpora(&context, request, &reply), "ListCorpora"));
+  return reply;
+}
+
+absl::StatusOr<v1::LocateChunkReply> Fleet::Locate(const ChunkId& id) {
+  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * stub, directory());
+  grpc::ClientContext context;
+  Prepare(context);
+  v1::LocateChunkRequest request;
+  request.set_id(std::string(id.AsBytes()));
+  request.set_tenant(options_.tenant);
+  v1::LocateChunkReply reply;
+  const absl::Status status =
+      DirectoryError(stub->LocateChunk(&context, request, &reply), "LocateChunk");
+  if (status.code() == absl::StatusCode::kNotFound) return v1::LocateChunkReply();
+  CKV_RETURN_IF_ERROR(status);
+  return reply;
+}
+
+void Fleet::Prepare(grpc::ClientContext& context) const { Prepare(context, options_.timeout); }
+
+void Fleet::Prepare(grpc::ClientContext& context, Duration timeout) const {
+  SetDeadline(context, *clock_, clock_->Now() + timeout, timeout);
+}
+
+absl::Status Fleet::RequesterError(const grpc::Status& status, std::string_view call) const {
+  return WithAdvice(status, absl::StrFormat("requester at %s: %s", requester_address_, call),
+                    "is it running? name another with --requester or CKV_REQUESTER");
+}
+
+absl::Status Fleet::DirectoryError(const grpc::Status& status, std::string_view call) const {
+  return WithAdvice(status, absl::StrFormat("directory at %s: %s", directory_address_, call),
+                    "is it running? name another with --directory or CKV_DIRECTORY");
+}
+
+std::unique_ptr<v1::HolderService::StubInterface> ConnectHolder(const Member& member) {
+  return v1::HolderService::NewStub(MakeChannel(member.control_address, kHolderMessageBytesMax));
+}
+
+absl::Status HolderError(const grpc::Status& status, const Member& member, std::string_view call) {
+  return WithAdvice(
+      status, absl::StrFormat("holder %s at %s: %s", member.id.name, member.control_address, call),
+      "ckvctl status shows which holders are alive");
+}
+
+}  // namespace ckv::ctl

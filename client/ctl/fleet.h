@@ -1,0 +1,78 @@
+// ckvctl's connections to a fleet: one requester, one directory, any holder.
+
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ckv/v1/directory.grpc.pb.h"
+#include "ckv/v1/holder.grpc.pb.h"
+#include "ckv/v1/requester.grpc.pb.h"
+#include "proto/clock.h"
+#include "proto/corpus.h"
+
+namespace ckv::ctl {
+
+inline constexpr std::string_view kDefaultRequesterAddress = "127.0.0.1:7311";  // ckvd's --listen
+inline constexpr std::string_view kDefaultDirectoryAddress = "127.0.0.1:7400";
+
+struct FleetOptions {
+  std::string requester;  // empty: kDefaultRequesterAddress
+  std::string directory;  // empty: what the requester says, else kDefaultDirectoryAddress
+  std::string tenant;
+  Duration timeout = std::chrono::seconds(10);  // of each control call
+};
+
+// One thread at a time, but for holder stubs, which are gRPC's and thread-safe. Errors carry who
+// was asked, and for Unavailable what to do.
+class Fleet {
+ public:
+  // Touches no network. `clock` must outlive it.
+  Fleet(FleetOptions options, Clock* clock);
+
+  const FleetOptions& options() const { return options_; }
+  Clock& clock() const { return *clock_; }
+
+  v1::RequesterService::StubInterface& requester();
+  const std::string& requester_address() const { return requester_address_; }
+  // Asks the requester for the directory's address once, if none was given.
+  //   Unavailable         a requester was named and does not answer.
+  absl::StatusOr<v1::DirectoryService::StubInterface*> directory();
+  const std::string& directory_address() const { return directory_address_; }
+
+  absl::StatusOr<v1::DescribeReply> Describe();
+  absl::StatusOr<std::vector<Member>> Members();
+  // The live holders in the order of their names.
+  //   FailedPrecondition  none.
+  absl::StatusOr<std::vector<Member>> Holders();
+  //   NotFound            no such corpus; says how to list them.
+  absl::StatusOr<Corpus> GetCorpus(const std::string& name);
+  absl::StatusOr<v1::ListCorporaReply> ListCorpora();
+  // Places of a chunk; empty where no corpus has it.
+  absl::StatusOr<v1::LocateChunkReply> Locate(const ChunkId& id);
+
+  // A call's context with a deadline: of options().timeout, or of `timeout`.
+  void Prepare(grpc::ClientContext& context) const;
+  void Prepare(grpc::ClientContext& context, Duration timeout) const;
+  absl::Status RequesterError(const grpc::Status& status, std::string_view call) const;
+  absl::Status DirectoryError(const grpc::Status& status, std::string_view call) const;
+
+ private:
+  FleetOptions options_;
+  Clock* const clock_;
+  std::string requester_address_;
+  std::string directory_address_;
+  std::unique_ptr<v1::RequesterService::StubInterface> requester_;
+  std::unique_ptr<v1::DirectoryService::StubInterface> directory_;
+};
+
+// The holder service of a member.
+std::unique_ptr<v1::HolderService::StubInterface> ConnectHolder(const Member& member);
+absl::Status HolderError(const grpc::Status& status, const Member& member, std::string_view call);
+
+}  // namespace ckv::ctl

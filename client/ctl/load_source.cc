@@ -1,0 +1,106 @@
+#include "client/ctl/load_source.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+#include "store/import.h"
+
+namespace ckv::ctl {
+
+uint64_t LoadSource::token_count() const {
+  uint64_t count = 0;
+  for (const SourceChunk& chunk : chunks) count += chunk.info.token_count();
+  return count;
+}
+
+uint64_t LoadSource::row_bytes() const { return token_count() * geometry.token_bytes(); }
+
+absl::StatusOr<LoadSource> OpenRowFiles(const std::vector<std::string>& paths,
+                                        uint32_t chunk_tokens, uint32_t token_count_max) {
+  LoadSource source;
+  ChunkId parent;
+  uint64_t next_position = 0;
+  uint64_t tokens_left = token_count_max == 0 ? UINT64_MAX : token_count_max;
+  for (size_t f = 0; f < paths.size() && tokens_left > 0; ++f) {
+    auto opened = RowFile::Open(paths[f]);
+    if (!opened.ok()) {
+      const bool named = opened.status().message().find(paths[f]) != absl::string_view::npos;
+      return named ? opened.status() : Annotate(opened.status(), paths[f]);
+    }
+    const auto file = std::make_shared<const RowFile>(*std::move(opened));
+    if (f == 0) {
+      source.geometry = file->geometry();
+    } else if (source.geometry != file->geometry()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: another geometry than %s: %s", paths[f], paths[0],
+                          DescribeDifference(file->geometry(), source.geometry)));
+    }
+    if (f == 0 || file->base_position() != next_position) parent = ChunkId();
+    const auto token_count =
+        static_cast<uint32_t>(std::min<uint64_t>(file->token_ids().size(), tokens_left));
+    for (const TokenRange range : CutFixed(token_count, chunk_tokens)) {
+      SourceChunk chunk;
+      chunk.rows = [file = file.get(), range](uint32_t layer) {
+        return file->Rows(layer, range.begin, range.end);
+      };
+      chunk.info = DescribeChunk(source.geometry, parent, file->base_position(), file->token_ids(),
+                                 range, chunk.rows);
+      parent = chunk.info.id;
+      source.chunks.push_back(std::move(chunk));
+    }
+    tokens_left -= token_count;
+    next_position = file->base_position() + token_count;
+    source.owned.push_back(file);
+  }
+  return source;
+}
+
+absl::StatusOr<std::vector<int32_t>> ReadTextTokens(const std::string& path,
+                                                    uint32_t token_count_max) {
+  struct stat info = {};
+  if (stat(path.c_str(), &info) != 0) {
+    return absl::NotFoundError(absl::StrFormat("%s: no such file", path));
+  }
+  std::ifstream in(path, std::ios::binary);
+  if (S_ISDIR(info.st_mode) || !in) {
+    return absl::InvalidArgumentError(absl::StrFormat("%s: cannot be read as a file", path));
+  }
+  const uint64_t limit = token_count_max == 0 ? kCorpusChunkCountMax : token_count_max;
+  std::vector<int32_t> tokens;
+  for (int c = in.get(); c != std::ifstream::traits_type::eof() && tokens.size() < limit;
+       c = in.get()) {
+    tokens.push_back(c);
+  }
+  if (tokens.empty()) return absl::InvalidArgumentError(absl::StrFormat("%s: empty", path));
+  return tokens;
+}
+
+absl::StatusOr<LoadSource> PrefillText(const Engine& engine, std::span<const int32_t> tokens,
+                                       uint32_t chunk_tokens, WorkerPool& pool,
+                                       PrefillProgress progress) {
+  CKV_ASSIGN_OR_RETURN(std::shared_ptr<const Sequence> sequence,
+                       engine.Prefill(tokens, 0, pool, progress));
+  LoadSource source;
+  source.geometry = engine.geometry();
+  ChunkId parent;
+  for (const TokenRange range : CutFixed(static_cast<uint32_t>(tokens.size()), chunk_tokens)) {
+    SourceChunk chunk;
+    chunk.rows = [sequence = sequence.get(), range](uint32_t layer) {
+      const RowView rows = sequence->rows(layer);
+      return std::span(rows.data + size_t{range.begin} * rows.stride_bytes,
+                       size_t{range.end - range.begin} * rows.stride_bytes);
+    };
+    chunk.info = DescribeChunk(source.geometry, parent, 0, tokens, range, chunk.rows);
+    parent = chunk.info.id;
+    source.chunks.push_back(std::move(chunk));
+  }
+  source.owned.push_back(std::move(sequence));
+  return source;
+}
+
+}  // namespace ckv::ctl

@@ -1,0 +1,92 @@
+#include "client/ctl/output.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+
+namespace ckv::ctl {
+
+Table::Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+
+void Table::AddRow(std::vector<std::string> cells) {
+  CKV_CHECK(cells.size() == columns_.size());
+  for (std::string& cell : cells) cell = Printable(cell);
+  rows_.push_back(std::move(cells));
+}
+
+std::string Table::Render() const {
+  if (rows_.empty()) return "";
+  std::vector<size_t> widths;
+  for (size_t c = 0; c < columns_.size(); ++c) {
+    size_t width = columns_[c].title.size();
+    for (const auto& row : rows_) width = std::max(width, row[c].size());
+    widths.push_back(width);
+  }
+  std::string text;
+  const auto cell = [&](const std::string& value, size_t c) {
+    const std::string padding(widths[c] - value.size(), ' ');
+    const bool last = c + 1 == columns_.size();
+    text += columns_[c].right ? padding + value : value + (last ? "" : padding);
+    text += last ? "\n" : "  ";
+  };
+  for (size_t c = 0; c < columns_.size(); ++c) cell(columns_[c].title, c);
+  for (const auto& row : rows_) {
+    for (size_t c = 0; c < row.size(); ++c) cell(row[c], c);
+  }
+  return text;
+}
+
+std::string RenderFields(const std::vector<std::pair<std::string, std::string>>& fields) {
+  size_t width = 0;
+  for (const auto& [name, value] : fields) width = std::max(width, name.size());
+  std::string text;
+  for (const auto& [name, value] : fields) {
+    text += name + ":" + std::string(width - name.size() + 1, ' ') + Printable(value) + "\n";
+  }
+  return text;
+}
+
+std::string Printable(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return out;
+}
+
+std::string FormatBytes(uint64_t bytes) {
+  constexpr std::array<const char*, 5> kUnits = {"KiB", "MiB", "GiB", "TiB", "PiB"};
+  if (bytes < 1024) return absl::StrFormat("%d B", bytes);
+  double value = static_cast<double>(bytes) / 1024;
+  size_t unit = 0;
+  for (; value >= 1023.95 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
+  return absl::StrFormat("%.1f %s", value, kUnits[unit]);
+}
+
+std::string FormatRate(double bytes_per_s) {
+  return FormatBytes(static_cast<uint64_t>(std::max(0.0, bytes_per_s))) + "/s";
+}
+
+std::string FormatDuration(Duration duration) {
+  const double us = static_cast<double>(duration.count()) / 1e3;
+  if (us < 1e3) return absl::StrFormat("%.0f us", us);
+  if (us < 1e6) return absl::StrFormat("%.0f ms", us / 1e3);
+  if (us < 60e6) return absl::StrFormat("%.1f s", us / 1e6);
+  const auto seconds = static_cast<int64_t>(us / 1e6);
+  return absl::StrFormat("%d min %02d s", seconds / 60, seconds % 60);
+}
+
+std::string FormatMicroseconds(double microseconds) {
+  if (microseconds < 1e3) return absl::StrFormat("%.1f us", microseconds);
+  if (microseconds < 1e6) return absl::StrFormat("%.2f ms", microseconds / 1e3);
+  return absl::StrFormat("%.2f s", microseconds / 1e6);
+}
+
+std::string RenderJson(const Json& json) {
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace ckv::ctl

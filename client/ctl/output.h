@@ -1,0 +1,54 @@
+// What ckvctl prints: tables for people, JSON for programs, and numbers with their units.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+#include "proto/clock.h"
+
+namespace ckv::ctl {
+
+using Json = nlohmann::ordered_json;
+
+enum class OutputFormat { kTable, kJson };
+
+// Columns as wide as their widest cell, two spaces between; the last is not padded.
+class Table {
+ public:
+  struct Column {
+    std::string title;
+    bool right = false;  // numbers
+  };
+  explicit Table(std::vector<Column> columns);
+
+  // As many cells as columns. Control characters, which a peer may have sent, become '?'.
+  void AddRow(std::vector<std::string> cells);
+  size_t row_count() const { return rows_.size(); }
+
+  // With a line for the titles; "" for a table without rows.
+  std::string Render() const;
+
+ private:
+  std::vector<Column> columns_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+// "name: value" lines, values aligned.
+std::string RenderFields(const std::vector<std::pair<std::string, std::string>>& fields);
+
+// The text with control characters as '?': nothing a peer sends moves the terminal's cursor.
+std::string Printable(std::string_view text);
+
+std::string FormatBytes(uint64_t bytes);              // "0 B", "1.5 KiB", "63.7 MiB"
+std::string FormatRate(double bytes_per_s);           // "1.2 GiB/s"
+std::string FormatDuration(Duration duration);        // "850 us", "12 ms", "3.4 s", "2 min 05 s"
+std::string FormatMicroseconds(double microseconds);  // "0.8 us", "12.3 ms"
+
+// Two-space indented, ends with a newline. Bytes that are not UTF-8 are replaced.
+std::string RenderJson(const Json& json);
+
+}  // namespace ckv::ctl

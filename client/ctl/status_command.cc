@@ -1,0 +1,173 @@
+// ckvctl status: the directory, its members, the holders' counters, and the requester's view.
+
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "client/ctl/commands.h"
+#include "proto/status.h"
+
+namespace ckv::ctl {
+namespace {
+
+const char* RoleName(MemberRole role) {
+  return role == MemberRole::kHolder ? "holder" : "requester";
+}
+
+struct HolderStats {
+  Member member;
+  absl::Status status;
+  v1::StatsReply stats;
+};
+
+std::vector<HolderStats> AskHolders(const Fleet& fleet, const std::vector<Member>& members) {
+  std::vector<HolderStats> all;
+  for (const Member& member : members) {
+    if (member.role != MemberRole::kHolder) continue;
+    HolderStats one{member, absl::OkStatus(), {}};
+    grpc::ClientContext context;
+    fleet.Prepare(context);
+    one.status =
+        HolderError(ConnectHolder(member)->Stats(&context, {}, &one.stats), member, "Stats");
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
+std::string MembersText(const std::vector<Member>& members) {
+  Table table({{"MEMBER"}, {"ROLE"}, {"ADDRESS"}, {"EPOCH", true}});
+  for (const Member& m : members) {
+    table.AddRow({m.id.name, RoleName(m.role), m.control_address, std::to_string(m.epoch.value)});
+  }
+  return table.Render();
+}
+
+std::string HoldersText(const std::vector<HolderStats>& holders) {
+  Table table({{"HOLDER"},
+               {"CHUNKS", true},
+               {"TOKENS", true},
+               {"USED", true},
+               {"CAPACITY", true},
+               {"SESSIONS", true},
+               {"REQUESTS", true},
+               {"ROWS", true},
+               {"ERRORS", true},
+               {"KERNEL"}});
+  for (const HolderStats& holder : holders) {
+    if (!holder.status.ok()) {
+      table.AddRow(
+          {holder.member.id.name, "-", "-", "-", "-", "-", "-", "-", "-", "does not answer"});
+      continue;
+    }
+    const v1::StatsReply& s = holder.stats;
+    table.AddRow({holder.member.id.name, std::to_string(s.chunk_count()),
+                  std::to_string(s.token_count()), FormatBytes(s.used_bytes()),
+                  FormatBytes(s.capacity_bytes()), std::to_string(s.session_count()),
+                  std::to_string(s.request_count()), std::to_string(s.query_row_count()),
+                  std::to_string(s.error_count()), s.kernel_target()});
+  }
+  return table.Render();
+}
+
+std::string RequesterText(const v1::DescribeReply& d) {
+  Table table({{"FROM REQUESTER"},
+               {"CONNECTED"},
+               {"FABRIC"},
+               {"PROBE", true},
+               {"BANDWIDTH", true},
+               {"IN FLIGHT", true}});
+  for (const v1::DescribeReply::Holder& h : d.holders()) {
+    table.AddRow({h.member().id(), h.connected() ? "yes" : "no", h.connected() ? h.fabric() : "-",
+                  h.t_probe_us() > 0 ? FormatMicroseconds(h.t_probe_us()) : "-",
+                  h.bandwidth_bytes_per_s() > 0 ? FormatRate(h.bandwidth_bytes_per_s()) : "-",
+                  std::to_string(h.in_flight())});
+  }
+  return table.Render();
+}
+
+Json HolderJson(const HolderStats& holder) {
+  Json json = {{"id", holder.member.id.name}, {"answers", holder.status.ok()}};
+  if (!holder.status.ok()) {
+    json["error"] = std::string(holder.status.message());
+    return json;
+  }
+  const v1::StatsReply& s = holder.stats;
+  json["kernel_target"] = s.kernel_target();
+  json["chunk_count"] = s.chunk_count();
+  json["token_count"] = s.token_count();
+  json["used_bytes"] = s.used_bytes();
+  json["capacity_bytes"] = s.capacity_bytes();
+  json["session_count"] = s.session_count();
+  json["lane_count"] = s.lane_count();
+  json["request_count"] = s.request_count();
+  json["query_row_count"] = s.query_row_count();
+  json["batch_count"] = s.batch_count();
+  json["error_count"] = s.error_count();
+  json["expired_count"] = s.expired_count();
+  json["bytes_in"] = s.bytes_in();
+  json["bytes_out"] = s.bytes_out();
+  json["compute_ns"] = s.compute_ns();
+  json["models"] = std::vector<std::string>(s.models().begin(), s.models().end());
+  return json;
+}
+
+Json RequesterJson(const v1::DescribeReply& d) {
+  Json json = {{"id", d.id()},
+               {"version", d.version()},
+               {"directory_connected", d.directory_connected()},
+               {"attend_count", d.attend_count()},
+               {"error_count", d.error_count()},
+               {"holders", Json::array()}};
+  for (const v1::DescribeReply::Holder& h : d.holders()) {
+    json["holders"].push_back({{"id", h.member().id()},
+                               {"connected", h.connected()},
+                               {"fabric", h.fabric()},
+                               {"t_probe_us", h.t_probe_us()},
+                               {"bandwidth_bytes_per_s", h.bandwidth_bytes_per_s()},
+                               {"in_flight", h.in_flight()}});
+  }
+  return json;
+}
+
+absl::Status RunStatus(const Ctl& ctl) {
+  Fleet fleet(ctl.fleet, ctl.clock);
+  CKV_ASSIGN_OR_RETURN(const std::vector<Member> members, fleet.Members());
+  const std::vector<HolderStats> holders = AskHolders(fleet, members);
+  const absl::StatusOr<v1::DescribeReply> described = fleet.Describe();
+
+  Json json = {{"directory", fleet.directory_address()}, {"members", Json::array()}};
+  for (const Member& m : members) {
+    json["members"].push_back({{"id", m.id.name},
+                               {"role", RoleName(m.role)},
+                               {"address", m.control_address},
+                               {"epoch", m.epoch.value}});
+  }
+  json["holders"] = Json::array();
+  for (const HolderStats& holder : holders) json["holders"].push_back(HolderJson(holder));
+  std::string text = RenderFields(
+      {{"directory", fleet.directory_address()},
+       {"requester", described.ok() ? fleet.requester_address() + " (" + described->id() + ")"
+                                    : fleet.requester_address() + " does not answer"}});
+  if (members.empty()) text += "no members\n";
+  for (const std::string& part : {MembersText(members), HoldersText(holders),
+                                  described.ok() ? RequesterText(*described) : std::string()}) {
+    if (!part.empty()) text += "\n" + part;
+  }
+  if (described.ok()) {
+    json["requester"] = RequesterJson(*described);
+  } else {
+    json["requester"] = {{"error", std::string(described.status().message())}};
+  }
+  ctl.Print(text, json);
+  // A fleet without a requester is one that a requester was not named for; a named one must answer.
+  return ctl.fleet.requester.empty() ? absl::OkStatus() : described.status();
+}
+
+}  // namespace
+
+void AddStatusCommand(CLI::App& app, Ctl& ctl) {
+  CLI::App* verb = AddVerb(app, "status", "Show the directory, the members and their counters",
+                           "  ckvctl status\n  ckvctl status -o json --directory 10.0.0.1:7311");
+  verb->callback([&ctl] { ctl.run = [&ctl] { return RunStatus(ctl); }; });
+}
+
+}  // namespace ckv::ctl

@@ -1,0 +1,48 @@
+// The safetensors files of `ckvctl attend`: queries and a selection in, a partial out.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace ckv::ctl {
+
+// bf16 [rows][d_qk].
+struct Queries {
+  uint32_t rows = 0;
+  std::vector<uint16_t> values;
+};
+// Tensor `q` [M, d_qk], BF16 or F32; F32 is rounded to nearest even, as the wire wants it.
+//   NotFound            no such file.
+//   InvalidArgument     names the file, the tensor and the shape it should have.
+absl::StatusOr<Queries> ReadQueries(const std::string& path, uint32_t d_qk);
+
+// i32 [rows][k], -1 is skipped.
+struct SelectedRows {
+  uint32_t k = 0;
+  std::vector<int32_t> indices;
+};
+// Tensor `indices` [rows, k] I32; each index is -1 or below `row_count`, the rows of the chosen
+// chunks.
+//   NotFound            no such file.
+//   InvalidArgument     names the file, the tensor, and the shape or the index.
+absl::StatusOr<SelectedRows> ReadSelection(const std::string& path, uint32_t rows,
+                                           uint64_t row_count);
+
+// f32: o [rows][d_v], m and l [rows].
+struct PartialArrays {
+  uint32_t rows = 0;
+  uint32_t d_v = 0;
+  std::vector<float> o, m, l;
+};
+// Tensors `o` [rows, d_v], `m` and `l` [rows], F32; the file is whole or absent.
+//   Errors of WriteSafetensors.
+absl::Status WritePartial(const std::string& path, const PartialArrays& partial,
+                          const std::map<std::string, std::string, std::less<>>& metadata);
+
+}  // namespace ckv::ctl

@@ -1,0 +1,320 @@
+// Goal: what ckvctl does before and after it talks to a fleet: reads ordinals, files and command
+// lines, draws progress, prints tables and JSON.
+// Method: each part on its own, and RunCtl in this process against an address where nobody listens.
+
+#include "client/ctl/ctl.h"
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <span>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "attention/bf16.h"
+#include "client/ctl/agents.h"
+#include "client/ctl/chunk_range.h"
+#include "client/ctl/load_source.h"
+#include "client/ctl/output.h"
+#include "client/ctl/progress.h"
+#include "client/ctl/tensor_files.h"
+#include "client/reference_engine.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/status.h"
+#include "store/safetensors.h"
+
+namespace ckv::ctl {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::string TempPath(const std::string& name) {
+  return (std::filesystem::path(testing::TempDir()) / ("ctl_test_" + name)).string();
+}
+
+void WriteText(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+TEST(ChunkRanges, ListsOrdinalsInTheOrderGiven) {
+  EXPECT_THAT(*ParseChunkRanges("", 3), ElementsAre(0, 1, 2));
+  EXPECT_THAT(*ParseChunkRanges("2", 3), ElementsAre(2));
+  EXPECT_THAT(*ParseChunkRanges("0-2", 3), ElementsAre(0, 1, 2));
+  EXPECT_THAT(*ParseChunkRanges("5,0-2", 6), ElementsAre(5, 0, 1, 2));
+  EXPECT_TRUE(ParseChunkRanges("", 0)->empty());
+}
+
+TEST(ChunkRanges, RefusesWhatIsNoRange) {
+  for (const char* text : {"a", "1-", "-1", "2-1", "1,,2", "1,", ",1", "1-2-3", "1 2", "3", "0-3",
+                           "1,0-2", "99999999999", "0x1"}) {
+    const auto ordinals = ParseChunkRanges(text, 3);
+    EXPECT_EQ(ordinals.status().code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(std::string(ordinals.status().message()), HasSubstr(text));
+  }
+}
+
+TEST(ChunkRanges, ARunHasNoGaps) {
+  EXPECT_EQ(AsRun({2, 3, 4})->begin, 2u);
+  EXPECT_EQ(AsRun({2, 3, 4})->end, 5u);
+  EXPECT_EQ(AsRun({})->end, 0u);
+  EXPECT_FALSE(AsRun({0, 2}).ok());
+  EXPECT_FALSE(AsRun({1, 0}).ok());
+}
+
+TEST(Output, TableAlignsAndHidesControlCharacters) {
+  Table table({{"NAME"}, {"COUNT", true}, {"LAST"}});
+  EXPECT_EQ(table.Render(), "");
+  table.AddRow({"a", "10", "x"});
+  table.AddRow({"long\x1b[2J", "2", "y"});
+  EXPECT_EQ(table.Render(),
+            "NAME      COUNT  LAST\n"
+            "a            10  x\n"
+            "long?[2J      2  y\n");
+  EXPECT_EQ(RenderFields({{"a", "1"}, {"long", "2\n"}}), "a:    1\nlong: 2?\n");
+}
+
+TEST(Output, NumbersHaveUnits) {
+  EXPECT_EQ(FormatBytes(0), "0 B");
+  EXPECT_EQ(FormatBytes(1023), "1023 B");
+  EXPECT_EQ(FormatBytes(1536), "1.5 KiB");
+  EXPECT_EQ(FormatBytes((1u << 20) - 1), "1.0 MiB");
+  EXPECT_EQ(FormatBytes(uint64_t{3} << 30), "3.0 GiB");
+  EXPECT_EQ(FormatRate(2048), "2.0 KiB/s");
+  EXPECT_EQ(FormatDuration(std::chrono::microseconds(850)), "850 us");
+  EXPECT_EQ(FormatDuration(std::chrono::milliseconds(12)), "12 ms");
+  EXPECT_EQ(FormatDuration(std::chrono::milliseconds(3400)), "3.4 s");
+  EXPECT_EQ(FormatDuration(std::chrono::seconds(125)), "2 min 05 s");
+  EXPECT_EQ(FormatMicroseconds(0.8), "0.8 us");
+  EXPECT_EQ(FormatMicroseconds(12345), "12.35 ms");
+}
+
+TEST(Output, JsonSurvivesBytesThatAreNotText) {
+  const std::string text = RenderJson({{"name", std::string("a\xff"
+                                                            "b")}});
+  EXPECT_THAT(text, HasSubstr("\"name\""));
+  EXPECT_TRUE(Json::accept(text));
+}
+
+TEST(ProgressBar, ShowsAmountRateAndRest) {
+  ProgressState state{"put", "tokens", 50, 200, std::chrono::seconds(5)};
+  EXPECT_EQ(RenderProgress(state, 0), "put  50/200 tokens  25 %  10 tokens/s  15.0 s left");
+  EXPECT_EQ(RenderProgress(state, 8).substr(0, 11), "[##......] ");
+  state.done = 200;
+  EXPECT_EQ(RenderProgress(state, 0), "put  200/200 tokens  100 %  40 tokens/s  in 5.0 s");
+  EXPECT_EQ(RenderProgress({"put", "B", 0, 0, Duration(0)}, 0), "put  0 B/0 B  100 %");
+}
+
+TEST(ProgressBar, DrawsPlainLinesEveryFewSecondsAndTheEnd) {
+  ManualClock clock;
+  std::ostringstream out;
+  {
+    Progress progress(&clock, &out, false, "prefill", "tokens", 100);
+    progress.Advance(10);
+    clock.Advance(Progress::kPlainPeriod);
+    progress.Advance(20);
+    progress.Advance(30);
+    clock.Advance(std::chrono::seconds(1));
+    progress.Advance(40);
+  }
+  EXPECT_EQ(out.str(),
+            "prefill  30/100 tokens  30 %  10 tokens/s  7.0 s left\n"
+            "prefill  100/100 tokens  100 %  25 tokens/s  in 4.0 s\n");
+}
+
+TEST(TensorFiles, QueriesAreRoundedToNearestEven) {
+  const std::string path = TempPath("q32.safetensors");
+  const std::vector<float> values = {1.0f, 1.00390625f, -1.01171875f, 3.14159f};
+  const TensorToWrite tensor = {"q", TensorDtype::kF32, {2, 2}, std::as_bytes(std::span(values))};
+  ASSERT_TRUE(WriteSafetensors(path, {}, {&tensor, 1}).ok());
+  const auto queries = ReadQueries(path, 2);
+  ASSERT_TRUE(queries.ok()) << queries.status();
+  EXPECT_EQ(queries->rows, 2u);
+  // 1 + 2^-8 lies between two bf16 values and goes to the even one, 1; -(1 + 3 x 2^-8) to 1 + 2^-6.
+  EXPECT_EQ(queries->values[1], Bf16FromFloat(1.0f));
+  EXPECT_EQ(queries->values[2], Bf16FromFloat(-1.015625f));
+}
+
+TEST(TensorFiles, RefusalsNameFileTensorAndShape) {
+  const std::string path = TempPath("bad_q.safetensors");
+  const std::vector<float> values(6, 1.0f);
+  const TensorToWrite tensor = {"q", TensorDtype::kF32, {2, 3}, std::as_bytes(std::span(values))};
+  ASSERT_TRUE(WriteSafetensors(path, {}, {&tensor, 1}).ok());
+  const absl::Status wrong = ReadQueries(path, 4).status();
+  EXPECT_EQ(wrong.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(
+      std::string(wrong.message()),
+      testing::AllOf(HasSubstr(path), HasSubstr("'q'"), HasSubstr("[2, 3]"), HasSubstr("[M, 4]")));
+  EXPECT_EQ(ReadSelection(path, 2, 5).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ReadQueries(TempPath("absent"), 4).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(TensorFiles, SelectionsStayInsideTheChosenRows) {
+  const std::string path = TempPath("idx.safetensors");
+  const std::vector<int32_t> indices = {0, -1, 4, 2};
+  const TensorToWrite tensor = {
+      "indices", TensorDtype::kI32, {2, 2}, std::as_bytes(std::span(indices))};
+  ASSERT_TRUE(WriteSafetensors(path, {}, {&tensor, 1}).ok());
+  const auto selection = ReadSelection(path, 2, 5);
+  ASSERT_TRUE(selection.ok()) << selection.status();
+  EXPECT_EQ(selection->k, 2u);
+  EXPECT_EQ(selection->indices, indices);
+  EXPECT_THAT(std::string(ReadSelection(path, 2, 4).status().message()), HasSubstr("[1, 0] is 4"));
+  EXPECT_EQ(ReadSelection(path, 3, 5).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(TensorFiles, APartialIsWrittenWhole) {
+  const std::string path = TempPath("partial.safetensors");
+  PartialArrays partial{2, 3, {1, 2, 3, 4, 5, 6}, {0.5f, -INFINITY}, {2, 0}};
+  ASSERT_TRUE(WritePartial(path, partial, {{"corpus", "c"}}).ok());
+  const auto file = SafetensorsFile::Open(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto o = file->Tensor("o");
+  ASSERT_TRUE(o.ok());
+  EXPECT_EQ(o->shape, (std::vector<uint64_t>{2, 3}));
+  EXPECT_EQ(std::memcmp(o->data.data(), partial.o.data(), 24), 0);
+  EXPECT_EQ(file->metadata().at("corpus"), "c");
+}
+
+TEST(LoadSource, ATextIsCutIntoAChainOfItsPrefill) {
+  ReferenceConfig config;
+  config.layers = 2;
+  config.heads = 2;
+  config.hidden = 32;
+  config.d_nope = 8;
+  config.d_rope = 8;
+  config.d_latent = 16;
+  config.d_value = 8;
+  config.mlp = 32;
+  const auto engine = ReferenceEngine::Create(config);
+  ASSERT_TRUE(engine.ok());
+  const std::string path = TempPath("text");
+  WriteText(path, "0123456789\xff");
+  EXPECT_EQ(ReadTextTokens(path, 0)->size(), 11u);
+  EXPECT_EQ(ReadTextTokens(path, 0)->back(), 255);
+  EXPECT_EQ(ReadTextTokens(TempPath("absent"), 0).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_FALSE(ReadTextTokens(testing::TempDir(), 0).ok());
+  WriteText(TempPath("empty"), "");
+  EXPECT_FALSE(ReadTextTokens(TempPath("empty"), 0).ok());
+
+  const auto tokens = ReadTextTokens(path, 10);
+  ASSERT_TRUE(tokens.ok());
+  WorkerPool pool(1);
+  const auto source =
+      PrefillText(**engine, *tokens, 4, pool, [](uint32_t) { return absl::OkStatus(); });
+  ASSERT_TRUE(source.ok()) << source.status();
+  ASSERT_EQ(source->chunks.size(), 3u);
+  EXPECT_EQ(source->token_count(), 10u);
+  EXPECT_EQ(source->row_bytes(), 10u * 2 * 24 * 2);
+  Corpus corpus;
+  corpus.name = "c";
+  corpus.geometry = source->geometry;
+  ChunkId parent;
+  for (const SourceChunk& chunk : source->chunks) {
+    EXPECT_EQ(chunk.info.parent, parent);
+    EXPECT_TRUE(ValidateChunkInfo(chunk.info, source->geometry).ok());
+    EXPECT_EQ(chunk.rows(1).size(), chunk.info.token_count() * size_t{48});
+    EXPECT_EQ(ChecksumOf(chunk.rows(1)), chunk.info.layer_checksums[1]);
+    parent = chunk.info.id;
+    corpus.chunks.push_back(
+        {chunk.info.id, chunk.info.parent, chunk.info.token_count(), chunk.info.position, {{"h"}}});
+  }
+  // What `agents run` compares its text with.
+  EXPECT_TRUE(CheckText(corpus, *tokens).ok());
+  std::vector<int32_t> other = *tokens;
+  other[9] ^= 1;
+  EXPECT_THAT(std::string(CheckText(corpus, other).message()), HasSubstr("chunk 2"));
+  other.pop_back();
+  EXPECT_FALSE(CheckText(corpus, other).ok());
+}
+
+TEST(Agents, PromptsDifferAndFollowAFile) {
+  const auto prompts = MakePrompts("", 20);
+  ASSERT_TRUE(prompts.ok());
+  EXPECT_EQ(std::set<Prompt>(prompts->begin(), prompts->end()).size(), 20u);
+  const std::string path = TempPath("prompts");
+  WriteText(path, "one\n\ntwo\n");
+  EXPECT_THAT(*MakePrompts(path, 3),
+              ElementsAre(Prompt{'o', 'n', 'e'}, Prompt{'t', 'w', 'o'}, Prompt{'o', 'n', 'e'}));
+  EXPECT_EQ(MakePrompts(TempPath("absent"), 1).status().code(), absl::StatusCode::kNotFound);
+  WriteText(path, "\n\n");
+  EXPECT_EQ(MakePrompts(path, 1).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Agents, TheFirstDifferenceCountsWithItsMargin) {
+  const std::vector<GreedyChoice> alone = {{1, 2.0f}, {2, 0.01f}, {3, 1.0f}};
+  std::vector<GreedyChoice> routed = alone;
+  EXPECT_FALSE(FirstDifference(routed, alone).has_value());
+  EXPECT_EQ(TokensHash(routed), TokensHash(alone));
+  routed[1].token = 9;
+  const auto difference = FirstDifference(routed, alone);
+  ASSERT_TRUE(difference.has_value());
+  EXPECT_EQ(difference->token, 1u);
+  EXPECT_EQ(difference->margin, 0.01f);
+  EXPECT_NE(TokensHash(routed), TokensHash(alone));
+
+  AgentRun run;
+  EXPECT_EQ(MarginMax(run), 0);
+  run.per_chunk = false;
+  EXPECT_GT(MarginMax(run), 0);
+  run.f32 = false;
+  EXPECT_GT(MarginMax(run), 0.05f);
+}
+
+struct Outcome {
+  int code;
+  std::string out, err;
+};
+
+Outcome RunWith(std::vector<std::string> arguments) {
+  std::ostringstream out, err;
+  Ctl ctl;
+  ctl.out = &out;
+  ctl.err = &err;
+  // Nobody listens on port 1, and the answer comes at once.
+  ctl.fleet.requester = "127.0.0.1:1";
+  ctl.fleet.directory = "127.0.0.1:1";
+  const int code = RunCtl(ctl, std::move(arguments));
+  return {code, out.str(), err.str()};
+}
+
+TEST(RunCtl, HelpAndVersionAreNoErrors) {
+  EXPECT_EQ(RunWith({"--help"}).code, 0);
+  EXPECT_THAT(RunWith({"--help"}).out, HasSubstr("Exit codes:"));
+  EXPECT_THAT(RunWith({"corpus", "load", "--help"}).out, HasSubstr("Examples:"));
+  EXPECT_EQ(RunWith({"--version"}).out, "ckvctl 0.1.0\n");
+}
+
+TEST(RunCtl, ACommandLineThatDoesNotParseIsCodeTwo) {
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{},
+                                             {"corpus"},
+                                             {"nonsense"},
+                                             {"status", "--nonsense"},
+                                             {"status", "-o", "xml"},
+                                             {"corpus", "load", "x"},
+                                             {"corpus", "load", "x", "f", "--replicas", "0"},
+                                             {"agents", "run", "--corpus", "c", "--count", "0"}}) {
+    const Outcome outcome = RunWith(arguments);
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_NE(outcome.err, "");
+  }
+}
+
+TEST(RunCtl, NobodyThereIsCodeFourAndSaysWhatToDo) {
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {"status"}, {"corpus", "list", "-o", "json"}, {"chunk", "locate", "abcdef"}}) {
+    const Outcome outcome = RunWith(arguments);
+    EXPECT_EQ(outcome.code, 4) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_THAT(outcome.err, HasSubstr("CKV_DIRECTORY"));
+  }
+}
+
+}  // namespace
+}  // namespace ckv::ctl

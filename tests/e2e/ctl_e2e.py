@@ -1,0 +1,417 @@
+#!/usr/bin/env python3
+"""Goal: every command of ckvctl against real ckvd processes: right answers, right exit codes.
+
+Method: a directory, two holders and a requester on loopback; a small safetensors corpus whose rows
+are known here; what `attend` writes is compared with attention in float64, what `fetch` writes with
+the bytes of the file. Nothing of ckv's code is used but the two programs.
+
+    python3 tests/e2e/ctl_e2e.py --ckvd build/dev/bin/ckvd --ckvctl build/dev/bin/ckvctl
+"""
+
+import argparse
+import json
+import math
+import os
+import pathlib
+import random
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+D_QK, D_V, D_ROPE, LAYERS, SCALE, THETA = 40, 32, 8, 2, 0.2, 10000.0
+READY_TIMEOUT_S = 60
+PROGRAMS = argparse.Namespace(ckvd=None, ckvctl=None)
+
+
+def bf16(value):
+    """The bits of the nearest bf16, ties to even."""
+    bits = struct.unpack("<I", struct.pack("<f", value))[0]
+    return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+
+
+def from_bf16(bits):
+    return struct.unpack("<f", struct.pack("<I", bits << 16))[0]
+
+
+def write_safetensors(path, tensors, metadata=None):
+    """tensors: name to (dtype, shape, bytes)."""
+    header, data = {}, b""
+    if metadata:
+        header["__metadata__"] = metadata
+    for name, (dtype, shape, raw) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def read_safetensors(path):
+    raw = path.read_bytes()
+    (size,) = struct.unpack("<Q", raw[:8])
+    header = json.loads(raw[8:8 + size])
+    tensors = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            begin, end = entry["data_offsets"]
+            tensors[name] = (entry["dtype"], entry["shape"], raw[8 + size + begin:8 + size + end])
+    return tensors, header.get("__metadata__", {})
+
+
+def floats(tensor):
+    return list(struct.unpack(f"<{len(tensor[2]) // 4}f", tensor[2]))
+
+
+class Rows:
+    """The rows of one file: [layer][token][D_QK] as bf16 bits."""
+
+    def __init__(self, seed, tokens, position):
+        rng = random.Random(seed)
+        self.position = position
+        self.token_ids = [rng.randrange(1000) for _ in range(tokens)]
+        self.layers = [[[bf16(rng.gauss(0, 1)) for _ in range(D_QK)] for _ in range(tokens)]
+                       for _ in range(LAYERS)]
+
+    def layer_bytes(self, layer):
+        return b"".join(struct.pack(f"<{D_QK}H", *row) for row in self.layers[layer])
+
+    def write(self, path, **override):
+        count = len(self.token_ids)
+        tensors = {"token_ids": ("I32", [count], struct.pack(f"<{count}i", *self.token_ids))}
+        for layer in range(LAYERS):
+            tensors[f"layers.{layer}.ckv"] = ("BF16", [count, D_QK], self.layer_bytes(layer))
+        metadata = {"model": "test/ctl", "revision": "1", "d_v": str(D_V), "d_rope": str(D_ROPE),
+                    "rope_style": "interleaved", "rope_theta": str(THETA),
+                    "softmax_scale": str(SCALE), "base_position": str(self.position)}
+        write_safetensors(path, tensors, {**metadata, **override})
+
+
+def rotate(row, delta):
+    """The RoPE band of a row turned by `delta` positions."""
+    out = list(row)
+    for i in range(D_ROPE // 2):
+        angle = delta * THETA ** (-2.0 * i / D_ROPE)
+        x, y = row[D_QK - D_ROPE + 2 * i], row[D_QK - D_ROPE + 2 * i + 1]
+        out[D_QK - D_ROPE + 2 * i] = x * math.cos(angle) - y * math.sin(angle)
+        out[D_QK - D_ROPE + 2 * i + 1] = x * math.sin(angle) + y * math.cos(angle)
+    return out
+
+
+def attend(queries, rows, chosen=None):
+    """(o, m, l) of each query in float64; `chosen` lists row indices a query, or None for all."""
+    out = []
+    for number, query in enumerate(queries):
+        seen = rows if chosen is None else [rows[i] for i in chosen[number] if i >= 0]
+        logits = [SCALE * sum(a * b for a, b in zip(query, row)) for row in seen]
+        if not logits:
+            out.append(([0.0] * D_V, -math.inf, 0.0))
+            continue
+        top = max(logits)
+        weights = [math.exp(logit - top) for logit in logits]
+        total = sum(weights)
+        o = [sum(w * row[c] for w, row in zip(weights, seen)) / total for c in range(D_V)]
+        out.append((o, top, total))
+    return out
+
+
+class Fleet:
+    """A directory, holders and a requester, each a ckvd of its own."""
+
+    def __init__(self, folder, holders):
+        self.folder, self.processes = folder, []
+        self.directory = self.start("directory", "--role=directory")
+        for i in range(holders):
+            self.start(f"h{i}", "--role=holder", f"--directory={self.directory}",
+                       "--store-capacity=64MiB")
+        self.requester = self.start("requester", "--role=requester",
+                                    f"--directory={self.directory}")
+
+    def start(self, name, *arguments):
+        ready, log = self.folder / f"{name}.ready", self.folder / f"{name}.log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                [PROGRAMS.ckvd, f"--name={name}", "--listen=127.0.0.1:0", f"--ready-file={ready}",
+                 *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        self.processes.append(process)
+        for _ in range(READY_TIMEOUT_S * 20):
+            if ready.exists() and ready.read_text().endswith("\n"):
+                return ready.read_text().split("\n")[0]
+            try:
+                process.wait(0.05)
+            except subprocess.TimeoutExpired:
+                continue
+            break
+        self.stop()
+        raise RuntimeError(f"{name} did not start:\n{log.read_text()}")
+
+    def stop(self):
+        for process in reversed(self.processes):
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self.processes = []
+
+
+class CtlTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory(prefix="ckv-ctl-")
+        cls.folder = pathlib.Path(cls.temporary.name)
+        cls.fleet = Fleet(cls.folder, holders=2)
+        # Two files that follow each other: 70 tokens in chunks of 32, 32 and 6, then 20 tokens.
+        cls.files = [Rows(1, 70, 0), Rows(2, 20, 70)]
+        cls.paths = [cls.folder / f"rows-{i}.safetensors" for i in range(2)]
+        for rows, path in zip(cls.files, cls.paths):
+            rows.write(path)
+        cls.all_rows = [[[from_bf16(v) for v in row]
+                         for f in cls.files for row in f.layers[layer]] for layer in range(LAYERS)]
+        rng = random.Random(3)
+        cls.queries = [[from_bf16(bf16(rng.gauss(0, 1))) for _ in range(D_QK)] for _ in range(11)]
+        cls.query_path = cls.folder / "q.safetensors"
+        write_safetensors(cls.query_path, {"q": ("F32", [11, D_QK], b"".join(
+            struct.pack(f"<{D_QK}f", *q) for q in cls.queries))})
+        cls.load("docs")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.fleet.stop()
+        cls.temporary.cleanup()
+
+    @classmethod
+    def run_ctl(cls, *arguments, **environment):
+        env = {k: v for k, v in os.environ.items() if not k.startswith("CKV_")}
+        env.update({"CKV_REQUESTER": cls.fleet.requester, **environment})
+        return subprocess.run([PROGRAMS.ckvctl, *map(str, arguments)], env=env, timeout=120,
+                              capture_output=True, text=True, check=False)
+
+    @classmethod
+    def ctl(cls, *arguments):
+        done = cls.run_ctl(*arguments, "-o", "json")
+        if done.returncode != 0:
+            raise AssertionError(f"{arguments}: exit {done.returncode}\n{done.stderr}")
+        return json.loads(done.stdout)
+
+    @classmethod
+    def load(cls, name, *arguments):
+        return cls.ctl("corpus", "load", name, *cls.paths, "--chunk-tokens", 32, *arguments)
+
+    def check_partial(self, path, expected, o_tolerance):
+        tensors, metadata = read_safetensors(path)
+        self.assertEqual(tensors["o"][1], [len(expected), D_V])
+        self.assertEqual(tensors["m"][1], [len(expected)])
+        self.assertEqual(metadata["model"], "test/ctl")
+        o, m, l = (floats(tensors[name]) for name in "oml")
+        for i, (o_row, m_row, l_row) in enumerate(expected):
+            if l_row == 0:
+                self.assertEqual((m[i], l[i]), (-math.inf, 0.0))
+            else:
+                lse = m[i] + math.log(l[i])
+                self.assertAlmostEqual(lse, m_row + math.log(l_row), delta=1e-5)
+            for c in range(D_V):
+                self.assertAlmostEqual(o[i * D_V + c], o_row[c], delta=o_tolerance)
+
+    def attend(self, layer, *arguments):
+        out = self.folder / "partial.safetensors"
+        report = self.ctl("attend", "--corpus", "docs", "--layer", layer, "--queries",
+                          self.query_path, "--out", out, *arguments)
+        return out, report
+
+    def o_max(self, expected):
+        return max(1.0, max(abs(v) for o, _, _ in expected for v in o))
+
+    def test_load_says_what_it_put_and_reuses_what_is_there(self):
+        report = self.load("docs2", "--replicas", 2)
+        self.assertEqual((report["chunk_count"], report["token_count"]), (4, 90))
+        self.assertEqual(report["chunks_new"] + report["chunks_reused"], 8)
+        self.assertGreaterEqual(report["chunks_reused"], 4)
+        again = self.load("docs2", "--replicas", 2, "--replace")
+        self.assertEqual((again["chunks_new"], again["chunks_reused"]), (0, 8))
+        self.assertGreater(again["version"], report["version"])
+        # The chunks of docs are docs2's too: only the second copies go.
+        dropped = self.ctl("corpus", "drop", "docs2")
+        self.assertEqual((dropped["warnings"], dropped["chunks_dropped"]), ([], 4))
+        self.attend(0)
+
+    def test_dry_run_puts_nothing(self):
+        report = self.load("dry", "--dry-run")
+        self.assertEqual(report["chunks_new"], 4)
+        self.assertEqual(self.run_ctl("corpus", "show", "dry").returncode, 3)
+
+    def test_list_show_and_locate(self):
+        listed = {c["name"]: c for c in self.ctl("corpus", "list")["corpora"]}
+        self.assertEqual(listed["docs"]["token_count"], 90)
+        shown = self.ctl("corpus", "show", "docs")
+        chunks = shown["chunks"]
+        self.assertEqual([c["token_count"] for c in chunks], [32, 32, 6, 20])
+        self.assertEqual([c["position"] for c in chunks], [0, 32, 64, 70])
+        self.assertEqual(chunks[0]["parent"], "")
+        for child, parent in zip(chunks[1:], chunks):
+            self.assertEqual(child["parent"], parent["id"])
+        self.assertEqual({h for c in chunks for h in c["holders"]}, {"h0", "h1"})
+        located = self.ctl("chunk", "locate", "--corpus", "docs", "--ordinal", 2)
+        self.assertEqual(located["id"], chunks[2]["id"])
+        self.assertEqual(self.ctl("chunk", "locate", chunks[2]["id"][:10])["id"], chunks[2]["id"])
+        place = self.ctl("chunk", "locate", chunks[3]["id"])["places"][0]
+        self.assertEqual((place["corpus"], place["ordinal"]), ("docs", 3))
+        self.assertEqual(self.run_ctl("chunk", "locate", "ffff0000").returncode, 3)
+        self.assertEqual(self.run_ctl("chunk", "locate", "xyz1").returncode, 2)
+
+    def test_status_shows_every_member(self):
+        status = self.ctl("status")
+        self.assertEqual({m["id"] for m in status["members"]} & {"h0", "h1"}, {"h0", "h1"})
+        self.assertTrue(all(h["answers"] for h in status["holders"]))
+        self.assertEqual(status["directory"], self.fleet.directory)
+        table = self.run_ctl("status")
+        self.assertEqual(table.returncode, 0, table.stderr)
+        self.assertIn("HOLDER", table.stdout)
+
+    def test_attend_dense_equals_float64(self):
+        for layer in range(LAYERS):
+            expected = attend(self.queries, self.all_rows[layer])
+            for arguments in (["--per-chunk"], []):
+                out, report = self.attend(layer, "--wire", "f32", *arguments)
+                self.check_partial(out, expected, 5e-7 * self.o_max(expected))
+                self.assertEqual(report["holder_count"], 2)
+            out, _ = self.attend(layer)
+            self.check_partial(out, expected, 2.0 ** -8 * self.o_max(expected))
+
+    def test_attend_some_chunks(self):
+        rows = self.all_rows[1][0:64] + self.all_rows[1][70:90]
+        out, report = self.attend(1, "--chunks", "0-1,3", "--wire", "f32")
+        expected = attend(self.queries, rows)
+        self.check_partial(out, expected, 5e-7 * self.o_max(expected))
+        self.assertEqual(report["token_count"], 84)
+
+    def test_attend_selected_rows(self):
+        rng = random.Random(4)
+        rows = self.all_rows[0][32:90]
+        chosen = [[rng.randrange(-1, len(rows)) for _ in range(9)] for _ in self.queries]
+        chosen[3] = [-1] * 9
+        path = self.folder / "idx.safetensors"
+        write_safetensors(path, {"indices": ("I32", [11, 9], b"".join(
+            struct.pack("<9i", *c) for c in chosen))})
+        out, _ = self.attend(0, "--chunks", "1-3", "--select", path, "--wire", "f32")
+        expected = attend(self.queries, rows, chosen)
+        self.check_partial(out, expected, 5e-7 * self.o_max(expected))
+        bad = self.run_ctl("attend", "--corpus", "docs", "--layer", 0, "--chunks", "3", "--queries",
+                           self.query_path, "--select", path, "--out", self.folder / "x")
+        self.assertEqual(bad.returncode, 2, bad.stderr)
+        self.assertIn("indices", bad.stderr)
+
+    def test_attend_at_an_offset_turns_the_queries_back(self):
+        turned = [rotate(q, -1000) for q in self.queries]
+        out, _ = self.attend(0, "--offset", 1000, "--wire", "f32")
+        # The turned queries are rounded to bf16 again: 2^-9 of each of 8 products, and |o| is 1.
+        self.check_partial_loosely(out, attend(turned, self.all_rows[0]), 0.02)
+        with self.assertRaises(AssertionError):
+            self.check_partial_loosely(out, attend(self.queries, self.all_rows[0]), 0.02)
+
+    def check_partial_loosely(self, path, expected, tolerance):
+        o = floats(read_safetensors(path)[0]["o"])
+        for i, (o_row, _, _) in enumerate(expected):
+            for c in range(D_V):
+                self.assertAlmostEqual(o[i * D_V + c], o_row[c], delta=tolerance)
+
+    def test_fetch_gives_the_rows_of_the_files(self):
+        out = self.folder / "fetched.safetensors"
+        report = self.ctl("fetch", "--corpus", "docs", "--chunks", "1-3", "--out", out)
+        self.assertEqual(report["token_count"], 58)
+        tensors, metadata = read_safetensors(out)
+        self.assertEqual(metadata["base_position"], "32")
+        for layer in range(LAYERS):
+            whole = b"".join(f.layer_bytes(layer) for f in self.files)
+            self.assertEqual(tensors[f"layers.{layer}.ckv"],
+                             ("BF16", [58, D_QK], whole[32 * D_QK * 2:]))
+
+    def test_explain_compares_three_costs(self):
+        report = self.ctl("explain", "--corpus", "docs", "--mq", 16, "--steps", 10)
+        self.assertEqual({c["primitive"] for c in report["costs"]}, {"route", "fetch", "local"})
+        # The constants are this machine's, so which one wins is not ours to say; that it is the
+        # cheapest of those offered is.
+        offered = {c["primitive"]: c["total_us"] for c in report["costs"] if c["offered"]}
+        self.assertEqual(report["choice"], min(offered, key=offered.get))
+        self.assertIn("route", offered)
+        self.assertGreater(offered["route"], 0)
+
+    def test_exit_codes(self):
+        missing, text = self.folder / "absent.safetensors", self.folder / "text.txt"
+        text.write_text("not a safetensors file, only a text of some length")
+        other = self.folder / "other.safetensors"
+        Rows(5, 4, 90).write(other, softmax_scale="0.3")
+        out = self.folder / "never.safetensors"
+        query = ["--layer", "0", "--queries", self.query_path, "--out", out]
+        cases = [
+            (3, ["corpus", "show", "nosuch"]),
+            (3, ["corpus", "drop", "nosuch"]),
+            (3, ["attend", "--corpus", "nosuch", *query]),
+            (3, ["corpus", "load", "x", missing]),
+            (2, ["corpus", "load", "x", text]),
+            (2, ["corpus", "load", "x", self.paths[0], other]),
+            (2, ["corpus", "load", "bad name!", self.paths[0]]),
+            (2, ["corpus", "load", "x", self.paths[0], "--replicas", "3"]),
+            (8, ["corpus", "load", "docs", self.paths[0]]),
+            (2, ["attend", "--corpus", "docs", "--chunks", "9", *query]),
+            (2, ["attend", "--corpus", "docs", "--layer", "7", *query[2:]]),
+            (2, ["attend", "--corpus", "docs", "--layer", "0", "--queries", self.paths[0], "--out",
+                 out]),
+            (7, ["agents", "run", "--corpus", "docs", "--no-check"]),
+            (2, ["corpus"]),
+            (2, ["nonsense"]),
+            (2, ["status", "-o", "xml"]),
+        ]
+        for code, arguments in cases:
+            with self.subTest(arguments=arguments):
+                done = self.run_ctl(*arguments)
+                self.assertEqual(done.returncode, code, done.stderr)
+                self.assertEqual(done.stdout, "")
+                self.assertNotEqual(done.stderr, "")
+        self.assertFalse(out.exists())
+        nobody = self.run_ctl("status", CKV_REQUESTER="127.0.0.1:1")
+        self.assertEqual(nobody.returncode, 4, nobody.stderr)
+        self.assertIn("CKV_REQUESTER", nobody.stderr)
+
+    def test_help_has_examples_and_exit_codes(self):
+        self.assertIn("Exit codes:", self.run_ctl("--help").stdout)
+        for verb in (["status"], ["corpus"], ["corpus", "load"], ["corpus", "list"],
+                     ["corpus", "show"], ["corpus", "drop"], ["chunk", "locate"], ["attend"],
+                     ["explain"], ["fetch"], ["agents", "run"]):
+            done = self.run_ctl(*verb, "--help")
+            self.assertEqual(done.returncode, 0)
+            self.assertIn("Examples:", done.stdout, verb)
+
+    def test_agents_say_what_one_instance_says(self):
+        text = self.folder / "text.md"
+        text.write_text("The licence says what may be copied, by whom, and on what terms. " * 6)
+        self.ctl("corpus", "load", "words", text, "--text", "--max-tokens", 300,
+                 "--chunk-tokens", 100)
+        arguments = ["agents", "run", "--corpus", "words", "--text", text, "--count", 3,
+                     "--tokens", 5]
+        for wire in ([], ["--merge-at-holder"], ["--wire", "bf16"]):
+            report = self.ctl(*arguments, *wire)
+            self.assertEqual(len(report["agents"]), 3)
+            self.assertEqual(report["agents"][0]["holder_count"], 2)
+            if not wire:
+                self.assertTrue(report["equal"], report["check"])
+                self.assertEqual([len(a["tokens"]) for a in report["agents"]], [5, 5, 5])
+                self.assertEqual(len({a["tokens_hash"] for a in report["agents"]}), 3)
+        other = self.folder / "other.md"
+        other.write_text("Another text, not the one that the corpus was loaded from. " * 6)
+        refused = self.run_ctl(*arguments[:5], other, *arguments[6:])
+        self.assertEqual(refused.returncode, 2, refused.stderr)
+        self.ctl("corpus", "drop", "words")
+        holders = self.ctl("status")["holders"]
+        self.assertEqual(sum("ckv/reference" in " ".join(h["models"]) for h in holders), 0)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--ckvd", required=True)
+    parser.add_argument("--ckvctl", required=True)
+    PROGRAMS, rest = parser.parse_known_args()
+    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)

@@ -1,0 +1,8 @@
+# ckvctl against a real fleet; included by CMakeLists.txt.
+if(CKV_GRPC)
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
+  add_test(NAME ctl_e2e
+           COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/ctl_e2e.py
+                   --ckvd $<TARGET_FILE:ckvd> --ckvctl $<TARGET_FILE:ckvctl>)
+  set_tests_properties(ctl_e2e PROPERTIES TIMEOUT 300 LABELS e2e)
+endif()
