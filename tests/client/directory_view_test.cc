@@ -2,6 +2,7 @@
 
 #include "client/directory_view.h"
 
+#include "client/holder_peer.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_fleet.h"
 
@@ -129,6 +130,35 @@ TEST_F(View, AnAnswerThatAForgetOvertookIsNotKept) {
   const int calls = fleet.directory_calls();
   ASSERT_TRUE(raced.Resolve("c", "", kInstantMax).ok());
   EXPECT_EQ(fleet.directory_calls(), calls + 1);
+}
+
+// One connection a holder, until it is suspected and the directory knows better.
+TEST_F(View, ConnectionsAreKeptUntilTheHolderMoves) {
+  PeerTable peers(&view, &fleet);
+  HolderPeer& peer = **peers.Find(TestFleet::Name(0));
+  EXPECT_EQ(*peers.Find(TestFleet::Name(0)), &peer);
+  EXPECT_EQ(peer.Describe(), "holder h0 (address not known)");
+  const auto first = *peers.Connect(peer, kInstantMax);
+  EXPECT_EQ(peer.Describe(), "holder h0 (inproc:0)");
+  const int calls = fleet.directory_calls();
+  EXPECT_EQ(*peers.Connect(peer, kInstantMax), first);
+  EXPECT_EQ(fleet.directory_calls(), calls);
+  // Suspected, but where it was: the same connection. With the directory away: the same, too.
+  peers.Suspect(peer);
+  EXPECT_EQ(*peers.Connect(peer, kInstantMax), first);
+  EXPECT_EQ(fleet.directory_calls(), calls + 1);
+  peers.Suspect(peer);
+  fleet.set_directory_down(true);
+  EXPECT_EQ(*peers.Connect(peer, kInstantMax), first);
+  fleet.set_directory_down(false);
+  // Another life of it.
+  fleet.StopHolder(0);
+  fleet.StartHolder(0);
+  EXPECT_NE(*peers.Connect(peer, kInstantMax), first);
+  HolderPeer& stranger = **peers.Find({"stranger"});
+  EXPECT_EQ(peers.Connect(stranger, kInstantMax).status().code(), absl::StatusCode::kUnavailable);
+  ASSERT_EQ(peers.Views().size(), 2u);
+  EXPECT_EQ(peers.Views()[1].member.id.name, "stranger");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "client/route.h"
 #include "gtest/gtest.h"
 
 namespace ckv {
