@@ -31,14 +31,15 @@ std::string RenderProgress(const ProgressState& state, uint32_t bar_width) {
   std::string text;
   if (bar_width > 0) {
     const auto filled = static_cast<uint32_t>(fraction * bar_width);
-    text = "[" + std::string(filled, '#') + std::string(bar_width - filled, '.') + "] ";
+    text.push_back('[');
+    text.append(filled, '#').append(bar_width - filled, '.').append("] ");
   }
   text += absl::StrFormat("%s  %s  %d %%", state.label, Amount(state.done, state.total, state.unit),
                           static_cast<int>(fraction * 100));
   const double seconds = static_cast<double>(state.elapsed.count()) / 1e9;
   if (state.done == 0 || seconds <= 0) return text;
   const double rate = static_cast<double>(state.done) / seconds;
-  text += "  " + Rate(rate, state.unit);
+  text.append("  ").append(Rate(rate, state.unit));
   if (state.done >= state.total) return text + "  in " + FormatDuration(state.elapsed);
   const double left = static_cast<double>(state.total - state.done) / rate;
   return text + "  " + FormatDuration(Duration(static_cast<int64_t>(left * 1e9))) + " left";
