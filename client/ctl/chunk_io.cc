@@ -150,7 +150,8 @@ absl::StatusOr<std::map<std::string, HolderTally>> DropUnreferenced(
       if (!wanted.contains(holder.name)) drops[holder.name].push_back(chunk.id);
     }
   }
-  for (const auto& [name, ids] : drops) {
+  for (const auto& [holder, ids] : drops) {
+    const std::string& name = holder;  // clang 14 captures no structured binding
     const auto member = std::find_if(members.begin(), members.end(), [&](const Member& m) {
       return m.id.name == name && m.role == MemberRole::kHolder;
     });
