@@ -28,12 +28,20 @@ absl::StatusOr<EnginePool::Lease> EnginePool::Take(Instant deadline) {
         absl::StrFormat("%d calls in progress and %d waiting: the limit of this requester",
                         engine_count_max_, kWaiterCountMax));
   }
-  Waiter waiter;
-  const auto place = waiters_.insert(waiters_.end(), &waiter);
-  const auto served = [](Waiter* w) { return w->engine != nullptr; };
-  if (clock_->Await(mu_, absl::Condition(+served, &waiter), deadline))
-    return Lease(this, std::move(waiter.engine));
-  waiters_.erase(place);
+  std::unique_ptr<Waiter> waiter;
+  if (idle_waiters_.empty()) {
+    waiter = std::make_unique<Waiter>();
+  } else {
+    waiter = std::move(idle_waiters_.back());
+    idle_waiters_.pop_back();
+  }
+  waiter->served.store(false, std::memory_order_relaxed);
+  const auto place = waiters_.insert(waiters_.end(), waiter.get());
+  const bool served = clock_->Await(mu_, waiter->condition, deadline);
+  if (!served) waiters_.erase(place);
+  std::unique_ptr<CallEngine> engine = std::move(waiter->engine);
+  idle_waiters_.push_back(std::move(waiter));
+  if (served) return Lease(this, std::move(engine));
   return absl::DeadlineExceededError(
       absl::StrFormat("all %d engines of this requester were in use", engine_count_max_));
 }
@@ -44,8 +52,10 @@ void EnginePool::GiveBack(std::unique_ptr<CallEngine> engine) {
     free_.push_back(std::move(engine));
     return;
   }
-  waiters_.front()->engine = std::move(engine);
+  Waiter* const next = waiters_.front();
   waiters_.pop_front();
+  next->engine = std::move(engine);
+  next->served.store(true, std::memory_order_relaxed);
 }
 
 }  // namespace ckv

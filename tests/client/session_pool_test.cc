@@ -83,7 +83,7 @@ TEST_F(Pool, NeverMoreThanThereAre) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(turns, 800);
   EXPECT_LE(most, 2);
-  EXPECT_EQ(made, 2);
+  EXPECT_LE(made, 2);
 }
 
 }  // namespace
