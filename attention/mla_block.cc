@@ -29,7 +29,7 @@ void CountVisible(const RowBlock& block, uint32_t begin, uint32_t count, uint32_
   }
 }
 
-void AttendSpanImpl(const AttentionShape& shape, const RowBlock& block, uint32_t span,
+void AttendSpanImpl(const AttentionShape& shape, const RowBlock& block, uint32_t begin,
                     const BlockScratch& scratch, const BlockState& result) {
   const uint32_t packed_rows = block.packed_rows();
   const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(DF()));
@@ -40,9 +40,8 @@ void AttendSpanImpl(const AttentionShape& shape, const RowBlock& block, uint32_t
   alignas(64) uint32_t visible[kBlockRows];
   alignas(64) float alpha[kBlockRows];
   const std::byte* rows[2][kTileRows];
-  TileSource source(block, span);
+  TileSource source(block, begin);
   uint32_t current = 0;
-  uint32_t begin = span * kSpanRows;
   uint32_t count = source.Next(rows[current]);
   for (bool first = true; count > 0; first = false) {
     const uint32_t next_count = source.Next(rows[1 - current]);
@@ -155,28 +154,25 @@ HWY_EXPORT(AttendSpanImpl);
 HWY_EXPORT(FoldSpanImpl);
 HWY_EXPORT(WriteBlockImpl);
 
-TileSource::TileSource(const RowBlock& block, uint32_t span)
-    : block_(block), position_(0), remaining_(kSpanRows) {
-  if (block.indices == nullptr) {
-    const uint32_t end = block.key_count();
-    position_ = std::min(span * kSpanRows, end);
-    remaining_ = std::min(kSpanRows, end - position_);
-    return;
-  }
-  // Spans are counted in attended rows, so that a skipped index moves nothing. Reading the list
-  // from its start costs a nanosecond per index, a hundredth of gathering its row.
-  uint32_t index;
-  for (uint32_t skip = span * kSpanRows; skip > 0 && NextIndex(&index); --skip) {
-  }
+uint32_t SpanEnd(const RowBlock& block, uint32_t begin) {
+  const uint32_t end = block.key_count();
+  if (block.indices == nullptr) return begin + std::min(kSpanRows, end - begin);
+  uint32_t attended = 0;
+  while (begin < end && attended < kSpanRows) attended += block.Selects(begin++) ? 1 : 0;
+  return begin;
+}
+
+TileSource::TileSource(const RowBlock& block, uint32_t begin)
+    : block_(block), position_(begin), remaining_(kSpanRows) {
+  if (block.indices == nullptr) remaining_ = std::min(kSpanRows, block.key_count() - begin);
 }
 
 bool TileSource::NextIndex(uint32_t* index) {
   while (position_ < block_.index_count) {
-    const int32_t candidate = block_.indices[position_++];
-    if (candidate >= 0 && static_cast<uint32_t>(candidate) < block_.index_limit) {
-      *index = static_cast<uint32_t>(candidate);
-      return true;
-    }
+    const uint32_t place = position_++;
+    if (!block_.Selects(place)) continue;
+    *index = static_cast<uint32_t>(block_.indices[place]);
+    return true;
   }
   return false;
 }
@@ -220,9 +216,9 @@ void PackQueries(const AttentionShape& shape, const RowBlock& block, float* q) n
   }
 }
 
-void AttendSpan(const AttentionShape& shape, const RowBlock& block, uint32_t span,
+void AttendSpan(const AttentionShape& shape, const RowBlock& block, uint32_t begin,
                 const BlockScratch& scratch, const BlockState& result) noexcept {
-  HWY_DYNAMIC_DISPATCH(AttendSpanImpl)(shape, block, span, scratch, result);
+  HWY_DYNAMIC_DISPATCH(AttendSpanImpl)(shape, block, begin, scratch, result);
 }
 
 void FoldSpan(const AttentionShape& shape, uint32_t count, const BlockState& span,

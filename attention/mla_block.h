@@ -67,7 +67,11 @@ struct RowBlock {
 
   // Query rows as they are packed: whole vectors of the widest target.
   uint32_t packed_rows() const { return RoundUp(count, 16); }
-  // Upper bound of the attended rows.
+  // Whether the entry at `place` of the index list names a row that the block attends.
+  bool Selects(uint32_t place) const {
+    return indices[place] >= 0 && static_cast<uint32_t>(indices[place]) < index_limit;
+  }
+  // Where the block's spans end: rows or, of a selected block, places in the index list.
   uint32_t key_count() const {
     if (indices != nullptr) return index_count;
     uint32_t limit = 0;
@@ -76,10 +80,15 @@ struct RowBlock {
   }
 };
 
-// The attended rows of one span of a block, a tile at a time.
+// Where the span that begins at `begin` ends and the next one begins; key_count() after the last.
+// Walking a block's spans this way reads its index list once, whatever is in it: a list is a peer's
+// and may be 4 M entries that all are skipped. AttendSpan reads it once more.
+uint32_t SpanEnd(const RowBlock& block, uint32_t begin);
+
+// The attended rows of the span of a block that begins at `begin`, a tile at a time.
 class TileSource {
  public:
-  TileSource(const RowBlock& block, uint32_t span);
+  TileSource(const RowBlock& block, uint32_t begin);
 
   // Writes the addresses of the next kTileRows or fewer rows; 0 at the end of the span.
   uint32_t Next(const std::byte** rows);
@@ -121,8 +130,8 @@ struct BlockScratch {
 
 // Packs the block's query rows: q[d * packed_rows + row], f32, zero beyond `count`.
 void PackQueries(const AttentionShape& shape, const RowBlock& block, float* q) noexcept;
-// Computes one span from the packed queries into `result`.
-void AttendSpan(const AttentionShape& shape, const RowBlock& block, uint32_t span,
+// Computes the span that begins at `begin` (0, or a SpanEnd) from the packed queries into `result`.
+void AttendSpan(const AttentionShape& shape, const RowBlock& block, uint32_t begin,
                 const BlockScratch& scratch, const BlockState& result) noexcept;
 // total = total + span, row by row: an empty side leaves the other's bits as they are.
 void FoldSpan(const AttentionShape& shape, uint32_t count, const BlockState& span,

@@ -130,22 +130,22 @@ BlockScratch ScratchOf(const AttentionShape& shape, WorkerPool& pool, uint32_t w
   return BlockScratch::Cut(shape, memory.data(), memory.size());
 }
 
-uint32_t SpanCount(const RowBlock& block) {
-  return (block.key_count() + kSpanRows - 1) / kSpanRows;
-}
-
 // One thread computes the block's spans one after the other.
 void ComputeBlock(const AttentionShape& shape, const RowBlock& block, const BlockScratch& scratch) {
   const uint32_t packed_rows = block.packed_rows();
   const BlockState total = EmptyState(scratch.total, packed_rows);
   const BlockState result = BlockState::At(scratch.results, packed_rows);
   PackQueries(shape, block, scratch.q);
-  for (uint32_t span = 0; span < SpanCount(block); ++span) {
-    AttendSpan(shape, block, span, scratch, result);
+  const uint32_t end = block.key_count();
+  for (uint32_t begin = 0; begin < end; begin = SpanEnd(block, begin)) {
+    AttendSpan(shape, block, begin, scratch, result);
     FoldSpan(shape, block.count, result, total);
   }
   WriteBlock(shape, block, total);
 }
+
+// A block of up to 16 rows leaves room for the results of four spans in each worker's scratch.
+constexpr uint32_t kWaveSpanCountMax = WorkerPool::kThreadCountMax * (kBlockRows / 16);
 
 // All threads compute spans of one block, in waves of as many spans as there is room for results;
 // this thread folds each wave in ascending order. The same sums as ComputeBlock, so the same bits.
@@ -161,14 +161,16 @@ void ComputeBlockInWaves(const AttentionShape& shape, const RowBlock& block, Wor
   };
   const BlockState total = EmptyState(ScratchOf(shape, pool, 0).total, packed_rows);
   std::array<bool, WorkerPool::kThreadCountMax> packed = {};
-  const uint32_t spans = SpanCount(block);
-  for (uint32_t begin = 0; begin < spans; begin += slots) {
-    const uint32_t wave = std::min(slots, spans - begin);
+  std::array<uint32_t, kWaveSpanCountMax> begins;
+  const uint32_t end = block.key_count();
+  for (uint32_t next = 0; next < end;) {
+    uint32_t wave = 0;
+    for (; wave < slots && next < end; next = SpanEnd(block, next)) begins[wave++] = next;
     pool.Run(wave, [&](uint32_t i, uint32_t worker) {
       const BlockScratch scratch = ScratchOf(shape, pool, worker);
       if (!packed[worker]) PackQueries(shape, block, scratch.q);
       packed[worker] = true;
-      AttendSpan(shape, block, begin + i, scratch, slot(i));
+      AttendSpan(shape, block, begins[i], scratch, slot(i));
     });
     for (uint32_t i = 0; i < wave; ++i) FoldSpan(shape, block.count, slot(i), total);
   }

@@ -52,15 +52,16 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryView::Resolve(std::string
                                                                      std::string_view tenant,
                                                                      Instant deadline) {
   const std::string key = CorpusKey(name, tenant);
-  if (auto kept = Find(key)) return kept;
+  const Snapshot kept = Find(key);
+  if (kept.corpus != nullptr && !kept.doubtful) return kept.corpus;
   const uint64_t before = generation();
-  auto corpus = directory_->GetCorpus(name, tenant, deadline);
-  if (!corpus.ok()) return Annotate(corpus.status(), absl::StrFormat("corpus '%s'", name));
-  if (absl::Status status = ValidateCorpus(*corpus); !status.ok())
+  auto answer = directory_->GetCorpus(name, tenant, deadline);
+  if (!answer.ok()) {
+    answer = Annotate(answer.status(), absl::StrFormat("corpus '%s'", name));
+  } else if (absl::Status status = ValidateCorpus(*answer); !status.ok()) {
     return Annotate(status, "the directory's answer");
-  auto snapshot = std::make_shared<const Corpus>(*std::move(corpus));
-  Keep(key, snapshot, before);
-  return snapshot;
+  }
+  return Take(key, kept, std::move(answer), before);
 }
 
 absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryView::ResolveChunks(
@@ -72,8 +73,15 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryView::ResolveChunks(
   }
   CKV_RETURN_IF_ERROR(ValidateGeometry(geometry));
   const std::string key = ChunksKey(ids, geometry, tenant);
-  if (auto kept = Find(key)) return kept;
+  const Snapshot kept = Find(key);
+  if (kept.corpus != nullptr && !kept.doubtful) return kept.corpus;
   const uint64_t before = generation();
+  return Take(key, kept, AskForChunks(ids, geometry, tenant, deadline), before);
+}
+
+absl::StatusOr<Corpus> DirectoryView::AskForChunks(std::span<const ChunkId> ids,
+                                                   const Geometry& geometry,
+                                                   std::string_view tenant, Instant deadline) {
   Corpus corpus;
   corpus.tenant = std::string(tenant);
   corpus.geometry = geometry;
@@ -84,8 +92,24 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryView::ResolveChunks(
     CKV_ASSIGN_OR_RETURN(ChunkPlacement placement, PlacementOf(id, geometry, *located));
     corpus.chunks.push_back(std::move(placement));
   }
-  auto snapshot = std::make_shared<const Corpus>(std::move(corpus));
-  Keep(key, snapshot, before);
+  return corpus;
+}
+
+absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryView::Take(const std::string& key,
+                                                                  const Snapshot& kept,
+                                                                  absl::StatusOr<Corpus> answer,
+                                                                  uint64_t generation) {
+  if (!answer.ok()) {
+    const bool away =
+        absl::IsUnavailable(answer.status()) || absl::IsDeadlineExceeded(answer.status());
+    if (away && kept.corpus != nullptr) return kept.corpus;
+    return answer.status();
+  }
+  // The same as before is the same snapshot: links and handles are kept by it.
+  auto snapshot = kept.corpus != nullptr && *kept.corpus == *answer
+                      ? kept.corpus
+                      : std::make_shared<const Corpus>(*std::move(answer));
+  Keep(key, snapshot, generation);
   return snapshot;
 }
 
@@ -100,8 +124,9 @@ void DirectoryView::Forget(std::string_view name) {
   }
   for (auto it = kept_.begin(); it != kept_.end();) {
     const auto here = it++;
-    if (here->second->name != name) continue;
-    kept_chunk_count_ -= here->second->chunks.size();
+    const Corpus& corpus = *here->second.corpus;
+    if (corpus.name != name && !corpus.name.empty()) continue;
+    kept_chunk_count_ -= corpus.chunks.size();
     kept_.erase(here);
   }
 }
@@ -111,9 +136,16 @@ void DirectoryView::Forget(const Corpus& corpus) {
   ++generation_;
   for (auto it = kept_.begin(); it != kept_.end();) {
     const auto here = it++;
-    if (here->second.get() != &corpus) continue;
+    if (here->second.corpus.get() != &corpus) continue;
     kept_chunk_count_ -= corpus.chunks.size();
     kept_.erase(here);
+  }
+}
+
+void DirectoryView::Doubt(const Corpus& corpus) {
+  absl::MutexLock lock(&mu_);
+  for (auto& [key, kept] : kept_) {
+    if (kept.corpus.get() == &corpus) kept.doubtful = true;
   }
 }
 
@@ -139,10 +171,10 @@ absl::StatusOr<Member> DirectoryView::FindMember(const HolderId& id, bool refres
   return it->second;
 }
 
-std::shared_ptr<const Corpus> DirectoryView::Find(const std::string& key) {
+DirectoryView::Snapshot DirectoryView::Find(const std::string& key) {
   absl::MutexLock lock(&mu_);
   const auto it = kept_.find(key);
-  return it == kept_.end() ? nullptr : it->second;
+  return it == kept_.end() ? Snapshot() : it->second;
 }
 
 void DirectoryView::Keep(const std::string& key, std::shared_ptr<const Corpus> corpus,
@@ -155,9 +187,9 @@ void DirectoryView::Keep(const std::string& key, std::shared_ptr<const Corpus> c
     kept_chunk_count_ = 0;
   }
   const size_t chunk_count = corpus->chunks.size();
-  std::shared_ptr<const Corpus>& place = kept_[key];
-  if (place != nullptr) kept_chunk_count_ -= place->chunks.size();
-  place = std::move(corpus);
+  Snapshot& place = kept_[key];
+  if (place.corpus != nullptr) kept_chunk_count_ -= place.corpus->chunks.size();
+  place = {std::move(corpus), false};
   kept_chunk_count_ += chunk_count;
 }
 

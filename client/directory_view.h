@@ -52,10 +52,14 @@ class DirectoryView {
                                                               Instant deadline)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Every tenant's corpus of this name; an empty name: everything, members too.
+  // Every tenant's corpus of this name, and all nameless ones, which may have chunks of it; an
+  // empty name: everything, members too.
   void Forget(std::string_view name) ABSL_LOCKS_EXCLUDED(mu_);
   // This snapshot, under whatever name it is kept.
   void Forget(const Corpus& corpus) ABSL_LOCKS_EXCLUDED(mu_);
+  // A holder of this snapshot does not answer: the directory is asked before it is used again, and
+  // only while the directory is away, too, is it used as it is.
+  void Doubt(const Corpus& corpus) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Where a holder is. With `refresh` the directory is asked whatever is kept.
   //   Unavailable         not registered now, or the directory does not answer.
@@ -63,9 +67,19 @@ class DirectoryView {
       ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  using Kept = absl::flat_hash_map<std::string, std::shared_ptr<const Corpus>>;
+  struct Snapshot {
+    std::shared_ptr<const Corpus> corpus;  // null: nothing is kept
+    bool doubtful = false;
+  };
+  using Kept = absl::flat_hash_map<std::string, Snapshot>;
 
-  std::shared_ptr<const Corpus> Find(const std::string& key) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<Corpus> AskForChunks(std::span<const ChunkId> ids, const Geometry& geometry,
+                                      std::string_view tenant, Instant deadline);
+  Snapshot Find(const std::string& key) ABSL_LOCKS_EXCLUDED(mu_);
+  // What to use of what is kept and the directory's answer, which is kept from now on.
+  absl::StatusOr<std::shared_ptr<const Corpus>> Take(const std::string& key, const Snapshot& kept,
+                                                     absl::StatusOr<Corpus> answer,
+                                                     uint64_t generation) ABSL_LOCKS_EXCLUDED(mu_);
   void Keep(const std::string& key, std::shared_ptr<const Corpus> corpus, uint64_t generation)
       ABSL_LOCKS_EXCLUDED(mu_);
   uint64_t generation() ABSL_LOCKS_EXCLUDED(mu_);

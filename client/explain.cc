@@ -15,11 +15,11 @@ constexpr int kProbeCountMax = 3;    // a disturbed one may see no bandwidth
 constexpr int kComputeRunCount = 3;  // the fastest counts
 constexpr uint32_t kFewRows = 1, kManyRows = 16;
 
-absl::Status ProbeFabric(HolderLink& link, Clock& clock, Instant deadline) {
+absl::Status ProbeFabric(LinkTable& links, HolderLink& link, Clock& clock, Instant deadline) {
   // A probe wants the lane for itself: what was given up on and not answered must not disturb it.
   if (link.lane().in_flight() > 0) {
     link.Close();
-    CKV_RETURN_IF_ERROR(link.EnsureUp(deadline));
+    CKV_RETURN_IF_ERROR(links.EnsureUp(link, deadline));
   }
   ProbeOptions options;
   options.deadline = deadline;
@@ -77,9 +77,9 @@ absl::Status MeasureHolder(const ExplainCall& call, HolderLink& link, uint32_t c
                            Router& router, Clock& clock) {
   HolderPeer& peer = link.peer();
   if (!peer.fabric.Get()) {
-    if (absl::Status status = link.EnsureUp(call.deadline); !status.ok())
+    if (absl::Status status = router.links().EnsureUp(link, call.deadline); !status.ok())
       return Annotate(status, peer.Describe());
-    CKV_RETURN_IF_ERROR(ProbeFabric(link, clock, call.deadline));
+    CKV_RETURN_IF_ERROR(ProbeFabric(router.links(), link, clock, call.deadline));
   }
   if (!peer.compute()) {
     CKV_ASSIGN_OR_RETURN(const ComputeConstants compute, MeasureCompute(call, chunk, router));

@@ -82,7 +82,7 @@ absl::Status Fetcher::Prepare(const FetchCall& call, bool* stale) {
     if (route->link_of_chunk[chunk] == LinkTable::kNoLink) continue;
     HolderLink* link = route->links[route->link_of_chunk[chunk]];
     if (std::find(links_.begin(), links_.end(), link) == links_.end()) {
-      if (absl::Status status = link->EnsureUp(call.deadline); !status.ok())
+      if (absl::Status status = router_->links().EnsureUp(*link, call.deadline); !status.ok())
         return Annotate(status, link->peer().Describe());
       links_.push_back(link);
     }

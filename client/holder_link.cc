@@ -129,9 +129,13 @@ absl::Status HolderLink::Resolve(std::span<const ChunkId> ids, Instant deadline)
     if (!handles_.contains(id)) missing.push_back(id);
   }
   if (missing.empty()) return absl::OkStatus();
-  if (handles_.size() + missing.size() > kHandleCountMax) {
-    handles_.clear();
-    missing.assign(ids.begin(), ids.end());
+  // Forgotten here only, they would stay in the holder's table, which has the same limit.
+  if (!handles_.empty() && handles_.size() + missing.size() > options_->handle_count_max) {
+    const size_t known = handles_.size();
+    Close();
+    return absl::AbortedError(
+        absl::StrFormat("resolving chunks: %d handles are known and %d more do not fit the session",
+                        known, missing.size()));
   }
   std::optional<ChunkId> absent;
   for (size_t begin = 0; begin < missing.size(); begin += kResolveCountMax) {

@@ -13,11 +13,15 @@
 #include "client/control.h"
 #include "client/holder_peer.h"
 #include "proto/clock.h"
+#include "proto/corpus.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
 #include "transport/fabric.h"
 
 namespace ckv {
+
+// Handles of one session: as many as a holder gives out in one.
+inline constexpr size_t kLinkHandleCountMax = kCorpusChunkCountMax;
 
 // The same for all links of a requester.
 struct LinkOptions {
@@ -27,13 +31,12 @@ struct LinkOptions {
   std::vector<Fabric*> fabrics;  // in order of preference
   LaneShape shape;
   Duration connect_timeout{0};
+  size_t handle_count_max = kLinkHandleCountMax;
 };
 
 // Belongs to one engine, so to one thread at a time. The options, table and peer must outlive it.
 class HolderLink {
  public:
-  // Handles kept of one session; beyond it they are forgotten and resolved anew.
-  static constexpr size_t kHandleCountMax = size_t{1} << 20;
   // Ids of one ResolveChunks: 4,096 x 34 bytes stay far below gRPC's 4 MiB a message.
   static constexpr size_t kResolveCountMax = 4096;
 
@@ -62,6 +65,8 @@ class HolderLink {
 
   // Resolves the ids whose handles are not known. Between EnsureUp and Close.
   //   NotFound            the holder has not got one of them; says which, and the rest is kept.
+  //   Aborted             handle_count_max are known: the session was closed, so that the holder
+  //                       forgets its handles as well; EnsureUp makes a new one.
   absl::Status Resolve(std::span<const ChunkId> ids, Instant deadline);
   // Null if Resolve was not asked for it since the session was made.
   const ResolvedHandle* Find(const ChunkId& id) const;
@@ -74,6 +79,10 @@ class HolderLink {
   // Rises with every session; handles of another generation mean nothing.
   uint64_t generation() const { return generation_; }
   uint64_t NextRequestId() { return ++last_request_id_; }
+
+  // When it was last asked to be up; kept by the link's table.
+  Instant last_use() const { return last_use_; }
+  void set_last_use(Instant now) { last_use_ = now; }
 
  private:
   absl::Status Open(Instant deadline);
@@ -91,6 +100,7 @@ class HolderLink {
   SessionId session_;
   Epoch epoch_;
   std::unique_ptr<RequestLane> lane_;  // null: down
+  Instant last_use_;
   uint64_t generation_ = 0;
   // Never starts over: a reply that a former lane left behind matches nothing.
   uint64_t last_request_id_ = 0;

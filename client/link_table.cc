@@ -4,14 +4,24 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
 #include "proto/status.h"
 
 namespace ckv {
+namespace {
+
+// Between two tries at a holder that is about to have a session again; doubles. 9 tries at most.
+constexpr Duration kSessionReturnPauseMin = std::chrono::milliseconds(1);
+constexpr Duration kSessionReturnMax = std::chrono::milliseconds(500);
+
+}  // namespace
 
 absl::StatusOr<LinkTable::Route*> LinkTable::RouteOf(const std::shared_ptr<const Corpus>& corpus) {
+  now_ = options_->clock->Now();
   for (const auto& route : routes_) {
     if (route->corpus == corpus) {
       route->last_use = ++use_count_;
+      CloseIdle(*route);
       return route.get();
     }
   }
@@ -23,6 +33,7 @@ absl::StatusOr<LinkTable::Route*> LinkTable::RouteOf(const std::shared_ptr<const
   route->corpus = corpus;
   route->last_use = ++use_count_;
   CKV_RETURN_IF_ERROR(Fill(*route));
+  CloseIdle(*route);
   if (routes_.size() < kRouteCountMax) {
     routes_.push_back(std::move(route));
     return routes_.back().get();
@@ -61,6 +72,49 @@ absl::Status LinkTable::Fill(Route& route) {
   return absl::OkStatus();
 }
 
+void LinkTable::CloseIdle(const Route& route) {
+  if (now_ < next_idle_look_) return;
+  next_idle_look_ = now_ + kLinkIdleMax;
+  HolderLink* idle = nullptr;
+  for (const auto& link : links_) {
+    if (!link->is_up()) continue;
+    if (std::find(route.links.begin(), route.links.end(), link.get()) != route.links.end())
+      continue;
+    if (idle == nullptr && now_ - link->last_use() >= kLinkIdleMax) {
+      idle = link.get();
+    } else {
+      next_idle_look_ = std::min(next_idle_look_, link->last_use() + kLinkIdleMax);
+    }
+  }
+  if (idle != nullptr) idle->Close();
+}
+
+absl::Status LinkTable::EnsureUp(HolderLink& link, Instant deadline) {
+  link.set_last_use(now_);
+  const absl::Status status = link.EnsureUp(deadline);
+  if (!absl::IsResourceExhausted(status)) return status;
+  // A call has one link to a holder, so none of the others is in use.
+  HolderLink* oldest = nullptr;
+  for (const auto& other : links_) {
+    if (other.get() == &link || &other->peer() != &link.peer() || !other->is_up()) continue;
+    if (oldest == nullptr || other->last_use() < oldest->last_use()) oldest = other.get();
+  }
+  if (oldest == nullptr) return status;
+  oldest->Close();
+  // The holder lets go of a session once its dispatcher has dropped the lane, a moment after.
+  Clock& clock = *options_->clock;
+  const Instant give_up = std::min(deadline, clock.Now() + kSessionReturnMax);
+  for (Duration pause = kSessionReturnPauseMin;; pause *= 2) {
+    absl::Status again = link.EnsureUp(deadline);
+    const Instant now = clock.Now();
+    if (!absl::IsResourceExhausted(again) || now >= give_up) return again;
+    absl::Mutex mu;
+    absl::MutexLock lock(&mu);
+    const bool never = false;
+    clock.Await(mu, absl::Condition(&never), std::min(give_up, now + pause));
+  }
+}
+
 absl::StatusOr<HolderLink*> LinkTable::LinkTo(const HolderId& holder, const Corpus& corpus) {
   CKV_ASSIGN_OR_RETURN(HolderPeer * peer, peers_->Find(holder));
   for (const auto& link : links_) {
@@ -81,12 +135,14 @@ absl::StatusOr<uint32_t> LinkTable::HandleOf(Route& route, uint32_t chunk, Insta
   const std::vector<ChunkPlacement>& chunks = route.corpus->chunks;
   const ChunkPlacement& wanted = chunks[chunk];
   if (link.Find(wanted.id) == nullptr) {
-    // One round trip for all that this holder has of the corpus: the next call would need them.
-    std::vector<ChunkId> ids = {wanted.id};
-    for (size_t i = 0; i < chunks.size(); ++i) {
+    // One round trip for what this holder has of the corpus, from here on and round: the next call
+    // would need them.
+    std::vector<ChunkId> ids;
+    for (size_t step = 0; step < chunks.size(); ++step) {
       if (ids.size() >= HolderLink::kResolveCountMax) break;
-      if (i != chunk && route.link_of_chunk[i] == route.link_of_chunk[chunk])
-        ids.push_back(chunks[i].id);
+      const size_t i = (chunk + step) % chunks.size();
+      if (route.link_of_chunk[i] != route.link_of_chunk[chunk]) continue;
+      if (link.Find(chunks[i].id) == nullptr) ids.push_back(chunks[i].id);
     }
     const absl::Status status = link.Resolve(ids, deadline);
     // NotFound may be another chunk's, which this call does not ask for.

@@ -19,6 +19,8 @@ class LinkTable {
  public:
   static constexpr size_t kLinkCountMax = 1024;
   static constexpr size_t kRouteCountMax = 64;  // corpora
+  // A link that nobody used for so long is closed: its lane's memory is the holder's, too.
+  static constexpr Duration kLinkIdleMax = std::chrono::seconds(60);
 
   LinkTable(const LinkOptions* options, PeerTable* peers) : options_(options), peers_(peers) {}
 
@@ -33,26 +35,35 @@ class LinkTable {
   };
   static constexpr uint32_t kNoLink = 0xffffffff;
 
-  // Valid until the next call.
+  // Valid until the next call. Closes a link that has been idle for kLinkIdleMax and is not of this
+  // corpus: one a call, since each costs a round trip.
   //   ResourceExhausted   too many holders.
   //   NotFound            a chunk that nobody holds.
   absl::StatusOr<Route*> RouteOf(const std::shared_ptr<const Corpus>& corpus);
+
+  // HolderLink::EnsureUp of a link of the last RouteOf. A holder that has no session left gets back
+  // the least recently used one that this engine has there, and is asked again for half a second.
+  absl::Status EnsureUp(HolderLink& link, Instant deadline);
 
   // The handle of `chunk`, resolved now if it is not known; its link must be up. Resolves the rest
   // of the corpus on that holder along with it.
   //   NotFound            the holder does not have it.
   //   FailedPrecondition  what it has is not what the directory says.
+  //   Aborted             as HolderLink::Resolve.
   absl::StatusOr<uint32_t> HandleOf(Route& route, uint32_t chunk, Instant deadline);
 
  private:
   absl::StatusOr<HolderLink*> LinkTo(const HolderId& holder, const Corpus& corpus);
   absl::Status Fill(Route& route);
+  void CloseIdle(const Route& route);
 
   const LinkOptions* const options_;
   PeerTable* const peers_;
   std::vector<std::unique_ptr<HolderLink>> links_;
   std::vector<std::unique_ptr<Route>> routes_;
   uint64_t use_count_ = 0;
+  Instant now_;             // of the last RouteOf: one look at the clock a call
+  Instant next_idle_look_;  // no link has been idle for kLinkIdleMax before
 };
 
 // "holder h0 (127.0.0.1:7401): " before the message, and what follows from the code: a holder that

@@ -77,6 +77,8 @@ struct Requester::State {
       if (status.ok()) return status;
       if (!stale || retry == kResolveRetryMax || clock->Now() >= deadline) {
         if (absl::IsNotFound(status)) view.Forget(*corpus);
+        // Its chunks may have been placed elsewhere meanwhile.
+        if (absl::IsUnavailable(status)) view.Doubt(*corpus);
         return status;
       }
       spdlog::debug("{}; resolving anew", status.ToString());
@@ -137,10 +139,9 @@ absl::Status Requester::Fetch(const FetchCall& call,
   });
 }
 
-absl::StatusOr<Requester::Explanation> Requester::Explain(std::shared_ptr<const Corpus> corpus,
-                                                          uint32_t chunk_begin, uint32_t chunk_end,
-                                                          uint32_t query_rows, uint32_t steps,
-                                                          uint32_t select, Instant deadline) {
+absl::StatusOr<Requester::Explanation> Requester::Explain(
+    const std::shared_ptr<const Corpus>& corpus, uint32_t chunk_begin, uint32_t chunk_end,
+    uint32_t query_rows, uint32_t steps, uint32_t select, Instant deadline) {
   if (corpus == nullptr) return absl::InvalidArgumentError("explain: no corpus");
   const ExplainCall call = {corpus, chunk_begin, chunk_end, query_rows, steps, select, deadline};
   const RequesterConstants here = state_->Here(corpus->geometry);

@@ -139,7 +139,8 @@ class Requester {
   // Writes `out` (f32 o [q.count, d_v], m, l) only when every chunk has answered exactly once (I1).
   //   InvalidArgument     widths, counts, layer, a chunk twice; nothing was sent.
   //   NotFound            a holder no longer has a chunk; the corpus was forgotten: Resolve again.
-  //   Unavailable         a holder is gone; its lanes are reopened by the next call.
+  //   Unavailable         a holder is gone; its lanes are reopened by the next call, and the next
+  //                       Resolve asks the directory whether the corpus is elsewhere now.
   //   ResourceExhausted   a holder or this requester is overloaded; the message has a hint.
   //   DeadlineExceeded
   //   FailedPrecondition  geometry or wire version differ; retrying cannot help.
@@ -158,9 +159,9 @@ class Requester {
     Decision decision;
     std::string summary;
   };
-  absl::StatusOr<Explanation> Explain(std::shared_ptr<const Corpus> corpus, uint32_t chunk_begin,
-                                      uint32_t chunk_end, uint32_t query_rows, uint32_t steps,
-                                      uint32_t select, Instant deadline);
+  absl::StatusOr<Explanation> Explain(const std::shared_ptr<const Corpus>& corpus,
+                                      uint32_t chunk_begin, uint32_t chunk_end, uint32_t query_rows,
+                                      uint32_t steps, uint32_t select, Instant deadline);
 
   std::vector<HolderView> Holders() const;
 

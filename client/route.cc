@@ -70,7 +70,7 @@ absl::Status Router::Prepare(const AttendCall& call, bool* stale) {
     uint32_t rank = 0;
     while (rank < flow_count_ && flows_[rank].link != link) ++rank;
     if (rank == flow_count_) {
-      if (absl::Status status = link->EnsureUp(call.deadline); !status.ok())
+      if (absl::Status status = links_.EnsureUp(*link, call.deadline); !status.ok())
         return Annotate(status, link->peer().Describe());
       if (flows_.size() == flow_count_) flows_.emplace_back();
       flows_[flow_count_++].link = link;

@@ -59,6 +59,7 @@ absl::Status WatchStub::WatchOnce() {
   }
   v1::WatchRequest request;
   request.set_tenant(options_.tenant);
+  request.set_all_tenants(options_.all_tenants);
   const auto reader = stub_->Watch(&context, request);
   v1::WatchEvent event;
   while (reader->Read(&event)) Take(event);

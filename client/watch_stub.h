@@ -20,6 +20,7 @@ namespace ckv {
 struct WatchOptions {
   std::string address;  // of the directory
   std::string tenant;
+  bool all_tenants = false;  // corpora of every tenant: for whoever keeps them for all
   Clock* clock = Clock::Real();
   Duration pause_min = std::chrono::milliseconds(100);  // between two tries; doubles
   Duration pause_max = std::chrono::seconds(2);

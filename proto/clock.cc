@@ -37,6 +37,12 @@ Clock* Clock::Real() {
   return &clock;
 }
 
+uint64_t WallClockMilliseconds() {
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000 + static_cast<uint64_t>(now.tv_nsec) / 1'000'000;
+}
+
 Instant ManualClock::Now() const noexcept { return {now_ns_.load(std::memory_order_acquire)}; }
 
 bool ManualClock::Await(absl::Mutex& mu, const absl::Condition& condition, Instant deadline) {

@@ -44,6 +44,10 @@ class Clock {
   static Clock* Real();
 };
 
+// Milliseconds since 1970 by the wall clock: where a directory's epochs begin, so that those of a
+// later life are above all earlier ones without anything on disk. Orders nothing else: it may jump.
+uint64_t WallClockMilliseconds();
+
 // A clock that stands still until told. Await returns when the condition holds or the time has been
 // advanced past the deadline.
 class ManualClock final : public Clock {

@@ -42,6 +42,15 @@ bool Alike(const AttentionShape& a, const AttentionShape& b) {
          a.softmax_scale == b.softmax_scale;
 }
 
+Instant DeadlineOf(const ReadyRequest& ready, const RequestHeader& header) {
+  return ready.arrived + std::chrono::microseconds(header.deadline_us);
+}
+
+absl::Status ExpiredError(const RequestHeader& header) {
+  return absl::DeadlineExceededError(
+      absl::StrFormat("%d us were left on arrival and have passed", header.deadline_us));
+}
+
 uint32_t Saturate(int64_t value) {
   return static_cast<uint32_t>(std::clamp<int64_t>(value, 0, std::numeric_limits<uint32_t>::max()));
 }
@@ -101,6 +110,7 @@ Batch::Verdict Batch::Add(const ReadyRequest& ready) {
                 .request_id = header->request_id,
                 .epoch = lease_->epoch().value};
   item.reply_bytes = 0;
+  item.group = 0;
   item.error = Admit(item, clock_->Now());
   if (item.error.ok() && header->kind == WireKind::kProbe) item.error = AddProbe(item);
   if (item.error.ok() && header->kind == WireKind::kFetch) {
@@ -144,11 +154,9 @@ absl::Status Batch::Admit(const Item& item, Instant now) {
     return absl::AbortedError(absl::StrFormat("epoch %d, this holder is in %d: open a new session",
                                               header.epoch, epoch.value));
   }
-  const Duration allowed = std::chrono::microseconds(header.deadline_us);
-  if (now - item.ready.arrived >= allowed) {
+  if (now >= DeadlineOf(item.ready, header)) {
     Bump(counters_->expired_count);
-    return absl::DeadlineExceededError(
-        absl::StrFormat("%d us were left on arrival and have passed", header.deadline_us));
+    return ExpiredError(header);
   }
   return absl::OkStatus();
 }
@@ -232,6 +240,21 @@ absl::Status Batch::CheckNoHandleTwice() {
       absl::StrFormat("handle %d twice: its rows would count twice", *twice));
 }
 
+absl::Status Batch::CheckWork(const Item& item, std::span<const ChunkPin> pins) const {
+  const Geometry& geometry = item.ready.session->geometry;
+  const uint64_t row_work = uint64_t{item.header.row_count} * (geometry.d_qk + geometry.d_v);
+  uint64_t work = 0;  // at most 1024 x 2^12 x 2^11 x 2^22: cannot wrap
+  for (size_t i = 0; i < pins.size(); ++i) {
+    const PieceEntry& piece = attend_.pieces[i];
+    work +=
+        row_work * (piece.index_begin == kDense ? pins[i].chunk().info().token_count() : piece.k);
+  }
+  if (work <= kRequestWorkMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%d rows over %d pieces are %d multiply-adds, limit %d: split the request by its rows",
+      item.header.row_count, pins.size(), work, kRequestWorkMax));
+}
+
 absl::Status Batch::AddAttend(Item& item) {
   const RequestHeader& header = item.header;
   if (!PerPiece(header)) CKV_RETURN_IF_ERROR(CheckNoHandleTwice());
@@ -244,11 +267,16 @@ absl::Status Batch::AddAttend(Item& item) {
     }
     pins_.push_back(*std::move(pin));
   }
+  const auto pins = std::span<const ChunkPin>(pins_).subspan(pin_begin);
+  if (absl::Status status = CheckWork(item, pins); !status.ok()) {
+    pins_.resize(pin_begin);
+    return status;
+  }
   item.reply.row_count = header.row_count;
   item.reply.partial_count = PartialCount(header);
   item.reply.body_bytes =
       static_cast<uint32_t>(AttendBodyBytes(header, item.ready.session->geometry));
-  PlacePieces(item, std::span<const ChunkPin>(pins_).subspan(pin_begin));
+  PlacePieces(item, pins);
   Bump(counters_->query_row_count, header.row_count);
   return absl::OkStatus();
 }
@@ -283,9 +311,12 @@ void Batch::PlacePieces(Item& item, std::span<const ChunkPin> pins) {
   const bool merged = MergedHere(header);
   const AttentionShape shape = AttentionShape::Of(geometry);
   Group& group = GroupFor(shape);
+  group.deadline = std::max(group.deadline, DeadlineOf(item.ready, header));
+  item.group = static_cast<size_t>(&group - groups_.data());
   if (merged && PartialFloats(header.row_count, geometry.d_v) > kScratchFloats / pins.size()) {
     in_rounds_ = true;
     rounds_shape_ = shape;
+    rounds_group_ = item.group;
     rounds_out_ = PartialInReply(reply, header, geometry.d_v, 0);
     for (size_t i = 0; i < pins.size(); ++i) {
       rounds_pieces_.push_back(MakePiece(item, attend_.pieces[i], pins[i].chunk()));
@@ -301,7 +332,8 @@ void Batch::PlacePieces(Item& item, std::span<const ChunkPin> pins) {
     group.pieces.push_back(piece);
   }
   if (!merged) return;
-  merges_.push_back({.part_begin = part_begin,
+  merges_.push_back({.group = item.group,
+                     .part_begin = part_begin,
                      .part_count = pins.size(),
                      .row_count = header.row_count,
                      .d_v = geometry.d_v,
@@ -315,6 +347,7 @@ Batch::Group& Batch::GroupFor(const AttentionShape& shape) {
   if (group_count_ == groups_.size()) groups_.emplace_back().pieces.reserve(kBatchPieceCountMax);
   Group& group = groups_[group_count_++];
   group.shape = shape;
+  group.deadline = Instant{};
   return group;
 }
 
@@ -331,6 +364,10 @@ void Batch::Compute() {
   for (size_t i = 0; i < group_count_; ++i) {
     std::vector<AttentionPiece>& pieces = groups_[i].pieces;
     if (pieces.empty()) continue;
+    if (Expired(i)) {
+      std::erase_if(merges_, [i](const MergeTask& merge) { return merge.group == i; });
+      continue;
+    }
     // Requests for the same (chunk, layer) one after another: its rows are read from memory once
     // and from the cache by the rest.
     std::sort(pieces.begin(), pieces.end(), [](const AttentionPiece& a, const AttentionPiece& b) {
@@ -349,6 +386,17 @@ void Batch::Compute() {
   });
 }
 
+bool Batch::Expired(size_t group) {
+  if (clock_->Now() < groups_[group].deadline) return false;
+  for (uint32_t i = 0; i < item_count_; ++i) {
+    Item& item = items_[i];
+    if (item.header.kind != WireKind::kAttend || item.group != group || !item.error.ok()) continue;
+    Bump(counters_->expired_count);
+    item.error = ExpiredError(item.header);
+  }
+  return true;
+}
+
 // As many partials at a time as the scratch holds beside the merged one and its successor.
 void Batch::MergeInRounds() {
   const uint32_t rows = rounds_pieces_.front().q.count;
@@ -358,6 +406,7 @@ void Batch::MergeInRounds() {
   const size_t kept = scratch_used_;
   const size_t round_size = (kScratchFloats - kept) / PartialFloats(rows, d_v);
   for (size_t begin = 0; begin < rounds_pieces_.size(); begin += round_size) {
+    if (Expired(rounds_group_)) break;
     const size_t count = std::min(round_size, rounds_pieces_.size() - begin);
     const std::span<AttentionPiece> pieces = std::span(rounds_pieces_).subspan(begin, count);
     scratch_used_ = kept;

@@ -54,6 +54,13 @@ inline constexpr uint32_t kBatchPieceCountMax = 4 * kPieceCountMax;
 // pages are touched as requests need them.
 inline constexpr size_t kMergeScratchBytes = size_t{128} << 20;
 
+// Multiply-adds of one request: its rows x (d_qk + d_v) x the tokens of its chunks, or the indices
+// of a selection, skipped ones included. A row of 2 x d_qk bytes costs at most 2 x d_qk of them a
+// token, so a frame of the default lane costs at most one a byte and token: 320 KiB (284 rows of
+// 576) over 1 M tokens pass, 3.4e11, which take seconds. A wider lane must ask in parts: one peer's
+// request keeps every other's waiting.
+inline constexpr uint64_t kRequestWorkMax = uint64_t{LaneShape{}.request_bytes_max} << 20;
+
 // Belongs to one thread. Nothing is allocated after construction but the text of errors, and the
 // piece list up to its limit.
 class Batch {
@@ -86,14 +93,17 @@ class Batch {
     RequestHeader header;
     ReplyHeader reply;
     uint32_t reply_bytes = 0;
+    size_t group = 0;    // of an attend request: in groups_
     absl::Status error;  // not OK: the reply is this
   };
   // Pieces whose geometries attend alike.
   struct Group {
     AttentionShape shape;
+    Instant deadline;  // the latest of its requests
     std::vector<AttentionPiece> pieces;
   };
   struct MergeTask {
+    size_t group = 0;
     size_t part_begin = 0;  // in parts_
     size_t part_count = 0;
     uint32_t row_count = 0;
@@ -108,12 +118,16 @@ class Batch {
   absl::Status AddAttend(Item& item);
   absl::Status CheckLimits(const Item& item) const;
   absl::Status CheckNoHandleTwice();
+  absl::Status CheckWork(const Item& item, std::span<const ChunkPin> pins) const;
   absl::StatusOr<ChunkPin> Pin(const Session& session, uint32_t handle);
   AttentionPiece MakePiece(const Item& item, const PieceEntry& entry, const Chunk& chunk) const;
   void PlacePieces(Item& item, std::span<const ChunkPin> pins);
   Group& GroupFor(const AttentionShape& shape);
   PartialView TakeScratch(uint32_t row_count, uint32_t d_v);
   void Compute();
+  // Every request of the group has run out of time, while others were computed: they are answered
+  // so, and the group is not (or no further) computed.
+  bool Expired(size_t group);
   void MergeInRounds();
   void Post(Item& item, uint32_t behind_count, uint64_t compute_ns, Instant started);
   void Clear();
@@ -141,6 +155,7 @@ class Batch {
   // A request whose partials do not fit the scratch at once: the only attend request of its batch.
   bool in_rounds_ = false;
   AttentionShape rounds_shape_;
+  size_t rounds_group_ = 0;
   std::vector<AttentionPiece> rounds_pieces_;
   PartialView rounds_out_;
 };

@@ -159,7 +159,8 @@ absl::Status AssignList(const OptionSpec& option, std::string_view text, Config&
   std::vector<std::string> parts = SplitList(text);
   for (size_t i = 0; i < parts.size(); ++i) {
     CKV_RETURN_IF_ERROR(CheckChoice(option, parts[i]));
-    if (std::find(parts.begin(), parts.begin() + i, parts[i]) != parts.begin() + i) {
+    const auto here = parts.begin() + static_cast<std::ptrdiff_t>(i);
+    if (std::find(parts.begin(), here, parts[i]) != here) {
       return absl::InvalidArgumentError(absl::StrFormat("'%s' is there twice", parts[i]));
     }
   }

@@ -11,14 +11,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
 #include "attention/mla_partial.h"
 #include "client/channel_stub.h"
 #include "client/directory_stub.h"
@@ -105,9 +108,11 @@ struct Daemon::State {
   absl::Status StartRequester();
   absl::Status StartServer();
   void StartRegistrations();
-  // As peers reach it.
-  std::string DirectoryAddress() const {
-    return config.directory.empty() ? address : config.directory;
+  // As peers reach it; of this process once it listens. From any thread.
+  std::string DirectoryAddress() {
+    if (!config.directory.empty()) return config.directory;
+    absl::MutexLock lock(&published_mu);
+    return published_address;
   }
   void AddRegistration(MemberRole role, LeaseGate* lease);
   void SetHealth(const char* service, bool serving, bool& was);
@@ -130,8 +135,13 @@ struct Daemon::State {
   std::unique_ptr<RequesterServiceImpl> requester_service;
 
   std::unique_ptr<grpc::Server> server;
+  // Of the thread that starts the daemon: calls are served before they are known.
   std::string address;        // as peers are told
   std::string local_address;  // as this process reaches it
+  // What calls may read meanwhile.
+  absl::Mutex published_mu;
+  std::string published_address ABSL_GUARDED_BY(published_mu);
+  std::atomic<bool> directory_connected{false};  // a hint for people; orders nothing
   bool holder_serving = false;
   bool requester_serving = false;
   bool directory_serving = false;
@@ -165,6 +175,7 @@ absl::Status Daemon::State::StartRoles() {
     DirectoryOptions options;
     options.clock = clock;
     options.lease_ttl = config.lease_ttl;
+    options.first_epoch = WallClockMilliseconds();
     directory = std::make_unique<DirectoryState>(options);
     directory_service = std::make_unique<DirectoryServiceImpl>(directory.get(), &gate, clock);
   }
@@ -214,7 +225,9 @@ absl::Status Daemon::State::StartRequester() {
   service.version = std::string(kCkvdVersion);
   service.clock = clock;
   service.default_timeout = std::chrono::milliseconds(config.default_timeout_ms);
-  service.directory_connected = [this] { return watch != nullptr && watch->connected(); };
+  service.directory_connected = [this] {
+    return directory_connected.load(std::memory_order_relaxed);
+  };
   requester_service =
       std::make_unique<RequesterServiceImpl>(std::move(service), requester.get(), &gate);
   return absl::OkStatus();
@@ -261,6 +274,10 @@ absl::Status Daemon::State::StartServer() {
                   ? absl::StrFormat("%s:%d", HostOf(config.advertise), port)
                   : config.advertise;
   }
+  {
+    absl::MutexLock lock(&published_mu);
+    published_address = address;
+  }
   if (host == "0.0.0.0" || host == "*") host = "127.0.0.1";
   if (host == "[::]") host = "[::1]";
   local_address = absl::StrFormat("%s:%d", host, port);
@@ -290,10 +307,16 @@ void Daemon::State::StartRegistrations() {
   AddRegistration(MemberRole::kRequester, nullptr);
   WatchOptions options;
   options.address = config.directory.empty() ? local_address : config.directory;
+  options.all_tenants = true;  // the requester keeps corpora of all of them
   options.clock = clock;
   watch = std::make_unique<WatchStub>(
-      options, [this](std::string_view corpus) { requester->Forget(corpus); },
-      [](const absl::Status& status) {
+      options,
+      [this](std::string_view corpus) {
+        if (corpus.empty()) directory_connected.store(true, std::memory_order_relaxed);
+        requester->Forget(corpus);
+      },
+      [this](const absl::Status& status) {
+        directory_connected.store(false, std::memory_order_relaxed);
         spdlog::warn("changes of corpora come late: {}", std::string(status.message()));
       });
 }
@@ -335,6 +358,7 @@ bool Daemon::ready() const { return state_->ready; }
 absl::Status Daemon::Tick() {
   State& state = *state_;
   if (state.drained) return absl::OkStatus();
+  state.gate.CancelOverdue(state.clock->Now());
   bool registered = true;
   for (const auto& registration : state.registrations) {
     registered &= registration->report().lease.has_value();
@@ -373,6 +397,7 @@ void Daemon::Drain(Instant deadline) {
   state.server->GetHealthCheckService()->SetServingStatus(false);
   state.gate.Close();
   state.watch.reset();
+  state.directory_connected.store(false, std::memory_order_relaxed);
   // Calls in progress get half of the time, what is left goes to the lanes. Leases are given back
   // after that: without one a holder would refuse what has arrived.
   const Instant now = state.clock->Now();

@@ -102,10 +102,12 @@ grpc::Status DirectoryServiceImpl::PublishCorpus(grpc::ServerContext* /*context*
                                                  v1::PublishCorpusReply* reply) {
   auto corpus = FromProto(request->corpus());
   if (!corpus.ok()) return ToGrpc(corpus.status());
+  DirectoryState::Orphans orphans;
   const auto version =
-      state_.Publish(*std::move(corpus), request->replace(), request->expected_version());
+      state_.Publish(*std::move(corpus), request->replace(), request->expected_version(), &orphans);
   if (!version.ok()) return ToGrpc(version.status());
   reply->set_version(*version);
+  for (const ChunkPlacement& orphan : orphans) *reply->add_orphans() = ToProto(orphan);
   return grpc::Status::OK;
 }
 
@@ -137,9 +139,11 @@ grpc::Status DirectoryServiceImpl::DropCorpus(grpc::ServerContext* /*context*/,
   if (auto status = CheckKey(request->name(), request->tenant()); !status.ok()) {
     return ToGrpc(status);
   }
-  const auto corpus = state_.Drop(request->name(), request->tenant());
+  DirectoryState::Orphans orphans;
+  const auto corpus = state_.Drop(request->name(), request->tenant(), &orphans);
   if (!corpus.ok()) return ToGrpc(corpus.status());
   *reply->mutable_corpus() = ToProto(**corpus);
+  for (const ChunkPlacement& orphan : orphans) *reply->add_orphans() = ToProto(orphan);
   return grpc::Status::OK;
 }
 
@@ -164,7 +168,7 @@ grpc::Status DirectoryServiceImpl::Watch(grpc::ServerContext* context,
   if (auto status = CheckKey("", request->tenant()); !status.ok()) return ToGrpc(status);
   const auto stream = gate_.Enter([context] { context->TryCancel(); });
   if (!stream.ok()) return ToGrpc(stream.status());
-  const auto watcher = state_.Watch(request->tenant());
+  const auto watcher = state_.Watch(request->tenant(), request->all_tenants());
   if (!watcher.ok()) return ToGrpc(watcher.status());
   while (!context->IsCancelled()) {
     if (gate_.closed()) return ToGrpc(ServiceGate::ClosedError());

@@ -110,7 +110,8 @@ Dispatcher::~Dispatcher() {
   if (epoll_fd_ >= 0) close(epoll_fd_);
 }
 
-// The flag first, then the event: a dispatcher that consumed the event sees the flag.
+// The flag first, then the event: a dispatcher that consumed the event sees the flag. The flag may
+// be taken before the event comes; Sleep reads the event all the same.
 void Dispatcher::Wake() {
   control_.store(true, std::memory_order_release);
   const uint64_t one = 1;
@@ -167,8 +168,6 @@ bool Dispatcher::RunOnce() {
 
 void Dispatcher::HandleControl(Instant now) {
   control_.store(false, std::memory_order_release);
-  uint64_t count = 0;
-  [[maybe_unused]] const ssize_t got = read(wake_fd_, &count, sizeof(count));
   for (const std::unique_ptr<SessionLanes>& session : lanes_) {
     if (!session->session->closed()) continue;
     for (const std::unique_ptr<LaneState>& lane : session->lanes) {
@@ -356,6 +355,11 @@ void Dispatcher::Sleep(Instant now) {
   if (quiet && !control_.load(std::memory_order_acquire)) {
     std::array<epoll_event, kEpollEventMax> events;
     epoll_wait(epoll_fd_, events.data(), kEpollEventMax, SleepMilliseconds(now));
+    // Whatever the flag says: a dispatcher that was awake may have taken the flag before its event
+    // came, and an event left behind would end every later wait at once. Nothing is lost, since
+    // the flag of an event that is read here has been set.
+    uint64_t count = 0;
+    [[maybe_unused]] const ssize_t got = read(wake_fd_, &count, sizeof(count));
   }
   for (const std::unique_ptr<SessionLanes>& session : lanes_) {
     for (const std::unique_ptr<LaneState>& lane : session->lanes) {

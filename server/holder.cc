@@ -200,11 +200,12 @@ absl::StatusOr<std::vector<std::optional<ResolvedHandle>>> Holder::ResolveChunks
     SessionId session, std::span<const ChunkId> ids, Instant /*deadline*/) {
   CKV_RETURN_IF_ERROR(CheckIdCount(ids.size()));
   CKV_ASSIGN_OR_RETURN(const Geometry geometry, state_->sessions.GeometryOf(session));
+  CKV_ASSIGN_OR_RETURN(const std::string tenant, state_->sessions.TenantOf(session));
   std::vector<std::optional<ResolvedHandle>> resolved(ids.size());
   std::vector<SessionTable::Found> found;
   std::vector<size_t> ordinals;
   for (size_t i = 0; i < ids.size(); ++i) {
-    const absl::StatusOr<ChunkLocator> locator = state_->table.Find(ids[i], geometry);
+    const absl::StatusOr<ChunkLocator> locator = state_->table.Find(ids[i], geometry, tenant);
     if (!locator.ok()) continue;
     const absl::StatusOr<ChunkPin> pin = state_->table.Pin(*locator);
     if (!pin.ok()) continue;

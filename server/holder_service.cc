@@ -134,21 +134,41 @@ grpc::Status HolderServiceImpl::ResolveChunks(grpc::ServerContext* context,
 grpc::Status HolderServiceImpl::PutChunk(grpc::ServerContext* context,
                                          grpc::ServerReader<v1::PutChunkRequest>* reader,
                                          v1::PutChunkReply* /*reply*/) {
-  const auto stream = gate_.Enter([context] { context->TryCancel(); });
+  auto stream = gate_.Enter([context] { context->TryCancel(); });
   if (!stream.ok()) return ToGrpc(stream.status());
-  return ToGrpc(Receive(*context, *reader));
+  absl::Status status = absl::ResourceExhaustedError(
+      absl::StrFormat("%d puts are in progress, the limit; retry in 1000 ms", kPutCountMax));
+  if (put_count_.fetch_add(1, std::memory_order_relaxed) < kPutCountMax) {
+    status = Receive(*context, *stream, *reader);
+  }
+  put_count_.fetch_sub(1, std::memory_order_relaxed);
+  return ToGrpc(status);
 }
 
-absl::Status HolderServiceImpl::Receive(grpc::ServerContext& context,
-                                        grpc::ServerReader<v1::PutChunkRequest>& reader) {
+bool HolderServiceImpl::Read(ServiceGate::Stream& stream, PutReader& reader,
+                             v1::PutChunkRequest* message) {
+  if (!stream.BeginWait(clock_.Now() + kPutProgressMax)) return false;
+  const bool read = reader.Read(message);
+  stream.EndWait();
+  return read;
+}
+
+absl::Status HolderServiceImpl::Receive(grpc::ServerContext& context, ServiceGate::Stream& stream,
+                                        PutReader& reader) {
   v1::PutChunkRequest message;
-  if (!reader.Read(&message) || !message.has_header()) {
+  if (!Read(stream, reader, &message) || !message.has_header()) {
+    if (gate_.closed()) return ServiceGate::ClosedError();
     return absl::InvalidArgumentError("put: the first message must be the header");
   }
   CKV_ASSIGN_OR_RETURN(const Geometry geometry, FromProto(message.header().geometry()));
   CKV_ASSIGN_OR_RETURN(ChunkInfo info, InfoFrom(message.header(), geometry));
-  CKV_ASSIGN_OR_RETURN(ChunkWriter writer, holder_.table().Begin(std::move(info), geometry));
-  while (reader.Read(&message)) {
+  if (message.header().tenant().size() > kCorpusNameBytesMax) {
+    return absl::InvalidArgumentError("put: the tenant's name is too long");
+  }
+  const std::string tenant = message.header().tenant();
+  CKV_ASSIGN_OR_RETURN(ChunkWriter writer,
+                       holder_.table().Begin(std::move(info), geometry, tenant));
+  while (Read(stream, reader, &message)) {
     if (!message.has_rows()) {
       return absl::InvalidArgumentError("put: rows must follow the header, which comes once");
     }
@@ -162,9 +182,10 @@ absl::Status HolderServiceImpl::Receive(grpc::ServerContext& context,
                      std::as_bytes(std::span(rows.rows().data(), rows.rows().size()))));
   }
   // A stream that broke reads like one that ended.
+  if (gate_.closed()) return ServiceGate::ClosedError();
   if (context.IsCancelled()) return absl::CancelledError("put: interrupted; nothing was stored");
   CKV_ASSIGN_OR_RETURN(Chunk chunk, std::move(writer).Finish());
-  return holder_.table().Insert(std::move(chunk));
+  return holder_.table().Insert(std::move(chunk), tenant);
 }
 
 grpc::Status HolderServiceImpl::ListChunks(grpc::ServerContext* /*context*/,

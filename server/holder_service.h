@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <string>
 
 #include "ckv/v1/holder.grpc.pb.h"
@@ -13,6 +15,12 @@ namespace ckv {
 
 // Bytes of rows in one message of a put.
 inline constexpr size_t kPutRowsBytesMax = 1u << 20;
+
+// Puts at a time. Each holds a thread, a message and a chunk's room in the store; a loader has one
+// a holder, so that 16 loaders work at once.
+inline constexpr uint32_t kPutCountMax = 16;
+// A put that sends nothing for so long is ended: its peer hangs, and it holds room in the store.
+inline constexpr Duration kPutProgressMax = std::chrono::seconds(30);
 
 // Thread-safe. Errors as in proto/ckv/v1/holder.proto.
 class HolderServiceImpl final : public v1::HolderService::Service {
@@ -40,14 +48,18 @@ class HolderServiceImpl final : public v1::HolderService::Service {
                      v1::StatsReply* reply) override;
 
  private:
+  using PutReader = grpc::ServerReader<v1::PutChunkRequest>;
   // The put's stream, read to its end; nothing is visible unless it returns OK (I3).
-  absl::Status Receive(grpc::ServerContext& context,
-                       grpc::ServerReader<v1::PutChunkRequest>& reader);
+  absl::Status Receive(grpc::ServerContext& context, ServiceGate::Stream& stream,
+                       PutReader& reader);
+  // The next message; false at the end of the stream, which a drain or kPutProgressMax may be.
+  bool Read(ServiceGate::Stream& stream, PutReader& reader, v1::PutChunkRequest* message);
 
   Holder& holder_;
   const std::string id_;
   ServiceGate& gate_;
   Clock& clock_;
+  std::atomic<uint32_t> put_count_{0};  // in progress; orders nothing
 };
 
 }  // namespace ckv

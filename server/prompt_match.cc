@@ -8,12 +8,17 @@ namespace ckv {
 PromptMatch MatchPrompt(const Corpus& corpus, std::span<const int32_t> tokens) {
   const ChunkId fingerprint = ModelFingerprint(corpus.geometry);
   PromptMatch match;
+  ChunkId parent;  // zero: of the first
   for (const ChunkPlacement& chunk : corpus.chunks) {
+    // A corpus may list chunks of several chains: tokens that match one by one are no prefix then.
+    if (chunk.parent != parent) break;
+    if (chunk.position - corpus.chunks.front().position != match.token_count) break;
     if (chunk.token_count > tokens.size() - match.token_count) break;
     const auto here = tokens.subspan(match.token_count, chunk.token_count);
     if (ComputeChunkId(fingerprint, chunk.parent, chunk.position, here) != chunk.id) break;
     ++match.chunk_count;
     match.token_count += chunk.token_count;
+    parent = chunk.id;
   }
   return match;
 }

@@ -15,7 +15,8 @@ struct PromptMatch {
 };
 
 // Compares ids, not tokens: a chunk matches if its model, parent, position and these tokens give
-// its id. A chunk that the prompt ends inside does not match. Cost: one SHA-256 over the tokens.
+// its id, and if the chunks before it are its chain. A chunk that the prompt ends inside does not
+// match. Cost: one SHA-256 over the tokens.
 PromptMatch MatchPrompt(const Corpus& corpus, std::span<const int32_t> tokens);
 
 }  // namespace ckv

@@ -217,11 +217,24 @@ grpc::Status RequesterServiceImpl::Resolve(grpc::ServerContext* context,
   }
 }
 
+absl::StatusOr<std::shared_ptr<const Corpus>> RequesterServiceImpl::ResolveVersion(
+    const std::string& name, const std::string& tenant, uint64_t version, Instant deadline) {
+  CKV_ASSIGN_OR_RETURN(auto corpus, requester_.Resolve(name, tenant, deadline));
+  if (version == 0 || corpus->version == version) return corpus;
+  // What is kept may be older or newer than what the caller resolved; the directory knows.
+  requester_.Forget(name);
+  CKV_ASSIGN_OR_RETURN(corpus, requester_.Resolve(name, tenant, deadline));
+  if (corpus->version == version) return corpus;
+  return absl::FailedPreconditionError(
+      absl::StrFormat("corpus '%s' is at version %d, the request is for version %d: resolve anew",
+                      name, corpus->version, version));
+}
+
 absl::StatusOr<std::shared_ptr<const Corpus>> RequesterServiceImpl::CorpusOf(
     const v1::AttendRequest& request, Instant deadline) {
   if (!request.corpus().empty()) {
-    CKV_ASSIGN_OR_RETURN(auto corpus,
-                         requester_.Resolve(request.corpus(), request.tenant(), deadline));
+    CKV_ASSIGN_OR_RETURN(auto corpus, ResolveVersion(request.corpus(), request.tenant(),
+                                                     request.corpus_version(), deadline));
     if (!request.has_geometry()) return corpus;
     CKV_ASSIGN_OR_RETURN(const Geometry geometry, FromProto(request.geometry()));
     if (geometry == corpus->geometry) return corpus;
@@ -247,10 +260,22 @@ absl::Status RequesterServiceImpl::AttendOnce(const grpc::ServerContext& context
                                               v1::AttendReply& reply) {
   const Instant deadline = DeadlineFor(context, request.timeout_ms());
   reply.set_tag(request.tag());
-  CKV_ASSIGN_OR_RETURN(const auto corpus, CorpusOf(request, deadline));
+  std::shared_ptr<const Corpus> corpus;
+  std::vector<ChunkUse> uses;
+  for (bool again = false;; again = true) {
+    CKV_ASSIGN_OR_RETURN(corpus, CorpusOf(request, deadline));
+    CKV_RETURN_IF_ERROR(CheckShape(request, corpus->geometry));
+    auto found = UsesOf(request, *corpus);
+    if (found.ok()) {
+      uses = *std::move(found);
+      break;
+    }
+    if (again || request.corpus().empty() || !absl::IsNotFound(found.status()))
+      return found.status();
+    // The chunk may be of a version published since: the directory is asked before it is denied.
+    requester_.Forget(request.corpus());
+  }
   const Geometry& geometry = corpus->geometry;
-  CKV_RETURN_IF_ERROR(CheckShape(request, geometry));
-  CKV_ASSIGN_OR_RETURN(const std::vector<ChunkUse> uses, UsesOf(request, *corpus));
 
   AttendCall call;
   call.corpus = corpus;
@@ -349,7 +374,8 @@ grpc::Status RequesterServiceImpl::Fetch(grpc::ServerContext* context,
   const auto entry = gate_.Enter([context] { context->TryCancel(); });
   if (!entry.ok()) return ToGrpc(entry.status());
   const Instant deadline = DeadlineFor(*context, request->timeout_ms());
-  const auto corpus = requester_.Resolve(request->corpus(), request->tenant(), deadline);
+  const auto corpus =
+      ResolveVersion(request->corpus(), request->tenant(), request->corpus_version(), deadline);
   if (!corpus.ok()) return ToGrpc(corpus.status());
   const auto range = RangeOf(**corpus, request->chunk_begin(), request->chunk_end());
   if (!range.ok()) return ToGrpc(range.status());

@@ -51,6 +51,11 @@ class RequesterServiceImpl final : public v1::RequesterService::Service {
   // The same, counted.
   absl::Status CountedAttend(const grpc::ServerContext& context, const v1::AttendRequest& request,
                              v1::AttendReply& reply);
+  // The corpus of this name; asked of the directory once more where what is kept is not `version`.
+  //   FailedPrecondition  it is at another version; 0 is any.
+  absl::StatusOr<std::shared_ptr<const Corpus>> ResolveVersion(const std::string& name,
+                                                               const std::string& tenant,
+                                                               uint64_t version, Instant deadline);
   // The corpus a request names, or one made of its chunk ids.
   absl::StatusOr<std::shared_ptr<const Corpus>> CorpusOf(const v1::AttendRequest& request,
                                                          Instant deadline);

@@ -15,10 +15,11 @@ ServiceGate::Stream::~Stream() {
   gate_->streams_.erase(entry_);
 }
 
-bool ServiceGate::Stream::BeginWait() {
+bool ServiceGate::Stream::BeginWait(Instant until) {
   absl::MutexLock lock(&gate_->mu_);
   if (gate_->closed_) return false;
   entry_->waiting = true;
+  entry_->until = until;
   return true;
 }
 
@@ -34,7 +35,7 @@ absl::StatusOr<ServiceGate::Stream> ServiceGate::Enter(std::function<void()> can
     return absl::ResourceExhaustedError(
         absl::StrFormat("%d streams are open, the limit; retry in 1000 ms", stream_count_max_));
   }
-  streams_.push_front({std::move(cancel), false});
+  streams_.push_front({.cancel = std::move(cancel)});
   return Stream(this, streams_.begin());
 }
 
@@ -42,8 +43,19 @@ void ServiceGate::Close() {
   absl::MutexLock lock(&mu_);
   if (std::exchange(closed_, true)) return;
   for (Stream::Entry& entry : streams_) {
-    if (entry.waiting) entry.cancel();
+    if (entry.waiting) Cancel(entry);
   }
+}
+
+void ServiceGate::CancelOverdue(Instant now) {
+  absl::MutexLock lock(&mu_);
+  for (Stream::Entry& entry : streams_) {
+    if (entry.waiting && now >= entry.until) Cancel(entry);
+  }
+}
+
+void ServiceGate::Cancel(Stream::Entry& entry) {
+  if (!std::exchange(entry.cancelled, true)) entry.cancel();
 }
 
 ServiceGate::Call::Call(Call&& other) noexcept : gate_(std::exchange(other.gate_, nullptr)) {}

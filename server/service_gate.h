@@ -29,9 +29,9 @@ class ServiceGate {
     Stream& operator=(Stream&&) = delete;
     ~Stream();
 
-    // Around a wait for the peer, which Close cuts short. BeginWait returns false once closed: end
-    // the stream instead.
-    bool BeginWait() ABSL_LOCKS_EXCLUDED(gate_->mu_);
+    // Around a wait for the peer, which Close cuts short, and CancelOverdue from `until` on.
+    // BeginWait returns false once closed: end the stream instead.
+    bool BeginWait(Instant until = kInstantMax) ABSL_LOCKS_EXCLUDED(gate_->mu_);
     void EndWait() ABSL_LOCKS_EXCLUDED(gate_->mu_);
 
    private:
@@ -39,6 +39,8 @@ class ServiceGate {
     struct Entry {
       std::function<void()> cancel;
       bool waiting = false;
+      bool cancelled = false;
+      Instant until = kInstantMax;
     };
     Stream(ServiceGate* gate, std::list<Entry>::iterator entry) : gate_(gate), entry_(entry) {}
 
@@ -46,7 +48,7 @@ class ServiceGate {
     std::list<Entry>::iterator entry_;
   };
 
-  // `cancel` makes a wait for the peer return; called at most once, by Close, and must not block.
+  // `cancel` makes a wait for the peer return; called at most once, and must not block.
   //   Unavailable         closed: this server drains.
   //   ResourceExhausted   stream_count_max streams are open.
   absl::StatusOr<Stream> Enter(std::function<void()> cancel) ABSL_LOCKS_EXCLUDED(mu_);
@@ -68,6 +70,8 @@ class ServiceGate {
 
   // Lets nothing in and cancels the streams that wait for their peers; what is busy ends by itself.
   void Close() ABSL_LOCKS_EXCLUDED(mu_);
+  // Cancels the streams whose wait has lasted beyond its limit. Called now and then.
+  void CancelOverdue(Instant now) ABSL_LOCKS_EXCLUDED(mu_);
   // Waits until nothing is in progress; returns whether that came before `deadline`.
   bool AwaitIdle(Clock& clock, Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
   bool closed() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -78,6 +82,7 @@ class ServiceGate {
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return streams_.empty() && call_count_ == 0;
   }
+  static void Cancel(Stream::Entry& entry);
 
   const uint32_t stream_count_max_;
   mutable absl::Mutex mu_;

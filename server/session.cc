@@ -131,6 +131,13 @@ absl::StatusOr<Geometry> SessionTable::GeometryOf(SessionId id) const {
   return session->geometry;
 }
 
+absl::StatusOr<std::string> SessionTable::TenantOf(SessionId id) const {
+  absl::MutexLock lock(&mu_);
+  const Session* session = FindLocked(id);
+  if (session == nullptr) return absl::NotFoundError("no such session");
+  return session->tenant;
+}
+
 absl::StatusOr<std::vector<ChunkHandle>> SessionTable::AssignHandles(SessionId id,
                                                                      std::span<const Found> found) {
   std::vector<ChunkHandle> handles;

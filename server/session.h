@@ -117,6 +117,9 @@ class SessionTable {
   //   NotFound            no such session.
   absl::StatusOr<Geometry> GeometryOf(SessionId id) const ABSL_LOCKS_EXCLUDED(mu_);
 
+  //   NotFound            no such session.
+  absl::StatusOr<std::string> TenantOf(SessionId id) const ABSL_LOCKS_EXCLUDED(mu_);
+
   struct Found {
     ChunkId id;
     ChunkLocator locator;

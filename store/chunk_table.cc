@@ -1,6 +1,7 @@
 #include "store/chunk_table.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -15,6 +16,13 @@ struct ChunkTable::Slot {
   uint32_t pin_count = 0;
   bool resident = false;
   bool kept = false;
+  std::vector<std::string> readers;  // tenants; "" alone where everyone may read
+
+  bool Readable(std::string_view tenant) const {
+    return std::any_of(readers.begin(), readers.end(), [tenant](const std::string& reader) {
+      return reader.empty() || reader == tenant;
+    });
+  }
 };
 
 ChunkPin::ChunkPin(ChunkPin&& other) noexcept
@@ -56,9 +64,23 @@ absl::StatusOr<const Geometry*> ChunkTable::Intern(const Geometry& geometry) {
   return geometries_.back().geometry.get();
 }
 
-absl::Status ChunkTable::CheckRoom(const ChunkId& id) const {
-  if (by_id_.contains(id)) {
-    return absl::AlreadyExistsError(absl::StrFormat("chunk %s is resident", id.ShortHex()));
+absl::Status ChunkTable::CheckNew(const ChunkInfo& info, std::string_view tenant) {
+  if (const auto found = by_id_.find(info.id); found != by_id_.end()) {
+    Slot& slot = slots_[found->second];
+    if (!slot.Readable(tenant)) {
+      if (info.layer_checksums != slot.chunk->info().layer_checksums) {
+        return absl::DataLossError(absl::StrFormat(
+            "chunk %s: its rows are not those that others put here", info.id.ShortHex()));
+      }
+      if (tenant.empty()) slot.readers.clear();
+      if (slot.readers.size() == kReaderCountMax) {
+        return absl::ResourceExhaustedError(
+            absl::StrFormat("chunk %s: already of %d tenants: put it for everyone",
+                            info.id.ShortHex(), kReaderCountMax));
+      }
+      slot.readers.emplace_back(tenant);
+    }
+    return absl::AlreadyExistsError(absl::StrFormat("chunk %s is resident", info.id.ShortHex()));
   }
   if (used_slot_count_ >= chunk_count_max_) {
     return absl::ResourceExhaustedError(
@@ -67,10 +89,11 @@ absl::Status ChunkTable::CheckRoom(const ChunkId& id) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ChunkWriter> ChunkTable::Begin(ChunkInfo info, const Geometry& geometry) {
+absl::StatusOr<ChunkWriter> ChunkTable::Begin(ChunkInfo info, const Geometry& geometry,
+                                              std::string_view tenant) {
   {
     absl::MutexLock lock(&mu_);
-    CKV_RETURN_IF_ERROR(CheckRoom(info.id));
+    CKV_RETURN_IF_ERROR(CheckNew(info, tenant));
   }
   // Before it is interned, which is for ever: a malformed chunk must not use up a geometry.
   CKV_RETURN_IF_ERROR(ValidateChunkInfo(info, geometry));
@@ -78,10 +101,10 @@ absl::StatusOr<ChunkWriter> ChunkTable::Begin(ChunkInfo info, const Geometry& ge
   return ChunkWriter::Begin(std::move(info), interned, arena_);
 }
 
-absl::Status ChunkTable::Insert(Chunk chunk) {
+absl::Status ChunkTable::Insert(Chunk chunk, std::string_view tenant) {
   const ChunkId id = chunk.info().id;
   absl::MutexLock lock(&mu_);
-  CKV_RETURN_IF_ERROR(CheckRoom(id));
+  CKV_RETURN_IF_ERROR(CheckNew(chunk.info(), tenant));
   Interned(&chunk.geometry()).chunk_count += 1;
   token_count_ += chunk.info().token_count();
   used_slot_count_ += 1;
@@ -95,14 +118,16 @@ absl::Status ChunkTable::Insert(Chunk chunk) {
   slot.chunk = std::make_unique<const Chunk>(std::move(chunk));
   slot.resident = true;
   slot.kept = false;
+  slot.readers.assign(1, std::string(tenant));
   by_id_.emplace(id, index);
   in_order_.emplace(id, index);
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint32_t> ChunkTable::FindSlot(const ChunkId& id, const Geometry& geometry) const {
+absl::StatusOr<uint32_t> ChunkTable::FindSlot(const ChunkId& id, const Geometry& geometry,
+                                              std::string_view tenant) const {
   const auto found = by_id_.find(id);
-  if (found == by_id_.end()) {
+  if (found == by_id_.end() || !slots_[found->second].Readable(tenant)) {
     return absl::NotFoundError(absl::StrFormat("chunk %s is not here", id.ShortHex()));
   }
   const Geometry& resident = slots_[found->second].chunk->geometry();
@@ -114,9 +139,10 @@ absl::StatusOr<uint32_t> ChunkTable::FindSlot(const ChunkId& id, const Geometry&
   return found->second;
 }
 
-absl::StatusOr<ChunkLocator> ChunkTable::Find(const ChunkId& id, const Geometry& geometry) const {
+absl::StatusOr<ChunkLocator> ChunkTable::Find(const ChunkId& id, const Geometry& geometry,
+                                              std::string_view tenant) const {
   absl::MutexLock lock(&mu_);
-  CKV_ASSIGN_OR_RETURN(const uint32_t slot, FindSlot(id, geometry));
+  CKV_ASSIGN_OR_RETURN(const uint32_t slot, FindSlot(id, geometry, tenant));
   return ChunkLocator{slot, slots_[slot].generation};
 }
 
@@ -135,9 +161,10 @@ absl::StatusOr<ChunkPin> ChunkTable::Pin(ChunkLocator locator) {
   return PinSlot(locator.slot);
 }
 
-absl::StatusOr<ChunkPin> ChunkTable::Pin(const ChunkId& id, const Geometry& geometry) {
+absl::StatusOr<ChunkPin> ChunkTable::Pin(const ChunkId& id, const Geometry& geometry,
+                                         std::string_view tenant) {
   absl::MutexLock lock(&mu_);
-  CKV_ASSIGN_OR_RETURN(const uint32_t slot, FindSlot(id, geometry));
+  CKV_ASSIGN_OR_RETURN(const uint32_t slot, FindSlot(id, geometry, tenant));
   return PinSlot(slot);
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -81,30 +82,38 @@ class ChunkTable {
   absl::StatusOr<const Geometry*> Intern(const Geometry& geometry) ABSL_LOCKS_EXCLUDED(mu_);
   static constexpr size_t kGeometryCountMax = 64;
 
-  // Starts receiving a chunk into this table's arena.
-  //   AlreadyExists       the id is resident; nothing to send.
-  //   ResourceExhausted   no room for it, or chunk_count_max.
+  // A chunk's readers are the tenants that it was put for; "" is everyone. An id names inputs that
+  // others may guess, so to know it gives no right to the rows (I6).
+  static constexpr size_t kReaderCountMax = 64;
+
+  // Starts receiving a chunk, put for `tenant`, into this table's arena.
+  //   AlreadyExists       the id is resident and readable by the tenant, which it may have become
+  //                       just now: its checksums show that it knows the rows. Nothing to send.
+  //   DataLoss            the id is resident for others, with other checksums.
+  //   ResourceExhausted   no room for it, chunk_count_max, or kReaderCountMax.
   //   InvalidArgument     ChunkWriter::Begin.
-  absl::StatusOr<ChunkWriter> Begin(ChunkInfo info, const Geometry& geometry)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<ChunkWriter> Begin(ChunkInfo info, const Geometry& geometry,
+                                    std::string_view tenant = "") ABSL_LOCKS_EXCLUDED(mu_);
 
   // Publishes a whole chunk, whose geometry this table interned; from here on it can be pinned. On
   // error the table is unchanged.
-  //   AlreadyExists       the id became resident meanwhile.
-  //   ResourceExhausted   chunk_count_max.
-  absl::Status Insert(Chunk chunk) ABSL_LOCKS_EXCLUDED(mu_);
+  //   AlreadyExists       the id became resident meanwhile; the tenant may read it, as for Begin.
+  //   DataLoss            as Begin.
+  //   ResourceExhausted   chunk_count_max, or kReaderCountMax.
+  absl::Status Insert(Chunk chunk, std::string_view tenant = "") ABSL_LOCKS_EXCLUDED(mu_);
 
-  //   NotFound            not resident here; the caller's directory entry is stale.
+  //   NotFound            not resident here, so that the caller's directory entry is stale; or not
+  //                       the tenant's to read: the two look the same.
   //   FailedPrecondition  resident with another geometry; retrying cannot help.
-  absl::StatusOr<ChunkLocator> Find(const ChunkId& id, const Geometry& geometry) const
-      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<ChunkLocator> Find(const ChunkId& id, const Geometry& geometry,
+                                    std::string_view tenant = "") const ABSL_LOCKS_EXCLUDED(mu_);
 
   // Pins the chunk for reading; one short lock.
   //   NotFound            dropped since it was found; resolve it again.
   absl::StatusOr<ChunkPin> Pin(ChunkLocator locator) ABSL_LOCKS_EXCLUDED(mu_);
   //   as Find.
-  absl::StatusOr<ChunkPin> Pin(const ChunkId& id, const Geometry& geometry)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<ChunkPin> Pin(const ChunkId& id, const Geometry& geometry,
+                               std::string_view tenant = "") ABSL_LOCKS_EXCLUDED(mu_);
 
   // Marks the chunk as never to be evicted (or lifts the mark). Drop still removes it.
   //   NotFound
@@ -131,9 +140,11 @@ class ChunkTable {
     uint64_t chunk_count = 0;  // resident chunks that have it
   };
   void Unpin(uint32_t slot) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status CheckRoom(const ChunkId& id) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  absl::StatusOr<uint32_t> FindSlot(const ChunkId& id, const Geometry& geometry) const
-      ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  // OK if `info` is to be stored; if it is resident, `tenant` becomes a reader where it may.
+  absl::Status CheckNew(const ChunkInfo& info, std::string_view tenant)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<uint32_t> FindSlot(const ChunkId& id, const Geometry& geometry,
+                                    std::string_view tenant) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   ChunkPin PinSlot(uint32_t slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::unique_ptr<const Chunk> Release(uint32_t slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   InternedGeometry& Interned(const Geometry* geometry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -38,6 +38,7 @@ class RoutedContext {
     stream_ = requester.AttendStream(&context_);
     request_.set_corpus(run.corpus.name);
     request_.set_tenant(run.corpus.tenant);
+    request_.set_corpus_version(run.corpus.version);
     request_.set_wire(run.f32 ? v1::PARTIAL_DTYPE_F32 : v1::PARTIAL_DTYPE_BF16);
     request_.set_per_chunk(run.per_chunk);
     request_.set_timeout_ms(run.timeout_ms);

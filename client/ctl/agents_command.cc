@@ -57,7 +57,8 @@ absl::StatusOr<std::vector<AgentResult>> RunAlone(const Ctl& ctl, const AgentsOp
   std::unique_ptr<Sequence> prefilled;
   {
     WorkerPool pool(options.threads);
-    const auto progress = ctl.StartProgress("single instance: prefill", "tokens", tokens.size());
+    const auto progress =
+        ctl.StartProgress("single instance: prefill", "tokens", tokens.size(), /*quadratic=*/true);
     uint32_t last = 0;
     CKV_ASSIGN_OR_RETURN(prefilled, run.engine->Prefill(tokens, 0, pool, [&](uint32_t done) {
       progress->Advance(done - last);
@@ -104,6 +105,23 @@ Comparison Compare(const AgentRun& run, std::span<const AgentResult> routed,
   return comparison;
 }
 
+// Where the two columns of bytes meet: routing pays per token, a fetch once per agent.
+std::string DescribeBytes(std::span<const Prompt> prompts, std::span<const AgentResult> routed,
+                          uint64_t fetch_bytes) {
+  uint64_t bytes = 0, tokens = 0;
+  for (size_t agent = 0; agent < routed.size(); ++agent) {
+    bytes += routed[agent].bytes_routed;
+    tokens += prompts[agent].size() + routed[agent].choices.size() - 1;  // queries sent
+  }
+  if (bytes == 0 || tokens == 0) return "";
+  const uint64_t per_token = std::max<uint64_t>(1, bytes / tokens);
+  return absl::StrFormat(
+      "bytes: a routed token costs %s on all layers; an agent that fetches moves %s first and "
+      "keeps "
+      "it,\n       so on bytes a fetch pays off from token %d of an agent on\n",
+      FormatBytes(per_token), FormatBytes(fetch_bytes), fetch_bytes / per_token + 1);
+}
+
 void Report(const Ctl& ctl, const AgentsOptions& options, const AgentRun& run,
             std::span<const Prompt> prompts, std::span<const AgentResult> routed,
             const Comparison& comparison, Duration elapsed) {
@@ -147,8 +165,8 @@ void Report(const Ctl& ctl, const AgentsOptions& options, const AgentRun& run,
                     {"wire", absl::StrFormat("%s partials, merged %s", run.f32 ? "f32" : "bf16",
                                              run.per_chunk ? "chunk by chunk" : "by holders")},
                     {"routed decode", FormatDuration(elapsed)}});
-  text += "\n" + table.Render();
-  if (!options.no_check) text += "\ncheck: " + comparison.summary + "\n";
+  text += "\n" + table.Render() + "\n" + DescribeBytes(prompts, routed, fetch_bytes);
+  if (!options.no_check) text += "check: " + comparison.summary + "\n";
   ctl.Print(text, {{"corpus", run.corpus.name},
                    {"token_count", run.corpus.token_count()},
                    {"chunk_count", run.corpus.chunks.size()},

@@ -48,6 +48,7 @@ v1::AttendRequest Template(const Ctl& ctl, const AttendOptions& options, const C
   v1::AttendRequest request;
   request.set_corpus(options.corpus);
   request.set_tenant(ctl.fleet.tenant);
+  request.set_corpus_version(corpus.version);
   request.set_layer(options.layer);
   request.set_wire(options.f32 ? v1::PARTIAL_DTYPE_F32 : v1::PARTIAL_DTYPE_BF16);
   request.set_per_chunk(options.per_chunk);

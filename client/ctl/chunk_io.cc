@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <set>
 #include <thread>
 #include <utility>
 
@@ -19,13 +18,15 @@ constexpr size_t kPieceBytesMax = size_t{1} << 20;  // PutChunkRequest.Rows
 // A chunk of 2048 V3 tokens is 144 MB: 2.5 MB/s would still make it.
 constexpr Duration kPutTimeout = std::chrono::minutes(1);
 
-v1::PutChunkRequest HeaderOf(const Geometry& geometry, const ChunkInfo& info) {
+v1::PutChunkRequest HeaderOf(const Geometry& geometry, const ChunkInfo& info,
+                             const std::string& tenant) {
   v1::PutChunkRequest request;
   v1::PutChunkRequest::Header& header = *request.mutable_header();
   *header.mutable_geometry() = ToProto(geometry);
   header.set_id(std::string(info.id.AsBytes()));
   header.set_parent(std::string(info.parent.AsBytes()));
   header.set_position(info.position);
+  header.set_tenant(tenant);
   header.set_token_ids(Int32sToBytes(info.token_ids));
   for (const uint64_t checksum : info.layer_checksums) header.add_layer_checksums(checksum);
   return request;
@@ -52,14 +53,15 @@ void WriteRows(grpc::ClientWriterInterface<v1::PutChunkRequest>& writer, const G
 }
 
 absl::Status PutOne(v1::HolderService::StubInterface& stub, const Member& holder,
-                    const Geometry& geometry, const SourceChunk& chunk, Clock& clock,
-                    const std::function<void(uint64_t)>& on_bytes, HolderTally& tally) {
+                    const Geometry& geometry, const SourceChunk& chunk, const std::string& tenant,
+                    Clock& clock, const std::function<void(uint64_t)>& on_bytes,
+                    HolderTally& tally) {
   grpc::ClientContext context;
   SetDeadline(context, clock, clock.Now() + kPutTimeout, kPutTimeout);
   v1::PutChunkReply reply;
   const auto writer = stub.PutChunk(&context, &reply);
   uint64_t sent = 0;
-  if (writer->Write(HeaderOf(geometry, chunk.info))) {
+  if (writer->Write(HeaderOf(geometry, chunk.info, tenant))) {
     WriteRows(*writer, geometry, chunk, on_bytes, sent);
   }
   writer->WritesDone();
@@ -102,7 +104,8 @@ class PutRun {
 
 absl::StatusOr<std::map<std::string, HolderTally>> PutChunks(
     const LoadSource& source, const std::vector<std::vector<HolderId>>& placement,
-    std::span<const Member> holders, Clock& clock, const std::function<void(uint64_t)>& on_bytes) {
+    std::span<const Member> holders, const std::string& tenant, Clock& clock,
+    const std::function<void(uint64_t)>& on_bytes) {
   std::map<std::string, HolderTally> tallies;
   for (const Member& holder : holders) tallies[holder.id.name];
   PutRun run;
@@ -114,8 +117,8 @@ absl::StatusOr<std::map<std::string, HolderTally>> PutChunks(
         if (std::find(placement[i].begin(), placement[i].end(), holder.id) == placement[i].end()) {
           continue;
         }
-        const absl::Status status =
-            PutOne(*stub, holder, source.geometry, source.chunks[i], clock, on_bytes, *tally);
+        const absl::Status status = PutOne(*stub, holder, source.geometry, source.chunks[i], tenant,
+                                           clock, on_bytes, *tally);
         if (!status.ok()) run.Fail(status);
       }
     });
@@ -135,20 +138,15 @@ absl::StatusOr<std::map<std::string, HolderTally>> PutChunks(
   return tallies;
 }
 
-absl::StatusOr<std::map<std::string, HolderTally>> DropUnreferenced(
-    Fleet& fleet, const Corpus& corpus, std::vector<std::string>& warnings) {
+absl::StatusOr<std::map<std::string, HolderTally>> DropOrphans(
+    Fleet& fleet, const google::protobuf::RepeatedPtrField<v1::ChunkPlacement>& orphans,
+    std::vector<std::string>& warnings) {
   std::map<std::string, HolderTally> tallies;
   CKV_ASSIGN_OR_RETURN(const std::vector<Member> members, fleet.Members());
   std::map<std::string, std::vector<ChunkId>> drops;  // by holder
-  for (const ChunkPlacement& chunk : corpus.chunks) {
-    CKV_ASSIGN_OR_RETURN(const v1::LocateChunkReply places, fleet.Locate(chunk.id));
-    std::set<std::string> wanted;
-    for (const v1::LocateChunkReply::Place& place : places.places()) {
-      wanted.insert(place.chunk().holders().begin(), place.chunk().holders().end());
-    }
-    for (const HolderId& holder : chunk.holders) {
-      if (!wanted.contains(holder.name)) drops[holder.name].push_back(chunk.id);
-    }
+  for (const v1::ChunkPlacement& message : orphans) {
+    CKV_ASSIGN_OR_RETURN(const ChunkPlacement orphan, FromProto(message));
+    for (const HolderId& holder : orphan.holders) drops[holder.name].push_back(orphan.id);
   }
   for (const auto& [holder, ids] : drops) {
     const std::string& name = holder;  // clang 14 captures no structured binding

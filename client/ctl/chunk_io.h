@@ -30,14 +30,15 @@ struct HolderTally {
 //   the first error of any holder, with how many chunks are put.
 absl::StatusOr<std::map<std::string, HolderTally>> PutChunks(
     const LoadSource& source, const std::vector<std::vector<HolderId>>& placement,
-    std::span<const Member> holders, Clock& clock,
+    std::span<const Member> holders, const std::string& tenant, Clock& clock,
     const std::function<void(uint64_t bytes)>& on_bytes);
 
-// Drops the copies of the chunks of `corpus`, which was dropped or replaced, that no corpus the
-// tenant may see places on that holder any more. `warnings` gets a line for every holder that could
+// Drops the copies that a dropped or replaced corpus left behind, as the directory told them: only
+// it knows what other tenants' corpora share. `warnings` gets a line for every holder that could
 // not be asked: its chunks stay until it restarts.
 //   the directory's error.
-absl::StatusOr<std::map<std::string, HolderTally>> DropUnreferenced(
-    Fleet& fleet, const Corpus& corpus, std::vector<std::string>& warnings);
+absl::StatusOr<std::map<std::string, HolderTally>> DropOrphans(
+    Fleet& fleet, const google::protobuf::RepeatedPtrField<v1::ChunkPlacement>& orphans,
+    std::vector<std::string>& warnings);
 
 }  // namespace ckv::ctl

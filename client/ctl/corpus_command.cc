@@ -101,9 +101,8 @@ absl::Status RunDrop(const Ctl& ctl, const std::string& name) {
     CKV_RETURN_IF_ERROR(
         fleet.DirectoryError(directory->DropCorpus(&context, request, &reply), "DropCorpus"));
   }
-  CKV_ASSIGN_OR_RETURN(const Corpus corpus, FromProto(reply.corpus()));
   std::vector<std::string> warnings;
-  CKV_ASSIGN_OR_RETURN(const auto tallies, DropUnreferenced(fleet, corpus, warnings));
+  CKV_ASSIGN_OR_RETURN(const auto tallies, DropOrphans(fleet, reply.orphans(), warnings));
   uint32_t dropped = 0;
   for (const auto& [holder, tally] : tallies) dropped += tally.chunks_dropped;
   for (const std::string& warning : warnings) ctl.Note("ckvctl: warning: " + warning);

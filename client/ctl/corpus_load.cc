@@ -45,7 +45,7 @@ absl::StatusOr<LoadSource> OpenSource(const Ctl& ctl, const LoadOptions& options
                        ReadTextTokens(options.files[0], options.max_tokens));
   CKV_ASSIGN_OR_RETURN(const auto engine, ReferenceEngine::Create({}));
   WorkerPool pool(options.threads);
-  const auto progress = ctl.StartProgress("prefill", "tokens", tokens.size());
+  const auto progress = ctl.StartProgress("prefill", "tokens", tokens.size(), /*quadratic=*/true);
   uint32_t last = 0;
   return PrefillText(*engine, tokens,
                      options.chunk_tokens == 0 ? kTextChunkTokens : options.chunk_tokens, pool,
@@ -70,7 +70,7 @@ Corpus MakeCorpus(const Ctl& ctl, const LoadOptions& options, const LoadSource& 
   return corpus;
 }
 
-absl::StatusOr<uint64_t> Publish(Fleet& fleet, const Corpus& corpus, bool replace) {
+absl::StatusOr<v1::PublishCorpusReply> Publish(Fleet& fleet, const Corpus& corpus, bool replace) {
   CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * directory, fleet.directory());
   grpc::ClientContext context;
   fleet.Prepare(context);
@@ -80,7 +80,7 @@ absl::StatusOr<uint64_t> Publish(Fleet& fleet, const Corpus& corpus, bool replac
   v1::PublishCorpusReply reply;
   CKV_RETURN_IF_ERROR(
       fleet.DirectoryError(directory->PublishCorpus(&context, request, &reply), "PublishCorpus"));
-  return reply.version();
+  return reply;
 }
 
 absl::Status Report(const Ctl& ctl, const LoadOptions& options, const LoadSource& source,
@@ -164,15 +164,15 @@ absl::Status RunLoad(const Ctl& ctl, const LoadOptions& options) {
   {
     const auto progress = ctl.StartProgress("put", "B", source.row_bytes() * options.replicas);
     CKV_ASSIGN_OR_RETURN(result.tallies,
-                         PutChunks(source, placement, holders, *ctl.clock,
+                         PutChunks(source, placement, holders, corpus.tenant, *ctl.clock,
                                    [&](uint64_t bytes) { progress->Advance(bytes); }));
   }
-  CKV_ASSIGN_OR_RETURN(result.version, Publish(fleet, corpus, options.replace));
-  if (existing.ok()) {
-    std::vector<std::string> warnings;
-    CKV_RETURN_IF_ERROR(DropUnreferenced(fleet, *existing, warnings).status());
-    for (const std::string& warning : warnings) ctl.Note("ckvctl: warning: " + warning);
-  }
+  CKV_ASSIGN_OR_RETURN(const v1::PublishCorpusReply published,
+                       Publish(fleet, corpus, options.replace));
+  result.version = published.version();
+  std::vector<std::string> warnings;
+  CKV_RETURN_IF_ERROR(DropOrphans(fleet, published.orphans(), warnings).status());
+  for (const std::string& warning : warnings) ctl.Note("ckvctl: warning: " + warning);
   return Report(ctl, options, source, result, ctl.clock->Now() - start);
 }
 

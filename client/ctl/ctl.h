@@ -31,10 +31,10 @@ struct Ctl {
     *out << (format == OutputFormat::kJson ? RenderJson(json) : text);
   }
   void Note(const std::string& text) const { *err << text << "\n"; }
-  std::unique_ptr<Progress> StartProgress(std::string label, std::string unit,
-                                          uint64_t total) const {
+  std::unique_ptr<Progress> StartProgress(std::string label, std::string unit, uint64_t total,
+                                          bool quadratic = false) const {
     return std::make_unique<Progress>(clock, err, err_is_terminal, std::move(label),
-                                      std::move(unit), total);
+                                      std::move(unit), total, quadratic);
   }
 };
 

@@ -74,6 +74,7 @@ absl::StatusOr<Gathered> Gather(const Ctl& ctl, Fleet& fleet, const FetchOptions
   v1::FetchRequest request;
   request.set_corpus(options.corpus);
   request.set_tenant(ctl.fleet.tenant);
+  request.set_corpus_version(corpus.version);
   request.set_chunk_begin(run.begin);
   request.set_chunk_end(run.end);
   request.set_timeout_ms(options.timeout_ms);

@@ -41,16 +41,18 @@ std::string RenderProgress(const ProgressState& state, uint32_t bar_width) {
   const double rate = static_cast<double>(state.done) / seconds;
   text.append("  ").append(Rate(rate, state.unit));
   if (state.done >= state.total) return text + "  in " + FormatDuration(state.elapsed);
-  const double left = static_cast<double>(state.total - state.done) / rate;
+  const double remaining = 1 / fraction - 1;  // times what was done, if every unit costs alike
+  const double left = seconds * (state.quadratic ? remaining * (1 / fraction + 1) : remaining);
   return text + "  " + FormatDuration(Duration(static_cast<int64_t>(left * 1e9))) + " left";
 }
 
 Progress::Progress(Clock* clock, std::ostream* out, bool is_terminal, std::string label,
-                   std::string unit, uint64_t total)
+                   std::string unit, uint64_t total, bool quadratic)
     : clock_(clock), out_(out), is_terminal_(is_terminal), start_(clock->Now()), drawn_(start_) {
   state_.label = std::move(label);
   state_.unit = std::move(unit);
   state_.total = total;
+  state_.quadratic = quadratic;
 }
 
 Progress::~Progress() {

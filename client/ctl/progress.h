@@ -18,6 +18,9 @@ struct ProgressState {
   uint64_t done = 0;
   uint64_t total = 0;
   Duration elapsed{0};
+  // The cost of a unit grows with the units before it, as a prefill's does: what is left is
+  // estimated by squares.
+  bool quadratic = false;
 };
 
 // "prefill  4096/8192 tokens  50 %  312 tokens/s  13.1 s left"; with a bar of `bar_width` columns
@@ -32,7 +35,7 @@ class Progress {
 
   // `clock` and `out` must outlive it.
   Progress(Clock* clock, std::ostream* out, bool is_terminal, std::string label, std::string unit,
-           uint64_t total);
+           uint64_t total, bool quadratic);
   // Draws the last state and ends its line.
   ~Progress();
   Progress(const Progress&) = delete;

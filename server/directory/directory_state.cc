@@ -137,7 +137,7 @@ void DirectoryState::EndLease(std::map<uint64_t, Lease>::iterator lease) {
 }
 
 absl::StatusOr<uint64_t> DirectoryState::Publish(Corpus corpus, bool replace,
-                                                 uint64_t expected_version) {
+                                                 uint64_t expected_version, Orphans* orphans) {
   CKV_RETURN_IF_ERROR(ValidateCorpus(corpus));
   absl::MutexLock lock(&mu_);
   CorpusKey key(corpus.tenant, corpus.name);
@@ -163,10 +163,12 @@ absl::StatusOr<uint64_t> DirectoryState::Publish(Corpus corpus, bool replace,
         "corpus \"%s\": %d chunks, %d of %d are free", corpus.name, corpus.chunks.size(),
         options_.placement_count_max - (placement_count_ - freed), options_.placement_count_max));
   }
-  if (exists) RemovePlaces(*current->second);
+  const std::shared_ptr<const Corpus> replaced = exists ? current->second : nullptr;
+  if (exists) RemovePlaces(*replaced);
   corpus.version = ++last_version_;
   const auto published = std::make_shared<const Corpus>(std::move(corpus));
   AddPlaces(published);
+  if (exists && orphans != nullptr) *orphans = OrphansOf(*replaced);
   corpora_.insert_or_assign(std::move(key), published);
   Tell({.kind = DirectoryEvent::Kind::kCorpusPublished, .member = {}, .corpus = published});
   return published->version;
@@ -188,6 +190,23 @@ void DirectoryState::RemovePlaces(const Corpus& corpus) {
     if (places->second.empty()) places_.erase(places);
   }
   placement_count_ -= corpus.chunks.size();
+}
+
+DirectoryState::Orphans DirectoryState::OrphansOf(const Corpus& gone) const {
+  Orphans orphans;
+  for (const ChunkPlacement& chunk : gone.chunks) {
+    ChunkPlacement orphan = chunk;
+    if (const auto places = places_.find(chunk.id); places != places_.end()) {
+      for (const ChunkPlace& place : places->second) {
+        const std::vector<HolderId>& wanted = place.corpus->chunks[place.ordinal].holders;
+        std::erase_if(orphan.holders, [&](const HolderId& holder) {
+          return std::find(wanted.begin(), wanted.end(), holder) != wanted.end();
+        });
+      }
+    }
+    if (!orphan.holders.empty()) orphans.push_back(std::move(orphan));
+  }
+  return orphans;
 }
 
 // The tenant's own first, then the shared one of that name.
@@ -220,12 +239,14 @@ std::vector<std::shared_ptr<const Corpus>> DirectoryState::List(std::string_view
 // Only its own: a tenant that may read a shared corpus may not take it from the others. The answer
 // is the one for a corpus that is not there.
 absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryState::Drop(std::string_view name,
-                                                                   std::string_view tenant) {
+                                                                   std::string_view tenant,
+                                                                   Orphans* orphans) {
   absl::MutexLock lock(&mu_);
   const auto found = corpora_.find(CorpusKey(tenant, name));
   if (found == corpora_.end()) return NoCorpus(name);
   const std::shared_ptr<const Corpus> corpus = found->second;
   RemovePlaces(*corpus);
+  if (orphans != nullptr) *orphans = OrphansOf(*corpus);
   corpora_.erase(found);
   Tell({.kind = DirectoryEvent::Kind::kCorpusDropped, .member = {}, .corpus = corpus});
   return corpus;
@@ -243,9 +264,9 @@ std::vector<ChunkPlace> DirectoryState::Locate(const ChunkId& id, std::string_vi
 }
 
 absl::StatusOr<std::unique_ptr<DirectoryState::Watcher>> DirectoryState::Watch(
-    std::string_view tenant) {
+    std::string_view tenant, bool all_tenants) {
   // Made before the lock is taken: its destructor takes the lock.
-  std::unique_ptr<Watcher> watcher(new Watcher(this, tenant));
+  std::unique_ptr<Watcher> watcher(new Watcher(this, tenant, all_tenants));
   absl::MutexLock lock(&mu_);
   if (watchers_.size() >= options_.watcher_count_max) {
     return absl::ResourceExhaustedError(
@@ -258,7 +279,7 @@ absl::StatusOr<std::unique_ptr<DirectoryState::Watcher>> DirectoryState::Watch(
                                 .corpus = nullptr});
   }
   for (const auto& [key, corpus] : corpora_) {
-    if (!Visible(*corpus, tenant)) continue;
+    if (!watcher->Sees(*corpus)) continue;
     watcher->events_.push_back(
         {.kind = DirectoryEvent::Kind::kCorpusPublished, .member = {}, .corpus = corpus});
   }
@@ -289,7 +310,7 @@ absl::StatusOr<std::optional<DirectoryEvent>> DirectoryState::Next(Watcher& watc
 void DirectoryState::Tell(const DirectoryEvent& event) {
   for (Watcher* watcher : watchers_) {
     if (watcher->fell_behind_) continue;
-    if (event.corpus != nullptr && !Visible(*event.corpus, watcher->tenant_)) continue;
+    if (event.corpus != nullptr && !watcher->Sees(*event.corpus)) continue;
     if (watcher->events_.size() - watcher->snapshot_left_ >= kWatchBacklogMax) {
       watcher->fell_behind_ = true;
       watcher->events_.clear();

@@ -67,12 +67,16 @@ class DirectoryState {
   absl::Status Deregister(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<Member> Members() ABSL_LOCKS_EXCLUDED(mu_);
 
-  absl::StatusOr<uint64_t> Publish(Corpus corpus, bool replace, uint64_t expected_version)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  // What a replaced or dropped corpus leaves behind: each of its chunks that has holders on which
+  // no corpus of any tenant places it any more, with just those holders.
+  using Orphans = std::vector<ChunkPlacement>;
+  absl::StatusOr<uint64_t> Publish(Corpus corpus, bool replace, uint64_t expected_version,
+                                   Orphans* orphans = nullptr) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::shared_ptr<const Corpus>> Get(std::string_view name, std::string_view tenant)
       ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<std::shared_ptr<const Corpus>> List(std::string_view tenant) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::StatusOr<std::shared_ptr<const Corpus>> Drop(std::string_view name, std::string_view tenant)
+  absl::StatusOr<std::shared_ptr<const Corpus>> Drop(std::string_view name, std::string_view tenant,
+                                                     Orphans* orphans = nullptr)
       ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<ChunkPlace> Locate(const ChunkId& id, std::string_view tenant)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -83,8 +87,10 @@ class DirectoryState {
   // One watcher's place in the stream of changes. Starts with the whole state and kSynced. Used by
   // one thread at a time; the state must outlive it.
   class Watcher;
+  // Of the corpora, those that `tenant` may see; with `all_tenants` all.
   //   ResourceExhausted   watcher_count_max.
-  absl::StatusOr<std::unique_ptr<Watcher>> Watch(std::string_view tenant) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<std::unique_ptr<Watcher>> Watch(std::string_view tenant, bool all_tenants = false)
+      ABSL_LOCKS_EXCLUDED(mu_);
   // The next event, or nothing at `deadline`.
   //   ResourceExhausted   fell kWatchBacklogMax events behind; watch anew.
   absl::StatusOr<std::optional<DirectoryEvent>> Next(Watcher& watcher, Instant deadline)
@@ -105,6 +111,7 @@ class DirectoryState {
   void EndLease(std::map<uint64_t, Lease>::iterator lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AddPlaces(const std::shared_ptr<const Corpus>& corpus) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RemovePlaces(const Corpus& corpus) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Orphans OrphansOf(const Corpus& gone) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Tell(const DirectoryEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Forget(Watcher* watcher) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -130,11 +137,16 @@ class DirectoryState::Watcher {
 
  private:
   friend class DirectoryState;
-  Watcher(DirectoryState* state, std::string_view tenant) : state_(state), tenant_(tenant) {}
+  Watcher(DirectoryState* state, std::string_view tenant, bool all_tenants)
+      : state_(state), tenant_(tenant), all_tenants_(all_tenants) {}
   bool Ready() const { return !events_.empty() || fell_behind_; }
+  bool Sees(const Corpus& corpus) const {
+    return all_tenants_ || corpus.tenant.empty() || corpus.tenant == tenant_;
+  }
 
   DirectoryState* const state_;
   const std::string tenant_;
+  const bool all_tenants_;
   // Below: guarded by the state's mutex.
   std::deque<DirectoryEvent> events_;
   size_t snapshot_left_ = 0;  // of the state at the start, in front; not a backlog

@@ -194,6 +194,33 @@ TEST(BatchInvariance, AddressesAndStrides) {
   }
 }
 
+// Goal: indices that are skipped move nothing, also where they fill the list of several spans.
+// Method: 1500 indices among 40000, and none among 40000, on one thread and in waves of several.
+TEST(BatchInvariance, SkippedIndicesMoveNothing) {
+  WorkerPool pool1(1), pool3(3);
+  for (const uint32_t valid_count : {0u, 576u, 1500u}) {
+    SCOPED_TRACE(testing::Message() << "seed " << valid_count);
+    std::mt19937 rng(valid_count);
+    PieceOptions options;
+    options.shape = {20, 16, 0, RowDtype::kBf16, 0.3f};
+    options.q_count = 3;
+    options.row_count = 2000;
+    TestPiece piece(options, &rng);
+    std::vector<int32_t> indices(40000, -1);
+    for (size_t i = 0; i < indices.size(); i += 2) indices[i] = 2000 + static_cast<int32_t>(i);
+    for (uint32_t i = 0; i < valid_count; ++i) {
+      indices[100 + i * 20 + rng() % 20] = static_cast<int32_t>(rng() % 2000);
+    }
+    piece.piece().selection = {indices.data(), static_cast<uint32_t>(indices.size()), 3};
+    const std::vector<Bits> want = EachAlone(piece);
+    for (WorkerPool* pool : {&pool1, &pool3}) {
+      piece.ResetOutput();
+      AttendPartials(piece.shape(), {&piece.piece(), 1}, *pool);
+      ExpectSame(piece, want, "long list");
+    }
+  }
+}
+
 // All rows selected in order is the dense result, bit for bit: same tiles, same spans.
 TEST(BatchInvariance, SelectingEverythingIsDense) {
   WorkerPool pool(1);

@@ -107,13 +107,16 @@ TEST(ProgressBar, ShowsAmountRateAndRest) {
   state.done = 200;
   EXPECT_EQ(RenderProgress(state, 0), "put  200/200 tokens  100 %  40 tokens/s  in 5.0 s");
   EXPECT_EQ(RenderProgress({"put", "B", 0, 0, Duration(0)}, 0), "put  0 B/0 B  100 %");
+  // Half of the units is a quarter of the work.
+  state = {"prefill", "tokens", 100, 200, std::chrono::seconds(5), /*quadratic=*/true};
+  EXPECT_EQ(RenderProgress(state, 0), "prefill  100/200 tokens  50 %  20 tokens/s  15.0 s left");
 }
 
 TEST(ProgressBar, DrawsPlainLinesEveryFewSecondsAndTheEnd) {
   ManualClock clock;
   std::ostringstream out;
   {
-    Progress progress(&clock, &out, false, "prefill", "tokens", 100);
+    Progress progress(&clock, &out, false, "prefill", "tokens", 100, /*quadratic=*/false);
     progress.Advance(10);
     clock.Advance(Progress::kPlainPeriod);
     progress.Advance(20);

@@ -77,6 +77,37 @@ TEST_F(View, ChunksByIdAreOneSnapshot) {
   EXPECT_NE(view.ResolveChunks(ids, corpus.geometry, "", kInstantMax)->get(), first->get());
 }
 
+TEST_F(View, AnyNameForgetsTheNamelessOnes) {
+  const auto first = view.ResolveChunks(ids, corpus.geometry, "", kInstantMax);
+  ASSERT_TRUE(first.ok()) << first.status();
+  fleet.Edit("c", [](Corpus& c) { c.chunks[1].holders = {TestFleet::Name(1)}; });
+  view.Forget("other");
+  const auto second = view.ResolveChunks(ids, corpus.geometry, "", kInstantMax);
+  EXPECT_EQ((*second)->chunks[1].holders[0], TestFleet::Name(1));
+}
+
+// The directory is asked again; while it is away, or says the same, the snapshot stays.
+TEST_F(View, WhatIsDoubtedIsAskedAgain) {
+  const auto named = *view.Resolve("c", "", kInstantMax);
+  const auto nameless = *view.ResolveChunks(ids, corpus.geometry, "", kInstantMax);
+  view.Doubt(*named);
+  view.Doubt(*nameless);
+  fleet.set_directory_down(true);
+  EXPECT_EQ(*view.Resolve("c", "", kInstantMax), named);
+  EXPECT_EQ(*view.ResolveChunks(ids, corpus.geometry, "", kInstantMax), nameless);
+  fleet.set_directory_down(false);
+  int calls = fleet.directory_calls();
+  EXPECT_EQ(*view.Resolve("c", "", kInstantMax), named);
+  EXPECT_EQ(fleet.directory_calls(), ++calls);
+  EXPECT_EQ(*view.Resolve("c", "", kInstantMax), named);
+  EXPECT_EQ(fleet.directory_calls(), calls);
+  view.Doubt(*named);
+  fleet.Edit("c", [](Corpus& c) { c.chunks[0].holders = {TestFleet::Name(1)}; });
+  EXPECT_EQ((*view.Resolve("c", "", kInstantMax))->chunks[0].holders[0], TestFleet::Name(1));
+  EXPECT_EQ((*view.ResolveChunks(ids, corpus.geometry, "", kInstantMax))->chunks[0].holders[0],
+            TestFleet::Name(1));
+}
+
 TEST_F(View, ChunksNobodyHasOrOfAnotherModel) {
   Geometry other = corpus.geometry;
   other.revision = "r2";

@@ -187,6 +187,18 @@ TEST(RequesterErrors, AHolderThatStoppedAndCameBack) {
   }
 }
 
+// Goal: a holder that died costs the requester no restart once its chunks are elsewhere.
+TEST(RequesterErrors, AfterAHolderDiedTheDirectoryIsAsked) {
+  const auto fabric = NewLoopbackFabric(Clock::Real());
+  Cluster cluster(fabric.get());
+  ASSERT_TRUE(cluster.Works());
+  cluster.fleet.StopHolder(2);
+  EXPECT_EQ(cluster.Code(cluster.call, "holder h2"), absl::StatusCode::kUnavailable);
+  cluster.fleet.Load("c", cluster.corpus, {0, 1, 0, 0, 1, 1});
+  cluster.call.corpus = *cluster.requester->Resolve("c", "", Soon());
+  EXPECT_TRUE(cluster.Works());
+}
+
 // A holder is destroyed while calls are in progress: each call gives the right bits or Unavailable,
 // in time.
 TEST(RequesterErrors, AHolderThatDiesMidCall) {

@@ -39,12 +39,14 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
 
   static HolderId Name(size_t i) { return {absl::StrFormat("h%d", i)}; }
 
-  void StartHolder(size_t i, size_t capacity_bytes = size_t{64} << 20) {
+  void StartHolder(size_t i, size_t capacity_bytes = size_t{64} << 20,
+                   uint32_t session_count_max = 256) {
     HolderOptions options;
     options.id = Name(i);
     options.clock = clock_;
     options.capacity_bytes = capacity_bytes;
     options.fabrics = fabrics_;
+    options.session_count_max = session_count_max;
     auto holder = Holder::Start(options);
     ASSERT_TRUE(holder.ok()) << holder.status();
     (*holder)->lease().Grant({++last_epoch_}, kInstantMax);

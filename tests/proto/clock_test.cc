@@ -56,6 +56,12 @@ TEST(RealClock, NeverGoesBack) {
   }
 }
 
+TEST(WallClock, CountsMillisecondsOfThisCentury) {
+  const uint64_t now = WallClockMilliseconds();
+  EXPECT_GT(now, 1'700'000'000'000u);  // 2023
+  EXPECT_LT(now, 4'100'000'000'000u);  // 2099
+}
+
 TEST(RealClock, AwaitEndsAtItsDeadline) {
   Gate gate(Clock::Real());
   const Instant deadline = Clock::Real()->Now() + 5ms;

@@ -279,6 +279,65 @@ TEST_F(BatchTest, ExpiredWorkIsDroppedBeforeTheKernel) {
   EXPECT_EQ(counters_.expired_count.load(), 1u);
 }
 
+// Goal: what ran out of time behind another kernel call is not computed, and its neighbours are.
+TEST_F(BatchTest, ExpiredWorkIsDroppedBetweenKernelCalls) {
+  Geometry geometries[2] = {test::TestGeometry(), test::TestGeometry()};
+  geometries[1].softmax_scale *= 2;
+  std::mt19937 rng(1);
+  std::vector<Peer> peers;
+  for (uint32_t i = 0; i < 2; ++i) {
+    const auto corpus = test::MakeTestCorpus(geometries[i], {5, 7}, 1);
+    ASSERT_TRUE(test::PutCorpus(*table_, corpus).ok());
+    peers.push_back(Connect(corpus, kShape));
+    const RawAttend attend = {
+        .row_count = 1,
+        .rows = test::RandomBf16(geometries[i].d_qk, rng),
+        .pieces = {{.handle = peers[i].handles[0]}, {.handle = peers[i].handles[1]}}};
+    Post(peers[i], attend);
+    ReadyRequest ready = Take(peers[i]);
+    if (i == 1) ready.arrived = ready.arrived + milliseconds(1);
+    ASSERT_EQ(batch_->Add(ready), Batch::Verdict::kTaken);
+  }
+  clock_.Advance(seconds(1));  // the first one's limit
+  batch_->Answer(0);
+  const RawReply late = Reply(peers[0]);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late.status())) << late.status();
+  EXPECT_TRUE(Reply(peers[1]).status().ok());
+  EXPECT_EQ(counters_.batch_count.load(), 1u);
+  EXPECT_EQ(counters_.expired_count.load(), 1u);
+}
+
+// Goal: no request keeps the kernel longer than its limit, however small its frame.
+// Method: one list of indices that are all skipped, read by 4096 rows; then one of just
+// the limit, which is answered.
+TEST_F(BatchTest, ARequestOfTooMuchWorkIsRefused) {
+  const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {5}, 1);
+  ASSERT_TRUE(test::PutCorpus(*table_, corpus).ok());
+  Peer peer = Connect(
+      corpus, {.slot_count = 2, .request_bytes_max = 8u << 20, .reply_bytes_max = 4u << 20});
+  const Geometry& geometry = corpus.geometry;
+  const uint64_t row_work = uint64_t{kQueryRowCountMax} * (geometry.d_qk + geometry.d_v);
+  RawAttend attend = {.row_count = kQueryRowCountMax};
+  attend.rows.resize(size_t{attend.row_count} * geometry.d_qk);
+  const auto k = static_cast<uint32_t>(kRequestWorkMax / row_work + 1);
+  attend.pieces = {{.handle = peer.handles[0], .k = k, .group_rows = kQueryRowCountMax}};
+  attend.pieces[0].indices.emplace(k, -1);
+  Post(peer, attend);
+  ASSERT_EQ(batch_->Add(Take(peer)), Batch::Verdict::kTaken);
+  EXPECT_EQ(table_->stats().pin_count, 0u);
+  batch_->Answer(0);
+  const RawReply refused = Reply(peer);
+  EXPECT_TRUE(absl::IsInvalidArgument(refused.status())) << refused.status();
+  EXPECT_EQ(counters_.batch_count.load(), 0u);
+
+  attend.pieces[0].k = k - 1;
+  attend.pieces[0].indices->pop_back();
+  Post(peer, attend);
+  ASSERT_EQ(batch_->Add(Take(peer)), Batch::Verdict::kTaken);
+  batch_->Answer(0);
+  EXPECT_TRUE(Reply(peer).status().ok());
+}
+
 TEST_F(BatchTest, AFullBatchLeavesTheRestAndAMalformedOneHarmsNobody) {
   const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {5}, 1);
   ASSERT_TRUE(test::PutCorpus(*table_, corpus).ok());

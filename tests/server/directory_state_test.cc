@@ -219,6 +219,31 @@ TEST_F(DirectoryStateTest, AChunkIsLocatedInEveryCorpusThatHasIt) {
   EXPECT_THAT(state_.Locate(whole.chunks[0].id, ""), testing::IsEmpty());
 }
 
+// Goal: dropping a corpus never orphans a copy that another corpus, of whichever tenant, places
+// there.
+TEST_F(DirectoryStateTest, OrphansAreWhatNoTenantsCorpusPlacesThere) {
+  const Corpus mine = MakeCorpus("mine", "", 3, 1);
+  Corpus theirs = mine;
+  theirs.name = "theirs";
+  theirs.tenant = "red";
+  theirs.chunks.resize(1);
+  ASSERT_TRUE(state_.Publish(mine, false, 0).ok());
+  ASSERT_TRUE(state_.Publish(theirs, false, 0).ok());
+  // A new version that keeps chunk 1 only: chunk 0 is red's too, so just chunk 2 is left over.
+  Corpus smaller = mine;
+  smaller.chunks = {mine.chunks[1]};
+  DirectoryState::Orphans orphans;
+  ASSERT_TRUE(state_.Publish(smaller, true, 0, &orphans).ok());
+  ASSERT_THAT(orphans, testing::SizeIs(1));
+  EXPECT_EQ(orphans[0], mine.chunks[2]);
+  ASSERT_TRUE(state_.Drop("mine", "", &orphans).ok());
+  ASSERT_THAT(orphans, testing::SizeIs(1));
+  EXPECT_EQ(orphans[0].id, mine.chunks[1].id);
+  ASSERT_TRUE(state_.Drop("theirs", "red", &orphans).ok());
+  ASSERT_THAT(orphans, testing::SizeIs(1));
+  EXPECT_EQ(orphans[0].id, mine.chunks[0].id);
+}
+
 TEST_F(DirectoryStateTest, AWatcherSeesTheStateThenEveryChangeInOrder) {
   ASSERT_TRUE(state_.Register(HolderAt("b"), seconds(2)).ok());
   ASSERT_TRUE(state_.Register(HolderAt("a"), seconds(1)).ok());
@@ -239,6 +264,16 @@ TEST_F(DirectoryStateTest, AWatcherSeesTheStateThenEveryChangeInOrder) {
   clock_.Advance(seconds(1));
   state_.Expire();
   EXPECT_THAT(Drain(**watcher), testing::ElementsAre("gone a 2", "gone b 3"));
+}
+
+TEST_F(DirectoryStateTest, AWatcherOfAllTenantsSeesPrivateCorpora) {
+  ASSERT_TRUE(state_.Publish(MakeCorpus("notes", "red", 1, 1), false, 0).ok());
+  auto watcher = state_.Watch("", /*all_tenants=*/true);
+  ASSERT_TRUE(watcher.ok());
+  EXPECT_THAT(Drain(**watcher), testing::ElementsAre("corpus notes 1", "synced"));
+  ASSERT_TRUE(state_.Publish(MakeCorpus("notes", "red", 2, 2), true, 0).ok());
+  ASSERT_TRUE(state_.Drop("notes", "red").ok());
+  EXPECT_THAT(Drain(**watcher), testing::ElementsAre("corpus notes 2", "dropped notes 2"));
 }
 
 TEST_F(DirectoryStateTest, AWatcherThatFallsBehindIsTold) {

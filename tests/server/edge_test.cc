@@ -62,6 +62,30 @@ TEST(ServiceGateTest, LimitsStreamsAndCancelsThoseThatWait) {
   EXPECT_EQ(gate.Enter([] {}).status().code(), absl::StatusCode::kUnavailable);
 }
 
+TEST(ServiceGateTest, CancelsWaitsBeyondTheirLimitOnce) {
+  ServiceGate gate(3);
+  ManualClock clock;
+  int cancelled = 0;
+  int cancelled_others = 0;
+  auto slow = gate.Enter([&] { ++cancelled; });
+  auto patient = gate.Enter([&] { ++cancelled_others; });
+  auto busy = gate.Enter([&] { ++cancelled_others; });
+  ASSERT_TRUE(slow.ok() && patient.ok() && busy.ok());
+  const Instant limit = clock.Now() + std::chrono::seconds(1);
+  ASSERT_TRUE(slow->BeginWait(limit) && patient->BeginWait() && busy->BeginWait(limit));
+  busy->EndWait();
+  gate.CancelOverdue(clock.Now());
+  EXPECT_EQ(cancelled, 0);
+  clock.Advance(std::chrono::seconds(1));
+  gate.CancelOverdue(clock.Now());
+  gate.CancelOverdue(clock.Now());
+  EXPECT_EQ(cancelled, 1);
+  EXPECT_EQ(cancelled_others, 0);
+  gate.Close();
+  EXPECT_EQ(cancelled, 1);
+  EXPECT_EQ(cancelled_others, 1);
+}
+
 TEST(ServiceGateTest, AStreamThatEndsMakesRoom) {
   ServiceGate gate(1);
   for (int i = 0; i < 3; ++i) {
@@ -110,6 +134,28 @@ TEST(PromptMatchTest, WholeChunksOnly) {
   Corpus other = corpus;
   other.geometry.revision = "r2";
   EXPECT_EQ(MatchPrompt(other, tokens).chunk_count, 0u);
+}
+
+// Each chunk's id is right for its own parent and position, but the list is no chain.
+TEST(PromptMatchTest, OnlyAlongTheChain) {
+  const auto whole = test::MakeTestCorpus(test::TestGeometry(), {3, 4, 5}, /*seed=*/1);
+  const Corpus chain = whole.Publish("c", "", {{{"a"}}});
+  std::vector<int32_t> tokens = whole.chunks[0].info.token_ids;
+  const std::vector<int32_t>& last = whole.chunks[2].info.token_ids;
+  tokens.insert(tokens.end(), last.begin(), last.end());
+  Corpus gap = chain;
+  gap.chunks.erase(gap.chunks.begin() + 1);
+  EXPECT_EQ(MatchPrompt(gap, tokens).chunk_count, 1u);
+  Corpus headless = chain;
+  headless.chunks = {chain.chunks[2]};
+  EXPECT_EQ(MatchPrompt(headless, last).chunk_count, 0u);
+  // The right parent at another position.
+  Corpus moved = chain;
+  moved.chunks = {chain.chunks[0], chain.chunks[2]};
+  moved.chunks[1].parent = chain.chunks[0].id;
+  moved.chunks[1].id = ComputeChunkId(ModelFingerprint(moved.geometry), moved.chunks[1].parent,
+                                      moved.chunks[1].position, last);
+  EXPECT_EQ(MatchPrompt(moved, tokens).chunk_count, 1u);
 }
 
 TEST(LocalDirectoryTest, AnswersAsTheStubWould) {

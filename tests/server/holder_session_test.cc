@@ -92,6 +92,31 @@ TEST_P(HolderTest, SessionsEndAndTheirPlaceIsFree) {
   EXPECT_NE(Open(), nullptr);
 }
 
+// Goal: a tenant's session gets no handle of another's chunk, and cannot tell it from none.
+TEST_P(HolderTest, ASessionResolvesItsTenantsChunks) {
+  ChunkTable& table = holder_->table();
+  for (size_t i = 0; i < corpus_.chunks.size(); ++i) {
+    const test::TestChunk& chunk = corpus_.chunks[i];
+    const std::string tenant = i % 2 == 0 ? "a" : "";
+    auto writer = table.Begin(chunk.info, corpus_.geometry, tenant);
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    for (uint32_t layer = 0; layer < chunk.layers.size(); ++layer) {
+      ASSERT_TRUE(writer->Write(layer, 0, std::as_bytes(std::span(chunk.layers[layer]))).ok());
+    }
+    auto whole = std::move(*writer).Finish();
+    ASSERT_TRUE(whole.ok()) << whole.status();
+    ASSERT_TRUE(table.Insert(*std::move(whole), tenant).ok());
+  }
+  const auto a = Open({.tenant = "a"});
+  const auto b = Open({.tenant = "b"});
+  const auto everyone = Open();
+  for (size_t i = 0; i < corpus_.chunks.size(); ++i) {
+    EXPECT_NE(a->Resolve(corpus_)[i], 0u) << i;
+    EXPECT_EQ(b->Resolve(corpus_)[i] != 0, i % 2 == 1) << i;
+    EXPECT_EQ(everyone->Resolve(corpus_)[i] != 0, i % 2 == 1) << i;
+  }
+}
+
 // Goal: a peer that dies with requests in flight costs nobody else an answer.
 TEST_P(HolderTest, APeerMayGoWithWorkInFlight) {
   Put();

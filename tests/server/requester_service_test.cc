@@ -337,5 +337,85 @@ TEST_F(RequesterServiceTest, AReplacedCorpusIsSeen) {
   EXPECT_EQ(resolved.token_count(), 5u);
 }
 
+// Goal: the same of a tenant's own corpus.
+TEST_F(RequesterServiceTest, AReplacedCorpusOfATenantIsSeen) {
+  StartRequester();
+  Corpus corpus = test::MakeTestCorpus(test::TestGeometry(), {5, 6}, /*seed=*/20)
+                      .Publish("c", "red", {{{"h"}}});
+  ASSERT_TRUE(test::Publish(*directory_stub_, corpus).ok());
+  v1::ResolveRequest resolve;
+  resolve.set_corpus("c");
+  resolve.set_tenant("red");
+  v1::ResolveReply resolved;
+  ASSERT_TRUE(requester_stub_->Resolve(Call().get(), resolve, &resolved).ok());
+  EXPECT_EQ(resolved.token_count(), 11u);
+  corpus.chunks.pop_back();
+  v1::PublishCorpusRequest publish;
+  *publish.mutable_corpus() = ToProto(corpus);
+  publish.set_replace(true);
+  v1::PublishCorpusReply published;
+  ASSERT_TRUE(directory_stub_->PublishCorpus(Call().get(), publish, &published).ok());
+  const Instant deadline = Soon();
+  while (resolved.token_count() != 5 && Clock::Real()->Now() < deadline) {
+    ASSERT_TRUE(requester_stub_->Resolve(Call().get(), resolve, &resolved).ok());
+  }
+  EXPECT_EQ(resolved.token_count(), 5u);
+}
+
+// Goal: a call is served by the version that it names or refused, and a chunk is not denied out of
+// an old version. Method: a corpus is replaced by a longer one; calls come before the watch's news
+// or after it, and the answers are the same.
+TEST_F(RequesterServiceTest, ACallIsOfOneVersion) {
+  StartHolders(1);
+  StartRequester();
+  const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {5, 6}, /*seed=*/21);
+  const Geometry& geometry = corpus.geometry;
+  for (const test::TestChunk& chunk : corpus.chunks) {
+    ASSERT_TRUE(test::Put(*holder_stubs_[0], geometry, chunk).ok());
+  }
+  v1::PublishCorpusRequest publish;
+  publish.set_replace(true);
+  v1::PublishCorpusReply older, newer;
+  Corpus published = corpus.Publish("c", "", {{{"h0"}}});
+  const Corpus whole = published;
+  published.chunks.pop_back();
+  *publish.mutable_corpus() = ToProto(published);
+  ASSERT_TRUE(directory_stub_->PublishCorpus(Call().get(), publish, &older).ok());
+  std::mt19937 rng(22);
+  const std::vector<uint16_t> q = test::RandomBf16(2 * geometry.d_qk, rng);
+  v1::AttendRequest request = test::AttendOf("c", 0, q, geometry.d_qk);
+  v1::AttendReply reply;
+  request.set_corpus_version(older.version());
+  ASSERT_TRUE(Attend(request, &reply).ok());
+  test::ExpectNear(reply, test::Reference(geometry, q, corpus.Rows(0, 0, 1)));
+
+  *publish.mutable_corpus() = ToProto(whole);
+  ASSERT_TRUE(directory_stub_->PublishCorpus(Call().get(), publish, &newer).ok());
+  v1::AttendRequest by_id = test::AttendOf("c", 0, q, geometry.d_qk);
+  by_id.add_chunks()->set_id(std::string(corpus.chunks[1].info.id.AsBytes()));
+  ASSERT_TRUE(Attend(by_id, &reply).ok());
+  test::ExpectNear(reply, test::Reference(geometry, q, corpus.Rows(0, 1, 2)));
+  const grpc::Status refused = Attend(request, &reply);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(refused.error_message(),
+              testing::AllOf(testing::HasSubstr(std::to_string(older.version())),
+                             testing::HasSubstr(std::to_string(newer.version()))));
+  request.set_corpus_version(newer.version());
+  ASSERT_TRUE(Attend(request, &reply).ok());
+  test::ExpectNear(reply, test::Reference(geometry, q, corpus.Rows(0)));
+
+  v1::FetchRequest fetch;
+  fetch.set_corpus("c");
+  for (const auto& [version, code] : {std::pair(older.version(), refused.error_code()),
+                                      std::pair(newer.version(), grpc::StatusCode::OK)}) {
+    fetch.set_corpus_version(version);
+    Call call;
+    const auto reader = requester_stub_->Fetch(call.get(), fetch);
+    v1::FetchReply rows;
+    while (reader->Read(&rows)) continue;
+    EXPECT_EQ(reader->Finish().error_code(), code);
+  }
+}
+
 }  // namespace
 }  // namespace ckv

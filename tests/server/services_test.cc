@@ -6,6 +6,8 @@
 
 #include "client/directory_stub.h"
 #include "client/holder_stub.h"
+#include "server/holder_service.h"
+#include "store/chunk.h"
 #include "tests/server/services_fixture.h"
 
 namespace ckv {
@@ -142,6 +144,50 @@ TEST_F(HolderServiceTest, APutThatIsInterruptedLeavesNothing) {
   while (StatsOf(0).used_bytes() != 0 && Clock::Real()->Now() < deadline) std::this_thread::yield();
   EXPECT_EQ(StatsOf(0).used_bytes(), 0u);
   EXPECT_EQ(StatsOf(0).chunk_count(), 0u);
+}
+
+// Goal: puts that hang are bounded in number and do not hold a drain up.
+TEST_F(HolderServiceTest, PutsInProgressAreBoundedAndADrainEndsThem) {
+  StartHolders(1);
+  const Geometry geometry = test::TestGeometry();
+  const auto corpus = test::MakeTestCorpus(geometry, {40}, /*seed=*/2);
+  const auto good = test::MessagesOf(geometry, corpus.chunks[0]);
+  Call calls[kPutCountMax];
+  v1::PutChunkReply replies[kPutCountMax];
+  std::vector<std::unique_ptr<grpc::ClientWriter<v1::PutChunkRequest>>> writers;
+  for (uint32_t i = 0; i < kPutCountMax; ++i) {
+    writers.push_back(holder_stubs_[0]->PutChunk(calls[i].get(), &replies[i]));
+    ASSERT_TRUE(writers[i]->Write(good[0]));
+  }
+  // Room is taken once the header has come; all are the same chunk, none of which is resident.
+  const uint64_t bytes = LayOutChunk(geometry, 40).total_bytes;
+  const Instant deadline = Soon();
+  while (StatsOf(0).used_bytes() < kPutCountMax * bytes && Clock::Real()->Now() < deadline) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(test::PutMessages(*holder_stubs_[0], good).error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+  const Instant start = Clock::Real()->Now();
+  holders_[0]->Drain(start + std::chrono::seconds(60));
+  EXPECT_LT(Clock::Real()->Now() - start, std::chrono::seconds(30));
+  for (const auto& writer : writers) EXPECT_FALSE(writer->Finish().ok());
+}
+
+TEST_F(HolderServiceTest, AnotherTenantReadsAChunkOnceItHasShownItsRows) {
+  StartHolders(1);
+  const Geometry geometry = test::TestGeometry();
+  const auto corpus = test::MakeTestCorpus(geometry, {40}, /*seed=*/2);
+  auto messages = test::MessagesOf(geometry, corpus.chunks[0]);
+  const auto put = [&](const std::string& tenant) {
+    messages[0].mutable_header()->set_tenant(tenant);
+    return test::PutMessages(*holder_stubs_[0], messages).error_code();
+  };
+  EXPECT_EQ(put(std::string(1000, 'a')), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(put("a"), grpc::StatusCode::OK);
+  EXPECT_EQ(put("b"), grpc::StatusCode::ALREADY_EXISTS);
+  messages[0].mutable_header()->set_layer_checksums(0, 7);
+  EXPECT_EQ(put("c"), grpc::StatusCode::DATA_LOSS);
+  EXPECT_EQ(put("b"), grpc::StatusCode::ALREADY_EXISTS);
 }
 
 TEST_F(HolderServiceTest, SessionsAreRefusedForTheirGeometryVersionAndShape) {

@@ -133,10 +133,12 @@ TEST(SessionTable, AClosedSessionIsNotFound) {
   Session* session = table.Adopt(SessionTable::LaneTag(*opened, 0));
   ASSERT_NE(session, nullptr);
   EXPECT_EQ(*table.GeometryOf(opened->id), test::TestGeometry());
+  EXPECT_EQ(*table.TenantOf(opened->id), session->tenant);
   ASSERT_TRUE(table.Close(opened->id).ok());
   EXPECT_TRUE(session->closed());
   EXPECT_TRUE(absl::IsNotFound(table.Close(opened->id)));
   EXPECT_TRUE(absl::IsNotFound(table.GeometryOf(opened->id).status()));
+  EXPECT_TRUE(absl::IsNotFound(table.TenantOf(opened->id).status()));
   EXPECT_TRUE(absl::IsNotFound(table.AssignHandles(opened->id, {}).status()));
   EXPECT_EQ(table.Adopt(SessionTable::LaneTag(*opened, 0)), nullptr);
   // It stays in memory until the dispatcher has dropped its lanes.

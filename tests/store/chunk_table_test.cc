@@ -65,6 +65,61 @@ TEST_F(ChunkTableTest, RefusalsSayWhatToDoNext) {
   EXPECT_EQ(table_.Begin(small.info, geometry_).status().code(), absl::StatusCode::kAlreadyExists);
 }
 
+// Goal: to know a chunk's id is not to read it; to know its rows is.
+TEST_F(ChunkTableTest, AChunkIsReadByWhomItWasPutFor) {
+  const SmallChunk small = MakeSmallChunk(geometry_, 5, 1);
+  auto chunk = WriteSmallChunk(*table_.Begin(small.info, geometry_, "a"), small);
+  ASSERT_TRUE(table_.Insert(*std::move(chunk), "a").ok());
+  const absl::Status denied = table_.Find(small.info.id, geometry_, "b").status();
+  EXPECT_TRUE(table_.Find(small.info.id, geometry_, "a").ok());
+  EXPECT_TRUE(absl::IsNotFound(table_.Find(small.info.id, geometry_).status()));
+  EXPECT_TRUE(absl::IsNotFound(table_.Pin(small.info.id, geometry_, "b").status()));
+  // Another geometry is not told either.
+  Geometry other = geometry_;
+  other.revision = "2";
+  EXPECT_EQ(table_.Find(small.info.id, other, "b").status(), denied);
+
+  SmallChunk guessed = small;
+  guessed.info.layer_checksums[1] ^= 1;
+  EXPECT_TRUE(absl::IsDataLoss(table_.Begin(guessed.info, geometry_, "b").status()));
+  EXPECT_FALSE(table_.Find(small.info.id, geometry_, "b").ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(table_.Begin(small.info, geometry_, "b").status()));
+  EXPECT_TRUE(table_.Pin(small.info.id, geometry_, "b").ok());
+  EXPECT_FALSE(table_.Find(small.info.id, geometry_, "c").ok());
+
+  ASSERT_TRUE(table_.Drop(small.info.id).ok());
+  EXPECT_EQ(table_.Find(small.info.id, geometry_, "b").status(), denied) << "they look the same";
+  auto again = WriteSmallChunk(*table_.Begin(small.info, geometry_, "c"), small);
+  ASSERT_TRUE(table_.Insert(*std::move(again), "c").ok());
+  EXPECT_FALSE(table_.Find(small.info.id, geometry_, "a").ok()) << "a new life, new readers";
+}
+
+TEST_F(ChunkTableTest, ReadersAreLimitedUntilEveryoneIsOne) {
+  const SmallChunk small = MakeSmallChunk(geometry_, 5, 1);
+  auto chunk = WriteSmallChunk(*table_.Begin(small.info, geometry_, "t0"), small);
+  ASSERT_TRUE(table_.Insert(*std::move(chunk), "t0").ok());
+  const auto put = [&](const std::string& tenant) {
+    return table_.Begin(small.info, geometry_, tenant).status().code();
+  };
+  for (size_t i = 1; i < ChunkTable::kReaderCountMax; ++i) {
+    EXPECT_EQ(put("t" + std::to_string(i)), absl::StatusCode::kAlreadyExists);
+  }
+  EXPECT_EQ(put("one too many"), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(put("t7"), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(put(""), absl::StatusCode::kAlreadyExists);
+  EXPECT_TRUE(table_.Find(small.info.id, geometry_, "one too many").ok());
+}
+
+// Goal: the second of two tenants that put a chunk at once may read it as well.
+TEST_F(ChunkTableTest, OfTwoTenantsAtOnceBothRead) {
+  const SmallChunk small = MakeSmallChunk(geometry_, 5, 1);
+  auto first = WriteSmallChunk(*table_.Begin(small.info, geometry_, "a"), small);
+  auto second = WriteSmallChunk(*table_.Begin(small.info, geometry_, "b"), small);
+  ASSERT_TRUE(table_.Insert(*std::move(first), "a").ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(table_.Insert(*std::move(second), "b")));
+  EXPECT_TRUE(table_.Find(small.info.id, geometry_, "b").ok());
+}
+
 TEST_F(ChunkTableTest, OfTwoThatCameAtOnceTheSecondIsRefused) {
   const SmallChunk small = MakeSmallChunk(geometry_, 5, 1);
   auto first = WriteSmallChunk(*table_.Begin(small.info, geometry_), small);

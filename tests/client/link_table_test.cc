@@ -1,0 +1,155 @@
+// Goal: an engine gives back the sessions and handles it does not need, and asks a holder for no
+// handle twice. Method: a real holder, and a clock that only the engine's links read.
+
+#include "client/link_table.h"
+
+#include "gtest/gtest.h"
+#include "tests/client/test_fleet.h"
+
+namespace ckv {
+namespace {
+
+using test::MakeTestCorpus;
+using test::SmallShape;
+using test::TestFleet;
+using test::TestGeometry;
+
+// The real clock, put forward by hand.
+class ShiftedClock final : public Clock {
+ public:
+  Instant Now() const noexcept override { return Clock::Real()->Now() + shift_; }
+  bool Await(absl::Mutex& mu, const absl::Condition& condition, Instant deadline) override
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    return Clock::Real()->Await(mu, condition,
+                                deadline == kInstantMax ? deadline : deadline - shift_);
+  }
+  void Advance(Duration by) { shift_ += by; }
+
+ private:
+  Duration shift_{0};
+};
+
+struct LinkTableTest : testing::Test {
+  LinkTableTest() {
+    options.requester = "r";
+    options.clock = &clock;
+    options.fabrics = {fabric.get()};
+    options.shape = SmallShape();
+    options.connect_timeout = std::chrono::hours(1);
+  }
+  // The same chunks for each tenant: another tenant is another link.
+  std::shared_ptr<const Corpus> CorpusOf(const test::TestCorpus& chunks, std::string tenant) {
+    return std::make_shared<const Corpus>(
+        chunks.Publish("c", std::move(tenant), {{TestFleet::Name(0)}}));
+  }
+  HolderLink& Use(const std::shared_ptr<const Corpus>& published) {
+    LinkTable::Route& route = **table.RouteOf(published);
+    const absl::Status status = table.EnsureUp(*route.links[0], kInstantMax);
+    EXPECT_TRUE(status.ok()) << status;
+    return *route.links[0];
+  }
+
+  ShiftedClock clock;
+  std::unique_ptr<Fabric> fabric = NewLoopbackFabric(Clock::Real());
+  TestFleet fleet{{fabric.get()}};
+  DirectoryView view{&fleet};
+  PeerTable peers{&view, &fleet};
+  LinkOptions options;
+  LinkTable table{&options, &peers};
+  test::TestCorpus corpus = MakeTestCorpus(TestGeometry(), {3, 4, 5}, 1);
+};
+
+TEST_F(LinkTableTest, AHolderWithoutASessionLeftGetsTheOldestBack) {
+  fleet.StartHolder(0, size_t{1} << 20, /*session_count_max=*/2);
+  HolderLink& a = Use(CorpusOf(corpus, "a"));
+  clock.Advance(std::chrono::seconds(1));
+  const auto of_b = CorpusOf(corpus, "b");
+  HolderLink& b = Use(of_b);
+  clock.Advance(std::chrono::seconds(1));
+  HolderLink& c = Use(CorpusOf(corpus, "c"));
+  EXPECT_FALSE(a.is_up());
+  EXPECT_TRUE(b.is_up());
+  EXPECT_TRUE(c.is_up());
+  // b is used again, so c is the oldest now.
+  clock.Advance(std::chrono::seconds(1));
+  Use(of_b);
+  HolderLink& d = Use(CorpusOf(corpus, "d"));
+  EXPECT_TRUE(b.is_up());
+  EXPECT_FALSE(c.is_up());
+  EXPECT_TRUE(d.is_up());
+}
+
+TEST_F(LinkTableTest, WithNothingToGiveBackTheRefusalIsTheAnswer) {
+  fleet.StartHolder(0, size_t{1} << 20, /*session_count_max=*/1);
+  LinkTable others{&options, &peers};
+  Use(CorpusOf(corpus, "a"));
+  LinkTable::Route& route = **others.RouteOf(CorpusOf(corpus, "b"));
+  const int sessions = fleet.session_calls();
+  EXPECT_TRUE(absl::IsResourceExhausted(others.EnsureUp(*route.links[0], kInstantMax)));
+  EXPECT_EQ(fleet.session_calls(), sessions + 1);
+}
+
+TEST_F(LinkTableTest, IdleLinksAreClosedOneACall) {
+  fleet.StartHolder(0);
+  const auto of_a = CorpusOf(corpus, "a"), of_b = CorpusOf(corpus, "b"),
+             of_c = CorpusOf(corpus, "c");
+  HolderLink& a = Use(of_a);
+  HolderLink& b = Use(of_b);
+  HolderLink& c = Use(of_c);
+  // Half of it, so that the time the test itself takes does not count.
+  clock.Advance(LinkTable::kLinkIdleMax / 2);
+  Use(of_c);
+  EXPECT_TRUE(a.is_up() && b.is_up());
+  clock.Advance(LinkTable::kLinkIdleMax / 2);
+  Use(of_c);
+  EXPECT_NE(a.is_up(), b.is_up());
+  Use(of_c);
+  EXPECT_FALSE(a.is_up() || b.is_up());
+  // What is about to be used is not closed first, however long it was idle.
+  const int sessions = fleet.session_calls();
+  clock.Advance(2 * LinkTable::kLinkIdleMax);
+  Use(of_c);
+  EXPECT_TRUE(c.is_up());
+  EXPECT_EQ(fleet.session_calls(), sessions);
+}
+
+TEST_F(LinkTableTest, AFullMapOfHandlesEndsTheSession) {
+  fleet.StartHolder(0);
+  fleet.Load("c", corpus, {0, 0, 0});
+  options.handle_count_max = 2;
+  HolderLink& link = Use(CorpusOf(corpus, ""));
+  const SessionId first = link.session();
+  const std::vector<ChunkId> two = {corpus.chunks[0].info.id, corpus.chunks[1].info.id};
+  const ChunkId third = corpus.chunks[2].info.id;
+  ASSERT_TRUE(link.Resolve(two, kInstantMax).ok());
+  ASSERT_TRUE(link.Resolve(two, kInstantMax).ok());
+  EXPECT_TRUE(absl::IsAborted(link.Resolve({&third, 1}, kInstantMax)));
+  EXPECT_FALSE(link.is_up());
+  // The holder's table of it is gone as well.
+  EXPECT_TRUE(absl::IsNotFound(fleet.holder(0).ResolveChunks(first, two, kInstantMax).status()));
+  ASSERT_TRUE(table.EnsureUp(link, kInstantMax).ok());
+  EXPECT_EQ(link.Find(two[0]), nullptr);
+  EXPECT_TRUE(link.Resolve({&third, 1}, kInstantMax).ok());
+}
+
+// One chunk more than two batches, asked for from the middle on: three round trips.
+TEST_F(LinkTableTest, HandlesAreResolvedInBatches) {
+  const std::vector<uint32_t> token_counts(2 * HolderLink::kResolveCountMax + 1, 1);
+  const auto many = MakeTestCorpus(TestGeometry(/*layers=*/1), token_counts, 2);
+  fleet.StartHolder(0);
+  fleet.Load("c", many, std::vector<size_t>(many.chunks.size(), 0));
+  const auto published = CorpusOf(many, "");
+  HolderLink& link = Use(published);
+  LinkTable::Route& route = **table.RouteOf(published);
+  const auto count = static_cast<uint32_t>(many.chunks.size());
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t chunk = (i + 1000) % count;
+    const auto handle = table.HandleOf(route, chunk, kInstantMax);
+    ASSERT_TRUE(handle.ok()) << handle.status();
+    EXPECT_EQ(*handle, link.Find(many.chunks[chunk].info.id)->handle.value);
+  }
+  EXPECT_EQ(fleet.resolve_calls(), 3);
+}
+
+}  // namespace
+}  // namespace ckv
