@@ -2,7 +2,8 @@
 # Builds and runs all tests through ctest; installs the packages it needs.
 #   tests/run.sh                    the release build's tests
 #   tests/run.sh --preset asan      another preset's (dev, release, asan, tsan); may be repeated
-#   tests/run.sh --ci               what CI runs: static checks, release, asan and tsan
+#   tests/run.sh --ci               what CI runs: format and tree rules, release, asan and tsan; the
+#                                   sanitizers without gRPC, whose headers are half of the build
 #   tests/run.sh -R requester       what follows goes to ctest
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -21,7 +22,7 @@ while [ $# -gt 0 ]; do
       shift
       ;;
     -h | --help)
-      sed -n '2,6p' "$0" | sed 's/^# \{0,1\}//'
+      sed -n '2,7p' "$0" | sed 's/^# \{0,1\}//'
       exit 0
       ;;
     *) break ;;
@@ -30,7 +31,7 @@ done
 [ ${#presets[@]} -gt 0 ] || presets=(release)
 
 if [ $static -eq 1 ]; then
-  deploy/check.sh --static
+  deploy/check.sh --quick
 fi
 for preset in "${presets[@]}"; do
   echo "== preset $preset: build" >&2
