@@ -6,6 +6,7 @@
 
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -51,13 +52,14 @@ WIRE_STRUCT = re.compile(r"^struct (\w*(?:Header|Entry|Hello|Frame)) \{", re.M)
 
 
 def tracked(root):
-    """The files of the tree: what git tracks or would track, or all of them outside a checkout."""
-    if (root / ".git").exists():
+    """The files of the tree: what git tracks or would track; without git, all but built ones."""
+    if (root / ".git").exists() and shutil.which("git"):
         names = subprocess.run(
             ["git", "-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
             check=True, capture_output=True, text=True).stdout.split("\0")
     else:
-        names = [str(path.relative_to(root)) for path in root.rglob("*")]
+        names = [str(path.relative_to(root)) for path in root.rglob("*")
+                 if path.relative_to(root).parts[0] != "build"]
     return sorted(n for n in names if n and (root / n).is_file())
 
 

@@ -12,6 +12,7 @@ import csv
 import json
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -61,6 +62,8 @@ def run_binary(path):
 
 
 def commit(root):
+    if not shutil.which("git"):
+        return "unknown"
     described = subprocess.run(["git", "-C", root, "describe", "--always", "--dirty"],
                                capture_output=True, text=True)
     return described.stdout.strip() or "unknown"
