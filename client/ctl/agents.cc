@@ -161,9 +161,10 @@ absl::StatusOr<std::vector<Prompt>> MakePrompts(const std::string& path, uint32_
   std::vector<Prompt> prompts;
   for (uint32_t agent = 0; agent < count; ++agent) {
     std::string text = lines[agent % lines.size()];
-    // Built-in questions are told apart by the agent's number; a file's lines are taken as they
-    // are.
-    if (path.empty()) text = absl::StrFormat("\nAgent %d: %s\n", agent, text);
+    // The agent's number comes last: the last byte decides most of the next one, and agents that
+    // all ended in '?' would decode alike, which makes a weaker check. A file's lines are taken as
+    // they are.
+    if (path.empty()) text = absl::StrFormat("\n%s Agent %d", text, agent);
     Prompt prompt;
     for (const char c : text) prompt.push_back(static_cast<unsigned char>(c));
     prompts.push_back(std::move(prompt));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -122,6 +123,13 @@ std::string DescribeBytes(std::span<const Prompt> prompts, std::span<const Agent
       FormatBytes(per_token), FormatBytes(fetch_bytes), fetch_bytes / per_token + 1);
 }
 
+// How many agents decoded something of their own: the check says little where all answers are one.
+size_t DistinctAnswers(std::span<const AgentResult> routed) {
+  std::set<std::string> hashes;
+  for (const AgentResult& result : routed) hashes.insert(TokensHash(result.choices));
+  return hashes.size();
+}
+
 void Report(const Ctl& ctl, const AgentsOptions& options, const AgentRun& run,
             std::span<const Prompt> prompts, std::span<const AgentResult> routed,
             const Comparison& comparison, Duration elapsed) {
@@ -158,13 +166,14 @@ void Report(const Ctl& ctl, const AgentsOptions& options, const AgentRun& run,
                       {"holder_count", r.holder_count},
                       {"check", check}});
   }
-  std::string text =
-      RenderFields({{"corpus", absl::StrFormat("%s: %d tokens in %d chunks", run.corpus.name,
-                                               run.corpus.token_count(), run.corpus.chunks.size())},
-                    {"geometry", run.corpus.geometry.ToString()},
-                    {"wire", absl::StrFormat("%s partials, merged %s", run.f32 ? "f32" : "bf16",
-                                             run.per_chunk ? "chunk by chunk" : "by holders")},
-                    {"routed decode", FormatDuration(elapsed)}});
+  std::string text = RenderFields(
+      {{"corpus", absl::StrFormat("%s: %d tokens in %d chunks", run.corpus.name,
+                                  run.corpus.token_count(), run.corpus.chunks.size())},
+       {"geometry", run.corpus.geometry.ToString()},
+       {"wire", absl::StrFormat("%s partials, merged %s", run.f32 ? "f32" : "bf16",
+                                run.per_chunk ? "chunk by chunk" : "by holders")},
+       {"routed decode", FormatDuration(elapsed)},
+       {"answers", absl::StrFormat("%d different of %d", DistinctAnswers(routed), routed.size())}});
   text += "\n" + table.Render() + "\n" + DescribeBytes(prompts, routed, fetch_bytes);
   if (!options.no_check) text += "check: " + comparison.summary + "\n";
   ctl.Print(text, {{"corpus", run.corpus.name},
@@ -174,6 +183,7 @@ void Report(const Ctl& ctl, const AgentsOptions& options, const AgentRun& run,
                    {"per_chunk", run.per_chunk},
                    {"seconds", static_cast<double>(elapsed.count()) / 1e9},
                    {"agents", agents},
+                   {"distinct_answers", DistinctAnswers(routed)},
                    {"checked", !options.no_check},
                    {"equal", !options.no_check && comparison.all_equal},
                    {"check", options.no_check ? "" : comparison.summary}});

@@ -18,8 +18,6 @@ namespace {
 // Of queries, indices or partials in one message: big enough to fill a lane many times over (a slot
 // has 256 rows), small enough that progress is seen.
 constexpr uint64_t kMessageBytesMax = uint64_t{2} << 20;
-// The call itself may take a little longer than the time it gives the requester.
-constexpr Duration kTimeoutMargin = std::chrono::seconds(2);
 
 struct AttendOptions {
   std::string corpus;
@@ -108,7 +106,7 @@ absl::StatusOr<Totals> SendAll(const Ctl& ctl, Fleet& fleet, v1::AttendRequest r
                             .subspan(size_t{begin} * selection.k, size_t{rows} * selection.k)));
     }
     grpc::ClientContext context;
-    fleet.Prepare(context, std::chrono::milliseconds(request.timeout_ms()) + kTimeoutMargin);
+    fleet.PrepareBeyond(context, request.timeout_ms());
     v1::AttendReply reply;
     CKV_RETURN_IF_ERROR(
         fleet.RequesterError(fleet.requester().Attend(&context, request, &reply), "Attend"));

@@ -17,7 +17,6 @@ namespace {
 
 // The rows are gathered in memory before they are written.
 constexpr uint64_t kFetchBytesMax = uint64_t{4} << 30;
-constexpr Duration kTimeoutMargin = std::chrono::seconds(2);
 
 struct FetchOptions {
   std::string corpus;
@@ -82,7 +81,7 @@ absl::StatusOr<Gathered> Gather(const Ctl& ctl, Fleet& fleet, const FetchOptions
 
   const auto progress = ctl.StartProgress("fetch", "B", total);
   grpc::ClientContext context;
-  fleet.Prepare(context, std::chrono::milliseconds(options.timeout_ms) + kTimeoutMargin);
+  fleet.PrepareBeyond(context, options.timeout_ms);
   const auto reader = fleet.requester().Fetch(&context, request);
   v1::FetchReply reply;
   absl::Status taken;

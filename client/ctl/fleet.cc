@@ -12,6 +12,9 @@
 namespace ckv::ctl {
 namespace {
 
+// What a call may take beyond the time its request gives the requester.
+constexpr Duration kCallMargin = std::chrono::seconds(2);
+
 absl::Status WithAdvice(const grpc::Status& status, const std::string& context,
                         std::string_view advice) {
   const absl::Status plain = FromGrpc(status, context);
@@ -132,6 +135,10 @@ void Fleet::Prepare(grpc::ClientContext& context) const { Prepare(context, optio
 
 void Fleet::Prepare(grpc::ClientContext& context, Duration timeout) const {
   SetDeadline(context, *clock_, clock_->Now() + timeout, timeout);
+}
+
+void Fleet::PrepareBeyond(grpc::ClientContext& context, uint32_t request_timeout_ms) const {
+  Prepare(context, std::chrono::milliseconds(request_timeout_ms) + kCallMargin);
 }
 
 absl::Status Fleet::RequesterError(const grpc::Status& status, std::string_view call) const {

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -59,6 +60,9 @@ class Fleet {
   // A call's context with a deadline: of options().timeout, or of `timeout`.
   void Prepare(grpc::ClientContext& context) const;
   void Prepare(grpc::ClientContext& context, Duration timeout) const;
+  // For a call whose request gives the requester a limit of its own: the requester's error, which
+  // says what was late, arrives before the call's deadline.
+  void PrepareBeyond(grpc::ClientContext& context, uint32_t request_timeout_ms) const;
   absl::Status RequesterError(const grpc::Status& status, std::string_view call) const;
   absl::Status DirectoryError(const grpc::Status& status, std::string_view call) const;
 
