@@ -2,8 +2,8 @@
 # Builds and runs all tests through ctest; installs the packages it needs.
 #   tests/run.sh                    the release build's tests
 #   tests/run.sh --preset asan      another preset's (dev, release, asan, tsan); may be repeated
-#   tests/run.sh --ci               what CI runs: format and tree rules, release, asan and tsan; the
-#                                   sanitizers without gRPC, whose headers are half of the build
+#   tests/run.sh --ci               what CI runs: format and tree rules, release, asan and tsan (tsan
+#                                   without gRPC, whose own locks it cannot see)
 #   tests/run.sh -R requester       what follows goes to ctest
 set -euo pipefail
 cd "$(dirname "$0")/.."

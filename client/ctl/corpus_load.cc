@@ -43,11 +43,11 @@ absl::StatusOr<LoadSource> OpenSource(const Ctl& ctl, const LoadOptions& options
   }
   CKV_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
                        ReadTextTokens(options.files[0], options.max_tokens));
-  CKV_ASSIGN_OR_RETURN(const auto engine, ReferenceEngine::Create({}));
+  CKV_ASSIGN_OR_RETURN(std::shared_ptr<const Engine> engine, ReferenceEngine::Create({}));
   WorkerPool pool(options.threads);
   const auto progress = ctl.StartProgress("prefill", "tokens", tokens.size(), /*quadratic=*/true);
   uint32_t last = 0;
-  return PrefillText(*engine, tokens,
+  return PrefillText(std::move(engine), tokens,
                      options.chunk_tokens == 0 ? kTextChunkTokens : options.chunk_tokens, pool,
                      [&](uint32_t done) {
                        progress->Advance(done - last);

@@ -80,13 +80,18 @@ absl::StatusOr<std::vector<int32_t>> ReadTextTokens(const std::string& path,
   return tokens;
 }
 
-absl::StatusOr<LoadSource> PrefillText(const Engine& engine, std::span<const int32_t> tokens,
-                                       uint32_t chunk_tokens, WorkerPool& pool,
-                                       PrefillProgress progress) {
-  CKV_ASSIGN_OR_RETURN(std::shared_ptr<const Sequence> sequence,
-                       engine.Prefill(tokens, 0, pool, progress));
+absl::StatusOr<LoadSource> PrefillText(std::shared_ptr<const Engine> engine,
+                                       std::span<const int32_t> tokens, uint32_t chunk_tokens,
+                                       WorkerPool& pool, PrefillProgress progress) {
+  // A sequence reads its engine for as long as it lives, which is as long as the source.
+  struct Prefilled {
+    std::shared_ptr<const Engine> engine;
+    std::unique_ptr<const Sequence> sequence;
+  };
+  CKV_ASSIGN_OR_RETURN(std::unique_ptr<const Sequence> sequence,
+                       engine->Prefill(tokens, 0, pool, progress));
   LoadSource source;
-  source.geometry = engine.geometry();
+  source.geometry = engine->geometry();
   ChunkId parent;
   for (const TokenRange range : CutFixed(static_cast<uint32_t>(tokens.size()), chunk_tokens)) {
     SourceChunk chunk;
@@ -99,7 +104,8 @@ absl::StatusOr<LoadSource> PrefillText(const Engine& engine, std::span<const int
     parent = chunk.info.id;
     source.chunks.push_back(std::move(chunk));
   }
-  source.owned.push_back(std::move(sequence));
+  source.owned.push_back(
+      std::make_shared<Prefilled>(Prefilled{std::move(engine), std::move(sequence)}));
   return source;
 }
 

@@ -47,11 +47,11 @@ absl::StatusOr<LoadSource> OpenRowFiles(const std::vector<std::string>& paths,
 absl::StatusOr<std::vector<int32_t>> ReadTextTokens(const std::string& path,
                                                     uint32_t token_count_max);
 
-// Prefills `tokens` at position 0 and cuts them into chunks of `chunk_tokens`. `engine` must
-// outlive the source.
+// Prefills `tokens` at position 0 and cuts them into chunks of `chunk_tokens`. The source keeps the
+// engine.
 //   Errors of Engine::Prefill.
-absl::StatusOr<LoadSource> PrefillText(const Engine& engine, std::span<const int32_t> tokens,
-                                       uint32_t chunk_tokens, WorkerPool& pool,
-                                       PrefillProgress progress);
+absl::StatusOr<LoadSource> PrefillText(std::shared_ptr<const Engine> engine,
+                                       std::span<const int32_t> tokens, uint32_t chunk_tokens,
+                                       WorkerPool& pool, PrefillProgress progress);
 
 }  // namespace ckv::ctl

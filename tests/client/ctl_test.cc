@@ -193,7 +193,7 @@ TEST(LoadSource, ATextIsCutIntoAChainOfItsPrefill) {
   config.d_latent = 16;
   config.d_value = 8;
   config.mlp = 32;
-  const auto engine = ReferenceEngine::Create(config);
+  auto engine = ReferenceEngine::Create(config);
   ASSERT_TRUE(engine.ok());
   const std::string path = TempPath("text");
   WriteText(path, "0123456789\xff");
@@ -207,8 +207,9 @@ TEST(LoadSource, ATextIsCutIntoAChainOfItsPrefill) {
   const auto tokens = ReadTextTokens(path, 10);
   ASSERT_TRUE(tokens.ok());
   WorkerPool pool(1);
+  // The engine goes with the source: chunks are read after whoever made them is gone.
   const auto source =
-      PrefillText(**engine, *tokens, 4, pool, [](uint32_t) { return absl::OkStatus(); });
+      PrefillText(*std::move(engine), *tokens, 4, pool, [](uint32_t) { return absl::OkStatus(); });
   ASSERT_TRUE(source.ok()) << source.status();
   ASSERT_EQ(source->chunks.size(), 3u);
   EXPECT_EQ(source->token_count(), 10u);
