@@ -11,6 +11,20 @@
 #include "proto/geometry.h"
 #include "proto/status.h"
 
+#ifndef CKV_ATTENTION_MERGE_ONCE_
+#define CKV_ATTENTION_MERGE_ONCE_
+namespace ckv {
+
+// One part's row and its share of the result.
+struct WeightedRow {
+  const std::byte* o;
+  PartialDtype dtype;
+  float weight;
+};
+
+}  // namespace ckv
+#endif
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "attention/merge.cc"
 #include "hwy/foreach_target.h"
@@ -21,26 +35,49 @@ HWY_BEFORE_NAMESPACE();
 namespace ckv {
 namespace HWY_NAMESPACE {
 
-// sum += weight * o (first: sum = weight * o); `sum` has room for the padding of its last vector.
-void AddWeighted(const std::byte* o, PartialDtype dtype, float weight_value, uint32_t d_v,
-                 bool first, float* sum) {
-  const hn::CappedTag<float, 16> d;
-  const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(d));
-  const auto weight = hn::Set(d, weight_value);
-  const size_t value_bytes = dtype == PartialDtype::kF32 ? 4 : 2;
-  for (uint32_t c = 0; c < d_v; c += lanes) {
-    alignas(64) std::byte tail[64] = {};
-    const std::byte* at = o + c * value_bytes;
-    if (c + lanes > d_v) {
-      std::memcpy(tail, at, (d_v - c) * value_bytes);
-      at = tail;
-    }
-    const auto value = dtype == PartialDtype::kF32
-                           ? hn::LoadU(d, reinterpret_cast<const float*>(at))
-                           : LoadBf16(d, at);
-    hn::Store(first ? hn::Mul(value, weight) : hn::MulAdd(value, weight, hn::Load(d, sum + c)), d,
-              sum + c);
+// Lanes(d) values of a part from column `c` on.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadValues(D d, const WeightedRow& part, uint32_t c) {
+  if (part.dtype == PartialDtype::kF32) {
+    return hn::LoadU(d, reinterpret_cast<const float*>(part.o) + c);
   }
+  return LoadBf16(d, part.o + size_t{c} * 2);
+}
+
+// kVectors vectors of columns of every part, in the order of the parts; sums stay in registers, so
+// each o is read once and each sum written once.
+template <uint32_t kVectors, class D>
+HWY_INLINE void AddColumns(D d, std::span<const WeightedRow> parts, uint32_t c, bool first,
+                           float* sum) {
+  const size_t lanes = hn::Lanes(d);
+  hn::Vec<D> total[kVectors];
+#pragma GCC unroll 8
+  for (size_t v = 0; v < kVectors; ++v) {
+    total[v] = first ? hn::Zero(d) : hn::LoadU(d, sum + c + v * lanes);
+  }
+  for (const WeightedRow& part : parts) {
+    const auto weight = hn::Set(d, part.weight);
+    // A product for the first part, not 0 + product: that would turn a -0 into a +0.
+    const bool starts = first && &part == parts.data();
+#pragma GCC unroll 8
+    for (size_t v = 0; v < kVectors; ++v) {
+      const auto value = LoadValues(d, part, c + static_cast<uint32_t>(v * lanes));
+      total[v] = starts ? hn::Mul(value, weight) : hn::MulAdd(value, weight, total[v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (size_t v = 0; v < kVectors; ++v) hn::StoreU(total[v], d, sum + c + v * lanes);
+}
+
+// sum[0, d_v) = sum over `parts` of weight * o, added to what is there unless `first`.
+void AddWeighted(std::span<const WeightedRow> parts, uint32_t d_v, bool first, float* sum) {
+  const hn::CappedTag<float, 16> d;
+  const hn::CappedTag<float, 1> d1;
+  const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(d));
+  uint32_t c = 0;
+  for (; c + 8 * lanes <= d_v; c += 8 * lanes) AddColumns<8>(d, parts, c, first, sum);
+  for (; c + lanes <= d_v; c += lanes) AddColumns<1>(d, parts, c, first, sum);
+  for (; c < d_v; ++c) AddColumns<1>(d1, parts, c, first, sum);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -52,6 +89,9 @@ namespace ckv {
 namespace {
 
 HWY_EXPORT(AddWeighted);
+
+// Parts that one pass over a row's columns takes: as many streams as a core prefetches.
+constexpr size_t kGroupMax = 16;
 
 size_t ValueBytes(PartialDtype dtype) { return dtype == PartialDtype::kF32 ? 4 : 2; }
 
@@ -77,51 +117,94 @@ void CopyRow(const std::byte* from, PartialDtype from_dtype, uint32_t d_v, Parti
   }
 }
 
+// What a row's parts come to before their values are read.
+struct RowTotals {
+  float m = kEmptyM;
+  float l = 0;
+  uint32_t count = 0;  // parts that are not empty
+  const ConstPartialView* last = nullptr;
+};
+
+float WeightOf(const ConstPartialView& part, uint32_t row, float m) {
+  return part.l[row] * std::exp(part.m[row] - m);
+}
+
+// `weights` gets the first kGroupMax parts', so that most rows take each exponential once.
+RowTotals TotalsOf(std::span<const ConstPartialView> parts, uint32_t row,
+                   std::span<float, kGroupMax> weights) {
+  RowTotals totals;
+  for (const ConstPartialView& part : parts) {
+    if (IsEmpty(part, row)) continue;
+    totals.m = std::max(totals.m, part.m[row]);
+    totals.last = &part;
+    ++totals.count;
+  }
+  if (totals.count < 2) return totals;
+  uint32_t live = 0;
+  for (const ConstPartialView& part : parts) {
+    if (IsEmpty(part, row)) continue;
+    const float weight = WeightOf(part, row, totals.m);
+    totals.l += weight;
+    if (live < kGroupMax) weights[live++] = weight;
+  }
+  return totals;
+}
+
+void WriteEmptyRow(uint32_t row, uint32_t d_v, const PartialView& out, std::byte* o) {
+  std::memset(o, 0, d_v * ValueBytes(out.dtype));
+  out.m[row] = kEmptyM;
+  out.l[row] = 0;
+}
+
+// sum = the parts' weighted values, kGroupMax parts at a time.
+void SumParts(std::span<const ConstPartialView> parts, uint32_t row, uint32_t d_v,
+              const RowTotals& totals, std::span<const float, kGroupMax> weights, float* sum) {
+  std::array<WeightedRow, kGroupMax> group;
+  uint32_t grouped = 0, live = 0;
+  bool first = true;
+  const auto flush = [&] {
+    if (grouped == 0) return;
+    HWY_DYNAMIC_DISPATCH(AddWeighted)(std::span(group).first(grouped), d_v, first, sum);
+    first = false;
+    grouped = 0;
+  };
+  for (const ConstPartialView& part : parts) {
+    if (IsEmpty(part, row)) continue;
+    const float weight = live < kGroupMax ? weights[live] : WeightOf(part, row, totals.m);
+    ++live;
+    // A weight that underflowed to 0 is not multiplied either: 0 x NaN and 0 x inf are NaN.
+    const float share = weight / totals.l;
+    if (share == 0) continue;
+    group[grouped++] = {RowOf(part, row, d_v), part.dtype, share};
+    if (grouped == kGroupMax) flush();
+  }
+  flush();
+  // Every share underflowed, because the sum of l overflowed: no answer, and one that shows it.
+  if (first) std::fill_n(sum, d_v, std::numeric_limits<float>::quiet_NaN());
+}
+
 void MergeRow(std::span<const ConstPartialView> parts, uint32_t row, uint32_t d_v,
               const PartialView& out) {
   std::byte* o = static_cast<std::byte*>(out.o) + size_t{row} * d_v * ValueBytes(out.dtype);
-  float m = kEmptyM;
-  uint32_t count = 0;
-  const ConstPartialView* only = nullptr;
-  for (const ConstPartialView& part : parts) {
-    if (IsEmpty(part, row)) continue;
-    m = std::max(m, part.m[row]);
-    only = &part;
-    ++count;
-  }
-  if (count == 0) {
-    std::memset(o, 0, d_v * ValueBytes(out.dtype));
-    out.m[row] = kEmptyM;
-    out.l[row] = 0;
+  std::array<float, kGroupMax> weights;
+  const RowTotals totals = TotalsOf(parts, row, weights);
+  if (totals.count == 0) return WriteEmptyRow(row, d_v, out, o);
+  if (totals.count == 1) {
+    const ConstPartialView& only = *totals.last;
+    CopyRow(RowOf(only, row, d_v), only.dtype, d_v, out.dtype, o);
+    out.m[row] = only.m[row];
+    out.l[row] = only.l[row];
     return;
   }
-  if (count == 1) {
-    CopyRow(RowOf(*only, row, d_v), only->dtype, d_v, out.dtype, o);
-    out.m[row] = only->m[row];
-    out.l[row] = only->l[row];
-    return;
+  if (out.dtype == PartialDtype::kF32) {
+    SumParts(parts, row, d_v, totals, weights, reinterpret_cast<float*>(o));
+  } else {
+    std::array<float, kRowWidthMax> sum;
+    SumParts(parts, row, d_v, totals, weights, sum.data());
+    CopyRow(reinterpret_cast<const std::byte*>(sum.data()), PartialDtype::kF32, d_v, out.dtype, o);
   }
-  const auto weight = [&](const ConstPartialView& part) {
-    return part.l[row] * std::exp(part.m[row] - m);
-  };
-  float l = 0;
-  for (const ConstPartialView& part : parts) {
-    if (!IsEmpty(part, row)) l += weight(part);
-  }
-  alignas(64) std::array<float, kRowWidthMax> sum;
-  bool first = true;
-  for (const ConstPartialView& part : parts) {
-    if (IsEmpty(part, row)) continue;
-    // A weight that underflowed to 0 is not multiplied either: 0 x NaN and 0 x inf are NaN.
-    const float share = weight(part) / l;
-    if (share == 0) continue;
-    HWY_DYNAMIC_DISPATCH(AddWeighted)
-    (RowOf(part, row, d_v), part.dtype, share, d_v, first, sum.data());
-    first = false;
-  }
-  CopyRow(reinterpret_cast<const std::byte*>(sum.data()), PartialDtype::kF32, d_v, out.dtype, o);
-  out.m[row] = m;
-  out.l[row] = l;
+  out.m[row] = totals.m;
+  out.l[row] = totals.l;
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #define HWY_TARGET_INCLUDE "attention/mla_block.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.h, which compiles this file again for every target.
+#include "attention/mla_narrow.inl.h"
 #include "attention/mla_tile.inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -29,31 +30,70 @@ void CountVisible(const RowBlock& block, uint32_t begin, uint32_t count, uint32_
   }
 }
 
-void AttendSpanImpl(const AttentionShape& shape, const RowBlock& block, uint32_t begin,
-                    const BlockScratch& scratch, const BlockState& result) {
+// One tile's sums over the block's query rows into `result`, lanes over query rows.
+void AttendTile(const AttentionShape& shape, const RowBlock& block, const std::byte* const* rows,
+                uint32_t count, const uint32_t* visible, bool first, const BlockScratch& scratch,
+                const BlockState& result, NextTilePrefetch& prefetch) {
   const uint32_t packed_rows = block.packed_rows();
   const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(DF()));
-  for (uint32_t i = 0; i < packed_rows; ++i) {
+  alignas(64) float alpha[kBlockRows];
+  ConvertTile(shape, rows, count, scratch.tile, scratch.scales);
+  Logits(shape, scratch.q, packed_rows, scratch.tile, scratch.scales, count, scratch.logits,
+         prefetch);
+  for (uint32_t i = 0; i < packed_rows; i += lanes) {
+    SoftmaxColumn(shape.softmax_scale, visible + i, count, scratch.logits + i, result.m + i,
+                  result.l + i, alpha + i);
+  }
+  Values(shape, block, count, visible, scratch, alpha, first, result);
+}
+
+// The same sums, lanes over cKV rows and columns. `rows` has kKeyStride entries.
+void AttendNarrowTile(const AttentionShape& shape, const RowBlock& block, const std::byte** rows,
+                      uint32_t count, const uint32_t* visible, bool first,
+                      const BlockScratch& scratch, const BlockState& result,
+                      NextTilePrefetch& prefetch) {
+  float alpha[kNarrowRowsMax];
+  if (shape.row_dtype == RowDtype::kFp8DsMla) {
+    auto* unpacked = reinterpret_cast<uint16_t*>(scratch.tile);
+    for (uint32_t j = 0; j < count; ++j, unpacked += shape.d_qk) {
+      UnpackFp8DsMla(shape, rows[j], unpacked, scratch.scales + j);
+      rows[j] = reinterpret_cast<const std::byte*>(unpacked);
+    }
+  }
+  // Whole vectors of keys: what the last one has too many of is computed and never read.
+  std::fill(rows + count, rows + kKeyStride, rows[count - 1]);
+  NarrowLogits(shape, block.count, rows, count, scratch, prefetch);
+  for (uint32_t i = 0; i < block.count; ++i) {
+    alpha[i] = NarrowSoftmax(shape.softmax_scale, visible[i], scratch.logits + i * kKeyStride,
+                             result.m + i, result.l + i);
+  }
+  NarrowValues(shape, block.count, rows, visible, scratch, alpha, first, result.o);
+}
+
+void AttendSpanImpl(const AttentionShape& shape, const RowBlock& block, uint32_t begin,
+                    const BlockScratch& scratch, const BlockState& result) {
+  for (uint32_t i = 0; i < block.packed_rows(); ++i) {
     result.m[i] = kEmptyM;
     result.l[i] = 0;
   }
+  // For bf16 once: nothing writes them. Stale scales of fp8 rows are never used.
+  const uint32_t panels = RoundUp(shape.d_qk, kPanelWidth) / kPanelWidth;
+  std::fill_n(scratch.scales, size_t{panels} * kKeyStride, 1.0f);
   alignas(64) uint32_t visible[kBlockRows];
-  alignas(64) float alpha[kBlockRows];
-  const std::byte* rows[2][kTileRows];
+  const std::byte* rows[2][kKeyStride];
   TileSource source(block, begin);
   uint32_t current = 0;
   uint32_t count = source.Next(rows[current]);
   for (bool first = true; count > 0; first = false) {
     const uint32_t next_count = source.Next(rows[1 - current]);
     NextTilePrefetch prefetch(rows[1 - current], next_count, RowBytes(shape));
-    ConvertTile(shape, rows[current], count, scratch.tile);
     CountVisible(block, begin, count, visible);
-    Logits(shape, scratch.q, packed_rows, scratch.tile, count, scratch.logits, prefetch);
-    for (uint32_t i = 0; i < packed_rows; i += lanes) {
-      SoftmaxColumn(shape.softmax_scale, visible + i, count, scratch.logits + i, result.m + i,
-                    result.l + i, alpha + i);
+    if (block.narrow()) {
+      AttendNarrowTile(shape, block, rows[current], count, visible, first, scratch, result,
+                       prefetch);
+    } else {
+      AttendTile(shape, block, rows[current], count, visible, first, scratch, result, prefetch);
     }
-    Values(shape, block, scratch.tile, visible, scratch.logits, alpha, first, result);
     begin += count;
     count = next_count;
     current = 1 - current;
@@ -138,7 +178,8 @@ void WriteBlockImpl(const AttentionShape& shape, const RowBlock& block, const Bl
     WriteRow(total.o + size_t{i} * o_stride, l, shape.d_v, row.dtype, row.o);
     // A NaN logit makes l NaN and may leave m = -inf, which a merge would take for an empty part
     // and drop. With a finite m the NaN reaches the answer, where it is seen.
-    *row.m = l == l ? total.m[i] : 0.0f;
+    // + 0 makes a -0 a +0: which of the two a maximum of both is differs between paths.
+    *row.m = l == l ? total.m[i] + 0.0f : 0.0f;
     *row.l = l;
   }
 }
@@ -201,14 +242,23 @@ BlockScratch BlockScratch::Cut(const AttentionShape& shape, std::byte* memory, s
   BlockScratch cut;
   cut.q = reinterpret_cast<float*>(memory);
   cut.tile = cut.q + size_t{shape.d_qk} * kBlockRows;
-  cut.logits = cut.tile + panels * kPanelFloats;
-  cut.total = cut.logits + size_t{kTileRows} * kLogitStride;
+  cut.scales = cut.tile + panels * kPanelFloats;
+  cut.keys = cut.scales + panels * kKeyStride;
+  cut.logits = cut.keys + size_t{kPanelWidth} * kKeyStride;
+  cut.scaled = cut.logits + size_t{kTileRows} * kLogitStride;
+  cut.total = cut.scaled + size_t{kTileRows} * kLogitStride;
   cut.results = cut.total + state_floats;
   CKV_CHECK(reinterpret_cast<std::byte*>(cut.results + state_floats) <= memory + bytes);
   return cut;
 }
 
 void PackQueries(const AttentionShape& shape, const RowBlock& block, float* q) noexcept {
+  if (block.narrow()) {
+    for (uint32_t i = 0; i < block.count; ++i, q += shape.d_qk) {
+      FloatsFromBf16(block.rows[i].q, q, shape.d_qk);
+    }
+    return;
+  }
   const uint32_t packed_rows = block.packed_rows();
   for (uint32_t d = 0; d < shape.d_qk; ++d, q += packed_rows) {
     for (uint32_t i = 0; i < block.count; ++i) q[i] = FloatFromBf16(block.rows[i].q[d]);

@@ -2,7 +2,8 @@
 // mla_block.cc computes. Internal to this folder.
 //
 // The order of every sum, which batch invariance rests on:
-//   logit   over d in blocks of kPanelWidth, each from zero and ascending, added in order
+//   logit   over d in blocks of kPanelWidth, each from zero and ascending; then, in order, added
+//           (fp8_ds_mla: times the key's scale of these columns, fused)
 //   tile    kTileRows attended rows; its sums over rows start from zero, ascending, and are then
 //           added to the span's (times exp(old maximum - new maximum))
 //   span    kSpanRows attended rows, from an empty state; spans are folded in ascending order
@@ -33,6 +34,11 @@ inline constexpr uint32_t kPanelFloats = kTileRows * kPanelWidth;
 inline constexpr uint32_t kSpanRows = 8 * kTileRows;
 // One cache line more than a block: a stride of 5 lines visits all sets of L1, 4 lines a quarter.
 inline constexpr uint32_t kLogitStride = kBlockRows + 16;
+
+// Keys of a transposed panel, which mla_narrow.inl.h makes: a tile in whole vectors.
+inline constexpr uint32_t kKeyStride = 80;
+// Blocks of so few query rows are computed by mla_narrow.inl.h. Only speed depends on it.
+inline constexpr uint32_t kNarrowRowsMax = 8;
 
 inline constexpr uint32_t kNoLimit = std::numeric_limits<uint32_t>::max();
 
@@ -67,6 +73,7 @@ struct RowBlock {
 
   // Query rows as they are packed: whole vectors of the widest target.
   uint32_t packed_rows() const { return RoundUp(count, 16); }
+  bool narrow() const { return count <= kNarrowRowsMax; }
   // Whether the entry at `place` of the index list names a row that the block attends.
   bool Selects(uint32_t place) const {
     return indices[place] >= 0 && static_cast<uint32_t>(indices[place]) < index_limit;
@@ -119,16 +126,19 @@ struct BlockState {
 
 // One worker's scratch memory, cut up. `results` holds as many BlockStates as fit.
 struct BlockScratch {
-  float* q = nullptr;        // [d_qk][packed_rows]
+  float* q = nullptr;        // [d_qk][packed_rows]; of a narrow block [count][d_qk]
   float* tile = nullptr;     // [panels][kTileRows][kPanelWidth]
+  float* scales = nullptr;   // [panels][kKeyStride]: of a key's 64 columns; 1 but for fp8_ds_mla
+  float* keys = nullptr;     // [kPanelWidth][kKeyStride], narrow blocks only
   float* logits = nullptr;   // [kTileRows][kLogitStride]
+  float* scaled = nullptr;   // as logits: weights times scales, fp8_ds_mla only
   float* total = nullptr;    // one BlockState
   float* results = nullptr;  // kBlockRows rows' worth of BlockStates
 
   static BlockScratch Cut(const AttentionShape& shape, std::byte* memory, size_t bytes);
 };
 
-// Packs the block's query rows: q[d * packed_rows + row], f32, zero beyond `count`.
+// Packs the block's query rows as BlockScratch::q says: f32, zero beyond `count`.
 void PackQueries(const AttentionShape& shape, const RowBlock& block, float* q) noexcept;
 // Computes the span that begins at `begin` (0, or a SpanEnd) from the packed queries into `result`.
 void AttendSpan(const AttentionShape& shape, const RowBlock& block, uint32_t begin,

@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "attention/bf16.h"
+#include "attention/fp8.h"
 #include "attention/mla_block.h"
 
 #if defined(CKV_ATTENTION_MLA_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -53,55 +55,88 @@ HWY_INLINE void ConvertBf16(const std::byte* in, uint32_t count, uint32_t column
   }
 }
 
-// e4m3 to f32 without passing through subnormals, which some machines multiply slowly: a normal
-// value needs its exponent bias changed from 7 to 127, a subnormal one is (2^-6 + m 2^-9) - 2^-6.
-HWY_INLINE VF DecodeE4m3([[maybe_unused]] DF d, const uint8_t* in) {
-  const hn::RebindToUnsigned<DF> du;
+// `count` e4m3 values, a multiple of 64, as bf16, which holds each exactly.
+//
+// Of x = s eeee mmm, the low byte of its bf16 is (e & 1) mmm 0000, its low nibble, and the high
+// byte is s and 60 + e / 2 (the biases differ by 120), a function of its high nibble: one table
+// look-up each, 64 values at a time. Subnormals (e = 0: mmm x 2^-9) have tables of their own.
+HWY_INLINE void Bf16FromE4m3(const uint8_t* in, uint32_t count, uint16_t* out) {
 #if HWY_TARGET == HWY_SCALAR
-  const auto bits = hn::Set(du, uint32_t{*in});
+  for (uint32_t i = 0; i < count; ++i) out[i] = Bf16FromFloat(FloatFromE4m3(in[i]));
 #else
-  const hn::Rebind<uint8_t, DF> d8;
-  const auto bits = hn::PromoteTo(du, hn::LoadU(d8, in));
-#endif
-  const auto magnitude = hn::And(bits, hn::Set(du, 0x7fu));
-  const auto sign = hn::ShiftLeft<24>(hn::And(bits, hn::Set(du, 0x80u)));
-  const auto fraction = hn::ShiftLeft<20>(magnitude);
-  const auto normal = hn::BitCast(d, hn::Add(fraction, hn::Set(du, 120u << 23)));
-  const auto shifted = hn::BitCast(d, hn::Add(fraction, hn::Set(du, 121u << 23)));
-  const auto subnormal = hn::Sub(shifted, hn::Set(d, 0x1p-6f));
-  const auto is_subnormal = hn::RebindMask(d, hn::Lt(magnitude, hn::Set(du, 8u)));
-  const auto is_nan = hn::RebindMask(d, hn::Eq(magnitude, hn::Set(du, 0x7fu)));
-  auto value = hn::IfThenElse(is_subnormal, subnormal, normal);
-  value = hn::IfThenElse(is_nan, hn::BitCast(d, hn::Set(du, 0x7fc00000u)), value);
-  return hn::BitCast(d, hn::Or(hn::BitCast(du, value), sign));
-}
-
-HWY_INLINE void ConvertFp8DsMla(const AttentionShape& shape, const std::byte* row, float* out) {
-  const DF d;
-  const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(d));
-  const uint8_t* values = reinterpret_cast<const uint8_t*>(row);
-  for (uint32_t group = 0; group < shape.d_v / kFp8ScaleGroup; ++group) {
-    float scale_value;
-    std::memcpy(&scale_value, row + shape.d_v + group * sizeof(float), sizeof(float));
-    const auto scale = hn::Set(d, scale_value);
-    const uint32_t begin = group * kFp8ScaleGroup;
-    for (uint32_t i = begin; i < begin + kFp8ScaleGroup; i += lanes) {
-      hn::StoreU(hn::Mul(DecodeE4m3(d, values + i), scale), d, PanelColumn(out, i));
+  const hn::CappedTag<uint8_t, 64> d8;
+  const hn::Repartition<uint16_t, decltype(d8)> d16;
+  const hn::Repartition<uint32_t, decltype(d8)> d32;
+  const size_t bytes = hn::Lanes(d8);
+  alignas(16) static constexpr uint8_t kHigh[16] = {60,  61,  62,  63,  64,  65,  66,  67,
+                                                    188, 189, 190, 191, 192, 193, 194, 195};
+  alignas(16) static constexpr uint8_t kSubnormalHigh[16] = {0,    0x3b, 0x3b, 0x3b,
+                                                             0x3c, 0x3c, 0x3c, 0x3c};
+  alignas(16) static constexpr uint8_t kSubnormalLow[16] = {0, 0, 0x80, 0xc0, 0, 0x20, 0x40, 0x60};
+  const auto high_table = hn::LoadDup128(d8, kHigh);
+  const auto subnormal_high = hn::LoadDup128(d8, kSubnormalHigh);
+  const auto subnormal_low = hn::LoadDup128(d8, kSubnormalLow);
+  // Interleaving works within 16-byte blocks: 8-byte pieces are put where it leaves them in order.
+  alignas(64) int32_t order[16];
+  for (size_t i = 0; i < bytes / 16; ++i) {
+    for (size_t half = 0; half < 2; ++half) {
+      for (size_t word = 0; word < 2; ++word) {
+        order[4 * i + 2 * half + word] = static_cast<int32_t>(2 * i + half * bytes / 8 + word);
+      }
     }
   }
-  const size_t band = shape.d_v + shape.d_v / kFp8ScaleGroup * sizeof(float);
-  ConvertBf16(row + band, shape.d_qk - shape.d_v, shape.d_v, out);
+  const auto indices = hn::SetTableIndices(d32, order);
+  for (uint32_t i = 0; i < count; i += bytes) {
+    const auto loaded = hn::BitCast(d32, hn::LoadU(d8, in + i));
+    const auto x = hn::BitCast(d8, hn::TableLookupLanes(loaded, indices));
+    const auto nibble = hn::And(x, hn::Set(d8, uint8_t{0x0f}));
+    const auto shifted = hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(d16, x)));
+    const auto upper = hn::And(shifted, hn::Set(d8, uint8_t{0x0f}));
+    const auto raised = hn::BitCast(d8, hn::ShiftLeft<4>(hn::BitCast(d16, nibble)));
+    const auto magnitude = hn::And(x, hn::Set(d8, uint8_t{0x7f}));
+    const auto sign = hn::And(x, hn::Set(d8, uint8_t{0x80}));
+    const auto is_subnormal = hn::Eq(hn::And(x, hn::Set(d8, uint8_t{0x78})), hn::Zero(d8));
+    const auto is_nan = hn::Eq(magnitude, hn::Set(d8, uint8_t{0x7f}));
+    const auto low =
+        hn::IfThenElse(is_subnormal, hn::TableLookupBytes(subnormal_low, nibble), raised);
+    const auto normal = hn::TableLookupBytes(high_table, upper);
+    const auto tiny = hn::Or(hn::TableLookupBytes(subnormal_high, nibble), sign);
+    // All ones in the exponent and some in the fraction, which 0x7f has: a NaN.
+    const auto nan = hn::IfThenElseZero(is_nan, hn::Set(d8, uint8_t{0x7f}));
+    const auto high = hn::Or(hn::IfThenElse(is_subnormal, tiny, normal), nan);
+    auto* to = reinterpret_cast<uint8_t*>(out + i);
+    hn::StoreU(hn::InterleaveLower(d8, low, high), d8, to);
+    hn::StoreU(hn::InterleaveUpper(d8, low, high), d8, to + bytes);
+  }
+#endif
 }
 
-// Converts a tile's rows to f32 panels, once for both products.
+// One fp8_ds_mla row as bf16 [d_qk], its values not yet scaled, and its scales, one a panel:
+// scales[panel * kKeyStride].
+HWY_INLINE void UnpackFp8DsMla(const AttentionShape& shape, const std::byte* row, uint16_t* out,
+                               float* scales) {
+  Bf16FromE4m3(reinterpret_cast<const uint8_t*>(row), shape.d_v, out);
+  const size_t band = shape.d_v + shape.d_v / kFp8ScaleGroup * sizeof(float);
+  std::memcpy(out + shape.d_v, row + band, (shape.d_qk - shape.d_v) * sizeof(uint16_t));
+  for (uint32_t c = 0; c < shape.d_v; c += kPanelWidth) {
+    std::memcpy(scales + size_t{c / kPanelWidth} * kKeyStride,
+                row + shape.d_v + c / kFp8ScaleGroup * sizeof(float), sizeof(float));
+  }
+}
+
+// Converts a tile's rows to f32 panels, once for both products. Of fp8_ds_mla rows the panels hold
+// e4m3 values and `scales` their scales, which both products apply to sums of 64 columns and to
+// weights: a multiplication per panel and key instead of one per value.
 HWY_INLINE void ConvertTile(const AttentionShape& shape, const std::byte* const* rows,
-                            uint32_t count, float* tile) {
+                            uint32_t count, float* tile, float* scales) {
   for (uint32_t j = 0; j < count; ++j) {
     float* out = tile + size_t{j} * kPanelWidth;
     if (shape.row_dtype == RowDtype::kBf16) {
       ConvertBf16(rows[j], shape.d_qk, 0, out);
     } else {
-      ConvertFp8DsMla(shape, rows[j], out);
+      alignas(64) uint16_t values[kRowWidthMax];
+      UnpackFp8DsMla(shape, rows[j], values, scales + j);
+      ConvertBf16(reinterpret_cast<const std::byte*>(values), shape.d_qk, 0, out);
     }
   }
 }
@@ -135,11 +170,12 @@ class NextTilePrefetch {
 };
 
 // kVectors vectors of query rows times kKeys keys over one panel's depth: products summed from
-// zero in ascending d, then added to (first: stored as) the logits.
+// zero in ascending d, then times the keys' scales added to (first: stored as) the logits. A scale
+// of 1 leaves the bits of a plain sum.
 template <uint32_t kVectors, uint32_t kKeys>
 HWY_INLINE void LogitBlock(const float* HWY_RESTRICT q, uint32_t packed_rows,
-                           const float* HWY_RESTRICT keys, uint32_t depth, bool first,
-                           float* HWY_RESTRICT logits) {
+                           const float* HWY_RESTRICT keys, const float* HWY_RESTRICT scales,
+                           uint32_t depth, bool first, float* HWY_RESTRICT logits) {
   const DF d;
   const size_t lanes = hn::Lanes(d);
   VF sum[kVectors][kKeys];
@@ -161,10 +197,12 @@ HWY_INLINE void LogitBlock(const float* HWY_RESTRICT q, uint32_t packed_rows,
   }
 #pragma GCC unroll 24
   for (uint32_t j = 0; j < kKeys; ++j) {
+    const VF scale = hn::Set(d, scales[j]);
 #pragma GCC unroll 4
     for (uint32_t v = 0; v < kVectors; ++v) {
       float* to = logits + j * kLogitStride + v * lanes;
-      hn::Store(first ? sum[v][j] : hn::Add(hn::Load(d, to), sum[v][j]), d, to);
+      hn::Store(first ? hn::Mul(sum[v][j], scale) : hn::MulAdd(sum[v][j], scale, hn::Load(d, to)),
+                d, to);
     }
   }
 }
@@ -173,7 +211,7 @@ HWY_INLINE void LogitBlock(const float* HWY_RESTRICT q, uint32_t packed_rows,
 // `count` are stale rows of scratch: their logits are computed and never read.
 template <uint32_t kVectors, uint32_t kKeys>
 HWY_INLINE void LogitColumns(const AttentionShape& shape, const float* q, uint32_t packed_rows,
-                             const float* tile, uint32_t count, float* logits,
+                             const float* tile, const float* scales, uint32_t count, float* logits,
                              NextTilePrefetch& prefetch) {
   static_assert(kTileRows % kKeys == 0);
   for (uint32_t begin = 0; begin < shape.d_qk; begin += kPanelWidth) {
@@ -182,7 +220,8 @@ HWY_INLINE void LogitColumns(const AttentionShape& shape, const float* q, uint32
     for (uint32_t j = 0; j < count; j += kKeys) {
       prefetch.Step(2 * kKeys);
       LogitBlock<kVectors, kKeys>(q + size_t{begin} * packed_rows, packed_rows,
-                                  panel + size_t{j} * kPanelWidth, depth, begin == 0,
+                                  panel + size_t{j} * kPanelWidth,
+                                  scales + begin / kPanelWidth * kKeyStride + j, depth, begin == 0,
                                   logits + size_t{j} * kLogitStride);
     }
   }
@@ -190,23 +229,23 @@ HWY_INLINE void LogitColumns(const AttentionShape& shape, const float* q, uint32
 
 // logits[j][i] = q_i . k_j for every key of the tile and every packed row.
 HWY_INLINE void Logits(const AttentionShape& shape, const float* q, uint32_t packed_rows,
-                       const float* tile, uint32_t count, float* logits,
+                       const float* tile, const float* scales, uint32_t count, float* logits,
                        NextTilePrefetch& prefetch) {
   if constexpr (kWide) {
     switch (packed_rows / 16) {
       case 1:
-        return LogitColumns<1, 24>(shape, q, packed_rows, tile, count, logits, prefetch);
+        return LogitColumns<1, 24>(shape, q, packed_rows, tile, scales, count, logits, prefetch);
       case 2:
-        return LogitColumns<2, 12>(shape, q, packed_rows, tile, count, logits, prefetch);
+        return LogitColumns<2, 12>(shape, q, packed_rows, tile, scales, count, logits, prefetch);
       case 3:
-        return LogitColumns<3, 8>(shape, q, packed_rows, tile, count, logits, prefetch);
+        return LogitColumns<3, 8>(shape, q, packed_rows, tile, scales, count, logits, prefetch);
       default:
-        return LogitColumns<4, 6>(shape, q, packed_rows, tile, count, logits, prefetch);
+        return LogitColumns<4, 6>(shape, q, packed_rows, tile, scales, count, logits, prefetch);
     }
   } else {
     const uint32_t step = 2 * static_cast<uint32_t>(hn::Lanes(DF()));
     for (uint32_t i = 0; i < packed_rows; i += step) {
-      LogitColumns<2, 6>(shape, q + i, packed_rows, tile, count, logits + i, prefetch);
+      LogitColumns<2, 6>(shape, q + i, packed_rows, tile, scales, count, logits + i, prefetch);
     }
   }
 }
@@ -298,15 +337,34 @@ HWY_INLINE void ValuePanel(const float* weights, const float* panel, uint32_t wi
   }
 }
 
+// out[j][i] = weights[j][i] * scales[j].
+HWY_INLINE void ScaleWeights(const float* scales, uint32_t count, uint32_t packed_rows,
+                             const float* weights, float* out) {
+  const DF d;
+  for (uint32_t j = 0; j < count; ++j) {
+    const VF scale = hn::Set(d, scales[j]);
+    for (uint32_t i = 0; i < packed_rows; i += hn::Lanes(d)) {
+      const size_t at = size_t{j} * kLogitStride + i;
+      hn::Store(hn::Mul(hn::Load(d, weights + at), scale), d, out + at);
+    }
+  }
+}
+
 // o += weights x values. A row whose visible prefix is shorter than its neighbours' goes alone and
 // stops there: a weight of 0 would still turn a NaN it must not see into NaN.
-HWY_INLINE void Values(const AttentionShape& shape, const RowBlock& block, const float* tile,
-                       const uint32_t* visible, const float* logits, const float* alpha, bool first,
-                       const BlockState& state) {
+HWY_INLINE void Values(const AttentionShape& shape, const RowBlock& block, uint32_t count,
+                       const uint32_t* visible, const BlockScratch& scratch, const float* alpha,
+                       bool first, const BlockState& state) {
   const uint32_t o_stride = BlockState::o_stride(shape);
+  const bool scaled = shape.row_dtype == RowDtype::kFp8DsMla;
+  const float* weights = scaled ? scratch.scaled : scratch.logits;
   for (uint32_t begin = 0; begin < shape.d_v; begin += kPanelWidth) {
     const uint32_t width = std::min(kPanelWidth, shape.d_v - begin);
-    const float* panel = tile + size_t{begin / kPanelWidth} * kPanelFloats;
+    const float* panel = scratch.tile + size_t{begin / kPanelWidth} * kPanelFloats;
+    if (scaled && begin % kFp8ScaleGroup == 0) {
+      ScaleWeights(scratch.scales + begin / kPanelWidth * kKeyStride, count, block.packed_rows(),
+                   scratch.logits, scratch.scaled);
+    }
     uint32_t i = 0;
     while (i < block.count) {
       const uint32_t seen = visible[i];
@@ -317,11 +375,11 @@ HWY_INLINE void Values(const AttentionShape& shape, const RowBlock& block, const
       if (seen == 0 && !first) {
         // Nothing to add, and o * 1 + 0 would turn a -0 into +0.
       } else if (step == 6) {
-        ValuePanel<6>(logits + i, panel, width, seen, alpha + i, first, o, o_stride);
+        ValuePanel<6>(weights + i, panel, width, seen, alpha + i, first, o, o_stride);
       } else if (step == 4) {
-        ValuePanel<4>(logits + i, panel, width, seen, alpha + i, first, o, o_stride);
+        ValuePanel<4>(weights + i, panel, width, seen, alpha + i, first, o, o_stride);
       } else {
-        ValuePanel<1>(logits + i, panel, width, seen, alpha + i, first, o, o_stride);
+        ValuePanel<1>(weights + i, panel, width, seen, alpha + i, first, o, o_stride);
       }
       i += step;
     }

@@ -7,6 +7,21 @@
 
 #include "proto/status.h"
 
+#ifndef CKV_ATTENTION_ROPE_ONCE_
+#define CKV_ATTENTION_ROPE_ONCE_
+namespace ckv {
+
+// A rotation's numbers, as the kernels take them.
+struct RopeTable {
+  RopeStyle style;
+  const float* cos;  // [pairs]
+  const float* sin;  // [pairs]
+  size_t pairs;
+};
+
+}  // namespace ckv
+#endif
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "attention/rope.cc"
 #include "hwy/foreach_target.h"
@@ -25,13 +40,14 @@ HWY_INLINE void Turn(D /*d*/, V cos, V sin, V* x, V* y) {
   *x = turned_x;
 }
 
-// Pairs (2i, 2i + 1): one u32 lane holds a pair, so widening needs no shuffle.
+// `pairs` pairs of bf16 (2i, 2i + 1), a multiple of the lanes: one u32 lane holds a pair, so
+// widening needs no shuffle.
 template <class D>
 HWY_INLINE void TurnInterleaved([[maybe_unused]] D d, const float* cos, const float* sin,
                                 size_t pairs, std::byte* band) {
   const hn::RebindToUnsigned<D> du;
   const auto high = hn::Set(du, 0xffff0000u);
-  for (size_t i = 0; i + hn::Lanes(d) <= pairs; i += hn::Lanes(d)) {
+  for (size_t i = 0; i < pairs; i += hn::Lanes(d)) {
     const auto both = LoadU32Lanes(du, band + 4 * i);
     auto x = hn::BitCast(d, hn::ShiftLeft<16>(both));
     auto y = hn::BitCast(d, hn::And(both, high));
@@ -45,7 +61,7 @@ HWY_INLINE void TurnInterleaved([[maybe_unused]] D d, const float* cos, const fl
 template <class D>
 HWY_INLINE void TurnHalfSplit([[maybe_unused]] D d, const float* cos, const float* sin,
                               size_t pairs, size_t half, std::byte* band) {
-  for (size_t i = 0; i + hn::Lanes(d) <= pairs; i += hn::Lanes(d)) {
+  for (size_t i = 0; i < pairs; i += hn::Lanes(d)) {
     auto x = LoadBf16(d, band + 2 * i);
     auto y = LoadBf16(d, band + 2 * (half + i));
     Turn(d, hn::LoadU(d, cos + i), hn::LoadU(d, sin + i), &x, &y);
@@ -55,13 +71,15 @@ HWY_INLINE void TurnHalfSplit([[maybe_unused]] D d, const float* cos, const floa
 }
 
 // `band` is bf16 [2 * pairs] at any address.
-void TurnBandBf16(RopeStyle style, const float* cos, const float* sin, size_t pairs,
-                  std::byte* band) {
+HWY_INLINE void TurnBand(const RopeTable& table, std::byte* band) {
   const hn::CappedTag<float, 16> d;
+  const float* cos = table.cos;
+  const float* sin = table.sin;
+  const size_t pairs = table.pairs;
   const size_t whole = pairs / hn::Lanes(d) * hn::Lanes(d);
   // What is left is fewer pairs than lanes: a pass over them with one lane does the same sums.
   const hn::CappedTag<float, 1> d1;
-  if (style == RopeStyle::kInterleaved) {
+  if (table.style == RopeStyle::kInterleaved) {
     TurnInterleaved(d, cos, sin, whole, band);
     TurnInterleaved(d1, cos + whole, sin + whole, pairs - whole, band + 4 * whole);
   } else {
@@ -70,16 +88,71 @@ void TurnBandBf16(RopeStyle style, const float* cos, const float* sin, size_t pa
   }
 }
 
-void TurnBandF32(RopeStyle style, const float* cos, const float* sin, size_t pairs, float* band) {
+// Rows of a hardware prefetcher's blind spot: a band is two lines of every 18, so the lines of the
+// row kPrefetchRows ahead are asked for by hand. 16 rows are about a memory latency of turning.
+constexpr size_t kPrefetchRows = 16;
+
+// The bands of `count` rows, `stride_bytes` apart.
+void TurnBandsBf16(const RopeTable& table, std::byte* band, uint32_t count, size_t stride_bytes) {
+  const size_t band_bytes = 4 * table.pairs;
+  for (uint32_t i = 0; i < count; ++i, band += stride_bytes) {
+    if (count - i > kPrefetchRows) {
+      const std::byte* ahead = band + kPrefetchRows * stride_bytes;
+      __builtin_prefetch(ahead, /*rw=*/1);
+      __builtin_prefetch(ahead + band_bytes - 1, /*rw=*/1);
+    }
+    TurnBand(table, band);
+  }
+}
+
+// Copies rows of `width` bf16 and turns their bands while they are in L1.
+void CopyTurnedBf16(const RopeTable& table, const uint16_t* in, size_t in_stride, uint16_t* out,
+                    uint32_t count, uint32_t width) {
+  const size_t band = width - 2 * table.pairs;
+  for (uint32_t i = 0; i < count; ++i, in += in_stride, out += width) {
+    std::memcpy(out, in, width * sizeof(uint16_t));
+    TurnBand(table, reinterpret_cast<std::byte*>(out + band));
+  }
+}
+
+template <class D>
+HWY_INLINE void TurnInterleavedF32([[maybe_unused]] D d, const float* cos, const float* sin,
+                                   size_t pairs, float* band) {
+  for (size_t i = 0; i < pairs; i += hn::Lanes(d)) {
+    hn::Vec<D> x, y;
+    hn::LoadInterleaved2(d, band + 2 * i, x, y);
+    Turn(d, hn::LoadU(d, cos + i), hn::LoadU(d, sin + i), &x, &y);
+    hn::StoreInterleaved2(x, y, d, band + 2 * i);
+  }
+}
+
+template <class D>
+HWY_INLINE void TurnHalfSplitF32([[maybe_unused]] D d, const float* cos, const float* sin,
+                                 size_t pairs, size_t half, float* band) {
+  for (size_t i = 0; i < pairs; i += hn::Lanes(d)) {
+    auto x = hn::LoadU(d, band + i);
+    auto y = hn::LoadU(d, band + half + i);
+    Turn(d, hn::LoadU(d, cos + i), hn::LoadU(d, sin + i), &x, &y);
+    hn::StoreU(x, d, band + i);
+    hn::StoreU(y, d, band + half + i);
+  }
+}
+
+void TurnBandsF32(const RopeTable& table, float* band, uint32_t count, size_t stride) {
+  const hn::CappedTag<float, 16> d;
   const hn::CappedTag<float, 1> d1;
-  const size_t step = style == RopeStyle::kInterleaved ? 2 : 1;
-  const size_t other = style == RopeStyle::kInterleaved ? 1 : pairs;
-  for (size_t i = 0; i < pairs; ++i) {
-    auto x = hn::Set(d1, band[step * i]);
-    auto y = hn::Set(d1, band[step * i + other]);
-    Turn(d1, hn::Set(d1, cos[i]), hn::Set(d1, sin[i]), &x, &y);
-    band[step * i] = hn::GetLane(x);
-    band[step * i + other] = hn::GetLane(y);
+  const size_t pairs = table.pairs;
+  const size_t whole = pairs / hn::Lanes(d) * hn::Lanes(d), rest = pairs - whole;
+  const float* cos = table.cos;
+  const float* sin = table.sin;
+  for (uint32_t i = 0; i < count; ++i, band += stride) {
+    if (table.style == RopeStyle::kInterleaved) {
+      TurnInterleavedF32(d, cos, sin, whole, band);
+      TurnInterleavedF32(d1, cos + whole, sin + whole, rest, band + 2 * whole);
+    } else {
+      TurnHalfSplitF32(d, cos, sin, whole, pairs, band);
+      TurnHalfSplitF32(d1, cos + whole, sin + whole, rest, pairs, band + whole);
+    }
   }
 }
 
@@ -91,8 +164,9 @@ HWY_AFTER_NAMESPACE();
 namespace ckv {
 namespace {
 
-HWY_EXPORT(TurnBandBf16);
-HWY_EXPORT(TurnBandF32);
+HWY_EXPORT(TurnBandsBf16);
+HWY_EXPORT(CopyTurnedBf16);
+HWY_EXPORT(TurnBandsF32);
 
 // The index i, not rounded, at which theta^(-2i / d_rope) turns `turns` times over `position`.
 double CorrectionIndex(double turns, uint32_t d_rope, double theta, double position) {
@@ -107,9 +181,8 @@ bool TouchesNothing(const RopeRotation& rotation) {
   return rotation.is_identity() || rotation.style() == RopeStyle::kNone || rotation.d_rope() == 0;
 }
 
-void TurnBf16(const RopeRotation& rotation, std::byte* band) {
-  HWY_DYNAMIC_DISPATCH(TurnBandBf16)
-  (rotation.style(), rotation.cos().data(), rotation.sin().data(), rotation.cos().size(), band);
+RopeTable TableOf(const RopeRotation& rotation) {
+  return {rotation.style(), rotation.cos().data(), rotation.sin().data(), rotation.cos().size()};
 }
 
 }  // namespace
@@ -155,41 +228,37 @@ void RotateBandsBf16(const RopeRotation& rotation, uint16_t* rows, uint32_t coun
                      uint32_t stride) noexcept {
   if (TouchesNothing(rotation)) return;
   CKV_CHECK(rotation.d_rope() <= width && width <= stride);
-  const uint32_t band = width - rotation.d_rope();
-  for (uint32_t i = 0; i < count; ++i) {
-    TurnBf16(rotation, reinterpret_cast<std::byte*>(rows + size_t{i} * stride + band));
-  }
+  HWY_DYNAMIC_DISPATCH(TurnBandsBf16)
+  (TableOf(rotation), reinterpret_cast<std::byte*>(rows + width - rotation.d_rope()), count,
+   size_t{stride} * sizeof(uint16_t));
 }
 
 void RotateBandsF32(const RopeRotation& rotation, float* rows, uint32_t count, uint32_t width,
                     uint32_t stride) noexcept {
   if (TouchesNothing(rotation)) return;
   CKV_CHECK(rotation.d_rope() <= width && width <= stride);
-  const uint32_t band = width - rotation.d_rope();
-  for (uint32_t i = 0; i < count; ++i) {
-    HWY_DYNAMIC_DISPATCH(TurnBandF32)
-    (rotation.style(), rotation.cos().data(), rotation.sin().data(), rotation.cos().size(),
-     rows + size_t{i} * stride + band);
-  }
+  HWY_DYNAMIC_DISPATCH(TurnBandsF32)
+  (TableOf(rotation), rows + width - rotation.d_rope(), count, stride);
 }
 
 void CopyRotatedBf16(const RopeRotation& rotation, const uint16_t* in, uint32_t in_stride,
                      uint16_t* out, uint32_t count, uint32_t width) noexcept {
-  for (uint32_t i = 0; i < count; ++i) {
-    uint16_t* row = out + size_t{i} * width;
-    std::memcpy(row, in + size_t{i} * in_stride, size_t{width} * sizeof(uint16_t));
-    RotateBandsBf16(rotation, row, 1, width, width);
+  if (TouchesNothing(rotation)) {
+    for (uint32_t i = 0; i < count; ++i) {
+      std::memcpy(out + size_t{i} * width, in + size_t{i} * in_stride, width * sizeof(uint16_t));
+    }
+    return;
   }
+  CKV_CHECK(rotation.d_rope() <= width);
+  HWY_DYNAMIC_DISPATCH(CopyTurnedBf16)(TableOf(rotation), in, in_stride, out, count, width);
 }
 
 void RotateBandsFp8DsMla(const RopeRotation& rotation, std::byte* rows, uint32_t count,
                          uint32_t row_bytes, uint32_t stride_bytes) noexcept {
   if (TouchesNothing(rotation)) return;
   CKV_CHECK(rotation.d_rope() * 2 <= row_bytes && row_bytes <= stride_bytes);
-  const uint32_t band = row_bytes - rotation.d_rope() * 2;
-  for (uint32_t i = 0; i < count; ++i) {
-    TurnBf16(rotation, rows + size_t{i} * stride_bytes + band);
-  }
+  HWY_DYNAMIC_DISPATCH(TurnBandsBf16)
+  (TableOf(rotation), rows + (row_bytes - rotation.d_rope() * 2), count, stride_bytes);
 }
 
 }  // namespace ckv

@@ -118,18 +118,20 @@ TEST(AttendPartials, WidthsOfModelsAndOddOnes) {
                                                   {2, 1},     {2, 2},       {34, 7},    {62, 61},
                                                   {64, 33},   {1024, 1024}, {1022, 3},  {130, 127}};
   for (const auto& [d_qk, d_v] : widths) {
-    SCOPED_TRACE(testing::Message() << d_qk << " " << d_v);
-    PieceOptions options;
-    options.shape = Bf16Shape(d_qk, d_v);
-    options.q_count = 19;
-    options.row_count = 77;
-    TestPiece piece(options, &rng);
-    Check(piece, pool);
+    for (const uint32_t q_count : {1, 7, 19}) {
+      SCOPED_TRACE(testing::Message() << d_qk << " " << d_v << ", " << q_count << " queries");
+      PieceOptions options;
+      options.shape = Bf16Shape(d_qk, d_v);
+      options.q_count = q_count;
+      options.row_count = 77;
+      TestPiece piece(options, &rng);
+      Check(piece, pool);
+    }
   }
 }
 
-// Counts on both sides of every size the kernel is blocked by: 4, 6, 16, 64 query rows; 6, 8, 12,
-// 24, 72, 576 cKV rows.
+// Counts on both sides of every size the kernel is blocked by: 4, 6, 8, 16, 64 query rows; 6, 8,
+// 12, 16, 24, 72, 576 cKV rows.
 TEST(AttendPartials, CountsAroundBlocks) {
   WorkerPool pool(1), pool2(2);
   std::mt19937 rng(2);
@@ -142,12 +144,14 @@ TEST(AttendPartials, CountsAroundBlocks) {
     TestPiece piece(options, &rng);
     Check(piece, (q_count + row_count) % 2 == 0 ? pool : pool2);
   };
-  for (const uint32_t q_count : {1,  2,  3,  4,  5,  6,  7,  11, 12,  15,  16,  17, 31,
-                                 32, 33, 47, 48, 49, 63, 64, 65, 127, 128, 129, 200}) {
+  for (const uint32_t q_count : {1,  2,  3,  4,  5,  6,  7,  8,  9,  11,  12,  15,  16, 17,
+                                 31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 128, 129, 200}) {
     check(q_count, 25);
   }
-  for (const uint32_t row_count : {1,  5,  6,   7,   8,   11,  12,  13,  23,   24,   25,   71,
-                                   72, 73, 143, 144, 145, 575, 576, 577, 1151, 1152, 1153, 2500}) {
+  for (const uint32_t row_count :
+       {1,  5,  6,  7,  8,  11, 12,  13,  15,  16,  17,  23,  24,   25,   47,   48,  49,
+        63, 64, 65, 71, 72, 73, 143, 144, 145, 575, 576, 577, 1151, 1152, 1153, 2500}) {
+    check(1, row_count);
     check(3, row_count);
     check(20, row_count);
   }
@@ -166,20 +170,60 @@ TEST(AttendPartials, DeepSeekRowsOverSeveralSpans) {
 
 TEST(AttendPartials, Fp8DsMlaRows) {
   WorkerPool pool(1);
+  std::mt19937 rng(4);
   for (const auto& [d_qk, d_v] : {std::pair<uint32_t, uint32_t>{576, 512}, {128 + 6, 128}}) {
-    for (const bool selected : {false, true}) {
-      std::mt19937 rng(4);
-      PieceOptions options;
-      options.shape = Bf16Shape(d_qk, d_v);
-      options.shape.row_dtype = RowDtype::kFp8DsMla;
-      options.q_count = 18;
-      options.row_count = 100;
-      options.row_offset_bytes = 3;
-      options.row_padding_bytes = 5;
-      TestPiece piece(options, &rng);
-      if (selected) piece.SetSelection(RandomIndices(2 * 90, 100, &rng), 90, 16);
-      Check(piece, pool);
+    for (const uint32_t q_count : {1, 6, 18}) {
+      for (const bool selected : {false, true}) {
+        SCOPED_TRACE(testing::Message() << d_qk << ", " << q_count << " queries, " << selected);
+        PieceOptions options;
+        options.shape = Bf16Shape(d_qk, d_v);
+        options.shape.row_dtype = RowDtype::kFp8DsMla;
+        options.q_count = q_count;
+        options.row_count = 100;
+        options.row_offset_bytes = 3;
+        options.row_padding_bytes = 5;
+        TestPiece piece(options, &rng);
+        std::uniform_real_distribution<float> scale(0.003f, 0.01f);
+        for (uint32_t j = 0; j < 100; j += 2) {
+          for (uint32_t group = 0; group < d_v / 128; ++group) {
+            piece.StoreScale(j, group, scale(rng));
+          }
+        }
+        if (selected) piece.SetSelection(RandomIndices(2 * 90, 100, &rng), 90, 16);
+        Check(piece, pool);
+      }
     }
+  }
+}
+
+// One attended row has weight 1, so o is its values: every e4m3 code, through every path that
+// decodes one.
+TEST(AttendPartials, EveryE4m3CodeIsDecodedExactly) {
+  WorkerPool pool(1);
+  std::mt19937 rng(11);
+  PieceOptions options;
+  options.shape = {256 + 64, 256, 64, RowDtype::kFp8DsMla, 0.01f};
+  options.row_count = 1;
+  for (const uint32_t q_count : {1, 20}) {
+    options.q_count = q_count;
+    TestPiece piece(options, &rng);
+    for (uint32_t code = 0; code < 256; ++code) {
+      // NaN codes would make the logit NaN: zeros in their place, NaN tests below.
+      piece.StoreByte(0, code, (code & 0x7f) == 0x7f ? 0 : static_cast<uint8_t>(code));
+    }
+    piece.StoreScale(0, 0, 0.5f);
+    piece.StoreScale(0, 1, 0x1p-9f);
+    ForEachTarget([&] {
+      AttendPartials(piece.shape(), {&piece.piece(), 1}, pool);
+      for (uint32_t i = 0; i < q_count; ++i) {
+        for (uint32_t code = 0; code < 256; ++code) {
+          if ((code & 0x7f) == 0x7f) continue;
+          const double want =
+              reference::DecodeE4m3(static_cast<uint8_t>(code)) * (code < 128 ? 0.5 : 0x1p-9);
+          ASSERT_EQ(piece.o(i, code), want) << "code " << code << ", " << q_count << " queries";
+        }
+      }
+    });
   }
 }
 
@@ -244,8 +288,14 @@ TEST(AttendPartials, NanInUnseenRowsIsNeverRead) {
   std::mt19937 rng(8);
   PieceOptions options;
   options.shape = Bf16Shape(40, 33);
-  options.q_count = 30;
   options.row_count = 200;
+  options.q_count = 7;  // few enough for the narrow path
+  TestPiece few(options, &rng);
+  few.SetLimits({150, 149, 3, 0, 80, 80, 80});
+  for (uint32_t j = 150; j < 200; ++j) few.FillRowWithNan(j);
+  Check(few, pool);
+
+  options.q_count = 30;
   TestPiece dense(options, &rng);
   std::vector<uint32_t> limits;
   for (uint32_t i = 0; i < 30; ++i) limits.push_back(i < 29 ? i * 5 : 150);
@@ -274,20 +324,25 @@ TEST(AttendPartials, NanInSeenRowsReachesTheAnswer) {
   WorkerPool pool(1);
   std::mt19937 rng(9);
   PieceOptions options;
-  options.shape = Bf16Shape(40, 33);
-  options.q_count = 2;
   options.row_count = 3;
-  for (const bool all : {false, true}) {
-    TestPiece piece(options, &rng);
-    for (uint32_t j = 0; j < (all ? 3u : 1u); ++j) piece.FillRowWithNan(j);
-    ForEachTarget([&] {
-      AttendPartials(piece.shape(), {&piece.piece(), 1}, pool);
-      for (uint32_t i = 0; i < 2; ++i) {
-        EXPECT_TRUE(std::isnan(piece.o(i, 0)));
-        EXPECT_TRUE(std::isnan(piece.l(i)));
-        EXPECT_TRUE(std::isfinite(piece.m(i)));
+  const AttentionShape fp8 = {128 + 16, 128, 16, RowDtype::kFp8DsMla, 0.1f};
+  for (const AttentionShape& shape : {Bf16Shape(40, 33), fp8}) {
+    for (const uint32_t q_count : {2, 20}) {
+      for (const bool all : {false, true}) {
+        options.shape = shape;
+        options.q_count = q_count;
+        TestPiece piece(options, &rng);
+        for (uint32_t j = 0; j < (all ? 3u : 1u); ++j) piece.FillRowWithNan(j);
+        ForEachTarget([&] {
+          AttendPartials(piece.shape(), {&piece.piece(), 1}, pool);
+          for (uint32_t i = 0; i < q_count; ++i) {
+            EXPECT_TRUE(std::isnan(piece.o(i, 0)));
+            EXPECT_TRUE(std::isnan(piece.l(i)));
+            EXPECT_TRUE(std::isfinite(piece.m(i)));
+          }
+        });
       }
-    });
+    }
   }
 }
 

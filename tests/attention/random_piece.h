@@ -84,6 +84,11 @@ class TestPiece {
       std::memcpy(to + 2 * d, &bits, sizeof(bits));
     }
   }
+  // Of an fp8_ds_mla row. Packing makes powers of two only; other engines write any scale.
+  void StoreScale(uint32_t j, uint32_t group, float scale) {
+    std::memcpy(RowAt(j) + options_.shape.d_v + size_t{group} * 4, &scale, sizeof(scale));
+  }
+  void StoreByte(uint32_t j, uint32_t at, uint8_t value) { RowAt(j)[at] = std::byte{value}; }
   void FillRowWithNan(uint32_t j) { std::memset(RowAt(j), 0xff, RowBytesOf(options_.shape)); }
 
   void SetSelection(std::vector<int32_t> indices, uint32_t k, uint32_t group_rows) {

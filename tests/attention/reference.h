@@ -68,6 +68,7 @@ struct Partial {
   // Of the attended rows; f32 logits err in proportion to these.
   double logit_abs_max = 0;
   double logit_size = 0;  // scale x the root of the sum of the squared products
+  double value_abs_max = 0;
 };
 
 // Attends `q` to rows given as values, in the order given.
@@ -93,7 +94,10 @@ inline Partial AttendRow(const AttentionShape& shape, const std::vector<double>&
   for (size_t j = 0; j < rows.size(); ++j) {
     const double weight = std::exp(logits[j] - partial.m);
     partial.l += weight;
-    for (uint32_t d = 0; d < shape.d_v; ++d) partial.o[d] += weight * (*rows[j])[d];
+    for (uint32_t d = 0; d < shape.d_v; ++d) {
+      partial.o[d] += weight * (*rows[j])[d];
+      partial.value_abs_max = std::fmax(partial.value_abs_max, std::fabs((*rows[j])[d]));
+    }
   }
   if (partial.l > 0) {
     for (double& value : partial.o) value /= partial.l;

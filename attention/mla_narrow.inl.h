@@ -1,0 +1,362 @@
+// Partial attention of few query rows over one tile of cKV rows, compiled once per SIMD target.
+//
+// mla_tile.inl.h puts query rows side by side in a vector: one query row would use one lane of 16.
+// Here lanes are cKV rows for the logits and columns for the values, and bf16 rows are read in
+// place, twice, the second time from L2. One query row then takes some 150 cycles a cKV row, under
+// the 400 that its 1152 bytes take from memory.
+//
+// The sums are those of mla_tile.inl.h term by term, in the same order, so the bits are the same:
+// which of the two computes a row is a question of speed only. That is why keys are transposed
+// instead of being summed across lanes, which is faster and orders its sums by vector width.
+//
+// fp8_ds_mla rows are unpacked to bf16 first, which holds their values exactly.
+//
+// Layouts, all f32:
+//   q        [rows][d_qk]
+//   keys     [kPanelWidth][kKeyStride]    one panel of the tile, transposed
+//   logits   [rows][kKeyStride]           then the weights in place
+//   o        [rows][o_stride]
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "attention/mla_block.h"
+
+#if defined(CKV_ATTENTION_MLA_NARROW_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef CKV_ATTENTION_MLA_NARROW_INL_H_
+#undef CKV_ATTENTION_MLA_NARROW_INL_H_
+#else
+#define CKV_ATTENTION_MLA_NARROW_INL_H_
+#endif
+
+#include "attention/mla_tile.inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ckv {
+namespace HWY_NAMESPACE {
+
+using DU = hn::RebindToUnsigned<DF>;
+using VU = hn::Vec<DU>;
+
+#if HWY_TARGET != HWY_SCALAR
+// A vector whose 128-bit block b is 16 bytes at `offset` of rows[4 * b].
+template <class D>
+HWY_INLINE hn::Vec<D> LoadBlocks(D du, const std::byte* const* rows, size_t offset) {
+  if constexpr (hn::MaxLanes(du) <= 4) {
+    return LoadU32Lanes(du, rows[0] + offset);
+  } else {
+    const hn::Half<D> half;
+    return hn::Combine(du, LoadBlocks(half, rows + hn::MaxLanes(du) / 2, offset),
+                       LoadBlocks(half, rows, offset));
+  }
+}
+#endif
+
+// columns[k], lane i = the u32 at offset + 4 * k of rows[i].
+HWY_INLINE void TransposeFour(const std::byte* const* rows, size_t offset, VU columns[4]) {
+  const DU du;
+#if HWY_TARGET == HWY_SCALAR
+  for (size_t k = 0; k < 4; ++k) columns[k] = LoadU32Lanes(du, rows[0] + offset + 4 * k);
+#else
+  const hn::Repartition<uint64_t, DU> du64;
+  const VU r0 = LoadBlocks(du, rows, offset), r1 = LoadBlocks(du, rows + 1, offset);
+  const VU r2 = LoadBlocks(du, rows + 2, offset), r3 = LoadBlocks(du, rows + 3, offset);
+  const auto low01 = hn::BitCast(du64, hn::InterleaveLower(du, r0, r1));
+  const auto low23 = hn::BitCast(du64, hn::InterleaveLower(du, r2, r3));
+  const auto high01 = hn::BitCast(du64, hn::InterleaveUpper(du, r0, r1));
+  const auto high23 = hn::BitCast(du64, hn::InterleaveUpper(du, r2, r3));
+  columns[0] = hn::BitCast(du, hn::InterleaveLower(du64, low01, low23));
+  columns[1] = hn::BitCast(du, hn::InterleaveUpper(du64, low01, low23));
+  columns[2] = hn::BitCast(du, hn::InterleaveLower(du64, high01, high23));
+  columns[3] = hn::BitCast(du, hn::InterleaveUpper(du64, high01, high23));
+#endif
+}
+
+// Eight bf16 columns of as many rows as there are lanes: keys[d][0 .. lanes).
+HWY_INLINE void TransposeEightBf16(const std::byte* const* rows, size_t offset, float* keys) {
+  const DF d;
+  const DU du;
+  const VU high = hn::Set(du, 0xffff0000u);
+  VU pairs[4];
+  TransposeFour(rows, offset, pairs);
+  for (size_t k = 0; k < 4; ++k) {
+    hn::Store(hn::BitCast(d, hn::ShiftLeft<16>(pairs[k])), d, keys + 2 * k * kKeyStride);
+    hn::Store(hn::BitCast(d, hn::And(pairs[k], high)), d, keys + (2 * k + 1) * kKeyStride);
+  }
+}
+
+// The last columns of bf16 rows, fewer than eight: read from a copy, since a row may be the last
+// thing in its memory.
+HWY_INLINE void TransposeTailBf16(const std::byte* const* rows, size_t offset, uint32_t depth,
+                                  float* keys) {
+  std::byte copies[16][16] = {};
+  const std::byte* copied[16];
+  alignas(64) float columns[8 * kKeyStride];
+  const size_t lanes = hn::Lanes(DF());
+  for (size_t i = 0; i < lanes; ++i) {
+    std::memcpy(copies[i], rows[i] + offset, depth * 2);
+    copied[i] = copies[i];
+  }
+  TransposeEightBf16(copied, 0, columns);
+  for (uint32_t t = 0; t < depth; ++t) {
+    std::memcpy(keys + t * kKeyStride, columns + t * kKeyStride, lanes * sizeof(float));
+  }
+}
+
+// keys[d][j] = column begin + d of rows[j], for whole vectors of rows.
+HWY_INLINE void TransposePanel(const std::byte* const* rows, uint32_t begin, uint32_t depth,
+                               uint32_t count, float* keys, NextTilePrefetch& prefetch) {
+  const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(DF()));
+  for (uint32_t j = 0; j < count; j += lanes) {
+    uint32_t t = 0;
+    for (; t + 8 <= depth; t += 8) {
+      TransposeEightBf16(rows + j, size_t{begin + t} * 2, keys + size_t{t} * kKeyStride + j);
+      prefetch.Step((lanes + 3) / 4);  // as many lines as were read
+    }
+    if (t < depth) {
+      TransposeTailBf16(rows + j, size_t{begin + t} * 2, depth - t,
+                        keys + size_t{t} * kKeyStride + j);
+    }
+  }
+}
+
+// kRows query rows times kVectors vectors of keys over one panel; see LogitBlock.
+template <uint32_t kRows, uint32_t kVectors>
+HWY_INLINE void NarrowLogitBlock(const float* HWY_RESTRICT q, uint32_t q_stride,
+                                 const float* HWY_RESTRICT keys, const float* HWY_RESTRICT scales,
+                                 uint32_t depth, bool first, float* HWY_RESTRICT logits) {
+  const DF d;
+  const size_t lanes = hn::Lanes(d);
+  VF sum[kRows][kVectors];
+#pragma GCC unroll 4
+  for (uint32_t i = 0; i < kRows; ++i) {
+#pragma GCC unroll 5
+    for (uint32_t v = 0; v < kVectors; ++v) sum[i][v] = hn::Zero(d);
+  }
+  for (uint32_t t = 0; t < depth; ++t, keys += kKeyStride) {
+    VF key[kVectors];
+#pragma GCC unroll 5
+    for (uint32_t v = 0; v < kVectors; ++v) key[v] = hn::Load(d, keys + v * lanes);
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < kRows; ++i) {
+      const VF value = hn::Set(d, q[size_t{i} * q_stride + t]);
+#pragma GCC unroll 5
+      for (uint32_t v = 0; v < kVectors; ++v) sum[i][v] = hn::MulAdd(value, key[v], sum[i][v]);
+    }
+  }
+#pragma GCC unroll 4
+  for (uint32_t i = 0; i < kRows; ++i) {
+#pragma GCC unroll 5
+    for (uint32_t v = 0; v < kVectors; ++v) {
+      float* to = logits + size_t{i} * kKeyStride + v * lanes;
+      const VF scale = hn::Load(d, scales + v * lanes);
+      hn::Store(first ? hn::Mul(sum[i][v], scale) : hn::MulAdd(sum[i][v], scale, hn::Load(d, to)),
+                d, to);
+    }
+  }
+}
+
+// kRows query rows times all keys of one transposed panel. Targets with 16 registers hold 2 x 4
+// accumulators, those with 32 hold 5 x 4.
+template <uint32_t kRows>
+HWY_INLINE void NarrowLogitRows(const float* q, uint32_t q_stride, const float* keys,
+                                const float* scales, uint32_t depth, uint32_t count, bool first,
+                                float* logits) {
+  constexpr uint32_t kVectors = kWide ? 5 : 2;
+  const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(DF()));
+  uint32_t j = 0;
+  for (; j + (kVectors - 1) * lanes < count; j += kVectors * lanes) {
+    NarrowLogitBlock<kRows, kVectors>(q, q_stride, keys + j, scales + j, depth, first, logits + j);
+  }
+  for (; j < count; j += lanes) {
+    NarrowLogitBlock<kRows, 1>(q, q_stride, keys + j, scales + j, depth, first, logits + j);
+  }
+}
+
+// logits[i][j] = q_i . k_j for every key of the tile.
+HWY_INLINE void NarrowLogits(const AttentionShape& shape, uint32_t query_rows,
+                             const std::byte* const* rows, uint32_t count,
+                             const BlockScratch& scratch, NextTilePrefetch& prefetch) {
+  for (uint32_t begin = 0; begin < shape.d_qk; begin += kPanelWidth) {
+    const uint32_t depth = std::min(kPanelWidth, shape.d_qk - begin);
+    const float* scales = scratch.scales + begin / kPanelWidth * kKeyStride;
+    const bool first = begin == 0;
+    TransposePanel(rows, begin, depth, count, scratch.keys, prefetch);
+    const float* q = scratch.q + begin;
+    float* logits = scratch.logits;
+    for (uint32_t i = 0; i < query_rows;) {
+      const uint32_t left = query_rows - i;
+      const uint32_t step = left >= 4 ? 4 : left >= 2 ? 2 : 1;
+      if (step == 4) {
+        NarrowLogitRows<4>(q, shape.d_qk, scratch.keys, scales, depth, count, first, logits);
+      } else if (step == 2) {
+        NarrowLogitRows<2>(q, shape.d_qk, scratch.keys, scales, depth, count, first, logits);
+      } else {
+        NarrowLogitRows<1>(q, shape.d_qk, scratch.keys, scales, depth, count, first, logits);
+      }
+      i += step;
+      q += size_t{step} * shape.d_qk;
+      logits += step * kKeyStride;
+    }
+  }
+}
+
+// SoftmaxColumn of mla_tile.inl.h for one query row; returns alpha.
+HWY_INLINE float NarrowSoftmax(float scale_value, uint32_t visible, float* logits, float* m,
+                               float* l) {
+  const DF d;
+  const hn::RebindToSigned<DF> di;
+  const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(d));
+  const auto scale = hn::Set(d, scale_value);
+  const auto none = hn::Set(d, kEmptyM);
+  auto lane_max = none;
+  for (uint32_t j = 0; j < visible; j += lanes) {
+    const auto index = hn::Iota(di, static_cast<int32_t>(j));
+    const auto seen = hn::RebindMask(d, hn::Lt(index, hn::Set(di, static_cast<int32_t>(visible))));
+    const auto logit = hn::IfThenElse(seen, hn::Mul(hn::Load(d, logits + j), scale), none);
+    hn::Store(logit, d, logits + j);
+    lane_max = hn::Max(lane_max, logit);
+  }
+  const auto old_max = hn::Set(d, *m);
+  const auto new_max = hn::Max(old_max, hn::MaxOfLanes(d, lane_max));
+  const auto base = hn::IfThenElse(hn::Eq(new_max, none), hn::Zero(d), new_max);
+  const auto factor = ExpNonPositive(d, hn::Sub(old_max, base));
+  for (uint32_t j = 0; j < visible; j += lanes) {
+    hn::Store(ExpNonPositive(d, hn::Sub(hn::Load(d, logits + j), base)), d, logits + j);
+  }
+  float sum = 0;
+  for (uint32_t j = 0; j < visible; ++j) sum += logits[j];
+  *m = hn::GetLane(new_max);
+  *l = hn::GetLane(hn::MulAdd(hn::Set(d, *l), factor, hn::Set(d, sum)));
+  return hn::GetLane(factor);
+}
+
+// `valid` bf16 columns from `column` on; fewer than a vector at the end of a row.
+HWY_INLINE VF LoadColumns(const std::byte* row, uint32_t column, uint32_t valid) {
+  const DF d;
+  const std::byte* at = row + size_t{column} * 2;
+  if (HWY_LIKELY(valid >= hn::Lanes(d))) return LoadBf16(d, at);
+  alignas(64) uint16_t tail[16] = {};
+  std::memcpy(tail, at, valid * 2);
+  return LoadBf16(d, tail);
+}
+
+// kRows query rows times kVectors vectors of columns over `count` keys; see ValueBlock.
+template <uint32_t kRows, uint32_t kVectors>
+HWY_INLINE void NarrowValueBlock(const std::byte* const* rows, const float* HWY_RESTRICT weights,
+                                 uint32_t column, uint32_t width, uint32_t count,
+                                 const float* alpha, bool first, float* HWY_RESTRICT o,
+                                 uint32_t o_stride) {
+  const DF d;
+  const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(d));
+  VF sum[kRows][kVectors];
+#pragma GCC unroll 4
+  for (uint32_t i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+    for (uint32_t v = 0; v < kVectors; ++v) sum[i][v] = hn::Zero(d);
+  }
+  for (uint32_t j = 0; j < count; ++j) {
+    VF value[kVectors];
+#pragma GCC unroll 8
+    for (uint32_t v = 0; v < kVectors; ++v) {
+      value[v] = LoadColumns(rows[j], column + v * lanes, width - v * lanes);
+    }
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < kRows; ++i) {
+      const VF weight = hn::Set(d, weights[size_t{i} * kKeyStride + j]);
+#pragma GCC unroll 8
+      for (uint32_t v = 0; v < kVectors; ++v) sum[i][v] = hn::MulAdd(weight, value[v], sum[i][v]);
+    }
+  }
+#pragma GCC unroll 4
+  for (uint32_t i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+    for (uint32_t v = 0; v < kVectors; ++v) {
+      float* to = o + size_t{i} * o_stride + column + v * lanes;
+      const VF old = hn::Load(d, to);
+      hn::Store(first ? sum[i][v] : hn::MulAdd(old, hn::Set(d, alpha[i]), sum[i][v]), d, to);
+    }
+  }
+}
+
+// kRows query rows times columns [begin, end). Accumulators, one query row's values and a weight
+// fit the registers of the target.
+template <uint32_t kRows>
+HWY_INLINE void NarrowValueRows(const std::byte* const* rows, const float* weights, uint32_t begin,
+                                uint32_t end, uint32_t count, const float* alpha, bool first,
+                                float* o, uint32_t o_stride) {
+  constexpr uint32_t kVectors = (kWide ? 2 : 1) * (kRows == 1 ? 4 : kRows == 2 ? 4 : 2);
+  const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(DF()));
+  uint32_t c = begin;
+  for (; c + kVectors * lanes <= end; c += kVectors * lanes) {
+    NarrowValueBlock<kRows, kVectors>(rows, weights, c, kVectors * lanes, count, alpha, first, o,
+                                      o_stride);
+  }
+  for (; c < end; c += lanes) {
+    NarrowValueBlock<kRows, 1>(rows, weights, c, std::min(lanes, end - c), count, alpha, first, o,
+                               o_stride);
+  }
+}
+
+// out[i][j] = weights[i][j] * scales[j].
+HWY_INLINE void NarrowScaleWeights(const float* scales, uint32_t count, uint32_t query_rows,
+                                   const float* weights, float* out) {
+  const DF d;
+  for (uint32_t i = 0; i < query_rows; ++i) {
+    for (uint32_t j = 0; j < count; j += hn::Lanes(d)) {
+      const size_t at = size_t{i} * kKeyStride + j;
+      hn::Store(hn::Mul(hn::Load(d, weights + at), hn::Load(d, scales + j)), d, out + at);
+    }
+  }
+}
+
+// o += weights x values, for columns [begin, end); rows of one visible prefix go together, as in
+// Values.
+HWY_INLINE void NarrowValueColumns(const std::byte* const* rows, const float* weights,
+                                   uint32_t query_rows, const uint32_t* visible, const float* alpha,
+                                   uint32_t begin, uint32_t end, bool first, float* o,
+                                   uint32_t o_stride) {
+  uint32_t i = 0;
+  while (i < query_rows) {
+    const uint32_t seen = visible[i];
+    uint32_t same = 1;
+    while (same < 4 && i + same < query_rows && visible[i + same] == seen) ++same;
+    const uint32_t step = same == 4 ? 4 : same >= 2 ? 2 : 1;
+    const float* w = weights + size_t{i} * kKeyStride;
+    float* to = o + size_t{i} * o_stride;
+    if (seen == 0 && !first) {
+      // Nothing to add, and o * 1 + 0 would turn a -0 into +0.
+    } else if (step == 4) {
+      NarrowValueRows<4>(rows, w, begin, end, seen, alpha + i, first, to, o_stride);
+    } else if (step == 2) {
+      NarrowValueRows<2>(rows, w, begin, end, seen, alpha + i, first, to, o_stride);
+    } else {
+      NarrowValueRows<1>(rows, w, begin, end, seen, alpha + i, first, to, o_stride);
+    }
+    i += step;
+  }
+}
+
+HWY_INLINE void NarrowValues(const AttentionShape& shape, uint32_t query_rows,
+                             const std::byte* const* rows, const uint32_t* visible,
+                             const BlockScratch& scratch, const float* alpha, bool first,
+                             float* o) {
+  const uint32_t o_stride = BlockState::o_stride(shape);
+  if (shape.row_dtype == RowDtype::kBf16) {
+    return NarrowValueColumns(rows, scratch.logits, query_rows, visible, alpha, 0, shape.d_v, first,
+                              o, o_stride);
+  }
+  for (uint32_t begin = 0; begin < shape.d_v; begin += kFp8ScaleGroup) {
+    NarrowScaleWeights(scratch.scales + begin / kPanelWidth * kKeyStride, kTileRows, query_rows,
+                       scratch.logits, scratch.scaled);
+    NarrowValueColumns(rows, scratch.scaled, query_rows, visible, alpha, begin,
+                       begin + kFp8ScaleGroup, first, o, o_stride);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace ckv
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target guard

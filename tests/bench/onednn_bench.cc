@@ -1,0 +1,67 @@
+// Question: is a fused kernel worth having over the best library's two products?
+// Bound: oneDNN's f32 sgemm for Q K^T and for P V on one thread, over rows converted from bf16 as
+// the kernel must. The softmax between them is left out, in the library's favour.
+//
+// Only with -DCKV_ONEDNN=ON (preset bench).
+
+#include <benchmark/benchmark.h>
+#include <omp.h>
+#include <oneapi/dnnl/dnnl.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "attention/bf16.h"
+#include "attention/mla_partial.h"
+#include "attention/worker_pool.h"
+#include "tests/bench/floor.h"
+#include "tests/bench/kernel_data.h"
+
+namespace ckv::bench {
+namespace {
+
+void BM_AgainstOneDnn(benchmark::State& state) {
+  constexpr uint32_t kRows = 2048;
+  const auto q_count = static_cast<uint32_t>(state.range(0));
+  const std::vector<uint16_t> q = RandomBf16(size_t{q_count} * kWidth);
+  const auto rows = RandomRows(kRows, RowDtype::kBf16);
+  Output out(q_count);
+  AttentionPiece piece;
+  piece.q = {q.data(), q_count, kWidth};
+  piece.rows = {rows->bytes().data(), kRows, kWidth * 2};
+  piece.out = out.view();
+  const AttentionShape shape = ShapeOf(RowDtype::kBf16);
+  WorkerPool pool(1);
+
+  std::vector<float> q32(size_t{q_count} * kWidth), k32(size_t{kRows} * kWidth),
+      p(size_t{q_count} * kRows), o(size_t{q_count} * kValueWidth);
+  omp_set_num_threads(1);
+  const auto two_products = [&] {
+    FloatsFromBf16(q.data(), q32.data(), q32.size());
+    FloatsFromBf16(rows->as<uint16_t>(), k32.data(), k32.size());
+    dnnl_sgemm('N', 'T', q_count, kRows, kWidth, 0.1147f, q32.data(), kWidth, k32.data(), kWidth, 0,
+               p.data(), kRows);
+    dnnl_sgemm('N', 'N', q_count, kValueWidth, kRows, 1, p.data(), kRows, k32.data(), kWidth, 0,
+               o.data(), kValueWidth);
+    benchmark::DoNotOptimize(o.data());
+  };
+  two_products();
+  std::vector<double> ratios;
+  for (auto _ : state) {
+    const double theirs = SecondsOf(two_products);
+    const double ours = SecondsOf([&] { AttendPartials(shape, {&piece, 1}, pool); });
+    ratios.push_back(theirs / ours);
+  }
+  state.counters["ratio"] = Median(ratios);
+}
+BENCHMARK(BM_AgainstOneDnn)
+    ->ArgName("q")
+    ->Arg(1)
+    ->Arg(16)
+    ->Arg(64)
+    ->Arg(128)
+    ->Iterations(60)
+    ->Unit(benchmark::kMicrosecond);
+
+}  // namespace
+}  // namespace ckv::bench
