@@ -119,11 +119,7 @@ void Compare(const Input& input, const std::vector<reference::Partial>& want) {
   }
 }
 
-}  // namespace
-}  // namespace ckv
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace ckv;
+void RunOne(const uint8_t* data, size_t size) {
   static WorkerPool one(1), three(3);
   Bytes bytes(data, size);
   const auto targets = KernelTargets();
@@ -132,5 +128,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Input input(bytes);
   AttendPartials(input.shape, {&input.piece, 1}, pool);
   Compare(input, reference::Attend(input.shape, input.piece));
+}
+
+}  // namespace
+}  // namespace ckv
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  ckv::RunOne(data, size);
   return 0;
 }
