@@ -6,7 +6,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <set>
 #include <span>
@@ -26,16 +25,14 @@
 #include "gtest/gtest.h"
 #include "proto/status.h"
 #include "store/safetensors.h"
+#include "tests/temp_folder.h"
 
 namespace ckv::ctl {
 namespace {
 
+using test::TempPath;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-std::string TempPath(const std::string& name) {
-  return (std::filesystem::path(testing::TempDir()) / ("ctl_test_" + name)).string();
-}
 
 void WriteText(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "tests/server/services_fixture.h"
+#include "tests/temp_folder.h"
 
 namespace ckv {
 namespace {
@@ -40,7 +41,7 @@ TEST_F(DaemonTest, HealthAndReflectionOfEveryServer) {
 TEST_F(DaemonTest, AHolderWithoutADirectoryIsNotReadyAndNotServing) {
   Config config = ConfigOf({"holder"}, "alone");
   config.directory = "127.0.0.1:9";  // discard: nobody listens
-  config.ready_file = testing::TempDir() + "/alone.ready";
+  config.ready_file = test::TempPath("alone.ready");
   const auto daemon = Daemon::Start(config);
   ASSERT_TRUE(daemon.ok()) << daemon.status();
   const absl::Status ready =
@@ -66,7 +67,7 @@ TEST_F(DaemonTest, AnAddressInUseSaysSo) {
 // Goal: one process may be everything. Method: put, publish and attend through a single daemon.
 TEST_F(DaemonTest, AllRolesInOneProcess) {
   Config config = ConfigOf({"directory", "holder", "requester"}, "all");
-  config.ready_file = testing::TempDir() + "/all.ready";
+  config.ready_file = test::TempPath("all.ready");
   const auto daemon = StartDaemon(config);
   EXPECT_EQ(access(config.ready_file.c_str(), F_OK), 0);
   const auto channel = MakeChannel(daemon->address());
