@@ -4,8 +4,10 @@
 #   deploy/bench.sh data-path
 set -euo pipefail
 cd "$(dirname "$0")/.."
-[ $# -eq 1 ] || { sed -n '2,4p' "$0" | sed 's/^# \{0,1\}//' >&2; exit 2; }
+usage() { sed -n '2,4p' "$0" | sed 's/^# \{0,1\}//'; }
+[ $# -eq 1 ] || { usage >&2; exit 2; }
 case $1 in
+  -h | --help) usage; exit 0 ;;
   data-path) targets=(requester_bench) ;;
   *) echo "bench: no set is named '$1'; there is: data-path" >&2; exit 2 ;;
 esac

@@ -4,7 +4,12 @@
 #   deploy/build.sh PRESET [TARGET]...     no target: everything
 set -euo pipefail
 cd "$(dirname "$0")/.."
-preset=${1:?usage: deploy/build.sh PRESET [TARGET]...}
+usage() { sed -n '2,4p' "$0" | sed 's/^# \{0,1\}//'; }
+case ${1:-} in
+  -h | --help) usage; exit 0 ;;
+  '' | -*) usage >&2; exit 2 ;;
+esac
+preset=$1
 shift
 deploy/install-packages.sh build
 if [ ! -f "build/$preset/build.ninja" ]; then

@@ -10,6 +10,7 @@ case ${1:-} in
   --static) static_only=1 ;;
   --quick) quick=1 ;;
   '') ;;
+  -h | --help) sed -n '2,5p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
   *) sed -n '2,5p' "$0" | sed 's/^# \{0,1\}//' >&2; exit 2 ;;
 esac
 deploy/install-packages.sh build check

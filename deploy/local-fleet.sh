@@ -4,8 +4,10 @@
 #   deploy/local-fleet.sh up --holders N --state DIR [--fabrics shm,tcp] [--capacity 1GiB]
 #       prints CKV_REQUESTER=host:port and CKV_DIRECTORY=host:port on stdout
 #   deploy/local-fleet.sh down --state DIR
-#       ends the processes by pid, waits for them, says what each one's last log line was if it failed
+#       ends the processes by pid and waits for them; shows the last log line of each that was dead
+#       already or did not end in time, and exits 1 then
 #   deploy/local-fleet.sh status --state DIR
+#       one line a process; exits 1 if one is dead
 # Example:
 #   eval "$(deploy/local-fleet.sh up --holders 3 --state /tmp/fleet)"; export CKV_REQUESTER CKV_DIRECTORY
 #   build/release/bin/ckvctl status
@@ -17,8 +19,7 @@ ready_timeout_s=30  # a daemon is ready in well under a second; a loaded machine
 down_timeout_s=15   # the daemons' own drain takes at most 10
 
 usage() {
-  sed -n '2,13p' "$0" | sed 's/^# \{0,1\}//' >&2
-  exit 2
+  sed -n '2,15p' "$0" | sed 's/^# \{0,1\}//'
 }
 
 die() {
@@ -83,9 +84,15 @@ up() {
   echo "CKV_DIRECTORY=$directory"
 }
 
+# failed NAME WHAT: says so, with the last line the daemon wrote.
+failed() {
+  echo "local-fleet: $1 $2. Its last log line:" >&2
+  tail -n 1 "$state/$1.log" >&2 || true
+}
+
 # Requester first, so that nothing asks holders that are going away; the directory last.
 down() {
-  local name pid failed=0 deadline=$((SECONDS + down_timeout_s))
+  local name pid code=0 deadline=$((SECONDS + down_timeout_s))
   [ -d "$state" ] || die "no such folder: $state"
   for name in requester $(cd "$state" && ls -- *.pid 2>/dev/null | sed 's/\.pid$//' | grep '^holder-') directory; do
     [ -f "$state/$name.pid" ] || continue
@@ -96,19 +103,21 @@ down() {
         sleep 0.05
       done
       if is_ours "$pid"; then
-        echo "local-fleet: $name (pid $pid) did not drain in time; killed. Its last line:" >&2
-        tail -n 1 "$state/$name.log" >&2
         kill -KILL "$pid" 2>/dev/null || true
-        failed=1
+        failed "$name" "(pid $pid) did not drain in time; killed"
+        code=1
       fi
+    else
+      failed "$name" "(pid $pid) was dead already"
+      code=1
     fi
     rm -f "$state/$name.pid" "$state/$name.ready"
   done
-  return $failed
+  return $code
 }
 
 status() {
-  local file name pid
+  local file name pid code=0
   for file in "$state"/*.pid; do
     [ -f "$file" ] || die "no fleet in $state"
     name=$(basename "$file" .pid)
@@ -117,28 +126,34 @@ status() {
       echo "$name pid $pid at $(head -n 1 "$state/$name.ready" 2>/dev/null || echo '(starting)')"
     else
       echo "$name is not running; see $state/$name.log"
+      code=1
     fi
   done
+  return $code
 }
 
-[ $# -ge 1 ] || usage
+[ $# -ge 1 ] || { usage >&2; exit 2; }
 command=$1
 shift
 holders=3 state='' fabrics=shm,tcp capacity=1GiB
 while [ $# -gt 0 ]; do
   case $1 in
     --holders | --state | --fabrics | --capacity)
-      [ $# -ge 2 ] || usage
+      [ $# -ge 2 ] || { usage >&2; exit 2; }
       printf -v "${1#--}" '%s' "$2"
       shift 2
       ;;
-    *) usage ;;
+    -h | --help) usage; exit 0 ;;
+    *) usage >&2; exit 2 ;;
   esac
 done
-[ -n "$state" ] || usage
+case $command in
+  -h | --help) usage; exit 0 ;;
+esac
+[ -n "$state" ] || { usage >&2; exit 2; }
 case $command in
   up) up ;;
   down) down ;;
   status) status ;;
-  *) usage ;;
+  *) usage >&2; exit 2 ;;
 esac

@@ -5,12 +5,18 @@
 #   deploy/quickstart.sh [FILE]     default: the GPL-3
 set -euo pipefail
 repo=$(cd "$(dirname "$0")/.." && pwd)
+usage() { sed -n '2,5p' "$0" | sed 's/^# \{0,1\}//'; }
+case ${1:-} in
+  -h | --help) usage; exit 0 ;;
+  -*) usage >&2; exit 2 ;;
+esac
+[ $# -le 1 ] || { usage >&2; exit 2; }
 text=${1:-/usr/share/common-licenses/GPL-3}
 [ -r "$text" ] || { echo "quickstart: cannot read $text" >&2; exit 2; }
 text=$(realpath "$text")
 cd "$repo"
 
-tokens=8192  # of the text, a byte each: 8 chunks of 1024; 30 MB of cKV rows over 4 layers
+tokens=8192  # of the text, a byte each: 8 chunks of 1024; 36 MiB of cKV rows over 4 layers
 ckvctl=build/release/bin/ckvctl
 
 echo "== 1/4 build"
