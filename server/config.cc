@@ -9,6 +9,7 @@
 #include <exception>
 
 #include "absl/strings/str_format.h"
+#include "client/ctl/default_addresses.h"
 #include "proto/status.h"
 #include "server/config_options.h"
 
@@ -215,6 +216,11 @@ bool IsWildcard(std::string_view address) {
   return host == "0.0.0.0" || host == "[::]" || host == "*";
 }
 
+std::string_view DefaultListen(const Config& config) {
+  if (config.HasRole("requester")) return kDefaultRequesterAddress;
+  return config.HasRole("directory") ? kDefaultDirectoryAddress : kDefaultHolderAddress;
+}
+
 // What no option alone can say.
 void CheckWhole(const Config& config, std::vector<std::string>& errors) {
   if (config.role.empty()) {
@@ -224,9 +230,14 @@ void CheckWhole(const Config& config, std::vector<std::string>& errors) {
   if (config.directory.empty() && !config.HasRole("directory")) {
     errors.emplace_back("directory: a holder or requester needs --directory host:port");
   }
-  if (config.listen.empty()) errors.emplace_back("listen: an address is needed");
   if (config.HasRole("holder") && config.data_listen.empty()) {
     errors.emplace_back("data_listen: a holder needs an address");
+  }
+  const bool only_loopback = config.fabrics == std::vector<std::string>{"loopback"};
+  if (only_loopback && config.HasRole("holder") != config.HasRole("requester")) {
+    errors.push_back(absl::StrFormat(
+        "fabrics: loopback does not leave this process, which has no %s: add shm or tcp",
+        config.HasRole("holder") ? "requester" : "holder"));
   }
   if (IsWildcard(config.listen) && config.advertise.empty()) {
     errors.push_back(absl::StrFormat(
@@ -295,6 +306,7 @@ absl::StatusOr<ParsedConfig> ReadConfig(std::span<const std::string> arguments,
     Apply(*settings, parsed.config, sources, errors);
   }
   if (parsed.config.name.empty()) parsed.config.name = HostName();
+  if (parsed.config.listen.empty()) parsed.config.listen = DefaultListen(parsed.config);
   if (errors.empty()) CheckWhole(parsed.config, errors);
   if (!errors.empty()) {
     std::string text;

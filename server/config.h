@@ -5,6 +5,8 @@
 //   CKV_STORE_CAPACITY    its environment variable,
 //   --store-capacity      its flag ('_' and '.' are taken for '-').
 //
+// The address to listen on follows from the roles where it is not given: client/ctl looks there.
+//
 // Every value of every source is text that one parser reads, so the three can't differ.
 
 #pragma once
@@ -32,7 +34,7 @@ inline constexpr std::string_view kCkvdVersion = "0.1.0";
 struct Config {
   std::vector<std::string> role;
   std::string name;
-  std::string listen = "127.0.0.1:7311";
+  std::string listen;  // empty: what ReadConfig takes for the roles
   std::string advertise;
   std::string directory;
   std::string data_listen = "127.0.0.1:0";

@@ -14,13 +14,11 @@
 #include "ckv/v1/directory.grpc.pb.h"
 #include "ckv/v1/holder.grpc.pb.h"
 #include "ckv/v1/requester.grpc.pb.h"
+#include "client/ctl/default_addresses.h"
 #include "proto/clock.h"
 #include "proto/corpus.h"
 
 namespace ckv::ctl {
-
-inline constexpr std::string_view kDefaultRequesterAddress = "127.0.0.1:7311";  // ckvd's --listen
-inline constexpr std::string_view kDefaultDirectoryAddress = "127.0.0.1:7400";
 
 struct FleetOptions {
   std::string requester;  // empty: kDefaultRequesterAddress

@@ -166,7 +166,7 @@ absl::Status RunStatus(const Ctl& ctl) {
 
 void AddStatusCommand(CLI::App& app, Ctl& ctl) {
   CLI::App* verb = AddVerb(app, "status", "Show the directory, the members and their counters",
-                           "  ckvctl status\n  ckvctl status -o json --directory 10.0.0.1:7311");
+                           "  ckvctl status\n  ckvctl status -o json --directory 10.0.0.1:7400");
   verb->callback([&ctl] { ctl.run = [&ctl] { return RunStatus(ctl); }; });
 }
 

@@ -11,7 +11,9 @@
 #include <map>
 #include <set>
 
+#include "client/ctl/default_addresses.h"
 #include "server/config_options.h"
+#include "tests/temp_folder.h"
 
 namespace ckv {
 namespace {
@@ -41,7 +43,7 @@ std::string ErrorsOf(const std::vector<std::string>& arguments,
 }
 
 std::string WriteFile(const std::string& name, const std::string& text) {
-  const std::string path = testing::TempDir() + "/" + name;
+  const std::string path = test::TempPath(name);
   std::ofstream(path) << text;
   return path;
 }
@@ -194,6 +196,33 @@ TEST(ConfigTest, AddressesAndNames) {
   EXPECT_TRUE(Read({"--role=directory", "--listen=[::1]:0"}).ok());
   EXPECT_THAT(ErrorsOf({"--role=holder", "--directory=h:0"}), HasSubstr("port from 1 to 65535"));
   EXPECT_THAT(ErrorsOf({"--role=directory", "--name=a/b"}), HasSubstr("'a/b' is not a name"));
+}
+
+// ckvctl looks for a requester and for a directory where these say.
+TEST(ConfigTest, TheDefaultAddressFollowsFromTheRoles) {
+  const std::pair<const char*, std::string_view> cases[] = {
+      {"--role=requester", kDefaultRequesterAddress},
+      {"--role=directory,holder,requester", kDefaultRequesterAddress},
+      {"--role=directory", kDefaultDirectoryAddress},
+      {"--role=directory,holder", kDefaultDirectoryAddress},
+      {"--role=holder", kDefaultHolderAddress}};
+  const std::string help = Read({"--help"})->text;
+  for (const auto& [role, address] : cases) {
+    const auto parsed = Read({role, "--directory=h:1"});
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(parsed->config.listen, address) << role;
+    EXPECT_THAT(help, HasSubstr(std::string(address)));
+  }
+  EXPECT_EQ(Read({"--role=holder", "--directory=h:1", "--listen=h:2"})->config.listen, "h:2");
+}
+
+TEST(ConfigTest, LoopbackAloneIsForAProcessThatHasBothEnds) {
+  for (const char* role : {"--role=holder", "--role=requester", "--role=directory,holder"}) {
+    EXPECT_THAT(ErrorsOf({role, "--directory=h:1", "--fabrics=loopback"}),
+                HasSubstr("fabrics: loopback does not leave this process"));
+  }
+  EXPECT_TRUE(Read({"--role=directory,holder,requester", "--fabrics=loopback"}).ok());
+  EXPECT_TRUE(Read({"--role=holder", "--directory=h:1", "--fabrics=loopback,tcp"}).ok());
 }
 
 TEST(ConfigTest, WhatOnlyTheWholeCanSay) {
