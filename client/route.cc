@@ -13,6 +13,7 @@ namespace {
 constexpr size_t kCompletionCountMax = 16;  // looked at per poll
 // A call merged as it comes keeps its result here first; what a large call took is given back.
 constexpr size_t kMergedFloatsKept = size_t{4} << 20;
+constexpr size_t kNamedHolderCountMax = 8;  // in an error: the rest are counted
 
 }  // namespace
 
@@ -145,9 +146,26 @@ absl::Status Router::Exchange(const AttendCall& call, const PartialView& out, bo
       if (absl::Status status = flow.link->lane().status(); !status.ok())
         return HolderError(*flow.link, status);
     }
-    CKV_RETURN_IF_ERROR(wait_.Pause(waiting_, call.deadline));
+    if (absl::Status status = wait_.Pause(waiting_, call.deadline); !status.ok())
+      return Annotate(status, DescribeWaiting());
   }
   return coverage_.CheckComplete();
+}
+
+// The holders that have not answered yet, for the error of a call that waited for them in vain.
+std::string Router::DescribeWaiting() {
+  std::string text;
+  size_t unnamed = 0, named = 0;
+  for (const Flow& flow : flows()) {
+    if (flow.outstanding == 0) continue;
+    if (named == kNamedHolderCountMax) {
+      ++unnamed;
+      continue;
+    }
+    text += (named++ == 0 ? "" : ", ") + flow.link->peer().Describe();
+  }
+  if (unnamed > 0) absl::StrAppendFormat(&text, " and %d more", unnamed);
+  return text;
 }
 
 // One frame a holder and round, so that every holder has work before any has all of it.

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -81,6 +82,7 @@ class Router {
   void CollectParts(const AttendCall& call, uint32_t block);
   bool BlockComplete(uint32_t block) const;
   void ReleaseBlock(uint32_t block);
+  std::string DescribeWaiting();
   void AbandonAll();
   void FillReport(AttendReport* report, Instant begin) const;
   std::span<Flow> flows() { return {flows_.data(), flow_count_}; }
