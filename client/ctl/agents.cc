@@ -75,7 +75,8 @@ class RoutedContext {
                                                  reply_.tag(), request_.tag()));
     }
     if (reply_.code() != 0) {
-      return absl::Status(static_cast<absl::StatusCode>(reply_.code()), reply_.message());
+      const auto code = static_cast<grpc::StatusCode>(reply_.code());
+      return fleet_.RequesterError(grpc::Status(code, reply_.message()), "AttendStream");
     }
     const v1::AttendReply& reply = reply_.reply();
     const size_t row_bytes = size_t{rows} * sizeof(float);

@@ -14,6 +14,8 @@ namespace {
 
 // What a call may take beyond the time its request gives the requester.
 constexpr Duration kCallMargin = std::chrono::seconds(2);
+// For a requester to say that it is there, after a call failed.
+constexpr Duration kAnswerTimeout = std::chrono::seconds(2);
 
 absl::Status WithAdvice(const grpc::Status& status, const std::string& context,
                         std::string_view advice) {
@@ -142,8 +144,23 @@ void Fleet::PrepareBeyond(grpc::ClientContext& context, uint32_t request_timeout
 }
 
 absl::Status Fleet::RequesterError(const grpc::Status& status, std::string_view call) const {
-  return WithAdvice(status, absl::StrFormat("requester at %s: %s", requester_address_, call),
-                    "is it running? name another with --requester or CKV_REQUESTER");
+  const bool ask = status.error_code() == grpc::StatusCode::UNAVAILABLE && call != "Describe";
+  return WithAdvice(
+      status, absl::StrFormat("requester at %s: %s", requester_address_, call),
+      ask && RequesterAnswers()
+          ? "the requester is there, but not what it needs: ckvctl status shows who is alive, "
+            "ckvctl corpus show NAME who\n  holds the chunks; ckvctl corpus load NAME ... "
+            "--replace "
+            "places them on the holders that are alive"
+          : "is it running? name another with --requester or CKV_REQUESTER");
+}
+
+bool Fleet::RequesterAnswers() const {
+  if (!requester_) return false;
+  grpc::ClientContext context;
+  Prepare(context, std::min(options_.timeout, kAnswerTimeout));
+  v1::DescribeReply reply;
+  return requester_->Describe(&context, {}, &reply).ok();
 }
 
 absl::Status Fleet::DirectoryError(const grpc::Status& status, std::string_view call) const {

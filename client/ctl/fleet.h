@@ -61,10 +61,14 @@ class Fleet {
   // For a call whose request gives the requester a limit of its own: the requester's error, which
   // says what was late, arrives before the call's deadline.
   void PrepareBeyond(grpc::ClientContext& context, uint32_t request_timeout_ms) const;
+  // What the requester answered, or that it did not. Its Unavailable may be about a holder, so then
+  // it is asked whether it is there, and the advice follows from that.
   absl::Status RequesterError(const grpc::Status& status, std::string_view call) const;
   absl::Status DirectoryError(const grpc::Status& status, std::string_view call) const;
 
  private:
+  bool RequesterAnswers() const;
+
   FleetOptions options_;
   Clock* const clock_;
   std::string requester_address_;

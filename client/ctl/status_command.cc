@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "client/ctl/commands.h"
+#include "proto/convert.h"
 #include "proto/status.h"
 
 namespace ckv::ctl {
@@ -31,6 +32,32 @@ std::vector<HolderStats> AskHolders(const Fleet& fleet, const std::vector<Member
     all.push_back(std::move(one));
   }
   return all;
+}
+
+// What is known of the members: from the directory, or where that does not answer, the holders that
+// the requester has asked before.
+struct View {
+  absl::Status directory;
+  std::vector<Member> members;
+  absl::StatusOr<v1::DescribeReply> requester;
+};
+
+//   the directory's error, where neither it nor the requester answers.
+absl::StatusOr<View> Look(Fleet& fleet) {
+  absl::StatusOr<std::vector<Member>> members = fleet.Members();
+  View view = {members.status(), {}, fleet.Describe()};
+  if (members.ok()) {
+    view.members = *std::move(members);
+    return view;
+  }
+  if (!view.requester.ok()) return members.status();
+  for (const v1::DescribeReply::Holder& holder : view.requester->holders()) {
+    // One that was never reached has no address to ask at.
+    if (holder.member().control_address().empty()) continue;
+    CKV_ASSIGN_OR_RETURN(Member member, FromProto(holder.member()));
+    view.members.push_back(std::move(member));
+  }
+  return view;
 }
 
 std::string MembersText(const std::vector<Member>& members) {
@@ -130,12 +157,13 @@ Json RequesterJson(const v1::DescribeReply& d) {
 
 absl::Status RunStatus(const Ctl& ctl) {
   Fleet fleet(ctl.fleet, ctl.clock);
-  CKV_ASSIGN_OR_RETURN(const std::vector<Member> members, fleet.Members());
-  const std::vector<HolderStats> holders = AskHolders(fleet, members);
-  const absl::StatusOr<v1::DescribeReply> described = fleet.Describe();
+  CKV_ASSIGN_OR_RETURN(const View view, Look(fleet));
+  const std::vector<HolderStats> holders = AskHolders(fleet, view.members);
+  const absl::StatusOr<v1::DescribeReply>& described = view.requester;
 
   Json json = {{"directory", fleet.directory_address()}, {"members", Json::array()}};
-  for (const Member& m : members) {
+  if (!view.directory.ok()) json["directory_error"] = std::string(view.directory.message());
+  for (const Member& m : view.members) {
     json["members"].push_back({{"id", m.id.name},
                                {"role", RoleName(m.role)},
                                {"address", m.control_address},
@@ -144,11 +172,14 @@ absl::Status RunStatus(const Ctl& ctl) {
   json["holders"] = Json::array();
   for (const HolderStats& holder : holders) json["holders"].push_back(HolderJson(holder));
   std::string text = RenderFields(
-      {{"directory", fleet.directory_address()},
+      {{"directory",
+        fleet.directory_address() + (view.directory.ok() ? ""
+                                                         : " does not answer; below is what the "
+                                                           "requester knows, which may be less")},
        {"requester", described.ok() ? fleet.requester_address() + " (" + described->id() + ")"
                                     : fleet.requester_address() + " does not answer"}});
-  if (members.empty()) text += "no members\n";
-  for (const std::string& part : {MembersText(members), HoldersText(holders),
+  if (view.members.empty()) text += "no members\n";
+  for (const std::string& part : {MembersText(view.members), HoldersText(holders),
                                   described.ok() ? RequesterText(*described) : std::string()}) {
     if (!part.empty()) text += "\n" + part;
   }
@@ -158,6 +189,7 @@ absl::Status RunStatus(const Ctl& ctl) {
     json["requester"] = {{"error", std::string(described.status().message())}};
   }
   ctl.Print(text, json);
+  CKV_RETURN_IF_ERROR(view.directory);
   // A fleet without a requester is one that a requester was not named for; a named one must answer.
   return ctl.fleet.requester.empty() ? absl::OkStatus() : described.status();
 }

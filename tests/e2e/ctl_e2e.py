@@ -149,6 +149,7 @@ class Fleet:
 
     def stop(self):
         for process in reversed(self.processes):
+            process.send_signal(signal.SIGCONT)  # a test may have failed with one stopped
             process.send_signal(signal.SIGTERM)
             try:
                 process.wait(15)
@@ -407,6 +408,68 @@ class CtlTest(unittest.TestCase):
         self.ctl("corpus", "drop", "words")
         holders = self.ctl("status")["holders"]
         self.assertEqual(sum("ckv/reference" in " ".join(h["models"]) for h in holders), 0)
+
+
+class BrokenFleetTest(unittest.TestCase):
+    """Parts of a fleet of the test's own die or hang; the errors say which."""
+
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory(prefix="ckv-ctl-")
+        self.addCleanup(self.temporary.cleanup)
+        self.folder = pathlib.Path(self.temporary.name)
+        self.fleet = Fleet(self.folder, holders=2)
+        self.addCleanup(self.fleet.stop)
+        self.directory_process, h0, self.h1, _ = self.fleet.processes
+        del h0
+        path = self.folder / "rows.safetensors"
+        Rows(1, 64, 0).write(path)
+        self.query_path = self.folder / "q.safetensors"
+        write_safetensors(self.query_path, {"q": ("F32", [1, D_QK], bytes(4 * D_QK))})
+        self.assertEqual(self.ctl("corpus", "load", "docs", path, "--chunk-tokens", 32).returncode, 0)
+        # Both lanes are up from here on.
+        self.assertEqual(self.attend().returncode, 0)
+
+    def ctl(self, *arguments):
+        env = {k: v for k, v in os.environ.items() if not k.startswith("CKV_")}
+        env["CKV_REQUESTER"] = self.fleet.requester
+        return subprocess.run([PROGRAMS.ckvctl, *map(str, arguments)], env=env, timeout=120,
+                              capture_output=True, text=True, check=False)
+
+    def attend(self, *arguments):
+        return self.ctl("attend", "--corpus", "docs", "--layer", 0, "--queries", self.query_path,
+                        "--out", self.folder / "partial.safetensors", *arguments)
+
+    def test_a_dead_holder_is_not_blamed_on_the_requester(self):
+        self.h1.kill()
+        self.h1.wait()
+        for done in (self.attend(), self.ctl("fetch", "--corpus", "docs", "--out",
+                                             self.folder / "rows-out.safetensors")):
+            self.assertEqual(done.returncode, 4, done.stderr)
+            self.assertIn("holder h1", done.stderr)
+            self.assertIn("ckvctl status", done.stderr)
+            self.assertIn("--replace", done.stderr)
+            self.assertNotIn("--requester", done.stderr)
+
+    def test_a_deadline_names_the_holder_that_hangs(self):
+        self.h1.send_signal(signal.SIGSTOP)
+        done = self.attend("--timeout-ms", 1500)
+        self.h1.send_signal(signal.SIGCONT)
+        self.assertEqual(done.returncode, 5, done.stderr)
+        self.assertIn("holder h1", done.stderr)
+        self.assertNotIn("holder h0", done.stderr)
+
+    def test_status_without_a_directory_shows_what_answers(self):
+        self.directory_process.kill()
+        self.directory_process.wait()
+        done = self.ctl("status", "-o", "json")
+        self.assertEqual(done.returncode, 4, done.stderr)
+        self.assertIn("CKV_DIRECTORY", done.stderr)
+        status = json.loads(done.stdout)
+        self.assertIn("directory_error", status)
+        self.assertEqual({h["id"]: h["answers"] for h in status["holders"]},
+                         {"h0": True, "h1": True})
+        self.assertEqual(status["requester"]["id"], "requester")
+        self.assertIn("does not answer", self.ctl("status").stdout)
 
 
 if __name__ == "__main__":
