@@ -75,6 +75,7 @@ absl::Status PutOne(v1::HolderService::StubInterface& stub, const Member& holder
     return Annotate(status, absl::StrFormat("chunk %s", chunk.info.id.ShortHex()));
   }
   ++tally.chunks_reused;
+  tally.bytes_sent_reused += sent;
   on_bytes(chunk.info.token_count() * geometry.token_bytes() - sent);
   return absl::OkStatus();
 }

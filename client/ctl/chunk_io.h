@@ -23,6 +23,8 @@ struct HolderTally {
   uint32_t chunks_reused = 0;
   uint32_t chunks_dropped = 0;
   uint64_t bytes_sent = 0;
+  // Of them, rows of reused chunks: a put streams until the holder says that it has the chunk.
+  uint64_t bytes_sent_reused = 0;
 };
 
 // Puts every chunk on its holders, one thread a holder. `on_bytes` is told of rows sent or found

@@ -53,7 +53,7 @@ absl::Status RunShow(const Ctl& ctl, const std::string& name) {
                {"d_rope", corpus.geometry.d_rope},
                {"softmax_scale", corpus.geometry.softmax_scale},
                {"token_count", token_count},
-               {"row_bytes", token_count * corpus.geometry.token_bytes()},
+               {"total_row_bytes", token_count * corpus.geometry.token_bytes()},
                {"chunks", Json::array()}};
   Table table({{"ORDINAL", true},
                {"CHUNK"},
@@ -106,8 +106,8 @@ absl::Status RunDrop(const Ctl& ctl, const std::string& name) {
   uint32_t dropped = 0;
   for (const auto& [holder, tally] : tallies) dropped += tally.chunks_dropped;
   for (const std::string& warning : warnings) ctl.Note("ckvctl: warning: " + warning);
-  ctl.Print(absl::StrFormat("dropped corpus %s and %d chunk copies that no other corpus uses\n",
-                            name, dropped),
+  ctl.Print(absl::StrFormat("dropped corpus %s and %d chunk %s that no other corpus uses\n", name,
+                            dropped, dropped == 1 ? "copy" : "copies"),
             {{"corpus", name}, {"chunks_dropped", dropped}, {"warnings", warnings}});
   return absl::OkStatus();
 }

@@ -83,51 +83,94 @@ absl::StatusOr<v1::PublishCorpusReply> Publish(Fleet& fleet, const Corpus& corpu
   return reply;
 }
 
-absl::Status Report(const Ctl& ctl, const LoadOptions& options, const LoadSource& source,
-                    const LoadResult& result, Duration elapsed) {
-  Table table({{"HOLDER"}, {"NEW", true}, {"REUSED", true}, {"SENT", true}});
-  Json holders = Json::array();
+HolderTally Sum(const std::map<std::string, HolderTally>& tallies) {
   HolderTally total;
-  for (const auto& [name, tally] : result.tallies) {
-    table.AddRow({name, std::to_string(tally.chunks_new), std::to_string(tally.chunks_reused),
-                  FormatBytes(tally.bytes_sent)});
-    holders.push_back({{"id", name},
-                       {"chunks_new", tally.chunks_new},
-                       {"chunks_reused", tally.chunks_reused},
-                       {"bytes_sent", tally.bytes_sent}});
+  for (const auto& [name, tally] : tallies) {
     total.chunks_new += tally.chunks_new;
     total.chunks_reused += tally.chunks_reused;
     total.bytes_sent += tally.bytes_sent;
+    total.bytes_sent_reused += tally.bytes_sent_reused;
   }
-  table.AddRow({"total", std::to_string(total.chunks_new), std::to_string(total.chunks_reused),
-                FormatBytes(total.bytes_sent)});
+  return total;
+}
+
+Json TallyJson(const HolderTally& tally) {
+  return {{"chunks_new", tally.chunks_new},
+          {"chunks_reused", tally.chunks_reused},
+          {"bytes_sent", tally.bytes_sent},
+          {"bytes_sent_reused", tally.bytes_sent_reused}};
+}
+
+std::string TallyText(const LoadResult& result, const HolderTally& total) {
+  Table table({{"HOLDER"}, {"NEW", true}, {"REUSED", true}, {"SENT", true}});
+  const auto add = [&table](const std::string& name, const HolderTally& tally) {
+    table.AddRow({name, std::to_string(tally.chunks_new), std::to_string(tally.chunks_reused),
+                  FormatBytes(tally.bytes_sent)});
+  };
+  for (const auto& [name, tally] : result.tallies) add(name, tally);
+  add("total", total);
+  std::string text = table.Render();
+  if (total.bytes_sent_reused > 0) {
+    text += absl::StrFormat(
+        "%s of it was for reused chunks: rows are sent until the holder says that it has them\n",
+        FormatBytes(total.bytes_sent_reused));
+  }
+  return text;
+}
+
+// Nothing was asked of the holders, so what they have already is not known.
+std::string PlanText(const LoadResult& result, const HolderTally& total) {
+  Table table({{"HOLDER"}, {"CHUNKS", true}, {"ROWS", true}});
+  const auto add = [&table](const std::string& name, const HolderTally& tally) {
+    table.AddRow({name, std::to_string(tally.chunks_new), FormatBytes(tally.bytes_sent)});
+  };
+  for (const auto& [name, tally] : result.tallies) add(name, tally);
+  add("total", total);
+  return table.Render() +
+         "a dry run: nothing was put or published; chunks that a holder has already would be "
+         "reused\n";
+}
+
+absl::Status Report(const Ctl& ctl, const LoadOptions& options, const LoadSource& source,
+                    const LoadResult& result, Duration elapsed) {
+  Json holders = Json::array();
+  for (const auto& [name, tally] : result.tallies) {
+    Json holder = {{"id", name}};
+    holder.update(TallyJson(tally));
+    holders.push_back(holder);
+  }
+  const HolderTally total = Sum(result.tallies);
   const std::string text = RenderFields(
-      {{"corpus", options.dry_run ? options.name + " (dry run: nothing is put or published)"
+      {{"corpus", options.dry_run ? options.name
                                   : absl::StrFormat("%s version %d", options.name, result.version)},
        {"geometry", source.geometry.ToString()},
-       {"chunks", absl::StrFormat("%d, each on %d", source.chunks.size(), options.replicas)},
+       {"chunks", absl::StrFormat("%s, each on %s", FormatCount(source.chunks.size(), "chunk"),
+                                  FormatCount(options.replicas, "holder"))},
        {"tokens", std::to_string(source.token_count())},
        {"rows", FormatBytes(source.row_bytes())},
        {"took", FormatDuration(elapsed)}});
-  ctl.Print(text + "\n" + table.Render(), {{"corpus", options.name},
-                                           {"version", result.version},
-                                           {"dry_run", options.dry_run},
-                                           {"model", source.geometry.model},
-                                           {"revision", source.geometry.revision},
-                                           {"chunk_count", source.chunks.size()},
-                                           {"token_count", source.token_count()},
-                                           {"row_bytes", source.row_bytes()},
-                                           {"replicas", options.replicas},
-                                           {"chunks_new", total.chunks_new},
-                                           {"chunks_reused", total.chunks_reused},
-                                           {"bytes_sent", total.bytes_sent},
-                                           {"seconds", static_cast<double>(elapsed.count()) / 1e9},
-                                           {"holders", holders}});
+  Json json = {{"corpus", options.name},
+               {"version", result.version},
+               {"dry_run", options.dry_run},
+               {"model", source.geometry.model},
+               {"revision", source.geometry.revision},
+               {"chunk_count", source.chunks.size()},
+               {"token_count", source.token_count()},
+               {"total_row_bytes", source.row_bytes()},
+               {"replicas", options.replicas}};
+  json.update(TallyJson(total));
+  json["seconds"] = static_cast<double>(elapsed.count()) / 1e9;
+  json["holders"] = holders;
+  ctl.Print(text + "\n" + (options.dry_run ? PlanText(result, total) : TallyText(result, total)),
+            json);
   return absl::OkStatus();
 }
 
 absl::Status RunLoad(const Ctl& ctl, const LoadOptions& options) {
   const Instant start = ctl.clock->Now();
+  // What the directory would refuse at the end is refused before the prefill.
+  if (options.name.empty()) return absl::InvalidArgumentError("NAME: a corpus needs a name");
+  CKV_RETURN_IF_ERROR(ValidateName("NAME", options.name));
   Fleet fleet(ctl.fleet, ctl.clock);
   // Asked before the prefill, so that what cannot be published is refused in a second.
   CKV_ASSIGN_OR_RETURN(const std::vector<Member> holders, fleet.Holders());
@@ -184,10 +227,20 @@ void AddCorpusLoadCommand(CLI::App& corpus, Ctl& ctl) {
       corpus, "load", "Put chunks on holders and publish them as a corpus",
       "  ckvctl corpus load docs rows-0.safetensors rows-1.safetensors --chunk-tokens 2048\n"
       "  ckvctl corpus load gpl /usr/share/common-licenses/GPL-3 --text --max-tokens 8192\n"
-      "  ckvctl corpus load docs rows.safetensors --replicas 2 --replace --dry-run");
+      "  ckvctl corpus load docs rows.safetensors --replicas 2 --replace --dry-run\n\n"
+      "Without --text a FILE is a safetensors file of rows, and of nothing else:\n"
+      "  tensors   layers.0.ckv, layers.1.ckv, ... [T, d_qk] BF16 (or [T, 656] U8: fp8_ds_mla)\n"
+      "            token_ids [T] I32\n"
+      "  metadata  model, revision, d_v, d_rope, softmax_scale, base_position; where d_rope is "
+      "not\n"
+      "            0 also rope_style (interleaved or half), rope_theta, and with YaRN "
+      "rope_scaling\n"
+      "            (the JSON object of the model's config.json). All values are strings.\n"
+      "A file whose base_position continues the one before it is its child; any other starts "
+      "anew.");
   verb->add_option("NAME", options->name, "The corpus")->required();
   verb->add_option("FILE", options->files,
-                   "safetensors files of rows (layers.{i}.ckv, token_ids), in order; or one text")
+                   "safetensors files of rows, in order; with --text one text")
       ->required();
   verb->add_flag("--text", options->text,
                  "FILE is a text: prefill it with the reference engine, a token a byte");

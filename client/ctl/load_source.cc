@@ -3,12 +3,15 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <fstream>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "proto/status.h"
 #include "store/import.h"
+#include "store/safetensors_header.h"
 
 namespace ckv::ctl {
 
@@ -20,6 +23,45 @@ uint64_t LoadSource::token_count() const {
 
 uint64_t LoadSource::row_bytes() const { return token_count() * geometry.token_bytes(); }
 
+namespace {
+
+// What is no safetensors file at all is said before its first bytes are read as a length.
+absl::Status CheckIsSafetensors(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return absl::OkStatus();  // RowFile::Open says why
+  std::array<char, kSafetensorsLengthBytes + 1> start{};
+  in.read(start.data(), start.size());
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, start.data(), sizeof(header_bytes));
+  if (in.gcount() == static_cast<std::streamsize>(start.size()) && start.back() == '{' &&
+      header_bytes <= kSafetensorsHeaderBytesMax) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s: not a safetensors file\n  a text is loaded with --text; ckvctl corpus load --help says "
+      "what a file of rows has",
+      path));
+}
+
+absl::StatusOr<RowFile> OpenRowFile(const std::string& path) {
+  CKV_RETURN_IF_ERROR(CheckIsSafetensors(path));
+  auto opened = RowFile::Open(path);
+  if (opened.ok()) return opened;
+  const std::string message(opened.status().message());
+  const absl::Status named =
+      message.find(path) != std::string::npos ? opened.status() : Annotate(opened.status(), path);
+  if (opened.status().code() != absl::StatusCode::kInvalidArgument) return named;
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s\n  ckvctl corpus load --help says what a file of rows has%s",
+      std::string(named.message()),
+      message.find("'token_ids': is missing") == std::string::npos
+          ? ""
+          : "; one that ckvctl fetch wrote lacks\n  token_ids, since holders do not "
+            "give token ids back: add them"));
+}
+
+}  // namespace
+
 absl::StatusOr<LoadSource> OpenRowFiles(const std::vector<std::string>& paths,
                                         uint32_t chunk_tokens, uint32_t token_count_max) {
   LoadSource source;
@@ -27,12 +69,8 @@ absl::StatusOr<LoadSource> OpenRowFiles(const std::vector<std::string>& paths,
   uint64_t next_position = 0;
   uint64_t tokens_left = token_count_max == 0 ? UINT64_MAX : token_count_max;
   for (size_t f = 0; f < paths.size() && tokens_left > 0; ++f) {
-    auto opened = RowFile::Open(paths[f]);
-    if (!opened.ok()) {
-      const bool named = opened.status().message().find(paths[f]) != absl::string_view::npos;
-      return named ? opened.status() : Annotate(opened.status(), paths[f]);
-    }
-    const auto file = std::make_shared<const RowFile>(*std::move(opened));
+    CKV_ASSIGN_OR_RETURN(RowFile opened, OpenRowFile(paths[f]));
+    const auto file = std::make_shared<const RowFile>(std::move(opened));
     if (f == 0) {
       source.geometry = file->geometry();
     } else if (source.geometry != file->geometry()) {

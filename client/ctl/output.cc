@@ -57,6 +57,10 @@ std::string Printable(std::string_view text) {
   return out;
 }
 
+std::string FormatCount(uint64_t count, std::string_view noun) {
+  return absl::StrFormat("%d %s%s", count, noun, count == 1 ? "" : "s");
+}
+
 std::string FormatBytes(uint64_t bytes) {
   constexpr std::array<const char*, 5> kUnits = {"KiB", "MiB", "GiB", "TiB", "PiB"};
   if (bytes < 1024) return absl::StrFormat("%d B", bytes);

@@ -43,8 +43,9 @@ std::string RenderFields(const std::vector<std::pair<std::string, std::string>>&
 // The text with control characters as '?': nothing a peer sends moves the terminal's cursor.
 std::string Printable(std::string_view text);
 
-std::string FormatBytes(uint64_t bytes);              // "0 B", "1.5 KiB", "63.7 MiB"
-std::string FormatRate(double bytes_per_s);           // "1.2 GiB/s"
+std::string FormatCount(uint64_t count, std::string_view noun);  // "1 chunk", "2 chunks"
+std::string FormatBytes(uint64_t bytes);                         // "0 B", "1.5 KiB", "63.7 MiB"
+std::string FormatRate(double bytes_per_s);                      // "1.2 GiB/s"
 std::string FormatDuration(Duration duration);        // "850 us", "12 ms", "3.4 s", "2 min 05 s"
 std::string FormatMicroseconds(double microseconds);  // "0.8 us", "12.3 ms"
 

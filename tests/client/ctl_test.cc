@@ -31,6 +31,7 @@ namespace ckv::ctl {
 namespace {
 
 using test::TempPath;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -76,6 +77,8 @@ TEST(Output, TableAlignsAndHidesControlCharacters) {
 }
 
 TEST(Output, NumbersHaveUnits) {
+  EXPECT_EQ(FormatCount(1, "chunk"), "1 chunk");
+  EXPECT_EQ(FormatCount(0, "chunk"), "0 chunks");
   EXPECT_EQ(FormatBytes(0), "0 B");
   EXPECT_EQ(FormatBytes(1023), "1023 B");
   EXPECT_EQ(FormatBytes(1536), "1.5 KiB");
@@ -178,6 +181,18 @@ TEST(TensorFiles, APartialIsWrittenWhole) {
   EXPECT_EQ(o->shape, (std::vector<uint64_t>{2, 3}));
   EXPECT_EQ(std::memcmp(o->data.data(), partial.o.data(), 24), 0);
   EXPECT_EQ(file->metadata().at("corpus"), "c");
+}
+
+TEST(LoadSource, WhatIsNoFileOfRowsSaysWhatOneIs) {
+  const std::string path = TempPath("licence");
+  for (const char* text : {"                    GNU GENERAL PUBLIC LICENSE", "short", ""}) {
+    WriteText(path, text);
+    const absl::Status status = OpenRowFiles({path}, 0, 0).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("not a safetensors file"), HasSubstr("--text")));
+  }
+  EXPECT_EQ(OpenRowFiles({TempPath("absent")}, 0, 0).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST(LoadSource, ATextIsCutIntoAChainOfItsPrefill) {
@@ -305,6 +320,20 @@ TEST(RunCtl, ACommandLineThatDoesNotParseIsCodeTwo) {
     EXPECT_EQ(outcome.out, "");
     EXPECT_NE(outcome.err, "");
   }
+}
+
+// Nobody listens at RunWith's addresses, so what is refused here is refused before anything is
+// sent.
+TEST(RunCtl, WhatCannotEndWellIsNotBegun) {
+  const Outcome load = RunWith({"corpus", "load", "bad name", "text", "--text"});
+  EXPECT_EQ(load.code, 2) << load.err;
+  EXPECT_THAT(load.err, HasSubstr("NAME"));
+}
+
+TEST(RunCtl, HelpSaysWhatAFileOfRowsHas) {
+  EXPECT_THAT(RunWith({"corpus", "load", "--help"}).out,
+              AllOf(HasSubstr("token_ids"), HasSubstr("layers.0.ckv"), HasSubstr("rope_scaling"),
+                    HasSubstr("base_position")));
 }
 
 TEST(RunCtl, NobodyThereIsCodeFourAndSaysWhatToDo) {

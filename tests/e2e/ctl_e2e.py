@@ -234,6 +234,9 @@ class CtlTest(unittest.TestCase):
         again = self.load("docs2", "--replicas", 2, "--replace")
         self.assertEqual((again["chunks_new"], again["chunks_reused"]), (0, 8))
         self.assertGreater(again["version"], report["version"])
+        # Rows go out until a holder says that it has them; what did is told apart.
+        self.assertEqual(again["bytes_sent"], again["bytes_sent_reused"])
+        self.assertEqual(again["total_row_bytes"], 90 * D_QK * 2 * LAYERS)
         # The chunks of docs are docs2's too: only the second copies go.
         dropped = self.ctl("corpus", "drop", "docs2")
         self.assertEqual((dropped["warnings"], dropped["chunks_dropped"]), ([], 4))
@@ -243,11 +246,15 @@ class CtlTest(unittest.TestCase):
         report = self.load("dry", "--dry-run")
         self.assertEqual(report["chunks_new"], 4)
         self.assertEqual(self.run_ctl("corpus", "show", "dry").returncode, 3)
+        table = self.run_ctl("corpus", "load", "dry", *self.paths, "--dry-run").stdout
+        self.assertNotIn("SENT", table)
+        self.assertIn("nothing was put", table)
 
     def test_list_show_and_locate(self):
         listed = {c["name"]: c for c in self.ctl("corpus", "list")["corpora"]}
         self.assertEqual(listed["docs"]["token_count"], 90)
         shown = self.ctl("corpus", "show", "docs")
+        self.assertEqual(shown["total_row_bytes"], sum(c["bytes"] for c in shown["chunks"]))
         chunks = shown["chunks"]
         self.assertEqual([c["token_count"] for c in chunks], [32, 32, 6, 20])
         self.assertEqual([c["position"] for c in chunks], [0, 32, 64, 70])
@@ -376,6 +383,7 @@ class CtlTest(unittest.TestCase):
         nobody = self.run_ctl("status", CKV_REQUESTER="127.0.0.1:1")
         self.assertEqual(nobody.returncode, 4, nobody.stderr)
         self.assertIn("CKV_REQUESTER", nobody.stderr)
+        self.assertIn("--text", self.run_ctl("corpus", "load", "x", text).stderr)
 
     def test_help_has_examples_and_exit_codes(self):
         self.assertIn("Exit codes:", self.run_ctl("--help").stdout)
