@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "client/ctl/agents.h"
+#include "client/ctl/checks.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/load_source.h"
 #include "client/reference_engine.h"
@@ -23,7 +24,7 @@ struct AgentsOptions {
   uint32_t count = 8;
   uint32_t tokens = 64;
   uint32_t max_tokens = 0;
-  bool bf16 = false;
+  std::string wire = "f32";
   bool merge_at_holder = false;
   bool no_check = false;
   uint32_t threads = std::max(1u, std::thread::hardware_concurrency());
@@ -117,9 +118,9 @@ std::string DescribeBytes(std::span<const Prompt> prompts, std::span<const Agent
   if (bytes == 0 || tokens == 0) return "";
   const uint64_t per_token = std::max<uint64_t>(1, bytes / tokens);
   return absl::StrFormat(
-      "bytes: a routed token costs %s on all layers; an agent that fetches moves %s first and "
-      "keeps "
-      "it,\n       so on bytes a fetch pays off from token %d of an agent on\n",
+      "bytes: a routed token moves %s on all layers; an agent that fetches moves %s first and\n"
+      "       keeps it, so it has moved fewer bytes from token %d of an agent on. That compares\n"
+      "       bytes; ckvctl explain compares time, and may choose otherwise\n",
       FormatBytes(per_token), FormatBytes(fetch_bytes), fetch_bytes / per_token + 1);
 }
 
@@ -167,8 +168,9 @@ void Report(const Ctl& ctl, const AgentsOptions& options, const AgentRun& run,
                       {"check", check}});
   }
   std::string text = RenderFields(
-      {{"corpus", absl::StrFormat("%s: %d tokens in %d chunks", run.corpus.name,
-                                  run.corpus.token_count(), run.corpus.chunks.size())},
+      {{"corpus", absl::StrFormat("%s: %s in %s", run.corpus.name,
+                                  FormatCount(run.corpus.token_count(), "token"),
+                                  FormatCount(run.corpus.chunks.size(), "chunk"))},
        {"geometry", run.corpus.geometry.ToString()},
        {"wire", absl::StrFormat("%s partials, merged %s", run.f32 ? "f32" : "bf16",
                                 run.per_chunk ? "chunk by chunk" : "by holders")},
@@ -195,7 +197,7 @@ absl::StatusOr<AgentRun> Prepare(const AgentsOptions& options, const ReferenceEn
   run.engine = &engine;
   CKV_ASSIGN_OR_RETURN(run.corpus, fleet.GetCorpus(options.corpus));
   run.token_count = options.tokens;
-  run.f32 = !options.bf16;
+  run.f32 = options.wire == "f32";
   run.per_chunk = !options.merge_at_holder;
   run.timeout_ms = options.timeout_ms;
   if (run.corpus.geometry != engine.geometry()) {
@@ -274,21 +276,20 @@ void AddAgentsCommands(CLI::App& app, Ctl& ctl) {
   verb->add_option("--tokens", options->tokens, "Tokens each agent decodes")
       ->capture_default_str()
       ->check(CLI::Range(1u, 1u << 16));
-  verb->add_option("--wire", options->bf16,
-                   "Partials between holder and requester: f32 (default), or bf16, where a token "
-                   "may differ at a margin below 0.1")
-      ->transform(
-          CLI::CheckedTransformer(std::map<std::string, bool>{{"f32", false}, {"bf16", true}}))
-      ->type_name("DTYPE");
+  const std::vector<std::string> dtypes = {"bf16", "f32"};
+  verb->add_option("--wire", options->wire,
+                   "Partials between holder and requester (default: f32); with bf16 a token may "
+                   "differ at a margin below 0.1")
+      ->check(OneOf(dtypes))
+      ->type_name(JoinNames(dtypes));
   verb->add_flag(
       "--merge-at-holder", options->merge_at_holder,
       "One partial a holder instead of one a chunk: fewer bytes, sums grouped otherwise");
-  verb->add_flag("--no-check,!--check", options->no_check,
-                 "Do not compare with single-instance decoding");
+  verb->add_flag("--no-check", options->no_check, "Do not compare with single-instance decoding");
   verb->add_option("--threads", options->threads, "Threads of the single instance")
       ->capture_default_str()
       ->check(CLI::Range(1u, WorkerPool::kThreadCountMax));
-  verb->add_option("--timeout-ms,--timeout", options->timeout_ms, "Limit of each attend")
+  verb->add_option("--timeout-ms", options->timeout_ms, "Limit of each attend")
       ->capture_default_str()
       ->check(CLI::Range(1u, 3'600'000u));
   verb->callback(

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "client/ctl/checks.h"
 #include "client/ctl/chunk_range.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/tensor_files.h"
@@ -27,7 +28,7 @@ struct AttendOptions {
   std::string select;
   std::string out;
   int64_t offset = 0;
-  bool f32 = false;
+  std::string wire = "bf16";
   bool per_chunk = false;
   uint32_t timeout_ms = 10'000;
 };
@@ -48,10 +49,10 @@ v1::AttendRequest Template(const Ctl& ctl, const AttendOptions& options, const C
   request.set_tenant(ctl.fleet.tenant);
   request.set_corpus_version(corpus.version);
   request.set_layer(options.layer);
-  request.set_wire(options.f32 ? v1::PARTIAL_DTYPE_F32 : v1::PARTIAL_DTYPE_BF16);
+  request.set_wire(options.wire == "f32" ? v1::PARTIAL_DTYPE_F32 : v1::PARTIAL_DTYPE_BF16);
   request.set_per_chunk(options.per_chunk);
   request.set_timeout_ms(options.timeout_ms);
-  if (const auto run = AsRun(ordinals); run.ok() && options.offset == 0) {
+  if (const auto run = AsRun(ordinals); run && options.offset == 0) {
     request.set_chunk_begin(run->begin);
     request.set_chunk_end(run->end);
     return request;
@@ -129,6 +130,7 @@ absl::Status Validate(const AttendOptions& options, const Corpus& corpus) {
 }
 
 absl::Status RunAttend(const Ctl& ctl, const AttendOptions& options) {
+  CKV_RETURN_IF_ERROR(CheckOutput(options.out));
   Fleet fleet(ctl.fleet, ctl.clock);
   CKV_ASSIGN_OR_RETURN(const Corpus corpus, fleet.GetCorpus(options.corpus));
   CKV_RETURN_IF_ERROR(Validate(options, corpus));
@@ -160,8 +162,9 @@ absl::Status RunAttend(const Ctl& ctl, const AttendOptions& options) {
                                     {"revision", corpus.geometry.revision}}));
   const Duration elapsed(static_cast<int64_t>(totals.elapsed_ns));
   ctl.Print(RenderFields({{"wrote", options.out},
-                          {"rows", absl::StrFormat("%d over %d chunks of %d tokens", queries.rows,
-                                                   ordinals.size(), row_count)},
+                          {"rows", absl::StrFormat("%d over %s of %s", queries.rows,
+                                                   FormatCount(ordinals.size(), "chunk"),
+                                                   FormatCount(row_count, "token"))},
                           {"holders", std::to_string(totals.holder_count)},
                           {"sent", FormatBytes(totals.bytes_sent)},
                           {"received", FormatBytes(totals.bytes_received)},
@@ -174,7 +177,7 @@ absl::Status RunAttend(const Ctl& ctl, const AttendOptions& options) {
              {"holder_count", totals.holder_count},
              {"bytes_sent", totals.bytes_sent},
              {"bytes_received", totals.bytes_received},
-             {"elapsed_ns", totals.elapsed_ns}});
+             {"seconds", static_cast<double>(totals.elapsed_ns) / 1e9}});
   return absl::OkStatus();
 }
 
@@ -191,20 +194,23 @@ void AddAttendCommand(CLI::App& app, Ctl& ctl) {
       "skipped, counting rows over the chosen chunks in order; the result has o [M, d_v], m [M]\n"
       "and l [M], F32 (natural log, the softmax scale in m).");
   verb->add_option("--corpus", options->corpus, "The corpus")->required();
-  verb->add_option("--chunks", options->chunks, "Ordinals: 3, 0-2 or 0-2,5 (default: all)");
-  verb->add_option("--layer", options->layer, "The layer")->required();
+  verb->add_option("--chunks", options->chunks, "Ordinals: 3, 0-2 or 0-2,5 (default: all)")
+      ->check(NotEmpty());
+  verb->add_option("--layer", options->layer, "The layer, counted from 0")
+      ->required()
+      ->check(WholeNumber());
   verb->add_option("--queries", options->queries, "safetensors file with q")->required();
   verb->add_option("--select", options->select, "safetensors file with indices");
   verb->add_option("--out", options->out, "safetensors file to write")->required();
   verb->add_option("--offset", options->offset,
                    "Positions by which the chunks stand after their canonical place");
-  verb->add_option("--wire", options->f32, "Partials between holder and requester: bf16 or f32")
-      ->transform(
-          CLI::CheckedTransformer(std::map<std::string, bool>{{"bf16", false}, {"f32", true}}))
-      ->type_name("DTYPE");
+  const std::vector<std::string> dtypes = {"bf16", "f32"};
+  verb->add_option("--wire", options->wire, "Partials between holder and requester (default: bf16)")
+      ->check(OneOf(dtypes))
+      ->type_name(JoinNames(dtypes));
   verb->add_flag("--per-chunk", options->per_chunk,
                  "Merge chunk by chunk here: the bits do not depend on the placement");
-  verb->add_option("--timeout-ms,--timeout", options->timeout_ms, "Limit of each message")
+  verb->add_option("--timeout-ms", options->timeout_ms, "Limit of each message")
       ->capture_default_str()
       ->check(CLI::Range(1u, 3'600'000u));
   verb->callback(

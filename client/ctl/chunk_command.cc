@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "client/ctl/checks.h"
 #include "client/ctl/commands.h"
 #include "proto/convert.h"
 #include "proto/status.h"
@@ -129,7 +130,8 @@ void AddChunkCommands(CLI::App& app, Ctl& ctl) {
                              "  ckvctl chunk locate --corpus docs --ordinal 3 -o json");
   locate->add_option("ID", options->id, "The chunk's id, or the first 4 or more of its digits");
   locate->add_option("--corpus", options->corpus, "Look in this corpus only");
-  locate->add_option("--ordinal", options->ordinal, "The chunk with this ordinal in --corpus");
+  locate->add_option("--ordinal", options->ordinal, "The chunk with this ordinal in --corpus")
+      ->check(WholeNumber());
   locate->callback(
       [&ctl, options] { ctl.run = [&ctl, options] { return RunLocate(ctl, *options); }; });
 }

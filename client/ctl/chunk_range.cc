@@ -10,9 +10,12 @@
 namespace ckv::ctl {
 namespace {
 
-absl::Status SyntaxError(std::string_view text) {
-  return absl::InvalidArgumentError(
-      absl::StrFormat("--chunks '%s': need ordinals like 3, 0-2 or 0-2,5", text));
+// What a command takes, for the error of what it does not.
+constexpr std::string_view kRangesForm = "ordinals like 3, 0-2 or 0-2,5";
+constexpr std::string_view kRunForm = "one run of ordinals like 3 or 2-5";
+
+absl::Status SyntaxError(std::string_view text, std::string_view form) {
+  return absl::InvalidArgumentError(absl::StrFormat("--chunks '%s': need %s", text, form));
 }
 
 std::optional<uint32_t> ParseNumber(std::string_view text) {
@@ -28,20 +31,19 @@ struct Bounds {
 };
 
 // One of the comma-separated parts.
-absl::StatusOr<Bounds> ParsePart(std::string_view part, std::string_view whole) {
+absl::StatusOr<Bounds> ParsePart(std::string_view part, std::string_view whole,
+                                 std::string_view form) {
   const size_t dash = part.find('-');
   const auto first = ParseNumber(part.substr(0, dash));
-  if (!first) return SyntaxError(whole);
+  if (!first) return SyntaxError(whole, form);
   if (dash == std::string_view::npos) return Bounds{*first, *first};
   const auto last = ParseNumber(part.substr(dash + 1));
-  if (!last || *last < *first) return SyntaxError(whole);
+  if (!last || *last < *first) return SyntaxError(whole, form);
   return Bounds{*first, *last};
 }
 
-}  // namespace
-
-absl::StatusOr<std::vector<uint32_t>> ParseChunkRanges(std::string_view text,
-                                                       uint32_t chunk_count) {
+absl::StatusOr<std::vector<uint32_t>> ParseRanges(std::string_view text, uint32_t chunk_count,
+                                                  std::string_view form) {
   std::vector<uint32_t> ordinals;
   if (text.empty()) {
     ordinals.resize(chunk_count);
@@ -51,7 +53,7 @@ absl::StatusOr<std::vector<uint32_t>> ParseChunkRanges(std::string_view text,
   std::vector<bool> seen(chunk_count, false);
   for (std::string_view rest = text;;) {
     const size_t comma = rest.find(',');
-    CKV_ASSIGN_OR_RETURN(const Bounds bounds, ParsePart(rest.substr(0, comma), text));
+    CKV_ASSIGN_OR_RETURN(const Bounds bounds, ParsePart(rest.substr(0, comma), text, form));
     if (bounds.last >= chunk_count) {
       return absl::InvalidArgumentError(
           absl::StrFormat("--chunks '%s': the corpus has %d chunks, 0 to %d", text, chunk_count,
@@ -70,15 +72,27 @@ absl::StatusOr<std::vector<uint32_t>> ParseChunkRanges(std::string_view text,
   }
 }
 
-absl::StatusOr<ChunkRun> AsRun(const std::vector<uint32_t>& ordinals) {
+}  // namespace
+
+absl::StatusOr<std::vector<uint32_t>> ParseChunkRanges(std::string_view text,
+                                                       uint32_t chunk_count) {
+  return ParseRanges(text, chunk_count, kRangesForm);
+}
+
+std::optional<ChunkRun> AsRun(const std::vector<uint32_t>& ordinals) {
   for (size_t i = 1; i < ordinals.size(); ++i) {
-    if (ordinals[i] != ordinals[i - 1] + 1) {
-      return absl::InvalidArgumentError(
-          "--chunks: this command takes one ascending run without gaps, like 2-5");
-    }
+    if (ordinals[i] != ordinals[i - 1] + 1) return std::nullopt;
   }
   if (ordinals.empty()) return ChunkRun{};
   return ChunkRun{ordinals.front(), ordinals.back() + 1};
+}
+
+absl::StatusOr<ChunkRun> ParseChunkRun(std::string_view text, uint32_t chunk_count) {
+  const absl::StatusOr<std::vector<uint32_t>> ordinals = ParseRanges(text, chunk_count, kRunForm);
+  if (!ordinals.ok()) return ordinals.status();
+  const std::optional<ChunkRun> run = AsRun(*ordinals);
+  if (!run) return SyntaxError(text, kRunForm);
+  return *run;
 }
 
 }  // namespace ckv::ctl

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -15,12 +16,16 @@ namespace ckv::ctl {
 //   InvalidArgument     syntax, a descending range, an ordinal past the last, or one named twice.
 absl::StatusOr<std::vector<uint32_t>> ParseChunkRanges(std::string_view text, uint32_t chunk_count);
 
-// The ordinals of one ascending run without gaps, as [begin, end).
+// One ascending run without gaps, as [begin, end).
 struct ChunkRun {
   uint32_t begin = 0;
   uint32_t end = 0;
 };
-//   InvalidArgument     they are not such a run.
-absl::StatusOr<ChunkRun> AsRun(const std::vector<uint32_t>& ordinals);
+// The run that these ordinals are, if they are one.
+std::optional<ChunkRun> AsRun(const std::vector<uint32_t>& ordinals);
+
+// For a command that takes one run: "3" or "2-5".
+//   InvalidArgument     as ParseChunkRanges, or not one run.
+absl::StatusOr<ChunkRun> ParseChunkRun(std::string_view text, uint32_t chunk_count);
 
 }  // namespace ckv::ctl

@@ -1,10 +1,10 @@
 #include "client/ctl/ctl.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "client/ctl/checks.h"
 #include "client/ctl/commands.h"
 #include "proto/status.h"
 
@@ -26,26 +26,31 @@ Exit codes:
   0 ok                    1 any other failure     2 usage, or an invalid argument
   3 not found             4 unavailable           5 deadline exceeded
   6 resource exhausted    7 failed precondition   8 already exists
-  9 data loss            10 permission denied or unauthenticated)";
+  9 data loss            10 permission denied or unauthenticated
 
-void AddGlobalOptions(CLI::App& app, Ctl& ctl, uint32_t& timeout_ms) {
+Results go to stdout, as a table or JSON; errors, warnings and progress are text on stderr.)";
+
+void AddGlobalOptions(CLI::App& app, Ctl& ctl, uint32_t& timeout_ms, std::string& output) {
   app.add_option("--requester", ctl.fleet.requester,
                  absl::StrFormat("Address of a requester (default %s)", kDefaultRequesterAddress))
       ->envname("CKV_REQUESTER")
+      ->check(HostPort())
       ->type_name("HOST:PORT");
   app.add_option("--directory", ctl.fleet.directory,
                  absl::StrFormat("Address of the directory (default: the requester's, else %s)",
                                  kDefaultDirectoryAddress))
       ->envname("CKV_DIRECTORY")
+      ->check(HostPort())
       ->type_name("HOST:PORT");
   app.add_option("--tenant", ctl.fleet.tenant, "Tenant whose corpora are meant (default: shared)");
   app.add_option("--rpc-timeout-ms", timeout_ms, "Limit of each control call")
       ->capture_default_str()
       ->check(CLI::Range(1u, kTimeoutMsMax));
-  app.add_option("-o,--output", ctl.format, "table or json")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, OutputFormat>{
-          {"table", OutputFormat::kTable}, {"json", OutputFormat::kJson}}))
-      ->type_name("FORMAT");
+  const std::vector<std::string> formats = {"table", "json"};
+  app.add_option("-o,--output", output,
+                 "How the result is written (default: table); errors are text on stderr")
+      ->check(OneOf(formats))
+      ->type_name(JoinNames(formats));
 }
 
 }  // namespace
@@ -54,7 +59,10 @@ CLI::App* AddVerb(CLI::App& parent, const char* name, const char* description,
                   const char* examples) {
   CLI::App* verb = parent.add_subcommand(name, description);
   verb->fallthrough();
-  verb->footer(std::string("\nExamples:\n") + examples);
+  verb->footer(
+      std::string("\nExamples:\n") + examples +
+      "\n\nEvery command takes -o json, --requester, --directory and --tenant: ckvctl --help. "
+      "Errors are text\non stderr, whatever -o says.");
   return verb;
 }
 
@@ -66,7 +74,8 @@ int RunCtl(Ctl& ctl, std::vector<std::string> arguments) {
   app.fallthrough();
   auto timeout_ms = static_cast<uint32_t>(
       std::chrono::duration_cast<std::chrono::milliseconds>(ctl.fleet.timeout).count());
-  AddGlobalOptions(app, ctl, timeout_ms);
+  std::string output = "table";
+  AddGlobalOptions(app, ctl, timeout_ms, output);
   AddStatusCommand(app, ctl);
   AddCorpusCommands(app, ctl);
   AddChunkCommands(app, ctl);
@@ -84,6 +93,7 @@ int RunCtl(Ctl& ctl, std::vector<std::string> arguments) {
     return app.exit(error, *ctl.out, *ctl.err) == 0 ? 0 : 2;
   }
   ctl.fleet.timeout = std::chrono::milliseconds(timeout_ms);
+  ctl.format = output == "json" ? OutputFormat::kJson : OutputFormat::kTable;
   CKV_CHECK(ctl.run != nullptr);
   const absl::Status status = ctl.run();
   ctl.out->flush();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "client/ctl/checks.h"
 #include "client/ctl/chunk_range.h"
 #include "client/ctl/commands.h"
 #include "proto/status.h"
@@ -57,10 +58,8 @@ absl::Status RunExplain(const Ctl& ctl, const ExplainOptions& options) {
   request.set_steps(options.steps);
   request.set_select(options.select);
   CKV_ASSIGN_OR_RETURN(const Corpus corpus, fleet.GetCorpus(options.corpus));
-  CKV_ASSIGN_OR_RETURN(
-      const std::vector<uint32_t> ordinals,
-      ParseChunkRanges(options.chunks, static_cast<uint32_t>(corpus.chunks.size())));
-  CKV_ASSIGN_OR_RETURN(const ChunkRun run, AsRun(ordinals));
+  CKV_ASSIGN_OR_RETURN(const ChunkRun run,
+                       ParseChunkRun(options.chunks, static_cast<uint32_t>(corpus.chunks.size())));
   request.set_chunk_begin(run.begin);
   request.set_chunk_end(run.end);
 
@@ -93,14 +92,16 @@ void AddExplainCommand(CLI::App& app, Ctl& ctl) {
               "  ckvctl explain --corpus docs --mq 256\n"
               "  ckvctl explain --corpus docs --chunks 0-3 --mq 16 --steps 200 -o json");
   verb->add_option("--corpus", options->corpus, "The corpus")->required();
-  verb->add_option("--chunks", options->chunks, "A run of ordinals, like 2-5 (default: all)");
+  verb->add_option("--chunks", options->chunks, "One run of ordinals, like 2-5 (default: all)")
+      ->check(NotEmpty());
   verb->add_option("--mq", options->query_rows, "Query rows of a layer: tokens x heads")
       ->capture_default_str()
       ->check(CLI::Range(1u, 1u << 16));
   verb->add_option("--steps", options->steps, "Decode steps expected against the chunks")
       ->capture_default_str()
       ->check(CLI::Range(1u, 1u << 20));
-  verb->add_option("--select", options->select, "Rows a query selects (default: dense)");
+  verb->add_option("--select", options->select, "Rows a query selects (default: dense)")
+      ->check(WholeNumber());
   verb->callback(
       [&ctl, options] { ctl.run = [&ctl, options] { return RunExplain(ctl, *options); }; });
 }

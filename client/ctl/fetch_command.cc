@@ -7,8 +7,10 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "client/ctl/checks.h"
 #include "client/ctl/chunk_range.h"
 #include "client/ctl/commands.h"
+#include "client/ctl/tensor_files.h"
 #include "proto/status.h"
 #include "store/safetensors.h"
 
@@ -117,22 +119,31 @@ absl::Status Write(const FetchOptions& options, const Corpus& corpus, ChunkRun r
   }
   const uint64_t canonical = run.begin < run.end ? corpus.chunks[run.begin].position : 0;
   return WriteSafetensors(options.out,
-                          {{"model", geometry.model},
-                           {"revision", geometry.revision},
-                           {"d_v", std::to_string(geometry.d_v)},
-                           {"d_rope", std::to_string(geometry.d_rope)},
-                           {"softmax_scale", absl::StrFormat("%.9g", geometry.softmax_scale)},
-                           {"base_position", std::to_string(options.position.value_or(canonical))}},
-                          tensors);
+                          RowFileMetadata(geometry, options.position.value_or(canonical)), tensors);
+}
+
+// A row file has one base_position, so rows that do not follow each other would lie about theirs.
+absl::Status CheckPositions(const FetchOptions& options, const Corpus& corpus, ChunkRun run) {
+  if (options.position) return absl::OkStatus();  // moves the chunks behind each other
+  for (uint32_t i = run.begin; i + 1 < run.end; ++i) {
+    const ChunkPlacement &here = corpus.chunks[i], &next = corpus.chunks[i + 1];
+    if (here.position + here.token_count == next.position) continue;
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "chunk %d of corpus %s does not stand right behind chunk %d, and a file has one "
+        "base_position\n  fetch up to chunk %d with --chunks, or rotate the rows behind each other "
+        "with --position",
+        i + 1, corpus.name, i, i));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RunFetch(const Ctl& ctl, const FetchOptions& options) {
+  CKV_RETURN_IF_ERROR(CheckOutput(options.out));
   Fleet fleet(ctl.fleet, ctl.clock);
   CKV_ASSIGN_OR_RETURN(const Corpus corpus, fleet.GetCorpus(options.corpus));
-  CKV_ASSIGN_OR_RETURN(
-      const std::vector<uint32_t> ordinals,
-      ParseChunkRanges(options.chunks, static_cast<uint32_t>(corpus.chunks.size())));
-  CKV_ASSIGN_OR_RETURN(const ChunkRun run, AsRun(ordinals));
+  CKV_ASSIGN_OR_RETURN(const ChunkRun run,
+                       ParseChunkRun(options.chunks, static_cast<uint32_t>(corpus.chunks.size())));
+  CKV_RETURN_IF_ERROR(CheckPositions(options, corpus, run));
   const Instant start = ctl.clock->Now();
   CKV_ASSIGN_OR_RETURN(const Gathered gathered, Gather(ctl, fleet, options, corpus, run));
   const Duration elapsed = ctl.clock->Now() - start;
@@ -156,16 +167,21 @@ absl::Status RunFetch(const Ctl& ctl, const FetchOptions& options) {
 
 void AddFetchCommand(CLI::App& app, Ctl& ctl) {
   const auto options = std::make_shared<FetchOptions>();
-  CLI::App* verb = AddVerb(app, "fetch", "Pull the rows of chunks into a safetensors file",
-                           "  ckvctl fetch --corpus docs --chunks 0-1 --out rows.safetensors\n"
-                           "  ckvctl fetch --corpus docs --position 4096 --out moved.safetensors");
+  CLI::App* verb = AddVerb(
+      app, "fetch", "Pull the rows of chunks into a safetensors file",
+      "  ckvctl fetch --corpus docs --chunks 0-1 --out rows.safetensors\n"
+      "  ckvctl fetch --corpus docs --position 4096 --out moved.safetensors\n\n"
+      "File: layers.{i}.ckv [T, row] and the metadata of a row file (ckvctl corpus load --help).\n"
+      "token_ids [T] I32 is not among them, since holders do not give token ids back: add it\n"
+      "before corpus load takes the file.");
   verb->add_option("--corpus", options->corpus, "The corpus")->required();
-  verb->add_option("--chunks", options->chunks, "A run of ordinals, like 2-5 (default: all)");
-  verb->add_option("--out", options->out, "safetensors file to write: layers.{i}.ckv [T, row]")
-      ->required();
+  verb->add_option("--chunks", options->chunks, "One run of ordinals, like 2-5 (default: all)")
+      ->check(NotEmpty());
+  verb->add_option("--out", options->out, "safetensors file to write")->required();
   verb->add_option("--position", options->position,
-                   "Rotate the rows to stand from this position on (default: canonical)");
-  verb->add_option("--timeout-ms,--timeout", options->timeout_ms, "Limit of the whole fetch")
+                   "Rotate the rows to stand from this position on (default: canonical)")
+      ->check(WholeNumber());
+  verb->add_option("--timeout-ms", options->timeout_ms, "Limit of the whole fetch")
       ->capture_default_str()
       ->check(CLI::Range(1u, 3'600'000u));
   verb->callback(

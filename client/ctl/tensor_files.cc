@@ -1,12 +1,19 @@
 #include "client/ctl/tensor_files.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 #include <span>
 #include <string_view>
+#include <system_error>
 
 #include "absl/strings/str_format.h"
 #include "attention/bf16.h"
+#include "nlohmann/json.hpp"
 #include "proto/status.h"
 #include "store/safetensors.h"
 
@@ -96,6 +103,51 @@ absl::StatusOr<SelectedRows> ReadSelection(const std::string& path, uint32_t row
     }
   }
   return selection;
+}
+
+absl::Status CheckOutput(const std::string& path) {
+  const auto refuse = [&path](const char* why) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("cannot write %s: %s\n  name another file with --out", path, why));
+  };
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) return refuse("it is a folder");
+  const std::string probe = absl::StrFormat("%s.%d.probe.tmp", path, getpid());
+  const int fd = open(probe.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (fd < 0) return refuse(std::strerror(errno));
+  close(fd);
+  unlink(probe.c_str());
+  return absl::OkStatus();
+}
+
+std::map<std::string, std::string, std::less<>> RowFileMetadata(const Geometry& geometry,
+                                                                uint64_t base_position) {
+  std::map<std::string, std::string, std::less<>> metadata = {
+      {"model", geometry.model},
+      {"revision", geometry.revision},
+      {"d_v", std::to_string(geometry.d_v)},
+      {"d_rope", std::to_string(geometry.d_rope)},
+      {"softmax_scale", absl::StrFormat("%.9g", geometry.softmax_scale)},
+      {"base_position", std::to_string(base_position)}};
+  const RopeParams& rope = geometry.rope;
+  if (rope.style == RopeStyle::kNone) {
+    metadata["rope_style"] = "none";
+    return metadata;
+  }
+  metadata["rope_style"] = rope.style == RopeStyle::kHalfSplit ? "half" : "interleaved";
+  metadata["rope_theta"] = absl::StrFormat("%.17g", rope.theta);
+  if (rope.yarn) {
+    metadata["rope_scaling"] =
+        nlohmann::json({{"type", "yarn"},
+                        {"factor", rope.yarn->factor},
+                        {"original_max_position_embeddings", rope.yarn->original_max_position},
+                        {"beta_fast", rope.yarn->beta_fast},
+                        {"beta_slow", rope.yarn->beta_slow},
+                        {"mscale", rope.yarn->mscale},
+                        {"mscale_all_dim", rope.yarn->mscale_all_dim}})
+            .dump();
+  }
+  return metadata;
 }
 
 absl::Status WritePartial(const std::string& path, const PartialArrays& partial,

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "proto/geometry.h"
 
 namespace ckv::ctl {
 
@@ -33,6 +34,15 @@ struct SelectedRows {
 //   InvalidArgument     names the file, the tensor, and the shape or the index.
 absl::StatusOr<SelectedRows> ReadSelection(const std::string& path, uint32_t rows,
                                            uint64_t row_count);
+
+// Whether a file of this name can be written, found out before the work whose result it gets: makes
+// and removes a file beside it.
+//   FailedPrecondition  it cannot; says why.
+absl::Status CheckOutput(const std::string& path);
+
+// The metadata of a row file (store/import.h) of this geometry.
+std::map<std::string, std::string, std::less<>> RowFileMetadata(const Geometry& geometry,
+                                                                uint64_t base_position);
 
 // f32: o [rows][d_v], m and l [rows].
 struct PartialArrays {

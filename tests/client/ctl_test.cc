@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <span>
@@ -24,6 +25,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/status.h"
+#include "store/import.h"
 #include "store/safetensors.h"
 #include "tests/temp_folder.h"
 
@@ -34,6 +36,7 @@ using test::TempPath;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 void WriteText(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
@@ -60,8 +63,20 @@ TEST(ChunkRanges, ARunHasNoGaps) {
   EXPECT_EQ(AsRun({2, 3, 4})->begin, 2u);
   EXPECT_EQ(AsRun({2, 3, 4})->end, 5u);
   EXPECT_EQ(AsRun({})->end, 0u);
-  EXPECT_FALSE(AsRun({0, 2}).ok());
-  EXPECT_FALSE(AsRun({1, 0}).ok());
+  EXPECT_FALSE(AsRun({0, 2}).has_value());
+  EXPECT_FALSE(AsRun({1, 0}).has_value());
+}
+
+// A command that takes one run does not advise a form that it refuses.
+TEST(ChunkRanges, ACommandOfOneRunAsksForOne) {
+  EXPECT_EQ(ParseChunkRun("1-2", 3)->begin, 1u);
+  EXPECT_EQ(ParseChunkRun("", 3)->end, 3u);
+  for (const char* text : {"a", "0,2", "2,1"}) {
+    const absl::Status status = ParseChunkRun(text, 3).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("one run"), Not(HasSubstr("0-2,5"))));
+  }
 }
 
 TEST(Output, TableAlignsAndHidesControlCharacters) {
@@ -181,6 +196,48 @@ TEST(TensorFiles, APartialIsWrittenWhole) {
   EXPECT_EQ(o->shape, (std::vector<uint64_t>{2, 3}));
   EXPECT_EQ(std::memcmp(o->data.data(), partial.o.data(), 24), 0);
   EXPECT_EQ(file->metadata().at("corpus"), "c");
+}
+
+TEST(TensorFiles, ARowFileOfAnyGeometryReadsBack) {
+  Geometry geometry;
+  geometry.model = "test/rows";
+  geometry.revision = "1";
+  geometry.layers = 1;
+  geometry.d_qk = 24;
+  geometry.d_v = 16;
+  geometry.d_rope = 8;
+  geometry.softmax_scale = 0.1f;
+  std::vector<Geometry> geometries(4, geometry);
+  geometries[1].rope.style = RopeStyle::kHalfSplit;
+  geometries[1].rope.theta = 1e6 / 3;
+  geometries[2].rope.yarn = YarnParams{40, 4096, 32.5, 1, 0.707, 1.0 / 3};
+  geometries[3].d_rope = 0;
+  geometries[3].d_v = 24;
+  geometries[3].rope.style = RopeStyle::kNone;
+  const std::vector<uint16_t> rows(2 * 24);
+  const std::vector<int32_t> ids = {5, 7};
+  for (const Geometry& expected : geometries) {
+    const std::string path = TempPath("rows.safetensors");
+    const TensorToWrite tensors[] = {
+        {"layers.0.ckv", TensorDtype::kBf16, {2, 24}, std::as_bytes(std::span(rows))},
+        {"token_ids", TensorDtype::kI32, {2}, std::as_bytes(std::span(ids))}};
+    ASSERT_TRUE(WriteSafetensors(path, RowFileMetadata(expected, 9), tensors).ok());
+    const auto file = RowFile::Open(path);
+    ASSERT_TRUE(file.ok()) << file.status();
+    EXPECT_EQ(DescribeDifference(file->geometry(), expected), "");
+    EXPECT_EQ(file->geometry(), expected);
+    EXPECT_EQ(file->base_position(), 9u);
+  }
+}
+
+TEST(TensorFiles, AnOutputThatCannotBeWrittenIsKnownBefore) {
+  EXPECT_TRUE(CheckOutput(TempPath("out")).ok());
+  EXPECT_FALSE(std::filesystem::exists(TempPath("out")));
+  for (const std::string& path : {TempPath("absent/out"), testing::TempDir()}) {
+    const absl::Status status = CheckOutput(path);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << path;
+    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(path), HasSubstr("--out")));
+  }
 }
 
 TEST(LoadSource, WhatIsNoFileOfRowsSaysWhatOneIs) {
@@ -314,12 +371,46 @@ TEST(RunCtl, ACommandLineThatDoesNotParseIsCodeTwo) {
                                              {"status", "-o", "xml"},
                                              {"corpus", "load", "x"},
                                              {"corpus", "load", "x", "f", "--replicas", "0"},
-                                             {"agents", "run", "--corpus", "c", "--count", "0"}}) {
+                                             {"agents", "run", "--corpus", "c", "--count", "0"},
+                                             {"status", "-o", "1"},
+                                             {"status", "--requester", "garbage"},
+                                             {"status", "--directory", "h:0"},
+                                             {"agents", "run", "--corpus", "c", "--wire", "1"},
+                                             {"agents", "run", "--corpus", "c", "--timeout", "9"},
+                                             {"explain", "--corpus", "c", "--chunks", ""}}) {
     const Outcome outcome = RunWith(arguments);
     EXPECT_EQ(outcome.code, 2) << outcome.err;
     EXPECT_EQ(outcome.out, "");
     EXPECT_NE(outcome.err, "");
   }
+}
+
+TEST(RunCtl, RefusalsAndHelpNameWhatIsTaken) {
+  EXPECT_THAT(RunWith({"status", "--requester", "garbage"}).err,
+              HasSubstr("--requester: 'garbage' is not host:port"));
+  const std::vector<std::string> attend = {"attend", "--corpus", "c", "--queries",
+                                           "q",      "--out",    "o", "--layer"};
+  const auto with = [&attend](std::vector<std::string> more) {
+    more.insert(more.begin(), attend.begin(), attend.end());
+    return RunWith(more).err;
+  };
+  EXPECT_THAT(with({"-1"}), HasSubstr("--layer: '-1' is not a whole number"));
+  EXPECT_THAT(with({"0", "--chunks", ""}), HasSubstr("--chunks: empty; leave the option out"));
+  EXPECT_THAT(with({"0", "--wire", "1"}), HasSubstr("--wire: '1' is not one of bf16|f32"));
+
+  for (const std::vector<std::string>& verb :
+       std::vector<std::vector<std::string>>{{"attend"}, {"agents", "run"}, {"fetch"}}) {
+    std::vector<std::string> arguments = verb;
+    arguments.emplace_back("--help");
+    const std::string help = RunWith(arguments).out;
+    EXPECT_THAT(help, AllOf(HasSubstr("stderr"), Not(HasSubstr("->")), Not(HasSubstr("--timeout,")),
+                            Not(HasSubstr("{false}"))));
+    if (verb[0] != "fetch") {
+      EXPECT_THAT(help, AllOf(HasSubstr("--wire bf16|f32"), HasSubstr("(default: ")));
+    }
+  }
+  EXPECT_THAT(RunWith({"--help"}).out,
+              AllOf(HasSubstr("--output table|json"), HasSubstr("(default: table)")));
 }
 
 // Nobody listens at RunWith's addresses, so what is refused here is refused before anything is
@@ -328,6 +419,14 @@ TEST(RunCtl, WhatCannotEndWellIsNotBegun) {
   const Outcome load = RunWith({"corpus", "load", "bad name", "text", "--text"});
   EXPECT_EQ(load.code, 2) << load.err;
   EXPECT_THAT(load.err, HasSubstr("NAME"));
+  const std::string out = TempPath("absent/out");
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {"fetch", "--corpus", "c", "--out", out},
+           {"attend", "--corpus", "c", "--layer", "0", "--queries", "q", "--out", out}}) {
+    const Outcome outcome = RunWith(arguments);
+    EXPECT_EQ(outcome.code, 7) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(out));
+  }
 }
 
 TEST(RunCtl, HelpSaysWhatAFileOfRowsHas) {

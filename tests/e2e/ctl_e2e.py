@@ -337,6 +337,36 @@ class CtlTest(unittest.TestCase):
             self.assertEqual(tensors[f"layers.{layer}.ckv"],
                              ("BF16", [58, D_QK], whole[32 * D_QK * 2:]))
 
+    def test_what_was_fetched_loads_again_as_the_same_chunks(self):
+        self.ctl("corpus", "load", "once", self.paths[0], "--chunk-tokens", 32)
+        out = self.folder / "again.safetensors"
+        report = self.ctl("fetch", "--corpus", "once", "--out", out)
+        self.assertGreater(report["seconds"], 0)
+        refused = self.run_ctl("corpus", "load", "twice", out)
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn("holders do not give token ids back", " ".join(refused.stderr.split()))
+        tensors, metadata = read_safetensors(out)
+        ids = self.files[0].token_ids
+        tensors["token_ids"] = ("I32", [70], struct.pack("<70i", *ids))
+        write_safetensors(out, tensors, metadata)
+        loaded = self.ctl("corpus", "load", "twice", out, "--chunk-tokens", 32)
+        self.assertEqual((loaded["chunks_new"], loaded["chunks_reused"]), (0, 3))
+        once, twice = (self.ctl("corpus", "show", name)["chunks"] for name in ("once", "twice"))
+        self.assertEqual([c["id"] for c in once], [c["id"] for c in twice])
+        for layer in range(LAYERS):
+            self.assertEqual(tensors[f"layers.{layer}.ckv"][2], self.files[0].layer_bytes(layer))
+
+    def test_fetch_refuses_rows_that_do_not_follow_each_other(self):
+        path = self.folder / "elsewhere.safetensors"
+        Rows(6, 8, 500).write(path)
+        self.ctl("corpus", "load", "gap", self.paths[0], path)
+        out = self.folder / "gap.safetensors"
+        refused = self.run_ctl("fetch", "--corpus", "gap", "--out", out)
+        self.assertEqual(refused.returncode, 2, refused.stderr)
+        self.assertIn("base_position", refused.stderr)
+        self.assertEqual(self.ctl("fetch", "--corpus", "gap", "--position", 0, "--out",
+                                  out)["token_count"], 78)
+
     def test_explain_compares_three_costs(self):
         report = self.ctl("explain", "--corpus", "docs", "--mq", 16, "--steps", 10)
         self.assertEqual({c["primitive"] for c in report["costs"]}, {"route", "fetch", "local"})
@@ -372,6 +402,9 @@ class CtlTest(unittest.TestCase):
             (2, ["corpus"]),
             (2, ["nonsense"]),
             (2, ["status", "-o", "xml"]),
+            (2, ["attend", "--corpus", "docs", "--chunks", "", *query]),
+            (2, ["fetch", "--corpus", "docs", "--chunks", "0,2", "--out", out]),
+            (7, ["fetch", "--corpus", "docs", "--out", self.folder / "absent" / "x"]),
         ]
         for code, arguments in cases:
             with self.subTest(arguments=arguments):
