@@ -1,9 +1,11 @@
 // ckvctl explain: what the requester would do with a query, and every cost it compared.
 
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "client/ctl/alternatives.h"
 #include "client/ctl/checks.h"
 #include "client/ctl/chunk_range.h"
 #include "client/ctl/commands.h"
@@ -49,6 +51,16 @@ Json CostJson(const v1::ExplainReply& reply) {
   return json;
 }
 
+// The holders that a query over these chunks goes to.
+size_t CountHolders(const Corpus& corpus, ChunkRun run) {
+  std::set<std::string> names;
+  for (uint32_t i = run.begin; i < run.end; ++i) {
+    const ChunkPlacement& chunk = corpus.chunks[i];
+    if (chunk.token_count > 0 && !chunk.holders.empty()) names.insert(chunk.holders[0].name);
+  }
+  return names.size();
+}
+
 absl::Status RunExplain(const Ctl& ctl, const ExplainOptions& options) {
   Fleet fleet(ctl.fleet, ctl.clock);
   v1::ExplainRequest request;
@@ -68,18 +80,29 @@ absl::Status RunExplain(const Ctl& ctl, const ExplainOptions& options) {
   v1::ExplainReply reply;
   CKV_RETURN_IF_ERROR(
       fleet.RequesterError(fleet.requester().Explain(&context, request, &reply), "Explain"));
-  const std::string text =
-      RenderFields({{"choice", reply.choice().empty() ? "none is offered" : reply.choice()},
-                    {"runner-up", reply.runner_up().empty() ? "-" : reply.runner_up()},
-                    {"what flips it", reply.flips()},
-                    {"route moves", FormatBytes(reply.route_bytes()) + " a layer and step"},
-                    {"fetch moves", FormatBytes(reply.fetch_bytes()) + " a layer, once"}});
-  ctl.Print(text + "\n" + CostText(reply), {{"choice", reply.choice()},
-                                            {"runner_up", reply.runner_up()},
-                                            {"flips", reply.flips()},
-                                            {"route_bytes", reply.route_bytes()},
-                                            {"fetch_bytes", reply.fetch_bytes()},
-                                            {"costs", CostJson(reply)}});
+  // The requester tells the bytes of one holder: each gets all query rows, and answers for each.
+  const size_t holders = CountHolders(corpus, run);
+  const std::vector<std::string> alternatives =
+      DescribeAlternatives(reply, options.steps, options.select > 0);
+  std::string text = RenderFields(
+      {{"choice", reply.choice().empty() ? "none is offered" : reply.choice()},
+       {"runner-up", reply.runner_up().empty() ? "-" : reply.runner_up()},
+       {"route moves",
+        absl::StrFormat("%s a layer and step: %s to and from %s",
+                        FormatBytes(reply.route_bytes() * holders),
+                        FormatBytes(reply.route_bytes()), FormatCount(holders, "holder"))},
+       {"fetch moves", FormatBytes(reply.fetch_bytes()) +
+                           (options.select > 0 ? " a layer and step" : " a layer, once")}});
+  text += "\n" + CostText(reply) + "\n";
+  for (const std::string& sentence : alternatives) text += Printable(sentence) + "\n";
+  ctl.Print(text, {{"choice", reply.choice()},
+                   {"runner_up", reply.runner_up()},
+                   {"alternatives", alternatives},
+                   {"holder_count", holders},
+                   {"route_bytes", reply.route_bytes() * holders},
+                   {"route_bytes_per_holder", reply.route_bytes()},
+                   {"fetch_bytes", reply.fetch_bytes()},
+                   {"costs", CostJson(reply)}});
   return absl::OkStatus();
 }
 
@@ -87,10 +110,12 @@ absl::Status RunExplain(const Ctl& ctl, const ExplainOptions& options) {
 
 void AddExplainCommand(CLI::App& app, Ctl& ctl) {
   const auto options = std::make_shared<ExplainOptions>();
-  CLI::App* verb =
-      AddVerb(app, "explain", "Compare route, fetch and local for a query, term by term",
-              "  ckvctl explain --corpus docs --mq 256\n"
-              "  ckvctl explain --corpus docs --chunks 0-3 --mq 16 --steps 200 -o json");
+  CLI::App* verb = AddVerb(
+      app, "explain", "Compare route, fetch and local for a query, term by term",
+      "  ckvctl explain --corpus docs --mq 256\n"
+      "  ckvctl explain --corpus docs --chunks 0-3 --mq 16 --steps 200 -o json\n\n"
+      "It compares time, from costs that were measured; the table of ckvctl agents run compares\n"
+      "bytes, so the two may favour different ones.");
   verb->add_option("--corpus", options->corpus, "The corpus")->required();
   verb->add_option("--chunks", options->chunks, "One run of ordinals, like 2-5 (default: all)")
       ->check(NotEmpty());

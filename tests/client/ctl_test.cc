@@ -16,6 +16,7 @@
 
 #include "attention/bf16.h"
 #include "client/ctl/agents.h"
+#include "client/ctl/alternatives.h"
 #include "client/ctl/chunk_range.h"
 #include "client/ctl/load_source.h"
 #include "client/ctl/output.h"
@@ -238,6 +239,45 @@ TEST(TensorFiles, AnOutputThatCannotBeWrittenIsKnownBefore) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << path;
     EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(path), HasSubstr("--out")));
   }
+}
+
+// A requester's answer where fetch costs 100 us once and 1 us a step, and route 5 us a step.
+v1::ExplainReply Explained(const char* choice, uint32_t steps) {
+  v1::ExplainReply reply;
+  reply.set_choice(choice);
+  const auto add = [&reply](const char* name, double total_us) {
+    v1::PrimitiveCost* cost = reply.add_costs();
+    cost->set_primitive(name);
+    cost->set_offered(true);
+    cost->set_total_us(total_us);
+    return cost;
+  };
+  // A route's transfer is paid every step.
+  v1::CostTerm* transfer = add("route", 5.0 * steps)->add_terms();
+  transfer->set_name("transfer");
+  transfer->set_microseconds(5.0 * steps);
+  transfer = add("fetch", 100 + 1.0 * steps)->add_terms();
+  transfer->set_name("transfer");
+  transfer->set_microseconds(100);
+  v1::PrimitiveCost* local = add("local", 0);
+  local->set_offered(false);
+  local->set_reason("no engine");
+  return reply;
+}
+
+TEST(Explain, EachAlternativeSaysFromWhereOnItWins) {
+  EXPECT_THAT(DescribeAlternatives(Explained("route", 1), 1, /*selected=*/false),
+              ElementsAre("fetch takes 96.0 us longer than route over 1 step; it would be faster "
+                          "from 26 steps on.",
+                          "local is not offered: no engine."));
+  // At 25 steps both take 125 us.
+  EXPECT_THAT(DescribeAlternatives(Explained("fetch", 30), 30, /*selected=*/false),
+              ElementsAre("route takes 20.0 us longer than fetch over 30 steps; it would be faster "
+                          "up to 24 steps.",
+                          "local is not offered: no engine."));
+  // Of a selection a fetch is new every step, so it never pays off.
+  EXPECT_THAT(DescribeAlternatives(Explained("route", 1), 1, /*selected=*/true)[0],
+              HasSubstr("at no number of steps"));
 }
 
 TEST(LoadSource, WhatIsNoFileOfRowsSaysWhatOneIs) {
