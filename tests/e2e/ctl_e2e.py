@@ -21,142 +21,11 @@ import sys
 import tempfile
 import unittest
 
-D_QK, D_V, D_ROPE, LAYERS, SCALE, THETA = 40, 32, 8, 2, 0.2, 10000.0
-READY_TIMEOUT_S = 60
-PROGRAMS = argparse.Namespace(ckvd=None, ckvctl=None)
+sys.dont_write_bytecode = True  # the source tree stays as it is
+from ctl_fleet import (D_QK, D_V, LAYERS, PROGRAMS, Fleet, Rows, attend, bf16, floats, from_bf16,
+                       read_safetensors, rotate, write_safetensors)
 
-
-def bf16(value):
-    """The bits of the nearest bf16, ties to even."""
-    bits = struct.unpack("<I", struct.pack("<f", value))[0]
-    return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-
-
-def from_bf16(bits):
-    return struct.unpack("<f", struct.pack("<I", bits << 16))[0]
-
-
-def write_safetensors(path, tensors, metadata=None):
-    """tensors: name to (dtype, shape, bytes)."""
-    header, data = {}, b""
-    if metadata:
-        header["__metadata__"] = metadata
-    for name, (dtype, shape, raw) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
-        data += raw
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
-
-
-def read_safetensors(path):
-    raw = path.read_bytes()
-    (size,) = struct.unpack("<Q", raw[:8])
-    header = json.loads(raw[8:8 + size])
-    tensors = {}
-    for name, entry in header.items():
-        if name != "__metadata__":
-            begin, end = entry["data_offsets"]
-            tensors[name] = (entry["dtype"], entry["shape"], raw[8 + size + begin:8 + size + end])
-    return tensors, header.get("__metadata__", {})
-
-
-def floats(tensor):
-    return list(struct.unpack(f"<{len(tensor[2]) // 4}f", tensor[2]))
-
-
-class Rows:
-    """The rows of one file: [layer][token][D_QK] as bf16 bits."""
-
-    def __init__(self, seed, tokens, position):
-        rng = random.Random(seed)
-        self.position = position
-        self.token_ids = [rng.randrange(1000) for _ in range(tokens)]
-        self.layers = [[[bf16(rng.gauss(0, 1)) for _ in range(D_QK)] for _ in range(tokens)]
-                       for _ in range(LAYERS)]
-
-    def layer_bytes(self, layer):
-        return b"".join(struct.pack(f"<{D_QK}H", *row) for row in self.layers[layer])
-
-    def write(self, path, **override):
-        count = len(self.token_ids)
-        tensors = {"token_ids": ("I32", [count], struct.pack(f"<{count}i", *self.token_ids))}
-        for layer in range(LAYERS):
-            tensors[f"layers.{layer}.ckv"] = ("BF16", [count, D_QK], self.layer_bytes(layer))
-        metadata = {"model": "test/ctl", "revision": "1", "d_v": str(D_V), "d_rope": str(D_ROPE),
-                    "rope_style": "interleaved", "rope_theta": str(THETA),
-                    "softmax_scale": str(SCALE), "base_position": str(self.position)}
-        write_safetensors(path, tensors, {**metadata, **override})
-
-
-def rotate(row, delta):
-    """The RoPE band of a row turned by `delta` positions."""
-    out = list(row)
-    for i in range(D_ROPE // 2):
-        angle = delta * THETA ** (-2.0 * i / D_ROPE)
-        x, y = row[D_QK - D_ROPE + 2 * i], row[D_QK - D_ROPE + 2 * i + 1]
-        out[D_QK - D_ROPE + 2 * i] = x * math.cos(angle) - y * math.sin(angle)
-        out[D_QK - D_ROPE + 2 * i + 1] = x * math.sin(angle) + y * math.cos(angle)
-    return out
-
-
-def attend(queries, rows, chosen=None):
-    """(o, m, l) of each query in float64; `chosen` lists row indices a query, or None for all."""
-    out = []
-    for number, query in enumerate(queries):
-        seen = rows if chosen is None else [rows[i] for i in chosen[number] if i >= 0]
-        logits = [SCALE * sum(a * b for a, b in zip(query, row)) for row in seen]
-        if not logits:
-            out.append(([0.0] * D_V, -math.inf, 0.0))
-            continue
-        top = max(logits)
-        weights = [math.exp(logit - top) for logit in logits]
-        total = sum(weights)
-        o = [sum(w * row[c] for w, row in zip(weights, seen)) / total for c in range(D_V)]
-        out.append((o, top, total))
-    return out
-
-
-class Fleet:
-    """A directory, holders and a requester, each a ckvd of its own."""
-
-    def __init__(self, folder, holders):
-        self.folder, self.processes = folder, []
-        self.directory = self.start("directory", "--role=directory")
-        for i in range(holders):
-            self.start(f"h{i}", "--role=holder", f"--directory={self.directory}",
-                       "--store-capacity=64MiB")
-        self.requester = self.start("requester", "--role=requester",
-                                    f"--directory={self.directory}")
-
-    def start(self, name, *arguments):
-        ready, log = self.folder / f"{name}.ready", self.folder / f"{name}.log"
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                [PROGRAMS.ckvd, f"--name={name}", "--listen=127.0.0.1:0", f"--ready-file={ready}",
-                 *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=out)
-        self.processes.append(process)
-        for _ in range(READY_TIMEOUT_S * 20):
-            if ready.exists() and ready.read_text().endswith("\n"):
-                return ready.read_text().split("\n")[0]
-            try:
-                process.wait(0.05)
-            except subprocess.TimeoutExpired:
-                continue
-            break
-        self.stop()
-        raise RuntimeError(f"{name} did not start:\n{log.read_text()}")
-
-    def stop(self):
-        for process in reversed(self.processes):
-            process.send_signal(signal.SIGCONT)  # a test may have failed with one stopped
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(15)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self.processes = []
+DEPLOY = pathlib.Path(__file__).resolve().parents[2] / "deploy"
 
 
 class CtlTest(unittest.TestCase):
@@ -522,9 +391,33 @@ class BrokenFleetTest(unittest.TestCase):
         self.assertIn("does not answer", self.ctl("status").stdout)
 
 
+class LocalFleetTest(unittest.TestCase):
+    """deploy/local-fleet.sh says who died; a state folder is all it looks at."""
+
+    def test_the_dead_are_named_with_their_last_line(self):
+        with tempfile.TemporaryDirectory(prefix="ckv-fleet-") as folder:
+            done = subprocess.Popen(["true"])
+            done.wait()
+            (pathlib.Path(folder) / "holder-1.pid").write_text(f"{done.pid}\n")
+            (pathlib.Path(folder) / "holder-1.log").write_text("registered\nout of memory\n")
+            for command, expected in (("status", "holder-1 is not running"),
+                                      ("down", "out of memory"), ("status", "no fleet in")):
+                result = subprocess.run([DEPLOY / "local-fleet.sh", command, "--state", folder],
+                                        capture_output=True, text=True, check=False)
+                self.assertEqual(result.returncode, 1, command)
+                self.assertIn(expected, result.stdout + result.stderr)
+
+    def test_every_script_has_help(self):
+        for name in ("bench", "build", "check", "install-packages", "local-fleet", "quickstart"):
+            result = subprocess.run([DEPLOY / f"{name}.sh", "--help"], capture_output=True,
+                                    text=True, check=False, timeout=60)
+            self.assertEqual((result.returncode, result.stderr), (0, ""), name)
+            self.assertIn(f"deploy/{name}.sh", result.stdout)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--ckvd", required=True)
     parser.add_argument("--ckvctl", required=True)
-    PROGRAMS, rest = parser.parse_known_args()
+    _, rest = parser.parse_known_args(namespace=PROGRAMS)
     unittest.main(argv=[sys.argv[0], *rest], verbosity=2)
