@@ -44,7 +44,7 @@ void AttendTile(const AttentionShape& shape, const RowBlock& block, const std::b
     SoftmaxColumn(shape.softmax_scale, visible + i, count, scratch.logits + i, result.m + i,
                   result.l + i, alpha + i);
   }
-  Values(shape, block, count, visible, scratch, alpha, first, result);
+  Values(shape, block, count, visible, scratch, alpha, first, result, prefetch);
 }
 
 // The same sums, lanes over cKV rows and columns. `rows` has kKeyStride entries.
@@ -67,7 +67,7 @@ void AttendNarrowTile(const AttentionShape& shape, const RowBlock& block, const 
     alpha[i] = NarrowSoftmax(shape.softmax_scale, visible[i], scratch.logits + i * kKeyStride,
                              result.m + i, result.l + i);
   }
-  NarrowValues(shape, block.count, rows, visible, scratch, alpha, first, result.o);
+  NarrowValues(shape, block.count, rows, visible, scratch, alpha, first, result.o, prefetch);
 }
 
 void AttendSpanImpl(const AttentionShape& shape, const RowBlock& block, uint32_t begin,

@@ -38,7 +38,7 @@ inline constexpr uint32_t kLogitStride = kBlockRows + 16;
 // Keys of a transposed panel, which mla_narrow.inl.h makes: a tile in whole vectors.
 inline constexpr uint32_t kKeyStride = 80;
 // Blocks of so few query rows are computed by mla_narrow.inl.h. Only speed depends on it.
-inline constexpr uint32_t kNarrowRowsMax = 8;
+inline constexpr uint32_t kNarrowRowsMax = 12;
 
 inline constexpr uint32_t kNoLimit = std::numeric_limits<uint32_t>::max();
 

@@ -112,7 +112,8 @@ HWY_INLINE void TransposePanel(const std::byte* const* rows, uint32_t begin, uin
     uint32_t t = 0;
     for (; t + 8 <= depth; t += 8) {
       TransposeEightBf16(rows + j, size_t{begin + t} * 2, keys + size_t{t} * kKeyStride + j);
-      prefetch.Step((lanes + 3) / 4);  // as many lines as were read
+      prefetch.Step((lanes + 7) /
+                    8);  // half as many lines as were read; the values ask for the rest
     }
     if (t < depth) {
       TransposeTailBf16(rows + j, size_t{begin + t} * 2, depth - t,
@@ -232,70 +233,94 @@ HWY_INLINE float NarrowSoftmax(float scale_value, uint32_t visible, float* logit
   return hn::GetLane(factor);
 }
 
-// `valid` bf16 columns from `column` on; fewer than a vector at the end of a row.
-HWY_INLINE VF LoadColumns(const std::byte* row, uint32_t column, uint32_t valid) {
-  const DF d;
-  const std::byte* at = row + size_t{column} * 2;
-  if (HWY_LIKELY(valid >= hn::Lanes(d))) return LoadBf16(d, at);
-  alignas(64) uint16_t tail[16] = {};
-  std::memcpy(tail, at, valid * 2);
-  return LoadBf16(d, tail);
-}
-
-// kRows query rows times kVectors vectors of columns over `count` keys; see ValueBlock.
-template <uint32_t kRows, uint32_t kVectors>
+// kRows query rows times kPairs pairs of vectors of columns over `count` keys; see ValueBlock. A
+// pair is the even and the odd columns of 32-bit words, which need no shuffle to widen; they are
+// put side by side again in o, once for all keys.
+template <uint32_t kRows, uint32_t kPairs>
 HWY_INLINE void NarrowValueBlock(const std::byte* const* rows, const float* HWY_RESTRICT weights,
-                                 uint32_t column, uint32_t width, uint32_t count,
-                                 const float* alpha, bool first, float* HWY_RESTRICT o,
-                                 uint32_t o_stride) {
+                                 uint32_t column, uint32_t count, const float* alpha, bool first,
+                                 float* HWY_RESTRICT o, uint32_t o_stride,
+                                 NextTilePrefetch& prefetch) {
   const DF d;
-  const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(d));
-  VF sum[kRows][kVectors];
+  const DU du;
+  const size_t lanes = hn::Lanes(d);
+  const VU high = hn::Set(du, 0xffff0000u);
+  VF even[kRows][kPairs], odd[kRows][kPairs];
 #pragma GCC unroll 4
   for (uint32_t i = 0; i < kRows; ++i) {
-#pragma GCC unroll 8
-    for (uint32_t v = 0; v < kVectors; ++v) sum[i][v] = hn::Zero(d);
+#pragma GCC unroll 4
+    for (uint32_t v = 0; v < kPairs; ++v) even[i][v] = odd[i][v] = hn::Zero(d);
   }
   for (uint32_t j = 0; j < count; ++j) {
-    VF value[kVectors];
-#pragma GCC unroll 8
-    for (uint32_t v = 0; v < kVectors; ++v) {
-      value[v] = LoadColumns(rows[j], column + v * lanes, width - v * lanes);
-    }
+    const std::byte* at = rows[j] + size_t{column} * 2;
+    prefetch.Step(2);
+    VF weight[kRows];
 #pragma GCC unroll 4
     for (uint32_t i = 0; i < kRows; ++i) {
-      const VF weight = hn::Set(d, weights[size_t{i} * kKeyStride + j]);
-#pragma GCC unroll 8
-      for (uint32_t v = 0; v < kVectors; ++v) sum[i][v] = hn::MulAdd(weight, value[v], sum[i][v]);
+      weight[i] = hn::Set(d, weights[size_t{i} * kKeyStride + j]);
+    }
+#pragma GCC unroll 4
+    for (uint32_t v = 0; v < kPairs; ++v) {
+      const VU both = LoadU32Lanes(du, at + v * lanes * 4);
+      const VF low_value = hn::BitCast(d, hn::ShiftLeft<16>(both));
+      const VF high_value = hn::BitCast(d, hn::And(both, high));
+#pragma GCC unroll 4
+      for (uint32_t i = 0; i < kRows; ++i) {
+        even[i][v] = hn::MulAdd(weight[i], low_value, even[i][v]);
+        odd[i][v] = hn::MulAdd(weight[i], high_value, odd[i][v]);
+      }
     }
   }
 #pragma GCC unroll 4
   for (uint32_t i = 0; i < kRows; ++i) {
-#pragma GCC unroll 8
-    for (uint32_t v = 0; v < kVectors; ++v) {
-      float* to = o + size_t{i} * o_stride + column + v * lanes;
-      const VF old = hn::Load(d, to);
-      hn::Store(first ? sum[i][v] : hn::MulAdd(old, hn::Set(d, alpha[i]), sum[i][v]), d, to);
+    const VF factor = hn::Set(d, alpha[i]);
+#pragma GCC unroll 4
+    for (uint32_t v = 0; v < kPairs; ++v) {
+      float* to = o + size_t{i} * o_stride + column + 2 * v * lanes;
+      if (!first) {
+        VF old_even, old_odd;
+        hn::LoadInterleaved2(d, to, old_even, old_odd);
+        even[i][v] = hn::MulAdd(old_even, factor, even[i][v]);
+        odd[i][v] = hn::MulAdd(old_odd, factor, odd[i][v]);
+      }
+      hn::StoreInterleaved2(even[i][v], odd[i][v], d, to);
     }
   }
 }
 
-// kRows query rows times columns [begin, end). Accumulators, one query row's values and a weight
-// fit the registers of the target.
+// One query row times columns [begin, end), too few for a block. One at a time: models have none.
+HWY_INLINE void NarrowValueTail(const std::byte* const* rows, const float* weights, uint32_t begin,
+                                uint32_t end, uint32_t count, float alpha, bool first, float* o) {
+  const hn::CappedTag<float, 1> d1;
+  for (uint32_t c = begin; c < end; ++c) {
+    auto sum = hn::Zero(d1);
+    for (uint32_t j = 0; j < count; ++j) {
+      const auto value = LoadBf16(d1, rows[j] + size_t{c} * 2);
+      sum = hn::MulAdd(hn::Set(d1, weights[j]), value, sum);
+    }
+    if (!first) sum = hn::MulAdd(hn::Set(d1, o[c]), hn::Set(d1, alpha), sum);
+    o[c] = hn::GetLane(sum);
+  }
+}
+
+// kRows query rows times columns [begin, end). Accumulators, a pair of values and the weights fit
+// the registers of the target.
 template <uint32_t kRows>
 HWY_INLINE void NarrowValueRows(const std::byte* const* rows, const float* weights, uint32_t begin,
                                 uint32_t end, uint32_t count, const float* alpha, bool first,
-                                float* o, uint32_t o_stride) {
-  constexpr uint32_t kVectors = (kWide ? 2 : 1) * (kRows == 1 ? 4 : kRows == 2 ? 4 : 2);
-  const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(DF()));
+                                float* o, uint32_t o_stride, NextTilePrefetch& prefetch) {
+  constexpr uint32_t kPairs = (kWide ? 2 : 1) * (kRows == 4 ? 1 : 2);
+  const uint32_t pair = 2 * static_cast<uint32_t>(hn::Lanes(DF()));
   uint32_t c = begin;
-  for (; c + kVectors * lanes <= end; c += kVectors * lanes) {
-    NarrowValueBlock<kRows, kVectors>(rows, weights, c, kVectors * lanes, count, alpha, first, o,
-                                      o_stride);
+  for (; c + kPairs * pair <= end; c += kPairs * pair) {
+    NarrowValueBlock<kRows, kPairs>(rows, weights, c, count, alpha, first, o, o_stride, prefetch);
   }
-  for (; c < end; c += lanes) {
-    NarrowValueBlock<kRows, 1>(rows, weights, c, std::min(lanes, end - c), count, alpha, first, o,
-                               o_stride);
+  for (; c + pair <= end; c += pair) {
+    NarrowValueBlock<kRows, 1>(rows, weights, c, count, alpha, first, o, o_stride, prefetch);
+  }
+  for (uint32_t i = 0; c < end && i < kRows; ++i) {
+    NarrowValueTail(rows, weights + size_t{i} * kKeyStride, c, end, count, alpha[i], first,
+                    o + size_t{i} * o_stride);
   }
 }
 
@@ -316,7 +341,7 @@ HWY_INLINE void NarrowScaleWeights(const float* scales, uint32_t count, uint32_t
 HWY_INLINE void NarrowValueColumns(const std::byte* const* rows, const float* weights,
                                    uint32_t query_rows, const uint32_t* visible, const float* alpha,
                                    uint32_t begin, uint32_t end, bool first, float* o,
-                                   uint32_t o_stride) {
+                                   uint32_t o_stride, NextTilePrefetch& prefetch) {
   uint32_t i = 0;
   while (i < query_rows) {
     const uint32_t seen = visible[i];
@@ -328,11 +353,11 @@ HWY_INLINE void NarrowValueColumns(const std::byte* const* rows, const float* we
     if (seen == 0 && !first) {
       // Nothing to add, and o * 1 + 0 would turn a -0 into +0.
     } else if (step == 4) {
-      NarrowValueRows<4>(rows, w, begin, end, seen, alpha + i, first, to, o_stride);
+      NarrowValueRows<4>(rows, w, begin, end, seen, alpha + i, first, to, o_stride, prefetch);
     } else if (step == 2) {
-      NarrowValueRows<2>(rows, w, begin, end, seen, alpha + i, first, to, o_stride);
+      NarrowValueRows<2>(rows, w, begin, end, seen, alpha + i, first, to, o_stride, prefetch);
     } else {
-      NarrowValueRows<1>(rows, w, begin, end, seen, alpha + i, first, to, o_stride);
+      NarrowValueRows<1>(rows, w, begin, end, seen, alpha + i, first, to, o_stride, prefetch);
     }
     i += step;
   }
@@ -340,18 +365,18 @@ HWY_INLINE void NarrowValueColumns(const std::byte* const* rows, const float* we
 
 HWY_INLINE void NarrowValues(const AttentionShape& shape, uint32_t query_rows,
                              const std::byte* const* rows, const uint32_t* visible,
-                             const BlockScratch& scratch, const float* alpha, bool first,
-                             float* o) {
+                             const BlockScratch& scratch, const float* alpha, bool first, float* o,
+                             NextTilePrefetch& prefetch) {
   const uint32_t o_stride = BlockState::o_stride(shape);
   if (shape.row_dtype == RowDtype::kBf16) {
     return NarrowValueColumns(rows, scratch.logits, query_rows, visible, alpha, 0, shape.d_v, first,
-                              o, o_stride);
+                              o, o_stride, prefetch);
   }
   for (uint32_t begin = 0; begin < shape.d_v; begin += kFp8ScaleGroup) {
     NarrowScaleWeights(scratch.scales + begin / kPanelWidth * kKeyStride, kTileRows, query_rows,
                        scratch.logits, scratch.scaled);
     NarrowValueColumns(rows, scratch.scaled, query_rows, visible, alpha, begin,
-                       begin + kFp8ScaleGroup, first, o, o_stride);
+                       begin + kFp8ScaleGroup, first, o, o_stride, prefetch);
   }
 }
 

@@ -38,7 +38,8 @@ void BM_Merge(benchmark::State& state) {
   const size_t o_bytes = size_t{rows} * kValueWidth * sizeof(float);
   const size_t call_bytes = o_bytes * (part_count + 1);
   const size_t sets = kSetBytesMin / call_bytes + 1;
-  Buffer memory(sets * call_bytes), copy_from(sets * call_bytes / 2), copy_to(call_bytes / 2);
+  Buffer memory(sets * call_bytes), copy_from(sets * call_bytes / 2),
+      copy_to(sets * call_bytes / 2);
   const std::vector<float> m(rows, 1.0f), l(rows, 3.0f);
   std::vector<float> out_m(rows), out_l(rows);
   size_t next = 0;
@@ -56,9 +57,8 @@ void BM_Merge(benchmark::State& state) {
   };
   size_t next_copy = 0;
   const auto copy = [&] {
-    const size_t half = call_bytes / 2;
-    return CopyRate(copy_to.bytes().first(half),
-                    copy_from.bytes().subspan(next_copy++ % sets * half, half));
+    const size_t half = call_bytes / 2, at = next_copy++ % sets * half;
+    return CopyRate(copy_to.bytes().subspan(at, half), copy_from.bytes().subspan(at, half));
   };
   ReportRatio(state, copy, merge);
 }
@@ -106,19 +106,23 @@ BENCHMARK(BM_RotateInPlace)
 // Whole rows moved to where they are spliced, turned on the way: a copy with arithmetic in it.
 void BM_RotateCopy(benchmark::State& state) {
   const RopeRotation rotation = Rotation(state);
-  Buffer from(kLayers * kLayerBytes), to(kLayerBytes);
+  Buffer from(kLayers * kLayerBytes), to(kLayers * kLayerBytes);
   size_t next = 0;
-  const auto layer = [&] {
-    return from.bytes().subspan(next++ % kLayers * kLayerBytes, kLayerBytes);
+  const auto layer = [&](const Buffer& of) {
+    return of.bytes().subspan(next % kLayers * kLayerBytes, kLayerBytes);
   };
   const auto turn = [&] {
-    const auto* rows = reinterpret_cast<const uint16_t*>(layer().data());
-    return 2.0 * kLayerBytes / SecondsOf([&] {
-             CopyRotatedBf16(rotation, rows, kWidth, to.as<uint16_t>(), kRotatedRows, kWidth);
-           });
+    ++next;
+    const auto* in = reinterpret_cast<const uint16_t*>(layer(from).data());
+    auto* out = reinterpret_cast<uint16_t*>(layer(to).data());
+    return 2.0 * kLayerBytes /
+           SecondsOf([&] { CopyRotatedBf16(rotation, in, kWidth, out, kRotatedRows, kWidth); });
   };
-  ReportRatio(
-      state, [&] { return CopyRate(to.bytes().first(kLayerBytes), layer()); }, turn);
+  const auto copy = [&] {
+    ++next;
+    return CopyRate(layer(to), layer(from));
+  };
+  ReportRatio(state, copy, turn);
 }
 BENCHMARK(BM_RotateCopy)
     ->ArgName("style")
