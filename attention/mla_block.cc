@@ -56,7 +56,8 @@ void AttendNarrowTile(const AttentionShape& shape, const RowBlock& block, const 
   if (shape.row_dtype == RowDtype::kFp8DsMla) {
     auto* unpacked = reinterpret_cast<uint16_t*>(scratch.tile);
     for (uint32_t j = 0; j < count; ++j, unpacked += shape.d_qk) {
-      UnpackFp8DsMla(shape, rows[j], unpacked, scratch.scales + j);
+      CopyScales(shape, rows[j], scratch.scales + j);
+      UnpackFp8DsMla(shape, rows[j], unpacked);
       rows[j] = reinterpret_cast<const std::byte*>(unpacked);
     }
   }

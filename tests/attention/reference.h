@@ -67,7 +67,8 @@ struct Partial {
   double l = 0;
   // Of the attended rows; f32 logits err in proportion to these.
   double logit_abs_max = 0;
-  double logit_size = 0;  // scale x the root of the sum of the squared products
+  double logit_size = 0;     // scale x the root of the sum of the squared products
+  double logit_abs_sum = 0;  // scale x the sum of the absolute products: bounds any rounding
   double value_abs_max = 0;
 };
 
@@ -79,17 +80,20 @@ inline Partial AttendRow(const AttentionShape& shape, const std::vector<double>&
   std::vector<double> logits;
   for (const auto* row : rows) {
     double dot = 0;
-    double squares = 0;
+    double squares = 0, absolute = 0;
     for (uint32_t d = 0; d < shape.d_qk; ++d) {
       const double product = q[d] * (*row)[d];
       dot += product;
       squares += product * product;
+      absolute += std::fabs(product);
     }
     logits.push_back(dot * static_cast<double>(shape.softmax_scale));
     partial.m = std::fmax(partial.m, logits.back());
     partial.logit_abs_max = std::fmax(partial.logit_abs_max, std::fabs(logits.back()));
     partial.logit_size = std::fmax(partial.logit_size,
                                    std::sqrt(squares) * static_cast<double>(shape.softmax_scale));
+    partial.logit_abs_sum =
+        std::fmax(partial.logit_abs_sum, absolute * static_cast<double>(shape.softmax_scale));
   }
   for (size_t j = 0; j < rows.size(); ++j) {
     const double weight = std::exp(logits[j] - partial.m);

@@ -23,17 +23,29 @@ OPTIONS = re.compile(r"/(min_time|repeats|iterations|manual_time|real_time).*")
 HISTORY = pathlib.Path(__file__).with_name("history.csv")
 
 
-class Bar:
-    """`value` and `base` read the figures of one binary's run; the bar is an upper limit."""
-
-    def __init__(self, measure, binary, value, at_most, unit, base=None):
-        self.measure, self.binary, self.value = measure, binary, value
-        self.at_most, self.unit, self.base = at_most, unit, base
-
-
 def counter(benchmark, name):
     """The median over repetitions of a counter of one benchmark."""
     return lambda run: run[benchmark][name]
+
+
+class Bar:
+    """`value` and `base` read the figures of one binary's run; the limit is an upper one or a lower."""
+
+    def __init__(self, measure, binary, value, unit, at_most=None, at_least=None, base=None):
+        self.measure, self.binary, self.value, self.unit = measure, binary, value, unit
+        self.at_most, self.at_least, self.base = at_most, at_least, base
+
+    def limit(self):
+        return f"<= {self.at_most} {self.unit}" if self.at_most is not None else (
+            f">= {self.at_least} {self.unit}")
+
+    def holds(self, value):
+        return value <= self.at_most if self.at_most is not None else value >= self.at_least
+
+
+def ratio(measure, benchmark, at_least, unit):
+    """A bar over a ratio that attention_bench took sample by sample against its floor."""
+    return Bar(measure, "attention_bench", counter(benchmark, "ratio"), unit, at_least=at_least)
 
 
 SETS = {
@@ -41,8 +53,34 @@ SETS = {
     # daemons' default of sleeping after 50 us: both wake-ups are in the figure.
     "data-path": [
         Bar("routed decode adds over the kernel, shm, 16 rows", "requester_bench",
-            counter("BM_RoutedDecode/rows:16/spin_us:50", "added_us"), 60, "us",
-            counter("BM_RoutedDecode/rows:16/spin_us:50", "kernel_us")),
+            counter("BM_RoutedDecode/rows:16/spin_us:50", "added_us"), "us", at_most=60,
+            base=counter("BM_RoutedDecode/rows:16/spin_us:50", "kernel_us")),
+    ],
+    # One thread unless it says two; DeepSeek rows; bf16 unless it says fp8.
+    "kernels": [
+        *(ratio(f"dense, {q} query rows over {rows}", f"BM_Dense/q:{q}/rows:{rows}", bar, "of FMA peak")
+          for q, rows, bar in ((128, 2048, 0.78), (1024, 2048, 0.78), (128, 32768, 0.78),
+                               (64, 2048, 0.76), (64, 32768, 0.76), (16, 2048, 0.58), (16, 32768, 0.58))),
+        ratio("dense, 1 query row over 32768", "BM_MemoryBound/q:1/dtype:1", 0.80, "of DRAM read"),
+        *(ratio(f"dense, {q} query rows over 2048", f"BM_AgainstOneDnn/q:{q}", bar, "x oneDNN's two GEMMs")
+          for q, bar in ((128, 1.10), (64, 1.10), (16, 1.5), (1, 2.0))),
+        *(ratio(f"selected 2048 of 131072, {q} query rows", f"BM_Selected/q:{q}/k:2048/rows:131072", bar,
+                "x dense at equal k") for q, bar in ((128, 0.90), (16, 0.80))),
+        *(ratio(f"selected 512 of 131072, {q} query rows", f"BM_SelectedStore/q:{q}", 0.85,
+                "x the same of 2048") for q in (128, 16)),
+        *(ratio(f"fp8 rows, {q} query rows over {rows}", f"BM_Fp8/q:{q}/rows:{rows}", 1.0, "x bf16 rows")
+          for q, rows in ((128, 2048), (64, 2048), (16, 2048))),
+        ratio("fp8 rows, 1 query row over 32768", "BM_Fp8MemoryBound", 1.0, "x bf16 rows"),
+        *(ratio(f"two threads, {q} query rows over {rows}", f"BM_TwoThreads/q:{q}/rows:{rows}", 1.85,
+                "x one") for q, rows in ((1, 32768), (16, 2048), (128, 2048))),
+        *(ratio(f"AVX2 target, {q} query rows over 2048", f"BM_Avx2/q:{q}", 0.70, "of AVX2 FMA peak")
+          for q in (128, 64)),
+        *(ratio(f"merge of {parts}, 1024 query rows", f"BM_Merge/q:1024/parts:{parts}", 0.8, "of copy")
+          for parts in (8, 2)),
+        *(ratio(f"rotation in place, {name}", f"BM_RotateInPlace/style:{style}", 0.8,
+                "of touching the bands") for style, name in ((1, "interleaved"), (2, "half-split"))),
+        *(ratio(f"rotation of copied rows, {name}", f"BM_RotateCopy/style:{style}", 0.8, "of copy")
+          for style, name in ((1, "interleaved"), (2, "half-split"))),
     ],
 }
 
@@ -79,9 +117,11 @@ def main():
     for bar in SETS[name]:
         value = bar.value(runs[bar.binary])
         base = bar.base(runs[bar.binary]) if bar.base else None
-        rows.append([bar.measure, f"{value:.1f} {bar.unit}",
-                     f"{base:.1f} {bar.unit}" if base is not None else "-",
-                     f"<= {bar.at_most} {bar.unit}", "ok" if value <= bar.at_most else "short"])
+        digits = 1 if bar.unit == "us" else 2
+        value = round(value, digits)
+        rows.append([bar.measure, f"{value:.{digits}f} {bar.unit}",
+                     f"{base:.{digits}f} {bar.unit}" if base is not None else "-",
+                     bar.limit(), "ok" if bar.holds(value) else "short"])
     header = ["measure", "measured", "base of the same run", "bar", "verdict"]
     widths = [max(len(row[i]) for row in rows + [header]) for i in range(len(header))]
     for row in [header] + rows:
