@@ -30,21 +30,26 @@ void CountVisible(const RowBlock& block, uint32_t begin, uint32_t count, uint32_
   }
 }
 
-// One tile's sums over the block's query rows into `result`, lanes over query rows.
+// One tile's sums over the block's query rows into `result`, lanes over query rows, a column of 64
+// after the other.
 void AttendTile(const AttentionShape& shape, const RowBlock& block, const std::byte* const* rows,
                 uint32_t count, const uint32_t* visible, bool first, const BlockScratch& scratch,
                 const BlockState& result, NextTilePrefetch& prefetch) {
-  const uint32_t packed_rows = block.packed_rows();
   const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(DF()));
-  alignas(64) float alpha[kBlockRows];
+  alignas(64) float alpha[kColumnRows];
   ConvertTile(shape, rows, count, scratch.tile, scratch.scales);
-  Logits(shape, scratch.q, packed_rows, scratch.tile, scratch.scales, count, scratch.logits,
-         prefetch);
-  for (uint32_t i = 0; i < packed_rows; i += lanes) {
-    SoftmaxColumn(shape.softmax_scale, visible + i, count, scratch.logits + i, result.m + i,
-                  result.l + i, alpha + i);
+  for (uint32_t begin = 0; begin < block.count; begin += kColumnRows) {
+    const uint32_t query_rows = std::min(kColumnRows, block.count - begin);
+    const uint32_t packed_rows = RoundUp(query_rows, 16);
+    const BlockState column = result.From(shape, begin);
+    Logits(shape, scratch.q + size_t{begin} * shape.d_qk, packed_rows, scratch.tile, scratch.scales,
+           count, scratch.logits, prefetch);
+    for (uint32_t i = 0; i < packed_rows; i += lanes) {
+      SoftmaxColumn(shape.softmax_scale, visible + begin + i, count, scratch.logits + i,
+                    column.m + i, column.l + i, alpha + i);
+    }
+    Values(shape, query_rows, count, visible + begin, scratch, alpha, first, column, prefetch);
   }
-  Values(shape, block, count, visible, scratch, alpha, first, result, prefetch);
 }
 
 // The same sums, lanes over cKV rows and columns. `rows` has kKeyStride entries.
@@ -72,7 +77,7 @@ void AttendNarrowTile(const AttentionShape& shape, const RowBlock& block, const 
 }
 
 void AttendSpanImpl(const AttentionShape& shape, const RowBlock& block, uint32_t begin,
-                    const BlockScratch& scratch, const BlockState& result) {
+                    uint32_t next, const BlockScratch& scratch, const BlockState& result) {
   for (uint32_t i = 0; i < block.packed_rows(); ++i) {
     result.m[i] = kEmptyM;
     result.l[i] = 0;
@@ -87,7 +92,11 @@ void AttendSpanImpl(const AttentionShape& shape, const RowBlock& block, uint32_t
   uint32_t count = source.Next(rows[current]);
   for (bool first = true; count > 0; first = false) {
     const uint32_t next_count = source.Next(rows[1 - current]);
-    NextTilePrefetch prefetch(rows[1 - current], next_count, RowBytes(shape));
+    uint32_t ahead = next_count;
+    if (ahead == 0 && next < block.key_count()) {
+      ahead = TileSource(block, next).Next(rows[1 - current]);
+    }
+    NextTilePrefetch prefetch(rows[1 - current], ahead, RowBytes(shape));
     CountVisible(block, begin, count, visible);
     if (block.narrow()) {
       AttendNarrowTile(shape, block, rows[current], count, visible, first, scratch, result,
@@ -98,6 +107,17 @@ void AttendSpanImpl(const AttentionShape& shape, const RowBlock& block, uint32_t
     begin += count;
     count = next_count;
     current = 1 - current;
+  }
+}
+
+void PackQueriesImpl(const AttentionShape& shape, const RowBlock& block, float* q) {
+  const std::byte* rows[kBlockRows];
+  for (uint32_t i = 0; i < block.packed_rows(); ++i) {
+    rows[i] = reinterpret_cast<const std::byte*>(block.rows[std::min(i, block.count - 1)].q);
+  }
+  for (uint32_t begin = 0; begin < block.count; begin += kColumnRows) {
+    PackColumn(rows + begin, std::min(kColumnRows, block.packed_rows() - begin), shape.d_qk,
+               q + size_t{begin} * shape.d_qk);
   }
 }
 
@@ -192,6 +212,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace ckv {
 
+HWY_EXPORT(PackQueriesImpl);
 HWY_EXPORT(AttendSpanImpl);
 HWY_EXPORT(FoldSpanImpl);
 HWY_EXPORT(WriteBlockImpl);
@@ -260,16 +281,12 @@ void PackQueries(const AttentionShape& shape, const RowBlock& block, float* q) n
     }
     return;
   }
-  const uint32_t packed_rows = block.packed_rows();
-  for (uint32_t d = 0; d < shape.d_qk; ++d, q += packed_rows) {
-    for (uint32_t i = 0; i < block.count; ++i) q[i] = FloatFromBf16(block.rows[i].q[d]);
-    for (uint32_t i = block.count; i < packed_rows; ++i) q[i] = 0;
-  }
+  HWY_DYNAMIC_DISPATCH(PackQueriesImpl)(shape, block, q);
 }
 
-void AttendSpan(const AttentionShape& shape, const RowBlock& block, uint32_t begin,
+void AttendSpan(const AttentionShape& shape, const RowBlock& block, uint32_t begin, uint32_t next,
                 const BlockScratch& scratch, const BlockState& result) noexcept {
-  HWY_DYNAMIC_DISPATCH(AttendSpanImpl)(shape, block, begin, scratch, result);
+  HWY_DYNAMIC_DISPATCH(AttendSpanImpl)(shape, block, begin, next, scratch, result);
 }
 
 void FoldSpan(const AttentionShape& shape, uint32_t count, const BlockState& span,

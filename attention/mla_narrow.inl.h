@@ -73,34 +73,51 @@ HWY_INLINE void TransposeFour(const std::byte* const* rows, size_t offset, VU co
 #endif
 }
 
-// Eight bf16 columns of as many rows as there are lanes: keys[d][0 .. lanes).
-HWY_INLINE void TransposeEightBf16(const std::byte* const* rows, size_t offset, float* keys) {
+// Eight bf16 columns of as many rows as there are lanes: out[d * stride + 0 .. lanes).
+HWY_INLINE void TransposeEightBf16(const std::byte* const* rows, size_t offset, size_t stride,
+                                   float* out) {
   const DF d;
   const DU du;
   const VU high = hn::Set(du, 0xffff0000u);
   VU pairs[4];
   TransposeFour(rows, offset, pairs);
   for (size_t k = 0; k < 4; ++k) {
-    hn::Store(hn::BitCast(d, hn::ShiftLeft<16>(pairs[k])), d, keys + 2 * k * kKeyStride);
-    hn::Store(hn::BitCast(d, hn::And(pairs[k], high)), d, keys + (2 * k + 1) * kKeyStride);
+    hn::Store(hn::BitCast(d, hn::ShiftLeft<16>(pairs[k])), d, out + 2 * k * stride);
+    hn::Store(hn::BitCast(d, hn::And(pairs[k], high)), d, out + (2 * k + 1) * stride);
   }
 }
 
 // The last columns of bf16 rows, fewer than eight: read from a copy, since a row may be the last
 // thing in its memory.
 HWY_INLINE void TransposeTailBf16(const std::byte* const* rows, size_t offset, uint32_t depth,
-                                  float* keys) {
+                                  size_t stride, float* out) {
   std::byte copies[16][16] = {};
   const std::byte* copied[16];
-  alignas(64) float columns[8 * kKeyStride];
+  alignas(64) float columns[8 * 16];
   const size_t lanes = hn::Lanes(DF());
   for (size_t i = 0; i < lanes; ++i) {
     std::memcpy(copies[i], rows[i] + offset, depth * 2);
     copied[i] = copies[i];
   }
-  TransposeEightBf16(copied, 0, columns);
+  TransposeEightBf16(copied, 0, 16, columns);
   for (uint32_t t = 0; t < depth; ++t) {
-    std::memcpy(keys + t * kKeyStride, columns + t * kKeyStride, lanes * sizeof(float));
+    std::memcpy(out + t * stride, columns + size_t{t} * 16, lanes * sizeof(float));
+  }
+}
+
+// out[d * stride + i] = value d of query row i of `rows`, whole vectors of rows.
+HWY_INLINE void PackColumn(const std::byte* const* rows, uint32_t packed_rows, uint32_t d_qk,
+                           float* out) {
+  const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(DF()));
+  for (uint32_t i = 0; i < packed_rows; i += lanes) {
+    uint32_t t = 0;
+    for (; t + 8 <= d_qk; t += 8) {
+      TransposeEightBf16(rows + i, size_t{t} * 2, packed_rows, out + size_t{t} * packed_rows + i);
+    }
+    if (t < d_qk) {
+      TransposeTailBf16(rows + i, size_t{t} * 2, d_qk - t, packed_rows,
+                        out + size_t{t} * packed_rows + i);
+    }
   }
 }
 
@@ -111,12 +128,13 @@ HWY_INLINE void TransposePanel(const std::byte* const* rows, uint32_t begin, uin
   for (uint32_t j = 0; j < count; j += lanes) {
     uint32_t t = 0;
     for (; t + 8 <= depth; t += 8) {
-      TransposeEightBf16(rows + j, size_t{begin + t} * 2, keys + size_t{t} * kKeyStride + j);
+      TransposeEightBf16(rows + j, size_t{begin + t} * 2, kKeyStride,
+                         keys + size_t{t} * kKeyStride + j);
       prefetch.Step((lanes + 7) /
                     8);  // half as many lines as were read; the values ask for the rest
     }
     if (t < depth) {
-      TransposeTailBf16(rows + j, size_t{begin + t} * 2, depth - t,
+      TransposeTailBf16(rows + j, size_t{begin + t} * 2, depth - t, kKeyStride,
                         keys + size_t{t} * kKeyStride + j);
     }
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "attention/mla_block.h"
 #include "proto/status.h"
@@ -11,16 +12,17 @@ namespace {
 
 // A run is what blocks are cut from: one selected piece, or the longest sequence of dense pieces
 // over the same rows, whose query rows then share blocks. That is what batching requests buys: 8
-// requests of 16 rows read and convert each cKV row twice instead of 8 times.
+// requests of 16 rows read and convert each cKV row once instead of 8 times.
 struct Run {
   uint32_t first_piece = 0;
   uint32_t piece_count = 0;
   uint32_t row_count = 0;
   uint32_t group_rows = 0;  // selected: rows that share an index list; dense: 0
+  uint32_t block_rows = 0;  // of a call: kBlockRows, or fewer where threads share its query rows
 
-  uint32_t blocks_per_group() const { return (group_rows + kBlockRows - 1) / kBlockRows; }
+  uint32_t blocks_per_group() const { return (group_rows + block_rows - 1) / block_rows; }
   uint64_t block_count() const {
-    if (group_rows == 0) return (uint64_t{row_count} + kBlockRows - 1) / kBlockRows;
+    if (group_rows == 0) return (uint64_t{row_count} + block_rows - 1) / block_rows;
     return uint64_t{(row_count + group_rows - 1) / group_rows} * blocks_per_group();
   }
 };
@@ -30,9 +32,9 @@ bool SameRows(const AttentionPiece& a, const AttentionPiece& b) {
          a.rows.stride_bytes == b.rows.stride_bytes;
 }
 
-Run RunFrom(std::span<const AttentionPiece> pieces, uint32_t first) {
+Run RunFrom(std::span<const AttentionPiece> pieces, uint32_t first, uint32_t block_rows) {
   const AttentionPiece& head = pieces[first];
-  Run run{first, 1, head.q.count, 0};
+  Run run{first, 1, head.q.count, 0, block_rows};
   if (head.selection.present()) {
     // No group is longer than the piece: a huge group_rows must not overflow the block count.
     run.group_rows = std::max(1u, std::min(head.selection.group_rows, head.q.count));
@@ -58,7 +60,7 @@ BlockRow RowOf(const AttentionShape& shape, const AttentionPiece& piece, uint32_
   return row;
 }
 
-// Rows [begin, begin + kBlockRows) of a dense run, which may begin and end inside pieces.
+// Rows [begin, begin + block_rows) of a dense run, which may begin and end inside pieces.
 void FillDense(const AttentionShape& shape, std::span<const AttentionPiece> pieces, const Run& run,
                uint32_t begin, RowBlock* block) {
   block->keys = pieces[run.first_piece].rows;
@@ -68,10 +70,10 @@ void FillDense(const AttentionShape& shape, std::span<const AttentionPiece> piec
   for (uint32_t p = run.first_piece; p < run.first_piece + run.piece_count; ++p) {
     const AttentionPiece& piece = pieces[p];
     const uint32_t piece_end = piece_begin + piece.q.count;
-    while (begin >= piece_begin && begin < piece_end && block->count < kBlockRows) {
+    while (begin >= piece_begin && begin < piece_end && block->count < run.block_rows) {
       block->rows[block->count++] = RowOf(shape, piece, begin++ - piece_begin);
     }
-    if (block->count == kBlockRows) return;
+    if (block->count == run.block_rows) return;
     piece_begin = piece_end;
   }
 }
@@ -85,7 +87,7 @@ void FillSelected(const AttentionShape& shape, const AttentionPiece& piece, uint
   block->indices = piece.selection.indices + size_t{group} * piece.selection.k;
   block->index_count = piece.selection.k;
   block->count = 0;
-  for (uint32_t i = begin; i < end && block->count < kBlockRows; ++i) {
+  for (uint32_t i = begin; i < end; ++i) {
     const BlockRow row = RowOf(shape, piece, i);
     if (block->count > 0 && row.limit != block->rows[0].limit) break;
     block->rows[block->count++] = row;
@@ -100,7 +102,7 @@ void ForEachRowBlock(const AttentionShape& shape, std::span<const AttentionPiece
                      const Run& run, uint64_t index, Compute compute) {
   RowBlock block;
   if (run.group_rows == 0) {
-    FillDense(shape, pieces, run, static_cast<uint32_t>(index * kBlockRows), &block);
+    FillDense(shape, pieces, run, static_cast<uint32_t>(index * run.block_rows), &block);
     compute(block);
     return;
   }
@@ -109,8 +111,8 @@ void ForEachRowBlock(const AttentionShape& shape, std::span<const AttentionPiece
   const uint32_t part = static_cast<uint32_t>(index % run.blocks_per_group());
   const uint32_t group_begin = group * run.group_rows;
   const uint32_t group_end = std::min(run.row_count, group_begin + run.group_rows);
-  uint32_t i = group_begin + part * kBlockRows;
-  const uint32_t end = std::min(group_end, i + kBlockRows);
+  uint32_t i = group_begin + part * run.block_rows;
+  const uint32_t end = std::min(group_end, i + run.block_rows);
   while (i < end) {
     FillSelected(shape, piece, i, end, &block);
     compute(block);
@@ -137,45 +139,91 @@ void ComputeBlock(const AttentionShape& shape, const RowBlock& block, const Bloc
   const BlockState result = BlockState::At(scratch.results, packed_rows);
   PackQueries(shape, block, scratch.q);
   const uint32_t end = block.key_count();
-  for (uint32_t begin = 0; begin < end; begin = SpanEnd(block, begin)) {
-    AttendSpan(shape, block, begin, scratch, result);
+  for (uint32_t begin = 0; begin < end;) {
+    const uint32_t next = SpanEnd(block, begin);
+    AttendSpan(shape, block, begin, next, scratch, result);
     FoldSpan(shape, block.count, result, total);
+    begin = next;
   }
   WriteBlock(shape, block, total);
 }
 
-// A block of up to 16 rows leaves room for the results of four spans in each worker's scratch.
+// A block of up to 16 rows leaves room for the results of eight spans in each worker's scratch.
 constexpr uint32_t kWaveSpanCountMax = WorkerPool::kThreadCountMax * (kBlockRows / 16);
 
-// All threads compute spans of one block, in waves of as many spans as there is room for results;
-// this thread folds each wave in ascending order. The same sums as ComputeBlock, so the same bits.
-void ComputeBlockInWaves(const AttentionShape& shape, const RowBlock& block, WorkerPool& pool) {
-  const uint32_t packed_rows = block.packed_rows();
-  const uint32_t threads = pool.thread_count();
-  const uint32_t slots = threads * (kBlockRows / packed_rows);
-  const size_t slot_floats = BlockState::FloatCount(shape, packed_rows);
-  // A slot lies in some worker's scratch, but belongs to the span that is computed into it.
-  const auto slot = [&](uint32_t i) {
-    float* results = ScratchOf(shape, pool, i % threads).results;
-    return BlockState::At(results + i / threads * slot_floats, packed_rows);
-  };
-  const BlockState total = EmptyState(ScratchOf(shape, pool, 0).total, packed_rows);
-  std::array<bool, WorkerPool::kThreadCountMax> packed = {};
-  std::array<uint32_t, kWaveSpanCountMax> begins;
-  const uint32_t end = block.key_count();
-  for (uint32_t next = 0; next < end;) {
-    uint32_t wave = 0;
-    for (; wave < slots && next < end; next = SpanEnd(block, next)) begins[wave++] = next;
-    pool.Run(wave, [&](uint32_t i, uint32_t worker) {
-      const BlockScratch scratch = ScratchOf(shape, pool, worker);
-      if (!packed[worker]) PackQueries(shape, block, scratch.q);
-      packed[worker] = true;
-      AttendSpan(shape, block, begins[i], scratch, slot(i));
-    });
-    for (uint32_t i = 0; i < wave; ++i) FoldSpan(shape, block.count, slot(i), total);
+// The begins of one wave of spans, and where the wave ends.
+struct Wave {
+  std::array<uint32_t, kWaveSpanCountMax + 1> begins;
+  uint32_t count = 0;
+};
+
+// All threads compute spans of one block, in waves of as many spans as there is room for results,
+// each thread a run of them so that it can prefetch from one to the next; then all fold the wave in
+// ascending order, each its share of the query rows. The same sums as ComputeBlock, so the same
+// bits.
+class WaveCompute {
+ public:
+  WaveCompute(const AttentionShape& shape, const RowBlock& block, WorkerPool& pool)
+      : shape_(shape), block_(block), pool_(pool), packed_rows_(block.packed_rows()) {}
+
+  void Run() {
+    const BlockState total = EmptyState(ScratchOf(shape_, pool_, 0).total, packed_rows_);
+    const uint32_t slots = pool_.thread_count() * (kBlockRows / packed_rows_);
+    const uint32_t end = block_.key_count();
+    for (uint32_t next = 0; next < end;) {
+      wave_.count = 0;
+      for (; wave_.count < slots && next < end; next = SpanEnd(block_, next)) {
+        wave_.begins[wave_.count++] = next;
+      }
+      wave_.begins[wave_.count] = next;
+      Attend();
+      Fold(total);
+    }
+    WriteBlock(shape_, block_, total);
   }
-  WriteBlock(shape, block, total);
-}
+
+ private:
+  void Attend() {
+    const uint32_t tasks = std::min(pool_.thread_count(), wave_.count);
+    pool_.Run(tasks, [&](uint32_t task, uint32_t worker) {
+      const BlockScratch scratch = ScratchOf(shape_, pool_, worker);
+      if (!packed_[worker]) PackQueries(shape_, block_, scratch.q);
+      packed_[worker] = true;
+      const uint32_t end = (task + 1) * wave_.count / tasks;
+      for (uint32_t i = task * wave_.count / tasks; i < end; ++i) {
+        const uint32_t next = i + 1 < end ? wave_.begins[i + 1] : block_.key_count();
+        AttendSpan(shape_, block_, wave_.begins[i], next, scratch, Slot(i));
+      }
+    });
+  }
+
+  void Fold(const BlockState& total) {
+    // 16 rows are the least that FoldSpan takes whole, and a microsecond's work.
+    const uint32_t shares = std::min(pool_.thread_count(), packed_rows_ / 16);
+    pool_.Run(shares, [&](uint32_t share, uint32_t) {
+      const uint32_t begin = share * (packed_rows_ / 16) / shares * 16;
+      const uint32_t end = std::min(block_.count, (share + 1) * (packed_rows_ / 16) / shares * 16);
+      for (uint32_t i = 0; i < wave_.count; ++i) {
+        FoldSpan(shape_, end - begin, Slot(i).From(shape_, begin), total.From(shape_, begin));
+      }
+    });
+  }
+
+  // A slot lies in some worker's scratch, but belongs to the span that is computed into it.
+  BlockState Slot(uint32_t i) {
+    const uint32_t threads = pool_.thread_count();
+    float* results = ScratchOf(shape_, pool_, i % threads).results;
+    return BlockState::At(results + i / threads * BlockState::FloatCount(shape_, packed_rows_),
+                          packed_rows_);
+  }
+
+  const AttentionShape& shape_;
+  const RowBlock& block_;
+  WorkerPool& pool_;
+  const uint32_t packed_rows_;
+  std::array<bool, WorkerPool::kThreadCountMax> packed_ = {};
+  Wave wave_;
+};
 
 // Walks block numbers of a whole call; each worker's only grow, so each keeps its own place.
 struct Cursor {
@@ -183,9 +231,9 @@ struct Cursor {
   uint64_t first_block = 0;  // of the run that begins at `piece`
 
   // The run that holds `block`, which is at or after the last one asked for.
-  Run Seek(std::span<const AttentionPiece> pieces, uint64_t block) {
+  Run Seek(std::span<const AttentionPiece> pieces, uint32_t block_rows, uint64_t block) {
     for (;;) {
-      const Run run = RunFrom(pieces, piece);
+      const Run run = RunFrom(pieces, piece, block_rows);
       if (block < first_block + run.block_count()) return run;
       first_block += run.block_count();
       piece += run.piece_count;
@@ -210,6 +258,39 @@ void CheckShape(const AttentionShape& shape) {
   CKV_CHECK(shape.d_v % kFp8ScaleGroup == 0 && shape.d_v + shape.d_rope == shape.d_qk);
 }
 
+// How a call's work is cut. Its bits do not depend on it.
+struct Schedule {
+  uint32_t block_rows = kBlockRows;
+  uint64_t block_count = 0;
+  bool by_rows = true;  // threads take blocks; else they share each block's spans
+};
+
+// The blocks of the whole call, and whether every run ends in a full one.
+std::pair<uint64_t, bool> CountBlocks(std::span<const AttentionPiece> pieces, uint32_t block_rows) {
+  uint64_t count = 0;
+  bool full = true;
+  for (uint32_t p = 0; p < pieces.size();) {
+    const Run run = RunFrom(pieces, p, block_rows);
+    count += run.block_count();
+    full = full && run.row_count % block_rows == 0;
+    p += run.piece_count;
+  }
+  return {count, full};
+}
+
+// Four blocks a thread lose at most a fifth of the time to an uneven end. Fewer are split by query
+// rows only where that is even: 128 rows on two threads are two blocks of 64. Otherwise threads
+// share the spans of each block.
+Schedule PlanCall(std::span<const AttentionPiece> pieces, uint32_t threads) {
+  const auto [whole_count, whole_full] = CountBlocks(pieces, kBlockRows);
+  if (threads == 1 || whole_count >= uint64_t{4} * threads) return {kBlockRows, whole_count, true};
+  const auto [column_count, column_full] = CountBlocks(pieces, kColumnRows);
+  if (column_full && column_count > 0 && column_count % threads == 0) {
+    return {kColumnRows, column_count, true};
+  }
+  return {kBlockRows, whole_count, false};
+}
+
 }  // namespace
 
 void AttendPartials(const AttentionShape& shape, std::span<const AttentionPiece> pieces,
@@ -221,27 +302,20 @@ void AttendPartials(const AttentionShape& shape, std::span<const AttentionPiece>
     query_rows += piece.q.count;
   }
   CKV_CHECK(query_rows <= kNoLimit);  // so that rows and blocks are numbered in 32 bits
-  uint64_t block_count = 0;
-  for (uint32_t p = 0; p < pieces.size();) {
-    const Run run = RunFrom(pieces, p);
-    block_count += run.block_count();
-    p += run.piece_count;
-  }
-  // With two blocks a thread, at most a third of the time is lost to an uneven end; with fewer,
-  // splitting each block's rows keeps every thread busy.
-  if (pool.thread_count() > 1 && block_count < 2 * pool.thread_count()) {
+  const Schedule plan = PlanCall(pieces, pool.thread_count());
+  if (!plan.by_rows) {
     Cursor cursor;
-    for (uint64_t index = 0; index < block_count; ++index) {
-      const Run run = cursor.Seek(pieces, index);
+    for (uint64_t index = 0; index < plan.block_count; ++index) {
+      const Run run = cursor.Seek(pieces, plan.block_rows, index);
       ForEachRowBlock(shape, pieces, run, index - cursor.first_block,
-                      [&](const RowBlock& block) { ComputeBlockInWaves(shape, block, pool); });
+                      [&](const RowBlock& block) { WaveCompute(shape, block, pool).Run(); });
     }
     return;
   }
   std::array<Cursor, WorkerPool::kThreadCountMax> cursors;
-  pool.Run(static_cast<uint32_t>(block_count), [&](uint32_t index, uint32_t worker) {
+  pool.Run(static_cast<uint32_t>(plan.block_count), [&](uint32_t index, uint32_t worker) {
     Cursor& cursor = cursors[worker];
-    const Run run = cursor.Seek(pieces, index);
+    const Run run = cursor.Seek(pieces, plan.block_rows, index);
     const BlockScratch scratch = ScratchOf(shape, pool, worker);
     ForEachRowBlock(shape, pieces, run, index - cursor.first_block,
                     [&](const RowBlock& block) { ComputeBlock(shape, block, scratch); });

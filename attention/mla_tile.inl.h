@@ -239,7 +239,7 @@ HWY_INLINE void ScaleWeights(const float* scales, uint32_t count, uint32_t packe
 
 // o += weights x values. A row whose visible prefix is shorter than its neighbours' goes alone and
 // stops there: a weight of 0 would still turn a NaN it must not see into NaN.
-HWY_INLINE void Values(const AttentionShape& shape, const RowBlock& block, uint32_t count,
+HWY_INLINE void Values(const AttentionShape& shape, uint32_t query_rows, uint32_t count,
                        const uint32_t* visible, const BlockScratch& scratch, const float* alpha,
                        bool first, const BlockState& state, NextTilePrefetch& prefetch) {
   const uint32_t o_stride = BlockState::o_stride(shape);
@@ -249,14 +249,14 @@ HWY_INLINE void Values(const AttentionShape& shape, const RowBlock& block, uint3
     const uint32_t width = std::min(kPanelWidth, shape.d_v - begin);
     const float* panel = scratch.tile + size_t{begin / kPanelWidth} * kPanelFloats;
     if (scaled && begin % kFp8ScaleGroup == 0) {
-      ScaleWeights(scratch.scales + begin / kPanelWidth * kKeyStride, count, block.packed_rows(),
-                   scratch.logits, scratch.scaled);
+      ScaleWeights(scratch.scales + begin / kPanelWidth * kKeyStride, count,
+                   RoundUp(query_rows, 16), scratch.logits, scratch.scaled);
     }
     uint32_t i = 0;
-    while (i < block.count) {
+    while (i < query_rows) {
       const uint32_t seen = visible[i];
       uint32_t same = 1;
-      while (same < 6 && i + same < block.count && visible[i + same] == seen) ++same;
+      while (same < 6 && i + same < query_rows && visible[i + same] == seen) ++same;
       const uint32_t step = same == 6 ? 6 : same >= 4 ? 4 : 1;
       float* o = state.o + size_t{i} * o_stride + begin;
       prefetch.Step(27);

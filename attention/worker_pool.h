@@ -24,9 +24,9 @@ class WorkerPool {
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   static constexpr uint32_t kThreadCountMax = 256;
-  // For rows of kRowWidthMax values: 64 packed query rows in f32 (262 KB), a tile of 72 cKV rows
-  // (295 KB), its logits (23 KB), two sets of accumulators (262 KB each) = 1.1 MB; and one huge
-  // page. DeepSeek's 576 use 0.6 MB of it, which fits an L2 of 1 MB.
+  // For rows of kRowWidthMax values: 128 packed query rows in f32 (524 KB), a tile of 72 cKV rows
+  // (295 KB), its logits (72 KB with what goes with them), two sets of accumulators (525 KB each) =
+  // 1.95 MB; and one huge page. DeepSeek's 576 use 1.07 MB of it, a quarter of that once a span.
   static constexpr size_t kScratchBytes = size_t{2} << 20;
 
   uint32_t thread_count() const;
