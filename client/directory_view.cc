@@ -149,22 +149,28 @@ void DirectoryView::Doubt(const Corpus& corpus) {
   }
 }
 
+absl::StatusOr<absl::flat_hash_map<HolderId, Member>> DirectoryView::ListHolders(Instant deadline) {
+  auto members = directory_->ListMembers(deadline);
+  if (!members.ok()) return Annotate(members.status(), "listing the members");
+  absl::flat_hash_map<HolderId, Member> holders;
+  for (Member& member : *members) {
+    if (member.role != MemberRole::kHolder || holders.size() >= kMemberCountMax) continue;
+    holders.insert_or_assign(member.id, std::move(member));
+  }
+  absl::MutexLock lock(&mu_);
+  members_ = holders;
+  return holders;
+}
+
 absl::StatusOr<Member> DirectoryView::FindMember(const HolderId& id, bool refresh,
                                                  Instant deadline) {
   if (!refresh) {
     absl::MutexLock lock(&mu_);
     if (const auto it = members_.find(id); it != members_.end()) return it->second;
   }
-  auto members = directory_->ListMembers(deadline);
-  if (!members.ok()) return Annotate(members.status(), "listing the members");
-  absl::MutexLock lock(&mu_);
-  members_.clear();
-  for (Member& member : *members) {
-    if (member.role != MemberRole::kHolder || members_.size() >= kMemberCountMax) continue;
-    members_.insert_or_assign(member.id, member);
-  }
-  const auto it = members_.find(id);
-  if (it == members_.end()) {
+  CKV_ASSIGN_OR_RETURN(const auto holders, ListHolders(deadline));
+  const auto it = holders.find(id);
+  if (it == holders.end()) {
     return absl::UnavailableError(
         absl::StrFormat("holder '%s' is not registered with the directory", id.name));
   }

@@ -61,6 +61,10 @@ class DirectoryView {
   // only while the directory is away, too, is it used as it is.
   void Doubt(const Corpus& corpus) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Every holder that is registered now; always asks the directory.
+  absl::StatusOr<absl::flat_hash_map<HolderId, Member>> ListHolders(Instant deadline)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
   // Where a holder is. With `refresh` the directory is asked whatever is kept.
   //   Unavailable         not registered now, or the directory does not answer.
   absl::StatusOr<Member> FindMember(const HolderId& id, bool refresh, Instant deadline)

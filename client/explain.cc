@@ -15,21 +15,46 @@ constexpr int kProbeCountMax = 3;    // a disturbed one may see no bandwidth
 constexpr int kComputeRunCount = 3;  // the fastest counts
 constexpr uint32_t kFewRows = 1, kManyRows = 16;
 
-absl::Status ProbeFabric(LinkTable& links, HolderLink& link, Clock& clock, Instant deadline) {
-  // A probe wants the lane for itself: what was given up on and not answered must not disturb it.
-  if (link.lane().in_flight() > 0) {
+// Brings the link up for a probe, which wants the lane for itself: what was given up on and not
+// answered must not disturb it.
+absl::Status PrepareProbe(LinkTable& links, HolderLink& link, Instant deadline) {
+  absl::Status status = links.EnsureUp(link, deadline);
+  if (status.ok() && link.lane().in_flight() > 0) {
     link.Close();
-    CKV_RETURN_IF_ERROR(links.EnsureUp(link, deadline));
+    status = links.EnsureUp(link, deadline);
   }
+  return status.ok() ? status : Annotate(status, link.peer().Describe());
+}
+
+ProbeOptions OptionsOf(const HolderLink& link, Instant deadline) {
   ProbeOptions options;
   options.deadline = deadline;
   options.session = link.session().value;
   options.epoch = link.epoch().value;
+  return options;
+}
+
+// One echo: a lane may look up for a while after its holder died.
+absl::Status Ping(LinkTable& links, HolderLink& link, Clock& clock, Instant deadline) {
+  CKV_RETURN_IF_ERROR(PrepareProbe(links, link, deadline));
+  ProbeOptions options = OptionsOf(link, deadline);
+  options.warmup_count = options.bandwidth_round_count = 0;
+  options.round_count = 1;
+  const auto probe = Probe(link.lane(), clock, options);
+  return probe.ok() ? absl::OkStatus() : HolderError(link, probe.status());
+}
+
+absl::Status ProbeFabric(LinkTable& links, HolderLink& link, Clock& clock, Instant deadline) {
+  CKV_RETURN_IF_ERROR(PrepareProbe(links, link, deadline));
+  const FabricKind kind = link.lane().kind();
+  const bool over_memory = kind == FabricKind::kShm || kind == FabricKind::kLoopback;
+  const double most = over_memory ? CopyBandwidth(clock) : LiveFabric::kBandwidthMax;
   for (int i = 0; i < kProbeCountMax; ++i) {
-    auto probe = Probe(link.lane(), clock, options);
+    auto probe = Probe(link.lane(), clock, OptionsOf(link, deadline));
     if (!probe.ok()) return HolderError(link, probe.status());
     if (probe->bandwidth_bytes_per_s > 0) {
-      link.peer().fabric.Set({probe->t_probe_us_p50, probe->bandwidth_bytes_per_s});
+      link.peer().fabric.Set({probe->t_probe_us_p50, probe->bandwidth_bytes_per_s}, most);
+      link.peer().probed_ns.store(clock.Now().ns, std::memory_order_relaxed);
       return absl::OkStatus();
     }
   }
@@ -76,11 +101,12 @@ absl::StatusOr<ComputeConstants> MeasureCompute(const ExplainCall& call, uint32_
 absl::Status MeasureHolder(const ExplainCall& call, HolderLink& link, uint32_t chunk,
                            Router& router, Clock& clock) {
   HolderPeer& peer = link.peer();
-  if (!peer.fabric.Get()) {
-    if (absl::Status status = router.links().EnsureUp(link, call.deadline); !status.ok())
-      return Annotate(status, peer.Describe());
-    CKV_RETURN_IF_ERROR(ProbeFabric(router.links(), link, clock, call.deadline));
-  }
+  LinkTable& links = router.links();
+  const Duration age = clock.Now() - Instant{peer.probed_ns.load(std::memory_order_relaxed)};
+  bool known = peer.fabric.Get().has_value() && age <= kFabricConstantsAgeMax;
+  // A lane that broke since is opened anew once, perhaps to another life of the holder.
+  if (known) known = Ping(links, link, clock, call.deadline).ok();
+  if (!known) CKV_RETURN_IF_ERROR(ProbeFabric(links, link, clock, call.deadline));
   if (!peer.compute()) {
     CKV_ASSIGN_OR_RETURN(const ComputeConstants compute, MeasureCompute(call, chunk, router));
     peer.set_compute(compute);
@@ -88,11 +114,8 @@ absl::Status MeasureHolder(const ExplainCall& call, HolderLink& link, uint32_t c
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<DecisionInput> MeasureDecisionInput(const ExplainCall& call,
-                                                   const RequesterConstants& here, Router& router,
-                                                   Clock& clock) {
+// All that needs no holder.
+absl::StatusOr<DecisionInput> InputOf(const ExplainCall& call, const RequesterConstants& here) {
   if (call.corpus == nullptr || call.chunk_begin >= call.chunk_end ||
       call.chunk_end > call.corpus->chunks.size()) {
     return absl::InvalidArgumentError(
@@ -112,7 +135,33 @@ absl::StatusOr<DecisionInput> MeasureDecisionInput(const ExplainCall& call,
   for (uint32_t i = call.chunk_begin; i < call.chunk_end; ++i)
     input.tokens += call.corpus->chunks[i].token_count;
   input.cache_room_tokens = input.tokens;
+  return input;
+}
 
+// The first holder of these chunks that is not a member; null: all are.
+const HolderPeer* GoneHolder(const ExplainCall& call, const LinkTable::Route& route) {
+  for (uint32_t chunk = call.chunk_begin; chunk < call.chunk_end; ++chunk) {
+    if (route.link_of_chunk[chunk] == LinkTable::kNoLink) continue;
+    const HolderPeer& peer = route.links[route.link_of_chunk[chunk]]->peer();
+    if (peer.gone()) return &peer;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+absl::StatusOr<DecisionInput> MeasureDecisionInput(const ExplainCall& call,
+                                                   const RequesterConstants& here, PeerTable& peers,
+                                                   Router& router, Clock& clock) {
+  CKV_ASSIGN_OR_RETURN(DecisionInput input, InputOf(call, here));
+  {
+    CKV_ASSIGN_OR_RETURN(const LinkTable::Route* route, router.links().RouteOf(call.corpus));
+    peers.Refresh(call.deadline);
+    if (const HolderPeer* gone = GoneHolder(call, *route)) {
+      input.gone_holder = gone->Describe();
+      return input;
+    }
+  }
   std::vector<const HolderLink*> seen;
   double slowest_us = -1;
   for (uint32_t chunk = call.chunk_begin; chunk < call.chunk_end; ++chunk) {

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/holder_peer.h"
 #include "client/requester.h"
 #include "client/route.h"
 
@@ -21,14 +22,19 @@ struct ExplainCall {
   Instant deadline = kInstantMax;
 };
 
+// Older constants of a fabric are measured anew: under load no live request tells them.
+inline constexpr Duration kFabricConstantsAgeMax = std::chrono::seconds(60);
+
 // The input of the slowest of the holders of these chunks: all of them answer a query side by side,
-// so the slowest tells its time. Measured once a holder: T_probe and BW by a probe of the engine's
-// lane; the compute constants by routing 1 and 16 rows over its first chunk. `here` is the
-// caller's.
+// so the slowest tells its time. T_probe and BW come from a probe of the engine's lane, the compute
+// constants (once a holder) from routing 1 and 16 rows over its first chunk. A holder whose
+// constants are known is asked for one echo all the same, so that no dead one is recommended. With
+// a holder that is not a member of the directory `fabric` is absent and `gone_holder` names it.
+// `here` is the caller's.
 //   InvalidArgument     the range or the rows.
-//   Unavailable         a holder is gone, or its bandwidth cannot be told from its probe.
+//   Unavailable         a member does not answer, or its bandwidth cannot be told from its probe.
 absl::StatusOr<DecisionInput> MeasureDecisionInput(const ExplainCall& call,
-                                                   const RequesterConstants& here, Router& router,
-                                                   Clock& clock);
+                                                   const RequesterConstants& here, PeerTable& peers,
+                                                   Router& router, Clock& clock);
 
 }  // namespace ckv

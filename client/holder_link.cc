@@ -42,6 +42,7 @@ absl::Status HolderLink::EnsureUp(Instant deadline) {
 
 void HolderLink::Close() {
   if (lane_ == nullptr) return;
+  if (!lane_->status().ok()) peer_->lane_broke.store(true, std::memory_order_relaxed);
   CloseSession();
   lane_.reset();
   handles_.clear();
@@ -63,6 +64,8 @@ absl::Status HolderLink::Open(Instant deadline) {
     if (status.ok()) {
       ++generation_;
       peer_->lane_count.fetch_add(1, std::memory_order_relaxed);
+      peer_->lane_epoch.store(epoch_.value, std::memory_order_relaxed);
+      peer_->lane_broke.store(false, std::memory_order_relaxed);
       peer_->fabric_kind.store(lane_->kind(), std::memory_order_relaxed);
       return status;
     }

@@ -17,16 +17,24 @@ std::string HolderPeer::Describe() const {
 
 HolderView HolderPeer::View() const {
   HolderView view;
+  bool listed = false;
   {
     absl::MutexLock lock(&mu_);
     view.member = member_;
+    listed = !gone_;
   }
   view.member.id = id_;
-  view.connected = lane_count.load(std::memory_order_relaxed) > 0;
+  view.connected = listed && lane_count.load(std::memory_order_relaxed) > 0 &&
+                   !lane_broke.load(std::memory_order_relaxed);
   view.fabric = fabric_kind.load(std::memory_order_relaxed);
   view.constants = fabric.Get().value_or(FabricConstants{});
   view.in_flight = in_flight.load(std::memory_order_relaxed);
   return view;
+}
+
+bool HolderPeer::gone() const {
+  absl::MutexLock lock(&mu_);
+  return gone_;
 }
 
 std::optional<ComputeConstants> HolderPeer::compute() const {
@@ -47,7 +55,7 @@ absl::StatusOr<HolderPeer*> PeerTable::Find(const HolderId& id) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("holder '%s': %d holders are known already", id.name, kPeerCountMax));
   }
-  return peers_.emplace(id, std::make_unique<HolderPeer>(id)).first->second.get();
+  return peers_.emplace(id, std::make_unique<HolderPeer>(id, &requests_)).first->second.get();
 }
 
 absl::StatusOr<std::shared_ptr<HolderControl>> PeerTable::Connect(HolderPeer& peer,
@@ -74,6 +82,7 @@ absl::StatusOr<std::shared_ptr<HolderControl>> PeerTable::Connect(HolderPeer& pe
     peer.member_ = *member;
   }
   peer.suspect_ = false;
+  peer.gone_ = false;
   return peer.control_;
 }
 
@@ -82,13 +91,32 @@ void PeerTable::Suspect(HolderPeer& peer) {
   peer.suspect_ = true;
 }
 
-std::vector<HolderView> PeerTable::Views() const {
-  std::vector<const HolderPeer*> peers;
-  {
-    absl::MutexLock lock(&mu_);
-    peers.reserve(peers_.size());
-    for (const auto& [id, peer] : peers_) peers.push_back(peer.get());
+void PeerTable::Refresh(Instant deadline) {
+  const auto members = view_->ListHolders(deadline);
+  if (!members.ok()) return;
+  for (HolderPeer* peer : Peers()) {
+    const auto it = members->find(peer->id());
+    const bool gone = it == members->end();
+    // Lanes of another life of the holder answer nothing any more.
+    const bool reborn = !gone && peer->lane_count.load(std::memory_order_relaxed) > 0 &&
+                        peer->lane_epoch.load(std::memory_order_relaxed) != it->second.epoch.value;
+    if (reborn) peer->lane_broke.store(true, std::memory_order_relaxed);
+    absl::MutexLock lock(&peer->mu_);
+    peer->gone_ = gone;
+    if (gone || reborn) peer->suspect_ = true;
   }
+}
+
+std::vector<HolderPeer*> PeerTable::Peers() const {
+  absl::MutexLock lock(&mu_);
+  std::vector<HolderPeer*> peers;
+  peers.reserve(peers_.size());
+  for (const auto& [id, peer] : peers_) peers.push_back(peer.get());
+  return peers;
+}
+
+std::vector<HolderView> PeerTable::Views() const {
+  const std::vector<HolderPeer*> peers = Peers();
   std::vector<HolderView> views;
   views.reserve(peers.size());
   for (const HolderPeer* peer : peers) views.push_back(peer->View());

@@ -21,23 +21,52 @@
 
 namespace ckv {
 
+// Requests posted to one holder and not answered, over all engines; used as the atomic it wraps.
+// Thread-safe.
+class InFlight {
+ public:
+  // `period` is of all holders together and must outlive this.
+  explicit InFlight(BusyPeriod* period) : period_(period) {}
+  void fetch_add(uint32_t count, std::memory_order order) {
+    period_->Begin(count);
+    count_.fetch_add(count, order);
+  }
+  void fetch_sub(uint32_t count, std::memory_order order) {
+    period_->End(count);
+    count_.fetch_sub(count, order);
+  }
+  uint32_t load(std::memory_order order) const { return count_.load(order); }
+
+ private:
+  BusyPeriod* const period_;
+  std::atomic<uint32_t> count_{0};
+};
+
 // One holder. Thread-safe; lives as long as its table.
 class HolderPeer {
  public:
-  explicit HolderPeer(HolderId id) : id_(std::move(id)) {}
+  HolderPeer(HolderId id, BusyPeriod* requests)
+      : fabric(requests), in_flight(requests), id_(std::move(id)) {}
 
   const HolderId& id() const { return id_; }
   // "holder h0 (127.0.0.1:7401)", for errors.
   std::string Describe() const ABSL_LOCKS_EXCLUDED(mu_);
   HolderView View() const ABSL_LOCKS_EXCLUDED(mu_);
+  // The directory, when last asked by PeerTable::Refresh, knew no such member.
+  bool gone() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // Measured from outside the hot path; empty until then.
   std::optional<ComputeConstants> compute() const ABSL_LOCKS_EXCLUDED(mu_);
   void set_compute(const ComputeConstants& compute) ABSL_LOCKS_EXCLUDED(mu_);
 
   LiveFabric fabric;
-  std::atomic<uint32_t> in_flight{0};                     // requests posted, over all engines
-  std::atomic<uint32_t> lane_count{0};                    // lanes that are up, over all engines
+  std::atomic<int64_t> probed_ns{0};  // when `fabric` was last set by a probe
+  InFlight in_flight;
+  // Lanes that their engines have open. An engine finds a lane broken when it next uses it.
+  std::atomic<uint32_t> lane_count{0};
+  // One of them was found broken, and none came up since: what one found, the others will.
+  std::atomic<bool> lane_broke{false};
+  std::atomic<uint64_t> lane_epoch{0};  // of the session of the last lane that came up
   std::atomic<FabricKind> fabric_kind{FabricKind::kTcp};  // of the last lane that came up
   std::atomic<uint32_t> queue_ns{0};                      // as the last reply told
 
@@ -50,6 +79,7 @@ class HolderPeer {
   // Shared, because a call may still use the connection that an address change replaces.
   std::shared_ptr<HolderControl> control_ ABSL_GUARDED_BY(mu_);
   bool suspect_ ABSL_GUARDED_BY(mu_) = false;  // ask the directory before the next connection
+  bool gone_ ABSL_GUARDED_BY(mu_) = false;
   std::optional<ComputeConstants> compute_ ABSL_GUARDED_BY(mu_);
 };
 
@@ -72,12 +102,22 @@ class PeerTable {
   // The holder did not answer: the next Connect asks the directory where it is now.
   void Suspect(HolderPeer& peer);
 
+  // Asks the directory which holders are members now. While it does not answer, what was known
+  // stays: that it is away is no word against a holder.
+  void Refresh(Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // As Refresh last found it, in the order of ids.
   std::vector<HolderView> Views() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  std::vector<HolderPeer*> Peers() const ABSL_LOCKS_EXCLUDED(mu_);
+
   DirectoryView* const view_;
   HolderControlFactory* const factory_;
-  mutable absl::Mutex mu_;
+  // Of all holders: a caller that waits for two writes for one meanwhile. Every request of every
+  // engine writes it, so it has a cache line of its own.
+  alignas(64) BusyPeriod requests_;
+  alignas(64) mutable absl::Mutex mu_;
   absl::flat_hash_map<HolderId, std::unique_ptr<HolderPeer>> peers_ ABSL_GUARDED_BY(mu_);
 };
 

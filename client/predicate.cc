@@ -56,7 +56,10 @@ void Sum(CostBreakdown& cost) {
 
 // What stands in the way of any primitive that talks to a holder; null: nothing.
 const char* WhyNoHolder(const DecisionInput& input, const Volumes& v) {
-  if (!input.fabric) return "no holder reachable";
+  if (!input.fabric) {
+    return input.gone_holder.empty() ? "no holder reachable"
+                                     : "a holder is not registered with the directory";
+  }
   if (!(v.bytes_per_us > 0)) return "bandwidth not measured";
   return nullptr;
 }
@@ -200,10 +203,12 @@ uint64_t BreakEvenQueryRows(const Geometry& geometry, uint64_t tokens, bool f32_
 }
 
 std::string DescribeDecision(const Decision& decision, const DecisionInput& input) {
+  const std::string gone =
+      input.gone_holder.empty() ? "" : absl::StrFormat("; gone: %s", input.gone_holder);
   if (!decision.choice) {
-    return absl::StrFormat("nothing is offered: route: %s; fetch: %s; local: %s",
+    return absl::StrFormat("nothing is offered: route: %s; fetch: %s; local: %s%s",
                            decision.costs[0].why_not, decision.costs[1].why_not,
-                           decision.costs[2].why_not);
+                           decision.costs[2].why_not, gone);
   }
   const Primitive choice = *decision.choice;
   std::string text = absl::StrFormat("%s: %s", PrimitiveName(choice),
@@ -221,7 +226,7 @@ std::string DescribeDecision(const Decision& decision, const DecisionInput& inpu
       text += "; fetch at no number of steps";
     }
   }
-  return text;
+  return text + gone;
 }
 
 }  // namespace ckv

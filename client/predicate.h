@@ -41,6 +41,7 @@ struct DecisionInput {
   bool f32_partials = false;
   uint64_t cache_room_tokens = 0;  // free in the local cache; 0: fetch and local are not offered
   std::optional<FabricConstants> fabric;  // absent: no holder reachable, so no route and no fetch
+  std::string gone_holder;  // for people: the one that is not a member, if that is why
   ComputeConstants holder_compute;
   RequesterConstants here;
   double in_flight = 0;  // requests in flight on that fabric: they divide its bandwidth

@@ -1,6 +1,7 @@
 #include "client/profile.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <span>
 #include <vector>
@@ -14,16 +15,16 @@
 namespace ckv {
 namespace {
 
-constexpr double kSampleWeight = 1.0 / 16;
-constexpr double kOutlierFactor = 2;
+constexpr double kStepFactorMax = 2;
+// More than a core's own caches hold; 1 ms a copy at 4 GB/s.
+constexpr size_t kCopyBytes = size_t{4} << 20;
 constexpr int kRunCount = 5;
 constexpr uint32_t kQueryRows = 16;  // one token of the narrowest model
 constexpr uint32_t kTokens = 128;
 constexpr uint32_t kParts = 4;
 
-double Blend(double known, double sample) {
-  const double cut = std::clamp(sample, known / kOutlierFactor, known * kOutlierFactor);
-  return known + (cut - known) * kSampleWeight;
+double Step(double known, double measured) {
+  return std::clamp(measured, known / kStepFactorMax, known * kStepFactorMax);
 }
 
 double FastestUs(Clock& clock, absl::FunctionRef<void()> run) {
@@ -87,9 +88,12 @@ double SpliceUs(const Geometry& geometry, Clock& clock) {
 
 }  // namespace
 
-void LiveFabric::Set(const FabricConstants& constants) {
+void LiveFabric::Set(const FabricConstants& constants, double bandwidth_max) {
+  const double most = std::clamp(bandwidth_max, kBandwidthMin, kBandwidthMax);
   t_probe_us_.store(constants.t_probe_us, std::memory_order_relaxed);
-  bandwidth_bytes_per_s_.store(constants.bandwidth_bytes_per_s, std::memory_order_relaxed);
+  bandwidth_max_.store(most, std::memory_order_relaxed);
+  bandwidth_bytes_per_s_.store(std::clamp(constants.bandwidth_bytes_per_s, kBandwidthMin, most),
+                               std::memory_order_relaxed);
 }
 
 std::optional<FabricConstants> LiveFabric::Get() const {
@@ -101,16 +105,45 @@ std::optional<FabricConstants> LiveFabric::Get() const {
 void LiveFabric::Observe(uint64_t bytes, double us) {
   const std::optional<FabricConstants> known = Get();
   if (!known || !(us > 0)) return;
+  if (requests_ != nullptr && !requests_->LastWasAlone()) return;
   if (bytes <= kSmallBytesMax) {
-    t_probe_us_.store(Blend(known->t_probe_us, us), std::memory_order_relaxed);
+    if (const auto t_probe_us = small_.Add(us))
+      t_probe_us_.store(Step(known->t_probe_us, *t_probe_us), std::memory_order_relaxed);
   } else if (bytes >= kLargeBytesMin) {
     // At least a tenth of the time is taken as moving bytes: where a request took less than a
     // probe does, the difference would be noise.
     const double moving_us = std::max(us - known->t_probe_us, us / 10);
-    bandwidth_bytes_per_s_.store(
-        Blend(known->bandwidth_bytes_per_s, double(bytes) / moving_us * 1e6),
-        std::memory_order_relaxed);
+    if (const auto us_per_byte = large_.Add(moving_us / double(bytes))) {
+      const double most = bandwidth_max_.load(std::memory_order_relaxed);
+      bandwidth_bytes_per_s_.store(
+          std::clamp(Step(known->bandwidth_bytes_per_s, 1e6 / *us_per_byte), kBandwidthMin, most),
+          std::memory_order_relaxed);
+    }
   }
+}
+
+std::optional<double> LiveFabric::Window::Add(double sample) {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  const uint32_t seen = count.load(kRelaxed);
+  const double first = best.load(kRelaxed);
+  double next = second.load(kRelaxed);
+  if (seen == 0 || sample < first) {
+    next = seen == 0 ? std::numeric_limits<double>::infinity() : first;
+    best.store(sample, kRelaxed);
+  } else if (sample < next) {
+    next = sample;
+  }
+  second.store(next, kRelaxed);
+  const bool full = seen + 1 >= kWindowCount;
+  count.store(full ? 0 : seen + 1, kRelaxed);
+  return full ? std::optional(next) : std::nullopt;
+}
+
+double CopyBandwidth(Clock& clock) {
+  const std::vector<std::byte> from(kCopyBytes, std::byte{1});
+  std::vector<std::byte> to(kCopyBytes);
+  const double us = FastestUs(clock, [&] { std::memcpy(to.data(), from.data(), kCopyBytes); });
+  return us > 0 ? kCopyBytes / us * 1e6 : LiveFabric::kBandwidthMax;
 }
 
 RequesterConstants CalibrateHere(const Geometry& geometry, Clock& clock) {

@@ -25,36 +25,83 @@ struct ComputeConstants {
   double per_row_token_us = 0;
 };
 
-// Of this requester.
+// Of this requester: measured by CalibrateHere, but for the last.
 struct RequesterConstants {
   double merge_per_row_us = 0;           // one partial row of d_v, per part
   double splice_per_token_layer_us = 0;  // rotate and scatter one row
   double attend_per_row_token_us = 0;    // the same kernel, here
   // Prefill of one token at one layer; absent where no engine is attached, so that recomputing is
-  // not offered.
+  // not offered. Nothing measures it and no setting gives it yet: a caller of Decide may.
   std::optional<double> prefill_per_token_layer_us;
+};
+
+// Whether a request had its requester to itself. One of several under way waits for its turn in the
+// lane and for its caller, who meanwhile writes and merges the others': up to 30 times what its own
+// bytes take. Thread-safe; relaxed throughout, for a lost race mistakes one sample.
+class BusyPeriod {
+ public:
+  void Begin(uint32_t count) {
+    const uint32_t before = count_.fetch_add(count, std::memory_order_relaxed);
+    shared_.store(before > 0 || count > 1, std::memory_order_relaxed);
+  }
+  void End(uint32_t count) { count_.fetch_sub(count, std::memory_order_relaxed); }
+  // Of the request that ended last: nothing else was under way while it was, nor is now.
+  bool LastWasAlone() const {
+    return count_.load(std::memory_order_relaxed) == 0 && !shared_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  std::atomic<uint32_t> count_{0};
+  std::atomic<bool> shared_{false};  // since the count was last 0, it was more than 1
 };
 
 // The constants of the fabric to one holder, kept true by the requests that use it. Empty until the
 // first Set, which comes from a probe. Thread-safe; a lost race loses one sample.
 class LiveFabric {
  public:
-  void Set(const FabricConstants& constants);
-  std::optional<FabricConstants> Get() const;
-
-  // One completed request: `bytes` in both directions took `us`, the holder's queue and kernel
-  // taken off. Small ones tell T_probe, large ones the bandwidth, those between tell nothing. A
-  // sample counts 1/16 and is cut to within a factor 2 of what is known, so one scheduler pause
-  // moves a constant by 6 % at most, and a real change is followed in some 30 requests.
-  void Observe(uint64_t bytes, double us);
-
+  // What a lane can be. 10 Mb/s: whoever is slower waits for something else. 400 Gb/s: the fastest
+  // port that there is, and several times what one core copies.
+  static constexpr double kBandwidthMin = 1.25e6;
+  static constexpr double kBandwidthMax = 50e9;
   static constexpr uint64_t kSmallBytesMax = 4u << 10;
   static constexpr uint64_t kLargeBytesMin = 128u << 10;
+  static constexpr uint32_t kWindowCount = 16;
+
+  // Samples count only where `requests` says that they were alone; null: all do. Must outlive this.
+  explicit LiveFabric(const BusyPeriod* requests = nullptr) : requests_(requests) {}
+
+  // `bandwidth_max` holds for what is observed later, too.
+  void Set(const FabricConstants& constants, double bandwidth_max = kBandwidthMax);
+  std::optional<FabricConstants> Get() const;
+
+  // One completed request, just ended in `requests`: `bytes` in both directions took `us`, the
+  // holder's queue and kernel taken off. Small ones tell T_probe, large ones the bandwidth, those
+  // between tell nothing. What disturbs a request (a wake-up, a scheduler pause) only ever adds to
+  // it, so of every kWindowCount samples the second best is taken: no single one moves a constant.
+  // A step is a factor 2 at most, so a real change is followed in some 50 requests.
+  void Observe(uint64_t bytes, double us);
 
  private:
+  // The two best samples since the last step.
+  struct Window {
+    std::atomic<uint32_t> count{0};
+    std::atomic<double> best{0}, second{0};
+    // The second best of a window that this sample makes full; "best" is small here.
+    std::optional<double> Add(double sample);
+  };
+
+  const BusyPeriod* const requests_;
   std::atomic<double> t_probe_us_{0};
   std::atomic<double> bandwidth_bytes_per_s_{0};  // 0: nothing known
+  std::atomic<double> bandwidth_max_{kBandwidthMax};
+  Window small_;  // us
+  Window large_;  // us a byte
 };
+
+// Bytes per second that one core copies between buffers that its own caches do not hold. Lanes over
+// memory move a payload only as cores write and read it, so this bounds them; a probe, which
+// touches no payload, does not see it.
+double CopyBandwidth(Clock& clock);
 
 // Times the merge, the kernel and the rotation here, on a few rows of the geometry: about a
 // millisecond, once a geometry. Takes the fastest of several runs, the one least disturbed.

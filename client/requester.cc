@@ -17,6 +17,8 @@ namespace {
 constexpr uint32_t kEngineCountMax = 4096;
 // A stale handle or session is resolved anew once; a second refusal is the answer.
 constexpr int kResolveRetryMax = 1;
+// Of Holders, which people wait for; a directory that is away has not got more to say.
+constexpr Duration kMembersTimeout = std::chrono::seconds(1);
 
 absl::Status CheckOptions(const RequesterOptions& options, const DirectoryControl* directory,
                           const HolderControlFactory* holders) {
@@ -149,8 +151,9 @@ absl::StatusOr<Requester::Explanation> Requester::Explain(
   CKV_RETURN_IF_ERROR(state_->WithEngine(
       corpus.get(), deadline, [&](CallEngine& engine, bool* stale) -> absl::Status {
         *stale = false;
-        CKV_ASSIGN_OR_RETURN(explanation.input,
-                             MeasureDecisionInput(call, here, engine.router, *state_->clock));
+        CKV_ASSIGN_OR_RETURN(
+            explanation.input,
+            MeasureDecisionInput(call, here, state_->peers, engine.router, *state_->clock));
         return absl::OkStatus();
       }));
   explanation.decision = Decide(explanation.input);
@@ -158,6 +161,9 @@ absl::StatusOr<Requester::Explanation> Requester::Explain(
   return explanation;
 }
 
-std::vector<HolderView> Requester::Holders() const { return state_->peers.Views(); }
+std::vector<HolderView> Requester::Holders() const {
+  state_->peers.Refresh(state_->clock->Now() + kMembersTimeout);
+  return state_->peers.Views();
+}
 
 }  // namespace ckv

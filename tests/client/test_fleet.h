@@ -61,6 +61,11 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
     stopped = std::move(holders_[Name(i).name]);
     holders_.erase(Name(i).name);
   }
+  // As the directory does once the holder's lease has run out.
+  void RemoveMember(size_t i) {
+    absl::MutexLock lock(&mu_);
+    members_.erase(Name(i).name);
+  }
   Holder& holder(size_t i) {
     absl::MutexLock lock(&mu_);
     return *holders_.at(Name(i).name);
