@@ -1,4 +1,15 @@
 // Maps the chunks this holder owns to their rows.
+//
+//   ChunkTable table(arena.get(), /*chunk_count_max=*/1024);
+//   CKV_ASSIGN_OR_RETURN(ChunkWriter writer, table.Begin(info, geometry, "tenant-a"));
+//   for (uint32_t layer = 0; layer < geometry.layers; ++layer)
+//     CKV_RETURN_IF_ERROR(writer.Write(layer, /*offset_bytes=*/0, rows[layer]));
+//   CKV_ASSIGN_OR_RETURN(Chunk chunk, std::move(writer).Finish());  // checksums hold, or DataLoss
+//   CKV_RETURN_IF_ERROR(table.Insert(std::move(chunk), "tenant-a"));
+//   CKV_ASSIGN_OR_RETURN(const ChunkPin pin, table.Pin(info.id, geometry, "tenant-a"));
+//   read(pin.chunk().layer(0));
+//
+// Whoever pins often (a session's handles) asks Find once and pins by the locator.
 
 #pragma once
 
@@ -115,7 +126,13 @@ class ChunkTable {
   absl::StatusOr<ChunkPin> Pin(const ChunkId& id, const Geometry& geometry,
                                std::string_view tenant = "") ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Marks the chunk as never to be evicted (or lifts the mark). Drop still removes it.
+  // Keep, Drop and List take no tenant: they are the operator's, who owns the memory and sees all
+  // of it, and are reached over the holder's control plane, not by a session. A chunk is stored
+  // once for all its readers, so it is dropped for all of them.
+
+  // Marks the chunk as never to be evicted (or lifts the mark). Drop still removes it. Nothing is
+  // evicted today (a full table refuses what is new), so the mark is kept and listed, no more: an
+  // operator can set it before a later version begins to evict.
   //   NotFound
   absl::Status Keep(const ChunkId& id, bool keep) ABSL_LOCKS_EXCLUDED(mu_);
 

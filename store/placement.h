@@ -20,7 +20,9 @@ namespace ckv {
 //     within 1;
 //   - neighbours in the corpus have different primaries, so a run of chunks is read from many;
 //   - every holders.size() chunks another holder is second to a given primary, so that a dead
-//     holder's requests spread over all others instead of doubling one's load.
+//     holder's requests can spread over all others instead of doubling one's load.
+// Only the primary answers today: requesters neither fail over to a replica nor choose among them,
+// so replicas are memory for a failover to come, and a dead primary is Unavailable.
 //   InvalidArgument     no replicas, more than holders or than kReplicaCountMax; a holder twice or
 //                       without a name; more than kCorpusChunkCountMax chunks.
 absl::StatusOr<std::vector<std::vector<HolderId>>> PlaceChunks(size_t chunk_count,

@@ -15,14 +15,25 @@
 //      read reply(slot)                              .
 //      Release(slot)                                 .
 //
-// loopback and shm have one memory at both ends, so request(slot) and reply(slot) are the same
-// bytes there and nothing is copied. tcp keeps a copy at each end and moves it by the kernel. verbs
-// will SEND requests into posted receives and RDMA WRITE WITH IMMEDIATE replies into the landing
-// slots: the holder initiates, and no key of its store leaves the process.
+// In code, the round trip above is:
 //
-// Bringing a lane up takes one exchange of opaque bytes over the control plane (verbs needs it for
-// queue pair numbers): Dial makes an offer, the holder's Invite turns it into an answer, Connect
-// completes the lane, and Accept hands the other end to the holder.
+//      const std::optional<uint32_t> slot = lane.Acquire();
+//      if (!slot) return busy;                       // all in flight: Poll, then try again
+//      write(lane.request(*slot));
+//      if (absl::Status down = lane.Post(*slot, bytes); !down.ok()) return down;
+//      ... Poll until it returns *slot, see below ...
+//      read(lane.reply(*slot).first(done.bytes));    // distrust it: wire.h decodes
+//      lane.Release(*slot);
+//
+// loopback and shm have one memory at both ends, so request(slot) and reply(slot) are the same
+// bytes there and nothing is copied. tcp keeps a copy at each end and moves it by the kernel. There
+// is no verbs fabric yet; its place is kept: it is to SEND requests into posted receives and RDMA
+// WRITE WITH IMMEDIATE replies into the landing slots, so that the holder initiates, and no key of
+// its store leaves the process.
+//
+// Bringing a lane up takes one exchange of opaque bytes over the control plane (verbs will need it
+// for queue pair numbers): Dial makes an offer, the holder's Invite turns it into an answer,
+// Connect completes the lane, and Accept hands the other end to the holder.
 //
 //      requester                        control plane      holder
 //      dialer = fabric.Dial(shape)
@@ -64,6 +75,7 @@
 
 namespace ckv {
 
+// kVerbs is reserved: the number and the name are spoken for, no fabric of this build has them.
 enum class FabricKind : uint8_t { kLoopback = 1, kShm = 2, kTcp = 3, kVerbs = 4 };
 
 // "loopback", "shm", "tcp", "verbs".
@@ -74,6 +86,7 @@ absl::StatusOr<FabricKind> ParseFabricName(std::string_view name);
 inline constexpr uint32_t kSlotCountMax = 256;
 inline constexpr uint32_t kSlotBytesMax = 64u << 20;
 inline constexpr uint64_t kLaneBytesMax = 4ull << 30;  // all slots, both buffers
+inline constexpr size_t kOfferBytesMax = 4096;         // Dialer::offer
 
 // Fixed for a lane's life and equal at both ends; agreed on in the session.
 struct LaneShape {
@@ -99,6 +112,17 @@ struct Completion {
 };
 
 // What both ends have in common.
+//
+// What the peer may cause is a status; what only our own code can cause ends the process
+// (CKV_CHECK): a slot used out of its turn, or a Post of more than request_bytes_max or
+// reply_bytes_max.
+//
+// When a lane goes down, what became of a posted request is not known: the holder may have it, and
+// its reply may be one of those that were under way. Replies that had come are delivered by further
+// Polls; the rest never complete, and their slots stay posted (in_flight counts them) until the
+// lane is destroyed, which frees everything. So a requester that finds status() down gives up on
+// every request that it still awaits and posts them again on another lane, if it wants to; a
+// holder drops what it has not answered.
 class Lane {
  public:
   virtual ~Lane() = default;
@@ -135,7 +159,8 @@ class RequestLane : public Lane {
   // Post.
   virtual std::span<std::byte> request(uint32_t slot) noexcept = 0;
 
-  // Sends the first `bytes` of request(slot). The buffer is the fabric's until the completion.
+  // Sends the first `bytes` of request(slot), at most request_bytes_max. The buffer is the fabric's
+  // until the completion. OK says that it was handed over, not that it arrived.
   //   status()'s error    the lane is down; the slot is not sent and is free again.
   virtual absl::Status Post(uint32_t slot, uint32_t bytes) noexcept = 0;
 
@@ -164,6 +189,9 @@ class RequestLane : public Lane {
 // The holder's end.
 class ServeLane : public Lane {
  public:
+  // Fills `out` with requests that have come, in order of arrival, and returns how many. A slot
+  // that arrived is the holder's until it posts the reply; what the peer posts out of its turn is
+  // not shown but ends the lane. Requests that out has no room for wait for the next Poll.
   virtual size_t Poll(std::span<Arrival> out) noexcept = 0;
 
   // The request's bytes; valid from its arrival to Post of its reply.
@@ -172,9 +200,9 @@ class ServeLane : public Lane {
   // Where the reply is written: reply_bytes_max bytes, 64-byte aligned; same validity.
   virtual std::span<std::byte> reply(uint32_t slot) noexcept = 0;
 
-  // Sends the first `bytes` of reply(slot) in one put. Every arrival is answered exactly once, in
-  // any order.
-  //   status()'s error    the lane is down.
+  // Sends the first `bytes` of reply(slot), at most reply_bytes_max, in one put. Every arrival is
+  // answered exactly once, in any order.
+  //   status()'s error    the lane is down; the slot is done with all the same.
   virtual absl::Status Post(uint32_t slot, uint32_t bytes) noexcept = 0;
 };
 
@@ -196,8 +224,6 @@ class Dialer {
   virtual absl::StatusOr<std::unique_ptr<RequestLane>> Connect(std::string_view answer,
                                                                Instant deadline) = 0;
 };
-
-inline constexpr size_t kOfferBytesMax = 4096;
 
 struct AcceptedLane {
   uint64_t tag;  // of the Invite
