@@ -25,7 +25,7 @@ namespace ckv {
 
 // Written by the dispatcher, read by anyone; each stands alone.
 struct ServeCounters {
-  std::atomic<uint64_t> request_count{0};
+  std::atomic<uint64_t> request_count{0};  // frames that came: probes, too
   std::atomic<uint64_t> query_row_count{0};
   std::atomic<uint64_t> batch_count{0};
   std::atomic<uint64_t> error_count{0};

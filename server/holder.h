@@ -49,7 +49,9 @@ struct HolderStats {
   ChunkTableStats table;
   uint32_t session_count = 0;
   uint32_t lane_count = 0;
-  uint64_t request_count = 0;  // data plane, since start
+  // Frames on the data plane since start, of every kind: an explain sends some 90 probes to a
+  // holder that it has no constants of. The next counts the rows of attends alone.
+  uint64_t request_count = 0;
   uint64_t query_row_count = 0;
   uint64_t batch_count = 0;    // kernel calls
   uint64_t error_count = 0;    // requests answered with an error
