@@ -1,11 +1,27 @@
 // The requester: resolves chunks, routes query rows to their holders, merges the partials exactly.
 //
+//   ckv::Clock* clock = ckv::Clock::Real();
+//   ckv::DirectoryStub directory("127.0.0.1:7400", clock);  // client/directory_stub.h
+//   ckv::HolderStubFactory holders(clock);                  // client/holder_stub.h
 //   ckv::RequesterOptions options;
 //   options.id = "engine-0";
-//   auto requester = ckv::Requester::Create(options, directory, holders);
-//   auto corpus = (*requester)->Resolve("gpl", "", deadline);
-//   ckv::AttendCall call{.corpus = *corpus, .layer = 3, .q = queries};
-//   absl::Status status = (*requester)->Attend(call, out, nullptr);
+//   CKV_ASSIGN_OR_RETURN(auto requester, ckv::Requester::Create(options, &directory, &holders));
+//
+//   const ckv::Instant deadline = clock->Now() + std::chrono::seconds(1);
+//   CKV_ASSIGN_OR_RETURN(auto corpus, requester->Resolve("gpl", /*tenant=*/"", deadline));
+//   const ckv::Geometry& g = corpus->geometry;
+//   std::vector<uint16_t> q(rows * g.d_qk);  // bf16, absorbed into the latent space
+//   std::vector<float> o(rows * g.d_v), m(rows), l(rows);
+//   ckv::AttendCall call{.corpus = corpus, .layer = 3, .q = {q.data(), rows, g.d_qk}};
+//   call.deadline = deadline;
+//   CKV_RETURN_IF_ERROR(requester->Attend(
+//       call, {o.data(), m.data(), l.data(), ckv::PartialDtype::kF32}, /*report=*/nullptr));
+//
+// The two stubs speak gRPC (CMake target ckv_client_grpc). The requester itself (ckv_client) knows
+// only the interfaces of client/control.h, so an engine with another directory implements those.
+//
+// Attend always routes and Fetch always fetches: the decision between them is its caller's, and
+// Explain is what to base it on.
 //
 // Thread-safe: each calling thread takes one of engine_count_max engines for the length of a call.
 // An engine owns its lanes to every holder, so calls on different threads share no lane and no lock
@@ -79,6 +95,8 @@ struct AttendReport {
   Duration elapsed{0};
 };
 
+// Ranges are half open, [begin, end), and not empty; an end of 0 is no "to the end" here (it is in
+// the gRPC messages): corpus->chunks.size() and corpus->geometry.layers are the ends.
 struct FetchCall {
   std::shared_ptr<const Corpus> corpus;
   uint32_t chunk_begin = 0;
@@ -100,12 +118,16 @@ struct FetchedRows {
   std::span<const std::byte> rows;  // [token_count][row_bytes]
 };
 
+// One holder as this requester sees it.
 struct HolderView {
-  Member member;
+  Member member;  // but for its id as of the last connection; empty before the first
+  // It is a member of the directory, some engine has a lane to it, and no engine found one broken
+  // since the last came up. A holder that died a moment ago may still look connected: until its
+  // lease runs out or a lane is next used.
   bool connected = false;
-  FabricKind fabric = FabricKind::kTcp;
-  FabricConstants constants;
-  uint32_t in_flight = 0;
+  FabricKind fabric = FabricKind::kTcp;  // of the last lane that came up
+  FabricConstants constants;             // as last measured, which may be long ago; 0: never
+  uint32_t in_flight = 0;                // requests posted and not answered, over all engines
 };
 
 class Requester {
@@ -139,8 +161,9 @@ class Requester {
   // Writes `out` (f32 o [q.count, d_v], m, l) only when every chunk has answered exactly once (I1).
   //   InvalidArgument     widths, counts, layer, a chunk twice; nothing was sent.
   //   NotFound            a holder no longer has a chunk; the corpus was forgotten: Resolve again.
-  //   Unavailable         a holder is gone; its lanes are reopened by the next call, and the next
-  //                       Resolve asks the directory whether the corpus is elsewhere now.
+  //   Unavailable         a holder is gone. Of a chunk's holders only the first is ever asked, so
+  //                       replicas do not help yet. Its lanes are reopened by the next call, and
+  //                       the next Resolve asks the directory whether the corpus is elsewhere now.
   //   ResourceExhausted   a holder or this requester is overloaded; the message has a hint.
   //   DeadlineExceeded
   //   FailedPrecondition  geometry or wire version differ; retrying cannot help.
@@ -152,17 +175,31 @@ class Requester {
   absl::Status Fetch(const FetchCall& call,
                      absl::FunctionRef<absl::Status(const FetchedRows&)> sink);
 
-  // What the predicate says of these chunks, with constants measured so far (it probes the holders
-  // it has no constants of).
+  // What the predicate says of these chunks: which primitive would be cheapest, and why. Nothing is
+  // done about it. Asks the directory who is a member, sends every holder of the chunks one echo,
+  // and probes those whose constants are not known or a minute old (about 90 frames, and a few
+  // one-row attends the first time). Chunks of a holder that is not a member are offered neither
+  // route nor fetch; `local` is offered only where input.here has the cost of prefill, which
+  // nothing sets yet.
   struct Explanation {
     DecisionInput input;
-    Decision decision;
-    std::string summary;
+    Decision decision;    // no choice: nothing is offered, and each cost says why_not
+    std::string summary;  // DescribeDecision, one line
   };
+  // Chunks [chunk_begin, chunk_end) of the corpus, a range as in FetchCall. `query_rows` is M_q of
+  // one request, tokens x heads; `select` the rows a query attends, 0: all; `steps` of 0 is 1.
+  //   InvalidArgument     no corpus, an empty range or one past the end, query_rows not 1 to
+  //                       kAttendRowCountMax.
+  //   Unavailable         a member does not answer, or its bandwidth cannot be told.
+  //   ResourceExhausted   a holder has no session left, or too many calls wait here.
+  //   NotFound, DeadlineExceeded, FailedPrecondition  as Attend.
   absl::StatusOr<Explanation> Explain(const std::shared_ptr<const Corpus>& corpus,
                                       uint32_t chunk_begin, uint32_t chunk_end, uint32_t query_rows,
                                       uint32_t steps, uint32_t select, Instant deadline);
 
+  // Every holder that a corpus used here ever named, in the order of ids: for people and metrics.
+  // Asks the directory who is a member, for a second at most; while it does not answer, members
+  // are as they were last known.
   std::vector<HolderView> Holders() const;
 
  private:
