@@ -48,12 +48,12 @@ absl::Status ProbeFabric(LinkTable& links, HolderLink& link, Clock& clock, Insta
   CKV_RETURN_IF_ERROR(PrepareProbe(links, link, deadline));
   const FabricKind kind = link.lane().kind();
   const bool over_memory = kind == FabricKind::kShm || kind == FabricKind::kLoopback;
-  const double most = over_memory ? CopyBandwidth(clock) : LiveFabric::kBandwidthMax;
   for (int i = 0; i < kProbeCountMax; ++i) {
     auto probe = Probe(link.lane(), clock, OptionsOf(link, deadline));
     if (!probe.ok()) return HolderError(link, probe.status());
-    if (probe->bandwidth_bytes_per_s > 0) {
-      link.peer().fabric.Set({probe->t_probe_us_p50, probe->bandwidth_bytes_per_s}, most);
+    const double bandwidth = over_memory ? CopyBandwidth(clock) : probe->bandwidth_bytes_per_s;
+    if (bandwidth > 0) {
+      link.peer().fabric.Set({probe->t_probe_us_p50, bandwidth}, over_memory);
       link.peer().probed_ns.store(clock.Now().ns, std::memory_order_relaxed);
       return absl::OkStatus();
     }

@@ -88,12 +88,12 @@ double SpliceUs(const Geometry& geometry, Clock& clock) {
 
 }  // namespace
 
-void LiveFabric::Set(const FabricConstants& constants, double bandwidth_max) {
-  const double most = std::clamp(bandwidth_max, kBandwidthMin, kBandwidthMax);
+void LiveFabric::Set(const FabricConstants& constants, bool bandwidth_fixed) {
   t_probe_us_.store(constants.t_probe_us, std::memory_order_relaxed);
-  bandwidth_max_.store(most, std::memory_order_relaxed);
-  bandwidth_bytes_per_s_.store(std::clamp(constants.bandwidth_bytes_per_s, kBandwidthMin, most),
-                               std::memory_order_relaxed);
+  bandwidth_fixed_.store(bandwidth_fixed, std::memory_order_relaxed);
+  bandwidth_bytes_per_s_.store(
+      std::clamp(constants.bandwidth_bytes_per_s, kBandwidthMin, kBandwidthMax),
+      std::memory_order_relaxed);
 }
 
 std::optional<FabricConstants> LiveFabric::Get() const {
@@ -109,14 +109,14 @@ void LiveFabric::Observe(uint64_t bytes, double us) {
   if (bytes <= kSmallBytesMax) {
     if (const auto t_probe_us = small_.Add(us))
       t_probe_us_.store(Step(known->t_probe_us, *t_probe_us), std::memory_order_relaxed);
-  } else if (bytes >= kLargeBytesMin) {
+  } else if (bytes >= kLargeBytesMin && !bandwidth_fixed_.load(std::memory_order_relaxed)) {
     // At least a tenth of the time is taken as moving bytes: where a request took less than a
     // probe does, the difference would be noise.
     const double moving_us = std::max(us - known->t_probe_us, us / 10);
     if (const auto us_per_byte = large_.Add(moving_us / double(bytes))) {
-      const double most = bandwidth_max_.load(std::memory_order_relaxed);
       bandwidth_bytes_per_s_.store(
-          std::clamp(Step(known->bandwidth_bytes_per_s, 1e6 / *us_per_byte), kBandwidthMin, most),
+          std::clamp(Step(known->bandwidth_bytes_per_s, 1e6 / *us_per_byte), kBandwidthMin,
+                     kBandwidthMax),
           std::memory_order_relaxed);
     }
   }

@@ -70,8 +70,10 @@ class LiveFabric {
   // Samples count only where `requests` says that they were alone; null: all do. Must outlive this.
   explicit LiveFabric(const BusyPeriod* requests = nullptr) : requests_(requests) {}
 
-  // `bandwidth_max` holds for what is observed later, too.
-  void Set(const FabricConstants& constants, double bandwidth_max = kBandwidthMax);
+  // What a probe told. A lane over memory moves nothing by itself (the holder's kernel reads the
+  // request where it lies), so what a large request takes there beyond a small one is wake-ups and
+  // turns of the scheduler: its bandwidth is `fixed`, and requests tell T_probe only.
+  void Set(const FabricConstants& constants, bool bandwidth_fixed = false);
   std::optional<FabricConstants> Get() const;
 
   // One completed request, just ended in `requests`: `bytes` in both directions took `us`, the
@@ -93,14 +95,14 @@ class LiveFabric {
   const BusyPeriod* const requests_;
   std::atomic<double> t_probe_us_{0};
   std::atomic<double> bandwidth_bytes_per_s_{0};  // 0: nothing known
-  std::atomic<double> bandwidth_max_{kBandwidthMax};
+  std::atomic<bool> bandwidth_fixed_{false};
   Window small_;  // us
   Window large_;  // us a byte
 };
 
-// Bytes per second that one core copies between buffers that its own caches do not hold. Lanes over
-// memory move a payload only as cores write and read it, so this bounds them; a probe, which
-// touches no payload, does not see it.
+// Bytes per second that one core copies between buffers that its own caches do not hold: the
+// bandwidth of a lane over memory, whose payload moves as cores write and read it. A probe, which
+// touches no payload, does not see that.
 double CopyBandwidth(Clock& clock);
 
 // Times the merge, the kernel and the rotation here, on a few rows of the geometry: about a

@@ -90,12 +90,23 @@ TEST(LiveFabric, BandwidthStaysWhatALaneCanBe) {
   LiveFabric live;
   live.Set({16, 76e9});
   EXPECT_EQ(live.Get()->bandwidth_bytes_per_s, LiveFabric::kBandwidthMax);
-  live.Set({16, 76e9}, /*bandwidth_max=*/8e9);
-  EXPECT_EQ(live.Get()->bandwidth_bytes_per_s, 8e9);
+  live.Set({16, 8e9});
   for (int i = 0; i < 200; ++i) live.Observe(1 << 20, 20);  // 260 GB/s
-  EXPECT_EQ(live.Get()->bandwidth_bytes_per_s, 8e9);
+  EXPECT_EQ(live.Get()->bandwidth_bytes_per_s, LiveFabric::kBandwidthMax);
   for (int i = 0; i < 2000; ++i) live.Observe(1 << 20, 1e9);
   EXPECT_EQ(live.Get()->bandwidth_bytes_per_s, LiveFabric::kBandwidthMin);
+}
+
+// Over memory a request that woke its holder up tells T_probe and nothing else.
+TEST(LiveFabric, AFixedBandwidthStays) {
+  LiveFabric live;
+  live.Set({16, 8e9}, /*bandwidth_fixed=*/true);
+  for (int i = 0; i < 200; ++i) {
+    live.Observe(1 << 20, 1e4);
+    live.Observe(100, 40);
+  }
+  EXPECT_EQ(live.Get()->bandwidth_bytes_per_s, 8e9);
+  EXPECT_EQ(live.Get()->t_probe_us, 40);
 }
 
 TEST(LiveFabric, NonsenseIsIgnored) {
@@ -164,8 +175,7 @@ TEST(Explain, EveryInputIsMeasured) {
 
 // Three frames of 550 kB a call, posted one behind another: each waits for the kernel and for the
 // requester, which writes and merges the others'. None of that is the fabric's.
-TEST(Explain, RequestsBehindOneAnotherLeaveTheConstantsAlone) {
-  const auto fabric = NewShmFabric(Clock::Real());
+void ExpectConstantsStay(std::unique_ptr<Fabric> fabric) {
   TestFleet fleet({fabric.get()});
   fleet.StartHolder(0);
   const auto corpus = MakeTestCorpus(TestGeometry(), {64}, 1);
@@ -188,6 +198,11 @@ TEST(Explain, RequestsBehindOneAnotherLeaveTheConstantsAlone) {
   const FabricConstants after = requester->Holders()[0].constants;
   EXPECT_EQ(after.t_probe_us, before.t_probe_us);
   EXPECT_EQ(after.bandwidth_bytes_per_s, before.bandwidth_bytes_per_s);
+}
+
+TEST(Explain, RequestsBehindOneAnotherLeaveTheConstantsAlone) {
+  ExpectConstantsStay(NewTcpFabric(Clock::Real()));
+  ExpectConstantsStay(NewShmFabric(Clock::Real()));
 }
 
 struct ExplainDeath : testing::Test {
