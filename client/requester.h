@@ -12,7 +12,10 @@
 //   const ckv::Geometry& g = corpus->geometry;
 //   std::vector<uint16_t> q(rows * g.d_qk);  // bf16, absorbed into the latent space
 //   std::vector<float> o(rows * g.d_v), m(rows), l(rows);
-//   ckv::AttendCall call{.corpus = corpus, .layer = 3, .q = {q.data(), rows, g.d_qk}};
+//   ckv::AttendCall call;
+//   call.corpus = corpus;
+//   call.layer = 3;
+//   call.q = {q.data(), rows, g.d_qk};
 //   call.deadline = deadline;
 //   CKV_RETURN_IF_ERROR(requester->Attend(
 //       call, {o.data(), m.data(), l.data(), ckv::PartialDtype::kF32}, /*report=*/nullptr));
