@@ -12,7 +12,7 @@ namespace {
 constexpr uint32_t kBreakEvenStepsMax = 1u << 20;
 constexpr double kMicrosecondsPerSecond = 1e6;
 
-// Constants come from measurements and files: a negative or NaN one counts as 0, so that every
+// Constants come from measurements: a negative or NaN one counts as 0, so that every
 // cost is a number (infinity included) and comparisons are total.
 double Clean(double value) { return value > 0 ? value : 0; }
 

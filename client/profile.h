@@ -1,5 +1,5 @@
-// The measured constants that the predicate computes with. None is typed in: a profile is filled by
-// probes and live completions, or read from a calibration file.
+// The measured constants that the predicate computes with. None is typed in or read from a file:
+// probes, live completions and a calibration of this machine fill them.
 
 #pragma once
 
