@@ -1,6 +1,7 @@
 #include "attention/mla_block.h"
 
 #include <cstring>
+#include <limits>
 
 #include "attention/bf16.h"
 #include "attention/worker_pool.h"
@@ -185,11 +186,25 @@ void WriteRow(const float* sum, float l, uint32_t d_v, PartialDtype dtype, void*
   }
 }
 
+// Whether query row i attends any row.
+bool AttendsAny(const RowBlock& block, uint32_t i) {
+  if (block.indices == nullptr) return std::min(block.rows[i].limit, block.keys.count) > 0;
+  for (uint32_t place = 0; place < block.index_count; ++place) {
+    if (block.Selects(place)) return true;
+  }
+  return false;
+}
+
 void WriteBlockImpl(const AttentionShape& shape, const RowBlock& block, const BlockState& total) {
   const uint32_t o_stride = BlockState::o_stride(shape);
   for (uint32_t i = 0; i < block.count; ++i) {
     const BlockRow& row = block.rows[i];
-    const float l = total.l[i];
+    float l = total.l[i];
+    if (l == 0 && AttendsAny(block, i)) {
+      // Every logit was -inf, which only infinite values make: no answer, and not the empty one.
+      l = std::numeric_limits<float>::quiet_NaN();
+      std::fill_n(total.o + size_t{i} * o_stride, shape.d_v, l);
+    }
     if (l == 0) {
       std::memset(row.o, 0, size_t{shape.d_v} * (row.dtype == PartialDtype::kF32 ? 4 : 2));
       *row.m = kEmptyM;

@@ -346,6 +346,31 @@ TEST(AttendPartials, NanInSeenRowsReachesTheAnswer) {
   }
 }
 
+// Infinite values can leave no finite logit; that is not the same as having seen nothing.
+TEST(AttendPartials, NoFiniteLogitIsNotTheEmptyPartial) {
+  WorkerPool pool(1);
+  std::mt19937 rng(12);
+  PieceOptions options;
+  options.shape = Bf16Shape(16, 8);
+  options.row_count = 5;
+  for (const uint32_t q_count : {1, 20}) {
+    for (const bool selected : {false, true}) {
+      options.q_count = q_count;
+      TestPiece piece(options, &rng);
+      const std::vector<uint16_t> q(size_t{q_count} * 16, Bf16FromFloat(-1));
+      piece.piece().q = {q.data(), q_count, 16};
+      for (uint32_t j = 0; j < 5; ++j) piece.StoreRow(j, std::vector<float>(16, INFINITY));
+      if (selected) piece.SetSelection({-1, 2, 3}, 3, q_count);
+      ForEachTarget([&] {
+        AttendPartials(piece.shape(), {&piece.piece(), 1}, pool);
+        EXPECT_TRUE(std::isnan(piece.l(0)));
+        EXPECT_TRUE(std::isnan(piece.o(0, 0)));
+        EXPECT_TRUE(std::isfinite(piece.m(0)));
+      });
+    }
+  }
+}
+
 // exp's bound, seen through the kernel: keys (0, 0) and (-1, 0) and the query (1, 0) give weights 1
 // and p = exp(-scale), and o_0 l = -p after two more roundings of 2^-24 each.
 TEST(AttendPartials, ExpErrsByTheStatedBound) {
