@@ -17,8 +17,8 @@ namespace ckv {
 struct AttentionPiece {
   QueryView q;
   RowView rows;
-  // Present: attend only these rows (indices into `rows`; -1 and others out of range are skipped, one
-  // that comes twice counts twice, see proto/selection.h). Absent: all of them (dense).
+  // Present: attend only these rows (indices into `rows`; -1 and others out of range are skipped,
+  // one that comes twice counts twice, see proto/selection.h). Absent: all of them (dense).
   Selection selection;
   // u32 [q.count]: query row i sees only the rows with index < row_limits[i] (causal prefill and
   // valid lengths; it bounds selected indices too). Null: no limit.
@@ -48,8 +48,8 @@ struct AttentionPiece {
 //
 // Error against exact arithmetic on the same rows, for |logit| up to some 4: |o| errs by at most
 // 5e-7 x max(1, max|o|), and bf16 output by 2^-9 of the value more. A logit errs by about 2^-22 of
-// its size, which beyond that adds 2^-21 x |logit| x max|o|. Roundings that all point one way, which
-// constant inputs can make, stay within 70 x 2^-24 of the sum of absolute products. exp is a
+// its size, which beyond that adds 2^-21 x |logit| x max|o|. Roundings that all point one way,
+// which constant inputs can make, stay within 70 x 2^-24 of the sum of absolute products. exp is a
 // polynomial with a relative error below 2^-22.6; it is 0 below exp(-87). Logits of any finite size
 // are safe.
 //

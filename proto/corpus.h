@@ -21,7 +21,7 @@ inline constexpr uint32_t kReplicaCountMax = 8;
 inline constexpr uint32_t kMemberCountMax = 4096;
 
 // One chunk of a corpus and who holds it. The first holder is the primary: requests are grouped by
-// primaries, so the order of merges does not depend on which replica answers (I2).
+// primaries, so the order of merges stays the same when another holder comes to answer (I2).
 struct ChunkPlacement {
   ChunkId id;
   ChunkId parent;            // zero for the first chunk of a chain
