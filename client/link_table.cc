@@ -91,7 +91,7 @@ void LinkTable::CloseIdle(const Route& route) {
 
 absl::Status LinkTable::EnsureUp(HolderLink& link, Instant deadline) {
   link.set_last_use(now_);
-  const absl::Status status = link.EnsureUp(deadline);
+  absl::Status status = link.EnsureUp(deadline);
   if (!absl::IsResourceExhausted(status)) return status;
   // A call has one link to a holder, so none of the others is in use.
   HolderLink* oldest = nullptr;
@@ -161,7 +161,7 @@ absl::StatusOr<uint32_t> LinkTable::HandleOf(Route& route, uint32_t chunk, Insta
 }
 
 absl::Status HolderError(HolderLink& link, const absl::Status& status) {
-  const absl::Status annotated = Annotate(status, link.peer().Describe());
+  absl::Status annotated = Annotate(status, link.peer().Describe());
   switch (NextActFor(status)) {
     case NextAct::kReopen:
     case NextAct::kResolveAgain:

@@ -48,10 +48,10 @@ absl::StatusOr<std::vector<ChunkUse>> UsesOf(const v1::AttendRequest& request,
   }
   absl::flat_hash_map<ChunkId, size_t> wanted;
   uses.resize(request.chunks_size());
-  for (size_t i = 0; i < uses.size(); ++i) {
+  for (int i = 0; i < request.chunks_size(); ++i) {
     CKV_ASSIGN_OR_RETURN(const ChunkId id, ChunkId::FromBytes(request.chunks(i).id()));
     uses[i].offset = request.chunks(i).offset();
-    if (!wanted.emplace(id, i).second) {
+    if (!wanted.emplace(id, static_cast<size_t>(i)).second) {
       return absl::InvalidArgumentError(absl::StrFormat("chunk %s is named twice", id.ToHex()));
     }
   }
@@ -187,7 +187,8 @@ absl::StatusOr<v1::ResolveReply> RequesterServiceImpl::ResolveTokens(
   v1::ResolveReply reply;
   reply.set_token_count(match.token_count);
   Corpus covered{corpus->name, corpus->tenant, corpus->geometry, {}, corpus->version};
-  covered.chunks.assign(corpus->chunks.begin(), corpus->chunks.begin() + match.chunk_count);
+  covered.chunks = corpus->chunks;
+  covered.chunks.resize(match.chunk_count);
   *reply.mutable_corpus() = ToProto(covered);
   return reply;
 }

@@ -65,7 +65,7 @@ absl::Status PutOne(v1::HolderService::StubInterface& stub, const Member& holder
     WriteRows(*writer, geometry, chunk, on_bytes, sent);
   }
   writer->WritesDone();
-  const absl::Status status = HolderError(writer->Finish(), holder, "PutChunk");
+  absl::Status status = HolderError(writer->Finish(), holder, "PutChunk");
   tally.bytes_sent += sent;
   if (status.ok()) {
     ++tally.chunks_new;

@@ -137,7 +137,7 @@ absl::Status Report(const Ctl& ctl, const LoadOptions& options, const LoadSource
   for (const auto& [name, tally] : result.tallies) {
     Json holder = {{"id", name}};
     holder.update(TallyJson(tally));
-    holders.push_back(holder);
+    holders.push_back(std::move(holder));
   }
   const HolderTally total = Sum(result.tallies);
   const std::string text = RenderFields(

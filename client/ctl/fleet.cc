@@ -19,7 +19,7 @@ constexpr Duration kAnswerTimeout = std::chrono::seconds(2);
 
 absl::Status WithAdvice(const grpc::Status& status, const std::string& context,
                         std::string_view advice) {
-  const absl::Status plain = FromGrpc(status, context);
+  absl::Status plain = FromGrpc(status, context);
   if (plain.code() != absl::StatusCode::kUnavailable) return plain;
   return absl::UnavailableError(absl::StrFormat("%s\n  %s", std::string(plain.message()), advice));
 }

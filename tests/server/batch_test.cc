@@ -3,34 +3,16 @@
 
 #include "server/batch.h"
 
-#include <cstdlib>
 #include <memory>
-#include <new>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "proto/clock.h"
 #include "store/arena.h"
+#include "tests/allocation_count.h"
 #include "tests/server/raw_client.h"
 #include "tests/server/test_corpus.h"
-
-// Counts what this thread allocates. The sanitizers have an allocator of their own.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kCountsAllocations = false;
-thread_local uint64_t allocation_count = 0;
-#else
-constexpr bool kCountsAllocations = true;
-thread_local uint64_t allocation_count = 0;
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  ++allocation_count;
-  void* memory = std::malloc(bytes == 0 ? 1 : bytes);
-  if (memory == nullptr) std::abort();
-  return memory;
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-#endif
 
 namespace ckv {
 namespace {
