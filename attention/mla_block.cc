@@ -133,22 +133,15 @@ void FoldRow(const float* from, float from_factor, float* to, float to_factor, u
   }
 }
 
+// exp(x), with the bits of the vector function.
+float ExpOf(float x) {
+  const DF d;
+  return hn::GetLane(ExpNonPositive(d, hn::Set(d, x)));
+}
+
 void FoldSpanImpl(const AttentionShape& shape, uint32_t count, const BlockState& span,
                   const BlockState& total) {
-  const DF d;
-  const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(d));
   const uint32_t o_stride = BlockState::o_stride(shape);
-  alignas(64) float max[kBlockRows], total_factor[kBlockRows], span_factor[kBlockRows];
-  const auto none = hn::Set(d, kEmptyM);
-  for (uint32_t i = 0; i < RoundUp(count, 16); i += lanes) {
-    const auto total_m = hn::Load(d, total.m + i);
-    const auto span_m = hn::Load(d, span.m + i);
-    const auto both = hn::Max(total_m, span_m);
-    const auto base = hn::IfThenElse(hn::Eq(both, none), hn::Zero(d), both);
-    hn::Store(both, d, max + i);
-    hn::Store(ExpNonPositive(d, hn::Sub(total_m, base)), d, total_factor + i);
-    hn::Store(ExpNonPositive(d, hn::Sub(span_m, base)), d, span_factor + i);
-  }
   for (uint32_t i = 0; i < count; ++i) {
     if (span.l[i] == 0) continue;
     const float* from = span.o + size_t{i} * o_stride;
@@ -159,9 +152,13 @@ void FoldSpanImpl(const AttentionShape& shape, uint32_t count, const BlockState&
       total.m[i] = span.m[i];
       continue;
     }
-    FoldRow(from, span_factor[i], to, total_factor[i], shape.d_v);
-    total.l[i] = total.l[i] * total_factor[i] + span.l[i] * span_factor[i];
-    total.m[i] = max[i];
+    const float max = std::max(total.m[i], span.m[i]);
+    // -inf on both sides, which NaN logits leave: measured from 0, as in SoftmaxColumn.
+    const float base = max == kEmptyM ? 0 : max;
+    const float total_factor = ExpOf(total.m[i] - base), span_factor = ExpOf(span.m[i] - base);
+    FoldRow(from, span_factor, to, total_factor, shape.d_v);
+    total.l[i] = total.l[i] * total_factor + span.l[i] * span_factor;
+    total.m[i] = max;
   }
 }
 

@@ -128,7 +128,7 @@ struct BlockState {
   static BlockState At(float* memory, uint32_t packed_rows) {
     return {memory, memory + packed_rows, memory + 2 * packed_rows};
   }
-  // The state from row `first` on, a multiple of 16.
+  // The state from row `first` on.
   BlockState From(const AttentionShape& shape, uint32_t first) const {
     return {m + first, l + first, o + size_t{first} * o_stride(shape)};
   }

@@ -167,7 +167,7 @@ class WaveCompute {
       : shape_(shape), block_(block), pool_(pool), packed_rows_(block.packed_rows()) {}
 
   void Run() {
-    const BlockState total = EmptyState(ScratchOf(shape_, pool_, 0).total, packed_rows_);
+    total_ = EmptyState(ScratchOf(shape_, pool_, 0).total, packed_rows_);
     const uint32_t slots = pool_.thread_count() * (kBlockRows / packed_rows_);
     const uint32_t end = block_.key_count();
     for (uint32_t next = 0; next < end;) {
@@ -177,14 +177,15 @@ class WaveCompute {
       }
       wave_.begins[wave_.count] = next;
       Attend();
-      Fold(total);
+      FoldRest();
     }
-    WriteBlock(shape_, block_, total);
+    WriteBlock(shape_, block_, total_);
   }
 
  private:
   void Attend() {
     const uint32_t tasks = std::min(pool_.thread_count(), wave_.count);
+    folded_ = wave_.count / tasks;
     pool_.Run(tasks, [&](uint32_t task, uint32_t worker) {
       const BlockScratch scratch = ScratchOf(shape_, pool_, worker);
       if (!packed_[worker]) PackQueries(shape_, block_, scratch.q);
@@ -193,18 +194,19 @@ class WaveCompute {
       for (uint32_t i = task * wave_.count / tasks; i < end; ++i) {
         const uint32_t next = i + 1 < end ? wave_.begins[i + 1] : block_.key_count();
         AttendSpan(shape_, block_, wave_.begins[i], next, scratch, Slot(i));
+        if (task == 0) FoldSpan(shape_, block_.count, Slot(i), total_);
       }
     });
   }
 
-  void Fold(const BlockState& total) {
-    // 16 rows are the least that FoldSpan takes whole, and a microsecond's work.
-    const uint32_t shares = std::min(pool_.thread_count(), packed_rows_ / 16);
+  void FoldRest() {
+    // Below 4 rows, a quarter of a microsecond a span, handing out costs more than it saves.
+    const uint32_t shares = std::clamp(block_.count / 4, 1u, pool_.thread_count());
     pool_.Run(shares, [&](uint32_t share, uint32_t) {
-      const uint32_t begin = share * (packed_rows_ / 16) / shares * 16;
-      const uint32_t end = std::min(block_.count, (share + 1) * (packed_rows_ / 16) / shares * 16);
-      for (uint32_t i = 0; i < wave_.count; ++i) {
-        FoldSpan(shape_, end - begin, Slot(i).From(shape_, begin), total.From(shape_, begin));
+      const uint32_t begin = share * block_.count / shares;
+      const uint32_t end = (share + 1) * block_.count / shares;
+      for (uint32_t i = folded_; i < wave_.count; ++i) {
+        FoldSpan(shape_, end - begin, Slot(i).From(shape_, begin), total_.From(shape_, begin));
       }
     });
   }
@@ -222,6 +224,8 @@ class WaveCompute {
   WorkerPool& pool_;
   const uint32_t packed_rows_;
   std::array<bool, WorkerPool::kThreadCountMax> packed_ = {};
+  BlockState total_;
+  uint32_t folded_ = 0;  // spans of the wave that are in total_ after Attend
   Wave wave_;
 };
 

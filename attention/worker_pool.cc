@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
@@ -15,6 +16,33 @@
 namespace ckv {
 
 using Task = absl::FunctionRef<void(uint32_t task, uint32_t worker)>;
+
+namespace {
+
+// How often a thread looks for what it waits for before it sleeps: 50 to 100 us, at the 25 to 50 ns
+// of a pause. Waking a sleeper takes as long (60 us and more on a virtual machine), and a call of
+// 16 query rows over 2048 rows takes two threads 330 us: slept through, it gained 1.3 x where it
+// gains 1.9 x from threads that are awake. A pool that gets no work is asleep within 100 us.
+constexpr uint32_t kSpinPollMax = 2000;
+
+void PauseCpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+template <typename Ready>
+bool Spin(Ready ready) {
+  for (uint32_t poll = 0; poll < kSpinPollMax; ++poll) {
+    if (ready()) return true;
+    PauseCpu();
+  }
+  return false;
+}
+
+}  // namespace
 
 // One run at a time: tasks are claimed under the mutex, by ascending index. A task is tens of
 // microseconds at least and a claim 20 ns, so a lock-free counter would gain nothing; and a thread
@@ -32,21 +60,27 @@ struct WorkerPool::State {
     while (next_task < task_count) {
       const uint32_t index = next_task++;
       const Task* run = task;
-      ++running_count;
+      running_count.fetch_add(1, std::memory_order_relaxed);
       lock.unlock();
       (*run)(index, worker);
       lock.lock();
-      --running_count;
+      running_count.fetch_sub(1, std::memory_order_relaxed);
     }
   }
 
   void WorkerLoop(uint32_t worker) {
-    Lock lock(mu);
+    uint64_t seen = 0;
     for (;;) {
+      // Only when to look is told without the lock; what there is to do is read under it.
+      Spin([&] { return run_number.load(std::memory_order_relaxed) != seen; });
+      Lock lock(mu);
+      ++sleeping_count;
       work.wait(lock, [this] { return stopping || next_task < task_count; });
+      --sleeping_count;
       if (stopping) return;
+      seen = run_number.load(std::memory_order_relaxed);
       Drain(worker, lock);
-      if (running_count == 0) done.notify_one();
+      if (running_count.load(std::memory_order_relaxed) == 0) done.notify_one();
     }
   }
 
@@ -60,8 +94,12 @@ struct WorkerPool::State {
   const Task* task = nullptr;
   uint32_t task_count = 0;
   uint32_t next_task = 0;
-  uint32_t running_count = 0;
+  uint32_t sleeping_count = 0;
   bool stopping = false;
+
+  // Written under `mu`, and looked at without it by threads that spin.
+  std::atomic<uint64_t> run_number{0};
+  std::atomic<uint32_t> running_count{0};
 };
 
 WorkerPool::WorkerPool(uint32_t thread_count) : state_(std::make_unique<State>(thread_count)) {
@@ -82,6 +120,7 @@ WorkerPool::~WorkerPool() {
   {
     State::Lock lock(state_->mu);
     state_->stopping = true;
+    state_->run_number.fetch_add(1, std::memory_order_relaxed);
   }
   state_->work.notify_all();
   for (std::thread& thread : state_->threads) thread.join();
@@ -97,15 +136,22 @@ void WorkerPool::Run(uint32_t task_count, Task task) noexcept {
     return;
   }
   State::Lock lock(state.mu);
-  CKV_CHECK(state.running_count == 0 && state.next_task >= state.task_count);
+  const auto running = [&state] { return state.running_count.load(std::memory_order_relaxed); };
+  CKV_CHECK(running() == 0 && state.next_task >= state.task_count);
   state.task = &task;
   state.task_count = task_count;
   state.next_task = 0;
+  state.run_number.fetch_add(1, std::memory_order_relaxed);
   // Worker 0 takes one task itself: no thread is woken that would find nothing.
-  const uint32_t wake_count = std::min(task_count, state.thread_count) - 1;
+  const uint32_t wake_count =
+      std::min(std::min(task_count, state.thread_count) - 1, state.sleeping_count);
   for (uint32_t i = 0; i < wake_count; ++i) state.work.notify_one();
   state.Drain(0, lock);
-  state.done.wait(lock, [&state] { return state.running_count == 0; });
+  if (running() == 0) return;
+  lock.unlock();
+  Spin([&] { return running() == 0; });
+  lock.lock();
+  state.done.wait(lock, [&] { return running() == 0; });
 }
 
 std::span<std::byte> WorkerPool::scratch(uint32_t worker) {
