@@ -21,7 +21,7 @@ absl::Status LaneWait::Pause(std::span<RequestLane* const> lanes, Instant deadli
   const Instant now = clock_->Now();
   if (now >= deadline) return absl::DeadlineExceededError("no answer before the deadline");
   fds_.reserve(lanes.size());  // not first in Sleep: a warm engine may sleep for the first time
-  if (now - idle_since_ < spin_max_) {
+  if (policy_.Spins(now)) {
     SpinPause();
   } else {
     Sleep(lanes, std::min(kSleepMax, deadline - now));

@@ -1,4 +1,5 @@
-// How an engine waits for its lanes: it spins for a while, then sleeps on their events.
+// How an engine waits for its lanes: it spins or sleeps on their events, as transport/wait_policy.h
+// says.
 
 #pragma once
 
@@ -10,6 +11,7 @@
 #include "absl/status/status.h"
 #include "proto/clock.h"
 #include "transport/fabric.h"
+#include "transport/wait_policy.h"
 
 namespace ckv {
 
@@ -20,10 +22,16 @@ class LaneWait {
   // clock's deadline make no lane readable. 100 wake-ups a second cost nothing.
   static constexpr Duration kSleepMax = std::chrono::milliseconds(10);
 
-  LaneWait(Clock* clock, Duration spin_max) : clock_(clock), spin_max_(spin_max) {}
+  LaneWait(Clock* clock, Duration spin_max) : clock_(clock), policy_(spin_max) {}
 
-  // Something came: spin anew.
-  void Progress() { idle_since_ = clock_->Now(); }
+  // Before the first Pause of a call.
+  void Begin() { policy_.Begin(clock_->Now()); }
+  // Something came, and the wait for the next begins.
+  void Progress() {
+    const Instant now = clock_->Now();
+    policy_.Came(now);
+    policy_.Begin(now);
+  }
 
   // Nothing came from any of `lanes`: returns when it is time to poll them again.
   //   DeadlineExceeded
@@ -33,8 +41,7 @@ class LaneWait {
   void Sleep(std::span<RequestLane* const> lanes, Duration at_most);
 
   Clock* const clock_;
-  const Duration spin_max_;
-  Instant idle_since_;
+  WaitPolicy policy_;
   std::vector<pollfd> fds_;
 };
 

@@ -126,7 +126,7 @@ absl::Status Router::StartFlows(const AttendCall& call) {
 }
 
 absl::Status Router::Exchange(const AttendCall& call, const PartialView& out, bool* stale) {
-  wait_.Progress();
+  wait_.Begin();
   while (true) {
     CKV_ASSIGN_OR_RETURN(bool progress, PostAll(call));
     waiting_.clear();
@@ -136,12 +136,10 @@ absl::Status Router::Exchange(const AttendCall& call, const PartialView& out, bo
       progress |= came;
       if (flow.outstanding > 0) waiting_.push_back(&flow.link->lane());
     }
+    if (progress) wait_.Progress();
     CKV_RETURN_IF_ERROR(MergeReady(call, out));
     if (next_merge_ == plan_.blocks().size()) break;
-    if (progress) {
-      wait_.Progress();
-      continue;
-    }
+    if (progress) continue;
     for (Flow& flow : flows()) {
       if (absl::Status status = flow.link->lane().status(); !status.ok())
         return HolderError(*flow.link, status);

@@ -86,7 +86,8 @@ Dispatcher::Dispatcher(const DispatcherOptions& options, ChunkTable* table, Sess
       sessions_(sessions),
       listeners_(std::move(listeners)),
       batch_(options.batch_request_count_max, options.compute_threads, options.clock, table, lease,
-             &counters_) {}
+             &counters_),
+      wait_(options.spin_max) {}
 
 absl::Status Dispatcher::OpenEvents() {
   epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
@@ -128,17 +129,18 @@ void Dispatcher::Drain(Instant deadline) {
 
 void Dispatcher::Run() {
   role_.Claim();
-  last_work_ = options_.clock->Now();
-  next_accept_ = last_work_;
+  next_accept_ = options_.clock->Now();
+  wait_.Begin(next_accept_);
   while (!stop_.load(std::memory_order_acquire)) {
     const bool worked = RunOnce();
     const Instant now = options_.clock->Now();
     if (worked) {
-      last_work_ = now;
-    } else if (now - last_work_ >= options_.spin_max) {
-      Sleep(now);
-    } else {
+      wait_.Came(polled_);
+      wait_.Begin(now);
+    } else if (wait_.Spins(now)) {
       PauseCpu();
+    } else {
+      Sleep(now);
     }
   }
   for (const std::unique_ptr<SessionLanes>& session : lanes_) {
@@ -149,6 +151,7 @@ void Dispatcher::Run() {
 
 bool Dispatcher::RunOnce() {
   const Instant now = options_.clock->Now();
+  polled_ = now;
   if (control_.load(std::memory_order_acquire)) HandleControl(now);
   if (now >= next_accept_) AcceptLanes(now);
   if (now >= next_reap_) next_reap_ = sessions_->Reap(now);

@@ -19,6 +19,7 @@
 #include "store/chunk_table.h"
 #include "transport/fabric.h"
 #include "transport/thread_role.h"
+#include "transport/wait_policy.h"
 
 namespace ckv {
 
@@ -32,8 +33,8 @@ struct DispatcherOptions {
 // Thread-safe, but for the start and the end. What it borrows must outlive it.
 //
 // Busy, it makes no system call on shm and verbs: it polls every lane, answers what is there and
-// polls again. After spin_max without work it arms every lane and sleeps on their events, on the
-// listeners' and on Wake; idle, it wakes once in kSleepMax.
+// polls again. Without work it spins as transport/wait_policy.h says; then it arms every lane and
+// sleeps on their events, on the listeners' and on Wake; idle, it wakes once in kSleepMax.
 //
 // A lane's requests are answered in their order. A batch is filled by one request of each session
 // in turn, so a session with many lanes or many requests takes no more than its share. A batch
@@ -111,7 +112,8 @@ class Dispatcher {
   bool any_broken_ ABSL_GUARDED_BY(role_) = false;
   bool drain_seen_ ABSL_GUARDED_BY(role_) = false;  // what is polled from now on came too late
   bool drain_told_ ABSL_GUARDED_BY(role_) = false;
-  Instant last_work_ ABSL_GUARDED_BY(role_);
+  WaitPolicy wait_ ABSL_GUARDED_BY(role_);
+  Instant polled_ ABSL_GUARDED_BY(role_);  // when the lanes were polled last
   Instant next_accept_ ABSL_GUARDED_BY(role_);
   Instant next_reap_ ABSL_GUARDED_BY(role_) = kInstantMax;
 
