@@ -131,7 +131,7 @@ bool Fetcher::NextSegment(const FetchCall& call, Segment* segment) {
 
 absl::Status Fetcher::Exchange(const FetchCall& call, Sink sink, bool* stale) {
   LaneWait& wait = router_->wait();
-  wait.Begin();
+  wait.Begin(links_.size());
   while (true) {
     bool progress = false;
     while (in_window_ < window_.size()) {

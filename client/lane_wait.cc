@@ -20,7 +20,6 @@ void SpinPause() {
 absl::Status LaneWait::Pause(std::span<RequestLane* const> lanes, Instant deadline) {
   const Instant now = clock_->Now();
   if (now >= deadline) return absl::DeadlineExceededError("no answer before the deadline");
-  fds_.reserve(lanes.size());  // not first in Sleep: a warm engine may sleep for the first time
   if (policy_.Spins(now)) {
     SpinPause();
   } else {

@@ -24,8 +24,11 @@ class LaneWait {
 
   LaneWait(Clock* clock, Duration spin_max) : clock_(clock), policy_(spin_max) {}
 
-  // Before the first Pause of a call.
-  void Begin() { policy_.Begin(clock_->Now()); }
+  // Before the first Pause of a call that waits for at most `lane_count` lanes at once.
+  void Begin(size_t lane_count) {
+    fds_.reserve(lane_count);  // here, since a warm engine may sleep for the first time
+    policy_.Begin(clock_->Now());
+  }
   // Something came, and the wait for the next begins.
   void Progress() {
     const Instant now = clock_->Now();

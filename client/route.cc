@@ -126,7 +126,7 @@ absl::Status Router::StartFlows(const AttendCall& call) {
 }
 
 absl::Status Router::Exchange(const AttendCall& call, const PartialView& out, bool* stale) {
-  wait_.Begin();
+  wait_.Begin(flows().size());
   while (true) {
     CKV_ASSIGN_OR_RETURN(bool progress, PostAll(call));
     waiting_.clear();
