@@ -13,8 +13,9 @@ uint8_t E4m3FromFloat(float value) noexcept;
 float FloatFromE4m3(uint8_t bits) noexcept;
 
 // One fp8_ds_mla row is d_v e4m3 values, then d_v / 128 f32 scales, then d_rope bf16 values:
-// 512 + 16 + 128 = 656 bytes for DeepSeek. A scale is 2^ceil(log2(max(amax / 448, 1e-4))), the
-// power of two FlashMLA uses, so dequantisation is exact in f32. d_v is a multiple of 128.
+// 512 + 16 + 128 = 656 bytes for DeepSeek; the kernel takes scales below 2^120. A scale is
+// 2^ceil(log2(max(amax / 448, 1e-4))), the power of two FlashMLA uses, so dequantisation is exact
+// in f32. d_v is a multiple of 128.
 //   row        f32 [d_v + d_rope]    read
 //   out        656 bytes             written, any alignment
 void PackFp8DsMlaRow(const float* row, uint32_t d_v, uint32_t d_rope, uint8_t* out) noexcept;

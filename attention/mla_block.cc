@@ -183,9 +183,8 @@ void WriteRow(const float* sum, float l, uint32_t d_v, PartialDtype dtype, void*
   }
 }
 
-// Whether query row i attends any row.
-bool AttendsAny(const RowBlock& block, uint32_t i) {
-  if (block.indices == nullptr) return std::min(block.rows[i].limit, block.keys.count) > 0;
+// Whether the rows of a selected block attend any row; they share the list and the limit.
+bool SelectsAny(const RowBlock& block) {
   for (uint32_t place = 0; place < block.index_count; ++place) {
     if (block.Selects(place)) return true;
   }
@@ -194,10 +193,14 @@ bool AttendsAny(const RowBlock& block, uint32_t i) {
 
 void WriteBlockImpl(const AttentionShape& shape, const RowBlock& block, const BlockState& total) {
   const uint32_t o_stride = BlockState::o_stride(shape);
+  // Once a block: a list may be a peer's 4 M entries that all are skipped.
+  const bool selects_any = block.indices != nullptr && SelectsAny(block);
   for (uint32_t i = 0; i < block.count; ++i) {
     const BlockRow& row = block.rows[i];
     float l = total.l[i];
-    if (l == 0 && AttendsAny(block, i)) {
+    const bool attends_any =
+        block.indices != nullptr ? selects_any : std::min(row.limit, block.keys.count) > 0;
+    if (l == 0 && attends_any) {
       // Every logit was -inf, which only infinite values make: no answer, and not the empty one.
       l = std::numeric_limits<float>::quiet_NaN();
       std::fill_n(total.o + size_t{i} * o_stride, shape.d_v, l);

@@ -200,6 +200,7 @@ class WaveCompute {
   }
 
   void FoldRest() {
+    if (folded_ == wave_.count) return;
     // Below 4 rows, a quarter of a microsecond a span, handing out costs more than it saves.
     const uint32_t shares = std::clamp(block_.count / 4, 1u, pool_.thread_count());
     pool_.Run(shares, [&](uint32_t share, uint32_t) {
@@ -282,14 +283,18 @@ std::pair<uint64_t, bool> CountBlocks(std::span<const AttentionPiece> pieces, ui
   return {count, full};
 }
 
-// Four blocks a thread lose at most a fifth of the time to an uneven end. Fewer are split by query
-// rows only where that is even: 128 rows on two threads are two blocks of 64. Otherwise threads
-// share the spans of each block.
+// Four blocks a thread lose at most a fifth of the time to an uneven end, if they have the same cKV
+// rows. Fewer are split by query rows only where that is even: 128 rows on two threads are two
+// blocks of 64. Otherwise, and where runs have other rows, threads share the spans of each block.
 Schedule PlanCall(std::span<const AttentionPiece> pieces, uint32_t threads) {
   const auto [whole_count, whole_full] = CountBlocks(pieces, kBlockRows);
   if (threads == 1 || whole_count >= uint64_t{4} * threads) return {kBlockRows, whole_count, true};
   const auto [column_count, column_full] = CountBlocks(pieces, kColumnRows);
-  if (column_full && column_count > 0 && column_count % threads == 0) {
+  const bool same_rows =
+      std::all_of(pieces.begin(), pieces.end(), [&](const AttentionPiece& piece) {
+        return piece.rows.count == pieces[0].rows.count && piece.row_limits == nullptr;
+      });
+  if (same_rows && column_full && column_count > 0 && column_count % threads == 0) {
     return {kColumnRows, column_count, true};
   }
   return {kBlockRows, whole_count, false};

@@ -13,6 +13,10 @@ namespace {
 
 constexpr int kProbeCountMax = 3;    // a disturbed one may see no bandwidth
 constexpr int kComputeRunCount = 3;  // the fastest counts
+// A directory that is away is no word against a holder, and must not take the call's whole time.
+constexpr Duration kMembersTimeout = std::chrono::seconds(1);
+// One echo over a lane that works takes microseconds, or a kernel's time where the holder computes.
+constexpr Duration kPingTimeout = std::chrono::milliseconds(200);
 constexpr uint32_t kFewRows = 1, kManyRows = 16;
 
 // Brings the link up for a probe, which wants the lane for itself: what was given up on and not
@@ -105,7 +109,10 @@ absl::Status MeasureHolder(const ExplainCall& call, HolderLink& link, uint32_t c
   const Duration age = clock.Now() - Instant{peer.probed_ns.load(std::memory_order_relaxed)};
   bool known = peer.fabric.Get().has_value() && age <= kFabricConstantsAgeMax;
   // A lane that broke since is opened anew once, perhaps to another life of the holder.
-  if (known) known = Ping(links, link, clock, call.deadline).ok();
+  if (known) {
+    known = Ping(links, link, clock, std::min(call.deadline, clock.Now() + kPingTimeout)).ok();
+    if (!known) link.Close();
+  }
   if (!known) CKV_RETURN_IF_ERROR(ProbeFabric(links, link, clock, call.deadline));
   if (!peer.compute()) {
     CKV_ASSIGN_OR_RETURN(const ComputeConstants compute, MeasureCompute(call, chunk, router));
@@ -156,7 +163,7 @@ absl::StatusOr<DecisionInput> MeasureDecisionInput(const ExplainCall& call,
   CKV_ASSIGN_OR_RETURN(DecisionInput input, InputOf(call, here));
   {
     CKV_ASSIGN_OR_RETURN(const LinkTable::Route* route, router.links().RouteOf(call.corpus));
-    peers.Refresh(call.deadline);
+    peers.Refresh(std::min(call.deadline, clock.Now() + kMembersTimeout));
     if (const HolderPeer* gone = GoneHolder(call, *route)) {
       input.gone_holder = gone->Describe();
       return input;

@@ -133,7 +133,7 @@ absl::Status Fetcher::Exchange(const FetchCall& call, Sink sink, bool* stale) {
   LaneWait& wait = router_->wait();
   wait.Begin(links_.size());
   while (true) {
-    bool progress = false;
+    bool progress = false, any_came = false;
     while (in_window_ < window_.size()) {
       CKV_ASSIGN_OR_RETURN(const bool posted, PostNext(call));
       if (!posted) break;
@@ -144,11 +144,12 @@ absl::Status Fetcher::Exchange(const FetchCall& call, Sink sink, bool* stale) {
     if (in_window_ == 0 && next_chunk_ == call.chunk_end) return absl::OkStatus();
     for (HolderLink* link : links_) {
       CKV_ASSIGN_OR_RETURN(const bool came, Collect(call, *link, stale));
-      progress |= came;
+      any_came |= came;
     }
+    if (any_came) wait.Came();
     CKV_RETURN_IF_ERROR(Deliver(call, sink));
-    if (progress) {
-      wait.Progress();
+    if (progress || any_came) {
+      wait.Again();
       continue;
     }
     waiting_.clear();

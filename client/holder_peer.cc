@@ -97,9 +97,10 @@ void PeerTable::Refresh(Instant deadline) {
   for (HolderPeer* peer : Peers()) {
     const auto it = members->find(peer->id());
     const bool gone = it == members->end();
-    // Lanes of another life of the holder answer nothing any more.
+    // Lanes of an earlier life of the holder answer nothing any more. A lane of a later one than
+    // the list tells of was opened while the list was on its way.
     const bool reborn = !gone && peer->lane_count.load(std::memory_order_relaxed) > 0 &&
-                        peer->lane_epoch.load(std::memory_order_relaxed) != it->second.epoch.value;
+                        peer->lane_epoch.load(std::memory_order_relaxed) < it->second.epoch.value;
     if (reborn) peer->lane_broke.store(true, std::memory_order_relaxed);
     absl::MutexLock lock(&peer->mu_);
     peer->gone_ = gone;

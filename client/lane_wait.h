@@ -29,12 +29,10 @@ class LaneWait {
     fds_.reserve(lane_count);  // here, since a warm engine may sleep for the first time
     policy_.Begin(clock_->Now());
   }
-  // Something came, and the wait for the next begins.
-  void Progress() {
-    const Instant now = clock_->Now();
-    policy_.Came(now);
-    policy_.Begin(now);
-  }
+  // What was waited for came.
+  void Came() { policy_.Came(clock_->Now()); }
+  // The wait for the next begins: after whatever was done with the last.
+  void Again() { policy_.Begin(clock_->Now()); }
 
   // Nothing came from any of `lanes`: returns when it is time to poll them again.
   //   DeadlineExceeded

@@ -128,18 +128,22 @@ absl::Status Router::StartFlows(const AttendCall& call) {
 absl::Status Router::Exchange(const AttendCall& call, const PartialView& out, bool* stale) {
   wait_.Begin(flows().size());
   while (true) {
-    CKV_ASSIGN_OR_RETURN(bool progress, PostAll(call));
+    CKV_ASSIGN_OR_RETURN(const bool posted, PostAll(call));
+    bool any_came = false;
     waiting_.clear();
     for (Flow& flow : flows()) {
       if (flow.outstanding == 0) continue;
       CKV_ASSIGN_OR_RETURN(const bool came, Collect(call, flow, stale));
-      progress |= came;
+      any_came |= came;
       if (flow.outstanding > 0) waiting_.push_back(&flow.link->lane());
     }
-    if (progress) wait_.Progress();
+    if (any_came) wait_.Came();
     CKV_RETURN_IF_ERROR(MergeReady(call, out));
     if (next_merge_ == plan_.blocks().size()) break;
-    if (progress) continue;
+    if (posted || any_came) {
+      wait_.Again();
+      continue;
+    }
     for (Flow& flow : flows()) {
       if (absl::Status status = flow.link->lane().status(); !status.ok())
         return HolderError(*flow.link, status);

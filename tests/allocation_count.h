@@ -7,8 +7,13 @@
 #include <cstdlib>
 #include <new>
 
-// The sanitizers have an allocator of their own.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+// The sanitizers have an allocator of their own; clang tells of them by __has_feature.
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define CKV_TEST_SANITIZED 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(CKV_TEST_SANITIZED)
 inline constexpr bool kCountsAllocations = false;
 inline thread_local uint64_t allocation_count = 0;
 #else
@@ -20,6 +25,19 @@ inline thread_local uint64_t allocation_count = 0;
   void* memory = std::malloc(bytes == 0 ? 1 : bytes);
   if (memory == nullptr) std::abort();
   return memory;
+}
+[[gnu::noinline]] void* operator new(size_t bytes, std::align_val_t alignment) {
+  ++allocation_count;
+  const size_t align = static_cast<size_t>(alignment);
+  void* memory = std::aligned_alloc(align, (bytes + align - 1) / align * align);
+  if (memory == nullptr) std::abort();
+  return memory;
+}
+[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, size_t, std::align_val_t) noexcept {
+  std::free(memory);
 }
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }

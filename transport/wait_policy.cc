@@ -12,6 +12,7 @@ void WaitPolicy::Came(Instant now) {
 }
 
 bool WaitPolicy::Spins(Instant now) const {
+  if (spin_max_ == Duration::zero()) return false;
   const Duration waited = now - begun_;
   const Duration longer = std::max(last_, before_);
   return waited < (longer <= kPredictMax ? longer + spin_max_ : spin_max_);

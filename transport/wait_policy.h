@@ -12,9 +12,8 @@ namespace ckv {
 // 600 us, a dispatcher for the next layer's queries. So when the last two waits were short, the
 // next one is spun through for as long as they took.
 //
-// After a wait of more than kPredictMax it spins for spin_max only: an idle thread stays asleep,
-// and where threads outnumber processors waits are longer than that. One thread at a time;
-// allocates nothing.
+// After a wait of more than kPredictMax it spins for spin_max only, so an idle thread stays asleep.
+// A spin_max of zero turns all spinning off. One thread at a time; allocates nothing.
 class WaitPolicy {
  public:
   // 16 query rows over 2048 rows are 0.65 ms of one core. Half a core at most is spun away between

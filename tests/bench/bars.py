@@ -50,7 +50,7 @@ def ratio(measure, benchmark, at_least, unit):
 
 SETS = {
     # The kernel's own time is measured in the same run, call by call beside the routed one, with the
-    # daemons' default of sleeping after 50 us: both wake-ups are in the figure.
+    # daemons' default spin_us: calls like these come again and again, so both sides spin for them.
     "data-path": [
         Bar("routed decode adds over the kernel, shm, 16 rows", "requester_bench",
             counter("BM_RoutedDecode/rows:16/spin_us:50", "added_us"), "us", at_most=60,

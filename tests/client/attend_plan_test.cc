@@ -181,7 +181,7 @@ TEST(LaneWait, RemainingSaturatesAndIsNeverZero) {
 TEST(LaneWait, EndsAtTheDeadline) {
   ManualClock clock;
   LaneWait wait(&clock, std::chrono::microseconds(50));
-  wait.Progress();
+  wait.Begin(2);
   const Instant deadline = clock.Now() + std::chrono::milliseconds(1);
   EXPECT_TRUE(wait.Pause({}, deadline).ok());  // spins
   clock.Advance(std::chrono::microseconds(60));

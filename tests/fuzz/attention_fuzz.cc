@@ -53,10 +53,13 @@ struct Input {
 Input::Input(Bytes& bytes) {
   const uint8_t flags = bytes.Next();
   const bool fp8 = (flags & 1) != 0, selected = (flags & 2) != 0, limited = (flags & 4) != 0;
-  const uint32_t d_v = fp8 ? 128 : 1 + bytes.Below(40);
-  const uint32_t d_rope = 2 * bytes.Below(10) + (fp8 ? 0 : d_v % 2);
+  // Large: several panels, both columns of a block, several spans and waves; small: more tries.
+  const bool large = (flags & 8) != 0;
+  const uint32_t d_v = fp8 ? 128 : 1 + bytes.Below(large ? 160 : 40);
+  const uint32_t d_rope = 2 * bytes.Below(large ? 40 : 10) + (fp8 ? 0 : d_v % 2);
   shape = {d_v + d_rope, d_v, d_rope, fp8 ? RowDtype::kFp8DsMla : RowDtype::kBf16, 0.05f};
-  const uint32_t q_count = 1 + bytes.Below(24), row_count = bytes.Below(160);
+  const uint32_t q_count = 1 + bytes.Below(large ? 140 : 24);
+  const uint32_t row_count = bytes.Below(large ? 600 : 160);
   const uint32_t row_bytes = fp8 ? d_v + d_v / 128 * 4 + d_rope * 2 : shape.d_qk * 2;
   q.resize(size_t{q_count} * shape.d_qk);
   for (uint16_t& value : q) value = bytes.Bf16();
@@ -82,14 +85,15 @@ Input::Input(Bytes& bytes) {
   piece.rows = {rows.data(), row_count, row_bytes};
   piece.out = {o.data(), m.data(), l.data(), PartialDtype::kF32};
   if (selected) {
-    const uint32_t k = bytes.Below(120), group_rows = 1 + bytes.Below(24);
+    const uint32_t k = bytes.Below(large ? 400 : 120),
+                   group_rows = 1 + bytes.Below(large ? 140 : 24);
     indices.resize(std::max<size_t>(1, size_t{k} * ((q_count + group_rows - 1) / group_rows)));
-    for (int32_t& index : indices) index = static_cast<int32_t>(bytes.Below(200)) - 8;
+    for (int32_t& index : indices) index = static_cast<int32_t>(bytes.Below(row_count + 40)) - 8;
     piece.selection = {indices.data(), k, group_rows};
   }
   if (limited) {
     limits.resize(q_count);
-    for (uint32_t& limit : limits) limit = bytes.Below(200);
+    for (uint32_t& limit : limits) limit = bytes.Below(row_count + 40);
     piece.row_limits = limits.data();
   }
 }

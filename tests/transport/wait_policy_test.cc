@@ -63,5 +63,16 @@ TEST_F(WaitPolicyTest, LongWaitsAreSlept) {
   EXPECT_TRUE(SpinsAfter(microseconds(60)));
 }
 
+TEST(WaitPolicy, ZeroTurnsSpinningOff) {
+  WaitPolicy policy(Duration::zero());
+  for (int i = 0; i < 3; ++i) {
+    policy.Begin(Instant{0});
+    policy.Came(Instant{600'000});
+  }
+  policy.Begin(Instant{0});
+  EXPECT_FALSE(policy.Spins(Instant{0}));
+  EXPECT_FALSE(policy.Spins(Instant{1000}));
+}
+
 }  // namespace
 }  // namespace ckv
