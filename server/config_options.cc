@@ -55,8 +55,8 @@ const OptionSpec kOptions[] = {
     {"batch_request_count_max", OptionKind::kCount, &Config::batch_request_count_max, 1, 4096, "",
      "requests", "most requests that one kernel call takes together"},
     {"spin_us", OptionKind::kCount, &Config::spin_us, 0, 1'000'000, "", "microseconds",
-     "how long a thread polls its lanes before it sleeps; it polls through waits of up to a "
-     "millisecond that come again and again, and never with 0"},
+     "how long a thread polls its lanes before it sleeps; it polls through waits of up to 2 ms "
+     "that come again and again, and never with 0"},
     {"lane.slot_count", OptionKind::kCount, &Config::lane_slot_count, 1, kSlotCountMax, "", "slots",
      "slots of a requester's lane: how many requests may be in flight on it"},
     {"lane.request_bytes_max", OptionKind::kBytes, &Config::lane_request_bytes_max, 4 * kKiB,
