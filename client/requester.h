@@ -59,8 +59,8 @@ struct RequesterOptions {
   std::vector<Fabric*> fabrics;
   LaneShape lane_shape;
   uint32_t engine_count_max = 16;  // calls in progress at once; more wait, until their deadline
-  // Polls for so long before it sleeps on the lanes' events, and through waits of up to a
-  // millisecond that are like the last two (transport/wait_policy.h). Zero: never polls.
+  // Polls for so long before it sleeps on the lanes' events, and through waits of up to
+  // 2 ms that are like the last two (transport/wait_policy.h). Zero: never polls.
   Duration spin_max = std::chrono::microseconds(50);
   Duration connect_timeout = std::chrono::seconds(3);
 };
