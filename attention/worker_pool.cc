@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "proto/pause_cpu.h"
 #include "proto/status.h"
 
 namespace ckv {
@@ -25,14 +26,6 @@ namespace {
 // gains 1.8 x and more from threads that are awake. Where a pause takes less, threads sleep sooner:
 // slower, and as right. A pool that gets no work is asleep within 100 us.
 constexpr uint32_t kSpinPollMax = 2000;
-
-void PauseCpu() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 template <typename Ready>
 bool Spin(Ready ready) {

@@ -6,22 +6,14 @@
 #include <ctime>
 #include <limits>
 
+#include "proto/pause_cpu.h"
+
 namespace ckv {
-namespace {
-
-void SpinPause() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#endif
-}
-
-}  // namespace
-
 absl::Status LaneWait::Pause(std::span<RequestLane* const> lanes, Instant deadline) {
   const Instant now = clock_->Now();
   if (now >= deadline) return absl::DeadlineExceededError("no answer before the deadline");
   if (policy_.Spins(now)) {
-    SpinPause();
+    PauseCpu();
   } else {
     Sleep(lanes, std::min(kSleepMax, deadline - now));
   }

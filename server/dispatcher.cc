@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "proto/pause_cpu.h"
 #include "proto/status.h"
 #include "spdlog/spdlog.h"
 
@@ -25,15 +26,6 @@ constexpr Duration kAcceptInterval = std::chrono::microseconds(200);
 constexpr int kPollOnlySleepMs = 1;
 
 constexpr int kEpollEventMax = 16;  // only whether anything happened matters
-
-// Tells the other hardware thread of this core that this one is waiting.
-void PauseCpu() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 bool Watch(int epoll_fd, int fd) {
   epoll_event event = {};
