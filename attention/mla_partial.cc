@@ -152,10 +152,10 @@ void ComputeBlock(const AttentionShape& shape, const RowBlock& block, const Bloc
 constexpr uint32_t kWaveSpanCountMax = WorkerPool::kThreadCountMax * (kBlockRows / 16);
 
 // All threads compute spans of one block, in waves of as many spans as there is room for results,
-// each thread a run of them so that it can prefetch from one to the next. The first run is folded as
-// it is computed; then all threads fold the others in ascending order, each its share of the query
-// rows: what they read was written by other cores and costs 1 us a span of 16 rows. The same sums as
-// ComputeBlock, so the same bits.
+// each thread a run of them so that it can prefetch from one to the next. The first run is folded
+// as it is computed; then all threads fold the others in ascending order, each its share of the
+// query rows: what they read was written by other cores and costs 1 us a span of 16 rows. The same
+// sums as ComputeBlock, so the same bits.
 class WaveCompute {
  public:
   WaveCompute(const AttentionShape& shape, const RowBlock& block, WorkerPool& pool)
