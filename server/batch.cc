@@ -121,6 +121,9 @@ Batch::Verdict Batch::Add(const ReadyRequest& ready) {
     }
     item.error = AddFetch(item, *entry);
   }
+  if (item.error.ok() && header->kind == WireKind::kMap) {
+    item.error = absl::UnimplementedError("this holder maps no chunks: fetch its rows");
+  }
   if (item.error.ok() && header->kind == WireKind::kAttend) item.error = CheckLimits(item);
   if (item.error.ok() && header->kind == WireKind::kAttend) {
     malformed_ = DecodeAttendRequest(*header, slot, geometry, attend_);

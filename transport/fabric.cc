@@ -2,9 +2,11 @@
 
 #include <sys/stat.h>
 
+#include <cstring>
 #include <fstream>
 
 #include "absl/strings/str_format.h"
+#include "proto/status.h"
 #include "transport/handshake.h"
 
 namespace ckv {
@@ -47,6 +49,31 @@ absl::StatusOr<FabricKind> ParseFabricName(std::string_view name) {
   }
   return absl::InvalidArgumentError(
       absl::StrFormat("fabric \"%s\" is none of loopback, shm, tcp, verbs", name));
+}
+
+absl::StatusOr<UniqueFd> RequestLane::TakeDescriptor(uint32_t /*slot*/) noexcept {
+  return absl::UnimplementedError("this fabric passes no descriptors");
+}
+
+absl::Status ServeLane::PostGather(uint32_t slot, uint32_t head_bytes,
+                                   std::span<const std::span<const std::byte>> runs) noexcept {
+  CKV_CHECK(runs.size() <= kGatherRunCountMax);
+  std::span<std::byte> room = reply(slot);
+  CKV_CHECK(head_bytes <= room.size());
+  room = room.subspan(head_bytes);
+  size_t bytes = head_bytes;
+  for (const std::span<const std::byte> run : runs) {
+    CKV_CHECK(run.size() <= room.size());
+    if (!run.empty()) std::memcpy(room.data(), run.data(), run.size());
+    room = room.subspan(run.size());
+    bytes += run.size();
+  }
+  return Post(slot, static_cast<uint32_t>(bytes));
+}
+
+absl::Status ServeLane::PostWithDescriptor(uint32_t /*slot*/, uint32_t /*bytes*/,
+                                           int /*fd*/) noexcept {
+  return absl::UnimplementedError("this fabric passes no descriptors");
 }
 
 absl::Status ValidateLaneShape(const LaneShape& shape) {

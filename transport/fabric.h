@@ -72,6 +72,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/clock.h"
+#include "transport/socket.h"
 
 namespace ckv {
 
@@ -87,6 +88,7 @@ inline constexpr uint32_t kSlotCountMax = 256;
 inline constexpr uint32_t kSlotBytesMax = 64u << 20;
 inline constexpr uint64_t kLaneBytesMax = 4ull << 30;  // all slots, both buffers
 inline constexpr size_t kOfferBytesMax = 4096;         // Dialer::offer
+inline constexpr size_t kGatherRunCountMax = 16;       // ServeLane::PostGather
 
 // Fixed for a lane's life and equal at both ends; agreed on in the session.
 struct LaneShape {
@@ -184,6 +186,12 @@ class RequestLane : public Lane {
 
   // Slots posted and not completed, abandoned ones included.
   virtual uint32_t in_flight() const noexcept = 0;
+
+  // The descriptor that came with the completed reply of `slot`; call between its completion and
+  // its Release. One that nobody takes is closed with the slot's release.
+  //   NotFound            none came.
+  //   Unimplemented       this fabric passes no descriptors (only shm does).
+  virtual absl::StatusOr<UniqueFd> TakeDescriptor(uint32_t slot) noexcept;
 };
 
 // The holder's end.
@@ -204,6 +212,21 @@ class ServeLane : public Lane {
   // answered exactly once, in any order.
   //   status()'s error    the lane is down; the slot is done with all the same.
   virtual absl::Status Post(uint32_t slot, uint32_t bytes) noexcept = 0;
+
+  // As Post, for a reply whose body lies elsewhere, as rows lie in the store: what the peer gets is
+  // the first `head_bytes` of reply(slot), then `runs` (at most kGatherRunCountMax), one after
+  // another, reply_bytes_max in all at most. One copy is saved where the fabric can send memory
+  // from where it lies; here, it is copied behind the head. The runs are borrowed until
+  // gathering(slot) is false, the slot arrives again, or the lane is destroyed.
+  //   status()'s error    the lane is down; the slot is done with, and so are the runs.
+  virtual absl::Status PostGather(uint32_t slot, uint32_t head_bytes,
+                                  std::span<const std::span<const std::byte>> runs) noexcept;
+  // Whether the fabric still reads the runs of the slot's last PostGather.
+  virtual bool gathering(uint32_t /*slot*/) const noexcept { return false; }
+
+  // As Post, and passes a duplicate of `fd` to the peer beside the reply, see TakeDescriptor.
+  //   Unimplemented       this fabric passes no descriptors (only shm does); nothing was posted.
+  virtual absl::Status PostWithDescriptor(uint32_t slot, uint32_t bytes, int fd) noexcept;
 };
 
 // The requester's half of a lane being brought up.
@@ -262,6 +285,10 @@ struct ListenOptions {
   // What answers tell peers to connect to: host:port, port 0 for the bound one; resolved by the
   // peer. Empty: the bound address. Bound to every address (0.0.0.0, ::), it must be given.
   std::string tcp_advertise;
+  // Memory that the runs of PostGather lie in, for fabrics that must know it beforehand: verbs
+  // registers it, in segments and as they are first used, without any remote access. Runs from
+  // elsewhere are copied. Outlives the listener's lanes.
+  std::span<const std::byte> gather_memory;
 };
 
 class Fabric {

@@ -34,7 +34,8 @@ uint32_t Checksum(const void* data, size_t bytes) {
 }
 
 bool KnownKind(WireKind kind) {
-  return kind == WireKind::kProbe || kind == WireKind::kAttend || kind == WireKind::kFetch;
+  return kind == WireKind::kProbe || kind == WireKind::kAttend || kind == WireKind::kFetch ||
+         kind == WireKind::kMap;
 }
 
 template <typename Header>
@@ -184,6 +185,10 @@ absl::StatusOr<RequestHeader> DecodeRequestHeader(std::span<const std::byte> slo
     return absl::InvalidArgumentError(absl::StrFormat("fetch: body of %d bytes, must be %d",
                                                       header.body_bytes, sizeof(FetchEntry)));
   }
+  if (header.kind == WireKind::kMap && header.body_bytes != sizeof(MapEntry)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("map: body of %d bytes, must be %d", header.body_bytes, sizeof(MapEntry)));
+  }
   return header;
 }
 
@@ -260,6 +265,37 @@ absl::StatusOr<FetchEntry> DecodeFetchRequest(const RequestHeader& header,
   return entry;
 }
 
+absl::StatusOr<MapEntry> DecodeMapRequest(const RequestHeader& header,
+                                          std::span<const std::byte> slot) {
+  if (header.kind != WireKind::kMap || slot.size() != kHeaderBytes + sizeof(MapEntry)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("request of %d bytes: not a map", slot.size()));
+  }
+  MapEntry entry;
+  std::memcpy(&entry, slot.data() + kHeaderBytes, sizeof(entry));
+  for (const uint32_t word : entry.reserved) {
+    if (word != 0) return absl::InvalidArgumentError("map: reserved fields are not zero");
+  }
+  return entry;
+}
+
+absl::StatusOr<MappedLayout> DecodeMapReply(std::span<const std::byte> slot) {
+  MappedLayout layout;
+  if (slot.size() != kHeaderBytes + sizeof(layout)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("reply of %d bytes: not of a map", slot.size()));
+  }
+  std::memcpy(&layout, slot.data() + kHeaderBytes, sizeof(layout));
+  if (layout.layers == 0 || layout.layers > kLayerCountMax || layout.layer_bytes == 0 ||
+      layout.layer_bytes > layout.layer_stride_bytes || layout.layer_stride_bytes % 64 != 0 ||
+      layout.layer_stride_bytes > layout.total_bytes / layout.layers || layout.reserved != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("map: %d layers of %d bytes, one every %d, in %d bytes", layout.layers,
+                        layout.layer_bytes, layout.layer_stride_bytes, layout.total_bytes));
+  }
+  return layout;
+}
+
 absl::Status CheckReply(const ReplyHeader& header, std::span<const std::byte> slot,
                         const ExpectedReply& expected) {
   if (slot.size() < kHeaderBytes || header.body_bytes != slot.size() - kHeaderBytes) {
@@ -291,6 +327,8 @@ absl::Status CheckReply(const ReplyHeader& header, std::span<const std::byte> sl
         expected.partial_count, LayOutPartial(expected.row_count, expected.d_v, f32).total_bytes);
   } else if (expected.kind == WireKind::kFetch) {
     body_bytes = expected.fetch_bytes;
+  } else if (expected.kind == WireKind::kMap) {
+    body_bytes = sizeof(MappedLayout);
   }
   if (body.size() != body_bytes) {
     return absl::InvalidArgumentError(

@@ -9,11 +9,13 @@
 //     attend    PieceEntry[piece_count] | pad to 64 | q bf16 [copy_count][row_count][d_qk] | pad to
 //               64 | indices i32 [index_count]
 //     fetch     FetchEntry
+//     map       MapEntry
 //   reply     ReplyHeader | body
 //     probe     the request's bytes, as far as the slot holds them
 //     attend    partial_count times: o [row_count][d_v] | m f32 [row_count] | l f32 [row_count]
 //               (o in bf16 or f32 as asked; row_count x d_v x 2 is padded to 4)
 //     fetch     the rows, [layer][token][row_bytes]
+//     map       MappedLayout, and a descriptor beside the reply
 //     error     UTF-8 text, at most kErrorTextBytesMax
 
 #pragma once
@@ -37,7 +39,7 @@ static_assert(std::endian::native == std::endian::little);
 
 inline constexpr uint32_t kRequestMagic = 0x51564b43;  // "CKVQ"
 inline constexpr uint32_t kReplyMagic = 0x52564b43;    // "CKVR"
-inline constexpr uint16_t kWireVersion = 1;
+inline constexpr uint16_t kWireVersion = 2;
 
 inline constexpr uint32_t kQueryRowCountMax = 4096;   // rows of one frame
 inline constexpr uint32_t kPieceCountMax = 1024;      // chunks of one frame
@@ -45,7 +47,7 @@ inline constexpr uint32_t kCopyCountMax = 16;         // distinct position offse
 inline constexpr uint32_t kIndexCountMax = 1u << 22;  // selected indices of one frame
 inline constexpr uint32_t kErrorTextBytesMax = 512;
 
-enum class WireKind : uint8_t { kProbe = 1, kAttend = 2, kFetch = 3 };
+enum class WireKind : uint8_t { kProbe = 1, kAttend = 2, kFetch = 3, kMap = 4 };
 
 // RequestHeader::flags
 inline constexpr uint8_t kFlagPartialF32 = 1;  // o comes back in f32
@@ -98,6 +100,24 @@ struct FetchEntry {
 };
 static_assert(sizeof(FetchEntry) == 32 && std::is_trivially_copyable_v<FetchEntry>);
 
+// A whole chunk, as a descriptor to map read-only: shm only.
+struct MapEntry {
+  uint32_t handle = 0;
+  uint32_t reserved[7] = {};  // zero
+};
+static_assert(sizeof(MapEntry) == 32 && std::is_trivially_copyable_v<MapEntry>);
+
+// What the passed descriptor's memory holds, from its start: layer x layer_stride_bytes, each
+// layer_bytes long. It is sealed: nobody can write it or change its size any more.
+struct MappedLayout {
+  uint64_t total_bytes = 0;
+  uint64_t layer_bytes = 0;
+  uint64_t layer_stride_bytes = 0;
+  uint32_t layers = 0;
+  uint32_t reserved = 0;  // zero
+};
+static_assert(sizeof(MappedLayout) == 32 && std::is_trivially_copyable_v<MappedLayout>);
+
 struct ReplyHeader {
   uint32_t magic = kReplyMagic;
   uint16_t version = kWireVersion;
@@ -143,7 +163,7 @@ void EncodeHeader(RequestHeader header, std::span<std::byte> slot);
 void EncodeHeader(ReplyHeader header, std::span<std::byte> slot);
 
 // Decodes and checks the header of a request of `slot.size()` bytes, as a peer sent it. Fields that
-// a kind does not use must be zero (probe and fetch: flags, layer and every count), so that a later
+// a kind does not use must be zero (all but attend: flags, layer and every count), so that a later
 // version can give them a meaning.
 //   InvalidArgument     malformed; the peer has a bug, so the lane is closed.
 //   FailedPrecondition  another wire version; the peer must be upgraded.
@@ -171,6 +191,14 @@ absl::Status DecodeAttendRequest(const RequestHeader& header, std::span<const st
 //   InvalidArgument     as above.
 absl::StatusOr<FetchEntry> DecodeFetchRequest(const RequestHeader& header,
                                               std::span<const std::byte> slot);
+
+//   InvalidArgument     as above.
+absl::StatusOr<MapEntry> DecodeMapRequest(const RequestHeader& header,
+                                          std::span<const std::byte> slot);
+
+// Of a reply that CheckReply found good: the layout, whose fields fit each other.
+//   InvalidArgument     they do not; the lane is closed.
+absl::StatusOr<MappedLayout> DecodeMapReply(std::span<const std::byte> slot);
 
 // What a requester asked of a reply, to hold it against.
 struct ExpectedReply {

@@ -63,6 +63,7 @@ void Request(std::span<const std::byte> slot) {
   }
   const absl::StatusOr<FetchEntry> fetch = DecodeFetchRequest(*header, slot);
   if (fetch.ok()) CKV_CHECK(fetch->token_begin + uint64_t{fetch->token_count} <= 0xffffffff);
+  if (DecodeMapRequest(*header, slot).ok()) CKV_CHECK(header->body_bytes == sizeof(MapEntry));
   std::byte reply[128];
   CKV_CHECK(EncodeErrorReply(*header, absl::InternalError("x"), 0, reply) == kHeaderBytes + 1);
   if (header->kind == WireKind::kProbe) CKV_CHECK(EncodeProbeReply(*header, slot, reply) <= 128);
@@ -82,6 +83,11 @@ void Reply(std::span<const std::byte> slot) {
   const absl::Status status = CheckReply(*header, slot, expected);
   CKV_CHECK(!status.ok() || header->code == 0);
   if (!status.ok()) CKV_CHECK(status.message().size() < 1024);
+  const absl::StatusOr<MappedLayout> map = DecodeMapReply(slot);
+  if (map.ok()) {
+    const __uint128_t end = __uint128_t{map->layers - 1} * map->layer_stride_bytes;
+    CKV_CHECK(end + map->layer_bytes <= map->total_bytes);
+  }
 }
 
 void OneInput(const uint8_t* data, size_t size) {

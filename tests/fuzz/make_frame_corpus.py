@@ -12,13 +12,13 @@ import sys
 
 def request(kind, body, flags=0, rows=0, layer=0, copies=0, pieces=0, indices=0):
     return b"\x02" + struct.pack(
-        "<IHBBQQQIIIHHIIII", 0x51564B43, 1, kind, flags, 7, 1, 2, 1000, len(body), rows, layer, copies,
+        "<IHBBQQQIIIHHIIII", 0x51564B43, 2, kind, flags, 7, 1, 2, 1000, len(body), rows, layer, copies,
         pieces, indices, 0, 0) + body
 
 
 def reply(kind, body, flags=0, code=0, rows=0, partials=0, body_checksum=0):
     return b"\x03" + struct.pack(
-        "<IHBBQQIIIIIIIIII", 0x52564B43, 1, kind, flags, 7, 1, code, len(body), rows, partials, 5, 6, 7,
+        "<IHBBQQIIIIIIIIII", 0x52564B43, 2, kind, flags, 7, 1, code, len(body), rows, partials, 5, 6, 7,
         8, body_checksum, 0) + body
 
 
@@ -45,6 +45,9 @@ SEEDS = {
     "attend_k_wraps": attend([piece(1, 0, 0, 0x55555556, 2)], 5, 1, 11),
     "fetch": request(3, struct.pack("<8I", 1, 0, 4, 2, 100, 0, 0, 0)),
     "fetch_wraps": request(3, struct.pack("<8I", 1, 0, 4, 0xFFFFFFFF, 2, 0, 0, 0)),
+    "map": request(4, struct.pack("<8I", 1, 0, 0, 0, 0, 0, 0, 0)),
+    "reply_map": reply(4, struct.pack("<3Q2I", 4 * 128, 96, 128, 4, 0), rows=3, partials=2),
+    "reply_map_beyond": reply(4, struct.pack("<3Q2I", 4 * 128 - 1, 96, 128, 4, 0), rows=3, partials=2),
     "reply_attend": reply(2, bytes(2 * (36 + 24)), rows=3, partials=2),
     "reply_attend_f32": reply(2, bytes(2 * (72 + 24)), flags=1, rows=3, partials=2),
     "reply_fetch": reply(3, bytes(40), rows=3, partials=2),

@@ -8,31 +8,17 @@
 #include <cstring>
 #include <limits>
 #include <random>
-#include <string>
 #include <vector>
 
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/transport/wire_frame.h"
 
 namespace ckv {
 namespace {
 
 using absl::StatusCode;
-using testing::HasSubstr;
-
-// 64-byte aligned, as slots are.
-class Slot {
- public:
-  explicit Slot(size_t bytes) : words_((bytes + 63) / 64 + 1), bytes_(bytes) {}
-  std::span<std::byte> bytes() { return std::as_writable_bytes(std::span(words_)).first(bytes_); }
-
- private:
-  struct alignas(64) Line {
-    uint8_t bytes[64] = {};
-  };
-  std::vector<Line> words_;
-  size_t bytes_;
-};
+using test::AttendHeader;
+using test::Slot;
 
 Geometry SmallGeometry() {
   Geometry geometry;
@@ -43,21 +29,6 @@ Geometry SmallGeometry() {
   geometry.d_rope = 8;
   geometry.softmax_scale = 1;
   return geometry;
-}
-
-RequestHeader AttendHeader() {
-  RequestHeader header;
-  header.kind = WireKind::kAttend;
-  header.request_id = 0x1122334455667788;
-  header.epoch = 5;
-  header.session = 6;
-  header.deadline_us = 1000;
-  header.row_count = 5;
-  header.layer = 3;
-  header.copy_count = 2;
-  header.piece_count = 2;
-  header.index_count = 9;
-  return header;
 }
 
 // A valid attend request: a dense piece, and one with 3 groups of k 3 from index 0.
@@ -118,14 +89,14 @@ TEST(Wire, GoldenRequestHeader) {
   Slot slot(64);
   EncodeHeader(header, slot.bytes());
   const std::vector<uint8_t> golden = {
-      0x43, 0x4b, 0x56, 0x51, 0x01, 0x00, 0x02, 0x03,  // "CKVQ" 1 kind flags
+      0x43, 0x4b, 0x56, 0x51, 0x02, 0x00, 0x02, 0x03,  // "CKVQ" 2 kind flags
       0x08, 0x07, 0x06, 0x05, 0x04, 0x03, 0x02, 0x01,  // request id
       0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11,  // epoch
       0x28, 0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21,  // session
       0x34, 0x33, 0x32, 0x31, 0x44, 0x43, 0x42, 0x41,  // deadline, body
       0x54, 0x53, 0x52, 0x51, 0x62, 0x61, 0x72, 0x71,  // rows, layer, copies
       0x84, 0x83, 0x82, 0x81, 0x94, 0x93, 0x92, 0x91, 0x00, 0x00, 0x00, 0x00,  // pieces, indices
-      0x8d, 0xc3, 0x76, 0x24};
+      0x7c, 0x64, 0x44, 0x5e};
   EXPECT_EQ(Copy(slot.bytes()), golden);
 }
 
@@ -147,14 +118,14 @@ TEST(Wire, GoldenReplyHeader) {
   Slot slot(64);
   EncodeHeader(header, slot.bytes());
   const std::vector<uint8_t> golden = {
-      0x43, 0x4b, 0x56, 0x52, 0x01, 0x00, 0x03, 0x01,  // "CKVR" 1 kind flags
+      0x43, 0x4b, 0x56, 0x52, 0x02, 0x00, 0x03, 0x01,  // "CKVR" 2 kind flags
       0x08, 0x07, 0x06, 0x05, 0x04, 0x03, 0x02, 0x01,  // request id
       0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11,  // epoch
       0x22, 0x21, 0x00, 0x00, 0x34, 0x33, 0x32, 0x31,  // code, body
       0x44, 0x43, 0x42, 0x41, 0x54, 0x53, 0x52, 0x51,  // rows, partials
       0x64, 0x63, 0x62, 0x61, 0x74, 0x73, 0x72, 0x71,  // compute, queue
       0x84, 0x83, 0x82, 0x81, 0x94, 0x93, 0x92, 0x91, 0xa4, 0xa3, 0xa2, 0xa1,  // depth, retry, body
-      0xd5, 0x0f, 0x84, 0xb9};
+      0xeb, 0x52, 0x63, 0x1e};
   EXPECT_EQ(Copy(slot.bytes()), golden);
 }
 
@@ -220,7 +191,7 @@ TEST(Wire, RequestHeaderRefusals) {
   using H = RequestHeader;
   EXPECT_TRUE(refused([](H& h) { h.magic = kReplyMagic; }));
   EXPECT_TRUE(refused([](H& h) { h.kind = static_cast<WireKind>(0); }));
-  EXPECT_TRUE(refused([](H& h) { h.kind = static_cast<WireKind>(4); }));
+  EXPECT_TRUE(refused([](H& h) { h.kind = static_cast<WireKind>(5); }));
   EXPECT_TRUE(refused([](H& h) { h.flags = 4; }));
   EXPECT_TRUE(refused([](H& h) { h.flags = 0x80; }));
   EXPECT_TRUE(refused([](H& h) { h.body_bytes += 1; }));
@@ -234,9 +205,10 @@ TEST(Wire, RequestHeaderRefusals) {
   EXPECT_TRUE(refused([](H& h) { h.piece_count = kPieceCountMax + 1; }));
   EXPECT_TRUE(refused([](H& h) { h.index_count = kIndexCountMax + 1; }));
   EXPECT_TRUE(refused([](H& h) { h.reserved = 1; }));
-  // Probe and fetch have no counts.
+  // Probe, fetch and map have no counts.
   EXPECT_TRUE(refused([](H& h) { h.kind = WireKind::kProbe; }));
   EXPECT_TRUE(refused([](H& h) { h.kind = WireKind::kFetch; }));
+  EXPECT_TRUE(refused([](H& h) { h.kind = WireKind::kMap; }));
   EXPECT_FALSE(refused([](H&) {}));
   for (size_t bytes = 0; bytes < 64; ++bytes) {
     Attend attend;
@@ -364,137 +336,5 @@ TEST(Wire, LayoutsSaturate) {
   EXPECT_EQ(LayOutAttend(1, 1, 16, 0, 576).rows, 128u);
   EXPECT_EQ(LayOutAttend(1, 1, 16, 0, 576).total_bytes, 128u + 16 * 1152);
 }
-
-struct Reply {
-  Reply() {
-    expected.request_id = 4;
-    expected.row_count = 3;
-    expected.partial_count = 2;
-    expected.d_v = 5;
-    header.kind = WireKind::kAttend;
-    header.request_id = 4;
-    header.row_count = 3;
-    header.partial_count = 2;
-    header.body_bytes = 2 * (32 + 24);  // o: 30 padded to 32
-  }
-  absl::Status Check() {
-    Slot slot(64 + header.body_bytes);
-    return CheckReply(header, slot.bytes(), expected);
-  }
-  ReplyHeader header;
-  ExpectedReply expected;
-};
-
-TEST(Wire, ReplyMustBeWhatWasAsked) {
-  EXPECT_TRUE(Reply().Check().ok()) << Reply().Check();
-  const auto code = [](auto change) {
-    Reply reply;
-    change(reply);
-    return reply.Check().code();
-  };
-  const StatusCode bad = StatusCode::kInvalidArgument;
-  EXPECT_EQ(code([](Reply& r) { r.header.request_id = 5; }), bad);
-  EXPECT_EQ(code([](Reply& r) { r.header.kind = WireKind::kProbe; }), bad);
-  EXPECT_EQ(code([](Reply& r) { r.header.flags = kFlagPartialF32; }), bad);
-  EXPECT_EQ(code([](Reply& r) { r.header.row_count = 2; }), bad);
-  EXPECT_EQ(code([](Reply& r) { r.header.partial_count = 1; }), bad);
-  EXPECT_EQ(code([](Reply& r) { r.header.body_bytes -= 4; }), bad);
-  EXPECT_EQ(code([](Reply& r) { r.header.body_bytes += 4; }), bad);
-  EXPECT_EQ(code([](Reply& r) { r.header.body_checksum = 1; }), bad);
-  EXPECT_EQ(code([](Reply& r) {
-              r.header.flags = r.expected.flags = kFlagPartialF32;
-              r.header.body_bytes = 2 * (60 + 24);
-            }),
-            StatusCode::kOk);
-  EXPECT_EQ(code([](Reply& r) { r.expected.partial_count = 0xffffffff; }), bad);
-}
-
-TEST(Wire, ReplyHeaderRefusals) {
-  const auto refused = [](auto change) {
-    ReplyHeader header;
-    header.body_bytes = 600;
-    change(header);
-    Slot slot(664);
-    EncodeHeader(header, slot.bytes());
-    return DecodeReplyHeader(slot.bytes()).status().code() == StatusCode::kInvalidArgument;
-  };
-  EXPECT_FALSE(refused([](ReplyHeader&) {}));
-  EXPECT_TRUE(refused([](ReplyHeader& h) { h.magic = kRequestMagic; }));
-  EXPECT_TRUE(refused([](ReplyHeader& h) { h.code = 17; }));
-  EXPECT_TRUE(refused([](ReplyHeader& h) { h.code = 5; }));  // error text of 600 bytes
-  EXPECT_TRUE(refused([](ReplyHeader& h) { h.body_bytes = 599; }));
-  EXPECT_TRUE(refused([](ReplyHeader& h) { h.row_count = kQueryRowCountMax + 1; }));
-  EXPECT_TRUE(refused([](ReplyHeader& h) { h.partial_count = kPieceCountMax + 1; }));
-  EXPECT_TRUE(refused([](ReplyHeader& h) { h.flags = 8; }));
-}
-
-TEST(Wire, FetchedBytesAreChecked) {
-  Slot slot(64 + 100);
-  for (size_t i = 0; i < 100; ++i) slot.bytes()[64 + i] = static_cast<std::byte>(i);
-  ReplyHeader header;
-  header.kind = WireKind::kFetch;
-  header.request_id = 1;
-  header.body_bytes = 100;
-  header.body_checksum = BodyChecksum(slot.bytes().subspan(64));
-  ExpectedReply expected;
-  expected.request_id = 1;
-  expected.kind = WireKind::kFetch;
-  expected.fetch_bytes = 100;
-  EXPECT_TRUE(CheckReply(header, slot.bytes(), expected).ok());
-  slot.bytes()[163] ^= std::byte{1};
-  EXPECT_EQ(CheckReply(header, slot.bytes(), expected).code(), StatusCode::kDataLoss);
-  slot.bytes()[163] ^= std::byte{1};
-  expected.fetch_bytes = 101;
-  EXPECT_EQ(CheckReply(header, slot.bytes(), expected).code(), StatusCode::kInvalidArgument);
-}
-
-TEST(Wire, ErrorsTravelWithTheirText) {
-  RequestHeader request = AttendHeader();
-  request.flags = kFlagPerPiece;
-  Slot slot(1024);
-  const auto round_trip = [&](const absl::Status& status) {
-    const uint32_t bytes = EncodeErrorReply(request, status, 250, slot.bytes());
-    const absl::StatusOr<ReplyHeader> header = DecodeReplyHeader(slot.bytes().first(bytes));
-    EXPECT_TRUE(header.ok()) << header.status();
-    EXPECT_EQ(header->retry_after_us, 250u);
-    EXPECT_EQ(header->epoch, request.epoch);
-    ExpectedReply expected;
-    expected.request_id = request.request_id;
-    expected.flags = request.flags;
-    expected.row_count = 5;
-    return CheckReply(*header, slot.bytes().first(bytes), expected);
-  };
-  EXPECT_EQ(round_trip(absl::ResourceExhaustedError("queue of 12")),
-            absl::ResourceExhaustedError("queue of 12"));
-  EXPECT_EQ(round_trip(absl::NotFoundError("")), absl::NotFoundError(""));
-  EXPECT_EQ(round_trip(absl::NotFoundError("a\nb\x1b[2J")), absl::NotFoundError("a?b?[2J"));
-  const absl::Status cut = round_trip(absl::InternalError(std::string(511, 'x') + "\xc3\xa9 more"));
-  EXPECT_EQ(cut, absl::InternalError(std::string(511, 'x')));  // no half a character
-  Slot tiny(70);
-  EXPECT_EQ(EncodeErrorReply(request, absl::NotFoundError("abcdefgh"), 0, tiny.bytes()), 70u);
-}
-
-TEST(Wire, ProbesAreEchoed) {
-  RequestHeader request;
-  request.request_id = 3;
-  request.body_bytes = 36;
-  Slot asked(100);
-  EncodeHeader(request, asked.bytes());
-  asked.bytes()[99] = std::byte{42};
-  Slot answer(200);
-  const uint32_t bytes = EncodeProbeReply(request, asked.bytes(), answer.bytes());
-  EXPECT_EQ(bytes, 100u);
-  EXPECT_EQ(answer.bytes()[99], std::byte{42});
-  ExpectedReply expected;
-  expected.request_id = 3;
-  expected.kind = WireKind::kProbe;
-  const absl::StatusOr<ReplyHeader> header = DecodeReplyHeader(answer.bytes().first(bytes));
-  ASSERT_TRUE(header.ok()) << header.status();
-  EXPECT_TRUE(CheckReply(*header, answer.bytes().first(bytes), expected).ok());
-  Slot small(80);  // as far as the slot holds them
-  EXPECT_EQ(EncodeProbeReply(request, asked.bytes(), small.bytes()), 80u);
-  EXPECT_TRUE(DecodeReplyHeader(small.bytes()).ok());
-}
-
 }  // namespace
 }  // namespace ckv

@@ -1,0 +1,193 @@
+// Goal: a reply is what was asked for, byte by byte, or a typed error.
+// Method: one refusal a rule; errors and echoes there and back.
+
+#include <cstring>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/transport/wire_frame.h"
+#include "transport/wire.h"
+
+namespace ckv {
+namespace {
+
+using absl::StatusCode;
+using test::AttendHeader;
+using test::Slot;
+using testing::HasSubstr;
+
+struct Reply {
+  Reply() {
+    expected.request_id = 4;
+    expected.row_count = 3;
+    expected.partial_count = 2;
+    expected.d_v = 5;
+    header.kind = WireKind::kAttend;
+    header.request_id = 4;
+    header.row_count = 3;
+    header.partial_count = 2;
+    header.body_bytes = 2 * (32 + 24);  // o: 30 padded to 32
+  }
+  absl::Status Check() {
+    Slot slot(64 + header.body_bytes);
+    return CheckReply(header, slot.bytes(), expected);
+  }
+  ReplyHeader header;
+  ExpectedReply expected;
+};
+
+TEST(Wire, ReplyMustBeWhatWasAsked) {
+  EXPECT_TRUE(Reply().Check().ok()) << Reply().Check();
+  const auto code = [](auto change) {
+    Reply reply;
+    change(reply);
+    return reply.Check().code();
+  };
+  const StatusCode bad = StatusCode::kInvalidArgument;
+  EXPECT_EQ(code([](Reply& r) { r.header.request_id = 5; }), bad);
+  EXPECT_EQ(code([](Reply& r) { r.header.kind = WireKind::kProbe; }), bad);
+  EXPECT_EQ(code([](Reply& r) { r.header.flags = kFlagPartialF32; }), bad);
+  EXPECT_EQ(code([](Reply& r) { r.header.row_count = 2; }), bad);
+  EXPECT_EQ(code([](Reply& r) { r.header.partial_count = 1; }), bad);
+  EXPECT_EQ(code([](Reply& r) { r.header.body_bytes -= 4; }), bad);
+  EXPECT_EQ(code([](Reply& r) { r.header.body_bytes += 4; }), bad);
+  EXPECT_EQ(code([](Reply& r) { r.header.body_checksum = 1; }), bad);
+  EXPECT_EQ(code([](Reply& r) {
+              r.header.flags = r.expected.flags = kFlagPartialF32;
+              r.header.body_bytes = 2 * (60 + 24);
+            }),
+            StatusCode::kOk);
+  EXPECT_EQ(code([](Reply& r) { r.expected.partial_count = 0xffffffff; }), bad);
+}
+
+TEST(Wire, ReplyHeaderRefusals) {
+  const auto refused = [](auto change) {
+    ReplyHeader header;
+    header.body_bytes = 600;
+    change(header);
+    Slot slot(664);
+    EncodeHeader(header, slot.bytes());
+    return DecodeReplyHeader(slot.bytes()).status().code() == StatusCode::kInvalidArgument;
+  };
+  EXPECT_FALSE(refused([](ReplyHeader&) {}));
+  EXPECT_TRUE(refused([](ReplyHeader& h) { h.magic = kRequestMagic; }));
+  EXPECT_TRUE(refused([](ReplyHeader& h) { h.code = 17; }));
+  EXPECT_TRUE(refused([](ReplyHeader& h) { h.code = 5; }));  // error text of 600 bytes
+  EXPECT_TRUE(refused([](ReplyHeader& h) { h.body_bytes = 599; }));
+  EXPECT_TRUE(refused([](ReplyHeader& h) { h.row_count = kQueryRowCountMax + 1; }));
+  EXPECT_TRUE(refused([](ReplyHeader& h) { h.partial_count = kPieceCountMax + 1; }));
+  EXPECT_TRUE(refused([](ReplyHeader& h) { h.flags = 8; }));
+}
+
+TEST(Wire, FetchedBytesAreChecked) {
+  Slot slot(64 + 100);
+  for (size_t i = 0; i < 100; ++i) slot.bytes()[64 + i] = static_cast<std::byte>(i);
+  ReplyHeader header;
+  header.kind = WireKind::kFetch;
+  header.request_id = 1;
+  header.body_bytes = 100;
+  header.body_checksum = BodyChecksum(slot.bytes().subspan(64));
+  ExpectedReply expected;
+  expected.request_id = 1;
+  expected.kind = WireKind::kFetch;
+  expected.fetch_bytes = 100;
+  EXPECT_TRUE(CheckReply(header, slot.bytes(), expected).ok());
+  slot.bytes()[163] ^= std::byte{1};
+  EXPECT_EQ(CheckReply(header, slot.bytes(), expected).code(), StatusCode::kDataLoss);
+  slot.bytes()[163] ^= std::byte{1};
+  expected.fetch_bytes = 101;
+  EXPECT_EQ(CheckReply(header, slot.bytes(), expected).code(), StatusCode::kInvalidArgument);
+}
+
+TEST(Wire, MapsAreChecked) {
+  const MappedLayout good = {4 * 128, 96, 128, 4, 0};
+  const auto decode = [](const MappedLayout& layout) {
+    Slot slot(64 + sizeof(layout));
+    std::memcpy(slot.bytes().data() + 64, &layout, sizeof(layout));
+    return DecodeMapReply(slot.bytes()).status().code();
+  };
+  EXPECT_EQ(decode(good), StatusCode::kOk);
+  const auto changed = [&](auto change) {
+    MappedLayout layout = good;
+    change(layout);
+    return decode(layout);
+  };
+  using L = MappedLayout;
+  const StatusCode bad = StatusCode::kInvalidArgument;
+  EXPECT_EQ(changed([](L& l) { l.total_bytes -= 1; }), bad);
+  EXPECT_EQ(changed([](L& l) { l.layer_bytes = 129; }), bad);
+  EXPECT_EQ(changed([](L& l) { l.layer_bytes = 0; }), bad);
+  EXPECT_EQ(changed([](L& l) { l.layer_stride_bytes = 96; }), bad);
+  EXPECT_EQ(changed([](L& l) { l.layer_stride_bytes = ~uint64_t{63}; }), bad);
+  EXPECT_EQ(changed([](L& l) { l.layers = 5; }), bad);
+  EXPECT_EQ(changed([](L& l) { l.layers = 0; }), bad);
+  EXPECT_EQ(changed([](L& l) { l.reserved = 1; }), bad);
+  Slot shorter(64 + sizeof(good) - 1);
+  EXPECT_EQ(DecodeMapReply(shorter.bytes()).status().code(), bad);
+
+  RequestHeader header;
+  header.kind = WireKind::kMap;
+  header.body_bytes = sizeof(MapEntry);
+  MapEntry entry;
+  entry.handle = 7;
+  Slot slot(64 + sizeof(entry));
+  std::memcpy(slot.bytes().data() + 64, &entry, sizeof(entry));
+  EncodeHeader(header, slot.bytes());
+  const auto decoded = DecodeRequestHeader(slot.bytes());
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(DecodeMapRequest(*decoded, slot.bytes())->handle, 7u);
+  slot.bytes()[64 + 31] = std::byte{1};
+  EXPECT_EQ(DecodeMapRequest(*decoded, slot.bytes()).status().code(), bad);
+}
+
+TEST(Wire, ErrorsTravelWithTheirText) {
+  RequestHeader request = AttendHeader();
+  request.flags = kFlagPerPiece;
+  Slot slot(1024);
+  const auto round_trip = [&](const absl::Status& status) {
+    const uint32_t bytes = EncodeErrorReply(request, status, 250, slot.bytes());
+    const absl::StatusOr<ReplyHeader> header = DecodeReplyHeader(slot.bytes().first(bytes));
+    EXPECT_TRUE(header.ok()) << header.status();
+    EXPECT_EQ(header->retry_after_us, 250u);
+    EXPECT_EQ(header->epoch, request.epoch);
+    ExpectedReply expected;
+    expected.request_id = request.request_id;
+    expected.flags = request.flags;
+    expected.row_count = 5;
+    return CheckReply(*header, slot.bytes().first(bytes), expected);
+  };
+  EXPECT_EQ(round_trip(absl::ResourceExhaustedError("queue of 12")),
+            absl::ResourceExhaustedError("queue of 12"));
+  EXPECT_EQ(round_trip(absl::NotFoundError("")), absl::NotFoundError(""));
+  EXPECT_EQ(round_trip(absl::NotFoundError("a\nb\x1b[2J")), absl::NotFoundError("a?b?[2J"));
+  const absl::Status cut = round_trip(absl::InternalError(std::string(511, 'x') + "\xc3\xa9 more"));
+  EXPECT_EQ(cut, absl::InternalError(std::string(511, 'x')));  // no half a character
+  Slot tiny(70);
+  EXPECT_EQ(EncodeErrorReply(request, absl::NotFoundError("abcdefgh"), 0, tiny.bytes()), 70u);
+}
+
+TEST(Wire, ProbesAreEchoed) {
+  RequestHeader request;
+  request.request_id = 3;
+  request.body_bytes = 36;
+  Slot asked(100);
+  EncodeHeader(request, asked.bytes());
+  asked.bytes()[99] = std::byte{42};
+  Slot answer(200);
+  const uint32_t bytes = EncodeProbeReply(request, asked.bytes(), answer.bytes());
+  EXPECT_EQ(bytes, 100u);
+  EXPECT_EQ(answer.bytes()[99], std::byte{42});
+  ExpectedReply expected;
+  expected.request_id = 3;
+  expected.kind = WireKind::kProbe;
+  const absl::StatusOr<ReplyHeader> header = DecodeReplyHeader(answer.bytes().first(bytes));
+  ASSERT_TRUE(header.ok()) << header.status();
+  EXPECT_TRUE(CheckReply(*header, answer.bytes().first(bytes), expected).ok());
+  Slot small(80);  // as far as the slot holds them
+  EXPECT_EQ(EncodeProbeReply(request, asked.bytes(), small.bytes()), 80u);
+  EXPECT_TRUE(DecodeReplyHeader(small.bytes()).ok());
+}
+
+}  // namespace
+}  // namespace ckv
