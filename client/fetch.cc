@@ -106,7 +106,7 @@ bool Fetcher::NextSegment(const FetchCall& call, Segment* segment) {
   const size_t i = next_chunk_ - call.chunk_begin;
   const uint32_t token_count = call.corpus->chunks[next_chunk_].token_count;
   const auto rows_max =
-      static_cast<uint32_t>((shape_.reply_bytes_max - sizeof(ReplyHeader)) / geometry.row_bytes());
+      static_cast<uint32_t>(FetchBodyBytesMax(shape_.reply_bytes_max) / geometry.row_bytes());
   *segment = Segment();
   segment->link = link_of_chunk_[i];
   segment->handle = handle_of_chunk_[i];

@@ -1,5 +1,4 @@
-// One batch of requests: judged, computed together, answered. The holder's whole data plane but for
-// the waiting.
+// One batch of attend requests (and probes): judged, computed together, answered.
 
 #pragma once
 
@@ -16,35 +15,14 @@
 #include "attention/worker_pool.h"
 #include "proto/clock.h"
 #include "server/lease_gate.h"
+#include "server/ready_request.h"
+#include "server/serve_counters.h"
 #include "server/session.h"
 #include "store/chunk_table.h"
 #include "transport/fabric.h"
 #include "transport/wire.h"
 
 namespace ckv {
-
-// Written by the dispatcher, read by anyone; each stands alone.
-struct ServeCounters {
-  std::atomic<uint64_t> request_count{0};  // frames that came: probes, too
-  std::atomic<uint64_t> query_row_count{0};
-  std::atomic<uint64_t> batch_count{0};
-  std::atomic<uint64_t> error_count{0};
-  std::atomic<uint64_t> expired_count{0};
-  std::atomic<uint64_t> bytes_in{0};
-  std::atomic<uint64_t> bytes_out{0};
-  std::atomic<uint64_t> compute_ns{0};
-  std::atomic<uint32_t> lane_count{0};
-};
-
-// A request that has arrived and waits. Its slot is the holder's until the reply is posted.
-struct ReadyRequest {
-  ServeLane* lane = nullptr;
-  Session* session = nullptr;
-  uint32_t slot = 0;
-  uint32_t bytes = 0;
-  Instant arrived;       // when the dispatcher saw it
-  bool refused = false;  // arrived after the drain began
-};
 
 // Pieces of one batch: four of the largest requests, or 64 requests of 64 chunks.
 inline constexpr uint32_t kBatchPieceCountMax = 4 * kPieceCountMax;
@@ -57,23 +35,34 @@ inline constexpr size_t kMergeScratchBytes = size_t{128} << 20;
 // Multiply-adds of one request: its rows x (d_qk + d_v) x the tokens of its chunks, or the indices
 // of a selection, skipped ones included. A row of 2 x d_qk bytes costs at most 2 x d_qk of them a
 // token, so a frame of the default lane costs at most one a byte and token: 320 KiB (284 rows of
-// 576) over 1 M tokens pass, 3.4e11, which take seconds. A wider lane must ask in parts: one peer's
-// request keeps every other's waiting.
+// 576) over 1 M tokens pass, 3.4e11, which take seconds. A wider lane must ask in parts.
 inline constexpr uint64_t kRequestWorkMax = uint64_t{LaneShape{}.request_bytes_max} << 20;
 
-// Belongs to one thread. Nothing is allocated after construction but the text of errors, and the
-// piece list up to its limit.
+// Multiply-adds of one batch of the polling thread, which nobody else is served beside: 256 rows of
+// 1088 over 1900 tokens, 7 ms of one core at 75 G/s. A request of more leaves that thread.
+inline constexpr uint64_t kPollingWorkMax = uint64_t{1} << 29;
+
+struct BatchOptions {
+  uint32_t request_count_max = 64;
+  uint32_t thread_count = 1;
+  // Of all requests of a batch together; one that is larger by itself is not taken.
+  uint64_t work_max = kPollingWorkMax;
+};
+
+// Belongs to one thread at a time. Nothing is allocated after construction but the text of errors,
+// and the piece list up to its limit.
 class Batch {
  public:
   // Everything borrowed must outlive the batch.
-  Batch(uint32_t request_count_max, uint32_t thread_count, Clock* clock, ChunkTable* table,
-        const LeaseGate* lease, ServeCounters* counters);
+  Batch(const BatchOptions& options, Clock* clock, ChunkTable* table, const LeaseGate* lease,
+        ServeCounters* counters);
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
 
   enum class Verdict {
     kTaken,      // it will be answered, with a result or an error
     kFull,       // nothing was done; ask again with the next batch. Never of an empty batch
+    kLong,       // nothing was done: over work_max by itself
     kMalformed,  // not taken: malformed() says why, and its lane is to be closed
   };
   // Judges the request: form, session, lease and epoch (I4), deadline, then what it asks for; only
@@ -82,17 +71,26 @@ class Batch {
   const absl::Status& malformed() const { return malformed_; }
 
   uint32_t size() const { return item_count_; }
+  // Multiply-adds of what Add took last, and of the whole batch.
+  uint64_t last_work() const { return last_work_; }
+  uint64_t work() const { return work_; }
 
-  // Computes every piece in one kernel call a geometry, merges, and posts the replies in the order
-  // of Add. `waiting_count` requests stay behind. The batch is empty afterwards.
-  void Answer(uint32_t waiting_count);
+  // Computes every piece in one kernel call a geometry, and merges. May run on another thread than
+  // Add and Reply, which wait for it. Once `stop` is true what is left of a long request is not
+  // computed, and its answer means nothing.
+  void Compute(const std::atomic<bool>* stop = nullptr);
+  // Posts the replies in the order of Add. `waiting_count` requests stay behind. The batch is empty
+  // afterwards.
+  void Reply(uint32_t waiting_count);
+  // Of the last Compute.
+  Duration elapsed() const { return elapsed_; }
+  // Every request is forgotten, unanswered: their lanes go.
+  void Clear();
 
  private:
   struct Item {
     ReadyRequest ready;
-    RequestHeader header;
     ReplyHeader reply;
-    uint32_t reply_bytes = 0;
     size_t group = 0;    // of an attend request: in groups_
     absl::Status error;  // not OK: the reply is this
   };
@@ -111,27 +109,34 @@ class Batch {
     PartialView out;
   };
 
+  static constexpr size_t kScratchFloats = kMergeScratchBytes / sizeof(float);
+  // Floats of one f32 partial in the scratch, in whole cache lines.
+  static constexpr size_t PartialFloats(uint32_t row_count, uint32_t d_v) {
+    return (size_t{row_count} * (size_t{d_v} + 2) + 15) / 16 * 16;
+  }
+
   bool HasRoom(const RequestHeader& header, const Geometry& geometry) const;
-  absl::Status Admit(const Item& item, Instant now);
-  absl::Status AddProbe(Item& item);
-  absl::Status AddFetch(Item& item, const FetchEntry& entry);
-  absl::Status AddAttend(Item& item);
+  Verdict Judge(Item& item);
+  void AddProbe(Item& item);
+  absl::Status AddAttend(Item& item, Verdict& verdict);
   absl::Status CheckLimits(const Item& item) const;
   absl::Status CheckNoHandleTwice();
-  absl::Status CheckWork(const Item& item, std::span<const ChunkPin> pins) const;
-  absl::StatusOr<ChunkPin> Pin(const Session& session, uint32_t handle);
+  uint64_t WorkOf(const Item& item, std::span<const ChunkPin> pins) const;
   AttentionPiece MakePiece(const Item& item, const PieceEntry& entry, const Chunk& chunk) const;
   void PlacePieces(Item& item, std::span<const ChunkPin> pins);
   Group& GroupFor(const AttentionShape& shape);
   PartialView TakeScratch(uint32_t row_count, uint32_t d_v);
-  void Compute();
+  void Attend(const Group& group, std::span<const AttentionPiece> pieces);
+  void AttendSliced(const AttentionShape& shape, const AttentionPiece& piece, Instant deadline);
+  bool GivenUp(Instant deadline) const;
+  bool is_long() const { return work_ > kPollingWorkMax; }
   // Every request of the group has run out of time, while others were computed: they are answered
   // so, and the group is not (or no further) computed.
   bool Expired(size_t group);
   void MergeInRounds();
-  void Post(Item& item, uint32_t behind_count, uint64_t compute_ns, Instant started);
-  void Clear();
+  void Post(Item& item, uint32_t behind_count);
 
+  const BatchOptions options_;
   Clock* const clock_;
   ChunkTable* const table_;
   const LeaseGate* const lease_;
@@ -141,6 +146,14 @@ class Batch {
   std::vector<Item> items_;  // fixed size; the first item_count_ are in use
   uint32_t item_count_ = 0;
   absl::Status malformed_;
+  uint64_t last_work_ = 0;
+  uint64_t work_ = 0;
+  Instant started_;  // the last Compute
+  Duration elapsed_{0};
+  // Of the batch; counted by Reply, on the dispatcher's thread.
+  uint64_t kernel_calls_ = 0;
+  uint64_t expired_ = 0;
+  const std::atomic<bool>* stop_ = nullptr;
 
   AttendRequest attend_;           // of the request being judged
   std::vector<uint32_t> handles_;  // of it, sorted

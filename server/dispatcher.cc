@@ -1,11 +1,9 @@
 #include "server/dispatcher.h"
 
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -14,6 +12,7 @@
 #include "proto/pause_cpu.h"
 #include "proto/status.h"
 #include "spdlog/spdlog.h"
+#include "transport/wire.h"
 
 namespace ckv {
 namespace {
@@ -25,68 +24,46 @@ constexpr Duration kAcceptInterval = std::chrono::microseconds(200);
 // A lane without an event (loopback) is polled at this interval when idle: 1 % of a core.
 constexpr int kPollOnlySleepMs = 1;
 
-constexpr int kEpollEventMax = 16;  // only whether anything happened matters
-
-bool Watch(int epoll_fd, int fd) {
-  epoll_event event = {};
-  event.events = EPOLLIN;
-  event.data.fd = fd;
-  return epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
-}
-
 }  // namespace
-
-// One lane and what has arrived on it: at most one request a slot, in a ring.
-struct Dispatcher::LaneState {
-  std::unique_ptr<ServeLane> lane;
-  Session* session = nullptr;
-  std::vector<ReadyRequest> ring;  // [slot_count]
-  uint32_t head = 0;
-  uint32_t count = 0;
-  bool broken = false;
-  bool armed = false;
-
-  void Push(const ReadyRequest& ready) { ring[(head + count++) % ring.size()] = ready; }
-  const ReadyRequest& front() const { return ring[head]; }
-  void Pop() {
-    head = (head + 1) % static_cast<uint32_t>(ring.size());
-    --count;
-  }
-};
-
-struct Dispatcher::SessionLanes {
-  Session* session = nullptr;
-  std::vector<std::unique_ptr<LaneState>> lanes;
-  size_t next_lane = 0;
-};
 
 absl::StatusOr<std::unique_ptr<Dispatcher>> Dispatcher::Start(const DispatcherOptions& options,
                                                               ChunkTable* table,
                                                               SessionTable* sessions,
                                                               const LeaseGate* lease,
                                                               std::vector<Listener*> listeners) {
+  CKV_ASSIGN_OR_RETURN(std::unique_ptr<LaneSet> lanes, LaneSet::Create());
   std::unique_ptr<Dispatcher> dispatcher(
-      new Dispatcher(options, table, sessions, lease, std::move(listeners)));
+      new Dispatcher(options, table, sessions, lease, std::move(listeners), std::move(lanes)));
   CKV_RETURN_IF_ERROR(dispatcher->OpenEvents());
   dispatcher->thread_ = std::thread([d = dispatcher.get()] { d->Run(); });
   return dispatcher;
 }
 
 Dispatcher::Dispatcher(const DispatcherOptions& options, ChunkTable* table, SessionTable* sessions,
-                       const LeaseGate* lease, std::vector<Listener*> listeners)
+                       const LeaseGate* lease, std::vector<Listener*> listeners,
+                       std::unique_ptr<LaneSet> lanes)
     : options_(options),
       sessions_(sessions),
       listeners_(std::move(listeners)),
-      batch_(options.batch_request_count_max, options.compute_threads, options.clock, table, lease,
-             &counters_),
+      lanes_(std::move(lanes)),
+      attend_admission_(options.queue_request_count_max, kQueueWorkMax),
+      long_admission_(options.queue_request_count_max, kLongQueueWorkMax),
+      push_admission_(options.queue_request_count_max, kNoWorkLimit),
+      batch_({.request_count_max = options.batch_request_count_max,
+              .thread_count = options.compute_threads},
+             options.clock, table, lease, &counters_),
+      push_server_(options.clock, table, lease, &counters_),
+      side_work_(
+          {.compute_threads = options.compute_threads, .map_bytes_max = options.map_bytes_max},
+          options.clock, table, lease, &counters_, [this] { RingBell(); }),
       wait_(options.spin_max) {}
 
 absl::Status Dispatcher::OpenEvents() {
-  epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
+  role_.Claim();
   wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  bool watched = epoll_fd_ >= 0 && wake_fd_ >= 0 && Watch(epoll_fd_, wake_fd_);
+  bool watched = wake_fd_ >= 0 && lanes_->Watch(wake_fd_);
   for (const Listener* listener : listeners_) {
-    watched = watched && (listener->event_fd() < 0 || Watch(epoll_fd_, listener->event_fd()));
+    watched = watched && (listener->event_fd() < 0 || lanes_->Watch(listener->event_fd()));
   }
   if (watched) return absl::OkStatus();
   return absl::ResourceExhaustedError(
@@ -100,13 +77,16 @@ Dispatcher::~Dispatcher() {
     thread_.join();
   }
   if (wake_fd_ >= 0) close(wake_fd_);
-  if (epoll_fd_ >= 0) close(epoll_fd_);
 }
 
 // The flag first, then the event: a dispatcher that consumed the event sees the flag. The flag may
 // be taken before the event comes; Sleep reads the event all the same.
 void Dispatcher::Wake() {
   control_.store(true, std::memory_order_release);
+  RingBell();
+}
+
+void Dispatcher::RingBell() {
   const uint64_t one = 1;
   // Fails only when 2^64 wake-ups are pending, and then it is awake.
   [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof(one));
@@ -135,10 +115,14 @@ void Dispatcher::Run() {
       Sleep(now);
     }
   }
-  for (const std::unique_ptr<SessionLanes>& session : lanes_) {
-    for (const std::unique_ptr<LaneState>& lane : session->lanes) DropLane(*lane);
+  side_work_.End();
+  for (const std::unique_ptr<SessionLanes>& session : lanes_->sessions()) {
+    for (const std::unique_ptr<HolderLane>& lane : session->lanes) {
+      if (!lane->broken) lanes_->Break(*lane);
+      DropLane(*lane);
+    }
   }
-  lanes_.clear();
+  lanes_->sessions().clear();
 }
 
 bool Dispatcher::RunOnce() {
@@ -150,22 +134,35 @@ bool Dispatcher::RunOnce() {
   // Read before the lanes are polled: what a poll finds after a drain began may have come before
   // it, so one whole poll still counts as earlier.
   const bool drain_begun = draining();
-  const bool arrived = PollLanes(now);
+  const bool arrived = lanes_->Poll(
+      now,
+      [this](HolderLane& lane, const Arrival& arrival) {
+        role_.AssertHeld();
+        Arrive(lane, arrival);
+      },
+      [this](HolderLane& lane, const absl::Status& why) {
+        role_.AssertHeld();
+        Break(lane, why);
+      });
   drain_seen_ = drain_begun;
-  if (waiting_count_ != 0) {
-    FillBatch();
-    if (batch_.size() != 0) batch_.Answer(waiting_count_);
-  }
+  const bool worked = arrived || waiting_count() != 0 || side_work_.finished();
+  RunSideWork();
+  if (attends_.count() != 0) AnswerAttends();
+  if (pushes_.count() != 0) AnswerPush();
+  if (push_server_.sending()) push_server_.Reap();
   if (any_broken_) DropBrokenLanes(now);
-  if (drain_seen_ && !drain_told_ && waiting_count_ == 0) NoteDrained();
-  return arrived || waiting_count_ != 0;
+  if (drain_seen_ && !drain_told_ && waiting_count() == 0 && side_work_.idle() &&
+      !push_server_.sending()) {
+    NoteDrained();
+  }
+  return worked;
 }
 
 void Dispatcher::HandleControl(Instant now) {
   control_.store(false, std::memory_order_release);
-  for (const std::unique_ptr<SessionLanes>& session : lanes_) {
+  for (const std::unique_ptr<SessionLanes>& session : lanes_->sessions()) {
     if (!session->session->closed()) continue;
-    for (const std::unique_ptr<LaneState>& lane : session->lanes) {
+    for (const std::unique_ptr<HolderLane>& lane : session->lanes) {
       Break(*lane, absl::CancelledError("session closed"));
     }
   }
@@ -177,143 +174,210 @@ void Dispatcher::AcceptLanes(Instant now) {
   next_accept_ = now + kAcceptInterval;
   for (Listener* listener : listeners_) {
     while (std::optional<AcceptedLane> accepted = listener->Accept()) {
-      AddLane(*std::move(accepted));
+      AddLane(*std::move(accepted), now);
     }
   }
 }
 
-void Dispatcher::AddLane(AcceptedLane accepted) {
+void Dispatcher::AddLane(AcceptedLane accepted, Instant now) {
   Session* session = sessions_->Adopt(accepted.tag);
   if (session == nullptr) return;  // closed meanwhile; the lane goes with `accepted`
-  const int fd = accepted.lane->event_fd();
-  if (fd >= 0 && !Watch(epoll_fd_, fd)) {
+  SessionLanes& owner = LanesOf(session);
+  const uint32_t slot_count = accepted.lane->shape().slot_count;
+  if (!lanes_->Add(owner, std::move(accepted.lane), now)) {
     spdlog::error("lane of {} dropped: epoll: {}", session->requester, std::strerror(errno));
     sessions_->LaneGone(*session);
-    next_reap_ = options_.clock->Now();
+    any_broken_ = true;  // the session may have no other lane
     return;
   }
-  auto lane = std::make_unique<LaneState>();
-  lane->session = session;
-  lane->ring.resize(accepted.lane->shape().slot_count);
-  lane->lane = std::move(accepted.lane);
+  attends_.Grow(*owner.attends, slot_count);
+  longs_.Grow(*owner.longs, slot_count);
+  pushes_.Grow(*owner.pushes, slot_count);
   counters_.lane_count.fetch_add(1, std::memory_order_relaxed);
-  for (const std::unique_ptr<SessionLanes>& known : lanes_) {
-    if (known->session != session) continue;
-    known->lanes.push_back(std::move(lane));
-    return;
-  }
+}
+
+SessionLanes& Dispatcher::LanesOf(Session* session) {
+  if (SessionLanes* known = lanes_->Find(session); known != nullptr) return *known;
   auto added = std::make_unique<SessionLanes>();
   added->session = session;
-  added->lanes.push_back(std::move(lane));
-  lanes_.push_back(std::move(added));
+  added->attends = attends_.AddSession();
+  added->longs = longs_.AddSession();
+  added->pushes = pushes_.AddSession();
+  lanes_->sessions().push_back(std::move(added));
+  return *lanes_->sessions().back();
 }
 
-bool Dispatcher::PollLanes(Instant now) {
-  const uint32_t before = waiting_count_;
-  for (const std::unique_ptr<SessionLanes>& session : lanes_) {
-    for (const std::unique_ptr<LaneState>& lane : session->lanes) {
-      if (!lane->broken) PollLane(*lane, now);
-    }
-  }
-  return waiting_count_ != before;
-}
-
-void Dispatcher::PollLane(LaneState& lane, Instant now) {
-  std::array<Arrival, kSlotCountMax> arrivals;
-  const size_t room = lane.ring.size() - lane.count;
-  if (room == 0) return;
-  const size_t count = lane.lane->Poll(std::span(arrivals).first(room));
-  if (count == 0) {
-    if (const absl::Status status = lane.lane->status(); !status.ok()) Break(lane, status);
+void Dispatcher::Arrive(HolderLane& lane, const Arrival& arrival) {
+  const LaneShape& shape = lane.lane->shape();
+  if (arrival.slot >= shape.slot_count || arrival.bytes > shape.request_bytes_max) {
+    Break(lane, absl::InvalidArgumentError(
+                    absl::StrFormat("slot %d with %d bytes arrived", arrival.slot, arrival.bytes)));
     return;
   }
-  const LaneShape& shape = lane.lane->shape();
-  for (size_t i = 0; i < count; ++i) {
-    if (arrivals[i].slot >= shape.slot_count || arrivals[i].bytes > shape.request_bytes_max) {
-      Break(lane, absl::InvalidArgumentError(absl::StrFormat("slot %d with %d bytes arrived",
-                                                             arrivals[i].slot, arrivals[i].bytes)));
-      return;
-    }
-    lane.Push({.lane = lane.lane.get(),
-               .session = lane.session,
-               .slot = arrivals[i].slot,
-               .bytes = arrivals[i].bytes,
-               .arrived = now,
-               .refused = drain_seen_});
-    ++waiting_count_;
+  ReadyRequest ready = {.lane = lane.lane.get(),
+                        .from = &lane,
+                        .session = lane.owner->session,
+                        .slot = arrival.slot,
+                        .bytes = arrival.bytes,
+                        .header = {},
+                        .arrived = polled_,
+                        .refused = drain_seen_};
+  const absl::StatusOr<RequestHeader> header = DecodeRequestHeader(ready.frame());
+  if (!header.ok()) {
+    Break(lane, header.status());
+    return;
   }
+  ready.header = *header;
+  Bump(counters_.request_count);
+  Bump(counters_.bytes_in, arrival.bytes);
+  Enqueue(*lane.owner, ready);
+}
+
+void Dispatcher::Enqueue(SessionLanes& session, ReadyRequest& ready) {
+  switch (ready.header.kind) {
+    case WireKind::kFetch:
+    case WireKind::kMap:
+      AdmitTo(pushes_, *session.pushes, push_admission_, ready);
+      return;
+    case WireKind::kProbe:
+    case WireKind::kAttend:
+      break;
+  }
+  // What it will cost, if it is like the session's last one.
+  ready.work = session.work_per_row * ready.header.row_count;
+  if (ready.work > kPollingWorkMax) {
+    AdmitTo(longs_, *session.longs, long_admission_, ready);
+  } else {
+    AdmitTo(attends_, *session.attends, attend_admission_, ready);
+  }
+}
+
+void Dispatcher::AdmitTo(FairQueue& queue, FairQueue::Flow& flow, const Admission& admission,
+                         const ReadyRequest& ready) {
+  const absl::Status full = admission.Check(queue, flow, ready.work);
+  if (full.ok()) {
+    queue.Push(flow, ready);
+    return;
+  }
+  Bump(counters_.refused_count);
+  PostError(ready, full, admission.RetryAfterUs(queue), counters_);
+}
+
+void Dispatcher::AnswerAttends() {
+  FillBatch();
+  if (batch_.size() == 0) return;
+  batch_.Compute();
+  attend_admission_.Observe(batch_.work(), batch_.elapsed());
+  batch_.Reply(attends_.count());
 }
 
 void Dispatcher::FillBatch() {
-  for (bool any = true; any;) {
-    any = false;
-    for (size_t i = 0; i < lanes_.size(); ++i) {
-      const size_t index = (next_session_ + i) % lanes_.size();
-      if (AddOneOf(*lanes_[index], any) != Batch::Verdict::kFull) continue;
-      next_session_ = index;  // whoever found no room is first in the next batch
-      return;
+  while (FairQueue::Flow* flow = attends_.Next()) {
+    const ReadyRequest ready = flow->front();
+    const Batch::Verdict verdict = batch_.Add(ready);
+    if (verdict == Batch::Verdict::kFull) return;
+    attends_.Pop(*flow, batch_.last_work());
+    HolderLane& lane = *ready.from;
+    switch (verdict) {
+      case Batch::Verdict::kMalformed:
+        Break(lane, batch_.malformed());
+        break;
+      case Batch::Verdict::kLong:
+        lane.owner->work_per_row = kPollingWorkMax / ready.header.row_count + 1;
+        AdmitTo(longs_, *lane.owner->longs, long_admission_, ready);
+        break;
+      case Batch::Verdict::kTaken:
+        if (batch_.last_work() != 0) {
+          lane.owner->work_per_row = batch_.last_work() / ready.header.row_count;
+        }
+        break;
+      case Batch::Verdict::kFull:
+        break;
     }
   }
-  next_session_ = lanes_.empty() ? 0 : (next_session_ + 1) % lanes_.size();
 }
 
-Batch::Verdict Dispatcher::AddOneOf(SessionLanes& session, bool& any) {
-  for (size_t i = 0; i < session.lanes.size(); ++i) {
-    const size_t index = (session.next_lane + i) % session.lanes.size();
-    LaneState& lane = *session.lanes[index];
-    if (lane.count == 0) continue;
-    const Batch::Verdict verdict = batch_.Add(lane.front());
-    if (verdict == Batch::Verdict::kFull) {
-      session.next_lane = index;
-      return verdict;
-    }
-    any = true;
-    session.next_lane = index + 1;
-    if (verdict == Batch::Verdict::kMalformed) {
-      Break(lane, batch_.malformed());
-    } else {
-      lane.Pop();
-      --waiting_count_;
-    }
-    return verdict;
+void Dispatcher::AnswerPush() {
+  FairQueue::Flow* flow = pushes_.Next();
+  const ReadyRequest ready = flow->front();
+  HolderLane& lane = *ready.from;
+  pushes_.Pop(*flow, kFetchBodyBytesMax);
+  if (ready.header.kind == WireKind::kFetch) {
+    if (absl::Status bad = push_server_.Answer(ready); !bad.ok()) Break(lane, bad);
+    return;
   }
-  return Batch::Verdict::kTaken;
+  const absl::StatusOr<bool> answered = side_work_.TryMap(ready);
+  if (!answered.ok()) {
+    Break(lane, answered.status());
+  } else if (!*answered) {
+    AdmitTo(longs_, *lane.owner->longs, long_admission_, ready);
+  }
 }
 
-// The lane object stays until the batch that may be using it has been answered.
-void Dispatcher::Break(LaneState& lane, const absl::Status& why) {
+void Dispatcher::RunSideWork() {
+  if (side_work_.finished()) {
+    side_work_.Finish(longs_.count());
+    long_admission_.Observe(side_work_.last_work(), side_work_.last_elapsed());
+  }
+  while (longs_.count() != 0 && side_work_.idle()) {
+    FairQueue::Flow* flow = longs_.Next();
+    const ReadyRequest ready = flow->front();
+    HolderLane& lane = *ready.from;
+    const absl::Status bad = side_work_.Start(ready, lane);
+    longs_.Pop(*flow, side_work_.last_work());
+    if (!bad.ok()) {
+      Break(lane, bad);
+    } else if (side_work_.last_work() != 0) {
+      lane.owner->work_per_row = side_work_.last_work() / ready.header.row_count;
+    }
+  }
+}
+
+// The lane object stays while anything may be using it.
+void Dispatcher::Break(HolderLane& lane, const absl::Status& why) {
   if (lane.broken) return;
-  lane.broken = true;
+  lanes_->Break(lane);
   any_broken_ = true;
-  waiting_count_ -= lane.count;
-  lane.count = 0;
+  side_work_.Cancel(lane);
+  attends_.DropLane(*lane.owner->attends, lane.lane.get());
+  longs_.DropLane(*lane.owner->longs, lane.lane.get());
+  pushes_.DropLane(*lane.owner->pushes, lane.lane.get());
   const bool peer_is_wrong = absl::IsInvalidArgument(why) || absl::IsFailedPrecondition(why);
   spdlog::log(peer_is_wrong ? spdlog::level::warn : spdlog::level::debug,
-              "{} lane of {} closed: {}", FabricName(lane.lane->kind()), lane.session->requester,
-              std::string(why.message()));
+              "{} lane of {} closed: {}", FabricName(lane.lane->kind()),
+              lane.owner->session->requester, std::string(why.message()));
 }
 
 void Dispatcher::DropBrokenLanes(Instant now) {
   any_broken_ = false;
-  for (const std::unique_ptr<SessionLanes>& session : lanes_) {
-    std::erase_if(session->lanes, [&](const std::unique_ptr<LaneState>& lane) {
+  for (const std::unique_ptr<SessionLanes>& session : lanes_->sessions()) {
+    std::erase_if(session->lanes, [&](const std::unique_ptr<HolderLane>& lane) {
       role_.AssertHeld();
       if (!lane->broken) return false;
+      if (lane->busy != 0) {
+        any_broken_ = true;
+        return false;
+      }
       DropLane(*lane);
       return true;
     });
   }
-  std::erase_if(
-      lanes_, [](const std::unique_ptr<SessionLanes>& session) { return session->lanes.empty(); });
-  next_session_ = 0;
+  std::erase_if(lanes_->sessions(), [&](const std::unique_ptr<SessionLanes>& session) {
+    role_.AssertHeld();
+    if (!session->lanes.empty()) return false;
+    attends_.RemoveSession(session->attends);
+    longs_.RemoveSession(session->longs);
+    pushes_.RemoveSession(session->pushes);
+    return true;
+  });
   next_reap_ = sessions_->Reap(now);
 }
 
-void Dispatcher::DropLane(LaneState& lane) {
-  const int fd = lane.lane->event_fd();
-  if (fd >= 0) epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, fd, nullptr);
-  lane.lane.reset();
-  sessions_->LaneGone(*lane.session);
+void Dispatcher::DropLane(HolderLane& lane) {
+  const ServeLane* const gone = lane.lane.get();
+  lanes_->Destroy(lane);
+  push_server_.Forget(gone);
+  sessions_->LaneGone(*lane.owner->session);
   counters_.lane_count.fetch_sub(1, std::memory_order_relaxed);
 }
 
@@ -324,11 +388,7 @@ void Dispatcher::NoteDrained() {
 }
 
 int Dispatcher::SleepMilliseconds(Instant now) const {
-  for (const std::unique_ptr<SessionLanes>& session : lanes_) {
-    for (const std::unique_ptr<LaneState>& lane : session->lanes) {
-      if (lane->lane->event_fd() < 0) return kPollOnlySleepMs;
-    }
-  }
+  if (lanes_->must_poll()) return kPollOnlySleepMs;
   for (const Listener* listener : listeners_) {
     if (listener->event_fd() < 0) return kPollOnlySleepMs;
   }
@@ -338,29 +398,15 @@ int Dispatcher::SleepMilliseconds(Instant now) const {
 }
 
 void Dispatcher::Sleep(Instant now) {
-  bool quiet = true;
-  for (const std::unique_ptr<SessionLanes>& session : lanes_) {
-    for (const std::unique_ptr<LaneState>& lane : session->lanes) {
-      if (lane->lane->event_fd() < 0) continue;
-      lane->armed = quiet && lane->lane->Arm();
-      quiet = quiet && lane->armed;
-    }
-  }
-  // Read after arming: a Wake since then is in the event descriptor.
-  if (quiet && !control_.load(std::memory_order_acquire)) {
-    std::array<epoll_event, kEpollEventMax> events;
-    epoll_wait(epoll_fd_, events.data(), kEpollEventMax, SleepMilliseconds(now));
+  // Read after arming: a Wake since then, or the end of a side job, is in the event descriptor.
+  if (lanes_->Arm() && !control_.load(std::memory_order_acquire) && !side_work_.finished()) {
+    Bump(counters_.sleep_count);
+    lanes_->Wait(SleepMilliseconds(now));
     // Whatever the flag says: a dispatcher that was awake may have taken the flag before its event
     // came, and an event left behind would end every later wait at once. Nothing is lost, since
     // the flag of an event that is read here has been set.
     uint64_t count = 0;
     [[maybe_unused]] const ssize_t got = read(wake_fd_, &count, sizeof(count));
-  }
-  for (const std::unique_ptr<SessionLanes>& session : lanes_) {
-    for (const std::unique_ptr<LaneState>& lane : session->lanes) {
-      if (lane->armed) lane->lane->Disarm();
-      lane->armed = false;
-    }
   }
   next_accept_ = now;  // a listener may have woken us
 }

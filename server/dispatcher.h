@@ -13,9 +13,15 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/clock.h"
+#include "server/admission.h"
 #include "server/batch.h"
+#include "server/fair_queue.h"
+#include "server/lane_set.h"
 #include "server/lease_gate.h"
+#include "server/push_server.h"
+#include "server/serve_counters.h"
 #include "server/session.h"
+#include "server/side_work.h"
 #include "store/chunk_table.h"
 #include "transport/fabric.h"
 #include "transport/thread_role.h"
@@ -27,18 +33,32 @@ struct DispatcherOptions {
   Clock* clock = Clock::Real();
   uint32_t compute_threads = 1;
   uint32_t batch_request_count_max = 64;
+  // Requests that wait for the polling thread, over all sessions; of the long ones as many again.
+  uint32_t queue_request_count_max = 1024;
+  uint64_t map_bytes_max = 0;  // of chunks copied to be handed over
   Duration spin_max = std::chrono::microseconds(50);
 };
 
+// Multiply-adds that wait for the polling thread: what one batch takes, so that a request that was
+// admitted waits for the batch in progress and is in the next.
+inline constexpr uint64_t kQueueWorkMax = kPollingWorkMax;
+// And that wait to be computed beside it: 64 times as much, half a second of one core.
+inline constexpr uint64_t kLongQueueWorkMax = 64 * kPollingWorkMax;
+
 // Thread-safe, but for the start and the end. What it borrows must outlive it.
 //
-// Busy, it makes no system call on shm and verbs: it polls every lane, answers what is there and
-// polls again. Without work it spins as transport/wait_policy.h says; then it arms every lane and
-// sleeps on their events, on the listeners' and on Wake; idle, it wakes once in kSleepMax.
+// Busy, it makes no system call on shm and verbs: it polls the lanes that are in use, answers what
+// is there and polls again. Without work it spins as transport/wait_policy.h says; then it arms
+// every lane and sleeps on their events, on the listeners' and on Wake; idle, it wakes once in
+// kSleepMax.
 //
-// A lane's requests are answered in their order. A batch is filled by one request of each session
-// in turn, so a session with many lanes or many requests takes no more than its share. A batch
-// takes what has arrived and never waits for more.
+//   lanes -> Arrive -+-> attends_ -> Batch, computed here: kPollingWorkMax at a time
+//                    +-> longs_   -> SideWork: what is over kPollingWorkMax, and copies of chunks
+//                    +-> pushes_  -> PushServer: one reply of kFetchBodyBytesMax between two polls
+//                    '-> refused: a queue is full
+//
+// Requests of one kind and session are answered in their order; sessions take turns by what their
+// requests cost (FairQueue). A batch takes what has arrived and never waits for more.
 class Dispatcher {
  public:
   static absl::StatusOr<std::unique_ptr<Dispatcher>> Start(const DispatcherOptions& options,
@@ -66,11 +86,9 @@ class Dispatcher {
   static constexpr Duration kSleepMax = std::chrono::seconds(1);
 
  private:
-  struct LaneState;
-  struct SessionLanes;
-
   Dispatcher(const DispatcherOptions& options, ChunkTable* table, SessionTable* sessions,
-             const LeaseGate* lease, std::vector<Listener*> listeners);
+             const LeaseGate* lease, std::vector<Listener*> listeners,
+             std::unique_ptr<LaneSet> lanes);
   absl::Status OpenEvents();
 
   void Run();
@@ -78,24 +96,34 @@ class Dispatcher {
   bool RunOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void HandleControl(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void AcceptLanes(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
-  void AddLane(AcceptedLane accepted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
-  // Takes what has arrived on every lane; returns whether there was anything.
-  bool PollLanes(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
-  void PollLane(LaneState& lane, Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
+  void AddLane(AcceptedLane accepted, Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
+  SessionLanes& LanesOf(Session* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
+
+  void Arrive(HolderLane& lane, const Arrival& arrival) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
+  void Enqueue(SessionLanes& session, ReadyRequest& ready) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
+  void AdmitTo(FairQueue& queue, FairQueue::Flow& flow, const Admission& admission,
+               const ReadyRequest& ready) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
+
+  void AnswerAttends() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void FillBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
-  Batch::Verdict AddOneOf(SessionLanes& session, bool& any) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
-  void Break(LaneState& lane, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
+  void AnswerPush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
+  void RunSideWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
+
+  uint32_t waiting_count() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_) {
+    return attends_.count() + longs_.count() + pushes_.count();
+  }
+  void Break(HolderLane& lane, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void DropBrokenLanes(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
-  void DropLane(LaneState& lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
+  void DropLane(HolderLane& lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void NoteDrained() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_) ABSL_LOCKS_EXCLUDED(drain_mu_);
   void Sleep(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   int SleepMilliseconds(Instant now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
+  void RingBell();
 
   const DispatcherOptions options_;
   SessionTable* const sessions_;
   const std::vector<Listener*> listeners_;
   ServeCounters counters_;
-  int epoll_fd_ = -1;
   int wake_fd_ = -1;
 
   std::atomic<bool> stop_{false};
@@ -105,10 +133,16 @@ class Dispatcher {
   bool drained_ ABSL_GUARDED_BY(drain_mu_) = false;
 
   ThreadRole role_;
+  const std::unique_ptr<LaneSet> lanes_ ABSL_PT_GUARDED_BY(role_);
+  FairQueue attends_ ABSL_GUARDED_BY(role_);
+  FairQueue longs_ ABSL_GUARDED_BY(role_);
+  FairQueue pushes_ ABSL_GUARDED_BY(role_);
+  Admission attend_admission_ ABSL_GUARDED_BY(role_);
+  Admission long_admission_ ABSL_GUARDED_BY(role_);
+  Admission push_admission_ ABSL_GUARDED_BY(role_);
   Batch batch_ ABSL_GUARDED_BY(role_);
-  std::vector<std::unique_ptr<SessionLanes>> lanes_ ABSL_GUARDED_BY(role_);
-  size_t next_session_ ABSL_GUARDED_BY(role_) = 0;
-  uint32_t waiting_count_ ABSL_GUARDED_BY(role_) = 0;  // polled and not yet in a batch
+  PushServer push_server_ ABSL_GUARDED_BY(role_);
+  SideWork side_work_ ABSL_GUARDED_BY(role_);
   bool any_broken_ ABSL_GUARDED_BY(role_) = false;
   bool drain_seen_ ABSL_GUARDED_BY(role_) = false;  // what is polled from now on came too late
   bool drain_told_ ABSL_GUARDED_BY(role_) = false;

@@ -13,6 +13,9 @@
 namespace ckv {
 namespace {
 
+// So that a holder stays within capacity_bytes and a tenth.
+constexpr uint64_t kMapShareOfCapacity = 10;
+
 absl::Status ValidateOptions(const HolderOptions& options) {
   const auto in = [](std::string_view what, uint64_t value, uint64_t limit) {
     if (value >= 1 && value <= limit) return absl::OkStatus();
@@ -24,6 +27,8 @@ absl::Status ValidateOptions(const HolderOptions& options) {
   CKV_RETURN_IF_ERROR(in("compute_threads", options.compute_threads, WorkerPool::kThreadCountMax));
   CKV_RETURN_IF_ERROR(in("session_count_max", options.session_count_max, kSessionCountMax));
   CKV_RETURN_IF_ERROR(in("chunk_count_max", options.chunk_count_max, UINT32_MAX));
+  CKV_RETURN_IF_ERROR(
+      in("queue_request_count_max", options.queue_request_count_max, kQueueRequestCountMax));
   return in("batch_request_count_max", options.batch_request_count_max, kBatchRequestCountMax);
 }
 
@@ -108,15 +113,20 @@ absl::StatusOr<std::unique_ptr<Holder>> Holder::Start(const HolderOptions& optio
   CKV_ASSIGN_OR_RETURN(std::unique_ptr<Arena> arena, Arena::Create(options.capacity_bytes));
   auto state = std::make_unique<State>(options, std::move(arena));
   std::vector<Listener*> listeners;
+  ListenOptions listen = options.listen;
+  listen.gather_memory = {state->arena->base(), state->arena->capacity_bytes()};
   for (Fabric* fabric : options.fabrics) {
-    CKV_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener, fabric->Listen(options.listen));
+    CKV_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener, fabric->Listen(listen));
     listeners.push_back(listener.get());
     state->listeners.push_back(std::move(listener));
   }
-  const DispatcherOptions dispatcher = {.clock = options.clock,
-                                        .compute_threads = options.compute_threads,
-                                        .batch_request_count_max = options.batch_request_count_max,
-                                        .spin_max = options.spin_max};
+  const DispatcherOptions dispatcher = {
+      .clock = options.clock,
+      .compute_threads = options.compute_threads,
+      .batch_request_count_max = options.batch_request_count_max,
+      .queue_request_count_max = options.queue_request_count_max,
+      .map_bytes_max = options.map_bytes_max.value_or(options.capacity_bytes / kMapShareOfCapacity),
+      .spin_max = options.spin_max};
   CKV_ASSIGN_OR_RETURN(state->dispatcher,
                        Dispatcher::Start(dispatcher, &state->table, &state->sessions, &state->lease,
                                          std::move(listeners)));
@@ -233,8 +243,13 @@ HolderStats Holder::stats() const {
           .request_count = read(counters.request_count),
           .query_row_count = read(counters.query_row_count),
           .batch_count = read(counters.batch_count),
+          .long_count = read(counters.long_count),
+          .push_count = read(counters.push_count),
+          .map_count = read(counters.map_count),
           .error_count = read(counters.error_count),
           .expired_count = read(counters.expired_count),
+          .refused_count = read(counters.refused_count),
+          .sleep_count = read(counters.sleep_count),
           .bytes_in = read(counters.bytes_in),
           .bytes_out = read(counters.bytes_out),
           .compute_ns = read(counters.compute_ns)};

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,6 +33,12 @@ struct HolderOptions {
   // each).
   uint64_t lane_bytes_max = uint64_t{4} << 30;
   uint32_t batch_request_count_max = 64;  // requests of one kernel call
+  // Requests that wait for their turn, over all sessions; more are refused with a hint when to come
+  // back, and so is what waits too long (server/dispatcher.h: kQueueWorkMax).
+  uint32_t queue_request_count_max = 1024;
+  // Copies of chunks that requesters of this host map instead of fetching their rows. Beside
+  // capacity_bytes. Absent: a tenth of it.
+  std::optional<uint64_t> map_bytes_max;
   // How long the dispatcher polls after its last work before it sleeps on the lanes' events.
   Duration spin_max = std::chrono::microseconds(50);
 };
@@ -39,6 +46,7 @@ struct HolderOptions {
 // Limits of the above; Start refuses what is over them.
 inline constexpr uint32_t kSessionCountMax = 4096;
 inline constexpr uint32_t kBatchRequestCountMax = 1024;
+inline constexpr uint32_t kQueueRequestCountMax = 1u << 16;
 
 // How long the lanes of an opened session may take to come up: a requester's connect_timeout of
 // 3 s, three times.
@@ -54,8 +62,13 @@ struct HolderStats {
   uint64_t request_count = 0;
   uint64_t query_row_count = 0;
   uint64_t batch_count = 0;    // kernel calls
+  uint64_t long_count = 0;     // requests computed beside the polling thread
+  uint64_t push_count = 0;     // replies to fetches
+  uint64_t map_count = 0;      // chunks handed over
   uint64_t error_count = 0;    // requests answered with an error
   uint64_t expired_count = 0;  // of them, dropped because their deadline had passed
+  uint64_t refused_count = 0;  // of them, refused because a queue was full
+  uint64_t sleep_count = 0;    // times the dispatcher's thread went to sleep
   uint64_t bytes_in = 0;
   uint64_t bytes_out = 0;
   uint64_t compute_ns = 0;

@@ -1,5 +1,6 @@
 #include "transport/wire.h"
 
+#define XXH_STATIC_LINKING_ONLY  // XXH3_state_t by value
 #include <xxhash.h>
 
 #include <algorithm>
@@ -348,6 +349,21 @@ absl::Status CheckReply(const ReplyHeader& header, std::span<const std::byte> sl
 
 uint32_t BodyChecksum(std::span<const std::byte> body) {
   return Checksum(body.data(), body.size());
+}
+
+uint32_t BodyChecksum(std::span<const std::span<const std::byte>> runs) {
+  if (runs.size() == 1) return BodyChecksum(runs[0]);
+  XXH3_state_t state;
+  XXH3_64bits_reset(&state);
+  for (const std::span<const std::byte> run : runs) {
+    XXH3_64bits_update(&state, run.data(), run.size());
+  }
+  return static_cast<uint32_t>(XXH3_64bits_digest(&state));
+}
+
+uint32_t FetchBodyBytesMax(uint32_t reply_bytes_max) {
+  if (reply_bytes_max < kHeaderBytes) return 0;
+  return std::min(static_cast<uint32_t>(reply_bytes_max - kHeaderBytes), kFetchBodyBytesMax);
 }
 
 uint32_t EncodeErrorReply(const RequestHeader& request, const absl::Status& status,

@@ -100,6 +100,10 @@ struct FetchEntry {
 };
 static_assert(sizeof(FetchEntry) == 32 && std::is_trivially_copyable_v<FetchEntry>);
 
+// Rows that one reply carries at most, whatever the slot holds: the holder serves others between
+// two replies, so this bounds how long a push keeps them waiting (512 KiB are some 100 us to copy).
+inline constexpr uint32_t kFetchBodyBytesMax = 512u << 10;
+
 // A whole chunk, as a descriptor to map read-only: shm only.
 struct MapEntry {
   uint32_t handle = 0;
@@ -227,7 +231,11 @@ uint32_t EncodeErrorReply(const RequestHeader& request, const absl::Status& stat
 uint32_t EncodeProbeReply(const RequestHeader& request, std::span<const std::byte> request_slot,
                           std::span<std::byte> slot);
 
-// What ReplyHeader::body_checksum of a fetch must be.
+// What ReplyHeader::body_checksum of a fetch must be: of the body, or of the runs it is made of.
 uint32_t BodyChecksum(std::span<const std::byte> body);
+uint32_t BodyChecksum(std::span<const std::span<const std::byte>> runs);
+
+// The bytes of rows that one fetch over lanes of this shape may ask for.
+uint32_t FetchBodyBytesMax(uint32_t reply_bytes_max);
 
 }  // namespace ckv

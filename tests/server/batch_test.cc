@@ -46,8 +46,8 @@ class BatchTest : public testing::Test {
     ASSERT_TRUE(listener.ok());
     listener_ = *std::move(listener);
     lease_.Grant(kEpoch, clock_.Now() + seconds(3600));
-    batch_ = std::make_unique<Batch>(kRequestCountMax, /*thread_count=*/1, &clock_, table_.get(),
-                                     &lease_, &counters_);
+    batch_ = std::make_unique<Batch>(BatchOptions{.request_count_max = kRequestCountMax}, &clock_,
+                                     table_.get(), &lease_, &counters_);
   }
 
   Peer Connect(const test::TestCorpus& corpus, const LaneShape& shape) {
@@ -102,12 +102,21 @@ class BatchTest : public testing::Test {
   ReadyRequest Take(Peer& peer) {
     Arrival arrival;
     CKV_CHECK(peer.serve->Poll({&arrival, 1}) == 1);
-    return {.lane = peer.serve.get(),
-            .session = peer.session,
-            .slot = arrival.slot,
-            .bytes = arrival.bytes,
-            .arrived = clock_.Now(),
-            .refused = false};
+    ReadyRequest ready = {.lane = peer.serve.get(),
+                          .session = peer.session,
+                          .slot = arrival.slot,
+                          .bytes = arrival.bytes,
+                          .header = {},
+                          .arrived = clock_.Now()};
+    const auto header = DecodeRequestHeader(ready.frame());
+    CKV_CHECK(header.ok());
+    ready.header = *header;
+    return ready;
+  }
+
+  void Answer(uint32_t waiting_count) {
+    batch_->Compute();
+    batch_->Reply(waiting_count);
   }
 
   RawReply Reply(Peer& peer) {
@@ -180,7 +189,7 @@ TEST_F(BatchTest, OneKernelCallForAllAndTheSameBits) {
     for (size_t i = 0; i < requests.size(); ++i) {
       Post(peers[i % 2], requests[i]);
       ASSERT_EQ(batch_->Add(Take(peers[i % 2])), Batch::Verdict::kTaken);
-      batch_->Answer(0);
+      Answer(0);
       const RawReply reply = Reply(peers[i % 2]);
       ASSERT_TRUE(reply.status().ok()) << reply.status();
       alone.push_back(reply.Partials(corpus.geometry.d_v));
@@ -190,7 +199,7 @@ TEST_F(BatchTest, OneKernelCallForAllAndTheSameBits) {
     for (size_t i = 0; i < requests.size(); ++i) {
       ASSERT_EQ(batch_->Add(Take(peers[i % 2])), Batch::Verdict::kTaken);
     }
-    batch_->Answer(0);
+    Answer(0);
     EXPECT_EQ(counters_.batch_count.load(), calls + 1);
     for (size_t i = 0; i < requests.size(); ++i) {
       const RawReply reply = Reply(peers[i % 2]);
@@ -219,7 +228,7 @@ TEST_F(BatchTest, RepliesComeInTheOrderOfRequestsErrorsIncluded) {
   for (size_t i = 0; i < ids.size(); ++i) {
     ASSERT_EQ(batch_->Add(Take(peer)), Batch::Verdict::kTaken);
   }
-  batch_->Answer(3);
+  Answer(3);
   for (size_t i = 0; i < ids.size(); ++i) {
     const RawReply reply = Reply(peer);
     EXPECT_EQ(reply.header.request_id, ids[i]);
@@ -228,7 +237,6 @@ TEST_F(BatchTest, RepliesComeInTheOrderOfRequestsErrorsIncluded) {
     EXPECT_EQ(reply.header.queue_depth, 3 + 4 - i);
     EXPECT_EQ(reply.header.epoch, kEpoch.value);
   }
-  EXPECT_EQ(counters_.request_count.load(), 5u);
   EXPECT_EQ(counters_.error_count.load(), 1u);
   EXPECT_EQ(counters_.query_row_count.load(), 4u);
   EXPECT_EQ(table_->stats().pin_count, 0u) << "a refused request keeps no pin";
@@ -245,7 +253,7 @@ TEST_F(BatchTest, ExpiredWorkIsDroppedBeforeTheKernel) {
   const ReadyRequest in_time = Take(peer);
   clock_.Advance(milliseconds(5));
   ASSERT_EQ(batch_->Add(in_time), Batch::Verdict::kTaken);
-  batch_->Answer(0);
+  Answer(0);
   RawReply reply = Reply(peer);
   ASSERT_TRUE(reply.status().ok());
   EXPECT_EQ(reply.header.queue_ns, 5'000'000u);
@@ -254,7 +262,7 @@ TEST_F(BatchTest, ExpiredWorkIsDroppedBeforeTheKernel) {
   const ReadyRequest late = Take(peer);
   clock_.Advance(microseconds(1'000'000));
   ASSERT_EQ(batch_->Add(late), Batch::Verdict::kTaken);
-  batch_->Answer(0);
+  Answer(0);
   reply = Reply(peer);
   EXPECT_TRUE(absl::IsDeadlineExceeded(reply.status())) << reply.status();
   EXPECT_EQ(counters_.batch_count.load(), 1u);
@@ -281,7 +289,7 @@ TEST_F(BatchTest, ExpiredWorkIsDroppedBetweenKernelCalls) {
     ASSERT_EQ(batch_->Add(ready), Batch::Verdict::kTaken);
   }
   clock_.Advance(seconds(1));  // the first one's limit
-  batch_->Answer(0);
+  Answer(0);
   const RawReply late = Reply(peers[0]);
   EXPECT_TRUE(absl::IsDeadlineExceeded(late.status())) << late.status();
   EXPECT_TRUE(Reply(peers[1]).status().ok());
@@ -291,7 +299,7 @@ TEST_F(BatchTest, ExpiredWorkIsDroppedBetweenKernelCalls) {
 
 // Goal: no request keeps the kernel longer than its limit, however small its frame.
 // Method: one list of indices that are all skipped, read by 4096 rows; then one of just
-// the limit, which is answered.
+// the limit, which a batch of long requests answers and another one does not take.
 TEST_F(BatchTest, ARequestOfTooMuchWorkIsRefused) {
   const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {5}, 1);
   ASSERT_TRUE(test::PutCorpus(*table_, corpus).ok());
@@ -304,10 +312,12 @@ TEST_F(BatchTest, ARequestOfTooMuchWorkIsRefused) {
   const auto k = static_cast<uint32_t>(kRequestWorkMax / row_work + 1);
   attend.pieces = {{.handle = peer.handles[0], .k = k, .group_rows = kQueryRowCountMax}};
   attend.pieces[0].indices.emplace(k, -1);
+  Batch long_batch({.request_count_max = 1, .work_max = kRequestWorkMax}, &clock_, table_.get(),
+                   &lease_, &counters_);
   Post(peer, attend);
   ASSERT_EQ(batch_->Add(Take(peer)), Batch::Verdict::kTaken);
   EXPECT_EQ(table_->stats().pin_count, 0u);
-  batch_->Answer(0);
+  Answer(0);
   const RawReply refused = Reply(peer);
   EXPECT_TRUE(absl::IsInvalidArgument(refused.status())) << refused.status();
   EXPECT_EQ(counters_.batch_count.load(), 0u);
@@ -315,9 +325,39 @@ TEST_F(BatchTest, ARequestOfTooMuchWorkIsRefused) {
   attend.pieces[0].k = k - 1;
   attend.pieces[0].indices->pop_back();
   Post(peer, attend);
-  ASSERT_EQ(batch_->Add(Take(peer)), Batch::Verdict::kTaken);
-  batch_->Answer(0);
+  const ReadyRequest at_limit = Take(peer);
+  ASSERT_EQ(batch_->Add(at_limit), Batch::Verdict::kLong);
+  EXPECT_EQ(batch_->size(), 0u);
+  EXPECT_EQ(table_->stats().pin_count, 0u);
+  ASSERT_EQ(long_batch.Add(at_limit), Batch::Verdict::kTaken);
+  long_batch.Compute();
+  long_batch.Reply(0);
   EXPECT_TRUE(Reply(peer).status().ok());
+}
+
+// Goal: a batch of the polling thread keeps it no longer than its limit.
+// Method: requests that are each a third of it and a little more: two fit.
+TEST_F(BatchTest, AFullBatchIsOneOfEnoughWork) {
+  const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {5}, 1);
+  ASSERT_TRUE(test::PutCorpus(*table_, corpus).ok());
+  Peer peer = Connect(corpus, kShape);
+  const Geometry& geometry = corpus.geometry;
+  RawAttend attend = {.row_count = 300};
+  attend.rows.resize(size_t{attend.row_count} * geometry.d_qk);
+  const auto k = static_cast<uint32_t>(
+      kPollingWorkMax / 3 / (uint64_t{attend.row_count} * (geometry.d_qk + geometry.d_v)) + 1);
+  attend.pieces = {{.handle = peer.handles[0], .k = k, .group_rows = attend.row_count}};
+  attend.pieces[0].indices.emplace(k, -1);
+  for (int i = 0; i < 3; ++i) Post(peer, attend);
+  ASSERT_EQ(batch_->Add(Take(peer)), Batch::Verdict::kTaken);
+  ASSERT_EQ(batch_->Add(Take(peer)), Batch::Verdict::kTaken);
+  EXPECT_GT(batch_->work(), kPollingWorkMax / 2);
+  const ReadyRequest third = Take(peer);
+  EXPECT_EQ(batch_->Add(third), Batch::Verdict::kFull);
+  Answer(1);
+  ASSERT_EQ(batch_->Add(third), Batch::Verdict::kTaken);
+  Answer(0);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(Reply(peer).status().ok());
 }
 
 TEST_F(BatchTest, AFullBatchLeavesTheRestAndAMalformedOneHarmsNobody) {
@@ -331,17 +371,20 @@ TEST_F(BatchTest, AFullBatchLeavesTheRestAndAMalformedOneHarmsNobody) {
     ASSERT_EQ(batch_->Add(Take(peer)), Batch::Verdict::kTaken);
   }
   const uint32_t slot = *broken.request->Acquire();
-  std::memset(broken.request->request(slot).data(), 0x5a, 64);
-  ASSERT_TRUE(broken.request->Post(slot, 64).ok());
+  RequestHeader bodiless = Header(broken);
+  bodiless.kind = WireKind::kAttend;
+  bodiless.row_count = bodiless.copy_count = bodiless.piece_count = 1;
+  EncodeHeader(bodiless, broken.request->request(slot));
+  ASSERT_TRUE(broken.request->Post(slot, sizeof(bodiless)).ok());
   EXPECT_EQ(batch_->Add(Take(broken)), Batch::Verdict::kMalformed);
   EXPECT_TRUE(absl::IsInvalidArgument(batch_->malformed()));
   ASSERT_EQ(batch_->Add(Take(peer)), Batch::Verdict::kTaken);
   const ReadyRequest last = Take(peer);
   EXPECT_EQ(batch_->Add(last), Batch::Verdict::kFull);
-  batch_->Answer(1);
+  Answer(1);
   EXPECT_EQ(batch_->size(), 0u);
   ASSERT_EQ(batch_->Add(last), Batch::Verdict::kTaken);
-  batch_->Answer(0);
+  Answer(0);
   for (uint32_t i = 0; i <= kRequestCountMax; ++i) EXPECT_TRUE(Reply(peer).status().ok());
 }
 
@@ -371,15 +414,15 @@ TEST_F(BatchTest, ManyLargePartialsAreMergedInRounds) {
   ASSERT_EQ(batch_->Add(Take(peer)), Batch::Verdict::kTaken);
   const ReadyRequest large = Take(peer);
   EXPECT_EQ(batch_->Add(large), Batch::Verdict::kFull);
-  batch_->Answer(2);
+  Answer(2);
   ASSERT_EQ(batch_->Add(large), Batch::Verdict::kTaken);
   const ReadyRequest after = Take(peer);
   EXPECT_EQ(batch_->Add(after), Batch::Verdict::kFull);
   const uint64_t calls = counters_.batch_count.load();
-  batch_->Answer(1);
+  Answer(1);
   EXPECT_EQ(counters_.batch_count.load(), calls + 2) << "122 pieces, then 78";
   ASSERT_EQ(batch_->Add(after), Batch::Verdict::kTaken);
-  batch_->Answer(0);
+  Answer(0);
   const auto before_partials = Reply(peer).Partials(d_v);
   const RawReply reply = Reply(peer);
   ASSERT_TRUE(reply.status().ok()) << reply.status();
@@ -414,7 +457,7 @@ TEST_F(BatchTest, AllocatesNothingOnceWarm) {
     for (const ReadyRequest& request : ready) {
       ASSERT_EQ(batch_->Add(request), Batch::Verdict::kTaken);
     }
-    batch_->Answer(0);
+    Answer(0);
     const uint64_t allocations = allocation_count - before;
     if (round > 0) {
       EXPECT_EQ(allocations, 0u) << "round " << round;

@@ -1,0 +1,38 @@
+#include "server/admission.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+
+namespace ckv {
+namespace {
+
+constexpr double kObserveShare = 1.0 / 16;  // of one call in the rate
+
+}  // namespace
+
+absl::Status Admission::Check(const FairQueue& queue, const FairQueue::Flow& flow,
+                              uint64_t work) const {
+  if (queue.count() >= request_count_max_) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("%d requests wait, the limit of this holder", queue.count()));
+  }
+  const bool alone = queue.waiting_sessions() == (flow.empty() ? 0u : 1u);
+  if (flow.empty() || alone || queue.work() + work <= work_max_) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("%d requests of %d sessions wait, %d multiply-adds; limit %d", queue.count(),
+                      queue.waiting_sessions(), queue.work(), work_max_));
+}
+
+void Admission::Observe(uint64_t work, Duration elapsed) {
+  if (work == 0) return;
+  const double now = static_cast<double>(elapsed.count()) / static_cast<double>(work);
+  ns_per_work_ = ns_per_work_ == 0 ? now : ns_per_work_ + (now - ns_per_work_) * kObserveShare;
+}
+
+uint32_t Admission::RetryAfterUs(const FairQueue& queue) const {
+  const double us = ns_per_work_ * static_cast<double>(queue.work()) / 1e3;
+  return static_cast<uint32_t>(std::clamp(us, double{kRetryAfterUsMin}, double{kRetryAfterUsMax}));
+}
+
+}  // namespace ckv

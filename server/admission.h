@@ -1,0 +1,42 @@
+// Whether a request may wait for its turn, or is refused at once with a hint when to come back.
+
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "proto/clock.h"
+#include "server/fair_queue.h"
+
+namespace ckv {
+
+inline constexpr uint64_t kNoWorkLimit = ~uint64_t{0};
+
+// Belongs to one thread. A queue holds at most `request_count_max` requests and `work_max`
+// multiply-adds (I5): what comes beyond waits so long that its requester had better know now. A
+// session may always have one request waiting, so nobody is locked out by who came first; and a
+// session that waits alone fills no more than its own slots.
+class Admission {
+ public:
+  Admission(uint32_t request_count_max, uint64_t work_max)
+      : request_count_max_(request_count_max), work_max_(work_max) {}
+
+  //   ResourceExhausted   the queue is full; retry_after_us() says when it will not be.
+  absl::Status Check(const FairQueue& queue, const FairQueue::Flow& flow, uint64_t work) const;
+
+  // `work` multiply-adds took so long. The rate follows the last 16 calls or so.
+  void Observe(uint64_t work, Duration elapsed);
+
+  // The time that the queue's work takes at that rate, between the two limits below.
+  uint32_t RetryAfterUs(const FairQueue& queue) const;
+  // One round trip over a slow fabric: to come back sooner only meets the same queue.
+  static constexpr uint32_t kRetryAfterUsMin = 100;
+  static constexpr uint32_t kRetryAfterUsMax = 1'000'000;
+
+ private:
+  const uint32_t request_count_max_;
+  const uint64_t work_max_;
+  double ns_per_work_ = 0;  // 0: nothing was computed yet
+};
+
+}  // namespace ckv

@@ -1,0 +1,120 @@
+#include "server/push_server.h"
+
+#include <array>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+#include "transport/wire.h"
+
+namespace ckv {
+namespace {
+
+using Run = std::span<const std::byte>;
+
+absl::Status CheckRange(const FetchEntry& entry, const Chunk& chunk) {
+  const uint32_t layers = chunk.geometry().layers;
+  const uint32_t tokens = chunk.info().token_count();
+  if (entry.layer_begin > layers || entry.layer_count > layers - entry.layer_begin) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "layers %d + %d, model has %d", entry.layer_begin, entry.layer_count, layers));
+  }
+  if (entry.token_begin > tokens || entry.token_count > tokens - entry.token_begin) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "tokens %d + %d, chunk has %d", entry.token_begin, entry.token_count, tokens));
+  }
+  return absl::OkStatus();
+}
+
+Run RunOf(const Chunk& chunk, const FetchEntry& entry, uint32_t layer) {
+  const uint64_t row_bytes = chunk.geometry().row_bytes();
+  return chunk.layer(entry.layer_begin + layer)
+      .subspan(entry.token_begin * row_bytes, entry.token_count * row_bytes);
+}
+
+// More runs than a fabric gathers are as many tiny layers: they are copied behind the header, and
+// are one run then.
+Run CopyRuns(const Chunk& chunk, const FetchEntry& entry, std::span<std::byte> room) {
+  size_t bytes = 0;
+  for (uint32_t i = 0; i < entry.layer_count; ++i) {
+    const Run run = RunOf(chunk, entry, i);
+    std::memcpy(room.data() + bytes, run.data(), run.size());
+    bytes += run.size();
+  }
+  return room.first(bytes);
+}
+
+}  // namespace
+
+PushServer::PushServer(Clock* clock, ChunkTable* table, const LeaseGate* lease,
+                       ServeCounters* counters)
+    : clock_(clock), table_(table), lease_(lease), counters_(counters) {}
+
+absl::Status PushServer::Answer(const ReadyRequest& ready) {
+  const Instant started = clock_->Now();
+  absl::Status status = CheckTurn(ready, *lease_, started, *counters_);
+  if (status.ok()) {
+    CKV_ASSIGN_OR_RETURN(const FetchEntry entry, DecodeFetchRequest(ready.header, ready.frame()));
+    status = Push(ready, entry, started);
+  }
+  if (!status.ok()) PostError(ready, status, /*retry_after_us=*/0, *counters_);
+  return absl::OkStatus();
+}
+
+absl::Status PushServer::Push(const ReadyRequest& ready, const FetchEntry& entry, Instant started) {
+  CKV_ASSIGN_OR_RETURN(ChunkPin pin, PinHandle(*table_, *ready.session, entry.handle));
+  const Chunk& chunk = pin.chunk();
+  CKV_RETURN_IF_ERROR(CheckRange(entry, chunk));
+  // Below 2^20 tokens x 2^11 B x 2^9 layers: cannot wrap.
+  const uint64_t body_bytes =
+      uint64_t{entry.token_count} * chunk.geometry().row_bytes() * entry.layer_count;
+  const uint32_t body_bytes_max = FetchBodyBytesMax(ready.lane->shape().reply_bytes_max);
+  if (body_bytes > body_bytes_max) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%d bytes of rows, a reply of this lane carries %d: ask for fewer",
+                        body_bytes, body_bytes_max));
+  }
+  std::array<Run, kGatherRunCountMax> runs;
+  size_t run_count = body_bytes == 0 ? 0 : entry.layer_count;
+  const std::span<std::byte> slot = ready.lane->reply(ready.slot);
+  const bool copied = run_count > runs.size();
+  if (copied) {
+    run_count = 1;
+    runs[0] = CopyRuns(chunk, entry, slot.subspan(sizeof(ReplyHeader)));
+  } else {
+    for (uint32_t i = 0; i < run_count; ++i) runs[i] = RunOf(chunk, entry, i);
+  }
+  const auto body = std::span<const Run>(runs).first(run_count);
+  ReplyHeader reply = {.kind = WireKind::kFetch,
+                       .request_id = ready.header.request_id,
+                       .epoch = ready.header.epoch,
+                       .body_bytes = static_cast<uint32_t>(body_bytes),
+                       .queue_ns = Saturate32((started - ready.arrived).count()),
+                       .body_checksum = BodyChecksum(body)};
+  Bump(counters_->push_count);
+  if (copied || run_count == 0) {
+    PostReply(ready, reply, *counters_);
+    return absl::OkStatus();
+  }
+  EncodeHeader(reply, slot);
+  // A lane that broke meanwhile says so in its status, where the dispatcher looks.
+  if (!ready.lane->PostGather(ready.slot, sizeof(ReplyHeader), body).ok()) return absl::OkStatus();
+  Bump(counters_->bytes_out, sizeof(ReplyHeader) + body_bytes);
+  if (ready.lane->gathering(ready.slot)) {
+    sending_.push_back({ready.lane, ready.slot, std::move(pin)});
+  }
+  return absl::OkStatus();
+}
+
+void PushServer::Reap() {
+  std::erase_if(sending_,
+                [](const Sending& sending) { return !sending.lane->gathering(sending.slot); });
+}
+
+void PushServer::Forget(const ServeLane* lane) {
+  std::erase_if(sending_, [lane](const Sending& sending) { return sending.lane == lane; });
+}
+
+}  // namespace ckv

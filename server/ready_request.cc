@@ -1,0 +1,61 @@
+#include "server/ready_request.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_format.h"
+
+namespace ckv {
+
+uint32_t Saturate32(int64_t value) {
+  return static_cast<uint32_t>(std::clamp<int64_t>(value, 0, std::numeric_limits<uint32_t>::max()));
+}
+
+absl::Status ExpiredError(const RequestHeader& header) {
+  return absl::DeadlineExceededError(
+      absl::StrFormat("%d us were left on arrival and have passed", header.deadline_us));
+}
+
+absl::Status CheckTurn(const ReadyRequest& ready, const LeaseGate& lease, Instant now,
+                       ServeCounters& counters) {
+  const RequestHeader& header = ready.header;
+  if (header.session != ready.session->id.value) {
+    return absl::AbortedError("this lane belongs to another session: open a new one");
+  }
+  if (ready.refused) return absl::UnavailableError("the holder is draining");
+  if (!lease.LiveAt(now)) return absl::UnavailableError("no live lease");
+  const Epoch epoch = lease.epoch();
+  if (header.epoch != epoch.value) {
+    return absl::AbortedError(absl::StrFormat("epoch %d, this holder is in %d: open a new session",
+                                              header.epoch, epoch.value));
+  }
+  if (now < ready.deadline()) return absl::OkStatus();
+  Bump(counters.expired_count);
+  return ExpiredError(header);
+}
+
+absl::StatusOr<ChunkPin> PinHandle(ChunkTable& table, const Session& session, uint32_t handle) {
+  if (const auto locator = session.handles.Lookup({handle}); locator.has_value()) {
+    absl::StatusOr<ChunkPin> pin = table.Pin(*locator);
+    if (pin.ok()) return pin;
+  }
+  return absl::NotFoundError(
+      absl::StrFormat("handle %d names no chunk here: resolve it again", handle));
+}
+
+void PostError(const ReadyRequest& ready, const absl::Status& error, uint32_t retry_after_us,
+               ServeCounters& counters) {
+  Bump(counters.error_count);
+  const uint32_t bytes =
+      EncodeErrorReply(ready.header, error, retry_after_us, ready.lane->reply(ready.slot));
+  // A lane that broke meanwhile says so in its status, where the dispatcher looks.
+  if (ready.lane->Post(ready.slot, bytes).ok()) Bump(counters.bytes_out, bytes);
+}
+
+void PostReply(const ReadyRequest& ready, const ReplyHeader& reply, ServeCounters& counters) {
+  EncodeHeader(reply, ready.lane->reply(ready.slot));
+  const uint32_t bytes = static_cast<uint32_t>(sizeof(ReplyHeader)) + reply.body_bytes;
+  if (ready.lane->Post(ready.slot, bytes).ok()) Bump(counters.bytes_out, bytes);
+}
+
+}  // namespace ckv

@@ -1,0 +1,151 @@
+#include "server/side_work.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+#include "transport/wire.h"
+
+namespace ckv {
+
+SideWork::SideWork(const SideWorkOptions& options, Clock* clock, ChunkTable* table,
+                   const LeaseGate* lease, ServeCounters* counters, absl::AnyInvocable<void()> tell)
+    : clock_(clock),
+      table_(table),
+      lease_(lease),
+      counters_(counters),
+      exports_(options.map_bytes_max),
+      batch_({.request_count_max = 1,
+              .thread_count = options.compute_threads,
+              .work_max = kRequestWorkMax},
+             clock, table, lease, counters),
+      thread_(std::make_unique<SideThread>(std::move(tell))) {}
+
+absl::StatusOr<bool> SideWork::TryMap(const ReadyRequest& ready) {
+  CKV_ASSIGN_OR_RETURN(const MapEntry entry, DecodeMapRequest(ready.header, ready.frame()));
+  absl::Status refused = CheckTurn(ready, *lease_, clock_->Now(), *counters_);
+  if (refused.ok() && ready.lane->kind() != FabricKind::kShm) {
+    refused = absl::UnimplementedError(
+        absl::StrFormat("%s hands over no chunks, only shm does: fetch its rows instead",
+                        FabricName(ready.lane->kind())));
+  }
+  absl::StatusOr<ChunkPin> pin = refused;
+  if (refused.ok()) {
+    pin = PinHandle(*table_, *ready.session, entry.handle);
+    refused = pin.ok() ? exports_.CheckRoom(pin->chunk()) : pin.status();
+  }
+  if (!refused.ok()) {
+    PostError(ready, refused, /*retry_after_us=*/0, *counters_);
+    return true;
+  }
+  const int fd = exports_.Find(*ready.session->handles.Lookup({entry.handle}));
+  if (fd < 0) return false;
+  PostMap(ready, pin->chunk(), fd);
+  return true;
+}
+
+absl::Status SideWork::Start(const ReadyRequest& ready, HolderLane& lane) {
+  if (ready.header.kind == WireKind::kMap) return StartMap(ready, lane);
+  last_work_ = 0;
+  switch (batch_.Add(ready)) {
+    case Batch::Verdict::kMalformed:
+      return batch_.malformed();
+    case Batch::Verdict::kTaken:
+      break;
+    case Batch::Verdict::kFull:
+    case Batch::Verdict::kLong:
+      CKV_CHECK(false);  // an empty batch that takes all that is allowed
+  }
+  last_work_ = batch_.work();
+  if (last_work_ == 0) {
+    batch_.Reply(0);  // an error
+    return absl::OkStatus();
+  }
+  Bump(counters_->long_count);
+  lane_ = &lane;
+  ++lane.busy;
+  cancel_.store(false, std::memory_order_relaxed);
+  thread_->Start([this] { batch_.Compute(&cancel_); });
+  return absl::OkStatus();
+}
+
+absl::Status SideWork::StartMap(const ReadyRequest& ready, HolderLane& lane) {
+  // Once more: while it waited its copy may have been made, or the chunk may have gone.
+  CKV_ASSIGN_OR_RETURN(const bool answered, TryMap(ready));
+  if (answered) return absl::OkStatus();
+  const MapEntry entry = *DecodeMapRequest(ready.header, ready.frame());
+  absl::StatusOr<ChunkPin> pin = PinHandle(*table_, *ready.session, entry.handle);
+  const auto chunk = ready.session->handles.Lookup({entry.handle});
+  if (!pin.ok() || !chunk.has_value()) {
+    PostError(ready, pin.status(), /*retry_after_us=*/0, *counters_);
+    return absl::OkStatus();
+  }
+  last_work_ = 0;
+  mapping_.emplace(Mapping{.ready = ready, .chunk = *chunk, .pin = *std::move(pin)});
+  lane_ = &lane;
+  ++lane.busy;
+  cancel_.store(false, std::memory_order_relaxed);
+  thread_->Start([this] { mapping_->copy = ChunkExports::Make(mapping_->pin.chunk(), cancel_); });
+  return absl::OkStatus();
+}
+
+void SideWork::Finish(uint32_t waiting_count) {
+  thread_->Collect();
+  --lane_->busy;
+  lane_ = nullptr;
+  if (mapping_.has_value()) {
+    FinishMap();
+  } else {
+    batch_.Reply(waiting_count);
+  }
+}
+
+void SideWork::End() {
+  cancel_.store(true, std::memory_order_relaxed);
+  thread_.reset();
+  if (lane_ != nullptr) --lane_->busy;
+  lane_ = nullptr;
+  mapping_.reset();
+  batch_.Clear();
+}
+
+void SideWork::FinishMap() {
+  Mapping& done = *mapping_;
+  if (done.copy.ok()) {
+    const int fd = exports_.Insert(done.chunk, done.pin.chunk().layout().total_bytes,
+                                   *std::move(done.copy), *table_);
+    PostMap(done.ready, done.pin.chunk(), fd);
+  } else {
+    PostError(done.ready, done.copy.status(), /*retry_after_us=*/0, *counters_);
+  }
+  mapping_.reset();
+}
+
+void SideWork::PostMap(const ReadyRequest& ready, const Chunk& chunk, int fd) {
+  const MappedLayout layout = ChunkExports::LayoutOf(chunk);
+  const std::span<std::byte> slot = ready.lane->reply(ready.slot);
+  if (slot.size() < sizeof(ReplyHeader) + sizeof(layout)) {
+    PostError(ready,
+              absl::InvalidArgumentError("the reply of a map does not fit this lane's slots"),
+              /*retry_after_us=*/0, *counters_);
+    return;
+  }
+  std::memcpy(slot.data() + sizeof(ReplyHeader), &layout, sizeof(layout));
+  const ReplyHeader reply = {.kind = WireKind::kMap,
+                             .request_id = ready.header.request_id,
+                             .epoch = ready.header.epoch,
+                             .body_bytes = sizeof(layout),
+                             .queue_ns = Saturate32((clock_->Now() - ready.arrived).count())};
+  EncodeHeader(reply, slot);
+  constexpr uint32_t kBytes = sizeof(ReplyHeader) + sizeof(layout);
+  const absl::Status posted = ready.lane->PostWithDescriptor(ready.slot, kBytes, fd);
+  if (absl::IsUnimplemented(posted)) {
+    PostError(ready, posted, /*retry_after_us=*/0, *counters_);
+    return;
+  }
+  Bump(counters_->map_count);
+  if (posted.ok()) Bump(counters_->bytes_out, kBytes);
+}
+
+}  // namespace ckv
