@@ -53,15 +53,23 @@ void Batch::AttendSliced(const AttentionShape& shape, const AttentionPiece& piec
   const uint64_t row_work =
       uint64_t{selected ? piece.selection.k : piece.rows.count} * (shape.d_qk + shape.d_v);
   const uint32_t group_rows = selected ? piece.selection.group_rows : 1;
-  const auto rows = static_cast<uint32_t>(
-      std::min<uint64_t>(kPollingWorkMax / std::max<uint64_t>(row_work, 1), piece.q.count));
-  const uint32_t step = std::max(1u, (rows + group_rows - 1) / group_rows) * group_rows;
+  const auto rows_max = static_cast<uint32_t>(
+      std::clamp<uint64_t>(kPollingWorkMax / std::max<uint64_t>(row_work, 1), 1, piece.q.count));
   const size_t o_bytes = piece.out.dtype == PartialDtype::kF32 ? 4 : 2;
-  for (uint32_t begin = 0; begin < piece.q.count && !GivenUp(deadline); begin += step) {
+  for (uint32_t begin = 0, count = 0; begin < piece.q.count; begin += count) {
+    if (GivenUp(deadline)) return;
+    // Whole groups of a selection, or a part of one.
+    const uint32_t in_group = begin % group_rows;
+    count = in_group == 0 && group_rows <= rows_max ? rows_max / group_rows * group_rows
+                                                    : std::min(rows_max, group_rows - in_group);
+    count = std::min(count, piece.q.count - begin);
     AttentionPiece run = piece;
     run.q.data += size_t{begin} * piece.q.stride;
-    run.q.count = std::min(step, piece.q.count - begin);
-    if (selected) run.selection.indices += size_t{begin / group_rows} * piece.selection.k;
+    run.q.count = count;
+    if (selected) {
+      run.selection.indices += size_t{begin / group_rows} * piece.selection.k;
+      run.selection.group_rows = std::min(group_rows, count);
+    }
     run.out.o = static_cast<std::byte*>(piece.out.o) + size_t{begin} * shape.d_v * o_bytes;
     run.out.m += begin;
     run.out.l += begin;

@@ -4,15 +4,11 @@
 #include "server/batch.h"
 
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "proto/clock.h"
-#include "store/arena.h"
 #include "tests/allocation_count.h"
-#include "tests/server/raw_client.h"
-#include "tests/server/test_corpus.h"
+#include "tests/server/batch_fixture.h"
 
 namespace ckv {
 namespace {
@@ -24,123 +20,11 @@ using test::RawAttend;
 using test::RawPartial;
 using test::RawReply;
 
-constexpr Epoch kEpoch = {5};
-constexpr uint32_t kRequestCountMax = 16;
+constexpr Epoch kEpoch = test::kBatchEpoch;
+constexpr uint32_t kRequestCountMax = test::kBatchSize;
+constexpr LaneShape kShape = test::kBatchShape;
 
-class BatchTest : public testing::Test {
- protected:
-  // Both ends of one lane, and the session it belongs to.
-  struct Peer {
-    Session* session = nullptr;
-    std::unique_ptr<RequestLane> request;
-    std::unique_ptr<ServeLane> serve;
-    std::vector<uint32_t> handles;
-  };
-
-  void SetUp() override {
-    auto arena = Arena::Create(64u << 20);
-    ASSERT_TRUE(arena.ok());
-    arena_ = *std::move(arena);
-    table_ = std::make_unique<ChunkTable>(arena_.get(), 1024);
-    auto listener = fabric_->Listen({});
-    ASSERT_TRUE(listener.ok());
-    listener_ = *std::move(listener);
-    lease_.Grant(kEpoch, clock_.Now() + seconds(3600));
-    batch_ = std::make_unique<Batch>(BatchOptions{.request_count_max = kRequestCountMax}, &clock_,
-                                     table_.get(), &lease_, &counters_);
-  }
-
-  Peer Connect(const test::TestCorpus& corpus, const LaneShape& shape) {
-    SessionOffer offer;
-    offer.geometry = corpus.geometry;
-    offer.shape = shape;
-    const auto opened = sessions_.Open(offer, 1, kEpoch, kInstantMax);
-    const auto dialer = fabric_->Dial(shape);
-    const auto answer = listener_->Invite((*dialer)->offer(), shape,
-                                          SessionTable::LaneTag(*opened, 0), kInstantMax);
-    Peer peer;
-    peer.request = *(*dialer)->Connect(*answer, kInstantMax);
-    std::optional<AcceptedLane> accepted = listener_->Accept();
-    CKV_CHECK(accepted.has_value());
-    peer.session = sessions_.Adopt(accepted->tag);
-    peer.serve = std::move(accepted->lane);
-    std::vector<SessionTable::Found> found;
-    for (const test::TestChunk& chunk : corpus.chunks) {
-      found.push_back({chunk.info.id, *table_->Find(chunk.info.id, corpus.geometry)});
-    }
-    const auto handles = sessions_.AssignHandles(opened->id, found);
-    for (const ChunkHandle handle : *handles) peer.handles.push_back(handle.value);
-    return peer;
-  }
-
-  RequestHeader Header(const Peer& peer) {
-    RequestHeader header;
-    header.request_id = ++last_request_id_;
-    header.epoch = kEpoch.value;
-    header.session = peer.session->id.value;
-    header.deadline_us = 1'000'000;
-    return header;
-  }
-
-  uint64_t Post(Peer& peer, const RawAttend& attend) {
-    const RequestHeader header = Header(peer);
-    const uint32_t slot = *peer.request->Acquire();
-    const uint32_t bytes = test::EncodeAttend(attend, peer.session->geometry.d_qk, header,
-                                              peer.request->request(slot));
-    CKV_CHECK(peer.request->Post(slot, bytes).ok());
-    return header.request_id;
-  }
-  uint64_t PostProbe(Peer& peer) {
-    const RequestHeader header = Header(peer);
-    const uint32_t slot = *peer.request->Acquire();
-    EncodeHeader(header, peer.request->request(slot));
-    CKV_CHECK(peer.request->Post(slot, sizeof(header)).ok());
-    return header.request_id;
-  }
-
-  // The next request that has arrived, as the dispatcher would hand it to the batch.
-  ReadyRequest Take(Peer& peer) {
-    Arrival arrival;
-    CKV_CHECK(peer.serve->Poll({&arrival, 1}) == 1);
-    ReadyRequest ready = {.lane = peer.serve.get(),
-                          .session = peer.session,
-                          .slot = arrival.slot,
-                          .bytes = arrival.bytes,
-                          .header = {},
-                          .arrived = clock_.Now()};
-    const auto header = DecodeRequestHeader(ready.frame());
-    CKV_CHECK(header.ok());
-    ready.header = *header;
-    return ready;
-  }
-
-  void Answer(uint32_t waiting_count) {
-    batch_->Compute();
-    batch_->Reply(waiting_count);
-  }
-
-  RawReply Reply(Peer& peer) {
-    Completion completion;
-    CKV_CHECK(peer.request->Poll({&completion, 1}) == 1);
-    RawReply reply = test::CopyReply(*peer.request, completion);
-    peer.request->Release(completion.slot);
-    return reply;
-  }
-
-  ManualClock clock_;
-  std::unique_ptr<Fabric> fabric_ = NewLoopbackFabric(&clock_);
-  std::unique_ptr<Arena> arena_;
-  std::unique_ptr<ChunkTable> table_;
-  SessionTable sessions_{16, uint64_t{1} << 32};
-  std::unique_ptr<Listener> listener_;
-  LeaseGate lease_;
-  ServeCounters counters_;
-  std::unique_ptr<Batch> batch_;
-  uint64_t last_request_id_ = 0;
-};
-
-constexpr LaneShape kShape = {
-    .slot_count = 16, .request_bytes_max = 1u << 18, .reply_bytes_max = 1u << 18};
+using BatchTest = test::BatchFixture;
 
 // Requests of every kind: dense and selected, one chunk and several, merged here and not, bf16 and
 // f32, one and several position offsets, all layers.
