@@ -12,7 +12,7 @@ SideThread::SideThread(absl::AnyInvocable<void()> tell)
 SideThread::~SideThread() {
   {
     absl::MutexLock lock(&mu_);
-    ending_ = true;
+    ending_ = due_ = true;
   }
   thread_.join();
 }
@@ -22,7 +22,7 @@ void SideThread::Start(absl::AnyInvocable<void()> job) {
   state_.store(State::kRunning, std::memory_order_relaxed);
   absl::MutexLock lock(&mu_);
   job_ = std::move(job);
-  started_ = true;
+  due_ = true;
 }
 
 void SideThread::Collect() {
@@ -35,10 +35,9 @@ void SideThread::Run() {
     absl::AnyInvocable<void()> job;
     {
       absl::MutexLock lock(&mu_);
-      const auto due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return started_ || ending_; };
-      mu_.Await(absl::Condition(&due));
+      mu_.Await(absl::Condition(&due_));
       if (ending_) return;
-      started_ = false;
+      due_ = false;
       job = std::move(job_);
     }
     job();

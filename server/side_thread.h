@@ -38,8 +38,8 @@ class SideThread {
   absl::AnyInvocable<void()> tell_;
   std::atomic<State> state_{State::kIdle};
   absl::Mutex mu_;
+  bool due_ ABSL_GUARDED_BY(mu_) = false;  // a job, or the end
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
-  bool started_ ABSL_GUARDED_BY(mu_) = false;
   absl::AnyInvocable<void()> job_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;
 };
