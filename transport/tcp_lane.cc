@@ -2,6 +2,7 @@
 
 #include <sys/epoll.h>
 
+#include <array>
 #include <utility>
 
 #include "proto/status.h"
@@ -117,15 +118,37 @@ class TcpServeLane final : public ServeLane {
   absl::Status Post(uint32_t slot, uint32_t bytes) noexcept override {
     CKV_CHECK(bytes <= shape().reply_bytes_max);
     slots_.Post(slot);
+    gathered_[slot] = false;
     if (!link_.status().ok()) return link_.status();
     link_.Send(slot, memory_.reply(slot).first(bytes));
     return link_.status();
+  }
+
+  // The kernel reads the runs where they lie.
+  absl::Status PostGather(uint32_t slot, uint32_t head_bytes,
+                          std::span<const std::span<const std::byte>> runs) noexcept override {
+    CKV_CHECK(runs.size() <= kGatherRunCountMax && head_bytes <= shape().reply_bytes_max);
+    size_t room = shape().reply_bytes_max - head_bytes;
+    for (const std::span<const std::byte> run : runs) {
+      CKV_CHECK(run.size() <= room);
+      room -= run.size();
+    }
+    slots_.Post(slot);
+    gathered_[slot] = true;
+    if (!link_.status().ok()) return link_.status();
+    link_.Send(slot, memory_.reply(slot).first(head_bytes), runs);
+    return link_.status();
+  }
+  bool gathering(uint32_t slot) const noexcept override {
+    CKV_CHECK(slot < shape().slot_count);
+    return gathered_[slot] && link_.sending(slot) && link_.status().ok();
   }
 
  private:
   const LaneMemory memory_;
   TcpLink link_;
   HolderSlots slots_;
+  std::array<bool, kSlotCountMax> gathered_{};  // the slot's last reply had runs
 };
 
 template <typename Interface, typename Implementation>

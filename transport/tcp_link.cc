@@ -2,7 +2,6 @@
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,7 +17,8 @@ TcpLink::TcpLink(UniqueFd socket, UniqueFd epoll, uint32_t slot_count, uint32_t 
     : socket_(std::move(socket)),
       epoll_(std::move(epoll)),
       slot_count_(slot_count),
-      in_bytes_max_(in_bytes_max) {
+      in_bytes_max_(in_bytes_max),
+      out_(slot_count) {
   epoll_event event = {};
   event.events = EPOLLIN | EPOLLRDHUP;
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket_.get(), &event) != 0) {
@@ -50,39 +50,51 @@ bool TcpLink::Arm() noexcept {
   return true;
 }
 
-void TcpLink::Send(uint32_t slot, std::span<const std::byte> payload) noexcept {
-  CKV_CHECK(out_count_ < slot_count_ && !sending_[slot]);
-  out_[(out_begin_ + out_count_) % kSlotCountMax] = {{slot, static_cast<uint32_t>(payload.size())},
-                                                     payload.data()};
+void TcpLink::Send(uint32_t slot, std::span<const std::byte> head, Runs runs) noexcept {
+  CKV_CHECK(out_count_ < slot_count_ && !sending_[slot] && runs.size() <= kGatherRunCountMax);
+  Outgoing& frame = out_[(out_begin_ + out_count_) % slot_count_];
+  frame.part_count = 0;
+  size_t bytes = 0;
+  const auto add = [&](std::span<const std::byte> part) {
+    if (part.empty()) return;
+    frame.parts[frame.part_count++] = {const_cast<std::byte*>(part.data()), part.size()};
+    bytes += part.size();
+  };
+  add(head);
+  for (const std::span<const std::byte> run : runs) add(run);
+  frame.header = {slot, static_cast<uint32_t>(bytes)};
   sending_[slot] = true;
   ++out_count_;
   // Behind an unfinished frame: Poll goes on with it, and a call here would only fail again.
   if (out_count_ == 1) Flush();
 }
 
+// What is queued and not yet sent, as far as `parts` hold it; returns how many were filled.
+size_t TcpLink::GatherOut(std::span<iovec, kSendPartsMax> parts) noexcept {
+  size_t count = 0;
+  size_t skip = out_offset_;
+  const auto add = [&](void* data, size_t bytes) {
+    const size_t skipped = std::min(skip, bytes);
+    skip -= skipped;
+    if (bytes > skipped)
+      parts[count++] = {static_cast<std::byte*>(data) + skipped, bytes - skipped};
+  };
+  for (uint32_t i = 0; i < out_count_ && count + kFramePartsMax <= kSendPartsMax; ++i) {
+    Outgoing& frame = out_[(out_begin_ + i) % slot_count_];
+    add(&frame.header, sizeof(FrameHeader));
+    for (uint32_t p = 0; p < frame.part_count; ++p) {
+      add(frame.parts[p].iov_base, frame.parts[p].iov_len);
+    }
+  }
+  return count;
+}
+
 void TcpLink::Flush() noexcept {
   while (out_count_ > 0 && status_.ok()) {
-    std::array<iovec, 2 * kFramesPerSend> parts;
-    size_t part_count = 0;
-    size_t skip = out_offset_;
-    const uint32_t frame_count = std::min<uint32_t>(out_count_, kFramesPerSend);
-    for (uint32_t i = 0; i < frame_count; ++i) {
-      Outgoing& frame = out_[(out_begin_ + i) % kSlotCountMax];
-      const size_t header_skip = std::min(skip, sizeof(FrameHeader));
-      skip -= header_skip;
-      if (header_skip < sizeof(FrameHeader)) {
-        parts[part_count++] = {reinterpret_cast<std::byte*>(&frame.header) + header_skip,
-                               sizeof(FrameHeader) - header_skip};
-      }
-      if (frame.header.bytes > skip) {
-        parts[part_count++] = {const_cast<std::byte*>(frame.payload) + skip,
-                               frame.header.bytes - skip};
-      }
-      skip = 0;
-    }
+    std::array<iovec, kSendPartsMax> parts;
     msghdr message = {};
     message.msg_iov = parts.data();
-    message.msg_iovlen = part_count;
+    message.msg_iovlen = GatherOut(parts);
     const ssize_t sent = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent >= 0) {
       TakeSent(static_cast<size_t>(sent));
@@ -102,7 +114,7 @@ void TcpLink::TakeSent(size_t bytes) noexcept {
     if (out_offset_ < frame_bytes) return;
     out_offset_ -= frame_bytes;
     sending_[header.slot] = false;
-    out_begin_ = (out_begin_ + 1) % kSlotCountMax;
+    out_begin_ = (out_begin_ + 1) % slot_count_;
     --out_count_;
   }
 }

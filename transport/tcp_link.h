@@ -1,16 +1,20 @@
 // The byte stream of a tcp lane: frames out of slots and into slots, never blocking.
 //
-// A frame is {slot, bytes} and that many bytes. Sending gathers from the slots; what the kernel
-// does not take at once stays queued and goes on with the next Post or Poll. Receiving reads the
+// A frame is {slot, bytes} and that many bytes. Sending gathers from where they lie, the slots or
+// memory of the caller's; what the kernel does not take at once stays queued and goes on with the
+// next Post or Poll. Receiving reads the
 // start of a frame through a small buffer, so that a small message costs one system call, and the
 // rest straight into the slot.
 
 #pragma once
 
+#include <sys/uio.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -30,6 +34,7 @@ class TcpLink {
  public:
   using Buffer = absl::FunctionRef<std::span<std::byte>(uint32_t slot)>;
   using Admit = absl::FunctionRef<bool(uint32_t slot)>;
+  using Runs = std::span<const std::span<const std::byte>>;
 
   // `socket` is connected and non-blocking; `epoll` is empty.
   TcpLink(UniqueFd socket, UniqueFd epoll, uint32_t slot_count, uint32_t in_bytes_max);
@@ -43,8 +48,9 @@ class TcpLink {
   // False if a frame can be had without the kernel, or the link is down.
   bool Arm() noexcept;
 
-  // Sends `payload` as the frame of `slot`; borrowed until !sending(slot).
-  void Send(uint32_t slot, std::span<const std::byte> payload) noexcept;
+  // Sends `head` and then `runs`, at most kGatherRunCountMax and 4 GiB in all, as the frame of
+  // `slot`. All are borrowed until !sending(slot), or until the link is down.
+  void Send(uint32_t slot, std::span<const std::byte> head, Runs runs = {}) noexcept;
   bool sending(uint32_t slot) const noexcept { return sending_[slot]; }
   // Goes on with what is queued.
   void Flush() noexcept;
@@ -58,15 +64,21 @@ class TcpLink {
   // One page: a one-row request or reply (1,200 bytes) and its neighbour fit, and of a large
   // message so little is copied twice that it does not show.
   static constexpr size_t kStageBytes = 4096;
-  static constexpr size_t kFramesPerSend = 16;
+  // Header, head and the runs.
+  static constexpr size_t kFramePartsMax = 2 + kGatherRunCountMax;
+  // A frame of the most runs behind another one, or ten plain frames: beyond eight parts the kernel
+  // allocates its copy of the list, however long it is.
+  static constexpr size_t kSendPartsMax = 2 * kFramePartsMax;
 
   struct Outgoing {
     FrameHeader header;
-    const std::byte* payload = nullptr;
+    uint32_t part_count = 0;                      // less the header
+    std::array<iovec, kFramePartsMax - 1> parts;  // none is empty
   };
 
   bool Parse(Admit admit, Buffer buffer) noexcept;
   bool Fill() noexcept;
+  size_t GatherOut(std::span<iovec, kSendPartsMax> parts) noexcept;
   void TakeSent(size_t bytes) noexcept;
 
   UniqueFd socket_;
@@ -77,7 +89,7 @@ class TcpLink {
   bool wants_out_ = false;
 
   // Queue of frames: at most one a slot. The first one is sent up to out_offset_.
-  std::array<Outgoing, kSlotCountMax> out_;
+  std::vector<Outgoing> out_;
   std::array<bool, kSlotCountMax> sending_{};
   uint32_t out_begin_ = 0;
   uint32_t out_count_ = 0;

@@ -398,6 +398,48 @@ TEST(TcpLane, PartialSendsGoOn) {
   reader.join();
 }
 
+// Runs are the kernel's until it has taken all of them, and a frame cut anywhere in them goes on.
+TEST(TcpLane, GatheringUntilTheKernelHasAll) {
+  RawPeer raw;
+  const int small = 4096;
+  ASSERT_EQ(setsockopt(raw.end.get(), SOL_SOCKET, SO_SNDBUF, &small, sizeof(small)), 0);
+  auto lane = raw.Serve();
+  raw.Send({0, 0});
+  raw.Send({1, 0});
+  std::vector<std::byte> memory(kShape.reply_bytes_max);
+  FillPattern(5, memory);
+  std::vector<std::span<const std::byte>> runs;
+  for (size_t at = 100; at < memory.size(); at += 1990) {
+    runs.push_back(std::span(memory).subspan(at, std::min<size_t>(1990, memory.size() - at)));
+  }
+  for (int i = 0; i < 2; ++i) {
+    const std::optional<Arrival> arrival = AwaitRequest(*lane);
+    ASSERT_TRUE(arrival.has_value());
+    std::memcpy(lane->reply(arrival->slot).data(), memory.data(), 100);
+    ASSERT_TRUE(lane->PostGather(arrival->slot, 100, runs).ok());
+  }
+  EXPECT_TRUE(lane->gathering(0));
+  EXPECT_TRUE(lane->gathering(1));
+  std::vector<std::byte> payload(kShape.reply_bytes_max);
+  std::thread reader([&] {
+    for (uint32_t i = 0; i < 2; ++i) {
+      FrameHeader frame;
+      EXPECT_TRUE(ReceiveAll(raw.peer.get(), WritableBytesOf(frame), *Clock::Real(), Soon()).ok());
+      EXPECT_TRUE(ReceiveAll(raw.peer.get(), payload, *Clock::Real(), Soon()).ok());
+      EXPECT_EQ(frame.slot, i);
+      EXPECT_EQ(frame.bytes, kShape.reply_bytes_max);
+      EXPECT_TRUE(HasPattern(5, payload));
+    }
+    raw.Send({2, 7}, std::vector<std::byte>(7));
+  });
+  const std::optional<Arrival> arrival = AwaitRequest(*lane);  // sends the rest meanwhile
+  reader.join();
+  ASSERT_TRUE(arrival.has_value());
+  EXPECT_FALSE(lane->gathering(0));
+  EXPECT_FALSE(lane->gathering(1));
+  EXPECT_FALSE(lane->gathering(2));
+}
+
 TEST(TcpDialer, NobodyThereIsUnavailable) {
   auto fabric = NewTcpFabric(Clock::Real());
   const auto code = [&](const char* address) {

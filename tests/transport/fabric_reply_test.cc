@@ -1,0 +1,243 @@
+// Goal: a gathered reply is the head and the runs, byte for byte, whatever the fabric does with
+// them, and none of the runs is read after gathering() said so.
+// Method: the conformance suite's fabrics; runs of every number and of sizes around the boundaries,
+// overwritten as soon as the fabric has let go of them. The reader starts late, so that on tcp a
+// reply larger than the kernel's buffers is under way for a while.
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/transport/fabric_cases.h"
+#include "tests/transport/lane_pair.h"
+#include "transport/fabric.h"
+
+namespace ckv {
+namespace {
+
+using test::AllFabrics;
+using test::AwaitDown;
+using test::AwaitReply;
+using test::AwaitRequest;
+using test::CaseName;
+using test::FillPattern;
+using test::HasPattern;
+using test::LanePair;
+using test::Soon;
+
+using Bytes = std::span<const std::byte>;
+
+// Larger than what the kernel's socket buffers of both ends take (some 6.5 MB over loopback).
+constexpr uint32_t kOverfullBytes = 24u << 20;
+
+class FabricReplies : public test::FabricTest {
+ protected:
+  // One request of a byte, and its arrival.
+  std::optional<uint32_t> Ask(LanePair& pair) {
+    const std::optional<uint32_t> slot = pair.request->Acquire();
+    if (!slot || !pair.request->Post(*slot, 1).ok()) return std::nullopt;
+    const std::optional<Arrival> arrival = AwaitRequest(*pair.serve);
+    if (!arrival) return std::nullopt;
+    return arrival->slot;
+  }
+};
+
+// Polls until the fabric has let go of the slot's runs.
+void AwaitGathered(ServeLane& lane, uint32_t slot) {
+  const Instant deadline = Soon();
+  Arrival arrival;
+  while (lane.gathering(slot)) {
+    ASSERT_LT(Clock::Real()->Now(), deadline) << "the runs are never let go of";
+    EXPECT_EQ(lane.Poll({&arrival, 1}), 0u);
+  }
+}
+
+// `bytes` in pieces of random sizes, as many as `run_count`; some may be empty.
+std::vector<size_t> Cut(size_t bytes, size_t run_count, std::mt19937& rng) {
+  std::vector<size_t> at = {0, bytes};
+  for (size_t i = 1; i < run_count; ++i) at.push_back(rng() % (bytes + 1));
+  std::sort(at.begin(), at.end());
+  std::vector<size_t> sizes;
+  for (size_t i = 0; i + 1 < at.size(); ++i) sizes.push_back(at[i + 1] - at[i]);
+  return sizes;
+}
+
+TEST_P(FabricReplies, GatherHeadAndRuns) {
+  const LaneShape shape = {3, 64, 300'001};
+  LanePair pair = Make(shape);
+  ASSERT_TRUE(pair.request && pair.serve);
+  std::mt19937 rng(3);
+  uint64_t id = 0;
+  for (size_t run_count = 0; run_count <= kGatherRunCountMax; ++run_count) {
+    for (const uint32_t total : {0u, 1u, 64u, 4087u, 4088u, 4089u, 65'536u, 300'000u, 300'001u}) {
+      SCOPED_TRACE(testing::Message() << run_count << " runs, " << total << " bytes");
+      std::vector<std::byte> expected(total);
+      FillPattern(++id, expected);
+      const uint32_t head = run_count == 0 ? total : static_cast<uint32_t>(rng() % (total + 1));
+      const std::optional<uint32_t> slot = Ask(pair);
+      ASSERT_TRUE(slot.has_value());
+      std::memcpy(pair.serve->reply(*slot).data(), expected.data(), head);
+      std::vector<std::vector<std::byte>> memory;
+      std::vector<Bytes> runs;
+      size_t at = head;
+      for (const size_t size : Cut(total - head, run_count, rng)) {
+        if (run_count == 0) break;
+        memory.emplace_back(expected.begin() + at, expected.begin() + at + size);
+        at += size;
+      }
+      for (const std::vector<std::byte>& run : memory) runs.emplace_back(run);
+      ASSERT_TRUE(pair.serve->PostGather(*slot, head, runs).ok());
+      AwaitGathered(*pair.serve, *slot);
+      for (std::vector<std::byte>& run : memory) std::fill(run.begin(), run.end(), std::byte{0xee});
+      const std::optional<Completion> done = AwaitReply(*pair.request);
+      ASSERT_TRUE(done.has_value()) << pair.request->status();
+      ASSERT_EQ(done->bytes, total);
+      EXPECT_TRUE(HasPattern(id, pair.request->reply(done->slot).first(total)));
+      pair.request->Release(done->slot);
+    }
+  }
+}
+
+// Every slot's reply larger than its share of the kernel's buffers, all posted at once, in runs of
+// one memory that is overwritten slot by slot as it is let go of.
+TEST_P(FabricReplies, GatheredMemoryIsFreeAfterwards) {
+  const LaneShape shape = {4, 64, kOverfullBytes};
+  LanePair pair = Make(shape);
+  ASSERT_TRUE(pair.request && pair.serve);
+  std::vector<std::vector<std::byte>> memory(shape.slot_count);
+  for (uint32_t i = 0; i < shape.slot_count; ++i) {
+    ASSERT_TRUE(Ask(pair).has_value());
+    memory[i].resize(kOverfullBytes - 64);
+  }
+  std::atomic<bool> posted{false};
+  std::thread reader([&] {
+    posted.wait(false);
+    for (uint32_t i = 0; i < shape.slot_count; ++i) {
+      const std::optional<Completion> done = AwaitReply(*pair.request);
+      ASSERT_TRUE(done.has_value()) << pair.request->status();
+      ASSERT_EQ(done->bytes, kOverfullBytes);
+      const auto reply = pair.request->reply(done->slot);
+      EXPECT_TRUE(HasPattern(done->slot, reply.first(64)));
+      EXPECT_TRUE(HasPattern(done->slot + 1, reply.subspan(64)));
+    }
+  });
+  for (uint32_t slot = 0; slot < shape.slot_count; ++slot) {
+    FillPattern(slot, pair.serve->reply(slot).first(64));
+    FillPattern(slot + 1, memory[slot]);
+    std::vector<Bytes> runs;
+    for (size_t at = 0; at < memory[slot].size(); at += 2'000'003) {
+      runs.push_back(Bytes(memory[slot])
+                         .subspan(at)
+                         .first(std::min<size_t>(2'000'003, memory[slot].size() - at)));
+    }
+    EXPECT_TRUE(pair.serve->PostGather(slot, 64, runs).ok());
+  }
+  posted = true;
+  posted.notify_one();
+  for (uint32_t slot = 0; slot < shape.slot_count; ++slot) {
+    AwaitGathered(*pair.serve, slot);
+    std::fill(memory[slot].begin(), memory[slot].end(), std::byte{0xee});
+  }
+  reader.join();
+}
+
+// The lane dies with a reply half sent; the runs die right after it.
+TEST_P(FabricReplies, LaneDestroyedWhileGathering) {
+  LanePair pair = Make({1, 64, kOverfullBytes});
+  ASSERT_TRUE(pair.request && pair.serve);
+  const std::optional<uint32_t> slot = Ask(pair);
+  ASSERT_TRUE(slot.has_value());
+  {
+    std::vector<std::byte> memory(kOverfullBytes);
+    const Bytes run = memory;
+    ASSERT_TRUE(pair.serve->PostGather(*slot, 0, {&run, 1}).ok());
+    pair.serve.reset();
+  }
+  EXPECT_EQ(AwaitDown(*pair.request).code(), absl::StatusCode::kUnavailable);
+}
+
+// The peer dies with a reply half received: the runs are the caller's again.
+TEST_P(FabricReplies, PeerGoneWhileGathering) {
+  LanePair pair = Make({2, 64, kOverfullBytes});
+  ASSERT_TRUE(pair.request && pair.serve);
+  const std::optional<uint32_t> slot = Ask(pair);
+  const std::optional<uint32_t> other = Ask(pair);
+  ASSERT_TRUE(slot && other);
+  std::vector<std::byte> memory(kOverfullBytes);
+  const Bytes run = memory;
+  ASSERT_TRUE(pair.serve->PostGather(*slot, 0, {&run, 1}).ok());
+  pair.request.reset();
+  EXPECT_EQ(AwaitDown(*pair.serve).code(), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(pair.serve->gathering(*slot));
+  EXPECT_EQ(pair.serve->PostGather(*other, 0, {&run, 1}).code(), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(pair.serve->gathering(*other));
+}
+
+// Replies of both sorts in turn, several slots under way, random sizes.
+TEST_P(FabricReplies, GatheredAndPlainInTurn) {
+  constexpr int kMessageCount = 3000;
+  const LaneShape shape = {8, 64, 40'000};
+  LanePair pair = Make(shape);
+  ASSERT_TRUE(pair.request && pair.serve);
+  std::vector<std::byte> memory(shape.reply_bytes_max);
+  FillPattern(1, memory);
+  std::thread holder([&] {
+    std::mt19937 rng(17);
+    while (const std::optional<Arrival> arrival = AwaitRequest(*pair.serve)) {
+      const size_t bytes = rng() % (memory.size() + 1);
+      const size_t head = rng() % 3 == 0 ? bytes : rng() % (bytes + 1);
+      std::memcpy(pair.serve->reply(arrival->slot).data(), memory.data(), head);
+      std::vector<Bytes> runs;
+      size_t at = head;
+      for (const size_t size : Cut(bytes - head, 1 + rng() % kGatherRunCountMax, rng)) {
+        runs.push_back(Bytes(memory).subspan(at, size));
+        at += size;
+      }
+      const absl::Status posted =
+          head == bytes ? pair.serve->Post(arrival->slot, static_cast<uint32_t>(bytes))
+                        : pair.serve->PostGather(arrival->slot, static_cast<uint32_t>(head), runs);
+      EXPECT_TRUE(posted.ok()) << posted;
+    }
+  });
+  int posted = 0;
+  for (int done = 0; done < kMessageCount; ++done) {
+    while (posted < kMessageCount) {
+      const std::optional<uint32_t> slot = pair.request->Acquire();
+      if (!slot) break;
+      ASSERT_TRUE(pair.request->Post(*slot, 1).ok());
+      ++posted;
+    }
+    const std::optional<Completion> reply = AwaitReply(*pair.request);
+    ASSERT_TRUE(reply.has_value()) << pair.request->status();
+    EXPECT_EQ(std::memcmp(pair.request->reply(reply->slot).data(), memory.data(), reply->bytes), 0);
+    pair.request->Release(reply->slot);
+  }
+  pair.request.reset();
+  holder.join();
+}
+
+class FabricReplyDeathTest : public FabricReplies {};
+
+TEST_P(FabricReplyDeathTest, MisuseEndsTheProcess) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  LanePair pair = Make();
+  ASSERT_TRUE(pair.request && pair.serve);
+  const std::optional<uint32_t> slot = Ask(pair);
+  ASSERT_TRUE(slot.has_value());
+  const std::vector<std::byte> memory(test::kSmallShape.reply_bytes_max);
+  const std::vector<Bytes> many(kGatherRunCountMax + 1, Bytes(memory).first(1));
+  const Bytes all = memory;
+  EXPECT_DEATH((void)pair.serve->PostGather(*slot, 0, many), "CKV_CHECK");
+  EXPECT_DEATH((void)pair.serve->PostGather(*slot, 1, {&all, 1}), "CKV_CHECK");      // one too many
+  EXPECT_DEATH((void)pair.serve->PostGather(*slot ^ 1, 0, {&all, 1}), "CKV_CHECK");  // not arrived
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FabricReplies, AllFabrics(), CaseName);
+INSTANTIATE_TEST_SUITE_P(All, FabricReplyDeathTest, AllFabrics(), CaseName);
+
+}  // namespace
+}  // namespace ckv
