@@ -189,8 +189,8 @@ class RequestLane : public Lane {
 
   // The descriptor that came with the completed reply of `slot`; call between its completion and
   // its Release. One that nobody takes is closed with the slot's release.
-  //   NotFound            none came.
-  //   Unimplemented       this fabric passes no descriptors (only shm does).
+  //   NotFound            none came, or this process has no room for one more.
+  //   Unimplemented       this fabric passes no descriptors (only shm and loopback do).
   virtual absl::StatusOr<UniqueFd> TakeDescriptor(uint32_t slot) noexcept;
 };
 
@@ -225,7 +225,11 @@ class ServeLane : public Lane {
   virtual bool gathering(uint32_t /*slot*/) const noexcept { return false; }
 
   // As Post, and passes a duplicate of `fd` to the peer beside the reply, see TakeDescriptor.
-  //   Unimplemented       this fabric passes no descriptors (only shm does); nothing was posted.
+  //   Unimplemented       this fabric passes no descriptors (only shm and loopback do); nothing was
+  //                       posted.
+  //   ResourceExhausted   it could not be passed now (limits of the socket or the system); nothing
+  //                       was posted.
+  //   status()'s error    the lane is down; the slot is done with.
   virtual absl::Status PostWithDescriptor(uint32_t slot, uint32_t bytes, int fd) noexcept;
 };
 

@@ -156,7 +156,10 @@ class FaultRequestLane final : public RequestLane {
     return {books_[slot].reply.get(), shape_.reply_bytes_max};
   }
 
-  void Release(uint32_t slot) noexcept override { slots_.Release(slot); }
+  void Release(uint32_t slot) noexcept override {
+    slots_.Release(slot);
+    books_[slot].descriptor = absl::NotFoundError("taken, or released");
+  }
 
   void Abandon(uint32_t slot) noexcept override {
     slots_.Abandon(slot);
@@ -165,6 +168,11 @@ class FaultRequestLane final : public RequestLane {
   }
 
   uint32_t in_flight() const noexcept override { return slots_.in_flight(); }
+
+  absl::StatusOr<UniqueFd> TakeDescriptor(uint32_t slot) noexcept override {
+    slots_.CheckDone(slot);
+    return std::exchange(books_[slot].descriptor, absl::NotFoundError("taken, or released"));
+  }
 
  private:
   struct FreeDeleter {
@@ -185,13 +193,15 @@ class FaultRequestLane final : public RequestLane {
     Fate fate;
     uint64_t generation = 0;  // of the last Post
     bool lost = false;        // the request or the reply was dropped
+    absl::StatusOr<UniqueFd> descriptor = absl::NotFoundError("none came");
   };
   struct Reply {
     uint32_t slot = 0;
     uint64_t generation = 0;
     Instant due;
     std::vector<std::byte> data;
-    bool late = false;  // of a duplicate
+    absl::StatusOr<UniqueFd> descriptor;  // of the first delivery; a duplicate has none
+    bool late = false;                    // of a duplicate
   };
 
   void Break() {
@@ -214,7 +224,8 @@ class FaultRequestLane final : public RequestLane {
       if (!book.fate.drop_reply) {
         const auto bytes = inner_->reply(completion.slot).first(completion.bytes);
         replies_.push_back({slot, book.generation, clock_->Now() + book.fate.delay,
-                            std::vector<std::byte>(bytes.begin(), bytes.end())});
+                            std::vector<std::byte>(bytes.begin(), bytes.end()),
+                            inner_->TakeDescriptor(completion.slot)});
       } else if (slots_.abandoned(slot)) {
         (void)slots_.Complete(slot);
       } else {
@@ -239,6 +250,7 @@ class FaultRequestLane final : public RequestLane {
       }
       if (slots_.Complete(it->slot) == RequesterSlots::Reply::kDeliver) {
         Show(*it, out, count);
+        books_[it->slot].descriptor = std::move(it->descriptor);
         const Fate& fate = books_[it->slot].fate;
         if (fate.duplicate) {
           it->late = fate.duplicate_late;

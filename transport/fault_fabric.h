@@ -29,8 +29,9 @@ struct FaultPlan {
 // Faults act at the requester's end; the inner fabric carries the bytes, and kind() is the inner
 // one's. A slot whose request or reply was dropped stays in flight until it is abandoned, and is
 // then free at once. While a delayed reply is held back Arm returns false: nothing wakes a sleeper
-// when a manual clock advances. Every delivery is copied, so a late one is harmless to memory; not
-// for measuring. `inner` and `clock` must outlive the result.
+// when a manual clock advances. A descriptor comes with a reply's first delivery. Every delivery is
+// copied, so a late one is harmless to memory; not for measuring. `inner` and `clock` must outlive
+// the result.
 std::unique_ptr<Fabric> NewFaultFabric(Fabric* inner, Clock* clock, const FaultPlan& plan);
 
 }  // namespace ckv

@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "proto/status.h"
@@ -17,18 +18,24 @@ namespace {
 // ns, so it costs a spinner a fifth of its (idle) time and finds a dead peer within microseconds; a
 // loop over 16 lanes at 1 us a round within 5 ms.
 constexpr uint32_t kPeerLookInterval = 256;
-constexpr int kDoorbellReadsMax = 16;  // reads of 64 bytes; a peer that floods wakes us needlessly
+// Reads of 64 bytes a look; a peer that floods wakes us needlessly. A read ends at a descriptor, so
+// one that a reply promises is found within one read more than there are slots.
+constexpr uint32_t kDoorbellReadsMax = 16;
 
 // What both ends have in common: two rings, the doorbell, the lane's status.
 class RingLink {
  public:
+  // `takes_descriptors`: the requester's end. At the holder's all that come are closed unseen.
   RingLink(RingMemory* out, RingMemory* in, uint32_t slot_count, uint32_t in_bytes_max,
-           UniqueFd doorbell)
+           UniqueFd doorbell, bool takes_descriptors)
       : writer_(out),
         reader_(in),
         slot_count_(slot_count),
         in_bytes_max_(in_bytes_max),
-        doorbell_(std::move(doorbell)) {}
+        takes_descriptors_(takes_descriptors),
+        doorbell_(std::move(doorbell)) {
+    if (takes_descriptors) passed_.reserve(slot_count);
+  }
 
   const absl::Status& status() const noexcept { return status_; }
   int event_fd() const noexcept { return doorbell_.get(); }
@@ -40,14 +47,30 @@ class RingLink {
     (void)send(doorbell_.get(), &bell, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
   }
 
-  // The peer's next message, its slot and bytes inside the lane's shape.
-  bool Receive(RingEntry& entry) noexcept {
+  // A duplicate of `fd` on its way to the peer, before the entry that flags it is sent.
+  //   ResourceExhausted   not sent: the socket is full, or the system's limit of descriptors under
+  //                       way is reached.
+  //   Unavailable         the peer has gone, and with it the lane.
+  absl::Status SendDescriptor(uint32_t slot, int fd) noexcept {
+    const auto note = static_cast<uint8_t>(slot);
+    static_assert(kSlotCountMax <= 256);
+    if (SendWithFd(doorbell_.get(), BytesOf(note), fd)) return absl::OkStatus();
+    if (errno == EPIPE || errno == ECONNRESET) {
+      Break(absl::UnavailableError("the peer has closed its end of the lane"));
+      return status_;
+    }
+    return absl::ResourceExhaustedError(ErrnoText("passing a descriptor beside a reply"));
+  }
+
+  // The peer's next message, its slot and bytes inside the lane's shape, and what came with it.
+  bool Receive(RingEntry& entry, UniqueFd& descriptor) noexcept {
     if (!status_.ok()) return false;
     RingReader::Look look = reader_.Read(entry);
     if (look == RingReader::Look::kEmpty) {
       if (++empty_polls_ < kPeerLookInterval) return false;
       empty_polls_ = 0;
-      const bool peer_is_there = DrainDoorbell();
+      const bool peer_is_there = DrainDoorbell(kDoorbellReadsMax);
+      if (!status_.ok()) return false;
       // What it sent before it rang, or before it went, still counts.
       look = reader_.Read(entry);
       if (look == RingReader::Look::kEmpty) {
@@ -61,13 +84,15 @@ class RingLink {
           absl::StrFormat("the peer broke the ring: entry of lap %d", entry.lap)));
       return false;
     }
+    const bool described = takes_descriptors_ && (entry.slot & kRingDescriptorFlag) != 0;
+    if (described) entry.slot ^= kRingDescriptorFlag;
     if (entry.slot >= slot_count_ || entry.bytes > in_bytes_max_) {
       Break(absl::InvalidArgumentError(
           absl::StrFormat("the peer sent slot %d of %d, %d bytes of %d", entry.slot, slot_count_,
                           entry.bytes, in_bytes_max_)));
       return false;
     }
-    return true;
+    return !described || TakePassed(entry.slot, descriptor);
   }
 
   bool Arm() noexcept { return status_.ok() && reader_.Arm(); }
@@ -75,7 +100,7 @@ class RingLink {
   void Disarm() noexcept {
     reader_.Disarm();
     // If the peer has gone and nothing is left in the ring, the next poll says so.
-    (void)DrainDoorbell();
+    (void)DrainDoorbell(kDoorbellReadsMax);
     empty_polls_ = kPeerLookInterval;
   }
 
@@ -87,15 +112,45 @@ class RingLink {
   }
 
  private:
-  // Takes the bells that rang; false if the peer has hung up. Not a peek: a bell that nobody took
-  // would hide the hang-up behind it.
-  bool DrainDoorbell() noexcept {
-    char bells[64];
-    for (int i = 0; i < kDoorbellReadsMax; ++i) {
-      const ssize_t got = recv(doorbell_.get(), bells, sizeof(bells), MSG_DONTWAIT);
-      if (got < 0) return errno == EAGAIN || errno == EINTR;
-      if (got == 0) return false;
+  struct Passed {
+    uint8_t slot;
+    UniqueFd fd;
+  };
+
+  // Takes the bells that rang and the descriptors among them; false if the peer has hung up. Not a
+  // peek: a bell that nobody took would hide the hang-up behind it.
+  bool DrainDoorbell(uint32_t reads_max) noexcept {
+    std::byte bells[64];
+    for (uint32_t i = 0; i < reads_max; ++i) {
+      Received got = ReceiveSome(doorbell_.get(), bells, takes_descriptors_);
+      if (got.bytes < 0) return errno == EAGAIN || errno == EINTR;
+      if (got.bytes == 0) return false;
+      // Cut to nothing: this process is out of descriptors, so the reply comes without one.
+      if (got.fd_count == 0 && !got.cut) continue;
+      if (got.fd_count > 1 || passed_.size() == slot_count_) {
+        Break(absl::InvalidArgumentError(
+            absl::StrFormat("the peer passed %d descriptors at once, %d before them wait; one a "
+                            "reply, %d slots",
+                            got.fd_count, passed_.size(), slot_count_)));
+        return true;
+      }
+      passed_.push_back({static_cast<uint8_t>(bells[got.bytes - 1]), std::move(got.fd)});
     }
+    return true;
+  }
+
+  // The descriptor of a flagged reply: it was sent before the entry, so it is here or in the
+  // socket.
+  bool TakePassed(uint32_t slot, UniqueFd& descriptor) noexcept {
+    if (passed_.empty()) (void)DrainDoorbell(slot_count_ + 1);
+    if (!status_.ok()) return false;
+    if (passed_.empty() || passed_.front().slot != slot) {
+      Break(absl::InvalidArgumentError(absl::StrFormat(
+          "the peer's reply in slot %d promised a descriptor that it did not pass", slot)));
+      return false;
+    }
+    descriptor = std::move(passed_.front().fd);
+    passed_.erase(passed_.begin());
     return true;
   }
 
@@ -103,9 +158,11 @@ class RingLink {
   RingReader reader_;
   const uint32_t slot_count_;
   const uint32_t in_bytes_max_;
+  const bool takes_descriptors_;
   UniqueFd doorbell_;
   uint32_t empty_polls_ = 0;
   absl::Status status_;
+  std::vector<Passed> passed_;  // oldest first; at most one a slot
 };
 
 class RingRequestLane final : public RequestLane {
@@ -114,8 +171,9 @@ class RingRequestLane final : public RequestLane {
       : kind_(kind),
         memory_(std::move(memory)),
         link_(&memory_->control()->requests, &memory_->control()->replies, shape().slot_count,
-              shape().reply_bytes_max, std::move(doorbell)),
-        slots_(shape().slot_count) {}
+              shape().reply_bytes_max, std::move(doorbell), true),
+        slots_(shape().slot_count),
+        descriptors_(shape().slot_count) {}
 
   FabricKind kind() const noexcept override { return kind_; }
   const LaneShape& shape() const noexcept override { return memory_->shape(); }
@@ -146,12 +204,15 @@ class RingRequestLane final : public RequestLane {
   size_t Poll(std::span<Completion> out) noexcept override {
     size_t count = 0;
     RingEntry entry;
-    while (count < out.size() && link_.Receive(entry)) {
+    UniqueFd descriptor;
+    while (count < out.size() && link_.Receive(entry, descriptor)) {
       switch (slots_.Complete(entry.slot)) {
         case RequesterSlots::Reply::kDeliver:
+          if (descriptor.valid()) descriptors_[entry.slot] = std::move(descriptor);
           out[count++] = {entry.slot, entry.bytes};
           break;
         case RequesterSlots::Reply::kSwallow:
+          descriptor.Reset();
           break;
         case RequesterSlots::Reply::kBogus:
           link_.Break(absl::InvalidArgumentError(
@@ -167,15 +228,27 @@ class RingRequestLane final : public RequestLane {
     return memory_->reply(slot);
   }
 
-  void Release(uint32_t slot) noexcept override { slots_.Release(slot); }
+  void Release(uint32_t slot) noexcept override {
+    slots_.Release(slot);
+    descriptors_[slot].Reset();
+  }
   void Abandon(uint32_t slot) noexcept override { slots_.Abandon(slot); }
   uint32_t in_flight() const noexcept override { return slots_.in_flight(); }
+
+  absl::StatusOr<UniqueFd> TakeDescriptor(uint32_t slot) noexcept override {
+    slots_.CheckDone(slot);
+    if (!descriptors_[slot].valid()) {
+      return absl::NotFoundError(absl::StrFormat("no descriptor came with slot %d's reply", slot));
+    }
+    return std::move(descriptors_[slot]);
+  }
 
  private:
   const FabricKind kind_;
   const std::shared_ptr<const LaneMemory> memory_;
   RingLink link_;
   RequesterSlots slots_;
+  std::vector<UniqueFd> descriptors_;  // of done slots
 };
 
 class RingServeLane final : public ServeLane {
@@ -184,7 +257,7 @@ class RingServeLane final : public ServeLane {
       : kind_(kind),
         memory_(std::move(memory)),
         link_(&memory_->control()->replies, &memory_->control()->requests, shape().slot_count,
-              shape().request_bytes_max, std::move(doorbell)),
+              shape().request_bytes_max, std::move(doorbell), false),
         slots_(shape().slot_count) {}
 
   FabricKind kind() const noexcept override { return kind_; }
@@ -197,7 +270,8 @@ class RingServeLane final : public ServeLane {
   size_t Poll(std::span<Arrival> out) noexcept override {
     size_t count = 0;
     RingEntry entry;
-    while (count < out.size() && link_.Receive(entry)) {
+    UniqueFd none;
+    while (count < out.size() && link_.Receive(entry, none)) {
       if (slots_.Arrive(entry.slot)) {
         out[count++] = {entry.slot, entry.bytes};
       } else {
@@ -223,6 +297,17 @@ class RingServeLane final : public ServeLane {
     if (!link_.status().ok()) return link_.status();
     link_.Send(slot, bytes);
     return absl::OkStatus();
+  }
+
+  absl::Status PostWithDescriptor(uint32_t slot, uint32_t bytes, int fd) noexcept override {
+    slots_.CheckArrived(slot);
+    CKV_CHECK(bytes <= shape().reply_bytes_max && fd >= 0);
+    absl::Status passed = link_.status();
+    if (passed.ok()) passed = link_.SendDescriptor(slot, fd);
+    if (!passed.ok() && link_.status().ok()) return passed;  // the slot is still the caller's
+    slots_.Post(slot);
+    if (passed.ok()) link_.Send(slot | kRingDescriptorFlag, bytes);
+    return passed;
   }
 
  private:

@@ -2,7 +2,9 @@
 //
 // Messages go through the rings in the memory. Beside it the ends keep one Unix socket, the
 // doorbell: a byte on it wakes a sleeper, and its hang-up tells that the peer has gone, however it
-// went. So one descriptor serves for sleeping, and no flag of it is shared with the peer.
+// went. So one descriptor serves for sleeping, and no flag of it is shared with the peer. A byte
+// that carries a descriptor is the number of the slot whose reply follows in the ring, flagged
+// (kRingDescriptorFlag); such bytes and flagged replies come in the same order.
 
 #pragma once
 
@@ -14,7 +16,7 @@
 
 namespace ckv {
 
-// `doorbell` is a connected stream socket whose other end the peer keeps.
+// `doorbell` is a connected Unix stream socket whose other end the peer keeps.
 std::unique_ptr<RequestLane> NewRingRequestLane(FabricKind kind,
                                                 std::shared_ptr<const LaneMemory> memory,
                                                 UniqueFd doorbell);

@@ -29,6 +29,9 @@ struct RingEntry {
   uint16_t lap = 0;
 };
 static_assert(sizeof(RingEntry) == 8);
+// In RingEntry::slot: a descriptor came before this entry, over the lane's socket.
+inline constexpr uint16_t kRingDescriptorFlag = 0x8000;
+static_assert(kSlotCountMax <= kRingDescriptorFlag);
 
 // As it lies in the region. Zeroed memory is an empty ring.
 struct RingMemory {
@@ -77,7 +80,7 @@ class RingWriter {
  public:
   explicit RingWriter(RingMemory* ring) : ring_(ring) {}
 
-  // Returns whether the reader has to be woken.
+  // Returns whether the reader has to be woken. `slot` may carry kRingDescriptorFlag.
   bool Write(uint32_t slot, uint32_t bytes) noexcept {
     const auto lap = static_cast<uint16_t>(count_ / kRingEntryCount + 1);
     PublishEntry(ring_->entries[count_ % kRingEntryCount],

@@ -36,8 +36,8 @@ void TakeFds(const msghdr& message, UniqueFd& first, size_t& count) {
 
 }  // namespace
 
-void UniqueFd::Reset() noexcept {
-  if (fd_ >= 0) close(fd_);
+void UniqueFd::Close() noexcept {
+  close(fd_);
   fd_ = -1;
 }
 
@@ -99,23 +99,34 @@ absl::Status ReceiveAll(int fd, std::span<std::byte> bytes, const Clock& clock, 
   return absl::OkStatus();
 }
 
+Received ReceiveSome(int fd, std::span<std::byte> bytes, bool takes_fd) noexcept {
+  iovec part = {bytes.data(), bytes.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(kPassedFdCountMax * sizeof(int))];
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = takes_fd ? control : nullptr;
+  message.msg_controllen = takes_fd ? sizeof(control) : 0;
+  Received got;
+  got.bytes = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (got.bytes > 0 && takes_fd) {
+    TakeFds(message, got.fd, got.fd_count);
+    got.cut = (message.msg_flags & MSG_CTRUNC) != 0;
+  }
+  return got;
+}
+
 absl::StatusOr<UniqueFd> ReceiveAllWithFd(int fd, std::span<std::byte> bytes, const Clock& clock,
                                           Instant deadline) {
   UniqueFd passed;
   size_t passed_count = 0;
   while (!bytes.empty()) {
-    iovec part = {bytes.data(), bytes.size()};
-    alignas(cmsghdr) char control[CMSG_SPACE(kPassedFdCountMax * sizeof(int))];
-    msghdr message = {};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    const ssize_t got = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (got > 0) {
-      TakeFds(message, passed, passed_count);
-      bytes = bytes.subspan(static_cast<size_t>(got));
-    } else if (got == 0) {
+    Received got = ReceiveSome(fd, bytes, true);
+    if (got.bytes > 0) {
+      if (got.fd_count > 0 && passed_count == 0) passed = std::move(got.fd);
+      passed_count += got.fd_count;
+      bytes = bytes.subspan(static_cast<size_t>(got.bytes));
+    } else if (got.bytes == 0) {
       return absl::UnavailableError("the peer hung up");
     } else if (errno == EAGAIN) {
       CKV_RETURN_IF_ERROR(WaitFor(fd, POLLIN, clock, deadline));

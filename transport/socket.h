@@ -33,9 +33,13 @@ class UniqueFd {
 
   int get() const noexcept { return fd_; }
   bool valid() const noexcept { return fd_ >= 0; }
-  void Reset() noexcept;
+  void Reset() noexcept {
+    if (fd_ >= 0) Close();
+  }
 
  private:
+  void Close() noexcept;
+
   int fd_ = -1;
 };
 
@@ -61,8 +65,19 @@ absl::Status ReceiveAll(int fd, std::span<std::byte> bytes, const Clock& clock, 
 absl::StatusOr<UniqueFd> ReceiveAllWithFd(int fd, std::span<std::byte> bytes, const Clock& clock,
                                           Instant deadline);
 
-// Sends `bytes` with a descriptor in one call, without blocking; false if it does not fit.
+// Sends `bytes` with a descriptor in one call, without blocking; false if not, errno says why.
 bool SendWithFd(int fd, std::span<const std::byte> bytes, int passed_fd) noexcept;
+
+// What one ReceiveSome took off a Unix stream.
+struct Received {
+  ssize_t bytes = 0;    // as recv returns it; errno says why not
+  size_t fd_count = 0;  // how many descriptors came with the last of the bytes
+  UniqueFd fd;          // the first of them; the others are closed
+  bool cut = false;  // descriptors came that were too many, or for which this process has no room
+};
+// Never blocks. Bytes that came with descriptors are the last ones of a call, so of a single such
+// byte the descriptor is certain. With `takes_fd` false all descriptors are closed unseen.
+Received ReceiveSome(int fd, std::span<std::byte> bytes, bool takes_fd) noexcept;
 
 template <typename T>
 std::span<const std::byte> BytesOf(const T& value) {

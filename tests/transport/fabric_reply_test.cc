@@ -2,17 +2,20 @@
 // them, and none of the runs is read after gathering() said so.
 // Method: the conformance suite's fabrics; runs of every number and of sizes around the boundaries,
 // overwritten as soon as the fabric has let go of them. The reader starts late, so that on tcp a
-// reply larger than the kernel's buffers is under way for a while.
+// reply larger than the kernel's buffers is under way for a while. Then descriptors beside replies,
+// counted in /proc/self/fd.
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/transport/fabric_cases.h"
+#include "tests/transport/files.h"
 #include "tests/transport/lane_pair.h"
 #include "transport/fabric.h"
 
@@ -236,6 +239,128 @@ TEST_P(FabricReplyDeathTest, MisuseEndsTheProcess) {
   EXPECT_DEATH((void)pair.serve->PostGather(*slot ^ 1, 0, {&all, 1}), "CKV_CHECK");  // not arrived
 }
 
+class FabricDescriptors : public FabricReplies {
+ protected:
+  bool passes() const { return GetParam().kind != FabricKind::kTcp; }
+
+  // Answers the slot with a file that says `text`; the holder's own descriptor is closed at once.
+  absl::Status PostFile(LanePair& pair, uint32_t slot, const std::string& text) {
+    const UniqueFd file = test::FileOf(text);
+    return pair.serve->PostWithDescriptor(slot, 1, file.get());
+  }
+};
+
+TEST_P(FabricDescriptors, ComeBesideTheReply) {
+  LanePair pair = Make();
+  ASSERT_TRUE(pair.request && pair.serve);
+  const size_t open_before = test::OpenFdCount();
+  for (const char* text : {"one", "two"}) {
+    const std::optional<uint32_t> slot = Ask(pair);
+    ASSERT_TRUE(slot.has_value());
+    const absl::Status posted = PostFile(pair, *slot, text);
+    if (!passes()) {
+      EXPECT_EQ(posted.code(), absl::StatusCode::kUnimplemented);
+      ASSERT_TRUE(pair.serve->Post(*slot, 1).ok());  // it is still the holder's
+    } else {
+      ASSERT_TRUE(posted.ok()) << posted;
+    }
+    const std::optional<Completion> done = AwaitReply(*pair.request);
+    ASSERT_TRUE(done.has_value()) << pair.request->status();
+    EXPECT_EQ(done->bytes, 1u);
+    const absl::StatusOr<UniqueFd> file = pair.request->TakeDescriptor(done->slot);
+    if (passes()) {
+      ASSERT_TRUE(file.ok()) << file.status();
+      EXPECT_EQ(test::TextOf(file->get()), text);
+      EXPECT_EQ(pair.request->TakeDescriptor(done->slot).status().code(),
+                absl::StatusCode::kNotFound);  // taken already
+    } else {
+      EXPECT_EQ(file.status().code(), absl::StatusCode::kUnimplemented);
+    }
+    pair.request->Release(done->slot);
+  }
+  EXPECT_EQ(test::OpenFdCount(), open_before);
+}
+
+// All slots under way, every second reply with a descriptor, answered in another order, half of
+// them not taken: each is its own reply's, and none leaks.
+TEST_P(FabricDescriptors, AreTheirOwnReplys) {
+  if (!passes()) return;
+  const LaneShape shape = {kSlotCountMax, 64, 64};
+  LanePair pair = Make(shape);
+  ASSERT_TRUE(pair.request && pair.serve);
+  const size_t open_before = test::OpenFdCount();
+  std::mt19937 rng(23);
+  for (int round = 0; round < 4; ++round) {
+    std::vector<uint32_t> slots;
+    for (uint32_t i = 0; i < shape.slot_count; ++i) {
+      const std::optional<uint32_t> slot = Ask(pair);
+      ASSERT_TRUE(slot.has_value());
+      slots.push_back(*slot);
+    }
+    std::shuffle(slots.begin(), slots.end(), rng);
+    for (const uint32_t slot : slots) {
+      const absl::Status posted = slot % 2 == 0 ? PostFile(pair, slot, std::to_string(slot + round))
+                                                : pair.serve->Post(slot, 1);
+      ASSERT_TRUE(posted.ok()) << posted;
+    }
+    for (uint32_t i = 0; i < shape.slot_count; ++i) {
+      const std::optional<Completion> done = AwaitReply(*pair.request);
+      ASSERT_TRUE(done.has_value()) << pair.request->status();
+      if (done->slot % 4 != 0) {
+        const absl::StatusOr<UniqueFd> file = pair.request->TakeDescriptor(done->slot);
+        ASSERT_EQ(file.ok(), done->slot % 2 == 0) << file.status();
+        if (file.ok()) {
+          EXPECT_EQ(test::TextOf(file->get()), std::to_string(done->slot + round));
+        }
+      }
+      pair.request->Release(done->slot);
+    }
+    EXPECT_EQ(test::OpenFdCount(), open_before);
+  }
+}
+
+TEST_P(FabricDescriptors, OfAbandonedRepliesAreClosed) {
+  if (!passes()) return;
+  LanePair pair = Make();
+  ASSERT_TRUE(pair.request && pair.serve);
+  const size_t open_before = test::OpenFdCount();
+  const std::optional<uint32_t> lost = Ask(pair);
+  const std::optional<uint32_t> kept = Ask(pair);
+  ASSERT_TRUE(lost && kept);
+  pair.request->Abandon(*lost);
+  ASSERT_TRUE(PostFile(pair, *lost, "lost").ok());
+  ASSERT_TRUE(PostFile(pair, *kept, "kept").ok());
+  const std::optional<Completion> done = AwaitReply(*pair.request);
+  ASSERT_TRUE(done.has_value());
+  EXPECT_EQ(done->slot, *kept);
+  {
+    const absl::StatusOr<UniqueFd> file = pair.request->TakeDescriptor(*kept);
+    ASSERT_TRUE(file.ok()) << file.status();
+    EXPECT_EQ(test::TextOf(file->get()), "kept");
+  }
+  EXPECT_EQ(test::OpenFdCount(), open_before);
+}
+
+// Completed and not taken, seen and not completed, in the socket still: all go with the lane.
+TEST_P(FabricDescriptors, GoWithTheLane) {
+  if (!passes()) return;
+  const size_t open_before = test::OpenFdCount();
+  LanePair pair = Make();
+  ASSERT_TRUE(pair.request && pair.serve);
+  std::vector<uint32_t> slots;
+  for (uint32_t i = 0; i < test::kSmallShape.slot_count; ++i) slots.push_back(*Ask(pair));
+  ASSERT_TRUE(PostFile(pair, slots[0], "done").ok());
+  ASSERT_TRUE(AwaitReply(*pair.request).has_value());
+  ASSERT_TRUE(PostFile(pair, slots[1], "drained").ok());
+  pair.request->Disarm();  // looks at the socket
+  ASSERT_TRUE(PostFile(pair, slots[2], "in the socket").ok());
+  pair.request.reset();
+  EXPECT_EQ(PostFile(pair, slots[3], "late").code(), absl::StatusCode::kUnavailable);
+  pair.serve.reset();
+  EXPECT_EQ(test::OpenFdCount(), open_before);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FabricDescriptors, AllFabrics(), CaseName);
 INSTANTIATE_TEST_SUITE_P(All, FabricReplies, AllFabrics(), CaseName);
 INSTANTIATE_TEST_SUITE_P(All, FabricReplyDeathTest, AllFabrics(), CaseName);
 
