@@ -1,232 +1,264 @@
 // Question: what does a lane add to a round trip of M query rows, 1152 bytes out and 2056 back
 // each? Bound: the same bytes written once and read once, over a bare flag in memory (shm) or bare
-// sends and receives (tcp), in the same run. A lane should stay within 0.5 us of that on shm at 1
-// row, and within 20 % of it from 16 rows on.
+// sends and receives (tcp): 0.5 us over it on shm at 1 row, 25 % over it on tcp.
 //
-// Two threads on two CPUs, both spinning; each end writes what it sends and reads what it gets.
-// Compare medians of --benchmark_repetitions; with fewer than two free cores the figures are the
-// scheduler's.
+// Lane and floor have the same two threads on two CPUs, both spinning, and are sampled in turn, a
+// millisecond each (floor.h says why); ratio and added_us are medians over the pairs. With fewer
+// than two free cores the figures are the scheduler's.
 
-#include <arpa/inet.h>
 #include <benchmark/benchmark.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <pthread.h>
-#include <sched.h>
-#include <sys/socket.h>
 #include <xxhash.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <span>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "proto/status.h"
+#include "tests/bench/floor.h"
+#include "tests/bench/lane_ends.h"
+#include "tests/bench/tcp_floor.h"
 #include "transport/fabric.h"
 #include "transport/lane_memory.h"
-#include "transport/socket.h"
 
-namespace ckv {
+namespace ckv::bench {
 namespace {
 
 constexpr uint32_t kHeaderBytes = 64;
+constexpr double kSampleSeconds = 1e-3;
+constexpr int kWarmTrips = 200;
+constexpr int kPairsPerIteration = 50;
 
-uint32_t RequestBytes(const benchmark::State& state) {
-  return kHeaderBytes + static_cast<uint32_t>(state.range(0)) * 1152;
-}
-uint32_t ReplyBytes(const benchmark::State& state) {
-  return kHeaderBytes + static_cast<uint32_t>(state.range(0)) * 2056;
-}
-
-// The two ends on two CPUs: on one they would wait for each other's time slices.
-void Pin(unsigned cpu) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(cpu % std::max(std::thread::hardware_concurrency(), 1u), &set);
-  (void)pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
-}
-
-// What the ends do with the bytes, lane or not.
-void Write(std::span<std::byte> to, uint32_t bytes) {
-  static const std::vector<std::byte> source(1u << 20, std::byte{3});
-  std::memcpy(to.data(), source.data(), bytes);
-}
-void Read(std::span<const std::byte> from, uint32_t bytes) {
-  benchmark::DoNotOptimize(XXH3_64bits(from.data(), bytes));
-}
-
-struct LanePair {
-  std::unique_ptr<RequestLane> request;
-  std::unique_ptr<ServeLane> serve;
+// What the ends do beside sending and receiving.
+enum class Ends : int {
+  kBare = 0,   // nothing: the floor's one buffer stays in the cache, and so do the lane's slots
+  kTouch = 1,  // write what they send, read what they get
+  kChunk = 2,  // and the holder reads a chunk's rows between the two; that time is not counted
 };
 
-LanePair MakePair(Fabric& fabric) {
-  auto listener = fabric.Listen({});
-  CKV_CHECK(listener.ok());
-  auto dialer = fabric.Dial(LaneShape{});
-  CKV_CHECK(dialer.ok());
-  auto answer = (*listener)->Invite((*dialer)->offer(), LaneShape{}, 0, kInstantMax);
-  CKV_CHECK(answer.ok());
-  LanePair pair;
-  std::thread connector([&] {
-    auto lane = (*dialer)->Connect(*answer, kInstantMax);
-    CKV_CHECK(lane.ok());
-    pair.request = *std::move(lane);
-  });
-  while (!pair.serve) {
-    if (std::optional<AcceptedLane> lane = (*listener)->Accept()) {
-      pair.serve = std::move(lane->lane);
-    }
-  }
-  connector.join();
-  return pair;
-}
+struct Load {
+  uint32_t request_bytes = 0;
+  uint32_t reply_bytes = 0;
+  Ends ends = Ends::kTouch;
 
-void BM_Lane(benchmark::State& state, std::unique_ptr<Fabric> (*make)(Clock*)) {
-  const std::unique_ptr<Fabric> fabric = make(Clock::Real());
-  LanePair pair = MakePair(*fabric);
-  const uint32_t request_bytes = RequestBytes(state);
-  const uint32_t reply_bytes = ReplyBytes(state);
-  Pin(0);
-  std::thread holder([&] {
-    Pin(1);
-    Arrival arrival;
-    while (pair.serve->status().ok()) {
-      if (pair.serve->Poll({&arrival, 1}) == 0) continue;
-      Read(pair.serve->request(arrival.slot), arrival.bytes);
-      Write(pair.serve->reply(arrival.slot), reply_bytes);
-      (void)pair.serve->Post(arrival.slot, reply_bytes);
-    }
-  });
-  for (auto _ : state) {
-    const uint32_t slot = *pair.request->Acquire();
-    Write(pair.request->request(slot), request_bytes);
-    CKV_CHECK(pair.request->Post(slot, request_bytes).ok());
-    Completion completion;
-    while (pair.request->Poll({&completion, 1}) == 0) CKV_CHECK(pair.request->status().ok());
-    Read(pair.request->reply(slot), completion.bytes);
-    pair.request->Release(slot);
+  void Write(std::span<std::byte> to, uint32_t bytes) const {
+    static const std::vector<std::byte> source(1u << 20, std::byte{3});
+    if (ends != Ends::kBare) std::memcpy(to.data(), source.data(), bytes);
   }
-  pair.request.reset();
-  holder.join();
-  state.SetBytesProcessed(state.iterations() * (request_bytes + int64_t{reply_bytes}));
-}
+  void Read(std::span<const std::byte> from, uint32_t bytes) const {
+    if (ends != Ends::kBare) benchmark::DoNotOptimize(XXH3_64bits(from.data(), bytes));
+  }
+  // The holder's part: request, chunk, reply. Returns the seconds of the chunk.
+  double Answer(std::span<const std::byte> request, std::span<std::byte> reply) const {
+    static const std::vector<std::byte> chunk(2048 * 1152, std::byte{5});
+    Read(request, request_bytes);
+    double seconds = 0;
+    if (ends == Ends::kChunk) {
+      seconds =
+          SecondsOf([&] { benchmark::DoNotOptimize(XXH3_64bits(chunk.data(), chunk.size())); });
+    }
+    Write(reply, reply_bytes);
+    return seconds;
+  }
+};
+
+// One way of making a round trip. Call belongs to the requester's thread, Serve to the holder's.
+class Way {
+ public:
+  virtual ~Way() = default;
+  virtual void Call() = 0;   // one round trip
+  virtual void Serve() = 0;  // answers a request if one is there
+
+  // Of the Calls that have returned: what Serve took and does not count.
+  double uncounted_seconds() const { return uncounted_seconds_; }
+
+ protected:
+  // Written by the holder before its reply, read by the requester after it.
+  double uncounted_seconds_ = 0;
+};
+
+class LaneWay final : public Way {
+ public:
+  LaneWay(std::unique_ptr<Fabric> fabric, const Load& load)
+      : fabric_(std::move(fabric)), load_(load), pair_(MakePair(*fabric_, LaneShape{})) {}
+
+  void Call() override {
+    const uint32_t slot = *pair_.request->Acquire();
+    load_.Write(pair_.request->request(slot), load_.request_bytes);
+    CKV_CHECK(pair_.request->Post(slot, load_.request_bytes).ok());
+    Completion completion;
+    while (pair_.request->Poll({&completion, 1}) == 0) CKV_CHECK(pair_.request->status().ok());
+    load_.Read(pair_.request->reply(slot), completion.bytes);
+    pair_.request->Release(slot);
+  }
+  void Serve() override {
+    Arrival arrival;
+    if (pair_.serve->Poll({&arrival, 1}) == 0) return;
+    uncounted_seconds_ +=
+        load_.Answer(pair_.serve->request(arrival.slot), pair_.serve->reply(arrival.slot));
+    CKV_CHECK(pair_.serve->Post(arrival.slot, load_.reply_bytes).ok());
+  }
+
+ private:
+  std::unique_ptr<Fabric> fabric_;
+  const Load load_;
+  LanePair pair_;
+};
 
 // The same writes and reads in one memory; a flag a direction says when.
-void BM_FlagFloor(benchmark::State& state) {
+class FlagWay final : public Way {
+ public:
+  explicit FlagWay(const Load& load) : load_(load) {
+    auto memory = LaneMemory::CreatePrivate(LaneShape{});
+    CKV_CHECK(memory.ok());
+    memory_ = std::make_unique<LaneMemory>(*std::move(memory));
+  }
+
+  void Call() override {
+    load_.Write(memory_->request(0), load_.request_bytes);
+    request_.turn.store(++turn_, std::memory_order_release);
+    while (reply_.turn.load(std::memory_order_acquire) != turn_) {
+    }
+    load_.Read(memory_->reply(0), load_.reply_bytes);
+  }
+  void Serve() override {
+    if (request_.turn.load(std::memory_order_acquire) != served_ + 1) return;
+    uncounted_seconds_ += load_.Answer(memory_->request(0), memory_->reply(0));
+    reply_.turn.store(++served_, std::memory_order_release);
+  }
+
+ private:
   struct alignas(64) Flag {
-    std::atomic<uint64_t> value{0};
+    std::atomic<uint64_t> turn{0};
   };
-  Flag request_flag;
-  Flag reply_flag;
-  std::atomic<bool> stop{false};
-  const uint32_t request_bytes = RequestBytes(state);
-  const uint32_t reply_bytes = ReplyBytes(state);
-  auto memory = LaneMemory::CreatePrivate(LaneShape{});
-  CKV_CHECK(memory.ok());
-  Pin(0);
-  std::thread holder([&] {
+  const Load load_;
+  std::unique_ptr<LaneMemory> memory_;
+  Flag request_;
+  Flag reply_;
+  alignas(64) uint64_t turn_ = 0;
+  alignas(64) uint64_t served_ = 0;
+};
+
+// Whole messages by bare sends and receives, one buffer a direction at each end.
+class TcpWay final : public Way {
+ public:
+  explicit TcpWay(const Load& load)
+      : load_(load),
+        pair_(ConnectTcp()),
+        request_(load.request_bytes),
+        reply_(load.reply_bytes),
+        served_request_(load.request_bytes),
+        served_reply_(load.reply_bytes) {}
+
+  void Call() override {
+    load_.Write(request_, load_.request_bytes);
+    CKV_CHECK(SendWhole(pair_.a.get(), request_) && ReceiveWhole(pair_.a.get(), reply_));
+    load_.Read(reply_, load_.reply_bytes);
+  }
+  void Serve() override {
+    const size_t got = ReceiveReady(pair_.b.get(), served_request_);
+    if (got == 0) return;
+    CKV_CHECK(ReceiveWhole(pair_.b.get(), std::span(served_request_).subspan(got)));
+    uncounted_seconds_ += load_.Answer(served_request_, served_reply_);
+    CKV_CHECK(SendWhole(pair_.b.get(), served_reply_));
+  }
+
+ private:
+  const Load load_;
+  TcpPair pair_;
+  std::vector<std::byte> request_, reply_, served_request_, served_reply_;
+};
+
+// The holder's thread: serves the way that is being sampled, and that alone.
+class Holder {
+ public:
+  Holder() : thread_([this] { Run(); }) {}
+  ~Holder() {
+    stop_ = true;
+    thread_.join();
+  }
+
+  // Microseconds a round trip, over some kSampleSeconds.
+  double Sample(Way& way, int trips) {
+    way_ = &way;
+    const double before = way.uncounted_seconds();
+    const double seconds = SecondsOf([&] {
+      for (int i = 0; i < trips; ++i) way.Call();
+    });
+    way_ = nullptr;
+    return (seconds - (way.uncounted_seconds() - before)) / trips * 1e6;
+  }
+
+ private:
+  void Run() {
     Pin(1);
-    for (uint64_t turn = 1;; ++turn) {
-      while (request_flag.value.load(std::memory_order_acquire) != turn) {
-        if (stop.load(std::memory_order_relaxed)) return;
-      }
-      Read(memory->request(0), request_bytes);
-      Write(memory->reply(0), reply_bytes);
-      reply_flag.value.store(turn, std::memory_order_release);
-    }
-  });
-  uint64_t turn = 0;
-  for (auto _ : state) {
-    Write(memory->request(0), request_bytes);
-    request_flag.value.store(++turn, std::memory_order_release);
-    while (reply_flag.value.load(std::memory_order_acquire) != turn) {
-    }
-    Read(memory->reply(0), reply_bytes);
-  }
-  stop = true;
-  holder.join();
-  state.SetBytesProcessed(state.iterations() * (request_bytes + int64_t{reply_bytes}));
-}
-
-std::pair<UniqueFd, UniqueFd> TcpPair() {
-  UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t bytes = sizeof(address);
-  auto* raw = reinterpret_cast<sockaddr*>(&address);
-  CKV_CHECK(bind(listener.get(), raw, bytes) == 0 && listen(listener.get(), 1) == 0);
-  CKV_CHECK(getsockname(listener.get(), raw, &bytes) == 0);
-  UniqueFd a(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  CKV_CHECK(connect(a.get(), raw, bytes) == 0);
-  UniqueFd b(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  const int on = 1;
-  for (int fd : {a.get(), b.get()}) {
-    CKV_CHECK(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == 0);
-  }
-  return {std::move(a), std::move(b)};
-}
-
-// Spinning; false at the end of the stream.
-bool Move(int fd, std::span<std::byte> bytes, bool out) {
-  while (!bytes.empty()) {
-    const ssize_t moved = out ? send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL)
-                              : recv(fd, bytes.data(), bytes.size(), MSG_DONTWAIT);
-    if (moved > 0) {
-      bytes = bytes.subspan(static_cast<size_t>(moved));
-    } else if (moved == 0 || errno != EAGAIN) {
-      return false;
+    while (!stop_.load(std::memory_order_relaxed)) {
+      if (Way* way = way_.load(std::memory_order_acquire)) way->Serve();
     }
   }
-  return true;
-}
 
-void BM_TcpFloor(benchmark::State& state) {
-  auto [a, b] = TcpPair();
-  const uint32_t request_bytes = RequestBytes(state);
-  const uint32_t reply_bytes = ReplyBytes(state);
-  const int holder_fd = b.get();
+  std::atomic<Way*> way_{nullptr};
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+void RunPairs(benchmark::State& state, Way& floor, Way& lane) {
   Pin(0);
-  std::thread holder([holder_fd, request_bytes, reply_bytes] {
-    Pin(1);
-    std::vector<std::byte> request(request_bytes);
-    std::vector<std::byte> reply(reply_bytes);
-    while (Move(holder_fd, request, false)) {
-      Read(request, request_bytes);
-      Write(reply, reply_bytes);
-      if (!Move(holder_fd, reply, true)) return;
-    }
-  });
-  std::vector<std::byte> request(request_bytes);
-  std::vector<std::byte> reply(reply_bytes);
+  Holder holder;
+  // The first trips meet cold pages and a holder that has yet to wake.
+  for (Way* way : {&floor, &lane}) holder.Sample(*way, kWarmTrips);
+  const double once_us =
+      std::min(holder.Sample(floor, kWarmTrips), holder.Sample(lane, kWarmTrips));
+  const int trips = std::max(1, static_cast<int>(kSampleSeconds * 1e6 / once_us));
+  std::vector<double> floor_us, lane_us, ratio, added_us;
   for (auto _ : state) {
-    Write(request, request_bytes);
-    CKV_CHECK(Move(a.get(), request, true) && Move(a.get(), reply, false));
-    Read(reply, reply_bytes);
+    for (int i = 0; i < kPairsPerIteration; ++i) {
+      floor_us.push_back(holder.Sample(floor, trips));
+      lane_us.push_back(holder.Sample(lane, trips));
+      ratio.push_back(lane_us.back() / floor_us.back());
+      added_us.push_back(lane_us.back() - floor_us.back());
+    }
   }
-  a.Reset();
-  holder.join();
-  state.SetBytesProcessed(state.iterations() * (request_bytes + int64_t{reply_bytes}));
+  state.counters["floor_us"] = Median(floor_us);
+  state.counters["lane_us"] = Median(lane_us);
+  state.counters["ratio"] = Median(ratio);
+  state.counters["added_us"] = Median(added_us);
+}
+
+Load LoadOf(const benchmark::State& state) {
+  const auto rows = static_cast<uint32_t>(state.range(0));
+  return {kHeaderBytes + rows * 1152, kHeaderBytes + rows * 2056,
+          static_cast<Ends>(state.range(1))};
+}
+
+void BM_ShmRoundTrip(benchmark::State& state) {
+  FlagWay floor(LoadOf(state));
+  LaneWay lane(NewShmFabric(Clock::Real()), LoadOf(state));
+  RunPairs(state, floor, lane);
+}
+
+void BM_TcpRoundTrip(benchmark::State& state) {
+  TcpWay floor(LoadOf(state));
+  LaneWay lane(NewTcpFabric(Clock::Real()), LoadOf(state));
+  RunPairs(state, floor, lane);
 }
 
 void Sizes(benchmark::internal::Benchmark* benchmark) {
-  benchmark->ArgName("rows")->Arg(1)->Arg(16)->Arg(256)->UseRealTime()->Unit(
-      benchmark::kMicrosecond);
+  benchmark->ArgNames({"rows", "ends"})
+      ->ArgsProduct({{1, 16, 64, 256}, {0, 1, 2}})
+      ->Iterations(5)
+      ->UseRealTime()
+      ->Unit(benchmark::kMillisecond);
 }
 
-BENCHMARK(BM_FlagFloor)->Apply(Sizes);
-BENCHMARK_CAPTURE(BM_Lane, shm, &NewShmFabric)->Apply(Sizes);
-BENCHMARK(BM_TcpFloor)->Apply(Sizes);
-BENCHMARK_CAPTURE(BM_Lane, tcp, &NewTcpFabric)->Apply(Sizes);
+BENCHMARK(BM_ShmRoundTrip)->Apply(Sizes);
+BENCHMARK(BM_TcpRoundTrip)->Apply(Sizes);
 
 }  // namespace
-}  // namespace ckv
+}  // namespace ckv::bench
 
 BENCHMARK_MAIN();
