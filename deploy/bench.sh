@@ -2,10 +2,11 @@
 # Builds and runs a set of benchmarks and holds them against their bars: one row a bar, exit 0 only
 # when all hold. Run it on an idle machine; with fewer than two free cores it measures the scheduler.
 #   deploy/bench.sh kernels       partial attention, merge, rotation; oneDNN for comparison
-#   deploy/bench.sh data-path     what routing adds to the kernel
+#   deploy/bench.sh data-path     routing and fetching against memory and TCP, many requesters,
+#                                 overload, gRPC, an idle holder
 set -euo pipefail
 cd "$(dirname "$0")/.."
-usage() { sed -n '2,5p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,6p' "$0" | sed 's/^# \{0,1\}//'; }
 [ $# -eq 1 ] || { usage >&2; exit 2; }
 case $1 in
   -h | --help) usage; exit 0 ;;
@@ -13,7 +14,7 @@ case $1 in
     preset=bench targets=(attention_bench)
     deploy/install-packages.sh bench
     ;;
-  data-path) preset=release targets=(requester_bench) ;;
+  data-path) preset=release targets=(requester_bench data_path_bench) ;;
   *) echo "bench: no set is named '$1'; there are: kernels, data-path" >&2; exit 2 ;;
 esac
 deploy/build.sh "$preset" "${targets[@]}"

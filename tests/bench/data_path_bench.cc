@@ -1,0 +1,6 @@
+// The benchmarks of the data path in one program: each data_path_*_bench.cc states its question and
+// its bound, and tests/bench/bars.py holds them.
+
+#include "benchmark/benchmark.h"
+
+BENCHMARK_MAIN();

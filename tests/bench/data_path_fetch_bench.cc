@@ -1,0 +1,157 @@
+// Question: how fast do rows of another process' store come into a buffer of the caller's, one
+// layer of 2048 tokens (2.36 MB) and a whole chunk of 27 layers (64 MB)? Bound: on shm 0.85 of one
+// thread's memcpy of the same bytes; on tcp 0.9 of the better of a sendfile over one connection and
+// of plain sends over two.
+//
+// Requester::Fetch, whose sink copies each run to its place in one contiguous buffer, so every
+// check of the bytes and every copy on the way counts. Floors read a source of their own of 64 MB
+// and write to the same buffer. Layers are taken in turn, so that neither side's bytes are in a
+// cache of 2 MB; fetches and each floor come in turns, on two pinned CPUs, both ends of a floor
+// spinning. Rates count the payload once. A rate is one over a median time.
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "benchmark/benchmark.h"
+#include "proto/status.h"
+#include "tests/bench/data_path.h"
+#include "tests/bench/data_path_floor.h"
+#include "tests/bench/floor.h"
+
+namespace ckv::bench {
+namespace {
+
+constexpr uint32_t kTokens = 2048;
+constexpr uint32_t kChunkLayers = 27;
+
+// Two laps around the layers, or as many chunks as take about as long.
+Turns TurnsFor(uint32_t layers) { return layers == 1 ? Turns{6, 27} : Turns{6, 2}; }
+
+// Seconds of each sample; each takes the next layers of the chunk.
+class Laps {
+ public:
+  explicit Laps(uint32_t layers) : layers_(layers) {}
+
+  Side Timed(
+      std::function<void(uint32_t layer)> move, std::function<void()> enter = [] {},
+      std::function<void()> leave = [] {}) {
+    return {.sample =
+                [this, move = std::move(move)](bool counts) {
+                  next_ = (next_ + layers_) % kChunkLayers;
+                  const double seconds = SecondsOf([&] { move(next_); });
+                  if (counts) seconds_.push_back(seconds);
+                },
+            .enter = std::move(enter),
+            .leave = std::move(leave)};
+  }
+  double Seconds() const { return Quantile(seconds_, 0.5); }
+
+ private:
+  const uint32_t layers_;
+  uint32_t next_ = 0;
+  std::vector<double> seconds_;
+};
+
+struct Fetches {
+  Fetches(FabricKind fabric, uint32_t layer_count)
+      : layers(layer_count),
+        fleet({.fabric = fabric, .token_count = kTokens, .layers = kChunkLayers}),
+        layer_bytes(size_t{kTokens} * fleet.geometry().row_bytes()),
+        destination(layer_bytes * kChunkLayers) {
+    call.corpus = *fleet.requester().Resolve("bench", "", kInstantMax);
+    call.chunk_end = 1;
+  }
+
+  std::span<std::byte> place(uint32_t layer) const {
+    return destination.bytes().subspan(layer * layer_bytes, layers * layer_bytes);
+  }
+  void Fetch(uint32_t layer) {
+    call.layer_begin = layer;
+    call.layer_end = layer + layers;
+    call.deadline = Clock::Real()->Now() + std::chrono::seconds(10);
+    const size_t row_bytes = fleet.geometry().row_bytes();
+    const absl::Status status =
+        fleet.requester().Fetch(call, [&](const FetchedRows& run) -> absl::Status {
+          std::memcpy(
+              destination.bytes().data() + run.layer * layer_bytes + run.token_begin * row_bytes,
+              run.rows.data(), run.rows.size());
+          return absl::OkStatus();
+        });
+    CKV_CHECK(status.ok());
+  }
+
+  const uint32_t layers;
+  Fleet fleet;
+  const size_t layer_bytes;
+  Buffer destination;
+  FetchCall call;
+};
+
+void Report(benchmark::State& state, const Fetches& fetches, const Laps& fetched, double floor) {
+  const double gigabytes = double(fetches.layers * fetches.layer_bytes) / 1e9;
+  state.SetIterationTime(fetched.Seconds());
+  state.counters["fetch_GBps"] = gigabytes / fetched.Seconds();
+  state.counters["floor_GBps"] = gigabytes / floor;
+  state.counters["ratio"] = floor / fetched.Seconds();
+}
+
+void BM_FetchShm(benchmark::State& state) {
+  const auto layers = static_cast<uint32_t>(state.range(0));
+  const OnCpu cpu(kDriverCpu);
+  Fetches fetches(FabricKind::kShm, layers);
+  const Buffer source(fetches.layer_bytes * kChunkLayers);
+  for (auto _ : state) {
+    Laps fetched(layers), copied(layers);
+    TakeTurns(TurnsFor(layers), {fetched.Timed([&](uint32_t layer) { fetches.Fetch(layer); }),
+                                 copied.Timed([&](uint32_t layer) {
+                                   const std::span<std::byte> to = fetches.place(layer);
+                                   std::memcpy(to.data(),
+                                               source.bytes().data() + layer * fetches.layer_bytes,
+                                               to.size());
+                                   benchmark::ClobberMemory();
+                                 })});
+    Report(state, fetches, fetched, copied.Seconds());
+  }
+}
+
+void BM_FetchTcp(benchmark::State& state) {
+  const auto layers = static_cast<uint32_t>(state.range(0));
+  const OnCpu cpu(kDriverCpu);
+  Fetches fetches(FabricKind::kTcp, layers);
+  const size_t chunk_bytes = fetches.layer_bytes * kChunkLayers;
+  TcpBulk sendfile(BulkKind::kSendfile, chunk_bytes);
+  TcpBulk two(BulkKind::kTwoConnections, chunk_bytes);
+  for (auto _ : state) {
+    Laps fetched(layers), by_sendfile(layers), by_two(layers);
+    const auto bulk = [&](TcpBulk& floor, Laps& laps) {
+      return laps.Timed(
+          [&](uint32_t layer) { floor.Take(layer * fetches.layer_bytes, fetches.place(layer)); },
+          [&] { floor.peer().Wake(); }, [&] { floor.peer().Park(); });
+    };
+    TakeTurns(TurnsFor(layers), {fetched.Timed([&](uint32_t layer) { fetches.Fetch(layer); }),
+                                 bulk(sendfile, by_sendfile), bulk(two, by_two)});
+    Report(state, fetches, fetched, std::min(by_sendfile.Seconds(), by_two.Seconds()));
+    state.counters["sendfile_GBps"] =
+        double(layers * fetches.layer_bytes) / 1e9 / by_sendfile.Seconds();
+    state.counters["two_GBps"] = double(layers * fetches.layer_bytes) / 1e9 / by_two.Seconds();
+  }
+}
+
+void Sizes(benchmark::internal::Benchmark* benchmark) {
+  benchmark->ArgName("layers")
+      ->Arg(1)
+      ->Arg(kChunkLayers)
+      ->Iterations(1)
+      ->UseManualTime()
+      ->Unit(benchmark::kMicrosecond);
+}
+BENCHMARK(BM_FetchShm)->Apply(Sizes);
+BENCHMARK(BM_FetchTcp)->Apply(Sizes);
+
+}  // namespace
+}  // namespace ckv::bench

@@ -1,0 +1,200 @@
+#include "tests/bench/data_path_floor.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <tuple>
+#include <utility>
+
+#include "proto/status.h"
+#include "tests/bench/data_path.h"
+
+namespace ckv::bench {
+namespace {
+
+std::pair<UniqueFd, UniqueFd> TcpPair() {
+  UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t bytes = sizeof(address);
+  auto* raw = reinterpret_cast<sockaddr*>(&address);
+  CKV_CHECK(bind(listener.get(), raw, bytes) == 0 && listen(listener.get(), 1) == 0);
+  CKV_CHECK(getsockname(listener.get(), raw, &bytes) == 0);
+  UniqueFd a(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  CKV_CHECK(connect(a.get(), raw, bytes) == 0);
+  UniqueFd b(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  const int on = 1;
+  for (const int fd : {a.get(), b.get()}) {
+    CKV_CHECK(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == 0);
+  }
+  return {std::move(a), std::move(b)};
+}
+
+// How many bytes a call that never blocks moved.
+size_t Moved(ssize_t result) {
+  if (result > 0) return static_cast<size_t>(result);
+  CKV_CHECK(result < 0 && (errno == EAGAIN || errno == EINTR));
+  return 0;
+}
+size_t SendSome(int fd, std::span<const std::byte> bytes) {
+  return Moved(send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL));
+}
+size_t ReceiveSome(int fd, std::span<std::byte> bytes) {
+  return Moved(recv(fd, bytes.data(), bytes.size(), MSG_DONTWAIT));
+}
+
+LaneMemory SharedMemory() {
+  auto memory = LaneMemory::Create(LaneShape{});
+  CKV_CHECK(memory.ok());
+  return *std::move(memory);
+}
+
+int64_t NowNs() { return Clock::Real()->Now().ns; }
+
+}  // namespace
+
+PeerThread::PeerThread(std::function<void()> step)
+    : step_(std::move(step)), thread_([this] {
+        const OnCpu cpu(kHolderCpu);
+        while (state_.load(std::memory_order_acquire) != kStopped) {
+          state_.wait(kParked);
+          while (state_.load(std::memory_order_relaxed) == kAwake) step_();
+        }
+      }) {}
+
+PeerThread::~PeerThread() {
+  state_.store(kStopped, std::memory_order_release);
+  state_.notify_one();
+  thread_.join();
+}
+
+void PeerThread::Wake() {
+  state_.store(kAwake, std::memory_order_release);
+  state_.notify_one();
+}
+
+void PeerThread::Park() { state_.store(kParked, std::memory_order_release); }
+
+FlagPingPong::FlagPingPong(uint32_t request_bytes, uint32_t reply_bytes)
+    : source_(std::max(request_bytes, reply_bytes), std::byte{3}),
+      request_bytes_(request_bytes),
+      reply_bytes_(reply_bytes),
+      memory_(SharedMemory()),
+      peer_([this] { Step(); }) {}
+
+void FlagPingPong::Step() {
+  if (request_.value.load(std::memory_order_acquire) == served_turn_) return;
+  const int64_t begin = NowNs();
+  Read(memory_.request(0).first(request_bytes_));
+  std::memcpy(memory_.reply(0).data(), source_.data(), reply_bytes_);
+  served_ns_.store(NowNs() - begin, std::memory_order_relaxed);
+  reply_.value.store(++served_turn_, std::memory_order_release);
+}
+
+Trip FlagPingPong::Go() {
+  const int64_t begin = NowNs();
+  std::memcpy(memory_.request(0).data(), source_.data(), request_bytes_);
+  request_.value.store(++turn_, std::memory_order_release);
+  while (reply_.value.load(std::memory_order_acquire) != turn_) {
+  }
+  Read(memory_.reply(0).first(reply_bytes_));
+  return {Duration(NowNs() - begin), Duration(served_ns_.load(std::memory_order_relaxed))};
+}
+
+TcpPingPong::TcpPingPong(uint32_t request_bytes, uint32_t reply_bytes)
+    : source_(std::max(request_bytes, reply_bytes), std::byte{3}),
+      request_(request_bytes),
+      reply_(reply_bytes),
+      peer_request_(request_bytes),
+      peer_reply_(reply_bytes),
+      peer_([this] { Step(); }) {
+  std::tie(driver_, peer_end_) = TcpPair();
+}
+
+void TcpPingPong::Step() {
+  received_ += ReceiveSome(peer_end_.get(), std::span(peer_request_).subspan(received_));
+  if (received_ != peer_request_.size()) return;
+  received_ = 0;
+  const int64_t begin = NowNs();
+  Read(peer_request_);
+  std::memcpy(peer_reply_.data(), source_.data(), peer_reply_.size());
+  served_ns_.store(NowNs() - begin, std::memory_order_relaxed);
+  for (std::span<const std::byte> rest = peer_reply_; !rest.empty();) {
+    rest = rest.subspan(SendSome(peer_end_.get(), rest));
+  }
+}
+
+Trip TcpPingPong::Go() {
+  const int64_t begin = NowNs();
+  std::memcpy(request_.data(), source_.data(), request_.size());
+  for (std::span<const std::byte> rest = request_; !rest.empty();) {
+    rest = rest.subspan(SendSome(driver_.get(), rest));
+  }
+  for (std::span<std::byte> rest = reply_; !rest.empty();) {
+    rest = rest.subspan(ReceiveSome(driver_.get(), rest));
+  }
+  Read(reply_);
+  return {Duration(NowNs() - begin), Duration(served_ns_.load(std::memory_order_relaxed))};
+}
+
+TcpBulk::TcpBulk(BulkKind kind, size_t source_bytes)
+    : kind_(kind), source_(source_bytes), peer_([this] { Step(); }) {
+  for (size_t i = 0; i < connections(); ++i) std::tie(driver_[i], peer_end_[i]) = TcpPair();
+  if (kind_ != BulkKind::kSendfile) return;
+  file_ = UniqueFd(memfd_create("source", MFD_CLOEXEC));
+  CKV_CHECK(file_.valid());
+  for (std::span<const std::byte> rest = source_.bytes(); !rest.empty();) {
+    rest = rest.subspan(Moved(write(file_.get(), rest.data(), rest.size())));
+  }
+}
+
+void TcpBulk::Step() {
+  const uint64_t asked = asked_.load(std::memory_order_acquire);
+  if (asked == sent_.load(std::memory_order_relaxed)) return;
+  bool more = false;
+  for (size_t i = 0; i < connections(); ++i) {
+    Progress& todo = todo_[i];
+    if (todo.offset == todo.end) continue;
+    const size_t left = todo.end - todo.offset;
+    if (kind_ == BulkKind::kSendfile) {
+      auto offset = static_cast<off_t>(todo.offset);
+      todo.offset += Moved(sendfile(peer_end_[i].get(), file_.get(), &offset, left));
+    } else {
+      todo.offset += SendSome(peer_end_[i].get(), source_.bytes().subspan(todo.offset, left));
+    }
+    more = more || todo.offset != todo.end;
+  }
+  if (!more) sent_.store(asked, std::memory_order_release);
+}
+
+void TcpBulk::Take(size_t offset, std::span<std::byte> to) {
+  std::array<std::span<std::byte>, kLaneMax> rest;
+  const size_t share = to.size() / connections();
+  for (size_t i = 0; i < connections(); ++i) {
+    const size_t begin = i * share;
+    const size_t end = i + 1 == connections() ? to.size() : begin + share;
+    rest[i] = to.subspan(begin, end - begin);
+    todo_[i] = {offset + begin, offset + end};
+  }
+  const uint64_t asked = asked_.load(std::memory_order_relaxed) + 1;
+  asked_.store(asked, std::memory_order_release);
+  while (!rest[0].empty() || !rest[1].empty()) {
+    for (size_t i = 0; i < connections(); ++i) {
+      if (!rest[i].empty()) rest[i] = rest[i].subspan(ReceiveSome(driver_[i].get(), rest[i]));
+    }
+  }
+  // The last bytes may be here before the send that moved them has returned.
+  while (sent_.load(std::memory_order_acquire) != asked) {
+  }
+}
+
+}  // namespace ckv::bench

@@ -1,0 +1,118 @@
+// What the data path's figures are held against: the same bytes moved by nothing but memory, or
+// nothing but the kernel's TCP.
+
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "proto/clock.h"
+#include "tests/bench/floor.h"
+#include "transport/lane_memory.h"
+#include "transport/socket.h"
+
+namespace ckv::bench {
+
+// The other end of a floor: a thread on kHolderCpu that spins while awake and sleeps otherwise, so
+// that it takes no time from a dispatcher on the same CPU.
+class PeerThread {
+ public:
+  // `step` is called again and again while awake; it never blocks for longer than a message takes.
+  explicit PeerThread(std::function<void()> step);
+  ~PeerThread();
+  void Wake();
+  void Park();
+
+ private:
+  enum State : int { kParked, kAwake, kStopped };
+  const std::function<void()> step_;
+  std::atomic<int> state_{kParked};
+  std::thread thread_;
+};
+
+// A round trip's time, and the peer's part of it that a kernel would have: reading the request and
+// writing the reply.
+struct Trip {
+  Duration all{0};
+  Duration served{0};
+};
+
+// Each end writes what it sends once, reads what it gets in place; a flag a direction says when, in
+// memory of the same kind as an shm lane's.
+class FlagPingPong {
+ public:
+  FlagPingPong(uint32_t request_bytes, uint32_t reply_bytes);
+  Trip Go();
+  PeerThread& peer() { return peer_; }
+
+ private:
+  struct alignas(64) Flag {
+    std::atomic<uint64_t> value{0};
+  };
+  void Step();
+
+  const std::vector<std::byte> source_;
+  const uint32_t request_bytes_, reply_bytes_;
+  LaneMemory memory_;
+  Flag request_, reply_;
+  uint64_t turn_ = 0, served_turn_ = 0;
+  std::atomic<int64_t> served_ns_{0};
+  PeerThread peer_;
+};
+
+// The same by sends and receives that never block, one buffer a direction and end; the kernel's
+// default socket buffers, as a tcp lane has them, and no delay.
+class TcpPingPong {
+ public:
+  TcpPingPong(uint32_t request_bytes, uint32_t reply_bytes);
+  Trip Go();
+  PeerThread& peer() { return peer_; }
+
+ private:
+  void Step();
+
+  const std::vector<std::byte> source_;
+  std::vector<std::byte> request_, reply_;            // the driver's
+  std::vector<std::byte> peer_request_, peer_reply_;  // the peer's
+  UniqueFd driver_, peer_end_;
+  size_t received_ = 0;  // by the peer, of one request
+  std::atomic<int64_t> served_ns_{0};
+  PeerThread peer_;
+};
+
+enum class BulkKind { kSendfile, kTwoConnections };
+
+// One way: bytes of a source that lies in memory end in the driver's memory. By sendfile of a memfd
+// over one connection, or half each over two connections by send and receive.
+class TcpBulk {
+ public:
+  TcpBulk(BulkKind kind, size_t source_bytes);
+  // Takes `to.size()` bytes of the source, from `offset` on.
+  void Take(size_t offset, std::span<std::byte> to);
+  PeerThread& peer() { return peer_; }
+
+ private:
+  static constexpr size_t kLaneMax = 2;
+  struct Progress {
+    size_t offset = 0, end = 0;
+  };
+  void Step();
+  size_t connections() const { return kind_ == BulkKind::kSendfile ? 1 : 2; }
+
+  const BulkKind kind_;
+  Buffer source_;
+  UniqueFd file_;
+  std::array<UniqueFd, kLaneMax> driver_, peer_end_;
+  std::array<Progress, kLaneMax>
+      todo_;  // the peer's while sent_ is behind asked_, else the driver's
+  std::atomic<uint64_t> asked_{0}, sent_{0};
+  PeerThread peer_;
+};
+
+}  // namespace ckv::bench
