@@ -1,6 +1,7 @@
 #include "tests/bench/data_path.h"
 
 #include <sched.h>
+#include <sys/resource.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -40,15 +41,32 @@ void Read(std::span<const std::byte> bytes) {
   benchmark::DoNotOptimize(XXH3_64bits(bytes.data(), bytes.size()));
 }
 
-void TakeTurns(const Turns& turns, const std::vector<Side>& sides) {
+int64_t SwitchesForced() {
+  rusage usage = {};
+  CKV_CHECK(getrusage(RUSAGE_SELF, &usage) == 0);
+  return usage.ru_nivcsw;
+}
+
+namespace {
+
+void TakePart(const Side& side, const Turns& turns) {
   const Clock& clock = *Clock::Real();
+  side.enter();
+  for (uint32_t tried = 1;; ++tried) {
+    for (const Instant warm = clock.Now() + kWarmUp; clock.Now() < warm;) side.sample(false);
+    const int64_t before = SwitchesForced();
+    for (uint32_t i = 0; i < turns.samples; ++i) side.sample(true);
+    if (tried == turns.tries || SwitchesForced() == before) break;
+    side.drop(turns.samples);
+  }
+  side.leave();
+}
+
+}  // namespace
+
+void TakeTurns(const Turns& turns, const std::vector<Side>& sides) {
   for (uint32_t round = 0; round < turns.rounds; ++round) {
-    for (const Side& side : sides) {
-      side.enter();
-      for (const Instant warm = clock.Now() + kWarmUp; clock.Now() < warm;) side.sample(false);
-      for (uint32_t i = 0; i < turns.samples; ++i) side.sample(true);
-      side.leave();
-    }
+    for (const Side& side : sides) TakePart(side, turns);
   }
 }
 

@@ -45,6 +45,10 @@ class OnCpu {
 // The value that `fraction` of the values are below: 0.5 is the median. 0 of none.
 double Quantile(std::vector<double> values, double fraction);
 
+// How often a thread of this process has lost its CPU to another that wanted it, a neighbour's work
+// mostly.
+int64_t SwitchesForced();
+
 // A driver's read of all the bytes, in place.
 void Read(std::span<const std::byte> bytes);
 
@@ -52,12 +56,16 @@ void Read(std::span<const std::byte> bytes);
 struct Turns {
   uint32_t rounds = 1;
   uint32_t samples = 1;  // of a side in a round
+  // How often a side's part of a round is taken, at most, until no thread of this process lost its
+  // CPU to another in it; the last one counts whatever it is.
+  uint32_t tries = 3;
 };
 // A side is entered, called for kWarmUp and then for its samples, and left. By the end of the
 // warm-up the other side's thread, which may spin for 2 ms after its last work, has gone to sleep,
 // and this one's is awake.
 struct Side {
   std::function<void(bool counts)> sample;
+  std::function<void(uint32_t samples)> drop = [](uint32_t) {};  // so many of the last do not count
   std::function<void()> enter = [] {};
   std::function<void()> leave = [] {};
 };

@@ -29,8 +29,8 @@ namespace {
 constexpr uint32_t kTokens = 2048;
 constexpr uint32_t kChunkLayers = 27;
 
-// Two laps around the layers, or as many chunks as take about as long.
-Turns TurnsFor(uint32_t layers) { return layers == 1 ? Turns{6, 27} : Turns{6, 2}; }
+// Some six laps around the layers, or a dozen chunks.
+Turns TurnsFor(uint32_t layers) { return layers == 1 ? Turns{12, 14} : Turns{12, 1}; }
 
 // Seconds of each sample; each takes the next layers of the chunk.
 class Laps {
@@ -46,6 +46,7 @@ class Laps {
                   const double seconds = SecondsOf([&] { move(next_); });
                   if (counts) seconds_.push_back(seconds);
                 },
+            .drop = [this](uint32_t samples) { seconds_.resize(seconds_.size() - samples); },
             .enter = std::move(enter),
             .leave = std::move(leave)};
   }

@@ -5,8 +5,10 @@
 // this process; the caller's channel goes over loopback. The kernel's time is what the reply says
 // of the slowest holder, taken off call by call. The floor is the same method of the same service
 // with the same request on a server of its own, which gives a reply of the same size: what is left
-// is the lanes, the merge and the daemon's own checks. Calls and floors come in turns; threads are
-// not pinned, since gRPC chooses its own.
+// is the lanes, the merge and the daemon's own checks. Calls and floors come in turns. The caller,
+// the requester's daemon and the floor's server share one pinned CPU, as they take turns in a call;
+// the holder's daemon has the other. Unpinned, a call may wait for the slice of a thread that spins
+// on the CPU that the scheduler chose for it: medians then differ by 3 x from run to run.
 
 #include <grpcpp/grpcpp.h>
 
@@ -31,9 +33,12 @@ namespace ckv::bench {
 namespace {
 
 constexpr uint32_t kTokens = 64;
-constexpr Turns kTurns = {10, 200};
+// Taken once whoever took a CPU: gRPC's threads are more than CPUs, and take them from each other.
+constexpr Turns kTurns = {.rounds = 10, .samples = 200, .tries = 1};
 
-std::unique_ptr<Daemon> StartRole(const std::string& role, const std::string& directory) {
+std::unique_ptr<Daemon> StartRole(unsigned cpu, const std::string& role,
+                                  const std::string& directory) {
+  const OnCpu pinned(cpu);
   Config config;
   config.role = {role};
   config.name = role;
@@ -50,9 +55,9 @@ std::unique_ptr<Daemon> StartRole(const std::string& role, const std::string& di
 struct Daemons {
   Daemons() {
     spdlog::set_level(spdlog::level::off);  // the benchmark's figures are what stdout is for
-    directory = StartRole("directory", "");
-    holder = StartRole("holder", directory->address());
-    requester = StartRole("requester", directory->address());
+    directory = StartRole(kHolderCpu, "directory", "");
+    holder = StartRole(kHolderCpu, "holder", directory->address());
+    requester = StartRole(kDriverCpu, "requester", directory->address());
     Geometry geometry = *NamedGeometry("deepseek-v2-lite");
     geometry.revision = "bench";
     geometry.layers = 1;
@@ -118,6 +123,7 @@ class Caller {
 
 void BM_GrpcAttend(benchmark::State& state) {
   const auto rows = static_cast<uint32_t>(state.range(0));
+  const OnCpu cpu(kDriverCpu);
   const Geometry geometry = *NamedGeometry("deepseek-v2-lite");
   Daemons daemons;
   std::mt19937 rng(2);

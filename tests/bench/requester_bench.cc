@@ -10,99 +10,28 @@
 // that thread's caches; *_min are the least, undisturbed ones.
 
 #include <algorithm>
-#include <memory>
 #include <random>
-#include <string>
 #include <vector>
 
 #include "attention/mla_partial.h"
 #include "attention/worker_pool.h"
 #include "benchmark/benchmark.h"
 #include "client/requester.h"
-#include "server/holder.h"
+#include "tests/bench/data_path.h"
+#include "tests/bench/floor.h"
 #include "tests/server/test_corpus.h"
 
-namespace ckv {
+namespace ckv::bench {
 namespace {
 
 constexpr uint32_t kTokens = 2048;
 constexpr uint32_t kLayers = 4;  // taken in turn: 9.4 MB of rows, more than an L2
 
-// One holder with one chunk, answered in process.
-class OneHolder final : public DirectoryControl, public HolderControlFactory {
- public:
-  explicit OneHolder(Duration spin_max) {
-    Geometry geometry = *NamedGeometry("deepseek-v2-lite");
-    geometry.revision = "bench";
-    geometry.layers = kLayers;
-    const test::TestCorpus chunks = test::MakeTestCorpus(geometry, {kTokens}, 1);
-    HolderOptions options;
-    options.id = {"h0"};
-    options.fabrics = {shm_.get()};
-    options.capacity_bytes = size_t{64} << 20;
-    holder_ = *Holder::Start(options);
-    holder_->lease().Grant({1}, kInstantMax);
-    CKV_CHECK(test::PutCorpus(holder_->table(), chunks).ok());
-    corpus_ = chunks.Publish("bench", "", {{HolderId{"h0"}}});
-    RequesterOptions requester;
-    requester.fabrics = {shm_.get()};
-    requester.spin_max = spin_max;
-    requester_ = *Requester::Create(requester, this, this);
-  }
-  ~OneHolder() override { requester_.reset(); }
-
-  Requester& requester() { return *requester_; }
-  const Corpus& corpus() const { return corpus_; }
-  ChunkPin Pin() { return *holder_->table().Pin(corpus_.chunks[0].id, corpus_.geometry); }
-
-  absl::StatusOr<Corpus> GetCorpus(std::string_view, std::string_view, Instant) override {
-    return corpus_;
-  }
-  absl::StatusOr<std::vector<Member>> ListMembers(Instant) override {
-    return std::vector<Member>{{{"h0"}, MemberRole::kHolder, "inproc:0", {1}}};
-  }
-  absl::StatusOr<std::vector<Corpus>> LocateChunk(const ChunkId&, std::string_view,
-                                                  Instant) override {
-    return std::vector<Corpus>{corpus_};
-  }
-  absl::StatusOr<std::unique_ptr<HolderControl>> Connect(const Member&) override {
-    return std::make_unique<Control>(holder_.get());
-  }
-
- private:
-  class Control final : public HolderControl {
-   public:
-    explicit Control(Holder* holder) : holder_(holder) {}
-    absl::StatusOr<SessionAnswer> OpenSession(const SessionOffer& offer,
-                                              Instant deadline) override {
-      return holder_->OpenSession(offer, deadline);
-    }
-    absl::Status CloseSession(SessionId session, Instant deadline) override {
-      return holder_->CloseSession(session, deadline);
-    }
-    absl::StatusOr<std::vector<std::optional<ResolvedHandle>>> ResolveChunks(
-        SessionId session, std::span<const ChunkId> ids, Instant deadline) override {
-      return holder_->ResolveChunks(session, ids, deadline);
-    }
-
-   private:
-    Holder* const holder_;
-  };
-
-  std::unique_ptr<Fabric> shm_ = NewShmFabric(Clock::Real());
-  std::unique_ptr<Holder> holder_;
-  Corpus corpus_;
-  std::unique_ptr<Requester> requester_;
-};
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + std::ptrdiff_t(values.size() / 2),
-                   values.end());
-  return values[values.size() / 2];
-}
-
 void BM_RoutedDecode(benchmark::State& state) {
-  OneHolder fleet{std::chrono::microseconds(state.range(1))};
+  Fleet fleet({.token_count = kTokens,
+               .layers = kLayers,
+               .spin_max = std::chrono::microseconds(state.range(1)),
+               .pinned = false});
   const Geometry& geometry = fleet.corpus().geometry;
   const auto rows = static_cast<uint32_t>(state.range(0));
   std::mt19937 rng(2);
@@ -172,6 +101,6 @@ BENCHMARK(BM_RoutedDecode)
     ->Repetitions(5);
 
 }  // namespace
-}  // namespace ckv
+}  // namespace ckv::bench
 
 BENCHMARK_MAIN();
