@@ -21,7 +21,8 @@
 
 namespace ckv {
 
-inline constexpr uint32_t kLaneCountMax = 64;  // lanes of one session
+inline constexpr uint32_t kLaneCountMax = 64;    // lanes of one session
+inline constexpr uint32_t kFabricCountMax = 16;  // names in a session's answer
 
 struct FabricOffer {
   FabricKind fabric = FabricKind::kTcp;
@@ -42,7 +43,8 @@ struct SessionAnswer {
   SessionId session;
   Epoch epoch;
   FabricKind fabric = FabricKind::kTcp;
-  std::vector<std::string> answers;  // one a lane: Listener::Invite
+  std::vector<std::string> answers;      // one a lane: Listener::Invite
+  std::vector<FabricKind> fabrics = {};  // all that the holder has; empty: it did not say
 };
 
 struct ResolvedHandle {

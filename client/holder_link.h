@@ -12,27 +12,13 @@
 #include "absl/status/status.h"
 #include "client/control.h"
 #include "client/holder_peer.h"
+#include "client/lane_opener.h"
 #include "proto/clock.h"
-#include "proto/corpus.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
 #include "transport/fabric.h"
 
 namespace ckv {
-
-// Handles of one session: as many as a holder gives out in one.
-inline constexpr size_t kLinkHandleCountMax = kCorpusChunkCountMax;
-
-// The same for all links of a requester.
-struct LinkOptions {
-  std::string requester;
-  std::string host_identity;
-  Clock* clock = nullptr;
-  std::vector<Fabric*> fabrics;  // in order of preference
-  LaneShape shape;
-  Duration connect_timeout{0};
-  size_t handle_count_max = kLinkHandleCountMax;
-};
 
 // Belongs to one engine, so to one thread at a time. The options, table and peer must outlive it.
 class HolderLink {
@@ -47,7 +33,7 @@ class HolderLink {
   HolderLink(const HolderLink&) = delete;
   HolderLink& operator=(const HolderLink&) = delete;
 
-  bool is_up() const { return lane_ != nullptr; }
+  bool is_up() const { return up_.lane != nullptr; }
 
   bool Serves(const HolderPeer* peer, const Geometry& geometry, std::string_view tenant) const {
     return peer_ == peer && tenant_ == tenant && geometry_ == geometry;
@@ -73,9 +59,9 @@ class HolderLink {
 
   HolderPeer& peer() const { return *peer_; }
   // Between EnsureUp and Close.
-  RequestLane& lane() const { return *lane_; }
-  SessionId session() const { return session_; }
-  Epoch epoch() const { return epoch_; }
+  RequestLane& lane() const { return *up_.lane; }
+  SessionId session() const { return up_.session; }
+  Epoch epoch() const { return up_.epoch; }
   // Rises with every session; handles of another generation mean nothing.
   uint64_t generation() const { return generation_; }
   uint64_t NextRequestId() { return ++last_request_id_; }
@@ -86,9 +72,6 @@ class HolderLink {
 
  private:
   absl::Status Open(Instant deadline);
-  // Offers fabrics[first..]; `*taken` is the ordinal of the one that the holder chose.
-  absl::Status OpenOnce(HolderControl& control, size_t first, Instant deadline, size_t* taken);
-  void CloseSession();
 
   const LinkOptions* const options_;
   PeerTable* const peers_;
@@ -97,9 +80,7 @@ class HolderLink {
   const std::string tenant_;
 
   std::shared_ptr<HolderControl> control_;  // of the session
-  SessionId session_;
-  Epoch epoch_;
-  std::unique_ptr<RequestLane> lane_;  // null: down
+  OpenedLane up_;                           // without a lane: down
   Instant last_use_;
   uint64_t generation_ = 0;
   // Never starts over: a reply that a former lane left behind matches nothing.

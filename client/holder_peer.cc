@@ -22,6 +22,7 @@ HolderView HolderPeer::View() const {
     absl::MutexLock lock(&mu_);
     view.member = member_;
     listed = !gone_;
+    view.trials = choice_.trials;
   }
   view.member.id = id_;
   view.connected = listed && lane_count.load(std::memory_order_relaxed) > 0 &&
@@ -45,6 +46,32 @@ std::optional<ComputeConstants> HolderPeer::compute() const {
 void HolderPeer::set_compute(const ComputeConstants& compute) {
   absl::MutexLock lock(&mu_);
   compute_ = compute;
+}
+
+FabricChoice HolderPeer::choice() const {
+  absl::MutexLock lock(&mu_);
+  return choice_;
+}
+
+absl::StatusOr<bool> HolderPeer::BeginChoice(Clock& clock, uint64_t seen, Instant deadline) {
+  absl::MutexLock lock(&mu_);
+  const auto free = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !choosing_; };
+  if (!clock.Await(mu_, absl::Condition(&free), deadline)) {
+    return absl::DeadlineExceededError(
+        "another call was still probing the fabrics to it: give calls more time than "
+        "connect_timeout at first");
+  }
+  if (choice_.ordinal > seen) return false;
+  choosing_ = true;
+  return true;
+}
+
+void HolderPeer::EndChoice(std::optional<FabricChoice> made) {
+  absl::MutexLock lock(&mu_);
+  choosing_ = false;
+  if (!made) return;
+  made->ordinal = choice_.ordinal + 1;
+  choice_ = *std::move(made);
 }
 
 absl::StatusOr<HolderPeer*> PeerTable::Find(const HolderId& id) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,14 @@ class InFlight {
   std::atomic<uint32_t> count_{0};
 };
 
+// Which fabric a holder is spoken to over, and why.
+struct FabricChoice {
+  uint64_t ordinal = 0;  // of the peer's choices, from 1
+  FabricKind fabric = FabricKind::kTcp;
+  Epoch epoch;  // of the holder's life that was probed
+  std::vector<FabricTrial> trials;
+};
+
 // One holder. Thread-safe; lives as long as its table.
 class HolderPeer {
  public:
@@ -58,6 +67,16 @@ class HolderPeer {
   // Measured from outside the hot path; empty until then.
   std::optional<ComputeConstants> compute() const ABSL_LOCKS_EXCLUDED(mu_);
   void set_compute(const ComputeConstants& compute) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // The last choice made; its ordinal is 0 before the first.
+  FabricChoice choice() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Takes the turn to choose, once nobody else has it. False: while waiting, another made a choice
+  // after the `seen`-th, so there is none to make. After true, EndChoice must be called.
+  //   DeadlineExceeded    another engine still had the turn.
+  absl::StatusOr<bool> BeginChoice(Clock& clock, uint64_t seen, Instant deadline)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Absent: no fabric was found, and the last choice stays.
+  void EndChoice(std::optional<FabricChoice> made) ABSL_LOCKS_EXCLUDED(mu_);
 
   LiveFabric fabric;
   std::atomic<int64_t> probed_ns{0};  // when `fabric` was last set by a probe
@@ -81,6 +100,8 @@ class HolderPeer {
   bool suspect_ ABSL_GUARDED_BY(mu_) = false;  // ask the directory before the next connection
   bool gone_ ABSL_GUARDED_BY(mu_) = false;
   std::optional<ComputeConstants> compute_ ABSL_GUARDED_BY(mu_);
+  FabricChoice choice_ ABSL_GUARDED_BY(mu_);
+  bool choosing_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 // Every holder that was ever asked. Thread-safe.

@@ -57,6 +57,14 @@ absl::StatusOr<SessionAnswer> HolderStub::OpenSession(const SessionOffer& offer,
                                                       reply.answers_size(), kLaneCountMax));
   }
   answer.answers.assign(reply.answers().begin(), reply.answers().end());
+  if (reply.fabrics_size() > static_cast<int>(kFabricCountMax)) {
+    return absl::InvalidArgumentError(absl::StrFormat("%s: %d fabrics, limit %d", context_text,
+                                                      reply.fabrics_size(), kFabricCountMax));
+  }
+  for (const std::string& name : reply.fabrics()) {
+    // A holder of a later build may have one that this one does not know.
+    if (const auto kind = ParseFabricName(name); kind.ok()) answer.fabrics.push_back(*kind);
+  }
   return answer;
 }
 

@@ -55,7 +55,8 @@ namespace ckv {
 struct RequesterOptions {
   std::string id = "requester";
   Clock* clock = Clock::Real();
-  // In order of preference; empty: shm for peers on this host, then tcp. Borrowed.
+  // Borrowed; empty: shm for peers on this host, and tcp. Of those that a holder has as well, the
+  // one that a probe finds the fastest is taken; the order decides where it finds no difference.
   std::vector<Fabric*> fabrics;
   LaneShape lane_shape;
   uint32_t engine_count_max = 16;  // calls in progress at once; more wait, until their deadline
@@ -121,6 +122,17 @@ struct FetchedRows {
   std::span<const std::byte> rows;  // [token_count][row_bytes]
 };
 
+// A fabric to a holder as it was found when this requester last chose among them.
+struct FabricTrial {
+  FabricKind fabric = FabricKind::kTcp;
+  FabricConstants constants;  // 0: not measured, or a bandwidth beyond what the probe could tell
+  // Predicted for kNominalExchangeBytes (client/fabric_choice.h): of the second best round trip, as
+  // the constants are, and of the median one. 0: not measured.
+  double exchange_us = 0;
+  double exchange_p50_us = 0;
+  std::string why_not;  // no lane of it could be had; empty: one could, and was probed
+};
+
 // One holder as this requester sees it.
 struct HolderView {
   Member member;  // but for its id as of the last connection; empty before the first
@@ -131,6 +143,8 @@ struct HolderView {
   FabricKind fabric = FabricKind::kTcp;  // of the last lane that came up
   FabricConstants constants;             // as last measured, which may be long ago; 0: never
   uint32_t in_flight = 0;                // requests posted and not answered, over all engines
+  // Those that were chosen among, in order of preference; empty: there was no choice.
+  std::vector<FabricTrial> trials;
 };
 
 class Requester {

@@ -295,8 +295,11 @@ absl::Status Router::Accept(const AttendCall& call, Flow& flow, Frame& arrived,
   flow.last_compute_ns = header.compute_ns;
   peer.queue_ns.store(header.queue_ns, std::memory_order_relaxed);
   const double held_us = (double(header.compute_ns) + double(header.queue_ns)) / 1e3;
-  peer.fabric.Observe(arrived.bytes + done.bytes,
-                      double((clock_->Now() - arrived.posted).count()) / 1e3 - held_us);
+  // A lane from before the fabric was chosen anew tells nothing of that one.
+  if (lane.kind() == peer.fabric_kind.load(std::memory_order_relaxed)) {
+    peer.fabric.Observe(arrived.bytes + done.bytes,
+                        double((clock_->Now() - arrived.posted).count()) / 1e3 - held_us);
+  }
   if (flow.copy_out) {
     std::vector<std::byte>& copy = copies_[index % batch_count];
     copy.assign(reply.begin(), reply.end());

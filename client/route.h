@@ -2,7 +2,6 @@
 
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -12,17 +11,13 @@
 #include "absl/status/statusor.h"
 #include "attention/partial.h"
 #include "client/attend_plan.h"
+#include "client/counters.h"
 #include "client/coverage.h"
 #include "client/lane_wait.h"
 #include "client/link_table.h"
 #include "client/requester.h"
 
 namespace ckv {
-
-// Counted over all engines.
-struct RouteCounters {
-  std::atomic<uint64_t> discarded{0};  // replies that nobody waited for (I1)
-};
 
 // One engine. Belongs to the thread that took it from the pool.
 class Router {

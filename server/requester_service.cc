@@ -142,6 +142,16 @@ void AddCost(const CostBreakdown& cost, Primitive primitive, v1::ExplainReply& r
   }
 }
 
+void AddTrial(const FabricTrial& trial, v1::DescribeReply::Holder& holder) {
+  v1::DescribeReply::FabricTrial* message = holder.add_trials();
+  message->set_fabric(std::string(FabricName(trial.fabric)));
+  message->set_t_probe_us(trial.constants.t_probe_us);
+  message->set_bandwidth_bytes_per_s(trial.constants.bandwidth_bytes_per_s);
+  message->set_exchange_us(trial.exchange_us);
+  message->set_exchange_p50_us(trial.exchange_p50_us);
+  message->set_why_not(trial.why_not);
+}
+
 // Sends the rows in messages of at most kFetchMessageBytesMax.
 absl::Status SendRows(const FetchedRows& fetched, uint32_t row_bytes,
                       grpc::ServerWriter<v1::FetchReply>& writer) {
@@ -408,6 +418,7 @@ grpc::Status RequesterServiceImpl::Describe(grpc::ServerContext* /*context*/,
     message->set_t_probe_us(holder.constants.t_probe_us);
     message->set_bandwidth_bytes_per_s(holder.constants.bandwidth_bytes_per_s);
     message->set_in_flight(holder.in_flight);
+    for (const FabricTrial& trial : holder.trials) AddTrial(trial, *message);
   }
   reply->set_attend_count(attend_count_.load(std::memory_order_relaxed));
   reply->set_error_count(error_count_.load(std::memory_order_relaxed));

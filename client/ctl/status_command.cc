@@ -95,18 +95,29 @@ std::string HoldersText(const std::vector<HolderStats>& holders) {
   return table.Render();
 }
 
+// "shm 4.1 us, tcp 23 us, verbs no": the exchange that each was judged by; why not is in the JSON.
+std::string TrialsText(const v1::DescribeReply::Holder& holder) {
+  std::string text;
+  for (const v1::DescribeReply::FabricTrial& trial : holder.trials()) {
+    absl::StrAppendFormat(&text, "%s%s %s", text.empty() ? "" : ", ", trial.fabric(),
+                          trial.why_not().empty() ? FormatMicroseconds(trial.exchange_us()) : "no");
+  }
+  return text.empty() ? "-" : text;
+}
+
 std::string RequesterText(const v1::DescribeReply& d) {
   Table table({{"FROM REQUESTER"},
                {"CONNECTED"},
                {"FABRIC"},
                {"PROBE", true},
                {"BANDWIDTH", true},
-               {"IN FLIGHT", true}});
+               {"IN FLIGHT", true},
+               {"CHOSEN AMONG"}});
   for (const v1::DescribeReply::Holder& h : d.holders()) {
     table.AddRow({h.member().id(), h.connected() ? "yes" : "no", h.connected() ? h.fabric() : "-",
                   h.t_probe_us() > 0 ? FormatMicroseconds(h.t_probe_us()) : "-",
                   h.bandwidth_bytes_per_s() > 0 ? FormatRate(h.bandwidth_bytes_per_s()) : "-",
-                  std::to_string(h.in_flight())});
+                  std::to_string(h.in_flight()), TrialsText(h)});
   }
   return table.Render();
 }
@@ -137,6 +148,23 @@ Json HolderJson(const HolderStats& holder) {
   return json;
 }
 
+Json TrialsJson(const v1::DescribeReply::Holder& holder) {
+  Json trials = Json::array();
+  for (const v1::DescribeReply::FabricTrial& trial : holder.trials()) {
+    Json json = {{"fabric", trial.fabric()}};
+    if (trial.why_not().empty()) {
+      json["t_probe_us"] = trial.t_probe_us();
+      json["bandwidth_bytes_per_s"] = trial.bandwidth_bytes_per_s();
+      json["exchange_us"] = trial.exchange_us();
+      json["exchange_p50_us"] = trial.exchange_p50_us();
+    } else {
+      json["why_not"] = trial.why_not();
+    }
+    trials.push_back(std::move(json));
+  }
+  return trials;
+}
+
 Json RequesterJson(const v1::DescribeReply& d) {
   Json json = {{"id", d.id()},
                {"version", d.version()},
@@ -150,7 +178,8 @@ Json RequesterJson(const v1::DescribeReply& d) {
                                {"fabric", h.fabric()},
                                {"t_probe_us", h.t_probe_us()},
                                {"bandwidth_bytes_per_s", h.bandwidth_bytes_per_s()},
-                               {"in_flight", h.in_flight()}});
+                               {"in_flight", h.in_flight()},
+                               {"trials", TrialsJson(h)}});
   }
   return json;
 }

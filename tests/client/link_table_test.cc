@@ -4,30 +4,17 @@
 #include "client/link_table.h"
 
 #include "gtest/gtest.h"
+#include "tests/client/shifted_clock.h"
 #include "tests/client/test_fleet.h"
 
 namespace ckv {
 namespace {
 
 using test::MakeTestCorpus;
+using test::ShiftedClock;
 using test::SmallShape;
 using test::TestFleet;
 using test::TestGeometry;
-
-// The real clock, put forward by hand.
-class ShiftedClock final : public Clock {
- public:
-  Instant Now() const noexcept override { return Clock::Real()->Now() + shift_; }
-  bool Await(absl::Mutex& mu, const absl::Condition& condition, Instant deadline) override
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
-    return Clock::Real()->Await(mu, condition,
-                                deadline == kInstantMax ? deadline : deadline - shift_);
-  }
-  void Advance(Duration by) { shift_ += by; }
-
- private:
-  Duration shift_{0};
-};
 
 struct LinkTableTest : testing::Test {
   LinkTableTest() {

@@ -464,30 +464,5 @@ TEST(Requester, ConcurrentCalls) {
   EXPECT_EQ(wrong, 0);
 }
 
-// shm is taken by itself between processes of one host, tcp where it is all that is left.
-TEST(Requester, FabricsOfItsOwn) {
-  const auto shm = NewShmFabric(Clock::Real()), tcp = NewTcpFabric(Clock::Real());
-  const auto corpus = MakeTestCorpus(TestGeometry(), {9}, 6);
-  std::mt19937 rng(6);
-  const auto q = RandomBf16(4 * 96, rng);
-  const std::vector<std::vector<Fabric*>> holders_have = {{tcp.get(), shm.get()}, {tcp.get()}};
-  for (const auto& fabrics : holders_have) {
-    TestFleet fleet(fabrics);
-    fleet.StartHolder(0);
-    fleet.Load("c", corpus, {0});
-    auto requester = Requester::Create({}, &fleet, &fleet);
-    ASSERT_TRUE(requester.ok());
-    AttendCall call;
-    call.corpus = *(*requester)->Resolve("c", "", Soon());
-    call.q = {q.data(), 4, 96};
-    call.deadline = Soon();
-    Answer got(4, 64);
-    const absl::Status status = (*requester)->Attend(call, got.View(), nullptr);
-    ASSERT_TRUE(status.ok()) << status;
-    EXPECT_EQ((*requester)->Holders()[0].fabric,
-              fabrics.size() == 2 ? FabricKind::kShm : FabricKind::kTcp);
-  }
-}
-
 }  // namespace
 }  // namespace ckv

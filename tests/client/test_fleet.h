@@ -89,6 +89,8 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
     edit(corpora_[name]);
   }
   void set_directory_down(bool down) { directory_down_ = down; }
+  // Whether a session's answer names the fabrics of the holder; one of an earlier build does not.
+  void set_tells_fabrics(bool tells) { tells_fabrics_ = tells; }
   int directory_calls() const { return directory_calls_; }
   int resolve_calls() const { return resolve_calls_; }
   int session_calls() const { return session_calls_; }
@@ -139,7 +141,9 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
       absl::MutexLock lock(&fleet_->mu_);
       Holder* holder = Find();
       if (holder == nullptr) return absl::UnavailableError("connection refused");
-      return holder->OpenSession(offer, deadline);
+      auto answer = holder->OpenSession(offer, deadline);
+      if (answer.ok()) answer->fabrics = fleet_->Kinds();
+      return answer;
     }
     absl::Status CloseSession(SessionId session, Instant deadline) override {
       absl::MutexLock lock(&fleet_->mu_);
@@ -165,6 +169,13 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
     const std::string name_;
   };
 
+  std::vector<FabricKind> Kinds() const {
+    std::vector<FabricKind> kinds;
+    for (const Fabric* fabric : fabrics_) {
+      if (tells_fabrics_) kinds.push_back(fabric->kind());
+    }
+    return kinds;
+  }
   absl::Status Answer() {
     ++directory_calls_;
     return directory_down_ ? absl::UnavailableError("the directory is down") : absl::OkStatus();
@@ -172,7 +183,7 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
 
   const std::vector<Fabric*> fabrics_;
   Clock* const clock_;
-  std::atomic<bool> directory_down_{false};
+  std::atomic<bool> directory_down_{false}, tells_fabrics_{true};
   std::atomic<int> directory_calls_{0}, resolve_calls_{0}, session_calls_{0};
   std::atomic<uint64_t> last_epoch_{0};
   absl::Mutex mu_;

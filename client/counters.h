@@ -1,0 +1,15 @@
+// What a requester counts of its calls, over all engines.
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace ckv {
+
+// Relaxed throughout: for people and metrics; orders nothing.
+struct RouteCounters {
+  std::atomic<uint64_t> discarded{0};  // replies that nobody waited for (I1)
+};
+
+}  // namespace ckv

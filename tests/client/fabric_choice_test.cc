@@ -1,0 +1,286 @@
+// Goal: a holder is spoken to over the fabric that a probe finds the fastest of those both sides
+// have, found out once. Method: real holders, fabrics that take the time they are told to.
+
+#include "client/fabric_choice.h"
+
+#include <thread>
+
+#include "client/link_table.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/client/scripted_fabric.h"
+#include "tests/client/test_fleet.h"
+
+namespace ckv {
+namespace {
+
+using std::chrono::milliseconds;
+using test::MakeTestCorpus;
+using test::ScriptedFabric;
+using test::ShiftedClock;
+using test::SmallShape;
+using test::TestFleet;
+using test::TestGeometry;
+using testing::HasSubstr;
+
+struct FabricChoiceTest : testing::Test {
+  FabricChoiceTest() {
+    options.requester = "r";
+    options.host_identity = HostIdentity();
+    options.clock = &clock;
+    options.fabrics = {&shm, &tcp, &verbs};
+    options.shape = SmallShape();
+    options.connect_timeout = std::chrono::hours(1);
+    fleet.StartHolder(0);
+  }
+  // As an engine does that never had a lane to the holder.
+  absl::Status Open() {
+    tables.push_back(std::make_unique<LinkTable>(&options, &peers));
+    const auto published =
+        std::make_shared<const Corpus>(corpus.Publish("c", "", {{TestFleet::Name(0)}}));
+    LinkTable::Route& route = **tables.back()->RouteOf(published);
+    absl::Status status = tables.back()->EnsureUp(*route.links[0], clock.Now() + kLong);
+    if (status.ok()) kind = route.links[0]->lane().kind();
+    return status;
+  }
+  FabricKind Opened() {
+    const absl::Status status = Open();
+    EXPECT_TRUE(status.ok()) << status;
+    return kind;
+  }
+  HolderView View() { return peers.Views().at(0); }
+
+  static constexpr Duration kLong = std::chrono::hours(10);
+  ShiftedClock clock;
+  ScriptedFabric shm{FabricKind::kShm, &clock, milliseconds(30)};
+  ScriptedFabric tcp{FabricKind::kTcp, &clock, milliseconds(100)};
+  ScriptedFabric verbs{FabricKind::kVerbs, &clock, milliseconds(10), 10e6};
+  TestFleet fleet{{&shm, &tcp, &verbs}};
+  DirectoryView view{&fleet};
+  PeerTable peers{&view, &fleet};
+  LinkOptions options;
+  test::TestCorpus corpus = MakeTestCorpus(TestGeometry(), {3}, 1);
+  std::vector<std::unique_ptr<LinkTable>> tables;
+  FabricKind kind = FabricKind::kLoopback;
+};
+
+TEST_F(FabricChoiceTest, TheFastestIsTakenWhateverTheOrder) {
+  options.fabrics = {&tcp, &shm, &verbs};
+  EXPECT_EQ(Opened(), FabricKind::kVerbs);
+  const HolderView seen = View();
+  EXPECT_EQ(seen.fabric, FabricKind::kVerbs);
+  ASSERT_EQ(seen.trials.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(seen.trials[i].fabric, options.fabrics[i]->kind());
+    EXPECT_EQ(seen.trials[i].why_not, "");
+  }
+  // Milliseconds here, microseconds there; a header of 64 bytes goes each way.
+  EXPECT_NEAR(seen.trials[0].constants.t_probe_us, 100'128, 2'000);
+  EXPECT_NEAR(seen.trials[0].constants.bandwidth_bytes_per_s, 1e6, 2e5);
+  EXPECT_NEAR(seen.trials[0].exchange_us, ExchangeUs(seen.trials[0].constants), 1e-6);
+  EXPECT_GE(seen.trials[0].exchange_p50_us, seen.trials[0].exchange_us);
+  EXPECT_NEAR(seen.trials[2].constants.t_probe_us, 10'013, 2'000);
+  // What was measured is where the predicate looks.
+  EXPECT_EQ(seen.constants.t_probe_us, seen.trials[2].constants.t_probe_us);
+  EXPECT_EQ(seen.constants.bandwidth_bytes_per_s, seen.trials[2].constants.bandwidth_bytes_per_s);
+  // The others' lanes and sessions are gone again.
+  EXPECT_EQ(fleet.holder(0).stats().session_count, 1u);
+}
+
+TEST(ExchangeUs, IsTheProbeAndSixteenRows) {
+  EXPECT_DOUBLE_EQ(ExchangeUs({10, 1e9}), 10 + 16 * 2184 / 1e3);
+  EXPECT_DOUBLE_EQ(ExchangeUs({10, 0}), 10);
+}
+
+TEST_F(FabricChoiceTest, BandwidthDecidesWhereProbesDoNot) {
+  verbs.set_cost(milliseconds(100), 10e6);
+  options.fabrics = {&tcp, &verbs};
+  tcp.set_cost(milliseconds(100), 0.2e6);  // 175 ms for 16 rows
+  EXPECT_EQ(Opened(), FabricKind::kVerbs);
+}
+
+TEST_F(FabricChoiceTest, ATieGoesToThePreferred) {
+  // 10 % apart, whichever comes first.
+  tcp.set_cost(milliseconds(100), 10e6);
+  verbs.set_cost(milliseconds(90), 10e6);
+  options.fabrics = {&tcp, &verbs};
+  EXPECT_EQ(Opened(), FabricKind::kTcp);
+  PeerTable others(&view, &fleet);
+  options.fabrics = {&verbs, &tcp};
+  LinkTable table(&options, &others);
+  const auto published =
+      std::make_shared<const Corpus>(corpus.Publish("c", "", {{TestFleet::Name(0)}}));
+  HolderLink& link = *(*table.RouteOf(published))->links[0];
+  ASSERT_TRUE(table.EnsureUp(link, clock.Now() + kLong).ok());
+  EXPECT_EQ(link.lane().kind(), FabricKind::kVerbs);
+}
+
+TEST_F(FabricChoiceTest, LaterLanesTakeItWithoutProbing) {
+  EXPECT_EQ(Opened(), FabricKind::kVerbs);
+  const int sessions = fleet.session_calls();
+  EXPECT_EQ(sessions, 3);
+  EXPECT_EQ(Opened(), FabricKind::kVerbs);
+  EXPECT_EQ(fleet.session_calls(), sessions + 1);
+  EXPECT_EQ(shm.connect_count(), 1);
+  EXPECT_EQ(tcp.connect_count(), 1);
+  EXPECT_EQ(verbs.connect_count(), 2);
+}
+
+TEST_F(FabricChoiceTest, ChosenAnewForAnotherLifeOfTheHolder) {
+  EXPECT_EQ(Opened(), FabricKind::kVerbs);
+  tables.clear();
+  fleet.StopHolder(0);
+  fleet.StartHolder(0);
+  verbs.set_cost(milliseconds(500), 1e6);
+  EXPECT_EQ(Opened(), FabricKind::kShm);
+  EXPECT_EQ(View().fabric, FabricKind::kShm);
+}
+
+TEST_F(FabricChoiceTest, ChosenAnewWhereALaneOfItCannotBeMade) {
+  options.fabrics = {&tcp, &shm};
+  EXPECT_EQ(Opened(), FabricKind::kShm);
+  shm.set_connect_error(absl::UnavailableError("no memory to share"));
+  EXPECT_EQ(Opened(), FabricKind::kTcp);
+  EXPECT_THAT(View().trials[1].why_not, HasSubstr("no memory to share"));
+  // And that holds, for as long as its lanes come up.
+  shm.set_connect_error(absl::OkStatus());
+  EXPECT_EQ(Opened(), FabricKind::kTcp);
+}
+
+TEST_F(FabricChoiceTest, OneFabricIsNotProbed) {
+  options.fabrics = {&tcp};
+  EXPECT_EQ(Opened(), FabricKind::kTcp);
+  EXPECT_TRUE(View().trials.empty());
+  EXPECT_EQ(View().constants.t_probe_us, 0);
+  EXPECT_EQ(fleet.session_calls(), 1);
+  EXPECT_EQ(fleet.holder(0).stats().request_count, 0u);
+}
+
+TEST_F(FabricChoiceTest, WhatEitherSideHasNotIsSkipped) {
+  for (const bool tells : {false, true}) {
+    SCOPED_TRACE(tells);
+    TestFleet others({&tcp, &shm});
+    others.set_tells_fabrics(tells);
+    others.StartHolder(0);
+    DirectoryView directory(&others);
+    PeerTable table_peers(&directory, &others);
+    LinkTable table(&options, &table_peers);
+    tcp.set_cost(milliseconds(100), 1e6);
+    const auto published =
+        std::make_shared<const Corpus>(corpus.Publish("c", "", {{TestFleet::Name(0)}}));
+    HolderLink& link = *(*table.RouteOf(published))->links[0];
+    ASSERT_TRUE(table.EnsureUp(link, clock.Now() + kLong).ok());
+    EXPECT_EQ(link.lane().kind(), FabricKind::kShm);
+    // A holder that says what it has is not asked for what it has not.
+    EXPECT_EQ(others.session_calls(), tells ? 2 : 3);
+    const HolderView seen = table_peers.Views().at(0);
+    EXPECT_GT(seen.trials[1].exchange_us, 0);
+    EXPECT_THAT(seen.trials[2].why_not,
+                HasSubstr(tells ? "the holder has none" : "not enabled on this holder"));
+  }
+}
+
+TEST_F(FabricChoiceTest, AFabricThatHangsLeavesTimeForTheOthers) {
+  shm.set_connect_error(absl::DeadlineExceededError("nobody came"), std::chrono::hours(100));
+  const Instant begin = clock.Now();
+  EXPECT_EQ(Opened(), FabricKind::kVerbs);
+  EXPECT_LT(clock.Now() - begin, options.connect_timeout);
+  EXPECT_THAT(View().trials[0].why_not, HasSubstr("nobody came"));
+}
+
+TEST_F(FabricChoiceTest, NoneSaysOfEachWhy) {
+  shm.set_dial_error(absl::ResourceExhaustedError("memory is out"));
+  tcp.set_connect_error(absl::UnavailableError("refused"));
+  verbs.set_invite_error(absl::UnavailableError("no port is up"));
+  const absl::Status status = Open();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  for (const char* part : {"shm: memory is out", "tcp: tcp lane: refused", "no port is up"})
+    EXPECT_THAT(status.ToString(), HasSubstr(part));
+  EXPECT_EQ(fleet.holder(0).stats().session_count, 0u);
+  tcp.set_connect_error(absl::OkStatus());
+  EXPECT_EQ(Opened(), FabricKind::kTcp);
+}
+
+// The holder's refusal of a session is not about fabrics: its code stays.
+TEST_F(FabricChoiceTest, ARefusalThatIsNotOfAFabricIsTheAnswer) {
+  TestFleet full({&shm, &tcp, &verbs});
+  full.StartHolder(0, size_t{1} << 20, /*session_count_max=*/1);
+  DirectoryView directory(&full);
+  PeerTable table_peers(&directory, &full);
+  LinkTable first(&options, &table_peers), second(&options, &table_peers);
+  const auto published =
+      std::make_shared<const Corpus>(corpus.Publish("c", "", {{TestFleet::Name(0)}}));
+  // There is room for one session, so none is left to try the others with, but for the moment's.
+  HolderLink& link = *(*first.RouteOf(published))->links[0];
+  ASSERT_TRUE(first.EnsureUp(link, clock.Now() + kLong).ok());
+  EXPECT_EQ(link.lane().kind(), FabricKind::kShm);
+  EXPECT_THAT(table_peers.Views().at(0).trials[1].why_not, HasSubstr("sessions"));
+  HolderLink& refused = *(*second.RouteOf(published))->links[0];
+  EXPECT_EQ(second.EnsureUp(refused, clock.Now() + kLong).code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
+// Eight engines meet the holder at once: one of them chooses, the others wait for it.
+TEST_F(FabricChoiceTest, EnginesThatComeTogetherChooseOnce) {
+  std::vector<std::unique_ptr<LinkTable>> engines;
+  std::vector<HolderLink*> links;
+  const auto published =
+      std::make_shared<const Corpus>(corpus.Publish("c", "", {{TestFleet::Name(0)}}));
+  for (int i = 0; i < 8; ++i) {
+    engines.push_back(std::make_unique<LinkTable>(&options, &peers));
+    links.push_back((*engines.back()->RouteOf(published))->links[0]);
+  }
+  std::vector<std::thread> threads;
+  std::atomic<int> over_verbs{0};
+  for (size_t i = 0; i < 8; ++i) {
+    threads.emplace_back([&, i] {
+      if (engines[i]->EnsureUp(*links[i], kInstantMax).ok())
+        over_verbs += links[i]->lane().kind() == FabricKind::kVerbs ? 1 : 0;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(over_verbs, 8);
+  EXPECT_EQ(shm.connect_count(), 1);
+  EXPECT_EQ(tcp.connect_count(), 1);
+}
+
+// What both have is chosen from, shm and tcp by themselves.
+TEST(RequesterFabrics, OfItsOwn) {
+  const auto shm = NewShmFabric(Clock::Real()), tcp = NewTcpFabric(Clock::Real());
+  const auto corpus = MakeTestCorpus(TestGeometry(), {9}, 6);
+  std::mt19937 rng(6);
+  const auto q = test::RandomBf16(4 * 96, rng);
+  const std::vector<std::vector<Fabric*>> holders_have = {{tcp.get(), shm.get()}, {tcp.get()}};
+  for (const auto& fabrics : holders_have) {
+    TestFleet fleet(fabrics);
+    fleet.StartHolder(0);
+    fleet.Load("c", corpus, {0});
+    auto requester = Requester::Create({}, &fleet, &fleet);
+    ASSERT_TRUE(requester.ok());
+    AttendCall call;
+    call.corpus = *(*requester)->Resolve("c", "", test::Soon());
+    call.q = {q.data(), 4, 96};
+    call.deadline = test::Soon();
+    test::Answer got(4, 64);
+    const absl::Status status = (*requester)->Attend(call, got.View(), nullptr);
+    ASSERT_TRUE(status.ok()) << status;
+    const HolderView view = (*requester)->Holders()[0];
+    ASSERT_EQ(view.trials.size(), 2u);
+    EXPECT_EQ(view.trials[0].fabric, FabricKind::kShm);
+    EXPECT_GT(view.trials[1].exchange_us, 0);
+    if (fabrics.size() == 1) {
+      EXPECT_EQ(view.fabric, FabricKind::kTcp);
+      EXPECT_FALSE(view.trials[0].why_not.empty());
+    } else {
+      // Which is faster is measured here and now.
+      EXPECT_GT(view.trials[0].exchange_us, 0);
+      EXPECT_EQ(view.fabric, view.trials[1].exchange_p50_us <
+                                     view.trials[0].exchange_us * (1 - kExchangeTieShare)
+                                 ? FabricKind::kTcp
+                                 : FabricKind::kShm);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ckv
