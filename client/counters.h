@@ -9,7 +9,8 @@ namespace ckv {
 
 // Relaxed throughout: for people and metrics; orders nothing.
 struct RouteCounters {
-  std::atomic<uint64_t> discarded{0};  // replies that nobody waited for (I1)
+  std::atomic<uint64_t> discarded{0};       // replies that nobody waited for (I1)
+  std::atomic<uint64_t> rdma_fallbacks{0};  // lanes of tcp that should have been of verbs
 };
 
 }  // namespace ckv

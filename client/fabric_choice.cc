@@ -36,12 +36,15 @@ struct Candidate {
 // One round over all fabrics.
 class Chooser {
  public:
-  Chooser(const LaneRequest& request, HolderPeer& peer)
+  // `last` is the choice that does not hold any more.
+  Chooser(const LaneRequest& request, HolderPeer& peer, const FabricChoice& last)
       : request_(request),
+        last_(last),
         fabrics_(request.options->fabrics),
         clock_(*request.options->clock),
         peer_(peer) {
     for (const Fabric* fabric : fabrics_) trials_.push_back({fabric->kind(), {}, 0, 0, ""});
+    refused_.resize(fabrics_.size());
   }
   ~Chooser() {
     if (best_) CloseLane(*request_.control, clock_, best_->opened);
@@ -61,15 +64,20 @@ class Chooser {
   bool Known(FabricKind kind) const {
     return std::find(holder_fabrics_.begin(), holder_fabrics_.end(), kind) != holder_fabrics_.end();
   }
+  bool HolderHas(size_t fabric) const;
+  absl::StatusOr<std::string> JudgeFallback() const;
+  void Log(const FabricChoice& choice) const;
   absl::Status NoneError() const;
   std::string DescribeTrials() const;
 
   const LaneRequest& request_;
+  const FabricChoice& last_;
   const std::span<Fabric* const> fabrics_;
   Clock& clock_;
   HolderPeer& peer_;
   std::vector<FabricTrial> trials_;         // of `fabrics_`
   std::vector<FabricKind> holder_fabrics_;  // empty: not known
+  std::vector<bool> refused_;               // offered, and the holder did not take it
   size_t first_ = 0;
   std::optional<Candidate> best_;
   double copy_bandwidth_ = 0;  // 0: not measured yet
@@ -78,17 +86,49 @@ class Chooser {
 absl::StatusOr<OpenedLane> Chooser::Run(std::optional<FabricChoice>* made) {
   while (first_ < fabrics_.size()) CKV_RETURN_IF_ERROR(TryNext());
   if (!best_) return NoneError();
+  CKV_ASSIGN_OR_RETURN(std::string fallback, JudgeFallback());
   OpenedLane opened = std::move(best_->opened);
   const FabricTrial& taken = trials_[best_->fabric];
   best_.reset();
-  spdlog::info("{}: spoken to over {}; an exchange of 16 rows: {}", peer_.Describe(),
-               FabricName(taken.fabric), DescribeTrials());
   if (taken.constants.bandwidth_bytes_per_s > 0) {
     peer_.fabric.Set(taken.constants, OverMemory(taken.fabric));
     peer_.probed_ns.store(clock_.Now().ns, std::memory_order_relaxed);
   }
-  *made = FabricChoice{0, taken.fabric, opened.epoch, trials_};
+  *made = FabricChoice{0, taken.fabric, opened.epoch, clock_.Now(), trials_, std::move(fallback)};
+  Log(**made);
   return opened;
+}
+
+// Whether it has the fabric, as far as can be told: what it was never offered, it may have.
+bool Chooser::HolderHas(size_t fabric) const {
+  return holder_fabrics_.empty() ? !refused_[fabric] : Known(trials_[fabric].fabric);
+}
+
+// Why it is tcp where it should be verbs; empty: it is not so.
+//   Unavailable         it is so, and that is refused.
+absl::StatusOr<std::string> Chooser::JudgeFallback() const {
+  if (trials_[best_->fabric].fabric != FabricKind::kTcp) return std::string();
+  for (size_t i = 0; i < trials_.size(); ++i) {
+    const FabricTrial& trial = trials_[i];
+    if (trial.fabric != FabricKind::kVerbs || trial.why_not.empty() || !HolderHas(i)) continue;
+    if (request_.options->rdma_fallback == RdmaFallback::kTcp) return trial.why_not;
+    return absl::UnavailableError(absl::StrFormat(
+        "no lane of verbs comes up (%s), and rdma_fallback refuses tcp for it: repair it, set "
+        "rdma_fallback to tcp, or take verbs out of the fabrics",
+        trial.why_not));
+  }
+  return std::string();
+}
+
+// What is as it was is not said again.
+void Chooser::Log(const FabricChoice& choice) const {
+  if (!choice.fallback.empty() && last_.fallback.empty()) {
+    spdlog::warn("{}: fell back from verbs to tcp, as rdma_fallback says: {}", peer_.Describe(),
+                 choice.fallback);
+  }
+  if (last_.ordinal > 0 && last_.fabric == choice.fabric && last_.epoch == choice.epoch) return;
+  spdlog::info("{}: spoken to over {}; an exchange of 16 rows: {}", peer_.Describe(),
+               FabricName(choice.fabric), DescribeTrials());
 }
 
 absl::Status Chooser::TryNext() {
@@ -125,11 +165,12 @@ void Chooser::Refuse(size_t begin, size_t end, const LaneAttempt& attempt) {
     const absl::Status& dialed = attempt.dialed[i - begin];
     if (!dialed.ok()) {
       trials_[i].why_not = std::string(dialed.message());
-    } else if (attempt.taken == attempt.dialed.size()) {
-      trials_[i].why_not = std::string(attempt.status.message());
-    } else {
-      trials_[i].why_not = "the holder took another that was offered with it";
+      continue;
     }
+    refused_[i] = true;
+    trials_[i].why_not = attempt.taken == attempt.dialed.size()
+                             ? std::string(attempt.status.message())
+                             : "the holder took another that was offered with it";
   }
 }
 
@@ -214,6 +255,13 @@ std::string Chooser::DescribeTrials() const {
   return text;
 }
 
+Fabric* FabricOf(const LinkOptions& options, FabricKind kind) {
+  const auto found = std::find_if(options.fabrics.begin(), options.fabrics.end(),
+                                  [&](const Fabric* fabric) { return fabric->kind() == kind; });
+  CKV_CHECK(found != options.fabrics.end());
+  return *found;
+}
+
 // Of the one fabric that there is no choice from.
 absl::StatusOr<OpenedLane> OpenOnly(const LaneRequest& request, Fabric* fabric) {
   LaneAttempt attempt = OpenLane(request, {&fabric, 1}, request.deadline);
@@ -221,15 +269,39 @@ absl::StatusOr<OpenedLane> OpenOnly(const LaneRequest& request, Fabric* fabric) 
   return std::move(attempt.opened);
 }
 
+// "shm, tcp": what the holder has, as it tells whoever opens a lane of another fabric; "": it tells
+// nothing.
+std::string AskForFabrics(const LaneRequest& request, const Fabric* but) {
+  std::vector<Fabric*> others;
+  for (Fabric* fabric : request.options->fabrics) {
+    if (fabric != but) others.push_back(fabric);
+  }
+  LaneAttempt attempt = OpenLane(request, others, request.deadline);
+  if (attempt.status.ok()) CloseLane(*request.control, *request.options->clock, attempt.opened);
+  if (attempt.holder_fabrics.empty() && attempt.taken < others.size())
+    attempt.holder_fabrics.push_back(others[attempt.taken]->kind());
+  std::string names;
+  for (const FabricKind kind : attempt.holder_fabrics)
+    absl::StrAppendFormat(&names, "%s%s", names.empty() ? "" : ", ", FabricName(kind));
+  return names;
+}
+
+absl::StatusOr<OpenedLane> OpenForced(const LaneRequest& request, FabricKind kind) {
+  Fabric* const fabric = FabricOf(*request.options, kind);
+  auto opened = OpenOnly(request, fabric);
+  if (opened.ok() || !absl::IsUnavailable(opened.status())) return opened;
+  const std::string has = AskForFabrics(request, fabric);
+  return absl::UnavailableError(absl::StrFormat(
+      "fabric %s is forced: %s%s", FabricName(kind), std::string(opened.status().message()),
+      has.empty() ? "" : absl::StrFormat("; the holder has %s: force another, or none", has)));
+}
+
 // Of the fabric that was chosen. Nothing: the choice does not hold any more.
 absl::StatusOr<std::optional<OpenedLane>> OpenAsChosen(const LaneRequest& request,
                                                        const FabricChoice& choice) {
-  const std::vector<Fabric*>& fabrics = request.options->fabrics;
-  const auto chosen = std::find_if(fabrics.begin(), fabrics.end(), [&](const Fabric* fabric) {
-    return fabric->kind() == choice.fabric;
-  });
-  if (chosen == fabrics.end()) return std::nullopt;
-  auto opened = OpenOnly(request, *chosen);
+  const Instant now = request.options->clock->Now();
+  if (!choice.fallback.empty() && now - choice.made >= kFallbackAgeMax) return std::nullopt;
+  auto opened = OpenOnly(request, FabricOf(*request.options, choice.fabric));
   if (!opened.ok()) {
     if (absl::IsUnavailable(opened.status())) return std::nullopt;
     return opened.status();
@@ -251,17 +323,26 @@ absl::StatusOr<OpenedLane> OpenChosenLane(const LaneRequest& request, HolderPeer
   const LinkOptions& options = *request.options;
   if (options.fabrics.empty()) return absl::UnavailableError("no fabric is configured");
   if (options.fabrics.size() == 1) return OpenOnly(request, options.fabrics.front());
+  if (options.forced) return OpenForced(request, *options.forced);
+  const auto count_fallback = [&](const std::string& fallback) {
+    if (!fallback.empty() && options.counters != nullptr)
+      options.counters->rdma_fallbacks.fetch_add(1, std::memory_order_relaxed);
+  };
   for (int turn = 0; turn < kTurnCountMax; ++turn) {
     const FabricChoice choice = peer.choice();
     if (choice.ordinal > 0) {
       CKV_ASSIGN_OR_RETURN(std::optional<OpenedLane> opened, OpenAsChosen(request, choice));
-      if (opened) return *std::move(opened);
+      if (opened) {
+        count_fallback(choice.fallback);
+        return *std::move(opened);
+      }
     }
     CKV_ASSIGN_OR_RETURN(const bool mine,
                          peer.BeginChoice(*options.clock, choice.ordinal, request.deadline));
     if (!mine) continue;
     std::optional<FabricChoice> made;
-    auto opened = Chooser(request, peer).Run(&made);
+    auto opened = Chooser(request, peer, choice).Run(&made);
+    if (made) count_fallback(made->fallback);
     peer.EndChoice(std::move(made));
     return opened;
   }

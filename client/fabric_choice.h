@@ -24,12 +24,19 @@ double ExchangeUs(const FabricConstants& constants);
 // at the median and a few at best: median and best then lie so far apart that preference decides.
 inline constexpr double kExchangeTieShare = 0.2;
 
+// A lane of tcp that should be of verbs: the first one opened so long after tcp was fallen back to
+// tries verbs again. Lanes that are up stay what they are.
+inline constexpr Duration kFallbackAgeMax = std::chrono::seconds(60);
+
 // Opens a session with one lane on the fabric that `peer` was found to be reached over soonest. The
 // first engine that comes finds that out, while others wait for it: it opens a lane on every fabric
 // that both sides have, one after another, probes each for some milliseconds and keeps the best.
 // All later ones take that fabric at once, until the holder lives another life or a lane of it does
-// not come up. With one fabric there is nothing to choose, and nothing is probed.
-//   Unavailable         no fabric reaches the holder; says of each why.
+// not come up. With one fabric, or one that is forced, there is nothing to choose, and nothing is
+// probed.
+//   Unavailable         no fabric reaches the holder; says of each why. The one that is forced does
+//                       not; says which the holder has. Or it would be tcp where it should be
+//                       verbs, and rdma_fallback refuses that.
 //   DeadlineExceeded    also: another engine was still probing.
 //   else as OpenLane.
 absl::StatusOr<OpenedLane> OpenChosenLane(const LaneRequest& request, HolderPeer& peer);

@@ -23,6 +23,7 @@ HolderView HolderPeer::View() const {
     view.member = member_;
     listed = !gone_;
     view.trials = choice_.trials;
+    view.fallback = choice_.fallback;
   }
   view.member.id = id_;
   view.connected = listed && lane_count.load(std::memory_order_relaxed) > 0 &&

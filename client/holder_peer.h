@@ -48,7 +48,9 @@ struct FabricChoice {
   uint64_t ordinal = 0;  // of the peer's choices, from 1
   FabricKind fabric = FabricKind::kTcp;
   Epoch epoch;  // of the holder's life that was probed
+  Instant made;
   std::vector<FabricTrial> trials;
+  std::string fallback;  // as in HolderView
 };
 
 // One holder. Thread-safe; lives as long as its table.

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "absl/status/status.h"
 #include "client/control.h"
 #include "client/counters.h"
+#include "client/requester.h"
 #include "proto/clock.h"
 #include "proto/corpus.h"
 #include "proto/geometry.h"
@@ -28,10 +30,13 @@ struct LinkOptions {
   std::string requester;
   std::string host_identity;
   Clock* clock = nullptr;
-  std::vector<Fabric*> fabrics;  // in order of preference
+  std::vector<Fabric*> fabrics;           // in order of preference
+  std::optional<FabricKind> forced = {};  // one of them; absent: the fastest
+  RdmaFallback rdma_fallback = RdmaFallback::kRefuse;
   LaneShape shape;
   Duration connect_timeout{0};
   size_t handle_count_max = kLinkHandleCountMax;
+  RouteCounters* counters = nullptr;  // may be
 };
 
 // A session and its lane, up.

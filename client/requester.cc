@@ -1,5 +1,6 @@
 #include "client/requester.h"
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -20,6 +21,13 @@ constexpr int kResolveRetryMax = 1;
 // Of Holders, which people wait for; a directory that is away has not got more to say.
 constexpr Duration kMembersTimeout = std::chrono::seconds(1);
 
+// Of none given, shm and tcp are taken.
+bool HasFabric(const RequesterOptions& options, FabricKind kind) {
+  if (options.fabrics.empty()) return kind == FabricKind::kShm || kind == FabricKind::kTcp;
+  return std::any_of(options.fabrics.begin(), options.fabrics.end(),
+                     [&](const Fabric* fabric) { return fabric->kind() == kind; });
+}
+
 absl::Status CheckOptions(const RequesterOptions& options, const DirectoryControl* directory,
                           const HolderControlFactory* holders) {
   if (directory == nullptr || holders == nullptr || options.clock == nullptr)
@@ -30,6 +38,10 @@ absl::Status CheckOptions(const RequesterOptions& options, const DirectoryContro
   }
   if (options.spin_max < Duration::zero() || options.connect_timeout <= Duration::zero())
     return absl::InvalidArgumentError("requester: spin_max or connect_timeout is negative");
+  if (options.fabric && !HasFabric(options, *options.fabric)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "requester: fabric %s is not among its fabrics", FabricName(*options.fabric)));
+  }
   return ValidateLaneShape(options.lane_shape);
 }
 
@@ -49,6 +61,9 @@ struct Requester::State {
     link_options.fabrics = options.fabrics;
     link_options.shape = options.lane_shape;
     link_options.connect_timeout = options.connect_timeout;
+    link_options.forced = options.fabric;
+    link_options.rdma_fallback = options.rdma_fallback;
+    link_options.counters = &counters;
     if (!options.fabrics.empty()) return;
     own_fabrics.push_back(NewShmFabric(options.clock));
     own_fabrics.push_back(NewTcpFabric(options.clock));
@@ -159,6 +174,13 @@ absl::StatusOr<Requester::Explanation> Requester::Explain(
   explanation.decision = Decide(explanation.input);
   explanation.summary = DescribeDecision(explanation.decision, explanation.input);
   return explanation;
+}
+
+RequesterStats Requester::Stats() const {
+  const RouteCounters& counters = state_->counters;
+  const auto read = [](const auto& counter) { return counter.load(std::memory_order_relaxed); };
+  return {.discarded_reply_count = read(counters.discarded),
+          .rdma_fallback_count = read(counters.rdma_fallbacks)};
 }
 
 std::vector<HolderView> Requester::Holders() const {

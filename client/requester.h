@@ -52,12 +52,23 @@
 
 namespace ckv {
 
+// What a lane that should go by RDMA, and cannot, becomes.
+enum class RdmaFallback : uint8_t {
+  kRefuse,  // none: the call is Unavailable
+  kTcp,     // one of tcp, which is logged, counted and shown
+};
+
 struct RequesterOptions {
   std::string id = "requester";
   Clock* clock = Clock::Real();
   // Borrowed; empty: shm for peers on this host, and tcp. Of those that a holder has as well, the
   // one that a probe finds the fastest is taken; the order decides where it finds no difference.
   std::vector<Fabric*> fabrics;
+  // One of them, for every holder; absent: the fastest.
+  std::optional<FabricKind> fabric;
+  // Where verbs is among `fabrics`, the holder has it too, no lane of it comes up, and of the
+  // others tcp would be taken.
+  RdmaFallback rdma_fallback = RdmaFallback::kRefuse;
   LaneShape lane_shape;
   uint32_t engine_count_max = 16;  // calls in progress at once; more wait, until their deadline
   // Polls for so long before it sleeps on the lanes' events, and through waits of up to
@@ -145,6 +156,13 @@ struct HolderView {
   uint32_t in_flight = 0;                // requests posted and not answered, over all engines
   // Those that were chosen among, in order of preference; empty: there was no choice.
   std::vector<FabricTrial> trials;
+  std::string fallback;  // why it is tcp where it should be verbs; empty: it is not so
+};
+
+// Counted since the requester was made, over all engines.
+struct RequesterStats {
+  uint64_t discarded_reply_count = 0;  // that nobody waited for (I1)
+  uint64_t rdma_fallback_count = 0;    // lanes of tcp that should have been of verbs
 };
 
 class Requester {
@@ -218,6 +236,8 @@ class Requester {
   // Asks the directory who is a member, for a second at most; while it does not answer, members
   // are as they were last known.
   std::vector<HolderView> Holders() const;
+
+  RequesterStats Stats() const;
 
  private:
   struct State;

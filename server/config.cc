@@ -239,6 +239,11 @@ void CheckWhole(const Config& config, std::vector<std::string>& errors) {
         "fabrics: loopback does not leave this process, which has no %s: add shm or tcp",
         config.HasRole("holder") ? "requester" : "holder"));
   }
+  if (config.fabric != "auto" && std::find(config.fabrics.begin(), config.fabrics.end(),
+                                           config.fabric) == config.fabrics.end()) {
+    errors.push_back(absl::StrFormat("fabric: %s is not among fabrics: add it there, or say auto",
+                                     config.fabric));
+  }
   if (IsWildcard(config.listen) && config.advertise.empty()) {
     errors.push_back(absl::StrFormat(
         "advertise: nobody reaches %s: name the address that peers use", config.listen));

@@ -39,6 +39,8 @@ struct Config {
   std::string directory;
   std::string data_listen = "127.0.0.1:0";
   std::vector<std::string> fabrics = {"shm", "tcp"};
+  std::string fabric = "auto";
+  std::string rdma_fallback = "refuse";
   uint64_t store_capacity_bytes = uint64_t{1} << 30;
   uint32_t store_chunk_count_max = 1u << 17;
   uint32_t compute_threads = 1;

@@ -43,7 +43,13 @@ const OptionSpec kOptions[] = {
     {"data_listen", OptionKind::kAddress, &Config::data_listen, 0, 0, "", "host:port",
      "address of a holder's tcp lanes; port 0 takes a free one"},
     {"fabrics", OptionKind::kList, &Config::fabrics, 0, 0, "shm,tcp,loopback", "",
-     "how query rows travel, in order of preference; loopback stays inside one process"},
+     "how query rows may travel; a requester takes the fastest that a holder has too, and where a "
+     "probe finds no difference the first; loopback stays inside one process"},
+    {"fabric", OptionKind::kChoice, &Config::fabric, 0, 0, "auto,shm,tcp,loopback,verbs", "",
+     "one of fabrics that a requester takes whatever a probe would find; auto: the fastest"},
+    {"rdma_fallback", OptionKind::kChoice, &Config::rdma_fallback, 0, 0, "refuse,tcp", "",
+     "what a requester does where verbs is among the fabrics of both sides and fails: refuse the "
+     "call, or take tcp and say so"},
     {"store.capacity", OptionKind::kBytes, &Config::store_capacity_bytes, kMiB, 64 * kTiB, "",
      "bytes", "memory that a holder keeps for rows"},
     {"store.chunk_count_max", OptionKind::kCount, &Config::store_chunk_count_max, 1, 1u << 24, "",

@@ -206,6 +206,11 @@ absl::Status Daemon::State::StartRequester() {
   options.id = config.name;
   options.clock = clock;
   options.fabrics = fabric_order;
+  if (config.fabric != "auto") {
+    CKV_ASSIGN_OR_RETURN(options.fabric, ParseFabricName(config.fabric));
+  }
+  options.rdma_fallback =
+      config.rdma_fallback == "tcp" ? RdmaFallback::kTcp : RdmaFallback::kRefuse;
   options.lane_shape = {config.lane_slot_count,
                         static_cast<uint32_t>(config.lane_request_bytes_max),
                         static_cast<uint32_t>(config.lane_reply_bytes_max)};

@@ -418,11 +418,15 @@ grpc::Status RequesterServiceImpl::Describe(grpc::ServerContext* /*context*/,
     message->set_t_probe_us(holder.constants.t_probe_us);
     message->set_bandwidth_bytes_per_s(holder.constants.bandwidth_bytes_per_s);
     message->set_in_flight(holder.in_flight);
+    message->set_fallback(holder.fallback);
     for (const FabricTrial& trial : holder.trials) AddTrial(trial, *message);
   }
   reply->set_attend_count(attend_count_.load(std::memory_order_relaxed));
   reply->set_error_count(error_count_.load(std::memory_order_relaxed));
   reply->set_directory_connected(options_.directory_connected());
+  const RequesterStats stats = requester_.Stats();
+  reply->set_discarded_reply_count(stats.discarded_reply_count);
+  reply->set_rdma_fallback_count(stats.rdma_fallback_count);
   return grpc::Status::OK;
 }
 

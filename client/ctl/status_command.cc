@@ -114,7 +114,11 @@ std::string RequesterText(const v1::DescribeReply& d) {
                {"IN FLIGHT", true},
                {"CHOSEN AMONG"}});
   for (const v1::DescribeReply::Holder& h : d.holders()) {
-    table.AddRow({h.member().id(), h.connected() ? "yes" : "no", h.connected() ? h.fabric() : "-",
+    const std::string fabric =
+        h.fallback().empty()
+            ? h.fabric()
+            : absl::StrFormat("%s (fallback from verbs: %s)", h.fabric(), h.fallback());
+    table.AddRow({h.member().id(), h.connected() ? "yes" : "no", h.connected() ? fabric : "-",
                   h.t_probe_us() > 0 ? FormatMicroseconds(h.t_probe_us()) : "-",
                   h.bandwidth_bytes_per_s() > 0 ? FormatRate(h.bandwidth_bytes_per_s()) : "-",
                   std::to_string(h.in_flight()), TrialsText(h)});
@@ -171,6 +175,8 @@ Json RequesterJson(const v1::DescribeReply& d) {
                {"directory_connected", d.directory_connected()},
                {"attend_count", d.attend_count()},
                {"error_count", d.error_count()},
+               {"discarded_reply_count", d.discarded_reply_count()},
+               {"rdma_fallback_count", d.rdma_fallback_count()},
                {"holders", Json::array()}};
   for (const v1::DescribeReply::Holder& h : d.holders()) {
     json["holders"].push_back({{"id", h.member().id()},
@@ -180,6 +186,7 @@ Json RequesterJson(const v1::DescribeReply& d) {
                                {"bandwidth_bytes_per_s", h.bandwidth_bytes_per_s()},
                                {"in_flight", h.in_flight()},
                                {"trials", TrialsJson(h)}});
+    if (!h.fallback().empty()) json["holders"].back()["fallback"] = h.fallback();
   }
   return json;
 }

@@ -197,8 +197,8 @@ TEST_F(FabricChoiceTest, NoneSaysOfEachWhy) {
   for (const char* part : {"shm: memory is out", "tcp: tcp lane: refused", "no port is up"})
     EXPECT_THAT(status.ToString(), HasSubstr(part));
   EXPECT_EQ(fleet.holder(0).stats().session_count, 0u);
-  tcp.set_connect_error(absl::OkStatus());
-  EXPECT_EQ(Opened(), FabricKind::kTcp);
+  verbs.set_invite_error(absl::OkStatus());
+  EXPECT_EQ(Opened(), FabricKind::kVerbs);
 }
 
 // The holder's refusal of a session is not about fabrics: its code stays.
@@ -242,6 +242,126 @@ TEST_F(FabricChoiceTest, EnginesThatComeTogetherChooseOnce) {
   EXPECT_EQ(over_verbs, 8);
   EXPECT_EQ(shm.connect_count(), 1);
   EXPECT_EQ(tcp.connect_count(), 1);
+}
+
+// Goal: a fabric that is forced is taken or refused, never another.
+TEST_F(FabricChoiceTest, AForcedFabricIsTakenThoughSlower) {
+  options.forced = FabricKind::kTcp;
+  EXPECT_EQ(Opened(), FabricKind::kTcp);
+  EXPECT_EQ(fleet.session_calls(), 1);
+  EXPECT_TRUE(View().trials.empty());
+}
+
+TEST_F(FabricChoiceTest, AForcedFabricThatFailsSaysWhatThereIs) {
+  options.forced = FabricKind::kVerbs;
+  options.rdma_fallback = RdmaFallback::kTcp;  // forced is forced
+  verbs.set_connect_error(absl::UnavailableError("no path"));
+  const absl::Status status = Open();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(status.ToString(), HasSubstr("fabric verbs is forced: verbs lane: no path"));
+  EXPECT_THAT(status.ToString(), HasSubstr("the holder has shm, tcp, verbs"));
+  EXPECT_EQ(fleet.holder(0).stats().session_count, 0u);
+  // One of an earlier build tells only which it takes.
+  fleet.set_tells_fabrics(false);
+  EXPECT_THAT(Open().ToString(), HasSubstr("the holder has shm: force another"));
+  fleet.StopHolder(0);
+  EXPECT_THAT(Open().ToString(), HasSubstr("fabric verbs is forced: opening a session"));
+}
+
+TEST(RequesterFabrics, AForcedOneMustBeAmongThem) {
+  TestFleet fleet({});
+  RequesterOptions options;
+  options.fabric = FabricKind::kVerbs;
+  EXPECT_EQ(Requester::Create(options, &fleet, &fleet).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  options.fabric = FabricKind::kTcp;
+  EXPECT_TRUE(Requester::Create(options, &fleet, &fleet).ok());
+}
+
+// Goal: where RDMA should be and cannot, tcp is taken only where that was asked for, and shows.
+struct RdmaFallbackTest : FabricChoiceTest {
+  RdmaFallbackTest() {
+    options.fabrics = {&verbs, &tcp};
+    options.counters = &counters;
+  }
+  RouteCounters counters;
+};
+
+TEST_F(RdmaFallbackTest, RefusedByDefaultWhereverVerbsFails) {
+  const absl::Status down = absl::UnavailableError("the port is down");
+  const auto expect_refused = [&] {
+    const absl::Status status = Open();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(status.ToString(), HasSubstr("the port is down"));
+    EXPECT_THAT(status.ToString(), HasSubstr("set rdma_fallback to tcp"));
+    EXPECT_EQ(fleet.holder(0).stats().session_count, 0u);
+  };
+  verbs.set_connect_error(down);
+  expect_refused();
+  verbs.set_connect_error(absl::OkStatus());
+  verbs.set_dial_error(down);
+  expect_refused();
+  // And after it had been chosen.
+  verbs.set_dial_error(absl::OkStatus());
+  EXPECT_EQ(Opened(), FabricKind::kVerbs);
+  tables.clear();
+  verbs.set_connect_error(down);
+  expect_refused();
+  EXPECT_EQ(counters.rdma_fallbacks, 0u);
+  verbs.set_connect_error(absl::OkStatus());
+  EXPECT_EQ(Opened(), FabricKind::kVerbs);
+}
+
+TEST_F(RdmaFallbackTest, RefusedWhereTheHoldersEndFails) {
+  verbs.set_invite_error(absl::UnavailableError("the port is down"));
+  // It took tcp of the two, and says that it has both.
+  const absl::Status status = Open();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(status.ToString(), HasSubstr("set rdma_fallback to tcp"));
+}
+
+TEST_F(RdmaFallbackTest, NoFallbackWhereTheHolderHasNoVerbs) {
+  TestFleet others({&tcp});
+  others.StartHolder(0);
+  DirectoryView directory(&others);
+  PeerTable table_peers(&directory, &others);
+  for (const bool tells : {true, false}) {
+    SCOPED_TRACE(tells);
+    others.set_tells_fabrics(tells);
+    LinkTable table(&options, &table_peers);
+    const auto published =
+        std::make_shared<const Corpus>(corpus.Publish("c", "", {{TestFleet::Name(0)}}));
+    HolderLink& link = *(*table.RouteOf(published))->links[0];
+    EXPECT_TRUE(table.EnsureUp(link, clock.Now() + kLong).ok());
+  }
+  EXPECT_EQ(table_peers.Views().at(0).fallback, "");
+  EXPECT_EQ(counters.rdma_fallbacks, 0u);
+}
+
+// shm instead of verbs is no step down.
+TEST_F(RdmaFallbackTest, OnlyTcpIsAFallback) {
+  options.fabrics = {&verbs, &shm, &tcp};
+  verbs.set_connect_error(absl::UnavailableError("the port is down"));
+  EXPECT_EQ(Opened(), FabricKind::kShm);
+  EXPECT_EQ(View().fallback, "");
+}
+
+TEST_F(RdmaFallbackTest, WithTcpItFallsBackAndShows) {
+  options.rdma_fallback = RdmaFallback::kTcp;
+  verbs.set_connect_error(absl::UnavailableError("the port is down"));
+  EXPECT_EQ(Opened(), FabricKind::kTcp);
+  EXPECT_THAT(View().fallback, HasSubstr("the port is down"));
+  EXPECT_EQ(counters.rdma_fallbacks, 1u);
+  EXPECT_EQ(Opened(), FabricKind::kTcp);
+  EXPECT_EQ(counters.rdma_fallbacks, 2u);
+  EXPECT_EQ(verbs.connect_count(), 1);
+  // Verbs is tried again once the choice is old; lanes that are up stay.
+  verbs.set_connect_error(absl::OkStatus());
+  EXPECT_EQ(Opened(), FabricKind::kTcp);
+  clock.Advance(kFallbackAgeMax);
+  EXPECT_EQ(Opened(), FabricKind::kVerbs);
+  EXPECT_EQ(View().fallback, "");
+  EXPECT_EQ(counters.rdma_fallbacks, 3u);
 }
 
 // What both have is chosen from, shm and tcp by themselves.

@@ -25,6 +25,8 @@ struct Pool : testing::Test {
                       .host_identity = "",
                       .clock = &clock,
                       .fabrics = {},
+                      .forced = {},
+                      .rdma_fallback = RdmaFallback::kRefuse,
                       .shape = {},
                       .connect_timeout = Duration(1)};
   RouteCounters counters;

@@ -226,6 +226,9 @@ TEST(ConfigTest, LoopbackAloneIsForAProcessThatHasBothEnds) {
 }
 
 TEST(ConfigTest, WhatOnlyTheWholeCanSay) {
+  EXPECT_THAT(ErrorsOf({"--role=requester", "--directory=h:1", "--fabric=verbs"}),
+              HasSubstr("fabric: verbs is not among fabrics"));
+  EXPECT_THAT(ErrorsOf({"--role=directory", "--fabric=wire"}), HasSubstr("'wire' is not one of"));
   EXPECT_THAT(ErrorsOf({}), HasSubstr("role: say what this process is"));
   EXPECT_THAT(ErrorsOf({"--role=holder"}), HasSubstr("directory: a holder or requester needs"));
   EXPECT_TRUE(Read({"--role=directory,holder"}).ok());
@@ -244,6 +247,8 @@ TEST(ConfigTest, CheckConfigPrintsAFileThatReadsBack) {
                                               "--directory=d:3",
                                               "--data-listen=h:4",
                                               "--fabrics=tcp",
+                                              "--fabric=tcp",
+                                              "--rdma-fallback=tcp",
                                               "--store-capacity=3MiB",
                                               "--store-chunk-count-max=5",
                                               "--compute-threads=2",
