@@ -1,5 +1,8 @@
 // Goal: a holder under mixed load answers everybody in turn, and everything exactly once.
 
+#include <sys/mman.h>
+
+#include <cstring>
 #include <map>
 #include <memory>
 #include <vector>
@@ -207,6 +210,47 @@ TEST_P(LoadTest, PushesAreBoundedAndRight) {
   reply = fetch({.handle = handles[1], .layer_count = 1, .token_count = kTokensMax + 1});
   ASSERT_TRUE(reply.ok());
   EXPECT_TRUE(absl::IsInvalidArgument(reply->status())) << reply->status();
+  EXPECT_TRUE(NothingPinned());
+}
+
+// Goal: a requester of this host gets the chunk itself: its rows, and nobody else's.
+// Method: each chunk twice, the first time copied and the second time not; what the descriptor
+// holds is held against the rows that were put.
+TEST_P(LoadTest, MapsHandTheChunkOver) {
+  if (GetParam() != FabricKind::kShm) GTEST_SKIP() << "only shm passes descriptors";
+  Put();
+  const auto client = Open();
+  const std::vector<uint32_t> handles = client->Resolve(corpus_);
+  for (const size_t i : {0, 1, 3, 1, 0}) {
+    RequestHeader header = client->Header();
+    header.kind = WireKind::kMap;
+    header.body_bytes = sizeof(MapEntry);
+    const MapEntry entry = {.handle = handles[i]};
+    RequestLane& lane = client->lane();
+    const uint32_t slot = *lane.Acquire();
+    EncodeHeader(header, lane.request(slot));
+    std::memcpy(lane.request(slot).data() + sizeof(header), &entry, sizeof(entry));
+    ASSERT_TRUE(lane.Post(slot, sizeof(header) + sizeof(entry)).ok());
+    Completion done;
+    for (const Instant give_up = test::Soon(); lane.Poll({&done, 1}) == 0;) {
+      ASSERT_LT(Clock::Real()->Now(), give_up);
+    }
+    const auto reply = lane.reply(done.slot).first(done.bytes);
+    const auto layout = DecodeMapReply(reply);
+    ASSERT_TRUE(layout.ok()) << layout.status();
+    auto fd = lane.TakeDescriptor(done.slot);
+    ASSERT_TRUE(fd.ok()) << fd.status();
+    lane.Release(done.slot);
+    void* const base = mmap(nullptr, layout->total_bytes, PROT_READ, MAP_SHARED, fd->get(), 0);
+    ASSERT_NE(base, MAP_FAILED);
+    for (uint32_t layer = 0; layer < corpus_.geometry.layers; ++layer) {
+      const auto* rows = static_cast<std::byte*>(base) + layer * layout->layer_stride_bytes;
+      EXPECT_EQ(layout->layer_bytes, corpus_.chunks[i].layers[layer].size() * 2);
+      EXPECT_EQ(std::memcmp(rows, corpus_.chunks[i].layers[layer].data(), layout->layer_bytes), 0);
+    }
+    munmap(base, layout->total_bytes);
+  }
+  EXPECT_EQ(holder_->stats().map_count, 5u);
   EXPECT_TRUE(NothingPinned());
 }
 
