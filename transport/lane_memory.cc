@@ -1,8 +1,10 @@
 #include "transport/lane_memory.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <utility>
@@ -66,6 +68,11 @@ absl::StatusOr<LaneMemory> LaneMemory::Adopt(UniqueFd fd, const LaneShape& shape
   if (seals < 0 || (seals & kSeals) != kSeals) {
     return absl::InvalidArgumentError(
         absl::StrFormat("the peer's region is not sealed (seals 0x%x)", seals));
+  }
+  // Huge pages are taken from a pool when first touched, and a touch ends us if it is empty.
+  struct statfs system = {};
+  if (fstatfs(fd.get(), &system) != 0 || system.f_type != TMPFS_MAGIC) {
+    return absl::InvalidArgumentError("the peer's region is not of ordinary pages in memory");
   }
   const size_t bytes = LayOutSlots(shape, kControlBytes).total_bytes;
   struct stat info = {};

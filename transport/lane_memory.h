@@ -45,7 +45,7 @@ class LaneMemory {
   //   ResourceExhausted   no descriptor or no address space.
   static absl::StatusOr<LaneMemory> Create(const LaneShape& shape);
   // A region that a peer made.
-  //   InvalidArgument     not of this shape's size, or not sealed.
+  //   InvalidArgument     not of this shape's size, not sealed, or not of ordinary pages.
   static absl::StatusOr<LaneMemory> Adopt(UniqueFd fd, const LaneShape& shape);
   // Private to this process, without a descriptor: the buffers of one end of a tcp lane.
   static absl::StatusOr<LaneMemory> CreatePrivate(const LaneShape& shape);

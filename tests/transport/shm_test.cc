@@ -4,12 +4,14 @@
 // build regions with the wrong seals or size by hand.
 
 #include <fcntl.h>
+#include <linux/memfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstddef>
 #include <cstring>
@@ -185,6 +187,28 @@ TEST(ShmMemory, ThePeersRegionMustBeSealedAndOfTheRightSize) {
             StatusCode::kInvalidArgument);
 }
 
+// Right in seals and size, but of huge pages that the machine may not have: a touch would end us.
+TEST(ShmMemory, ThePeersRegionMustBeOfOrdinaryPages) {
+  constexpr uint32_t kHugePage = 2u << 20;
+  const LaneShape shape = {1, kHugePage - kControlBytes - 4096, 4096};
+  ASSERT_EQ(LayOutSlots(shape, kControlBytes).total_bytes, kHugePage);
+  UniqueFd fd(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB | MFD_HUGE_2MB));
+  if (!fd.valid()) GTEST_SKIP() << "this kernel has no huge pages: " << std::strerror(errno);
+  ASSERT_EQ(ftruncate(fd.get(), kHugePage), 0);
+  ASSERT_EQ(fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+  EXPECT_EQ(LaneMemory::Adopt(std::move(fd), shape).status().code(), StatusCode::kInvalidArgument);
+}
+
+// Sealed against us: it cannot be mapped to be written.
+TEST(ShmMemory, ReadOnlyRegionsAreRefused) {
+  UniqueFd fd(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(ftruncate(fd.get(), static_cast<off_t>(LayOutSlots(kShape, kControlBytes).total_bytes)),
+            0);
+  ASSERT_EQ(fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | F_SEAL_WRITE),
+            0);
+  EXPECT_FALSE(LaneMemory::Adopt(std::move(fd), kShape).ok());
+}
+
 TEST(ShmMemory, OursCannotBeResized) {
   const auto made = LaneMemory::Create(kShape);
   ASSERT_TRUE(made.ok());
@@ -216,6 +240,55 @@ TEST(ShmPeer, OnlyTheSameUser) {
   UniqueFd a(ends[0]), b(ends[1]);
   EXPECT_TRUE(CheckPeerOf(a.get()).ok());
   EXPECT_EQ(CheckPeerOf(-1).code(), StatusCode::kPermissionDenied);
+}
+
+// A child of another user, with a good invitation, dials; then without looking whom.
+TEST(ShmPeer, BothEndsRefuseAnotherUser) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  constexpr uid_t kNobody = 65'534;
+  auto fabric = NewShmFabric(Clock::Real());
+  auto listener = fabric->Listen({});
+  ASSERT_TRUE(listener.ok());
+  auto dialer = fabric->Dial(kShape);
+  ASSERT_TRUE(dialer.ok());
+  const auto answer = (*listener)->Invite((*dialer)->offer(), kShape, 1, Soon());
+  ASSERT_TRUE(answer.ok());
+  const auto where = DecodeAnswer(FabricKind::kShm, *answer);
+  ASSERT_TRUE(where.ok());
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    if (setresuid(kNobody, kNobody, kNobody) != 0) _exit(1);
+    // The dialer's check.
+    if ((*dialer)->Connect(*answer, Soon()).status().code() != StatusCode::kPermissionDenied) {
+      _exit(2);
+    }
+    // And the holder's: a dialer that does not look, with the right token.
+    UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path + 1, where->address.data(), where->address.size());
+    const auto bytes =
+        static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + where->address.size());
+    if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), bytes) != 0) _exit(3);
+    HelloFrame hello;
+    hello.invitation = where->key.id;
+    hello.token = where->key.token;
+    if (!SendAll(fd.get(), BytesOf(hello), *Clock::Real(), Soon()).ok()) _exit(4);
+    WelcomeFrame welcome;
+    auto memory = ReceiveAllWithFd(fd.get(), WritableBytesOf(welcome), *Clock::Real(), Soon());
+    _exit(memory.status().code() == StatusCode::kUnavailable ? 0 : 5);
+  }
+  int status = 0;
+  const Instant deadline = Soon();
+  while (waitpid(child, &status, WNOHANG) == 0 && Clock::Real()->Now() < deadline) {
+    (void)test::WaitReadable((*listener)->event_fd(), std::chrono::milliseconds(10));
+    EXPECT_FALSE((*listener)->Accept().has_value());
+  }
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  // The stranger has not used the invitation up.
+  std::vector<AcceptedLane> accepted;
+  EXPECT_TRUE(test::ConnectBeside(**dialer, *answer, **listener, &accepted).ok());
 }
 
 TEST(ShmFabric, OtherHostsAreUnavailable) {
