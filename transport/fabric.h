@@ -309,9 +309,21 @@ class Fabric {
   virtual absl::StatusOr<std::unique_ptr<Dialer>> Dial(const LaneShape& shape) = 0;
 };
 
+inline constexpr uint32_t kBusyPollUsMax = 10'000;
+
+struct TcpOptions {
+  // Microseconds that an empty poll of a lane looks for packets at the network card's own queue
+  // rather than wait for its interrupt (SO_BUSY_POLL, preferred over interrupts), for CPUs that
+  // spin anyway. 0 for off; more than kBusyPollUsMax is cut to it. It takes CAP_NET_ADMIN and a
+  // card whose driver knows it, and does nothing on loopback; refused, it is logged once and the
+  // lanes go on without.
+  uint32_t busy_poll_us = 0;
+};
+
 // The fabrics of this build. `clock` must outlive them.
 std::unique_ptr<Fabric> NewShmFabric(Clock* clock);
 std::unique_ptr<Fabric> NewTcpFabric(Clock* clock);
+std::unique_ptr<Fabric> NewTcpFabric(Clock* clock, const TcpOptions& options);
 // Both ends in one process: for tests, and for a daemon that is holder and requester at once. Ends
 // made by one object find each other.
 std::unique_ptr<Fabric> NewLoopbackFabric(Clock* clock);

@@ -8,6 +8,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
@@ -87,7 +89,19 @@ void SetOption(int fd, int level, int name, int value) {
   (void)setsockopt(fd, level, name, &value, sizeof(value));
 }
 
-void TuneSocket(int fd) {
+// Kernels that know SO_BUSY_POLL alone are slower, not wrong.
+void PollBusily(int fd, uint32_t busy_poll_us) {
+  const int us = static_cast<int>(std::min(busy_poll_us, kBusyPollUsMax));
+  static std::atomic<bool> refused{false};
+  if (setsockopt(fd, SOL_SOCKET, SO_BUSY_POLL, &us, sizeof(us)) != 0) {
+    if (!refused.exchange(true)) spdlog::warn("tcp: {}", ErrnoText("busy polling is refused"));
+    return;
+  }
+  SetOption(fd, SOL_SOCKET, SO_PREFER_BUSY_POLL, 1);
+}
+
+void TuneSocket(int fd, const TcpOptions& options) {
+  if (options.busy_poll_us > 0) PollBusily(fd, options.busy_poll_us);
   SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdleS);
@@ -139,8 +153,11 @@ absl::StatusOr<std::string> Advertised(const ListenOptions& options, const Bound
 
 class TcpListener final : public Listener {
  public:
-  TcpListener(Acceptor acceptor, std::string address, Clock* clock)
-      : acceptor_(std::move(acceptor)), address_(std::move(address)), clock_(clock) {}
+  TcpListener(Acceptor acceptor, std::string address, Clock* clock, const TcpOptions& options)
+      : acceptor_(std::move(acceptor)),
+        address_(std::move(address)),
+        clock_(clock),
+        options_(options) {}
 
   FabricKind kind() const noexcept override { return FabricKind::kTcp; }
   int event_fd() const noexcept override { return acceptor_.event_fd(); }
@@ -162,7 +179,7 @@ class TcpListener final : public Listener {
         spdlog::warn("tcp listener: dropped a connection: no such invitation");
         continue;
       }
-      TuneSocket(knock->fd.get());
+      TuneSocket(knock->fd.get(), options_);
       const WelcomeFrame welcome = MakeWelcome(invited->shape);
       // The first bytes of a new connection: its buffer has room, or it is broken.
       const int fd = knock->fd.get();
@@ -189,13 +206,17 @@ class TcpListener final : public Listener {
   Acceptor acceptor_;
   const std::string address_;
   Clock* const clock_;
+  const TcpOptions options_;
   InvitationTable<Invited> invitations_;
 };
 
 class TcpDialer final : public Dialer {
  public:
-  TcpDialer(const LaneShape& shape, Clock* clock)
-      : shape_(shape), clock_(clock), offer_(EncodeOffer(FabricKind::kTcp, "")) {}
+  TcpDialer(const LaneShape& shape, Clock* clock, const TcpOptions& options)
+      : shape_(shape),
+        clock_(clock),
+        options_(options),
+        offer_(EncodeOffer(FabricKind::kTcp, "")) {}
 
   const std::string& offer() const override { return offer_; }
 
@@ -209,7 +230,7 @@ class TcpDialer final : public Dialer {
       if (socket.ok()) break;
     }
     if (!socket.ok()) return Annotate(socket.status(), where.address);
-    TuneSocket(socket->get());
+    TuneSocket(socket->get(), options_);
     HelloFrame hello;
     hello.invitation = where.key.id;
     hello.token = where.key.token;
@@ -239,12 +260,13 @@ class TcpDialer final : public Dialer {
 
   const LaneShape shape_;
   Clock* const clock_;
+  const TcpOptions options_;
   const std::string offer_;
 };
 
 class TcpFabric final : public Fabric {
  public:
-  explicit TcpFabric(Clock* clock) : clock_(clock) {}
+  TcpFabric(Clock* clock, const TcpOptions& options) : clock_(clock), options_(options) {}
 
   FabricKind kind() const noexcept override { return FabricKind::kTcp; }
 
@@ -265,12 +287,13 @@ class TcpFabric final : public Fabric {
     CKV_ASSIGN_OR_RETURN(std::string advertised, Advertised(options, bound));
     CKV_ASSIGN_OR_RETURN(Acceptor acceptor,
                          Acceptor::Create(*std::move(socket), "tcp listener", clock_));
-    return std::make_unique<TcpListener>(std::move(acceptor), std::move(advertised), clock_);
+    return std::make_unique<TcpListener>(std::move(acceptor), std::move(advertised), clock_,
+                                         options_);
   }
 
   absl::StatusOr<std::unique_ptr<Dialer>> Dial(const LaneShape& shape) override {
     CKV_RETURN_IF_ERROR(ValidateLaneShape(shape));
-    return std::make_unique<TcpDialer>(shape, clock_);
+    return std::make_unique<TcpDialer>(shape, clock_, options_);
   }
 
  private:
@@ -284,10 +307,14 @@ class TcpFabric final : public Fabric {
   }
 
   Clock* const clock_;
+  const TcpOptions options_;
 };
 
 }  // namespace
 
-std::unique_ptr<Fabric> NewTcpFabric(Clock* clock) { return std::make_unique<TcpFabric>(clock); }
+std::unique_ptr<Fabric> NewTcpFabric(Clock* clock) { return NewTcpFabric(clock, TcpOptions{}); }
+std::unique_ptr<Fabric> NewTcpFabric(Clock* clock, const TcpOptions& options) {
+  return std::make_unique<TcpFabric>(clock, options);
+}
 
 }  // namespace ckv

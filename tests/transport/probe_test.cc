@@ -94,7 +94,9 @@ TEST_F(ProbeTest, TheTailIsInP99) {
 
 // Over the real clock and every real fabric the figures are at least positive and ordered.
 TEST_F(ProbeTest, WorksOverEveryFabric) {
-  for (auto* make : {&NewLoopbackFabric, &NewShmFabric, &NewTcpFabric}) {
+  using Make = std::unique_ptr<Fabric> (*)(Clock*);
+  for (const Make make :
+       std::initializer_list<Make>{&NewLoopbackFabric, &NewShmFabric, &NewTcpFabric}) {
     auto fabric = make(Clock::Real());
     auto listener = fabric->Listen({});
     ASSERT_TRUE(listener.ok());

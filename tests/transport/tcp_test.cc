@@ -453,6 +453,33 @@ TEST(TcpDialer, NobodyThereIsUnavailable) {
   EXPECT_EQ(code(""), StatusCode::kInvalidArgument);
 }
 
+// How many of this process's sockets poll busily for `us`.
+int BusyPollers(int us) {
+  int count = 0;
+  for (int fd = 0; fd < 1024; ++fd) {
+    int value = 0;
+    socklen_t bytes = sizeof(value);
+    if (getsockopt(fd, SOL_SOCKET, SO_BUSY_POLL, &value, &bytes) == 0 && value == us) ++count;
+  }
+  return count;
+}
+
+TEST(TcpFabric, BusyPollIsAnOptionOfBothEnds) {
+  const int us = 57;
+  const UniqueFd probe(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const bool may = setsockopt(probe.get(), SOL_SOCKET, SO_BUSY_POLL, &us, sizeof(us)) == 0;
+  const int before = BusyPollers(us);
+  for (const uint32_t asked : {0u, 57u, kBusyPollUsMax + 1}) {
+    auto fabric = NewTcpFabric(Clock::Real(), TcpOptions{asked});
+    auto listener = fabric->Listen({});
+    ASSERT_TRUE(listener.ok()) << listener.status();
+    const test::LanePair pair = test::MakeLane(*fabric, **listener, kShape, Soon());
+    ASSERT_TRUE(pair.request && pair.serve);  // refused or not
+    EXPECT_EQ(BusyPollers(us) - before, asked == 57 && may ? 2 : 0);
+    EXPECT_EQ(BusyPollers(kBusyPollUsMax), asked > kBusyPollUsMax && may ? 2 : 0);
+  }
+}
+
 // A listener whose thread never accepts: the dialer's deadline ends the wait.
 TEST_F(TcpListenerTest, ConnectHasADeadline) {
   const Answer where = Invite();
