@@ -1,12 +1,19 @@
 #!/usr/bin/env bash
 # Builds and runs a set of benchmarks and holds them against their bars: one row a bar, exit 0 only
 # when all hold. Run it on an idle machine; with fewer than two free cores it measures the scheduler.
-#   deploy/bench.sh kernels       partial attention, merge, rotation; oneDNN for comparison
-#   deploy/bench.sh data-path     routing and fetching against memory and TCP, many requesters,
-#                                 overload, gRPC, an idle holder
+# With --realtime (root), ahead of all other work on the machine, which stands still for minutes.
+#   deploy/bench.sh [--realtime] SET
+#     kernels       partial attention, merge, rotation; oneDNN for comparison
+#     data-path     what routing adds to the kernel, fetches, many requesters, overload, gRPC, an
+#                   idle holder
 set -euo pipefail
 cd "$(dirname "$0")/.."
-usage() { sed -n '2,6p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,8p' "$0" | sed 's/^# \{0,1\}//'; }
+realtime=()
+if [ "${1:-}" = --realtime ]; then
+  realtime=(chrt --fifo 1)
+  shift
+fi
 [ $# -eq 1 ] || { usage >&2; exit 2; }
 case $1 in
   -h | --help) usage; exit 0 ;;
@@ -18,4 +25,4 @@ case $1 in
   *) echo "bench: no set is named '$1'; there are: kernels, data-path" >&2; exit 2 ;;
 esac
 deploy/build.sh "$preset" "${targets[@]}"
-exec python3 tests/bench/bars.py "$1" "build/$preset"
+exec "${realtime[@]}" python3 tests/bench/bars.py "$1" "build/$preset"

@@ -62,14 +62,17 @@ int64_t NowNs() { return Clock::Real()->Now().ns; }
 
 }  // namespace
 
-PeerThread::PeerThread(std::function<void()> step)
-    : step_(std::move(step)), thread_([this] {
-        const OnCpu cpu(kHolderCpu);
-        while (state_.load(std::memory_order_acquire) != kStopped) {
-          state_.wait(kParked);
-          while (state_.load(std::memory_order_relaxed) == kAwake) step_();
-        }
-      }) {}
+PeerThread::PeerThread(std::function<void()> step) : step_(std::move(step)) {
+  // Started there and not moved there by itself: a driver that spins with a real-time priority
+  // would never let it run on its own CPU.
+  const OnCpu cpu(kHolderCpu);
+  thread_ = std::thread([this] {
+    while (state_.load(std::memory_order_acquire) != kStopped) {
+      state_.wait(kParked);
+      while (state_.load(std::memory_order_relaxed) == kAwake) step_();
+    }
+  });
+}
 
 PeerThread::~PeerThread() {
   state_.store(kStopped, std::memory_order_release);

@@ -125,7 +125,6 @@ void BM_GrpcAttend(benchmark::State& state) {
   const auto rows = static_cast<uint32_t>(state.range(0));
   const OnCpu cpu(kDriverCpu);
   const Geometry geometry = *NamedGeometry("deepseek-v2-lite");
-  Daemons daemons;
   std::mt19937 rng(2);
   const v1::AttendRequest request = test::AttendOf(
       "bench", 0, test::RandomBf16(size_t{rows} * geometry.d_qk, rng, 0.1f), geometry.d_qk);
@@ -139,6 +138,7 @@ void BM_GrpcAttend(benchmark::State& state) {
   builder.RegisterService(&service);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   CKV_CHECK(server != nullptr);
+  Daemons daemons;  // after the first server, so that gRPC's own threads are on this CPU
   for (auto _ : state) {
     Caller attend(daemons.requester->address(), request);
     Caller empty("127.0.0.1:" + std::to_string(port), request);
