@@ -1,14 +1,14 @@
 // Question: what does Attend over gRPC cost, for callers that do not link the client library?
 // Bound: 1.3 x a gRPC call of the same bytes that computes nothing, beside the kernel's time.
 //
-// A directory, a holder and a requester as ckvd starts them, each on a gRPC server of its own in
-// this process; the caller's channel goes over loopback. The kernel's time is what the reply says
-// of the slowest holder, taken off call by call. The floor is the same method of the same service
-// with the same request on a server of its own, which gives a reply of the same size: what is left
-// is the lanes, the merge and the daemon's own checks. Calls and floors come in turns. The caller,
-// the requester's daemon and the floor's server share one pinned CPU, as they take turns in a call;
-// the holder's daemon has the other. Unpinned, a call may wait for the slice of a thread that spins
-// on the CPU that the scheduler chose for it: medians then differ by 3 x from run to run.
+// The daemon's service on a gRPC server of its own over loopback, before a requester and a holder
+// on shm in this process. The kernel's time is what the reply says of the holder, taken off call by
+// call. The floor is the same method with the same request on another server, which gives a reply
+// of the same size: what is left is the lanes, the merge and the service's own checks. Calls and
+// floors come in turns. The caller and both servers share one pinned CPU, since they take turns in
+// a call; the dispatcher has the other. Of the threads that wait in gRPC any one may take another's
+// event, so with one of them on the dispatcher's CPU, or none pinned, a call may wait for the slice
+// of a thread that spins: 60 to 900 us at one row, from run to run.
 
 #include <grpcpp/grpcpp.h>
 
@@ -18,13 +18,11 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "ckv/v1/directory.grpc.pb.h"
-#include "ckv/v1/holder.grpc.pb.h"
 #include "ckv/v1/requester.grpc.pb.h"
 #include "client/channel_stub.h"
 #include "proto/status.h"
-#include "server/daemon.h"
-#include "spdlog/spdlog.h"
+#include "server/requester_service.h"
+#include "server/service_gate.h"
 #include "tests/bench/data_path.h"
 #include "tests/server/control_client.h"
 #include "tests/server/test_corpus.h"
@@ -35,42 +33,6 @@ namespace {
 constexpr uint32_t kTokens = 64;
 // Taken once whoever took a CPU: gRPC's threads are more than CPUs, and take them from each other.
 constexpr Turns kTurns = {.rounds = 10, .samples = 200, .tries = 1};
-
-std::unique_ptr<Daemon> StartRole(unsigned cpu, const std::string& role,
-                                  const std::string& directory) {
-  const OnCpu pinned(cpu);
-  Config config;
-  config.role = {role};
-  config.name = role;
-  config.listen = "127.0.0.1:0";
-  config.directory = directory;
-  config.store_capacity_bytes = 16u << 20;
-  auto daemon = Daemon::Start(config);
-  CKV_CHECK(daemon.ok());
-  CKV_CHECK((*daemon)->AwaitReady(Clock::Real()->Now() + std::chrono::seconds(20)).ok());
-  return *std::move(daemon);
-}
-
-// The three daemons with one corpus of one chunk.
-struct Daemons {
-  Daemons() {
-    spdlog::set_level(spdlog::level::off);  // the benchmark's figures are what stdout is for
-    directory = StartRole(kHolderCpu, "directory", "");
-    holder = StartRole(kHolderCpu, "holder", directory->address());
-    requester = StartRole(kDriverCpu, "requester", directory->address());
-    Geometry geometry = *NamedGeometry("deepseek-v2-lite");
-    geometry.revision = "bench";
-    geometry.layers = 1;
-    const test::TestCorpus corpus = test::MakeTestCorpus(geometry, {kTokens}, 1);
-    const auto holders = v1::HolderService::NewStub(MakeChannel(holder->address()));
-    CKV_CHECK(test::Put(*holders, geometry, corpus.chunks[0]).ok());
-    const auto directories = v1::DirectoryService::NewStub(MakeChannel(directory->address()));
-    CKV_CHECK(
-        test::Publish(*directories, corpus.Publish("bench", "", {{HolderId{"holder"}}})).ok());
-  }
-
-  std::unique_ptr<Daemon> directory, holder, requester;
-};
 
 // A requester that answers with zeros.
 class EmptyService final : public v1::RequesterService::Service {
@@ -88,6 +50,31 @@ class EmptyService final : public v1::RequesterService::Service {
 
  private:
   const uint32_t d_v_;
+};
+
+// A service on a free port, with a ckvd's limits.
+class Server {
+ public:
+  explicit Server(grpc::Service& service) {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.SetMaxReceiveMessageSize(kMessageBytesMax);
+    builder.SetMaxSendMessageSize(kMessageBytesMax);
+    builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
+    builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
+    builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 4);
+    builder.RegisterService(&service);
+    server_ = builder.BuildAndStart();
+    CKV_CHECK(server_ != nullptr);
+    address_ = "127.0.0.1:" + std::to_string(port);
+  }
+  ~Server() { server_->Shutdown(); }
+  const std::string& address() const { return address_; }
+
+ private:
+  std::unique_ptr<grpc::Server> server_;
+  std::string address_;
 };
 
 // Microseconds of each call beside what its reply says of a kernel.
@@ -124,24 +111,22 @@ class Caller {
 void BM_GrpcAttend(benchmark::State& state) {
   const auto rows = static_cast<uint32_t>(state.range(0));
   const OnCpu cpu(kDriverCpu);
-  const Geometry geometry = *NamedGeometry("deepseek-v2-lite");
+  Fleet fleet({.token_count = kTokens});
+  const Geometry& geometry = fleet.geometry();
   std::mt19937 rng(2);
   const v1::AttendRequest request = test::AttendOf(
       "bench", 0, test::RandomBf16(size_t{rows} * geometry.d_qk, rng, 0.1f), geometry.d_qk);
-  EmptyService service(geometry.d_v);
-  grpc::ServerBuilder builder;
-  int port = 0;
-  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-  builder.SetMaxReceiveMessageSize(kMessageBytesMax);
-  builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
-  builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 4);
-  builder.RegisterService(&service);
-  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  CKV_CHECK(server != nullptr);
-  Daemons daemons;  // after the first server, so that gRPC's own threads are on this CPU
+  ServiceGate gate(/*stream_count_max=*/1);
+  RequesterServiceImpl service({.id = "r",
+                                .directory_address = [] { return std::string(); },
+                                .version = "bench",
+                                .directory_connected = [] { return true; }},
+                               &fleet.requester(), &gate);
+  EmptyService empty_service(geometry.d_v);
+  const Server server(service), empty_server(empty_service);
   for (auto _ : state) {
-    Caller attend(daemons.requester->address(), request);
-    Caller empty("127.0.0.1:" + std::to_string(port), request);
+    Caller attend(server.address(), request);
+    Caller empty(empty_server.address(), request);
     TakeTurns(kTurns, {attend.Timed(), empty.Timed()});
     state.SetIterationTime(attend.all_us() / 1e6);
     state.counters["call_us"] = attend.all_us();
@@ -150,7 +135,6 @@ void BM_GrpcAttend(benchmark::State& state) {
     state.counters["empty_us"] = empty.all_us();
     state.counters["ratio"] = attend.net_us() / empty.all_us();
   }
-  server->Shutdown();
 }
 BENCHMARK(BM_GrpcAttend)
     ->ArgName("rows")
