@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_format.h"
+#include "client/retry.h"
 #include "proto/status.h"
 #include "transport/wire.h"
 
@@ -158,8 +159,20 @@ absl::Status Fetcher::Exchange(const FetchCall& call, Sink sink, bool* stale) {
         return HolderError(*link, status);
       if (link->lane().in_flight() > 0) waiting_.push_back(&link->lane());
     }
-    CKV_RETURN_IF_ERROR(wait.Pause(waiting_, call.deadline));
+    if (absl::Status status = wait.Pause(waiting_, call.deadline); !status.ok())
+      return Annotate(status, DescribeWaiting());
   }
+}
+
+std::string Fetcher::DescribeWaiting() {
+  std::vector<const HolderPeer*> peers;
+  for (size_t i = 0; i < in_window_; ++i) {
+    if (at(i).reply.empty()) peers.push_back(&at(i).link->peer());
+  }
+  if (!peers.empty()) return DescribePeers(peers);
+  // Nothing could be posted: requests that were given up on keep the slots.
+  for (const HolderLink* link : links_) peers.push_back(&link->peer());
+  return DescribePeers(peers);
 }
 
 absl::StatusOr<bool> Fetcher::PostNext(const FetchCall& call) {
@@ -229,7 +242,7 @@ absl::StatusOr<bool> Fetcher::Collect(const FetchCall& call, HolderLink& link, b
     expected.kind = WireKind::kFetch;
     expected.fetch_bytes =
         uint64_t{segment->layer_count} * segment->token_count * call.corpus->geometry.row_bytes();
-    first_error.Update(CheckReply(*header, reply, expected));
+    first_error.Update(CheckReplyForHint(*header, reply, expected));
   }
   if (!first_error.ok()) {
     *stale = absl::IsNotFound(first_error) || absl::IsAborted(first_error);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -23,6 +24,8 @@ class Fetcher {
   // Requester::Fetch, without its retry. `*stale` as in Router::Attend; it is false once `sink` has
   // been called.
   absl::Status Fetch(const FetchCall& call, Sink sink, bool* stale);
+  // Whether `sink` has been called in the last one: it cannot be begun again then.
+  bool delivered() const { return delivered_; }
 
  private:
   // A run of rows that one reply carries: whole layers of a chunk, or some tokens of one layer.
@@ -44,6 +47,7 @@ class Fetcher {
   absl::StatusOr<bool> PostNext(const FetchCall& call);
   absl::StatusOr<bool> Collect(const FetchCall& call, HolderLink& link, bool* stale);
   absl::Status Deliver(const FetchCall& call, Sink sink);
+  std::string DescribeWaiting();
   void AbandonAll();
   Segment& at(size_t i) { return window_[(head_ + i) % window_.size()]; }
 

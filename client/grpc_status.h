@@ -14,6 +14,10 @@ namespace ckv {
 // A status travels in a header, of which peers take 8 KiB: a longer message is cut.
 inline constexpr size_t kStatusTextBytesMax = 4096;
 
+// Trailing metadata of a call that an overloaded holder refused: microseconds, in decimal, after
+// which to come again.
+inline constexpr char kRetryAfterKey[] = "retry-after-us";
+
 grpc::Status ToGrpc(const absl::Status& status);
 // With "context: " before the message; OK stays OK.
 absl::Status FromGrpc(const grpc::Status& status, std::string_view context);

@@ -7,12 +7,33 @@
 #include "proto/status.h"
 
 namespace ckv {
+namespace {
+
+constexpr size_t kNamedHolderCountMax = 8;  // in an error: the rest are counted
+
+}  // namespace
 
 std::string HolderPeer::Describe() const {
   absl::MutexLock lock(&mu_);
   return absl::StrFormat(
       "holder %s (%s)", id_.name,
       member_.control_address.empty() ? "address not known" : member_.control_address);
+}
+
+std::string DescribePeers(std::span<const HolderPeer* const> peers) {
+  std::string text;
+  size_t unnamed = 0, named = 0;
+  for (size_t i = 0; i < peers.size(); ++i) {
+    const auto before = peers.first(i);
+    if (std::find(before.begin(), before.end(), peers[i]) != before.end()) continue;
+    if (named == kNamedHolderCountMax) {
+      ++unnamed;
+      continue;
+    }
+    text += (named++ == 0 ? "" : ", ") + peers[i]->Describe();
+  }
+  if (unnamed > 0) absl::StrAppendFormat(&text, " and %d more", unnamed);
+  return text;
 }
 
 HolderView HolderPeer::View() const {

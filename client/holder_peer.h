@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -105,6 +106,10 @@ class HolderPeer {
   FabricChoice choice_ ABSL_GUARDED_BY(mu_);
   bool choosing_ ABSL_GUARDED_BY(mu_) = false;
 };
+
+// "holder h0 (127.0.0.1:7401), holder h1 (127.0.0.1:7402) and 3 more": whom a call waited for in
+// vain, each named once.
+std::string DescribePeers(std::span<const HolderPeer* const> peers);
 
 // Every holder that was ever asked. Thread-safe.
 class PeerTable {

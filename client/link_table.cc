@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/status.h"
@@ -162,6 +163,9 @@ absl::StatusOr<uint32_t> LinkTable::HandleOf(Route& route, uint32_t chunk, Insta
 
 absl::Status HolderError(HolderLink& link, const absl::Status& status) {
   absl::Status annotated = Annotate(status, link.peer().Describe());
+  // Its text ends with the hint already.
+  status.ForEachPayload(
+      [&](auto name, const absl::Cord& hint) { annotated.SetPayload(name, hint); });
   switch (NextActFor(status)) {
     case NextAct::kReopen:
     case NextAct::kResolveAgain:

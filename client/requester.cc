@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "client/explain.h"
+#include "client/retry.h"
 #include "client/session_pool.h"
 #include "proto/status.h"
 #include "spdlog/spdlog.h"
@@ -44,6 +45,12 @@ absl::Status CheckOptions(const RequesterOptions& options, const DirectoryContro
   }
   return ValidateLaneShape(options.lane_shape);
 }
+
+// What an attempt says beside its status.
+struct Outcome {
+  bool stale = false;      // a new session would cure the error
+  bool repeatable = true;  // nothing was shown to the caller yet
+};
 
 }  // namespace
 
@@ -83,16 +90,33 @@ struct Requester::State {
   }
   static constexpr size_t kCalibrationCountMax = 64;
 
-  // Runs `attempt(engine, &stale)` on an engine; once more if a new session would cure the error.
+  // Runs `attempt(engine, &outcome)` on an engine; again where that would cure the error, and after
+  // the wait that an overloaded holder asks for.
   template <typename Attempt>
   absl::Status WithEngine(const Corpus* corpus, Instant deadline, Attempt attempt) {
+    retry_budget.Earn();
+    for (int retry = 0;; ++retry) {
+      Outcome outcome;
+      absl::Status status = OnOneEngine(corpus, deadline, attempt, &outcome);
+      if (!absl::IsResourceExhausted(status) || !outcome.repeatable || retry == kRetryCountMax ||
+          !AwaitRetry(status, deadline)) {
+        return status;
+      }
+      spdlog::debug("{}; trying again", status.ToString());
+    }
+  }
+
+  // Once more at once if a new session would cure the error.
+  template <typename Attempt>
+  absl::Status OnOneEngine(const Corpus* corpus, Instant deadline, Attempt& attempt,
+                           Outcome* outcome) {
     auto engine = pool.Take(deadline);
     if (!engine.ok()) return engine.status();
     for (int retry = 0;; ++retry) {
-      bool stale = false;
-      absl::Status status = attempt(**engine, &stale);
+      *outcome = {};
+      absl::Status status = attempt(**engine, outcome);
       if (status.ok()) return status;
-      if (!stale || retry == kResolveRetryMax || clock->Now() >= deadline) {
+      if (!outcome->stale || retry == kResolveRetryMax || clock->Now() >= deadline) {
         if (absl::IsNotFound(status)) view.Forget(*corpus);
         // Its chunks may have been placed elsewhere meanwhile.
         if (absl::IsUnavailable(status)) view.Doubt(*corpus);
@@ -102,9 +126,28 @@ struct Requester::State {
     }
   }
 
+  // Waits as the status asks for, without an engine. False: it does not ask, or its wait is too
+  // long, or too many retries were made.
+  bool AwaitRetry(const absl::Status& status, Instant deadline) {
+    const std::optional<Duration> after = RetryAfterOf(status);
+    const Instant now = clock->Now();
+    if (!after || *after > kRetryWaitMax || *after >= deadline - now) return false;
+    if (!retry_budget.Spend()) {
+      counters.retries_refused.fetch_add(1, std::memory_order_relaxed);
+      return false;
+    }
+    counters.retries.fetch_add(1, std::memory_order_relaxed);
+    absl::Mutex wait_mu;
+    absl::MutexLock lock(&wait_mu);
+    const bool never = false;
+    clock->Await(wait_mu, absl::Condition(&never), now + *after);
+    return true;
+  }
+
   Clock* const clock;
   LinkOptions link_options;
   RouteCounters counters;
+  RetryBudget retry_budget;
   std::vector<std::unique_ptr<Fabric>> own_fabrics;
   DirectoryView view;
   PeerTable peers;
@@ -144,16 +187,20 @@ absl::Status Requester::Attend(const AttendCall& call, const PartialView& out,
                                AttendReport* report) {
   CKV_CHECK(out.dtype == PartialDtype::kF32);
   CKV_CHECK(call.q.count == 0 || (out.o != nullptr && out.m != nullptr && out.l != nullptr));
-  return state_->WithEngine(call.corpus.get(), call.deadline, [&](CallEngine& engine, bool* stale) {
-    return engine.router.Attend(call, out, report, stale);
-  });
+  const auto attend = [&](CallEngine& engine, Outcome* outcome) {
+    return engine.router.Attend(call, out, report, &outcome->stale);
+  };
+  return state_->WithEngine(call.corpus.get(), call.deadline, attend);
 }
 
 absl::Status Requester::Fetch(const FetchCall& call,
                               absl::FunctionRef<absl::Status(const FetchedRows&)> sink) {
-  return state_->WithEngine(call.corpus.get(), call.deadline, [&](CallEngine& engine, bool* stale) {
-    return engine.fetcher.Fetch(call, sink, stale);
-  });
+  const auto fetch = [&](CallEngine& engine, Outcome* outcome) {
+    absl::Status status = engine.fetcher.Fetch(call, sink, &outcome->stale);
+    outcome->repeatable = !engine.fetcher.delivered();
+    return status;
+  };
+  return state_->WithEngine(call.corpus.get(), call.deadline, fetch);
 }
 
 absl::StatusOr<Requester::Explanation> Requester::Explain(
@@ -163,9 +210,8 @@ absl::StatusOr<Requester::Explanation> Requester::Explain(
   const ExplainCall call = {corpus, chunk_begin, chunk_end, query_rows, steps, select, deadline};
   const RequesterConstants here = state_->Here(corpus->geometry);
   Explanation explanation;
-  CKV_RETURN_IF_ERROR(state_->WithEngine(
-      corpus.get(), deadline, [&](CallEngine& engine, bool* stale) -> absl::Status {
-        *stale = false;
+  CKV_RETURN_IF_ERROR(
+      state_->WithEngine(corpus.get(), deadline, [&](CallEngine& engine, Outcome*) -> absl::Status {
         CKV_ASSIGN_OR_RETURN(
             explanation.input,
             MeasureDecisionInput(call, here, state_->peers, engine.router, *state_->clock));
@@ -180,7 +226,9 @@ RequesterStats Requester::Stats() const {
   const RouteCounters& counters = state_->counters;
   const auto read = [](const auto& counter) { return counter.load(std::memory_order_relaxed); };
   return {.discarded_reply_count = read(counters.discarded),
-          .rdma_fallback_count = read(counters.rdma_fallbacks)};
+          .rdma_fallback_count = read(counters.rdma_fallbacks),
+          .retry_count = read(counters.retries),
+          .retry_refused_count = read(counters.retries_refused)};
 }
 
 std::vector<HolderView> Requester::Holders() const {

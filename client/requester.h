@@ -163,6 +163,8 @@ struct HolderView {
 struct RequesterStats {
   uint64_t discarded_reply_count = 0;  // that nobody waited for (I1)
   uint64_t rdma_fallback_count = 0;    // lanes of tcp that should have been of verbs
+  uint64_t retry_count = 0;            // that overloaded holders asked for, and that were made
+  uint64_t retry_refused_count = 0;    // that were not, for want of a budget (client/retry.h)
 };
 
 class Requester {
@@ -199,7 +201,10 @@ class Requester {
   //   Unavailable         a holder is gone. Of a chunk's holders only the first is ever asked, so
   //                       replicas do not help yet. Its lanes are reopened by the next call, and
   //                       the next Resolve asks the directory whether the corpus is elsewhere now.
-  //   ResourceExhausted   a holder or this requester is overloaded; the message has a hint.
+  //   ResourceExhausted   a holder or this requester is overloaded. Where a holder said when to
+  //                       come again, twice was not enough, or the deadline, or the budget of
+  //                       retries; RetryAfterOf (client/retry.h) reads its hint, which ends the
+  //                       text.
   //   DeadlineExceeded
   //   FailedPrecondition  geometry or wire version differ; retrying cannot help.
   absl::Status Attend(const AttendCall& call, const PartialView& out, AttendReport* report);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "attention/merge.h"
+#include "client/retry.h"
 #include "proto/status.h"
 
 namespace ckv {
@@ -13,7 +14,6 @@ namespace {
 constexpr size_t kCompletionCountMax = 16;  // looked at per poll
 // A call merged as it comes keeps its result here first; what a large call took is given back.
 constexpr size_t kMergedFloatsKept = size_t{4} << 20;
-constexpr size_t kNamedHolderCountMax = 8;  // in an error: the rest are counted
 
 }  // namespace
 
@@ -154,20 +154,12 @@ absl::Status Router::Exchange(const AttendCall& call, const PartialView& out, bo
   return coverage_.CheckComplete();
 }
 
-// The holders that have not answered yet, for the error of a call that waited for them in vain.
 std::string Router::DescribeWaiting() {
-  std::string text;
-  size_t unnamed = 0, named = 0;
+  std::vector<const HolderPeer*> peers;
   for (const Flow& flow : flows()) {
-    if (flow.outstanding == 0) continue;
-    if (named == kNamedHolderCountMax) {
-      ++unnamed;
-      continue;
-    }
-    text += (named++ == 0 ? "" : ", ") + flow.link->peer().Describe();
+    if (flow.outstanding > 0) peers.push_back(&flow.link->peer());
   }
-  if (unnamed > 0) absl::StrAppendFormat(&text, " and %d more", unnamed);
-  return text;
+  return DescribePeers(peers);
 }
 
 // One frame a holder and round, so that every holder has work before any has all of it.
@@ -283,12 +275,7 @@ absl::Status Router::Accept(const AttendCall& call, Flow& flow, Frame& arrived,
   expected.row_count = plan_.blocks()[index / batch_count].row_count;
   expected.partial_count = call.per_chunk ? arrived.sent_end - arrived.sent_begin : 1;
   expected.d_v = call.corpus->geometry.d_v;
-  if (absl::Status status = CheckReply(header, reply, expected); !status.ok()) {
-    if (header.code == 0 || header.retry_after_us == 0) return status;
-    return absl::Status(status.code(),
-                        absl::StrFormat("%s; retry after %d us", std::string(status.message()),
-                                        header.retry_after_us));
-  }
+  CKV_RETURN_IF_ERROR(CheckReplyForHint(header, reply, expected));
   bytes_received_ += done.bytes;
   // Frames that shared a kernel call carry its time each: equal neighbours are counted once.
   if (header.compute_ns != flow.last_compute_ns) flow.compute_ns += header.compute_ns;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "client/channel_stub.h"
 #include "client/grpc_status.h"
+#include "client/retry.h"
 #include "proto/convert.h"
 #include "proto/status.h"
 #include "server/prompt_match.h"
@@ -150,6 +151,21 @@ void AddTrial(const FabricTrial& trial, v1::DescribeReply::Holder& holder) {
   message->set_exchange_us(trial.exchange_us);
   message->set_exchange_p50_us(trial.exchange_p50_us);
   message->set_why_not(trial.why_not);
+}
+
+// The hint of an overloaded holder; 0: none.
+uint32_t RetryAfterUs(const absl::Status& status) {
+  const std::optional<Duration> after = RetryAfterOf(status);
+  if (!after) return 0;
+  return static_cast<uint32_t>(
+      std::chrono::duration_cast<std::chrono::microseconds>(*after).count());
+}
+
+// As ToGrpc; what a holder refuses for want of room carries its hint as trailing metadata.
+grpc::Status Answered(grpc::ServerContext& context, const absl::Status& status) {
+  if (const uint32_t us = RetryAfterUs(status); us > 0)
+    context.AddTrailingMetadata(kRetryAfterKey, std::to_string(us));
+  return ToGrpc(status);
 }
 
 // Sends the rows in messages of at most kFetchMessageBytesMax.
@@ -329,7 +345,7 @@ grpc::Status RequesterServiceImpl::Attend(grpc::ServerContext* context,
                                           v1::AttendReply* reply) {
   const auto entry = gate_.EnterCall();
   if (!entry.ok()) return ToGrpc(entry.status());
-  return ToGrpc(CountedAttend(*context, *request, *reply));
+  return Answered(*context, CountedAttend(*context, *request, *reply));
 }
 
 grpc::Status RequesterServiceImpl::AttendStream(
@@ -343,7 +359,9 @@ grpc::Status RequesterServiceImpl::AttendStream(
     const bool read = stream->Read(&request);
     entry->EndWait();
     if (!read) return gate_.closed() ? ToGrpc(ServiceGate::ClosedError()) : grpc::Status::OK;
-    const grpc::Status status = ToGrpc(CountedAttend(*context, request, *reply.mutable_reply()));
+    const absl::Status attended = CountedAttend(*context, request, *reply.mutable_reply());
+    const grpc::Status status = ToGrpc(attended);
+    reply.set_retry_after_us(RetryAfterUs(attended));
     reply.set_tag(request.tag());
     reply.set_code(static_cast<uint32_t>(status.error_code()));
     reply.set_message(status.error_message());
@@ -399,9 +417,10 @@ grpc::Status RequesterServiceImpl::Fetch(grpc::ServerContext* context,
   call.layer_end = request->layer_end() == 0 ? geometry.layers : request->layer_end();
   call.deadline = deadline;
   if (request->has_position()) call.position = request->position();
-  return ToGrpc(requester_.Fetch(call, [&](const FetchedRows& rows) {
+  const auto send = [&](const FetchedRows& rows) {
     return SendRows(rows, geometry.row_bytes(), *writer);
-  }));
+  };
+  return Answered(*context, requester_.Fetch(call, send));
 }
 
 grpc::Status RequesterServiceImpl::Describe(grpc::ServerContext* /*context*/,
@@ -427,6 +446,8 @@ grpc::Status RequesterServiceImpl::Describe(grpc::ServerContext* /*context*/,
   const RequesterStats stats = requester_.Stats();
   reply->set_discarded_reply_count(stats.discarded_reply_count);
   reply->set_rdma_fallback_count(stats.rdma_fallback_count);
+  reply->set_retry_count(stats.retry_count);
+  reply->set_retry_refused_count(stats.retry_refused_count);
   return grpc::Status::OK;
 }
 

@@ -177,6 +177,8 @@ Json RequesterJson(const v1::DescribeReply& d) {
                {"error_count", d.error_count()},
                {"discarded_reply_count", d.discarded_reply_count()},
                {"rdma_fallback_count", d.rdma_fallback_count()},
+               {"retry_count", d.retry_count()},
+               {"retry_refused_count", d.retry_refused_count()},
                {"holders", Json::array()}};
   for (const v1::DescribeReply::Holder& h : d.holders()) {
     json["holders"].push_back({{"id", h.member().id()},

@@ -8,6 +8,7 @@
 #include "attention/rope.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_fleet.h"
+#include "transport/fault_fabric.h"
 
 namespace ckv {
 namespace {
@@ -268,6 +269,48 @@ TEST(Fetch, AFlippedBitIsDataLossAndIsNotShown) {
     ASSERT_LT(got.bytes.size(), stored.size());
     EXPECT_TRUE(std::equal(got.bytes.begin(), got.bytes.end(), stored.begin()));
   }
+}
+
+// Goal: whoever waited in vain learns for whom, each once.
+TEST(Fetch, AtTheDeadlineTheHoldersAreNamed) {
+  const auto corpus = MakeTestCorpus(TestGeometry(), {64, 64, 64}, 4);
+  const auto inner = NewLoopbackFabric(Clock::Real());
+  FaultPlan plan;
+  plan.drop_request = 1;
+  const auto lossy = NewFaultFabric(inner.get(), Clock::Real(), plan);
+  Cluster cluster(inner.get(), 3, SmallShape());
+  cluster.fleet.Load("c", corpus, {1, 0, 2});
+  RequesterOptions options;
+  options.fabrics = {lossy.get()};
+  options.lane_shape = SmallShape();
+  cluster.requester = *Requester::Create(options, &cluster.fleet, &cluster.fleet);
+  FetchCall call;
+  call.corpus = *cluster.requester->Resolve("c", "", Soon());
+  call.chunk_end = 2;
+  call.layer_end = 1;
+  call.deadline = Soon(std::chrono::milliseconds(100));
+  const absl::Status status =
+      cluster.requester->Fetch(call, [](const FetchedRows&) { return absl::OkStatus(); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  const std::string text(status.message());
+  EXPECT_EQ(text.find("holder h1 (inproc:1)"), 0u) << text;
+  EXPECT_EQ(text.rfind("holder h1"), 0u) << text;
+  EXPECT_EQ(text.find("h2"), std::string::npos) << text;
+}
+
+TEST(DescribePeers, EachOnceAndTheRestCounted) {
+  BusyPeriod requests;
+  std::vector<std::unique_ptr<HolderPeer>> owned;
+  std::vector<const HolderPeer*> peers;
+  for (size_t i = 0; i < 10; ++i) {
+    owned.push_back(std::make_unique<HolderPeer>(TestFleet::Name(i), &requests));
+    peers.push_back(owned.back().get());
+    peers.push_back(owned.back().get());
+  }
+  const std::string text = DescribePeers(peers);
+  EXPECT_EQ(text.find("holder h0 (address not known), holder h1 (address not known), "), 0u);
+  EXPECT_NE(text.find("holder h7 (address not known) and 2 more"), std::string::npos) << text;
+  EXPECT_EQ(DescribePeers({}), "");
 }
 
 }  // namespace

@@ -1,0 +1,49 @@
+#include "client/retry.h"
+
+#include <string>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+
+namespace ckv {
+namespace {
+
+constexpr char kPayloadName[] = "ckv/retry-after-us";  // in decimal
+
+}  // namespace
+
+absl::Status WithRetryAfter(const absl::Status& status, uint32_t retry_after_us) {
+  absl::Status hinted(
+      status.code(),
+      absl::StrFormat("%s; retry in %d us", std::string(status.message()), retry_after_us));
+  hinted.SetPayload(kPayloadName, absl::Cord(std::to_string(retry_after_us)));
+  return hinted;
+}
+
+std::optional<Duration> RetryAfterOf(const absl::Status& status) {
+  const auto payload = status.GetPayload(kPayloadName);
+  uint32_t us = 0;
+  if (!payload || !absl::SimpleAtoi(std::string(*payload), &us)) return std::nullopt;
+  return std::chrono::microseconds(us);
+}
+
+absl::Status CheckReplyForHint(const ReplyHeader& header, std::span<const std::byte> slot,
+                               const ExpectedReply& expected) {
+  absl::Status status = CheckReply(header, slot, expected);
+  if (!absl::IsResourceExhausted(status) || header.retry_after_us == 0) return status;
+  return WithRetryAfter(status, header.retry_after_us);
+}
+
+bool RetryBudget::Spend() {
+  uint32_t earned = earned_.load(std::memory_order_relaxed);
+  while (earned >= kRequestsPerRetry) {
+    if (earned_.compare_exchange_weak(earned, earned - kRequestsPerRetry,
+                                      std::memory_order_relaxed)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace ckv

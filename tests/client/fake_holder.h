@@ -1,0 +1,137 @@
+// A holder of one corpus that answers as a test says, with the directory that knows it.
+
+#pragma once
+
+#include <sched.h>
+
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "client/control.h"
+#include "proto/status.h"
+#include "transport/fabric.h"
+#include "transport/wire.h"
+
+namespace ckv::test {
+
+class FakeHolder : public DirectoryControl, public HolderControlFactory {
+ public:
+  // Answers one request of a kind other than probe: posts the reply of `slot`. Called by the
+  // holder's thread.
+  using Answer =
+      std::function<void(const RequestHeader& header, ServeLane& lane, const Arrival& arrival)>;
+
+  // `fabric` must outlive it, and requesters must not.
+  FakeHolder(Fabric* fabric, Corpus corpus, Answer answer)
+      : corpus_(std::move(corpus)), answer_(std::move(answer)), listener_(*fabric->Listen({})) {
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~FakeHolder() override {
+    stop_ = true;
+    thread_.join();
+  }
+
+  // A reply of zeros with weight 1 to an attend request.
+  void AnswerZeros(const RequestHeader& header, ServeLane& lane, uint32_t slot) const {
+    const bool f32 = (header.flags & kFlagPartialF32) != 0;
+    const PartialLayout layout = LayOutPartial(header.row_count, corpus_.geometry.d_v, f32);
+    ReplyHeader reply;
+    reply.kind = header.kind;
+    reply.flags = header.flags;
+    reply.request_id = header.request_id;
+    reply.epoch = header.epoch;
+    reply.row_count = header.row_count;
+    reply.partial_count = 1;
+    reply.body_bytes = static_cast<uint32_t>(layout.total_bytes);
+    std::byte* body = lane.reply(slot).data() + sizeof(reply);
+    std::memset(body, 0, layout.total_bytes);
+    const std::vector<float> ones(header.row_count, 1.0f);
+    std::memcpy(body + layout.l, ones.data(), ones.size() * sizeof(float));
+    EncodeHeader(reply, lane.reply(slot));
+    lane.Post(slot, static_cast<uint32_t>(sizeof(reply) + layout.total_bytes)).IgnoreError();
+  }
+
+  absl::StatusOr<Corpus> GetCorpus(std::string_view, std::string_view, Instant) override {
+    return corpus_;
+  }
+  absl::StatusOr<std::vector<Member>> ListMembers(Instant) override {
+    return std::vector<Member>{
+        {corpus_.chunks[0].holders[0], MemberRole::kHolder, "inproc:0", {1}}};
+  }
+  absl::StatusOr<std::vector<Corpus>> LocateChunk(const ChunkId&, std::string_view,
+                                                  Instant) override {
+    return absl::NotFoundError("not asked for here");
+  }
+  absl::StatusOr<std::unique_ptr<HolderControl>> Connect(const Member&) override {
+    return std::make_unique<Control>(this);
+  }
+
+ private:
+  class Control final : public HolderControl {
+   public:
+    explicit Control(FakeHolder* holder) : holder_(holder) {}
+    absl::StatusOr<SessionAnswer> OpenSession(const SessionOffer& offer,
+                                              Instant deadline) override {
+      SessionAnswer answer;
+      answer.session = {1};
+      answer.epoch = {1};
+      answer.fabric = offer.fabrics.at(0).fabric;
+      CKV_ASSIGN_OR_RETURN(
+          std::string invited,
+          holder_->listener_->Invite(offer.fabrics[0].offers.at(0), offer.shape, 0, deadline));
+      answer.answers.push_back(std::move(invited));
+      return answer;
+    }
+    absl::Status CloseSession(SessionId, Instant) override { return absl::OkStatus(); }
+    absl::StatusOr<std::vector<std::optional<ResolvedHandle>>> ResolveChunks(
+        SessionId, std::span<const ChunkId> ids, Instant) override {
+      std::vector<std::optional<ResolvedHandle>> handles;
+      for (const ChunkId& id : ids) {
+        handles.emplace_back();
+        for (uint32_t i = 0; i < holder_->corpus_.chunks.size(); ++i) {
+          const ChunkPlacement& chunk = holder_->corpus_.chunks[i];
+          if (chunk.id == id) handles.back() = ResolvedHandle{{i + 1}, chunk.token_count};
+        }
+      }
+      return handles;
+    }
+
+   private:
+    FakeHolder* const holder_;
+  };
+
+  void Run() {
+    std::vector<std::unique_ptr<ServeLane>> lanes;
+    while (!stop_) {
+      while (std::optional<AcceptedLane> accepted = listener_->Accept())
+        lanes.push_back(std::move(accepted->lane));
+      Arrival arrival;
+      for (const auto& lane : lanes) {
+        while (lane->Poll({&arrival, 1}) == 1) Serve(*lane, arrival);
+      }
+      sched_yield();
+    }
+  }
+  void Serve(ServeLane& lane, const Arrival& arrival) {
+    const auto request = lane.request(arrival.slot).first(arrival.bytes);
+    const auto header = DecodeRequestHeader(request);
+    CKV_CHECK(header.ok());
+    if (header->kind != WireKind::kProbe) return answer_(*header, lane, arrival);
+    const uint32_t bytes = EncodeProbeReply(*header, request, lane.reply(arrival.slot));
+    lane.Post(arrival.slot, bytes).IgnoreError();
+  }
+
+  const Corpus corpus_;
+  const Answer answer_;
+  const std::unique_ptr<Listener> listener_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace ckv::test
