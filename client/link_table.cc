@@ -75,19 +75,25 @@ absl::Status LinkTable::Fill(Route& route) {
 
 void LinkTable::CloseIdle(const Route& route) {
   if (now_ < next_idle_look_) return;
-  next_idle_look_ = now_ + kLinkIdleMax;
+  next_idle_look_ = std::min(CloseOneIdleBut(now_, route.links), now_ + kLinkIdleMax);
+}
+
+Instant LinkTable::CloseOneIdle(Instant now) { return CloseOneIdleBut(now, {}); }
+
+Instant LinkTable::CloseOneIdleBut(Instant now, std::span<HolderLink* const> used) {
+  Instant next_look = kInstantMax;
   HolderLink* idle = nullptr;
   for (const auto& link : links_) {
     if (!link->is_up()) continue;
-    if (std::find(route.links.begin(), route.links.end(), link.get()) != route.links.end())
-      continue;
-    if (idle == nullptr && now_ - link->last_use() >= kLinkIdleMax) {
+    if (std::find(used.begin(), used.end(), link.get()) != used.end()) continue;
+    if (idle == nullptr && now - link->last_use() >= kLinkIdleMax) {
       idle = link.get();
     } else {
-      next_idle_look_ = std::min(next_idle_look_, link->last_use() + kLinkIdleMax);
+      next_look = std::min(next_look, link->last_use() + kLinkIdleMax);
     }
   }
   if (idle != nullptr) idle->Close();
+  return next_look;
 }
 
 absl::Status LinkTable::EnsureUp(HolderLink& link, Instant deadline) {

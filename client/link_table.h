@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -41,6 +42,11 @@ class LinkTable {
   //   NotFound            a chunk that nobody holds.
   absl::StatusOr<Route*> RouteOf(const std::shared_ptr<const Corpus>& corpus);
 
+  // For an engine that nobody uses: closes one link that has been idle for kLinkIdleMax. Returns
+  // when to look again: at once, when the next link will have been idle for so long, or never,
+  // where no link is up.
+  Instant CloseOneIdle(Instant now);
+
   // HolderLink::EnsureUp of a link of the last RouteOf. A holder that has no session left gets back
   // the least recently used one that this engine has there, and is asked again for half a second.
   absl::Status EnsureUp(HolderLink& link, Instant deadline);
@@ -56,6 +62,7 @@ class LinkTable {
   absl::StatusOr<HolderLink*> LinkTo(const HolderId& holder, const Corpus& corpus);
   absl::Status Fill(Route& route);
   void CloseIdle(const Route& route);
+  Instant CloseOneIdleBut(Instant now, std::span<HolderLink* const> used);
 
   const LinkOptions* const options_;
   PeerTable* const peers_;

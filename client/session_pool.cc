@@ -1,5 +1,6 @@
 #include "client/session_pool.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -47,15 +48,46 @@ absl::StatusOr<EnginePool::Lease> EnginePool::Take(Instant deadline) {
 }
 
 void EnginePool::GiveBack(std::unique_ptr<CallEngine> engine) {
+  const Instant now = clock_->Now();
+  std::unique_ptr<CallEngine> untidy;
+  {
+    absl::MutexLock lock(&mu_);
+    // A link that it did not use just now is found with the others, a while later.
+    engine->next_tidy = now + LinkTable::kLinkIdleMax;
+    Hand(std::move(engine), /*warm=*/true);
+    untidy = TakeUntidy(now);
+  }
+  if (untidy == nullptr) return;
+  untidy->next_tidy = untidy->router.links().CloseOneIdle(now);
   absl::MutexLock lock(&mu_);
+  Hand(std::move(untidy), /*warm=*/false);
+}
+
+void EnginePool::Hand(std::unique_ptr<CallEngine> engine, bool warm) {
   if (waiters_.empty()) {
-    free_.push_back(std::move(engine));
+    next_tidy_ = std::min(next_tidy_, engine->next_tidy);
+    free_.insert(warm ? free_.end() : free_.begin(), std::move(engine));
     return;
   }
   Waiter* const next = waiters_.front();
   waiters_.pop_front();
   next->engine = std::move(engine);
   next->served.store(true, std::memory_order_relaxed);
+}
+
+std::unique_ptr<CallEngine> EnginePool::TakeUntidy(Instant now) {
+  if (now < next_tidy_) return nullptr;
+  std::unique_ptr<CallEngine> untidy;
+  next_tidy_ = kInstantMax;
+  for (auto& engine : free_) {
+    if (untidy == nullptr && engine->next_tidy <= now) {
+      untidy = std::move(engine);
+    } else {
+      next_tidy_ = std::min(next_tidy_, engine->next_tidy);
+    }
+  }
+  std::erase(free_, nullptr);
+  return untidy;
 }
 
 }  // namespace ckv

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "client/fetch.h"
+#include "client/link_table.h"
 #include "client/route.h"
 
 namespace ckv {
@@ -24,10 +25,17 @@ struct CallEngine {
       : router(options, peers, spin_max, counters), fetcher(options, &router, counters) {}
   Router router;
   Fetcher fetcher;
+  // While nobody uses it: when one of its links may have been idle for too long.
+  Instant next_tidy = kInstantMax;
 };
 
 // Thread-safe. Engines are made as they are needed, up to a limit; whoever waits is served in the
 // order of coming.
+//
+// An engine that was needed for a burst may never be used again, while its sessions keep memory of
+// their holders. So whoever gives an engine back closes one link, at most, that has been idle for
+// LinkTable::kLinkIdleMax in another: one round trip, for one call in many. Where no call is made
+// at all, nothing is closed.
 class EnginePool {
  public:
   // Calls that may wait for an engine; more are refused at once (I5).
@@ -69,6 +77,10 @@ class EnginePool {
   };
 
   void GiveBack(std::unique_ptr<CallEngine> engine) ABSL_LOCKS_EXCLUDED(mu_);
+  // The free engine with a link to close now, taken out; null: there is none.
+  std::unique_ptr<CallEngine> TakeUntidy(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // To the waiter that came first, else to the free ones.
+  void Hand(std::unique_ptr<CallEngine> engine, bool warm) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Clock* const clock_;
   const uint32_t engine_count_max_;
@@ -77,7 +89,8 @@ class EnginePool {
   uint32_t engine_count_ ABSL_GUARDED_BY(mu_) = 0;
   // The engine used last is taken first: its lanes are the warmest.
   std::vector<std::unique_ptr<CallEngine>> free_ ABSL_GUARDED_BY(mu_);
-  std::list<Waiter*> waiters_ ABSL_GUARDED_BY(mu_);  // in order of coming
+  Instant next_tidy_ ABSL_GUARDED_BY(mu_) = kInstantMax;  // no free engine's is sooner
+  std::list<Waiter*> waiters_ ABSL_GUARDED_BY(mu_);       // in order of coming
   std::vector<std::unique_ptr<Waiter>> idle_waiters_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -9,6 +9,8 @@
 
 #include "client/route.h"
 #include "gtest/gtest.h"
+#include "tests/client/shifted_clock.h"
+#include "tests/client/test_fleet.h"
 
 namespace ckv {
 namespace {
@@ -86,6 +88,73 @@ TEST_F(Pool, NeverMoreThanThereAre) {
   EXPECT_EQ(turns, 800);
   EXPECT_LE(most, 2);
   EXPECT_LE(made, 2);
+}
+
+// Goal: what an engine that is not used any more keeps open is closed by the calls of others.
+struct IdleEngines : testing::Test {
+  IdleEngines() {
+    fleet.StartHolder(0);
+    options.requester = "r";
+    options.clock = &clock;
+    options.fabrics = {fabric.get()};
+    options.shape = test::SmallShape();
+    options.connect_timeout = std::chrono::hours(1);
+  }
+  absl::StatusOr<EnginePool::Lease> Take() { return pool.Take(kInstantMax); }
+  // As a call on behalf of the tenant does.
+  void Use(EnginePool::Lease& engine, const std::shared_ptr<const Corpus>& published) {
+    LinkTable& links = engine->router.links();
+    const absl::Status status = links.EnsureUp(*(*links.RouteOf(published))->links[0], kInstantMax);
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  std::shared_ptr<const Corpus> CorpusOf(std::string tenant) {
+    return std::make_shared<const Corpus>(
+        corpus.Publish("c", std::move(tenant), {{test::TestFleet::Name(0)}}));
+  }
+  uint32_t SessionCount() { return fleet.holder(0).stats().session_count; }
+
+  test::ShiftedClock clock;
+  std::unique_ptr<Fabric> fabric = NewLoopbackFabric(Clock::Real());
+  test::TestFleet fleet{{fabric.get()}};
+  DirectoryView view{&fleet};
+  PeerTable peers{&view, &fleet};
+  LinkOptions options;
+  RouteCounters counters;
+  test::TestCorpus corpus = test::MakeTestCorpus(test::TestGeometry(), {3}, 1);
+  EnginePool pool{&clock, 3, [this] {
+                    return std::make_unique<CallEngine>(&options, &peers, Duration(0), &counters);
+                  }};
+};
+
+TEST_F(IdleEngines, LinksOfEnginesNeverUsedAgainAreClosed) {
+  const auto of_a = CorpusOf("a"), of_b = CorpusOf("b");
+  {
+    auto first = Take(), second = Take(), third = Take();
+    Use(*first, of_a);
+    Use(*second, of_a);
+    Use(*third, of_a);
+    Use(*third, of_b);
+  }
+  EXPECT_EQ(SessionCount(), 4u);
+  const auto call = [&] {
+    auto engine = Take();
+    Use(*engine, of_a);
+  };
+  // Half of it, so that the time the test itself takes does not count.
+  clock.Advance(LinkTable::kLinkIdleMax / 2);
+  call();
+  EXPECT_EQ(SessionCount(), 4u);
+  clock.Advance(LinkTable::kLinkIdleMax / 2);
+  // One a call: a link of the second engine, and both of the third's.
+  for (const uint32_t left : {3u, 2u, 1u, 1u}) {
+    call();
+    EXPECT_EQ(SessionCount(), left);
+  }
+  // They work all the same when they are needed again.
+  auto first = Take(), second = Take(), third = Take();
+  Use(*second, of_a);
+  Use(*third, of_b);
+  EXPECT_EQ(SessionCount(), 3u);
 }
 
 }  // namespace
