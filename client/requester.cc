@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "client/explain.h"
+#include "client/map.h"
 #include "client/retry.h"
 #include "client/session_pool.h"
 #include "proto/status.h"
@@ -201,6 +202,17 @@ absl::Status Requester::Fetch(const FetchCall& call,
     return status;
   };
   return state_->WithEngine(call.corpus.get(), call.deadline, fetch);
+}
+
+absl::StatusOr<MappedChunk> Requester::Map(const MapCall& call) {
+  MappedChunk mapped;
+  const auto map = [&](CallEngine& engine, Outcome* outcome) -> absl::Status {
+    CKV_ASSIGN_OR_RETURN(
+        mapped, MapChunk(call, engine.router, *state_->clock, state_->counters, &outcome->stale));
+    return absl::OkStatus();
+  };
+  CKV_RETURN_IF_ERROR(state_->WithEngine(call.corpus.get(), call.deadline, map));
+  return mapped;
 }
 
 absl::StatusOr<Requester::Explanation> Requester::Explain(

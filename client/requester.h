@@ -52,6 +52,8 @@
 
 namespace ckv {
 
+struct MappedLayout;  // transport/wire.h
+
 // What a lane that should go by RDMA, and cannot, becomes.
 enum class RdmaFallback : uint8_t {
   kRefuse,  // none: the call is Unavailable
@@ -131,6 +133,36 @@ struct FetchedRows {
   uint32_t token_begin = 0;
   uint32_t token_count = 0;
   std::span<const std::byte> rows;  // [token_count][row_bytes]
+};
+
+struct MapCall {
+  std::shared_ptr<const Corpus> corpus;
+  uint32_t chunk = 0;  // ordinal in the corpus
+  Instant deadline = kInstantMax;
+};
+
+// A chunk's rows in the memory of its holder, mapped read-only: nothing was copied, and nobody
+// writes them or takes them away any more, whatever becomes of the holder or of the requester. The
+// memory stays taken until this is destroyed. Rows are at their canonical positions.
+class MappedChunk {
+ public:
+  MappedChunk() = default;  // of no layers
+  MappedChunk(MappedChunk&& other) noexcept;
+  MappedChunk& operator=(MappedChunk&& other) noexcept;
+  ~MappedChunk();
+
+  // [token_count][row_bytes], 64-byte aligned, as long as this lives. l < geometry.layers.
+  std::span<const std::byte> layer(uint32_t l) const;
+  uint32_t token_count() const { return token_count_; }
+
+ private:
+  friend absl::StatusOr<MappedChunk> MapDescriptor(int fd, const MappedLayout& layout,
+                                                   const Geometry& geometry, uint32_t chunk_tokens);
+  std::span<const std::byte> memory_;  // ours
+  uint64_t layer_bytes_ = 0;
+  uint64_t layer_stride_ = 0;
+  uint32_t layers_ = 0;
+  uint32_t token_count_ = 0;
 };
 
 // A fabric to a holder as it was found when this requester last chose among them.
@@ -214,6 +246,15 @@ class Requester {
   // Errors as Attend, and DataLoss.
   absl::Status Fetch(const FetchCall& call,
                      absl::FunctionRef<absl::Status(const FetchedRows&)> sink);
+
+  // Maps a whole chunk of a holder on this host. Its rows are not checked against their checksums:
+  // they are the holder's own, where Fetch's have travelled.
+  //   Unimplemented       the holder is not spoken to over shm, or does not pass chunks: fetch its
+  //                       rows instead.
+  //   InvalidArgument     the call, or what the holder passed: not sealed, or of another size.
+  //   ResourceExhausted   also: this process can map no more.
+  //   else as Attend.
+  absl::StatusOr<MappedChunk> Map(const MapCall& call);
 
   // What the predicate says of these chunks: which primitive would be cheapest, and why. Nothing is
   // done about it. Asks the directory who is a member, sends every holder of the chunks one echo,
