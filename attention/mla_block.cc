@@ -12,6 +12,7 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.h, which compiles this file again for every target.
 #include "attention/mla_narrow.inl.h"
+#include "attention/mla_quad.inl.h"
 #include "attention/mla_tile.inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -69,12 +70,9 @@ void AttendNarrowTile(const AttentionShape& shape, const RowBlock& block, const 
   }
   // Whole vectors of keys: what the last one has too many of is computed and never read.
   std::fill(rows + count, rows + kKeyStride, rows[count - 1]);
-  NarrowLogits(shape, block.count, rows, count, scratch, prefetch);
-  for (uint32_t i = 0; i < block.count; ++i) {
-    alpha[i] = NarrowSoftmax(shape.softmax_scale, visible[i], scratch.logits + i * kKeyStride,
-                             result.m + i, result.l + i);
-  }
-  NarrowValues(shape, block.count, rows, visible, scratch, alpha, first, result.o, prefetch);
+  NarrowWeights(shape, block.count, rows, count, visible, scratch, alpha, result, prefetch);
+  NarrowValues(shape, block.count, UsesQuads(block.count), rows, visible, scratch, alpha, first,
+               result.o, prefetch);
 }
 
 void AttendSpanImpl(const AttentionShape& shape, const RowBlock& block, uint32_t begin,
@@ -112,10 +110,23 @@ void AttendSpanImpl(const AttentionShape& shape, const RowBlock& block, uint32_t
 }
 
 void PackQueriesImpl(const AttentionShape& shape, const RowBlock& block, float* q) {
+  const bool quads = UsesQuads(block.count);
+  if (block.narrow() && !quads) {
+    for (uint32_t i = 0; i < block.count; ++i, q += shape.d_qk) {
+      FloatsFromBf16(block.rows[i].q, q, shape.d_qk);
+    }
+    return;
+  }
   const std::byte* rows[kBlockRows];
   for (uint32_t i = 0; i < block.packed_rows(); ++i) {
     rows[i] = reinterpret_cast<const std::byte*>(block.rows[std::min(i, block.count - 1)].q);
   }
+#if HWY_TARGET != HWY_SCALAR
+  if (quads) {
+    const uint32_t groups = RoundUp(block.count, kQuad) / kQuad;
+    return PackQuads(rows, groups, shape.d_qk, q + size_t{shape.d_qk} * kColumnRows, q);
+  }
+#endif
   for (uint32_t begin = 0; begin < block.count; begin += kColumnRows) {
     PackColumn(rows + begin, std::min(kColumnRows, block.packed_rows() - begin), shape.d_qk,
                q + size_t{begin} * shape.d_qk);
@@ -162,24 +173,38 @@ void FoldSpanImpl(const AttentionShape& shape, uint32_t count, const BlockState&
   }
 }
 
-// o = sum / l in the wanted dtype. `o` may be wire memory at any 2- or 4-byte address.
-void WriteRow(const float* sum, float l, uint32_t d_v, PartialDtype dtype, void* o) {
+// `count` values to column `column` of o, which may be wire memory at any 2- or 4-byte address.
+void WriteColumns(VF value, uint32_t column, uint32_t count, PartialDtype dtype, void* o) {
+  const DF d;
+  auto* bytes = static_cast<uint8_t*>(o);
+  if (dtype == PartialDtype::kF32) {
+    alignas(64) float tail[16];
+    hn::Store(value, d, tail);
+    std::memcpy(bytes + size_t{column} * 4, tail, count * 4);
+  } else {
+    alignas(64) uint16_t tail[16];
+    StoreU16Lanes(d, RoundToBf16(d, value), tail);
+    std::memcpy(bytes + size_t{column} * 2, tail, count * 2);
+  }
+}
+
+// o = sum / l in the wanted dtype. A narrow block's sums are pairs of vectors of even and of odd
+// columns, as far as whole pairs go.
+void WriteRow(const float* sum, float l, uint32_t d_v, bool pairs, PartialDtype dtype, void* o) {
   const DF d;
   const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(d));
   const auto divisor = hn::Set(d, l);
-  auto* bytes = static_cast<uint8_t*>(o);
-  for (uint32_t c = 0; c < d_v; c += lanes) {
+  uint32_t c = 0;
+  for (; pairs && c + 2 * lanes <= d_v; c += 2 * lanes) {
+    alignas(64) float columns[2 * 16];
+    hn::StoreInterleaved2(hn::Div(hn::Load(d, sum + c), divisor),
+                          hn::Div(hn::Load(d, sum + c + lanes), divisor), d, columns);
+    WriteColumns(hn::Load(d, columns), c, lanes, dtype, o);
+    WriteColumns(hn::Load(d, columns + lanes), c + lanes, lanes, dtype, o);
+  }
+  for (; c < d_v; c += lanes) {
     const auto value = hn::Div(hn::Load(d, sum + c), divisor);
-    const uint32_t valid = std::min(lanes, d_v - c);
-    if (dtype == PartialDtype::kF32) {
-      alignas(64) float tail[16];
-      hn::Store(value, d, tail);
-      std::memcpy(bytes + size_t{c} * 4, tail, valid * 4);
-    } else {
-      alignas(64) uint16_t tail[16];
-      StoreU16Lanes(d, RoundToBf16(d, value), tail);
-      std::memcpy(bytes + size_t{c} * 2, tail, valid * 2);
-    }
+    WriteColumns(value, c, std::min(lanes, d_v - c), dtype, o);
   }
 }
 
@@ -211,7 +236,7 @@ void WriteBlockImpl(const AttentionShape& shape, const RowBlock& block, const Bl
       *row.l = 0;
       continue;
     }
-    WriteRow(total.o + size_t{i} * o_stride, l, shape.d_v, row.dtype, row.o);
+    WriteRow(total.o + size_t{i} * o_stride, l, shape.d_v, block.narrow(), row.dtype, row.o);
     // A NaN logit makes l NaN and may leave m = -inf, which a merge would take for an empty part
     // and drop. With a finite m the NaN reaches the answer, where it is seen.
     // + 0 makes a -0 a +0: which of the two a maximum of both is differs between paths.
@@ -290,12 +315,6 @@ BlockScratch BlockScratch::Cut(const AttentionShape& shape, std::byte* memory, s
 }
 
 void PackQueries(const AttentionShape& shape, const RowBlock& block, float* q) noexcept {
-  if (block.narrow()) {
-    for (uint32_t i = 0; i < block.count; ++i, q += shape.d_qk) {
-      FloatsFromBf16(block.rows[i].q, q, shape.d_qk);
-    }
-    return;
-  }
   HWY_DYNAMIC_DISPATCH(PackQueriesImpl)(shape, block, q);
 }
 

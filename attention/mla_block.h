@@ -45,6 +45,8 @@ inline constexpr uint32_t kLogitStride = kColumnRows + 16;
 inline constexpr uint32_t kKeyStride = 80;
 // Blocks of so few query rows are computed by mla_narrow.inl.h. Only speed depends on it.
 inline constexpr uint32_t kNarrowRowsMax = 12;
+// From so many rows on their logits are those of mla_quad.inl.h, where vectors have 16 lanes.
+inline constexpr uint32_t kQuadRowsMin = 3;
 
 inline constexpr uint32_t kNoLimit = std::numeric_limits<uint32_t>::max();
 
@@ -119,7 +121,7 @@ class TileSource {
 struct BlockState {
   float* m = nullptr;  // [packed_rows]
   float* l = nullptr;  // [packed_rows]; 0: the row saw nothing, its o is not initialised
-  float* o = nullptr;  // [count][o_stride]
+  float* o = nullptr;  // [packed_rows][o_stride]; of a narrow block in pairs, see WriteRow
 
   static uint32_t o_stride(const AttentionShape& shape) { return RoundUp(shape.d_v, kPanelWidth); }
   static size_t FloatCount(const AttentionShape& shape, uint32_t packed_rows) {
@@ -136,10 +138,10 @@ struct BlockState {
 
 // One worker's scratch memory, cut up. `results` holds as many BlockStates as fit.
 struct BlockScratch {
-  float* q = nullptr;        // a column: [d_qk][its packed rows]; a narrow block: [count][d_qk]
+  float* q = nullptr;        // a column: [d_qk][its packed rows]; a narrow block: see its .inl.h
   float* tile = nullptr;     // [panels][kTileRows][kPanelWidth]
   float* scales = nullptr;   // [panels][kKeyStride]: of a key's 64 columns; 1 but for fp8_ds_mla
-  float* keys = nullptr;     // [kPanelWidth][kKeyStride], narrow blocks only
+  float* keys = nullptr;     // kPanelWidth x kKeyStride of them, narrow blocks only
   float* logits = nullptr;   // [kTileRows][kLogitStride]
   float* scaled = nullptr;   // as logits: weights times scales, fp8_ds_mla only
   float* total = nullptr;    // one BlockState

@@ -9,13 +9,15 @@
 // which of the two computes a row is a question of speed only. That is why keys are transposed
 // instead of being summed across lanes, which is faster and orders its sums by vector width.
 //
+// From three rows on, where vectors have 16 lanes, mla_quad.inl.h computes the weights.
+//
 // fp8_ds_mla rows are unpacked to bf16 first, which holds their values exactly.
 //
 // Layouts, all f32:
 //   q        [rows][d_qk]
 //   keys     [kPanelWidth][kKeyStride]    one panel of the tile, transposed
 //   logits   [rows][kKeyStride]           then the weights in place
-//   o        [rows][o_stride]
+//   o        [rows][o_stride]             pairs of vectors of even and of odd columns
 
 #include <cstddef>
 #include <cstdint>
@@ -53,15 +55,11 @@ HWY_INLINE hn::Vec<D> LoadBlocks(D du, const std::byte* const* rows, size_t offs
 }
 #endif
 
-// columns[k], lane i = the u32 at offset + 4 * k of rows[i].
-HWY_INLINE void TransposeFour(const std::byte* const* rows, size_t offset, VU columns[4]) {
+#if HWY_TARGET != HWY_SCALAR
+// Transposes the 4 x 4 u32 of each 128-bit block: columns[k] holds lane k of r0 to r3.
+HWY_INLINE void InterleaveFour(VU r0, VU r1, VU r2, VU r3, VU columns[4]) {
   const DU du;
-#if HWY_TARGET == HWY_SCALAR
-  for (size_t k = 0; k < 4; ++k) columns[k] = LoadU32Lanes(du, rows[0] + offset + 4 * k);
-#else
   const hn::Repartition<uint64_t, DU> du64;
-  const VU r0 = LoadBlocks(du, rows, offset), r1 = LoadBlocks(du, rows + 1, offset);
-  const VU r2 = LoadBlocks(du, rows + 2, offset), r3 = LoadBlocks(du, rows + 3, offset);
   const auto low01 = hn::BitCast(du64, hn::InterleaveLower(du, r0, r1));
   const auto low23 = hn::BitCast(du64, hn::InterleaveLower(du, r2, r3));
   const auto high01 = hn::BitCast(du64, hn::InterleaveUpper(du, r0, r1));
@@ -70,6 +68,17 @@ HWY_INLINE void TransposeFour(const std::byte* const* rows, size_t offset, VU co
   columns[1] = hn::BitCast(du, hn::InterleaveUpper(du64, low01, low23));
   columns[2] = hn::BitCast(du, hn::InterleaveLower(du64, high01, high23));
   columns[3] = hn::BitCast(du, hn::InterleaveUpper(du64, high01, high23));
+}
+#endif
+
+// columns[k], lane i = the u32 at offset + 4 * k of rows[i].
+HWY_INLINE void TransposeFour(const std::byte* const* rows, size_t offset, VU columns[4]) {
+  const DU du;
+#if HWY_TARGET == HWY_SCALAR
+  for (size_t k = 0; k < 4; ++k) columns[k] = LoadU32Lanes(du, rows[0] + offset + 4 * k);
+#else
+  InterleaveFour(LoadBlocks(du, rows, offset), LoadBlocks(du, rows + 1, offset),
+                 LoadBlocks(du, rows + 2, offset), LoadBlocks(du, rows + 3, offset), columns);
 #endif
 }
 
@@ -252,8 +261,8 @@ HWY_INLINE float NarrowSoftmax(float scale_value, uint32_t visible, float* logit
 }
 
 // kRows query rows times kPairs pairs of vectors of columns over `count` keys; see ValueBlock. A
-// pair is the even and the odd columns of 32-bit words, which need no shuffle to widen; they are
-// put side by side again in o, once for all keys.
+// pair is the even and the odd columns of 32-bit words, which need no shuffle to widen; o keeps
+// them apart, and WriteRow puts them side by side.
 template <uint32_t kRows, uint32_t kPairs>
 HWY_INLINE void NarrowValueBlock(const std::byte* const* rows, const float* HWY_RESTRICT weights,
                                  uint32_t column, uint32_t count, const float* alpha, bool first,
@@ -264,7 +273,7 @@ HWY_INLINE void NarrowValueBlock(const std::byte* const* rows, const float* HWY_
   const size_t lanes = hn::Lanes(d);
   const VU high = hn::Set(du, 0xffff0000u);
   VF even[kRows][kPairs], odd[kRows][kPairs];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (uint32_t i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
     for (uint32_t v = 0; v < kPairs; ++v) even[i][v] = odd[i][v] = hn::Zero(d);
@@ -272,8 +281,12 @@ HWY_INLINE void NarrowValueBlock(const std::byte* const* rows, const float* HWY_
   for (uint32_t j = 0; j < count; ++j) {
     const std::byte* at = rows[j] + size_t{column} * 2;
     prefetch.Step(2);
+#if !HWY_COMPILER_MSVC
+    // The next columns, which the next pass reads from L1: 4 % at 8 query rows.
+    if constexpr (kRows == 8) __builtin_prefetch(at + 4 * lanes, /*rw=*/0, /*locality=*/3);
+#endif
     VF weight[kRows];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (uint32_t i = 0; i < kRows; ++i) {
       weight[i] = hn::Set(d, weights[size_t{i} * kKeyStride + j]);
     }
@@ -282,26 +295,25 @@ HWY_INLINE void NarrowValueBlock(const std::byte* const* rows, const float* HWY_
       const VU both = LoadU32Lanes(du, at + v * lanes * 4);
       const VF low_value = hn::BitCast(d, hn::ShiftLeft<16>(both));
       const VF high_value = hn::BitCast(d, hn::And(both, high));
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (uint32_t i = 0; i < kRows; ++i) {
         even[i][v] = hn::MulAdd(weight[i], low_value, even[i][v]);
         odd[i][v] = hn::MulAdd(weight[i], high_value, odd[i][v]);
       }
     }
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (uint32_t i = 0; i < kRows; ++i) {
     const VF factor = hn::Set(d, alpha[i]);
 #pragma GCC unroll 4
     for (uint32_t v = 0; v < kPairs; ++v) {
       float* to = o + size_t{i} * o_stride + column + 2 * v * lanes;
       if (!first) {
-        VF old_even, old_odd;
-        hn::LoadInterleaved2(d, to, old_even, old_odd);
-        even[i][v] = hn::MulAdd(old_even, factor, even[i][v]);
-        odd[i][v] = hn::MulAdd(old_odd, factor, odd[i][v]);
+        even[i][v] = hn::MulAdd(hn::Load(d, to), factor, even[i][v]);
+        odd[i][v] = hn::MulAdd(hn::Load(d, to + lanes), factor, odd[i][v]);
       }
-      hn::StoreInterleaved2(even[i][v], odd[i][v], d, to);
+      hn::Store(even[i][v], d, to);
+      hn::Store(odd[i][v], d, to + lanes);
     }
   }
 }
@@ -327,7 +339,7 @@ template <uint32_t kRows>
 HWY_INLINE void NarrowValueRows(const std::byte* const* rows, const float* weights, uint32_t begin,
                                 uint32_t end, uint32_t count, const float* alpha, bool first,
                                 float* o, uint32_t o_stride, NextTilePrefetch& prefetch) {
-  constexpr uint32_t kPairs = (kWide ? 2 : 1) * (kRows == 4 ? 1 : 2);
+  constexpr uint32_t kPairs = kRows == 8 ? 1 : (kWide ? 2 : 1) * (kRows == 4 ? 1 : 2);
   const uint32_t pair = 2 * static_cast<uint32_t>(hn::Lanes(DF()));
   uint32_t c = begin;
   for (; c + kPairs * pair <= end; c += kPairs * pair) {
@@ -357,19 +369,29 @@ HWY_INLINE void NarrowScaleWeights(const float* scales, uint32_t count, uint32_t
 // o += weights x values, for columns [begin, end); rows of one visible prefix go together, as in
 // Values.
 HWY_INLINE void NarrowValueColumns(const std::byte* const* rows, const float* weights,
-                                   uint32_t query_rows, const uint32_t* visible, const float* alpha,
-                                   uint32_t begin, uint32_t end, bool first, float* o,
-                                   uint32_t o_stride, NextTilePrefetch& prefetch) {
+                                   uint32_t query_rows, bool padded, const uint32_t* visible,
+                                   const float* alpha, uint32_t begin, uint32_t end, bool first,
+                                   float* o, uint32_t o_stride, NextTilePrefetch& prefetch) {
+  constexpr uint32_t kStepMax = kWide ? 8 : 4;
   uint32_t i = 0;
   while (i < query_rows) {
     const uint32_t seen = visible[i];
     uint32_t same = 1;
-    while (same < 4 && i + same < query_rows && visible[i + same] == seen) ++same;
-    const uint32_t step = same == 4 ? 4 : same >= 2 ? 2 : 1;
+    while (same < kStepMax && i + same < query_rows && visible[i + same] == seen) ++same;
+    // The rows that mla_quad.inl.h fills up the last group of 4 with have weights, of 0, and room
+    // in o: three rows go as four and five to seven as eight, one pass instead of two or three.
+    if (padded && i % 4 == 0 && i + same == query_rows && same != 1 && same != 2) {
+      same = same > 4 ? 8 : 4;
+    }
+    const uint32_t step = same == 8 ? 8 : same >= 4 ? 4 : same >= 2 ? 2 : 1;
     const float* w = weights + size_t{i} * kKeyStride;
     float* to = o + size_t{i} * o_stride;
     if (seen == 0 && !first) {
       // Nothing to add, and o * 1 + 0 would turn a -0 into +0.
+    } else if (step == 8) {
+      if constexpr (kWide) {
+        NarrowValueRows<8>(rows, w, begin, end, seen, alpha + i, first, to, o_stride, prefetch);
+      }
     } else if (step == 4) {
       NarrowValueRows<4>(rows, w, begin, end, seen, alpha + i, first, to, o_stride, prefetch);
     } else if (step == 2) {
@@ -381,19 +403,20 @@ HWY_INLINE void NarrowValueColumns(const std::byte* const* rows, const float* we
   }
 }
 
-HWY_INLINE void NarrowValues(const AttentionShape& shape, uint32_t query_rows,
+HWY_INLINE void NarrowValues(const AttentionShape& shape, uint32_t query_rows, bool padded,
                              const std::byte* const* rows, const uint32_t* visible,
                              const BlockScratch& scratch, const float* alpha, bool first, float* o,
                              NextTilePrefetch& prefetch) {
   const uint32_t o_stride = BlockState::o_stride(shape);
   if (shape.row_dtype == RowDtype::kBf16) {
-    return NarrowValueColumns(rows, scratch.logits, query_rows, visible, alpha, 0, shape.d_v, first,
-                              o, o_stride, prefetch);
+    return NarrowValueColumns(rows, scratch.logits, query_rows, padded, visible, alpha, 0,
+                              shape.d_v, first, o, o_stride, prefetch);
   }
   for (uint32_t begin = 0; begin < shape.d_v; begin += kFp8ScaleGroup) {
-    NarrowScaleWeights(scratch.scales + begin / kPanelWidth * kKeyStride, kTileRows, query_rows,
-                       scratch.logits, scratch.scaled);
-    NarrowValueColumns(rows, scratch.scaled, query_rows, visible, alpha, begin,
+    NarrowScaleWeights(scratch.scales + begin / kPanelWidth * kKeyStride, kTileRows,
+                       padded ? RoundUp(query_rows, 4) : query_rows, scratch.logits,
+                       scratch.scaled);
+    NarrowValueColumns(rows, scratch.scaled, query_rows, padded, visible, alpha, begin,
                        begin + kFp8ScaleGroup, first, o, o_stride, prefetch);
   }
 }

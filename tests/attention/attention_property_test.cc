@@ -1,9 +1,10 @@
 // Goal: whatever way the rows of a context are cut, selected, shared out and merged again, in
 // whatever order, the answer is attention over all of them.
 // Method: random contexts; every row goes to one of up to eight parts, dense where the part is a
-// run and selected where it is scattered; each part is computed as a piece of one call on a random
-// target; the parts are merged in a random order, some through a merge of merges; compared with the
-// f64 reference over the whole context. A failure prints the seed that repeats it.
+// run and selected where it is scattered; a dense part's query rows go to one or more requests; all
+// are pieces of one call on a random target; the parts are merged in a random order, some through a
+// merge of merges; compared with the f64 reference over the whole context. A failure prints the
+// seed that repeats it.
 
 #include <gtest/gtest.h>
 
@@ -71,6 +72,22 @@ AttentionPiece PieceOf(const TestPiece& whole, const std::vector<int32_t>& rows,
   return piece;
 }
 
+// The piece's query rows, cut at random into pieces of their own over the same rows, as requests
+// that share a batch are.
+void AddRequests(const AttentionPiece& whole, uint32_t d_v, std::mt19937* rng,
+                 std::vector<AttentionPiece>* pieces) {
+  for (uint32_t i = 0; i < whole.q.count;) {
+    AttentionPiece request = whole;
+    request.q.data += size_t{i} * whole.q.stride;
+    request.q.count = std::min<uint32_t>(1 + (*rng)() % 20, whole.q.count - i);
+    request.out.o = static_cast<float*>(whole.out.o) + size_t{i} * d_v;
+    request.out.m += i;
+    request.out.l += i;
+    pieces->push_back(request);
+    i += request.q.count;
+  }
+}
+
 // Merges in the order given; a prefix of random length first into one partial, which joins the
 // rest.
 PartOutput MergeInTwoSteps(const std::vector<const PartOutput*>& parts, uint32_t rows, uint32_t d_v,
@@ -126,7 +143,12 @@ void RunSeed(uint32_t seed, WorkerPool& pool) {
   std::vector<PartOutput> outputs(part_count, PartOutput(options.q_count, d_v));
   std::vector<AttentionPiece> pieces;
   for (uint32_t p = 0; p < part_count; ++p) {
-    pieces.push_back(PieceOf(whole, cut[p], scattered, outputs[p]));
+    const AttentionPiece piece = PieceOf(whole, cut[p], scattered, outputs[p]);
+    if (scattered || rng() % 2 == 0) {
+      pieces.push_back(piece);
+    } else {
+      AddRequests(piece, d_v, &rng, &pieces);
+    }
   }
   const auto targets = KernelTargets();
   ASSERT_TRUE(ForceKernelTarget(targets[rng() % targets.size()]).ok());

@@ -169,6 +169,135 @@ TEST(BatchInvariance, PiecesThatShareRows) {
   }
 }
 
+// Several requests, each with queries and an output of its own, over a few sets of rows.
+class Requests {
+ public:
+  Requests(uint32_t seed, RowDtype dtype) : rng_(seed) {
+    const uint32_t d_v = dtype == RowDtype::kBf16 ? 1 + Below(120) : 128 * (1 + Below(2));
+    const uint32_t d_rope = 2 * Below(40) + d_v % 2;
+    options_.shape = {d_v + d_rope, d_v, d_rope, dtype, 0.2f};
+    for (uint32_t set = 0; set < 3; ++set) {
+      PieceOptions options = options_;
+      options.row_count = set == 0 ? Below(80) : Below(500);
+      options.row_padding_bytes = Below(3) * 8;
+      sets_.push_back(std::make_unique<TestPiece>(options, &rng_));
+    }
+    const uint32_t count = 2 + Below(10);
+    for (uint32_t i = 0; i < count; ++i) Add();
+  }
+
+  // Each request's output, computed by a call of its own on one thread.
+  std::vector<std::vector<Bits>> EachRequestAlone() {
+    WorkerPool pool(1);
+    std::vector<std::vector<Bits>> bits;
+    for (const auto& request : requests_) {
+      request->ResetOutput();
+      AttendPartials(options_.shape, {&request->piece(), 1}, pool);
+      bits.push_back(BitsOf(*request));
+    }
+    return bits;
+  }
+  std::vector<std::vector<Bits>> Together(WorkerPool& pool) {
+    std::vector<AttentionPiece> pieces;
+    for (const auto& request : requests_) {
+      request->ResetOutput();
+      pieces.push_back(request->piece());
+    }
+    AttendPartials(options_.shape, pieces, pool);
+    std::vector<std::vector<Bits>> bits;
+    for (const auto& request : requests_) {
+      EXPECT_TRUE(request->GuardsAreIntact());
+      bits.push_back(BitsOf(*request));
+    }
+    return bits;
+  }
+
+ private:
+  uint32_t Below(uint32_t bound) { return static_cast<uint32_t>(rng_() % bound); }
+
+  void Add() {
+    PieceOptions options = options_;
+    // Mostly few: 1 to 12 rows, and sums of them, take paths of their own.
+    options.q_count = 1 + Below(Below(4) == 0 ? 130 : 9);
+    options.q_padding = Below(5);
+    options.dtype = Below(2) == 0 ? PartialDtype::kF32 : PartialDtype::kBf16;
+    requests_.push_back(std::make_unique<TestPiece>(options, &rng_));
+    TestPiece& request = *requests_.back();
+    if (Below(3) == 0) set_ = Below(3);  // else over the rows of the one before
+    request.piece().rows = sets_[set_]->piece().rows;
+    const uint32_t row_count = request.piece().rows.count;
+    if (Below(5) == 0) {
+      std::vector<uint32_t> limits(options.q_count);
+      for (uint32_t& limit : limits) limit = Below(row_count + 20);
+      request.SetLimits(limits);
+    }
+    if (Below(6) == 0) {
+      const uint32_t k = Below(200);
+      request.SetSelection(RandomIndices(k, row_count, &rng_), k, options.q_count);
+    }
+  }
+  static std::vector<Bits> BitsOf(const TestPiece& request) {
+    std::vector<Bits> bits;
+    for (uint32_t i = 0; i < request.piece().q.count; ++i) bits.push_back(request.RowBits(i));
+    return bits;
+  }
+
+  std::mt19937 rng_;
+  PieceOptions options_;
+  uint32_t set_ = 0;
+  std::vector<std::unique_ptr<TestPiece>> sets_, requests_;
+};
+
+// Goal: what shares a call never moves a request's bits, whatever mix of requests it is.
+// Method: random requests of 1 to 130 rows, most over the rows of the one before, some selected,
+// limited or over other rows, outputs of both dtypes; together on 1 to 5 threads and each alone.
+TEST(BatchInvariance, RequestsTogetherAreEachAlone) {
+  std::vector<std::unique_ptr<WorkerPool>> pools;
+  for (uint32_t threads = 1; threads <= 5; ++threads) {
+    pools.push_back(std::make_unique<WorkerPool>(threads));
+  }
+  for (uint32_t seed = 200; seed < 240; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Requests requests(seed, seed % 2 == 0 ? RowDtype::kBf16 : RowDtype::kFp8DsMla);
+    ForEachTarget([&] {
+      const std::vector<std::vector<Bits>> want = requests.EachRequestAlone();
+      for (const auto& pool : pools) {
+        ASSERT_EQ(requests.Together(*pool), want) << pool->thread_count() << " threads";
+      }
+    });
+  }
+}
+
+// Every number of rows that a path of its own computes, or that the next one begins at, with limits
+// that part its rows and without: row by row the bits of that row alone.
+TEST(BatchInvariance, EveryRowCount) {
+  WorkerPool pool(1);
+  for (const RowDtype dtype : {RowDtype::kBf16, RowDtype::kFp8DsMla}) {
+    for (uint32_t count = 1; count <= 18; ++count) {
+      SCOPED_TRACE(testing::Message() << "rows " << count);
+      std::mt19937 rng(count);
+      PieceOptions options;
+      options.shape = {128 + 38, 128, 38, dtype, 0.2f};
+      options.q_count = count;
+      options.row_count = 150 + count;
+      TestPiece piece(options, &rng);
+      for (const bool limited : {false, true}) {
+        std::vector<uint32_t> limits(count, options.row_count);
+        for (uint32_t i = 0; limited && i < count; i += 1 + static_cast<uint32_t>(rng() % 6)) {
+          limits[i] = static_cast<uint32_t>(rng() % 170);
+        }
+        piece.SetLimits(limits);
+        ForEachTarget([&] {
+          const std::vector<Bits> want = EachAlone(piece);
+          piece.ResetOutput();
+          AttendPartials(piece.shape(), {&piece.piece(), 1}, pool);
+          ExpectSame(piece, want, limited ? "limited" : "whole");
+        });
+      }
+    }
+  }
+}
+
 TEST(BatchInvariance, AddressesAndStrides) {
   WorkerPool pool(2);
   for (const RowDtype dtype : {RowDtype::kBf16, RowDtype::kFp8DsMla}) {

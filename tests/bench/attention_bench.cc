@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <vector>
 
@@ -237,6 +238,41 @@ BENCHMARK(BM_TwoThreads)
     ->Iterations(40)
     ->Unit(benchmark::kMicrosecond)
     ->UseRealTime();
+
+// Requests of q rows each over the same 2048 rows, in one call, against the same in calls of their
+// own: query rows per second over query rows per second. Queries and outputs lie apart, as they do
+// in the slots of different lanes.
+void BM_Shared(benchmark::State& state) {
+  constexpr uint32_t kRows = 2048;
+  const auto q_count = static_cast<uint32_t>(state.range(0));
+  std::vector<std::unique_ptr<Case>> requests;
+  std::vector<AttentionPiece> pieces;
+  for (int64_t i = 0; i < state.range(1); ++i) {
+    requests.push_back(std::make_unique<Case>(q_count, i == 0 ? kRows : 1));
+    pieces.push_back(requests.back()->piece);
+    pieces.back().rows = pieces.front().rows;
+  }
+  const AttentionShape shape = requests.front()->shape;
+  const double query_rows = static_cast<double>(q_count) * static_cast<double>(pieces.size());
+  WorkerPool pool(1);
+  ReportRatio(
+      state,
+      [&] {
+        return query_rows / SecondsOf([&] {
+                 for (const AttentionPiece& piece : pieces) {
+                   AttendPartials(shape, {&piece, 1}, pool);
+                 }
+               });
+      },
+      [&] { return query_rows / SecondsOf([&] { AttendPartials(shape, pieces, pool); }); });
+}
+BENCHMARK(BM_Shared)
+    ->ArgNames({"q", "requests"})
+    ->ArgsProduct({{1, 16}, {8}})
+    ->Args({1, 4})
+    ->Args({4, 3})
+    ->Iterations(60)
+    ->Unit(benchmark::kMicrosecond);
 
 // The AVX2 target, which machines without AVX-512 get, against what 256-bit FMA can do.
 void BM_Avx2(benchmark::State& state) {

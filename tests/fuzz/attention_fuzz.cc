@@ -1,7 +1,8 @@
 // Goal: no shape, cut, selection, limit or bit pattern of a row makes the kernel differ from the
 // obvious computation, read outside its rows or write outside its output.
 // Method: the input's first bytes choose a shape, counts, a target and threads; the rest are the
-// bits of queries, rows, indices and limits, repeated to fill them. Differential: every finite row
+// bits of queries, rows, indices and limits, repeated to fill them; the rows of a dense piece go to
+// up to four requests over the same cKV rows. Differential: every finite row
 // of the f64 reference must be met within the kernel's bound; what is NaN there must be NaN here.
 
 #include <algorithm>
@@ -126,6 +127,25 @@ void Compare(const Input& input, const std::vector<reference::Partial>& want) {
   }
 }
 
+// The query rows of a dense piece as `count` requests over the same rows.
+std::vector<AttentionPiece> CutRows(const Input& input, uint32_t count, Bytes& bytes) {
+  std::vector<AttentionPiece> pieces;
+  uint32_t begin = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t left = input.piece.q.count - begin;
+    AttentionPiece part = input.piece;
+    part.q.data += size_t{begin} * part.q.stride;
+    part.q.count = i + 1 == count ? left : bytes.Below(left + 1);
+    if (part.row_limits != nullptr) part.row_limits += begin;
+    part.out.o = static_cast<float*>(part.out.o) + size_t{begin} * input.shape.d_v;
+    part.out.m += begin;
+    part.out.l += begin;
+    begin += part.q.count;
+    pieces.push_back(part);
+  }
+  return pieces;
+}
+
 void RunOne(const uint8_t* data, size_t size) {
   static WorkerPool one(1), three(3);
   Bytes bytes(data, size);
@@ -133,7 +153,8 @@ void RunOne(const uint8_t* data, size_t size) {
   CKV_CHECK(ForceKernelTarget(targets[bytes.Next() % targets.size()]).ok());
   WorkerPool& pool = bytes.Next() % 2 == 0 ? one : three;
   Input input(bytes);
-  AttendPartials(input.shape, {&input.piece, 1}, pool);
+  const uint32_t requests = input.piece.selection.present() ? 1 : 1 + bytes.Next() % 4;
+  AttendPartials(input.shape, CutRows(input, requests, bytes), pool);
   Compare(input, reference::Attend(input.shape, input.piece));
 }
 
