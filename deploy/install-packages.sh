@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages of deploy/packages.txt that are missing. Does nothing, and needs no
 # network and no root, when none is.
-#   deploy/install-packages.sh [build|check]...     default: build
+#   deploy/install-packages.sh [build|check|rdma]...     default: build
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -2,14 +2,15 @@
 # Builds and runs all tests through ctest; installs the packages it needs.
 #   tests/run.sh                    the release build's tests
 #   tests/run.sh --preset asan      another preset's (dev, release, asan, tsan); may be repeated
-#   tests/run.sh --ci               what CI runs: format and tree rules, release, asan and tsan (tsan
-#                                   without gRPC, whose own locks it cannot see)
+#   tests/run.sh --rdma             those of the verbs fabric only, in the guest of tests/guest
+#   tests/run.sh --ci               what CI runs: format and tree rules, release, verbs, asan and tsan
+#                                   (tsan without gRPC, whose own locks it cannot see)
 #   tests/run.sh -R requester       what follows goes to ctest
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 presets=()
-static=0
+static=0 rdma=0
 while [ $# -gt 0 ]; do
   case $1 in
     --preset)
@@ -17,12 +18,16 @@ while [ $# -gt 0 ]; do
       shift 2
       ;;
     --ci)
-      static=1
+      static=1 rdma=1
       presets=(release asan tsan)
       shift
       ;;
+    --rdma)
+      rdma=1
+      shift
+      ;;
     -h | --help)
-      sed -n '2,7p' "$0" | sed 's/^# \{0,1\}//'
+      sed -n '2,8p' "$0" | sed 's/^# \{0,1\}//'
       exit 0
       ;;
     *) break ;;
@@ -30,12 +35,23 @@ while [ $# -gt 0 ]; do
 done
 [ ${#presets[@]} -gt 0 ] || presets=(release)
 
+if [ $rdma -eq 1 ]; then
+  # Before anything is configured: the verbs fabric is built where its library is.
+  deploy/install-packages.sh build rdma
+fi
 if [ $static -eq 1 ]; then
   deploy/check.sh --quick
 fi
 for preset in "${presets[@]}"; do
   echo "== preset $preset: build" >&2
+  # A tree configured before the library came does not know of it.
+  [ $rdma -eq 0 ] || cmake --preset "$preset" >&2
   deploy/build.sh "$preset"
+  if [ $rdma -eq 1 ] && [ "$preset" = release ]; then
+    echo "== preset $preset: test in the guest" >&2
+    ctest --test-dir "build/$preset" -L rdma --no-tests=error --output-on-failure
+    [ $static -eq 1 ] || exit 0
+  fi
   echo "== preset $preset: test" >&2
   # A misspelt -R must not pass for tests that passed.
   ctest --preset "$preset" -j "$(nproc)" --no-tests=error "$@"

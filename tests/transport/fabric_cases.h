@@ -1,5 +1,5 @@
 // What the conformance suite runs over: loopback, shm, tcp, and the fault fabric without faults on
-// top of each.
+// top of each. Built with CKV_TEST_VERBS, over verbs instead: that needs a device, see tests/guest.
 
 #pragma once
 
@@ -11,6 +11,10 @@
 #include "tests/transport/lane_pair.h"
 #include "transport/fabric.h"
 #include "transport/fault_fabric.h"
+
+#ifdef CKV_TEST_VERBS
+#include "tests/transport/verbs_case.h"
+#endif
 
 namespace ckv::test {
 
@@ -59,6 +63,10 @@ class FabricTest : public testing::TestWithParam<FabricCase> {
 };
 
 inline auto AllFabrics() {
+#ifdef CKV_TEST_VERBS
+  return testing::Values(FabricCase{"verbs", FabricKind::kVerbs, &MakeGuestVerbs, false},
+                         FabricCase{"fault_verbs", FabricKind::kVerbs, &MakeGuestVerbs, true});
+#else
   return testing::Values(
       FabricCase{"loopback", FabricKind::kLoopback, &NewLoopbackFabric, false},
       FabricCase{"shm", FabricKind::kShm, &NewShmFabric, false},
@@ -66,6 +74,7 @@ inline auto AllFabrics() {
       FabricCase{"fault_loopback", FabricKind::kLoopback, &NewLoopbackFabric, true},
       FabricCase{"fault_shm", FabricKind::kShm, &NewShmFabric, true},
       FabricCase{"fault_tcp", FabricKind::kTcp, &NewTcpFabric, true});
+#endif
 }
 
 inline std::string CaseName(const testing::TestParamInfo<FabricCase>& test) {

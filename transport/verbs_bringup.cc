@@ -1,0 +1,185 @@
+// How a verbs link comes to be: its queues, and the states of its queue pair.
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+#include "transport/verbs_link.h"
+
+namespace ckv {
+namespace {
+
+// Work requests without a slot that may be under way at once: hello or welcome, a window's binding,
+// a ping or a probe, a pong, a good-bye, the marker of the end.
+constexpr uint32_t kControlSends = 6;
+// A hello has 40 bytes, a probe 64: one work queue entry of 128 bytes holds either.
+constexpr uint32_t kInlineBytes = 64;
+
+bool Watch(int epoll, int fd) {
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+}  // namespace
+
+VerbsLink::VerbsLink(const VerbsDomain* domain, Clock* clock, const VerbsLinkShape& shape)
+    : domain_(domain),
+      clock_(clock),
+      shape_(shape),
+      packet_sequence_(static_cast<uint32_t>(RandomWord() & 0xffffff)),
+      // A harvest takes whole batches only.
+      inbox_(shape.receive_count + 16) {
+  taken_.reserve(shape.receive_count);
+}
+
+absl::StatusOr<std::unique_ptr<VerbsLink>> VerbsLink::Create(const VerbsDomain* domain,
+                                                             Clock* clock,
+                                                             const VerbsLinkShape& shape) {
+  std::unique_ptr<VerbsLink> link(new VerbsLink(domain, clock, shape));
+  CKV_ASSIGN_OR_RETURN(VerbsBudget::Grant grant,
+                       domain->device()->budget().Take(
+                           domain->peer(), {.queue_pairs = 1, .receives = shape.receive_count}));
+  link->grant_ = std::move(grant);
+  CKV_RETURN_IF_ERROR(link->CreateQueues());
+  CKV_RETURN_IF_ERROR(link->CreateQueuePair());
+  return link;
+}
+
+absl::Status VerbsLink::CreateQueues() {
+  epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
+  timer_ = UniqueFd(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (!epoll_.valid() || !timer_.valid()) return ErrnoStatus("epoll and timer");
+  alarm_.emplace(timer_.get());
+  domain_->device()->Watch(&*alarm_);
+  ibv_context* const context = domain_->device()->context();
+  channel_.reset(ibv_create_comp_channel(context));
+  if (channel_ == nullptr) return ErrnoStatus("ibv_create_comp_channel");
+  const int flags = fcntl(channel_->fd, F_GETFL);
+  if (flags < 0 || fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK) != 0) {
+    return ErrnoStatus("fcntl of a completion channel");
+  }
+  if (!Watch(epoll_.get(), channel_->fd) || !Watch(epoll_.get(), timer_.get())) {
+    return ErrnoStatus("epoll");
+  }
+  // As deep as the queues they serve, so that neither can overflow.
+  const uint32_t sends = shape_.send_count + kUnsignalledMax + kControlSends;
+  const ibv_device_attr& limits = domain_->device()->limits();
+  const auto most = static_cast<uint32_t>(std::min(limits.max_cqe, limits.max_qp_wr));
+  if (std::max(sends, shape_.receive_count) > most ||
+      shape_.sge_count > static_cast<uint32_t>(limits.max_sge)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "a lane of %d sends and %d receives of %d entries: the device has queues of %d and lists "
+        "of %d; take fewer or smaller slots",
+        sends, shape_.receive_count, shape_.sge_count, most, limits.max_sge));
+  }
+  receive_queue_.reset(
+      ibv_create_cq(context, static_cast<int>(shape_.receive_count), &*alarm_, channel_.get(), 0));
+  send_queue_.reset(ibv_create_cq(context, static_cast<int>(sends), &*alarm_, channel_.get(), 0));
+  if (receive_queue_ == nullptr || send_queue_ == nullptr) return ErrnoStatus("ibv_create_cq");
+  return absl::OkStatus();
+}
+
+absl::Status VerbsLink::CreateQueuePair() {
+  ibv_qp_init_attr initial = {};
+  initial.qp_context = &*alarm_;
+  initial.send_cq = send_queue_.get();
+  initial.recv_cq = receive_queue_.get();
+  initial.qp_type = IBV_QPT_RC;
+  initial.cap.max_send_wr = shape_.send_count + kUnsignalledMax + kControlSends;
+  initial.cap.max_recv_wr = shape_.receive_count;
+  initial.cap.max_send_sge = shape_.sge_count;
+  initial.cap.max_recv_sge = 1;
+  initial.cap.max_inline_data = kInlineBytes;
+  pair_.reset(ibv_create_qp(domain_->get(), &initial));
+  if (pair_ == nullptr) return ErrnoStatus("ibv_create_qp");
+  inline_bytes_max_ = initial.cap.max_inline_data;
+  ibv_qp_attr attributes = {};
+  attributes.qp_state = IBV_QPS_INIT;
+  attributes.port_num = domain_->device()->options().port;
+  // What the peer may do by itself: a holder's nothing, a requester's write where it is let.
+  attributes.qp_access_flags = shape_.requester ? IBV_ACCESS_REMOTE_WRITE : 0;
+  return Modify(attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
+                "INIT");
+}
+
+absl::Status VerbsLink::Modify(ibv_qp_attr& attributes, int mask, const char* what) {
+  const int error = ibv_modify_qp(pair_.get(), &attributes, mask);
+  if (error == 0) return absl::OkStatus();
+  errno = error;
+  return ErrnoStatus(absl::StrFormat("queue pair 0x%x to %s", pair_->qp_num, what).c_str());
+}
+
+void VerbsLink::Describe(VerbsEndFrame& end) const {
+  const VerbsAddress& address = domain_->device()->address();
+  end.gid = address.gid;
+  end.qp_number = pair_->qp_num;
+  end.packet_sequence = packet_sequence_;
+  end.lid = address.lid;
+  end.mtu = static_cast<uint8_t>(address.mtu);
+  end.ethernet = address.ethernet ? 1 : 0;
+}
+
+absl::Status VerbsLink::PostReceives(std::byte* base, uint32_t stride, uint32_t local_key) {
+  receive_ = {reinterpret_cast<uint64_t>(base), base == nullptr ? 0 : stride, local_key};
+  for (uint32_t i = 0; i < shape_.receive_count; ++i) Repost(i);
+  return failed_;
+}
+
+absl::Status VerbsLink::Establish(const VerbsEndFrame& peer) {
+  const VerbsAddress& here = domain_->device()->address();
+  const VerbsOptions& options = domain_->device()->options();
+  if (peer.ethernet != (here.ethernet ? 1 : 0)) {
+    return absl::UnavailableError("RoCE at one end, InfiniBand at the other");
+  }
+  ibv_qp_attr attributes = {};
+  attributes.qp_state = IBV_QPS_RTR;
+  attributes.path_mtu = std::min(here.mtu, static_cast<ibv_mtu>(peer.mtu));
+  attributes.dest_qp_num = peer.qp_number;
+  attributes.rq_psn = peer.packet_sequence;
+  attributes.max_dest_rd_atomic = 0;
+  attributes.min_rnr_timer = options.min_rnr_timer;
+  attributes.ah_attr.dlid = peer.lid;
+  attributes.ah_attr.sl = options.service_level;
+  attributes.ah_attr.port_num = options.port;
+  attributes.ah_attr.is_global = here.ethernet ? 1 : 0;
+  std::copy(peer.gid.begin(), peer.gid.end(), std::begin(attributes.ah_attr.grh.dgid.raw));
+  attributes.ah_attr.grh.sgid_index = static_cast<uint8_t>(here.gid_index);
+  attributes.ah_attr.grh.hop_limit = 64;
+  attributes.ah_attr.grh.traffic_class = options.traffic_class;
+  CKV_RETURN_IF_ERROR(Modify(attributes,
+                             IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                                 IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+                             "RTR"));
+  attributes = {};
+  attributes.qp_state = IBV_QPS_RTS;
+  attributes.timeout = options.timeout;
+  attributes.retry_cnt = options.retry_count;
+  attributes.rnr_retry = options.rnr_retry_count;
+  attributes.sq_psn = packet_sequence_;
+  attributes.max_rd_atomic = 0;
+  CKV_RETURN_IF_ERROR(Modify(attributes,
+                             IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                                 IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC,
+                             "RTS"));
+  established_ = true;
+  return absl::OkStatus();
+}
+
+void VerbsLink::Start() {
+  started_ = true;
+  probed_ = clock_->Now();
+  // A sleeper looks after its peer too. Runs on by itself, so that a sleep costs no call for it.
+  const uint32_t ms = domain_->device()->options().probe_interval_ms;
+  const timespec interval = {ms / 1000, static_cast<long>(ms % 1000) * 1'000'000};
+  const itimerspec period = {interval, interval};
+  (void)timerfd_settime(timer_.get(), 0, &period, nullptr);
+}
+
+}  // namespace ckv

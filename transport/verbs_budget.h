@@ -1,0 +1,60 @@
+// Who has how much of a verbs device: queue pairs, receives, registrations, per peer and in total.
+
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "transport/verbs_fabric.h"
+
+namespace ckv {
+
+// Thread-safe. Outlives nothing: grants keep it.
+class VerbsBudget : public std::enable_shared_from_this<VerbsBudget> {
+ public:
+  // Gives back, when destroyed, what was taken.
+  class Grant {
+   public:
+    Grant() = default;
+    Grant(Grant&& other) noexcept = default;
+    Grant& operator=(Grant&& other) noexcept {
+      std::swap(budget_, other.budget_);
+      std::swap(peer_, other.peer_);
+      std::swap(use_, other.use_);
+      return *this;
+    }
+    ~Grant();
+
+   private:
+    friend class VerbsBudget;
+    std::shared_ptr<VerbsBudget> budget_;
+    std::string peer_;
+    VerbsUse use_;
+  };
+
+  explicit VerbsBudget(const VerbsOptions& options)
+      : limits_{options.queue_pairs, options.receives, options.regions, options.region_bytes} {}
+
+  // All of `use`, or nothing. `peer` empty: no peer's, counts in total only.
+  //   ResourceExhausted   names the limit.
+  absl::StatusOr<Grant> Take(const std::string& peer, const VerbsUse& use) ABSL_LOCKS_EXCLUDED(mu_);
+
+  VerbsUse use() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  void GiveBack(const std::string& peer, const VerbsUse& use) ABSL_LOCKS_EXCLUDED(mu_);
+
+  const std::array<VerbsLimit, 4> limits_;
+  mutable absl::Mutex mu_;
+  VerbsUse total_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<std::string, VerbsUse> peers_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace ckv

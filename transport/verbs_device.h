@@ -1,0 +1,107 @@
+// One opened RDMA device: its port, its limits, its asynchronous events, and what is in use of it.
+
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "transport/socket.h"
+#include "transport/verbs_budget.h"
+#include "transport/verbs_fabric.h"
+
+namespace ckv {
+
+// How other hosts reach this port.
+struct VerbsAddress {
+  std::array<uint8_t, 16> gid{};
+  uint16_t lid = 0;
+  bool ethernet = false;
+  ibv_mtu mtu = IBV_MTU_1024;
+  int gid_index = 0;
+};
+
+// What befell a lane's queues from outside its own completions. The device's thread raises it, the
+// lane's thread reads it. It outlives the queues whose context it is.
+class VerbsAlarm {
+ public:
+  // `timer_fd` is set off, so that a sleeping lane wakes; borrowed.
+  explicit VerbsAlarm(int timer_fd) : timer_fd_(timer_fd) {}
+
+  void Raise(ibv_event_type event) noexcept;
+  // The first event, or -1.
+  int event() const noexcept { return event_.load(std::memory_order_relaxed); }
+
+ private:
+  const int timer_fd_;
+  std::atomic<int> event_{-1};
+};
+
+// Thread-safe. Lanes share it and keep it open.
+class VerbsDevice {
+ public:
+  // Errors are CheckVerbs's.
+  static absl::StatusOr<std::shared_ptr<VerbsDevice>> Open(const VerbsOptions& options);
+  ~VerbsDevice();
+  VerbsDevice(const VerbsDevice&) = delete;
+  VerbsDevice& operator=(const VerbsDevice&) = delete;
+
+  ibv_context* context() const noexcept { return context_.get(); }
+  const VerbsOptions& options() const noexcept { return options_; }
+  const ibv_device_attr& limits() const noexcept { return limits_; }
+  const VerbsAddress& address() const noexcept { return address_; }
+  // The largest work request: the options' or the port's limit, a multiple of 64.
+  uint32_t segment_bytes() const noexcept { return segment_bytes_; }
+  uint32_t message_bytes_max() const noexcept { return message_bytes_max_; }
+  bool windows() const noexcept { return windows_; }
+  VerbsBudget& budget() const noexcept { return *budget_; }
+
+  //   Unavailable         the port is down.
+  absl::Status CheckPort() const;
+
+  // Between the two calls, an event of the port or the whole device raises the alarm. Those of a
+  // queue pair or completion queue do by its context, which must be a VerbsAlarm.
+  void Watch(VerbsAlarm* alarm) ABSL_LOCKS_EXCLUDED(mu_);
+  void Unwatch(VerbsAlarm* alarm) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct Close {
+    void operator()(ibv_context* context) const { ibv_close_device(context); }
+  };
+  using Context = std::unique_ptr<ibv_context, Close>;
+
+  VerbsDevice(const VerbsOptions& options, Context context);
+  absl::Status ReadLimits();
+  absl::Status ReadPort();
+  absl::Status ChooseGid();
+  absl::Status StartEvents();
+  void RunEvents();
+  void Dispatch(const ibv_async_event& event) ABSL_LOCKS_EXCLUDED(mu_);
+
+  const VerbsOptions options_;
+  const Context context_;
+  const std::shared_ptr<VerbsBudget> budget_;
+  // Constant after Open.
+  ibv_device_attr limits_{};
+  VerbsAddress address_;
+  uint32_t segment_bytes_ = 0;
+  uint32_t message_bytes_max_ = 0;
+  bool windows_ = false;
+
+  absl::Mutex mu_;
+  absl::flat_hash_set<VerbsAlarm*> alarms_ ABSL_GUARDED_BY(mu_);
+  UniqueFd stop_;
+  std::thread events_;
+};
+
+}  // namespace ckv

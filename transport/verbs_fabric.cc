@@ -1,0 +1,288 @@
+// Who meets whom over verbs: the dialler's queue pair goes out with the offer, the holder's comes
+// back with the answer, connected already and with receives posted; the dialler connects its own
+// and says hello over it, and the holder's Accept says welcome.
+
+#include "transport/verbs_fabric.h"
+
+#include <poll.h>
+#include <spdlog/spdlog.h>
+#include <sys/epoll.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/status.h"
+#include "transport/handshake.h"
+#include "transport/socket.h"
+#include "transport/verbs_device.h"
+#include "transport/verbs_lane.h"
+#include "transport/verbs_note.h"
+
+namespace ckv {
+namespace {
+
+class VerbsListener final : public Listener {
+ public:
+  VerbsListener(std::shared_ptr<VerbsDevice> device, Clock* clock, UniqueFd epoll,
+                std::span<const std::byte> gather_memory)
+      : device_(std::move(device)),
+        clock_(clock),
+        gather_memory_(gather_memory),
+        epoll_(std::move(epoll)) {}
+
+  FabricKind kind() const noexcept override { return FabricKind::kVerbs; }
+  int event_fd() const noexcept override { return epoll_.get(); }
+
+  absl::StatusOr<std::string> Invite(std::string_view offer, const LaneShape& shape, uint64_t tag,
+                                     Instant deadline) override {
+    CKV_RETURN_IF_ERROR(ValidateLaneShape(shape));
+    CKV_ASSIGN_OR_RETURN(const VerbsEndFrame peer, DecodeVerbsOffer(offer));
+    Expire();
+    {
+      absl::MutexLock lock(&mu_);
+      if (invited_.size() >= kInvitationCountMax) {
+        return absl::ResourceExhaustedError("too many lanes are being opened; retry later");
+      }
+    }
+    Invited invited;
+    invited.tag = tag;
+    invited.deadline = deadline;
+    invited.peer = peer;
+    CKV_ASSIGN_OR_RETURN(invited.end, VerbsEnd::ForHolder(device_, clock_, shape, PeerName(peer)));
+    CKV_RETURN_IF_ERROR(invited.end->link->Establish(peer));
+    const InvitationKey key = RandomInvitationKey();
+    invited.token = key.token;
+    VerbsAnswer answer = {key, invited.end->Describe()};
+    answer.end.generation = peer.generation;
+    answer.end.segment_bytes = device_->segment_bytes();
+    (void)invited.end->link->Arm(false);  // nobody knows the queue pair yet: nothing has come
+    CKV_RETURN_IF_ERROR(Add(key.id, std::move(invited)));
+    return EncodeVerbsAnswer(answer);
+  }
+
+  std::optional<AcceptedLane> Accept() override {
+    Expire();
+    std::array<epoll_event, 16> events;
+    const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
+    for (int i = 0; i < count; ++i) {
+      const uint64_t id = events[static_cast<size_t>(i)].data.u64;
+      std::optional<Invited> invited = Remove(id);
+      if (!invited) continue;
+      const absl::StatusOr<bool> greeted = ReadHello(*invited, id);
+      if (!greeted.ok()) {
+        spdlog::warn("verbs listener: dropped a lane: {}", std::string(greeted.status().message()));
+        continue;
+      }
+      if (!*greeted) {
+        if (absl::Status status = Add(id, *std::move(invited)); !status.ok()) {
+          spdlog::warn("verbs listener: {}", std::string(status.message()));
+        }
+        continue;
+      }
+      invited->end->link->Start();
+      invited->end->link->SendControl(VerbsControl::kWelcome);
+      return AcceptedLane{
+          invited->tag, NewVerbsServeLane(std::move(invited->end), invited->peer, gather_memory_)};
+    }
+    return std::nullopt;
+  }
+
+ private:
+  struct Invited {
+    std::unique_ptr<VerbsEnd> end;
+    VerbsEndFrame peer;
+    uint64_t tag = 0;
+    Token token{};
+    Instant deadline;
+  };
+
+  // Whom limits count for: the port, as the network knows it.
+  static std::string PeerName(const VerbsEndFrame& peer) {
+    std::string name(reinterpret_cast<const char*>(peer.gid.data()), peer.gid.size());
+    return name.append(reinterpret_cast<const char*>(&peer.lid), sizeof(peer.lid));
+  }
+
+  absl::Status Add(uint64_t id, Invited invited) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    epoll_event event = {};
+    event.events = EPOLLIN;
+    event.data.u64 = id;
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, invited.end->link->event_fd(), &event) != 0) {
+      return ErrnoStatus("epoll of an invitation");
+    }
+    invited_.insert_or_assign(id, std::move(invited));
+    return absl::OkStatus();
+  }
+
+  std::optional<Invited> Remove(uint64_t id) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    const auto it = invited_.find(id);
+    if (it == invited_.end()) return std::nullopt;
+    std::optional<Invited> invited(std::move(it->second));
+    invited_.erase(it);
+    (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, invited->end->link->event_fd(), nullptr);
+    return invited;
+  }
+
+  // Whether the hello has come; an error if something else has, or the link broke.
+  absl::StatusOr<bool> ReadHello(Invited& invited, uint64_t id) {
+    VerbsLink& link = *invited.end->link;
+    while (true) {
+      link.Disarm();
+      if (const VerbsMessage* message = link.Front(); message != nullptr) {
+        return CheckHello(invited, id, *message);
+      }
+      link.NoteEmpty();
+      if (!link.failure().ok()) return link.failure();
+      if (link.Arm(false)) return false;
+    }
+  }
+
+  static absl::StatusOr<bool> CheckHello(Invited& invited, uint64_t id,
+                                         const VerbsMessage& message) {
+    VerbsHello hello;
+    if (message.immediate.control != VerbsControl::kHello || message.bytes != sizeof(hello)) {
+      return absl::InvalidArgumentError("its first message is no hello");
+    }
+    const uint32_t buffer = message.buffer;
+    std::memcpy(&hello, invited.end->memory.request(buffer).data(), sizeof(hello));
+    const HelloFrame& frame = hello.hello;
+    if (frame.magic != kHelloMagic || frame.version != kHandshakeVersion ||
+        frame.invitation != id || hello.generation != invited.peer.generation ||
+        !SameToken(frame.token, invited.token)) {
+      return absl::InvalidArgumentError("its hello is to another invitation");
+    }
+    invited.end->link->Pop();
+    invited.end->link->Repost(buffer);
+    return true;
+  }
+
+  void Expire() ABSL_LOCKS_EXCLUDED(mu_) {
+    const Instant now = clock_->Now();
+    std::vector<Invited> dead;  // destroyed after the lock
+    absl::MutexLock lock(&mu_);
+    for (auto it = invited_.begin(); it != invited_.end();) {
+      const auto next = std::next(it);
+      if (it->second.deadline <= now) {
+        (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, it->second.end->link->event_fd(), nullptr);
+        dead.push_back(std::move(it->second));
+        invited_.erase(it);
+      }
+      it = next;
+    }
+  }
+
+  const std::shared_ptr<VerbsDevice> device_;
+  Clock* const clock_;
+  const std::span<const std::byte> gather_memory_;
+  const UniqueFd epoll_;
+  absl::Mutex mu_;
+  absl::flat_hash_map<uint64_t, Invited> invited_ ABSL_GUARDED_BY(mu_);
+};
+
+class VerbsDialer final : public Dialer {
+ public:
+  VerbsDialer(std::unique_ptr<VerbsEnd> end, Clock* clock) : end_(std::move(end)), clock_(clock) {
+    here_ = end_->Describe();
+    here_.generation = RandomWord();
+    here_.landing = reinterpret_cast<uint64_t>(end_->memory.reply(0).data());
+    here_.reply_stride =
+        static_cast<uint32_t>(LayOutSlots(end_->shape, kControlBytes).reply_stride);
+    here_.landing_key = end_->landing_key;
+    offer_ = EncodeVerbsOffer(here_);
+  }
+
+  const std::string& offer() const override { return offer_; }
+
+  absl::StatusOr<std::unique_ptr<RequestLane>> Connect(std::string_view answer,
+                                                       Instant deadline) override {
+    CKV_CHECK(end_ != nullptr);  // once
+    CKV_ASSIGN_OR_RETURN(const VerbsAnswer holder, DecodeVerbsAnswer(answer, here_));
+    std::unique_ptr<VerbsEnd> end = std::move(end_);
+    VerbsLink& link = *end->link;
+    CKV_RETURN_IF_ERROR(link.Establish(holder.end));
+    if (end->window != nullptr) {
+      link.BindWindow(std::exchange(end->window, nullptr), end->landing_key, *end->replies,
+                      here_.landing, uint64_t{here_.reply_stride} * here_.slot_count);
+    }
+    VerbsHello hello;
+    hello.hello.invitation = holder.key.id;
+    hello.hello.token = holder.key.token;
+    hello.generation = here_.generation;
+    link.SendControl(VerbsControl::kHello, BytesOf(hello));
+    CKV_RETURN_IF_ERROR(AwaitWelcome(link, deadline));
+    link.Start();
+    return NewVerbsRequestLane(std::move(end), holder.end.segment_bytes);
+  }
+
+ private:
+  absl::Status AwaitWelcome(VerbsLink& link, Instant deadline) {
+    while (true) {
+      if (const VerbsMessage* message = link.Front(); message != nullptr) {
+        const bool welcome = message->immediate.control == VerbsControl::kWelcome;
+        const bool bye = message->immediate.control == VerbsControl::kBye;
+        link.Pop();
+        if (welcome) return absl::OkStatus();
+        if (bye) return absl::UnavailableError("the holder has let the invitation go");
+        return absl::InvalidArgumentError("the holder's first message is no welcome");
+      }
+      link.NoteEmpty();
+      if (!link.failure().ok()) return Annotate(link.failure(), "verbs hello");
+      if (!link.Arm(false)) continue;
+      CKV_RETURN_IF_ERROR(
+          Annotate(WaitFor(link.event_fd(), POLLIN, *clock_, deadline), "verbs welcome"));
+      link.Disarm();
+    }
+  }
+
+  std::unique_ptr<VerbsEnd> end_;
+  Clock* const clock_;
+  VerbsEndFrame here_;
+  std::string offer_;
+};
+
+class DeviceFabric final : public VerbsFabric {
+ public:
+  DeviceFabric(std::shared_ptr<VerbsDevice> device, Clock* clock)
+      : device_(std::move(device)), clock_(clock) {}
+
+  FabricKind kind() const noexcept override { return FabricKind::kVerbs; }
+  VerbsUse use() const override { return device_->budget().use(); }
+  bool windows() const override { return device_->windows(); }
+
+  absl::StatusOr<std::unique_ptr<Listener>> Listen(const ListenOptions& options) override {
+    CKV_RETURN_IF_ERROR(device_->CheckPort());
+    UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
+    if (!epoll.valid()) return ErrnoStatus("epoll_create1");
+    return std::make_unique<VerbsListener>(device_, clock_, std::move(epoll),
+                                           options.gather_memory);
+  }
+
+  absl::StatusOr<std::unique_ptr<Dialer>> Dial(const LaneShape& shape) override {
+    CKV_RETURN_IF_ERROR(ValidateLaneShape(shape));
+    CKV_ASSIGN_OR_RETURN(std::unique_ptr<VerbsEnd> end,
+                         VerbsEnd::ForRequester(device_, clock_, shape));
+    return std::make_unique<VerbsDialer>(std::move(end), clock_);
+  }
+
+ private:
+  const std::shared_ptr<VerbsDevice> device_;
+  Clock* const clock_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<VerbsFabric>> NewVerbsFabric(const VerbsOptions& options,
+                                                            Clock* clock) {
+  CKV_ASSIGN_OR_RETURN(std::shared_ptr<VerbsDevice> device, VerbsDevice::Open(options));
+  return std::make_unique<DeviceFabric>(std::move(device), clock);
+}
+
+}  // namespace ckv

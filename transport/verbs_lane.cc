@@ -1,0 +1,418 @@
+#include "transport/verbs_lane.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+#include "transport/slots.h"
+
+namespace ckv {
+namespace {
+
+// A head, the runs, and a few runs that cross the bounds of the store's pieces.
+constexpr uint32_t kScatterMax = kGatherRunCountMax + 4;
+
+uint32_t WorkRequestsOf(uint32_t bytes, uint32_t segment_bytes) {
+  return std::max(1u, (bytes + segment_bytes - 1) / segment_bytes);
+}
+
+class VerbsRequestLane final : public RequestLane {
+ public:
+  VerbsRequestLane(std::unique_ptr<VerbsEnd> end, uint32_t segment_bytes)
+      : end_(std::move(end)),
+        link_(*end_->link),
+        segment_bytes_(segment_bytes),
+        slots_(end_->shape.slot_count) {}
+
+  FabricKind kind() const noexcept override { return FabricKind::kVerbs; }
+  const LaneShape& shape() const noexcept override { return end_->shape; }
+  absl::Status status() const override { return link_.status(); }
+  int event_fd() const noexcept override { return link_.event_fd(); }
+  bool Arm() noexcept override {
+    const VerbsMessage* front = link_.Front();
+    return link_.Arm(front != nullptr && Blocked(*front));
+  }
+  void Disarm() noexcept override { link_.Disarm(); }
+
+  std::optional<uint32_t> Acquire() noexcept override { return slots_.Acquire(); }
+
+  std::span<std::byte> request(uint32_t slot) noexcept override {
+    CKV_CHECK(slot < shape().slot_count);
+    return end_->memory.request(slot);
+  }
+
+  absl::Status Post(uint32_t slot, uint32_t bytes) noexcept override {
+    slots_.CheckHeld(slot);
+    CKV_CHECK(bytes <= shape().request_bytes_max);
+    if (!link_.failure().ok()) {
+      slots_.Release(slot);
+      return link_.failure();
+    }
+    slots_.Post(slot);
+    ibv_sge sge = {reinterpret_cast<uint64_t>(end_->memory.request(slot).data()), bytes,
+                   end_->requests->local_key()};
+    ibv_send_wr request = {};
+    request.sg_list = &sge;
+    request.num_sge = bytes > 0 ? 1 : 0;
+    request.opcode = IBV_WR_SEND_WITH_IMM;
+    request.imm_data = htonl(EncodeImmediate(slot, 0));
+    sends_[slot] = link_.Send(&request, &request, 1, link_.inlines(bytes));
+    // A send that fails is the lane's end: the slot stays posted, as its fate is unknown.
+    return absl::OkStatus();
+  }
+
+  size_t Poll(std::span<Completion> out) noexcept override {
+    size_t count = 0;
+    while (count < out.size()) {
+      const VerbsMessage* front = link_.Front();
+      if (front == nullptr) break;
+      const uint64_t bytes =
+          uint64_t{front->immediate.segment_count} * segment_bytes_ + front->bytes;
+      const uint32_t slot = front->immediate.slot;
+      if (!front->write || bytes > shape().reply_bytes_max || !slots_.awaits(slot)) {
+        link_.Break(absl::InvalidArgumentError(absl::StrFormat(
+            "the peer answered slot %d, which awaits nothing or not that: %d bytes", slot, bytes)));
+        break;
+      }
+      // A reply may be here before our own request's completion is, and until then the device may
+      // read the request again.
+      if (Blocked(*front)) break;
+      link_.Pop();
+      if (slots_.Complete(slot) == RequesterSlots::Reply::kDeliver) {
+        out[count++] = {slot, static_cast<uint32_t>(bytes)};
+      }
+    }
+    if (count == 0) link_.NoteEmpty();
+    return count;
+  }
+
+  std::span<const std::byte> reply(uint32_t slot) const noexcept override {
+    CKV_CHECK(slot < shape().slot_count);
+    return end_->memory.reply(slot);
+  }
+
+  void Release(uint32_t slot) noexcept override { slots_.Release(slot); }
+  void Abandon(uint32_t slot) noexcept override { slots_.Abandon(slot); }
+  uint32_t in_flight() const noexcept override { return slots_.in_flight(); }
+
+ private:
+  bool Blocked(const VerbsMessage& message) const noexcept {
+    return link_.reading(sends_[message.immediate.slot]);
+  }
+
+  const std::unique_ptr<VerbsEnd> end_;
+  VerbsLink& link_;
+  const uint32_t segment_bytes_;
+  RequesterSlots slots_;
+  std::array<uint64_t, kSlotCountMax> sends_{};  // of each slot's last request
+};
+
+class VerbsServeLane final : public ServeLane {
+ public:
+  VerbsServeLane(std::unique_ptr<VerbsEnd> end, const VerbsEndFrame& peer,
+                 std::span<const std::byte> gather_memory)
+      : end_(std::move(end)),
+        link_(*end_->link),
+        peer_(peer),
+        segment_bytes_(end_->domain->device()->segment_bytes()),
+        scatter_max_(std::min<uint32_t>(
+            kScatterMax, static_cast<uint32_t>(end_->domain->device()->limits().max_sge))),
+        gather_(&*end_->domain, gather_memory),
+        slots_(end_->shape.slot_count) {
+    const size_t requests = WorkRequestsOf(shape().reply_bytes_max, segment_bytes_);
+    chain_.resize(requests);
+    pieces_.reserve(2 * kScatterMax);
+    scatter_.reserve(requests * scatter_max_);
+  }
+
+  FabricKind kind() const noexcept override { return FabricKind::kVerbs; }
+  const LaneShape& shape() const noexcept override { return end_->shape; }
+  absl::Status status() const override { return link_.status(); }
+  int event_fd() const noexcept override { return link_.event_fd(); }
+  bool Arm() noexcept override {
+    const VerbsMessage* front = link_.Front();
+    return link_.Arm(front != nullptr && Blocked(*front));
+  }
+  void Disarm() noexcept override { link_.Disarm(); }
+
+  size_t Poll(std::span<Arrival> out) noexcept override {
+    size_t count = 0;
+    while (count < out.size()) {
+      const VerbsMessage* front = link_.Front();
+      if (front == nullptr) break;
+      const uint32_t slot = front->immediate.slot;
+      if (front->immediate.segment_count != 0 || front->bytes > shape().request_bytes_max ||
+          !slots_.idle(slot)) {
+        link_.Break(absl::InvalidArgumentError(
+            absl::StrFormat("the peer posted slot %d of %d out of its turn, %d bytes of %d", slot,
+                            shape().slot_count, front->bytes, shape().request_bytes_max)));
+        break;
+      }
+      // The peer may have the slot's last reply before we know that it does, and until then the
+      // device may read the reply again.
+      if (Blocked(*front)) break;
+      CKV_CHECK(slots_.Arrive(slot));
+      buffers_[slot] = front->buffer;
+      out[count++] = {slot, front->bytes};
+      link_.Pop();
+    }
+    if (count == 0) link_.NoteEmpty();
+    return count;
+  }
+
+  std::span<const std::byte> request(uint32_t slot) const noexcept override {
+    CKV_CHECK(slot < shape().slot_count);
+    return end_->memory.request(buffers_[slot]);
+  }
+  std::span<std::byte> reply(uint32_t slot) noexcept override {
+    CKV_CHECK(slot < shape().slot_count);
+    return end_->memory.reply(slot);
+  }
+
+  absl::Status Post(uint32_t slot, uint32_t bytes) noexcept override {
+    return PostGather(slot, bytes, {});
+  }
+
+  absl::Status PostGather(uint32_t slot, uint32_t head_bytes,
+                          std::span<const std::span<const std::byte>> runs) noexcept override {
+    CKV_CHECK(runs.size() <= kGatherRunCountMax && head_bytes <= shape().reply_bytes_max);
+    slots_.Post(slot);
+    gathers_[slot] = 0;
+    // The request's buffer serves the next message, which the peer sends after this reply.
+    link_.Repost(buffers_[slot]);
+    if (!link_.failure().ok()) return link_.failure();
+    bool gathers = false;
+    const uint32_t bytes = ListPieces(slot, head_bytes, runs, gathers);
+    size_t requests = Cut(slot, bytes);
+    if (requests == 0) {  // too many pieces for a work request: copy them all
+      gathers = false;
+      CopyPieces(slot, head_bytes, runs);
+      requests = Cut(slot, bytes);
+    }
+    const bool copied = requests == 1 && !gathers && link_.inlines(bytes);
+    sends_[slot] =
+        link_.Send(chain_.data(), &chain_[requests - 1], static_cast<uint32_t>(requests), copied);
+    if (gathers) gathers_[slot] = sends_[slot];
+    return absl::OkStatus();
+  }
+
+  bool gathering(uint32_t slot) const noexcept override {
+    CKV_CHECK(slot < shape().slot_count);
+    return link_.reading(gathers_[slot]);
+  }
+
+ private:
+  bool Blocked(const VerbsMessage& message) const noexcept {
+    return link_.reading(sends_[message.immediate.slot]);
+  }
+
+  ibv_sge InSlot(uint32_t slot, size_t offset, size_t bytes) const noexcept {
+    return {reinterpret_cast<uint64_t>(end_->memory.reply(slot).data() + offset),
+            static_cast<uint32_t>(bytes), end_->replies->local_key()};
+  }
+
+  // Where the reply's bytes lie, in order: in the slot, in the store, or copied into the slot at
+  // their own offset. Returns how many there are.
+  uint32_t ListPieces(uint32_t slot, uint32_t head_bytes,
+                      std::span<const std::span<const std::byte>> runs, bool& gathers) noexcept {
+    pieces_.clear();
+    if (head_bytes > 0) pieces_.push_back(InSlot(slot, 0, head_bytes));
+    size_t bytes = head_bytes;
+    for (const std::span<const std::byte> run : runs) {
+      CKV_CHECK(run.size() <= shape().reply_bytes_max - bytes);
+      if (run.empty()) continue;
+      if (gather_.Append(run, pieces_)) {
+        gathers = true;
+      } else {
+        std::memcpy(end_->memory.reply(slot).data() + bytes, run.data(), run.size());
+        pieces_.push_back(InSlot(slot, bytes, run.size()));
+      }
+      bytes += run.size();
+    }
+    return static_cast<uint32_t>(bytes);
+  }
+
+  void CopyPieces(uint32_t slot, uint32_t head_bytes,
+                  std::span<const std::span<const std::byte>> runs) noexcept {
+    size_t bytes = head_bytes;
+    for (const std::span<const std::byte> run : runs) {
+      if (!run.empty()) {
+        std::memcpy(end_->memory.reply(slot).data() + bytes, run.data(), run.size());
+      }
+      bytes += run.size();
+    }
+    pieces_.clear();
+    if (bytes > 0) pieces_.push_back(InSlot(slot, 0, bytes));
+  }
+
+  // Makes chain_ of pieces_: one work request a segment, the last with the immediate. Returns how
+  // many, or 0 if one would need more than scatter_max_ entries.
+  size_t Cut(uint32_t slot, uint32_t bytes) noexcept {
+    const uint32_t count = WorkRequestsOf(bytes, segment_bytes_);
+    const uint64_t landing = peer_.landing + uint64_t{slot} * peer_.reply_stride;
+    scatter_.clear();
+    size_t piece = 0;
+    uint32_t taken = 0;  // of pieces_[piece]
+    for (uint32_t i = 0; i < count; ++i) {
+      ibv_send_wr& request = chain_[i] = {};
+      request.sg_list = scatter_.data() + scatter_.size();
+      request.opcode = i + 1 < count ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_WRITE_WITH_IMM;
+      request.next = i + 1 < count ? &chain_[i + 1] : nullptr;
+      request.imm_data = htonl(EncodeImmediate(slot, count - 1));
+      request.wr.rdma = {landing + uint64_t{i} * segment_bytes_, peer_.landing_key};
+      uint32_t room = std::min(segment_bytes_, bytes - i * segment_bytes_);
+      while (room > 0) {
+        if (request.num_sge == static_cast<int>(scatter_max_)) return 0;
+        const ibv_sge& from = pieces_[piece];
+        const uint32_t part = std::min(room, from.length - taken);
+        scatter_.push_back({from.addr + taken, part, from.lkey});
+        ++request.num_sge;
+        room -= part;
+        taken += part;
+        if (taken == from.length) ++piece, taken = 0;
+      }
+    }
+    return count;
+  }
+
+  const std::unique_ptr<VerbsEnd> end_;
+  VerbsLink& link_;
+  const VerbsEndFrame peer_;
+  const uint32_t segment_bytes_;
+  const uint32_t scatter_max_;
+  VerbsGather gather_;
+  HolderSlots slots_;
+  std::array<uint32_t, kSlotCountMax> buffers_{};  // which receive got each slot's request
+  std::array<uint64_t, kSlotCountMax> sends_{};    // of each slot's last reply
+  std::array<uint64_t, kSlotCountMax> gathers_{};  // the same, where it sent from the store
+  // Of the reply being posted; reserved once.
+  std::vector<ibv_sge> pieces_, scatter_;
+  std::vector<ibv_send_wr> chain_;
+};
+
+// The parts that both ends have; `requests` is how many request buffers.
+absl::StatusOr<std::unique_ptr<VerbsEnd>> MakeEnd(std::shared_ptr<VerbsDevice> device,
+                                                  const LaneShape& shape, uint32_t requests,
+                                                  std::string peer) {
+  if (shape.request_bytes_max > device->message_bytes_max()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("requests of %d bytes: the device sends %d at once",
+                        shape.request_bytes_max, device->message_bytes_max()));
+  }
+  CKV_RETURN_IF_ERROR(device->CheckPort());
+  CKV_ASSIGN_OR_RETURN(
+      LaneMemory memory,
+      LaneMemory::CreatePrivate({requests, shape.request_bytes_max, shape.reply_bytes_max}));
+  auto end = std::make_unique<VerbsEnd>(std::move(memory), shape);
+  CKV_ASSIGN_OR_RETURN(VerbsDomain domain, VerbsDomain::Create(std::move(device), std::move(peer)));
+  end->domain.emplace(std::move(domain));
+  return end;
+}
+
+// `count` buffers of `stride` bytes from `first` on.
+absl::StatusOr<VerbsRegion> RegisterBuffers(const VerbsDomain& domain, std::span<std::byte> first,
+                                            size_t stride, uint32_t count, VerbsAccess access) {
+  return VerbsRegion::Register(domain, std::span<const std::byte>(first.data(), stride * count),
+                               access);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<VerbsEnd>> VerbsEnd::ForRequester(
+    std::shared_ptr<VerbsDevice> device, Clock* clock, const LaneShape& shape) {
+  CKV_ASSIGN_OR_RETURN(std::unique_ptr<VerbsEnd> end,
+                       MakeEnd(std::move(device), shape, shape.slot_count, ""));
+  const SlotLayout layout = LayOutSlots(shape, kControlBytes);
+  const VerbsDomain& domain = *end->domain;
+  const bool windows = domain.device()->windows();
+  CKV_ASSIGN_OR_RETURN(VerbsRegion requests,
+                       RegisterBuffers(domain, end->memory.request(0), layout.request_stride,
+                                       shape.slot_count, VerbsAccess::kSend));
+  end->requests.emplace(std::move(requests));
+  CKV_ASSIGN_OR_RETURN(
+      VerbsRegion replies,
+      RegisterBuffers(domain, end->memory.reply(0), layout.reply_stride, shape.slot_count,
+                      windows ? VerbsAccess::kWindow : VerbsAccess::kRemoteWrite));
+  end->replies.emplace(std::move(replies));
+  end->landing_key = end->replies->get()->rkey;
+  CKV_ASSIGN_OR_RETURN(end->link,
+                       VerbsLink::Create(&domain, clock,
+                                         {.receive_count = shape.slot_count + kControlReceives,
+                                          .send_count = shape.slot_count,
+                                          .sge_count = 1,
+                                          .requester = true}));
+  CKV_RETURN_IF_ERROR(end->link->PostReceives(nullptr, 0, 0));
+  if (windows) {
+    // After the queue pair: the kernel frees what a killed process had latest first, and a
+    // soft-RoCE queue pair does not go while a window is bound to it.
+    end->window = ibv_alloc_mw(domain.get(), IBV_MW_TYPE_2);
+    if (end->window == nullptr) return ErrnoStatus("ibv_alloc_mw");
+    // The low byte is ours to choose, and must differ from what it is.
+    const auto chosen = static_cast<uint32_t>(1 + RandomWord() % 255);
+    end->landing_key = end->window->rkey ^ chosen;
+  }
+  return end;
+}
+
+absl::StatusOr<std::unique_ptr<VerbsEnd>> VerbsEnd::ForHolder(std::shared_ptr<VerbsDevice> device,
+                                                              Clock* clock, const LaneShape& shape,
+                                                              std::string peer) {
+  const uint32_t receives = shape.slot_count + kControlReceives;
+  CKV_ASSIGN_OR_RETURN(std::unique_ptr<VerbsEnd> end,
+                       MakeEnd(std::move(device), shape, receives, std::move(peer)));
+  const SlotLayout layout = LayOutSlots(shape, kControlBytes);
+  const VerbsDomain& domain = *end->domain;
+  CKV_ASSIGN_OR_RETURN(VerbsRegion requests,
+                       RegisterBuffers(domain, end->memory.request(0), layout.request_stride,
+                                       receives, VerbsAccess::kReceive));
+  end->requests.emplace(std::move(requests));
+  CKV_ASSIGN_OR_RETURN(VerbsRegion replies,
+                       RegisterBuffers(domain, end->memory.reply(0), layout.reply_stride,
+                                       shape.slot_count, VerbsAccess::kSend));
+  end->replies.emplace(std::move(replies));
+  const uint32_t scatter_max =
+      std::min<uint32_t>(kScatterMax, static_cast<uint32_t>(domain.device()->limits().max_sge));
+  const uint32_t requests_each =
+      WorkRequestsOf(shape.reply_bytes_max, domain.device()->segment_bytes());
+  CKV_ASSIGN_OR_RETURN(end->link, VerbsLink::Create(&domain, clock,
+                                                    {.receive_count = receives,
+                                                     .send_count = shape.slot_count * requests_each,
+                                                     .sge_count = scatter_max}));
+  CKV_RETURN_IF_ERROR(end->link->PostReceives(end->memory.request(0).data(),
+                                              static_cast<uint32_t>(layout.request_stride),
+                                              end->requests->local_key()));
+  return end;
+}
+
+VerbsEnd::~VerbsEnd() {
+  if (window != nullptr) ibv_dealloc_mw(window);
+}
+
+VerbsEndFrame VerbsEnd::Describe() const {
+  VerbsEndFrame frame;
+  link->Describe(frame);
+  frame.slot_count = shape.slot_count;
+  frame.request_bytes_max = shape.request_bytes_max;
+  frame.reply_bytes_max = shape.reply_bytes_max;
+  return frame;
+}
+
+std::unique_ptr<RequestLane> NewVerbsRequestLane(std::unique_ptr<VerbsEnd> end,
+                                                 uint32_t segment_bytes) {
+  return std::make_unique<VerbsRequestLane>(std::move(end), segment_bytes);
+}
+
+std::unique_ptr<ServeLane> NewVerbsServeLane(std::unique_ptr<VerbsEnd> end,
+                                             const VerbsEndFrame& peer,
+                                             std::span<const std::byte> gather_memory) {
+  return std::make_unique<VerbsServeLane>(std::move(end), peer, gather_memory);
+}
+
+}  // namespace ckv

@@ -1,0 +1,18 @@
+// What a build without libibverbs has of the verbs fabric.
+
+#include "transport/verbs_fabric.h"
+
+namespace ckv {
+
+absl::Status CheckVerbs(const VerbsOptions& /*options*/) {
+  return absl::UnimplementedError(
+      "built without libibverbs: install libibverbs-dev, configure with -DCKV_RDMA=ON and build "
+      "again, or use shm and tcp");
+}
+
+absl::StatusOr<std::unique_ptr<VerbsFabric>> NewVerbsFabric(const VerbsOptions& options,
+                                                            Clock* /*clock*/) {
+  return CheckVerbs(options);
+}
+
+}  // namespace ckv

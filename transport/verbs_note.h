@@ -1,0 +1,89 @@
+// What the two ends of a verbs lane tell each other: offer, answer, hello, and the immediate of
+// every message. All of it is a peer's word until it is checked here.
+
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "transport/fabric.h"
+#include "transport/handshake.h"
+
+namespace ckv {
+
+// One end, as the other needs to know it; the text of an offer and of an answer.
+struct VerbsEndFrame {
+  std::array<uint8_t, 16> gid{};
+  uint32_t qp_number = 0;
+  uint32_t packet_sequence = 0;
+  uint16_t lid = 0;
+  uint8_t mtu = 0;       // ibv_mtu: 1 for 256 bytes to 5 for 4096
+  uint8_t ethernet = 0;  // 1: RoCE
+  // An answer carries the segment size; an offer does not.
+  uint32_t segment_bytes = 0;
+  // The dialler's, at random; the answer repeats it. A number of the dialler's queue pair that has
+  // been used before does not make an old answer fit a new one.
+  uint64_t generation = 0;
+  uint32_t slot_count = 0;
+  uint32_t request_bytes_max = 0;
+  uint32_t reply_bytes_max = 0;
+  // Where replies land: slot i at landing + i x reply_stride. Zero in an answer.
+  uint32_t reply_stride = 0;
+  uint64_t landing = 0;
+  uint32_t landing_key = 0;
+  uint32_t reserved = 0;  // zero
+};
+static_assert(sizeof(VerbsEndFrame) == 72 && std::is_trivially_copyable_v<VerbsEndFrame>);
+
+std::string EncodeVerbsOffer(const VerbsEndFrame& end);
+// For a lane of `shape`. Everything but the key and the place of landing, which are the peer's own
+// risk, is in its range.
+//   InvalidArgument     malformed, or a field out of range. An offer for another shape is good: it
+//                       is the dialler that finds out.
+absl::StatusOr<VerbsEndFrame> DecodeVerbsOffer(std::string_view offer);
+
+struct VerbsAnswer {
+  InvitationKey key;
+  VerbsEndFrame end;
+};
+std::string EncodeVerbsAnswer(const VerbsAnswer& answer);
+//   InvalidArgument     as above, or for a lane of another shape than `offer` was.
+//   Unavailable         an answer to another offer.
+absl::StatusOr<VerbsAnswer> DecodeVerbsAnswer(std::string_view answer, const VerbsEndFrame& offer);
+
+// The dialler's first message: who may open the lane is who knows the token.
+struct VerbsHello {
+  HelloFrame hello;
+  uint64_t generation = 0;
+};
+static_assert(sizeof(VerbsHello) == 40 && std::is_trivially_copyable_v<VerbsHello>);
+
+// The immediate, 32 bits:
+//   a request        0 | 23 zeros | slot
+//   a reply          0 | 23 bits: whole segments before the last work request | slot
+//   anything else    1 | 31 bits: VerbsControl
+enum class VerbsControl : uint32_t {
+  kHello = 1,    // to the holder, with a VerbsHello
+  kWelcome = 2,  // to the requester: the lane was accepted
+  kPing = 3,     // to the holder
+  kPong = 4,     // to the requester
+  kBye = 5,      // either way: nothing follows
+};
+struct VerbsImmediate {
+  std::optional<VerbsControl> control;
+  uint32_t slot = 0;
+  uint32_t segment_count = 0;
+};
+static_assert(kSlotCountMax <= 256);
+uint32_t EncodeImmediate(VerbsControl control) noexcept;
+uint32_t EncodeImmediate(uint32_t slot, uint32_t segment_count) noexcept;
+// Any 32 bits decode; an unknown control is none of the enum's.
+VerbsImmediate DecodeImmediate(uint32_t immediate) noexcept;
+
+}  // namespace ckv

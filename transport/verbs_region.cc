@@ -1,0 +1,123 @@
+#include "transport/verbs_region.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+
+namespace ckv {
+namespace {
+
+int AccessFlags(VerbsAccess access) {
+  switch (access) {
+    case VerbsAccess::kSend:
+      return 0;
+    case VerbsAccess::kReceive:
+      return IBV_ACCESS_LOCAL_WRITE;
+    case VerbsAccess::kWindow:
+      return IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND;
+    case VerbsAccess::kRemoteWrite:
+      return IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+  }
+  return 0;
+}
+
+}  // namespace
+
+absl::StatusOr<VerbsDomain> VerbsDomain::Create(std::shared_ptr<VerbsDevice> device,
+                                                std::string peer) {
+  ibv_pd* domain = ibv_alloc_pd(device->context());
+  if (domain == nullptr) return ErrnoStatus("ibv_alloc_pd");
+  return VerbsDomain(std::move(device), std::move(peer), domain);
+}
+
+absl::StatusOr<VerbsRegion> VerbsRegion::Register(const VerbsDomain& domain,
+                                                  std::span<const std::byte> memory,
+                                                  VerbsAccess access) {
+  CKV_ASSIGN_OR_RETURN(
+      VerbsBudget::Grant grant,
+      domain.device()->budget().Take(domain.peer(), {.regions = 1, .region_bytes = memory.size()}));
+  // Only a const pointer's type goes: without local writes the device reads.
+  void* const address = const_cast<std::byte*>(memory.data());
+  ibv_mr* region = ibv_reg_mr(domain.get(), address, memory.size(), AccessFlags(access));
+  if (region == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("registering %d bytes: %s (RLIMIT_MEMLOCK, or the device's registrations)",
+                        memory.size(), std::strerror(errno)));
+  }
+  return VerbsRegion(std::move(grant), region);
+}
+
+absl::StatusOr<VerbsRegion> VerbsRegion::Register(const VerbsDomain& domain,
+                                                  const DmabufMemory& memory, VerbsAccess access) {
+  CKV_ASSIGN_OR_RETURN(
+      VerbsBudget::Grant grant,
+      domain.device()->budget().Take(domain.peer(), {.regions = 1, .region_bytes = memory.bytes}));
+  ibv_mr* region = ibv_reg_dmabuf_mr(domain.get(), memory.offset, memory.bytes, memory.address,
+                                     memory.fd, AccessFlags(access));
+  if (region == nullptr) {
+    return absl::UnimplementedError(
+        absl::StrFormat("registering a dmabuf of %d bytes: %s (needs a device and kernel with "
+                        "peer-to-peer DMA; copy to host memory instead)",
+                        memory.bytes, std::strerror(errno)));
+  }
+  return VerbsRegion(std::move(grant), region);
+}
+
+VerbsGather::VerbsGather(const VerbsDomain* domain, std::span<const std::byte> memory)
+    : domain_(domain),
+      memory_(memory),
+      piece_bytes_(std::min<uint64_t>(domain->device()->options().gather_segment_bytes,
+                                      domain->device()->limits().max_mr_size)),
+      pieces_((memory.size() + piece_bytes_ - 1) / piece_bytes_) {}
+
+bool VerbsGather::Append(std::span<const std::byte> run, std::vector<ibv_sge>& list) {
+  // Compared as numbers: pointers into different objects have no order.
+  const auto begin = reinterpret_cast<uintptr_t>(memory_.data());
+  const auto address = reinterpret_cast<uintptr_t>(run.data());
+  if (address < begin || run.size() > memory_.size() ||
+      address - begin > memory_.size() - run.size()) {
+    return false;
+  }
+  const size_t before = list.size();
+  size_t offset = address - begin;
+  size_t left = run.size();
+  while (left > 0) {
+    const size_t index = offset / piece_bytes_;
+    const size_t bytes = std::min(left, (index + 1) * piece_bytes_ - offset);
+    const VerbsRegion* piece = list.size() == list.capacity() ? nullptr : Piece(index);
+    if (piece == nullptr) {
+      list.resize(before);
+      return false;
+    }
+    list.push_back({begin + offset, static_cast<uint32_t>(bytes), piece->local_key()});
+    offset += bytes;
+    left -= bytes;
+  }
+  return true;
+}
+
+const VerbsRegion* VerbsGather::Piece(size_t index) {
+  Registered& piece = pieces_[index];
+  if (piece.region.has_value()) return &*piece.region;
+  if (piece.refused) return nullptr;
+  const size_t offset = index * piece_bytes_;
+  absl::StatusOr<VerbsRegion> region = VerbsRegion::Register(
+      *domain_, memory_.subspan(offset, std::min(piece_bytes_, memory_.size() - offset)),
+      VerbsAccess::kSend);
+  if (!region.ok()) {
+    piece.refused = true;
+    spdlog::warn("verbs: replies from part of the store are copied: {}",
+                 std::string(region.status().message()));
+    return nullptr;
+  }
+  piece.region.emplace(*std::move(region));
+  return &*piece.region;
+}
+
+}  // namespace ckv

@@ -1,0 +1,109 @@
+// Memory that a device may touch: registrations, and the protection domain that they belong to.
+
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "transport/verbs_device.h"
+
+namespace ckv {
+
+// A lane's own: no key of another lane works in it. Outlives its regions and queue pair.
+class VerbsDomain {
+ public:
+  // `peer` is whom registrations count for, see VerbsLimit.
+  static absl::StatusOr<VerbsDomain> Create(std::shared_ptr<VerbsDevice> device, std::string peer);
+
+  ibv_pd* get() const noexcept { return domain_.get(); }
+  const std::shared_ptr<VerbsDevice>& device() const noexcept { return device_; }
+  const std::string& peer() const noexcept { return peer_; }
+
+ private:
+  struct Free {
+    void operator()(ibv_pd* domain) const { ibv_dealloc_pd(domain); }
+  };
+  VerbsDomain(std::shared_ptr<VerbsDevice> device, std::string peer, ibv_pd* domain)
+      : device_(std::move(device)), peer_(std::move(peer)), domain_(domain) {}
+
+  std::shared_ptr<VerbsDevice> device_;
+  std::string peer_;
+  std::unique_ptr<ibv_pd, Free> domain_;
+};
+
+// Memory of another device (a GPU's), exported as a dmabuf.
+struct DmabufMemory {
+  int fd = -1;
+  uint64_t offset = 0;
+  size_t bytes = 0;
+  uint64_t address = 0;  // what work requests call its first byte
+};
+
+// What the device may do. Reading for sends is always allowed.
+enum class VerbsAccess {
+  kSend,         // nothing else: requests of a requester, the store
+  kReceive,      // local writes
+  kWindow,       // local writes, and a window may be bound: landing
+  kRemoteWrite,  // local writes and the peer's, where there are no windows: landing
+};
+
+// A registration; ends with the object. The memory outlives it.
+class VerbsRegion {
+ public:
+  //   ResourceExhausted   a limit, or what the device or the kernel has.
+  static absl::StatusOr<VerbsRegion> Register(const VerbsDomain& domain,
+                                              std::span<const std::byte> memory,
+                                              VerbsAccess access);
+  //   Unimplemented       this device or kernel takes no dmabuf.
+  static absl::StatusOr<VerbsRegion> Register(const VerbsDomain& domain, const DmabufMemory& memory,
+                                              VerbsAccess access);
+
+  ibv_mr* get() const noexcept { return region_.get(); }
+  uint32_t local_key() const noexcept { return region_->lkey; }
+
+ private:
+  struct Free {
+    void operator()(ibv_mr* region) const { ibv_dereg_mr(region); }
+  };
+  VerbsRegion(VerbsBudget::Grant grant, ibv_mr* region)
+      : grant_(std::move(grant)), region_(region) {}
+
+  VerbsBudget::Grant grant_;
+  std::unique_ptr<ibv_mr, Free> region_;
+};
+
+// The store as one lane sends from it: registered in pieces, each when first used, for sending
+// only. Belongs to the lane's thread.
+class VerbsGather {
+ public:
+  // `memory` may be empty. Both outlive this.
+  VerbsGather(const VerbsDomain* domain, std::span<const std::byte> memory);
+
+  // Appends the scatter list of `run` to `list`; nothing is appended and false returned if the run
+  // lies elsewhere, a registration failed, or the list has no room.
+  bool Append(std::span<const std::byte> run, std::vector<ibv_sge>& list);
+
+ private:
+  const VerbsRegion* Piece(size_t index);
+
+  const VerbsDomain* const domain_;
+  const std::span<const std::byte> memory_;
+  const size_t piece_bytes_;
+  // Once refused, a piece is copied from for good: a limit that was hit is not tried at every
+  // reply.
+  struct Registered {
+    std::optional<VerbsRegion> region;
+    bool refused = false;
+  };
+  std::vector<Registered> pieces_;
+};
+
+}  // namespace ckv
