@@ -1,0 +1,369 @@
+// Goal: over verbs, replies come from where rows lie, of any size; peers that break the rules,
+// break down or never were cost their own lane only; nothing is left behind. Method: in the guest,
+// against this fabric's own other end or a raw libibverbs peer. After every test the fabric's
+// counts are zero and the kernel's as before.
+
+#include "transport/verbs_fabric.h"
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/transport/lane_pair.h"
+#include "tests/transport/verbs_case.h"
+#include "tests/transport/verbs_raw_peer.h"
+#include "transport/verbs_link.h"
+#include "transport/verbs_region.h"
+
+namespace ckv {
+namespace {
+
+using test::AwaitDown;
+using test::AwaitReply;
+using test::AwaitRequest;
+using test::FillPattern;
+using test::HasPattern;
+using test::LanePair;
+using test::MakeLane;
+using test::RawPeer;
+using test::Soon;
+
+constexpr LaneShape kShape = {4, 4096, 8192};
+
+class VerbsTest : public testing::Test {
+ protected:
+  void Start(const VerbsOptions& options, std::span<const std::byte> memory = {}) {
+    fabric_ = test::MakeVerbs(options, Clock::Real());
+    ASSERT_NE(fabric_, nullptr);
+    ListenOptions listen;
+    listen.gather_memory = memory;
+    auto listener = fabric_->Listen(listen);
+    ASSERT_TRUE(listener.ok()) << listener.status();
+    listener_ = *std::move(listener);
+  }
+  void TearDown() override {
+    listener_.reset();
+    if (fabric_ != nullptr) {
+      EXPECT_EQ(fabric_->use(), VerbsUse{});
+    }
+    fabric_.reset();
+    EXPECT_EQ(test::KernelResources(), before_);
+  }
+
+  // A lane between `raw` and a serve lane of ours.
+  std::unique_ptr<ServeLane> ServeRaw(RawPeer& raw, const LaneShape& shape = kShape) {
+    const VerbsEndFrame offer = raw.Offer(shape);
+    const auto answer = listener_->Invite(EncodeVerbsOffer(offer), shape, 1, Soon());
+    EXPECT_TRUE(answer.ok()) << answer.status();
+    if (!answer.ok()) return nullptr;
+    const auto holder = DecodeVerbsAnswer(*answer, offer);
+    EXPECT_TRUE(holder.ok()) << holder.status();
+    raw.PostReceives(16, 0);
+    raw.Connect(holder->end);
+    EXPECT_EQ(raw.Hello(*holder), IBV_WC_SUCCESS);
+    auto accepted = test::AcceptOne(*listener_);
+    EXPECT_TRUE(accepted.has_value());
+    return accepted ? std::move(accepted->lane) : nullptr;
+  }
+
+  // A request lane of ours, whose holder is `raw`.
+  std::unique_ptr<RequestLane> RequestRaw(RawPeer& raw, int receives, absl::Status* status,
+                                          VerbsEndFrame* offer_out = nullptr) {
+    auto dialer = fabric_->Dial(kShape);
+    EXPECT_TRUE(dialer.ok()) << dialer.status();
+    const auto offer = DecodeVerbsOffer((*dialer)->offer());
+    EXPECT_TRUE(offer.ok()) << offer.status();
+    if (offer_out != nullptr) *offer_out = *offer;
+    raw.PostReceives(receives, 4096);
+    raw.Connect(*offer);
+    VerbsAnswer answer = {RandomInvitationKey(), raw.Describe(kShape)};
+    answer.end.generation = offer->generation;
+    answer.end.segment_bytes = 64 << 10;
+    absl::StatusOr<std::unique_ptr<RequestLane>> lane = absl::UnknownError("not run");
+    std::thread connector([&] { lane = (*dialer)->Connect(EncodeVerbsAnswer(answer), Soon()); });
+    if (receives > 0) {
+      EXPECT_EQ(raw.Await(false)->status, IBV_WC_SUCCESS);
+      raw.Post(IBV_WR_SEND_WITH_IMM, 0, EncodeImmediate(VerbsControl::kWelcome));
+      EXPECT_EQ(raw.Await(true)->status, IBV_WC_SUCCESS);
+    }
+    connector.join();
+    *status = lane.status();
+    return lane.ok() ? *std::move(lane) : nullptr;
+  }
+
+  const std::string before_ = test::KernelResources();
+  std::unique_ptr<VerbsFabric> fabric_;
+  std::unique_ptr<Listener> listener_;
+};
+
+struct Gathered {
+  uint32_t head_bytes = 64;
+  std::vector<std::span<const std::byte>> runs;
+};
+
+// One request, answered by PostGather; what arrives is the head, then the runs.
+void CheckGather(LanePair& pair, const Gathered& reply) {
+  const std::optional<uint32_t> slot = pair.request->Acquire();
+  ASSERT_TRUE(slot.has_value());
+  ASSERT_TRUE(pair.request->Post(*slot, 1).ok());
+  const std::optional<Arrival> arrival = AwaitRequest(*pair.serve);
+  ASSERT_TRUE(arrival.has_value());
+  FillPattern(77, pair.serve->reply(arrival->slot).first(reply.head_bytes));
+  ASSERT_TRUE(pair.serve->PostGather(arrival->slot, reply.head_bytes, reply.runs).ok());
+  const std::optional<Completion> completion = AwaitReply(*pair.request);
+  ASSERT_TRUE(completion.has_value()) << pair.request->status();
+  std::span<const std::byte> got = pair.request->reply(*slot).first(completion->bytes);
+  ASSERT_TRUE(HasPattern(77, got.first(reply.head_bytes)));
+  got = got.subspan(reply.head_bytes);
+  for (const std::span<const std::byte> run : reply.runs) {
+    ASSERT_GE(got.size(), run.size());
+    ASSERT_EQ(std::memcmp(got.data(), run.data(), run.size()), 0);
+    got = got.subspan(run.size());
+  }
+  EXPECT_TRUE(got.empty());
+  // The requester has it; the holder's device says so a little later.
+  const Instant deadline = Soon();
+  Arrival none;
+  while (pair.serve->gathering(arrival->slot) && Clock::Real()->Now() < deadline) {
+    EXPECT_EQ(pair.serve->Poll({&none, 1}), 0u);
+    sched_yield();
+  }
+  EXPECT_FALSE(pair.serve->gathering(arrival->slot));
+  pair.request->Release(*slot);
+}
+
+std::vector<std::byte> Store(size_t bytes) {
+  std::vector<std::byte> store(bytes);
+  FillPattern(5, store);
+  return store;
+}
+
+TEST_F(VerbsTest, GathersFromTheStore) {
+  const std::vector<std::byte> store = Store(4 << 20);
+  const std::vector<std::byte> elsewhere = Store(3000);
+  VerbsOptions options = test::GuestVerbsOptions();
+  options.gather_segment_bytes = 1 << 20;
+  Start(options, store);
+  LanePair pair = MakeLane(*fabric_, *listener_, {2, 64, 3 << 20});
+  ASSERT_TRUE(pair.request && pair.serve);
+  const std::span<const std::byte> all = store;
+  const uint64_t before = fabric_->use().regions;
+  CheckGather(pair, {64, {all.subspan(100, 2000), all.subspan(9000, 1)}});
+  EXPECT_EQ(fabric_->use().regions, before + 1);  // one piece of the store
+  // Across the bounds of pieces: all four are touched.
+  const size_t piece = 1 << 20;
+  CheckGather(pair, {64, {all.subspan(piece - 10, 20), all.subspan(2 * piece - 1, piece + 2)}});
+  EXPECT_EQ(fabric_->use().regions, before + 4);
+  // Some from elsewhere, none at all, nothing but runs, empty runs.
+  CheckGather(pair, {64, {all.first(10), elsewhere, all.last(10)}});
+  CheckGather(pair, {64, {}});
+  CheckGather(pair, {0, {all.first(100)}});
+  CheckGather(pair, {0, {}});
+  CheckGather(pair, {1, {all.first(0), all.subspan(7, 7), all.first(0)}});
+  // As many as are allowed, each across a bound: more than a work request takes, so copied.
+  Gathered many;
+  for (size_t i = 0; i < kGatherRunCountMax; ++i) {
+    many.runs.push_back(all.subspan((1 + i % 3) * piece - 1 - i, 20 + i));
+  }
+  CheckGather(pair, many);
+  // Memory that only begins in the store is elsewhere.
+  EXPECT_EQ(fabric_->use().regions, before + 4);
+}
+
+TEST_F(VerbsTest, PushesMoreThanAMessageHolds) {
+  const size_t bytes = size_t{64} << 20;
+  const std::vector<std::byte> store = Store(bytes);
+  Start(test::GuestVerbsOptions(), store);
+  LanePair pair = MakeLane(*fabric_, *listener_, {1, 64, kSlotBytesMax});
+  ASSERT_TRUE(pair.request && pair.serve);
+  const std::span<const std::byte> all = store;
+  CheckGather(pair, {64, {all.subspan(32 << 20, 20 << 20), all.first((44 << 20) - 64)}});
+}
+
+TEST_F(VerbsTest, CopiesWhenALimitIsReached) {
+  const std::vector<std::byte> store = Store(4 << 20);
+  VerbsOptions options = test::GuestVerbsOptions();
+  options.gather_segment_bytes = 1 << 20;
+  options.regions.per_peer_max = 3;  // two for the lane, one for the store
+  Start(options, store);
+  LanePair pair = MakeLane(*fabric_, *listener_, {2, 64, 1 << 20});
+  ASSERT_TRUE(pair.request && pair.serve);
+  const std::span<const std::byte> all = store;
+  const uint64_t before = fabric_->use().regions;
+  CheckGather(pair, {64, {all.first(1000), all.last(1000), all.subspan(5000, 1000)}});
+  EXPECT_EQ(fabric_->use().regions, before + 1);
+  CheckGather(pair, {64, {all.last(2000)}});
+}
+
+TEST_F(VerbsTest, LimitsOfAPeerHold) {
+  VerbsOptions options = test::GuestVerbsOptions();
+  options.queue_pairs.per_peer_max = 2;
+  Start(options);
+  std::vector<LanePair> lanes;
+  lanes.push_back(MakeLane(*fabric_, *listener_, kShape));
+  lanes.push_back(MakeLane(*fabric_, *listener_, kShape));
+  auto dialer = fabric_->Dial(kShape);
+  ASSERT_TRUE(dialer.ok());
+  EXPECT_EQ(listener_->Invite((*dialer)->offer(), kShape, 1, Soon()).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  lanes.pop_back();
+  EXPECT_TRUE(listener_->Invite((*dialer)->offer(), kShape, 1, Soon()).ok());
+}
+
+TEST_F(VerbsTest, WorksWithoutWindows) {
+  VerbsOptions options = test::GuestVerbsOptions();
+  Start(options);
+  EXPECT_TRUE(fabric_->windows());  // soft-RoCE has them
+  listener_.reset();
+  options.windows = false;
+  Start(options);
+  EXPECT_FALSE(fabric_->windows());
+  LanePair pair = MakeLane(*fabric_, *listener_, kShape);
+  ASSERT_TRUE(pair.request && pair.serve);
+  CheckGather(pair, {64, {}});
+}
+
+// The kernel takes the device's memory on the terms above; others' memory it says it cannot.
+TEST_F(VerbsTest, DmabufIsRefusedWhereTheKernelHasNone) {
+  auto device = VerbsDevice::Open(test::GuestVerbsOptions());
+  ASSERT_TRUE(device.ok()) << device.status();
+  auto domain = VerbsDomain::Create(*device, "");
+  ASSERT_TRUE(domain.ok());
+  const auto region =
+      VerbsRegion::Register(*domain, DmabufMemory{0, 0, 4096, 0}, VerbsAccess::kSend);
+  EXPECT_EQ(region.status().code(), absl::StatusCode::kUnimplemented) << region.status();
+  EXPECT_EQ((*device)->budget().use(), VerbsUse{});
+}
+
+// No page faults by the device here: memory is pinned, and that is all the fabric needs.
+TEST_F(VerbsTest, NeedsNoOnDemandPaging) {
+  auto device = VerbsDevice::Open(test::GuestVerbsOptions());
+  ASSERT_TRUE(device.ok()) << device.status();
+  ibv_device_attr_ex limits = {};
+  ASSERT_EQ(ibv_query_device_ex((*device)->context(), nullptr, &limits), 0);
+  EXPECT_EQ(limits.odp_caps.per_transport_caps.rc_odp_caps & IBV_ODP_SUPPORT_SEND, 0u);
+}
+
+TEST_F(VerbsTest, ChecksTheMachine) {
+  const auto code = [](void (*change)(VerbsOptions&)) {
+    VerbsOptions options = test::GuestVerbsOptions();
+    change(options);
+    return CheckVerbs(options).code();
+  };
+  EXPECT_EQ(code([](VerbsOptions&) {}), absl::StatusCode::kOk);
+  EXPECT_EQ(code([](VerbsOptions& o) { o.device = "rxe0"; }), absl::StatusCode::kOk);
+  EXPECT_EQ(code([](VerbsOptions& o) { o.device = "rxe7"; }), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(code([](VerbsOptions& o) { o.port = 2; }), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](VerbsOptions& o) { o.gid_index = 1; }), absl::StatusCode::kOk);
+  EXPECT_EQ(code([](VerbsOptions& o) { o.gid_index = 99; }), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](VerbsOptions& o) { o.mtu_bytes = 512; }), absl::StatusCode::kOk);
+  EXPECT_EQ(code([](VerbsOptions& o) { o.mtu_bytes = 4096; }), absl::StatusCode::kInvalidArgument);
+  ASSERT_EQ(std::system("ip link set rdma0 down"), 0);
+  const absl::Status down = CheckVerbs(test::GuestVerbsOptions());
+  EXPECT_EQ(down.code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(down.message().find("ip link set"), absl::string_view::npos) << down;
+  ASSERT_EQ(std::system("ip link set rdma0 up"), 0);
+}
+
+// --- what breaks ---
+
+TEST_F(VerbsTest, PortGoingDownEndsItsLanes) {
+  Start(test::GuestVerbsOptions());
+  LanePair pair = MakeLane(*fabric_, *listener_, kShape);
+  ASSERT_TRUE(pair.request && pair.serve);
+  const std::optional<uint32_t> slot = pair.request->Acquire();
+  ASSERT_EQ(std::system("ip link set rdma0 down"), 0);
+  EXPECT_EQ(AwaitDown(*pair.request).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(AwaitDown(*pair.serve).code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(pair.serve->status().message().find("port"), absl::string_view::npos)
+      << pair.serve->status();
+  EXPECT_EQ(pair.request->Post(*slot, 1).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(fabric_->Dial(kShape).status().code(), absl::StatusCode::kUnavailable);
+  ASSERT_EQ(std::system("ip link set rdma0 up"), 0);
+  LanePair next = MakeLane(*fabric_, *listener_, kShape);
+  ASSERT_TRUE(next.request && next.serve);
+  CheckGather(next, {64, {}});
+}
+
+TEST_F(VerbsTest, RequesterFailsBetweenRequestAndReply) {
+  VerbsOptions options;  // found within half a second
+  Start(options);
+  auto raw = std::make_unique<RawPeer>();
+  std::unique_ptr<ServeLane> lane = ServeRaw(*raw);
+  ASSERT_NE(lane, nullptr);
+  EXPECT_EQ(raw->Send(IBV_WR_SEND_WITH_IMM, 100, EncodeImmediate(2, 0)), IBV_WC_SUCCESS);
+  const std::optional<Arrival> arrival = AwaitRequest(*lane);
+  ASSERT_TRUE(arrival.has_value());
+  EXPECT_EQ(arrival->slot, 2u);
+  EXPECT_EQ(arrival->bytes, 100u);
+  raw->Fail();
+  ASSERT_TRUE(lane->Post(arrival->slot, 4000).ok());
+  EXPECT_EQ(AwaitDown(*lane).code(), absl::StatusCode::kUnavailable);
+}
+
+// Nothing under way: the holder's own probe finds out.
+TEST_F(VerbsTest, RequesterGoneSilently) {
+  Start({});
+  auto raw = std::make_unique<RawPeer>();
+  std::unique_ptr<ServeLane> lane = ServeRaw(*raw);
+  ASSERT_NE(lane, nullptr);
+  raw.reset();
+  EXPECT_EQ(AwaitDown(*lane).code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(VerbsTest, HolderFailsBetweenRequestAndReply) {
+  Start({});
+  RawPeer raw;
+  absl::Status status;
+  std::unique_ptr<RequestLane> lane = RequestRaw(raw, 8, &status);
+  ASSERT_NE(lane, nullptr) << status;
+  const std::optional<uint32_t> slot = lane->Acquire();
+  ASSERT_TRUE(lane->Post(*slot, 1000).ok());
+  EXPECT_EQ(raw.Await(false)->status, IBV_WC_SUCCESS);
+  raw.Fail();
+  EXPECT_EQ(AwaitDown(*lane).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(lane->in_flight(), 1u);
+}
+
+// A holder whose queue pair lives and whose software does not.
+TEST_F(VerbsTest, HolderThatNeverPolls) {
+  VerbsOptions options;
+  options.probe_interval_ms = 50;
+  options.silence_ms_max = 300;
+  Start(options);
+  RawPeer raw;
+  absl::Status status;
+  std::unique_ptr<RequestLane> lane = RequestRaw(raw, 8, &status);
+  ASSERT_NE(lane, nullptr) << status;
+  const absl::Status down = AwaitDown(*lane);
+  EXPECT_EQ(down.code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(down.message().find("has not polled"), absl::string_view::npos) << down;
+}
+
+TEST_F(VerbsTest, HolderNotReady) {
+  Start({});
+  RawPeer raw;
+  absl::Status status;
+  EXPECT_EQ(RequestRaw(raw, 0, &status), nullptr);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(status.message().find("posted no receive"), absl::string_view::npos) << status;
+}
+
+TEST_F(VerbsTest, RequesterNotReady) {
+  Start({});
+  RawPeer raw;
+  const VerbsEndFrame offer = raw.Offer(kShape);
+  const auto answer = listener_->Invite(EncodeVerbsOffer(offer), kShape, 1, Soon());
+  ASSERT_TRUE(answer.ok());
+  const auto holder = DecodeVerbsAnswer(*answer, offer);
+  raw.Connect(holder->end);  // and no receives for the welcome
+  EXPECT_EQ(raw.Hello(*holder), IBV_WC_SUCCESS);
+  auto accepted = test::AcceptOne(*listener_);
+  ASSERT_TRUE(accepted.has_value());
+  EXPECT_EQ(AwaitDown(*accepted->lane).code(), absl::StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace ckv
