@@ -88,6 +88,10 @@ void VerbsLink::Harvest() noexcept {
 
 void VerbsLink::Take(const ibv_wc& completion) noexcept {
   if (completion.status != IBV_WC_SUCCESS) {
+    // Which of the two a message that is too long gives depends on the device.
+    if (completion.status == IBV_WC_LOC_LEN_ERR || completion.status == IBV_WC_LOC_QP_OP_ERR) {
+      Fail(absl::InvalidArgumentError("the peer sent more than a receive holds"));
+    }
     FailFor(completion, "receive");
     return;
   }
@@ -289,9 +293,6 @@ void VerbsLink::CheckAlarm() noexcept {
 
 void VerbsLink::FailFor(const ibv_wc& completion, const char* what) noexcept {
   switch (completion.status) {
-    case IBV_WC_LOC_LEN_ERR:
-      Fail(absl::InvalidArgumentError("the peer sent more than a slot holds"));
-      return;
     case IBV_WC_REM_ACCESS_ERR:
       Fail(absl::InvalidArgumentError("the peer's landing region refused a reply"));
       return;
