@@ -45,6 +45,7 @@ class Chooser {
         peer_(peer) {
     for (const Fabric* fabric : fabrics_) trials_.push_back({fabric->kind(), {}, 0, 0, ""});
     refused_.resize(fabrics_.size());
+    full_.resize(fabrics_.size());
   }
   ~Chooser() {
     if (best_) CloseLane(*request_.control, clock_, best_->opened);
@@ -78,6 +79,7 @@ class Chooser {
   std::vector<FabricTrial> trials_;         // of `fabrics_`
   std::vector<FabricKind> holder_fabrics_;  // empty: not known
   std::vector<bool> refused_;               // offered, and the holder did not take it
+  std::vector<bool> full_;                  // offered, and the holder had no session left
   size_t first_ = 0;
   std::optional<Candidate> best_;
   double copy_bandwidth_ = 0;  // 0: not measured yet
@@ -106,12 +108,15 @@ bool Chooser::HolderHas(size_t fabric) const {
 
 // Why it is tcp where it should be verbs; empty: it is not so.
 //   Unavailable         it is so, and that is refused.
+//   ResourceExhausted   it is so for want of a session, and that is refused.
 absl::StatusOr<std::string> Chooser::JudgeFallback() const {
   if (trials_[best_->fabric].fabric != FabricKind::kTcp) return std::string();
   for (size_t i = 0; i < trials_.size(); ++i) {
     const FabricTrial& trial = trials_[i];
     if (trial.fabric != FabricKind::kVerbs || trial.why_not.empty() || !HolderHas(i)) continue;
     if (request_.options->rdma_fallback == RdmaFallback::kTcp) return trial.why_not;
+    // Verbs works, as far as is known: whoever waits or gives back a session may have it.
+    if (full_[i]) return absl::ResourceExhaustedError(trial.why_not);
     return absl::UnavailableError(absl::StrFormat(
         "no lane of verbs comes up (%s), and rdma_fallback refuses tcp for it: repair it, set "
         "rdma_fallback to tcp, or take verbs out of the fabrics",
@@ -168,6 +173,7 @@ void Chooser::Refuse(size_t begin, size_t end, const LaneAttempt& attempt) {
       continue;
     }
     refused_[i] = true;
+    full_[i] = absl::IsResourceExhausted(attempt.status);
     trials_[i].why_not = attempt.taken == attempt.dialed.size()
                              ? std::string(attempt.status.message())
                              : "the holder took another that was offered with it";

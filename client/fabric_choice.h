@@ -19,7 +19,7 @@ double ExchangeUs(const FabricConstants& constants);
 
 // A fabric further down in the order of preference is taken only where its median exchange takes
 // less than the best of the preferred one, by more than this share. Between two choices on idle
-// processors one fabric's exchange differed by a tenth at most in nine of ten, so a difference of
+// processors one fabric's exchange differed by a sixth at most in nine of ten, so a difference of
 // less tells nothing. Where threads wait for processors, all fabrics take hundreds of microseconds
 // at the median and a few at best: median and best then lie so far apart that preference decides.
 inline constexpr double kExchangeTieShare = 0.2;

@@ -14,7 +14,7 @@
 namespace ckv {
 namespace {
 
-using std::chrono::milliseconds;
+using std::chrono::seconds;
 using test::MakeTestCorpus;
 using test::ScriptedFabric;
 using test::ShiftedClock;
@@ -30,7 +30,7 @@ struct FabricChoiceTest : testing::Test {
     options.clock = &clock;
     options.fabrics = {&shm, &tcp, &verbs};
     options.shape = SmallShape();
-    options.connect_timeout = std::chrono::hours(1);
+    options.connect_timeout = std::chrono::hours(1000);
     fleet.StartHolder(0);
   }
   // As an engine does that never had a lane to the holder.
@@ -50,11 +50,11 @@ struct FabricChoiceTest : testing::Test {
   }
   HolderView View() { return peers.Views().at(0); }
 
-  static constexpr Duration kLong = std::chrono::hours(10);
+  static constexpr Duration kLong = std::chrono::hours(10'000);
   ShiftedClock clock;
-  ScriptedFabric shm{FabricKind::kShm, &clock, milliseconds(30)};
-  ScriptedFabric tcp{FabricKind::kTcp, &clock, milliseconds(100)};
-  ScriptedFabric verbs{FabricKind::kVerbs, &clock, milliseconds(10), 10e6};
+  ScriptedFabric shm{FabricKind::kShm, &clock, seconds(30)};
+  ScriptedFabric tcp{FabricKind::kTcp, &clock, seconds(100)};
+  ScriptedFabric verbs{FabricKind::kVerbs, &clock, seconds(10), 10e3};
   TestFleet fleet{{&shm, &tcp, &verbs}};
   DirectoryView view{&fleet};
   PeerTable peers{&view, &fleet};
@@ -74,15 +74,15 @@ TEST_F(FabricChoiceTest, TheFastestIsTakenWhateverTheOrder) {
     EXPECT_EQ(seen.trials[i].fabric, options.fabrics[i]->kind());
     EXPECT_EQ(seen.trials[i].why_not, "");
   }
-  // Milliseconds here, microseconds there; a header of 64 bytes goes each way.
-  EXPECT_NEAR(seen.trials[0].constants.t_probe_us, 100'128, 2'000);
-  EXPECT_NEAR(seen.trials[0].constants.bandwidth_bytes_per_s, 1e6, 2e5);
+  // A header of 64 bytes goes each way.
+  EXPECT_NEAR(seen.trials[0].constants.t_probe_us, 100'128'000, 2'000'000);
+  EXPECT_NEAR(seen.trials[0].constants.bandwidth_bytes_per_s, 1e3, 2e2);
   EXPECT_NEAR(seen.trials[0].exchange_us, ExchangeUs(seen.trials[0].constants), 1e-6);
   EXPECT_GE(seen.trials[0].exchange_p50_us, seen.trials[0].exchange_us);
-  EXPECT_NEAR(seen.trials[2].constants.t_probe_us, 10'013, 2'000);
+  EXPECT_NEAR(seen.trials[2].constants.t_probe_us, 10'013'000, 2'000'000);
   // What was measured is where the predicate looks.
   EXPECT_EQ(seen.constants.t_probe_us, seen.trials[2].constants.t_probe_us);
-  EXPECT_EQ(seen.constants.bandwidth_bytes_per_s, seen.trials[2].constants.bandwidth_bytes_per_s);
+  EXPECT_EQ(seen.constants.bandwidth_bytes_per_s, LiveFabric::kBandwidthMin);
   // The others' lanes and sessions are gone again.
   EXPECT_EQ(fleet.holder(0).stats().session_count, 1u);
 }
@@ -93,16 +93,16 @@ TEST(ExchangeUs, IsTheProbeAndSixteenRows) {
 }
 
 TEST_F(FabricChoiceTest, BandwidthDecidesWhereProbesDoNot) {
-  verbs.set_cost(milliseconds(100), 10e6);
+  verbs.set_cost(seconds(100), 10e3);
   options.fabrics = {&tcp, &verbs};
-  tcp.set_cost(milliseconds(100), 0.2e6);  // 175 ms for 16 rows
+  tcp.set_cost(seconds(100), 0.2e3);  // 175 s for 16 rows
   EXPECT_EQ(Opened(), FabricKind::kVerbs);
 }
 
 TEST_F(FabricChoiceTest, ATieGoesToThePreferred) {
   // 10 % apart, whichever comes first.
-  tcp.set_cost(milliseconds(100), 10e6);
-  verbs.set_cost(milliseconds(90), 10e6);
+  tcp.set_cost(seconds(100), 10e3);
+  verbs.set_cost(seconds(90), 10e3);
   options.fabrics = {&tcp, &verbs};
   EXPECT_EQ(Opened(), FabricKind::kTcp);
   PeerTable others(&view, &fleet);
@@ -131,7 +131,7 @@ TEST_F(FabricChoiceTest, ChosenAnewForAnotherLifeOfTheHolder) {
   tables.clear();
   fleet.StopHolder(0);
   fleet.StartHolder(0);
-  verbs.set_cost(milliseconds(500), 1e6);
+  verbs.set_cost(seconds(500), 1e3);
   EXPECT_EQ(Opened(), FabricKind::kShm);
   EXPECT_EQ(View().fabric, FabricKind::kShm);
 }
@@ -165,7 +165,7 @@ TEST_F(FabricChoiceTest, WhatEitherSideHasNotIsSkipped) {
     DirectoryView directory(&others);
     PeerTable table_peers(&directory, &others);
     LinkTable table(&options, &table_peers);
-    tcp.set_cost(milliseconds(100), 1e6);
+    tcp.set_cost(seconds(100), 1e3);
     const auto published =
         std::make_shared<const Corpus>(corpus.Publish("c", "", {{TestFleet::Name(0)}}));
     HolderLink& link = *(*table.RouteOf(published))->links[0];
@@ -181,7 +181,7 @@ TEST_F(FabricChoiceTest, WhatEitherSideHasNotIsSkipped) {
 }
 
 TEST_F(FabricChoiceTest, AFabricThatHangsLeavesTimeForTheOthers) {
-  shm.set_connect_error(absl::DeadlineExceededError("nobody came"), std::chrono::hours(100));
+  shm.set_connect_error(absl::DeadlineExceededError("nobody came"), std::chrono::hours(100'000));
   const Instant begin = clock.Now();
   EXPECT_EQ(Opened(), FabricKind::kVerbs);
   EXPECT_LT(clock.Now() - begin, options.connect_timeout);
@@ -336,6 +336,30 @@ TEST_F(RdmaFallbackTest, NoFallbackWhereTheHolderHasNoVerbs) {
   }
   EXPECT_EQ(table_peers.Views().at(0).fallback, "");
   EXPECT_EQ(counters.rdma_fallbacks, 0u);
+}
+
+// The lane of tcp that is measured first has the holder's last session.
+TEST_F(RdmaFallbackTest, ForWantOfASessionItIsNoFaultOfVerbs) {
+  options.fabrics = {&tcp, &verbs};
+  for (const RdmaFallback fallback : {RdmaFallback::kRefuse, RdmaFallback::kTcp}) {
+    options.rdma_fallback = fallback;
+    TestFleet full({&tcp, &verbs});
+    full.StartHolder(0, size_t{1} << 20, /*session_count_max=*/1);
+    DirectoryView directory(&full);
+    PeerTable table_peers(&directory, &full);
+    LinkTable table(&options, &table_peers);
+    const auto published =
+        std::make_shared<const Corpus>(corpus.Publish("c", "", {{TestFleet::Name(0)}}));
+    HolderLink& link = *(*table.RouteOf(published))->links[0];
+    const absl::Status status = table.EnsureUp(link, clock.Now() + kLong);
+    if (fallback == RdmaFallback::kTcp) {
+      EXPECT_TRUE(status.ok()) << status;
+      EXPECT_NE(table_peers.Views().at(0).fallback, "");
+    } else {
+      EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+      EXPECT_EQ(full.holder(0).stats().session_count, 0u);
+    }
+  }
 }
 
 // shm instead of verbs is no step down.
