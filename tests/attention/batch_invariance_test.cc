@@ -256,7 +256,7 @@ TEST(BatchInvariance, RequestsTogetherAreEachAlone) {
   for (uint32_t threads = 1; threads <= 5; ++threads) {
     pools.push_back(std::make_unique<WorkerPool>(threads));
   }
-  for (uint32_t seed = 200; seed < 240; ++seed) {
+  for (uint32_t seed = 200; seed < 212; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Requests requests(seed, seed % 2 == 0 ? RowDtype::kBf16 : RowDtype::kFp8DsMla);
     ForEachTarget([&] {
