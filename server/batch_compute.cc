@@ -1,7 +1,7 @@
 // What a batch does once it is full: the kernel, the merge, the replies.
 
 #include <algorithm>
-#include <functional>
+#include <tuple>
 #include <utility>
 
 #include "proto/status.h"
@@ -16,9 +16,10 @@ void Batch::Compute(const std::atomic<bool>* stop) {
     std::vector<AttentionPiece>& pieces = groups_[i].pieces;
     if (pieces.empty() || Expired(i)) continue;
     // Requests for the same (chunk, layer) one after another: the kernel takes their query rows
-    // together, and reads the chunk's rows once for all of them.
+    // together, and reads the chunk's rows once for all of them (selections apart).
     std::sort(pieces.begin(), pieces.end(), [](const AttentionPiece& a, const AttentionPiece& b) {
-      return std::less<>()(a.rows.data, b.rows.data);
+      return std::tuple(a.rows.data, a.rows.count, a.selection.indices != nullptr) <
+             std::tuple(b.rows.data, b.rows.count, b.selection.indices != nullptr);
     });
     Attend(groups_[i], pieces);
     if (is_long()) (void)Expired(i);  // on the way

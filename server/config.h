@@ -29,6 +29,8 @@ namespace ckv {
 
 inline constexpr std::string_view kCkvdVersion = "0.1.0";
 
+inline constexpr uint32_t kVerbsGidIndexAuto = 256;  // one more than there can be
+
 // The options, with their defaults. What each means is in the table in config_options.cc, which
 // --help prints.
 struct Config {
@@ -41,11 +43,20 @@ struct Config {
   std::vector<std::string> fabrics = {"shm", "tcp"};
   std::string fabric = "auto";
   std::string rdma_fallback = "refuse";
+  std::string verbs_device;
+  uint32_t verbs_port = 1;
+  uint32_t verbs_gid_index = kVerbsGidIndexAuto;
+  uint32_t verbs_mtu = 0;
+  uint32_t verbs_timeout = 14;
+  uint32_t verbs_retry_count = 6;
+  uint32_t tcp_busy_poll_us = 0;
   uint64_t store_capacity_bytes = uint64_t{1} << 30;
   uint32_t store_chunk_count_max = 1u << 17;
   uint32_t compute_threads = 1;
   uint32_t session_count_max = 256;
   uint32_t batch_request_count_max = 64;
+  uint32_t queue_request_count_max = 1024;
+  uint64_t store_map_bytes_max = 0;
   uint32_t spin_us = 50;
   uint32_t lane_slot_count = LaneShape{}.slot_count;
   uint64_t lane_request_bytes_max = LaneShape{}.request_bytes_max;

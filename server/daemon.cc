@@ -29,6 +29,7 @@
 #include "client/requester.h"
 #include "client/watch_stub.h"
 #include "proto/status.h"
+#include "server/daemon_fabric.h"
 #include "server/directory/directory_state.h"
 #include "server/directory_registrar_stub.h"
 #include "server/directory_service.h"
@@ -156,19 +157,8 @@ struct Daemon::State {
 absl::Status Daemon::State::StartRoles() {
   for (const std::string& name : config.fabrics) {
     CKV_ASSIGN_OR_RETURN(const FabricKind kind, ParseFabricName(name));
-    switch (kind) {
-      case FabricKind::kShm:
-        fabrics.push_back(NewShmFabric(clock));
-        break;
-      case FabricKind::kTcp:
-        fabrics.push_back(NewTcpFabric(clock));
-        break;
-      case FabricKind::kLoopback:
-        fabrics.push_back(NewLoopbackFabric(clock));
-        break;
-      default:
-        return absl::InvalidArgumentError(absl::StrFormat("fabrics: %s is not built in", name));
-    }
+    CKV_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric, MakeFabric(kind, config, clock));
+    fabrics.push_back(std::move(fabric));
     fabric_order.push_back(fabrics.back().get());
   }
   if (config.HasRole("directory")) {
@@ -195,6 +185,8 @@ absl::Status Daemon::State::StartHolder() {
   options.listen.tcp_address = config.data_listen;
   options.session_count_max = config.session_count_max;
   options.batch_request_count_max = config.batch_request_count_max;
+  options.queue_request_count_max = config.queue_request_count_max;
+  if (config.store_map_bytes_max != 0) options.map_bytes_max = config.store_map_bytes_max;
   options.spin_max = std::chrono::microseconds(config.spin_us);
   CKV_ASSIGN_OR_RETURN(holder, Holder::Start(options));
   holder_service = std::make_unique<HolderServiceImpl>(holder.get(), config.name, &gate, clock);

@@ -179,10 +179,13 @@ absl::StatusOr<SessionAnswer> Holder::State::TryOffer(const SessionOffer& offer,
     return answers.status();
   }
   dispatcher->Wake();
+  std::vector<FabricKind> kinds;
+  for (const std::unique_ptr<Listener>& l : listeners) kinds.push_back(l->kind());
   return SessionAnswer{.session = session.id,
                        .epoch = epoch,
                        .fabric = fabric.fabric,
-                       .answers = *std::move(answers)};
+                       .answers = *std::move(answers),
+                       .fabrics = kinds};
 }
 
 absl::StatusOr<std::vector<std::string>> Holder::State::Invite(const SessionOffer& offer,

@@ -94,6 +94,7 @@ grpc::Status HolderServiceImpl::OpenSession(grpc::ServerContext* context,
   reply->set_epoch(answer->epoch.value);
   reply->set_fabric(std::string(FabricName(answer->fabric)));
   for (const std::string& lane : answer->answers) reply->add_answers(lane);
+  for (const FabricKind kind : answer->fabrics) reply->add_fabrics(std::string(FabricName(kind)));
   return grpc::Status::OK;
 }
 

@@ -30,10 +30,11 @@ absl::StatusOr<bool> SideWork::TryMap(const ReadyRequest& ready) {
         absl::StrFormat("%s hands over no chunks, only shm does: fetch its rows instead",
                         FabricName(ready.lane->kind())));
   }
-  absl::StatusOr<ChunkPin> pin = refused;
+  ChunkPin pin;
   if (refused.ok()) {
-    pin = PinHandle(*table_, *ready.session, entry.handle);
-    refused = pin.ok() ? exports_.CheckRoom(pin->chunk()) : pin.status();
+    absl::StatusOr<ChunkPin> found = PinHandle(*table_, *ready.session, entry.handle);
+    refused = found.ok() ? exports_.CheckRoom(found->chunk()) : found.status();
+    if (found.ok()) pin = *std::move(found);
   }
   if (!refused.ok()) {
     PostError(ready, refused, /*retry_after_us=*/0, *counters_);
@@ -41,7 +42,7 @@ absl::StatusOr<bool> SideWork::TryMap(const ReadyRequest& ready) {
   }
   const int fd = exports_.Find(*ready.session->handles.Lookup({entry.handle}));
   if (fd < 0) return false;
-  PostMap(ready, pin->chunk(), fd);
+  PostMap(ready, pin.chunk(), fd);
   return true;
 }
 
