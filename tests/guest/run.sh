@@ -42,8 +42,8 @@ tsc=reliable cryptomgr.notests net.ifnames=0" \
     -device virtio-9p-pci,fsdev=guest,mount_tag=guest </dev/null
 }
 
-# A boot takes 4 to 17 s.
-boot_limit_s=60
+# A boot takes 4 s, and was seen to take 40 on a machine with six times its load.
+boot_limit_s=120
 end=$((SECONDS + ${GUEST_LIMIT_S:-240}))
 for attempt in 1 2; do
   rm -f "$exchange/booted" "$exchange/status"

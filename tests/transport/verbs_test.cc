@@ -303,6 +303,28 @@ TEST_F(VerbsTest, RequesterFailsBetweenRequestAndReply) {
   EXPECT_EQ(AwaitDown(*lane).code(), absl::StatusCode::kUnavailable);
 }
 
+// Probes and pings of a good peer are answered for as long as nothing else is said.
+TEST_F(VerbsTest, IdleLanesStayUp) {
+  VerbsOptions options = test::GuestVerbsOptions();
+  options.probe_interval_ms = 10;
+  Start(options);
+  LanePair pair = MakeLane(*fabric_, *listener_, kShape);
+  ASSERT_TRUE(pair.request && pair.serve);
+  Completion completion;
+  Arrival arrival;
+  for (int round = 0; round < 60; ++round) {  // a probe is due at every other wake-up at least
+    EXPECT_EQ(pair.request->Poll({&completion, 1}), 0u);
+    EXPECT_EQ(pair.serve->Poll({&arrival, 1}), 0u);
+    Lane& lane = round % 2 == 0 ? static_cast<Lane&>(*pair.request) : *pair.serve;
+    if (!lane.Arm()) continue;
+    EXPECT_TRUE(test::WaitReadable(lane.event_fd()));
+    lane.Disarm();
+  }
+  EXPECT_TRUE(pair.request->status().ok()) << pair.request->status();
+  EXPECT_TRUE(pair.serve->status().ok()) << pair.serve->status();
+  CheckGather(pair, {64, {}});
+}
+
 // Nothing under way: the holder's own probe finds out.
 TEST_F(VerbsTest, RequesterGoneSilently) {
   Start({});
