@@ -26,10 +26,10 @@
 //      lane.Release(*slot);
 //
 // loopback and shm have one memory at both ends, so request(slot) and reply(slot) are the same
-// bytes there and nothing is copied. tcp keeps a copy at each end and moves it by the kernel. There
-// is no verbs fabric yet; its place is kept: it is to SEND requests into posted receives and RDMA
-// WRITE WITH IMMEDIATE replies into the landing slots, so that the holder initiates, and no key of
-// its store leaves the process.
+// bytes there and nothing is copied. tcp keeps a copy at each end and moves it by the kernel. verbs
+// (transport/verbs_fabric.h) SENDs requests into posted receives and RDMA WRITEs replies WITH
+// IMMEDIATE into the landing slots, so that the holder initiates, and no key of its store leaves
+// the process.
 //
 // Bringing a lane up takes one exchange of opaque bytes over the control plane (verbs will need it
 // for queue pair numbers): Dial makes an offer, the holder's Invite turns it into an answer,
@@ -76,7 +76,6 @@
 
 namespace ckv {
 
-// kVerbs is reserved: the number and the name are spoken for, no fabric of this build has them.
 enum class FabricKind : uint8_t { kLoopback = 1, kShm = 2, kTcp = 3, kVerbs = 4 };
 
 // "loopback", "shm", "tcp", "verbs".
@@ -241,8 +240,8 @@ class Dialer {
   // Opaque bytes for the holder's Invite, at most kOfferBytesMax.
   virtual const std::string& offer() const = 0;
 
-  // Completes the lane with the holder's answer. Blocks until `deadline` at most; call once. On shm
-  // and tcp it waits for the holder's Accept, so that runs in another thread; a host name in a tcp
+  // Completes the lane with the holder's answer. Blocks until `deadline` at most; call once. But for
+  // loopback it waits for the holder's Accept, so that runs in another thread; a host name in a tcp
   // answer takes the resolver's time beside.
   //   InvalidArgument     the answer is malformed, or for a lane of another shape.
   //   Unavailable         nobody there, or this fabric does not reach that peer: try another.
