@@ -113,6 +113,7 @@ absl::Status Router::StartFlows(const AttendCall& call) {
     const uint64_t slots = lane.shape().slot_count - lane.in_flight();
     const uint64_t batch_count = flow.batch_end - flow.batch_begin;
     flow.copy_out = batch_count > slots;
+    flow.frame_count = batch_count * block_count;
     if (batch_count * block_count > slots) merge_late_ = false;
   }
   if (copies_.size() < batches.size()) copies_.resize(batches.size());
@@ -204,6 +205,7 @@ absl::StatusOr<bool> Router::PostNext(const AttendCall& call, Flow& flow) {
   }
   posting.posted = clock_->Now();
   posting.slot = *slot;
+  if (flow.frame_count > 1) header.flags |= kFlagBulk;
   posting.flags = header.flags;
   posting.request_id = header.request_id = flow.link->NextRequestId();
   header.epoch = flow.link->epoch().value;

@@ -51,6 +51,7 @@ class Router {
     HolderLink* link = nullptr;
     uint32_t batch_begin = 0, batch_end = 0;
     uint32_t block = 0, batch = 0;  // the next to post
+    uint64_t frame_count = 0;       // of the call
     uint32_t outstanding = 0;
     bool asked = false;
     bool strange = false;  // a reply came that was not the one awaited in its slot

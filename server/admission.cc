@@ -12,13 +12,19 @@ constexpr double kObserveShare = 1.0 / 16;  // of one call in the rate
 }  // namespace
 
 absl::Status Admission::Check(const FairQueue& queue, const FairQueue::Flow& flow,
-                              uint64_t work) const {
+                              const ReadyRequest& ready) const {
   if (queue.count() >= request_count_max_) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("%d requests wait, the limit of this holder", queue.count()));
   }
   const bool alone = queue.waiting_sessions() == (flow.empty() ? 0u : 1u);
-  if (flow.empty() || alone || queue.work() + work <= work_max_) return absl::OkStatus();
+  if (flow.empty() || alone) return absl::OkStatus();
+  if (QueueUs(queue) > ready.header.deadline_us) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("%d us are left, and the requests that wait take %d us",
+                        ready.header.deadline_us, static_cast<int64_t>(QueueUs(queue))));
+  }
+  if (queue.work() + ready.work <= work_max_) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrFormat("%d requests of %d sessions wait, %d multiply-adds; limit %d", queue.count(),
                       queue.waiting_sessions(), queue.work(), work_max_));
@@ -31,8 +37,8 @@ void Admission::Observe(uint64_t work, Duration elapsed) {
 }
 
 uint32_t Admission::RetryAfterUs(const FairQueue& queue) const {
-  const double us = ns_per_work_ * static_cast<double>(queue.work()) / 1e3;
-  return static_cast<uint32_t>(std::clamp(us, double{kRetryAfterUsMin}, double{kRetryAfterUsMax}));
+  return static_cast<uint32_t>(
+      std::clamp(QueueUs(queue), double{kRetryAfterUsMin}, double{kRetryAfterUsMax}));
 }
 
 }  // namespace ckv

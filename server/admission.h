@@ -21,8 +21,10 @@ class Admission {
   Admission(uint32_t request_count_max, uint64_t work_max)
       : request_count_max_(request_count_max), work_max_(work_max) {}
 
-  //   ResourceExhausted   the queue is full; retry_after_us() says when it will not be.
-  absl::Status Check(const FairQueue& queue, const FairQueue::Flow& flow, uint64_t work) const;
+  //   ResourceExhausted   the queue is full, or takes longer than the request has time;
+  //                       RetryAfterUs says when it will not.
+  absl::Status Check(const FairQueue& queue, const FairQueue::Flow& flow,
+                     const ReadyRequest& ready) const;
 
   // `work` multiply-adds took so long. The rate follows the last 16 calls or so.
   void Observe(uint64_t work, Duration elapsed);
@@ -36,6 +38,10 @@ class Admission {
  private:
   const uint32_t request_count_max_;
   const uint64_t work_max_;
+  double QueueUs(const FairQueue& queue) const {
+    return ns_per_work_ * static_cast<double>(queue.work()) / 1e3;
+  }
+
   double ns_per_work_ = 0;  // 0: nothing was computed yet
 };
 

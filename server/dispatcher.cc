@@ -47,7 +47,8 @@ Dispatcher::Dispatcher(const DispatcherOptions& options, ChunkTable* table, Sess
       listeners_(std::move(listeners)),
       lanes_(std::move(lanes)),
       attend_admission_(options.queue_request_count_max, kQueueWorkMax),
-      long_admission_(options.queue_request_count_max, kLongQueueWorkMax),
+      bulk_admission_(options.queue_request_count_max, kBulkQueueWorkMax),
+      long_admission_(options.queue_request_count_max, kBulkQueueWorkMax),
       push_admission_(options.queue_request_count_max, kNoWorkLimit),
       batch_({.request_count_max = options.batch_request_count_max,
               .thread_count = options.compute_threads},
@@ -147,7 +148,7 @@ bool Dispatcher::RunOnce() {
   drain_seen_ = drain_begun;
   const bool worked = arrived || waiting_count() != 0 || side_work_.finished();
   RunSideWork();
-  if (attends_.count() != 0) AnswerAttends();
+  if (attends_.count() + bulks_.count() != 0) AnswerAttends();
   if (pushes_.count() != 0) AnswerPush();
   if (push_server_.sending()) push_server_.Reap();
   if (any_broken_) DropBrokenLanes(now);
@@ -191,6 +192,7 @@ void Dispatcher::AddLane(AcceptedLane accepted, Instant now) {
     return;
   }
   attends_.Grow(*owner.attends, slot_count);
+  bulks_.Grow(*owner.bulks, slot_count);
   longs_.Grow(*owner.longs, slot_count);
   pushes_.Grow(*owner.pushes, slot_count);
   counters_.lane_count.fetch_add(1, std::memory_order_relaxed);
@@ -201,6 +203,7 @@ SessionLanes& Dispatcher::LanesOf(Session* session) {
   auto added = std::make_unique<SessionLanes>();
   added->session = session;
   added->attends = attends_.AddSession();
+  added->bulks = bulks_.AddSession();
   added->longs = longs_.AddSession();
   added->pushes = pushes_.AddSession();
   lanes_->sessions().push_back(std::move(added));
@@ -247,6 +250,8 @@ void Dispatcher::Enqueue(SessionLanes& session, ReadyRequest& ready) {
   ready.work = session.work_per_row * ready.header.row_count;
   if (ready.work > kPollingWorkMax) {
     AdmitTo(longs_, *session.longs, long_admission_, ready);
+  } else if ((ready.header.flags & kFlagBulk) != 0) {
+    AdmitTo(bulks_, *session.bulks, bulk_admission_, ready);
   } else {
     AdmitTo(attends_, *session.attends, attend_admission_, ready);
   }
@@ -254,7 +259,7 @@ void Dispatcher::Enqueue(SessionLanes& session, ReadyRequest& ready) {
 
 void Dispatcher::AdmitTo(FairQueue& queue, FairQueue::Flow& flow, const Admission& admission,
                          const ReadyRequest& ready) {
-  const absl::Status full = admission.Check(queue, flow, ready.work);
+  const absl::Status full = admission.Check(queue, flow, ready);
   if (full.ok()) {
     queue.Push(flow, ready);
     return;
@@ -264,19 +269,21 @@ void Dispatcher::AdmitTo(FairQueue& queue, FairQueue::Flow& flow, const Admissio
 }
 
 void Dispatcher::AnswerAttends() {
-  FillBatch();
+  FillBatch(attends_);
+  FillBatch(bulks_);
   if (batch_.size() == 0) return;
   batch_.Compute();
   attend_admission_.Observe(batch_.work(), batch_.elapsed());
-  batch_.Reply(attends_.count());
+  bulk_admission_.Observe(batch_.work(), batch_.elapsed());
+  batch_.Reply(attends_.count() + bulks_.count());
 }
 
-void Dispatcher::FillBatch() {
-  while (FairQueue::Flow* flow = attends_.Next()) {
+void Dispatcher::FillBatch(FairQueue& queue) {
+  while (FairQueue::Flow* flow = queue.Next()) {
     const ReadyRequest ready = flow->front();
     const Batch::Verdict verdict = batch_.Add(ready);
     if (verdict == Batch::Verdict::kFull) return;
-    attends_.Pop(*flow, batch_.last_work());
+    queue.Pop(*flow, batch_.last_work());
     HolderLane& lane = *ready.from;
     switch (verdict) {
       case Batch::Verdict::kMalformed:
@@ -340,6 +347,7 @@ void Dispatcher::Break(HolderLane& lane, const absl::Status& why) {
   any_broken_ = true;
   side_work_.Cancel(lane);
   attends_.DropLane(*lane.owner->attends, lane.lane.get());
+  bulks_.DropLane(*lane.owner->bulks, lane.lane.get());
   longs_.DropLane(*lane.owner->longs, lane.lane.get());
   pushes_.DropLane(*lane.owner->pushes, lane.lane.get());
   const bool peer_is_wrong = absl::IsInvalidArgument(why) || absl::IsFailedPrecondition(why);
@@ -366,6 +374,7 @@ void Dispatcher::DropBrokenLanes(Instant now) {
     role_.AssertHeld();
     if (!session->lanes.empty()) return false;
     attends_.RemoveSession(session->attends);
+    bulks_.RemoveSession(session->bulks);
     longs_.RemoveSession(session->longs);
     pushes_.RemoveSession(session->pushes);
     return true;

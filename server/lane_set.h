@@ -35,6 +35,7 @@ struct SessionLanes {
   Session* session = nullptr;
   std::vector<std::unique_ptr<HolderLane>> lanes;
   FairQueue::Flow* attends = nullptr;
+  FairQueue::Flow* bulks = nullptr;
   FairQueue::Flow* longs = nullptr;
   FairQueue::Flow* pushes = nullptr;
   // Multiply-adds of a query row, as the session's last request had them: an engine asks much the

@@ -54,7 +54,10 @@ inline constexpr uint8_t kFlagPartialF32 = 1;  // o comes back in f32
 // One partial a piece, in order, instead of one merged by the holder: the requester merges all
 // pieces in the order of the corpus, so the answer's bits do not depend on the placement (I2).
 inline constexpr uint8_t kFlagPerPiece = 2;
-inline constexpr uint8_t kFlagsKnown = kFlagPartialF32 | kFlagPerPiece;
+// One of several frames that a call was cut into: its requester waits for the last of them, so a
+// holder lets it wait longer, behind what stands alone.
+inline constexpr uint8_t kFlagBulk = 4;
+inline constexpr uint8_t kFlagsKnown = kFlagPartialF32 | kFlagPerPiece | kFlagBulk;
 
 struct RequestHeader {
   uint32_t magic = kRequestMagic;

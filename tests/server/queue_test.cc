@@ -125,9 +125,11 @@ TEST_F(FairQueueTest, ABrokenLanesRequestsAreForgottenAndGrowthKeepsTheRest) {
 
 class AdmissionTest : public FairQueueTest {
  protected:
-  absl::Status Offer(FairQueue::Flow* flow, uint64_t work) {
-    const absl::Status full = admission_.Check(queue_, *flow, work);
-    if (full.ok()) queue_.Push(*flow, Request(0, work));
+  absl::Status Offer(FairQueue::Flow* flow, uint64_t work, uint32_t deadline_us = 1'000'000) {
+    ReadyRequest ready = Request(0, work);
+    ready.header.deadline_us = deadline_us;
+    const absl::Status full = admission_.Check(queue_, *flow, ready);
+    if (full.ok()) queue_.Push(*flow, ready);
     return full;
   }
   Admission admission_{/*request_count_max=*/6, /*work_max=*/100};
@@ -153,6 +155,17 @@ TEST_F(AdmissionTest, MoreWorkThanTheQueueHoldsIsRefusedButOneRequestEach) {
   EXPECT_TRUE(Offer(b, 30).ok());
   EXPECT_TRUE(Offer(b, 10).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(Offer(b, 1))) << "100 wait";
+}
+
+TEST_F(AdmissionTest, WhatWouldExpireWhileItWaitsIsRefused) {
+  FairQueue::Flow* a = Session(8);
+  FairQueue::Flow* b = Session(8);
+  ASSERT_TRUE(Offer(a, 10).ok());
+  ASSERT_TRUE(Offer(b, 10).ok());
+  EXPECT_TRUE(Offer(a, 10, /*deadline_us=*/1).ok()) << "nobody knows how long it takes";
+  admission_.Observe(10, microseconds(100));  // the 30 that wait: 300 us
+  EXPECT_TRUE(absl::IsResourceExhausted(Offer(a, 10, /*deadline_us=*/299)));
+  EXPECT_TRUE(Offer(a, 10, /*deadline_us=*/300).ok());
 }
 
 TEST_F(AdmissionTest, TheHintIsTheTimeThatTheQueueTakes) {

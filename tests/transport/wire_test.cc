@@ -192,7 +192,7 @@ TEST(Wire, RequestHeaderRefusals) {
   EXPECT_TRUE(refused([](H& h) { h.magic = kReplyMagic; }));
   EXPECT_TRUE(refused([](H& h) { h.kind = static_cast<WireKind>(0); }));
   EXPECT_TRUE(refused([](H& h) { h.kind = static_cast<WireKind>(5); }));
-  EXPECT_TRUE(refused([](H& h) { h.flags = 4; }));
+  EXPECT_TRUE(refused([](H& h) { h.flags = 8; }));
   EXPECT_TRUE(refused([](H& h) { h.flags = 0x80; }));
   EXPECT_TRUE(refused([](H& h) { h.body_bytes += 1; }));
   EXPECT_TRUE(refused([](H& h) { h.body_bytes -= 1; }));
