@@ -34,8 +34,13 @@ Run RunOf(const Chunk& chunk, const FetchEntry& entry, uint32_t layer) {
       .subspan(entry.token_begin * row_bytes, entry.token_count * row_bytes);
 }
 
-// More runs than a fabric gathers are as many tiny layers: they are copied behind the header, and
-// are one run then.
+// Whether the fabric would copy what it gathers. Then it is copied here, and checked where it was
+// copied to, in the caches: 10.7 GB/s, where checking it in memory and copying it makes 7.3.
+bool CopiesReplies(FabricKind kind) {
+  return kind == FabricKind::kShm || kind == FabricKind::kLoopback;
+}
+
+// Puts the rows behind the header, as one run.
 Run CopyRuns(const Chunk& chunk, const FetchEntry& entry, std::span<std::byte> room) {
   size_t bytes = 0;
   for (uint32_t i = 0; i < entry.layer_count; ++i) {
@@ -79,8 +84,9 @@ absl::Status PushServer::Push(const ReadyRequest& ready, const FetchEntry& entry
   std::array<Run, kGatherRunCountMax> runs;
   size_t run_count = body_bytes == 0 ? 0 : entry.layer_count;
   const std::span<std::byte> slot = ready.lane->reply(ready.slot);
-  const bool copied = run_count > runs.size();
-  if (copied) {
+  // More runs than a fabric gathers are as many tiny layers.
+  const bool copied = run_count > runs.size() || CopiesReplies(ready.lane->kind());
+  if (copied && run_count > 0) {
     run_count = 1;
     runs[0] = CopyRuns(chunk, entry, slot.subspan(sizeof(ReplyHeader)));
   } else {

@@ -4,10 +4,9 @@
 #include <cstring>
 #include <utility>
 
-#include <xxhash.h>
-
 #include "absl/strings/str_format.h"
 #include "proto/status.h"
+#include "proto/xxh3.h"
 #include "store/chunk_id.h"
 
 namespace ckv {

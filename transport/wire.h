@@ -104,8 +104,9 @@ struct FetchEntry {
 static_assert(sizeof(FetchEntry) == 32 && std::is_trivially_copyable_v<FetchEntry>);
 
 // Rows that one reply carries at most, whatever the slot holds: the holder serves others between
-// two replies, so this bounds how long a push keeps them waiting (512 KiB are some 100 us to copy).
-inline constexpr uint32_t kFetchBodyBytesMax = 512u << 10;
+// two replies, so this bounds how long a push keeps them waiting (128 KiB are 12 us to copy and
+// check), and what is under way stays in the caches: larger ones were slower.
+inline constexpr uint32_t kFetchBodyBytesMax = 128u << 10;
 
 // A whole chunk, as a descriptor to map read-only: shm only.
 struct MapEntry {
