@@ -240,6 +240,7 @@ absl::StatusOr<bool> Fetcher::Collect(const FetchCall& call, HolderLink& link, b
     ExpectedReply expected;
     expected.request_id = segment->request_id;
     expected.kind = WireKind::kFetch;
+    expected.checksummed = !SharesMemory(lane.kind());
     expected.fetch_bytes =
         uint64_t{segment->layer_count} * segment->token_count * call.corpus->geometry.row_bytes();
     first_error.Update(CheckReplyForHint(*header, reply, expected));

@@ -83,6 +83,11 @@ std::string_view FabricName(FabricKind kind);
 //   InvalidArgument     lists the names.
 absl::StatusOr<FabricKind> ParseFabricName(std::string_view name);
 
+// Whether both ends of its lanes see one memory, so that no byte crosses anything.
+constexpr bool SharesMemory(FabricKind kind) {
+  return kind == FabricKind::kShm || kind == FabricKind::kLoopback;
+}
+
 inline constexpr uint32_t kSlotCountMax = 256;
 inline constexpr uint32_t kSlotBytesMax = 64u << 20;
 inline constexpr uint64_t kLaneBytesMax = 4ull << 30;  // all slots, both buffers
@@ -240,9 +245,9 @@ class Dialer {
   // Opaque bytes for the holder's Invite, at most kOfferBytesMax.
   virtual const std::string& offer() const = 0;
 
-  // Completes the lane with the holder's answer. Blocks until `deadline` at most; call once. But for
-  // loopback it waits for the holder's Accept, so that runs in another thread; a host name in a tcp
-  // answer takes the resolver's time beside.
+  // Completes the lane with the holder's answer. Blocks until `deadline` at most; call once. But
+  // for loopback it waits for the holder's Accept, so that runs in another thread; a host name in a
+  // tcp answer takes the resolver's time beside.
   //   InvalidArgument     the answer is malformed, or for a lane of another shape.
   //   Unavailable         nobody there, or this fabric does not reach that peer: try another.
   //   PermissionDenied    the peer is another user (shm).

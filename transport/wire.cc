@@ -338,9 +338,9 @@ absl::Status CheckReply(const ReplyHeader& header, std::span<const std::byte> sl
     return absl::InvalidArgumentError(
         absl::StrFormat("reply: body of %d bytes, asked for %d", body.size(), body_bytes));
   }
-  if (expected.kind != WireKind::kFetch) {
+  if (expected.kind != WireKind::kFetch || !expected.checksummed) {
     if (header.body_checksum == 0) return absl::OkStatus();
-    return absl::InvalidArgumentError("reply: body checksum on what is no fetch");
+    return absl::InvalidArgumentError("reply: body checksum on what has none");
   }
   const uint32_t checksum = BodyChecksum(body);
   if (header.body_checksum != checksum) {

@@ -141,8 +141,9 @@ struct ReplyHeader {
   uint32_t queue_ns = 0;        // from arrival to the kernel; saturates
   uint32_t queue_depth = 0;     // requests waiting behind this one
   uint32_t retry_after_us = 0;  // with ResourceExhausted
-  uint32_t body_checksum = 0;   // fetch: low half of XXH3-64 of the body; else 0
-  uint32_t checksum = 0;        // low half of XXH3-64 of the 60 bytes before it
+  // Fetch over a lane that does not share memory: low half of XXH3-64 of the body; else 0.
+  uint32_t body_checksum = 0;
+  uint32_t checksum = 0;  // low half of XXH3-64 of the 60 bytes before it
 };
 static_assert(sizeof(ReplyHeader) == 64 && std::is_trivially_copyable_v<ReplyHeader>);
 
@@ -217,9 +218,13 @@ struct ExpectedReply {
   uint32_t partial_count = 0;
   uint32_t d_v = 0;
   uint64_t fetch_bytes = 0;
+  // A fetch's lane does not share memory (SharesMemory). Where it does, the rows were copied by one
+  // memcpy on this host, and to read them once more at each end would cost a third of the
+  // bandwidth.
+  bool checksummed = true;
 };
 // The status the reply carries, or what is wrong with it; OK means the body has exactly the
-// expected shape (and checksum, for a fetch).
+// expected shape (and checksum, for a fetch that has one).
 //   InvalidArgument     malformed or of another shape; the lane is closed.
 //   DataLoss            the body's checksum does not match.
 //   any code            the holder's own, with its text; control characters in it became '?'.

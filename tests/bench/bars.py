@@ -97,6 +97,8 @@ SETS = {
                     unit, at_least=bar, base="floor_GBps", base_unit="GB/s")
           for fabric, unit, bar in (("shm", "of memcpy", 0.85), ("tcp", "of raw TCP", 0.9))
           for what, layers in (("layer", 1), ("chunk", 27))),
+        data_path("a chunk mapped, and its first row attended", "BM_MapChunk", "mapped_us", "us",
+                  base="floor_us", base_unit="us", at_most=100),
         data_path("goodput at twice what it can serve", "BM_Overload", "goodput_ratio", "of its peak",
                   at_least=0.9, base="peak_rate", base_unit="/s"),
         data_path("p99 of what it admits then", "BM_Overload", "p99_ratio", "x that at 80 % load",

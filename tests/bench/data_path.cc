@@ -99,6 +99,7 @@ Fleet::Fleet(const FleetOptions& options)
   holder.id = {"h0"};
   holder.fabrics = {fabric_.get()};
   holder.capacity_bytes = size_t{128} << 20;
+  holder.map_bytes_max = options.map_bytes_max;
   std::optional<OnCpu> pin;
   if (options.pinned) pin.emplace(kHolderCpu);
   holder_ = *Holder::Start(holder);

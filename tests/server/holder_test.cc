@@ -208,7 +208,7 @@ TEST_P(HolderTest, ProbesEchoAndFetchesBringTheRows) {
                                .token_begin = 10,
                                .token_count = 120});
   ASSERT_TRUE(rows.status().ok()) << rows.status();
-  EXPECT_EQ(rows.header.body_checksum, BodyChecksum(rows.body));
+  EXPECT_EQ(rows.header.body_checksum, SharesMemory(GetParam()) ? 0 : BodyChecksum(rows.body));
   std::vector<uint16_t> expected;
   for (const uint32_t layer : {1, 2}) {
     const auto& all = corpus_.chunks[3].layers[layer];

@@ -201,7 +201,7 @@ TEST_P(LoadTest, PushesAreBoundedAndRight) {
       rows.insert(rows.end(), bytes.begin(), bytes.end());
     }
     EXPECT_EQ(reply->body, rows);
-    EXPECT_EQ(reply->header.body_checksum, BodyChecksum(rows));
+    EXPECT_EQ(reply->header.body_checksum, SharesMemory(GetParam()) ? 0 : BodyChecksum(rows));
   }
   constexpr uint32_t kTokensMax = kFetchBodyBytesMax / 192;
   ASSERT_LT(kTokensMax, 2900u);

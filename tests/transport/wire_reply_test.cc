@@ -98,6 +98,12 @@ TEST(Wire, FetchedBytesAreChecked) {
   slot.bytes()[163] ^= std::byte{1};
   expected.fetch_bytes = 101;
   EXPECT_EQ(CheckReply(header, slot.bytes(), expected).code(), StatusCode::kInvalidArgument);
+  // Where memory is shared there is none.
+  expected.fetch_bytes = 100;
+  expected.checksummed = false;
+  EXPECT_EQ(CheckReply(header, slot.bytes(), expected).code(), StatusCode::kInvalidArgument);
+  header.body_checksum = 0;
+  EXPECT_TRUE(CheckReply(header, slot.bytes(), expected).ok());
 }
 
 TEST(Wire, MapsAreChecked) {
