@@ -13,12 +13,14 @@ constexpr double kObserveShare = 1.0 / 16;  // of one call in the rate
 
 absl::Status Admission::Check(const FairQueue& queue, const FairQueue::Flow& flow,
                               const ReadyRequest& ready) const {
-  if (queue.count() >= request_count_max_) {
+  if (flow.empty()) return absl::OkStatus();
+  if (queue.count() >= request_count_max_ || flow.count() >= request_count_max_ / 2) {
     return absl::ResourceExhaustedError(
-        absl::StrFormat("%d requests wait, the limit of this holder", queue.count()));
+        absl::StrFormat("%d requests wait, %d of this session; this holder's limit is %d, and half "
+                        "of it for one session",
+                        queue.count(), flow.count(), request_count_max_));
   }
-  const bool alone = queue.waiting_sessions() == (flow.empty() ? 0u : 1u);
-  if (flow.empty() || alone) return absl::OkStatus();
+  if (queue.waiting_sessions() == 1) return absl::OkStatus();
   if (QueueUs(queue) > ready.header.deadline_us) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("%d us are left, and the requests that wait take %d us",

@@ -12,10 +12,11 @@ namespace ckv {
 
 inline constexpr uint64_t kNoWorkLimit = ~uint64_t{0};
 
-// Belongs to one thread. A queue holds at most `request_count_max` requests and `work_max`
-// multiply-adds (I5): what comes beyond waits so long that its requester had better know now. A
-// session may always have one request waiting, so nobody is locked out by who came first; and a
-// session that waits alone fills no more than its own slots.
+// Belongs to one thread. A queue holds at most `request_count_max` requests, half of them of one
+// session, and `work_max` multiply-adds (I5): what comes beyond waits so long that its requester
+// had better know now. A session may always have one request waiting beyond all that, so nobody is
+// locked out by who came first; and while one session waits alone its work has no limit but its
+// own.
 class Admission {
  public:
   Admission(uint32_t request_count_max, uint64_t work_max)

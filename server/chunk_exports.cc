@@ -73,7 +73,7 @@ int ChunkExports::Insert(ChunkLocator chunk, uint64_t bytes, UniqueFd fd, ChunkT
     bytes_ -= kept.bytes;
     return true;
   });
-  while (!exports_.empty() && bytes_ + bytes > bytes_max_) {
+  while (!exports_.empty() && (bytes_ + bytes > bytes_max_ || exports_.size() >= kExportCountMax)) {
     bytes_ -= exports_.back().bytes;
     exports_.pop_back();
   }

@@ -21,6 +21,9 @@ namespace ckv {
 // Belongs to the dispatcher's thread, but for Make.
 class ChunkExports {
  public:
+  // Each is a descriptor, of which a process has 1024 unless it is given more.
+  static constexpr size_t kExportCountMax = 256;
+
   // All copies together; the least recently used go first. Zero: nothing is handed over.
   explicit ChunkExports(uint64_t bytes_max) : bytes_max_(bytes_max) {}
 

@@ -24,6 +24,8 @@ constexpr Duration kAcceptInterval = std::chrono::microseconds(200);
 // A lane without an event (loopback) is polled at this interval when idle: 1 % of a core.
 constexpr int kPollOnlySleepMs = 1;
 
+constexpr uint32_t kNoCountLimit = ~0u;
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Dispatcher>> Dispatcher::Start(const DispatcherOptions& options,
@@ -146,7 +148,8 @@ bool Dispatcher::RunOnce() {
         Break(lane, why);
       });
   drain_seen_ = drain_begun;
-  const bool worked = arrived || waiting_count() != 0 || side_work_.finished();
+  // What waits for the side thread is no work of this one: the end of a job rings.
+  const bool worked = arrived || waiting_count() != longs_.count() || side_work_.finished();
   RunSideWork();
   if (attends_.count() + bulks_.count() != 0) AnswerAttends();
   if (pushes_.count() != 0) AnswerPush();
@@ -269,8 +272,11 @@ void Dispatcher::AdmitTo(FairQueue& queue, FairQueue::Flow& flow, const Admissio
 }
 
 void Dispatcher::AnswerAttends() {
-  FillBatch(attends_);
-  FillBatch(bulks_);
+  // While parts of large calls wait, half of a batch is theirs.
+  const bool halved = bulks_.count() != 0;
+  FillBatch(attends_, halved ? options_.batch_request_count_max / 2 : kNoCountLimit,
+            halved ? kPollingWorkMax / 2 : kPollingWorkMax);
+  FillBatch(bulks_, kNoCountLimit, kPollingWorkMax);
   if (batch_.size() == 0) return;
   batch_.Compute();
   attend_admission_.Observe(batch_.work(), batch_.elapsed());
@@ -278,8 +284,10 @@ void Dispatcher::AnswerAttends() {
   batch_.Reply(attends_.count() + bulks_.count());
 }
 
-void Dispatcher::FillBatch(FairQueue& queue) {
+void Dispatcher::FillBatch(FairQueue& queue, uint32_t request_count_max, uint64_t work_max) {
   while (FairQueue::Flow* flow = queue.Next()) {
+    const bool enough = batch_.size() >= request_count_max || batch_.work() >= work_max;
+    if (batch_.size() != 0 && enough) return;
     const ReadyRequest ready = flow->front();
     const Batch::Verdict verdict = batch_.Add(ready);
     if (verdict == Batch::Verdict::kFull) return;
@@ -331,7 +339,7 @@ void Dispatcher::RunSideWork() {
     const ReadyRequest ready = flow->front();
     HolderLane& lane = *ready.from;
     const absl::Status bad = side_work_.Start(ready, lane);
-    longs_.Pop(*flow, side_work_.last_work());
+    longs_.Pop(*flow, side_work_.last_cost());
     if (!bad.ok()) {
       Break(lane, bad);
     } else if (side_work_.last_work() != 0) {

@@ -107,8 +107,9 @@ class Dispatcher {
                const ReadyRequest& ready) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
 
   void AnswerAttends() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
-  // Takes from `queue` what there is room for.
-  void FillBatch(FairQueue& queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
+  // Takes from `queue` what there is room for, and of that until the batch has so much.
+  void FillBatch(FairQueue& queue, uint32_t request_count_max, uint64_t work_max)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void AnswerPush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void RunSideWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
 

@@ -50,8 +50,10 @@ class SideWork {
   absl::Status Start(const ReadyRequest& ready, HolderLane& lane);
   // After finished: answers.
   void Finish(uint32_t waiting_count);
-  // Of the job that Finish answered last; zero for a map.
+  // Of the job that was started last: its multiply-adds, zero for a map; and those or their like,
+  // for its session's share of the thread.
   uint64_t last_work() const { return last_work_; }
+  uint64_t last_cost() const { return last_cost_; }
   Duration last_elapsed() const { return batch_.elapsed(); }
 
   // The lane broke: a job for it in progress ends early.
@@ -83,6 +85,7 @@ class SideWork {
   HolderLane* lane_ = nullptr;  // of the job in progress
   std::optional<Mapping> mapping_;
   uint64_t last_work_ = 0;
+  uint64_t last_cost_ = 0;
   std::atomic<bool> cancel_{false};     // of the job in progress
   std::unique_ptr<SideThread> thread_;  // last: its job uses the rest
 };

@@ -37,16 +37,19 @@ bool TcpLink::Arm() noexcept {
   if (!status_.ok()) return false;
   const size_t staged = stage_end_ - stage_begin_;
   if (in_frame_ ? staged > 0 || rest_.empty() : staged >= sizeof(FrameHeader)) return false;
+  return WatchOut();
+}
+
+bool TcpLink::WatchOut() noexcept {
   const bool want_out = out_count_ > 0;
-  if (want_out != wants_out_) {
-    epoll_event event = {};
-    event.events = EPOLLIN | EPOLLRDHUP | (want_out ? EPOLLOUT : 0u);
-    if (epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, socket_.get(), &event) != 0) {
-      Break(ErrnoStatus("epoll_ctl"));
-      return false;
-    }
-    wants_out_ = want_out;
+  if (want_out == wants_out_) return true;
+  epoll_event event = {};
+  event.events = EPOLLIN | EPOLLRDHUP | (want_out ? EPOLLOUT : 0u);
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, socket_.get(), &event) != 0) {
+    Break(ErrnoStatus("epoll_ctl"));
+    return false;
   }
+  wants_out_ = want_out;
   return true;
 }
 
@@ -67,6 +70,9 @@ void TcpLink::Send(uint32_t slot, std::span<const std::byte> head, Runs runs) no
   ++out_count_;
   // Behind an unfinished frame: Poll goes on with it, and a call here would only fail again.
   if (out_count_ == 1) Flush();
+  // Whoever posts may be asleep on the event already, on behalf of other lanes too: what the kernel
+  // did not take goes on when it can.
+  if (out_count_ > 0 && status_.ok()) (void)WatchOut();
 }
 
 // What is queued and not yet sent, as far as `parts` hold it; returns how many were filled.

@@ -76,6 +76,8 @@ class TcpLink {
     std::array<iovec, kFramePartsMax - 1> parts;  // none is empty
   };
 
+  // The event comes when the socket can take more, while something waits to be sent.
+  bool WatchOut() noexcept;
   bool Parse(Admit admit, Buffer buffer) noexcept;
   bool Fill() noexcept;
   size_t GatherOut(std::span<iovec, kSendPartsMax> parts) noexcept;

@@ -131,6 +131,8 @@ class VerbsServeLane final : public ServeLane {
     pieces_.reserve(2 * kScatterMax);
     scatter_.reserve(requests * scatter_max_);
   }
+  // The link first: what it has under way reads what gather_ has registered.
+  ~VerbsServeLane() override { end_->link.reset(); }
 
   FabricKind kind() const noexcept override { return FabricKind::kVerbs; }
   const LaneShape& shape() const noexcept override { return end_->shape; }

@@ -107,10 +107,11 @@ TEST(ConfigTest, EveryErrorIsReportedWithItsSource) {
                                      "  capacity: lots\n");
   const std::string errors = ErrorsOf({"--config", path, "--lane-slot-count=257"},
                                       {{"CKV_LEASE_TTL", "3"}, {"CKV_FABRICS", "shm,carrier"}});
-  EXPECT_THAT(errors, AllOf(HasSubstr("errors.yaml:3: store.capacity: 'lots' is not a size"),
-                            HasSubstr("--lane-slot-count: 257 is out of range: 1 to 256"),
-                            HasSubstr("CKV_LEASE_TTL: '3' is not a duration"),
-                            HasSubstr("CKV_FABRICS: 'carrier' is not one of shm,tcp,loopback")));
+  EXPECT_THAT(errors,
+              AllOf(HasSubstr("errors.yaml:3: store.capacity: 'lots' is not a size"),
+                    HasSubstr("--lane-slot-count: 257 is out of range: 1 to 256"),
+                    HasSubstr("CKV_LEASE_TTL: '3' is not a duration"),
+                    HasSubstr("CKV_FABRICS: 'carrier' is not one of shm,tcp,verbs,loopback")));
 }
 
 TEST(ConfigTest, AValueThatLosesIsCheckedAllTheSame) {
@@ -249,6 +250,15 @@ TEST(ConfigTest, CheckConfigPrintsAFileThatReadsBack) {
                                               "--fabrics=tcp",
                                               "--fabric=tcp",
                                               "--rdma-fallback=tcp",
+                                              "--verbs-device=mlx5_0",
+                                              "--verbs-port=2",
+                                              "--verbs-gid-index=3",
+                                              "--verbs-mtu=1024",
+                                              "--verbs-timeout=15",
+                                              "--verbs-retry-count=5",
+                                              "--tcp-busy-poll-us=50",
+                                              "--store-map-bytes-max=2MiB",
+                                              "--queue-request-count-max=7",
                                               "--store-capacity=3MiB",
                                               "--store-chunk-count-max=5",
                                               "--compute-threads=2",

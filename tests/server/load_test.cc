@@ -106,6 +106,62 @@ TEST_P(LoadTest, LongAnswersHaveTheBitsOfShortOnes) {
   }
 }
 
+// Goal: a reply that the kernel does not take at once goes on by itself, though its lane was silent
+// while it was computed.
+// Method: 24 MB from the side thread, to a requester that looks only when the holder sleeps.
+TEST_P(LoadTest, LargeRepliesReachSilentLanes) {
+  Put();
+  const auto client = Open(
+      {.shape = {.slot_count = 2, .request_bytes_max = 1u << 20, .reply_bytes_max = 32u << 20}});
+  const uint32_t handle = client->Resolve(corpus_)[3];
+  RawAttend attend = Dense({handle}, kQueryRowCountMax, 0, kFlagPartialF32 | kFlagPerPiece);
+  attend.pieces.resize(24, attend.pieces[0]);
+  client->Post(attend, client->Header());
+  ASSERT_TRUE(Eventually([](const HolderStats& stats) { return stats.bytes_out > 0; }));
+  const uint64_t sleeps = holder_->stats().sleep_count;
+  ASSERT_TRUE(Eventually([&](const HolderStats& s) { return s.sleep_count > sleeps; }));
+  const auto reply = client->Await();
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  ASSERT_TRUE(reply->status().ok()) << reply->status();
+  EXPECT_EQ(holder_->stats().long_count, 1u);
+  EXPECT_EQ(reply->Partials(corpus_.geometry.d_v).size(), 24u);
+}
+
+// Goal: half a computation is not an answer.
+// Method: the lane of a request in progress is broken by a malformed frame, so that the work ends
+// early; what the requester gets is no reply.
+TEST_P(LoadTest, ABrokenLaneGetsNoHalfAnswer) {
+  Put();
+  const auto client = Open({.shape = kWide});
+  const std::vector<uint32_t> handles = client->Resolve(corpus_);
+  client->Post(OfWork(kRequestWorkMax, handles[1], /*real=*/true), client->Header());
+  ASSERT_TRUE(Eventually([](const HolderStats& stats) { return stats.long_count == 1; }));
+  client->PostBytes(std::vector<std::byte>(64, std::byte{0x5a}));
+  EXPECT_FALSE(client->Await().ok());
+  EXPECT_TRUE(Eventually([](const HolderStats& stats) { return stats.lane_count == 0; }));
+}
+
+// Goal: a selection of nothing is the empty partial, whichever thread answers it.
+// Method: after a long request the session's next one is taken for long, and is not.
+TEST_P(LoadTest, NothingSelectedAfterALongRequestIsEmpty) {
+  Put();
+  const auto client = Open({.shape = kWide});
+  const std::vector<uint32_t> handles = client->Resolve(corpus_);
+  RawAttend attend = OfWork(kPollingWorkMax + (uint64_t{1} << 27), handles[1], /*real=*/true);
+  ASSERT_TRUE(client->Call(attend).ok());
+  attend.pieces[0].k = 0;
+  attend.pieces[0].indices->clear();
+  const auto reply = client->Call(attend);
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  ASSERT_TRUE(reply->status().ok()) << reply->status();
+  const RawPartial partial = reply->Partials(corpus_.geometry.d_v)[0];
+  for (uint32_t row = 0; row < attend.row_count; row += 97) {
+    EXPECT_EQ(partial.m[row], kEmptyM);
+    EXPECT_EQ(partial.l[row], 0.0f);
+    EXPECT_EQ(partial.o[size_t{row} * corpus_.geometry.d_v], 0.0f);
+  }
+}
+
 // Goal: past its limit the queue refuses at once, with a hint, and every request is answered once.
 // Method: a queue of one request, and two sessions that post 8 at a time until one was refused.
 TEST_P(LoadTest, AFullQueueRefusesWithAHint) {

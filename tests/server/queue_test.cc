@@ -137,8 +137,19 @@ class AdmissionTest : public FairQueueTest {
 
 TEST_F(AdmissionTest, ALoneSessionFillsItsSlots) {
   FairQueue::Flow* flow = Session(8);
-  for (int i = 0; i < 6; ++i) EXPECT_TRUE(Offer(flow, 60).ok());
-  EXPECT_TRUE(absl::IsResourceExhausted(Offer(flow, 60))) << "but no more than the queue holds";
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(Offer(flow, 60).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(Offer(flow, 60))) << "but half of the queue at most";
+}
+
+TEST_F(AdmissionTest, AFullQueueStillTakesOneOfEachSession) {
+  FairQueue::Flow* a = Session(8);
+  FairQueue::Flow* b = Session(8);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(Offer(a, 0).ok());
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(Offer(b, 0).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(Offer(b, 0)));
+  FairQueue::Flow* c = Session(8);
+  EXPECT_TRUE(Offer(c, 0).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(Offer(c, 0)));
 }
 
 TEST_F(AdmissionTest, MoreWorkThanTheQueueHoldsIsRefusedButOneRequestEach) {
