@@ -40,7 +40,7 @@ struct DispatcherOptions {
 };
 
 // Multiply-adds that wait for the polling thread: 0.45 ms of one core. A request that was admitted
-// waits for the batch in progress and is in the next one, so it is answered within twice that.
+// waits for the batch in progress and is in the next one.
 inline constexpr uint64_t kQueueWorkMax = kPollingWorkMax / 16;
 // And that wait as parts of large calls (kFlagBulk), or to be computed beside that thread: half a
 // second of one core.

@@ -24,8 +24,8 @@ struct HolderLane {
   bool broken = false;
   // Armed, and not polled until its event comes.
   bool cold = false;
-  // Requests of it that another thread, or the fabric, is still busy with: it is not destroyed
-  // before they are done.
+  // Requests of it that the side thread is still busy with: it is not destroyed before they are
+  // done.
   uint32_t busy = 0;
   Instant last_arrival;
 };
@@ -43,7 +43,7 @@ struct SessionLanes {
   uint64_t work_per_row = 0;
 };
 
-// Belongs to one thread, but for event_fd.
+// Belongs to one thread.
 class LaneSet {
  public:
   // A lane that nothing came over for so long is left to its event: longer than the waits that a
@@ -51,7 +51,7 @@ class LaneSet {
   // call. Then neither does the polling of a busy thread grow with the peers that are silent.
   static constexpr Duration kQuietMax = std::chrono::milliseconds(10);
   // While others keep the thread busy, how often the events of cold lanes are asked for: such a
-  // lane's first request waits that long at most, and the system call (0.4 us) takes 1 % of it.
+  // lane's first request waits that long at most, and a system call in so long is all it costs.
   static constexpr Duration kColdLookInterval = std::chrono::microseconds(50);
 
   //   ResourceExhausted   no descriptor.

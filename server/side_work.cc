@@ -105,7 +105,8 @@ void SideWork::Finish(uint32_t waiting_count) {
   --lane_->busy;
   lane_ = nullptr;
   if (cancel_.load(std::memory_order_relaxed)) {
-    // Half of it is not computed, and its lane is broken.
+    // Half of it is not computed, and its lane is broken: neither an answer nor a measure of work.
+    last_work_ = 0;
     mapping_.reset();
     batch_.Clear();
     return;
