@@ -1,8 +1,6 @@
 #include "tests/bench/data_path_floor.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
@@ -11,32 +9,23 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <tuple>
 #include <utility>
 
 #include "proto/status.h"
 #include "tests/bench/data_path.h"
+#include "tests/bench/tcp_floor.h"
 
 namespace ckv::bench {
 namespace {
 
-std::pair<UniqueFd, UniqueFd> TcpPair() {
-  UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t bytes = sizeof(address);
-  auto* raw = reinterpret_cast<sockaddr*>(&address);
-  CKV_CHECK(bind(listener.get(), raw, bytes) == 0 && listen(listener.get(), 1) == 0);
-  CKV_CHECK(getsockname(listener.get(), raw, &bytes) == 0);
-  UniqueFd a(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  CKV_CHECK(connect(a.get(), raw, bytes) == 0);
-  UniqueFd b(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  const int on = 1;
-  for (const int fd : {a.get(), b.get()}) {
-    CKV_CHECK(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == 0);
+// The two ends of a connection that never blocks: sendfile has no flag for it.
+void Connect(UniqueFd& driver, UniqueFd& peer) {
+  TcpPair pair = ConnectTcp();
+  for (const int fd : {pair.a.get(), pair.b.get()}) {
+    CKV_CHECK(fcntl(fd, F_SETFL, O_NONBLOCK) == 0);
   }
-  return {std::move(a), std::move(b)};
+  driver = std::move(pair.a);
+  peer = std::move(pair.b);
 }
 
 // How many bytes a call that never blocks moved.
@@ -122,7 +111,7 @@ TcpPingPong::TcpPingPong(uint32_t request_bytes, uint32_t reply_bytes)
       peer_request_(request_bytes),
       peer_reply_(reply_bytes),
       peer_([this] { Step(); }) {
-  std::tie(driver_, peer_end_) = TcpPair();
+  Connect(driver_, peer_end_);
 }
 
 void TcpPingPong::Step() {
@@ -153,7 +142,7 @@ Trip TcpPingPong::Go() {
 
 TcpBulk::TcpBulk(BulkKind kind, size_t source_bytes)
     : kind_(kind), source_(source_bytes), peer_([this] { Step(); }) {
-  for (size_t i = 0; i < connections(); ++i) std::tie(driver_[i], peer_end_[i]) = TcpPair();
+  for (size_t i = 0; i < connections(); ++i) Connect(driver_[i], peer_end_[i]);
   if (kind_ != BulkKind::kSendfile) return;
   file_ = UniqueFd(memfd_create("source", MFD_CLOEXEC));
   CKV_CHECK(file_.valid());
