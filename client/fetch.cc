@@ -6,12 +6,25 @@
 #include "absl/strings/str_format.h"
 #include "client/retry.h"
 #include "proto/status.h"
+#include "proto/stripe.h"
 #include "transport/wire.h"
 
 namespace ckv {
 namespace {
 
 constexpr size_t kCompletionCountMax = 16;
+
+void Rotate(const RopeRotation& rotation, const Geometry& geometry, uint32_t row_count,
+            std::span<std::byte> rows) {
+  if (rotation.is_identity()) return;
+  if (geometry.dtype == RowDtype::kFp8DsMla) {
+    RotateBandsFp8DsMla(rotation, rows.data(), row_count, geometry.row_bytes(),
+                        geometry.row_bytes());
+  } else {
+    RotateBandsBf16(rotation, reinterpret_cast<uint16_t*>(rows.data()), row_count, geometry.d_qk,
+                    geometry.d_qk);
+  }
+}
 
 }  // namespace
 
@@ -23,8 +36,9 @@ Fetcher::Fetcher(const LinkOptions* options, Router* router, RouteCounters* coun
       window_(std::max(1u, options->shape.slot_count / 2)),
       completions_(kCompletionCountMax) {}
 
-absl::Status Fetcher::Fetch(const FetchCall& call, Sink sink, bool* stale) {
+absl::Status Fetcher::Fetch(const FetchCall& call, const Place* place, Sink sink, bool* stale) {
   *stale = false;
+  place_ = place;
   delivered_ = false;
   strange_ = false;
   links_.clear();
@@ -98,30 +112,36 @@ absl::Status Fetcher::Prepare(const FetchCall& call, bool* stale) {
   return absl::OkStatus();
 }
 
+// The most tokens of a layer that the next request asks for: whole stripes, where they fit.
+uint32_t Fetcher::SegmentTokens(const FetchCall& call) const {
+  const auto rows_max = static_cast<uint32_t>(FetchBodyBytesMax(shape_.reply_bytes_max) /
+                                              call.corpus->geometry.row_bytes());
+  return rows_max < kStripeTokens ? rows_max : rows_max - rows_max % kStripeTokens;
+}
+
 // The next run in order of chunk, layer, token; false: there is none.
 bool Fetcher::NextSegment(const FetchCall& call, Segment* segment) {
-  const Geometry& geometry = call.corpus->geometry;
   while (next_chunk_ < call.chunk_end && link_of_chunk_[next_chunk_ - call.chunk_begin] == nullptr)
     ++next_chunk_;
   if (next_chunk_ == call.chunk_end) return false;
   const size_t i = next_chunk_ - call.chunk_begin;
   const uint32_t token_count = call.corpus->chunks[next_chunk_].token_count;
-  const auto rows_max =
-      static_cast<uint32_t>(FetchBodyBytesMax(shape_.reply_bytes_max) / geometry.row_bytes());
+  const uint32_t tokens_max = SegmentTokens(call);
   *segment = Segment();
   segment->link = link_of_chunk_[i];
-  segment->handle = handle_of_chunk_[i];
   segment->chunk = next_chunk_;
-  segment->layer_begin = next_layer_;
-  segment->token_begin = next_token_;
-  segment->token_count = std::min(rows_max, token_count - next_token_);
-  segment->layer_count = 1;
-  if (segment->token_count == token_count)
-    segment->layer_count = std::min(rows_max / token_count, call.layer_end - next_layer_);
-  next_token_ += segment->token_count;
+  FetchEntry& entry = segment->entry;
+  entry.handle = handle_of_chunk_[i];
+  entry.layer_begin = next_layer_;
+  entry.token_begin = next_token_;
+  entry.token_count = std::min(tokens_max, token_count - next_token_);
+  entry.layer_count = 1;
+  if (entry.token_count == token_count)
+    entry.layer_count = std::min(tokens_max / token_count, call.layer_end - next_layer_);
+  next_token_ += entry.token_count;
   if (next_token_ == token_count) {
     next_token_ = 0;
-    next_layer_ += segment->layer_count;
+    next_layer_ += entry.layer_count;
   }
   if (next_layer_ == call.layer_end) {
     next_layer_ = call.layer_begin;
@@ -135,7 +155,9 @@ absl::Status Fetcher::Exchange(const FetchCall& call, Sink sink, bool* stale) {
   wait.Begin(links_.size());
   while (true) {
     bool progress = false, any_came = false;
-    while (in_window_ < window_.size()) {
+    // Half a window at once: one system call for four requests, and the holder has the other half.
+    const bool refill = in_window_ <= window_.size() / 2;
+    while (refill && in_window_ < window_.size()) {
       CKV_ASSIGN_OR_RETURN(const bool posted, PostNext(call));
       if (!posted) break;
       progress = true;
@@ -167,7 +189,7 @@ absl::Status Fetcher::Exchange(const FetchCall& call, Sink sink, bool* stale) {
 std::string Fetcher::DescribeWaiting() {
   std::vector<const HolderPeer*> peers;
   for (size_t i = 0; i < in_window_; ++i) {
-    if (at(i).reply.empty()) peers.push_back(&at(i).link->peer());
+    if (!at(i).came) peers.push_back(&at(i).link->peer());
   }
   if (!peers.empty()) return DescribePeers(peers);
   // Nothing could be posted: requests that were given up on keep the slots.
@@ -187,28 +209,46 @@ absl::StatusOr<bool> Fetcher::PostNext(const FetchCall& call) {
     next_token_ = token;
     return false;
   }
-  FetchEntry entry;
-  entry.handle = segment.handle;
-  entry.layer_begin = segment.layer_begin;
-  entry.layer_count = segment.layer_count;
-  entry.token_begin = segment.token_begin;
-  entry.token_count = segment.token_count;
+  segment.slot = *slot;
+  if (absl::Status status = Land(call, segment, lane); !status.ok()) {
+    lane.Release(*slot);
+    return status;
+  }
   RequestHeader header;
   header.kind = WireKind::kFetch;
   header.request_id = segment.request_id = segment.link->NextRequestId();
   header.epoch = segment.link->epoch().value;
   header.session = segment.link->session().value;
   header.deadline_us = RemainingUs(call.deadline, clock_->Now());
-  header.body_bytes = sizeof(entry);
+  header.body_bytes = sizeof(FetchEntry);
   const std::span<std::byte> request = lane.request(*slot);
-  std::memcpy(request.data() + sizeof(header), &entry, sizeof(entry));
+  std::memcpy(request.data() + sizeof(header), &segment.entry, sizeof(FetchEntry));
   EncodeHeader(header, request);
-  if (absl::Status status = lane.Post(*slot, sizeof(header) + sizeof(entry)); !status.ok())
+  // Polled as soon as all that can be posted is.
+  if (absl::Status status = lane.PostLater(*slot, sizeof(header) + sizeof(FetchEntry));
+      !status.ok())
     return HolderError(*segment.link, status);
-  segment.slot = *slot;
   at(in_window_++) = segment;
   segment.link->peer().in_flight.fetch_add(1, std::memory_order_relaxed);
   return true;
+}
+
+// Where the rows shall lie, if the caller wants them anywhere, and the fabric asked to put them
+// there. Rows of several layers come in one reply and go to their places when they are shown.
+absl::Status Fetcher::Land(const FetchCall& call, Segment& segment, RequestLane& lane) {
+  if (place_ == nullptr || segment.entry.layer_count != 1) return absl::OkStatus();
+  const FetchEntry& entry = segment.entry;
+  const uint64_t bytes = uint64_t{entry.token_count} * call.corpus->geometry.row_bytes();
+  segment.place =
+      (*place_)({segment.chunk, entry.layer_begin, entry.token_begin, entry.token_count});
+  if (segment.place.size() != bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("fetch: a place of %d bytes for %d rows of %d", segment.place.size(),
+                        entry.token_count, call.corpus->geometry.row_bytes()));
+  }
+  // So that no error can have the size of the rows: text is never landed.
+  if (bytes > kErrorTextBytesMax) lane.Land(segment.slot, sizeof(ReplyHeader), segment.place);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<bool> Fetcher::Collect(const FetchCall& call, HolderLink& link, bool* stale) {
@@ -220,7 +260,7 @@ absl::StatusOr<bool> Fetcher::Collect(const FetchCall& call, HolderLink& link, b
     const Completion done = completions_[i];
     Segment* segment = nullptr;
     for (size_t w = 0; w < in_window_; ++w) {
-      if (at(w).link == &link && at(w).slot == done.slot && at(w).reply.empty()) segment = &at(w);
+      if (at(w).link == &link && at(w).slot == done.slot && !at(w).came) segment = &at(w);
     }
     if (segment == nullptr) {
       counters_->discarded.fetch_add(1, std::memory_order_relaxed);
@@ -235,15 +275,8 @@ absl::StatusOr<bool> Fetcher::Collect(const FetchCall& call, HolderLink& link, b
       if (!header.ok()) first_error.Update(header.status());
       continue;
     }
-    segment->reply = reply;
     link.peer().in_flight.fetch_sub(1, std::memory_order_relaxed);
-    ExpectedReply expected;
-    expected.request_id = segment->request_id;
-    expected.kind = WireKind::kFetch;
-    expected.checksummed = !SharesMemory(lane.kind());
-    expected.fetch_bytes =
-        uint64_t{segment->layer_count} * segment->token_count * call.corpus->geometry.row_bytes();
-    first_error.Update(CheckReplyForHint(*header, reply, expected));
+    first_error.Update(Accept(call, *segment, *header, reply));
   }
   if (!first_error.ok()) {
     *stale = absl::IsNotFound(first_error) || absl::IsAborted(first_error);
@@ -252,40 +285,58 @@ absl::StatusOr<bool> Fetcher::Collect(const FetchCall& call, HolderLink& link, b
   return count > 0;
 }
 
+absl::Status Fetcher::Accept(const FetchCall& call, Segment& segment, const ReplyHeader& header,
+                             std::span<const std::byte> reply) {
+  const RequestLane& lane = segment.link->lane();
+  segment.came = true;
+  segment.body = lane.landed(segment.slot) ? std::span<const std::byte>(segment.place)
+                                           : reply.subspan(sizeof(ReplyHeader));
+  ExpectedReply expected;
+  expected.request_id = segment.request_id;
+  expected.kind = WireKind::kFetch;
+  expected.checksummed = !SharesMemory(lane.kind());
+  expected.fetch = segment.entry;
+  expected.row_bytes = call.corpus->geometry.row_bytes();
+  return CheckReplyForHint(header, segment.body, expected);
+}
+
 absl::Status Fetcher::Deliver(const FetchCall& call, Sink sink) {
-  const Geometry& geometry = call.corpus->geometry;
-  while (in_window_ > 0 && !at(0).reply.empty()) {
-    const Segment& segment = at(0);
-    const size_t layer_bytes = size_t{segment.token_count} * geometry.row_bytes();
-    std::span<const std::byte> rows = segment.reply.subspan(sizeof(ReplyHeader));
-    // A rotation by `delta` is that of the queries of a chunk `delta` before its place.
-    const RopeRotation& rotation =
-        rotations_.For(geometry, -delta_of_chunk_[segment.chunk - call.chunk_begin]);
-    if (!rotation.is_identity()) {
-      rotated_.assign(rows.begin(), rows.end());
-      const uint32_t row_count = segment.layer_count * segment.token_count;
-      if (geometry.dtype == RowDtype::kFp8DsMla) {
-        RotateBandsFp8DsMla(rotation, rotated_.data(), row_count, geometry.row_bytes(),
-                            geometry.row_bytes());
-      } else {
-        RotateBandsBf16(rotation, reinterpret_cast<uint16_t*>(rotated_.data()), row_count,
-                        geometry.d_qk, geometry.d_qk);
-      }
-      rows = rotated_;
-    }
-    for (uint32_t layer = 0; layer < segment.layer_count; ++layer) {
-      FetchedRows run;
-      run.chunk = segment.chunk;
-      run.layer = segment.layer_begin + layer;
-      run.token_begin = segment.token_begin;
-      run.token_count = segment.token_count;
-      run.rows = rows.subspan(layer * layer_bytes, layer_bytes);
-      delivered_ = true;
-      CKV_RETURN_IF_ERROR(sink(run));
-    }
-    segment.link->lane().Release(segment.slot);
+  while (in_window_ > 0 && at(0).came) {
+    CKV_RETURN_IF_ERROR(Show(call, at(0), sink));
+    at(0).link->lane().Release(at(0).slot);
     head_ = (head_ + 1) % window_.size();
     --in_window_;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Fetcher::Show(const FetchCall& call, const Segment& segment, Sink sink) {
+  const Geometry& geometry = call.corpus->geometry;
+  const FetchEntry& entry = segment.entry;
+  const size_t layer_bytes = size_t{entry.token_count} * geometry.row_bytes();
+  // A rotation by `delta` is that of the queries of a chunk `delta` before its place.
+  const RopeRotation& rotation =
+      rotations_.For(geometry, -delta_of_chunk_[segment.chunk - call.chunk_begin]);
+  for (uint32_t i = 0; i < entry.layer_count; ++i) {
+    const RowRun run = {segment.chunk, entry.layer_begin + i, entry.token_begin, entry.token_count};
+    std::span<const std::byte> rows = segment.body.subspan(i * layer_bytes, layer_bytes);
+    std::span<std::byte> place = segment.place;
+    if (place_ != nullptr && place.empty()) place = (*place_)(run);
+    if (place_ == nullptr && !rotation.is_identity()) {
+      rotated_.resize(layer_bytes);
+      place = rotated_;
+    }
+    if (!place.empty()) {
+      if (place.size() != layer_bytes) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "fetch: a place of %d bytes for a run of %d", place.size(), layer_bytes));
+      }
+      if (rows.data() != place.data()) std::memcpy(place.data(), rows.data(), layer_bytes);
+      Rotate(rotation, geometry, entry.token_count, place);
+      rows = place;
+    }
+    delivered_ = true;
+    CKV_RETURN_IF_ERROR(sink({run, rows}));
   }
   return absl::OkStatus();
 }
@@ -297,7 +348,7 @@ void Fetcher::AbandonAll() {
   }
   for (size_t i = 0; i < in_window_; ++i) {
     const Segment& segment = at(i);
-    const bool outstanding = segment.reply.empty();
+    const bool outstanding = !segment.came;
     if (outstanding) segment.link->peer().in_flight.fetch_sub(1, std::memory_order_relaxed);
     if (!segment.link->is_up()) continue;
     if (outstanding) {

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "client/attend_plan.h"
 #include "client/route.h"
+#include "transport/wire.h"
 
 namespace ckv {
 
@@ -18,12 +19,13 @@ namespace ckv {
 class Fetcher {
  public:
   using Sink = absl::FunctionRef<absl::Status(const FetchedRows&)>;
+  using Place = absl::FunctionRef<std::span<std::byte>(const RowRun&)>;
 
   Fetcher(const LinkOptions* options, Router* router, RouteCounters* counters);
 
-  // Requester::Fetch, without its retry. `*stale` as in Router::Attend; it is false once `sink` has
-  // been called.
-  absl::Status Fetch(const FetchCall& call, Sink sink, bool* stale);
+  // Requester::Fetch, without its retry; `place` may be null. `*stale` as in Router::Attend; it is
+  // false once `sink` has been called.
+  absl::Status Fetch(const FetchCall& call, const Place* place, Sink sink, bool* stale);
   // Whether `sink` has been called in the last one: it cannot be begun again then.
   bool delivered() const { return delivered_; }
 
@@ -32,19 +34,25 @@ class Fetcher {
   struct Segment {
     HolderLink* link = nullptr;
     uint32_t chunk = 0;
-    uint32_t handle = 0;
-    uint32_t layer_begin = 0, layer_count = 0;
-    uint32_t token_begin = 0, token_count = 0;
+    FetchEntry entry;
     uint32_t slot = 0;
     uint64_t request_id = 0;
-    std::span<const std::byte> reply;  // empty: not there yet
+    // Where the caller wants the rows, if it said so; only of one layer.
+    std::span<std::byte> place;
+    bool came = false;
+    std::span<const std::byte> body;  // in the slot, or in `place`
   };
 
   absl::Status Check(const FetchCall& call) const;
   absl::Status Prepare(const FetchCall& call, bool* stale);
   absl::Status Exchange(const FetchCall& call, Sink sink, bool* stale);
+  uint32_t SegmentTokens(const FetchCall& call) const;
   bool NextSegment(const FetchCall& call, Segment* segment);
   absl::StatusOr<bool> PostNext(const FetchCall& call);
+  absl::Status Land(const FetchCall& call, Segment& segment, RequestLane& lane);
+  absl::Status Show(const FetchCall& call, const Segment& segment, Sink sink);
+  absl::Status Accept(const FetchCall& call, Segment& segment, const ReplyHeader& header,
+                      std::span<const std::byte> reply);
   absl::StatusOr<bool> Collect(const FetchCall& call, HolderLink& link, bool* stale);
   absl::Status Deliver(const FetchCall& call, Sink sink);
   std::string DescribeWaiting();
@@ -57,6 +65,7 @@ class Fetcher {
   RouteCounters* const counters_;
 
   // Of the call in progress.
+  const Place* place_ = nullptr;
   std::vector<HolderLink*> link_of_chunk_;  // from chunk_begin; null: no tokens
   std::vector<uint32_t> handle_of_chunk_;
   std::vector<int64_t> delta_of_chunk_;
@@ -66,6 +75,7 @@ class Fetcher {
   size_t head_ = 0, in_window_ = 0;
   uint32_t next_chunk_ = 0, next_layer_ = 0, next_token_ = 0;
   bool delivered_ = false;
+  uint32_t posted_ = 0;
   bool strange_ = false;  // a reply came that was not the one awaited in its slot
   std::vector<Completion> completions_;
   std::vector<std::byte> rotated_;

@@ -139,7 +139,7 @@ std::optional<absl::Status> Exchange::Judge(const Completion& done) {
   ExpectedReply expected;
   expected.request_id = request_id_;
   expected.kind = WireKind::kMap;
-  return CheckReplyForHint(*header, reply_, expected);
+  return CheckReplyForHint(*header, reply_.subspan(sizeof(ReplyHeader)), expected);
 }
 
 absl::Status CheckCall(const MapCall& call, const Clock& clock) {

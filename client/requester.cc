@@ -145,6 +145,15 @@ struct Requester::State {
     return true;
   }
 
+  absl::Status Fetch(const FetchCall& call, const Fetcher::Place* place, Fetcher::Sink sink) {
+    const auto fetch = [&](CallEngine& engine, Outcome* outcome) {
+      absl::Status status = engine.fetcher.Fetch(call, place, sink, &outcome->stale);
+      outcome->repeatable = !engine.fetcher.delivered();
+      return status;
+    };
+    return WithEngine(call.corpus.get(), call.deadline, fetch);
+  }
+
   Clock* const clock;
   LinkOptions link_options;
   RouteCounters counters;
@@ -196,12 +205,13 @@ absl::Status Requester::Attend(const AttendCall& call, const PartialView& out,
 
 absl::Status Requester::Fetch(const FetchCall& call,
                               absl::FunctionRef<absl::Status(const FetchedRows&)> sink) {
-  const auto fetch = [&](CallEngine& engine, Outcome* outcome) {
-    absl::Status status = engine.fetcher.Fetch(call, sink, &outcome->stale);
-    outcome->repeatable = !engine.fetcher.delivered();
-    return status;
-  };
-  return state_->WithEngine(call.corpus.get(), call.deadline, fetch);
+  return state_->Fetch(call, /*place=*/nullptr, sink);
+}
+
+absl::Status Requester::Fetch(const FetchCall& call,
+                              absl::FunctionRef<std::span<std::byte>(const RowRun&)> place,
+                              absl::FunctionRef<absl::Status(const FetchedRows&)> sink) {
+  return state_->Fetch(call, &place, sink);
 }
 
 absl::StatusOr<MappedChunk> Requester::Map(const MapCall& call) {

@@ -126,13 +126,15 @@ struct FetchCall {
   Instant deadline = kInstantMax;
 };
 
-// A run of rows of one layer of one chunk, in order of tokens; borrowed for the call.
-struct FetchedRows {
-  uint32_t chunk = 0;
+// Rows of one layer of one chunk, in order of tokens.
+struct RowRun {
+  uint32_t chunk = 0;  // ordinal in the corpus
   uint32_t layer = 0;
   uint32_t token_begin = 0;
   uint32_t token_count = 0;
-  std::span<const std::byte> rows;  // [token_count][row_bytes]
+};
+struct FetchedRows : RowRun {
+  std::span<const std::byte> rows;  // [token_count][row_bytes]; borrowed for the call of the sink
 };
 
 struct MapCall {
@@ -245,6 +247,15 @@ class Requester {
   // against its checksum before it is shown.
   // Errors as Attend, and DataLoss.
   absl::Status Fetch(const FetchCall& call,
+                     absl::FunctionRef<absl::Status(const FetchedRows&)> sink);
+
+  // The same, into memory of the caller's: `place` says where each run shall lie, token_count x
+  // row_bytes bytes, when it is asked for, and `sink` is shown it there. Saves a copy where the
+  // fabric can write there itself (tcp). Until it has been shown a run's bytes are anything, also
+  // after an error; once the call has returned nothing writes there any more.
+  //   InvalidArgument     also: a place of another size.
+  absl::Status Fetch(const FetchCall& call,
+                     absl::FunctionRef<std::span<std::byte>(const RowRun&)> place,
                      absl::FunctionRef<absl::Status(const FetchedRows&)> sink);
 
   // Maps a whole chunk of a holder on this host. Its rows are not checked against their checksums:

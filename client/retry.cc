@@ -28,9 +28,9 @@ std::optional<Duration> RetryAfterOf(const absl::Status& status) {
   return std::chrono::microseconds(us);
 }
 
-absl::Status CheckReplyForHint(const ReplyHeader& header, std::span<const std::byte> slot,
+absl::Status CheckReplyForHint(const ReplyHeader& header, std::span<const std::byte> body,
                                const ExpectedReply& expected) {
-  absl::Status status = CheckReply(header, slot, expected);
+  absl::Status status = CheckReply(header, body, expected);
   if (!absl::IsResourceExhausted(status) || header.retry_after_us == 0) return status;
   return WithRetryAfter(status, header.retry_after_us);
 }

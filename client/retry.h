@@ -28,7 +28,7 @@ absl::Status WithRetryAfter(const absl::Status& status, uint32_t retry_after_us)
 std::optional<Duration> RetryAfterOf(const absl::Status& status);
 
 // CheckReply; what a holder refuses for want of room carries its hint.
-absl::Status CheckReplyForHint(const ReplyHeader& header, std::span<const std::byte> slot,
+absl::Status CheckReplyForHint(const ReplyHeader& header, std::span<const std::byte> body,
                                const ExpectedReply& expected);
 
 // Keeps retries below a tenth of all requests, so that those of a fleet do not keep its holders

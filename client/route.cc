@@ -277,7 +277,7 @@ absl::Status Router::Accept(const AttendCall& call, Flow& flow, Frame& arrived,
   expected.row_count = plan_.blocks()[index / batch_count].row_count;
   expected.partial_count = call.per_chunk ? arrived.sent_end - arrived.sent_begin : 1;
   expected.d_v = call.corpus->geometry.d_v;
-  CKV_RETURN_IF_ERROR(CheckReplyForHint(header, reply, expected));
+  CKV_RETURN_IF_ERROR(CheckReplyForHint(header, reply.subspan(sizeof(ReplyHeader)), expected));
   bytes_received_ += done.bytes;
   // Frames that shared a kernel call carry its time each: equal neighbours are counted once.
   if (header.compute_ns != flow.last_compute_ns) flow.compute_ns += header.compute_ns;

@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_format.h"
 #include "proto/status.h"
+#include "proto/stripe.h"
+#include "transport/body_checksum.h"
 #include "transport/wire.h"
 
 namespace ckv {
@@ -32,6 +34,21 @@ Run RunOf(const Chunk& chunk, const FetchEntry& entry, uint32_t layer) {
   const uint64_t row_bytes = chunk.geometry().row_bytes();
   return chunk.layer(entry.layer_begin + layer)
       .subspan(entry.token_begin * row_bytes, entry.token_count * row_bytes);
+}
+
+// Of whole stripes it is the store's own.
+uint32_t Checksum(const Chunk& chunk, const FetchEntry& entry) {
+  const uint64_t row_bytes = chunk.geometry().row_bytes();
+  return BodyChecksum(entry, [&](const StripePart& part) {
+    const uint32_t stripe = part.token_begin / kStripeTokens;
+    if (part.token_begin % kStripeTokens == 0 &&
+        (part.token_count == kStripeTokens ||
+         part.token_begin + part.token_count == chunk.info().token_count())) {
+      return chunk.stripe_checksums(part.layer)[stripe];
+    }
+    return StripeChecksum(chunk.layer(part.layer)
+                              .subspan(part.token_begin * row_bytes, part.token_count * row_bytes));
+  });
 }
 
 // Puts the rows behind the header, as one run.
@@ -87,12 +104,13 @@ absl::Status PushServer::Push(const ReadyRequest& ready, const FetchEntry& entry
     for (uint32_t i = 0; i < run_count; ++i) runs[i] = RunOf(chunk, entry, i);
   }
   const auto body = std::span<const Run>(runs).first(run_count);
-  ReplyHeader reply = {.kind = WireKind::kFetch,
-                       .request_id = ready.header.request_id,
-                       .epoch = ready.header.epoch,
-                       .body_bytes = static_cast<uint32_t>(body_bytes),
-                       .queue_ns = Saturate32((started - ready.arrived).count()),
-                       .body_checksum = SharesMemory(ready.lane->kind()) ? 0 : BodyChecksum(body)};
+  ReplyHeader reply = {
+      .kind = WireKind::kFetch,
+      .request_id = ready.header.request_id,
+      .epoch = ready.header.epoch,
+      .body_bytes = static_cast<uint32_t>(body_bytes),
+      .queue_ns = Saturate32((started - ready.arrived).count()),
+      .body_checksum = SharesMemory(ready.lane->kind()) ? 0 : Checksum(chunk, entry)};
   Bump(counters_->push_count);
   if (copied || run_count == 0) {
     PostReply(ready, reply, *counters_);

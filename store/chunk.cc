@@ -1,11 +1,13 @@
 #include "store/chunk.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "proto/status.h"
+#include "proto/stripe.h"
 #include "proto/xxh3.h"
 #include "store/chunk_id.h"
 
@@ -59,11 +61,27 @@ Chunk::Chunk(ChunkInfo info, const Geometry* geometry, Extent extent)
       layout_(LayOutChunk(*geometry, info_.token_count())),
       extent_(std::move(extent)) {
   CKV_CHECK(extent_.bytes().size() == layout_.total_bytes);
+  const uint32_t token_count = info_.token_count();
+  stripe_checksums_.reserve(size_t{geometry_->layers} * StripeCount(token_count));
+  const uint64_t row_bytes = geometry_->row_bytes();
+  for (uint32_t l = 0; l < geometry_->layers; ++l) {
+    for (uint32_t token = 0; token < token_count; token += kStripeTokens) {
+      const uint64_t rows = std::min(kStripeTokens, token_count - token);
+      stripe_checksums_.push_back(
+          StripeChecksum(layer(l).subspan(token * row_bytes, rows * row_bytes)));
+    }
+  }
 }
 
 std::span<const std::byte> Chunk::layer(uint32_t layer) const {
   assert(layer < geometry_->layers);
   return extent_.bytes().subspan(layer * layout_.layer_stride_bytes, layout_.layer_bytes);
+}
+
+std::span<const uint64_t> Chunk::stripe_checksums(uint32_t layer) const {
+  const size_t count = StripeCount(info_.token_count());
+  assert(layer < geometry_->layers);
+  return std::span(stripe_checksums_).subspan(layer * count, count);
 }
 
 ChunkWriter::ChunkWriter(ChunkInfo info, const Geometry* geometry, Extent extent)

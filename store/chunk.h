@@ -45,20 +45,24 @@ uint64_t ChecksumOf(std::span<const std::byte> bytes);  // XXH3-64
 // A whole, immutable chunk. Movable; the arena must outlive it.
 class Chunk {
  public:
-  // `geometry` must outlive the chunk (the table interns it).
-  Chunk(ChunkInfo info, const Geometry* geometry, Extent extent);
-
   const ChunkInfo& info() const { return info_; }
   const Geometry& geometry() const { return *geometry_; }
   const ChunkLayout& layout() const { return layout_; }
   // token_count x row_bytes bytes of one layer; layer < geometry().layers.
   std::span<const std::byte> layer(uint32_t layer) const;
+  // StripeChecksum of each of a layer's stripes, as its rows were when they became this chunk.
+  std::span<const uint64_t> stripe_checksums(uint32_t layer) const;
 
  private:
+  friend class ChunkWriter;
+  // `geometry` must outlive the chunk (the table interns it). Fills stripe_checksums_.
+  Chunk(ChunkInfo info, const Geometry* geometry, Extent extent);
+
   ChunkInfo info_;
   const Geometry* geometry_;
   ChunkLayout layout_;
   Extent extent_;
+  std::vector<uint64_t> stripe_checksums_;  // [layers][StripeCount(token_count)]
 };
 
 // A chunk being received: bytes come in any order of layers, in order inside a layer; Finish checks

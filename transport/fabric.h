@@ -170,6 +170,24 @@ class RequestLane : public Lane {
   //   status()'s error    the lane is down; the slot is not sent and is free again.
   virtual absl::Status Post(uint32_t slot, uint32_t bytes) noexcept = 0;
 
+  // As Post, where another Post or a Poll follows at once: the fabric may keep this one until then
+  // and hand over several in one system call.
+  virtual absl::Status PostLater(uint32_t slot, uint32_t bytes) noexcept {
+    return Post(slot, bytes);
+  }
+
+  // Where the body of the reply to this one request shall go; call between Acquire and Post. What
+  // is behind the head of a reply of exactly head_bytes + body.size() bytes is then written to
+  // `body` and not to reply(slot), which saves its owner a copy. `body` is the fabric's from Post
+  // to the completion or to Abandon; its bytes are anything unless landed().
+  // False: not on this fabric; the reply will come whole to reply(slot).
+  virtual bool Land(uint32_t /*slot*/, uint32_t /*head_bytes*/,
+                    std::span<std::byte> /*body*/) noexcept {
+    return false;
+  }
+  // Whether the body went there; ask between its completion and its Release.
+  virtual bool landed(uint32_t /*slot*/) const noexcept { return false; }
+
   // Fills `out` with finished slots, in order of arrival, and returns how many. A fabric may
   // deliver twice (fault_fabric does, a retransmitting one could): match the reply's request id
   // against the one awaited in that slot, and ignore a completion that does not match or is not

@@ -76,7 +76,7 @@ class Prober {
     ExpectedReply expected;
     expected.request_id = request_id_;
     expected.kind = WireKind::kProbe;
-    return CheckReply(*header, bytes, expected);
+    return CheckReply(*header, bytes.subspan(sizeof(ReplyHeader)), expected);
   }
 
   RequestLane& lane_;

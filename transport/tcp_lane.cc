@@ -4,6 +4,7 @@
 
 #include <array>
 #include <utility>
+#include <vector>
 
 #include "proto/status.h"
 #include "transport/lane_memory.h"
@@ -18,7 +19,8 @@ class TcpRequestLane final : public RequestLane {
   TcpRequestLane(UniqueFd socket, UniqueFd epoll, LaneMemory memory)
       : memory_(std::move(memory)),
         link_(std::move(socket), std::move(epoll), shape().slot_count, shape().reply_bytes_max),
-        slots_(shape().slot_count) {}
+        slots_(shape().slot_count),
+        landings_(shape().slot_count) {}
 
   FabricKind kind() const noexcept override { return FabricKind::kTcp; }
   const LaneShape& shape() const noexcept override { return memory_.shape(); }
@@ -27,7 +29,11 @@ class TcpRequestLane final : public RequestLane {
   bool Arm() noexcept override { return link_.Arm(); }
   void Disarm() noexcept override {}
 
-  std::optional<uint32_t> Acquire() noexcept override { return slots_.Acquire(); }
+  std::optional<uint32_t> Acquire() noexcept override {
+    const std::optional<uint32_t> slot = slots_.Acquire();
+    if (slot) landings_[*slot] = {};
+    return slot;
+  }
 
   std::span<std::byte> request(uint32_t slot) noexcept override {
     CKV_CHECK(slot < shape().slot_count);
@@ -35,16 +41,27 @@ class TcpRequestLane final : public RequestLane {
   }
 
   absl::Status Post(uint32_t slot, uint32_t bytes) noexcept override {
+    CKV_RETURN_IF_ERROR(TakePosted(slot, bytes));
+    // A send that fails is the lane's end: the slot stays posted, as its fate is unknown.
+    link_.Send(slot, memory_.request(slot).first(bytes));
+    return absl::OkStatus();
+  }
+  absl::Status PostLater(uint32_t slot, uint32_t bytes) noexcept override {
+    CKV_RETURN_IF_ERROR(TakePosted(slot, bytes));
+    link_.SendLater(slot, memory_.request(slot).first(bytes));
+    return absl::OkStatus();
+  }
+
+  bool Land(uint32_t slot, uint32_t head_bytes, std::span<std::byte> body) noexcept override {
     slots_.CheckHeld(slot);
-    CKV_CHECK(bytes <= shape().request_bytes_max);
-    if (link_.status().ok()) {
-      slots_.Post(slot);
-      link_.Send(slot, memory_.request(slot).first(bytes));
-      // A send that fails is the lane's end: the slot stays posted, as its fate is unknown.
-      return absl::OkStatus();
-    }
-    slots_.Release(slot);
-    return link_.status();
+    CKV_CHECK(head_bytes <= shape().reply_bytes_max &&
+              body.size() <= shape().reply_bytes_max - head_bytes);
+    landings_[slot] = {.head_bytes = head_bytes, .body = body};
+    return true;
+  }
+  bool landed(uint32_t slot) const noexcept override {
+    slots_.CheckDone(slot);
+    return landings_[slot].landed;
   }
 
   size_t Poll(std::span<Completion> out) noexcept override {
@@ -55,7 +72,7 @@ class TcpRequestLane final : public RequestLane {
     const auto admit = [this](uint32_t slot) {
       return slots_.awaits(slot) && !link_.sending(slot);
     };
-    const auto buffer = [this](uint32_t slot) { return memory_.reply(slot); };
+    const auto buffer = [this](const FrameHeader& coming) { return PlaceOf(coming); };
     while (count < out.size() && link_.Receive(admit, buffer, frame)) {
       if (slots_.Complete(frame.slot) == RequesterSlots::Reply::kDeliver) {
         out[count++] = {frame.slot, frame.bytes};
@@ -70,13 +87,44 @@ class TcpRequestLane final : public RequestLane {
   }
 
   void Release(uint32_t slot) noexcept override { slots_.Release(slot); }
-  void Abandon(uint32_t slot) noexcept override { slots_.Abandon(slot); }
+  void Abandon(uint32_t slot) noexcept override {
+    slots_.Abandon(slot);
+    landings_[slot] = {};
+    link_.Divert(slot, memory_.reply(slot));
+  }
   uint32_t in_flight() const noexcept override { return slots_.in_flight(); }
 
  private:
+  // What Land asked for.
+  struct Wish {
+    uint32_t head_bytes = 0;
+    std::span<std::byte> body;
+    bool landed = false;
+  };
+
+  absl::Status TakePosted(uint32_t slot, uint32_t bytes) noexcept {
+    slots_.CheckHeld(slot);
+    CKV_CHECK(bytes <= shape().request_bytes_max);
+    if (link_.status().ok()) {
+      slots_.Post(slot);
+    } else {
+      slots_.Release(slot);
+    }
+    return link_.status();
+  }
+
+  TcpLink::Landing PlaceOf(const FrameHeader& frame) noexcept {
+    const std::span<std::byte> reply = memory_.reply(frame.slot);
+    Wish& wish = landings_[frame.slot];
+    wish.landed = !wish.body.empty() && frame.bytes == wish.head_bytes + wish.body.size();
+    if (!wish.landed) return {reply.first(frame.bytes), {}};
+    return {reply.first(wish.head_bytes), wish.body};
+  }
+
   const LaneMemory memory_;
   TcpLink link_;
   RequesterSlots slots_;
+  std::vector<Wish> landings_;
 };
 
 class TcpServeLane final : public ServeLane {
@@ -98,7 +146,9 @@ class TcpServeLane final : public ServeLane {
     size_t count = 0;
     FrameHeader frame;
     const auto admit = [this](uint32_t slot) { return slots_.idle(slot) && !link_.sending(slot); };
-    const auto buffer = [this](uint32_t slot) { return memory_.request(slot); };
+    const auto buffer = [this](const FrameHeader& coming) -> TcpLink::Landing {
+      return {memory_.request(coming.slot).first(coming.bytes), {}};
+    };
     while (count < out.size() && link_.Receive(admit, buffer, frame)) {
       CKV_CHECK(slots_.Arrive(frame.slot));  // admitted, and nothing came between
       out[count++] = {frame.slot, frame.bytes};

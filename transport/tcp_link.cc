@@ -36,7 +36,7 @@ void TcpLink::Break(absl::Status status) noexcept {
 bool TcpLink::Arm() noexcept {
   if (!status_.ok()) return false;
   const size_t staged = stage_end_ - stage_begin_;
-  if (in_frame_ ? staged > 0 || rest_.empty() : staged >= sizeof(FrameHeader)) return false;
+  if (in_frame_ ? staged > 0 || rest_.size() == 0 : staged >= sizeof(FrameHeader)) return false;
   return WatchOut();
 }
 
@@ -54,6 +54,19 @@ bool TcpLink::WatchOut() noexcept {
 }
 
 void TcpLink::Send(uint32_t slot, std::span<const std::byte> head, Runs runs) noexcept {
+  Queue(slot, head, runs);
+  // A full socket refuses until the event says otherwise: Poll goes on, a call here would fail.
+  if (!full_) Flush();
+  // Whoever posts may be asleep on the event already, on behalf of other lanes too: what the kernel
+  // did not take goes on when it can.
+  if (out_count_ > 0 && status_.ok()) (void)WatchOut();
+}
+
+void TcpLink::SendLater(uint32_t slot, std::span<const std::byte> head) noexcept {
+  Queue(slot, head, {});
+}
+
+void TcpLink::Queue(uint32_t slot, std::span<const std::byte> head, Runs runs) noexcept {
   CKV_CHECK(out_count_ < slot_count_ && !sending_[slot] && runs.size() <= kGatherRunCountMax);
   Outgoing& frame = out_[(out_begin_ + out_count_) % slot_count_];
   frame.part_count = 0;
@@ -68,11 +81,6 @@ void TcpLink::Send(uint32_t slot, std::span<const std::byte> head, Runs runs) no
   frame.header = {slot, static_cast<uint32_t>(bytes)};
   sending_[slot] = true;
   ++out_count_;
-  // Behind an unfinished frame: Poll goes on with it, and a call here would only fail again.
-  if (out_count_ == 1) Flush();
-  // Whoever posts may be asleep on the event already, on behalf of other lanes too: what the kernel
-  // did not take goes on when it can.
-  if (out_count_ > 0 && status_.ok()) (void)WatchOut();
 }
 
 // What is queued and not yet sent, as far as `parts` hold it; returns how many were filled.
@@ -96,6 +104,7 @@ size_t TcpLink::GatherOut(std::span<iovec, kSendPartsMax> parts) noexcept {
 }
 
 void TcpLink::Flush() noexcept {
+  full_ = false;
   while (out_count_ > 0 && status_.ok()) {
     std::array<iovec, kSendPartsMax> parts;
     msghdr message = {};
@@ -105,6 +114,7 @@ void TcpLink::Flush() noexcept {
     if (sent >= 0) {
       TakeSent(static_cast<size_t>(sent));
     } else if (errno == EAGAIN) {
+      full_ = true;
       return;
     } else if (errno != EINTR) {
       Break(absl::UnavailableError(ErrnoText("tcp send")));
@@ -154,13 +164,28 @@ bool TcpLink::Parse(Admit admit, Buffer buffer) noexcept {
       return false;
     }
     in_frame_ = true;
-    rest_ = buffer(frame_.slot).first(frame_.bytes);
+    rest_ = buffer(frame_);
+    CKV_CHECK(rest_.size() == frame_.bytes);
   }
-  const size_t bytes = std::min(rest_.size(), stage_end_ - stage_begin_);
-  if (bytes > 0) std::memcpy(rest_.data(), stage_.data() + stage_begin_, bytes);
-  stage_begin_ += bytes;
-  rest_ = rest_.subspan(bytes);
-  return rest_.empty();
+  const auto unstage = [this](std::span<std::byte> to) {
+    const size_t bytes = std::min(to.size(), stage_end_ - stage_begin_);
+    if (bytes > 0) std::memcpy(to.data(), stage_.data() + stage_begin_, bytes);
+    stage_begin_ += bytes;
+    TakeReceived(bytes);
+  };
+  unstage(rest_.head);
+  unstage(rest_.body);
+  return rest_.size() == 0;
+}
+
+void TcpLink::TakeReceived(size_t bytes) noexcept {
+  const size_t of_head = std::min(bytes, rest_.head.size());
+  rest_.head = rest_.head.subspan(of_head);
+  rest_.body = rest_.body.subspan(bytes - of_head);
+}
+
+void TcpLink::Divert(uint32_t slot, std::span<std::byte> to) noexcept {
+  if (in_frame_ && frame_.slot == slot) rest_.body = to.first(rest_.body.size());
 }
 
 // Reads once: the rest of the current frame into its slot, what follows into the stage. After Parse
@@ -173,9 +198,11 @@ bool TcpLink::Fill() noexcept {
   stage_begin_ = 0;
   stage_end_ = staged;
   const size_t direct = in_frame_ ? rest_.size() : 0;
-  std::array<iovec, 2> parts;
+  std::array<iovec, 3> parts;
   size_t part_count = 0;
-  if (direct > 0) parts[part_count++] = {rest_.data(), direct};
+  for (const std::span<std::byte> to : {rest_.head, rest_.body}) {
+    if (in_frame_ && !to.empty()) parts[part_count++] = {to.data(), to.size()};
+  }
   parts[part_count++] = {stage_.data() + stage_end_, kStageBytes - stage_end_};
   ssize_t got = 0;
   do {
@@ -187,9 +214,9 @@ bool TcpLink::Fill() noexcept {
                                           : ErrnoText("tcp receive")));
     return false;
   }
-  const size_t into_slot = std::min(direct, static_cast<size_t>(got));
-  rest_ = rest_.subspan(into_slot);
-  stage_end_ += static_cast<size_t>(got) - into_slot;
+  const size_t received = std::min(direct, static_cast<size_t>(got));
+  if (received > 0) TakeReceived(received);
+  stage_end_ += static_cast<size_t>(got) - received;
   return true;
 }
 

@@ -2,9 +2,8 @@
 //
 // A frame is {slot, bytes} and that many bytes. Sending gathers from where they lie, the slots or
 // memory of the caller's; what the kernel does not take at once stays queued and goes on with the
-// next Post or Poll. Receiving reads the
-// start of a frame through a small buffer, so that a small message costs one system call, and the
-// rest straight into the slot.
+// next Post or Poll. Receiving reads the start of a frame through a small buffer, so that a small
+// message costs one system call, and the rest straight to where the owner wants it.
 
 #pragma once
 
@@ -32,7 +31,13 @@ static_assert(sizeof(FrameHeader) == 8);
 // Belongs to the lane's thread.
 class TcpLink {
  public:
-  using Buffer = absl::FunctionRef<std::span<std::byte>(uint32_t slot)>;
+  // Where a frame's bytes go, one behind the other.
+  struct Landing {
+    std::span<std::byte> head;
+    std::span<std::byte> body;
+    size_t size() const { return head.size() + body.size(); }
+  };
+  using Buffer = absl::FunctionRef<Landing(const FrameHeader& frame)>;
   using Admit = absl::FunctionRef<bool(uint32_t slot)>;
   using Runs = std::span<const std::span<const std::byte>>;
 
@@ -51,14 +56,20 @@ class TcpLink {
   // Sends `head` and then `runs`, at most kGatherRunCountMax and 4 GiB in all, as the frame of
   // `slot`. All are borrowed until !sending(slot), or until the link is down.
   void Send(uint32_t slot, std::span<const std::byte> head, Runs runs = {}) noexcept;
+  // The same, but the kernel is not called before the next Send or Flush.
+  void SendLater(uint32_t slot, std::span<const std::byte> head) noexcept;
   bool sending(uint32_t slot) const noexcept { return sending_[slot]; }
   // Goes on with what is queued.
   void Flush() noexcept;
 
   // The next whole frame. Before the first byte of a frame is written, `admit` says whether the
   // peer may fill that slot now (its number is in range); if not the link breaks. `buffer` says
-  // where a slot's bytes go.
+  // where its bytes go, frame.bytes in
+  // all, in_bytes_max at most.
   bool Receive(Admit admit, Buffer buffer, FrameHeader& frame) noexcept;
+  // What is to come of the body of a frame for `slot`, if one is coming, goes to the start of `to`
+  // instead; `to` has in_bytes_max.
+  void Divert(uint32_t slot, std::span<std::byte> to) noexcept;
 
  private:
   // One page: a one-row request or reply (1,200 bytes) and its neighbour fit, and of a large
@@ -80,6 +91,8 @@ class TcpLink {
   bool WatchOut() noexcept;
   bool Parse(Admit admit, Buffer buffer) noexcept;
   bool Fill() noexcept;
+  void Queue(uint32_t slot, std::span<const std::byte> head, Runs runs) noexcept;
+  void TakeReceived(size_t bytes) noexcept;
   size_t GatherOut(std::span<iovec, kSendPartsMax> parts) noexcept;
   void TakeSent(size_t bytes) noexcept;
 
@@ -89,6 +102,7 @@ class TcpLink {
   const uint32_t in_bytes_max_;
   absl::Status status_;
   bool wants_out_ = false;
+  bool full_ = false;  // the socket took less than it was given, when last asked
 
   // Queue of frames: at most one a slot. The first one is sent up to out_offset_.
   std::vector<Outgoing> out_;
@@ -104,7 +118,7 @@ class TcpLink {
   // The frame being received, and where its rest goes.
   bool in_frame_ = false;
   FrameHeader frame_;
-  std::span<std::byte> rest_;
+  Landing rest_;
 };
 
 }  // namespace ckv

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "proto/status.h"
 #include "proto/xxh3.h"
+#include "transport/body_checksum.h"
 
 namespace ckv {
 namespace {
@@ -15,11 +16,6 @@ namespace {
 constexpr size_t kHeaderBytes = 64;
 constexpr size_t kCheckedBytes = kHeaderBytes - sizeof(uint32_t);  // all but the checksum
 constexpr size_t kSaturated = std::numeric_limits<size_t>::max();
-
-// Rows of the store come from memory, which hashing alone asks for too late: 10 GB/s, and 16 with
-// these.
-constexpr size_t kHashStepBytes = 2048;
-constexpr size_t kHashAheadBytes = 16 << 10;
 
 size_t SaturatingAdd(size_t a, size_t b) { return a > kSaturated - b ? kSaturated : a + b; }
 
@@ -300,11 +296,11 @@ absl::StatusOr<MappedLayout> DecodeMapReply(std::span<const std::byte> slot) {
   return layout;
 }
 
-absl::Status CheckReply(const ReplyHeader& header, std::span<const std::byte> slot,
+absl::Status CheckReply(const ReplyHeader& header, std::span<const std::byte> body,
                         const ExpectedReply& expected) {
-  if (slot.size() < kHeaderBytes || header.body_bytes != slot.size() - kHeaderBytes) {
+  if (header.body_bytes != body.size()) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("reply: body of %d bytes in a slot of %d", header.body_bytes, slot.size()));
+        absl::StrFormat("reply: body of %d bytes, %d came", header.body_bytes, body.size()));
   }
   if (header.request_id != expected.request_id || header.kind != expected.kind ||
       header.flags != expected.flags) {
@@ -313,7 +309,6 @@ absl::Status CheckReply(const ReplyHeader& header, std::span<const std::byte> sl
                         header.request_id, static_cast<int>(header.kind), header.flags,
                         expected.request_id, static_cast<int>(expected.kind), expected.flags));
   }
-  const std::span<const std::byte> body = slot.subspan(kHeaderBytes);
   if (header.code != 0) {
     const std::string text =
         SafeText(body.first(std::min<size_t>(body.size(), kErrorTextBytesMax)));
@@ -330,7 +325,8 @@ absl::Status CheckReply(const ReplyHeader& header, std::span<const std::byte> sl
     body_bytes = SaturatingMultiply(
         expected.partial_count, LayOutPartial(expected.row_count, expected.d_v, f32).total_bytes);
   } else if (expected.kind == WireKind::kFetch) {
-    body_bytes = expected.fetch_bytes;
+    body_bytes = SaturatingMultiply(
+        expected.row_bytes, uint64_t{expected.fetch.layer_count} * expected.fetch.token_count);
   } else if (expected.kind == WireKind::kMap) {
     body_bytes = sizeof(MappedLayout);
   }
@@ -342,30 +338,12 @@ absl::Status CheckReply(const ReplyHeader& header, std::span<const std::byte> sl
     if (header.body_checksum == 0) return absl::OkStatus();
     return absl::InvalidArgumentError("reply: body checksum on what has none");
   }
-  const uint32_t checksum = BodyChecksum(body);
+  const uint32_t checksum = BodyChecksum(expected.fetch, expected.row_bytes, body);
   if (header.body_checksum != checksum) {
     return absl::DataLossError(absl::StrFormat("reply: body checksum 0x%08x, the bytes give 0x%08x",
                                                header.body_checksum, checksum));
   }
   return absl::OkStatus();
-}
-
-uint32_t BodyChecksum(std::span<const std::byte> body) { return BodyChecksum(std::span(&body, 1)); }
-
-uint32_t BodyChecksum(std::span<const std::span<const std::byte>> runs) {
-  XXH3_state_t state;
-  XXH3_64bits_reset(&state);
-  for (const std::span<const std::byte> run : runs) {
-    for (size_t begin = 0; begin < run.size(); begin += kHashStepBytes) {
-      const size_t bytes = std::min(kHashStepBytes, run.size() - begin);
-      const size_t ahead_end = std::min(begin + kHashAheadBytes + bytes, run.size());
-      for (size_t line = begin + kHashAheadBytes; line < ahead_end; line += 64) {
-        __builtin_prefetch(run.data() + line);
-      }
-      XXH3_64bits_update(&state, run.data() + begin, bytes);
-    }
-  }
-  return static_cast<uint32_t>(XXH3_64bits_digest(&state));
 }
 
 uint32_t FetchBodyBytesMax(uint32_t reply_bytes_max) {

@@ -39,7 +39,7 @@ static_assert(std::endian::native == std::endian::little);
 
 inline constexpr uint32_t kRequestMagic = 0x51564b43;  // "CKVQ"
 inline constexpr uint32_t kReplyMagic = 0x52564b43;    // "CKVR"
-inline constexpr uint16_t kWireVersion = 2;
+inline constexpr uint16_t kWireVersion = 3;
 
 inline constexpr uint32_t kQueryRowCountMax = 4096;   // rows of one frame
 inline constexpr uint32_t kPieceCountMax = 1024;      // chunks of one frame
@@ -141,7 +141,7 @@ struct ReplyHeader {
   uint32_t queue_ns = 0;        // from arrival to the kernel; saturates
   uint32_t queue_depth = 0;     // requests waiting behind this one
   uint32_t retry_after_us = 0;  // with ResourceExhausted
-  // Fetch over a lane that does not share memory: low half of XXH3-64 of the body; else 0.
+  // Fetch over a lane that does not share memory: of the body, see body_checksum.h; else 0.
   uint32_t body_checksum = 0;
   uint32_t checksum = 0;  // low half of XXH3-64 of the 60 bytes before it
 };
@@ -217,18 +217,19 @@ struct ExpectedReply {
   uint32_t row_count = 0;
   uint32_t partial_count = 0;
   uint32_t d_v = 0;
-  uint64_t fetch_bytes = 0;
+  FetchEntry fetch = {};  // what was asked for, and of rows of how many bytes
+  uint64_t row_bytes = 0;
   // A fetch's lane does not share memory (SharesMemory). Where it does, the rows were copied by one
   // memcpy on this host, and to read them once more at each end would cost a third of the
   // bandwidth.
   bool checksummed = true;
 };
-// The status the reply carries, or what is wrong with it; OK means the body has exactly the
-// expected shape (and checksum, for a fetch that has one).
+// `body` is all that came behind the header. The status the reply carries, or what is wrong with
+// it; OK means the body has exactly the expected shape (and checksum, for a fetch that has one).
 //   InvalidArgument     malformed or of another shape; the lane is closed.
 //   DataLoss            the body's checksum does not match.
 //   any code            the holder's own, with its text; control characters in it became '?'.
-absl::Status CheckReply(const ReplyHeader& header, std::span<const std::byte> slot,
+absl::Status CheckReply(const ReplyHeader& header, std::span<const std::byte> body,
                         const ExpectedReply& expected);
 
 // Writes an error reply and returns its bytes. Text past kErrorTextBytesMax is cut.
@@ -239,10 +240,6 @@ uint32_t EncodeErrorReply(const RequestHeader& request, const absl::Status& stat
 // the request as it came, `request` its decoded header.
 uint32_t EncodeProbeReply(const RequestHeader& request, std::span<const std::byte> request_slot,
                           std::span<std::byte> slot);
-
-// What ReplyHeader::body_checksum of a fetch must be: of the body, or of the runs it is made of.
-uint32_t BodyChecksum(std::span<const std::byte> body);
-uint32_t BodyChecksum(std::span<const std::span<const std::byte>> runs);
 
 // The bytes of rows that one fetch over lanes of this shape may ask for.
 uint32_t FetchBodyBytesMax(uint32_t reply_bytes_max);

@@ -177,7 +177,7 @@ std::optional<AttendLane::Answer> AttendLane::Poll() {
                    .compute = Duration(header->compute_ns)};
   if (answer.code == absl::StatusCode::kOk) {
     expected_.request_id = header->request_id;
-    CKV_CHECK(CheckReply(*header, reply, expected_).ok());
+    CKV_CHECK(CheckReply(*header, reply.subspan(sizeof(ReplyHeader)), expected_).ok());
   }
   Read(reply);
   lane.Release(done.slot);

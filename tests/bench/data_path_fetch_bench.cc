@@ -3,7 +3,7 @@
 // thread's memcpy of the same bytes; on tcp 0.9 of the better of a sendfile over one connection and
 // of plain sends over two.
 //
-// Requester::Fetch, whose sink copies each run to its place in one contiguous buffer, so every
+// Requester::Fetch, which puts each run to its place in one contiguous buffer, so every
 // check of the bytes and every copy on the way counts. Floors read a source of their own of 64 MB
 // and write to the same buffer. Layers are taken in turn, so that neither side's bytes are in a
 // cache of 2 MB; fetches and each floor come in turns, on two pinned CPUs, both ends of a floor
@@ -76,13 +76,13 @@ struct Fetches {
     call.layer_end = layer + layers;
     call.deadline = Clock::Real()->Now() + std::chrono::seconds(10);
     const size_t row_bytes = fleet.geometry().row_bytes();
-    const absl::Status status =
-        fleet.requester().Fetch(call, [&](const FetchedRows& run) -> absl::Status {
-          std::memcpy(
-              destination.bytes().data() + run.layer * layer_bytes + run.token_begin * row_bytes,
-              run.rows.data(), run.rows.size());
-          return absl::OkStatus();
-        });
+    const absl::Status status = fleet.requester().Fetch(
+        call,
+        [&](const RowRun& run) {
+          return destination.bytes().subspan(run.layer * layer_bytes + run.token_begin * row_bytes,
+                                             run.token_count * row_bytes);
+        },
+        [](const FetchedRows&) { return absl::OkStatus(); });
     CKV_CHECK(status.ok());
   }
 

@@ -4,6 +4,7 @@
 #include "client/fetch.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "attention/rope.h"
 #include "gtest/gtest.h"
@@ -88,7 +89,24 @@ TEST(Fetch, BytesAreTheStores) {
         const absl::Status status = cluster.requester->Fetch(call, std::ref(got));
         ASSERT_TRUE(status.ok()) << status;
         EXPECT_TRUE(got.in_order);
-        EXPECT_TRUE(got.bytes == StoredBytes(corpus, call, rotated ? 777 - 5 : 0));
+        const std::vector<std::byte> stored = StoredBytes(corpus, call, rotated ? 777 - 5 : 0);
+        EXPECT_TRUE(got.bytes == stored);
+        // And into memory of the caller's: the same rows, shown where they were to lie.
+        std::vector<std::byte> places(stored.size());
+        const auto place = [&, placed = size_t{0}](const RowRun& run) mutable {
+          return std::span(places).subspan(std::exchange(placed, placed + run.token_count * 192),
+                                           run.token_count * 192);
+        };
+        Gathered shown;
+        const auto show = [&](const FetchedRows& run) {
+          EXPECT_EQ(run.rows.data(), places.data() + shown.bytes.size());
+          return shown(run);
+        };
+        const absl::Status again = cluster.requester->Fetch(call, place, show);
+        ASSERT_TRUE(again.ok()) << again;
+        EXPECT_TRUE(shown.in_order);
+        EXPECT_TRUE(shown.bytes == stored);
+        EXPECT_TRUE(places == stored);
       }
       EXPECT_EQ(cluster.requester->Holders()[0].in_flight, 0u);
     }
@@ -166,6 +184,13 @@ TEST(Fetch, WhatIsNotThereIsRefused) {
   call = good;
   call.position = UINT64_MAX;
   EXPECT_EQ(code(call), absl::StatusCode::kInvalidArgument);
+  const absl::Status small = cluster.requester->Fetch(
+      good, [room = std::vector<std::byte>(7)](const RowRun&) mutable { return std::span(room); },
+      [&](const FetchedRows&) {
+        ++calls;
+        return absl::OkStatus();
+      });
+  EXPECT_EQ(small.code(), absl::StatusCode::kInvalidArgument);
   call = good;
   call.corpus = nullptr;
   EXPECT_EQ(code(call), absl::StatusCode::kInvalidArgument);
@@ -181,7 +206,10 @@ TEST(Fetch, WhatIsNotThereIsRefused) {
 class BitFlipLane final : public RequestLane {
  public:
   BitFlipLane(std::unique_ptr<RequestLane> inner, uint32_t flip_at)
-      : inner_(std::move(inner)), flip_at_(flip_at), copies_(inner_->shape().slot_count) {}
+      : inner_(std::move(inner)),
+        flip_at_(flip_at),
+        copies_(inner_->shape().slot_count),
+        bodies_(inner_->shape().slot_count) {}
   FabricKind kind() const noexcept override { return inner_->kind(); }
   const LaneShape& shape() const noexcept override { return inner_->shape(); }
   absl::Status status() const override { return inner_->status(); }
@@ -193,13 +221,20 @@ class BitFlipLane final : public RequestLane {
   absl::Status Post(uint32_t slot, uint32_t bytes) noexcept override {
     return inner_->Post(slot, bytes);
   }
+  bool Land(uint32_t slot, uint32_t head_bytes, std::span<std::byte> body) noexcept override {
+    bodies_[slot] = body;
+    return inner_->Land(slot, head_bytes, body);
+  }
+  bool landed(uint32_t slot) const noexcept override { return inner_->landed(slot); }
   size_t Poll(std::span<Completion> out) noexcept override {
     const size_t count = inner_->Poll(out);
     for (size_t i = 0; i < count; ++i) {
       const auto reply = inner_->reply(out[i].slot);
       std::vector<std::byte>& copy = copies_[out[i].slot];
       copy.assign(reply.begin(), reply.end());
-      if (seen_++ == flip_at_) copy[out[i].bytes - 3] ^= std::byte{0x10};
+      if (seen_++ != flip_at_) continue;
+      (landed(out[i].slot) ? bodies_[out[i].slot].last(3)[0] : copy[out[i].bytes - 3]) ^=
+          std::byte{0x10};
     }
     return count;
   }
@@ -213,6 +248,7 @@ class BitFlipLane final : public RequestLane {
   const uint32_t flip_at_;
   uint32_t seen_ = 0;
   std::vector<std::vector<std::byte>> copies_;
+  std::vector<std::span<std::byte>> bodies_;
 };
 
 class BitFlipFabric final : public Fabric {
@@ -268,6 +304,21 @@ TEST(Fetch, AFlippedBitIsDataLossAndIsNotShown) {
     const auto stored = StoredBytes(corpus, call, 0);
     ASSERT_LT(got.bytes.size(), stored.size());
     EXPECT_TRUE(std::equal(got.bytes.begin(), got.bytes.end(), stored.begin()));
+    // The same where the rows land in the caller's memory: what is shown before is right.
+    BitFlipFabric again(tcp.get(), flip_at);
+    RequesterOptions options;
+    options.fabrics = {&again};
+    options.lane_shape = SmallShape();
+    const auto requester = *Requester::Create(options, &cluster.fleet, &cluster.fleet);
+    std::vector<std::byte> places(stored.size());
+    const auto place = [&, placed = size_t{0}](const RowRun& run) mutable {
+      return std::span(places).subspan(std::exchange(placed, placed + run.token_count * 192),
+                                       run.token_count * 192);
+    };
+    Gathered shown;
+    EXPECT_EQ(requester->Fetch(call, place, std::ref(shown)).code(), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(shown.bytes.size(), got.bytes.size());
+    EXPECT_TRUE(std::equal(shown.bytes.begin(), shown.bytes.end(), stored.begin()));
   }
 }
 

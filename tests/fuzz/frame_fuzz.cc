@@ -79,8 +79,10 @@ void Reply(std::span<const std::byte> slot) {
   expected.row_count = 3;
   expected.partial_count = 2;
   expected.d_v = 6;
-  expected.fetch_bytes = 40;
-  const absl::Status status = CheckReply(*header, slot, expected);
+  expected.fetch.layer_count = 2;
+  expected.fetch.token_count = 5;
+  expected.row_bytes = 4;
+  const absl::Status status = CheckReply(*header, slot.subspan(sizeof(ReplyHeader)), expected);
   CKV_CHECK(!status.ok() || header->code == 0);
   if (!status.ok()) CKV_CHECK(status.message().size() < 1024);
   const absl::StatusOr<MappedLayout> map = DecodeMapReply(slot);

@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/server/holder_fixture.h"
+#include "transport/body_checksum.h"
 
 namespace ckv {
 namespace {
@@ -202,13 +203,16 @@ TEST_P(HolderTest, ProbesEchoAndFetchesBringTheRows) {
     return *client->CallBytes(header, std::as_bytes(std::span(&entry, 1)));
   };
   const uint32_t d_qk = corpus_.geometry.d_qk;
-  const RawReply rows = fetch({.handle = handles[3],
-                               .layer_begin = 1,
-                               .layer_count = 2,
-                               .token_begin = 10,
-                               .token_count = 120});
+  const FetchEntry entry = {.handle = handles[3],
+                            .layer_begin = 1,
+                            .layer_count = 2,
+                            .token_begin = 10,
+                            .token_count = 120};
+  const RawReply rows = fetch(entry);
   ASSERT_TRUE(rows.status().ok()) << rows.status();
-  EXPECT_EQ(rows.header.body_checksum, SharesMemory(GetParam()) ? 0 : BodyChecksum(rows.body));
+  EXPECT_EQ(
+      rows.header.body_checksum,
+      SharesMemory(GetParam()) ? 0 : BodyChecksum(entry, corpus_.geometry.row_bytes(), rows.body));
   std::vector<uint16_t> expected;
   for (const uint32_t layer : {1, 2}) {
     const auto& all = corpus_.chunks[3].layers[layer];

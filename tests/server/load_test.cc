@@ -12,6 +12,7 @@
 #include "server/push_server.h"
 #include "server/side_work.h"
 #include "tests/server/holder_fixture.h"
+#include "transport/body_checksum.h"
 
 namespace ckv {
 namespace {
@@ -248,7 +249,8 @@ TEST_P(LoadTest, PushesAreBoundedAndRight) {
     return client->CallBytes(header, std::as_bytes(std::span(&entry, 1)));
   };
   for (const uint32_t layers : {1u, 16u, 17u, 40u}) {
-    const auto reply = fetch({.handle = handles[0], .layer_count = layers, .token_count = 9});
+    const FetchEntry entry = {.handle = handles[0], .layer_count = layers, .token_count = 9};
+    const auto reply = fetch(entry);
     ASSERT_TRUE(reply.ok()) << reply.status();
     ASSERT_TRUE(reply->status().ok()) << reply->status();
     std::vector<std::byte> rows;
@@ -257,7 +259,9 @@ TEST_P(LoadTest, PushesAreBoundedAndRight) {
       rows.insert(rows.end(), bytes.begin(), bytes.end());
     }
     EXPECT_EQ(reply->body, rows);
-    EXPECT_EQ(reply->header.body_checksum, SharesMemory(GetParam()) ? 0 : BodyChecksum(rows));
+    EXPECT_EQ(
+        reply->header.body_checksum,
+        SharesMemory(GetParam()) ? 0 : BodyChecksum(entry, corpus_.geometry.row_bytes(), rows));
   }
   constexpr uint32_t kTokensMax = kFetchBodyBytesMax / 192;
   ASSERT_LT(kTokensMax, 2900u);

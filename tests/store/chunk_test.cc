@@ -7,6 +7,7 @@
 #include <string>
 
 #include "proto/corpus.h"
+#include "proto/stripe.h"
 #include "store/chunk_id.h"
 #include "tests/store/test_chunks.h"
 
@@ -94,6 +95,13 @@ TEST(ChunkWriter, GivesBackTheRows) {
         const auto rows = chunk->layer(layer);
         EXPECT_TRUE(std::equal(rows.begin(), rows.end(), small.layers[layer].begin(),
                                small.layers[layer].end()));
+        const auto stripes = chunk->stripe_checksums(layer);
+        ASSERT_EQ(stripes.size(), (tokens + kStripeTokens - 1) / kStripeTokens);
+        for (uint32_t i = 0; i < stripes.size(); ++i) {
+          const auto stripe = rows.subspan(i * kStripeTokens * geometry.row_bytes());
+          const auto bytes = std::min<size_t>(stripe.size(), kStripeTokens * geometry.row_bytes());
+          EXPECT_EQ(stripes[i], ChecksumOf(stripe.first(bytes)));
+        }
       }
     }
   }

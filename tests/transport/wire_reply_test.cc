@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/transport/wire_frame.h"
+#include "transport/body_checksum.h"
 #include "transport/wire.h"
 
 namespace ckv {
@@ -31,7 +32,7 @@ struct Reply {
   }
   absl::Status Check() {
     Slot slot(64 + header.body_bytes);
-    return CheckReply(header, slot.bytes(), expected);
+    return CheckReply(header, slot.bytes().subspan(64), expected);
   }
   ReplyHeader header;
   ExpectedReply expected;
@@ -87,23 +88,26 @@ TEST(Wire, FetchedBytesAreChecked) {
   header.kind = WireKind::kFetch;
   header.request_id = 1;
   header.body_bytes = 100;
-  header.body_checksum = BodyChecksum(slot.bytes().subspan(64));
   ExpectedReply expected;
+  expected.fetch = {.layer_begin = 3, .layer_count = 2, .token_begin = 7, .token_count = 10};
+  expected.row_bytes = 5;
+  header.body_checksum = BodyChecksum(expected.fetch, 5, slot.bytes().subspan(64));
   expected.request_id = 1;
   expected.kind = WireKind::kFetch;
-  expected.fetch_bytes = 100;
-  EXPECT_TRUE(CheckReply(header, slot.bytes(), expected).ok());
+  EXPECT_TRUE(CheckReply(header, slot.bytes().subspan(64), expected).ok());
   slot.bytes()[163] ^= std::byte{1};
-  EXPECT_EQ(CheckReply(header, slot.bytes(), expected).code(), StatusCode::kDataLoss);
+  EXPECT_EQ(CheckReply(header, slot.bytes().subspan(64), expected).code(), StatusCode::kDataLoss);
   slot.bytes()[163] ^= std::byte{1};
-  expected.fetch_bytes = 101;
-  EXPECT_EQ(CheckReply(header, slot.bytes(), expected).code(), StatusCode::kInvalidArgument);
+  expected.fetch.token_count = 11;
+  EXPECT_EQ(CheckReply(header, slot.bytes().subspan(64), expected).code(),
+            StatusCode::kInvalidArgument);
   // Where memory is shared there is none.
-  expected.fetch_bytes = 100;
+  expected.fetch.token_count = 10;
   expected.checksummed = false;
-  EXPECT_EQ(CheckReply(header, slot.bytes(), expected).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(CheckReply(header, slot.bytes().subspan(64), expected).code(),
+            StatusCode::kInvalidArgument);
   header.body_checksum = 0;
-  EXPECT_TRUE(CheckReply(header, slot.bytes(), expected).ok());
+  EXPECT_TRUE(CheckReply(header, slot.bytes().subspan(64), expected).ok());
 }
 
 TEST(Wire, MapsAreChecked) {
@@ -161,7 +165,7 @@ TEST(Wire, ErrorsTravelWithTheirText) {
     expected.request_id = request.request_id;
     expected.flags = request.flags;
     expected.row_count = 5;
-    return CheckReply(*header, slot.bytes().first(bytes), expected);
+    return CheckReply(*header, slot.bytes().first(bytes).subspan(64), expected);
   };
   EXPECT_EQ(round_trip(absl::ResourceExhaustedError("queue of 12")),
             absl::ResourceExhaustedError("queue of 12"));
@@ -189,7 +193,7 @@ TEST(Wire, ProbesAreEchoed) {
   expected.kind = WireKind::kProbe;
   const absl::StatusOr<ReplyHeader> header = DecodeReplyHeader(answer.bytes().first(bytes));
   ASSERT_TRUE(header.ok()) << header.status();
-  EXPECT_TRUE(CheckReply(*header, answer.bytes().first(bytes), expected).ok());
+  EXPECT_TRUE(CheckReply(*header, answer.bytes().first(bytes).subspan(64), expected).ok());
   Slot small(80);  // as far as the slot holds them
   EXPECT_EQ(EncodeProbeReply(request, asked.bytes(), small.bytes()), 80u);
   EXPECT_TRUE(DecodeReplyHeader(small.bytes()).ok());

@@ -1,0 +1,31 @@
+// The checksum of a fetched body: the low half of XXH3-64 over the checksums (proto/stripe.h, u64
+// little-endian) of the parts that the asked run of rows has in each stripe, in the order of
+// [layer][token]. A part that is a whole stripe has the checksum that the store keeps, so a holder
+// whose requester asks for whole stripes hashes 8 bytes in 36 KiB.
+
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "absl/functional/function_ref.h"
+#include "transport/wire.h"
+
+namespace ckv {
+
+// Rows [token_begin, token_begin + token_count) of `layer` of the chunk, all of one stripe.
+struct StripePart {
+  uint32_t layer = 0;
+  uint32_t token_begin = 0;
+  uint32_t token_count = 0;
+};
+
+// `checksum_of` gives each part's.
+uint32_t BodyChecksum(const FetchEntry& entry,
+                      absl::FunctionRef<uint64_t(const StripePart&)> checksum_of);
+
+// Of `body`, the rows of `entry` one after another; body.size() is layer_count x token_count x
+// row_bytes.
+uint32_t BodyChecksum(const FetchEntry& entry, uint64_t row_bytes, std::span<const std::byte> body);
+
+}  // namespace ckv
