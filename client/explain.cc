@@ -79,12 +79,12 @@ absl::StatusOr<double> ComputeUs(const ExplainCall& call, uint32_t chunk, uint32
   attend.chunks = {&use, 1};
   attend.q = {q.data(), row_count, geometry.d_qk};
   attend.deadline = call.deadline;
+  const auto room = [&] { return PartialView{o.data(), m.data(), l.data(), PartialDtype::kF32}; };
   double fastest_us = 0;
   for (int i = 0; i < kComputeRunCount; ++i) {
     AttendReport report;
     bool stale = false;
-    CKV_RETURN_IF_ERROR(
-        router.Attend(attend, {o.data(), m.data(), l.data(), PartialDtype::kF32}, &report, &stale));
+    CKV_RETURN_IF_ERROR(router.Attend(attend, room, &report, &stale));
     const double us = double(report.compute_ns_max) / 1e3;
     fastest_us = i == 0 ? us : std::min(fastest_us, us);
   }

@@ -195,10 +195,19 @@ void Requester::Forget(std::string_view name) { state_->view.Forget(name); }
 
 absl::Status Requester::Attend(const AttendCall& call, const PartialView& out,
                                AttendReport* report) {
-  CKV_CHECK(out.dtype == PartialDtype::kF32);
-  CKV_CHECK(call.q.count == 0 || (out.o != nullptr && out.m != nullptr && out.l != nullptr));
+  return Attend(
+      call, [&out] { return out; }, report);
+}
+
+absl::Status Requester::Attend(const AttendCall& call, AttendRoom room, AttendReport* report) {
+  const auto checked_room = [&] {
+    const PartialView out = room();
+    CKV_CHECK(out.dtype == PartialDtype::kF32);
+    CKV_CHECK(call.q.count == 0 || (out.o != nullptr && out.m != nullptr && out.l != nullptr));
+    return out;
+  };
   const auto attend = [&](CallEngine& engine, Outcome* outcome) {
-    return engine.router.Attend(call, out, report, &outcome->stale);
+    return engine.router.Attend(call, checked_room, report, &outcome->stale);
   };
   return state_->WithEngine(call.corpus.get(), call.deadline, attend);
 }

@@ -102,6 +102,9 @@ struct AttendCall {
   Instant deadline = kInstantMax;
 };
 
+// Gives an AttendCall the place of its answer: f32 o [q.count, d_v], m, l.
+using AttendRoom = absl::FunctionRef<PartialView()>;
+
 inline constexpr uint32_t kAttendRowCountMax = 1u << 16;
 
 struct AttendReport {
@@ -242,6 +245,9 @@ class Requester {
   //   DeadlineExceeded
   //   FailedPrecondition  geometry or wire version differ; retrying cannot help.
   absl::Status Attend(const AttendCall& call, const PartialView& out, AttendReport* report);
+  // The same where making room for the answer takes time: `room` is called when the queries are
+  // under way, so that the holders compute meanwhile, and may be called again, for the same room.
+  absl::Status Attend(const AttendCall& call, AttendRoom room, AttendReport* report);
 
   // Pulls rows; `sink` is called as they come, and its error ends the call. Every run is checked
   // against its checksum before it is shown.
@@ -250,7 +256,7 @@ class Requester {
                      absl::FunctionRef<absl::Status(const FetchedRows&)> sink);
 
   // The same, into memory of the caller's: `place` says where each run shall lie, token_count x
-  // row_bytes bytes, when it is asked for, and `sink` is shown it there. Saves a copy where the
+  // row_bytes bytes, in no order, and `sink` is shown it there. Saves a copy where the
   // fabric can write there itself (tcp). Until it has been shown a run's bytes are anything, also
   // after an error; once the call has returned nothing writes there any more.
   //   InvalidArgument     also: a place of another size.

@@ -26,7 +26,7 @@ Router::Router(const LinkOptions* options, PeerTable* peers, Duration spin_max,
       wait_(options->clock, spin_max),
       completions_(kCompletionCountMax) {}
 
-absl::Status Router::Attend(const AttendCall& call, const PartialView& out, AttendReport* report,
+absl::Status Router::Attend(const AttendCall& call, AttendRoom room, AttendReport* report,
                             bool* stale) {
   *stale = false;
   const Instant begin = clock_->Now();
@@ -38,22 +38,17 @@ absl::Status Router::Attend(const AttendCall& call, const PartialView& out, Atte
   CKV_RETURN_IF_ERROR(plan_.Cut(call, shape_, static_cast<uint32_t>(flow_count_)));
   CKV_RETURN_IF_ERROR(StartFlows(call));
 
-  PartialView target = out;
-  const size_t rows = call.q.count, d_v = call.corpus->geometry.d_v;
-  if (!merge_late_) {
-    merged_.resize(rows * (d_v + 2));
-    target = {merged_.data(), merged_.data() + rows * d_v, merged_.data() + rows * (d_v + 1),
-              PartialDtype::kF32};
-  }
-  absl::Status status = Exchange(call, target, stale);
+  absl::Status status = Exchange(call, room, stale);
   if (!status.ok()) {
     AbandonAll();
     return status;
   }
   if (!merge_late_) {
-    std::memcpy(out.o, target.o, rows * d_v * sizeof(float));
-    std::memcpy(out.m, target.m, rows * sizeof(float));
-    std::memcpy(out.l, target.l, rows * sizeof(float));
+    const PartialView out = room();
+    const size_t rows = call.q.count, d_v = call.corpus->geometry.d_v;
+    std::memcpy(out.o, target_.o, rows * d_v * sizeof(float));
+    std::memcpy(out.m, target_.m, rows * sizeof(float));
+    std::memcpy(out.l, target_.l, rows * sizeof(float));
     if (merged_.size() > kMergedFloatsKept) merged_ = {};
   }
   if (report != nullptr) FillReport(report, begin);
@@ -126,10 +121,22 @@ absl::Status Router::StartFlows(const AttendCall& call) {
   return absl::OkStatus();
 }
 
-absl::Status Router::Exchange(const AttendCall& call, const PartialView& out, bool* stale) {
+void Router::MakeTarget(const AttendCall& call, AttendRoom room) {
+  if (merge_late_) {
+    target_ = room();
+    return;
+  }
+  const size_t rows = call.q.count, d_v = call.corpus->geometry.d_v;
+  merged_.resize(rows * (d_v + 2));
+  target_ = {merged_.data(), merged_.data() + rows * d_v, merged_.data() + rows * (d_v + 1),
+             PartialDtype::kF32};
+}
+
+absl::Status Router::Exchange(const AttendCall& call, AttendRoom room, bool* stale) {
   wait_.Begin(flows().size());
-  while (true) {
+  for (bool first = true;; first = false) {
     CKV_ASSIGN_OR_RETURN(const bool posted, PostAll(call));
+    if (first) MakeTarget(call, room);
     bool any_came = false;
     waiting_.clear();
     for (Flow& flow : flows()) {
@@ -139,7 +146,7 @@ absl::Status Router::Exchange(const AttendCall& call, const PartialView& out, bo
       if (flow.outstanding > 0) waiting_.push_back(&flow.link->lane());
     }
     if (any_came) wait_.Came();
-    CKV_RETURN_IF_ERROR(MergeReady(call, out));
+    CKV_RETURN_IF_ERROR(MergeReady(call, target_));
     if (next_merge_ == plan_.blocks().size()) break;
     if (posted || any_came) {
       wait_.Again();

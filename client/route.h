@@ -27,8 +27,7 @@ class Router {
 
   // Requester::Attend, without its retry. `*stale` tells whether the error is a session or handle
   // that a new session would cure; nothing was merged then.
-  absl::Status Attend(const AttendCall& call, const PartialView& out, AttendReport* report,
-                      bool* stale);
+  absl::Status Attend(const AttendCall& call, AttendRoom room, AttendReport* report, bool* stale);
 
   LinkTable& links() { return links_; }
   LaneWait& wait() { return wait_; }
@@ -66,7 +65,8 @@ class Router {
 
   absl::Status Prepare(const AttendCall& call, bool* stale);
   absl::Status StartFlows(const AttendCall& call);
-  absl::Status Exchange(const AttendCall& call, const PartialView& out, bool* stale);
+  absl::Status Exchange(const AttendCall& call, AttendRoom room, bool* stale);
+  void MakeTarget(const AttendCall& call, AttendRoom room);
   absl::StatusOr<bool> PostAll(const AttendCall& call);
   absl::StatusOr<bool> PostNext(const AttendCall& call, Flow& flow);
   absl::StatusOr<bool> Collect(const AttendCall& call, Flow& flow, bool* stale);
@@ -108,6 +108,7 @@ class Router {
   std::vector<ConstPartialView> parts_, parts_of_piece_;
   uint32_t next_merge_ = 0;    // block
   bool merge_late_ = true;     // all replies fit their slots: merge once all are there
+  PartialView target_;         // the caller's room, or merged_
   std::vector<float> merged_;  // o, m, l of a call that is merged as it comes
   uint64_t bytes_sent_ = 0, bytes_received_ = 0;
 };

@@ -45,6 +45,10 @@ uint64_t ChecksumOf(std::span<const std::byte> bytes);  // XXH3-64
 // A whole, immutable chunk. Movable; the arena must outlive it.
 class Chunk {
  public:
+  // Of rows that are there; checksums their stripes. `geometry` must outlive the chunk (the table
+  // interns it).
+  Chunk(ChunkInfo info, const Geometry* geometry, Extent extent);
+
   const ChunkInfo& info() const { return info_; }
   const Geometry& geometry() const { return *geometry_; }
   const ChunkLayout& layout() const { return layout_; }
@@ -54,10 +58,6 @@ class Chunk {
   std::span<const uint64_t> stripe_checksums(uint32_t layer) const;
 
  private:
-  friend class ChunkWriter;
-  // `geometry` must outlive the chunk (the table interns it). Fills stripe_checksums_.
-  Chunk(ChunkInfo info, const Geometry* geometry, Extent extent);
-
   ChunkInfo info_;
   const Geometry* geometry_;
   ChunkLayout layout_;

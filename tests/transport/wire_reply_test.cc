@@ -110,6 +110,25 @@ TEST(Wire, FetchedBytesAreChecked) {
   EXPECT_TRUE(CheckReply(header, slot.bytes().subspan(64), expected).ok());
 }
 
+// Golden: what xxhsum -H3 gives for the parts of tokens 30, 31 | 32 to 63 | 64 to 95 | 96 to 99 of
+// each layer, and for those eight sums, u64 little-endian.
+TEST(Wire, BodyChecksumIsOfStripes) {
+  std::vector<std::byte> body(2 * 70 * 4);
+  for (size_t i = 0; i < body.size(); ++i) body[i] = static_cast<std::byte>(i * 7);
+  const FetchEntry entry = {
+      .layer_begin = 5, .layer_count = 2, .token_begin = 30, .token_count = 70};
+  EXPECT_EQ(BodyChecksum(entry, 4, body), 0xf44413b6u);
+  std::vector<std::pair<uint32_t, uint32_t>> parts;
+  BodyChecksum(entry, [&](const StripePart& part) {
+    EXPECT_EQ(part.layer, parts.size() < 4 ? 5u : 6u);
+    parts.emplace_back(part.token_begin, part.token_count);
+    return uint64_t{0};
+  });
+  const std::vector<std::pair<uint32_t, uint32_t>> layer = {{30, 2}, {32, 32}, {64, 32}, {96, 4}};
+  EXPECT_TRUE(parts.size() == 8 && std::equal(layer.begin(), layer.end(), parts.begin()) &&
+              std::equal(layer.begin(), layer.end(), parts.begin() + 4));
+}
+
 TEST(Wire, MapsAreChecked) {
   const MappedLayout good = {4 * 128, 96, 128, 4, 0};
   const auto decode = [](const MappedLayout& layout) {
