@@ -78,8 +78,9 @@ void PeerThread::Wake() {
 
 void PeerThread::Park() { state_.store(kParked, std::memory_order_release); }
 
-FlagPingPong::FlagPingPong(uint32_t request_bytes, uint32_t reply_bytes)
-    : source_(std::max(request_bytes, reply_bytes), std::byte{3}),
+FlagPingPong::FlagPingPong(uint32_t request_bytes, uint32_t reply_bytes, Serve serve)
+    : serve_(std::move(serve)),
+      source_(request_bytes, std::byte{3}),
       request_bytes_(request_bytes),
       reply_bytes_(reply_bytes),
       memory_(SharedMemory()),
@@ -88,8 +89,7 @@ FlagPingPong::FlagPingPong(uint32_t request_bytes, uint32_t reply_bytes)
 void FlagPingPong::Step() {
   if (request_.value.load(std::memory_order_acquire) == served_turn_) return;
   const int64_t begin = NowNs();
-  Read(memory_.request(0).first(request_bytes_));
-  std::memcpy(memory_.reply(0).data(), source_.data(), reply_bytes_);
+  serve_(memory_.request(0).first(request_bytes_), memory_.reply(0).first(reply_bytes_));
   served_ns_.store(NowNs() - begin, std::memory_order_relaxed);
   reply_.value.store(++served_turn_, std::memory_order_release);
 }
@@ -104,8 +104,9 @@ Trip FlagPingPong::Go() {
   return {Duration(NowNs() - begin), Duration(served_ns_.load(std::memory_order_relaxed))};
 }
 
-TcpPingPong::TcpPingPong(uint32_t request_bytes, uint32_t reply_bytes)
-    : source_(std::max(request_bytes, reply_bytes), std::byte{3}),
+TcpPingPong::TcpPingPong(uint32_t request_bytes, uint32_t reply_bytes, Serve serve)
+    : serve_(std::move(serve)),
+      source_(request_bytes, std::byte{3}),
       request_(request_bytes),
       reply_(reply_bytes),
       peer_request_(request_bytes),
@@ -119,8 +120,7 @@ void TcpPingPong::Step() {
   if (received_ != peer_request_.size()) return;
   received_ = 0;
   const int64_t begin = NowNs();
-  Read(peer_request_);
-  std::memcpy(peer_reply_.data(), source_.data(), peer_reply_.size());
+  serve_(peer_request_, peer_reply_);
   served_ns_.store(NowNs() - begin, std::memory_order_relaxed);
   for (std::span<const std::byte> rest = peer_reply_; !rest.empty();) {
     rest = rest.subspan(SendSome(peer_end_.get(), rest));

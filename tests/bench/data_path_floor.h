@@ -36,8 +36,11 @@ class PeerThread {
   std::thread thread_;
 };
 
-// A round trip's time, and the peer's part of it that a kernel would have: reading the request and
-// writing the reply.
+// What the peer of a ping-pong does with a request that has come: reads it and writes all of the
+// reply. The reply's bytes are then in whatever caches that work leaves them.
+using Serve = std::function<void(std::span<const std::byte> request, std::span<std::byte> reply)>;
+
+// A round trip's time, and how much of it the peer served.
 struct Trip {
   Duration all{0};
   Duration served{0};
@@ -47,7 +50,7 @@ struct Trip {
 // memory of the same kind as an shm lane's.
 class FlagPingPong {
  public:
-  FlagPingPong(uint32_t request_bytes, uint32_t reply_bytes);
+  FlagPingPong(uint32_t request_bytes, uint32_t reply_bytes, Serve serve);
   Trip Go();
   PeerThread& peer() { return peer_; }
 
@@ -57,6 +60,7 @@ class FlagPingPong {
   };
   void Step();
 
+  const Serve serve_;
   const std::vector<std::byte> source_;
   const uint32_t request_bytes_, reply_bytes_;
   LaneMemory memory_;
@@ -70,13 +74,14 @@ class FlagPingPong {
 // default socket buffers, as a tcp lane has them, and no delay.
 class TcpPingPong {
  public:
-  TcpPingPong(uint32_t request_bytes, uint32_t reply_bytes);
+  TcpPingPong(uint32_t request_bytes, uint32_t reply_bytes, Serve serve);
   Trip Go();
   PeerThread& peer() { return peer_; }
 
  private:
   void Step();
 
+  const Serve serve_;
   const std::vector<std::byte> source_;
   std::vector<std::byte> request_, reply_;            // the driver's
   std::vector<std::byte> peer_request_, peer_reply_;  // the peer's
