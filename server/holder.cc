@@ -196,7 +196,7 @@ absl::StatusOr<std::vector<std::string>> Holder::State::Invite(const SessionOffe
   std::vector<std::string> answers;
   for (uint32_t lane = 0; lane < fabric.offers.size(); ++lane) {
     CKV_ASSIGN_OR_RETURN(std::string answer,
-                         listener.Invite(fabric.offers[lane], offer.shape,
+                         listener.Invite(fabric.offers[lane], offer.shape, offer.tenant,
                                          SessionTable::LaneTag(session, lane), until));
     answers.push_back(std::move(answer));
   }

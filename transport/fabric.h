@@ -37,7 +37,7 @@
 //
 //      requester                        control plane      holder
 //      dialer = fabric.Dial(shape)
-//      dialer->offer()           ------ open session --->  listener->Invite(offer, shape, tag, ...)
+//      dialer->offer()           ------ open session --->  listener->Invite(offer, shape, ...)
 //      dialer->Connect(answer)   <----- answer ----------
 //                                ------ data fabric ---->  listener->Accept() -> {tag, lane}
 //
@@ -289,11 +289,17 @@ class Listener {
   // Expects one lane of `shape` for the peer that made `offer`, and returns the answer to send
   // back. `tag` comes out of Accept with the lane. An invitation nobody takes expires at
   // `deadline`. Thread-safe.
+  //
+  // What the lane takes of a device (verbs) is charged to `account`, from here until the lane is
+  // gone: a name that means nothing here, so it must come from whom the session was checked to be,
+  // never from the offer. All names are alike; the empty one is an account as any other.
   //   InvalidArgument     the offer or the shape is malformed.
   //   Unavailable         this fabric cannot reach that peer (shm: another host).
-  //   ResourceExhausted   kInvitationCountMax outstanding, or no memory for the slots.
+  //   ResourceExhausted   kInvitationCountMax outstanding, no memory for the slots, or a limit of
+  //                       the account or the device.
   virtual absl::StatusOr<std::string> Invite(std::string_view offer, const LaneShape& shape,
-                                             uint64_t tag, Instant deadline) = 0;
+                                             std::string_view account, uint64_t tag,
+                                             Instant deadline) = 0;
 
   // Readable when Accept may have something: a lane, or a stranger to drop.
   virtual int event_fd() const noexcept = 0;

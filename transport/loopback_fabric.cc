@@ -91,7 +91,8 @@ class LoopbackListener final : public Listener {
   FabricKind kind() const noexcept override { return FabricKind::kLoopback; }
   int event_fd() const noexcept override { return event_.get(); }
 
-  absl::StatusOr<std::string> Invite(std::string_view offer, const LaneShape& shape, uint64_t tag,
+  absl::StatusOr<std::string> Invite(std::string_view offer, const LaneShape& shape,
+                                     std::string_view /*account*/, uint64_t tag,
                                      Instant deadline) override {
     CKV_RETURN_IF_ERROR(ValidateLaneShape(shape));
     CKV_RETURN_IF_ERROR(DecodeOffer(FabricKind::kLoopback, offer).status());

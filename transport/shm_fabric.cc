@@ -58,7 +58,8 @@ class ShmListener final : public Listener {
   FabricKind kind() const noexcept override { return FabricKind::kShm; }
   int event_fd() const noexcept override { return acceptor_.event_fd(); }
 
-  absl::StatusOr<std::string> Invite(std::string_view offer, const LaneShape& shape, uint64_t tag,
+  absl::StatusOr<std::string> Invite(std::string_view offer, const LaneShape& shape,
+                                     std::string_view /*account*/, uint64_t tag,
                                      Instant deadline) override {
     CKV_RETURN_IF_ERROR(ValidateLaneShape(shape));
     CKV_ASSIGN_OR_RETURN(const std::string host, DecodeOffer(FabricKind::kShm, offer));

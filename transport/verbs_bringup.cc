@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<VerbsLink>> VerbsLink::Create(const VerbsDomain* 
   std::unique_ptr<VerbsLink> link(new VerbsLink(domain, clock, shape));
   CKV_ASSIGN_OR_RETURN(VerbsBudget::Grant grant,
                        domain->device()->budget().Take(
-                           domain->peer(), {.queue_pairs = 1, .receives = shape.receive_count}));
+                           domain->account(), {.queue_pairs = 1, .receives = shape.receive_count}));
   link->grant_ = std::move(grant);
   CKV_RETURN_IF_ERROR(link->CreateQueues());
   CKV_RETURN_IF_ERROR(link->CreateQueuePair());

@@ -13,14 +13,17 @@ constexpr const char* kNames[] = {"queue pairs", "receives", "regions", "region 
 }  // namespace
 
 VerbsBudget::Grant::~Grant() {
-  if (budget_ != nullptr) budget_->GiveBack(peer_, use_);
+  if (budget_ != nullptr) budget_->GiveBack(account_, use_);
 }
 
-absl::StatusOr<VerbsBudget::Grant> VerbsBudget::Take(const std::string& peer, const VerbsUse& use) {
+absl::StatusOr<VerbsBudget::Grant> VerbsBudget::Take(const VerbsAccount& account,
+                                                     const VerbsUse& use) {
   Grant grant;
   absl::MutexLock lock(&mu_);
-  const auto known = peers_.find(peer);
-  const VerbsUse here = peer.empty() || known == peers_.end() ? VerbsUse{} : known->second;
+  VerbsUse here;
+  if (account.has_value()) {
+    if (const auto known = accounts_.find(*account); known != accounts_.end()) here = known->second;
+  }
   for (size_t i = 0; i < limits_.size(); ++i) {
     const uint64_t VerbsUse::*const field = kFields[i];
     if (use.*field == 0) continue;
@@ -32,30 +35,30 @@ absl::StatusOr<VerbsBudget::Grant> VerbsBudget::Take(const std::string& peer, co
                                                           kNames[i], total_.*field, use.*field,
                                                           limits_[i].total_max));
     }
-    if (!peer.empty() && over(here.*field, limits_[i].per_peer_max)) {
+    if (account.has_value() && over(here.*field, limits_[i].per_account_max)) {
       return absl::ResourceExhaustedError(
-          absl::StrFormat("verbs %s of this peer: %d and %d more, limit %d", kNames[i], here.*field,
-                          use.*field, limits_[i].per_peer_max));
+          absl::StrFormat("verbs %s of this account: %d and %d more, limit %d", kNames[i],
+                          here.*field, use.*field, limits_[i].per_account_max));
     }
   }
   for (uint64_t VerbsUse::*field : kFields) {
     total_.*field += use.*field;
-    if (!peer.empty()) peers_[peer].*field += use.*field;
+    if (account.has_value()) accounts_[*account].*field += use.*field;
   }
   grant.budget_ = shared_from_this();
-  grant.peer_ = peer;
+  grant.account_ = account;
   grant.use_ = use;
   return grant;
 }
 
-void VerbsBudget::GiveBack(const std::string& peer, const VerbsUse& use) {
+void VerbsBudget::GiveBack(const VerbsAccount& account, const VerbsUse& use) {
   absl::MutexLock lock(&mu_);
   for (uint64_t VerbsUse::*field : kFields) total_.*field -= use.*field;
-  if (peer.empty()) return;
-  const auto it = peers_.find(peer);
-  CKV_CHECK(it != peers_.end());
+  if (!account.has_value()) return;
+  const auto it = accounts_.find(*account);
+  CKV_CHECK(it != accounts_.end());
   for (uint64_t VerbsUse::*field : kFields) it->second.*field -= use.*field;
-  if (it->second == VerbsUse{}) peers_.erase(it);
+  if (it->second == VerbsUse{}) accounts_.erase(it);
 }
 
 VerbsUse VerbsBudget::use() const {

@@ -1,10 +1,12 @@
-// Who has how much of a verbs device: queue pairs, receives, registrations, per peer and in total.
+// Who has how much of a verbs device: queue pairs, receives, registrations, per account and in
+// total.
 
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -16,6 +18,10 @@
 
 namespace ckv {
 
+// Who is charged: the account of Listener::Invite, which may be empty, or nobody for what this
+// process does of its own accord, which counts in total only.
+using VerbsAccount = std::optional<std::string>;
+
 // Thread-safe. Outlives nothing: grants keep it.
 class VerbsBudget : public std::enable_shared_from_this<VerbsBudget> {
  public:
@@ -26,7 +32,7 @@ class VerbsBudget : public std::enable_shared_from_this<VerbsBudget> {
     Grant(Grant&& other) noexcept = default;
     Grant& operator=(Grant&& other) noexcept {
       std::swap(budget_, other.budget_);
-      std::swap(peer_, other.peer_);
+      std::swap(account_, other.account_);
       std::swap(use_, other.use_);
       return *this;
     }
@@ -35,26 +41,27 @@ class VerbsBudget : public std::enable_shared_from_this<VerbsBudget> {
    private:
     friend class VerbsBudget;
     std::shared_ptr<VerbsBudget> budget_;
-    std::string peer_;
+    VerbsAccount account_;
     VerbsUse use_;
   };
 
   explicit VerbsBudget(const VerbsOptions& options)
       : limits_{options.queue_pairs, options.receives, options.regions, options.region_bytes} {}
 
-  // All of `use`, or nothing. `peer` empty: no peer's, counts in total only.
+  // All of `use`, or nothing.
   //   ResourceExhausted   names the limit.
-  absl::StatusOr<Grant> Take(const std::string& peer, const VerbsUse& use) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<Grant> Take(const VerbsAccount& account, const VerbsUse& use)
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   VerbsUse use() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  void GiveBack(const std::string& peer, const VerbsUse& use) ABSL_LOCKS_EXCLUDED(mu_);
+  void GiveBack(const VerbsAccount& account, const VerbsUse& use) ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::array<VerbsLimit, 4> limits_;
   mutable absl::Mutex mu_;
   VerbsUse total_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<std::string, VerbsUse> peers_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<std::string, VerbsUse> accounts_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace ckv

@@ -40,7 +40,8 @@ class VerbsListener final : public Listener {
   FabricKind kind() const noexcept override { return FabricKind::kVerbs; }
   int event_fd() const noexcept override { return epoll_.get(); }
 
-  absl::StatusOr<std::string> Invite(std::string_view offer, const LaneShape& shape, uint64_t tag,
+  absl::StatusOr<std::string> Invite(std::string_view offer, const LaneShape& shape,
+                                     std::string_view account, uint64_t tag,
                                      Instant deadline) override {
     CKV_RETURN_IF_ERROR(ValidateLaneShape(shape));
     CKV_ASSIGN_OR_RETURN(const VerbsEndFrame peer, DecodeVerbsOffer(offer));
@@ -55,7 +56,8 @@ class VerbsListener final : public Listener {
     invited.tag = tag;
     invited.deadline = deadline;
     invited.peer = peer;
-    CKV_ASSIGN_OR_RETURN(invited.end, VerbsEnd::ForHolder(device_, clock_, shape, PeerName(peer)));
+    CKV_ASSIGN_OR_RETURN(invited.end,
+                         VerbsEnd::ForHolder(device_, clock_, shape, std::string(account)));
     CKV_RETURN_IF_ERROR(invited.end->link->Establish(peer));
     const InvitationKey key = RandomInvitationKey();
     invited.token = key.token;
@@ -102,12 +104,6 @@ class VerbsListener final : public Listener {
     Token token{};
     Instant deadline;
   };
-
-  // Whom limits count for: the port, as the network knows it.
-  static std::string PeerName(const VerbsEndFrame& peer) {
-    std::string name(reinterpret_cast<const char*>(peer.gid.data()), peer.gid.size());
-    return name.append(reinterpret_cast<const char*>(&peer.lid), sizeof(peer.lid));
-  }
 
   absl::Status Add(uint64_t id, Invited invited) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);

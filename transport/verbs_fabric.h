@@ -28,11 +28,11 @@
 
 namespace ckv {
 
-// Limits of one kind of thing: in total, and of the lanes with one peer (by its address). The lanes
-// this process dials count in total only.
+// Limits of one kind of thing: in total, and of the lanes of one account (Listener::Invite)
+// whatever addresses its peers say they have. The lanes this process dials count in total only.
 struct VerbsLimit {
   uint64_t total_max = 0;
-  uint64_t per_peer_max = 0;
+  uint64_t per_account_max = 0;
 };
 
 struct VerbsOptions {
@@ -61,10 +61,11 @@ struct VerbsOptions {
   size_t gather_segment_bytes = size_t{64} << 20;
 
   // What is refused beyond these: ResourceExhausted. A queue pair is a lane's end. Bytes are those
-  // of registrations: memory that several lanes register counts for each, as in RLIMIT_MEMLOCK.
-  VerbsLimit queue_pairs = {1024, 64};
-  VerbsLimit receives = {65'536, 8192};
-  VerbsLimit regions = {65'536, 4096};
+  // of registrations: memory that several lanes register counts for each, as in RLIMIT_MEMLOCK. An
+  // account may have a quarter: where nobody names tenants, all requesters together are one.
+  VerbsLimit queue_pairs = {1024, 256};
+  VerbsLimit receives = {65'536, 16'384};
+  VerbsLimit regions = {65'536, 16'384};
   VerbsLimit region_bytes = {uint64_t{256} << 30, uint64_t{64} << 30};
 
   // The landing region's key names a memory window that only this lane's queue pair can use, where

@@ -302,7 +302,7 @@ class VerbsServeLane final : public ServeLane {
 // The parts that both ends have; `requests` is how many request buffers.
 absl::StatusOr<std::unique_ptr<VerbsEnd>> MakeEnd(std::shared_ptr<VerbsDevice> device,
                                                   const LaneShape& shape, uint32_t requests,
-                                                  std::string peer) {
+                                                  VerbsAccount account) {
   if (shape.request_bytes_max > device->message_bytes_max()) {
     return absl::InvalidArgumentError(
         absl::StrFormat("requests of %d bytes: the device sends %d at once",
@@ -313,7 +313,8 @@ absl::StatusOr<std::unique_ptr<VerbsEnd>> MakeEnd(std::shared_ptr<VerbsDevice> d
       LaneMemory memory,
       LaneMemory::CreatePrivate({requests, shape.request_bytes_max, shape.reply_bytes_max}));
   auto end = std::make_unique<VerbsEnd>(std::move(memory), shape);
-  CKV_ASSIGN_OR_RETURN(VerbsDomain domain, VerbsDomain::Create(std::move(device), std::move(peer)));
+  CKV_ASSIGN_OR_RETURN(VerbsDomain domain,
+                       VerbsDomain::Create(std::move(device), std::move(account)));
   end->domain.emplace(std::move(domain));
   return end;
 }
@@ -330,7 +331,7 @@ absl::StatusOr<VerbsRegion> RegisterBuffers(const VerbsDomain& domain, std::span
 absl::StatusOr<std::unique_ptr<VerbsEnd>> VerbsEnd::ForRequester(
     std::shared_ptr<VerbsDevice> device, Clock* clock, const LaneShape& shape) {
   CKV_ASSIGN_OR_RETURN(std::unique_ptr<VerbsEnd> end,
-                       MakeEnd(std::move(device), shape, shape.slot_count, ""));
+                       MakeEnd(std::move(device), shape, shape.slot_count, std::nullopt));
   const SlotLayout layout = LayOutSlots(shape, kControlBytes);
   const VerbsDomain& domain = *end->domain;
   const bool windows = domain.device()->windows();
@@ -365,10 +366,10 @@ absl::StatusOr<std::unique_ptr<VerbsEnd>> VerbsEnd::ForRequester(
 
 absl::StatusOr<std::unique_ptr<VerbsEnd>> VerbsEnd::ForHolder(std::shared_ptr<VerbsDevice> device,
                                                               Clock* clock, const LaneShape& shape,
-                                                              std::string peer) {
+                                                              VerbsAccount account) {
   const uint32_t receives = shape.slot_count + kControlReceives;
   CKV_ASSIGN_OR_RETURN(std::unique_ptr<VerbsEnd> end,
-                       MakeEnd(std::move(device), shape, receives, std::move(peer)));
+                       MakeEnd(std::move(device), shape, receives, std::move(account)));
   const SlotLayout layout = LayOutSlots(shape, kControlBytes);
   const VerbsDomain& domain = *end->domain;
   CKV_ASSIGN_OR_RETURN(VerbsRegion requests,

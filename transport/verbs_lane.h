@@ -28,7 +28,7 @@ struct VerbsEnd {
                                                                 const LaneShape& shape);
   static absl::StatusOr<std::unique_ptr<VerbsEnd>> ForHolder(std::shared_ptr<VerbsDevice> device,
                                                              Clock* clock, const LaneShape& shape,
-                                                             std::string peer);
+                                                             VerbsAccount account);
 
   VerbsEnd(LaneMemory memory_in, const LaneShape& shape_in)
       : shape(shape_in), memory(std::move(memory_in)) {}

@@ -30,18 +30,18 @@ int AccessFlags(VerbsAccess access) {
 }  // namespace
 
 absl::StatusOr<VerbsDomain> VerbsDomain::Create(std::shared_ptr<VerbsDevice> device,
-                                                std::string peer) {
+                                                VerbsAccount account) {
   ibv_pd* domain = ibv_alloc_pd(device->context());
   if (domain == nullptr) return ErrnoStatus("ibv_alloc_pd");
-  return VerbsDomain(std::move(device), std::move(peer), domain);
+  return VerbsDomain(std::move(device), std::move(account), domain);
 }
 
 absl::StatusOr<VerbsRegion> VerbsRegion::Register(const VerbsDomain& domain,
                                                   std::span<const std::byte> memory,
                                                   VerbsAccess access) {
-  CKV_ASSIGN_OR_RETURN(
-      VerbsBudget::Grant grant,
-      domain.device()->budget().Take(domain.peer(), {.regions = 1, .region_bytes = memory.size()}));
+  CKV_ASSIGN_OR_RETURN(VerbsBudget::Grant grant,
+                       domain.device()->budget().Take(
+                           domain.account(), {.regions = 1, .region_bytes = memory.size()}));
   // Only a const pointer's type goes: without local writes the device reads.
   void* const address = const_cast<std::byte*>(memory.data());
   ibv_mr* region = ibv_reg_mr(domain.get(), address, memory.size(), AccessFlags(access));
@@ -55,9 +55,9 @@ absl::StatusOr<VerbsRegion> VerbsRegion::Register(const VerbsDomain& domain,
 
 absl::StatusOr<VerbsRegion> VerbsRegion::Register(const VerbsDomain& domain,
                                                   const DmabufMemory& memory, VerbsAccess access) {
-  CKV_ASSIGN_OR_RETURN(
-      VerbsBudget::Grant grant,
-      domain.device()->budget().Take(domain.peer(), {.regions = 1, .region_bytes = memory.bytes}));
+  CKV_ASSIGN_OR_RETURN(VerbsBudget::Grant grant,
+                       domain.device()->budget().Take(
+                           domain.account(), {.regions = 1, .region_bytes = memory.bytes}));
   ibv_mr* region = ibv_reg_dmabuf_mr(domain.get(), memory.offset, memory.bytes, memory.address,
                                      memory.fd, AccessFlags(access));
   if (region == nullptr) {

@@ -20,22 +20,23 @@ namespace ckv {
 // A lane's own: no key of another lane works in it. Outlives its regions and queue pair.
 class VerbsDomain {
  public:
-  // `peer` is whom registrations count for, see VerbsLimit.
-  static absl::StatusOr<VerbsDomain> Create(std::shared_ptr<VerbsDevice> device, std::string peer);
+  // `account` is charged for what is made in it, see VerbsLimit.
+  static absl::StatusOr<VerbsDomain> Create(std::shared_ptr<VerbsDevice> device,
+                                            VerbsAccount account);
 
   ibv_pd* get() const noexcept { return domain_.get(); }
   const std::shared_ptr<VerbsDevice>& device() const noexcept { return device_; }
-  const std::string& peer() const noexcept { return peer_; }
+  const VerbsAccount& account() const noexcept { return account_; }
 
  private:
   struct Free {
     void operator()(ibv_pd* domain) const { ibv_dealloc_pd(domain); }
   };
-  VerbsDomain(std::shared_ptr<VerbsDevice> device, std::string peer, ibv_pd* domain)
-      : device_(std::move(device)), peer_(std::move(peer)), domain_(domain) {}
+  VerbsDomain(std::shared_ptr<VerbsDevice> device, VerbsAccount account, ibv_pd* domain)
+      : device_(std::move(device)), account_(std::move(account)), domain_(domain) {}
 
   std::shared_ptr<VerbsDevice> device_;
-  std::string peer_;
+  VerbsAccount account_;
   std::unique_ptr<ibv_pd, Free> domain_;
 };
 

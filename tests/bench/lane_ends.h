@@ -42,7 +42,7 @@ inline LanePair MakePair(Fabric& fabric, const LaneShape& shape) {
   CKV_CHECK(listener.ok());
   auto dialer = fabric.Dial(shape);
   CKV_CHECK(dialer.ok());
-  auto answer = (*listener)->Invite((*dialer)->offer(), shape, 0, kInstantMax);
+  auto answer = (*listener)->Invite((*dialer)->offer(), shape, "", 0, kInstantMax);
   CKV_CHECK(answer.ok());
   LanePair pair;
   std::thread connector([&] {

@@ -84,7 +84,7 @@ class FakeHolder : public DirectoryControl, public HolderControlFactory {
       answer.fabric = offer.fabrics.at(0).fabric;
       CKV_ASSIGN_OR_RETURN(
           std::string invited,
-          holder_->listener_->Invite(offer.fabrics[0].offers.at(0), offer.shape, 0, deadline));
+          holder_->listener_->Invite(offer.fabrics[0].offers.at(0), offer.shape, "", 0, deadline));
       answer.answers.push_back(std::move(invited));
       return answer;
     }

@@ -131,10 +131,11 @@ class ScriptedFabric final : public Fabric {
     ScriptedListener(ScriptedFabric* fabric, std::unique_ptr<Listener> inner)
         : fabric_(fabric), inner_(std::move(inner)) {}
     FabricKind kind() const noexcept override { return fabric_->kind_; }
-    absl::StatusOr<std::string> Invite(std::string_view offer, const LaneShape& shape, uint64_t tag,
+    absl::StatusOr<std::string> Invite(std::string_view offer, const LaneShape& shape,
+                                       std::string_view account, uint64_t tag,
                                        Instant deadline) override {
       CKV_RETURN_IF_ERROR(fabric_->Get(fabric_->invite_error_));
-      return inner_->Invite(offer, shape, tag, deadline);
+      return inner_->Invite(offer, shape, account, tag, deadline);
     }
     int event_fd() const noexcept override { return inner_->event_fd(); }
     std::optional<AcceptedLane> Accept() override {

@@ -49,7 +49,7 @@ class BatchFixture : public testing::Test {
     offer.shape = shape;
     const auto opened = sessions_.Open(offer, 1, kBatchEpoch, kInstantMax);
     const auto dialer = fabric_->Dial(shape);
-    const auto answer = listener_->Invite((*dialer)->offer(), shape,
+    const auto answer = listener_->Invite((*dialer)->offer(), shape, "",
                                           SessionTable::LaneTag(*opened, 0), kInstantMax);
     Peer peer;
     peer.request = *(*dialer)->Connect(*answer, kInstantMax);

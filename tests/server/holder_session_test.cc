@@ -240,6 +240,69 @@ TEST(Holder, OptionsHaveLimits) {
   EXPECT_TRUE(absl::IsInvalidArgument(Holder::Start(options).status()));
 }
 
+// Tells whom lanes were charged to.
+class ChargingFabric final : public Fabric {
+ public:
+  explicit ChargingFabric(FabricKind kind) : inner_(test::MakeFabric(kind)) {}
+
+  FabricKind kind() const noexcept override { return inner_->kind(); }
+  absl::StatusOr<std::unique_ptr<Dialer>> Dial(const LaneShape& shape) override {
+    return inner_->Dial(shape);
+  }
+  absl::StatusOr<std::unique_ptr<Listener>> Listen(const ListenOptions& options) override {
+    auto inner = inner_->Listen(options);
+    if (!inner.ok()) return inner.status();
+    return std::make_unique<Charging>(*std::move(inner), &accounts_);
+  }
+  const std::vector<std::string>& accounts() const { return accounts_; }
+
+ private:
+  class Charging final : public Listener {
+   public:
+    Charging(std::unique_ptr<Listener> inner, std::vector<std::string>* accounts)
+        : inner_(std::move(inner)), accounts_(accounts) {}
+    FabricKind kind() const noexcept override { return inner_->kind(); }
+    int event_fd() const noexcept override { return inner_->event_fd(); }
+    std::optional<AcceptedLane> Accept() override { return inner_->Accept(); }
+    absl::StatusOr<std::string> Invite(std::string_view offer, const LaneShape& shape,
+                                       std::string_view account, uint64_t tag,
+                                       Instant deadline) override {
+      accounts_->emplace_back(account);
+      return inner_->Invite(offer, shape, account, tag, deadline);
+    }
+
+   private:
+    const std::unique_ptr<Listener> inner_;
+    std::vector<std::string>* const accounts_;
+  };
+
+  const std::unique_ptr<Fabric> inner_;
+  std::vector<std::string> accounts_;  // of each invitation; the test's thread invites
+};
+
+TEST_P(HolderTest, LanesAreChargedToTheSessionsTenant) {
+  ChargingFabric fabric(GetParam());
+  HolderOptions options = options_;
+  options.fabrics = {&fabric};
+  const auto holder = Holder::Start(options);
+  ASSERT_TRUE(holder.ok()) << holder.status();
+  (*holder)->lease().Grant(kEpoch, kInstantMax);
+  SessionOffer offer;
+  offer.wire_version = kWireVersion;
+  offer.geometry = corpus_.geometry;
+  offer.host_identity = HostIdentity();
+  const auto dialer = fabric.Dial(offer.shape);
+  ASSERT_TRUE(dialer.ok());
+  for (const char* tenant : {"a", "", "b"}) {
+    offer.tenant = tenant;
+    offer.requester = "the same";  // says nothing about who pays
+    offer.fabrics = {{fabric.kind(), {(*dialer)->offer(), (*dialer)->offer()}}};
+    const auto answer = (*holder)->OpenSession(offer, kInstantMax);
+    ASSERT_TRUE(answer.ok()) << answer.status();
+  }
+  EXPECT_THAT(fabric.accounts(), testing::ElementsAre("a", "a", "", "", "b", "b"));
+}
+
 // Goal: shm is chosen by identity alone, and the first offer that reaches the peer wins.
 TEST(Holder, TheFirstOfferThatReachesThePeerWins) {
   const auto shm = NewShmFabric(Clock::Real());

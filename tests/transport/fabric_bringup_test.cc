@@ -26,7 +26,7 @@ TEST_P(FabricBringUp, OneAnswerOpensOneLane) {
   auto first = fabric().Dial(kSmallShape);
   auto second = fabric().Dial(kSmallShape);
   ASSERT_TRUE(first.ok() && second.ok());
-  const auto answer = listener_->Invite((*first)->offer(), kSmallShape, 1, Soon());
+  const auto answer = listener_->Invite((*first)->offer(), kSmallShape, "", 1, Soon());
   ASSERT_TRUE(answer.ok()) << answer.status();
   std::vector<AcceptedLane> accepted;
   auto lane = ConnectBeside(**first, *answer, *listener_, &accepted);
@@ -40,7 +40,7 @@ TEST_P(FabricBringUp, WrongTokenOpensNothing) {
   auto dialer = fabric().Dial(kSmallShape);
   auto guesser = fabric().Dial(kSmallShape);
   ASSERT_TRUE(dialer.ok() && guesser.ok());
-  const auto answer = listener_->Invite((*dialer)->offer(), kSmallShape, 1, Soon());
+  const auto answer = listener_->Invite((*dialer)->offer(), kSmallShape, "", 1, Soon());
   ASSERT_TRUE(answer.ok());
   std::string guess = *answer;
   guess[31] = static_cast<char>(guess[31] ^ 1);  // the token's last byte
@@ -56,8 +56,8 @@ TEST_P(FabricBringUp, WrongTokenOpensNothing) {
 TEST_P(FabricBringUp, InvitationsExpire) {
   auto dialer = fabric().Dial(kSmallShape);
   ASSERT_TRUE(dialer.ok());
-  const auto answer =
-      listener_->Invite((*dialer)->offer(), kSmallShape, 1, clock_.Now() + std::chrono::seconds(5));
+  const auto answer = listener_->Invite((*dialer)->offer(), kSmallShape, "", 1,
+                                        clock_.Now() + std::chrono::seconds(5));
   ASSERT_TRUE(answer.ok());
   clock_.Advance(std::chrono::seconds(6));
   std::vector<AcceptedLane> accepted;
@@ -75,7 +75,7 @@ TEST_P(FabricBringUp, InvitationsAreBounded) {
   size_t count = 0;
   absl::Status status;
   while (status.ok() && count <= kInvitationCountMax) {
-    status = listener_->Invite((*dialer)->offer(), shape, count, deadline).status();
+    status = listener_->Invite((*dialer)->offer(), shape, "", count, deadline).status();
     if (status.ok()) ++count;
   }
   // Or the process's descriptors run out first; neither is a crash, and both say so.
@@ -92,12 +92,12 @@ TEST_P(FabricBringUp, MalformedNotesAreRefused) {
   const std::string offer = (*dialer)->offer();
   EXPECT_LE(offer.size(), kOfferBytesMax);
   const auto invite = [&](std::string_view bytes) {
-    return listener_->Invite(bytes, kSmallShape, 1, Soon()).status().code();
+    return listener_->Invite(bytes, kSmallShape, "", 1, Soon()).status().code();
   };
   EXPECT_EQ(invite(""), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(invite(std::string(100'000, 'x')), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(invite(offer.substr(0, 31)), absl::StatusCode::kInvalidArgument);
-  const auto answer = listener_->Invite(offer, kSmallShape, 1, Soon());
+  const auto answer = listener_->Invite(offer, kSmallShape, "", 1, Soon());
   ASSERT_TRUE(answer.ok());
   EXPECT_EQ(invite(*answer), absl::StatusCode::kInvalidArgument);  // an answer is no offer
   for (const std::string& bad : {std::string(), offer, answer->substr(0, 20)}) {
@@ -120,7 +120,7 @@ TEST_P(FabricBringUp, ShapesAreLimited) {
   ASSERT_TRUE(dialer.ok());
   for (const LaneShape& shape : bad) {
     EXPECT_EQ(fabric().Dial(shape).status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(listener_->Invite((*dialer)->offer(), shape, 1, Soon()).status().code(),
+    EXPECT_EQ(listener_->Invite((*dialer)->offer(), shape, "", 1, Soon()).status().code(),
               absl::StatusCode::kInvalidArgument);
   }
 }
@@ -130,7 +130,7 @@ TEST_P(FabricBringUp, BothEndsMustMeanTheSameShape) {
   ASSERT_TRUE(dialer.ok());
   LaneShape other = kSmallShape;
   other.slot_count += 1;
-  const auto answer = listener_->Invite((*dialer)->offer(), other, 1, Soon());
+  const auto answer = listener_->Invite((*dialer)->offer(), other, "", 1, Soon());
   ASSERT_TRUE(answer.ok());
   std::vector<AcceptedLane> accepted;
   auto lane = ConnectBeside(**dialer, *answer, *listener_, &accepted);
@@ -140,7 +140,7 @@ TEST_P(FabricBringUp, BothEndsMustMeanTheSameShape) {
 TEST_P(FabricBringUp, ListenerGoneIsUnavailable) {
   auto dialer = fabric().Dial(kSmallShape);
   ASSERT_TRUE(dialer.ok());
-  const auto answer = listener_->Invite((*dialer)->offer(), kSmallShape, 1, Soon());
+  const auto answer = listener_->Invite((*dialer)->offer(), kSmallShape, "", 1, Soon());
   ASSERT_TRUE(answer.ok());
   listener_.reset();
   EXPECT_EQ((*dialer)->Connect(*answer, Soon()).status().code(), absl::StatusCode::kUnavailable);

@@ -10,6 +10,8 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -71,13 +73,13 @@ inline absl::StatusOr<std::unique_ptr<RequestLane>> ConnectBeside(
 
 // A lane of `shape`; fails the test and returns nulls if it does not come up.
 inline LanePair MakeLane(Fabric& fabric, Listener& listener, const LaneShape& shape,
-                         Instant deadline = Soon()) {
+                         Instant deadline = Soon(), std::string_view account = "") {
   constexpr uint64_t kTag = 7;
   LanePair pair;
   auto dialer = fabric.Dial(shape);
   EXPECT_TRUE(dialer.ok()) << dialer.status();
   if (!dialer.ok()) return pair;
-  const auto answer = listener.Invite((*dialer)->offer(), shape, kTag, deadline);
+  const auto answer = listener.Invite((*dialer)->offer(), shape, account, kTag, deadline);
   EXPECT_TRUE(answer.ok()) << answer.status();
   if (!answer.ok()) return pair;
   std::vector<AcceptedLane> accepted;

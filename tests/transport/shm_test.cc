@@ -251,7 +251,7 @@ TEST(ShmPeer, BothEndsRefuseAnotherUser) {
   ASSERT_TRUE(listener.ok());
   auto dialer = fabric->Dial(kShape);
   ASSERT_TRUE(dialer.ok());
-  const auto answer = (*listener)->Invite((*dialer)->offer(), kShape, 1, Soon());
+  const auto answer = (*listener)->Invite((*dialer)->offer(), kShape, "", 1, Soon());
   ASSERT_TRUE(answer.ok());
   const auto where = DecodeAnswer(FabricKind::kShm, *answer);
   ASSERT_TRUE(where.ok());
@@ -296,7 +296,7 @@ TEST(ShmFabric, OtherHostsAreUnavailable) {
   auto listener = fabric->Listen({});
   ASSERT_TRUE(listener.ok());
   const std::string offer = EncodeOffer(FabricKind::kShm, "another host");
-  EXPECT_EQ((*listener)->Invite(offer, kShape, 1, Soon()).status().code(),
+  EXPECT_EQ((*listener)->Invite(offer, kShape, "", 1, Soon()).status().code(),
             StatusCode::kUnavailable);
 }
 

@@ -71,8 +71,8 @@ class TcpListenerTest : public testing::Test {
   Answer Invite(uint64_t tag = 1) {
     auto dialer = fabric_->Dial(kShape);
     EXPECT_TRUE(dialer.ok());
-    const auto answer =
-        listener_->Invite((*dialer)->offer(), kShape, tag, clock_.Now() + std::chrono::minutes(1));
+    const auto answer = listener_->Invite((*dialer)->offer(), kShape, "", tag,
+                                          clock_.Now() + std::chrono::minutes(1));
     EXPECT_TRUE(answer.ok()) << answer.status();
     const auto decoded = DecodeAnswer(FabricKind::kTcp, *answer);
     EXPECT_TRUE(decoded.ok()) << decoded.status();

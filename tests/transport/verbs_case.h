@@ -2,10 +2,15 @@
 
 #pragma once
 
+#include <sched.h>
+
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <utility>
 
 #include "gtest/gtest.h"
+#include "proto/clock.h"
 #include "transport/verbs_fabric.h"
 
 namespace ckv::test {
@@ -28,6 +33,20 @@ inline std::unique_ptr<VerbsFabric> MakeVerbs(const VerbsOptions& options, Clock
 
 inline std::unique_ptr<Fabric> MakeGuestVerbs(Clock* clock) {
   return MakeVerbs(GuestVerbsOptions(), clock);
+}
+
+// Until what is in use is so. What a lane had is given back some time after it was destroyed.
+inline void AwaitUse(const VerbsFabric& fabric,
+                     const std::function<bool(const VerbsUse&)>& condition) {
+  // Generous: reached by a hang only.
+  const Instant deadline = Clock::Real()->Now() + std::chrono::seconds(20);
+  while (!condition(fabric.use()) && Clock::Real()->Now() < deadline) sched_yield();
+  const VerbsUse use = fabric.use();
+  EXPECT_TRUE(condition(use)) << use.queue_pairs << " queue pairs, " << use.receives
+                              << " receives, " << use.regions << " regions";
+}
+inline void AwaitUse(const VerbsFabric& fabric, const VerbsUse& expected) {
+  AwaitUse(fabric, [&](const VerbsUse& use) { return use == expected; });
 }
 
 }  // namespace ckv::test

@@ -66,7 +66,7 @@ class VerbsHostile : public testing::Test {
     auto dialer = fabric_->Dial(kShape);
     ASSERT_TRUE(dialer.ok());
     victim_offer_ = *DecodeVerbsOffer((*dialer)->offer());
-    const auto answer = listener_->Invite((*dialer)->offer(), kShape, 1, Soon());
+    const auto answer = listener_->Invite((*dialer)->offer(), kShape, "", 1, Soon());
     ASSERT_TRUE(answer.ok());
     victim_answer_ = DecodeVerbsAnswer(*answer, victim_offer_)->end;
     std::vector<AcceptedLane> accepted;
@@ -78,7 +78,7 @@ class VerbsHostile : public testing::Test {
   void TearDown() override {
     victim_ = {};
     listener_.reset();
-    EXPECT_EQ(fabric_->use(), VerbsUse{});
+    test::AwaitUse(*fabric_, VerbsUse{});
     fabric_.reset();
     EXPECT_EQ(test::KernelResources(), before_);
   }
@@ -110,7 +110,7 @@ class VerbsHostile : public testing::Test {
   // A fresh lane to the listener; null if it was not accepted.
   std::unique_ptr<ServeLane> ServeRaw(RawPeer& raw, int receives = 16) {
     const VerbsEndFrame offer = raw.Offer(kShape);
-    const auto answer = listener_->Invite(EncodeVerbsOffer(offer), kShape, 1, Soon());
+    const auto answer = listener_->Invite(EncodeVerbsOffer(offer), kShape, "", 1, Soon());
     EXPECT_TRUE(answer.ok()) << answer.status();
     if (!answer.ok()) return nullptr;
     const auto holder = DecodeVerbsAnswer(*answer, offer);
@@ -266,7 +266,7 @@ TEST_F(VerbsHostile, BadHellosAreDropped) {
     SCOPED_TRACE(i);
     RawPeer raw;
     const VerbsEndFrame offer = raw.Offer(kShape);
-    const auto answer = listener_->Invite(EncodeVerbsOffer(offer), kShape, 1, Soon());
+    const auto answer = listener_->Invite(EncodeVerbsOffer(offer), kShape, "", 1, Soon());
     ASSERT_TRUE(answer.ok()) << answer.status();
     const auto holder = DecodeVerbsAnswer(*answer, offer);
     raw.PostReceives(4, 0);

@@ -96,7 +96,7 @@ int RunChild(int fd, char role) {
   ListenOptions listen;
   listen.gather_memory = store;
   auto listener = *fabric->Listen(listen);
-  const auto answer = listener->Invite(Hear(fd), kShape, 1, test::Soon());
+  const auto answer = listener->Invite(Hear(fd), kShape, "", 1, test::Soon());
   if (!answer.ok()) return 1;
   Tell(fd, *answer);
   auto accepted = test::AcceptOne(*listener);
@@ -166,7 +166,7 @@ class Cycles {
 
   void KillRequester(int messages) {
     const Child child = Spawn(kRequester);
-    const auto answer = listener_->Invite(Hear(child.fd.get()), kShape, 1, test::Soon());
+    const auto answer = listener_->Invite(Hear(child.fd.get()), kShape, "", 1, test::Soon());
     ASSERT_TRUE(answer.ok()) << answer.status();
     Tell(child.fd.get(), *answer);
     auto accepted = test::AcceptOne(*listener_);
@@ -241,7 +241,7 @@ TEST(VerbsKill, NothingIsLeftOfTheKilled) {
       }
     }
     cycles.Bury(0);
-    EXPECT_EQ(cycles.fabric().use(), VerbsUse{});
+    test::AwaitUse(cycles.fabric(), VerbsUse{});
   }
   // A killed process's objects go as the kernel gets to them.
   const Instant deadline = Clock::Real()->Now() + std::chrono::seconds(5);

@@ -186,12 +186,12 @@ TEST(VerbsBudget, LimitsHoldAndAreGivenBack) {
               absl::StatusCode::kResourceExhausted);
     auto b = budget->Take("b", {.queue_pairs = 2, .receives = 60});
     ASSERT_TRUE(b.ok());
-    // Ours, not a peer's: the total only.
-    EXPECT_EQ(budget->Take("", {.receives = 1}).status().code(),
+    // Ours, nobody's account: the total only.
+    EXPECT_EQ(budget->Take(std::nullopt, {.receives = 1}).status().code(),
               absl::StatusCode::kResourceExhausted);
-    auto ours = budget->Take("", {.queue_pairs = 1});
+    auto ours = budget->Take(std::nullopt, {.queue_pairs = 1});
     ASSERT_TRUE(ours.ok());
-    EXPECT_EQ(budget->Take("", {.queue_pairs = 1}).status().code(),
+    EXPECT_EQ(budget->Take(std::nullopt, {.queue_pairs = 1}).status().code(),
               absl::StatusCode::kResourceExhausted);
     EXPECT_EQ(budget->Take("c", {.queue_pairs = ~uint64_t{0}}).status().code(),
               absl::StatusCode::kResourceExhausted);
@@ -199,6 +199,40 @@ TEST(VerbsBudget, LimitsHoldAndAreGivenBack) {
   }
   EXPECT_EQ(budget->use(), VerbsUse{});
   EXPECT_TRUE(budget->Take("a", {.queue_pairs = 2}).ok());
+}
+
+// A session that names no tenant is charged as any other, not as what this process dials.
+TEST(VerbsBudget, TheNamelessAccountIsAnAccount) {
+  VerbsOptions options;
+  options.queue_pairs = {5, 2};
+  const auto budget = std::make_shared<VerbsBudget>(options);
+  auto nameless = budget->Take("", {.queue_pairs = 2});
+  ASSERT_TRUE(nameless.ok());
+  EXPECT_EQ(budget->Take("", {.queue_pairs = 1}).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  // Nobody else pays for it, and what it gives back is its own.
+  EXPECT_TRUE(budget->Take("a", {.queue_pairs = 2}).ok());
+  EXPECT_TRUE(budget->Take(std::nullopt, {.queue_pairs = 3}).ok());
+  { const VerbsBudget::Grant gone = *std::move(nameless); }
+  EXPECT_TRUE(budget->Take("", {.queue_pairs = 2}).ok());
+}
+
+// What one account holds is no other's loss until the total is reached, limit by limit.
+TEST(VerbsBudget, EveryLimitIsCountedForItsAccount) {
+  VerbsOptions options;
+  options.queue_pairs = options.receives = options.regions = options.region_bytes = {9, 3};
+  const auto budget = std::make_shared<VerbsBudget>(options);
+  for (uint64_t VerbsUse::*field :
+       {&VerbsUse::queue_pairs, &VerbsUse::receives, &VerbsUse::regions, &VerbsUse::region_bytes}) {
+    VerbsUse all, one;
+    all.*field = 3;
+    one.*field = 1;
+    auto greedy = budget->Take("greedy", all);
+    ASSERT_TRUE(greedy.ok());
+    EXPECT_EQ(budget->Take("greedy", one).status().code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_TRUE(budget->Take("other", all).ok());
+  }
+  EXPECT_EQ(budget->use(), VerbsUse{});
 }
 
 TEST(VerbsCheck, OptionsThatNoDeviceHas) {

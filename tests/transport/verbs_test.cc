@@ -45,9 +45,7 @@ class VerbsTest : public testing::Test {
   }
   void TearDown() override {
     listener_.reset();
-    if (fabric_ != nullptr) {
-      EXPECT_EQ(fabric_->use(), VerbsUse{});
-    }
+    if (fabric_ != nullptr) test::AwaitUse(*fabric_, VerbsUse{});
     fabric_.reset();
     EXPECT_EQ(test::KernelResources(), before_);
   }
@@ -55,7 +53,7 @@ class VerbsTest : public testing::Test {
   // A lane between `raw` and a serve lane of ours.
   std::unique_ptr<ServeLane> ServeRaw(RawPeer& raw, const LaneShape& shape = kShape) {
     const VerbsEndFrame offer = raw.Offer(shape);
-    const auto answer = listener_->Invite(EncodeVerbsOffer(offer), shape, 1, Soon());
+    const auto answer = listener_->Invite(EncodeVerbsOffer(offer), shape, "", 1, Soon());
     EXPECT_TRUE(answer.ok()) << answer.status();
     if (!answer.ok()) return nullptr;
     const auto holder = DecodeVerbsAnswer(*answer, offer);
@@ -186,7 +184,7 @@ TEST_F(VerbsTest, CopiesWhenALimitIsReached) {
   const std::vector<std::byte> store = Store(4 << 20);
   VerbsOptions options = test::GuestVerbsOptions();
   options.gather_segment_bytes = 1 << 20;
-  options.regions.per_peer_max = 3;  // two for the lane, one for the store
+  options.regions.per_account_max = 3;  // two for the lane, one for the store
   Start(options, store);
   LanePair pair = MakeLane(*fabric_, *listener_, {2, 64, 1 << 20});
   ASSERT_TRUE(pair.request && pair.serve);
@@ -197,19 +195,40 @@ TEST_F(VerbsTest, CopiesWhenALimitIsReached) {
   CheckGather(pair, {64, {all.last(2000)}});
 }
 
-TEST_F(VerbsTest, LimitsOfAPeerHold) {
+// The address is the peer's to choose, the account is not.
+TEST_F(VerbsTest, LimitsOfAnAccountHoldWhateverAddressIsDeclared) {
   VerbsOptions options = test::GuestVerbsOptions();
-  options.queue_pairs.per_peer_max = 2;
+  options.queue_pairs.per_account_max = 2;
   Start(options);
   std::vector<LanePair> lanes;
-  lanes.push_back(MakeLane(*fabric_, *listener_, kShape));
-  lanes.push_back(MakeLane(*fabric_, *listener_, kShape));
+  lanes.push_back(MakeLane(*fabric_, *listener_, kShape, Soon(), "a"));
+  lanes.push_back(MakeLane(*fabric_, *listener_, kShape, Soon(), "a"));
   auto dialer = fabric_->Dial(kShape);
   ASSERT_TRUE(dialer.ok());
-  EXPECT_EQ(listener_->Invite((*dialer)->offer(), kShape, 1, Soon()).status().code(),
-            absl::StatusCode::kResourceExhausted);
+  VerbsEndFrame offer = *DecodeVerbsOffer((*dialer)->offer());
+  const uint8_t here = offer.gid[15];
+  const auto invite = [&](std::string_view account, uint8_t host) {
+    offer.gid[15] = host;
+    return listener_->Invite(EncodeVerbsOffer(offer), kShape, account, 1, Soon()).status();
+  };
+  for (const uint8_t host : {here, uint8_t{77}, uint8_t{78}}) {
+    const absl::Status refused = invite("a", host);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+    EXPECT_NE(refused.message().find("this account"), absl::string_view::npos) << refused;
+  }
+  // From the very same address, and from one that nothing has been heard of.
+  EXPECT_TRUE(invite("b", here).ok());
+  EXPECT_TRUE(invite("b", 77).ok());
+  EXPECT_EQ(invite("b", 78).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(invite("", here).ok());
+  // A lane that is gone gives back what it had, once.
+  const VerbsUse before = fabric_->use();
   lanes.pop_back();
-  EXPECT_TRUE(listener_->Invite((*dialer)->offer(), kShape, 1, Soon()).ok());
+  test::AwaitUse(*fabric_, [&](const VerbsUse& use) {
+    return use.queue_pairs == before.queue_pairs - 2 && use.regions < before.regions;
+  });
+  EXPECT_TRUE(invite("a", 78).ok());
+  EXPECT_EQ(invite("a", 77).code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST_F(VerbsTest, WorksWithoutWindows) {
@@ -229,7 +248,7 @@ TEST_F(VerbsTest, WorksWithoutWindows) {
 TEST_F(VerbsTest, DmabufIsRefusedWhereTheKernelHasNone) {
   auto device = VerbsDevice::Open(test::GuestVerbsOptions());
   ASSERT_TRUE(device.ok()) << device.status();
-  auto domain = VerbsDomain::Create(*device, "");
+  auto domain = VerbsDomain::Create(*device, std::nullopt);
   ASSERT_TRUE(domain.ok());
   const auto region =
       VerbsRegion::Register(*domain, DmabufMemory{0, 0, 4096, 0}, VerbsAccess::kSend);
@@ -377,7 +396,7 @@ TEST_F(VerbsTest, RequesterNotReady) {
   Start({});
   RawPeer raw;
   const VerbsEndFrame offer = raw.Offer(kShape);
-  const auto answer = listener_->Invite(EncodeVerbsOffer(offer), kShape, 1, Soon());
+  const auto answer = listener_->Invite(EncodeVerbsOffer(offer), kShape, "", 1, Soon());
   ASSERT_TRUE(answer.ok());
   const auto holder = DecodeVerbsAnswer(*answer, offer);
   raw.Connect(holder->end);  // and no receives for the welcome
