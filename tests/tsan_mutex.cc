@@ -14,7 +14,7 @@ void __tsan_release(void* address);
 // the one that unlocks. Such a race cannot be real, since every evaluation holds the mutex; races
 // of the code around it are still reported.
 const char* __tsan_default_suppressions() {
-  return "race:absl::debian3::Mutex::AwaitWithDeadline\n"
+  return "race:absl::debian3::Mutex::Await\n"
          "race:absl::debian3::Mutex::UnlockSlow\n";
 }
 }

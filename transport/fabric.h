@@ -57,7 +57,8 @@
 // Threads: a lane belongs to one thread at a time at each end; whoever owns lanes claims a
 // ThreadRole over them, and a hand-over is ordered by something else (a queue, a mutex). Fabric and
 // Listener::Invite are thread-safe; Listener::Accept belongs to the accepting thread. A fabric
-// outlives its listeners and dialers; lanes outlive nothing and need nobody.
+// outlives its listeners and dialers; lanes outlive nothing and need nobody. Destroying a lane
+// waits for no peer.
 
 #pragma once
 
@@ -318,8 +319,9 @@ struct ListenOptions {
   // peer. Empty: the bound address. Bound to every address (0.0.0.0, ::), it must be given.
   std::string tcp_advertise;
   // Memory that the runs of PostGather lie in, for fabrics that must know it beforehand: verbs
-  // registers it, in segments and as they are first used, without any remote access. Runs from
-  // elsewhere are copied. Outlives the listener's lanes.
+  // registers it, in segments and some time after they are first used, without any remote access.
+  // Runs from elsewhere are copied. Outlives the listener and its lanes: the listener's end waits
+  // until no destroyed lane has it registered.
   std::span<const std::byte> gather_memory;
 };
 

@@ -24,6 +24,7 @@
 #include "transport/verbs_device.h"
 #include "transport/verbs_lane.h"
 #include "transport/verbs_note.h"
+#include "transport/verbs_side_thread.h"
 
 namespace ckv {
 namespace {
@@ -31,11 +32,14 @@ namespace {
 class VerbsListener final : public Listener {
  public:
   VerbsListener(std::shared_ptr<VerbsDevice> device, Clock* clock, UniqueFd epoll,
-                std::span<const std::byte> gather_memory)
+                std::span<const std::byte> gather_memory, VerbsSide side)
       : device_(std::move(device)),
         clock_(clock),
         gather_memory_(gather_memory),
+        side_(std::move(side)),
         epoll_(std::move(epoll)) {}
+  // Until nothing of its lanes' has the store registered.
+  ~VerbsListener() override { side_.thread->Close(side_.source); }
 
   FabricKind kind() const noexcept override { return FabricKind::kVerbs; }
   int event_fd() const noexcept override { return epoll_.get(); }
@@ -80,6 +84,7 @@ class VerbsListener final : public Listener {
       const absl::StatusOr<bool> greeted = ReadHello(*invited, id);
       if (!greeted.ok()) {
         spdlog::warn("verbs listener: dropped a lane: {}", std::string(greeted.status().message()));
+        side_.Retire(std::move(invited->end));
         continue;
       }
       if (!*greeted) {
@@ -90,8 +95,8 @@ class VerbsListener final : public Listener {
       }
       invited->end->link->Start();
       invited->end->link->SendControl(VerbsControl::kWelcome);
-      return AcceptedLane{
-          invited->tag, NewVerbsServeLane(std::move(invited->end), invited->peer, gather_memory_)};
+      return AcceptedLane{invited->tag, NewVerbsServeLane(std::move(invited->end), invited->peer,
+                                                          gather_memory_, side_)};
     }
     return std::nullopt;
   }
@@ -162,22 +167,29 @@ class VerbsListener final : public Listener {
 
   void Expire() ABSL_LOCKS_EXCLUDED(mu_) {
     const Instant now = clock_->Now();
-    std::vector<Invited> dead;  // destroyed after the lock
+    std::vector<std::unique_ptr<VerbsEnd>> dead = TakeExpired(now);
+    for (std::unique_ptr<VerbsEnd>& end : dead) side_.Retire(std::move(end));
+  }
+
+  std::vector<std::unique_ptr<VerbsEnd>> TakeExpired(Instant now) ABSL_LOCKS_EXCLUDED(mu_) {
+    std::vector<std::unique_ptr<VerbsEnd>> dead;
     absl::MutexLock lock(&mu_);
     for (auto it = invited_.begin(); it != invited_.end();) {
       const auto next = std::next(it);
       if (it->second.deadline <= now) {
         (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, it->second.end->link->event_fd(), nullptr);
-        dead.push_back(std::move(it->second));
+        dead.push_back(std::move(it->second.end));
         invited_.erase(it);
       }
       it = next;
     }
+    return dead;
   }
 
   const std::shared_ptr<VerbsDevice> device_;
   Clock* const clock_;
   const std::span<const std::byte> gather_memory_;
+  const VerbsSide side_;
   const UniqueFd epoll_;
   absl::Mutex mu_;
   absl::flat_hash_map<uint64_t, Invited> invited_ ABSL_GUARDED_BY(mu_);
@@ -185,7 +197,8 @@ class VerbsListener final : public Listener {
 
 class VerbsDialer final : public Dialer {
  public:
-  VerbsDialer(std::unique_ptr<VerbsEnd> end, Clock* clock) : end_(std::move(end)), clock_(clock) {
+  VerbsDialer(std::unique_ptr<VerbsEnd> end, Clock* clock, VerbsSide side)
+      : end_(std::move(end)), clock_(clock), side_(std::move(side)) {
     here_ = end_->Describe();
     here_.generation = RandomWord();
     here_.landing = reinterpret_cast<uint64_t>(end_->memory.reply(0).data());
@@ -215,7 +228,7 @@ class VerbsDialer final : public Dialer {
     link.SendControl(VerbsControl::kHello, BytesOf(hello));
     CKV_RETURN_IF_ERROR(AwaitWelcome(link, deadline));
     link.Start();
-    return NewVerbsRequestLane(std::move(end), holder.end.segment_bytes);
+    return NewVerbsRequestLane(std::move(end), holder.end.segment_bytes, side_);
   }
 
  private:
@@ -240,14 +253,21 @@ class VerbsDialer final : public Dialer {
 
   std::unique_ptr<VerbsEnd> end_;
   Clock* const clock_;
+  const VerbsSide side_;
   VerbsEndFrame here_;
   std::string offer_;
 };
 
 class DeviceFabric final : public VerbsFabric {
  public:
-  DeviceFabric(std::shared_ptr<VerbsDevice> device, Clock* clock)
-      : device_(std::move(device)), clock_(clock) {}
+  DeviceFabric(std::shared_ptr<VerbsDevice> device, Clock* clock,
+               std::shared_ptr<VerbsSideThread> side)
+      : device_(std::move(device)),
+        clock_(clock),
+        side_(std::move(side)),
+        dialled_(side_->Open()) {}
+  // Lanes that outlive the fabric are torn down by whoever destroys them.
+  ~DeviceFabric() override { side_->Stop(); }
 
   FabricKind kind() const noexcept override { return FabricKind::kVerbs; }
   VerbsUse use() const override { return device_->budget().use(); }
@@ -257,28 +277,37 @@ class DeviceFabric final : public VerbsFabric {
     CKV_RETURN_IF_ERROR(device_->CheckPort());
     UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
     if (!epoll.valid()) return ErrnoStatus("epoll_create1");
-    return std::make_unique<VerbsListener>(device_, clock_, std::move(epoll),
-                                           options.gather_memory);
+    return std::make_unique<VerbsListener>(device_, clock_, std::move(epoll), options.gather_memory,
+                                           VerbsSide{side_, side_->Open()});
   }
 
   absl::StatusOr<std::unique_ptr<Dialer>> Dial(const LaneShape& shape) override {
     CKV_RETURN_IF_ERROR(ValidateLaneShape(shape));
     CKV_ASSIGN_OR_RETURN(std::unique_ptr<VerbsEnd> end,
                          VerbsEnd::ForRequester(device_, clock_, shape));
-    return std::make_unique<VerbsDialer>(std::move(end), clock_);
+    return std::make_unique<VerbsDialer>(std::move(end), clock_, VerbsSide{side_, dialled_});
   }
 
  private:
   const std::shared_ptr<VerbsDevice> device_;
   Clock* const clock_;
+  const std::shared_ptr<VerbsSideThread> side_;
+  const VerbsSourceId dialled_;
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<VerbsFabric>> NewVerbsFabric(const VerbsOptions& options,
                                                             Clock* clock) {
+  return NewVerbsFabric(options, clock, nullptr);
+}
+
+absl::StatusOr<std::unique_ptr<VerbsFabric>> NewVerbsFabric(const VerbsOptions& options,
+                                                            Clock* clock,
+                                                            std::shared_ptr<VerbsSideThread> side) {
   CKV_ASSIGN_OR_RETURN(std::shared_ptr<VerbsDevice> device, VerbsDevice::Open(options));
-  return std::make_unique<DeviceFabric>(std::move(device), clock);
+  if (side == nullptr) side = std::make_shared<VerbsSideThread>();
+  return std::make_unique<DeviceFabric>(std::move(device), clock, std::move(side));
 }
 
 }  // namespace ckv

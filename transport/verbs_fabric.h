@@ -56,8 +56,9 @@ struct VerbsOptions {
   // One work request moves at most this much, or less where the port's limit is less; a multiple of
   // 64 from 64 KiB on. 8 MiB is what soft-RoCE reports; 64 MB go in 8 work requests.
   uint32_t segment_bytes = 8u << 20;
-  // The store is registered in pieces of this size as they are first sent from. 64 MiB are 16 k
-  // pages, whose pinning delays the first reply from them by some milliseconds.
+  // The store is registered in pieces of this size, by a thread of the fabric, once a reply from
+  // them was asked for. 64 MiB are 16 k pages, whose pinning takes some milliseconds: replies until
+  // then are copied.
   size_t gather_segment_bytes = size_t{64} << 20;
 
   // What is refused beyond these: ResourceExhausted. A queue pair is a lane's end. Bytes are those
@@ -76,11 +77,12 @@ struct VerbsOptions {
   // silence_ms_max is taken for dead.
   uint32_t probe_interval_ms = 1000;
   uint32_t silence_ms_max = 5000;
-  // How long a lane's end waits, when it is destroyed, for what it had sent to arrive.
+  // How long a destroyed lane's end waits for what it had sent to arrive. Nobody who destroys one
+  // waits for that: a thread of the fabric does, one lane after another.
   uint32_t linger_ms_max = 50;
 };
 
-// What of the limits is in use.
+// What of the limits is in use. What a destroyed lane had counts until it is torn down.
 struct VerbsUse {
   uint64_t queue_pairs = 0;
   uint64_t receives = 0;
@@ -90,7 +92,8 @@ struct VerbsUse {
   friend bool operator==(const VerbsUse&, const VerbsUse&) = default;
 };
 
-// Lanes may outlive the fabric, but not the clock.
+// Lanes may outlive the fabric, but not the clock. The fabric's end waits until the lanes that were
+// destroyed before it have left nothing behind.
 class VerbsFabric : public Fabric {
  public:
   virtual VerbsUse use() const = 0;

@@ -25,11 +25,16 @@ uint32_t WorkRequestsOf(uint32_t bytes, uint32_t segment_bytes) {
 
 class VerbsRequestLane final : public RequestLane {
  public:
-  VerbsRequestLane(std::unique_ptr<VerbsEnd> end, uint32_t segment_bytes)
-      : end_(std::move(end)),
+  VerbsRequestLane(std::unique_ptr<VerbsEnd> end, uint32_t segment_bytes, VerbsSide side)
+      : side_(std::move(side)),
+        end_(std::move(end)),
         link_(*end_->link),
         segment_bytes_(segment_bytes),
         slots_(end_->shape.slot_count) {}
+  ~VerbsRequestLane() override {
+    link_.Leave();
+    side_.Retire(std::move(end_));
+  }
 
   FabricKind kind() const noexcept override { return FabricKind::kVerbs; }
   const LaneShape& shape() const noexcept override { return end_->shape; }
@@ -107,7 +112,8 @@ class VerbsRequestLane final : public RequestLane {
     return link_.reading(sends_[message.immediate.slot]);
   }
 
-  const std::unique_ptr<VerbsEnd> end_;
+  const VerbsSide side_;
+  std::unique_ptr<VerbsEnd> end_;
   VerbsLink& link_;
   const uint32_t segment_bytes_;
   RequesterSlots slots_;
@@ -117,22 +123,28 @@ class VerbsRequestLane final : public RequestLane {
 class VerbsServeLane final : public ServeLane {
  public:
   VerbsServeLane(std::unique_ptr<VerbsEnd> end, const VerbsEndFrame& peer,
-                 std::span<const std::byte> gather_memory)
-      : end_(std::move(end)),
+                 std::span<const std::byte> gather_memory, VerbsSide side)
+      : side_(std::move(side)),
+        end_(std::move(end)),
         link_(*end_->link),
         peer_(peer),
         segment_bytes_(end_->domain->device()->segment_bytes()),
         scatter_max_(std::min<uint32_t>(
             kScatterMax, static_cast<uint32_t>(end_->domain->device()->limits().max_sge))),
-        gather_(&*end_->domain, gather_memory),
         slots_(end_->shape.slot_count) {
+    end_->gather.emplace(&*end_->domain, gather_memory);
     const size_t requests = WorkRequestsOf(shape().reply_bytes_max, segment_bytes_);
     chain_.resize(requests);
     pieces_.reserve(2 * kScatterMax);
     scatter_.reserve(requests * scatter_max_);
   }
-  // The link first: what it has under way reads what gather_ has registered.
-  ~VerbsServeLane() override { end_->link.reset(); }
+  ~VerbsServeLane() override {
+    link_.Leave();
+    // The store is the caller's again, who may put other rows there: nothing may be sent, or sent
+    // once more, from it. All else under way gets its time.
+    if (link_.reading(last_gather_)) link_.Stop();
+    side_.Retire(std::move(end_));
+  }
 
   FabricKind kind() const noexcept override { return FabricKind::kVerbs; }
   const LaneShape& shape() const noexcept override { return end_->shape; }
@@ -192,6 +204,8 @@ class VerbsServeLane final : public ServeLane {
     if (!link_.failure().ok()) return link_.failure();
     bool gathers = false;
     const uint32_t bytes = ListPieces(slot, head_bytes, runs, gathers);
+    // Where too many jobs wait, the next reply asks again.
+    if (end_->gather->TakeWants()) (void)side_.Ask(end_.get());
     size_t requests = Cut(slot, bytes);
     if (requests == 0) {  // too many pieces for a work request: copy them all
       gathers = false;
@@ -201,7 +215,7 @@ class VerbsServeLane final : public ServeLane {
     const bool copied = requests == 1 && !gathers && link_.inlines(bytes);
     sends_[slot] =
         link_.Send(chain_.data(), &chain_[requests - 1], static_cast<uint32_t>(requests), copied);
-    if (gathers) gathers_[slot] = sends_[slot];
+    if (gathers) last_gather_ = gathers_[slot] = sends_[slot];
     return absl::OkStatus();
   }
 
@@ -230,7 +244,7 @@ class VerbsServeLane final : public ServeLane {
     for (const std::span<const std::byte> run : runs) {
       CKV_CHECK(run.size() <= shape().reply_bytes_max - bytes);
       if (run.empty()) continue;
-      if (gather_.Append(run, pieces_)) {
+      if (end_->gather->Append(run, pieces_)) {
         gathers = true;
       } else {
         std::memcpy(end_->memory.reply(slot).data() + bytes, run.data(), run.size());
@@ -284,16 +298,17 @@ class VerbsServeLane final : public ServeLane {
     return count;
   }
 
-  const std::unique_ptr<VerbsEnd> end_;
+  const VerbsSide side_;
+  std::unique_ptr<VerbsEnd> end_;
   VerbsLink& link_;
   const VerbsEndFrame peer_;
   const uint32_t segment_bytes_;
   const uint32_t scatter_max_;
-  VerbsGather gather_;
   HolderSlots slots_;
   std::array<uint32_t, kSlotCountMax> buffers_{};  // which receive got each slot's request
   std::array<uint64_t, kSlotCountMax> sends_{};    // of each slot's last reply
   std::array<uint64_t, kSlotCountMax> gathers_{};  // the same, where it sent from the store
+  uint64_t last_gather_ = 0;                       // of all slots
   // Of the reply being posted; reserved once.
   std::vector<ibv_sge> pieces_, scatter_;
   std::vector<ibv_send_wr> chain_;
@@ -398,6 +413,8 @@ VerbsEnd::~VerbsEnd() {
   if (window != nullptr) ibv_dealloc_mw(window);
 }
 
+void VerbsEnd::Run() noexcept { gather->RegisterWanted(); }
+
 VerbsEndFrame VerbsEnd::Describe() const {
   VerbsEndFrame frame;
   link->Describe(frame);
@@ -408,14 +425,15 @@ VerbsEndFrame VerbsEnd::Describe() const {
 }
 
 std::unique_ptr<RequestLane> NewVerbsRequestLane(std::unique_ptr<VerbsEnd> end,
-                                                 uint32_t segment_bytes) {
-  return std::make_unique<VerbsRequestLane>(std::move(end), segment_bytes);
+                                                 uint32_t segment_bytes, VerbsSide side) {
+  return std::make_unique<VerbsRequestLane>(std::move(end), segment_bytes, std::move(side));
 }
 
 std::unique_ptr<ServeLane> NewVerbsServeLane(std::unique_ptr<VerbsEnd> end,
                                              const VerbsEndFrame& peer,
-                                             std::span<const std::byte> gather_memory) {
-  return std::make_unique<VerbsServeLane>(std::move(end), peer, gather_memory);
+                                             std::span<const std::byte> gather_memory,
+                                             VerbsSide side) {
+  return std::make_unique<VerbsServeLane>(std::move(end), peer, gather_memory, std::move(side));
 }
 
 }  // namespace ckv

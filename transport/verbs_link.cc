@@ -329,9 +329,9 @@ void VerbsLink::SayGoodbye() noexcept {
   SendControl(VerbsControl::kBye);
 }
 
-// Waits until what was sent has arrived, or its fate is known.
-void VerbsLink::Linger() noexcept {
-  if (!established_) return;
+void VerbsLink::Leave() noexcept {
+  if (!established_ || left_) return;
+  left_ = true;
   // A peer that has gone first, or never came, would let us wait for nothing.
   Harvest();
   if (!shape_.requester && !started_ && inbox_count_ == 0) return;
@@ -340,6 +340,11 @@ void VerbsLink::Linger() noexcept {
     dead_ |= message.immediate.control == VerbsControl::kBye;
   }
   SayGoodbye();
+}
+
+// Waits until what was sent has arrived, or its fate is known.
+void VerbsLink::Linger() noexcept {
+  if (!established_ || stopped_) return;
   const auto limit = std::chrono::milliseconds(domain_->device()->options().linger_ms_max);
   const Instant deadline = clock_->Now() + limit;
   while (posted_ != retired_ && !dead_ && clock_->Now() < deadline) {
@@ -353,9 +358,9 @@ void VerbsLink::Linger() noexcept {
   }
 }
 
-// The device lets go of every buffer.
 void VerbsLink::Stop() noexcept {
-  if (pair_ == nullptr) return;
+  if (pair_ == nullptr || stopped_) return;
+  stopped_ = true;
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_ERR;
   (void)ibv_modify_qp(pair_.get(), &attributes, IBV_QP_STATE);
@@ -373,9 +378,11 @@ void VerbsLink::Stop() noexcept {
     (void)poll(&entry, 1, 10);
   }
   window_.reset();
+  if (posted_ != retired_) pair_.reset();
 }
 
 VerbsLink::~VerbsLink() {
+  Leave();
   Linger();
   Stop();
   if (alarm_.has_value()) domain_->device()->Unwatch(&*alarm_);

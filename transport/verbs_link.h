@@ -62,6 +62,11 @@ class VerbsLink {
   // Says good-bye, waits a little for what was sent, then stops the queue pair, and only then
   // lets go of anything.
   ~VerbsLink();
+  // The part of that which waits for nobody: good-bye. The rest may come much later.
+  void Leave() noexcept;
+  // The device lets go of every buffer: what is under way is cut. Waits for the device, never for
+  // the peer. After it, only the end.
+  void Stop() noexcept;
   VerbsLink(const VerbsLink&) = delete;
   VerbsLink& operator=(const VerbsLink&) = delete;
 
@@ -132,7 +137,6 @@ class VerbsLink {
   void DrainEvents() noexcept;
   void SayGoodbye() noexcept;
   void Linger() noexcept;
-  void Stop() noexcept;
 
   struct Destroy {
     void operator()(ibv_comp_channel* channel) const { (void)ibv_destroy_comp_channel(channel); }
@@ -167,6 +171,7 @@ class VerbsLink {
   absl::Status failed_, status_;
   bool dead_ = false;  // nothing can be sent any more
   bool bye_sent_ = false;
+  bool left_ = false, stopped_ = false;
 
   // Liveness. heard_: something came since the last look.
   uint32_t empty_polls_ = 0;

@@ -84,40 +84,60 @@ bool VerbsGather::Append(std::span<const std::byte> run, std::vector<ibv_sge>& l
       address - begin > memory_.size() - run.size()) {
     return false;
   }
+  const size_t offset = address - begin;
+  const size_t end = offset + run.size();
+  bool all = true;  // asked for together, not one a reply
+  for (size_t at = offset; at < end; at = (at / piece_bytes_ + 1) * piece_bytes_) {
+    if (!Has(at / piece_bytes_)) all = false;
+  }
+  if (!all) return false;
   const size_t before = list.size();
-  size_t offset = address - begin;
-  size_t left = run.size();
-  while (left > 0) {
-    const size_t index = offset / piece_bytes_;
-    const size_t bytes = std::min(left, (index + 1) * piece_bytes_ - offset);
-    const VerbsRegion* piece = list.size() == list.capacity() ? nullptr : Piece(index);
-    if (piece == nullptr) {
+  for (size_t at = offset; at < end;) {
+    if (list.size() == list.capacity()) {
       list.resize(before);
       return false;
     }
-    list.push_back({begin + offset, static_cast<uint32_t>(bytes), piece->local_key()});
-    offset += bytes;
-    left -= bytes;
+    const size_t index = at / piece_bytes_;
+    const size_t bytes = std::min(end, (index + 1) * piece_bytes_) - at;
+    list.push_back({begin + at, static_cast<uint32_t>(bytes), pieces_[index].region->local_key()});
+    at += bytes;
   }
   return true;
 }
 
-const VerbsRegion* VerbsGather::Piece(size_t index) {
-  Registered& piece = pieces_[index];
-  if (piece.region.has_value()) return &*piece.region;
-  if (piece.refused) return nullptr;
-  const size_t offset = index * piece_bytes_;
-  absl::StatusOr<VerbsRegion> region = VerbsRegion::Register(
-      *domain_, memory_.subspan(offset, std::min(piece_bytes_, memory_.size() - offset)),
-      VerbsAccess::kSend);
-  if (!region.ok()) {
-    piece.refused = true;
-    spdlog::warn("verbs: replies from part of the store are copied: {}",
-                 std::string(region.status().message()));
-    return nullptr;
+// Pairs with Tell: what the other thread did to the piece before it told of this state is seen.
+VerbsGather::State VerbsGather::Told(const Piece& piece) noexcept {
+  return piece.state.load(std::memory_order_acquire);
+}
+void VerbsGather::Tell(Piece& piece, State state) noexcept {
+  piece.state.store(state, std::memory_order_release);
+}
+
+bool VerbsGather::Has(size_t index) noexcept {
+  Piece& piece = pieces_[index];
+  const State state = Told(piece);
+  if (state == State::kUnused) Tell(piece, State::kWanted);
+  wants_ |= state == State::kUnused || state == State::kWanted;
+  return state == State::kRegistered;
+}
+
+void VerbsGather::RegisterWanted() noexcept {
+  for (size_t index = 0; index < pieces_.size(); ++index) {
+    Piece& piece = pieces_[index];
+    if (Told(piece) != State::kWanted) continue;
+    const size_t offset = index * piece_bytes_;
+    absl::StatusOr<VerbsRegion> region = VerbsRegion::Register(
+        *domain_, memory_.subspan(offset, std::min(piece_bytes_, memory_.size() - offset)),
+        VerbsAccess::kSend);
+    if (!region.ok()) {
+      spdlog::warn("verbs: replies from part of the store are copied: {}",
+                   std::string(region.status().message()));
+      Tell(piece, State::kRefused);
+      continue;
+    }
+    piece.region.emplace(*std::move(region));
+    Tell(piece, State::kRegistered);
   }
-  piece.region.emplace(*std::move(region));
-  return &*piece.region;
 }
 
 }  // namespace ckv

@@ -4,12 +4,13 @@
 
 #include <infiniband/verbs.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -81,30 +82,41 @@ class VerbsRegion {
   std::unique_ptr<ibv_mr, Free> region_;
 };
 
-// The store as one lane sends from it: registered in pieces, each when first used, for sending
-// only. Belongs to the lane's thread.
+// The store as one lane sends from it: registered in pieces, for sending only, each some time after
+// it was first wanted, since pinning 64 MiB takes milliseconds. Append and wants belong to the
+// lane's thread, RegisterWanted to one other.
 class VerbsGather {
  public:
   // `memory` may be empty. Both outlive this.
   VerbsGather(const VerbsDomain* domain, std::span<const std::byte> memory);
 
   // Appends the scatter list of `run` to `list`; nothing is appended and false returned if the run
-  // lies elsewhere, a registration failed, or the list has no room.
+  // lies elsewhere, part of it is not registered (yet), or the list has no room.
   bool Append(std::span<const std::byte> run, std::vector<ibv_sge>& list);
 
+  // Whether an Append since the last call met pieces that RegisterWanted would register.
+  bool TakeWants() noexcept { return std::exchange(wants_, false); }
+  // What is refused is logged, and not tried again.
+  void RegisterWanted() noexcept;
+
  private:
-  const VerbsRegion* Piece(size_t index);
+  enum class State : uint8_t { kUnused, kWanted, kRegistered, kRefused };
+  // Once refused, a piece is copied from for good: a limit that was hit is not tried at every
+  // reply.
+  struct Piece {
+    std::atomic<State> state{State::kUnused};
+    std::optional<VerbsRegion> region;  // the lane's thread reads it once it is told of it
+  };
+
+  static State Told(const Piece& piece) noexcept;
+  static void Tell(Piece& piece, State state) noexcept;
+  bool Has(size_t index) noexcept;
 
   const VerbsDomain* const domain_;
   const std::span<const std::byte> memory_;
   const size_t piece_bytes_;
-  // Once refused, a piece is copied from for good: a limit that was hit is not tried at every
-  // reply.
-  struct Registered {
-    std::optional<VerbsRegion> region;
-    bool refused = false;
-  };
-  std::vector<Registered> pieces_;
+  std::vector<Piece> pieces_;
+  bool wants_ = false;
 };
 
 }  // namespace ckv

@@ -73,6 +73,8 @@ class VerbsHostile : public testing::Test {
     auto lane = test::ConnectBeside(**dialer, *answer, *listener_, &accepted);
     ASSERT_TRUE(lane.ok() && accepted.size() == 1) << lane.status();
     victim_ = {*std::move(lane), std::move(accepted[0].lane)};
+    UseVictim();  // copied, and asked for
+    test::AwaitUse(*fabric_, [](const VerbsUse& use) { return use.regions == 5; });
     UseVictim();
   }
   void TearDown() override {
@@ -83,7 +85,8 @@ class VerbsHostile : public testing::Test {
     EXPECT_EQ(test::KernelResources(), before_);
   }
 
-  // A reply from the store: registers it, and leaves a pattern in every slot of the landing region.
+  // Replies from the store, after it was registered: leaves a pattern in every slot of the landing
+  // region.
   void UseVictim() {
     for (int i = 0; i < 4; ++i) {
       const std::optional<uint32_t> slot = victim_.request->Acquire();

@@ -219,6 +219,13 @@ inline std::string OutputOf(const std::string& command) {
   return text;
 }
 
+// How often `what` is in `text`.
+inline int CountOf(const std::string& what, const std::string& text) {
+  int count = 0;
+  for (size_t at = text.find(what); at != text.npos; at = text.find(what, at + 1)) ++count;
+  return count;
+}
+
 // "pd 1 cq 1 qp 1 ... mr 0 ...": the kernel's count of what is there.
 inline std::string KernelResources() { return OutputOf("rdma resource show"); }
 

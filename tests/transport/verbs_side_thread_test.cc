@@ -1,0 +1,172 @@
+// Goal: what is handed over is done in order, beside whoever hands it over; too much of it, or too
+// late, is done by the caller; and a source's end, or the thread's, leaves nothing behind.
+// Method: no device. A job that holds the thread up until it is let go, others behind it.
+
+#include "transport/verbs_side_thread.h"
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "gtest/gtest.h"
+#include "tests/transport/verbs_held_job.h"
+
+namespace ckv {
+namespace {
+
+using test::HeldJob;
+using test::HoldUp;
+
+class Log {
+ public:
+  void Note(const std::string& what) {
+    absl::MutexLock lock(&mu_);
+    lines_.push_back(what);
+  }
+  std::vector<std::string> lines() const {
+    absl::MutexLock lock(&mu_);
+    return lines_;
+  }
+
+ private:
+  mutable absl::Mutex mu_;
+  std::vector<std::string> lines_;
+};
+
+// Says what becomes of it, and whether on the thread that hands jobs over.
+class LoggedJob final : public VerbsJob {
+ public:
+  LoggedJob(Log* log, std::string name) : log_(log), name_(std::move(name)) {}
+  ~LoggedJob() override { log_->Note(name_ + " ends" + Where()); }
+  void Run() noexcept override { log_->Note(name_ + " runs" + Where()); }
+
+ private:
+  std::string Where() const { return std::this_thread::get_id() == home_ ? " here" : ""; }
+
+  Log* const log_;
+  const std::string name_;
+  const std::thread::id home_ = std::this_thread::get_id();
+};
+
+using Lines = std::vector<std::string>;
+
+TEST(VerbsSideThread, DoesJobsInOrderAndBeside) {
+  Log log;
+  VerbsSideThread side;
+  const VerbsSourceId source = side.Open();
+  HeldJob held;
+  HoldUp(side, source, held);
+  auto a = std::make_unique<LoggedJob>(&log, "a");
+  auto b = std::make_unique<LoggedJob>(&log, "b");
+  EXPECT_TRUE(side.Ask(source, a.get()));
+  EXPECT_TRUE(side.Ask(source, b.get()));
+  EXPECT_TRUE(side.Ask(source, a.get()));  // waits already: runs once
+  side.Retire(source, std::move(a));
+  EXPECT_EQ(log.lines(), Lines{});  // this thread waited for nothing
+  held.LetGo();
+  side.Retire(source, std::move(b));
+  side.Close(source);
+  EXPECT_EQ(log.lines(), (Lines{"a runs", "b runs", "a ends", "b ends"}));
+}
+
+TEST(VerbsSideThread, IsBounded) {
+  Log log;
+  VerbsSideThread side;
+  const VerbsSourceId source = side.Open();
+  HeldJob held;
+  HoldUp(side, source, held);
+  auto asked = std::make_unique<LoggedJob>(&log, "asked");
+  ASSERT_TRUE(side.Ask(source, asked.get()));
+  for (size_t i = 1; i < VerbsSideThread::kJobCountMax; ++i) {
+    side.Retire(source, std::make_unique<LoggedJob>(&log, "one"));
+  }
+  EXPECT_EQ(log.lines(), Lines{});
+  // Full: who retires does it, who asks is told.
+  side.Retire(source, std::make_unique<LoggedJob>(&log, "surplus"));
+  EXPECT_EQ(log.lines(), Lines{"surplus ends here"});
+  LoggedJob refused(&log, "refused");
+  EXPECT_FALSE(side.Ask(source, &refused));
+  // But what waits to run is not destroyed under it.
+  side.Retire(source, std::move(asked));
+  EXPECT_EQ(log.lines().size(), 1u);
+  held.LetGo();
+  side.Close(source);
+  const Lines lines = log.lines();
+  ASSERT_EQ(lines.size(), VerbsSideThread::kJobCountMax + 2);
+  EXPECT_EQ(lines[1], "asked runs");
+  EXPECT_EQ(lines.back(), "asked ends");
+}
+
+TEST(VerbsSideThread, AClosedSourceLeavesNothingAndOthersGoOn) {
+  Log log;
+  VerbsSideThread side;
+  const VerbsSourceId one = side.Open();
+  const VerbsSourceId other = side.Open();
+  for (int i = 0; i < 10; ++i) side.Retire(one, std::make_unique<LoggedJob>(&log, "one"));
+  side.Close(one);
+  EXPECT_EQ(log.lines(), Lines(10, "one ends"));
+  side.Retire(one, std::make_unique<LoggedJob>(&log, "late"));
+  EXPECT_EQ(log.lines().back(), "late ends here");
+  LoggedJob refused(&log, "refused");
+  EXPECT_FALSE(side.Ask(one, &refused));
+  side.Retire(other, std::make_unique<LoggedJob>(&log, "other"));
+  side.Stop();
+  EXPECT_EQ(log.lines().back(), "other ends");
+}
+
+TEST(VerbsSideThread, StopDoesWhatWaitsAndThenTheCallerDoes) {
+  Log log;
+  VerbsSideThread side;
+  const VerbsSourceId source = side.Open();
+  HeldJob held;
+  HoldUp(side, source, held);
+  for (int i = 0; i < 10; ++i) side.Retire(source, std::make_unique<LoggedJob>(&log, "one"));
+  std::thread stopper([&] { side.Stop(); });
+  held.LetGo();
+  stopper.join();
+  EXPECT_EQ(log.lines(), Lines(10, "one ends"));
+  side.Retire(source, std::make_unique<LoggedJob>(&log, "late"));
+  EXPECT_EQ(log.lines().back(), "late ends here");
+  side.Retire(side.Open(), std::make_unique<LoggedJob>(&log, "later"));
+  EXPECT_EQ(log.lines().back(), "later ends here");
+}
+
+// Lanes come and go on several threads while listeners do: every job ends once.
+TEST(VerbsSideThread, ManySourcesAtOnce) {
+  class Counted final : public VerbsJob {
+   public:
+    Counted(std::atomic<int>* runs, std::atomic<int>* ends) : runs_(runs), ends_(ends) {}
+    ~Counted() override { ++*ends_; }
+    void Run() noexcept override { ++*runs_; }
+
+   private:
+    std::atomic<int>* const runs_;
+    std::atomic<int>* const ends_;
+  };
+  std::atomic<int> runs{0}, ends{0}, asked{0};
+  VerbsSideThread side;
+  std::vector<std::thread> owners;
+  for (int owner = 0; owner < 4; ++owner) {
+    owners.emplace_back([&] {
+      for (int round = 0; round < 20; ++round) {
+        const VerbsSourceId source = side.Open();
+        for (int i = 0; i < 50; ++i) {
+          auto job = std::make_unique<Counted>(&runs, &ends);
+          if (side.Ask(source, job.get())) ++asked;
+          side.Retire(source, std::move(job));
+        }
+        side.Close(source);
+      }
+    });
+  }
+  for (std::thread& owner : owners) owner.join();
+  EXPECT_EQ(ends, 4 * 20 * 50);
+  EXPECT_EQ(runs, asked);
+}
+
+}  // namespace
+}  // namespace ckv
