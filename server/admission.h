@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "proto/clock.h"
 #include "server/fair_queue.h"
+#include "server/serve_counters.h"
 
 namespace ckv {
 
@@ -22,10 +23,10 @@ class Admission {
   Admission(uint32_t request_count_max, uint64_t work_max)
       : request_count_max_(request_count_max), work_max_(work_max) {}
 
-  //   ResourceExhausted   the queue is full, or takes longer than the request has time;
-  //                       RetryAfterUs says when it will not.
-  absl::Status Check(const FairQueue& queue, const FairQueue::Flow& flow,
-                     const ReadyRequest& ready) const;
+  //   ResourceExhausted   the queue is full, or takes longer than the request has time: `why` says
+  //                       which, RetryAfterUs when it will not.
+  absl::Status Check(const FairQueue& queue, const FairQueue::Flow& flow, const ReadyRequest& ready,
+                     Refusal* why) const;
 
   // `work` multiply-adds took so long. The rate follows the last 16 calls or so.
   void Observe(uint64_t work, Duration elapsed);

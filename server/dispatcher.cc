@@ -102,6 +102,13 @@ void Dispatcher::Drain(Instant deadline) {
   options_.clock->Await(drain_mu_, absl::Condition(&drained_), deadline);
 }
 
+QueueDepths Dispatcher::queues() const {
+  QueueDepths depths;
+  const FairQueue* const queues[] = {&attends_, &bulks_, &longs_, &pushes_};
+  for (size_t i = 0; i < depths.size(); ++i) depths[i] = {queues[i]->count(), queues[i]->work()};
+  return depths;
+}
+
 void Dispatcher::Run() {
   role_.Claim();
   next_accept_ = options_.clock->Now();
@@ -198,7 +205,7 @@ void Dispatcher::AddLane(AcceptedLane accepted, Instant now) {
   bulks_.Grow(*owner.bulks, slot_count);
   longs_.Grow(*owner.longs, slot_count);
   pushes_.Grow(*owner.pushes, slot_count);
-  counters_.lane_count.fetch_add(1, std::memory_order_relaxed);
+  lanes_of_kind(owner.lanes.back()->lane->kind()).fetch_add(1, std::memory_order_relaxed);
 }
 
 SessionLanes& Dispatcher::LanesOf(Session* session) {
@@ -262,12 +269,13 @@ void Dispatcher::Enqueue(SessionLanes& session, ReadyRequest& ready) {
 
 void Dispatcher::AdmitTo(FairQueue& queue, FairQueue::Flow& flow, const Admission& admission,
                          const ReadyRequest& ready) {
-  const absl::Status full = admission.Check(queue, flow, ready);
+  Refusal why = Refusal::kQueueFull;
+  const absl::Status full = admission.Check(queue, flow, ready, &why);
   if (full.ok()) {
     queue.Push(flow, ready);
     return;
   }
-  Bump(counters_.refused_count);
+  BumpRefusal(counters_, why);
   PostError(ready, full, admission.RetryAfterUs(queue), counters_);
 }
 
@@ -392,10 +400,10 @@ void Dispatcher::DropBrokenLanes(Instant now) {
 
 void Dispatcher::DropLane(HolderLane& lane) {
   const ServeLane* const gone = lane.lane.get();
+  lanes_of_kind(gone->kind()).fetch_sub(1, std::memory_order_relaxed);
   lanes_->Destroy(lane);
   push_server_.Forget(gone);
   sessions_->LaneGone(*lane.owner->session);
-  counters_.lane_count.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void Dispatcher::NoteDrained() {

@@ -82,6 +82,9 @@ class Dispatcher {
   bool draining() const { return draining_.load(std::memory_order_acquire); }
 
   const ServeCounters& counters() const { return counters_; }
+  // What waits now, for people and metrics. Beyond the analysis: a queue belongs to the
+  // dispatcher's thread, but for these two numbers of it.
+  QueueDepths queues() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
   // The longest sleep: bounds how late a clock other than the system's is noticed, at one wake-up a
   // second (20 us of CPU).
@@ -119,6 +122,9 @@ class Dispatcher {
   void Break(HolderLane& lane, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void DropBrokenLanes(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void DropLane(HolderLane& lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
+  std::atomic<uint32_t>& lanes_of_kind(FabricKind kind) {
+    return counters_.lanes[static_cast<size_t>(kind)];
+  }
   void NoteDrained() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_) ABSL_LOCKS_EXCLUDED(drain_mu_);
   void Sleep(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   int SleepMilliseconds(Instant now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);

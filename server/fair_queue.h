@@ -3,8 +3,10 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "proto/status.h"
@@ -18,8 +20,9 @@ namespace ckv {
 // while sessions wait they get equal shares of the work, however many requests each of them posts
 // and however large those are; one that asks little is served almost at once.
 //
-// Belongs to one thread. Allocates when a session comes or gets a lane, never when a request does:
-// a session has no more requests than its lanes have slots.
+// Belongs to one thread, but for count() and work(), which any may read. Allocates when a session
+// comes or gets a lane, never when a request does: a session has no more requests than its lanes
+// have slots.
 class FairQueue {
  public:
   // One session's requests, in order of arrival over its lanes.
@@ -61,13 +64,13 @@ class FairQueue {
       ++waiting_sessions_;
     }
     At(flow, flow.count_++) = ready;
-    ++count_;
-    work_ += ready.work;
+    Add(count_, 1);
+    Add(work_, ready.work);
   }
 
   // Whose turn it is; null if nobody waits.
   Flow* Next() const {
-    if (count_ == 0) return nullptr;
+    if (count() == 0) return nullptr;
     Flow* next = nullptr;
     for (const std::unique_ptr<Flow>& flow : flows_) {
       if (!flow->empty() && (next == nullptr || flow->served_ < next->served_)) next = flow.get();
@@ -78,9 +81,9 @@ class FairQueue {
   void Pop(Flow& flow, uint64_t cost) {
     now_ = flow.served_;
     flow.served_ += std::max<uint64_t>(cost, 1);
-    work_ -= flow.front().work;
+    Add(work_, -flow.front().work);
     flow.head_ = (flow.head_ + 1) % static_cast<uint32_t>(flow.ring_.size());
-    --count_;
+    Add(count_, -1);
     if (--flow.count_ == 0) --waiting_sessions_;
   }
 
@@ -91,8 +94,8 @@ class FairQueue {
     for (uint32_t i = 0; i < before; ++i) {
       const ReadyRequest ready = At(flow, i);
       if (ready.lane == lane) {
-        work_ -= ready.work;
-        --count_;
+        Add(work_, -ready.work);
+        Add(count_, -1);
       } else {
         At(flow, flow.count_++) = ready;
       }
@@ -100,19 +103,26 @@ class FairQueue {
     if (before != 0 && flow.count_ == 0) --waiting_sessions_;
   }
 
-  uint32_t count() const { return count_; }
+  uint32_t count() const { return count_.load(std::memory_order_relaxed); }
   uint32_t waiting_sessions() const { return waiting_sessions_; }
-  uint64_t work() const { return work_; }  // of all that wait, as estimated on arrival
+  // Of all that wait, as estimated on arrival.
+  uint64_t work() const { return work_.load(std::memory_order_relaxed); }
 
  private:
   static ReadyRequest& At(Flow& flow, uint32_t i) {
     return flow.ring_[(flow.head_ + i) % flow.ring_.size()];
   }
 
+  // One writer: a load and a store, no read-modify-write. Negative numbers wrap.
+  template <typename T>
+  static void Add(std::atomic<T>& sum, std::type_identity_t<T> by) {
+    sum.store(sum.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
+  }
+
   std::vector<std::unique_ptr<Flow>> flows_;
-  uint32_t count_ = 0;
+  std::atomic<uint32_t> count_{0};
   uint32_t waiting_sessions_ = 0;
-  uint64_t work_ = 0;
+  std::atomic<uint64_t> work_{0};
   uint64_t now_ = 0;  // the clock of who was served last, before it was
 };
 

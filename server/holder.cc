@@ -1,6 +1,9 @@
 #include "server/holder.h"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -100,6 +103,8 @@ struct Holder::State {
   const HolderOptions options;
   const std::string host_identity = HostIdentity();
   LeaseGate lease;
+  // From any thread; for people, and orders nothing.
+  std::array<std::atomic<uint64_t>, kStatusCodeCount> session_refusals{};
   // From here on, each uses those above it.
   std::unique_ptr<Arena> arena;
   ChunkTable table;
@@ -137,6 +142,15 @@ Holder::Holder(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Holder::~Holder() = default;
 
 absl::StatusOr<SessionAnswer> Holder::OpenSession(const SessionOffer& offer, Instant deadline) {
+  absl::StatusOr<SessionAnswer> answer = TryOpenSession(offer, deadline);
+  if (!answer.ok()) {
+    const auto code = static_cast<size_t>(answer.status().code());
+    state_->session_refusals[code].fetch_add(1, std::memory_order_relaxed);
+  }
+  return answer;
+}
+
+absl::StatusOr<SessionAnswer> Holder::TryOpenSession(const SessionOffer& offer, Instant deadline) {
   State& state = *state_;
   const Instant now = state.options.clock->Now();
   if (now >= deadline) return absl::DeadlineExceededError("the deadline had passed on arrival");
@@ -240,18 +254,32 @@ void Holder::Drain(Instant deadline) { state_->dispatcher->Drain(deadline); }
 HolderStats Holder::stats() const {
   const ServeCounters& counters = state_->dispatcher->counters();
   const auto read = [](const auto& counter) { return counter.load(std::memory_order_relaxed); };
+  const auto sum = [](const auto& values) {
+    return std::accumulate(values.begin(), values.end(), decltype(values[0] + 0){0});
+  };
+  const auto lanes = ReadAll(counters.lanes);
+  const StatusCounts errors = ReadAll(counters.errors);
+  const RefusalCounts refusals = ReadAll(counters.refusals);
+  const auto refused = [&](Refusal why) { return refusals[static_cast<size_t>(why)]; };
   return {.table = state_->table.stats(),
           .session_count = state_->sessions.count(),
-          .lane_count = read(counters.lane_count),
+          .lane_count = sum(lanes),
+          .lanes = lanes,
           .request_count = read(counters.request_count),
           .query_row_count = read(counters.query_row_count),
           .batch_count = read(counters.batch_count),
           .long_count = read(counters.long_count),
           .push_count = read(counters.push_count),
+          .push_bytes = read(counters.push_bytes),
           .map_count = read(counters.map_count),
-          .error_count = read(counters.error_count),
+          .error_count = sum(errors),
+          .errors = errors,
           .expired_count = read(counters.expired_count),
-          .refused_count = read(counters.refused_count),
+          .refused_count = refused(Refusal::kQueueFull) + refused(Refusal::kQueueWork) +
+                           refused(Refusal::kNoTime),
+          .refusals = refusals,
+          .session_refusals = ReadAll(state_->session_refusals),
+          .queues = state_->dispatcher->queues(),
           .sleep_count = read(counters.sleep_count),
           .bytes_in = read(counters.bytes_in),
           .bytes_out = read(counters.bytes_out),

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "proto/clock.h"
 #include "proto/ids.h"
 #include "server/lease_gate.h"
+#include "server/serve_counters.h"
 #include "store/chunk_table.h"
 #include "transport/fabric.h"
 
@@ -57,18 +59,24 @@ struct HolderStats {
   ChunkTableStats table;
   uint32_t session_count = 0;
   uint32_t lane_count = 0;
+  std::array<uint32_t, kFabricKindEnd> lanes{};  // of them, by FabricKind
   // Frames on the data plane since start, of every kind: an explain sends some 90 probes to a
   // holder that it has no constants of. The next counts the rows of attends alone.
   uint64_t request_count = 0;
   uint64_t query_row_count = 0;
-  uint64_t batch_count = 0;    // kernel calls
-  uint64_t long_count = 0;     // requests computed beside the polling thread
-  uint64_t push_count = 0;     // replies to fetches
-  uint64_t map_count = 0;      // chunks handed over
-  uint64_t error_count = 0;    // requests answered with an error
-  uint64_t expired_count = 0;  // of them, dropped because their deadline had passed
-  uint64_t refused_count = 0;  // of them, refused because a queue was full
-  uint64_t sleep_count = 0;    // times the dispatcher's thread went to sleep
+  uint64_t batch_count = 0;         // kernel calls
+  uint64_t long_count = 0;          // requests computed beside the polling thread
+  uint64_t push_count = 0;          // replies to fetches
+  uint64_t push_bytes = 0;          // of rows, in those replies
+  uint64_t map_count = 0;           // chunks handed over
+  uint64_t error_count = 0;         // requests answered with an error
+  StatusCounts errors{};            // the same, by code
+  uint64_t expired_count = 0;       // of them, dropped because their deadline had passed
+  uint64_t refused_count = 0;       // of them, refused because a queue was full
+  RefusalCounts refusals{};         // those, and what was refused for another reason
+  StatusCounts session_refusals{};  // OpenSession's errors, by code
+  QueueDepths queues{};             // what waits now
+  uint64_t sleep_count = 0;         // times the dispatcher's thread went to sleep
   uint64_t bytes_in = 0;
   uint64_t bytes_out = 0;
   uint64_t compute_ns = 0;
@@ -103,6 +111,8 @@ class Holder final : public HolderControl {
   HolderStats stats() const;
 
  private:
+  absl::StatusOr<SessionAnswer> TryOpenSession(const SessionOffer& offer, Instant deadline);
+
   struct State;
   explicit Holder(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;

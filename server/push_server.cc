@@ -112,6 +112,7 @@ absl::Status PushServer::Push(const ReadyRequest& ready, const FetchEntry& entry
       .queue_ns = Saturate32((started - ready.arrived).count()),
       .body_checksum = SharesMemory(ready.lane->kind()) ? 0 : Checksum(chunk, entry)};
   Bump(counters_->push_count);
+  Bump(counters_->push_bytes, body_bytes);
   if (copied || run_count == 0) {
     PostReply(ready, reply, *counters_);
     return absl::OkStatus();

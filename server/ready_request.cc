@@ -20,12 +20,20 @@ absl::Status CheckTurn(const ReadyRequest& ready, const LeaseGate& lease, Instan
                        ServeCounters& counters) {
   const RequestHeader& header = ready.header;
   if (header.session != ready.session->id.value) {
+    BumpRefusal(counters, Refusal::kStaleSession);
     return absl::AbortedError("this lane belongs to another session: open a new one");
   }
-  if (ready.refused) return absl::UnavailableError("the holder is draining");
-  if (!lease.LiveAt(now)) return absl::UnavailableError("no live lease");
+  if (ready.refused) {
+    BumpRefusal(counters, Refusal::kDraining);
+    return absl::UnavailableError("the holder is draining");
+  }
+  if (!lease.LiveAt(now)) {
+    BumpRefusal(counters, Refusal::kNoLease);
+    return absl::UnavailableError("no live lease");
+  }
   const Epoch epoch = lease.epoch();
   if (header.epoch != epoch.value) {
+    BumpRefusal(counters, Refusal::kStaleSession);
     return absl::AbortedError(absl::StrFormat("epoch %d, this holder is in %d: open a new session",
                                               header.epoch, epoch.value));
   }
@@ -45,7 +53,7 @@ absl::StatusOr<ChunkPin> PinHandle(ChunkTable& table, const Session& session, ui
 
 void PostError(const ReadyRequest& ready, const absl::Status& error, uint32_t retry_after_us,
                ServeCounters& counters) {
-  Bump(counters.error_count);
+  Bump(counters.errors[static_cast<size_t>(error.code())]);
   const uint32_t bytes =
       EncodeErrorReply(ready.header, error, retry_after_us, ready.lane->reply(ready.slot));
   // A lane that broke meanwhile says so in its status, where the dispatcher looks.

@@ -36,7 +36,7 @@ struct ReadyRequest {
 };
 
 // What is asked of every request when its turn comes, before any data is touched: the lane's own
-// session, a live lease and its epoch (I4), time left. Counts what has expired.
+// session, a live lease and its epoch (I4), time left. Counts what is refused or has expired.
 //   Aborted             another session, or another epoch: open a new session.
 //   Unavailable         draining, or no live lease.
 //   DeadlineExceeded

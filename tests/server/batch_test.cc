@@ -121,7 +121,7 @@ TEST_F(BatchTest, RepliesComeInTheOrderOfRequestsErrorsIncluded) {
     EXPECT_EQ(reply.header.queue_depth, 3 + 4 - i);
     EXPECT_EQ(reply.header.epoch, kEpoch.value);
   }
-  EXPECT_EQ(counters_.error_count.load(), 1u);
+  EXPECT_EQ(counters_.errors[static_cast<size_t>(absl::StatusCode::kNotFound)].load(), 1u);
   EXPECT_EQ(counters_.query_row_count.load(), 4u);
   EXPECT_EQ(table_->stats().pin_count, 0u) << "a refused request keeps no pin";
 }

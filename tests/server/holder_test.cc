@@ -130,8 +130,13 @@ TEST_P(HolderTest, EveryErrorHasItsType) {
 
   // The lane has survived all of it.
   ASSERT_TRUE(ErrorOf(*client, good, client->Header()).ok());
-  EXPECT_EQ(holder_->stats().error_count, 10u);
-  EXPECT_EQ(holder_->stats().expired_count, 1u);
+  const HolderStats stats = holder_->stats();
+  EXPECT_EQ(stats.error_count, 10u);
+  EXPECT_EQ(stats.errors[static_cast<size_t>(absl::StatusCode::kAborted)], 3u);
+  EXPECT_EQ(stats.refusals[static_cast<size_t>(Refusal::kStaleSession)], 3u);
+  EXPECT_EQ(stats.refusals[static_cast<size_t>(Refusal::kNoLease)], 1u);
+  EXPECT_EQ(stats.refused_count, 0u) << "no queue was full";
+  EXPECT_EQ(stats.expired_count, 1u);
   EXPECT_TRUE(NothingPinned());
 }
 

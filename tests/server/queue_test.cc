@@ -128,17 +128,19 @@ class AdmissionTest : public FairQueueTest {
   absl::Status Offer(FairQueue::Flow* flow, uint64_t work, uint32_t deadline_us = 1'000'000) {
     ReadyRequest ready = Request(0, work);
     ready.header.deadline_us = deadline_us;
-    const absl::Status full = admission_.Check(queue_, *flow, ready);
+    const absl::Status full = admission_.Check(queue_, *flow, ready, &why_);
     if (full.ok()) queue_.Push(*flow, ready);
     return full;
   }
   Admission admission_{/*request_count_max=*/6, /*work_max=*/100};
+  Refusal why_{};  // of the last one refused
 };
 
 TEST_F(AdmissionTest, ALoneSessionFillsItsSlots) {
   FairQueue::Flow* flow = Session(8);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(Offer(flow, 60).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(Offer(flow, 60))) << "but half of the queue at most";
+  EXPECT_EQ(why_, Refusal::kQueueFull);
 }
 
 TEST_F(AdmissionTest, AFullQueueStillTakesOneOfEachSession) {
@@ -160,6 +162,7 @@ TEST_F(AdmissionTest, MoreWorkThanTheQueueHoldsIsRefusedButOneRequestEach) {
   EXPECT_TRUE(Offer(b, 60).ok()) << "its first";
   EXPECT_TRUE(absl::IsResourceExhausted(Offer(a, 60)));
   EXPECT_TRUE(absl::IsResourceExhausted(Offer(b, 1)));
+  EXPECT_EQ(why_, Refusal::kQueueWork);
   EXPECT_TRUE(Offer(c, 60).ok()) << "its first";
   queue_.Pop(*a, 60);
   queue_.Pop(*b, 60);
@@ -176,6 +179,7 @@ TEST_F(AdmissionTest, WhatWouldExpireWhileItWaitsIsRefused) {
   EXPECT_TRUE(Offer(a, 10, /*deadline_us=*/1).ok()) << "nobody knows how long it takes";
   admission_.Observe(10, microseconds(100));  // the 30 that wait: 300 us
   EXPECT_TRUE(absl::IsResourceExhausted(Offer(a, 10, /*deadline_us=*/299)));
+  EXPECT_EQ(why_, Refusal::kNoTime);
   EXPECT_TRUE(Offer(a, 10, /*deadline_us=*/300).ok());
 }
 
