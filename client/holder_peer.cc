@@ -47,8 +47,8 @@ HolderView HolderPeer::View() const {
     view.fallback = choice_.fallback;
   }
   view.member.id = id_;
-  view.connected = listed && lane_count.load(std::memory_order_relaxed) > 0 &&
-                   !lane_broke.load(std::memory_order_relaxed);
+  view.lane_count = lane_count.load(std::memory_order_relaxed);
+  view.connected = listed && view.lane_count > 0 && !lane_broke.load(std::memory_order_relaxed);
   view.fabric = fabric_kind.load(std::memory_order_relaxed);
   view.constants = fabric.Get().value_or(FabricConstants{});
   view.in_flight = in_flight.load(std::memory_order_relaxed);

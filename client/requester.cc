@@ -264,7 +264,9 @@ RequesterStats Requester::Stats() const {
 
 std::vector<HolderView> Requester::Holders() const {
   state_->peers.Refresh(state_->clock->Now() + kMembersTimeout);
-  return state_->peers.Views();
+  return KnownHolders();
 }
+
+std::vector<HolderView> Requester::KnownHolders() const { return state_->peers.Views(); }
 
 }  // namespace ckv

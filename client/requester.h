@@ -191,6 +191,7 @@ struct HolderView {
   FabricKind fabric = FabricKind::kTcp;  // of the last lane that came up
   FabricConstants constants;             // as last measured, which may be long ago; 0: never
   uint32_t in_flight = 0;                // requests posted and not answered, over all engines
+  uint32_t lane_count = 0;               // that are open, over all engines
   // Those that were chosen among, in order of preference; empty: there was no choice.
   std::vector<FabricTrial> trials;
   std::string fallback;  // why it is tcp where it should be verbs; empty: it is not so
@@ -299,6 +300,8 @@ class Requester {
   // Asks the directory who is a member, for a second at most; while it does not answer, members
   // are as they were last known.
   std::vector<HolderView> Holders() const;
+  // The same without asking: who is a member is as Holders or Explain last found it.
+  std::vector<HolderView> KnownHolders() const;
 
   RequesterStats Stats() const;
 
