@@ -21,6 +21,7 @@
 #include "transport/acceptor.h"
 #include "transport/fabric.h"
 #include "transport/handshake.h"
+#include "transport/silence_watch.h"
 #include "transport/socket.h"
 #include "transport/tcp_lane.h"
 
@@ -29,16 +30,18 @@ namespace {
 
 constexpr int kBacklog = 128;
 
-// A half-open connection must be found within 3 s. An idle one by probes: sent 1 and 2 s after the
-// last sign of life, and at 3 s, past the user timeout, given up. One probe alone would end idle
-// lanes at each lost packet.
+// A half-open connection must be found within 3 s. An idle one by probes, sent 1 and 2 s after the
+// last sign of life: SilenceWatch ends it at 2.5 to 2.7 s, and the kernel would at its timer's next
+// firing, past the user timeout, some 3.05 s. One probe alone would end idle lanes at each lost
+// packet.
 constexpr int kKeepIdleS = 1;
 constexpr int kKeepIntervalS = 1;
 constexpr int kKeepCount = 2;
-// One with data under way: the kernel counts from the first retransmission, some 0.4 s after the
-// data, so a limit of 3 s found it after 3.4 s, and this one does after 2.9. It must exceed two
-// probes' time, or the idle are given up after the first. A peer that lives but leaves its window
-// closed for so long counts as gone, too.
+// One with data under way: SilenceWatch again. Where round trips are too long for that the kernel
+// does, which counts from the first retransmission, some 0.4 s after the data, so that a limit of
+// 3 s found it after 3.4 s, and this one does after 2.9. It must exceed two probes' time, or the
+// idle are given up after the first. A peer that lives but leaves its window closed for so long
+// counts as gone, too.
 constexpr int kUserTimeoutMs = 2500;
 
 struct HostPort {
@@ -153,11 +156,13 @@ absl::StatusOr<std::string> Advertised(const ListenOptions& options, const Bound
 
 class TcpListener final : public Listener {
  public:
-  TcpListener(Acceptor acceptor, std::string address, Clock* clock, const TcpOptions& options)
+  TcpListener(Acceptor acceptor, std::string address, Clock* clock, const TcpOptions& options,
+              std::shared_ptr<SilenceWatch> watch)
       : acceptor_(std::move(acceptor)),
         address_(std::move(address)),
         clock_(clock),
-        options_(options) {}
+        options_(options),
+        watch_(std::move(watch)) {}
 
   FabricKind kind() const noexcept override { return FabricKind::kTcp; }
   int event_fd() const noexcept override { return acceptor_.event_fd(); }
@@ -188,7 +193,7 @@ class TcpListener final : public Listener {
         spdlog::warn("tcp listener: {}", ErrnoText("the peer left before its welcome"));
         continue;
       }
-      auto lane = NewTcpServeLane(std::move(knock->fd), invited->shape);
+      auto lane = NewTcpServeLane(std::move(knock->fd), invited->shape, watch_);
       if (!lane.ok()) {
         spdlog::warn("tcp listener: {}", std::string(lane.status().message()));
         continue;
@@ -208,15 +213,18 @@ class TcpListener final : public Listener {
   const std::string address_;
   Clock* const clock_;
   const TcpOptions options_;
+  const std::shared_ptr<SilenceWatch> watch_;
   InvitationTable<Invited> invitations_;
 };
 
 class TcpDialer final : public Dialer {
  public:
-  TcpDialer(const LaneShape& shape, Clock* clock, const TcpOptions& options)
+  TcpDialer(const LaneShape& shape, Clock* clock, const TcpOptions& options,
+            std::shared_ptr<SilenceWatch> watch)
       : shape_(shape),
         clock_(clock),
         options_(options),
+        watch_(std::move(watch)),
         offer_(EncodeOffer(FabricKind::kTcp, "")) {}
 
   const std::string& offer() const override { return offer_; }
@@ -241,7 +249,7 @@ class TcpDialer final : public Dialer {
     CKV_RETURN_IF_ERROR(Annotate(
         ReceiveAll(socket->get(), WritableBytesOf(welcome), *clock_, deadline), "tcp welcome"));
     CKV_RETURN_IF_ERROR(CheckWelcome(welcome, shape_));
-    return NewTcpRequestLane(*std::move(socket), shape_);
+    return NewTcpRequestLane(*std::move(socket), shape_, watch_);
   }
 
  private:
@@ -262,6 +270,7 @@ class TcpDialer final : public Dialer {
   const LaneShape shape_;
   Clock* const clock_;
   const TcpOptions options_;
+  const std::shared_ptr<SilenceWatch> watch_;
   const std::string offer_;
 };
 
@@ -289,12 +298,12 @@ class TcpFabric final : public Fabric {
     CKV_ASSIGN_OR_RETURN(Acceptor acceptor,
                          Acceptor::Create(*std::move(socket), "tcp listener", clock_));
     return std::make_unique<TcpListener>(std::move(acceptor), std::move(advertised), clock_,
-                                         options_);
+                                         options_, watch_);
   }
 
   absl::StatusOr<std::unique_ptr<Dialer>> Dial(const LaneShape& shape) override {
     CKV_RETURN_IF_ERROR(ValidateLaneShape(shape));
-    return std::make_unique<TcpDialer>(shape, clock_, options_);
+    return std::make_unique<TcpDialer>(shape, clock_, options_, watch_);
   }
 
  private:
@@ -309,6 +318,8 @@ class TcpFabric final : public Fabric {
 
   Clock* const clock_;
   const TcpOptions options_;
+  // Of all its lanes, which may outlive it.
+  const std::shared_ptr<SilenceWatch> watch_ = std::make_shared<SilenceWatch>();
 };
 
 }  // namespace

@@ -16,9 +16,11 @@ namespace {
 
 class TcpRequestLane final : public RequestLane {
  public:
-  TcpRequestLane(UniqueFd socket, UniqueFd epoll, LaneMemory memory)
+  TcpRequestLane(UniqueFd socket, UniqueFd epoll, LaneMemory memory,
+                 std::shared_ptr<SilenceWatch> watch)
       : memory_(std::move(memory)),
-        link_(std::move(socket), std::move(epoll), shape().slot_count, shape().reply_bytes_max),
+        link_(std::move(socket), std::move(epoll), shape().slot_count, shape().reply_bytes_max,
+              std::move(watch)),
         slots_(shape().slot_count),
         landings_(shape().slot_count) {}
 
@@ -129,9 +131,11 @@ class TcpRequestLane final : public RequestLane {
 
 class TcpServeLane final : public ServeLane {
  public:
-  TcpServeLane(UniqueFd socket, UniqueFd epoll, LaneMemory memory)
+  TcpServeLane(UniqueFd socket, UniqueFd epoll, LaneMemory memory,
+               std::shared_ptr<SilenceWatch> watch)
       : memory_(std::move(memory)),
-        link_(std::move(socket), std::move(epoll), shape().slot_count, shape().request_bytes_max),
+        link_(std::move(socket), std::move(epoll), shape().slot_count, shape().request_bytes_max,
+              std::move(watch)),
         slots_(shape().slot_count) {}
 
   FabricKind kind() const noexcept override { return FabricKind::kTcp; }
@@ -202,23 +206,25 @@ class TcpServeLane final : public ServeLane {
 };
 
 template <typename Interface, typename Implementation>
-absl::StatusOr<std::unique_ptr<Interface>> NewTcpLane(UniqueFd socket, const LaneShape& shape) {
+absl::StatusOr<std::unique_ptr<Interface>> NewTcpLane(UniqueFd socket, const LaneShape& shape,
+                                                      std::shared_ptr<SilenceWatch> watch) {
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll.valid()) return ErrnoStatus("epoll_create1");
   CKV_ASSIGN_OR_RETURN(LaneMemory memory, LaneMemory::CreatePrivate(shape));
-  return std::make_unique<Implementation>(std::move(socket), std::move(epoll), std::move(memory));
+  return std::make_unique<Implementation>(std::move(socket), std::move(epoll), std::move(memory),
+                                          std::move(watch));
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RequestLane>> NewTcpRequestLane(UniqueFd socket,
-                                                               const LaneShape& shape) {
-  return NewTcpLane<RequestLane, TcpRequestLane>(std::move(socket), shape);
+absl::StatusOr<std::unique_ptr<RequestLane>> NewTcpRequestLane(
+    UniqueFd socket, const LaneShape& shape, std::shared_ptr<SilenceWatch> watch) {
+  return NewTcpLane<RequestLane, TcpRequestLane>(std::move(socket), shape, std::move(watch));
 }
 
-absl::StatusOr<std::unique_ptr<ServeLane>> NewTcpServeLane(UniqueFd socket,
-                                                           const LaneShape& shape) {
-  return NewTcpLane<ServeLane, TcpServeLane>(std::move(socket), shape);
+absl::StatusOr<std::unique_ptr<ServeLane>> NewTcpServeLane(UniqueFd socket, const LaneShape& shape,
+                                                           std::shared_ptr<SilenceWatch> watch) {
+  return NewTcpLane<ServeLane, TcpServeLane>(std::move(socket), shape, std::move(watch));
 }
 
 }  // namespace ckv

@@ -6,14 +6,17 @@
 
 #include "absl/status/statusor.h"
 #include "transport/fabric.h"
+#include "transport/silence_watch.h"
 #include "transport/socket.h"
 
 namespace ckv {
 
-// `socket` is connected, shaken hands on, and non-blocking; `shape` is valid.
+// `socket` is connected, shaken hands on, and non-blocking; `shape` is valid. `watch` may be null.
 //   ResourceExhausted   no memory or no descriptor.
 absl::StatusOr<std::unique_ptr<RequestLane>> NewTcpRequestLane(UniqueFd socket,
-                                                               const LaneShape& shape);
-absl::StatusOr<std::unique_ptr<ServeLane>> NewTcpServeLane(UniqueFd socket, const LaneShape& shape);
+                                                               const LaneShape& shape,
+                                                               std::shared_ptr<SilenceWatch> watch);
+absl::StatusOr<std::unique_ptr<ServeLane>> NewTcpServeLane(UniqueFd socket, const LaneShape& shape,
+                                                           std::shared_ptr<SilenceWatch> watch);
 
 }  // namespace ckv

@@ -13,8 +13,10 @@
 
 namespace ckv {
 
-TcpLink::TcpLink(UniqueFd socket, UniqueFd epoll, uint32_t slot_count, uint32_t in_bytes_max)
+TcpLink::TcpLink(UniqueFd socket, UniqueFd epoll, uint32_t slot_count, uint32_t in_bytes_max,
+                 std::shared_ptr<SilenceWatch> watch)
     : socket_(std::move(socket)),
+      watched_(std::move(watch), socket_.get()),
       epoll_(std::move(epoll)),
       slot_count_(slot_count),
       in_bytes_max_(in_bytes_max),
@@ -29,6 +31,11 @@ TcpLink::TcpLink(UniqueFd socket, UniqueFd epoll, uint32_t slot_count, uint32_t 
 void TcpLink::Break(absl::Status status) noexcept {
   if (!status_.ok()) return;
   status_ = std::move(status);
+  // Then the socket was shut down at this end, and what it says is no cause.
+  if (watched_.found_silent()) {
+    status_ = absl::UnavailableError(
+        absl::StrFormat("the peer's host has been silent for %d ms", SilenceWatch::kSilentMsMax));
+  }
   // The peer learns of it now, not when the owner gets round to destroying this end.
   shutdown(socket_.get(), SHUT_RDWR);
 }

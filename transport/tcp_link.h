@@ -12,12 +12,14 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "transport/fabric.h"
+#include "transport/silence_watch.h"
 #include "transport/socket.h"
 
 namespace ckv {
@@ -41,8 +43,9 @@ class TcpLink {
   using Admit = absl::FunctionRef<bool(uint32_t slot)>;
   using Runs = std::span<const std::span<const std::byte>>;
 
-  // `socket` is connected and non-blocking; `epoll` is empty.
-  TcpLink(UniqueFd socket, UniqueFd epoll, uint32_t slot_count, uint32_t in_bytes_max);
+  // `socket` is connected and non-blocking; `epoll` is empty; `watch` may be null.
+  TcpLink(UniqueFd socket, UniqueFd epoll, uint32_t slot_count, uint32_t in_bytes_max,
+          std::shared_ptr<SilenceWatch> watch);
 
   const absl::Status& status() const noexcept { return status_; }
   // Once down the link stays down, with the first reason.
@@ -97,6 +100,7 @@ class TcpLink {
   void TakeSent(size_t bytes) noexcept;
 
   UniqueFd socket_;
+  SilenceWatch::Watched watched_;  // goes before the socket does
   UniqueFd epoll_;
   const uint32_t slot_count_;
   const uint32_t in_bytes_max_;

@@ -239,12 +239,12 @@ struct RawPeer {
     peer = UniqueFd(ends[1]);
   }
   std::unique_ptr<ServeLane> Serve() {
-    auto lane = NewTcpServeLane(std::move(end), kShape);
+    auto lane = NewTcpServeLane(std::move(end), kShape, /*watch=*/nullptr);
     EXPECT_TRUE(lane.ok()) << lane.status();
     return *std::move(lane);
   }
   std::unique_ptr<RequestLane> Request() {
-    auto lane = NewTcpRequestLane(std::move(end), kShape);
+    auto lane = NewTcpRequestLane(std::move(end), kShape, /*watch=*/nullptr);
     EXPECT_TRUE(lane.ok()) << lane.status();
     return *std::move(lane);
   }
