@@ -98,6 +98,10 @@ const OptionSpec kOptions[] = {
      "how long requests in flight may take to end after SIGTERM"},
     {"default_timeout_ms", OptionKind::kCount, &Config::default_timeout_ms, 1, 600'000, "",
      "milliseconds", "time limit of a request to the requester that names none"},
+    {"metrics.address", OptionKind::kAddress, &Config::metrics_address, 0, 0, "", "host:port",
+     "where Prometheus may scrape /metrics, for example 127.0.0.1:9464; port 0: a free one, see "
+     "the "
+     "log; empty: nowhere. Whoever reaches it may read it"},
     {"log.level", OptionKind::kChoice, &Config::log_level, 0, 0, "trace,debug,info,warn,error,off",
      "", "what is worth a line in the log on stderr"},
     {"ready_file", OptionKind::kText, &Config::ready_file, 0, 0, "", "path",

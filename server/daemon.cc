@@ -36,6 +36,7 @@
 #include "server/holder.h"
 #include "server/holder_service.h"
 #include "server/local_directory.h"
+#include "server/metrics.h"
 #include "server/registration.h"
 #include "server/requester_service.h"
 #include "server/service_gate.h"
@@ -109,6 +110,7 @@ struct Daemon::State {
   absl::Status StartRequester();
   absl::Status StartServer();
   void StartRegistrations();
+  absl::Status StartMetrics();
   // As peers reach it; of this process once it listens. From any thread.
   std::string DirectoryAddress() {
     if (!config.directory.empty()) return config.directory;
@@ -150,6 +152,8 @@ struct Daemon::State {
   std::vector<std::unique_ptr<DirectoryRegistrar>> registrars;
   std::vector<std::unique_ptr<Registration>> registrations;
   std::unique_ptr<WatchStub> watch;
+  std::unique_ptr<MetricsServer> metrics;
+  std::string metrics_address;  // as bound
   bool ready = false;
   bool drained = false;
 };
@@ -318,6 +322,37 @@ void Daemon::State::StartRegistrations() {
       });
 }
 
+absl::Status Daemon::State::StartMetrics() {
+  if (config.metrics_address.empty()) return absl::OkStatus();
+  MetricsSources sources;
+  sources.clock = clock;
+  sources.version = std::string(kCkvdVersion);
+  sources.directory = directory.get();
+  sources.holder = holder.get();
+  sources.requester = requester.get();
+  if (requester_service) {
+    sources.attend_count = [this] { return requester_service->attend_count(); };
+    sources.attend_error_count = [this] { return requester_service->error_count(); };
+    sources.directory_connected = [this] {
+      return directory_connected.load(std::memory_order_relaxed);
+    };
+  }
+  for (const auto& registration : registrations) {
+    sources.registrations.push_back(registration.get());
+  }
+  absl::StatusOr<std::unique_ptr<MetricsServer>> started =
+      MetricsServer::Start(config.metrics_address, std::move(sources));
+  if (!started.ok()) {
+    return absl::UnavailableError(
+        absl::StrFormat("cannot serve metrics on %s: %s; choose another by --metrics-address",
+                        config.metrics_address, BindError(config.metrics_address)));
+  }
+  metrics = *std::move(started);
+  metrics_address = metrics->address();
+  spdlog::info("metrics at http://{}/metrics", metrics_address);
+  return absl::OkStatus();
+}
+
 void Daemon::State::SetHealth(const char* service, bool serving, bool& was) {
   if (serving == was) return;
   was = serving;
@@ -339,6 +374,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config) {
     if (present) state->server->GetHealthCheckService()->SetServingStatus(service, false);
   }
   state->StartRegistrations();
+  CKV_RETURN_IF_ERROR(state->StartMetrics());
   spdlog::info("ckvd {} '{}' serves {} at {}, kernels {}", kCkvdVersion, config.name,
                absl::StrJoin(config.role, "+"), state->address, KernelTarget());
   std::unique_ptr<Daemon> daemon(new Daemon(std::move(state)));
@@ -349,6 +385,8 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config) {
 Daemon::~Daemon() { Drain(state_->clock->Now()); }
 
 const std::string& Daemon::address() const { return state_->address; }
+
+const std::string& Daemon::metrics_address() const { return state_->metrics_address; }
 
 bool Daemon::ready() const { return state_->ready; }
 
@@ -400,6 +438,7 @@ void Daemon::Drain(Instant deadline) {
   const Instant now = state.clock->Now();
   state.gate.AwaitIdle(*state.clock, now + std::max((deadline - now) / 2, Duration(0)));
   if (state.holder) state.holder->Drain(std::max(deadline, now));
+  state.metrics.reset();  // it reads the registrations
   state.registrations.clear();
   // By now only replies on their way out and idle connections are left.
   const Duration grace = deadline > now ? kReplyGrace : Duration(0);

@@ -1,7 +1,8 @@
 // ckvd's composition: the roles a config names, on one gRPC server, started and stopped in order.
 //
-//   start  directory -> holder -> requester -> server -> registrations
-//   stop   watch -> calls -> holder's lanes -> registrations -> server -> requester -> directory
+//   start  directory -> holder -> requester -> server -> registrations -> metrics
+//   stop   watch -> calls -> holder's lanes -> metrics -> registrations -> server -> requester ->
+//          directory
 
 #pragma once
 
@@ -33,6 +34,8 @@ class Daemon {
 
   // Where peers reach it: as advertised, with the port as bound.
   const std::string& address() const;
+  // Where it serves metrics, with the port as bound; empty: nowhere.
+  const std::string& metrics_address() const;
 
   // Ends leases that ran out, sets every service's health, and writes the ready file once every
   // role is registered.

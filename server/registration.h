@@ -85,6 +85,7 @@ class Registration {
     uint64_t failure_count = 0;
   };
   Report report() const ABSL_LOCKS_EXCLUDED(mu_);
+  MemberRole role() const { return options_.member.role; }
 
  private:
   void Run();

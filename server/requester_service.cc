@@ -441,8 +441,8 @@ grpc::Status RequesterServiceImpl::Describe(grpc::ServerContext* /*context*/,
     message->set_fallback(holder.fallback);
     for (const FabricTrial& trial : holder.trials) AddTrial(trial, *message);
   }
-  reply->set_attend_count(attend_count_.load(std::memory_order_relaxed));
-  reply->set_error_count(error_count_.load(std::memory_order_relaxed));
+  reply->set_attend_count(attend_count());
+  reply->set_error_count(error_count());
   reply->set_directory_connected(options_.directory_connected());
   const RequesterStats stats = requester_.Stats();
   reply->set_discarded_reply_count(stats.discarded_reply_count);

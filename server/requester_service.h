@@ -45,6 +45,10 @@ class RequesterServiceImpl final : public v1::RequesterService::Service {
   grpc::Status Describe(grpc::ServerContext* context, const v1::DescribeRequest* request,
                         v1::DescribeReply* reply) override;
 
+  // Of Attend and AttendStream since the start; for people and metrics.
+  uint64_t attend_count() const { return attend_count_.load(std::memory_order_relaxed); }
+  uint64_t error_count() const { return error_count_.load(std::memory_order_relaxed); }
+
  private:
   absl::Status AttendOnce(const grpc::ServerContext& context, const v1::AttendRequest& request,
                           v1::AttendReply& reply);

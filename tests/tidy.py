@@ -33,6 +33,7 @@ GRPC_FILES = re.compile(
 )
 GRPC_INCLUDE = re.compile(r'#include [<"](grpc|google/protobuf|ckv/v1/|proto/convert\.h)')
 VERBS_INCLUDE = re.compile(r"#include [<\"](infiniband|rdma)/")
+PROMETHEUS_INCLUDE = re.compile(r"#include [<\"]prometheus/")
 
 FORBIDDEN = [
     (re.compile(r"\b(std::this_thread::sleep_|usleep\(|nanosleep\(|absl::SleepFor|[^_.\w]sleep\()"),
@@ -128,6 +129,8 @@ def check_include(name, folder, number, line, report):
         report(name, number, "gRPC and protobuf stay at the edge (services, stubs, ctl)")
     if VERBS_INCLUDE.search(line) and not name.startswith(("transport/verbs", "tests/")):
         report(name, number, "libibverbs stays in transport/verbs*")
+    if PROMETHEUS_INCLUDE.search(line) and name != "server/metrics.cc":
+        report(name, number, "prometheus-cpp stays in server/metrics.cc")
 
 
 def check_tree(sources, report):

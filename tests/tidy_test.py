@@ -51,6 +51,10 @@ class Tidy(unittest.TestCase):
     def test_verbs_stays_in_its_files(self):
         self.refuses("libibverbs", store__a_cc='#include <infiniband/verbs.h>\n')
 
+    def test_prometheus_stays_in_its_file(self):
+        self.refuses("prometheus-cpp", server__a_h='// A.\n#pragma once\n'
+                     '#include <prometheus/exposer.h>\n')
+
     def test_sizes(self):
         self.refuses("502 lines", store__a_cc='#include "store/a.h"\n' + "\n" * 501)
         body = "\n".join(f"  x += {i};" for i in range(70))

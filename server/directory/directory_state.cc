@@ -108,6 +108,13 @@ std::vector<Member> DirectoryState::Members() {
   return members;
 }
 
+DirectoryState::Counts DirectoryState::counts() {
+  absl::MutexLock lock(&mu_);
+  return {.corpus_count = corpora_.size(),
+          .placement_count = placement_count_,
+          .watcher_count = watchers_.size()};
+}
+
 void DirectoryState::Expire() {
   absl::MutexLock lock(&mu_);
   ExpireLocked();

@@ -81,6 +81,14 @@ class DirectoryState {
   std::vector<ChunkPlace> Locate(const ChunkId& id, std::string_view tenant)
       ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Of all tenants, for people and metrics.
+  struct Counts {
+    uint64_t corpus_count = 0;
+    uint64_t placement_count = 0;  // chunks of corpora, each as often as it is in one
+    uint64_t watcher_count = 0;
+  };
+  Counts counts() ABSL_LOCKS_EXCLUDED(mu_);
+
   // Ends the leases that have run out and tells the watchers.
   void Expire() ABSL_LOCKS_EXCLUDED(mu_);
 

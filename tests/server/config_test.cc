@@ -273,6 +273,7 @@ TEST(ConfigTest, CheckConfigPrintsAFileThatReadsBack) {
                                               "--lease-ttl=1500ms",
                                               "--drain-timeout=1min",
                                               "--default-timeout-ms=9",
+                                              "--metrics-address=127.0.0.1:9464",
                                               "--log-level=warn",
                                               "--ready-file=/tmp/a \"b\" \\c"};
   ASSERT_EQ(arguments.size(), ConfigOptions().size());

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include "tests/server/scrape.h"
 #include "tests/server/services_fixture.h"
 #include "tests/temp_folder.h"
 
@@ -64,10 +65,24 @@ TEST_F(DaemonTest, AnAddressInUseSaysSo) {
                     HasSubstr("--listen")));
 }
 
-// Goal: one process may be everything. Method: put, publish and attend through a single daemon.
+TEST_F(DaemonTest, AMetricsAddressInUseSaysSo) {
+  Config config = ConfigOf({"directory"}, "second");
+  config.metrics_address = directory_->address();
+  const auto second = Daemon::Start(config);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(second.status().message()),
+              AllOf(HasSubstr(directory_->address()), HasSubstr("Address already in use"),
+                    HasSubstr("--metrics-address")));
+  EXPECT_EQ(directory_->metrics_address(), "") << "off unless asked for";
+}
+
+// Goal: one process may be everything, and tells Prometheus of every part. Method: put, publish and
+// attend through a single daemon.
 TEST_F(DaemonTest, AllRolesInOneProcess) {
   Config config = ConfigOf({"directory", "holder", "requester"}, "all");
   config.ready_file = test::TempPath("all.ready");
+  config.metrics_address = "127.0.0.1:0";
+  config.fabric = "shm";  // known beforehand
   const auto daemon = StartDaemon(config);
   EXPECT_EQ(access(config.ready_file.c_str(), F_OK), 0);
   const auto channel = MakeChannel(daemon->address());
@@ -86,6 +101,16 @@ TEST_F(DaemonTest, AllRolesInOneProcess) {
       Call().get(), test::AttendOf("c", 0, q, corpus.geometry.d_qk), &reply);
   ASSERT_TRUE(status.ok()) << status.error_message();
   test::ExpectNear(reply, test::Reference(corpus.geometry, q, corpus.Rows(0)));
+
+  const test::Scrape scrape(daemon->metrics_address());
+  EXPECT_EQ(scrape["ckv_requester_attends_total"], 1);
+  EXPECT_EQ(scrape["ckv_requester_lanes{holder=\"all\",fabric=\"shm\"}"], 1);
+  EXPECT_EQ(scrape["ckv_holder_lanes{fabric=\"shm\"}"], 1);
+  EXPECT_EQ(scrape["ckv_holder_query_rows_total"], 4);
+  EXPECT_EQ(scrape["ckv_holder_lease_live"], 1);
+  EXPECT_EQ(scrape["ckv_lease_held{role=\"holder\"}"], 1);
+  EXPECT_EQ(scrape["ckv_lease_held{role=\"requester\"}"], 1);
+  EXPECT_EQ(scrape["ckv_directory_corpora"], 1);
   daemon->Drain(Soon());
   EXPECT_NE(access(config.ready_file.c_str(), F_OK), 0);
 }

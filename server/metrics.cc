@@ -1,0 +1,367 @@
+#include "server/metrics.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <prometheus/client_metric.h>
+#include <prometheus/collectable.h>
+#include <prometheus/exposer.h>
+#include <prometheus/metric_family.h>
+#include <prometheus/metric_type.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <exception>
+#include <optional>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "attention/mla_partial.h"
+#include "transport/socket.h"
+
+namespace ckv {
+namespace {
+
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Labels = std::vector<prometheus::ClientMetric::Label>;
+
+// Threads that answer, and so scrapes at once: one that hangs must not hide the process.
+constexpr size_t kScrapeCountMax = 2;
+
+constexpr absl::Duration kKnockInterval = absl::Milliseconds(5);
+
+constexpr FabricKind kFabrics[] = {FabricKind::kLoopback, FabricKind::kShm, FabricKind::kTcp,
+                                   FabricKind::kVerbs};
+
+double Seconds(double ns) { return ns / 1e9; }
+
+// Families in the order in which they are added.
+class Page {
+ public:
+  void Family(MetricType type, std::string_view name, std::string_view help) {
+    MetricFamily family;
+    family.name = std::string(name);
+    family.help = std::string(help);
+    family.type = type;
+    families_.push_back(std::move(family));
+  }
+  // To the last family.
+  void Add(Labels labels, double value) {
+    prometheus::ClientMetric metric;
+    metric.label = std::move(labels);
+    if (families_.back().type == MetricType::Counter) {
+      metric.counter.value = value;
+    } else {
+      metric.gauge.value = value;
+    }
+    families_.back().metric.push_back(std::move(metric));
+  }
+  void Counter(std::string_view name, std::string_view help, double value) {
+    Family(MetricType::Counter, name, help);
+    Add({}, value);
+  }
+  void Gauge(std::string_view name, std::string_view help, double value) {
+    Family(MetricType::Gauge, name, help);
+    Add({}, value);
+  }
+  // Of every code but OK, so that the first error of a kind is an increase.
+  void ByCode(std::string_view name, std::string_view help, const StatusCounts& counts) {
+    Family(MetricType::Counter, name, help);
+    for (size_t i = 1; i < counts.size(); ++i) {
+      Add({{"code", absl::StatusCodeToString(static_cast<absl::StatusCode>(i))}},
+          static_cast<double>(counts[i]));
+    }
+  }
+  std::vector<MetricFamily> Take() { return std::move(families_); }
+
+ private:
+  std::vector<MetricFamily> families_;
+};
+
+void AddHolderTraffic(const HolderStats& stats, Page& page) {
+  const auto number = [](auto value) { return static_cast<double>(value); };
+  page.Counter("ckv_holder_requests_total",
+               "Frames that came over lanes, of every kind: probes, too.",
+               number(stats.request_count));
+  page.Counter("ckv_holder_query_rows_total", "Query rows of the attends among them.",
+               number(stats.query_row_count));
+  page.Counter("ckv_holder_kernel_calls_total",
+               "Calls of the attention kernel; requests that are ready together share one.",
+               number(stats.batch_count));
+  page.Counter("ckv_holder_compute_seconds_total",
+               "Time that kernel calls took, beside the polling thread as well. At a rate near 1 "
+               "that thread does little else: the holder is full.",
+               Seconds(number(stats.compute_ns)));
+  page.Counter("ckv_holder_long_requests_total",
+               "Requests computed beside the polling thread, over 2^29 multiply-adds each.",
+               number(stats.long_count));
+  page.Counter("ckv_holder_pushes_total", "Replies to fetches that carried rows.",
+               number(stats.push_count));
+  page.Counter("ckv_holder_push_bytes_total", "Bytes of rows in them.", number(stats.push_bytes));
+  page.Counter("ckv_holder_maps_total", "Chunks handed to requesters of this host to map.",
+               number(stats.map_count));
+  page.Counter("ckv_holder_received_bytes_total", "Bytes of frames that came over lanes.",
+               number(stats.bytes_in));
+  page.Counter("ckv_holder_sent_bytes_total", "Bytes of frames that went over lanes.",
+               number(stats.bytes_out));
+  page.Counter("ckv_holder_sleeps_total",
+               "Times the dispatcher had nothing to poll for and slept on its lanes' events.",
+               number(stats.sleep_count));
+}
+
+void AddHolderRefusals(const HolderStats& stats, Page& page) {
+  page.ByCode("ckv_holder_errors_total", "Requests answered with an error, by status code.",
+              stats.errors);
+  page.Family(MetricType::Counter, "ckv_holder_refusals_total",
+              "Requests refused before any data was touched. queue_full, queue_work, no_time: "
+              "overloaded, add holders or send less; no_lease: the directory was not reached for "
+              "half a lease; stale_session: requesters open a new one by themselves.");
+  for (size_t i = 0; i < stats.refusals.size(); ++i) {
+    page.Add({{"reason", std::string(kRefusalNames[i])}}, static_cast<double>(stats.refusals[i]));
+  }
+  page.Counter("ckv_holder_expired_total",
+               "Requests dropped because their deadline had passed: they waited too long, or were "
+               "sent with too little time.",
+               static_cast<double>(stats.expired_count));
+  page.ByCode("ckv_holder_session_refusals_total",
+              "Sessions that were not opened. FAILED_PRECONDITION: another model, revision or "
+              "wire version asks; RESOURCE_EXHAUSTED: session_count_max or the lanes' memory; "
+              "UNAVAILABLE: no lease, or no fabric that both sides have.",
+              stats.session_refusals);
+}
+
+void AddHolderState(const HolderStats& stats, Page& page) {
+  page.Family(MetricType::Gauge, "ckv_holder_queue_requests",
+              "Requests that wait: attend, bulk (parts of large attends), long (computed beside "
+              "the polling thread), push (fetches and maps).");
+  for (size_t i = 0; i < stats.queues.size(); ++i) {
+    page.Add({{"queue", std::string(kQueueNames[i])}}, stats.queues[i].request_count);
+  }
+  page.Family(MetricType::Gauge, "ckv_holder_queue_multiply_adds",
+              "Work of those that wait, as estimated on arrival; pushes have none.");
+  for (size_t i = 0; i < stats.queues.size(); ++i) {
+    page.Add({{"queue", std::string(kQueueNames[i])}}, static_cast<double>(stats.queues[i].work));
+  }
+  page.Gauge("ckv_holder_sessions", "Sessions that are open; the limit is session_count_max.",
+             stats.session_count);
+  page.Family(MetricType::Gauge, "ckv_holder_lanes", "Lanes that are up, by fabric.");
+  for (const FabricKind kind : kFabrics) {
+    page.Add({{"fabric", std::string(FabricName(kind))}}, stats.lanes[static_cast<size_t>(kind)]);
+  }
+  const ChunkTableStats& table = stats.table;
+  page.Gauge("ckv_holder_chunks", "Chunks held.", static_cast<double>(table.chunk_count));
+  page.Gauge("ckv_holder_tokens", "Tokens of the chunks held.",
+             static_cast<double>(table.token_count));
+  page.Gauge("ckv_holder_pins", "Pins on chunks: requests that are reading now.",
+             static_cast<double>(table.pin_count));
+  page.Gauge("ckv_holder_store_used_bytes",
+             "Memory taken by rows. Near capacity, puts are refused: nothing is evicted.",
+             static_cast<double>(table.used_bytes));
+  page.Gauge("ckv_holder_store_capacity_bytes", "Memory for rows (store.capacity).",
+             static_cast<double>(table.capacity_bytes));
+}
+
+void AddPeers(const std::vector<HolderView>& holders, Page& page) {
+  const auto family = [&](std::string_view name, std::string_view help, auto value) {
+    page.Family(MetricType::Gauge, name, help);
+    for (const HolderView& holder : holders)
+      page.Add({{"holder", holder.member.id.name}}, value(holder));
+  };
+  page.Family(MetricType::Gauge, "ckv_requester_lanes",
+              "Lanes open to a holder, under the fabric that was chosen for it last.");
+  for (const HolderView& holder : holders) {
+    page.Add(
+        {{"holder", holder.member.id.name}, {"fabric", std::string(FabricName(holder.fabric))}},
+        holder.lane_count);
+  }
+  family("ckv_requester_holder_connected",
+         "1: a lane to the holder is up and none was found broken since.",
+         [](const HolderView& holder) { return holder.connected ? 1 : 0; });
+  family("ckv_requester_holder_fallback",
+         "1: lanes to the holder are tcp where they should be verbs; ckvctl status says why.",
+         [](const HolderView& holder) { return holder.fallback.empty() ? 0 : 1; });
+  family("ckv_requester_holder_in_flight", "Requests posted to the holder and not answered.",
+         [](const HolderView& holder) { return holder.in_flight; });
+  family("ckv_requester_holder_probe_seconds",
+         "Round trip without payload, as last measured; 0: not yet.",
+         [](const HolderView& holder) { return holder.constants.t_probe_us / 1e6; });
+  family("ckv_requester_holder_bandwidth_bytes_per_second",
+         "Bandwidth of transfers, as last measured; 0: not yet.",
+         [](const HolderView& holder) { return holder.constants.bandwidth_bytes_per_s; });
+}
+
+void AddRequester(const MetricsSources& sources, Page& page) {
+  const RequesterStats stats = sources.requester->Stats();
+  if (sources.attend_count) {
+    page.Counter("ckv_requester_attends_total", "Attends over gRPC, of streams as well.",
+                 static_cast<double>(sources.attend_count()));
+    page.Counter("ckv_requester_attend_errors_total", "Those of them that failed.",
+                 static_cast<double>(sources.attend_error_count()));
+  }
+  page.Counter("ckv_requester_retries_total",
+               "Requests sent again as an overloaded holder asked. A rate near a tenth of all "
+               "requests says that the fleet is too small.",
+               static_cast<double>(stats.retry_count));
+  page.Counter("ckv_requester_retries_refused_total",
+               "Retries not made for want of a budget (a tenth of all requests): callers saw "
+               "RESOURCE_EXHAUSTED.",
+               static_cast<double>(stats.retry_refused_count));
+  page.Counter("ckv_requester_discarded_replies_total",
+               "Replies that nobody waited for any more: their calls had ended.",
+               static_cast<double>(stats.discarded_reply_count));
+  page.Counter("ckv_requester_rdma_fallbacks_total",
+               "Lanes opened over tcp that should be of verbs. Any increase: repair RDMA, or take "
+               "verbs out of the fabrics.",
+               static_cast<double>(stats.rdma_fallback_count));
+  if (sources.directory_connected) {
+    page.Gauge("ckv_requester_directory_connected",
+               "1: changes of corpora come as they happen. 0 for long: the directory is away.",
+               sources.directory_connected() ? 1 : 0);
+  }
+  AddPeers(sources.requester->KnownHolders(), page);
+}
+
+std::string_view RoleName(MemberRole role) {
+  return role == MemberRole::kHolder ? "holder" : "requester";
+}
+
+void AddLeases(const MetricsSources& sources, Page& page) {
+  std::vector<std::pair<Labels, Registration::Report>> reports;
+  for (const Registration* registration : sources.registrations) {
+    reports.push_back(
+        {{{"role", std::string(RoleName(registration->role()))}}, registration->report()});
+  }
+  const auto family = [&](MetricType type, std::string_view name, std::string_view help,
+                          auto value) {
+    page.Family(type, name, help);
+    for (const auto& [labels, report] : reports)
+      page.Add(labels, static_cast<double>(value(report)));
+  };
+  using Report = Registration::Report;
+  family(MetricType::Gauge, "ckv_lease_held", "1: the directory knows this process in this role.",
+         [](const Report& report) { return report.lease.has_value() ? 1 : 0; });
+  family(MetricType::Counter, "ckv_lease_registrations_total",
+         "Leases taken. More than one: a lease was lost, and the holder's sessions with it.",
+         [](const Report& report) { return report.registration_count; });
+  family(MetricType::Counter, "ckv_lease_renewals_total", "Renewals that succeeded.",
+         [](const Report& report) { return report.renewal_count; });
+  family(MetricType::Counter, "ckv_lease_failures_total",
+         "Calls to the directory that failed: it is away, slow, or denied the lease.",
+         [](const Report& report) { return report.failure_count; });
+}
+
+void AddDirectory(DirectoryState& directory, Page& page) {
+  size_t holders = 0, requesters = 0;
+  for (const Member& member : directory.Members()) {
+    ++(member.role == MemberRole::kHolder ? holders : requesters);
+  }
+  page.Family(
+      MetricType::Gauge, "ckv_directory_members",
+      "Members with a live lease. Fewer holders than were started: look for those missing.");
+  page.Add({{"role", "holder"}}, static_cast<double>(holders));
+  page.Add({{"role", "requester"}}, static_cast<double>(requesters));
+  const DirectoryState::Counts counts = directory.counts();
+  page.Gauge("ckv_directory_corpora", "Corpora published, of all tenants.",
+             static_cast<double>(counts.corpus_count));
+  page.Gauge("ckv_directory_placements", "Chunks placed, once a corpus that has them.",
+             static_cast<double>(counts.placement_count));
+  page.Gauge("ckv_directory_watchers", "Streams of changes that are open.",
+             static_cast<double>(counts.watcher_count));
+}
+
+// A connection that says nothing.
+void Knock(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  std::string host = address.substr(0, colon);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found) != 0) return;
+  const UniqueFd fd(
+      socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+  if (fd.valid()) (void)connect(fd.get(), found->ai_addr, found->ai_addrlen);
+  freeaddrinfo(found);
+}
+
+class Reader final : public prometheus::Collectable {
+ public:
+  explicit Reader(MetricsSources sources) : sources_(std::move(sources)) {}
+
+  std::vector<MetricFamily> Collect() const override {
+    Page page;
+    page.Family(MetricType::Gauge, "ckv_build_info",
+                "1; what runs is in the labels. Holders of one fleet must run the same version and "
+                "kernel, or partials differ in their last bits.");
+    page.Add({{"version", sources_.version}, {"kernel", std::string(KernelTarget())}}, 1);
+    if (!sources_.registrations.empty()) AddLeases(sources_, page);
+    if (sources_.directory != nullptr) AddDirectory(*sources_.directory, page);
+    if (sources_.holder != nullptr) {
+      const HolderStats stats = sources_.holder->stats();
+      page.Gauge("ckv_holder_lease_live",
+                 "1: this holder may answer. 0: it refuses every request; look at "
+                 "ckv_lease_failures_total and at the directory.",
+                 sources_.holder->lease().LiveAt(sources_.clock->Now()) ? 1 : 0);
+      AddHolderTraffic(stats, page);
+      AddHolderRefusals(stats, page);
+      AddHolderState(stats, page);
+    }
+    if (sources_.requester != nullptr) AddRequester(sources_, page);
+    return page.Take();
+  }
+
+ private:
+  const MetricsSources sources_;
+};
+
+}  // namespace
+
+struct MetricsServer::State {
+  // `address` is listened on while this lives.
+  State(const std::string& address, MetricsSources sources)
+      : reader(std::make_shared<Reader>(std::move(sources))),
+        exposer(std::in_place, address, kScrapeCountMax) {
+    exposer->RegisterCollectable(reader);
+  }
+
+  const std::shared_ptr<Reader> reader;
+  std::optional<prometheus::Exposer> exposer;  // but for the end, there
+};
+
+absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string& address,
+                                                                    MetricsSources sources) {
+  std::unique_ptr<State> state;
+  // The exposer reports by exceptions, and does not say why it cannot listen; none passes here.
+  try {
+    state = std::make_unique<State>(address, std::move(sources));
+  } catch (const std::exception& error) {
+    return absl::UnavailableError(absl::StrFormat("metrics: %s: %s", address, error.what()));
+  }
+  const std::vector<int> ports = state->exposer->GetListeningPorts();
+  if (ports.empty())
+    return absl::UnavailableError(absl::StrFormat("metrics: %s: no port", address));
+  std::string bound = absl::StrFormat("%s:%d", address.substr(0, address.rfind(':')), ports[0]);
+  return std::unique_ptr<MetricsServer>(new MetricsServer(std::move(state), std::move(bound)));
+}
+
+MetricsServer::MetricsServer(std::unique_ptr<State> state, std::string address)
+    : state_(std::move(state)), address_(std::move(address)) {}
+
+// The exposer's listening thread looks whether it shall end once in 2 s, or when a connection
+// comes: so they come until it has.
+MetricsServer::~MetricsServer() {
+  absl::Notification ended;
+  std::thread ending([&] {
+    state_->exposer.reset();
+    ended.Notify();
+  });
+  while (!ended.WaitForNotificationWithTimeout(kKnockInterval)) Knock(address_);
+  ending.join();
+}
+
+}  // namespace ckv

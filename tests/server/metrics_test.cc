@@ -1,0 +1,150 @@
+// Goal: an operator sees over HTTP what a holder does, and why it refuses. Method: a holder in this
+// process is asked for what it answers and for what it refuses; its scrape on loopback must show
+// each.
+
+#include "server/metrics.h"
+
+#include "gmock/gmock.h"
+#include "tests/server/holder_fixture.h"
+#include "tests/server/scrape.h"
+
+namespace ckv {
+namespace {
+
+using test::RawAttend;
+using test::Scrape;
+using testing::HasSubstr;
+
+std::unique_ptr<MetricsServer> Serve(MetricsSources sources) {
+  sources.version = "1.2.3";
+  auto server = MetricsServer::Start("127.0.0.1:0", std::move(sources));
+  CKV_CHECK(server.ok());
+  return *std::move(server);
+}
+
+class HolderMetricsTest : public test::HolderTest {
+ protected:
+  void SetUp() override {
+    HolderTest::SetUp();
+    Put();
+    MetricsSources sources;
+    sources.holder = holder_.get();
+    server_ = Serve(std::move(sources));
+  }
+  void TearDown() override { server_.reset(); }
+  Scrape Look() { return Scrape(server_->address()); }
+
+  std::unique_ptr<MetricsServer> server_;
+};
+
+TEST_P(HolderMetricsTest, WhatIsHeldAndAnswered) {
+  const Scrape before = Look();
+  EXPECT_THAT(before.text(), HasSubstr("ckv_build_info{version=\"1.2.3\",kernel=\""));
+  EXPECT_EQ(before["ckv_holder_chunks"], 5);
+  EXPECT_EQ(before["ckv_holder_tokens"], 5 + 64 + 0 + 130 + 71);
+  EXPECT_GE(before["ckv_holder_store_used_bytes"], 270 * 96 * 2 * 3);
+  EXPECT_EQ(before["ckv_holder_store_capacity_bytes"], 64 << 20);
+  EXPECT_EQ(before["ckv_holder_lease_live"], 1);
+  EXPECT_EQ(before["ckv_holder_sessions"], 0);
+  EXPECT_EQ(before["ckv_holder_requests_total"], 0);
+
+  const auto client = Open({.lane_count = 2});
+  const std::vector<uint32_t> handles = client->Resolve(corpus_);
+  ExpectRight(*client, Dense({handles[0], handles[1]}, 3));
+  RequestHeader fetch = client->Header();
+  fetch.kind = WireKind::kFetch;
+  fetch.row_count = 0;
+  const FetchEntry entry = {
+      .handle = handles[1], .layer_begin = 0, .layer_count = 1, .token_begin = 0, .token_count = 4};
+  const auto rows = client->CallBytes(fetch, BytesOf(entry));
+  ASSERT_TRUE(rows.ok() && rows->status().ok()) << rows.status();
+  ASSERT_TRUE(Eventually([](const HolderStats& s) { return s.lane_count == 2; }));
+
+  const Scrape after = Look();
+  const std::string fabric(FabricName(GetParam()));
+  EXPECT_EQ(after["ckv_holder_lanes{fabric=\"" + fabric + "\"}"], 2);
+  EXPECT_EQ(after["ckv_holder_lanes{fabric=\"verbs\"}"], 0);
+  EXPECT_EQ(after["ckv_holder_sessions"], 1);
+  EXPECT_EQ(after["ckv_holder_requests_total"], 2);
+  EXPECT_EQ(after["ckv_holder_query_rows_total"], 3);
+  EXPECT_GE(after["ckv_holder_kernel_calls_total"], 1);
+  EXPECT_GT(after["ckv_holder_compute_seconds_total"], 0);
+  EXPECT_EQ(after["ckv_holder_pushes_total"], 1);
+  EXPECT_EQ(after["ckv_holder_push_bytes_total"], 4 * 96 * 2);
+  EXPECT_GT(after["ckv_holder_sent_bytes_total"], 4 * 96 * 2);
+  EXPECT_EQ(after["ckv_holder_queue_requests{queue=\"attend\"}"], 0);
+}
+
+TEST_P(HolderMetricsTest, WhyRequestsAreRefused) {
+  const auto client = Open();
+  const std::vector<uint32_t> handles = client->Resolve(corpus_);
+  const RawAttend good = Dense({handles[0]}, 1);
+  RequestHeader header = client->Header();
+  header.deadline_us = 0;
+  EXPECT_TRUE(absl::IsDeadlineExceeded(ErrorOf(*client, good, header)));
+  holder_->lease().Revoke();
+  EXPECT_TRUE(absl::IsUnavailable(ErrorOf(*client, good, client->Header())));
+  EXPECT_EQ(Look()["ckv_holder_lease_live"], 0);
+  holder_->lease().Grant({test::kEpoch.value + 1}, kInstantMax);
+  EXPECT_TRUE(absl::IsAborted(ErrorOf(*client, good, client->Header())));
+  Geometry other = corpus_.geometry;
+  other.revision = "r2";
+  EXPECT_FALSE(test::RawClient::Open(*holder_, *fabric_, other, {}).ok());
+
+  const Scrape scrape = Look();
+  EXPECT_EQ(scrape["ckv_holder_expired_total"], 1);
+  EXPECT_EQ(scrape["ckv_holder_refusals_total{reason=\"no_lease\"}"], 1);
+  EXPECT_EQ(scrape["ckv_holder_refusals_total{reason=\"stale_session\"}"], 1);
+  EXPECT_EQ(scrape["ckv_holder_refusals_total{reason=\"queue_full\"}"], 0);
+  EXPECT_EQ(scrape["ckv_holder_errors_total{code=\"DEADLINE_EXCEEDED\"}"], 1);
+  EXPECT_EQ(scrape["ckv_holder_errors_total{code=\"UNAVAILABLE\"}"], 1);
+  EXPECT_EQ(scrape["ckv_holder_errors_total{code=\"ABORTED\"}"], 1);
+  EXPECT_EQ(scrape["ckv_holder_session_refusals_total{code=\"FAILED_PRECONDITION\"}"], 1);
+}
+
+// A queue of two: a session's second request that waits is one too many.
+TEST_P(HolderMetricsTest, AFullQueue) {
+  server_.reset();
+  options_.queue_request_count_max = 2;
+  ASSERT_NO_FATAL_FAILURE(StartHolder());
+  Put();
+  MetricsSources sources;
+  sources.holder = holder_.get();
+  server_ = Serve(std::move(sources));
+  const auto client = Open();
+  const std::vector<uint32_t> handles = client->Resolve(corpus_);
+  const RawAttend attend = Dense({handles[1]}, 1);
+  double refused = 0;
+  for (const Instant give_up = test::Soon(); refused == 0;) {
+    ASSERT_LT(Clock::Real()->Now(), give_up);
+    for (int i = 0; i < 8; ++i) client->Post(attend, client->Header());
+    for (int i = 0; i < 8; ++i) {
+      const auto reply = client->Await();
+      ASSERT_TRUE(reply.ok()) << reply.status();
+      refused += absl::IsResourceExhausted(reply->status()) ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(Look()["ckv_holder_refusals_total{reason=\"queue_full\"}"], refused);
+  EXPECT_EQ(Look()["ckv_holder_errors_total{code=\"RESOURCE_EXHAUSTED\"}"], refused);
+}
+
+INSTANTIATE_TEST_SUITE_P(Fabrics, HolderMetricsTest,
+                         testing::Values(FabricKind::kShm, FabricKind::kTcp), test::FabricOf);
+
+// Goal: no drain waits for the exposer, which by itself looks once in 2 s whether it shall end.
+TEST(MetricsServer, EndsAtOnce) {
+  const Instant start = Clock::Real()->Now();
+  for (int i = 0; i < 5; ++i)
+    EXPECT_THAT(Scrape(Serve({})->address()).text(), HasSubstr("ckv_build"));
+  EXPECT_LT(Clock::Real()->Now() - start, std::chrono::seconds(5));
+}
+
+TEST(MetricsServer, AnAddressInUseIsRefused) {
+  const auto first = Serve({});
+  const auto second = MetricsServer::Start(first->address(), {});
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr(first->address()));
+}
+
+}  // namespace
+}  // namespace ckv

@@ -1,0 +1,120 @@
+// Goal: an operator sees over HTTP which fabrics a requester uses and what fell back, in a form
+// that Prometheus takes. Method: a requester and a holder in this process, fabrics that fail as
+// they are told to; Prometheus' own tool judges names and syntax of all that can be served.
+
+#include <cstdlib>
+#include <fstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/metrics.h"
+#include "tests/client/scripted_fabric.h"
+#include "tests/client/test_fleet.h"
+#include "tests/server/scrape.h"
+#include "tests/temp_folder.h"
+
+namespace ckv {
+namespace {
+
+using test::Scrape;
+
+std::unique_ptr<MetricsServer> Serve(MetricsSources sources) {
+  auto server = MetricsServer::Start("127.0.0.1:0", std::move(sources));
+  CKV_CHECK(server.ok());
+  return *std::move(server);
+}
+
+struct RequesterMetricsTest : testing::Test {
+  RequesterMetricsTest() {
+    options.fabrics = {&verbs, &tcp};
+    options.rdma_fallback = RdmaFallback::kTcp;
+    options.clock = &clock;
+    options.connect_timeout = std::chrono::hours(1000);
+    fleet.StartHolder(0);
+    fleet.Load("c", corpus, {0});
+  }
+
+  test::ShiftedClock clock;
+  test::ScriptedFabric tcp{FabricKind::kTcp, &clock};
+  test::ScriptedFabric verbs{FabricKind::kVerbs, &clock};
+  test::TestFleet fleet{{&tcp, &verbs}};
+  test::TestCorpus corpus = test::MakeTestCorpus(test::TestGeometry(), {3}, 1);
+  RequesterOptions options;
+};
+
+// Goal: tcp where verbs should be is never silent.
+TEST_F(RequesterMetricsTest, AFallbackShows) {
+  verbs.set_connect_error(absl::UnavailableError("the port is down"));
+  auto requester = *Requester::Create(options, &fleet, &fleet);
+  MetricsSources sources;
+  sources.requester = requester.get();
+  const auto server = Serve(std::move(sources));
+  EXPECT_EQ(Scrape(server->address())["ckv_requester_rdma_fallbacks_total"], 0);
+  const int directory_calls = fleet.directory_calls();
+
+  const Instant deadline = clock.Now() + std::chrono::hours(10'000);
+  const auto resolved = requester->Resolve("c", "", deadline);
+  ASSERT_TRUE(resolved.ok()) << resolved.status();
+  std::mt19937 rng(1);
+  const Geometry& g = corpus.geometry;
+  const std::vector<uint16_t> q = test::RandomBf16(g.d_qk, rng);
+  std::vector<float> o(g.d_v), m(1), l(1);
+  AttendCall call;
+  call.corpus = *resolved;
+  call.q = {q.data(), 1, g.d_qk};
+  call.deadline = deadline;
+  const absl::Status attended =
+      requester->Attend(call, {o.data(), m.data(), l.data(), PartialDtype::kF32}, nullptr);
+  ASSERT_TRUE(attended.ok()) << attended;
+
+  const int asked = fleet.directory_calls();
+  EXPECT_GT(asked, directory_calls);
+  const Scrape scrape(server->address());
+  EXPECT_EQ(scrape["ckv_requester_rdma_fallbacks_total"], 1);
+  EXPECT_EQ(scrape["ckv_requester_lanes{holder=\"h0\",fabric=\"tcp\"}"], 1);
+  EXPECT_EQ(scrape["ckv_requester_holder_connected{holder=\"h0\"}"], 1);
+  EXPECT_EQ(scrape["ckv_requester_holder_fallback{holder=\"h0\"}"], 1);
+  EXPECT_EQ(scrape["ckv_requester_holder_in_flight{holder=\"h0\"}"], 0);
+  EXPECT_GT(scrape["ckv_requester_holder_probe_seconds{holder=\"h0\"}"], 0);
+  EXPECT_EQ(scrape["ckv_requester_retries_total"], 0);
+  EXPECT_EQ(fleet.directory_calls(), asked) << "a scrape asks nobody";
+}
+
+// Everything that a process can serve, through promtool: every family has a help text, counters are
+// called _total, units are base units.
+TEST_F(RequesterMetricsTest, PrometheusFindsNothingWrong) {
+  auto requester = *Requester::Create(options, &fleet, &fleet);
+  DirectoryState directory({});
+  LocalRegistrar registrar(&directory);
+  RegistrationOptions member;
+  member.member.id = {"h0"};
+  member.member.control_address = "127.0.0.1:7401";
+  Registration registration(member, &registrar, /*gate=*/nullptr);
+  ASSERT_TRUE(registration.AwaitLease(Clock::Real()->Now() + std::chrono::seconds(20)).ok());
+  ASSERT_TRUE(requester->Resolve("c", "", kInstantMax).ok());
+  MetricsSources sources;
+  sources.version = "1.2.3";
+  sources.directory = &directory;
+  sources.holder = &fleet.holder(0);
+  sources.requester = requester.get();
+  sources.attend_count = sources.attend_error_count = [] { return 7; };
+  sources.directory_connected = [] { return true; };
+  sources.registrations = {&registration};
+  const auto server = Serve(std::move(sources));
+  const Scrape scrape(server->address());
+  EXPECT_EQ(scrape["ckv_requester_attends_total"], 7);
+  EXPECT_EQ(scrape["ckv_lease_held{role=\"holder\"}"], 1);
+  EXPECT_EQ(scrape["ckv_lease_registrations_total{role=\"holder\"}"], 1);
+  EXPECT_EQ(scrape["ckv_directory_members{role=\"holder\"}"], 1);
+  EXPECT_EQ(scrape["ckv_requester_directory_connected"], 1);
+
+  if (std::system("promtool --version > /dev/null 2>&1") != 0) {
+    GTEST_SKIP() << "needs promtool (package prometheus)";
+  }
+  const std::string path = test::TempPath("scrape.txt");
+  std::ofstream(path) << scrape.text();
+  EXPECT_EQ(std::system(("promtool check metrics < '" + path + "'").c_str()), 0) << scrape.text();
+}
+
+}  // namespace
+}  // namespace ckv
