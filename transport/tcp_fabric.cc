@@ -37,12 +37,12 @@ constexpr int kBacklog = 128;
 constexpr int kKeepIdleS = 1;
 constexpr int kKeepIntervalS = 1;
 constexpr int kKeepCount = 2;
-// One with data under way: SilenceWatch again. Where round trips are too long for that the kernel
-// does, which counts from the first retransmission, some 0.4 s after the data, so that a limit of
-// 3 s found it after 3.4 s, and this one does after 2.9. It must exceed two probes' time, or the
-// idle are given up after the first. A peer that lives but leaves its window closed for so long
-// counts as gone, too.
-constexpr int kUserTimeoutMs = 2500;
+// One with data under way: SilenceWatch again, but where round trips are too long for it, and where
+// the peer is heard and does not hear, so that it is not silent: there the kernel counts from the
+// first retransmission, some 0.4 s after the data, so that a limit of 3 s found it after 3.4 s, and
+// this one does after 2.85. It must exceed two probes' time, or the idle are given up after the
+// first. A peer that lives but leaves its window closed for so long counts as gone, too.
+constexpr int kUserTimeoutMs = 2400;
 
 struct HostPort {
   std::string host;
