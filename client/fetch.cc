@@ -14,6 +14,11 @@ namespace {
 
 constexpr size_t kCompletionCountMax = 16;
 
+// Rows of bf16 are rotated where they lie.
+bool Fits(std::span<const std::byte> place, size_t bytes) {
+  return place.size() == bytes && reinterpret_cast<uintptr_t>(place.data()) % sizeof(uint16_t) == 0;
+}
+
 void Rotate(const RopeRotation& rotation, const Geometry& geometry, uint32_t row_count,
             std::span<std::byte> rows) {
   if (rotation.is_identity()) return;
@@ -241,7 +246,7 @@ absl::Status Fetcher::Land(const FetchCall& call, Segment& segment, RequestLane&
   const uint64_t bytes = uint64_t{entry.token_count} * call.corpus->geometry.row_bytes();
   segment.place =
       (*place_)({segment.chunk, entry.layer_begin, entry.token_begin, entry.token_count});
-  if (segment.place.size() != bytes) {
+  if (!Fits(segment.place, bytes)) {
     return absl::InvalidArgumentError(
         absl::StrFormat("fetch: a place of %d bytes for %d rows of %d", segment.place.size(),
                         entry.token_count, call.corpus->geometry.row_bytes()));
@@ -326,8 +331,8 @@ absl::Status Fetcher::Show(const FetchCall& call, const Segment& segment, Sink s
       rotated_.resize(layer_bytes);
       place = rotated_;
     }
-    if (!place.empty()) {
-      if (place.size() != layer_bytes) {
+    if (place_ != nullptr || !place.empty()) {
+      if (!Fits(place, layer_bytes)) {
         return absl::InvalidArgumentError(absl::StrFormat(
             "fetch: a place of %d bytes for a run of %d", place.size(), layer_bytes));
       }
@@ -358,6 +363,10 @@ void Fetcher::AbandonAll() {
     }
   }
   in_window_ = 0;
+  // What was posted to go with the next goes now, before its deadline says something else.
+  for (HolderLink* link : links_) {
+    if (link->is_up()) (void)link->lane().Poll(completions_);
+  }
 }
 
 }  // namespace ckv

@@ -75,7 +75,6 @@ class Fetcher {
   size_t head_ = 0, in_window_ = 0;
   uint32_t next_chunk_ = 0, next_layer_ = 0, next_token_ = 0;
   bool delivered_ = false;
-  uint32_t posted_ = 0;
   bool strange_ = false;  // a reply came that was not the one awaited in its slot
   std::vector<Completion> completions_;
   std::vector<std::byte> rotated_;

@@ -257,7 +257,8 @@ class Requester {
                      absl::FunctionRef<absl::Status(const FetchedRows&)> sink);
 
   // The same, into memory of the caller's: `place` says where each run shall lie, token_count x
-  // row_bytes bytes, in no order, and `sink` is shown it there. Saves a copy where the
+  // row_bytes bytes at an even address, and `sink` is shown it there. Runs are asked for in no
+  // order, and again where a call is tried again; no two may share a byte. Saves a copy where the
   // fabric can write there itself (tcp). Until it has been shown a run's bytes are anything, also
   // after an error; once the call has returned nothing writes there any more.
   //   InvalidArgument     also: a place of another size.

@@ -344,8 +344,8 @@ absl::Status Daemon::State::StartMetrics() {
       MetricsServer::Start(config.metrics_address, std::move(sources));
   if (!started.ok()) {
     return absl::UnavailableError(
-        absl::StrFormat("cannot serve metrics on %s: %s; choose another by --metrics-address",
-                        config.metrics_address, BindError(config.metrics_address)));
+        absl::StrFormat("cannot serve metrics: %s (%s); choose another by --metrics-address",
+                        started.status().message(), BindError(config.metrics_address)));
   }
   metrics = *std::move(started);
   metrics_address = metrics->address();
@@ -374,10 +374,11 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config) {
     if (present) state->server->GetHealthCheckService()->SetServingStatus(service, false);
   }
   state->StartRegistrations();
-  CKV_RETURN_IF_ERROR(state->StartMetrics());
-  spdlog::info("ckvd {} '{}' serves {} at {}, kernels {}", kCkvdVersion, config.name,
-               absl::StrJoin(config.role, "+"), state->address, KernelTarget());
+  // From here on an error ends what serves already: its streams are closed, nobody waits.
   std::unique_ptr<Daemon> daemon(new Daemon(std::move(state)));
+  CKV_RETURN_IF_ERROR(daemon->state_->StartMetrics());
+  spdlog::info("ckvd {} '{}' serves {} at {}, kernels {}", kCkvdVersion, config.name,
+               absl::StrJoin(config.role, "+"), daemon->address(), KernelTarget());
   CKV_RETURN_IF_ERROR(daemon->Tick());
   return daemon;
 }

@@ -32,6 +32,8 @@ using Labels = std::vector<prometheus::ClientMetric::Label>;
 
 // Threads that answer, and so scrapes at once: one that hangs must not hide the process.
 constexpr size_t kScrapeCountMax = 2;
+// A connection that says nothing has one of those threads for so long.
+constexpr const char* kSilenceMs = "1000";
 
 constexpr absl::Duration kKnockInterval = absl::Milliseconds(5);
 
@@ -325,7 +327,9 @@ struct MetricsServer::State {
   // `address` is listened on while this lives.
   State(const std::string& address, MetricsSources sources)
       : reader(std::make_shared<Reader>(std::move(sources))),
-        exposer(std::in_place, address, kScrapeCountMax) {
+        exposer(std::in_place, std::vector<std::string>{"listening_ports", address, "num_threads",
+                                                        std::to_string(kScrapeCountMax),
+                                                        "request_timeout_ms", kSilenceMs}) {
     exposer->RegisterCollectable(reader);
   }
 

@@ -292,8 +292,8 @@ class Listener {
   // `deadline`. Thread-safe.
   //
   // What the lane takes of a device (verbs) is charged to `account`, from here until the lane is
-  // gone: a name that means nothing here, so it must come from whom the session was checked to be,
-  // never from the offer. All names are alike; the empty one is an account as any other.
+  // gone: a name that means nothing here, and is worth what checked it (not this offer, where the
+  // peer may write anything). All names are alike; the empty one is an account as any other.
   //   InvalidArgument     the offer or the shape is malformed.
   //   Unavailable         this fabric cannot reach that peer (shm: another host).
   //   ResourceExhausted   kInvitationCountMax outstanding, no memory for the slots, or a limit of

@@ -50,6 +50,9 @@ struct VerbsEnd final : VerbsJob {
   ibv_mw* window = nullptr;  // until the link owns it
   ~VerbsEnd() override;
   void Run() noexcept override;
+  void Hurry() noexcept override {
+    if (link != nullptr) link->Hurry();
+  }
 };
 
 // `end` is connected, and the holder has welcomed it; `segment_bytes` is the answer's. `side` gets

@@ -344,7 +344,7 @@ void VerbsLink::Leave() noexcept {
 
 // Waits until what was sent has arrived, or its fate is known.
 void VerbsLink::Linger() noexcept {
-  if (!established_ || stopped_) return;
+  if (!established_ || stopped_ || hurried_) return;
   const auto limit = std::chrono::milliseconds(domain_->device()->options().linger_ms_max);
   const Instant deadline = clock_->Now() + limit;
   while (posted_ != retired_ && !dead_ && clock_->Now() < deadline) {

@@ -64,6 +64,8 @@ class VerbsLink {
   ~VerbsLink();
   // The part of that which waits for nobody: good-bye. The rest may come much later.
   void Leave() noexcept;
+  // The end will not wait for what was sent.
+  void Hurry() noexcept { hurried_ = true; }
   // The device lets go of every buffer: what is under way is cut. Waits for the device, never for
   // the peer. After it, only the end.
   void Stop() noexcept;
@@ -171,7 +173,7 @@ class VerbsLink {
   absl::Status failed_, status_;
   bool dead_ = false;  // nothing can be sent any more
   bool bye_sent_ = false;
-  bool left_ = false, stopped_ = false;
+  bool left_ = false, stopped_ = false, hurried_ = false;
 
   // Liveness. heard_: something came since the last look.
   uint32_t empty_polls_ = 0;

@@ -44,7 +44,7 @@ bool VerbsSideThread::Ask(VerbsSourceId source, VerbsJob* job) {
   if (Waits(job)) return true;
   Source* const known = Find(source.value);
   if (known == nullptr || known->closed || count_ >= kJobCountMax) return false;
-  Push(*known, {source.value, job, nullptr});
+  Push(*known, {source.value, job, nullptr, false});
   return true;
 }
 
@@ -57,10 +57,11 @@ void VerbsSideThread::Retire(VerbsSourceId source, std::unique_ptr<VerbsJob> job
     const bool asked = running_ == job.get() || Waits(job.get());
     if (asked || (known != nullptr && !known->closed && count_ < kJobCountMax)) {
       VerbsJob* const target = job.get();
-      Push(*known, {source.value, target, std::move(job)});
+      Push(*known, {source.value, target, std::move(job), false});
       return;
     }
   }
+  job->Hurry();
   job.reset();
 }
 
@@ -68,6 +69,7 @@ void VerbsSideThread::RunJobs() {
   Entry entry;
   while (Take(entry)) {
     if (entry.retired != nullptr) {
+      if (entry.hurry) entry.retired->Hurry();
       entry.retired.reset();
     } else {
       entry.job->Run();
@@ -83,6 +85,7 @@ bool VerbsSideThread::Take(Entry& entry) {
   entry = std::move(entries_[begin_]);
   begin_ = (begin_ + 1) % entries_.size();
   --count_;
+  entry.hurry = Find(entry.source)->closed;
   // What is destroyed may leave its address to another.
   running_ = entry.retired != nullptr ? nullptr : entry.job;
   return true;

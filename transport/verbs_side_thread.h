@@ -25,6 +25,8 @@ class VerbsJob {
   virtual ~VerbsJob() = default;
   // What was asked for. Runs beside the owner, so what both touch is ordered by them.
   virtual void Run() noexcept = 0;
+  // Called right before the teardown where there is no time to wait for anybody.
+  virtual void Hurry() noexcept {}
 };
 
 // Whose jobs they are: a listener's, or those of the lanes a fabric dials.
@@ -46,7 +48,8 @@ class VerbsSideThread {
   VerbsSideThread& operator=(const VerbsSideThread&) = delete;
 
   VerbsSourceId Open() ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns when every job of the source is done. Its later ones are not taken: see Ask, Retire.
+  // Returns when every job of the source is done, in a hurry. Its later ones are not taken: see
+  // Ask, Retire.
   void Close(VerbsSourceId source) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Has `job` run, once however often it was asked since it last began to. It stays the caller's,
@@ -54,7 +57,7 @@ class VerbsSideThread {
   bool Ask(VerbsSourceId source, VerbsJob* job) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Destroys `job`, after what was asked of it. Where too many wait, or the source is closed, the
-  // calling thread does it before this returns.
+  // calling thread does it before this returns, in a hurry.
   void Retire(VerbsSourceId source, std::unique_ptr<VerbsJob> job) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Closes every source, returns when every job is done, and ends the thread. Call once at a time.
@@ -69,6 +72,7 @@ class VerbsSideThread {
     uint64_t source = 0;
     VerbsJob* job = nullptr;
     std::unique_ptr<VerbsJob> retired;  // the same, if it is to be destroyed
+    bool hurry = false;
   };
   // Beyond kJobCountMax, only jobs that wait or run already are taken, to be destroyed.
   static constexpr size_t kEntryCountMax = 2 * kJobCountMax + 1;

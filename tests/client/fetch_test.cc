@@ -209,6 +209,17 @@ TEST(Fetch, WhatIsNotThereIsRefused) {
         return absl::OkStatus();
       });
   EXPECT_EQ(small.code(), absl::StatusCode::kInvalidArgument);
+  // Nowhere is no place either, of a reply that carries several layers, too.
+  RequesterOptions wide;
+  wide.fabrics = {fabric.get()};
+  const auto nowhere = (*Requester::Create(wide, &cluster.fleet, &cluster.fleet))
+                           ->Fetch(
+                               good, [](const RowRun&) { return std::span<std::byte>(); },
+                               [&](const FetchedRows&) {
+                                 ++calls;
+                                 return absl::OkStatus();
+                               });
+  EXPECT_EQ(nowhere.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(calls, 0);
   ASSERT_TRUE(cluster.fleet.holder(0).table().Drop(corpus.chunks[1].info.id).ok());
   EXPECT_EQ(code(good), absl::StatusCode::kNotFound);

@@ -293,7 +293,10 @@ void RunWithFaults(FabricKind kind, const FaultPlan& base, uint32_t seed_count, 
         ++*right_count;
       } else {
         ASSERT_TRUE(got.Untouched()) << "call " << i;
-        ASSERT_TRUE(absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) << status;
+        // A holder on a busy machine may say at once that the time left is too short.
+        ASSERT_TRUE(absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+                    absl::IsResourceExhausted(status))
+            << status;
         ++*error_count;
       }
     }

@@ -43,12 +43,16 @@ class LoggedJob final : public VerbsJob {
   LoggedJob(Log* log, std::string name) : log_(log), name_(std::move(name)) {}
   ~LoggedJob() override { log_->Note(name_ + " ends" + Where()); }
   void Run() noexcept override { log_->Note(name_ + " runs" + Where()); }
+  void Hurry() noexcept override { hurried_ = true; }
 
  private:
-  std::string Where() const { return std::this_thread::get_id() == home_ ? " here" : ""; }
+  std::string Where() const {
+    return std::this_thread::get_id() == home_ ? (hurried_ ? " here, in a hurry" : " here") : "";
+  }
 
   Log* const log_;
   const std::string name_;
+  bool hurried_ = false;
   const std::thread::id home_ = std::this_thread::get_id();
 };
 
@@ -87,7 +91,7 @@ TEST(VerbsSideThread, IsBounded) {
   EXPECT_EQ(log.lines(), Lines{});
   // Full: who retires does it, who asks is told.
   side.Retire(source, std::make_unique<LoggedJob>(&log, "surplus"));
-  EXPECT_EQ(log.lines(), Lines{"surplus ends here"});
+  EXPECT_EQ(log.lines(), Lines{"surplus ends here, in a hurry"});
   LoggedJob refused(&log, "refused");
   EXPECT_FALSE(side.Ask(source, &refused));
   // But what waits to run is not destroyed under it.
@@ -110,7 +114,7 @@ TEST(VerbsSideThread, AClosedSourceLeavesNothingAndOthersGoOn) {
   side.Close(one);
   EXPECT_EQ(log.lines(), Lines(10, "one ends"));
   side.Retire(one, std::make_unique<LoggedJob>(&log, "late"));
-  EXPECT_EQ(log.lines().back(), "late ends here");
+  EXPECT_EQ(log.lines().back(), "late ends here, in a hurry");
   LoggedJob refused(&log, "refused");
   EXPECT_FALSE(side.Ask(one, &refused));
   side.Retire(other, std::make_unique<LoggedJob>(&log, "other"));
@@ -130,9 +134,9 @@ TEST(VerbsSideThread, StopDoesWhatWaitsAndThenTheCallerDoes) {
   stopper.join();
   EXPECT_EQ(log.lines(), Lines(10, "one ends"));
   side.Retire(source, std::make_unique<LoggedJob>(&log, "late"));
-  EXPECT_EQ(log.lines().back(), "late ends here");
+  EXPECT_EQ(log.lines().back(), "late ends here, in a hurry");
   side.Retire(side.Open(), std::make_unique<LoggedJob>(&log, "later"));
-  EXPECT_EQ(log.lines().back(), "later ends here");
+  EXPECT_EQ(log.lines().back(), "later ends here, in a hurry");
 }
 
 // Lanes come and go on several threads while listeners do: every job ends once.
