@@ -1,0 +1,125 @@
+#include "client/characterize/findings.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace ckv {
+namespace {
+
+constexpr double kElbowRatio = 2;
+
+const Sample* Find(std::span<const Sample> samples, const SampleKey& key) {
+  const auto found = std::find_if(samples.begin(), samples.end(),
+                                  [&key](const Sample& sample) { return sample.key == key; });
+  return found == samples.end() ? nullptr : &*found;
+}
+
+void AddError(const Sample& sample, ModelError& error) {
+  if (sample.us <= 0 || sample.model_us <= 0) return;
+  error.mape += std::abs(sample.model_us - sample.us) / sample.us;
+  ++error.count;
+}
+
+void Average(ModelError& error) {
+  if (error.count > 0) error.mape /= error.count;
+}
+
+// The measured time of each primitive at the point of a route sample.
+GridPoint PointOf(std::span<const Sample> samples, const Sample& route, uint32_t layers,
+                  uint32_t steps) {
+  const SampleKey& key = route.key;
+  GridPoint point = {.fabric = key.fabric,
+                     .query_rows = key.query_rows,
+                     .tokens = key.tokens,
+                     .steps = steps,
+                     .us = {},
+                     .best = Primitive::kRoute,
+                     .chosen = {}};
+  const double rounds = double(steps) * layers;
+  point.us[size_t(Primitive::kRoute)] = rounds * route.us;
+  const Sample* here = Find(samples, {Sweep::kHere, "", key.query_rows, key.tokens, 1});
+  const Sample* fetch = Find(samples, {Sweep::kFetch, key.fabric, 0, key.tokens, 1});
+  const Sample* local = Find(samples, {Sweep::kLocal, "", 0, key.tokens, 1});
+  if (here != nullptr && fetch != nullptr)
+    point.us[size_t(Primitive::kFetch)] = fetch->us + rounds * here->us;
+  if (here != nullptr && local != nullptr)
+    point.us[size_t(Primitive::kLocal)] = local->us + rounds * here->us;
+  for (size_t i = 0; i < kPrimitiveCount; ++i) {
+    if (point.us[i] && *point.us[i] < *point.us[size_t(point.best)])
+      point.best = static_cast<Primitive>(i);
+  }
+  return point;
+}
+
+void Judge(FabricFindings& findings) {
+  double chosen_us = 0, best_us = 0;
+  uint32_t right = 0;
+  for (const GridPoint& point : findings.grid) {
+    best_us += *point.us[size_t(point.best)];
+    chosen_us += *point.us[size_t(point.best)] * point.regret();
+    if (!point.clear()) continue;
+    ++findings.clear_count;
+    right += point.chosen == point.best ? 1 : 0;
+  }
+  if (best_us > 0) findings.regret = chosen_us / best_us - 1;
+  if (findings.clear_count > 0) findings.right_share = double(right) / findings.clear_count;
+}
+
+}  // namespace
+
+double GridPoint::regret() const {
+  if (!chosen || !us[size_t(*chosen)] || *us[size_t(best)] <= 0) return 1;
+  return *us[size_t(*chosen)] / *us[size_t(best)];
+}
+
+bool GridPoint::clear() const {
+  const double limit = *us[size_t(best)] * (1 + kTieBand);
+  uint32_t near = 0;
+  for (const std::optional<double>& time : us) near += time && *time <= limit ? 1 : 0;
+  return near == 1;
+}
+
+std::vector<FabricFindings> FindingsOf(std::span<const Sample> samples, uint32_t layers,
+                                       std::span<const uint32_t> steps, Chooser chooser) {
+  std::vector<FabricFindings> all;
+  for (const Sample& sample : samples) {
+    if (sample.key.sweep != Sweep::kRoute) continue;
+    auto found = std::find_if(all.begin(), all.end(), [&](const FabricFindings& findings) {
+      return findings.fabric == sample.key.fabric;
+    });
+    if (found == all.end()) {
+      found = all.insert(all.end(), FabricFindings());
+      found->fabric = sample.key.fabric;
+    }
+    AddError(sample, found->all);
+    if (sample.key.query_rows >= kLargeQueryRows) AddError(sample, found->large);
+    for (const uint32_t count : steps) {
+      GridPoint point = PointOf(samples, sample, layers, count);
+      point.chosen = chooser(point.fabric, point.query_rows, point.tokens, count);
+      found->grid.push_back(std::move(point));
+    }
+  }
+  for (FabricFindings& findings : all) {
+    Average(findings.all);
+    Average(findings.large);
+    Judge(findings);
+  }
+  return all;
+}
+
+uint32_t Elbow(std::span<const Sample> samples, Sweep sweep, const std::string& fabric) {
+  std::vector<const Sample*> curve;
+  for (const Sample& sample : samples) {
+    if (sample.key.sweep == sweep && sample.key.fabric == fabric) curve.push_back(&sample);
+  }
+  std::sort(curve.begin(), curve.end(),
+            [](const Sample* a, const Sample* b) { return a->key.parallel < b->key.parallel; });
+  uint32_t last = 0;
+  for (const Sample* sample : curve) {
+    if (sample->us > kElbowRatio * curve.front()->us) break;
+    last = sample->key.parallel;
+  }
+  return last;
+}
+
+}  // namespace ckv

@@ -1,0 +1,84 @@
+// One measurement of a characterization, and the CSV file that they are kept in. A file is
+// appended to line by line, so a run that was cut short goes on where it stopped.
+
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace ckv {
+
+enum class Sweep : uint8_t {
+  kRoute,       // one layer of one chunk, over query rows x tokens
+  kFetch,       // a whole chunk, all layers, spliced into a cache here, over tokens
+  kLocal,       // a whole chunk prefilled here, over tokens
+  kHere,        // one layer attended here, over query rows x tokens
+  kFanIn,       // route, over requesters at once on one holder
+  kScatter,     // route of a selection over holders
+  kGather,      // fetch of the same selection's rows, over holders
+  kCongestion,  // fetch of one layer, over flows at once on one link
+};
+// "route", "fetch", "local", "here", "fan-in", "scatter", "gather", "congestion".
+std::string_view SweepName(Sweep sweep);
+std::optional<Sweep> ParseSweepName(std::string_view name);
+
+// What was measured, and where. Equal keys are the same measurement.
+struct SampleKey {
+  Sweep sweep = Sweep::kRoute;
+  std::string fabric;       // "shm", "tcp", "verbs"; empty where none is used
+  uint32_t query_rows = 0;  // M_q; 0 where none are sent
+  uint64_t tokens = 0;      // of the chunk, or of the selection
+  uint32_t parallel = 1;    // requesters, holders or flows, as the sweep says
+
+  friend auto operator<=>(const SampleKey&, const SampleKey&) = default;
+};
+
+struct Sample {
+  SampleKey key;
+  double us = 0;        // median of `runs`
+  double model_us = 0;  // what the cost model says of it; 0: nothing
+  uint32_t runs = 0;
+  uint64_t bytes_out = 0, bytes_in = 0;  // on the lanes, of one run
+};
+
+// The file of a run: its first line names the columns, its second is a comment that says of what
+// (`subject`): samples of another subject are not mixed in.
+class SampleFile {
+ public:
+  // Opens or creates. Lines that are there are read; a last line without its end, which a cut-off
+  // run leaves, is taken away.
+  //   InvalidArgument     not such a file, a malformed line (with its number), more than
+  //                       kLineCountMax; or of another subject.
+  //   Unavailable         it cannot be opened or written, with the system's reason.
+  static absl::StatusOr<SampleFile> Open(const std::string& path, const std::string& subject);
+  static constexpr size_t kLineCountMax = 100'000;
+
+  const std::vector<Sample>& samples() const { return samples_; }
+  const Sample* Find(const SampleKey& key) const;
+  // Durable against the end of this process when it returns.
+  absl::Status Add(const Sample& sample);
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  std::unique_ptr<std::FILE, Close> file_;
+  std::string path_;
+  std::vector<Sample> samples_;
+};
+
+// One line without its end, and back.
+std::string FormatSample(const Sample& sample);
+//   InvalidArgument     says which column.
+absl::StatusOr<Sample> ParseSample(std::string_view line);
+inline constexpr std::string_view kSampleColumns =
+    "sweep,fabric,query_rows,tokens,parallel,us,model_us,runs,bytes_out,bytes_in";
+
+}  // namespace ckv
