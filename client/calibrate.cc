@@ -1,0 +1,181 @@
+#include "client/calibrate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_format.h"
+#include "attention/bf16.h"
+#include "attention/mla_partial.h"
+#include "attention/worker_pool.h"
+#include "proto/status.h"
+
+namespace ckv {
+namespace {
+
+double UsSince(Instant begin, Clock& clock) { return double((clock.Now() - begin).count()) / 1e3; }
+
+absl::Status CheckCall(const TimingCall& call) {
+  if (call.corpus == nullptr || call.chunk >= call.corpus->chunks.size() || call.run_count == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("calibrate: chunk %d of %d, %d runs", call.chunk,
+                        call.corpus == nullptr ? 0 : call.corpus->chunks.size(), call.run_count));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+double MedianOf(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+absl::StatusOr<RouteTiming> TimeRoute(Requester& requester, const TimingCall& call, Clock& clock) {
+  CKV_RETURN_IF_ERROR(CheckCall(call));
+  const Geometry& geometry = call.corpus->geometry;
+  const std::vector<uint16_t> q(size_t{call.query_rows} * geometry.d_qk, Bf16FromFloat(0.125f));
+  std::vector<float> o(size_t{call.query_rows} * geometry.d_v), m(call.query_rows),
+      l(call.query_rows);
+  const PartialView out = {o.data(), m.data(), l.data(), PartialDtype::kF32};
+  const ChunkUse use = {call.chunk, 0};
+  AttendCall attend;
+  attend.corpus = call.corpus;
+  attend.chunks = {&use, 1};
+  attend.q = {q.data(), call.query_rows, geometry.d_qk};
+  attend.wire = call.wire;
+  attend.deadline = call.deadline;
+  RouteTiming timing = {.query_rows = call.query_rows,
+                        .tokens = call.corpus->chunks[call.chunk].token_count};
+  std::vector<double> all, compute;
+  for (uint32_t run = 0; run <= call.run_count; ++run) {
+    // The layers in turn, so that the rows are no warmer than a decode's.
+    attend.layer = run % geometry.layers;
+    AttendReport report;
+    const Instant begin = clock.Now();
+    CKV_RETURN_IF_ERROR(requester.Attend(attend, out, &report));
+    if (run == 0) continue;
+    all.push_back(UsSince(begin, clock));
+    compute.push_back(double(report.compute_ns_max) / 1e3);
+    timing.bytes_out = report.bytes_sent;
+    timing.bytes_in = report.bytes_received;
+  }
+  timing.us = MedianOf(std::move(all));
+  timing.compute_us = MedianOf(std::move(compute));
+  return timing;
+}
+
+absl::StatusOr<double> TimeFetch(Requester& requester, const TimingCall& call, Clock& clock) {
+  CKV_RETURN_IF_ERROR(CheckCall(call));
+  const Geometry& geometry = call.corpus->geometry;
+  const uint32_t row_bytes = geometry.row_bytes();
+  const size_t layer_bytes = size_t{call.corpus->chunks[call.chunk].token_count} * row_bytes;
+  std::vector<std::byte> rows(layer_bytes * geometry.layers);
+  FetchCall fetch;
+  fetch.corpus = call.corpus;
+  fetch.chunk_begin = call.chunk;
+  fetch.chunk_end = call.chunk + 1;
+  fetch.layer_end = geometry.layers;
+  fetch.deadline = call.deadline;
+  const auto place = [&](const RowRun& run) {
+    return std::span(rows).subspan(run.layer * layer_bytes + size_t{run.token_begin} * row_bytes,
+                                   size_t{run.token_count} * row_bytes);
+  };
+  std::vector<double> all;
+  for (uint32_t run = 0; run <= call.run_count; ++run) {
+    const Instant begin = clock.Now();
+    CKV_RETURN_IF_ERROR(
+        requester.Fetch(fetch, place, [](const FetchedRows&) { return absl::OkStatus(); }));
+    if (run > 0) all.push_back(UsSince(begin, clock));
+  }
+  return MedianOf(std::move(all));
+}
+
+double TimeAttendHere(const Geometry& geometry, uint32_t query_rows, uint32_t tokens,
+                      uint32_t run_count, Clock& clock) {
+  // Zero bytes are valid rows of every dtype; the kernel's time does not depend on values.
+  const std::vector<std::byte> rows(size_t{tokens} * geometry.row_bytes());
+  const std::vector<uint16_t> q(size_t{query_rows} * geometry.d_qk, Bf16FromFloat(0.125f));
+  std::vector<float> o(size_t{query_rows} * geometry.d_v), m(query_rows), l(query_rows);
+  AttentionPiece piece;
+  piece.q = {q.data(), query_rows, geometry.d_qk};
+  piece.rows = {rows.data(), tokens, geometry.row_bytes()};
+  piece.out = {o.data(), m.data(), l.data(), PartialDtype::kF32};
+  WorkerPool pool(1);
+  std::vector<double> all;
+  for (uint32_t run = 0; run <= run_count; ++run) {
+    const Instant begin = clock.Now();
+    AttendPartials(AttentionShape::Of(geometry), {&piece, 1}, pool);
+    if (run > 0) all.push_back(UsSince(begin, clock));
+  }
+  return MedianOf(std::move(all));
+}
+
+FabricConstants FitFabric(std::span<const ExchangeSample> samples) {
+  // Minimises the sum of ((a + b x - y) / y)^2.
+  double w = 0, wx = 0, wxx = 0, wy = 0, wxy = 0, least = 0;
+  bool any = false;
+  for (const ExchangeSample& sample : samples) {
+    if (!(sample.us > 0) || !(sample.bytes >= 0)) continue;
+    if (!std::isfinite(sample.us) || !std::isfinite(sample.bytes)) continue;
+    const double weight = 1 / (sample.us * sample.us);
+    w += weight;
+    wx += weight * sample.bytes;
+    wxx += weight * sample.bytes * sample.bytes;
+    wy += weight * sample.us;
+    wxy += weight * sample.bytes * sample.us;
+    least = any ? std::min(least, sample.us) : sample.us;
+    any = true;
+  }
+  FabricConstants constants = {.t_probe_us = least,
+                               .bandwidth_bytes_per_s = LiveFabric::kBandwidthMax};
+  const double determinant = w * wxx - wx * wx;
+  if (!(determinant > 1e-12 * w * wxx)) return constants;
+  const double us_per_byte = (w * wxy - wx * wy) / determinant;
+  if (!(us_per_byte > 0)) return constants;
+  constants.t_probe_us = std::max(0.0, (wy - us_per_byte * wx) / w);
+  constants.bandwidth_bytes_per_s =
+      std::clamp(1e6 / us_per_byte, LiveFabric::kBandwidthMin, LiveFabric::kBandwidthMax);
+  return constants;
+}
+
+absl::StatusOr<LaneCalibration> CalibrateLane(Requester& requester, const CalibrationCall& call,
+                                              Clock& clock) {
+  if (call.query_rows.empty()) return absl::InvalidArgumentError("calibrate: no query rows");
+  LaneCalibration lane;
+  std::vector<ComputeSample> compute;
+  std::vector<ExchangeSample> exchanges;
+  TimingCall timing = {.corpus = call.corpus,
+                       .wire = call.wire,
+                       .run_count = call.run_count,
+                       .deadline = call.deadline};
+  for (const uint32_t rows : call.query_rows) {
+    for (const uint32_t chunk : {call.few, call.many}) {
+      timing.chunk = chunk;
+      timing.query_rows = rows;
+      CKV_ASSIGN_OR_RETURN(const RouteTiming measured, TimeRoute(requester, timing, clock));
+      compute.push_back({double(rows), double(measured.tokens), measured.compute_us});
+      // Beside a short kernel, what moving bytes takes is not lost in its jitter.
+      if (chunk == call.few) {
+        exchanges.push_back({double(measured.bytes_out + measured.bytes_in),
+                             measured.us - measured.compute_us - rows * call.merge_per_row_us});
+      }
+      lane.timings.push_back(measured);
+    }
+  }
+  lane.fabric = FitFabric(exchanges);
+  lane.holder = FitComputeCurve(compute);
+  timing.chunk = call.many;
+  CKV_ASSIGN_OR_RETURN(const double fetch_us, TimeFetch(requester, timing, clock));
+  const double bytes = double(call.corpus->chunks[call.many].token_count) *
+                       call.corpus->geometry.layers * call.corpus->geometry.row_bytes();
+  lane.pull_bandwidth_bytes_per_s =
+      std::clamp(bytes / std::max(fetch_us - lane.fabric.t_probe_us, fetch_us / 10) * 1e6,
+                 LiveFabric::kBandwidthMin, LiveFabric::kBandwidthMax);
+  return lane;
+}
+
+}  // namespace ckv

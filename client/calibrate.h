@@ -1,0 +1,84 @@
+// Measuring what the cost model computes with: seconds, not minutes, of calls that a requester
+// makes anyway, against chunks that a holder has.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/compute_curve.h"
+#include "client/profile.h"
+#include "client/requester.h"
+#include "proto/clock.h"
+#include "proto/corpus.h"
+
+namespace ckv {
+
+// One number of query rows over one chunk, one layer: medians of the runs.
+struct RouteTiming {
+  uint32_t query_rows = 0;
+  uint64_t tokens = 0;
+  double us = 0;          // of the call
+  double compute_us = 0;  // of it, the holder's kernel
+  uint64_t bytes_out = 0, bytes_in = 0;
+};
+
+struct TimingCall {
+  std::shared_ptr<const Corpus> corpus;
+  uint32_t chunk = 0;  // ordinal
+  uint32_t query_rows = 1;
+  PartialDtype wire = PartialDtype::kBf16;
+  // At least one. After one run that does not count: lanes come up and memory is touched in it.
+  uint32_t run_count = 9;
+  Instant deadline = kInstantMax;
+};
+// Errors as Requester::Attend.
+absl::StatusOr<RouteTiming> TimeRoute(Requester& requester, const TimingCall& call, Clock& clock);
+
+// Microseconds of a fetch of the whole chunk, every layer, into memory here that has been touched
+// before: the median of the runs. `query_rows` and `wire` mean nothing. Errors as Requester::Fetch.
+absl::StatusOr<double> TimeFetch(Requester& requester, const TimingCall& call, Clock& clock);
+
+// The kernel, here, on one thread: microseconds of one layer of `tokens` rows, the median of
+// `run_count` runs. Rows are in memory that the run before has read.
+double TimeAttendHere(const Geometry& geometry, uint32_t query_rows, uint32_t tokens,
+                      uint32_t run_count, Clock& clock);
+
+// One exchange: what it moved, and what it took beside the kernel and the merge.
+struct ExchangeSample {
+  double bytes = 0;
+  double us = 0;
+};
+// T_probe and BW of T = T_probe + bytes / BW by least squares of the relative error. Total: fewer
+// than two distinct sizes, or times that fall as bytes grow, give a T_probe of the least time and
+// LiveFabric::kBandwidthMax.
+FabricConstants FitFabric(std::span<const ExchangeSample> samples);
+
+// What a requester has learnt of one holder over the fabric it speaks to it.
+struct LaneCalibration {
+  FabricConstants fabric;
+  double pull_bandwidth_bytes_per_s = 0;  // of fetches
+  ComputeCurve holder;
+  std::vector<RouteTiming> timings;
+};
+struct CalibrationCall {
+  std::shared_ptr<const Corpus> corpus;
+  uint32_t few = 0, many = 1;        // two chunks of the same holder, of fewer and of more tokens
+  std::vector<uint32_t> query_rows;  // ascending; T_probe wants small ones, BW large ones
+  PartialDtype wire = PartialDtype::kBf16;
+  uint32_t run_count = 9;
+  double merge_per_row_us = 0;  // CalibrateHere's
+  Instant deadline = kInstantMax;
+};
+// Errors as Attend and Fetch, and InvalidArgument: no query rows, or chunks that are not in the
+// corpus.
+absl::StatusOr<LaneCalibration> CalibrateLane(Requester& requester, const CalibrationCall& call,
+                                              Clock& clock);
+
+// The half way value of several; 0 of none.
+double MedianOf(std::vector<double> values);
+
+}  // namespace ckv

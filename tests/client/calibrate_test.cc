@@ -1,0 +1,88 @@
+// Goal: the fit gives back the constants that its samples were made of, whatever else is among
+// them; and a calibration of a holder says what its calls then take.
+
+#include "client/calibrate.h"
+
+#include <cmath>
+#include <limits>
+
+#include "gtest/gtest.h"
+#include "tests/client/test_fleet.h"
+
+namespace ckv {
+namespace {
+
+TEST(FitFabric, GivesBackTheConstants) {
+  // The paper's IBGDA: 16 us, 25 GB/s.
+  std::vector<ExchangeSample> samples;
+  for (const double rows : {1., 16., 256., 1024., 4096.})
+    samples.push_back({rows * 2184, 16 + rows * 2184 / 25e3});
+  const FabricConstants exact = FitFabric(samples);
+  EXPECT_NEAR(exact.t_probe_us, 16, 1e-6);
+  EXPECT_NEAR(exact.bandwidth_bytes_per_s, 25e9, 1e3);
+  // 5 % to and fro moves them by no more.
+  for (size_t i = 0; i < samples.size(); ++i) samples[i].us *= i % 2 == 0 ? 1.05 : 0.95;
+  const FabricConstants noisy = FitFabric(samples);
+  EXPECT_NEAR(noisy.t_probe_us, 16, 1.6);
+  EXPECT_NEAR(noisy.bandwidth_bytes_per_s, 25e9, 3e9);
+}
+
+TEST(FitFabric, TakesAnything) {
+  const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
+  for (const std::vector<ExchangeSample>& samples :
+       std::vector<std::vector<ExchangeSample>>{{},
+                                                {{100, 5}},
+                                                {{100, 5}, {100, 7}},
+                                                {{100, 9}, {1000, 3}},
+                                                {{nan, 1}, {1, nan}},
+                                                {{inf, 1}, {-1, 1}, {1, -1}, {1, inf}, {5, 5}}}) {
+    const FabricConstants constants = FitFabric(samples);
+    EXPECT_GE(constants.t_probe_us, 0);
+    EXPECT_TRUE(std::isfinite(constants.t_probe_us));
+    EXPECT_EQ(constants.bandwidth_bytes_per_s, LiveFabric::kBandwidthMax);
+  }
+}
+
+TEST(MedianOf, IsTheMiddle) {
+  EXPECT_EQ(MedianOf({}), 0);
+  EXPECT_EQ(MedianOf({3}), 3);
+  EXPECT_EQ(MedianOf({9, 1, 5}), 5);
+}
+
+TEST(CalibrateLane, SaysWhatWasMeasured) {
+  const auto fabric = NewLoopbackFabric(Clock::Real());
+  test::TestFleet fleet({fabric.get()});
+  fleet.StartHolder(0);
+  const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {64, 512}, 1);
+  fleet.Load("c", corpus, {0, 0});
+  RequesterOptions options;
+  options.fabrics = {fabric.get()};
+  const auto requester = *Requester::Create(options, &fleet, &fleet);
+  CalibrationCall call;
+  call.corpus = *requester->Resolve("c", "", test::Soon());
+  call.query_rows = {1, 8, 64};
+  call.run_count = 3;
+  call.deadline = test::Soon();
+  const auto lane = CalibrateLane(*requester, call, *Clock::Real());
+  ASSERT_TRUE(lane.ok()) << lane.status();
+  EXPECT_EQ(lane->holder.anchor_count, 3u);
+  ASSERT_EQ(lane->timings.size(), 6u);
+  for (const RouteTiming& timing : lane->timings) {
+    EXPECT_GT(timing.us, 0);
+    EXPECT_GE(timing.us, timing.compute_us);
+    EXPECT_EQ(timing.tokens, &timing == &lane->timings[0] ? 64u : timing.tokens);
+    // q rows of 96 bf16, partials of 64 bf16 and two f32, and both headers.
+    EXPECT_GT(timing.bytes_out, timing.query_rows * 96u * 2);
+    EXPECT_GT(timing.bytes_in, timing.query_rows * (64u * 2 + 8));
+  }
+  EXPECT_GT(lane->pull_bandwidth_bytes_per_s, LiveFabric::kBandwidthMin);
+  call.many = 2;
+  EXPECT_EQ(CalibrateLane(*requester, call, *Clock::Real()).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  call.query_rows.clear();
+  EXPECT_EQ(CalibrateLane(*requester, call, *Clock::Real()).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace ckv
