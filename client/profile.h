@@ -17,6 +17,8 @@ namespace ckv {
 struct FabricConstants {
   double t_probe_us = 0;
   double bandwidth_bytes_per_s = 0;
+
+  friend bool operator==(const FabricConstants&, const FabricConstants&) = default;
 };
 
 // Of one holder's compute for one geometry: T_compute = base + rows x tokens x per_row_token.

@@ -1,0 +1,181 @@
+#include "client/profile_file.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+#include "store/json.h"
+
+namespace ckv {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kDepthMax = 6;
+constexpr size_t kFileBytesMax = size_t{16} << 20;
+
+Json CurveJson(const ComputeCurve& curve) {
+  Json anchors = Json::array();
+  for (uint32_t i = 0; i < curve.anchor_count; ++i) {
+    anchors.push_back(
+        {{"query_rows", curve.anchors[i].rows}, {"us_per_token", curve.anchors[i].us_per_token}});
+  }
+  return {{"base_us", curve.base_us}, {"anchors", anchors}};
+}
+
+absl::Status Malformed(std::string_view field, std::string_view why) {
+  return absl::InvalidArgumentError(absl::StrFormat("profile: %s: %s", field, why));
+}
+
+absl::StatusOr<const nlohmann::json*> Field(const nlohmann::json& object, const char* name,
+                                            nlohmann::json::value_t type) {
+  if (!object.is_object()) return Malformed(name, "its parent is not an object");
+  const auto found = object.find(name);
+  if (found == object.end()) return Malformed(name, "missing");
+  if (found->type() != type) return Malformed(name, "of another type");
+  return &*found;
+}
+
+absl::Status ReadNumber(const nlohmann::json& object, const char* name, double* value) {
+  const auto found = object.is_object() ? object.find(name) : object.end();
+  if (!object.is_object() || found == object.end()) return Malformed(name, "missing");
+  if (!found->is_number()) return Malformed(name, "not a number");
+  *value = found->get<double>();
+  if (!std::isfinite(*value) || *value < 0) return Malformed(name, "negative or not finite");
+  return absl::OkStatus();
+}
+
+absl::Status ReadText(const nlohmann::json& object, const char* name, std::string* value) {
+  CKV_ASSIGN_OR_RETURN(const nlohmann::json* text,
+                       Field(object, name, nlohmann::json::value_t::string));
+  *value = text->get<std::string>();
+  return absl::OkStatus();
+}
+
+absl::Status ReadCurve(const nlohmann::json& parent, const char* name, ComputeCurve* curve) {
+  CKV_ASSIGN_OR_RETURN(const nlohmann::json* object,
+                       Field(parent, name, nlohmann::json::value_t::object));
+  CKV_RETURN_IF_ERROR(ReadNumber(*object, "base_us", &curve->base_us));
+  CKV_ASSIGN_OR_RETURN(const nlohmann::json* anchors,
+                       Field(*object, "anchors", nlohmann::json::value_t::array));
+  if (anchors->size() > ComputeCurve::kAnchorCountMax) return Malformed("anchors", "too many");
+  double before = 0;
+  for (const nlohmann::json& anchor : *anchors) {
+    ComputeAnchor& to = curve->anchors[curve->anchor_count++];
+    CKV_RETURN_IF_ERROR(ReadNumber(anchor, "query_rows", &to.rows));
+    CKV_RETURN_IF_ERROR(ReadNumber(anchor, "us_per_token", &to.us_per_token));
+    if (to.rows <= before) return Malformed("query_rows", "not ascending");
+    before = to.rows;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LaneProfile> ReadLane(const nlohmann::json& object) {
+  LaneProfile lane;
+  CKV_RETURN_IF_ERROR(ReadText(object, "holder", &lane.holder));
+  CKV_RETURN_IF_ERROR(ReadText(object, "fabric", &lane.fabric));
+  CKV_RETURN_IF_ERROR(ReadNumber(object, "t_probe_us", &lane.constants.t_probe_us));
+  CKV_RETURN_IF_ERROR(
+      ReadNumber(object, "bandwidth_bytes_per_s", &lane.constants.bandwidth_bytes_per_s));
+  CKV_RETURN_IF_ERROR(
+      ReadNumber(object, "pull_bandwidth_bytes_per_s", &lane.pull_bandwidth_bytes_per_s));
+  CKV_RETURN_IF_ERROR(ReadCurve(object, "compute", &lane.compute));
+  return lane;
+}
+
+absl::Status FileError(const std::string& path, const char* what) {
+  return absl::UnavailableError(absl::StrFormat("%s: %s: %s", path, what, std::strerror(errno)));
+}
+
+}  // namespace
+
+const LaneProfile* Profile::Find(std::string_view holder, std::string_view fabric) const {
+  const auto found = std::find_if(lanes.begin(), lanes.end(), [&](const LaneProfile& lane) {
+    return lane.holder == holder && lane.fabric == fabric;
+  });
+  return found == lanes.end() ? nullptr : &*found;
+}
+
+std::string FormatProfile(const Profile& profile) {
+  Json lanes = Json::array();
+  for (const LaneProfile& lane : profile.lanes) {
+    lanes.push_back({{"holder", lane.holder},
+                     {"fabric", lane.fabric},
+                     {"t_probe_us", lane.constants.t_probe_us},
+                     {"bandwidth_bytes_per_s", lane.constants.bandwidth_bytes_per_s},
+                     {"pull_bandwidth_bytes_per_s", lane.pull_bandwidth_bytes_per_s},
+                     {"compute", CurveJson(lane.compute)}});
+  }
+  Json here = {{"merge_per_row_us", profile.here.merge_per_row_us},
+               {"splice_per_token_layer_us", profile.here.splice_per_token_layer_us}};
+  if (profile.here.prefill_per_token_layer_us)
+    here["prefill_per_token_layer_us"] = *profile.here.prefill_per_token_layer_us;
+  here["compute"] = CurveJson(profile.here_compute);
+  const Json json = {{"subject", profile.subject}, {"here", here}, {"lanes", lanes}};
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+absl::StatusOr<Profile> ParseProfile(std::string_view text) {
+  CKV_ASSIGN_OR_RETURN(const nlohmann::json json, ParseJson(text, kDepthMax));
+  Profile profile;
+  CKV_RETURN_IF_ERROR(ReadText(json, "subject", &profile.subject));
+  CKV_ASSIGN_OR_RETURN(const nlohmann::json* here,
+                       Field(json, "here", nlohmann::json::value_t::object));
+  CKV_RETURN_IF_ERROR(ReadNumber(*here, "merge_per_row_us", &profile.here.merge_per_row_us));
+  CKV_RETURN_IF_ERROR(
+      ReadNumber(*here, "splice_per_token_layer_us", &profile.here.splice_per_token_layer_us));
+  if (here->contains("prefill_per_token_layer_us")) {
+    profile.here.prefill_per_token_layer_us = 0;
+    CKV_RETURN_IF_ERROR(
+        ReadNumber(*here, "prefill_per_token_layer_us", &*profile.here.prefill_per_token_layer_us));
+  }
+  CKV_RETURN_IF_ERROR(ReadCurve(*here, "compute", &profile.here_compute));
+  CKV_ASSIGN_OR_RETURN(const nlohmann::json* lanes,
+                       Field(json, "lanes", nlohmann::json::value_t::array));
+  if (lanes->size() > kProfileLaneCountMax) return Malformed("lanes", "too many");
+  for (const nlohmann::json& object : *lanes) {
+    CKV_ASSIGN_OR_RETURN(LaneProfile lane, ReadLane(object));
+    profile.lanes.push_back(std::move(lane));
+  }
+  return profile;
+}
+
+absl::Status WriteProfile(const std::string& path, const Profile& profile) {
+  const std::string beside = absl::StrFormat("%s.%d.tmp", path, getpid());
+  const std::string text = FormatProfile(profile);
+  std::FILE* const file = std::fopen(beside.c_str(), "wb");
+  if (file == nullptr) return FileError(beside, "cannot be written");
+  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size() &&
+                       std::fflush(file) == 0 && fsync(fileno(file)) == 0;
+  const absl::Status status = written ? absl::OkStatus() : FileError(beside, "cannot be written");
+  std::fclose(file);
+  if (status.ok() && std::rename(beside.c_str(), path.c_str()) == 0) return absl::OkStatus();
+  const absl::Status error = status.ok() ? FileError(path, "cannot be written") : status;
+  (void)unlink(beside.c_str());
+  return error;
+}
+
+absl::StatusOr<Profile> ReadProfile(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return absl::NotFoundError(absl::StrFormat("%s: no such file", path));
+  std::string text(kFileBytesMax + 1, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(in.gcount()));
+  if (text.size() > kFileBytesMax)
+    return absl::InvalidArgumentError(absl::StrFormat("%s: more than 16 MiB", path));
+  auto profile = ParseProfile(text);
+  if (!profile.ok()) return Annotate(profile.status(), path);
+  return profile;
+}
+
+}  // namespace ckv
