@@ -109,19 +109,19 @@ void TurnBandsBf16(const RopeTable& table, std::byte* band, uint32_t count, size
 // prefetcher to run ahead of them, and 4 of them are what memory delivers in its latency.
 constexpr size_t kCopyAheadRows = 4;
 
-// Copies rows of `width` bf16 and turns their bands while they are in L1.
-void CopyTurnedBf16(const RopeTable& table, const uint16_t* in, size_t in_stride, uint16_t* out,
-                    uint32_t count, uint32_t width) {
-  const size_t band = width - 2 * table.pairs;
-  for (uint32_t i = 0; i < count; ++i, in += in_stride, out += width) {
+// Copies rows of `row_bytes` and turns their bands, their last bytes, while they are in L1.
+void CopyTurnedRows(const RopeTable& table, const std::byte* in, size_t in_stride, std::byte* out,
+                    uint32_t count, size_t row_bytes) {
+  const size_t band = row_bytes - 4 * table.pairs;
+  for (uint32_t i = 0; i < count; ++i, in += in_stride, out += row_bytes) {
     if (count - i > kCopyAheadRows) {
-      for (uint32_t c = 0; c < width; c += 32) {
+      for (size_t c = 0; c < row_bytes; c += 64) {
         __builtin_prefetch(in + kCopyAheadRows * in_stride + c, /*rw=*/0, /*locality=*/2);
-        __builtin_prefetch(out + kCopyAheadRows * width + c, /*rw=*/1, /*locality=*/2);
+        __builtin_prefetch(out + kCopyAheadRows * row_bytes + c, /*rw=*/1, /*locality=*/2);
       }
     }
-    std::memcpy(out, in, width * sizeof(uint16_t));
-    TurnBand(table, reinterpret_cast<std::byte*>(out + band));
+    std::memcpy(out, in, row_bytes);
+    TurnBand(table, out + band);
   }
 }
 
@@ -175,7 +175,7 @@ namespace ckv {
 namespace {
 
 HWY_EXPORT(TurnBandsBf16);
-HWY_EXPORT(CopyTurnedBf16);
+HWY_EXPORT(CopyTurnedRows);
 HWY_EXPORT(TurnBandsF32);
 
 // The index i, not rounded, at which theta^(-2i / d_rope) turns `turns` times over `position`.
@@ -253,14 +253,24 @@ void RotateBandsF32(const RopeRotation& rotation, float* rows, uint32_t count, u
 
 void CopyRotatedBf16(const RopeRotation& rotation, const uint16_t* in, uint32_t in_stride,
                      uint16_t* out, uint32_t count, uint32_t width) noexcept {
+  CopyRotatedRows(rotation, reinterpret_cast<const std::byte*>(in), size_t{in_stride} * 2,
+                  reinterpret_cast<std::byte*>(out), count, width * 2);
+}
+
+void CopyRotatedRows(const RopeRotation& rotation, const std::byte* in, size_t in_stride_bytes,
+                     std::byte* out, uint32_t count, uint32_t row_bytes) noexcept {
   if (TouchesNothing(rotation)) {
-    for (uint32_t i = 0; i < count; ++i) {
-      std::memcpy(out + size_t{i} * width, in + size_t{i} * in_stride, width * sizeof(uint16_t));
+    if (in_stride_bytes == row_bytes) {
+      std::memcpy(out, in, size_t{count} * row_bytes);
+      return;
     }
+    for (uint32_t i = 0; i < count; ++i)
+      std::memcpy(out + size_t{i} * row_bytes, in + i * in_stride_bytes, row_bytes);
     return;
   }
-  CKV_CHECK(rotation.d_rope() <= width);
-  HWY_DYNAMIC_DISPATCH(CopyTurnedBf16)(TableOf(rotation), in, in_stride, out, count, width);
+  CKV_CHECK(rotation.d_rope() * 2 <= row_bytes);
+  HWY_DYNAMIC_DISPATCH(CopyTurnedRows)
+  (TableOf(rotation), in, in_stride_bytes, out, count, row_bytes);
 }
 
 void RotateBandsFp8DsMla(const RopeRotation& rotation, std::byte* rows, uint32_t count,

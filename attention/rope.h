@@ -62,6 +62,14 @@ void RotateBandsF32(const RopeRotation& rotation, float* rows, uint32_t count, u
 void CopyRotatedBf16(const RopeRotation& rotation, const uint16_t* in, uint32_t in_stride,
                      uint16_t* out, uint32_t count, uint32_t width) noexcept;
 
+// Copies rows of either dtype and rotates their bf16 bands, the last d_rope x 2 bytes, on the way:
+// one pass, and what is before the bands is copied bit for bit.
+//   in    [count] rows of row_bytes, in_stride_bytes apart; any address
+//   out   [count][row_bytes], contiguous, any address; must not overlap `in`
+// Cost: reads and writes each row once and should run at memory speed.
+void CopyRotatedRows(const RopeRotation& rotation, const std::byte* in, size_t in_stride_bytes,
+                     std::byte* out, uint32_t count, uint32_t row_bytes) noexcept;
+
 // Rotates the bf16 band of fp8_ds_mla rows (the last d_rope x 2 of row_bytes) in place.
 void RotateBandsFp8DsMla(const RopeRotation& rotation, std::byte* rows, uint32_t count,
                          uint32_t row_bytes, uint32_t stride_bytes) noexcept;
