@@ -6,7 +6,6 @@
 #include "absl/strings/str_format.h"
 #include "client/retry.h"
 #include "proto/status.h"
-#include "proto/stripe.h"
 #include "transport/wire.h"
 
 namespace ckv {
@@ -42,8 +41,22 @@ Fetcher::Fetcher(const LinkOptions* options, Router* router, RouteCounters* coun
       completions_(kCompletionCountMax) {}
 
 absl::Status Fetcher::Fetch(const FetchCall& call, const Place* place, Sink sink, bool* stale) {
-  *stale = false;
   place_ = place;
+  place_is_optional_ = false;
+  absl::Status status = Run(call, {call.chunk_begin, call.layer_begin}, sink, stale);
+  if (delivered_) *stale = false;
+  return status;
+}
+
+absl::Status Fetcher::FetchOn(const FetchCall& call, const FetchFrom& from, Place place, Sink sink,
+                              bool* stale) {
+  place_ = &place;
+  place_is_optional_ = true;
+  return Run(call, from, sink, stale);
+}
+
+absl::Status Fetcher::Run(const FetchCall& call, const FetchFrom& from, Sink sink, bool* stale) {
+  *stale = false;
   delivered_ = false;
   strange_ = false;
   links_.clear();
@@ -52,12 +65,9 @@ absl::Status Fetcher::Fetch(const FetchCall& call, const Place* place, Sink sink
   CKV_RETURN_IF_ERROR(Check(call));
   CKV_RETURN_IF_ERROR(Prepare(call, stale));
   head_ = in_window_ = 0;
-  next_chunk_ = call.chunk_begin;
-  next_layer_ = call.layer_begin;
-  next_token_ = 0;
+  plan_.Begin(call, shape_, from);
   absl::Status status = Exchange(call, sink, stale);
   if (!status.ok()) AbandonAll();
-  if (delivered_) *stale = false;
   return status;
 }
 
@@ -117,44 +127,6 @@ absl::Status Fetcher::Prepare(const FetchCall& call, bool* stale) {
   return absl::OkStatus();
 }
 
-// The most tokens of a layer that the next request asks for: whole stripes, where they fit.
-uint32_t Fetcher::SegmentTokens(const FetchCall& call) const {
-  const auto rows_max = static_cast<uint32_t>(FetchBodyBytesMax(shape_.reply_bytes_max) /
-                                              call.corpus->geometry.row_bytes());
-  return rows_max < kStripeTokens ? rows_max : rows_max - rows_max % kStripeTokens;
-}
-
-// The next run in order of chunk, layer, token; false: there is none.
-bool Fetcher::NextSegment(const FetchCall& call, Segment* segment) {
-  while (next_chunk_ < call.chunk_end && link_of_chunk_[next_chunk_ - call.chunk_begin] == nullptr)
-    ++next_chunk_;
-  if (next_chunk_ == call.chunk_end) return false;
-  const size_t i = next_chunk_ - call.chunk_begin;
-  const uint32_t token_count = call.corpus->chunks[next_chunk_].token_count;
-  const uint32_t tokens_max = SegmentTokens(call);
-  *segment = Segment();
-  segment->link = link_of_chunk_[i];
-  segment->chunk = next_chunk_;
-  FetchEntry& entry = segment->entry;
-  entry.handle = handle_of_chunk_[i];
-  entry.layer_begin = next_layer_;
-  entry.token_begin = next_token_;
-  entry.token_count = std::min(tokens_max, token_count - next_token_);
-  entry.layer_count = 1;
-  if (entry.token_count == token_count)
-    entry.layer_count = std::min(tokens_max / token_count, call.layer_end - next_layer_);
-  next_token_ += entry.token_count;
-  if (next_token_ == token_count) {
-    next_token_ = 0;
-    next_layer_ += entry.layer_count;
-  }
-  if (next_layer_ == call.layer_end) {
-    next_layer_ = call.layer_begin;
-    ++next_chunk_;
-  }
-  return true;
-}
-
 absl::Status Fetcher::Exchange(const FetchCall& call, Sink sink, bool* stale) {
   LaneWait& wait = router_->wait();
   wait.Begin(links_.size());
@@ -169,7 +141,7 @@ absl::Status Fetcher::Exchange(const FetchCall& call, Sink sink, bool* stale) {
     }
     // What could not be posted for want of a slot waits for a slot; with nothing under way and
     // nothing left to post, all is delivered.
-    if (in_window_ == 0 && next_chunk_ == call.chunk_end) return absl::OkStatus();
+    if (in_window_ == 0 && plan_.done()) return absl::OkStatus();
     for (HolderLink* link : links_) {
       CKV_ASSIGN_OR_RETURN(const bool came, Collect(call, *link, stale));
       any_came |= came;
@@ -203,15 +175,17 @@ std::string Fetcher::DescribeWaiting() {
 }
 
 absl::StatusOr<bool> Fetcher::PostNext(const FetchCall& call) {
-  const uint32_t chunk = next_chunk_, layer = next_layer_, token = next_token_;
+  FetchPiece piece;
+  if (!plan_.Next(&piece)) return false;
   Segment segment;
-  if (!NextSegment(call, &segment)) return false;
+  segment.chunk = piece.chunk;
+  segment.entry = piece.entry;
+  segment.link = link_of_chunk_[piece.chunk - call.chunk_begin];
+  segment.entry.handle = handle_of_chunk_[piece.chunk - call.chunk_begin];
   RequestLane& lane = segment.link->lane();
   const std::optional<uint32_t> slot = lane.Acquire();
   if (!slot) {
-    next_chunk_ = chunk;
-    next_layer_ = layer;
-    next_token_ = token;
+    plan_.Back();
     return false;
   }
   segment.slot = *slot;
@@ -246,6 +220,7 @@ absl::Status Fetcher::Land(const FetchCall& call, Segment& segment, RequestLane&
   const uint64_t bytes = uint64_t{entry.token_count} * call.corpus->geometry.row_bytes();
   segment.place =
       (*place_)({segment.chunk, entry.layer_begin, entry.token_begin, entry.token_count});
+  if (place_is_optional_ && segment.place.empty()) return absl::OkStatus();
   if (!Fits(segment.place, bytes)) {
     return absl::InvalidArgumentError(
         absl::StrFormat("fetch: a place of %d bytes for %d rows of %d", segment.place.size(),
@@ -325,17 +300,18 @@ absl::Status Fetcher::Show(const FetchCall& call, const Segment& segment, Sink s
   for (uint32_t i = 0; i < entry.layer_count; ++i) {
     const RowRun run = {segment.chunk, entry.layer_begin + i, entry.token_begin, entry.token_count};
     std::span<const std::byte> rows = segment.body.subspan(i * layer_bytes, layer_bytes);
-    std::span<std::byte> place = segment.place;
-    if (place_ != nullptr && place.empty()) place = (*place_)(run);
-    if (place_ == nullptr && !rotation.is_identity()) {
-      rotated_.resize(layer_bytes);
-      place = rotated_;
-    }
-    if (place_ != nullptr || !place.empty()) {
+    std::span<std::byte> place;
+    if (place_ != nullptr && !place_is_optional_) {
+      place = segment.place.empty() ? (*place_)(run) : segment.place;
       if (!Fits(place, layer_bytes)) {
         return absl::InvalidArgumentError(absl::StrFormat(
             "fetch: a place of %d bytes for a run of %d", place.size(), layer_bytes));
       }
+    } else if (!rotation.is_identity()) {
+      rotated_.resize(layer_bytes);
+      place = rotated_;
+    }
+    if (!place.empty()) {
       if (rows.data() != place.data()) std::memcpy(place.data(), rows.data(), layer_bytes);
       Rotate(rotation, geometry, entry.token_count, place);
       rows = place;

@@ -10,6 +10,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "client/attend_plan.h"
+#include "client/fetch_plan.h"
 #include "client/route.h"
 #include "transport/wire.h"
 
@@ -29,6 +30,13 @@ class Fetcher {
   // Whether `sink` has been called in the last one: it cannot be begun again then.
   bool delivered() const { return delivered_; }
 
+  // The same from `from` on, for a caller who knows how to go on where it ended: `*stale` is told
+  // whatever was shown. `place` is where the fabric may put rows of one layer itself; a run that it
+  // did not put there is shown where it came, so that its one copy is the sink's. An empty place is
+  // none.
+  absl::Status FetchOn(const FetchCall& call, const FetchFrom& from, Place place, Sink sink,
+                       bool* stale);
+
  private:
   // A run of rows that one reply carries: whole layers of a chunk, or some tokens of one layer.
   struct Segment {
@@ -43,11 +51,10 @@ class Fetcher {
     std::span<const std::byte> body;  // in the slot, or in `place`
   };
 
+  absl::Status Run(const FetchCall& call, const FetchFrom& from, Sink sink, bool* stale);
   absl::Status Check(const FetchCall& call) const;
   absl::Status Prepare(const FetchCall& call, bool* stale);
   absl::Status Exchange(const FetchCall& call, Sink sink, bool* stale);
-  uint32_t SegmentTokens(const FetchCall& call) const;
-  bool NextSegment(const FetchCall& call, Segment* segment);
   absl::StatusOr<bool> PostNext(const FetchCall& call);
   absl::Status Land(const FetchCall& call, Segment& segment, RequestLane& lane);
   absl::Status Show(const FetchCall& call, const Segment& segment, Sink sink);
@@ -65,7 +72,9 @@ class Fetcher {
   RouteCounters* const counters_;
 
   // Of the call in progress.
+  FetchPlan plan_;
   const Place* place_ = nullptr;
+  bool place_is_optional_ = false;
   std::vector<HolderLink*> link_of_chunk_;  // from chunk_begin; null: no tokens
   std::vector<uint32_t> handle_of_chunk_;
   std::vector<int64_t> delta_of_chunk_;
@@ -73,7 +82,6 @@ class Fetcher {
   std::vector<RequestLane*> waiting_;
   std::vector<Segment> window_;  // a ring: half of the slots of a lane
   size_t head_ = 0, in_window_ = 0;
-  uint32_t next_chunk_ = 0, next_layer_ = 0, next_token_ = 0;
   bool delivered_ = false;
   bool strange_ = false;  // a reply came that was not the one awaited in its slot
   std::vector<Completion> completions_;

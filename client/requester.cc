@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "client/explain.h"
+#include "client/fetch_into.h"
 #include "client/map.h"
 #include "client/retry.h"
 #include "client/session_pool.h"
@@ -138,11 +139,15 @@ struct Requester::State {
       return false;
     }
     counters.retries.fetch_add(1, std::memory_order_relaxed);
+    WaitUntil(now + *after);
+    return true;
+  }
+
+  void WaitUntil(Instant instant) {
     absl::Mutex wait_mu;
     absl::MutexLock lock(&wait_mu);
     const bool never = false;
-    clock->Await(wait_mu, absl::Condition(&never), now + *after);
-    return true;
+    clock->Await(wait_mu, absl::Condition(&never), instant);
   }
 
   absl::Status Fetch(const FetchCall& call, const Fetcher::Place* place, Fetcher::Sink sink) {
@@ -152,6 +157,18 @@ struct Requester::State {
       return status;
     };
     return WithEngine(call.corpus.get(), call.deadline, fetch);
+  }
+
+  // One attempt of a FetchInto, or two where a new session was needed.
+  absl::Status FetchOn(CacheFetch& fetch) {
+    const auto place = [&](const RowRun& run) { return fetch.Place(run); };
+    const auto take = [&](const FetchedRows& run) { return fetch.Take(run); };
+    const auto attempt = [&](CallEngine& engine, Outcome* outcome) {
+      const FetchFrom from = fetch.Resume();
+      return engine.fetcher.FetchOn(fetch.canonical(), from, place, take, &outcome->stale);
+    };
+    const FetchCall& call = fetch.canonical();
+    return WithEngine(call.corpus.get(), call.deadline, attempt);
   }
 
   Clock* const clock;
@@ -221,6 +238,29 @@ absl::Status Requester::Fetch(const FetchCall& call,
                               absl::FunctionRef<std::span<std::byte>(const RowRun&)> place,
                               absl::FunctionRef<absl::Status(const FetchedRows&)> sink) {
   return state_->Fetch(call, &place, sink);
+}
+
+absl::Status Requester::FetchInto(const FetchCall& call, PagedCache& cache,
+                                  CacheSequenceId sequence, FetchIntoReport* report) {
+  const Instant begin = state_->clock->Now();
+  CKV_ASSIGN_OR_RETURN(CacheFetch fetch, CacheFetch::Begin(call, cache, sequence));
+  absl::Status status;
+  int reopening = 0;  // since the last whole layer
+  uint32_t reopen_count = 0;
+  while (!fetch.whole()) {
+    const uint64_t whole_before = fetch.whole_count();
+    status = state_->FetchOn(fetch);
+    if (fetch.whole_count() > whole_before) reopening = 0;
+    if (status.ok() || !CanReopen(status) || ++reopening > kReopenCountMax) break;
+    const Instant next = state_->clock->Now() + ReopenWait(reopening);
+    if (next >= call.deadline) break;
+    spdlog::debug("{}; going on", fetch.Describe(status).ToString());
+    ++reopen_count;
+    if (reopening > 1) state_->WaitUntil(next);
+  }
+  if (report != nullptr) *report = {fetch.rows_taken(), reopen_count, state_->clock->Now() - begin};
+  if (!status.ok()) return fetch.Describe(status);
+  return std::move(fetch).Commit();
 }
 
 absl::StatusOr<MappedChunk> Requester::Map(const MapCall& call) {

@@ -52,6 +52,8 @@
 
 namespace ckv {
 
+struct CacheSequenceId;  // client/paged_cache.h
+class PagedCache;
 struct MappedLayout;  // transport/wire.h
 
 // What a lane that should go by RDMA, and cannot, becomes.
@@ -138,6 +140,12 @@ struct RowRun {
 };
 struct FetchedRows : RowRun {
   std::span<const std::byte> rows;  // [token_count][row_bytes]; borrowed for the call of the sink
+};
+
+struct FetchIntoReport {
+  uint64_t rows_spliced = 0;  // of all layers; what came twice counts twice
+  uint32_t reopen_count = 0;  // attempts after the first
+  Duration elapsed{0};
 };
 
 struct MapCall {
@@ -265,6 +273,27 @@ class Requester {
   absl::Status Fetch(const FetchCall& call,
                      absl::FunctionRef<std::span<std::byte>(const RowRun&)> place,
                      absl::FunctionRef<absl::Status(const FetchedRows&)> sink);
+
+  // Fetches the rows of whole chunks to the end of a sequence of `cache`, rotated to call.position
+  // (absent: canonical), and shows them once all are there. What has come is spliced while the rest
+  // is under way. A lane that breaks is opened anew, and the fetch goes on at the first layer that
+  // is not whole: only that layer's rows come twice. kReopenCountMax such attempts in a row may
+  // bring no layer to its end, and none is begun after the deadline. call.layer_begin and layer_end
+  // are the cache's.
+  //
+  // On any error the cache is as it was, and the message names the blocks, and the chunk and layer
+  // that was not whole. The sequence is taken for the length of the call; others of the cache are
+  // not in its way.
+  //   InvalidArgument     the call, or layers other than the cache's.
+  //   FailedPrecondition  another geometry than the cache's; the sequence is being extended by
+  //                       another thread; or as Attend.
+  //   ResourceExhausted   too few free blocks; or as Attend.
+  //   NotFound            no such sequence; or as Attend.
+  //   DataLoss            what came does not match its checksum.
+  //   Unavailable         kReopenCountMax attempts brought nothing more.
+  //   else as Attend.
+  absl::Status FetchInto(const FetchCall& call, PagedCache& cache, CacheSequenceId sequence,
+                         FetchIntoReport* report = nullptr);
 
   // Maps a whole chunk of a holder on this host. Its rows are not checked against their checksums:
   // they are the holder's own, where Fetch's have travelled.

@@ -102,6 +102,54 @@ BENCHMARK(BM_Splice)
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);
 
+// Against a fetch that puts the rows down in one piece, at canonical positions.
+void BM_FetchInto(benchmark::State& state) {
+  const auto fabric = static_cast<FabricKind>(state.range(0));
+  const OnCpu cpu(kDriverCpu);
+  Fleet fleet({.fabric = fabric, .token_count = kTokens, .layers = kLayers});
+  const size_t row_bytes = fleet.geometry().row_bytes(), layer_bytes = kTokens * row_bytes;
+  const Buffer destination(layer_bytes * kLayers);
+  const auto cache = UsedCache(fleet.geometry(), kTokens / kCacheBlockTokens + 1);
+  FetchCall call;
+  call.corpus = *fleet.requester().Resolve("bench", "", kInstantMax);
+  call.chunk_end = 1;
+  call.layer_end = kLayers;
+  const auto put = [&] {
+    call.deadline = Clock::Real()->Now() + std::chrono::seconds(10);
+    const absl::Status status = fleet.requester().Fetch(
+        call,
+        [&](const RowRun& run) {
+          return destination.bytes().subspan(run.layer * layer_bytes + run.token_begin * row_bytes,
+                                             run.token_count * row_bytes);
+        },
+        [](const FetchedRows&) { return absl::OkStatus(); });
+    CKV_CHECK(status.ok());
+  };
+  const auto splice = [&] {
+    FetchCall moved = call;
+    moved.position = 4096;
+    moved.deadline = Clock::Real()->Now() + std::chrono::seconds(10);
+    const CacheSequenceId sequence = cache->Begin();
+    CKV_CHECK(fleet.requester().FetchInto(moved, *cache, sequence).ok());
+    CKV_CHECK(cache->Free(sequence).ok());
+  };
+  for (auto _ : state) {
+    std::vector<double> spliced, fetched;
+    TakeTurns(kTurns, {Timed(spliced, splice), Timed(fetched, put)});
+    const double seconds = Quantile(spliced, 0.5);
+    state.SetIterationTime(seconds);
+    state.counters["fetch_us"] = Quantile(fetched, 0.5) * 1e6;
+    state.counters["over_fetch"] = seconds / Quantile(fetched, 0.5);
+  }
+}
+BENCHMARK(BM_FetchInto)
+    ->ArgName("fabric")
+    ->Arg(static_cast<int>(FabricKind::kShm))
+    ->Arg(static_cast<int>(FabricKind::kTcp))
+    ->Iterations(1)
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
+
 }  // namespace
 }  // namespace ckv::bench
 

@@ -7,6 +7,7 @@
 
 #include "attention/rope.h"
 #include "gtest/gtest.h"
+#include "tests/client/hook_fabric.h"
 #include "tests/client/test_fleet.h"
 #include "transport/fault_fabric.h"
 
@@ -225,88 +226,12 @@ TEST(Fetch, WhatIsNotThereIsRefused) {
   EXPECT_EQ(code(good), absl::StatusCode::kNotFound);
 }
 
-// A real fabric whose requester end flips one bit in the body of the n-th fetch reply.
-class BitFlipLane final : public RequestLane {
- public:
-  BitFlipLane(std::unique_ptr<RequestLane> inner, uint32_t flip_at)
-      : inner_(std::move(inner)),
-        flip_at_(flip_at),
-        copies_(inner_->shape().slot_count),
-        bodies_(inner_->shape().slot_count) {}
-  FabricKind kind() const noexcept override { return inner_->kind(); }
-  const LaneShape& shape() const noexcept override { return inner_->shape(); }
-  absl::Status status() const override { return inner_->status(); }
-  int event_fd() const noexcept override { return inner_->event_fd(); }
-  bool Arm() noexcept override { return inner_->Arm(); }
-  void Disarm() noexcept override { inner_->Disarm(); }
-  std::optional<uint32_t> Acquire() noexcept override { return inner_->Acquire(); }
-  std::span<std::byte> request(uint32_t slot) noexcept override { return inner_->request(slot); }
-  absl::Status Post(uint32_t slot, uint32_t bytes) noexcept override {
-    return inner_->Post(slot, bytes);
-  }
-  bool Land(uint32_t slot, uint32_t head_bytes, std::span<std::byte> body) noexcept override {
-    bodies_[slot] = body;
-    return inner_->Land(slot, head_bytes, body);
-  }
-  bool landed(uint32_t slot) const noexcept override { return inner_->landed(slot); }
-  size_t Poll(std::span<Completion> out) noexcept override {
-    const size_t count = inner_->Poll(out);
-    for (size_t i = 0; i < count; ++i) {
-      const auto reply = inner_->reply(out[i].slot);
-      std::vector<std::byte>& copy = copies_[out[i].slot];
-      copy.assign(reply.begin(), reply.end());
-      if (seen_++ != flip_at_) continue;
-      (landed(out[i].slot) ? bodies_[out[i].slot].last(3)[0] : copy[out[i].bytes - 3]) ^=
-          std::byte{0x10};
-    }
-    return count;
-  }
-  std::span<const std::byte> reply(uint32_t slot) const noexcept override { return copies_[slot]; }
-  void Release(uint32_t slot) noexcept override { inner_->Release(slot); }
-  void Abandon(uint32_t slot) noexcept override { inner_->Abandon(slot); }
-  uint32_t in_flight() const noexcept override { return inner_->in_flight(); }
-
- private:
-  const std::unique_ptr<RequestLane> inner_;
-  const uint32_t flip_at_;
-  uint32_t seen_ = 0;
-  std::vector<std::vector<std::byte>> copies_;
-  std::vector<std::span<std::byte>> bodies_;
-};
-
-class BitFlipFabric final : public Fabric {
- public:
-  BitFlipFabric(Fabric* inner, uint32_t flip_at) : inner_(inner), flip_at_(flip_at) {}
-  FabricKind kind() const noexcept override { return inner_->kind(); }
-  absl::StatusOr<std::unique_ptr<Listener>> Listen(const ListenOptions& options) override {
-    return inner_->Listen(options);
-  }
-  absl::StatusOr<std::unique_ptr<Dialer>> Dial(const LaneShape& shape) override {
-    auto dialer = inner_->Dial(shape);
-    if (!dialer.ok()) return dialer.status();
-    return std::make_unique<BitFlipDialer>(*std::move(dialer), flip_at_);
-  }
-
- private:
-  class BitFlipDialer final : public Dialer {
-   public:
-    BitFlipDialer(std::unique_ptr<Dialer> inner, uint32_t flip_at)
-        : inner_(std::move(inner)), flip_at_(flip_at) {}
-    const std::string& offer() const override { return inner_->offer(); }
-    absl::StatusOr<std::unique_ptr<RequestLane>> Connect(std::string_view answer,
-                                                         Instant deadline) override {
-      auto lane = inner_->Connect(answer, deadline);
-      if (!lane.ok()) return lane.status();
-      return std::make_unique<BitFlipLane>(*std::move(lane), flip_at_);
-    }
-
-   private:
-    const std::unique_ptr<Dialer> inner_;
-    const uint32_t flip_at_;
+// Flips one bit in the body of the n-th reply.
+auto FlipAt(uint32_t n) {
+  return [n](uint32_t reply, std::span<std::byte> body) {
+    if (reply == n) body.last(3)[0] ^= std::byte{0x10};
   };
-  Fabric* const inner_;
-  const uint32_t flip_at_;
-};
+}
 
 TEST(Fetch, AFlippedBitIsDataLossAndIsNotShown) {
   const auto corpus = MakeTestCorpus(TestGeometry(), {64, 64}, 1);
@@ -314,7 +239,7 @@ TEST(Fetch, AFlippedBitIsDataLossAndIsNotShown) {
   // 24 runs of at most 21 rows: 4 a layer of a chunk, 3 layers, 2 chunks.
   for (const uint32_t flip_at : {0u, 5u, 23u}) {
     SCOPED_TRACE(flip_at);
-    BitFlipFabric fabric(tcp.get(), flip_at);
+    test::HookFabric fabric(tcp.get(), FlipAt(flip_at));
     Cluster cluster(&fabric, 1, SmallShape());
     cluster.fleet.Load("c", corpus, {0, 0});
     FetchCall call;
@@ -328,7 +253,7 @@ TEST(Fetch, AFlippedBitIsDataLossAndIsNotShown) {
     ASSERT_LT(got.bytes.size(), stored.size());
     EXPECT_TRUE(std::equal(got.bytes.begin(), got.bytes.end(), stored.begin()));
     // The same where the rows land in the caller's memory: what is shown before is right.
-    BitFlipFabric again(tcp.get(), flip_at);
+    test::HookFabric again(tcp.get(), FlipAt(flip_at));
     RequesterOptions options;
     options.fabrics = {&again};
     options.lane_shape = SmallShape();

@@ -1,0 +1,142 @@
+#include "client/fetch_into.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "client/attend_plan.h"
+#include "client/splice.h"
+#include "proto/status.h"
+
+namespace ckv {
+namespace {
+
+constexpr Duration kReopenWaitFirst = std::chrono::milliseconds(20);
+constexpr int kReopenWaitFactor = 4;
+
+absl::Status CheckCall(const FetchCall& call, const PagedCache& cache) {
+  if (call.corpus == nullptr) return absl::InvalidArgumentError("fetch: no corpus");
+  if (call.chunk_begin >= call.chunk_end || call.chunk_end > call.corpus->chunks.size()) {
+    return absl::InvalidArgumentError(absl::StrFormat("fetch: chunks %d to %d of %d",
+                                                      call.chunk_begin, call.chunk_end,
+                                                      call.corpus->chunks.size()));
+  }
+  if (call.layer_begin != cache.layer_begin() || call.layer_end != cache.layer_end()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("fetch: layers %d to %d into a cache of %d to %d", call.layer_begin,
+                        call.layer_end, cache.layer_begin(), cache.layer_end()));
+  }
+  if (call.position.value_or(0) > uint64_t{kOffsetMax}) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("fetch: position %d, limit %d", *call.position, kOffsetMax));
+  }
+  const std::string difference = DescribeDifference(cache.geometry(), call.corpus->geometry);
+  if (!difference.empty())
+    return absl::FailedPreconditionError("fetch: the cache's geometry differs: " + difference);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Duration ReopenWait(int reopening) {
+  if (reopening <= 1) return Duration::zero();
+  Duration wait = kReopenWaitFirst;
+  for (int i = 2; i < reopening; ++i) wait *= kReopenWaitFactor;
+  return wait;
+}
+
+bool CanReopen(const absl::Status& status) { return NextActFor(status) == NextAct::kReopen; }
+
+absl::StatusOr<CacheFetch> CacheFetch::Begin(const FetchCall& call, PagedCache& cache,
+                                             CacheSequenceId sequence) {
+  CKV_RETURN_IF_ERROR(CheckCall(call, cache));
+  CacheFetch fetch(call, cache);
+  fetch.canonical_ = call;
+  fetch.canonical_.position.reset();
+  uint64_t token_count = 0;
+  for (uint32_t chunk = call.chunk_begin; chunk < call.chunk_end; ++chunk) {
+    fetch.row_of_chunk_.push_back(token_count);
+    token_count += call.corpus->chunks[chunk].token_count;
+  }
+  CKV_RETURN_IF_ERROR(cache.token_count(sequence).status());
+  if (token_count > 0) {
+    CKV_ASSIGN_OR_RETURN(CacheReservation reservation, cache.Reserve(sequence, token_count));
+    fetch.reservation_.emplace(std::move(reservation));
+  }
+  fetch.next_ = {call.chunk_begin, call.layer_begin};
+  fetch.EnterChunk();
+  return fetch;
+}
+
+// Where the chunk is to stand, less where it stands at home.
+int64_t CacheFetch::DeltaOf(uint32_t chunk) const {
+  if (!call_.position) return 0;
+  return static_cast<int64_t>(*call_.position + RowOf(chunk)) -
+         static_cast<int64_t>(call_.corpus->chunks[chunk].position);
+}
+
+// Passes chunks of no tokens, of which nothing comes.
+void CacheFetch::EnterChunk() {
+  const auto& chunks = call_.corpus->chunks;
+  while (!whole() && chunks[next_.chunk].token_count == 0) ++next_.chunk;
+  if (!whole()) rotation_ = SpliceRotation(cache_.geometry(), DeltaOf(next_.chunk));
+}
+
+FetchFrom CacheFetch::Resume() {
+  next_token_ = 0;
+  return next_;
+}
+
+std::span<std::byte> CacheFetch::Place(const RowRun& run) const {
+  return reservation_->Contiguous(run.layer, RowOf(run.chunk) + run.token_begin, run.token_count);
+}
+
+absl::Status CacheFetch::Take(const FetchedRows& run) {
+  CKV_CHECK(!whole() && run.chunk == next_.chunk && run.layer == next_.layer &&
+            run.token_begin == next_token_);
+  const Geometry& geometry = cache_.geometry();
+  const uint64_t row = RowOf(run.chunk) + run.token_begin;
+  const std::span<std::byte> place = reservation_->Contiguous(run.layer, row, run.token_count);
+  if (!place.empty() && place.data() == run.rows.data()) {
+    SpliceInPlace(rotation_, geometry, place);
+  } else {
+    Splice(
+        rotation_, geometry, run.rows,
+        {reservation_->layer(run.layer), reservation_->table(), reservation_->row_begin() + row});
+  }
+  rows_taken_ += run.token_count;
+  next_token_ += run.token_count;
+  const uint32_t token_count = call_.corpus->chunks[run.chunk].token_count;
+  if (next_token_ < token_count) return absl::OkStatus();
+  ++whole_count_;
+  next_token_ = 0;
+  if (++next_.layer == call_.layer_end) {
+    next_ = {next_.chunk + 1, call_.layer_begin};
+    EnterChunk();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CacheFetch::Commit() && {
+  if (!whole()) return absl::DataLossError("the transfer ended before all rows had come");
+  if (reservation_) std::move(*reservation_).Commit();
+  return absl::OkStatus();
+}
+
+absl::Status CacheFetch::Describe(const absl::Status& status) const {
+  if (status.ok() || !reservation_) return status;
+  absl::Status described(
+      status.code(),
+      absl::StrFormat("fetch into %s, which stay free; whole up to chunk %d (%d to %d), layer %d "
+                      "(%d to %d): %s",
+                      reservation_->DescribeBlocks(), next_.chunk, call_.chunk_begin,
+                      call_.chunk_end, next_.layer, call_.layer_begin, call_.layer_end,
+                      std::string(status.message())));
+  // An overloaded holder's hint stays with it.
+  status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) {
+    described.SetPayload(type, payload);
+  });
+  return described;
+}
+
+}  // namespace ckv

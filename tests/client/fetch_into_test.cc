@@ -1,0 +1,340 @@
+// Goal: a fetch into a cache shows the rotated rows of all chunks or leaves the cache as it was,
+// and after a break it brings nothing again but the layer at which it broke.
+
+#include "client/fetch_into.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "attention/merge.h"
+#include "attention/rope.h"
+#include "client/decode.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/client/hook_fabric.h"
+#include "tests/client/test_fleet.h"
+#include "transport/fault_fabric.h"
+
+namespace ckv {
+namespace {
+
+using absl::StatusCode;
+using test::MakeTestCorpus;
+using test::SmallShape;
+using test::Soon;
+using test::TestFleet;
+using test::TestGeometry;
+using testing::HasSubstr;
+
+struct Cluster {
+  // The requester's fabric may be another.
+  Cluster(Fabric* holders, Fabric* requesters, const test::TestCorpus& rows, size_t holder_count,
+          const LaneShape& shape = SmallShape())
+      : corpus(rows), fleet({holders}) {
+    for (size_t i = 0; i < holder_count; ++i) fleet.StartHolder(i);
+    for (size_t i = 0; i < corpus.chunks.size(); ++i) placement.push_back(i % holder_count);
+    fleet.Load("c", corpus, placement);
+    RequesterOptions options;
+    options.fabrics = {requesters};
+    options.lane_shape = shape;
+    requester = *Requester::Create(options, &fleet, &fleet);
+    cache = *PagedCache::Create(corpus.geometry, {.block_count = 16});
+    // Blocks in an order in which few are neighbours.
+    std::vector<CacheSequenceId> some;
+    for (int i = 0; i < 16; ++i) {
+      some.push_back(cache->Begin());
+      std::move(*cache->Reserve(some.back(), 64)).Commit();
+    }
+    for (const int i : {0, 5, 6, 1, 3, 2, 15, 14, 4, 8, 7, 9, 11, 10, 12, 13})
+      EXPECT_TRUE(cache->Free(some[i]).ok());
+    sequence = cache->Begin();
+  }
+  FetchCall Call(uint32_t chunk_begin, uint32_t chunk_end, std::optional<uint64_t> position) {
+    FetchCall call;
+    call.corpus = *requester->Resolve("c", "", Soon());
+    call.chunk_begin = chunk_begin;
+    call.chunk_end = chunk_end;
+    call.layer_end = corpus.geometry.layers;
+    call.position = position;
+    call.deadline = Soon();
+    return call;
+  }
+  uint64_t RowsOf(const FetchCall& call) const {
+    uint64_t rows = 0;
+    for (uint32_t c = call.chunk_begin; c < call.chunk_end; ++c)
+      rows += corpus.chunks[c].info.token_count();
+    return rows;
+  }
+  // The sequence's rows from `from` on are the call's, each rotated once.
+  void ExpectRows(const FetchCall& call, uint64_t from) {
+    const Geometry& geometry = corpus.geometry;
+    std::vector<int32_t> slots;
+    ASSERT_TRUE(cache->Slots(sequence, slots).ok());
+    ASSERT_EQ(slots.size(), from + RowsOf(call));
+    uint64_t row = from, position = call.position.value_or(0);
+    for (uint32_t c = call.chunk_begin; c < call.chunk_end; ++c) {
+      const test::TestChunk& chunk = corpus.chunks[c];
+      const uint32_t tokens = chunk.info.token_count();
+      const int64_t delta = call.position ? int64_t(position) - int64_t(chunk.info.position) : 0;
+      const RopeRotation rotation(geometry.rope, geometry.d_rope, delta);
+      for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
+        std::vector<uint16_t> want = chunk.layers[layer];
+        RotateBandsBf16(rotation, want.data(), tokens, geometry.d_qk, geometry.d_qk);
+        for (uint32_t t = 0; t < tokens; ++t) {
+          const std::byte* got =
+              cache->layer_rows(layer).data + size_t(slots[row + t]) * geometry.row_bytes();
+          ASSERT_EQ(std::memcmp(got, want.data() + size_t{t} * geometry.d_qk, geometry.row_bytes()),
+                    0)
+              << "chunk " << c << " layer " << layer << " token " << t;
+        }
+      }
+      row += tokens;
+      position += tokens;
+    }
+  }
+  // As before the fetch that failed.
+  void ExpectUntouched(uint64_t tokens, uint32_t free_blocks) {
+    EXPECT_EQ(*cache->token_count(sequence), tokens);
+    EXPECT_EQ(cache->free_block_count(), free_blocks);
+    auto next = *cache->Reserve(sequence, 1);
+    first_block.push_back(next.table().back());
+    EXPECT_EQ(first_block.back(), first_block.front());
+  }
+
+  const test::TestCorpus corpus;
+  std::vector<size_t> placement;
+  TestFleet fleet;
+  std::unique_ptr<Requester> requester;
+  std::unique_ptr<PagedCache> cache;
+  CacheSequenceId sequence;
+  std::vector<CacheBlock> first_block;
+};
+
+std::unique_ptr<Fabric> FabricOf(FabricKind kind) {
+  return kind == FabricKind::kShm   ? NewShmFabric(Clock::Real())
+         : kind == FabricKind::kTcp ? NewTcpFabric(Clock::Real())
+                                    : NewLoopbackFabric(Clock::Real());
+}
+
+TEST(FetchInto, RowsAreRotatedOnceAndShownTogether) {
+  const auto corpus = MakeTestCorpus(TestGeometry(), {5, 0, 64, 1, 100, 300, 0}, 1);
+  for (const FabricKind kind : {FabricKind::kLoopback, FabricKind::kShm, FabricKind::kTcp}) {
+    const auto fabric = FabricOf(kind);
+    // 21 rows of 192 B fit a small slot; large ones carry all layers of a chunk.
+    for (const LaneShape& shape : {SmallShape(), LaneShape{.slot_count = 4}}) {
+      SCOPED_TRACE(testing::Message() << FabricName(kind) << ", " << shape.slot_count << " slots");
+      Cluster cluster(fabric.get(), fabric.get(), corpus, 2, shape);
+      FetchIntoReport report;
+      FetchCall call = cluster.Call(0, 4, 777);
+      absl::Status status =
+          cluster.requester->FetchInto(call, *cluster.cache, cluster.sequence, &report);
+      ASSERT_TRUE(status.ok()) << status;
+      cluster.ExpectRows(call, 0);
+      EXPECT_EQ(report.rows_spliced, 3 * cluster.RowsOf(call));
+      EXPECT_EQ(report.reopen_count, 0u);
+      // More behind them, from row 70 on; at home, so nothing turns.
+      call = cluster.Call(4, 7, std::nullopt);
+      status = cluster.requester->FetchInto(call, *cluster.cache, cluster.sequence);
+      ASSERT_TRUE(status.ok()) << status;
+      cluster.ExpectRows(call, 70);
+    }
+  }
+}
+
+TEST(FetchInto, SplicedRowsAreAttendedAtTheirNewPlace) {
+  const auto corpus = MakeTestCorpus(TestGeometry(), {64, 150}, 2);
+  const auto fabric = NewLoopbackFabric(Clock::Real());
+  Cluster cluster(fabric.get(), fabric.get(), corpus, 1);
+  const FetchCall call = cluster.Call(1, 2, 1000);
+  ASSERT_TRUE(cluster.requester->FetchInto(call, *cluster.cache, cluster.sequence).ok());
+  // What the holder says of the same chunk at that offset.
+  std::mt19937 rng(2);
+  const std::vector<uint16_t> q = test::RandomBf16(4 * 96, rng);
+  test::Answer routed(4, 64), local(4, 64);
+  const ChunkUse use = {1, 1000 - 64};
+  AttendCall attend;
+  attend.corpus = call.corpus;
+  attend.chunks = {&use, 1};
+  attend.layer = 2;
+  attend.q = {q.data(), 4, 96};
+  attend.wire = PartialDtype::kF32;
+  attend.deadline = Soon();
+  ASSERT_TRUE(cluster.requester->Attend(attend, routed.View(), nullptr).ok());
+  WorkerPool pool(1);
+  LocalContext context(corpus.geometry, &pool);
+  std::vector<std::vector<RowView>> runs(3);
+  for (uint32_t layer = 0; layer < 3; ++layer)
+    ASSERT_TRUE(cluster.cache->Runs(cluster.sequence, layer, runs[layer]).ok());
+  for (size_t i = 0; i < runs[0].size(); ++i)
+    context.AddChunk({runs[0][i], runs[1][i], runs[2][i]});
+  EXPECT_EQ(context.token_count(), 150u);
+  ASSERT_TRUE(context.Attend(2, attend.q, local.View()).ok());
+  // Bands are rounded here, queries there.
+  for (size_t i = 0; i < local.o.size(); ++i) EXPECT_NEAR(local.o[i], routed.o[i], 0x1p-8);
+}
+
+TEST(FetchInto, WhatCannotBeIsRefusedBeforeABlockIsTaken) {
+  const auto corpus = MakeTestCorpus(TestGeometry(), {64, 1024, 0}, 3);
+  const auto fabric = NewLoopbackFabric(Clock::Real());
+  Cluster cluster(fabric.get(), fabric.get(), corpus, 1);
+  const auto code = [&](const FetchCall& call, std::string_view mentions = "") {
+    const absl::Status status =
+        cluster.requester->FetchInto(call, *cluster.cache, cluster.sequence);
+    EXPECT_NE(status.ToString().find(mentions), std::string::npos) << status;
+    cluster.ExpectUntouched(0, 16);
+    return status.code();
+  };
+  EXPECT_EQ(code(cluster.Call(0, 2, 0), "1088 tokens need 17 more blocks"),
+            StatusCode::kResourceExhausted);
+  EXPECT_EQ(code(cluster.Call(0, 4, 0)), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(cluster.Call(1, 1, 0)), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(cluster.Call(0, 1, UINT64_MAX)), StatusCode::kInvalidArgument);
+  FetchCall call = cluster.Call(0, 1, 0);
+  call.layer_end = 2;
+  EXPECT_EQ(code(call, "layers 0 to 2 into a cache of 0 to 3"), StatusCode::kInvalidArgument);
+  call = cluster.Call(0, 1, 0);
+  call.deadline = Clock::Real()->Now();
+  EXPECT_EQ(code(call), StatusCode::kDeadlineExceeded);
+  call.corpus = nullptr;
+  EXPECT_EQ(code(call), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(cluster.Call(2, 3, 0)), StatusCode::kOk);  // no tokens
+  const auto other = *PagedCache::Create(TestGeometry(3, 96, 32), {.block_count = 4});
+  EXPECT_EQ(cluster.requester->FetchInto(cluster.Call(0, 1, 0), *other, other->Begin()).code(),
+            StatusCode::kFailedPrecondition);
+  EXPECT_EQ(cluster.requester->FetchInto(cluster.Call(0, 1, 0), *cluster.cache, {999}).code(),
+            StatusCode::kNotFound);
+}
+
+TEST(FetchInto, AtTheDeadlineTheCacheIsAsItWas) {
+  const auto corpus = MakeTestCorpus(TestGeometry(), {64, 64}, 4);
+  const auto inner = NewLoopbackFabric(Clock::Real());
+  FaultPlan plan;
+  plan.seed = 4;
+  plan.drop_reply = 0.3;
+  const auto lossy = NewFaultFabric(inner.get(), Clock::Real(), plan);
+  Cluster cluster(inner.get(), lossy.get(), corpus, 1);
+  FetchCall call = cluster.Call(0, 2, 100);
+  call.deadline = Soon(std::chrono::milliseconds(100));
+  const absl::Status status = cluster.requester->FetchInto(call, *cluster.cache, cluster.sequence);
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("blocks 13, 12, which stay free; whole"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("layer"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("holder h0"));
+  cluster.ExpectUntouched(0, 16);
+}
+
+TEST(FetchInto, AFlippedBitIsDataLossAndTheCacheIsAsItWas) {
+  const auto corpus = MakeTestCorpus(TestGeometry(), {64, 64}, 5);
+  const auto tcp = NewTcpFabric(Clock::Real());
+  for (const uint32_t flip_at : {0u, 7u, 23u}) {  // of 24 replies
+    test::HookFabric fabric(tcp.get(), [&](uint32_t reply, std::span<std::byte> body) {
+      if (reply == flip_at) body.last(3)[0] ^= std::byte{0x10};
+    });
+    Cluster cluster(tcp.get(), &fabric, corpus, 1);
+    const absl::Status status =
+        cluster.requester->FetchInto(cluster.Call(0, 2, 100), *cluster.cache, cluster.sequence);
+    EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("blocks 13, 12"));
+    cluster.ExpectUntouched(0, 16);
+  }
+}
+
+// Method: the holder goes at a reply of a known number, and another life of it is there at once, or
+// after a while, or never.
+TEST(FetchInto, AHolderThatRestartsMidwayIsGoneOnWith) {
+  const auto corpus = MakeTestCorpus(TestGeometry(), {64, 100, 21}, 6);
+  const auto& geometry = corpus.geometry;
+  for (const FabricKind kind : {FabricKind::kLoopback, FabricKind::kShm, FabricKind::kTcp}) {
+    const auto inner = FabricOf(kind);
+    for (const uint32_t at : {0u, 6u, 13u, 20u}) {
+      SCOPED_TRACE(testing::Message() << FabricName(kind) << " reply " << at);
+      Cluster* it = nullptr;
+      bool done = false;
+      test::HookFabric fabric(inner.get(), [&](uint32_t reply, std::span<std::byte>) {
+        if (reply != at || std::exchange(done, true)) return;
+        it->fleet.StopHolder(0);
+        it->fleet.StartHolder(0);
+        it->fleet.Load("c", it->corpus, it->placement);
+      });
+      Cluster cluster(inner.get(), &fabric, corpus, 1);
+      it = &cluster;
+      const FetchCall call = cluster.Call(0, 3, 4000);
+      FetchIntoReport report;
+      const absl::Status status =
+          cluster.requester->FetchInto(call, *cluster.cache, cluster.sequence, &report);
+      ASSERT_TRUE(status.ok()) << status;
+      EXPECT_GE(report.reopen_count, 1u);
+      cluster.ExpectRows(call, 0);
+      // Nothing twice but what had come of one layer: less than 100 rows.
+      EXPECT_GE(report.rows_spliced, geometry.layers * cluster.RowsOf(call));
+      EXPECT_LT(report.rows_spliced, geometry.layers * cluster.RowsOf(call) + 100);
+    }
+  }
+}
+
+TEST(FetchInto, AHolderThatStaysAwayIsNotWaitedForForEver) {
+  const auto corpus = MakeTestCorpus(TestGeometry(), {64, 100}, 7);
+  const auto inner = NewLoopbackFabric(Clock::Real());
+  Cluster* it = nullptr;
+  test::HookFabric fabric(inner.get(), [&](uint32_t reply, std::span<std::byte>) {
+    if (reply == 5) it->fleet.StopHolder(0);
+  });
+  Cluster cluster(inner.get(), &fabric, corpus, 1);
+  it = &cluster;
+  FetchCall call = cluster.Call(0, 2, 4000);
+  call.deadline = Soon(std::chrono::milliseconds(300));
+  FetchIntoReport report;
+  const absl::Status status =
+      cluster.requester->FetchInto(call, *cluster.cache, cluster.sequence, &report);
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("whole up to chunk 0 (0 to 2), layer "));
+  EXPECT_LE(report.reopen_count, uint32_t{kReopenCountMax});
+  cluster.ExpectUntouched(0, 16);
+  Duration waits{0};
+  for (int i = 1; i <= kReopenCountMax; ++i) waits += ReopenWait(i);
+  EXPECT_EQ(waits, std::chrono::milliseconds(20 + 80 + 320 + 1280));
+}
+
+// Method: lanes break and delay by seeds. Whatever comes of it, it is right or refused (I2), and
+// breaks cost a layer each.
+TEST(FetchInto, UnderSeededFaultsItIsRightOrRefused) {
+  const auto corpus = MakeTestCorpus(TestGeometry(), {130, 64, 33, 200}, 8);
+  const auto inner = NewLoopbackFabric(Clock::Real());
+  uint32_t right = 0, reopened = 0;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    FaultPlan plan;
+    plan.seed = seed;
+    plan.break_lane = 0.03;
+    plan.duplicate_reply = 0.1;
+    plan.delay = 0.05;
+    plan.delay_max = std::chrono::milliseconds(1);
+    plan.drop_reply = seed % 8 == 0 ? 0.01 : 0;
+    const auto faults = NewFaultFabric(inner.get(), Clock::Real(), plan);
+    Cluster cluster(inner.get(), faults.get(), corpus, 3);
+    FetchCall call = cluster.Call(0, 4, 5);
+    call.deadline = Soon(std::chrono::seconds(plan.drop_reply > 0 ? 1 : 20));
+    FetchIntoReport report;
+    const absl::Status status =
+        cluster.requester->FetchInto(call, *cluster.cache, cluster.sequence, &report);
+    const uint64_t rows = 3 * cluster.RowsOf(call);
+    EXPECT_LE(report.rows_spliced, rows + uint64_t{report.reopen_count} * 200);
+    reopened += report.reopen_count;
+    if (status.ok()) {
+      ++right;
+      EXPECT_GE(report.rows_spliced, rows);
+      cluster.ExpectRows(call, 0);
+    } else {
+      cluster.ExpectUntouched(0, 16);
+      EXPECT_TRUE(status.code() == StatusCode::kUnavailable ||
+                  status.code() == StatusCode::kDeadlineExceeded)
+          << status;
+    }
+  }
+  EXPECT_GE(right, 20u);
+  EXPECT_GE(reopened, 20u);
+}
+
+}  // namespace
+}  // namespace ckv
