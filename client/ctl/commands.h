@@ -16,6 +16,7 @@ void AddAttendCommand(CLI::App& app, Ctl& ctl);
 void AddExplainCommand(CLI::App& app, Ctl& ctl);
 void AddFetchCommand(CLI::App& app, Ctl& ctl);
 void AddAgentsCommands(CLI::App& app, Ctl& ctl);
+void AddCharacterizeCommands(CLI::App& app, Ctl& ctl);
 
 // Adds `corpus load` to the noun `corpus`.
 void AddCorpusLoadCommand(CLI::App& corpus, Ctl& ctl);

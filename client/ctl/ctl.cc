@@ -83,6 +83,7 @@ int RunCtl(Ctl& ctl, std::vector<std::string> arguments) {
   AddExplainCommand(app, ctl);
   AddFetchCommand(app, ctl);
   AddAgentsCommands(app, ctl);
+  AddCharacterizeCommands(app, ctl);
 
   std::reverse(arguments.begin(), arguments.end());  // CLI11 pops them from the back
   try {

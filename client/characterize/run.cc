@@ -1,0 +1,374 @@
+#include "client/characterize/run.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <functional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "attention/bf16.h"
+#include "client/calibrate.h"
+#include "client/paged_cache.h"
+#include "proto/status.h"
+
+namespace ckv {
+namespace {
+
+constexpr std::array<uint32_t, 4> kSteps = {1, 8, 64, 512};
+// Of sweeps over requesters, holders and flows: a decode step of one agent of V2-Lite.
+constexpr uint32_t kAgentRows = 16;
+// Rounds of each thread where several run at once.
+constexpr uint32_t kParallelRounds = 40;
+// So far from its own place is a chunk fetched to: every band is rotated.
+constexpr uint64_t kFetchOffset = 1000;
+
+// One measurement to be made.
+struct Task {
+  SampleKey key;
+  std::function<absl::StatusOr<Sample>()> measure;
+};
+
+double UsSince(Instant begin, Clock& clock) { return double((clock.Now() - begin).count()) / 1e3; }
+
+uint64_t TokensOf(const CharacterizeTarget& target, uint32_t chunk) {
+  return target.corpus->chunks[chunk].token_count;
+}
+
+class Sweeps {
+ public:
+  Sweeps(const CharacterizeTarget& target, const CharacterizeOptions& options,
+         const Profile& profile, Clock& clock)
+      : target_(target), options_(options), profile_(profile), clock_(clock) {}
+
+  std::vector<Task> Plan();
+
+ private:
+  using Call = std::function<absl::Status(uint32_t thread)>;
+
+  Instant Deadline() const { return clock_.Now() + options_.call_timeout; }
+  void AddGrid(const CharacterizedLane& lane, std::vector<Task>& tasks);
+  void AddHere(std::vector<Task>& tasks);
+  void AddParallel(const CharacterizedLane& lane, std::vector<Task>& tasks);
+  void AddScatter(const CharacterizedLane& lane, std::vector<Task>& tasks);
+  absl::StatusOr<Sample> Route(const CharacterizedLane& lane, const SampleKey& key, uint32_t chunk);
+  absl::StatusOr<Sample> Fetch(const CharacterizedLane& lane, const SampleKey& key, uint32_t chunk);
+  absl::Status AttendSelected(const CharacterizedLane& lane, uint32_t holders, uint64_t* bytes);
+  absl::Status FetchLayer(const CharacterizedLane& lane, uint32_t chunk, uint32_t layer);
+  absl::StatusOr<Sample> Parallel(const SampleKey& key, const Call& call);
+  absl::StatusOr<Sample> Repeated(const SampleKey& key, const std::function<absl::Status()>& call);
+
+  const CharacterizeTarget& target_;
+  const CharacterizeOptions& options_;
+  const Profile& profile_;
+  Clock& clock_;
+};
+
+std::vector<Task> Sweeps::Plan() {
+  std::vector<Task> tasks;
+  AddHere(tasks);
+  for (const CharacterizedLane& lane : target_.lanes) {
+    AddGrid(lane, tasks);
+    AddParallel(lane, tasks);
+    AddScatter(lane, tasks);
+  }
+  return tasks;
+}
+
+void Sweeps::AddHere(std::vector<Task>& tasks) {
+  for (const uint32_t chunk : target_.sizes) {
+    const uint64_t tokens = TokensOf(target_, chunk);
+    if (target_.prefill) {
+      const SampleKey key = {Sweep::kLocal, "", 0, tokens, 1};
+      tasks.push_back({key, [this, key]() -> absl::StatusOr<Sample> {
+                         CKV_ASSIGN_OR_RETURN(const double us, target_.prefill(key.tokens));
+                         return Sample{.key = key, .us = us, .runs = 1};
+                       }});
+    }
+    for (const uint32_t rows : options_.query_rows) {
+      const SampleKey key = {Sweep::kHere, "", rows, tokens, 1};
+      tasks.push_back({key, [this, key]() -> absl::StatusOr<Sample> {
+                         const double us =
+                             TimeAttendHere(target_.corpus->geometry, key.query_rows,
+                                            uint32_t(key.tokens), options_.run_count, clock_);
+                         return Sample{.key = key, .us = us, .runs = options_.run_count};
+                       }});
+    }
+  }
+}
+
+void Sweeps::AddGrid(const CharacterizedLane& lane, std::vector<Task>& tasks) {
+  for (const uint32_t chunk : target_.sizes) {
+    const uint64_t tokens = TokensOf(target_, chunk);
+    const SampleKey fetch = {Sweep::kFetch, lane.fabric, 0, tokens, 1};
+    tasks.push_back({fetch, [this, &lane, fetch, chunk] { return Fetch(lane, fetch, chunk); }});
+    for (const uint32_t rows : options_.query_rows) {
+      const SampleKey key = {Sweep::kRoute, lane.fabric, rows, tokens, 1};
+      tasks.push_back({key, [this, &lane, key, chunk] { return Route(lane, key, chunk); }});
+    }
+  }
+}
+
+void Sweeps::AddParallel(const CharacterizedLane& lane, std::vector<Task>& tasks) {
+  const uint32_t largest = target_.sizes.back();
+  for (const uint32_t count : options_.parallel) {
+    const SampleKey fan_in = {Sweep::kFanIn, lane.fabric, kAgentRows, TokensOf(target_, largest),
+                              count};
+    tasks.push_back({fan_in, [this, &lane, fan_in, largest] {
+                       return Parallel(fan_in, [this, &lane, largest](uint32_t) {
+                         TimingCall call = {.corpus = target_.corpus,
+                                            .chunk = largest,
+                                            .query_rows = kAgentRows,
+                                            .run_count = 1,
+                                            .deadline = Deadline()};
+                         return TimeRoute(*lane.requester, call, clock_).status();
+                       });
+                     }});
+    const SampleKey flows = {Sweep::kCongestion, lane.fabric, 0, TokensOf(target_, largest), count};
+    tasks.push_back({flows, [this, &lane, flows, largest] {
+                       return Parallel(flows, [this, &lane, largest](uint32_t thread) {
+                         const uint32_t layers = target_.corpus->geometry.layers;
+                         return FetchLayer(lane, largest, thread % layers);
+                       });
+                     }});
+  }
+}
+
+void Sweeps::AddScatter(const CharacterizedLane& lane, std::vector<Task>& tasks) {
+  for (uint32_t count = 1; count <= target_.spread.size(); ++count) {
+    const uint64_t tokens = TokensOf(target_, target_.spread[0]);
+    const SampleKey scatter = {Sweep::kScatter, lane.fabric, kAgentRows, tokens, count};
+    tasks.push_back({scatter, [this, &lane, scatter]() -> absl::StatusOr<Sample> {
+                       uint64_t bytes = 0;
+                       auto sample = Repeated(
+                           scatter, [&] { return AttendSelected(lane, scatter.parallel, &bytes); });
+                       if (sample.ok()) sample->bytes_out = bytes;
+                       return sample;
+                     }});
+    const SampleKey gather = {Sweep::kGather, lane.fabric, kAgentRows, tokens, count};
+    tasks.push_back({gather, [this, &lane, gather] {
+                       return Repeated(gather, [&]() -> absl::Status {
+                         for (uint32_t i = 0; i < gather.parallel; ++i)
+                           CKV_RETURN_IF_ERROR(FetchLayer(lane, target_.spread[i], 0));
+                         return absl::OkStatus();
+                       });
+                     }});
+  }
+}
+
+absl::StatusOr<Sample> Sweeps::Route(const CharacterizedLane& lane, const SampleKey& key,
+                                     uint32_t chunk) {
+  const TimingCall call = {.corpus = target_.corpus,
+                           .chunk = chunk,
+                           .query_rows = key.query_rows,
+                           .run_count = options_.run_count,
+                           .deadline = Deadline()};
+  CKV_ASSIGN_OR_RETURN(const RouteTiming timing, TimeRoute(*lane.requester, call, clock_));
+  return Sample{.key = key,
+                .us = timing.us,
+                .model_us = PredictRouteUs(profile_, target_.corpus->geometry, lane.fabric,
+                                           key.query_rows, key.tokens),
+                .runs = options_.run_count,
+                .bytes_out = timing.bytes_out,
+                .bytes_in = timing.bytes_in};
+}
+
+// Into a paged cache of its own, at another place than the chunk's.
+absl::StatusOr<Sample> Sweeps::Fetch(const CharacterizedLane& lane, const SampleKey& key,
+                                     uint32_t chunk) {
+  const Geometry& geometry = target_.corpus->geometry;
+  const auto blocks = static_cast<uint32_t>(key.tokens / kCacheBlockTokens + 2);
+  CKV_ASSIGN_OR_RETURN(const std::unique_ptr<PagedCache> cache,
+                       PagedCache::Create(geometry, {.block_count = blocks}));
+  FetchCall fetch;
+  fetch.corpus = target_.corpus;
+  fetch.chunk_begin = chunk;
+  fetch.chunk_end = chunk + 1;
+  fetch.layer_end = geometry.layers;
+  fetch.position = target_.corpus->chunks[chunk].position + kFetchOffset;
+  return Repeated(key, [&]() -> absl::Status {
+    fetch.deadline = Deadline();
+    const CacheSequenceId sequence = cache->Begin();
+    CKV_RETURN_IF_ERROR(lane.requester->FetchInto(fetch, *cache, sequence));
+    return cache->Free(sequence);
+  });
+}
+
+absl::Status Sweeps::FetchLayer(const CharacterizedLane& lane, uint32_t chunk, uint32_t layer) {
+  FetchCall fetch;
+  fetch.corpus = target_.corpus;
+  fetch.chunk_begin = chunk;
+  fetch.chunk_end = chunk + 1;
+  fetch.layer_begin = layer;
+  fetch.layer_end = layer + 1;
+  fetch.deadline = Deadline();
+  return lane.requester->Fetch(fetch, [](const FetchedRows&) { return absl::OkStatus(); });
+}
+
+// Every second row of the first chunks of `spread`, in place at their holders.
+absl::Status Sweeps::AttendSelected(const CharacterizedLane& lane, uint32_t holders,
+                                    uint64_t* bytes) {
+  const Geometry& geometry = target_.corpus->geometry;
+  std::vector<ChunkUse> uses;
+  std::vector<int32_t> indices;
+  uint64_t row = 0;
+  for (uint32_t i = 0; i < holders; ++i) {
+    uses.push_back({target_.spread[i], 0});
+    const uint64_t end = row + TokensOf(target_, target_.spread[i]);
+    for (; row < end; row += 2) indices.push_back(static_cast<int32_t>(row));
+    row = end;
+  }
+  const std::vector<uint16_t> q(size_t{kAgentRows} * geometry.d_qk, Bf16FromFloat(0.125f));
+  std::vector<float> o(size_t{kAgentRows} * geometry.d_v), m(kAgentRows), l(kAgentRows);
+  AttendCall call;
+  call.corpus = target_.corpus;
+  call.chunks = uses;
+  call.q = {q.data(), kAgentRows, geometry.d_qk};
+  call.selection = {indices.data(), static_cast<uint32_t>(indices.size()), kAgentRows};
+  call.deadline = Deadline();
+  AttendReport report;
+  const PartialView out = {o.data(), m.data(), l.data(), PartialDtype::kF32};
+  CKV_RETURN_IF_ERROR(lane.requester->Attend(call, out, &report));
+  *bytes = report.bytes_sent;
+  return absl::OkStatus();
+}
+
+// After one run that does not count.
+absl::StatusOr<Sample> Sweeps::Repeated(const SampleKey& key,
+                                        const std::function<absl::Status()>& call) {
+  std::vector<double> us;
+  for (uint32_t run = 0; run <= options_.run_count; ++run) {
+    const Instant begin = clock_.Now();
+    CKV_RETURN_IF_ERROR(call());
+    if (run > 0) us.push_back(UsSince(begin, clock_));
+  }
+  return Sample{.key = key, .us = MedianOf(std::move(us)), .runs = options_.run_count};
+}
+
+// The median over all rounds of `key.parallel` threads, which begin together.
+absl::StatusOr<Sample> Sweeps::Parallel(const SampleKey& key, const Call& call) {
+  std::vector<std::vector<double>> us(key.parallel);
+  std::vector<absl::Status> statuses(key.parallel);
+  std::atomic<uint32_t> waiting{key.parallel};
+  std::vector<std::thread> threads;
+  for (uint32_t thread = 0; thread < key.parallel; ++thread) {
+    threads.emplace_back([&, thread] {
+      statuses[thread] = call(thread);
+      waiting.fetch_sub(1);
+      while (waiting.load() > 0) std::this_thread::yield();
+      for (uint32_t round = 0; round < kParallelRounds && statuses[thread].ok(); ++round) {
+        const Instant begin = clock_.Now();
+        statuses[thread] = call(thread);
+        us[thread].push_back(UsSince(begin, clock_));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::vector<double> all;
+  for (uint32_t thread = 0; thread < key.parallel; ++thread) {
+    CKV_RETURN_IF_ERROR(statuses[thread]);
+    all.insert(all.end(), us[thread].begin(), us[thread].end());
+  }
+  return Sample{.key = key, .us = MedianOf(std::move(all)), .runs = kParallelRounds};
+}
+
+absl::Status CheckTarget(const CharacterizeTarget& target) {
+  if (target.corpus == nullptr || target.sizes.size() < 2 || target.lanes.empty()) {
+    return absl::InvalidArgumentError(
+        "characterize: a corpus with two sizes of chunks on one holder, and one fabric, are "
+        "needed");
+  }
+  for (const std::vector<uint32_t>* ordinals : {&target.sizes, &target.spread}) {
+    for (const uint32_t chunk : *ordinals) {
+      if (chunk >= target.corpus->chunks.size())
+        return absl::InvalidArgumentError("characterize: a chunk that the corpus does not have");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+CharacterizeOptions QuickCharacterization() {
+  return {.query_rows = {1, 16, 128, 512, 2048},
+          .calibrate_query_rows = {1, 4, 16, 64, 256, 1024},
+          .parallel = {1, 2, 4, 8},
+          .run_count = 5};
+}
+
+CharacterizeOptions FullCharacterization() {
+  return {.query_rows = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096},
+          .calibrate_query_rows = {1, 4, 16, 64, 256, 1024, 4096},
+          .parallel = {1, 2, 3, 4, 6, 8, 12, 16},
+          .run_count = 15};
+}
+
+std::span<const uint32_t> CharacterizedSteps() { return kSteps; }
+
+absl::StatusOr<Profile> CalibrateTarget(const CharacterizeTarget& target,
+                                        const CharacterizeOptions& options,
+                                        const std::string& subject, Clock& clock) {
+  CKV_RETURN_IF_ERROR(CheckTarget(target));
+  const Geometry& geometry = target.corpus->geometry;
+  Profile profile;
+  profile.subject = subject;
+  profile.here = CalibrateHere(geometry, clock);
+  const uint32_t few = target.sizes.front(), many = target.sizes.back();
+  std::vector<ComputeSample> here;
+  for (const uint32_t rows : options.calibrate_query_rows) {
+    for (const uint32_t chunk : {few, many}) {
+      const auto tokens = static_cast<uint32_t>(TokensOf(target, chunk));
+      here.push_back({double(rows), double(tokens),
+                      TimeAttendHere(geometry, rows, tokens, options.run_count, clock)});
+    }
+  }
+  profile.here_compute = FitComputeCurve(here);
+  if (target.prefill) {
+    const uint64_t tokens = TokensOf(target, few);
+    CKV_ASSIGN_OR_RETURN(const double us, target.prefill(tokens));
+    profile.here.prefill_per_token_layer_us = us / (double(tokens) * geometry.layers);
+  }
+  for (const CharacterizedLane& lane : target.lanes) {
+    const CalibrationCall call = {.corpus = target.corpus,
+                                  .few = few,
+                                  .many = many,
+                                  .query_rows = options.calibrate_query_rows,
+                                  .run_count = options.run_count,
+                                  .merge_per_row_us = profile.here.merge_per_row_us,
+                                  .deadline = clock.Now() + options.call_timeout};
+    auto measured = CalibrateLane(*lane.requester, call, clock);
+    if (!measured.ok()) return Annotate(measured.status(), "calibrate over " + lane.fabric);
+    profile.lanes.push_back({.holder = target.corpus->chunks[few].holders[0].name,
+                             .fabric = lane.fabric,
+                             .constants = measured->fabric,
+                             .pull_bandwidth_bytes_per_s = measured->pull_bandwidth_bytes_per_s,
+                             .compute = measured->holder});
+  }
+  return profile;
+}
+
+absl::Status Characterize(const CharacterizeTarget& target, const CharacterizeOptions& options,
+                          const Profile& profile, SampleFile& file, Clock& clock,
+                          CharacterizeProgress progress) {
+  CKV_RETURN_IF_ERROR(CheckTarget(target));
+  Sweeps sweeps(target, options, profile, clock);
+  const std::vector<Task> tasks = sweeps.Plan();
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    if (file.Find(tasks[i].key) == nullptr) {
+      auto sample = tasks[i].measure();
+      if (!sample.ok()) {
+        return Annotate(
+            sample.status(),
+            absl::StrFormat("%s %s, %d rows, %d tokens, %d at once",
+                            std::string(SweepName(tasks[i].key.sweep)), tasks[i].key.fabric,
+                            tasks[i].key.query_rows, tasks[i].key.tokens, tasks[i].key.parallel));
+      }
+      CKV_RETURN_IF_ERROR(file.Add(*sample));
+    }
+    progress(i + 1, tasks.size());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ckv

@@ -1,0 +1,319 @@
+// ckvctl calibrate, ckvctl characterize: what routing, fetching and recomputing cost on this fleet.
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "client/characterize/findings.h"
+#include "client/characterize/report.h"
+#include "client/characterize/run.h"
+#include "client/ctl/checks.h"
+#include "client/ctl/commands.h"
+#include "client/ctl/trial_corpus.h"
+#include "client/directory_stub.h"
+#include "client/holder_stub.h"
+#include "client/reference_engine.h"
+#include "proto/status.h"
+#include "transport/fabric.h"
+
+namespace ckv::ctl {
+namespace {
+
+struct CharacterizeCommand {
+  std::string folder;
+  std::string profile;  // of calibrate
+  std::vector<std::string> fabrics;
+  bool quick = false;
+};
+
+// The requesters of this process, one a fabric, over the fleet's directory.
+struct Lanes {
+  Lanes(std::string directory_address, Clock* clock)
+      : directory(std::move(directory_address), clock), factory(clock) {}
+
+  DirectoryStub directory;
+  HolderStubFactory factory;
+  std::vector<std::unique_ptr<Requester>> requesters;
+  std::vector<CharacterizedLane> lanes;
+};
+
+// Fabrics that were asked for must work; of all, those that reach the holder are taken.
+absl::Status OpenLanes(const Ctl& ctl, const CharacterizeCommand& command,
+                       const CharacterizeTarget& target, Lanes& lanes) {
+  const bool all = command.fabrics.empty();
+  std::vector<std::string> refused;
+  for (const std::string& name : all ? std::vector<std::string>{"shm", "tcp"} : command.fabrics) {
+    CKV_ASSIGN_OR_RETURN(const FabricKind kind, ParseFabricName(name));
+    RequesterOptions options;
+    options.id = "ckvctl";
+    options.clock = ctl.clock;
+    options.fabric = kind;
+    CKV_ASSIGN_OR_RETURN(std::unique_ptr<Requester> requester,
+                         Requester::Create(options, &lanes.directory, &lanes.factory));
+    const TimingCall call = {.corpus = target.corpus,
+                             .chunk = target.sizes[0],
+                             .run_count = 1,
+                             .deadline = ctl.clock->Now() + ctl.fleet.timeout};
+    if (const auto reached = TimeRoute(*requester, call, *ctl.clock); !reached.ok()) {
+      if (!all) return Annotate(reached.status(), "--fabric " + name);
+      refused.push_back(absl::StrFormat("%s: %s", name, reached.status().message()));
+      continue;
+    }
+    lanes.lanes.push_back({name, requester.get()});
+    lanes.requesters.push_back(std::move(requester));
+  }
+  for (const std::string& line : refused) ctl.Note("ckvctl: not measured: " + line);
+  if (lanes.lanes.empty()) return absl::UnavailableError("no fabric reaches the holder");
+  return absl::OkStatus();
+}
+
+std::string SubjectOf(const Geometry& geometry, const TrialCorpus& trial, bool quick) {
+  std::vector<std::string> names;
+  for (const Member& holder : trial.holders()) names.push_back(holder.id.name);
+  return absl::StrFormat("%s from %s to %s, %s", geometry.ToString(), HostIdentity().substr(0, 12),
+                         absl::StrJoin(names, " "), quick ? "quick" : "full");
+}
+
+// Everything that a measurement stands on, for as long as it runs.
+struct Setup {
+  std::unique_ptr<Fleet> fleet;
+  std::shared_ptr<const Engine> engine;
+  std::unique_ptr<TrialCorpus> trial;
+  std::unique_ptr<Lanes> lanes;
+  CharacterizeTarget target;
+  CharacterizeOptions options;
+  std::string subject;
+};
+
+absl::StatusOr<double> PrefillUs(const Engine& engine, uint64_t tokens, Clock& clock) {
+  std::vector<int32_t> text(tokens);
+  for (size_t i = 0; i < text.size(); ++i) {
+    text[i] = static_cast<int32_t>(i * 31 % engine.vocabulary());
+  }
+  WorkerPool pool(1);
+  const Instant begin = clock.Now();
+  CKV_RETURN_IF_ERROR(
+      engine.Prefill(text, 0, pool, [](uint32_t) { return absl::OkStatus(); }).status());
+  return double((clock.Now() - begin).count()) / 1e3;
+}
+
+absl::StatusOr<std::unique_ptr<Setup>> Prepare(const Ctl& ctl, const CharacterizeCommand& command) {
+  auto setup = std::make_unique<Setup>();
+  setup->fleet = std::make_unique<Fleet>(ctl.fleet, ctl.clock);
+  CKV_ASSIGN_OR_RETURN(setup->engine, ReferenceEngine::Create({}));
+  setup->options = command.quick ? QuickCharacterization() : FullCharacterization();
+  TrialShape shape;
+  shape.geometry = setup->engine->geometry();
+  shape.sizes = command.quick ? std::vector<uint32_t>{64, 512, 2048}
+                              : std::vector<uint32_t>{64, 128, 256, 512, 1024, 2048, 4096};
+  shape.spread_tokens = 512;
+  CKV_RETURN_IF_ERROR(setup->fleet->directory().status());
+  CKV_ASSIGN_OR_RETURN(setup->trial, TrialCorpus::Put(ctl, *setup->fleet, shape));
+  CKV_ASSIGN_OR_RETURN(Corpus corpus, setup->fleet->GetCorpus(setup->trial->name()));
+  setup->target.corpus = std::make_shared<const Corpus>(std::move(corpus));
+  setup->target.sizes = setup->trial->sizes();
+  setup->target.spread = setup->trial->spread();
+  setup->target.prefill = [engine = setup->engine, clock = ctl.clock](uint64_t tokens) {
+    return PrefillUs(*engine, tokens, *clock);
+  };
+  setup->lanes = std::make_unique<Lanes>(setup->fleet->directory_address(), ctl.clock);
+  CKV_RETURN_IF_ERROR(OpenLanes(ctl, command, setup->target, *setup->lanes));
+  setup->target.lanes = setup->lanes->lanes;
+  setup->subject = SubjectOf(shape.geometry, *setup->trial, command.quick);
+  return setup;
+}
+
+std::string ProfileText(const Profile& profile) {
+  Table table({{"HOLDER"},
+               {"FABRIC"},
+               {"T_PROBE", true},
+               {"BW", true},
+               {"FETCH BW", true},
+               {"ONE ROW, 1024 TOKENS", true},
+               {"16 ROWS", true},
+               {"256 ROWS", true}});
+  for (const LaneProfile& lane : profile.lanes) {
+    table.AddRow({lane.holder, lane.fabric, FormatMicroseconds(lane.constants.t_probe_us),
+                  FormatRate(lane.constants.bandwidth_bytes_per_s),
+                  FormatRate(lane.pull_bandwidth_bytes_per_s),
+                  FormatMicroseconds(lane.compute.Us(1, 1024)),
+                  FormatMicroseconds(lane.compute.Us(16, 1024)),
+                  FormatMicroseconds(lane.compute.Us(256, 1024))});
+  }
+  return table.Render() + "\n" +
+         RenderFields(
+             {{"merge here", FormatMicroseconds(profile.here.merge_per_row_us) + " a row"},
+              {"splice here",
+               FormatMicroseconds(profile.here.splice_per_token_layer_us) + " a token and layer"},
+              {"prefill here", profile.here.prefill_per_token_layer_us
+                                   ? FormatMicroseconds(*profile.here.prefill_per_token_layer_us) +
+                                         " a token and layer"
+                                   : "no engine"},
+              {"attend here", FormatMicroseconds(profile.here_compute.Us(16, 1024)) +
+                                  " for 16 rows of 1024 tokens, one layer"}});
+}
+
+absl::Status RunCalibrate(const Ctl& ctl, const CharacterizeCommand& command) {
+  CKV_ASSIGN_OR_RETURN(const std::unique_ptr<Setup> setup, Prepare(ctl, command));
+  CKV_ASSIGN_OR_RETURN(const Profile profile,
+                       CalibrateTarget(setup->target, setup->options, setup->subject, *ctl.clock));
+  if (!command.profile.empty()) CKV_RETURN_IF_ERROR(WriteProfile(command.profile, profile));
+  ctl.Print(ProfileText(profile), Json::parse(FormatProfile(profile)));
+  return absl::OkStatus();
+}
+
+absl::Status MakeFolder(const std::string& folder) {
+  if (mkdir(folder.c_str(), 0777) == 0 || errno == EEXIST) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrFormat("%s: cannot be made: %s", folder, std::strerror(errno)));
+}
+
+absl::Status WriteText(const std::string& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out << text;
+  out.close();
+  if (out) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrFormat("%s: cannot be written", path));
+}
+
+// The folder's profile, if an earlier run of the same subject left one: samples and predictions
+// stand on the same constants.
+absl::StatusOr<Profile> ProfileOf(const Ctl& ctl, const Setup& setup, const std::string& path) {
+  if (auto known = ReadProfile(path); known.ok() && known->subject == setup.subject) {
+    const bool complete = std::all_of(
+        setup.target.lanes.begin(), setup.target.lanes.end(), [&](const CharacterizedLane& lane) {
+          return known->Find(setup.trial->holders()[0].id.name, lane.fabric) != nullptr;
+        });
+    if (complete) return known;
+  }
+  ctl.Note("ckvctl: calibrating");
+  CKV_ASSIGN_OR_RETURN(Profile profile,
+                       CalibrateTarget(setup.target, setup.options, setup.subject, *ctl.clock));
+  CKV_RETURN_IF_ERROR(WriteProfile(path, profile));
+  return profile;
+}
+
+Json FindingsJson(std::span<const FabricFindings> findings) {
+  Json json = Json::array();
+  for (const FabricFindings& one : findings) {
+    json.push_back({{"fabric", one.fabric},
+                    {"mape", one.all.mape},
+                    {"mape_large", one.large.mape},
+                    {"routes", one.all.count},
+                    {"regret", one.regret},
+                    {"right_share", one.right_share},
+                    {"clear_points", one.clear_count}});
+  }
+  return json;
+}
+
+std::string FindingsText(std::span<const FabricFindings> findings) {
+  Table table(
+      {{"FABRIC"}, {"MAPE", true}, {"M_q >= 512", true}, {"REGRET", true}, {"RIGHT", true}});
+  const auto percent = [](double share) { return absl::StrFormat("%.1f %%", 100 * share); };
+  for (const FabricFindings& one : findings) {
+    table.AddRow({one.fabric, percent(one.all.mape), percent(one.large.mape), percent(one.regret),
+                  absl::StrFormat("%s of %d", percent(one.right_share), one.clear_count)});
+  }
+  return table.Render();
+}
+
+absl::Status RunCharacterize(const Ctl& ctl, const CharacterizeCommand& command) {
+  const Instant start = ctl.clock->Now();
+  CKV_RETURN_IF_ERROR(MakeFolder(command.folder));
+  CKV_ASSIGN_OR_RETURN(const std::unique_ptr<Setup> setup, Prepare(ctl, command));
+  CKV_ASSIGN_OR_RETURN(SampleFile file,
+                       SampleFile::Open(command.folder + "/samples.csv", setup->subject));
+  CKV_ASSIGN_OR_RETURN(const Profile profile,
+                       ProfileOf(ctl, *setup, command.folder + "/profile.json"));
+  {
+    std::unique_ptr<Progress> progress;
+    size_t last = 0;
+    CKV_RETURN_IF_ERROR(Characterize(setup->target, setup->options, profile, file, *ctl.clock,
+                                     [&](size_t done, size_t total) {
+                                       if (progress == nullptr) {
+                                         progress = ctl.StartProgress("measure", "points", total);
+                                       }
+                                       progress->Advance(done - last);
+                                       last = done;
+                                     }));
+  }
+  const Geometry& geometry = setup->target.corpus->geometry;
+  const auto findings =
+      FindingsOf(file.samples(), geometry.layers, CharacterizedSteps(),
+                 [&](const std::string& fabric, uint32_t rows, uint64_t tokens, uint32_t steps) {
+                   return PredictChoice(profile, geometry, fabric, rows, tokens, steps);
+                 });
+  ReportInput input = {.title = "What routing, fetching and recomputing cost here",
+                       .facts = {{"measured", setup->subject}},
+                       .layers = geometry.layers,
+                       .row_bytes = geometry.row_bytes(),
+                       .samples = file.samples(),
+                       .findings = findings};
+  for (const LaneProfile& lane : profile.lanes) {
+    input.facts.emplace_back(absl::StrFormat("%s over %s", lane.holder, lane.fabric),
+                             absl::StrFormat("T_probe %s, BW %s, fetch BW %s",
+                                             FormatMicroseconds(lane.constants.t_probe_us),
+                                             FormatRate(lane.constants.bandwidth_bytes_per_s),
+                                             FormatRate(lane.pull_bandwidth_bytes_per_s)));
+  }
+  const std::string report = command.folder + "/report.html";
+  CKV_RETURN_IF_ERROR(WriteText(report, RenderReport(input)));
+  ctl.Print(FindingsText(findings) +
+                absl::StrFormat("\n%d points in %s; %s, %s/samples.csv, %s/profile.json\n",
+                                file.samples().size(), FormatDuration(ctl.clock->Now() - start),
+                                report, command.folder, command.folder),
+            {{"findings", FindingsJson(findings)},
+             {"points", file.samples().size()},
+             {"report", report}});
+  return absl::OkStatus();
+}
+
+void AddFabrics(CLI::App& verb, CharacterizeCommand& command) {
+  const std::vector<std::string> names = {"shm", "tcp"};
+  verb.add_option("--fabric", command.fabrics,
+                  "Only these, and fail where one does not work (default: those that do)")
+      ->check(OneOf(names))
+      ->type_name(JoinNames(names));
+}
+
+}  // namespace
+
+void AddCharacterizeCommands(CLI::App& app, Ctl& ctl) {
+  const auto calibration = std::make_shared<CharacterizeCommand>();
+  calibration->quick = true;
+  CLI::App* calibrate =
+      AddVerb(app, "calibrate", "Measure the constants of the cost model, in seconds",
+              "  ckvctl calibrate\n  ckvctl calibrate --profile fleet.json --fabric tcp\n\n"
+              "Puts a corpus of some 12 MB on the fleet, and drops it again.");
+  calibrate->add_option("--profile", calibration->profile, "Write the constants to this file");
+  AddFabrics(*calibrate, *calibration);
+  calibrate->callback([&ctl, calibration] {
+    ctl.run = [&ctl, calibration] { return RunCalibrate(ctl, *calibration); };
+  });
+
+  const auto command = std::make_shared<CharacterizeCommand>();
+  CLI::App* characterize = AddVerb(
+      app, "characterize",
+      "Measure route, fetch and local over sizes, and report against the model",
+      "  ckvctl characterize -o costs --quick\n  ckvctl characterize -o costs --fabric tcp\n\n"
+      "Writes DIR/report.html (plots, nothing from the network), DIR/samples.csv and\n"
+      "DIR/profile.json. Run again after it was cut off, it goes on where it stopped.\n"
+      "Calls are made from this machine: run it where a requester would run. Puts a corpus of\n"
+      "some 40 MB on the fleet, and drops it again.");
+  characterize->add_option("-o,--out", command->folder, "Folder of the results; made if need be")
+      ->required()
+      ->type_name("DIR");
+  characterize->add_flag("--quick", command->quick, "Fewer sizes and runs: under 2 minutes");
+  AddFabrics(*characterize, *command);
+  characterize->callback(
+      [&ctl, command] { ctl.run = [&ctl, command] { return RunCharacterize(ctl, *command); }; });
+}
+
+}  // namespace ckv::ctl

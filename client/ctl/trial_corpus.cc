@@ -1,0 +1,115 @@
+#include "client/ctl/trial_corpus.h"
+
+#include <unistd.h>
+
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "attention/bf16.h"
+#include "client/ctl/chunk_io.h"
+#include "client/ctl/load_source.h"
+#include "proto/convert.h"
+#include "proto/status.h"
+#include "store/import.h"
+
+namespace ckv::ctl {
+namespace {
+
+// Rows of one chunk, every layer's the same: what is measured does not depend on values, but small
+// ones keep the softmax from being one row's.
+struct TrialRows {
+  std::vector<uint16_t> values;
+};
+
+SourceChunk MakeChunk(const Geometry& geometry, uint32_t token_count, uint32_t seed,
+                      LoadSource& source) {
+  std::mt19937 generator(seed);
+  auto rows = std::make_shared<TrialRows>();
+  rows->values.resize(size_t{token_count} * geometry.row_bytes() / sizeof(uint16_t));
+  std::uniform_real_distribution<float> small(-0.1f, 0.1f);
+  for (uint16_t& value : rows->values) value = Bf16FromFloat(small(generator));
+  // Tokens of this process only, so that nobody else's chunk has this id.
+  std::vector<int32_t> tokens(token_count);
+  for (int32_t& token : tokens) token = static_cast<int32_t>(generator() & 0x7fffffff);
+  SourceChunk chunk;
+  chunk.rows = [rows = rows.get()](uint32_t) { return std::as_bytes(std::span(rows->values)); };
+  chunk.info = DescribeChunk(geometry, ChunkId(), 0, tokens, {0, token_count}, chunk.rows);
+  source.owned.push_back(std::move(rows));
+  return chunk;
+}
+
+absl::Status Publish(Fleet& fleet, const Corpus& corpus) {
+  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * directory, fleet.directory());
+  grpc::ClientContext context;
+  fleet.Prepare(context);
+  v1::PublishCorpusRequest request;
+  *request.mutable_corpus() = ToProto(corpus);
+  v1::PublishCorpusReply reply;
+  return fleet.DirectoryError(directory->PublishCorpus(&context, request, &reply), "PublishCorpus");
+}
+
+absl::Status Drop(Fleet& fleet, const std::string& name, std::vector<std::string>& warnings) {
+  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * directory, fleet.directory());
+  grpc::ClientContext context;
+  fleet.Prepare(context);
+  v1::DropCorpusRequest request;
+  request.set_name(name);
+  request.set_tenant(fleet.options().tenant);
+  v1::DropCorpusReply reply;
+  CKV_RETURN_IF_ERROR(
+      fleet.DirectoryError(directory->DropCorpus(&context, request, &reply), "DropCorpus"));
+  return DropOrphans(fleet, reply.orphans(), warnings).status();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TrialCorpus>> TrialCorpus::Put(const Ctl& ctl, Fleet& fleet,
+                                                              const TrialShape& shape) {
+  std::unique_ptr<TrialCorpus> trial(new TrialCorpus(ctl, fleet));
+  trial->name_ = absl::StrFormat("trial-%d-%d", getpid(), ctl.clock->Now().ns & 0xffffff);
+  CKV_ASSIGN_OR_RETURN(trial->holders_, fleet.Holders());
+  LoadSource source;
+  source.geometry = shape.geometry;
+  std::vector<std::vector<HolderId>> placement;
+  const auto add = [&](uint32_t tokens, const Member& holder, std::vector<uint32_t>& ordinals) {
+    const auto seed = static_cast<uint32_t>(getpid()) * 1000u + uint32_t(source.chunks.size());
+    ordinals.push_back(static_cast<uint32_t>(source.chunks.size()));
+    source.chunks.push_back(MakeChunk(shape.geometry, tokens, seed, source));
+    placement.push_back({holder.id});
+  };
+  for (const uint32_t tokens : shape.sizes) add(tokens, trial->holders_[0], trial->sizes_);
+  for (const Member& holder : trial->holders_) add(shape.spread_tokens, holder, trial->spread_);
+
+  const auto progress = ctl.StartProgress("put", "B", source.row_bytes());
+  const auto put = PutChunks(source, placement, trial->holders_, fleet.options().tenant, *ctl.clock,
+                             [&](uint64_t bytes) { progress->Advance(bytes); });
+  if (!put.ok()) {
+    return Annotate(put.status(), absl::StrFormat("a trial corpus of %s could not be put",
+                                                  FormatBytes(source.row_bytes())));
+  }
+  Corpus corpus;
+  corpus.name = trial->name_;
+  corpus.tenant = fleet.options().tenant;
+  corpus.geometry = shape.geometry;
+  for (size_t i = 0; i < source.chunks.size(); ++i) {
+    const ChunkInfo& info = source.chunks[i].info;
+    corpus.chunks.push_back(
+        {info.id, info.parent, info.token_count(), info.position, placement[i]});
+  }
+  CKV_RETURN_IF_ERROR(Publish(fleet, corpus));
+  trial->published_ = true;
+  return trial;
+}
+
+TrialCorpus::~TrialCorpus() {
+  if (!published_) return;
+  std::vector<std::string> warnings;
+  if (const absl::Status status = Drop(fleet_, name_, warnings); !status.ok()) {
+    warnings.push_back(absl::StrFormat("corpus %s is left: %s; ckvctl corpus drop %s", name_,
+                                       status.message(), name_));
+  }
+  for (const std::string& warning : warnings) ctl_.Note("ckvctl: warning: " + warning);
+}
+
+}  // namespace ckv::ctl
