@@ -23,9 +23,17 @@ absl::Status CheckRange(const FetchEntry& entry, const Chunk& chunk) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "layers %d + %d, model has %d", entry.layer_begin, entry.layer_count, layers));
   }
-  if (entry.token_begin > tokens || entry.token_count > tokens - entry.token_begin) {
+  // Chosen rows may be more than there are: one may come twice.
+  if (entry.index_count == 0 &&
+      (entry.token_begin > tokens || entry.token_count > tokens - entry.token_begin)) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "tokens %d + %d, chunk has %d", entry.token_begin, entry.token_count, tokens));
+  }
+  const uint32_t row_bytes = chunk.geometry().row_bytes();
+  if (entry.column_begin + entry.column_bytes > row_bytes) {
+    return absl::InvalidArgumentError(absl::StrFormat("bytes %d + %d of each row, rows have %d",
+                                                      entry.column_begin, entry.column_bytes,
+                                                      row_bytes));
   }
   return absl::OkStatus();
 }
@@ -62,6 +70,23 @@ Run CopyRuns(const Chunk& chunk, const FetchEntry& entry, std::span<std::byte> r
   return room.first(bytes);
 }
 
+// Rows to be gathered lie anywhere: each is asked for while the 8 before it are copied, about what
+// memory delivers in its latency.
+constexpr uint32_t kGatherAheadRows = 8;
+
+// Puts `count` rows' slices behind one another; row(i) is the i-th row's number in the layer.
+void GatherRows(Run layer, uint64_t row_bytes, const FetchEntry& entry, auto row, std::byte* out) {
+  const uint64_t width = entry.sent_row_bytes(row_bytes);
+  const std::byte* const slices = layer.data() + entry.column_begin;
+  for (uint32_t i = 0; i < entry.token_count; ++i, out += width) {
+    if (entry.token_count - i > kGatherAheadRows) {
+      const std::byte* const ahead = slices + row(i + kGatherAheadRows) * row_bytes;
+      for (uint64_t c = 0; c < width; c += 64) __builtin_prefetch(ahead + c);
+    }
+    std::memcpy(out, slices + row(i) * row_bytes, width);
+  }
+}
+
 }  // namespace
 
 PushServer::PushServer(Clock* clock, ChunkTable* table, const LeaseGate* lease,
@@ -72,26 +97,36 @@ absl::Status PushServer::Answer(const ReadyRequest& ready) {
   const Instant started = clock_->Now();
   absl::Status status = CheckTurn(ready, *lease_, started, *counters_);
   if (status.ok()) {
-    CKV_ASSIGN_OR_RETURN(const FetchEntry entry, DecodeFetchRequest(ready.header, ready.frame()));
-    status = Push(ready, entry, started);
+    CKV_ASSIGN_OR_RETURN(const FetchRequest request,
+                         DecodeFetchRequest(ready.header, ready.frame()));
+    status = Push(ready, request, started);
   }
   if (!status.ok()) PostError(ready, status, /*retry_after_us=*/0, *counters_);
   return absl::OkStatus();
 }
 
-absl::Status PushServer::Push(const ReadyRequest& ready, const FetchEntry& entry, Instant started) {
+absl::Status PushServer::Push(const ReadyRequest& ready, const FetchRequest& request,
+                              Instant started) {
+  const FetchEntry& entry = request.entry;
   CKV_ASSIGN_OR_RETURN(ChunkPin pin, PinHandle(*table_, *ready.session, entry.handle));
   const Chunk& chunk = pin.chunk();
   CKV_RETURN_IF_ERROR(CheckRange(entry, chunk));
-  // Below 2^20 tokens x 2^11 B x 2^9 layers: cannot wrap.
-  const uint64_t body_bytes =
-      uint64_t{entry.token_count} * chunk.geometry().row_bytes() * entry.layer_count;
+  // Below 2^20 tokens x 2^11 B x 2^9 layers: cannot wrap. As many chosen rows as one reply carries.
+  const uint64_t body_bytes = uint64_t{entry.token_count} *
+                              entry.sent_row_bytes(chunk.geometry().row_bytes()) *
+                              entry.layer_count;
   const uint32_t body_bytes_max = FetchBodyBytesMax(ready.lane->shape().reply_bytes_max);
   if (body_bytes > body_bytes_max) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%d bytes of rows, a reply of this lane carries %d: ask for fewer",
                         body_bytes, body_bytes_max));
   }
+  ReplyHeader reply = {.kind = WireKind::kFetch,
+                       .request_id = ready.header.request_id,
+                       .epoch = ready.header.epoch,
+                       .body_bytes = static_cast<uint32_t>(body_bytes),
+                       .queue_ns = Saturate32((started - ready.arrived).count())};
+  if (entry.gathered()) return PushGathered(ready, request, chunk, reply);
   std::array<Run, kGatherRunCountMax> runs;
   size_t run_count = body_bytes == 0 ? 0 : entry.layer_count;
   const std::span<std::byte> slot = ready.lane->reply(ready.slot);
@@ -104,13 +139,7 @@ absl::Status PushServer::Push(const ReadyRequest& ready, const FetchEntry& entry
     for (uint32_t i = 0; i < run_count; ++i) runs[i] = RunOf(chunk, entry, i);
   }
   const auto body = std::span<const Run>(runs).first(run_count);
-  ReplyHeader reply = {
-      .kind = WireKind::kFetch,
-      .request_id = ready.header.request_id,
-      .epoch = ready.header.epoch,
-      .body_bytes = static_cast<uint32_t>(body_bytes),
-      .queue_ns = Saturate32((started - ready.arrived).count()),
-      .body_checksum = SharesMemory(ready.lane->kind()) ? 0 : Checksum(chunk, entry)};
+  reply.body_checksum = SharesMemory(ready.lane->kind()) ? 0 : Checksum(chunk, entry);
   Bump(counters_->push_count);
   Bump(counters_->push_bytes, body_bytes);
   if (copied || run_count == 0) {
@@ -123,6 +152,51 @@ absl::Status PushServer::Push(const ReadyRequest& ready, const FetchEntry& entry
   Bump(counters_->bytes_out, sizeof(ReplyHeader) + body_bytes);
   if (ready.lane->gathering(ready.slot)) {
     sending_.push_back({ready.lane, ready.slot, std::move(pin)});
+  }
+  return absl::OkStatus();
+}
+
+// Chosen rows and slices: the reply slot is the staging buffer, and one put carries it.
+absl::Status PushServer::PushGathered(const ReadyRequest& ready, const FetchRequest& request,
+                                      const Chunk& chunk, ReplyHeader reply) {
+  const FetchEntry& entry = request.entry;
+  CKV_RETURN_IF_ERROR(TakeIndices(request, chunk));
+  const uint64_t row_bytes = chunk.geometry().row_bytes();
+  const std::span<std::byte> body =
+      ready.lane->reply(ready.slot).subspan(sizeof(ReplyHeader), reply.body_bytes);
+  const uint64_t layer_bytes = entry.token_count * entry.sent_row_bytes(row_bytes);
+  for (uint32_t i = 0; i < entry.layer_count; ++i) {
+    const Run layer = chunk.layer(entry.layer_begin + i);
+    std::byte* const out = body.data() + i * layer_bytes;
+    if (indices_.empty()) {
+      GatherRows(
+          layer, row_bytes, entry, [&](uint32_t t) { return uint64_t{entry.token_begin} + t; },
+          out);
+    } else {
+      GatherRows(
+          layer, row_bytes, entry, [&](uint32_t t) { return uint64_t{indices_[t]}; }, out);
+    }
+  }
+  if (!SharesMemory(ready.lane->kind()))
+    reply.body_checksum = BodyChecksum(entry, entry.sent_row_bytes(row_bytes), body);
+  Bump(counters_->push_count);
+  Bump(counters_->push_bytes, body.size());
+  PostReply(ready, reply, *counters_);
+  return absl::OkStatus();
+}
+
+// The indices as they are now: on shm the peer can still change those in the slot.
+absl::Status PushServer::TakeIndices(const FetchRequest& request, const Chunk& chunk) {
+  indices_.resize(request.indices.size());
+  if (!indices_.empty())
+    std::memcpy(indices_.data(), request.indices.data(), request.indices.size_bytes());
+  const uint32_t token_count = chunk.info().token_count();
+  for (size_t i = 0; i < indices_.size(); ++i) {
+    // Negative ones are beyond any chunk.
+    if (indices_[i] >= token_count) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "index %d is %d, chunk has %d rows", i, static_cast<int32_t>(indices_[i]), token_count));
+    }
   }
   return absl::OkStatus();
 }

@@ -1,4 +1,5 @@
-// Answers fetches: pushes runs of rows from where they lie in the store.
+// Answers fetches: pushes runs of rows from where they lie in the store, and chosen rows and slices
+// of rows as it gathers them.
 
 #pragma once
 
@@ -11,6 +12,7 @@
 #include "server/ready_request.h"
 #include "server/serve_counters.h"
 #include "store/chunk_table.h"
+#include "transport/wire.h"
 
 namespace ckv {
 
@@ -39,13 +41,17 @@ class PushServer {
     ChunkPin pin;
   };
 
-  absl::Status Push(const ReadyRequest& ready, const FetchEntry& entry, Instant started);
+  absl::Status Push(const ReadyRequest& ready, const FetchRequest& request, Instant started);
+  absl::Status PushGathered(const ReadyRequest& ready, const FetchRequest& request,
+                            const Chunk& chunk, ReplyHeader reply);
+  absl::Status TakeIndices(const FetchRequest& request, const Chunk& chunk);
 
   Clock* const clock_;
   ChunkTable* const table_;
   const LeaseGate* const lease_;
   ServeCounters* const counters_;
-  std::vector<Sending> sending_;  // one a slot at most, so as many as there are slots
+  std::vector<Sending> sending_;   // one a slot at most, so as many as there are slots
+  std::vector<uint32_t> indices_;  // of the request at hand; kFetchIndexCountMax at most
 };
 
 }  // namespace ckv

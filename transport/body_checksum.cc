@@ -12,9 +12,10 @@ uint32_t BodyChecksum(const FetchEntry& entry,
                       absl::FunctionRef<uint64_t(const StripePart&)> checksum_of) {
   XXH3_state_t state;
   XXH3_64bits_reset(&state);
-  const uint32_t token_end = entry.token_begin + entry.token_count;
+  const uint32_t token_begin = entry.gathered() ? 0 : entry.token_begin;
+  const uint32_t token_end = token_begin + entry.token_count;
   for (uint32_t i = 0; i < entry.layer_count; ++i) {
-    StripePart part = {.layer = entry.layer_begin + i, .token_begin = entry.token_begin};
+    StripePart part = {.layer = entry.layer_begin + i, .token_begin = token_begin};
     while (part.token_begin < token_end) {
       const uint32_t to_stripe_end = kStripeTokens - part.token_begin % kStripeTokens;
       part.token_count = std::min(to_stripe_end, token_end - part.token_begin);

@@ -130,6 +130,34 @@ absl::Status CheckPiece(const RequestHeader& header, uint32_t ordinal, const Pie
   return absl::OkStatus();
 }
 
+absl::Status CheckFetchEntry(const FetchEntry& entry) {
+  if (uint64_t{entry.layer_begin} + entry.layer_count > kLayerCountMax) {
+    return absl::InvalidArgumentError(absl::StrFormat("fetch: %d layers from %d, limit %d",
+                                                      entry.layer_count, entry.layer_begin,
+                                                      kLayerCountMax));
+  }
+  if (entry.token_count > std::numeric_limits<uint32_t>::max() - entry.token_begin) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("fetch: %d tokens from %d wrap", entry.token_count, entry.token_begin));
+  }
+  if (entry.index_count != 0 &&
+      (entry.index_count != entry.token_count || entry.index_count > kFetchIndexCountMax ||
+       entry.token_begin != 0 || entry.layer_count != 1)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "fetch: %d indices (limit %d) of %d layers, for %d tokens from %d", entry.index_count,
+        kFetchIndexCountMax, entry.layer_count, entry.token_count, entry.token_begin));
+  }
+  // A bf16 row is the widest.
+  if (uint64_t{entry.column_begin} + entry.column_bytes > kRowWidthMax * 2 ||
+      (entry.column_begin | entry.column_bytes) % 4 != 0 ||
+      (entry.column_bytes == 0 && entry.column_begin != 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("fetch: %d bytes from %d of each row, must be multiples of 4, at most %d",
+                        entry.column_bytes, entry.column_begin, kRowWidthMax * 2));
+  }
+  return absl::OkStatus();
+}
+
 // A peer's text goes into our log: one line, nothing that moves a terminal's cursor.
 std::string SafeText(std::span<const std::byte> bytes) {
   std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
@@ -181,9 +209,11 @@ absl::StatusOr<RequestHeader> DecodeRequestHeader(std::span<const std::byte> slo
     return absl::InvalidArgumentError(absl::StrFormat(
         "request: kind %d has no counts, layer or flags", static_cast<int>(header.kind)));
   }
-  if (header.kind == WireKind::kFetch && header.body_bytes != sizeof(FetchEntry)) {
-    return absl::InvalidArgumentError(absl::StrFormat("fetch: body of %d bytes, must be %d",
-                                                      header.body_bytes, sizeof(FetchEntry)));
+  if (header.kind == WireKind::kFetch &&
+      (header.body_bytes < sizeof(FetchEntry) || header.body_bytes % sizeof(int32_t) != 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("fetch: body of %d bytes, must be %d and 4 an index", header.body_bytes,
+                        sizeof(FetchEntry)));
   }
   if (header.kind == WireKind::kMap && header.body_bytes != sizeof(MapEntry)) {
     return absl::InvalidArgumentError(
@@ -242,27 +272,26 @@ absl::Status DecodeAttendRequest(const RequestHeader& header, std::span<const st
   return absl::OkStatus();
 }
 
-absl::StatusOr<FetchEntry> DecodeFetchRequest(const RequestHeader& header,
-                                              std::span<const std::byte> slot) {
-  if (header.kind != WireKind::kFetch || slot.size() != kHeaderBytes + sizeof(FetchEntry)) {
+absl::StatusOr<FetchRequest> DecodeFetchRequest(const RequestHeader& header,
+                                                std::span<const std::byte> slot) {
+  constexpr size_t kIndicesBegin = kHeaderBytes + sizeof(FetchEntry);
+  if (header.kind != WireKind::kFetch || slot.size() < kIndicesBegin) {
     return absl::InvalidArgumentError(
         absl::StrFormat("request of %d bytes: not a fetch", slot.size()));
   }
-  FetchEntry entry;
+  FetchRequest request;
+  FetchEntry& entry = request.entry;
   std::memcpy(&entry, slot.data() + kHeaderBytes, sizeof(entry));
-  if ((entry.reserved[0] | entry.reserved[1] | entry.reserved[2]) != 0) {
-    return absl::InvalidArgumentError("fetch: reserved fields are not zero");
+  CKV_RETURN_IF_ERROR(CheckFetchEntry(entry));
+  const size_t index_bytes = size_t{entry.index_count} * sizeof(int32_t);
+  if (slot.size() - kIndicesBegin != index_bytes) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "fetch: %d bytes of %d indices came", slot.size() - kIndicesBegin, entry.index_count));
   }
-  if (uint64_t{entry.layer_begin} + entry.layer_count > kLayerCountMax) {
-    return absl::InvalidArgumentError(absl::StrFormat("fetch: %d layers from %d, limit %d",
-                                                      entry.layer_count, entry.layer_begin,
-                                                      kLayerCountMax));
-  }
-  if (entry.token_count > std::numeric_limits<uint32_t>::max() - entry.token_begin) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("fetch: %d tokens from %d wrap", entry.token_count, entry.token_begin));
-  }
-  return entry;
+  CKV_CHECK(reinterpret_cast<uintptr_t>(slot.data()) % alignof(int32_t) == 0);
+  request.indices = {reinterpret_cast<const int32_t*>(slot.data() + kIndicesBegin),
+                     entry.index_count};
+  return request;
 }
 
 absl::StatusOr<MapEntry> DecodeMapRequest(const RequestHeader& header,

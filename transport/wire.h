@@ -8,13 +8,13 @@
 //     probe     any bytes
 //     attend    PieceEntry[piece_count] | pad to 64 | q bf16 [copy_count][row_count][d_qk] | pad to
 //               64 | indices i32 [index_count]
-//     fetch     FetchEntry
+//     fetch     FetchEntry | indices i32 [index_count]
 //     map       MapEntry
 //   reply     ReplyHeader | body
 //     probe     the request's bytes, as far as the slot holds them
 //     attend    partial_count times: o [row_count][d_v] | m f32 [row_count] | l f32 [row_count]
 //               (o in bf16 or f32 as asked; row_count x d_v x 2 is padded to 4)
-//     fetch     the rows, [layer][token][row_bytes]
+//     fetch     the rows, [layer][token][row_bytes], or the slice of each that was asked for
 //     map       MappedLayout, and a descriptor beside the reply
 //     error     UTF-8 text, at most kErrorTextBytesMax
 
@@ -92,14 +92,28 @@ struct PieceEntry {
 };
 static_assert(sizeof(PieceEntry) == 32 && std::is_trivially_copyable_v<PieceEntry>);
 
-// A run of rows to send back: layers x tokens of one chunk.
+// Rows to send back: layers x tokens of one chunk, or chosen rows of one layer of it; of each row
+// all, or the same slice. Chosen rows and slices lie apart in the store: the holder gathers them
+// into its reply slot, so that however many there are they are one transfer.
 struct FetchEntry {
   uint32_t handle = 0;
   uint32_t layer_begin = 0;
   uint32_t layer_count = 0;
   uint32_t token_begin = 0;
   uint32_t token_count = 0;
-  uint32_t reserved[3] = {};
+  // 0: a run. Else token_count: the rows of the indices that follow, in their order, one that comes
+  // twice twice; layer_count is 1 and token_begin 0.
+  uint32_t index_count = 0;
+  // Bytes [column_begin, column_begin + column_bytes) of each row, multiples of 4; 0, 0: all.
+  uint32_t column_begin = 0;
+  uint32_t column_bytes = 0;
+
+  // The rows do not lie in the store as they are sent.
+  bool gathered() const { return index_count != 0 || column_bytes != 0; }
+  // Of one row as sent, where the store's has row_bytes.
+  uint64_t sent_row_bytes(uint64_t row_bytes) const {
+    return column_bytes != 0 ? column_bytes : row_bytes;
+  }
 };
 static_assert(sizeof(FetchEntry) == 32 && std::is_trivially_copyable_v<FetchEntry>);
 
@@ -107,6 +121,8 @@ static_assert(sizeof(FetchEntry) == 32 && std::is_trivially_copyable_v<FetchEntr
 // two replies, so this bounds how long a push keeps them waiting (128 KiB are 12 us to copy and
 // check), and what is under way stays in the caches: larger ones were slower.
 inline constexpr uint32_t kFetchBodyBytesMax = 128u << 10;
+// Rows that one reply carries at most have at least 4 bytes each.
+inline constexpr uint32_t kFetchIndexCountMax = kFetchBodyBytesMax / 4;
 
 // A whole chunk, as a descriptor to map read-only: shm only.
 struct MapEntry {
@@ -195,11 +211,16 @@ struct AttendRequest {
 absl::Status DecodeAttendRequest(const RequestHeader& header, std::span<const std::byte> slot,
                                  const Geometry& geometry, AttendRequest& out);
 
-// The entry's ranges do not wrap; whether the chunk has those layers and tokens is the caller's to
-// check.
+struct FetchRequest {
+  FetchEntry entry;
+  // In the slot, where the peer can still write on shm: copied before they are judged and used.
+  std::span<const int32_t> indices;
+};
+// The entry's ranges do not wrap and its fields fit each other and the body; whether the chunk has
+// those layers, tokens, columns and indices is the caller's to check.
 //   InvalidArgument     as above.
-absl::StatusOr<FetchEntry> DecodeFetchRequest(const RequestHeader& header,
-                                              std::span<const std::byte> slot);
+absl::StatusOr<FetchRequest> DecodeFetchRequest(const RequestHeader& header,
+                                                std::span<const std::byte> slot);
 
 //   InvalidArgument     as above.
 absl::StatusOr<MapEntry> DecodeMapRequest(const RequestHeader& header,
@@ -217,7 +238,7 @@ struct ExpectedReply {
   uint32_t row_count = 0;
   uint32_t partial_count = 0;
   uint32_t d_v = 0;
-  FetchEntry fetch = {};  // what was asked for, and of rows of how many bytes
+  FetchEntry fetch = {};  // what was asked for, and of how many bytes a row is as sent
   uint64_t row_bytes = 0;
   // A fetch's lane does not share memory (SharesMemory). Where it does, the rows were copied by one
   // memcpy on this host, and to read them once more at each end would cost a third of the

@@ -61,8 +61,14 @@ void Request(std::span<const std::byte> slot) {
     (void)ReadAll(attend.rows, size_t{2} * header->copy_count * header->row_count * geometry.d_qk);
     (void)ReadAll(attend.indices.data(), attend.indices.size_bytes());
   }
-  const absl::StatusOr<FetchEntry> fetch = DecodeFetchRequest(*header, slot);
-  if (fetch.ok()) CKV_CHECK(fetch->token_begin + uint64_t{fetch->token_count} <= 0xffffffff);
+  const absl::StatusOr<FetchRequest> fetch = DecodeFetchRequest(*header, slot);
+  if (fetch.ok()) {
+    const FetchEntry& entry = fetch->entry;
+    CKV_CHECK(entry.token_begin + uint64_t{entry.token_count} <= 0xffffffff);
+    CKV_CHECK(uint64_t{entry.column_begin} + entry.column_bytes <= kRowWidthMax * 2);
+    CKV_CHECK(fetch->indices.empty() || fetch->indices.size() == entry.token_count);
+    (void)ReadAll(fetch->indices.data(), fetch->indices.size_bytes());
+  }
   if (DecodeMapRequest(*header, slot).ok()) CKV_CHECK(header->body_bytes == sizeof(MapEntry));
   std::byte reply[128];
   CKV_CHECK(EncodeErrorReply(*header, absl::InternalError("x"), 0, reply) == kHeaderBytes + 1);

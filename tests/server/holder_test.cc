@@ -236,6 +236,68 @@ TEST_P(HolderTest, ProbesEchoAndFetchesBringTheRows) {
           .status()));
 }
 
+// Goal: chosen rows come in their order, duplicates too, slices come of every row, in one transfer
+// each; an index that the chunk has not got is refused, and the lane goes on.
+TEST_P(HolderTest, ChosenRowsAndSlicesAreGathered) {
+  Put();
+  const auto client = Open();
+  const uint32_t handle = client->Resolve(corpus_)[3];
+  const uint64_t row_bytes = corpus_.geometry.row_bytes();
+  const auto fetch = [&](FetchEntry entry, const std::vector<int32_t>& indices) {
+    entry.handle = handle;
+    RequestHeader header = client->Header();
+    header.kind = WireKind::kFetch;
+    std::vector<std::byte> body(sizeof(entry) + indices.size() * 4);
+    std::memcpy(body.data(), &entry, sizeof(entry));
+    if (!indices.empty()) std::memcpy(body.data() + 32, indices.data(), indices.size() * 4);
+    return *client->CallBytes(header, body);
+  };
+  const auto slice_of = [&](uint32_t layer, uint32_t token, const FetchEntry& entry) {
+    const auto rows = std::as_bytes(std::span(corpus_.chunks[3].layers[layer]));
+    return rows.subspan(token * row_bytes + entry.column_begin, entry.sent_row_bytes(row_bytes));
+  };
+  const auto expect = [&](const FetchEntry& entry, const std::vector<int32_t>& indices) {
+    const uint64_t pushes = holder_->stats().push_count;
+    const RawReply got = fetch(entry, indices);
+    ASSERT_TRUE(got.status().ok()) << got.status();
+    EXPECT_EQ(holder_->stats().push_count, pushes + 1);
+    std::vector<std::byte> want;
+    for (uint32_t layer = 0; layer < entry.layer_count; ++layer) {
+      for (uint32_t t = 0; t < entry.token_count; ++t) {
+        const uint32_t token =
+            indices.empty() ? entry.token_begin + t : static_cast<uint32_t>(indices[t]);
+        const auto slice = slice_of(entry.layer_begin + layer, token, entry);
+        want.insert(want.end(), slice.begin(), slice.end());
+      }
+    }
+    EXPECT_EQ(got.body, want);
+    const uint32_t sum = BodyChecksum(entry, entry.sent_row_bytes(row_bytes), want);
+    EXPECT_EQ(got.header.body_checksum, SharesMemory(GetParam()) ? 0 : sum);
+  };
+  const std::vector<int32_t> chosen = {129, 0, 64, 64, 3, 129};
+  FetchEntry entry = {.layer_begin = 2, .layer_count = 1, .token_count = 6, .index_count = 6};
+  expect(entry, chosen);
+  entry.column_begin = 64;
+  entry.column_bytes = 20;
+  expect(entry, chosen);
+  expect({.layer_count = 3, .token_begin = 7, .token_count = 120, .column_bytes = 48}, {});
+  // More than the chunk has rows: one may come twice.
+  std::vector<int32_t> many(300);
+  for (int32_t i = 0; i < 300; ++i) many[size_t(i)] = i % 130;
+  expect({.layer_count = 1, .token_count = 300, .index_count = 300}, many);
+
+  entry = {.layer_count = 1, .token_count = 2, .index_count = 2};
+  for (const int32_t bad : {-1, 130, INT32_MIN, INT32_MAX}) {
+    const absl::Status status = fetch(entry, {0, bad}).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), testing::HasSubstr("index 1 is"));
+  }
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      fetch({.layer_count = 1, .token_count = 1, .column_begin = 188, .column_bytes = 8}, {})
+          .status()));
+  expect(entry, {5, 5});
+}
+
 TEST_P(HolderTest, AFetchThatDoesNotFitTheReplySaysSo) {
   Put();
   const auto client =

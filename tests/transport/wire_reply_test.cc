@@ -118,6 +118,12 @@ TEST(Wire, BodyChecksumIsOfStripes) {
   const FetchEntry entry = {
       .layer_begin = 5, .layer_count = 2, .token_begin = 30, .token_count = 70};
   EXPECT_EQ(BodyChecksum(entry, 4, body), 0xf44413b6u);
+  // Gathered rows have stripes of their own, from the first row sent on.
+  FetchEntry slice = entry, from_zero = entry;
+  slice.column_bytes = 4;
+  from_zero.token_begin = 0;
+  EXPECT_EQ(BodyChecksum(slice, 4, body), BodyChecksum(from_zero, 4, body));
+  EXPECT_NE(BodyChecksum(slice, 4, body), BodyChecksum(entry, 4, body));
   std::vector<std::pair<uint32_t, uint32_t>> parts;
   BodyChecksum(entry, [&](const StripePart& part) {
     EXPECT_EQ(part.layer, parts.size() < 4 ? 5u : 6u);

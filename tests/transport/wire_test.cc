@@ -291,21 +291,58 @@ TEST(Wire, FetchSurvivesAndRefuses) {
     std::memcpy(slot.bytes().data() + 64, &entry, sizeof(entry));
     const absl::StatusOr<RequestHeader> decoded = DecodeRequestHeader(slot.bytes());
     return decoded.ok() ? DecodeFetchRequest(*decoded, slot.bytes())
-                        : absl::StatusOr<FetchEntry>(decoded.status());
+                        : absl::StatusOr<FetchRequest>(decoded.status());
   };
-  const absl::StatusOr<FetchEntry> entry = decode({5, 1, 2, 3, 4, {}});
-  ASSERT_TRUE(entry.ok()) << entry.status();
-  EXPECT_EQ(entry->handle, 5u);
-  EXPECT_EQ(entry->token_count, 4u);
-  EXPECT_FALSE(decode({5, 1, 2, 3, 4, {0, 1, 0}}).ok());
-  EXPECT_FALSE(decode({5, 0, kLayerCountMax + 1, 3, 4, {}}).ok());
-  EXPECT_FALSE(decode({5, 0xffffffff, 2, 3, 4, {}}).ok());
-  EXPECT_FALSE(decode({5, 0, 1, 0xffffffff, 1, {}}).ok());
-  EXPECT_TRUE(decode({5, 0, 1, 0xfffffffe, 1, {}}).ok());
-  Slot longer(128);
-  header.body_bytes = 64;
-  EncodeHeader(header, longer.bytes());
-  EXPECT_FALSE(DecodeRequestHeader(longer.bytes()).ok());
+  const absl::StatusOr<FetchRequest> request = decode({5, 1, 2, 3, 4});
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->entry.handle, 5u);
+  EXPECT_EQ(request->entry.token_count, 4u);
+  EXPECT_TRUE(request->indices.empty());
+  EXPECT_FALSE(decode({5, 0, kLayerCountMax + 1, 3, 4}).ok());
+  EXPECT_FALSE(decode({5, 0xffffffff, 2, 3, 4}).ok());
+  EXPECT_FALSE(decode({5, 0, 1, 0xffffffff, 1}).ok());
+  EXPECT_TRUE(decode({5, 0, 1, 0xfffffffe, 1}).ok());
+  // Slices: multiples of 4 within the widest row.
+  EXPECT_TRUE(decode({5, 1, 2, 3, 4, 0, 2044, 4}).ok());
+  EXPECT_FALSE(decode({5, 1, 2, 3, 4, 0, 2044, 8}).ok());
+  EXPECT_FALSE(decode({5, 1, 2, 3, 4, 0, 0xfffffffc, 8}).ok());
+  EXPECT_FALSE(decode({5, 1, 2, 3, 4, 0, 2, 4}).ok());
+  EXPECT_FALSE(decode({5, 1, 2, 3, 4, 0, 4, 6}).ok());
+  EXPECT_FALSE(decode({5, 1, 2, 3, 4, 0, 4, 0}).ok());
+  EXPECT_FALSE(decode({5, 1, 1, 0, 4, 4}).ok());  // the indices did not come
+  for (const size_t body_bytes : {0, 28, 33, 34}) {
+    Slot other(64 + body_bytes);
+    header.body_bytes = static_cast<uint32_t>(body_bytes);
+    EncodeHeader(header, other.bytes());
+    EXPECT_FALSE(DecodeRequestHeader(other.bytes()).ok()) << body_bytes;
+  }
+}
+
+TEST(Wire, ChosenRowsSurviveAndRefuse) {
+  const auto decode = [](const FetchEntry& entry, uint32_t sent) {
+    RequestHeader header;
+    header.kind = WireKind::kFetch;
+    header.body_bytes = 32 + 4 * sent;
+    Slot slot(64 + header.body_bytes);
+    EncodeHeader(header, slot.bytes());
+    std::memcpy(slot.bytes().data() + 64, &entry, sizeof(entry));
+    const absl::StatusOr<RequestHeader> decoded = DecodeRequestHeader(slot.bytes());
+    EXPECT_TRUE(decoded.ok()) << decoded.status();
+    const auto request = DecodeFetchRequest(*decoded, slot.bytes());
+    return request.ok() && request->indices.size() == sent;
+  };
+  EXPECT_TRUE(decode({5, 1, 1, 0, 3, 3}, 3));
+  EXPECT_TRUE(decode({5, 1, 1, 0, 3, 3, 64, 128}, 3));
+  EXPECT_FALSE(decode({5, 1, 1, 0, 3, 3}, 2));
+  EXPECT_FALSE(decode({5, 1, 1, 0, 3, 3}, 4));
+  EXPECT_FALSE(decode({5, 1, 1, 0, 3, 0}, 3));  // a run has none
+  EXPECT_FALSE(decode({5, 1, 1, 0, 4, 3}, 3));
+  EXPECT_FALSE(decode({5, 1, 1, 1, 3, 3}, 3));
+  EXPECT_FALSE(decode({5, 1, 2, 0, 3, 3}, 3));
+  EXPECT_FALSE(decode({5, 1, 0, 0, 3, 3}, 3));
+  constexpr uint32_t kMost = kFetchIndexCountMax;
+  EXPECT_TRUE(decode({5, 1, 1, 0, kMost, kMost}, kMost));
+  EXPECT_FALSE(decode({5, 1, 1, 0, kMost + 1, kMost + 1}, kMost + 1));
 }
 
 // Layouts never wrap, and agree with the sum made in 128 bits wherever that fits.
