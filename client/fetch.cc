@@ -18,16 +18,13 @@ bool Fits(std::span<const std::byte> place, size_t bytes) {
   return place.size() == bytes && reinterpret_cast<uintptr_t>(place.data()) % sizeof(uint16_t) == 0;
 }
 
-void Rotate(const RopeRotation& rotation, const Geometry& geometry, uint32_t row_count,
+// Of columns that have all of the band, which is the last of either dtype's bytes, or nothing.
+void Rotate(const RopeRotation& rotation, const Geometry& geometry, const FetchEntry& entry,
             std::span<std::byte> rows) {
-  if (rotation.is_identity()) return;
-  if (geometry.dtype == RowDtype::kFp8DsMla) {
-    RotateBandsFp8DsMla(rotation, rows.data(), row_count, geometry.row_bytes(),
-                        geometry.row_bytes());
-  } else {
-    RotateBandsBf16(rotation, reinterpret_cast<uint16_t*>(rows.data()), row_count, geometry.d_qk,
-                    geometry.d_qk);
-  }
+  const uint32_t row_bytes = geometry.row_bytes();
+  const auto width = static_cast<uint32_t>(entry.sent_row_bytes(row_bytes));
+  if (rotation.is_identity() || entry.column_begin + width < row_bytes) return;
+  RotateBandsFp8DsMla(rotation, rows.data(), entry.token_count, width, width);
 }
 
 }  // namespace
@@ -43,7 +40,9 @@ Fetcher::Fetcher(const LinkOptions* options, Router* router, RouteCounters* coun
 absl::Status Fetcher::Fetch(const FetchCall& call, const Place* place, Sink sink, bool* stale) {
   place_ = place;
   place_is_optional_ = false;
-  absl::Status status = Run(call, {call.chunk_begin, call.layer_begin}, sink, stale);
+  CKV_RETURN_IF_ERROR(Begin(call, stale));
+  plan_.Begin(call, shape_, {call.chunk_begin, call.layer_begin});
+  absl::Status status = Run(call, sink, stale);
   if (delivered_) *stale = false;
   return status;
 }
@@ -52,20 +51,46 @@ absl::Status Fetcher::FetchOn(const FetchCall& call, const FetchFrom& from, Plac
                               bool* stale) {
   place_ = &place;
   place_is_optional_ = true;
-  return Run(call, from, sink, stale);
+  CKV_RETURN_IF_ERROR(Begin(call, stale));
+  plan_.Begin(call, shape_, from);
+  return Run(call, sink, stale);
 }
 
-absl::Status Fetcher::Run(const FetchCall& call, const FetchFrom& from, Sink sink, bool* stale) {
+absl::Status Fetcher::FetchSelection(const SelectionCall& call, SelectionSink sink, bool* stale) {
+  place_ = nullptr;
+  place_is_optional_ = false;
+  FetchCall range;
+  range.corpus = call.corpus;
+  range.chunk_begin = call.chunk_begin;
+  range.chunk_end = call.chunk_end;
+  range.layer_begin = call.layer_begin;
+  // More layers than there can be are past the model's last all the same.
+  range.layer_end =
+      call.layer_begin + static_cast<uint32_t>(std::min<size_t>(call.indices.size(), UINT16_MAX));
+  range.columns = call.columns;
+  range.deadline = call.deadline;
+  CKV_RETURN_IF_ERROR(Begin(range, stale));
+  CKV_RETURN_IF_ERROR(plan_.BeginSelection(range, shape_, call.indices));
+  selection_sink_ = &sink;
+  absl::Status status = Run(
+      range, [](const FetchedRows&) { return absl::OkStatus(); }, stale);
+  if (delivered_) *stale = false;
+  return status;
+}
+
+absl::Status Fetcher::Begin(const FetchCall& call, bool* stale) {
   *stale = false;
   delivered_ = false;
   strange_ = false;
   links_.clear();
   if (clock_->Now() >= call.deadline)
     return absl::DeadlineExceededError("fetch: the deadline had passed before anything was sent");
-  CKV_RETURN_IF_ERROR(Check(call));
+  return Check(call);
+}
+
+absl::Status Fetcher::Run(const FetchCall& call, Sink sink, bool* stale) {
   CKV_RETURN_IF_ERROR(Prepare(call, stale));
   head_ = in_window_ = 0;
-  plan_.Begin(call, shape_, from);
   absl::Status status = Exchange(call, sink, stale);
   if (!status.ok()) AbandonAll();
   return status;
@@ -87,6 +112,7 @@ absl::Status Fetcher::Check(const FetchCall& call) const {
     return absl::InvalidArgumentError(
         absl::StrFormat("fetch: position %d, limit %d", *call.position, kOffsetMax));
   }
+  CKV_RETURN_IF_ERROR(CheckColumns(geometry, call.columns, call.position.has_value()));
   if (sizeof(ReplyHeader) + geometry.row_bytes() > shape_.reply_bytes_max ||
       sizeof(RequestHeader) + sizeof(FetchEntry) > shape_.request_bytes_max) {
     return absl::InvalidArgumentError(
@@ -109,7 +135,7 @@ absl::Status Fetcher::Prepare(const FetchCall& call, bool* stale) {
     const size_t i = chunk - call.chunk_begin;
     if (call.position) delta_of_chunk_[i] = int64_t(position) - int64_t(chunks[chunk].position);
     position += chunks[chunk].token_count;
-    if (route->link_of_chunk[chunk] == LinkTable::kNoLink) continue;
+    if (!plan_.Asks(chunk) || route->link_of_chunk[chunk] == LinkTable::kNoLink) continue;
     HolderLink* link = route->links[route->link_of_chunk[chunk]];
     if (std::find(links_.begin(), links_.end(), link) == links_.end()) {
       if (absl::Status status = router_->links().EnsureUp(*link, call.deadline); !status.ok())
@@ -180,6 +206,7 @@ absl::StatusOr<bool> Fetcher::PostNext(const FetchCall& call) {
   Segment segment;
   segment.chunk = piece.chunk;
   segment.entry = piece.entry;
+  segment.ordinals = piece.ordinals;
   segment.link = link_of_chunk_[piece.chunk - call.chunk_begin];
   segment.entry.handle = handle_of_chunk_[piece.chunk - call.chunk_begin];
   RequestLane& lane = segment.link->lane();
@@ -199,13 +226,16 @@ absl::StatusOr<bool> Fetcher::PostNext(const FetchCall& call) {
   header.epoch = segment.link->epoch().value;
   header.session = segment.link->session().value;
   header.deadline_us = RemainingUs(call.deadline, clock_->Now());
-  header.body_bytes = sizeof(FetchEntry);
+  header.body_bytes = static_cast<uint32_t>(sizeof(FetchEntry) + piece.indices.size_bytes());
   const std::span<std::byte> request = lane.request(*slot);
   std::memcpy(request.data() + sizeof(header), &segment.entry, sizeof(FetchEntry));
+  if (!piece.indices.empty()) {
+    std::memcpy(request.data() + sizeof(header) + sizeof(FetchEntry), piece.indices.data(),
+                piece.indices.size_bytes());
+  }
   EncodeHeader(header, request);
   // Polled as soon as all that can be posted is.
-  if (absl::Status status = lane.PostLater(*slot, sizeof(header) + sizeof(FetchEntry));
-      !status.ok())
+  if (absl::Status status = lane.PostLater(*slot, sizeof(header) + header.body_bytes); !status.ok())
     return HolderError(*segment.link, status);
   at(in_window_++) = segment;
   segment.link->peer().in_flight.fetch_add(1, std::memory_order_relaxed);
@@ -217,7 +247,8 @@ absl::StatusOr<bool> Fetcher::PostNext(const FetchCall& call) {
 absl::Status Fetcher::Land(const FetchCall& call, Segment& segment, RequestLane& lane) {
   if (place_ == nullptr || segment.entry.layer_count != 1) return absl::OkStatus();
   const FetchEntry& entry = segment.entry;
-  const uint64_t bytes = uint64_t{entry.token_count} * call.corpus->geometry.row_bytes();
+  const uint64_t bytes =
+      entry.token_count * entry.sent_row_bytes(call.corpus->geometry.row_bytes());
   segment.place =
       (*place_)({segment.chunk, entry.layer_begin, entry.token_begin, entry.token_count});
   if (place_is_optional_ && segment.place.empty()) return absl::OkStatus();
@@ -276,7 +307,7 @@ absl::Status Fetcher::Accept(const FetchCall& call, Segment& segment, const Repl
   expected.kind = WireKind::kFetch;
   expected.checksummed = !SharesMemory(lane.kind());
   expected.fetch = segment.entry;
-  expected.row_bytes = call.corpus->geometry.row_bytes();
+  expected.row_bytes = segment.entry.sent_row_bytes(call.corpus->geometry.row_bytes());
   return CheckReplyForHint(header, segment.body, expected);
 }
 
@@ -293,7 +324,11 @@ absl::Status Fetcher::Deliver(const FetchCall& call, Sink sink) {
 absl::Status Fetcher::Show(const FetchCall& call, const Segment& segment, Sink sink) {
   const Geometry& geometry = call.corpus->geometry;
   const FetchEntry& entry = segment.entry;
-  const size_t layer_bytes = size_t{entry.token_count} * geometry.row_bytes();
+  if (!segment.ordinals.empty()) {
+    delivered_ = true;
+    return (*selection_sink_)({entry.layer_begin, segment.chunk, segment.ordinals, segment.body});
+  }
+  const size_t layer_bytes = entry.token_count * entry.sent_row_bytes(geometry.row_bytes());
   // A rotation by `delta` is that of the queries of a chunk `delta` before its place.
   const RopeRotation& rotation =
       rotations_.For(geometry, -delta_of_chunk_[segment.chunk - call.chunk_begin]);
@@ -313,7 +348,7 @@ absl::Status Fetcher::Show(const FetchCall& call, const Segment& segment, Sink s
     }
     if (!place.empty()) {
       if (rows.data() != place.data()) std::memcpy(place.data(), rows.data(), layer_bytes);
-      Rotate(rotation, geometry, entry.token_count, place);
+      Rotate(rotation, geometry, entry, place);
       rows = place;
     }
     delivered_ = true;

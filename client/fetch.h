@@ -20,6 +20,7 @@ namespace ckv {
 class Fetcher {
  public:
   using Sink = absl::FunctionRef<absl::Status(const FetchedRows&)>;
+  using SelectionSink = absl::FunctionRef<absl::Status(const SelectedRows&)>;
   using Place = absl::FunctionRef<std::span<std::byte>(const RowRun&)>;
 
   Fetcher(const LinkOptions* options, Router* router, RouteCounters* counters);
@@ -37,12 +38,16 @@ class Fetcher {
   absl::Status FetchOn(const FetchCall& call, const FetchFrom& from, Place place, Sink sink,
                        bool* stale);
 
+  // Requester::FetchSelection, without its retry; `*stale` as of Fetch.
+  absl::Status FetchSelection(const SelectionCall& call, SelectionSink sink, bool* stale);
+
  private:
-  // A run of rows that one reply carries: whole layers of a chunk, or some tokens of one layer.
+  // The rows that one reply carries: whole layers of a chunk, or some tokens of one layer.
   struct Segment {
     HolderLink* link = nullptr;
     uint32_t chunk = 0;
     FetchEntry entry;
+    std::span<const uint32_t> ordinals;  // of chosen rows
     uint32_t slot = 0;
     uint64_t request_id = 0;
     // Where the caller wants the rows, if it said so; only of one layer.
@@ -51,7 +56,8 @@ class Fetcher {
     std::span<const std::byte> body;  // in the slot, or in `place`
   };
 
-  absl::Status Run(const FetchCall& call, const FetchFrom& from, Sink sink, bool* stale);
+  absl::Status Begin(const FetchCall& call, bool* stale);
+  absl::Status Run(const FetchCall& call, Sink sink, bool* stale);
   absl::Status Check(const FetchCall& call) const;
   absl::Status Prepare(const FetchCall& call, bool* stale);
   absl::Status Exchange(const FetchCall& call, Sink sink, bool* stale);
@@ -75,6 +81,7 @@ class Fetcher {
   FetchPlan plan_;
   const Place* place_ = nullptr;
   bool place_is_optional_ = false;
+  const SelectionSink* selection_sink_ = nullptr;
   std::vector<HolderLink*> link_of_chunk_;  // from chunk_begin; null: no tokens
   std::vector<uint32_t> handle_of_chunk_;
   std::vector<int64_t> delta_of_chunk_;

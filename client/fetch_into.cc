@@ -26,6 +26,8 @@ absl::Status CheckCall(const FetchCall& call, const PagedCache& cache) {
         absl::StrFormat("fetch: layers %d to %d into a cache of %d to %d", call.layer_begin,
                         call.layer_end, cache.layer_begin(), cache.layer_end()));
   }
+  if (call.columns.bytes != 0 || call.columns.begin != 0)
+    return absl::InvalidArgumentError("fetch: a cache takes whole rows, no columns");
   if (call.position.value_or(0) > uint64_t{kOffsetMax}) {
     return absl::InvalidArgumentError(
         absl::StrFormat("fetch: position %d, limit %d", *call.position, kOffsetMax));

@@ -240,6 +240,23 @@ absl::Status Requester::Fetch(const FetchCall& call,
   return state_->Fetch(call, &place, sink);
 }
 
+absl::Status Requester::FetchSelection(const SelectionCall& call,
+                                       absl::FunctionRef<absl::Status(const SelectedRows&)> sink) {
+  const auto fetch = [&](CallEngine& engine, Outcome* outcome) {
+    absl::Status status = engine.fetcher.FetchSelection(call, sink, &outcome->stale);
+    outcome->repeatable = !engine.fetcher.delivered();
+    return status;
+  };
+  return state_->WithEngine(call.corpus.get(), call.deadline, fetch);
+}
+
+absl::Status Requester::FetchSelection(
+    const SelectionCall& call, absl::FunctionRef<std::span<std::byte>(uint32_t layer)> place) {
+  return FetchSelection(call, [&](const SelectedRows& chosen) {
+    return PutSelected(call, chosen, place(chosen.layer));
+  });
+}
+
 absl::Status Requester::FetchInto(const FetchCall& call, PagedCache& cache,
                                   CacheSequenceId sequence, FetchIntoReport* report) {
   const Instant begin = state_->clock->Now();

@@ -117,6 +117,14 @@ struct AttendReport {
   Duration elapsed{0};
 };
 
+// Bytes [begin, begin + bytes) of every row, both multiples of 4: the heads of a tensor-parallel
+// rank. Holders gather slices before they send them, so there are as many transfers as the bytes
+// need, whatever the number of heads and layers.
+struct ColumnRange {
+  uint32_t begin = 0;
+  uint32_t bytes = 0;  // 0, with a begin of 0: whole rows
+};
+
 // Ranges are half open, [begin, end), and not empty; an end of 0 is no "to the end" here (it is in
 // the gRPC messages): corpus->chunks.size() and corpus->geometry.layers are the ends.
 struct FetchCall {
@@ -128,7 +136,31 @@ struct FetchCall {
   // Where the first chunk's first token is to stand: bands are rotated by the difference. Absent:
   // canonical.
   std::optional<uint64_t> position;
+  // What of each row. With a position, all of the RoPE band or nothing of it.
+  ColumnRange columns;
   Instant deadline = kInstantMax;
+};
+
+// Rows chosen by index, an indexer's choice: they come as they stand, at their canonical positions,
+// and are never rotated, for they have no offset in common.
+struct SelectionCall {
+  std::shared_ptr<const Corpus> corpus;
+  // Indices count the rows of these chunks, one after another. The range is not empty.
+  uint32_t chunk_begin = 0;
+  uint32_t chunk_end = 0;
+  // indices[i] are those of layer layer_begin + i, in any order, an index as often as it is wanted;
+  // may be empty. At most kSelectionIndexCountMax (2^24) in all.
+  uint32_t layer_begin = 0;
+  std::span<const std::span<const int32_t>> indices;
+  ColumnRange columns;
+  Instant deadline = kInstantMax;
+};
+// Rows of one layer, of one chunk: rows[i] is that of the layer's index number ordinals[i].
+struct SelectedRows {
+  uint32_t layer = 0;
+  uint32_t chunk = 0;
+  std::span<const uint32_t> ordinals;  // rising; borrowed for the call of the sink
+  std::span<const std::byte> rows;     // [ordinals.size()][row_bytes or columns.bytes]; borrowed
 };
 
 // Rows of one layer of one chunk, in order of tokens.
@@ -139,7 +171,8 @@ struct RowRun {
   uint32_t token_count = 0;
 };
 struct FetchedRows : RowRun {
-  std::span<const std::byte> rows;  // [token_count][row_bytes]; borrowed for the call of the sink
+  // [token_count][row_bytes, or columns.bytes]; borrowed for the call of the sink
+  std::span<const std::byte> rows;
 };
 
 struct FetchIntoReport {
@@ -274,6 +307,21 @@ class Requester {
                      absl::FunctionRef<std::span<std::byte>(const RowRun&)> place,
                      absl::FunctionRef<absl::Status(const FetchedRows&)> sink);
 
+  // Fetches exactly the chosen rows. `sink` gets them layer by layer, of each layer chunk by chunk,
+  // of each chunk in the order of the indices; never rotated. Holders gather what one reply
+  // carries, so that choosing apart costs no more transfers than choosing neighbours.
+  //   InvalidArgument     the call: an index that is negative or beyond the chunks (nothing is sent
+  //                       then), a range, columns.
+  //   the sink's error    which ends the call.
+  //   else as Fetch.
+  absl::Status FetchSelection(const SelectionCall& call,
+                              absl::FunctionRef<absl::Status(const SelectedRows&)> sink);
+  // The same into memory: `place(layer)` is where the rows of a layer go, [indices of the layer]
+  // [row_bytes or columns.bytes], in the order of its indices.
+  //   InvalidArgument     also: a place of another size.
+  absl::Status FetchSelection(const SelectionCall& call,
+                              absl::FunctionRef<std::span<std::byte>(uint32_t layer)> place);
+
   // Fetches the rows of whole chunks to the end of a sequence of `cache`, rotated to call.position
   // (absent: canonical), and shows them once all are there. What has come is spliced while the rest
   // is under way. A lane that breaks is opened anew, and the fetch goes on at the first layer that
@@ -284,7 +332,7 @@ class Requester {
   // On any error the cache is as it was, and the message names the blocks, and the chunk and layer
   // that was not whole. The sequence is taken for the length of the call; others of the cache are
   // not in its way.
-  //   InvalidArgument     the call, or layers other than the cache's.
+  //   InvalidArgument     the call, layers other than the cache's, or columns.
   //   FailedPrecondition  another geometry than the cache's; the sequence is being extended by
   //                       another thread; or as Attend.
   //   ResourceExhausted   too few free blocks; or as Attend.
