@@ -1,6 +1,7 @@
 // Question: what does a splice of a chunk (2048 tokens, 27 layers, 64 MB) into a paged cache cost?
 // Bound: 0.7 of the rate of memcpy of the same bytes; a fetch that splices takes at most 1.15 x the
-// time of one that only puts the rows down.
+// time of one that only puts the rows down. And what does the holder's gathering of slices save?
+// Bound: as many transfers as the bytes need, where a transfer a head and layer are 216.
 //
 // Both sides of a comparison come in turns, read sources of 64 MB and write to 64 MB, so neither's
 // bytes are in a cache of 2 MB. The cache's blocks come in random order; the memcpy's target is one
@@ -146,6 +147,58 @@ BENCHMARK(BM_FetchInto)
     ->ArgName("fabric")
     ->Arg(static_cast<int>(FabricKind::kShm))
     ->Arg(static_cast<int>(FabricKind::kTcp))
+    ->Iterations(1)
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
+
+// A tensor-parallel rank's slice of every row, 8 heads of 16 values (256 bytes of each row) over
+// all layers of a chunk: gathered by the holder, or fetched head by head and layer by layer.
+void BM_FetchSlice(benchmark::State& state) {
+  constexpr uint32_t kHeads = 8, kHeadBytes = 32;
+  const auto fabric = static_cast<FabricKind>(state.range(0));
+  const auto tokens = static_cast<uint32_t>(state.range(1));
+  const OnCpu cpu(kDriverCpu);
+  Fleet fleet({.fabric = fabric, .token_count = tokens, .layers = kLayers});
+  FetchCall call;
+  call.corpus = *fleet.requester().Resolve("bench", "", kInstantMax);
+  call.chunk_end = 1;
+  const auto fetch = [&](uint32_t layer_begin, uint32_t layer_end, const ColumnRange& columns) {
+    call.layer_begin = layer_begin;
+    call.layer_end = layer_end;
+    call.columns = columns;
+    call.deadline = Clock::Real()->Now() + std::chrono::seconds(10);
+    const absl::Status status = fleet.requester().Fetch(call, [](const FetchedRows& rows) {
+      Read(rows.rows);
+      return absl::OkStatus();
+    });
+    CKV_CHECK(status.ok());
+  };
+  const auto staged = [&] { fetch(0, kLayers, {0, kHeads * kHeadBytes}); };
+  const auto apart = [&] {
+    for (uint32_t layer = 0; layer < kLayers; ++layer) {
+      for (uint32_t head = 0; head < kHeads; ++head)
+        fetch(layer, layer + 1, {head * kHeadBytes, kHeadBytes});
+    }
+  };
+  const auto transfers = [&](const auto& work) {
+    const uint64_t before = fleet.holder().stats().push_count;
+    work();
+    return double(fleet.holder().stats().push_count - before);
+  };
+  state.counters["staged_transfers"] = transfers(staged);
+  state.counters["apart_transfers"] = transfers(apart);
+  for (auto _ : state) {
+    std::vector<double> gathered, by_head;
+    TakeTurns(kTurns, {Timed(gathered, staged), Timed(by_head, apart)});
+    state.SetIterationTime(Quantile(gathered, 0.5));
+    state.counters["apart_us"] = Quantile(by_head, 0.5) * 1e6;
+    state.counters["apart_over_staged"] = Quantile(by_head, 0.5) / Quantile(gathered, 0.5);
+  }
+}
+BENCHMARK(BM_FetchSlice)
+    ->ArgNames({"fabric", "tokens"})
+    ->ArgsProduct({{static_cast<int>(FabricKind::kShm), static_cast<int>(FabricKind::kTcp)},
+                   {16, 256, 2048}})
     ->Iterations(1)
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);
