@@ -1,6 +1,8 @@
 #include "client/explain.h"
 
 #include <algorithm>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -18,6 +20,9 @@ constexpr Duration kMembersTimeout = std::chrono::seconds(1);
 // One echo over a lane that works takes microseconds, or a kernel's time where the holder computes.
 constexpr Duration kPingTimeout = std::chrono::milliseconds(200);
 constexpr uint32_t kFewRows = 1, kManyRows = 16;
+// A kernel's selected path costs between these and its dense one; beyond is a disturbed
+// measurement.
+constexpr double kGatherFactorMin = 0.25, kGatherFactorMax = 16;
 
 // Brings the link up for a probe, which wants the lane for itself: what was given up on and not
 // answered must not disturb it.
@@ -68,8 +73,9 @@ absl::Status ProbeFabric(LinkTable& links, HolderLink& link, Clock& clock, Insta
                       link.peer().Describe()));
 }
 
+// The holder's kernel time of one attend over `chunk`; with `selected`, over those of its rows.
 absl::StatusOr<double> ComputeUs(const ExplainCall& call, uint32_t chunk, uint32_t row_count,
-                                 Router& router) {
+                                 std::span<const int32_t> selected, Router& router) {
   const Geometry& geometry = call.corpus->geometry;
   const std::vector<uint16_t> q(size_t{row_count} * geometry.d_qk, Bf16FromFloat(0.125f));
   std::vector<float> o(size_t{row_count} * geometry.d_v), m(row_count), l(row_count);
@@ -78,6 +84,9 @@ absl::StatusOr<double> ComputeUs(const ExplainCall& call, uint32_t chunk, uint32
   attend.corpus = call.corpus;
   attend.chunks = {&use, 1};
   attend.q = {q.data(), row_count, geometry.d_qk};
+  if (!selected.empty()) {
+    attend.selection = {selected.data(), static_cast<uint32_t>(selected.size()), row_count};
+  }
   attend.deadline = call.deadline;
   const auto room = [&] { return PartialView{o.data(), m.data(), l.data(), PartialDtype::kF32}; };
   double fastest_us = 0;
@@ -93,13 +102,27 @@ absl::StatusOr<double> ComputeUs(const ExplainCall& call, uint32_t chunk, uint32
 
 absl::StatusOr<ComputeConstants> MeasureCompute(const ExplainCall& call, uint32_t chunk,
                                                 Router& router) {
-  CKV_ASSIGN_OR_RETURN(const double few_us, ComputeUs(call, chunk, kFewRows, router));
-  CKV_ASSIGN_OR_RETURN(const double many_us, ComputeUs(call, chunk, kManyRows, router));
+  CKV_ASSIGN_OR_RETURN(const double few_us, ComputeUs(call, chunk, kFewRows, {}, router));
+  CKV_ASSIGN_OR_RETURN(const double many_us, ComputeUs(call, chunk, kManyRows, {}, router));
   const double tokens = call.corpus->chunks[chunk].token_count;
   ComputeConstants compute;
   compute.per_row_token_us = std::max(0.0, (many_us - few_us) / ((kManyRows - kFewRows) * tokens));
   compute.base_us = std::max(0.0, few_us - kFewRows * tokens * compute.per_row_token_us);
   return compute;
+}
+
+// What picked-out rows take over rows that lie together: every second row of the chunk, so that no
+// two are neighbours, up to the budget.
+absl::StatusOr<double> MeasureGather(const ExplainCall& call, uint32_t chunk,
+                                     const ComputeConstants& compute, Router& router) {
+  const uint32_t tokens = call.corpus->chunks[chunk].token_count;
+  std::vector<int32_t> rows;
+  for (uint32_t row = 0; row < tokens && rows.size() < call.select; row += 2)
+    rows.push_back(static_cast<int32_t>(row));
+  CKV_ASSIGN_OR_RETURN(const double us, ComputeUs(call, chunk, kManyRows, rows, router));
+  const double dense_us = double(kManyRows) * double(rows.size()) * compute.per_row_token_us;
+  if (!(dense_us > 0)) return 1;
+  return std::clamp((us - compute.base_us) / dense_us, kGatherFactorMin, kGatherFactorMax);
 }
 
 absl::Status MeasureHolder(const ExplainCall& call, HolderLink& link, uint32_t chunk,
@@ -114,9 +137,14 @@ absl::Status MeasureHolder(const ExplainCall& call, HolderLink& link, uint32_t c
     if (!known) link.Close();
   }
   if (!known) CKV_RETURN_IF_ERROR(ProbeFabric(links, link, clock, call.deadline));
-  if (!peer.compute()) {
-    CKV_ASSIGN_OR_RETURN(const ComputeConstants compute, MeasureCompute(call, chunk, router));
-    peer.set_compute(compute);
+  std::optional<ComputeConstants> compute = peer.compute();
+  if (!compute) {
+    CKV_ASSIGN_OR_RETURN(compute, MeasureCompute(call, chunk, router));
+    peer.set_compute(*compute);
+  }
+  if (call.select > 0 && compute->gather_factor == 0) {
+    CKV_ASSIGN_OR_RETURN(compute->gather_factor, MeasureGather(call, chunk, *compute, router));
+    peer.set_compute(*compute);
   }
   return absl::OkStatus();
 }
@@ -137,11 +165,13 @@ absl::StatusOr<DecisionInput> InputOf(const ExplainCall& call, const RequesterCo
   input.geometry = call.corpus->geometry;
   input.query_rows = call.query_rows;
   input.steps = std::max(1u, call.steps);
+  input.agents = std::max(1u, call.agents);
   input.selected = call.select;
+  input.f32_partials = call.wire == PartialDtype::kF32;
   input.here = here;
   for (uint32_t i = call.chunk_begin; i < call.chunk_end; ++i)
     input.tokens += call.corpus->chunks[i].token_count;
-  input.cache_room_tokens = input.tokens;
+  input.cache_room_tokens = call.cache_room_tokens.value_or(input.tokens);
   return input;
 }
 
@@ -157,44 +187,59 @@ const HolderPeer* GoneHolder(const ExplainCall& call, const LinkTable::Route& ro
 
 }  // namespace
 
-absl::StatusOr<DecisionInput> MeasureDecisionInput(const ExplainCall& call,
-                                                   const RequesterConstants& here, PeerTable& peers,
-                                                   Router& router, Clock& clock) {
-  CKV_ASSIGN_OR_RETURN(DecisionInput input, InputOf(call, here));
+Candidate CandidateOf(const HolderPeer& peer, const PeerTable& peers, NetworkOracle* oracle) {
+  Candidate candidate;
+  candidate.fabric = peer.fabric.Get();
+  candidate.compute = peer.compute().value_or(ComputeConstants{});
+  candidate.in_flight = peer.in_flight.load(std::memory_order_relaxed);
+  candidate.concurrent = candidate.in_flight;
+  candidate.queue_us = peer.queue_ns.load(std::memory_order_relaxed) / 1e3;
+  if (oracle == nullptr) return candidate;
+  candidate.path = oracle->PathTo(HostOfAddress(peer.View().member.control_address));
+  if (!candidate.path) return candidate;
+  // Every request under way to a holder of that tier shares it (arXiv:2606.03910 section V-C).
+  for (const HolderView& other : peers.Views()) {
+    const auto path = oracle->PathTo(HostOfAddress(other.member.control_address));
+    if (path && path->tier == candidate.path->tier) candidate.path->in_flight += other.in_flight;
+  }
+  return candidate;
+}
+
+absl::StatusOr<MeasuredInput> MeasureDecisionInput(const ExplainCall& call,
+                                                   const RequesterConstants& here,
+                                                   const ExplainTools& tools) {
+  MeasuredInput measured;
+  CKV_ASSIGN_OR_RETURN(measured.input, InputOf(call, here));
+  DecisionInput& input = measured.input;
   {
-    CKV_ASSIGN_OR_RETURN(const LinkTable::Route* route, router.links().RouteOf(call.corpus));
-    peers.Refresh(std::min(call.deadline, clock.Now() + kMembersTimeout));
+    CKV_ASSIGN_OR_RETURN(const LinkTable::Route* route, tools.router.links().RouteOf(call.corpus));
+    tools.peers.Refresh(std::min(call.deadline, tools.clock.Now() + kMembersTimeout));
     if (const HolderPeer* gone = GoneHolder(call, *route)) {
       input.gone_holder = gone->Describe();
-      return input;
+      return measured;
     }
   }
   std::vector<const HolderLink*> seen;
-  double slowest_us = -1;
   for (uint32_t chunk = call.chunk_begin; chunk < call.chunk_end; ++chunk) {
     // Asked anew each time: a route is valid until the next call of the router.
-    CKV_ASSIGN_OR_RETURN(LinkTable::Route * route, router.links().RouteOf(call.corpus));
+    CKV_ASSIGN_OR_RETURN(LinkTable::Route * route, tools.router.links().RouteOf(call.corpus));
     if (route->link_of_chunk[chunk] == LinkTable::kNoLink) continue;
     HolderLink& link = *route->links[route->link_of_chunk[chunk]];
-    if (std::find(seen.begin(), seen.end(), &link) != seen.end()) continue;
-    seen.push_back(&link);
-    CKV_RETURN_IF_ERROR(MeasureHolder(call, link, chunk, router, clock));
-    DecisionInput candidate = input;
-    const HolderPeer& peer = link.peer();
-    candidate.fabric = peer.fabric.Get();
-    candidate.holder_compute = peer.compute().value_or(ComputeConstants{});
-    candidate.in_flight = peer.in_flight.load(std::memory_order_relaxed);
-    candidate.queue_us = peer.queue_ns.load(std::memory_order_relaxed) / 1e3;
-    const double route_us = Decide(candidate).costs[size_t(Primitive::kRoute)].total_us;
-    if (route_us > slowest_us) {
-      slowest_us = route_us;
-      input.fabric = candidate.fabric;
-      input.holder_compute = candidate.holder_compute;
-      input.in_flight = candidate.in_flight;
-      input.queue_us = candidate.queue_us;
+    const double share = double(call.corpus->chunks[chunk].token_count) / double(input.tokens);
+    const auto known = std::find(seen.begin(), seen.end(), &link);
+    if (known != seen.end()) {
+      input.candidates[static_cast<size_t>(known - seen.begin())].token_share += share;
+      continue;
     }
+    CKV_RETURN_IF_ERROR(MeasureHolder(call, link, chunk, tools.router, tools.clock));
+    Candidate candidate = CandidateOf(link.peer(), tools.peers, tools.oracle);
+    candidate.group = static_cast<uint32_t>(seen.size());
+    candidate.token_share = share;
+    seen.push_back(&link);
+    input.candidates.push_back(std::move(candidate));
+    measured.holders.push_back(link.peer().id());
   }
-  return input;
+  return measured;
 }
 
 }  // namespace ckv

@@ -2,39 +2,47 @@
 
 #pragma once
 
-#include <memory>
+#include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/holder_peer.h"
+#include "client/network_oracle.h"
 #include "client/requester.h"
 #include "client/route.h"
 
 namespace ckv {
 
-struct ExplainCall {
-  std::shared_ptr<const Corpus> corpus;
-  uint32_t chunk_begin = 0;
-  uint32_t chunk_end = 0;
-  uint32_t query_rows = 0;
-  uint32_t steps = 1;
-  uint32_t select = 0;
-  Instant deadline = kInstantMax;
-};
-
 // Older constants of a fabric are measured anew: under load no live request tells them.
 inline constexpr Duration kFabricConstantsAgeMax = std::chrono::seconds(60);
 
-// The input of the slowest of the holders of these chunks: all of them answer a query side by side,
-// so the slowest tells its time. T_probe and BW come from a probe of the engine's lane, the compute
-// constants (once a holder) from routing 1 and 16 rows over its first chunk. A holder whose
-// constants are known is asked for one echo all the same, so that no dead one is recommended. With
-// a holder that is not a member of the directory `fabric` is absent and `gone_holder` names it.
-// `here` is the caller's.
+// What answers the questions of a call; all must outlive it.
+struct ExplainTools {
+  PeerTable& peers;
+  Router& router;
+  Clock& clock;
+  NetworkOracle* oracle = nullptr;  // null: none is told of
+};
+
+struct MeasuredInput {
+  DecisionInput input;
+  std::vector<HolderId> holders;  // of input.candidates, one each
+};
+
+// The input of these chunks: a candidate for each holder that a query over them goes to, with the
+// share of their tokens that it has. T_probe and BW come from a probe of the engine's lane, the
+// compute constants (once a holder) from routing 1 and 16 rows over its first chunk, and under
+// selection 16 rows over rows picked out of it. A holder whose constants are known is asked for one
+// echo all the same, so that no dead one is recommended. With a holder that is not a member of the
+// directory there are no candidates and `gone_holder` names it. `here` is the caller's.
 //   InvalidArgument     the range or the rows.
 //   Unavailable         a member does not answer, or its bandwidth cannot be told from its probe.
-absl::StatusOr<DecisionInput> MeasureDecisionInput(const ExplainCall& call,
-                                                   const RequesterConstants& here, PeerTable& peers,
-                                                   Router& router, Clock& clock);
+absl::StatusOr<MeasuredInput> MeasureDecisionInput(const ExplainCall& call,
+                                                   const RequesterConstants& here,
+                                                   const ExplainTools& tools);
+
+// What is known of a holder without asking anybody: to rank replicas that were measured before, or
+// that only the oracle knows the way to. Its group is 0 and its token_share 1. `oracle` may be
+// null.
+Candidate CandidateOf(const HolderPeer& peer, const PeerTable& peers, NetworkOracle* oracle);
 
 }  // namespace ckv

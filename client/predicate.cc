@@ -1,146 +1,164 @@
 #include "client/predicate.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
-
-#include "absl/strings/str_format.h"
 
 namespace ckv {
 namespace {
 
-constexpr uint32_t kBreakEvenStepsMax = 1u << 20;
-constexpr double kMicrosecondsPerSecond = 1e6;
+constexpr const char* kNoHolder = "no holder reachable";
+constexpr const char* kNoRoom = "does not fit the local cache";
 
-// Constants come from measurements: a negative or NaN one counts as 0, so that every
-// cost is a number (infinity included) and comparisons are total.
-double Clean(double value) { return value > 0 ? value : 0; }
+using CostOf = RoundCost (*)(const Workload&, const Candidate&) noexcept;
 
-// 0 x infinity is 0 here: nothing to move costs nothing, however slow the link.
-double Times(double a, double b) { return a == 0 || b == 0 ? 0 : a * b; }
+Workload WorkloadOf(const DecisionInput& input) {
+  Workload work;
+  work.layers = input.geometry.layers;
+  work.rounds = double(input.steps) * double(input.agents) * work.layers;
+  work.rows = input.query_rows;
+  work.tokens = double(input.tokens);
+  work.selected = input.selected > 0;
+  work.attended = double(work.selected ? std::min(input.selected, input.tokens) : input.tokens);
+  work.row_bytes = input.geometry.row_bytes();
+  work.exchange_bytes = double(input.geometry.query_row_bytes()) +
+                        double(input.geometry.partial_row_bytes(input.f32_partials));
+  return work;
+}
 
-struct Volumes {
-  double rounds = 0;  // S x A x L dependent round trips
-  double rows = 0;    // M_q
-  double attended = 0;
-  double bytes_per_us = 0;  // bandwidth left beside what is in flight; 0: not measured
-};
+bool Cheaper(const RoundCost& a, const RoundCost& b) {
+  if (a.why_not != nullptr || b.why_not != nullptr) return b.why_not != nullptr && !a.why_not;
+  return a.total_us < b.total_us;
+}
 
-Volumes VolumesOf(const DecisionInput& input) {
-  Volumes v;
-  v.rounds = double(input.steps) * double(input.agents) * double(input.geometry.layers);
-  v.rows = input.query_rows;
-  v.attended = double(input.selected > 0 ? std::min(input.selected, input.tokens) : input.tokens);
-  if (input.fabric) {
-    v.bytes_per_us = Clean(input.fabric->bandwidth_bytes_per_s) / kMicrosecondsPerSecond /
-                     (1 + Clean(input.in_flight));
+// Calls `take(index, cost)` with the best replica of each group, in order. Returns why a group has
+// none that can be asked; null: all have.
+template <typename Take>
+const char* ForEachBest(const DecisionInput& input, const Workload& work, CostOf cost_of,
+                        Take take) {
+  const std::span<const Candidate> all = input.candidates;
+  if (all.empty()) return kNoHolder;
+  for (size_t begin = 0; begin < all.size();) {
+    size_t best = begin, end = begin + 1;
+    RoundCost least = cost_of(work, all[begin]);
+    for (; end < all.size() && all[end].group == all[begin].group; ++end) {
+      const RoundCost cost = cost_of(work, all[end]);
+      if (!Cheaper(cost, least)) continue;
+      least = cost;
+      best = end;
+    }
+    if (least.why_not != nullptr) return least.why_not;
+    take(best, least);
+    begin = end;
   }
-  return v;
-}
-
-double RouteBytes(const DecisionInput& input) {
-  return double(input.query_rows) * (double(input.geometry.query_row_bytes()) +
-                                     double(input.geometry.partial_row_bytes(input.f32_partials)));
-}
-
-double TransferUs(double bytes, double bytes_per_us) {
-  if (bytes == 0) return 0;
-  return bytes_per_us > 0 ? bytes / bytes_per_us : std::numeric_limits<double>::infinity();
+  return nullptr;
 }
 
 void Sum(CostBreakdown& cost) {
   cost.offered = true;
   cost.total_us = cost.probe_us + cost.transfer_us + cost.compute_us + cost.queue_us +
-                  cost.merge_us + cost.splice_us + cost.prefill_us;
+                  cost.merge_us + cost.splice_us + cost.prefill_us + cost.evict_us;
 }
 
-// What stands in the way of any primitive that talks to a holder; null: nothing.
-const char* WhyNoHolder(const DecisionInput& input, const Volumes& v) {
-  if (!input.fabric) {
-    return input.gone_holder.empty() ? "no holder reachable"
-                                     : "a holder is not registered with the directory";
+const char* WhyNoHolder(const DecisionInput& input, const char* why) {
+  return input.gone_holder.empty() ? why : "a holder is not registered with the directory";
+}
+
+CostBreakdown RouteCost(const DecisionInput& input, const Workload& work) {
+  CostBreakdown cost;
+  RoundCost slowest;
+  double parts = 0;
+  const char* why = ForEachBest(input, work, RouteRound, [&](size_t i, const RoundCost& round) {
+    if (parts == 0 || round.total_us > slowest.total_us) {
+      slowest = round;
+      cost.candidate = static_cast<uint32_t>(i);
+    }
+    ++parts;
+  });
+  if (why != nullptr || !input.gone_holder.empty()) {
+    cost.why_not = WhyNoHolder(input, why);
+    return cost;
   }
-  if (!(v.bytes_per_us > 0)) return "bandwidth not measured";
+  cost.probe_us = TimesCost(work.rounds, slowest.probe_us);
+  cost.transfer_us = TimesCost(work.rounds, slowest.transfer_us);
+  cost.compute_us = TimesCost(work.rounds, slowest.compute_us);
+  cost.queue_us = TimesCost(work.rounds, slowest.queue_us);
+  cost.merge_us =
+      TimesCost(work.rounds, TimesCost(work.rows * parts, CleanCost(input.here.merge_per_row_us)));
+  Sum(cost);
+  return cost;
+}
+
+double AttendHereUs(const DecisionInput& input, const Workload& work) {
+  const double per_row_us = TimesCost(work.attended, CleanCost(input.here.attend_per_row_token_us));
+  return TimesCost(work.rounds, TimesCost(work.rows, per_row_us));
+}
+
+// Rows to be kept here: null, and what must go first is charged; or why they cannot be.
+const char* MakeRoom(const DecisionInput& input, const Workload& work, CostBreakdown& cost) {
+  const auto room = double(input.cache_room_tokens);
+  if (room > 0 && room >= work.attended) return nullptr;
+  if (!input.eviction || double(input.eviction->capacity_tokens) < work.attended ||
+      input.eviction->capacity_tokens == 0) {
+    return kNoRoom;
+  }
+  cost.evict_us = TimesCost(work.attended - room, CleanCost(input.eviction->per_token_us));
   return nullptr;
 }
 
-CostBreakdown RouteCost(const DecisionInput& input, const Volumes& v) {
-  CostBreakdown cost;
-  if (const char* why = WhyNoHolder(input, v)) {
-    cost.why_not = why;
-    return cost;
-  }
-  cost.probe_us = Times(v.rounds, Clean(input.fabric->t_probe_us));
-  cost.transfer_us = Times(v.rounds, TransferUs(RouteBytes(input), v.bytes_per_us));
-  const double compute_us =
-      Clean(input.holder_compute.base_us) +
-      Times(v.rows * v.attended, Clean(input.holder_compute.per_row_token_us));
-  cost.compute_us = Times(v.rounds, compute_us);
-  cost.queue_us = Times(v.rounds, Clean(input.queue_us));
-  cost.merge_us = Times(v.rounds, Times(v.rows, Clean(input.here.merge_per_row_us)));
-  Sum(cost);
-  return cost;
+double SpliceUs(const DecisionInput& input, const Workload& work) {
+  // Where the rotation is the identity it elides (arXiv:2606.01502 section 6.3).
+  if (input.canonical || work.tokens == 0) return 0;
+  const double layer_us = CleanCost(input.here.splice_per_layer_us) +
+                          TimesCost(work.tokens, CleanCost(input.here.splice_per_token_layer_us));
+  return TimesCost(work.layers, layer_us);
 }
 
-double AttendHereUs(const DecisionInput& input, const Volumes& v) {
-  return Times(v.rounds, Times(v.rows * v.attended, Clean(input.here.attend_per_row_token_us)));
-}
-
-CostBreakdown FetchCost(const DecisionInput& input, const Volumes& v) {
+CostBreakdown FetchCost(const DecisionInput& input, const Workload& work) {
   CostBreakdown cost;
-  if (const char* why = WhyNoHolder(input, v)) {
-    cost.why_not = why;
-    return cost;
-  }
-  if (input.cache_room_tokens == 0 || double(input.cache_room_tokens) < v.attended) {
-    cost.why_not = "does not fit the local cache";
-    return cost;
-  }
-  const double row_bytes = input.geometry.row_bytes();
-  const double layers = input.geometry.layers;
-  if (input.selected > 0) {
-    // The choice changes every step and layer, so each is a round trip of its own.
-    cost.probe_us = Times(v.rounds, Clean(input.fabric->t_probe_us));
-    cost.transfer_us = Times(v.rounds, TransferUs(v.attended * row_bytes, v.bytes_per_us));
+  double dearest_us = -1;
+  const double times = work.selected ? work.rounds : 1;
+  const char* why = ForEachBest(input, work, PullFrom, [&](size_t i, const RoundCost& pull) {
+    cost.probe_us += TimesCost(times, pull.probe_us);
+    cost.transfer_us += TimesCost(times, pull.transfer_us);
+    if (pull.total_us > dearest_us) cost.candidate = static_cast<uint32_t>(i);
+    dearest_us = std::max(dearest_us, pull.total_us);
+  });
+  const bool gone = !input.gone_holder.empty();
+  if (why != nullptr || gone) {
+    why = WhyNoHolder(input, why);
   } else {
-    cost.transfer_us = TransferUs(double(input.tokens) * layers * row_bytes, v.bytes_per_us);
-    cost.splice_us =
-        Times(double(input.tokens) * layers, Clean(input.here.splice_per_token_layer_us));
+    why = MakeRoom(input, work, cost);
   }
-  cost.compute_us = AttendHereUs(input, v);
+  if (why != nullptr) {
+    cost = {};
+    cost.why_not = why;
+    return cost;
+  }
+  if (!work.selected) cost.splice_us = SpliceUs(input, work);
+  cost.compute_us = AttendHereUs(input, work);
   Sum(cost);
   return cost;
 }
 
-CostBreakdown LocalCost(const DecisionInput& input, const Volumes& v) {
+CostBreakdown LocalCost(const DecisionInput& input, const Workload& work) {
   CostBreakdown cost;
   if (!input.here.prefill_per_token_layer_us) {
     cost.why_not = "no engine attached to recompute with";
-    return cost;
-  }
-  if (input.selected > 0) {
+  } else if (work.selected) {
     cost.why_not = "a selection is not recomputed";
-    return cost;
+  } else if (const char* why = MakeRoom(input, work, cost)) {
+    cost.why_not = why;
+  } else {
+    cost.prefill_us =
+        TimesCost(work.tokens * work.layers, CleanCost(*input.here.prefill_per_token_layer_us));
+    cost.compute_us = AttendHereUs(input, work);
+    Sum(cost);
   }
-  if (input.cache_room_tokens == 0 || double(input.cache_room_tokens) < v.attended) {
-    cost.why_not = "does not fit the local cache";
-    return cost;
-  }
-  cost.prefill_us = Times(double(input.tokens) * double(input.geometry.layers),
-                          Clean(*input.here.prefill_per_token_layer_us));
-  cost.compute_us = AttendHereUs(input, v);
-  Sum(cost);
   return cost;
 }
 
 uint64_t SaturatingUint64(double value) {
   return value < 1.8e19 ? static_cast<uint64_t>(value) : std::numeric_limits<uint64_t>::max();
-}
-
-std::string FormatUs(double us) {
-  if (us < 1000) return absl::StrFormat("%.3g us", us);
-  if (us < 1e6) return absl::StrFormat("%.3g ms", us / 1e3);
-  return absl::StrFormat("%.3g s", us / 1e6);
 }
 
 }  // namespace
@@ -158,75 +176,41 @@ std::string_view PrimitiveName(Primitive primitive) {
 }
 
 Decision Decide(const DecisionInput& input) noexcept {
-  const Volumes v = VolumesOf(input);
+  const Workload work = WorkloadOf(input);
   Decision decision;
-  decision.costs = {RouteCost(input, v), FetchCost(input, v), LocalCost(input, v)};
-  decision.route_bytes = SaturatingUint64(RouteBytes(input));
-  decision.fetch_bytes = SaturatingUint64(v.attended * double(input.geometry.row_bytes()));
+  decision.costs = {RouteCost(input, work), FetchCost(input, work), LocalCost(input, work)};
+  decision.route_bytes = SaturatingUint64(work.rows * work.exchange_bytes);
+  decision.fetch_bytes = SaturatingUint64(work.attended * work.row_bytes);
   for (size_t i = 0; i < kPrimitiveCount; ++i) {
     const CostBreakdown& cost = decision.costs[i];
     if (!cost.offered) continue;
     const auto candidate = static_cast<Primitive>(i);
-    const auto total = [&](Primitive p) { return decision.costs[size_t(p)].total_us; };
-    if (!decision.choice || cost.total_us < total(*decision.choice)) {
+    if (!decision.choice || cost.total_us < decision.cost(*decision.choice).total_us) {
       decision.runner_up = decision.choice;
       decision.choice = candidate;
-    } else if (!decision.runner_up || cost.total_us < total(*decision.runner_up)) {
+    } else if (!decision.runner_up || cost.total_us < decision.cost(*decision.runner_up).total_us) {
       decision.runner_up = candidate;
     }
   }
   return decision;
 }
 
-std::optional<uint32_t> BreakEvenSteps(const DecisionInput& input) noexcept {
-  DecisionInput probe = input;
-  const auto fetch_wins = [&probe](uint32_t steps) {
-    probe.steps = steps;
-    const Volumes v = VolumesOf(probe);
-    const CostBreakdown route = RouteCost(probe, v), fetch = FetchCost(probe, v);
-    return route.offered && fetch.offered && fetch.total_us < route.total_us;
-  };
-  // Both costs are linear in the steps, so "fetch wins" changes sides once at most: bisect.
-  if (!fetch_wins(kBreakEvenStepsMax - 1)) return std::nullopt;
-  uint32_t low = 0, high = kBreakEvenStepsMax - 1;  // loses (or is no step) at low, wins at high
-  while (high - low > 1) {
-    const uint32_t middle = low + (high - low) / 2;
-    (fetch_wins(middle) ? high : low) = middle;
+size_t RankCandidates(const DecisionInput& input, Primitive primitive,
+                      std::span<RankedCandidate> ranked) noexcept {
+  const Workload work = WorkloadOf(input);
+  const CostOf cost_of = primitive == Primitive::kFetch ? PullFrom : RouteRound;
+  const size_t count = std::min(ranked.size(), input.candidates.size());
+  size_t group_begin = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (i > 0 && input.candidates[i].group != input.candidates[i - 1].group) group_begin = i;
+    const RankedCandidate next = {static_cast<uint32_t>(i), cost_of(work, input.candidates[i])};
+    // A handful of replicas: inserting beats sorting, and is stable.
+    size_t place = i;
+    for (; place > group_begin && Cheaper(next.cost, ranked[place - 1].cost); --place)
+      ranked[place] = ranked[place - 1];
+    ranked[place] = next;
   }
-  return high;
-}
-
-uint64_t BreakEvenQueryRows(const Geometry& geometry, uint64_t tokens, bool f32_partials) noexcept {
-  const uint64_t row_bytes =
-      uint64_t{geometry.query_row_bytes()} + geometry.partial_row_bytes(f32_partials);
-  return SaturatingUint64(double(tokens) * geometry.row_bytes() / double(row_bytes));
-}
-
-std::string DescribeDecision(const Decision& decision, const DecisionInput& input) {
-  const std::string gone =
-      input.gone_holder.empty() ? "" : absl::StrFormat("; gone: %s", input.gone_holder);
-  if (!decision.choice) {
-    return absl::StrFormat("nothing is offered: route: %s; fetch: %s; local: %s%s",
-                           decision.costs[0].why_not, decision.costs[1].why_not,
-                           decision.costs[2].why_not, gone);
-  }
-  const Primitive choice = *decision.choice;
-  std::string text = absl::StrFormat("%s: %s", PrimitiveName(choice),
-                                     FormatUs(decision.costs[size_t(choice)].total_us));
-  if (decision.runner_up) {
-    absl::StrAppendFormat(&text, " against %s %s", PrimitiveName(*decision.runner_up),
-                          FormatUs(decision.costs[size_t(*decision.runner_up)].total_us));
-  } else {
-    absl::StrAppendFormat(&text, ", the only one offered (fetch: %s)", decision.costs[1].why_not);
-  }
-  if (decision.costs[0].offered && decision.costs[1].offered) {
-    if (const auto steps = BreakEvenSteps(input)) {
-      absl::StrAppendFormat(&text, "; fetch from %d steps on", *steps);
-    } else {
-      text += "; fetch at no number of steps";
-    }
-  }
-  return text + gone;
+  return count;
 }
 
 }  // namespace ckv

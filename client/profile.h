@@ -21,17 +21,26 @@ struct FabricConstants {
   friend bool operator==(const FabricConstants&, const FabricConstants&) = default;
 };
 
-// Of one holder's compute for one geometry: T_compute = base + rows x tokens x per_row_token.
+// Of one holder's compute for one geometry, over its whole load W = rows x tokens x requesters:
+//   T_compute = base + max(0, W x gather - free) x per_row_token
+// A GPU is not filled by a few requesters (arXiv:2606.01502 section 6.3: flat to 8 of them, then
+// linear): `free_row_tokens` is what it takes for nothing. A CPU's is 0.
 struct ComputeConstants {
   double base_us = 0;
   double per_row_token_us = 0;
+  double free_row_tokens = 0;
+  // Attending k selected rows over attending k rows that lie together; 0: not measured, taken as 1.
+  double gather_factor = 0;
 };
 
 // Of this requester: measured by CalibrateHere, but for the last.
 struct RequesterConstants {
   double merge_per_row_us = 0;           // one partial row of d_v, per part
   double splice_per_token_layer_us = 0;  // rotate and scatter one row
-  double attend_per_row_token_us = 0;    // the same kernel, here
+  // What a splice of any length takes, a layer: launching kernels on a GPU, about 100 us in
+  // arXiv:2606.01502 section 7. Paid only where something is rotated.
+  double splice_per_layer_us = 0;
+  double attend_per_row_token_us = 0;  // the same kernel, here
   // Prefill of one token at one layer; absent where no engine is attached, so that recomputing is
   // not offered. Nothing measures it and no setting gives it yet: a caller of Decide may.
   std::optional<double> prefill_per_token_layer_us;

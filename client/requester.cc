@@ -59,6 +59,7 @@ struct Outcome {
 struct Requester::State {
   State(const RequesterOptions& options, DirectoryControl* directory, HolderControlFactory* holders)
       : clock(options.clock),
+        oracle(options.oracle),
         view(directory),
         peers(&view, holders),
         pool(options.clock, options.engine_count_max, [this, spin = options.spin_max] {
@@ -172,6 +173,7 @@ struct Requester::State {
   }
 
   Clock* const clock;
+  NetworkOracle* const oracle;
   LinkOptions link_options;
   RouteCounters counters;
   RetryBudget retry_budget;
@@ -291,21 +293,21 @@ absl::StatusOr<MappedChunk> Requester::Map(const MapCall& call) {
   return mapped;
 }
 
-absl::StatusOr<Requester::Explanation> Requester::Explain(
-    const std::shared_ptr<const Corpus>& corpus, uint32_t chunk_begin, uint32_t chunk_end,
-    uint32_t query_rows, uint32_t steps, uint32_t select, Instant deadline) {
-  if (corpus == nullptr) return absl::InvalidArgumentError("explain: no corpus");
-  const ExplainCall call = {corpus, chunk_begin, chunk_end, query_rows, steps, select, deadline};
-  const RequesterConstants here = state_->Here(corpus->geometry);
+absl::StatusOr<Requester::Explanation> Requester::Explain(const ExplainCall& call) {
+  if (call.corpus == nullptr) return absl::InvalidArgumentError("explain: no corpus");
+  const RequesterConstants here = state_->Here(call.corpus->geometry);
   Explanation explanation;
-  CKV_RETURN_IF_ERROR(
-      state_->WithEngine(corpus.get(), deadline, [&](CallEngine& engine, Outcome*) -> absl::Status {
-        CKV_ASSIGN_OR_RETURN(
-            explanation.input,
-            MeasureDecisionInput(call, here, state_->peers, engine.router, *state_->clock));
-        return absl::OkStatus();
-      }));
+  const auto measure = [&](CallEngine& engine, Outcome*) -> absl::Status {
+    const ExplainTools tools = {state_->peers, engine.router, *state_->clock, state_->oracle};
+    CKV_ASSIGN_OR_RETURN(MeasuredInput measured, MeasureDecisionInput(call, here, tools));
+    explanation.input = std::move(measured.input);
+    explanation.holders = std::move(measured.holders);
+    return absl::OkStatus();
+  };
+  CKV_RETURN_IF_ERROR(state_->WithEngine(call.corpus.get(), call.deadline, measure));
   explanation.decision = Decide(explanation.input);
+  explanation.flips = Flips(explanation.input);
+  explanation.sensitivities = Sensitivities(explanation.input);
   explanation.summary = DescribeDecision(explanation.decision, explanation.input);
   return explanation;
 }

@@ -32,6 +32,7 @@
 
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -46,6 +47,7 @@
 #include "attention/partial.h"
 #include "client/control.h"
 #include "client/predicate.h"
+#include "client/what_if.h"
 #include "proto/clock.h"
 #include "proto/corpus.h"
 #include "transport/fabric.h"
@@ -54,6 +56,7 @@ namespace ckv {
 
 struct CacheSequenceId;  // client/paged_cache.h
 class PagedCache;
+class NetworkOracle;  // client/network_oracle.h
 struct MappedLayout;  // transport/wire.h
 
 // What a lane that should go by RDMA, and cannot, becomes.
@@ -79,6 +82,9 @@ struct RequesterOptions {
   // 2 ms that are like the last two (transport/wait_policy.h). Zero: never polls.
   Duration spin_max = std::chrono::microseconds(50);
   Duration connect_timeout = std::chrono::seconds(3);
+  // What the network costs, for Explain: borrowed, and must outlive the requester; null: what is
+  // measured alone counts.
+  NetworkOracle* oracle = nullptr;
 };
 
 // One chunk of a call: which, and how far from its canonical position it stands in this request's
@@ -179,6 +185,20 @@ struct FetchIntoReport {
   uint64_t rows_spliced = 0;  // of all layers; what came twice counts twice
   uint32_t reopen_count = 0;  // attempts after the first
   Duration elapsed{0};
+};
+
+// What Explain is asked of: chunks [chunk_begin, chunk_end) of the corpus, a range as in FetchCall.
+struct ExplainCall {
+  std::shared_ptr<const Corpus> corpus;
+  uint32_t chunk_begin = 0;
+  uint32_t chunk_end = 0;
+  uint32_t query_rows = 0;  // M_q of one request: tokens x heads
+  uint32_t steps = 1;       // 0 is 1
+  uint32_t agents = 1;      // that share the chunks here; 0 is 1
+  uint32_t select = 0;      // rows a query attends; 0: all
+  PartialDtype wire = PartialDtype::kBf16;
+  std::optional<uint64_t> cache_room_tokens;  // in the engine's cache; absent: the chunks fit
+  Instant deadline = kInstantMax;
 };
 
 struct MapCall {
@@ -355,24 +375,24 @@ class Requester {
   // What the predicate says of these chunks: which primitive would be cheapest, and why. Nothing is
   // done about it. Asks the directory who is a member, sends every holder of the chunks one echo,
   // and probes those whose constants are not known or a minute old (about 90 frames, and a few
-  // one-row attends the first time). Chunks of a holder that is not a member are offered neither
-  // route nor fetch; `local` is offered only where input.here has the cost of prefill, which
-  // nothing sets yet.
+  // one-row attends the first time). Of each chunk's holders only the first is a candidate, as for
+  // Attend; where RequesterOptions::oracle knows the way to it, that counts too. Chunks of a holder
+  // that is not a member are offered neither route nor fetch; `local` is offered only where
+  // input.here has the cost of prefill, which nothing sets yet.
   struct Explanation {
     DecisionInput input;
-    Decision decision;    // no choice: nothing is offered, and each cost says why_not
+    std::vector<HolderId> holders;  // of input.candidates, one each
+    Decision decision;              // no choice: nothing is offered, and each cost says why_not
+    std::vector<Flip> flips;        // what would change it
+    std::array<double, kKnobCount> sensitivities{};
     std::string summary;  // DescribeDecision, one line
   };
-  // Chunks [chunk_begin, chunk_end) of the corpus, a range as in FetchCall. `query_rows` is M_q of
-  // one request, tokens x heads; `select` the rows a query attends, 0: all; `steps` of 0 is 1.
   //   InvalidArgument     no corpus, an empty range or one past the end, query_rows not 1 to
   //                       kAttendRowCountMax.
   //   Unavailable         a member does not answer, or its bandwidth cannot be told.
   //   ResourceExhausted   a holder has no session left, or too many calls wait here.
   //   NotFound, DeadlineExceeded, FailedPrecondition  as Attend.
-  absl::StatusOr<Explanation> Explain(const std::shared_ptr<const Corpus>& corpus,
-                                      uint32_t chunk_begin, uint32_t chunk_end, uint32_t query_rows,
-                                      uint32_t steps, uint32_t select, Instant deadline);
+  absl::StatusOr<Explanation> Explain(const ExplainCall& call);
 
   // Every holder that a corpus used here ever named, in the order of ids: for people and metrics.
   // Asks the directory who is a member, for a second at most; while it does not answer, members

@@ -10,6 +10,7 @@
 #include "client/retry.h"
 #include "proto/convert.h"
 #include "proto/status.h"
+#include "server/explain_service.h"
 #include "server/prompt_match.h"
 #include "transport/wire.h"
 
@@ -124,23 +125,6 @@ PartialView RoomIn(v1::AttendReply& reply, uint32_t rows, uint32_t d_v) {
   reply.mutable_l()->resize(rows * sizeof(float));
   return {reply.mutable_o()->data(), reinterpret_cast<float*>(reply.mutable_m()->data()),
           reinterpret_cast<float*>(reply.mutable_l()->data()), PartialDtype::kF32};
-}
-
-void AddCost(const CostBreakdown& cost, Primitive primitive, v1::ExplainReply& reply) {
-  v1::PrimitiveCost* message = reply.add_costs();
-  message->set_primitive(std::string(PrimitiveName(primitive)));
-  message->set_offered(cost.offered);
-  message->set_reason(cost.why_not);
-  message->set_total_us(cost.total_us);
-  const std::pair<const char*, double> terms[] = {
-      {"probe", cost.probe_us},    {"transfer", cost.transfer_us}, {"compute", cost.compute_us},
-      {"queue", cost.queue_us},    {"merge", cost.merge_us},       {"splice", cost.splice_us},
-      {"prefill", cost.prefill_us}};
-  for (const auto& [name, microseconds] : terms) {
-    v1::CostTerm* term = message->add_terms();
-    term->set_name(name);
-    term->set_microseconds(microseconds);
-  }
 }
 
 void AddTrial(const FabricTrial& trial, v1::DescribeReply::Holder& holder) {
@@ -382,19 +366,22 @@ grpc::Status RequesterServiceImpl::Explain(grpc::ServerContext* context,
   if (!corpus.ok()) return ToGrpc(corpus.status());
   const auto range = RangeOf(**corpus, request->chunk_begin(), request->chunk_end());
   if (!range.ok()) return ToGrpc(range.status());
-  const auto explained =
-      requester_.Explain(*corpus, range->begin, range->end, request->query_rows(),
-                         std::max(request->steps(), 1u), request->select(), deadline);
+  ExplainCall call;
+  call.corpus = *corpus;
+  call.chunk_begin = range->begin;
+  call.chunk_end = range->end;
+  call.query_rows = request->query_rows();
+  call.steps = request->steps();
+  call.agents = request->agents();
+  call.select = request->select();
+  const auto wire = DtypeOf(request->wire());
+  if (!wire.ok()) return ToGrpc(wire.status());
+  call.wire = *wire;
+  if (request->has_cache_room_tokens()) call.cache_room_tokens = request->cache_room_tokens();
+  call.deadline = deadline;
+  const auto explained = requester_.Explain(call);
   if (!explained.ok()) return ToGrpc(explained.status());
-  const Decision& decision = explained->decision;
-  if (decision.choice) reply->set_choice(std::string(PrimitiveName(*decision.choice)));
-  if (decision.runner_up) reply->set_runner_up(std::string(PrimitiveName(*decision.runner_up)));
-  for (size_t i = 0; i < kPrimitiveCount; ++i) {
-    AddCost(decision.costs[i], static_cast<Primitive>(i), *reply);
-  }
-  reply->set_flips(explained->summary);
-  reply->set_route_bytes(decision.route_bytes);
-  reply->set_fetch_bytes(decision.fetch_bytes);
+  FillExplainReply(*explained, *reply);
   return grpc::Status::OK;
 }
 

@@ -19,9 +19,9 @@ struct Line {
 Line LineOf(const v1::PrimitiveCost& cost, uint32_t steps, bool selected) {
   Line line;
   for (const v1::CostTerm& term : cost.terms()) {
-    const bool once =
-        cost.primitive() != "route" && !selected &&
-        (term.name() == "transfer" || term.name() == "splice" || term.name() == "prefill");
+    const bool once = cost.primitive() != "route" && !selected &&
+                      (term.name() == "transfer" || term.name() == "splice" ||
+                       term.name() == "prefill" || term.name() == "evict");
     if (once) line.fixed_us += term.microseconds();
   }
   line.per_step_us = (cost.total_us() - line.fixed_us) / steps;

@@ -1,6 +1,7 @@
 // ckvctl explain: what the requester would do with a query, and every cost it compared.
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -19,7 +20,9 @@ struct ExplainOptions {
   std::string chunks;
   uint32_t query_rows = 16;
   uint32_t steps = 1;
+  uint32_t agents = 1;
   uint32_t select = 0;
+  std::optional<uint64_t> room_tokens;
 };
 
 std::string CostText(const v1::ExplainReply& reply) {
@@ -51,6 +54,79 @@ Json CostJson(const v1::ExplainReply& reply) {
   return json;
 }
 
+std::string InputValue(const v1::ExplainInput& input) {
+  if (input.unit() == "us") return FormatMicroseconds(input.value());
+  if (input.unit() == "B/s") return FormatRate(input.value());
+  return absl::StrFormat("%.0f", input.value());
+}
+
+// What the chosen cost hangs on, and what would flip the choice.
+std::string InputText(const v1::ExplainReply& reply) {
+  Table table({{"INPUT"}, {"NOW", true}, {"WEIGHT", true}, {"FLIPS"}});
+  for (const v1::ExplainInput& input : reply.inputs()) {
+    table.AddRow({input.name(), InputValue(input), absl::StrFormat("%.2f", input.sensitivity()),
+                  input.flips() ? input.sentence() : "at nothing that can be"});
+  }
+  return table.Render();
+}
+
+Json InputJson(const v1::ExplainReply& reply) {
+  Json json = Json::array();
+  for (const v1::ExplainInput& input : reply.inputs()) {
+    Json entry = {{"name", input.name()},
+                  {"unit", input.unit()},
+                  {"value", input.value()},
+                  {"sensitivity", input.sensitivity()},
+                  {"flip", nullptr}};
+    if (input.flips()) {
+      entry["flip"] = {{"value", input.flip_value()},
+                       {"choice", input.flip_choice()},
+                       {"sentence", input.sentence()}};
+    }
+    json.push_back(std::move(entry));
+  }
+  return json;
+}
+
+std::string HolderText(const v1::ExplainReply& reply) {
+  Table table({{"HOLDER"},
+               {"TOKENS", true},
+               {"T_PROBE", true},
+               {"BANDWIDTH", true},
+               {"ROUND", true},
+               {"TIER"}});
+  for (const v1::ExplainHolder& holder : reply.holders()) {
+    table.AddRow({holder.name(), absl::StrFormat("%.0f %%", 100 * holder.token_share()),
+                  FormatMicroseconds(holder.t_probe_us()),
+                  FormatRate(holder.bandwidth_bytes_per_s()), FormatMicroseconds(holder.route_us()),
+                  holder.has_path()
+                      ? absl::StrFormat("%d: %s, %.0f %% taken", holder.tier(),
+                                        FormatRate(holder.tier_bandwidth_bytes_per_s()),
+                                        100 * holder.congestion())
+                      : "-"});
+  }
+  return table.Render();
+}
+
+Json HolderJson(const v1::ExplainReply& reply) {
+  Json json = Json::array();
+  for (const v1::ExplainHolder& holder : reply.holders()) {
+    Json entry = {{"name", holder.name()},
+                  {"token_share", holder.token_share()},
+                  {"t_probe_us", holder.t_probe_us()},
+                  {"bandwidth_bytes_per_s", holder.bandwidth_bytes_per_s()},
+                  {"route_us", holder.route_us()},
+                  {"path", nullptr}};
+    if (holder.has_path()) {
+      entry["path"] = {{"tier", holder.tier()},
+                       {"bandwidth_bytes_per_s", holder.tier_bandwidth_bytes_per_s()},
+                       {"congestion", holder.congestion()}};
+    }
+    json.push_back(std::move(entry));
+  }
+  return json;
+}
+
 // The holders that a query over these chunks goes to.
 size_t CountHolders(const Corpus& corpus, ChunkRun run) {
   std::set<std::string> names;
@@ -61,29 +137,28 @@ size_t CountHolders(const Corpus& corpus, ChunkRun run) {
   return names.size();
 }
 
-absl::Status RunExplain(const Ctl& ctl, const ExplainOptions& options) {
-  Fleet fleet(ctl.fleet, ctl.clock);
+absl::StatusOr<v1::ExplainRequest> RequestOf(const Ctl& ctl, const ExplainOptions& options,
+                                             const Corpus& corpus) {
+  CKV_ASSIGN_OR_RETURN(const ChunkRun run,
+                       ParseChunkRun(options.chunks, static_cast<uint32_t>(corpus.chunks.size())));
   v1::ExplainRequest request;
   request.set_corpus(options.corpus);
   request.set_tenant(ctl.fleet.tenant);
   request.set_query_rows(options.query_rows);
   request.set_steps(options.steps);
+  request.set_agents(options.agents);
   request.set_select(options.select);
-  CKV_ASSIGN_OR_RETURN(const Corpus corpus, fleet.GetCorpus(options.corpus));
-  CKV_ASSIGN_OR_RETURN(const ChunkRun run,
-                       ParseChunkRun(options.chunks, static_cast<uint32_t>(corpus.chunks.size())));
+  if (options.room_tokens) request.set_cache_room_tokens(*options.room_tokens);
   request.set_chunk_begin(run.begin);
   request.set_chunk_end(run.end);
+  return request;
+}
 
-  grpc::ClientContext context;
-  fleet.Prepare(context);
-  v1::ExplainReply reply;
-  CKV_RETURN_IF_ERROR(
-      fleet.RequesterError(fleet.requester().Explain(&context, request, &reply), "Explain"));
-  // The requester tells the bytes of one holder: each gets all query rows, and answers for each.
-  const size_t holders = CountHolders(corpus, run);
+void Print(const Ctl& ctl, const ExplainOptions& options, const v1::ExplainReply& reply,
+           size_t holders) {
   const std::vector<std::string> alternatives =
       DescribeAlternatives(reply, options.steps, options.select > 0);
+  // The requester tells the bytes of one holder: each gets all query rows, and answers for each.
   std::string text = RenderFields(
       {{"choice", reply.choice().empty() ? "none is offered" : reply.choice()},
        {"runner-up", reply.runner_up().empty() ? "-" : reply.runner_up()},
@@ -95,6 +170,8 @@ absl::Status RunExplain(const Ctl& ctl, const ExplainOptions& options) {
                            (options.select > 0 ? " a layer and step" : " a layer, once")}});
   text += "\n" + CostText(reply) + "\n";
   for (const std::string& sentence : alternatives) text += Printable(sentence) + "\n";
+  for (const std::string& table : {HolderText(reply), InputText(reply)})
+    if (!table.empty()) text += "\n" + table;
   ctl.Print(text, {{"choice", reply.choice()},
                    {"runner_up", reply.runner_up()},
                    {"alternatives", alternatives},
@@ -102,7 +179,21 @@ absl::Status RunExplain(const Ctl& ctl, const ExplainOptions& options) {
                    {"route_bytes", reply.route_bytes() * holders},
                    {"route_bytes_per_holder", reply.route_bytes()},
                    {"fetch_bytes", reply.fetch_bytes()},
-                   {"costs", CostJson(reply)}});
+                   {"costs", CostJson(reply)},
+                   {"holders", HolderJson(reply)},
+                   {"inputs", InputJson(reply)}});
+}
+
+absl::Status RunExplain(const Ctl& ctl, const ExplainOptions& options) {
+  Fleet fleet(ctl.fleet, ctl.clock);
+  CKV_ASSIGN_OR_RETURN(const Corpus corpus, fleet.GetCorpus(options.corpus));
+  CKV_ASSIGN_OR_RETURN(const v1::ExplainRequest request, RequestOf(ctl, options, corpus));
+  grpc::ClientContext context;
+  fleet.Prepare(context);
+  v1::ExplainReply reply;
+  CKV_RETURN_IF_ERROR(
+      fleet.RequesterError(fleet.requester().Explain(&context, request, &reply), "Explain"));
+  Print(ctl, options, reply, CountHolders(corpus, {request.chunk_begin(), request.chunk_end()}));
   return absl::OkStatus();
 }
 
@@ -113,11 +204,17 @@ void AddExplainCommand(CLI::App& app, Ctl& ctl) {
   CLI::App* verb = AddVerb(
       app, "explain", "Compare route, fetch and local for a query, term by term",
       "  ckvctl explain --corpus docs --mq 256\n"
-      "  ckvctl explain --corpus docs --chunks 0-3 --mq 16 --steps 200 -o json\n\n"
+      "  ckvctl explain --corpus docs --chunks 0-3 --mq 16 --steps 200 --agents 8 -o json\n\n"
+      "WEIGHT is how the chosen cost follows an input: at 1 it doubles with it. FLIPS is the "
+      "nearest\n"
+      "value of that input alone at which the choice would be another. ROUND is one layer there "
+      "and\n"
+      "back.\n\n"
       "It compares time, from costs that were measured; the table of ckvctl agents run compares\n"
       "bytes, so the two may favour different ones.");
   verb->add_option("--corpus", options->corpus, "The corpus")->required();
-  verb->add_option("--chunks", options->chunks, "One run of ordinals, like 2-5 (default: all)")
+  verb->add_option("--chunks,--chunk", options->chunks,
+                   "One run of ordinals, like 2-5 (default: all)")
       ->check(NotEmpty());
   verb->add_option("--mq", options->query_rows, "Query rows of a layer: tokens x heads")
       ->capture_default_str()
@@ -125,6 +222,12 @@ void AddExplainCommand(CLI::App& app, Ctl& ctl) {
   verb->add_option("--steps", options->steps, "Decode steps expected against the chunks")
       ->capture_default_str()
       ->check(CLI::Range(1u, 1u << 20));
+  verb->add_option("--agents", options->agents, "Agents that share the chunks on that requester")
+      ->capture_default_str()
+      ->check(CLI::Range(1u, 1u << 16));
+  verb->add_option("--room", options->room_tokens,
+                   "Tokens free in the engine's cache (default: the chunks fit)")
+      ->check(WholeNumber());
   verb->add_option("--select", options->select, "Rows a query selects (default: dense)")
       ->check(WholeNumber());
   verb->callback(

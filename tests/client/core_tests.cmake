@@ -1,5 +1,8 @@
 # Tests of the requester's core; included by CMakeLists.txt.
 ckv_test(predicate_test DEPS ckv_client LABELS unit)
+ckv_test(what_if_test DEPS ckv_client LABELS unit)
+ckv_test(paper_figures_test DEPS ckv_client LABELS unit)
+ckv_test(network_oracle_test DEPS ckv_client LABELS unit)
 ckv_test(coverage_test DEPS ckv_client LABELS unit)
 ckv_test(directory_view_test DEPS ckv_client ckv_server_core LABELS unit)
 ckv_test(link_table_test DEPS ckv_client ckv_server_core LABELS unit)

@@ -141,6 +141,18 @@ TEST(Calibrate, EveryTermIsMeasured) {
   EXPECT_EQ(CalibrateHere(unrotated, *Clock::Real()).splice_per_token_layer_us, 0);
 }
 
+ExplainCall ExplainOf(std::shared_ptr<const Corpus> corpus, uint32_t begin, uint32_t end,
+                      uint32_t rows, uint32_t steps) {
+  ExplainCall call;
+  call.corpus = std::move(corpus);
+  call.chunk_begin = begin;
+  call.chunk_end = end;
+  call.query_rows = rows;
+  call.steps = steps;
+  call.deadline = Soon();
+  return call;
+}
+
 TEST(Explain, EveryInputIsMeasured) {
   const auto fabric = NewShmFabric(Clock::Real());
   TestFleet fleet({fabric.get()});
@@ -152,24 +164,43 @@ TEST(Explain, EveryInputIsMeasured) {
   options.fabrics = {fabric.get()};
   const auto requester = *Requester::Create(options, &fleet, &fleet);
   const auto published = *requester->Resolve("c", "", Soon());
-  const auto explained = requester->Explain(published, 0, 3, 16, 4, 0, Soon());
+  const auto explained = requester->Explain(ExplainOf(published, 0, 3, 16, 4));
   ASSERT_TRUE(explained.ok()) << explained.status();
   const DecisionInput& input = explained->input;
   EXPECT_EQ(input.tokens, 500u);
   EXPECT_EQ(input.query_rows, 16u);
   EXPECT_EQ(input.steps, 4u);
-  ASSERT_TRUE(input.fabric.has_value());
-  EXPECT_GT(input.fabric->t_probe_us, 0);
-  EXPECT_GT(input.fabric->bandwidth_bytes_per_s, 0);
-  EXPECT_GT(input.holder_compute.base_us + input.holder_compute.per_row_token_us, 0);
+  // h0 has 200 of the 500 tokens, h1 the rest.
+  ASSERT_EQ(input.candidates.size(), 2u);
+  EXPECT_EQ(explained->holders[0].name, "h0");
+  EXPECT_EQ(explained->holders[1].name, "h1");
+  EXPECT_DOUBLE_EQ(input.candidates[0].token_share, 0.4);
+  EXPECT_DOUBLE_EQ(input.candidates[1].token_share, 0.6);
+  for (const Candidate& candidate : input.candidates) {
+    ASSERT_TRUE(candidate.fabric.has_value());
+    EXPECT_GT(candidate.fabric->t_probe_us, 0);
+    EXPECT_GT(candidate.fabric->bandwidth_bytes_per_s, 0);
+    EXPECT_GT(candidate.compute.base_us + candidate.compute.per_row_token_us, 0);
+    EXPECT_EQ(candidate.compute.gather_factor, 0);  // nobody asked for a selection yet
+  }
   EXPECT_TRUE(explained->decision.costs[0].offered);
   EXPECT_TRUE(explained->decision.costs[1].offered);
   EXPECT_FALSE(explained->decision.costs[2].offered);
   EXPECT_FALSE(explained->summary.empty());
   for (const HolderView& view : requester->Holders())
     EXPECT_GT(view.constants.bandwidth_bytes_per_s, 0) << view.member.id.name;
+  ExplainCall call = ExplainOf(published, 0, 3, 16, 4);
+  call.select = 64;
+  call.agents = 3;
+  call.cache_room_tokens = 7;
+  const auto selected = requester->Explain(call);
+  ASSERT_TRUE(selected.ok()) << selected.status();
+  EXPECT_EQ(selected->input.agents, 3u);
+  EXPECT_FALSE(selected->decision.cost(Primitive::kFetch).offered);
+  for (const Candidate& candidate : selected->input.candidates)
+    EXPECT_GT(candidate.compute.gather_factor, 0);
   // Of chunks without tokens nobody is asked, so nothing but local could be offered.
-  const auto empty = requester->Explain(published, 0, 1, 16, 4, 0, Soon());
+  const auto empty = requester->Explain(ExplainOf(published, 0, 1, 16, 4));
   ASSERT_TRUE(empty.ok());
   EXPECT_FALSE(empty->decision.choice.has_value());
 }
@@ -186,7 +217,7 @@ void ExpectConstantsStay(std::unique_ptr<Fabric> fabric) {
   const auto requester = *Requester::Create(options, &fleet, &fleet);
   AttendCall call;
   call.corpus = *requester->Resolve("c", "", Soon());
-  ASSERT_TRUE(requester->Explain(call.corpus, 0, 1, 16, 1, 0, Soon()).ok());
+  ASSERT_TRUE(requester->Explain(ExplainOf(call.corpus, 0, 1, 16, 1)).ok());
   const FabricConstants before = requester->Holders()[0].constants;
   constexpr uint32_t kRows = 5000;
   const std::vector<uint16_t> q(size_t{kRows} * call.corpus->geometry.d_qk);
@@ -217,7 +248,7 @@ struct ExplainDeath : testing::Test {
     published = *requester->Resolve("c", "", Soon());
   }
   absl::StatusOr<Requester::Explanation> Explain(uint32_t begin, uint32_t end) {
-    return requester->Explain(published, begin, end, 16, 4, 0, Soon());
+    return requester->Explain(ExplainOf(published, begin, end, 16, 4));
   }
   bool Connected(size_t i) { return requester->Holders()[i].connected; }
 
@@ -285,14 +316,14 @@ TEST(Explain, WhatCannotBeMeasuredIsAnError) {
   options.fabrics = {fabric.get()};
   const auto requester = *Requester::Create(options, &fleet, &fleet);
   const auto published = *requester->Resolve("c", "", Soon());
-  EXPECT_EQ(requester->Explain(published, 0, 2, 16, 1, 0, Soon()).status().code(),
+  EXPECT_EQ(requester->Explain(ExplainOf(published, 0, 2, 16, 1)).status().code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(requester->Explain(published, 0, 1, 0, 1, 0, Soon()).status().code(),
+  EXPECT_EQ(requester->Explain(ExplainOf(published, 0, 1, 0, 1)).status().code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(requester->Explain(nullptr, 0, 1, 1, 1, 0, Soon()).status().code(),
+  EXPECT_EQ(requester->Explain(ExplainOf(nullptr, 0, 1, 1, 1)).status().code(),
             absl::StatusCode::kInvalidArgument);
   fleet.StopHolder(0);
-  EXPECT_EQ(requester->Explain(published, 0, 1, 16, 1, 0, Soon()).status().code(),
+  EXPECT_EQ(requester->Explain(ExplainOf(published, 0, 1, 16, 1)).status().code(),
             absl::StatusCode::kUnavailable);
 }
 

@@ -251,6 +251,14 @@ class CtlTest(unittest.TestCase):
         self.assertEqual(len(report["alternatives"]), 2)
         for sentence in report["alternatives"]:
             self.assertRegex(sentence, r"^(route|fetch|local) (takes|is not offered).*\.$")
+        self.assertEqual(len(report["holders"]), 2)
+        self.assertAlmostEqual(sum(h["token_share"] for h in report["holders"]), 1)
+        self.assertIn("cache room", [i["name"] for i in report["inputs"]])
+        # Without room nothing can be fetched, so more room is what may flip the choice.
+        full = self.ctl("explain", "--corpus", "docs", "--mq", 16, "--steps", 10, "--agents", 4,
+                        "--room", 0)
+        self.assertEqual(full["choice"], "route")
+        self.assertEqual({i["name"]: i["value"] for i in full["inputs"]}["agents"], 4)
         table = self.run_ctl("explain", "--corpus", "docs", "--steps", 1).stdout
         self.assertIn("over 1 step;", table)
         self.assertIn("to and from 2 holders", table)

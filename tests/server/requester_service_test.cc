@@ -266,7 +266,14 @@ TEST_F(RequesterServiceTest, ExplainNamesEveryTerm) {
   EXPECT_THAT(reply.choice(), testing::AnyOf("route", "fetch"));
   EXPECT_EQ(reply.costs(0).primitive(), "route");
   EXPECT_TRUE(reply.costs(0).offered());
-  EXPECT_EQ(reply.costs(0).terms_size(), 7);
+  EXPECT_EQ(reply.costs(0).terms_size(), 8);
+  EXPECT_EQ(reply.inputs_size(), 8);
+  EXPECT_EQ(reply.inputs(0).name(), "steps");
+  EXPECT_EQ(reply.inputs(1).value(), 16);
+  ASSERT_EQ(reply.holders_size(), 2);
+  EXPECT_NEAR(reply.holders(0).token_share() + reply.holders(1).token_share(), 1, 1e-9);
+  EXPECT_GT(reply.holders(0).route_us(), 0);
+  EXPECT_FALSE(reply.holders(0).has_path());  // no oracle
   EXPECT_GT(reply.costs(0).total_us(), 0);
   EXPECT_FALSE(reply.flips().empty());
   EXPECT_GT(reply.route_bytes(), 0u);

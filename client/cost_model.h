@@ -1,0 +1,97 @@
+// The cost model: what asking one holder takes, term by term.
+//
+//   route, a round   T_probe + M_q (q + p) / BW + T_compute(M_q x rows x requesters) + T_queue
+//   pull, a chunk    tokens x L x b_kv / BW
+//   pull, a round    T_probe + k x b_kv / BW          of a selection, which changes every step
+//   BW               min(measured, B (1 - c)) / (1 + n)
+//
+// Sources: arXiv:2606.01502 sections 4.2 (route, pull), 5.4 (selection), 6.3 (requesters that share
+// a holder); arXiv:2606.03910 equation 4 (B, c and n of the network). A round is one layer of one
+// step of one agent: a layer's query needs the previous layer's merge.
+//
+// Pure and total: constants come from measurements and peers, so a negative or NaN one counts as 0,
+// and every cost is a number or infinity. No allocation. Microseconds, bytes per second.
+
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "client/profile.h"
+#include "proto/geometry.h"
+
+namespace ckv {
+
+// What an operator tells of the way to a holder (client/network_oracle.h).
+struct PathCost {
+  uint32_t tier = 0;                 // 0: the same node, rising with distance
+  double bandwidth_bytes_per_s = 0;  // B of the tier; 0: not told
+  double latency_us = 0;             // one way
+  double congestion = 0;             // c: the share of B that others use, [0, 1)
+  double in_flight = 0;              // n: this requester's own transfers on that tier
+};
+
+// The counter n stops here: a network card is saturated by so many flows, and more would only drive
+// an estimate away that is not used (arXiv:2606.03910 section V-C).
+inline constexpr double kInFlightMax = 16;
+
+// B (1 - c) / (1 + n), bytes per second. c is taken within [0, 1], n within [0, kInFlightMax].
+double EffectiveBandwidth(const PathCost& path) noexcept;
+
+// By how much telemetry of congestion may err before it ranks the slower of two tiers first:
+// (B (1 - c) - B' (1 - c')) / (B + B'). Negative: it may not err at all, for `slower` has more
+// left. Source: arXiv:2606.03910 equation 9.
+double StalenessTolerance(const PathCost& faster, const PathCost& slower) noexcept;
+
+// A holder that could answer for some of a call's chunks.
+struct Candidate {
+  // Candidates of one group are replicas of the same chunks, of which one is asked; they stand next
+  // to each other. Groups are asked side by side.
+  uint32_t group = 0;
+  double token_share = 1;  // of the call's tokens: those of its group's chunks
+  // Measured, of the lane to it. Absent: there is none yet, and `path` stands in for it, with twice
+  // its latency as T_probe; with neither the holder cannot be reached.
+  std::optional<FabricConstants> fabric;
+  std::optional<PathCost> path;
+  ComputeConstants compute;
+  double in_flight = 0;       // this requester's requests to it: they share the bandwidth
+  double concurrent = 0;      // requests like this one that its kernel takes along: they share it
+  double queue_us = 0;        // what a request waits there, as its last reply told
+  double queue_requests = 0;  // waiting ahead, where only their number is known: each as long as
+                              // this one
+};
+
+// What is asked of a holder, and how often.
+struct Workload {
+  double rounds = 0;    // S x A x L
+  double rows = 0;      // M_q
+  double tokens = 0;    // of all chunks
+  double attended = 0;  // of them; fewer under selection
+  double layers = 0;
+  double row_bytes = 0;       // b_kv, one layer
+  double exchange_bytes = 0;  // q + p
+  bool selected = false;
+};
+
+// Of one candidate and round.
+struct RoundCost {
+  const char* why_not = nullptr;  // a fixed text; null: it can be asked
+  double probe_us = 0;
+  double transfer_us = 0;
+  double compute_us = 0;
+  double queue_us = 0;
+  double total_us = 0;
+};
+
+// A route's round trip.
+RoundCost RouteRound(const Workload& work, const Candidate& candidate) noexcept;
+// What a fetch takes from it: over all layers once, or every round where `work.selected`; probe and
+// transfer only.
+RoundCost PullFrom(const Workload& work, const Candidate& candidate) noexcept;
+
+// value > 0 ? value : 0, so that NaN is 0 too.
+inline double CleanCost(double value) noexcept { return value > 0 ? value : 0; }
+// 0 x infinity is 0 here: nothing to move costs nothing, however slow the link.
+inline double TimesCost(double a, double b) noexcept { return a == 0 || b == 0 ? 0 : a * b; }
+
+}  // namespace ckv

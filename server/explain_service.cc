@@ -1,0 +1,85 @@
+#include "server/explain_service.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace ckv {
+namespace {
+
+void AddCost(const CostBreakdown& cost, Primitive primitive, v1::ExplainReply& reply) {
+  v1::PrimitiveCost* message = reply.add_costs();
+  message->set_primitive(std::string(PrimitiveName(primitive)));
+  message->set_offered(cost.offered);
+  message->set_reason(cost.why_not);
+  message->set_total_us(cost.total_us);
+  const std::pair<const char*, double> terms[] = {
+      {"probe", cost.probe_us}, {"transfer", cost.transfer_us}, {"compute", cost.compute_us},
+      {"queue", cost.queue_us}, {"merge", cost.merge_us},       {"splice", cost.splice_us},
+      {"evict", cost.evict_us}, {"prefill", cost.prefill_us}};
+  for (const auto& [name, microseconds] : terms) {
+    v1::CostTerm* term = message->add_terms();
+    term->set_name(name);
+    term->set_microseconds(microseconds);
+  }
+}
+
+void AddInputs(const Requester::Explanation& explanation, v1::ExplainReply& reply) {
+  for (size_t i = 0; i < kKnobCount; ++i) {
+    const auto knob = static_cast<Knob>(i);
+    const auto value = KnobValue(explanation.input, knob);
+    if (!value) continue;
+    v1::ExplainInput* message = reply.add_inputs();
+    message->set_name(std::string(KnobName(knob)));
+    message->set_unit(std::string(KnobUnit(knob)));
+    message->set_value(*value);
+    message->set_sensitivity(explanation.sensitivities[i]);
+    const auto flip = std::find_if(explanation.flips.begin(), explanation.flips.end(),
+                                   [knob](const Flip& f) { return f.knob == knob; });
+    if (flip == explanation.flips.end()) continue;
+    message->set_flips(true);
+    message->set_flip_value(flip->to);
+    if (flip->choice) message->set_flip_choice(std::string(PrimitiveName(*flip->choice)));
+    message->set_sentence(DescribeFlip(*flip));
+  }
+}
+
+void AddHolders(const Requester::Explanation& explanation, v1::ExplainReply& reply) {
+  const std::vector<Candidate>& candidates = explanation.input.candidates;
+  std::vector<RankedCandidate> ranked(candidates.size());
+  RankCandidates(explanation.input, Primitive::kRoute, ranked);
+  for (const RankedCandidate& place : ranked) {
+    const Candidate& candidate = candidates[place.index];
+    v1::ExplainHolder* message = reply.add_holders();
+    message->set_name(explanation.holders[place.index].name);
+    message->set_token_share(candidate.token_share);
+    if (candidate.fabric) {
+      message->set_t_probe_us(candidate.fabric->t_probe_us);
+      message->set_bandwidth_bytes_per_s(candidate.fabric->bandwidth_bytes_per_s);
+    }
+    message->set_route_us(place.cost.total_us);
+    if (!candidate.path) continue;
+    message->set_has_path(true);
+    message->set_tier(candidate.path->tier);
+    message->set_tier_bandwidth_bytes_per_s(candidate.path->bandwidth_bytes_per_s);
+    message->set_congestion(candidate.path->congestion);
+  }
+}
+
+}  // namespace
+
+void FillExplainReply(const Requester::Explanation& explanation, v1::ExplainReply& reply) {
+  const Decision& decision = explanation.decision;
+  if (decision.choice) reply.set_choice(std::string(PrimitiveName(*decision.choice)));
+  if (decision.runner_up) reply.set_runner_up(std::string(PrimitiveName(*decision.runner_up)));
+  for (size_t i = 0; i < kPrimitiveCount; ++i)
+    AddCost(decision.costs[i], static_cast<Primitive>(i), reply);
+  reply.set_flips(explanation.summary);
+  reply.set_route_bytes(decision.route_bytes);
+  reply.set_fetch_bytes(decision.fetch_bytes);
+  AddInputs(explanation, reply);
+  AddHolders(explanation, reply);
+}
+
+}  // namespace ckv
