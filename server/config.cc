@@ -244,6 +244,9 @@ void CheckWhole(const Config& config, std::vector<std::string>& errors) {
     errors.push_back(absl::StrFormat("fabric: %s is not among fabrics: add it there, or say auto",
                                      config.fabric));
   }
+  if (!config.oracle_file.empty() && !config.oracle_address.empty()) {
+    errors.emplace_back("oracle.file: there is an oracle.address too: name one of them");
+  }
   if (IsWildcard(config.listen) && config.advertise.empty()) {
     errors.push_back(absl::StrFormat(
         "advertise: nobody reaches %s: name the address that peers use", config.listen));

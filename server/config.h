@@ -66,6 +66,9 @@ struct Config {
   Duration lease_ttl = std::chrono::seconds(3);
   Duration drain_timeout = std::chrono::seconds(10);
   uint32_t default_timeout_ms = 5000;
+  std::string oracle_file;
+  std::string oracle_address;
+  std::string oracle_host;
   std::string metrics_address;  // empty: none are served
   std::string log_level = "info";
   std::string ready_file;

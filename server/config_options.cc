@@ -98,6 +98,13 @@ const OptionSpec kOptions[] = {
      "how long requests in flight may take to end after SIGTERM"},
     {"default_timeout_ms", OptionKind::kCount, &Config::default_timeout_ms, 1, 600'000, "",
      "milliseconds", "time limit of a request to the requester that names none"},
+    {"oracle.file", OptionKind::kText, &Config::oracle_file, 0, 0, "", "path",
+     "JSON that tells a requester what the network costs (client/oracle_file.h); read every "
+     "second"},
+    {"oracle.address", OptionKind::kPeerAddress, &Config::oracle_address, 0, 0, "", "host:port",
+     "service that tells it instead (proto/ckv/v1/oracle.proto); asked every second"},
+    {"oracle.host", OptionKind::kText, &Config::oracle_host, 0, 0, "", "name",
+     "this requester's host as the oracle names it; empty: that of advertise, else of listen"},
     {"metrics.address", OptionKind::kAddress, &Config::metrics_address, 0, 0, "", "host:port",
      "where Prometheus may scrape /metrics, for example 127.0.0.1:9464; port 0: a free one, see "
      "the "

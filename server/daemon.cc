@@ -30,6 +30,7 @@
 #include "client/watch_stub.h"
 #include "proto/status.h"
 #include "server/daemon_fabric.h"
+#include "server/daemon_oracle.h"
 #include "server/directory/directory_state.h"
 #include "server/directory_registrar_stub.h"
 #include "server/directory_service.h"
@@ -134,6 +135,7 @@ struct Daemon::State {
 
   std::unique_ptr<DirectoryControl> directory_control;
   std::unique_ptr<HolderStubFactory> holder_stubs;
+  std::unique_ptr<NetworkOracle> oracle;  // null: none
   std::unique_ptr<Requester> requester;
   std::unique_ptr<RequesterServiceImpl> requester_service;
 
@@ -218,6 +220,8 @@ absl::Status Daemon::State::StartRequester() {
     directory_control = std::make_unique<DirectoryStub>(config.directory, clock);
   }
   holder_stubs = std::make_unique<HolderStubFactory>(clock);
+  CKV_ASSIGN_OR_RETURN(oracle, StartOracle(config, clock));
+  options.oracle = oracle.get();
   CKV_ASSIGN_OR_RETURN(requester,
                        Requester::Create(options, directory_control.get(), holder_stubs.get()));
   RequesterServiceOptions service;
