@@ -6,9 +6,10 @@
 #     kernels       partial attention, merge, rotation; oneDNN for comparison
 #     data-path     what routing adds to the kernel, fetches, many requesters, overload, gRPC, an
 #                   idle holder
+#     decision      the predicate over 8 candidates
 set -euo pipefail
 cd "$(dirname "$0")/.."
-usage() { sed -n '2,8p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,9p' "$0" | sed 's/^# \{0,1\}//'; }
 realtime=()
 if [ "${1:-}" = --realtime ]; then
   realtime=(chrt --fifo 1)
@@ -22,7 +23,8 @@ case $1 in
     deploy/install-packages.sh bench
     ;;
   data-path) preset=release targets=(requester_bench data_path_bench) ;;
-  *) echo "bench: no set is named '$1'; there are: kernels, data-path" >&2; exit 2 ;;
+  decision) preset=release targets=(decision_bench) ;;
+  *) echo "bench: no set is named '$1'; there are: kernels, data-path, decision" >&2; exit 2 ;;
 esac
 deploy/build.sh "$preset" "${targets[@]}"
 exec "${realtime[@]}" python3 tests/bench/bars.py "$1" "build/$preset"

@@ -18,7 +18,7 @@ import sys
 import time
 
 # The median of so many repetitions is what counts: two shared cores are noisy.
-REPETITIONS = {"attention_bench": 5, "requester_bench": 5, "data_path_bench": 3}
+REPETITIONS = {"attention_bench": 5, "requester_bench": 5, "data_path_bench": 3, "decision_bench": 5}
 # What a set runs of a binary, where that is not all of it.
 FILTERS = {"requester_bench": "BM_RoutedDecode/rows:16/spin_us:50/"}
 # What google-benchmark appends to a name for how it was run.
@@ -109,6 +109,11 @@ SETS = {
         *(data_path(f"idle holder, 2 sessions on {fabric}", f"BM_Idle/{fabric}/sessions:2", "cpu_percent",
                     "% of a core", at_most=1) for fabric in ("shm", "tcp")),
     ],
+    # What route, fetch or local costs, and choosing between them.
+    "decision": [
+        Bar("decision over 8 candidates", "decision_bench", counter("BM_Decide/candidates:8", "real_time"), "ns",
+            at_most=1000, base=counter("BM_Decide/candidates:1", "real_time")),
+    ],
     # One thread unless it says two; DeepSeek rows; bf16 unless it says fp8.
     "kernels": [
         *(ratio(f"dense, {q} query rows over {rows}", f"BM_Dense/q:{q}/rows:{rows}", bar, "of FMA peak")
@@ -139,7 +144,7 @@ SETS = {
 
 
 def digits(unit):
-    return {"us": 1, "/s": 0}.get(unit, 2)
+    return {"us": 1, "ns": 0, "/s": 0}.get(unit, 2)
 
 
 def run_binary(path):

@@ -1,0 +1,70 @@
+// Question: does the decision fit a request's critical path? Bar: under 1 us for 8 candidates.
+// Bound: some 60 floating-point operations a candidate and primitive, no memory beyond the input:
+// about 200 ns. The paper's predicate is "evaluated in microseconds" (arXiv:2606.01502
+// section 5.1).
+
+#include <vector>
+
+#include "benchmark/benchmark.h"
+#include "client/predicate.h"
+#include "client/what_if.h"
+
+namespace ckv::bench {
+namespace {
+
+// Replicas of one chunk, each measured and told of, so that every term is computed.
+DecisionInput InputOf(int64_t candidates) {
+  DecisionInput input;
+  input.geometry = *NamedGeometry("deepseek-v3");
+  input.tokens = 2048;
+  input.query_rows = 128;
+  input.steps = 4;
+  input.cache_room_tokens = 1024;
+  input.eviction = Eviction{1 << 20, 0.5};
+  input.here = {0.1, 0.05, 100, 1e-4, 1.0};
+  for (int64_t i = 0; i < candidates; ++i) {
+    Candidate candidate;
+    candidate.fabric = FabricConstants{16.0 + double(i), 25e9};
+    candidate.path = PathCost{static_cast<uint32_t>(i % 4), 50e9, 3, 0.2, 2};
+    candidate.compute = {15, 8e-5, 1e5, 1.1};
+    candidate.in_flight = 1;
+    candidate.queue_us = 5;
+    candidate.queue_requests = 1;
+    input.candidates.push_back(candidate);
+  }
+  return input;
+}
+
+void BM_Decide(benchmark::State& state) {
+  DecisionInput input = InputOf(state.range(0));
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(input.candidates.data());
+    benchmark::ClobberMemory();
+    Decision decision = Decide(input);
+    benchmark::DoNotOptimize(decision);
+  }
+}
+BENCHMARK(BM_Decide)->ArgName("candidates")->Arg(1)->Arg(8);
+
+void BM_RankCandidates(benchmark::State& state) {
+  DecisionInput input = InputOf(state.range(0));
+  std::vector<RankedCandidate> ranked(input.candidates.size());
+  for (auto _ : state) {
+    benchmark::ClobberMemory();
+    benchmark::DoNotOptimize(RankCandidates(input, Primitive::kRoute, ranked));
+    benchmark::DoNotOptimize(ranked.data());
+  }
+}
+BENCHMARK(BM_RankCandidates)->ArgName("candidates")->Arg(8);
+
+// Not on any request's path: what explaining a decision takes.
+void BM_Flips(benchmark::State& state) {
+  const DecisionInput input = InputOf(8);
+  for (auto _ : state) benchmark::DoNotOptimize(Flips(input));
+}
+BENCHMARK(BM_Flips);
+
+}  // namespace
+}  // namespace ckv::bench
+
+BENCHMARK_MAIN();
