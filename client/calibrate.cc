@@ -172,7 +172,7 @@ absl::StatusOr<LaneCalibration> CalibrateLane(Requester& requester, const Calibr
   CKV_ASSIGN_OR_RETURN(const double fetch_us, TimeFetch(requester, timing, clock));
   const double bytes = double(call.corpus->chunks[call.many].token_count) *
                        call.corpus->geometry.layers * call.corpus->geometry.row_bytes();
-  lane.pull_bandwidth_bytes_per_s =
+  lane.fabric.pull_bandwidth_bytes_per_s =
       std::clamp(bytes / std::max(fetch_us - lane.fabric.t_probe_us, fetch_us / 10) * 1e6,
                  LiveFabric::kBandwidthMin, LiveFabric::kBandwidthMax);
   return lane;

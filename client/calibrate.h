@@ -60,7 +60,6 @@ FabricConstants FitFabric(std::span<const ExchangeSample> samples);
 // What a requester has learnt of one holder over the fabric it speaks to it.
 struct LaneCalibration {
   FabricConstants fabric;
-  double pull_bandwidth_bytes_per_s = 0;  // of fetches
   ComputeCurve holder;
   std::vector<RouteTiming> timings;
 };

@@ -20,11 +20,7 @@ double UsPerToken(std::span<const ComputeAnchor> anchors, double rows) {
   while (anchors[right].rows < rows) ++right;
   const ComputeAnchor& a = anchors[right - 1];
   const ComputeAnchor& b = anchors[right];
-  if (!(a.us_per_token > 0)) {
-    return b.us_per_token * (rows - a.rows) / (b.rows - a.rows);
-  }
-  const double power = std::log(b.us_per_token / a.us_per_token) / std::log(b.rows / a.rows);
-  return a.us_per_token * std::pow(rows / a.rows, power);
+  return a.us_per_token + (b.us_per_token - a.us_per_token) * ((rows - a.rows) / (b.rows - a.rows));
 }
 
 // Of one number of rows: microseconds a token, and what is left at none.

@@ -2,10 +2,12 @@
 //
 // Kernels do not cost the same a row: one row of a CPU runs at the speed of memory, 64 rows share
 // what is read, and a GPU takes some rows for nothing. So the cost a token of cKV is measured at a
-// few numbers of rows, and lies between two of them as a power of the rows:
+// few numbers of rows, and lies on the straight line between two of them:
 //
-//   T(rows, tokens) = base + tokens x u(rows),  u between anchors linear in log-log,
-//   below the first anchor u of the first, above the last growing as the rows do.
+//   T(rows, tokens) = base + tokens x u(rows),  u below the first anchor that of the first, above
+//   the last growing as the rows do.
+//
+// A line and not a power: the predicate reads 16 such values in a microsecond.
 
 #pragma once
 

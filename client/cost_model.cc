@@ -15,9 +15,13 @@ double ResidualBandwidth(const PathCost& path) {
 }
 
 // 0: nobody knows.
-double BytesPerUs(const Candidate& candidate) {
+double BytesPerUs(const Candidate& candidate, bool pull) {
   double bandwidth = 0, in_flight = CleanCost(candidate.in_flight);
-  if (candidate.fabric) bandwidth = CleanCost(candidate.fabric->bandwidth_bytes_per_s);
+  if (candidate.fabric) {
+    bandwidth = CleanCost(candidate.fabric->bandwidth_bytes_per_s);
+    if (pull && candidate.fabric->pull_bandwidth_bytes_per_s > 0)
+      bandwidth = candidate.fabric->pull_bandwidth_bytes_per_s;
+  }
   if (candidate.path && candidate.path->bandwidth_bytes_per_s > 0) {
     const double residual = ResidualBandwidth(*candidate.path);
     bandwidth = candidate.fabric ? std::min(bandwidth, residual) : residual;
@@ -39,8 +43,11 @@ double TransferUs(double bytes, double bytes_per_us) {
 
 double ComputeUs(const ComputeConstants& compute, const Workload& work, double attended,
                  double requesters) {
+  const double gather = work.selected && compute.gather_factor > 0 ? compute.gather_factor : 1;
+  if (!compute.curve.empty())
+    return compute.curve.Us(TimesCost(work.rows, requesters), TimesCost(attended, gather));
   double load = TimesCost(TimesCost(work.rows, attended), requesters);
-  if (work.selected && compute.gather_factor > 0) load = TimesCost(load, compute.gather_factor);
+  load = TimesCost(load, gather);
   const double paid = CleanCost(load - CleanCost(compute.free_row_tokens));
   return CleanCost(compute.base_us) + TimesCost(paid, CleanCost(compute.per_row_token_us));
 }
@@ -66,7 +73,7 @@ double StalenessTolerance(const PathCost& faster, const PathCost& slower) noexce
 
 RoundCost RouteRound(const Workload& work, const Candidate& candidate) noexcept {
   RoundCost cost;
-  const double bytes_per_us = BytesPerUs(candidate);
+  const double bytes_per_us = BytesPerUs(candidate, /*pull=*/false);
   cost.why_not = WhyNot(candidate, bytes_per_us);
   if (cost.why_not != nullptr) return cost;
   const double attended = TimesCost(work.attended, CleanCost(candidate.token_share));
@@ -83,7 +90,7 @@ RoundCost RouteRound(const Workload& work, const Candidate& candidate) noexcept 
 
 RoundCost PullFrom(const Workload& work, const Candidate& candidate) noexcept {
   RoundCost cost;
-  const double bytes_per_us = BytesPerUs(candidate);
+  const double bytes_per_us = BytesPerUs(candidate, /*pull=*/true);
   cost.why_not = WhyNot(candidate, bytes_per_us);
   if (cost.why_not != nullptr) return cost;
   const double share = CleanCost(candidate.token_share);

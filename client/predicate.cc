@@ -89,6 +89,8 @@ CostBreakdown RouteCost(const DecisionInput& input, const Workload& work) {
 }
 
 double AttendHereUs(const DecisionInput& input, const Workload& work) {
+  if (!input.here.attend.empty())
+    return TimesCost(work.rounds, input.here.attend.Us(work.rows, work.attended));
   const double per_row_us = TimesCost(work.attended, CleanCost(input.here.attend_per_row_token_us));
   return TimesCost(work.rounds, TimesCost(work.rows, per_row_us));
 }

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "attention/partial.h"
+#include "client/compute_curve.h"
 #include "proto/clock.h"
 #include "proto/geometry.h"
 
@@ -17,6 +18,8 @@ namespace ckv {
 struct FabricConstants {
   double t_probe_us = 0;
   double bandwidth_bytes_per_s = 0;
+  // Of fetches, whose rows are not written and merged as queries and partials are; 0: the same.
+  double pull_bandwidth_bytes_per_s = 0;
 
   friend bool operator==(const FabricConstants&, const FabricConstants&) = default;
 };
@@ -29,6 +32,8 @@ struct ComputeConstants {
   double base_us = 0;
   double per_row_token_us = 0;
   double free_row_tokens = 0;
+  // Where it was calibrated: instead of base and per_row_token, over rows x requesters query rows.
+  ComputeCurve curve = {};
   // Attending k selected rows over attending k rows that lie together; 0: not measured, taken as 1.
   double gather_factor = 0;
 };
@@ -41,6 +46,7 @@ struct RequesterConstants {
   // arXiv:2606.01502 section 7. Paid only where something is rotated.
   double splice_per_layer_us = 0;
   double attend_per_row_token_us = 0;  // the same kernel, here
+  ComputeCurve attend = {};            // where it was calibrated, instead
   // Prefill of one token at one layer; absent where no engine is attached, so that recomputing is
   // not offered. Nothing measures it and no setting gives it yet: a caller of Decide may.
   std::optional<double> prefill_per_token_layer_us;

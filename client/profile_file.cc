@@ -88,7 +88,7 @@ absl::StatusOr<LaneProfile> ReadLane(const nlohmann::json& object) {
   CKV_RETURN_IF_ERROR(
       ReadNumber(object, "bandwidth_bytes_per_s", &lane.constants.bandwidth_bytes_per_s));
   CKV_RETURN_IF_ERROR(
-      ReadNumber(object, "pull_bandwidth_bytes_per_s", &lane.pull_bandwidth_bytes_per_s));
+      ReadNumber(object, "pull_bandwidth_bytes_per_s", &lane.constants.pull_bandwidth_bytes_per_s));
   CKV_RETURN_IF_ERROR(ReadCurve(object, "compute", &lane.compute));
   return lane;
 }
@@ -113,14 +113,14 @@ std::string FormatProfile(const Profile& profile) {
                      {"fabric", lane.fabric},
                      {"t_probe_us", lane.constants.t_probe_us},
                      {"bandwidth_bytes_per_s", lane.constants.bandwidth_bytes_per_s},
-                     {"pull_bandwidth_bytes_per_s", lane.pull_bandwidth_bytes_per_s},
+                     {"pull_bandwidth_bytes_per_s", lane.constants.pull_bandwidth_bytes_per_s},
                      {"compute", CurveJson(lane.compute)}});
   }
   Json here = {{"merge_per_row_us", profile.here.merge_per_row_us},
                {"splice_per_token_layer_us", profile.here.splice_per_token_layer_us}};
   if (profile.here.prefill_per_token_layer_us)
     here["prefill_per_token_layer_us"] = *profile.here.prefill_per_token_layer_us;
-  here["compute"] = CurveJson(profile.here_compute);
+  here["compute"] = CurveJson(profile.here.attend);
   const Json json = {{"subject", profile.subject}, {"here", here}, {"lanes", lanes}};
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -139,7 +139,7 @@ absl::StatusOr<Profile> ParseProfile(std::string_view text) {
     CKV_RETURN_IF_ERROR(
         ReadNumber(*here, "prefill_per_token_layer_us", &*profile.here.prefill_per_token_layer_us));
   }
-  CKV_RETURN_IF_ERROR(ReadCurve(*here, "compute", &profile.here_compute));
+  CKV_RETURN_IF_ERROR(ReadCurve(*here, "compute", &profile.here.attend));
   CKV_ASSIGN_OR_RETURN(const nlohmann::json* lanes,
                        Field(json, "lanes", nlohmann::json::value_t::array));
   if (lanes->size() > kProfileLaneCountMax) return Malformed("lanes", "too many");

@@ -19,7 +19,6 @@ struct LaneProfile {
   std::string holder;
   std::string fabric;  // "shm", "tcp", "verbs"
   FabricConstants constants;
-  double pull_bandwidth_bytes_per_s = 0;
   ComputeCurve compute;
 
   friend bool operator==(const LaneProfile&, const LaneProfile&) = default;
@@ -29,7 +28,6 @@ struct Profile {
   // What was measured, in words: geometry, host. Constants of another subject say nothing here.
   std::string subject;
   RequesterConstants here;
-  ComputeCurve here_compute;
   std::vector<LaneProfile> lanes;
 
   const LaneProfile* Find(std::string_view holder, std::string_view fabric) const;

@@ -64,7 +64,10 @@ void TurnCandidates(DecisionInput& input, Knob knob, double from, double to) {
     if (knob == Knob::kQueue) {
       candidate.queue_us = CleanCost(CleanCost(candidate.queue_us) + (to - from));
     } else if (knob == Knob::kBandwidth) {
-      if (candidate.fabric) turn(candidate.fabric->bandwidth_bytes_per_s, to);
+      if (candidate.fabric) {
+        turn(candidate.fabric->bandwidth_bytes_per_s, to);
+        turn(candidate.fabric->pull_bandwidth_bytes_per_s, to);
+      }
       if (candidate.path) turn(candidate.path->bandwidth_bytes_per_s, to);
     } else {
       if (candidate.fabric) turn(candidate.fabric->t_probe_us, to);

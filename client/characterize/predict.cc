@@ -14,16 +14,32 @@ const LaneProfile* LaneOf(const Profile& profile, const std::string& fabric) {
   return found == profile.lanes.end() ? nullptr : &*found;
 }
 
+DecisionInput InputOf(const Profile& profile, const LaneProfile& lane, const Geometry& geometry,
+                      uint32_t query_rows, uint64_t tokens, uint32_t steps) {
+  DecisionInput input;
+  input.geometry = geometry;
+  input.tokens = tokens;
+  input.query_rows = query_rows;
+  input.steps = steps;
+  input.cache_room_tokens = tokens;
+  input.here = profile.here;
+  Candidate candidate;
+  candidate.fabric = lane.constants;
+  candidate.compute.curve = lane.compute;
+  input.candidates.push_back(candidate);
+  return input;
+}
+
 }  // namespace
 
 double PredictRouteUs(const Profile& profile, const Geometry& geometry, const std::string& fabric,
                       uint32_t query_rows, uint64_t tokens) {
   const LaneProfile* lane = LaneOf(profile, fabric);
   if (lane == nullptr) return 0;
-  const double bytes = double(query_rows) * (geometry.query_row_bytes() +
-                                             double(geometry.partial_row_bytes(/*f32=*/false)));
-  return lane->constants.t_probe_us + bytes / lane->constants.bandwidth_bytes_per_s * 1e6 +
-         lane->compute.Us(query_rows, double(tokens)) + query_rows * profile.here.merge_per_row_us;
+  const Decision decision =
+      Decide(InputOf(profile, *lane, geometry, query_rows, tokens, /*steps=*/1));
+  const CostBreakdown& route = decision.cost(Primitive::kRoute);
+  return route.offered ? route.total_us / geometry.layers : 0;
 }
 
 std::optional<Primitive> PredictChoice(const Profile& profile, const Geometry& geometry,
@@ -31,19 +47,7 @@ std::optional<Primitive> PredictChoice(const Profile& profile, const Geometry& g
                                        uint64_t tokens, uint32_t steps) {
   const LaneProfile* lane = LaneOf(profile, fabric);
   if (lane == nullptr) return std::nullopt;
-  const double rounds = double(steps) * geometry.layers;
-  const double chunk_rows = double(tokens) * geometry.layers;
-  const double here = rounds * profile.here_compute.Us(query_rows, double(tokens));
-  const double route = rounds * PredictRouteUs(profile, geometry, fabric, query_rows, tokens);
-  const double fetch = lane->constants.t_probe_us +
-                       chunk_rows * geometry.row_bytes() / lane->pull_bandwidth_bytes_per_s * 1e6 +
-                       chunk_rows * profile.here.splice_per_token_layer_us + here;
-  Primitive choice = fetch < route ? Primitive::kFetch : Primitive::kRoute;
-  if (profile.here.prefill_per_token_layer_us) {
-    const double local = chunk_rows * *profile.here.prefill_per_token_layer_us + here;
-    if (local < std::min(route, fetch)) choice = Primitive::kLocal;
-  }
-  return choice;
+  return Decide(InputOf(profile, *lane, geometry, query_rows, tokens, steps)).choice;
 }
 
 }  // namespace ckv

@@ -323,7 +323,7 @@ absl::StatusOr<Profile> CalibrateTarget(const CharacterizeTarget& target,
                       TimeAttendHere(geometry, rows, tokens, options.run_count, clock)});
     }
   }
-  profile.here_compute = FitComputeCurve(here);
+  profile.here.attend = FitComputeCurve(here);
   if (target.prefill) {
     const uint64_t tokens = TokensOf(target, few);
     CKV_ASSIGN_OR_RETURN(const double us, target.prefill(tokens));
@@ -342,7 +342,6 @@ absl::StatusOr<Profile> CalibrateTarget(const CharacterizeTarget& target,
     profile.lanes.push_back({.holder = target.corpus->chunks[few].holders[0].name,
                              .fabric = lane.fabric,
                              .constants = measured->fabric,
-                             .pull_bandwidth_bytes_per_s = measured->pull_bandwidth_bytes_per_s,
                              .compute = measured->holder});
   }
   return profile;

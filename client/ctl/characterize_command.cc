@@ -141,7 +141,7 @@ std::string ProfileText(const Profile& profile) {
   for (const LaneProfile& lane : profile.lanes) {
     table.AddRow({lane.holder, lane.fabric, FormatMicroseconds(lane.constants.t_probe_us),
                   FormatRate(lane.constants.bandwidth_bytes_per_s),
-                  FormatRate(lane.pull_bandwidth_bytes_per_s),
+                  FormatRate(lane.constants.pull_bandwidth_bytes_per_s),
                   FormatMicroseconds(lane.compute.Us(1, 1024)),
                   FormatMicroseconds(lane.compute.Us(16, 1024)),
                   FormatMicroseconds(lane.compute.Us(256, 1024))});
@@ -155,7 +155,7 @@ std::string ProfileText(const Profile& profile) {
                                    ? FormatMicroseconds(*profile.here.prefill_per_token_layer_us) +
                                          " a token and layer"
                                    : "no engine"},
-              {"attend here", FormatMicroseconds(profile.here_compute.Us(16, 1024)) +
+              {"attend here", FormatMicroseconds(profile.here.attend.Us(16, 1024)) +
                                   " for 16 rows of 1024 tokens, one layer"}});
 }
 
@@ -257,11 +257,12 @@ absl::Status RunCharacterize(const Ctl& ctl, const CharacterizeCommand& command)
                        .samples = file.samples(),
                        .findings = findings};
   for (const LaneProfile& lane : profile.lanes) {
-    input.facts.emplace_back(absl::StrFormat("%s over %s", lane.holder, lane.fabric),
-                             absl::StrFormat("T_probe %s, BW %s, fetch BW %s",
-                                             FormatMicroseconds(lane.constants.t_probe_us),
-                                             FormatRate(lane.constants.bandwidth_bytes_per_s),
-                                             FormatRate(lane.pull_bandwidth_bytes_per_s)));
+    input.facts.emplace_back(
+        absl::StrFormat("%s over %s", lane.holder, lane.fabric),
+        absl::StrFormat("T_probe %s, BW %s, fetch BW %s",
+                        FormatMicroseconds(lane.constants.t_probe_us),
+                        FormatRate(lane.constants.bandwidth_bytes_per_s),
+                        FormatRate(lane.constants.pull_bandwidth_bytes_per_s)));
   }
   const std::string report = command.folder + "/report.html";
   CKV_RETURN_IF_ERROR(WriteText(report, RenderReport(input)));

@@ -75,7 +75,7 @@ TEST(CalibrateLane, SaysWhatWasMeasured) {
     EXPECT_GT(timing.bytes_out, timing.query_rows * 96u * 2);
     EXPECT_GT(timing.bytes_in, timing.query_rows * (64u * 2 + 8));
   }
-  EXPECT_GT(lane->pull_bandwidth_bytes_per_s, LiveFabric::kBandwidthMin);
+  EXPECT_GT(lane->fabric.pull_bandwidth_bytes_per_s, LiveFabric::kBandwidthMin);
   call.many = 2;
   EXPECT_EQ(CalibrateLane(*requester, call, *Clock::Real()).status().code(),
             absl::StatusCode::kInvalidArgument);

@@ -23,9 +23,9 @@ Profile Sample() {
   profile.here.merge_per_row_us = 0.125;
   profile.here.splice_per_token_layer_us = 0.0625;
   profile.here.prefill_per_token_layer_us = 3.5;
-  profile.here_compute = {.base_us = 1, .anchor_count = 1, .anchors = {{{16, 0.25}}}};
-  profile.lanes = {{"h0", "shm", {1.5, 9e9}, 8e9, {2, 2, {{{1, 0.5}, {64, 4}}}}},
-                   {"h1", "tcp", {20, 1e9}, 2e9, {}}};
+  profile.here.attend = {.base_us = 1, .anchor_count = 1, .anchors = {{{16, 0.25}}}};
+  profile.lanes = {{"h0", "shm", {1.5, 9e9, 8e9}, {2, 2, {{{1, 0.5}, {64, 4}}}}},
+                   {"h1", "tcp", {20, 1e9, 2e9}, {}}};
   return profile;
 }
 
@@ -38,7 +38,7 @@ TEST(Profile, IsReadAsItWasWritten) {
     EXPECT_EQ(read->subject, profile.subject);
     EXPECT_EQ(read->here.merge_per_row_us, profile.here.merge_per_row_us);
     EXPECT_EQ(read->here.prefill_per_token_layer_us, profile.here.prefill_per_token_layer_us);
-    EXPECT_EQ(read->here_compute, profile.here_compute);
+    EXPECT_EQ(read->here.attend, profile.here.attend);
     EXPECT_EQ(read->lanes, profile.lanes);
     EXPECT_EQ(read->Find("h1", "tcp"), &read->lanes[1]);
     EXPECT_EQ(read->Find("h1", "shm"), nullptr);
