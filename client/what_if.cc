@@ -179,8 +179,9 @@ std::string FormatKnob(Knob knob, double value) {
   const KnobSpec& spec = SpecOf(knob);
   if (spec.counts) return absl::StrFormat("%.0f", value);
   if (knob != Knob::kBandwidth) return FormatUs(value);
-  return value < 1e9 ? absl::StrFormat("%.3g MB/s", value / 1e6)
-                     : absl::StrFormat("%.3g GB/s", value / 1e9);
+  constexpr double kMiB = 1 << 20, kGiB = 1 << 30;
+  return value < kGiB ? absl::StrFormat("%.3g MiB/s", value / kMiB)
+                      : absl::StrFormat("%.3g GiB/s", value / kGiB);
 }
 
 }  // namespace
