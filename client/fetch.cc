@@ -156,10 +156,14 @@ absl::Status Fetcher::Prepare(const FetchCall& call, bool* stale) {
 absl::Status Fetcher::Exchange(const FetchCall& call, Sink sink, bool* stale) {
   LaneWait& wait = router_->wait();
   wait.Begin(links_.size());
+  const bool over_memory = std::all_of(links_.begin(), links_.end(), [](const HolderLink* link) {
+    return SharesMemory(link->peer().fabric_kind);
+  });
   while (true) {
     bool progress = false, any_came = false;
     // Half a window at once: one system call for four requests, and the holder has the other half.
-    const bool refill = in_window_ <= window_.size() / 2;
+    // Where a request costs no system call, it is better off with more of them.
+    const bool refill = over_memory || in_window_ <= window_.size() / 2;
     while (refill && in_window_ < window_.size()) {
       CKV_ASSIGN_OR_RETURN(const bool posted, PostNext(call));
       if (!posted) break;

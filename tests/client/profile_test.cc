@@ -217,7 +217,11 @@ void ExpectConstantsStay(std::unique_ptr<Fabric> fabric) {
   const auto requester = *Requester::Create(options, &fleet, &fleet);
   AttendCall call;
   call.corpus = *requester->Resolve("c", "", Soon());
-  ASSERT_TRUE(requester->Explain(ExplainOf(call.corpus, 0, 1, 16, 1)).ok());
+  // On a busy machine the probe may find full slots no later than empty ones, and say so.
+  absl::Status explained = absl::UnknownError("not asked");
+  for (int i = 0; i < 20 && !explained.ok(); ++i)
+    explained = requester->Explain(ExplainOf(call.corpus, 0, 1, 16, 1)).status();
+  ASSERT_TRUE(explained.ok()) << explained;
   const FabricConstants before = requester->Holders()[0].constants;
   constexpr uint32_t kRows = 5000;
   const std::vector<uint16_t> q(size_t{kRows} * call.corpus->geometry.d_qk);
