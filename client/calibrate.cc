@@ -142,40 +142,66 @@ FabricConstants FitFabric(std::span<const ExchangeSample> samples) {
   return constants;
 }
 
-absl::StatusOr<LaneCalibration> CalibrateLane(Requester& requester, const CalibrationCall& call,
-                                              Clock& clock) {
-  if (call.query_rows.empty()) return absl::InvalidArgumentError("calibrate: no query rows");
+LaneCalibrator::LaneCalibrator(Requester* requester, CalibrationCall call, Clock* clock)
+    : requester_(requester),
+      call_(std::move(call)),
+      clock_(clock),
+      points_(2 * call_.query_rows.size()) {}
+
+absl::Status LaneCalibrator::Round() {
+  if (points_.empty()) return absl::InvalidArgumentError("calibrate: no query rows");
+  TimingCall timing = {.corpus = call_.corpus,
+                       .wire = call_.wire,
+                       .run_count = call_.run_count,
+                       .deadline = call_.deadline};
+  for (size_t i = 0; i < points_.size(); ++i) {
+    timing.chunk = i % 2 == 0 ? call_.few : call_.many;
+    timing.query_rows = call_.query_rows[i / 2];
+    CKV_ASSIGN_OR_RETURN(points_[i].timing, TimeRoute(*requester_, timing, *clock_));
+    points_[i].us.push_back(points_[i].timing.us);
+    points_[i].compute_us.push_back(points_[i].timing.compute_us);
+  }
+  timing.chunk = call_.many;
+  CKV_ASSIGN_OR_RETURN(const double fetch_us, TimeFetch(*requester_, timing, *clock_));
+  fetch_us_.push_back(fetch_us);
+  return absl::OkStatus();
+}
+
+LaneCalibration LaneCalibrator::Fit() const {
+  CKV_CHECK(!fetch_us_.empty());
   LaneCalibration lane;
   std::vector<ComputeSample> compute;
   std::vector<ExchangeSample> exchanges;
-  TimingCall timing = {.corpus = call.corpus,
-                       .wire = call.wire,
-                       .run_count = call.run_count,
-                       .deadline = call.deadline};
-  for (const uint32_t rows : call.query_rows) {
-    for (const uint32_t chunk : {call.few, call.many}) {
-      timing.chunk = chunk;
-      timing.query_rows = rows;
-      CKV_ASSIGN_OR_RETURN(const RouteTiming measured, TimeRoute(requester, timing, clock));
-      compute.push_back({double(rows), double(measured.tokens), measured.compute_us});
-      // Beside a short kernel, what moving bytes takes is not lost in its jitter.
-      if (chunk == call.few) {
-        exchanges.push_back({double(measured.bytes_out + measured.bytes_in),
-                             measured.us - measured.compute_us - rows * call.merge_per_row_us});
-      }
-      lane.timings.push_back(measured);
+  for (size_t i = 0; i < points_.size(); ++i) {
+    RouteTiming timing = points_[i].timing;
+    timing.us = MedianOf(points_[i].us);
+    timing.compute_us = MedianOf(points_[i].compute_us);
+    compute.push_back({double(timing.query_rows), double(timing.tokens), timing.compute_us});
+    // Beside a short kernel, what moving bytes takes is not lost in its jitter.
+    if (i % 2 == 0) {
+      const double merge_us = timing.query_rows * call_.merge_per_row_us;
+      exchanges.push_back({double(timing.bytes_out + timing.bytes_in),
+                           std::max(timing.us - timing.compute_us - merge_us, 0.01)});
     }
+    lane.timings.push_back(timing);
   }
   lane.fabric = FitFabric(exchanges);
   lane.holder = FitComputeCurve(compute);
-  timing.chunk = call.many;
-  CKV_ASSIGN_OR_RETURN(const double fetch_us, TimeFetch(requester, timing, clock));
-  const double bytes = double(call.corpus->chunks[call.many].token_count) *
-                       call.corpus->geometry.layers * call.corpus->geometry.row_bytes();
+  const double fetch_us = MedianOf(fetch_us_);
+  const double bytes = double(call_.corpus->chunks[call_.many].token_count) *
+                       call_.corpus->geometry.layers * call_.corpus->geometry.row_bytes();
   lane.fabric.pull_bandwidth_bytes_per_s =
       std::clamp(bytes / std::max(fetch_us - lane.fabric.t_probe_us, fetch_us / 10) * 1e6,
                  LiveFabric::kBandwidthMin, LiveFabric::kBandwidthMax);
   return lane;
+}
+
+absl::StatusOr<LaneCalibration> CalibrateLane(Requester& requester, const CalibrationCall& call,
+                                              uint32_t round_count, Clock& clock) {
+  LaneCalibrator calibrator(&requester, call, &clock);
+  for (uint32_t round = 0; round < std::max(1u, round_count); ++round)
+    CKV_RETURN_IF_ERROR(calibrator.Round());
+  return calibrator.Fit();
 }
 
 }  // namespace ckv

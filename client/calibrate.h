@@ -68,14 +68,39 @@ struct CalibrationCall {
   uint32_t few = 0, many = 1;        // two chunks of the same holder, of fewer and of more tokens
   std::vector<uint32_t> query_rows;  // ascending; T_probe wants small ones, BW large ones
   PartialDtype wire = PartialDtype::kBf16;
-  uint32_t run_count = 9;
+  uint32_t run_count = 1;
   double merge_per_row_us = 0;  // CalibrateHere's
   Instant deadline = kInstantMax;
 };
-// Errors as Attend and Fetch, and InvalidArgument: no query rows, or chunks that are not in the
-// corpus.
+// Round by round, so that other measurements can be made in between: a machine has slow moments,
+// and what is compared should share them. Belongs to one thread.
+class LaneCalibrator {
+ public:
+  // `requester` and `clock` must outlive it.
+  LaneCalibrator(Requester* requester, CalibrationCall call, Clock* clock);
+  // Everything once. call.run_count runs of each call are one value.
+  //   InvalidArgument     no query rows, or chunks that are not in the corpus.
+  //   else as Attend and Fetch.
+  absl::Status Round();
+  // Of the medians over the rounds; at least one.
+  LaneCalibration Fit() const;
+
+ private:
+  struct Point {
+    RouteTiming timing;  // of the last round
+    std::vector<double> us, compute_us;
+  };
+
+  Requester* const requester_;
+  const CalibrationCall call_;
+  Clock* const clock_;
+  std::vector<Point> points_;  // [query rows][few, many]
+  std::vector<double> fetch_us_;
+};
+
+// So many rounds in a row. Errors as LaneCalibrator::Round.
 absl::StatusOr<LaneCalibration> CalibrateLane(Requester& requester, const CalibrationCall& call,
-                                              Clock& clock);
+                                              uint32_t round_count, Clock& clock);
 
 // The half way value of several; 0 of none.
 double MedianOf(std::vector<double> values);

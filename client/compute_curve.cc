@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <utility>
+#include <vector>
 
 namespace ckv {
 namespace {
@@ -48,7 +48,8 @@ double ComputeCurve::Us(double rows, double tokens) const noexcept {
   const double us_per_token = UsPerToken(std::span(anchors).first(anchor_count), rows);
   const double attended = Clean(tokens);
   // 0 x infinity is 0 here.
-  return Clean(base_us) + (us_per_token > 0 && attended > 0 ? us_per_token * attended : 0);
+  const double row_us = per_row_us > 0 ? per_row_us * rows : 0;
+  return Clean(base_us) + row_us + (us_per_token > 0 && attended > 0 ? us_per_token * attended : 0);
 }
 
 ComputeCurve FitComputeCurve(std::span<const ComputeSample> samples) {
@@ -62,16 +63,20 @@ ComputeCurve FitComputeCurve(std::span<const ComputeSample> samples) {
     if (!added) it->second = std::min(it->second, sample.us);
   }
   ComputeCurve curve;
-  double base_us = std::numeric_limits<double>::infinity();
+  std::vector<std::pair<double, double>> left;  // rows, and microseconds of no tokens
   for (const auto& [rows, us_of_tokens] : points) {
     if (curve.anchor_count == ComputeCurve::kAnchorCountMax) break;
     const Line line = LineThrough(us_of_tokens);
-    if (line.has_base) base_us = std::min(base_us, line.base_us);
+    if (line.has_base) left.emplace_back(rows, line.base_us);
     const double before =
         curve.anchor_count == 0 ? 0 : curve.anchors[curve.anchor_count - 1].us_per_token;
     curve.anchors[curve.anchor_count++] = {rows, std::max(before, line.us_per_token)};
   }
-  if (std::isfinite(base_us)) curve.base_us = base_us;
+  if (left.empty()) return curve;
+  const auto [few, few_us] = left.front();
+  const auto [many, many_us] = left.back();
+  if (many > few) curve.per_row_us = Clean((many_us - few_us) / (many - few));
+  curve.base_us = Clean(few_us - few * curve.per_row_us);
   return curve;
 }
 

@@ -4,8 +4,11 @@
 // what is read, and a GPU takes some rows for nothing. So the cost a token of cKV is measured at a
 // few numbers of rows, and lies on the straight line between two of them:
 //
-//   T(rows, tokens) = base + tokens x u(rows),  u below the first anchor that of the first, above
-//   the last growing as the rows do.
+//   T(rows, tokens) = base + rows x per_row + tokens x u(rows),  u below the first anchor that of
+//   the first, above the last growing as the rows do.
+//
+// per_row is what a query row costs however few tokens it sees: it is packed, and its partial
+// written.
 //
 // A line and not a power: the predicate reads 16 such values in a microsecond.
 
@@ -29,6 +32,7 @@ struct ComputeCurve {
   static constexpr uint32_t kAnchorCountMax = 12;
 
   double base_us = 0;
+  double per_row_us = 0;
   uint32_t anchor_count = 0;
   std::array<ComputeAnchor, kAnchorCountMax> anchors{};  // rows ascending
 
@@ -47,11 +51,11 @@ struct ComputeSample {
   double us = 0;
 };
 
-// The curve through samples at two numbers of tokens each (the slope between them is what a token
-// costs; what is left at none, the least over all rows, is the base). Rows with one number of
-// tokens only are taken to have no base. Anchors never fall as rows grow: a sample that says so was
-// disturbed, and takes the value before it. More than kAnchorCountMax numbers of rows: the first
-// and every further one that still fits, in order.
+// The curve through samples at two numbers of tokens each: the slope between them is what a token
+// costs, and what is left at none is the base and, between the fewest and the most rows, per_row.
+// Rows with one number of tokens only say nothing of these two. Anchors never fall as rows grow: a
+// sample that says so was disturbed, and takes the value before it. More than kAnchorCountMax
+// numbers of rows: the first ones.
 ComputeCurve FitComputeCurve(std::span<const ComputeSample> samples);
 
 }  // namespace ckv

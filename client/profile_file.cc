@@ -30,7 +30,7 @@ Json CurveJson(const ComputeCurve& curve) {
     anchors.push_back(
         {{"query_rows", curve.anchors[i].rows}, {"us_per_token", curve.anchors[i].us_per_token}});
   }
-  return {{"base_us", curve.base_us}, {"anchors", anchors}};
+  return {{"base_us", curve.base_us}, {"per_row_us", curve.per_row_us}, {"anchors", anchors}};
 }
 
 absl::Status Malformed(std::string_view field, std::string_view why) {
@@ -66,6 +66,7 @@ absl::Status ReadCurve(const nlohmann::json& parent, const char* name, ComputeCu
   CKV_ASSIGN_OR_RETURN(const nlohmann::json* object,
                        Field(parent, name, nlohmann::json::value_t::object));
   CKV_RETURN_IF_ERROR(ReadNumber(*object, "base_us", &curve->base_us));
+  CKV_RETURN_IF_ERROR(ReadNumber(*object, "per_row_us", &curve->per_row_us));
   CKV_ASSIGN_OR_RETURN(const nlohmann::json* anchors,
                        Field(*object, "anchors", nlohmann::json::value_t::array));
   if (anchors->size() > ComputeCurve::kAnchorCountMax) return Malformed("anchors", "too many");

@@ -6,10 +6,11 @@
 #     kernels       partial attention, merge, rotation; oneDNN for comparison
 #     data-path     what routing adds to the kernel, fetches, many requesters, overload, gRPC, an
 #                   idle holder
-#     decision      the predicate over 8 candidates
+#     decision      the model against real holders at full speed, 10 and 1 Gbit/s (root, for the
+#                   links), the predicate, splices
 set -euo pipefail
 cd "$(dirname "$0")/.."
-usage() { sed -n '2,9p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,10p' "$0" | sed 's/^# \{0,1\}//'; }
 realtime=()
 if [ "${1:-}" = --realtime ]; then
   realtime=(chrt --fifo 1)
@@ -23,7 +24,10 @@ case $1 in
     deploy/install-packages.sh bench
     ;;
   data-path) preset=release targets=(requester_bench data_path_bench) ;;
-  decision) preset=release targets=(decision_bench) ;;
+  decision)
+    preset=release targets=(decision_bench splice_bench ckvd ckvctl)
+    deploy/install-packages.sh check
+    ;;
   *) echo "bench: no set is named '$1'; there are: kernels, data-path, decision" >&2; exit 2 ;;
 esac
 deploy/build.sh "$preset" "${targets[@]}"

@@ -27,7 +27,7 @@ constexpr uint64_t kFetchOffset = 1000;
 // One measurement to be made.
 struct Task {
   SampleKey key;
-  std::function<absl::StatusOr<Sample>()> measure;
+  std::function<absl::StatusOr<Sample>(uint32_t runs)> measure;
 };
 
 double UsSince(Instant begin, Clock& clock) { return double((clock.Now() - begin).count()) / 1e3; }
@@ -38,11 +38,11 @@ uint64_t TokensOf(const CharacterizeTarget& target, uint32_t chunk) {
 
 class Sweeps {
  public:
-  Sweeps(const CharacterizeTarget& target, const CharacterizeOptions& options,
-         const Profile& profile, Clock& clock)
-      : target_(target), options_(options), profile_(profile), clock_(clock) {}
+  Sweeps(const CharacterizeTarget& target, const CharacterizeOptions& options, Clock& clock)
+      : target_(target), options_(options), clock_(clock) {}
 
-  std::vector<Task> Plan();
+  std::vector<Task> Grid();
+  std::vector<Task> Rest();
 
  private:
   using Call = std::function<absl::Status(uint32_t thread)>;
@@ -50,49 +50,60 @@ class Sweeps {
   Instant Deadline() const { return clock_.Now() + options_.call_timeout; }
   void AddGrid(const CharacterizedLane& lane, std::vector<Task>& tasks);
   void AddHere(std::vector<Task>& tasks);
+  void AddPrefill(std::vector<Task>& tasks);
   void AddParallel(const CharacterizedLane& lane, std::vector<Task>& tasks);
   void AddScatter(const CharacterizedLane& lane, std::vector<Task>& tasks);
-  absl::StatusOr<Sample> Route(const CharacterizedLane& lane, const SampleKey& key, uint32_t chunk);
-  absl::StatusOr<Sample> Fetch(const CharacterizedLane& lane, const SampleKey& key, uint32_t chunk);
+  absl::StatusOr<Sample> Route(const CharacterizedLane& lane, const SampleKey& key, uint32_t chunk,
+                               uint32_t runs);
+  absl::StatusOr<Sample> Fetch(const CharacterizedLane& lane, const SampleKey& key, uint32_t chunk,
+                               uint32_t runs);
   absl::Status AttendSelected(const CharacterizedLane& lane, uint32_t holders, uint64_t* bytes);
   absl::Status FetchLayer(const CharacterizedLane& lane, uint32_t chunk, uint32_t layer);
   absl::StatusOr<Sample> Parallel(const SampleKey& key, const Call& call);
-  absl::StatusOr<Sample> Repeated(const SampleKey& key, const std::function<absl::Status()>& call);
+  absl::StatusOr<Sample> Repeated(const SampleKey& key, uint32_t runs,
+                                  const std::function<absl::Status()>& call);
 
   const CharacterizeTarget& target_;
   const CharacterizeOptions& options_;
-  const Profile& profile_;
   Clock& clock_;
 };
 
-std::vector<Task> Sweeps::Plan() {
+std::vector<Task> Sweeps::Grid() {
   std::vector<Task> tasks;
   AddHere(tasks);
+  for (const CharacterizedLane& lane : target_.lanes) AddGrid(lane, tasks);
+  return tasks;
+}
+
+std::vector<Task> Sweeps::Rest() {
+  std::vector<Task> tasks;
+  AddPrefill(tasks);
   for (const CharacterizedLane& lane : target_.lanes) {
-    AddGrid(lane, tasks);
     AddParallel(lane, tasks);
     AddScatter(lane, tasks);
   }
   return tasks;
 }
 
+void Sweeps::AddPrefill(std::vector<Task>& tasks) {
+  if (!target_.prefill) return;
+  for (const uint32_t chunk : target_.sizes) {
+    const SampleKey key = {Sweep::kLocal, "", 0, TokensOf(target_, chunk), 1};
+    tasks.push_back({key, [this, key](uint32_t) -> absl::StatusOr<Sample> {
+                       CKV_ASSIGN_OR_RETURN(const double us, target_.prefill(key.tokens));
+                       return Sample{.key = key, .us = us, .runs = 1};
+                     }});
+  }
+}
+
 void Sweeps::AddHere(std::vector<Task>& tasks) {
   for (const uint32_t chunk : target_.sizes) {
-    const uint64_t tokens = TokensOf(target_, chunk);
-    if (target_.prefill) {
-      const SampleKey key = {Sweep::kLocal, "", 0, tokens, 1};
-      tasks.push_back({key, [this, key]() -> absl::StatusOr<Sample> {
-                         CKV_ASSIGN_OR_RETURN(const double us, target_.prefill(key.tokens));
-                         return Sample{.key = key, .us = us, .runs = 1};
-                       }});
-    }
     for (const uint32_t rows : options_.query_rows) {
-      const SampleKey key = {Sweep::kHere, "", rows, tokens, 1};
-      tasks.push_back({key, [this, key]() -> absl::StatusOr<Sample> {
-                         const double us =
-                             TimeAttendHere(target_.corpus->geometry, key.query_rows,
-                                            uint32_t(key.tokens), options_.run_count, clock_);
-                         return Sample{.key = key, .us = us, .runs = options_.run_count};
+      const SampleKey key = {Sweep::kHere, "", rows, TokensOf(target_, chunk), 1};
+      tasks.push_back({key, [this, key](uint32_t runs) -> absl::StatusOr<Sample> {
+                         const double us = TimeAttendHere(target_.corpus->geometry, key.query_rows,
+                                                          uint32_t(key.tokens), runs, clock_);
+                         return Sample{.key = key, .us = us, .runs = runs};
                        }});
     }
   }
@@ -102,10 +113,14 @@ void Sweeps::AddGrid(const CharacterizedLane& lane, std::vector<Task>& tasks) {
   for (const uint32_t chunk : target_.sizes) {
     const uint64_t tokens = TokensOf(target_, chunk);
     const SampleKey fetch = {Sweep::kFetch, lane.fabric, 0, tokens, 1};
-    tasks.push_back({fetch, [this, &lane, fetch, chunk] { return Fetch(lane, fetch, chunk); }});
+    tasks.push_back({fetch, [this, &lane, fetch, chunk](uint32_t runs) {
+                       return Fetch(lane, fetch, chunk, runs);
+                     }});
     for (const uint32_t rows : options_.query_rows) {
       const SampleKey key = {Sweep::kRoute, lane.fabric, rows, tokens, 1};
-      tasks.push_back({key, [this, &lane, key, chunk] { return Route(lane, key, chunk); }});
+      tasks.push_back({key, [this, &lane, key, chunk](uint32_t runs) {
+                         return Route(lane, key, chunk, runs);
+                       }});
     }
   }
 }
@@ -115,7 +130,7 @@ void Sweeps::AddParallel(const CharacterizedLane& lane, std::vector<Task>& tasks
   for (const uint32_t count : options_.parallel) {
     const SampleKey fan_in = {Sweep::kFanIn, lane.fabric, kAgentRows, TokensOf(target_, largest),
                               count};
-    tasks.push_back({fan_in, [this, &lane, fan_in, largest] {
+    tasks.push_back({fan_in, [this, &lane, fan_in, largest](uint32_t) {
                        return Parallel(fan_in, [this, &lane, largest](uint32_t) {
                          TimingCall call = {.corpus = target_.corpus,
                                             .chunk = largest,
@@ -126,7 +141,7 @@ void Sweeps::AddParallel(const CharacterizedLane& lane, std::vector<Task>& tasks
                        });
                      }});
     const SampleKey flows = {Sweep::kCongestion, lane.fabric, 0, TokensOf(target_, largest), count};
-    tasks.push_back({flows, [this, &lane, flows, largest] {
+    tasks.push_back({flows, [this, &lane, flows, largest](uint32_t) {
                        return Parallel(flows, [this, &lane, largest](uint32_t thread) {
                          const uint32_t layers = target_.corpus->geometry.layers;
                          return FetchLayer(lane, largest, thread % layers);
@@ -139,16 +154,17 @@ void Sweeps::AddScatter(const CharacterizedLane& lane, std::vector<Task>& tasks)
   for (uint32_t count = 1; count <= target_.spread.size(); ++count) {
     const uint64_t tokens = TokensOf(target_, target_.spread[0]);
     const SampleKey scatter = {Sweep::kScatter, lane.fabric, kAgentRows, tokens, count};
-    tasks.push_back({scatter, [this, &lane, scatter]() -> absl::StatusOr<Sample> {
+    tasks.push_back({scatter, [this, &lane, scatter](uint32_t runs) -> absl::StatusOr<Sample> {
                        uint64_t bytes = 0;
-                       auto sample = Repeated(
-                           scatter, [&] { return AttendSelected(lane, scatter.parallel, &bytes); });
+                       auto sample = Repeated(scatter, runs, [&] {
+                         return AttendSelected(lane, scatter.parallel, &bytes);
+                       });
                        if (sample.ok()) sample->bytes_out = bytes;
                        return sample;
                      }});
     const SampleKey gather = {Sweep::kGather, lane.fabric, kAgentRows, tokens, count};
-    tasks.push_back({gather, [this, &lane, gather] {
-                       return Repeated(gather, [&]() -> absl::Status {
+    tasks.push_back({gather, [this, &lane, gather](uint32_t runs) {
+                       return Repeated(gather, runs, [&]() -> absl::Status {
                          for (uint32_t i = 0; i < gather.parallel; ++i)
                            CKV_RETURN_IF_ERROR(FetchLayer(lane, target_.spread[i], 0));
                          return absl::OkStatus();
@@ -158,25 +174,23 @@ void Sweeps::AddScatter(const CharacterizedLane& lane, std::vector<Task>& tasks)
 }
 
 absl::StatusOr<Sample> Sweeps::Route(const CharacterizedLane& lane, const SampleKey& key,
-                                     uint32_t chunk) {
+                                     uint32_t chunk, uint32_t runs) {
   const TimingCall call = {.corpus = target_.corpus,
                            .chunk = chunk,
                            .query_rows = key.query_rows,
-                           .run_count = options_.run_count,
+                           .run_count = runs,
                            .deadline = Deadline()};
   CKV_ASSIGN_OR_RETURN(const RouteTiming timing, TimeRoute(*lane.requester, call, clock_));
   return Sample{.key = key,
                 .us = timing.us,
-                .model_us = PredictRouteUs(profile_, target_.corpus->geometry, lane.fabric,
-                                           key.query_rows, key.tokens),
-                .runs = options_.run_count,
+                .runs = runs,
                 .bytes_out = timing.bytes_out,
                 .bytes_in = timing.bytes_in};
 }
 
 // Into a paged cache of its own, at another place than the chunk's.
 absl::StatusOr<Sample> Sweeps::Fetch(const CharacterizedLane& lane, const SampleKey& key,
-                                     uint32_t chunk) {
+                                     uint32_t chunk, uint32_t runs) {
   const Geometry& geometry = target_.corpus->geometry;
   const auto blocks = static_cast<uint32_t>(key.tokens / kCacheBlockTokens + 2);
   CKV_ASSIGN_OR_RETURN(const std::unique_ptr<PagedCache> cache,
@@ -187,7 +201,7 @@ absl::StatusOr<Sample> Sweeps::Fetch(const CharacterizedLane& lane, const Sample
   fetch.chunk_end = chunk + 1;
   fetch.layer_end = geometry.layers;
   fetch.position = target_.corpus->chunks[chunk].position + kFetchOffset;
-  return Repeated(key, [&]() -> absl::Status {
+  return Repeated(key, runs, [&]() -> absl::Status {
     fetch.deadline = Deadline();
     const CacheSequenceId sequence = cache->Begin();
     CKV_RETURN_IF_ERROR(lane.requester->FetchInto(fetch, *cache, sequence));
@@ -235,15 +249,15 @@ absl::Status Sweeps::AttendSelected(const CharacterizedLane& lane, uint32_t hold
 }
 
 // After one run that does not count.
-absl::StatusOr<Sample> Sweeps::Repeated(const SampleKey& key,
+absl::StatusOr<Sample> Sweeps::Repeated(const SampleKey& key, uint32_t runs,
                                         const std::function<absl::Status()>& call) {
   std::vector<double> us;
-  for (uint32_t run = 0; run <= options_.run_count; ++run) {
+  for (uint32_t run = 0; run <= runs; ++run) {
     const Instant begin = clock_.Now();
     CKV_RETURN_IF_ERROR(call());
     if (run > 0) us.push_back(UsSince(begin, clock_));
   }
-  return Sample{.key = key, .us = MedianOf(std::move(us)), .runs = options_.run_count};
+  return Sample{.key = key, .us = MedianOf(std::move(us)), .runs = runs};
 }
 
 // The median over all rounds of `key.parallel` threads, which begin together.
@@ -291,10 +305,10 @@ absl::Status CheckTarget(const CharacterizeTarget& target) {
 }  // namespace
 
 CharacterizeOptions QuickCharacterization() {
-  return {.query_rows = {1, 16, 128, 512, 2048},
-          .calibrate_query_rows = {1, 4, 16, 64, 256, 1024},
+  return {.query_rows = {1, 16, 128, 256, 512, 2048},
+          .calibrate_query_rows = {1, 4, 24, 96, 384, 1536},
           .parallel = {1, 2, 4, 8},
-          .run_count = 5};
+          .run_count = 9};
 }
 
 CharacterizeOptions FullCharacterization() {
@@ -306,68 +320,174 @@ CharacterizeOptions FullCharacterization() {
 
 std::span<const uint32_t> CharacterizedSteps() { return kSteps; }
 
-absl::StatusOr<Profile> CalibrateTarget(const CharacterizeTarget& target,
-                                        const CharacterizeOptions& options,
-                                        const std::string& subject, Clock& clock) {
-  CKV_RETURN_IF_ERROR(CheckTarget(target));
-  const Geometry& geometry = target.corpus->geometry;
-  Profile profile;
-  profile.subject = subject;
-  profile.here = CalibrateHere(geometry, clock);
-  const uint32_t few = target.sizes.front(), many = target.sizes.back();
-  std::vector<ComputeSample> here;
-  for (const uint32_t rows : options.calibrate_query_rows) {
-    for (const uint32_t chunk : {few, many}) {
-      const auto tokens = static_cast<uint32_t>(TokensOf(target, chunk));
-      here.push_back({double(rows), double(tokens),
-                      TimeAttendHere(geometry, rows, tokens, options.run_count, clock)});
+namespace {
+
+// The constants of a target, measured round by round.
+class TargetCalibrator {
+ public:
+  TargetCalibrator(const CharacterizeTarget& target, const CharacterizeOptions& options,
+                   Clock& clock)
+      : target_(target), options_(options), clock_(clock) {
+    here_ = CalibrateHere(target.corpus->geometry, clock);
+    for (const CharacterizedLane& lane : target.lanes) {
+      const CalibrationCall call = {.corpus = target.corpus,
+                                    .few = target.sizes.front(),
+                                    .many = target.sizes.back(),
+                                    .query_rows = options.calibrate_query_rows,
+                                    .merge_per_row_us = here_.merge_per_row_us};
+      lanes_.push_back(std::make_unique<LaneCalibrator>(lane.requester, call, &clock));
     }
   }
-  profile.here.attend = FitComputeCurve(here);
-  if (target.prefill) {
-    const uint64_t tokens = TokensOf(target, few);
-    CKV_ASSIGN_OR_RETURN(const double us, target.prefill(tokens));
-    profile.here.prefill_per_token_layer_us = us / (double(tokens) * geometry.layers);
+
+  absl::Status Round() {
+    size_t next = 0;
+    for (const uint32_t rows : options_.calibrate_query_rows) {
+      for (const uint32_t chunk : {target_.sizes.front(), target_.sizes.back()}) {
+        const auto tokens = static_cast<uint32_t>(TokensOf(target_, chunk));
+        const double us = TimeAttendHere(target_.corpus->geometry, rows, tokens, 1, clock_);
+        if (next == attend_.size()) attend_.push_back({double(rows), double(tokens), {}});
+        attend_[next++].us.push_back(us);
+      }
+    }
+    for (size_t i = 0; i < lanes_.size(); ++i) {
+      if (absl::Status status = lanes_[i]->Round(); !status.ok())
+        return Annotate(status, "calibrate over " + target_.lanes[i].fabric);
+    }
+    return absl::OkStatus();
   }
-  for (const CharacterizedLane& lane : target.lanes) {
-    const CalibrationCall call = {.corpus = target.corpus,
-                                  .few = few,
-                                  .many = many,
-                                  .query_rows = options.calibrate_query_rows,
-                                  .run_count = options.run_count,
-                                  .merge_per_row_us = profile.here.merge_per_row_us,
-                                  .deadline = clock.Now() + options.call_timeout};
-    auto measured = CalibrateLane(*lane.requester, call, clock);
-    if (!measured.ok()) return Annotate(measured.status(), "calibrate over " + lane.fabric);
-    profile.lanes.push_back({.holder = target.corpus->chunks[few].holders[0].name,
-                             .fabric = lane.fabric,
-                             .constants = measured->fabric,
-                             .compute = measured->holder});
+
+  absl::StatusOr<Profile> Finish(const std::string& subject) {
+    Profile profile;
+    profile.subject = subject;
+    profile.here = here_;
+    std::vector<ComputeSample> attend;
+    for (const Point& point : attend_)
+      attend.push_back({point.rows, point.tokens, MedianOf(point.us)});
+    profile.here.attend = FitComputeCurve(attend);
+    const uint32_t few = target_.sizes.front();
+    if (target_.prefill) {
+      const uint64_t tokens = TokensOf(target_, few);
+      CKV_ASSIGN_OR_RETURN(const double us, target_.prefill(tokens));
+      profile.here.prefill_per_token_layer_us =
+          us / (double(tokens) * target_.corpus->geometry.layers);
+    }
+    for (size_t i = 0; i < lanes_.size(); ++i) {
+      const LaneCalibration lane = lanes_[i]->Fit();
+      profile.lanes.push_back({.holder = target_.corpus->chunks[few].holders[0].name,
+                               .fabric = target_.lanes[i].fabric,
+                               .constants = lane.fabric,
+                               .compute = lane.holder});
+    }
+    return profile;
+  }
+
+ private:
+  struct Point {
+    double rows = 0, tokens = 0;
+    std::vector<double> us;
+  };
+
+  const CharacterizeTarget& target_;
+  const CharacterizeOptions& options_;
+  Clock& clock_;
+  RequesterConstants here_;
+  std::vector<Point> attend_;
+  std::vector<std::unique_ptr<LaneCalibrator>> lanes_;
+};
+
+absl::Status Explained(const absl::Status& status, const SampleKey& key) {
+  return Annotate(status, absl::StrFormat("%s %s, %d rows, %d tokens, %d at once",
+                                          std::string(SweepName(key.sweep)), key.fabric,
+                                          key.query_rows, key.tokens, key.parallel));
+}
+
+// Counts what is done, of how much.
+struct Count {
+  CharacterizeProgress progress;
+  size_t total = 0;
+  size_t done = 0;
+  void One() { progress(++done, total); }
+};
+
+// The tasks in rounds, with a round of the calibration in each; added to the file with the model's
+// predictions when all are there.
+absl::StatusOr<Profile> MeasureGrid(const CharacterizeTarget& target,
+                                    const CharacterizeOptions& options, const std::string& subject,
+                                    const std::optional<Profile>& known,
+                                    const std::vector<Task>& tasks, SampleFile& file, Clock& clock,
+                                    Count& count) {
+  std::optional<TargetCalibrator> calibrator;
+  if (!known) calibrator.emplace(target, options, clock);
+  std::vector<Sample> samples(tasks.size());
+  std::vector<std::vector<double>> us(tasks.size());
+  for (uint32_t round = 0; round < options.run_count; ++round) {
+    if (calibrator) CKV_RETURN_IF_ERROR(calibrator->Round());
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      auto sample = tasks[i].measure(1);
+      if (!sample.ok()) return Explained(sample.status(), tasks[i].key);
+      us[i].push_back(sample->us);
+      samples[i] = *std::move(sample);
+      count.One();
+    }
+  }
+  Profile profile;
+  if (known) {
+    profile = *known;
+  } else {
+    CKV_ASSIGN_OR_RETURN(profile, calibrator->Finish(subject));
+  }
+  for (size_t i = 0; i < samples.size(); ++i) {
+    Sample& sample = samples[i];
+    sample.us = MedianOf(us[i]);
+    sample.runs = options.run_count;
+    const SampleKey& key = sample.key;
+    if (key.sweep == Sweep::kRoute) {
+      sample.model_us =
+          PredictRouteUs(profile, target.corpus->geometry, key.fabric, key.query_rows, key.tokens);
+    }
+    CKV_RETURN_IF_ERROR(file.Add(sample));
   }
   return profile;
 }
 
-absl::Status Characterize(const CharacterizeTarget& target, const CharacterizeOptions& options,
-                          const Profile& profile, SampleFile& file, Clock& clock,
-                          CharacterizeProgress progress) {
+}  // namespace
+
+absl::StatusOr<Profile> CalibrateTarget(const CharacterizeTarget& target,
+                                        const CharacterizeOptions& options,
+                                        const std::string& subject, Clock& clock) {
   CKV_RETURN_IF_ERROR(CheckTarget(target));
-  Sweeps sweeps(target, options, profile, clock);
-  const std::vector<Task> tasks = sweeps.Plan();
-  for (size_t i = 0; i < tasks.size(); ++i) {
-    if (file.Find(tasks[i].key) == nullptr) {
-      auto sample = tasks[i].measure();
-      if (!sample.ok()) {
-        return Annotate(
-            sample.status(),
-            absl::StrFormat("%s %s, %d rows, %d tokens, %d at once",
-                            std::string(SweepName(tasks[i].key.sweep)), tasks[i].key.fabric,
-                            tasks[i].key.query_rows, tasks[i].key.tokens, tasks[i].key.parallel));
-      }
-      CKV_RETURN_IF_ERROR(file.Add(*sample));
-    }
-    progress(i + 1, tasks.size());
+  TargetCalibrator calibrator(target, options, clock);
+  for (uint32_t round = 0; round < options.run_count; ++round)
+    CKV_RETURN_IF_ERROR(calibrator.Round());
+  return calibrator.Finish(subject);
+}
+
+absl::StatusOr<Profile> Characterize(const CharacterizeTarget& target,
+                                     const CharacterizeOptions& options, const std::string& subject,
+                                     const std::optional<Profile>& known, SampleFile& file,
+                                     Clock& clock, CharacterizeProgress progress) {
+  CKV_RETURN_IF_ERROR(CheckTarget(target));
+  Sweeps sweeps(target, options, clock);
+  const auto missing = [&file](std::vector<Task> tasks) {
+    std::erase_if(tasks, [&](const Task& task) { return file.Find(task.key) != nullptr; });
+    return tasks;
+  };
+  const std::vector<Task> grid = missing(sweeps.Grid()), rest = missing(sweeps.Rest());
+  Count count{progress, grid.size() * options.run_count + rest.size()};
+  Profile profile;
+  if (grid.empty() && known) {
+    profile = *known;
+  } else {
+    CKV_ASSIGN_OR_RETURN(profile,
+                         MeasureGrid(target, options, subject, known, grid, file, clock, count));
   }
-  return absl::OkStatus();
+  for (const Task& task : rest) {
+    auto sample = task.measure(options.run_count);
+    if (!sample.ok()) return Explained(sample.status(), task.key);
+    CKV_RETURN_IF_ERROR(file.Add(*sample));
+    count.One();
+  }
+  return profile;
 }
 
 }  // namespace ckv

@@ -42,7 +42,7 @@ struct CharacterizeOptions {
   std::vector<uint32_t> query_rows;            // of routes, ascending
   std::vector<uint32_t> calibrate_query_rows;  // of the calibration: fewer, others
   std::vector<uint32_t> parallel;              // requesters at once, and flows at once
-  uint32_t run_count = 9;                      // of each measurement
+  uint32_t run_count = 9;                      // of each measurement, and rounds of the calibration
   Duration call_timeout = std::chrono::seconds(60);
 };
 CharacterizeOptions QuickCharacterization();  // under 2 minutes with the chunks of `ckvctl`
@@ -59,11 +59,14 @@ absl::StatusOr<Profile> CalibrateTarget(const CharacterizeTarget& target,
                                         const CharacterizeOptions& options,
                                         const std::string& subject, Clock& clock);
 
-// Measures what `file` does not have yet. What one fabric or holder refuses ends the run with its
-// error; what was measured is in the file.
-absl::Status Characterize(const CharacterizeTarget& target, const CharacterizeOptions& options,
-                          const Profile& profile, SampleFile& file, Clock& clock,
-                          CharacterizeProgress progress);
+// Measures what `file` does not have yet, and returns the constants: `known`, or calibrated beside
+// the grid (routes, fetches and attention here), turn by turn, so that both have the machine's slow
+// moments in common. The grid is added to the file when it is whole, everything else point by
+// point. What one fabric or holder refuses ends the run with its error.
+absl::StatusOr<Profile> Characterize(const CharacterizeTarget& target,
+                                     const CharacterizeOptions& options, const std::string& subject,
+                                     const std::optional<Profile>& known, SampleFile& file,
+                                     Clock& clock, CharacterizeProgress progress);
 
 // Microseconds that the model says a route of one layer takes; 0: no such lane in the profile.
 double PredictRouteUs(const Profile& profile, const Geometry& geometry, const std::string& fabric,

@@ -184,19 +184,13 @@ absl::Status WriteText(const std::string& path, const std::string& text) {
 
 // The folder's profile, if an earlier run of the same subject left one: samples and predictions
 // stand on the same constants.
-absl::StatusOr<Profile> ProfileOf(const Ctl& ctl, const Setup& setup, const std::string& path) {
-  if (auto known = ReadProfile(path); known.ok() && known->subject == setup.subject) {
-    const bool complete = std::all_of(
-        setup.target.lanes.begin(), setup.target.lanes.end(), [&](const CharacterizedLane& lane) {
-          return known->Find(setup.trial->holders()[0].id.name, lane.fabric) != nullptr;
-        });
-    if (complete) return known;
+std::optional<Profile> KnownProfile(const Setup& setup, const std::string& path) {
+  auto known = ReadProfile(path);
+  if (!known.ok() || known->subject != setup.subject) return std::nullopt;
+  for (const CharacterizedLane& lane : setup.target.lanes) {
+    if (known->Find(setup.trial->holders()[0].id.name, lane.fabric) == nullptr) return std::nullopt;
   }
-  ctl.Note("ckvctl: calibrating");
-  CKV_ASSIGN_OR_RETURN(Profile profile,
-                       CalibrateTarget(setup.target, setup.options, setup.subject, *ctl.clock));
-  CKV_RETURN_IF_ERROR(WriteProfile(path, profile));
-  return profile;
+  return *std::move(known);
 }
 
 Json FindingsJson(std::span<const FabricFindings> findings) {
@@ -230,20 +224,23 @@ absl::Status RunCharacterize(const Ctl& ctl, const CharacterizeCommand& command)
   CKV_ASSIGN_OR_RETURN(const std::unique_ptr<Setup> setup, Prepare(ctl, command));
   CKV_ASSIGN_OR_RETURN(SampleFile file,
                        SampleFile::Open(command.folder + "/samples.csv", setup->subject));
-  CKV_ASSIGN_OR_RETURN(const Profile profile,
-                       ProfileOf(ctl, *setup, command.folder + "/profile.json"));
+  const std::string profile_path = command.folder + "/profile.json";
+  Profile profile;
   {
     std::unique_ptr<Progress> progress;
     size_t last = 0;
-    CKV_RETURN_IF_ERROR(Characterize(setup->target, setup->options, profile, file, *ctl.clock,
-                                     [&](size_t done, size_t total) {
-                                       if (progress == nullptr) {
-                                         progress = ctl.StartProgress("measure", "points", total);
-                                       }
-                                       progress->Advance(done - last);
-                                       last = done;
-                                     }));
+    CKV_ASSIGN_OR_RETURN(profile, Characterize(setup->target, setup->options, setup->subject,
+                                               KnownProfile(*setup, profile_path), file, *ctl.clock,
+                                               [&](size_t done, size_t total) {
+                                                 if (progress == nullptr) {
+                                                   progress =
+                                                       ctl.StartProgress("measure", "runs", total);
+                                                 }
+                                                 progress->Advance(done - last);
+                                                 last = done;
+                                               }));
   }
+  CKV_RETURN_IF_ERROR(WriteProfile(profile_path, profile));
   const Geometry& geometry = setup->target.corpus->geometry;
   const auto findings =
       FindingsOf(file.samples(), geometry.layers, CharacterizedSteps(),

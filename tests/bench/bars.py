@@ -17,8 +17,11 @@ import subprocess
 import sys
 import time
 
+import decision_links
+
 # The median of so many repetitions is what counts: two shared cores are noisy.
-REPETITIONS = {"attention_bench": 5, "requester_bench": 5, "data_path_bench": 3, "decision_bench": 5}
+REPETITIONS = {"attention_bench": 5, "requester_bench": 5, "data_path_bench": 3, "decision_bench": 5,
+               "splice_bench": 3}
 # What a set runs of a binary, where that is not all of it.
 FILTERS = {"requester_bench": "BM_RoutedDecode/rows:16/spin_us:50/"}
 # What google-benchmark appends to a name for how it was run.
@@ -64,7 +67,18 @@ def data_path(measure, benchmark, value, unit, base=None, base_unit=None, **limi
                base=counter(benchmark, base) if base else None, base_unit=base_unit, **limit)
 
 
+def on_link(measure, link, figure, unit, base=None, base_unit=None, **limit):
+    """A bar over what characterizing one holder over a link said (decision_links.py)."""
+    return Bar(measure, LINKS, counter(link, figure), unit,
+               base=counter(link, base) if base else None, base_unit=base_unit, **limit)
+
+
 ROWS = (1, 16, 256)
+# Not a binary: tests/bench/decision_links.py.
+LINKS = "decision_links"
+SPLICES = (("bf16, in its place", "BM_Splice/fp8:0/delta:0"), ("bf16, rotated", "BM_Splice/fp8:0/delta:4096"),
+           ("fp8, rotated", "BM_Splice/fp8:1/delta:4096"))
+FABRIC_NUMBERS = (("shm", 2), ("tcp", 3))
 
 
 def rows_of(count):
@@ -114,6 +128,24 @@ SETS = {
     "decision": [
         Bar("decision over 8 candidates", "decision_bench", counter("BM_Decide/candidates:8", "cpu_time"), "ns",
             at_most=1000, base=counter("BM_Decide/candidates:1", "cpu_time")),
+        *(bar for link in ("shm", "tcp", "10gbit", "1gbit") for bar in (
+            on_link(f"model against measured route, {link}, M_q >= 512", link, "mape_large", "% MAPE", at_most=7),
+            on_link(f"model against measured route, {link}, all M_q", link, "mape", "% MAPE", at_most=12),
+            on_link(f"regret of the predicate, {link}", link, "regret", "%", at_most=3),
+            on_link(f"right choice outside a 10 % tie, {link}", link, "right", "%", at_least=97,
+                    base="clear_points", base_unit="points"))),
+        on_link("routed bytes below one layer's fetch, M_q 256 over 2048 tokens", "tcp", "bytes_saved", "%",
+                at_least=75.5),
+        *(Bar(f"splice of 2048 tokens x 27 layers, {what}", "splice_bench", counter(name, "ratio"), "of memcpy",
+              at_least=0.7, base=counter(name, "memcpy_GBps"), base_unit="GB/s")
+          for what, name in SPLICES),
+        *(Bar(f"fetch and splice, {fabric}", "splice_bench", counter(f"BM_FetchInto/fabric:{number}", "over_fetch"),
+              "x fetch alone", at_most=1.15, base=counter(f"BM_FetchInto/fabric:{number}", "fetch_us"), base_unit="us")
+          for fabric, number in FABRIC_NUMBERS),
+        *(Bar(f"slices of 8 heads, {fabric}, 256 tokens, gathered", "splice_bench",
+              counter(f"BM_FetchSlice/fabric:{number}/tokens:256", "apart_over_staged"), "x faster than one by one",
+              base=counter(f"BM_FetchSlice/fabric:{number}/tokens:256", "staged_transfers"), base_unit="transfers")
+          for fabric, number in FABRIC_NUMBERS),
     ],
     # One thread unless it says two; DeepSeek rows; bf16 unless it says fp8.
     "kernels": [
@@ -177,7 +209,8 @@ def main():
         return 2
     name, build = sys.argv[1], pathlib.Path(sys.argv[2])
     binaries = sorted({bar.binary for bar in SETS[name]})
-    runs = {binary: run_binary(build / "bin" / binary) for binary in binaries}
+    runs = {binary: decision_links.figures(build) if binary == LINKS else run_binary(build / "bin" / binary)
+            for binary in binaries}
     rows = []
     for bar in SETS[name]:
         value = bar.value(runs[bar.binary])

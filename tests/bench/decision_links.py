@@ -6,6 +6,7 @@ links; everything that is made is taken away again, and only processes started h
 """
 
 import contextlib
+import csv
 import json
 import os
 import pathlib
@@ -16,6 +17,7 @@ import time
 
 HOLDER, OUTSIDE = "10.77.41.2", "10.77.41.1"
 READY_S = 20
+ROW_BYTES = 1152  # of the reference engine's geometry, DeepSeek's
 
 
 def run(*command, **more):
@@ -61,7 +63,8 @@ def shaped_link(rate):
         run("tc", "-n", name, "qdisc", "add", "dev", "inside", *shape)
         yield name
     finally:
-        # Both ends of the pair go with the namespace.
+        # By itself, a pair goes some time after its namespace.
+        subprocess.run(["ip", "link", "del", name], stderr=subprocess.DEVNULL, check=False)
         run("ip", "netns", "del", name)
 
 
@@ -72,7 +75,14 @@ def characterize(build, folder, directory, fabrics):
     for fabric in fabrics:
         command += ["--fabric", fabric]
     out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    return {row["fabric"]: row for row in json.loads(out)["findings"]}
+    found = {row["fabric"]: row for row in json.loads(out)["findings"]}
+    with open(folder / "costs" / "samples.csv", newline="") as file:
+        samples = [row for row in csv.DictReader(line for line in file if not line.startswith("#"))]
+    for row in samples:
+        if (row["sweep"], row["query_rows"], row["tokens"]) == ("route", "256", "2048"):
+            routed = int(row["bytes_out"]) + int(row["bytes_in"])
+            found[row["fabric"]]["bytes_saved"] = 1 - routed / (2048 * ROW_BYTES)
+    return found
 
 
 def full_speed(build):
@@ -102,7 +112,8 @@ def figures(build):
     for rate in ("10gbit", "1gbit"):
         links[rate] = limited(build, rate)["tcp"]
     return {link: {"mape": 100 * row["mape"], "mape_large": 100 * row["mape_large"], "regret": 100 * row["regret"],
-                   "right": 100 * row["right_share"], "clear_points": row["clear_points"]}
+                   "right": 100 * row["right_share"], "clear_points": row["clear_points"],
+                   "bytes_saved": 100 * row["bytes_saved"]}
             for link, row in links.items()}
 
 

@@ -61,9 +61,8 @@ TEST(CalibrateLane, SaysWhatWasMeasured) {
   CalibrationCall call;
   call.corpus = *requester->Resolve("c", "", test::Soon());
   call.query_rows = {1, 8, 64};
-  call.run_count = 3;
   call.deadline = test::Soon();
-  const auto lane = CalibrateLane(*requester, call, *Clock::Real());
+  const auto lane = CalibrateLane(*requester, call, /*round_count=*/3, *Clock::Real());
   ASSERT_TRUE(lane.ok()) << lane.status();
   EXPECT_EQ(lane->holder.anchor_count, 3u);
   ASSERT_EQ(lane->timings.size(), 6u);
@@ -77,10 +76,10 @@ TEST(CalibrateLane, SaysWhatWasMeasured) {
   }
   EXPECT_GT(lane->fabric.pull_bandwidth_bytes_per_s, LiveFabric::kBandwidthMin);
   call.many = 2;
-  EXPECT_EQ(CalibrateLane(*requester, call, *Clock::Real()).status().code(),
+  EXPECT_EQ(CalibrateLane(*requester, call, /*round_count=*/3, *Clock::Real()).status().code(),
             absl::StatusCode::kInvalidArgument);
   call.query_rows.clear();
-  EXPECT_EQ(CalibrateLane(*requester, call, *Clock::Real()).status().code(),
+  EXPECT_EQ(CalibrateLane(*requester, call, /*round_count=*/3, *Clock::Real()).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 

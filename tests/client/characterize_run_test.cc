@@ -66,12 +66,18 @@ TEST_F(CharacterizeRun, MeasuresEveryPointOnce) {
     told = done;
     total = of;
   };
-  ASSERT_TRUE(Characterize(target_, options_, *profile, *file, *Clock::Real(), progress).ok());
+  options_.run_count = 2;
+  const auto beside =
+      Characterize(target_, options_, "s", std::nullopt, *file, *Clock::Real(), progress);
+  ASSERT_TRUE(beside.ok()) << beside.status();
+  EXPECT_EQ(beside->lanes.size(), 2u);
   EXPECT_EQ(told, total);
-  ASSERT_EQ(file->samples().size(), total);
   // Here: 2 sizes x (prefill, 2 rows). A fabric: 2 sizes x (fetch, 2 rows), 2 x 2 at once, 2 x 2
   // holders.
-  EXPECT_EQ(total, 2u * 3 + 2 * (2 * 3 + 4 + 4));
+  // The grid in two rounds.
+  constexpr size_t kPoints = 2 * 3 + 2 * (2 * 3 + 4 + 4), kGrid = 2 * 2 + 2 * 2 * 3;
+  EXPECT_EQ(total, kPoints + kGrid);
+  ASSERT_EQ(file->samples().size(), kPoints);
   std::set<SampleKey> keys;
   for (const Sample& sample : file->samples()) {
     keys.insert(sample.key);
@@ -80,11 +86,15 @@ TEST_F(CharacterizeRun, MeasuresEveryPointOnce) {
     EXPECT_EQ(sample.model_us > 0, route) << FormatSample(sample);
     EXPECT_EQ(sample.bytes_in > 0, route) << FormatSample(sample);
   }
-  EXPECT_EQ(keys.size(), total);
+  EXPECT_EQ(keys.size(), kPoints);
   // Again: nothing is left to measure.
   told = 0;
-  ASSERT_TRUE(Characterize(target_, options_, *profile, *file, *Clock::Real(), progress).ok());
-  EXPECT_EQ(file->samples().size(), total);
+  const auto again =
+      Characterize(target_, options_, "s", *profile, *file, *Clock::Real(), progress);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(told, 0u);
+  EXPECT_EQ(file->samples().size(), kPoints);
+  EXPECT_EQ(again->lanes, profile->lanes);
 }
 
 TEST_F(CharacterizeRun, GoesOnAfterAHolderCameBack) {
@@ -97,7 +107,7 @@ TEST_F(CharacterizeRun, GoesOnAfterAHolderCameBack) {
   size_t done = 0;
   const auto progress = [&](size_t now, size_t) { done = now; };
   const absl::Status cut =
-      Characterize(target_, options_, *profile, *file, *Clock::Real(), progress);
+      Characterize(target_, options_, "s", *profile, *file, *Clock::Real(), progress).status();
   EXPECT_FALSE(cut.ok());
   EXPECT_NE(std::string(cut.message()).find("scatter loopback"), std::string::npos) << cut;
   EXPECT_EQ(file->samples().size(), done);
@@ -123,7 +133,8 @@ TEST_F(CharacterizeRun, WhatItCannotMeasureIsRefused) {
 TEST(Predict, FollowsTheProfile) {
   const Geometry geometry = *NamedGeometry("deepseek-v2-lite");
   Profile profile;
-  profile.here.attend = {.base_us = 1, .anchor_count = 1, .anchors = {{{16, 0.1}}}};
+  profile.here.attend = {
+      .base_us = 1, .per_row_us = 0, .anchor_count = 1, .anchors = {{{16, 0.1}}}};
   profile.lanes = {{.holder = "h0",
                     .fabric = "verbs",
                     .constants = {16, 25e9, 25e9},

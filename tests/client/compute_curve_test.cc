@@ -13,12 +13,13 @@
 namespace ckv {
 namespace {
 
-// 2 us, and a token of 0.1 us for one row, 0.4 for 8, 4 for 128: a CPU's.
+// 2 us and 0.5 a row, and a token of 0.1 us for one row, 0.4 for 8, 4 for 128: a CPU's.
 std::vector<ComputeSample> CpuSamples() {
   std::vector<ComputeSample> samples;
   for (const auto& [rows, us] :
        std::vector<std::pair<double, double>>{{1, .1}, {8, .4}, {128, 4}}) {
-    for (const double tokens : {64., 2048.}) samples.push_back({rows, tokens, 2 + us * tokens});
+    for (const double tokens : {64., 2048.})
+      samples.push_back({rows, tokens, 2 + rows * .5 + us * tokens});
   }
   return samples;
 }
@@ -28,10 +29,11 @@ TEST(ComputeCurve, GivesBackWhatItWasMadeOf) {
   const ComputeCurve curve = FitComputeCurve(samples);
   EXPECT_EQ(curve.anchor_count, 3u);
   EXPECT_NEAR(curve.base_us, 2, 1e-9);
+  EXPECT_NEAR(curve.per_row_us, .5, 1e-9);
   for (const ComputeSample& sample : samples)
     EXPECT_NEAR(curve.Us(sample.rows, sample.tokens), sample.us, 1e-6 * sample.us);
-  EXPECT_NEAR(curve.Us(68, 1000), 2 + 1000 * (.4 + 4) / 2, 1e-6);  // half-way
-  EXPECT_NEAR(curve.Us(1280, 1000), 2 + 1000 * 40., 1e-6);
+  EXPECT_NEAR(curve.Us(68, 1000), 2 + 34 + 1000 * (.4 + 4) / 2, 1e-6);  // half-way
+  EXPECT_NEAR(curve.Us(1280, 1000), 2 + 640 + 1000 * 40., 1e-6);
   EXPECT_EQ(curve.Us(0, 1000), 0);
 }
 

@@ -23,8 +23,9 @@ Profile Sample() {
   profile.here.merge_per_row_us = 0.125;
   profile.here.splice_per_token_layer_us = 0.0625;
   profile.here.prefill_per_token_layer_us = 3.5;
-  profile.here.attend = {.base_us = 1, .anchor_count = 1, .anchors = {{{16, 0.25}}}};
-  profile.lanes = {{"h0", "shm", {1.5, 9e9, 8e9}, {2, 2, {{{1, 0.5}, {64, 4}}}}},
+  profile.here.attend = {
+      .base_us = 1, .per_row_us = 2, .anchor_count = 1, .anchors = {{{16, 0.25}}}};
+  profile.lanes = {{"h0", "shm", {1.5, 9e9, 8e9}, {2, 0.5, 2, {{{1, 0.5}, {64, 4}}}}},
                    {"h1", "tcp", {20, 1e9, 2e9}, {}}};
   return profile;
 }
