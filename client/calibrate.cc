@@ -94,15 +94,13 @@ absl::StatusOr<double> TimeFetch(Requester& requester, const TimingCall& call, C
   return MedianOf(std::move(all));
 }
 
-double TimeAttendHere(const Geometry& geometry, uint32_t query_rows, uint32_t tokens,
+double TimeAttendHere(const Geometry& geometry, uint32_t query_rows, const RowView& rows,
                       uint32_t run_count, Clock& clock) {
-  // Zero bytes are valid rows of every dtype; the kernel's time does not depend on values.
-  const std::vector<std::byte> rows(size_t{tokens} * geometry.row_bytes());
   const std::vector<uint16_t> q(size_t{query_rows} * geometry.d_qk, Bf16FromFloat(0.125f));
   std::vector<float> o(size_t{query_rows} * geometry.d_v), m(query_rows), l(query_rows);
   AttentionPiece piece;
   piece.q = {q.data(), query_rows, geometry.d_qk};
-  piece.rows = {rows.data(), tokens, geometry.row_bytes()};
+  piece.rows = rows;
   piece.out = {o.data(), m.data(), l.data(), PartialDtype::kF32};
   WorkerPool pool(1);
   std::vector<double> all;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <functional>
 #include <thread>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "attention/bf16.h"
 #include "client/calibrate.h"
+#include "client/characterize/target_calibrator.h"
 #include "client/paged_cache.h"
 #include "proto/status.h"
 
@@ -32,14 +34,12 @@ struct Task {
 
 double UsSince(Instant begin, Clock& clock) { return double((clock.Now() - begin).count()) / 1e3; }
 
-uint64_t TokensOf(const CharacterizeTarget& target, uint32_t chunk) {
-  return target.corpus->chunks[chunk].token_count;
-}
-
 class Sweeps {
  public:
-  Sweeps(const CharacterizeTarget& target, const CharacterizeOptions& options, Clock& clock)
-      : target_(target), options_(options), clock_(clock) {}
+  // `cache` has room for the largest chunk.
+  Sweeps(const CharacterizeTarget& target, const CharacterizeOptions& options,
+         const PagedCache& cache, Clock& clock)
+      : target_(target), options_(options), cache_(cache), clock_(clock) {}
 
   std::vector<Task> Grid();
   std::vector<Task> Rest();
@@ -65,6 +65,7 @@ class Sweeps {
 
   const CharacterizeTarget& target_;
   const CharacterizeOptions& options_;
+  const PagedCache& cache_;
   Clock& clock_;
 };
 
@@ -101,8 +102,9 @@ void Sweeps::AddHere(std::vector<Task>& tasks) {
     for (const uint32_t rows : options_.query_rows) {
       const SampleKey key = {Sweep::kHere, "", rows, TokensOf(target_, chunk), 1};
       tasks.push_back({key, [this, key](uint32_t runs) -> absl::StatusOr<Sample> {
-                         const double us = TimeAttendHere(target_.corpus->geometry, key.query_rows,
-                                                          uint32_t(key.tokens), runs, clock_);
+                         const double us =
+                             TimeAttendHere(target_.corpus->geometry, key.query_rows,
+                                            RowsHere(cache_, key.tokens), runs, clock_);
                          return Sample{.key = key, .us = us, .runs = runs};
                        }});
     }
@@ -322,79 +324,6 @@ std::span<const uint32_t> CharacterizedSteps() { return kSteps; }
 
 namespace {
 
-// The constants of a target, measured round by round.
-class TargetCalibrator {
- public:
-  TargetCalibrator(const CharacterizeTarget& target, const CharacterizeOptions& options,
-                   Clock& clock)
-      : target_(target), options_(options), clock_(clock) {
-    here_ = CalibrateHere(target.corpus->geometry, clock);
-    for (const CharacterizedLane& lane : target.lanes) {
-      const CalibrationCall call = {.corpus = target.corpus,
-                                    .few = target.sizes.front(),
-                                    .many = target.sizes.back(),
-                                    .query_rows = options.calibrate_query_rows,
-                                    .merge_per_row_us = here_.merge_per_row_us};
-      lanes_.push_back(std::make_unique<LaneCalibrator>(lane.requester, call, &clock));
-    }
-  }
-
-  absl::Status Round() {
-    size_t next = 0;
-    for (const uint32_t rows : options_.calibrate_query_rows) {
-      for (const uint32_t chunk : {target_.sizes.front(), target_.sizes.back()}) {
-        const auto tokens = static_cast<uint32_t>(TokensOf(target_, chunk));
-        const double us = TimeAttendHere(target_.corpus->geometry, rows, tokens, 1, clock_);
-        if (next == attend_.size()) attend_.push_back({double(rows), double(tokens), {}});
-        attend_[next++].us.push_back(us);
-      }
-    }
-    for (size_t i = 0; i < lanes_.size(); ++i) {
-      if (absl::Status status = lanes_[i]->Round(); !status.ok())
-        return Annotate(status, "calibrate over " + target_.lanes[i].fabric);
-    }
-    return absl::OkStatus();
-  }
-
-  absl::StatusOr<Profile> Finish(const std::string& subject) {
-    Profile profile;
-    profile.subject = subject;
-    profile.here = here_;
-    std::vector<ComputeSample> attend;
-    for (const Point& point : attend_)
-      attend.push_back({point.rows, point.tokens, MedianOf(point.us)});
-    profile.here.attend = FitComputeCurve(attend);
-    const uint32_t few = target_.sizes.front();
-    if (target_.prefill) {
-      const uint64_t tokens = TokensOf(target_, few);
-      CKV_ASSIGN_OR_RETURN(const double us, target_.prefill(tokens));
-      profile.here.prefill_per_token_layer_us =
-          us / (double(tokens) * target_.corpus->geometry.layers);
-    }
-    for (size_t i = 0; i < lanes_.size(); ++i) {
-      const LaneCalibration lane = lanes_[i]->Fit();
-      profile.lanes.push_back({.holder = target_.corpus->chunks[few].holders[0].name,
-                               .fabric = target_.lanes[i].fabric,
-                               .constants = lane.fabric,
-                               .compute = lane.holder});
-    }
-    return profile;
-  }
-
- private:
-  struct Point {
-    double rows = 0, tokens = 0;
-    std::vector<double> us;
-  };
-
-  const CharacterizeTarget& target_;
-  const CharacterizeOptions& options_;
-  Clock& clock_;
-  RequesterConstants here_;
-  std::vector<Point> attend_;
-  std::vector<std::unique_ptr<LaneCalibrator>> lanes_;
-};
-
 absl::Status Explained(const absl::Status& status, const SampleKey& key) {
   return Annotate(status, absl::StrFormat("%s %s, %d rows, %d tokens, %d at once",
                                           std::string(SweepName(key.sweep)), key.fabric,
@@ -413,11 +342,11 @@ struct Count {
 // predictions when all are there.
 absl::StatusOr<Profile> MeasureGrid(const CharacterizeTarget& target,
                                     const CharacterizeOptions& options, const std::string& subject,
-                                    const std::optional<Profile>& known,
+                                    const std::optional<Profile>& known, const PagedCache& cache,
                                     const std::vector<Task>& tasks, SampleFile& file, Clock& clock,
                                     Count& count) {
   std::optional<TargetCalibrator> calibrator;
-  if (!known) calibrator.emplace(target, options, clock);
+  if (!known) calibrator.emplace(target, options, cache, clock);
   std::vector<Sample> samples(tasks.size());
   std::vector<std::vector<double>> us(tasks.size());
   for (uint32_t round = 0; round < options.run_count; ++round) {
@@ -456,7 +385,8 @@ absl::StatusOr<Profile> CalibrateTarget(const CharacterizeTarget& target,
                                         const CharacterizeOptions& options,
                                         const std::string& subject, Clock& clock) {
   CKV_RETURN_IF_ERROR(CheckTarget(target));
-  TargetCalibrator calibrator(target, options, clock);
+  CKV_ASSIGN_OR_RETURN(const std::unique_ptr<PagedCache> cache, CacheFor(target));
+  TargetCalibrator calibrator(target, options, *cache, clock);
   for (uint32_t round = 0; round < options.run_count; ++round)
     CKV_RETURN_IF_ERROR(calibrator.Round());
   return calibrator.Finish(subject);
@@ -467,7 +397,8 @@ absl::StatusOr<Profile> Characterize(const CharacterizeTarget& target,
                                      const std::optional<Profile>& known, SampleFile& file,
                                      Clock& clock, CharacterizeProgress progress) {
   CKV_RETURN_IF_ERROR(CheckTarget(target));
-  Sweeps sweeps(target, options, clock);
+  CKV_ASSIGN_OR_RETURN(const std::unique_ptr<PagedCache> cache, CacheFor(target));
+  Sweeps sweeps(target, options, *cache, clock);
   const auto missing = [&file](std::vector<Task> tasks) {
     std::erase_if(tasks, [&](const Task& task) { return file.Find(task.key) != nullptr; });
     return tasks;
@@ -478,8 +409,8 @@ absl::StatusOr<Profile> Characterize(const CharacterizeTarget& target,
   if (grid.empty() && known) {
     profile = *known;
   } else {
-    CKV_ASSIGN_OR_RETURN(profile,
-                         MeasureGrid(target, options, subject, known, grid, file, clock, count));
+    CKV_ASSIGN_OR_RETURN(
+        profile, MeasureGrid(target, options, subject, known, *cache, grid, file, clock, count));
   }
   for (const Task& task : rest) {
     auto sample = task.measure(options.run_count);
