@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # The main job, end to end, on this machine: three holders share a real text, eight agents decode
 # against it by routing their queries, and every token is checked against single-instance decoding.
+# Then three agents of which one routes, one fetches and one recomputes, as the predicate chooses.
 # Installs packages, builds, runs, and leaves nothing running.
 #   deploy/quickstart.sh [FILE]     default: the GPL-3
 set -euo pipefail
 repo=$(cd "$(dirname "$0")/.." && pwd)
-usage() { sed -n '2,5p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,6p' "$0" | sed 's/^# \{0,1\}//'; }
 case ${1:-} in
   -h | --help) usage; exit 0 ;;
   -*) usage >&2; exit 2 ;;
@@ -19,7 +20,7 @@ cd "$repo"
 tokens=8192  # of the text, a byte each: 8 chunks of 1024; 36 MiB of cKV rows over 4 layers
 ckvctl=build/release/bin/ckvctl
 
-echo "== 1/4 build"
+echo "== 1/5 build"
 deploy/build.sh release ckvd ckvctl
 
 state=$(mktemp -d "${TMPDIR:-/tmp}/ckv-quickstart.XXXXXX")
@@ -29,14 +30,17 @@ finish() {
 }
 trap finish EXIT
 
-echo "== 2/4 start a directory, three holders and a requester"
+echo "== 2/5 start a directory, three holders and a requester"
 fleet=$(deploy/local-fleet.sh up --holders 3 --state "$state")
 eval "$fleet"
 export CKV_REQUESTER CKV_DIRECTORY
 "$ckvctl" status
 
-echo "== 3/4 prefill $text and spread its chunks over the holders"
+echo "== 3/5 prefill $text and spread its chunks over the holders"
 "$ckvctl" corpus load quickstart "$text" --text --max-tokens "$tokens" --chunk-tokens 1024
 
-echo "== 4/4 eight agents decode 64 tokens each by routing their queries"
+echo "== 4/5 eight agents decode 64 tokens each by routing their queries"
 "$ckvctl" agents run --corpus quickstart --text "$text" --max-tokens "$tokens" --count 8 --tokens 64
+
+echo "== 5/5 three agents of its first chunk: the predicate chooses for each, and says why"
+"$ckvctl" agents choose --corpus quickstart --text "$text"

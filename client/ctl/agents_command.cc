@@ -258,6 +258,7 @@ void AddAgentsCommands(CLI::App& app, Ctl& ctl) {
   CLI::App* agents = AddVerb(app, "agents", "Decode with the reference engine over a corpus",
                              "  ckvctl agents run --corpus gpl --text GPL-3 --count 8 --tokens 64");
   agents->require_subcommand(1);
+  AddChooseCommand(*agents, ctl);
   const auto options = std::make_shared<AgentsOptions>();
   CLI::App* verb =
       AddVerb(*agents, "run",

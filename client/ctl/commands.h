@@ -18,6 +18,8 @@ void AddFetchCommand(CLI::App& app, Ctl& ctl);
 void AddAgentsCommands(CLI::App& app, Ctl& ctl);
 void AddCharacterizeCommands(CLI::App& app, Ctl& ctl);
 
+// Adds `agents choose` to the noun `agents`.
+void AddChooseCommand(CLI::App& agents, Ctl& ctl);
 // Adds `corpus load` to the noun `corpus`.
 void AddCorpusLoadCommand(CLI::App& corpus, Ctl& ctl);
 

@@ -3,8 +3,11 @@
 #include <iostream>
 
 #include "client/ctl/ctl.h"
+#include "spdlog/spdlog.h"
 
 int main(int argc, char** argv) {
+  // A requester within a command says which fabric it took: that is a daemon's log.
+  spdlog::set_level(spdlog::level::warn);
   ckv::ctl::Ctl ctl;
   ctl.out = &std::cout;
   ctl.err = &std::cerr;
