@@ -15,6 +15,7 @@ void __tsan_release(void* address);
 // of the code around it are still reported.
 const char* __tsan_default_suppressions() {
   return "race:absl::debian3::Mutex::Await\n"
+         "race:absl::debian3::Mutex::LockSlowLoop\n"
          "race:absl::debian3::Mutex::UnlockSlow\n";
 }
 }
