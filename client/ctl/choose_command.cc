@@ -234,11 +234,14 @@ absl::StatusOr<std::unique_ptr<Stage>> Prepare(const Ctl& ctl, const ChooseOptio
         "corpus %s is not of the reference engine's model: load one with --text", options.corpus));
   }
   CKV_ASSIGN_OR_RETURN(stage->tokens, ReadTextTokens(options.text, stage->chunk_tokens()));
-  if (stage->tokens.size() != stage->chunk_tokens() || stage->chunk_tokens() < kNoteTokens) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "--text: the corpus' first chunk has %d tokens, and %s gives %d; at least %d are needed",
-        stage->chunk_tokens(), options.text, stage->tokens.size(), kNoteTokens));
+  if (stage->chunk_tokens() < kNoteTokens) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("corpus %s: its first chunk has %d tokens, at least %d are needed",
+                        options.corpus, stage->chunk_tokens(), kNoteTokens));
   }
+  Corpus first = *stage->corpus;
+  first.chunks.resize(kChunk + 1);
+  CKV_RETURN_IF_ERROR(CheckText(first, stage->tokens));
   return stage;
 }
 

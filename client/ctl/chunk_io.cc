@@ -179,4 +179,34 @@ absl::StatusOr<std::map<std::string, HolderTally>> DropOrphans(
   return tallies;
 }
 
+absl::StatusOr<v1::PublishCorpusReply> PublishCorpus(Fleet& fleet, const Corpus& corpus,
+                                                     bool replace) {
+  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * directory, fleet.directory());
+  grpc::ClientContext context;
+  fleet.Prepare(context);
+  v1::PublishCorpusRequest request;
+  *request.mutable_corpus() = ToProto(corpus);
+  request.set_replace(replace);
+  v1::PublishCorpusReply reply;
+  CKV_RETURN_IF_ERROR(
+      fleet.DirectoryError(directory->PublishCorpus(&context, request, &reply), "PublishCorpus"));
+  return reply;
+}
+
+absl::StatusOr<std::map<std::string, HolderTally>> DropCorpus(Fleet& fleet, const std::string& name,
+                                                              std::vector<std::string>& warnings) {
+  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * directory, fleet.directory());
+  v1::DropCorpusReply reply;
+  {
+    grpc::ClientContext context;
+    fleet.Prepare(context);
+    v1::DropCorpusRequest request;
+    request.set_name(name);
+    request.set_tenant(fleet.options().tenant);
+    CKV_RETURN_IF_ERROR(
+        fleet.DirectoryError(directory->DropCorpus(&context, request, &reply), "DropCorpus"));
+  }
+  return DropOrphans(fleet, reply.orphans(), warnings);
+}
+
 }  // namespace ckv::ctl

@@ -35,6 +35,14 @@ absl::StatusOr<std::map<std::string, HolderTally>> PutChunks(
     std::span<const Member> holders, const std::string& tenant, Clock& clock,
     const std::function<void(uint64_t bytes)>& on_bytes);
 
+//   AlreadyExists       there is one, and not `replace`; else the directory's error.
+absl::StatusOr<v1::PublishCorpusReply> PublishCorpus(Fleet& fleet, const Corpus& corpus,
+                                                     bool replace);
+// Of the fleet's tenant, with the chunks that no other corpus uses; `warnings` as in DropOrphans.
+//   the directory's error.
+absl::StatusOr<std::map<std::string, HolderTally>> DropCorpus(Fleet& fleet, const std::string& name,
+                                                              std::vector<std::string>& warnings);
+
 // Drops the copies that a dropped or replaced corpus left behind, as the directory told them: only
 // it knows what other tenants' corpora share. `warnings` gets a line for every holder that could
 // not be asked: its chunks stay until it restarts.

@@ -90,19 +90,8 @@ absl::Status RunShow(const Ctl& ctl, const std::string& name) {
 absl::Status RunDrop(const Ctl& ctl, const std::string& name) {
   Fleet fleet(ctl.fleet, ctl.clock);
   CKV_RETURN_IF_ERROR(fleet.GetCorpus(name).status());
-  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * directory, fleet.directory());
-  v1::DropCorpusReply reply;
-  {
-    grpc::ClientContext context;
-    fleet.Prepare(context);
-    v1::DropCorpusRequest request;
-    request.set_name(name);
-    request.set_tenant(ctl.fleet.tenant);
-    CKV_RETURN_IF_ERROR(
-        fleet.DirectoryError(directory->DropCorpus(&context, request, &reply), "DropCorpus"));
-  }
   std::vector<std::string> warnings;
-  CKV_ASSIGN_OR_RETURN(const auto tallies, DropOrphans(fleet, reply.orphans(), warnings));
+  CKV_ASSIGN_OR_RETURN(const auto tallies, DropCorpus(fleet, name, warnings));
   uint32_t dropped = 0;
   for (const auto& [holder, tally] : tallies) dropped += tally.chunks_dropped;
   for (const std::string& warning : warnings) ctl.Note("ckvctl: warning: " + warning);

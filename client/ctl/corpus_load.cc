@@ -10,7 +10,6 @@
 #include "client/ctl/commands.h"
 #include "client/ctl/load_source.h"
 #include "client/reference_engine.h"
-#include "proto/convert.h"
 #include "proto/status.h"
 #include "store/placement.h"
 
@@ -68,19 +67,6 @@ Corpus MakeCorpus(const Ctl& ctl, const LoadOptions& options, const LoadSource& 
         {info.id, info.parent, info.token_count(), info.position, placement[i]});
   }
   return corpus;
-}
-
-absl::StatusOr<v1::PublishCorpusReply> Publish(Fleet& fleet, const Corpus& corpus, bool replace) {
-  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * directory, fleet.directory());
-  grpc::ClientContext context;
-  fleet.Prepare(context);
-  v1::PublishCorpusRequest request;
-  *request.mutable_corpus() = ToProto(corpus);
-  request.set_replace(replace);
-  v1::PublishCorpusReply reply;
-  CKV_RETURN_IF_ERROR(
-      fleet.DirectoryError(directory->PublishCorpus(&context, request, &reply), "PublishCorpus"));
-  return reply;
 }
 
 HolderTally Sum(const std::map<std::string, HolderTally>& tallies) {
@@ -211,7 +197,7 @@ absl::Status RunLoad(const Ctl& ctl, const LoadOptions& options) {
                                    [&](uint64_t bytes) { progress->Advance(bytes); }));
   }
   CKV_ASSIGN_OR_RETURN(const v1::PublishCorpusReply published,
-                       Publish(fleet, corpus, options.replace));
+                       PublishCorpus(fleet, corpus, options.replace));
   result.version = published.version();
   std::vector<std::string> warnings;
   CKV_RETURN_IF_ERROR(DropOrphans(fleet, published.orphans(), warnings).status());

@@ -9,7 +9,6 @@
 #include "attention/bf16.h"
 #include "client/ctl/chunk_io.h"
 #include "client/ctl/load_source.h"
-#include "proto/convert.h"
 #include "proto/status.h"
 #include "store/import.h"
 
@@ -37,29 +36,6 @@ SourceChunk MakeChunk(const Geometry& geometry, uint32_t token_count, uint32_t s
   chunk.info = DescribeChunk(geometry, ChunkId(), 0, tokens, {0, token_count}, chunk.rows);
   source.owned.push_back(std::move(rows));
   return chunk;
-}
-
-absl::Status Publish(Fleet& fleet, const Corpus& corpus) {
-  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * directory, fleet.directory());
-  grpc::ClientContext context;
-  fleet.Prepare(context);
-  v1::PublishCorpusRequest request;
-  *request.mutable_corpus() = ToProto(corpus);
-  v1::PublishCorpusReply reply;
-  return fleet.DirectoryError(directory->PublishCorpus(&context, request, &reply), "PublishCorpus");
-}
-
-absl::Status Drop(Fleet& fleet, const std::string& name, std::vector<std::string>& warnings) {
-  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * directory, fleet.directory());
-  grpc::ClientContext context;
-  fleet.Prepare(context);
-  v1::DropCorpusRequest request;
-  request.set_name(name);
-  request.set_tenant(fleet.options().tenant);
-  v1::DropCorpusReply reply;
-  CKV_RETURN_IF_ERROR(
-      fleet.DirectoryError(directory->DropCorpus(&context, request, &reply), "DropCorpus"));
-  return DropOrphans(fleet, reply.orphans(), warnings).status();
 }
 
 }  // namespace
@@ -97,7 +73,7 @@ absl::StatusOr<std::unique_ptr<TrialCorpus>> TrialCorpus::Put(const Ctl& ctl, Fl
     corpus.chunks.push_back(
         {info.id, info.parent, info.token_count(), info.position, placement[i]});
   }
-  CKV_RETURN_IF_ERROR(Publish(fleet, corpus));
+  CKV_RETURN_IF_ERROR(PublishCorpus(fleet, corpus, /*replace=*/false).status());
   trial->published_ = true;
   return trial;
 }
@@ -105,7 +81,7 @@ absl::StatusOr<std::unique_ptr<TrialCorpus>> TrialCorpus::Put(const Ctl& ctl, Fl
 TrialCorpus::~TrialCorpus() {
   if (!published_) return;
   std::vector<std::string> warnings;
-  if (const absl::Status status = Drop(fleet_, name_, warnings); !status.ok()) {
+  if (const absl::Status status = DropCorpus(fleet_, name_, warnings).status(); !status.ok()) {
     warnings.push_back(absl::StrFormat("corpus %s is left: %s; ckvctl corpus drop %s", name_,
                                        status.message(), name_));
   }

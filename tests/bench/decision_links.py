@@ -33,11 +33,12 @@ def daemon(build, folder, prefix, *arguments):
                                stdout=log, stderr=log)
     try:
         end = time.monotonic() + READY_S
-        while not ready.exists():
+        while not (ready.exists() and ready.read_text().endswith("\n")):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.02)
             if process.poll() is not None or time.monotonic() > end:
                 raise RuntimeError(f"ckvd did not start: {ready.with_suffix('.log').read_text()[-500:]}")
-            time.sleep(0.02)
-        yield ready.read_text().strip()
+        yield ready.read_text().split("\n")[0]
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
