@@ -111,13 +111,15 @@ v1::ChunkPlacement ToProto(const ChunkPlacement& chunk) {
   message.set_token_count(chunk.token_count);
   message.set_position(chunk.position);
   for (const HolderId& holder : chunk.holders) message.add_holders(holder.name);
+  for (const HolderId& holder : chunk.leased) message.add_leased(holder.name);
   return message;
 }
 
 absl::StatusOr<ChunkPlacement> FromProto(const v1::ChunkPlacement& message) {
-  if (message.holders_size() > static_cast<int>(kReplicaCountMax)) {
+  const int holder_count = message.holders_size() + message.leased_size();
+  if (holder_count > static_cast<int>(kReplicaCountMax)) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("chunk: %d holders, limit %d", message.holders_size(), kReplicaCountMax));
+        absl::StrFormat("chunk: %d holders, limit %d", holder_count, kReplicaCountMax));
   }
   ChunkPlacement chunk;
   CKV_ASSIGN_OR_RETURN(chunk.id, ChunkId::FromBytes(message.id()));
@@ -127,6 +129,7 @@ absl::StatusOr<ChunkPlacement> FromProto(const v1::ChunkPlacement& message) {
   chunk.token_count = message.token_count();
   chunk.position = message.position();
   for (const std::string& holder : message.holders()) chunk.holders.push_back({holder});
+  for (const std::string& holder : message.leased()) chunk.leased.push_back({holder});
   return chunk;
 }
 

@@ -22,12 +22,15 @@ absl::Status ValidateChunk(const ChunkPlacement& chunk, size_t ordinal) {
   if (chunk.token_count > kChunkTokenCountMax) return error("too many tokens");
   if (chunk.position > kPositionMax) return error("position beyond 2^40");
   if (chunk.holders.empty()) return error("no holder");
-  if (chunk.holders.size() > kReplicaCountMax) return error("too many holders");
+  if (chunk.holders.size() + chunk.leased.size() > kReplicaCountMax)
+    return error("too many holders");
   absl::flat_hash_set<HolderId> seen;
-  for (const HolderId& holder : chunk.holders) {
-    if (holder.name.empty()) return error("a holder without a name");
-    CKV_RETURN_IF_ERROR(ValidateName("corpus: holder", holder.name));
-    if (!seen.insert(holder).second) return error("a holder twice");
+  for (const std::vector<HolderId>* list : {&chunk.holders, &chunk.leased}) {
+    for (const HolderId& holder : *list) {
+      if (holder.name.empty()) return error("a holder without a name");
+      CKV_RETURN_IF_ERROR(ValidateName("corpus: holder", holder.name));
+      if (!seen.insert(holder).second) return error("a holder twice");
+    }
   }
   return absl::OkStatus();
 }

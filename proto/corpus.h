@@ -28,6 +28,9 @@ struct ChunkPlacement {
   uint32_t token_count = 0;  // may be 0: an empty chunk answers with the empty partial
   uint64_t position = 0;     // canonical position of its first token
   std::vector<HolderId> holders;
+  // Members that fetched the chunk and answer for it as well, as long as their leases live. The
+  // directory adds them to what it tells (ReplicaTable); they are no part of what is published.
+  std::vector<HolderId> leased;
 
   friend bool operator==(const ChunkPlacement&, const ChunkPlacement&) = default;
 };

@@ -21,6 +21,7 @@ Corpus MakeCorpus() {
     chunk.token_count = i;
     chunk.position = uint64_t{i} << 33;
     chunk.holders = {{"a"}, {"b"}};
+    chunk.leased = {{"c"}};
     corpus.chunks.push_back(chunk);
   }
   return corpus;
@@ -109,7 +110,7 @@ TEST(ConvertCorpus, Refusals) {
       [](v1::Corpus& c) {
         for (int i = 0; i < 1000; ++i) c.mutable_chunks(0)->add_holders(std::to_string(i));
       },
-      "1002 holders, limit 8");
+      "1003 holders, limit 8");
   refused([](v1::Corpus& c) { c.mutable_chunks(1)->set_id(c.chunks(0).id()); }, "already");
   refused(
       [](v1::Corpus& c) {

@@ -67,6 +67,9 @@ TEST(ValidateCorpus, NamesWhatIsWrong) {
       {"chunk 1: a holder without a name", [](Corpus& c) { c.chunks[1].holders[1].name = ""; }},
       {"corpus: holder: only", [](Corpus& c) { c.chunks[1].holders[1].name = "a b"; }},
       {"chunk 1: a holder twice", [](Corpus& c) { c.chunks[1].holders[1].name = "a"; }},
+      {"chunk 1: a holder twice", [](Corpus& c) { c.chunks[1].leased = {{"b"}}; }},
+      {"chunk 1: too many holders",
+       [](Corpus& c) { c.chunks[1].leased.resize(kReplicaCountMax - 1); }},
       {"chunk 2: 010000000000 is in it already",
        [](Corpus& c) { c.chunks[2].id = c.chunks[0].id; }},
   };
