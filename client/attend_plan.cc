@@ -158,9 +158,8 @@ absl::Status AttendPlan::MapSelection(const AttendCall& call) {
   return absl::OkStatus();
 }
 
-absl::Status AttendPlan::Cut(const AttendCall& call, const LaneShape& shape,
-                             uint32_t holder_count) {
-  CKV_RETURN_IF_ERROR(MakeBatches(call, shape, holder_count));
+absl::Status AttendPlan::Cut(const AttendCall& call, const LaneShape& shape, uint32_t group_count) {
+  CKV_RETURN_IF_ERROR(MakeBatches(call, shape, group_count));
   uint32_t rows_max = std::min(call.q.count, kQueryRowCountMax);
   for (const PlannedBatch& batch : batches_)
     rows_max = std::min(rows_max, RowsThatFit(call, shape, batch));
@@ -175,14 +174,14 @@ absl::Status AttendPlan::Cut(const AttendCall& call, const LaneShape& shape,
 }
 
 absl::Status AttendPlan::MakeBatches(const AttendCall& call, const LaneShape& shape,
-                                     uint32_t holder_count) {
+                                     uint32_t group_count) {
   batches_.clear();
   batch_pieces_.clear();
   copies_.clear();
-  for (uint32_t holder = 0; holder < holder_count; ++holder) {
+  for (uint32_t group = 0; group < group_count; ++group) {
     const auto batch_begin = static_cast<uint32_t>(batches_.size());
     for (uint32_t i = 0; i < pieces_.size(); ++i) {
-      if (pieces_[i].holder == holder) CKV_RETURN_IF_ERROR(AddToBatch(call, shape, i, batch_begin));
+      if (pieces_[i].group == group) CKV_RETURN_IF_ERROR(AddToBatch(call, shape, i, batch_begin));
     }
   }
   return absl::OkStatus();
@@ -218,7 +217,7 @@ absl::Status AttendPlan::AddToBatch(const AttendCall& call, const LaneShape& sha
         shape.request_bytes_max, shape.reply_bytes_max));
   }
   PlannedBatch batch;
-  batch.holder = planned.holder;
+  batch.group = planned.group;
   batch.piece_begin = static_cast<uint32_t>(batch_pieces_.size());
   batch.piece_end = batch.piece_begin + 1;
   batch.copy_begin = static_cast<uint32_t>(copies_.size());
@@ -413,7 +412,7 @@ uint32_t AttendPlan::WriteSelection(const AttendCall& call, const PlannedBlock& 
     for (size_t i = begin; i < begin + selection.k; ++i) {
       const uint32_t piece = piece_of_index_[i];
       if (piece == kNoPiece || pieces_[piece].batch != batch_ordinal ||
-          pieces_[piece].holder == PlannedPiece::kNoHolder) {
+          pieces_[piece].group == PlannedPiece::kNoGroup) {
         continue;
       }
       out[cursor_[piece]++] =

@@ -1,8 +1,11 @@
 // Cuts one Attend call into frames that fit lane slots, and writes them.
 //
-// A call has pieces (its chunks, in order). The pieces of one holder are divided into batches: what
-// one frame can name. The query rows are divided into blocks, the same for all holders, so that
-// every row's partials come together. A frame is one batch of one block.
+// A call has pieces (its chunks, in order). Pieces are grouped: those of one group have the same
+// holders, of which one is asked, so that a partial is of the same chunks whichever it is (I2);
+// where every chunk has a partial of its own, a group is what one holder is asked for. The pieces
+// of a group are divided into batches: what one frame can name. The query rows are divided into
+// blocks, the same for all holders, so that every row's partials come together. A frame is one
+// batch of one block.
 
 #pragma once
 
@@ -25,14 +28,14 @@ inline constexpr uint64_t kSelectionIndexCountMax = uint64_t{1} << 24;
 inline constexpr int64_t kOffsetMax = int64_t{1} << 40;
 
 struct PlannedPiece {
-  static constexpr uint32_t kNoHolder = 0xffffffff;  // it has no tokens: nobody is asked
+  static constexpr uint32_t kNoGroup = 0xffffffff;  // it has no tokens: nobody is asked
 
   uint32_t chunk = 0;  // ordinal in the corpus
   uint32_t token_count = 0;
   int64_t offset = 0;
   uint64_t base = 0;  // of its rows in the concatenation that selections count in
   // Set by the router before Cut.
-  uint32_t holder = kNoHolder;  // rank: order of first appearance in the call
+  uint32_t group = kNoGroup;  // rank: order of first appearance in the call
   uint32_t handle = 0;
   // Set by Cut.
   uint32_t batch = 0;
@@ -40,7 +43,7 @@ struct PlannedPiece {
 };
 
 struct PlannedBatch {
-  uint32_t holder = 0;
+  uint32_t group = 0;
   uint32_t piece_begin = 0, piece_end = 0;  // in batch_pieces()
   uint32_t copy_begin = 0, copy_end = 0;    // distinct offsets
 };
@@ -78,10 +81,10 @@ class AttendPlan {
   std::span<PlannedPiece> pieces() { return pieces_; }
   std::span<const PlannedPiece> pieces() const { return pieces_; }
 
-  // Divides into batches and blocks for slots of `shape`, `holder_count` ranks being in use.
+  // Divides into batches and blocks for slots of `shape`, `group_count` ranks being in use.
   //   InvalidArgument     a frame of a single row would not fit; says which limit.
-  absl::Status Cut(const AttendCall& call, const LaneShape& shape, uint32_t holder_count);
-  // Batches of one holder are neighbours, holders in order of rank.
+  absl::Status Cut(const AttendCall& call, const LaneShape& shape, uint32_t group_count);
+  // Batches of one group are neighbours, groups in order of rank.
   std::span<const PlannedBatch> batches() const { return batches_; }
   std::span<const PlannedBlock> blocks() const { return blocks_; }
   // Ordinals of pieces, batch by batch, in each in the order of the call.
@@ -98,7 +101,7 @@ class AttendPlan {
  private:
   absl::Status ListPieces(const AttendCall& call);
   absl::Status MapSelection(const AttendCall& call);
-  absl::Status MakeBatches(const AttendCall& call, const LaneShape& shape, uint32_t holder_count);
+  absl::Status MakeBatches(const AttendCall& call, const LaneShape& shape, uint32_t group_count);
   absl::Status AddToBatch(const AttendCall& call, const LaneShape& shape, uint32_t piece,
                           uint32_t batch_begin);
   absl::Status MakeDenseBlocks(const AttendCall& call, uint32_t rows_max);

@@ -50,7 +50,7 @@ absl::Status Ping(LinkTable& links, HolderLink& link, Clock& clock, Instant dead
   options.warmup_count = options.bandwidth_round_count = 0;
   options.round_count = 1;
   const auto probe = Probe(link.lane(), clock, options);
-  return probe.ok() ? absl::OkStatus() : HolderError(link, probe.status());
+  return probe.ok() ? absl::OkStatus() : links.Fail(link, probe.status());
 }
 
 absl::Status ProbeFabric(LinkTable& links, HolderLink& link, Clock& clock, Instant deadline) {
@@ -59,7 +59,7 @@ absl::Status ProbeFabric(LinkTable& links, HolderLink& link, Clock& clock, Insta
   const bool over_memory = kind == FabricKind::kShm || kind == FabricKind::kLoopback;
   for (int i = 0; i < kProbeCountMax; ++i) {
     auto probe = Probe(link.lane(), clock, OptionsOf(link, deadline));
-    if (!probe.ok()) return HolderError(link, probe.status());
+    if (!probe.ok()) return links.Fail(link, probe.status());
     const double bandwidth = over_memory ? CopyBandwidth(clock) : probe->bandwidth_bytes_per_s;
     if (bandwidth > 0) {
       link.peer().fabric.Set({probe->t_probe_us_p50, bandwidth}, over_memory);
@@ -175,14 +175,54 @@ absl::StatusOr<DecisionInput> InputOf(const ExplainCall& call, const RequesterCo
   return input;
 }
 
-// The first holder of these chunks that is not a member; null: all are.
+// A holder of these chunks that is not a member, of a group that has no member left; null: every
+// group has one.
 const HolderPeer* GoneHolder(const ExplainCall& call, const LinkTable::Route& route) {
   for (uint32_t chunk = call.chunk_begin; chunk < call.chunk_end; ++chunk) {
-    if (route.link_of_chunk[chunk] == LinkTable::kNoLink) continue;
-    const HolderPeer& peer = route.links[route.link_of_chunk[chunk]]->peer();
-    if (peer.gone()) return &peer;
+    const uint32_t group = route.group_of_chunk[chunk];
+    if (group == LinkTable::kNoLink) continue;
+    const std::vector<uint32_t>& links = route.groups[group].links;
+    if (std::all_of(links.begin(), links.end(),
+                    [&](uint32_t link) { return route.links[link]->peer().gone(); })) {
+      return &route.links[links.front()]->peer();
+    }
   }
   return nullptr;
+}
+
+// Candidates for one group of chunks, of which `chunk` is one: each of its holders that can be
+// measured.
+absl::Status AddGroup(const ExplainCall& call, const ExplainTools& tools, uint32_t chunk,
+                      uint32_t ordinal, MeasuredInput& measured) {
+  LinkTable& links = tools.router.links();
+  // Copied: a route is valid until the next call of the router, and links stay.
+  std::vector<HolderLink*> replicas;
+  {
+    CKV_ASSIGN_OR_RETURN(const LinkTable::Route* route, links.RouteOf(call.corpus));
+    for (const uint32_t link : route->groups[route->group_of_chunk[chunk]].links)
+      replicas.push_back(route->links[link]);
+  }
+  absl::Status first_error;
+  size_t added = 0;
+  for (HolderLink* link : replicas) {
+    if (link->peer().gone()) continue;
+    const LinkTable::Forced forced(&links, &link->peer());
+    CKV_ASSIGN_OR_RETURN(LinkTable::Route * route, links.RouteOf(call.corpus));
+    (void)links.Ask(*route, chunk);
+    absl::Status status = MeasureHolder(call, *link, chunk, tools.router, tools.clock);
+    if (!status.ok()) {
+      // One that does not answer is no candidate; another of its replicas may be.
+      first_error.Update(status);
+      continue;
+    }
+    Candidate candidate = CandidateOf(link->peer(), tools.peers, tools.oracle);
+    candidate.group = ordinal;
+    candidate.token_share = 0;
+    measured.input.candidates.push_back(std::move(candidate));
+    measured.holders.push_back(link->peer().id());
+    ++added;
+  }
+  return added > 0 ? absl::OkStatus() : first_error;
 }
 
 }  // namespace
@@ -219,25 +259,22 @@ absl::StatusOr<MeasuredInput> MeasureDecisionInput(const ExplainCall& call,
       return measured;
     }
   }
-  std::vector<const HolderLink*> seen;
+  std::vector<uint32_t> seen;  // groups, in the order of their candidates
   for (uint32_t chunk = call.chunk_begin; chunk < call.chunk_end; ++chunk) {
     // Asked anew each time: a route is valid until the next call of the router.
-    CKV_ASSIGN_OR_RETURN(LinkTable::Route * route, tools.router.links().RouteOf(call.corpus));
-    if (route->link_of_chunk[chunk] == LinkTable::kNoLink) continue;
-    HolderLink& link = *route->links[route->link_of_chunk[chunk]];
-    const double share = double(call.corpus->chunks[chunk].token_count) / double(input.tokens);
-    const auto known = std::find(seen.begin(), seen.end(), &link);
-    if (known != seen.end()) {
-      input.candidates[static_cast<size_t>(known - seen.begin())].token_share += share;
-      continue;
+    CKV_ASSIGN_OR_RETURN(const LinkTable::Route* route, tools.router.links().RouteOf(call.corpus));
+    const uint32_t group = route->group_of_chunk[chunk];
+    if (group == LinkTable::kNoLink) continue;
+    const auto known = std::find(seen.begin(), seen.end(), group);
+    const auto ordinal = static_cast<uint32_t>(known - seen.begin());
+    if (known == seen.end()) {
+      seen.push_back(group);
+      CKV_RETURN_IF_ERROR(AddGroup(call, tools, chunk, ordinal, measured));
     }
-    CKV_RETURN_IF_ERROR(MeasureHolder(call, link, chunk, tools.router, tools.clock));
-    Candidate candidate = CandidateOf(link.peer(), tools.peers, tools.oracle);
-    candidate.group = static_cast<uint32_t>(seen.size());
-    candidate.token_share = share;
-    seen.push_back(&link);
-    input.candidates.push_back(std::move(candidate));
-    measured.holders.push_back(link.peer().id());
+    const double share = double(call.corpus->chunks[chunk].token_count) / double(input.tokens);
+    for (Candidate& candidate : input.candidates) {
+      if (candidate.group == ordinal) candidate.token_share += share;
+    }
   }
   return measured;
 }

@@ -28,14 +28,17 @@ struct MeasuredInput {
   std::vector<HolderId> holders;  // of input.candidates, one each
 };
 
-// The input of these chunks: a candidate for each holder that a query over them goes to, with the
-// share of their tokens that it has. T_probe and BW come from a probe of the engine's lane, the
+// The input of these chunks: a group of candidates for each list of holders, with the share of the
+// tokens that these have; a holder in two groups is a candidate of both, each as if it were asked
+// for that share alone. T_probe and BW come from a probe of the engine's lane, the
 // compute constants (once a holder) from routing 1 and 16 rows over its first chunk, and under
 // selection 16 rows over rows picked out of it. A holder whose constants are known is asked for one
-// echo all the same, so that no dead one is recommended. With a holder that is not a member of the
-// directory there are no candidates and `gone_holder` names it. `here` is the caller's.
+// echo all the same, so that no dead one is recommended; a replica that cannot be measured is left
+// out while another of its group can. Where nobody of a group is a member of the directory, there
+// are no candidates and `gone_holder` names the first. `here` is the caller's.
 //   InvalidArgument     the range or the rows.
-//   Unavailable         a member does not answer, or its bandwidth cannot be told from its probe.
+//   Unavailable         no member of a group answers, or its bandwidth cannot be told from its
+//                       probe.
 absl::StatusOr<MeasuredInput> MeasureDecisionInput(const ExplainCall& call,
                                                    const RequesterConstants& here,
                                                    const ExplainTools& tools);

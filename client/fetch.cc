@@ -129,23 +129,25 @@ absl::Status Fetcher::Prepare(const FetchCall& call, bool* stale) {
   handle_of_chunk_.assign(count, 0);
   delta_of_chunk_.assign(count, 0);
   links_.clear();
-  CKV_ASSIGN_OR_RETURN(LinkTable::Route * route, router_->links().RouteOf(call.corpus));
+  LinkTable& links = router_->links();
+  CKV_ASSIGN_OR_RETURN(LinkTable::Route * route,
+                       links.RouteOf(call.corpus, {.primitive = Primitive::kFetch}));
   uint64_t position = call.position.value_or(0);
   for (uint32_t chunk = call.chunk_begin; chunk < call.chunk_end; ++chunk) {
     const size_t i = chunk - call.chunk_begin;
     if (call.position) delta_of_chunk_[i] = int64_t(position) - int64_t(chunks[chunk].position);
     position += chunks[chunk].token_count;
-    if (!plan_.Asks(chunk) || route->link_of_chunk[chunk] == LinkTable::kNoLink) continue;
-    HolderLink* link = route->links[route->link_of_chunk[chunk]];
+    if (!plan_.Asks(chunk) || route->group_of_chunk[chunk] == LinkTable::kNoLink) continue;
+    HolderLink* link = &links.Ask(*route, chunk);
     if (std::find(links_.begin(), links_.end(), link) == links_.end()) {
-      if (absl::Status status = router_->links().EnsureUp(*link, call.deadline); !status.ok())
+      if (absl::Status status = links.EnsureUp(*link, call.deadline); !status.ok())
         return Annotate(status, link->peer().Describe());
       links_.push_back(link);
     }
-    auto handle = router_->links().HandleOf(*route, chunk, call.deadline);
+    auto handle = links.HandleOf(*route, chunk, call.deadline);
     if (!handle.ok()) {
       *stale = absl::IsNotFound(handle.status()) || absl::IsAborted(handle.status());
-      return HolderError(*link, handle.status());
+      return links.Fail(*link, handle.status());
     }
     link_of_chunk_[i] = link;
     handle_of_chunk_[i] = *handle;
@@ -185,11 +187,15 @@ absl::Status Fetcher::Exchange(const FetchCall& call, Sink sink, bool* stale) {
     waiting_.clear();
     for (HolderLink* link : links_) {
       if (absl::Status status = link->lane().status(); !status.ok())
-        return HolderError(*link, status);
+        return router_->links().Fail(*link, status);
       if (link->lane().in_flight() > 0) waiting_.push_back(&link->lane());
     }
-    if (absl::Status status = wait.Pause(waiting_, call.deadline); !status.ok())
+    if (absl::Status status = wait.Pause(waiting_, call.deadline); !status.ok()) {
+      for (HolderLink* link : links_) {
+        if (link->lane().in_flight() > 0) router_->links().NoteSilent(*link);
+      }
       return Annotate(status, DescribeWaiting());
+    }
   }
 }
 
@@ -240,7 +246,7 @@ absl::StatusOr<bool> Fetcher::PostNext(const FetchCall& call) {
   EncodeHeader(header, request);
   // Polled as soon as all that can be posted is.
   if (absl::Status status = lane.PostLater(*slot, sizeof(header) + header.body_bytes); !status.ok())
-    return HolderError(*segment.link, status);
+    return router_->links().Fail(*segment.link, status);
   at(in_window_++) = segment;
   segment.link->peer().in_flight.fetch_add(1, std::memory_order_relaxed);
   return true;
@@ -295,7 +301,7 @@ absl::StatusOr<bool> Fetcher::Collect(const FetchCall& call, HolderLink& link, b
   }
   if (!first_error.ok()) {
     *stale = absl::IsNotFound(first_error) || absl::IsAborted(first_error);
-    return HolderError(link, first_error);
+    return router_->links().Fail(link, first_error);
   }
   return count > 0;
 }
@@ -312,7 +318,9 @@ absl::Status Fetcher::Accept(const FetchCall& call, Segment& segment, const Repl
   expected.checksummed = !SharesMemory(lane.kind());
   expected.fetch = segment.entry;
   expected.row_bytes = segment.entry.sent_row_bytes(call.corpus->geometry.row_bytes());
-  return CheckReplyForHint(header, segment.body, expected);
+  absl::Status status = CheckReplyForHint(header, segment.body, expected);
+  if (status.ok()) segment.link->peer().Answered();
+  return status;
 }
 
 absl::Status Fetcher::Deliver(const FetchCall& call, Sink sink) {

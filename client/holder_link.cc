@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <optional>
 #include <utility>
 
@@ -10,6 +11,12 @@
 #include "proto/status.h"
 
 namespace ckv {
+namespace {
+
+std::atomic<uint64_t> last_generation{0};
+
+}  // namespace
+
 HolderLink::HolderLink(const LinkOptions* options, PeerTable* peers, HolderPeer* peer,
                        const Geometry& geometry, std::string tenant)
     : options_(options),
@@ -51,7 +58,7 @@ absl::Status HolderLink::Open(Instant deadline) {
     return opened.status();
   }
   up_ = *std::move(opened);
-  ++generation_;
+  generation_ = last_generation.fetch_add(1, std::memory_order_relaxed) + 1;
   peer_->lane_count.fetch_add(1, std::memory_order_relaxed);
   peer_->lane_epoch.store(up_.epoch.value, std::memory_order_relaxed);
   peer_->lane_broke.store(false, std::memory_order_relaxed);

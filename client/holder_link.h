@@ -62,7 +62,8 @@ class HolderLink {
   RequestLane& lane() const { return *up_.lane; }
   SessionId session() const { return up_.session; }
   Epoch epoch() const { return up_.epoch; }
-  // Rises with every session; handles of another generation mean nothing.
+  // Another for every session of every link; handles of another generation mean nothing. 0: none
+  // was ever up.
   uint64_t generation() const { return generation_; }
   uint64_t NextRequestId() { return ++last_request_id_; }
 

@@ -92,8 +92,21 @@ class HolderPeer {
   std::atomic<FabricKind> fabric_kind{FabricKind::kTcp};  // of the last lane that came up
   std::atomic<uint32_t> queue_ns{0};                      // as the last reply told
 
+  // It failed a call lately: where a replica can be asked, it is not (PeerTable::Avoid).
+  bool avoided(Instant now) const { return avoided_until() > now; }
+  Instant avoided_until() const { return {avoid_until_ns_.load(std::memory_order_relaxed)}; }
+  // It answered. While all is well, one look.
+  void Answered() {
+    if (failure_count_.load(std::memory_order_relaxed) == 0) return;
+    failure_count_.store(0, std::memory_order_relaxed);
+    avoid_until_ns_.store(0, std::memory_order_relaxed);
+  }
+
  private:
   friend class PeerTable;
+
+  std::atomic<int64_t> avoid_until_ns_{0};
+  std::atomic<uint32_t> failure_count_{0};  // since it last answered
 
   const HolderId id_;
   mutable absl::Mutex mu_;
@@ -130,6 +143,14 @@ class PeerTable {
   // The holder did not answer: the next Connect asks the directory where it is now.
   void Suspect(HolderPeer& peer);
 
+  // A call to it failed: its replicas, where it has any, are asked instead for `pause`; absent: for
+  // kAvoidMin, twice as long with each failure since it last answered, up to kAvoidMax.
+  void Avoid(HolderPeer& peer, Instant now, std::optional<Duration> pause);
+  static constexpr Duration kAvoidMin = std::chrono::seconds(1);
+  static constexpr Duration kAvoidMax = std::chrono::seconds(30);
+  // Rises with every Avoid: whoever chose among replicas before chooses again.
+  uint64_t avoid_count() const { return avoid_count_.load(std::memory_order_relaxed); }
+
   // Asks the directory which holders are members now. While it does not answer, what was known
   // stays: that it is away is no word against a holder.
   void Refresh(Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
@@ -145,6 +166,7 @@ class PeerTable {
   // Of all holders: a caller that waits for two writes for one meanwhile. Every request of every
   // engine writes it, so it has a cache line of its own.
   alignas(64) BusyPeriod requests_;
+  alignas(64) std::atomic<uint64_t> avoid_count_{0};
   alignas(64) mutable absl::Mutex mu_;
   absl::flat_hash_map<HolderId, std::unique_ptr<HolderPeer>> peers_ ABSL_GUARDED_BY(mu_);
 };

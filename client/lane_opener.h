@@ -22,6 +22,8 @@
 
 namespace ckv {
 
+class NetworkOracle;  // client/network_oracle.h
+
 // Handles of one session: as many as a holder gives out in one.
 inline constexpr size_t kLinkHandleCountMax = kCorpusChunkCountMax;
 
@@ -37,6 +39,7 @@ struct LinkOptions {
   Duration connect_timeout{0};
   size_t handle_count_max = kLinkHandleCountMax;
   RouteCounters* counters = nullptr;  // may be
+  NetworkOracle* oracle = nullptr;    // may be; of the ways to replicas
 };
 
 // A session and its lane, up.

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/btree_map.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
+#include "client/retry.h"
 #include "proto/status.h"
 
 namespace ckv {
@@ -17,14 +19,23 @@ constexpr Duration kSessionReturnMax = std::chrono::milliseconds(500);
 
 }  // namespace
 
-absl::StatusOr<LinkTable::Route*> LinkTable::RouteOf(const std::shared_ptr<const Corpus>& corpus) {
+absl::StatusOr<LinkTable::Route*> LinkTable::RouteOf(const std::shared_ptr<const Corpus>& corpus,
+                                                     const ReplicaWork& work) {
   now_ = options_->clock->Now();
+  route_ = nullptr;
+  failed_ = nullptr;
+  CKV_ASSIGN_OR_RETURN(route_, FindRoute(corpus));
+  route_->last_use = ++use_count_;
+  route_->primitive = work.primitive;
+  if (route_->replicated) Choose(*route_, work);
+  CloseIdle(*route_);
+  return route_;
+}
+
+absl::StatusOr<LinkTable::Route*> LinkTable::FindRoute(
+    const std::shared_ptr<const Corpus>& corpus) {
   for (const auto& route : routes_) {
-    if (route->corpus == corpus) {
-      route->last_use = ++use_count_;
-      CloseIdle(*route);
-      return route.get();
-    }
+    if (route->corpus == corpus) return route.get();
   }
   if (links_.size() >= kLinkCountMax) {
     routes_.clear();
@@ -32,9 +43,7 @@ absl::StatusOr<LinkTable::Route*> LinkTable::RouteOf(const std::shared_ptr<const
   }
   auto route = std::make_unique<Route>();
   route->corpus = corpus;
-  route->last_use = ++use_count_;
   CKV_RETURN_IF_ERROR(Fill(*route));
-  CloseIdle(*route);
   if (routes_.size() < kRouteCountMax) {
     routes_.push_back(std::move(route));
     return routes_.back().get();
@@ -49,28 +58,101 @@ absl::StatusOr<LinkTable::Route*> LinkTable::RouteOf(const std::shared_ptr<const
 absl::Status LinkTable::Fill(Route& route) {
   const Corpus& corpus = *route.corpus;
   const size_t count = corpus.chunks.size();
-  route.link_of_chunk.assign(count, kNoLink);
+  route.group_of_chunk.assign(count, kNoLink);
   route.handles.assign(count, 0);
   route.generations.assign(count, 0);
-  const HolderId* last_holder = nullptr;
-  uint32_t last_link = kNoLink;
+  const ChunkPlacement* last = nullptr;
+  uint32_t last_group = kNoLink;
+  absl::btree_map<std::vector<uint32_t>, uint32_t> group_of_links;
   for (size_t i = 0; i < count; ++i) {
     const ChunkPlacement& chunk = corpus.chunks[i];
     if (chunk.token_count == 0) continue;
-    if (chunk.holders.empty()) {
-      return absl::NotFoundError(absl::StrFormat("chunk %s: nobody holds it", chunk.id.ToHex()));
+    if (last == nullptr || last->holders != chunk.holders || last->leased != chunk.leased) {
+      CKV_ASSIGN_OR_RETURN(std::vector<uint32_t> links, LinksOf(route, chunk));
+      const auto [known, is_new] =
+          group_of_links.try_emplace(std::move(links), uint32_t(route.groups.size()));
+      if (is_new) route.groups.emplace_back().links = known->first;
+      last = &chunk;
+      last_group = known->second;
     }
-    const HolderId& primary = chunk.holders.front();
-    if (last_holder == nullptr || *last_holder != primary) {
-      CKV_ASSIGN_OR_RETURN(HolderLink * link, LinkTo(primary, corpus));
-      const auto place = std::find(route.links.begin(), route.links.end(), link);
-      last_link = static_cast<uint32_t>(place - route.links.begin());
-      if (place == route.links.end()) route.links.push_back(link);
-      last_holder = &primary;
-    }
-    route.link_of_chunk[i] = last_link;
+    route.group_of_chunk[i] = last_group;
+    route.groups[last_group].token_count += chunk.token_count;
+    route.replicated |= route.groups[last_group].links.size() > 1;
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<uint32_t>> LinkTable::LinksOf(Route& route,
+                                                         const ChunkPlacement& chunk) {
+  if (chunk.holders.empty())
+    return absl::NotFoundError(absl::StrFormat("chunk %s: nobody holds it", chunk.id.ToHex()));
+  std::vector<uint32_t> ordinals;
+  for (const std::vector<HolderId>* list : {&chunk.holders, &chunk.leased}) {
+    for (const HolderId& holder : *list) {
+      CKV_ASSIGN_OR_RETURN(HolderLink * link, LinkTo(holder, *route.corpus));
+      const auto place = std::find(route.links.begin(), route.links.end(), link);
+      ordinals.push_back(static_cast<uint32_t>(place - route.links.begin()));
+      if (place == route.links.end()) route.links.push_back(link);
+    }
+  }
+  return ordinals;
+}
+
+void LinkTable::Choose(Route& route, const ReplicaWork& work) {
+  if (forced_ != nullptr) {
+    for (ReplicaGroup& group : route.groups) {
+      for (uint32_t i = 0; i < group.links.size(); ++i) {
+        if (&route.links[group.links[i]]->peer() == forced_)
+          group.chosen[size_t(work.primitive)] = i;
+      }
+    }
+    route.rankings[size_t(work.primitive)].made = false;
+    return;
+  }
+  ReplicaRanking& ranking = route.rankings[size_t(work.primitive)];
+  const uint64_t avoid_count = peers_->avoid_count();
+  if (ranking.made && now_ < ranking.next && ranking.avoid_count == avoid_count) return;
+  ranking = {now_ + ReplicaChooser::kRankingAgeMax, avoid_count, true};
+  chooser_.Look(route.corpus->geometry, work, route.links, *peers_, options_->oracle, now_);
+  for (ReplicaGroup& group : route.groups) {
+    if (group.links.size() > 1) chooser_.Choose(group);
+  }
+}
+
+HolderLink& LinkTable::Ask(Route& route, uint32_t chunk) {
+  route.groups[route.group_of_chunk[chunk]].asked = route.last_use;
+  return *route.links[route.LinkOf(chunk)];
+}
+
+bool LinkTable::OthersCanBeAsked(const HolderPeer& peer,
+                                 absl::FunctionRef<bool(const HolderPeer&)> may_ask) const {
+  for (const ReplicaGroup& group : route_->groups) {
+    if (group.asked != route_->last_use ||
+        &route_->links[group.Chosen(route_->primitive)]->peer() != &peer) {
+      continue;
+    }
+    const bool another = std::any_of(group.links.begin(), group.links.end(), [&](uint32_t link) {
+      const HolderPeer& other = route_->links[link]->peer();
+      return &other != &peer && !other.gone() && may_ask(other);
+    });
+    if (!another) return false;
+  }
+  return true;
+}
+
+bool LinkTable::FailOver(const absl::Status& status, std::vector<const HolderPeer*>* tried) {
+  if (failed_ == nullptr || route_ == nullptr || !route_->replicated) return false;
+  // Overload passes; the rest may last.
+  peers_->Avoid(*failed_, options_->clock->Now(), RetryAfterOf(status));
+  tried->push_back(failed_);
+  return OthersCanBeAsked(*failed_, [&](const HolderPeer& other) {
+    return std::find(tried->begin(), tried->end(), &other) == tried->end();
+  });
+}
+
+void LinkTable::NoteSilent(HolderLink& link) {
+  if (route_ != nullptr && route_->replicated)
+    peers_->Avoid(link.peer(), options_->clock->Now(), std::nullopt);
 }
 
 void LinkTable::CloseIdle(const Route& route) {
@@ -98,6 +180,18 @@ Instant LinkTable::CloseOneIdleBut(Instant now, std::span<HolderLink* const> use
 
 absl::Status LinkTable::EnsureUp(HolderLink& link, Instant deadline) {
   link.set_last_use(now_);
+  // A machine that went away does not even refuse: the others need time, too.
+  const auto may_ask = [&](const HolderPeer& other) { return !other.avoided(now_); };
+  if (!link.is_up() && route_ != nullptr && route_->replicated &&
+      OthersCanBeAsked(link.peer(), may_ask)) {
+    deadline = std::min(deadline, now_ + (deadline - now_) / 2);
+  }
+  absl::Status status = MakeUp(link, deadline);
+  if (!status.ok()) failed_ = &link.peer();
+  return status;
+}
+
+absl::Status LinkTable::MakeUp(HolderLink& link, Instant deadline) {
   absl::Status status = link.EnsureUp(deadline);
   if (!absl::IsResourceExhausted(status)) return status;
   // A call has one link to a holder, so none of the others is in use.
@@ -137,7 +231,8 @@ absl::StatusOr<HolderLink*> LinkTable::LinkTo(const HolderId& holder, const Corp
 }
 
 absl::StatusOr<uint32_t> LinkTable::HandleOf(Route& route, uint32_t chunk, Instant deadline) {
-  HolderLink& link = *route.links[route.link_of_chunk[chunk]];
+  const uint32_t ordinal = route.LinkOf(chunk);
+  HolderLink& link = *route.links[ordinal];
   if (route.generations[chunk] == link.generation()) return route.handles[chunk];
   const std::vector<ChunkPlacement>& chunks = route.corpus->chunks;
   const ChunkPlacement& wanted = chunks[chunk];
@@ -148,7 +243,7 @@ absl::StatusOr<uint32_t> LinkTable::HandleOf(Route& route, uint32_t chunk, Insta
     for (size_t step = 0; step < chunks.size(); ++step) {
       if (ids.size() >= HolderLink::kResolveCountMax) break;
       const size_t i = (chunk + step) % chunks.size();
-      if (route.link_of_chunk[i] != route.link_of_chunk[chunk]) continue;
+      if (route.LinkOf(i) != ordinal) continue;
       if (link.Find(chunks[i].id) == nullptr) ids.push_back(chunks[i].id);
     }
     const absl::Status status = link.Resolve(ids, deadline);
@@ -167,7 +262,8 @@ absl::StatusOr<uint32_t> LinkTable::HandleOf(Route& route, uint32_t chunk, Insta
   return route.handles[chunk];
 }
 
-absl::Status HolderError(HolderLink& link, const absl::Status& status) {
+absl::Status LinkTable::Fail(HolderLink& link, const absl::Status& status) {
+  failed_ = &link.peer();
   absl::Status annotated = Annotate(status, link.peer().Describe());
   // Its text ends with the hint already.
   status.ForEachPayload(

@@ -225,8 +225,9 @@ absl::StatusOr<MappedChunk> MapChunk(const MapCall& call, Router& router, Clock&
                                      RouteCounters& counters, bool* stale) {
   *stale = false;
   CKV_RETURN_IF_ERROR(CheckCall(call, clock));
-  CKV_ASSIGN_OR_RETURN(LinkTable::Route * route, router.links().RouteOf(call.corpus));
-  HolderLink& link = *route->links[route->link_of_chunk[call.chunk]];
+  CKV_ASSIGN_OR_RETURN(LinkTable::Route * route,
+                       router.links().RouteOf(call.corpus, {.primitive = Primitive::kFetch}));
+  HolderLink& link = router.links().Ask(*route, call.chunk);
   if (absl::Status status = router.links().EnsureUp(link, call.deadline); !status.ok())
     return Annotate(status, link.peer().Describe());
   if (link.lane().kind() != FabricKind::kShm) {
@@ -237,12 +238,12 @@ absl::StatusOr<MappedChunk> MapChunk(const MapCall& call, Router& router, Clock&
   const auto handle = router.links().HandleOf(*route, call.chunk, call.deadline);
   if (!handle.ok()) {
     *stale = absl::IsNotFound(handle.status()) || absl::IsAborted(handle.status());
-    return HolderError(link, handle.status());
+    return router.links().Fail(link, handle.status());
   }
   auto mapped = MapOverLane(call, link, *handle, router.wait(), clock, counters);
   if (mapped.ok()) return mapped;
   *stale = absl::IsNotFound(mapped.status()) || absl::IsAborted(mapped.status());
-  return HolderError(link, mapped.status());
+  return router.links().Fail(link, mapped.status());
 }
 
 }  // namespace ckv

@@ -74,6 +74,7 @@ struct Requester::State {
     link_options.forced = options.fabric;
     link_options.rdma_fallback = options.rdma_fallback;
     link_options.counters = &counters;
+    link_options.oracle = options.oracle;
     if (!options.fabrics.empty()) return;
     own_fabrics.push_back(NewShmFabric(options.clock));
     own_fabrics.push_back(NewTcpFabric(options.clock));
@@ -109,23 +110,50 @@ struct Requester::State {
     }
   }
 
-  // Once more at once if a new session would cure the error.
+  // Once more at once if a new session would cure the error, and with each replica that is left.
   template <typename Attempt>
   absl::Status OnOneEngine(const Corpus* corpus, Instant deadline, Attempt& attempt,
                            Outcome* outcome) {
     auto engine = pool.Take(deadline);
     if (!engine.ok()) return engine.status();
-    for (int retry = 0;; ++retry) {
+    std::vector<const HolderPeer*> tried;  // and in vain
+    for (int retry = 0;;) {
       *outcome = {};
       absl::Status status = attempt(**engine, outcome);
       if (status.ok()) return status;
-      if (!outcome->stale || retry == kResolveRetryMax || clock->Now() >= deadline) {
-        if (absl::IsNotFound(status)) view.Forget(*corpus);
-        // Its chunks may have been placed elsewhere meanwhile.
-        if (absl::IsUnavailable(status)) view.Doubt(*corpus);
+      const bool late = clock->Now() >= deadline;
+      if (outcome->stale && retry < kResolveRetryMax && !late) {
+        ++retry;
+        spdlog::debug("{}; resolving anew", status.ToString());
+        continue;
+      }
+      if (absl::IsNotFound(status)) view.Forget(*corpus);
+      // Its chunks may have been placed elsewhere meanwhile.
+      if (absl::IsUnavailable(status)) view.Doubt(*corpus);
+      if (late || !outcome->repeatable || !MayFailOver(status) ||
+          !(*engine)->router.links().FailOver(status, &tried) ||
+          (absl::IsResourceExhausted(status) && !retry_budget.Spend())) {
         return status;
       }
-      spdlog::debug("{}; resolving anew", status.ToString());
+      retry = 0;
+      counters.failovers.fetch_add(1, std::memory_order_relaxed);
+      spdlog::debug("{}; asking a replica", status.ToString());
+    }
+  }
+
+  // Whether another holder may answer what one answered with `status`.
+  static bool MayFailOver(const absl::Status& status) {
+    switch (status.code()) {
+      case absl::StatusCode::kUnavailable:
+      case absl::StatusCode::kDeadlineExceeded:  // of connecting: the call's own is not over
+      case absl::StatusCode::kNotFound:
+      case absl::StatusCode::kDataLoss:
+      case absl::StatusCode::kFailedPrecondition:
+      case absl::StatusCode::kAborted:
+      case absl::StatusCode::kResourceExhausted:  // at the price of a retry
+        return true;
+      default:
+        return false;
     }
   }
 
@@ -318,7 +346,8 @@ RequesterStats Requester::Stats() const {
   return {.discarded_reply_count = read(counters.discarded),
           .rdma_fallback_count = read(counters.rdma_fallbacks),
           .retry_count = read(counters.retries),
-          .retry_refused_count = read(counters.retries_refused)};
+          .retry_refused_count = read(counters.retries_refused),
+          .failover_count = read(counters.failovers)};
 }
 
 std::vector<HolderView> Requester::Holders() const {

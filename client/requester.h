@@ -183,7 +183,7 @@ struct FetchedRows : RowRun {
 
 struct FetchIntoReport {
   uint64_t rows_spliced = 0;  // of all layers; what came twice counts twice
-  uint32_t reopen_count = 0;  // attempts after the first
+  uint32_t reopen_count = 0;  // attempts after the first, but for those that a replica went on with
   Duration elapsed{0};
 };
 
@@ -264,6 +264,7 @@ struct RequesterStats {
   uint64_t rdma_fallback_count = 0;    // lanes of tcp that should have been of verbs
   uint64_t retry_count = 0;            // that overloaded holders asked for, and that were made
   uint64_t retry_refused_count = 0;    // that were not, for want of a budget (client/retry.h)
+  uint64_t failover_count = 0;         // times a call was made again with another replica
 };
 
 class Requester {
@@ -293,13 +294,15 @@ class Requester {
   // The directory changed: the next Resolve asks it. An empty name forgets everything.
   void Forget(std::string_view name);
 
-  // Routes the rows to every holder of the chunks and merges what comes back, in a fixed order.
+  // Routes the rows to a holder of each chunk and merges what comes back, in a fixed order. Of
+  // replicas the cheapest is asked (client/replica_choice.h); where it fails, another, which gives
+  // the same bits if its kernel is the same.
   // Writes `out` (f32 o [q.count, d_v], m, l) only when every chunk has answered exactly once (I1).
   //   InvalidArgument     widths, counts, layer, a chunk twice; nothing was sent.
   //   NotFound            a holder no longer has a chunk; the corpus was forgotten: Resolve again.
-  //   Unavailable         a holder is gone. Of a chunk's holders only the first is ever asked, so
-  //                       replicas do not help yet. Its lanes are reopened by the next call, and
-  //                       the next Resolve asks the directory whether the corpus is elsewhere now.
+  //   Unavailable         a holder is gone, and so are all replicas of what it holds. Its lanes are
+  //                       reopened by the next call, and the next Resolve asks the directory
+  //                       whether the corpus is elsewhere now.
   //   ResourceExhausted   a holder or this requester is overloaded. Where a holder said when to
   //                       come again, twice was not enough, or the deadline, or the budget of
   //                       retries; RetryAfterOf (client/retry.h) reads its hint, which ends the
@@ -375,10 +378,10 @@ class Requester {
   // What the predicate says of these chunks: which primitive would be cheapest, and why. Nothing is
   // done about it. Asks the directory who is a member, sends every holder of the chunks one echo,
   // and probes those whose constants are not known or a minute old (about 90 frames, and a few
-  // one-row attends the first time). Of each chunk's holders only the first is a candidate, as for
-  // Attend; where RequesterOptions::oracle knows the way to it, that counts too. Chunks of a holder
-  // that is not a member are offered neither route nor fetch; `local` is offered only where
-  // input.here has the cost of prefill, which nothing sets yet.
+  // one-row attends the first time). All replicas are candidates; one that does not answer is left
+  // out. Where RequesterOptions::oracle knows the way to one, that counts too. Chunks that no
+  // member holds are offered neither route nor fetch; `local` is offered only where input.here has
+  // the cost of prefill, which nothing sets yet.
   struct Explanation {
     DecisionInput input;
     std::vector<HolderId> holders;  // of input.candidates, one each
@@ -389,7 +392,7 @@ class Requester {
   };
   //   InvalidArgument     no corpus, an empty range or one past the end, query_rows not 1 to
   //                       kAttendRowCountMax.
-  //   Unavailable         a member does not answer, or its bandwidth cannot be told.
+  //   Unavailable         no replica answers, or its bandwidth cannot be told.
   //   ResourceExhausted   a holder has no session left, or too many calls wait here.
   //   NotFound, DeadlineExceeded, FailedPrecondition  as Attend.
   absl::StatusOr<Explanation> Explain(const ExplainCall& call);

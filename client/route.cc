@@ -35,7 +35,7 @@ absl::Status Router::Attend(const AttendCall& call, AttendRoom room, AttendRepor
   flow_count_ = 0;
   CKV_RETURN_IF_ERROR(plan_.Begin(call));
   CKV_RETURN_IF_ERROR(Prepare(call, stale));
-  CKV_RETURN_IF_ERROR(plan_.Cut(call, shape_, static_cast<uint32_t>(flow_count_)));
+  CKV_RETURN_IF_ERROR(plan_.Cut(call, shape_, static_cast<uint32_t>(flow_of_rank_.size())));
   CKV_RETURN_IF_ERROR(StartFlows(call));
 
   absl::Status status = Exchange(call, room, stale);
@@ -55,31 +55,47 @@ absl::Status Router::Attend(const AttendCall& call, AttendRoom room, AttendRepor
   return absl::OkStatus();
 }
 
-// Ranks the holders in the order in which the call first names them, brings their links up and
-// finds the handles.
+// Ranks the groups in the order in which the call first names them, brings the links of those who
+// are asked up and finds the handles.
 absl::Status Router::Prepare(const AttendCall& call, bool* stale) {
-  CKV_ASSIGN_OR_RETURN(LinkTable::Route * route, links_.RouteOf(call.corpus));
+  const ReplicaWork work = {Primitive::kRoute, call.q.count, call.selection.k, call.wire};
+  CKV_ASSIGN_OR_RETURN(LinkTable::Route * route, links_.RouteOf(call.corpus, work));
+  const size_t group_count = call.per_chunk ? route->links.size() : route->groups.size();
+  rank_of_group_.assign(group_count, PlannedPiece::kNoGroup);
+  flow_of_rank_.clear();
   for (PlannedPiece& piece : plan_.pieces()) {
-    const uint32_t link_ordinal = route->link_of_chunk[piece.chunk];
-    if (link_ordinal == LinkTable::kNoLink) continue;
-    HolderLink* link = route->links[link_ordinal];
-    uint32_t rank = 0;
-    while (rank < flow_count_ && flows_[rank].link != link) ++rank;
-    if (rank == flow_count_) {
-      if (absl::Status status = links_.EnsureUp(*link, call.deadline); !status.ok())
-        return Annotate(status, link->peer().Describe());
-      if (flows_.size() == flow_count_) flows_.emplace_back();
-      flows_[flow_count_++].link = link;
+    const uint32_t group = route->group_of_chunk[piece.chunk];
+    if (group == LinkTable::kNoLink) continue;
+    HolderLink& link = links_.Ask(*route, piece.chunk);
+    uint32_t& rank = rank_of_group_[call.per_chunk ? route->LinkOf(piece.chunk) : group];
+    if (rank == PlannedPiece::kNoGroup) {
+      const size_t flows_before = flow_count_;
+      rank = static_cast<uint32_t>(flow_of_rank_.size());
+      flow_of_rank_.push_back(FlowOf(&link));
+      if (flow_count_ > flows_before) {
+        if (absl::Status status = links_.EnsureUp(link, call.deadline); !status.ok())
+          return Annotate(status, link.peer().Describe());
+      }
     }
     auto handle = links_.HandleOf(*route, piece.chunk, call.deadline);
     if (!handle.ok()) {
       *stale = absl::IsNotFound(handle.status()) || absl::IsAborted(handle.status());
-      return HolderError(*link, handle.status());
+      return links_.Fail(link, handle.status());
     }
-    piece.holder = rank;
+    piece.group = rank;
     piece.handle = *handle;
   }
   return absl::OkStatus();
+}
+
+// An ordinal in flows_; a new one for a link that has none yet.
+uint32_t Router::FlowOf(HolderLink* link) {
+  for (uint32_t i = 0; i < flow_count_; ++i) {
+    if (flows_[i].link == link) return i;
+  }
+  if (flows_.size() == flow_count_) flows_.emplace_back();
+  flows_[flow_count_].link = link;
+  return static_cast<uint32_t>(flow_count_++);
 }
 
 absl::Status Router::StartFlows(const AttendCall& call) {
@@ -90,14 +106,12 @@ absl::Status Router::StartFlows(const AttendCall& call) {
   next_merge_ = 0;
   merge_late_ = true;
   bytes_sent_ = bytes_received_ = 0;
-  uint32_t batch = 0;
+  for (Flow& flow : flows()) flow.batches.clear();
+  for (uint32_t batch = 0; batch < batches.size(); ++batch)
+    flows_[flow_of_rank_[batches[batch].group]].batches.push_back(batch);
   for (Flow& flow : flows()) {
-    const uint32_t rank = static_cast<uint32_t>(&flow - flows_.data());
-    flow.batch_begin = batch;
-    while (batch < batches.size() && batches[batch].holder == rank) ++batch;
-    flow.batch_end = batch;
     flow.block = 0;
-    flow.batch = flow.batch_begin;
+    flow.next = 0;
     flow.outstanding = 0;
     flow.asked = false;
     flow.strange = false;
@@ -106,7 +120,7 @@ absl::Status Router::StartFlows(const AttendCall& call) {
     RequestLane& lane = flow.link->lane();
     flow.frame_of_slot.assign(lane.shape().slot_count, kNoFrame);
     const uint64_t slots = lane.shape().slot_count - lane.in_flight();
-    const uint64_t batch_count = flow.batch_end - flow.batch_begin;
+    const uint64_t batch_count = flow.batches.size();
     flow.copy_out = batch_count > slots;
     flow.frame_count = batch_count * block_count;
     if (batch_count * block_count > slots) merge_late_ = false;
@@ -115,7 +129,7 @@ absl::Status Router::StartFlows(const AttendCall& call) {
   coverage_.Begin(static_cast<uint32_t>(plan_.pieces().size()), call.q.count);
   // Chunks without tokens have nothing to say of any row.
   for (uint32_t i = 0; i < plan_.pieces().size(); ++i) {
-    if (plan_.pieces()[i].holder == PlannedPiece::kNoHolder)
+    if (plan_.pieces()[i].group == PlannedPiece::kNoGroup)
       CKV_RETURN_IF_ERROR(coverage_.Cover(i, 0, call.q.count));
   }
   return absl::OkStatus();
@@ -154,10 +168,14 @@ absl::Status Router::Exchange(const AttendCall& call, AttendRoom room, bool* sta
     }
     for (Flow& flow : flows()) {
       if (absl::Status status = flow.link->lane().status(); !status.ok())
-        return HolderError(*flow.link, status);
+        return links_.Fail(*flow.link, status);
     }
-    if (absl::Status status = wait_.Pause(waiting_, call.deadline); !status.ok())
+    if (absl::Status status = wait_.Pause(waiting_, call.deadline); !status.ok()) {
+      for (Flow& flow : flows()) {
+        if (flow.outstanding > 0) links_.NoteSilent(*flow.link);
+      }
       return Annotate(status, DescribeWaiting());
+    }
   }
   return coverage_.CheckComplete();
 }
@@ -185,24 +203,25 @@ absl::StatusOr<bool> Router::PostAll(const AttendCall& call) {
 }
 
 absl::StatusOr<bool> Router::PostNext(const AttendCall& call, Flow& flow) {
-  if (flow.batch_begin == flow.batch_end || flow.block == plan_.blocks().size()) return false;
+  if (flow.batches.empty() || flow.block == plan_.blocks().size()) return false;
   if (flow.copy_out && flow.block > next_merge_) return false;
   RequestLane& lane = flow.link->lane();
   const std::optional<uint32_t> slot = lane.Acquire();
   if (!slot) return false;
-  const uint32_t index = flow.block * static_cast<uint32_t>(plan_.batches().size()) + flow.batch;
+  const uint32_t batch = flow.batches[flow.next];
+  const uint32_t index = flow.block * static_cast<uint32_t>(plan_.batches().size()) + batch;
   Frame& posting = frames_[index];
   const PlannedBlock& block = plan_.blocks()[flow.block];
   // Two lists grow at once: the empty pieces go behind the ones sent.
   empty_.clear();
   posting.sent_begin = static_cast<uint32_t>(lists_.size());
-  RequestHeader header = plan_.WriteFrame(call, block, plan_.batches()[flow.batch],
-                                          lane.request(*slot), &lists_, &empty_);
+  RequestHeader header =
+      plan_.WriteFrame(call, block, plan_.batches()[batch], lane.request(*slot), &lists_, &empty_);
   posting.sent_end = posting.empty_begin = static_cast<uint32_t>(lists_.size());
   lists_.insert(lists_.end(), empty_.begin(), empty_.end());
   posting.empty_end = static_cast<uint32_t>(lists_.size());
-  if (++flow.batch == flow.batch_end) {
-    flow.batch = flow.batch_begin;
+  if (++flow.next == flow.batches.size()) {
+    flow.next = 0;
     ++flow.block;
   }
   if (header.piece_count == 0) {
@@ -221,7 +240,7 @@ absl::StatusOr<bool> Router::PostNext(const AttendCall& call, Flow& flow) {
   EncodeHeader(header, lane.request(*slot));
   posting.bytes = static_cast<uint32_t>(sizeof(header)) + header.body_bytes;
   if (absl::Status status = lane.Post(*slot, posting.bytes); !status.ok())
-    return HolderError(*flow.link, status);
+    return links_.Fail(*flow.link, status);
   posting.state = FrameState::kPosted;
   flow.frame_of_slot[*slot] = index;
   flow.asked = true;
@@ -261,7 +280,7 @@ absl::StatusOr<bool> Router::Collect(const AttendCall& call, Flow& flow, bool* s
   }
   if (!first_error.ok()) {
     *stale = absl::IsNotFound(first_error) || absl::IsAborted(first_error);
-    return HolderError(*flow.link, first_error);
+    return links_.Fail(*flow.link, first_error);
   }
   return count > 0;
 }
@@ -286,6 +305,7 @@ absl::Status Router::Accept(const AttendCall& call, Flow& flow, Frame& arrived,
   expected.d_v = call.corpus->geometry.d_v;
   CKV_RETURN_IF_ERROR(CheckReplyForHint(header, reply.subspan(sizeof(ReplyHeader)), expected));
   bytes_received_ += done.bytes;
+  peer.Answered();
   // Frames that shared a kernel call carry its time each: equal neighbours are counted once.
   if (header.compute_ns != flow.last_compute_ns) flow.compute_ns += header.compute_ns;
   flow.last_compute_ns = header.compute_ns;

@@ -48,9 +48,9 @@ class Router {
   // What goes to one holder, in order of blocks.
   struct Flow {
     HolderLink* link = nullptr;
-    uint32_t batch_begin = 0, batch_end = 0;
-    uint32_t block = 0, batch = 0;  // the next to post
-    uint64_t frame_count = 0;       // of the call
+    std::vector<uint32_t> batches;
+    uint32_t block = 0, next = 0;  // to be posted: the block's batches[next]
+    uint64_t frame_count = 0;      // of the call
     uint32_t outstanding = 0;
     bool asked = false;
     bool strange = false;  // a reply came that was not the one awaited in its slot
@@ -64,6 +64,7 @@ class Router {
   static constexpr uint32_t kNoFrame = 0xffffffff;
 
   absl::Status Prepare(const AttendCall& call, bool* stale);
+  uint32_t FlowOf(HolderLink* link);
   absl::Status StartFlows(const AttendCall& call);
   absl::Status Exchange(const AttendCall& call, AttendRoom room, bool* stale);
   void MakeTarget(const AttendCall& call, AttendRoom room);
@@ -100,6 +101,8 @@ class Router {
   // Of the call in progress.
   std::vector<Flow> flows_;  // the first flow_count_ are in use; the rest keep their memory
   size_t flow_count_ = 0;
+  std::vector<uint32_t> rank_of_group_;  // [the route's groups, or links where merged by chunk]
+  std::vector<uint32_t> flow_of_rank_;
   std::vector<Frame> frames_;  // [blocks][batches]
   std::vector<uint32_t> lists_, empty_;
   std::vector<RequestLane*> waiting_;

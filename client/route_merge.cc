@@ -57,8 +57,9 @@ void Router::MergeBlock(const AttendCall& call, uint32_t block, const PartialVie
   ReleaseBlock(block);
 }
 
-// The block's partials in the order of the merge: of chunks in the order of the call, or of holders
-// by rank. Neither depends on the order in which replies came (I2).
+// The block's partials in the order of the merge: of chunks in the order of the call, or of groups
+// by rank. Neither depends on the order in which replies came, or on which replica they came from
+// (I2).
 void Router::CollectParts(const AttendCall& call, uint32_t block) {
   const uint32_t row_count = plan_.blocks()[block].row_count;
   const PartialLayout layout =
@@ -88,7 +89,7 @@ void Router::CollectParts(const AttendCall& call, uint32_t block) {
 
 void Router::ReleaseBlock(uint32_t block) {
   for (Flow& flow : flows()) {
-    for (uint32_t batch = flow.batch_begin; batch < flow.batch_end; ++batch) {
+    for (const uint32_t batch : flow.batches) {
       const Frame& merged = frame(block, batch);
       if (merged.state != FrameState::kArrived) continue;
       flow.frame_of_slot[merged.slot] = kNoFrame;

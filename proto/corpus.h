@@ -20,8 +20,8 @@ inline constexpr uint64_t kPositionMax = uint64_t{1} << 40;
 inline constexpr uint32_t kReplicaCountMax = 8;
 inline constexpr uint32_t kMemberCountMax = 4096;
 
-// One chunk of a corpus and who holds it. The first holder is the primary: requests are grouped by
-// primaries, so the order of merges stays the same when another holder comes to answer (I2).
+// One chunk of a corpus and who holds it. Chunks with the same holders and leased members are asked
+// for together, of one of them, so an answer's bits do not tell which it was (I2).
 struct ChunkPlacement {
   ChunkId id;
   ChunkId parent;            // zero for the first chunk of a chain
@@ -30,7 +30,7 @@ struct ChunkPlacement {
   std::vector<HolderId> holders;
   // Members that fetched the chunk and answer for it as well, as long as their leases live. The
   // directory adds them to what it tells (ReplicaTable); they are no part of what is published.
-  std::vector<HolderId> leased;
+  std::vector<HolderId> leased = {};
 
   friend bool operator==(const ChunkPlacement&, const ChunkPlacement&) = default;
 };

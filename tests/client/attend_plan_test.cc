@@ -120,7 +120,7 @@ TEST(AttendPlan, FramesFitDecodeAndCover) {
     const uint32_t holders = 1 + random.rng() % 4;
     for (PlannedPiece& piece : plan.pieces()) {
       if (piece.token_count == 0) continue;
-      piece.holder = random.rng() % holders;
+      piece.group = random.rng() % holders;
       piece.handle = piece.chunk + 1;
     }
     const absl::Status cut = plan.Cut(random.call, random.shape, holders);
@@ -165,7 +165,7 @@ TEST(AttendPlan, OffsetsShareCopies) {
   AttendPlan plan;
   ASSERT_TRUE(plan.Begin(random.call).ok());
   for (PlannedPiece& piece : plan.pieces())
-    piece.holder = piece.token_count == 0 ? piece.holder : 0;
+    piece.group = piece.token_count == 0 ? piece.group : 0;
   ASSERT_TRUE(plan.Cut(random.call, random.shape, 1).ok());
   ASSERT_FALSE(plan.batches().empty());
   for (const PlannedBatch& batch : plan.batches()) EXPECT_LE(batch.copy_end - batch.copy_begin, 2u);

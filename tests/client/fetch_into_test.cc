@@ -273,6 +273,31 @@ TEST(FetchInto, AHolderThatRestartsMidwayIsGoneOnWith) {
   }
 }
 
+// A replica goes on at the layer at which the holder broke.
+TEST(FetchInto, AReplicaGoesOnWhereAHolderBroke) {
+  const auto corpus = MakeTestCorpus(TestGeometry(), {64, 100, 21}, 6);
+  const auto inner = NewLoopbackFabric(Clock::Real());
+  for (const uint32_t at : {0u, 6u, 13u, 20u}) {
+    SCOPED_TRACE(testing::Message() << "reply " << at);
+    Cluster* it = nullptr;
+    test::HookFabric fabric(inner.get(), [&](uint32_t reply, std::span<std::byte>) {
+      if (reply == at) it->fleet.StopHolder(0);
+    });
+    Cluster cluster(inner.get(), &fabric, corpus, 1);
+    it = &cluster;
+    cluster.fleet.StartHolder(1);
+    cluster.fleet.Lease("c", corpus, 1, {0, 1, 2});
+    const FetchCall call = cluster.Call(0, 3, 4000);
+    FetchIntoReport report;
+    const absl::Status status =
+        cluster.requester->FetchInto(call, *cluster.cache, cluster.sequence, &report);
+    ASSERT_TRUE(status.ok()) << status;
+    cluster.ExpectRows(call, 0);
+    EXPECT_LT(report.rows_spliced, corpus.geometry.layers * cluster.RowsOf(call) + 100);
+    EXPECT_EQ(cluster.requester->Stats().failover_count, 1u);
+  }
+}
+
 TEST(FetchInto, AHolderThatStaysAwayIsNotWaitedForForEver) {
   const auto corpus = MakeTestCorpus(TestGeometry(), {64, 100}, 7);
   const auto inner = NewLoopbackFabric(Clock::Real());

@@ -84,6 +84,16 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
     absl::MutexLock lock(&mu_);
     corpora_[name] = published;
   }
+  // Puts the rows of chunks on holder `i` as well, which answers for them under its lease from now
+  // on.
+  void Lease(const std::string& name, const TestCorpus& corpus, size_t i,
+             const std::vector<size_t>& chunks) {
+    for (const size_t chunk : chunks) {
+      const absl::Status put = PutChunk(holder(i).table(), corpus.geometry, corpus.chunks[chunk]);
+      ASSERT_TRUE(put.ok() || absl::IsAlreadyExists(put)) << put;
+      Edit(name, [&](Corpus& published) { published.chunks[chunk].leased.push_back(Name(i)); });
+    }
+  }
   void Edit(const std::string& name, absl::FunctionRef<void(Corpus&)> edit) {
     absl::MutexLock lock(&mu_);
     edit(corpora_[name]);

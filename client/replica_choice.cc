@@ -1,0 +1,56 @@
+#include "client/replica_choice.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "client/explain.h"
+#include "proto/corpus.h"
+
+namespace ckv {
+
+void ReplicaChooser::Look(const Geometry& geometry, const ReplicaWork& work,
+                          std::span<HolderLink* const> links, const PeerTable& peers,
+                          NetworkOracle* oracle, Instant now) {
+  primitive_ = work.primitive;
+  input_.geometry = geometry;
+  input_.query_rows = work.query_rows;
+  input_.selected = work.selected;
+  input_.f32_partials = work.wire == PartialDtype::kF32;
+  now_ = now;
+  candidates_.clear();
+  avoided_until_.clear();
+  for (const HolderLink* link : links) {
+    const HolderPeer& peer = link->peer();
+    candidates_.push_back(CandidateOf(peer, peers, oracle));
+    avoided_until_.push_back(peer.gone() ? kInstantMax : peer.avoided_until());
+  }
+}
+
+void ReplicaChooser::Choose(ReplicaGroup& group) {
+  input_.tokens = group.token_count;
+  input_.candidates.clear();
+  for (const uint32_t link : group.links) input_.candidates.push_back(candidates_[link]);
+  std::array<RankedCandidate, kReplicaCountMax> ranked;
+  const size_t count = RankCandidates(input_, primitive_, ranked);
+  uint32_t& chosen = group.chosen[size_t(primitive_)];
+  std::optional<RankedCandidate> best, current;
+  uint32_t soonest = 0;  // whose failure is the longest ago, about
+  for (const RankedCandidate& next : std::span(ranked).first(count)) {
+    const Instant until = avoided_until_[group.links[next.index]];
+    if (until < avoided_until_[group.links[soonest]]) soonest = next.index;
+    if (until > now_) continue;
+    if (!best) best = next;
+    if (next.index == chosen) current = next;
+  }
+  if (!best) {
+    chosen = soonest;
+    return;
+  }
+  if (current && current->cost.why_not == nullptr &&
+      best->cost.total_us >= current->cost.total_us * (1 - kGainMin)) {
+    return;
+  }
+  chosen = best->index;
+}
+
+}  // namespace ckv

@@ -1,0 +1,259 @@
+// Goal: of a chunk's holders the cheapest answers, and another where it fails; the bits of an
+// answer do not tell which it was (I2), and nothing is merged twice (I1).
+
+#include "client/replica_choice.h"
+#include "client/requester.h"
+#include "gtest/gtest.h"
+#include "tests/client/shifted_clock.h"
+#include "tests/client/test_fleet.h"
+
+namespace ckv {
+namespace {
+
+using test::Answer;
+using test::MakeTestCorpus;
+using test::RandomBf16;
+using test::ShiftedClock;
+using test::SmallShape;
+using test::Soon;
+using test::TestFleet;
+using test::TestGeometry;
+
+// Chunks 0, 1, 3 and 4 are on h0, chunk 2 on h1; h2 answers for 0, 1 and 2 as well, so there are
+// three groups. 40 query rows are cut into several blocks.
+struct ReplicaTest : testing::Test {
+  ReplicaTest() {
+    for (size_t i = 0; i < 3; ++i) fleet.StartHolder(i);
+    fleet.Load("c", corpus, {0, 0, 1, 0, 0});
+    fleet.Lease("c", corpus, 2, {0, 1, 2});
+    Connect();
+  }
+  void Connect() {
+    RequesterOptions options;
+    options.clock = &clock;
+    options.fabrics = {fabric.get()};
+    options.lane_shape = SmallShape();
+    requester = *Requester::Create(options, &fleet, &fleet);
+    call.corpus = *requester->Resolve("c", "", clock.Now() + kTimeout);
+    call.q = {q.data(), 40, 96};
+  }
+  absl::Status Ask(Answer* answer) {
+    call.deadline = clock.Now() + kTimeout;
+    return requester->Attend(call, answer->View(), nullptr);
+  }
+  Answer Asked() {
+    Answer answer(40, 64);
+    const absl::Status status = Ask(&answer);
+    EXPECT_TRUE(status.ok()) << status;
+    return answer;
+  }
+  uint64_t RequestsOf(size_t holder) { return fleet.holder(holder).stats().request_count; }
+  static constexpr Duration kTimeout = std::chrono::seconds(20);
+
+  test::TestCorpus corpus = MakeTestCorpus(TestGeometry(), {5, 64, 130, 0, 33}, 9);
+  std::mt19937 rng{9};
+  std::vector<uint16_t> q = RandomBf16(40 * 96, rng);
+  ShiftedClock clock;
+  std::unique_ptr<Fabric> fabric = NewLoopbackFabric(Clock::Real());
+  TestFleet fleet{{fabric.get()}};
+  std::unique_ptr<Requester> requester;
+  AttendCall call;
+};
+
+TEST_F(ReplicaTest, AnotherAnswersWithTheSameBits) {
+  for (const bool per_chunk : {false, true}) {
+    for (const PartialDtype wire : {PartialDtype::kF32, PartialDtype::kBf16}) {
+      call.per_chunk = per_chunk;
+      call.wire = wire;
+      fleet.StartHolder(1);
+      ASSERT_TRUE(test::PutChunk(fleet.holder(1).table(), corpus.geometry, corpus.chunks[2]).ok());
+      Connect();
+      const Answer before = Asked();
+      const uint64_t of_h1 = RequestsOf(1), of_h2 = RequestsOf(2);
+      EXPECT_GT(of_h1, 0u);  // nothing is known of h2, so nothing speaks for it
+      fleet.StopHolder(1);
+      EXPECT_TRUE(Asked().SameBits(before)) << per_chunk;
+      EXPECT_GT(RequestsOf(2), of_h2);
+      EXPECT_EQ(requester->Stats().failover_count, 1u);
+      // The others keep away from it: no second failure.
+      EXPECT_TRUE(Asked().SameBits(before)) << per_chunk;
+      EXPECT_EQ(requester->Stats().failover_count, 1u);
+    }
+  }
+}
+
+TEST_F(ReplicaTest, WhatNobodyElseHoldsIsAnError) {
+  (void)Asked();
+  fleet.StopHolder(0);
+  Answer answer(40, 64);
+  const absl::Status status = Ask(&answer);
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_TRUE(answer.Untouched());
+  EXPECT_NE(status.ToString().find("holder h0"), std::string::npos) << status;
+  // The chunks that it shares are answered for all the same.
+  const ChunkUse shared[] = {{0, 0}, {1, 0}, {2, 0}};
+  call.chunks = shared;
+  (void)Asked();
+}
+
+TEST_F(ReplicaTest, OneThatCameBackIsAskedAgain) {
+  const ChunkUse one[] = {{2, 0}};
+  call.chunks = one;
+  const Answer before = Asked();
+  fleet.StopHolder(1);
+  (void)Asked();
+  fleet.StartHolder(1);
+  ASSERT_TRUE(test::PutChunk(fleet.holder(1).table(), corpus.geometry, corpus.chunks[2]).ok());
+  EXPECT_TRUE(Asked().SameBits(before));
+  EXPECT_EQ(RequestsOf(1), 0u);
+  // h2 has gone, too: h1 is tried again, however lately it failed.
+  fleet.StopHolder(2);
+  EXPECT_TRUE(Asked().SameBits(before));
+  EXPECT_GT(RequestsOf(1), 0u);
+}
+
+TEST_F(ReplicaTest, AChunkThatWasDroppedThereIsAskedOfAnother) {
+  const Answer before = Asked();
+  ASSERT_TRUE(fleet.holder(1).table().Drop(corpus.chunks[2].info.id).ok());
+  EXPECT_TRUE(Asked().SameBits(before));
+  // The directory is asked before the snapshot is used again.
+  const int calls = fleet.directory_calls();
+  ASSERT_TRUE(requester->Resolve("c", "", Soon()).ok());
+  EXPECT_GT(fleet.directory_calls(), calls);
+}
+
+TEST_F(ReplicaTest, ExplainMeasuresAllAndLeavesOutTheDead) {
+  ExplainCall question;
+  question.corpus = call.corpus;
+  question.chunk_begin = 2;
+  question.chunk_end = 3;
+  question.query_rows = 16;
+  question.deadline = Soon();
+  auto explained = requester->Explain(question);
+  ASSERT_TRUE(explained.ok()) << explained.status();
+  EXPECT_EQ(explained->holders, (std::vector<HolderId>{{"h1"}, {"h2"}}));
+  ASSERT_EQ(explained->input.candidates.size(), 2u);
+  for (const Candidate& candidate : explained->input.candidates) {
+    EXPECT_EQ(candidate.group, 0u);
+    EXPECT_DOUBLE_EQ(candidate.token_share, 1);
+    EXPECT_TRUE(candidate.fabric.has_value());
+  }
+  fleet.StopHolder(1);
+  explained = requester->Explain(question);
+  ASSERT_TRUE(explained.ok()) << explained.status();
+  EXPECT_EQ(explained->holders, (std::vector<HolderId>{{"h2"}}));
+  fleet.RemoveMember(1);
+  fleet.RemoveMember(2);
+  explained = requester->Explain(question);
+  ASSERT_TRUE(explained.ok()) << explained.status();
+  EXPECT_NE(explained->input.gone_holder.find("holder h1"), std::string::npos);
+}
+
+TEST_F(ReplicaTest, AFetchGoesOnWithAnother) {
+  FetchCall fetch;
+  fetch.corpus = call.corpus;
+  fetch.chunk_end = 3;
+  fetch.layer_end = corpus.geometry.layers;
+  const auto rows_of = [&](std::vector<std::byte>* all) {
+    fetch.deadline = clock.Now() + kTimeout;
+    return requester->Fetch(fetch, [&](const FetchedRows& run) {
+      all->insert(all->end(), run.rows.begin(), run.rows.end());
+      return absl::OkStatus();
+    });
+  };
+  std::vector<std::byte> before, after;
+  ASSERT_TRUE(rows_of(&before).ok());
+  fleet.StopHolder(1);
+  ASSERT_TRUE(rows_of(&after).ok());
+  EXPECT_EQ(before, after);
+  EXPECT_EQ(requester->Stats().failover_count, 1u);
+}
+
+// Links to three holders whose constants are set here.
+struct ReplicaChooserTest : testing::Test {
+  ReplicaChooserTest() {
+    options.clock = Clock::Real();
+    for (const char* name : {"a", "b", "c"}) {
+      HolderPeer* peer = *peers.Find({name});
+      links.push_back(
+          std::make_unique<HolderLink>(&options, &peers, peer, TestGeometry(), /*tenant=*/""));
+      pointers.push_back(links.back().get());
+    }
+    group.links = {0, 1, 2};
+    group.token_count = 1000;
+  }
+  void Set(size_t link, double t_probe_us) { pointers[link]->peer().fabric.Set({t_probe_us, 1e9}); }
+  uint32_t Chosen(const ReplicaWork& work = {}) {
+    chooser.Look(TestGeometry(), work, pointers, peers, nullptr, now);
+    chooser.Choose(group);
+    return group.Chosen(work.primitive);
+  }
+
+  TestFleet fleet{{}};
+  DirectoryView view{&fleet};
+  PeerTable peers{&view, &fleet};
+  LinkOptions options;
+  std::vector<std::unique_ptr<HolderLink>> links;
+  std::vector<HolderLink*> pointers;
+  ReplicaChooser chooser;
+  ReplicaGroup group;
+  Instant now = Clock::Real()->Now();
+};
+
+TEST_F(ReplicaChooserTest, TheCheapestThatIsKnown) {
+  EXPECT_EQ(Chosen(), 0u);  // of none anything is known
+  Set(2, 50);
+  EXPECT_EQ(Chosen(), 2u);
+  Set(1, 20);
+  EXPECT_EQ(Chosen(), 1u);
+  // Not for a difference within the model's error.
+  Set(0, 19.5);
+  EXPECT_EQ(Chosen(), 1u);
+  Set(0, 5);
+  EXPECT_EQ(Chosen(), 0u);
+}
+
+TEST_F(ReplicaChooserTest, ItsLoadCounts) {
+  for (size_t i = 0; i < 3; ++i) Set(i, 20);
+  EXPECT_EQ(Chosen(), 0u);
+  pointers[0]->peer().queue_ns = 1'000'000;
+  EXPECT_EQ(Chosen(), 1u);
+}
+
+TEST_F(ReplicaChooserTest, FetchesAndRoutesChooseApart) {
+  pointers[0]->peer().fabric.Set({1, 1e8});
+  pointers[1]->peer().fabric.Set({1000, 1e10});
+  EXPECT_EQ(Chosen({.primitive = Primitive::kRoute}), 0u);
+  EXPECT_EQ(Chosen({.primitive = Primitive::kFetch}), 1u);
+  EXPECT_EQ(group.Chosen(Primitive::kRoute), 0u);
+}
+
+TEST_F(ReplicaChooserTest, WhoFailedComesLast) {
+  for (size_t i = 0; i < 3; ++i) Set(i, 10 + 10 * double(i));
+  HolderPeer &a = pointers[0]->peer(), &b = pointers[1]->peer(), &c = pointers[2]->peer();
+  peers.Avoid(a, now, std::nullopt);
+  EXPECT_EQ(Chosen(), 1u);
+  peers.Avoid(b, now, std::nullopt);
+  EXPECT_EQ(Chosen(), 2u);
+  // All did: whose time is over first is asked, rather than nobody.
+  now = now + std::chrono::milliseconds(1);
+  peers.Avoid(b, now, std::chrono::milliseconds(1));
+  peers.Avoid(c, now, std::nullopt);
+  EXPECT_EQ(Chosen(), 1u);
+  now = now + PeerTable::kAvoidMin;
+  EXPECT_EQ(Chosen(), 0u);
+  // The second failure in a row counts double; an answer forgives all.
+  peers.Avoid(a, now, std::nullopt);
+  now = now + PeerTable::kAvoidMin;
+  EXPECT_EQ(Chosen(), 1u);
+  a.Answered();
+  EXPECT_EQ(Chosen(), 0u);
+  for (int i = 0; i < 100; ++i) peers.Avoid(a, now, std::nullopt);
+  EXPECT_FALSE(a.avoided(now + PeerTable::kAvoidMax));
+  // What an overloaded holder asked for is not made longer.
+  peers.Avoid(a, now, std::chrono::milliseconds(5));
+  EXPECT_FALSE(a.avoided(now + std::chrono::milliseconds(5)));
+}
+
+}  // namespace
+}  // namespace ckv
