@@ -21,8 +21,8 @@ namespace ckv {
 //   - neighbours in the corpus have different primaries, so a run of chunks is read from many;
 //   - every holders.size() chunks another holder is second to a given primary, so that a dead
 //     holder's requests can spread over all others instead of doubling one's load.
-// Requesters ask the cheapest of a chunk's holders, in one request for all chunks that have the same
-// ones (client/replica_choice.h): of N holders and 2 replicas there are N (N - 1) lists of them.
+// Requesters ask the cheapest of a chunk's holders, in one request for all chunks that have the
+// same ones (client/replica_choice.h): of N holders and 2 replicas there are N (N - 1) lists.
 //   InvalidArgument     no replicas, more than holders or than kReplicaCountMax; a holder twice or
 //                       without a name; more than kCorpusChunkCountMax chunks.
 absl::StatusOr<std::vector<std::vector<HolderId>>> PlaceChunks(size_t chunk_count,

@@ -164,8 +164,7 @@ TEST(AttendPlan, OffsetsShareCopies) {
   random.shape = {};
   AttendPlan plan;
   ASSERT_TRUE(plan.Begin(random.call).ok());
-  for (PlannedPiece& piece : plan.pieces())
-    piece.group = piece.token_count == 0 ? piece.group : 0;
+  for (PlannedPiece& piece : plan.pieces()) piece.group = piece.token_count == 0 ? piece.group : 0;
   ASSERT_TRUE(plan.Cut(random.call, random.shape, 1).ok());
   ASSERT_FALSE(plan.batches().empty());
   for (const PlannedBatch& batch : plan.batches()) EXPECT_LE(batch.copy_end - batch.copy_begin, 2u);
