@@ -117,15 +117,18 @@ FabricConstants FitFabric(std::span<const ExchangeSample> samples) {
   double w = 0, wx = 0, wxx = 0, wy = 0, wxy = 0, least = 0;
   bool any = false;
   for (const ExchangeSample& sample : samples) {
-    if (!(sample.us > 0) || !(sample.bytes >= 0)) continue;
+    // A share of the kernel's time too: then the difference may fall below 0.
+    if (!(sample.us > 0 || sample.of_us > 0) || !(sample.bytes >= 0)) continue;
     if (!std::isfinite(sample.us) || !std::isfinite(sample.bytes)) continue;
-    const double weight = 1 / (sample.us * sample.us);
+    if (!std::isfinite(sample.of_us)) continue;
+    const double of_us = sample.of_us > 0 ? sample.of_us : sample.us;
+    const double weight = 1 / (of_us * of_us);
     w += weight;
     wx += weight * sample.bytes;
     wxx += weight * sample.bytes * sample.bytes;
     wy += weight * sample.us;
     wxy += weight * sample.bytes * sample.us;
-    least = any ? std::min(least, sample.us) : sample.us;
+    least = any ? std::min(least, sample.us) : std::max(0.0, sample.us);
     any = true;
   }
   FabricConstants constants = {.t_probe_us = least,
@@ -146,30 +149,106 @@ LaneCalibrator::LaneCalibrator(Requester* requester, CalibrationCall call, Clock
       clock_(clock),
       points_(2 * call_.query_rows.size()) {}
 
+namespace {
+
+// How often the longest stage is looked for: it settles in three, and may swing between two that
+// are equally long.
+constexpr uint32_t kStageTurns = 8;
+
+// A sample as T_probe + bytes / BW, at the stage of the pipeline that is the longest with
+// `us_per_byte`.
+ExchangeSample AtLongestStage(const CallSample& call, const FrameRows& frame, double wire_share,
+                              double us_per_byte) {
+  const double bytes = call.bytes_out + call.bytes_in;
+  const double of_us = call.beside_us + call.compute_us;
+  const ExchangeSample whole = {bytes, call.beside_us, of_us};
+  if (frame.whole == 0 || call.rows <= frame.whole || wire_share == 0) return whole;
+  const double one = frame.block / call.rows;
+  const double out = wire_share * call.bytes_out, back = wire_share * call.bytes_in;
+  const double copied = (1 - wire_share) * bytes;
+  const double holder_us = copied * us_per_byte + call.compute_us;
+  if (holder_us >= std::max(out, back) * us_per_byte)
+    return {copied + one * (out + back), call.beside_us, of_us};
+  const double longest = std::max(out, back), other = std::min(out, back);
+  return {longest + one * (other + copied), of_us - one * call.compute_us, of_us};
+}
+
+double SquaredError(std::span<const ExchangeSample> samples, const FabricConstants& constants) {
+  double sum = 0;
+  for (const ExchangeSample& sample : samples) {
+    if (!(sample.of_us > 0)) continue;
+    const double model_us =
+        constants.t_probe_us + sample.bytes / constants.bandwidth_bytes_per_s * 1e6;
+    const double error = (model_us - sample.us) / sample.of_us;
+    sum += error * error;
+  }
+  return sum;
+}
+
+}  // namespace
+
+FittedFabric FitCalls(std::span<const CallSample> samples, const FrameRows& frame) {
+  FittedFabric best;
+  double least = 0;
+  const bool cut = std::any_of(samples.begin(), samples.end(), [&](const CallSample& call) {
+    return frame.whole > 0 && call.rows > frame.whole;
+  });
+  std::vector<ExchangeSample> exchanges(samples.size());
+  for (uint32_t step = 0; step <= (cut ? kWireShareSteps : 0); ++step) {
+    FittedFabric fitted = {.constants = best.constants,
+                           .wire_share = double(step) / kWireShareSteps};
+    for (uint32_t turn = 0; turn < (step == 0 ? 1 : kStageTurns); ++turn) {
+      const double us_per_byte = step == 0 ? 0 : 1e6 / fitted.constants.bandwidth_bytes_per_s;
+      for (size_t i = 0; i < samples.size(); ++i)
+        exchanges[i] = AtLongestStage(samples[i], frame, fitted.wire_share, us_per_byte);
+      fitted.constants = FitFabric(exchanges);
+    }
+    const double error = SquaredError(exchanges, fitted.constants);
+    if (step > 0 && !(error < least)) continue;
+    least = error;
+    best = fitted;
+  }
+  return best;
+}
+
 absl::Status LaneCalibrator::Round() {
+  for (size_t i = 0; i < part_count(); ++i) CKV_RETURN_IF_ERROR(Part(i));
+  return absl::OkStatus();
+}
+
+absl::Status LaneCalibrator::Part(size_t i) {
   if (points_.empty()) return absl::InvalidArgumentError("calibrate: no query rows");
   TimingCall timing = {.corpus = call_.corpus,
+                       .chunk = call_.many,
                        .wire = call_.wire,
                        .run_count = call_.run_count,
                        .deadline = call_.deadline};
-  for (size_t i = 0; i < points_.size(); ++i) {
-    timing.chunk = i % 2 == 0 ? call_.few : call_.many;
-    timing.query_rows = call_.query_rows[i / 2];
-    CKV_ASSIGN_OR_RETURN(points_[i].timing, TimeRoute(*requester_, timing, *clock_));
-    points_[i].us.push_back(points_[i].timing.us);
-    points_[i].compute_us.push_back(points_[i].timing.compute_us);
+  if (i == points_.size()) {
+    CKV_ASSIGN_OR_RETURN(const double fetch_us, TimeFetch(*requester_, timing, *clock_));
+    fetch_us_.push_back(fetch_us);
+    return absl::OkStatus();
   }
-  timing.chunk = call_.many;
-  CKV_ASSIGN_OR_RETURN(const double fetch_us, TimeFetch(*requester_, timing, *clock_));
-  fetch_us_.push_back(fetch_us);
+  Point& point = points_[i];
+  timing.chunk = i % 2 == 0 ? call_.few : call_.many;
+  timing.query_rows = call_.query_rows[i / 2];
+  CKV_ASSIGN_OR_RETURN(point.timing, TimeRoute(*requester_, timing, *clock_));
+  point.us.push_back(point.timing.us);
+  point.compute_us.push_back(point.timing.compute_us);
+  // Of the same call: a slow kernel is in both, and cancels.
+  point.beside_us.push_back(point.timing.us - point.timing.compute_us);
   return absl::OkStatus();
+}
+
+double LaneCalibrator::LastUs(size_t i) const {
+  const std::vector<double>& us = i < points_.size() ? points_[i].us : fetch_us_;
+  return us.empty() ? 0 : us.back();
 }
 
 LaneCalibration LaneCalibrator::Fit() const {
   CKV_CHECK(!fetch_us_.empty());
   LaneCalibration lane;
   std::vector<ComputeSample> compute;
-  std::vector<ExchangeSample> exchanges;
+  std::vector<CallSample> calls;
   for (size_t i = 0; i < points_.size(); ++i) {
     RouteTiming timing = points_[i].timing;
     timing.us = MedianOf(points_[i].us);
@@ -177,13 +256,20 @@ LaneCalibration LaneCalibrator::Fit() const {
     compute.push_back({double(timing.query_rows), double(timing.tokens), timing.compute_us});
     // Beside a short kernel, what moving bytes takes is not lost in its jitter.
     if (i % 2 == 0) {
-      const double merge_us = timing.query_rows * call_.merge_per_row_us;
-      exchanges.push_back({double(timing.bytes_out + timing.bytes_in),
-                           std::max(timing.us - timing.compute_us - merge_us, 0.01)});
+      calls.push_back({.rows = double(timing.query_rows),
+                       .bytes_out = double(timing.bytes_out),
+                       .bytes_in = double(timing.bytes_in),
+                       .compute_us = timing.compute_us,
+                       .beside_us = MedianOf(points_[i].beside_us) -
+                                    timing.query_rows * call_.merge_per_row_us});
     }
     lane.timings.push_back(timing);
   }
-  lane.fabric = FitFabric(exchanges);
+  const FittedFabric fitted = FitCalls(
+      calls,
+      FrameRowsOf(call_.corpus->geometry, call_.wire == PartialDtype::kF32, call_.lane_shape));
+  lane.fabric = fitted.constants;
+  lane.wire_share = fitted.wire_share;
   lane.holder = FitComputeCurve(compute);
   const double fetch_us = MedianOf(fetch_us_);
   const double bytes = double(call_.corpus->chunks[call_.many].token_count) *

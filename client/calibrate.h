@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/compute_curve.h"
+#include "client/cost_model.h"
 #include "client/profile.h"
 #include "client/requester.h"
 #include "proto/clock.h"
@@ -52,15 +53,36 @@ double TimeAttendHere(const Geometry& geometry, uint32_t query_rows, const RowVi
 struct ExchangeSample {
   double bytes = 0;
   double us = 0;
+  double of_us = 0;  // what its error is a share of; 0: us
 };
 // T_probe and BW of T = T_probe + bytes / BW by least squares of the relative error. Total: fewer
 // than two distinct sizes, or times that fall as bytes grow, give a T_probe of the least time and
 // LiveFabric::kBandwidthMax.
 FabricConstants FitFabric(std::span<const ExchangeSample> samples);
 
+// One call over a lane, whole: what it moved and what it took, the merge taken off.
+struct CallSample {
+  double rows = 0;
+  double bytes_out = 0, bytes_in = 0;
+  double compute_us = 0;  // of all its frames
+  double beside_us = 0;   // what it took beside that; over a wire less than nothing, where frames
+                          // overlap
+};
+struct FittedFabric {
+  FabricConstants constants;
+  double wire_share = 0;  // Candidate::wire_share
+};
+// The constants with which the cost model (client/cost_model.h) comes nearest to the samples, as
+// FitFabric, and the share of a transfer that overlaps with the kernel: of kWireShareSteps + 1
+// values from 0 to 1 the one with the least sum of squared relative errors, of equals the least.
+// Only calls of several frames tell it: without them it is 0.
+inline constexpr uint32_t kWireShareSteps = 20;
+FittedFabric FitCalls(std::span<const CallSample> samples, const FrameRows& frame);
+
 // What a requester has learnt of one holder over the fabric it speaks to it.
 struct LaneCalibration {
   FabricConstants fabric;
+  double wire_share = 0;
   ComputeCurve holder;
   std::vector<RouteTiming> timings;
 };
@@ -71,6 +93,7 @@ struct CalibrationCall {
   PartialDtype wire = PartialDtype::kBf16;
   uint32_t run_count = 1;
   double merge_per_row_us = 0;  // CalibrateHere's
+  LaneShape lane_shape = {};    // the requester's: what it cuts its calls for
   Instant deadline = kInstantMax;
 };
 // Round by round, so that other measurements can be made in between: a machine has slow moments,
@@ -83,13 +106,19 @@ class LaneCalibrator {
   //   InvalidArgument     no query rows, or chunks that are not in the corpus.
   //   else as Attend and Fetch.
   absl::Status Round();
+  // A round in parts, so that others can come in between: part `i` of part_count(). Errors as
+  // Round.
+  size_t part_count() const { return points_.size() + 1; }
+  absl::Status Part(size_t i);
+  // What a part took when it was measured last: the call, or the fetch.
+  double LastUs(size_t i) const;
   // Of the medians over the rounds; at least one.
   LaneCalibration Fit() const;
 
  private:
   struct Point {
     RouteTiming timing;  // of the last round
-    std::vector<double> us, compute_us;
+    std::vector<double> us, compute_us, beside_us;
   };
 
   Requester* const requester_;

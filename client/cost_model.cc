@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "transport/wire.h"
+
 namespace ckv {
 namespace {
 
@@ -52,6 +54,96 @@ double ComputeUs(const ComputeConstants& compute, const Workload& work, double a
   return CleanCost(compute.base_us) + TimesCost(paid, CleanCost(compute.per_row_token_us));
 }
 
+bool OneFrameTakes(const Geometry& geometry, bool f32_partials, const LaneShape& shape,
+                   uint32_t rows) {
+  return LayOutAttend(/*piece_count=*/1, /*copy_count=*/1, rows, /*index_count=*/0, geometry.d_qk)
+                 .total_bytes <= shape.request_bytes_max &&
+         sizeof(ReplyHeader) + LayOutPartial(rows, geometry.d_v, f32_partials).total_bytes <=
+             shape.reply_bytes_max;
+}
+
+// Whole tiles of the kernel, as AttendPlan cuts: 64 rows, else 16.
+uint32_t BlockRows(uint32_t whole) {
+  for (const uint32_t tile : {64u, 16u}) {
+    if (whole >= tile) return whole / tile * tile;
+  }
+  return whole;
+}
+
+// What a round takes beside its probe and its wait.
+struct Exchange {
+  double transfer_us = 0;
+  double compute_us = 0;
+  double total_us() const { return transfer_us + compute_us; }
+};
+
+// The three stages that frames pass, in turn.
+struct Stages {
+  double out_us = 0, copy_us = 0, compute_us = 0, back_us = 0;
+  double holder_us() const { return copy_us + compute_us; }
+};
+
+// One candidate's exchange, by rows.
+class Exchanged {
+ public:
+  Exchanged(const Workload& work, const Candidate& candidate, double bytes_per_us)
+      : work_(work),
+        candidate_(candidate),
+        bytes_per_us_(bytes_per_us),
+        wire_share_(std::min(CleanCost(candidate.wire_share), 1.0)),
+        attended_(TimesCost(work.attended, CleanCost(candidate.token_share))) {}
+
+  // All in one message.
+  Exchange Whole(double rows) const {
+    return {TransferUs(rows * work_.exchange_bytes, bytes_per_us_), Compute(rows)};
+  }
+
+  // In frames.
+  Exchange Cut() const {
+    const Stages all = Of(work_.rows), one = Of(work_.frame.block);
+    // By the longest stage; of equals any.
+    const Exchange holder = {all.copy_us + one.out_us + one.back_us, all.compute_us};
+    const Exchange out = {all.out_us + one.copy_us + one.back_us, one.compute_us};
+    const Exchange back = {all.back_us + one.out_us + one.copy_us, one.compute_us};
+    Exchange slowest = holder;
+    for (const Exchange& other : {out, back}) {
+      if (other.total_us() > slowest.total_us()) slowest = other;
+    }
+    // A frame of a block is a little shorter than the longest there can be: a call that just does
+    // not fit one frame is not thought cheaper than one that does.
+    const Exchange least = Whole(work_.frame.whole);
+    return least.total_us() > slowest.total_us() ? least : slowest;
+  }
+
+  Exchange Best() const {
+    const bool cut = work_.frame.whole > 0 && work_.rows > work_.frame.whole;
+    return cut && wire_share_ > 0 ? Cut() : Whole(work_.rows);
+  }
+  double ComputeAlone() const { return ComputeUs(candidate_.compute, work_, attended_, 1); }
+
+ private:
+  double Compute(double rows) const {
+    Workload part = work_;
+    part.rows = rows;
+    return ComputeUs(candidate_.compute, part, attended_, 1 + CleanCost(candidate_.concurrent));
+  }
+  Stages Of(double rows) const {
+    const double out_us = TransferUs(rows * work_.query_bytes, bytes_per_us_);
+    const double back_us =
+        TransferUs(rows * (work_.exchange_bytes - work_.query_bytes), bytes_per_us_);
+    return {.out_us = TimesCost(wire_share_, out_us),
+            .copy_us = TimesCost(1 - wire_share_, out_us + back_us),
+            .compute_us = Compute(rows),
+            .back_us = TimesCost(wire_share_, back_us)};
+  }
+
+  const Workload& work_;
+  const Candidate& candidate_;
+  const double bytes_per_us_;
+  const double wire_share_;
+  const double attended_;
+};
+
 // What stands in the way of asking it at all; null: nothing.
 const char* WhyNot(const Candidate& candidate, double bytes_per_us) {
   if (!candidate.fabric && !candidate.path) return "no holder reachable";
@@ -71,18 +163,28 @@ double StalenessTolerance(const PathCost& faster, const PathCost& slower) noexce
   return sum > 0 ? (ResidualBandwidth(faster) - ResidualBandwidth(slower)) / sum : 0;
 }
 
+FrameRows FrameRowsOf(const Geometry& geometry, bool f32_partials,
+                      const LaneShape& shape) noexcept {
+  // Near it by division; what is rounded up in a frame is taken off row by row.
+  const uint32_t by_bytes =
+      std::min(shape.request_bytes_max / std::max(1u, geometry.query_row_bytes()),
+               shape.reply_bytes_max / std::max(1u, geometry.partial_row_bytes(f32_partials)));
+  uint32_t whole = std::clamp(by_bytes, 1u, kQueryRowCountMax);
+  while (whole > 1 && !OneFrameTakes(geometry, f32_partials, shape, whole)) --whole;
+  return {whole, BlockRows(whole)};
+}
+
 RoundCost RouteRound(const Workload& work, const Candidate& candidate) noexcept {
   RoundCost cost;
   const double bytes_per_us = BytesPerUs(candidate, /*pull=*/false);
   cost.why_not = WhyNot(candidate, bytes_per_us);
   if (cost.why_not != nullptr) return cost;
-  const double attended = TimesCost(work.attended, CleanCost(candidate.token_share));
+  const Exchanged exchanged(work, candidate, bytes_per_us);
+  const Exchange exchange = exchanged.Best();
   cost.probe_us = ProbeUs(candidate);
-  cost.transfer_us = TransferUs(work.rows * work.exchange_bytes, bytes_per_us);
-  cost.compute_us =
-      ComputeUs(candidate.compute, work, attended, 1 + CleanCost(candidate.concurrent));
-  const double ahead_us = TimesCost(CleanCost(candidate.queue_requests),
-                                    ComputeUs(candidate.compute, work, attended, 1));
+  cost.transfer_us = exchange.transfer_us;
+  cost.compute_us = exchange.compute_us;
+  const double ahead_us = TimesCost(CleanCost(candidate.queue_requests), exchanged.ComputeAlone());
   cost.queue_us = CleanCost(candidate.queue_us) + ahead_us;
   cost.total_us = cost.probe_us + cost.transfer_us + cost.compute_us + cost.queue_us;
   return cost;

@@ -5,9 +5,27 @@
 //   pull, a round    T_probe + k x b_kv / BW          of a selection, which changes every step
 //   BW               min(measured, B (1 - c)) / (1 + n)
 //
+// A call of more rows than a lane's slot takes is cut into F frames (FrameRowsOf), and while one is
+// computed the next is on its way and the one before on its way back. With u = f q / BW,
+// d = f p / BW and c = T_compute of one frame of f rows, and U, D and C those of all M_q rows, a
+// round has three stages, each of which takes the frames one after another:
+//
+//   out     s U              the wire towards the holder
+//   holder  C + (1 - s)(U + D)   its processor: the kernel, and what it copies itself
+//   back    s D              the wire from it; links are full duplex, so the two do not share one
+//
+//   route, a round   T_probe + T_queue + the longest stage of all rows + the two others of one
+//   frame
+//
+// which is the usual fill + F x max of a pipeline: the first frame passes the stages before the
+// longest, the last one those behind it. s is the share of a transfer that the wire does by itself
+// (Candidate::wire_share, measured): 0 over memory and over loopback, where both ends' processors
+// copy every byte, near 1 on a slow link. Where s = 0 or F = 1 this is the first formula, exactly.
+//
 // Sources: arXiv:2606.01502 sections 4.2 (route, pull), 5.4 (selection), 6.3 (requesters that share
-// a holder); arXiv:2606.03910 equation 4 (B, c and n of the network). A round is one layer of one
-// step of one agent: a layer's query needs the previous layer's merge.
+// a holder); arXiv:2606.03910 equation 4 (B, c and n of the network). Frames are ours
+// (client/attend_plan.h): the paper sends one message. A round is one layer of one step of one
+// agent: a layer's query needs the previous layer's merge.
 //
 // Pure and total: constants come from measurements and peers, so a negative or NaN one counts as 0,
 // and every cost is a number or infinity. No allocation. Microseconds, bytes per second.
@@ -19,6 +37,7 @@
 
 #include "client/profile.h"
 #include "proto/geometry.h"
+#include "transport/fabric.h"
 
 namespace ckv {
 
@@ -53,6 +72,9 @@ struct Candidate {
   // its latency as T_probe; with neither the holder cannot be reached.
   std::optional<FabricConstants> fabric;
   std::optional<PathCost> path;
+  // s, [0, 1], of `fabric`: measured by LaneCalibrator; 0 where nobody did, which never promises
+  // that anything overlaps.
+  double wire_share = 0;
   ComputeConstants compute;
   double in_flight = 0;       // this requester's requests to it: they share the bandwidth
   double concurrent = 0;      // requests like this one that its kernel takes along: they share it
@@ -60,6 +82,16 @@ struct Candidate {
   double queue_requests = 0;  // waiting ahead, where only their number is known: each as long as
                               // this one
 };
+
+// How many query rows of a dense call over one chunk go into one frame of a lane, as
+// AttendPlan::Cut has it: up to `whole` are one frame, more are cut into frames of `block`, which
+// are whole tiles of the kernel, and what is left. The lists of a selection, and more chunks, take
+// room too: frames are then shorter, and there is more to overlap than is counted on.
+struct FrameRows {
+  uint32_t whole = 0;  // 0: frames of any length
+  uint32_t block = 0;
+};
+FrameRows FrameRowsOf(const Geometry& geometry, bool f32_partials, const LaneShape& shape) noexcept;
 
 // What is asked of a holder, and how often.
 struct Workload {
@@ -70,10 +102,13 @@ struct Workload {
   double layers = 0;
   double row_bytes = 0;       // b_kv, one layer
   double exchange_bytes = 0;  // q + p
+  double query_bytes = 0;     // q
+  FrameRows frame;
   bool selected = false;
 };
 
-// Of one candidate and round.
+// Of one candidate and round. Of a pipeline, the longest stage counts as what it is, and of the
+// others what does not hide behind it.
 struct RoundCost {
   const char* why_not = nullptr;  // a fixed text; null: it can be asked
   double probe_us = 0;

@@ -20,8 +20,11 @@ Workload WorkloadOf(const DecisionInput& input) {
   work.selected = input.selected > 0;
   work.attended = double(work.selected ? std::min(input.selected, input.tokens) : input.tokens);
   work.row_bytes = input.geometry.row_bytes();
-  work.exchange_bytes = double(input.geometry.query_row_bytes()) +
-                        double(input.geometry.partial_row_bytes(input.f32_partials));
+  work.query_bytes = double(input.geometry.query_row_bytes());
+  work.exchange_bytes =
+      work.query_bytes + double(input.geometry.partial_row_bytes(input.f32_partials));
+  if (input.lane_shape)
+    work.frame = FrameRowsOf(input.geometry, input.f32_partials, *input.lane_shape);
   return work;
 }
 

@@ -57,6 +57,9 @@ struct DecisionInput {
   std::optional<Eviction> eviction;  // absent: what does not fit is not offered
   // Groups of replicas, side by side. None: no route and no fetch.
   std::vector<Candidate> candidates;
+  // What calls are cut for: the requester's (RequesterOptions::lane_shape). Absent: one message,
+  // however long, as in the paper's measurements.
+  std::optional<LaneShape> lane_shape = LaneShape();
   std::string gone_holder;  // for people: the one that is not a member, if that is why
   RequesterConstants here;
 };

@@ -90,6 +90,8 @@ absl::StatusOr<LaneProfile> ReadLane(const nlohmann::json& object) {
       ReadNumber(object, "bandwidth_bytes_per_s", &lane.constants.bandwidth_bytes_per_s));
   CKV_RETURN_IF_ERROR(
       ReadNumber(object, "pull_bandwidth_bytes_per_s", &lane.constants.pull_bandwidth_bytes_per_s));
+  if (object.contains("wire_share"))
+    CKV_RETURN_IF_ERROR(ReadNumber(object, "wire_share", &lane.wire_share));
   CKV_RETURN_IF_ERROR(ReadCurve(object, "compute", &lane.compute));
   return lane;
 }
@@ -115,6 +117,7 @@ std::string FormatProfile(const Profile& profile) {
                      {"t_probe_us", lane.constants.t_probe_us},
                      {"bandwidth_bytes_per_s", lane.constants.bandwidth_bytes_per_s},
                      {"pull_bandwidth_bytes_per_s", lane.constants.pull_bandwidth_bytes_per_s},
+                     {"wire_share", lane.wire_share},
                      {"compute", CurveJson(lane.compute)}});
   }
   Json here = {{"merge_per_row_us", profile.here.merge_per_row_us},

@@ -19,7 +19,8 @@ struct LaneProfile {
   std::string holder;
   std::string fabric;  // "shm", "tcp", "verbs"
   FabricConstants constants;
-  ComputeCurve compute;
+  ComputeCurve compute = {};
+  double wire_share = 0;  // Candidate::wire_share
 
   friend bool operator==(const LaneProfile&, const LaneProfile&) = default;
 };

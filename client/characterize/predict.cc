@@ -25,6 +25,7 @@ DecisionInput InputOf(const Profile& profile, const LaneProfile& lane, const Geo
   input.here = profile.here;
   Candidate candidate;
   candidate.fabric = lane.constants;
+  candidate.wire_share = lane.wire_share;
   candidate.compute.curve = lane.compute;
   input.candidates.push_back(candidate);
   return input;

@@ -43,6 +43,57 @@ TEST(FitFabric, TakesAnything) {
   }
 }
 
+// Calls as the cost model has them, at constants of a wire and of a memory: they come back.
+TEST(FitCalls, GivesBackWhatTheModelIsMadeOf) {
+  const FrameRows frame = {284, 256};
+  for (const double wire_share : {0., 0.25, 0.6, 1.}) {
+    for (const double bandwidth : {120e6, 1.2e9, 9e9}) {
+      SCOPED_TRACE(testing::Message() << wire_share << " at " << bandwidth);
+      Candidate candidate;
+      candidate.fabric = FabricConstants{30, bandwidth};
+      candidate.wire_share = wire_share;
+      candidate.compute = {0, 1e-2};
+      std::vector<CallSample> samples;
+      for (const double rows : {1., 4., 24., 96., 384., 1536.}) {
+        Workload work;
+        work.rows = rows;
+        work.tokens = work.attended = 64;
+        work.query_bytes = 1152;
+        work.exchange_bytes = 2184;
+        work.frame = frame;
+        const double compute_us = rows * 64 * 1e-2;
+        samples.push_back({rows, rows * 1152, rows * 1032, compute_us,
+                           RouteRound(work, candidate).total_us - compute_us});
+      }
+      const FittedFabric fitted = FitCalls(samples, frame);
+      EXPECT_NEAR(fitted.constants.t_probe_us, 30, 0.5);
+      EXPECT_NEAR(fitted.constants.bandwidth_bytes_per_s, bandwidth, bandwidth * 0.02);
+      EXPECT_NEAR(fitted.wire_share, wire_share, 0.051);
+      // Without frames nothing is told of the wire.
+      EXPECT_EQ(FitCalls(std::span(samples).first(4), frame).wire_share, 0);
+      EXPECT_EQ(FitCalls(samples, FrameRows()).wire_share, 0);
+    }
+  }
+}
+
+TEST(FitCalls, TakesAnything) {
+  const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
+  const FrameRows frame = {284, 256};
+  for (const std::vector<CallSample>& samples : std::vector<std::vector<CallSample>>{
+           {},
+           {{512, 1e6, 1e6, 100, -50}},
+           {{1, 1e3, 1e3, nan, 5}, {512, 1e6, inf, 100, nan}, {512, 1e6, 1e6, 100, 7}},
+           {{1, 1e3, 1e3, 0, 0}, {512, 0, 0, 0, 0}, {2048, -1, -1, -1, -1}}}) {
+    const FittedFabric fitted = FitCalls(samples, frame);
+    EXPECT_TRUE(std::isfinite(fitted.constants.t_probe_us));
+    EXPECT_GE(fitted.constants.t_probe_us, 0);
+    EXPECT_GE(fitted.constants.bandwidth_bytes_per_s, LiveFabric::kBandwidthMin);
+    EXPECT_LE(fitted.constants.bandwidth_bytes_per_s, LiveFabric::kBandwidthMax);
+    EXPECT_GE(fitted.wire_share, 0);
+    EXPECT_LE(fitted.wire_share, 1);
+  }
+}
+
 TEST(MedianOf, IsTheMiddle) {
   EXPECT_EQ(MedianOf({}), 0);
   EXPECT_EQ(MedianOf({3}), 3);

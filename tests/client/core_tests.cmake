@@ -1,5 +1,6 @@
 # Tests of the requester's core; included by CMakeLists.txt.
 ckv_test(predicate_test DEPS ckv_client LABELS unit)
+ckv_test(cost_model_test DEPS ckv_client LABELS unit)
 ckv_test(what_if_test DEPS ckv_client LABELS unit)
 ckv_test(paper_figures_test DEPS ckv_client LABELS unit)
 ckv_test(network_oracle_test DEPS ckv_client LABELS unit)

@@ -242,6 +242,7 @@ std::vector<Change> Dearer() {
         if (in.selected) in.selected += 100;
       },
       [](DecisionInput& in) { in.query_rows += 16; },
+      [](DecisionInput& in) { ++in.query_rows; },
       [](DecisionInput& in) { ++in.steps; },
       [](DecisionInput& in) { ++in.agents; },
       [](DecisionInput& in) { in.f32_partials = true; },
@@ -402,8 +403,8 @@ void MakeOdd(std::mt19937& rng, DecisionInput& input) {
       maybe(c.path->in_flight);
     }
     for (double* value : {&c.token_share, &c.compute.base_us, &c.compute.per_row_token_us,
-                          &c.compute.free_row_tokens, &c.compute.gather_factor, &c.in_flight,
-                          &c.concurrent, &c.queue_us, &c.queue_requests}) {
+                          &c.compute.free_row_tokens, &c.compute.gather_factor, &c.wire_share,
+                          &c.in_flight, &c.concurrent, &c.queue_us, &c.queue_requests}) {
       maybe(*value);
     }
     if (rng() % 8 == 0) c.group = rng();
@@ -414,6 +415,8 @@ void MakeOdd(std::mt19937& rng, DecisionInput& input) {
   }
   if (input.here.prefill_per_token_layer_us) maybe(*input.here.prefill_per_token_layer_us);
   if (input.eviction) maybe(input.eviction->per_token_us);
+  if (rng() % 4 == 0) input.lane_shape.reset();
+  if (rng() % 4 == 0) input.lane_shape = LaneShape{1, uint32_t(rng() % 4096), uint32_t(rng())};
   if (rng() % 4 == 0) input.steps = 0;
   if (rng() % 4 == 0) input.geometry.layers = 0;
   if (rng() % 8 == 0) input.tokens = std::numeric_limits<uint64_t>::max();

@@ -25,8 +25,8 @@ Profile Sample() {
   profile.here.prefill_per_token_layer_us = 3.5;
   profile.here.attend = {
       .base_us = 1, .per_row_us = 2, .anchor_count = 1, .anchors = {{{16, 0.25}}}};
-  profile.lanes = {{"h0", "shm", {1.5, 9e9, 8e9}, {2, 0.5, 2, {{{1, 0.5}, {64, 4}}}}},
-                   {"h1", "tcp", {20, 1e9, 2e9}, {}}};
+  profile.lanes = {{"h0", "shm", {1.5, 9e9, 8e9}, {2, 0.5, 2, {{{1, 0.5}, {64, 4}}}}, 0},
+                   {"h1", "tcp", {20, 1e9, 2e9}, {}, 0.75}};
   return profile;
 }
 
@@ -54,6 +54,7 @@ TEST(Profile, WhatLiesIsRefusedByName) {
       {"\"merge_per_row_us\": 0.125", "\"merge_per_row_us\": \"x\""},
       {"\"t_probe_us\": 1.5", "\"t_probe_us\": null"},
       {"\"fabric\": \"tcp\"", "\"fabric\": 7"},
+      {"\"wire_share\": 0.75", "\"wire_share\": -0.75"},
       {"\"query_rows\": 64", "\"query_rows\": 1"},
       {"\"lanes\": [", "\"lanes\": {}, \"others\": ["},
   };

@@ -1,0 +1,155 @@
+// Goal: a call of many frames costs what its slowest stage takes and the fill of the others, and
+// one of a single frame what the paper's formula says, to the bit. Method: the closed form against
+// a pipeline run frame by frame; frames against those that AttendPlan cuts.
+
+#include "client/cost_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "client/attend_plan.h"
+#include "gtest/gtest.h"
+#include "tests/client/predicate_input.h"
+#include "tests/server/test_corpus.h"
+
+namespace ckv {
+namespace {
+
+constexpr double kQueryBytes = 1152, kPartialBytes = 1032;
+
+Workload WorkOf(double rows, double frame_rows) {
+  Workload work;
+  work.rounds = work.layers = 1;
+  work.rows = rows;
+  work.tokens = work.attended = 512;
+  work.row_bytes = 1152;
+  work.query_bytes = kQueryBytes;
+  work.exchange_bytes = kQueryBytes + kPartialBytes;
+  work.frame = {static_cast<uint32_t>(frame_rows), static_cast<uint32_t>(frame_rows)};
+  return work;
+}
+
+Candidate Over(double bytes_per_us, double wire_share, double us_per_row_token) {
+  Candidate candidate;
+  candidate.fabric = FabricConstants{20, bytes_per_us * 1e6};
+  candidate.wire_share = wire_share;
+  candidate.compute = {0, us_per_row_token};
+  return candidate;
+}
+
+// Each stage takes a frame once the one before has passed it on and its own last one is done.
+double PipelineUs(uint32_t frames, const std::array<double, 3>& stage_us) {
+  std::array<double, 3> done = {};
+  for (uint32_t frame = 0; frame < frames; ++frame) {
+    double ready = 0;
+    for (size_t stage = 0; stage < 3; ++stage)
+      ready = done[stage] = std::max(ready, done[stage]) + stage_us[stage];
+  }
+  return done[2];
+}
+
+TEST(RouteRound, OfManyFramesIsAPipeline) {
+  for (uint32_t seed = 0; seed < 500; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 rng(seed);
+    const uint32_t frames = 2 + rng() % 30;
+    const double bytes_per_us = test::AnyScale(rng), share = double(rng() % 101) / 100;
+    const double us_per_row_token = test::AnyScale(rng) * 1e-6;
+    const RoundCost cost =
+        RouteRound(WorkOf(256. * frames, 256), Over(bytes_per_us, share, us_per_row_token));
+    const double out_us = 256 * kQueryBytes / bytes_per_us;
+    const double back_us = 256 * kPartialBytes / bytes_per_us;
+    const double compute_us = 256 * 512 * us_per_row_token;
+    const double want = PipelineUs(
+        frames, {share * out_us, compute_us + (1 - share) * (out_us + back_us), share * back_us});
+    EXPECT_NEAR(cost.total_us, 20 + want, want * 1e-9);
+    EXPECT_NEAR(cost.total_us, cost.probe_us + cost.transfer_us + cost.compute_us, want * 1e-9);
+  }
+}
+
+// On a wire whose ends copy nothing: 2,048 rows over 1 Gbit/s are 18.9 ms one way, not 35.8.
+TEST(RouteRound, TheTwoWaysOfAWireDoNotShareIt) {
+  const RoundCost cost = RouteRound(WorkOf(2048, 256), Over(125, 1, 0));
+  EXPECT_NEAR(cost.transfer_us, (2048 * kQueryBytes + 256 * kPartialBytes) / 125, 1e-6);
+  EXPECT_EQ(cost.compute_us, 0);
+}
+
+TEST(RouteRound, OfOneFrameIsTheSumOfItsTerms) {
+  for (uint32_t seed = 0; seed < 200; ++seed) {
+    std::mt19937 rng(seed);
+    const double rows = 1 + rng() % 256;
+    Candidate candidate = Over(test::AnyScale(rng), 0, test::AnyScale(rng) * 1e-6);
+    const double sum = RouteRound(WorkOf(rows, 0), candidate).total_us;
+    candidate.wire_share = double(rng() % 101) / 100;
+    EXPECT_EQ(RouteRound(WorkOf(rows, 256), candidate).total_us, sum);
+    EXPECT_EQ(RouteRound(WorkOf(rows * 1000, 0), candidate).total_us,
+              RouteRound(WorkOf(rows * 1000, 0), Over(candidate.fabric->bandwidth_bytes_per_s / 1e6,
+                                                      0, candidate.compute.per_row_token_us))
+                  .total_us);
+    // Nothing overlaps where nobody measured that it does.
+    candidate.wire_share = 0;
+    EXPECT_EQ(RouteRound(WorkOf(rows * 1000, 256), candidate).total_us,
+              RouteRound(WorkOf(rows * 1000, 0), candidate).total_us);
+  }
+}
+
+// Across the length at which a second frame begins, too, whose frames are shorter.
+TEST(RouteRound, NeverFallsAsRowsGrow) {
+  const FrameRows frame = FrameRowsOf(*NamedGeometry("deepseek-v3"), false, LaneShape());
+  ASSERT_GT(frame.whole, frame.block);
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 rng(seed);
+    const Candidate candidate =
+        Over(test::AnyScale(rng), double(rng() % 101) / 100, test::AnyScale(rng) * 1e-6);
+    double before = 0;
+    for (uint32_t rows = 1; rows < 1200; ++rows) {
+      Workload work = WorkOf(rows, 0);
+      work.frame = frame;
+      const double us = RouteRound(work, candidate).total_us;
+      EXPECT_GE(us, before * (1 - 1e-12)) << rows;
+      before = us;
+    }
+  }
+}
+
+// One chunk, attended densely: what is cut is what the model counts on.
+TEST(FrameRowsOf, IsWhatACallIsCutInto) {
+  std::mt19937 rng(3);
+  for (uint32_t round = 0; round < 60; ++round) {
+    auto corpus = std::make_shared<Corpus>();
+    corpus->geometry = test::TestGeometry();
+    corpus->chunks.resize(1);
+    corpus->chunks[0].token_count = 10;
+    const LaneShape shape = {.slot_count = 4,
+                             .request_bytes_max = 2048 + uint32_t(rng() % 300000),
+                             .reply_bytes_max = 1024 + uint32_t(rng() % 300000)};
+    const bool f32 = rng() % 2;
+    const FrameRows frame = FrameRowsOf(corpus->geometry, f32, shape);
+    const auto blocks_of = [&](uint32_t rows) {
+      const std::vector<uint16_t> q(size_t{rows} * corpus->geometry.d_qk);
+      const ChunkUse use = {0, 0};
+      AttendCall call;
+      call.corpus = corpus;
+      call.chunks = {&use, 1};
+      call.q = {q.data(), rows, corpus->geometry.d_qk};
+      call.wire = f32 ? PartialDtype::kF32 : PartialDtype::kBf16;
+      AttendPlan plan;
+      EXPECT_TRUE(plan.Begin(call).ok());
+      plan.pieces()[0].group = 0;
+      EXPECT_TRUE(plan.Cut(call, shape, 1).ok());
+      return std::vector<PlannedBlock>(plan.blocks().begin(), plan.blocks().end());
+    };
+    EXPECT_EQ(blocks_of(frame.whole).size(), 1u);
+    const auto more = blocks_of(frame.whole + 1);
+    ASSERT_GE(more.size(), 2u);
+    EXPECT_EQ(more[0].row_count, frame.block);
+  }
+  EXPECT_EQ(FrameRowsOf(*NamedGeometry("deepseek-v3"), false, LaneShape()).block, 256u);
+  EXPECT_EQ(FrameRowsOf(Geometry(), false, LaneShape()).whole, kQueryRowCountMax);
+  EXPECT_EQ(FrameRowsOf(test::TestGeometry(), false, {1, 1, 1}).whole, 1u);
+}
+
+}  // namespace
+}  // namespace ckv
