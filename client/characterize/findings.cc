@@ -14,6 +14,18 @@ const Sample* Find(std::span<const Sample> samples, const SampleKey& key) {
   return found == samples.end() ? nullptr : &*found;
 }
 
+// Of one sweep and fabric, by how many at once.
+std::vector<const Sample*> CurveOf(std::span<const Sample> samples, Sweep sweep,
+                                   const std::string& fabric) {
+  std::vector<const Sample*> curve;
+  for (const Sample& sample : samples) {
+    if (sample.key.sweep == sweep && sample.key.fabric == fabric) curve.push_back(&sample);
+  }
+  std::sort(curve.begin(), curve.end(),
+            [](const Sample* a, const Sample* b) { return a->key.parallel < b->key.parallel; });
+  return curve;
+}
+
 void AddError(const Sample& sample, ModelError& error) {
   if (sample.us <= 0 || sample.model_us <= 0) return;
   error.mape += std::abs(sample.model_us - sample.us) / sample.us;
@@ -108,18 +120,19 @@ std::vector<FabricFindings> FindingsOf(std::span<const Sample> samples, uint32_t
 }
 
 uint32_t Elbow(std::span<const Sample> samples, Sweep sweep, const std::string& fabric) {
-  std::vector<const Sample*> curve;
-  for (const Sample& sample : samples) {
-    if (sample.key.sweep == sweep && sample.key.fabric == fabric) curve.push_back(&sample);
-  }
-  std::sort(curve.begin(), curve.end(),
-            [](const Sample* a, const Sample* b) { return a->key.parallel < b->key.parallel; });
+  const std::vector<const Sample*> curve = CurveOf(samples, sweep, fabric);
   uint32_t last = 0;
   for (const Sample* sample : curve) {
     if (sample->us > kElbowRatio * curve.front()->us) break;
     last = sample->key.parallel;
   }
   return last;
+}
+
+SweepGrowth GrowthOf(std::span<const Sample> samples, Sweep sweep, const std::string& fabric) {
+  const std::vector<const Sample*> curve = CurveOf(samples, sweep, fabric);
+  if (curve.empty() || curve.front()->us <= 0) return {};
+  return {curve.back()->us / curve.front()->us, curve.back()->key.parallel};
 }
 
 }  // namespace ckv

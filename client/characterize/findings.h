@@ -72,4 +72,11 @@ std::vector<FabricFindings> FindingsOf(std::span<const Sample> samples, uint32_t
 // twice that of one. 0: nothing was measured.
 uint32_t Elbow(std::span<const Sample> samples, Sweep sweep, const std::string& fabric);
 
+// How a curve over 1, 2, 3, ... at once grows: the latency at the most of them over that of one.
+struct SweepGrowth {
+  double ratio = 0;       // 0: nothing was measured
+  uint32_t parallel = 0;  // the most
+};
+SweepGrowth GrowthOf(std::span<const Sample> samples, Sweep sweep, const std::string& fabric);
+
 }  // namespace ckv

@@ -218,6 +218,22 @@ std::string ParallelPlots(const ReportInput& input, Sweep sweep, const std::stri
   return plots;
 }
 
+uint64_t RowsChosen(const ReportInput& input) {
+  uint64_t rows = 0;
+  for (const Sample& sample : input.samples) {
+    if (sample.key.sweep == Sweep::kScatter) rows = std::max(rows, sample.key.tokens);
+  }
+  return rows;
+}
+
+// "route x 1.1, fetch x 2.4 from 1 to 4 holders".
+std::string ScatterGrowth(const ReportInput& input, const std::string& fabric) {
+  const SweepGrowth route = GrowthOf(input.samples, Sweep::kScatter, fabric);
+  const SweepGrowth fetch = GrowthOf(input.samples, Sweep::kGather, fabric);
+  return absl::StrFormat("route x %.1f, fetch x %.1f from 1 to %d holders", route.ratio,
+                         fetch.ratio, route.parallel);
+}
+
 std::string ScatterPlots(const ReportInput& input) {
   std::string plots;
   for (const std::string& fabric : FabricsOf(input.samples, Sweep::kScatter)) {
@@ -229,7 +245,8 @@ std::string ScatterPlots(const ReportInput& input) {
       return std::pair(std::string(sample.key.sweep == Sweep::kScatter ? "route" : "fetch rows"),
                        double(sample.key.parallel));
     };
-    plots += RenderLinePlot({fabric + ": one selection over holders",
+    plots += RenderLinePlot({absl::StrFormat("%s: %d chosen rows (%s)", fabric, RowsChosen(input),
+                                             ScatterGrowth(input, fabric)),
                              {"holders", false},
                              {"us", false},
                              SeriesOf(input.samples, wanted, key, true)});
@@ -271,7 +288,8 @@ std::string RenderReport(const ReportInput& input) {
   html += Summary(input);
   html += Section("Route: measured against the model",
                   "Marks are medians of measured round trips of one layer; lines are T_probe + "
-                  "bytes / bandwidth + compute + merge, with the calibrated constants.",
+                  "bytes / bandwidth + compute + merge, with the calibrated constants. Calls of "
+                  "several frames overlap as far as the wire does by itself.",
                   RoutePlots(input));
   html += Section("Which is cheapest",
                   "For a chunk attended again and again: by the measured times, a cell's colour is "
@@ -282,7 +300,11 @@ std::string RenderReport(const ReportInput& input) {
   html += Section("Fan-in", "One holder, and more and more requesters at once.",
                   ParallelPlots(input, Sweep::kFanIn, "a route of one layer", "requesters"));
   html +=
-      Section("Scatter", "One selection of rows, over more and more holders.", ScatterPlots(input));
+      Section("Scatter",
+              "As many rows of one layer, chosen by chance as an indexer does, of more and more "
+              "holders: attended where they lie, or fetched together. Holders answer side by side; "
+              "what is fetched of them shares this machine's link.",
+              ScatterPlots(input));
   html += Section("Congestion", "One link, and more and more fetches at once.",
                   ParallelPlots(input, Sweep::kCongestion, "a fetch of one layer", "flows"));
   return html + BytesTable(input) + "</body>\n</html>\n";

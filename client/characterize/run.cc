@@ -5,12 +5,15 @@
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <numeric>
+#include <random>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "attention/bf16.h"
 #include "client/calibrate.h"
+#include "client/characterize/grid.h"
 #include "client/characterize/target_calibrator.h"
 #include "client/paged_cache.h"
 #include "proto/status.h"
@@ -26,11 +29,9 @@ constexpr uint32_t kParallelRounds = 40;
 // So far from its own place is a chunk fetched to: every band is rotated.
 constexpr uint64_t kFetchOffset = 1000;
 
-// One measurement to be made.
-struct Task {
-  SampleKey key;
-  std::function<absl::StatusOr<Sample>(uint32_t runs)> measure;
-};
+// Rounds of the grid in which a prefill is measured, of which one takes as long as all routes.
+constexpr uint32_t kPrefillRounds = 3;
+constexpr uint32_t kSelectionSeed = 7;
 
 double UsSince(Instant begin, Clock& clock) { return double((clock.Now() - begin).count()) / 1e3; }
 
@@ -48,16 +49,18 @@ class Sweeps {
   using Call = std::function<absl::Status(uint32_t thread)>;
 
   Instant Deadline() const { return clock_.Now() + options_.call_timeout; }
-  void AddGrid(const CharacterizedLane& lane, std::vector<Task>& tasks);
-  void AddHere(std::vector<Task>& tasks);
-  void AddPrefill(std::vector<Task>& tasks);
+  void AddChunk(uint32_t chunk, std::vector<Task>& tasks);
+  void AddRows(uint32_t chunk, uint32_t rows, std::vector<Task>& tasks);
   void AddParallel(const CharacterizedLane& lane, std::vector<Task>& tasks);
   void AddScatter(const CharacterizedLane& lane, std::vector<Task>& tasks);
   absl::StatusOr<Sample> Route(const CharacterizedLane& lane, const SampleKey& key, uint32_t chunk,
                                uint32_t runs);
   absl::StatusOr<Sample> Fetch(const CharacterizedLane& lane, const SampleKey& key, uint32_t chunk,
                                uint32_t runs);
-  absl::Status AttendSelected(const CharacterizedLane& lane, uint32_t holders, uint64_t* bytes);
+  absl::Status AttendSelected(const CharacterizedLane& lane, uint32_t holders,
+                              std::span<const int32_t> selection, uint64_t* bytes);
+  absl::Status FetchSelected(const CharacterizedLane& lane, uint32_t holders,
+                             std::span<const int32_t> selection);
   absl::Status FetchLayer(const CharacterizedLane& lane, uint32_t chunk, uint32_t layer);
   absl::StatusOr<Sample> Parallel(const SampleKey& key, const Call& call);
   absl::StatusOr<Sample> Repeated(const SampleKey& key, uint32_t runs,
@@ -67,18 +70,22 @@ class Sweeps {
   const CharacterizeOptions& options_;
   const PagedCache& cache_;
   Clock& clock_;
+  std::vector<std::byte> rows_;  // of FetchSelected
 };
 
+// What is held against each other stands together: of a chunk its prefill and fetches, and at each
+// number of rows attention here and the routes.
 std::vector<Task> Sweeps::Grid() {
   std::vector<Task> tasks;
-  AddHere(tasks);
-  for (const CharacterizedLane& lane : target_.lanes) AddGrid(lane, tasks);
+  for (const uint32_t chunk : target_.sizes) {
+    AddChunk(chunk, tasks);
+    for (const uint32_t rows : options_.query_rows) AddRows(chunk, rows, tasks);
+  }
   return tasks;
 }
 
 std::vector<Task> Sweeps::Rest() {
   std::vector<Task> tasks;
-  AddPrefill(tasks);
   for (const CharacterizedLane& lane : target_.lanes) {
     AddParallel(lane, tasks);
     AddScatter(lane, tasks);
@@ -86,44 +93,36 @@ std::vector<Task> Sweeps::Rest() {
   return tasks;
 }
 
-void Sweeps::AddPrefill(std::vector<Task>& tasks) {
-  if (!target_.prefill) return;
-  for (const uint32_t chunk : target_.sizes) {
-    const SampleKey key = {Sweep::kLocal, "", 0, TokensOf(target_, chunk), 1};
-    tasks.push_back({key, [this, key](uint32_t) -> absl::StatusOr<Sample> {
+void Sweeps::AddChunk(uint32_t chunk, std::vector<Task>& tasks) {
+  const uint64_t tokens = TokensOf(target_, chunk);
+  if (target_.prefill) {
+    const SampleKey key = {Sweep::kLocal, "", 0, tokens, 1};
+    tasks.push_back({key,
+                     [this, key](uint32_t) -> absl::StatusOr<Sample> {
                        CKV_ASSIGN_OR_RETURN(const double us, target_.prefill(key.tokens));
                        return Sample{.key = key, .us = us, .runs = 1};
-                     }});
+                     },
+                     std::max(1u, options_.run_count / kPrefillRounds)});
+  }
+  for (const CharacterizedLane& lane : target_.lanes) {
+    const SampleKey key = {Sweep::kFetch, lane.fabric, 0, tokens, 1};
+    tasks.push_back(
+        {key, [this, &lane, key, chunk](uint32_t runs) { return Fetch(lane, key, chunk, runs); }});
   }
 }
 
-void Sweeps::AddHere(std::vector<Task>& tasks) {
-  for (const uint32_t chunk : target_.sizes) {
-    for (const uint32_t rows : options_.query_rows) {
-      const SampleKey key = {Sweep::kHere, "", rows, TokensOf(target_, chunk), 1};
-      tasks.push_back({key, [this, key](uint32_t runs) -> absl::StatusOr<Sample> {
-                         const double us =
-                             TimeAttendHere(target_.corpus->geometry, key.query_rows,
-                                            RowsHere(cache_, key.tokens), runs, clock_);
-                         return Sample{.key = key, .us = us, .runs = runs};
-                       }});
-    }
-  }
-}
-
-void Sweeps::AddGrid(const CharacterizedLane& lane, std::vector<Task>& tasks) {
-  for (const uint32_t chunk : target_.sizes) {
-    const uint64_t tokens = TokensOf(target_, chunk);
-    const SampleKey fetch = {Sweep::kFetch, lane.fabric, 0, tokens, 1};
-    tasks.push_back({fetch, [this, &lane, fetch, chunk](uint32_t runs) {
-                       return Fetch(lane, fetch, chunk, runs);
-                     }});
-    for (const uint32_t rows : options_.query_rows) {
-      const SampleKey key = {Sweep::kRoute, lane.fabric, rows, tokens, 1};
-      tasks.push_back({key, [this, &lane, key, chunk](uint32_t runs) {
-                         return Route(lane, key, chunk, runs);
-                       }});
-    }
+void Sweeps::AddRows(uint32_t chunk, uint32_t rows, std::vector<Task>& tasks) {
+  const uint64_t tokens = TokensOf(target_, chunk);
+  const SampleKey here = {Sweep::kHere, "", rows, tokens, 1};
+  tasks.push_back({here, [this, here](uint32_t runs) -> absl::StatusOr<Sample> {
+                     const double us = TimeAttendHere(target_.corpus->geometry, here.query_rows,
+                                                      RowsHere(cache_, here.tokens), runs, clock_);
+                     return Sample{.key = here, .us = us, .runs = runs};
+                   }});
+  for (const CharacterizedLane& lane : target_.lanes) {
+    const SampleKey key = {Sweep::kRoute, lane.fabric, rows, tokens, 1};
+    tasks.push_back(
+        {key, [this, &lane, key, chunk](uint32_t runs) { return Route(lane, key, chunk, runs); }});
   }
 }
 
@@ -154,22 +153,20 @@ void Sweeps::AddParallel(const CharacterizedLane& lane, std::vector<Task>& tasks
 
 void Sweeps::AddScatter(const CharacterizedLane& lane, std::vector<Task>& tasks) {
   for (uint32_t count = 1; count <= target_.spread.size(); ++count) {
-    const uint64_t tokens = TokensOf(target_, target_.spread[0]);
-    const SampleKey scatter = {Sweep::kScatter, lane.fabric, kAgentRows, tokens, count};
-    tasks.push_back({scatter, [this, &lane, scatter](uint32_t runs) -> absl::StatusOr<Sample> {
+    const auto selection = std::make_shared<const std::vector<int32_t>>(ChooseRows(target_, count));
+    const SampleKey scatter = {Sweep::kScatter, lane.fabric, kAgentRows, selection->size(), count};
+    tasks.push_back({scatter, [this, &lane, scatter, selection](uint32_t runs) {
                        uint64_t bytes = 0;
                        auto sample = Repeated(scatter, runs, [&] {
-                         return AttendSelected(lane, scatter.parallel, &bytes);
+                         return AttendSelected(lane, scatter.parallel, *selection, &bytes);
                        });
                        if (sample.ok()) sample->bytes_out = bytes;
                        return sample;
                      }});
-    const SampleKey gather = {Sweep::kGather, lane.fabric, kAgentRows, tokens, count};
-    tasks.push_back({gather, [this, &lane, gather](uint32_t runs) {
-                       return Repeated(gather, runs, [&]() -> absl::Status {
-                         for (uint32_t i = 0; i < gather.parallel; ++i)
-                           CKV_RETURN_IF_ERROR(FetchLayer(lane, target_.spread[i], 0));
-                         return absl::OkStatus();
+    const SampleKey gather = {Sweep::kGather, lane.fabric, kAgentRows, selection->size(), count};
+    tasks.push_back({gather, [this, &lane, gather, selection](uint32_t runs) {
+                       return Repeated(gather, runs, [&] {
+                         return FetchSelected(lane, gather.parallel, *selection);
                        });
                      }});
   }
@@ -222,32 +219,39 @@ absl::Status Sweeps::FetchLayer(const CharacterizedLane& lane, uint32_t chunk, u
   return lane.requester->Fetch(fetch, [](const FetchedRows&) { return absl::OkStatus(); });
 }
 
-// Every second row of the first chunks of `spread`, in place at their holders.
+// The chosen rows of the first chunks of `spread`, in place at their holders.
 absl::Status Sweeps::AttendSelected(const CharacterizedLane& lane, uint32_t holders,
-                                    uint64_t* bytes) {
+                                    std::span<const int32_t> selection, uint64_t* bytes) {
   const Geometry& geometry = target_.corpus->geometry;
   std::vector<ChunkUse> uses;
-  std::vector<int32_t> indices;
-  uint64_t row = 0;
-  for (uint32_t i = 0; i < holders; ++i) {
-    uses.push_back({target_.spread[i], 0});
-    const uint64_t end = row + TokensOf(target_, target_.spread[i]);
-    for (; row < end; row += 2) indices.push_back(static_cast<int32_t>(row));
-    row = end;
-  }
+  for (uint32_t i = 0; i < holders; ++i) uses.push_back({target_.spread[i], 0});
   const std::vector<uint16_t> q(size_t{kAgentRows} * geometry.d_qk, Bf16FromFloat(0.125f));
   std::vector<float> o(size_t{kAgentRows} * geometry.d_v), m(kAgentRows), l(kAgentRows);
   AttendCall call;
   call.corpus = target_.corpus;
   call.chunks = uses;
   call.q = {q.data(), kAgentRows, geometry.d_qk};
-  call.selection = {indices.data(), static_cast<uint32_t>(indices.size()), kAgentRows};
+  call.selection = {selection.data(), static_cast<uint32_t>(selection.size()), kAgentRows};
   call.deadline = Deadline();
   AttendReport report;
   const PartialView out = {o.data(), m.data(), l.data(), PartialDtype::kF32};
   CKV_RETURN_IF_ERROR(lane.requester->Attend(call, out, &report));
   *bytes = report.bytes_sent;
   return absl::OkStatus();
+}
+
+// The same rows, of one layer, fetched together.
+absl::Status Sweeps::FetchSelected(const CharacterizedLane& lane, uint32_t holders,
+                                   std::span<const int32_t> selection) {
+  const std::span<const int32_t> layers[] = {selection};
+  SelectionCall call;
+  call.corpus = target_.corpus;
+  call.chunk_begin = target_.spread[0];
+  call.chunk_end = target_.spread[0] + holders;
+  call.indices = layers;
+  call.deadline = Deadline();
+  rows_.resize(selection.size() * target_.corpus->geometry.row_bytes());
+  return lane.requester->FetchSelection(call, [this](uint32_t) { return std::span(rows_); });
 }
 
 // After one run that does not count.
@@ -301,6 +305,12 @@ absl::Status CheckTarget(const CharacterizeTarget& target) {
         return absl::InvalidArgumentError("characterize: a chunk that the corpus does not have");
     }
   }
+  for (size_t i = 1; i < target.spread.size(); ++i) {
+    if (target.spread[i] != target.spread[0] + i) {
+      return absl::InvalidArgumentError(
+          "characterize: the chunks on other holders are not neighbours in the corpus");
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -322,64 +332,17 @@ CharacterizeOptions FullCharacterization() {
 
 std::span<const uint32_t> CharacterizedSteps() { return kSteps; }
 
-namespace {
-
-absl::Status Explained(const absl::Status& status, const SampleKey& key) {
-  return Annotate(status, absl::StrFormat("%s %s, %d rows, %d tokens, %d at once",
-                                          std::string(SweepName(key.sweep)), key.fabric,
-                                          key.query_rows, key.tokens, key.parallel));
+std::vector<int32_t> ChooseRows(const CharacterizeTarget& target, uint32_t holders) {
+  uint64_t tokens = 0;
+  for (uint32_t i = 0; i < holders; ++i) tokens += TokensOf(target, target.spread[i]);
+  std::vector<int32_t> rows(tokens);
+  std::iota(rows.begin(), rows.end(), 0);
+  std::mt19937 rng(kSelectionSeed);
+  const size_t chosen = std::min<size_t>(kSelectedRows, rows.size());
+  for (size_t i = 0; i < chosen; ++i) std::swap(rows[i], rows[i + rng() % (rows.size() - i)]);
+  rows.resize(chosen);
+  return rows;
 }
-
-// Counts what is done, of how much.
-struct Count {
-  CharacterizeProgress progress;
-  size_t total = 0;
-  size_t done = 0;
-  void One() { progress(++done, total); }
-};
-
-// The tasks in rounds, with a round of the calibration in each; added to the file with the model's
-// predictions when all are there.
-absl::StatusOr<Profile> MeasureGrid(const CharacterizeTarget& target,
-                                    const CharacterizeOptions& options, const std::string& subject,
-                                    const std::optional<Profile>& known, const PagedCache& cache,
-                                    const std::vector<Task>& tasks, SampleFile& file, Clock& clock,
-                                    Count& count) {
-  std::optional<TargetCalibrator> calibrator;
-  if (!known) calibrator.emplace(target, options, cache, clock);
-  std::vector<Sample> samples(tasks.size());
-  std::vector<std::vector<double>> us(tasks.size());
-  for (uint32_t round = 0; round < options.run_count; ++round) {
-    if (calibrator) CKV_RETURN_IF_ERROR(calibrator->Round());
-    for (size_t i = 0; i < tasks.size(); ++i) {
-      auto sample = tasks[i].measure(1);
-      if (!sample.ok()) return Explained(sample.status(), tasks[i].key);
-      us[i].push_back(sample->us);
-      samples[i] = *std::move(sample);
-      count.One();
-    }
-  }
-  Profile profile;
-  if (known) {
-    profile = *known;
-  } else {
-    CKV_ASSIGN_OR_RETURN(profile, calibrator->Finish(subject));
-  }
-  for (size_t i = 0; i < samples.size(); ++i) {
-    Sample& sample = samples[i];
-    sample.us = MedianOf(us[i]);
-    sample.runs = options.run_count;
-    const SampleKey& key = sample.key;
-    if (key.sweep == Sweep::kRoute) {
-      sample.model_us =
-          PredictRouteUs(profile, target.corpus->geometry, key.fabric, key.query_rows, key.tokens);
-    }
-    CKV_RETURN_IF_ERROR(file.Add(sample));
-  }
-  return profile;
-}
-
-}  // namespace
 
 absl::StatusOr<Profile> CalibrateTarget(const CharacterizeTarget& target,
                                         const CharacterizeOptions& options,
@@ -395,7 +358,7 @@ absl::StatusOr<Profile> CalibrateTarget(const CharacterizeTarget& target,
 absl::StatusOr<Profile> Characterize(const CharacterizeTarget& target,
                                      const CharacterizeOptions& options, const std::string& subject,
                                      const std::optional<Profile>& known, SampleFile& file,
-                                     Clock& clock, CharacterizeProgress progress) {
+                                     Clock& clock, const CharacterizeWatch& watch) {
   CKV_RETURN_IF_ERROR(CheckTarget(target));
   CKV_ASSIGN_OR_RETURN(const std::unique_ptr<PagedCache> cache, CacheFor(target));
   Sweeps sweeps(target, options, *cache, clock);
@@ -404,19 +367,31 @@ absl::StatusOr<Profile> Characterize(const CharacterizeTarget& target,
     return tasks;
   };
   const std::vector<Task> grid = missing(sweeps.Grid()), rest = missing(sweeps.Rest());
-  Count count{progress, grid.size() * options.run_count + rest.size()};
   Profile profile;
   if (grid.empty() && known) {
     profile = *known;
   } else {
-    CKV_ASSIGN_OR_RETURN(
-        profile, MeasureGrid(target, options, subject, known, *cache, grid, file, clock, count));
+    std::optional<TargetCalibrator> calibrator;
+    if (!known) calibrator.emplace(target, options, *cache, clock);
+    Grid measured(grid, calibrator ? &*calibrator : nullptr, options.run_count, watch);
+    CKV_RETURN_IF_ERROR(measured.Measure());
+    profile = known ? *known : calibrator->Finish(subject);
+    // Samples stand on constants: what is cut off from here on goes on with the same.
+    CKV_RETURN_IF_ERROR(watch.calibrated(profile));
+    for (Sample& sample : measured.Samples()) {
+      const SampleKey& key = sample.key;
+      if (key.sweep == Sweep::kRoute) {
+        sample.model_us = PredictRouteUs(profile, target.corpus->geometry, key.fabric,
+                                         key.query_rows, key.tokens);
+      }
+      CKV_RETURN_IF_ERROR(file.Add(sample));
+    }
   }
-  for (const Task& task : rest) {
-    auto sample = task.measure(options.run_count);
-    if (!sample.ok()) return Explained(sample.status(), task.key);
+  for (size_t i = 0; i < rest.size(); ++i) {
+    auto sample = rest[i].measure(options.run_count);
+    if (!sample.ok()) return Explained(sample.status(), rest[i].key);
     CKV_RETURN_IF_ERROR(file.Add(*sample));
-    count.One();
+    watch.progress("sweeps", i + 1, rest.size());
   }
   return profile;
 }

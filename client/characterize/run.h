@@ -3,13 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "client/characterize/sample.h"
 #include "client/predicate.h"
@@ -31,7 +31,7 @@ struct CharacterizeTarget {
   std::shared_ptr<const Corpus> corpus;
   // Ordinals of chunks of one holder, tokens ascending, at least two.
   std::vector<uint32_t> sizes;
-  // Ordinals of equally long chunks, each on another holder.
+  // Ordinals of equally long chunks, neighbours in the corpus, each on another holder.
   std::vector<uint32_t> spread;
   std::vector<CharacterizedLane> lanes;
   // Microseconds to prefill so many tokens here, all layers; null: no engine.
@@ -51,22 +51,39 @@ CharacterizeOptions FullCharacterization();
 // The steps at which the predicate's choices are held against the measured best.
 std::span<const uint32_t> CharacterizedSteps();
 
-// Told after every measurement how many are done, of how many.
-using CharacterizeProgress = absl::FunctionRef<void(size_t done, size_t total)>;
+struct CharacterizeWatch {
+  // Told after every measurement how many of a stage are done, of how many. Stages: "grid", "grid,
+  // again" (those whose rounds disagreed), "sweeps"; one with nothing to do is left out.
+  std::function<void(const char* stage, size_t done, size_t total)> progress =
+      [](const char*, size_t, size_t) {};
+  // Given the constants once they are known, before any sample that stands on them is kept: to be
+  // kept too, and given as `known` when a run that was cut off goes on. An error ends the run.
+  std::function<absl::Status(const Profile&)> calibrated = [](const Profile&) {
+    return absl::OkStatus();
+  };
+};
+
+// What an indexer chooses of the rows of the first `holders` chunks of `spread` together, for the
+// sweeps over holders: kSelectedRows of them, or all if there are fewer; distinct, in no order,
+// the same however often they are asked for.
+inline constexpr uint32_t kSelectedRows = 256;
+std::vector<int32_t> ChooseRows(const CharacterizeTarget& target, uint32_t holders);
 
 // Measures the constants of every lane, of its first holder. Errors as CalibrateLane.
 absl::StatusOr<Profile> CalibrateTarget(const CharacterizeTarget& target,
                                         const CharacterizeOptions& options,
                                         const std::string& subject, Clock& clock);
 
-// Measures what `file` does not have yet, and returns the constants: `known`, or calibrated beside
-// the grid (routes, fetches and attention here), turn by turn, so that both have the machine's slow
-// moments in common. The grid is added to the file when it is whole, everything else point by
-// point. What one fabric or holder refuses ends the run with its error.
+// Measures what `file` does not have yet, and returns the constants: `known`, or calibrated among
+// the grid (routes, fetches, prefills and attention here). The grid is measured in rounds, each in
+// the opposite order of the one before, and calls of the calibration stand between those that they
+// are held against: a slow moment of the machine hits all alike. What its rounds do not agree on is
+// measured in as many rounds again. The grid is added to the file when it is whole, everything else
+// point by point. What one fabric or holder refuses ends the run with its error.
 absl::StatusOr<Profile> Characterize(const CharacterizeTarget& target,
                                      const CharacterizeOptions& options, const std::string& subject,
                                      const std::optional<Profile>& known, SampleFile& file,
-                                     Clock& clock, CharacterizeProgress progress);
+                                     Clock& clock, const CharacterizeWatch& watch);
 
 // Microseconds that the model says a route of one layer takes; 0: no such lane in the profile.
 double PredictRouteUs(const Profile& profile, const Geometry& geometry, const std::string& fabric,

@@ -36,55 +36,81 @@ TargetCalibrator::TargetCalibrator(const CharacterizeTarget& target,
                                    Clock& clock)
     : target_(target), options_(options), cache_(cache), clock_(clock) {
   here_ = CalibrateHere(target.corpus->geometry, clock);
-  for (const CharacterizedLane& lane : target.lanes) {
-    const CalibrationCall call = {.corpus = target.corpus,
-                                  .few = target.sizes.front(),
-                                  .many = target.sizes.back(),
-                                  .query_rows = options.calibrate_query_rows,
-                                  .merge_per_row_us = here_.merge_per_row_us};
-    lanes_.push_back(std::make_unique<LaneCalibrator>(lane.requester, call, &clock));
+  for (const uint32_t rows : options.calibrate_query_rows) {
+    for (const uint32_t chunk : {target.sizes.front(), target.sizes.back()}) AddAttend(rows, chunk);
+  }
+  if (target.prefill) {
+    prefill_ = parts_.size();
+    parts_.push_back({[this](std::vector<double>& us) -> absl::Status {
+                        const uint64_t tokens = TokensOf(target_, target_.sizes.front());
+                        CKV_ASSIGN_OR_RETURN(const double one_us, target_.prefill(tokens));
+                        us.push_back(one_us);
+                        return absl::OkStatus();
+                      },
+                      {}});
+  }
+  for (const CharacterizedLane& lane : target.lanes) AddLane(lane);
+}
+
+void TargetCalibrator::AddAttend(uint32_t rows, uint32_t chunk) {
+  const uint64_t tokens = TokensOf(target_, chunk);
+  attend_.push_back({double(rows), double(tokens), parts_.size()});
+  parts_.push_back({[this, rows, tokens](std::vector<double>& us) {
+                      us.push_back(TimeAttendHere(target_.corpus->geometry, rows,
+                                                  RowsHere(cache_, tokens), 1, clock_));
+                      return absl::OkStatus();
+                    },
+                    {}});
+}
+
+void TargetCalibrator::AddLane(const CharacterizedLane& lane) {
+  const CalibrationCall call = {.corpus = target_.corpus,
+                                .few = target_.sizes.front(),
+                                .many = target_.sizes.back(),
+                                .query_rows = options_.calibrate_query_rows,
+                                .merge_per_row_us = here_.merge_per_row_us};
+  lanes_.push_back(std::make_unique<LaneCalibrator>(lane.requester, call, &clock_));
+  LaneCalibrator* const calibrator = lanes_.back().get();
+  for (size_t i = 0; i < calibrator->part_count(); ++i) {
+    parts_.push_back(
+        {[calibrator, i, fabric = lane.fabric](std::vector<double>& us) -> absl::Status {
+           if (absl::Status status = calibrator->Part(i); !status.ok())
+             return Annotate(status, "calibrate over " + fabric);
+           us.push_back(calibrator->LastUs(i));
+           return absl::OkStatus();
+         },
+         {}});
   }
 }
 
 absl::Status TargetCalibrator::Round() {
-  size_t next = 0;
-  for (const uint32_t rows : options_.calibrate_query_rows) {
-    for (const uint32_t chunk : {target_.sizes.front(), target_.sizes.back()}) {
-      const uint64_t tokens = TokensOf(target_, chunk);
-      const double us =
-          TimeAttendHere(target_.corpus->geometry, rows, RowsHere(cache_, tokens), 1, clock_);
-      if (next == attend_.size()) attend_.push_back({double(rows), double(tokens), {}});
-      attend_[next++].us.push_back(us);
-    }
-  }
-  for (size_t i = 0; i < lanes_.size(); ++i) {
-    if (absl::Status status = lanes_[i]->Round(); !status.ok())
-      return Annotate(status, "calibrate over " + target_.lanes[i].fabric);
-  }
+  for (size_t i = 0; i < parts_.size(); ++i) CKV_RETURN_IF_ERROR(Part(i));
   return absl::OkStatus();
 }
 
-absl::StatusOr<Profile> TargetCalibrator::Finish(const std::string& subject) {
+absl::Status TargetCalibrator::Part(size_t i) { return parts_[i].measure(parts_[i].us); }
+
+Profile TargetCalibrator::Finish(const std::string& subject) const {
   Profile profile;
   profile.subject = subject;
   profile.here = here_;
   std::vector<ComputeSample> attend;
   for (const Point& point : attend_)
-    attend.push_back({point.rows, point.tokens, MedianOf(point.us)});
+    attend.push_back({point.rows, point.tokens, MedianOf(parts_[point.part].us)});
   profile.here.attend = FitComputeCurve(attend);
   const uint32_t few = target_.sizes.front();
-  if (target_.prefill) {
-    const uint64_t tokens = TokensOf(target_, few);
-    CKV_ASSIGN_OR_RETURN(const double us, target_.prefill(tokens));
+  if (prefill_) {
     profile.here.prefill_per_token_layer_us =
-        us / (double(tokens) * target_.corpus->geometry.layers);
+        MedianOf(parts_[*prefill_].us) /
+        (double(TokensOf(target_, few)) * target_.corpus->geometry.layers);
   }
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const LaneCalibration lane = lanes_[i]->Fit();
     profile.lanes.push_back({.holder = target_.corpus->chunks[few].holders[0].name,
                              .fabric = target_.lanes[i].fabric,
                              .constants = lane.fabric,
-                             .compute = lane.holder});
+                             .compute = lane.holder,
+                             .wire_share = lane.wire_share});
   }
   return profile;
 }

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,23 +36,37 @@ class TargetCalibrator {
   TargetCalibrator(const CharacterizeTarget& target, const CharacterizeOptions& options,
                    const PagedCache& cache, Clock& clock);
 
-  // Everything once. Errors as LaneCalibrator::Round, with the fabric.
+  // Everything once. Errors as LaneCalibrator::Round, with the fabric; or the prefill's.
   absl::Status Round();
-  // Of the medians over the rounds, at least one; and the prefill, which is measured here.
-  absl::StatusOr<Profile> Finish(const std::string& subject);
+  // A round in parts, so that others can come in between.
+  size_t part_count() const { return parts_.size(); }
+  absl::Status Part(size_t i);
+  // What the rounds of a part took.
+  const std::vector<double>& PartUs(size_t i) const { return parts_[i].us; }
+  // Of the medians over the rounds; at least one.
+  Profile Finish(const std::string& subject) const;
 
  private:
-  struct Point {
-    double rows = 0, tokens = 0;
+  struct Piece {
+    std::function<absl::Status(std::vector<double>& us)> measure;
     std::vector<double> us;
   };
+  struct Point {
+    double rows = 0, tokens = 0;
+    size_t part = 0;
+  };
+
+  void AddAttend(uint32_t rows, uint32_t chunk);
+  void AddLane(const CharacterizedLane& lane);
 
   const CharacterizeTarget& target_;
   const CharacterizeOptions& options_;
   const PagedCache& cache_;
   Clock& clock_;
   RequesterConstants here_;
+  std::vector<Piece> parts_;
   std::vector<Point> attend_;
+  std::optional<size_t> prefill_;  // its part
   std::vector<std::unique_ptr<LaneCalibrator>> lanes_;
 };
 

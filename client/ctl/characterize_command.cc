@@ -21,6 +21,7 @@
 #include "client/reference_engine.h"
 #include "proto/status.h"
 #include "transport/fabric.h"
+#include "transport/verbs_fabric.h"
 
 namespace ckv::ctl {
 namespace {
@@ -29,6 +30,7 @@ struct CharacterizeCommand {
   std::string folder;
   std::string profile;  // of calibrate
   std::vector<std::string> fabrics;
+  std::string verbs_device;
   bool quick = false;
 };
 
@@ -39,23 +41,46 @@ struct Lanes {
 
   DirectoryStub directory;
   HolderStubFactory factory;
+  std::unique_ptr<VerbsFabric> verbs;  // null: shm and tcp, which every requester has
   std::vector<std::unique_ptr<Requester>> requesters;
   std::vector<CharacterizedLane> lanes;
 };
 
-// Fabrics that were asked for must work; of all, those that reach the holder are taken.
+const std::vector<std::string>& FabricNames() {
+  static const std::vector<std::string> names = {"shm", "tcp", "verbs"};
+  return names;
+}
+
+// A requester of that fabric only.
+absl::StatusOr<std::unique_ptr<Requester>> MakeRequester(const Ctl& ctl,
+                                                         const CharacterizeCommand& command,
+                                                         const std::string& fabric, Lanes& lanes) {
+  RequesterOptions options;
+  CKV_ASSIGN_OR_RETURN(options.fabric, ParseFabricName(fabric));
+  options.id = "ckvctl";
+  options.clock = ctl.clock;
+  if (options.fabric == FabricKind::kVerbs) {
+    VerbsOptions device;
+    device.device = command.verbs_device;
+    CKV_ASSIGN_OR_RETURN(lanes.verbs, NewVerbsFabric(device, ctl.clock));
+    options.fabrics = {lanes.verbs.get()};
+  }
+  return Requester::Create(options, &lanes.directory, &lanes.factory);
+}
+
+// Fabrics that were asked for must work; of all, those that this machine has and that reach the
+// holder are taken.
 absl::Status OpenLanes(const Ctl& ctl, const CharacterizeCommand& command,
                        const CharacterizeTarget& target, Lanes& lanes) {
   const bool all = command.fabrics.empty();
   std::vector<std::string> refused;
-  for (const std::string& name : all ? std::vector<std::string>{"shm", "tcp"} : command.fabrics) {
-    CKV_ASSIGN_OR_RETURN(const FabricKind kind, ParseFabricName(name));
-    RequesterOptions options;
-    options.id = "ckvctl";
-    options.clock = ctl.clock;
-    options.fabric = kind;
-    CKV_ASSIGN_OR_RETURN(std::unique_ptr<Requester> requester,
-                         Requester::Create(options, &lanes.directory, &lanes.factory));
+  for (const std::string& name : all ? FabricNames() : command.fabrics) {
+    auto made = MakeRequester(ctl, command, name, lanes);
+    if (!made.ok()) {
+      if (!all) return Annotate(made.status(), "--fabric " + name);
+      continue;
+    }
+    std::unique_ptr<Requester> requester = *std::move(made);
     const TimingCall call = {.corpus = target.corpus,
                              .chunk = target.sizes[0],
                              .run_count = 1,
@@ -218,6 +243,29 @@ std::string FindingsText(std::span<const FabricFindings> findings) {
   return table.Render();
 }
 
+// One bar a stage.
+class Stages {
+ public:
+  explicit Stages(const Ctl& ctl) : ctl_(ctl) {}
+  void Tell(const char* stage, size_t done, size_t total) {
+    if (progress_ == nullptr || stage != stage_) {
+      progress_.reset();
+      progress_ = ctl_.StartProgress(std::string("measure ") + stage, "runs", total);
+      stage_ = stage;
+      done_ = 0;
+    }
+    progress_->Advance(done - done_);
+    done_ = done;
+  }
+  void End() { progress_.reset(); }
+
+ private:
+  const Ctl& ctl_;
+  std::unique_ptr<Progress> progress_;
+  std::string_view stage_;
+  size_t done_ = 0;
+};
+
 absl::Status RunCharacterize(const Ctl& ctl, const CharacterizeCommand& command) {
   const Instant start = ctl.clock->Now();
   CKV_RETURN_IF_ERROR(MakeFolder(command.folder));
@@ -225,22 +273,15 @@ absl::Status RunCharacterize(const Ctl& ctl, const CharacterizeCommand& command)
   CKV_ASSIGN_OR_RETURN(SampleFile file,
                        SampleFile::Open(command.folder + "/samples.csv", setup->subject));
   const std::string profile_path = command.folder + "/profile.json";
-  Profile profile;
-  {
-    std::unique_ptr<Progress> progress;
-    size_t last = 0;
-    CKV_ASSIGN_OR_RETURN(profile, Characterize(setup->target, setup->options, setup->subject,
-                                               KnownProfile(*setup, profile_path), file, *ctl.clock,
-                                               [&](size_t done, size_t total) {
-                                                 if (progress == nullptr) {
-                                                   progress =
-                                                       ctl.StartProgress("measure", "runs", total);
-                                                 }
-                                                 progress->Advance(done - last);
-                                                 last = done;
-                                               }));
-  }
-  CKV_RETURN_IF_ERROR(WriteProfile(profile_path, profile));
+  Stages stages(ctl);
+  const CharacterizeWatch watch = {
+      .progress = [&](const char* stage, size_t done,
+                      size_t total) { stages.Tell(stage, done, total); },
+      .calibrated = [&](const Profile& profile) { return WriteProfile(profile_path, profile); }};
+  CKV_ASSIGN_OR_RETURN(const Profile profile,
+                       Characterize(setup->target, setup->options, setup->subject,
+                                    KnownProfile(*setup, profile_path), file, *ctl.clock, watch));
+  stages.End();
   const Geometry& geometry = setup->target.corpus->geometry;
   const auto findings =
       FindingsOf(file.samples(), geometry.layers, CharacterizedSteps(),
@@ -274,11 +315,13 @@ absl::Status RunCharacterize(const Ctl& ctl, const CharacterizeCommand& command)
 }
 
 void AddFabrics(CLI::App& verb, CharacterizeCommand& command) {
-  const std::vector<std::string> names = {"shm", "tcp"};
   verb.add_option("--fabric", command.fabrics,
                   "Only these, and fail where one does not work (default: those that do)")
-      ->check(OneOf(names))
-      ->type_name(JoinNames(names));
+      ->check(OneOf(FabricNames()))
+      ->type_name(JoinNames(FabricNames()));
+  verb.add_option("--verbs-device", command.verbs_device,
+                  "RDMA device of verbs, as in /sys/class/infiniband (default: the only one)")
+      ->type_name("NAME");
 }
 
 }  // namespace

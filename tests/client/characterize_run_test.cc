@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <set>
 
+#include "client/characterize/grid.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_fleet.h"
 
@@ -60,23 +62,33 @@ TEST_F(CharacterizeRun, MeasuresEveryPointOnce) {
   EXPECT_NEAR(*profile->here.prefill_per_token_layer_us, 100, 1e-9);  // 3 layers
   auto file = SampleFile::Open(path_, "s");
   ASSERT_TRUE(file.ok()) << file.status();
-  size_t told = 0, total = 0;
-  const auto progress = [&](size_t done, size_t of) {
-    EXPECT_EQ(done, told + 1);
-    told = done;
-    total = of;
+  std::map<std::string, std::pair<size_t, size_t>> told;  // done, of how many
+  std::vector<Profile> kept;
+  CharacterizeWatch watch;
+  watch.progress = [&](const char* stage, size_t done, size_t total) {
+    EXPECT_EQ(done, told[stage].first + 1);
+    told[stage] = {done, total};
+  };
+  watch.calibrated = [&](const Profile& constants) {
+    EXPECT_TRUE(file->samples().empty());
+    kept.push_back(constants);
+    return absl::OkStatus();
   };
   options_.run_count = 2;
   const auto beside =
-      Characterize(target_, options_, "s", std::nullopt, *file, *Clock::Real(), progress);
+      Characterize(target_, options_, "s", std::nullopt, *file, *Clock::Real(), watch);
   ASSERT_TRUE(beside.ok()) << beside.status();
   EXPECT_EQ(beside->lanes.size(), 2u);
-  EXPECT_EQ(told, total);
+  ASSERT_EQ(kept.size(), 1u);
+  EXPECT_EQ(kept[0].lanes, beside->lanes);
   // Here: 2 sizes x (prefill, 2 rows). A fabric: 2 sizes x (fetch, 2 rows), 2 x 2 at once, 2 x 2
-  // holders.
-  // The grid in two rounds.
-  constexpr size_t kPoints = 2 * 3 + 2 * (2 * 3 + 4 + 4), kGrid = 2 * 2 + 2 * 2 * 3;
-  EXPECT_EQ(total, kPoints + kGrid);
+  // holders. In a round of the calibration, 2 rows x 2 sizes here, a prefill, and a fabric's 2 x 2
+  // routes and fetch.
+  constexpr size_t kGrid = 2 * 3 + 2 * 2 * 3, kRest = 2 * (4 + 4), kPoints = kGrid + kRest;
+  constexpr size_t kParts = 2 * 2 + 1 + 2 * (2 * 2 + 1);
+  EXPECT_EQ(told["grid"], std::pair(2 * (kGrid + kParts), 2 * (kGrid + kParts)));
+  EXPECT_EQ(told["sweeps"], std::pair(kRest, kRest));
+  EXPECT_EQ(told.size(), 2u);  // of two rounds nobody can say that they disagree
   ASSERT_EQ(file->samples().size(), kPoints);
   std::set<SampleKey> keys;
   for (const Sample& sample : file->samples()) {
@@ -88,11 +100,10 @@ TEST_F(CharacterizeRun, MeasuresEveryPointOnce) {
   }
   EXPECT_EQ(keys.size(), kPoints);
   // Again: nothing is left to measure.
-  told = 0;
-  const auto again =
-      Characterize(target_, options_, "s", *profile, *file, *Clock::Real(), progress);
+  told.clear();
+  const auto again = Characterize(target_, options_, "s", *profile, *file, *Clock::Real(), watch);
   ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_EQ(told, 0u);
+  EXPECT_TRUE(told.empty());
   EXPECT_EQ(file->samples().size(), kPoints);
   EXPECT_EQ(again->lanes, profile->lanes);
 }
@@ -104,14 +115,11 @@ TEST_F(CharacterizeRun, GoesOnAfterAHolderCameBack) {
   ASSERT_TRUE(file.ok());
   options_.call_timeout = std::chrono::seconds(2);
   fleet_.StopHolder(1);
-  size_t done = 0;
-  const auto progress = [&](size_t now, size_t) { done = now; };
   const absl::Status cut =
-      Characterize(target_, options_, "s", *profile, *file, *Clock::Real(), progress).status();
+      Characterize(target_, options_, "s", *profile, *file, *Clock::Real(), {}).status();
   EXPECT_FALSE(cut.ok());
   EXPECT_NE(std::string(cut.message()).find("scatter loopback"), std::string::npos) << cut;
-  EXPECT_EQ(file->samples().size(), done);
-  const size_t kept = done;
+  const size_t kept = file->samples().size();
   EXPECT_GT(kept, 0u);
   EXPECT_EQ(SampleFile::Open(path_, "s")->samples().size(), kept);
 }
@@ -121,12 +129,69 @@ TEST_F(CharacterizeRun, WhatItCannotMeasureIsRefused) {
            [](CharacterizeTarget& target) { target.corpus = nullptr; },
            [](CharacterizeTarget& target) { target.sizes = {0}; },
            [](CharacterizeTarget& target) { target.lanes.clear(); },
-           [](CharacterizeTarget& target) { target.spread = {9}; }}) {
+           [](CharacterizeTarget& target) { target.spread = {9}; },
+           [](CharacterizeTarget& target) {
+             target.spread = {3, 2};
+           }}) {
     CharacterizeTarget target = target_;
     spoil(target);
     EXPECT_EQ(CalibrateTarget(target, options_, "s", *Clock::Real()).status().code(),
               absl::StatusCode::kInvalidArgument);
   }
+}
+
+// What the sweep over holders asks for: as many rows of one as of all, and no holder's are dense.
+TEST_F(CharacterizeRun, ASelectionIsOneOfAnIndexer) {
+  for (const uint32_t holders : {1u, 2u}) {
+    const std::vector<int32_t> rows = ChooseRows(target_, holders);
+    EXPECT_EQ(rows, ChooseRows(target_, holders));
+    // As many as there are, or the budget.
+    EXPECT_EQ(rows.size(), std::min(holders * 128u, kSelectedRows));
+    EXPECT_FALSE(std::is_sorted(rows.begin(), rows.end()));
+    const std::set<int32_t> distinct(rows.begin(), rows.end());
+    EXPECT_EQ(distinct.size(), rows.size());
+    EXPECT_GE(*distinct.begin(), 0);
+    EXPECT_LT(*distinct.rbegin(), int32_t(holders * 128));
+  }
+}
+
+TEST(RoundsDisagree, WhereTheMiddleHalfIsWiderThanATie) {
+  EXPECT_FALSE(RoundsDisagree({}));
+  EXPECT_FALSE(RoundsDisagree({1, 100, 3}));
+  EXPECT_FALSE(RoundsDisagree({100, 101, 102, 103, 104, 105, 106, 900, 20}));
+  EXPECT_TRUE(RoundsDisagree({100, 101, 120, 121, 100, 122, 101, 120}));
+}
+
+// What disagrees is measured again, once, in as many rounds; the others are left.
+TEST(Grid, MeasuresAgainWhatDisagrees) {
+  uint32_t steady = 0, restless = 0, seldom = 0;
+  const auto task = [](uint32_t rows, std::function<double()> us, uint32_t every) {
+    const SampleKey key = {Sweep::kHere, "", rows, 64, 1};
+    return Task{
+        key,
+        [key, us](uint32_t) -> absl::StatusOr<Sample> { return Sample{.key = key, .us = us()}; },
+        every};
+  };
+  const std::vector<Task> tasks = {task(
+                                       1, [&] { return ++steady, 10.; }, 1),
+                                   task(
+                                       2, [&] { return ++restless % 2 ? 10. : 20.; }, 1),
+                                   task(
+                                       3, [&] { return ++seldom, 30.; }, 3)};
+  std::vector<std::string> stages;
+  CharacterizeWatch watch;
+  watch.progress = [&](const char* stage, size_t done, size_t total) {
+    if (done == total) stages.push_back(stage);
+  };
+  Grid grid(tasks, nullptr, /*round_count=*/9, watch);
+  ASSERT_TRUE(grid.Measure().ok());
+  EXPECT_EQ(steady, 9u);
+  EXPECT_EQ(restless, 18u);
+  EXPECT_EQ(seldom, 3u);
+  EXPECT_EQ(stages, (std::vector<std::string>{"grid", "grid, again"}));
+  EXPECT_EQ(grid.Samples()[0].us, 10);
+  EXPECT_EQ(grid.Samples()[1].runs, 18u);
+  EXPECT_EQ(grid.Samples()[2].runs, 3u);
 }
 
 // A fetch pays off with steps, a route for one, and a fabric that was not calibrated says nothing.

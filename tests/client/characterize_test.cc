@@ -139,6 +139,10 @@ TEST(Findings, TheElbowIsWhereLatencyDoubles) {
   }
   EXPECT_EQ(Elbow(samples, Sweep::kFanIn, "tcp"), 4u);
   EXPECT_EQ(Elbow(samples, Sweep::kFanIn, "shm"), 0u);
+  const SweepGrowth growth = GrowthOf(samples, Sweep::kFanIn, "tcp");
+  EXPECT_DOUBLE_EQ(growth.ratio, 2.1);
+  EXPECT_EQ(growth.parallel, 8u);
+  EXPECT_EQ(GrowthOf(samples, Sweep::kFanIn, "shm").parallel, 0u);
 }
 
 TEST(Plot, TicksAreFewRoundAndInside) {
@@ -202,7 +206,8 @@ TEST(Report, IsOneWellFormedPageOfItsOwn) {
   EXPECT_TRUE(WellFormed(page));
   for (const char* word :
        {"Route: measured against the model", "Which is cheapest", "What a chunk costs", "Fan-in",
-        "Scatter", "Congestion", "Bytes moved a layer", "elbow at 2", "chosen: fetch"}) {
+        "Scatter", "64 chosen rows (route x 4.0, fetch x 4.0 from 1 to 4 holders)", "Congestion",
+        "Bytes moved a layer", "elbow at 2", "chosen: fetch"}) {
     EXPECT_THAT(page, HasSubstr(word));
   }
   EXPECT_EQ(page.find("<script"), std::string::npos);

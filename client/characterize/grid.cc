@@ -1,0 +1,87 @@
+#include "client/characterize/grid.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "absl/strings/str_format.h"
+#include "client/calibrate.h"
+#include "client/characterize/findings.h"
+#include "proto/status.h"
+
+namespace ckv {
+
+absl::Status Explained(const absl::Status& status, const SampleKey& key) {
+  return Annotate(status, absl::StrFormat("%s %s, %d rows, %d tokens, %d at once",
+                                          std::string(SweepName(key.sweep)), key.fabric,
+                                          key.query_rows, key.tokens, key.parallel));
+}
+
+bool RoundsDisagree(const std::vector<double>& us) {
+  if (us.size() < 4) return false;
+  std::vector<double> sorted = us;
+  std::sort(sorted.begin(), sorted.end());
+  const size_t quarter = sorted.size() / 4;
+  const double width = sorted[sorted.size() - 1 - quarter] - sorted[quarter];
+  return width > kTieBand * MedianOf(sorted);
+}
+
+Grid::Grid(const std::vector<Task>& tasks, TargetCalibrator* calibrator, uint32_t round_count,
+           const CharacterizeWatch& watch)
+    : tasks_(tasks),
+      calibrator_(calibrator),
+      round_count_(round_count),
+      watch_(watch),
+      samples_(tasks.size()),
+      us_(tasks.size()) {}
+
+absl::Status Grid::Measure() {
+  std::vector<size_t> tasks(tasks_.size());
+  std::iota(tasks.begin(), tasks.end(), size_t{0});
+  std::vector<size_t> parts(calibrator_ == nullptr ? 0 : calibrator_->part_count());
+  std::iota(parts.begin(), parts.end(), size_t{0});
+  CKV_RETURN_IF_ERROR(Rounds("grid", tasks, parts));
+  std::erase_if(tasks, [this](size_t task) { return !RoundsDisagree(us_[task]); });
+  std::erase_if(parts, [this](size_t part) { return !RoundsDisagree(calibrator_->PartUs(part)); });
+  CKV_RETURN_IF_ERROR(Rounds("grid, again", tasks, parts));
+  for (size_t i = 0; i < samples_.size(); ++i) {
+    samples_[i].us = MedianOf(us_[i]);
+    samples_[i].runs = static_cast<uint32_t>(us_[i].size());
+  }
+  return absl::OkStatus();
+}
+
+// Parts of the calibration are spread evenly between the tasks.
+absl::Status Grid::Rounds(const char* stage, const std::vector<size_t>& tasks,
+                          const std::vector<size_t>& parts) {
+  const size_t count = std::max(tasks.size(), parts.size());
+  const size_t total = (tasks.size() + parts.size()) * round_count_;
+  size_t done = 0;
+  for (uint32_t round = 0; round < round_count_; ++round) {
+    size_t next_task = 0, next_part = 0;
+    const auto at = [round](const std::vector<size_t>& all, size_t i) {
+      return all[round % 2 == 0 ? i : all.size() - 1 - i];
+    };
+    for (size_t slot = 1; slot <= count; ++slot) {
+      for (; next_part * count < slot * parts.size(); ++next_part) {
+        CKV_RETURN_IF_ERROR(calibrator_->Part(at(parts, next_part)));
+        watch_.progress(stage, ++done, total);
+      }
+      for (; next_task * count < slot * tasks.size(); ++next_task) {
+        const size_t task = at(tasks, next_task);
+        if (round % tasks_[task].every == 0) CKV_RETURN_IF_ERROR(One(task));
+        watch_.progress(stage, ++done, total);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Grid::One(size_t task) {
+  auto sample = tasks_[task].measure(1);
+  if (!sample.ok()) return Explained(sample.status(), tasks_[task].key);
+  us_[task].push_back(sample->us);
+  samples_[task] = *std::move(sample);
+  return absl::OkStatus();
+}
+
+}  // namespace ckv
