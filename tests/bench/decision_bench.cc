@@ -17,7 +17,7 @@ DecisionInput InputOf(int64_t candidates) {
   DecisionInput input;
   input.geometry = *NamedGeometry("deepseek-v3");
   input.tokens = 2048;
-  input.query_rows = 128;
+  input.query_rows = 1024;  // several frames, of which the pipeline is computed
   input.steps = 4;
   input.cache_room_tokens = 1024;
   input.eviction = Eviction{1 << 20, 0.5};
@@ -29,6 +29,7 @@ DecisionInput InputOf(int64_t candidates) {
   for (int64_t i = 0; i < candidates; ++i) {
     Candidate candidate;
     candidate.fabric = FabricConstants{16.0 + double(i), 25e9};
+    candidate.wire_share = 0.5;
     candidate.path = PathCost{static_cast<uint32_t>(i % 4), 50e9, 3, 0.2, 2};
     candidate.compute = {.base_us = 15, .per_row_token_us = 8e-5, .free_row_tokens = 1e5};
     candidate.compute.gather_factor = 1.1;
