@@ -345,7 +345,10 @@ void AddCharacterizeCommands(CLI::App& app, Ctl& ctl) {
       "Measure route, fetch and local over sizes, and report against the model",
       "  ckvctl characterize -o costs --quick\n  ckvctl characterize -o costs --fabric tcp\n\n"
       "Writes DIR/report.html (plots, nothing from the network), DIR/samples.csv and\n"
-      "DIR/profile.json. Run again after it was cut off, it goes on where it stopped.\n"
+      "DIR/profile.json. Run again after it was cut off, it goes on where it stopped; of the grid "
+      "of\n"
+      "routes, fetches and prefills, which is measured in rounds, nothing counts until it is "
+      "whole.\n"
       "Calls are made from this machine: run it where a requester would run. Puts a corpus of\n"
       "some 40 MB on the fleet, and drops it again.");
   characterize->add_option("-o,--out", command->folder, "Folder of the results; made if need be")
