@@ -46,12 +46,16 @@ double TransferUs(double bytes, double bytes_per_us) {
 double ComputeUs(const ComputeConstants& compute, const Workload& work, double attended,
                  double requesters) {
   const double gather = work.selected && compute.gather_factor > 0 ? compute.gather_factor : 1;
-  if (!compute.curve.empty())
-    return compute.curve.Us(TimesCost(work.rows, requesters), TimesCost(attended, gather));
+  const double live = compute.live_factor > 0 ? compute.live_factor : 1;
+  if (!compute.curve.empty()) {
+    return TimesCost(
+        live, compute.curve.Us(TimesCost(work.rows, requesters), TimesCost(attended, gather)));
+  }
   double load = TimesCost(TimesCost(work.rows, attended), requesters);
   load = TimesCost(load, gather);
   const double paid = CleanCost(load - CleanCost(compute.free_row_tokens));
-  return CleanCost(compute.base_us) + TimesCost(paid, CleanCost(compute.per_row_token_us));
+  return TimesCost(
+      live, CleanCost(compute.base_us) + TimesCost(paid, CleanCost(compute.per_row_token_us)));
 }
 
 bool OneFrameTakes(const Geometry& geometry, bool f32_partials, const LaneShape& shape,

@@ -215,7 +215,8 @@ absl::Status AddGroup(const ExplainCall& call, const ExplainTools& tools, uint32
       first_error.Update(status);
       continue;
     }
-    Candidate candidate = CandidateOf(link->peer(), tools.peers, tools.oracle);
+    Candidate candidate =
+        CandidateOf(link->peer(), tools.peers, tools.oracle, &call.corpus->geometry);
     candidate.group = ordinal;
     candidate.token_share = 0;
     measured.input.candidates.push_back(std::move(candidate));
@@ -227,10 +228,11 @@ absl::Status AddGroup(const ExplainCall& call, const ExplainTools& tools, uint32
 
 }  // namespace
 
-Candidate CandidateOf(const HolderPeer& peer, const PeerTable& peers, NetworkOracle* oracle) {
+Candidate CandidateOf(const HolderPeer& peer, const PeerTable& peers, NetworkOracle* oracle,
+                      const Geometry* geometry) {
   Candidate candidate;
-  candidate.fabric = peer.fabric.Get();
-  candidate.compute = peer.compute().value_or(ComputeConstants{});
+  candidate.fabric = peer.FabricFor(geometry);
+  candidate.compute = peer.ComputeFor(geometry);
   candidate.in_flight = peer.in_flight.load(std::memory_order_relaxed);
   candidate.concurrent = candidate.in_flight;
   candidate.queue_us = peer.queue_ns.load(std::memory_order_relaxed) / 1e3;

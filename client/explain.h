@@ -45,7 +45,9 @@ absl::StatusOr<MeasuredInput> MeasureDecisionInput(const ExplainCall& call,
 
 // What is known of a holder without asking anybody: to rank replicas that were measured before, or
 // that only the oracle knows the way to. Its group is 0 and its token_share 1. `oracle` may be
-// null.
-Candidate CandidateOf(const HolderPeer& peer, const PeerTable& peers, NetworkOracle* oracle);
+// null. `geometry` is that of the corpus in question; without it a profile's constants are left
+// out, for they are of one geometry.
+Candidate CandidateOf(const HolderPeer& peer, const PeerTable& peers, NetworkOracle* oracle,
+                      const Geometry* geometry = nullptr);
 
 }  // namespace ckv

@@ -51,6 +51,7 @@ HolderView HolderPeer::View() const {
   view.connected = listed && view.lane_count > 0 && !lane_broke.load(std::memory_order_relaxed);
   view.fabric = fabric_kind.load(std::memory_order_relaxed);
   view.constants = fabric.Get().value_or(FabricConstants{});
+  view.model_error = model.error();
   view.in_flight = in_flight.load(std::memory_order_relaxed);
   return view;
 }
@@ -68,6 +69,26 @@ std::optional<ComputeConstants> HolderPeer::compute() const {
 void HolderPeer::set_compute(const ComputeConstants& compute) {
   absl::MutexLock lock(&mu_);
   compute_ = compute;
+  model.SetMeasured(compute);
+}
+
+// Before a lane came up there is no fabric to look for.
+const LaneProfile* HolderPeer::SeedOf(const Geometry* geometry) const {
+  if (geometry == nullptr || lane_epoch.load(std::memory_order_relaxed) == 0) return nullptr;
+  return model.SeedOf(*geometry, fabric_kind.load(std::memory_order_relaxed));
+}
+
+std::optional<FabricConstants> HolderPeer::FabricFor(const Geometry* geometry) const {
+  std::optional<FabricConstants> constants = fabric.Get();
+  const LaneProfile* const seed = SeedOf(geometry);
+  if (seed == nullptr) return constants;
+  if (!constants) return seed->constants;
+  constants->pull_bandwidth_bytes_per_s = seed->constants.pull_bandwidth_bytes_per_s;
+  return constants;
+}
+
+ComputeConstants HolderPeer::ComputeFor(const Geometry* geometry) const {
+  return model.ComputeFor(compute(), SeedOf(geometry));
 }
 
 FabricChoice HolderPeer::choice() const {
@@ -96,6 +117,10 @@ void HolderPeer::EndChoice(std::optional<FabricChoice> made) {
   choice_ = *std::move(made);
 }
 
+PeerTable::PeerTable(DirectoryView* view, HolderControlFactory* factory,
+                     std::shared_ptr<const Profile> profile)
+    : view_(view), factory_(factory), seed_(std::move(profile), HostIdentity()) {}
+
 absl::StatusOr<HolderPeer*> PeerTable::Find(const HolderId& id) {
   absl::MutexLock lock(&mu_);
   const auto it = peers_.find(id);
@@ -104,7 +129,8 @@ absl::StatusOr<HolderPeer*> PeerTable::Find(const HolderId& id) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("holder '%s': %d holders are known already", id.name, kPeerCountMax));
   }
-  return peers_.emplace(id, std::make_unique<HolderPeer>(id, &requests_)).first->second.get();
+  return peers_.emplace(id, std::make_unique<HolderPeer>(id, &requests_, &seed_))
+      .first->second.get();
 }
 
 absl::StatusOr<std::shared_ptr<HolderControl>> PeerTable::Connect(HolderPeer& peer,

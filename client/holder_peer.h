@@ -17,7 +17,9 @@
 #include "absl/synchronization/mutex.h"
 #include "client/control.h"
 #include "client/directory_view.h"
+#include "client/live_model.h"
 #include "client/profile.h"
+#include "client/profile_seed.h"
 #include "client/requester.h"
 #include "proto/ids.h"
 
@@ -57,8 +59,9 @@ struct FabricChoice {
 // One holder. Thread-safe; lives as long as its table.
 class HolderPeer {
  public:
-  HolderPeer(HolderId id, BusyPeriod* requests)
-      : fabric(requests), in_flight(requests), id_(std::move(id)) {}
+  // `requests` and `seed` must outlive it; no seed: null.
+  HolderPeer(HolderId id, BusyPeriod* requests, const SeedProfile* seed = nullptr)
+      : fabric(requests), model(id, seed, requests), in_flight(requests), id_(std::move(id)) {}
 
   const HolderId& id() const { return id_; }
   // "holder h0 (127.0.0.1:7401)", for errors.
@@ -71,6 +74,20 @@ class HolderPeer {
   std::optional<ComputeConstants> compute() const ABSL_LOCKS_EXCLUDED(mu_);
   void set_compute(const ComputeConstants& compute) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // For the cost model, with what the requester's profile has of this holder over the fabric of its
+  // last lane. Null, or a geometry that is not the profile's: nothing of it.
+  //   fabric   T_probe and BW of live probes and requests; before any, the profile's. The pull
+  //            bandwidth is the profile's.
+  //   compute  the profile's curve, else what was measured; times the live factor.
+  std::optional<FabricConstants> FabricFor(const Geometry* geometry) const;
+  ComputeConstants ComputeFor(const Geometry* geometry) const ABSL_LOCKS_EXCLUDED(mu_);
+  // LiveModel::Observe, before `fabric` and `queue_ns` are told of the same answer. A lane from
+  // before the fabric was chosen anew tells nothing.
+  void ObserveAttend(const AnsweredFrame& frame, Clock& clock) {
+    if (frame.fabric != fabric_kind.load(std::memory_order_relaxed)) return;
+    model.Observe(frame, fabric.Get(), queue_ns.load(std::memory_order_relaxed) / 1e3, clock);
+  }
+
   // The last choice made; its ordinal is 0 before the first.
   FabricChoice choice() const ABSL_LOCKS_EXCLUDED(mu_);
   // Takes the turn to choose, once nobody else has it. False: while waiting, another made a choice
@@ -82,6 +99,7 @@ class HolderPeer {
   void EndChoice(std::optional<FabricChoice> made) ABSL_LOCKS_EXCLUDED(mu_);
 
   LiveFabric fabric;
+  LiveModel model;
   std::atomic<int64_t> probed_ns{0};  // when `fabric` was last set by a probe
   InFlight in_flight;
   // Lanes that their engines have open. An engine finds a lane broken when it next uses it.
@@ -104,6 +122,8 @@ class HolderPeer {
 
  private:
   friend class PeerTable;
+
+  const LaneProfile* SeedOf(const Geometry* geometry) const;
 
   std::atomic<int64_t> avoid_until_ns_{0};
   std::atomic<uint32_t> failure_count_{0};  // since it last answered
@@ -129,8 +149,13 @@ class PeerTable {
  public:
   static constexpr size_t kPeerCountMax = 2 * size_t{kMemberCountMax};
 
-  // All must outlive the table.
-  PeerTable(DirectoryView* view, HolderControlFactory* factory) : view_(view), factory_(factory) {}
+  // All must outlive the table. `profile` seeds the constants of the holders that it names; may be
+  // null.
+  PeerTable(DirectoryView* view, HolderControlFactory* factory,
+            std::shared_ptr<const Profile> profile = nullptr);
+
+  // The profile, as far as it is used.
+  const SeedProfile& seed() const { return seed_; }
 
   // Never touches the network; the pointer stays valid as long as the table.
   //   ResourceExhausted   kPeerCountMax names were seen.
@@ -163,6 +188,7 @@ class PeerTable {
 
   DirectoryView* const view_;
   HolderControlFactory* const factory_;
+  const SeedProfile seed_;
   // Of all holders: a caller that waits for two writes for one meanwhile. Every request of every
   // engine writes it, so it has a cache line of its own.
   alignas(64) BusyPeriod requests_;

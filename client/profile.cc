@@ -1,8 +1,8 @@
 #include "client/profile.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
-#include <limits>
 #include <span>
 #include <vector>
 
@@ -11,21 +11,18 @@
 #include "attention/merge.h"
 #include "attention/mla_partial.h"
 #include "attention/rope.h"
+#include "client/splice.h"
 
 namespace ckv {
 namespace {
 
-constexpr double kStepFactorMax = 2;
 // More than a core's own caches hold; 1 ms a copy at 4 GB/s.
 constexpr size_t kCopyBytes = size_t{4} << 20;
 constexpr int kRunCount = 5;
 constexpr uint32_t kQueryRows = 16;  // one token of the narrowest model
 constexpr uint32_t kTokens = 128;
 constexpr uint32_t kParts = 4;
-
-double Step(double known, double measured) {
-  return std::clamp(measured, known / kStepFactorMax, known * kStepFactorMax);
-}
+constexpr uint32_t kSpliceTokens = 256;
 
 double FastestUs(Clock& clock, absl::FunctionRef<void()> run) {
   Duration fastest = Duration::max();
@@ -66,24 +63,31 @@ double AttendUs(const Geometry& geometry, Clock& clock) {
          (double{kQueryRows} * kTokens);
 }
 
-double SpliceUs(const Geometry& geometry, Clock& clock) {
-  if (geometry.d_rope == 0 || geometry.rope.style == RopeStyle::kNone) return 0;
-  const RopeRotation rotation(geometry.rope, geometry.d_rope, 1);
-  if (geometry.dtype == RowDtype::kFp8DsMla) {
-    std::vector<std::byte> rows(size_t{kTokens} * geometry.row_bytes());
-    return FastestUs(clock,
-                     [&] {
-                       RotateBandsFp8DsMla(rotation, rows.data(), kTokens, geometry.row_bytes(),
-                                           geometry.row_bytes());
-                     }) /
-           kTokens;
-  }
-  std::vector<uint16_t> rows(size_t{kTokens} * geometry.d_qk, Bf16FromFloat(0.5f));
-  return FastestUs(clock,
-                   [&] {
-                     RotateBandsBf16(rotation, rows.data(), kTokens, geometry.d_qk, geometry.d_qk);
-                   }) /
-         kTokens;
+// Into blocks of a cache that has been in use: no two are neighbours, and every run takes others,
+// so that none was just written. Pages are touched before: an engine's cache has its memory.
+void SpliceUs(const Geometry& geometry, Clock& clock, RequesterConstants& here) {
+  if (geometry.d_rope == 0 || geometry.rope.style == RopeStyle::kNone) return;
+  constexpr size_t kBlocks = kSpliceTokens / kCacheBlockTokens;
+  const size_t block_bytes = size_t{kCacheBlockTokens} * geometry.row_bytes();
+  const std::vector<std::byte> rows(kBlocks * block_bytes, std::byte{1});
+  std::vector<std::byte> layer(2 * kBlocks * kRunCount * block_bytes, std::byte{1});
+  const RopeRotation rotation = SpliceRotation(geometry, 1);
+  CacheBlock next = 0;
+  const auto time = [&](size_t blocks) {
+    return FastestUs(clock, [&] {
+      std::array<CacheBlock, kBlocks> table{};
+      for (size_t i = 0; i < blocks; ++i, next += 2) table[i] = next;
+      Splice(rotation, geometry, std::span(rows).first(blocks * block_bytes),
+             {layer, std::span(table).first(blocks)});
+    });
+  };
+  const double many_us = time(kBlocks);
+  next = 1;  // the blocks between
+  const double few_us = time(1);
+  const double more_tokens = double{kSpliceTokens} - kCacheBlockTokens;
+  here.splice_per_token_layer_us = std::max(0.0, (many_us - few_us) / more_tokens);
+  here.splice_per_layer_us =
+      std::max(0.0, few_us - kCacheBlockTokens * here.splice_per_token_layer_us);
 }
 
 }  // namespace
@@ -108,35 +112,18 @@ void LiveFabric::Observe(uint64_t bytes, double us) {
   if (requests_ != nullptr && !requests_->LastWasAlone()) return;
   if (bytes <= kSmallBytesMax) {
     if (const auto t_probe_us = small_.Add(us))
-      t_probe_us_.store(Step(known->t_probe_us, *t_probe_us), std::memory_order_relaxed);
+      t_probe_us_.store(LiveStep(known->t_probe_us, *t_probe_us), std::memory_order_relaxed);
   } else if (bytes >= kLargeBytesMin && !bandwidth_fixed_.load(std::memory_order_relaxed)) {
     // At least a tenth of the time is taken as moving bytes: where a request took less than a
     // probe does, the difference would be noise.
     const double moving_us = std::max(us - known->t_probe_us, us / 10);
     if (const auto us_per_byte = large_.Add(moving_us / double(bytes))) {
       bandwidth_bytes_per_s_.store(
-          std::clamp(Step(known->bandwidth_bytes_per_s, 1e6 / *us_per_byte), kBandwidthMin,
+          std::clamp(LiveStep(known->bandwidth_bytes_per_s, 1e6 / *us_per_byte), kBandwidthMin,
                      kBandwidthMax),
           std::memory_order_relaxed);
     }
   }
-}
-
-std::optional<double> LiveFabric::Window::Add(double sample) {
-  constexpr auto kRelaxed = std::memory_order_relaxed;
-  const uint32_t seen = count.load(kRelaxed);
-  const double first = best.load(kRelaxed);
-  double next = second.load(kRelaxed);
-  if (seen == 0 || sample < first) {
-    next = seen == 0 ? std::numeric_limits<double>::infinity() : first;
-    best.store(sample, kRelaxed);
-  } else if (sample < next) {
-    next = sample;
-  }
-  second.store(next, kRelaxed);
-  const bool full = seen + 1 >= kWindowCount;
-  count.store(full ? 0 : seen + 1, kRelaxed);
-  return full ? std::optional(next) : std::nullopt;
 }
 
 double CopyBandwidth(Clock& clock) {
@@ -150,7 +137,7 @@ RequesterConstants CalibrateHere(const Geometry& geometry, Clock& clock) {
   RequesterConstants here;
   here.merge_per_row_us = MergeUs(geometry, clock);
   here.attend_per_row_token_us = AttendUs(geometry, clock);
-  here.splice_per_token_layer_us = SpliceUs(geometry, clock);
+  SpliceUs(geometry, clock, here);
   return here;
 }
 

@@ -1,5 +1,6 @@
-// The measured constants that the predicate computes with. None is typed in or read from a file:
-// probes, live completions and a calibration of this machine fill them.
+// The measured constants that the predicate computes with. None is typed in: probes, live
+// completions, a calibration of this machine and a profile that `ckvctl calibrate` measured
+// (client/profile_file.h) fill them.
 
 #pragma once
 
@@ -9,6 +10,7 @@
 
 #include "attention/partial.h"
 #include "client/compute_curve.h"
+#include "client/live_window.h"
 #include "proto/clock.h"
 #include "proto/geometry.h"
 
@@ -34,11 +36,16 @@ struct ComputeConstants {
   double free_row_tokens = 0;
   // Where it was calibrated: instead of base and per_row_token, over rows x requesters query rows.
   ComputeCurve curve = {};
+  // Times all of the above: what the kernel takes now over what it took when they were measured
+  // (client/live_compute.h). Not above 0: 1.
+  double live_factor = 1;
   // Attending k selected rows over attending k rows that lie together; 0: not measured, taken as 1.
   double gather_factor = 0;
 };
 
-// Of this requester: measured by CalibrateHere, but for the last.
+// Of this requester: a profile's, or measured by CalibrateHere, but for the last. What an eviction
+// costs is not among them, for only the engine knows what it throws out: the caller of Decide says
+// it (DecisionInput::eviction, client/predicate.h).
 struct RequesterConstants {
   double merge_per_row_us = 0;           // one partial row of d_v, per part
   double splice_per_token_layer_us = 0;  // rotate and scatter one row
@@ -48,7 +55,7 @@ struct RequesterConstants {
   double attend_per_row_token_us = 0;  // the same kernel, here
   ComputeCurve attend = {};            // where it was calibrated, instead
   // Prefill of one token at one layer; absent where no engine is attached, so that recomputing is
-  // not offered. Nothing measures it and no setting gives it yet: a caller of Decide may.
+  // not offered. A profile gives it: `ckvctl calibrate` times its engine.
   std::optional<double> prefill_per_token_layer_us;
 };
 
@@ -82,7 +89,7 @@ class LiveFabric {
   static constexpr double kBandwidthMax = 50e9;
   static constexpr uint64_t kSmallBytesMax = 4u << 10;
   static constexpr uint64_t kLargeBytesMin = 128u << 10;
-  static constexpr uint32_t kWindowCount = 16;
+  static constexpr uint32_t kWindowCount = BestWindow::kCount;
 
   // Samples count only where `requests` says that they were alone; null: all do. Must outlive this.
   explicit LiveFabric(const BusyPeriod* requests = nullptr) : requests_(requests) {}
@@ -101,20 +108,12 @@ class LiveFabric {
   void Observe(uint64_t bytes, double us);
 
  private:
-  // The two best samples since the last step.
-  struct Window {
-    std::atomic<uint32_t> count{0};
-    std::atomic<double> best{0}, second{0};
-    // The second best of a window that this sample makes full; "best" is small here.
-    std::optional<double> Add(double sample);
-  };
-
   const BusyPeriod* const requests_;
   std::atomic<double> t_probe_us_{0};
   std::atomic<double> bandwidth_bytes_per_s_{0};  // 0: nothing known
   std::atomic<bool> bandwidth_fixed_{false};
-  Window small_;  // us
-  Window large_;  // us a byte
+  BestWindow small_;  // us
+  BestWindow large_;  // us a byte
 };
 
 // Bytes per second that one core copies between buffers that its own caches do not hold: the
@@ -122,8 +121,11 @@ class LiveFabric {
 // touches no payload, does not see that.
 double CopyBandwidth(Clock& clock);
 
-// Times the merge, the kernel and the rotation here, on a few rows of the geometry: about a
-// millisecond, once a geometry. Takes the fastest of several runs, the one least disturbed.
+// Times the merge, the kernel and the splice here, on a few rows of the geometry: a few
+// milliseconds, once a geometry. Takes the fastest of several runs, the one least disturbed. The
+// splice is Splice (client/splice.h) from warm rows, as a transfer leaves them, into blocks of a
+// paged cache that lie apart and were not just written; two lengths tell what a layer and what a
+// row takes. Both are 0 for a geometry without a band, whose rows a transfer puts in place.
 RequesterConstants CalibrateHere(const Geometry& geometry, Clock& clock);
 
 }  // namespace ckv

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "proto/status.h"
 #include "store/json.h"
 
@@ -23,6 +24,15 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kDepthMax = 6;
 constexpr size_t kFileBytesMax = size_t{16} << 20;
+constexpr size_t kHostCharacters = 12;  // of an identity: a boot id begins it
+
+std::string From(std::string_view host_identity) {
+  return absl::StrFormat(" from %s to ", host_identity.substr(0, kHostCharacters));
+}
+
+std::string NotOf(const Profile& profile, std::string_view wanted) {
+  return absl::StrFormat("it is of '%s', not of '%s'", profile.subject, wanted);
+}
 
 Json CurveJson(const ComputeCurve& curve) {
   Json anchors = Json::array();
@@ -109,6 +119,24 @@ const LaneProfile* Profile::Find(std::string_view holder, std::string_view fabri
   return found == lanes.end() ? nullptr : &*found;
 }
 
+std::string SubjectOf(const Geometry& geometry, std::string_view host_identity,
+                      std::span<const std::string> holders, bool quick) {
+  return absl::StrFormat("%s%s%s, %s", geometry.ToString(), From(host_identity),
+                         absl::StrJoin(holders, " "), quick ? "quick" : "full");
+}
+
+std::string WhyNotOf(const Profile& profile, const Geometry& geometry,
+                     std::string_view host_identity) {
+  const std::string wanted = geometry.ToString() + From(host_identity);
+  return profile.subject.starts_with(wanted) ? "" : NotOf(profile, wanted + "...");
+}
+
+std::string WhyNotFrom(const Profile& profile, std::string_view host_identity) {
+  const std::string wanted = From(host_identity);
+  return profile.subject.find(wanted) != std::string::npos ? ""
+                                                           : NotOf(profile, "..." + wanted + "...");
+}
+
 std::string FormatProfile(const Profile& profile) {
   Json lanes = Json::array();
   for (const LaneProfile& lane : profile.lanes) {
@@ -121,7 +149,8 @@ std::string FormatProfile(const Profile& profile) {
                      {"compute", CurveJson(lane.compute)}});
   }
   Json here = {{"merge_per_row_us", profile.here.merge_per_row_us},
-               {"splice_per_token_layer_us", profile.here.splice_per_token_layer_us}};
+               {"splice_per_token_layer_us", profile.here.splice_per_token_layer_us},
+               {"splice_per_layer_us", profile.here.splice_per_layer_us}};
   if (profile.here.prefill_per_token_layer_us)
     here["prefill_per_token_layer_us"] = *profile.here.prefill_per_token_layer_us;
   here["compute"] = CurveJson(profile.here.attend);
@@ -138,6 +167,10 @@ absl::StatusOr<Profile> ParseProfile(std::string_view text) {
   CKV_RETURN_IF_ERROR(ReadNumber(*here, "merge_per_row_us", &profile.here.merge_per_row_us));
   CKV_RETURN_IF_ERROR(
       ReadNumber(*here, "splice_per_token_layer_us", &profile.here.splice_per_token_layer_us));
+  if (here->contains("splice_per_layer_us")) {
+    CKV_RETURN_IF_ERROR(
+        ReadNumber(*here, "splice_per_layer_us", &profile.here.splice_per_layer_us));
+  }
   if (here->contains("prefill_per_token_layer_us")) {
     profile.here.prefill_per_token_layer_us = 0;
     CKV_RETURN_IF_ERROR(

@@ -1,8 +1,12 @@
-// The constants of a calibration as a JSON file: what `ckvctl calibrate` writes, and what people
-// and programs read.
+// The constants of a calibration as a JSON file: what `ckvctl calibrate` writes, and what people,
+// programs and requesters (RequesterOptions::profile) read.
+//
+// A profile is of one geometry and of one host, which its `subject` names. Requesters use it where
+// both are theirs, and there only: see WhyNotOf.
 
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "client/calibrate.h"
 #include "client/profile.h"
+#include "proto/geometry.h"
 
 namespace ckv {
 
@@ -26,7 +31,7 @@ struct LaneProfile {
 };
 
 struct Profile {
-  // What was measured, in words: geometry, host. Constants of another subject say nothing here.
+  // What was measured, in words: SubjectOf. Constants of another subject say nothing here.
   std::string subject;
   RequesterConstants here;
   std::vector<LaneProfile> lanes;
@@ -34,12 +39,30 @@ struct Profile {
   const LaneProfile* Find(std::string_view holder, std::string_view fabric) const;
 };
 
+// "GEOMETRY from HOST to HOLDERS, quick": Geometry::ToString(), the first 12 characters of
+// `host_identity`, the holders' names with a blank between them, and "quick" or "full".
+std::string SubjectOf(const Geometry& geometry, std::string_view host_identity,
+                      std::span<const std::string> holders, bool quick);
+
+// Empty where `profile` was measured with `geometry` from the host of `host_identity`
+// (HostIdentity(), transport/fabric.h): its subject begins with "GEOMETRY from HOST to ", letter
+// for letter as SubjectOf writes it. Else the reason, for people: "it is of ..., not of ...". So:
+//   geometry  model, revision, layers, widths, dtype and RoPE are the same; the softmax scale and
+//             YaRN's betas, which Geometry::ToString leaves out, may differ, for no time hangs on
+//             them.
+//   host      the same boot of the same machine. After a reboot: calibrate again.
+//   holders   are not compared: of a holder that the profile does not name nothing is used.
+std::string WhyNotOf(const Profile& profile, const Geometry& geometry,
+                     std::string_view host_identity);
+// The host alone, where no geometry is known yet: " from HOST to " stands in the subject.
+std::string WhyNotFrom(const Profile& profile, std::string_view host_identity);
+
 // Two-space indented, every constant with its unit in its name.
 std::string FormatProfile(const Profile& profile);
+// here.splice_per_layer_us and here.prefill_per_token_layer_us may be missing: 0, and no prefill.
 //   InvalidArgument     not JSON, a field missing, of another type, negative or not finite; more
-//   than
-//                       kProfileLaneCountMax lanes or ComputeCurve::kAnchorCountMax anchors. Names
-//                       the field.
+//                       than kProfileLaneCountMax lanes or ComputeCurve::kAnchorCountMax anchors.
+//                       Names the field.
 absl::StatusOr<Profile> ParseProfile(std::string_view text);
 inline constexpr size_t kProfileLaneCountMax = 4096;
 

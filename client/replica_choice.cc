@@ -21,7 +21,7 @@ void ReplicaChooser::Look(const Geometry& geometry, const ReplicaWork& work,
   avoided_until_.clear();
   for (const HolderLink* link : links) {
     const HolderPeer& peer = link->peer();
-    candidates_.push_back(CandidateOf(peer, peers, oracle));
+    candidates_.push_back(CandidateOf(peer, peers, oracle, &geometry));
     avoided_until_.push_back(peer.gone() ? kInstantMax : peer.avoided_until());
   }
 }

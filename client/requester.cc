@@ -61,7 +61,7 @@ struct Requester::State {
       : clock(options.clock),
         oracle(options.oracle),
         view(directory),
-        peers(&view, holders),
+        peers(&view, holders, options.profile),
         pool(options.clock, options.engine_count_max, [this, spin = options.spin_max] {
           return std::make_unique<CallEngine>(&link_options, &peers, spin, &counters);
         }) {
@@ -82,6 +82,15 @@ struct Requester::State {
   }
 
   RequesterConstants Here(const Geometry& geometry) ABSL_LOCKS_EXCLUDED(mu) {
+    const Profile* const profile = peers.seed().For(geometry);
+    if (profile == nullptr) return MeasuredHere(geometry);
+    RequesterConstants constants = profile->here;
+    if (constants.attend.empty())
+      constants.attend_per_row_token_us = MeasuredHere(geometry).attend_per_row_token_us;
+    return constants;
+  }
+
+  RequesterConstants MeasuredHere(const Geometry& geometry) ABSL_LOCKS_EXCLUDED(mu) {
     const auto key = std::make_tuple(geometry.d_qk, geometry.d_v, geometry.d_rope, geometry.dtype);
     {
       absl::MutexLock lock(&mu);

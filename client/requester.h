@@ -57,6 +57,7 @@ namespace ckv {
 struct CacheSequenceId;  // client/paged_cache.h
 class PagedCache;
 class NetworkOracle;  // client/network_oracle.h
+struct Profile;       // client/profile_file.h
 struct MappedLayout;  // transport/wire.h
 
 // What a lane that should go by RDMA, and cannot, becomes.
@@ -85,6 +86,12 @@ struct RequesterOptions {
   // What the network costs, for Explain: borrowed, and must outlive the requester; null: what is
   // measured alone counts.
   NetworkOracle* oracle = nullptr;
+  // Of `ckvctl calibrate`, for Explain (ReadProfile, client/profile_file.h): this requester's own
+  // constants instead of those it would measure, prefill among them; of the holders that it names,
+  // over the fabric that each is spoken to, pull bandwidth and compute. Used for corpora of the
+  // geometry and on the host that its subject names, by WhyNotOf; else ignored, which is logged
+  // once at warning. Null: none.
+  std::shared_ptr<const Profile> profile;
 };
 
 // One chunk of a call: which, and how far from its canonical position it stands in this request's
@@ -256,6 +263,10 @@ struct HolderView {
   // Those that were chosen among, in order of preference; empty: there was no choice.
   std::vector<FabricTrial> trials;
   std::string fallback;  // why it is tcp where it should be verbs; empty: it is not so
+  // How far the cost model is off lately: the median of |measured / predicted - 1| over the last 64
+  // dense calls that were one frame and under way alone, from post to answer. Absent before 16, and
+  // while its fabric was never probed or nothing is known of its kernel's time.
+  std::optional<double> model_error;
 };
 
 // Counted since the requester was made, over all engines.

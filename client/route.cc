@@ -309,6 +309,20 @@ absl::Status Router::Accept(const AttendCall& call, Flow& flow, Frame& arrived,
   // Frames that shared a kernel call carry its time each: equal neighbours are counted once.
   if (header.compute_ns != flow.last_compute_ns) flow.compute_ns += header.compute_ns;
   flow.last_compute_ns = header.compute_ns;
+  if (!call.selection.present()) {
+    const auto sent =
+        std::span(lists_).subspan(arrived.sent_begin, arrived.sent_end - arrived.sent_begin);
+    peer.ObserveAttend({.geometry = call.corpus->geometry,
+                        .fabric = lane.kind(),
+                        .rows = expected.row_count,
+                        .pieces = plan_.pieces(),
+                        .sent = sent,
+                        .bytes = arrived.bytes + done.bytes,
+                        .compute_ns = header.compute_ns,
+                        .posted = arrived.posted,
+                        .whole = flow_count_ == 1 && flow.frame_count == 1},
+                       *clock_);
+  }
   peer.queue_ns.store(header.queue_ns, std::memory_order_relaxed);
   const double held_us = (double(header.compute_ns) + double(header.queue_ns)) / 1e3;
   // A lane from before the fabric was chosen anew tells nothing of that one.

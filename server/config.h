@@ -66,6 +66,7 @@ struct Config {
   Duration lease_ttl = std::chrono::seconds(3);
   Duration drain_timeout = std::chrono::seconds(10);
   uint32_t default_timeout_ms = 5000;
+  std::string requester_profile;
   std::string oracle_file;
   std::string oracle_address;
   std::string oracle_host;

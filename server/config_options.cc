@@ -98,6 +98,9 @@ const OptionSpec kOptions[] = {
      "how long requests in flight may take to end after SIGTERM"},
     {"default_timeout_ms", OptionKind::kCount, &Config::default_timeout_ms, 1, 600'000, "",
      "milliseconds", "time limit of a request to the requester that names none"},
+    {"requester.profile", OptionKind::kText, &Config::requester_profile, 0, 0, "", "path",
+     "constants that ckvctl calibrate --profile wrote on this host: a requester's decisions stand "
+     "on them where their geometry is the corpus'; read once, at the start"},
     {"oracle.file", OptionKind::kText, &Config::oracle_file, 0, 0, "", "path",
      "JSON that tells a requester what the network costs (client/oracle_file.h); read every "
      "second"},

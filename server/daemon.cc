@@ -31,6 +31,7 @@
 #include "proto/status.h"
 #include "server/daemon_fabric.h"
 #include "server/daemon_oracle.h"
+#include "server/daemon_profile.h"
 #include "server/directory/directory_state.h"
 #include "server/directory_registrar_stub.h"
 #include "server/directory_service.h"
@@ -222,6 +223,7 @@ absl::Status Daemon::State::StartRequester() {
   holder_stubs = std::make_unique<HolderStubFactory>(clock);
   CKV_ASSIGN_OR_RETURN(oracle, StartOracle(config, clock));
   options.oracle = oracle.get();
+  CKV_ASSIGN_OR_RETURN(options.profile, LoadProfile(config));
   CKV_ASSIGN_OR_RETURN(requester,
                        Requester::Create(options, directory_control.get(), holder_stubs.get()));
   RequesterServiceOptions service;

@@ -195,6 +195,14 @@ void AddPeers(const std::vector<HolderView>& holders, Page& page) {
   family("ckv_requester_holder_bandwidth_bytes_per_second",
          "Bandwidth of transfers, as last measured; 0: not yet.",
          [](const HolderView& holder) { return holder.constants.bandwidth_bytes_per_s; });
+  // Where nothing is known there is no sample: 0 would say that the model is exact.
+  page.Family(
+      MetricType::Gauge, "ckv_requester_holder_model_error_ratio",
+      "How far predicted route times are off: the median of |measured / predicted - 1| over "
+      "the last 64 attends of one frame. Above 0.25 for long: run ckvctl calibrate.");
+  for (const HolderView& holder : holders) {
+    if (holder.model_error) page.Add({{"holder", holder.member.id.name}}, *holder.model_error);
+  }
 }
 
 void AddRequester(const MetricsSources& sources, Page& page) {

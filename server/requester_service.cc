@@ -6,11 +6,11 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_format.h"
 #include "client/channel_stub.h"
+#include "client/ctl/explain_reply.h"
 #include "client/grpc_status.h"
 #include "client/retry.h"
 #include "proto/convert.h"
 #include "proto/status.h"
-#include "server/explain_service.h"
 #include "server/prompt_match.h"
 #include "transport/wire.h"
 
@@ -381,7 +381,7 @@ grpc::Status RequesterServiceImpl::Explain(grpc::ServerContext* context,
   call.deadline = deadline;
   const auto explained = requester_.Explain(call);
   if (!explained.ok()) return ToGrpc(explained.status());
-  FillExplainReply(*explained, *reply);
+  FillExplainReply(*explained, requester_.KnownHolders(), *reply);
   return grpc::Status::OK;
 }
 

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "client/characterize/findings.h"
 #include "client/characterize/report.h"
 #include "client/characterize/run.h"
@@ -18,6 +17,7 @@
 #include "client/ctl/trial_corpus.h"
 #include "client/directory_stub.h"
 #include "client/holder_stub.h"
+#include "client/profile_file.h"
 #include "client/reference_engine.h"
 #include "proto/status.h"
 #include "transport/fabric.h"
@@ -101,8 +101,7 @@ absl::Status OpenLanes(const Ctl& ctl, const CharacterizeCommand& command,
 std::string SubjectOf(const Geometry& geometry, const TrialCorpus& trial, bool quick) {
   std::vector<std::string> names;
   for (const Member& holder : trial.holders()) names.push_back(holder.id.name);
-  return absl::StrFormat("%s from %s to %s, %s", geometry.ToString(), HostIdentity().substr(0, 12),
-                         absl::StrJoin(names, " "), quick ? "quick" : "full");
+  return ckv::SubjectOf(geometry, HostIdentity(), names, quick);
 }
 
 // Everything that a measurement stands on, for as long as it runs.

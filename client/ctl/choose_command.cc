@@ -11,6 +11,7 @@
 #include "client/ctl/checks.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/load_source.h"
+#include "client/ctl/profile_option.h"
 #include "client/directory_stub.h"
 #include "client/holder_stub.h"
 #include "client/paged_cache.h"
@@ -29,6 +30,7 @@ constexpr uint32_t kRounds = 9;
 constexpr Duration kTimeout = std::chrono::seconds(30);
 
 struct ChooseOptions {
+  std::string profile;  // empty: the constants are measured
   std::string corpus;
   std::string text;
   uint32_t tokens = 24;  // decoded by each agent, to compare
@@ -91,6 +93,32 @@ absl::Status Measure(Stage& stage) {
   stage.here.prefill_per_token_layer_us =
       double((stage.clock->Now() - begin).count()) / 1e3 / (double(kNoteTokens) * geometry.layers);
   return absl::OkStatus();
+}
+
+// The constants of a profile instead, of the fabric that the holder is spoken to over: one attend
+// brings a lane up.
+absl::Status Recall(Stage& stage, const std::string& path) {
+  CKV_ASSIGN_OR_RETURN(const auto profile, LoadProfileFor(path, stage.engine->geometry()));
+  const TimingCall call = {.corpus = stage.corpus,
+                           .chunk = kChunk,
+                           .run_count = 1,
+                           .deadline = stage.clock->Now() + kTimeout};
+  CKV_RETURN_IF_ERROR(TimeRoute(*stage.requester, call, *stage.clock).status());
+  const HolderId& holder = stage.corpus->chunks[kChunk].holders[0];
+  for (const HolderView& view : stage.requester->KnownHolders()) {
+    if (view.member.id != holder) continue;
+    const LaneProfile* const lane = profile->Find(holder.name, FabricName(view.fabric));
+    if (lane == nullptr) {
+      return absl::NotFoundError(absl::StrFormat(
+          "%s has no holder %s over %s: run ckvctl calibrate --profile with this fleet", path,
+          holder.name, FabricName(view.fabric)));
+    }
+    stage.here = profile->here;
+    stage.holder.fabric = lane->constants;
+    stage.holder.compute.curve = lane->compute;
+    return absl::OkStatus();
+  }
+  return absl::NotFoundError(absl::StrFormat("holder %s: no lane to it came up", holder.name));
 }
 
 // One agent: what it attends, and for how long.
@@ -247,7 +275,7 @@ absl::StatusOr<std::unique_ptr<Stage>> Prepare(const Ctl& ctl, const ChooseOptio
 
 absl::Status RunChoose(const Ctl& ctl, const ChooseOptions& options) {
   CKV_ASSIGN_OR_RETURN(const std::unique_ptr<Stage> stage, Prepare(ctl, options));
-  CKV_RETURN_IF_ERROR(Measure(*stage));
+  CKV_RETURN_IF_ERROR(options.profile.empty() ? Measure(*stage) : Recall(*stage, options.profile));
   // Backwards, so that nobody has loaded it as the start of a corpus.
   std::vector<int32_t> note(stage->tokens.rbegin(), stage->tokens.rbegin() + kNoteTokens);
   const Agent agents[] = {{"asks once", stage->tokens, kShortSteps, true},
@@ -288,6 +316,8 @@ void AddChooseCommand(CLI::App& agents, Ctl& ctl) {
   choose->add_option("--tokens", options->tokens, "Tokens that each agent decodes")
       ->capture_default_str()
       ->check(CLI::Range(1u, 4096u));
+  AddProfileOption(*choose, options->profile,
+                   "Constants that ckvctl calibrate --profile wrote here (default: measure them)");
   choose->callback(
       [&ctl, options] { ctl.run = [&ctl, options] { return RunChoose(ctl, *options); }; });
 }

@@ -10,12 +10,21 @@
 #include "client/ctl/checks.h"
 #include "client/ctl/chunk_range.h"
 #include "client/ctl/commands.h"
+#include "client/ctl/explain_reply.h"
+#include "client/ctl/profile_option.h"
+#include "client/directory_stub.h"
+#include "client/holder_stub.h"
+#include "client/requester.h"
 #include "proto/status.h"
 
 namespace ckv::ctl {
 namespace {
 
+// A model that is off by more may well choose wrongly: what it says is told with a warning.
+constexpr double kModelErrorMax = 0.25;
+
 struct ExplainOptions {
+  std::string profile;
   std::string corpus;
   std::string chunks;
   uint32_t query_rows = 16;
@@ -111,6 +120,17 @@ std::string HolderText(const v1::ExplainReply& reply) {
   return table.Render();
 }
 
+// What the requester's own routes say against the table above.
+std::vector<std::string> Warnings(const v1::ExplainReply& reply) {
+  std::vector<std::string> lines;
+  for (const v1::ExplainHolder& holder : reply.holders()) {
+    if (!holder.has_model_error() || !(holder.model_error() > kModelErrorMax)) continue;
+    lines.push_back(absl::StrFormat("%s: the model is off by %.0f %% lately: run ckvctl calibrate",
+                                    holder.name(), 100 * holder.model_error()));
+  }
+  return lines;
+}
+
 Json HolderJson(const v1::ExplainReply& reply) {
   Json json = Json::array();
   for (const v1::ExplainHolder& holder : reply.holders()) {
@@ -119,7 +139,10 @@ Json HolderJson(const v1::ExplainReply& reply) {
                   {"t_probe_us", holder.t_probe_us()},
                   {"bandwidth_bytes_per_s", holder.bandwidth_bytes_per_s()},
                   {"route_us", holder.route_us()},
+                  {"compute_factor", holder.compute_factor()},
+                  {"model_error", nullptr},
                   {"path", nullptr}};
+    if (holder.has_model_error()) entry["model_error"] = holder.model_error();
     if (holder.has_path()) {
       entry["path"] = {{"tier", holder.tier()},
                        {"bandwidth_bytes_per_s", holder.tier_bandwidth_bytes_per_s()},
@@ -173,6 +196,7 @@ void Print(const Ctl& ctl, const ExplainOptions& options, const v1::ExplainReply
                            (options.select > 0 ? " a layer and step" : " a layer, once")}});
   text += "\n" + CostText(reply) + "\n";
   for (const std::string& sentence : alternatives) text += Printable(sentence) + "\n";
+  for (const std::string& line : Warnings(reply)) text += Printable(line) + "\n";
   for (const std::string& table : {HolderText(reply), InputText(reply)})
     if (!table.empty()) text += "\n" + table;
   ctl.Print(text, {{"choice", reply.choice()},
@@ -187,15 +211,48 @@ void Print(const Ctl& ctl, const ExplainOptions& options, const v1::ExplainReply
                    {"inputs", InputJson(reply)}});
 }
 
+// As a requester here would, that was told the profile's constants.
+absl::Status ExplainHere(const Ctl& ctl, const ExplainOptions& options,
+                         const std::string& directory_address, const v1::ExplainRequest& request,
+                         const Corpus& corpus, v1::ExplainReply& reply) {
+  RequesterOptions requester_options;
+  requester_options.id = "ckvctl";
+  requester_options.clock = ctl.clock;
+  CKV_ASSIGN_OR_RETURN(requester_options.profile, LoadProfileFor(options.profile, corpus.geometry));
+  DirectoryStub directory(directory_address, ctl.clock);
+  HolderStubFactory holders(ctl.clock);
+  CKV_ASSIGN_OR_RETURN(const std::unique_ptr<Requester> requester,
+                       Requester::Create(requester_options, &directory, &holders));
+  ExplainCall call;
+  call.corpus = std::make_shared<const Corpus>(corpus);
+  call.chunk_begin = request.chunk_begin();
+  call.chunk_end = request.chunk_end();
+  call.query_rows = request.query_rows();
+  call.steps = request.steps();
+  call.agents = request.agents();
+  call.select = request.select();
+  call.cache_room_tokens = options.room_tokens;
+  call.deadline = ctl.clock->Now() + ctl.fleet.timeout;
+  CKV_ASSIGN_OR_RETURN(const Requester::Explanation explanation, requester->Explain(call));
+  FillExplainReply(explanation, requester->KnownHolders(), reply);
+  return absl::OkStatus();
+}
+
 absl::Status RunExplain(const Ctl& ctl, const ExplainOptions& options) {
   Fleet fleet(ctl.fleet, ctl.clock);
   CKV_ASSIGN_OR_RETURN(const Corpus corpus, fleet.GetCorpus(options.corpus));
   CKV_ASSIGN_OR_RETURN(const v1::ExplainRequest request, RequestOf(ctl, options, corpus));
-  grpc::ClientContext context;
-  fleet.Prepare(context);
   v1::ExplainReply reply;
-  CKV_RETURN_IF_ERROR(
-      fleet.RequesterError(fleet.requester().Explain(&context, request, &reply), "Explain"));
+  if (options.profile.empty()) {
+    grpc::ClientContext context;
+    fleet.Prepare(context);
+    CKV_RETURN_IF_ERROR(
+        fleet.RequesterError(fleet.requester().Explain(&context, request, &reply), "Explain"));
+  } else {
+    CKV_RETURN_IF_ERROR(fleet.directory().status());
+    CKV_RETURN_IF_ERROR(
+        ExplainHere(ctl, options, fleet.directory_address(), request, corpus, reply));
+  }
   Print(ctl, options, reply, CountHolders(corpus, {request.chunk_begin(), request.chunk_end()}));
   return absl::OkStatus();
 }
@@ -233,6 +290,9 @@ void AddExplainCommand(CLI::App& app, Ctl& ctl) {
       ->check(WholeNumber());
   verb->add_option("--select", options->select, "Rows a query selects (default: dense)")
       ->check(WholeNumber());
+  AddProfileOption(*verb, options->profile,
+                   "Explain from this machine, with the constants that ckvctl calibrate --profile "
+                   "wrote here (default: ask the requester)");
   verb->callback(
       [&ctl, options] { ctl.run = [&ctl, options] { return RunExplain(ctl, *options); }; });
 }

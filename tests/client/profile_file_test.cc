@@ -15,6 +15,7 @@ namespace ckv {
 namespace {
 
 using absl::StatusCode;
+using testing::AllOf;
 using testing::HasSubstr;
 
 Profile Sample() {
@@ -22,6 +23,7 @@ Profile Sample() {
   profile.subject = "a \"subject\" of \xc3\xa9t\xc3\xa9";
   profile.here.merge_per_row_us = 0.125;
   profile.here.splice_per_token_layer_us = 0.0625;
+  profile.here.splice_per_layer_us = 0.75;
   profile.here.prefill_per_token_layer_us = 3.5;
   profile.here.attend = {
       .base_us = 1, .per_row_us = 2, .anchor_count = 1, .anchors = {{{16, 0.25}}}};
@@ -38,6 +40,8 @@ TEST(Profile, IsReadAsItWasWritten) {
     ASSERT_TRUE(read.ok()) << read.status();
     EXPECT_EQ(read->subject, profile.subject);
     EXPECT_EQ(read->here.merge_per_row_us, profile.here.merge_per_row_us);
+    EXPECT_EQ(read->here.splice_per_token_layer_us, profile.here.splice_per_token_layer_us);
+    EXPECT_EQ(read->here.splice_per_layer_us, profile.here.splice_per_layer_us);
     EXPECT_EQ(read->here.prefill_per_token_layer_us, profile.here.prefill_per_token_layer_us);
     EXPECT_EQ(read->here.attend, profile.here.attend);
     EXPECT_EQ(read->lanes, profile.lanes);
@@ -67,6 +71,47 @@ TEST(Profile, WhatLiesIsRefusedByName) {
   }
   for (const char* text : {"", "[]", "7", "{\"subject\": \"x\"}", "{"})
     EXPECT_EQ(ParseProfile(text).status().code(), StatusCode::kInvalidArgument) << text;
+}
+
+// Goal: files of before the term are read still.
+TEST(Profile, ASpliceOfNoFixedCostMayBeLeftOut) {
+  std::string text = FormatProfile(Sample());
+  const std::string term = ",\n    \"splice_per_layer_us\": 0.75";
+  const size_t at = text.find(term);
+  ASSERT_NE(at, std::string::npos) << text;
+  text.erase(at, term.size());
+  const auto read = ParseProfile(text);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->here.splice_per_layer_us, 0);
+}
+
+TEST(Profile, SpeaksOfOneGeometryAndHost) {
+  Geometry geometry = *NamedGeometry("deepseek-v2-lite");
+  geometry.revision = "r1";
+  const std::string host = "0123456789abcdef-boot";
+  Profile profile;
+  const std::vector<std::string> holders = {"h0", "h1"};
+  profile.subject = SubjectOf(geometry, host, holders, /*quick=*/false);
+  EXPECT_EQ(profile.subject, geometry.ToString() + " from 0123456789ab to h0 h1, full");
+  EXPECT_EQ(WhyNotOf(profile, geometry, host), "");
+  EXPECT_EQ(WhyNotFrom(profile, host), "");
+  Geometry scaled = geometry;
+  scaled.softmax_scale *= 2;
+  EXPECT_EQ(WhyNotOf(profile, scaled, host), "") << "no time hangs on it";
+  for (const auto change : std::vector<void (*)(Geometry&)>{
+           [](Geometry& g) { g.model += "x"; }, [](Geometry& g) { g.revision = "r"; },
+           [](Geometry& g) { ++g.layers; }, [](Geometry& g) { g.d_qk += 64; },
+           [](Geometry& g) { g.d_v -= 64; }, [](Geometry& g) { g.dtype = RowDtype::kFp8DsMla; },
+           [](Geometry& g) { g.rope.theta *= 2; }}) {
+    Geometry other = geometry;
+    change(other);
+    EXPECT_THAT(WhyNotOf(profile, other, host),
+                AllOf(HasSubstr(profile.subject), HasSubstr(other.ToString())));
+  }
+  EXPECT_THAT(WhyNotOf(profile, geometry, "another host"), HasSubstr("another host"));
+  EXPECT_THAT(WhyNotFrom(profile, "another host"), HasSubstr(profile.subject));
+  EXPECT_NE(WhyNotFrom({}, host), "");
+  EXPECT_NE(WhyNotOf({}, geometry, host), "");
 }
 
 TEST(Profile, FilesAreReplacedWhole) {

@@ -131,6 +131,7 @@ TEST(Calibrate, EveryTermIsMeasured) {
     EXPECT_GT(here.merge_per_row_us, 0);
     EXPECT_GT(here.attend_per_row_token_us, 0);
     EXPECT_GT(here.splice_per_token_layer_us, 0);
+    EXPECT_GE(here.splice_per_layer_us, 0);
     EXPECT_FALSE(here.prefill_per_token_layer_us.has_value());
   }
   const Geometry unrotated = [] {
@@ -138,7 +139,9 @@ TEST(Calibrate, EveryTermIsMeasured) {
     geometry.rope.style = RopeStyle::kNone;
     return geometry;
   }();
-  EXPECT_EQ(CalibrateHere(unrotated, *Clock::Real()).splice_per_token_layer_us, 0);
+  const RequesterConstants still = CalibrateHere(unrotated, *Clock::Real());
+  EXPECT_EQ(still.splice_per_token_layer_us, 0);
+  EXPECT_EQ(still.splice_per_layer_us, 0);
 }
 
 ExplainCall ExplainOf(std::shared_ptr<const Corpus> corpus, uint32_t begin, uint32_t end,

@@ -66,6 +66,11 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
     absl::MutexLock lock(&mu_);
     members_.erase(Name(i).name);
   }
+  // The holder is reached at `address`, as its member record says.
+  void Place(size_t i, const std::string& address) {
+    absl::MutexLock lock(&mu_);
+    members_.at(Name(i).name).control_address = address;
+  }
   Holder& holder(size_t i) {
     absl::MutexLock lock(&mu_);
     return *holders_.at(Name(i).name);

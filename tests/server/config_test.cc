@@ -273,6 +273,7 @@ TEST(ConfigTest, CheckConfigPrintsAFileThatReadsBack) {
                                               "--lease-ttl=1500ms",
                                               "--drain-timeout=1min",
                                               "--default-timeout-ms=9",
+                                              "--requester-profile=/etc/profile.json",
                                               "--oracle-address=o:5",
                                               "--oracle-host=rack7",
                                               "--metrics-address=127.0.0.1:9464",

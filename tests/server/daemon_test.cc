@@ -3,6 +3,9 @@
 
 #include <unistd.h>
 
+#include <fstream>
+
+#include "client/profile_file.h"
 #include "tests/server/scrape.h"
 #include "tests/server/services_fixture.h"
 #include "tests/temp_folder.h"
@@ -74,6 +77,29 @@ TEST_F(DaemonTest, AMetricsAddressInUseSaysSo) {
               AllOf(HasSubstr(directory_->address()), HasSubstr("Address already in use"),
                     HasSubstr("--metrics-address")));
   EXPECT_EQ(directory_->metrics_address(), "") << "off unless asked for";
+}
+
+TEST_F(DaemonTest, AProfileThatCannotBeReadEndsTheStart) {
+  Config config = ConfigOf({"requester"}, "seeded");
+  config.directory = directory_->address();
+  config.requester_profile = test::TempPath("no-profile.json");
+  const auto none = Daemon::Start(config);
+  EXPECT_EQ(none.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(none.status().message()),
+              AllOf(HasSubstr("requester.profile"), HasSubstr(config.requester_profile)));
+  std::ofstream(config.requester_profile)
+      << R"({"subject": "s", "here": {"merge_per_row_us": -1}, "lanes": []})";
+  const auto bad = Daemon::Start(config);
+  EXPECT_EQ(bad.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(bad.status().message()),
+              AllOf(HasSubstr("requester.profile"), HasSubstr(config.requester_profile),
+                    HasSubstr("merge_per_row_us: negative")));
+  // One of another host is said to be ignored, and is no reason not to serve.
+  Profile profile;
+  profile.subject = "of something else";
+  ASSERT_TRUE(WriteProfile(config.requester_profile, profile).ok());
+  const auto started = Daemon::Start(config);
+  EXPECT_TRUE(started.ok()) << started.status();
 }
 
 // Goal: one process may be everything, and tells Prometheus of every part. Method: put, publish and

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "client/live_error.h"
+#include "client/profile_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/metrics.h"
@@ -78,6 +80,43 @@ TEST_F(RequesterMetricsTest, AFallbackShows) {
   EXPECT_GT(scrape["ckv_requester_holder_probe_seconds{holder=\"h0\"}"], 0);
   EXPECT_EQ(scrape["ckv_requester_retries_total"], 0);
   EXPECT_EQ(fleet.directory_calls(), asked) << "a scrape asks nobody";
+}
+
+// Goal: a model that has come to be wrong is seen. Method: a profile whose kernel takes 10 s, and
+// calls that take what they take.
+TEST_F(RequesterMetricsTest, HowFarTheModelIsOffShows) {
+  options.fabrics = {&tcp};
+  Profile profile;
+  profile.subject = SubjectOf(corpus.geometry, HostIdentity(), {}, /*quick=*/true);
+  profile.lanes = {{"h0", "tcp", {20, 1e9, 1e9}, {1e7, 0, 1, {{{1, 1}}}}}};
+  options.profile = std::make_shared<const Profile>(profile);
+  auto requester = *Requester::Create(options, &fleet, &fleet);
+  MetricsSources sources;
+  sources.requester = requester.get();
+  const auto server = Serve(std::move(sources));
+  const std::string series = "ckv_requester_holder_model_error_ratio{holder=\"h0\"}";
+  ExplainCall explain;
+  explain.corpus = *requester->Resolve("c", "", kInstantMax);
+  explain.chunk_end = 1;
+  explain.query_rows = 1;
+  explain.deadline = clock.Now() + std::chrono::hours(10'000);
+  // On a busy machine a probe may find full slots no later than empty ones, and say so.
+  absl::Status explained = absl::UnknownError("not asked");
+  for (int i = 0; i < 20 && !explained.ok(); ++i) explained = requester->Explain(explain).status();
+  ASSERT_TRUE(explained.ok()) << explained;
+  const std::vector<uint16_t> q(corpus.geometry.d_qk);
+  std::vector<float> o(corpus.geometry.d_v), m(1), l(1);
+  AttendCall call;
+  call.corpus = explain.corpus;
+  call.q = {q.data(), 1, corpus.geometry.d_qk};
+  call.deadline = explain.deadline;
+  for (uint32_t i = 0; i < LiveError::kSampleCountMin; ++i) {
+    const PartialView out = {o.data(), m.data(), l.data(), PartialDtype::kF32};
+    ASSERT_TRUE(requester->Attend(call, out, nullptr).ok());
+  }
+  const Scrape scrape(server->address());
+  EXPECT_GT(scrape[series], 0.5) << scrape.text();
+  EXPECT_LE(scrape[series], 1) << "a tiny share of 10 s";
 }
 
 // Everything that a process can serve, through promtool: every family has a help text, counters are

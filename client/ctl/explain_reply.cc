@@ -1,4 +1,4 @@
-#include "server/explain_service.h"
+#include "client/ctl/explain_reply.h"
 
 #include <algorithm>
 #include <string>
@@ -45,7 +45,8 @@ void AddInputs(const Requester::Explanation& explanation, v1::ExplainReply& repl
   }
 }
 
-void AddHolders(const Requester::Explanation& explanation, v1::ExplainReply& reply) {
+void AddHolders(const Requester::Explanation& explanation, std::span<const HolderView> holders,
+                v1::ExplainReply& reply) {
   const std::vector<Candidate>& candidates = explanation.input.candidates;
   std::vector<RankedCandidate> ranked(candidates.size());
   RankCandidates(explanation.input, Primitive::kRoute, ranked);
@@ -59,6 +60,11 @@ void AddHolders(const Requester::Explanation& explanation, v1::ExplainReply& rep
       message->set_bandwidth_bytes_per_s(candidate.fabric->bandwidth_bytes_per_s);
     }
     message->set_route_us(place.cost.total_us);
+    message->set_compute_factor(candidate.compute.live_factor);
+    const auto view = std::find_if(holders.begin(), holders.end(), [&](const HolderView& holder) {
+      return holder.member.id == explanation.holders[place.index];
+    });
+    if (view != holders.end() && view->model_error) message->set_model_error(*view->model_error);
     if (!candidate.path) continue;
     message->set_has_path(true);
     message->set_tier(candidate.path->tier);
@@ -69,7 +75,8 @@ void AddHolders(const Requester::Explanation& explanation, v1::ExplainReply& rep
 
 }  // namespace
 
-void FillExplainReply(const Requester::Explanation& explanation, v1::ExplainReply& reply) {
+void FillExplainReply(const Requester::Explanation& explanation,
+                      std::span<const HolderView> holders, v1::ExplainReply& reply) {
   const Decision& decision = explanation.decision;
   if (decision.choice) reply.set_choice(std::string(PrimitiveName(*decision.choice)));
   if (decision.runner_up) reply.set_runner_up(std::string(PrimitiveName(*decision.runner_up)));
@@ -79,7 +86,7 @@ void FillExplainReply(const Requester::Explanation& explanation, v1::ExplainRepl
   reply.set_route_bytes(decision.route_bytes);
   reply.set_fetch_bytes(decision.fetch_bytes);
   AddInputs(explanation, reply);
-  AddHolders(explanation, reply);
+  AddHolders(explanation, holders, reply);
 }
 
 }  // namespace ckv

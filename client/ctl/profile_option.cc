@@ -1,0 +1,27 @@
+#include "client/ctl/profile_option.h"
+
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "client/ctl/checks.h"
+#include "proto/status.h"
+#include "transport/fabric.h"
+
+namespace ckv::ctl {
+
+void AddProfileOption(CLI::App& verb, std::string& path, const char* help) {
+  verb.add_option("--profile", path, help)->check(NotEmpty())->type_name("FILE");
+}
+
+absl::StatusOr<std::shared_ptr<const Profile>> LoadProfileFor(const std::string& path,
+                                                              const Geometry& geometry) {
+  CKV_ASSIGN_OR_RETURN(Profile profile, ReadProfile(path));
+  const std::string why_not = WhyNotOf(profile, geometry, HostIdentity());
+  if (!why_not.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("%s: %s: run ckvctl calibrate --profile here", path, why_not));
+  }
+  return std::make_shared<const Profile>(std::move(profile));
+}
+
+}  // namespace ckv::ctl

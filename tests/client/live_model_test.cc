@@ -1,0 +1,232 @@
+// Goal: what replies teach follows a lasting change, shrugs off a single pause, stays within its
+// bounds, and is of the constants that it is applied to. Method: made-up samples; a clock that
+// stands where it is put.
+
+#include "client/live_model.h"
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "client/live_compute.h"
+#include "client/live_error.h"
+#include "gtest/gtest.h"
+#include "spdlog/spdlog.h"
+#include "tests/client/shifted_clock.h"
+#include "tests/server/test_corpus.h"
+#include "transport/fabric.h"
+
+namespace ckv {
+namespace {
+
+TEST(LiveCompute, FollowsALastingChange) {
+  LiveCompute live;
+  EXPECT_EQ(live.Get(), 1);
+  for (uint32_t i = 0; i < BestWindow::kCount; ++i) live.Observe(10, 40);
+  EXPECT_EQ(live.Get(), 2) << "a step is a factor of 2 at most";
+  for (uint32_t i = 0; i < BestWindow::kCount; ++i) live.Observe(10, 40);
+  EXPECT_EQ(live.Get(), 4);
+  for (int i = 0; i < 200; ++i) live.Observe(10, 7);
+  EXPECT_DOUBLE_EQ(live.Get(), 0.7);
+  live.Reset();
+  EXPECT_EQ(live.Get(), 1);
+}
+
+TEST(LiveCompute, NoSingleSampleMovesIt) {
+  for (const double odd : {1e-6, 1e9}) {
+    for (const uint32_t place : {0u, 7u, BestWindow::kCount - 1}) {
+      LiveCompute live;
+      for (uint32_t i = 0; i < BestWindow::kCount; ++i) live.Observe(10, i == place ? odd : 10);
+      EXPECT_EQ(live.Get(), 1) << odd << " at " << place;
+    }
+  }
+}
+
+// Whoever shares a batch now and then is no change: two quiet samples in a window are enough.
+TEST(LiveCompute, WhatDisturbsOnlyAdds) {
+  LiveCompute live;
+  for (uint32_t i = 0; i < 50 * BestWindow::kCount; ++i) live.Observe(10, i % 8 == 0 ? 10 : 75);
+  EXPECT_EQ(live.Get(), 1);
+}
+
+TEST(LiveCompute, StaysWithinItsBounds) {
+  LiveCompute slow, fast;
+  for (int i = 0; i < 2000; ++i) {
+    slow.Observe(1, 1e9);
+    fast.Observe(1e9, 1);
+  }
+  EXPECT_EQ(slow.Get(), LiveCompute::kFactorMax);
+  EXPECT_EQ(fast.Get(), LiveCompute::kFactorMin);
+}
+
+TEST(LiveCompute, NonsenseIsIgnored) {
+  const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
+  LiveCompute live;
+  for (const double value : {0., -1., nan}) {
+    for (uint32_t i = 0; i < 2 * BestWindow::kCount; ++i) {
+      live.Observe(value, 10);
+      live.Observe(10, value);
+    }
+  }
+  for (uint32_t i = 0; i < 2 * BestWindow::kCount; ++i) {
+    live.Observe(10, inf);
+    live.Observe(inf, 10);
+    live.Observe(inf, inf);
+  }
+  EXPECT_TRUE(live.Get() >= LiveCompute::kFactorMin && live.Get() <= LiveCompute::kFactorMax);
+}
+
+TEST(LiveError, IsTheMedianOfTheLast) {
+  LiveError error;
+  for (uint32_t i = 1; i < LiveError::kSampleCountMin; ++i) error.Observe(10, 15);
+  EXPECT_FALSE(error.Median().has_value());
+  error.Observe(10, 15);
+  EXPECT_FLOAT_EQ(*error.Median(), 0.5f);
+  for (uint32_t i = 0; i < LiveError::kSampleCountMax; ++i) error.Observe(10, i % 3 == 0 ? 1e6 : 9);
+  EXPECT_NEAR(*error.Median(), 0.1, 1e-6);
+  for (const double value : {0., -5., std::nan("")}) {
+    error.Observe(value, 10);
+    error.Observe(10, value);
+  }
+  error.Observe(10, std::numeric_limits<double>::infinity());
+  EXPECT_NEAR(*error.Median(), 0.1, 1e-6);
+}
+
+// A holder of a profile, and frames of 8 rows over chunks of 100 and 50 tokens.
+struct LiveModelTest : testing::Test {
+  LiveModelTest() {
+    Profile profile;
+    profile.subject = SubjectOf(geometry, HostIdentity(), {}, true);
+    // 5 us, and 8 rows take 0.2 us a token: 35 us of both chunks.
+    profile.lanes = {{"h0", "tcp", {10, 1e9, 5e8}, {5, 0, 1, {{{8, 0.2}}}}}};
+    seed = std::make_unique<SeedProfile>(std::make_shared<const Profile>(profile), HostIdentity());
+    model = std::make_unique<LiveModel>(HolderId{"h0"}, seed.get(), &requests);
+    pieces[0].token_count = 1000;
+    pieces[1].token_count = 100;
+    pieces[2].token_count = 50;
+  }
+  // `us` from post to answer, `compute_us` of it in the kernel.
+  void Observe(const Geometry& of, FabricKind fabric, double compute_us, double us) {
+    AnsweredFrame frame = {.geometry = of, .fabric = fabric};
+    frame.rows = 8;
+    frame.pieces = pieces;
+    frame.sent = sent;
+    frame.bytes = 10'000;
+    frame.compute_ns = static_cast<uint32_t>(compute_us * 1e3);
+    frame.posted = clock.Now();
+    frame.whole = true;
+    clock.Advance(Duration(static_cast<int64_t>(us * 1e3)));
+    requests.Begin(1);
+    requests.End(1);
+    model->Observe(frame, FabricConstants{10, 1e9}, /*queue_us=*/0, clock);
+  }
+  void ObserveMany(const Geometry& of, FabricKind fabric, double compute_us, double us) {
+    for (int i = 0; i < 200; ++i) Observe(of, fabric, compute_us, us);
+  }
+
+  const Geometry geometry = test::TestGeometry();
+  ManualClock clock;
+  BusyPeriod requests;
+  std::unique_ptr<SeedProfile> seed;
+  std::unique_ptr<LiveModel> model;
+  std::array<PlannedPiece, 3> pieces;
+  const std::vector<uint32_t> sent = {1, 2};
+};
+
+TEST_F(LiveModelTest, TheCurveIsScaledByWhatRepliesTell) {
+  const LaneProfile* lane = model->SeedOf(geometry, FabricKind::kTcp);
+  ASSERT_NE(lane, nullptr);
+  EXPECT_EQ(model->ComputeFor(std::nullopt, lane).live_factor, 1);
+  // 10 us of probe, 10 of bytes, 35 of kernel.
+  ObserveMany(geometry, FabricKind::kTcp, 35, 55);
+  EXPECT_NEAR(model->factor(true), 1, 1e-6);
+  EXPECT_NEAR(*model->error(), 0, 1e-6);
+  // A kernel of twice the time is what the model expects after a while.
+  ObserveMany(geometry, FabricKind::kTcp, 70, 90);
+  EXPECT_NEAR(model->ComputeFor(std::nullopt, lane).live_factor, 2, 1e-6);
+  EXPECT_EQ(model->ComputeFor(std::nullopt, lane).curve, lane->compute);
+  EXPECT_NEAR(*model->error(), 0, 1e-6);
+  // What the constants do not explain shows: 90 us are expected.
+  ObserveMany(geometry, FabricKind::kTcp, 70, 135);
+  EXPECT_NEAR(*model->error(), 0.5, 1e-3);
+  EXPECT_EQ(model->factor(false), 1) << "of other constants";
+}
+
+TEST_F(LiveModelTest, MeasuredPointsHaveAFactorOfTheirOwn) {
+  EXPECT_EQ(model->SeedOf(geometry, FabricKind::kShm), nullptr);
+  ObserveMany(geometry, FabricKind::kShm, 70, 90);
+  EXPECT_EQ(model->factor(false), 1) << "nothing to compare with yet";
+  EXPECT_FALSE(model->error().has_value());
+  ComputeConstants measured;
+  measured.base_us = 11;
+  measured.per_row_token_us = 0.02;  // 8 x 150 x 0.02 + 11 = 35
+  model->SetMeasured(measured);
+  ObserveMany(geometry, FabricKind::kShm, 70, 90);
+  EXPECT_NEAR(model->factor(false), 2, 1e-6);
+  EXPECT_NEAR(model->ComputeFor(measured, nullptr).live_factor, 2, 1e-6);
+  EXPECT_EQ(model->factor(true), 1);
+  measured.gather_factor = 2;
+  model->SetMeasured(measured);
+  EXPECT_NEAR(model->factor(false), 2, 1e-6) << "the same two points";
+  measured.base_us = 12;
+  model->SetMeasured(measured);
+  EXPECT_EQ(model->factor(false), 1);
+}
+
+TEST_F(LiveModelTest, AnotherGeometryHasNoSeed) {
+  Geometry other = geometry;
+  other.revision += "-other";
+  EXPECT_EQ(model->SeedOf(other, FabricKind::kTcp), nullptr);
+  ObserveMany(other, FabricKind::kTcp, 70, 90);
+  EXPECT_EQ(model->factor(true), 1);
+  EXPECT_FALSE(model->error().has_value());
+}
+
+TEST_F(LiveModelTest, OnlyFramesThatWereAloneCount) {
+  requests.Begin(1);
+  ObserveMany(geometry, FabricKind::kTcp, 70, 90);
+  requests.End(1);
+  EXPECT_EQ(model->factor(true), 1);
+  EXPECT_FALSE(model->error().has_value());
+  // A time that saturated is not one.
+  AnsweredFrame frame = {.geometry = geometry, .rows = 8, .pieces = pieces, .sent = sent};
+  frame.compute_ns = std::numeric_limits<uint32_t>::max();
+  for (uint32_t i = 0; i < 64; ++i) {
+    requests.Begin(1);
+    requests.End(1);
+    model->Observe(frame, std::nullopt, 0, clock);
+  }
+  EXPECT_EQ(model->factor(true), 1);
+}
+
+TEST(SeedProfile, OfAnotherHostIsNeverUsed) {
+  Profile profile;
+  const Geometry geometry = test::TestGeometry();
+  profile.subject = SubjectOf(geometry, "another-host-altogether", {}, true);
+  const SeedProfile elsewhere(std::make_shared<const Profile>(profile), HostIdentity());
+  EXPECT_EQ(elsewhere.profile(), nullptr);
+  EXPECT_EQ(elsewhere.For(geometry), nullptr);
+  const SeedProfile here(std::make_shared<const Profile>(profile), "another-host-altogether");
+  EXPECT_EQ(here.For(geometry), here.profile());
+  EXPECT_NE(here.profile(), nullptr);
+  EXPECT_EQ(SeedProfile(nullptr, "h").For(geometry), nullptr);
+}
+
+TEST(SeedProfile, ManyGeometriesAreBounded) {
+  spdlog::set_level(spdlog::level::err);  // each is said
+  Profile profile;
+  Geometry geometry = test::TestGeometry();
+  profile.subject = SubjectOf(geometry, "host", {}, true);
+  const SeedProfile seed(std::make_shared<const Profile>(profile), "host");
+  EXPECT_NE(seed.For(geometry), nullptr);
+  for (uint32_t i = 0; i < 2 * SeedProfile::kGeometryCountMax; ++i) {
+    Geometry other = geometry;
+    other.model += std::to_string(i);
+    EXPECT_EQ(seed.For(other), nullptr);
+  }
+  EXPECT_NE(seed.For(geometry), nullptr);
+}
+
+}  // namespace
+}  // namespace ckv
