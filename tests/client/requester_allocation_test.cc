@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "client/profile_file.h"
 #include "client/requester.h"
 #include "gtest/gtest.h"
 #include "tests/allocation_count.h"
@@ -32,6 +33,12 @@ class RequesterAllocation : public testing::Test {
     RequesterOptions options;
     options.fabrics = {fabric_.get()};
     options.lane_shape = SmallShape();
+    // So that replies teach the cost model, too.
+    Profile profile;
+    profile.subject = SubjectOf(TestGeometry(), HostIdentity(), {}, /*quick=*/true);
+    for (const char* holder : {"h0", "h1", "h2"})
+      profile.lanes.push_back({holder, "shm", {1, 1e9, 1e9}, {1, 0, 1, {{{1, 0.1}}}}});
+    options.profile = std::make_shared<const Profile>(profile);
     auto requester = Requester::Create(options, fleet_.get(), fleet_.get());
     ASSERT_TRUE(requester.ok()) << requester.status();
     requester_ = *std::move(requester);
