@@ -84,6 +84,9 @@ void WatchStub::Take(const v1::WatchEvent& event) {
     case v1::WatchEvent::kCorpusDropped:
       if (connected()) on_change_(event.corpus_dropped().name());
       break;
+    case v1::WatchEvent::kReplicasChanged:
+      if (connected()) on_change_(event.replicas_changed().name());
+      break;
     default:
       break;
   }

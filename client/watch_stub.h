@@ -29,8 +29,8 @@ struct WatchOptions {
 // Owns one thread, which watches and reconnects until destroyed.
 class WatchStub {
  public:
-  // A corpus that was published or dropped; an empty name after every (re)connection, since changes
-  // may have been missed. Called on the watch's thread.
+  // A corpus that was published or dropped, or has other leased members; an empty name after every
+  // (re)connection, since changes may have been missed. Called on the watch's thread.
   using OnChange = std::function<void(std::string_view corpus)>;
   // The watch broke; it will be tried again. Called once a break, not once a try.
   using OnBreak = std::function<void(const absl::Status& status)>;

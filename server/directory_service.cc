@@ -2,6 +2,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "client/grpc_status.h"
@@ -25,6 +26,22 @@ absl::Status CheckKey(const std::string& name, const std::string& tenant) {
   }
   return absl::InvalidArgumentError(
       absl::StrFormat("a corpus or tenant has at most %d characters", kCorpusNameBytesMax));
+}
+
+absl::StatusOr<std::vector<ChunkId>> IdsFrom(
+    const google::protobuf::RepeatedPtrField<std::string>& messages) {
+  const auto count = static_cast<size_t>(messages.size());
+  if (count > DirectoryState::kReplicaIdCountMax) {
+    return absl::InvalidArgumentError(absl::StrFormat("%d chunk ids, limit %d a call", count,
+                                                      DirectoryState::kReplicaIdCountMax));
+  }
+  std::vector<ChunkId> ids;
+  ids.reserve(count);
+  for (const std::string& bytes : messages) {
+    CKV_ASSIGN_OR_RETURN(const ChunkId id, ChunkId::FromBytes(bytes));
+    ids.push_back(id);
+  }
+  return ids;
 }
 
 v1::CorpusSummary Summarise(const Corpus& corpus) {
@@ -52,6 +69,9 @@ v1::WatchEvent EventToProto(const DirectoryEvent& event) {
       break;
     case DirectoryEvent::Kind::kCorpusDropped:
       *message.mutable_corpus_dropped() = Summarise(*event.corpus);
+      break;
+    case DirectoryEvent::Kind::kReplicasChanged:
+      *message.mutable_replicas_changed() = Summarise(*event.corpus);
       break;
     case DirectoryEvent::Kind::kSynced:
       message.set_synced(true);
@@ -153,13 +173,32 @@ grpc::Status DirectoryServiceImpl::LocateChunk(grpc::ServerContext* /*context*/,
   const auto id = ChunkId::FromBytes(request->id());
   if (!id.ok()) return ToGrpc(id.status());
   if (auto status = CheckKey("", request->tenant()); !status.ok()) return ToGrpc(status);
-  for (const ChunkPlace& place : state_.Locate(*id, request->tenant())) {
+  for (const LocatedChunk& place : state_.Locate(*id, request->tenant())) {
     v1::LocateChunkReply::Place* message = reply->add_places();
     message->set_corpus(place.corpus->name);
     message->set_ordinal(place.ordinal);
-    *message->mutable_chunk() = ToProto(place.corpus->chunks[place.ordinal]);
+    *message->mutable_chunk() = ToProto(place.chunk);
   }
   return grpc::Status::OK;
+}
+
+grpc::Status DirectoryServiceImpl::AnnounceReplicas(grpc::ServerContext* /*context*/,
+                                                    const v1::AnnounceReplicasRequest* request,
+                                                    v1::AnnounceReplicasReply* reply) {
+  const auto ids = IdsFrom(request->ids());
+  if (!ids.ok()) return ToGrpc(ids.status());
+  const auto accepted = state_.AnnounceReplicas(request->lease_id(), *ids);
+  if (!accepted.ok()) return ToGrpc(accepted.status());
+  for (const bool one : *accepted) reply->add_accepted(one);
+  return grpc::Status::OK;
+}
+
+grpc::Status DirectoryServiceImpl::WithdrawReplicas(grpc::ServerContext* /*context*/,
+                                                    const v1::WithdrawReplicasRequest* request,
+                                                    v1::WithdrawReplicasReply* /*reply*/) {
+  const auto ids = IdsFrom(request->ids());
+  if (!ids.ok()) return ToGrpc(ids.status());
+  return ToGrpc(state_.WithdrawReplicas(request->lease_id(), *ids));
 }
 
 grpc::Status DirectoryServiceImpl::Watch(grpc::ServerContext* context,

@@ -34,6 +34,12 @@ class DirectoryServiceImpl final : public v1::DirectoryService::Service {
                           v1::DropCorpusReply* reply) override;
   grpc::Status LocateChunk(grpc::ServerContext* context, const v1::LocateChunkRequest* request,
                            v1::LocateChunkReply* reply) override;
+  grpc::Status AnnounceReplicas(grpc::ServerContext* context,
+                                const v1::AnnounceReplicasRequest* request,
+                                v1::AnnounceReplicasReply* reply) override;
+  grpc::Status WithdrawReplicas(grpc::ServerContext* context,
+                                const v1::WithdrawReplicasRequest* request,
+                                v1::WithdrawReplicasReply* reply) override;
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
                      grpc::ServerWriter<v1::WatchEvent>* writer) override;
 

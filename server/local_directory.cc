@@ -19,12 +19,12 @@ absl::StatusOr<std::vector<Corpus>> LocalDirectory::LocateChunk(const ChunkId& i
                                                                 std::string_view tenant,
                                                                 Instant /*deadline*/) {
   std::vector<Corpus> corpora;
-  for (const ChunkPlace& place : state_->Locate(id, tenant)) {
+  for (const LocatedChunk& place : state_->Locate(id, tenant)) {
     const Corpus& whole = *place.corpus;
     corpora.push_back({.name = whole.name,
                        .tenant = whole.tenant,
                        .geometry = whole.geometry,
-                       .chunks = {whole.chunks[place.ordinal]},
+                       .chunks = {place.chunk},
                        .version = whole.version});
   }
   if (!corpora.empty()) return corpora;

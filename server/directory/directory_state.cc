@@ -47,7 +47,10 @@ absl::Status NoCorpus(std::string_view name) {
 }  // namespace
 
 DirectoryState::DirectoryState(const DirectoryOptions& options)
-    : options_(options), last_epoch_(options.first_epoch), last_version_(options.first_epoch) {}
+    : options_(options),
+      replicas_(options.replica_count_max),
+      last_epoch_(options.first_epoch),
+      last_version_(options.first_epoch) {}
 
 DirectoryState::~DirectoryState() { CKV_CHECK(watchers_.empty()); }
 
@@ -112,7 +115,8 @@ DirectoryState::Counts DirectoryState::counts() {
   absl::MutexLock lock(&mu_);
   return {.corpus_count = corpora_.size(),
           .placement_count = placement_count_,
-          .watcher_count = watchers_.size()};
+          .watcher_count = watchers_.size(),
+          .replica_count = replicas_.replica_count()};
 }
 
 void DirectoryState::Expire() {
@@ -139,14 +143,85 @@ void DirectoryState::EndLease(std::map<uint64_t, Lease>::iterator lease) {
   Tell({.kind = DirectoryEvent::Kind::kMemberGone,
         .member = lease->second.member,
         .corpus = nullptr});
+  WithdrawLocked(lease->first, replicas_.ChunksOf(lease->first));
   lease_by_member_.erase(lease->second.member.id);
   leases_.erase(lease);
+}
+
+absl::StatusOr<const DirectoryState::Lease*> DirectoryState::FindHolderLease(
+    uint64_t lease_id, size_t id_count) const {
+  if (id_count > kReplicaIdCountMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%d chunk ids, limit %d a call", id_count, kReplicaIdCountMax));
+  }
+  const auto lease = leases_.find(lease_id);
+  if (lease == leases_.end()) return absl::NotFoundError("no such lease: register again");
+  if (lease->second.member.role == MemberRole::kHolder) return &lease->second;
+  return absl::FailedPreconditionError(
+      absl::StrFormat("'%s' is no holder: nobody asks it for rows", lease->second.member.id.name));
+}
+
+absl::StatusOr<std::vector<bool>> DirectoryState::AnnounceReplicas(uint64_t lease_id,
+                                                                   std::span<const ChunkId> ids) {
+  absl::MutexLock lock(&mu_);
+  ExpireLocked();
+  CKV_ASSIGN_OR_RETURN(const Lease* lease, FindHolderLease(lease_id, ids.size()));
+  std::vector<bool> accepted;
+  accepted.reserve(ids.size());
+  CorporaByKey changed;
+  for (const ChunkId& id : ids) {
+    const ReplicaTable::Places places = PlacesOf(id);
+    const auto outcome = replicas_.Announce(lease_id, lease->member.id, id, places);
+    accepted.push_back(outcome != ReplicaTable::Outcome::kRefused);
+    if (outcome != ReplicaTable::Outcome::kAdded) continue;
+    for (const ChunkPlace& place : places)
+      changed.try_emplace({place.corpus->tenant, place.corpus->name}, place.corpus);
+  }
+  TellReplicasChanged(changed);
+  return accepted;
+}
+
+absl::Status DirectoryState::WithdrawReplicas(uint64_t lease_id, std::span<const ChunkId> ids) {
+  absl::MutexLock lock(&mu_);
+  ExpireLocked();
+  CKV_RETURN_IF_ERROR(FindHolderLease(lease_id, ids.size()).status());
+  WithdrawLocked(lease_id, ids);
+  return absl::OkStatus();
+}
+
+void DirectoryState::WithdrawLocked(uint64_t lease_id, std::span<const ChunkId> ids) {
+  CorporaByKey changed;
+  for (const ChunkId& id : ids) {
+    const ReplicaTable::Places places = PlacesOf(id);
+    if (!replicas_.Withdraw(lease_id, id, places)) continue;
+    for (const ChunkPlace& place : places)
+      changed.try_emplace({place.corpus->tenant, place.corpus->name}, place.corpus);
+  }
+  TellReplicasChanged(changed);
+}
+
+void DirectoryState::TellReplicasChanged(const CorporaByKey& corpora) {
+  for (const auto& [key, corpus] : corpora) {
+    Tell({.kind = DirectoryEvent::Kind::kReplicasChanged, .member = {}, .corpus = corpus});
+  }
+}
+
+ReplicaTable::Places DirectoryState::PlacesOf(const ChunkId& id) const {
+  const auto places = places_.find(id);
+  if (places == places_.end()) return {};
+  return places->second;
 }
 
 absl::StatusOr<uint64_t> DirectoryState::Publish(Corpus corpus, bool replace,
                                                  uint64_t expected_version, Orphans* orphans) {
   CKV_RETURN_IF_ERROR(ValidateCorpus(corpus));
+  for (size_t i = 0; i < corpus.chunks.size(); ++i) {
+    if (corpus.chunks[i].leased.empty()) continue;
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "corpus: chunk %d: leased members are told, not published: clear `leased`", i));
+  }
   absl::MutexLock lock(&mu_);
+  ExpireLocked();
   CorpusKey key(corpus.tenant, corpus.name);
   const auto current = corpora_.find(key);
   const bool exists = current != corpora_.end();
@@ -176,6 +251,7 @@ absl::StatusOr<uint64_t> DirectoryState::Publish(Corpus corpus, bool replace,
   const auto published = std::make_shared<const Corpus>(std::move(corpus));
   AddPlaces(published);
   if (exists && orphans != nullptr) *orphans = OrphansOf(*replaced);
+  if (exists) RemoveReplicas(*replaced);
   corpora_.insert_or_assign(std::move(key), published);
   Tell({.kind = DirectoryEvent::Kind::kCorpusPublished, .member = {}, .corpus = published});
   return published->version;
@@ -186,6 +262,7 @@ void DirectoryState::AddPlaces(const std::shared_ptr<const Corpus>& corpus) {
     places_[corpus->chunks[i].id].push_back({.corpus = corpus, .ordinal = i});
   }
   placement_count_ += corpus->chunks.size();
+  replicas_.AddCorpus(*corpus);
 }
 
 void DirectoryState::RemovePlaces(const Corpus& corpus) {
@@ -197,6 +274,13 @@ void DirectoryState::RemovePlaces(const Corpus& corpus) {
     if (places->second.empty()) places_.erase(places);
   }
   placement_count_ -= corpus.chunks.size();
+  replicas_.RemoveCorpus(corpus);
+}
+
+void DirectoryState::RemoveReplicas(const Corpus& gone) {
+  for (const ChunkPlacement& chunk : gone.chunks) {
+    if (!places_.contains(chunk.id)) replicas_.RemoveChunk(chunk.id);
+  }
 }
 
 DirectoryState::Orphans DirectoryState::OrphansOf(const Corpus& gone) const {
@@ -210,8 +294,10 @@ DirectoryState::Orphans DirectoryState::OrphansOf(const Corpus& gone) const {
           return std::find(wanted.begin(), wanted.end(), holder) != wanted.end();
         });
       }
+    } else {
+      orphan.leased = replicas_.LeasedOf(chunk);
     }
-    if (!orphan.holders.empty()) orphans.push_back(std::move(orphan));
+    if (!orphan.holders.empty() || !orphan.leased.empty()) orphans.push_back(std::move(orphan));
   }
   return orphans;
 }
@@ -228,10 +314,22 @@ std::shared_ptr<const Corpus> DirectoryState::FindLocked(std::string_view name,
 
 absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryState::Get(std::string_view name,
                                                                   std::string_view tenant) {
-  absl::MutexLock lock(&mu_);
-  std::shared_ptr<const Corpus> corpus = FindLocked(name, tenant);
-  if (corpus == nullptr) return NoCorpus(name);
-  return corpus;
+  std::shared_ptr<const Corpus> corpus;
+  std::vector<ReplicaTable::Leased> leased;
+  {
+    absl::MutexLock lock(&mu_);
+    ExpireLocked();
+    corpus = FindLocked(name, tenant);
+    if (corpus == nullptr) return NoCorpus(name);
+    leased = replicas_.LeasedOf(*corpus);
+  }
+  if (leased.empty()) return corpus;
+  // Copied without the lock: a corpus may have a million chunks, and leases are renewed meanwhile.
+  auto told = std::make_shared<Corpus>(*corpus);
+  for (ReplicaTable::Leased& one : leased) {
+    told->chunks[one.ordinal].leased = std::move(one.members);
+  }
+  return told;
 }
 
 std::vector<std::shared_ptr<const Corpus>> DirectoryState::List(std::string_view tenant) {
@@ -249,23 +347,27 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryState::Drop(std::string_v
                                                                    std::string_view tenant,
                                                                    Orphans* orphans) {
   absl::MutexLock lock(&mu_);
+  ExpireLocked();
   const auto found = corpora_.find(CorpusKey(tenant, name));
   if (found == corpora_.end()) return NoCorpus(name);
   const std::shared_ptr<const Corpus> corpus = found->second;
   RemovePlaces(*corpus);
   if (orphans != nullptr) *orphans = OrphansOf(*corpus);
+  RemoveReplicas(*corpus);
   corpora_.erase(found);
   Tell({.kind = DirectoryEvent::Kind::kCorpusDropped, .member = {}, .corpus = corpus});
   return corpus;
 }
 
-std::vector<ChunkPlace> DirectoryState::Locate(const ChunkId& id, std::string_view tenant) {
+std::vector<LocatedChunk> DirectoryState::Locate(const ChunkId& id, std::string_view tenant) {
   absl::MutexLock lock(&mu_);
-  std::vector<ChunkPlace> visible;
-  const auto places = places_.find(id);
-  if (places == places_.end()) return visible;
-  for (const ChunkPlace& place : places->second) {
-    if (Visible(*place.corpus, tenant)) visible.push_back(place);
+  ExpireLocked();
+  std::vector<LocatedChunk> visible;
+  for (const ChunkPlace& place : PlacesOf(id)) {
+    if (!Visible(*place.corpus, tenant)) continue;
+    LocatedChunk located{place.corpus, place.ordinal, place.corpus->chunks[place.ordinal]};
+    located.chunk.leased = replicas_.LeasedOf(located.chunk);
+    visible.push_back(std::move(located));
   }
   return visible;
 }

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "absl/synchronization/mutex.h"
 #include "proto/clock.h"
 #include "proto/corpus.h"
+#include "server/directory/replica_table.h"
 
 namespace ckv {
 
@@ -29,6 +31,9 @@ struct DirectoryOptions {
   Duration lease_ttl_max = std::chrono::seconds(60);
   uint32_t corpus_count_max = 100'000;
   uint64_t placement_count_max = 1u << 23;  // chunks of all corpora: 130 B each, 1 GB
+  // Copies that members announce, of all chunks: some 200 B each, of which half are the two ids in
+  // the tables.
+  uint64_t replica_count_max = 1u << 20;
   uint32_t watcher_count_max = 4096;
   // Epochs and versions start above this: a directory that keeps nothing over a restart is given
   // one that rises from life to life (the daemon takes the wall clock's milliseconds).
@@ -42,15 +47,24 @@ struct LeaseGrant {
 };
 
 struct DirectoryEvent {
-  enum class Kind { kMemberUp, kMemberGone, kCorpusPublished, kCorpusDropped, kSynced };
+  enum class Kind {
+    kMemberUp,
+    kMemberGone,
+    kCorpusPublished,
+    kCorpusDropped,
+    kReplicasChanged,
+    kSynced,
+  };
   Kind kind = Kind::kSynced;
   Member member;                         // member events
   std::shared_ptr<const Corpus> corpus;  // corpus events
 };
 
-struct ChunkPlace {
+// A chunk as it is told: with its leased members, which `corpus` is without.
+struct LocatedChunk {
   std::shared_ptr<const Corpus> corpus;
   uint32_t ordinal = 0;
+  ChunkPlacement chunk;
 };
 
 // Thread-safe; one mutex. Expired leases are found by whoever looks next and by Expire.
@@ -68,24 +82,37 @@ class DirectoryState {
   std::vector<Member> Members() ABSL_LOCKS_EXCLUDED(mu_);
 
   // What a replaced or dropped corpus leaves behind: each of its chunks that has holders on which
-  // no corpus of any tenant places it any more, with just those holders.
+  // no corpus of any tenant places it any more, with just those holders; and, where no corpus has
+  // it at all, with the leased members.
   using Orphans = std::vector<ChunkPlacement>;
   absl::StatusOr<uint64_t> Publish(Corpus corpus, bool replace, uint64_t expected_version,
                                    Orphans* orphans = nullptr) ABSL_LOCKS_EXCLUDED(mu_);
+  // With the leased members as they are now: a copy of the corpus where there are any.
   absl::StatusOr<std::shared_ptr<const Corpus>> Get(std::string_view name, std::string_view tenant)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // As published, without leased members.
   std::vector<std::shared_ptr<const Corpus>> List(std::string_view tenant) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::shared_ptr<const Corpus>> Drop(std::string_view name, std::string_view tenant,
                                                      Orphans* orphans = nullptr)
       ABSL_LOCKS_EXCLUDED(mu_);
-  std::vector<ChunkPlace> Locate(const ChunkId& id, std::string_view tenant)
+  std::vector<LocatedChunk> Locate(const ChunkId& id, std::string_view tenant)
       ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Which of `ids` were accepted, one each in order. That an id is accepted tells that some corpus,
+  // of whichever tenant, has it: a holder is trusted with that, as it is with the rows.
+  absl::StatusOr<std::vector<bool>> AnnounceReplicas(uint64_t lease_id,
+                                                     std::span<const ChunkId> ids)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status WithdrawReplicas(uint64_t lease_id, std::span<const ChunkId> ids)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  static constexpr size_t kReplicaIdCountMax = 4096;  // a call: 128 KiB of ids
 
   // Of all tenants, for people and metrics.
   struct Counts {
     uint64_t corpus_count = 0;
     uint64_t placement_count = 0;  // chunks of corpora, each as often as it is in one
     uint64_t watcher_count = 0;
+    uint64_t replica_count = 0;  // that members announced
   };
   Counts counts() ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -112,6 +139,8 @@ class DirectoryState {
     Instant expires;
   };
   using CorpusKey = std::pair<std::string, std::string>;  // tenant, name
+  // In the order of keys, so that a run replays (I8).
+  using CorporaByKey = std::map<CorpusKey, std::shared_ptr<const Corpus>>;
 
   std::shared_ptr<const Corpus> FindLocked(std::string_view name, std::string_view tenant)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -120,6 +149,14 @@ class DirectoryState {
   void AddPlaces(const std::shared_ptr<const Corpus>& corpus) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RemovePlaces(const Corpus& corpus) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Orphans OrphansOf(const Corpus& gone) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What remains to be done for a corpus whose places are removed and whose orphans are told.
+  void RemoveReplicas(const Corpus& gone) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  ReplicaTable::Places PlacesOf(const ChunkId& id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<const Lease*> FindHolderLease(uint64_t lease_id, size_t id_count) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void WithdrawLocked(uint64_t lease_id, std::span<const ChunkId> ids)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TellReplicasChanged(const CorporaByKey& corpora) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Tell(const DirectoryEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Forget(Watcher* watcher) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -129,9 +166,10 @@ class DirectoryState {
   std::map<HolderId, uint64_t> lease_by_member_ ABSL_GUARDED_BY(mu_);
   // No lease runs out before this, so most calls look at no lease at all.
   Instant next_expiry_ ABSL_GUARDED_BY(mu_) = kInstantMax;
-  std::map<CorpusKey, std::shared_ptr<const Corpus>> corpora_ ABSL_GUARDED_BY(mu_);
+  CorporaByKey corpora_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<ChunkId, std::vector<ChunkPlace>> places_ ABSL_GUARDED_BY(mu_);
   uint64_t placement_count_ ABSL_GUARDED_BY(mu_) = 0;
+  ReplicaTable replicas_ ABSL_GUARDED_BY(mu_);
   std::vector<Watcher*> watchers_ ABSL_GUARDED_BY(mu_);
   uint64_t last_epoch_ ABSL_GUARDED_BY(mu_);
   uint64_t last_version_ ABSL_GUARDED_BY(mu_);

@@ -62,6 +62,9 @@ class DirectoryStateTest : public testing::Test {
         case Kind::kCorpusDropped:
           lines.push_back("dropped " + e.corpus->name + " " + std::to_string(e.corpus->version));
           break;
+        case Kind::kReplicasChanged:
+          lines.push_back("replicas " + e.corpus->name);
+          break;
         case Kind::kSynced:
           lines.push_back("synced");
           break;
@@ -208,7 +211,7 @@ TEST_F(DirectoryStateTest, AChunkIsLocatedInEveryCorpusThatHasIt) {
   part.chunks.erase(part.chunks.begin());
   ASSERT_TRUE(state_.Publish(whole, false, 0).ok());
   ASSERT_TRUE(state_.Publish(part, false, 0).ok());
-  const std::vector<ChunkPlace> places = state_.Locate(whole.chunks[2].id, "");
+  const std::vector<LocatedChunk> places = state_.Locate(whole.chunks[2].id, "");
   ASSERT_THAT(places, testing::SizeIs(2));
   EXPECT_EQ(places[0].corpus->name, "whole");
   EXPECT_EQ(places[0].ordinal, 2u);
