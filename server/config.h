@@ -52,6 +52,8 @@ struct Config {
   uint32_t tcp_busy_poll_us = 0;
   uint64_t store_capacity_bytes = uint64_t{1} << 30;
   uint32_t store_chunk_count_max = 1u << 17;
+  // Of store.capacity, in per cent; 0: none.
+  uint32_t replicas_percent = 25;
   uint32_t compute_threads = 1;
   uint32_t session_count_max = 256;
   uint32_t batch_request_count_max = 64;

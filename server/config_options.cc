@@ -71,6 +71,9 @@ const OptionSpec kOptions[] = {
      "bytes", "memory that a holder keeps for rows"},
     {"store.chunk_count_max", OptionKind::kCount, &Config::store_chunk_count_max, 1, 1u << 24, "",
      "chunks", "most chunks that a holder keeps"},
+    {"replicas.percent", OptionKind::kCount, &Config::replicas_percent, 0, 100, "", "per cent",
+     "most of store.capacity that copies take which a requester in the same process makes for its "
+     "holder to answer for; 0: none are made"},
     {"compute_threads", OptionKind::kCount, &Config::compute_threads, 1, 256, "", "threads",
      "threads of a holder's kernels, its dispatcher included"},
     {"session_count_max", OptionKind::kCount, &Config::session_count_max, 1, 65536, "", "sessions",

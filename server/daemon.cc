@@ -32,6 +32,7 @@
 #include "server/daemon_fabric.h"
 #include "server/daemon_oracle.h"
 #include "server/daemon_profile.h"
+#include "server/daemon_replicas.h"
 #include "server/directory/directory_state.h"
 #include "server/directory_registrar_stub.h"
 #include "server/directory_service.h"
@@ -138,6 +139,7 @@ struct Daemon::State {
   std::unique_ptr<HolderStubFactory> holder_stubs;
   std::unique_ptr<NetworkOracle> oracle;  // null: none
   std::unique_ptr<Requester> requester;
+  std::unique_ptr<DaemonReplicas> replicas;  // of a holder that is a requester, too
   std::unique_ptr<RequesterServiceImpl> requester_service;
 
   std::unique_ptr<grpc::Server> server;
@@ -227,6 +229,12 @@ absl::Status Daemon::State::StartRequester() {
   CKV_ASSIGN_OR_RETURN(requester,
                        Requester::Create(options, directory_control.get(), holder_stubs.get()));
   RequesterServiceOptions service;
+  if (holder != nullptr) {
+    replicas = std::make_unique<DaemonReplicas>(
+        config, clock, directory.get(), directory_control.get(), requester.get(), holder.get());
+    holder_service->OnPut([this](const ChunkId& id) { replicas->keeper().Adopt(id); });
+    service.replicas = &replicas->keeper();
+  }
   service.id = config.name;
   service.directory_address = [this] { return DirectoryAddress(); };
   service.version = std::string(kCkvdVersion);
@@ -310,6 +318,7 @@ void Daemon::State::AddRegistration(MemberRole role, LeaseGate* lease) {
 
 void Daemon::State::StartRegistrations() {
   if (holder) AddRegistration(MemberRole::kHolder, &holder->lease());
+  if (replicas) replicas->SetRegistration(registrations.back().get());
   if (!requester) return;
   AddRegistration(MemberRole::kRequester, nullptr);
   WatchOptions options;
@@ -336,6 +345,7 @@ absl::Status Daemon::State::StartMetrics() {
   sources.directory = directory.get();
   sources.holder = holder.get();
   sources.requester = requester.get();
+  if (replicas) sources.replicas = &replicas->keeper();
   if (requester_service) {
     sources.attend_count = [this] { return requester_service->attend_count(); };
     sources.attend_error_count = [this] { return requester_service->error_count(); };
@@ -446,6 +456,7 @@ void Daemon::Drain(Instant deadline) {
   state.gate.AwaitIdle(*state.clock, now + std::max((deadline - now) / 2, Duration(0)));
   if (state.holder) state.holder->Drain(std::max(deadline, now));
   state.metrics.reset();  // it reads the registrations
+  if (state.replicas) state.replicas->SetRegistration(nullptr);
   state.registrations.clear();
   // By now only replies on their way out and idle connections are left.
   const Duration grace = deadline > now ? kReplyGrace : Duration(0);

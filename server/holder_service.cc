@@ -167,6 +167,7 @@ absl::Status HolderServiceImpl::Receive(grpc::ServerContext& context, ServiceGat
     return absl::InvalidArgumentError("put: the tenant's name is too long");
   }
   const std::string tenant = message.header().tenant();
+  if (on_put_) on_put_(info.id);
   CKV_ASSIGN_OR_RETURN(ChunkWriter writer,
                        holder_.table().Begin(std::move(info), geometry, tenant));
   while (Read(stream, reader, &message)) {
@@ -187,6 +188,31 @@ absl::Status HolderServiceImpl::Receive(grpc::ServerContext& context, ServiceGat
   if (context.IsCancelled()) return absl::CancelledError("put: interrupted; nothing was stored");
   CKV_ASSIGN_OR_RETURN(Chunk chunk, std::move(writer).Finish());
   return holder_.table().Insert(std::move(chunk), tenant);
+}
+
+grpc::Status HolderServiceImpl::GetChunkInfo(grpc::ServerContext* /*context*/,
+                                             const v1::GetChunkInfoRequest* request,
+                                             v1::GetChunkInfoReply* reply) {
+  const auto entry = gate_.EnterCall();
+  if (!entry.ok()) return ToGrpc(entry.status());
+  const auto id = ChunkId::FromBytes(request->id());
+  if (!id.ok()) return ToGrpc(id.status());
+  const auto geometry = FromProto(request->geometry());
+  if (!geometry.ok()) return ToGrpc(geometry.status());
+  if (request->tenant().size() > kCorpusNameBytesMax) {
+    return ToGrpc(absl::InvalidArgumentError("chunk: the tenant's name is too long"));
+  }
+  if (!holder_.lease().LiveAt(clock_.Now())) {
+    return ToGrpc(absl::UnavailableError("this holder has no live lease"));
+  }
+  const auto pin = holder_.table().Pin(*id, *geometry, request->tenant());
+  if (!pin.ok()) return ToGrpc(pin.status());
+  const ChunkInfo& info = pin->chunk().info();
+  reply->set_parent(std::string(info.parent.AsBytes()));
+  reply->set_position(info.position);
+  reply->set_token_ids(Int32sToBytes(info.token_ids));
+  for (const uint64_t checksum : info.layer_checksums) reply->add_layer_checksums(checksum);
+  return grpc::Status::OK;
 }
 
 grpc::Status HolderServiceImpl::ListChunks(grpc::ServerContext* /*context*/,

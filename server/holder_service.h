@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <utility>
 
 #include "ckv/v1/holder.grpc.pb.h"
 #include "proto/clock.h"
@@ -29,6 +31,10 @@ class HolderServiceImpl final : public v1::HolderService::Service {
   HolderServiceImpl(Holder* holder, std::string id, ServiceGate* gate, Clock* clock)
       : holder_(*holder), id_(std::move(id)), gate_(*gate), clock_(*clock) {}
 
+  // `on_put` is told of each chunk that is put, before the table is asked whether it has it. Set
+  // before the service serves.
+  void OnPut(std::function<void(const ChunkId&)> on_put) { on_put_ = std::move(on_put); }
+
   grpc::Status OpenSession(grpc::ServerContext* context, const v1::OpenSessionRequest* request,
                            v1::OpenSessionReply* reply) override;
   grpc::Status CloseSession(grpc::ServerContext* context, const v1::CloseSessionRequest* request,
@@ -38,6 +44,8 @@ class HolderServiceImpl final : public v1::HolderService::Service {
   grpc::Status PutChunk(grpc::ServerContext* context,
                         grpc::ServerReader<v1::PutChunkRequest>* reader,
                         v1::PutChunkReply* reply) override;
+  grpc::Status GetChunkInfo(grpc::ServerContext* context, const v1::GetChunkInfoRequest* request,
+                            v1::GetChunkInfoReply* reply) override;
   grpc::Status ListChunks(grpc::ServerContext* context, const v1::ListChunksRequest* request,
                           v1::ListChunksReply* reply) override;
   grpc::Status PinChunk(grpc::ServerContext* context, const v1::PinChunkRequest* request,
@@ -59,7 +67,8 @@ class HolderServiceImpl final : public v1::HolderService::Service {
   const std::string id_;
   ServiceGate& gate_;
   Clock& clock_;
-  std::atomic<uint32_t> put_count_{0};  // in progress; orders nothing
+  std::function<void(const ChunkId&)> on_put_;  // may be empty
+  std::atomic<uint32_t> put_count_{0};          // in progress; orders nothing
 };
 
 }  // namespace ckv

@@ -280,8 +280,30 @@ void AddDirectory(DirectoryState& directory, Page& page) {
              static_cast<double>(counts.corpus_count));
   page.Gauge("ckv_directory_placements", "Chunks placed, once a corpus that has them.",
              static_cast<double>(counts.placement_count));
+  page.Gauge("ckv_directory_replicas", "Copies that members announced under their leases.",
+             static_cast<double>(counts.replica_count));
   page.Gauge("ckv_directory_watchers", "Streams of changes that are open.",
              static_cast<double>(counts.watcher_count));
+}
+
+void AddReplicas(const ReplicaStats& stats, Page& page) {
+  page.Gauge("ckv_replicas_chunks", "Copies made here that this holder answers for.",
+             static_cast<double>(stats.chunk_count));
+  page.Gauge("ckv_replicas_bytes", "Memory that they take, of the store's.",
+             static_cast<double>(stats.bytes));
+  page.Gauge("ckv_replicas_limit_bytes", "Most that they may take (replicas.percent).",
+             static_cast<double>(stats.bytes_max));
+  page.Counter("ckv_replicas_fetched_total", "Chunks that were copied.",
+               static_cast<double>(stats.fetched_count));
+  page.Counter("ckv_replicas_fetched_bytes_total", "Bytes of their rows.",
+               static_cast<double>(stats.fetched_bytes));
+  page.Counter("ckv_replicas_evicted_total",
+               "Copies dropped to make room for others. A rate near that of copies made: the limit "
+               "is too small for what is asked for.",
+               static_cast<double>(stats.evicted_count));
+  page.Counter("ckv_replicas_announce_failures_total",
+               "Calls to announce copies that failed: the directory is away, or the lease is lost.",
+               static_cast<double>(stats.announce_failure_count));
 }
 
 // A connection that says nothing.
@@ -322,6 +344,7 @@ class Reader final : public prometheus::Collectable {
       AddHolderState(stats, page);
     }
     if (sources_.requester != nullptr) AddRequester(sources_, page);
+    if (sources_.replicas != nullptr) AddReplicas(sources_.replicas->stats(), page);
     return page.Take();
   }
 

@@ -19,6 +19,7 @@
 #include "server/directory/directory_state.h"
 #include "server/holder.h"
 #include "server/registration.h"
+#include "server/replica_keeper.h"
 
 namespace ckv {
 
@@ -29,6 +30,7 @@ struct MetricsSources {
   DirectoryState* directory = nullptr;
   Holder* holder = nullptr;
   const Requester* requester = nullptr;
+  const ReplicaKeeper* replicas = nullptr;
   // Of the requester's gRPC service; empty: it has none.
   std::function<uint64_t()> attend_count;
   std::function<uint64_t()> attend_error_count;

@@ -411,6 +411,54 @@ grpc::Status RequesterServiceImpl::Fetch(grpc::ServerContext* context,
   return Answered(*context, requester_.Fetch(call, send));
 }
 
+absl::StatusOr<ReplicaRange> RequesterServiceImpl::ReplicaRangeOf(const std::string& corpus,
+                                                                  const std::string& tenant,
+                                                                  uint32_t begin, uint32_t end,
+                                                                  uint64_t version,
+                                                                  Instant deadline) {
+  if (options_.replicas == nullptr) {
+    return absl::FailedPreconditionError(
+        "this process has no holder to keep copies: ask a ckvd of --role=holder,requester");
+  }
+  CKV_ASSIGN_OR_RETURN(auto resolved, ResolveVersion(corpus, tenant, version, deadline));
+  CKV_ASSIGN_OR_RETURN(const ChunkRange range, RangeOf(*resolved, begin, end));
+  return ReplicaRange{std::move(resolved), range.begin, range.end, deadline};
+}
+
+grpc::Status RequesterServiceImpl::Replicate(grpc::ServerContext* context,
+                                             const v1::ReplicateRequest* request,
+                                             v1::ReplicateReply* reply) {
+  const auto entry = gate_.EnterCall();
+  if (!entry.ok()) return ToGrpc(entry.status());
+  const auto range = ReplicaRangeOf(request->corpus(), request->tenant(), request->chunk_begin(),
+                                    request->chunk_end(), request->corpus_version(),
+                                    DeadlineFor(*context, request->timeout_ms()));
+  if (!range.ok()) return ToGrpc(range.status());
+  const auto report = options_.replicas->Replicate(*range);
+  if (!report.ok()) return Answered(*context, report.status());
+  reply->set_fetched_count(report->fetched_count);
+  reply->set_present_count(report->present_count);
+  reply->set_refused_count(report->refused_count);
+  reply->set_fetched_bytes(report->fetched_bytes);
+  reply->set_evicted_count(report->evicted_count);
+  return grpc::Status::OK;
+}
+
+grpc::Status RequesterServiceImpl::ReleaseReplicas(grpc::ServerContext* context,
+                                                   const v1::ReleaseReplicasRequest* request,
+                                                   v1::ReleaseReplicasReply* reply) {
+  const auto entry = gate_.EnterCall();
+  if (!entry.ok()) return ToGrpc(entry.status());
+  const auto range =
+      ReplicaRangeOf(request->corpus(), request->tenant(), request->chunk_begin(),
+                     request->chunk_end(), 0, DeadlineFor(*context, request->timeout_ms()));
+  if (!range.ok()) return ToGrpc(range.status());
+  const auto released = options_.replicas->Release(*range);
+  if (!released.ok()) return ToGrpc(released.status());
+  reply->set_released_count(*released);
+  return grpc::Status::OK;
+}
+
 grpc::Status RequesterServiceImpl::Describe(grpc::ServerContext* /*context*/,
                                             const v1::DescribeRequest* /*request*/,
                                             v1::DescribeReply* reply) {

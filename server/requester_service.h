@@ -11,6 +11,7 @@
 #include "ckv/v1/requester.grpc.pb.h"
 #include "client/requester.h"
 #include "proto/clock.h"
+#include "server/replica_keeper.h"
 #include "server/service_gate.h"
 
 namespace ckv {
@@ -22,6 +23,7 @@ struct RequesterServiceOptions {
   Clock* clock = Clock::Real();
   Duration default_timeout = std::chrono::seconds(5);
   std::function<bool()> directory_connected;
+  ReplicaKeeper* replicas = nullptr;  // of the holder in this process; null: there is none
 };
 
 // Thread-safe. Errors as in proto/ckv/v1/requester.proto.
@@ -42,6 +44,11 @@ class RequesterServiceImpl final : public v1::RequesterService::Service {
                        v1::ExplainReply* reply) override;
   grpc::Status Fetch(grpc::ServerContext* context, const v1::FetchRequest* request,
                      grpc::ServerWriter<v1::FetchReply>* writer) override;
+  grpc::Status Replicate(grpc::ServerContext* context, const v1::ReplicateRequest* request,
+                         v1::ReplicateReply* reply) override;
+  grpc::Status ReleaseReplicas(grpc::ServerContext* context,
+                               const v1::ReleaseReplicasRequest* request,
+                               v1::ReleaseReplicasReply* reply) override;
   grpc::Status Describe(grpc::ServerContext* context, const v1::DescribeRequest* request,
                         v1::DescribeReply* reply) override;
 
@@ -63,6 +70,11 @@ class RequesterServiceImpl final : public v1::RequesterService::Service {
   // The corpus a request names, or one made of its chunk ids.
   absl::StatusOr<std::shared_ptr<const Corpus>> CorpusOf(const v1::AttendRequest& request,
                                                          Instant deadline);
+  // Chunks [begin, end) of a corpus, for the keeper of replicas.
+  //   FailedPrecondition  there is none.
+  absl::StatusOr<ReplicaRange> ReplicaRangeOf(const std::string& corpus, const std::string& tenant,
+                                              uint32_t begin, uint32_t end, uint64_t version,
+                                              Instant deadline);
   absl::StatusOr<v1::ResolveReply> ResolveTokens(const v1::ResolveRequest& request,
                                                  Instant deadline);
   // The sooner of the caller's deadline and `timeout_ms` (0: the default).

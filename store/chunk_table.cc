@@ -193,7 +193,11 @@ absl::Status ChunkTable::Keep(const ChunkId& id, bool keep) {
   return absl::OkStatus();
 }
 
-absl::Status ChunkTable::Drop(const ChunkId& id) {
+absl::Status ChunkTable::Drop(const ChunkId& id) { return Remove(id, /*even_kept=*/true); }
+
+absl::Status ChunkTable::Evict(const ChunkId& id) { return Remove(id, /*even_kept=*/false); }
+
+absl::Status ChunkTable::Remove(const ChunkId& id, bool even_kept) {
   std::unique_ptr<const Chunk> freed;  // destroyed after the lock: it takes the arena's
   absl::MutexLock lock(&mu_);
   const auto found = by_id_.find(id);
@@ -201,6 +205,9 @@ absl::Status ChunkTable::Drop(const ChunkId& id) {
     return absl::NotFoundError(absl::StrFormat("chunk %s is not here", id.ShortHex()));
   }
   const uint32_t index = found->second;
+  if (slots_[index].kept && !even_kept) {
+    return absl::FailedPreconditionError(absl::StrFormat("chunk %s is kept", id.ShortHex()));
+  }
   in_order_.erase(id);
   by_id_.erase(found);
   Slot& slot = slots_[index];
@@ -210,6 +217,11 @@ absl::Status ChunkTable::Drop(const ChunkId& id) {
   slot.generation += 1;
   if (slot.pin_count == 0) freed = Release(index);
   return absl::OkStatus();
+}
+
+bool ChunkTable::Contains(const ChunkId& id) const {
+  absl::MutexLock lock(&mu_);
+  return by_id_.contains(id);
 }
 
 std::vector<ChunkListing> ChunkTable::List(const std::optional<ChunkId>& after,

@@ -126,13 +126,12 @@ class ChunkTable {
   absl::StatusOr<ChunkPin> Pin(const ChunkId& id, const Geometry& geometry,
                                std::string_view tenant = "") ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Keep, Drop and List take no tenant: they are the operator's, who owns the memory and sees all
-  // of it, and are reached over the holder's control plane, not by a session. A chunk is stored
-  // once for all its readers, so it is dropped for all of them.
+  // Keep, Drop, Evict, Contains and List take no tenant: they are the operator's, who owns the
+  // memory and sees all of it, and are reached over the holder's control plane, not by a session. A
+  // chunk is stored once for all its readers, so it is dropped for all of them.
 
-  // Marks the chunk as never to be evicted (or lifts the mark). Drop still removes it. Nothing is
-  // evicted today (a full table refuses what is new), so the mark is kept and listed, no more: an
-  // operator can set it before a later version begins to evict.
+  // Marks the chunk as never to be evicted (or lifts the mark). Drop still removes it. A full table
+  // refuses what is new; only replicas are evicted (server/replica_keeper.h).
   //   NotFound
   absl::Status Keep(const ChunkId& id, bool keep) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -140,6 +139,14 @@ class ChunkTable {
   // goes.
   //   NotFound
   absl::Status Drop(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Drop, but of what may be evicted.
+  //   NotFound
+  //   FailedPrecondition  the chunk is marked by Keep.
+  absl::Status Evict(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Whether the chunk is resident, whoever may read it.
+  bool Contains(const ChunkId& id) const ABSL_LOCKS_EXCLUDED(mu_);
 
   // In the order of ids, after `after`, at most `count_max`.
   std::vector<ChunkListing> List(const std::optional<ChunkId>& after, size_t count_max) const
@@ -157,6 +164,7 @@ class ChunkTable {
     uint64_t chunk_count = 0;  // resident chunks that have it
   };
   void Unpin(uint32_t slot) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Remove(const ChunkId& id, bool even_kept) ABSL_LOCKS_EXCLUDED(mu_);
   // OK if `info` is to be stored; if it is resident, `tenant` becomes a reader where it may.
   absl::Status CheckNew(const ChunkInfo& info, std::string_view tenant)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

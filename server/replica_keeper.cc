@@ -1,0 +1,409 @@
+#include "server/replica_keeper.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+#include "spdlog/spdlog.h"
+
+namespace ckv {
+
+absl::StatusOr<std::vector<bool>> LocalReplicaRegistry::Announce(uint64_t lease_id,
+                                                                 std::span<const ChunkId> ids,
+                                                                 Instant /*deadline*/) {
+  return state_->AnnounceReplicas(lease_id, ids);
+}
+absl::Status LocalReplicaRegistry::Withdraw(uint64_t lease_id, std::span<const ChunkId> ids,
+                                            Instant /*deadline*/) {
+  return state_->WithdrawReplicas(lease_id, ids);
+}
+
+class ReplicaKeeper::Turn {
+ public:
+  Turn(Clock* clock, absl::Mutex* mu, bool* taken, Instant deadline) : mu_(mu), taken_(taken) {
+    absl::MutexLock lock(mu_);
+    held_ = clock->Await(*mu_, absl::Condition(&IsFree, taken_), deadline);
+    if (held_) *taken_ = true;
+  }
+  ~Turn() {
+    if (!held_) return;
+    absl::MutexLock lock(mu_);
+    *taken_ = false;
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  absl::Status status() const {
+    if (held_) return absl::OkStatus();
+    return absl::DeadlineExceededError("replicas: other calls took until the deadline");
+  }
+
+ private:
+  static bool IsFree(bool* taken) { return !*taken; }
+  absl::Mutex* const mu_;
+  bool* const taken_;
+  bool held_ = false;
+};
+
+ReplicaKeeper::ReplicaKeeper(const ReplicaKeeperOptions& options, DirectoryControl* directory,
+                             ChunkInfoSource* source, ReplicaRegistry* registry,
+                             Requester* requester, ChunkTable* table, LeaseSource lease)
+    : options_(options),
+      directory_(directory),
+      source_(source),
+      registry_(registry),
+      requester_(requester),
+      table_(table),
+      lease_(std::move(lease)) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+ReplicaKeeper::~ReplicaKeeper() {
+  {
+    absl::MutexLock lock(&mu_);
+    stop_ = true;
+  }
+  thread_.join();
+}
+
+absl::Status ReplicaKeeper::CheckRange(const ReplicaRange& range) const {
+  if (range.corpus == nullptr || range.chunk_begin >= range.chunk_end ||
+      range.chunk_end > range.corpus->chunks.size()) {
+    return absl::InvalidArgumentError("replicas: no corpus, or no range of its chunks");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ReplicaReport> ReplicaKeeper::Replicate(const ReplicaRange& range) {
+  CKV_RETURN_IF_ERROR(CheckRange(range));
+  if (options_.replica_bytes_max == 0) {
+    return absl::FailedPreconditionError(
+        "replicas: this holder keeps none: start it with --replicas-percent above 0");
+  }
+  if (!lease_()) {
+    return absl::UnavailableError("replicas: no lease yet: the directory has not answered");
+  }
+  uint64_t bytes = 0;
+  for (uint32_t i = range.chunk_begin; i < range.chunk_end; ++i) {
+    bytes += LayOutChunk(range.corpus->geometry, range.corpus->chunks[i].token_count).total_bytes;
+  }
+  if (bytes > options_.replica_bytes_max) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "replicas: the chunks take %d bytes, the limit is %d (replicas.percent): ask for fewer",
+        bytes, options_.replica_bytes_max));
+  }
+  CKV_ASSIGN_OR_RETURN(const std::vector<Member> members, directory_->ListMembers(range.deadline));
+  Job job{.range = range, .ask = 0, .members = {}, .report = {}};
+  for (const Member& member : members) {
+    if (member.role == MemberRole::kHolder) job.members.emplace(member.id, member);
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    job.ask = ++ask_count_;
+  }
+  const absl::Status copied = CopyAll(job);
+  // Those that were made before an error are whole, and serve.
+  const absl::Status announced = AnnounceDue(range.deadline, job.report.refused_count);
+  CKV_RETURN_IF_ERROR(copied);
+  CKV_RETURN_IF_ERROR(announced);
+  return job.report;
+}
+
+absl::Status ReplicaKeeper::CopyAll(Job& job) {
+  const Corpus& corpus = *job.range.corpus;
+  for (uint32_t i = job.range.chunk_begin; i < job.range.chunk_end; ++i) {
+    Turn turn(options_.clock, &mu_, &copying_, job.range.deadline);
+    CKV_RETURN_IF_ERROR(turn.status());
+    const absl::Status status = CopyOne(job, corpus.chunks[i], i);
+    if (!status.ok()) return Annotate(status, absl::StrFormat("replicas: chunk %d", i));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReplicaKeeper::CopyOne(Job& job, const ChunkPlacement& chunk, uint32_t ordinal) {
+  const Corpus& corpus = *job.range.corpus;
+  const uint64_t bytes = LayOutChunk(corpus.geometry, chunk.token_count).total_bytes;
+  if (table_->Find(chunk.id, corpus.geometry, corpus.tenant).ok()) {
+    Note(chunk.id, /*own=*/false, bytes, job.ask);
+    ++job.report.present_count;
+    return absl::OkStatus();
+  }
+  // The directory would refuse it: not worth the transfer.
+  if (chunk.holders.size() + chunk.leased.size() >= kReplicaCountMax &&
+      std::find(chunk.leased.begin(), chunk.leased.end(), options_.self) == chunk.leased.end()) {
+    ++job.report.refused_count;
+    return absl::OkStatus();
+  }
+  CKV_ASSIGN_OR_RETURN(const ChunkInfo info, AskInfo(job, chunk));
+  auto writer = BeginCopy(job, info, bytes);
+  absl::Status status = writer.status();
+  if (status.ok()) status = FetchInto(job, ordinal, *writer);
+  if (status.ok()) {
+    CKV_ASSIGN_OR_RETURN(Chunk whole, std::move(*writer).Finish());
+    status = table_->Insert(std::move(whole), corpus.tenant);
+  }
+  // Somebody put it meanwhile, or for another tenant, who is not the only reader any more.
+  const bool present = absl::IsAlreadyExists(status);
+  if (!present) CKV_RETURN_IF_ERROR(status);
+  Note(chunk.id, /*own=*/!present, bytes, job.ask);
+  if (present) {
+    ++job.report.present_count;
+    return absl::OkStatus();
+  }
+  const uint64_t row_bytes = chunk.token_count * corpus.geometry.token_bytes();
+  ++job.report.fetched_count;
+  job.report.fetched_bytes += row_bytes;
+  absl::MutexLock lock(&mu_);
+  ++stats_.fetched_count;
+  stats_.fetched_bytes += row_bytes;
+  return absl::OkStatus();
+}
+
+// Of the first holder whose word fits the id. That it fits is checked here, so that a holder with
+// other rows, or none, does not hide the next.
+absl::StatusOr<ChunkInfo> ReplicaKeeper::AskInfo(const Job& job, const ChunkPlacement& chunk) {
+  const Corpus& corpus = *job.range.corpus;
+  absl::Status last =
+      absl::UnavailableError("none of its holders is registered with the directory");
+  std::vector<HolderId> holders = chunk.holders;
+  holders.insert(holders.end(), chunk.leased.begin(), chunk.leased.end());
+  for (const HolderId& holder : holders) {
+    const auto member = job.members.find(holder);
+    if (member == job.members.end() || holder == options_.self) continue;
+    auto info = source_->GetChunkInfo(member->second, chunk.id, corpus.geometry, corpus.tenant,
+                                      job.range.deadline);
+    last = info.status();
+    if (last.ok()) {
+      info->id = chunk.id;
+      last = ValidateChunkInfo(*info, corpus.geometry);
+      if (last.ok()) return info;
+      last = absl::DataLossError(absl::StrFormat("holder %s describes another chunk: %s",
+                                                 holder.name, std::string(last.message())));
+    }
+    if (options_.clock->Now() >= job.range.deadline) break;
+  }
+  return last;
+}
+
+absl::StatusOr<ChunkWriter> ReplicaKeeper::BeginCopy(Job& job, const ChunkInfo& info,
+                                                     uint64_t bytes) {
+  const Corpus& corpus = *job.range.corpus;
+  bool full = false;
+  {
+    absl::MutexLock lock(&mu_);
+    full = stats_.bytes + bytes > options_.replica_bytes_max;
+  }
+  if (full) CKV_RETURN_IF_ERROR(MakeRoom(job, bytes));
+  auto writer = table_->Begin(info, corpus.geometry, corpus.tenant);
+  if (!absl::IsResourceExhausted(writer.status())) return writer;
+  // The store is full with what others put: earlier copies go before the new one is refused. Once,
+  // for what is free may be in pieces that are too small, however many go.
+  if (!MakeRoom(job, bytes).ok()) return writer.status();
+  return table_->Begin(info, corpus.geometry, corpus.tenant);
+}
+
+absl::Status ReplicaKeeper::FetchInto(const Job& job, uint32_t ordinal, ChunkWriter& writer) {
+  const Geometry& geometry = job.range.corpus->geometry;
+  FetchCall call;
+  call.corpus = job.range.corpus;
+  call.chunk_begin = ordinal;
+  call.chunk_end = ordinal + 1;
+  call.layer_end = geometry.layers;
+  call.deadline = job.range.deadline;
+  return requester_->Fetch(call, [&](const FetchedRows& rows) {
+    return writer.Write(rows.layer, uint64_t{rows.token_begin} * geometry.row_bytes(), rows.rows);
+  });
+}
+
+void ReplicaKeeper::Note(const ChunkId& id, bool own, uint64_t bytes, uint64_t ask) {
+  absl::MutexLock lock(&mu_);
+  const auto [place, added] = copies_.try_emplace(id);
+  Copy& copy = place->second;
+  copy.last_asked = ask;
+  // One that was noted before stays whose it is; if it was dropped meanwhile and is made anew, it
+  // is ours, and not announced.
+  if (!added && !own) return;
+  if (!added) {
+    if (copy.own) stats_.bytes -= copy.bytes;
+    if (copy.own) --stats_.chunk_count;
+    copy.lease_id = 0;
+  }
+  copy.own = own;
+  copy.bytes = bytes;
+  if (!own) return;
+  stats_.bytes += bytes;
+  ++stats_.chunk_count;
+}
+
+absl::Status ReplicaKeeper::MakeRoom(Job& job, uint64_t bytes) {
+  std::vector<std::pair<uint64_t, ChunkId>> candidates;  // the longest not asked for first
+  uint64_t used = 0;
+  {
+    absl::MutexLock lock(&mu_);
+    used = stats_.bytes;
+    for (const auto& [id, copy] : copies_) {
+      if (copy.own && copy.last_asked < job.ask) candidates.emplace_back(copy.last_asked, id);
+    }
+    std::sort(candidates.begin(), candidates.end());
+    size_t count = 0;
+    do {
+      if (count < candidates.size()) used -= copies_.find(candidates[count].second)->second.bytes;
+      ++count;
+    } while (count < candidates.size() && used + bytes > options_.replica_bytes_max);
+    candidates.resize(std::min(count, candidates.size()));
+  }
+  if (candidates.empty() || used + bytes > options_.replica_bytes_max) {
+    return absl::ResourceExhaustedError(
+        "no room: what is here was asked for by later calls, or put by others");
+  }
+  std::vector<ChunkId> victims;
+  for (const auto& [asked, id] : candidates) victims.push_back(id);
+  CKV_RETURN_IF_ERROR(Withdraw(victims, job.range.deadline));
+  job.report.evicted_count += static_cast<uint32_t>(victims.size());
+  absl::MutexLock lock(&mu_);
+  stats_.evicted_count += victims.size();
+  return absl::OkStatus();
+}
+
+absl::Status ReplicaKeeper::Withdraw(std::span<const ChunkId> ids, Instant deadline) {
+  while (!ids.empty()) {
+    const auto some = ids.first(std::min(ids.size(), DirectoryState::kReplicaIdCountMax));
+    ids = ids.subspan(some.size());
+    // Held until they are dropped, so that nothing announces them in between.
+    Turn turn(options_.clock, &mu_, &calling_, deadline);
+    CKV_RETURN_IF_ERROR(turn.status());
+    if (const auto lease = lease_(); lease.has_value()) {
+      const absl::Status withdrawn = registry_->Withdraw(lease->lease_id, some, deadline);
+      // A lease that is gone has nothing announced.
+      if (!withdrawn.ok() && !absl::IsNotFound(withdrawn)) return withdrawn;
+    }
+    absl::MutexLock lock(&mu_);
+    for (const ChunkId& id : some) DropLocked(id);
+  }
+  return absl::OkStatus();
+}
+
+// The table's lock is taken under ours, so that Adopt comes before or after, not between; the table
+// never calls the keeper.
+void ReplicaKeeper::DropLocked(const ChunkId& id) {
+  const auto found = copies_.find(id);
+  if (found == copies_.end()) return;
+  if (found->second.own) {
+    stats_.bytes -= found->second.bytes;
+    --stats_.chunk_count;
+    // Not found: others dropped it. Kept: it is the operator's from now on.
+    table_->Evict(id).IgnoreError();
+  }
+  copies_.erase(found);
+}
+
+absl::StatusOr<uint32_t> ReplicaKeeper::Release(const ReplicaRange& range) {
+  CKV_RETURN_IF_ERROR(CheckRange(range));
+  Turn turn(options_.clock, &mu_, &copying_, range.deadline);
+  CKV_RETURN_IF_ERROR(turn.status());
+  std::vector<ChunkId> ids;
+  {
+    absl::MutexLock lock(&mu_);
+    for (uint32_t i = range.chunk_begin; i < range.chunk_end; ++i) {
+      const ChunkId& id = range.corpus->chunks[i].id;
+      if (copies_.contains(id)) ids.push_back(id);
+    }
+  }
+  CKV_RETURN_IF_ERROR(Withdraw(ids, range.deadline));
+  return static_cast<uint32_t>(ids.size());
+}
+
+void ReplicaKeeper::Adopt(const ChunkId& id) {
+  absl::MutexLock lock(&mu_);
+  const auto found = copies_.find(id);
+  if (found == copies_.end() || !found->second.own) return;
+  found->second.own = false;
+  stats_.bytes -= found->second.bytes;
+  --stats_.chunk_count;
+}
+
+std::vector<ChunkId> ReplicaKeeper::DueUnder(uint64_t lease_id) {
+  std::vector<ChunkId> due;
+  absl::MutexLock lock(&mu_);
+  for (const auto& [id, copy] : copies_) {
+    if (copy.lease_id != lease_id && table_->Contains(id)) due.push_back(id);
+  }
+  std::sort(due.begin(), due.end());  // so that a run replays (I8)
+  due.resize(std::min(due.size(), DirectoryState::kReplicaIdCountMax));
+  return due;
+}
+
+absl::Status ReplicaKeeper::AnnounceDue(Instant deadline, uint32_t& refused) {
+  for (;;) {
+    Turn turn(options_.clock, &mu_, &calling_, deadline);
+    CKV_RETURN_IF_ERROR(turn.status());
+    const auto lease = lease_();
+    if (!lease.has_value()) return absl::UnavailableError("replicas: the lease is lost");
+    const std::vector<ChunkId> ids = DueUnder(lease->lease_id);
+    if (ids.empty()) return absl::OkStatus();
+    const auto accepted = registry_->Announce(lease->lease_id, ids, deadline);
+    absl::MutexLock lock(&mu_);
+    if (!accepted.ok()) {
+      ++stats_.announce_failure_count;
+      return Annotate(accepted.status(), "replicas: announcing");
+    }
+    if (accepted->size() != ids.size()) return absl::InternalError("replicas: a short answer");
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const auto copy = copies_.find(ids[i]);
+      if (copy == copies_.end()) continue;
+      if ((*accepted)[i]) {
+        copy->second.lease_id = lease->lease_id;
+      } else {
+        // Nobody is sent here for it, so it would only take room.
+        DropLocked(ids[i]);
+        ++refused;
+      }
+    }
+  }
+}
+
+absl::Status ReplicaKeeper::Audit(Instant deadline) {
+  // Not while a copy is made anew of what is gone; the next audit comes soon.
+  Turn turn(options_.clock, &mu_, &copying_, options_.clock->Now());
+  if (!turn.status().ok()) return absl::OkStatus();
+  std::vector<ChunkId> gone;
+  {
+    absl::MutexLock lock(&mu_);
+    for (const auto& [id, copy] : copies_) {
+      if (!table_->Contains(id)) gone.push_back(id);
+    }
+  }
+  return Withdraw(gone, deadline);
+}
+
+void ReplicaKeeper::Run() {
+  bool failing = false;
+  for (;;) {
+    {
+      absl::MutexLock lock(&mu_);
+      const Instant next = options_.clock->Now() + options_.audit_period;
+      if (options_.clock->Await(mu_, absl::Condition(&stop_), next)) return;
+      if (copies_.empty()) continue;
+    }
+    if (!lease_().has_value()) continue;
+    const Instant deadline = options_.clock->Now() + options_.call_timeout;
+    uint32_t refused = 0;
+    absl::Status status = Audit(deadline);
+    if (status.ok()) status = AnnounceDue(deadline, refused);
+    if (refused > 0) spdlog::info("{} replicas are wanted no more and were dropped", refused);
+    if (!status.ok() && !failing) {
+      spdlog::warn("replicas are not told of: {}", std::string(status.message()));
+    }
+    failing = !status.ok();
+  }
+}
+
+ReplicaStats ReplicaKeeper::stats() const {
+  absl::MutexLock lock(&mu_);
+  ReplicaStats stats = stats_;
+  stats.bytes_max = options_.replica_bytes_max;
+  return stats;
+}
+
+}  // namespace ckv

@@ -1,0 +1,82 @@
+#include "server/replica_stub.h"
+
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "ckv/v1/holder.grpc.pb.h"
+#include "client/channel_stub.h"
+#include "client/grpc_status.h"
+#include "proto/convert.h"
+#include "proto/status.h"
+
+namespace ckv {
+
+ReplicaRegistryStub::ReplicaRegistryStub(std::string address, Clock* clock)
+    : address_(std::move(address)),
+      clock_(clock),
+      stub_(v1::DirectoryService::NewStub(MakeChannel(address_))) {}
+
+absl::StatusOr<std::vector<bool>> ReplicaRegistryStub::Announce(uint64_t lease_id,
+                                                                std::span<const ChunkId> ids,
+                                                                Instant deadline) {
+  grpc::ClientContext context;
+  SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
+  v1::AnnounceReplicasRequest request;
+  request.set_lease_id(lease_id);
+  for (const ChunkId& id : ids) request.add_ids(std::string(id.AsBytes()));
+  v1::AnnounceReplicasReply reply;
+  CKV_RETURN_IF_ERROR(
+      FromGrpc(stub_->AnnounceReplicas(&context, request, &reply), Context("AnnounceReplicas")));
+  if (static_cast<size_t>(reply.accepted_size()) != ids.size()) {
+    return absl::InvalidArgumentError(absl::StrFormat("%s: %d answers for %d ids",
+                                                      Context("AnnounceReplicas"),
+                                                      reply.accepted_size(), ids.size()));
+  }
+  return std::vector<bool>(reply.accepted().begin(), reply.accepted().end());
+}
+
+absl::Status ReplicaRegistryStub::Withdraw(uint64_t lease_id, std::span<const ChunkId> ids,
+                                           Instant deadline) {
+  grpc::ClientContext context;
+  SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
+  v1::WithdrawReplicasRequest request;
+  request.set_lease_id(lease_id);
+  for (const ChunkId& id : ids) request.add_ids(std::string(id.AsBytes()));
+  v1::WithdrawReplicasReply reply;
+  return FromGrpc(stub_->WithdrawReplicas(&context, request, &reply), Context("WithdrawReplicas"));
+}
+
+std::string ReplicaRegistryStub::Context(std::string_view call) const {
+  return absl::StrFormat("directory %s: %s", address_, call);
+}
+
+absl::StatusOr<ChunkInfo> ChunkInfoStub::GetChunkInfo(const Member& holder, const ChunkId& id,
+                                                      const Geometry& geometry,
+                                                      std::string_view tenant, Instant deadline) {
+  const std::string context_text =
+      absl::StrFormat("holder %s at %s: GetChunkInfo", holder.id.name, holder.control_address);
+  const auto stub =
+      v1::HolderService::NewStub(MakeChannel(holder.control_address, kHolderMessageBytesMax));
+  grpc::ClientContext context;
+  SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
+  v1::GetChunkInfoRequest request;
+  request.set_id(std::string(id.AsBytes()));
+  *request.mutable_geometry() = ToProto(geometry);
+  request.set_tenant(std::string(tenant));
+  v1::GetChunkInfoReply reply;
+  CKV_RETURN_IF_ERROR(FromGrpc(stub->GetChunkInfo(&context, request, &reply), context_text));
+  ChunkInfo info;
+  info.id = id;
+  CKV_ASSIGN_OR_RETURN(info.parent, ChunkId::FromBytes(reply.parent()));
+  info.position = reply.position();
+  CKV_ASSIGN_OR_RETURN(info.token_ids, Int32sFromBytes(reply.token_ids(), kChunkTokenCountMax));
+  if (reply.layer_checksums_size() != static_cast<int>(geometry.layers)) {
+    return absl::InvalidArgumentError(absl::StrFormat("%s: %d layer checksums for %d layers",
+                                                      context_text, reply.layer_checksums_size(),
+                                                      geometry.layers));
+  }
+  info.layer_checksums.assign(reply.layer_checksums().begin(), reply.layer_checksums().end());
+  return info;
+}
+
+}  // namespace ckv

@@ -1,0 +1,50 @@
+// The directory and the holders over gRPC, as a keeper of replicas sees them.
+
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ckv/v1/directory.grpc.pb.h"
+#include "proto/clock.h"
+#include "server/replica_keeper.h"
+
+namespace ckv {
+
+// Thread-safe. Every message names the call and who was asked.
+class ReplicaRegistryStub final : public ReplicaRegistry {
+ public:
+  // Does not touch the network. `clock` must outlive it.
+  ReplicaRegistryStub(std::string address, Clock* clock);
+
+  absl::StatusOr<std::vector<bool>> Announce(uint64_t lease_id, std::span<const ChunkId> ids,
+                                             Instant deadline) override;
+  absl::Status Withdraw(uint64_t lease_id, std::span<const ChunkId> ids, Instant deadline) override;
+
+ private:
+  std::string Context(std::string_view call) const;
+
+  const std::string address_;
+  Clock* const clock_;
+  const std::unique_ptr<v1::DirectoryService::StubInterface> stub_;
+};
+
+// Thread-safe. Each call makes its connection, which gRPC shares with others to that address.
+class ChunkInfoStub final : public ChunkInfoSource {
+ public:
+  // `clock` must outlive it.
+  explicit ChunkInfoStub(Clock* clock) : clock_(clock) {}
+
+  // Also InvalidArgument: the answer is malformed.
+  absl::StatusOr<ChunkInfo> GetChunkInfo(const Member& holder, const ChunkId& id,
+                                         const Geometry& geometry, std::string_view tenant,
+                                         Instant deadline) override;
+
+ private:
+  Clock* const clock_;
+};
+
+}  // namespace ckv

@@ -1,0 +1,329 @@
+// Goal: a copy is told of only when it is whole and checked, is dropped only by whom it belongs to,
+// and is told of again under every new lease.
+// Method: two real holders over loopback, a real requester and a real DirectoryState; the keeper's
+// thread runs on a ManualClock, and the test waits for what the directory says.
+
+#include "server/replica_keeper.h"
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/client/test_fleet.h"
+
+namespace ckv {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using test::TestFleet;
+using testing::HasSubstr;
+
+// What a holder says of its chunks, which a test can falsify.
+class TableInfos final : public ChunkInfoSource {
+ public:
+  explicit TableInfos(TestFleet* fleet) : fleet_(fleet) {}
+  absl::StatusOr<ChunkInfo> GetChunkInfo(const Member& holder, const ChunkId& id,
+                                         const Geometry& geometry, std::string_view tenant,
+                                         Instant /*deadline*/) override {
+    EXPECT_EQ(holder.id, TestFleet::Name(0));
+    const auto pin = fleet_->holder(0).table().Pin(id, geometry, tenant);
+    if (!pin.ok()) return pin.status();
+    ChunkInfo info = pin->chunk().info();
+    if (falsify) falsify(info);
+    return info;
+  }
+  std::function<void(ChunkInfo&)> falsify;
+
+ private:
+  TestFleet* const fleet_;
+};
+
+// The local registry, with a wire that can be cut.
+class CuttableRegistry final : public ReplicaRegistry {
+ public:
+  explicit CuttableRegistry(DirectoryState* state) : local_(state) {}
+  absl::StatusOr<std::vector<bool>> Announce(uint64_t lease_id, std::span<const ChunkId> ids,
+                                             Instant deadline) override {
+    if (cut) return absl::UnavailableError("cut off");
+    return local_.Announce(lease_id, ids, deadline);
+  }
+  absl::Status Withdraw(uint64_t lease_id, std::span<const ChunkId> ids,
+                        Instant deadline) override {
+    if (cut) return absl::UnavailableError("cut off");
+    return local_.Withdraw(lease_id, ids, deadline);
+  }
+  std::atomic<bool> cut{false};
+
+ private:
+  LocalReplicaRegistry local_;
+};
+
+class ReplicaKeeperTest : public testing::Test {
+ protected:
+  ReplicaKeeperTest() {
+    fleet_.StartHolder(0);
+    fleet_.StartHolder(1);
+    fleet_.Load("c", corpus_, {0, 0, 0, 0});
+    EXPECT_TRUE(
+        directory_.Publish(corpus_.Publish("c", "", {{TestFleet::Name(0)}}), false, 0).ok());
+    RequesterOptions options;
+    options.fabrics = {fabric_.get()};
+    auto requester = Requester::Create(options, &fleet_, &fleet_);
+    CKV_CHECK(requester.ok());
+    requester_ = *std::move(requester);
+    auto published = requester_->Resolve("c", "", test::Soon());
+    CKV_CHECK(published.ok());
+    published_ = *std::move(published);
+    options_.self = TestFleet::Name(1);
+    options_.clock = &clock_;
+    options_.replica_bytes_max = 16u << 20;
+    Register();
+    Start();
+  }
+  ~ReplicaKeeperTest() override { keeper_.reset(); }
+
+  void Start() {
+    keeper_.reset();
+    keeper_ = std::make_unique<ReplicaKeeper>(options_, &fleet_, &infos_, &registry_,
+                                              requester_.get(), &table(), [this] {
+                                                absl::MutexLock lock(&mu_);
+                                                return lease_;
+                                              });
+  }
+  void Register() {
+    const Member member{.id = TestFleet::Name(1),
+                        .role = MemberRole::kHolder,
+                        .control_address = "h:1",
+                        .epoch = {}};
+    const auto grant = directory_.Register(member, seconds(60));
+    ASSERT_TRUE(grant.ok());
+    absl::MutexLock lock(&mu_);
+    lease_ = *grant;
+  }
+  void LoseLease() {
+    absl::MutexLock lock(&mu_);
+    lease_.reset();
+  }
+
+  absl::StatusOr<ReplicaReport> Replicate(uint32_t begin, uint32_t end) {
+    return keeper_->Replicate({published_, begin, end, kInstantMax});
+  }
+  ChunkTable& table() { return fleet_.holder(1).table(); }
+  bool Has(uint32_t i) { return table().Contains(corpus_.chunks[i].info.id); }
+  uint64_t BytesOf(uint32_t i) const {
+    return LayOutChunk(corpus_.geometry, corpus_.chunks[i].info.token_count()).total_bytes;
+  }
+  // The ordinals that the directory tells of h1 for, as "0,2".
+  std::string Told() {
+    std::string text;
+    const auto corpus = directory_.Get("c", "");
+    for (size_t i = 0; corpus.ok() && i < (*corpus)->chunks.size(); ++i) {
+      if (!(*corpus)->chunks[i].leased.empty())
+        text += (text.empty() ? "" : ",") + std::to_string(i);
+    }
+    return text;
+  }
+  // Lets the keeper's thread look, until the directory tells of `ordinals`. Real time bounds it, so
+  // that a bug fails the test.
+  void ExpectToldSoon(const std::string& ordinals) {
+    absl::Mutex mu;
+    absl::MutexLock lock(&mu);
+    const Instant deadline = test::Soon();
+    while (Told() != ordinals && Clock::Real()->Now() < deadline) {
+      clock_.Advance(options_.audit_period);
+      static const bool never = false;
+      Clock::Real()->Await(mu, absl::Condition(&never), Clock::Real()->Now() + milliseconds(1));
+    }
+    EXPECT_EQ(Told(), ordinals);
+  }
+
+  const test::TestCorpus corpus_ =
+      test::MakeTestCorpus(test::TestGeometry(), {40, 30, 0, 50}, /*seed=*/1);
+  const std::unique_ptr<Fabric> fabric_ = NewLoopbackFabric(Clock::Real());
+  TestFleet fleet_{{fabric_.get()}};
+  ManualClock clock_;
+  // Leases are renewed by nobody here: the directory's clock stands still.
+  ManualClock directory_clock_;
+  DirectoryState directory_{DirectoryOptions{.clock = &directory_clock_}};
+  TableInfos infos_{&fleet_};
+  CuttableRegistry registry_{&directory_};
+  std::unique_ptr<Requester> requester_;
+  std::shared_ptr<const Corpus> published_;
+  ReplicaKeeperOptions options_;
+  absl::Mutex mu_;
+  std::optional<LeaseGrant> lease_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<ReplicaKeeper> keeper_;
+};
+
+TEST_F(ReplicaKeeperTest, ACopyHasTheBytesOfItsSourceAndIsTold) {
+  const auto report = Replicate(0, 4);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->fetched_count, 4u);
+  EXPECT_EQ(report->fetched_bytes, 120 * corpus_.geometry.token_bytes());
+  EXPECT_EQ(report->refused_count + report->evicted_count + report->present_count, 0u);
+  EXPECT_EQ(Told(), "0,1,2,3");
+  for (uint32_t i = 0; i < 4; ++i) {
+    const auto pin = table().Pin(corpus_.chunks[i].info.id, corpus_.geometry);
+    ASSERT_TRUE(pin.ok()) << pin.status();
+    EXPECT_EQ(pin->chunk().info().layer_checksums, corpus_.chunks[i].info.layer_checksums);
+    for (uint32_t layer = 0; layer < corpus_.geometry.layers; ++layer) {
+      const auto rows = pin->chunk().layer(layer);
+      const auto source = std::as_bytes(std::span(corpus_.chunks[i].layers[layer]));
+      ASSERT_EQ(rows.size(), source.size());
+      EXPECT_TRUE(std::equal(rows.begin(), rows.end(), source.begin()));
+    }
+  }
+  const auto again = Replicate(0, 4);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->fetched_count, 0u);
+  EXPECT_EQ(again->present_count, 4u);
+  const ReplicaStats stats = keeper_->stats();
+  EXPECT_EQ(stats.chunk_count, 4u);
+  EXPECT_EQ(stats.bytes, BytesOf(0) + BytesOf(1) + BytesOf(3));
+  EXPECT_EQ(stats.fetched_count, 4u);
+
+  const auto released = keeper_->Release({published_, 1, 4, kInstantMax});
+  ASSERT_TRUE(released.ok()) << released.status();
+  EXPECT_EQ(*released, 3u);
+  EXPECT_EQ(Told(), "0");
+  EXPECT_TRUE(Has(0));
+  EXPECT_FALSE(Has(1) || Has(2) || Has(3));
+  EXPECT_EQ(keeper_->stats().bytes, BytesOf(0));
+}
+
+// Goal: what does not match its checksums, or is not what its id says, is never stored nor told
+// (I2, I3); what was made before it is.
+TEST_F(ReplicaKeeperTest, ACorruptSourceIsRefused) {
+  const ChunkId second = corpus_.chunks[1].info.id;
+  infos_.falsify = [&](ChunkInfo& info) {
+    if (info.id == second) info.layer_checksums[2] ^= 1;
+  };
+  absl::Status status = Replicate(0, 2).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("chunk 1"));
+  EXPECT_EQ(Told(), "0");
+  EXPECT_FALSE(Has(1));
+
+  infos_.falsify = [](ChunkInfo& info) { info.token_ids[3] ^= 1; };
+  status = Replicate(1, 2).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("describes another chunk"));
+  EXPECT_FALSE(Has(1));
+
+  infos_.falsify = nullptr;
+  EXPECT_TRUE(Replicate(1, 2).ok());
+  EXPECT_EQ(Told(), "0,1");
+}
+
+TEST_F(ReplicaKeeperTest, TheCopyNotAskedForTheLongestGoesFirst) {
+  options_.replica_bytes_max = BytesOf(0) + BytesOf(3);
+  Start();
+  ASSERT_TRUE(Replicate(0, 1).ok());
+  ASSERT_TRUE(Replicate(1, 2).ok());
+  ASSERT_TRUE(Replicate(0, 1).ok());
+  const auto report = Replicate(3, 4);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->evicted_count, 1u);
+  EXPECT_EQ(Told(), "0,3");
+  EXPECT_FALSE(Has(1));
+  EXPECT_EQ(keeper_->stats().evicted_count, 1u);
+  EXPECT_EQ(keeper_->stats().bytes, options_.replica_bytes_max);
+
+  const absl::Status large = Replicate(0, 4).status();
+  EXPECT_EQ(large.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Told(), "0,3") << "refused before anything is dropped";
+}
+
+TEST_F(ReplicaKeeperTest, WhatOthersPutIsNeverDropped) {
+  // Before the call, and after it.
+  ASSERT_TRUE(test::PutChunk(table(), corpus_.geometry, corpus_.chunks[0]).ok());
+  auto report = Replicate(0, 2);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->present_count, 1u);
+  EXPECT_EQ(report->fetched_count, 1u);
+  EXPECT_EQ(Told(), "0,1");
+  keeper_->Adopt(corpus_.chunks[1].info.id);
+  EXPECT_EQ(keeper_->stats().bytes, 0u);
+  ASSERT_TRUE(keeper_->Release({published_, 0, 4, kInstantMax}).ok());
+  EXPECT_EQ(Told(), "");
+  EXPECT_TRUE(Has(0) && Has(1));
+
+  // Nor what an operator marked.
+  ASSERT_TRUE(Replicate(3, 4).ok());
+  ASSERT_TRUE(table().Keep(corpus_.chunks[3].info.id, true).ok());
+  ASSERT_TRUE(keeper_->Release({published_, 3, 4, kInstantMax}).ok());
+  EXPECT_TRUE(Has(3));
+}
+
+TEST_F(ReplicaKeeperTest, ToldAgainUnderANewLease) {
+  ASSERT_TRUE(Replicate(0, 2).ok());
+  Register();  // the earlier lease is dead, with what it announced
+  EXPECT_EQ(Told(), "");
+  ExpectToldSoon("0,1");
+  EXPECT_EQ(keeper_->stats().fetched_count, 2u) << "nothing was copied anew";
+}
+
+TEST_F(ReplicaKeeperTest, WhatOthersDropIsWithdrawn) {
+  ASSERT_TRUE(Replicate(0, 2).ok());
+  ASSERT_TRUE(table().Drop(corpus_.chunks[0].info.id).ok());
+  ExpectToldSoon("1");
+  EXPECT_EQ(keeper_->stats().bytes, BytesOf(1));
+}
+
+TEST_F(ReplicaKeeperTest, ADirectoryThatIsAway) {
+  ASSERT_TRUE(Replicate(0, 1).ok());
+  registry_.cut = true;
+  EXPECT_EQ(Replicate(1, 2).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(Has(1)) << "whole, and told later";
+  EXPECT_EQ(keeper_->Release({published_, 0, 1, kInstantMax}).status().code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(Has(0)) << "the directory still sends requests for it";
+  registry_.cut = false;
+  ExpectToldSoon("0,1");
+
+  LoseLease();
+  EXPECT_EQ(Replicate(3, 4).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(Has(3));
+}
+
+// A corpus that was dropped since leaves nothing here that nobody is sent for.
+TEST_F(ReplicaKeeperTest, WhatTheDirectoryRefusesIsDropped) {
+  ASSERT_TRUE(directory_.Drop("c", "").ok());
+  const auto report = Replicate(0, 2);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->refused_count, 2u);
+  EXPECT_FALSE(Has(0) || Has(1));
+  EXPECT_EQ(keeper_->stats().bytes, 0u);
+}
+
+TEST_F(ReplicaKeeperTest, NothingIsFetchedThatHasMembersEnough) {
+  auto full = std::make_shared<Corpus>(*published_);
+  for (size_t i = 2; full->chunks[0].leased.size() < kReplicaCountMax - 1; ++i) {
+    full->chunks[0].leased.push_back(TestFleet::Name(i));
+  }
+  const auto report = keeper_->Replicate({full, 0, 2, kInstantMax});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->refused_count, 1u);
+  EXPECT_EQ(report->fetched_count, 1u);
+  EXPECT_EQ(Told(), "1");
+}
+
+TEST_F(ReplicaKeeperTest, KeepsNoneWhereItMayNot) {
+  options_.replica_bytes_max = 0;
+  Start();
+  const absl::Status status = Replicate(0, 1).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--replicas-percent"));
+  EXPECT_EQ(Replicate(2, 2).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Replicate(3, 5).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace ckv
