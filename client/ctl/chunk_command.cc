@@ -1,4 +1,5 @@
-// ckvctl chunk locate: which corpora have a chunk, and who holds it.
+// ckvctl chunk locate: which corpora have a chunk, and who holds it; replicate and release are in
+// replicate_command.cc.
 
 #include <algorithm>
 #include <memory>
@@ -106,13 +107,19 @@ absl::Status RunLocate(const Ctl& ctl, const LocateOptions& options) {
       holders += (holders.empty() ? "" : ",") + holder.name;
       holder_names.push_back(holder.name);
     }
+    Json leased_names = Json::array();
+    for (const HolderId& member : chunk.leased) {  // '+': beside those it was published with
+      holders += ",+" + member.name;
+      leased_names.push_back(member.name);
+    }
     table.AddRow({place.corpus(), std::to_string(place.ordinal()), std::to_string(chunk.position),
                   std::to_string(chunk.token_count), holders});
     json["places"].push_back({{"corpus", place.corpus()},
                               {"ordinal", place.ordinal()},
                               {"position", chunk.position},
                               {"token_count", chunk.token_count},
-                              {"holders", holder_names}});
+                              {"holders", holder_names},
+                              {"leased", leased_names}});
   }
   ctl.Print("chunk " + id.ToHex() + "\n\n" + table.Render(), json);
   return absl::OkStatus();
@@ -121,9 +128,11 @@ absl::Status RunLocate(const Ctl& ctl, const LocateOptions& options) {
 }  // namespace
 
 void AddChunkCommands(CLI::App& app, Ctl& ctl) {
-  CLI::App* chunk =
-      AddVerb(app, "chunk", "Find chunks", "  ckvctl chunk locate --corpus docs --ordinal 3");
+  CLI::App* chunk = AddVerb(app, "chunk", "Find chunks, and copy them to where they are asked for",
+                            "  ckvctl chunk locate --corpus docs --ordinal 3\n"
+                            "  ckvctl chunk replicate docs --at 10.0.0.7:7311");
   chunk->require_subcommand(1);
+  AddReplicateCommands(*chunk, ctl);
   const auto options = std::make_shared<LocateOptions>();
   CLI::App* locate = AddVerb(*chunk, "locate", "Show which corpora have a chunk, and who holds it",
                              "  ckvctl chunk locate 3fa9c2d1\n"

@@ -148,6 +148,7 @@ absl::StatusOr<std::map<std::string, HolderTally>> DropOrphans(
   for (const v1::ChunkPlacement& message : orphans) {
     CKV_ASSIGN_OR_RETURN(const ChunkPlacement orphan, FromProto(message));
     for (const HolderId& holder : orphan.holders) drops[holder.name].push_back(orphan.id);
+    for (const HolderId& member : orphan.leased) drops[member.name].push_back(orphan.id);
   }
   for (const auto& [holder, ids] : drops) {
     const std::string& name = holder;  // clang 14 captures no structured binding

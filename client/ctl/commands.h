@@ -20,6 +20,8 @@ void AddCharacterizeCommands(CLI::App& app, Ctl& ctl);
 
 // Adds `agents choose` to the noun `agents`.
 void AddChooseCommand(CLI::App& agents, Ctl& ctl);
+// Adds `chunk replicate` and `chunk release` to the noun `chunk`.
+void AddReplicateCommands(CLI::App& chunk, Ctl& ctl);
 // Adds `corpus load` to the noun `corpus`.
 void AddCorpusLoadCommand(CLI::App& corpus, Ctl& ctl);
 

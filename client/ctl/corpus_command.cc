@@ -12,9 +12,11 @@
 namespace ckv::ctl {
 namespace {
 
+// "h0,h1,+r0": '+' is a member that copied the chunk and answers for it under its lease.
 std::string HoldersOf(const ChunkPlacement& chunk) {
   std::string text;
   for (const HolderId& holder : chunk.holders) text += (text.empty() ? "" : ",") + holder.name;
+  for (const HolderId& member : chunk.leased) text += ",+" + member.name;
   return text;
 }
 
@@ -68,13 +70,16 @@ absl::Status RunShow(const Ctl& ctl, const std::string& name) {
                   std::to_string(chunk.token_count), FormatBytes(bytes), HoldersOf(chunk)});
     Json holders = Json::array();
     for (const HolderId& holder : chunk.holders) holders.push_back(holder.name);
+    Json leased = Json::array();
+    for (const HolderId& member : chunk.leased) leased.push_back(member.name);
     json["chunks"].push_back({{"ordinal", i},
                               {"id", chunk.id.ToHex()},
                               {"parent", chunk.parent.IsZero() ? "" : chunk.parent.ToHex()},
                               {"position", chunk.position},
                               {"token_count", chunk.token_count},
                               {"bytes", bytes},
-                              {"holders", holders}});
+                              {"holders", holders},
+                              {"leased", leased}});
   }
   const std::string text =
       RenderFields({{"corpus", corpus.name},
@@ -118,7 +123,9 @@ void AddCorpusCommands(CLI::App& app, Ctl& ctl) {
   const auto name = std::make_shared<std::string>();
   CLI::App* show =
       AddVerb(*corpus, "show", "Show a corpus and where its chunks are",
-              "  ckvctl corpus show docs\n  ckvctl corpus show docs -o json | jq .chunks[0].id");
+              "  ckvctl corpus show docs\n  ckvctl corpus show docs -o json | jq .chunks[0].id\n\n"
+              "A '+' before a holder's name: it copied the chunk, and answers for it under its "
+              "lease.");
   show->add_option("NAME", *name, "The corpus")->required();
   show->callback([&ctl, name] { ctl.run = [&ctl, name] { return RunShow(ctl, *name); }; });
 

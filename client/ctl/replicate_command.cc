@@ -1,0 +1,121 @@
+// ckvctl chunk replicate and release: copies that another process makes, and answers for.
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "client/ctl/checks.h"
+#include "client/ctl/chunk_range.h"
+#include "client/ctl/commands.h"
+#include "proto/status.h"
+
+namespace ckv::ctl {
+namespace {
+
+struct ReplicateOptions {
+  std::string corpus;
+  std::string chunks;
+  std::string at;
+  uint32_t timeout_ms = 60'000;
+};
+
+FleetOptions FleetAt(const Ctl& ctl, const ReplicateOptions& options) {
+  FleetOptions fleet = ctl.fleet;
+  fleet.requester = options.at;
+  return fleet;
+}
+
+absl::Status RunReplicate(const Ctl& ctl, const ReplicateOptions& options) {
+  Fleet fleet(FleetAt(ctl, options), ctl.clock);
+  CKV_ASSIGN_OR_RETURN(const Corpus corpus, fleet.GetCorpus(options.corpus));
+  CKV_ASSIGN_OR_RETURN(const ChunkRun run,
+                       ParseChunkRun(options.chunks, static_cast<uint32_t>(corpus.chunks.size())));
+  v1::ReplicateRequest request;
+  request.set_corpus(options.corpus);
+  request.set_tenant(ctl.fleet.tenant);
+  request.set_corpus_version(corpus.version);
+  request.set_chunk_begin(run.begin);
+  request.set_chunk_end(run.end);
+  request.set_timeout_ms(options.timeout_ms);
+  grpc::ClientContext context;
+  fleet.PrepareBeyond(context, options.timeout_ms);
+  v1::ReplicateReply reply;
+  CKV_RETURN_IF_ERROR(
+      fleet.RequesterError(fleet.requester().Replicate(&context, request, &reply), "Replicate"));
+  if (reply.refused_count() > 0) {
+    ctl.Note(absl::StrFormat(
+        "ckvctl: warning: %s not kept: the directory tells of %d members at most for a chunk, and "
+        "has a limit in all",
+        FormatCount(reply.refused_count(), "chunk"), kReplicaCountMax));
+  }
+  ctl.Print(absl::StrFormat("%s copied (%s), %d were there; %s made room\n",
+                            FormatCount(reply.fetched_count(), "chunk"),
+                            FormatBytes(reply.fetched_bytes()), reply.present_count(),
+                            FormatCount(reply.evicted_count(), "earlier copy")),
+            {{"corpus", options.corpus},
+             {"at", options.at},
+             {"chunk_begin", run.begin},
+             {"chunk_end", run.end},
+             {"fetched_count", reply.fetched_count()},
+             {"present_count", reply.present_count()},
+             {"refused_count", reply.refused_count()},
+             {"evicted_count", reply.evicted_count()},
+             {"fetched_bytes", reply.fetched_bytes()}});
+  return absl::OkStatus();
+}
+
+absl::Status RunRelease(const Ctl& ctl, const ReplicateOptions& options) {
+  Fleet fleet(FleetAt(ctl, options), ctl.clock);
+  CKV_ASSIGN_OR_RETURN(const Corpus corpus, fleet.GetCorpus(options.corpus));
+  CKV_ASSIGN_OR_RETURN(const ChunkRun run,
+                       ParseChunkRun(options.chunks, static_cast<uint32_t>(corpus.chunks.size())));
+  v1::ReleaseReplicasRequest request;
+  request.set_corpus(options.corpus);
+  request.set_tenant(ctl.fleet.tenant);
+  request.set_chunk_begin(run.begin);
+  request.set_chunk_end(run.end);
+  request.set_timeout_ms(options.timeout_ms);
+  grpc::ClientContext context;
+  fleet.PrepareBeyond(context, options.timeout_ms);
+  v1::ReleaseReplicasReply reply;
+  CKV_RETURN_IF_ERROR(fleet.RequesterError(
+      fleet.requester().ReleaseReplicas(&context, request, &reply), "ReleaseReplicas"));
+  ctl.Print(
+      absl::StrFormat("%s released\n", FormatCount(reply.released_count(), "chunk")),
+      {{"corpus", options.corpus}, {"at", options.at}, {"released_count", reply.released_count()}});
+  return absl::OkStatus();
+}
+
+void AddOptions(CLI::App& verb, ReplicateOptions& options) {
+  verb.add_option("CORPUS", options.corpus, "The corpus")->required();
+  verb.add_option("--at", options.at, "Address of the process: a ckvd of --role=holder,requester")
+      ->required()
+      ->check(HostPort())
+      ->type_name("HOST:PORT");
+  verb.add_option("--chunks", options.chunks, "One run of ordinals, like 2-5 (default: all)")
+      ->check(NotEmpty());
+  verb.add_option("--timeout-ms", options.timeout_ms, "Limit of the whole call")
+      ->capture_default_str()
+      ->check(CLI::Range(1u, 600'000u));
+}
+
+}  // namespace
+
+void AddReplicateCommands(CLI::App& chunk, Ctl& ctl) {
+  const auto options = std::make_shared<ReplicateOptions>();
+  CLI::App* replicate = AddVerb(
+      chunk, "replicate", "Copy chunks to a process that answers for them, too",
+      "  ckvctl chunk replicate docs --chunks 0-3 --at 10.0.0.7:7311\n\n"
+      "The copies last as long as that process' lease, or until they are released, or make\n"
+      "room for others. ckvctl corpus show lists them with a '+' before the name.");
+  AddOptions(*replicate, *options);
+  replicate->callback(
+      [&ctl, options] { ctl.run = [&ctl, options] { return RunReplicate(ctl, *options); }; });
+  CLI::App* release = AddVerb(chunk, "release", "End that: drop the copies that a process made",
+                              "  ckvctl chunk release docs --chunks 0-3 --at 10.0.0.7:7311");
+  AddOptions(*release, *options);
+  release->callback(
+      [&ctl, options] { ctl.run = [&ctl, options] { return RunRelease(ctl, *options); }; });
+}
+
+}  // namespace ckv::ctl
