@@ -261,6 +261,7 @@ TEST(ConfigTest, CheckConfigPrintsAFileThatReadsBack) {
                                               "--queue-request-count-max=7",
                                               "--store-capacity=3MiB",
                                               "--store-chunk-count-max=5",
+                                              "--replicas-percent=50",
                                               "--compute-threads=2",
                                               "--session-count-max=3",
                                               "--batch-request-count-max=4",
