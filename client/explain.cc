@@ -150,7 +150,8 @@ absl::Status MeasureHolder(const ExplainCall& call, HolderLink& link, uint32_t c
 }
 
 // All that needs no holder.
-absl::StatusOr<DecisionInput> InputOf(const ExplainCall& call, const RequesterConstants& here) {
+absl::StatusOr<DecisionInput> InputOf(const ExplainCall& call, const RequesterConstants& here,
+                                      const LaneShape& lane_shape) {
   if (call.corpus == nullptr || call.chunk_begin >= call.chunk_end ||
       call.chunk_end > call.corpus->chunks.size()) {
     return absl::InvalidArgumentError(
@@ -169,6 +170,7 @@ absl::StatusOr<DecisionInput> InputOf(const ExplainCall& call, const RequesterCo
   input.selected = call.select;
   input.f32_partials = call.wire == PartialDtype::kF32;
   input.here = here;
+  input.lane_shape = lane_shape;
   for (uint32_t i = call.chunk_begin; i < call.chunk_end; ++i)
     input.tokens += call.corpus->chunks[i].token_count;
   input.cache_room_tokens = call.cache_room_tokens.value_or(input.tokens);
@@ -232,6 +234,7 @@ Candidate CandidateOf(const HolderPeer& peer, const PeerTable& peers, NetworkOra
                       const Geometry* geometry) {
   Candidate candidate;
   candidate.fabric = peer.FabricFor(geometry);
+  candidate.wire_share = peer.WireShareFor(geometry);
   candidate.compute = peer.ComputeFor(geometry);
   candidate.in_flight = peer.in_flight.load(std::memory_order_relaxed);
   candidate.concurrent = candidate.in_flight;
@@ -251,7 +254,7 @@ absl::StatusOr<MeasuredInput> MeasureDecisionInput(const ExplainCall& call,
                                                    const RequesterConstants& here,
                                                    const ExplainTools& tools) {
   MeasuredInput measured;
-  CKV_ASSIGN_OR_RETURN(measured.input, InputOf(call, here));
+  CKV_ASSIGN_OR_RETURN(measured.input, InputOf(call, here, tools.router.shape()));
   DecisionInput& input = measured.input;
   {
     CKV_ASSIGN_OR_RETURN(const LinkTable::Route* route, tools.router.links().RouteOf(call.corpus));

@@ -87,6 +87,11 @@ std::optional<FabricConstants> HolderPeer::FabricFor(const Geometry* geometry) c
   return constants;
 }
 
+double HolderPeer::WireShareFor(const Geometry* geometry) const {
+  const LaneProfile* const seed = SeedOf(geometry);
+  return seed == nullptr ? 0 : seed->wire_share;
+}
+
 ComputeConstants HolderPeer::ComputeFor(const Geometry* geometry) const {
   return model.ComputeFor(compute(), SeedOf(geometry));
 }

@@ -113,7 +113,8 @@ void LinkTable::Choose(Route& route, const ReplicaWork& work) {
   const uint64_t avoid_count = peers_->avoid_count();
   if (ranking.made && now_ < ranking.next && ranking.avoid_count == avoid_count) return;
   ranking = {now_ + ReplicaChooser::kRankingAgeMax, avoid_count, true};
-  chooser_.Look(route.corpus->geometry, work, route.links, *peers_, options_->oracle, now_);
+  chooser_.Look(route.corpus->geometry, work, route.links, *peers_, options_->shape,
+                options_->oracle, now_);
   for (ReplicaGroup& group : route.groups) {
     if (group.links.size() > 1) chooser_.Choose(group);
   }

@@ -10,12 +10,13 @@ namespace ckv {
 
 void ReplicaChooser::Look(const Geometry& geometry, const ReplicaWork& work,
                           std::span<HolderLink* const> links, const PeerTable& peers,
-                          NetworkOracle* oracle, Instant now) {
+                          const LaneShape& lane_shape, NetworkOracle* oracle, Instant now) {
   primitive_ = work.primitive;
   input_.geometry = geometry;
   input_.query_rows = work.query_rows;
   input_.selected = work.selected;
   input_.f32_partials = work.wire == PartialDtype::kF32;
+  input_.lane_shape = lane_shape;
   now_ = now;
   candidates_.clear();
   avoided_until_.clear();

@@ -67,7 +67,8 @@ class ReplicaChooser {
 
   // Looks up what is known of each link's holder; before Choose.
   void Look(const Geometry& geometry, const ReplicaWork& work, std::span<HolderLink* const> links,
-            const PeerTable& peers, NetworkOracle* oracle, Instant now);
+            const PeerTable& peers, const LaneShape& lane_shape, NetworkOracle* oracle,
+            Instant now);
   // Sets group.chosen of the work's primitive.
   void Choose(ReplicaGroup& group);
 

@@ -30,6 +30,7 @@ class Router {
   absl::Status Attend(const AttendCall& call, AttendRoom room, AttendReport* report, bool* stale);
 
   LinkTable& links() { return links_; }
+  const LaneShape& shape() const { return shape_; }
   LaneWait& wait() { return wait_; }
 
  private:

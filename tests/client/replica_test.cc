@@ -152,6 +152,8 @@ TEST_F(ReplicaTest, ExplainMeasuresAllAndLeavesOutTheDead) {
 TEST_F(ReplicaTest, AFetchGoesOnWithAnother) {
   FetchCall fetch;
   fetch.corpus = call.corpus;
+  // Of one holder: what was shown of another's rows would not be asked for again.
+  fetch.chunk_begin = 2;
   fetch.chunk_end = 3;
   fetch.layer_end = corpus.geometry.layers;
   const auto rows_of = [&](std::vector<std::byte>* all) {
@@ -184,7 +186,7 @@ struct ReplicaChooserTest : testing::Test {
   }
   void Set(size_t link, double t_probe_us) { pointers[link]->peer().fabric.Set({t_probe_us, 1e9}); }
   uint32_t Chosen(const ReplicaWork& work = {}) {
-    chooser.Look(TestGeometry(), work, pointers, peers, nullptr, now);
+    chooser.Look(TestGeometry(), work, pointers, peers, LaneShape(), nullptr, now);
     chooser.Choose(group);
     return group.Chosen(work.primitive);
   }
