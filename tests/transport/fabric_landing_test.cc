@@ -105,9 +105,15 @@ TEST_P(FabricLanding, AbandonedMemoryIsTheOwnersAgain) {
     if (begun && can) {
       // The kernel holds the front of it, and the rest has not been sent.
       const Instant deadline = Soon();
-      while (place[0] != std::byte{0x77}) {
+      bool whole = false;
+      while (place[0] != std::byte{0x77} && !whole) {
         ASSERT_LT(Clock::Real()->Now(), deadline);
-        ASSERT_EQ(pair.request->Poll({&done, 1}), 0u);
+        whole = pair.request->Poll({&done, 1}) != 0;
+      }
+      // Unless its buffers have grown so far (tcp_rmem) that they took all of it.
+      if (whole) {
+        pair.request->Release(*slot);
+        continue;
       }
     }
     pair.request->Abandon(*slot);
