@@ -128,9 +128,12 @@ SETS = {
     "decision": [
         Bar("decision over 8 candidates", "decision_bench", counter("BM_Decide/candidates:8", "cpu_time"), "ns",
             at_most=1000, base=counter("BM_Decide/candidates:1", "cpu_time")),
-        *(bar for link in ("shm", "tcp", "10gbit", "1gbit") for bar in (
-            on_link(f"model against measured route, {link}, M_q >= 512", link, "mape_large", "% MAPE", at_most=7),
-            on_link(f"model against measured route, {link}, all M_q", link, "mape", "% MAPE", at_most=12),
+        # What the model is held to is at full speed; what its choices cost, everywhere.
+        *(bar for link, large, all_rows in (("shm", 7, 12), ("tcp", 7, 12), ("10gbit", None, None),
+                                            ("1gbit", None, None)) for bar in (
+            on_link(f"model against measured route, {link}, M_q >= 512", link, "mape_large", "% MAPE",
+                    at_most=large),
+            on_link(f"model against measured route, {link}, all M_q", link, "mape", "% MAPE", at_most=all_rows),
             on_link(f"regret of the predicate, {link}", link, "regret", "%", at_most=3),
             on_link(f"right choice outside a 10 % tie, {link}", link, "right", "%", at_least=97,
                     base="clear_points", base_unit="points"))),
