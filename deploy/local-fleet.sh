@@ -19,7 +19,7 @@ ready_timeout_s=30  # a daemon is ready in well under a second; a loaded machine
 down_timeout_s=15   # the daemons' own drain takes at most 10
 
 usage() {
-  sed -n '2,15p' "$0" | sed 's/^# \{0,1\}//'
+  sed -n '2,14p' "$0" | sed 's/^# \{0,1\}//'
 }
 
 die() {
