@@ -148,7 +148,7 @@ CostBreakdown FetchCost(const DecisionInput& input, const Workload& work) {
 CostBreakdown LocalCost(const DecisionInput& input, const Workload& work) {
   CostBreakdown cost;
   if (!input.here.prefill_per_token_layer_us) {
-    cost.why_not = "no engine attached to recompute with";
+    cost.why_not = "the cost of prefill is not known (ckvctl calibrate measures it)";
   } else if (work.selected) {
     cost.why_not = "a selection is not recomputed";
   } else if (const char* why = MakeRoom(input, work, cost)) {

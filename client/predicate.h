@@ -15,7 +15,11 @@
 // side by side, so the slowest of them tells its time; rows of several come one after another,
 // since they share the requester's own link (section 5.4: a gather grows with its holders).
 //
-// What would change a decision is in client/what_if.h.
+// Requester::Explain (client/requester.h) fills the input from what a requester measured and asks.
+// To fill it yourself: a Candidate (client/cost_model.h) a holder and group, `here` of
+// CalibrateHere (client/calibrate.h) or of a profile (client/profile_file.h), and
+// cache_room_tokens, without which neither fetch nor local is offered. What would change a decision
+// is in client/what_if.h.
 
 #pragma once
 

@@ -392,7 +392,7 @@ class Requester {
   // one-row attends the first time). All replicas are candidates; one that does not answer is left
   // out. Where RequesterOptions::oracle knows the way to one, that counts too. Chunks that no
   // member holds are offered neither route nor fetch; `local` is offered only where input.here has
-  // the cost of prefill, which nothing sets yet.
+  // the cost of prefill, which only RequesterOptions::profile gives.
   struct Explanation {
     DecisionInput input;
     std::vector<HolderId> holders;  // of input.candidates, one each
