@@ -26,6 +26,8 @@ constexpr int kDepthMax = 6;
 constexpr size_t kFileBytesMax = size_t{16} << 20;
 constexpr size_t kHostCharacters = 12;  // of an identity: a boot id begins it
 
+constexpr const char* kOtherHost = "of another host, or of this one before it booted again: ";
+
 std::string From(std::string_view host_identity) {
   return absl::StrFormat(" from %s to ", host_identity.substr(0, kHostCharacters));
 }
@@ -128,13 +130,15 @@ std::string SubjectOf(const Geometry& geometry, std::string_view host_identity,
 std::string WhyNotOf(const Profile& profile, const Geometry& geometry,
                      std::string_view host_identity) {
   const std::string wanted = geometry.ToString() + From(host_identity);
-  return profile.subject.starts_with(wanted) ? "" : NotOf(profile, wanted + "...");
+  if (profile.subject.starts_with(wanted)) return "";
+  const bool same_host = WhyNotFrom(profile, host_identity).empty();
+  return (same_host ? "of another geometry: " : kOtherHost) + NotOf(profile, wanted + "...");
 }
 
 std::string WhyNotFrom(const Profile& profile, std::string_view host_identity) {
   const std::string wanted = From(host_identity);
-  return profile.subject.find(wanted) != std::string::npos ? ""
-                                                           : NotOf(profile, "..." + wanted + "...");
+  if (profile.subject.find(wanted) != std::string::npos) return "";
+  return kOtherHost + NotOf(profile, "..." + wanted + "...");
 }
 
 std::string FormatProfile(const Profile& profile) {
@@ -191,10 +195,10 @@ absl::Status WriteProfile(const std::string& path, const Profile& profile) {
   const std::string beside = absl::StrFormat("%s.%d.tmp", path, getpid());
   const std::string text = FormatProfile(profile);
   std::FILE* const file = std::fopen(beside.c_str(), "wb");
-  if (file == nullptr) return FileError(beside, "cannot be written");
+  if (file == nullptr) return FileError(path, "cannot be written");
   const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size() &&
                        std::fflush(file) == 0 && fsync(fileno(file)) == 0;
-  const absl::Status status = written ? absl::OkStatus() : FileError(beside, "cannot be written");
+  const absl::Status status = written ? absl::OkStatus() : FileError(path, "cannot be written");
   std::fclose(file);
   if (status.ok() && std::rename(beside.c_str(), path.c_str()) == 0) return absl::OkStatus();
   const absl::Status error = status.ok() ? FileError(path, "cannot be written") : status;

@@ -46,7 +46,8 @@ std::string SubjectOf(const Geometry& geometry, std::string_view host_identity,
 
 // Empty where `profile` was measured with `geometry` from the host of `host_identity`
 // (HostIdentity(), transport/fabric.h): its subject begins with "GEOMETRY from HOST to ", letter
-// for letter as SubjectOf writes it. Else the reason, for people: "it is of ..., not of ...". So:
+// for letter as SubjectOf writes it. Else the reason, for people, which says whether it is the
+// host. So:
 //   geometry  model, revision, layers, widths, dtype and RoPE are the same; the softmax scale and
 //             YaRN's betas, which Geometry::ToString leaves out, may differ, for no time hangs on
 //             them.

@@ -106,10 +106,12 @@ TEST(Profile, SpeaksOfOneGeometryAndHost) {
     Geometry other = geometry;
     change(other);
     EXPECT_THAT(WhyNotOf(profile, other, host),
-                AllOf(HasSubstr(profile.subject), HasSubstr(other.ToString())));
+                AllOf(HasSubstr(profile.subject), HasSubstr(other.ToString()),
+                      HasSubstr("another geometry")));
   }
-  EXPECT_THAT(WhyNotOf(profile, geometry, "another host"), HasSubstr("another host"));
-  EXPECT_THAT(WhyNotFrom(profile, "another host"), HasSubstr(profile.subject));
+  EXPECT_THAT(WhyNotOf(profile, geometry, "another host"), HasSubstr("booted again"));
+  EXPECT_THAT(WhyNotFrom(profile, "another host"),
+              AllOf(HasSubstr(profile.subject), HasSubstr("booted again")));
   EXPECT_NE(WhyNotFrom({}, host), "");
   EXPECT_NE(WhyNotOf({}, geometry, host), "");
 }
