@@ -280,7 +280,8 @@ size_t EditDistance(std::string_view a, std::string_view b) {
 std::string DescribeValues(const OptionSpec& option) {
   switch (option.kind) {
     case OptionKind::kCount:
-      return absl::StrFormat("%s, %d to %d", option.unit, option.min, option.max);
+      return absl::StrFormat("%s%s%d to %d", option.unit, option.unit.empty() ? "" : ", ",
+                             option.min, option.max);
     case OptionKind::kBytes:
       return absl::StrFormat("%s, %s to %s", option.unit, FormatScaled(option.min, kByteSuffixes),
                              FormatScaled(option.max, kByteSuffixes));

@@ -332,6 +332,7 @@ TEST(ConfigTest, HelpHasEveryName) {
                                     HasSubstr(OptionEnvironmentName(option.key)),
                                     HasSubstr(std::string(option.help))));
   }
+  EXPECT_THAT(parsed->text, AllOf(HasSubstr("CKV_VERBS_PORT; 1 to 255"), Not(HasSubstr("; ,"))));
   const auto version = Read({"--version"});
   ASSERT_TRUE(version.ok());
   EXPECT_EQ(version->text, "ckvd 0.1.0\n");
