@@ -264,7 +264,7 @@ absl::Status CheckText(const Corpus& corpus, std::span<const int32_t> tokens) {
     if (id != chunk.id) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "corpus %s was loaded from another text: chunk %d differs\n  give the file it was "
-          "loaded from with --text, or compare nothing with --no-check",
+          "loaded from with --text",
           corpus.name, i));
     }
     parent = id;

@@ -1,11 +1,9 @@
 // ckvctl calibrate, ckvctl characterize: what routing, fetching and recomputing cost on this fleet.
 
-#include <sys/stat.h>
-
-#include <cerrno>
-#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -14,6 +12,7 @@
 #include "client/characterize/run.h"
 #include "client/ctl/checks.h"
 #include "client/ctl/commands.h"
+#include "client/ctl/tensor_files.h"
 #include "client/ctl/trial_corpus.h"
 #include "client/directory_stub.h"
 #include "client/holder_stub.h"
@@ -184,6 +183,7 @@ std::string ProfileText(const Profile& profile) {
 }
 
 absl::Status RunCalibrate(const Ctl& ctl, const CharacterizeCommand& command) {
+  if (!command.profile.empty()) CKV_RETURN_IF_ERROR(CheckOutput(command.profile, "--profile"));
   CKV_ASSIGN_OR_RETURN(const std::unique_ptr<Setup> setup, Prepare(ctl, command));
   CKV_ASSIGN_OR_RETURN(const Profile profile,
                        CalibrateTarget(setup->target, setup->options, setup->subject, *ctl.clock));
@@ -193,9 +193,12 @@ absl::Status RunCalibrate(const Ctl& ctl, const CharacterizeCommand& command) {
 }
 
 absl::Status MakeFolder(const std::string& folder) {
-  if (mkdir(folder.c_str(), 0777) == 0 || errno == EEXIST) return absl::OkStatus();
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (!error && std::filesystem::is_directory(folder, error)) return absl::OkStatus();
   return absl::UnavailableError(
-      absl::StrFormat("%s: cannot be made: %s", folder, std::strerror(errno)));
+      absl::StrFormat("%s: cannot be made: %s; name another with --out", folder,
+                      error ? error.message() : std::string("it is a file")));
 }
 
 absl::Status WriteText(const std::string& path, const std::string& text) {
@@ -271,6 +274,7 @@ absl::Status RunCharacterize(const Ctl& ctl, const CharacterizeCommand& command)
   CKV_ASSIGN_OR_RETURN(const std::unique_ptr<Setup> setup, Prepare(ctl, command));
   CKV_ASSIGN_OR_RETURN(SampleFile file,
                        SampleFile::Open(command.folder + "/samples.csv", setup->subject));
+  const size_t known_count = file.samples().size();
   const std::string profile_path = command.folder + "/profile.json";
   Stages stages(ctl);
   const CharacterizeWatch watch = {
@@ -303,13 +307,16 @@ absl::Status RunCharacterize(const Ctl& ctl, const CharacterizeCommand& command)
   }
   const std::string report = command.folder + "/report.html";
   CKV_RETURN_IF_ERROR(WriteText(report, RenderReport(input)));
-  ctl.Print(FindingsText(findings) +
-                absl::StrFormat("\n%d points in %s; %s, %s/samples.csv, %s/profile.json\n",
-                                file.samples().size(), FormatDuration(ctl.clock->Now() - start),
-                                report, command.folder, command.folder),
-            {{"findings", FindingsJson(findings)},
-             {"points", file.samples().size()},
-             {"report", report}});
+  ctl.Print(
+      FindingsText(findings) +
+          absl::StrFormat(
+              "\n%d points, %d of them from before, in %s; %s, %s/samples.csv, %s/profile.json\n",
+              file.samples().size(), known_count, FormatDuration(ctl.clock->Now() - start), report,
+              command.folder, command.folder),
+      {{"findings", FindingsJson(findings)},
+       {"points", file.samples().size()},
+       {"points_from_before", known_count},
+       {"report", report}});
   return absl::OkStatus();
 }
 
@@ -328,10 +335,13 @@ void AddFabrics(CLI::App& verb, CharacterizeCommand& command) {
 void AddCharacterizeCommands(CLI::App& app, Ctl& ctl) {
   const auto calibration = std::make_shared<CharacterizeCommand>();
   calibration->quick = true;
-  CLI::App* calibrate =
-      AddVerb(app, "calibrate", "Measure the constants of the cost model, in seconds",
-              "  ckvctl calibrate\n  ckvctl calibrate --profile fleet.json --fabric tcp\n\n"
-              "Puts a corpus of some 12 MB on the fleet, and drops it again.");
+  CLI::App* calibrate = AddVerb(
+      app, "calibrate", "Measure the constants of the cost model, in seconds",
+      "  ckvctl calibrate\n  ckvctl calibrate --profile fleet.json --fabric tcp\n\n"
+      "Kernels and fetches are measured of one holder, the first by name; run it where the\n"
+      "requester runs. Puts a corpus of some 12 MB on the fleet, and 2.4 MB a holder, and "
+      "drops it\n"
+      "again; cut off, it leaves it: ckvctl corpus drop trial-...");
   calibrate->add_option("--profile", calibration->profile, "Write the constants to this file");
   AddFabrics(*calibrate, *calibration);
   calibrate->callback([&ctl, calibration] {
@@ -349,7 +359,8 @@ void AddCharacterizeCommands(CLI::App& app, Ctl& ctl) {
       "routes, fetches and prefills, which is measured in rounds, nothing counts until it is "
       "whole.\n"
       "Calls are made from this machine: run it where a requester would run. Puts a corpus of\n"
-      "some 40 MB on the fleet, and drops it again.");
+      "some 40 MB on the fleet, and 2.4 MB a holder, and drops it again; cut off, it leaves it:\n"
+      "ckvctl corpus drop trial-... -o is the folder here: JSON is --output json.");
   characterize->add_option("-o,--out", command->folder, "Folder of the results; made if need be")
       ->required()
       ->type_name("DIR");

@@ -246,7 +246,7 @@ absl::StatusOr<Outcome> RunAgent(Stage& stage, const Agent& agent, uint32_t coun
 
 absl::StatusOr<std::unique_ptr<Stage>> Prepare(const Ctl& ctl, const ChooseOptions& options) {
   Fleet fleet(ctl.fleet, ctl.clock);
-  CKV_RETURN_IF_ERROR(fleet.directory().status());
+  CKV_RETURN_IF_ERROR(fleet.GetCorpus(options.corpus).status());  // whose errors say what to do
   auto stage = std::make_unique<Stage>(fleet.directory_address(), ctl.clock);
   CKV_ASSIGN_OR_RETURN(stage->engine, ReferenceEngine::Create({}));
   RequesterOptions requester;

@@ -53,6 +53,13 @@ void AddGlobalOptions(CLI::App& app, Ctl& ctl, uint32_t& timeout_ms, std::string
       ->type_name(JoinNames(formats));
 }
 
+// CLI11 tells what is missing before what it does not know, and a mistyped name is both.
+void TellUnknown(const CLI::App& app, std::ostream& err) {
+  std::string words;
+  for (const std::string& word : app.remaining(/*recurse=*/true)) words += " " + Printable(word);
+  if (!words.empty()) err << "not known here:" << words << "\n";
+}
+
 }  // namespace
 
 CLI::App* AddVerb(CLI::App& parent, const char* name, const char* description,
@@ -89,6 +96,7 @@ int RunCtl(Ctl& ctl, std::vector<std::string> arguments) {
   try {
     app.parse(arguments);
   } catch (const CLI::ParseError& error) {
+    if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) TellUnknown(app, *ctl.err);
     // Only --help and --version are a "parse error" with exit code 0; CLI11's other codes are its
     // own and not ours.
     return app.exit(error, *ctl.out, *ctl.err) == 0 ? 0 : 2;

@@ -1,5 +1,6 @@
 // ckvctl explain: what the requester would do with a query, and every cost it compared.
 
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <set>
@@ -76,8 +77,10 @@ std::string InputText(const v1::ExplainReply& reply) {
     std::string flip = input.flips() ? input.sentence() : "at nothing that can be";
     // "steps: fetch from 6 on (now 1)": the name stands in the row already.
     if (flip.starts_with(input.name() + ": ")) flip.erase(0, input.name().size() + 2);
-    table.AddRow({input.name(), InputValue(input), absl::StrFormat("%.2f", input.sensitivity()),
-                  std::move(flip)});
+    // The sum makes of -0.00, which is what a weight of nearly nothing is rounded to, a 0.00.
+    const double weight = std::round(100 * input.sensitivity()) / 100 + 0.0;
+    table.AddRow(
+        {input.name(), InputValue(input), absl::StrFormat("%.2f", weight), std::move(flip)});
   }
   return table.Render();
 }
@@ -269,7 +272,8 @@ void AddExplainCommand(CLI::App& app, Ctl& ctl) {
       "nearest\n"
       "value of that input alone at which the choice would be another. ROUND is one layer there "
       "and\n"
-      "back.\n\n"
+      "back. A holder has a line for each group of chunks that it could be asked for, copies\n"
+      "among them; of a group one is asked.\n\n"
       "It compares time, from costs that were measured; the table of ckvctl agents run compares\n"
       "bytes, so the two may favour different ones.");
   verb->add_option("--corpus", options->corpus, "The corpus")->required();

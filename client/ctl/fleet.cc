@@ -20,6 +20,13 @@ constexpr Duration kAnswerTimeout = std::chrono::seconds(2);
 absl::Status WithAdvice(const grpc::Status& status, const std::string& context,
                         std::string_view advice) {
   absl::Status plain = FromGrpc(status, context);
+  // gRPC leaves the text empty where no service of that name is served.
+  if (plain.code() == absl::StatusCode::kUnimplemented) {
+    return absl::UnimplementedError(
+        absl::StrFormat("%s: not served there: a ckvd of another role, or of another version\n"
+                        "  ckvctl status shows the members with their roles and addresses",
+                        context));
+  }
   if (plain.code() != absl::StatusCode::kUnavailable) return plain;
   return absl::UnavailableError(absl::StrFormat("%s\n  %s", std::string(plain.message()), advice));
 }
@@ -152,7 +159,9 @@ absl::Status Fleet::RequesterError(const grpc::Status& status, std::string_view 
             "ckvctl corpus show NAME who\n  holds the chunks; ckvctl corpus load NAME ... "
             "--replace "
             "places them on the holders that are alive"
-          : "is it running? name another with --requester or CKV_REQUESTER");
+      : options_.requester_option.empty()
+          ? "is it running? name another with --requester or CKV_REQUESTER"
+          : "is it running? name another with " + options_.requester_option);
 }
 
 bool Fleet::RequesterAnswers() const {

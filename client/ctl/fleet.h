@@ -22,6 +22,8 @@ namespace ckv::ctl {
 
 struct FleetOptions {
   std::string requester;  // empty: kDefaultRequesterAddress
+  // The option that named `requester`, where it is not --requester: for errors.
+  std::string requester_option;
   std::string directory;  // empty: what the requester says, else kDefaultDirectoryAddress
   std::string tenant;
   Duration timeout = std::chrono::seconds(10);  // of each control call

@@ -84,6 +84,7 @@ std::string FormatDuration(Duration duration) {
 }
 
 std::string FormatMicroseconds(double microseconds) {
+  if (microseconds > 0 && microseconds < 0.1) return absl::StrFormat("%.3g ns", microseconds * 1e3);
   if (microseconds < 1e3) return absl::StrFormat("%.1f us", microseconds);
   if (microseconds < 1e6) return absl::StrFormat("%.2f ms", microseconds / 1e3);
   return absl::StrFormat("%.2f s", microseconds / 1e6);

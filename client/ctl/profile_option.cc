@@ -15,7 +15,13 @@ void AddProfileOption(CLI::App& verb, std::string& path, const char* help) {
 
 absl::StatusOr<std::shared_ptr<const Profile>> LoadProfileFor(const std::string& path,
                                                               const Geometry& geometry) {
-  CKV_ASSIGN_OR_RETURN(Profile profile, ReadProfile(path));
+  absl::StatusOr<Profile> read = ReadProfile(path);
+  if (!read.ok()) {
+    return absl::Status(read.status().code(),
+                        absl::StrFormat("%s\n  ckvctl calibrate --profile FILE writes one",
+                                        std::string(read.status().message())));
+  }
+  Profile profile = *std::move(read);
   const std::string why_not = WhyNotOf(profile, geometry, HostIdentity());
   if (!why_not.empty()) {
     return absl::FailedPreconditionError(

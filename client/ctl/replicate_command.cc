@@ -22,6 +22,7 @@ struct ReplicateOptions {
 FleetOptions FleetAt(const Ctl& ctl, const ReplicateOptions& options) {
   FleetOptions fleet = ctl.fleet;
   fleet.requester = options.at;
+  fleet.requester_option = "--at";
   return fleet;
 }
 

@@ -105,10 +105,10 @@ absl::StatusOr<SelectedRows> ReadSelection(const std::string& path, uint32_t row
   return selection;
 }
 
-absl::Status CheckOutput(const std::string& path) {
-  const auto refuse = [&path](const char* why) {
+absl::Status CheckOutput(const std::string& path, std::string_view option) {
+  const auto refuse = [&](const char* why) {
     return absl::FailedPreconditionError(
-        absl::StrFormat("cannot write %s: %s\n  name another file with --out", path, why));
+        absl::StrFormat("cannot write %s: %s\n  name another file with %s", path, why, option));
   };
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) return refuse("it is a folder");

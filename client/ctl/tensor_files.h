@@ -36,9 +36,9 @@ absl::StatusOr<SelectedRows> ReadSelection(const std::string& path, uint32_t row
                                            uint64_t row_count);
 
 // Whether a file of this name can be written, found out before the work whose result it gets: makes
-// and removes a file beside it.
+// and removes a file beside it. `option` is the one that named it.
 //   FailedPrecondition  it cannot; says why.
-absl::Status CheckOutput(const std::string& path);
+absl::Status CheckOutput(const std::string& path, std::string_view option = "--out");
 
 // The metadata of a row file (store/import.h) of this geometry.
 std::map<std::string, std::string, std::less<>> RowFileMetadata(const Geometry& geometry,

@@ -106,6 +106,8 @@ TEST(Output, NumbersHaveUnits) {
   EXPECT_EQ(FormatDuration(std::chrono::milliseconds(3400)), "3.4 s");
   EXPECT_EQ(FormatDuration(std::chrono::seconds(125)), "2 min 05 s");
   EXPECT_EQ(FormatMicroseconds(0.8), "0.8 us");
+  EXPECT_EQ(FormatMicroseconds(0.0461), "46.1 ns");
+  EXPECT_EQ(FormatMicroseconds(0), "0.0 us");
   EXPECT_EQ(FormatMicroseconds(12345), "12.35 ms");
 }
 
@@ -428,6 +430,10 @@ TEST(RunCtl, ACommandLineThatDoesNotParseIsCodeTwo) {
 TEST(RunCtl, RefusalsAndHelpNameWhatIsTaken) {
   EXPECT_THAT(RunWith({"status", "--requester", "garbage"}).err,
               HasSubstr("--requester: 'garbage' is not host:port"));
+  EXPECT_THAT(RunWith({"explane"}).err, HasSubstr("not known here: explane"));
+  EXPECT_THAT(RunWith({"explain", "--korpus", "gpl"}).err,
+              AllOf(HasSubstr("--korpus"), HasSubstr("--corpus is required")));
+  EXPECT_THAT(RunWith({"explain"}).err, Not(HasSubstr("not known")));
   const std::vector<std::string> attend = {"attend", "--corpus", "c", "--queries",
                                            "q",      "--out",    "o", "--layer"};
   const auto with = [&attend](std::vector<std::string> more) {
@@ -462,6 +468,7 @@ TEST(RunCtl, WhatCannotEndWellIsNotBegun) {
   const std::string out = TempPath("absent/out");
   for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
            {"fetch", "--corpus", "c", "--out", out},
+           {"calibrate", "--profile", out},
            {"attend", "--corpus", "c", "--layer", "0", "--queries", "q", "--out", out}}) {
     const Outcome outcome = RunWith(arguments);
     EXPECT_EQ(outcome.code, 7) << outcome.err;

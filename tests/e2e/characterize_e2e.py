@@ -71,7 +71,9 @@ class CharacterizeTest(unittest.TestCase):
 
     def test_again_measures_nothing(self):
         before = (self.costs / "samples.csv").read_text(encoding="utf-8")
-        self.ctl("characterize", "--quick", "--out", self.costs, "--output", "json")
+        again = self.ctl("characterize", "--quick", "--out", self.costs, "--output", "json")
+        self.assertEqual(self.first["points_from_before"], 0)
+        self.assertEqual(again["points_from_before"], again["points"])
         self.assertEqual((self.costs / "samples.csv").read_text(encoding="utf-8"), before)
 
     def test_calibrate_writes_what_it_prints(self):

@@ -85,6 +85,14 @@ class ReplicaTest(unittest.TestCase):
         self.assertEqual(result.returncode, 7, result.stderr)
         self.assertIn("--role=holder,requester", result.stderr)
 
+    def test_an_address_of_something_else_says_which_option_named_it(self):
+        nobody = self.run_ctl("chunk", "replicate", "docs", "--at", "127.0.0.1:1")
+        self.assertEqual(nobody.returncode, 4, nobody.stderr)
+        self.assertIn("name another with --at", nobody.stderr)
+        directory = self.run_ctl("chunk", "replicate", "docs", "--at", self.fleet.directory)
+        self.assertEqual(directory.returncode, 1, directory.stderr)
+        self.assertIn("not served there", directory.stderr)
+
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
