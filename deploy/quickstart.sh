@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # The main job, end to end, on this machine: three holders share a real text, eight agents decode
 # against it by routing their queries, and every token is checked against single-instance decoding.
-# Then three agents of which one routes, one fetches and one recomputes, as the predicate chooses.
+# Then three agents, each as the predicate chooses: on a machine that does nothing else one routes, one
+# fetches and one recomputes.
 # Installs packages, builds, runs, and leaves nothing running.
 #   deploy/quickstart.sh [FILE]     default: the GPL-3
 set -euo pipefail
 repo=$(cd "$(dirname "$0")/.." && pwd)
-usage() { sed -n '2,6p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,7p' "$0" | sed 's/^# \{0,1\}//'; }
 case ${1:-} in
   -h | --help) usage; exit 0 ;;
   -*) usage >&2; exit 2 ;;
