@@ -174,8 +174,9 @@ void PeerTable::Suspect(HolderPeer& peer) {
 void PeerTable::Avoid(HolderPeer& peer, Instant now, std::optional<Duration> pause) {
   if (!pause) {
     const uint32_t failures = peer.failure_count_.load(std::memory_order_relaxed);
-    pause = std::min(kAvoidMin * (int64_t{1} << std::min(failures, 16u)), kAvoidMax);
+    pause = kAvoidMin * (int64_t{1} << std::min(failures, 16u));
   }
+  pause = std::min(*pause, kAvoidMax);
   peer.failure_count_.fetch_add(1, std::memory_order_relaxed);
   peer.avoid_until_ns_.store((now + *pause).ns, std::memory_order_relaxed);
   avoid_count_.fetch_add(1, std::memory_order_relaxed);

@@ -170,8 +170,9 @@ class PeerTable {
   // The holder did not answer: the next Connect asks the directory where it is now.
   void Suspect(HolderPeer& peer);
 
-  // A call to it failed: its replicas, where it has any, are asked instead for `pause`; absent: for
-  // kAvoidMin, twice as long with each failure since it last answered, up to kAvoidMax.
+  // A call to it failed: its replicas, where it has any, are asked instead for `pause`, which it
+  // may have asked for itself; absent: for kAvoidMin, twice as long with each failure since it last
+  // answered. Either is kAvoidMax at most.
   void Avoid(HolderPeer& peer, Instant now, std::optional<Duration> pause);
   static constexpr Duration kAvoidMin = std::chrono::seconds(1);
   static constexpr Duration kAvoidMax = std::chrono::seconds(30);

@@ -19,6 +19,12 @@ constexpr Duration kSessionReturnMax = std::chrono::milliseconds(500);
 
 }  // namespace
 
+void LinkTable::BeginCall() {
+  route_ = nullptr;
+  failed_ = nullptr;
+  tried_.clear();
+}
+
 absl::StatusOr<LinkTable::Route*> LinkTable::RouteOf(const std::shared_ptr<const Corpus>& corpus,
                                                      const ReplicaWork& work) {
   now_ = options_->clock->Now();
@@ -111,10 +117,13 @@ void LinkTable::Choose(Route& route, const ReplicaWork& work) {
   }
   ReplicaRanking& ranking = route.rankings[size_t(work.primitive)];
   const uint64_t avoid_count = peers_->avoid_count();
-  if (ranking.made && now_ < ranking.next && ranking.avoid_count == avoid_count) return;
+  if (tried_.empty() && ranking.made && now_ < ranking.next && ranking.avoid_count == avoid_count)
+    return;
   ranking = {now_ + ReplicaChooser::kRankingAgeMax, avoid_count, true};
+  // Those who failed this call are not to be asked again by it, but by the next.
+  if (!tried_.empty()) ranking.made = false;
   chooser_.Look(route.corpus->geometry, work, route.links, *peers_, options_->shape,
-                options_->oracle, now_);
+                options_->oracle, now_, tried_);
   for (ReplicaGroup& group : route.groups) {
     if (group.links.size() > 1) chooser_.Choose(group);
   }
@@ -141,14 +150,16 @@ bool LinkTable::OthersCanBeAsked(const HolderPeer& peer,
   return true;
 }
 
-bool LinkTable::FailOver(const absl::Status& status, std::vector<const HolderPeer*>* tried) {
+bool LinkTable::FailOver(const absl::Status& status) {
   if (failed_ == nullptr || route_ == nullptr || !route_->replicated) return false;
   // Overload passes; the rest may last.
   peers_->Avoid(*failed_, options_->clock->Now(), RetryAfterOf(status));
-  tried->push_back(failed_);
-  return OthersCanBeAsked(*failed_, [&](const HolderPeer& other) {
-    return std::find(tried->begin(), tried->end(), &other) == tried->end();
-  });
+  const auto may_ask = [&](const HolderPeer& other) {
+    return std::find(tried_.begin(), tried_.end(), &other) == tried_.end();
+  };
+  if (!may_ask(*failed_)) return false;
+  tried_.push_back(failed_);
+  return OthersCanBeAsked(*failed_, may_ask);
 }
 
 void LinkTable::NoteSilent(HolderLink& link) {

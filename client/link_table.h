@@ -51,7 +51,10 @@ class LinkTable {
   };
   static constexpr uint32_t kNoLink = 0xffffffff;
 
-  // Begins a call over the corpus, whose groups' replicas are chosen for `work`
+  // A call begins, of one attempt or several: nobody failed it yet.
+  void BeginCall();
+
+  // Begins an attempt of a call over the corpus, whose groups' replicas are chosen for `work`
   // (client/replica_choice.h). Valid until the next call. Closes a link that has been idle for
   // kLinkIdleMax and is not of this corpus: one a call, since each costs a round trip.
   //   ResourceExhausted   too many holders.
@@ -87,9 +90,10 @@ class LinkTable {
   void NoteSilent(HolderLink& link);
 
   // After an attempt of a call that failed with `status`: the holder that failed it is avoided from
-  // now on, and added to `tried`. Returns whether all it was asked for can be asked of others who
-  // are not in `tried`, so that another attempt is worth making.
-  bool FailOver(const absl::Status& status, std::vector<const HolderPeer*>* tried);
+  // now on, and by this call's next attempts even if it answers others meanwhile, or asked to be
+  // asked again soon. Returns whether all it was asked for can be asked of others who did not fail
+  // this call, so that another attempt is worth making: at most one a holder.
+  bool FailOver(const absl::Status& status);
 
   // While it lives, the groups that `peer` is in choose it.
   class Forced {
@@ -126,6 +130,7 @@ class LinkTable {
   // Of the call in progress.
   Route* route_ = nullptr;
   HolderPeer* failed_ = nullptr;
+  std::vector<const HolderPeer*> tried_;  // and in vain, by its earlier attempts
   const HolderPeer* forced_ = nullptr;
   ReplicaChooser chooser_;
 };

@@ -7,10 +7,16 @@
 #include "proto/corpus.h"
 
 namespace ckv {
+namespace {
+
+constexpr Instant kTried = {kInstantMax.ns - 1};  // just before those that are gone
+
+}  // namespace
 
 void ReplicaChooser::Look(const Geometry& geometry, const ReplicaWork& work,
                           std::span<HolderLink* const> links, const PeerTable& peers,
-                          const LaneShape& lane_shape, NetworkOracle* oracle, Instant now) {
+                          const LaneShape& lane_shape, NetworkOracle* oracle, Instant now,
+                          std::span<const HolderPeer* const> tried) {
   primitive_ = work.primitive;
   input_.geometry = geometry;
   input_.query_rows = work.query_rows;
@@ -23,7 +29,8 @@ void ReplicaChooser::Look(const Geometry& geometry, const ReplicaWork& work,
   for (const HolderLink* link : links) {
     const HolderPeer& peer = link->peer();
     candidates_.push_back(CandidateOf(peer, peers, oracle, &geometry));
-    avoided_until_.push_back(peer.gone() ? kInstantMax : peer.avoided_until());
+    const bool failed = std::find(tried.begin(), tried.end(), &peer) != tried.end();
+    avoided_until_.push_back(peer.gone() ? kInstantMax : failed ? kTried : peer.avoided_until());
   }
 }
 

@@ -65,10 +65,11 @@ class ReplicaChooser {
   // over all query counts (deploy/bench.sh decision).
   static constexpr double kGainMin = 0.06;
 
-  // Looks up what is known of each link's holder; before Choose.
+  // Looks up what is known of each link's holder; before Choose. Those in `tried` come after all
+  // that are not, but for those that are gone.
   void Look(const Geometry& geometry, const ReplicaWork& work, std::span<HolderLink* const> links,
-            const PeerTable& peers, const LaneShape& lane_shape, NetworkOracle* oracle,
-            Instant now);
+            const PeerTable& peers, const LaneShape& lane_shape, NetworkOracle* oracle, Instant now,
+            std::span<const HolderPeer* const> tried = {});
   // Sets group.chosen of the work's primitive.
   void Choose(ReplicaGroup& group);
 

@@ -125,7 +125,8 @@ struct Requester::State {
                            Outcome* outcome) {
     auto engine = pool.Take(deadline);
     if (!engine.ok()) return engine.status();
-    std::vector<const HolderPeer*> tried;  // and in vain
+    LinkTable& links = (*engine)->router.links();
+    links.BeginCall();
     for (int retry = 0;;) {
       *outcome = {};
       absl::Status status = attempt(**engine, outcome);
@@ -139,8 +140,7 @@ struct Requester::State {
       if (absl::IsNotFound(status)) view.Forget(*corpus);
       // Its chunks may have been placed elsewhere meanwhile.
       if (absl::IsUnavailable(status)) view.Doubt(*corpus);
-      if (late || !outcome->repeatable || !MayFailOver(status) ||
-          !(*engine)->router.links().FailOver(status, &tried) ||
+      if (late || !outcome->repeatable || !MayFailOver(status) || !links.FailOver(status) ||
           (absl::IsResourceExhausted(status) && !retry_budget.Spend())) {
         return status;
       }

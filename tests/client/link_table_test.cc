@@ -3,6 +3,9 @@
 
 #include "client/link_table.h"
 
+#include <algorithm>
+
+#include "client/retry.h"
 #include "gtest/gtest.h"
 #include "tests/client/shifted_clock.h"
 #include "tests/client/test_fleet.h"
@@ -136,6 +139,38 @@ TEST_F(LinkTableTest, HandlesAreResolvedInBatches) {
     EXPECT_EQ(*handle, link.Find(many.chunks[chunk].info.id)->handle.value);
   }
   EXPECT_EQ(fleet.resolve_calls(), 3);
+}
+
+// Goal: a call's attempts end (I5): a holder that failed one is not asked by the next while another
+// can be, though it answers other calls meanwhile, or asked for a pause that is over.
+TEST_F(LinkTableTest, ACallAsksNoReplicaTwice) {
+  const auto published = std::make_shared<const Corpus>(
+      corpus.Publish("c", "", {{TestFleet::Name(0), TestFleet::Name(1), TestFleet::Name(2)}}));
+  const absl::Status errors[] = {
+      absl::NotFoundError("dropped here"),
+      WithRetryAfter(absl::ResourceExhaustedError("full"), /*retry_after_us=*/1)};
+  for (const absl::Status& error : errors) {
+    table.BeginCall();
+    std::vector<const HolderPeer*> asked;
+    bool more = true;
+    while (more && asked.size() <= 3) {
+      HolderLink& link = table.Ask(**table.RouteOf(published), 0);
+      asked.push_back(&link.peer());
+      (void)table.Fail(link, error);
+      more = table.FailOver(error);
+      link.peer().Answered();
+      clock.Advance(std::chrono::milliseconds(1));
+    }
+    EXPECT_FALSE(more) << error;
+    std::sort(asked.begin(), asked.end());
+    EXPECT_EQ(std::unique(asked.begin(), asked.end()) - asked.begin(), 3) << error;
+    EXPECT_EQ(asked.size(), 3u) << error;
+  }
+  // The next call may ask any of them.
+  table.BeginCall();
+  const HolderPeer* first = &table.Ask(**table.RouteOf(published), 0).peer();
+  EXPECT_EQ(first, &table.Ask(**table.RouteOf(published), 0).peer());
+  EXPECT_FALSE(table.FailOver(errors[0])) << "nobody failed this call";
 }
 
 }  // namespace

@@ -255,6 +255,9 @@ TEST_F(ReplicaChooserTest, WhoFailedComesLast) {
   // What an overloaded holder asked for is not made longer.
   peers.Avoid(a, now, std::chrono::milliseconds(5));
   EXPECT_FALSE(a.avoided(now + std::chrono::milliseconds(5)));
+  // Nor is a holder's word believed for longer than it would be avoided for by itself.
+  peers.Avoid(a, now, std::chrono::hours(1));
+  EXPECT_FALSE(a.avoided(now + PeerTable::kAvoidMax));
 }
 
 }  // namespace
