@@ -225,7 +225,13 @@ absl::Status AddGroup(const ExplainCall& call, const ExplainTools& tools, uint32
     measured.holders.push_back(link->peer().id());
     ++added;
   }
-  return added > 0 ? absl::OkStatus() : first_error;
+  if (added > 0) return absl::OkStatus();
+  // The directory's list was read anew meanwhile. A sum without this group's chunks would be wrong.
+  if (first_error.ok()) {
+    return absl::UnavailableError(absl::StrFormat("chunk %d: its holders are members no more, %s",
+                                                  chunk, replicas.front()->peer().Describe()));
+  }
+  return first_error;
 }
 
 }  // namespace

@@ -48,8 +48,10 @@ struct KnobRange {
 KnobRange RangeOf(Knob knob) noexcept;
 
 // The least steps, query rows, tokens or agents from which on `winner` costs less than `loser`, as
-// far as costs are straight lines of it (all are, but where a holder has compute to spare or
-// replicas change places). Room and evictions are left out. Nothing: at no value of the range, or
+// far as costs are straight lines of it. Of steps and agents they are; of query rows and tokens not
+// where a calibrated curve or a pipeline of frames bends them, a holder has compute to spare, or
+// replicas change places: then it is one of the crossings, of a `winner` that wins at the end of
+// the range. Room and evictions are left out. Nothing: at no value of the range, or
 // one of them is not offered. Another knob: nothing.
 std::optional<uint64_t> BreakEven(const DecisionInput& input, Knob knob, Primitive winner,
                                   Primitive loser);
