@@ -1,6 +1,8 @@
 #include "server/directory_service.h"
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -187,7 +189,8 @@ grpc::Status DirectoryServiceImpl::AnnounceReplicas(grpc::ServerContext* /*conte
                                                     v1::AnnounceReplicasReply* reply) {
   const auto ids = IdsFrom(request->ids());
   if (!ids.ok()) return ToGrpc(ids.status());
-  const auto accepted = state_.AnnounceReplicas(request->lease_id(), *ids);
+  if (absl::Status status = CheckKey("", request->tenant()); !status.ok()) return ToGrpc(status);
+  const auto accepted = state_.AnnounceReplicas(request->lease_id(), request->tenant(), *ids);
   if (!accepted.ok()) return ToGrpc(accepted.status());
   for (const bool one : *accepted) reply->add_accepted(one);
   return grpc::Status::OK;
@@ -198,7 +201,9 @@ grpc::Status DirectoryServiceImpl::WithdrawReplicas(grpc::ServerContext* /*conte
                                                     v1::WithdrawReplicasReply* /*reply*/) {
   const auto ids = IdsFrom(request->ids());
   if (!ids.ok()) return ToGrpc(ids.status());
-  return ToGrpc(state_.WithdrawReplicas(request->lease_id(), *ids));
+  std::optional<std::string_view> tenant;
+  if (request->has_tenant()) tenant = request->tenant();
+  return ToGrpc(state_.WithdrawReplicas(request->lease_id(), tenant, *ids));
 }
 
 grpc::Status DirectoryServiceImpl::Watch(grpc::ServerContext* context,

@@ -167,9 +167,11 @@ absl::Status HolderServiceImpl::Receive(grpc::ServerContext& context, ServiceGat
     return absl::InvalidArgumentError("put: the tenant's name is too long");
   }
   const std::string tenant = message.header().tenant();
-  if (on_put_) on_put_(info.id);
-  CKV_ASSIGN_OR_RETURN(ChunkWriter writer,
-                       holder_.table().Begin(std::move(info), geometry, tenant));
+  const ChunkId id = info.id;
+  if (on_put_) on_put_(id);
+  auto begun = holder_.table().Begin(std::move(info), geometry, tenant);
+  if (!begun.ok()) return Settle(begun.status(), id, geometry, tenant);
+  ChunkWriter writer = *std::move(begun);
   while (Read(stream, reader, &message)) {
     if (!message.has_rows()) {
       return absl::InvalidArgumentError("put: rows must follow the header, which comes once");
@@ -187,7 +189,18 @@ absl::Status HolderServiceImpl::Receive(grpc::ServerContext& context, ServiceGat
   if (gate_.closed()) return ServiceGate::ClosedError();
   if (context.IsCancelled()) return absl::CancelledError("put: interrupted; nothing was stored");
   CKV_ASSIGN_OR_RETURN(Chunk chunk, std::move(writer).Finish());
-  return holder_.table().Insert(std::move(chunk), tenant);
+  return Settle(holder_.table().Insert(std::move(chunk), tenant), id, geometry, tenant);
+}
+
+// What a put says once the table has the chunk (`status`: OK or AlreadyExists), or of any error. A
+// copy that a keeper of replicas brought, or dropped, between its two looks is the putter's only if
+// it is there now, when the keeper knows that it is put.
+absl::Status HolderServiceImpl::Settle(const absl::Status& status, const ChunkId& id,
+                                       const Geometry& geometry, const std::string& tenant) {
+  if (!on_put_ || (!status.ok() && !absl::IsAlreadyExists(status))) return status;
+  on_put_(id);
+  if (holder_.table().Find(id, geometry, tenant).ok()) return status;
+  return absl::AbortedError("put: the chunk was dropped again just now: put it once more");
 }
 
 grpc::Status HolderServiceImpl::GetChunkInfo(grpc::ServerContext* /*context*/,

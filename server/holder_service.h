@@ -31,7 +31,8 @@ class HolderServiceImpl final : public v1::HolderService::Service {
   HolderServiceImpl(Holder* holder, std::string id, ServiceGate* gate, Clock* clock)
       : holder_(*holder), id_(std::move(id)), gate_(*gate), clock_(*clock) {}
 
-  // `on_put` is told of each chunk that is put, before the table is asked whether it has it. Set
+  // `on_put` is told of each chunk that is put, before the table is asked whether it has it and
+  // again when it does. Set
   // before the service serves.
   void OnPut(std::function<void(const ChunkId&)> on_put) { on_put_ = std::move(on_put); }
 
@@ -60,6 +61,8 @@ class HolderServiceImpl final : public v1::HolderService::Service {
   // The put's stream, read to its end; nothing is visible unless it returns OK (I3).
   absl::Status Receive(grpc::ServerContext& context, ServiceGate::Stream& stream,
                        PutReader& reader);
+  absl::Status Settle(const absl::Status& status, const ChunkId& id, const Geometry& geometry,
+                      const std::string& tenant);
   // The next message; false at the end of the stream, which a drain or kPutProgressMax may be.
   bool Read(ServiceGate::Stream& stream, PutReader& reader, v1::PutChunkRequest* message);
 

@@ -10,13 +10,15 @@
 namespace ckv {
 
 absl::StatusOr<std::vector<bool>> LocalReplicaRegistry::Announce(uint64_t lease_id,
+                                                                 std::string_view tenant,
                                                                  std::span<const ChunkId> ids,
                                                                  Instant /*deadline*/) {
-  return state_->AnnounceReplicas(lease_id, ids);
+  return state_->AnnounceReplicas(lease_id, tenant, ids);
 }
-absl::Status LocalReplicaRegistry::Withdraw(uint64_t lease_id, std::span<const ChunkId> ids,
-                                            Instant /*deadline*/) {
-  return state_->WithdrawReplicas(lease_id, ids);
+absl::Status LocalReplicaRegistry::Withdraw(uint64_t lease_id,
+                                            std::optional<std::string_view> tenant,
+                                            std::span<const ChunkId> ids, Instant /*deadline*/) {
+  return state_->WithdrawReplicas(lease_id, tenant, ids);
 }
 
 class ReplicaKeeper::Turn {
@@ -125,7 +127,8 @@ absl::Status ReplicaKeeper::CopyOne(Job& job, const ChunkPlacement& chunk, uint3
   const Corpus& corpus = *job.range.corpus;
   const uint64_t bytes = LayOutChunk(corpus.geometry, chunk.token_count).total_bytes;
   if (table_->Find(chunk.id, corpus.geometry, corpus.tenant).ok()) {
-    Note(chunk.id, /*own=*/false, bytes, job.ask);
+    absl::MutexLock lock(&mu_);
+    NoteLocked(job, chunk.id, /*own=*/false, bytes);
     ++job.report.present_count;
     return absl::OkStatus();
   }
@@ -139,14 +142,17 @@ absl::Status ReplicaKeeper::CopyOne(Job& job, const ChunkPlacement& chunk, uint3
   auto writer = BeginCopy(job, info, bytes);
   absl::Status status = writer.status();
   if (status.ok()) status = FetchInto(job, ordinal, *writer);
+  std::optional<Chunk> whole;
   if (status.ok()) {
-    CKV_ASSIGN_OR_RETURN(Chunk whole, std::move(*writer).Finish());
-    status = table_->Insert(std::move(whole), corpus.tenant);
+    CKV_ASSIGN_OR_RETURN(whole, std::move(*writer).Finish());
   }
+  // Noted before anybody can ask the table and adopt it: see DropLocked.
+  absl::MutexLock lock(&mu_);
+  if (whole) status = table_->Insert(*std::move(whole), corpus.tenant);
   // Somebody put it meanwhile, or for another tenant, who is not the only reader any more.
   const bool present = absl::IsAlreadyExists(status);
   if (!present) CKV_RETURN_IF_ERROR(status);
-  Note(chunk.id, /*own=*/!present, bytes, job.ask);
+  NoteLocked(job, chunk.id, /*own=*/!present, bytes);
   if (present) {
     ++job.report.present_count;
     return absl::OkStatus();
@@ -154,7 +160,6 @@ absl::Status ReplicaKeeper::CopyOne(Job& job, const ChunkPlacement& chunk, uint3
   const uint64_t row_bytes = chunk.token_count * corpus.geometry.token_bytes();
   ++job.report.fetched_count;
   job.report.fetched_bytes += row_bytes;
-  absl::MutexLock lock(&mu_);
   ++stats_.fetched_count;
   stats_.fetched_bytes += row_bytes;
   return absl::OkStatus();
@@ -177,6 +182,11 @@ absl::StatusOr<ChunkInfo> ReplicaKeeper::AskInfo(const Job& job, const ChunkPlac
     if (last.ok()) {
       info->id = chunk.id;
       last = ValidateChunkInfo(*info, corpus.geometry);
+      // Room is made for what the directory says.
+      if (last.ok() && info->token_count() != chunk.token_count) {
+        last = absl::InvalidArgumentError(absl::StrFormat("%d tokens, the directory says %d",
+                                                          info->token_count(), chunk.token_count));
+      }
       if (last.ok()) return info;
       last = absl::DataLossError(absl::StrFormat("holder %s describes another chunk: %s",
                                                  holder.name, std::string(last.message())));
@@ -216,18 +226,26 @@ absl::Status ReplicaKeeper::FetchInto(const Job& job, uint32_t ordinal, ChunkWri
   });
 }
 
-void ReplicaKeeper::Note(const ChunkId& id, bool own, uint64_t bytes, uint64_t ask) {
-  absl::MutexLock lock(&mu_);
+void ReplicaKeeper::NoteLocked(Job& job, const ChunkId& id, bool own, uint64_t bytes) {
+  const std::string& tenant = job.range.corpus->tenant;
   const auto [place, added] = copies_.try_emplace(id);
   Copy& copy = place->second;
-  copy.last_asked = ask;
-  // One that was noted before stays whose it is; if it was dropped meanwhile and is made anew, it
-  // is ours, and not announced.
+  copy.last_asked = job.ask;
+  // It was dropped meanwhile and is made anew: for this tenant alone.
+  if (!added && own) copy.lease_of_tenant.clear();
+  if (copy.lease_of_tenant.size() < ChunkTable::kReaderCountMax ||
+      copy.lease_of_tenant.contains(tenant)) {
+    // Announced anew even if it was before: the directory forgets what no corpus places, and whose
+    // corpus came back asks again.
+    copy.lease_of_tenant[tenant] = 0;
+  } else {
+    ++job.report.refused_count;
+  }
+  // One that was noted before stays whose it is, unless it is made anew.
   if (!added && !own) return;
-  if (!added) {
-    if (copy.own) stats_.bytes -= copy.bytes;
-    if (copy.own) --stats_.chunk_count;
-    copy.lease_id = 0;
+  if (!added && copy.own) {
+    stats_.bytes -= copy.bytes;
+    --stats_.chunk_count;
   }
   copy.own = own;
   copy.bytes = bytes;
@@ -259,14 +277,15 @@ absl::Status ReplicaKeeper::MakeRoom(Job& job, uint64_t bytes) {
   }
   std::vector<ChunkId> victims;
   for (const auto& [asked, id] : candidates) victims.push_back(id);
-  CKV_RETURN_IF_ERROR(Withdraw(victims, job.range.deadline));
+  CKV_RETURN_IF_ERROR(Withdraw(std::nullopt, victims, job.range.deadline));
   job.report.evicted_count += static_cast<uint32_t>(victims.size());
   absl::MutexLock lock(&mu_);
   stats_.evicted_count += victims.size();
   return absl::OkStatus();
 }
 
-absl::Status ReplicaKeeper::Withdraw(std::span<const ChunkId> ids, Instant deadline) {
+absl::Status ReplicaKeeper::Withdraw(std::optional<std::string_view> tenant,
+                                     std::span<const ChunkId> ids, Instant deadline) {
   while (!ids.empty()) {
     const auto some = ids.first(std::min(ids.size(), DirectoryState::kReplicaIdCountMax));
     ids = ids.subspan(some.size());
@@ -274,21 +293,25 @@ absl::Status ReplicaKeeper::Withdraw(std::span<const ChunkId> ids, Instant deadl
     Turn turn(options_.clock, &mu_, &calling_, deadline);
     CKV_RETURN_IF_ERROR(turn.status());
     if (const auto lease = lease_(); lease.has_value()) {
-      const absl::Status withdrawn = registry_->Withdraw(lease->lease_id, some, deadline);
+      const absl::Status withdrawn = registry_->Withdraw(lease->lease_id, tenant, some, deadline);
       // A lease that is gone has nothing announced.
       if (!withdrawn.ok() && !absl::IsNotFound(withdrawn)) return withdrawn;
     }
     absl::MutexLock lock(&mu_);
-    for (const ChunkId& id : some) DropLocked(id);
+    for (const ChunkId& id : some) DropLocked(tenant, id);
   }
   return absl::OkStatus();
 }
 
 // The table's lock is taken under ours, so that Adopt comes before or after, not between; the table
 // never calls the keeper.
-void ReplicaKeeper::DropLocked(const ChunkId& id) {
+void ReplicaKeeper::DropLocked(std::optional<std::string_view> tenant, const ChunkId& id) {
   const auto found = copies_.find(id);
   if (found == copies_.end()) return;
+  if (tenant) {
+    found->second.lease_of_tenant.erase(std::string(*tenant));
+    if (!found->second.lease_of_tenant.empty()) return;
+  }
   if (found->second.own) {
     stats_.bytes -= found->second.bytes;
     --stats_.chunk_count;
@@ -307,10 +330,12 @@ absl::StatusOr<uint32_t> ReplicaKeeper::Release(const ReplicaRange& range) {
     absl::MutexLock lock(&mu_);
     for (uint32_t i = range.chunk_begin; i < range.chunk_end; ++i) {
       const ChunkId& id = range.corpus->chunks[i].id;
-      if (copies_.contains(id)) ids.push_back(id);
+      const auto copy = copies_.find(id);
+      if (copy != copies_.end() && copy->second.lease_of_tenant.contains(range.corpus->tenant))
+        ids.push_back(id);
     }
   }
-  CKV_RETURN_IF_ERROR(Withdraw(ids, range.deadline));
+  CKV_RETURN_IF_ERROR(Withdraw(range.corpus->tenant, ids, range.deadline));
   return static_cast<uint32_t>(ids.size());
 }
 
@@ -323,15 +348,21 @@ void ReplicaKeeper::Adopt(const ChunkId& id) {
   --stats_.chunk_count;
 }
 
-std::vector<ChunkId> ReplicaKeeper::DueUnder(uint64_t lease_id) {
-  std::vector<ChunkId> due;
+ReplicaKeeper::Due ReplicaKeeper::DueUnder(uint64_t lease_id) {
+  absl::btree_map<std::string_view, std::vector<ChunkId>> due;
   absl::MutexLock lock(&mu_);
   for (const auto& [id, copy] : copies_) {
-    if (copy.lease_id != lease_id && table_->Contains(id)) due.push_back(id);
+    if (!table_->Contains(id)) continue;
+    for (const auto& [tenant, announced] : copy.lease_of_tenant) {
+      if (announced != lease_id) due[tenant].push_back(id);
+    }
   }
-  std::sort(due.begin(), due.end());  // so that a run replays (I8)
-  due.resize(std::min(due.size(), DirectoryState::kReplicaIdCountMax));
-  return due;
+  if (due.empty()) return {};
+  // The first tenant's, in order: so that a run replays (I8).
+  auto& [tenant, ids] = *due.begin();
+  std::sort(ids.begin(), ids.end());
+  ids.resize(std::min(ids.size(), DirectoryState::kReplicaIdCountMax));
+  return {std::string(tenant), std::move(ids)};
 }
 
 absl::Status ReplicaKeeper::AnnounceDue(Instant deadline, uint32_t& refused) {
@@ -340,9 +371,9 @@ absl::Status ReplicaKeeper::AnnounceDue(Instant deadline, uint32_t& refused) {
     CKV_RETURN_IF_ERROR(turn.status());
     const auto lease = lease_();
     if (!lease.has_value()) return absl::UnavailableError("replicas: the lease is lost");
-    const std::vector<ChunkId> ids = DueUnder(lease->lease_id);
+    const auto [tenant, ids] = DueUnder(lease->lease_id);
     if (ids.empty()) return absl::OkStatus();
-    const auto accepted = registry_->Announce(lease->lease_id, ids, deadline);
+    const auto accepted = registry_->Announce(lease->lease_id, tenant, ids, deadline);
     absl::MutexLock lock(&mu_);
     if (!accepted.ok()) {
       ++stats_.announce_failure_count;
@@ -353,10 +384,10 @@ absl::Status ReplicaKeeper::AnnounceDue(Instant deadline, uint32_t& refused) {
       const auto copy = copies_.find(ids[i]);
       if (copy == copies_.end()) continue;
       if ((*accepted)[i]) {
-        copy->second.lease_id = lease->lease_id;
+        copy->second.lease_of_tenant[tenant] = lease->lease_id;
       } else {
-        // Nobody is sent here for it, so it would only take room.
-        DropLocked(ids[i]);
+        // Nobody of them is sent here for it, so it would only take room.
+        DropLocked(tenant, ids[i]);
         ++refused;
       }
     }
@@ -374,7 +405,7 @@ absl::Status ReplicaKeeper::Audit(Instant deadline) {
       if (!table_->Contains(id)) gone.push_back(id);
     }
   }
-  return Withdraw(gone, deadline);
+  return Withdraw(std::nullopt, gone, deadline);
 }
 
 void ReplicaKeeper::Run() {

@@ -18,10 +18,12 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -51,20 +53,22 @@ class ChunkInfoSource {
 class ReplicaRegistry {
  public:
   virtual ~ReplicaRegistry() = default;
-  virtual absl::StatusOr<std::vector<bool>> Announce(uint64_t lease_id,
+  virtual absl::StatusOr<std::vector<bool>> Announce(uint64_t lease_id, std::string_view tenant,
                                                      std::span<const ChunkId> ids,
                                                      Instant deadline) = 0;
-  virtual absl::Status Withdraw(uint64_t lease_id, std::span<const ChunkId> ids,
-                                Instant deadline) = 0;
+  virtual absl::Status Withdraw(uint64_t lease_id, std::optional<std::string_view> tenant,
+                                std::span<const ChunkId> ids, Instant deadline) = 0;
 };
 
 // The registry of the same process. `state` must outlive it.
 class LocalReplicaRegistry final : public ReplicaRegistry {
  public:
   explicit LocalReplicaRegistry(DirectoryState* state) : state_(state) {}
-  absl::StatusOr<std::vector<bool>> Announce(uint64_t lease_id, std::span<const ChunkId> ids,
+  absl::StatusOr<std::vector<bool>> Announce(uint64_t lease_id, std::string_view tenant,
+                                             std::span<const ChunkId> ids,
                                              Instant deadline) override;
-  absl::Status Withdraw(uint64_t lease_id, std::span<const ChunkId> ids, Instant deadline) override;
+  absl::Status Withdraw(uint64_t lease_id, std::optional<std::string_view> tenant,
+                        std::span<const ChunkId> ids, Instant deadline) override;
 
  private:
   DirectoryState* const state_;
@@ -128,12 +132,14 @@ class ReplicaKeeper {
   // from others are announced too, and never dropped. To make room, the copies that were not asked
   // for the longest go first, but none that an operator marked to be kept.
   absl::StatusOr<ReplicaReport> Replicate(const ReplicaRange& range) ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns how many chunks of the range were announced from here.
+  // Returns how many chunks of the range were announced from here for the corpus' tenant. What
+  // others asked for, too, stays theirs.
   //   DeadlineExceeded, Unavailable    the directory was not told; nothing was dropped.
   absl::StatusOr<uint32_t> Release(const ReplicaRange& range) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Somebody puts the chunk here: a copy of it is theirs from now on, and not dropped any more.
-  // Called before the table is asked, so that no copy goes that a put was told to be there.
+  // Called before the table is asked, and again once it has the chunk, whoever brought it: a copy
+  // may have come, or gone, meanwhile. It is the putter's if it is there after the second call.
   void Adopt(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
 
   ReplicaStats stats() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -143,7 +149,9 @@ class ReplicaKeeper {
     uint64_t bytes = 0;
     uint64_t last_asked = 0;  // of ask_count_
     bool own = true;          // made here, and so dropped here; else put by others
-    uint64_t lease_id = 0;    // that it is announced under; 0: not announced
+    // Who asked for it, at most ChunkTable::kReaderCountMax, and the lease that it is announced
+    // under to them; 0: not announced.
+    absl::btree_map<std::string, uint64_t> lease_of_tenant;
   };
   // One call of Replicate.
   struct Job {
@@ -163,20 +171,30 @@ class ReplicaKeeper {
   absl::StatusOr<ChunkWriter> BeginCopy(Job& job, const ChunkInfo& info, uint64_t bytes)
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status FetchInto(const Job& job, uint32_t ordinal, ChunkWriter& writer);
-  void Note(const ChunkId& id, bool own, uint64_t bytes, uint64_t ask) ABSL_LOCKS_EXCLUDED(mu_);
+  void NoteLocked(Job& job, const ChunkId& id, bool own, uint64_t bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Evicts copies that earlier calls asked for until `bytes` more are within the limit, and at
   // least one.
   //   ResourceExhausted   there are no such copies.
   absl::Status MakeRoom(Job& job, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
-  // Withdraws, then drops those that are own.
-  absl::Status Withdraw(std::span<const ChunkId> ids, Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  // Withdraws what was announced for `tenant` (absent: for all), then drops those that are own and
+  // that nobody else asked for.
+  absl::Status Withdraw(std::optional<std::string_view> tenant, std::span<const ChunkId> ids,
+                        Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
   // Announces what the present lease has not announced; those that are refused are dropped.
   absl::Status AnnounceDue(Instant deadline, uint32_t& refused) ABSL_LOCKS_EXCLUDED(mu_);
-  std::vector<ChunkId> DueUnder(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mu_);
+  // Of one tenant.
+  struct Due {
+    std::string tenant;
+    std::vector<ChunkId> ids;  // none: nothing is due
+  };
+  Due DueUnder(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mu_);
   // Withdraws what others dropped from the table.
   absl::Status Audit(Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
-  void DropLocked(const ChunkId& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Not for `tenant` any more; absent: for nobody.
+  void DropLocked(std::optional<std::string_view> tenant, const ChunkId& id)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
 
   const ReplicaKeeperOptions options_;

@@ -17,12 +17,14 @@ ReplicaRegistryStub::ReplicaRegistryStub(std::string address, Clock* clock)
       stub_(v1::DirectoryService::NewStub(MakeChannel(address_))) {}
 
 absl::StatusOr<std::vector<bool>> ReplicaRegistryStub::Announce(uint64_t lease_id,
+                                                                std::string_view tenant,
                                                                 std::span<const ChunkId> ids,
                                                                 Instant deadline) {
   grpc::ClientContext context;
   SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
   v1::AnnounceReplicasRequest request;
   request.set_lease_id(lease_id);
+  request.set_tenant(std::string(tenant));
   for (const ChunkId& id : ids) request.add_ids(std::string(id.AsBytes()));
   v1::AnnounceReplicasReply reply;
   CKV_RETURN_IF_ERROR(
@@ -35,12 +37,14 @@ absl::StatusOr<std::vector<bool>> ReplicaRegistryStub::Announce(uint64_t lease_i
   return std::vector<bool>(reply.accepted().begin(), reply.accepted().end());
 }
 
-absl::Status ReplicaRegistryStub::Withdraw(uint64_t lease_id, std::span<const ChunkId> ids,
-                                           Instant deadline) {
+absl::Status ReplicaRegistryStub::Withdraw(uint64_t lease_id,
+                                           std::optional<std::string_view> tenant,
+                                           std::span<const ChunkId> ids, Instant deadline) {
   grpc::ClientContext context;
   SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
   v1::WithdrawReplicasRequest request;
   request.set_lease_id(lease_id);
+  if (tenant) request.set_tenant(std::string(*tenant));
   for (const ChunkId& id : ids) request.add_ids(std::string(id.AsBytes()));
   v1::WithdrawReplicasReply reply;
   return FromGrpc(stub_->WithdrawReplicas(&context, request, &reply), Context("WithdrawReplicas"));

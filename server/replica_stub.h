@@ -20,9 +20,11 @@ class ReplicaRegistryStub final : public ReplicaRegistry {
   // Does not touch the network. `clock` must outlive it.
   ReplicaRegistryStub(std::string address, Clock* clock);
 
-  absl::StatusOr<std::vector<bool>> Announce(uint64_t lease_id, std::span<const ChunkId> ids,
+  absl::StatusOr<std::vector<bool>> Announce(uint64_t lease_id, std::string_view tenant,
+                                             std::span<const ChunkId> ids,
                                              Instant deadline) override;
-  absl::Status Withdraw(uint64_t lease_id, std::span<const ChunkId> ids, Instant deadline) override;
+  absl::Status Withdraw(uint64_t lease_id, std::optional<std::string_view> tenant,
+                        std::span<const ChunkId> ids, Instant deadline) override;
 
  private:
   std::string Context(std::string_view call) const;

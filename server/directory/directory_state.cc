@@ -143,7 +143,7 @@ void DirectoryState::EndLease(std::map<uint64_t, Lease>::iterator lease) {
   Tell({.kind = DirectoryEvent::Kind::kMemberGone,
         .member = lease->second.member,
         .corpus = nullptr});
-  WithdrawLocked(lease->first, replicas_.ChunksOf(lease->first));
+  WithdrawLocked(lease->first, std::nullopt, replicas_.ChunksOf(lease->first));
   lease_by_member_.erase(lease->second.member.id);
   leases_.erase(lease);
 }
@@ -162,6 +162,7 @@ absl::StatusOr<const DirectoryState::Lease*> DirectoryState::FindHolderLease(
 }
 
 absl::StatusOr<std::vector<bool>> DirectoryState::AnnounceReplicas(uint64_t lease_id,
+                                                                   std::string_view tenant,
                                                                    std::span<const ChunkId> ids) {
   absl::MutexLock lock(&mu_);
   ExpireLocked();
@@ -171,31 +172,39 @@ absl::StatusOr<std::vector<bool>> DirectoryState::AnnounceReplicas(uint64_t leas
   CorporaByKey changed;
   for (const ChunkId& id : ids) {
     const ReplicaTable::Places places = PlacesOf(id);
-    const auto outcome = replicas_.Announce(lease_id, lease->member.id, id, places);
+    const auto outcome = replicas_.Announce(lease_id, lease->member.id, tenant, id, places);
     accepted.push_back(outcome != ReplicaTable::Outcome::kRefused);
     if (outcome != ReplicaTable::Outcome::kAdded) continue;
-    for (const ChunkPlace& place : places)
-      changed.try_emplace({place.corpus->tenant, place.corpus->name}, place.corpus);
+    for (const ChunkPlace& place : places) {
+      if (ReplicaTable::IsTold(*place.corpus, tenant))
+        changed.try_emplace({place.corpus->tenant, place.corpus->name}, place.corpus);
+    }
   }
   TellReplicasChanged(changed);
   return accepted;
 }
 
-absl::Status DirectoryState::WithdrawReplicas(uint64_t lease_id, std::span<const ChunkId> ids) {
+absl::Status DirectoryState::WithdrawReplicas(uint64_t lease_id,
+                                              std::optional<std::string_view> tenant,
+                                              std::span<const ChunkId> ids) {
   absl::MutexLock lock(&mu_);
   ExpireLocked();
   CKV_RETURN_IF_ERROR(FindHolderLease(lease_id, ids.size()).status());
-  WithdrawLocked(lease_id, ids);
+  WithdrawLocked(lease_id, tenant, ids);
   return absl::OkStatus();
 }
 
-void DirectoryState::WithdrawLocked(uint64_t lease_id, std::span<const ChunkId> ids) {
+void DirectoryState::WithdrawLocked(uint64_t lease_id, std::optional<std::string_view> tenant,
+                                    std::span<const ChunkId> ids) {
   CorporaByKey changed;
   for (const ChunkId& id : ids) {
     const ReplicaTable::Places places = PlacesOf(id);
-    if (!replicas_.Withdraw(lease_id, id, places)) continue;
-    for (const ChunkPlace& place : places)
-      changed.try_emplace({place.corpus->tenant, place.corpus->name}, place.corpus);
+    for (const std::string& told : replicas_.Withdraw(lease_id, tenant, id, places)) {
+      for (const ChunkPlace& place : places) {
+        if (ReplicaTable::IsTold(*place.corpus, told))
+          changed.try_emplace({place.corpus->tenant, place.corpus->name}, place.corpus);
+      }
+    }
   }
   TellReplicasChanged(changed);
 }
@@ -295,7 +304,7 @@ DirectoryState::Orphans DirectoryState::OrphansOf(const Corpus& gone) const {
         });
       }
     } else {
-      orphan.leased = replicas_.LeasedOf(chunk);
+      orphan.leased = replicas_.LeasedOf(gone, chunk);
     }
     if (!orphan.holders.empty() || !orphan.leased.empty()) orphans.push_back(std::move(orphan));
   }
@@ -366,7 +375,7 @@ std::vector<LocatedChunk> DirectoryState::Locate(const ChunkId& id, std::string_
   for (const ChunkPlace& place : PlacesOf(id)) {
     if (!Visible(*place.corpus, tenant)) continue;
     LocatedChunk located{place.corpus, place.ordinal, place.corpus->chunks[place.ordinal]};
-    located.chunk.leased = replicas_.LeasedOf(located.chunk);
+    located.chunk.leased = replicas_.LeasedOf(*place.corpus, located.chunk);
     visible.push_back(std::move(located));
   }
   return visible;

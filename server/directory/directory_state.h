@@ -98,13 +98,15 @@ class DirectoryState {
   std::vector<LocatedChunk> Locate(const ChunkId& id, std::string_view tenant)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Which of `ids` were accepted, one each in order. That an id is accepted tells that some corpus,
-  // of whichever tenant, has it: a holder is trusted with that, as it is with the rows.
-  absl::StatusOr<std::vector<bool>> AnnounceReplicas(uint64_t lease_id,
+  // Which of `ids` were accepted, one each in order. Only corpora of `tenant`, who may read them
+  // there, are told of the member; of "", everyone's. That an id is accepted tells that such a
+  // corpus has it: a holder is trusted with that, as it is with the rows.
+  absl::StatusOr<std::vector<bool>> AnnounceReplicas(uint64_t lease_id, std::string_view tenant,
                                                      std::span<const ChunkId> ids)
       ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status WithdrawReplicas(uint64_t lease_id, std::span<const ChunkId> ids)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  // What was announced for `tenant`; absent: for all of them.
+  absl::Status WithdrawReplicas(uint64_t lease_id, std::optional<std::string_view> tenant,
+                                std::span<const ChunkId> ids) ABSL_LOCKS_EXCLUDED(mu_);
   static constexpr size_t kReplicaIdCountMax = 4096;  // a call: 128 KiB of ids
 
   // Of all tenants, for people and metrics.
@@ -154,8 +156,8 @@ class DirectoryState {
   ReplicaTable::Places PlacesOf(const ChunkId& id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<const Lease*> FindHolderLease(uint64_t lease_id, size_t id_count) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void WithdrawLocked(uint64_t lease_id, std::span<const ChunkId> ids)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void WithdrawLocked(uint64_t lease_id, std::optional<std::string_view> tenant,
+                      std::span<const ChunkId> ids) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TellReplicasChanged(const CorporaByKey& corpora) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Tell(const DirectoryEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Forget(Watcher* watcher) ABSL_LOCKS_EXCLUDED(mu_);

@@ -17,44 +17,59 @@ const ChunkPlacement& PlacementAt(const ChunkPlace& place) {
 }  // namespace
 
 // A member that some corpus would be told of: it is not one of its holders, and there is room.
-bool ReplicaTable::HasRoom(const HolderId& member, size_t replica_count, Places places) {
+bool ReplicaTable::HasRoom(const HolderId& member, std::string_view tenant, Places places) const {
   return std::any_of(places.begin(), places.end(), [&](const ChunkPlace& place) {
     const ChunkPlacement& chunk = PlacementAt(place);
-    return !IsHolder(member, chunk) && chunk.holders.size() + replica_count < kReplicaCountMax;
+    return IsTold(*place.corpus, tenant) && !IsHolder(member, chunk) &&
+           chunk.holders.size() + LeasedOf(*place.corpus, chunk).size() < kReplicaCountMax;
   });
 }
 
 ReplicaTable::Outcome ReplicaTable::Announce(uint64_t lease_id, const HolderId& member,
-                                             const ChunkId& id, Places places) {
-  if (places.empty()) return Outcome::kRefused;
-  const auto found = replicas_.find(id);
-  const size_t count = found == replicas_.end() ? 0 : found->second.size();
-  for (size_t i = 0; i < count; ++i) {
-    if (found->second[i].lease_id == lease_id) return Outcome::kKept;
-  }
-  if (std::all_of(places.begin(), places.end(),
-                  [&](const ChunkPlace& place) { return IsHolder(member, PlacementAt(place)); })) {
-    return Outcome::kKept;
-  }
-  if (replica_count_ >= replica_count_max_ || !HasRoom(member, count, places)) {
+                                             std::string_view tenant, const ChunkId& id,
+                                             Places places) {
+  if (std::none_of(places.begin(), places.end(),
+                   [&](const ChunkPlace& place) { return IsTold(*place.corpus, tenant); })) {
     return Outcome::kRefused;
   }
-  replicas_[id].push_back({lease_id, member});
+  if (const auto found = replicas_.find(id); found != replicas_.end()) {
+    for (const Replica& replica : found->second) {
+      if (replica.lease_id == lease_id && replica.tenant == tenant) return Outcome::kKept;
+    }
+  }
+  if (std::all_of(places.begin(), places.end(), [&](const ChunkPlace& place) {
+        return !IsTold(*place.corpus, tenant) || IsHolder(member, PlacementAt(place));
+      })) {
+    return Outcome::kKept;
+  }
+  if (replica_count_ >= replica_count_max_ || !HasRoom(member, tenant, places)) {
+    return Outcome::kRefused;
+  }
+  replicas_[id].push_back({lease_id, member, std::string(tenant)});
   by_lease_[lease_id].insert(id);
   for (const ChunkPlace& place : places) ordinals_[place.corpus.get()].insert(place.ordinal);
   ++replica_count_;
   return Outcome::kAdded;
 }
 
-bool ReplicaTable::Withdraw(uint64_t lease_id, const ChunkId& id, Places places) {
+std::vector<std::string> ReplicaTable::Withdraw(uint64_t lease_id,
+                                                std::optional<std::string_view> tenant,
+                                                const ChunkId& id, Places places) {
+  std::vector<std::string> tenants;
   const auto found = replicas_.find(id);
-  if (found == replicas_.end()) return false;
-  const size_t erased = std::erase_if(
-      found->second, [&](const Replica& replica) { return replica.lease_id == lease_id; });
-  if (erased == 0) return false;
-  replica_count_ -= erased;
-  Unindex(lease_id, id);
-  if (!found->second.empty()) return true;
+  if (found == replicas_.end()) return tenants;
+  bool others = false;  // of the same lease
+  std::erase_if(found->second, [&](const Replica& replica) {
+    if (replica.lease_id != lease_id) return false;
+    const bool goes = !tenant || replica.tenant == *tenant;
+    if (goes) tenants.push_back(replica.tenant);
+    others |= !goes;
+    return goes;
+  });
+  if (tenants.empty()) return tenants;
+  replica_count_ -= tenants.size();
+  if (!others) Unindex(lease_id, id);
+  if (!found->second.empty()) return tenants;
   replicas_.erase(found);
   for (const ChunkPlace& place : places) {
     const auto ordinals = ordinals_.find(place.corpus.get());
@@ -62,7 +77,7 @@ bool ReplicaTable::Withdraw(uint64_t lease_id, const ChunkId& id, Places places)
     ordinals->second.erase(place.ordinal);
     if (ordinals->second.empty()) ordinals_.erase(ordinals);
   }
-  return true;
+  return tenants;
 }
 
 void ReplicaTable::Unindex(uint64_t lease_id, const ChunkId& id) {
@@ -78,14 +93,18 @@ std::vector<ChunkId> ReplicaTable::ChunksOf(uint64_t lease_id) const {
   return {chunks->second.begin(), chunks->second.end()};
 }
 
-std::vector<HolderId> ReplicaTable::LeasedOf(const ChunkPlacement& chunk) const {
+std::vector<HolderId> ReplicaTable::LeasedOf(const Corpus& corpus,
+                                             const ChunkPlacement& chunk) const {
   std::vector<HolderId> members;
   const auto found = replicas_.find(chunk.id);
   if (found == replicas_.end()) return members;
   for (const Replica& replica : found->second) {
     // A corpus published since may have more holders than there were at the announcement.
     if (chunk.holders.size() + members.size() >= kReplicaCountMax) break;
-    if (!IsHolder(replica.member, chunk)) members.push_back(replica.member);
+    if (!IsTold(corpus, replica.tenant) || IsHolder(replica.member, chunk)) continue;
+    // Announced for the tenant, and for everyone.
+    if (std::find(members.begin(), members.end(), replica.member) == members.end())
+      members.push_back(replica.member);
   }
   return members;
 }
@@ -95,7 +114,7 @@ std::vector<ReplicaTable::Leased> ReplicaTable::LeasedOf(const Corpus& corpus) c
   const auto ordinals = ordinals_.find(&corpus);
   if (ordinals == ordinals_.end()) return leased;
   for (const uint32_t ordinal : ordinals->second) {
-    std::vector<HolderId> members = LeasedOf(corpus.chunks[ordinal]);
+    std::vector<HolderId> members = LeasedOf(corpus, corpus.chunks[ordinal]);
     if (!members.empty()) leased.push_back({ordinal, std::move(members)});
   }
   return leased;

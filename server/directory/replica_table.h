@@ -1,11 +1,19 @@
 // Which members hold chunks beside those that corpora were published with, for as long as their
 // leases live. Part of the directory's state.
+//
+// A member announces a chunk for the tenant that may read it there, and only that tenant's corpora
+// are told of it; what is announced for "" everyone may read, and is told of. An id names inputs
+// that others may guess: a corpus of theirs with it tells them of no copy, nor sends them to one
+// that would refuse them (I6).
 
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/container/btree_set.h"
@@ -33,15 +41,23 @@ class ReplicaTable {
     kKept,     // the lease announced it before, or every corpus was published with the member
     kRefused,  // no place, kReplicaCountMax members at every place, or replica_count_max
   };
-  Outcome Announce(uint64_t lease_id, const HolderId& member, const ChunkId& id, Places places);
-  // Whether there was something to withdraw.
-  bool Withdraw(uint64_t lease_id, const ChunkId& id, Places places);
+  // Of the places, those in corpora that are told what is announced for `tenant`.
+  Outcome Announce(uint64_t lease_id, const HolderId& member, std::string_view tenant,
+                   const ChunkId& id, Places places);
+  // What was announced for `tenant`; absent: for all of them. Returns the tenants that it was
+  // withdrawn from.
+  std::vector<std::string> Withdraw(uint64_t lease_id, std::optional<std::string_view> tenant,
+                                    const ChunkId& id, Places places);
+  // Whether a corpus is told of what is announced for `tenant`.
+  static bool IsTold(const Corpus& corpus, std::string_view tenant) {
+    return tenant.empty() || corpus.tenant == tenant;
+  }
   // What the lease has announced, in the order of ids.
   std::vector<ChunkId> ChunksOf(uint64_t lease_id) const;
 
-  // The members of `chunk` that are not among its holders, oldest announcement first; with them no
-  // more than kReplicaCountMax.
-  std::vector<HolderId> LeasedOf(const ChunkPlacement& chunk) const;
+  // The members that `corpus` is told of for its `chunk` and that are not among its holders, oldest
+  // announcement first; with them no more than kReplicaCountMax.
+  std::vector<HolderId> LeasedOf(const Corpus& corpus, const ChunkPlacement& chunk) const;
   // The same of every chunk of a corpus that has any, without looking at the others.
   struct Leased {
     uint32_t ordinal = 0;
@@ -61,8 +77,9 @@ class ReplicaTable {
   struct Replica {
     uint64_t lease_id = 0;
     HolderId member;
+    std::string tenant;
   };
-  static bool HasRoom(const HolderId& member, size_t replica_count, Places places);
+  bool HasRoom(const HolderId& member, std::string_view tenant, Places places) const;
   void Unindex(uint64_t lease_id, const ChunkId& id);
 
   const uint64_t replica_count_max_;

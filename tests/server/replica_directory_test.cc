@@ -46,8 +46,9 @@ class ReplicaDirectoryTest : public testing::Test {
     EXPECT_TRUE(grant.ok()) << grant.status();
     return grant.ok() ? grant->lease_id : 0;
   }
-  std::vector<bool> Announce(uint64_t lease, const std::vector<ChunkId>& ids) {
-    const auto accepted = state_.AnnounceReplicas(lease, ids);
+  std::vector<bool> Announce(uint64_t lease, const std::vector<ChunkId>& ids,
+                             const std::string& tenant = "") {
+    const auto accepted = state_.AnnounceReplicas(lease, tenant, ids);
     EXPECT_TRUE(accepted.ok()) << accepted.status();
     return accepted.ok() ? *accepted : std::vector<bool>();
   }
@@ -86,11 +87,11 @@ TEST_F(ReplicaDirectoryTest, ToldUntilWithdrawn) {
   EXPECT_THAT(located[0].chunk.leased, ElementsAre(HolderId{"b"}, HolderId{"c"}));
   EXPECT_THAT(located[0].chunk.holders, ElementsAre(HolderId{"a"}));
 
-  ASSERT_TRUE(state_.WithdrawReplicas(b, {{first_, unplaced_}}).ok());
+  ASSERT_TRUE(state_.WithdrawReplicas(b, std::nullopt, {{first_, unplaced_}}).ok());
   EXPECT_EQ(Leased("c"), "c|b|");
   ASSERT_TRUE(state_.Deregister(c).ok());
   EXPECT_EQ(Leased("c"), "|b|");
-  ASSERT_TRUE(state_.WithdrawReplicas(b, {{second_}}).ok());
+  ASSERT_TRUE(state_.WithdrawReplicas(b, std::nullopt, {{second_}}).ok());
   EXPECT_EQ(state_.counts().replica_count, 0u);
   EXPECT_EQ(state_.Get("c", "")->get(), state_.Get("c", "")->get()) << "no copy without any";
 }
@@ -98,14 +99,15 @@ TEST_F(ReplicaDirectoryTest, ToldUntilWithdrawn) {
 TEST_F(ReplicaDirectoryTest, OnlyALiveLeaseOfAHolderMay) {
   Publish(corpus_);
   const uint64_t requester = Register("r", MemberRole::kRequester);
-  const auto refused = state_.AnnounceReplicas(requester, {{first_}});
+  const auto refused = state_.AnnounceReplicas(requester, "", {{first_}});
   EXPECT_TRUE(absl::IsFailedPrecondition(refused.status()));
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("'r' is no holder"));
-  EXPECT_TRUE(absl::IsFailedPrecondition(state_.WithdrawReplicas(requester, {{first_}})));
-  EXPECT_TRUE(absl::IsNotFound(state_.AnnounceReplicas(123, {{first_}}).status()));
-  EXPECT_TRUE(absl::IsNotFound(state_.WithdrawReplicas(123, {{first_}})));
+  EXPECT_TRUE(
+      absl::IsFailedPrecondition(state_.WithdrawReplicas(requester, std::nullopt, {{first_}})));
+  EXPECT_TRUE(absl::IsNotFound(state_.AnnounceReplicas(123, "", {{first_}}).status()));
+  EXPECT_TRUE(absl::IsNotFound(state_.WithdrawReplicas(123, std::nullopt, {{first_}})));
   const std::vector<ChunkId> many(DirectoryState::kReplicaIdCountMax + 1);
-  EXPECT_TRUE(absl::IsInvalidArgument(state_.AnnounceReplicas(Register("b"), many).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(state_.AnnounceReplicas(Register("b"), "", many).status()));
 }
 
 // Goal: nobody is sent to a member whose lease has run out, whoever looks first.
@@ -119,14 +121,14 @@ TEST_F(ReplicaDirectoryTest, EndsWithTheLease) {
   EXPECT_EQ(Leased("c"), "b||");
   clock_.Advance(seconds(1));
   EXPECT_EQ(Leased("c"), "||");
-  EXPECT_TRUE(absl::IsNotFound(state_.AnnounceReplicas(b, {{first_}}).status()));
+  EXPECT_TRUE(absl::IsNotFound(state_.AnnounceReplicas(b, "", {{first_}}).status()));
   // A name that comes back has nothing until it says so; nor has its earlier life.
   const uint64_t again = Register("b");
   EXPECT_EQ(Leased("c"), "||");
   Announce(again, {second_});
   const uint64_t newest = Register("b");
   EXPECT_EQ(Leased("c"), "||");
-  EXPECT_TRUE(absl::IsNotFound(state_.AnnounceReplicas(again, {{first_}}).status()));
+  EXPECT_TRUE(absl::IsNotFound(state_.AnnounceReplicas(again, "", {{first_}}).status()));
   Announce(newest, {first_});
   EXPECT_EQ(Leased("c"), "b||");
 }
@@ -142,6 +144,47 @@ TEST_F(ReplicaDirectoryTest, AHolderOfTheCorpusAddsNothing) {
   EXPECT_THAT(Announce(a, {first_}), ElementsAre(true));
   EXPECT_EQ(Leased("c"), "||");
   EXPECT_EQ(Leased("d", "red"), "a||");
+}
+
+// Goal: whoever publishes a corpus with the ids of another tenant's chunks, which can be guessed,
+// is told of none of its copies, nor that they come and go (I6); a copy of everyone's is
+// everyone's.
+TEST_F(ReplicaDirectoryTest, OnlyTheTenantThatMayReadIsTold) {
+  Publish(MakeCorpus("r", "red"));
+  Publish(MakeCorpus("b", "blue"));
+  const auto watcher = state_.Watch("blue");
+  ASSERT_TRUE(watcher.ok());
+  const auto changes = [&] {
+    int count = 0;
+    for (;;) {
+      const auto event = state_.Next(**watcher, clock_.Now());
+      if (!event.ok() || !event->has_value()) return count;
+      if ((*event)->kind == DirectoryEvent::Kind::kReplicasChanged) ++count;
+    }
+  };
+  const uint64_t x = Register("x"), y = Register("y");
+  EXPECT_THAT(Announce(x, {first_, unplaced_}, "red"), ElementsAre(true, false));
+  EXPECT_EQ(changes(), 0);
+  EXPECT_THAT(Announce(y, {first_, second_}, "green"), ElementsAre(false, false));
+  EXPECT_EQ(Leased("r", "red"), "x||");
+  EXPECT_EQ(Leased("b", "blue"), "||");
+  EXPECT_THAT(state_.Locate(first_, "blue")[0].chunk.leased, IsEmpty());
+  Announce(x, {first_});
+  Announce(y, {first_}, "blue");
+  EXPECT_EQ(Leased("r", "red"), "x||") << "once, though announced twice";
+  EXPECT_EQ(Leased("b", "blue"), "x,y||");
+  ASSERT_TRUE(state_.WithdrawReplicas(x, "", {{first_}}).ok());
+  EXPECT_EQ(Leased("r", "red"), "x||");
+  EXPECT_EQ(Leased("b", "blue"), "y||");
+  ASSERT_TRUE(state_.WithdrawReplicas(x, std::nullopt, {{first_}}).ok());
+  EXPECT_EQ(Leased("r", "red"), "||");
+  Announce(x, {second_}, "red");
+  ASSERT_TRUE(state_.Deregister(x).ok());
+  EXPECT_EQ(state_.counts().replica_count, 1u);
+  DirectoryState::Orphans orphans;
+  ASSERT_TRUE(state_.Drop("b", "blue", &orphans).ok());
+  ASSERT_TRUE(state_.Drop("r", "red", &orphans).ok());
+  EXPECT_EQ(state_.counts().replica_count, 0u);
 }
 
 TEST_F(ReplicaDirectoryTest, Limits) {

@@ -49,15 +49,16 @@ class TableInfos final : public ChunkInfoSource {
 class CuttableRegistry final : public ReplicaRegistry {
  public:
   explicit CuttableRegistry(DirectoryState* state) : local_(state) {}
-  absl::StatusOr<std::vector<bool>> Announce(uint64_t lease_id, std::span<const ChunkId> ids,
+  absl::StatusOr<std::vector<bool>> Announce(uint64_t lease_id, std::string_view tenant,
+                                             std::span<const ChunkId> ids,
                                              Instant deadline) override {
     if (cut) return absl::UnavailableError("cut off");
-    return local_.Announce(lease_id, ids, deadline);
+    return local_.Announce(lease_id, tenant, ids, deadline);
   }
-  absl::Status Withdraw(uint64_t lease_id, std::span<const ChunkId> ids,
-                        Instant deadline) override {
+  absl::Status Withdraw(uint64_t lease_id, std::optional<std::string_view> tenant,
+                        std::span<const ChunkId> ids, Instant deadline) override {
     if (cut) return absl::UnavailableError("cut off");
-    return local_.Withdraw(lease_id, ids, deadline);
+    return local_.Withdraw(lease_id, tenant, ids, deadline);
   }
   std::atomic<bool> cut{false};
 
@@ -121,9 +122,9 @@ class ReplicaKeeperTest : public testing::Test {
     return LayOutChunk(corpus_.geometry, corpus_.chunks[i].info.token_count()).total_bytes;
   }
   // The ordinals that the directory tells of h1 for, as "0,2".
-  std::string Told() {
+  std::string Told(const std::string& tenant = "") {
     std::string text;
-    const auto corpus = directory_.Get("c", "");
+    const auto corpus = directory_.Get("c", tenant);
     for (size_t i = 0; corpus.ok() && i < (*corpus)->chunks.size(); ++i) {
       if (!(*corpus)->chunks[i].leased.empty())
         text += (text.empty() ? "" : ",") + std::to_string(i);
@@ -217,7 +218,13 @@ TEST_F(ReplicaKeeperTest, ACorruptSourceIsRefused) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("describes another chunk"));
   EXPECT_FALSE(Has(1));
 
+  // Another length than the directory's: room was made for that.
+  auto shorter = std::make_shared<Corpus>(*published_);
+  shorter->chunks[1].token_count = 29;
   infos_.falsify = nullptr;
+  status = keeper_->Replicate({shorter, 1, 2, kInstantMax}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+
   EXPECT_TRUE(Replicate(1, 2).ok());
   EXPECT_EQ(Told(), "0,1");
 }
@@ -301,6 +308,58 @@ TEST_F(ReplicaKeeperTest, WhatTheDirectoryRefusesIsDropped) {
   EXPECT_EQ(report->refused_count, 2u);
   EXPECT_FALSE(Has(0) || Has(1));
   EXPECT_EQ(keeper_->stats().bytes, 0u);
+}
+
+// Goal: the directory forgets the copies of chunks that no corpus places, under a lease that lives
+// on; asked for again, they are told of again.
+TEST_F(ReplicaKeeperTest, ToldAgainForACorpusThatCameBack) {
+  ASSERT_TRUE(Replicate(0, 2).ok());
+  ASSERT_TRUE(directory_.Drop("c", "").ok());
+  ASSERT_TRUE(directory_.Publish(corpus_.Publish("c", "", {{TestFleet::Name(0)}}), false, 0).ok());
+  EXPECT_EQ(Told(), "");
+  const auto report = Replicate(0, 2);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->present_count, 2u);
+  EXPECT_EQ(Told(), "0,1");
+}
+
+// Goal: a copy is told of to the tenants that it was asked for, and goes with the last of them
+// (I6).
+TEST_F(ReplicaKeeperTest, EachTenantHasItsOwnAnnouncements) {
+  const Corpus red = corpus_.Publish("c", "red", {{TestFleet::Name(0)}});
+  ASSERT_TRUE(directory_.Publish(red, false, 0).ok());
+  const ReplicaRange of_red = {std::make_shared<const Corpus>(red), 0, 1, kInstantMax};
+  auto report = keeper_->Replicate(of_red);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->fetched_count, 1u);
+  EXPECT_EQ(Told("red"), "0");
+  EXPECT_EQ(Told(), "");
+  auto released = keeper_->Release({published_, 0, 1, kInstantMax});
+  ASSERT_TRUE(released.ok()) << released.status();
+  EXPECT_EQ(*released, 0u) << "nor does it say that others have one";
+  EXPECT_TRUE(Has(0));
+
+  report = Replicate(0, 1);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->present_count, 1u);
+  EXPECT_EQ(Told(), "0");
+  ASSERT_EQ(*keeper_->Release(of_red), 1u);
+  EXPECT_TRUE(Has(0));
+  EXPECT_EQ(Told(), "0");
+  ASSERT_EQ(*keeper_->Release({published_, 0, 1, kInstantMax}), 1u);
+  EXPECT_FALSE(Has(0));
+  EXPECT_EQ(keeper_->stats().bytes, 0u);
+}
+
+// A put looks before and after: what came between is its putter's all the same.
+TEST_F(ReplicaKeeperTest, ACopyThatComesDuringAPutIsAdopted) {
+  const ChunkId id = corpus_.chunks[0].info.id;
+  keeper_->Adopt(id);
+  ASSERT_TRUE(Replicate(0, 1).ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(test::PutChunk(table(), corpus_.geometry, corpus_.chunks[0])));
+  keeper_->Adopt(id);
+  ASSERT_TRUE(keeper_->Release({published_, 0, 1, kInstantMax}).ok());
+  EXPECT_TRUE(Has(0));
 }
 
 TEST_F(ReplicaKeeperTest, NothingIsFetchedThatHasMembersEnough) {

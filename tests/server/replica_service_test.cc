@@ -95,6 +95,32 @@ TEST_F(ReplicaServiceTest, ADrainEndsWhatWasAnnounced) {
   EXPECT_THAT(Leased(0), IsEmpty());
 }
 
+// Goal: what a put was told to be there stays, though a copy of it came while its rows did (I3).
+TEST_F(ReplicaServiceTest, ACopyThatComesDuringAPutIsThePutters) {
+  StartHolders(1);
+  const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {40}, /*seed=*/2);
+  Load("c", corpus);
+  StartBoth();
+  const auto messages = test::MessagesOf(corpus.geometry, corpus.chunks[0]);
+  const auto context = Call();
+  v1::PutChunkReply put;
+  const auto writer = both_holder_->PutChunk(context.get(), &put);
+  for (size_t i = 0; i + 1 < messages.size(); ++i) ASSERT_TRUE(writer->Write(messages[i]));
+  v1::ReplicateReply reply;
+  ASSERT_TRUE(Replicate(*both_requester_, 0, 1, &reply).ok());
+  ASSERT_TRUE(writer->Write(messages.back()));
+  writer->WritesDone();
+  EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  v1::ReleaseReplicasRequest release;
+  release.set_corpus("c");
+  v1::ReleaseReplicasReply released;
+  ASSERT_TRUE(both_requester_->ReleaseReplicas(Call().get(), release, &released).ok());
+  v1::StatsReply stats;
+  ASSERT_TRUE(both_holder_->Stats(Call().get(), {}, &stats).ok());
+  EXPECT_EQ(stats.chunk_count(), 1u);
+  both_->Drain(Soon());
+}
+
 TEST_F(ReplicaServiceTest, Refusals) {
   StartHolders(1);
   StartRequester();
