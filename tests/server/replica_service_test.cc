@@ -102,7 +102,7 @@ TEST_F(ReplicaServiceTest, ACopyThatComesDuringAPutIsThePutters) {
   Load("c", corpus);
   StartBoth();
   const auto messages = test::MessagesOf(corpus.geometry, corpus.chunks[0]);
-  const auto context = Call();
+  auto context = Call();
   v1::PutChunkReply put;
   const auto writer = both_holder_->PutChunk(context.get(), &put);
   for (size_t i = 0; i + 1 < messages.size(); ++i) ASSERT_TRUE(writer->Write(messages[i]));
