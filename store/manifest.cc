@@ -1,164 +1,21 @@
 #include "store/manifest.h"
 
-#include <initializer_list>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_format.h"
 #include "proto/status.h"
+#include "store/geometry_json.h"
 #include "store/json.h"
-#include "store/safetensors_header.h"
+#include "store/json_fields.h"
 
 namespace ckv {
 namespace {
 
 using nlohmann::json;
 
-// Reads the fields of one object, and says where in the manifest a wrong one is.
-class Fields {
- public:
-  Fields(const json& object, std::string where) : object_(object), where_(std::move(where)) {}
-
-  absl::Status Refuse(std::string_view key, std::string_view what) const {
-    return absl::InvalidArgumentError(absl::StrFormat("manifest: %s%s: %s", where_, key, what));
-  }
-
-  // The object has these keys; `optional` may be missing; no others.
-  absl::Status CheckKeys(std::initializer_list<std::string_view> keys,
-                         std::string_view optional = "") const {
-    if (!object_.is_object()) return Refuse("", "must be an object");
-    for (const std::string_view key : keys) {
-      if (key != optional && !object_.contains(key)) return Refuse(key, "is missing");
-    }
-    for (const auto& entry : object_.items()) {
-      bool known = false;
-      for (const std::string_view key : keys) known |= entry.key() == key;
-      if (!known) return Refuse(QuotedName(entry.key()), "is not known");
-    }
-    return absl::OkStatus();
-  }
-
-  bool Has(const char* key) const { return object_.contains(key); }
-  const json& At(const char* key) const { return *object_.find(key); }
-
-  absl::Status Read(const char* key, std::string& value) const {
-    if (!At(key).is_string()) return Refuse(key, "must be a string");
-    value = At(key).get_ref<const std::string&>();
-    return absl::OkStatus();
-  }
-
-  absl::Status Read(const char* key, uint64_t& value) const {
-    if (!At(key).is_number_unsigned()) return Refuse(key, "must be a whole number");
-    value = At(key).get<uint64_t>();
-    return absl::OkStatus();
-  }
-
-  absl::Status Read(const char* key, uint32_t& value) const {
-    uint64_t wide = 0;
-    CKV_RETURN_IF_ERROR(Read(key, wide));
-    if (wide > UINT32_MAX) return Refuse(key, "must be less than 2^32");
-    value = static_cast<uint32_t>(wide);
-    return absl::OkStatus();
-  }
-
-  absl::Status Read(const char* key, double& value) const {
-    if (!At(key).is_number()) return Refuse(key, "must be a number");
-    value = At(key).get<double>();
-    return absl::OkStatus();
-  }
-
-  absl::Status Read(const char* key, ChunkId& value) const {
-    std::string hex;
-    CKV_RETURN_IF_ERROR(Read(key, hex));
-    const auto id = ChunkId::FromHex(hex);
-    if (!id.ok()) return Refuse(key, std::string(id.status().message()));
-    value = *id;
-    return absl::OkStatus();
-  }
-
- private:
-  const json& object_;
-  std::string where_;
-};
-
-json EncodeGeometry(const Geometry& g) {
-  json object = {
-      {"model", g.model},
-      {"revision", g.revision},
-      {"layers", g.layers},
-      {"d_qk", g.d_qk},
-      {"d_v", g.d_v},
-      {"d_rope", g.d_rope},
-      {"dtype", g.dtype == RowDtype::kBf16 ? "bf16" : "fp8_ds_mla"},
-      {"rope_style", g.rope.style == RopeStyle::kNone          ? "none"
-                     : g.rope.style == RopeStyle::kInterleaved ? "interleaved"
-                                                               : "half"},
-      {"rope_theta", g.rope.theta},
-      {"softmax_scale", double{g.softmax_scale}},  // exact both ways
-  };
-  if (g.rope.yarn) {
-    const YarnParams& y = *g.rope.yarn;
-    object["yarn"] = {
-        {"factor", y.factor},       {"original_max_position", y.original_max_position},
-        {"beta_fast", y.beta_fast}, {"beta_slow", y.beta_slow},
-        {"mscale", y.mscale},       {"mscale_all_dim", y.mscale_all_dim}};
-  }
-  return object;
-}
-
-absl::StatusOr<YarnParams> DecodeYarn(const json& object) {
-  const Fields fields(object, "geometry.yarn.");
-  CKV_RETURN_IF_ERROR(fields.CheckKeys(
-      {"factor", "original_max_position", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"}));
-  YarnParams yarn;
-  CKV_RETURN_IF_ERROR(fields.Read("factor", yarn.factor));
-  CKV_RETURN_IF_ERROR(fields.Read("original_max_position", yarn.original_max_position));
-  CKV_RETURN_IF_ERROR(fields.Read("beta_fast", yarn.beta_fast));
-  CKV_RETURN_IF_ERROR(fields.Read("beta_slow", yarn.beta_slow));
-  CKV_RETURN_IF_ERROR(fields.Read("mscale", yarn.mscale));
-  CKV_RETURN_IF_ERROR(fields.Read("mscale_all_dim", yarn.mscale_all_dim));
-  return yarn;
-}
-
-absl::StatusOr<Geometry> DecodeGeometry(const json& object) {
-  const Fields fields(object, "geometry.");
-  CKV_RETURN_IF_ERROR(
-      fields.CheckKeys({"model", "revision", "layers", "d_qk", "d_v", "d_rope", "dtype",
-                        "rope_style", "rope_theta", "softmax_scale", "yarn"},
-                       "yarn"));
-  Geometry g;
-  std::string dtype, style;
-  double softmax_scale = 0;
-  CKV_RETURN_IF_ERROR(fields.Read("model", g.model));
-  CKV_RETURN_IF_ERROR(fields.Read("revision", g.revision));
-  CKV_RETURN_IF_ERROR(fields.Read("layers", g.layers));
-  CKV_RETURN_IF_ERROR(fields.Read("d_qk", g.d_qk));
-  CKV_RETURN_IF_ERROR(fields.Read("d_v", g.d_v));
-  CKV_RETURN_IF_ERROR(fields.Read("d_rope", g.d_rope));
-  CKV_RETURN_IF_ERROR(fields.Read("dtype", dtype));
-  CKV_RETURN_IF_ERROR(fields.Read("rope_style", style));
-  CKV_RETURN_IF_ERROR(fields.Read("rope_theta", g.rope.theta));
-  CKV_RETURN_IF_ERROR(fields.Read("softmax_scale", softmax_scale));
-  g.softmax_scale = static_cast<float>(softmax_scale);
-  if (dtype != "bf16" && dtype != "fp8_ds_mla") {
-    return fields.Refuse("dtype", "must be bf16 or fp8_ds_mla");
-  }
-  g.dtype = dtype == "bf16" ? RowDtype::kBf16 : RowDtype::kFp8DsMla;
-  if (style == "none") {
-    g.rope.style = RopeStyle::kNone;
-  } else if (style == "interleaved" || style == "half") {
-    g.rope.style = style == "half" ? RopeStyle::kHalfSplit : RopeStyle::kInterleaved;
-  } else {
-    return fields.Refuse("rope_style", "must be none, interleaved or half");
-  }
-  if (fields.Has("yarn")) {
-    CKV_ASSIGN_OR_RETURN(g.rope.yarn, DecodeYarn(fields.At("yarn")));
-  }
-  return g;
-}
-
 absl::StatusOr<ChunkPlacement> DecodeChunk(const json& object, size_t ordinal) {
-  const Fields fields(object, absl::StrFormat("chunk %d: ", ordinal));
+  const JsonFields fields(object, absl::StrFormat("manifest: chunk %d: ", ordinal));
   CKV_RETURN_IF_ERROR(fields.CheckKeys({"id", "parent", "token_count", "position", "holders"}));
   ChunkPlacement chunk;
   CKV_RETURN_IF_ERROR(fields.Read("id", chunk.id));
@@ -209,7 +66,7 @@ absl::StatusOr<Corpus> DecodeManifest(std::string_view text) {
   }
   auto document = ParseJson(text, /*depth_max=*/4);
   if (!document.ok()) return Annotate(document.status(), "manifest");
-  const Fields fields(*document, "");
+  const JsonFields fields(*document, "manifest: ");
   if (!document->is_object() || !fields.Has("schema_version")) {
     return fields.Refuse("schema_version", "is missing");
   }
@@ -228,7 +85,8 @@ absl::StatusOr<Corpus> DecodeManifest(std::string_view text) {
   CKV_RETURN_IF_ERROR(fields.Read("name", corpus.name));
   CKV_RETURN_IF_ERROR(fields.Read("tenant", corpus.tenant));
   CKV_RETURN_IF_ERROR(fields.Read("version", corpus.version));
-  CKV_ASSIGN_OR_RETURN(corpus.geometry, DecodeGeometry(fields.At("geometry")));
+  CKV_ASSIGN_OR_RETURN(corpus.geometry,
+                       DecodeGeometry(fields.At("geometry"), "manifest: geometry."));
   const json& chunks = fields.At("chunks");
   if (!chunks.is_array()) return fields.Refuse("chunks", "must be an array");
   corpus.chunks.reserve(chunks.size());

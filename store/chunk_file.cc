@@ -1,0 +1,274 @@
+#include "store/chunk_file.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cassert>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+#include "proto/stripe.h"
+#include "proto/xxh3.h"
+#include "store/geometry_json.h"
+#include "store/json.h"
+
+namespace ckv {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "files are written as memory lies");
+
+// As it lies in the file.
+struct RawPrefix {
+  char magic[8];
+  uint32_t version;
+  uint32_t header_bytes;
+  uint8_t id[32];
+  uint8_t parent[32];
+  uint64_t position;
+  uint32_t token_count;
+  uint32_t layers;
+  uint32_t row_bytes;
+  uint16_t geometry_bytes;
+  uint16_t tenant_bytes;
+  uint64_t layer_stride_bytes;
+  uint64_t file_bytes;
+  uint64_t header_checksum;
+};
+static_assert(sizeof(RawPrefix) == kChunkFilePrefixBytes);
+static_assert(sizeof(ChunkId) == 32);
+static_assert(offsetof(RawPrefix, position) == 80 && offsetof(RawPrefix, header_checksum) == 120);
+
+constexpr uint64_t RoundUp(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
+
+// Where the header's parts lie. Counts within their limits cannot wrap.
+struct HeaderLayout {
+  uint64_t tenant = 0, token_ids = 0, layer_checksums = 0, stripe_checksums = 0, header_bytes = 0;
+
+  HeaderLayout(uint64_t geometry_bytes, uint64_t tenant_bytes, uint32_t token_count,
+               uint32_t layers) {
+    tenant = kChunkFilePrefixBytes + RoundUp(geometry_bytes, 8);
+    token_ids = tenant + RoundUp(tenant_bytes, 8);
+    layer_checksums = token_ids + RoundUp(uint64_t{token_count} * 4, 8);
+    stripe_checksums = layer_checksums + uint64_t{layers} * 8;
+    const uint64_t end = stripe_checksums + uint64_t{layers} * StripeCount(token_count) * 8;
+    header_bytes = RoundUp(end, kChunkFileAlignment);
+  }
+};
+
+bool IsZero(std::span<const std::byte> bytes) {
+  return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
+}
+
+uint64_t HeaderChecksum(std::span<const std::byte> header) {
+  constexpr size_t kAt = offsetof(RawPrefix, header_checksum);
+  constexpr uint64_t kZero = 0;
+  XXH3_state_t state;
+  XXH3_64bits_reset(&state);
+  XXH3_64bits_update(&state, header.data(), kAt);
+  XXH3_64bits_update(&state, &kZero, sizeof(kZero));
+  XXH3_64bits_update(&state, header.data() + kChunkFilePrefixBytes,
+                     header.size() - kChunkFilePrefixBytes);
+  return XXH3_64bits_digest(&state);
+}
+
+absl::Status Damaged(std::string_view what) {
+  return absl::DataLossError(absl::StrFormat("chunk file: %s", what));
+}
+
+absl::Status CheckPrefix(const ChunkFilePrefix& p) {
+  if (p.token_count > kChunkTokenCountMax || p.layers == 0 || p.layers > kLayerCountMax ||
+      p.row_bytes == 0 || p.row_bytes > kRowWidthMax * 2 ||
+      p.geometry_bytes > kChunkFileGeometryBytesMax || p.tenant_bytes > kCorpusNameBytesMax ||
+      p.position > kPositionMax) {
+    return Damaged(absl::StrFormat(
+        "%d tokens x %d layers of %d bytes at %d, geometry of %d: "
+        "beyond the limits",
+        p.token_count, p.layers, p.row_bytes, p.position, p.geometry_bytes, p.tenant_bytes));
+  }
+  const HeaderLayout layout(p.geometry_bytes, p.tenant_bytes, p.token_count, p.layers);
+  if (p.header_bytes != layout.header_bytes) {
+    return Damaged(absl::StrFormat("a header of %d bytes, its counts make %d", p.header_bytes,
+                                   layout.header_bytes));
+  }
+  const uint64_t stride = RoundUp(uint64_t{p.token_count} * p.row_bytes, Arena::kAlignment);
+  if (p.layer_stride_bytes != stride || p.file_bytes != p.header_bytes + p.layers * stride) {
+    return Damaged(absl::StrFormat("%d bytes a layer and %d in all contradict its counts",
+                                   p.layer_stride_bytes, p.file_bytes));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::span<const uint64_t> ChunkFileHeader::stripes(uint32_t layer) const {
+  const size_t count = StripeCount(info.token_count());
+  assert(layer < geometry.layers);
+  return std::span(stripe_checksums).subspan(layer * count, count);
+}
+
+uint32_t ChunkFileHeaderBytes(const Geometry& geometry, std::string_view tenant,
+                              uint32_t token_count) {
+  const HeaderLayout layout(EncodeGeometry(geometry).dump().size(), tenant.size(), token_count,
+                            geometry.layers);
+  return static_cast<uint32_t>(layout.header_bytes);
+}
+
+std::vector<std::byte> EncodeChunkFileHeader(const ChunkInfo& info, const Geometry& geometry,
+                                             std::string_view tenant,
+                                             std::span<const uint64_t> stripe_checksums) {
+  const std::string json = EncodeGeometry(geometry).dump();
+  CKV_CHECK(json.size() <= kChunkFileGeometryBytesMax);
+  CKV_CHECK(tenant.size() <= kCorpusNameBytesMax);
+  CKV_CHECK(info.layer_checksums.size() == geometry.layers);
+  CKV_CHECK(stripe_checksums.size() == size_t{geometry.layers} * StripeCount(info.token_count()));
+  const ChunkLayout rows = LayOutChunk(geometry, info.token_count());
+  const HeaderLayout layout(json.size(), tenant.size(), info.token_count(), geometry.layers);
+  RawPrefix raw = {};
+  std::memcpy(raw.magic, kChunkFileMagic.data(), sizeof(raw.magic));
+  raw.version = kChunkFileVersion;
+  raw.header_bytes = static_cast<uint32_t>(layout.header_bytes);
+  std::memcpy(raw.id, &info.id, sizeof(raw.id));
+  std::memcpy(raw.parent, &info.parent, sizeof(raw.parent));
+  raw.position = info.position;
+  raw.token_count = info.token_count();
+  raw.layers = geometry.layers;
+  raw.row_bytes = geometry.row_bytes();
+  raw.geometry_bytes = static_cast<uint16_t>(json.size());
+  raw.tenant_bytes = static_cast<uint16_t>(tenant.size());
+  raw.layer_stride_bytes = rows.layer_stride_bytes;
+  raw.file_bytes = layout.header_bytes + rows.total_bytes;
+  std::vector<std::byte> header(layout.header_bytes);
+  const auto put = [&](uint64_t at, const void* from, size_t bytes) {
+    if (bytes > 0) std::memcpy(header.data() + at, from, bytes);
+  };
+  put(kChunkFilePrefixBytes, json.data(), json.size());
+  put(layout.tenant, tenant.data(), tenant.size());
+  put(layout.token_ids, info.token_ids.data(), info.token_ids.size() * 4);
+  put(layout.layer_checksums, info.layer_checksums.data(), info.layer_checksums.size() * 8);
+  put(layout.stripe_checksums, stripe_checksums.data(), stripe_checksums.size() * 8);
+  put(0, &raw, sizeof(raw));
+  raw.header_checksum = HeaderChecksum(header);
+  put(0, &raw, sizeof(raw));
+  return header;
+}
+
+absl::StatusOr<ChunkFilePrefix> DecodeChunkFilePrefix(std::span<const std::byte> bytes) {
+  if (bytes.size() < kChunkFilePrefixBytes)
+    return Damaged(absl::StrFormat("%d bytes are no header", bytes.size()));
+  RawPrefix raw;
+  std::memcpy(&raw, bytes.data(), sizeof(raw));
+  if (std::string_view(raw.magic, sizeof(raw.magic)) != kChunkFileMagic)
+    return Damaged("not a chunk file: it does not begin with \"ckvchunk\"");
+  if (raw.version > kChunkFileVersion && raw.version < 1u << 16) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "chunk file: version %d, this ckv reads up to %d: upgrade it, or load the corpus again",
+        raw.version, kChunkFileVersion));
+  }
+  if (raw.version != kChunkFileVersion)
+    return Damaged(absl::StrFormat("version %d is none", raw.version));
+  ChunkFilePrefix prefix;
+  prefix.header_bytes = raw.header_bytes;
+  std::memcpy(&prefix.id, raw.id, sizeof(raw.id));
+  std::memcpy(&prefix.parent, raw.parent, sizeof(raw.parent));
+  prefix.position = raw.position;
+  prefix.token_count = raw.token_count;
+  prefix.layers = raw.layers;
+  prefix.row_bytes = raw.row_bytes;
+  prefix.geometry_bytes = raw.geometry_bytes;
+  prefix.tenant_bytes = raw.tenant_bytes;
+  prefix.layer_stride_bytes = raw.layer_stride_bytes;
+  prefix.file_bytes = raw.file_bytes;
+  prefix.header_checksum = raw.header_checksum;
+  CKV_RETURN_IF_ERROR(CheckPrefix(prefix));
+  return prefix;
+}
+
+absl::StatusOr<ChunkFileHeader> DecodeChunkFileHeader(const ChunkFilePrefix& prefix,
+                                                      std::span<const std::byte> bytes) {
+  if (bytes.size() != prefix.header_bytes) {
+    return Damaged(absl::StrFormat("%d bytes of header, there should be %d", bytes.size(),
+                                   prefix.header_bytes));
+  }
+  if (const uint64_t checksum = HeaderChecksum(bytes); checksum != prefix.header_checksum) {
+    return Damaged(absl::StrFormat("the header's checksum is %016x, should be %016x", checksum,
+                                   prefix.header_checksum));
+  }
+  const HeaderLayout layout(prefix.geometry_bytes, prefix.tenant_bytes, prefix.token_count,
+                            prefix.layers);
+  ChunkFileHeader header;
+  header.prefix = prefix;
+  const std::string_view json(reinterpret_cast<const char*>(bytes.data()) + kChunkFilePrefixBytes,
+                              prefix.geometry_bytes);
+  const auto document = ParseJson(json, /*depth_max=*/2);
+  if (!document.ok()) return Damaged(std::string(document.status().message()));
+  auto geometry = DecodeGeometry(*document, "geometry.");
+  if (!geometry.ok()) return Damaged(std::string(geometry.status().message()));
+  header.geometry = *std::move(geometry);
+  header.tenant.assign(reinterpret_cast<const char*>(bytes.data()) + layout.tenant,
+                       prefix.tenant_bytes);
+  if (absl::Status status = ValidateName("tenant", header.tenant); !status.ok())
+    return Damaged(std::string(status.message()));
+  const auto take = [&](uint64_t at, auto& to, size_t count) {
+    to.resize(count);
+    if (count > 0) std::memcpy(to.data(), bytes.data() + at, count * sizeof(to[0]));
+  };
+  header.info.id = prefix.id;
+  header.info.parent = prefix.parent;
+  header.info.position = prefix.position;
+  take(layout.token_ids, header.info.token_ids, prefix.token_count);
+  take(layout.layer_checksums, header.info.layer_checksums, prefix.layers);
+  take(layout.stripe_checksums, header.stripe_checksums,
+       size_t{prefix.layers} * StripeCount(prefix.token_count));
+  if (header.geometry.layers != prefix.layers || header.geometry.row_bytes() != prefix.row_bytes) {
+    return Damaged(absl::StrFormat("%d layers of %d bytes a row, its geometry has %d of %d",
+                                   prefix.layers, prefix.row_bytes, header.geometry.layers,
+                                   header.geometry.row_bytes()));
+  }
+  if (absl::Status status = ValidateChunkInfo(header.info, header.geometry); !status.ok())
+    return Damaged(std::string(status.message()));
+  return header;
+}
+
+absl::StatusOr<ChunkFileHeader> ReadChunkFileHeader(File& file) {
+  CKV_ASSIGN_OR_RETURN(const uint64_t size, file.Size());
+  std::array<std::byte, kChunkFilePrefixBytes> first;
+  const auto begin = std::span(first).first(std::min<uint64_t>(size, first.size()));
+  CKV_RETURN_IF_ERROR(file.ReadAt(0, begin));
+  CKV_ASSIGN_OR_RETURN(const ChunkFilePrefix prefix, DecodeChunkFilePrefix(begin));
+  if (size != prefix.file_bytes)
+    return Damaged(absl::StrFormat("%d bytes long, should be %d", size, prefix.file_bytes));
+  std::vector<std::byte> bytes(prefix.header_bytes);
+  CKV_RETURN_IF_ERROR(file.ReadAt(0, bytes));
+  return DecodeChunkFileHeader(prefix, bytes);
+}
+
+absl::Status CheckLayer(const ChunkFileHeader& header, uint32_t layer,
+                        std::span<const std::byte> stride) {
+  const ChunkLayout layout = header.layout();
+  CKV_CHECK(stride.size() == layout.layer_stride_bytes);
+  const uint64_t checksum = ChecksumOf(stride.first(layout.layer_bytes));
+  if (checksum != header.info.layer_checksums[layer]) {
+    return absl::DataLossError(absl::StrFormat(
+        "chunk %s: layer %d on disk: its checksum is %016x, should be %016x",
+        header.info.id.ShortHex(), layer, checksum, header.info.layer_checksums[layer]));
+  }
+  if (!IsZero(stride.subspan(layout.layer_bytes))) {
+    return absl::DataLossError(
+        absl::StrFormat("chunk %s: layer %d on disk: bytes after its rows are not zero",
+                        header.info.id.ShortHex(), layer));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckStripe(const ChunkFileHeader& header, uint32_t layer, uint32_t stripe,
+                         std::span<const std::byte> rows) {
+  if (StripeChecksum(rows) == header.stripes(layer)[stripe]) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrFormat("chunk %s: layer %d, tokens from %d on disk: their checksum is not theirs",
+                      header.info.id.ShortHex(), layer, stripe * kStripeTokens));
+}
+
+}  // namespace ckv

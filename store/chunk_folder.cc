@@ -1,0 +1,319 @@
+#include "store/chunk_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+#include "proto/stripe.h"
+#include "store/json.h"
+#include "store/json_fields.h"
+
+namespace ckv {
+namespace {
+
+constexpr std::string_view kFormat = "ckv chunk folder 1\n";
+constexpr std::string_view kFormatPrefix = "ckv chunk folder ";
+// 64 tenants' names of 128 bytes and the rest of the JSON.
+constexpr size_t kFactsBytesMax = 16 << 10;
+// So much is written before the device is set to work on it: large enough for a disk's best rate,
+// small enough that little is left when Sync comes.
+constexpr uint64_t kWritebackBytes = 8 << 20;
+// Read and checked at a time: eight stripes of 1152-byte rows, which stay in a core's own cache
+// between the two.
+constexpr uint64_t kReadBytes = 288 << 10;
+
+std::string EncodeFacts(const ChunkFacts& facts) {
+  const nlohmann::json document = {{"readers", facts.readers}, {"kept", facts.kept}};
+  const std::string json = document.dump() + "\n";
+  return absl::StrFormat("%016x %s", ChecksumOf(std::as_bytes(std::span(json))), json);
+}
+
+absl::StatusOr<ChunkFacts> DecodeFacts(std::string_view text) {
+  constexpr size_t kChecksumBytes = 17;  // with the space
+  std::string_view json = text.substr(std::min(text.size(), kChecksumBytes));
+  // A flipped bit in a name would let another tenant read.
+  if (text.substr(0, kChecksumBytes) !=
+      absl::StrFormat("%016x ", ChecksumOf(std::as_bytes(std::span(json))))) {
+    return absl::DataLossError("facts: the checksum is not theirs");
+  }
+  CKV_ASSIGN_OR_RETURN(const nlohmann::json document, ParseJson(json, /*depth_max=*/2));
+  const JsonFields fields(document, "facts: ");
+  CKV_RETURN_IF_ERROR(fields.CheckKeys({"readers", "kept"}));
+  ChunkFacts facts;
+  if (!fields.At("kept").is_boolean()) return fields.Refuse("kept", "must be true or false");
+  facts.kept = fields.At("kept").get<bool>();
+  const nlohmann::json& readers = fields.At("readers");
+  if (!readers.is_array() || readers.empty()) return fields.Refuse("readers", "must be names");
+  for (const nlohmann::json& reader : readers) {
+    if (!reader.is_string()) return fields.Refuse("readers", "must be names");
+    CKV_RETURN_IF_ERROR(ValidateName("facts: reader", reader.get_ref<const std::string&>()));
+    facts.readers.push_back(reader.get<std::string>());
+  }
+  return facts;
+}
+
+// The first thing in a new folder, so that it is known as one whatever else is there.
+absl::Status MakeFormat(FileSystem& files, const std::string& path) {
+  CKV_ASSIGN_OR_RETURN(const std::vector<FolderEntry> there, files.List(path));
+  const std::string temporary = absl::StrCat(path, "/FORMAT.new");
+  for (const FolderEntry& entry : there) {
+    if (entry.name == "FORMAT.new") {
+      CKV_RETURN_IF_ERROR(files.Remove(temporary));  // of a process that died here
+    } else if (entry.name != "LOCK" && entry.name != "lost+found") {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "chunk folder %s: it has no FORMAT but \"%s\": name an empty folder", path, entry.name));
+    }
+  }
+  return WriteSmallFile(files, temporary, path, "FORMAT", kFormat);
+}
+
+}  // namespace
+
+ChunkFileWriter::ChunkFileWriter(ChunkFileWriter&& other) noexcept
+    : folder_(other.folder_),
+      file_(std::move(other.file_)),
+      path_(std::exchange(other.path_, {})),
+      layout_(other.layout_),
+      header_bytes_(other.header_bytes_),
+      since_writeback_(other.since_writeback_) {}
+
+ChunkFileWriter::~ChunkFileWriter() {
+  if (!path_.empty()) (void)folder_->files_->Remove(path_);
+}
+
+absl::Status ChunkFileWriter::Write(uint32_t layer, uint64_t offset_bytes,
+                                    std::span<const std::byte> bytes) {
+  CKV_CHECK(offset_bytes + bytes.size() <= layout_.layer_bytes);
+  const uint64_t at = header_bytes_ + layer * layout_.layer_stride_bytes + offset_bytes;
+  CKV_RETURN_IF_ERROR(file_->WriteAt(at, bytes));
+  since_writeback_ += bytes.size();
+  if (since_writeback_ >= kWritebackBytes) {
+    file_->StartWriteback(at + bytes.size() - since_writeback_, since_writeback_);
+    since_writeback_ = 0;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ChunkFileWriter::Commit(const Chunk& chunk, std::string_view tenant) && {
+  std::vector<uint64_t> stripes;
+  for (uint32_t l = 0; l < chunk.geometry().layers; ++l) {
+    const std::span<const uint64_t> of_layer = chunk.stripe_checksums(l);
+    stripes.insert(stripes.end(), of_layer.begin(), of_layer.end());
+  }
+  const std::vector<std::byte> header =
+      EncodeChunkFileHeader(chunk.info(), chunk.geometry(), tenant, stripes);
+  CKV_CHECK(header.size() == header_bytes_);
+  const ChunkId& id = chunk.info().id;
+  FileSystem& files = *folder_->files_;
+  CKV_RETURN_IF_ERROR(file_->WriteAt(0, header));
+  CKV_RETURN_IF_ERROR(file_->Sync());
+  file_.reset();
+  CKV_RETURN_IF_ERROR(folder_->MakeLeaf(id));
+  const std::string place = folder_->PathOf(id);
+  CKV_RETURN_IF_ERROR(files.Rename(path_, place));
+  path_.clear();
+  absl::Status synced = files.SyncFolder(folder_->LeafOf(id));
+  // Its name may or may not be there after a power loss, so nobody is told that it is; and a chunk
+  // that was refused must not appear after a restart.
+  if (!synced.ok()) (void)files.Remove(place);
+  return synced;
+}
+
+uint64_t ChunkFileReader::StripeBytes(uint32_t begin, uint32_t count) const {
+  const uint64_t first = uint64_t{begin} * kStripeTokens;
+  const uint64_t last =
+      std::min<uint64_t>(first + uint64_t{count} * kStripeTokens, header_.info.token_count());
+  return (last - first) * header_.geometry.row_bytes();
+}
+
+absl::Status ChunkFileReader::ReadStripes(uint32_t layer, uint32_t begin, uint32_t count,
+                                          std::span<std::byte> rows) const {
+  CKV_CHECK(layer < header_.geometry.layers && count > 0);
+  CKV_CHECK(begin + count <= StripeCount(header_.info.token_count()));
+  CKV_CHECK(rows.size() == StripeBytes(begin, count));
+  const uint64_t stripe_bytes = uint64_t{kStripeTokens} * header_.geometry.row_bytes();
+  const uint64_t at = header_.prefix.header_bytes + layer * header_.prefix.layer_stride_bytes +
+                      begin * stripe_bytes;
+  const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(1, kReadBytes / stripe_bytes));
+  for (uint32_t done = 0; done < count; done += at_once) {
+    const uint32_t some = std::min(at_once, count - done);
+    const std::span<std::byte> piece =
+        rows.subspan(done * stripe_bytes, StripeBytes(begin + done, some));
+    CKV_RETURN_IF_ERROR(file_->ReadAt(at + done * stripe_bytes, piece));
+    for (uint32_t s = 0; s < some; ++s) {
+      CKV_RETURN_IF_ERROR(
+          CheckStripe(header_, layer, begin + done + s,
+                      piece.subspan(s * stripe_bytes, StripeBytes(begin + done + s, 1))));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ChunkFileReader::ReadAll(std::span<std::byte> rows) const {
+  const ChunkLayout layout = header_.layout();
+  CKV_CHECK(rows.size() == layout.total_bytes);
+  const uint32_t stripes = StripeCount(header_.info.token_count());
+  if (stripes == 0) return absl::OkStatus();
+  for (uint32_t layer = 0; layer < header_.geometry.layers; ++layer) {
+    const std::span<std::byte> stride =
+        rows.subspan(layer * layout.layer_stride_bytes, layout.layer_stride_bytes);
+    CKV_RETURN_IF_ERROR(ReadStripes(layer, 0, stripes, stride.first(layout.layer_bytes)));
+    const std::span<std::byte> padding = stride.subspan(layout.layer_bytes);
+    if (padding.empty()) continue;
+    CKV_RETURN_IF_ERROR(file_->ReadAt(
+        header_.prefix.header_bytes + layer * layout.layer_stride_bytes + layout.layer_bytes,
+        padding));
+    if (std::any_of(padding.begin(), padding.end(), [](std::byte b) { return b != std::byte{0}; }))
+      return absl::DataLossError(
+          absl::StrFormat("chunk %s: layer %d on disk: bytes after its rows "
+                          "are not zero",
+                          header_.info.id.ShortHex(), layer));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<ChunkFolder>> ChunkFolder::Open(const ChunkFolderOptions& options) {
+  if (options.scan_threads == 0 || options.scan_threads > 256)
+    return absl::InvalidArgumentError("chunk folder: scan_threads, 1 to 256");
+  FileSystem& files = *options.files;
+  const std::string& path = options.path;
+  CKV_RETURN_IF_ERROR(files.MakeFolder(path));
+  const std::string lock = absl::StrCat(path, "/LOCK");
+  // The lock goes with the process, however that ends.
+  const int lock_fd = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0640);
+  if (lock_fd < 0) {
+    return absl::PermissionDeniedError(
+        absl::StrFormat("chunk folder %s: cannot make its LOCK: %s", path, strerror(errno)));
+  }
+  absl::Cleanup unlock = [lock_fd] { close(lock_fd); };
+  if (flock(lock_fd, LOCK_EX | LOCK_NB) != 0) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "chunk folder %s: another process uses it: two holders need two folders", path));
+  }
+  const auto format = ReadSmallFile(files, absl::StrCat(path, "/FORMAT"), /*bytes_max=*/64);
+  if (absl::IsNotFound(format.status())) {
+    CKV_RETURN_IF_ERROR(MakeFormat(files, path));
+  } else if (!format.ok()) {
+    return format.status();
+  } else if (*format != kFormat) {
+    const bool later = format->starts_with(kFormatPrefix);
+    return absl::FailedPreconditionError(
+        absl::StrFormat("chunk folder %s: %s", path,
+                        later ? "it was made by a later version of ckv: upgrade this one"
+                              : "its FORMAT is not that of a chunk folder"));
+  }
+  for (const char* folder : {"/chunks", "/new", "/quarantine"})
+    CKV_RETURN_IF_ERROR(files.MakeFolder(absl::StrCat(path, folder)));
+  std::move(unlock).Cancel();
+  return std::unique_ptr<ChunkFolder>(new ChunkFolder(options, lock_fd));
+}
+
+ChunkFolder::ChunkFolder(const ChunkFolderOptions& options, int lock_fd)
+    : path_(options.path),
+      files_(options.files),
+      scan_threads_(options.scan_threads),
+      lock_fd_(lock_fd) {}
+
+ChunkFolder::~ChunkFolder() { close(lock_fd_); }
+
+std::string ChunkFolder::LeafOf(const ChunkId& id) const {
+  const std::string hex = id.ToHex();
+  return absl::StrCat(path_, "/chunks/", hex.substr(0, 2), "/", hex.substr(2, 1));
+}
+
+std::string ChunkFolder::PathOf(const ChunkId& id) const {
+  return absl::StrCat(LeafOf(id), "/", id.ToHex());
+}
+
+std::string ChunkFolder::NewPath() {
+  return absl::StrCat(path_, "/new/", new_count_.fetch_add(1, std::memory_order_relaxed));
+}
+
+// Both levels, their names on the device: a chunk in a folder that is lost is lost with it.
+absl::Status ChunkFolder::MakeLeaf(const ChunkId& id) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(&id);
+  std::atomic<bool>& made = leaf_made_[size_t{bytes[0]} << 4 | bytes[1] >> 4];
+  if (made.load(std::memory_order_relaxed)) return absl::OkStatus();
+  const std::string leaf = LeafOf(id);
+  const std::string middle = leaf.substr(0, leaf.rfind('/'));
+  CKV_RETURN_IF_ERROR(files_->MakeFolder(middle));
+  CKV_RETURN_IF_ERROR(files_->SyncFolder(absl::StrCat(path_, "/chunks")));
+  CKV_RETURN_IF_ERROR(files_->MakeFolder(leaf));
+  CKV_RETURN_IF_ERROR(files_->SyncFolder(middle));
+  made.store(true, std::memory_order_relaxed);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ChunkFileWriter> ChunkFolder::Begin(const Geometry& geometry,
+                                                   std::string_view tenant, uint32_t token_count) {
+  const std::string path = NewPath();
+  CKV_ASSIGN_OR_RETURN(std::unique_ptr<File> file, files_->Create(path));
+  ChunkFileWriter writer(this, std::move(file), path, LayOutChunk(geometry, token_count),
+                         ChunkFileHeaderBytes(geometry, tenant, token_count));
+  CKV_RETURN_IF_ERROR(writer.file_->Resize(writer.header_bytes_ + writer.layout_.total_bytes));
+  return writer;
+}
+
+absl::StatusOr<ChunkFileReader> ChunkFolder::Read(const ChunkId& id) {
+  CKV_ASSIGN_OR_RETURN(std::unique_ptr<File> file, files_->OpenForReading(PathOf(id)));
+  CKV_ASSIGN_OR_RETURN(ChunkFileHeader header, ReadChunkFileHeader(*file));
+  if (header.info.id != id) {
+    return absl::DataLossError(absl::StrFormat("chunk %s: its file is that of chunk %s",
+                                               id.ShortHex(), header.info.id.ShortHex()));
+  }
+  return ChunkFileReader(std::move(file), std::move(header));
+}
+
+absl::Status ChunkFolder::WriteFacts(const ChunkId& id, const ChunkFacts& facts) {
+  return WriteSmallFile(*files_, NewPath(), LeafOf(id), absl::StrCat(id.ToHex(), ".facts"),
+                        EncodeFacts(facts));
+}
+
+absl::StatusOr<ChunkFacts> ChunkFolder::ReadFacts(const std::string& path,
+                                                  const std::string& tenant) {
+  const auto text = ReadSmallFile(*files_, path, kFactsBytesMax);
+  if (absl::IsNotFound(text.status())) return ChunkFacts{.readers = {tenant}};
+  if (!text.ok()) return text.status();
+  return DecodeFacts(*text);
+}
+
+absl::Status ChunkFolder::Remove(const ChunkId& id) {
+  const std::string path = PathOf(id);
+  // The chunk first: facts without a chunk are swept up, a chunk without its facts has only its
+  // first reader.
+  absl::Status removed = files_->Remove(path);
+  if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
+  removed = files_->Remove(absl::StrCat(path, ".facts"));
+  return absl::IsNotFound(removed) ? absl::OkStatus() : removed;
+}
+
+absl::Status ChunkFolder::Quarantine(const ChunkId& id, std::string_view why) {
+  return QuarantineFile(PathOf(id), id.ToHex(), why);
+}
+
+absl::Status ChunkFolder::QuarantineFile(const std::string& path, const std::string& name,
+                                         std::string_view why) {
+  const std::string folder = absl::StrCat(path_, "/quarantine");
+  std::string to;
+  // A name that is taken is that of the same chunk, damaged before.
+  for (int i = 0;; ++i) {
+    to = i == 0 ? name : absl::StrCat(name, ".", i);
+    if (absl::IsNotFound(files_->OpenForReading(absl::StrCat(folder, "/", to)).status())) break;
+    if (i == 1000) return absl::ResourceExhaustedError(absl::StrFormat("%s: empty it", folder));
+  }
+  CKV_RETURN_IF_ERROR(files_->Rename(path, absl::StrCat(folder, "/", to)));
+  quarantined_count_.fetch_add(1, std::memory_order_relaxed);
+  return WriteSmallFile(*files_, NewPath(), folder, absl::StrCat(to, ".why"),
+                        absl::StrCat(std::string(why), "\n"));
+}
+
+}  // namespace ckv

@@ -1,0 +1,90 @@
+#include "store/geometry_json.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "proto/status.h"
+#include "store/json_fields.h"
+
+namespace ckv {
+namespace {
+
+absl::StatusOr<YarnParams> DecodeYarn(const nlohmann::json& object, std::string_view where) {
+  const JsonFields fields(object, absl::StrCat(std::string(where), "yarn."));
+  CKV_RETURN_IF_ERROR(fields.CheckKeys(
+      {"factor", "original_max_position", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"}));
+  YarnParams yarn;
+  CKV_RETURN_IF_ERROR(fields.Read("factor", yarn.factor));
+  CKV_RETURN_IF_ERROR(fields.Read("original_max_position", yarn.original_max_position));
+  CKV_RETURN_IF_ERROR(fields.Read("beta_fast", yarn.beta_fast));
+  CKV_RETURN_IF_ERROR(fields.Read("beta_slow", yarn.beta_slow));
+  CKV_RETURN_IF_ERROR(fields.Read("mscale", yarn.mscale));
+  CKV_RETURN_IF_ERROR(fields.Read("mscale_all_dim", yarn.mscale_all_dim));
+  return yarn;
+}
+
+}  // namespace
+
+nlohmann::json EncodeGeometry(const Geometry& g) {
+  nlohmann::json object = {
+      {"model", g.model},
+      {"revision", g.revision},
+      {"layers", g.layers},
+      {"d_qk", g.d_qk},
+      {"d_v", g.d_v},
+      {"d_rope", g.d_rope},
+      {"dtype", g.dtype == RowDtype::kBf16 ? "bf16" : "fp8_ds_mla"},
+      {"rope_style", g.rope.style == RopeStyle::kNone          ? "none"
+                     : g.rope.style == RopeStyle::kInterleaved ? "interleaved"
+                                                               : "half"},
+      {"rope_theta", g.rope.theta},
+      {"softmax_scale", double{g.softmax_scale}},  // exact both ways
+  };
+  if (g.rope.yarn) {
+    const YarnParams& y = *g.rope.yarn;
+    object["yarn"] = {
+        {"factor", y.factor},       {"original_max_position", y.original_max_position},
+        {"beta_fast", y.beta_fast}, {"beta_slow", y.beta_slow},
+        {"mscale", y.mscale},       {"mscale_all_dim", y.mscale_all_dim}};
+  }
+  return object;
+}
+
+absl::StatusOr<Geometry> DecodeGeometry(const nlohmann::json& object, std::string_view where) {
+  const JsonFields fields(object, std::string(where));
+  CKV_RETURN_IF_ERROR(
+      fields.CheckKeys({"model", "revision", "layers", "d_qk", "d_v", "d_rope", "dtype",
+                        "rope_style", "rope_theta", "softmax_scale", "yarn"},
+                       "yarn"));
+  Geometry g;
+  std::string dtype, style;
+  double softmax_scale = 0;
+  CKV_RETURN_IF_ERROR(fields.Read("model", g.model));
+  CKV_RETURN_IF_ERROR(fields.Read("revision", g.revision));
+  CKV_RETURN_IF_ERROR(fields.Read("layers", g.layers));
+  CKV_RETURN_IF_ERROR(fields.Read("d_qk", g.d_qk));
+  CKV_RETURN_IF_ERROR(fields.Read("d_v", g.d_v));
+  CKV_RETURN_IF_ERROR(fields.Read("d_rope", g.d_rope));
+  CKV_RETURN_IF_ERROR(fields.Read("dtype", dtype));
+  CKV_RETURN_IF_ERROR(fields.Read("rope_style", style));
+  CKV_RETURN_IF_ERROR(fields.Read("rope_theta", g.rope.theta));
+  CKV_RETURN_IF_ERROR(fields.Read("softmax_scale", softmax_scale));
+  g.softmax_scale = static_cast<float>(softmax_scale);
+  if (dtype != "bf16" && dtype != "fp8_ds_mla") {
+    return fields.Refuse("dtype", "must be bf16 or fp8_ds_mla");
+  }
+  g.dtype = dtype == "bf16" ? RowDtype::kBf16 : RowDtype::kFp8DsMla;
+  if (style == "none") {
+    g.rope.style = RopeStyle::kNone;
+  } else if (style == "interleaved" || style == "half") {
+    g.rope.style = style == "half" ? RopeStyle::kHalfSplit : RopeStyle::kInterleaved;
+  } else {
+    return fields.Refuse("rope_style", "must be none, interleaved or half");
+  }
+  if (fields.Has("yarn")) {
+    CKV_ASSIGN_OR_RETURN(g.rope.yarn, DecodeYarn(fields.At("yarn"), where));
+  }
+  return g;
+}
+
+}  // namespace ckv

@@ -1,0 +1,90 @@
+// The fields of a JSON object, read with distrust.
+
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_format.h"
+#include "proto/ids.h"
+#include "proto/status.h"
+#include "store/safetensors_header.h"
+
+namespace ckv {
+
+// Reads the fields of one JSON object from outside, and says where a wrong one is.
+class JsonFields {
+ public:
+  // `where` goes before the name of a field in errors: "manifest: chunk 3: ". `object` is
+  // borrowed.
+  JsonFields(const nlohmann::json& object, std::string where)
+      : object_(object), where_(std::move(where)) {}
+
+  absl::Status Refuse(std::string_view key, std::string_view what) const {
+    return absl::InvalidArgumentError(absl::StrFormat("%s%s: %s", where_, key, what));
+  }
+
+  // The object has these keys; `optional` may be missing; no others.
+  absl::Status CheckKeys(std::initializer_list<std::string_view> keys,
+                         std::string_view optional = "") const {
+    if (!object_.is_object()) return Refuse("", "must be an object");
+    for (const std::string_view key : keys) {
+      if (key != optional && !object_.contains(key)) return Refuse(key, "is missing");
+    }
+    for (const auto& entry : object_.items()) {
+      bool known = false;
+      for (const std::string_view key : keys) known |= entry.key() == key;
+      if (!known) return Refuse(QuotedName(entry.key()), "is not known");
+    }
+    return absl::OkStatus();
+  }
+
+  bool Has(const char* key) const { return object_.contains(key); }
+  const nlohmann::json& At(const char* key) const { return *object_.find(key); }
+
+  absl::Status Read(const char* key, std::string& value) const {
+    if (!At(key).is_string()) return Refuse(key, "must be a string");
+    value = At(key).get_ref<const std::string&>();
+    return absl::OkStatus();
+  }
+
+  absl::Status Read(const char* key, uint64_t& value) const {
+    if (!At(key).is_number_unsigned()) return Refuse(key, "must be a whole number");
+    value = At(key).get<uint64_t>();
+    return absl::OkStatus();
+  }
+
+  absl::Status Read(const char* key, uint32_t& value) const {
+    uint64_t wide = 0;
+    CKV_RETURN_IF_ERROR(Read(key, wide));
+    if (wide > UINT32_MAX) return Refuse(key, "must be less than 2^32");
+    value = static_cast<uint32_t>(wide);
+    return absl::OkStatus();
+  }
+
+  absl::Status Read(const char* key, double& value) const {
+    if (!At(key).is_number()) return Refuse(key, "must be a number");
+    value = At(key).get<double>();
+    return absl::OkStatus();
+  }
+
+  absl::Status Read(const char* key, ChunkId& value) const {
+    std::string hex;
+    CKV_RETURN_IF_ERROR(Read(key, hex));
+    const auto id = ChunkId::FromHex(hex);
+    if (!id.ok()) return Refuse(key, std::string(id.status().message()));
+    value = *id;
+    return absl::OkStatus();
+  }
+
+ private:
+  const nlohmann::json& object_;
+  std::string where_;
+};
+
+}  // namespace ckv

@@ -1,0 +1,190 @@
+// Goal: a chunk file says byte by byte what its header comment says, for ever; and no byte of it
+// can change unnoticed. Method: a golden file, every truncation, seeded flips, contradicting
+// counts.
+
+#include "store/chunk_file.h"
+
+#include <cstring>
+#include <random>
+
+#include "absl/strings/escaping.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/stripe.h"
+#include "tests/store/test_chunks.h"
+
+namespace ckv {
+namespace {
+
+using absl::StatusCode;
+using testing::HasSubstr;
+
+// The bytes of a chunk's whole file.
+struct Image {
+  Image(const Geometry& of, uint32_t token_count, std::string tenant = "")
+      : geometry(of), chunk(MakeSmallChunk(geometry, token_count, /*seed=*/7)) {
+    const ChunkLayout layout = LayOutChunk(geometry, token_count);
+    std::vector<std::byte> rows(layout.total_bytes);
+    std::vector<uint64_t> stripes;
+    for (uint32_t l = 0; l < geometry.layers; ++l) {
+      const std::span<const std::byte> layer = chunk.layers[l];
+      if (!layer.empty())
+        std::memcpy(rows.data() + l * layout.layer_stride_bytes, layer.data(), layer.size());
+      const size_t stripe_bytes = size_t{kStripeTokens} * geometry.row_bytes();
+      for (size_t at = 0; at < layer.size(); at += stripe_bytes) {
+        stripes.push_back(
+            StripeChecksum(layer.subspan(at, std::min(stripe_bytes, layer.size() - at))));
+      }
+    }
+    bytes = EncodeChunkFileHeader(chunk.info, geometry, tenant, stripes);
+    header_bytes = bytes.size();
+    bytes.insert(bytes.end(), rows.begin(), rows.end());
+  }
+
+  Geometry geometry;
+  SmallChunk chunk;
+  std::vector<std::byte> bytes;
+  size_t header_bytes = 0;
+};
+
+// What a reader of everything does.
+absl::StatusOr<ChunkFileHeader> ReadAll(std::span<const std::byte> bytes) {
+  CKV_ASSIGN_OR_RETURN(
+      const ChunkFilePrefix prefix,
+      DecodeChunkFilePrefix(bytes.first(std::min<size_t>(bytes.size(), kChunkFilePrefixBytes))));
+  if (bytes.size() != prefix.file_bytes) return absl::DataLossError("another length");
+  CKV_ASSIGN_OR_RETURN(ChunkFileHeader header,
+                       DecodeChunkFileHeader(prefix, bytes.first(prefix.header_bytes)));
+  for (uint32_t l = 0; l < header.geometry.layers; ++l) {
+    const uint64_t stride = prefix.layer_stride_bytes;
+    CKV_RETURN_IF_ERROR(
+        CheckLayer(header, l, bytes.subspan(prefix.header_bytes + l * stride, stride)));
+  }
+  return header;
+}
+
+template <typename T>
+T At(std::span<const std::byte> bytes, size_t offset) {
+  T value;
+  std::memcpy(&value, bytes.data() + offset, sizeof(value));
+  return value;
+}
+
+TEST(ChunkFile, ReadsBackAsItWasWritten) {
+  for (const uint32_t tokens : {0u, 1u, 31u, 32u, 33u, 100u}) {
+    const Image image(SmallGeometry(), tokens, "tenant-a");
+    const auto header = ReadAll(image.bytes);
+    ASSERT_TRUE(header.ok()) << header.status();
+    EXPECT_EQ(header->info.id, image.chunk.info.id);
+    EXPECT_EQ(header->info.token_ids, image.chunk.info.token_ids);
+    EXPECT_EQ(header->info.layer_checksums, image.chunk.info.layer_checksums);
+    EXPECT_EQ(header->geometry, image.geometry);
+    EXPECT_EQ(header->tenant, "tenant-a");
+    EXPECT_EQ(image.header_bytes, ChunkFileHeaderBytes(image.geometry, "tenant-a", tokens));
+    EXPECT_EQ(image.header_bytes % kChunkFileAlignment, 0u);
+  }
+}
+
+// The offsets of the header comment, and the bytes that they had in the first version.
+TEST(ChunkFile, LiesAsItIsDocumented) {
+  const Image image(SmallGeometry(/*layers=*/2), 33, "t");
+  const std::span<const std::byte> bytes = image.bytes;
+  EXPECT_EQ(std::memcmp(bytes.data(), "ckvchunk", 8), 0);
+  EXPECT_EQ(At<uint32_t>(bytes, 8), 1u);
+  EXPECT_EQ(At<uint32_t>(bytes, 12), 4096u);
+  EXPECT_EQ(std::memcmp(bytes.data() + 16, &image.chunk.info.id, 32), 0);
+  EXPECT_EQ(std::memcmp(bytes.data() + 48, &image.chunk.info.parent, 32), 0);
+  EXPECT_EQ(At<uint64_t>(bytes, 80), 0u);
+  EXPECT_EQ(At<uint32_t>(bytes, 88), 33u);
+  EXPECT_EQ(At<uint32_t>(bytes, 92), 2u);
+  EXPECT_EQ(At<uint32_t>(bytes, 96), 20u);
+  const auto geometry_bytes = At<uint16_t>(bytes, 100);
+  EXPECT_EQ(At<uint16_t>(bytes, 102), 1u);
+  EXPECT_EQ(At<uint64_t>(bytes, 104), 704u);  // 33 x 20 = 660
+  EXPECT_EQ(At<uint64_t>(bytes, 112), 4096 + 2 * 704u);
+  EXPECT_EQ(bytes.size(), 4096 + 2 * 704u);
+  EXPECT_EQ(bytes[128], std::byte{'{'});
+  size_t at = 128 + (geometry_bytes + 7u) / 8 * 8;
+  EXPECT_EQ(bytes[at], std::byte{'t'});
+  at += 8;
+  EXPECT_EQ(At<int32_t>(bytes, at), image.chunk.info.token_ids[0]);
+  at += (33 * 4 + 7) / 8 * 8;
+  EXPECT_EQ(At<uint64_t>(bytes, at), image.chunk.info.layer_checksums[0]);
+  EXPECT_EQ(At<uint64_t>(bytes, at + 16),
+            StripeChecksum(std::span<const std::byte>(image.chunk.layers[0]).first(32 * 20)));
+  EXPECT_EQ(bytes[4096], image.chunk.layers[0][0]);
+  EXPECT_EQ(bytes[4096 + 704], image.chunk.layers[1][0]);
+  // Of everything before the rows, so that no build writes another file by accident.
+  EXPECT_EQ(At<uint64_t>(bytes, 120), uint64_t{10801514613950074268u});
+}
+
+TEST(ChunkFile, AShorterOrLongerFileIsDamaged) {
+  Image image(SmallGeometry(), 100);
+  for (size_t length = 0; length < image.bytes.size(); ++length) {
+    const auto read = ReadAll(std::span(image.bytes).first(length));
+    ASSERT_EQ(read.status().code(), StatusCode::kDataLoss) << length;
+  }
+  image.bytes.push_back(std::byte{0});
+  EXPECT_EQ(ReadAll(image.bytes).status().code(), StatusCode::kDataLoss);
+}
+
+TEST(ChunkFile, NoBitCanFlipUnnoticed) {
+  Image image(SmallGeometry(), 33, "t");
+  for (size_t bit = 0; bit < image.bytes.size() * 8; ++bit) {
+    const std::byte flip{static_cast<uint8_t>(1u << bit % 8)};
+    image.bytes[bit / 8] ^= flip;
+    const absl::Status status = ReadAll(image.bytes).status();
+    // A later version, for all that can be told.
+    const bool version = bit / 8 >= 8 && bit / 8 < 10;
+    ASSERT_TRUE(status.code() == StatusCode::kDataLoss ||
+                (version && status.code() == StatusCode::kFailedPrecondition))
+        << "bit " << bit << ": " << status;
+    image.bytes[bit / 8] ^= flip;
+  }
+  EXPECT_TRUE(ReadAll(image.bytes).ok());
+}
+
+TEST(ChunkFile, ALaterVersionIsRefusedClearly) {
+  Image image(SmallGeometry(), 5);
+  const uint32_t version = 2;
+  std::memcpy(image.bytes.data() + 8, &version, 4);
+  const absl::Status status = ReadAll(image.bytes).status();
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("version 2, this ckv reads up to 1"));
+}
+
+// Counts are checked against limits and each other before anything is sized by them.
+TEST(ChunkFile, CountsThatContradictAreDamage) {
+  const Image image(SmallGeometry(), 33);
+  const auto with = [&](size_t offset, auto value) {
+    std::vector<std::byte> bytes(image.bytes.begin(), image.bytes.begin() + kChunkFilePrefixBytes);
+    std::memcpy(bytes.data() + offset, &value, sizeof(value));
+    return DecodeChunkFilePrefix(bytes).status().code();
+  };
+  EXPECT_EQ(with(12, 4096u), StatusCode::kOk);
+  EXPECT_EQ(with(12, 8192u), StatusCode::kDataLoss);
+  EXPECT_EQ(with(88, UINT32_MAX), StatusCode::kDataLoss);
+  EXPECT_EQ(with(88, 36u), StatusCode::kDataLoss);
+  EXPECT_EQ(with(92, 0u), StatusCode::kDataLoss);
+  EXPECT_EQ(with(92, UINT32_MAX), StatusCode::kDataLoss);
+  EXPECT_EQ(with(96, 0u), StatusCode::kDataLoss);
+  EXPECT_EQ(with(96, UINT32_MAX), StatusCode::kDataLoss);
+  EXPECT_EQ(with(100, uint16_t{UINT16_MAX}), StatusCode::kDataLoss);
+  EXPECT_EQ(with(102, uint16_t{UINT16_MAX}), StatusCode::kDataLoss);
+  EXPECT_EQ(with(104, UINT64_MAX), StatusCode::kDataLoss);
+  EXPECT_EQ(with(112, UINT64_MAX), StatusCode::kDataLoss);
+  EXPECT_EQ(with(80, UINT64_MAX), StatusCode::kDataLoss);
+}
+
+TEST(ChunkFile, AStripeIsCheckedByItself) {
+  const Image image(SmallGeometry(), 33);
+  const ChunkFileHeader header = *ReadAll(image.bytes);
+  std::vector<std::byte> rows(image.chunk.layers[1].begin() + 32 * 20, image.chunk.layers[1].end());
+  EXPECT_TRUE(CheckStripe(header, 1, 1, rows).ok());
+  EXPECT_EQ(CheckStripe(header, 0, 1, rows).code(), StatusCode::kDataLoss);
+  rows[3] ^= std::byte{1};
+  EXPECT_EQ(CheckStripe(header, 1, 1, rows).code(), StatusCode::kDataLoss);
+}
+
+}  // namespace
+}  // namespace ckv

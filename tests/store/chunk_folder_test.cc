@@ -1,0 +1,372 @@
+// Goal: what a folder acknowledged is whole whatever happens to the process or the disk, what it
+// did not acknowledge is not half there, and nothing damaged is ever served (I3). Method: the real
+// file system, with a process that dies or a disk that fails at every single call; truncations and
+// seeded flips of real files.
+
+#include "store/chunk_folder.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/store/fault_file_system.h"
+#include "tests/store/test_chunks.h"
+#include "tests/temp_folder.h"
+
+namespace ckv {
+namespace {
+
+namespace fs = std::filesystem;
+using absl::StatusCode;
+using testing::HasSubstr;
+using testing::UnorderedElementsAre;
+using Call = FaultFileSystem::Call;
+
+struct ChunkFolderTest : testing::Test {
+  ChunkFolderTest() {
+    static int count = 0;
+    path = test::TempPath(absl::StrCat("folder", count++));
+    arena = *Arena::Create(size_t{16} << 20);
+  }
+  absl::StatusOr<std::unique_ptr<ChunkFolder>> Open() {
+    ChunkFolderOptions options;
+    options.path = path;
+    options.files = &files;
+    options.scan_threads = 2;
+    return ChunkFolder::Open(options);
+  }
+  // What a restarted process finds.
+  std::map<ChunkId, ChunkFacts> Scan(ScanReport* report = nullptr) {
+    files.set_hook({});
+    auto folder = Open();
+    EXPECT_TRUE(folder.ok()) << folder.status();
+    std::map<ChunkId, ChunkFacts> found;
+    const auto scanned =
+        (*folder)->Scan([&](StoredChunk chunk) { found[chunk.header.info.id] = chunk.facts; });
+    EXPECT_TRUE(scanned.ok()) << scanned.status();
+    if (report != nullptr) *report = *scanned;
+    return found;
+  }
+  absl::Status Put(ChunkFolder& folder, const SmallChunk& chunk, std::string_view tenant = "") {
+    CKV_ASSIGN_OR_RETURN(ChunkFileWriter writer,
+                         folder.Begin(geometry, tenant, chunk.info.token_count()));
+    for (uint32_t l = 0; l < geometry.layers; ++l)
+      CKV_RETURN_IF_ERROR(writer.Write(l, 0, chunk.layers[l]));
+    CKV_ASSIGN_OR_RETURN(ChunkWriter memory,
+                         ChunkWriter::Begin(chunk.info, &geometry, arena.get()));
+    CKV_ASSIGN_OR_RETURN(const Chunk whole, WriteSmallChunk(std::move(memory), chunk));
+    return std::move(writer).Commit(whole, tenant);
+  }
+  absl::Status ReadBack(ChunkFolder& folder, const SmallChunk& chunk) {
+    CKV_ASSIGN_OR_RETURN(const ChunkFileReader reader, folder.Read(chunk.info.id));
+    const ChunkLayout layout = reader.header().layout();
+    std::vector<std::byte> rows(layout.total_bytes);
+    CKV_RETURN_IF_ERROR(reader.ReadAll(rows));
+    for (uint32_t l = 0; l < geometry.layers; ++l) {
+      if (std::memcmp(rows.data() + l * layout.layer_stride_bytes, chunk.layers[l].data(),
+                      layout.layer_bytes) != 0) {
+        return absl::InternalError("other rows than were put");
+      }
+    }
+    return absl::OkStatus();
+  }
+  std::string FileOf(const SmallChunk& chunk) {
+    const std::string hex = chunk.info.id.ToHex();
+    return absl::StrCat(path, "/chunks/", hex.substr(0, 2), "/", hex.substr(2, 1), "/", hex);
+  }
+  std::vector<std::string> Quarantined() {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(path + "/quarantine"))
+      names.push_back(entry.path().filename());
+    return names;
+  }
+
+  std::string path;
+  FaultFileSystem files;
+  Geometry geometry = SmallGeometry();
+  std::unique_ptr<Arena> arena;
+  const SmallChunk a = MakeSmallChunk(geometry, 100, 1), b = MakeSmallChunk(geometry, 33, 2);
+};
+
+TEST_F(ChunkFolderTest, WhatWasPutIsThereAfterARestart) {
+  {
+    const auto folder = *Open();
+    ASSERT_TRUE(Put(*folder, a).ok());
+    ASSERT_TRUE(Put(*folder, b, "tenant-a").ok());
+    EXPECT_TRUE(ReadBack(*folder, a).ok());
+  }
+  ScanReport report;
+  const auto found = Scan(&report);
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found.at(a.info.id), (ChunkFacts{.readers = {""}}));
+  EXPECT_EQ(found.at(b.info.id), (ChunkFacts{.readers = {"tenant-a"}}));
+  EXPECT_EQ(report.chunk_count, 2u);
+  EXPECT_EQ(report.quarantined_count + report.unfinished_count + report.refused_count, 0u);
+  const auto folder = *Open();
+  EXPECT_TRUE(ReadBack(*folder, a).ok());
+  EXPECT_TRUE(ReadBack(*folder, b).ok());
+  EXPECT_EQ(ReadBack(*folder, MakeSmallChunk(geometry, 5, 9)).code(), StatusCode::kNotFound);
+}
+
+TEST_F(ChunkFolderTest, StripesAreReadByThemselves) {
+  const auto folder = *Open();
+  ASSERT_TRUE(Put(*folder, a).ok());
+  const ChunkFileReader reader = *folder->Read(a.info.id);
+  EXPECT_EQ(reader.StripeBytes(2, 2), (100 - 64) * 20u);
+  std::vector<std::byte> rows(reader.StripeBytes(2, 2));
+  ASSERT_TRUE(reader.ReadStripes(1, 2, 2, rows).ok());
+  EXPECT_EQ(std::memcmp(rows.data(), a.layers[1].data() + 64 * 20, rows.size()), 0);
+}
+
+TEST_F(ChunkFolderTest, FactsOutliveTheProcess) {
+  const ChunkFacts facts = {.readers = {"x", "y"}, .kept = true};
+  {
+    const auto folder = *Open();
+    ASSERT_TRUE(Put(*folder, a, "x").ok());
+    ASSERT_TRUE(folder->WriteFacts(a.info.id, facts).ok());
+  }
+  EXPECT_EQ(Scan().at(a.info.id), facts);
+  // A flipped bit would let another tenant read: its first reader alone is left.
+  std::fstream file(FileOf(a) + ".facts", std::ios::in | std::ios::out);
+  file.seekp(30);
+  file.put('z');
+  file.close();
+  EXPECT_EQ(Scan().at(a.info.id), (ChunkFacts{.readers = {"x"}}));
+  EXPECT_EQ(Quarantined().size(), 2u);
+  {
+    const auto folder = *Open();
+    ASSERT_TRUE(folder->WriteFacts(a.info.id, facts).ok());
+    ASSERT_TRUE(folder->Remove(a.info.id).ok());
+    ASSERT_TRUE(folder->Remove(a.info.id).ok());
+  }
+  EXPECT_TRUE(Scan().empty());
+}
+
+TEST_F(ChunkFolderTest, OneProcessAndOnlyItsOwnFolder) {
+  auto folder = *Open();
+  EXPECT_THAT(Open().status().ToString(), HasSubstr("another process uses it"));
+  folder.reset();
+  std::ofstream(path + "/FORMAT") << "ckv chunk folder 2\n";
+  EXPECT_THAT(Open().status().ToString(), HasSubstr("later version"));
+  std::ofstream(path + "/FORMAT") << "something\n";
+  EXPECT_EQ(Open().status().code(), StatusCode::kFailedPrecondition);
+  path += "-other";
+  fs::create_directory(path);
+  std::ofstream(path + "/thesis.txt") << "not mine\n";
+  EXPECT_THAT(Open().status().ToString(), HasSubstr("thesis.txt"));
+  path += "/missing/folder";
+  EXPECT_EQ(Open().status().code(), StatusCode::kNotFound);
+}
+
+TEST_F(ChunkFolderTest, ForeignFilesAreQuarantined) {
+  {
+    const auto folder = *Open();
+    ASSERT_TRUE(Put(*folder, a).ok());
+  }
+  const std::string leaf = fs::path(FileOf(a)).parent_path();
+  std::ofstream(path + "/new/17") << "half a chunk";
+  std::ofstream(leaf + "/notes.txt") << "hello";
+  std::ofstream(leaf + "/" + std::string(64, 'f')) << "of another folder";
+  std::ofstream(path + "/chunks/README") << "hello";
+  ScanReport report;
+  const auto found = Scan(&report);
+  EXPECT_EQ(found.size(), 1u);
+  EXPECT_EQ(report.unfinished_count, 1u);
+  EXPECT_EQ(report.quarantined_count, 3u);
+  EXPECT_FALSE(report.first_quarantined.empty());
+  EXPECT_THAT(Quarantined(),
+              UnorderedElementsAre("notes.txt", "notes.txt.why", std::string(64, 'f'),
+                                   std::string(64, 'f') + ".why", "README", "README.why"));
+  // The next start has nothing to say.
+  Scan(&report);
+  EXPECT_EQ(report.quarantined_count, 0u);
+}
+
+TEST_F(ChunkFolderTest, AChunkUnderAnothersNameIsNotIt) {
+  {
+    const auto folder = *Open();
+    ASSERT_TRUE(Put(*folder, a).ok());
+    ASSERT_TRUE(Put(*folder, b).ok());
+    fs::copy_file(FileOf(a), FileOf(b), fs::copy_options::overwrite_existing);
+    EXPECT_EQ(ReadBack(*folder, b).code(), StatusCode::kDataLoss);
+  }
+  EXPECT_EQ(Scan().size(), 1u);
+}
+
+TEST_F(ChunkFolderTest, ALaterVersionsFileIsLeftAlone) {
+  {
+    const auto folder = *Open();
+    ASSERT_TRUE(Put(*folder, a).ok());
+  }
+  std::fstream file(FileOf(a), std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(8);
+  file.put(2);
+  file.close();
+  ScanReport report;
+  EXPECT_TRUE(Scan(&report).empty());
+  EXPECT_EQ(report.refused_count, 1u);
+  EXPECT_TRUE(fs::exists(FileOf(a)));
+}
+
+// Of a file cut at every 4 KiB, and at every 100 bytes between.
+TEST_F(ChunkFolderTest, ATruncatedFileIsNeverServed) {
+  geometry.layers = 60;
+  const SmallChunk large = MakeSmallChunk(geometry, 200, 3);
+  {
+    const auto folder = *Open();
+    ASSERT_TRUE(Put(*folder, large).ok());
+  }
+  const std::string file = FileOf(large), whole = test::TempPath("whole");
+  fs::copy_file(file, whole);
+  const uint64_t size = fs::file_size(file);
+  ASSERT_GT(size, 200u << 10);
+  for (uint64_t length = 0; length < size; length += length % 4096 == 0 ? 100 : 3996) {
+    fs::copy_file(whole, file, fs::copy_options::overwrite_existing);
+    fs::resize_file(file, length);
+    ASSERT_TRUE(Scan().empty()) << length;
+    ASSERT_FALSE(fs::exists(file));
+    fs::remove_all(path + "/quarantine");
+  }
+}
+
+// Detected when the folder is opened, or when the rows are read: never served.
+TEST_F(ChunkFolderTest, TwoThousandFlippedBitsAreAllFound) {
+  {
+    const auto folder = *Open();
+    ASSERT_TRUE(Put(*folder, a).ok());
+  }
+  const std::string file = FileOf(a), whole = test::TempPath("whole2");
+  fs::copy_file(file, whole);
+  const uint64_t size = fs::file_size(file);
+  std::mt19937_64 random(11);
+  int at_scan = 0, at_read = 0;
+  for (int i = 0; i < 2000; ++i) {
+    fs::copy_file(whole, file, fs::copy_options::overwrite_existing);
+    const uint64_t bit = random() % (size * 8);
+    {
+      std::fstream flipped(file, std::ios::in | std::ios::out | std::ios::binary);
+      flipped.seekg(static_cast<std::streamoff>(bit / 8));
+      const char byte = static_cast<char>(flipped.get() ^ (1 << bit % 8));
+      flipped.seekp(static_cast<std::streamoff>(bit / 8));
+      flipped.put(byte);
+    }
+    if (Scan().empty()) {
+      ++at_scan;
+      fs::remove_all(path + "/quarantine");
+      continue;
+    }
+    const auto folder = *Open();
+    ASSERT_EQ(ReadBack(*folder, a).code(), StatusCode::kDataLoss) << "bit " << bit;
+    ++at_read;
+  }
+  EXPECT_GT(at_scan, 200);
+  EXPECT_GT(at_read, 200);
+}
+
+TEST_F(ChunkFolderTest, QuarantineGivesItsReason) {
+  const auto folder = *Open();
+  ASSERT_TRUE(Put(*folder, a).ok());
+  ASSERT_TRUE(folder->Quarantine(a.info.id, "layer 3 is wrong").ok());
+  EXPECT_EQ(ReadBack(*folder, a).code(), StatusCode::kNotFound);
+  std::ifstream why(path + "/quarantine/" + a.info.id.ToHex() + ".why");
+  std::string text;
+  std::getline(why, text);
+  EXPECT_EQ(text, "layer 3 is wrong");
+  ASSERT_TRUE(Put(*folder, a).ok());
+  ASSERT_TRUE(folder->Quarantine(a.info.id, "again").ok());
+  EXPECT_EQ(Quarantined().size(), 4u);
+}
+
+// The process dies at its n-th call, for every n: no call after that one does anything, nor does
+// the n-th. After the restart what was acknowledged is whole, and the rest is whole or absent.
+TEST_F(ChunkFolderTest, DyingAtAnyCallLosesNothingAcknowledged) {
+  const std::string base = path;
+  bool died = true;
+  int deaths = 0;
+  for (int n = 0; died; ++n) {
+    path = absl::StrCat(base, "-", n);
+    died = false;
+    int calls = 0;
+    files.set_hook([&](Call, const std::string&) {
+      if (calls++ < n) return absl::OkStatus();
+      died = true;
+      return absl::UnavailableError("dead");
+    });
+    bool acknowledged_a = false, acknowledged_b = false, facts = false;
+    if (auto folder = Open(); folder.ok()) {
+      acknowledged_a = Put(**folder, a).ok();
+      facts = acknowledged_a && (*folder)->WriteFacts(a.info.id, {{"", "t"}, true}).ok();
+      acknowledged_b = Put(**folder, b, "t").ok();
+    }
+    const auto found = Scan();
+    EXPECT_LE(acknowledged_a, found.contains(a.info.id)) << n;
+    EXPECT_LE(acknowledged_b, found.contains(b.info.id)) << n;
+    const auto folder = *Open();
+    for (const SmallChunk* chunk : {&a, &b}) {
+      EXPECT_EQ(ReadBack(*folder, *chunk).ok(), found.contains(chunk->info.id)) << n;
+    }
+    EXPECT_TRUE(!facts || found.at(a.info.id).kept) << n;
+    if (found.contains(b.info.id)) {
+      EXPECT_EQ(found.at(b.info.id).readers, std::vector<std::string>{"t"}) << n;
+    }
+    EXPECT_TRUE(fs::is_empty(path + "/new")) << n;
+    EXPECT_TRUE(Quarantined().empty()) << n;
+    deaths += died;
+  }
+  EXPECT_GT(deaths, 30);
+}
+
+// A disk that fails one call and works again: the put is refused with the disk's words, the chunk
+// that was there is still served, and the next put succeeds.
+TEST_F(ChunkFolderTest, AFailedCallRefusesOnePut) {
+  const absl::Status errors[] = {absl::ResourceExhaustedError("no space left on device"),
+                                 absl::UnavailableError("input/output error")};
+  const auto folder = *Open();
+  ASSERT_TRUE(Put(*folder, a).ok());
+  for (const absl::Status& error : errors) {
+    for (int n = 0;; ++n) {
+      int calls = 0;
+      files.set_hook([&](Call call, const std::string&) {
+        return calls++ == n && call != Call::kRemove ? error : absl::OkStatus();
+      });
+      const absl::Status put = Put(*folder, b);
+      files.set_hook({});
+      if (put.ok()) {
+        EXPECT_LE(calls, n);
+        ASSERT_TRUE(folder->Remove(b.info.id).ok());
+        break;
+      }
+      EXPECT_EQ(put.code(), error.code()) << put;
+      EXPECT_EQ(ReadBack(*folder, b).code(), StatusCode::kNotFound) << n;
+      EXPECT_TRUE(ReadBack(*folder, a).ok()) << n;
+      EXPECT_TRUE(fs::is_empty(path + "/new")) << n;
+      ASSERT_TRUE(Put(*folder, b).ok()) << n;
+      ASSERT_TRUE(folder->Remove(b.info.id).ok());
+    }
+  }
+}
+
+// A scan that cannot read does not call chunks damaged: it fails, and they stay.
+TEST_F(ChunkFolderTest, AnUnreadableDiskIsNoDamage) {
+  {
+    const auto folder = *Open();
+    ASSERT_TRUE(Put(*folder, a).ok());
+  }
+  const auto folder = *Open();
+  files.set_hook([](Call call, const std::string&) {
+    return call == Call::kRead ? absl::UnavailableError("input/output error") : absl::OkStatus();
+  });
+  const auto scanned = folder->Scan([](StoredChunk) { FAIL(); });
+  EXPECT_EQ(scanned.status().code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(Quarantined().empty());
+}
+
+}  // namespace
+}  // namespace ckv
