@@ -316,7 +316,7 @@ void ReplicaKeeper::DropLocked(std::optional<std::string_view> tenant, const Chu
     stats_.bytes -= found->second.bytes;
     --stats_.chunk_count;
     // Not found: others dropped it. Kept: it is the operator's from now on.
-    table_->Evict(id).IgnoreError();
+    table_->DropUnlessKept(id).IgnoreError();
   }
   copies_.erase(found);
 }

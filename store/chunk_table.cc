@@ -4,25 +4,51 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_format.h"
 #include "proto/status.h"
 
 namespace ckv {
+namespace {
 
-// A slot is free (no chunk), resident (in by_id_), or draining: dropped, but still pinned.
+// A slot's state, in one word, so that a pin and what may end it are one atomic step each:
+// generation in the upper half, then whether it is resident, whether its rows are in memory, and
+// the pins. Generations rise with every drop, so every locator to what was dropped is stale.
+constexpr uint64_t kPinsMask = (uint64_t{1} << 30) - 1;
+constexpr uint64_t kHot = uint64_t{1} << 30;
+constexpr uint64_t kResident = uint64_t{1} << 31;
+constexpr uint32_t GenerationOf(uint64_t state) { return static_cast<uint32_t>(state >> 32); }
+constexpr uint64_t WithGeneration(uint32_t generation) { return uint64_t{generation} << 32; }
+
+absl::Status NotHere(const ChunkId& id) {
+  return absl::NotFoundError(absl::StrFormat("chunk %s is not here", id.ShortHex()));
+}
+
+absl::Status Dropped() { return absl::NotFoundError("the chunk was dropped since it was found"); }
+
+}  // namespace
+
+// Free (not resident, no pins), resident, or draining: dropped, but still pinned.
 struct ChunkTable::Slot {
-  std::unique_ptr<const Chunk> chunk;  // behind a pointer, so that slots may move under pins
-  uint32_t generation = 0;             // raised by Drop, so every locator to it is stale
-  uint32_t pin_count = 0;
-  bool resident = false;
-  bool kept = false;
-  std::vector<std::string> readers;  // tenants; "" alone where everyone may read
+  std::atomic<uint64_t> state{0};
+  std::atomic<uint32_t> use_count{0};  // pins since an eviction last looked
+  // Behind a pointer that is written only while nobody can pin, and read under a pin.
+  std::unique_ptr<const Chunk> chunk;
+  // Written under mu_ and the id's shard, so that either is enough to read.
+  ColdChunk what;
+  bool durable = false;
 
   bool Readable(std::string_view tenant) const {
-    return std::any_of(readers.begin(), readers.end(), [tenant](const std::string& reader) {
-      return reader.empty() || reader == tenant;
-    });
+    return std::any_of(
+        what.readers.begin(), what.readers.end(),
+        [tenant](const std::string& reader) { return reader.empty() || reader == tenant; });
   }
+  uint64_t bytes() const { return LayOutChunk(*what.geometry, what.token_count).total_bytes; }
+};
+
+struct alignas(64) ChunkTable::Shard {
+  absl::Mutex mu;
+  absl::flat_hash_map<ChunkId, uint32_t> by_id ABSL_GUARDED_BY(mu);
 };
 
 ChunkPin::ChunkPin(ChunkPin&& other) noexcept
@@ -43,11 +69,26 @@ ChunkPin::~ChunkPin() {
 }
 
 ChunkTable::ChunkTable(Arena* arena, uint32_t chunk_count_max)
-    : arena_(arena), chunk_count_max_(chunk_count_max) {}
+    : arena_(arena),
+      chunk_count_max_(chunk_count_max),
+      segments_(new std::atomic<Slot*>[chunk_count_max / kSegmentSlots + 2]()),
+      segment_count_(chunk_count_max / kSegmentSlots + 2),
+      shards_(new Shard[kShardCount]) {}
 
 ChunkTable::~ChunkTable() {
-  absl::MutexLock lock(&mu_);
-  CKV_CHECK(pin_count_ == 0);  // a pin that outlives its table points into nothing
+  CKV_CHECK(stats().pin_count == 0);  // a pin that outlives its table points into nothing
+  for (uint32_t i = 0; i < segment_count_; ++i) delete[] segments_[i].load();
+}
+
+ChunkTable::Slot* ChunkTable::SlotAt(uint32_t index) const {
+  if (index / kSegmentSlots >= segment_count_) return nullptr;
+  Slot* segment = segments_[index / kSegmentSlots].load(std::memory_order_acquire);
+  return segment == nullptr ? nullptr : segment + index % kSegmentSlots;
+}
+
+// Ids are hashes already.
+ChunkTable::Shard& ChunkTable::ShardOf(const ChunkId& id) const {
+  return shards_[id.bytes[8] % kShardCount];
 }
 
 absl::StatusOr<const Geometry*> ChunkTable::Intern(const Geometry& geometry) {
@@ -64,29 +105,44 @@ absl::StatusOr<const Geometry*> ChunkTable::Intern(const Geometry& geometry) {
   return geometries_.back().geometry.get();
 }
 
+std::optional<uint32_t> ChunkTable::SlotOf(const ChunkId& id) const {
+  Shard& shard = ShardOf(id);
+  absl::MutexLock lock(&shard.mu);
+  const auto found = shard.by_id.find(id);
+  if (found == shard.by_id.end()) return std::nullopt;
+  return found->second;
+}
+
+absl::Status ChunkTable::CheckRoom() const {
+  if (used_slot_count_ < chunk_count_max_) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("chunk table: full with %d chunks", used_slot_count_));
+}
+
+uint64_t DigestOf(std::span<const uint64_t> layer_checksums) {
+  return ChecksumOf(std::as_bytes(layer_checksums));
+}
+
 absl::Status ChunkTable::CheckNew(const ChunkInfo& info, std::string_view tenant) {
-  if (const auto found = by_id_.find(info.id); found != by_id_.end()) {
-    Slot& slot = slots_[found->second];
-    if (!slot.Readable(tenant)) {
-      if (info.layer_checksums != slot.chunk->info().layer_checksums) {
-        return absl::DataLossError(absl::StrFormat(
-            "chunk %s: its rows are not those that others put here", info.id.ShortHex()));
-      }
-      if (tenant.empty()) slot.readers.clear();
-      if (slot.readers.size() == kReaderCountMax) {
-        return absl::ResourceExhaustedError(
-            absl::StrFormat("chunk %s: already of %d tenants: put it for everyone",
-                            info.id.ShortHex(), kReaderCountMax));
-      }
-      slot.readers.emplace_back(tenant);
+  const std::optional<uint32_t> found = SlotOf(info.id);
+  if (!found) return CheckRoom();
+  Slot& slot = *SlotAt(*found);
+  if (!slot.Readable(tenant)) {
+    if (DigestOf(info.layer_checksums) != slot.what.checksums_digest) {
+      return absl::DataLossError(absl::StrFormat(
+          "chunk %s: its rows are not those that others put here", info.id.ShortHex()));
     }
-    return absl::AlreadyExistsError(absl::StrFormat("chunk %s is resident", info.id.ShortHex()));
+    Shard& shard = ShardOf(info.id);
+    absl::MutexLock lock(&shard.mu);
+    if (tenant.empty()) slot.what.readers.clear();
+    if (slot.what.readers.size() == kReaderCountMax) {
+      return absl::ResourceExhaustedError(
+          absl::StrFormat("chunk %s: already of %d tenants: put it for everyone",
+                          info.id.ShortHex(), kReaderCountMax));
+    }
+    slot.what.readers.emplace_back(tenant);
   }
-  if (used_slot_count_ >= chunk_count_max_) {
-    return absl::ResourceExhaustedError(
-        absl::StrFormat("chunk table: full with %d chunks", used_slot_count_));
-  }
-  return absl::OkStatus();
+  return absl::AlreadyExistsError(absl::StrFormat("chunk %s is resident", info.id.ShortHex()));
 }
 
 absl::StatusOr<ChunkWriter> ChunkTable::Begin(ChunkInfo info, const Geometry& geometry,
@@ -101,127 +157,230 @@ absl::StatusOr<ChunkWriter> ChunkTable::Begin(ChunkInfo info, const Geometry& ge
   return ChunkWriter::Begin(std::move(info), interned, arena_);
 }
 
-absl::Status ChunkTable::Insert(Chunk chunk, std::string_view tenant) {
-  const ChunkId id = chunk.info().id;
+uint32_t ChunkTable::TakeSlot(ColdChunk chunk) {
+  Interned(chunk.geometry).chunk_count += 1;
+  token_count_ += chunk.token_count;
+  used_slot_count_ += 1;
+  uint32_t index = slot_end_;
+  if (free_slots_.empty()) {
+    slot_end_ += 1;
+    std::atomic<Slot*>& segment = segments_[index / kSegmentSlots];
+    if (segment.load(std::memory_order_relaxed) == nullptr)
+      segment.store(new Slot[kSegmentSlots], std::memory_order_release);
+  } else {
+    index = free_slots_.back();
+    free_slots_.pop_back();
+  }
+  Slot& slot = *SlotAt(index);
+  slot.what = std::move(chunk);
+  slot.durable = false;
+  slot.use_count.store(0, std::memory_order_relaxed);
+  return index;
+}
+
+// Readable from here on.
+void ChunkTable::Publish(uint32_t index, bool hot) {
+  Slot& slot = *SlotAt(index);
+  const uint64_t state = slot.state.load(std::memory_order_relaxed);
+  slot.state.store(WithGeneration(GenerationOf(state)) | kResident | (hot ? kHot : 0),
+                   std::memory_order_release);
+  in_order_.emplace(slot.what.id, index);
+  Shard& shard = ShardOf(slot.what.id);
+  absl::MutexLock lock(&shard.mu);
+  shard.by_id.emplace(slot.what.id, index);
+}
+
+absl::Status ChunkTable::Insert(Chunk chunk, std::string_view tenant, bool durable) {
   absl::MutexLock lock(&mu_);
   CKV_RETURN_IF_ERROR(CheckNew(chunk.info(), tenant));
-  Interned(&chunk.geometry()).chunk_count += 1;
-  token_count_ += chunk.info().token_count();
-  used_slot_count_ += 1;
-  if (free_slots_.empty()) {
-    free_slots_.push_back(static_cast<uint32_t>(slots_.size()));
-    slots_.emplace_back();
-  }
-  const uint32_t index = free_slots_.back();
-  free_slots_.pop_back();
-  Slot& slot = slots_[index];
+  const ChunkInfo& info = chunk.info();
+  ColdChunk what = {.id = info.id,
+                    .position = info.position,
+                    .token_count = info.token_count(),
+                    .geometry = &chunk.geometry(),
+                    .checksums_digest = DigestOf(info.layer_checksums),
+                    .readers = {std::string(tenant)}};
+  const uint32_t index = TakeSlot(std::move(what));
+  Slot& slot = *SlotAt(index);
   slot.chunk = std::make_unique<const Chunk>(std::move(chunk));
-  slot.resident = true;
-  slot.kept = false;
-  slot.readers.assign(1, std::string(tenant));
-  by_id_.emplace(id, index);
-  in_order_.emplace(id, index);
+  slot.durable = durable;
+  if (durable) evictable_.Add(index, slot.bytes(), /*cost_us=*/double(slot.bytes()));
+  Publish(index, /*hot=*/true);
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint32_t> ChunkTable::FindSlot(const ChunkId& id, const Geometry& geometry,
-                                              std::string_view tenant) const {
-  const auto found = by_id_.find(id);
-  if (found == by_id_.end() || !slots_[found->second].Readable(tenant)) {
-    return absl::NotFoundError(absl::StrFormat("chunk %s is not here", id.ShortHex()));
+absl::Status ChunkTable::InsertCold(ColdChunk chunk) {
+  absl::MutexLock lock(&mu_);
+  if (SlotOf(chunk.id)) {
+    return absl::AlreadyExistsError(absl::StrFormat("chunk %s is resident", chunk.id.ShortHex()));
   }
-  const Geometry& resident = slots_[found->second].chunk->geometry();
+  CKV_RETURN_IF_ERROR(CheckRoom());
+  const uint32_t index = TakeSlot(std::move(chunk));
+  SlotAt(index)->durable = true;
+  cold_count_ += 1;
+  Publish(index, /*hot=*/false);
+  return absl::OkStatus();
+}
+
+absl::Status ChunkTable::Warm(ChunkLocator locator, Chunk chunk, double cost_us) {
+  absl::MutexLock lock(&mu_);
+  Slot* slot = SlotAt(locator.slot);
+  if (slot == nullptr) return Dropped();
+  const uint64_t state = slot->state.load(std::memory_order_acquire);
+  if (GenerationOf(state) != locator.generation || (state & kResident) == 0 || (state & kHot) != 0)
+    return Dropped();
+  CKV_CHECK(chunk.info().id == slot->what.id);
+  slot->chunk = std::make_unique<const Chunk>(std::move(chunk));
+  // A cold slot has no pins, and under mu_ nobody else makes it hot or drops it.
+  slot->state.store(state | kHot, std::memory_order_release);
+  cold_count_ -= 1;
+  if (!slot->what.kept) evictable_.Add(locator.slot, slot->bytes(), cost_us);
+  return absl::OkStatus();
+}
+
+bool ChunkTable::EvictOne() {
+  std::unique_ptr<const Chunk> freed;  // destroyed after the lock: it takes the arena's
+  absl::MutexLock lock(&mu_);
+  while (true) {
+    const auto may_go = [this](uint32_t index) {
+      return (SlotAt(index)->state.load(std::memory_order_relaxed) & kPinsMask) == 0;
+    };
+    const std::optional<uint32_t> next = evictable_.Next(may_go);
+    if (!next) return false;
+    Slot& slot = *SlotAt(*next);
+    // Pins do not touch the queue: what was used since it last came to the front goes back.
+    if (slot.use_count.exchange(0, std::memory_order_relaxed) > 0) {
+      evictable_.Use(*next);
+      continue;
+    }
+    uint64_t state = slot.state.load(std::memory_order_relaxed) & ~kPinsMask;
+    if (!slot.state.compare_exchange_strong(state, state & ~kHot, std::memory_order_acq_rel))
+      continue;  // pinned just now
+    freed = std::move(slot.chunk);
+    evictable_.Evicted(*next);
+    cold_count_ += 1;
+    evicted_count_ += 1;
+    return true;
+  }
+}
+
+absl::StatusOr<ChunkLocator> ChunkTable::Find(const ChunkId& id, const Geometry& geometry,
+                                              std::string_view tenant) const {
+  Shard& shard = ShardOf(id);
+  absl::MutexLock lock(&shard.mu);
+  const auto found = shard.by_id.find(id);
+  if (found == shard.by_id.end()) return NotHere(id);
+  const Slot& slot = *SlotAt(found->second);
+  if (!slot.Readable(tenant)) return NotHere(id);
+  const Geometry& resident = *slot.what.geometry;
   if (&resident != &geometry && resident != geometry) {
     return absl::FailedPreconditionError(absl::StrFormat("chunk %s has another geometry: %s",
                                                          id.ShortHex(),
                                                          DescribeDifference(resident, geometry)));
   }
-  return found->second;
-}
-
-absl::StatusOr<ChunkLocator> ChunkTable::Find(const ChunkId& id, const Geometry& geometry,
-                                              std::string_view tenant) const {
-  absl::MutexLock lock(&mu_);
-  CKV_ASSIGN_OR_RETURN(const uint32_t slot, FindSlot(id, geometry, tenant));
-  return ChunkLocator{slot, slots_[slot].generation};
-}
-
-ChunkPin ChunkTable::PinSlot(uint32_t slot) {
-  slots_[slot].pin_count += 1;
-  pin_count_ += 1;
-  return ChunkPin(this, slot, slots_[slot].chunk.get());
+  return ChunkLocator{found->second, GenerationOf(slot.state.load(std::memory_order_relaxed))};
 }
 
 absl::StatusOr<ChunkPin> ChunkTable::Pin(ChunkLocator locator) {
-  absl::MutexLock lock(&mu_);
-  if (locator.slot >= slots_.size() || !slots_[locator.slot].resident ||
-      slots_[locator.slot].generation != locator.generation) {
-    return absl::NotFoundError("the chunk was dropped since it was found");
-  }
-  return PinSlot(locator.slot);
+  Slot* slot = SlotAt(locator.slot);
+  if (slot == nullptr) return Dropped();
+  uint64_t state = slot->state.load(std::memory_order_relaxed);
+  do {
+    if (GenerationOf(state) != locator.generation || (state & kResident) == 0) return Dropped();
+    if ((state & kHot) == 0) return absl::UnavailableError("the chunk's rows are on disk");
+    CKV_CHECK((state & kPinsMask) != kPinsMask);
+  } while (!slot->state.compare_exchange_weak(state, state + 1, std::memory_order_acquire,
+                                              std::memory_order_relaxed));
+  // The first after an eviction looked is enough: whoever pins often writes nothing more.
+  if (slot->use_count.load(std::memory_order_relaxed) == 0)
+    slot->use_count.store(1, std::memory_order_relaxed);
+  return ChunkPin(this, locator.slot, slot->chunk.get());
 }
 
 absl::StatusOr<ChunkPin> ChunkTable::Pin(const ChunkId& id, const Geometry& geometry,
                                          std::string_view tenant) {
-  absl::MutexLock lock(&mu_);
-  CKV_ASSIGN_OR_RETURN(const uint32_t slot, FindSlot(id, geometry, tenant));
-  return PinSlot(slot);
+  CKV_ASSIGN_OR_RETURN(const ChunkLocator locator, Find(id, geometry, tenant));
+  return Pin(locator);
 }
 
-void ChunkTable::Unpin(uint32_t slot) {
+void ChunkTable::Unpin(uint32_t index) {
+  const uint64_t before = SlotAt(index)->state.fetch_sub(1, std::memory_order_acq_rel);
+  if ((before & kPinsMask) == 1 && (before & kResident) == 0) Free(index);
+}
+
+// Of a slot that is neither resident nor pinned: whoever made it so calls this, once.
+void ChunkTable::Free(uint32_t index) {
   std::unique_ptr<const Chunk> freed;  // destroyed after the lock: it takes the arena's
   absl::MutexLock lock(&mu_);
-  pin_count_ -= 1;
-  slots_[slot].pin_count -= 1;
-  if (slots_[slot].pin_count == 0 && !slots_[slot].resident) freed = Release(slot);
-}
-
-std::unique_ptr<const Chunk> ChunkTable::Release(uint32_t slot) {
+  Slot& slot = *SlotAt(index);
+  freed = std::move(slot.chunk);
   used_slot_count_ -= 1;
   // A slot whose generations are used up is retired: a locator is never valid twice.
-  if (slots_[slot].generation != UINT32_MAX) free_slots_.push_back(slot);
-  return std::move(slots_[slot].chunk);
+  if (GenerationOf(slot.state.load(std::memory_order_relaxed)) != UINT32_MAX)
+    free_slots_.push_back(index);
+}
+
+absl::StatusOr<ColdChunk> ChunkTable::Describe(ChunkLocator locator) const {
+  absl::MutexLock lock(&mu_);
+  const Slot* slot = SlotAt(locator.slot);
+  if (slot == nullptr) return Dropped();
+  const uint64_t state = slot->state.load(std::memory_order_relaxed);
+  if (GenerationOf(state) != locator.generation || (state & kResident) == 0) return Dropped();
+  return slot->what;
 }
 
 absl::Status ChunkTable::Keep(const ChunkId& id, bool keep) {
   absl::MutexLock lock(&mu_);
-  const auto found = by_id_.find(id);
-  if (found == by_id_.end()) {
-    return absl::NotFoundError(absl::StrFormat("chunk %s is not here", id.ShortHex()));
+  const std::optional<uint32_t> found = SlotOf(id);
+  if (!found) return NotHere(id);
+  Slot& slot = *SlotAt(*found);
+  const bool hot = (slot.state.load(std::memory_order_relaxed) & kHot) != 0;
+  if (slot.durable && hot && keep != slot.what.kept) {
+    if (keep) evictable_.Remove(*found);
+    if (!keep) evictable_.Add(*found, slot.bytes(), double(slot.bytes()));
   }
-  slots_[found->second].kept = keep;
+  Shard& shard = ShardOf(id);
+  absl::MutexLock shard_lock(&shard.mu);
+  slot.what.kept = keep;
   return absl::OkStatus();
 }
 
 absl::Status ChunkTable::Drop(const ChunkId& id) { return Remove(id, /*even_kept=*/true); }
 
-absl::Status ChunkTable::Evict(const ChunkId& id) { return Remove(id, /*even_kept=*/false); }
-
-absl::Status ChunkTable::Remove(const ChunkId& id, bool even_kept) {
-  std::unique_ptr<const Chunk> freed;  // destroyed after the lock: it takes the arena's
-  absl::MutexLock lock(&mu_);
-  const auto found = by_id_.find(id);
-  if (found == by_id_.end()) {
-    return absl::NotFoundError(absl::StrFormat("chunk %s is not here", id.ShortHex()));
-  }
-  const uint32_t index = found->second;
-  if (slots_[index].kept && !even_kept) {
-    return absl::FailedPreconditionError(absl::StrFormat("chunk %s is kept", id.ShortHex()));
-  }
-  in_order_.erase(id);
-  by_id_.erase(found);
-  Slot& slot = slots_[index];
-  token_count_ -= slot.chunk->info().token_count();
-  Interned(&slot.chunk->geometry()).chunk_count -= 1;
-  slot.resident = false;
-  slot.generation += 1;
-  if (slot.pin_count == 0) freed = Release(index);
-  return absl::OkStatus();
+absl::Status ChunkTable::DropUnlessKept(const ChunkId& id) {
+  return Remove(id, /*even_kept=*/false);
 }
 
-bool ChunkTable::Contains(const ChunkId& id) const {
-  absl::MutexLock lock(&mu_);
-  return by_id_.contains(id);
+absl::Status ChunkTable::Remove(const ChunkId& id, bool even_kept) {
+  uint32_t index = 0;
+  bool free = false;
+  {
+    absl::MutexLock lock(&mu_);
+    const std::optional<uint32_t> found = SlotOf(id);
+    if (!found) return NotHere(id);
+    index = *found;
+    if (SlotAt(index)->what.kept && !even_kept)
+      return absl::FailedPreconditionError(absl::StrFormat("chunk %s is kept", id.ShortHex()));
+    in_order_.erase(id);
+    {
+      Shard& shard = ShardOf(id);
+      absl::MutexLock shard_lock(&shard.mu);
+      shard.by_id.erase(id);
+    }
+    Slot& slot = *SlotAt(index);
+    token_count_ -= slot.what.token_count;
+    Interned(slot.what.geometry).chunk_count -= 1;
+    evictable_.Remove(index);
+    uint64_t state = slot.state.load(std::memory_order_relaxed);
+    uint64_t dropped = 0;
+    do {
+      dropped = WithGeneration(GenerationOf(state) + 1) | (state & kPinsMask);
+    } while (!slot.state.compare_exchange_weak(state, dropped, std::memory_order_acq_rel));
+    if ((state & kHot) == 0) cold_count_ -= 1;
+    free = (state & kPinsMask) == 0;
+  }
+  if (free) Free(index);
+  return absl::OkStatus();
 }
 
 std::vector<ChunkListing> ChunkTable::List(const std::optional<ChunkId>& after,
@@ -230,10 +389,11 @@ std::vector<ChunkListing> ChunkTable::List(const std::optional<ChunkId>& after,
   absl::MutexLock lock(&mu_);
   auto entry = after ? in_order_.upper_bound(*after) : in_order_.begin();
   for (; entry != in_order_.end() && listings.size() < count_max; ++entry) {
-    const Slot& slot = slots_[entry->second];
-    const ChunkInfo& info = slot.chunk->info();
-    listings.push_back({info.id, info.position, info.token_count(),
-                        slot.chunk->layout().total_bytes, slot.pin_count, slot.kept});
+    const Slot& slot = *SlotAt(entry->second);
+    const uint64_t state = slot.state.load(std::memory_order_relaxed);
+    listings.push_back({slot.what.id, slot.what.position, slot.what.token_count, slot.bytes(),
+                        static_cast<uint32_t>(state & kPinsMask), slot.what.kept,
+                        (state & kHot) != 0});
   }
   return listings;
 }
@@ -243,9 +403,13 @@ ChunkTableStats ChunkTable::stats() const {
   stats.used_bytes = arena_->used_bytes();
   stats.capacity_bytes = arena_->capacity_bytes();
   absl::MutexLock lock(&mu_);
-  stats.chunk_count = by_id_.size();
+  stats.chunk_count = in_order_.size();
   stats.token_count = token_count_;
-  stats.pin_count = pin_count_;
+  stats.cold_count = cold_count_;
+  stats.evicted_count = evicted_count_;
+  // Pins are counted where they are, so that they share nothing: 100,000 slots take 0.2 ms.
+  for (uint32_t i = 0; i < slot_end_; ++i)
+    stats.pin_count += SlotAt(i)->state.load(std::memory_order_relaxed) & kPinsMask;
   return stats;
 }
 

@@ -1,4 +1,4 @@
-// Maps the chunks this holder owns to their rows.
+// Maps the chunks this holder owns to their rows, which are in memory or on disk.
 //
 //   ChunkTable table(arena.get(), /*chunk_count_max=*/1024);
 //   CKV_ASSIGN_OR_RETURN(ChunkWriter writer, table.Begin(info, geometry, "tenant-a"));
@@ -9,24 +9,31 @@
 //   CKV_ASSIGN_OR_RETURN(const ChunkPin pin, table.Pin(info.id, geometry, "tenant-a"));
 //   read(pin.chunk().layer(0));
 //
-// Whoever pins often (a session's handles) asks Find once and pins by the locator.
+// Whoever pins often (a session's handles) asks Find once and pins by the locator: one compare and
+// swap, without a lock.
+//
+// A chunk is hot (its rows are in the arena) or cold (they are in its file alone). Only hot chunks
+// are pinned; store/chunk_store.h makes a cold one hot, and hot ones cold where room is needed.
 
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/btree_map.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/ids.h"
 #include "store/chunk.h"
+#include "store/eviction.h"
 
 namespace ckv {
 
@@ -68,7 +75,22 @@ struct ChunkListing {
   uint64_t bytes = 0;
   uint32_t pin_count = 0;
   bool kept = false;
+  bool hot = true;
 };
+
+// A chunk whose rows are in its file.
+struct ColdChunk {
+  ChunkId id;
+  uint64_t position = 0;
+  uint32_t token_count = 0;
+  const Geometry* geometry = nullptr;  // interned
+  uint64_t checksums_digest = 0;       // DigestOf its layer checksums
+  std::vector<std::string> readers;
+  bool kept = false;
+};
+
+// XXH3-64 over a chunk's layer checksums: whoever gives the same knows the rows.
+uint64_t DigestOf(std::span<const uint64_t> layer_checksums);
 
 struct ChunkTableStats {
   uint64_t chunk_count = 0;
@@ -76,6 +98,8 @@ struct ChunkTableStats {
   uint64_t used_bytes = 0;
   uint64_t capacity_bytes = 0;
   uint64_t pin_count = 0;
+  uint64_t cold_count = 0;     // of chunk_count
+  uint64_t evicted_count = 0;  // since the table was made
 };
 
 // Thread-safe.
@@ -111,7 +135,18 @@ class ChunkTable {
   //   AlreadyExists       the id became resident meanwhile; the tenant may read it, as for Begin.
   //   DataLoss            as Begin.
   //   ResourceExhausted   chunk_count_max, or kReaderCountMax.
-  absl::Status Insert(Chunk chunk, std::string_view tenant = "") ABSL_LOCKS_EXCLUDED(mu_);
+  // A `durable` chunk has its file, so it may become cold.
+  absl::Status Insert(Chunk chunk, std::string_view tenant = "", bool durable = false)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // The same of a chunk that was found on disk, whose info was checked; its readers too.
+  //   AlreadyExists, ResourceExhausted
+  absl::Status InsertCold(ColdChunk chunk) ABSL_LOCKS_EXCLUDED(mu_);
+  // A cold chunk is hot from now on; `cost_us` is what reading it again would take.
+  //   NotFound            dropped meanwhile, or hot already.
+  absl::Status Warm(ChunkLocator locator, Chunk chunk, double cost_us) ABSL_LOCKS_EXCLUDED(mu_);
+  // Makes the hot chunk cold that is cheapest to do without, of those that are durable, not kept
+  // and not pinned, and gives its memory back. False: there is none.
+  bool EvictOne() ABSL_LOCKS_EXCLUDED(mu_);
 
   //   NotFound            not resident here, so that the caller's directory entry is stale; or not
   //                       the tenant's to read: the two look the same.
@@ -119,19 +154,23 @@ class ChunkTable {
   absl::StatusOr<ChunkLocator> Find(const ChunkId& id, const Geometry& geometry,
                                     std::string_view tenant = "") const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Pins the chunk for reading; one short lock.
+  // Pins the chunk for reading.
   //   NotFound            dropped since it was found; resolve it again.
-  absl::StatusOr<ChunkPin> Pin(ChunkLocator locator) ABSL_LOCKS_EXCLUDED(mu_);
+  //   Unavailable         cold: its rows have to be read first.
+  absl::StatusOr<ChunkPin> Pin(ChunkLocator locator);
+  // What the chunk is, hot or cold.
+  //   NotFound            as Pin.
+  absl::StatusOr<ColdChunk> Describe(ChunkLocator locator) const ABSL_LOCKS_EXCLUDED(mu_);
   //   as Find.
   absl::StatusOr<ChunkPin> Pin(const ChunkId& id, const Geometry& geometry,
                                std::string_view tenant = "") ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Keep, Drop, Evict, Contains and List take no tenant: they are the operator's, who owns the
-  // memory and sees all of it, and are reached over the holder's control plane, not by a session. A
-  // chunk is stored once for all its readers, so it is dropped for all of them.
+  // Keep, Drop, Contains and List take no tenant: they are the operator's, who owns the memory and
+  // sees all of it, and are reached over the holder's control plane, not by a session. A chunk is
+  // stored once for all its readers, so it is dropped for all of them.
 
-  // Marks the chunk as never to be evicted (or lifts the mark). Drop still removes it. A full table
-  // refuses what is new; only replicas are evicted (server/replica_keeper.h).
+  // Marks the chunk as never to be evicted (or lifts the mark). Drop still removes it. A cold one
+  // stays so until it is read.
   //   NotFound
   absl::Status Keep(const ChunkId& id, bool keep) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -140,13 +179,13 @@ class ChunkTable {
   //   NotFound
   absl::Status Drop(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Drop, but of what may be evicted.
+  // Drop, but not of what must stay.
   //   NotFound
   //   FailedPrecondition  the chunk is marked by Keep.
-  absl::Status Evict(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status DropUnlessKept(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Whether the chunk is resident, whoever may read it.
-  bool Contains(const ChunkId& id) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Whether the chunk is resident, hot or cold, whoever may read it.
+  bool Contains(const ChunkId& id) const { return SlotOf(id).has_value(); }
 
   // In the order of ids, after `after`, at most `count_max`.
   std::vector<ChunkListing> List(const std::optional<ChunkId>& after, size_t count_max) const
@@ -159,33 +198,48 @@ class ChunkTable {
  private:
   friend class ChunkPin;
   struct Slot;
+  struct Shard;
+  static constexpr uint32_t kSegmentSlots = 1024;
+  static constexpr uint32_t kShardCount = 64;
+
   struct InternedGeometry {
     std::unique_ptr<const Geometry> geometry;
     uint64_t chunk_count = 0;  // resident chunks that have it
   };
-  void Unpin(uint32_t slot) ABSL_LOCKS_EXCLUDED(mu_);
+
+  Slot* SlotAt(uint32_t index) const;
+  Shard& ShardOf(const ChunkId& id) const;
+  void Unpin(uint32_t index);
+  void Free(uint32_t index) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Remove(const ChunkId& id, bool even_kept) ABSL_LOCKS_EXCLUDED(mu_);
   // OK if `info` is to be stored; if it is resident, `tenant` becomes a reader where it may.
   absl::Status CheckNew(const ChunkInfo& info, std::string_view tenant)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::StatusOr<uint32_t> FindSlot(const ChunkId& id, const Geometry& geometry,
-                                    std::string_view tenant) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  ChunkPin PinSlot(uint32_t slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  std::unique_ptr<const Chunk> Release(uint32_t slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status CheckRoom() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  // A slot for a chunk that is not resident, described but not yet published.
+  uint32_t TakeSlot(ColdChunk chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Publish(uint32_t index, bool hot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::optional<uint32_t> SlotOf(const ChunkId& id) const;
   InternedGeometry& Interned(const Geometry* geometry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Arena* const arena_;
   const uint32_t chunk_count_max_;
+  // Slots never move, so that a pin needs no lock; a segment is made when its first slot is.
+  std::unique_ptr<std::atomic<Slot*>[]> segments_;
+  const uint32_t segment_count_;
+  // Ids to slots. Taken after mu_ where both are.
+  std::unique_ptr<Shard[]> shards_;
   mutable absl::Mutex mu_;
   std::vector<InternedGeometry> geometries_ ABSL_GUARDED_BY(mu_);
-  std::vector<Slot> slots_ ABSL_GUARDED_BY(mu_);
   std::vector<uint32_t> free_slots_ ABSL_GUARDED_BY(mu_);
+  uint32_t slot_end_ ABSL_GUARDED_BY(mu_) = 0;         // slots below have been made
   uint32_t used_slot_count_ ABSL_GUARDED_BY(mu_) = 0;  // resident, or dropped and still pinned
   uint64_t token_count_ ABSL_GUARDED_BY(mu_) = 0;      // of resident chunks
-  uint64_t pin_count_ ABSL_GUARDED_BY(mu_) = 0;
-  absl::flat_hash_map<ChunkId, uint32_t> by_id_ ABSL_GUARDED_BY(mu_);
-  // The same in order, so that a page of List does not hold the lock for a scan of the table.
+  uint64_t cold_count_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t evicted_count_ ABSL_GUARDED_BY(mu_) = 0;
+  // In the order of ids, so that a page of List does not hold the lock for a scan of the table.
   absl::btree_map<ChunkId, uint32_t> in_order_ ABSL_GUARDED_BY(mu_);
+  EvictionQueue evictable_ ABSL_GUARDED_BY(mu_);  // hot, durable and not kept
 };
 
 }  // namespace ckv
