@@ -73,6 +73,18 @@ Chunk::Chunk(ChunkInfo info, const Geometry* geometry, Extent extent)
   }
 }
 
+Chunk::Chunk(ChunkInfo info, const Geometry* geometry, Extent extent,
+             std::vector<uint64_t> stripe_checksums)
+    : info_(std::move(info)),
+      geometry_(geometry),
+      layout_(LayOutChunk(*geometry, info_.token_count())),
+      extent_(std::move(extent)),
+      stripe_checksums_(std::move(stripe_checksums)) {
+  CKV_CHECK(extent_.bytes().size() == layout_.total_bytes);
+  CKV_CHECK(stripe_checksums_.size() ==
+            size_t{geometry_->layers} * StripeCount(info_.token_count()));
+}
+
 std::span<const std::byte> Chunk::layer(uint32_t layer) const {
   assert(layer < geometry_->layers);
   return extent_.bytes().subspan(layer * layout_.layer_stride_bytes, layout_.layer_bytes);

@@ -48,6 +48,9 @@ class Chunk {
   // Of rows that are there; checksums their stripes. `geometry` must outlive the chunk (the table
   // interns it).
   Chunk(ChunkInfo info, const Geometry* geometry, Extent extent);
+  // Of rows that were checked against these, [layers][StripeCount(token_count)].
+  Chunk(ChunkInfo info, const Geometry* geometry, Extent extent,
+        std::vector<uint64_t> stripe_checksums);
 
   const ChunkInfo& info() const { return info_; }
   const Geometry& geometry() const { return *geometry_; }

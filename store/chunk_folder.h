@@ -28,6 +28,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "store/chunk_facts.h"
 #include "store/chunk_file.h"
 #include "store/file_system.h"
 
@@ -38,14 +39,6 @@ struct ChunkFolderOptions {
   FileSystem* files = FileSystem::Real();
   // Files are opened one after another a thread, which on a cold disk waits for it each time.
   uint32_t scan_threads = 8;
-};
-
-// What is known of a chunk beside its file: it changes, and files do not.
-struct ChunkFacts {
-  std::vector<std::string> readers;  // tenants; "" alone: everyone
-  bool kept = false;                 // never to be evicted
-
-  friend bool operator==(const ChunkFacts&, const ChunkFacts&) = default;
 };
 
 // A chunk as a scan or a read found it. Its rows are not checked yet.

@@ -37,6 +37,7 @@ struct ChunkTable::Slot {
   // Written under mu_ and the id's shard, so that either is enough to read.
   ColdChunk what;
   bool durable = false;
+  bool facts_unsaved = false;
 
   bool Readable(std::string_view tenant) const {
     return std::any_of(
@@ -141,6 +142,7 @@ absl::Status ChunkTable::CheckNew(const ChunkInfo& info, std::string_view tenant
                           info.id.ShortHex(), kReaderCountMax));
     }
     slot.what.readers.emplace_back(tenant);
+    slot.facts_unsaved = true;
   }
   return absl::AlreadyExistsError(absl::StrFormat("chunk %s is resident", info.id.ShortHex()));
 }
@@ -174,6 +176,7 @@ uint32_t ChunkTable::TakeSlot(ColdChunk chunk) {
   Slot& slot = *SlotAt(index);
   slot.what = std::move(chunk);
   slot.durable = false;
+  slot.facts_unsaved = false;
   slot.use_count.store(0, std::memory_order_relaxed);
   return index;
 }
@@ -341,6 +344,7 @@ absl::Status ChunkTable::Keep(const ChunkId& id, bool keep) {
   }
   Shard& shard = ShardOf(id);
   absl::MutexLock shard_lock(&shard.mu);
+  slot.facts_unsaved |= slot.what.kept != keep;
   slot.what.kept = keep;
   return absl::OkStatus();
 }
@@ -381,6 +385,25 @@ absl::Status ChunkTable::Remove(const ChunkId& id, bool even_kept) {
   }
   if (free) Free(index);
   return absl::OkStatus();
+}
+
+std::optional<ChunkFacts> ChunkTable::UnsavedFacts(const ChunkId& id) {
+  absl::MutexLock lock(&mu_);
+  const std::optional<uint32_t> found = SlotOf(id);
+  if (!found || !SlotAt(*found)->facts_unsaved) return std::nullopt;
+  Slot& slot = *SlotAt(*found);
+  slot.facts_unsaved = false;
+  return ChunkFacts{slot.what.readers, slot.what.kept};
+}
+
+void ChunkTable::FactsNotSaved(const ChunkId& id) {
+  absl::MutexLock lock(&mu_);
+  if (const std::optional<uint32_t> found = SlotOf(id)) SlotAt(*found)->facts_unsaved = true;
+}
+
+bool ChunkTable::full() const {
+  absl::MutexLock lock(&mu_);
+  return used_slot_count_ >= chunk_count_max_;
 }
 
 std::vector<ChunkListing> ChunkTable::List(const std::optional<ChunkId>& after,

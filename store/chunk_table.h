@@ -33,6 +33,7 @@
 #include "absl/synchronization/mutex.h"
 #include "proto/ids.h"
 #include "store/chunk.h"
+#include "store/chunk_facts.h"
 #include "store/eviction.h"
 
 namespace ckv {
@@ -183,6 +184,14 @@ class ChunkTable {
   //   NotFound
   //   FailedPrecondition  the chunk is marked by Keep.
   absl::Status DropUnlessKept(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Its readers and its mark, if they changed since it was put or since this last returned them:
+  // whoever keeps them elsewhere saves them then, or says that they are not saved.
+  std::optional<ChunkFacts> UnsavedFacts(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
+  void FactsNotSaved(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // No slot is left: evicting does not help.
+  bool full() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // Whether the chunk is resident, hot or cold, whoever may read it.
   bool Contains(const ChunkId& id) const { return SlotOf(id).has_value(); }

@@ -1,0 +1,253 @@
+#include "store/chunk_store.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+
+namespace ckv {
+namespace {
+
+// Until the first loads tell: a disk of a gigabyte a second that answers in a tenth of a
+// millisecond. Only what large and small chunks are worth beside each other depends on it.
+constexpr ReloadCost kReloadAtStart = {.wait_us = 100, .bytes_per_us = 1000};
+// Of each load, so that some ten of them are followed.
+constexpr double kLearnShare = 0.1;
+constexpr uint64_t kSmallLoadBytes = 64 << 10, kLargeLoadBytes = 1 << 20;
+// A chunk that was read and evicted again before it was pinned, so many times, has no room.
+constexpr int kLoadCountMax = 8;
+
+}  // namespace
+
+// A thread's turn at the file of one chunk.
+class ChunkStore::Turn {
+ public:
+  Turn(ChunkStore* store, const ChunkId& id) : store_(store), id_(id) { store_->Enter(id_); }
+  ~Turn() { store_->Leave(id_); }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  ChunkStore* const store_;
+  const ChunkId id_;
+};
+
+absl::Status ChunkPut::Write(uint32_t layer, uint64_t offset_bytes,
+                             std::span<const std::byte> bytes) {
+  CKV_RETURN_IF_ERROR(memory_.Write(layer, offset_bytes, bytes));
+  return file_ ? file_->Write(layer, offset_bytes, bytes) : absl::OkStatus();
+}
+
+absl::Status ChunkPut::Finish() && {
+  CKV_ASSIGN_OR_RETURN(Chunk chunk, std::move(memory_).Finish());
+  ChunkTable& table = store_->table_;
+  if (!file_) return table.Insert(std::move(chunk), tenant_);
+  const ChunkId id = chunk.info().id;
+  const ChunkStore::Turn turn(store_, id);
+  // Another's put of it came first: its file stays, for it says whose the chunk was at first.
+  if (!table.Contains(id)) {
+    CKV_RETURN_IF_ERROR(std::move(*file_).Commit(chunk, tenant_));
+    file_.reset();
+  }
+  absl::Status inserted = table.Insert(std::move(chunk), tenant_, /*durable=*/true);
+  if (absl::IsAlreadyExists(inserted)) CKV_RETURN_IF_ERROR(store_->SaveFacts(id));
+  // Whole on disk but refused here, for want of a slot: it must not be there after a restart.
+  if (!inserted.ok() && !table.Contains(id)) store_->folder_->Remove(id).IgnoreError();
+  return inserted;
+}
+
+absl::StatusOr<std::unique_ptr<ChunkStore>> ChunkStore::Open(const ChunkStoreOptions& options,
+                                                             ScanReport* report) {
+  CKV_ASSIGN_OR_RETURN(std::unique_ptr<Arena> arena, Arena::Create(options.capacity_bytes));
+  std::unique_ptr<ChunkFolder> folder;
+  if (!options.path.empty()) {
+    const ChunkFolderOptions folder_options = {
+        .path = options.path, .files = options.files, .scan_threads = options.scan_threads};
+    CKV_ASSIGN_OR_RETURN(folder, ChunkFolder::Open(folder_options));
+  }
+  std::unique_ptr<ChunkStore> store(new ChunkStore(options, std::move(arena), std::move(folder)));
+  if (store->folder_ == nullptr) return store;
+  absl::Status added;
+  CKV_ASSIGN_OR_RETURN(const ScanReport scanned, store->folder_->Scan([&](StoredChunk chunk) {
+    added.Update(store->AddStored(std::move(chunk)));
+  }));
+  CKV_RETURN_IF_ERROR(added);
+  if (report != nullptr) *report = scanned;
+  return store;
+}
+
+ChunkStore::ChunkStore(const ChunkStoreOptions& options, std::unique_ptr<Arena> arena,
+                       std::unique_ptr<ChunkFolder> folder)
+    : clock_(options.clock),
+      arena_(std::move(arena)),
+      folder_(std::move(folder)),
+      table_(arena_.get(), options.chunk_count_max),
+      reload_(kReloadAtStart) {}
+
+ChunkStore::~ChunkStore() = default;
+
+absl::Status ChunkStore::AddStored(StoredChunk chunk) {
+  const ChunkInfo& info = chunk.header.info;
+  CKV_ASSIGN_OR_RETURN(const Geometry* geometry, table_.Intern(chunk.header.geometry));
+  ColdChunk cold = {.id = info.id,
+                    .position = info.position,
+                    .token_count = info.token_count(),
+                    .geometry = geometry,
+                    .checksums_digest = DigestOf(info.layer_checksums),
+                    .readers = std::move(chunk.facts.readers),
+                    .kept = chunk.facts.kept};
+  return Annotate(table_.InsertCold(std::move(cold)), "the folder has more chunks than it may");
+}
+
+// Allocates, evicting as long as that helps.
+template <typename Allocate>
+auto ChunkStore::WithRoom(Allocate allocate) -> decltype(allocate()) {
+  while (true) {
+    auto allocated = allocate();
+    if (!absl::IsResourceExhausted(allocated.status()) || !table_.EvictOne()) return allocated;
+  }
+}
+
+absl::StatusOr<ChunkPut> ChunkStore::Begin(ChunkInfo info, const Geometry& geometry,
+                                           std::string_view tenant) {
+  const ChunkId id = info.id;
+  const uint32_t token_count = info.token_count();
+  const auto begin = [&] { return table_.Begin(info, geometry, tenant); };
+  auto memory = begin();
+  // Evicting does not make room in a table that is full.
+  if (absl::IsResourceExhausted(memory.status()) && !table_.full()) memory = WithRoom(begin);
+  if (absl::IsAlreadyExists(memory.status()) && folder_ != nullptr) {
+    const Turn turn(this, id);
+    CKV_RETURN_IF_ERROR(SaveFacts(id));
+  }
+  if (!memory.ok()) return memory.status();
+  std::optional<ChunkFileWriter> file;
+  if (folder_ != nullptr) {
+    CKV_ASSIGN_OR_RETURN(ChunkFileWriter begun, folder_->Begin(geometry, tenant, token_count));
+    file.emplace(std::move(begun));
+  }
+  return ChunkPut(this, *std::move(memory), std::move(file), std::string(tenant));
+}
+
+// Within a turn.
+absl::Status ChunkStore::SaveFacts(const ChunkId& id) {
+  const std::optional<ChunkFacts> facts = table_.UnsavedFacts(id);
+  if (!facts) return absl::OkStatus();
+  absl::Status written = folder_->WriteFacts(id, *facts);
+  if (!written.ok()) table_.FactsNotSaved(id);
+  return written;
+}
+
+absl::StatusOr<ChunkFileReader> ChunkStore::OpenFile(ChunkLocator locator) {
+  CKV_ASSIGN_OR_RETURN(const ColdChunk what, table_.Describe(locator));
+  if (folder_ == nullptr) return absl::NotFoundError("a chunk in memory only has no file");
+  auto reader = folder_->Read(what.id);
+  if (absl::IsDataLoss(reader.status()) || absl::IsNotFound(reader.status()))
+    return Damaged(what.id, reader.status());
+  return reader;
+}
+
+absl::Status ChunkStore::Damaged(const ChunkId& id, const absl::Status& status) {
+  const Turn turn(this, id);
+  // Another may have found it first, and a new put made it whole again.
+  if (const auto again = folder_->Read(id); again.ok() && absl::IsNotFound(status)) return status;
+  table_.Drop(id).IgnoreError();
+  folder_->Quarantine(id, std::string(status.message())).IgnoreError();
+  {
+    absl::MutexLock lock(&mu_);
+    ++damaged_count_;
+  }
+  return absl::DataLossError(absl::StrFormat("chunk %s is damaged and was taken out: %s",
+                                             id.ShortHex(), std::string(status.message())));
+}
+
+absl::StatusOr<ChunkPin> ChunkStore::Load(ChunkLocator locator) {
+  for (int i = 0; i < kLoadCountMax; ++i) {
+    auto pin = table_.Pin(locator);
+    if (!absl::IsUnavailable(pin.status())) return pin;
+    CKV_ASSIGN_OR_RETURN(const ColdChunk what, table_.Describe(locator));
+    {
+      const Turn turn(this, what.id);
+      pin = LoadFile(locator, what);
+    }
+    if (absl::IsDataLoss(pin.status())) return Damaged(what.id, pin.status());
+    if (!absl::IsAborted(pin.status())) return pin;
+  }
+  return absl::ResourceExhaustedError("the chunk is evicted as fast as it is read");
+}
+
+// Within its turn. Aborted: it was evicted again at once.
+absl::StatusOr<ChunkPin> ChunkStore::LoadFile(ChunkLocator locator, const ColdChunk& what) {
+  // While this waited for its turn, another may have read it.
+  if (auto pin = table_.Pin(locator); !absl::IsUnavailable(pin.status())) return pin;
+  const Instant begin = clock_->Now();
+  auto reader = folder_->Read(what.id);
+  if (absl::IsNotFound(reader.status()))
+    return absl::DataLossError(std::string(reader.status().message()));
+  if (!reader.ok()) return reader.status();
+  const uint64_t bytes = reader->header().layout().total_bytes;
+  CKV_ASSIGN_OR_RETURN(Extent extent, WithRoom([&] { return arena_->Allocate(bytes); }));
+  CKV_RETURN_IF_ERROR(reader->ReadAll(extent.bytes()));
+  Learn(bytes, double((clock_->Now() - begin).count()) / 1e3);
+  Chunk chunk(reader->header().info, what.geometry, std::move(extent),
+              reader->header().stripe_checksums);
+  CKV_RETURN_IF_ERROR(table_.Warm(locator, std::move(chunk), ReloadUs(bytes)));
+  auto pin = table_.Pin(locator);
+  if (absl::IsUnavailable(pin.status())) return absl::AbortedError("evicted again");
+  return pin;
+}
+
+void ChunkStore::Learn(uint64_t bytes, double us) {
+  absl::MutexLock lock(&mu_);
+  ++load_count_;
+  load_bytes_ += bytes;
+  if (us <= 0) return;
+  if (bytes <= kSmallLoadBytes) reload_.wait_us += kLearnShare * (us - reload_.wait_us);
+  if (bytes >= kLargeLoadBytes)
+    reload_.bytes_per_us += kLearnShare * (double(bytes) / us - reload_.bytes_per_us);
+}
+
+double ChunkStore::ReloadUs(uint64_t bytes) {
+  absl::MutexLock lock(&mu_);
+  return reload_.Of(bytes);
+}
+
+absl::Status ChunkStore::Keep(const ChunkId& id, bool keep) {
+  CKV_RETURN_IF_ERROR(table_.Keep(id, keep));
+  if (folder_ == nullptr) return absl::OkStatus();
+  const Turn turn(this, id);
+  return SaveFacts(id);
+}
+
+absl::Status ChunkStore::Drop(const ChunkId& id) {
+  if (folder_ == nullptr) return table_.Drop(id);
+  const Turn turn(this, id);
+  CKV_RETURN_IF_ERROR(table_.Drop(id));
+  return folder_->Remove(id);
+}
+
+void ChunkStore::Enter(const ChunkId& id) {
+  absl::MutexLock lock(&mu_);
+  const auto free = [this, &id]()
+                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !busy_.contains(id); };
+  mu_.Await(absl::Condition(&free));
+  busy_.insert(id);
+}
+
+void ChunkStore::Leave(const ChunkId& id) {
+  absl::MutexLock lock(&mu_);
+  busy_.erase(id);
+}
+
+ChunkStoreStats ChunkStore::stats() const {
+  ChunkStoreStats stats;
+  stats.table = table_.stats();
+  absl::MutexLock lock(&mu_);
+  stats.load_count = load_count_;
+  stats.load_bytes = load_bytes_;
+  stats.damaged_count = damaged_count_;
+  return stats;
+}
+
+}  // namespace ckv

@@ -1,0 +1,153 @@
+// All chunks of one holder: in memory while they are used, in files for as long as they exist.
+//
+//   ckv::ChunkStoreOptions options;
+//   options.capacity_bytes = size_t{64} << 30;
+//   options.path = "/var/lib/ckv/chunks";
+//   CKV_ASSIGN_OR_RETURN(auto store, ckv::ChunkStore::Open(options));
+//   CKV_ASSIGN_OR_RETURN(ckv::ChunkPut put, store->Begin(info, geometry, "tenant-a"));
+//   for (uint32_t layer = 0; layer < geometry.layers; ++layer)
+//     CKV_RETURN_IF_ERROR(put.Write(layer, /*offset_bytes=*/0, rows[layer]));
+//   CKV_RETURN_IF_ERROR(std::move(put).Finish());  // whole, checked, on the device, visible
+//   auto pin = store->table().Pin(locator);         // hot: no lock
+//   if (absl::IsUnavailable(pin.status())) pin = store->Load(locator);  // cold: reads its file
+//
+// Tiers. The hot tier is an arena of capacity_bytes; the cold tier is the folder, and has every
+// durable chunk whether hot or not. Where there is no room, the hot chunk that is cheapest to do
+// without becomes cold (store/eviction.h): nothing is written then, so it takes microseconds.
+//
+// Without a path there is no cold tier: what is put is gone with the process, and a full store
+// refuses what is new.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/clock.h"
+#include "store/arena.h"
+#include "store/chunk_folder.h"
+#include "store/chunk_table.h"
+
+namespace ckv {
+
+struct ChunkStoreOptions {
+  size_t capacity_bytes = size_t{1} << 30;  // of rows in memory
+  uint32_t chunk_count_max = 1u << 17;      // hot and cold
+  std::string path;                         // of the folder; empty: memory only
+  FileSystem* files = FileSystem::Real();
+  uint32_t scan_threads = 8;
+  Clock* clock = Clock::Real();
+};
+
+struct ChunkStoreStats {
+  ChunkTableStats table;
+  uint64_t load_count = 0;  // cold chunks made hot
+  uint64_t load_bytes = 0;
+  uint64_t damaged_count = 0;  // chunks whose file was found damaged since the start
+};
+
+class ChunkStore;
+
+// A chunk being received. Nothing of it is visible, or left, unless Finish returned OK. One thread
+// at a time.
+class ChunkPut {
+ public:
+  ChunkPut(ChunkPut&&) = default;
+  // As ChunkWriter::Write and ChunkFileWriter::Write.
+  absl::Status Write(uint32_t layer, uint64_t offset_bytes, std::span<const std::byte> bytes);
+  //   AlreadyExists       it became resident meanwhile; the tenant may read it.
+  //   DataLoss            a checksum does not match, or not that of who put it before.
+  //   and what FileSystem says: the chunk is not there, and nothing else is affected.
+  absl::Status Finish() &&;
+
+ private:
+  friend class ChunkStore;
+  ChunkPut(ChunkStore* store, ChunkWriter memory, std::optional<ChunkFileWriter> file,
+           std::string tenant)
+      : store_(store), memory_(std::move(memory)), file_(std::move(file)), tenant_(tenant) {}
+
+  ChunkStore* store_;
+  ChunkWriter memory_;
+  std::optional<ChunkFileWriter> file_;
+  std::string tenant_;
+};
+
+// Thread-safe.
+class ChunkStore {
+ public:
+  // Finds what the folder has; `report` may be null.
+  //   ResourceExhausted   more chunks than chunk_count_max, or no memory.
+  //   and as ChunkFolder::Open and Scan.
+  static absl::StatusOr<std::unique_ptr<ChunkStore>> Open(const ChunkStoreOptions& options,
+                                                          ScanReport* report = nullptr);
+  ~ChunkStore();
+  ChunkStore(const ChunkStore&) = delete;
+  ChunkStore& operator=(const ChunkStore&) = delete;
+
+  // Starts receiving a chunk, put for `tenant`; makes room for it.
+  //   AlreadyExists, DataLoss, InvalidArgument   as ChunkTable::Begin; durable, too.
+  //   ResourceExhausted   what is hot is pinned or kept, the disk is full, or chunk_count_max.
+  //   Unavailable         the device fails.
+  absl::StatusOr<ChunkPut> Begin(ChunkInfo info, const Geometry& geometry,
+                                 std::string_view tenant = "");
+
+  // Pins the chunk, reading it first where it is cold. Waits for the device: never on a thread that
+  // serves requests.
+  //   NotFound            dropped.
+  //   DataLoss            its file is damaged: it was quarantined, and the chunk is gone from here.
+  //   ResourceExhausted   it does not fit beside what is pinned and kept.
+  //   Unavailable         the device fails; the chunk stays.
+  absl::StatusOr<ChunkPin> Load(ChunkLocator locator);
+  // The file of a chunk, to read some of its rows. Errors as Load, but ResourceExhausted.
+  absl::StatusOr<ChunkFileReader> OpenFile(ChunkLocator locator);
+  // A read of that file found this: the chunk is quarantined and dropped. Returns `status`.
+  absl::Status Damaged(const ChunkId& id, const absl::Status& status);
+
+  // ChunkTable::Keep and Drop, durable: a dropped chunk's file is removed.
+  absl::Status Keep(const ChunkId& id, bool keep);
+  absl::Status Drop(const ChunkId& id);
+
+  ChunkTable& table() { return table_; }
+  // Null: memory only.
+  ChunkFolder* folder() { return folder_.get(); }
+  ChunkStoreStats stats() const;
+
+ private:
+  friend class ChunkPut;
+  ChunkStore(const ChunkStoreOptions& options, std::unique_ptr<Arena> arena,
+             std::unique_ptr<ChunkFolder> folder);
+
+  absl::Status AddStored(StoredChunk chunk);
+  template <typename Allocate>
+  auto WithRoom(Allocate allocate) -> decltype(allocate());
+  absl::Status SaveFacts(const ChunkId& id);
+  absl::StatusOr<ChunkPin> LoadFile(ChunkLocator locator, const ColdChunk& what);
+  void Learn(uint64_t bytes, double us) ABSL_LOCKS_EXCLUDED(mu_);
+  double ReloadUs(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  // One thread at a time works on a chunk's file.
+  void Enter(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
+  void Leave(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
+  class Turn;
+
+  Clock* const clock_;
+  const std::unique_ptr<Arena> arena_;
+  const std::unique_ptr<ChunkFolder> folder_;
+  ChunkTable table_;
+  mutable absl::Mutex mu_;
+  absl::flat_hash_set<ChunkId> busy_ ABSL_GUARDED_BY(mu_);
+  ReloadCost reload_ ABSL_GUARDED_BY(mu_);
+  uint64_t load_count_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t load_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t damaged_count_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace ckv

@@ -1,0 +1,253 @@
+// Goal: whatever does not fit in memory is read again from its file, right or not at all; what was
+// acknowledged is there after a restart; readers and evictions never meet on a chunk's rows.
+
+#include "store/chunk_store.h"
+
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/store/fault_file_system.h"
+#include "tests/store/test_chunks.h"
+#include "tests/temp_folder.h"
+
+namespace ckv {
+namespace {
+
+namespace fs = std::filesystem;
+using absl::StatusCode;
+using Call = FaultFileSystem::Call;
+
+// Chunks of 100 tokens: three layers of 2048 bytes with their padding.
+constexpr uint64_t kChunkBytes = 3 * 2048;
+
+struct ChunkStoreTest : testing::Test {
+  ChunkStoreTest() {
+    static int count = 0;
+    options.path = test::TempPath(absl::StrCat("store", count++));
+    options.capacity_bytes = 4 * kChunkBytes;
+    options.files = &files;
+    options.scan_threads = 2;
+    for (uint32_t i = 0; i < 12; ++i) chunks.push_back(MakeSmallChunk(geometry, 100, i));
+    Open();
+  }
+  void Open() {
+    store.reset();
+    auto opened = ChunkStore::Open(options);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    store = *std::move(opened);
+  }
+  absl::Status Put(const SmallChunk& chunk, std::string_view tenant = "") {
+    CKV_ASSIGN_OR_RETURN(ChunkPut put, store->Begin(chunk.info, geometry, tenant));
+    for (uint32_t l = 0; l < geometry.layers; ++l) {
+      const std::span<const std::byte> rows = chunk.layers[l];
+      CKV_RETURN_IF_ERROR(put.Write(l, 0, rows.first(1000)));
+      CKV_RETURN_IF_ERROR(put.Write(l, 1000, rows.subspan(1000)));
+    }
+    return std::move(put).Finish();
+  }
+  absl::Status Read(const SmallChunk& chunk, std::string_view tenant = "") {
+    CKV_ASSIGN_OR_RETURN(const ChunkLocator locator,
+                         store->table().Find(chunk.info.id, geometry, tenant));
+    auto pin = store->table().Pin(locator);
+    if (absl::IsUnavailable(pin.status())) pin = store->Load(locator);
+    if (!pin.ok()) return pin.status();
+    for (uint32_t l = 0; l < geometry.layers; ++l) {
+      const auto rows = pin->chunk().layer(l);
+      if (!std::equal(rows.begin(), rows.end(), chunk.layers[l].begin(), chunk.layers[l].end()))
+        return absl::InternalError("other rows than were put");
+      if (!std::equal(pin->chunk().stripe_checksums(l).begin(),
+                      pin->chunk().stripe_checksums(l).end(),
+                      Chunk(pin->chunk().info(), &geometry, Copy(pin->chunk()))
+                          .stripe_checksums(l)
+                          .begin())) {
+        return absl::InternalError("other stripes than the rows have");
+      }
+    }
+    return absl::OkStatus();
+  }
+  Extent Copy(const Chunk& chunk) {
+    Extent extent = *spare->Allocate(chunk.layout().total_bytes);
+    for (uint32_t l = 0; l < geometry.layers; ++l) {
+      std::memcpy(extent.bytes().data() + l * chunk.layout().layer_stride_bytes,
+                  chunk.layer(l).data(), chunk.layer(l).size());
+    }
+    return extent;
+  }
+  std::string FileOf(const SmallChunk& chunk) {
+    const std::string hex = chunk.info.id.ToHex();
+    return absl::StrCat(options.path, "/chunks/", hex.substr(0, 2), "/", hex.substr(2, 1), "/",
+                        hex);
+  }
+  void Flip(const std::string& path, int64_t offset) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(offset);
+    const char byte = static_cast<char>(file.get() ^ 4);
+    file.seekp(offset);
+    file.put(byte);
+  }
+
+  FaultFileSystem files;
+  const Geometry geometry = SmallGeometry();
+  const std::unique_ptr<Arena> spare = *Arena::Create(1 << 20);
+  ChunkStoreOptions options;
+  std::vector<SmallChunk> chunks;
+  std::unique_ptr<ChunkStore> store;
+};
+
+TEST_F(ChunkStoreTest, ThreeTimesWhatFitsIsAllReadable) {
+  for (const SmallChunk& chunk : chunks) ASSERT_TRUE(Put(chunk).ok());
+  EXPECT_EQ(store->stats().table.cold_count, 8u);
+  EXPECT_EQ(store->stats().table.used_bytes, options.capacity_bytes);
+  for (int round = 0; round < 3; ++round) {
+    for (const SmallChunk& chunk : chunks) ASSERT_TRUE(Read(chunk).ok());
+  }
+  EXPECT_LE(store->stats().table.used_bytes, options.capacity_bytes);
+  EXPECT_GE(store->stats().load_count, 16u);
+}
+
+TEST_F(ChunkStoreTest, ARestartFindsWhatWasAcknowledged) {
+  for (const SmallChunk& chunk : chunks) ASSERT_TRUE(Put(chunk, "a").ok());
+  EXPECT_EQ(Put(chunks[0], "b").code(), StatusCode::kAlreadyExists);
+  ASSERT_TRUE(store->Keep(chunks[1].info.id, true).ok());
+  ASSERT_TRUE(store->Drop(chunks[2].info.id).ok());
+  Open();
+  EXPECT_EQ(store->stats().table.chunk_count, 11u);
+  EXPECT_EQ(store->stats().table.cold_count, 11u);
+  for (const SmallChunk& chunk : chunks) {
+    EXPECT_EQ(Read(chunk, "a").ok(), &chunk != &chunks[2]);
+    EXPECT_EQ(Read(chunk, "b").ok(), &chunk == &chunks[0]);
+    EXPECT_FALSE(Read(chunk).ok());
+  }
+  for (const ChunkListing& listing : store->table().List(std::nullopt, 100))
+    EXPECT_EQ(listing.kept, listing.id == chunks[1].info.id);
+}
+
+TEST_F(ChunkStoreTest, WhatIsPinnedOrKeptStays) {
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(Put(chunks[i]).ok());
+  ASSERT_TRUE(store->Keep(chunks[0].info.id, true).ok());
+  std::vector<ChunkPin> pins;
+  for (int i = 1; i < 4; ++i) pins.push_back(*store->table().Pin(chunks[i].info.id, geometry));
+  const absl::Status refused = Put(chunks[4]);
+  EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted) << refused;
+  pins.pop_back();
+  EXPECT_TRUE(Put(chunks[4]).ok());
+  EXPECT_EQ(store->table().Pin(chunks[3].info.id, geometry).status().code(),
+            StatusCode::kUnavailable);
+  // While all is taken a cold chunk cannot be read; it is there all the same.
+  const ChunkPin last = *store->table().Pin(chunks[4].info.id, geometry);
+  EXPECT_EQ(Read(chunks[3]).code(), StatusCode::kResourceExhausted);
+  pins.clear();
+  EXPECT_TRUE(Read(chunks[3]).ok());
+}
+
+TEST_F(ChunkStoreTest, DamageIsFoundAtTheReadAndTheChunkIsGone) {
+  for (int i = 0; i < 8; ++i) ASSERT_TRUE(Put(chunks[i]).ok());
+  Open();
+  Flip(FileOf(chunks[0]), static_cast<int64_t>(fs::file_size(FileOf(chunks[0]))) - 1000);
+  fs::resize_file(FileOf(chunks[1]), 5000);
+  fs::remove(FileOf(chunks[2]));
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(Read(chunks[i]).code(), StatusCode::kDataLoss) << i;
+    EXPECT_EQ(Read(chunks[i]).code(), StatusCode::kNotFound) << i;
+  }
+  EXPECT_EQ(store->stats().damaged_count, 3u);
+  EXPECT_TRUE(fs::exists(options.path + "/quarantine/" + chunks[0].info.id.ToHex()));
+  EXPECT_TRUE(Read(chunks[3]).ok());
+  // Put again, it is whole again.
+  EXPECT_TRUE(Put(chunks[0]).ok());
+  Open();
+  EXPECT_TRUE(Read(chunks[0]).ok());
+}
+
+TEST_F(ChunkStoreTest, ADiskThatFailsIsNoDamage) {
+  for (int i = 0; i < 8; ++i) ASSERT_TRUE(Put(chunks[i]).ok());
+  Open();
+  files.set_hook([](Call call, const std::string&) {
+    return call == Call::kRead ? absl::UnavailableError("input/output error") : absl::OkStatus();
+  });
+  EXPECT_EQ(Read(chunks[0]).code(), StatusCode::kUnavailable);
+  files.set_hook({});
+  EXPECT_TRUE(Read(chunks[0]).ok());
+  EXPECT_EQ(store->stats().damaged_count, 0u);
+}
+
+// A full disk refuses the put, and only that; nothing of it is left.
+TEST_F(ChunkStoreTest, AFullDiskRefusesThePut) {
+  ASSERT_TRUE(Put(chunks[0]).ok());
+  files.set_hook([](Call call, const std::string&) {
+    return call == Call::kWrite ? absl::ResourceExhaustedError("no space left on device")
+                                : absl::OkStatus();
+  });
+  const absl::Status refused = Put(chunks[1]);
+  EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(refused.ToString().find("no space"), std::string::npos);
+  EXPECT_TRUE(Read(chunks[0]).ok());
+  EXPECT_EQ(Read(chunks[1]).code(), StatusCode::kNotFound);
+  EXPECT_EQ(store->stats().table.used_bytes, kChunkBytes);
+  files.set_hook({});
+  EXPECT_TRUE(Put(chunks[1]).ok());
+}
+
+TEST_F(ChunkStoreTest, WithoutAPathItIsMemoryOnly) {
+  options.path.clear();
+  Open();
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(Put(chunks[i]).ok());
+  EXPECT_EQ(Put(chunks[4]).code(), StatusCode::kResourceExhausted);
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(Read(chunks[i]).ok());
+  ASSERT_TRUE(store->Drop(chunks[0].info.id).ok());
+  EXPECT_TRUE(Put(chunks[4]).ok());
+  Open();
+  EXPECT_EQ(store->stats().table.chunk_count, 0u);
+}
+
+TEST_F(ChunkStoreTest, MoreChunksThanTheTableMayHave) {
+  for (int i = 0; i < 8; ++i) ASSERT_TRUE(Put(chunks[i]).ok());
+  store.reset();
+  options.chunk_count_max = 7;
+  EXPECT_EQ(ChunkStore::Open(options).status().code(), StatusCode::kResourceExhausted);
+  options.chunk_count_max = 8;
+  Open();
+  EXPECT_EQ(Put(chunks[8]).code(), StatusCode::kResourceExhausted);
+}
+
+// Method: three threads read all chunks in turns, of which a third fit, one puts and drops; every
+// byte that is read is compared.
+TEST_F(ChunkStoreTest, ReadersEvictionsAndPutsAtOnce) {
+  for (const SmallChunk& chunk : chunks) ASSERT_TRUE(Put(chunk).ok());
+  options.capacity_bytes = 8 * kChunkBytes;  // room for what three readers and a writer hold
+  Open();
+  std::atomic<int> reads{0};
+  std::atomic<bool> done{false};
+  std::vector<std::thread> threads;
+  for (uint32_t t = 0; t < 3; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(t);
+      while (!done) {
+        const SmallChunk& chunk = chunks[random() % chunks.size()];
+        const absl::Status status = Read(chunk);
+        EXPECT_TRUE(status.ok() || absl::IsNotFound(status)) << status;
+        ++reads;
+      }
+    });
+  }
+  std::mt19937 random(9);
+  for (int i = 0; i < 300 || reads < 1000; ++i) {
+    const SmallChunk& chunk = chunks[random() % 3];
+    if (store->Drop(chunk.info.id).ok()) continue;
+    const absl::Status put = Put(chunk);
+    EXPECT_TRUE(put.ok() || absl::IsResourceExhausted(put)) << put;
+  }
+  done = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(store->stats().damaged_count, 0u);
+  EXPECT_EQ(store->stats().table.pin_count, 0u);
+}
+
+}  // namespace
+}  // namespace ckv
