@@ -167,7 +167,9 @@ absl::Status Batch::AddAttend(Item& item, Verdict& verdict) {
     absl::StatusOr<ChunkPin> pin = PinHandle(*table_, *item.ready.session, piece.handle);
     if (!pin.ok()) {
       pins_.resize(pin_begin);
-      return pin.status();
+      if (!absl::IsUnavailable(pin.status())) return pin.status();
+      verdict = Verdict::kCold;
+      return absl::OkStatus();
     }
     pins_.push_back(*std::move(pin));
   }

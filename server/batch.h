@@ -63,6 +63,7 @@ class Batch {
     kTaken,      // it will be answered, with a result or an error
     kFull,       // nothing was done; ask again with the next batch. Never of an empty batch
     kLong,       // nothing was done: over work_max by itself
+    kCold,       // nothing was done: rows that it asks for are on disk
     kMalformed,  // not taken: malformed() says why, and its lane is to be closed
   };
   // Judges the request: form, session, lease and epoch (I4), deadline, then what it asks for; only

@@ -69,7 +69,7 @@ absl::StatusOr<UniqueFd> ChunkExports::Make(const Chunk& chunk, const std::atomi
 
 int ChunkExports::Insert(ChunkLocator chunk, uint64_t bytes, UniqueFd fd, ChunkTable& table) {
   std::erase_if(exports_, [&](const Export& kept) {
-    if (table.Pin(kept.chunk).ok()) return false;
+    if (table.Describe(kept.chunk).ok()) return false;
     bytes_ -= kept.bytes;
     return true;
   });

@@ -67,6 +67,8 @@ const OptionSpec kOptions[] = {
     {"store.map_bytes_max", OptionKind::kBytes, &Config::store_map_bytes_max, 0, 64 * kTiB, "",
      "bytes",
      "memory for copies of chunks that requesters of this host map; 0: a tenth of store.capacity"},
+    {"store.path", OptionKind::kText, &Config::store_path, 0, 0, "", "folder",
+     "where a holder keeps chunks over a restart; empty: in memory only, gone with the process"},
     {"store.capacity", OptionKind::kBytes, &Config::store_capacity_bytes, kMiB, 64 * kTiB, "",
      "bytes", "memory that a holder keeps for rows"},
     {"store.chunk_count_max", OptionKind::kCount, &Config::store_chunk_count_max, 1, 1u << 24, "",

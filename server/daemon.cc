@@ -189,6 +189,7 @@ absl::Status Daemon::State::StartHolder() {
   options.clock = clock;
   options.capacity_bytes = config.store_capacity_bytes;
   options.chunk_count_max = config.store_chunk_count_max;
+  options.store_path = config.store_path;
   options.compute_threads = config.compute_threads;
   options.fabrics = fabric_order;
   options.listen.tcp_address = config.data_listen;

@@ -26,25 +26,30 @@ constexpr int kPollOnlySleepMs = 1;
 
 constexpr uint32_t kNoCountLimit = ~0u;
 
+// A request whose chunks do not fit beside those that others are reading comes again after about
+// what reading a chunk of 64 MB takes.
+constexpr uint32_t kColdRetryUs = 50'000;
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Dispatcher>> Dispatcher::Start(const DispatcherOptions& options,
-                                                              ChunkTable* table,
+                                                              ChunkStore* store,
                                                               SessionTable* sessions,
                                                               const LeaseGate* lease,
                                                               std::vector<Listener*> listeners) {
   CKV_ASSIGN_OR_RETURN(std::unique_ptr<LaneSet> lanes, LaneSet::Create());
   std::unique_ptr<Dispatcher> dispatcher(
-      new Dispatcher(options, table, sessions, lease, std::move(listeners), std::move(lanes)));
+      new Dispatcher(options, store, sessions, lease, std::move(listeners), std::move(lanes)));
   CKV_RETURN_IF_ERROR(dispatcher->OpenEvents());
   dispatcher->thread_ = std::thread([d = dispatcher.get()] { d->Run(); });
   return dispatcher;
 }
 
-Dispatcher::Dispatcher(const DispatcherOptions& options, ChunkTable* table, SessionTable* sessions,
+Dispatcher::Dispatcher(const DispatcherOptions& options, ChunkStore* store, SessionTable* sessions,
                        const LeaseGate* lease, std::vector<Listener*> listeners,
                        std::unique_ptr<LaneSet> lanes)
     : options_(options),
+      lease_(lease),
       sessions_(sessions),
       listeners_(std::move(listeners)),
       lanes_(std::move(lanes)),
@@ -54,11 +59,12 @@ Dispatcher::Dispatcher(const DispatcherOptions& options, ChunkTable* table, Sess
       push_admission_(options.queue_request_count_max, kNoWorkLimit),
       batch_({.request_count_max = options.batch_request_count_max,
               .thread_count = options.compute_threads},
-             options.clock, table, lease, &counters_),
-      push_server_(options.clock, table, lease, &counters_),
+             options.clock, &store->table(), lease, &counters_),
+      push_server_(options.clock, &store->table(), lease, &counters_),
       side_work_(
           {.compute_threads = options.compute_threads, .map_bytes_max = options.map_bytes_max},
-          options.clock, table, lease, &counters_, [this] { RingBell(); }),
+          options.clock, &store->table(), lease, &counters_, [this] { RingBell(); }),
+      cold_reads_(store, [this] { RingBell(); }),
       wait_(options.spin_max) {}
 
 absl::Status Dispatcher::OpenEvents() {
@@ -104,7 +110,7 @@ void Dispatcher::Drain(Instant deadline) {
 
 QueueDepths Dispatcher::queues() const {
   QueueDepths depths;
-  const FairQueue* const queues[] = {&attends_, &bulks_, &longs_, &pushes_};
+  const FairQueue* const queues[] = {&attends_, &bulks_, &longs_, &pushes_, &colds_};
   for (size_t i = 0; i < depths.size(); ++i) depths[i] = {queues[i]->count(), queues[i]->work()};
   return depths;
 }
@@ -126,6 +132,7 @@ void Dispatcher::Run() {
     }
   }
   side_work_.End();
+  cold_reads_.End();
   for (const std::unique_ptr<SessionLanes>& session : lanes_->sessions()) {
     for (const std::unique_ptr<HolderLane>& lane : session->lanes) {
       if (!lane->broken) lanes_->Break(*lane);
@@ -156,14 +163,17 @@ bool Dispatcher::RunOnce() {
       });
   drain_seen_ = drain_begun;
   // What waits for the side thread is no work of this one: the end of a job rings.
-  const bool worked = arrived || waiting_count() != longs_.count() || side_work_.finished();
+  const bool worked = arrived || waiting_count() != longs_.count() + colds_.count() ||
+                      side_work_.finished() || cold_reads_.finished();
+  if (cold_reads_.finished()) FinishColdRead();
   RunSideWork();
   if (attends_.count() + bulks_.count() != 0) AnswerAttends();
   if (pushes_.count() != 0) AnswerPush();
   if (push_server_.sending()) push_server_.Reap();
+  StartColdReads();
   if (any_broken_) DropBrokenLanes(now);
   if (drain_seen_ && !drain_told_ && waiting_count() == 0 && side_work_.idle() &&
-      !push_server_.sending()) {
+      cold_reads_.idle() && !push_server_.sending()) {
     NoteDrained();
   }
   return worked;
@@ -204,6 +214,7 @@ void Dispatcher::AddLane(AcceptedLane accepted, Instant now) {
   attends_.Grow(*owner.attends, slot_count);
   bulks_.Grow(*owner.bulks, slot_count);
   longs_.Grow(*owner.longs, slot_count);
+  colds_.Grow(*owner.colds, slot_count);
   pushes_.Grow(*owner.pushes, slot_count);
   lanes_of_kind(owner.lanes.back()->lane->kind()).fetch_add(1, std::memory_order_relaxed);
 }
@@ -215,6 +226,7 @@ SessionLanes& Dispatcher::LanesOf(Session* session) {
   added->attends = attends_.AddSession();
   added->bulks = bulks_.AddSession();
   added->longs = longs_.AddSession();
+  added->colds = colds_.AddSession();
   added->pushes = pushes_.AddSession();
   lanes_->sessions().push_back(std::move(added));
   return *lanes_->sessions().back();
@@ -309,6 +321,9 @@ void Dispatcher::FillBatch(FairQueue& queue, uint32_t request_count_max, uint64_
         lane.owner->work_per_row = kPollingWorkMax / ready.header.row_count + 1;
         AdmitTo(longs_, *lane.owner->longs, long_admission_, ready);
         break;
+      case Batch::Verdict::kCold:
+        AdmitTo(colds_, *lane.owner->colds, push_admission_, ready);
+        break;
       case Batch::Verdict::kTaken:
         if (batch_.last_work() != 0) {
           lane.owner->work_per_row = batch_.last_work() / ready.header.row_count;
@@ -326,14 +341,21 @@ void Dispatcher::AnswerPush() {
   HolderLane& lane = *ready.from;
   pushes_.Pop(*flow, kFetchBodyBytesMax);
   if (ready.header.kind == WireKind::kFetch) {
-    if (absl::Status bad = push_server_.Answer(ready); !bad.ok()) Break(lane, bad);
+    const absl::StatusOr<bool> answered = push_server_.Answer(ready);
+    if (!answered.ok()) {
+      Break(lane, answered.status());
+    } else if (!*answered) {
+      AdmitTo(colds_, *lane.owner->colds, push_admission_, ready);
+    }
     return;
   }
-  const absl::StatusOr<bool> answered = side_work_.TryMap(ready);
-  if (!answered.ok()) {
-    Break(lane, answered.status());
-  } else if (!*answered) {
+  const absl::StatusOr<SideWork::Outcome> outcome = side_work_.TryMap(ready);
+  if (!outcome.ok()) {
+    Break(lane, outcome.status());
+  } else if (*outcome == SideWork::Outcome::kNotMade) {
     AdmitTo(longs_, *lane.owner->longs, long_admission_, ready);
+  } else if (*outcome == SideWork::Outcome::kCold) {
+    AdmitTo(colds_, *lane.owner->colds, push_admission_, ready);
   }
 }
 
@@ -346,13 +368,43 @@ void Dispatcher::RunSideWork() {
     FairQueue::Flow* flow = longs_.Next();
     const ReadyRequest ready = flow->front();
     HolderLane& lane = *ready.from;
-    const absl::Status bad = side_work_.Start(ready, lane);
+    const absl::StatusOr<SideWork::Outcome> outcome = side_work_.Start(ready, lane);
     longs_.Pop(*flow, side_work_.last_cost());
-    if (!bad.ok()) {
-      Break(lane, bad);
+    if (!outcome.ok()) {
+      Break(lane, outcome.status());
+    } else if (*outcome == SideWork::Outcome::kCold) {
+      AdmitTo(colds_, *lane.owner->colds, push_admission_, ready);
     } else if (side_work_.last_work() != 0) {
       lane.owner->work_per_row = side_work_.last_work() / ready.header.row_count;
     }
+  }
+}
+
+// What was read is pinned: the request is served with those that wait already.
+void Dispatcher::FinishColdRead() {
+  ColdReads::Done done = cold_reads_.Finish();
+  if (done.lane->broken) return;
+  if (done.status.ok()) {
+    Enqueue(*done.lane->owner, done.ready);
+  } else {
+    const bool full = absl::IsResourceExhausted(done.status);
+    PostError(done.ready, done.status, full ? kColdRetryUs : 0, counters_);
+  }
+}
+
+void Dispatcher::StartColdReads() {
+  while (colds_.count() != 0 && cold_reads_.idle()) {
+    FairQueue::Flow* flow = colds_.Next();
+    const ReadyRequest ready = flow->front();
+    HolderLane& lane = *ready.from;
+    colds_.Pop(*flow, kFetchBodyBytesMax);
+    // Nothing is read for whom nobody answers any more.
+    if (absl::Status bad = CheckTurn(ready, *lease_, options_.clock->Now(), counters_); !bad.ok()) {
+      PostError(ready, bad, /*retry_after_us=*/0, counters_);
+      continue;
+    }
+    Bump(counters_.cold_count);
+    if (absl::Status bad = cold_reads_.Start(ready, lane); !bad.ok()) Break(lane, bad);
   }
 }
 
@@ -365,6 +417,7 @@ void Dispatcher::Break(HolderLane& lane, const absl::Status& why) {
   attends_.DropLane(*lane.owner->attends, lane.lane.get());
   bulks_.DropLane(*lane.owner->bulks, lane.lane.get());
   longs_.DropLane(*lane.owner->longs, lane.lane.get());
+  colds_.DropLane(*lane.owner->colds, lane.lane.get());
   pushes_.DropLane(*lane.owner->pushes, lane.lane.get());
   const bool peer_is_wrong = absl::IsInvalidArgument(why) || absl::IsFailedPrecondition(why);
   spdlog::log(peer_is_wrong ? spdlog::level::warn : spdlog::level::debug,
@@ -392,6 +445,7 @@ void Dispatcher::DropBrokenLanes(Instant now) {
     attends_.RemoveSession(session->attends);
     bulks_.RemoveSession(session->bulks);
     longs_.RemoveSession(session->longs);
+    colds_.RemoveSession(session->colds);
     pushes_.RemoveSession(session->pushes);
     return true;
   });
@@ -424,7 +478,8 @@ int Dispatcher::SleepMilliseconds(Instant now) const {
 
 void Dispatcher::Sleep(Instant now) {
   // Read after arming: a Wake since then, or the end of a side job, is in the event descriptor.
-  if (lanes_->Arm() && !control_.load(std::memory_order_acquire) && !side_work_.finished()) {
+  if (lanes_->Arm() && !control_.load(std::memory_order_acquire) && !side_work_.finished() &&
+      !cold_reads_.finished()) {
     Bump(counters_.sleep_count);
     lanes_->Wait(SleepMilliseconds(now));
     // Whatever the flag says: a dispatcher that was awake may have taken the flag before its event

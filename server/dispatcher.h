@@ -15,6 +15,7 @@
 #include "proto/clock.h"
 #include "server/admission.h"
 #include "server/batch.h"
+#include "server/cold_reads.h"
 #include "server/fair_queue.h"
 #include "server/lane_set.h"
 #include "server/lease_gate.h"
@@ -22,7 +23,7 @@
 #include "server/serve_counters.h"
 #include "server/session.h"
 #include "server/side_work.h"
-#include "store/chunk_table.h"
+#include "store/chunk_store.h"
 #include "transport/fabric.h"
 #include "transport/thread_role.h"
 #include "transport/wait_policy.h"
@@ -64,7 +65,7 @@ inline constexpr uint64_t kBulkQueueWorkMax = 64 * kPollingWorkMax;
 class Dispatcher {
  public:
   static absl::StatusOr<std::unique_ptr<Dispatcher>> Start(const DispatcherOptions& options,
-                                                           ChunkTable* table,
+                                                           ChunkStore* store,
                                                            SessionTable* sessions,
                                                            const LeaseGate* lease,
                                                            std::vector<Listener*> listeners);
@@ -91,7 +92,7 @@ class Dispatcher {
   static constexpr Duration kSleepMax = std::chrono::seconds(1);
 
  private:
-  Dispatcher(const DispatcherOptions& options, ChunkTable* table, SessionTable* sessions,
+  Dispatcher(const DispatcherOptions& options, ChunkStore* store, SessionTable* sessions,
              const LeaseGate* lease, std::vector<Listener*> listeners,
              std::unique_ptr<LaneSet> lanes);
   absl::Status OpenEvents();
@@ -115,9 +116,11 @@ class Dispatcher {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void AnswerPush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void RunSideWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
+  void FinishColdRead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
+  void StartColdReads() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
 
   uint32_t waiting_count() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_) {
-    return attends_.count() + bulks_.count() + longs_.count() + pushes_.count();
+    return attends_.count() + bulks_.count() + longs_.count() + pushes_.count() + colds_.count();
   }
   void Break(HolderLane& lane, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void DropBrokenLanes(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
@@ -131,6 +134,7 @@ class Dispatcher {
   void RingBell();
 
   const DispatcherOptions options_;
+  const LeaseGate* const lease_;
   SessionTable* const sessions_;
   const std::vector<Listener*> listeners_;
   ServeCounters counters_;
@@ -148,6 +152,7 @@ class Dispatcher {
   FairQueue bulks_ ABSL_GUARDED_BY(role_);
   FairQueue longs_ ABSL_GUARDED_BY(role_);
   FairQueue pushes_ ABSL_GUARDED_BY(role_);
+  FairQueue colds_ ABSL_GUARDED_BY(role_);  // of any kind, whose chunks are on disk
   Admission attend_admission_ ABSL_GUARDED_BY(role_);
   Admission bulk_admission_ ABSL_GUARDED_BY(role_);
   Admission long_admission_ ABSL_GUARDED_BY(role_);
@@ -155,6 +160,7 @@ class Dispatcher {
   Batch batch_ ABSL_GUARDED_BY(role_);
   PushServer push_server_ ABSL_GUARDED_BY(role_);
   SideWork side_work_ ABSL_GUARDED_BY(role_);
+  ColdReads cold_reads_ ABSL_GUARDED_BY(role_);
   bool any_broken_ ABSL_GUARDED_BY(role_) = false;
   bool drain_seen_ ABSL_GUARDED_BY(role_) = false;  // what is polled from now on came too late
   bool drain_told_ ABSL_GUARDED_BY(role_) = false;

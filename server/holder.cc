@@ -10,7 +10,8 @@
 #include "proto/status.h"
 #include "server/dispatcher.h"
 #include "server/session.h"
-#include "store/arena.h"
+#include "spdlog/spdlog.h"
+#include "store/chunk_store.h"
 #include "transport/wire.h"
 
 namespace ckv {
@@ -68,6 +69,22 @@ absl::Status ValidateOffer(const SessionOffer& offer) {
   return absl::OkStatus();
 }
 
+void LogFound(const HolderOptions& options, const ScanReport& found) {
+  if (options.store_path.empty()) return;
+  spdlog::info("{}: {} chunks in {}, {} unfinished ones removed", options.id.name,
+               found.chunk_count, options.store_path, found.unfinished_count);
+  if (found.quarantined_count > 0) {
+    spdlog::error(
+        "{}: {} files were damaged or foreign and are in {}/quarantine now, each with its "
+        "reason; the first: {}",
+        options.id.name, found.quarantined_count, options.store_path, found.first_quarantined);
+  }
+  if (found.refused_count > 0) {
+    spdlog::error("{}: {} chunk files are of a later version of ckv and are not served",
+                  options.id.name, found.refused_count);
+  }
+}
+
 // Ids of one call: a corpus at most.
 absl::Status CheckIdCount(size_t count) {
   if (count <= kSessionHandleCountMax) return absl::OkStatus();
@@ -78,15 +95,14 @@ absl::Status CheckIdCount(size_t count) {
 }  // namespace
 
 struct Holder::State {
-  State(const HolderOptions& options_in, std::unique_ptr<Arena> arena_in)
+  State(const HolderOptions& options_in, std::unique_ptr<ChunkStore> store_in)
       : options(options_in),
-        arena(std::move(arena_in)),
-        table(arena.get(), options.chunk_count_max),
+        store(std::move(store_in)),
         sessions(options.session_count_max, options.lane_bytes_max) {}
 
   // Same geometry or refused (I7). An empty store has none yet, and takes any.
   absl::Status CheckGeometry(const Geometry& geometry) {
-    const std::vector<Geometry> here = table.geometries();
+    const std::vector<Geometry> here = store->table().geometries();
     if (here.empty() || std::find(here.begin(), here.end(), geometry) != here.end()) {
       return absl::OkStatus();
     }
@@ -106,8 +122,7 @@ struct Holder::State {
   // From any thread; for people, and orders nothing.
   std::array<std::atomic<uint64_t>, kStatusCodeCount> session_refusals{};
   // From here on, each uses those above it.
-  std::unique_ptr<Arena> arena;
-  ChunkTable table;
+  std::unique_ptr<ChunkStore> store;
   SessionTable sessions;
   std::vector<std::unique_ptr<Listener>> listeners;
   std::unique_ptr<Dispatcher> dispatcher;
@@ -115,11 +130,17 @@ struct Holder::State {
 
 absl::StatusOr<std::unique_ptr<Holder>> Holder::Start(const HolderOptions& options) {
   CKV_RETURN_IF_ERROR(ValidateOptions(options));
-  CKV_ASSIGN_OR_RETURN(std::unique_ptr<Arena> arena, Arena::Create(options.capacity_bytes));
-  auto state = std::make_unique<State>(options, std::move(arena));
+  const ChunkStoreOptions store_options = {.capacity_bytes = options.capacity_bytes,
+                                           .chunk_count_max = options.chunk_count_max,
+                                           .path = options.store_path,
+                                           .clock = options.clock};
+  ScanReport found;
+  CKV_ASSIGN_OR_RETURN(std::unique_ptr<ChunkStore> store, ChunkStore::Open(store_options, &found));
+  LogFound(options, found);
+  auto state = std::make_unique<State>(options, std::move(store));
   std::vector<Listener*> listeners;
   ListenOptions listen = options.listen;
-  listen.gather_memory = {state->arena->base(), state->arena->capacity_bytes()};
+  listen.gather_memory = state->store->memory();
   for (Fabric* fabric : options.fabrics) {
     CKV_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener, fabric->Listen(listen));
     listeners.push_back(listener.get());
@@ -133,8 +154,8 @@ absl::StatusOr<std::unique_ptr<Holder>> Holder::Start(const HolderOptions& optio
       .map_bytes_max = options.map_bytes_max.value_or(options.capacity_bytes / kMapShareOfCapacity),
       .spin_max = options.spin_max};
   CKV_ASSIGN_OR_RETURN(state->dispatcher,
-                       Dispatcher::Start(dispatcher, &state->table, &state->sessions, &state->lease,
-                                         std::move(listeners)));
+                       Dispatcher::Start(dispatcher, state->store.get(), &state->sessions,
+                                         &state->lease, std::move(listeners)));
   return std::unique_ptr<Holder>(new Holder(std::move(state)));
 }
 
@@ -228,15 +249,16 @@ absl::StatusOr<std::vector<std::optional<ResolvedHandle>>> Holder::ResolveChunks
   CKV_RETURN_IF_ERROR(CheckIdCount(ids.size()));
   CKV_ASSIGN_OR_RETURN(const Geometry geometry, state_->sessions.GeometryOf(session));
   CKV_ASSIGN_OR_RETURN(const std::string tenant, state_->sessions.TenantOf(session));
+  const ChunkTable& table = state_->store->table();
   std::vector<std::optional<ResolvedHandle>> resolved(ids.size());
   std::vector<SessionTable::Found> found;
   std::vector<size_t> ordinals;
   for (size_t i = 0; i < ids.size(); ++i) {
-    const absl::StatusOr<ChunkLocator> locator = state_->table.Find(ids[i], geometry, tenant);
+    const absl::StatusOr<ChunkLocator> locator = table.Find(ids[i], geometry, tenant);
     if (!locator.ok()) continue;
-    const absl::StatusOr<ChunkPin> pin = state_->table.Pin(*locator);
-    if (!pin.ok()) continue;
-    resolved[i] = ResolvedHandle{.handle = {}, .token_count = pin->chunk().info().token_count()};
+    const absl::StatusOr<ColdChunk> chunk = table.Describe(*locator);
+    if (!chunk.ok()) continue;
+    resolved[i] = ResolvedHandle{.handle = {}, .token_count = chunk->token_count};
     found.push_back({ids[i], *locator});
     ordinals.push_back(i);
   }
@@ -246,7 +268,8 @@ absl::StatusOr<std::vector<std::optional<ResolvedHandle>>> Holder::ResolveChunks
   return resolved;
 }
 
-ChunkTable& Holder::table() { return state_->table; }
+ChunkTable& Holder::table() { return state_->store->table(); }
+ChunkStore& Holder::store() { return *state_->store; }
 LeaseGate& Holder::lease() { return state_->lease; }
 
 void Holder::Drain(Instant deadline) { state_->dispatcher->Drain(deadline); }
@@ -261,7 +284,7 @@ HolderStats Holder::stats() const {
   const StatusCounts errors = ReadAll(counters.errors);
   const RefusalCounts refusals = ReadAll(counters.refusals);
   const auto refused = [&](Refusal why) { return refusals[static_cast<size_t>(why)]; };
-  return {.table = state_->table.stats(),
+  return {.table = state_->store->table().stats(),
           .session_count = state_->sessions.count(),
           .lane_count = sum(lanes),
           .lanes = lanes,
@@ -272,6 +295,8 @@ HolderStats Holder::stats() const {
           .push_count = read(counters.push_count),
           .push_bytes = read(counters.push_bytes),
           .map_count = read(counters.map_count),
+          .cold_count = read(counters.cold_count),
+          .damaged_count = state_->store->stats().damaged_count,
           .error_count = sum(errors),
           .errors = errors,
           .expired_count = read(counters.expired_count),

@@ -17,7 +17,7 @@
 #include "proto/ids.h"
 #include "server/lease_gate.h"
 #include "server/serve_counters.h"
-#include "store/chunk_table.h"
+#include "store/chunk_store.h"
 #include "transport/fabric.h"
 
 namespace ckv {
@@ -27,6 +27,9 @@ struct HolderOptions {
   Clock* clock = Clock::Real();
   size_t capacity_bytes = size_t{1} << 30;
   uint32_t chunk_count_max = 1u << 17;
+  // Of the folder that keeps chunks over a restart (store/chunk_folder.h); empty: they are in
+  // memory only, and gone with the process.
+  std::string store_path = {};
   uint32_t compute_threads = 1;  // of the dispatcher's worker pool, itself included
   std::vector<Fabric*> fabrics;  // that sessions may use; borrowed
   ListenOptions listen;
@@ -69,6 +72,8 @@ struct HolderStats {
   uint64_t push_count = 0;          // replies to fetches
   uint64_t push_bytes = 0;          // of rows, in those replies
   uint64_t map_count = 0;           // chunks handed over
+  uint64_t cold_count = 0;          // requests whose chunks were read from disk first
+  uint64_t damaged_count = 0;       // chunks taken out because their file was damaged
   uint64_t error_count = 0;         // requests answered with an error
   StatusCounts errors{};            // the same, by code
   uint64_t expired_count = 0;       // of them, dropped because their deadline had passed
@@ -99,7 +104,8 @@ class Holder final : public HolderControl {
   absl::StatusOr<std::vector<std::optional<ResolvedHandle>>> ResolveChunks(
       SessionId session, std::span<const ChunkId> ids, Instant deadline) override;
 
-  // The store: puts, lists, pins and drops go to it directly.
+  // Puts, marks and drops go to the store; what is in memory only, pins and lists to its table.
+  ChunkStore& store();
   ChunkTable& table();
   // The directory's grant: the registration thread writes it, the dispatcher reads it.
   LeaseGate& lease();

@@ -169,9 +169,9 @@ absl::Status HolderServiceImpl::Receive(grpc::ServerContext& context, ServiceGat
   const std::string tenant = message.header().tenant();
   const ChunkId id = info.id;
   if (on_put_) on_put_(id);
-  auto begun = holder_.table().Begin(std::move(info), geometry, tenant);
+  auto begun = holder_.store().Begin(std::move(info), geometry, tenant);
   if (!begun.ok()) return Settle(begun.status(), id, geometry, tenant);
-  ChunkWriter writer = *std::move(begun);
+  ChunkPut put = *std::move(begun);
   while (Read(stream, reader, &message)) {
     if (!message.has_rows()) {
       return absl::InvalidArgumentError("put: rows must follow the header, which comes once");
@@ -182,14 +182,13 @@ absl::Status HolderServiceImpl::Receive(grpc::ServerContext& context, ServiceGat
                                                         rows.rows().size(), kPutRowsBytesMax));
     }
     CKV_RETURN_IF_ERROR(
-        writer.Write(rows.layer(), rows.offset_bytes(),
-                     std::as_bytes(std::span(rows.rows().data(), rows.rows().size()))));
+        put.Write(rows.layer(), rows.offset_bytes(),
+                  std::as_bytes(std::span(rows.rows().data(), rows.rows().size()))));
   }
   // A stream that broke reads like one that ended.
   if (gate_.closed()) return ServiceGate::ClosedError();
   if (context.IsCancelled()) return absl::CancelledError("put: interrupted; nothing was stored");
-  CKV_ASSIGN_OR_RETURN(Chunk chunk, std::move(writer).Finish());
-  return Settle(holder_.table().Insert(std::move(chunk), tenant), id, geometry, tenant);
+  return Settle(std::move(put).Finish(), id, geometry, tenant);
 }
 
 // What a put says once the table has the chunk (`status`: OK or AlreadyExists), or of any error. A
@@ -218,13 +217,12 @@ grpc::Status HolderServiceImpl::GetChunkInfo(grpc::ServerContext* /*context*/,
   if (!holder_.lease().LiveAt(clock_.Now())) {
     return ToGrpc(absl::UnavailableError("this holder has no live lease"));
   }
-  const auto pin = holder_.table().Pin(*id, *geometry, request->tenant());
-  if (!pin.ok()) return ToGrpc(pin.status());
-  const ChunkInfo& info = pin->chunk().info();
-  reply->set_parent(std::string(info.parent.AsBytes()));
-  reply->set_position(info.position);
-  reply->set_token_ids(Int32sToBytes(info.token_ids));
-  for (const uint64_t checksum : info.layer_checksums) reply->add_layer_checksums(checksum);
+  const auto info = holder_.store().InfoOf(*id, *geometry, request->tenant());
+  if (!info.ok()) return ToGrpc(info.status());
+  reply->set_parent(std::string(info->parent.AsBytes()));
+  reply->set_position(info->position);
+  reply->set_token_ids(Int32sToBytes(info->token_ids));
+  for (const uint64_t checksum : info->layer_checksums) reply->add_layer_checksums(checksum);
   return grpc::Status::OK;
 }
 
@@ -259,7 +257,7 @@ grpc::Status HolderServiceImpl::PinChunk(grpc::ServerContext* /*context*/,
                                          v1::PinChunkReply* /*reply*/) {
   const auto id = ChunkId::FromBytes(request->id());
   if (!id.ok()) return ToGrpc(id.status());
-  return ToGrpc(holder_.table().Keep(*id, !request->unpin()));
+  return ToGrpc(holder_.store().Keep(*id, !request->unpin()));
 }
 
 grpc::Status HolderServiceImpl::DropChunk(grpc::ServerContext* /*context*/,
@@ -267,7 +265,7 @@ grpc::Status HolderServiceImpl::DropChunk(grpc::ServerContext* /*context*/,
                                           v1::DropChunkReply* /*reply*/) {
   const auto id = ChunkId::FromBytes(request->id());
   if (!id.ok()) return ToGrpc(id.status());
-  return ToGrpc(holder_.table().Drop(*id));
+  return ToGrpc(holder_.store().Drop(*id));
 }
 
 grpc::Status HolderServiceImpl::Stats(grpc::ServerContext* /*context*/,

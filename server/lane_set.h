@@ -37,6 +37,7 @@ struct SessionLanes {
   FairQueue::Flow* attends = nullptr;
   FairQueue::Flow* bulks = nullptr;
   FairQueue::Flow* longs = nullptr;
+  FairQueue::Flow* colds = nullptr;
   FairQueue::Flow* pushes = nullptr;
   // Multiply-adds of a query row, as the session's last request had them: an engine asks much the
   // same again and again.

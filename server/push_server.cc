@@ -93,22 +93,23 @@ PushServer::PushServer(Clock* clock, ChunkTable* table, const LeaseGate* lease,
                        ServeCounters* counters)
     : clock_(clock), table_(table), lease_(lease), counters_(counters) {}
 
-absl::Status PushServer::Answer(const ReadyRequest& ready) {
+absl::StatusOr<bool> PushServer::Answer(const ReadyRequest& ready) {
   const Instant started = clock_->Now();
   absl::Status status = CheckTurn(ready, *lease_, started, *counters_);
   if (status.ok()) {
     CKV_ASSIGN_OR_RETURN(const FetchRequest request,
                          DecodeFetchRequest(ready.header, ready.frame()));
-    status = Push(ready, request, started);
+    absl::StatusOr<ChunkPin> pin = PinHandle(*table_, *ready.session, request.entry.handle);
+    if (absl::IsUnavailable(pin.status())) return false;
+    status = pin.ok() ? Push(ready, request, *std::move(pin), started) : pin.status();
   }
   if (!status.ok()) PostError(ready, status, /*retry_after_us=*/0, *counters_);
-  return absl::OkStatus();
+  return true;
 }
 
-absl::Status PushServer::Push(const ReadyRequest& ready, const FetchRequest& request,
+absl::Status PushServer::Push(const ReadyRequest& ready, const FetchRequest& request, ChunkPin pin,
                               Instant started) {
   const FetchEntry& entry = request.entry;
-  CKV_ASSIGN_OR_RETURN(ChunkPin pin, PinHandle(*table_, *ready.session, entry.handle));
   const Chunk& chunk = pin.chunk();
   CKV_RETURN_IF_ERROR(CheckRange(entry, chunk));
   // Below 2^20 tokens x 2^11 B x 2^9 layers: cannot wrap. As many chosen rows as one reply carries.

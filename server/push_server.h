@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "proto/clock.h"
 #include "server/lease_gate.h"
 #include "server/ready_request.h"
@@ -25,8 +26,9 @@ class PushServer {
   PushServer(Clock* clock, ChunkTable* table, const LeaseGate* lease, ServeCounters* counters);
 
   // Answers with the rows or an error. The chunk stays pinned while the fabric reads the rows.
+  // False: nothing was done, the rows are on disk.
   //   InvalidArgument     malformed, not answered: the lane is to be closed.
-  absl::Status Answer(const ReadyRequest& ready);
+  absl::StatusOr<bool> Answer(const ReadyRequest& ready);
 
   // Lets go of what the fabrics have sent.
   void Reap();
@@ -41,7 +43,8 @@ class PushServer {
     ChunkPin pin;
   };
 
-  absl::Status Push(const ReadyRequest& ready, const FetchRequest& request, Instant started);
+  absl::Status Push(const ReadyRequest& ready, const FetchRequest& request, ChunkPin pin,
+                    Instant started);
   absl::Status PushGathered(const ReadyRequest& ready, const FetchRequest& request,
                             const Chunk& chunk, ReplyHeader reply);
   absl::Status TakeIndices(const FetchRequest& request, const Chunk& chunk);

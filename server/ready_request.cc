@@ -45,7 +45,7 @@ absl::Status CheckTurn(const ReadyRequest& ready, const LeaseGate& lease, Instan
 absl::StatusOr<ChunkPin> PinHandle(ChunkTable& table, const Session& session, uint32_t handle) {
   if (const auto locator = session.handles.Lookup({handle}); locator.has_value()) {
     absl::StatusOr<ChunkPin> pin = table.Pin(*locator);
-    if (pin.ok()) return pin;
+    if (pin.ok() || absl::IsUnavailable(pin.status())) return pin;
   }
   return absl::NotFoundError(
       absl::StrFormat("handle %d names no chunk here: resolve it again", handle));

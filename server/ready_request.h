@@ -47,6 +47,7 @@ absl::Status ExpiredError(const RequestHeader& header);
 
 // The chunk behind a session's handle.
 //   NotFound            unknown, dropped or denied, which look the same (I6).
+//   Unavailable         its rows are on disk: ColdReads is to read them first.
 absl::StatusOr<ChunkPin> PinHandle(ChunkTable& table, const Session& session, uint32_t handle);
 
 // Answers with an error; the slot is the peer's again.

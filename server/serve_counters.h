@@ -33,7 +33,8 @@ using StatusCounts = std::array<uint64_t, kStatusCodeCount>;
 inline constexpr size_t kFabricKindEnd = 5;
 
 // What waits on a holder, in the order of server/dispatcher.h's queues.
-inline constexpr std::array<std::string_view, 4> kQueueNames = {"attend", "bulk", "long", "push"};
+inline constexpr std::array<std::string_view, 5> kQueueNames = {"attend", "bulk", "long", "push",
+                                                                "cold"};
 struct QueueDepth {
   uint32_t request_count = 0;
   uint64_t work = 0;  // multiply-adds, as estimated on arrival; pushes have none
@@ -49,6 +50,7 @@ struct ServeCounters {
   std::atomic<uint64_t> push_count{0};   // replies to fetches that carried rows
   std::atomic<uint64_t> push_bytes{0};   // of those rows
   std::atomic<uint64_t> map_count{0};    // chunks handed over by descriptor
+  std::atomic<uint64_t> cold_count{0};   // requests whose chunks were read from disk first
   std::array<std::atomic<uint64_t>, kStatusCodeCount> errors{};  // answers, by code
   std::atomic<uint64_t> expired_count{0};
   std::array<std::atomic<uint64_t>, kRefusalNames.size()> refusals{};

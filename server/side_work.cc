@@ -29,7 +29,7 @@ SideWork::SideWork(const SideWorkOptions& options, Clock* clock, ChunkTable* tab
              clock, table, lease, counters),
       thread_(std::make_unique<SideThread>(std::move(tell))) {}
 
-absl::StatusOr<bool> SideWork::TryMap(const ReadyRequest& ready) {
+absl::StatusOr<SideWork::Outcome> SideWork::TryMap(const ReadyRequest& ready) {
   CKV_ASSIGN_OR_RETURN(const MapEntry entry, DecodeMapRequest(ready.header, ready.frame()));
   absl::Status refused = CheckTurn(ready, *lease_, clock_->Now(), *counters_);
   if (refused.ok() && ready.lane->kind() != FabricKind::kShm) {
@@ -40,25 +40,28 @@ absl::StatusOr<bool> SideWork::TryMap(const ReadyRequest& ready) {
   ChunkPin pin;
   if (refused.ok()) {
     absl::StatusOr<ChunkPin> found = PinHandle(*table_, *ready.session, entry.handle);
+    if (absl::IsUnavailable(found.status())) return Outcome::kCold;
     refused = found.ok() ? exports_.CheckRoom(found->chunk()) : found.status();
     if (found.ok()) pin = *std::move(found);
   }
   if (!refused.ok()) {
     PostError(ready, refused, /*retry_after_us=*/0, *counters_);
-    return true;
+    return Outcome::kServed;
   }
   const int fd = exports_.Find(*ready.session->handles.Lookup({entry.handle}));
-  if (fd < 0) return false;
+  if (fd < 0) return Outcome::kNotMade;
   PostMap(ready, pin.chunk(), fd);
-  return true;
+  return Outcome::kServed;
 }
 
-absl::Status SideWork::Start(const ReadyRequest& ready, HolderLane& lane) {
+absl::StatusOr<SideWork::Outcome> SideWork::Start(const ReadyRequest& ready, HolderLane& lane) {
   if (ready.header.kind == WireKind::kMap) return StartMap(ready, lane);
   last_work_ = last_cost_ = 0;
   switch (batch_.Add(ready)) {
     case Batch::Verdict::kMalformed:
       return batch_.malformed();
+    case Batch::Verdict::kCold:
+      return Outcome::kCold;
     case Batch::Verdict::kTaken:
       break;
     case Batch::Verdict::kFull:
@@ -69,27 +72,27 @@ absl::Status SideWork::Start(const ReadyRequest& ready, HolderLane& lane) {
   if (last_work_ == 0) {
     batch_.Compute();  // an error, or chunks without tokens and selections of nothing
     batch_.Reply(0);
-    return absl::OkStatus();
+    return Outcome::kServed;
   }
   Bump(counters_->long_count);
   lane_ = &lane;
   ++lane.busy;
   cancel_.store(false, std::memory_order_relaxed);
   thread_->Start([this] { batch_.Compute(&cancel_); });
-  return absl::OkStatus();
+  return Outcome::kServed;
 }
 
-absl::Status SideWork::StartMap(const ReadyRequest& ready, HolderLane& lane) {
+absl::StatusOr<SideWork::Outcome> SideWork::StartMap(const ReadyRequest& ready, HolderLane& lane) {
   last_work_ = last_cost_ = 0;
   // Once more: while it waited its copy may have been made, or the chunk may have gone.
-  CKV_ASSIGN_OR_RETURN(const bool answered, TryMap(ready));
-  if (answered) return absl::OkStatus();
+  CKV_ASSIGN_OR_RETURN(const Outcome outcome, TryMap(ready));
+  if (outcome != Outcome::kNotMade) return outcome;
   const MapEntry entry = *DecodeMapRequest(ready.header, ready.frame());
   absl::StatusOr<ChunkPin> pin = PinHandle(*table_, *ready.session, entry.handle);
   const auto chunk = ready.session->handles.Lookup({entry.handle});
   if (!pin.ok() || !chunk.has_value()) {
     PostError(ready, pin.status(), /*retry_after_us=*/0, *counters_);
-    return absl::OkStatus();
+    return Outcome::kServed;
   }
   last_cost_ = pin->chunk().layout().total_bytes * kMapCostPerByte;
   mapping_.emplace(Mapping{.ready = ready, .chunk = *chunk, .pin = *std::move(pin)});
@@ -97,7 +100,7 @@ absl::Status SideWork::StartMap(const ReadyRequest& ready, HolderLane& lane) {
   ++lane.busy;
   cancel_.store(false, std::memory_order_relaxed);
   thread_->Start([this] { mapping_->copy = ChunkExports::Make(mapping_->pin.chunk(), cancel_); });
-  return absl::OkStatus();
+  return Outcome::kServed;
 }
 
 void SideWork::Finish(uint32_t waiting_count) {

@@ -40,14 +40,19 @@ class SideWork {
   bool idle() const { return thread_->idle(); }
   bool finished() const { return thread_->finished(); }
 
-  // Answers a map of a chunk whose copy is there, or that cannot be handed over. False: nothing was
-  // done, the copy has to be made first.
+  enum class Outcome {
+    kServed,   // answered, or on its way
+    kNotMade,  // nothing was done: the copy has to be made first
+    kCold,     // nothing was done: rows that it asks for are on disk
+  };
+  // Answers a map of a chunk whose copy is there, or that cannot be handed over.
   //   InvalidArgument     malformed, not answered: the lane is to be closed.
-  absl::StatusOr<bool> TryMap(const ReadyRequest& ready);
+  absl::StatusOr<Outcome> TryMap(const ReadyRequest& ready);
 
-  // While idle: starts a long attend or a map, or answers it at once if that takes no work.
+  // While idle: starts a long attend or a map, or answers it at once if that takes no work. Never
+  // kNotMade.
   //   InvalidArgument     malformed, not answered: the lane is to be closed.
-  absl::Status Start(const ReadyRequest& ready, HolderLane& lane);
+  absl::StatusOr<Outcome> Start(const ReadyRequest& ready, HolderLane& lane);
   // After finished: answers.
   void Finish(uint32_t waiting_count);
   // Of the job that was started last: its multiply-adds, zero for a map; and those or their like,
@@ -72,7 +77,7 @@ class SideWork {
     absl::StatusOr<UniqueFd> copy = absl::UnknownError("not made");
   };
 
-  absl::Status StartMap(const ReadyRequest& ready, HolderLane& lane);
+  absl::StatusOr<Outcome> StartMap(const ReadyRequest& ready, HolderLane& lane);
   void FinishMap();
   void PostMap(const ReadyRequest& ready, const Chunk& chunk, int fd);
 

@@ -139,6 +139,16 @@ absl::Status ChunkStore::SaveFacts(const ChunkId& id) {
   return written;
 }
 
+absl::StatusOr<ChunkInfo> ChunkStore::InfoOf(const ChunkId& id, const Geometry& geometry,
+                                             std::string_view tenant) {
+  CKV_ASSIGN_OR_RETURN(const ChunkLocator locator, table_.Find(id, geometry, tenant));
+  const auto pin = table_.Pin(locator);
+  if (pin.ok()) return pin->chunk().info();
+  if (!absl::IsUnavailable(pin.status())) return pin.status();
+  CKV_ASSIGN_OR_RETURN(const ChunkFileReader file, OpenFile(locator));
+  return file.header().info;
+}
+
 absl::StatusOr<ChunkFileReader> ChunkStore::OpenFile(ChunkLocator locator) {
   CKV_ASSIGN_OR_RETURN(const ColdChunk what, table_.Describe(locator));
   if (folder_ == nullptr) return absl::NotFoundError("a chunk in memory only has no file");

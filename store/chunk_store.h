@@ -107,6 +107,10 @@ class ChunkStore {
   //   ResourceExhausted   it does not fit beside what is pinned and kept.
   //   Unavailable         the device fails; the chunk stays.
   absl::StatusOr<ChunkPin> Load(ChunkLocator locator);
+  // What a chunk is, hot or cold: a cold one's file is read for it.
+  //   NotFound, FailedPrecondition  as ChunkTable::Find; else as OpenFile.
+  absl::StatusOr<ChunkInfo> InfoOf(const ChunkId& id, const Geometry& geometry,
+                                   std::string_view tenant);
   // The file of a chunk, to read some of its rows. Errors as Load, but ResourceExhausted.
   absl::StatusOr<ChunkFileReader> OpenFile(ChunkLocator locator);
   // A read of that file found this: the chunk is quarantined and dropped. Returns `status`.
@@ -117,6 +121,8 @@ class ChunkStore {
   absl::Status Drop(const ChunkId& id);
 
   ChunkTable& table() { return table_; }
+  // That rows of hot chunks lie in.
+  std::span<const std::byte> memory() const { return {arena_->base(), arena_->capacity_bytes()}; }
   // Null: memory only.
   ChunkFolder* folder() { return folder_.get(); }
   ChunkStoreStats stats() const;

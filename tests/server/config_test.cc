@@ -259,6 +259,7 @@ TEST(ConfigTest, CheckConfigPrintsAFileThatReadsBack) {
                                               "--tcp-busy-poll-us=50",
                                               "--store-map-bytes-max=2MiB",
                                               "--queue-request-count-max=7",
+                                              "--store-path=/var/lib/ckv",
                                               "--store-capacity=3MiB",
                                               "--store-chunk-count-max=5",
                                               "--replicas-percent=50",

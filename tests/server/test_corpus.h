@@ -22,7 +22,7 @@
 #include "proto/status.h"
 #include "store/chunk.h"
 #include "store/chunk_id.h"
-#include "store/chunk_table.h"
+#include "store/chunk_store.h"
 
 namespace ckv::test {
 
@@ -123,6 +123,15 @@ inline absl::Status PutChunk(ChunkTable& table, const Geometry& geometry, const 
   }
   CKV_ASSIGN_OR_RETURN(Chunk whole, std::move(writer).Finish());
   return table.Insert(std::move(whole));
+}
+
+// The same through a store: on disk, where it has one.
+inline absl::Status PutChunk(ChunkStore& store, const Geometry& geometry, const TestChunk& chunk) {
+  CKV_ASSIGN_OR_RETURN(ChunkPut put, store.Begin(chunk.info, geometry));
+  for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
+    CKV_RETURN_IF_ERROR(put.Write(layer, 0, std::as_bytes(std::span(chunk.layers[layer]))));
+  }
+  return std::move(put).Finish();
 }
 
 inline absl::Status PutCorpus(ChunkTable& table, const TestCorpus& corpus) {

@@ -1,0 +1,240 @@
+// Goal: what does not fit in a holder's memory is answered for from its disk, with the same bits,
+// and what it held is there after a restart. Method: a real holder with a folder and memory for a
+// third of its chunks, a real requester over every fabric of this host.
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "client/requester.h"
+#include "gtest/gtest.h"
+#include "server/holder.h"
+#include "tests/client/test_fleet.h"
+#include "tests/temp_folder.h"
+
+namespace ckv {
+namespace {
+
+namespace fs = std::filesystem;
+using test::Answer;
+using test::MakeTestCorpus;
+using test::PutChunk;
+using test::RandomBf16;
+using test::Soon;
+using test::TestGeometry;
+
+// One holder, restartable, behind the interfaces of a requester.
+class OneHolder final : public DirectoryControl, public HolderControlFactory {
+ public:
+  OneHolder(Fabric* fabric, std::string path) : fabric_(fabric), path_(std::move(path)) {}
+
+  void Start(size_t capacity_bytes) {
+    holder_.reset();
+    HolderOptions options;
+    options.id = {"h"};
+    options.capacity_bytes = capacity_bytes;
+    options.fabrics = {fabric_};
+    options.store_path = path_;
+    auto started = Holder::Start(options);
+    ASSERT_TRUE(started.ok()) << started.status();
+    holder_ = *std::move(started);
+    holder_->lease().Grant({++epoch_}, kInstantMax);
+  }
+  Holder& holder() { return *holder_; }
+  Corpus corpus;
+
+  absl::StatusOr<Corpus> GetCorpus(std::string_view, std::string_view, Instant) override {
+    return corpus;
+  }
+  absl::StatusOr<std::vector<Member>> ListMembers(Instant) override {
+    return std::vector<Member>{{{"h"}, MemberRole::kHolder, "inproc:0", {epoch_}}};
+  }
+  absl::StatusOr<std::vector<Corpus>> LocateChunk(const ChunkId&, std::string_view,
+                                                  Instant) override {
+    return absl::NotFoundError("not asked");
+  }
+  absl::StatusOr<std::unique_ptr<HolderControl>> Connect(const Member&) override {
+    return std::make_unique<Forward>(this);
+  }
+
+ private:
+  class Forward final : public HolderControl {
+   public:
+    explicit Forward(OneHolder* to) : to_(to) {}
+    absl::StatusOr<SessionAnswer> OpenSession(const SessionOffer& offer, Instant by) override {
+      return to_->holder().OpenSession(offer, by);
+    }
+    absl::Status CloseSession(SessionId session, Instant by) override {
+      return to_->holder().CloseSession(session, by);
+    }
+    absl::StatusOr<std::vector<std::optional<ResolvedHandle>>> ResolveChunks(
+        SessionId session, std::span<const ChunkId> ids, Instant by) override {
+      return to_->holder().ResolveChunks(session, ids, by);
+    }
+
+   private:
+    OneHolder* const to_;
+  };
+
+  Fabric* const fabric_;
+  const std::string path_;
+  uint64_t epoch_ = 0;
+  std::unique_ptr<Holder> holder_;
+};
+
+std::unique_ptr<Fabric> Make(FabricKind kind) {
+  if (kind == FabricKind::kShm) return NewShmFabric(Clock::Real());
+  if (kind == FabricKind::kTcp) return NewTcpFabric(Clock::Real());
+  return NewLoopbackFabric(Clock::Real());
+}
+
+struct HolderStoreTest : testing::TestWithParam<FabricKind> {
+  HolderStoreTest() {
+    static int count = 0;
+    path = test::TempPath(absl::StrCat("holder", count++));
+    fleet = std::make_unique<OneHolder>(fabric.get(), path);
+    Start();
+    for (const auto& chunk : corpus.chunks) {
+      const absl::Status put = PutChunk(fleet->holder().store(), corpus.geometry, chunk);
+      EXPECT_TRUE(put.ok()) << put;
+    }
+    fleet->corpus = corpus.Publish("c", "", {{HolderId{"h"}}});
+  }
+  ~HolderStoreTest() override { requester.reset(); }
+
+  // Room for 4 chunks of 100 tokens.
+  void Start() {
+    requester.reset();
+    fleet->Start(4 * LayOutChunk(corpus.geometry, 100).total_bytes);
+    RequesterOptions options;
+    options.fabrics = {fabric.get()};
+    requester = *Requester::Create(options, fleet.get(), fleet.get());
+  }
+  absl::Status Ask(uint32_t chunk, Answer* answer, std::span<const int32_t> selected = {}) {
+    const ChunkUse use = {chunk, 0};
+    AttendCall call;
+    CKV_ASSIGN_OR_RETURN(call.corpus, requester->Resolve("c", "", Soon()));
+    call.chunks = {&use, 1};
+    call.layer = 1;
+    call.q = {q.data(), 16, 96};
+    if (!selected.empty())
+      call.selection = {selected.data(), static_cast<uint32_t>(selected.size()), 16};
+    call.wire = PartialDtype::kF32;
+    call.deadline = Soon();
+    return requester->Attend(call, answer->View(), nullptr);
+  }
+  void ExpectRight(uint32_t chunk) {
+    Answer answer(16, 64);
+    const absl::Status status = Ask(chunk, &answer);
+    ASSERT_TRUE(status.ok()) << status;
+    const auto want = test::Reference(corpus, 1, {chunk}, {q.data(), 16, 96}, {});
+    test::ExpectNear(answer, want, 1e-5);
+  }
+  std::string FileOf(uint32_t chunk) {
+    const std::string hex = corpus.chunks[chunk].info.id.ToHex();
+    return absl::StrCat(path, "/chunks/", hex.substr(0, 2), "/", hex.substr(2, 1), "/", hex);
+  }
+
+  std::string path;
+  std::unique_ptr<Fabric> fabric = Make(GetParam());
+  test::TestCorpus corpus = MakeTestCorpus(TestGeometry(), std::vector<uint32_t>(12, 100), 3);
+  std::mt19937 rng{3};
+  std::vector<uint16_t> q = RandomBf16(16 * 96, rng);
+  std::unique_ptr<OneHolder> fleet;
+  std::unique_ptr<Requester> requester;
+};
+
+INSTANTIATE_TEST_SUITE_P(Fabrics, HolderStoreTest,
+                         testing::Values(FabricKind::kLoopback, FabricKind::kShm, FabricKind::kTcp),
+                         [](const auto& fabric) { return std::string(FabricName(fabric.param)); });
+
+TEST_P(HolderStoreTest, EveryChunkIsAnsweredForColdOrHot) {
+  EXPECT_GE(fleet->holder().stats().table.cold_count, 8u);
+  for (int round = 0; round < 3; ++round) {
+    for (uint32_t chunk = 0; chunk < 12; ++chunk) ExpectRight(chunk);
+  }
+  EXPECT_GE(fleet->holder().stats().cold_count, 8u);
+  EXPECT_EQ(fleet->holder().stats().table.pin_count,
+            fleet->holder().store().stats().table.pin_count);
+}
+
+TEST_P(HolderStoreTest, ARestartForgetsNothing) {
+  Answer before(16, 64), after(16, 64);
+  ASSERT_TRUE(Ask(5, &before).ok());
+  Start();
+  EXPECT_EQ(fleet->holder().stats().table.chunk_count, 12u);
+  ASSERT_TRUE(Ask(5, &after).ok());
+  EXPECT_TRUE(after.SameBits(before));
+  for (uint32_t chunk = 0; chunk < 12; ++chunk) ExpectRight(chunk);
+}
+
+TEST_P(HolderStoreTest, AFetchOfAllComesFromBothTiers) {
+  FetchCall fetch;
+  fetch.corpus = *requester->Resolve("c", "", Soon());
+  fetch.chunk_end = 12;
+  fetch.layer_end = corpus.geometry.layers;
+  fetch.deadline = Soon();
+  std::map<std::pair<uint32_t, uint32_t>, std::string> rows;
+  const absl::Status status = requester->Fetch(fetch, [&](const FetchedRows& run) {
+    rows[{run.chunk, run.layer}].append(reinterpret_cast<const char*>(run.rows.data()),
+                                        run.rows.size());
+    return absl::OkStatus();
+  });
+  ASSERT_TRUE(status.ok()) << status;
+  for (uint32_t chunk = 0; chunk < 12; ++chunk) {
+    for (uint32_t layer = 0; layer < corpus.geometry.layers; ++layer) {
+      const auto want = std::as_bytes(std::span(corpus.chunks[chunk].layers[layer]));
+      const std::string& got = rows[{chunk, layer}];
+      ASSERT_EQ(got, std::string(reinterpret_cast<const char*>(want.data()), want.size()));
+    }
+  }
+}
+
+TEST_P(HolderStoreTest, MoreAtOnceThanFitsIsRefusedAndSaysWhatToDo) {
+  AttendCall call;
+  call.corpus = *requester->Resolve("c", "", Soon());
+  call.q = {q.data(), 16, 96};
+  call.deadline = Soon(std::chrono::milliseconds(500));
+  Answer answer(16, 64);
+  const absl::Status status = requester->Attend(call, answer.View(), nullptr);
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_NE(status.ToString().find("store.capacity"), std::string::npos) << status;
+  EXPECT_TRUE(answer.Untouched());
+  ExpectRight(0);
+}
+
+TEST_P(HolderStoreTest, DamageOnDiskIsNeverAnswered) {
+  Start();  // all cold
+  std::fstream file(FileOf(7), std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-3000, std::ios::end);
+  const int byte = file.peek();
+  file.put(static_cast<char>(byte ^ 1));
+  file.close();
+  Answer answer(16, 64);
+  const absl::Status status = Ask(7, &answer);
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_TRUE(answer.Untouched());
+  EXPECT_TRUE(absl::IsNotFound(Ask(7, &answer)));
+  EXPECT_FALSE(fs::exists(FileOf(7)));
+  ExpectRight(6);
+  // Put again, it is answered for again.
+  ASSERT_TRUE(PutChunk(fleet->holder().store(), corpus.geometry, corpus.chunks[7]).ok());
+  ExpectRight(7);
+}
+
+TEST_P(HolderStoreTest, ManyThreadsOverColdChunks) {
+  std::vector<std::thread> threads;
+  for (uint32_t t = 0; t < 3; ++t) {
+    threads.emplace_back([&, t] {
+      for (uint32_t i = 0; i < 24; ++i) ExpectRight((i * 5 + t * 4) % 12);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace ckv
