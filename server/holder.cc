@@ -250,11 +250,13 @@ absl::StatusOr<std::vector<std::optional<ResolvedHandle>>> Holder::ResolveChunks
   CKV_ASSIGN_OR_RETURN(const Geometry geometry, state_->sessions.GeometryOf(session));
   CKV_ASSIGN_OR_RETURN(const std::string tenant, state_->sessions.TenantOf(session));
   const ChunkTable& table = state_->store->table();
+  const Geometry* const interned = table.FindInterned(geometry);
   std::vector<std::optional<ResolvedHandle>> resolved(ids.size());
   std::vector<SessionTable::Found> found;
   std::vector<size_t> ordinals;
   for (size_t i = 0; i < ids.size(); ++i) {
-    const absl::StatusOr<ChunkLocator> locator = table.Find(ids[i], geometry, tenant);
+    const absl::StatusOr<ChunkLocator> locator =
+        table.Find(ids[i], interned == nullptr ? geometry : *interned, tenant);
     if (!locator.ok()) continue;
     const absl::StatusOr<ColdChunk> chunk = table.Describe(*locator);
     if (!chunk.ok()) continue;

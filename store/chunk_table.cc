@@ -1,10 +1,12 @@
 #include "store/chunk_table.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
 #include "absl/strings/str_format.h"
 #include "proto/status.h"
 
@@ -29,27 +31,42 @@ absl::Status Dropped() { return absl::NotFoundError("the chunk was dropped since
 }  // namespace
 
 // Free (not resident, no pins), resident, or draining: dropped, but still pinned.
-struct ChunkTable::Slot {
+struct alignas(64) ChunkTable::Slot {
+  // What a look-up and a pin touch: one line of cache.
   std::atomic<uint64_t> state{0};
-  std::atomic<uint32_t> use_count{0};  // pins since an eviction last looked
   // Behind a pointer that is written only while nobody can pin, and read under a pin.
   std::unique_ptr<const Chunk> chunk;
-  // Written under mu_ and the id's shard, so that either is enough to read.
-  ColdChunk what;
+  const Geometry* geometry = nullptr;  // what.geometry
+  std::atomic<uint32_t> use_count{0};  // pins since an eviction last looked
+  bool for_everyone = false;           // "" is a reader: most chunks, told without the names
   bool durable = false;
   bool facts_unsaved = false;
+  // Written, as the three before it, under mu_ and the id's shard, so that either is enough to
+  // read.
+  ColdChunk what;
 
   bool Readable(std::string_view tenant) const {
-    return std::any_of(
-        what.readers.begin(), what.readers.end(),
-        [tenant](const std::string& reader) { return reader.empty() || reader == tenant; });
+    return for_everyone || std::any_of(what.readers.begin(), what.readers.end(),
+                                       [tenant](const std::string& reader) {
+                                         return reader.empty() || reader == tenant;
+                                       });
   }
   uint64_t bytes() const { return LayOutChunk(*what.geometry, what.token_count).total_bytes; }
 };
 
+// Ids are hashes: eight bytes of one tell them apart as well as all do. Salted, since who puts
+// chunks could look for tokens whose ids begin alike.
+struct IdHash {
+  size_t operator()(const ChunkId& id) const {
+    uint64_t part;
+    std::memcpy(&part, id.bytes.data(), sizeof(part));
+    return absl::Hash<uint64_t>()(part);
+  }
+};
+
 struct alignas(64) ChunkTable::Shard {
   absl::Mutex mu;
-  absl::flat_hash_map<ChunkId, uint32_t> by_id ABSL_GUARDED_BY(mu);
+  absl::flat_hash_map<ChunkId, uint32_t, IdHash> by_id ABSL_GUARDED_BY(mu);
 };
 
 ChunkPin::ChunkPin(ChunkPin&& other) noexcept
@@ -106,6 +123,14 @@ absl::StatusOr<const Geometry*> ChunkTable::Intern(const Geometry& geometry) {
   return geometries_.back().geometry.get();
 }
 
+const Geometry* ChunkTable::FindInterned(const Geometry& geometry) const {
+  absl::MutexLock lock(&mu_);
+  for (const InternedGeometry& interned : geometries_) {
+    if (*interned.geometry == geometry) return interned.geometry.get();
+  }
+  return nullptr;
+}
+
 std::optional<uint32_t> ChunkTable::SlotOf(const ChunkId& id) const {
   Shard& shard = ShardOf(id);
   absl::MutexLock lock(&shard.mu);
@@ -142,6 +167,7 @@ absl::Status ChunkTable::CheckNew(const ChunkInfo& info, std::string_view tenant
                           info.id.ShortHex(), kReaderCountMax));
     }
     slot.what.readers.emplace_back(tenant);
+    slot.for_everyone = tenant.empty();
     slot.facts_unsaved = true;
   }
   return absl::AlreadyExistsError(absl::StrFormat("chunk %s is resident", info.id.ShortHex()));
@@ -175,6 +201,10 @@ uint32_t ChunkTable::TakeSlot(ColdChunk chunk) {
   }
   Slot& slot = *SlotAt(index);
   slot.what = std::move(chunk);
+  slot.geometry = slot.what.geometry;
+  const std::vector<std::string>& readers = slot.what.readers;
+  slot.for_everyone = std::any_of(readers.begin(), readers.end(),
+                                  [](const std::string& reader) { return reader.empty(); });
   slot.durable = false;
   slot.facts_unsaved = false;
   slot.use_count.store(0, std::memory_order_relaxed);
@@ -275,7 +305,7 @@ absl::StatusOr<ChunkLocator> ChunkTable::Find(const ChunkId& id, const Geometry&
   if (found == shard.by_id.end()) return NotHere(id);
   const Slot& slot = *SlotAt(found->second);
   if (!slot.Readable(tenant)) return NotHere(id);
-  const Geometry& resident = *slot.what.geometry;
+  const Geometry& resident = *slot.geometry;
   if (&resident != &geometry && resident != geometry) {
     return absl::FailedPreconditionError(absl::StrFormat("chunk %s has another geometry: %s",
                                                          id.ShortHex(),

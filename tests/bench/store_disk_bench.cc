@@ -1,0 +1,190 @@
+// Question: what do durability, checksums and tiers cost beside what the disk itself takes? Bounds:
+// a put writes each byte once and hashes it twice (37 GB/s from cache), so it is the disk's; a cold
+// read hashes each byte once behind a pread from the page cache, the hardest floor there is; a
+// restart opens every file once, some 20 us each on one core.
+//
+// In the folder that CKV_BENCH_FOLDER names, else the temporary one: name one on the disk that
+// matters.
+
+#include <benchmark/benchmark.h>
+#include <fcntl.h>
+#include <malloc.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "proto/clock.h"
+#include "proto/status.h"
+#include "store/chunk_store.h"
+#include "store/import.h"
+#include "tests/store/fault_file_system.h"
+#include "tests/store/test_chunks.h"
+
+namespace ckv {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string NewFolder() {
+  const char* base = std::getenv("CKV_BENCH_FOLDER");
+  std::string path = absl::StrCat(base == nullptr ? "/tmp" : base, "/ckv_store_bench.XXXXXX");
+  CKV_CHECK(mkdtemp(path.data()) != nullptr);
+  return path;
+}
+
+double SecondsSince(Instant begin) { return double((Clock::Real()->Now() - begin).count()) / 1e9; }
+
+double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+// A chunk of DeepSeek-V2-Lite: 2048 tokens x 27 layers of 1152 bytes, 63.7 MB.
+struct LargeChunk {
+  explicit LargeChunk(uint32_t seed) {
+    geometry = *NamedGeometry("deepseek-v2-lite");
+    geometry.revision = "bench";
+    chunk = MakeSmallChunk(geometry, 2048, seed);
+  }
+  absl::Status Put(ChunkStore& store) const {
+    CKV_ASSIGN_OR_RETURN(ChunkPut put, store.Begin(chunk.info, geometry));
+    constexpr size_t kMessageBytes = 1 << 20;  // as they come over gRPC
+    for (uint32_t l = 0; l < geometry.layers; ++l) {
+      const std::span<const std::byte> rows = chunk.layers[l];
+      for (size_t at = 0; at < rows.size(); at += kMessageBytes) {
+        CKV_RETURN_IF_ERROR(
+            put.Write(l, at, rows.subspan(at, std::min(kMessageBytes, rows.size() - at))));
+      }
+    }
+    return std::move(put).Finish();
+  }
+  size_t bytes() const { return LayOutChunk(geometry, 2048).total_bytes; }
+
+  Geometry geometry;
+  SmallChunk chunk;
+};
+
+// The same bytes into one file, one after another, then fsync.
+double PlainWriteSeconds(const std::string& path, const LargeChunk& chunk) {
+  const Instant begin = Clock::Real()->Now();
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0640);
+  CKV_CHECK(fd >= 0);
+  for (const std::vector<std::byte>& layer : chunk.chunk.layers)
+    CKV_CHECK(write(fd, layer.data(), layer.size()) == static_cast<ssize_t>(layer.size()));
+  CKV_CHECK(fsync(fd) == 0);
+  close(fd);
+  return SecondsSince(begin);
+}
+
+// Puts and plain writes in turns; of each the median.
+void BM_Load(benchmark::State& state) {
+  const std::string path = NewFolder();
+  const absl::Cleanup remove = [&] { fs::remove_all(path); };
+  const LargeChunk chunk(1);
+  ChunkStoreOptions options;
+  options.path = path + "/store";
+  options.capacity_bytes = 2 * chunk.bytes();
+  const auto store = *ChunkStore::Open(options);
+  std::vector<double> put, plain;
+  for (auto _ : state) {
+    for (int i = 0; i < 7; ++i) {
+      plain.push_back(PlainWriteSeconds(path + "/plain", chunk));
+      const Instant begin = Clock::Real()->Now();
+      CKV_CHECK(chunk.Put(*store).ok());
+      put.push_back(SecondsSince(begin));
+      CKV_CHECK(store->Drop(chunk.chunk.info.id).ok());
+    }
+  }
+  state.counters["ratio"] = Median(plain) / Median(put);
+  state.counters["plain_GBps"] = double(chunk.bytes()) / Median(plain) / 1e9;
+}
+BENCHMARK(BM_Load)->Iterations(1)->Unit(benchmark::kMillisecond);
+
+// Cold chunks made hot, and a pread of their files, in turns; both from the page cache.
+void BM_ColdRead(benchmark::State& state) {
+  const std::string path = NewFolder();
+  const absl::Cleanup remove = [&] { fs::remove_all(path); };
+  const LargeChunk chunk(1);
+  ChunkStoreOptions options;
+  options.path = path + "/store";
+  options.capacity_bytes = 2 * chunk.bytes();
+  const auto store = *ChunkStore::Open(options);
+  CKV_CHECK(chunk.Put(*store).ok());
+  const auto locator = *store->table().Find(chunk.chunk.info.id, chunk.geometry);
+  const std::string hex = chunk.chunk.info.id.ToHex();
+  const std::string file =
+      absl::StrCat(options.path, "/chunks/", hex.substr(0, 2), "/", hex.substr(2, 1), "/", hex);
+  const int fd = open(file.c_str(), O_RDONLY);
+  CKV_CHECK(fd >= 0);
+  std::vector<std::byte> room(chunk.bytes());
+  std::vector<double> cold, plain;
+  for (auto _ : state) {
+    for (int i = 0; i < 15; ++i) {
+      Instant begin = Clock::Real()->Now();
+      size_t done = 0;
+      while (done < room.size()) {
+        const ssize_t count =
+            pread(fd, room.data() + done, room.size() - done, static_cast<off_t>(done));
+        CKV_CHECK(count > 0);
+        done += static_cast<size_t>(count);
+      }
+      plain.push_back(SecondsSince(begin));
+      CKV_CHECK(store->table().EvictOne());
+      begin = Clock::Real()->Now();
+      CKV_CHECK(store->Load(locator).ok());
+      cold.push_back(SecondsSince(begin));
+    }
+  }
+  close(fd);
+  state.counters["ratio"] = Median(plain) / Median(cold);
+  state.counters["plain_GBps"] = double(chunk.bytes()) / Median(plain) / 1e9;
+}
+BENCHMARK(BM_ColdRead)->Iterations(1)->Unit(benchmark::kMillisecond);
+
+// 100,000 chunks of 16 tokens x 2 layers: the time until the store is open, and what it allocated,
+// a chunk.
+void BM_Restart(benchmark::State& state) {
+  constexpr uint32_t kCount = 100'000;
+  const std::string path = NewFolder();
+  const absl::Cleanup remove = [&] { fs::remove_all(path); };
+  FaultFileSystem no_sync;  // or writing them would take ten minutes
+  ChunkStoreOptions options;
+  options.path = path + "/store";
+  options.capacity_bytes = 64 << 20;
+  options.chunk_count_max = 1 << 17;
+  {
+    options.files = &no_sync;
+    const Geometry geometry = SmallGeometry(2);
+    const auto store = *ChunkStore::Open(options);
+    for (uint32_t i = 0; i < kCount; ++i) {
+      const SmallChunk chunk = MakeSmallChunk(geometry, 16, i);
+      ChunkPut put = *store->Begin(chunk.info, geometry);
+      for (uint32_t l = 0; l < 2; ++l) CKV_CHECK(put.Write(l, 0, chunk.layers[l]).ok());
+      CKV_CHECK(std::move(put).Finish().ok());
+    }
+  }
+  options.files = FileSystem::Real();
+  for (auto _ : state) {
+    const size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
+    const Instant begin = Clock::Real()->Now();
+    const auto store = *ChunkStore::Open(options);
+    state.counters["ready_s"] = SecondsSince(begin);
+    CKV_CHECK(store->stats().table.chunk_count == kCount);
+    const size_t after = mallinfo2().uordblks + mallinfo2().hblkhd;
+    state.counters["bytes_per_chunk"] = double(after - before) / kCount;
+  }
+}
+BENCHMARK(BM_Restart)->Iterations(1)->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace ckv
+
+BENCHMARK_MAIN();
