@@ -21,7 +21,7 @@ import decision_links
 
 # The median of so many repetitions is what counts: two shared cores are noisy.
 REPETITIONS = {"attention_bench": 5, "requester_bench": 5, "data_path_bench": 3, "decision_bench": 5,
-               "splice_bench": 3}
+               "splice_bench": 3, "store_bench": 5, "store_disk_bench": 1, "store_plan_bench": 1}
 # What a set runs of a binary, where that is not all of it.
 FILTERS = {"requester_bench": "BM_RoutedDecode/rows:16/spin_us:50/"}
 # What google-benchmark appends to a name for how it was run.
@@ -149,6 +149,30 @@ SETS = {
               counter(f"BM_FetchSlice/fabric:{number}/tokens:256", "apart_over_staged"), "x faster than one by one",
               base=counter(f"BM_FetchSlice/fabric:{number}/tokens:256", "staged_transfers"), base_unit="transfers")
           for fabric, number in FABRIC_NUMBERS),
+    ],
+    # Chunks on disk and in memory. Reads come from the page cache, the fastest disk there is; writes go to
+    # the disk of CKV_BENCH_FOLDER, or of /tmp.
+    "store": [
+        Bar("restart with 100,000 chunks, ready", "store_disk_bench", counter("BM_Restart", "ready_s"), "s",
+            at_most=10),
+        Bar("memory of a cold chunk", "store_disk_bench", counter("BM_Restart", "bytes_per_chunk"), "B", at_most=512),
+        Bar("load of 64 MB chunks", "store_disk_bench", counter("BM_Load", "ratio"), "of a plain write and fsync",
+            at_least=0.8, base=counter("BM_Load", "plain_GBps"), base_unit="GB/s"),
+        Bar("cold read of 64 MB chunks", "store_disk_bench", counter("BM_ColdRead", "ratio"), "of pread",
+            at_least=0.85, base=counter("BM_ColdRead", "plain_GBps"), base_unit="GB/s"),
+        Bar("pin and unpin by handle, 100,000 chunks", "store_bench",
+            counter("BM_PinByLocator/threads:1", "real_time"), "ns", at_most=150),
+        Bar("look-up, pin and unpin, 100,000 chunks", "store_bench", counter("BM_PinById/threads:1", "real_time"), "ns",
+            at_most=150),
+        Bar("the same on two threads", "store_bench",
+            lambda run: run["BM_PinById/threads:2"]["items_per_second"] / run["BM_PinById/threads:1"]["items_per_second"],
+            "x one", at_least=1.5),
+        Bar("plan of 1,000,000 chunks, 16 holders to 17", "store_plan_bench", counter("BM_PlanMillion", "plan_s"), "s",
+            at_most=5),
+        Bar("chunks that it moves", "store_plan_bench", counter("BM_PlanMillion", "over_least"), "x the least",
+            at_most=1.05),
+        Bar("cuts that stay when one character of 1 MB is edited", "store_plan_bench",
+            counter("BM_EditedCuts", "kept_percent"), "%", at_least=95),
     ],
     # One thread unless it says two; DeepSeek rows; bf16 unless it says fp8.
     "kernels": [
