@@ -46,12 +46,15 @@ absl::Status ChunkPut::Finish() && {
   const ChunkId id = chunk.info().id;
   const ChunkStore::Turn turn(store_, id);
   // Another's put of it came first: its file stays, for it says whose the chunk was at first.
-  if (!table.Contains(id)) {
+  if (!table.IsDurable(id)) {
     CKV_RETURN_IF_ERROR(std::move(*file_).Commit(chunk, tenant_));
     file_.reset();
   }
   absl::Status inserted = table.Insert(std::move(chunk), tenant_, /*durable=*/true);
-  if (absl::IsAlreadyExists(inserted)) CKV_RETURN_IF_ERROR(store_->SaveFacts(id));
+  if (absl::IsAlreadyExists(inserted)) {
+    table.MarkDurable(id);  // it may have been in memory only
+    CKV_RETURN_IF_ERROR(store_->SaveFacts(id));
+  }
   // Whole on disk but refused here, for want of a slot: it must not be there after a restart.
   if (!inserted.ok() && !table.Contains(id)) store_->folder_->Remove(id).IgnoreError();
   return inserted;
@@ -119,6 +122,7 @@ absl::StatusOr<ChunkPut> ChunkStore::Begin(ChunkInfo info, const Geometry& geome
   if (absl::IsResourceExhausted(memory.status()) && !table_.full()) memory = WithRoom(begin);
   if (absl::IsAlreadyExists(memory.status()) && folder_ != nullptr) {
     const Turn turn(this, id);
+    CKV_RETURN_IF_ERROR(MakeDurable(id, geometry, tenant));
     CKV_RETURN_IF_ERROR(SaveFacts(id));
   }
   if (!memory.ok()) return memory.status();
@@ -128,6 +132,24 @@ absl::StatusOr<ChunkPut> ChunkStore::Begin(ChunkInfo info, const Geometry& geome
     file.emplace(std::move(begun));
   }
   return ChunkPut(this, *std::move(memory), std::move(file), std::string(tenant));
+}
+
+// Within a turn. A chunk that is there may be in memory only (a copy of a replica keeper's): who
+// puts it is told that it is there, so it must outlive the process.
+absl::Status ChunkStore::MakeDurable(const ChunkId& id, const Geometry& geometry,
+                                     std::string_view tenant) {
+  if (table_.IsDurable(id)) return absl::OkStatus();
+  const auto pin = table_.Pin(id, geometry, tenant);
+  // Dropped since it was found to be there.
+  if (!pin.ok()) return absl::AbortedError("the chunk was dropped just now: put it once more");
+  const Chunk& chunk = pin->chunk();
+  CKV_ASSIGN_OR_RETURN(ChunkFileWriter file,
+                       folder_->Begin(geometry, tenant, chunk.info().token_count()));
+  for (uint32_t l = 0; l < geometry.layers; ++l)
+    CKV_RETURN_IF_ERROR(file.Write(l, 0, chunk.layer(l)));
+  CKV_RETURN_IF_ERROR(std::move(file).Commit(chunk, tenant));
+  table_.MarkDurable(id);
+  return absl::OkStatus();
 }
 
 // Within a turn.

@@ -135,6 +135,7 @@ class ChunkStore {
   absl::Status AddStored(StoredChunk chunk);
   template <typename Allocate>
   auto WithRoom(Allocate allocate) -> decltype(allocate());
+  absl::Status MakeDurable(const ChunkId& id, const Geometry& geometry, std::string_view tenant);
   absl::Status SaveFacts(const ChunkId& id);
   absl::StatusOr<ChunkPin> LoadFile(ChunkLocator locator, const ColdChunk& what);
   void Learn(uint64_t bytes, double us) ABSL_LOCKS_EXCLUDED(mu_);

@@ -1,73 +1,19 @@
 #include "store/chunk_table.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/hash/hash.h"
 #include "absl/strings/str_format.h"
 #include "proto/status.h"
+#include "store/chunk_table_slot.h"
 
 namespace ckv {
 namespace {
 
-// A slot's state, in one word, so that a pin and what may end it are one atomic step each:
-// generation in the upper half, then whether it is resident, whether its rows are in memory, and
-// the pins. Generations rise with every drop, so every locator to what was dropped is stale.
-constexpr uint64_t kPinsMask = (uint64_t{1} << 30) - 1;
-constexpr uint64_t kHot = uint64_t{1} << 30;
-constexpr uint64_t kResident = uint64_t{1} << 31;
-constexpr uint32_t GenerationOf(uint64_t state) { return static_cast<uint32_t>(state >> 32); }
-constexpr uint64_t WithGeneration(uint32_t generation) { return uint64_t{generation} << 32; }
-
-absl::Status NotHere(const ChunkId& id) {
-  return absl::NotFoundError(absl::StrFormat("chunk %s is not here", id.ShortHex()));
-}
-
 absl::Status Dropped() { return absl::NotFoundError("the chunk was dropped since it was found"); }
 
 }  // namespace
-
-// Free (not resident, no pins), resident, or draining: dropped, but still pinned.
-struct alignas(64) ChunkTable::Slot {
-  // What a look-up and a pin touch: one line of cache.
-  std::atomic<uint64_t> state{0};
-  // Behind a pointer that is written only while nobody can pin, and read under a pin.
-  std::unique_ptr<const Chunk> chunk;
-  const Geometry* geometry = nullptr;  // what.geometry
-  std::atomic<uint32_t> use_count{0};  // pins since an eviction last looked
-  bool for_everyone = false;           // "" is a reader: most chunks, told without the names
-  bool durable = false;
-  bool facts_unsaved = false;
-  // Written, as the three before it, under mu_ and the id's shard, so that either is enough to
-  // read.
-  ColdChunk what;
-
-  bool Readable(std::string_view tenant) const {
-    return for_everyone || std::any_of(what.readers.begin(), what.readers.end(),
-                                       [tenant](const std::string& reader) {
-                                         return reader.empty() || reader == tenant;
-                                       });
-  }
-  uint64_t bytes() const { return LayOutChunk(*what.geometry, what.token_count).total_bytes; }
-};
-
-// Ids are hashes: eight bytes of one tell them apart as well as all do. Salted, since who puts
-// chunks could look for tokens whose ids begin alike.
-struct IdHash {
-  size_t operator()(const ChunkId& id) const {
-    uint64_t part;
-    std::memcpy(&part, id.bytes.data(), sizeof(part));
-    return absl::Hash<uint64_t>()(part);
-  }
-};
-
-struct alignas(64) ChunkTable::Shard {
-  absl::Mutex mu;
-  absl::flat_hash_map<ChunkId, uint32_t, IdHash> by_id ABSL_GUARDED_BY(mu);
-};
 
 ChunkPin::ChunkPin(ChunkPin&& other) noexcept
     : table_(other.table_), slot_(other.slot_), chunk_(std::exchange(other.chunk_, nullptr)) {}
@@ -362,23 +308,6 @@ absl::StatusOr<ColdChunk> ChunkTable::Describe(ChunkLocator locator) const {
   return slot->what;
 }
 
-absl::Status ChunkTable::Keep(const ChunkId& id, bool keep) {
-  absl::MutexLock lock(&mu_);
-  const std::optional<uint32_t> found = SlotOf(id);
-  if (!found) return NotHere(id);
-  Slot& slot = *SlotAt(*found);
-  const bool hot = (slot.state.load(std::memory_order_relaxed) & kHot) != 0;
-  if (slot.durable && hot && keep != slot.what.kept) {
-    if (keep) evictable_.Remove(*found);
-    if (!keep) evictable_.Add(*found, slot.bytes(), double(slot.bytes()));
-  }
-  Shard& shard = ShardOf(id);
-  absl::MutexLock shard_lock(&shard.mu);
-  slot.facts_unsaved |= slot.what.kept != keep;
-  slot.what.kept = keep;
-  return absl::OkStatus();
-}
-
 absl::Status ChunkTable::Drop(const ChunkId& id) { return Remove(id, /*even_kept=*/true); }
 
 absl::Status ChunkTable::DropUnlessKept(const ChunkId& id) {
@@ -415,20 +344,6 @@ absl::Status ChunkTable::Remove(const ChunkId& id, bool even_kept) {
   }
   if (free) Free(index);
   return absl::OkStatus();
-}
-
-std::optional<ChunkFacts> ChunkTable::UnsavedFacts(const ChunkId& id) {
-  absl::MutexLock lock(&mu_);
-  const std::optional<uint32_t> found = SlotOf(id);
-  if (!found || !SlotAt(*found)->facts_unsaved) return std::nullopt;
-  Slot& slot = *SlotAt(*found);
-  slot.facts_unsaved = false;
-  return ChunkFacts{slot.what.readers, slot.what.kept};
-}
-
-void ChunkTable::FactsNotSaved(const ChunkId& id) {
-  absl::MutexLock lock(&mu_);
-  if (const std::optional<uint32_t> found = SlotOf(id)) SlotAt(*found)->facts_unsaved = true;
 }
 
 bool ChunkTable::full() const {

@@ -192,6 +192,10 @@ class ChunkTable {
   std::optional<ChunkFacts> UnsavedFacts(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
   void FactsNotSaved(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Whether the chunk is resident and has its file; and that it has it now.
+  bool IsDurable(const ChunkId& id) const ABSL_LOCKS_EXCLUDED(mu_);
+  void MarkDurable(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
+
   // No slot is left: evicting does not help.
   bool full() const ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -128,6 +128,33 @@ TEST_F(ChunkStoreTest, ARestartFindsWhatWasAcknowledged) {
     EXPECT_EQ(listing.kept, listing.id == chunks[1].info.id);
 }
 
+// A copy in memory only, as a replica keeper makes: who puts the chunk over it is told that it is
+// there, and it is, after a restart too. The copy alone is not.
+TEST_F(ChunkStoreTest, APutOverACopyInMemoryIsDurable) {
+  const auto copy = [&](const SmallChunk& chunk, std::string_view tenant) {
+    ChunkTable& table = store->table();
+    auto whole = WriteSmallChunk(*table.Begin(chunk.info, geometry, tenant), chunk);
+    ASSERT_TRUE(table.Insert(*std::move(whole), tenant).ok());
+  };
+  copy(chunks[0], "a");
+  copy(chunks[1], "a");
+  EXPECT_EQ(Put(chunks[0], "b").code(), StatusCode::kAlreadyExists);
+  // One that comes while a put is under way.
+  ChunkPut put = *store->Begin(chunks[2].info, geometry, "b");
+  copy(chunks[2], "a");
+  for (uint32_t l = 0; l < geometry.layers; ++l)
+    ASSERT_TRUE(put.Write(l, 0, chunks[2].layers[l]).ok());
+  EXPECT_EQ(std::move(put).Finish().code(), StatusCode::kAlreadyExists);
+  // It may become cold now.
+  for (int i = 4; i < 8; ++i) ASSERT_TRUE(Put(chunks[i]).ok());
+  Open();
+  for (const char* tenant : {"a", "b"}) {
+    EXPECT_TRUE(Read(chunks[0], tenant).ok()) << tenant;
+    EXPECT_TRUE(Read(chunks[2], tenant).ok()) << tenant;
+    EXPECT_FALSE(Read(chunks[1], tenant).ok());
+  }
+}
+
 TEST_F(ChunkStoreTest, WhatIsPinnedOrKeptStays) {
   for (int i = 0; i < 4; ++i) ASSERT_TRUE(Put(chunks[i]).ok());
   ASSERT_TRUE(store->Keep(chunks[0].info.id, true).ok());
