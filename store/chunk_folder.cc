@@ -9,7 +9,6 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "proto/status.h"
@@ -194,7 +193,7 @@ absl::StatusOr<std::unique_ptr<ChunkFolder>> ChunkFolder::Open(const ChunkFolder
     return absl::PermissionDeniedError(
         absl::StrFormat("chunk folder %s: cannot make its LOCK: %s", path, strerror(errno)));
   }
-  absl::Cleanup unlock = [lock_fd] { close(lock_fd); };
+  std::unique_ptr<ChunkFolder> folder(new ChunkFolder(options, lock_fd));  // closes it
   if (flock(lock_fd, LOCK_EX | LOCK_NB) != 0) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "chunk folder %s: another process uses it: two holders need two folders", path));
@@ -211,10 +210,9 @@ absl::StatusOr<std::unique_ptr<ChunkFolder>> ChunkFolder::Open(const ChunkFolder
                         later ? "it was made by a later version of ckv: upgrade this one"
                               : "its FORMAT is not that of a chunk folder"));
   }
-  for (const char* folder : {"/chunks", "/new", "/quarantine"})
-    CKV_RETURN_IF_ERROR(files.MakeFolder(absl::StrCat(path, folder)));
-  std::move(unlock).Cancel();
-  return std::unique_ptr<ChunkFolder>(new ChunkFolder(options, lock_fd));
+  for (const char* name : {"/chunks", "/new", "/quarantine"})
+    CKV_RETURN_IF_ERROR(files.MakeFolder(absl::StrCat(path, name)));
+  return folder;
 }
 
 ChunkFolder::ChunkFolder(const ChunkFolderOptions& options, int lock_fd)
