@@ -17,7 +17,7 @@
 namespace ckv {
 
 // Belongs to the dispatcher's thread; only the reading runs on a thread of its own. What it read
-// stays pinned until the next request's turn, so that the one it was read for finds it.
+// stays pinned until LetGo or the next read, so that the request it was read for finds it.
 class ColdReads {
  public:
   // `store` must outlive it. `tell` wakes the dispatcher; it is called on the reading thread.
@@ -38,6 +38,9 @@ class ColdReads {
     absl::Status status;
   };
   Done Finish();
+
+  // While idle: the request that was read for last had its turn, so its chunks may be evicted.
+  void LetGo() { pins_.clear(); }
 
   // Waits for the read in progress, of which nothing comes. Nothing is called after.
   void End();

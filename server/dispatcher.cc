@@ -393,6 +393,8 @@ void Dispatcher::FinishColdRead() {
 }
 
 void Dispatcher::StartColdReads() {
+  // No request but cold ones waits, so that for which chunks were read last is served.
+  if (cold_reads_.idle() && waiting_count() == colds_.count()) cold_reads_.LetGo();
   while (colds_.count() != 0 && cold_reads_.idle()) {
     FairQueue::Flow* flow = colds_.Next();
     const ReadyRequest ready = flow->front();

@@ -104,6 +104,12 @@ absl::StatusOr<Extent> Arena::Allocate(size_t bytes) {
   return Extent(this, {base_ + offset, bytes});
 }
 
+bool Arena::Fits(size_t bytes) const {
+  absl::MutexLock lock(&mu_);
+  return bytes <= capacity_bytes_ - used_bytes_ &&
+         free_by_size_.lower_bound({RoundUp(bytes), 0}) != free_by_size_.end();
+}
+
 size_t Arena::used_bytes() const {
   absl::MutexLock lock(&mu_);
   return used_bytes_;

@@ -56,6 +56,9 @@ class Arena {
   //   ResourceExhausted   no free range is large enough; says how much is free.
   absl::StatusOr<Extent> Allocate(size_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Whether that would succeed now.
+  bool Fits(size_t bytes) const ABSL_LOCKS_EXCLUDED(mu_);
+
   size_t capacity_bytes() const { return capacity_bytes_; }
   size_t used_bytes() const ABSL_LOCKS_EXCLUDED(mu_);
   const std::byte* base() const { return base_; }

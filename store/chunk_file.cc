@@ -58,10 +58,6 @@ struct HeaderLayout {
   }
 };
 
-bool IsZero(std::span<const std::byte> bytes) {
-  return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
-}
-
 uint64_t HeaderChecksum(std::span<const std::byte> header) {
   constexpr size_t kAt = offsetof(RawPrefix, header_checksum);
   constexpr uint64_t kZero = 0;
@@ -245,30 +241,21 @@ absl::StatusOr<ChunkFileHeader> ReadChunkFileHeader(File& file) {
   return DecodeChunkFileHeader(prefix, bytes);
 }
 
-absl::Status CheckLayer(const ChunkFileHeader& header, uint32_t layer,
-                        std::span<const std::byte> stride) {
-  const ChunkLayout layout = header.layout();
-  CKV_CHECK(stride.size() == layout.layer_stride_bytes);
-  const uint64_t checksum = ChecksumOf(stride.first(layout.layer_bytes));
-  if (checksum != header.info.layer_checksums[layer]) {
-    return absl::DataLossError(absl::StrFormat(
-        "chunk %s: layer %d on disk: its checksum is %016x, should be %016x",
-        header.info.id.ShortHex(), layer, checksum, header.info.layer_checksums[layer]));
-  }
-  if (!IsZero(stride.subspan(layout.layer_bytes))) {
-    return absl::DataLossError(
-        absl::StrFormat("chunk %s: layer %d on disk: bytes after its rows are not zero",
-                        header.info.id.ShortHex(), layer));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckStripe(const ChunkFileHeader& header, uint32_t layer, uint32_t stripe,
                          std::span<const std::byte> rows) {
   if (StripeChecksum(rows) == header.stripes(layer)[stripe]) return absl::OkStatus();
   return absl::DataLossError(
       absl::StrFormat("chunk %s: layer %d, tokens from %d on disk: their checksum is not theirs",
                       header.info.id.ShortHex(), layer, stripe * kStripeTokens));
+}
+
+absl::Status CheckPadding(const ChunkFileHeader& header, uint32_t layer,
+                          std::span<const std::byte> padding) {
+  if (std::all_of(padding.begin(), padding.end(), [](std::byte b) { return b == std::byte{0}; }))
+    return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrFormat("chunk %s: layer %d on disk: bytes after its rows are not zero",
+                      header.info.id.ShortHex(), layer));
 }
 
 }  // namespace ckv

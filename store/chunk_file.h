@@ -28,9 +28,10 @@
 //   memory
 //                  (ChunkLayout), so that a chunk is one transfer from its file to its extent
 //
-// Every byte of a file is covered: the header by its checksum, rows by their layer's and their
-// stripe's, padding by being zero. Layers tell a whole chunk from a damaged one; stripes are what a
-// reader of some rows checks, 36 KiB of 1152-byte rows at a time.
+// Every byte of a file is covered: the header by its checksum, rows by their stripe's, padding by
+// being zero. So some rows are checked without the rest, 36 KiB of 1152-byte rows at a time. The
+// layers' checksums are what the chunk was put with, and what says that two puts are of the same
+// rows.
 
 #pragma once
 
@@ -111,13 +112,13 @@ absl::StatusOr<ChunkFileHeader> DecodeChunkFileHeader(const ChunkFilePrefix& pre
 //   DataLoss, FailedPrecondition  as above; and what File says.
 absl::StatusOr<ChunkFileHeader> ReadChunkFileHeader(File& file);
 
-// Rows as they lie in the file, one layer with its padding, against the layer's checksum.
-//   DataLoss            names the chunk and the layer.
-absl::Status CheckLayer(const ChunkFileHeader& header, uint32_t layer,
-                        std::span<const std::byte> stride);
 // One stripe of a layer.
 //   DataLoss            names the chunk, the layer and the tokens.
 absl::Status CheckStripe(const ChunkFileHeader& header, uint32_t layer, uint32_t stripe,
                          std::span<const std::byte> rows);
+// What lies between a layer's rows and the next layer.
+//   DataLoss            it is not zero; names the chunk and the layer.
+absl::Status CheckPadding(const ChunkFileHeader& header, uint32_t layer,
+                          std::span<const std::byte> padding);
 
 }  // namespace ckv

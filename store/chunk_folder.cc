@@ -171,11 +171,7 @@ absl::Status ChunkFileReader::ReadAll(std::span<std::byte> rows) const {
     CKV_RETURN_IF_ERROR(file_->ReadAt(
         header_.prefix.header_bytes + layer * layout.layer_stride_bytes + layout.layer_bytes,
         padding));
-    if (std::any_of(padding.begin(), padding.end(), [](std::byte b) { return b != std::byte{0}; }))
-      return absl::DataLossError(
-          absl::StrFormat("chunk %s: layer %d on disk: bytes after its rows "
-                          "are not zero",
-                          header_.info.id.ShortHex(), layer));
+    CKV_RETURN_IF_ERROR(CheckPadding(header_, layer, padding));
   }
   return absl::OkStatus();
 }
@@ -238,8 +234,7 @@ std::string ChunkFolder::NewPath() {
 
 // Both levels, their names on the device: a chunk in a folder that is lost is lost with it.
 absl::Status ChunkFolder::MakeLeaf(const ChunkId& id) {
-  const auto* bytes = reinterpret_cast<const uint8_t*>(&id);
-  std::atomic<bool>& made = leaf_made_[size_t{bytes[0]} << 4 | bytes[1] >> 4];
+  std::atomic<bool>& made = leaf_made_[size_t{id.bytes[0]} << 4 | id.bytes[1] >> 4];
   if (made.load(std::memory_order_relaxed)) return absl::OkStatus();
   const std::string leaf = LeafOf(id);
   const std::string middle = leaf.substr(0, leaf.rfind('/'));
@@ -309,7 +304,6 @@ absl::Status ChunkFolder::QuarantineFile(const std::string& path, const std::str
     if (i == 1000) return absl::ResourceExhaustedError(absl::StrFormat("%s: empty it", folder));
   }
   CKV_RETURN_IF_ERROR(files_->Rename(path, absl::StrCat(folder, "/", to)));
-  quarantined_count_.fetch_add(1, std::memory_order_relaxed);
   return WriteSmallFile(*files_, NewPath(), folder, absl::StrCat(to, ".why"),
                         absl::StrCat(std::string(why), "\n"));
 }

@@ -141,9 +141,6 @@ class ChunkFolder {
   absl::Status Remove(const ChunkId& id);
   // Moves the chunk's file out of the way, with the reason beside it.
   absl::Status Quarantine(const ChunkId& id, std::string_view why);
-  uint64_t quarantined_count() const { return quarantined_count_.load(std::memory_order_relaxed); }
-
-  const std::string& path() const { return path_; }
 
  private:
   friend class ChunkFileWriter;
@@ -164,7 +161,6 @@ class ChunkFolder {
   const int lock_fd_;
   std::array<std::atomic<bool>, 4096> leaf_made_{};
   std::atomic<uint64_t> new_count_{0};
-  std::atomic<uint64_t> quarantined_count_{0};
 };
 
 }  // namespace ckv

@@ -46,17 +46,17 @@ absl::Status ChunkPut::Finish() && {
   const ChunkId id = chunk.info().id;
   const ChunkStore::Turn turn(store_, id);
   // Another's put of it came first: its file stays, for it says whose the chunk was at first.
-  if (!table.IsDurable(id)) {
-    CKV_RETURN_IF_ERROR(std::move(*file_).Commit(chunk, tenant_));
-    file_.reset();
-  }
+  const bool committed = !table.IsDurable(id);
+  if (committed) CKV_RETURN_IF_ERROR(std::move(*file_).Commit(chunk, tenant_));
   absl::Status inserted = table.Insert(std::move(chunk), tenant_, /*durable=*/true);
   if (absl::IsAlreadyExists(inserted)) {
     table.MarkDurable(id);  // it may have been in memory only
     CKV_RETURN_IF_ERROR(store_->SaveFacts(id));
+  } else if (committed && !inserted.ok()) {
+    // Whole on disk but refused here, for want of a slot or for other rows that a copy in memory
+    // has: it must not be there after a restart.
+    store_->folder_->Remove(id).IgnoreError();
   }
-  // Whole on disk but refused here, for want of a slot: it must not be there after a restart.
-  if (!inserted.ok() && !table.Contains(id)) store_->folder_->Remove(id).IgnoreError();
   return inserted;
 }
 
@@ -103,12 +103,20 @@ absl::Status ChunkStore::AddStored(StoredChunk chunk) {
   return Annotate(table_.InsertCold(std::move(cold)), "the folder has more chunks than it may");
 }
 
-// Allocates, evicting as long as that helps.
+// Allocates, evicting as long as that helps: not for what never fits, and not against a limit other
+// than the arena's.
 template <typename Allocate>
-auto ChunkStore::WithRoom(Allocate allocate) -> decltype(allocate()) {
+auto ChunkStore::WithRoom(uint64_t bytes, Allocate allocate) -> decltype(allocate()) {
+  bool again = true;  // after a failure with room: another thread may have made it just then
   while (true) {
     auto allocated = allocate();
-    if (!absl::IsResourceExhausted(allocated.status()) || !table_.EvictOne()) return allocated;
+    if (!absl::IsResourceExhausted(allocated.status()) || bytes > arena_->capacity_bytes())
+      return allocated;
+    if (arena_->Fits(bytes)) {
+      if (!std::exchange(again, false)) return allocated;
+    } else if (!table_.EvictOne()) {
+      return allocated;
+    }
   }
 }
 
@@ -116,10 +124,11 @@ absl::StatusOr<ChunkPut> ChunkStore::Begin(ChunkInfo info, const Geometry& geome
                                            std::string_view tenant) {
   const ChunkId id = info.id;
   const uint32_t token_count = info.token_count();
+  // Of a geometry that is not valid this means nothing, and Begin refuses it.
+  const uint64_t bytes = LayOutChunk(geometry, token_count).total_bytes;
   const auto begin = [&] { return table_.Begin(info, geometry, tenant); };
-  auto memory = begin();
-  // Evicting does not make room in a table that is full.
-  if (absl::IsResourceExhausted(memory.status()) && !table_.full()) memory = WithRoom(begin);
+  // What is there needs no room, whatever else it is refused for.
+  auto memory = table_.Contains(id) ? begin() : WithRoom(bytes, begin);
   if (absl::IsAlreadyExists(memory.status()) && folder_ != nullptr) {
     const Turn turn(this, id);
     CKV_RETURN_IF_ERROR(MakeDurable(id, geometry, tenant));
@@ -176,17 +185,17 @@ absl::StatusOr<ChunkFileReader> ChunkStore::OpenFile(ChunkLocator locator) {
   if (folder_ == nullptr) return absl::NotFoundError("a chunk in memory only has no file");
   auto reader = folder_->Read(what.id);
   if (absl::IsDataLoss(reader.status()) || absl::IsNotFound(reader.status()))
-    return Damaged(what.id, reader.status());
+    return Damaged(locator, what.id, reader.status());
   return reader;
 }
 
-absl::Status ChunkStore::Damaged(const ChunkId& id, const absl::Status& status) {
+absl::Status ChunkStore::Damaged(ChunkLocator locator, const ChunkId& id,
+                                 const absl::Status& status) {
   const Turn turn(this, id);
-  // Another may have found it first, and a new put made it whole again.
-  if (const auto again = folder_->Read(id); again.ok() && absl::IsNotFound(status)) return status;
-  table_.Drop(id).IgnoreError();
-  folder_->Quarantine(id, std::string(status.message())).IgnoreError();
-  {
+  // Else another found it first, and the chunk may have been put again since.
+  if (table_.Describe(locator).ok()) {
+    table_.Drop(id).IgnoreError();
+    folder_->Quarantine(id, std::string(status.message())).IgnoreError();
     absl::MutexLock lock(&mu_);
     ++damaged_count_;
   }
@@ -203,7 +212,7 @@ absl::StatusOr<ChunkPin> ChunkStore::Load(ChunkLocator locator) {
       const Turn turn(this, what.id);
       pin = LoadFile(locator, what);
     }
-    if (absl::IsDataLoss(pin.status())) return Damaged(what.id, pin.status());
+    if (absl::IsDataLoss(pin.status())) return Damaged(locator, what.id, pin.status());
     if (!absl::IsAborted(pin.status())) return pin;
   }
   return absl::ResourceExhaustedError("the chunk is evicted as fast as it is read");
@@ -219,7 +228,7 @@ absl::StatusOr<ChunkPin> ChunkStore::LoadFile(ChunkLocator locator, const ColdCh
     return absl::DataLossError(std::string(reader.status().message()));
   if (!reader.ok()) return reader.status();
   const uint64_t bytes = reader->header().layout().total_bytes;
-  CKV_ASSIGN_OR_RETURN(Extent extent, WithRoom([&] { return arena_->Allocate(bytes); }));
+  CKV_ASSIGN_OR_RETURN(Extent extent, WithRoom(bytes, [&] { return arena_->Allocate(bytes); }));
   CKV_RETURN_IF_ERROR(reader->ReadAll(extent.bytes()));
   Learn(bytes, double((clock_->Now() - begin).count()) / 1e3);
   Chunk chunk(reader->header().info, what.geometry, std::move(extent),

@@ -108,13 +108,9 @@ class ChunkStore {
   //   Unavailable         the device fails; the chunk stays.
   absl::StatusOr<ChunkPin> Load(ChunkLocator locator);
   // What a chunk is, hot or cold: a cold one's file is read for it.
-  //   NotFound, FailedPrecondition  as ChunkTable::Find; else as OpenFile.
+  //   NotFound, FailedPrecondition  as ChunkTable::Find; else as Load.
   absl::StatusOr<ChunkInfo> InfoOf(const ChunkId& id, const Geometry& geometry,
                                    std::string_view tenant);
-  // The file of a chunk, to read some of its rows. Errors as Load, but ResourceExhausted.
-  absl::StatusOr<ChunkFileReader> OpenFile(ChunkLocator locator);
-  // A read of that file found this: the chunk is quarantined and dropped. Returns `status`.
-  absl::Status Damaged(const ChunkId& id, const absl::Status& status);
 
   // ChunkTable::Keep and Drop, durable: a dropped chunk's file is removed.
   absl::Status Keep(const ChunkId& id, bool keep);
@@ -123,8 +119,6 @@ class ChunkStore {
   ChunkTable& table() { return table_; }
   // That rows of hot chunks lie in.
   std::span<const std::byte> memory() const { return {arena_->base(), arena_->capacity_bytes()}; }
-  // Null: memory only.
-  ChunkFolder* folder() { return folder_.get(); }
   ChunkStoreStats stats() const;
 
  private:
@@ -133,8 +127,11 @@ class ChunkStore {
              std::unique_ptr<ChunkFolder> folder);
 
   absl::Status AddStored(StoredChunk chunk);
+  absl::StatusOr<ChunkFileReader> OpenFile(ChunkLocator locator);
   template <typename Allocate>
-  auto WithRoom(Allocate allocate) -> decltype(allocate());
+  auto WithRoom(uint64_t bytes, Allocate allocate) -> decltype(allocate());
+  // A read of the chunk's file found this: it is quarantined and dropped. Returns what to say.
+  absl::Status Damaged(ChunkLocator locator, const ChunkId& id, const absl::Status& status);
   absl::Status MakeDurable(const ChunkId& id, const Geometry& geometry, std::string_view tenant);
   absl::Status SaveFacts(const ChunkId& id);
   absl::StatusOr<ChunkPin> LoadFile(ChunkLocator locator, const ColdChunk& what);

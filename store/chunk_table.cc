@@ -346,11 +346,6 @@ absl::Status ChunkTable::Remove(const ChunkId& id, bool even_kept) {
   return absl::OkStatus();
 }
 
-bool ChunkTable::full() const {
-  absl::MutexLock lock(&mu_);
-  return used_slot_count_ >= chunk_count_max_;
-}
-
 std::vector<ChunkListing> ChunkTable::List(const std::optional<ChunkId>& after,
                                            size_t count_max) const {
   std::vector<ChunkListing> listings;

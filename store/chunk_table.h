@@ -196,9 +196,6 @@ class ChunkTable {
   bool IsDurable(const ChunkId& id) const ABSL_LOCKS_EXCLUDED(mu_);
   void MarkDurable(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // No slot is left: evicting does not help.
-  bool full() const ABSL_LOCKS_EXCLUDED(mu_);
-
   // Whether the chunk is resident, hot or cold, whoever may read it.
   bool Contains(const ChunkId& id) const { return SlotOf(id).has_value(); }
 

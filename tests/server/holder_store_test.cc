@@ -207,6 +207,28 @@ TEST_P(HolderStoreTest, MoreAtOnceThanFitsIsRefusedAndSaysWhatToDo) {
   ExpectRight(0);
 }
 
+// A request that was answered holds no chunk any more: memory full of what was read makes room for
+// what is put.
+TEST_P(HolderStoreTest, WhatWasReadMakesRoomForAPut) {
+  Start();  // all cold
+  const ChunkUse four[] = {{0, 0}, {1, 0}, {2, 0}, {3, 0}};
+  AttendCall call;
+  call.corpus = *requester->Resolve("c", "", Soon());
+  call.chunks = four;
+  call.q = {q.data(), 16, 96};
+  call.deadline = Soon();
+  Answer answer(16, 64);
+  const absl::Status status = requester->Attend(call, answer.View(), nullptr);
+  ASSERT_TRUE(status.ok()) << status;
+  // The dispatcher lets go after it answered; a probe of it comes later still.
+  ExpectRight(0);
+  ExpectRight(1);
+  EXPECT_EQ(fleet->holder().stats().table.cold_count, 8u);
+  const auto more = MakeTestCorpus(TestGeometry(), {100}, 77);
+  const absl::Status put = PutChunk(fleet->holder().store(), more.geometry, more.chunks[0]);
+  EXPECT_TRUE(put.ok()) << put;
+}
+
 TEST_P(HolderStoreTest, DamageOnDiskIsNeverAnswered) {
   Start();  // all cold
   std::fstream file(FileOf(7), std::ios::in | std::ios::out | std::ios::binary);

@@ -56,9 +56,15 @@ absl::StatusOr<ChunkFileHeader> ReadAll(std::span<const std::byte> bytes) {
   CKV_ASSIGN_OR_RETURN(ChunkFileHeader header,
                        DecodeChunkFileHeader(prefix, bytes.first(prefix.header_bytes)));
   for (uint32_t l = 0; l < header.geometry.layers; ++l) {
-    const uint64_t stride = prefix.layer_stride_bytes;
-    CKV_RETURN_IF_ERROR(
-        CheckLayer(header, l, bytes.subspan(prefix.header_bytes + l * stride, stride)));
+    const std::span<const std::byte> stride = bytes.subspan(
+        prefix.header_bytes + l * prefix.layer_stride_bytes, prefix.layer_stride_bytes);
+    const std::span<const std::byte> rows = stride.first(header.layout().layer_bytes);
+    const size_t stripe_bytes = size_t{kStripeTokens} * prefix.row_bytes;
+    for (size_t at = 0; at < rows.size(); at += stripe_bytes) {
+      CKV_RETURN_IF_ERROR(CheckStripe(header, l, static_cast<uint32_t>(at / stripe_bytes),
+                                      rows.subspan(at, std::min(stripe_bytes, rows.size() - at))));
+    }
+    CKV_RETURN_IF_ERROR(CheckPadding(header, l, stride.subspan(rows.size())));
   }
   return header;
 }

@@ -173,6 +173,30 @@ TEST_F(ChunkStoreTest, WhatIsPinnedOrKeptStays) {
   EXPECT_TRUE(Read(chunks[3]).ok());
 }
 
+// A limit that eviction does not move costs no hot chunk.
+TEST_F(ChunkStoreTest, NothingIsEvictedForWhatCannotBe) {
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(Put(chunks[i], "t0").ok());
+  const SmallChunk huge = MakeSmallChunk(geometry, 1000, 50);
+  EXPECT_EQ(store->Begin(huge.info, geometry).status().code(), StatusCode::kResourceExhausted);
+  for (size_t i = 1; i < ChunkTable::kReaderCountMax; ++i)
+    EXPECT_EQ(Put(chunks[0], absl::StrCat("t", i)).code(), StatusCode::kAlreadyExists);
+  EXPECT_EQ(Put(chunks[0], "one too many").code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(store->stats().table.cold_count, 0u);
+}
+
+// Damage that two find at once is of the chunk that was there, not of one put again meanwhile.
+TEST_F(ChunkStoreTest, WhatWasPutAgainIsNotTakenOut) {
+  for (int i = 0; i < 8; ++i) ASSERT_TRUE(Put(chunks[i]).ok());
+  Open();
+  const ChunkLocator stale = *store->table().Find(chunks[0].info.id, geometry);
+  Flip(FileOf(chunks[0]), static_cast<int64_t>(fs::file_size(FileOf(chunks[0]))) - 1000);
+  EXPECT_EQ(Read(chunks[0]).code(), StatusCode::kDataLoss);
+  ASSERT_TRUE(Put(chunks[0]).ok());
+  EXPECT_EQ(store->Load(stale).status().code(), StatusCode::kNotFound);
+  EXPECT_TRUE(Read(chunks[0]).ok());
+  EXPECT_EQ(store->stats().damaged_count, 1u);
+}
+
 TEST_F(ChunkStoreTest, DamageIsFoundAtTheReadAndTheChunkIsGone) {
   for (int i = 0; i < 8; ++i) ASSERT_TRUE(Put(chunks[i]).ok());
   Open();
