@@ -180,6 +180,14 @@ absl::StatusOr<ChunkInfo> ChunkStore::InfoOf(const ChunkId& id, const Geometry& 
   return file.header().info;
 }
 
+absl::StatusOr<ChunkRows> ChunkStore::OpenRows(ChunkLocator locator) {
+  auto pin = table_.Pin(locator);
+  if (pin.ok()) return ChunkRows(this, locator, *std::move(pin));
+  if (!absl::IsUnavailable(pin.status())) return pin.status();
+  CKV_ASSIGN_OR_RETURN(ChunkFileReader file, OpenFile(locator));
+  return ChunkRows(this, locator, std::move(file));
+}
+
 absl::StatusOr<ChunkFileReader> ChunkStore::OpenFile(ChunkLocator locator) {
   CKV_ASSIGN_OR_RETURN(const ColdChunk what, table_.Describe(locator));
   if (folder_ == nullptr) return absl::NotFoundError("a chunk in memory only has no file");

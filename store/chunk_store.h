@@ -35,6 +35,7 @@
 #include "proto/clock.h"
 #include "store/arena.h"
 #include "store/chunk_folder.h"
+#include "store/chunk_rows.h"
 #include "store/chunk_table.h"
 
 namespace ckv {
@@ -107,6 +108,9 @@ class ChunkStore {
   //   ResourceExhausted   it does not fit beside what is pinned and kept.
   //   Unavailable         the device fails; the chunk stays.
   absl::StatusOr<ChunkPin> Load(ChunkLocator locator);
+  // To read some of a chunk's rows, hot or cold, without making it hot.
+  //   NotFound, DataLoss, Unavailable   as Load.
+  absl::StatusOr<ChunkRows> OpenRows(ChunkLocator locator);
   // What a chunk is, hot or cold: a cold one's file is read for it.
   //   NotFound, FailedPrecondition  as ChunkTable::Find; else as Load.
   absl::StatusOr<ChunkInfo> InfoOf(const ChunkId& id, const Geometry& geometry,
@@ -123,6 +127,7 @@ class ChunkStore {
 
  private:
   friend class ChunkPut;
+  friend class ChunkRows;
   ChunkStore(const ChunkStoreOptions& options, std::unique_ptr<Arena> arena,
              std::unique_ptr<ChunkFolder> folder);
 

@@ -1,0 +1,71 @@
+#include "store/chunk_rows.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+#include "proto/stripe.h"
+#include "store/chunk_store.h"
+
+namespace ckv {
+
+const ChunkInfo& ChunkRows::info() const {
+  return file_ ? file_->header().info : pin_.chunk().info();
+}
+
+const Geometry& ChunkRows::geometry() const {
+  return file_ ? file_->header().geometry : pin_.chunk().geometry();
+}
+
+absl::Status ChunkRows::Read(uint32_t layer, uint32_t token_begin, uint32_t token_count,
+                             std::span<std::byte> rows) const {
+  const uint32_t tokens = info().token_count();
+  const uint64_t row_bytes = geometry().row_bytes();
+  if (layer >= geometry().layers || token_begin > tokens || token_count > tokens - token_begin) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "chunk %s: layer %d, tokens %d to %d of %d layers and %d tokens", info().id.ShortHex(),
+        layer, token_begin, uint64_t{token_begin} + token_count, geometry().layers, tokens));
+  }
+  CKV_CHECK(rows.size() == token_count * row_bytes);
+  if (token_count == 0) return absl::OkStatus();
+  if (!file_) {
+    std::memcpy(rows.data(), pin_.chunk().layer(layer).data() + token_begin * row_bytes,
+                rows.size());
+    return absl::OkStatus();
+  }
+  absl::Status read = ReadFile(layer, token_begin, token_begin + token_count, rows);
+  return absl::IsDataLoss(read) ? store_->Damaged(locator_, info().id, read) : read;
+}
+
+// Whole stripes straight into `rows`; the ones at the ends that are cut by way of a buffer.
+absl::Status ChunkRows::ReadFile(uint32_t layer, uint32_t begin, uint32_t end,
+                                 std::span<std::byte> rows) const {
+  const uint64_t row_bytes = geometry().row_bytes();
+  const uint32_t tokens = info().token_count();
+  std::vector<std::byte> cut;
+  for (uint32_t at = begin; at < end;) {
+    const uint32_t stripe = at / kStripeTokens;
+    const uint32_t stripe_begin = stripe * kStripeTokens;
+    // Up to where whole stripes end: the chunk's end is the end of its last stripe.
+    const uint32_t whole_end = end == tokens ? tokens : end / kStripeTokens * kStripeTokens;
+    const std::span<std::byte> rest = rows.subspan((at - begin) * row_bytes);
+    if (at == stripe_begin && whole_end > at) {
+      const uint32_t count = (whole_end - at + kStripeTokens - 1) / kStripeTokens;
+      CKV_RETURN_IF_ERROR(
+          file_->ReadStripes(layer, stripe, count, rest.first((whole_end - at) * row_bytes)));
+      at = whole_end;
+      continue;
+    }
+    cut.resize(file_->StripeBytes(stripe, 1));
+    CKV_RETURN_IF_ERROR(file_->ReadStripes(layer, stripe, 1, cut));
+    const uint32_t until = std::min({end, stripe_begin + kStripeTokens, tokens});
+    std::memcpy(rest.data(), cut.data() + (at - stripe_begin) * row_bytes,
+                (until - at) * row_bytes);
+    at = until;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ckv
