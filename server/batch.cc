@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "proto/status.h"
+#include "server/cold_rows.h"
 #include "store/chunk.h"
 #include "transport/wire.h"
 
@@ -59,6 +60,7 @@ Batch::Batch(const BatchOptions& options, Clock* clock, ChunkTable* table, const
       scratch_(new float[kScratchFloats]) {
   attend_.pieces.reserve(kPieceCountMax);
   handles_.reserve(kPieceCountMax);
+  rows_.reserve(kPieceCountMax);
   pins_.reserve(kBatchPieceCountMax);
   parts_.reserve(kBatchPieceCountMax);
   merges_.reserve(options.request_count_max);
@@ -80,7 +82,10 @@ Batch::Verdict Batch::Add(const ReadyRequest& ready) {
   item.group = 0;
   last_work_ = 0;
   const Verdict verdict = Judge(item);
-  if (verdict != Verdict::kTaken) return verdict;
+  if (verdict != Verdict::kTaken) {
+    item.ready.cold_rows.reset();  // whoever answers it holds them
+    return verdict;
+  }
   work_ += last_work_;
   ++item_count_;
   return verdict;
@@ -147,39 +152,66 @@ absl::Status Batch::CheckNoHandleTwice() {
       absl::StrFormat("handle %d twice: its rows would count twice", *twice));
 }
 
-uint64_t Batch::WorkOf(const Item& item, std::span<const ChunkPin> pins) const {
+uint64_t Batch::WorkOf(const Item& item) const {
   const Geometry& geometry = item.ready.session->geometry;
   const uint64_t row_work = uint64_t{item.ready.header.row_count} * (geometry.d_qk + geometry.d_v);
   uint64_t work = 0;  // at most 1024 x 2^12 x 2^11 x 2^22: cannot wrap
-  for (size_t i = 0; i < pins.size(); ++i) {
+  for (size_t i = 0; i < rows_.size(); ++i) {
     const PieceEntry& piece = attend_.pieces[i];
-    work +=
-        row_work * (piece.index_begin == kDense ? pins[i].chunk().info().token_count() : piece.k);
+    work += row_work * (piece.index_begin == kDense ? rows_[i].count : piece.k);
   }
   return work;
+}
+
+absl::StatusOr<RowView> Batch::RowsOf(const Item& item, uint32_t handle) {
+  const ReadyRequest& ready = item.ready;
+  const uint32_t row_bytes = ready.session->geometry.row_bytes();
+  absl::StatusOr<ChunkPin> pin = PinHandle(*table_, *ready.session, handle);
+  if (pin.ok()) {
+    const Chunk& chunk = pin->chunk();
+    const RowView rows = {.data = chunk.layer(ready.header.layer).data(),
+                          .count = chunk.info().token_count(),
+                          .stride_bytes = row_bytes};
+    pins_.push_back(*std::move(pin));
+    return rows;
+  }
+  if (!absl::IsUnavailable(pin.status()) || ready.cold_rows == nullptr) return pin.status();
+  const ColdRows::Layer* const read =
+      ready.cold_rows->Find(*ready.session->handles.Lookup({handle}));
+  if (read == nullptr) return pin.status();
+  pins_.emplace_back();  // the request's cold_rows hold them
+  return RowView{.data = read->rows, .count = read->token_count, .stride_bytes = row_bytes};
+}
+
+absl::Status Batch::FindRows(const Item& item) {
+  rows_.clear();
+  const size_t pin_begin = pins_.size();
+  for (const PieceEntry& piece : attend_.pieces) {
+    absl::StatusOr<RowView> rows = RowsOf(item, piece.handle);
+    if (!rows.ok()) {
+      pins_.resize(pin_begin);
+      return rows.status();
+    }
+    rows_.push_back(*rows);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Batch::AddAttend(Item& item, Verdict& verdict) {
   const RequestHeader& header = item.ready.header;
   if (!PerPiece(header)) CKV_RETURN_IF_ERROR(CheckNoHandleTwice());
   const size_t pin_begin = pins_.size();
-  for (const PieceEntry& piece : attend_.pieces) {
-    absl::StatusOr<ChunkPin> pin = PinHandle(*table_, *item.ready.session, piece.handle);
-    if (!pin.ok()) {
-      pins_.resize(pin_begin);
-      if (!absl::IsUnavailable(pin.status())) return pin.status();
-      verdict = Verdict::kCold;
-      return absl::OkStatus();
-    }
-    pins_.push_back(*std::move(pin));
+  if (absl::Status found = FindRows(item); !found.ok()) {
+    if (!absl::IsUnavailable(found)) return found;
+    verdict = Verdict::kCold;
+    return absl::OkStatus();
   }
-  const auto pins = std::span<const ChunkPin>(pins_).subspan(pin_begin);
-  const uint64_t work = WorkOf(item, pins);
+  const uint64_t work = WorkOf(item);
   absl::Status status;
   if (work > kRequestWorkMax) {
     status = absl::InvalidArgumentError(absl::StrFormat(
         "%d rows over %d pieces are %d multiply-adds, limit %d: split the request by its rows",
-        header.row_count, pins.size(), work, kRequestWorkMax));
+        header.row_count, rows_.size(), work, kRequestWorkMax));
   } else if (work > options_.work_max) {
     verdict = Verdict::kLong;
   } else if (work_ + work > options_.work_max) {
@@ -194,22 +226,20 @@ absl::Status Batch::AddAttend(Item& item, Verdict& verdict) {
   item.reply.partial_count = PartialCount(header);
   item.reply.body_bytes =
       static_cast<uint32_t>(AttendBodyBytes(header, item.ready.session->geometry));
-  PlacePieces(item, pins);
+  PlacePieces(item);
   Bump(counters_->query_row_count, header.row_count);
   return absl::OkStatus();
 }
 
-AttentionPiece Batch::MakePiece(const Item& item, const PieceEntry& entry,
-                                const Chunk& chunk) const {
+AttentionPiece Batch::MakePiece(const Item& item, size_t index) const {
   const RequestHeader& header = item.ready.header;
-  const uint32_t d_qk = chunk.geometry().d_qk;
+  const PieceEntry& entry = attend_.pieces[index];
+  const uint32_t d_qk = item.ready.session->geometry.d_qk;
   AttentionPiece piece;
   piece.q = {.data = attend_.rows + size_t{entry.copy} * header.row_count * d_qk,
              .count = header.row_count,
              .stride = d_qk};
-  piece.rows = {.data = chunk.layer(header.layer).data(),
-                .count = chunk.info().token_count(),
-                .stride_bytes = chunk.geometry().row_bytes()};
+  piece.rows = rows_[index];
   if (entry.index_begin != kDense) {
     piece.selection = {
         .indices = entry.k == 0 ? kNoIndices : attend_.indices.data() + entry.index_begin,
@@ -222,7 +252,7 @@ AttentionPiece Batch::MakePiece(const Item& item, const PieceEntry& entry,
 // Decides where each piece's partial goes: straight into the reply, or into the scratch to be
 // merged. How a request is cut depends on that request alone, never on what shares its batch, so
 // its bits do not either (I2).
-void Batch::PlacePieces(Item& item, std::span<const ChunkPin> pins) {
+void Batch::PlacePieces(Item& item) {
   const RequestHeader& header = item.ready.header;
   const Geometry& geometry = item.ready.session->geometry;
   const std::span<std::byte> reply = item.ready.lane->reply(item.ready.slot);
@@ -231,19 +261,19 @@ void Batch::PlacePieces(Item& item, std::span<const ChunkPin> pins) {
   Group& group = GroupFor(shape);
   group.deadline = std::max(group.deadline, item.ready.deadline());
   item.group = static_cast<size_t>(&group - groups_.data());
-  if (merged && PartialFloats(header.row_count, geometry.d_v) > kScratchFloats / pins.size()) {
+  if (merged && PartialFloats(header.row_count, geometry.d_v) > kScratchFloats / rows_.size()) {
     in_rounds_ = true;
     rounds_shape_ = shape;
     rounds_group_ = item.group;
     rounds_out_ = PartialInReply(reply, header, geometry.d_v, 0);
-    for (size_t i = 0; i < pins.size(); ++i) {
-      rounds_pieces_.push_back(MakePiece(item, attend_.pieces[i], pins[i].chunk()));
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      rounds_pieces_.push_back(MakePiece(item, i));
     }
     return;
   }
   const size_t part_begin = parts_.size();
-  for (size_t i = 0; i < pins.size(); ++i) {
-    AttentionPiece piece = MakePiece(item, attend_.pieces[i], pins[i].chunk());
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    AttentionPiece piece = MakePiece(item, i);
     piece.out = merged ? TakeScratch(header.row_count, geometry.d_v)
                        : PartialInReply(reply, header, geometry.d_v, static_cast<uint32_t>(i));
     if (merged) parts_.emplace_back(piece.out);
@@ -252,7 +282,7 @@ void Batch::PlacePieces(Item& item, std::span<const ChunkPin> pins) {
   if (!merged) return;
   merges_.push_back({.group = item.group,
                      .part_begin = part_begin,
-                     .part_count = pins.size(),
+                     .part_count = rows_.size(),
                      .row_count = header.row_count,
                      .d_v = geometry.d_v,
                      .out = PartialInReply(reply, header, geometry.d_v, 0)});

@@ -122,9 +122,12 @@ class Batch {
   absl::Status AddAttend(Item& item, Verdict& verdict);
   absl::Status CheckLimits(const Item& item) const;
   absl::Status CheckNoHandleTwice();
-  uint64_t WorkOf(const Item& item, std::span<const ChunkPin> pins) const;
-  AttentionPiece MakePiece(const Item& item, const PieceEntry& entry, const Chunk& chunk) const;
-  void PlacePieces(Item& item, std::span<const ChunkPin> pins);
+  // Of the request being judged: pins its chunks and fills rows_. Unavailable: some are cold.
+  absl::Status FindRows(const Item& item);
+  absl::StatusOr<RowView> RowsOf(const Item& item, uint32_t handle);
+  uint64_t WorkOf(const Item& item) const;
+  AttentionPiece MakePiece(const Item& item, size_t piece) const;
+  void PlacePieces(Item& item);
   Group& GroupFor(const AttentionShape& shape);
   PartialView TakeScratch(uint32_t row_count, uint32_t d_v);
   void Attend(const Group& group, std::span<const AttentionPiece> pieces);
@@ -158,7 +161,8 @@ class Batch {
 
   AttendRequest attend_;           // of the request being judged
   std::vector<uint32_t> handles_;  // of it, sorted
-  std::vector<ChunkPin> pins_;     // of the batch
+  std::vector<RowView> rows_;      // of it, one a piece
+  std::vector<ChunkPin> pins_;     // of the batch, one a piece; not held where rows came from disk
   std::vector<Group> groups_;      // the first group_count_ are in use
   size_t group_count_ = 0;
   std::vector<ConstPartialView> parts_;

@@ -157,6 +157,7 @@ void Batch::Clear() {
   in_rounds_ = false;
   scratch_used_ = 0;
   pins_.clear();
+  for (uint32_t i = 0; i < item_count_; ++i) items_[i].ready.cold_rows.reset();
   item_count_ = 0;
   work_ = 0;
   kernel_calls_ = expired_ = 0;

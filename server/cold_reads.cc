@@ -1,32 +1,48 @@
 #include "server/cold_reads.h"
 
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "proto/status.h"
+#include "proto/stripe.h"
 #include "transport/wire.h"
 
 namespace ckv {
+namespace {
+
+// Chunks whose selected rows are counted; more than anyone attends at a time in turns.
+constexpr size_t kShareCountMax = 4096;
+
+}  // namespace
 
 ColdReads::ColdReads(ChunkStore* store, absl::AnyInvocable<void()> tell)
     : store_(store), thread_(std::make_unique<SideThread>(std::move(tell))) {
   attend_.pieces.reserve(kPieceCountMax);
-  chunks_.reserve(kPieceCountMax);
-  pins_.reserve(kPieceCountMax);
+  wanted_.reserve(kPieceCountMax);
 }
 
 // The chunks behind the request's handles. Those that are not known are answered for when the
 // request has its turn again.
 absl::Status ColdReads::ListChunks(const ReadyRequest& ready) {
-  chunks_.clear();
-  const auto add = [&](uint32_t handle) {
-    if (const auto chunk = ready.session->handles.Lookup({handle})) chunks_.push_back(*chunk);
+  wanted_.clear();
+  const auto add = [&](uint32_t handle) -> Wanted* {
+    const auto chunk = ready.session->handles.Lookup({handle});
+    return chunk ? &wanted_.emplace_back(Wanted{.chunk = *chunk, .indices = {}}) : nullptr;
   };
   switch (ready.header.kind) {
     case WireKind::kAttend:
       CKV_RETURN_IF_ERROR(
           DecodeAttendRequest(ready.header, ready.frame(), ready.session->geometry, attend_));
-      for (const PieceEntry& piece : attend_.pieces) add(piece.handle);
+      for (const PieceEntry& piece : attend_.pieces) {
+        Wanted* const wanted = add(piece.handle);
+        if (wanted == nullptr) continue;
+        wanted->layer_is_enough = true;
+        wanted->selected = piece.index_begin != kDense;
+        if (!wanted->selected) continue;
+        const size_t lists = (ready.header.row_count + piece.group_rows - 1) / piece.group_rows;
+        wanted->indices = attend_.indices.subspan(piece.index_begin, lists * piece.k);
+      }
       break;
     case WireKind::kFetch: {
       CKV_ASSIGN_OR_RETURN(const FetchRequest request,
@@ -55,33 +71,75 @@ absl::Status ColdReads::Start(const ReadyRequest& ready, HolderLane& lane) {
 }
 
 void ColdReads::Read() {
-  // The last request has had its turn, so its chunks may make room for these.
-  pins_.clear();
+  auto rows = std::make_shared<ColdRows>(ColdRowBytesMax(store_->memory().size()));
   status_ = absl::OkStatus();
-  for (const ChunkLocator& chunk : chunks_) {
-    absl::StatusOr<ChunkPin> pin = store_->Load(chunk);
+  for (const Wanted& wanted : wanted_) {
+    status_ = ReadChunk(wanted, *rows);
     // Dropped meanwhile: the request is told so when it has its turn.
-    if (absl::IsNotFound(pin.status())) continue;
-    if (!pin.ok()) {
-      status_ = pin.status();
-      if (absl::IsResourceExhausted(status_)) {
-        status_ = absl::ResourceExhaustedError(absl::StrFormat(
-            "the request's %d chunks are on disk and do not fit in store.capacity together, beside "
-            "what others read: ask for fewer at once, or raise it",
-            chunks_.size()));
-      }
-      pins_.clear();
-      return;
-    }
-    pins_.push_back(*std::move(pin));
+    if (absl::IsNotFound(status_)) status_ = absl::OkStatus();
+    if (!status_.ok()) break;
   }
+  if (absl::IsResourceExhausted(status_)) {
+    status_ = absl::ResourceExhaustedError(absl::StrFormat(
+        "the request's %d chunks are on disk and do not fit in store.capacity together, beside "
+        "what others read: ask for fewer at once, or raise it (%s)",
+        wanted_.size(), std::string(status_.message())));
+  }
+  if (status_.ok()) ready_->cold_rows = std::move(rows);
+}
+
+absl::Status ColdReads::ReadChunk(const Wanted& wanted, ColdRows& rows) {
+  if (wanted.selected) return ReadLayer(wanted, rows);
+  absl::StatusOr<ChunkPin> pin = store_->Load(wanted.chunk);
+  if (pin.ok()) {
+    rows.Keep(*std::move(pin));
+  } else if (absl::IsResourceExhausted(pin.status()) && wanted.layer_is_enough) {
+    return ReadLayer(wanted, rows);
+  }
+  return pin.status();
+}
+
+absl::Status ColdReads::ReadLayer(const Wanted& wanted, ColdRows& rows) {
+  if (auto pin = store_->table().Pin(wanted.chunk); pin.ok()) {
+    rows.Keep(*std::move(pin));
+    return absl::OkStatus();
+  }
+  CKV_ASSIGN_OR_RETURN(const ChunkRows file, store_->OpenRows(wanted.chunk));
+  const uint32_t token_count = file.info().token_count();
+  if (wanted.selected) {
+    SelectedStripes(wanted.indices, token_count, &stripes_);
+    const uint64_t bytes = stripes_.size() * kStripeTokens * file.geometry().row_bytes();
+    if (!TakeShare(wanted.chunk, bytes, file.layer_bytes() * file.geometry().layers)) {
+      absl::StatusOr<ChunkPin> pin = store_->Load(wanted.chunk);
+      if (pin.ok()) {
+        rows.Keep(*std::move(pin));
+        return absl::OkStatus();
+      }
+      if (!absl::IsResourceExhausted(pin.status())) return pin.status();
+    }
+  } else {
+    stripes_.resize(StripeCount(token_count));
+    std::iota(stripes_.begin(), stripes_.end(), 0u);
+  }
+  return rows.Add(wanted.chunk, file, ready_->header.layer, stripes_);
+}
+
+bool ColdReads::TakeShare(ChunkLocator chunk, uint64_t bytes, uint64_t chunk_bytes) {
+  if (shares_.size() >= kShareCountMax) shares_.clear();
+  Share& share = shares_[chunk.slot];
+  if (share.generation != chunk.generation) share = {.generation = chunk.generation};
+  share.bytes += bytes;
+  if (share.bytes <= chunk_bytes) return true;
+  shares_.erase(chunk.slot);  // when it is cold once more, it begins anew
+  return false;
 }
 
 ColdReads::Done ColdReads::Finish() {
   thread_->Collect();
   --lane_->busy;
-  Done done = {*ready_, std::exchange(lane_, nullptr), status_};
+  Done done = {*std::move(ready_), std::exchange(lane_, nullptr), status_};
   ready_.reset();
+  held_ = done.ready.cold_rows;
   return done;
 }
 
@@ -89,7 +147,7 @@ void ColdReads::End() {
   thread_.reset();
   if (lane_ != nullptr) --lane_->busy;
   lane_ = nullptr;
-  pins_.clear();
+  ready_.reset();
 }
 
 }  // namespace ckv

@@ -173,7 +173,7 @@ bool Dispatcher::RunOnce() {
   StartColdReads();
   if (any_broken_) DropBrokenLanes(now);
   if (drain_seen_ && !drain_told_ && waiting_count() == 0 && side_work_.idle() &&
-      cold_reads_.idle() && !push_server_.sending()) {
+      !cold_reads_.reading() && !push_server_.sending()) {
     NoteDrained();
   }
   return worked;
@@ -246,7 +246,8 @@ void Dispatcher::Arrive(HolderLane& lane, const Arrival& arrival) {
                         .bytes = arrival.bytes,
                         .header = {},
                         .arrived = polled_,
-                        .refused = drain_seen_};
+                        .refused = drain_seen_,
+                        .cold_rows = nullptr};
   const absl::StatusOr<RequestHeader> header = DecodeRequestHeader(ready.frame());
   if (!header.ok()) {
     Break(lane, header.status());
@@ -380,7 +381,7 @@ void Dispatcher::RunSideWork() {
   }
 }
 
-// What was read is pinned: the request is served with those that wait already.
+// What was read stays with the request, which is served with those that wait already.
 void Dispatcher::FinishColdRead() {
   ColdReads::Done done = cold_reads_.Finish();
   if (done.lane->broken) return;
@@ -393,8 +394,6 @@ void Dispatcher::FinishColdRead() {
 }
 
 void Dispatcher::StartColdReads() {
-  // No request but cold ones waits, so that for which chunks were read last is served.
-  if (cold_reads_.idle() && waiting_count() == colds_.count()) cold_reads_.LetGo();
   while (colds_.count() != 0 && cold_reads_.idle()) {
     FairQueue::Flow* flow = colds_.Next();
     const ReadyRequest ready = flow->front();

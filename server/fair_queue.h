@@ -77,11 +77,12 @@ class FairQueue {
     }
     return next;
   }
-  // Takes the front of `flow`, which cost `cost`.
+  // Takes the front of `flow`, which cost `cost`. What it held of rows from disk is let go.
   void Pop(Flow& flow, uint64_t cost) {
     now_ = flow.served_;
     flow.served_ += std::max<uint64_t>(cost, 1);
     Add(work_, -flow.front().work);
+    At(flow, 0).cold_rows.reset();
     flow.head_ = (flow.head_ + 1) % static_cast<uint32_t>(flow.ring_.size());
     Add(count_, -1);
     if (--flow.count_ == 0) --waiting_sessions_;
@@ -100,6 +101,7 @@ class FairQueue {
         At(flow, flow.count_++) = ready;
       }
     }
+    for (uint32_t i = flow.count_; i < before; ++i) At(flow, i).cold_rows.reset();
     if (before != 0 && flow.count_ == 0) --waiting_sessions_;
   }
 

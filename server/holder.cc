@@ -17,8 +17,8 @@
 namespace ckv {
 namespace {
 
-// So that a holder stays within capacity_bytes and a tenth.
-constexpr uint64_t kMapShareOfCapacity = 10;
+// So that a holder stays within capacity_bytes and a tenth, with what ColdRowBytesMax adds.
+constexpr uint64_t kMapShareOfCapacity = 16;
 
 absl::Status ValidateOptions(const HolderOptions& options) {
   const auto in = [](std::string_view what, uint64_t value, uint64_t limit) {

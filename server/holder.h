@@ -42,7 +42,7 @@ struct HolderOptions {
   // back, and so is what waits too long (server/dispatcher.h: kQueueWorkMax).
   uint32_t queue_request_count_max = 1024;
   // Copies of chunks that requesters of this host map instead of fetching their rows. Beside
-  // capacity_bytes. Absent: a tenth of it.
+  // capacity_bytes. Absent: a sixteenth of it.
   std::optional<uint64_t> map_bytes_max;
   // How long the dispatcher polls after its last work before it sleeps on the lanes' events.
   Duration spin_max = std::chrono::microseconds(50);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "absl/status/status.h"
@@ -17,6 +18,7 @@
 
 namespace ckv {
 
+class ColdRows;
 struct HolderLane;
 
 // Its slot is the holder's until the reply is posted.
@@ -30,6 +32,9 @@ struct ReadyRequest {
   Instant arrived;       // when the dispatcher saw it
   bool refused = false;  // arrived after the drain began
   uint64_t work = 0;     // multiply-adds, as estimated on arrival
+  // What was read for it from disk (server/cold_reads.h), once it has been; goes with its last
+  // copy.
+  std::shared_ptr<const ColdRows> cold_rows;
 
   std::span<const std::byte> frame() const { return lane->request(slot).first(bytes); }
   Instant deadline() const { return arrived + std::chrono::microseconds(header.deadline_us); }

@@ -100,7 +100,8 @@ class BatchFixture : public testing::Test {
                           .slot = arrival.slot,
                           .bytes = arrival.bytes,
                           .header = {},
-                          .arrived = clock_.Now()};
+                          .arrived = clock_.Now(),
+                          .cold_rows = nullptr};
     const auto header = DecodeRequestHeader(ready.frame());
     CKV_CHECK(header.ok());
     ready.header = *header;

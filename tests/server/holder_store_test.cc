@@ -106,10 +106,10 @@ struct HolderStoreTest : testing::TestWithParam<FabricKind> {
   }
   ~HolderStoreTest() override { requester.reset(); }
 
-  // Room for 4 chunks of 100 tokens.
-  void Start() {
+  // Room for so many chunks of 100 tokens.
+  void Start(size_t chunk_count = 4) {
     requester.reset();
-    fleet->Start(4 * LayOutChunk(corpus.geometry, 100).total_bytes);
+    fleet->Start(chunk_count * LayOutChunk(corpus.geometry, 100).total_bytes);
     RequesterOptions options;
     options.fabrics = {fabric.get()};
     requester = *Requester::Create(options, fleet.get(), fleet.get());
@@ -194,17 +194,65 @@ TEST_P(HolderStoreTest, AFetchOfAllComesFromBothTiers) {
   }
 }
 
-TEST_P(HolderStoreTest, MoreAtOnceThanFitsIsRefusedAndSaysWhatToDo) {
-  AttendCall call;
-  call.corpus = *requester->Resolve("c", "", Soon());
-  call.q = {q.data(), 16, 96};
-  call.deadline = Soon(std::chrono::milliseconds(500));
+// Chunks for which there is no room beside one another are read a layer at a time, beside memory.
+TEST_P(HolderStoreTest, MoreAtOnceThanFitsIsAnsweredWithTheSameBits) {
+  std::vector<Answer> answers(2, Answer(16, 64));
+  for (const int chunks_that_fit : {12, 4}) {
+    Start(chunks_that_fit);
+    AttendCall call;
+    call.corpus = *requester->Resolve("c", "", Soon());
+    call.layer = 1;
+    call.q = {q.data(), 16, 96};
+    call.wire = PartialDtype::kF32;
+    call.deadline = Soon();
+    Answer& answer = answers[chunks_that_fit == 4];
+    for (int round = 0; round < 2; ++round) {
+      const absl::Status status = requester->Attend(call, answer.View(), nullptr);
+      ASSERT_TRUE(status.ok()) << status;
+    }
+  }
+  EXPECT_TRUE(answers[0].SameBits(answers[1]));
+  EXPECT_EQ(fleet->holder().stats().table.cold_count, 8u);
+}
+
+// Of a chunk on disk only the stripes that have selected rows are read; once as much was read as
+// the chunk has, it is read whole.
+TEST_P(HolderStoreTest, SelectedRowsOfAColdChunkLeaveItCold) {
+  const std::vector<int32_t> selected = {97, 3, -1, 50, 3};
+  Answer hot(16, 64), cold(16, 64);
+  ExpectRight(6);
+  ASSERT_TRUE(Ask(6, &hot, selected).ok());
+  Start();  // all cold
+  // Three stripes of 32 rows each time.
+  const uint64_t whole_after = corpus.geometry.layers * 100 / 96;
+  for (uint64_t asked = 1; asked <= whole_after; ++asked) {
+    ASSERT_TRUE(Ask(6, &cold, selected).ok());
+    EXPECT_TRUE(cold.SameBits(hot));
+    EXPECT_EQ(fleet->holder().store().stats().load_count, 0u) << asked;
+  }
+  EXPECT_EQ(fleet->holder().stats().table.cold_count, 12u);
+  for (int more = 0; more < 2; ++more) ASSERT_TRUE(Ask(6, &cold, selected).ok());
+  EXPECT_TRUE(cold.SameBits(hot));
+  EXPECT_EQ(fleet->holder().store().stats().load_count, 1u);
+}
+
+TEST_P(HolderStoreTest, DamageAmongSelectedRowsIsNeverAnswered) {
+  Start();  // all cold
+  const uint64_t row_bytes = corpus.geometry.row_bytes();
+  const ChunkLayout layout = LayOutChunk(corpus.geometry, 100);
+  std::fstream file(FileOf(7), std::ios::in | std::ios::out | std::ios::binary);
+  const auto rows_begin = static_cast<int64_t>(fs::file_size(FileOf(7)) - layout.total_bytes);
+  file.seekg(rows_begin + static_cast<int64_t>(layout.layer_stride_bytes + 40 * row_bytes));
+  const int byte = file.peek();
+  file.seekp(file.tellg());
+  file.put(static_cast<char>(byte ^ 1));
+  file.close();
   Answer answer(16, 64);
-  const absl::Status status = requester->Attend(call, answer.View(), nullptr);
-  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
-  EXPECT_NE(status.ToString().find("store.capacity"), std::string::npos) << status;
-  EXPECT_TRUE(answer.Untouched());
-  ExpectRight(0);
+  EXPECT_TRUE(Ask(7, &answer, std::vector<int32_t>{3, 31, 64, 99}).ok());
+  Answer damaged(16, 64);
+  EXPECT_FALSE(Ask(7, &damaged, std::vector<int32_t>{3, 63}).ok());
+  EXPECT_TRUE(damaged.Untouched());
+  EXPECT_EQ(fleet->holder().store().stats().damaged_count, 1u);
 }
 
 // A request that was answered holds no chunk any more: memory full of what was read makes room for

@@ -1,0 +1,92 @@
+// Goal: of a layer on disk exactly the stripes that are asked for are read, to their places, and
+// never more than the limit.
+
+#include "server/cold_rows.h"
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "proto/stripe.h"
+#include "tests/store/test_chunks.h"
+#include "tests/temp_folder.h"
+
+namespace ckv {
+namespace {
+
+using absl::StatusCode;
+
+std::vector<uint32_t> Stripes(std::vector<int32_t> indices, uint32_t token_count) {
+  std::vector<uint32_t> stripes = {77};  // of an earlier request
+  SelectedStripes(indices, token_count, &stripes);
+  return stripes;
+}
+
+TEST(SelectedStripesTest, EachOnceAndAscending) {
+  using List = std::vector<uint32_t>;
+  EXPECT_EQ(Stripes({}, 100), List());
+  EXPECT_EQ(Stripes({99, 0, 31, 32, 0}, 100), (List{0, 1, 3}));
+  EXPECT_EQ(Stripes({-1, 100, -2147483647 - 1, 2147483647}, 100), List());
+  EXPECT_EQ(Stripes({0}, 0), List());
+}
+
+struct ColdRowsTest : testing::Test {
+  ColdRowsTest() {
+    static int count = 0;
+    options.path = test::TempPath(absl::StrCat("cold_rows", count++));
+    options.capacity_bytes = 1 << 20;
+    options.scan_threads = 1;
+    store = *ChunkStore::Open(options);
+    ChunkPut put = *store->Begin(chunk.info, geometry);
+    for (uint32_t l = 0; l < geometry.layers; ++l)
+      EXPECT_TRUE(put.Write(l, 0, chunk.layers[l]).ok());
+    EXPECT_TRUE(std::move(put).Finish().ok());
+    store.reset();
+    store = *ChunkStore::Open(options);
+    locator = *store->table().Find(chunk.info.id, geometry);
+  }
+
+  const Geometry geometry = SmallGeometry();
+  const SmallChunk chunk = MakeSmallChunk(geometry, 100, 1);
+  ChunkStoreOptions options;
+  std::unique_ptr<ChunkStore> store;
+  ChunkLocator locator;
+};
+
+TEST_F(ColdRowsTest, StripesLieAtTheirPlacesInTheLayer) {
+  ColdRows rows(1 << 20);
+  EXPECT_EQ(rows.Find(locator), nullptr);
+  const ChunkRows file = *store->OpenRows(locator);
+  ASSERT_TRUE(rows.Add(locator, file, 2, std::vector<uint32_t>{0, 2, 3}).ok());
+  const ColdRows::Layer* const layer = rows.Find(locator);
+  ASSERT_NE(layer, nullptr);
+  EXPECT_EQ(layer->token_count, 100u);
+  const size_t row = geometry.row_bytes();
+  const std::span<const std::byte> want = chunk.layers[2];
+  for (size_t token = 0; token < 100; ++token) {
+    const std::span<const std::byte> read(layer->rows + token * row, row);
+    const bool asked = token / kStripeTokens != 1;
+    EXPECT_EQ(std::equal(read.begin(), read.end(), want.begin() + token * row), asked) << token;
+  }
+  EXPECT_EQ(rows.Find({locator.slot, locator.generation + 1}), nullptr);
+}
+
+TEST_F(ColdRowsTest, NotMoreThanTheLimit) {
+  const uint64_t stripe_bytes = kStripeTokens * geometry.row_bytes();
+  ColdRows rows(2 * stripe_bytes);
+  const ChunkRows file = *store->OpenRows(locator);
+  EXPECT_EQ(rows.Add(locator, file, 0, std::vector<uint32_t>{0, 1, 2}).code(),
+            StatusCode::kResourceExhausted);
+  EXPECT_EQ(rows.bytes(), 0u);
+  EXPECT_TRUE(rows.Add(locator, file, 0, std::vector<uint32_t>{1, 2}).ok());
+  EXPECT_EQ(rows.bytes(), 2 * stripe_bytes);
+  EXPECT_EQ(rows.Add(locator, file, 0, std::vector<uint32_t>{0}).code(),
+            StatusCode::kResourceExhausted);
+}
+
+TEST(ColdRowBytesMaxTest, TheLimitIsAShareOfMemoryWithinBounds) {
+  EXPECT_EQ(ColdRowBytesMax(0), uint64_t{4} << 20);
+  EXPECT_EQ(ColdRowBytesMax(uint64_t{1} << 30), uint64_t{32} << 20);
+  EXPECT_EQ(ColdRowBytesMax(UINT64_MAX), uint64_t{64} << 20);
+}
+
+}  // namespace
+}  // namespace ckv
