@@ -20,6 +20,7 @@ constexpr int kFabricOfferCountMax = 8;
 constexpr size_t kSessionTextBytesMax = 256;
 constexpr uint32_t kListCountDefault = 1000;
 constexpr uint32_t kListCountMax = 10'000;
+constexpr uint64_t kIdleMsMax = uint64_t{1} << 40;  // 35 years, which fit into a Duration
 
 absl::StatusOr<SessionOffer> OfferFrom(const v1::OpenSessionRequest& request) {
   SessionOffer offer;
@@ -219,6 +220,9 @@ grpc::Status HolderServiceImpl::GetChunkInfo(grpc::ServerContext* /*context*/,
   }
   const auto info = holder_.store().InfoOf(*id, *geometry, request->tenant());
   if (!info.ok()) return ToGrpc(info.status());
+  // Before it is told of, so that a collection that comes now leaves it.
+  if (!holder_.table().Touch(*id)) return ToGrpc(absl::NotFoundError("dropped just now"));
+  reply->set_durable(holder_.table().IsDurable(*id));
   reply->set_parent(std::string(info->parent.AsBytes()));
   reply->set_position(info->position);
   reply->set_token_ids(Int32sToBytes(info->token_ids));
@@ -248,6 +252,8 @@ grpc::Status HolderServiceImpl::ListChunks(grpc::ServerContext* /*context*/,
     chunk->set_bytes(listing.bytes);
     chunk->set_pin_count(listing.pin_count);
     chunk->set_kept(listing.kept);
+    chunk->set_durable(listing.durable);
+    chunk->set_idle_ms(static_cast<uint64_t>(listing.idle / std::chrono::milliseconds(1)));
   }
   return grpc::Status::OK;
 }
@@ -265,7 +271,9 @@ grpc::Status HolderServiceImpl::DropChunk(grpc::ServerContext* /*context*/,
                                           v1::DropChunkReply* /*reply*/) {
   const auto id = ChunkId::FromBytes(request->id());
   if (!id.ok()) return ToGrpc(id.status());
-  return ToGrpc(holder_.store().Drop(*id));
+  if (request->idle_min_ms() == 0) return ToGrpc(holder_.store().Drop(*id));
+  const std::chrono::milliseconds idle_min(std::min(request->idle_min_ms(), kIdleMsMax));
+  return ToGrpc(holder_.store().DropIdle(*id, idle_min));
 }
 
 grpc::Status HolderServiceImpl::Stats(grpc::ServerContext* /*context*/,

@@ -85,7 +85,7 @@ ChunkStore::ChunkStore(const ChunkStoreOptions& options, std::unique_ptr<Arena> 
     : clock_(options.clock),
       arena_(std::move(arena)),
       folder_(std::move(folder)),
-      table_(arena_.get(), options.chunk_count_max),
+      table_(arena_.get(), options.chunk_count_max, options.clock),
       reload_(kReloadAtStart) {}
 
 ChunkStore::~ChunkStore() = default;
@@ -273,6 +273,13 @@ absl::Status ChunkStore::Drop(const ChunkId& id) {
   if (folder_ == nullptr) return table_.Drop(id);
   const Turn turn(this, id);
   CKV_RETURN_IF_ERROR(table_.Drop(id));
+  return folder_->Remove(id);
+}
+
+absl::Status ChunkStore::DropIdle(const ChunkId& id, Duration idle_min) {
+  if (folder_ == nullptr) return table_.DropIdle(id, idle_min);
+  const Turn turn(this, id);
+  CKV_RETURN_IF_ERROR(table_.DropIdle(id, idle_min));
   return folder_->Remove(id);
 }
 

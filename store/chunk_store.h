@@ -116,9 +116,10 @@ class ChunkStore {
   absl::StatusOr<ChunkInfo> InfoOf(const ChunkId& id, const Geometry& geometry,
                                    std::string_view tenant);
 
-  // ChunkTable::Keep and Drop, durable: a dropped chunk's file is removed.
+  // ChunkTable::Keep, Drop and DropIdle, durable: a dropped chunk's file is removed.
   absl::Status Keep(const ChunkId& id, bool keep);
   absl::Status Drop(const ChunkId& id);
+  absl::Status DropIdle(const ChunkId& id, Duration idle_min);
 
   ChunkTable& table() { return table_; }
   // That rows of hot chunks lie in.

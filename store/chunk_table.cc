@@ -13,6 +13,11 @@ namespace {
 
 absl::Status Dropped() { return absl::NotFoundError("the chunk was dropped since it was found"); }
 
+absl::Status NotIdle(const ChunkId& id) {
+  return absl::FailedPreconditionError(
+      absl::StrFormat("chunk %s was put or asked for just now", id.ShortHex()));
+}
+
 }  // namespace
 
 ChunkPin::ChunkPin(ChunkPin&& other) noexcept
@@ -32,8 +37,9 @@ ChunkPin::~ChunkPin() {
   if (chunk_ != nullptr) table_->Unpin(slot_);
 }
 
-ChunkTable::ChunkTable(Arena* arena, uint32_t chunk_count_max)
+ChunkTable::ChunkTable(Arena* arena, uint32_t chunk_count_max, Clock* clock)
     : arena_(arena),
+      clock_(clock),
       chunk_count_max_(chunk_count_max),
       segments_(new std::atomic<Slot*>[chunk_count_max / kSegmentSlots + 2]()),
       segment_count_(chunk_count_max / kSegmentSlots + 2),
@@ -116,6 +122,7 @@ absl::Status ChunkTable::CheckNew(const ChunkInfo& info, std::string_view tenant
     slot.for_everyone = tenant.empty();
     slot.facts_unsaved = true;
   }
+  slot.touched = clock_->Now();
   return absl::AlreadyExistsError(absl::StrFormat("chunk %s is resident", info.id.ShortHex()));
 }
 
@@ -154,6 +161,7 @@ uint32_t ChunkTable::TakeSlot(ColdChunk chunk) {
   slot.durable = false;
   slot.facts_unsaved = false;
   slot.use_count.store(0, std::memory_order_relaxed);
+  slot.touched = clock_->Now();
   return index;
 }
 
@@ -314,7 +322,7 @@ absl::Status ChunkTable::DropUnlessKept(const ChunkId& id) {
   return Remove(id, /*even_kept=*/false);
 }
 
-absl::Status ChunkTable::Remove(const ChunkId& id, bool even_kept) {
+absl::Status ChunkTable::Remove(const ChunkId& id, bool even_kept, Duration idle_min) {
   uint32_t index = 0;
   bool free = false;
   {
@@ -324,6 +332,8 @@ absl::Status ChunkTable::Remove(const ChunkId& id, bool even_kept) {
     index = *found;
     if (SlotAt(index)->what.kept && !even_kept)
       return absl::FailedPreconditionError(absl::StrFormat("chunk %s is kept", id.ShortHex()));
+    if (idle_min > Duration(0) && clock_->Now() - SlotAt(index)->touched < idle_min)
+      return NotIdle(id);
     in_order_.erase(id);
     {
       Shard& shard = ShardOf(id);
@@ -349,6 +359,7 @@ absl::Status ChunkTable::Remove(const ChunkId& id, bool even_kept) {
 std::vector<ChunkListing> ChunkTable::List(const std::optional<ChunkId>& after,
                                            size_t count_max) const {
   std::vector<ChunkListing> listings;
+  const Instant now = clock_->Now();
   absl::MutexLock lock(&mu_);
   auto entry = after ? in_order_.upper_bound(*after) : in_order_.begin();
   for (; entry != in_order_.end() && listings.size() < count_max; ++entry) {
@@ -356,7 +367,8 @@ std::vector<ChunkListing> ChunkTable::List(const std::optional<ChunkId>& after,
     const uint64_t state = slot.state.load(std::memory_order_relaxed);
     listings.push_back({slot.what.id, slot.what.position, slot.what.token_count, slot.bytes(),
                         static_cast<uint32_t>(state & kPinsMask), slot.what.kept,
-                        (state & kHot) != 0});
+                        (state & kHot) != 0, slot.durable,
+                        std::max(now - slot.touched, Duration(0))});
   }
   return listings;
 }

@@ -31,6 +31,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "proto/clock.h"
 #include "proto/ids.h"
 #include "store/chunk.h"
 #include "store/chunk_facts.h"
@@ -77,6 +78,8 @@ struct ChunkListing {
   uint32_t pin_count = 0;
   bool kept = false;
   bool hot = true;
+  bool durable = false;
+  Duration idle{0};  // since it was put or touched last; at most since the table was made
 };
 
 // A chunk whose rows are in its file.
@@ -106,8 +109,8 @@ struct ChunkTableStats {
 // Thread-safe.
 class ChunkTable {
  public:
-  // `arena` backs every row and must outlive the table.
-  ChunkTable(Arena* arena, uint32_t chunk_count_max);
+  // `arena` backs every row and must outlive the table, as must `clock`.
+  ChunkTable(Arena* arena, uint32_t chunk_count_max, Clock* clock = Clock::Real());
   ~ChunkTable();
   ChunkTable(const ChunkTable&) = delete;
   ChunkTable& operator=(const ChunkTable&) = delete;
@@ -186,6 +189,13 @@ class ChunkTable {
   //   NotFound
   //   FailedPrecondition  the chunk is marked by Keep.
   absl::Status DropUnlessKept(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
+  // DropUnlessKept of what nobody put or touched for `idle_min`; whoever was told that the chunk is
+  // here, and touched it for that, finds it for so long.
+  //   FailedPrecondition  marked by Keep, or put or touched since.
+  absl::Status DropIdle(const ChunkId& id, Duration idle_min) ABSL_LOCKS_EXCLUDED(mu_);
+  // Its idle time starts anew, as a put starts it, also one that finds the chunk here. False: it is
+  // not resident. Idle times do not outlive the table: what was found on disk is as if put then.
+  bool Touch(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Its readers and its mark, if they changed since it was put or since this last returned them:
   // whoever keeps them elsewhere saves them then, or says that they are not saved.
@@ -223,7 +233,8 @@ class ChunkTable {
   Shard& ShardOf(const ChunkId& id) const;
   void Unpin(uint32_t index);
   void Free(uint32_t index) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status Remove(const ChunkId& id, bool even_kept) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Remove(const ChunkId& id, bool even_kept, Duration idle_min = Duration(0))
+      ABSL_LOCKS_EXCLUDED(mu_);
   // OK if `info` is to be stored; if it is resident, `tenant` becomes a reader where it may.
   absl::Status CheckNew(const ChunkInfo& info, std::string_view tenant)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -235,6 +246,7 @@ class ChunkTable {
   InternedGeometry& Interned(const Geometry* geometry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Arena* const arena_;
+  Clock* const clock_;
   const uint32_t chunk_count_max_;
   // Slots never move, so that a pin needs no lock; a segment is made when its first slot is.
   std::unique_ptr<std::atomic<Slot*>[]> segments_;

@@ -1,4 +1,5 @@
-// The marks of a chunk that outlive its table, where its store saves them.
+// The marks of a chunk: those that outlive its table, where its store saves them, and its idle
+// time.
 
 #include <optional>
 
@@ -37,6 +38,17 @@ std::optional<ChunkFacts> ChunkTable::UnsavedFacts(const ChunkId& id) {
 void ChunkTable::FactsNotSaved(const ChunkId& id) {
   absl::MutexLock lock(&mu_);
   if (const std::optional<uint32_t> found = SlotOf(id)) SlotAt(*found)->facts_unsaved = true;
+}
+
+bool ChunkTable::Touch(const ChunkId& id) {
+  absl::MutexLock lock(&mu_);
+  const std::optional<uint32_t> found = SlotOf(id);
+  if (found) SlotAt(*found)->touched = clock_->Now();
+  return found.has_value();
+}
+
+absl::Status ChunkTable::DropIdle(const ChunkId& id, Duration idle_min) {
+  return Remove(id, /*even_kept=*/false, idle_min);
 }
 
 bool ChunkTable::IsDurable(const ChunkId& id) const {

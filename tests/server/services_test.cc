@@ -74,6 +74,56 @@ TEST_F(HolderServiceTest, PutListPinDropStats) {
   EXPECT_EQ(StatsOf(0).chunk_count(), 3u);
 }
 
+// Goal: who is told that a chunk is here finds it here for as long as it counts on (idle_min_ms).
+// Method: the service on a clock of the test's.
+TEST(HolderServiceIdle, WhatWasAskedForIsNotCollected) {
+  ManualClock clock;
+  HolderOptions options;
+  options.id = {"h"};
+  options.clock = &clock;
+  auto holder = Holder::Start(options);
+  ASSERT_TRUE(holder.ok()) << holder.status();
+  (*holder)->lease().Grant({1}, kInstantMax);
+  ServiceGate gate(/*stream_count_max=*/1);
+  HolderServiceImpl service(holder->get(), "h", &gate, &clock);
+  const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {5}, /*seed=*/1);
+  ASSERT_TRUE(test::PutChunk((*holder)->table(), corpus.geometry, corpus.chunks[0]).ok());
+  const std::string id(corpus.chunks[0].info.id.AsBytes());
+  const auto idle_ms = [&] {
+    v1::ListChunksReply page;
+    EXPECT_TRUE(
+        service.ListChunks(nullptr, &v1::ListChunksRequest::default_instance(), &page).ok());
+    EXPECT_FALSE(page.chunks(0).durable());
+    return page.chunks(0).idle_ms();
+  };
+  const auto ask = [&](const std::string& tenant) {
+    v1::GetChunkInfoRequest request;
+    request.set_id(id);
+    *request.mutable_geometry() = ToProto(corpus.geometry);
+    request.set_tenant(tenant);
+    v1::GetChunkInfoReply reply;
+    return service.GetChunkInfo(nullptr, &request, &reply).ok();
+  };
+  const auto drop = [&](uint64_t idle_min_ms) {
+    v1::DropChunkRequest request;
+    request.set_id(id);
+    request.set_idle_min_ms(idle_min_ms);
+    v1::DropChunkReply reply;
+    return service.DropChunk(nullptr, &request, &reply).error_code();
+  };
+  clock.Advance(std::chrono::seconds(2));
+  EXPECT_EQ(idle_ms(), 2000u);
+  EXPECT_TRUE(ask(""));
+  EXPECT_EQ(idle_ms(), 0u);
+  clock.Advance(std::chrono::milliseconds(1999));
+  EXPECT_EQ(drop(2000), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(drop(UINT64_MAX), grpc::StatusCode::FAILED_PRECONDITION);
+  clock.Advance(std::chrono::milliseconds(1));
+  EXPECT_EQ(drop(2000), grpc::StatusCode::OK);
+  EXPECT_EQ(drop(2000), grpc::StatusCode::NOT_FOUND);
+  EXPECT_FALSE(ask(""));
+}
+
 // Goal: what is not a whole, right chunk is refused by its code and leaves nothing behind (I3, I6).
 TEST_F(HolderServiceTest, ABadPutLeavesNothing) {
   StartHolders(1);

@@ -65,6 +65,44 @@ TEST_F(ChunkTableTest, RefusalsSayWhatToDoNext) {
   EXPECT_EQ(table_.Begin(small.info, geometry_).status().code(), absl::StatusCode::kAlreadyExists);
 }
 
+// Goal: a collection of garbage takes nothing that was put, put again or asked for since it looked.
+TEST(ChunkTableIdle, WhatWasTouchedStays) {
+  constexpr Duration kHour = std::chrono::hours(1);
+  ManualClock clock;
+  const Geometry geometry = SmallGeometry();
+  const auto arena = *Arena::Create(1 << 22);
+  ChunkTable table(arena.get(), /*chunk_count_max=*/8, &clock);
+  const SmallChunk small = MakeSmallChunk(geometry, 5, 1);
+  const ChunkId id = small.info.id;
+  EXPECT_FALSE(table.Touch(id));
+  EXPECT_TRUE(absl::IsNotFound(table.DropIdle(id, kHour)));
+  auto chunk = WriteSmallChunk(*table.Begin(small.info, geometry), small);
+  clock.Advance(kHour);  // what a put takes is not idle
+  ASSERT_TRUE(table.Insert(*std::move(chunk)).ok());
+  const auto idle = [&] { return table.List(std::nullopt, 1).at(0).idle; };
+  EXPECT_EQ(idle(), Duration(0));
+  EXPECT_FALSE(table.List(std::nullopt, 1).at(0).durable);
+  const auto expect_touched_by = [&](auto touch) {
+    clock.Advance(kHour);
+    EXPECT_GE(idle(), kHour);
+    touch();
+    EXPECT_EQ(idle(), Duration(0));
+    clock.Advance(kHour - Duration(1));
+    EXPECT_TRUE(absl::IsFailedPrecondition(table.DropIdle(id, kHour)));
+  };
+  expect_touched_by([&] { EXPECT_TRUE(table.Touch(id)); });
+  expect_touched_by(
+      [&] { EXPECT_TRUE(absl::IsAlreadyExists(table.Begin(small.info, geometry).status())); });
+  table.MarkDurable(id);
+  EXPECT_TRUE(table.List(std::nullopt, 1).at(0).durable);
+  ASSERT_TRUE(table.Keep(id, true).ok());
+  clock.Advance(kHour);
+  EXPECT_TRUE(absl::IsFailedPrecondition(table.DropIdle(id, kHour)));
+  ASSERT_TRUE(table.Keep(id, false).ok());
+  EXPECT_TRUE(table.DropIdle(id, kHour).ok());
+  EXPECT_FALSE(table.Contains(id));
+}
+
 // Goal: to know a chunk's id is not to read it; to know its rows is.
 TEST_F(ChunkTableTest, AChunkIsReadByWhomItWasPutFor) {
   const SmallChunk small = MakeSmallChunk(geometry_, 5, 1);
