@@ -354,7 +354,8 @@ RequestHeader AttendPlan::WriteFrame(const AttendCall& call, const PlannedBlock&
   if (header.piece_count == 0) return header;
 
   header.flags = static_cast<uint8_t>((call.wire == PartialDtype::kF32 ? kFlagPartialF32 : 0) |
-                                      (call.per_chunk ? kFlagPerPiece : 0));
+                                      (call.per_chunk ? kFlagPerPiece : 0) |
+                                      (call.allow_approximate ? kFlagApproximate : 0));
   header.row_count = block.row_count;
   header.layer = static_cast<uint16_t>(call.layer);
   header.copy_count = static_cast<uint16_t>(batch.copy_end - batch.copy_begin);

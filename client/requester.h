@@ -114,6 +114,9 @@ struct AttendCall {
   // Merge here, chunk by chunk in the order of the call: the answer's bits do not depend on which
   // holder has which chunk. Costs one partial a chunk on the wire instead of one a holder.
   bool per_chunk = false;
+  // A holder whose exact rows are on disk may answer from fp8 copies in memory, where it has them;
+  // the report says whether one did. Otherwise an answer is exact or an error.
+  bool allow_approximate = false;
   Instant deadline = kInstantMax;
 };
 
@@ -127,6 +130,7 @@ struct AttendReport {
   uint64_t bytes_sent = 0;  // frames on the lanes, both headers and rows
   uint64_t bytes_received = 0;
   uint64_t compute_ns_max = 0;  // kernel time of the slowest holder
+  bool approximate = false;     // some rows were fp8 copies; only if the call allows it
   Duration elapsed{0};
 };
 

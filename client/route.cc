@@ -305,6 +305,7 @@ absl::Status Router::Accept(const AttendCall& call, Flow& flow, Frame& arrived,
   expected.d_v = call.corpus->geometry.d_v;
   CKV_RETURN_IF_ERROR(CheckReplyForHint(header, reply.subspan(sizeof(ReplyHeader)), expected));
   bytes_received_ += done.bytes;
+  flow.approximate = flow.approximate || (header.flags & kFlagApproximate) != 0;
   peer.Answered();
   // Frames that shared a kernel call carry its time each: equal neighbours are counted once.
   if (header.compute_ns != flow.last_compute_ns) flow.compute_ns += header.compute_ns;
@@ -364,6 +365,7 @@ void Router::FillReport(AttendReport* report, Instant begin) const {
   for (size_t i = 0; i < flow_count_; ++i) {
     report->holder_count += flows_[i].asked ? 1 : 0;
     report->compute_ns_max = std::max(report->compute_ns_max, flows_[i].compute_ns);
+    report->approximate = report->approximate || flows_[i].approximate;
   }
   report->bytes_sent = bytes_sent_;
   report->bytes_received = bytes_received_;

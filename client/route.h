@@ -59,6 +59,7 @@ class Router {
     // time.
     bool copy_out = false;
     std::vector<uint32_t> frame_of_slot;
+    bool approximate = false;  // an answer was
     uint64_t compute_ns = 0;
     uint32_t last_compute_ns = 0;
   };

@@ -76,10 +76,11 @@ Batch::Verdict Batch::Add(const ReadyRequest& ready) {
   Item& item = items_[item_count_];
   item.ready = ready;
   item.reply = {.kind = header.kind,
-                .flags = header.flags,
+                .flags = static_cast<uint8_t>(header.flags & ~kFlagApproximate),
                 .request_id = header.request_id,
                 .epoch = lease_->epoch().value};
   item.group = 0;
+  item.shadow_group = kNoGroup;
   last_work_ = 0;
   const Verdict verdict = Judge(item);
   if (verdict != Verdict::kTaken) {
@@ -158,12 +159,12 @@ uint64_t Batch::WorkOf(const Item& item) const {
   uint64_t work = 0;  // at most 1024 x 2^12 x 2^11 x 2^22: cannot wrap
   for (size_t i = 0; i < rows_.size(); ++i) {
     const PieceEntry& piece = attend_.pieces[i];
-    work += row_work * (piece.index_begin == kDense ? rows_[i].count : piece.k);
+    work += row_work * (piece.index_begin == kDense ? rows_[i].rows.count : piece.k);
   }
   return work;
 }
 
-absl::StatusOr<RowView> Batch::RowsOf(const Item& item, uint32_t handle) {
+absl::StatusOr<Batch::PieceRows> Batch::RowsOf(const Item& item, uint32_t handle) {
   const ReadyRequest& ready = item.ready;
   const uint32_t row_bytes = ready.session->geometry.row_bytes();
   absl::StatusOr<ChunkPin> pin = PinHandle(*table_, *ready.session, handle);
@@ -173,23 +174,46 @@ absl::StatusOr<RowView> Batch::RowsOf(const Item& item, uint32_t handle) {
                           .count = chunk.info().token_count(),
                           .stride_bytes = row_bytes};
     pins_.push_back(*std::move(pin));
-    return rows;
+    return PieceRows{rows};
   }
-  if (!absl::IsUnavailable(pin.status()) || ready.cold_rows == nullptr) return pin.status();
+  if (!absl::IsUnavailable(pin.status())) return pin.status();
+  const ChunkLocator chunk = *ready.session->handles.Lookup({handle});
   const ColdRows::Layer* const read =
-      ready.cold_rows->Find(*ready.session->handles.Lookup({handle}));
-  if (read == nullptr) return pin.status();
-  pins_.emplace_back();  // the request's cold_rows hold them
-  return RowView{.data = read->rows, .count = read->token_count, .stride_bytes = row_bytes};
+      ready.cold_rows == nullptr ? nullptr : ready.cold_rows->Find(chunk);
+  if (read != nullptr) {
+    pins_.emplace_back();
+    return PieceRows{{.data = read->rows, .count = read->token_count, .stride_bytes = row_bytes}};
+  }
+  if (const auto shadow = ShadowOf(item, chunk); shadow.has_value()) return *shadow;
+  return pin.status();
+}
+
+// What stands for a chunk on disk, where the request allows it.
+std::optional<Batch::PieceRows> Batch::ShadowOf(const Item& item, ChunkLocator chunk) {
+  const RequestHeader& header = item.ready.header;
+  if ((header.flags & kFlagApproximate) == 0 || options_.shadows == nullptr ||
+      InRounds(header, item.ready.session->geometry)) {
+    return std::nullopt;
+  }
+  std::shared_ptr<const Shadow> shadow = options_.shadows->Find(chunk);
+  if (shadow == nullptr) return std::nullopt;
+  const RowView rows = {.data = shadow->layer(header.layer),
+                        .count = shadow->token_count(),
+                        .stride_bytes = shadow->row_bytes()};
+  pins_.emplace_back();
+  shadows_.push_back(std::move(shadow));
+  return PieceRows{rows, /*shadow=*/true};
 }
 
 absl::Status Batch::FindRows(const Item& item) {
   rows_.clear();
   const size_t pin_begin = pins_.size();
+  const size_t shadow_begin = shadows_.size();
   for (const PieceEntry& piece : attend_.pieces) {
-    absl::StatusOr<RowView> rows = RowsOf(item, piece.handle);
+    absl::StatusOr<PieceRows> rows = RowsOf(item, piece.handle);
     if (!rows.ok()) {
       pins_.resize(pin_begin);
+      shadows_.resize(shadow_begin);
       return rows.status();
     }
     rows_.push_back(*rows);
@@ -201,6 +225,7 @@ absl::Status Batch::AddAttend(Item& item, Verdict& verdict) {
   const RequestHeader& header = item.ready.header;
   if (!PerPiece(header)) CKV_RETURN_IF_ERROR(CheckNoHandleTwice());
   const size_t pin_begin = pins_.size();
+  const size_t shadow_begin = shadows_.size();
   if (absl::Status found = FindRows(item); !found.ok()) {
     if (!absl::IsUnavailable(found)) return found;
     verdict = Verdict::kCold;
@@ -219,6 +244,7 @@ absl::Status Batch::AddAttend(Item& item, Verdict& verdict) {
   }
   if (!status.ok() || verdict != Verdict::kTaken) {
     pins_.resize(pin_begin);
+    shadows_.resize(shadow_begin);
     return status;
   }
   last_work_ = work;
@@ -239,7 +265,7 @@ AttentionPiece Batch::MakePiece(const Item& item, size_t index) const {
   piece.q = {.data = attend_.rows + size_t{entry.copy} * header.row_count * d_qk,
              .count = header.row_count,
              .stride = d_qk};
-  piece.rows = rows_[index];
+  piece.rows = rows_[index].rows;
   if (entry.index_begin != kDense) {
     piece.selection = {
         .indices = entry.k == 0 ? kNoIndices : attend_.indices.data() + entry.index_begin,
@@ -258,18 +284,20 @@ void Batch::PlacePieces(Item& item) {
   const std::span<std::byte> reply = item.ready.lane->reply(item.ready.slot);
   const bool merged = MergedHere(header);
   const AttentionShape shape = AttentionShape::Of(geometry);
-  Group& group = GroupFor(shape);
-  group.deadline = std::max(group.deadline, item.ready.deadline());
-  item.group = static_cast<size_t>(&group - groups_.data());
-  if (merged && PartialFloats(header.row_count, geometry.d_v) > kScratchFloats / rows_.size()) {
+  item.group = GroupFor(shape, item.ready.deadline());
+  if (InRounds(header, geometry)) {
     in_rounds_ = true;
     rounds_shape_ = shape;
     rounds_group_ = item.group;
     rounds_out_ = PartialInReply(reply, header, geometry.d_v, 0);
-    for (size_t i = 0; i < rows_.size(); ++i) {
-      rounds_pieces_.push_back(MakePiece(item, i));
-    }
+    for (size_t i = 0; i < rows_.size(); ++i) rounds_pieces_.push_back(MakePiece(item, i));
     return;
+  }
+  if (std::any_of(rows_.begin(), rows_.end(), [](const PieceRows& rows) { return rows.shadow; })) {
+    AttentionShape packed = shape;
+    packed.row_dtype = RowDtype::kFp8DsMla;
+    item.shadow_group = GroupFor(packed, item.ready.deadline());
+    item.reply.flags |= kFlagApproximate;
   }
   const size_t part_begin = parts_.size();
   for (size_t i = 0; i < rows_.size(); ++i) {
@@ -277,10 +305,11 @@ void Batch::PlacePieces(Item& item) {
     piece.out = merged ? TakeScratch(header.row_count, geometry.d_v)
                        : PartialInReply(reply, header, geometry.d_v, static_cast<uint32_t>(i));
     if (merged) parts_.emplace_back(piece.out);
-    group.pieces.push_back(piece);
+    groups_[rows_[i].shadow ? item.shadow_group : item.group].pieces.push_back(piece);
   }
   if (!merged) return;
   merges_.push_back({.group = item.group,
+                     .shadow_group = item.shadow_group,
                      .part_begin = part_begin,
                      .part_count = rows_.size(),
                      .row_count = header.row_count,
@@ -288,15 +317,23 @@ void Batch::PlacePieces(Item& item) {
                      .out = PartialInReply(reply, header, geometry.d_v, 0)});
 }
 
-Batch::Group& Batch::GroupFor(const AttentionShape& shape) {
-  for (size_t i = 0; i < group_count_; ++i) {
-    if (Alike(groups_[i].shape, shape)) return groups_[i];
+bool Batch::InRounds(const RequestHeader& header, const Geometry& geometry) const {
+  return MergedHere(header) &&
+         PartialFloats(header.row_count, geometry.d_v) > kScratchFloats / header.piece_count;
+}
+
+size_t Batch::GroupFor(const AttentionShape& shape, Instant deadline) {
+  size_t index = 0;
+  while (index < group_count_ && !Alike(groups_[index].shape, shape)) ++index;
+  if (index == groups_.size()) groups_.emplace_back().pieces.reserve(kBatchPieceCountMax);
+  Group& group = groups_[index];
+  if (index == group_count_) {
+    ++group_count_;
+    group.shape = shape;
+    group.deadline = Instant{};
   }
-  if (group_count_ == groups_.size()) groups_.emplace_back().pieces.reserve(kBatchPieceCountMax);
-  Group& group = groups_[group_count_++];
-  group.shape = shape;
-  group.deadline = Instant{};
-  return group;
+  group.deadline = std::max(group.deadline, deadline);
+  return index;
 }
 
 PartialView Batch::TakeScratch(uint32_t row_count, uint32_t d_v) {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "server/serve_counters.h"
 #include "server/session.h"
 #include "store/chunk_table.h"
+#include "store/shadow_table.h"
 #include "transport/fabric.h"
 #include "transport/wire.h"
 
@@ -47,6 +49,8 @@ struct BatchOptions {
   uint32_t thread_count = 1;
   // Of all requests of a batch together; one that is larger by itself is not taken.
   uint64_t work_max = kPollingWorkMax;
+  // For requests that allow an approximation; null: there are none.
+  const ShadowTable* shadows = nullptr;
 };
 
 // Belongs to one thread at a time. Nothing is allocated after construction but the text of errors,
@@ -89,10 +93,13 @@ class Batch {
   void Clear();
 
  private:
+  static constexpr size_t kNoGroup = SIZE_MAX;
   struct Item {
     ReadyRequest ready;
     ReplyHeader reply;
-    size_t group = 0;    // of an attend request: in groups_
+    // Of an attend request, in groups_: of its pieces with exact rows, and of those with shadows.
+    size_t group = 0;
+    size_t shadow_group = kNoGroup;
     absl::Status error;  // not OK: the reply is this
   };
   // Pieces whose geometries attend alike.
@@ -102,7 +109,8 @@ class Batch {
     std::vector<AttentionPiece> pieces;
   };
   struct MergeTask {
-    size_t group = 0;
+    size_t group = 0;  // as the item's
+    size_t shadow_group = kNoGroup;
     size_t part_begin = 0;  // in parts_
     size_t part_count = 0;
     uint32_t row_count = 0;
@@ -111,6 +119,10 @@ class Batch {
   };
 
   static constexpr size_t kScratchFloats = kMergeScratchBytes / sizeof(float);
+  struct PieceRows {
+    RowView rows;
+    bool shadow = false;
+  };
   // Floats of one f32 partial in the scratch, in whole cache lines.
   static constexpr size_t PartialFloats(uint32_t row_count, uint32_t d_v) {
     return (size_t{row_count} * (size_t{d_v} + 2) + 15) / 16 * 16;
@@ -124,11 +136,14 @@ class Batch {
   absl::Status CheckNoHandleTwice();
   // Of the request being judged: pins its chunks and fills rows_. Unavailable: some are cold.
   absl::Status FindRows(const Item& item);
-  absl::StatusOr<RowView> RowsOf(const Item& item, uint32_t handle);
+  absl::StatusOr<PieceRows> RowsOf(const Item& item, uint32_t handle);
+  std::optional<PieceRows> ShadowOf(const Item& item, ChunkLocator chunk);
+  bool InRounds(const RequestHeader& header, const Geometry& geometry) const;
   uint64_t WorkOf(const Item& item) const;
   AttentionPiece MakePiece(const Item& item, size_t piece) const;
   void PlacePieces(Item& item);
-  Group& GroupFor(const AttentionShape& shape);
+  // Its place in groups_; `deadline` is of a request that has pieces in it.
+  size_t GroupFor(const AttentionShape& shape, Instant deadline);
   PartialView TakeScratch(uint32_t row_count, uint32_t d_v);
   void Attend(const Group& group, std::span<const AttentionPiece> pieces);
   void AttendSliced(const AttentionShape& shape, const AttentionPiece& piece, Instant deadline);
@@ -161,9 +176,11 @@ class Batch {
 
   AttendRequest attend_;           // of the request being judged
   std::vector<uint32_t> handles_;  // of it, sorted
-  std::vector<RowView> rows_;      // of it, one a piece
-  std::vector<ChunkPin> pins_;     // of the batch, one a piece; not held where rows came from disk
-  std::vector<Group> groups_;      // the first group_count_ are in use
+  std::vector<PieceRows> rows_;    // of it, one a piece
+  // Of the batch, one a piece; neither where the request's cold_rows hold the rows.
+  std::vector<ChunkPin> pins_;
+  std::vector<std::shared_ptr<const Shadow>> shadows_;  // of the batch
+  std::vector<Group> groups_;                           // the first group_count_ are in use
   size_t group_count_ = 0;
   std::vector<ConstPartialView> parts_;
   std::vector<MergeTask> merges_;

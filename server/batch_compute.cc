@@ -86,12 +86,15 @@ bool Batch::Expired(size_t group) {
   if (clock_->Now() < groups_[group].deadline) return false;
   for (uint32_t i = 0; i < item_count_; ++i) {
     Item& item = items_[i];
-    const bool of_group = item.ready.header.kind == WireKind::kAttend && item.group == group;
+    const bool of_group = item.ready.header.kind == WireKind::kAttend &&
+                          (item.group == group || item.shadow_group == group);
     if (!of_group || !item.error.ok()) continue;
     ++expired_;
     item.error = ExpiredError(item.ready.header);
   }
-  std::erase_if(merges_, [group](const MergeTask& merge) { return merge.group == group; });
+  std::erase_if(merges_, [group](const MergeTask& merge) {
+    return merge.group == group || merge.shadow_group == group;
+  });
   return true;
 }
 
@@ -157,6 +160,7 @@ void Batch::Clear() {
   in_rounds_ = false;
   scratch_used_ = 0;
   pins_.clear();
+  shadows_.clear();
   for (uint32_t i = 0; i < item_count_; ++i) items_[i].ready.cold_rows.reset();
   item_count_ = 0;
   work_ = 0;

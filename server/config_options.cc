@@ -66,7 +66,12 @@ const OptionSpec kOptions[] = {
      "microseconds", "how long a poll of a tcp lane asks the network card itself; 0: never"},
     {"store.map_bytes_max", OptionKind::kBytes, &Config::store_map_bytes_max, 0, 64 * kTiB, "",
      "bytes",
-     "memory for copies of chunks that requesters of this host map; 0: a tenth of store.capacity"},
+     "memory for copies of chunks that requesters of this host map; 0: a sixteenth of "
+     "store.capacity"},
+    {"store.shadow_percent", OptionKind::kCount, &Config::store_shadow_percent, 0, 50, "",
+     "per cent",
+     "most of store.capacity that fp8 copies of evicted chunks take: requests that "
+     "allow an approximation are answered from them; 0: none are made"},
     {"store.path", OptionKind::kText, &Config::store_path, 0, 0, "", "folder",
      "where a holder keeps chunks over a restart; empty: in memory only, gone with the process"},
     {"store.capacity", OptionKind::kBytes, &Config::store_capacity_bytes, kMiB, 64 * kTiB, "",

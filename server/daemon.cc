@@ -190,6 +190,7 @@ absl::Status Daemon::State::StartHolder() {
   options.capacity_bytes = config.store_capacity_bytes;
   options.chunk_count_max = config.store_chunk_count_max;
   options.store_path = config.store_path;
+  options.shadow_bytes_max = config.store_capacity_bytes / 100 * config.store_shadow_percent;
   options.compute_threads = config.compute_threads;
   options.fabrics = fabric_order;
   options.listen.tcp_address = config.data_listen;

@@ -58,12 +58,14 @@ Dispatcher::Dispatcher(const DispatcherOptions& options, ChunkStore* store, Sess
       long_admission_(options.queue_request_count_max, kBulkQueueWorkMax),
       push_admission_(options.queue_request_count_max, kNoWorkLimit),
       batch_({.request_count_max = options.batch_request_count_max,
-              .thread_count = options.compute_threads},
+              .thread_count = options.compute_threads,
+              .shadows = &store->shadows()},
              options.clock, &store->table(), lease, &counters_),
       push_server_(options.clock, &store->table(), lease, &counters_),
-      side_work_(
-          {.compute_threads = options.compute_threads, .map_bytes_max = options.map_bytes_max},
-          options.clock, &store->table(), lease, &counters_, [this] { RingBell(); }),
+      side_work_({.compute_threads = options.compute_threads,
+                  .map_bytes_max = options.map_bytes_max,
+                  .shadows = &store->shadows()},
+                 options.clock, &store->table(), lease, &counters_, [this] { RingBell(); }),
       cold_reads_(store, [this] { RingBell(); }),
       wait_(options.spin_max) {}
 

@@ -10,6 +10,7 @@
 #include "proto/status.h"
 #include "server/dispatcher.h"
 #include "server/session.h"
+#include "server/shadow_codec.h"
 #include "spdlog/spdlog.h"
 #include "store/chunk_store.h"
 #include "transport/wire.h"
@@ -133,6 +134,8 @@ absl::StatusOr<std::unique_ptr<Holder>> Holder::Start(const HolderOptions& optio
   const ChunkStoreOptions store_options = {.capacity_bytes = options.capacity_bytes,
                                            .chunk_count_max = options.chunk_count_max,
                                            .path = options.store_path,
+                                           .shadow_bytes_max = options.shadow_bytes_max,
+                                           .shadow_codec = Fp8ShadowCodec(),
                                            .clock = options.clock};
   ScanReport found;
   CKV_ASSIGN_OR_RETURN(std::unique_ptr<ChunkStore> store, ChunkStore::Open(store_options, &found));

@@ -30,6 +30,9 @@ struct HolderOptions {
   // Of the folder that keeps chunks over a restart (store/chunk_folder.h); empty: they are in
   // memory only, and gone with the process.
   std::string store_path = {};
+  // Of capacity_bytes, at most this much for fp8 copies of evicted chunks: what allows an
+  // approximation is answered from them. 0: none.
+  uint64_t shadow_bytes_max = 0;
   uint32_t compute_threads = 1;  // of the dispatcher's worker pool, itself included
   std::vector<Fabric*> fabrics;  // that sessions may use; borrowed
   ListenOptions listen;

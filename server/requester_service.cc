@@ -302,6 +302,7 @@ absl::Status RequesterServiceImpl::AttendOnce(const grpc::ServerContext& context
   }
   CKV_ASSIGN_OR_RETURN(call.wire, DtypeOf(request.wire()));
   call.per_chunk = request.per_chunk();
+  call.allow_approximate = request.allow_approximate();
   call.deadline = deadline;
 
   AttendReport report;
@@ -313,6 +314,7 @@ absl::Status RequesterServiceImpl::AttendOnce(const grpc::ServerContext& context
   reply.set_bytes_received(report.bytes_received);
   reply.set_elapsed_ns(static_cast<uint64_t>(report.elapsed.count()));
   reply.set_compute_ns_max(report.compute_ns_max);
+  reply.set_approximate(report.approximate);
   return absl::OkStatus();
 }
 

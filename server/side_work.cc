@@ -25,7 +25,8 @@ SideWork::SideWork(const SideWorkOptions& options, Clock* clock, ChunkTable* tab
       exports_(options.map_bytes_max),
       batch_({.request_count_max = 1,
               .thread_count = options.compute_threads,
-              .work_max = kRequestWorkMax},
+              .work_max = kRequestWorkMax,
+              .shadows = options.shadows},
              clock, table, lease, counters),
       thread_(std::make_unique<SideThread>(std::move(tell))) {}
 

@@ -26,6 +26,7 @@ namespace ckv {
 struct SideWorkOptions {
   uint32_t compute_threads = 1;
   uint64_t map_bytes_max = 0;
+  const ShadowTable* shadows = nullptr;
 };
 
 // Belongs to the dispatcher's thread: everything is judged and answered there, and only the kernel

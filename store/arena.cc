@@ -53,6 +53,14 @@ Extent::~Extent() {
   if (arena_ != nullptr) arena_->Free(bytes_);
 }
 
+void Extent::Shrink(size_t bytes) {
+  CKV_CHECK(bytes > 0 && bytes <= bytes_.size());
+  const size_t kept = RoundUp(bytes);
+  // Ranges are freed by their first byte and in whole units: the rest of the last one goes as well.
+  if (kept < RoundUp(bytes_.size())) arena_->Free({bytes_.data() + kept, bytes_.size() - kept});
+  bytes_ = bytes_.first(bytes);
+}
+
 absl::StatusOr<std::unique_ptr<Arena>> Arena::Create(size_t capacity_bytes) {
   if (capacity_bytes == 0) return absl::InvalidArgumentError("arena: zero capacity");
   const auto refused = [capacity_bytes](int error) {

@@ -28,6 +28,8 @@ class Extent {
 
   std::span<std::byte> bytes() const { return bytes_; }
   bool empty() const { return bytes_.empty(); }
+  // Gives back what is behind the first `bytes`, which are at least one and at most what it has.
+  void Shrink(size_t bytes);
 
  private:
   friend class Arena;

@@ -59,6 +59,8 @@ class Chunk {
   std::span<const std::byte> layer(uint32_t layer) const;
   // StripeChecksum of each of a layer's stripes, as its rows were when they became this chunk.
   std::span<const uint64_t> stripe_checksums(uint32_t layer) const;
+  // Its memory, for whoever was the last to read the rows.
+  Extent TakeExtent() && { return std::move(extent_); }
 
  private:
   ChunkInfo info_;

@@ -86,6 +86,8 @@ ChunkStore::ChunkStore(const ChunkStoreOptions& options, std::unique_ptr<Arena> 
       arena_(std::move(arena)),
       folder_(std::move(folder)),
       table_(arena_.get(), options.chunk_count_max, options.clock),
+      shadow_codec_(options.shadow_codec),
+      shadows_(options.shadow_codec == nullptr ? 0 : options.shadow_bytes_max),
       reload_(kReloadAtStart) {}
 
 ChunkStore::~ChunkStore() = default;
@@ -103,6 +105,19 @@ absl::Status ChunkStore::AddStored(StoredChunk chunk) {
   return Annotate(table_.InsertCold(std::move(cold)), "the folder has more chunks than it may");
 }
 
+bool ChunkStore::MakeRoom() {
+  std::optional<ChunkTable::Evicted> evicted = table_.EvictOne();
+  if (!evicted) return shadows_.RemoveOldest();
+  if (shadows_.bytes_max() == 0) return true;
+  auto shadow = Shadow::Make(std::move(evicted->chunk), *shadow_codec_);
+  if (shadow == nullptr) return true;
+  shadows_.Add(evicted->locator, std::move(shadow));
+  // It may have been dropped, or read again, while its rows were packed.
+  const auto pin = table_.Pin(evicted->locator);
+  if (!absl::IsUnavailable(pin.status())) shadows_.Remove(evicted->locator);
+  return true;
+}
+
 // Allocates, evicting as long as that helps: not for what never fits, and not against a limit other
 // than the arena's.
 template <typename Allocate>
@@ -114,7 +129,7 @@ auto ChunkStore::WithRoom(uint64_t bytes, Allocate allocate) -> decltype(allocat
       return allocated;
     if (arena_->Fits(bytes)) {
       if (!std::exchange(again, false)) return allocated;
-    } else if (!table_.EvictOne()) {
+    } else if (!MakeRoom()) {
       return allocated;
     }
   }
@@ -203,6 +218,7 @@ absl::Status ChunkStore::Damaged(ChunkLocator locator, const ChunkId& id,
   // Else another found it first, and the chunk may have been put again since.
   if (table_.Describe(locator).ok()) {
     table_.Drop(id).IgnoreError();
+    shadows_.Remove(locator);
     folder_->Quarantine(id, std::string(status.message())).IgnoreError();
     absl::MutexLock lock(&mu_);
     ++damaged_count_;
@@ -242,6 +258,7 @@ absl::StatusOr<ChunkPin> ChunkStore::LoadFile(ChunkLocator locator, const ColdCh
   Chunk chunk(reader->header().info, what.geometry, std::move(extent),
               reader->header().stripe_checksums);
   CKV_RETURN_IF_ERROR(table_.Warm(locator, std::move(chunk), ReloadUs(bytes)));
+  shadows_.Remove(locator);
   auto pin = table_.Pin(locator);
   if (absl::IsUnavailable(pin.status())) return absl::AbortedError("evicted again");
   return pin;
@@ -270,16 +287,20 @@ absl::Status ChunkStore::Keep(const ChunkId& id, bool keep) {
 }
 
 absl::Status ChunkStore::Drop(const ChunkId& id) {
-  if (folder_ == nullptr) return table_.Drop(id);
-  const Turn turn(this, id);
-  CKV_RETURN_IF_ERROR(table_.Drop(id));
-  return folder_->Remove(id);
+  return DropFileAnd(id, [&] { return table_.Drop(id); });
 }
 
 absl::Status ChunkStore::DropIdle(const ChunkId& id, Duration idle_min) {
-  if (folder_ == nullptr) return table_.DropIdle(id, idle_min);
+  return DropFileAnd(id, [&] { return table_.DropIdle(id, idle_min); });
+}
+
+template <typename DropRows>
+absl::Status ChunkStore::DropFileAnd(const ChunkId& id, DropRows drop_rows) {
+  if (folder_ == nullptr) return drop_rows();
   const Turn turn(this, id);
-  CKV_RETURN_IF_ERROR(table_.DropIdle(id, idle_min));
+  const std::optional<ChunkLocator> chunk = table_.Locate(id);
+  CKV_RETURN_IF_ERROR(drop_rows());
+  if (chunk) shadows_.Remove(*chunk);
   return folder_->Remove(id);
 }
 
@@ -299,6 +320,7 @@ void ChunkStore::Leave(const ChunkId& id) {
 ChunkStoreStats ChunkStore::stats() const {
   ChunkStoreStats stats;
   stats.table = table_.stats();
+  stats.shadow_count = shadows_.count();
   absl::MutexLock lock(&mu_);
   stats.load_count = load_count_;
   stats.load_bytes = load_bytes_;

@@ -15,6 +15,8 @@
 // durable chunk whether hot or not. Where there is no room, the hot chunk that is cheapest to do
 // without becomes cold (store/eviction.h): nothing is written then, so it takes microseconds.
 //
+// Between them, if asked for, are shadows (store/shadow_table.h): what was evicted, approximately.
+//
 // Without a path there is no cold tier: what is put is gone with the process, and a full store
 // refuses what is new.
 
@@ -37,6 +39,7 @@
 #include "store/chunk_folder.h"
 #include "store/chunk_rows.h"
 #include "store/chunk_table.h"
+#include "store/shadow_table.h"
 
 namespace ckv {
 
@@ -46,6 +49,9 @@ struct ChunkStoreOptions {
   std::string path;                         // of the folder; empty: memory only
   FileSystem* files = FileSystem::Real();
   uint32_t scan_threads = 8;
+  // Of capacity_bytes, at most this much for shadows of evicted chunks, which the codec packs.
+  uint64_t shadow_bytes_max = 0;
+  const ShadowCodec* shadow_codec = nullptr;  // outlives the store; null: no shadows
   Clock* clock = Clock::Real();
 };
 
@@ -53,6 +59,7 @@ struct ChunkStoreStats {
   ChunkTableStats table;
   uint64_t load_count = 0;  // cold chunks made hot
   uint64_t load_bytes = 0;
+  uint64_t shadow_count = 0;   // of the cold chunks: with packed rows in memory
   uint64_t damaged_count = 0;  // chunks whose file was found damaged since the start
 };
 
@@ -122,6 +129,7 @@ class ChunkStore {
   absl::Status DropIdle(const ChunkId& id, Duration idle_min);
 
   ChunkTable& table() { return table_; }
+  const ShadowTable& shadows() const { return shadows_; }
   // That rows of hot chunks lie in.
   std::span<const std::byte> memory() const { return {arena_->base(), arena_->capacity_bytes()}; }
   ChunkStoreStats stats() const;
@@ -134,12 +142,16 @@ class ChunkStore {
 
   absl::Status AddStored(StoredChunk chunk);
   absl::StatusOr<ChunkFileReader> OpenFile(ChunkLocator locator);
+  // Gives back memory of what is evicted, or of a shadow. False: there is none.
+  bool MakeRoom();
   template <typename Allocate>
   auto WithRoom(uint64_t bytes, Allocate allocate) -> decltype(allocate());
   // A read of the chunk's file found this: it is quarantined and dropped. Returns what to say.
   absl::Status Damaged(ChunkLocator locator, const ChunkId& id, const absl::Status& status);
   absl::Status MakeDurable(const ChunkId& id, const Geometry& geometry, std::string_view tenant);
   absl::Status SaveFacts(const ChunkId& id);
+  template <typename DropRows>
+  absl::Status DropFileAnd(const ChunkId& id, DropRows drop_rows);
   absl::StatusOr<ChunkPin> LoadFile(ChunkLocator locator, const ColdChunk& what);
   void Learn(uint64_t bytes, double us) ABSL_LOCKS_EXCLUDED(mu_);
   double ReloadUs(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
@@ -152,6 +164,8 @@ class ChunkStore {
   const std::unique_ptr<Arena> arena_;
   const std::unique_ptr<ChunkFolder> folder_;
   ChunkTable table_;
+  const ShadowCodec* const shadow_codec_;
+  ShadowTable shadows_;
   mutable absl::Mutex mu_;
   absl::flat_hash_set<ChunkId> busy_ ABSL_GUARDED_BY(mu_);
   ReloadCost reload_ ABSL_GUARDED_BY(mu_);

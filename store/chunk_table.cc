@@ -91,6 +91,15 @@ std::optional<uint32_t> ChunkTable::SlotOf(const ChunkId& id) const {
   return found->second;
 }
 
+std::optional<ChunkLocator> ChunkTable::Locate(const ChunkId& id) const {
+  Shard& shard = ShardOf(id);
+  absl::MutexLock lock(&shard.mu);
+  const auto found = shard.by_id.find(id);
+  if (found == shard.by_id.end()) return std::nullopt;
+  const uint64_t state = SlotAt(found->second)->state.load(std::memory_order_relaxed);
+  return ChunkLocator{found->second, GenerationOf(state)};
+}
+
 absl::Status ChunkTable::CheckRoom() const {
   if (used_slot_count_ < chunk_count_max_) return absl::OkStatus();
   return absl::ResourceExhaustedError(
@@ -189,7 +198,7 @@ absl::Status ChunkTable::Insert(Chunk chunk, std::string_view tenant, bool durab
                     .readers = {std::string(tenant)}};
   const uint32_t index = TakeSlot(std::move(what));
   Slot& slot = *SlotAt(index);
-  slot.chunk = std::make_unique<const Chunk>(std::move(chunk));
+  slot.chunk = std::make_unique<Chunk>(std::move(chunk));
   slot.durable = durable;
   if (durable) evictable_.Add(index, slot.bytes(), /*cost_us=*/double(slot.bytes()));
   Publish(index, /*hot=*/true);
@@ -217,7 +226,7 @@ absl::Status ChunkTable::Warm(ChunkLocator locator, Chunk chunk, double cost_us)
   if (GenerationOf(state) != locator.generation || (state & kResident) == 0 || (state & kHot) != 0)
     return Dropped();
   CKV_CHECK(chunk.info().id == slot->what.id);
-  slot->chunk = std::make_unique<const Chunk>(std::move(chunk));
+  slot->chunk = std::make_unique<Chunk>(std::move(chunk));
   // A cold slot has no pins, and under mu_ nobody else makes it hot or drops it.
   slot->state.store(state | kHot, std::memory_order_release);
   cold_count_ -= 1;
@@ -225,15 +234,14 @@ absl::Status ChunkTable::Warm(ChunkLocator locator, Chunk chunk, double cost_us)
   return absl::OkStatus();
 }
 
-bool ChunkTable::EvictOne() {
-  std::unique_ptr<const Chunk> freed;  // destroyed after the lock: it takes the arena's
+std::optional<ChunkTable::Evicted> ChunkTable::EvictOne() {
   absl::MutexLock lock(&mu_);
   while (true) {
     const auto may_go = [this](uint32_t index) {
       return (SlotAt(index)->state.load(std::memory_order_relaxed) & kPinsMask) == 0;
     };
     const std::optional<uint32_t> next = evictable_.Next(may_go);
-    if (!next) return false;
+    if (!next) return std::nullopt;
     Slot& slot = *SlotAt(*next);
     // Pins do not touch the queue: what was used since it last came to the front goes back.
     if (slot.use_count.exchange(0, std::memory_order_relaxed) > 0) {
@@ -243,11 +251,11 @@ bool ChunkTable::EvictOne() {
     uint64_t state = slot.state.load(std::memory_order_relaxed) & ~kPinsMask;
     if (!slot.state.compare_exchange_strong(state, state & ~kHot, std::memory_order_acq_rel))
       continue;  // pinned just now
-    freed = std::move(slot.chunk);
     evictable_.Evicted(*next);
     cold_count_ += 1;
     evicted_count_ += 1;
-    return true;
+    const std::unique_ptr<Chunk> chunk = std::move(slot.chunk);
+    return Evicted{{*next, GenerationOf(state)}, std::move(*chunk)};
   }
 }
 
@@ -297,7 +305,7 @@ void ChunkTable::Unpin(uint32_t index) {
 
 // Of a slot that is neither resident nor pinned: whoever made it so calls this, once.
 void ChunkTable::Free(uint32_t index) {
-  std::unique_ptr<const Chunk> freed;  // destroyed after the lock: it takes the arena's
+  std::unique_ptr<Chunk> freed;  // destroyed after the lock: it takes the arena's
   absl::MutexLock lock(&mu_);
   Slot& slot = *SlotAt(index);
   freed = std::move(slot.chunk);

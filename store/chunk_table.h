@@ -151,8 +151,12 @@ class ChunkTable {
   //   NotFound            dropped meanwhile, or hot already.
   absl::Status Warm(ChunkLocator locator, Chunk chunk, double cost_us) ABSL_LOCKS_EXCLUDED(mu_);
   // Makes the hot chunk cold that is cheapest to do without, of those that are durable, not kept
-  // and not pinned, and gives its memory back. False: there is none.
-  bool EvictOne() ABSL_LOCKS_EXCLUDED(mu_);
+  // and not pinned; its memory is what is returned. Absent: there is none.
+  struct Evicted {
+    ChunkLocator locator;
+    Chunk chunk;
+  };
+  std::optional<Evicted> EvictOne() ABSL_LOCKS_EXCLUDED(mu_);
 
   //   NotFound            not resident here, so that the caller's directory entry is stale; or not
   //                       the tenant's to read: the two look the same.
@@ -208,6 +212,8 @@ class ChunkTable {
 
   // Whether the chunk is resident, hot or cold, whoever may read it.
   bool Contains(const ChunkId& id) const { return SlotOf(id).has_value(); }
+  // Its place, whoever may read it; absent: not resident.
+  std::optional<ChunkLocator> Locate(const ChunkId& id) const;
 
   // In the order of ids, after `after`, at most `count_max`.
   std::vector<ChunkListing> List(const std::optional<ChunkId>& after, size_t count_max) const

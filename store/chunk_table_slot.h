@@ -36,7 +36,7 @@ struct alignas(64) ChunkTable::Slot {
   // What a look-up and a pin touch: one line of cache.
   std::atomic<uint64_t> state{0};
   // Behind a pointer that is written only while nobody can pin, and read under a pin.
-  std::unique_ptr<const Chunk> chunk;
+  std::unique_ptr<Chunk> chunk;
   const Geometry* geometry = nullptr;  // what.geometry
   std::atomic<uint32_t> use_count{0};  // pins since an eviction last looked
   bool for_everyone = false;           // "" is a reader: most chunks, told without the names

@@ -331,8 +331,10 @@ absl::Status CheckReply(const ReplyHeader& header, std::span<const std::byte> bo
     return absl::InvalidArgumentError(
         absl::StrFormat("reply: body of %d bytes, %d came", header.body_bytes, body.size()));
   }
-  if (header.request_id != expected.request_id || header.kind != expected.kind ||
-      header.flags != expected.flags) {
+  // Exact where an approximation was allowed is well; approximate where it was not is not.
+  const bool flags_differ = ((header.flags ^ expected.flags) & ~kFlagApproximate) != 0 ||
+                            (header.flags & ~expected.flags) != 0;
+  if (header.request_id != expected.request_id || header.kind != expected.kind || flags_differ) {
     return absl::InvalidArgumentError(
         absl::StrFormat("reply to request %d, kind %d, flags 0x%02x; asked %d, %d, 0x%02x",
                         header.request_id, static_cast<int>(header.kind), header.flags,

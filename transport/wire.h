@@ -39,7 +39,7 @@ static_assert(std::endian::native == std::endian::little);
 
 inline constexpr uint32_t kRequestMagic = 0x51564b43;  // "CKVQ"
 inline constexpr uint32_t kReplyMagic = 0x52564b43;    // "CKVR"
-inline constexpr uint16_t kWireVersion = 3;
+inline constexpr uint16_t kWireVersion = 4;
 
 inline constexpr uint32_t kQueryRowCountMax = 4096;   // rows of one frame
 inline constexpr uint32_t kPieceCountMax = 1024;      // chunks of one frame
@@ -57,7 +57,11 @@ inline constexpr uint8_t kFlagPerPiece = 2;
 // One of several frames that a call was cut into: its requester waits for the last of them, so a
 // holder lets it wait longer, behind what stands alone.
 inline constexpr uint8_t kFlagBulk = 4;
-inline constexpr uint8_t kFlagsKnown = kFlagPartialF32 | kFlagPerPiece | kFlagBulk;
+// Packed rows that a holder has in memory may stand for exact ones that it has on disk. In a reply:
+// some did.
+inline constexpr uint8_t kFlagApproximate = 8;
+inline constexpr uint8_t kFlagsKnown =
+    kFlagPartialF32 | kFlagPerPiece | kFlagBulk | kFlagApproximate;
 
 struct RequestHeader {
   uint32_t magic = kRequestMagic;
@@ -146,7 +150,7 @@ struct ReplyHeader {
   uint32_t magic = kReplyMagic;
   uint16_t version = kWireVersion;
   WireKind kind = WireKind::kProbe;
-  uint8_t flags = 0;  // of the request
+  uint8_t flags = 0;  // of the request; kFlagApproximate only if it was made use of
   uint64_t request_id = 0;
   uint64_t epoch = 0;
   uint32_t code = 0;  // absl::StatusCode; the body is text unless 0

@@ -30,6 +30,7 @@ struct AttendOptions {
   int64_t offset = 0;
   std::string wire = "bf16";
   bool per_chunk = false;
+  bool approximate = false;
   uint32_t timeout_ms = 10'000;
 };
 
@@ -39,6 +40,7 @@ struct Totals {
   uint64_t bytes_sent = 0;
   uint64_t bytes_received = 0;
   uint64_t elapsed_ns = 0;
+  bool approximate = false;
 };
 
 // Everything of the request but its rows.
@@ -51,6 +53,7 @@ v1::AttendRequest Template(const Ctl& ctl, const AttendOptions& options, const C
   request.set_layer(options.layer);
   request.set_wire(options.wire == "f32" ? v1::PARTIAL_DTYPE_F32 : v1::PARTIAL_DTYPE_BF16);
   request.set_per_chunk(options.per_chunk);
+  request.set_allow_approximate(options.approximate);
   request.set_timeout_ms(options.timeout_ms);
   if (const auto run = AsRun(ordinals); run && options.offset == 0) {
     request.set_chunk_begin(run->begin);
@@ -117,6 +120,7 @@ absl::StatusOr<Totals> SendAll(const Ctl& ctl, Fleet& fleet, v1::AttendRequest r
     totals.bytes_sent += reply.bytes_sent();
     totals.bytes_received += reply.bytes_received();
     totals.elapsed_ns += reply.elapsed_ns();
+    totals.approximate = totals.approximate || reply.approximate();
     progress->Advance(rows);
   }
   return totals;
@@ -158,6 +162,7 @@ absl::Status RunAttend(const Ctl& ctl, const AttendOptions& options) {
   CKV_RETURN_IF_ERROR(WritePartial(options.out, partial,
                                    {{"corpus", corpus.name},
                                     {"layer", std::to_string(options.layer)},
+                                    {"rows", totals.approximate ? "approximate" : "exact"},
                                     {"model", corpus.geometry.model},
                                     {"revision", corpus.geometry.revision}}));
   const Duration elapsed(static_cast<int64_t>(totals.elapsed_ns));
@@ -168,6 +173,8 @@ absl::Status RunAttend(const Ctl& ctl, const AttendOptions& options) {
                           {"holders", std::to_string(totals.holder_count)},
                           {"sent", FormatBytes(totals.bytes_sent)},
                           {"received", FormatBytes(totals.bytes_received)},
+                          {"answer",
+                           totals.approximate ? "approximate: some rows were fp8 copies" : "exact"},
                           {"took", FormatDuration(elapsed)}}),
             {{"out", options.out},
              {"row_count", queries.rows},
@@ -177,6 +184,7 @@ absl::Status RunAttend(const Ctl& ctl, const AttendOptions& options) {
              {"holder_count", totals.holder_count},
              {"bytes_sent", totals.bytes_sent},
              {"bytes_received", totals.bytes_received},
+             {"approximate", totals.approximate},
              {"seconds", static_cast<double>(totals.elapsed_ns) / 1e9}});
   return absl::OkStatus();
 }
@@ -210,6 +218,8 @@ void AddAttendCommand(CLI::App& app, Ctl& ctl) {
       ->type_name(JoinNames(dtypes));
   verb->add_flag("--per-chunk", options->per_chunk,
                  "Merge chunk by chunk here: the bits do not depend on the placement");
+  verb->add_flag("--approximate", options->approximate,
+                 "Holders may answer from fp8 copies in memory of chunks that are on disk");
   verb->add_option("--timeout-ms", options->timeout_ms, "Limit of each message")
       ->capture_default_str()
       ->check(CLI::Range(1u, 3'600'000u));

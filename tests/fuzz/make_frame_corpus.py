@@ -6,19 +6,24 @@ checksum is computed here. Widths are those of the target: 4 layers, d_qk 8, d_v
 """
 
 import pathlib
+import re
 import struct
 import sys
+
+HERE = pathlib.Path(__file__).parent
+# Seeds of another version reach nothing behind the check of it.
+VERSION = int(re.search(r"kWireVersion = (\d+);", (HERE / "../../transport/wire.h").read_text()).group(1))
 
 
 def request(kind, body, flags=0, rows=0, layer=0, copies=0, pieces=0, indices=0):
     return b"\x02" + struct.pack(
-        "<IHBBQQQIIIHHIIII", 0x51564B43, 2, kind, flags, 7, 1, 2, 1000, len(body), rows, layer, copies,
+        "<IHBBQQQIIIHHIIII", 0x51564B43, VERSION, kind, flags, 7, 1, 2, 1000, len(body), rows, layer, copies,
         pieces, indices, 0, 0) + body
 
 
 def reply(kind, body, flags=0, code=0, rows=0, partials=0, body_checksum=0):
     return b"\x03" + struct.pack(
-        "<IHBBQQIIIIIIIIII", 0x52564B43, 2, kind, flags, 7, 1, code, len(body), rows, partials, 5, 6, 7,
+        "<IHBBQQIIIIIIIIII", 0x52564B43, VERSION, kind, flags, 7, 1, code, len(body), rows, partials, 5, 6, 7,
         8, body_checksum, 0) + body
 
 
@@ -30,9 +35,9 @@ def pad(body):
     return body + bytes(-len(body) % 64)
 
 
-def attend(pieces, rows, copies, indices):
+def attend(pieces, rows, copies, indices, flags=0):
     body = pad(b"".join(pieces)) + pad(bytes(range(16)) * rows * copies) + bytes(4 * indices)
-    return request(2, body, rows=rows, layer=3, copies=copies, pieces=len(pieces), indices=indices)
+    return request(2, body, flags=flags, rows=rows, layer=3, copies=copies, pieces=len(pieces), indices=indices)
 
 
 DENSE = 0xFFFFFFFF
@@ -41,6 +46,7 @@ SEEDS = {
     "probe_empty": request(1, b""),
     "attend_dense": attend([piece(1, 0, DENSE, 0, 1)], 3, 1, 0),
     "attend_selected": attend([piece(1, 0, 0, 2, 2), piece(2, 1, 6, 1, 1)], 5, 2, 11),
+    "attend_approximate": attend([piece(1, 0, DENSE, 0, 1)], 3, 1, 0, flags=8),
     "attend_index_out_of_range": attend([piece(1, 0, 9, 2, 2)], 5, 1, 11),
     "attend_k_wraps": attend([piece(1, 0, 0, 0x55555556, 2)], 5, 1, 11),
     "fetch": request(3, struct.pack("<8I", 1, 0, 4, 2, 100, 0, 0, 0)),
@@ -59,7 +65,7 @@ SEEDS = {
 }
 
 if __name__ == "__main__":
-    folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent / "corpus/frame")
+    folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else HERE / "corpus/frame")
     folder.mkdir(parents=True, exist_ok=True)
     for name, seed in SEEDS.items():
         (folder / name).write_bytes(seed)

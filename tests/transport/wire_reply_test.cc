@@ -49,6 +49,14 @@ TEST(Wire, ReplyMustBeWhatWasAsked) {
   EXPECT_EQ(code([](Reply& r) { r.header.request_id = 5; }), bad);
   EXPECT_EQ(code([](Reply& r) { r.header.kind = WireKind::kProbe; }), bad);
   EXPECT_EQ(code([](Reply& r) { r.header.flags = kFlagPartialF32; }), bad);
+  // Approximate only where that was allowed, and exact even there.
+  EXPECT_EQ(code([](Reply& r) { r.header.flags |= kFlagApproximate; }), bad);
+  EXPECT_EQ(code([](Reply& r) { r.expected.flags |= kFlagApproximate; }), StatusCode::kOk);
+  EXPECT_EQ(code([](Reply& r) {
+              r.header.flags |= kFlagApproximate;
+              r.expected.flags |= kFlagApproximate;
+            }),
+            StatusCode::kOk);
   EXPECT_EQ(code([](Reply& r) { r.header.row_count = 2; }), bad);
   EXPECT_EQ(code([](Reply& r) { r.header.partial_count = 1; }), bad);
   EXPECT_EQ(code([](Reply& r) { r.header.body_bytes -= 4; }), bad);
@@ -78,7 +86,7 @@ TEST(Wire, ReplyHeaderRefusals) {
   EXPECT_TRUE(refused([](ReplyHeader& h) { h.body_bytes = 599; }));
   EXPECT_TRUE(refused([](ReplyHeader& h) { h.row_count = kQueryRowCountMax + 1; }));
   EXPECT_TRUE(refused([](ReplyHeader& h) { h.partial_count = kPieceCountMax + 1; }));
-  EXPECT_TRUE(refused([](ReplyHeader& h) { h.flags = 8; }));
+  EXPECT_TRUE(refused([](ReplyHeader& h) { h.flags = 16; }));
 }
 
 TEST(Wire, FetchedBytesAreChecked) {

@@ -1,0 +1,102 @@
+// Shadows: approximate rows of evicted chunks, in the memory that their exact rows had. What allows
+// an approximation is answered from them at once, where exact rows would come from disk.
+//
+//   hot -> evicted -> shadow -> gone        every chunk on the way down has its file
+//
+// An evicted chunk's rows are packed where they lie (1152 to 656 bytes for DeepSeek), and what they
+// no longer need is given back: so it needs no room to make room. The oldest shadow goes first.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/geometry.h"
+#include "store/arena.h"
+#include "store/chunk.h"
+#include "store/chunk_table.h"
+
+namespace ckv {
+
+// How rows are packed; the store does not know what is in them. Immutable, thread-safe.
+class ShadowCodec {
+ public:
+  virtual ~ShadowCodec() = default;
+  // Of a packed row, less than geometry.row_bytes(); 0: rows of this geometry are not packed.
+  virtual uint32_t PackedRowBytes(const Geometry& geometry) const = 0;
+  // Packs one row; `packed` may overlap what comes after the row's first byte. False: it has values
+  // that cannot be packed (not finite, or too large).
+  virtual bool Pack(const Geometry& geometry, const std::byte* row, std::byte* packed) const = 0;
+};
+
+// Packed rows of one chunk, [layer][token][row_bytes], each layer 64-byte aligned. Immutable.
+class Shadow {
+ public:
+  // In the chunk's own memory. Null: its rows cannot be packed, and its memory is free.
+  static std::shared_ptr<const Shadow> Make(Chunk chunk, const ShadowCodec& codec);
+
+  uint32_t token_count() const { return token_count_; }
+  uint32_t row_bytes() const { return row_bytes_; }
+  const std::byte* layer(uint32_t layer) const {
+    return extent_.bytes().data() + layer * layer_stride_bytes_;
+  }
+  uint64_t bytes() const { return extent_.bytes().size(); }
+
+ private:
+  Shadow(Extent extent, uint32_t token_count, uint32_t row_bytes, uint64_t layer_stride_bytes)
+      : extent_(std::move(extent)),
+        token_count_(token_count),
+        row_bytes_(row_bytes),
+        layer_stride_bytes_(layer_stride_bytes) {}
+  Extent extent_;
+  uint32_t token_count_;
+  uint32_t row_bytes_;
+  uint64_t layer_stride_bytes_;
+};
+
+// Thread-safe. What is found stays readable while its pointer lives.
+class ShadowTable {
+ public:
+  // Holds at most `bytes_max`; 0: none.
+  explicit ShadowTable(uint64_t bytes_max) : bytes_max_(bytes_max) {}
+
+  uint64_t bytes_max() const { return bytes_max_; }
+  // Makes room for it first; one that is larger than bytes_max is not kept.
+  void Add(ChunkLocator chunk, std::shared_ptr<const Shadow> shadow) ABSL_LOCKS_EXCLUDED(mu_);
+  std::shared_ptr<const Shadow> Find(ChunkLocator chunk) const ABSL_LOCKS_EXCLUDED(mu_);
+  // The chunk is hot again, or dropped.
+  void Remove(ChunkLocator chunk) ABSL_LOCKS_EXCLUDED(mu_);
+  // False: there is none.
+  bool RemoveOldest() ABSL_LOCKS_EXCLUDED(mu_);
+
+  uint64_t count() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct Entry {
+    uint32_t generation = 0;
+    uint64_t serial = 0;
+    std::shared_ptr<const Shadow> shadow;
+  };
+  // A slot's entry of this serial, if it was not replaced since.
+  struct Age {
+    uint32_t slot = 0;
+    uint64_t serial = 0;
+  };
+  using Entries = absl::flat_hash_map<uint32_t, Entry>;
+  void Erase(Entries::iterator entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool EraseOldest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const uint64_t bytes_max_;
+  mutable absl::Mutex mu_;
+  Entries entries_ ABSL_GUARDED_BY(mu_);       // by the chunk's slot
+  std::deque<Age> ages_ ABSL_GUARDED_BY(mu_);  // oldest first; of what was removed, too
+  uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t next_serial_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace ckv
