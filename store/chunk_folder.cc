@@ -176,6 +176,17 @@ absl::Status ChunkFileReader::ReadAll(std::span<std::byte> rows) const {
   return absl::OkStatus();
 }
 
+absl::Status ChunkFileReader::CheckPaddingOf(uint32_t layer) const {
+  const ChunkLayout layout = header_.layout();
+  std::array<std::byte, 64> bytes;  // layers begin at multiples of it
+  const auto padding = std::span(bytes).first(layout.layer_stride_bytes - layout.layer_bytes);
+  if (padding.empty()) return absl::OkStatus();
+  CKV_RETURN_IF_ERROR(file_->ReadAt(
+      header_.prefix.header_bytes + layer * layout.layer_stride_bytes + layout.layer_bytes,
+      padding));
+  return CheckPadding(header_, layer, padding);
+}
+
 absl::StatusOr<std::unique_ptr<ChunkFolder>> ChunkFolder::Open(const ChunkFolderOptions& options) {
   if (options.scan_threads == 0 || options.scan_threads > 256)
     return absl::InvalidArgumentError("chunk folder: scan_threads, 1 to 256");

@@ -99,7 +99,11 @@ class ChunkFileReader {
   // Stripes [begin, begin + count) of one layer, one behind the other without padding.
   absl::Status ReadStripes(uint32_t layer, uint32_t begin, uint32_t count,
                            std::span<std::byte> rows) const;
-  // Bytes of those.
+  // That what lies behind a layer's rows is zero.
+  absl::Status CheckPaddingOf(uint32_t layer) const;
+  // Later reads are of the device, as far as the system lets go of what it remembers.
+  void DropCached() const { file_->DropCached(); }
+  // Bytes of stripes [begin, begin + count).
   uint64_t StripeBytes(uint32_t begin, uint32_t count) const;
 
  private:
@@ -141,6 +145,8 @@ class ChunkFolder {
   absl::Status Remove(const ChunkId& id);
   // Moves the chunk's file out of the way, with the reason beside it.
   absl::Status Quarantine(const ChunkId& id, std::string_view why);
+  // Ids of the chunks that lie there, of all times, each once.
+  absl::StatusOr<std::vector<ChunkId>> Quarantined();
 
  private:
   friend class ChunkFileWriter;

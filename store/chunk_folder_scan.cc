@@ -3,6 +3,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/container/btree_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
@@ -174,6 +175,22 @@ class ChunkFolder::Scanner {
   ScanReport report_ ABSL_GUARDED_BY(mu_);
   absl::Status status_ ABSL_GUARDED_BY(mu_);
 };
+
+absl::StatusOr<std::vector<ChunkId>> ChunkFolder::Quarantined() {
+  CKV_ASSIGN_OR_RETURN(const std::vector<FolderEntry> entries,
+                       files_->List(absl::StrCat(path_, "/quarantine")));
+  absl::btree_set<ChunkId> ids;
+  for (const FolderEntry& entry : entries) {
+    // "ID", or "ID.3" of one that was damaged before; not "ID.why" or "ID.facts".
+    const std::string_view name = entry.name;
+    const std::string_view id = name.substr(0, name.find('.'));
+    if (entry.is_folder || !IsHex(id, 64)) continue;
+    if (id != name && name.find_first_not_of("0123456789", id.size() + 1) != name.npos) continue;
+    CKV_ASSIGN_OR_RETURN(const ChunkId parsed, ChunkId::FromHex(id));
+    ids.insert(parsed);
+  }
+  return std::vector<ChunkId>(ids.begin(), ids.end());
+}
 
 absl::StatusOr<ScanReport> ChunkFolder::Scan(absl::FunctionRef<void(StoredChunk)> found) {
   return Scanner(this, found).Run();

@@ -76,6 +76,14 @@ absl::StatusOr<std::unique_ptr<ChunkStore>> ChunkStore::Open(const ChunkStoreOpt
     added.Update(store->AddStored(std::move(chunk)));
   }));
   CKV_RETURN_IF_ERROR(added);
+  CKV_ASSIGN_OR_RETURN(const std::vector<ChunkId> quarantined, store->folder_->Quarantined());
+  {
+    absl::MutexLock lock(&store->mu_);
+    for (const ChunkId& id : quarantined) {
+      if (!store->table_.Contains(id) && store->lost_.size() < kLostCountMax)
+        store->lost_.push_back({.id = id});
+    }
+  }
   if (report != nullptr) *report = scanned;
   return store;
 }
@@ -216,13 +224,8 @@ absl::Status ChunkStore::Damaged(ChunkLocator locator, const ChunkId& id,
                                  const absl::Status& status) {
   const Turn turn(this, id);
   // Else another found it first, and the chunk may have been put again since.
-  if (table_.Describe(locator).ok()) {
-    table_.Drop(id).IgnoreError();
-    shadows_.Remove(locator);
-    folder_->Quarantine(id, std::string(status.message())).IgnoreError();
-    absl::MutexLock lock(&mu_);
-    ++damaged_count_;
-  }
+  if (const auto what = table_.Describe(locator); what.ok())
+    TakeOut(*what, std::string(status.message()));
   return absl::DataLossError(absl::StrFormat("chunk %s is damaged and was taken out: %s",
                                              id.ShortHex(), std::string(status.message())));
 }
@@ -298,9 +301,9 @@ template <typename DropRows>
 absl::Status ChunkStore::DropFileAnd(const ChunkId& id, DropRows drop_rows) {
   if (folder_ == nullptr) return drop_rows();
   const Turn turn(this, id);
-  const std::optional<ChunkLocator> chunk = table_.Locate(id);
+  const auto chunk = table_.Locate(id);
   CKV_RETURN_IF_ERROR(drop_rows());
-  if (chunk) shadows_.Remove(*chunk);
+  if (chunk.ok()) shadows_.Remove(*chunk);
   return folder_->Remove(id);
 }
 
@@ -325,6 +328,7 @@ ChunkStoreStats ChunkStore::stats() const {
   stats.load_count = load_count_;
   stats.load_bytes = load_bytes_;
   stats.damaged_count = damaged_count_;
+  stats.healed_count = healed_count_;
   return stats;
 }
 

@@ -28,9 +28,11 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -60,7 +62,35 @@ struct ChunkStoreStats {
   uint64_t load_count = 0;  // cold chunks made hot
   uint64_t load_bytes = 0;
   uint64_t shadow_count = 0;   // of the cold chunks: with packed rows in memory
-  uint64_t damaged_count = 0;  // chunks whose file was found damaged since the start
+  uint64_t damaged_count = 0;  // chunks taken out for damage since the start
+  uint64_t healed_count = 0;   // damage in memory or in a file that the other one made good
+};
+
+// What a check of a chunk where it lies found, in memory and in its file.
+struct ChunkCheck {
+  enum class Health {
+    kWhole,
+    kHealed,      // one of the two was damaged, and is made anew from the other
+    kDamaged,     // there was no whole one: quarantined, and gone from here
+    kUnreadable,  // the device fails; the chunk stays
+  };
+  Health health = Health::kWhole;
+  std::string why = {};        // unless whole
+  uint64_t bytes_checked = 0;  // of both
+  uint64_t rows_checksum = 0;  // DigestOf its layer checksums: equal on every replica
+};
+
+// Asked before each piece of at most kVerifyPieceBytes (or a stripe) is read; false: stop.
+using VerifyPace = absl::FunctionRef<bool(uint64_t bytes)>;
+// As ReadAll takes at a time: half a millisecond of a slow disk, and it stays in a core's own cache
+// between being read and being hashed.
+inline constexpr uint64_t kVerifyPieceBytes = 288 << 10;
+
+// A chunk that was taken out because it was damaged.
+struct LostChunk {
+  ChunkId id;
+  std::vector<std::string> readers = {};  // none: not known
+  bool kept = false;
 };
 
 class ChunkStore;
@@ -123,6 +153,20 @@ class ChunkStore {
   absl::StatusOr<ChunkInfo> InfoOf(const ChunkId& id, const Geometry& geometry,
                                    std::string_view tenant);
 
+  // Compares a chunk's rows with their checksums where they lie: in memory, pinned a piece at a
+  // time, and in its file with all else that is there, past what the system remembers of it. Uses
+  // one piece of memory. A damaged file is written again from memory that is whole; damaged memory
+  // is let go, which makes handles to the chunk stale. What is whole is checked beside everything
+  // else; only on damage is the chunk's file held, and read once more at full speed.
+  //   NotFound            dropped.
+  //   Cancelled           `pace` said so.
+  absl::StatusOr<ChunkCheck> Verify(ChunkLocator locator, VerifyPace pace);
+
+  // What was taken out since this returned it last; at first also what lies in the folder's
+  // quarantine and is not here. At most kLostCountMax; of more, the first.
+  std::vector<LostChunk> TakeLost() ABSL_LOCKS_EXCLUDED(mu_);
+  static constexpr size_t kLostCountMax = 1u << 16;
+
   // ChunkTable::Keep, Drop and DropIdle, durable: a dropped chunk's file is removed.
   absl::Status Keep(const ChunkId& id, bool keep);
   absl::Status Drop(const ChunkId& id);
@@ -148,6 +192,9 @@ class ChunkStore {
   auto WithRoom(uint64_t bytes, Allocate allocate) -> decltype(allocate());
   // A read of the chunk's file found this: it is quarantined and dropped. Returns what to say.
   absl::Status Damaged(ChunkLocator locator, const ChunkId& id, const absl::Status& status);
+  // Within the chunk's turn: out of the table, its file out of the way.
+  void TakeOut(const ColdChunk& what, std::string_view why) ABSL_LOCKS_EXCLUDED(mu_);
+  void Lose(const ColdChunk& what) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status MakeDurable(const ChunkId& id, const Geometry& geometry, std::string_view tenant);
   absl::Status SaveFacts(const ChunkId& id);
   template <typename DropRows>
@@ -159,6 +206,7 @@ class ChunkStore {
   void Enter(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
   void Leave(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
   class Turn;
+  class Verifier;
 
   Clock* const clock_;
   const std::unique_ptr<Arena> arena_;
@@ -172,6 +220,8 @@ class ChunkStore {
   uint64_t load_count_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t load_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t damaged_count_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t healed_count_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<LostChunk> lost_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace ckv

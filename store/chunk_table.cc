@@ -91,15 +91,6 @@ std::optional<uint32_t> ChunkTable::SlotOf(const ChunkId& id) const {
   return found->second;
 }
 
-std::optional<ChunkLocator> ChunkTable::Locate(const ChunkId& id) const {
-  Shard& shard = ShardOf(id);
-  absl::MutexLock lock(&shard.mu);
-  const auto found = shard.by_id.find(id);
-  if (found == shard.by_id.end()) return std::nullopt;
-  const uint64_t state = SlotAt(found->second)->state.load(std::memory_order_relaxed);
-  return ChunkLocator{found->second, GenerationOf(state)};
-}
-
 absl::Status ChunkTable::CheckRoom() const {
   if (used_slot_count_ < chunk_count_max_) return absl::OkStatus();
   return absl::ResourceExhaustedError(
@@ -274,6 +265,15 @@ absl::StatusOr<ChunkLocator> ChunkTable::Find(const ChunkId& id, const Geometry&
                                                          DescribeDifference(resident, geometry)));
   }
   return ChunkLocator{found->second, GenerationOf(slot.state.load(std::memory_order_relaxed))};
+}
+
+absl::StatusOr<ChunkLocator> ChunkTable::Locate(const ChunkId& id) const {
+  Shard& shard = ShardOf(id);
+  absl::MutexLock lock(&shard.mu);
+  const auto found = shard.by_id.find(id);
+  if (found == shard.by_id.end()) return NotHere(id);
+  const uint64_t state = SlotAt(found->second)->state.load(std::memory_order_relaxed);
+  return ChunkLocator{found->second, GenerationOf(state)};
 }
 
 absl::StatusOr<ChunkPin> ChunkTable::Pin(ChunkLocator locator) {

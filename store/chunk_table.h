@@ -210,10 +210,11 @@ class ChunkTable {
   bool IsDurable(const ChunkId& id) const ABSL_LOCKS_EXCLUDED(mu_);
   void MarkDurable(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Where the chunk is, whoever may read it.
+  //   NotFound
+  absl::StatusOr<ChunkLocator> Locate(const ChunkId& id) const;
   // Whether the chunk is resident, hot or cold, whoever may read it.
   bool Contains(const ChunkId& id) const { return SlotOf(id).has_value(); }
-  // Its place, whoever may read it; absent: not resident.
-  std::optional<ChunkLocator> Locate(const ChunkId& id) const;
 
   // In the order of ids, after `after`, at most `count_max`.
   std::vector<ChunkListing> List(const std::optional<ChunkId>& after, size_t count_max) const

@@ -85,6 +85,7 @@ class RealFile final : public File {
     }
     return absl::OkStatus();
   }
+  void DropCached() override { (void)posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED); }
   absl::StatusOr<uint64_t> Size() override {
     struct stat status;
     if (fstat(fd_, &status) != 0) return SystemError(errno, "reading", path_);

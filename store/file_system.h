@@ -38,6 +38,9 @@ class File {
   //   DataLoss            the file ends before.
   virtual absl::Status ReadAt(uint64_t offset, std::span<std::byte> bytes) = 0;
   virtual absl::StatusOr<uint64_t> Size() = 0;
+  // What is remembered of the file in memory is forgotten, so that the next read is of the device.
+  // Promises nothing: what others map, or what is not yet on the device, stays.
+  virtual void DropCached() {}
 };
 
 struct FolderEntry {

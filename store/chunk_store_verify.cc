@@ -1,0 +1,230 @@
+// Checks a chunk where it lies, and makes good what one of its two copies can.
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+#include "proto/stripe.h"
+#include "store/chunk_store.h"
+
+namespace ckv {
+namespace {
+
+// One of the two places where a chunk may be.
+struct Finding {
+  enum class Part { kAbsent, kWhole, kDamaged, kUnreadable };
+  Part part = Part::kAbsent;
+  std::string why = {};
+};
+using Part = Finding::Part;
+
+bool GoOn(uint64_t /*bytes*/) { return true; }
+
+}  // namespace
+
+// Of one call.
+class ChunkStore::Verifier {
+ public:
+  Verifier(ChunkStore* store, ChunkLocator locator)
+      : store_(*store), table_(store->table_), locator_(locator) {}
+
+  absl::StatusOr<ChunkCheck> Run(VerifyPace pace) {
+    CKV_ASSIGN_OR_RETURN(what_, table_.Describe(locator_));
+    stripe_bytes_ = uint64_t{kStripeTokens} * what_.geometry->row_bytes();
+    stripes_at_once_ =
+        static_cast<uint32_t>(std::max<uint64_t>(1, kVerifyPieceBytes / stripe_bytes_));
+    check_.rows_checksum = what_.checksums_digest;
+    CKV_ASSIGN_OR_RETURN(const Finding memory, CheckMemory(pace));
+    CKV_ASSIGN_OR_RETURN(const Finding file, CheckFile(pace));
+    if (memory.part == Part::kDamaged || file.part == Part::kDamaged) return Settle();
+    if (file.part == Part::kUnreadable) return Say(ChunkCheck::Health::kUnreadable, file.why);
+    return check_;
+  }
+
+ private:
+  ChunkCheck Say(ChunkCheck::Health health, std::string why) {
+    check_.health = health;
+    check_.why = std::move(why);
+    return check_;
+  }
+
+  // Stops where the chunk becomes cold. A pin counts as a use: one a pass, which moves an eviction
+  // by little.
+  absl::StatusOr<Finding> CheckMemory(VerifyPace pace) {
+    if (absl::IsUnavailable(table_.Pin(locator_).status())) return Finding{};
+    const uint32_t stripes = StripeCount(what_.token_count);
+    for (uint32_t layer = 0; layer < what_.geometry->layers; ++layer) {
+      for (uint32_t begin = 0; begin < stripes; begin += stripes_at_once_) {
+        const uint32_t end = std::min(stripes, begin + stripes_at_once_);
+        if (!pace((end - begin) * stripe_bytes_)) return absl::CancelledError("verify: stopped");
+        const auto pin = table_.Pin(locator_);
+        if (absl::IsUnavailable(pin.status())) return Finding{};
+        if (!pin.ok()) return pin.status();
+        if (const auto damaged = DamagedStripe(pin->chunk(), layer, begin, end)) {
+          return Finding{Part::kDamaged,
+                         absl::StrFormat("layer %d, tokens from %d in memory: their checksum is "
+                                         "not theirs",
+                                         layer, *damaged * kStripeTokens)};
+        }
+      }
+    }
+    return Finding{Part::kWhole};
+  }
+
+  std::optional<uint32_t> DamagedStripe(const Chunk& chunk, uint32_t layer, uint32_t begin,
+                                        uint32_t end) {
+    const std::span<const std::byte> rows = chunk.layer(layer);
+    for (uint32_t stripe = begin; stripe < end; ++stripe) {
+      const uint64_t at = stripe * stripe_bytes_;
+      const auto piece = rows.subspan(at, std::min(stripe_bytes_, rows.size() - at));
+      check_.bytes_checked += piece.size();
+      if (StripeChecksum(piece) != chunk.stripe_checksums(layer)[stripe]) return stripe;
+    }
+    return std::nullopt;
+  }
+
+  absl::StatusOr<Finding> CheckFile(VerifyPace pace) {
+    if (store_.folder_ == nullptr || !table_.IsDurable(what_.id)) return Finding{};
+    const absl::Status status = ReadFile(pace);
+    switch (status.code()) {
+      case absl::StatusCode::kOk:
+        return Finding{Part::kWhole};
+      case absl::StatusCode::kCancelled:
+        return status;
+      // It was of a version that is read here when the chunk came, so the version is damaged, too.
+      case absl::StatusCode::kFailedPrecondition:
+      case absl::StatusCode::kDataLoss:
+      case absl::StatusCode::kInvalidArgument:
+      case absl::StatusCode::kNotFound:
+        return Finding{Part::kDamaged, std::string(status.message())};
+      default:
+        return Finding{Part::kUnreadable, std::string(status.message())};
+    }
+  }
+
+  absl::Status ReadFile(VerifyPace pace) {
+    CKV_ASSIGN_OR_RETURN(const ChunkFileReader first, store_.folder_->Read(what_.id));
+    first.DropCached();
+    // Once more, past what the system remembered of it.
+    CKV_ASSIGN_OR_RETURN(const ChunkFileReader file, store_.folder_->Read(what_.id));
+    const absl::Cleanup forget = [&file] { file.DropCached(); };  // nor is it read again soon
+    check_.bytes_checked += file.header().prefix.header_bytes;
+    if (DigestOf(file.header().info.layer_checksums) != what_.checksums_digest)
+      return absl::DataLossError("its file is of other rows");
+    const uint32_t stripes = StripeCount(what_.token_count);
+    std::vector<std::byte> buffer(stripes_at_once_ * stripe_bytes_);
+    for (uint32_t layer = 0; layer < what_.geometry->layers; ++layer) {
+      for (uint32_t begin = 0; begin < stripes; begin += stripes_at_once_) {
+        const uint32_t count = std::min(stripes_at_once_, stripes - begin);
+        const uint64_t bytes = file.StripeBytes(begin, count);
+        if (!pace(bytes)) return absl::CancelledError("verify: stopped");
+        CKV_RETURN_IF_ERROR(file.ReadStripes(layer, begin, count, std::span(buffer).first(bytes)));
+        check_.bytes_checked += bytes;
+      }
+      CKV_RETURN_IF_ERROR(file.CheckPaddingOf(layer));
+    }
+    return absl::OkStatus();
+  }
+
+  // Something is damaged, or was: in the chunk's turn it is looked at again, so that neither a put
+  // nor another check comes between.
+  absl::StatusOr<ChunkCheck> Settle() {
+    store_.Enter(what_.id);
+    const absl::Cleanup leave = [this] { store_.Leave(what_.id); };
+    CKV_ASSIGN_OR_RETURN(what_, table_.Describe(locator_));
+    // From here on memory stays where it is.
+    auto pin = table_.Pin(locator_);
+    CKV_ASSIGN_OR_RETURN(const Finding memory, CheckMemory(GoOn));
+    CKV_ASSIGN_OR_RETURN(const Finding file, CheckFile(GoOn));
+    const bool memory_damaged = memory.part == Part::kDamaged;
+    if (memory_damaged && (file.part == Part::kWhole || file.part == Part::kUnreadable)) {
+      pin = ChunkPin();
+      LetGo();
+      if (file.part == Part::kUnreadable) return Say(ChunkCheck::Health::kUnreadable, file.why);
+      return Say(ChunkCheck::Health::kHealed, memory.why + "; its file is whole and is read again");
+    }
+    if (file.part == Part::kUnreadable) return Say(ChunkCheck::Health::kUnreadable, file.why);
+    if (file.part == Part::kDamaged && memory.part == Part::kWhole && pin.ok())
+      return WriteAgain(pin->chunk(), file.why);
+    if (memory_damaged || file.part == Part::kDamaged) {
+      pin = ChunkPin();
+      const std::string why = memory_damaged ? memory.why : file.why;
+      store_.TakeOut(what_, why);
+      return Say(ChunkCheck::Health::kDamaged, why);
+    }
+    return check_;
+  }
+
+  // Whoever is reading the damaged rows keeps them until its pin goes; nobody finds them any more.
+  void LetGo() {
+    if (!table_.Drop(what_.id).ok()) return;
+    if (!table_.InsertCold(what_).ok()) {
+      // The table is full, with the slot that drains: it is not here until a replica's copy comes,
+      // or a restart finds the file.
+      store_.Lose(what_);
+      return;
+    }
+    absl::MutexLock lock(&store_.mu_);
+    ++store_.healed_count_;
+  }
+
+  // In the place of the damaged file, whole or not at all.
+  ChunkCheck WriteAgain(const Chunk& chunk, const std::string& why) {
+    const absl::Status status = Write(chunk);
+    if (!status.ok()) {
+      return Say(ChunkCheck::Health::kUnreadable,
+                 absl::StrFormat("%s; the rows in memory are whole, but its file cannot be "
+                                 "written again: %s",
+                                 why, std::string(status.message())));
+    }
+    absl::MutexLock lock(&store_.mu_);
+    ++store_.healed_count_;
+    return Say(ChunkCheck::Health::kHealed, why + "; it was written again from memory");
+  }
+
+  absl::Status Write(const Chunk& chunk) {
+    // Facts beside the file say who else reads it. Without any there is one reader.
+    const std::string& tenant = what_.readers.front();
+    CKV_ASSIGN_OR_RETURN(ChunkFileWriter file,
+                         store_.folder_->Begin(chunk.geometry(), tenant, what_.token_count));
+    for (uint32_t layer = 0; layer < chunk.geometry().layers; ++layer)
+      CKV_RETURN_IF_ERROR(file.Write(layer, 0, chunk.layer(layer)));
+    return std::move(file).Commit(chunk, tenant);
+  }
+
+  ChunkStore& store_;
+  ChunkTable& table_;
+  const ChunkLocator locator_;
+  ColdChunk what_;
+  uint64_t stripe_bytes_ = 0;
+  uint32_t stripes_at_once_ = 1;
+  ChunkCheck check_;
+};
+
+absl::StatusOr<ChunkCheck> ChunkStore::Verify(ChunkLocator locator, VerifyPace pace) {
+  return Verifier(this, locator).Run(pace);
+}
+
+void ChunkStore::TakeOut(const ColdChunk& what, std::string_view why) {
+  if (const auto chunk = table_.Locate(what.id); chunk.ok()) shadows_.Remove(*chunk);
+  table_.Drop(what.id).IgnoreError();
+  // Where there is no file the reason has nothing to lie beside.
+  if (folder_ != nullptr) folder_->Quarantine(what.id, why).IgnoreError();
+  Lose(what);
+}
+
+void ChunkStore::Lose(const ColdChunk& what) {
+  absl::MutexLock lock(&mu_);
+  ++damaged_count_;
+  if (lost_.size() < kLostCountMax) lost_.push_back({what.id, what.readers, what.kept});
+}
+
+std::vector<LostChunk> ChunkStore::TakeLost() {
+  absl::MutexLock lock(&mu_);
+  return std::exchange(lost_, {});
+}
+
+}  // namespace ckv

@@ -1,0 +1,339 @@
+// Goal: a check of a chunk where it lies finds every flipped bit, in memory and in its file, makes
+// good what it can, and never takes a device that fails, or a reader beside it, for damage.
+
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "store/chunk_store.h"
+#include "tests/store/fault_file_system.h"
+#include "tests/store/test_chunks.h"
+#include "tests/temp_folder.h"
+
+namespace ckv {
+namespace {
+
+namespace fs = std::filesystem;
+using absl::StatusCode;
+using Call = FaultFileSystem::Call;
+using Health = ChunkCheck::Health;
+
+constexpr uint64_t kChunkBytes = 3 * 2048;  // 100 tokens, three layers, with their padding
+
+struct ChunkStoreVerifyTest : testing::Test {
+  ChunkStoreVerifyTest() {
+    static int count = 0;
+    options.path = test::TempPath(absl::StrCat("verify", count++));
+    options.capacity_bytes = 4 * kChunkBytes;
+    options.files = &files;
+    options.scan_threads = 2;
+    for (uint32_t i = 0; i < 8; ++i) chunks.push_back(MakeSmallChunk(geometry, 100, i));
+    Open();
+  }
+  void Open() {
+    store.reset();
+    auto opened = ChunkStore::Open(options);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    store = *std::move(opened);
+  }
+  absl::Status Put(const SmallChunk& chunk, std::string_view tenant = "") {
+    CKV_ASSIGN_OR_RETURN(ChunkPut put, store->Begin(chunk.info, geometry, tenant));
+    for (uint32_t l = 0; l < geometry.layers; ++l)
+      CKV_RETURN_IF_ERROR(put.Write(l, 0, chunk.layers[l]));
+    return std::move(put).Finish();
+  }
+  absl::Status Read(const SmallChunk& chunk, std::string_view tenant = "") {
+    CKV_ASSIGN_OR_RETURN(const ChunkLocator locator,
+                         store->table().Find(chunk.info.id, geometry, tenant));
+    CKV_ASSIGN_OR_RETURN(const ChunkPin pin, store->Load(locator));
+    for (uint32_t l = 0; l < geometry.layers; ++l) {
+      const auto rows = pin.chunk().layer(l);
+      if (!std::equal(rows.begin(), rows.end(), chunk.layers[l].begin(), chunk.layers[l].end()))
+        return absl::InternalError("other rows than were put");
+    }
+    return absl::OkStatus();
+  }
+  absl::StatusOr<ChunkCheck> Verify(const SmallChunk& chunk) {
+    CKV_ASSIGN_OR_RETURN(const ChunkLocator locator, store->table().Locate(chunk.info.id));
+    return store->Verify(locator, [](uint64_t) { return true; });
+  }
+  Health HealthOf(const SmallChunk& chunk) {
+    const auto check = Verify(chunk);
+    EXPECT_TRUE(check.ok()) << check.status();
+    EXPECT_EQ(check->why.empty(), check->health == Health::kWhole) << check->why;
+    return check->health;
+  }
+  bool IsHot(const SmallChunk& chunk) {
+    return store->table().Pin(*store->table().Locate(chunk.info.id)).ok();
+  }
+  std::string FileOf(const SmallChunk& chunk) {
+    const std::string hex = chunk.info.id.ToHex();
+    return absl::StrCat(options.path, "/chunks/", hex.substr(0, 2), "/", hex.substr(2, 1), "/",
+                        hex);
+  }
+  void FlipFile(const SmallChunk& chunk, uint64_t offset) {
+    std::fstream file(FileOf(chunk), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<int64_t>(offset));
+    const char byte = static_cast<char>(file.get() ^ 1 << offset % 8);
+    file.seekp(static_cast<int64_t>(offset));
+    file.put(byte);
+  }
+  // Of the hot chunk's last row.
+  void FlipMemory(const SmallChunk& chunk) {
+    const ChunkPin pin = *store->table().Pin(*store->table().Locate(chunk.info.id));
+    const std::span<const std::byte> rows = pin.chunk().layer(geometry.layers - 1);
+    const_cast<std::byte&>(rows.back()) ^= std::byte{16};
+  }
+
+  FaultFileSystem files;
+  const Geometry geometry = SmallGeometry();
+  ChunkStoreOptions options;
+  std::vector<SmallChunk> chunks;
+  std::unique_ptr<ChunkStore> store;
+};
+
+TEST_F(ChunkStoreVerifyTest, WhatIsWholeIsWholeHotAndCold) {
+  for (const SmallChunk& chunk : chunks) ASSERT_TRUE(Put(chunk).ok());
+  for (const SmallChunk& chunk : chunks) {
+    const auto check = Verify(chunk);
+    ASSERT_TRUE(check.ok()) << check.status();
+    EXPECT_EQ(check->health, Health::kWhole) << check->why;
+    EXPECT_EQ(check->rows_checksum, DigestOf(chunk.info.layer_checksums));
+    const uint64_t rows = 3 * 2000;
+    const uint64_t header = fs::file_size(FileOf(chunk)) - kChunkBytes;
+    EXPECT_EQ(check->bytes_checked, header + rows + (IsHot(chunk) ? rows : 0));
+  }
+  EXPECT_EQ(store->stats().table.cold_count, 4u) << "a check makes nothing hot, and nothing cold";
+  EXPECT_EQ(store->stats().load_count, 0u);
+  EXPECT_EQ(Verify(MakeSmallChunk(geometry, 9, 99)).status().code(), StatusCode::kNotFound);
+}
+
+TEST_F(ChunkStoreVerifyTest, AnEmptyChunkIsWhole) {
+  const SmallChunk empty = MakeSmallChunk(geometry, 0, 50);
+  ASSERT_TRUE(Put(empty).ok());
+  EXPECT_EQ(HealthOf(empty), Health::kWhole);
+}
+
+// Method: a bit at each of 3,000 offsets, all of the header's first part, rows and padding among
+// them; memory has the rows, so the file is whole again each time.
+TEST_F(ChunkStoreVerifyTest, EveryFlippedBitOfAFileIsFoundAndMadeGoodFromMemory) {
+  const SmallChunk& chunk = chunks[0];
+  ASSERT_TRUE(Put(chunk, "a").ok());
+  EXPECT_EQ(Put(chunk, "b").code(), StatusCode::kAlreadyExists);
+  const uint64_t size = fs::file_size(FileOf(chunk));
+  std::mt19937 random(1);
+  for (uint64_t i = 0; i < 3000; ++i) {
+    const uint64_t offset = i < 400 ? i : random() % size;
+    FlipFile(chunk, offset);
+    ASSERT_EQ(HealthOf(chunk), Health::kHealed) << offset;
+    if (i % 100 == 0) {
+      ASSERT_EQ(HealthOf(chunk), Health::kWhole) << offset;
+    }
+  }
+  EXPECT_EQ(store->stats().healed_count, 3000u);
+  EXPECT_EQ(store->stats().damaged_count, 0u);
+  Open();
+  EXPECT_TRUE(Read(chunk, "a").ok());
+  EXPECT_TRUE(Read(chunk, "b").ok());
+  EXPECT_EQ(Read(chunk, "c").code(), StatusCode::kNotFound);
+}
+
+TEST_F(ChunkStoreVerifyTest, AFileThatIsGoneOrCutIsMadeAnewFromMemory) {
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(Put(chunks[i]).ok());
+  fs::remove(FileOf(chunks[0]));
+  fs::resize_file(FileOf(chunks[1]), 5000);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(HealthOf(chunks[i]), Health::kHealed);
+  Open();
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(Read(chunks[i]).ok());
+}
+
+TEST_F(ChunkStoreVerifyTest, DamageWithoutAnotherCopyIsQuarantinedAndTold) {
+  for (const SmallChunk& chunk : chunks) ASSERT_TRUE(Put(chunk, "a").ok());
+  ASSERT_TRUE(store->Keep(chunks[0].info.id, true).ok());
+  Open();  // all cold
+  FlipFile(chunks[0], fs::file_size(FileOf(chunks[0])) - 1500);
+  EXPECT_EQ(HealthOf(chunks[0]), Health::kDamaged);
+  EXPECT_EQ(Verify(chunks[0]).status().code(), StatusCode::kNotFound);
+  EXPECT_TRUE(fs::exists(options.path + "/quarantine/" + chunks[0].info.id.ToHex()));
+  EXPECT_EQ(store->stats().damaged_count, 1u);
+  std::vector<LostChunk> lost = store->TakeLost();
+  ASSERT_EQ(lost.size(), 1u);
+  EXPECT_EQ(lost[0].id, chunks[0].info.id);
+  EXPECT_EQ(lost[0].readers, std::vector<std::string>{"a"});
+  EXPECT_TRUE(lost[0].kept);
+  EXPECT_TRUE(store->TakeLost().empty());
+  // A request's read finds another.
+  FlipFile(chunks[1], fs::file_size(FileOf(chunks[1])) - 1500);
+  EXPECT_EQ(Read(chunks[1], "a").code(), StatusCode::kDataLoss);
+  ASSERT_EQ((lost = store->TakeLost()).size(), 1u);
+  EXPECT_EQ(lost[0].id, chunks[1].info.id);
+}
+
+// What the folder's scan finds damaged, and what an earlier life did not get again.
+TEST_F(ChunkStoreVerifyTest, WhatLiesInQuarantineIsToldAtTheStart) {
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(Put(chunks[i]).ok());
+  store.reset();
+  FlipFile(chunks[0], 300);
+  FlipFile(chunks[1], 300);
+  Open();
+  std::vector<LostChunk> lost = store->TakeLost();
+  ASSERT_EQ(lost.size(), 2u);
+  EXPECT_TRUE(lost[0].readers.empty());
+  ASSERT_TRUE(Put(chunks[0]).ok());
+  Open();
+  ASSERT_EQ((lost = store->TakeLost()).size(), 1u);
+  EXPECT_EQ(lost[0].id, chunks[1].info.id);
+}
+
+TEST_F(ChunkStoreVerifyTest, DamagedMemoryIsLetGoAndReadAgain) {
+  ASSERT_TRUE(Put(chunks[0], "a").ok());
+  const ChunkLocator handle = *store->table().Locate(chunks[0].info.id);
+  const ChunkPin reader = *store->table().Pin(handle);  // of a request under way
+  FlipMemory(chunks[0]);
+  EXPECT_EQ(HealthOf(chunks[0]), Health::kHealed);
+  EXPECT_EQ(store->table().Pin(handle).status().code(), StatusCode::kNotFound);
+  EXPECT_FALSE(IsHot(chunks[0]));
+  EXPECT_TRUE(Read(chunks[0], "a").ok());
+  EXPECT_EQ(Read(chunks[0]).code(), StatusCode::kNotFound) << "still a's alone";
+  EXPECT_EQ(HealthOf(chunks[0]), Health::kWhole);
+  EXPECT_EQ(store->stats().healed_count, 1u);
+  EXPECT_TRUE(store->TakeLost().empty());
+}
+
+TEST_F(ChunkStoreVerifyTest, BothDamagedIsGone) {
+  ASSERT_TRUE(Put(chunks[0]).ok());
+  FlipMemory(chunks[0]);
+  FlipFile(chunks[0], 300);
+  EXPECT_EQ(HealthOf(chunks[0]), Health::kDamaged);
+  EXPECT_EQ(Read(chunks[0]).code(), StatusCode::kNotFound);
+  EXPECT_EQ(store->TakeLost().size(), 1u);
+  EXPECT_EQ(store->stats().table.used_bytes, 0u);
+}
+
+TEST_F(ChunkStoreVerifyTest, WithoutAFolderDamagedMemoryIsGone) {
+  options.path.clear();
+  Open();
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(Put(chunks[i]).ok());
+  FlipMemory(chunks[0]);
+  EXPECT_EQ(HealthOf(chunks[0]), Health::kDamaged);
+  EXPECT_EQ(HealthOf(chunks[1]), Health::kWhole);
+  EXPECT_EQ(store->TakeLost().size(), 1u);
+}
+
+TEST_F(ChunkStoreVerifyTest, ADeviceThatFailsIsNoDamage) {
+  for (int i = 0; i < 8; ++i) ASSERT_TRUE(Put(chunks[i]).ok());
+  const SmallChunk& hot = chunks[7];
+  const SmallChunk& cold = chunks[0];
+  ASSERT_TRUE(IsHot(hot) && !IsHot(cold));
+  files.set_hook([](Call call, const std::string&) {
+    return call == Call::kRead ? absl::UnavailableError("input/output error") : absl::OkStatus();
+  });
+  EXPECT_EQ(HealthOf(hot), Health::kUnreadable);
+  EXPECT_EQ(HealthOf(cold), Health::kUnreadable);
+  // Rows that are known to be wrong are not answered from all the same.
+  FlipMemory(hot);
+  EXPECT_EQ(HealthOf(hot), Health::kUnreadable);
+  EXPECT_FALSE(IsHot(hot));
+  files.set_hook({});
+  EXPECT_EQ(store->stats().damaged_count, 0u);
+  for (const SmallChunk& chunk : chunks) EXPECT_TRUE(Read(chunk).ok());
+}
+
+TEST_F(ChunkStoreVerifyTest, AFileThatCannotBeWrittenAgainLeavesTheRowsInMemory) {
+  ASSERT_TRUE(Put(chunks[0]).ok());
+  FlipFile(chunks[0], 300);
+  files.set_hook([](Call call, const std::string&) {
+    return call == Call::kWrite ? absl::ResourceExhaustedError("no space left on device")
+                                : absl::OkStatus();
+  });
+  const auto check = Verify(chunks[0]);
+  ASSERT_TRUE(check.ok());
+  EXPECT_EQ(check->health, Health::kUnreadable);
+  EXPECT_NE(check->why.find("no space"), std::string::npos) << check->why;
+  EXPECT_TRUE(Read(chunks[0]).ok());
+  files.set_hook({});
+  EXPECT_EQ(HealthOf(chunks[0]), Health::kHealed);
+}
+
+TEST_F(ChunkStoreVerifyTest, ReadsInPiecesAndStopsWhenTold) {
+  options.capacity_bytes = 8 << 20;
+  Open();
+  const SmallChunk chunk = MakeSmallChunk(geometry, 40'000, 60);  // 800 KB a layer
+  ASSERT_TRUE(Put(chunk).ok());
+  const ChunkLocator locator = *store->table().Locate(chunk.info.id);
+  std::vector<uint64_t> pieces;
+  const auto whole = store->Verify(locator, [&](uint64_t bytes) {
+    EXPECT_EQ(store->stats().table.pin_count, 0u) << "nothing is pinned over a wait";
+    pieces.push_back(bytes);
+    return true;
+  });
+  ASSERT_TRUE(whole.ok());
+  EXPECT_EQ(pieces.size(), 2 * 3 * 3u);
+  EXPECT_LE(*std::max_element(pieces.begin(), pieces.end()), kVerifyPieceBytes);
+  for (const size_t stop_at : {size_t{0}, size_t{5}, size_t{12}}) {
+    size_t count = 0;
+    const auto stopped = store->Verify(locator, [&](uint64_t) { return count++ < stop_at; });
+    EXPECT_EQ(stopped.status().code(), StatusCode::kCancelled);
+    EXPECT_EQ(count, stop_at + 1);
+  }
+  // One that becomes cold meanwhile is checked in its file alone; one that is dropped is not there.
+  size_t count = 0;
+  const auto evicted = store->Verify(locator, [&](uint64_t) {
+    if (count++ == 1) {
+      EXPECT_TRUE(store->table().EvictOne());
+    }
+    return true;
+  });
+  ASSERT_TRUE(evicted.ok());
+  EXPECT_EQ(evicted->health, Health::kWhole) << evicted->why;
+  EXPECT_EQ(count, 2 + 9u);
+  ASSERT_TRUE(Read(chunk).ok());
+  const auto dropped = store->Verify(locator, [&](uint64_t) {
+    store->Drop(chunk.info.id).IgnoreError();
+    return true;
+  });
+  EXPECT_EQ(dropped.status().code(), StatusCode::kNotFound);
+}
+
+// Method: two threads check all chunks in turns while others read, evict, put and drop.
+TEST_F(ChunkStoreVerifyTest, ChecksBesideReadersEvictionsAndPuts) {
+  for (const SmallChunk& chunk : chunks) ASSERT_TRUE(Put(chunk).ok());
+  std::atomic<int> checks{0};
+  std::atomic<bool> done{false};
+  std::vector<std::thread> threads;
+  for (uint32_t t = 0; t < 2; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(t);
+      while (!done) {
+        const auto check = Verify(chunks[random() % chunks.size()]);
+        if (check.ok()) {
+          EXPECT_EQ(check->health, Health::kWhole) << check->why;
+        } else {
+          EXPECT_TRUE(absl::IsNotFound(check.status())) << check.status();
+        }
+        ++checks;
+      }
+    });
+  }
+  std::mt19937 random(9);
+  for (int i = 0; i < 300 || checks < 500; ++i) {
+    const absl::Status read = Read(chunks[random() % chunks.size()]);
+    EXPECT_TRUE(read.ok() || absl::IsNotFound(read)) << read;
+    const SmallChunk& chunk = chunks[random() % 3];
+    if (store->Drop(chunk.info.id).ok()) continue;
+    const absl::Status put = Put(chunk);
+    EXPECT_TRUE(put.ok() || absl::IsResourceExhausted(put)) << put;
+  }
+  done = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(store->stats().damaged_count + store->stats().healed_count, 0u);
+  EXPECT_TRUE(store->TakeLost().empty());
+}
+
+}  // namespace
+}  // namespace ckv
