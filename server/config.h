@@ -51,6 +51,7 @@ struct Config {
   uint32_t verbs_retry_count = 6;
   uint32_t tcp_busy_poll_us = 0;
   std::string store_path;  // empty: in memory only
+  std::string store_pages = "auto";
   uint64_t store_capacity_bytes = uint64_t{1} << 30;
   uint32_t store_chunk_count_max = 1u << 17;
   // Of store.capacity, in per cent; 0: none.

@@ -76,6 +76,9 @@ const OptionSpec kOptions[] = {
      "where a holder keeps chunks over a restart; empty: in memory only, gone with the process"},
     {"store.capacity", OptionKind::kBytes, &Config::store_capacity_bytes, kMiB, 64 * kTiB, "",
      "bytes", "memory that a holder keeps for rows"},
+    {"store.pages", OptionKind::kChoice, &Config::store_pages, 0, 0, "auto,reserved,small", "",
+     "pages of that memory: auto takes reserved huge ones if there are enough (vm.nr_hugepages), "
+     "else transparent huge ones, else small ones; reserved is those or no start"},
     {"store.chunk_count_max", OptionKind::kCount, &Config::store_chunk_count_max, 1, 1u << 24, "",
      "chunks", "most chunks that a holder keeps"},
     {"replicas.percent", OptionKind::kCount, &Config::replicas_percent, 0, 100, "", "per cent",

@@ -190,6 +190,9 @@ absl::Status Daemon::State::StartHolder() {
   options.capacity_bytes = config.store_capacity_bytes;
   options.chunk_count_max = config.store_chunk_count_max;
   options.store_path = config.store_path;
+  options.pages = config.store_pages == "reserved" ? PagePolicy::kReserved
+                  : config.store_pages == "small"  ? PagePolicy::kSmall
+                                                   : PagePolicy::kAuto;
   options.shadow_bytes_max = config.store_capacity_bytes / 100 * config.store_shadow_percent;
   options.compute_threads = config.compute_threads;
   options.fabrics = fabric_order;

@@ -132,6 +132,7 @@ struct Holder::State {
 absl::StatusOr<std::unique_ptr<Holder>> Holder::Start(const HolderOptions& options) {
   CKV_RETURN_IF_ERROR(ValidateOptions(options));
   const ChunkStoreOptions store_options = {.capacity_bytes = options.capacity_bytes,
+                                           .pages = options.pages,
                                            .chunk_count_max = options.chunk_count_max,
                                            .path = options.store_path,
                                            .shadow_bytes_max = options.shadow_bytes_max,
@@ -140,6 +141,8 @@ absl::StatusOr<std::unique_ptr<Holder>> Holder::Start(const HolderOptions& optio
   ScanReport found;
   CKV_ASSIGN_OR_RETURN(std::unique_ptr<ChunkStore> store, ChunkStore::Open(store_options, &found));
   LogFound(options, found);
+  spdlog::info("{}: {} MiB for rows in {}", options.id.name, options.capacity_bytes >> 20,
+               PageKindName(store->page_kind()));
   auto state = std::make_unique<State>(options, std::move(store));
   std::vector<Listener*> listeners;
   ListenOptions listen = options.listen;

@@ -30,6 +30,7 @@ struct HolderOptions {
   // Of the folder that keeps chunks over a restart (store/chunk_folder.h); empty: they are in
   // memory only, and gone with the process.
   std::string store_path = {};
+  PagePolicy pages = PagePolicy::kAuto;  // of that memory
   // Of capacity_bytes, at most this much for fp8 copies of evicted chunks: what allows an
   // approximation is answered from them. 0: none.
   uint64_t shadow_bytes_max = 0;

@@ -1,10 +1,6 @@
 #include "store/arena.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <iterator>
 
 #include "absl/strings/str_format.h"
@@ -61,33 +57,28 @@ void Extent::Shrink(size_t bytes) {
   bytes_ = bytes_.first(bytes);
 }
 
-absl::StatusOr<std::unique_ptr<Arena>> Arena::Create(size_t capacity_bytes) {
+absl::StatusOr<std::unique_ptr<Arena>> Arena::Create(size_t capacity_bytes, PagePolicy pages) {
   if (capacity_bytes == 0) return absl::InvalidArgumentError("arena: zero capacity");
-  const auto refused = [capacity_bytes](int error) {
+  if (capacity_bytes > SIZE_MAX - kAlignment) {
     return absl::ResourceExhaustedError(
-        absl::StrFormat("arena: cannot map %d bytes: %s", capacity_bytes, std::strerror(error)));
-  };
-  if (capacity_bytes > SIZE_MAX - kAlignment) return refused(ENOMEM);
+        absl::StrFormat("arena: cannot map %d bytes", capacity_bytes));
+  }
   const size_t bytes = RoundUp(capacity_bytes);
-  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) return refused(errno);
-  return std::unique_ptr<Arena>(new Arena(static_cast<std::byte*>(base), bytes));
+  auto memory = PagedMemory::Map(bytes, pages);
+  if (!memory.ok()) return Annotate(memory.status(), "arena");
+  return std::unique_ptr<Arena>(new Arena(*std::move(memory), bytes));
 }
 
-Arena::Arena(std::byte* base, size_t capacity_bytes)
-    : base_(base), capacity_bytes_(capacity_bytes) {
+Arena::Arena(PagedMemory memory, size_t capacity_bytes)
+    : memory_(std::move(memory)), base_(memory_.base()), capacity_bytes_(capacity_bytes) {
   absl::MutexLock lock(&mu_);
   AddFree(0, capacity_bytes_);
 }
 
 Arena::~Arena() {
   CKV_CHECK(used_bytes() == 0);  // an extent that outlives its arena points into nothing
-  {
-    absl::MutexLock lock(&mu_);
-    Unpoison(base_, used_end_);  // or whoever maps these addresses next would find them poisoned
-  }
-  munmap(base_, capacity_bytes_);
+  absl::MutexLock lock(&mu_);
+  Unpoison(base_, used_end_);  // or whoever maps these addresses next would find them poisoned
 }
 
 absl::StatusOr<Extent> Arena::Allocate(size_t bytes) {

@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "store/huge_pages.h"
 
 namespace ckv {
 
@@ -47,8 +48,9 @@ class Arena {
   // Reserves address space for `capacity_bytes`, rounded up to kAlignment; pages are committed as
   // they are touched.
   //   InvalidArgument     zero capacity.
-  //   ResourceExhausted   the kernel refuses the mapping.
-  static absl::StatusOr<std::unique_ptr<Arena>> Create(size_t capacity_bytes);
+  //   ResourceExhausted   the kernel refuses the mapping, or the policy's pages.
+  static absl::StatusOr<std::unique_ptr<Arena>> Create(size_t capacity_bytes,
+                                                       PagePolicy pages = PagePolicy::kSmall);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -64,14 +66,16 @@ class Arena {
   size_t capacity_bytes() const { return capacity_bytes_; }
   size_t used_bytes() const ABSL_LOCKS_EXCLUDED(mu_);
   const std::byte* base() const { return base_; }
+  PageKind page_kind() const { return memory_.kind(); }
 
  private:
   friend class Extent;
-  Arena(std::byte* base, size_t capacity_bytes);
+  Arena(PagedMemory memory, size_t capacity_bytes);
   void Free(std::span<std::byte> bytes) ABSL_LOCKS_EXCLUDED(mu_);
   void AddFree(size_t offset, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RemoveFree(size_t offset, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  const PagedMemory memory_;
   std::byte* const base_;
   const size_t capacity_bytes_;
   mutable absl::Mutex mu_;

@@ -62,7 +62,8 @@ absl::Status ChunkPut::Finish() && {
 
 absl::StatusOr<std::unique_ptr<ChunkStore>> ChunkStore::Open(const ChunkStoreOptions& options,
                                                              ScanReport* report) {
-  CKV_ASSIGN_OR_RETURN(std::unique_ptr<Arena> arena, Arena::Create(options.capacity_bytes));
+  CKV_ASSIGN_OR_RETURN(std::unique_ptr<Arena> arena,
+                       Arena::Create(options.capacity_bytes, options.pages));
   std::unique_ptr<ChunkFolder> folder;
   if (!options.path.empty()) {
     const ChunkFolderOptions folder_options = {

@@ -47,6 +47,7 @@ namespace ckv {
 
 struct ChunkStoreOptions {
   size_t capacity_bytes = size_t{1} << 30;  // of rows in memory
+  PagePolicy pages = PagePolicy::kAuto;     // that they are in
   uint32_t chunk_count_max = 1u << 17;      // hot and cold
   std::string path;                         // of the folder; empty: memory only
   FileSystem* files = FileSystem::Real();
@@ -175,6 +176,7 @@ class ChunkStore {
   ChunkTable& table() { return table_; }
   const ShadowTable& shadows() const { return shadows_; }
   // That rows of hot chunks lie in.
+  PageKind page_kind() const { return arena_->page_kind(); }
   std::span<const std::byte> memory() const { return {arena_->base(), arena_->capacity_bytes()}; }
   ChunkStoreStats stats() const;
 
