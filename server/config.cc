@@ -233,6 +233,10 @@ void CheckWhole(const Config& config, std::vector<std::string>& errors) {
   if (config.HasRole("holder") && config.data_listen.empty()) {
     errors.emplace_back("data_listen: a holder needs an address");
   }
+  if (config.store_shadow_percent > 0 && config.store_path.empty()) {
+    errors.emplace_back(
+        "store.shadow_percent: shadows are of chunks that went to disk: name a store.path");
+  }
   const bool only_loopback = config.fabrics == std::vector<std::string>{"loopback"};
   if (only_loopback && config.HasRole("holder") != config.HasRole("requester")) {
     errors.push_back(absl::StrFormat(

@@ -79,7 +79,7 @@ const OptionSpec kOptions[] = {
     {"store.pages", OptionKind::kChoice, &Config::store_pages, 0, 0, "auto,reserved,small", "",
      "pages of that memory: auto takes reserved huge ones if there are enough (vm.nr_hugepages), "
      "else transparent huge ones, else small ones; reserved is those or no start"},
-    {"store.chunk_count_max", OptionKind::kCount, &Config::store_chunk_count_max, 1, 1u << 24, "",
+    {"store.chunk_count_max", OptionKind::kCount, &Config::store_chunk_count_max, 1, 16'000'000, "",
      "chunks", "most chunks that a holder keeps"},
     {"replicas.percent", OptionKind::kCount, &Config::replicas_percent, 0, 100, "", "per cent",
      "most of store.capacity that copies take which a requester in the same process makes for its "

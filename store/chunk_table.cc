@@ -1,9 +1,12 @@
 #include "store/chunk_table.h"
 
 #include <algorithm>
+#include <cstring>
+#include <random>
 #include <string>
 #include <utility>
 
+#include "absl/hash/hash.h"
 #include "absl/strings/str_format.h"
 #include "proto/status.h"
 #include "store/chunk_table_slot.h"
@@ -43,6 +46,7 @@ ChunkTable::ChunkTable(Arena* arena, uint32_t chunk_count_max, Clock* clock)
       chunk_count_max_(chunk_count_max),
       segments_(new std::atomic<Slot*>[chunk_count_max / kSegmentSlots + 2]()),
       segment_count_(chunk_count_max / kSegmentSlots + 2),
+      salt_(std::random_device()() | uint64_t{std::random_device()()} << 32),
       shards_(new Shard[kShardCount]) {}
 
 ChunkTable::~ChunkTable() {
@@ -83,12 +87,15 @@ const Geometry* ChunkTable::FindInterned(const Geometry& geometry) const {
   return nullptr;
 }
 
+uint64_t ChunkTable::HashOf(const ChunkId& id) const {
+  uint64_t part;
+  std::memcpy(&part, id.bytes.data(), sizeof(part));
+  return absl::Hash<std::pair<uint64_t, uint64_t>>()({part, salt_});
+}
+
 std::optional<uint32_t> ChunkTable::SlotOf(const ChunkId& id) const {
-  Shard& shard = ShardOf(id);
-  absl::MutexLock lock(&shard.mu);
-  const auto found = shard.by_id.find(id);
-  if (found == shard.by_id.end()) return std::nullopt;
-  return found->second;
+  return index_.Find(HashOf(id),
+                     [this, &id](uint32_t slot) { return SlotAt(slot)->IsOf(id).has_value(); });
 }
 
 absl::Status ChunkTable::CheckRoom() const {
@@ -119,7 +126,7 @@ absl::Status ChunkTable::CheckNew(const ChunkInfo& info, std::string_view tenant
                           info.id.ShortHex(), kReaderCountMax));
     }
     slot.what.readers.emplace_back(tenant);
-    slot.for_everyone = tenant.empty();
+    slot.for_everyone.store(tenant.empty(), std::memory_order_relaxed);
     slot.facts_unsaved = true;
   }
   slot.touched = clock_->Now();
@@ -153,11 +160,7 @@ uint32_t ChunkTable::TakeSlot(ColdChunk chunk) {
     free_slots_.pop_back();
   }
   Slot& slot = *SlotAt(index);
-  slot.what = std::move(chunk);
-  slot.geometry = slot.what.geometry;
-  const std::vector<std::string>& readers = slot.what.readers;
-  slot.for_everyone = std::any_of(readers.begin(), readers.end(),
-                                  [](const std::string& reader) { return reader.empty(); });
+  slot.Become(std::move(chunk));
   slot.durable = false;
   slot.facts_unsaved = false;
   slot.use_count.store(0, std::memory_order_relaxed);
@@ -172,9 +175,8 @@ void ChunkTable::Publish(uint32_t index, bool hot) {
   slot.state.store(WithGeneration(GenerationOf(state)) | kResident | (hot ? kHot : 0),
                    std::memory_order_release);
   in_order_.emplace(slot.what.id, index);
-  Shard& shard = ShardOf(slot.what.id);
-  absl::MutexLock lock(&shard.mu);
-  shard.by_id.emplace(slot.what.id, index);
+  index_.Insert(HashOf(slot.what.id), index,
+                [this](uint32_t other) { return HashOf(SlotAt(other)->what.id); });
 }
 
 absl::Status ChunkTable::Insert(Chunk chunk, std::string_view tenant, bool durable) {
@@ -252,28 +254,33 @@ std::optional<ChunkTable::Evicted> ChunkTable::EvictOne() {
 
 absl::StatusOr<ChunkLocator> ChunkTable::Find(const ChunkId& id, const Geometry& geometry,
                                               std::string_view tenant) const {
-  Shard& shard = ShardOf(id);
-  absl::MutexLock lock(&shard.mu);
-  const auto found = shard.by_id.find(id);
-  if (found == shard.by_id.end()) return NotHere(id);
-  const Slot& slot = *SlotAt(found->second);
-  if (!slot.Readable(tenant)) return NotHere(id);
-  const Geometry& resident = *slot.geometry;
+  std::optional<Slot::Seen> seen;
+  const std::optional<uint32_t> slot = index_.Find(
+      HashOf(id), [&](uint32_t index) { return (seen = SlotAt(index)->IsOf(id)).has_value(); });
+  if (!slot || (!seen->for_everyone && !ReadableBy(id, tenant))) return NotHere(id);
+  const Geometry& resident = *seen->geometry;
   if (&resident != &geometry && resident != geometry) {
     return absl::FailedPreconditionError(absl::StrFormat("chunk %s has another geometry: %s",
                                                          id.ShortHex(),
                                                          DescribeDifference(resident, geometry)));
   }
-  return ChunkLocator{found->second, GenerationOf(slot.state.load(std::memory_order_relaxed))};
+  return ChunkLocator{*slot, seen->generation};
+}
+
+// A chunk is not taken out, nor its slot another's, while its shard is locked.
+bool ChunkTable::ReadableBy(const ChunkId& id, std::string_view tenant) const {
+  Shard& shard = ShardOf(id);
+  absl::MutexLock lock(&shard.mu);
+  const std::optional<uint32_t> slot = SlotOf(id);
+  return slot.has_value() && SlotAt(*slot)->Readable(tenant);
 }
 
 absl::StatusOr<ChunkLocator> ChunkTable::Locate(const ChunkId& id) const {
-  Shard& shard = ShardOf(id);
-  absl::MutexLock lock(&shard.mu);
-  const auto found = shard.by_id.find(id);
-  if (found == shard.by_id.end()) return NotHere(id);
-  const uint64_t state = SlotAt(found->second)->state.load(std::memory_order_relaxed);
-  return ChunkLocator{found->second, GenerationOf(state)};
+  std::optional<Slot::Seen> seen;
+  const std::optional<uint32_t> slot = index_.Find(
+      HashOf(id), [&](uint32_t index) { return (seen = SlotAt(index)->IsOf(id)).has_value(); });
+  if (!slot) return NotHere(id);
+  return ChunkLocator{*slot, seen->generation};
 }
 
 absl::StatusOr<ChunkPin> ChunkTable::Pin(ChunkLocator locator) {
@@ -346,7 +353,7 @@ absl::Status ChunkTable::Remove(const ChunkId& id, bool even_kept, Duration idle
     {
       Shard& shard = ShardOf(id);
       absl::MutexLock shard_lock(&shard.mu);
-      shard.by_id.erase(id);
+      index_.Erase(HashOf(id), index);
     }
     Slot& slot = *SlotAt(index);
     token_count_ -= slot.what.token_count;

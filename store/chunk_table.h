@@ -36,6 +36,7 @@
 #include "store/chunk.h"
 #include "store/chunk_facts.h"
 #include "store/eviction.h"
+#include "store/id_index.h"
 
 namespace ckv {
 
@@ -238,6 +239,7 @@ class ChunkTable {
 
   Slot* SlotAt(uint32_t index) const;
   Shard& ShardOf(const ChunkId& id) const;
+  uint64_t HashOf(const ChunkId& id) const;
   void Unpin(uint32_t index);
   void Free(uint32_t index) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Remove(const ChunkId& id, bool even_kept, Duration idle_min = Duration(0))
@@ -250,6 +252,7 @@ class ChunkTable {
   uint32_t TakeSlot(ColdChunk chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Publish(uint32_t index, bool hot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::optional<uint32_t> SlotOf(const ChunkId& id) const;
+  bool ReadableBy(const ChunkId& id, std::string_view tenant) const;
   InternedGeometry& Interned(const Geometry* geometry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Arena* const arena_;
@@ -258,7 +261,9 @@ class ChunkTable {
   // Slots never move, so that a pin needs no lock; a segment is made when its first slot is.
   std::unique_ptr<std::atomic<Slot*>[]> segments_;
   const uint32_t segment_count_;
-  // Ids to slots. Taken after mu_ where both are.
+  const uint64_t salt_;  // of the hashes: whoever puts chunks could look for ids that begin alike
+  IdIndex index_;        // written under mu_
+  // Taken after mu_ where both are.
   std::unique_ptr<Shard[]> shards_;
   mutable absl::Mutex mu_;
   std::vector<InternedGeometry> geometries_ ABSL_GUARDED_BY(mu_);

@@ -66,7 +66,7 @@ void BM_PinByLocator(benchmark::State& state) {
   size_t i = static_cast<size_t>(state.thread_index()) * 7919;
   for (auto _ : state) {
     const auto pin = full.table.Pin(full.locators[i++ % kChunkCount]);
-    benchmark::DoNotOptimize(pin->chunk().layer(0).data());
+    benchmark::DoNotOptimize(&pin->chunk());
   }
   state.SetItemsProcessed(state.iterations());
 }
@@ -78,7 +78,7 @@ void BM_PinById(benchmark::State& state) {
   size_t i = static_cast<size_t>(state.thread_index()) * 7919;
   for (auto _ : state) {
     const auto pin = full.table.Pin(full.ids[i++ % kChunkCount], *full.interned);
-    benchmark::DoNotOptimize(pin->chunk().layer(0).data());
+    benchmark::DoNotOptimize(&pin->chunk());
   }
   state.SetItemsProcessed(state.iterations());
 }

@@ -230,6 +230,8 @@ TEST(ConfigTest, WhatOnlyTheWholeCanSay) {
   EXPECT_THAT(ErrorsOf({"--role=requester", "--directory=h:1", "--fabric=verbs"}),
               HasSubstr("fabric: verbs is not among fabrics"));
   EXPECT_THAT(ErrorsOf({"--role=directory", "--fabric=wire"}), HasSubstr("'wire' is not one of"));
+  EXPECT_THAT(ErrorsOf({"--role=directory,holder", "--store-shadow-percent=5"}),
+              HasSubstr("name a store.path"));
   EXPECT_THAT(ErrorsOf({}), HasSubstr("role: say what this process is"));
   EXPECT_THAT(ErrorsOf({"--role=holder"}), HasSubstr("directory: a holder or requester needs"));
   EXPECT_TRUE(Read({"--role=directory,holder"}).ok());
@@ -261,6 +263,8 @@ TEST(ConfigTest, CheckConfigPrintsAFileThatReadsBack) {
                                               "--queue-request-count-max=7",
                                               "--store-path=/var/lib/ckv",
                                               "--store-capacity=3MiB",
+                                              "--store-pages=small",
+                                              "--store-shadow-percent=20",
                                               "--store-chunk-count-max=5",
                                               "--replicas-percent=50",
                                               "--compute-threads=2",

@@ -1,0 +1,95 @@
+// Hashes of chunk ids to slots, read without a lock: 4 bytes an entry, so that 100,000 chunks have
+// 1 MB of them, which a core keeps close.
+//
+// Linear probing over a power of two of entries, half full at most. An entry is the slot and eight
+// bits of the hash; it says where to look, and the slot says whether it is the chunk, so an entry
+// that is out of date misleads nobody.
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace ckv {
+
+// Any thread may Find; one at a time inserts and erases.
+class IdIndex {
+ public:
+  IdIndex();
+  IdIndex(const IdIndex&) = delete;
+  IdIndex& operator=(const IdIndex&) = delete;
+
+  // Slots are below this.
+  static constexpr uint32_t kSlotEnd = (1u << 24) - 2;
+
+  // The slot of this hash for which `is(slot)` holds. What was inserted before the call, and not
+  // erased since, is found.
+  template <typename Is>
+  std::optional<uint32_t> Find(uint64_t hash, Is is) const {
+    while (true) {
+      const uint64_t version = version_.load(std::memory_order_acquire);
+      const Array& array = *array_.load(std::memory_order_acquire);
+      for (uint32_t i = hash & array.mask;; i = (i + 1) & array.mask) {
+        const uint32_t entry = array.entries[i].load(std::memory_order_acquire);
+        if (entry == kEmpty) break;
+        if (entry >> 24 == TagOf(hash) && !Erased(entry) && is(SlotOf(entry))) return SlotOf(entry);
+      }
+      // Entries move only with the version.
+      if (version_.load(std::memory_order_acquire) == version) return std::nullopt;
+    }
+  }
+
+  // `slot` is not in it. `hash_of(slot)` tells the hash of any that is.
+  template <typename HashOf>
+  void Insert(uint64_t hash, uint32_t slot, HashOf hash_of) {
+    if (used_count_ >= (array_.load(std::memory_order_relaxed)->mask + 1) / 2) {
+      Array& from = *array_.load(std::memory_order_relaxed);
+      Array& room = TakeRoom();
+      for (uint32_t i = 0; i <= from.mask; ++i) {
+        const uint32_t entry = from.entries[i].load(std::memory_order_relaxed);
+        if (entry != kEmpty && !Erased(entry)) Put(room, hash_of(SlotOf(entry)), SlotOf(entry));
+      }
+      Use(room);
+    }
+    Put(*array_.load(std::memory_order_relaxed), hash, slot);
+    ++live_count_;
+    ++used_count_;
+  }
+  // It is, with that hash.
+  void Erase(uint64_t hash, uint32_t slot);
+
+ private:
+  struct Array {
+    explicit Array(uint32_t size)
+        : mask(size - 1), entries(std::make_unique<std::atomic<uint32_t>[]>(size)) {}
+    uint32_t mask;
+    std::unique_ptr<std::atomic<uint32_t>[]> entries;
+  };
+  // Tag << 24 | slot + 1.
+  static constexpr uint32_t kEmpty = 0;
+  static constexpr uint32_t kErased = 0xffffff;
+  static constexpr uint32_t TagOf(uint64_t hash) { return static_cast<uint32_t>(hash >> 56); }
+  static constexpr uint32_t EntryOf(uint64_t hash, uint32_t slot) {
+    return TagOf(hash) << 24 | (slot + 1);
+  }
+  static constexpr uint32_t SlotOf(uint32_t entry) { return (entry & 0xffffff) - 1; }
+  static constexpr bool Erased(uint32_t entry) { return (entry & 0xffffff) == kErased; }
+  static void Put(Array& array, uint64_t hash, uint32_t slot);
+
+  // Empty; of twice the size, or of the same where what was erased takes the room.
+  Array& TakeRoom();
+  void Use(Array& room);
+
+  std::atomic<uint64_t> version_{0};
+  std::atomic<Array*> array_;
+  // All there ever were: a reader may still be in one. Sizes double, so together they are twice
+  // the last.
+  std::vector<std::unique_ptr<Array>> arrays_;
+  uint32_t live_count_ = 0;
+  uint32_t used_count_ = 0;  // and erased
+};
+
+}  // namespace ckv
