@@ -9,6 +9,7 @@
 #include "server/holder_service.h"
 #include "store/chunk.h"
 #include "tests/server/services_fixture.h"
+#include "transport/fabric.h"
 
 namespace ckv {
 namespace {
@@ -78,9 +79,11 @@ TEST_F(HolderServiceTest, PutListPinDropStats) {
 // Method: the service on a clock of the test's.
 TEST(HolderServiceIdle, WhatWasAskedForIsNotCollected) {
   ManualClock clock;
+  const std::unique_ptr<Fabric> fabric = NewLoopbackFabric(&clock);
   HolderOptions options;
   options.id = {"h"};
   options.clock = &clock;
+  options.fabrics = {fabric.get()};
   auto holder = Holder::Start(options);
   ASSERT_TRUE(holder.ok()) << holder.status();
   (*holder)->lease().Grant({1}, kInstantMax);
