@@ -184,6 +184,17 @@ grpc::Status DirectoryServiceImpl::LocateChunk(grpc::ServerContext* /*context*/,
   return grpc::Status::OK;
 }
 
+grpc::Status DirectoryServiceImpl::CountReferences(grpc::ServerContext* /*context*/,
+                                                   const v1::CountReferencesRequest* request,
+                                                   v1::CountReferencesReply* reply) {
+  const auto ids = IdsFrom(request->ids());
+  if (!ids.ok()) return ToGrpc(ids.status());
+  if (absl::Status status = CheckKey(request->holder(), ""); !status.ok()) return ToGrpc(status);
+  for (const uint32_t count : state_.CountReferences(*ids, request->holder()))
+    reply->add_counts(count);
+  return grpc::Status::OK;
+}
+
 grpc::Status DirectoryServiceImpl::AnnounceReplicas(grpc::ServerContext* /*context*/,
                                                     const v1::AnnounceReplicasRequest* request,
                                                     v1::AnnounceReplicasReply* reply) {

@@ -34,6 +34,9 @@ class DirectoryServiceImpl final : public v1::DirectoryService::Service {
                           v1::DropCorpusReply* reply) override;
   grpc::Status LocateChunk(grpc::ServerContext* context, const v1::LocateChunkRequest* request,
                            v1::LocateChunkReply* reply) override;
+  grpc::Status CountReferences(grpc::ServerContext* context,
+                               const v1::CountReferencesRequest* request,
+                               v1::CountReferencesReply* reply) override;
   grpc::Status AnnounceReplicas(grpc::ServerContext* context,
                                 const v1::AnnounceReplicasRequest* request,
                                 v1::AnnounceReplicasReply* reply) override;

@@ -381,6 +381,29 @@ std::vector<LocatedChunk> DirectoryState::Locate(const ChunkId& id, std::string_
   return visible;
 }
 
+bool DirectoryState::IsPlacedOn(const ChunkPlace& place, std::string_view holder) const {
+  const ChunkPlacement& chunk = place.corpus->chunks[place.ordinal];
+  const auto is_holder = [holder](const HolderId& id) { return id.name == holder; };
+  if (std::any_of(chunk.holders.begin(), chunk.holders.end(), is_holder)) return true;
+  const std::vector<HolderId> leased = replicas_.LeasedOf(*place.corpus, chunk);
+  return std::any_of(leased.begin(), leased.end(), is_holder);
+}
+
+std::vector<uint32_t> DirectoryState::CountReferences(std::span<const ChunkId> ids,
+                                                      std::string_view holder) {
+  std::vector<uint32_t> counts;
+  counts.reserve(ids.size());
+  absl::MutexLock lock(&mu_);
+  ExpireLocked();
+  for (const ChunkId& id : ids) {
+    uint32_t count = 0;
+    for (const ChunkPlace& place : PlacesOf(id))
+      count += holder.empty() || IsPlacedOn(place, holder) ? 1 : 0;
+    counts.push_back(count);
+  }
+  return counts;
+}
+
 absl::StatusOr<std::unique_ptr<DirectoryState::Watcher>> DirectoryState::Watch(
     std::string_view tenant, bool all_tenants) {
   // Made before the lock is taken: its destructor takes the lock.

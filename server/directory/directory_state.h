@@ -98,6 +98,12 @@ class DirectoryState {
   std::vector<LocatedChunk> Locate(const ChunkId& id, std::string_view tenant)
       ABSL_LOCKS_EXCLUDED(mu_);
 
+  // How many corpora, of all tenants, place each of `ids` on `holder`, published or leased; on ""
+  // anywhere. One each, in order. It tells of what others have, so it is the operator's to ask.
+  std::vector<uint32_t> CountReferences(std::span<const ChunkId> ids, std::string_view holder)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  static constexpr size_t kReferenceIdCountMax = 4096;  // a call: 128 KiB of ids
+
   // Which of `ids` were accepted, one each in order. Only corpora of `tenant`, who may read them
   // there, are told of the member; of "", everyone's. That an id is accepted tells that such a
   // corpus has it: a holder is trusted with that, as it is with the rows.
@@ -154,6 +160,8 @@ class DirectoryState {
   // What remains to be done for a corpus whose places are removed and whose orphans are told.
   void RemoveReplicas(const Corpus& gone) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   ReplicaTable::Places PlacesOf(const ChunkId& id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool IsPlacedOn(const ChunkPlace& place, std::string_view holder) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<const Lease*> FindHolderLease(uint64_t lease_id, size_t id_count) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void WithdrawLocked(uint64_t lease_id, std::optional<std::string_view> tenant,

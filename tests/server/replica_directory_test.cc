@@ -250,6 +250,30 @@ TEST_F(ReplicaDirectoryTest, OrphansNameLeasedMembersOnceNoCorpusHasTheChunk) {
   EXPECT_EQ(state_.counts().replica_count, 0u);
 }
 
+// Goal: a chunk counts as long as any tenant's corpus places it on the holder, and no longer.
+TEST_F(ReplicaDirectoryTest, ReferencesAreCountedOverAllTenants) {
+  Publish(MakeCorpus("c", "red"));
+  Corpus blue = MakeCorpus("c", "blue", {HolderId{"a"}, HolderId{"b"}});
+  blue.chunks.resize(2);
+  Publish(blue);
+  std::vector<ChunkId> ids = {ChunkId{}};
+  for (const ChunkPlacement& chunk : MakeCorpus("").chunks) ids.push_back(chunk.id);
+  const auto count = [&](std::string_view holder) { return state_.CountReferences(ids, holder); };
+  EXPECT_THAT(count(""), ElementsAre(0, 2, 2, 1));
+  EXPECT_THAT(count("a"), ElementsAre(0, 2, 2, 1));
+  EXPECT_THAT(count("b"), ElementsAre(0, 1, 1, 0));
+  EXPECT_THAT(count("r"), ElementsAre(0, 0, 0, 0));
+  // What is leased counts while it is told of.
+  const uint64_t lease = Register("r");
+  EXPECT_THAT(Announce(lease, {ids[3]}, "red"), ElementsAre(true));
+  EXPECT_THAT(count("r"), ElementsAre(0, 0, 0, 1));
+  ASSERT_TRUE(state_.Drop("c", "red").ok());
+  EXPECT_THAT(count(""), ElementsAre(0, 1, 1, 0));
+  EXPECT_THAT(count("r"), ElementsAre(0, 0, 0, 0));
+  ASSERT_TRUE(state_.Drop("c", "blue").ok());
+  EXPECT_THAT(count(""), ElementsAre(0, 0, 0, 0));
+}
+
 TEST_F(ReplicaDirectoryTest, WatchersOfTheCorpusAreTold) {
   Publish(corpus_);
   const uint64_t b = Register("b");

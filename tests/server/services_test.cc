@@ -328,6 +328,15 @@ TEST_F(DirectoryServiceTest, CorporaAndWhereTheirChunksAre) {
   ASSERT_TRUE(directory_stub_->ListCorpora(Call().get(), list, &listed).ok());
   ASSERT_EQ(listed.corpora_size(), 1);
   EXPECT_EQ(listed.corpora(0).token_count(), 5u);
+  v1::CountReferencesRequest count;
+  count.add_ids(std::string(corpus.chunks[0].info.id.AsBytes()));
+  count.add_ids(std::string(32, 'x'));
+  v1::CountReferencesReply counts;
+  ASSERT_TRUE(directory_stub_->CountReferences(Call().get(), count, &counts).ok());
+  EXPECT_THAT(counts.counts(), testing::ElementsAre(1, 0));
+  for (int i = count.ids_size(); i < 4097; ++i) count.add_ids(count.ids(0));
+  EXPECT_EQ(directory_stub_->CountReferences(Call().get(), count, &counts).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
   v1::DropCorpusRequest drop;
   drop.set_name("c");
   drop.set_tenant("t");
