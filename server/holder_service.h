@@ -10,6 +10,7 @@
 
 #include "ckv/v1/holder.grpc.pb.h"
 #include "proto/clock.h"
+#include "server/chunk_push_service.h"
 #include "server/holder.h"
 #include "server/service_gate.h"
 
@@ -29,7 +30,11 @@ class HolderServiceImpl final : public v1::HolderService::Service {
  public:
   // `holder`, `gate` and `clock` must outlive the service.
   HolderServiceImpl(Holder* holder, std::string id, ServiceGate* gate, Clock* clock)
-      : holder_(*holder), id_(std::move(id)), gate_(*gate), clock_(*clock) {}
+      : holder_(*holder),
+        id_(std::move(id)),
+        gate_(*gate),
+        clock_(*clock),
+        push_(holder, gate, clock) {}
 
   // `on_put` is told of each chunk that is put, before the table is asked whether it has it and
   // again when it does. Set
@@ -53,6 +58,10 @@ class HolderServiceImpl final : public v1::HolderService::Service {
                         v1::PinChunkReply* reply) override;
   grpc::Status DropChunk(grpc::ServerContext* context, const v1::DropChunkRequest* request,
                          v1::DropChunkReply* reply) override;
+  grpc::Status PushChunks(grpc::ServerContext* context, const v1::PushChunksRequest* request,
+                          grpc::ServerWriter<v1::PushChunksReply>* writer) override {
+    return push_.Push(context, request, writer);
+  }
   grpc::Status Stats(grpc::ServerContext* context, const v1::StatsRequest* request,
                      v1::StatsReply* reply) override;
 
@@ -70,6 +79,7 @@ class HolderServiceImpl final : public v1::HolderService::Service {
   const std::string id_;
   ServiceGate& gate_;
   Clock& clock_;
+  ChunkPushService push_;
   std::function<void(const ChunkId&)> on_put_;  // may be empty
   std::atomic<uint32_t> put_count_{0};          // in progress; orders nothing
 };

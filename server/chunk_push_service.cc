@@ -1,0 +1,191 @@
+#include "server/chunk_push_service.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "client/channel_stub.h"
+#include "client/grpc_status.h"
+#include "proto/convert.h"
+#include "proto/status.h"
+#include "proto/stripe.h"
+#include "server/chunk_push.h"
+#include "server/holder_service.h"
+
+namespace ckv {
+namespace {
+
+constexpr size_t kTargetTextBytesMax = 256;
+
+v1::PutChunkRequest HeaderOf(const ChunkInfo& info, const Geometry& geometry,
+                             const std::string& tenant) {
+  v1::PutChunkRequest request;
+  v1::PutChunkRequest::Header& header = *request.mutable_header();
+  *header.mutable_geometry() = ToProto(geometry);
+  header.set_id(std::string(info.id.AsBytes()));
+  header.set_parent(std::string(info.parent.AsBytes()));
+  header.set_position(info.position);
+  header.set_token_ids(Int32sToBytes(info.token_ids));
+  for (const uint64_t checksum : info.layer_checksums) header.add_layer_checksums(checksum);
+  header.set_tenant(tenant);
+  return request;
+}
+
+// Another holder's control plane.
+class PushTargetStub final : public PushTarget {
+ public:
+  PushTargetStub(const std::string& id, const std::string& address, Clock* clock)
+      : name_(absl::StrFormat("holder %s at %s", id, address)),
+        clock_(*clock),
+        stub_(v1::HolderService::NewStub(MakeChannel(address, kHolderMessageBytesMax))) {}
+
+  absl::StatusOr<Present> Ask(const ChunkId& id, const Geometry& geometry,
+                              const std::string& tenant, Instant deadline) override {
+    v1::GetChunkInfoRequest request;
+    request.set_id(std::string(id.AsBytes()));
+    *request.mutable_geometry() = ToProto(geometry);
+    request.set_tenant(tenant);
+    v1::GetChunkInfoReply reply;
+    Call call(this, deadline);
+    CKV_RETURN_IF_ERROR(
+        FromGrpc(stub_->GetChunkInfo(&call.context, request, &reply), name_ + ": GetChunkInfo"));
+    return Present{{reply.layer_checksums().begin(), reply.layer_checksums().end()},
+                   reply.durable()};
+  }
+
+  absl::Status Put(const ChunkInfo& info, const Geometry& geometry, const std::string& tenant,
+                   const ChunkRows* rows, Instant deadline, uint64_t& bytes_sent) override {
+    v1::PutChunkReply reply;
+    Call call(this, deadline);
+    const auto writer = stub_->PutChunk(&call.context, &reply);
+    absl::Status read;
+    if (writer->Write(HeaderOf(info, geometry, tenant)) && rows != nullptr)
+      read = Write(*writer, *rows, bytes_sent);
+    // What could not be read must not look like the end of the rows.
+    if (!read.ok()) call.context.TryCancel();
+    writer->WritesDone();
+    const grpc::Status status = writer->Finish();
+    return read.ok() ? FromGrpc(status, name_ + ": PutChunk") : read;
+  }
+
+  void Cancel() override {
+    absl::MutexLock lock(&mu_);
+    cancelled_ = true;
+    for (grpc::ClientContext* context : contexts_) context->TryCancel();
+  }
+
+ private:
+  // A call that Cancel reaches, while it lives.
+  struct Call {
+    Call(PushTargetStub* stub_in, Instant deadline) : stub(*stub_in) {
+      SetDeadline(context, stub.clock_, deadline, kPushPutTimeout);
+      absl::MutexLock lock(&stub.mu_);
+      stub.contexts_.insert(&context);
+      if (stub.cancelled_) context.TryCancel();
+    }
+    ~Call() {
+      absl::MutexLock lock(&stub.mu_);
+      stub.contexts_.erase(&context);
+    }
+    PushTargetStub& stub;
+    grpc::ClientContext context;
+  };
+
+  // Until the target stops listening, which is how it says that it has them, or why not.
+  static absl::Status Write(grpc::ClientWriterInterface<v1::PutChunkRequest>& writer,
+                            const ChunkRows& rows, uint64_t& bytes_sent) {
+    const uint64_t row_bytes = rows.geometry().row_bytes();
+    const uint32_t token_count = rows.info().token_count();
+    // Whole stripes, so that none is read twice from a file.
+    uint32_t step = std::max<uint32_t>(1, static_cast<uint32_t>(kPutRowsBytesMax / row_bytes));
+    if (step > kStripeTokens) step -= step % kStripeTokens;
+    v1::PutChunkRequest request;
+    for (uint32_t layer = 0; layer < rows.geometry().layers; ++layer) {
+      for (uint32_t begin = 0; begin < token_count; begin += step) {
+        const uint32_t count = std::min(step, token_count - begin);
+        v1::PutChunkRequest::Rows& message = *request.mutable_rows();
+        message.set_layer(layer);
+        message.set_offset_bytes(begin * row_bytes);
+        std::string& bytes = *message.mutable_rows();
+        bytes.resize(count * row_bytes);
+        CKV_RETURN_IF_ERROR(rows.Read(
+            layer, begin, count, std::as_writable_bytes(std::span(bytes.data(), bytes.size()))));
+        if (!writer.Write(request)) return absl::OkStatus();
+        bytes_sent += bytes.size();
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const std::string name_;
+  Clock& clock_;
+  const std::unique_ptr<v1::HolderService::StubInterface> stub_;
+  absl::Mutex mu_;
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  std::set<grpc::ClientContext*> contexts_ ABSL_GUARDED_BY(mu_);
+};
+
+absl::StatusOr<PushOrder> OrderFrom(const v1::PushChunksRequest& request) {
+  PushOrder order;
+  if (request.ids_size() > kPushIdCountMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("push: %d ids, limit %d an order", request.ids_size(), kPushIdCountMax));
+  }
+  if (request.tenant().size() > kCorpusNameBytesMax ||
+      request.to_id().size() > kTargetTextBytesMax || request.to_address().empty() ||
+      request.to_address().size() > kTargetTextBytesMax) {
+    return absl::InvalidArgumentError("push: a name that is too long, or no address");
+  }
+  CKV_ASSIGN_OR_RETURN(order.geometry, FromProto(request.geometry()));
+  order.tenant = request.tenant();
+  for (const std::string& bytes : request.ids()) {
+    CKV_ASSIGN_OR_RETURN(const ChunkId id, ChunkId::FromBytes(bytes));
+    order.ids.push_back(id);
+  }
+  return order;
+}
+
+}  // namespace
+
+grpc::Status ChunkPushService::Push(grpc::ServerContext* context,
+                                    const v1::PushChunksRequest* request,
+                                    grpc::ServerWriter<v1::PushChunksReply>* writer) {
+  auto stream = gate_.Enter([context] { context->TryCancel(); });
+  if (!stream.ok()) return ToGrpc(stream.status());
+  absl::Status status = absl::ResourceExhaustedError(absl::StrFormat(
+      "%d pushes are in progress, the limit; retry in 1000 ms", kPushOrderCountMax));
+  if (order_count_.fetch_add(1, std::memory_order_relaxed) < kPushOrderCountMax)
+    status = Serve(*context, *stream, *request, *writer);
+  order_count_.fetch_sub(1, std::memory_order_relaxed);
+  return ToGrpc(status);
+}
+
+absl::Status ChunkPushService::Serve(grpc::ServerContext& context, ServiceGate::Stream& stream,
+                                     const v1::PushChunksRequest& request,
+                                     grpc::ServerWriter<v1::PushChunksReply>& writer) {
+  CKV_ASSIGN_OR_RETURN(PushOrder order, OrderFrom(request));
+  if (!holder_.lease().LiveAt(clock_.Now()))
+    return absl::UnavailableError("this holder has no live lease");
+  order.deadline = DeadlineOf(context, clock_, kPushOrderTimeoutMax);
+  const Instant deadline = order.deadline;
+  PushTargetStub target(request.to_id(), request.to_address(), &clock_);
+  ChunkPush push(&holder_.store(), &target, &clock_, std::move(order));
+  const auto tell = [&](const PushedChunk& chunk) {
+    v1::PushChunksReply reply;
+    reply.set_id(std::string(chunk.id.AsBytes()));
+    reply.set_reused(chunk.reused);
+    reply.set_bytes_sent(chunk.bytes_sent);
+    // A peer that does not read would hold the thread, and the puts behind it.
+    if (!stream.BeginWait(deadline)) return false;
+    const bool written = writer.Write(reply);
+    stream.EndWait();
+    return written;
+  };
+  absl::Status status = push.Run(tell, [&] { return context.IsCancelled() || gate_.closed(); });
+  if (absl::IsCancelled(status) && gate_.closed()) return ServiceGate::ClosedError();
+  return status;
+}
+
+}  // namespace ckv
