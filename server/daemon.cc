@@ -54,6 +54,10 @@ constexpr size_t kMessageMemoryMax = size_t{32} * kMessageBytesMax;
 // A connection whose client is idle does not close by itself, so every drain may take this long.
 constexpr Duration kReplyGrace = std::chrono::milliseconds(300);
 
+// Chunks of a ttl that a tick drops: each is a removal of two files. Ticks come every 100 ms, so
+// that 640 chunks a second can end.
+constexpr size_t kExpireCountMax = 64;
+
 int Milliseconds(Duration duration) {
   return static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count());
 }
@@ -425,6 +429,7 @@ absl::Status Daemon::Tick() {
     state.SetHealth(v1::DirectoryService::service_full_name(), true, state.directory_serving);
   }
   if (state.holder) {
+    state.holder->store().Expire(kExpireCountMax);
     const bool live = state.holder->lease().LiveAt(state.clock->Now());
     state.SetHealth(v1::HolderService::service_full_name(), live, state.holder_serving);
   }

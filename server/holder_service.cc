@@ -168,11 +168,13 @@ absl::Status HolderServiceImpl::Receive(grpc::ServerContext& context, ServiceGat
     return absl::InvalidArgumentError("put: the tenant's name is too long");
   }
   const std::string tenant = message.header().tenant();
+  const std::chrono::milliseconds ttl(std::min(message.header().ttl_ms(), kIdleMsMax));
   const ChunkId id = info.id;
   if (on_put_) on_put_(id);
   auto begun = holder_.store().Begin(std::move(info), geometry, tenant);
-  if (!begun.ok()) return Settle(begun.status(), id, geometry, tenant);
+  if (!begun.ok()) return Settle(begun.status(), id, geometry, tenant, ttl);
   ChunkPut put = *std::move(begun);
+  put.set_ttl(ttl);
   while (Read(stream, reader, &message)) {
     if (!message.has_rows()) {
       return absl::InvalidArgumentError("put: rows must follow the header, which comes once");
@@ -189,18 +191,26 @@ absl::Status HolderServiceImpl::Receive(grpc::ServerContext& context, ServiceGat
   // A stream that broke reads like one that ended.
   if (gate_.closed()) return ServiceGate::ClosedError();
   if (context.IsCancelled()) return absl::CancelledError("put: interrupted; nothing was stored");
-  return Settle(std::move(put).Finish(), id, geometry, tenant);
+  return Settle(std::move(put).Finish(), id, geometry, tenant, ttl);
 }
 
 // What a put says once the table has the chunk (`status`: OK or AlreadyExists), or of any error. A
 // copy that a keeper of replicas brought, or dropped, between its two looks is the putter's only if
 // it is there now, when the keeper knows that it is put.
 absl::Status HolderServiceImpl::Settle(const absl::Status& status, const ChunkId& id,
-                                       const Geometry& geometry, const std::string& tenant) {
+                                       const Geometry& geometry, const std::string& tenant,
+                                       Duration ttl) {
+  const absl::Status gone =
+      absl::AbortedError("put: the chunk was dropped again just now: put it once more");
+  if (absl::IsAlreadyExists(status)) {
+    const absl::Status again = holder_.store().PutAgain(id, ttl);
+    if (absl::IsNotFound(again)) return gone;
+    CKV_RETURN_IF_ERROR(again);
+  }
   if (!on_put_ || (!status.ok() && !absl::IsAlreadyExists(status))) return status;
   on_put_(id);
   if (holder_.table().Find(id, geometry, tenant).ok()) return status;
-  return absl::AbortedError("put: the chunk was dropped again just now: put it once more");
+  return gone;
 }
 
 grpc::Status HolderServiceImpl::GetChunkInfo(grpc::ServerContext* /*context*/,
@@ -263,7 +273,10 @@ grpc::Status HolderServiceImpl::PinChunk(grpc::ServerContext* /*context*/,
                                          v1::PinChunkReply* /*reply*/) {
   const auto id = ChunkId::FromBytes(request->id());
   if (!id.ok()) return ToGrpc(id.status());
-  return ToGrpc(holder_.store().Keep(*id, !request->unpin()));
+  if (request->unpin() || request->ttl_ms() == 0)
+    return ToGrpc(holder_.store().Keep(*id, !request->unpin()));
+  const std::chrono::milliseconds ttl(std::min(request->ttl_ms(), kIdleMsMax));
+  return ToGrpc(holder_.store().KeepFor(*id, ttl));
 }
 
 grpc::Status HolderServiceImpl::DropChunk(grpc::ServerContext* /*context*/,

@@ -71,7 +71,7 @@ class HolderServiceImpl final : public v1::HolderService::Service {
   absl::Status Receive(grpc::ServerContext& context, ServiceGate::Stream& stream,
                        PutReader& reader);
   absl::Status Settle(const absl::Status& status, const ChunkId& id, const Geometry& geometry,
-                      const std::string& tenant);
+                      const std::string& tenant, Duration ttl);
   // The next message; false at the end of the stream, which a drain or kPutProgressMax may be.
   bool Read(ServiceGate::Stream& stream, PutReader& reader, v1::PutChunkRequest* message);
 

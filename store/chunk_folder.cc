@@ -31,7 +31,9 @@ constexpr uint64_t kWritebackBytes = 8 << 20;
 constexpr uint64_t kReadBytes = 288 << 10;
 
 std::string EncodeFacts(const ChunkFacts& facts) {
-  const nlohmann::json document = {{"readers", facts.readers}, {"kept", facts.kept}};
+  nlohmann::json document = {{"readers", facts.readers}, {"kept", facts.kept}};
+  if (facts.kept_until_ms != 0 || facts.ttl_ms != 0)
+    document["times"] = {{"kept_until_ms", facts.kept_until_ms}, {"ttl_ms", facts.ttl_ms}};
   const std::string json = document.dump() + "\n";
   return absl::StrFormat("%016x %s", ChecksumOf(std::as_bytes(std::span(json))), json);
 }
@@ -46,8 +48,14 @@ absl::StatusOr<ChunkFacts> DecodeFacts(std::string_view text) {
   }
   CKV_ASSIGN_OR_RETURN(const nlohmann::json document, ParseJson(json, /*depth_max=*/2));
   const JsonFields fields(document, "facts: ");
-  CKV_RETURN_IF_ERROR(fields.CheckKeys({"readers", "kept"}));
+  CKV_RETURN_IF_ERROR(fields.CheckKeys({"readers", "kept", "times"}, /*optional=*/"times"));
   ChunkFacts facts;
+  if (fields.Has("times")) {
+    const JsonFields times(fields.At("times"), "facts: times: ");
+    CKV_RETURN_IF_ERROR(times.CheckKeys({"kept_until_ms", "ttl_ms"}));
+    CKV_RETURN_IF_ERROR(times.Read("kept_until_ms", facts.kept_until_ms));
+    CKV_RETURN_IF_ERROR(times.Read("ttl_ms", facts.ttl_ms));
+  }
   if (!fields.At("kept").is_boolean()) return fields.Refuse("kept", "must be true or false");
   facts.kept = fields.At("kept").get<bool>();
   const nlohmann::json& readers = fields.At("readers");

@@ -42,13 +42,13 @@ absl::Status ChunkPut::Write(uint32_t layer, uint64_t offset_bytes,
 absl::Status ChunkPut::Finish() && {
   CKV_ASSIGN_OR_RETURN(Chunk chunk, std::move(memory_).Finish());
   ChunkTable& table = store_->table_;
-  if (!file_) return table.Insert(std::move(chunk), tenant_);
+  if (!file_) return table.Insert(std::move(chunk), tenant_, /*durable=*/false, ttl_);
   const ChunkId id = chunk.info().id;
   const ChunkStore::Turn turn(store_, id);
   // Another's put of it came first: its file stays, for it says whose the chunk was at first.
   const bool committed = !table.IsDurable(id);
   if (committed) CKV_RETURN_IF_ERROR(std::move(*file_).Commit(chunk, tenant_));
-  absl::Status inserted = table.Insert(std::move(chunk), tenant_, /*durable=*/true);
+  absl::Status inserted = table.Insert(std::move(chunk), tenant_, /*durable=*/true, ttl_);
   if (absl::IsAlreadyExists(inserted)) {
     table.MarkDurable(id);  // it may have been in memory only
     CKV_RETURN_IF_ERROR(store_->SaveFacts(id));
@@ -56,6 +56,8 @@ absl::Status ChunkPut::Finish() && {
     // Whole on disk but refused here, for want of a slot or for other rows that a copy in memory
     // has: it must not be there after a restart.
     store_->folder_->Remove(id).IgnoreError();
+  } else if (inserted.ok() && ttl_ > Duration(0)) {
+    CKV_RETURN_IF_ERROR(store_->SaveFacts(id));
   }
   return inserted;
 }
@@ -109,9 +111,12 @@ absl::Status ChunkStore::AddStored(StoredChunk chunk) {
                     .token_count = info.token_count(),
                     .geometry = geometry,
                     .checksums_digest = DigestOf(info.layer_checksums),
-                    .readers = std::move(chunk.facts.readers),
+                    .readers = chunk.facts.readers,
                     .kept = chunk.facts.kept};
-  return Annotate(table_.InsertCold(std::move(cold)), "the folder has more chunks than it may");
+  CKV_RETURN_IF_ERROR(
+      Annotate(table_.InsertCold(std::move(cold)), "the folder has more chunks than it may"));
+  table_.RestoreTimes(info.id, chunk.facts);
+  return absl::OkStatus();
 }
 
 bool ChunkStore::MakeRoom() {
@@ -306,6 +311,35 @@ absl::Status ChunkStore::DropFileAnd(const ChunkId& id, DropRows drop_rows) {
   CKV_RETURN_IF_ERROR(drop_rows());
   if (chunk.ok()) shadows_.Remove(*chunk);
   return folder_->Remove(id);
+}
+
+absl::Status ChunkStore::KeepFor(const ChunkId& id, Duration time) {
+  CKV_RETURN_IF_ERROR(table_.KeepFor(id, time));
+  if (folder_ == nullptr) return absl::OkStatus();
+  const Turn turn(this, id);
+  return SaveFacts(id);
+}
+
+absl::Status ChunkStore::PutAgain(const ChunkId& id, Duration ttl) {
+  CKV_RETURN_IF_ERROR(table_.PutAgain(id, ttl));
+  if (folder_ == nullptr) return absl::OkStatus();
+  const Turn turn(this, id);
+  return SaveFacts(id);
+}
+
+size_t ChunkStore::Expire(size_t count_max) {
+  size_t dropped = 0;
+  for (size_t i = 0; i < count_max; ++i) {
+    const std::optional<ChunkId> id = table_.NextExpired();
+    if (!id) break;
+    std::optional<Turn> turn;
+    if (folder_ != nullptr) turn.emplace(this, *id);
+    if (!table_.DropExpired(*id).ok()) continue;  // put again, kept or dropped just now
+    ++dropped;
+    // A file that stays is found at the next start, and its time runs again.
+    if (folder_ != nullptr) folder_->Remove(*id).IgnoreError();
+  }
+  return dropped;
 }
 
 void ChunkStore::Enter(const ChunkId& id) {

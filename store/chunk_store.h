@@ -107,6 +107,8 @@ class ChunkPut {
   //   DataLoss            a checksum does not match, or not that of who put it before.
   //   and what FileSystem says: the chunk is not there, and nothing else is affected.
   absl::Status Finish() &&;
+  // As ChunkTable::Insert has it; before Finish.
+  void set_ttl(Duration ttl) { ttl_ = ttl; }
 
  private:
   friend class ChunkStore;
@@ -118,6 +120,7 @@ class ChunkPut {
   ChunkWriter memory_;
   std::optional<ChunkFileWriter> file_;
   std::string tenant_;
+  Duration ttl_{0};
 };
 
 // Thread-safe.
@@ -172,6 +175,12 @@ class ChunkStore {
   absl::Status Keep(const ChunkId& id, bool keep);
   absl::Status Drop(const ChunkId& id);
   absl::Status DropIdle(const ChunkId& id, Duration idle_min);
+  // ChunkTable::KeepFor and PutAgain, durable.
+  absl::Status KeepFor(const ChunkId& id, Duration time);
+  absl::Status PutAgain(const ChunkId& id, Duration ttl);
+  // Ends the marks and drops the chunks whose time is over, at most `count_max` chunks a call.
+  // Called now and then, about once a second. Returns how many chunks it dropped.
+  size_t Expire(size_t count_max);
 
   ChunkTable& table() { return table_; }
   const ShadowTable& shadows() const { return shadows_; }

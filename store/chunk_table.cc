@@ -16,11 +16,6 @@ namespace {
 
 absl::Status Dropped() { return absl::NotFoundError("the chunk was dropped since it was found"); }
 
-absl::Status NotIdle(const ChunkId& id) {
-  return absl::FailedPreconditionError(
-      absl::StrFormat("chunk %s was put or asked for just now", id.ShortHex()));
-}
-
 }  // namespace
 
 ChunkPin::ChunkPin(ChunkPin&& other) noexcept
@@ -179,7 +174,7 @@ void ChunkTable::Publish(uint32_t index, bool hot) {
                 [this](uint32_t other) { return HashOf(SlotAt(other)->what.id); });
 }
 
-absl::Status ChunkTable::Insert(Chunk chunk, std::string_view tenant, bool durable) {
+absl::Status ChunkTable::Insert(Chunk chunk, std::string_view tenant, bool durable, Duration ttl) {
   absl::MutexLock lock(&mu_);
   CKV_RETURN_IF_ERROR(CheckNew(chunk.info(), tenant));
   const ChunkInfo& info = chunk.info();
@@ -195,6 +190,8 @@ absl::Status ChunkTable::Insert(Chunk chunk, std::string_view tenant, bool durab
   slot.durable = durable;
   if (durable) evictable_.Add(index, slot.bytes(), /*cost_us=*/double(slot.bytes()));
   Publish(index, /*hot=*/true);
+  expiry_.Put(slot.what.id, ttl, slot.touched);
+  slot.facts_unsaved = ttl > Duration(0);
   return absl::OkStatus();
 }
 
@@ -331,13 +328,13 @@ absl::StatusOr<ColdChunk> ChunkTable::Describe(ChunkLocator locator) const {
   return slot->what;
 }
 
-absl::Status ChunkTable::Drop(const ChunkId& id) { return Remove(id, /*even_kept=*/true); }
-
-absl::Status ChunkTable::DropUnlessKept(const ChunkId& id) {
-  return Remove(id, /*even_kept=*/false);
+absl::Status ChunkTable::Drop(const ChunkId& id) {
+  return Remove(id, {.even_kept = true, .idle_min = Duration(0), .expired_only = false});
 }
 
-absl::Status ChunkTable::Remove(const ChunkId& id, bool even_kept, Duration idle_min) {
+absl::Status ChunkTable::DropUnlessKept(const ChunkId& id) { return Remove(id, {}); }
+
+absl::Status ChunkTable::Remove(const ChunkId& id, const RemoveIf& only) {
   uint32_t index = 0;
   bool free = false;
   {
@@ -345,10 +342,8 @@ absl::Status ChunkTable::Remove(const ChunkId& id, bool even_kept, Duration idle
     const std::optional<uint32_t> found = SlotOf(id);
     if (!found) return NotHere(id);
     index = *found;
-    if (SlotAt(index)->what.kept && !even_kept)
-      return absl::FailedPreconditionError(absl::StrFormat("chunk %s is kept", id.ShortHex()));
-    if (idle_min > Duration(0) && clock_->Now() - SlotAt(index)->touched < idle_min)
-      return NotIdle(id);
+    CKV_RETURN_IF_ERROR(CheckMayGo(*SlotAt(index), only));
+    expiry_.Forget(id);
     in_order_.erase(id);
     {
       Shard& shard = ShardOf(id);

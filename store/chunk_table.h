@@ -34,6 +34,7 @@
 #include "proto/clock.h"
 #include "proto/ids.h"
 #include "store/chunk.h"
+#include "store/chunk_expiry.h"
 #include "store/chunk_facts.h"
 #include "store/eviction.h"
 #include "store/id_index.h"
@@ -142,9 +143,10 @@ class ChunkTable {
   //   AlreadyExists       the id became resident meanwhile; the tenant may read it, as for Begin.
   //   DataLoss            as Begin.
   //   ResourceExhausted   chunk_count_max, or kReaderCountMax.
-  // A `durable` chunk has its file, so it may become cold.
-  absl::Status Insert(Chunk chunk, std::string_view tenant = "", bool durable = false)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  // A `durable` chunk has its file, so it may become cold. With a `ttl` it is dropped when nobody
+  // put it again for so long.
+  absl::Status Insert(Chunk chunk, std::string_view tenant = "", bool durable = false,
+                      Duration ttl = Duration(0)) ABSL_LOCKS_EXCLUDED(mu_);
   // The same of a chunk that was found on disk, whose info was checked; its readers too.
   //   AlreadyExists, ResourceExhausted
   absl::Status InsertCold(ColdChunk chunk) ABSL_LOCKS_EXCLUDED(mu_);
@@ -184,6 +186,22 @@ class ChunkTable {
   // stays so until it is read.
   //   NotFound
   absl::Status Keep(const ChunkId& id, bool keep) ABSL_LOCKS_EXCLUDED(mu_);
+  // The mark ends by itself after `time`; of several, the last one holds.
+  absl::Status KeepFor(const ChunkId& id, Duration time) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // A resident chunk was put again, with this ttl: 0 makes it stay for good, and what stays for
+  // good goes on to; else the later of its two ends holds.
+  //   NotFound
+  absl::Status PutAgain(const ChunkId& id, Duration ttl) ABSL_LOCKS_EXCLUDED(mu_);
+  // A chunk that was found on disk goes on with the times that were saved of it.
+  void RestoreTimes(const ChunkId& id, const ChunkFacts& facts) ABSL_LOCKS_EXCLUDED(mu_);
+  // Ends the marks whose time is over, kMarkEndCountMax of them at most, and names a chunk whose
+  // ttl ran out and that is not kept: DropExpired takes it, unless it was put again or kept since.
+  std::optional<ChunkId> NextExpired() ABSL_LOCKS_EXCLUDED(mu_);
+  static constexpr int kMarkEndCountMax = 256;
+  //   NotFound
+  //   FailedPrecondition  kept, or put again.
+  absl::Status DropExpired(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Takes the chunk out of the table: no new pin finds it. Its memory is freed when the last pin
   // goes.
@@ -242,8 +260,17 @@ class ChunkTable {
   uint64_t HashOf(const ChunkId& id) const;
   void Unpin(uint32_t index);
   void Free(uint32_t index) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status Remove(const ChunkId& id, bool even_kept, Duration idle_min = Duration(0))
-      ABSL_LOCKS_EXCLUDED(mu_);
+  // Why it may go.
+  struct RemoveIf {
+    bool even_kept = false;
+    Duration idle_min{0};
+    bool expired_only = false;
+  };
+  absl::Status Remove(const ChunkId& id, const RemoveIf& only) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status CheckMayGo(const Slot& slot, const RemoveIf& only) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status SetKept(const ChunkId& id, bool keep, Instant until)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // OK if `info` is to be stored; if it is resident, `tenant` becomes a reader where it may.
   absl::Status CheckNew(const ChunkInfo& info, std::string_view tenant)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -275,6 +302,7 @@ class ChunkTable {
   uint64_t evicted_count_ ABSL_GUARDED_BY(mu_) = 0;
   // In the order of ids, so that a page of List does not hold the lock for a scan of the table.
   absl::btree_map<ChunkId, uint32_t> in_order_ ABSL_GUARDED_BY(mu_);
+  ChunkExpiry expiry_ ABSL_GUARDED_BY(mu_);       // of resident chunks
   EvictionQueue evictable_ ABSL_GUARDED_BY(mu_);  // hot, durable and not kept
 };
 
