@@ -266,10 +266,8 @@ absl::StatusOr<std::shared_ptr<const Corpus>> RequesterServiceImpl::CorpusOf(
   return requester_.ResolveChunks(ids, geometry, request.tenant(), deadline);
 }
 
-absl::Status RequesterServiceImpl::AttendOnce(const grpc::ServerContext& context,
-                                              const v1::AttendRequest& request,
-                                              v1::AttendReply& reply) {
-  const Instant deadline = DeadlineFor(context, request.timeout_ms());
+absl::Status RequesterServiceImpl::AttendOnce(const v1::AttendRequest& request, Instant deadline,
+                                              v1::AttendReply& reply, bool* moved) {
   reply.set_tag(request.tag());
   std::shared_ptr<const Corpus> corpus;
   std::vector<ChunkUse> uses;
@@ -308,7 +306,9 @@ absl::Status RequesterServiceImpl::AttendOnce(const grpc::ServerContext& context
   AttendReport report;
   // Half a megabyte of fresh pages for 256 rows: made while the holders compute.
   const auto room = [&] { return RoomIn(reply, request.row_count(), geometry.d_v); };
-  CKV_RETURN_IF_ERROR(requester_.Attend(call, room, &report));
+  const absl::Status attended = requester_.Attend(call, room, &report);
+  *moved = absl::IsNotFound(attended);
+  CKV_RETURN_IF_ERROR(attended);
   reply.set_holder_count(report.holder_count);
   reply.set_bytes_sent(report.bytes_sent);
   reply.set_bytes_received(report.bytes_received);
@@ -321,7 +321,11 @@ absl::Status RequesterServiceImpl::AttendOnce(const grpc::ServerContext& context
 absl::Status RequesterServiceImpl::CountedAttend(const grpc::ServerContext& context,
                                                  const v1::AttendRequest& request,
                                                  v1::AttendReply& reply) {
-  absl::Status status = AttendOnce(context, request, reply);
+  const Instant deadline = DeadlineFor(context, request.timeout_ms());
+  bool moved = false;
+  absl::Status status = AttendOnce(request, deadline, reply, &moved);
+  // The placement that was kept is forgotten by now: a chunk that was moved meanwhile is found.
+  if (moved) status = AttendOnce(request, deadline, reply, &moved);
   attend_count_.fetch_add(1, std::memory_order_relaxed);
   if (!status.ok()) error_count_.fetch_add(1, std::memory_order_relaxed);
   return status;

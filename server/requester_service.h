@@ -57,9 +57,10 @@ class RequesterServiceImpl final : public v1::RequesterService::Service {
   uint64_t error_count() const { return error_count_.load(std::memory_order_relaxed); }
 
  private:
-  absl::Status AttendOnce(const grpc::ServerContext& context, const v1::AttendRequest& request,
-                          v1::AttendReply& reply);
-  // The same, counted.
+  // `moved`: a holder has not the chunk that the corpus, as it was kept, places there.
+  absl::Status AttendOnce(const v1::AttendRequest& request, Instant deadline,
+                          v1::AttendReply& reply, bool* moved);
+  // The same, counted; once more where that was so.
   absl::Status CountedAttend(const grpc::ServerContext& context, const v1::AttendRequest& request,
                              v1::AttendReply& reply);
   // The corpus of this name; asked of the directory once more where what is kept is not `version`.
