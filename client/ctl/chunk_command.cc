@@ -1,5 +1,5 @@
-// ckvctl chunk locate: which corpora have a chunk, and who holds it; replicate and release are in
-// replicate_command.cc.
+// ckvctl chunk locate, pin and unpin: which corpora have a chunk, who holds it, and keeping it in
+// their stores; replicate and release are in replicate_command.cc.
 
 #include <algorithm>
 #include <memory>
@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "client/ctl/checks.h"
 #include "client/ctl/commands.h"
+#include "client/ctl/time_span.h"
 #include "proto/convert.h"
 #include "proto/status.h"
 
@@ -17,11 +18,17 @@ namespace ckv::ctl {
 namespace {
 
 constexpr size_t kPrefixDigitsMin = 4;
+constexpr Duration kMillisecond = std::chrono::milliseconds(1);
 
 struct LocateOptions {
   std::string id;
   std::string corpus;
   std::optional<uint32_t> ordinal;
+};
+
+struct PinOptions {
+  LocateOptions chunk;
+  std::string time;  // empty: for good
 };
 
 // The corpora to look for a prefix in: the named one, or all.
@@ -125,22 +132,98 @@ absl::Status RunLocate(const Ctl& ctl, const LocateOptions& options) {
   return absl::OkStatus();
 }
 
+// The live holders of a chunk, leased ones too.
+absl::StatusOr<std::vector<Member>> HoldersOf(Fleet& fleet, const ChunkId& id) {
+  CKV_ASSIGN_OR_RETURN(const v1::LocateChunkReply reply, fleet.Locate(id));
+  std::set<std::string> names;
+  for (const v1::LocateChunkReply::Place& place : reply.places()) {
+    names.insert(place.chunk().holders().begin(), place.chunk().holders().end());
+    names.insert(place.chunk().leased().begin(), place.chunk().leased().end());
+  }
+  CKV_ASSIGN_OR_RETURN(std::vector<Member> members, fleet.Holders());
+  std::erase_if(members, [&](const Member& member) { return !names.contains(member.id.name); });
+  if (!members.empty()) return members;
+  return absl::NotFoundError(
+      absl::StrFormat("no live holder has chunk %s\n  ckvctl chunk locate %s shows who should",
+                      id.ToHex(), id.ToHex()));
+}
+
+absl::Status RunPin(const Ctl& ctl, const PinOptions& options, bool unpin) {
+  Fleet fleet(ctl.fleet, ctl.clock);
+  CKV_ASSIGN_OR_RETURN(const ChunkId id, FindId(fleet, options.chunk));
+  CKV_ASSIGN_OR_RETURN(const std::vector<Member> holders, HoldersOf(fleet, id));
+  v1::PinChunkRequest request;
+  request.set_id(std::string(id.AsBytes()));
+  request.set_unpin(unpin);
+  const Duration time = ParseTimeSpan(options.time);
+  if (!options.time.empty()) {
+    // 0 would be for good.
+    request.set_ttl_ms(std::max<uint64_t>(1, static_cast<uint64_t>(time / kMillisecond)));
+  }
+  std::string names;
+  Json json = {{"id", id.ToHex()},
+               {"pinned", !unpin},
+               {"time_ms", request.ttl_ms()},
+               {"holders", Json::array()}};
+  for (const Member& holder : holders) {
+    grpc::ClientContext context;
+    fleet.Prepare(context);
+    v1::PinChunkReply reply;
+    CKV_RETURN_IF_ERROR(HolderError(ConnectHolder(holder)->PinChunk(&context, request, &reply),
+                                    holder, "PinChunk"));
+    names += (names.empty() ? "" : ",") + holder.id.name;
+    json["holders"].push_back(holder.id.name);
+  }
+  const std::string until = options.time.empty() ? "" : " for " + options.time;
+  ctl.Print(absl::StrFormat("chunk %s is %s on %s\n", id.ToHex(),
+                            unpin ? "pinned no more" : "pinned" + until, names),
+            json);
+  return absl::OkStatus();
+}
+
+void AddChunkOptions(CLI::App& verb, LocateOptions& options) {
+  verb.add_option("ID", options.id, "The chunk's id, or the first 4 or more of its digits");
+  verb.add_option("--corpus", options.corpus, "Look in this corpus only");
+  verb.add_option("--ordinal", options.ordinal, "The chunk with this ordinal in --corpus")
+      ->check(WholeNumber());
+}
+
+void AddPinCommands(CLI::App& chunk, Ctl& ctl) {
+  const auto options = std::make_shared<PinOptions>();
+  CLI::App* pin = AddVerb(
+      chunk, "pin", "Keep a chunk in its holders' memory once it is read, and from ckvctl gc",
+      "  ckvctl chunk pin --corpus docs --ordinal 0 --for 1h\n"
+      "  ckvctl chunk pin 3fa9c2d1\n\n"
+      "A holder with a folder remembers it over a restart. Of several pins the last one\n"
+      "holds. Dropping the chunk, or its last corpus, ends it.");
+  AddChunkOptions(*pin, options->chunk);
+  pin->add_option("--for", options->time, "How long (default: until it is unpinned)")
+      ->check(TimeSpan())
+      ->type_name("SPAN");
+  pin->callback([&ctl, options] {
+    ctl.run = [&ctl, options] { return RunPin(ctl, *options, /*unpin=*/false); };
+  });
+  CLI::App* unpin = AddVerb(chunk, "unpin", "End that", "  ckvctl chunk unpin 3fa9c2d1");
+  AddChunkOptions(*unpin, options->chunk);
+  unpin->callback([&ctl, options] {
+    ctl.run = [&ctl, options] { return RunPin(ctl, *options, /*unpin=*/true); };
+  });
+}
+
 }  // namespace
 
 void AddChunkCommands(CLI::App& app, Ctl& ctl) {
-  CLI::App* chunk = AddVerb(app, "chunk", "Find chunks, and copy them to where they are asked for",
+  CLI::App* chunk = AddVerb(app, "chunk", "Find, pin and copy chunks",
                             "  ckvctl chunk locate --corpus docs --ordinal 3\n"
                             "  ckvctl chunk replicate docs --at 10.0.0.7:7311");
   chunk->require_subcommand(1);
   AddReplicateCommands(*chunk, ctl);
+  AddPinCommands(*chunk, ctl);
   const auto options = std::make_shared<LocateOptions>();
   CLI::App* locate = AddVerb(*chunk, "locate", "Show which corpora have a chunk, and who holds it",
                              "  ckvctl chunk locate 3fa9c2d1\n"
                              "  ckvctl chunk locate --corpus docs --ordinal 3 -o json");
-  locate->add_option("ID", options->id, "The chunk's id, or the first 4 or more of its digits");
-  locate->add_option("--corpus", options->corpus, "Look in this corpus only");
-  locate->add_option("--ordinal", options->ordinal, "The chunk with this ordinal in --corpus")
-      ->check(WholeNumber());
+  AddChunkOptions(*locate, *options);
   locate->callback(
       [&ctl, options] { ctl.run = [&ctl, options] { return RunLocate(ctl, *options); }; });
 }

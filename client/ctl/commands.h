@@ -17,11 +17,14 @@ void AddExplainCommand(CLI::App& app, Ctl& ctl);
 void AddFetchCommand(CLI::App& app, Ctl& ctl);
 void AddAgentsCommands(CLI::App& app, Ctl& ctl);
 void AddCharacterizeCommands(CLI::App& app, Ctl& ctl);
+void AddGcCommand(CLI::App& app, Ctl& ctl);
 
 // Adds `agents choose` to the noun `agents`.
 void AddChooseCommand(CLI::App& agents, Ctl& ctl);
 // Adds `chunk replicate` and `chunk release` to the noun `chunk`.
 void AddReplicateCommands(CLI::App& chunk, Ctl& ctl);
+// Adds `corpus partition` to the noun `corpus`.
+void AddPartitionCommand(CLI::App& corpus, Ctl& ctl);
 // Adds `corpus load` to the noun `corpus`.
 void AddCorpusLoadCommand(CLI::App& corpus, Ctl& ctl);
 

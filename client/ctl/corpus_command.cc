@@ -115,6 +115,7 @@ void AddCorpusCommands(CLI::App& app, Ctl& ctl) {
               "  ckvctl corpus list\n  ckvctl corpus show docs\n  ckvctl corpus drop docs");
   corpus->require_subcommand(1);
   AddCorpusLoadCommand(*corpus, ctl);
+  AddPartitionCommand(*corpus, ctl);
 
   CLI::App* list = AddVerb(*corpus, "list", "List the corpora",
                            "  ckvctl corpus list\n  ckvctl corpus list --tenant acme -o json");

@@ -91,6 +91,7 @@ int RunCtl(Ctl& ctl, std::vector<std::string> arguments) {
   AddFetchCommand(app, ctl);
   AddAgentsCommands(app, ctl);
   AddCharacterizeCommands(app, ctl);
+  AddGcCommand(app, ctl);
 
   std::reverse(arguments.begin(), arguments.end());  // CLI11 pops them from the back
   try {

@@ -1,0 +1,109 @@
+#include "client/ctl/garbage.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+
+namespace ckv::ctl {
+namespace {
+
+constexpr uint32_t kPageChunks = 4096;  // CountReferences takes no more ids at a time
+
+uint64_t Milliseconds(Duration duration) {
+  return static_cast<uint64_t>(duration / std::chrono::milliseconds(1));
+}
+
+absl::StatusOr<v1::CountReferencesReply> CountReferences(Fleet& fleet,
+                                                         const v1::ListChunksReply& page,
+                                                         const std::string& holder) {
+  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * stub, fleet.directory());
+  v1::CountReferencesRequest request;
+  request.set_holder(holder);
+  for (const v1::ListChunksReply::Chunk& chunk : page.chunks()) request.add_ids(chunk.id());
+  grpc::ClientContext context;
+  fleet.Prepare(context);
+  v1::CountReferencesReply reply;
+  CKV_RETURN_IF_ERROR(
+      fleet.DirectoryError(stub->CountReferences(&context, request, &reply), "CountReferences"));
+  // A short answer must not pass for chunks that nobody wants.
+  if (reply.counts_size() == page.chunks_size()) return reply;
+  return absl::InternalError(absl::StrFormat("directory at %s: %d counts for %d chunks",
+                                             fleet.directory_address(), reply.counts_size(),
+                                             page.chunks_size()));
+}
+
+absl::Status Sort(const v1::ListChunksReply& page, const v1::CountReferencesReply& references,
+                  uint64_t grace_ms, Garbage& garbage) {
+  GarbageTally& tally = garbage.tally;
+  for (int i = 0; i < page.chunks_size(); ++i) {
+    const v1::ListChunksReply::Chunk& chunk = page.chunks(i);
+    ++tally.chunk_count;
+    if (references.counts(i) > 0) {
+      ++tally.placed_count;
+    } else if (chunk.kept()) {
+      ++tally.kept_count;
+    } else if (chunk.idle_ms() < grace_ms) {
+      ++tally.young_count;
+    } else {
+      CKV_ASSIGN_OR_RETURN(const ChunkId id, ChunkId::FromBytes(chunk.id()));
+      garbage.chunks.push_back({id, chunk.bytes()});
+      ++tally.garbage_count;
+      tally.garbage_bytes += chunk.bytes();
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Garbage> FindGarbage(Fleet& fleet, const Member& holder, Duration grace) {
+  Garbage garbage;
+  garbage.holder = holder;
+  const auto stub = ConnectHolder(holder);
+  v1::ListChunksRequest request;
+  request.set_count_max(kPageChunks);
+  v1::ListChunksReply page;
+  do {
+    page.Clear();
+    grpc::ClientContext context;
+    fleet.Prepare(context);
+    CKV_RETURN_IF_ERROR(
+        HolderError(stub->ListChunks(&context, request, &page), holder, "ListChunks"));
+    if (page.chunks_size() == 0) break;
+    CKV_ASSIGN_OR_RETURN(const v1::CountReferencesReply references,
+                         CountReferences(fleet, page, holder.id.name));
+    CKV_RETURN_IF_ERROR(Sort(page, references, Milliseconds(grace), garbage));
+    request.set_after(page.chunks(page.chunks_size() - 1).id());
+  } while (page.more());
+  return garbage;
+}
+
+absl::Status DropGarbage(Fleet& fleet, Garbage& garbage, Duration grace,
+                         const std::function<void(uint64_t)>& on_chunks) {
+  const auto stub = ConnectHolder(garbage.holder);
+  v1::DropChunkRequest request;
+  // 0 would be a drop of whatever it is.
+  request.set_idle_min_ms(std::max<uint64_t>(1, Milliseconds(grace)));
+  for (const Garbage::Chunk& chunk : garbage.chunks) {
+    request.set_id(std::string(chunk.id.AsBytes()));
+    grpc::ClientContext context;
+    fleet.Prepare(context);
+    v1::DropChunkReply reply;
+    const absl::Status status =
+        HolderError(stub->DropChunk(&context, request, &reply), garbage.holder, "DropChunk");
+    on_chunks(1);
+    if (status.ok()) {
+      ++garbage.tally.dropped_count;
+      garbage.tally.dropped_bytes += chunk.bytes;
+    } else if (absl::IsFailedPrecondition(status)) {
+      ++garbage.tally.touched_count;
+    } else if (!absl::IsNotFound(status)) {
+      return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ckv::ctl

@@ -1,0 +1,163 @@
+// ckvctl gc: takes away the chunks that no corpus places where they lie.
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "client/ctl/commands.h"
+#include "client/ctl/garbage.h"
+#include "client/ctl/time_span.h"
+#include "proto/status.h"
+
+namespace ckv::ctl {
+namespace {
+
+struct GcOptions {
+  bool dry_run = false;
+  bool without_corpora = false;
+  std::string grace = "1h";
+};
+
+struct GcResult {
+  std::vector<Garbage> holders;
+  std::vector<std::string> warnings;  // one a holder that was not asked to its end
+  absl::Status status;                // the first of them
+};
+
+void Add(const GarbageTally& more, GarbageTally& to) {
+  to.chunk_count += more.chunk_count;
+  to.placed_count += more.placed_count;
+  to.kept_count += more.kept_count;
+  to.young_count += more.young_count;
+  to.garbage_count += more.garbage_count;
+  to.garbage_bytes += more.garbage_bytes;
+  to.dropped_count += more.dropped_count;
+  to.dropped_bytes += more.dropped_bytes;
+  to.touched_count += more.touched_count;
+}
+
+GarbageTally Sum(const GcResult& result) {
+  GarbageTally total;
+  for (const Garbage& garbage : result.holders) Add(garbage.tally, total);
+  return total;
+}
+
+Json TallyJson(const GarbageTally& tally) {
+  return {{"chunk_count", tally.chunk_count},     {"placed_count", tally.placed_count},
+          {"kept_count", tally.kept_count},       {"young_count", tally.young_count},
+          {"garbage_count", tally.garbage_count}, {"garbage_bytes", tally.garbage_bytes},
+          {"dropped_count", tally.dropped_count}, {"dropped_bytes", tally.dropped_bytes},
+          {"touched_count", tally.touched_count}};
+}
+
+void Report(const Ctl& ctl, const GcOptions& options, const GcResult& result) {
+  Table table({{"HOLDER"},
+               {"CHUNKS", true},
+               {"PLACED", true},
+               {"KEPT", true},
+               {"YOUNG", true},
+               {"GARBAGE", true},
+               {"ROWS", true},
+               {"DROPPED", true},
+               {"ROWS", true}});
+  const auto add = [&table](const std::string& name, const GarbageTally& tally) {
+    table.AddRow({name, std::to_string(tally.chunk_count), std::to_string(tally.placed_count),
+                  std::to_string(tally.kept_count), std::to_string(tally.young_count),
+                  std::to_string(tally.garbage_count), FormatBytes(tally.garbage_bytes),
+                  std::to_string(tally.dropped_count), FormatBytes(tally.dropped_bytes)});
+  };
+  Json holders = Json::array();
+  for (const Garbage& garbage : result.holders) {
+    add(garbage.holder.id.name, garbage.tally);
+    Json holder = {{"id", garbage.holder.id.name}};
+    holder.update(TallyJson(garbage.tally));
+    holders.push_back(std::move(holder));
+  }
+  const GarbageTally total = Sum(result);
+  add("total", total);
+  std::string text = table.Render();
+  if (options.dry_run) text += "a dry run: nothing was dropped\n";
+  if (total.touched_count > 0) {
+    text += absl::StrFormat("%s put, asked for or pinned meanwhile, and so kept\n",
+                            FormatCount(total.touched_count, "chunk"));
+  }
+  Json json = {{"dry_run", options.dry_run},
+               {"grace_ms", ParseTimeSpan(options.grace) / std::chrono::milliseconds(1)}};
+  json.update(TallyJson(total));
+  json["holders"] = holders;
+  json["warnings"] = result.warnings;
+  ctl.Print(text, json);
+}
+
+void Warn(const Ctl& ctl, const absl::Status& status, GcResult& result) {
+  if (status.ok()) return;
+  result.warnings.emplace_back(status.message());
+  ctl.Note("ckvctl: warning: " + result.warnings.back());
+  result.status.Update(status);
+}
+
+// A directory that was started anew knows no corpus until they are loaded again: then everything
+// looks like garbage.
+absl::Status CheckDirectoryKnows(const GcOptions& options, const GarbageTally& total) {
+  if (options.dry_run || options.without_corpora || total.garbage_count == 0 ||
+      total.placed_count > 0) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "no corpus places any of the %s here: was the directory started anew?\n  load the corpora "
+      "again (what is there is reused), then collect; --without-corpora drops them all the same",
+      FormatCount(total.chunk_count, "chunk")));
+}
+
+absl::Status RunGc(const Ctl& ctl, const GcOptions& options) {
+  const Duration grace = ParseTimeSpan(options.grace);
+  Fleet fleet(ctl.fleet, ctl.clock);
+  CKV_ASSIGN_OR_RETURN(const std::vector<Member> holders, fleet.Holders());
+  GcResult result;
+  for (const Member& holder : holders) {
+    auto garbage = FindGarbage(fleet, holder, grace);
+    Warn(ctl, garbage.status(), result);
+    if (garbage.ok()) result.holders.push_back(*std::move(garbage));
+  }
+  const GarbageTally total = Sum(result);
+  CKV_RETURN_IF_ERROR(CheckDirectoryKnows(options, total));
+  if (!options.dry_run && total.garbage_count > 0) {
+    const auto progress = ctl.StartProgress("drop", "chunks", total.garbage_count);
+    for (Garbage& garbage : result.holders) {
+      Warn(ctl,
+           DropGarbage(fleet, garbage, grace, [&](uint64_t count) { progress->Advance(count); }),
+           result);
+    }
+  }
+  Report(ctl, options, result);
+  return result.status;
+}
+
+}  // namespace
+
+void AddGcCommand(CLI::App& app, Ctl& ctl) {
+  const auto options = std::make_shared<GcOptions>();
+  CLI::App* gc = AddVerb(
+      app, "gc", "Drop the chunks that no corpus places on the holder that has them",
+      "  ckvctl gc --dry-run\n  ckvctl gc --grace 2h\n\n"
+      "Garbage is what a load or a partition that was interrupted left behind, or a holder that\n"
+      "was away when its copies were dropped. A chunk stays that a corpus of any tenant places\n"
+      "on that holder, that was pinned, or that a process copied and answers for.\n\n"
+      "Why a grace: a load under way has put chunks that no corpus names yet. Before a load\n"
+      "publishes, it asks for all its chunks again; each put or question starts a chunk's idle\n"
+      "time anew, and a chunk is dropped only if it was idle for the grace, which the holder\n"
+      "decides in one step. So the grace must be longer than what lies between a load's last\n"
+      "question and its publishing; an hour is far more than that takes. A holder that was\n"
+      "restarted counts from its start.\n\n"
+      "It can be interrupted at any point and run again: each drop stands by itself.");
+  gc->add_flag("--dry-run", options->dry_run, "Only say what would be dropped");
+  gc->add_option("--grace", options->grace, "Leave what was put or asked for within this time")
+      ->capture_default_str()
+      ->check(TimeSpan())
+      ->type_name("SPAN");
+  gc->add_flag("--without-corpora", options->without_corpora,
+               "Even if no corpus places any chunk: after the last corpus was dropped");
+  gc->callback([&ctl, options] { ctl.run = [&ctl, options] { return RunGc(ctl, *options); }; });
+}
+
+}  // namespace ckv::ctl
