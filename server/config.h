@@ -54,6 +54,8 @@ struct Config {
   std::string store_pages = "auto";
   uint64_t store_capacity_bytes = uint64_t{1} << 30;
   uint32_t store_chunk_count_max = 1u << 17;
+  // A terabyte in 17 hours (server/scrubber.h); 0: none.
+  uint64_t store_scrub_bytes_per_second = uint64_t{16} << 20;
   // Of store.capacity, in per cent; 0: none.
   uint32_t replicas_percent = 25;
   uint32_t compute_threads = 1;

@@ -81,6 +81,10 @@ const OptionSpec kOptions[] = {
      "else transparent huge ones, else small ones; reserved is those or no start"},
     {"store.chunk_count_max", OptionKind::kCount, &Config::store_chunk_count_max, 1, 16'000'000, "",
      "chunks", "most chunks that a holder keeps"},
+    {"store.scrub_bytes_per_second", OptionKind::kBytes, &Config::store_scrub_bytes_per_second, 0,
+     64 * kGiB, "", "bytes",
+     "how fast a holder checks all that it keeps, in memory and on disk, over and over; damage in "
+     "what nobody reads is found within a pass, which takes the bytes of both over this; 0: never"},
     {"replicas.percent", OptionKind::kCount, &Config::replicas_percent, 0, 100, "", "per cent",
      "most of store.capacity that copies take which a requester in the same process makes for its "
      "holder to answer for; 0: none are made"},

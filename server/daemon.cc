@@ -33,6 +33,7 @@
 #include "server/daemon_oracle.h"
 #include "server/daemon_profile.h"
 #include "server/daemon_replicas.h"
+#include "server/daemon_scrub.h"
 #include "server/directory/directory_state.h"
 #include "server/directory_registrar_stub.h"
 #include "server/directory_service.h"
@@ -161,6 +162,7 @@ struct Daemon::State {
   std::vector<std::unique_ptr<DirectoryRegistrar>> registrars;
   std::vector<std::unique_ptr<Registration>> registrations;
   std::unique_ptr<WatchStub> watch;
+  std::unique_ptr<DaemonScrub> scrub;  // of a holder
   std::unique_ptr<MetricsServer> metrics;
   std::string metrics_address;  // as bound
   bool ready = false;
@@ -328,6 +330,11 @@ void Daemon::State::AddRegistration(MemberRole role, LeaseGate* lease) {
 void Daemon::State::StartRegistrations() {
   if (holder) AddRegistration(MemberRole::kHolder, &holder->lease());
   if (replicas) replicas->SetRegistration(registrations.back().get());
+  if (holder) {
+    scrub =
+        std::make_unique<DaemonScrub>(config, clock, holder.get(), address,
+                                      config.directory.empty() ? local_address : config.directory);
+  }
   if (!requester) return;
   AddRegistration(MemberRole::kRequester, nullptr);
   WatchOptions options;
@@ -458,6 +465,7 @@ void Daemon::Drain(Instant deadline) {
   if (!state.config.ready_file.empty()) unlink(state.config.ready_file.c_str());
   state.server->GetHealthCheckService()->SetServingStatus(false);
   state.gate.Close();
+  state.scrub.reset();
   state.watch.reset();
   state.directory_connected.store(false, std::memory_order_relaxed);
   // Calls in progress get half of the time, what is left goes to the lanes. Leases are given back

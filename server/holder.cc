@@ -122,6 +122,7 @@ struct Holder::State {
   LeaseGate lease;
   // From any thread; for people, and orders nothing.
   std::array<std::atomic<uint64_t>, kStatusCodeCount> session_refusals{};
+  ScrubCounters scrub;
   // From here on, each uses those above it.
   std::unique_ptr<ChunkStore> store;
   SessionTable sessions;
@@ -135,6 +136,7 @@ absl::StatusOr<std::unique_ptr<Holder>> Holder::Start(const HolderOptions& optio
                                            .pages = options.pages,
                                            .chunk_count_max = options.chunk_count_max,
                                            .path = options.store_path,
+                                           .files = options.store_files,
                                            .shadow_bytes_max = options.shadow_bytes_max,
                                            .shadow_codec = Fp8ShadowCodec(),
                                            .clock = options.clock};
@@ -279,6 +281,7 @@ absl::StatusOr<std::vector<std::optional<ResolvedHandle>>> Holder::ResolveChunks
 ChunkTable& Holder::table() { return state_->store->table(); }
 ChunkStore& Holder::store() { return *state_->store; }
 LeaseGate& Holder::lease() { return state_->lease; }
+ScrubCounters& Holder::scrub_counters() { return state_->scrub; }
 
 void Holder::Drain(Instant deadline) { state_->dispatcher->Drain(deadline); }
 
@@ -292,7 +295,12 @@ HolderStats Holder::stats() const {
   const StatusCounts errors = ReadAll(counters.errors);
   const RefusalCounts refusals = ReadAll(counters.refusals);
   const auto refused = [&](Refusal why) { return refusals[static_cast<size_t>(why)]; };
-  return {.table = state_->store->table().stats(),
+  const ChunkStoreStats store = state_->store->stats();
+  return {.table = store.table,
+          .load_count = store.load_count,
+          .load_bytes = store.load_bytes,
+          .healed_count = store.healed_count,
+          .scrub = ReadAll(state_->scrub),
           .session_count = state_->sessions.count(),
           .lane_count = sum(lanes),
           .lanes = lanes,
@@ -304,7 +312,7 @@ HolderStats Holder::stats() const {
           .push_bytes = read(counters.push_bytes),
           .map_count = read(counters.map_count),
           .cold_count = read(counters.cold_count),
-          .damaged_count = state_->store->stats().damaged_count,
+          .damaged_count = store.damaged_count,
           .error_count = sum(errors),
           .errors = errors,
           .expired_count = read(counters.expired_count),

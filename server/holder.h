@@ -16,6 +16,7 @@
 #include "proto/clock.h"
 #include "proto/ids.h"
 #include "server/lease_gate.h"
+#include "server/scrub_counters.h"
 #include "server/serve_counters.h"
 #include "store/chunk_store.h"
 #include "transport/fabric.h"
@@ -30,6 +31,7 @@ struct HolderOptions {
   // Of the folder that keeps chunks over a restart (store/chunk_folder.h); empty: they are in
   // memory only, and gone with the process.
   std::string store_path = {};
+  FileSystem* store_files = FileSystem::Real();  // borrowed
   PagePolicy pages = PagePolicy::kAuto;  // of that memory
   // Of capacity_bytes, at most this much for fp8 copies of evicted chunks: what allows an
   // approximation is answered from them. 0: none.
@@ -64,6 +66,10 @@ inline constexpr Duration kInvitationLife = std::chrono::seconds(9);
 // A consistent-enough view: each counter is read on its own.
 struct HolderStats {
   ChunkTableStats table;
+  uint64_t load_count = 0;  // cold chunks read into memory
+  uint64_t load_bytes = 0;
+  uint64_t healed_count = 0;  // damage that another copy here made good
+  ScrubStats scrub;
   uint32_t session_count = 0;
   uint32_t lane_count = 0;
   std::array<uint32_t, kFabricKindEnd> lanes{};  // of them, by FabricKind
@@ -77,7 +83,7 @@ struct HolderStats {
   uint64_t push_bytes = 0;          // of rows, in those replies
   uint64_t map_count = 0;           // chunks handed over
   uint64_t cold_count = 0;          // requests whose chunks were read from disk first
-  uint64_t damaged_count = 0;       // chunks taken out because their file was damaged
+  uint64_t damaged_count = 0;       // chunks taken out because they were damaged
   uint64_t error_count = 0;         // requests answered with an error
   StatusCounts errors{};            // the same, by code
   uint64_t expired_count = 0;       // of them, dropped because their deadline had passed
@@ -113,6 +119,9 @@ class Holder final : public HolderControl {
   ChunkTable& table();
   // The directory's grant: the registration thread writes it, the dispatcher reads it.
   LeaseGate& lease();
+
+  // Of those who check the store and repair it; they write them.
+  ScrubCounters& scrub_counters();
 
   // Refuses new sessions and requests (Unavailable), answers what has arrived, and returns when
   // nothing is in flight or at `deadline`.

@@ -309,6 +309,14 @@ grpc::Status HolderServiceImpl::Stats(grpc::ServerContext* /*context*/,
   reply->set_bytes_in(stats.bytes_in);
   reply->set_bytes_out(stats.bytes_out);
   reply->set_compute_ns(stats.compute_ns);
+  reply->set_cold_count(stats.table.cold_count);
+  reply->set_load_count(stats.load_count);
+  reply->set_load_bytes(stats.load_bytes);
+  reply->set_evicted_count(stats.table.evicted_count);
+  reply->set_damaged_count(stats.damaged_count);
+  reply->set_repaired_count(stats.scrub.repaired_count);
+  reply->set_scrubbed_bytes(stats.scrub.checked_bytes);
+  reply->set_scrub_pass_count(stats.scrub.pass_count);
   for (const Geometry& geometry : holder_.table().geometries()) {
     reply->add_models(geometry.ToString());
   }

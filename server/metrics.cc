@@ -140,7 +140,7 @@ void AddHolderRefusals(const HolderStats& stats, Page& page) {
 void AddHolderState(const HolderStats& stats, Page& page) {
   page.Family(MetricType::Gauge, "ckv_holder_queue_requests",
               "Requests that wait: attend, bulk (parts of large attends), long (computed beside "
-              "the polling thread), push (fetches and maps).");
+              "the polling thread), push (fetches and maps), cold (chunks read from the device).");
   for (size_t i = 0; i < stats.queues.size(); ++i) {
     page.Add({{"queue", std::string(kQueueNames[i])}}, stats.queues[i].request_count);
   }
@@ -161,11 +161,53 @@ void AddHolderState(const HolderStats& stats, Page& page) {
              static_cast<double>(table.token_count));
   page.Gauge("ckv_holder_pins", "Pins on chunks: requests that are reading now.",
              static_cast<double>(table.pin_count));
-  page.Gauge("ckv_holder_store_used_bytes",
-             "Memory taken by rows. Near capacity, puts are refused: nothing is evicted.",
-             static_cast<double>(table.used_bytes));
+  page.Gauge(
+      "ckv_holder_store_used_bytes",
+      "Memory taken by rows. Near capacity, chunks become cold, or, without store.path, puts "
+      "are refused.",
+      static_cast<double>(table.used_bytes));
   page.Gauge("ckv_holder_store_capacity_bytes", "Memory for rows (store.capacity).",
              static_cast<double>(table.capacity_bytes));
+}
+
+void AddHolderStore(const HolderStats& stats, Page& page) {
+  const auto counter = [&page](std::string_view name, std::string_view help, uint64_t value) {
+    page.Counter(name, help, static_cast<double>(value));
+  };
+  page.Gauge("ckv_holder_cold_chunks", "Of the chunks held: on the device only.",
+             static_cast<double>(stats.table.cold_count));
+  counter("ckv_holder_cold_requests_total",
+          "Requests that waited for the device: their chunks were cold. A high share of all: raise "
+          "store.capacity, or add holders.",
+          stats.cold_count);
+  counter("ckv_holder_store_loads_total", "Cold chunks read into memory.", stats.load_count);
+  counter("ckv_holder_store_load_bytes_total", "Bytes of rows of those.", stats.load_bytes);
+  counter("ckv_holder_store_evictions_total", "Hot chunks that became cold to make room.",
+          stats.table.evicted_count);
+  counter("ckv_holder_store_damaged_total",
+          "Chunks found damaged and taken out; a file is in quarantine/ with its reason. Any "
+          "increase: look at the device, and at the memory's ECC counters.",
+          stats.damaged_count);
+  counter("ckv_holder_store_healed_total",
+          "Damage in memory or in a file that the other one made good. As damaged.",
+          stats.healed_count);
+  counter("ckv_holder_store_unreadable_total",
+          "Chunks that a check could not read: the device fails. They stay.",
+          stats.scrub.unreadable_count);
+  counter("ckv_holder_store_repaired_total", "Damaged chunks got again from a replica.",
+          stats.scrub.repaired_count);
+  counter("ckv_holder_store_repair_failures_total",
+          "Damaged chunks that no replica gave: lost here. ckvctl corpus verify says which; load "
+          "their corpora again.",
+          stats.scrub.repair_failure_count);
+  page.Gauge("ckv_holder_store_repairs_pending", "Damaged chunks still tried for.",
+             static_cast<double>(stats.scrub.repair_pending_count));
+  counter("ckv_holder_store_scrubbed_bytes_total",
+          "Bytes checked in the background, in memory and on the device. A rate of 0 for minutes: "
+          "store.scrub_bytes_per_second is 0, or the device hangs.",
+          stats.scrub.checked_bytes);
+  counter("ckv_holder_store_scrub_passes_total",
+          "Times that the background check came to the last chunk.", stats.scrub.pass_count);
 }
 
 void AddPeers(const std::vector<HolderView>& holders, Page& page) {
@@ -342,6 +384,7 @@ class Reader final : public prometheus::Collectable {
       AddHolderTraffic(stats, page);
       AddHolderRefusals(stats, page);
       AddHolderState(stats, page);
+      AddHolderStore(stats, page);
     }
     if (sources_.requester != nullptr) AddRequester(sources_, page);
     if (sources_.replicas != nullptr) AddReplicas(sources_.replicas->stats(), page);

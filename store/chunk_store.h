@@ -81,7 +81,8 @@ struct ChunkCheck {
   uint64_t rows_checksum = 0;  // DigestOf its layer checksums: equal on every replica
 };
 
-// Asked before each piece of at most kVerifyPieceBytes (or a stripe) is read; false: stop.
+// Asked before each piece of at most kVerifyPieceBytes is read, or a stripe or a file's header that
+// is longer; false: stop.
 using VerifyPace = absl::FunctionRef<bool(uint64_t bytes)>;
 // As ReadAll takes at a time: half a millisecond of a slow disk, and it stays in a core's own cache
 // between being read and being hashed.

@@ -107,11 +107,13 @@ class ChunkStore::Verifier {
 
   absl::Status ReadFile(VerifyPace pace) {
     CKV_ASSIGN_OR_RETURN(const ChunkFileReader first, store_.folder_->Read(what_.id));
+    const uint64_t header_bytes = first.header().prefix.header_bytes;
+    if (!pace(header_bytes)) return absl::CancelledError("verify: stopped");
     first.DropCached();
     // Once more, past what the system remembered of it.
     CKV_ASSIGN_OR_RETURN(const ChunkFileReader file, store_.folder_->Read(what_.id));
     const absl::Cleanup forget = [&file] { file.DropCached(); };  // nor is it read again soon
-    check_.bytes_checked += file.header().prefix.header_bytes;
+    check_.bytes_checked += header_bytes;
     if (DigestOf(file.header().info.layer_checksums) != what_.checksums_digest)
       return absl::DataLossError("its file is of other rows");
     const uint32_t stripes = StripeCount(what_.token_count);

@@ -71,6 +71,7 @@ std::string MembersText(const std::vector<Member>& members) {
 std::string HoldersText(const std::vector<HolderStats>& holders) {
   Table table({{"HOLDER"},
                {"CHUNKS", true},
+               {"COLD", true},
                {"TOKENS", true},
                {"USED", true},
                {"CAPACITY", true},
@@ -82,17 +83,32 @@ std::string HoldersText(const std::vector<HolderStats>& holders) {
   for (const HolderStats& holder : holders) {
     if (!holder.status.ok()) {
       table.AddRow(
-          {holder.member.id.name, "-", "-", "-", "-", "-", "-", "-", "-", "does not answer"});
+          {holder.member.id.name, "-", "-", "-", "-", "-", "-", "-", "-", "-", "does not answer"});
       continue;
     }
     const v1::StatsReply& s = holder.stats;
     table.AddRow({holder.member.id.name, std::to_string(s.chunk_count()),
-                  std::to_string(s.token_count()), FormatBytes(s.used_bytes()),
-                  FormatBytes(s.capacity_bytes()), std::to_string(s.session_count()),
-                  std::to_string(s.request_count()), std::to_string(s.query_row_count()),
-                  std::to_string(s.error_count()), s.kernel_target()});
+                  std::to_string(s.cold_count()), std::to_string(s.token_count()),
+                  FormatBytes(s.used_bytes()), FormatBytes(s.capacity_bytes()),
+                  std::to_string(s.session_count()), std::to_string(s.request_count()),
+                  std::to_string(s.query_row_count()), std::to_string(s.error_count()),
+                  s.kernel_target()});
   }
   return table.Render();
+}
+
+// What an operator has to know of the stores, a line a holder that has some of it.
+std::string DamageText(const std::vector<HolderStats>& holders) {
+  std::string text;
+  for (const HolderStats& holder : holders) {
+    const v1::StatsReply& s = holder.stats;
+    if (s.damaged_count() == 0) continue;
+    absl::StrAppendFormat(
+        &text, "holder %s found %s damaged since it started, and got %d again from replicas: %s\n",
+        holder.member.id.name, FormatCount(s.damaged_count(), "chunk"), s.repaired_count(),
+        "ckvctl corpus verify says what is missing");
+  }
+  return text;
 }
 
 // "shm 4.1 us, tcp 23 us, verbs no": the exchange that each was judged by; why not is in the JSON.
@@ -148,6 +164,15 @@ Json HolderJson(const HolderStats& holder) {
   json["bytes_in"] = s.bytes_in();
   json["bytes_out"] = s.bytes_out();
   json["compute_ns"] = s.compute_ns();
+  json["cold_count"] = s.cold_count();
+  json["shadow_count"] = s.shadow_count();
+  json["load_count"] = s.load_count();
+  json["load_bytes"] = s.load_bytes();
+  json["evicted_count"] = s.evicted_count();
+  json["damaged_count"] = s.damaged_count();
+  json["repaired_count"] = s.repaired_count();
+  json["scrubbed_bytes"] = s.scrubbed_bytes();
+  json["scrub_pass_count"] = s.scrub_pass_count();
   json["models"] = std::vector<std::string>(s.models().begin(), s.models().end());
   return json;
 }
@@ -217,8 +242,9 @@ absl::Status RunStatus(const Ctl& ctl) {
        {"requester", described.ok() ? fleet.requester_address() + " (" + described->id() + ")"
                                     : fleet.requester_address() + " does not answer"}});
   if (view.members.empty()) text += "no members\n";
-  for (const std::string& part : {MembersText(view.members), HoldersText(holders),
-                                  described.ok() ? RequesterText(*described) : std::string()}) {
+  for (const std::string& part :
+       {MembersText(view.members), HoldersText(holders), DamageText(holders),
+        described.ok() ? RequesterText(*described) : std::string()}) {
     if (!part.empty()) text += "\n" + part;
   }
   if (described.ok()) {

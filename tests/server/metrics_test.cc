@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "tests/server/holder_fixture.h"
 #include "tests/server/scrape.h"
+#include "tests/temp_folder.h"
 
 namespace ckv {
 namespace {
@@ -73,6 +74,47 @@ TEST_P(HolderMetricsTest, WhatIsHeldAndAnswered) {
   EXPECT_EQ(after["ckv_holder_push_bytes_total"], 4 * 96 * 2);
   EXPECT_GT(after["ckv_holder_sent_bytes_total"], 4 * 96 * 2);
   EXPECT_EQ(after["ckv_holder_queue_requests{queue=\"attend\"}"], 0);
+  EXPECT_EQ(after["ckv_holder_queue_requests{queue=\"cold\"}"], 0);
+}
+
+// A store of which half is on disk, read by a request each.
+TEST_P(HolderMetricsTest, BothTiersAndTheirTraffic) {
+  server_.reset();
+  options_.store_path = test::TempPath("metrics" + std::string(FabricName(GetParam())));
+  options_.capacity_bytes = 128 << 10;  // of 155
+  ASSERT_NO_FATAL_FAILURE(StartHolder());
+  for (const test::TestChunk& chunk : corpus_.chunks)
+    ASSERT_TRUE(test::PutChunk(holder_->store(), corpus_.geometry, chunk).ok());
+  MetricsSources sources;
+  sources.holder = holder_.get();
+  server_ = Serve(std::move(sources));
+  const Scrape before = Look();
+  EXPECT_GT(before["ckv_holder_cold_chunks"], 0);
+  EXPECT_EQ(before["ckv_holder_store_evictions_total"], before["ckv_holder_cold_chunks"]);
+  EXPECT_EQ(before["ckv_holder_store_loads_total"], 0);
+  const auto client = Open();
+  const std::vector<uint32_t> handles = client->Resolve(corpus_);
+  ExpectRight(*client, Dense({handles[0]}, 1));
+  ExpectRight(*client, Dense({handles[0], handles[1]}, 1));
+  ExpectRight(*client, Dense({handles[0], handles[1], handles[2], handles[3]}, 1));
+  holder_->scrub_counters().checked_bytes = 12;
+  holder_->scrub_counters().pass_count = 3;
+  holder_->scrub_counters().unreadable_count = 4;
+  holder_->scrub_counters().repaired_count = 5;
+  holder_->scrub_counters().repair_failure_count = 6;
+  holder_->scrub_counters().repair_pending_count = 7;
+  const Scrape after = Look();
+  EXPECT_GT(after["ckv_holder_store_loads_total"], 0);
+  EXPECT_GT(after["ckv_holder_store_load_bytes_total"], 0);
+  EXPECT_GT(after["ckv_holder_cold_requests_total"], 0);
+  EXPECT_EQ(after["ckv_holder_store_damaged_total"], 0);
+  EXPECT_EQ(after["ckv_holder_store_healed_total"], 0);
+  EXPECT_EQ(after["ckv_holder_store_scrubbed_bytes_total"], 12);
+  EXPECT_EQ(after["ckv_holder_store_scrub_passes_total"], 3);
+  EXPECT_EQ(after["ckv_holder_store_unreadable_total"], 4);
+  EXPECT_EQ(after["ckv_holder_store_repaired_total"], 5);
+  EXPECT_EQ(after["ckv_holder_store_repair_failures_total"], 6);
+  EXPECT_EQ(after["ckv_holder_store_repairs_pending"], 7);
 }
 
 TEST_P(HolderMetricsTest, WhyRequestsAreRefused) {

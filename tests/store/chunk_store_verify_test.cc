@@ -273,7 +273,7 @@ TEST_F(ChunkStoreVerifyTest, ReadsInPiecesAndStopsWhenTold) {
     return true;
   });
   ASSERT_TRUE(whole.ok());
-  EXPECT_EQ(pieces.size(), 2 * 3 * 3u);
+  EXPECT_EQ(pieces.size(), 2 * 3 * 3u + 1) << "and the header";
   EXPECT_LE(*std::max_element(pieces.begin(), pieces.end()), kVerifyPieceBytes);
   for (const size_t stop_at : {size_t{0}, size_t{5}, size_t{12}}) {
     size_t count = 0;
@@ -291,7 +291,7 @@ TEST_F(ChunkStoreVerifyTest, ReadsInPiecesAndStopsWhenTold) {
   });
   ASSERT_TRUE(evicted.ok());
   EXPECT_EQ(evicted->health, Health::kWhole) << evicted->why;
-  EXPECT_EQ(count, 2 + 9u);
+  EXPECT_EQ(count, 2 + 1 + 9u);
   ASSERT_TRUE(Read(chunk).ok());
   const auto dropped = store->Verify(locator, [&](uint64_t) {
     store->Drop(chunk.info.id).IgnoreError();

@@ -1,0 +1,148 @@
+#include "server/repair_stub.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/btree_set.h"
+#include "absl/strings/str_format.h"
+#include "ckv/v1/holder.grpc.pb.h"
+#include "client/channel_stub.h"
+#include "client/grpc_status.h"
+#include "proto/convert.h"
+#include "proto/status.h"
+
+namespace ckv {
+namespace {
+
+// Whose corpora are asked for a chunk whose readers are not known.
+constexpr size_t kTenantCountMax = 1024;
+
+bool Names(const std::vector<HolderId>& holders, const HolderId& id) {
+  return std::find(holders.begin(), holders.end(), id) != holders.end();
+}
+
+}  // namespace
+
+// A call that Cancel reaches, while it lives.
+struct RepairStub::Call {
+  Call(RepairStub* stub_in, Instant deadline) : stub(*stub_in) {
+    SetDeadline(context, *stub.clock_, deadline, kControlTimeoutMax * 2);
+    absl::MutexLock lock(&stub.mu_);
+    stub.context_ = &context;
+    if (stub.cancelled_) context.TryCancel();
+  }
+  ~Call() {
+    absl::MutexLock lock(&stub.mu_);
+    stub.context_ = nullptr;
+  }
+  RepairStub& stub;
+  grpc::ClientContext context;
+};
+
+RepairStub::RepairStub(Member self, std::string directory, Clock* clock)
+    : self_(std::move(self)),
+      clock_(clock),
+      directory_(directory, clock),
+      watch_(v1::DirectoryService::NewStub(MakeChannel(directory))) {}
+
+void RepairStub::Cancel() {
+  absl::MutexLock lock(&mu_);
+  cancelled_ = true;
+  if (context_ != nullptr) context_->TryCancel();
+}
+
+absl::StatusOr<RepairSource::Restored> RepairStub::Restore(const LostChunk& lost,
+                                                           Instant deadline) {
+  std::vector<std::string> tenants = lost.readers;
+  if (tenants.empty()) {
+    CKV_ASSIGN_OR_RETURN(tenants, AllTenants(deadline));
+  }
+  CKV_ASSIGN_OR_RETURN(const std::vector<Member> members, directory_.ListMembers(deadline));
+  absl::Status last = absl::NotFoundError("no corpus places it here");
+  for (const std::string& tenant : tenants) {
+    const auto places = directory_.LocateChunk(lost.id, tenant, deadline);
+    if (absl::IsNotFound(places.status())) continue;
+    if (!places.ok()) return places.status();
+    for (const Corpus& place : *places) {
+      if (place.chunks.size() != 1 || place.chunks[0].id != lost.id) continue;
+      const ChunkPlacement& chunk = place.chunks[0];
+      if (!Names(chunk.holders, self_.id) && !Names(chunk.leased, self_.id)) continue;
+      const absl::Status restored = RestoreFor(place, members, deadline);
+      if (restored.ok()) return Restored{place.geometry, place.tenant};
+      // Of several, one that is worth another attempt.
+      if (absl::IsNotFound(last) || absl::IsFailedPrecondition(last)) last = restored;
+      absl::MutexLock lock(&mu_);
+      if (cancelled_) return absl::CancelledError("repair: this holder ends");
+    }
+  }
+  return last;
+}
+
+absl::Status RepairStub::RestoreFor(const Corpus& place, const std::vector<Member>& members,
+                                    Instant deadline) {
+  const ChunkPlacement& chunk = place.chunks[0];
+  std::vector<HolderId> holders = chunk.holders;
+  holders.insert(holders.end(), chunk.leased.begin(), chunk.leased.end());
+  absl::Status last = absl::FailedPreconditionError(absl::StrFormat(
+      "corpus %s places it here alone: load the corpus again, with --replicas 2", place.name));
+  for (const HolderId& holder : holders) {
+    if (holder == self_.id) continue;
+    const auto member = std::find_if(members.begin(), members.end(), [&](const Member& m) {
+      return m.id == holder && m.role == MemberRole::kHolder;
+    });
+    if (member == members.end()) {
+      last = absl::UnavailableError(absl::StrFormat("holder %s is away", holder.name));
+      continue;
+    }
+    last = Push(*member, chunk.id, place, deadline);
+    if (last.ok() || clock_->Now() >= deadline) return last;
+  }
+  return last;
+}
+
+absl::Status RepairStub::Push(const Member& from, const ChunkId& id, const Corpus& place,
+                              Instant deadline) {
+  const std::string asked =
+      absl::StrFormat("holder %s at %s: PushChunks", from.id.name, from.control_address);
+  const auto stub =
+      v1::HolderService::NewStub(MakeChannel(from.control_address, kHolderMessageBytesMax));
+  v1::PushChunksRequest request;
+  request.add_ids(std::string(id.AsBytes()));
+  *request.mutable_geometry() = ToProto(place.geometry);
+  request.set_tenant(place.tenant);
+  request.set_to_id(self_.id.name);
+  request.set_to_address(self_.control_address);
+  Call call(this, deadline);
+  const auto reader = stub->PushChunks(&call.context, request);
+  v1::PushChunksReply reply;
+  const bool told = reader->Read(&reply);
+  CKV_RETURN_IF_ERROR(FromGrpc(reader->Finish(), asked));
+  // Nor by its word alone: the table says whether the chunk is here.
+  return told ? absl::OkStatus() : absl::InternalError(asked + ": no answer");
+}
+
+absl::StatusOr<std::vector<std::string>> RepairStub::AllTenants(Instant deadline) {
+  v1::WatchRequest request;
+  request.set_all_tenants(true);
+  absl::btree_set<std::string> tenants = {""};
+  Call call(this, deadline);
+  const auto reader = watch_->Watch(&call.context, request);
+  v1::WatchEvent event;
+  while (reader->Read(&event)) {
+    if (event.synced()) {
+      call.context.TryCancel();  // what changes later is asked for by the next attempt
+      (void)reader->Finish();
+      return std::vector<std::string>(tenants.begin(), tenants.end());
+    }
+    const std::string& tenant = event.corpus_published().tenant();
+    if (event.has_corpus_published() && tenants.size() < kTenantCountMax &&
+        ValidateName("tenant", tenant).ok()) {
+      tenants.insert(tenant);
+    }
+  }
+  const absl::Status ended =
+      FromGrpc(reader->Finish(), absl::StrFormat("directory %s: Watch", directory_.address()));
+  return ended.ok() ? absl::UnavailableError("the directory ended the watch") : ended;
+}
+
+}  // namespace ckv

@@ -1,0 +1,46 @@
+// The directory and the other holders over gRPC, as one sees them who lost a chunk.
+
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "ckv/v1/directory.grpc.pb.h"
+#include "client/directory_stub.h"
+#include "proto/clock.h"
+#include "server/repairer.h"
+
+namespace ckv {
+
+// Every message names the call and who was asked.
+class RepairStub final : public RepairSource {
+ public:
+  // `self` as this holder is registered. Does not touch the network. `clock` must outlive it.
+  RepairStub(Member self, std::string directory, Clock* clock);
+
+  absl::StatusOr<Restored> Restore(const LostChunk& lost, Instant deadline) override
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void Cancel() override ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct Call;
+  // Of every corpus; at most kTenantCountMax.
+  absl::StatusOr<std::vector<std::string>> AllTenants(Instant deadline);
+  // Has one of the chunk's other holders push it here.
+  absl::Status RestoreFor(const Corpus& place, const std::vector<Member>& members,
+                          Instant deadline);
+  absl::Status Push(const Member& from, const ChunkId& id, const Corpus& place, Instant deadline);
+
+  const Member self_;
+  Clock* const clock_;
+  DirectoryStub directory_;
+  const std::unique_ptr<v1::DirectoryService::StubInterface> watch_;
+  absl::Mutex mu_;
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  grpc::ClientContext* context_ ABSL_GUARDED_BY(mu_) = nullptr;  // of the call in progress
+};
+
+}  // namespace ckv

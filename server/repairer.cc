@@ -1,0 +1,99 @@
+#include "server/repairer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "proto/status.h"
+#include "spdlog/spdlog.h"
+
+namespace ckv {
+
+Repairer::Repairer(const RepairerOptions& options, ChunkStore* store, RepairSource* source,
+                   std::function<bool()> may_ask, ScrubCounters* counters)
+    : options_(options),
+      store_(*store),
+      source_(*source),
+      may_ask_(std::move(may_ask)),
+      counters_(*counters),
+      thread_([this] { Run(); }) {}
+
+Repairer::~Repairer() {
+  {
+    absl::MutexLock lock(&mu_);
+    stop_ = true;
+  }
+  source_.Cancel();
+  thread_.join();
+}
+
+void Repairer::Run() {
+  const auto stopped = [this](Instant until) {
+    absl::MutexLock lock(&mu_);
+    return options_.clock->Await(mu_, absl::Condition(&stop_), until);
+  };
+  while (!stopped(options_.clock->Now() + options_.look_period)) {
+    TakeLost();
+    if (pending_.empty() || !may_ask_()) continue;
+    // Each at most once a round.
+    for (size_t left = pending_.size(); left > 0 && !stopped(options_.clock->Now()); --left) {
+      Pending pending = std::move(pending_.front());
+      pending_.pop_front();
+      if (!Try(pending)) pending_.push_back(std::move(pending));
+      counters_.repair_pending_count.store(pending_.size(), std::memory_order_relaxed);
+    }
+  }
+}
+
+void Repairer::TakeLost() {
+  for (LostChunk& lost : store_.TakeLost()) {
+    if (pending_.size() == ChunkStore::kLostCountMax) {
+      GiveUp(lost, absl::ResourceExhaustedError("too many chunks are lost at once"));
+      continue;
+    }
+    pending_.push_back({.lost = std::move(lost), .due = options_.clock->Now()});
+  }
+  counters_.repair_pending_count.store(pending_.size(), std::memory_order_relaxed);
+}
+
+bool Repairer::Try(Pending& pending) {
+  const Instant now = options_.clock->Now();
+  if (now < pending.due) return false;
+  // Somebody put it meanwhile.
+  if (store_.table().Contains(pending.lost.id)) return true;
+  const auto restored = source_.Restore(pending.lost, now + options_.attempt_timeout);
+  absl::Status status = restored.status();
+  if (status.ok()) status = Complete(pending.lost, *restored);
+  if (status.ok()) {
+    counters_.repaired_count.fetch_add(1, std::memory_order_relaxed);
+    spdlog::info("{}: chunk {} was damaged and is here again, from a replica", options_.name,
+                 pending.lost.id.ToHex());
+    return true;
+  }
+  if (absl::IsCancelled(status)) return false;  // the end
+  ++pending.attempt_count;
+  if (absl::IsFailedPrecondition(status) || pending.attempt_count == options_.attempt_count_max) {
+    GiveUp(pending.lost, status);
+    return true;
+  }
+  pending.due = options_.clock->Now() + options_.pause_min * (1 << (pending.attempt_count - 1));
+  return false;
+}
+
+absl::Status Repairer::Complete(const LostChunk& lost, const RepairSource::Restored& restored) {
+  for (const std::string& reader : lost.readers) {
+    if (reader == restored.tenant || restored.tenant.empty()) continue;
+    CKV_ASSIGN_OR_RETURN(ChunkInfo info,
+                         store_.InfoOf(lost.id, restored.geometry, restored.tenant));
+    const absl::Status told = store_.Begin(std::move(info), restored.geometry, reader).status();
+    if (!absl::IsAlreadyExists(told)) return told;
+  }
+  return lost.kept ? store_.Keep(lost.id, true) : absl::OkStatus();
+}
+
+void Repairer::GiveUp(const LostChunk& lost, const absl::Status& status) {
+  counters_.repair_failure_count.fetch_add(1, std::memory_order_relaxed);
+  spdlog::error("{}: chunk {} was damaged and is lost here: {}", options_.name, lost.id.ToHex(),
+                std::string(status.message()));
+}
+
+}  // namespace ckv

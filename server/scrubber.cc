@@ -1,0 +1,116 @@
+#include "server/scrubber.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "spdlog/spdlog.h"
+
+namespace ckv {
+namespace {
+
+// Ids at a time: the table is held for 64 of them, some 10 us.
+constexpr size_t kPageIds = 64;
+// Chunks that are remembered for having been told of as unreadable.
+constexpr size_t kUnreadableCountMax = 4096;
+
+// As linux/ioprio.h has them: this thread, behind whoever else reads.
+constexpr int kIoprioWhoProcess = 1, kIoprioClassIdle = 3, kIoprioClassShift = 13;
+
+ChunkId DrawId(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  ChunkId id;
+  for (size_t i = 0; i < id.bytes.size(); i += sizeof(uint64_t)) {
+    const uint64_t word = random();
+    std::memcpy(id.bytes.data() + i, &word, sizeof(word));
+  }
+  return id;
+}
+
+}  // namespace
+
+Scrubber::Scrubber(const ScrubberOptions& options, ChunkStore* store, ScrubCounters* counters)
+    : options_(options), store_(*store), counters_(*counters), next_(options.clock->Now()) {
+  if (options_.bytes_per_second > 0) thread_ = std::thread([this] { Run(); });
+}
+
+Scrubber::~Scrubber() {
+  {
+    absl::MutexLock lock(&mu_);
+    stop_ = true;
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void Scrubber::Run() {
+  // Where there are no classes this changes nothing.
+  (void)syscall(SYS_ioprio_set, kIoprioWhoProcess, 0, kIoprioClassIdle << kIoprioClassShift);
+  std::optional<ChunkId> after = DrawId(options_.seed);
+  while (true) {
+    const Instant begin = options_.clock->Now();
+    if (!Pass(after)) return;
+    // What lies before the first life's beginning comes next, at once.
+    const bool whole = !std::exchange(after, std::nullopt).has_value();
+    if (!whole) continue;
+    counters_.pass_count.fetch_add(1, std::memory_order_relaxed);
+    if (!AwaitUntil(begin + options_.pass_period_min)) return;
+  }
+}
+
+bool Scrubber::Pass(std::optional<ChunkId> after) {
+  while (true) {
+    const std::vector<ChunkListing> page = store_.table().List(after, kPageIds);
+    if (page.empty()) return true;
+    for (const ChunkListing& listing : page) {
+      if (!CheckOne(listing.id)) return false;
+    }
+    after = page.back().id;
+  }
+}
+
+bool Scrubber::CheckOne(const ChunkId& id) {
+  const auto locator = store_.table().Locate(id);
+  if (!locator.ok()) return true;  // dropped meanwhile
+  const auto check = store_.Verify(*locator, [this](uint64_t bytes) { return Pace(bytes); });
+  if (absl::IsCancelled(check.status())) return false;
+  if (!check.ok()) return true;
+  counters_.checked_bytes.fetch_add(check->bytes_checked, std::memory_order_relaxed);
+  switch (check->health) {
+    case ChunkCheck::Health::kWhole:
+      unreadable_.erase(id);
+      break;
+    case ChunkCheck::Health::kHealed:
+      spdlog::warn("{}: chunk {}: {}", options_.name, id.ToHex(), check->why);
+      break;
+    case ChunkCheck::Health::kDamaged:
+      spdlog::error("{}: chunk {} is damaged and was taken out: {}", options_.name, id.ToHex(),
+                    check->why);
+      break;
+    case ChunkCheck::Health::kUnreadable:
+      counters_.unreadable_count.fetch_add(1, std::memory_order_relaxed);
+      if (unreadable_.size() < kUnreadableCountMax && unreadable_.insert(id).second)
+        spdlog::error("{}: chunk {} cannot be checked: {}", options_.name, id.ToHex(), check->why);
+      break;
+  }
+  return true;
+}
+
+// Time that a piece takes longer than its share, on a busy device, is not made up for.
+bool Scrubber::Pace(uint64_t bytes) {
+  if (!AwaitUntil(next_)) return false;
+  const double seconds =
+      static_cast<double>(bytes) / static_cast<double>(options_.bytes_per_second);
+  next_ = std::max(next_, options_.clock->Now()) + Duration(static_cast<int64_t>(seconds * 1e9));
+  return true;
+}
+
+bool Scrubber::AwaitUntil(Instant until) {
+  absl::MutexLock lock(&mu_);
+  return !options_.clock->Await(mu_, absl::Condition(&stop_), until);
+}
+
+}  // namespace ckv

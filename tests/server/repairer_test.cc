@@ -1,0 +1,176 @@
+// Goal: a chunk that was lost to damage is got again from who has it, for everyone who read it; who
+// does not give it is asked a bounded number of times. Method: a store in memory, and a fleet that
+// answers as the test says.
+
+#include "server/repairer.h"
+
+#include <atomic>
+#include <functional>
+#include <thread>
+
+#include "gtest/gtest.h"
+#include "tests/store/test_chunks.h"
+
+namespace ckv {
+namespace {
+
+class FakeSource final : public RepairSource {
+ public:
+  std::function<absl::StatusOr<Restored>(const LostChunk&)> answer;
+  std::atomic<uint32_t> asked{0};
+  std::atomic<bool> cancelled{false};
+
+  absl::StatusOr<Restored> Restore(const LostChunk& lost, Instant /*deadline*/) override {
+    ++asked;
+    return answer(lost);
+  }
+  void Cancel() override { cancelled = true; }
+};
+
+struct RepairerTest : testing::Test {
+  RepairerTest() {
+    ChunkStoreOptions options;
+    options.capacity_bytes = 1 << 20;
+    store = *ChunkStore::Open(options);
+    repairs.clock = &clock;
+    source.answer = [this](const LostChunk& lost) { return PutAgain(lost); };
+    EXPECT_TRUE(Put("a").ok());
+  }
+  absl::Status Put(std::string_view tenant) {
+    CKV_ASSIGN_OR_RETURN(ChunkPut put, store->Begin(chunk.info, geometry, tenant));
+    for (uint32_t l = 0; l < geometry.layers; ++l)
+      CKV_RETURN_IF_ERROR(put.Write(l, 0, chunk.layers[l]));
+    return std::move(put).Finish();
+  }
+  absl::StatusOr<RepairSource::Restored> PutAgain(const LostChunk& lost) {
+    EXPECT_EQ(lost.id, chunk.info.id);
+    CKV_RETURN_IF_ERROR(Put("a"));
+    return RepairSource::Restored{geometry, "a"};
+  }
+  void Lose() {
+    const ChunkLocator locator = *store->table().Locate(chunk.info.id);
+    {
+      const ChunkPin pin = *store->table().Pin(locator);
+      const_cast<std::byte&>(pin.chunk().layer(1)[7]) ^= std::byte{1};
+    }
+    const auto check = store->Verify(locator, [](uint64_t) { return true; });
+    ASSERT_TRUE(check.ok());
+    ASSERT_EQ(check->health, ChunkCheck::Health::kDamaged);
+  }
+  std::unique_ptr<Repairer> Start() {
+    const auto may = [this] {
+      ++looks;
+      return may_ask.load();
+    };
+    return std::make_unique<Repairer>(repairs, store.get(), &source, may, &counters);
+  }
+  // Lets time pass until the condition holds.
+  template <typename Condition>
+  bool Eventually(Condition condition) {
+    const Instant give_up = Clock::Real()->Now() + std::chrono::seconds(20);
+    while (!condition()) {
+      if (Clock::Real()->Now() >= give_up) return false;
+      clock.Advance(std::chrono::milliseconds(500));
+      std::this_thread::yield();
+    }
+    return true;
+  }
+  bool Readable(const char* tenant) {
+    return store->table().Find(chunk.info.id, geometry, tenant).ok();
+  }
+
+  ManualClock clock;
+  const Geometry geometry = SmallGeometry();
+  const SmallChunk chunk = MakeSmallChunk(geometry, 100, 1);
+  std::unique_ptr<ChunkStore> store;
+  FakeSource source;
+  std::atomic<bool> may_ask{true};
+  std::atomic<uint32_t> looks{0};  // with something to ask for
+  RepairerOptions repairs;
+  ScrubCounters counters;
+};
+
+TEST_F(RepairerTest, WhatWasLostIsHereAgainForEveryReaderAndKept) {
+  EXPECT_TRUE(absl::IsAlreadyExists(Put("b")));
+  EXPECT_TRUE(absl::IsAlreadyExists(Put("c")));
+  ASSERT_TRUE(store->Keep(chunk.info.id, true).ok());
+  Lose();
+  EXPECT_FALSE(Readable("a"));
+  const auto repairer = Start();
+  ASSERT_TRUE(Eventually([&] { return counters.repaired_count == 1; }));
+  for (const char* tenant : {"a", "b", "c"}) EXPECT_TRUE(Readable(tenant)) << tenant;
+  EXPECT_FALSE(Readable("d"));
+  EXPECT_TRUE(store->table().List(std::nullopt, 1)[0].kept);
+  EXPECT_TRUE(Eventually([&] { return counters.repair_pending_count == 0; }));
+  EXPECT_EQ(source.asked, 1u);
+  // Lost again, it is got again.
+  Lose();
+  ASSERT_TRUE(Eventually([&] { return counters.repaired_count == 2; }));
+}
+
+TEST_F(RepairerTest, WhoDoesNotAnswerIsAskedABoundedNumberOfTimes) {
+  source.answer = [](const LostChunk&) { return absl::UnavailableError("holder h1 is away"); };
+  Lose();
+  const auto repairer = Start();
+  ASSERT_TRUE(Eventually([&] { return counters.repair_failure_count == 1; }));
+  EXPECT_EQ(source.asked, repairs.attempt_count_max);
+  // Never again, and another chunk's luck is its own.
+  ASSERT_TRUE(Put("a").ok());
+  source.answer = [this](const LostChunk& lost) { return PutAgain(lost); };
+  Lose();
+  ASSERT_TRUE(Eventually([&] { return counters.repaired_count == 1; }));
+  EXPECT_EQ(source.asked, repairs.attempt_count_max + 1);
+  EXPECT_EQ(counters.repair_failure_count, 1u);
+}
+
+// Pauses double: with a pause of 2 s, the fourth attempt comes 14 s after the first at the soonest.
+TEST_F(RepairerTest, AttemptsComeWithGrowingPauses) {
+  std::vector<Instant> when;
+  absl::Mutex mu;
+  source.answer = [&](const LostChunk&) {
+    absl::MutexLock lock(&mu);
+    when.push_back(clock.Now());
+    return absl::UnavailableError("away");
+  };
+  Lose();
+  {
+    const auto repairer = Start();
+    ASSERT_TRUE(Eventually([&] { return source.asked >= 4; }));
+  }
+  EXPECT_TRUE(source.cancelled);
+  absl::MutexLock lock(&mu);
+  for (size_t i = 0; i + 1 < 4; ++i) EXPECT_GE(when[i + 1] - when[i], repairs.pause_min * (1 << i));
+}
+
+TEST_F(RepairerTest, WhereNoReplicaIsItIsSaidAtOnce) {
+  source.answer = [](const LostChunk&) {
+    return absl::FailedPreconditionError("corpus c places it here alone");
+  };
+  Lose();
+  const auto repairer = Start();
+  ASSERT_TRUE(Eventually([&] { return counters.repair_failure_count == 1; }));
+  EXPECT_EQ(source.asked, 1u);
+}
+
+TEST_F(RepairerTest, NobodyIsAskedBeforeTheDirectoryKnowsThisHolder) {
+  may_ask = false;
+  Lose();
+  const auto repairer = Start();
+  ASSERT_TRUE(Eventually([&] { return looks >= 5; }));
+  EXPECT_EQ(source.asked, 0u);
+  EXPECT_EQ(counters.repair_pending_count, 1u);
+  may_ask = true;
+  EXPECT_TRUE(Eventually([&] { return counters.repaired_count == 1; }));
+}
+
+TEST_F(RepairerTest, WhatSomebodyPutMeanwhileIsNotAskedFor) {
+  Lose();
+  ASSERT_TRUE(Put("b").ok());
+  const auto repairer = Start();
+  ASSERT_TRUE(Eventually([&] { return looks > 0 && counters.repair_pending_count == 0; }));
+  EXPECT_EQ(source.asked, 0u);
+  EXPECT_EQ(counters.repaired_count + counters.repair_failure_count, 0u);
+}
+
+}  // namespace
+}  // namespace ckv
