@@ -11,6 +11,7 @@
 #include "ckv/v1/holder.grpc.pb.h"
 #include "proto/clock.h"
 #include "server/chunk_push_service.h"
+#include "server/chunk_verify_service.h"
 #include "server/holder.h"
 #include "server/service_gate.h"
 
@@ -34,7 +35,8 @@ class HolderServiceImpl final : public v1::HolderService::Service {
         id_(std::move(id)),
         gate_(*gate),
         clock_(*clock),
-        push_(holder, gate, clock) {}
+        push_(holder, gate, clock),
+        verify_(holder, gate, clock) {}
 
   // `on_put` is told of each chunk that is put, before the table is asked whether it has it and
   // again when it does. Set
@@ -62,6 +64,10 @@ class HolderServiceImpl final : public v1::HolderService::Service {
                           grpc::ServerWriter<v1::PushChunksReply>* writer) override {
     return push_.Push(context, request, writer);
   }
+  grpc::Status VerifyChunks(grpc::ServerContext* context, const v1::VerifyChunksRequest* request,
+                            grpc::ServerWriter<v1::VerifyChunksReply>* writer) override {
+    return verify_.Verify(context, request, writer);
+  }
   grpc::Status Stats(grpc::ServerContext* context, const v1::StatsRequest* request,
                      v1::StatsReply* reply) override;
 
@@ -80,6 +86,7 @@ class HolderServiceImpl final : public v1::HolderService::Service {
   ServiceGate& gate_;
   Clock& clock_;
   ChunkPushService push_;
+  ChunkVerifyService verify_;
   std::function<void(const ChunkId&)> on_put_;  // may be empty
   std::atomic<uint32_t> put_count_{0};          // in progress; orders nothing
 };

@@ -28,6 +28,9 @@ void AddPartitionCommand(CLI::App& corpus, Ctl& ctl);
 // Adds `corpus load` to the noun `corpus`.
 void AddCorpusLoadCommand(CLI::App& corpus, Ctl& ctl);
 
+// Adds `corpus verify` to the noun `corpus`.
+void AddVerifyCommand(CLI::App& corpus, Ctl& ctl);
+
 // A subcommand that passes options it does not know to its parents (-o after the verb), with
 // examples under its help.
 CLI::App* AddVerb(CLI::App& parent, const char* name, const char* description,

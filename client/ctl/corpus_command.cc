@@ -116,6 +116,7 @@ void AddCorpusCommands(CLI::App& app, Ctl& ctl) {
   corpus->require_subcommand(1);
   AddCorpusLoadCommand(*corpus, ctl);
   AddPartitionCommand(*corpus, ctl);
+  AddVerifyCommand(*corpus, ctl);
 
   CLI::App* list = AddVerb(*corpus, "list", "List the corpora",
                            "  ckvctl corpus list\n  ckvctl corpus list --tenant acme -o json");

@@ -1,0 +1,110 @@
+#include "server/chunk_verify_service.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "client/grpc_status.h"
+#include "proto/convert.h"
+#include "proto/status.h"
+
+namespace ckv {
+namespace {
+
+struct Order {
+  std::vector<ChunkId> ids;
+  Geometry geometry;
+  std::string tenant;
+};
+
+absl::StatusOr<Order> OrderFrom(const v1::VerifyChunksRequest& request) {
+  Order order;
+  if (request.ids_size() > kVerifyIdCountMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("verify: %d ids, limit %d a call", request.ids_size(), kVerifyIdCountMax));
+  }
+  if (request.tenant().size() > kCorpusNameBytesMax)
+    return absl::InvalidArgumentError("verify: the tenant's name is too long");
+  CKV_ASSIGN_OR_RETURN(order.geometry, FromProto(request.geometry()));
+  order.tenant = request.tenant();
+  for (const std::string& bytes : request.ids()) {
+    CKV_ASSIGN_OR_RETURN(const ChunkId id, ChunkId::FromBytes(bytes));
+    order.ids.push_back(id);
+  }
+  return order;
+}
+
+v1::ChunkVerdict VerdictOf(ChunkCheck::Health health) {
+  switch (health) {
+    case ChunkCheck::Health::kWhole:
+    case ChunkCheck::Health::kHealed:
+      return v1::CHUNK_VERDICT_WHOLE;
+    case ChunkCheck::Health::kDamaged:
+      return v1::CHUNK_VERDICT_DAMAGED;
+    case ChunkCheck::Health::kUnreadable:
+      return v1::CHUNK_VERDICT_UNREADABLE;
+  }
+  return v1::CHUNK_VERDICT_UNSPECIFIED;
+}
+
+//   Cancelled           `pace` said so.
+absl::StatusOr<v1::VerifyChunksReply> CheckOne(ChunkStore& store, const Order& order,
+                                               const ChunkId& id, VerifyPace pace) {
+  v1::VerifyChunksReply reply;
+  reply.set_id(std::string(id.AsBytes()));
+  absl::StatusOr<ChunkCheck> check = ChunkCheck{};
+  const auto locator = store.table().Find(id, order.geometry, order.tenant);
+  check = locator.ok() ? store.Verify(*locator, pace) : locator.status();
+  if (absl::IsCancelled(check.status())) return check.status();
+  if (!check.ok()) {
+    reply.set_verdict(v1::CHUNK_VERDICT_MISSING);
+    reply.set_why(std::string(check.status().message()));
+    return reply;
+  }
+  reply.set_verdict(VerdictOf(check->health));
+  reply.set_why(check->why);
+  reply.set_bytes_checked(check->bytes_checked);
+  reply.set_rows_checksum(check->rows_checksum);
+  return reply;
+}
+
+}  // namespace
+
+grpc::Status ChunkVerifyService::Verify(grpc::ServerContext* context,
+                                        const v1::VerifyChunksRequest* request,
+                                        grpc::ServerWriter<v1::VerifyChunksReply>* writer) {
+  auto stream = gate_.Enter([context] { context->TryCancel(); });
+  if (!stream.ok()) return ToGrpc(stream.status());
+  absl::Status status = absl::ResourceExhaustedError(absl::StrFormat(
+      "%d checks are in progress, the limit; retry in 1000 ms", kVerifyCallCountMax));
+  if (call_count_.fetch_add(1, std::memory_order_relaxed) < kVerifyCallCountMax)
+    status = Serve(*context, *stream, *request, *writer);
+  call_count_.fetch_sub(1, std::memory_order_relaxed);
+  return ToGrpc(status);
+}
+
+absl::Status ChunkVerifyService::Serve(grpc::ServerContext& context, ServiceGate::Stream& stream,
+                                       const v1::VerifyChunksRequest& request,
+                                       grpc::ServerWriter<v1::VerifyChunksReply>& writer) {
+  CKV_ASSIGN_OR_RETURN(const Order order, OrderFrom(request));
+  const Instant deadline = DeadlineOf(context, clock_, kVerifyTimeoutMax);
+  const auto pace = [&](uint64_t /*bytes*/) {
+    return !gate_.closed() && !context.IsCancelled() && clock_.Now() < deadline;
+  };
+  for (const ChunkId& id : order.ids) {
+    const auto reply = CheckOne(holder_.store(), order, id, pace);
+    bool written = false;
+    if (reply.ok() && stream.BeginWait(clock_.Now() + kVerifyProgressMax)) {
+      written = writer.Write(*reply);
+      stream.EndWait();
+    }
+    if (written) continue;
+    if (gate_.closed()) return ServiceGate::ClosedError();
+    if (clock_.Now() >= deadline) return absl::DeadlineExceededError("verify: the time is over");
+    return absl::CancelledError("verify: nobody listens any more");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ckv
