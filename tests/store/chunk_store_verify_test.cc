@@ -1,10 +1,18 @@
 // Goal: a check of a chunk where it lies finds every flipped bit, in memory and in its file, makes
 // good what it can, and never takes a device that fails, or a reader beside it, for damage.
 
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/uio.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <random>
 #include <thread>
 
@@ -298,6 +306,35 @@ TEST_F(ChunkStoreVerifyTest, ReadsInPiecesAndStopsWhenTold) {
     return true;
   });
   EXPECT_EQ(dropped.status().code(), StatusCode::kNotFound);
+}
+
+// Whether the file's byte is in the system's memory; nothing where the system does not say.
+std::optional<bool> Remembered(const std::string& path, int64_t offset) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  char byte = 0;
+  const iovec to = {&byte, 1};
+  const ssize_t got = preadv2(fd, &to, 1, offset, RWF_NOWAIT);
+  const int error = errno;
+  close(fd);
+  if (got == 1) return true;
+  if (got < 0 && error == EAGAIN) return false;
+  return std::nullopt;
+}
+
+// What the system remembers of a file says nothing of the device, so it is forgotten first; and a
+// check fills memory with nothing that a request would rather find there.
+TEST_F(ChunkStoreVerifyTest, ReadsTheDeviceAndLeavesNothingInMemory) {
+  options.files = FileSystem::Real();
+  Open();
+  ASSERT_TRUE(Put(chunks[0]).ok());
+  const auto last = static_cast<int64_t>(fs::file_size(FileOf(chunks[0]))) - 100;
+  if (Remembered(FileOf(chunks[0]), last) != true) GTEST_SKIP() << "this file system does not say";
+  ASSERT_EQ(HealthOf(chunks[0]), Health::kWhole);
+  const std::optional<bool> after = Remembered(FileOf(chunks[0]), last);
+  struct statfs system = {};
+  ASSERT_EQ(statfs(options.path.c_str(), &system), 0);
+  if (system.f_type == TMPFS_MAGIC) GTEST_SKIP() << "a file system without a device";
+  EXPECT_EQ(after, false);
 }
 
 // Method: two threads check all chunks in turns while others read, evict, put and drop.
