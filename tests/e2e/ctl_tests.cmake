@@ -13,6 +13,10 @@ if(CKV_GRPC)
            COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/partition_e2e.py
                    --ckvd $<TARGET_FILE:ckvd> --ckvctl $<TARGET_FILE:ckvctl>)
   set_tests_properties(partition_e2e PROPERTIES TIMEOUT 300 LABELS e2e)
+  add_test(NAME verify_e2e
+           COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/verify_e2e.py
+                   --ckvd $<TARGET_FILE:ckvd> --ckvctl $<TARGET_FILE:ckvctl>)
+  set_tests_properties(verify_e2e PROPERTIES TIMEOUT 300 LABELS e2e)
   # Half a minute of kernels, ten times that under a sanitizer, which has seen them in other tests.
   if(NOT CKV_SANITIZE)
     add_test(NAME characterize_e2e

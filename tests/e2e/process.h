@@ -92,6 +92,7 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
+  pid_t pid() const { return pid_; }
   int pidfd() const { return pidfd_; }
   std::string log() const { return ReadWhole(log_path_); }
 

@@ -1,0 +1,100 @@
+// A ckvd on a port of its own that it has in every life, for tests of what its store survives.
+
+#pragma once
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "tests/e2e/process.h"
+#include "tests/server/control_client.h"
+#include "tests/temp_folder.h"
+
+namespace ckv::test {
+
+inline Instant After(Duration duration) { return Clock::Real()->Now() + duration; }
+// A daemon is up in 50 ms; a loaded machine under a sanitizer gets its time.
+inline constexpr Duration kStartTime = std::chrono::seconds(30);
+
+// A port that nobody listens on. The same for every life of a daemon, so that peers find it again.
+inline uint16_t FreePort() {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  EXPECT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&address), length), 0);
+  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+inline bool Listens(uint16_t port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(port);
+  const bool listens =
+      connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+  close(fd);
+  return listens;
+}
+
+class OneDaemon {
+ public:
+  // `arguments` beside the name and the address.
+  OneDaemon(const std::string& roles, std::vector<std::string> arguments, std::string name = "one")
+      : name_(std::move(name)), arguments_(std::move(arguments)) {
+    arguments_.insert(arguments_.begin(), {"--role=" + roles, "--name=" + name_,
+                                           "--listen=" + address(), "--log-level=warn"});
+  }
+
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+
+  void Start() {
+    process_ = std::make_unique<Process>(CKVD_PATH, arguments_, TempPath(name_ + ".log"));
+  }
+  // Until it answers calls; its lease may come later.
+  bool AwaitListening() {
+    for (const Instant give_up = After(kStartTime); !Listens(port_);) {
+      pollfd ended = {process_->pidfd(), POLLIN, 0};
+      if (poll(&ended, 1, /*timeout ms=*/1) != 0 || Clock::Real()->Now() >= give_up) return false;
+    }
+    // A channel of the life before would wait before it connects again.
+    const auto channel = MakeChannel(address());
+    holder_ = v1::HolderService::NewStub(channel);
+    directory_ = v1::DirectoryService::NewStub(channel);
+    requester_ = v1::RequesterService::NewStub(channel);
+    return true;
+  }
+  void Kill() {
+    process_->Signal(SIGKILL);
+    EXPECT_EQ(process_->AwaitExit(After(kStartTime)), 128 + SIGKILL) << process_->log();
+    holder_.reset();
+    directory_.reset();
+    requester_.reset();
+  }
+
+  Process& process() { return *process_; }
+  v1::HolderService::Stub& holder() { return *holder_; }
+  v1::DirectoryService::Stub& directory() { return *directory_; }
+  v1::RequesterService::Stub& requester() { return *requester_; }
+
+ private:
+  const uint16_t port_ = FreePort();
+  const std::string name_;
+  std::vector<std::string> arguments_;
+  std::unique_ptr<Process> process_;
+  std::unique_ptr<v1::HolderService::Stub> holder_;
+  std::unique_ptr<v1::DirectoryService::Stub> directory_;
+  std::unique_ptr<v1::RequesterService::Stub> requester_;
+};
+
+}  // namespace ckv::test

@@ -1,0 +1,170 @@
+// Goal: a real ckvd whose disk is full refuses puts, answers, and takes puts again once there is
+// room; and one that holds four times what fits in its memory stays within its capacity and a
+// tenth.
+
+#include <sched.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <random>
+
+#include "tests/e2e/one_daemon.h"
+
+namespace ckv {
+namespace {
+
+namespace fs = std::filesystem;
+using test::Call;
+
+// As root, or as root of a user namespace where those are allowed; before there are threads.
+bool MountSmall(const std::string& path) {
+  if (unshare(CLONE_NEWNS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
+  if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return false;
+  return mount("tmpfs", path.c_str(), "tmpfs", 0, "size=4m") == 0;
+}
+
+// The first test: a namespace of its own needs a process of one thread.
+TEST(StoreLimits, AFullDiskRefusesPutsAndNothingElse) {
+  const std::string path = test::TempPath("small");
+  fs::create_directory(path);
+  if (!MountSmall(path)) GTEST_SKIP() << "no mount for this user: " << strerror(errno);
+  test::OneDaemon daemon("directory,holder,requester",
+                         {"--store-path=" + path + "/store", "--store-capacity=1MiB",
+                          "--fabrics=shm", "--store-scrub-bytes-per-second=1MiB"});
+  daemon.Start();
+  ASSERT_TRUE(daemon.AwaitListening()) << daemon.process().log();
+  const auto corpus =
+      test::MakeTestCorpus(test::TestGeometry(), std::vector<uint32_t>(8, 300), /*seed=*/3);
+  for (int i = 0; i < 6; ++i)
+    ASSERT_TRUE(test::Put(daemon.holder(), corpus.geometry, corpus.chunks[i]).ok());
+  test::TestCorpus published = corpus;
+  published.chunks.resize(6);
+  ASSERT_TRUE(test::Publish(daemon.directory(), published.Publish("c", "", {{{"one"}}})).ok());
+  std::mt19937 random(4);
+  const std::vector<uint16_t> q = test::RandomBf16(4 * corpus.geometry.d_qk, random);
+  // Of each chunk by itself: not all fit in memory, so some are read from the full disk.
+  const auto expect_right = [&] {
+    for (uint32_t chunk = 0; chunk < 6; ++chunk) {
+      v1::AttendRequest request = test::AttendOf("c", 1, q, corpus.geometry.d_qk);
+      request.set_chunk_begin(chunk);
+      request.set_chunk_end(chunk + 1);
+      v1::AttendReply reply;
+      grpc::Status status;
+      for (const Instant give_up = test::After(test::kStartTime);;) {
+        Call call;
+        status = daemon.requester().Attend(call.get(), request, &reply);
+        // Its lease may come a moment after the first calls.
+        if (status.error_code() != grpc::StatusCode::UNAVAILABLE) break;
+        if (Clock::Real()->Now() >= give_up) break;
+      }
+      ASSERT_TRUE(status.ok()) << status.error_message();
+      test::ExpectNear(reply,
+                       test::Reference(corpus.geometry, q, corpus.Rows(1, chunk, chunk + 1)));
+    }
+  };
+  expect_right();
+  const std::string ballast = path + "/ballast";
+  {
+    std::ofstream file(ballast, std::ios::binary);
+    const std::string some(4096, 'x');
+    while (file.write(some.data(), static_cast<std::streamsize>(some.size())).flush()) continue;
+  }
+  for (int again = 0; again < 3; ++again) {
+    const grpc::Status full = test::Put(daemon.holder(), corpus.geometry, corpus.chunks[6]);
+    EXPECT_EQ(full.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    EXPECT_NE(full.error_message().find("No space left"), std::string::npos)
+        << full.error_message();
+    expect_right();
+  }
+  fs::remove(ballast);
+  for (int i = 6; i < 8; ++i) {
+    const grpc::Status put = test::Put(daemon.holder(), corpus.geometry, corpus.chunks[i]);
+    EXPECT_TRUE(put.ok()) << put.error_message();
+  }
+  expect_right();
+  v1::StatsReply stats;
+  ASSERT_TRUE(daemon.holder().Stats(Call().get(), {}, &stats).ok());
+  EXPECT_EQ(stats.chunk_count(), 8u);
+  EXPECT_GT(stats.cold_count(), 0u);
+  EXPECT_EQ(stats.damaged_count(), 0u);
+}
+
+uint64_t KibibytesOf(const test::Process& process, const std::string& field) {
+  std::ifstream status(absl::StrCat("/proc/", process.pid(), "/status"));
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(field + ":")) return std::stoull(line.substr(field.size() + 1));
+  }
+  ADD_FAILURE() << field;
+  return 0;
+}
+
+// Method: 1 GiB of chunks of the same rows under ids of their own, every one attended twice. What
+// the process takes before it holds anything is measured and said beside.
+TEST(StoreLimits, FourTimesTheCapacityStaysWithinIt) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "a sanitizer's memory is its own";
+#endif
+  constexpr uint64_t kCapacityKib = 1 << 20;
+  constexpr uint32_t kTokens = 2048;
+  const Geometry geometry = test::TestGeometry(/*layers=*/4, /*d_qk=*/576, /*d_v=*/512);
+  const uint64_t chunk_bytes = kTokens * geometry.token_bytes();
+  const auto chunk_count = static_cast<uint32_t>(4 * kCapacityKib * 1024 / chunk_bytes + 1);
+  test::OneDaemon daemon("directory,holder",
+                         {"--store-path=" + test::TempPath("large"), "--store-capacity=1GiB"});
+  daemon.Start();
+  ASSERT_TRUE(daemon.AwaitListening()) << daemon.process().log();
+  test::OneDaemon asking("requester", {"--directory=" + daemon.address()}, "asking");
+  asking.Start();
+  ASSERT_TRUE(asking.AwaitListening()) << asking.process().log();
+  const uint64_t base_kib = KibibytesOf(daemon.process(), "VmHWM");
+
+  test::TestCorpus one = test::MakeTestCorpus(geometry, {kTokens}, /*seed=*/6);
+  test::TestCorpus all = {.geometry = geometry, .chunks = {}};
+  std::vector<v1::PutChunkRequest> messages =
+      test::MessagesOf(geometry, one.chunks[0], /*piece_bytes=*/1 << 20);
+  for (uint32_t i = 0; i < chunk_count; ++i) {
+    ChunkInfo& info = one.chunks[0].info;
+    info.token_ids[0] = static_cast<int32_t>(i);
+    info.id =
+        ComputeChunkId(ModelFingerprint(geometry), info.parent, info.position, info.token_ids);
+    messages[0] = test::HeaderOf(geometry, one.chunks[0]);
+    const grpc::Status put = test::PutMessages(daemon.holder(), messages);
+    ASSERT_TRUE(put.ok()) << put.error_message();
+    all.chunks.push_back({info, {}});
+  }
+  ASSERT_TRUE(test::Publish(daemon.directory(), all.Publish("c", "", {{{"one"}}})).ok());
+  std::mt19937 random(7);
+  const std::vector<uint16_t> q = test::RandomBf16(16 * geometry.d_qk, random);
+  std::string first;
+  for (uint32_t i = 0; i < chunk_count + chunk_count / 4; ++i) {
+    v1::AttendRequest request = test::AttendOf("c", 1, q, geometry.d_qk);
+    request.set_chunk_begin(i % chunk_count);
+    request.set_chunk_end(i % chunk_count + 1);
+    v1::AttendReply reply;
+    const grpc::Status status = asking.requester().Attend(Call().get(), request, &reply);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    if (i == 0) {
+      first = reply.o();
+      test::ExpectNear(reply, test::Reference(geometry, q, one.chunks[0].layers[1]));
+    }
+    ASSERT_EQ(reply.o(), first) << "chunk " << i;
+  }
+  v1::StatsReply stats;
+  ASSERT_TRUE(daemon.holder().Stats(Call().get(), {}, &stats).ok());
+  EXPECT_EQ(stats.chunk_count(), chunk_count);
+  EXPECT_GT(stats.evicted_count(), chunk_count / 2);
+  const uint64_t peak_kib = KibibytesOf(daemon.process(), "VmHWM");
+  std::cout << absl::StrFormat(
+      "capacity %d KiB; resident at most %d KiB, of which %d KiB before anything was put; now "
+      "anonymous %d KiB, shared %d KiB, of files %d KiB\n",
+      kCapacityKib, peak_kib, base_kib, KibibytesOf(daemon.process(), "RssAnon"),
+      KibibytesOf(daemon.process(), "RssShmem"), KibibytesOf(daemon.process(), "RssFile"));
+  EXPECT_LE(peak_kib, kCapacityKib + kCapacityKib / 10);
+}
+
+}  // namespace
+}  // namespace ckv
