@@ -162,8 +162,27 @@ absl::StatusOr<RowFile> RowFile::Parse(std::span<const std::byte> bytes) {
   return Read(std::move(file));
 }
 
+absl::StatusOr<RowFile> RowFile::OpenFolder(const std::string& folder) {
+  CKV_ASSIGN_OR_RETURN(SafetensorsSet set, OpenSafetensorsFolder(folder));
+  auto rows = Read(std::move(set));
+  if (!rows.ok()) return Annotate(rows.status(), folder);
+  return rows;
+}
+
 absl::StatusOr<RowFile> RowFile::Read(SafetensorsFile file) {
-  RowFile rows(std::move(file));
+  SafetensorsSet set;
+  set.tensors = file.tensors();
+  set.metadata = file.metadata();
+  set.files.push_back(std::move(file));
+  return Read(std::move(set));
+}
+
+void RowFile::DropPages(std::span<const std::byte> rows) const {
+  for (const SafetensorsFile& file : set_.files) file.DropPages(rows);
+}
+
+absl::StatusOr<RowFile> RowFile::Read(SafetensorsSet set) {
+  RowFile rows(std::move(set));
   CKV_RETURN_IF_ERROR(rows.ReadMetadata());
   CKV_RETURN_IF_ERROR(rows.ReadTokens());
   CKV_RETURN_IF_ERROR(rows.ReadLayers());
@@ -172,7 +191,7 @@ absl::StatusOr<RowFile> RowFile::Read(SafetensorsFile file) {
 }
 
 absl::Status RowFile::ReadMetadata() {
-  const Metadata& metadata = file_.metadata();
+  const Metadata& metadata = set_.metadata;
   CKV_ASSIGN_OR_RETURN(geometry_.model, Text(metadata, "model"));
   CKV_ASSIGN_OR_RETURN(geometry_.revision, Text(metadata, "revision"));
   CKV_ASSIGN_OR_RETURN(const uint64_t d_v, Whole(metadata, "d_v", kRowWidthMax));
@@ -187,8 +206,8 @@ absl::Status RowFile::ReadMetadata() {
 }
 
 absl::Status RowFile::ReadTokens() {
-  const auto tokens = file_.tensors().find(kTokenIds);
-  if (tokens == file_.tensors().end()) return RefuseTensor(kTokenIds, "is missing");
+  const auto tokens = set_.tensors.find(kTokenIds);
+  if (tokens == set_.tensors.end()) return RefuseTensor(kTokenIds, "is missing");
   const TensorView& view = tokens->second;
   if (view.dtype != TensorDtype::kI32 || view.shape.size() != 1) {
     return RefuseTensor(kTokenIds, absl::StrFormat("%s, must be I32 [T]", ShapeText(view)));
@@ -207,7 +226,7 @@ absl::Status RowFile::ReadTokens() {
 }
 
 absl::Status RowFile::ReadLayers() {
-  const size_t layers = file_.tensors().size() - 1;  // all but token_ids
+  const size_t layers = set_.tensors.size() - 1;  // all but token_ids
   if (layers == 0 || layers > kLayerCountMax) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%d tensors beside token_ids, must be 1 to %d layers", layers, kLayerCountMax));
@@ -216,8 +235,8 @@ absl::Status RowFile::ReadLayers() {
   uint64_t width = 0;  // of a row, in elements
   for (size_t i = 0; i < layers; ++i) {
     const std::string name = absl::StrFormat("layers.%d.ckv", i);
-    const auto found = file_.tensors().find(name);
-    if (found == file_.tensors().end()) {
+    const auto found = set_.tensors.find(name);
+    if (found == set_.tensors.end()) {
       return RefuseTensor(name, absl::StrFormat("is missing; the file has %d tensors beside "
                                                 "token_ids, so layers 0 to %d are due",
                                                 layers, layers - 1));

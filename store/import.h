@@ -1,4 +1,4 @@
-// Turns a safetensors file of cKV rows into a geometry and chunks ready to send.
+// Turns safetensors files of cKV rows into a geometry and chunks ready to send.
 
 #pragma once
 
@@ -15,6 +15,7 @@
 #include "proto/geometry.h"
 #include "store/chunk.h"
 #include "store/safetensors.h"
+#include "store/safetensors_index.h"
 
 namespace ckv {
 
@@ -34,20 +35,28 @@ class RowFile {
   // The same over bytes in memory, which must outlive the result.
   static absl::StatusOr<RowFile> Parse(std::span<const std::byte> bytes);
 
+  // The same tensors and metadata spread over the files of a folder (store/safetensors_index.h).
+  //   NotFound, InvalidArgument  as OpenSafetensorsFolder and Open.
+  static absl::StatusOr<RowFile> OpenFolder(const std::string& folder);
+
   const Geometry& geometry() const { return geometry_; }
   std::span<const int32_t> token_ids() const { return token_ids_; }
   uint64_t base_position() const { return base_position_; }
   // The rows of tokens [begin, end) of one layer, contiguous, at any address.
   std::span<const std::byte> Rows(uint32_t layer, uint32_t token_begin, uint32_t token_end) const;
+  // Gives the memory of rows that were read back to the system: what is left of a large file is
+  // what is being read.
+  void DropPages(std::span<const std::byte> rows) const;
 
  private:
-  explicit RowFile(SafetensorsFile file) : file_(std::move(file)) {}
+  explicit RowFile(SafetensorsSet set) : set_(std::move(set)) {}
   static absl::StatusOr<RowFile> Read(SafetensorsFile file);
+  static absl::StatusOr<RowFile> Read(SafetensorsSet set);
   absl::Status ReadMetadata();
   absl::Status ReadTokens();
   absl::Status ReadLayers();
 
-  SafetensorsFile file_;
+  SafetensorsSet set_;
   Geometry geometry_;
   std::vector<int32_t> token_ids_;
   uint64_t base_position_ = 0;

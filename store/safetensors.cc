@@ -1,15 +1,8 @@
 #include "store/safetensors.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_format.h"
 #include "proto/status.h"
 #include "store/safetensors_header.h"
@@ -52,31 +45,14 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Parse(std::span<const std::byte
 }
 
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
-  const auto refused = [&path](std::string_view why) {
-    return absl::InvalidArgumentError(absl::StrFormat("%s: %s", path, why));
-  };
-  // O_NONBLOCK: opening a pipe must not wait for its writer.
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0 && (errno == ENOENT || errno == ENOTDIR)) {
-    return absl::NotFoundError(absl::StrFormat("%s: no such file", path));
-  }
-  if (fd < 0) return refused(std::strerror(errno));
-  const absl::Cleanup close_fd = [fd] { close(fd); };
-  struct stat about;
-  if (fstat(fd, &about) != 0) return refused(std::strerror(errno));
-  if (!S_ISREG(about.st_mode)) return refused("not a regular file");
   SafetensorsFile file;
-  std::span<const std::byte> bytes;
-  if (about.st_size > 0) {
-    const size_t file_bytes = static_cast<size_t>(about.st_size);
-    void* mapped = mmap(nullptr, file_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (mapped == MAP_FAILED) return refused(std::strerror(errno));
-    file.mapping_ = std::shared_ptr<const void>(
-        mapped, [file_bytes](const void* at) { munmap(const_cast<void*>(at), file_bytes); });
-    bytes = {static_cast<const std::byte*>(mapped), file_bytes};
-  }
-  CKV_RETURN_IF_ERROR(Annotate(file.Read(bytes), path));
+  CKV_ASSIGN_OR_RETURN(file.mapping_, MappedFile::Open(path));
+  CKV_RETURN_IF_ERROR(Annotate(file.Read(file.mapping_->bytes()), path));
   return file;
+}
+
+void SafetensorsFile::DropPages(std::span<const std::byte> part) const {
+  if (mapping_ != nullptr) mapping_->DropPages(part);
 }
 
 absl::StatusOr<TensorView> SafetensorsFile::Tensor(std::string_view name) const {

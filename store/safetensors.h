@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "store/mapped_file.h"
 
 namespace ckv {
 
@@ -50,12 +51,14 @@ class SafetensorsFile {
   const std::map<std::string, std::string, std::less<>>& metadata() const { return metadata_; }
   //   NotFound            lists the names there are.
   absl::StatusOr<TensorView> Tensor(std::string_view name) const;
+  // MappedFile::DropPages; of bytes in memory nothing.
+  void DropPages(std::span<const std::byte> part) const;
 
  private:
   SafetensorsFile() = default;
   absl::Status Read(std::span<const std::byte> bytes);
 
-  std::shared_ptr<const void> mapping_;  // unmaps; null for Parse
+  std::shared_ptr<const MappedFile> mapping_;  // null for Parse
   std::map<std::string, TensorView, std::less<>> tensors_;
   std::map<std::string, std::string, std::less<>> metadata_;
 };
@@ -67,13 +70,59 @@ struct TensorToWrite {
   std::span<const std::byte> data;
 };
 
-// Writes to a temporary name, then renames: a file of this name is whole or absent. Data starts
-// 64-byte aligned.
+// Writes to a file without a name (or, where the file system has none, under a temporary one),
+// which gets `path` when it is whole: a file of this name is whole or absent, and whoever is killed
+// leaves nothing. Data starts 64-byte aligned.
 //   InvalidArgument     what the reader would refuse: a shape that does not match its data, a name
 //                       twice, text that is not UTF-8, a limit above.
 //   Unavailable         the file cannot be written; says why.
 absl::Status WriteSafetensors(const std::string& path,
                               const std::map<std::string, std::string, std::less<>>& metadata,
                               std::span<const TensorToWrite> tensors);
+
+// A tensor whose bytes come later.
+struct TensorSpec {
+  std::string name;
+  TensorDtype dtype;
+  std::vector<uint64_t> shape;
+};
+
+// The same file, written piece by piece: what need not fit in memory. Nothing of it is there unless
+// Finish returned OK. Movable; one thread at a time.
+class SafetensorsWriter {
+ public:
+  //   InvalidArgument, Unavailable  as WriteSafetensors; also a shape whose size overflows.
+  static absl::StatusOr<SafetensorsWriter> Create(
+      const std::string& path, const std::map<std::string, std::string, std::less<>>& metadata,
+      std::span<const TensorSpec> tensors);
+  ~SafetensorsWriter();
+  SafetensorsWriter(SafetensorsWriter&& other) noexcept;
+  SafetensorsWriter& operator=(SafetensorsWriter&&) = delete;
+
+  // Bytes of a tensor, by its place among those given: behind what is there, or over it.
+  //   InvalidArgument     they leave a gap, or go past the tensor's end.
+  //   Unavailable         as WriteSafetensors.
+  absl::Status Write(size_t tensor, uint64_t offset_bytes, std::span<const std::byte> bytes);
+  // The file is durable, and has its name.
+  //   InvalidArgument     a tensor is not whole; says which.
+  //   Unavailable         as WriteSafetensors.
+  absl::Status Finish() &&;
+
+ private:
+  SafetensorsWriter() = default;
+  absl::Status Open();
+  absl::Status Failed() const;
+
+  struct Tensor {
+    std::string name;
+    uint64_t begin_bytes = 0;  // in the file
+    uint64_t size_bytes = 0;
+    uint64_t written_bytes = 0;  // without a gap
+  };
+  std::string path_;
+  std::string temporary_;  // its name; empty while it has none
+  int fd_ = -1;
+  std::vector<Tensor> tensors_;
+};
 
 }  // namespace ckv

@@ -303,5 +303,66 @@ TEST(WriteSafetensors, AFailureLeavesTheOldFileAndNothingElse) {
   EXPECT_EQ(directory.FileCount(), 1u);
 }
 
+// What is written in pieces, some of them twice, has the bytes of what is written at once.
+TEST(SafetensorsWriter, PiecesMakeTheSameFile) {
+  const TemporaryDirectory directory;
+  std::vector<std::byte> data(1000);
+  for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::byte>(i * 7);
+  const Metadata metadata = {{"k", "v"}};
+  const auto part = [&data](size_t begin, size_t size) {
+    return std::span<const std::byte>(data).subspan(begin, size);
+  };
+  const TensorToWrite whole[] = {{"b", TensorDtype::kU8, {600}, part(0, 600)},
+                                 {"none", TensorDtype::kI64, {0, 3}, {}},
+                                 {"a", TensorDtype::kF32, {100, 1}, part(600, 400)}};
+  ASSERT_TRUE(WriteSafetensors(directory / "whole", metadata, whole).ok());
+  const TensorSpec specs[] = {{"b", TensorDtype::kU8, {600}},
+                              {"none", TensorDtype::kI64, {0, 3}},
+                              {"a", TensorDtype::kF32, {100, 1}}};
+  {
+    auto writer = SafetensorsWriter::Create(directory / "pieces", metadata, specs);
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    EXPECT_FALSE(std::filesystem::exists(directory / "pieces"));
+    EXPECT_TRUE(writer->Write(2, 0, part(600, 400)).ok());
+    EXPECT_TRUE(writer->Write(0, 0, std::vector<std::byte>(500)).ok());  // rows that were wrong
+    EXPECT_TRUE(writer->Write(0, 0, part(0, 450)).ok());
+    EXPECT_TRUE(writer->Write(0, 450, part(450, 150)).ok());
+    ASSERT_TRUE((*std::move(writer)).Finish().ok());
+  }
+  EXPECT_EQ(ReadWholeFile(directory / "pieces"), ReadWholeFile(directory / "whole"));
+  EXPECT_EQ(directory.FileCount(), 2u);
+}
+
+TEST(SafetensorsWriter, WhatIsNotWholeIsNotThere) {
+  const TemporaryDirectory directory;
+  const std::vector<std::byte> data(16);
+  const TensorSpec specs[] = {{"a", TensorDtype::kU8, {16}}, {"b", TensorDtype::kU8, {16}}};
+  for (const bool finish : {true, false}) {
+    auto writer = SafetensorsWriter::Create(directory / "f", {}, specs);
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    EXPECT_TRUE(writer->Write(0, 0, data).ok());
+    const auto refused = [&](uint64_t offset, size_t size) {
+      const absl::Status status = writer->Write(1, offset, std::span(data).first(size));
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << offset << " " << size;
+    };
+    refused(1, 4);            // a gap
+    refused(UINT64_MAX, 16);  // wraps around
+    EXPECT_TRUE(writer->Write(1, 0, std::span(data).first(8)).ok());
+    refused(8, 9);  // past the end
+    if (!finish) continue;
+    const absl::Status status = (*std::move(writer)).Finish();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_NE(std::string(status.message()).find("'b' has 8 bytes of 16"), std::string::npos);
+  }
+  EXPECT_EQ(directory.FileCount(), 0u);
+  const TensorSpec huge[] = {{"a", TensorDtype::kF64, {UINT64_MAX / 4, 2}}};
+  EXPECT_EQ(SafetensorsWriter::Create(directory / "f", {}, huge).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  const TensorSpec large[] = {{"a", TensorDtype::kU8, {uint64_t{1} << 63}},
+                              {"b", TensorDtype::kU8, {uint64_t{1} << 63}}};
+  EXPECT_EQ(SafetensorsWriter::Create(directory / "f", {}, large).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace ckv
