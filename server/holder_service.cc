@@ -240,6 +240,28 @@ grpc::Status HolderServiceImpl::GetChunkInfo(grpc::ServerContext* /*context*/,
   return grpc::Status::OK;
 }
 
+grpc::Status HolderServiceImpl::ReadChunk(grpc::ServerContext* context,
+                                          const v1::ReadChunkRequest* request,
+                                          grpc::ServerWriter<v1::ReadChunkReply>* writer) {
+  const auto id = ChunkId::FromBytes(request->id());
+  if (!id.ok()) return ToGrpc(id.status());
+  const auto geometry = FromProto(request->geometry());
+  if (!geometry.ok()) return ToGrpc(geometry.status());
+  if (request->tenant().size() > kCorpusNameBytesMax) {
+    return ToGrpc(absl::InvalidArgumentError("chunk: the tenant's name is too long"));
+  }
+  v1::ReadChunkReply reply;
+  const auto send = [&](uint32_t layer, uint64_t offset_bytes, std::span<const std::byte> rows) {
+    reply.set_layer(layer);
+    reply.set_offset_bytes(offset_bytes);
+    reply.set_rows(rows.data(), rows.size());
+    return writer->Write(reply);
+  };
+  return ToGrpc(reads_.Run(
+      *id, *geometry, request->tenant(),
+      {[context] { context->TryCancel(); }, [context] { return context->IsCancelled(); }, send}));
+}
+
 grpc::Status HolderServiceImpl::ListChunks(grpc::ServerContext* /*context*/,
                                            const v1::ListChunksRequest* request,
                                            v1::ListChunksReply* reply) {

@@ -11,6 +11,7 @@
 #include "ckv/v1/holder.grpc.pb.h"
 #include "proto/clock.h"
 #include "server/chunk_push_service.h"
+#include "server/chunk_read.h"
 #include "server/chunk_verify_service.h"
 #include "server/holder.h"
 #include "server/service_gate.h"
@@ -36,6 +37,7 @@ class HolderServiceImpl final : public v1::HolderService::Service {
         gate_(*gate),
         clock_(*clock),
         push_(holder, gate, clock),
+        reads_(holder, gate, clock),
         verify_(holder, gate, clock) {}
 
   // `on_put` is told of each chunk that is put, before the table is asked whether it has it and
@@ -60,6 +62,8 @@ class HolderServiceImpl final : public v1::HolderService::Service {
                         v1::PinChunkReply* reply) override;
   grpc::Status DropChunk(grpc::ServerContext* context, const v1::DropChunkRequest* request,
                          v1::DropChunkReply* reply) override;
+  grpc::Status ReadChunk(grpc::ServerContext* context, const v1::ReadChunkRequest* request,
+                         grpc::ServerWriter<v1::ReadChunkReply>* writer) override;
   grpc::Status PushChunks(grpc::ServerContext* context, const v1::PushChunksRequest* request,
                           grpc::ServerWriter<v1::PushChunksReply>* writer) override {
     return push_.Push(context, request, writer);
@@ -86,6 +90,7 @@ class HolderServiceImpl final : public v1::HolderService::Service {
   ServiceGate& gate_;
   Clock& clock_;
   ChunkPushService push_;
+  ChunkReads reads_;
   ChunkVerifyService verify_;
   std::function<void(const ChunkId&)> on_put_;  // may be empty
   std::atomic<uint32_t> put_count_{0};          // in progress; orders nothing

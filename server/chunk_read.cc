@@ -1,0 +1,66 @@
+#include "server/chunk_read.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+#include "proto/stripe.h"
+
+namespace ckv {
+namespace {
+
+// Tokens of a message: whole stripes, so that none of a file is read and checked twice. A row has
+// at most 2 KiB, so a stripe always fits.
+uint32_t TokensPerPiece(const Geometry& geometry) {
+  const auto tokens = static_cast<uint32_t>(kReadRowsBytesMax / geometry.row_bytes());
+  return tokens / kStripeTokens * kStripeTokens;
+}
+static_assert(kReadRowsBytesMax >= size_t{kStripeTokens} * kRowWidthMax * 2);
+
+}  // namespace
+
+absl::Status ChunkReads::Run(const ChunkId& id, const Geometry& geometry, std::string_view tenant,
+                             const Peer& peer) {
+  auto stream = gate_.Enter(peer.cancel);
+  if (!stream.ok()) return stream.status();
+  absl::Status status = absl::ResourceExhaustedError(
+      absl::StrFormat("%d reads are in progress, the limit; retry in 1000 ms", kReadCountMax));
+  if (read_count_.fetch_add(1, std::memory_order_relaxed) < kReadCountMax) {
+    status = Send(id, geometry, tenant, peer, *stream);
+  }
+  read_count_.fetch_sub(1, std::memory_order_relaxed);
+  return status;
+}
+
+absl::Status ChunkReads::Send(const ChunkId& id, const Geometry& geometry, std::string_view tenant,
+                              const Peer& peer, ServiceGate::Stream& stream) {
+  const auto check_lease = [this] {
+    return holder_.lease().LiveAt(clock_.Now())
+               ? absl::OkStatus()
+               : absl::UnavailableError("this holder has no live lease");
+  };
+  CKV_RETURN_IF_ERROR(check_lease());
+  CKV_ASSIGN_OR_RETURN(const ChunkLocator locator, holder_.table().Find(id, geometry, tenant));
+  CKV_ASSIGN_OR_RETURN(const ChunkRows rows, holder_.store().OpenRows(locator));
+  const uint32_t token_count = rows.info().token_count();
+  const uint32_t piece_tokens = TokensPerPiece(geometry);
+  const uint64_t row_bytes = geometry.row_bytes();
+  std::vector<std::byte> piece(std::min(token_count, piece_tokens) * row_bytes);
+  for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
+    for (uint32_t begin = 0; begin < token_count; begin += piece_tokens) {
+      const uint32_t count = std::min(piece_tokens, token_count - begin);
+      const auto part = std::span(piece).first(count * row_bytes);
+      CKV_RETURN_IF_ERROR(check_lease());
+      CKV_RETURN_IF_ERROR(rows.Read(layer, begin, count, part));
+      if (!stream.BeginWait(clock_.Now() + kReadProgressMax)) return ServiceGate::ClosedError();
+      const bool sent = !peer.gone() && peer.send(layer, begin * row_bytes, part);
+      stream.EndWait();
+      if (gate_.closed()) return ServiceGate::ClosedError();
+      if (!sent) return absl::CancelledError("read: nobody takes the rows");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ckv
