@@ -10,7 +10,7 @@
 #include "client/ctl/agents.h"
 #include "client/ctl/checks.h"
 #include "client/ctl/commands.h"
-#include "client/ctl/load_source.h"
+#include "client/ctl/token_lines.h"
 #include "client/reference_engine.h"
 #include "proto/status.h"
 

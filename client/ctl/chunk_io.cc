@@ -1,142 +1,283 @@
 #include "client/ctl/chunk_io.h"
 
 #include <algorithm>
-#include <atomic>
+#include <deque>
+#include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
+#include "client/ctl/chunk_copy.h"
 #include "client/grpc_status.h"
 #include "proto/convert.h"
 #include "proto/status.h"
+#include "store/chunk_table.h"
 
 namespace ckv::ctl {
 namespace {
 
-constexpr size_t kPieceBytesMax = size_t{1} << 20;  // PutChunkRequest.Rows
-// A chunk of 2048 V3 tokens is 144 MB: 2.5 MB/s would still make it.
-constexpr Duration kPutTimeout = std::chrono::minutes(1);
+// Each round puts what the one before missed; only another that drops chunks makes a second needed.
+constexpr int kCheckRoundCountMax = 3;
 
-v1::PutChunkRequest HeaderOf(const Geometry& geometry, const ChunkInfo& info,
-                             const std::string& tenant) {
-  v1::PutChunkRequest request;
-  v1::PutChunkRequest::Header& header = *request.mutable_header();
-  *header.mutable_geometry() = ToProto(geometry);
-  header.set_id(std::string(info.id.AsBytes()));
-  header.set_parent(std::string(info.parent.AsBytes()));
-  header.set_position(info.position);
-  header.set_tenant(tenant);
-  header.set_token_ids(Int32sToBytes(info.token_ids));
-  for (const uint64_t checksum : info.layer_checksums) header.add_layer_checksums(checksum);
-  return request;
+using Placement = std::vector<std::vector<HolderId>>;
+
+bool IsOn(const std::vector<HolderId>& holders, const HolderId& holder) {
+  return std::find(holders.begin(), holders.end(), holder) != holders.end();
 }
 
-// Sends the rows until the holder stops listening, which is how it says that it has them.
-void WriteRows(grpc::ClientWriterInterface<v1::PutChunkRequest>& writer, const Geometry& geometry,
-               const SourceChunk& chunk, const std::function<void(uint64_t)>& on_bytes,
-               uint64_t& bytes_sent) {
-  v1::PutChunkRequest request;
-  for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
-    const std::span<const std::byte> rows = chunk.rows(layer);
-    for (size_t offset = 0; offset < rows.size(); offset += kPieceBytesMax) {
-      const auto piece = rows.subspan(offset, std::min(kPieceBytesMax, rows.size() - offset));
-      v1::PutChunkRequest::Rows& message = *request.mutable_rows();
-      message.set_layer(layer);
-      message.set_offset_bytes(offset);
-      message.set_rows(piece.data(), piece.size());
-      if (!writer.Write(request)) return;
-      bytes_sent += piece.size();
-      on_bytes(piece.size());
-    }
-  }
-}
-
-absl::Status PutOne(v1::HolderService::StubInterface& stub, const Member& holder,
-                    const Geometry& geometry, const SourceChunk& chunk, const std::string& tenant,
-                    Clock& clock, const std::function<void(uint64_t)>& on_bytes,
-                    HolderTally& tally) {
-  grpc::ClientContext context;
-  SetDeadline(context, clock, clock.Now() + kPutTimeout, kPutTimeout);
-  v1::PutChunkReply reply;
-  const auto writer = stub.PutChunk(&context, &reply);
-  uint64_t sent = 0;
-  if (writer->Write(HeaderOf(geometry, chunk.info, tenant))) {
-    WriteRows(*writer, geometry, chunk, on_bytes, sent);
-  }
-  writer->WritesDone();
-  absl::Status status = HolderError(writer->Finish(), holder, "PutChunk");
-  tally.bytes_sent += sent;
-  if (status.ok()) {
-    ++tally.chunks_new;
-    return status;
-  }
-  if (status.code() != absl::StatusCode::kAlreadyExists) {
-    return Annotate(status, absl::StrFormat("chunk %s", chunk.info.id.ShortHex()));
-  }
-  ++tally.chunks_reused;
-  tally.bytes_sent_reused += sent;
-  on_bytes(chunk.info.token_count() * geometry.token_bytes() - sent);
-  return absl::OkStatus();
-}
-
-// What the threads of one PutChunks share.
-class PutRun {
+// What the threads of one call share: the first error, and how many chunks are in flight.
+class Run {
  public:
   void Fail(const absl::Status& status) {
     absl::MutexLock lock(&mu_);
     status_.Update(status);
-    stopped_.store(true, std::memory_order_relaxed);
   }
-  // A hint to stop early; the status itself is read after the join.
-  bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
-  absl::Status status() {
+  bool failed() const {
+    absl::MutexLock lock(&mu_);
+    return !status_.ok();
+  }
+  absl::Status status() const {
     absl::MutexLock lock(&mu_);
     return status_;
   }
 
+  // Waits until another chunk may be read; false: the run has failed. Every chunk in flight ends by
+  // its puts' deadlines.
+  bool BeginChunk() {
+    absl::MutexLock lock(&mu_);
+    mu_.Await(absl::Condition(this, &Run::MayBegin));
+    if (status_.ok()) ++in_flight_;
+    return status_.ok();
+  }
+  void EndChunk() {
+    absl::MutexLock lock(&mu_);
+    --in_flight_;
+  }
+
  private:
-  absl::Mutex mu_;
+  bool MayBegin() const ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return in_flight_ < kChunksInFlightMax || !status_.ok();
+  }
+
+  mutable absl::Mutex mu_;
   absl::Status status_ ABSL_GUARDED_BY(mu_);
-  std::atomic<bool> stopped_{false};
+  uint32_t in_flight_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-}  // namespace
+struct Item {
+  uint32_t ordinal = 0;
+  std::shared_ptr<const SourceChunk> chunk;
+};
 
-absl::StatusOr<std::map<std::string, HolderTally>> PutChunks(
-    const LoadSource& source, const std::vector<std::vector<HolderId>>& placement,
-    std::span<const Member> holders, const std::string& tenant, Clock& clock,
-    const std::function<void(uint64_t)>& on_bytes) {
-  std::map<std::string, HolderTally> tallies;
-  for (const Member& holder : holders) tallies[holder.id.name];
-  PutRun run;
-  std::vector<std::thread> threads;
+// The chunks that are due on one holder, at most kChunksInFlightMax.
+class Queue {
+ public:
+  void Push(Item item) {
+    absl::MutexLock lock(&mu_);
+    items_.push_back(std::move(item));
+  }
+  void Close() {
+    absl::MutexLock lock(&mu_);
+    closed_ = true;
+  }
+  // Waits for the next one; nothing: there is none any more.
+  std::optional<Item> Pop() {
+    absl::MutexLock lock(&mu_);
+    mu_.Await(absl::Condition(this, &Queue::Ready));
+    if (items_.empty()) return std::nullopt;
+    Item item = std::move(items_.front());
+    items_.pop_front();
+    return item;
+  }
+
+ private:
+  bool Ready() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return closed_ || !items_.empty(); }
+
+  absl::Mutex mu_;
+  std::deque<Item> items_ ABSL_GUARDED_BY(mu_);
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+// One holder's thread, its queue, and what it did: read by others after the join.
+struct Lane {
+  const Member* holder = nullptr;
+  Queue queue;
+  HolderTally tally;
+  std::vector<uint32_t> found;  // ordinals
+  std::thread thread;
+};
+
+void Tell(const std::function<void(uint64_t)>& observer, uint64_t bytes) {
+  if (observer && bytes > 0) observer(bytes);
+}
+
+// Puts one chunk on one holder, or by a plan asks for it.
+absl::Status Take(const HolderCalls& calls, const Item& item, bool plan_only,
+                  const PutObserver& observer, Lane& lane) {
+  const SourceChunk& chunk = *item.chunk;
+  const uint64_t row_bytes = chunk.info.token_count() * calls.geometry.token_bytes();
+  CopyOutcome outcome;
+  if (plan_only) {
+    CKV_ASSIGN_OR_RETURN(outcome.found,
+                         HasChunk(calls, chunk.info.id, DigestOf(chunk.info.layer_checksums)));
+    outcome.bytes_sent = outcome.found ? 0 : row_bytes;
+    Tell(observer.on_sent, outcome.bytes_sent);
+  } else {
+    CKV_ASSIGN_OR_RETURN(
+        outcome, CopyChunk(calls, chunk, [&](uint64_t bytes) { Tell(observer.on_sent, bytes); }));
+  }
+  lane.tally.bytes_sent += outcome.bytes_sent;
+  if (!outcome.found) {
+    ++lane.tally.copies_sent;
+    return absl::OkStatus();
+  }
+  ++lane.tally.copies_found;
+  lane.tally.bytes_sent_found += outcome.bytes_sent;
+  lane.found.push_back(item.ordinal);
+  Tell(observer.on_found, row_bytes - outcome.bytes_sent);
+  return absl::OkStatus();
+}
+
+// Reads the chunks and hands them to their lanes.
+void Feed(ChunkSource& source, const Placement& placement,
+          std::vector<std::unique_ptr<Lane>>& lanes, Run& run, std::vector<uint64_t>& digests) {
+  for (uint32_t i = 0; i < placement.size(); ++i) {
+    if (placement[i].empty()) continue;
+    if (!run.BeginChunk()) return;
+    absl::StatusOr<SourceChunk> read = source.Read(i);
+    if (!read.ok()) {
+      run.EndChunk();
+      return run.Fail(read.status());
+    }
+    digests[i] = DigestOf(read->info.layer_checksums);
+    // In flight until the last holder's thread lets go of it.
+    const std::shared_ptr<const SourceChunk> chunk(new SourceChunk(*std::move(read)),
+                                                   [&run](const SourceChunk* done) {
+                                                     delete done;
+                                                     run.EndChunk();
+                                                   });
+    for (const std::unique_ptr<Lane>& lane : lanes) {
+      if (IsOn(placement[i], lane->holder->id)) lane->queue.Push({i, chunk});
+    }
+  }
+}
+
+absl::Status HowFar(const absl::Status& status, const PutReport& report,
+                    const Placement& placement) {
+  uint32_t put = 0, wanted = 0;
+  for (const auto& [name, tally] : report.tallies) put += tally.copies_sent + tally.copies_found;
+  for (const auto& chunk_holders : placement) wanted += chunk_holders.size();
+  return absl::Status(
+      status.code(),
+      absl::StrFormat("%s\n  %d of %d chunk copies are put and nothing is published; run the same "
+                      "command again: what is put is reused",
+                      std::string(status.message()), put, wanted));
+}
+
+absl::StatusOr<PutReport> RunPuts(ChunkSource& source, const Placement& placement,
+                                  std::span<const Member> holders, const std::string& tenant,
+                                  Clock& clock, const PutObserver& observer, bool plan_only) {
+  PutReport report;
+  report.digests.resize(placement.size());
+  report.found.resize(placement.size());
+  Run run;
+  std::vector<std::unique_ptr<Lane>> lanes;
   for (const Member& holder : holders) {
-    threads.emplace_back([&, tally = &tallies[holder.id.name]] {
-      const auto stub = ConnectHolder(holder);
-      for (size_t i = 0; i < source.chunks.size() && !run.stopped(); ++i) {
-        if (std::find(placement[i].begin(), placement[i].end(), holder.id) == placement[i].end()) {
-          continue;
-        }
-        const absl::Status status = PutOne(*stub, holder, source.geometry, source.chunks[i], tenant,
-                                           clock, on_bytes, *tally);
+    lanes.push_back(std::make_unique<Lane>());
+    lanes.back()->holder = &holder;
+    lanes.back()->thread = std::thread([&, lane = lanes.back().get()] {
+      const auto stub = ConnectHolder(*lane->holder);
+      const HolderCalls calls{*stub, *lane->holder, source.geometry(), tenant, clock};
+      while (std::optional<Item> item = lane->queue.Pop()) {
+        if (run.failed()) continue;  // lets go of the rest
+        const absl::Status status = Take(calls, *item, plan_only, observer, *lane);
         if (!status.ok()) run.Fail(status);
       }
     });
   }
-  for (std::thread& thread : threads) thread.join();
-  if (const absl::Status status = run.status(); !status.ok()) {
-    uint32_t put = 0, wanted = 0;
-    for (const auto& [name, tally] : tallies) put += tally.chunks_new + tally.chunks_reused;
-    for (const auto& chunk_holders : placement) wanted += chunk_holders.size();
-    return absl::Status(
-        status.code(),
-        absl::StrFormat(
-            "%s\n  %d of %d chunk copies are put and nothing is published; run the same "
-            "command again: what is put is reused",
-            std::string(status.message()), put, wanted));
+  Feed(source, placement, lanes, run, report.digests);
+  for (const std::unique_ptr<Lane>& lane : lanes) lane->queue.Close();
+  for (const std::unique_ptr<Lane>& lane : lanes) {
+    lane->thread.join();
+    report.tallies[lane->holder->id.name] = lane->tally;
+    for (const uint32_t ordinal : lane->found) report.found[ordinal] = true;
   }
-  return tallies;
+  const absl::Status status = run.status();
+  if (status.ok()) return report;
+  return plan_only ? status : HowFar(status, report, placement);
+}
+
+// Of `placement`, what is not there.
+absl::StatusOr<Placement> FindMissing(const ChunkSource& source, const Placement& placement,
+                                      std::span<const Member> holders, const std::string& tenant,
+                                      Clock& clock, const std::vector<uint64_t>& digests) {
+  Run run;
+  std::vector<std::vector<uint32_t>> missing(holders.size());
+  std::vector<std::thread> threads;
+  for (size_t h = 0; h < holders.size(); ++h) {
+    threads.emplace_back([&, h] {
+      const auto stub = ConnectHolder(holders[h]);
+      const HolderCalls calls{*stub, holders[h], source.geometry(), tenant, clock};
+      for (uint32_t i = 0; i < placement.size() && !run.failed(); ++i) {
+        if (!IsOn(placement[i], holders[h].id)) continue;
+        const auto there = HasChunk(calls, source.chunks()[i].id, digests[i]);
+        if (!there.ok()) {
+          run.Fail(there.status());
+        } else if (!*there) {
+          missing[h].push_back(i);
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CKV_RETURN_IF_ERROR(run.status());
+  Placement result(placement.size());
+  for (size_t h = 0; h < holders.size(); ++h) {
+    for (const uint32_t ordinal : missing[h]) result[ordinal].push_back(holders[h].id);
+  }
+  return result;
+}
+
+}  // namespace
+
+absl::StatusOr<PutReport> PutChunks(ChunkSource& source, const Placement& placement,
+                                    std::span<const Member> holders, const std::string& tenant,
+                                    Clock& clock, const PutObserver& observer) {
+  return RunPuts(source, placement, holders, tenant, clock, observer, /*plan_only=*/false);
+}
+
+absl::StatusOr<PutReport> PlanPuts(ChunkSource& source, const Placement& placement,
+                                   std::span<const Member> holders, const std::string& tenant,
+                                   Clock& clock, const PutObserver& observer) {
+  return RunPuts(source, placement, holders, tenant, clock, observer, /*plan_only=*/true);
+}
+
+absl::Status CheckPuts(ChunkSource& source, const Placement& placement,
+                       std::span<const Member> holders, const std::string& tenant, Clock& clock,
+                       PutReport& report) {
+  for (int round = 0;; ++round) {
+    CKV_ASSIGN_OR_RETURN(const Placement missing,
+                         FindMissing(source, placement, holders, tenant, clock, report.digests));
+    size_t count = 0;
+    for (const auto& chunk_holders : missing) count += chunk_holders.size();
+    if (count == 0) return absl::OkStatus();
+    if (round == kCheckRoundCountMax) {
+      return absl::AbortedError(absl::StrFormat(
+          "%d chunk copies were put and are gone again, %d times over; nothing is published\n  "
+          "someone collects garbage, or a holder drops what it has: run the same command again",
+          count, kCheckRoundCountMax));
+    }
+    CKV_ASSIGN_OR_RETURN(const PutReport again,
+                         PutChunks(source, missing, holders, tenant, clock, {}));
+    for (const auto& [name, tally] : again.tallies) {
+      HolderTally& sum = report.tallies[name];
+      // A copy that went and came again counts once, its bytes as often as they were sent.
+      sum.bytes_sent += tally.bytes_sent;
+      sum.bytes_sent_found += tally.bytes_sent_found;
+    }
+  }
 }
 
 absl::StatusOr<std::map<std::string, HolderTally>> DropOrphans(

@@ -19,21 +19,54 @@ namespace ckv::ctl {
 
 // What a put or a drop did on one holder.
 struct HolderTally {
-  uint32_t chunks_new = 0;
-  uint32_t chunks_reused = 0;
+  uint32_t copies_sent = 0;
+  uint32_t copies_found = 0;  // there already
   uint32_t chunks_dropped = 0;
-  uint64_t bytes_sent = 0;
-  // Of them, rows of reused chunks: a put streams until the holder says that it has the chunk.
-  uint64_t bytes_sent_reused = 0;
+  uint64_t bytes_sent = 0;  // of rows; by a dry run: what would be sent
+  // Of them, rows of copies that another put just then: a put streams until the holder says that it
+  // has the chunk.
+  uint64_t bytes_sent_found = 0;
 };
 
-// Puts every chunk on its holders, one thread a holder. `on_bytes` is told of rows sent or found
-// there already; it is called from those threads.
-//   the first error of any holder, with how many chunks are put.
-absl::StatusOr<std::map<std::string, HolderTally>> PutChunks(
-    const LoadSource& source, const std::vector<std::vector<HolderId>>& placement,
-    std::span<const Member> holders, const std::string& tenant, Clock& clock,
-    const std::function<void(uint64_t bytes)>& on_bytes);
+// Chunks that are read and not yet on all their holders, over all of them: 8 chunks of 2048 V3
+// tokens are 1.2 GB.
+inline constexpr uint32_t kChunksInFlightMax = 8;
+
+// Told of rows as they are sent, or found; called from several threads. Either may be empty.
+struct PutObserver {
+  std::function<void(uint64_t bytes)> on_sent;
+  std::function<void(uint64_t bytes)> on_found;
+};
+
+struct PutReport {
+  std::map<std::string, HolderTally> tallies;  // of every holder
+  // Of each chunk: DigestOf its layers' checksums, and whether a holder had it already. 0 and false
+  // of those that were placed nowhere, and so were not read.
+  std::vector<uint64_t> digests;
+  std::vector<bool> found;
+};
+
+// Reads every chunk that is placed anywhere, in order, at most kChunksInFlightMax at a time, and
+// puts it on its holders, one thread a holder. What is there with the same rows is not sent again
+// (chunk_copy.h).
+//   the source's error, or the first of any holder, with how many copies are put.
+absl::StatusOr<PutReport> PutChunks(ChunkSource& source,
+                                    const std::vector<std::vector<HolderId>>& placement,
+                                    std::span<const Member> holders, const std::string& tenant,
+                                    Clock& clock, const PutObserver& observer);
+// The same, but only asks: what would be sent is in the tallies.
+absl::StatusOr<PutReport> PlanPuts(ChunkSource& source,
+                                   const std::vector<std::vector<HolderId>>& placement,
+                                   std::span<const Member> holders, const std::string& tenant,
+                                   Clock& clock, const PutObserver& observer);
+
+// Asks every holder for every chunk that it was put, and puts what is missing again: garbage may
+// have been collected meanwhile. `report` is brought up to date.
+//   Aborted             copies went missing again and again: someone drops what is put.
+//   else as PutChunks.
+absl::Status CheckPuts(ChunkSource& source, const std::vector<std::vector<HolderId>>& placement,
+                       std::span<const Member> holders, const std::string& tenant, Clock& clock,
+                       PutReport& report);
 
 //   AlreadyExists       there is one, and not `replace`; else the directory's error.
 absl::StatusOr<v1::PublishCorpusReply> PublishCorpus(Fleet& fleet, const Corpus& corpus,

@@ -1,4 +1,4 @@
-// ckvctl corpus list, show and drop; load is in corpus_load.cc.
+// ckvctl corpus list, show and drop; load and export are in files of their own.
 
 #include <memory>
 #include <utility>
@@ -110,9 +110,10 @@ absl::Status RunDrop(const Ctl& ctl, const std::string& name) {
 
 void AddCorpusCommands(CLI::App& app, Ctl& ctl) {
   CLI::App* corpus =
-      AddVerb(app, "corpus", "Load, list, show and drop corpora",
+      AddVerb(app, "corpus", "Load, export, list, show and drop corpora",
               "  ckvctl corpus load docs rows-0.safetensors rows-1.safetensors --replicas 2\n"
-              "  ckvctl corpus list\n  ckvctl corpus show docs\n  ckvctl corpus drop docs");
+              "  ckvctl corpus list\n  ckvctl corpus show docs\n"
+              "  ckvctl corpus export docs --out docs.safetensors\n  ckvctl corpus drop docs");
   corpus->require_subcommand(1);
   AddCorpusLoadCommand(*corpus, ctl);
   AddPartitionCommand(*corpus, ctl);

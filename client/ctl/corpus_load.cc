@@ -1,14 +1,21 @@
-// ckvctl corpus load: rows of files or of a prefilled text to holders, then a published corpus.
+// ckvctl corpus load: chunks of files, arrays or prefilled tokens to holders, then a published
+// corpus.
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "client/ctl/checks.h"
 #include "client/ctl/chunk_io.h"
 #include "client/ctl/commands.h"
+#include "client/ctl/load_report.h"
 #include "client/ctl/load_source.h"
+#include "client/ctl/npy_source.h"
+#include "client/ctl/prefill_source.h"
+#include "client/ctl/token_lines.h"
 #include "client/reference_engine.h"
 #include "proto/status.h"
 #include "store/placement.h"
@@ -16,13 +23,56 @@
 namespace ckv::ctl {
 namespace {
 
-constexpr uint32_t kTextChunkTokens = 1024;
+constexpr uint32_t kPrefillChunkTokens = 1024;
+
+constexpr char kExamples[] =
+    "  ckvctl corpus load docs rows-0.safetensors rows-1.safetensors --chunk-tokens 2048\n"
+    "  ckvctl corpus load docs exported/ --replicas 2          # a folder with an index\n"
+    "  ckvctl corpus load docs rows.npy --dtype f16 --geometry v2-lite.json --token-ids ids.npy\n"
+    "  ckvctl corpus load gpl /usr/share/common-licenses/GPL-3 --text --max-tokens 8192\n"
+    "  ckvctl corpus load notes notes.jsonl --cut document --standalone\n"
+    "  ckvctl corpus load docs rows.safetensors --replace --dry-run   # what would be sent\n"
+    "\n"
+    "A FILE is, all of one kind:\n"
+    "  rows          safetensors, with nothing else in it:\n"
+    "    tensors     layers.0.ckv, layers.1.ckv, ... [T, d_qk] BF16 (or [T, 656] U8: fp8_ds_mla)\n"
+    "                token_ids [T] I32\n"
+    "    metadata    model, revision, d_v, d_rope, softmax_scale, base_position; where d_rope is\n"
+    "                not 0 also rope_style (interleaved or half), rope_theta, and with YaRN\n"
+    "                rope_scaling (the JSON object of the model's config.json). All values are\n"
+    "                strings. A file whose base_position continues the one before it is its\n"
+    "                child; any other starts anew.\n"
+    "  a folder      the same tensors in several files, by model.safetensors.index.json\n"
+    "  FILE.npy      [layers, T, d_qk], one array, with --dtype, --geometry and --token-ids\n"
+    "  FILE.jsonl    a document a line: [ids] or {\"token_ids\": [ids]}, which the reference "
+    "engine\n"
+    "                prefills; --text: texts, a token a byte\n"
+    "\n"
+    "--cut says where chunks end: fixed every --chunk-tokens tokens; document where documents (a\n"
+    "line, a text, a file of rows) end, and within one every --chunk-max; content where the "
+    "tokens\n"
+    "say so, about every --chunk-tokens, so that an edit changes the chunks around it only.\n"
+    "Tokens are prefilled as one sequence, in memory as a whole; with --cut document each "
+    "document\n"
+    "is one by itself, from position 0 on; with --standalone each chunk. The ids of standalone\n"
+    "chunks depend on their tokens only. All begin at position 0: who reads several of them "
+    "together\n"
+    "asks for each with the --offset at which it is to stand, and merges.\n"
+    "\n"
+    "Rows go out as they are read, 8 chunks at a time. What a holder has already is not sent "
+    "again,\n"
+    "so an interrupted load is gone on with by running it again. The corpus is published when "
+    "every\n"
+    "chunk is whole on all its holders.";
 
 struct LoadOptions {
   std::string name;
   std::vector<std::string> files;
   bool text = false;
-  uint32_t chunk_tokens = 0;
+  bool jsonl = false;
+  NpyOptions npy;
+  std::string cut_name = "fixed";
+  CutOptions cut;
   uint32_t replicas = 1;
   bool replace = false;
   bool dry_run = false;
@@ -30,222 +80,234 @@ struct LoadOptions {
   uint32_t threads = std::max(1u, std::thread::hardware_concurrency());
 };
 
-struct LoadResult {
-  uint64_t version = 0;
-  std::map<std::string, HolderTally> tallies;
-};
-
-absl::StatusOr<LoadSource> OpenSource(const Ctl& ctl, const LoadOptions& options) {
-  if (!options.text) return OpenRowFiles(options.files, options.chunk_tokens, options.max_tokens);
-  if (options.files.size() != 1) {
-    return absl::InvalidArgumentError("--text takes one file: a corpus is one text");
-  }
-  CKV_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
-                       ReadTextTokens(options.files[0], options.max_tokens));
-  CKV_ASSIGN_OR_RETURN(std::shared_ptr<const Engine> engine, ReferenceEngine::Create({}));
-  WorkerPool pool(options.threads);
-  const auto progress = ctl.StartProgress("prefill", "tokens", tokens.size(), /*quadratic=*/true);
-  uint32_t last = 0;
-  return PrefillText(std::move(engine), tokens,
-                     options.chunk_tokens == 0 ? kTextChunkTokens : options.chunk_tokens, pool,
-                     [&](uint32_t done) {
-                       progress->Advance(done - last);
-                       last = done;
-                       return absl::OkStatus();
-                     });
+bool EndsWith(const std::string& path, std::string_view suffix) {
+  return path.size() > suffix.size() && std::string_view(path).ends_with(suffix);
 }
 
-Corpus MakeCorpus(const Ctl& ctl, const LoadOptions& options, const LoadSource& source,
+enum class InputKind { kRows, kNpy, kText, kTokens };
+
+absl::StatusOr<InputKind> KindOf(const LoadOptions& options) {
+  if (options.text && options.jsonl) {
+    return absl::InvalidArgumentError("--text and --jsonl: a file is one or the other");
+  }
+  if (options.text) return InputKind::kText;
+  if (options.jsonl) return InputKind::kTokens;
+  const auto count = [&](std::string_view suffix) {
+    return static_cast<size_t>(
+        std::count_if(options.files.begin(), options.files.end(),
+                      [&](const std::string& file) { return EndsWith(file, suffix); }));
+  };
+  const size_t lines = count(".jsonl"), arrays = count(".npy");
+  if (lines == 0 && arrays == 0) return InputKind::kRows;
+  if (lines == options.files.size()) return InputKind::kTokens;
+  if (arrays == 1 && options.files.size() == 1) return InputKind::kNpy;
+  return absl::InvalidArgumentError(
+      arrays > 0 ? "a .npy file is loaded by itself: it has one --token-ids and one position"
+                 : "files of one kind at a time: all .jsonl, or none");
+}
+
+absl::Status CheckOptions(const LoadOptions& options, InputKind kind) {
+  // What the directory would refuse at the end is refused before the prefill.
+  if (options.name.empty()) return absl::InvalidArgumentError("NAME: a corpus needs a name");
+  CKV_RETURN_IF_ERROR(ValidateName("NAME", options.name));
+  CKV_RETURN_IF_ERROR(ValidateCut(options.cut));
+  const NpyOptions& npy = options.npy;
+  if (kind != InputKind::kNpy && (!npy.dtype.empty() || !npy.geometry.empty() ||
+                                  !npy.token_ids.empty() || npy.base_position != 0)) {
+    return absl::InvalidArgumentError(
+        "--dtype, --geometry, --token-ids and --base-position are for a .npy file\n  files of rows "
+        "say it themselves, and tokens have the reference engine's");
+  }
+  if (kind == InputKind::kText && options.files.size() != 1 &&
+      options.cut.policy != CutPolicy::kDocument) {
+    return absl::InvalidArgumentError(
+        "--text takes one file: a corpus is one text\n  with --cut document each is one by itself");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<ChunkSource>> Prefill(const Ctl& ctl, const LoadOptions& options,
+                                                     InputKind kind) {
+  CKV_ASSIGN_OR_RETURN(std::shared_ptr<const Engine> engine, ReferenceEngine::Create({}));
+  CKV_ASSIGN_OR_RETURN(
+      TokenDocuments documents,
+      kind == InputKind::kText
+          ? ReadTexts(options.files, options.max_tokens)
+          : ReadTokenLines(options.files, engine->vocabulary(), options.max_tokens));
+  CutOptions cut = options.cut;
+  if (cut.policy == CutPolicy::kFixed && cut.chunk_tokens == 0) {
+    cut.chunk_tokens = kPrefillChunkTokens;
+  }
+  // Of a prefill in one go; where there are several, each is waited for with its chunks' puts.
+  auto progress = std::make_shared<std::unique_ptr<Progress>>(
+      ctl.StartProgress("prefill", "tokens", documents.tokens.size(), /*quadratic=*/true));
+  auto source = OpenPrefill(std::move(engine), std::move(documents), cut, options.threads,
+                            [progress](uint64_t tokens) {
+                              if (*progress) (*progress)->Advance(tokens);
+                            });
+  progress->reset();
+  return source;
+}
+
+absl::StatusOr<std::unique_ptr<ChunkSource>> OpenSource(const Ctl& ctl, const LoadOptions& options,
+                                                        InputKind kind) {
+  if (kind == InputKind::kRows) return OpenRowFiles(options.files, options.cut, options.max_tokens);
+  if (kind == InputKind::kNpy) {
+    return OpenNpyRows(options.files[0], options.npy, options.cut, options.max_tokens);
+  }
+  return Prefill(ctl, options, kind);
+}
+
+Corpus MakeCorpus(const Ctl& ctl, const LoadOptions& options, const ChunkSource& source,
                   const std::vector<std::vector<HolderId>>& placement) {
   Corpus corpus;
   corpus.name = options.name;
   corpus.tenant = ctl.fleet.tenant;
-  corpus.geometry = source.geometry;
-  for (size_t i = 0; i < source.chunks.size(); ++i) {
-    const ChunkInfo& info = source.chunks[i].info;
+  corpus.geometry = source.geometry();
+  for (size_t i = 0; i < source.chunks().size(); ++i) {
+    const PlannedChunk& chunk = source.chunks()[i];
     corpus.chunks.push_back(
-        {info.id, info.parent, info.token_count(), info.position, placement[i]});
+        {chunk.id, chunk.parent, chunk.token_count, chunk.position, placement[i]});
   }
   return corpus;
 }
 
-HolderTally Sum(const std::map<std::string, HolderTally>& tallies) {
-  HolderTally total;
-  for (const auto& [name, tally] : tallies) {
-    total.chunks_new += tally.chunks_new;
-    total.chunks_reused += tally.chunks_reused;
-    total.bytes_sent += tally.bytes_sent;
-    total.bytes_sent_reused += tally.bytes_sent_reused;
-  }
-  return total;
-}
-
-Json TallyJson(const HolderTally& tally) {
-  return {{"chunks_new", tally.chunks_new},
-          {"chunks_reused", tally.chunks_reused},
-          {"bytes_sent", tally.bytes_sent},
-          {"bytes_sent_reused", tally.bytes_sent_reused}};
-}
-
-std::string TallyText(const LoadResult& result, const HolderTally& total) {
-  Table table({{"HOLDER"}, {"NEW", true}, {"REUSED", true}, {"SENT", true}});
-  const auto add = [&table](const std::string& name, const HolderTally& tally) {
-    table.AddRow({name, std::to_string(tally.chunks_new), std::to_string(tally.chunks_reused),
-                  FormatBytes(tally.bytes_sent)});
-  };
-  for (const auto& [name, tally] : result.tallies) add(name, tally);
-  add("total", total);
-  std::string text = table.Render();
-  if (total.bytes_sent_reused > 0) {
-    text += absl::StrFormat(
-        "%s of it was for reused chunks: rows are sent until the holder says that it has them\n",
-        FormatBytes(total.bytes_sent_reused));
-  }
-  return text;
-}
-
-// Nothing was asked of the holders, so what they have already is not known.
-std::string PlanText(const LoadResult& result, const HolderTally& total) {
-  Table table({{"HOLDER"}, {"CHUNKS", true}, {"ROWS", true}});
-  const auto add = [&table](const std::string& name, const HolderTally& tally) {
-    table.AddRow({name, std::to_string(tally.chunks_new), FormatBytes(tally.bytes_sent)});
-  };
-  for (const auto& [name, tally] : result.tallies) add(name, tally);
-  add("total", total);
-  return table.Render() +
-         "a dry run: nothing was put or published; chunks that a holder has already would be "
-         "reused\n";
-}
-
-absl::Status Report(const Ctl& ctl, const LoadOptions& options, const LoadSource& source,
-                    const LoadResult& result, Duration elapsed) {
-  Json holders = Json::array();
-  for (const auto& [name, tally] : result.tallies) {
-    Json holder = {{"id", name}};
-    holder.update(TallyJson(tally));
-    holders.push_back(std::move(holder));
-  }
-  const HolderTally total = Sum(result.tallies);
-  const std::string text = RenderFields(
-      {{"corpus", options.dry_run ? options.name
-                                  : absl::StrFormat("%s version %d", options.name, result.version)},
-       {"geometry", source.geometry.ToString()},
-       {"chunks", absl::StrFormat("%s, each on %s", FormatCount(source.chunks.size(), "chunk"),
-                                  FormatCount(options.replicas, "holder"))},
-       {"tokens", std::to_string(source.token_count())},
-       {"rows", FormatBytes(source.row_bytes())},
-       {"took", FormatDuration(elapsed)}});
-  Json json = {{"corpus", options.name},
-               {"version", result.version},
-               {"dry_run", options.dry_run},
-               {"model", source.geometry.model},
-               {"revision", source.geometry.revision},
-               {"chunk_count", source.chunks.size()},
-               {"token_count", source.token_count()},
-               {"total_row_bytes", source.row_bytes()},
-               {"replicas", options.replicas}};
-  json.update(TallyJson(total));
-  json["seconds"] = static_cast<double>(elapsed.count()) / 1e9;
-  json["holders"] = holders;
-  ctl.Print(text + "\n" + (options.dry_run ? PlanText(result, total) : TallyText(result, total)),
-            json);
-  return absl::OkStatus();
-}
-
-absl::Status RunLoad(const Ctl& ctl, const LoadOptions& options) {
-  const Instant start = ctl.clock->Now();
-  // What the directory would refuse at the end is refused before the prefill.
-  if (options.name.empty()) return absl::InvalidArgumentError("NAME: a corpus needs a name");
-  CKV_RETURN_IF_ERROR(ValidateName("NAME", options.name));
-  Fleet fleet(ctl.fleet, ctl.clock);
-  // Asked before the prefill, so that what cannot be published is refused in a second.
-  CKV_ASSIGN_OR_RETURN(const std::vector<Member> holders, fleet.Holders());
-  const absl::StatusOr<Corpus> existing = fleet.GetCorpus(options.name);
-  if (existing.ok() && !options.replace) {
+// The version that this load replaces, if there is one.
+absl::StatusOr<std::optional<Corpus>> Previous(Fleet& fleet, const LoadOptions& options) {
+  absl::StatusOr<Corpus> existing = fleet.GetCorpus(options.name);
+  if (absl::IsNotFound(existing.status())) return std::nullopt;
+  if (!existing.ok()) return existing.status();
+  if (!options.replace) {
     return absl::AlreadyExistsError(
         absl::StrFormat("corpus %s exists (version %d)\n  --replace publishes a new version of it",
                         options.name, existing->version));
   }
-  if (!existing.ok() && existing.status().code() != absl::StatusCode::kNotFound) {
-    return existing.status();
+  return *std::move(existing);
+}
+
+absl::StatusOr<PutReport> PutOrPlan(const Ctl& ctl, const LoadOptions& options, ChunkSource& source,
+                                    const std::vector<std::vector<HolderId>>& placement,
+                                    std::span<const Member> holders) {
+  const auto progress = ctl.StartProgress(options.dry_run ? "read" : "put", "B",
+                                          source.row_bytes() * options.replicas);
+  const PutObserver observer = {[&](uint64_t bytes) { progress->Advance(bytes); },
+                                [&](uint64_t bytes) { progress->Skip(bytes); }};
+  if (options.dry_run) {
+    return PlanPuts(source, placement, holders, ctl.fleet.tenant, *ctl.clock, observer);
   }
+  CKV_ASSIGN_OR_RETURN(PutReport report, PutChunks(source, placement, holders, ctl.fleet.tenant,
+                                                   *ctl.clock, observer));
+  CKV_RETURN_IF_ERROR(CheckPuts(source, placement, holders, ctl.fleet.tenant, *ctl.clock, report));
+  return report;
+}
+
+absl::Status RunLoad(const Ctl& ctl, const LoadOptions& options) {
+  const Instant start = ctl.clock->Now();
+  CKV_ASSIGN_OR_RETURN(const InputKind kind, KindOf(options));
+  CKV_RETURN_IF_ERROR(CheckOptions(options, kind));
+  Fleet fleet(ctl.fleet, ctl.clock);
+  // Asked before the prefill, so that what cannot be published is refused in a second.
+  CKV_ASSIGN_OR_RETURN(const std::vector<Member> holders, fleet.Holders());
+  CKV_ASSIGN_OR_RETURN(const std::optional<Corpus> previous, Previous(fleet, options));
   std::vector<HolderId> ids;
   for (const Member& holder : holders) ids.push_back(holder.id);
   CKV_RETURN_IF_ERROR(Annotate(PlaceChunks(1, ids, options.replicas).status(), "--replicas"));
 
-  CKV_ASSIGN_OR_RETURN(const LoadSource source, OpenSource(ctl, options));
+  CKV_ASSIGN_OR_RETURN(const std::unique_ptr<ChunkSource> source, OpenSource(ctl, options, kind));
   CKV_ASSIGN_OR_RETURN(const auto placement,
-                       PlaceChunks(source.chunks.size(), ids, options.replicas));
-  const Corpus corpus = MakeCorpus(ctl, options, source, placement);
+                       PlaceChunks(source->chunks().size(), ids, options.replicas));
+  const Corpus corpus = MakeCorpus(ctl, options, *source, placement);
   CKV_RETURN_IF_ERROR(ValidateCorpus(corpus));
+  const Corpus* const replaced = previous ? &*previous : nullptr;
+  CKV_ASSIGN_OR_RETURN(const std::vector<bool> shared,
+                       FindShared(fleet, options.name, *source, replaced));
+  CKV_ASSIGN_OR_RETURN(const PutReport put, PutOrPlan(ctl, options, *source, placement, holders));
+  LoadReport report = {.corpus = options.name,
+                       .dry_run = options.dry_run,
+                       .replicas = options.replicas,
+                       .origins = CountOrigins(*source, replaced, shared, put.found),
+                       .tallies = put.tallies};
+  if (!options.dry_run) {
+    CKV_ASSIGN_OR_RETURN(const v1::PublishCorpusReply published,
+                         PublishCorpus(fleet, corpus, options.replace));
+    report.version = published.version();
+    std::vector<std::string> warnings;
+    CKV_RETURN_IF_ERROR(DropOrphans(fleet, published.orphans(), warnings).status());
+    for (const std::string& warning : warnings) ctl.Note("ckvctl: warning: " + warning);
+  }
+  report.elapsed = ctl.clock->Now() - start;
+  PrintReport(ctl, *source, report);
+  return absl::OkStatus();
+}
 
-  LoadResult result;
-  if (options.dry_run) {
-    for (size_t i = 0; i < source.chunks.size(); ++i) {
-      for (const HolderId& holder : placement[i]) {
-        HolderTally& tally = result.tallies[holder.name];
-        ++tally.chunks_new;
-        tally.bytes_sent += source.chunks[i].info.token_count() * source.geometry.token_bytes();
-      }
-    }
-    return Report(ctl, options, source, result, ctl.clock->Now() - start);
-  }
-  {
-    const auto progress = ctl.StartProgress("put", "B", source.row_bytes() * options.replicas);
-    CKV_ASSIGN_OR_RETURN(result.tallies,
-                         PutChunks(source, placement, holders, corpus.tenant, *ctl.clock,
-                                   [&](uint64_t bytes) { progress->Advance(bytes); }));
-  }
-  CKV_ASSIGN_OR_RETURN(const v1::PublishCorpusReply published,
-                       PublishCorpus(fleet, corpus, options.replace));
-  result.version = published.version();
-  std::vector<std::string> warnings;
-  CKV_RETURN_IF_ERROR(DropOrphans(fleet, published.orphans(), warnings).status());
-  for (const std::string& warning : warnings) ctl.Note("ckvctl: warning: " + warning);
-  return Report(ctl, options, source, result, ctl.clock->Now() - start);
+void AddCutOptions(CLI::App& verb, LoadOptions& options) {
+  const std::vector<std::string> policies = {"fixed", "document", "content"};
+  verb.add_option("--cut", options.cut_name, "Where chunks end")
+      ->capture_default_str()
+      ->check(OneOf(policies))
+      ->type_name(JoinNames(policies));
+  verb.add_option("--chunk-tokens", options.cut.chunk_tokens,
+                  absl::StrFormat("Tokens a chunk (default: one chunk a file of rows; %d of "
+                                  "tokens that are prefilled); with --cut content their average, "
+                                  "a power of two (default: 2048)",
+                                  kPrefillChunkTokens))
+      ->check(CLI::Range(1u, kChunkTokenCountMax));
+  verb.add_option("--chunk-min", options.cut.chunk_min,
+                  "Fewest tokens a chunk with --cut content (default: a quarter of the average)")
+      ->check(CLI::Range(1u, kChunkTokenCountMax));
+  verb.add_option("--chunk-max", options.cut.chunk_max,
+                  "Most tokens a chunk with --cut content (default: four times the average) or "
+                  "document (default: 8192)")
+      ->check(CLI::Range(1u, kChunkTokenCountMax));
+  verb.add_flag("--standalone", options.cut.standalone,
+                "Every chunk by itself: no parent, and rows as of position 0");
+}
+
+void AddInputOptions(CLI::App& verb, LoadOptions& options) {
+  verb.add_flag("--text", options.text,
+                "FILE is a text: prefill it with the reference engine, a token a byte");
+  verb.add_flag("--jsonl", options.jsonl, "FILE has token ids, whatever its name ends in");
+  verb.add_option("--dtype", options.npy.dtype, "What the elements of a .npy file are")
+      ->type_name("bf16|f16|f32|fp8_ds_mla")
+      ->check(OneOf({"bf16", "f16", "f32", "fp8_ds_mla"}));
+  verb.add_option(
+      "--geometry", options.npy.geometry,
+      "Of a .npy file: a JSON file with the keys model, revision, layers, d_qk, d_v, "
+      "d_rope, dtype (bf16 or fp8_ds_mla), rope_style, rope_theta, softmax_scale, yarn");
+  verb.add_option("--token-ids", options.npy.token_ids,
+                  "Of a .npy file: a .npy file of i4 or i8 [T]");
+  verb.add_option("--base-position", options.npy.base_position,
+                  "Of a .npy file: the position of its first token (default: 0)")
+      ->check(WholeNumber());
+  verb.add_option("--max-tokens", options.max_tokens, "Take only so many tokens")
+      ->check(CLI::Range(1u, kRowFileTokenCountMax));
+  verb.add_option("--threads", options.threads, "Threads of the prefill")
+      ->capture_default_str()
+      ->check(CLI::Range(1u, WorkerPool::kThreadCountMax));
 }
 
 }  // namespace
 
 void AddCorpusLoadCommand(CLI::App& corpus, Ctl& ctl) {
   const auto options = std::make_shared<LoadOptions>();
-  CLI::App* verb = AddVerb(
-      corpus, "load", "Put chunks on holders and publish them as a corpus",
-      "  ckvctl corpus load docs rows-0.safetensors rows-1.safetensors --chunk-tokens 2048\n"
-      "  ckvctl corpus load gpl /usr/share/common-licenses/GPL-3 --text --max-tokens 8192\n"
-      "  ckvctl corpus load docs rows.safetensors --replicas 2 --replace --dry-run\n\n"
-      "Without --text a FILE is a safetensors file of rows, and of nothing else:\n"
-      "  tensors   layers.0.ckv, layers.1.ckv, ... [T, d_qk] BF16 (or [T, 656] U8: fp8_ds_mla)\n"
-      "            token_ids [T] I32\n"
-      "  metadata  model, revision, d_v, d_rope, softmax_scale, base_position; where d_rope is "
-      "not\n"
-      "            0 also rope_style (interleaved or half), rope_theta, and with YaRN "
-      "rope_scaling\n"
-      "            (the JSON object of the model's config.json). All values are strings.\n"
-      "A file whose base_position continues the one before it is its child; any other starts "
-      "anew.");
+  CLI::App* verb =
+      AddVerb(corpus, "load", "Put chunks on holders and publish them as a corpus", kExamples);
   verb->add_option("NAME", options->name, "The corpus")->required();
-  verb->add_option("FILE", options->files,
-                   "safetensors files of rows, in order; with --text one text")
-      ->required();
-  verb->add_flag("--text", options->text,
-                 "FILE is a text: prefill it with the reference engine, a token a byte");
-  verb->add_option("--chunk-tokens", options->chunk_tokens,
-                   absl::StrFormat("Cut into chunks of so many tokens (default: one chunk a file; "
-                                   "%d with --text)",
-                                   kTextChunkTokens))
-      ->check(CLI::Range(1u, kChunkTokenCountMax));
+  verb->add_option("FILE", options->files, "Rows, token ids or texts, in order")->required();
+  AddInputOptions(*verb, *options);
+  AddCutOptions(*verb, *options);
   verb->add_option("--replicas", options->replicas, "Copies of each chunk")
       ->capture_default_str()
       ->check(CLI::Range(1u, kReplicaCountMax));
-  verb->add_option("--max-tokens", options->max_tokens, "Take only so many tokens")
-      ->check(CLI::Range(1u, kChunkTokenCountMax));
-  verb->add_option("--threads", options->threads, "Threads of the prefill")
-      ->capture_default_str()
-      ->check(CLI::Range(1u, WorkerPool::kThreadCountMax));
   verb->add_flag("--replace", options->replace, "Publish a new version of an existing corpus");
-  verb->add_flag("--dry-run", options->dry_run, "Read and place everything, but put nothing");
-  verb->callback([&ctl, options] { ctl.run = [&ctl, options] { return RunLoad(ctl, *options); }; });
+  verb->add_flag("--dry-run", options->dry_run,
+                 "Read and cut everything and ask what is there, but put nothing");
+  verb->callback([&ctl, options] {
+    options->cut.policy = options->cut_name == "document"  ? CutPolicy::kDocument
+                          : options->cut_name == "content" ? CutPolicy::kContent
+                                                           : CutPolicy::kFixed;
+    ctl.run = [&ctl, options] { return RunLoad(ctl, *options); };
+  });
 }
 
 }  // namespace ckv::ctl

@@ -10,18 +10,97 @@
 
 #include "absl/strings/str_format.h"
 #include "proto/status.h"
-#include "store/import.h"
+#include "store/chunk_id.h"
 #include "store/safetensors_header.h"
 
 namespace ckv::ctl {
+namespace {
 
-uint64_t LoadSource::token_count() const {
+constexpr uint32_t kDocumentTokensMaxDefault = 8192;
+
+CutSizes SizesOf(const CutOptions& options) {
+  CutSizes sizes;
+  if (options.chunk_tokens != 0) sizes.avg_tokens = options.chunk_tokens;
+  sizes.min_tokens = options.chunk_min != 0 ? options.chunk_min : sizes.avg_tokens / 4;
+  sizes.max_tokens = options.chunk_max != 0 ? options.chunk_max
+                                            : std::min(sizes.avg_tokens * 4, kChunkTokenCountMax);
+  return sizes;
+}
+
+}  // namespace
+
+uint64_t ChunkSource::token_count() const {
   uint64_t count = 0;
-  for (const SourceChunk& chunk : chunks) count += chunk.info.token_count();
+  for (const PlannedChunk& chunk : chunks_) count += chunk.token_count;
   return count;
 }
 
-uint64_t LoadSource::row_bytes() const { return token_count() * geometry.token_bytes(); }
+uint64_t ChunkSource::row_bytes() const { return token_count() * geometry_.token_bytes(); }
+
+void MemorySource::Add(SourceChunk chunk) {
+  const ChunkInfo& info = chunk.info;
+  chunks_.push_back({info.id, info.parent, info.position, info.token_count()});
+  held_.push_back(std::move(chunk));
+}
+
+absl::Status ValidateCut(const CutOptions& options) {
+  switch (options.policy) {
+    case CutPolicy::kFixed:
+      if (options.chunk_min == 0 && options.chunk_max == 0) return absl::OkStatus();
+      return absl::InvalidArgumentError(
+          "--chunk-min and --chunk-max are sizes of --cut content (and --chunk-max of --cut "
+          "document)\n  --cut fixed takes --chunk-tokens");
+    case CutPolicy::kDocument:
+      if (options.chunk_tokens == 0 && options.chunk_min == 0) return absl::OkStatus();
+      return absl::InvalidArgumentError(
+          "--cut document cuts where documents end\n  --chunk-max says where longer ones are cut; "
+          "leave --chunk-tokens and --chunk-min out");
+    case CutPolicy::kContent:
+      return ValidateCutSizes(SizesOf(options));
+  }
+  return absl::InternalError("a cut that is not known");
+}
+
+std::vector<TokenRange> Cut(std::span<const int32_t> tokens, const CutOptions& options) {
+  const auto count = static_cast<uint32_t>(tokens.size());
+  if (options.policy == CutPolicy::kFixed) return CutFixed(count, options.chunk_tokens);
+  if (options.policy == CutPolicy::kContent) return CutByContent(tokens, SizesOf(options));
+  return CutFixed(count, options.chunk_max != 0 ? options.chunk_max : kDocumentTokensMaxDefault);
+}
+
+ChunkPlanner::ChunkPlanner(const Geometry& geometry, std::vector<PlannedChunk>* chunks)
+    : fingerprint_(ModelFingerprint(geometry)), chunks_(*chunks) {}
+
+absl::Status ChunkPlanner::Add(const ChunkId& parent, uint64_t position,
+                               std::span<const int32_t> tokens, const std::string& origin) {
+  const ChunkId id = ComputeChunkId(fingerprint_, parent, position, tokens);
+  const auto [there, added] = origins_.emplace(id, origin);
+  if (!added) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: has a chunk of the same tokens as %s, and a corpus has each chunk once\n  take one of "
+        "them out",
+        origin, there->second));
+  }
+  chunks_.push_back({id, parent, position, static_cast<uint32_t>(tokens.size())});
+  return absl::OkStatus();
+}
+
+absl::Status CheckStandalone(const std::string& path, uint64_t base_position, size_t chunk_count) {
+  if (base_position != 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: its rows were made from position %d on, and a standalone chunk's are made alone at "
+        "position 0\n  prefill its tokens by themselves and write the rows with base_position 0, "
+        "or leave --standalone out",
+        path, base_position));
+  }
+  if (chunk_count != 1) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: would be cut into %d chunks, and rows behind the first saw those before them\n  "
+        "with --standalone a file is one chunk: write one a chunk, or leave out what cuts it",
+        path, chunk_count));
+  }
+  return absl::OkStatus();
+}
 
 namespace {
 
@@ -38,14 +117,20 @@ absl::Status CheckIsSafetensors(const std::string& path) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrFormat(
-      "%s: not a safetensors file\n  a text is loaded with --text; ckvctl corpus load --help says "
-      "what a file of rows has",
+      "%s: not a safetensors file\n  a text is loaded with --text, token ids from FILE.jsonl; "
+      "ckvctl corpus load --help says what a file of rows has",
       path));
 }
 
+bool IsFolder(const std::string& path) {
+  struct stat about;
+  return stat(path.c_str(), &about) == 0 && S_ISDIR(about.st_mode);
+}
+
 absl::StatusOr<RowFile> OpenRowFile(const std::string& path) {
-  CKV_RETURN_IF_ERROR(CheckIsSafetensors(path));
-  auto opened = RowFile::Open(path);
+  const bool folder = IsFolder(path);
+  if (!folder) CKV_RETURN_IF_ERROR(CheckIsSafetensors(path));
+  auto opened = folder ? RowFile::OpenFolder(path) : RowFile::Open(path);
   if (opened.ok()) return opened;
   const std::string message(opened.status().message());
   const absl::Status named =
@@ -56,15 +141,29 @@ absl::StatusOr<RowFile> OpenRowFile(const std::string& path) {
       std::string(named.message()),
       message.find("'token_ids': is missing") == std::string::npos
           ? ""
-          : "; one that ckvctl fetch wrote lacks\n  token_ids, since holders do not "
-            "give token ids back: add them"));
+          : "; one that ckvctl fetch wrote lacks\n  token_ids, since a requester does not "
+            "give token ids: ckvctl corpus export writes them"));
 }
 
-}  // namespace
+class RowFileSource final : public ChunkSource {
+ public:
+  static absl::StatusOr<std::unique_ptr<ChunkSource>> Open(const std::vector<std::string>& paths,
+                                                           const CutOptions& cut,
+                                                           uint32_t token_count_max);
+  absl::StatusOr<SourceChunk> Read(uint32_t ordinal) override;
 
-absl::StatusOr<LoadSource> OpenRowFiles(const std::vector<std::string>& paths,
-                                        uint32_t chunk_tokens, uint32_t token_count_max) {
-  LoadSource source;
+ private:
+  struct Place {
+    std::shared_ptr<const RowFile> file;
+    TokenRange range;
+  };
+  std::vector<Place> places_;  // of each chunk
+};
+
+absl::StatusOr<std::unique_ptr<ChunkSource>> RowFileSource::Open(
+    const std::vector<std::string>& paths, const CutOptions& cut, uint32_t token_count_max) {
+  auto source = std::make_unique<RowFileSource>();
+  std::optional<ChunkPlanner> planner;
   ChunkId parent;
   uint64_t next_position = 0;
   uint64_t tokens_left = token_count_max == 0 ? UINT64_MAX : token_count_max;
@@ -72,79 +171,57 @@ absl::StatusOr<LoadSource> OpenRowFiles(const std::vector<std::string>& paths,
     CKV_ASSIGN_OR_RETURN(RowFile opened, OpenRowFile(paths[f]));
     const auto file = std::make_shared<const RowFile>(std::move(opened));
     if (f == 0) {
-      source.geometry = file->geometry();
-    } else if (source.geometry != file->geometry()) {
+      source->geometry_ = file->geometry();
+      planner.emplace(source->geometry_, &source->chunks_);
+    } else if (source->geometry_ != file->geometry()) {
       return absl::InvalidArgumentError(
           absl::StrFormat("%s: another geometry than %s: %s", paths[f], paths[0],
-                          DescribeDifference(file->geometry(), source.geometry)));
+                          DescribeDifference(file->geometry(), source->geometry_)));
     }
-    if (f == 0 || file->base_position() != next_position) parent = ChunkId();
-    const auto token_count =
-        static_cast<uint32_t>(std::min<uint64_t>(file->token_ids().size(), tokens_left));
-    for (const TokenRange range : CutFixed(token_count, chunk_tokens)) {
-      SourceChunk chunk;
-      chunk.rows = [file = file.get(), range](uint32_t layer) {
-        return file->Rows(layer, range.begin, range.end);
-      };
-      chunk.info = DescribeChunk(source.geometry, parent, file->base_position(), file->token_ids(),
-                                 range, chunk.rows);
-      parent = chunk.info.id;
-      source.chunks.push_back(std::move(chunk));
+    const auto tokens =
+        file->token_ids().first(std::min<uint64_t>(file->token_ids().size(), tokens_left));
+    const std::vector<TokenRange> ranges = Cut(tokens, cut);
+    if (cut.standalone) {
+      CKV_RETURN_IF_ERROR(CheckStandalone(paths[f], file->base_position(), ranges.size()));
     }
-    tokens_left -= token_count;
-    next_position = file->base_position() + token_count;
-    source.owned.push_back(file);
+    if (f == 0 || cut.standalone || file->base_position() != next_position) parent = ChunkId();
+    for (const TokenRange range : ranges) {
+      CKV_RETURN_IF_ERROR(planner->Add(parent, file->base_position() + range.begin,
+                                       tokens.subspan(range.begin, range.end - range.begin),
+                                       paths[f]));
+      parent = source->chunks_.back().id;
+      source->places_.push_back({file, range});
+    }
+    tokens_left -= tokens.size();
+    next_position = file->base_position() + tokens.size();
   }
   return source;
 }
 
-absl::StatusOr<std::vector<int32_t>> ReadTextTokens(const std::string& path,
-                                                    uint32_t token_count_max) {
-  struct stat info = {};
-  if (stat(path.c_str(), &info) != 0) {
-    return absl::NotFoundError(absl::StrFormat("%s: no such file", path));
-  }
-  std::ifstream in(path, std::ios::binary);
-  if (S_ISDIR(info.st_mode) || !in) {
-    return absl::InvalidArgumentError(absl::StrFormat("%s: cannot be read as a file", path));
-  }
-  const uint64_t limit = token_count_max == 0 ? kCorpusChunkCountMax : token_count_max;
-  std::vector<int32_t> tokens;
-  for (int c = in.get(); c != std::ifstream::traits_type::eof() && tokens.size() < limit;
-       c = in.get()) {
-    tokens.push_back(c);
-  }
-  if (tokens.empty()) return absl::InvalidArgumentError(absl::StrFormat("%s: empty", path));
-  return tokens;
-}
-
-absl::StatusOr<LoadSource> PrefillText(std::shared_ptr<const Engine> engine,
-                                       std::span<const int32_t> tokens, uint32_t chunk_tokens,
-                                       WorkerPool& pool, PrefillProgress progress) {
-  // A sequence reads its engine for as long as it lives, which is as long as the source.
-  struct Prefilled {
-    std::shared_ptr<const Engine> engine;
-    std::unique_ptr<const Sequence> sequence;
+absl::StatusOr<SourceChunk> RowFileSource::Read(uint32_t ordinal) {
+  const auto& [file, range] = places_.at(ordinal);
+  SourceChunk chunk;
+  chunk.rows = [file = file.get(), range = range](uint32_t layer) {
+    return file->Rows(layer, range.begin, range.end);
   };
-  CKV_ASSIGN_OR_RETURN(std::unique_ptr<const Sequence> sequence,
-                       engine->Prefill(tokens, 0, pool, progress));
-  LoadSource source;
-  source.geometry = engine->geometry();
-  ChunkId parent;
-  for (const TokenRange range : CutFixed(static_cast<uint32_t>(tokens.size()), chunk_tokens)) {
-    SourceChunk chunk;
-    chunk.rows = [sequence = sequence.get(), range](uint32_t layer) {
-      const RowView rows = sequence->rows(layer);
-      return std::span(rows.data + size_t{range.begin} * rows.stride_bytes,
-                       size_t{range.end - range.begin} * rows.stride_bytes);
-    };
-    chunk.info = DescribeChunk(source.geometry, parent, 0, tokens, range, chunk.rows);
-    parent = chunk.info.id;
-    source.chunks.push_back(std::move(chunk));
-  }
-  source.owned.push_back(
-      std::make_shared<Prefilled>(Prefilled{std::move(engine), std::move(sequence)}));
-  return source;
+  // Not the file, whose token ids the source holds, but the pages that its rows take.
+  chunk.owned = std::shared_ptr<const void>(
+      file.get(), [file = file, range = range, layers = geometry_.layers](const void*) {
+        for (uint32_t layer = 0; layer < layers; ++layer) {
+          file->DropPages(file->Rows(layer, range.begin, range.end));
+        }
+      });
+  chunk.info = DescribeChunk(geometry_, chunks_[ordinal].parent, file->base_position(),
+                             file->token_ids(), range, chunk.rows);
+  return chunk;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ChunkSource>> OpenRowFiles(const std::vector<std::string>& paths,
+                                                          const CutOptions& cut,
+                                                          uint32_t token_count_max) {
+  return RowFileSource::Open(paths, cut, token_count_max);
 }
 
 }  // namespace ckv::ctl

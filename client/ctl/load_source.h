@@ -1,57 +1,120 @@
-// Where the chunks of `ckvctl corpus load` come from: safetensors files of rows, or a text that the
-// reference engine prefills.
+// Where the chunks of `ckvctl corpus load` come from: known before a row is read, and read one at a
+// time. This file has files of rows; prefill_source.h has tokens that the reference engine
+// prefills, npy_source.h arrays of rows.
 
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "attention/worker_pool.h"
-#include "client/engine.h"
 #include "proto/geometry.h"
 #include "store/chunk.h"
+#include "store/cutter.h"
+#include "store/import.h"
 
 namespace ckv::ctl {
 
+// A chunk with its rows, as it goes to holders.
 struct SourceChunk {
   ChunkInfo info;
-  // The chunk's rows at a layer; valid while the source lives.
+  // The chunk's rows at a layer; valid while `owned` lives.
   std::function<std::span<const std::byte>(uint32_t layer)> rows;
+  // What the rows lie in. May go on any thread; the memory is given back then.
+  std::shared_ptr<const void> owned;
 };
 
-// Movable; owns what the chunks' rows point into.
-struct LoadSource {
-  Geometry geometry;
-  std::vector<SourceChunk> chunks;
-  std::vector<std::shared_ptr<const void>> owned;
+// What a chunk is before its rows are read: its id names its inputs.
+struct PlannedChunk {
+  ChunkId id;
+  ChunkId parent;
+  uint64_t position = 0;
+  uint32_t token_count = 0;
+};
 
+// One thread at a time. It holds the token ids of all chunks, 4 bytes a token, and rows as each
+// kind says; chunks it gave out need it no longer.
+class ChunkSource {
+ public:
+  virtual ~ChunkSource() = default;
+
+  const Geometry& geometry() const { return geometry_; }
+  const std::vector<PlannedChunk>& chunks() const { return chunks_; }
   uint64_t token_count() const;
   uint64_t row_bytes() const;  // of all chunks and layers
+
+  // The rows of one chunk, and their checksums; in any order, and again.
+  virtual absl::StatusOr<SourceChunk> Read(uint32_t ordinal) = 0;
+
+ protected:
+  ChunkSource() = default;
+
+  Geometry geometry_;
+  std::vector<PlannedChunk> chunks_;
 };
 
-// The chunks of the files, in order. `chunk_tokens` 0 keeps one chunk a file. A file whose
-// base_position continues the one before it is its child; any other starts a chain.
-//   NotFound            no such file.
-//   InvalidArgument     a file that is not one of rows, or of another geometry; says which and why.
-absl::StatusOr<LoadSource> OpenRowFiles(const std::vector<std::string>& paths,
-                                        uint32_t chunk_tokens, uint32_t token_count_max);
+// Chunks whose rows are in memory already.
+class MemorySource final : public ChunkSource {
+ public:
+  explicit MemorySource(const Geometry& geometry) { geometry_ = geometry; }
+  void Add(SourceChunk chunk);
+  absl::StatusOr<SourceChunk> Read(uint32_t ordinal) override { return held_.at(ordinal); }
 
-// The bytes of a file as tokens, at most `token_count_max` of them (0: all).
-//   NotFound            no such file.
-//   InvalidArgument     it is empty, or a folder.
-absl::StatusOr<std::vector<int32_t>> ReadTextTokens(const std::string& path,
-                                                    uint32_t token_count_max);
+ private:
+  std::vector<SourceChunk> held_;
+};
 
-// Prefills `tokens` at position 0 and cuts them into chunks of `chunk_tokens`. The source keeps the
-// engine.
-//   Errors of Engine::Prefill.
-absl::StatusOr<LoadSource> PrefillText(std::shared_ptr<const Engine> engine,
-                                       std::span<const int32_t> tokens, uint32_t chunk_tokens,
-                                       WorkerPool& pool, PrefillProgress progress);
+// How runs of tokens become chunks (store/cutter.h).
+enum class CutPolicy : uint8_t { kFixed, kDocument, kContent };
+struct CutOptions {
+  CutPolicy policy = CutPolicy::kFixed;
+  uint32_t chunk_tokens = 0;  // kFixed: the size, 0: one chunk; kContent: the average, 0: 2048
+  uint32_t chunk_min = 0;     // kContent; 0: a quarter of the average
+  uint32_t chunk_max = 0;     // kContent, 0: four times the average; kDocument, 0: 8192
+  // Every chunk has no parent, and its rows were made alone at position 0: its id depends on its
+  // tokens only, so corpora share it wherever it stands in them.
+  bool standalone = false;
+};
+//   InvalidArgument     a size that the policy has no use for, or ValidateCutSizes.
+absl::Status ValidateCut(const CutOptions& options);
+// Of one document, where the policy is kDocument. The options are valid.
+std::vector<TokenRange> Cut(std::span<const int32_t> tokens, const CutOptions& options);
+
+// Plans chunks, and sees to it that none comes twice: a corpus has each once (I1).
+class ChunkPlanner {
+ public:
+  // `chunks` is appended to; both outlive the planner.
+  ChunkPlanner(const Geometry& geometry, std::vector<PlannedChunk>* chunks);
+  // The chunk of `tokens`; its id is the next one's parent. `origin` names the file, and the line.
+  //   InvalidArgument     it is there already; says where.
+  absl::Status Add(const ChunkId& parent, uint64_t position, std::span<const int32_t> tokens,
+                   const std::string& origin);
+
+ private:
+  const ChunkId fingerprint_;
+  std::vector<PlannedChunk>& chunks_;
+  std::map<ChunkId, std::string> origins_;
+};
+
+// The chunks of files of rows, in order; a path that is a folder has an index
+// (store/safetensors_index.h). A file whose base_position continues the one before it is its child;
+// any other starts a chain. Standalone: each file is one chunk of base_position 0. Files are
+// mapped, and of their rows only those of chunks that are given out stay in memory.
+//   NotFound            no such file.
+//   InvalidArgument     a file that is not one of rows, or of another geometry, or that cannot be
+//                       standalone; says which and why.
+absl::StatusOr<std::unique_ptr<ChunkSource>> OpenRowFiles(const std::vector<std::string>& paths,
+                                                          const CutOptions& cut,
+                                                          uint32_t token_count_max);
+
+// The error of rows at `path` that `cut`.standalone takes and that are not one chunk at position 0.
+absl::Status CheckStandalone(const std::string& path, uint64_t base_position, size_t chunk_count);
 
 }  // namespace ckv::ctl

@@ -67,6 +67,13 @@ void Progress::Advance(uint64_t by) {
   if (now - drawn_ >= (is_terminal_ ? kTerminalPeriod : kPlainPeriod)) Draw(now, false);
 }
 
+void Progress::Skip(uint64_t by) {
+  absl::MutexLock lock(&mu_);
+  state_.total -= std::min(by, state_.total);
+  const Instant now = clock_->Now();
+  if (now - drawn_ >= (is_terminal_ ? kTerminalPeriod : kPlainPeriod)) Draw(now, false);
+}
+
 void Progress::Draw(Instant now, bool last) {
   drawn_ = now;
   drawn_whole_ = state_.done >= state_.total;

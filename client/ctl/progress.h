@@ -42,6 +42,9 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   void Advance(uint64_t by) ABSL_LOCKS_EXCLUDED(mu_);
+  // So much of the total turned out to need no work: it counts neither as done, which would promise
+  // the rest too soon, nor as due.
+  void Skip(uint64_t by) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   void Draw(Instant now, bool last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -21,8 +21,7 @@ struct TrialRows {
   std::vector<uint16_t> values;
 };
 
-SourceChunk MakeChunk(const Geometry& geometry, uint32_t token_count, uint32_t seed,
-                      LoadSource& source) {
+SourceChunk MakeChunk(const Geometry& geometry, uint32_t token_count, uint32_t seed) {
   std::mt19937 generator(seed);
   auto rows = std::make_shared<TrialRows>();
   rows->values.resize(size_t{token_count} * geometry.row_bytes() / sizeof(uint16_t));
@@ -34,7 +33,7 @@ SourceChunk MakeChunk(const Geometry& geometry, uint32_t token_count, uint32_t s
   SourceChunk chunk;
   chunk.rows = [rows = rows.get()](uint32_t) { return std::as_bytes(std::span(rows->values)); };
   chunk.info = DescribeChunk(geometry, ChunkId(), 0, tokens, {0, token_count}, chunk.rows);
-  source.owned.push_back(std::move(rows));
+  chunk.owned = std::move(rows);
   return chunk;
 }
 
@@ -45,13 +44,12 @@ absl::StatusOr<std::unique_ptr<TrialCorpus>> TrialCorpus::Put(const Ctl& ctl, Fl
   std::unique_ptr<TrialCorpus> trial(new TrialCorpus(ctl, fleet));
   trial->name_ = absl::StrFormat("trial-%d-%d", getpid(), ctl.clock->Now().ns & 0xffffff);
   CKV_ASSIGN_OR_RETURN(trial->holders_, fleet.Holders());
-  LoadSource source;
-  source.geometry = shape.geometry;
+  MemorySource source(shape.geometry);
   std::vector<std::vector<HolderId>> placement;
   const auto add = [&](uint32_t tokens, const Member& holder, std::vector<uint32_t>& ordinals) {
-    const auto seed = static_cast<uint32_t>(getpid()) * 1000u + uint32_t(source.chunks.size());
-    ordinals.push_back(static_cast<uint32_t>(source.chunks.size()));
-    source.chunks.push_back(MakeChunk(shape.geometry, tokens, seed, source));
+    const auto seed = static_cast<uint32_t>(getpid()) * 1000u + uint32_t(source.chunks().size());
+    ordinals.push_back(static_cast<uint32_t>(source.chunks().size()));
+    source.Add(MakeChunk(shape.geometry, tokens, seed));
     placement.push_back({holder.id});
   };
   for (const uint32_t tokens : shape.sizes) add(tokens, trial->holders_[0], trial->sizes_);
@@ -59,7 +57,7 @@ absl::StatusOr<std::unique_ptr<TrialCorpus>> TrialCorpus::Put(const Ctl& ctl, Fl
 
   const auto progress = ctl.StartProgress("put", "B", source.row_bytes());
   const auto put = PutChunks(source, placement, trial->holders_, fleet.options().tenant, *ctl.clock,
-                             [&](uint64_t bytes) { progress->Advance(bytes); });
+                             {[&](uint64_t bytes) { progress->Advance(bytes); }, nullptr});
   if (!put.ok()) {
     return Annotate(put.status(), absl::StrFormat("a trial corpus of %s could not be put",
                                                   FormatBytes(source.row_bytes())));
@@ -68,10 +66,10 @@ absl::StatusOr<std::unique_ptr<TrialCorpus>> TrialCorpus::Put(const Ctl& ctl, Fl
   corpus.name = trial->name_;
   corpus.tenant = fleet.options().tenant;
   corpus.geometry = shape.geometry;
-  for (size_t i = 0; i < source.chunks.size(); ++i) {
-    const ChunkInfo& info = source.chunks[i].info;
+  for (size_t i = 0; i < source.chunks().size(); ++i) {
+    const PlannedChunk& chunk = source.chunks()[i];
     corpus.chunks.push_back(
-        {info.id, info.parent, info.token_count(), info.position, placement[i]});
+        {chunk.id, chunk.parent, chunk.token_count, chunk.position, placement[i]});
   }
   CKV_RETURN_IF_ERROR(PublishCorpus(fleet, corpus, /*replace=*/false).status());
   trial->published_ = true;

@@ -18,11 +18,9 @@
 #include "client/ctl/agents.h"
 #include "client/ctl/alternatives.h"
 #include "client/ctl/chunk_range.h"
-#include "client/ctl/load_source.h"
 #include "client/ctl/output.h"
 #include "client/ctl/progress.h"
 #include "client/ctl/tensor_files.h"
-#include "client/reference_engine.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/status.h"
@@ -128,6 +126,23 @@ TEST(ProgressBar, ShowsAmountRateAndRest) {
   // Half of the units is a quarter of the work.
   state = {"prefill", "tokens", 100, 200, std::chrono::seconds(5), /*quadratic=*/true};
   EXPECT_EQ(RenderProgress(state, 0), "prefill  100/200 tokens  50 %  20 tokens/s  15.0 s left");
+}
+
+// What need not be done says nothing about how fast the rest goes.
+TEST(ProgressBar, WhatIsSkippedIsNeitherDoneNorDue) {
+  ManualClock clock;
+  std::ostringstream out;
+  {
+    Progress progress(&clock, &out, false, "put", "B", 4096, /*quadratic=*/false);
+    progress.Skip(2048);
+    progress.Advance(1024);
+    clock.Advance(Progress::kPlainPeriod);
+    progress.Skip(512);
+    progress.Advance(512);
+  }
+  EXPECT_EQ(out.str(),
+            "put  1.0 KiB/1.5 KiB  66 %  341 B/s  1.5 s left\n"
+            "put  1.5 KiB/1.5 KiB  100 %  512 B/s  in 3.0 s\n");
 }
 
 TEST(ProgressBar, DrawsPlainLinesEveryFewSecondsAndTheEnd) {
@@ -282,71 +297,6 @@ TEST(Explain, EachAlternativeSaysFromWhereOnItWins) {
               HasSubstr("at no number of steps"));
 }
 
-TEST(LoadSource, WhatIsNoFileOfRowsSaysWhatOneIs) {
-  const std::string path = TempPath("licence");
-  for (const char* text : {"                    GNU GENERAL PUBLIC LICENSE", "short", ""}) {
-    WriteText(path, text);
-    const absl::Status status = OpenRowFiles({path}, 0, 0).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(status.message()),
-                AllOf(HasSubstr("not a safetensors file"), HasSubstr("--text")));
-  }
-  EXPECT_EQ(OpenRowFiles({TempPath("absent")}, 0, 0).status().code(), absl::StatusCode::kNotFound);
-}
-
-TEST(LoadSource, ATextIsCutIntoAChainOfItsPrefill) {
-  ReferenceConfig config;
-  config.layers = 2;
-  config.heads = 2;
-  config.hidden = 32;
-  config.d_nope = 8;
-  config.d_rope = 8;
-  config.d_latent = 16;
-  config.d_value = 8;
-  config.mlp = 32;
-  auto engine = ReferenceEngine::Create(config);
-  ASSERT_TRUE(engine.ok());
-  const std::string path = TempPath("text");
-  WriteText(path, "0123456789\xff");
-  EXPECT_EQ(ReadTextTokens(path, 0)->size(), 11u);
-  EXPECT_EQ(ReadTextTokens(path, 0)->back(), 255);
-  EXPECT_EQ(ReadTextTokens(TempPath("absent"), 0).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_FALSE(ReadTextTokens(testing::TempDir(), 0).ok());
-  WriteText(TempPath("empty"), "");
-  EXPECT_FALSE(ReadTextTokens(TempPath("empty"), 0).ok());
-
-  const auto tokens = ReadTextTokens(path, 10);
-  ASSERT_TRUE(tokens.ok());
-  WorkerPool pool(1);
-  // The engine goes with the source: chunks are read after whoever made them is gone.
-  const auto source =
-      PrefillText(*std::move(engine), *tokens, 4, pool, [](uint32_t) { return absl::OkStatus(); });
-  ASSERT_TRUE(source.ok()) << source.status();
-  ASSERT_EQ(source->chunks.size(), 3u);
-  EXPECT_EQ(source->token_count(), 10u);
-  EXPECT_EQ(source->row_bytes(), 10u * 2 * 24 * 2);
-  Corpus corpus;
-  corpus.name = "c";
-  corpus.geometry = source->geometry;
-  ChunkId parent;
-  for (const SourceChunk& chunk : source->chunks) {
-    EXPECT_EQ(chunk.info.parent, parent);
-    EXPECT_TRUE(ValidateChunkInfo(chunk.info, source->geometry).ok());
-    EXPECT_EQ(chunk.rows(1).size(), chunk.info.token_count() * size_t{48});
-    EXPECT_EQ(ChecksumOf(chunk.rows(1)), chunk.info.layer_checksums[1]);
-    parent = chunk.info.id;
-    corpus.chunks.push_back(
-        {chunk.info.id, chunk.info.parent, chunk.info.token_count(), chunk.info.position, {{"h"}}});
-  }
-  // What `agents run` compares its text with.
-  EXPECT_TRUE(CheckText(corpus, *tokens).ok());
-  std::vector<int32_t> other = *tokens;
-  other[9] ^= 1;
-  EXPECT_THAT(std::string(CheckText(corpus, other).message()), HasSubstr("chunk 2"));
-  other.pop_back();
-  EXPECT_FALSE(CheckText(corpus, other).ok());
-}
-
 TEST(Agents, PromptsDifferAndFollowAFile) {
   const auto prompts = MakePrompts("", 20);
   ASSERT_TRUE(prompts.ok());
@@ -459,6 +409,28 @@ TEST(RunCtl, RefusalsAndHelpNameWhatIsTaken) {
               AllOf(HasSubstr("--output table|json"), HasSubstr("(default: table)")));
 }
 
+// The same: what a load is asked for is checked before anything else.
+TEST(RunCtl, ALoadThatMakesNoSenseIsCodeTwo) {
+  for (const auto& [arguments, error] :
+       std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"a.npy", "b.npy"}, "loaded by itself"},
+           {{"a.jsonl", "b.safetensors"}, "files of one kind"},
+           {{"a", "--text", "--jsonl"}, "one or the other"},
+           {{"a", "b", "--text"}, "--cut document"},
+           {{"a", "--chunk-max", "9"}, "--cut content"},
+           {{"a", "--cut", "document", "--chunk-tokens", "9"}, "--chunk-max"},
+           {{"a", "--cut", "content", "--chunk-tokens", "1000"}, "power of two"},
+           {{"a", "--cut", "words"}, "fixed|document|content"},
+           {{"a", "--dtype", "f16"}, "are for a .npy file"},
+           {{"a.npy", "--dtype", "f64"}, "bf16|f16|f32|fp8_ds_mla"}}) {
+    std::vector<std::string> all = {"corpus", "load", "x"};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    const Outcome outcome = RunWith(all);
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(error));
+  }
+}
+
 // Nobody listens at RunWith's addresses, so what is refused here is refused before anything is
 // sent.
 TEST(RunCtl, WhatCannotEndWellIsNotBegun) {
@@ -479,7 +451,8 @@ TEST(RunCtl, WhatCannotEndWellIsNotBegun) {
 TEST(RunCtl, HelpSaysWhatAFileOfRowsHas) {
   EXPECT_THAT(RunWith({"corpus", "load", "--help"}).out,
               AllOf(HasSubstr("token_ids"), HasSubstr("layers.0.ckv"), HasSubstr("rope_scaling"),
-                    HasSubstr("base_position")));
+                    HasSubstr("base_position"), HasSubstr("--cut fixed|document|content"),
+                    HasSubstr("--standalone"), HasSubstr(".npy"), HasSubstr(".jsonl")));
 }
 
 TEST(RunCtl, NobodyThereIsCodeFourAndSaysWhatToDo) {

@@ -98,13 +98,15 @@ class CtlTest(unittest.TestCase):
     def test_load_says_what_it_put_and_reuses_what_is_there(self):
         report = self.load("docs2", "--replicas", 2)
         self.assertEqual((report["chunk_count"], report["token_count"]), (4, 90))
-        self.assertEqual(report["chunks_new"] + report["chunks_reused"], 8)
-        self.assertGreaterEqual(report["chunks_reused"], 4)
+        self.assertEqual(report["copies_sent"] + report["copies_found"], 8)
+        self.assertGreaterEqual(report["copies_found"], 4)
+        # All are chunks of docs.
+        self.assertEqual([report[f"chunks_{k}"] for k in ("new", "shared", "reused")], [0, 4, 0])
         again = self.load("docs2", "--replicas", 2, "--replace")
-        self.assertEqual((again["chunks_new"], again["chunks_reused"]), (0, 8))
+        self.assertEqual((again["copies_sent"], again["copies_found"]), (0, 8))
+        self.assertEqual([again[f"chunks_{k}"] for k in ("new", "shared", "reused")], [0, 0, 4])
         self.assertGreater(again["version"], report["version"])
-        # Rows go out until a holder says that it has them; what did is told apart.
-        self.assertEqual(again["bytes_sent"], again["bytes_sent_reused"])
+        self.assertEqual(again["bytes_sent"], 0)
         self.assertEqual(again["total_row_bytes"], 90 * D_QK * 2 * LAYERS)
         # The chunks of docs are docs2's too: only the second copies go.
         dropped = self.ctl("corpus", "drop", "docs2")
@@ -113,10 +115,11 @@ class CtlTest(unittest.TestCase):
 
     def test_dry_run_puts_nothing(self):
         report = self.load("dry", "--dry-run")
-        self.assertEqual(report["chunks_new"], 4)
+        # They are docs' chunks, and there.
+        self.assertEqual((report["chunks_shared"], report["bytes_sent"]), (4, 0))
         self.assertEqual(self.run_ctl("corpus", "show", "dry").returncode, 3)
         table = self.run_ctl("corpus", "load", "dry", *self.paths, "--dry-run").stdout
-        self.assertNotIn("SENT", table)
+        self.assertIn("TO SEND", table)
         self.assertIn("nothing was put", table)
 
     def test_list_show_and_locate(self):
@@ -213,13 +216,13 @@ class CtlTest(unittest.TestCase):
         self.assertGreater(report["seconds"], 0)
         refused = self.run_ctl("corpus", "load", "twice", out)
         self.assertEqual(refused.returncode, 2)
-        self.assertIn("holders do not give token ids back", " ".join(refused.stderr.split()))
+        self.assertIn("ckvctl corpus export writes them", " ".join(refused.stderr.split()))
         tensors, metadata = read_safetensors(out)
         ids = self.files[0].token_ids
         tensors["token_ids"] = ("I32", [70], struct.pack("<70i", *ids))
         write_safetensors(out, tensors, metadata)
         loaded = self.ctl("corpus", "load", "twice", out, "--chunk-tokens", 32)
-        self.assertEqual((loaded["chunks_new"], loaded["chunks_reused"]), (0, 3))
+        self.assertEqual((loaded["chunks_shared"], loaded["bytes_sent"]), (3, 0))
         once, twice = (self.ctl("corpus", "show", name)["chunks"] for name in ("once", "twice"))
         self.assertEqual([c["id"] for c in once], [c["id"] for c in twice])
         for layer in range(LAYERS):

@@ -110,17 +110,31 @@ def attend(queries, rows, chosen=None):
 class Fleet:
     """A directory, holders and a requester, each a ckvd of its own."""
 
-    def __init__(self, folder, holders):
-        self.folder, self.processes = folder, []
+    def __init__(self, folder, holders, durable=False):
+        """durable: each holder has a folder, `folder`/NAME-store."""
+        self.folder, self.processes, self.durable = folder, [], durable
         self.directory = self.start("directory", "--role=directory")
         for i in range(holders):
-            self.start(f"h{i}", "--role=holder", f"--directory={self.directory}",
-                       "--store-capacity=64MiB")
+            self.start_holder(i)
         self.requester = self.start("requester", "--role=requester",
                                     f"--directory={self.directory}")
 
+    def start_holder(self, index):
+        store = [f"--store-path={self.store(index)}"] if self.durable else []
+        self.start(f"h{index}", "--role=holder", f"--directory={self.directory}",
+                   "--store-capacity=64MiB", *store)
+        return self.processes[-1]
+
+    def store(self, index):
+        return self.folder / f"h{index}-store"
+
+    def durable_count(self, index):
+        """Chunk files that a holder's folder has: whole ones, each with its place."""
+        return sum(1 for path in self.store(index).glob("chunks/*/*/*") if not path.suffix)
+
     def start(self, name, *arguments):
         ready, log = self.folder / f"{name}.ready", self.folder / f"{name}.log"
+        ready.unlink(missing_ok=True)  # of an earlier life
         with log.open("wb") as out:
             process = subprocess.Popen(
                 [PROGRAMS.ckvd, f"--name={name}", "--listen=127.0.0.1:0", f"--ready-file={ready}",

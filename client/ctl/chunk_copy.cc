@@ -1,0 +1,132 @@
+#include "client/ctl/chunk_copy.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "client/ctl/fleet.h"
+#include "client/grpc_status.h"
+#include "proto/convert.h"
+#include "proto/status.h"
+#include "store/chunk_table.h"
+
+namespace ckv::ctl {
+namespace {
+
+constexpr size_t kPieceBytesMax = size_t{1} << 20;  // PutChunkRequest.Rows
+// A chunk of 2048 V3 tokens is 144 MB: 2.5 MB/s would still make it.
+constexpr Duration kPutTimeout = std::chrono::minutes(1);
+// A cold chunk's file is read for it: its description, not its rows.
+constexpr Duration kAskTimeout = std::chrono::seconds(10);
+
+v1::PutChunkRequest HeaderOf(const HolderCalls& calls, const ChunkInfo& info) {
+  v1::PutChunkRequest request;
+  v1::PutChunkRequest::Header& header = *request.mutable_header();
+  *header.mutable_geometry() = ToProto(calls.geometry);
+  header.set_id(std::string(info.id.AsBytes()));
+  header.set_parent(std::string(info.parent.AsBytes()));
+  header.set_position(info.position);
+  header.set_tenant(calls.tenant);
+  header.set_token_ids(Int32sToBytes(info.token_ids));
+  for (const uint64_t checksum : info.layer_checksums) header.add_layer_checksums(checksum);
+  return request;
+}
+
+// Sends the rows until the holder stops listening, which is how it says that it has them.
+uint64_t WriteRows(grpc::ClientWriterInterface<v1::PutChunkRequest>& writer, uint32_t layers,
+                   const SourceChunk& chunk, const std::function<void(uint64_t)>& on_bytes) {
+  v1::PutChunkRequest request;
+  uint64_t bytes_sent = 0;
+  for (uint32_t layer = 0; layer < layers; ++layer) {
+    const std::span<const std::byte> rows = chunk.rows(layer);
+    for (size_t offset = 0; offset < rows.size(); offset += kPieceBytesMax) {
+      const auto piece = rows.subspan(offset, std::min(kPieceBytesMax, rows.size() - offset));
+      v1::PutChunkRequest::Rows& message = *request.mutable_rows();
+      message.set_layer(layer);
+      message.set_offset_bytes(offset);
+      message.set_rows(piece.data(), piece.size());
+      if (!writer.Write(request)) return bytes_sent;
+      bytes_sent += piece.size();
+      on_bytes(piece.size());
+    }
+  }
+  return bytes_sent;
+}
+
+// A put of the header and, `with_rows`, of the rows; the holder's answer is in `status`.
+uint64_t Put(const HolderCalls& calls, const SourceChunk& chunk, bool with_rows,
+             const std::function<void(uint64_t)>& on_bytes, absl::Status& status) {
+  grpc::ClientContext context;
+  SetDeadline(context, calls.clock, calls.clock.Now() + kPutTimeout, kPutTimeout);
+  v1::PutChunkReply reply;
+  const auto writer = calls.stub.PutChunk(&context, &reply);
+  uint64_t bytes_sent = 0;
+  if (writer->Write(HeaderOf(calls, chunk.info)) && with_rows) {
+    bytes_sent = WriteRows(*writer, calls.geometry.layers, chunk, on_bytes);
+  }
+  writer->WritesDone();
+  status = HolderError(writer->Finish(), calls.holder, "PutChunk");
+  return bytes_sent;
+}
+
+}  // namespace
+
+absl::StatusOr<ChunkInfo> AskForChunk(const HolderCalls& calls, const ChunkId& id) {
+  grpc::ClientContext context;
+  SetDeadline(context, calls.clock, calls.clock.Now() + kAskTimeout, kAskTimeout);
+  v1::GetChunkInfoRequest request;
+  request.set_id(std::string(id.AsBytes()));
+  *request.mutable_geometry() = ToProto(calls.geometry);
+  request.set_tenant(calls.tenant);
+  v1::GetChunkInfoReply reply;
+  const absl::Status status =
+      HolderError(calls.stub.GetChunkInfo(&context, request, &reply), calls.holder, "GetChunkInfo");
+  // A damaged copy was quarantined when it was read: it is not there any more.
+  if (absl::IsDataLoss(status)) return absl::NotFoundError(status.message());
+  CKV_RETURN_IF_ERROR(status);
+  ChunkInfo info;
+  info.id = id;
+  if (!reply.parent().empty()) {
+    CKV_ASSIGN_OR_RETURN(info.parent, ChunkId::FromBytes(reply.parent()));
+  }
+  info.position = reply.position();
+  CKV_ASSIGN_OR_RETURN(info.token_ids, Int32sFromBytes(reply.token_ids(), kChunkTokenCountMax));
+  info.layer_checksums.assign(reply.layer_checksums().begin(), reply.layer_checksums().end());
+  return info;
+}
+
+absl::StatusOr<bool> HasChunk(const HolderCalls& calls, const ChunkId& id, uint64_t rows_digest) {
+  const absl::StatusOr<ChunkInfo> there = AskForChunk(calls, id);
+  if (absl::IsNotFound(there.status())) return false;
+  if (!there.ok()) {
+    return Annotate(there.status(), absl::StrFormat("chunk %s", id.ShortHex()));
+  }
+  if (DigestOf(there->layer_checksums) != rows_digest) {
+    return absl::DataLossError(absl::StrFormat(
+        "chunk %s: holder %s has other rows under this id: they were made in another way from the "
+        "same tokens\n  give the geometry another revision, or drop the corpora that have the "
+        "chunk",
+        id.ShortHex(), calls.holder.id.name));
+  }
+  return true;
+}
+
+absl::StatusOr<CopyOutcome> CopyChunk(const HolderCalls& calls, const SourceChunk& chunk,
+                                      const std::function<void(uint64_t bytes)>& on_bytes) {
+  CKV_ASSIGN_OR_RETURN(const bool there,
+                       HasChunk(calls, chunk.info.id, DigestOf(chunk.info.layer_checksums)));
+  CopyOutcome outcome;
+  absl::Status status;
+  if (there) {
+    Put(calls, chunk, /*with_rows=*/false, on_bytes, status);
+    outcome.found = absl::IsAlreadyExists(status);
+    if (outcome.found) return outcome;
+    // It went in between, or the holder fails, which the put of the rows tells.
+  }
+  outcome.bytes_sent = Put(calls, chunk, /*with_rows=*/true, on_bytes, status);
+  outcome.found = absl::IsAlreadyExists(status);
+  if (status.ok() || outcome.found) return outcome;
+  return Annotate(status, absl::StrFormat("chunk %s", chunk.info.id.ShortHex()));
+}
+
+}  // namespace ckv::ctl

@@ -1,0 +1,266 @@
+#include "client/ctl/npy_source.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "attention/bf16.h"
+#include "proto/status.h"
+#include "store/geometry_json.h"
+#include "store/json.h"
+#include "store/npy.h"
+
+namespace ckv::ctl {
+namespace {
+
+constexpr size_t kGeometryBytesMax = 64u << 10;
+
+struct DtypeName {
+  std::string_view name;
+  NpyRowDtype dtype;
+};
+constexpr DtypeName kDtypeNames[] = {{"bf16", NpyRowDtype::kBf16},
+                                     {"f16", NpyRowDtype::kF16},
+                                     {"f32", NpyRowDtype::kF32},
+                                     {"fp8_ds_mla", NpyRowDtype::kFp8DsMla}};
+
+// Whether an array of `npy` may have rows of `dtype`.
+bool Fits(const NpyDtype& npy, NpyRowDtype dtype) {
+  switch (dtype) {
+    case NpyRowDtype::kBf16:
+      return npy.item_bytes == 2 && (npy.kind == 'V' || npy.kind == 'u');
+    case NpyRowDtype::kF16:
+      return npy == NpyDtype{'f', 2};
+    case NpyRowDtype::kF32:
+      return npy == NpyDtype{'f', 4};
+    case NpyRowDtype::kFp8DsMla:
+      return npy.item_bytes == 1 && (npy.kind == 'V' || npy.kind == 'u');
+  }
+  return false;
+}
+
+float FloatFromHalf(uint16_t half) {
+  const uint32_t sign = uint32_t{half & 0x8000u} << 16;
+  const uint32_t exponent = (half >> 10) & 0x1fu, mantissa = half & 0x3ffu;
+  if (exponent == 0x1f) return std::bit_cast<float>(sign | 0x7f800000u | mantissa << 13);
+  if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
+  // Subnormal: mantissa x 2^-24, exact in binary32.
+  const float value = static_cast<float>(mantissa) * 0x1p-24f;
+  return sign != 0 ? -value : value;
+}
+
+absl::StatusOr<std::vector<int32_t>> ReadTokenIds(const std::string& path, uint64_t token_count) {
+  CKV_ASSIGN_OR_RETURN(const NpyFile file, NpyFile::Open(path));
+  const NpyDtype& dtype = file.dtype();
+  if (dtype.kind != 'i' || (dtype.item_bytes != 4 && dtype.item_bytes != 8) ||
+      file.shape() != std::vector<uint64_t>{token_count}) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %s, must be i4 or i8 [%d], an id a row of each layer", path,
+                        file.ShapeText(), token_count));
+  }
+  std::vector<int32_t> ids(token_count);
+  for (uint64_t i = 0; i < token_count; ++i) {
+    int64_t id = 0;
+    if (dtype.item_bytes == 4) {
+      int32_t narrow = 0;
+      std::memcpy(&narrow, file.data().data() + i * 4, 4);
+      id = narrow;
+    } else {
+      std::memcpy(&id, file.data().data() + i * 8, 8);
+    }
+    if (id < 0 || id > std::numeric_limits<int32_t>::max()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: [%d] is %d, no token id: those are 0 to 2^31 - 1", path, i, id));
+    }
+    ids[i] = static_cast<int32_t>(id);
+  }
+  return ids;
+}
+
+absl::Status CheckOptions(const std::string& path, const NpyOptions& options) {
+  const std::pair<const char*, const std::string*> needed[] = {{"--dtype", &options.dtype},
+                                                               {"--geometry", &options.geometry},
+                                                               {"--token-ids", &options.token_ids}};
+  for (const auto& [name, value] : needed) {
+    if (!value->empty()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: an array does not say what its rows are: it needs %s\n  ckvctl corpus "
+                        "load --help says what each is",
+                        path, name));
+  }
+  return absl::OkStatus();
+}
+
+class NpySource final : public ChunkSource {
+ public:
+  static absl::StatusOr<std::unique_ptr<ChunkSource>> Open(const std::string& path,
+                                                           const NpyOptions& options,
+                                                           const CutOptions& cut,
+                                                           uint32_t token_count_max);
+  absl::StatusOr<SourceChunk> Read(uint32_t ordinal) override;
+
+ private:
+  NpySource(std::shared_ptr<const NpyFile> file, NpyRowDtype dtype)
+      : file_(std::move(file)), dtype_(dtype) {}
+  absl::Status CheckShape(const std::string& path) const;
+  // Tokens of a layer as they lie in the file.
+  std::span<const std::byte> Raw(uint32_t layer, TokenRange range) const;
+  std::shared_ptr<const std::vector<uint16_t>> Convert(TokenRange range) const;
+
+  const std::shared_ptr<const NpyFile> file_;
+  const NpyRowDtype dtype_;
+  uint64_t base_position_ = 0;
+  std::vector<int32_t> token_ids_;
+  std::vector<TokenRange> ranges_;  // of each chunk
+};
+
+absl::Status NpySource::CheckShape(const std::string& path) const {
+  const bool fp8 = dtype_ == NpyRowDtype::kFp8DsMla;
+  const uint64_t width = fp8 ? geometry_.row_bytes() : geometry_.d_qk;
+  const std::vector<uint64_t>& shape = file_->shape();
+  if (fp8 != (geometry_.dtype == RowDtype::kFp8DsMla)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: rows of --dtype %s, and a geometry of the other kind: %s", path,
+                        fp8 ? "fp8_ds_mla" : "bf16, f16 or f32 become bf16", geometry_.ToString()));
+  }
+  if (!Fits(file_->dtype(), dtype_) || shape.size() != 3 || shape[0] != geometry_.layers ||
+      shape[1] > kRowFileTokenCountMax || shape[2] != width) {
+    constexpr const char* kDue[] = {"V2 or u2", "f2", "f4", "V1 or u1"};
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: %s, must be %s [%d, tokens, %d] by --dtype and --geometry", path, file_->ShapeText(),
+        kDue[static_cast<size_t>(dtype_)], geometry_.layers, width));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<ChunkSource>> NpySource::Open(const std::string& path,
+                                                             const NpyOptions& options,
+                                                             const CutOptions& cut,
+                                                             uint32_t token_count_max) {
+  CKV_RETURN_IF_ERROR(CheckOptions(path, options));
+  CKV_ASSIGN_OR_RETURN(const NpyRowDtype dtype, ParseNpyRowDtype(options.dtype));
+  CKV_ASSIGN_OR_RETURN(NpyFile opened, NpyFile::Open(path));
+  const auto file = std::make_shared<const NpyFile>(std::move(opened));
+  std::unique_ptr<NpySource> source(new NpySource(file, dtype));
+  CKV_ASSIGN_OR_RETURN(source->geometry_, ReadGeometryFile(options.geometry));
+  CKV_RETURN_IF_ERROR(source->CheckShape(path));
+  const uint64_t count = file->shape()[1];
+  if (options.base_position > kPositionMax - count) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--base-position: the last token stands beyond %d", kPositionMax));
+  }
+  source->base_position_ = options.base_position;
+  CKV_ASSIGN_OR_RETURN(source->token_ids_, ReadTokenIds(options.token_ids, count));
+  const auto tokens =
+      std::span<const int32_t>(source->token_ids_)
+          .first(token_count_max == 0 ? count : std::min<uint64_t>(count, token_count_max));
+  source->ranges_ = Cut(tokens, cut);
+  if (cut.standalone) {
+    CKV_RETURN_IF_ERROR(CheckStandalone(path, options.base_position, source->ranges_.size()));
+  }
+  ChunkPlanner planner(source->geometry_, &source->chunks_);
+  ChunkId parent;
+  for (const TokenRange range : source->ranges_) {
+    CKV_RETURN_IF_ERROR(planner.Add(parent, options.base_position + range.begin,
+                                    tokens.subspan(range.begin, range.end - range.begin), path));
+    parent = source->chunks_.back().id;
+  }
+  return source;
+}
+
+std::span<const std::byte> NpySource::Raw(uint32_t layer, TokenRange range) const {
+  const uint64_t row_bytes = file_->shape()[2] * file_->dtype().item_bytes;
+  return file_->data().subspan((layer * file_->shape()[1] + range.begin) * row_bytes,
+                               (range.end - range.begin) * row_bytes);
+}
+
+std::shared_ptr<const std::vector<uint16_t>> NpySource::Convert(TokenRange range) const {
+  const size_t layer_values = size_t{range.end - range.begin} * geometry_.d_qk;
+  auto values = std::make_shared<std::vector<uint16_t>>(layer_values * geometry_.layers);
+  std::vector<float> aligned;  // the file's values may stand at any address
+  for (uint32_t layer = 0; layer < geometry_.layers; ++layer) {
+    const std::span<const std::byte> raw = Raw(layer, range);
+    uint16_t* out = values->data() + layer * layer_values;
+    if (dtype_ == NpyRowDtype::kF16) {
+      Bf16FromHalves(raw.data(), out, layer_values);
+    } else {
+      aligned.resize(layer_values);
+      if (layer_values > 0) std::memcpy(aligned.data(), raw.data(), raw.size());
+      Bf16FromFloats(aligned.data(), out, layer_values);
+    }
+    file_->DropPages(raw);
+  }
+  return values;
+}
+
+absl::StatusOr<SourceChunk> NpySource::Read(uint32_t ordinal) {
+  const TokenRange range = ranges_.at(ordinal);
+  SourceChunk chunk;
+  if (dtype_ == NpyRowDtype::kF16 || dtype_ == NpyRowDtype::kF32) {
+    auto values = Convert(range);
+    chunk.rows = [all = std::as_bytes(std::span(*values)),
+                  layers = geometry_.layers](uint32_t layer) {
+      const size_t layer_bytes = all.size() / layers;
+      return all.subspan(layer * layer_bytes, layer_bytes);
+    };
+    chunk.owned = std::move(values);
+  } else {
+    std::vector<std::span<const std::byte>> rows;
+    for (uint32_t layer = 0; layer < geometry_.layers; ++layer) rows.push_back(Raw(layer, range));
+    chunk.owned = std::shared_ptr<const void>(file_.get(), [file = file_, rows](const void*) {
+      for (const auto& part : rows) file->DropPages(part);
+    });
+    chunk.rows = [rows = std::move(rows)](uint32_t layer) { return rows[layer]; };
+  }
+  chunk.info = DescribeChunk(geometry_, chunks_[ordinal].parent, base_position_, token_ids_, range,
+                             chunk.rows);
+  return chunk;
+}
+
+}  // namespace
+
+absl::StatusOr<NpyRowDtype> ParseNpyRowDtype(std::string_view name) {
+  for (const DtypeName& known : kDtypeNames) {
+    if (name == known.name) return known.dtype;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrFormat("--dtype %s: must be bf16, f16, f32 or fp8_ds_mla", name));
+}
+
+absl::StatusOr<Geometry> ReadGeometryFile(const std::string& path) {
+  CKV_ASSIGN_OR_RETURN(const std::shared_ptr<const MappedFile> file, MappedFile::Open(path));
+  const std::string_view text(reinterpret_cast<const char*>(file->bytes().data()),
+                              file->bytes().size());
+  if (text.size() > kGeometryBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %d bytes, limit %d", path, text.size(), kGeometryBytesMax));
+  }
+  const auto document = ParseJson(text, /*depth_max=*/3);
+  if (!document.ok()) return Annotate(document.status(), path);
+  if (!document->is_object()) {
+    return absl::InvalidArgumentError(absl::StrFormat("%s: must be an object", path));
+  }
+  CKV_ASSIGN_OR_RETURN(Geometry geometry, DecodeGeometry(*document, path + ": "));
+  CKV_RETURN_IF_ERROR(Annotate(ValidateGeometry(geometry), path));
+  return geometry;
+}
+
+absl::StatusOr<std::unique_ptr<ChunkSource>> OpenNpyRows(const std::string& path,
+                                                         const NpyOptions& options,
+                                                         const CutOptions& cut,
+                                                         uint32_t token_count_max) {
+  return NpySource::Open(path, options, cut, token_count_max);
+}
+
+void Bf16FromHalves(const std::byte* in, uint16_t* out, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    uint16_t half = 0;
+    std::memcpy(&half, in + i * sizeof(half), sizeof(half));
+    out[i] = Bf16FromFloat(FloatFromHalf(half));
+  }
+}
+
+}  // namespace ckv::ctl

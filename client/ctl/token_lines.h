@@ -1,0 +1,50 @@
+// Documents as token ids: the lines of JSONL files, or the bytes of texts.
+
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace ckv::ctl {
+
+// A line is read into memory whole: 64 MiB are 8 million ids of seven digits.
+inline constexpr size_t kTokenLineBytesMax = size_t{64} << 20;
+
+// Documents behind each other.
+struct TokenDocuments {
+  struct Document {
+    uint32_t begin = 0;  // of its tokens
+    std::string origin;  // "docs.jsonl:7", or a file
+  };
+  std::vector<int32_t> tokens;
+  std::vector<Document> documents;
+
+  std::span<const int32_t> of(size_t document) const;
+};
+
+// The lines of the files, one document each: a JSON array of token ids, or an object that has one
+// as "token_ids"; other keys of it are not looked at. At most `token_count_max` tokens (0: all),
+// the last document cut short. Ids are 0 to `vocabulary` - 1.
+//   NotFound            no such file.
+//   InvalidArgument     begins with file:line: not such a line, one without a token, an id that is
+//                       none, a line of more than kTokenLineBytesMax; or too many tokens.
+absl::StatusOr<TokenDocuments> ReadTokenLines(const std::vector<std::string>& paths,
+                                              uint32_t vocabulary, uint32_t token_count_max);
+
+// The files, one document each, a token a byte; `token_count_max` as above.
+//   NotFound            no such file.
+//   InvalidArgument     one is empty, or a folder.
+absl::StatusOr<TokenDocuments> ReadTexts(const std::vector<std::string>& paths,
+                                         uint32_t token_count_max);
+
+// The bytes of a file as tokens, at most `token_count_max` of them (0: all).
+//   NotFound            no such file.
+//   InvalidArgument     it is empty, or a folder, or has more than 2^30 bytes.
+absl::StatusOr<std::vector<int32_t>> ReadTextTokens(const std::string& path,
+                                                    uint32_t token_count_max);
+
+}  // namespace ckv::ctl
