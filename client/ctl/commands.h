@@ -27,6 +27,8 @@ void AddReplicateCommands(CLI::App& chunk, Ctl& ctl);
 void AddPartitionCommand(CLI::App& corpus, Ctl& ctl);
 // Adds `corpus load` to the noun `corpus`.
 void AddCorpusLoadCommand(CLI::App& corpus, Ctl& ctl);
+// Adds `corpus export` to it.
+void AddCorpusExportCommand(CLI::App& corpus, Ctl& ctl);
 
 // Adds `corpus verify` to the noun `corpus`.
 void AddVerifyCommand(CLI::App& corpus, Ctl& ctl);

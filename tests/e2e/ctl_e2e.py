@@ -310,7 +310,7 @@ class CtlTest(unittest.TestCase):
     def test_help_has_examples_and_exit_codes(self):
         self.assertIn("Exit codes:", self.run_ctl("--help").stdout)
         for verb in (["status"], ["corpus"], ["corpus", "load"], ["corpus", "list"],
-                     ["corpus", "show"], ["corpus", "drop"], ["chunk", "locate"], ["attend"],
+                     ["corpus", "export"], ["corpus", "show"], ["corpus", "drop"], ["chunk", "locate"], ["attend"],
                      ["explain"], ["fetch"], ["agents", "run"]):
             done = self.run_ctl(*verb, "--help")
             self.assertEqual(done.returncode, 0)

@@ -9,6 +9,10 @@ if(CKV_GRPC)
            COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/replica_e2e.py
                    --ckvd $<TARGET_FILE:ckvd> --ckvctl $<TARGET_FILE:ckvctl>)
   set_tests_properties(replica_e2e PROPERTIES TIMEOUT 300 LABELS e2e)
+  add_test(NAME corpus_e2e
+           COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/corpus_e2e.py
+                   --ckvd $<TARGET_FILE:ckvd> --ckvctl $<TARGET_FILE:ckvctl>)
+  set_tests_properties(corpus_e2e PROPERTIES TIMEOUT 300 LABELS e2e)
   add_test(NAME partition_e2e
            COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/partition_e2e.py
                    --ckvd $<TARGET_FILE:ckvd> --ckvctl $<TARGET_FILE:ckvctl>)

@@ -1,0 +1,95 @@
+#include "client/ctl/chunk_reader.h"
+
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "client/ctl/fleet.h"
+#include "client/grpc_status.h"
+#include "proto/convert.h"
+#include "proto/status.h"
+#include "proto/xxh3.h"
+
+namespace ckv::ctl {
+namespace {
+
+constexpr size_t kPieceBytesMax = size_t{1} << 20;  // ReadChunkReply
+// As a put's: a chunk of 2048 V3 tokens is 144 MB, and 2.5 MB/s would still make it.
+constexpr Duration kReadTimeout = std::chrono::minutes(1);
+
+// Follows what comes: each layer once, from its first byte to its last.
+class Layers {
+ public:
+  Layers(const Geometry& geometry, const ChunkInfo& info)
+      : info_(info),
+        layers_(geometry.layers),
+        layer_bytes_(uint64_t{info.token_count()} * geometry.row_bytes()) {
+    if (layer_bytes_ == 0) layer_ = layers_;  // nothing is due
+    XXH3_64bits_reset(&state_);
+  }
+
+  absl::Status Add(const v1::ReadChunkReply& piece) {
+    const std::string& rows = piece.rows();
+    if (layer_ == layers_ || piece.layer() != layer_ || piece.offset_bytes() != offset_bytes_ ||
+        rows.empty() || rows.size() > kPieceBytesMax ||
+        rows.size() > layer_bytes_ - offset_bytes_) {
+      return absl::InternalError(
+          absl::StrFormat("%d bytes of layer %d at %d came, and layer %d from %d on was due",
+                          rows.size(), piece.layer(), piece.offset_bytes(), layer_, offset_bytes_));
+    }
+    XXH3_64bits_update(&state_, rows.data(), rows.size());
+    offset_bytes_ += rows.size();
+    if (offset_bytes_ < layer_bytes_) return absl::OkStatus();
+    if (XXH3_64bits_digest(&state_) != info_.layer_checksums[layer_]) {
+      return absl::DataLossError(
+          absl::StrFormat("the rows of layer %d do not have their checksum", layer_));
+    }
+    ++layer_;
+    offset_bytes_ = 0;
+    XXH3_64bits_reset(&state_);
+    return absl::OkStatus();
+  }
+
+  absl::Status Whole() const {
+    if (layer_ == layers_) return absl::OkStatus();
+    return absl::InternalError(absl::StrFormat("rows came up to layer %d, byte %d, of %d layers",
+                                               layer_, offset_bytes_, layers_));
+  }
+
+ private:
+  const ChunkInfo& info_;
+  const uint32_t layers_;
+  const uint64_t layer_bytes_;
+  uint32_t layer_ = 0;
+  uint64_t offset_bytes_ = 0;
+  XXH3_state_t state_;
+};
+
+}  // namespace
+
+absl::Status ReadChunkRows(const HolderCalls& calls, const ChunkInfo& info, TakeRows take) {
+  grpc::ClientContext context;
+  SetDeadline(context, calls.clock, calls.clock.Now() + kReadTimeout, kReadTimeout);
+  v1::ReadChunkRequest request;
+  request.set_id(std::string(info.id.AsBytes()));
+  *request.mutable_geometry() = ToProto(calls.geometry);
+  request.set_tenant(calls.tenant);
+  const auto reader = calls.stub.ReadChunk(&context, request);
+  Layers layers(calls.geometry, info);
+  v1::ReadChunkReply piece;
+  absl::Status taken;
+  while (taken.ok() && reader->Read(&piece)) {
+    taken = layers.Add(piece);
+    if (taken.ok()) {
+      taken = take(piece.layer(), piece.offset_bytes(),
+                   std::as_bytes(std::span(piece.rows().data(), piece.rows().size())));
+    }
+  }
+  if (!taken.ok()) context.TryCancel();
+  const absl::Status status = HolderError(reader->Finish(), calls.holder, "ReadChunk");
+  const std::string who = absl::StrFormat("holder %s", calls.holder.id.name);
+  CKV_RETURN_IF_ERROR(Annotate(taken, who));
+  CKV_RETURN_IF_ERROR(status);
+  return Annotate(layers.Whole(), who);
+}
+
+}  // namespace ckv::ctl

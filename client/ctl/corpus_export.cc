@@ -1,0 +1,230 @@
+// ckvctl corpus export: the rows of a corpus back into files that corpus load takes.
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "client/ctl/checks.h"
+#include "client/ctl/chunk_range.h"
+#include "client/ctl/chunk_reader.h"
+#include "client/ctl/commands.h"
+#include "client/ctl/tensor_files.h"
+#include "proto/status.h"
+#include "store/safetensors.h"
+
+namespace ckv::ctl {
+namespace {
+
+struct ExportOptions {
+  std::string corpus;
+  std::string chunks;
+  std::string out;
+};
+
+// One file: chunks that follow each other.
+struct ExportFile {
+  std::string path;
+  std::vector<uint32_t> ordinals;
+  uint64_t token_count = 0;
+};
+
+bool Follows(const ChunkPlacement& next, const ChunkPlacement& chunk) {
+  return next.parent == chunk.id && next.position == chunk.position + chunk.token_count;
+}
+
+// "rows.safetensors" is "rows-00002-of-00003.safetensors" as the second of three.
+std::string PathOf(const std::string& out, size_t index, size_t count) {
+  if (count == 1) return out;
+  const std::filesystem::path path(out);
+  return (path.parent_path() / absl::StrFormat("%s-%05d-of-%05d%s", path.stem().string(), index + 1,
+                                               count, path.extension().string()))
+      .string();
+}
+
+std::vector<ExportFile> SplitIntoFiles(const Corpus& corpus, const std::vector<uint32_t>& ordinals,
+                                       const std::string& out) {
+  std::vector<ExportFile> files;
+  for (const uint32_t ordinal : ordinals) {
+    const ChunkPlacement& chunk = corpus.chunks[ordinal];
+    if (files.empty() || !Follows(chunk, corpus.chunks[files.back().ordinals.back()])) {
+      files.emplace_back();
+    }
+    files.back().ordinals.push_back(ordinal);
+    files.back().token_count += chunk.token_count;
+  }
+  for (size_t i = 0; i < files.size(); ++i) files[i].path = PathOf(out, i, files.size());
+  return files;
+}
+
+class Exporter {
+ public:
+  Exporter(const Ctl& ctl, const Corpus& corpus, const std::vector<Member>& members,
+           Progress* progress)
+      : ctl_(ctl), corpus_(corpus), progress_(*progress) {
+    for (const Member& member : members) {
+      if (member.role == MemberRole::kHolder) holders_.emplace(member.id.name, member);
+    }
+  }
+
+  absl::Status Write(const ExportFile& file);
+
+ private:
+  absl::Status WriteChunk(uint32_t ordinal, uint64_t first_token, SafetensorsWriter& writer);
+  // `written` is set where the file, and not the holder, is at fault.
+  absl::Status WriteFrom(const Member& holder, const ChunkPlacement& chunk, uint64_t first_token,
+                         SafetensorsWriter& writer, absl::Status& written);
+
+  const Ctl& ctl_;
+  const Corpus& corpus_;
+  Progress& progress_;
+  std::map<std::string, Member> holders_;
+  std::map<std::string, std::unique_ptr<v1::HolderService::StubInterface>> stubs_;
+};
+
+absl::Status Exporter::Write(const ExportFile& file) {
+  const Geometry& geometry = corpus_.geometry;
+  const bool bf16 = geometry.dtype == RowDtype::kBf16;
+  std::vector<TensorSpec> specs;
+  for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
+    specs.push_back({absl::StrFormat("layers.%d.ckv", layer),
+                     bf16 ? TensorDtype::kBf16 : TensorDtype::kU8,
+                     {file.token_count, bf16 ? geometry.d_qk : geometry.row_bytes()}});
+  }
+  specs.push_back({"token_ids", TensorDtype::kI32, {file.token_count}});
+  CKV_ASSIGN_OR_RETURN(
+      SafetensorsWriter writer,
+      SafetensorsWriter::Create(
+          file.path, RowFileMetadata(geometry, corpus_.chunks[file.ordinals.front()].position),
+          specs));
+  uint64_t first_token = 0;
+  for (const uint32_t ordinal : file.ordinals) {
+    CKV_RETURN_IF_ERROR(WriteChunk(ordinal, first_token, writer));
+    first_token += corpus_.chunks[ordinal].token_count;
+  }
+  return std::move(writer).Finish();
+}
+
+absl::Status Exporter::WriteChunk(uint32_t ordinal, uint64_t first_token,
+                                  SafetensorsWriter& writer) {
+  const ChunkPlacement& chunk = corpus_.chunks[ordinal];
+  std::vector<HolderId> candidates = chunk.holders;
+  candidates.insert(candidates.end(), chunk.leased.begin(), chunk.leased.end());
+  absl::Status first = absl::UnavailableError(
+      "none of its holders is alive\n  ckvctl status shows who is, ckvctl corpus show NAME who has "
+      "the chunks");
+  bool asked = false;
+  for (const HolderId& id : candidates) {
+    const auto holder = holders_.find(id.name);
+    if (holder == holders_.end()) continue;
+    absl::Status written;
+    const absl::Status status = WriteFrom(holder->second, chunk, first_token, writer, written);
+    CKV_RETURN_IF_ERROR(written);
+    if (status.ok()) return status;
+    // What another one has makes up for it, but the operator wants to know.
+    ctl_.Note(
+        absl::StrFormat("ckvctl: warning: chunk %d: %s", ordinal, std::string(status.message())));
+    if (!std::exchange(asked, true)) first = status;
+  }
+  return Annotate(first, absl::StrFormat("chunk %d of corpus %s", ordinal, corpus_.name));
+}
+
+absl::Status Exporter::WriteFrom(const Member& holder, const ChunkPlacement& chunk,
+                                 uint64_t first_token, SafetensorsWriter& writer,
+                                 absl::Status& written) {
+  auto& stub = stubs_[holder.id.name];
+  if (stub == nullptr) stub = ConnectHolder(holder);
+  const HolderCalls calls{*stub, holder, corpus_.geometry, corpus_.tenant, *ctl_.clock};
+  CKV_ASSIGN_OR_RETURN(const ChunkInfo info, AskForChunk(calls, chunk.id));
+  CKV_RETURN_IF_ERROR(Annotate(ValidateChunkInfo(info, corpus_.geometry),
+                               absl::StrFormat("holder %s", holder.id.name)));
+  if (info.token_count() != chunk.token_count || info.position != chunk.position) {
+    return absl::InternalError(absl::StrFormat(
+        "holder %s: %d tokens from %d on, and the corpus has %d from %d on", holder.id.name,
+        info.token_count(), info.position, chunk.token_count, chunk.position));
+  }
+  const uint64_t row_bytes = corpus_.geometry.row_bytes();
+  CKV_RETURN_IF_ERROR(ReadChunkRows(
+      calls, info, [&](uint32_t layer, uint64_t offset, std::span<const std::byte> rows) {
+        written = writer.Write(layer, first_token * row_bytes + offset, rows);
+        progress_.Advance(rows.size());
+        return written;
+      }));
+  written = writer.Write(corpus_.geometry.layers, first_token * sizeof(int32_t),
+                         std::as_bytes(std::span(info.token_ids)));
+  return written;
+}
+
+void Report(const Ctl& ctl, const Corpus& corpus, const std::vector<ExportFile>& files,
+            Duration elapsed) {
+  Table table({{"FILE"}, {"POSITION", true}, {"CHUNKS", true}, {"TOKENS", true}, {"ROWS", true}});
+  Json json = {{"corpus", corpus.name}, {"version", corpus.version}, {"files", Json::array()}};
+  uint64_t total_bytes = 0;
+  for (const ExportFile& file : files) {
+    const uint64_t bytes = file.token_count * corpus.geometry.token_bytes();
+    const uint64_t position = corpus.chunks[file.ordinals.front()].position;
+    total_bytes += bytes;
+    table.AddRow({file.path, std::to_string(position), std::to_string(file.ordinals.size()),
+                  std::to_string(file.token_count), FormatBytes(bytes)});
+    json["files"].push_back({{"path", file.path},
+                             {"base_position", position},
+                             {"chunk_count", file.ordinals.size()},
+                             {"token_count", file.token_count},
+                             {"bytes", bytes}});
+  }
+  json["bytes"] = total_bytes;
+  json["seconds"] = static_cast<double>(elapsed.count()) / 1e9;
+  ctl.Print(RenderFields({{"corpus", absl::StrFormat("%s version %d", corpus.name, corpus.version)},
+                          {"rows", FormatBytes(total_bytes)},
+                          {"took", FormatDuration(elapsed)}}) +
+                "\n" + table.Render(),
+            json);
+}
+
+absl::Status RunExport(const Ctl& ctl, const ExportOptions& options) {
+  const Instant start = ctl.clock->Now();
+  CKV_RETURN_IF_ERROR(CheckOutput(options.out));
+  Fleet fleet(ctl.fleet, ctl.clock);
+  CKV_ASSIGN_OR_RETURN(const Corpus corpus, fleet.GetCorpus(options.corpus));
+  CKV_ASSIGN_OR_RETURN(
+      const std::vector<uint32_t> ordinals,
+      ParseChunkRanges(options.chunks, static_cast<uint32_t>(corpus.chunks.size())));
+  const std::vector<ExportFile> files = SplitIntoFiles(corpus, ordinals, options.out);
+  CKV_ASSIGN_OR_RETURN(const std::vector<Member> members, fleet.Members());
+  uint64_t total_bytes = 0;
+  for (const ExportFile& file : files) {
+    total_bytes += file.token_count * corpus.geometry.token_bytes();
+  }
+  {
+    const auto progress = ctl.StartProgress("export", "B", total_bytes);
+    Exporter exporter(ctl, corpus, members, progress.get());
+    for (const ExportFile& file : files) CKV_RETURN_IF_ERROR(exporter.Write(file));
+  }
+  Report(ctl, corpus, files, ctl.clock->Now() - start);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddCorpusExportCommand(CLI::App& corpus, Ctl& ctl) {
+  const auto options = std::make_shared<ExportOptions>();
+  CLI::App* verb = AddVerb(
+      corpus, "export", "Write a corpus back into files of rows",
+      "  ckvctl corpus export docs --out docs.safetensors\n"
+      "  ckvctl corpus export docs --chunks 0-2 --out head.safetensors\n\n"
+      "The files are what corpus load takes, token ids and all; one that a corpus was loaded from\n"
+      "comes back byte for byte if its tensors stand in the order layers.0.ckv, ..., token_ids.\n"
+      "Chunks that do not follow each other, such as standalone ones, go to a file a chain:\n"
+      "docs-00001-of-00003.safetensors, and so on, in the order of the corpus.\n\n"
+      "Rows come from the holders as they are, hot or cold, and each layer is checked; where a\n"
+      "holder fails, the next that has the chunk is asked. A file has its name when it is whole.");
+  verb->add_option("NAME", options->corpus, "The corpus")->required();
+  verb->add_option("--out", options->out, "safetensors file to write")->required();
+  verb->add_option("--chunks", options->chunks, "Ordinals like 3, 0-2 or 0-2,5 (default: all)")
+      ->check(NotEmpty());
+  verb->callback(
+      [&ctl, options] { ctl.run = [&ctl, options] { return RunExport(ctl, *options); }; });
+}
+
+}  // namespace ckv::ctl
