@@ -138,15 +138,15 @@ absl::StatusOr<std::unique_ptr<ChunkSource>> Prefill(const Ctl& ctl, const LoadO
   if (cut.policy == CutPolicy::kFixed && cut.chunk_tokens == 0) {
     cut.chunk_tokens = kPrefillChunkTokens;
   }
-  // Of a prefill in one go; where there are several, each is waited for with its chunks' puts.
-  auto progress = std::make_shared<std::unique_ptr<Progress>>(
-      ctl.StartProgress("prefill", "tokens", documents.tokens.size(), /*quadratic=*/true));
-  auto source = OpenPrefill(std::move(engine), std::move(documents), cut, options.threads,
-                            [progress](uint64_t tokens) {
-                              if (*progress) (*progress)->Advance(tokens);
-                            });
-  progress->reset();
-  return source;
+  if (cut.policy == CutPolicy::kDocument || cut.standalone) {
+    // One by one, each with its chunks' puts, whose progress is shown.
+    return OpenPrefill(std::move(engine), std::move(documents), cut, options.threads, nullptr);
+  }
+  const auto progress =
+      ctl.StartProgress("prefill", "tokens", documents.tokens.size(), /*quadratic=*/true);
+  // All in one go, here, so the source does not tell of any later.
+  return OpenPrefill(std::move(engine), std::move(documents), cut, options.threads,
+                     [progress = progress.get()](uint64_t tokens) { progress->Advance(tokens); });
 }
 
 absl::StatusOr<std::unique_ptr<ChunkSource>> OpenSource(const Ctl& ctl, const LoadOptions& options,
