@@ -165,21 +165,65 @@ absl::Status ChunkFileReader::ReadStripes(uint32_t layer, uint32_t begin, uint32
   return absl::OkStatus();
 }
 
+namespace {
+
+// Rows that come in file order, each stripe checked as soon as it is whole, while it is in the
+// core's cache.
+class RowsInOrder {
+ public:
+  RowsInOrder(const ChunkFileHeader& header, std::span<std::byte> rows)
+      : header_(header),
+        layout_(header.layout()),
+        stripes_(StripeCount(header.info.token_count())),
+        rows_(rows) {}
+
+  absl::Status Add(std::span<const std::byte> piece) {
+    std::memcpy(rows_.data() + come_, piece.data(), piece.size());
+    come_ += piece.size();
+    const uint64_t stripe_bytes = uint64_t{kStripeTokens} * header_.geometry.row_bytes();
+    while (layer_ < header_.geometry.layers) {
+      const bool padding = stripe_ == stripes_;
+      const uint64_t begin = padding ? layout_.layer_bytes : stripe_ * stripe_bytes;
+      const uint64_t end = padding ? layout_.layer_stride_bytes
+                                   : std::min(begin + stripe_bytes, layout_.layer_bytes);
+      const uint64_t layer_begin = layer_ * layout_.layer_stride_bytes;
+      if (layer_begin + end > come_) break;
+      const std::span<const std::byte> part = rows_.subspan(layer_begin + begin, end - begin);
+      CKV_RETURN_IF_ERROR(padding ? CheckPadding(header_, layer_, part)
+                                  : CheckStripe(header_, layer_, stripe_, part));
+      layer_ += padding ? 1 : 0;
+      stripe_ = padding ? 0 : stripe_ + 1;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const ChunkFileHeader& header_;
+  const ChunkLayout layout_;
+  const uint32_t stripes_;
+  const std::span<std::byte> rows_;
+  uint64_t come_ = 0;
+  uint32_t layer_ = 0, stripe_ = 0;  // the first that is not checked; after the last, the padding
+};
+
+}  // namespace
+
 absl::Status ChunkFileReader::ReadAll(std::span<std::byte> rows) const {
   const ChunkLayout layout = header_.layout();
   CKV_CHECK(rows.size() == layout.total_bytes);
   const uint32_t stripes = StripeCount(header_.info.token_count());
   if (stripes == 0) return absl::OkStatus();
+  RowsInOrder in_order(header_, rows);
+  const absl::Status streamed =
+      file_->Stream(header_.prefix.header_bytes, layout.total_bytes,
+                    [&](std::span<const std::byte> piece) { return in_order.Add(piece); });
+  if (!absl::IsUnimplemented(streamed)) return streamed;
   for (uint32_t layer = 0; layer < header_.geometry.layers; ++layer) {
     const std::span<std::byte> stride =
         rows.subspan(layer * layout.layer_stride_bytes, layout.layer_stride_bytes);
     CKV_RETURN_IF_ERROR(ReadStripes(layer, 0, stripes, stride.first(layout.layer_bytes)));
-    const std::span<std::byte> padding = stride.subspan(layout.layer_bytes);
-    if (padding.empty()) continue;
-    CKV_RETURN_IF_ERROR(file_->ReadAt(
-        header_.prefix.header_bytes + layer * layout.layer_stride_bytes + layout.layer_bytes,
-        padding));
-    CKV_RETURN_IF_ERROR(CheckPadding(header_, layer, padding));
+    CKV_RETURN_IF_ERROR(CheckPaddingOf(layer));
+    std::memset(stride.data() + layout.layer_bytes, 0, stride.size() - layout.layer_bytes);
   }
   return absl::OkStatus();
 }

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
@@ -38,6 +39,14 @@ class File {
   //   DataLoss            the file ends before.
   virtual absl::Status ReadAt(uint64_t offset, std::span<std::byte> bytes) = 0;
   virtual absl::StatusOr<uint64_t> Size() = 0;
+  // Gives `take` the bytes [offset, offset + bytes), piece by piece in order, from the device and
+  // past the system's memory; a piece is valid during the call.
+  //   Unimplemented       not of this file; nothing was taken. Else as ReadAt, and what `take`
+  //   says.
+  using Take = absl::FunctionRef<absl::Status(std::span<const std::byte> piece)>;
+  virtual absl::Status Stream(uint64_t /*offset*/, uint64_t /*bytes*/, Take /*take*/) {
+    return absl::UnimplementedError("no direct reads of this file");
+  }
   // What is remembered of the file in memory is forgotten, so that the next read is of the device.
   // Promises nothing: what others map, or what is not yet on the device, stays.
   virtual void DropCached() {}

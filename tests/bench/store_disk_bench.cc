@@ -108,8 +108,13 @@ void BM_Load(benchmark::State& state) {
 }
 BENCHMARK(BM_Load)->Iterations(1)->Unit(benchmark::kMillisecond);
 
-// Cold chunks made hot, and a pread of their files, in turns; both from the page cache.
+// Nothing of the file is in the system's memory afterwards.
+void Forget(int fd) { CKV_CHECK(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0); }
+
+// Cold chunks made hot, and a pread of their files, in turns; both from the device, or both from
+// the page cache.
 void BM_ColdRead(benchmark::State& state) {
+  const bool from_device = state.range(0) == 1;
   const std::string path = NewFolder();
   const absl::Cleanup remove = [&] { fs::remove_all(path); };
   const LargeChunk chunk(1);
@@ -124,20 +129,23 @@ void BM_ColdRead(benchmark::State& state) {
       absl::StrCat(options.path, "/chunks/", hex.substr(0, 2), "/", hex.substr(2, 1), "/", hex);
   const int fd = open(file.c_str(), O_RDONLY);
   CKV_CHECK(fd >= 0);
-  std::vector<std::byte> room(chunk.bytes());
+  // In pages like the store's.
+  const PagedMemory room = *PagedMemory::Map(chunk.bytes(), PagePolicy::kAuto);
   std::vector<double> cold, plain;
   for (auto _ : state) {
     for (int i = 0; i < 15; ++i) {
+      if (from_device) Forget(fd);
       Instant begin = Clock::Real()->Now();
       size_t done = 0;
-      while (done < room.size()) {
+      while (done < chunk.bytes()) {
         const ssize_t count =
-            pread(fd, room.data() + done, room.size() - done, static_cast<off_t>(done));
+            pread(fd, room.base() + done, chunk.bytes() - done, static_cast<off_t>(done));
         CKV_CHECK(count > 0);
         done += static_cast<size_t>(count);
       }
       plain.push_back(SecondsSince(begin));
       CKV_CHECK(store->table().EvictOne());
+      if (from_device) Forget(fd);
       begin = Clock::Real()->Now();
       CKV_CHECK(store->Load(locator).ok());
       cold.push_back(SecondsSince(begin));
@@ -147,7 +155,7 @@ void BM_ColdRead(benchmark::State& state) {
   state.counters["ratio"] = Median(plain) / Median(cold);
   state.counters["plain_GBps"] = double(chunk.bytes()) / Median(plain) / 1e9;
 }
-BENCHMARK(BM_ColdRead)->Iterations(1)->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_ColdRead)->Arg(0)->Arg(1)->Iterations(1)->Unit(benchmark::kMillisecond);
 
 // 100,000 chunks of 16 tokens x 2 layers: the time until the store is open, and what it allocated,
 // a chunk.

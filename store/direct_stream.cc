@@ -1,0 +1,148 @@
+#include "store/direct_stream.h"
+
+#include <fcntl.h>
+#include <liburing.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_format.h"
+#include "proto/status.h"
+#include "store/huge_pages.h"
+
+namespace ckv {
+namespace {
+
+// Of offsets, lengths and memory: what devices and file systems ask for at most.
+constexpr uint64_t kAlignment = 4096;
+
+// The reads of one call. Pieces are numbered from the file's first aligned byte on.
+class Reads {
+ public:
+  Reads(io_uring* ring, int fd, std::byte* memory, uint64_t begin, uint64_t end)
+      : ring_(ring), fd_(fd), memory_(memory), begin_(begin), end_(end) {}
+  // Memory that the device may still write to must stay: nothing is left under way.
+  ~Reads() {
+    while (under_way_ > 0 && Collect()) {
+    }
+  }
+
+  uint64_t count() const { return (end_ - begin_ + kDirectPieceBytes - 1) / kDirectPieceBytes; }
+  uint64_t at(uint64_t piece) const { return begin_ + piece * kDirectPieceBytes; }
+  const std::byte* memory(uint64_t piece) const {
+    return memory_ + piece % kDirectPieceCount * kDirectPieceBytes;
+  }
+  // Of that piece, whose wait is over: bytes that were read, or a negative errno.
+  int64_t result(uint64_t piece) const { return results_[piece % kDirectPieceCount]; }
+
+  void Start(uint64_t piece) {
+    io_uring_sqe* const entry = io_uring_get_sqe(ring_);
+    CKV_CHECK(entry != nullptr);  // the ring has as many as there are pieces
+    const uint64_t bytes = std::min(kDirectPieceBytes, end_ - at(piece));
+    io_uring_prep_read(entry, fd_, const_cast<std::byte*>(memory(piece)),
+                       static_cast<unsigned>(bytes), at(piece));
+    io_uring_sqe_set_data64(entry, piece);
+    done_[piece % kDirectPieceCount] = false;
+    ++under_way_;
+  }
+  // False: as Collect.
+  bool Submit() {
+    const int submitted = io_uring_submit(ring_);
+    return submitted >= 0 || submitted == -EINTR || submitted == -EAGAIN;
+  }
+  bool Wait(uint64_t piece) {
+    while (!done_[piece % kDirectPieceCount]) {
+      if (!Collect()) return false;
+    }
+    return true;
+  }
+
+ private:
+  // At least one more; false: the ring fails, and nothing is known of what is under way.
+  bool Collect() {
+    const int waited = io_uring_submit_and_wait(ring_, 1);
+    if (waited < 0 && waited != -EINTR && waited != -EAGAIN) return false;
+    io_uring_cqe* completion = nullptr;
+    while (io_uring_peek_cqe(ring_, &completion) == 0) {
+      const uint64_t piece = io_uring_cqe_get_data64(completion);
+      results_[piece % kDirectPieceCount] = completion->res;
+      done_[piece % kDirectPieceCount] = true;
+      --under_way_;
+      io_uring_cqe_seen(ring_, completion);
+    }
+    return true;
+  }
+
+  io_uring* const ring_;
+  const int fd_;
+  std::byte* const memory_;
+  const uint64_t begin_;
+  const uint64_t end_;
+  uint32_t under_way_ = 0;
+  std::array<bool, kDirectPieceCount> done_{};
+  std::array<int64_t, kDirectPieceCount> results_{};
+};
+
+absl::Status Check(int64_t result, uint64_t at, uint64_t needed, bool first) {
+  if (result >= static_cast<int64_t>(needed)) return absl::OkStatus();
+  if (first && (result == -EINVAL || result == -EOPNOTSUPP))
+    return absl::UnimplementedError("no direct reads of this file");
+  if (result < 0) {
+    return absl::UnavailableError(
+        absl::StrFormat("reading byte %d: %s", at, std::strerror(static_cast<int>(-result))));
+  }
+  return absl::DataLossError(absl::StrFormat("it ends at byte %d", at + result));
+}
+
+}  // namespace
+
+absl::Status StreamDirectly(int fd, uint64_t offset, uint64_t bytes,
+                            absl::FunctionRef<absl::Status(std::span<const std::byte>)> take) {
+  if (bytes == 0) return absl::OkStatus();
+  const int direct =
+      open(absl::StrFormat("/proc/self/fd/%d", fd).c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
+  if (direct < 0) return absl::UnimplementedError("no direct reads of this file");
+  const absl::Cleanup close_file = [direct] { close(direct); };
+  io_uring ring;
+  // Kernels and containers that forbid it say so here.
+  if (io_uring_queue_init(kDirectPieceCount, &ring, 0) != 0)
+    return absl::UnimplementedError("no io_uring");
+  const absl::Cleanup close_ring = [&ring] { io_uring_queue_exit(&ring); };
+  // In huge pages: the kernel holds on to each page of a read while it is under way.
+  const auto memory = PagedMemory::Map(kDirectPieceCount * kDirectPieceBytes, PagePolicy::kAuto);
+  if (!memory.ok()) return absl::UnimplementedError("no memory for direct reads");
+
+  const uint64_t end = offset + bytes;
+  const uint64_t aligned_end = (end + kAlignment - 1) / kAlignment * kAlignment;
+  Reads reads(&ring, direct, memory->base(), offset / kAlignment * kAlignment, aligned_end);
+  uint64_t started = 0;
+  for (uint64_t piece = 0; piece < reads.count(); ++piece) {
+    while (started < reads.count() && started < piece + kDirectPieceCount) reads.Start(started++);
+    // Now, not when this waits next: the device works while a piece is taken.
+    if (!reads.Submit() || !reads.Wait(piece)) return absl::UnavailableError("io_uring fails");
+    const uint64_t at = reads.at(piece);
+    const uint64_t piece_end = std::min(at + kDirectPieceBytes, end);
+    CKV_RETURN_IF_ERROR(Check(reads.result(piece), at, piece_end - at, piece == 0));
+    const uint64_t begin = std::max(at, offset);
+    CKV_RETURN_IF_ERROR(take({reads.memory(piece) + (begin - at), piece_end - begin}));
+  }
+  return absl::OkStatus();
+}
+
+bool IsCached(int fd, uint64_t offset, uint64_t bytes) {
+  if (bytes == 0) return true;
+  // One byte at either end: a file is read and forgotten as a whole here.
+  for (const uint64_t at : {offset, offset + bytes - 1}) {
+    std::byte byte;
+    iovec room = {&byte, 1};
+    if (preadv2(fd, &room, 1, static_cast<off_t>(at), RWF_NOWAIT) != 1) return false;
+  }
+  return true;
+}
+
+}  // namespace ckv
