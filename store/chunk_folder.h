@@ -3,7 +3,8 @@
 //   FORMAT             "ckv chunk folder 1"
 //   LOCK               held by the process that uses the folder
 //   chunks/ab/c/ID     chunk files, under the first two and the third hex digit of their id
-//   chunks/ab/c/ID.facts   who else may read it, and whether it is kept; absent: as its file says
+//   chunks/ab/c/ID.facts   who else may read it, whether it is kept, when either ends; absent: as
+//                          its file says
 //   new/               what is being written; emptied at start
 //   quarantine/        what was damaged or foreign, each beside NAME.why
 //

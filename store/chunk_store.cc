@@ -332,12 +332,14 @@ size_t ChunkStore::Expire(size_t count_max) {
   for (size_t i = 0; i < count_max; ++i) {
     const std::optional<ChunkId> id = table_.NextExpired();
     if (!id) break;
-    std::optional<Turn> turn;
-    if (folder_ != nullptr) turn.emplace(this, *id);
-    if (!table_.DropExpired(*id).ok()) continue;  // put again, kept or dropped just now
-    ++dropped;
-    // A file that stays is found at the next start, and its time runs again.
-    if (folder_ != nullptr) folder_->Remove(*id).IgnoreError();
+    // Refused if it was put again, kept or dropped just now. A file that cannot be removed is found
+    // at the next start, and its time runs again.
+    const auto drop = [&] {
+      absl::Status status = table_.DropExpired(*id);
+      dropped += status.ok() ? 1 : 0;
+      return status;
+    };
+    DropFileAnd(*id, drop).IgnoreError();
   }
   return dropped;
 }

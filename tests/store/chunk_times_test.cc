@@ -2,6 +2,7 @@
 // too; what was put for good, or again, does not.
 // Method: a store on a ManualClock, opened again on its folder.
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -184,6 +185,34 @@ TEST_P(ChunkTimesRestartTest, AMarkOfThePastIsNone) {
   Open();
   EXPECT_EQ(store_->Expire(10), 0u);
   EXPECT_FALSE(store_->table().List(std::nullopt, 1).at(0).kept);
+}
+
+// The first half of each row.
+class HalfCodec final : public ShadowCodec {
+ public:
+  uint32_t PackedRowBytes(const Geometry& geometry) const override {
+    return geometry.row_bytes() / 2;
+  }
+  bool Pack(const Geometry& geometry, const std::byte* row, std::byte* packed) const override {
+    std::copy_n(row, geometry.row_bytes() / 2, packed);
+    return true;
+  }
+};
+
+// Goal: what is left in memory of a chunk that is cold goes with it. Method: memory of 1 MiB,
+// chunks of 600 KB.
+TEST_P(ChunkTimesRestartTest, AShadowGoesWithItsChunk) {
+  const HalfCodec codec;
+  options_.shadow_codec = &codec;
+  options_.shadow_bytes_max = 1 << 20;
+  Open();
+  ASSERT_TRUE(Put(MakeSmallChunk(geometry_, 10'000, 1), kHour).ok());
+  ASSERT_TRUE(Put(MakeSmallChunk(geometry_, 10'000, 2), Duration(0)).ok());
+  ASSERT_EQ(store_->stats().shadow_count, 1u);
+  clock_.Advance(kHour);
+  EXPECT_EQ(store_->Expire(10), 1u);
+  EXPECT_EQ(store_->stats().shadow_count, 0u);
+  store_.reset();  // before the codec
 }
 
 INSTANTIATE_TEST_SUITE_P(Stores, ChunkTimesRestartTest, testing::Values(true));
