@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdint>
 #include <cstring>
 
 #include "absl/cleanup/cleanup.h"
@@ -47,12 +46,14 @@ void MappedFile::DropPages(std::span<const std::byte> part) const {
       part.data() + part.size() > bytes_.data() + bytes_.size()) {
     return;
   }
-  const auto page_bytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<uintptr_t>(part.data());
-  const uintptr_t first = (begin + page_bytes - 1) / page_bytes * page_bytes;
-  const uintptr_t last = (begin + part.size()) / page_bytes * page_bytes;
+  const auto page_bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  // The mapping begins with a page.
+  const auto begin = static_cast<size_t>(part.data() - bytes_.data());
+  const size_t first = (begin + page_bytes - 1) / page_bytes * page_bytes;
+  const size_t last = (begin + part.size()) / page_bytes * page_bytes;
+  if (first >= last) return;
   // Advice: where the system does not take it, the pages stay until they are wanted elsewhere.
-  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  madvise(const_cast<std::byte*>(bytes_.data()) + first, last - first, MADV_DONTNEED);
 }
 
 }  // namespace ckv
