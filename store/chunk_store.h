@@ -92,7 +92,7 @@ inline constexpr uint64_t kVerifyPieceBytes = 288 << 10;
 struct LostChunk {
   ChunkId id;
   std::vector<std::string> readers = {};  // none: not known
-  bool kept = false;
+  bool kept = false;                      // for good
 };
 
 class ChunkStore;
@@ -206,7 +206,7 @@ class ChunkStore {
   absl::Status Damaged(ChunkLocator locator, const ChunkId& id, const absl::Status& status);
   // Within the chunk's turn: out of the table, its file out of the way.
   void TakeOut(const ColdChunk& what, std::string_view why) ABSL_LOCKS_EXCLUDED(mu_);
-  void Lose(const ColdChunk& what) ABSL_LOCKS_EXCLUDED(mu_);
+  void Lose(LostChunk lost) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status MakeDurable(const ChunkId& id, const Geometry& geometry, std::string_view tenant);
   absl::Status SaveFacts(const ChunkId& id);
   template <typename DropRows>

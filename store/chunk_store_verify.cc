@@ -23,6 +23,12 @@ using Part = Finding::Part;
 
 bool GoOn(uint64_t /*bytes*/) { return true; }
 
+// Within the chunk's turn, so that nobody else saves them meanwhile.
+ChunkFacts FactsOf(ChunkTable& table, const ChunkId& id) {
+  table.FactsNotSaved(id);
+  return table.UnsavedFacts(id).value_or(ChunkFacts{});
+}
+
 }  // namespace
 
 // Of one call.
@@ -162,13 +168,15 @@ class ChunkStore::Verifier {
 
   // Whoever is reading the damaged rows keeps them until its pin goes; nobody finds them any more.
   void LetGo() {
+    const ChunkFacts facts = FactsOf(table_, what_.id);
     if (!table_.Drop(what_.id).ok()) return;
     if (!table_.InsertCold(what_).ok()) {
       // The table is full, with the slot that drains: it is not here until a replica's copy comes,
       // or a restart finds the file.
-      store_.Lose(what_);
+      store_.Lose({what_.id, what_.readers, facts.kept && facts.kept_until_ms == 0});
       return;
     }
+    table_.RestoreTimes(what_.id, facts);
     absl::MutexLock lock(&store_.mu_);
     ++store_.healed_count_;
   }
@@ -211,17 +219,18 @@ absl::StatusOr<ChunkCheck> ChunkStore::Verify(ChunkLocator locator, VerifyPace p
 }
 
 void ChunkStore::TakeOut(const ColdChunk& what, std::string_view why) {
+  const ChunkFacts facts = FactsOf(table_, what.id);
   if (const auto chunk = table_.Locate(what.id); chunk.ok()) shadows_.Remove(*chunk);
   table_.Drop(what.id).IgnoreError();
   // Where there is no file the reason has nothing to lie beside.
   if (folder_ != nullptr) folder_->Quarantine(what.id, why).IgnoreError();
-  Lose(what);
+  Lose({what.id, what.readers, facts.kept && facts.kept_until_ms == 0});
 }
 
-void ChunkStore::Lose(const ColdChunk& what) {
+void ChunkStore::Lose(LostChunk lost) {
   absl::MutexLock lock(&mu_);
   ++damaged_count_;
-  if (lost_.size() < kLostCountMax) lost_.push_back({what.id, what.readers, what.kept});
+  if (lost_.size() < kLostCountMax) lost_.push_back(std::move(lost));
 }
 
 std::vector<LostChunk> ChunkStore::TakeLost() {

@@ -213,6 +213,18 @@ TEST_F(ChunkStoreVerifyTest, DamagedMemoryIsLetGoAndReadAgain) {
   EXPECT_TRUE(store->TakeLost().empty());
 }
 
+TEST_F(ChunkStoreVerifyTest, WhatWasSaidOfAChunkOutlivesItsDamagedMemory) {
+  ASSERT_TRUE(Put(chunks[0]).ok());
+  const ChunkId& id = chunks[0].info.id;
+  ASSERT_TRUE(store->Keep(id, true).ok());
+  ChunkFacts facts = {.readers = {""}, .kept = true, .ttl_ms = 5000};
+  store->table().RestoreTimes(id, facts);
+  FlipMemory(chunks[0]);
+  EXPECT_EQ(HealthOf(chunks[0]), Health::kHealed);
+  store->table().FactsNotSaved(id);
+  EXPECT_EQ(store->table().UnsavedFacts(id), facts);
+}
+
 TEST_F(ChunkStoreVerifyTest, BothDamagedIsGone) {
   ASSERT_TRUE(Put(chunks[0]).ok());
   FlipMemory(chunks[0]);
