@@ -32,7 +32,7 @@ struct HolderOptions {
   // memory only, and gone with the process.
   std::string store_path = {};
   FileSystem* store_files = FileSystem::Real();  // borrowed
-  PagePolicy pages = PagePolicy::kAuto;  // of that memory
+  PagePolicy pages = PagePolicy::kAuto;          // of that memory
   // Of capacity_bytes, at most this much for fp8 copies of evicted chunks: what allows an
   // approximation is answered from them. 0: none.
   uint64_t shadow_bytes_max = 0;
