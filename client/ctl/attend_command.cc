@@ -133,43 +133,77 @@ absl::Status Validate(const AttendOptions& options, const Corpus& corpus) {
                       corpus.geometry.layers, corpus.geometry.layers - 1));
 }
 
-absl::Status RunAttend(const Ctl& ctl, const AttendOptions& options) {
-  CKV_RETURN_IF_ERROR(CheckOutput(options.out));
-  Fleet fleet(ctl.fleet, ctl.clock);
-  CKV_ASSIGN_OR_RETURN(const Corpus corpus, fleet.GetCorpus(options.corpus));
+// One version of the corpus, all of whose chunks the answer is over.
+struct Answered {
+  Corpus corpus;
+  uint32_t query_count = 0;
+  size_t chunk_count = 0;
+  uint64_t row_count = 0;
+  Totals totals;
+  PartialArrays partial;
+};
+
+absl::StatusOr<Answered> AttendOnce(const Ctl& ctl, Fleet& fleet, const AttendOptions& options,
+                                    Corpus corpus) {
   CKV_RETURN_IF_ERROR(Validate(options, corpus));
   CKV_ASSIGN_OR_RETURN(
       const std::vector<uint32_t> ordinals,
       ParseChunkRanges(options.chunks, static_cast<uint32_t>(corpus.chunks.size())));
-  uint64_t row_count = 0;
-  for (const uint32_t ordinal : ordinals) row_count += corpus.chunks[ordinal].token_count;
+  Answered answered;
+  answered.chunk_count = ordinals.size();
+  for (const uint32_t ordinal : ordinals) answered.row_count += corpus.chunks[ordinal].token_count;
   CKV_ASSIGN_OR_RETURN(const Queries queries, ReadQueries(options.queries, corpus.geometry.d_qk));
+  answered.query_count = queries.rows;
   SelectedRows selection;
   const bool selected = !options.select.empty();
   if (selected) {
-    CKV_ASSIGN_OR_RETURN(selection, ReadSelection(options.select, queries.rows, row_count));
+    CKV_ASSIGN_OR_RETURN(selection,
+                         ReadSelection(options.select, queries.rows, answered.row_count));
   }
-
-  PartialArrays partial;
+  PartialArrays& partial = answered.partial;
   partial.rows = queries.rows;
   partial.d_v = corpus.geometry.d_v;
   partial.o.resize(size_t{queries.rows} * corpus.geometry.d_v);
   partial.m.resize(queries.rows);
   partial.l.resize(queries.rows);
-  CKV_ASSIGN_OR_RETURN(const Totals totals,
+  CKV_ASSIGN_OR_RETURN(answered.totals,
                        SendAll(ctl, fleet, Template(ctl, options, corpus, ordinals),
                                corpus.geometry, queries, selection, selected, partial));
-  CKV_RETURN_IF_ERROR(WritePartial(options.out, partial,
-                                   {{"corpus", corpus.name},
+  answered.corpus = std::move(corpus);
+  return answered;
+}
+
+// A corpus that is replaced or moved meanwhile is attended anew, from the first row: an answer is
+// of one version.
+absl::StatusOr<Answered> AttendCurrent(const Ctl& ctl, Fleet& fleet, const AttendOptions& options) {
+  constexpr int kVersionCountMax = 3;
+  CKV_ASSIGN_OR_RETURN(Corpus corpus, fleet.GetCorpus(options.corpus));
+  for (int i = 1;; ++i) {
+    const uint64_t version = corpus.version;
+    absl::StatusOr<Answered> answered = AttendOnce(ctl, fleet, options, std::move(corpus));
+    if (!absl::IsFailedPrecondition(answered.status()) || i == kVersionCountMax) return answered;
+    CKV_ASSIGN_OR_RETURN(corpus, fleet.GetCorpus(options.corpus));
+    if (corpus.version == version) return answered;
+  }
+}
+
+absl::Status RunAttend(const Ctl& ctl, const AttendOptions& options) {
+  CKV_RETURN_IF_ERROR(CheckOutput(options.out));
+  Fleet fleet(ctl.fleet, ctl.clock);
+  CKV_ASSIGN_OR_RETURN(const Answered answered, AttendCurrent(ctl, fleet, options));
+  const Totals& totals = answered.totals;
+  const Geometry& geometry = answered.corpus.geometry;
+  CKV_RETURN_IF_ERROR(WritePartial(options.out, answered.partial,
+                                   {{"corpus", answered.corpus.name},
                                     {"layer", std::to_string(options.layer)},
                                     {"rows", totals.approximate ? "approximate" : "exact"},
-                                    {"model", corpus.geometry.model},
-                                    {"revision", corpus.geometry.revision}}));
+                                    {"model", geometry.model},
+                                    {"revision", geometry.revision}}));
   const Duration elapsed(static_cast<int64_t>(totals.elapsed_ns));
   ctl.Print(RenderFields({{"wrote", options.out},
-                          {"rows", absl::StrFormat("%d over %s of %s", queries.rows,
-                                                   FormatCount(ordinals.size(), "chunk"),
-                                                   FormatCount(row_count, "token"))},
+                          {"rows", absl::StrFormat("%d over %s of %s", answered.query_count,
+                                                   FormatCount(answered.chunk_count, "chunk"),
+                                                   FormatCount(answered.row_count, "token"))},
                           {"holders", std::to_string(totals.holder_count)},
                           {"sent", FormatBytes(totals.bytes_sent)},
                           {"received", FormatBytes(totals.bytes_received)},
@@ -177,9 +211,9 @@ absl::Status RunAttend(const Ctl& ctl, const AttendOptions& options) {
                            totals.approximate ? "approximate: some rows were fp8 copies" : "exact"},
                           {"took", FormatDuration(elapsed)}}),
             {{"out", options.out},
-             {"row_count", queries.rows},
-             {"chunk_count", ordinals.size()},
-             {"token_count", row_count},
+             {"row_count", answered.query_count},
+             {"chunk_count", answered.chunk_count},
+             {"token_count", answered.row_count},
              {"message_count", totals.messages},
              {"holder_count", totals.holder_count},
              {"bytes_sent", totals.bytes_sent},

@@ -265,6 +265,7 @@ TEST(ConfigTest, CheckConfigPrintsAFileThatReadsBack) {
                                               "--store-capacity=3MiB",
                                               "--store-pages=small",
                                               "--store-shadow-percent=20",
+                                              "--store-scrub-bytes-per-second=1MiB",
                                               "--store-chunk-count-max=5",
                                               "--replicas-percent=50",
                                               "--compute-threads=2",
