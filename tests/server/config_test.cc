@@ -267,6 +267,7 @@ TEST(ConfigTest, CheckConfigPrintsAFileThatReadsBack) {
                                               "--store-shadow-percent=20",
                                               "--store-scrub-bytes-per-second=1MiB",
                                               "--store-chunk-count-max=5",
+                                              "--store-scrub-bytes-per-second=2MiB",
                                               "--replicas-percent=50",
                                               "--compute-threads=2",
                                               "--session-count-max=3",
