@@ -16,15 +16,24 @@ namespace {
 
 class FakeSource final : public RepairSource {
  public:
-  std::function<absl::StatusOr<Restored>(const LostChunk&)> answer;
+  using Answer = std::function<absl::StatusOr<Restored>(const LostChunk&)>;
   std::atomic<uint32_t> asked{0};
   std::atomic<bool> cancelled{false};
 
   absl::StatusOr<Restored> Restore(const LostChunk& lost, Instant /*deadline*/) override {
     ++asked;
-    return answer(lost);
+    absl::MutexLock lock(&mu_);
+    return answer_(lost);
   }
   void Cancel() override { cancelled = true; }
+  void set_answer(Answer answer) {
+    absl::MutexLock lock(&mu_);
+    answer_ = std::move(answer);
+  }
+
+ private:
+  absl::Mutex mu_;
+  Answer answer_ ABSL_GUARDED_BY(mu_);
 };
 
 struct RepairerTest : testing::Test {
@@ -33,7 +42,7 @@ struct RepairerTest : testing::Test {
     options.capacity_bytes = 1 << 20;
     store = *ChunkStore::Open(options);
     repairs.clock = &clock;
-    source.answer = [this](const LostChunk& lost) { return PutAgain(lost); };
+    source.set_answer([this](const LostChunk& lost) { return PutAgain(lost); });
     EXPECT_TRUE(Put("a").ok());
   }
   absl::Status Put(std::string_view tenant) {
@@ -109,14 +118,14 @@ TEST_F(RepairerTest, WhatWasLostIsHereAgainForEveryReaderAndKept) {
 }
 
 TEST_F(RepairerTest, WhoDoesNotAnswerIsAskedABoundedNumberOfTimes) {
-  source.answer = [](const LostChunk&) { return absl::UnavailableError("holder h1 is away"); };
+  source.set_answer([](const LostChunk&) { return absl::UnavailableError("holder h1 is away"); });
   Lose();
   const auto repairer = Start();
   ASSERT_TRUE(Eventually([&] { return counters.repair_failure_count == 1; }));
   EXPECT_EQ(source.asked, repairs.attempt_count_max);
   // Never again, and another chunk's luck is its own.
   ASSERT_TRUE(Put("a").ok());
-  source.answer = [this](const LostChunk& lost) { return PutAgain(lost); };
+  source.set_answer([this](const LostChunk& lost) { return PutAgain(lost); });
   Lose();
   ASSERT_TRUE(Eventually([&] { return counters.repaired_count == 1; }));
   EXPECT_EQ(source.asked, repairs.attempt_count_max + 1);
@@ -127,11 +136,11 @@ TEST_F(RepairerTest, WhoDoesNotAnswerIsAskedABoundedNumberOfTimes) {
 TEST_F(RepairerTest, AttemptsComeWithGrowingPauses) {
   std::vector<Instant> when;
   absl::Mutex mu;
-  source.answer = [&](const LostChunk&) {
+  source.set_answer([&](const LostChunk&) {
     absl::MutexLock lock(&mu);
     when.push_back(clock.Now());
     return absl::UnavailableError("away");
-  };
+  });
   Lose();
   {
     const auto repairer = Start();
@@ -143,9 +152,9 @@ TEST_F(RepairerTest, AttemptsComeWithGrowingPauses) {
 }
 
 TEST_F(RepairerTest, WhereNoReplicaIsItIsSaidAtOnce) {
-  source.answer = [](const LostChunk&) {
+  source.set_answer([](const LostChunk&) {
     return absl::FailedPreconditionError("corpus c places it here alone");
-  };
+  });
   Lose();
   const auto repairer = Start();
   ASSERT_TRUE(Eventually([&] { return counters.repair_failure_count == 1; }));
