@@ -12,6 +12,7 @@
 #include <iostream>
 #include <random>
 
+#include "absl/cleanup/cleanup.h"
 #include "tests/e2e/one_daemon.h"
 
 namespace ckv {
@@ -32,6 +33,8 @@ TEST(StoreLimits, AFullDiskRefusesPutsAndNothingElse) {
   const std::string path = test::TempPath("small");
   fs::create_directory(path);
   if (!MountSmall(path)) GTEST_SKIP() << "no mount for this user: " << strerror(errno);
+  // Else the folder of this process, which is busy under a mount, would be left with all in it.
+  const absl::Cleanup unmount = [&path] { umount2(path.c_str(), MNT_DETACH); };
   test::OneDaemon daemon("directory,holder,requester",
                          {"--store-path=" + path + "/store", "--store-capacity=1MiB",
                           "--fabrics=shm", "--store-scrub-bytes-per-second=1MiB"});
