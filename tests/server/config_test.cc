@@ -265,7 +265,6 @@ TEST(ConfigTest, CheckConfigPrintsAFileThatReadsBack) {
                                               "--store-capacity=3MiB",
                                               "--store-pages=small",
                                               "--store-shadow-percent=20",
-                                              "--store-scrub-bytes-per-second=1MiB",
                                               "--store-chunk-count-max=5",
                                               "--store-scrub-bytes-per-second=2MiB",
                                               "--replicas-percent=50",
