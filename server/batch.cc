@@ -298,6 +298,7 @@ void Batch::PlacePieces(Item& item) {
     packed.row_dtype = RowDtype::kFp8DsMla;
     item.shadow_group = GroupFor(packed, item.ready.deadline());
     item.reply.flags |= kFlagApproximate;
+    Bump(counters_->approximate_count);
   }
   const size_t part_begin = parts_.size();
   for (size_t i = 0; i < rows_.size(); ++i) {

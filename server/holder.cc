@@ -312,6 +312,8 @@ HolderStats Holder::stats() const {
           .push_bytes = read(counters.push_bytes),
           .map_count = read(counters.map_count),
           .cold_count = read(counters.cold_count),
+          .approximate_count = read(counters.approximate_count),
+          .shadow_count = store.shadow_count,
           .damaged_count = store.damaged_count,
           .error_count = sum(errors),
           .errors = errors,

@@ -83,6 +83,8 @@ struct HolderStats {
   uint64_t push_bytes = 0;          // of rows, in those replies
   uint64_t map_count = 0;           // chunks handed over
   uint64_t cold_count = 0;          // requests whose chunks were read from disk first
+  uint64_t approximate_count = 0;   // requests answered from shadows
+  uint64_t shadow_count = 0;        // evicted chunks that have one
   uint64_t damaged_count = 0;       // chunks taken out because they were damaged
   uint64_t error_count = 0;         // requests answered with an error
   StatusCounts errors{};            // the same, by code

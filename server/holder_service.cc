@@ -332,6 +332,7 @@ grpc::Status HolderServiceImpl::Stats(grpc::ServerContext* /*context*/,
   reply->set_bytes_out(stats.bytes_out);
   reply->set_compute_ns(stats.compute_ns);
   reply->set_cold_count(stats.table.cold_count);
+  reply->set_shadow_count(stats.shadow_count);
   reply->set_load_count(stats.load_count);
   reply->set_load_bytes(stats.load_bytes);
   reply->set_evicted_count(stats.table.evicted_count);

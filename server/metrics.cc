@@ -180,6 +180,11 @@ void AddHolderStore(const HolderStats& stats, Page& page) {
           "Requests that waited for the device: their chunks were cold. A high share of all: raise "
           "store.capacity, or add holders.",
           stats.cold_count);
+  page.Gauge("ckv_holder_shadow_chunks", "Of those: with fp8 copies in memory.",
+             static_cast<double>(stats.shadow_count));
+  counter("ckv_holder_approximate_requests_total",
+          "Requests that allow an approximation and were answered from such copies.",
+          stats.approximate_count);
   counter("ckv_holder_store_loads_total", "Cold chunks read into memory.", stats.load_count);
   counter("ckv_holder_store_load_bytes_total", "Bytes of rows of those.", stats.load_bytes);
   counter("ckv_holder_store_evictions_total", "Hot chunks that became cold to make room.",

@@ -45,12 +45,13 @@ using QueueDepths = std::array<QueueDepth, kQueueNames.size()>;
 struct ServeCounters {
   std::atomic<uint64_t> request_count{0};  // frames that came: probes, too
   std::atomic<uint64_t> query_row_count{0};
-  std::atomic<uint64_t> batch_count{0};  // kernel calls
-  std::atomic<uint64_t> long_count{0};   // requests computed beside the polling thread
-  std::atomic<uint64_t> push_count{0};   // replies to fetches that carried rows
-  std::atomic<uint64_t> push_bytes{0};   // of those rows
-  std::atomic<uint64_t> map_count{0};    // chunks handed over by descriptor
-  std::atomic<uint64_t> cold_count{0};   // requests whose chunks were read from disk first
+  std::atomic<uint64_t> batch_count{0};        // kernel calls
+  std::atomic<uint64_t> long_count{0};         // requests computed beside the polling thread
+  std::atomic<uint64_t> push_count{0};         // replies to fetches that carried rows
+  std::atomic<uint64_t> push_bytes{0};         // of those rows
+  std::atomic<uint64_t> map_count{0};          // chunks handed over by descriptor
+  std::atomic<uint64_t> cold_count{0};         // requests whose chunks were read from disk first
+  std::atomic<uint64_t> approximate_count{0};  // requests answered with the help of shadows
   std::array<std::atomic<uint64_t>, kStatusCodeCount> errors{};  // answers, by code
   std::atomic<uint64_t> expired_count{0};
   std::array<std::atomic<uint64_t>, kRefusalNames.size()> refusals{};

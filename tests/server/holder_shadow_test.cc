@@ -108,6 +108,8 @@ TEST_P(HolderShadowTest, AnEvictedChunkIsAnsweredForAndMarked) {
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_TRUE(report.approximate);
   EXPECT_EQ(fleet->holder().stats().cold_count, 0u);  // nothing was read
+  EXPECT_EQ(fleet->holder().stats().approximate_count, 1u);
+  EXPECT_GT(fleet->holder().stats().shadow_count, 0u);
   const auto want = test::Reference(Rounded(), 1, {chunk}, {q.data(), 16, 576}, {});
   test::ExpectNear(answer, want, 1e-5);
 }
