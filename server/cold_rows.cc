@@ -24,16 +24,13 @@ absl::Status ColdRows::Add(ChunkLocator chunk, const ChunkRows& rows, uint32_t l
         absl::StrFormat("%d bytes of rows that are on disk, %d are read for a request at most",
                         bytes_ + read_bytes, bytes_max_));
   }
-  // Zero bytes cannot be mapped.
-  const size_t bytes = std::max<uint64_t>(rows.layer_bytes(), 1);
-  void* const base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) {
-    return absl::ResourceExhaustedError(absl::StrFormat(
-        "no memory for %d bytes of a chunk's rows: %s", bytes, std::strerror(errno)));
+  std::byte* memory = nullptr;
+  if (const Layer* const before = Find(chunk); before != nullptr) {
+    memory = const_cast<std::byte*>(before->rows);
+  } else {
+    CKV_ASSIGN_OR_RETURN(memory, MapLayer(rows.layer_bytes()));
+    layers_[chunk.slot] = {chunk, memory, token_count};
   }
-  memory_.emplace_back(static_cast<std::byte*>(base), Unmap{bytes});
-  std::byte* const memory = memory_.back().get();
   for (size_t i = 0; i < stripes.size();) {
     size_t end = i + 1;  // of a run of neighbours, which is one read
     while (end < stripes.size() && stripes[end] == stripes[end - 1] + 1) ++end;
@@ -44,8 +41,20 @@ absl::Status ColdRows::Add(ChunkLocator chunk, const ChunkRows& rows, uint32_t l
     i = end;
   }
   bytes_ += read_bytes;
-  layers_[chunk.slot] = {chunk, memory, token_count};
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::byte*> ColdRows::MapLayer(uint64_t layer_bytes) {
+  // Zero bytes cannot be mapped.
+  const size_t bytes = std::max<uint64_t>(layer_bytes, 1);
+  void* const base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "no memory for %d bytes of a chunk's rows: %s", bytes, std::strerror(errno)));
+  }
+  memory_.emplace_back(static_cast<std::byte*>(base), Unmap{bytes});
+  return memory_.back().get();
 }
 
 const ColdRows::Layer* ColdRows::Find(ChunkLocator chunk) const {

@@ -12,6 +12,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "store/chunk_store.h"
 
 namespace ckv {
@@ -31,7 +32,7 @@ class ColdRows {
 
   void Keep(ChunkPin pin) { pins_.push_back(std::move(pin)); }
   // Reads these stripes of a layer, in ascending order; the layer's other rows are zero and not to
-  // be used.
+  // be used, unless they are added by another call for the chunk: a request may name it twice.
   //   ResourceExhausted   over bytes_max with what was added before, or no memory.
   //   and as ChunkRows::Read.
   absl::Status Add(ChunkLocator chunk, const ChunkRows& rows, uint32_t layer,
@@ -48,6 +49,7 @@ class ColdRows {
   uint64_t bytes() const { return bytes_; }
 
  private:
+  absl::StatusOr<std::byte*> MapLayer(uint64_t layer_bytes);
   struct Unmap {
     size_t bytes = 0;
     void operator()(std::byte* memory) const;

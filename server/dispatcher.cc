@@ -26,10 +26,6 @@ constexpr int kPollOnlySleepMs = 1;
 
 constexpr uint32_t kNoCountLimit = ~0u;
 
-// A request whose chunks do not fit beside those that others are reading comes again after about
-// what reading a chunk of 64 MB takes.
-constexpr uint32_t kColdRetryUs = 50'000;
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Dispatcher>> Dispatcher::Start(const DispatcherOptions& options,
@@ -325,7 +321,7 @@ void Dispatcher::FillBatch(FairQueue& queue, uint32_t request_count_max, uint64_
         AdmitTo(longs_, *lane.owner->longs, long_admission_, ready);
         break;
       case Batch::Verdict::kCold:
-        AdmitTo(colds_, *lane.owner->colds, push_admission_, ready);
+        AdmitCold(ready);
         break;
       case Batch::Verdict::kTaken:
         if (batch_.last_work() != 0) {
@@ -348,7 +344,7 @@ void Dispatcher::AnswerPush() {
     if (!answered.ok()) {
       Break(lane, answered.status());
     } else if (!*answered) {
-      AdmitTo(colds_, *lane.owner->colds, push_admission_, ready);
+      AdmitCold(ready);
     }
     return;
   }
@@ -358,7 +354,7 @@ void Dispatcher::AnswerPush() {
   } else if (*outcome == SideWork::Outcome::kNotMade) {
     AdmitTo(longs_, *lane.owner->longs, long_admission_, ready);
   } else if (*outcome == SideWork::Outcome::kCold) {
-    AdmitTo(colds_, *lane.owner->colds, push_admission_, ready);
+    AdmitCold(ready);
   }
 }
 
@@ -376,38 +372,10 @@ void Dispatcher::RunSideWork() {
     if (!outcome.ok()) {
       Break(lane, outcome.status());
     } else if (*outcome == SideWork::Outcome::kCold) {
-      AdmitTo(colds_, *lane.owner->colds, push_admission_, ready);
+      AdmitCold(ready);
     } else if (side_work_.last_work() != 0) {
       lane.owner->work_per_row = side_work_.last_work() / ready.header.row_count;
     }
-  }
-}
-
-// What was read stays with the request, which is served with those that wait already.
-void Dispatcher::FinishColdRead() {
-  ColdReads::Done done = cold_reads_.Finish();
-  if (done.lane->broken) return;
-  if (done.status.ok()) {
-    Enqueue(*done.lane->owner, done.ready);
-  } else {
-    const bool full = absl::IsResourceExhausted(done.status);
-    PostError(done.ready, done.status, full ? kColdRetryUs : 0, counters_);
-  }
-}
-
-void Dispatcher::StartColdReads() {
-  while (colds_.count() != 0 && cold_reads_.idle()) {
-    FairQueue::Flow* flow = colds_.Next();
-    const ReadyRequest ready = flow->front();
-    HolderLane& lane = *ready.from;
-    colds_.Pop(*flow, kFetchBodyBytesMax);
-    // Nothing is read for whom nobody answers any more.
-    if (absl::Status bad = CheckTurn(ready, *lease_, options_.clock->Now(), counters_); !bad.ok()) {
-      PostError(ready, bad, /*retry_after_us=*/0, counters_);
-      continue;
-    }
-    Bump(counters_.cold_count);
-    if (absl::Status bad = cold_reads_.Start(ready, lane); !bad.ok()) Break(lane, bad);
   }
 }
 

@@ -110,6 +110,7 @@ class Dispatcher {
   void AdmitTo(FairQueue& queue, FairQueue::Flow& flow, const Admission& admission,
                const ReadyRequest& ready) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
 
+  void AdmitCold(const ReadyRequest& ready) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void AnswerAttends() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   // Takes from `queue` what there is room for, and of that until the batch has so much.
   void FillBatch(FairQueue& queue, uint32_t request_count_max, uint64_t work_max)

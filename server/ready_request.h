@@ -28,10 +28,11 @@ struct ReadyRequest {
   Session* session = nullptr;
   uint32_t slot = 0;
   uint32_t bytes = 0;
-  RequestHeader header;  // decoded once: on shm the peer can still write what lies in the slot
-  Instant arrived;       // when the dispatcher saw it
-  bool refused = false;  // arrived after the drain began
-  uint64_t work = 0;     // multiply-adds, as estimated on arrival
+  RequestHeader header;     // decoded once: on shm the peer can still write what lies in the slot
+  Instant arrived;          // when the dispatcher saw it
+  bool refused = false;     // arrived after the drain began
+  uint64_t work = 0;        // multiply-adds, as estimated on arrival
+  uint32_t cold_count = 0;  // times that it was sent to have chunks read
   // What was read for it from disk (server/cold_reads.h), once it has been; goes with its last
   // copy.
   std::shared_ptr<const ColdRows> cold_rows;

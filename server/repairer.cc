@@ -91,6 +91,12 @@ absl::Status Repairer::Complete(const LostChunk& lost, const RepairSource::Resto
 }
 
 void Repairer::GiveUp(const LostChunk& lost, const absl::Status& status) {
+  // Dropped, or moved, and not only because the directory was started anew: it was asked for long.
+  if (absl::IsNotFound(status)) {
+    spdlog::info("{}: chunk {} was damaged, and no corpus places it here any more", options_.name,
+                 lost.id.ToHex());
+    return;
+  }
   counters_.repair_failure_count.fetch_add(1, std::memory_order_relaxed);
   spdlog::error("{}: chunk {} was damaged and is lost here: {}", options_.name, lost.id.ToHex(),
                 std::string(status.message()));

@@ -352,8 +352,17 @@ absl::Status ChunkFolder::Remove(const ChunkId& id) {
   return absl::IsNotFound(removed) ? absl::OkStatus() : removed;
 }
 
+absl::Status ChunkFolder::ForgetFacts(const ChunkId& id) {
+  const absl::Status removed = files_->Remove(absl::StrCat(PathOf(id), ".facts"));
+  if (absl::IsNotFound(removed)) return absl::OkStatus();
+  CKV_RETURN_IF_ERROR(removed);
+  return files_->SyncFolder(LeafOf(id));
+}
+
 absl::Status ChunkFolder::Quarantine(const ChunkId& id, std::string_view why) {
-  return QuarantineFile(PathOf(id), id.ToHex(), why);
+  CKV_RETURN_IF_ERROR(QuarantineFile(PathOf(id), id.ToHex(), why));
+  // Who might read it, and until when, was of those rows.
+  return ForgetFacts(id);
 }
 
 absl::Status ChunkFolder::QuarantineFile(const std::string& path, const std::string& name,

@@ -141,6 +141,9 @@ class ChunkFolder {
   absl::StatusOr<ChunkFileReader> Read(const ChunkId& id);
   // Durable when it returns OK.
   absl::Status WriteFacts(const ChunkId& id, const ChunkFacts& facts);
+  // Durable: what is put next under this id begins with its own tenant and no marks. OK where there
+  // are none.
+  absl::Status ForgetFacts(const ChunkId& id);
   // The chunk's file and facts; OK where there are none. Not synced: after a power loss the chunk
   // may be there again, whole.
   absl::Status Remove(const ChunkId& id);

@@ -47,7 +47,11 @@ absl::Status ChunkPut::Finish() && {
   const ChunkStore::Turn turn(store_, id);
   // Another's put of it came first: its file stays, for it says whose the chunk was at first.
   const bool committed = !table.IsDurable(id);
-  if (committed) CKV_RETURN_IF_ERROR(std::move(*file_).Commit(chunk, tenant_));
+  if (committed) {
+    // Left by an earlier chunk of this id, for which others were readers.
+    CKV_RETURN_IF_ERROR(store_->folder_->ForgetFacts(id));
+    CKV_RETURN_IF_ERROR(std::move(*file_).Commit(chunk, tenant_));
+  }
   absl::Status inserted = table.Insert(std::move(chunk), tenant_, /*durable=*/true, ttl_);
   if (absl::IsAlreadyExists(inserted)) {
     table.MarkDurable(id);  // it may have been in memory only
@@ -185,6 +189,7 @@ absl::Status ChunkStore::MakeDurable(const ChunkId& id, const Geometry& geometry
                        folder_->Begin(geometry, tenant, chunk.info().token_count()));
   for (uint32_t l = 0; l < geometry.layers; ++l)
     CKV_RETURN_IF_ERROR(file.Write(l, 0, chunk.layer(l)));
+  CKV_RETURN_IF_ERROR(folder_->ForgetFacts(id));
   CKV_RETURN_IF_ERROR(std::move(file).Commit(chunk, tenant));
   table_.MarkDurable(id);
   return absl::OkStatus();

@@ -149,8 +149,7 @@ class ChunkStore::Verifier {
     CKV_ASSIGN_OR_RETURN(const Finding file, CheckFile(GoOn));
     const bool memory_damaged = memory.part == Part::kDamaged;
     if (memory_damaged && (file.part == Part::kWhole || file.part == Part::kUnreadable)) {
-      pin = ChunkPin();
-      LetGo();
+      LetGo();  // pinned, so that it is not evicted, and packed, in between
       if (file.part == Part::kUnreadable) return Say(ChunkCheck::Health::kUnreadable, file.why);
       return Say(ChunkCheck::Health::kHealed, memory.why + "; its file is whole and is read again");
     }
@@ -166,17 +165,19 @@ class ChunkStore::Verifier {
     return check_;
   }
 
-  // Whoever is reading the damaged rows keeps them until its pin goes; nobody finds them any more.
+  // Within its turn. Whoever is reading the damaged rows keeps them until its pin goes; nobody
+  // finds them any more.
   void LetGo() {
     const ChunkFacts facts = FactsOf(table_, what_.id);
-    if (!table_.Drop(what_.id).ok()) return;
-    if (!table_.InsertCold(what_).ok()) {
-      // The table is full, with the slot that drains: it is not here until a replica's copy comes,
-      // or a restart finds the file.
+    const absl::Status cold = table_.Chill(locator_);
+    if (absl::IsNotFound(cold)) return;
+    if (!cold.ok()) {
+      // It is not here until a replica's copy comes, or a restart finds the file.
       store_.Lose({what_.id, what_.readers, facts.kept && facts.kept_until_ms == 0});
       return;
     }
-    table_.RestoreTimes(what_.id, facts);
+    // A mark that was set while the file was read is on disk before whoever set it is told so.
+    store_.SaveFacts(what_.id).IgnoreError();
     absl::MutexLock lock(&store_.mu_);
     ++store_.healed_count_;
   }
@@ -185,11 +186,14 @@ class ChunkStore::Verifier {
   ChunkCheck WriteAgain(const Chunk& chunk, const std::string& why) {
     const absl::Status status = Write(chunk);
     if (!status.ok()) {
+      // The only whole copy: not to be evicted until a later check can write it.
+      table_.SetEvictable(what_.id, false);
       return Say(ChunkCheck::Health::kUnreadable,
                  absl::StrFormat("%s; the rows in memory are whole, but its file cannot be "
                                  "written again: %s",
                                  why, std::string(status.message())));
     }
+    table_.SetEvictable(what_.id, true);
     absl::MutexLock lock(&store_.mu_);
     ++store_.healed_count_;
     return Say(ChunkCheck::Health::kHealed, why + "; it was written again from memory");

@@ -14,6 +14,9 @@
 namespace ckv {
 namespace {
 
+// Slots of damaged rows that are still being read, beside those of chunks.
+constexpr uint32_t kChilledCountMax = 64;
+
 absl::Status Dropped() { return absl::NotFoundError("the chunk was dropped since it was found"); }
 
 }  // namespace
@@ -344,26 +347,63 @@ absl::Status ChunkTable::Remove(const ChunkId& id, const RemoveIf& only) {
     index = *found;
     CKV_RETURN_IF_ERROR(CheckMayGo(*SlotAt(index), only));
     expiry_.Forget(id);
-    in_order_.erase(id);
-    {
-      Shard& shard = ShardOf(id);
-      absl::MutexLock shard_lock(&shard.mu);
-      index_.Erase(HashOf(id), index);
-    }
-    Slot& slot = *SlotAt(index);
-    token_count_ -= slot.what.token_count;
-    Interned(slot.what.geometry).chunk_count -= 1;
-    evictable_.Remove(index);
-    uint64_t state = slot.state.load(std::memory_order_relaxed);
-    uint64_t dropped = 0;
-    do {
-      dropped = WithGeneration(GenerationOf(state) + 1) | (state & kPinsMask);
-    } while (!slot.state.compare_exchange_weak(state, dropped, std::memory_order_acq_rel));
-    if ((state & kHot) == 0) cold_count_ -= 1;
-    free = (state & kPinsMask) == 0;
+    free = TakeOut(index);
   }
   if (free) Free(index);
   return absl::OkStatus();
+}
+
+bool ChunkTable::TakeOut(uint32_t index) {
+  Slot& slot = *SlotAt(index);
+  const ChunkId& id = slot.what.id;
+  in_order_.erase(id);
+  {
+    Shard& shard = ShardOf(id);
+    absl::MutexLock shard_lock(&shard.mu);
+    index_.Erase(HashOf(id), index);
+  }
+  token_count_ -= slot.what.token_count;
+  Interned(slot.what.geometry).chunk_count -= 1;
+  evictable_.Remove(index);
+  uint64_t state = slot.state.load(std::memory_order_relaxed);
+  uint64_t dropped = 0;
+  do {
+    dropped = WithGeneration(GenerationOf(state) + 1) | (state & kPinsMask);
+  } while (!slot.state.compare_exchange_weak(state, dropped, std::memory_order_acq_rel));
+  if ((state & kHot) == 0) cold_count_ -= 1;
+  return (state & kPinsMask) == 0;
+}
+
+absl::Status ChunkTable::Chill(ChunkLocator locator) {
+  absl::Status status;
+  bool free = false;
+  {
+    absl::MutexLock lock(&mu_);
+    Slot* const slot = SlotAt(locator.slot);
+    if (slot == nullptr) return Dropped();
+    const uint64_t state = slot->state.load(std::memory_order_relaxed);
+    if (GenerationOf(state) != locator.generation ||
+        (state & (kResident | kHot)) != (kResident | kHot))
+      return Dropped();
+    ColdChunk what = slot->what;
+    const Instant touched = slot->touched;
+    free = TakeOut(locator.slot);
+    // Beside chunk_count_max, as long as the old slot is read.
+    if (used_slot_count_ < chunk_count_max_ + kChilledCountMax) {
+      const uint32_t index = TakeSlot(std::move(what));
+      Slot& cold = *SlotAt(index);
+      cold.durable = true;
+      cold.facts_unsaved = true;
+      cold.touched = touched;
+      cold_count_ += 1;
+      Publish(index, /*hot=*/false);
+    } else {
+      expiry_.Forget(what.id);
+      status = absl::ResourceExhaustedError("chunk table: too many slots are still being read");
+    }
+  }
+  if (free) Free(locator.slot);
+  return status;
 }
 
 std::vector<ChunkListing> ChunkTable::List(const std::optional<ChunkId>& after,

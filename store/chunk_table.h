@@ -228,6 +228,14 @@ class ChunkTable {
   // Whether the chunk is resident and has its file; and that it has it now.
   bool IsDurable(const ChunkId& id) const ABSL_LOCKS_EXCLUDED(mu_);
   void MarkDurable(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
+  // Whether a durable chunk may be evicted: not while memory has its only whole copy.
+  void SetEvictable(const ChunkId& id, bool evictable) ABSL_LOCKS_EXCLUDED(mu_);
+  // The rows in memory are not to be used, those in the file are: the chunk becomes cold, in a
+  // place of its own, so that no locator of before finds it. Its readers, marks and times stay,
+  // unsaved.
+  //   NotFound            dropped, or cold.
+  //   ResourceExhausted   too many such slots are still being read: it is gone from here.
+  absl::Status Chill(ChunkLocator locator) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Where the chunk is, whoever may read it.
   //   NotFound
@@ -274,6 +282,8 @@ class ChunkTable {
   // OK if `info` is to be stored; if it is resident, `tenant` becomes a reader where it may.
   absl::Status CheckNew(const ChunkInfo& info, std::string_view tenant)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Out of the table, but for its times. Returns whether its slot is to be freed.
+  bool TakeOut(uint32_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckRoom() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   // A slot for a chunk that is not resident, described but not yet published.
   uint32_t TakeSlot(ColdChunk chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -151,4 +151,15 @@ void ChunkTable::MarkDurable(const ChunkId& id) {
   if (!slot.what.kept) evictable_.Add(*found, slot.bytes(), double(slot.bytes()));
 }
 
+void ChunkTable::SetEvictable(const ChunkId& id, bool evictable) {
+  absl::MutexLock lock(&mu_);
+  const std::optional<uint32_t> found = SlotOf(id);
+  if (!found) return;
+  const Slot& slot = *SlotAt(*found);
+  evictable_.Remove(*found);
+  const bool hot = (slot.state.load(std::memory_order_relaxed) & kHot) != 0;
+  if (evictable && hot && slot.durable && !slot.what.kept)
+    evictable_.Add(*found, slot.bytes(), double(slot.bytes()));
+}
+
 }  // namespace ckv

@@ -85,8 +85,8 @@ class IdIndex {
 
   std::atomic<uint64_t> version_{0};
   std::atomic<Array*> array_;
-  // All there ever were: a reader may still be in one. Sizes double, so together they are twice
-  // the last.
+  // All there ever were: a reader may still be in one. Sizes double, and of each there are two at
+  // most, so together they are at most four times the last.
   std::vector<std::unique_ptr<Array>> arrays_;
   uint32_t live_count_ = 0;
   uint32_t used_count_ = 0;  // and erased

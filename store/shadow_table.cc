@@ -1,11 +1,28 @@
 #include "store/shadow_table.h"
 
+#include <algorithm>
+#include <span>
 #include <utility>
+
+#include "proto/stripe.h"
 
 namespace ckv {
 namespace {
 
 constexpr uint64_t RoundUp64(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// Damage in memory is found now or never: a shadow has no checksums.
+bool Whole(const Chunk& chunk, uint32_t layer) {
+  const std::span<const std::byte> rows = chunk.layer(layer);
+  const uint64_t stripe_bytes = uint64_t{kStripeTokens} * chunk.geometry().row_bytes();
+  uint64_t at = 0;
+  for (const uint64_t checksum : chunk.stripe_checksums(layer)) {
+    const uint64_t bytes = std::min(stripe_bytes, rows.size() - at);
+    if (StripeChecksum(rows.subspan(at, bytes)) != checksum) return false;
+    at += bytes;
+  }
+  return true;
+}
 
 }  // namespace
 
@@ -17,6 +34,9 @@ std::shared_ptr<const Shadow> Shadow::Make(Chunk chunk, const ShadowCodec& codec
   if (packed_bytes == 0 || packed_bytes >= row_bytes || token_count == 0) return nullptr;
   const uint64_t stride_bytes = RoundUp64(uint64_t{token_count} * packed_bytes);
   const ChunkLayout layout = chunk.layout();
+  for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
+    if (!Whole(chunk, layer)) return nullptr;
+  }
   Extent extent = std::move(chunk).TakeExtent();
   std::byte* const memory = extent.bytes().data();
   // A row's packed form ends before the next row begins, and its layer before the next layer.

@@ -37,7 +37,8 @@ class ShadowCodec {
 // Packed rows of one chunk, [layer][token][row_bytes], each layer 64-byte aligned. Immutable.
 class Shadow {
  public:
-  // In the chunk's own memory. Null: its rows cannot be packed, and its memory is free.
+  // In the chunk's own memory. Null, and its memory is free: its rows cannot be packed, or are not
+  // those of their checksums any more.
   static std::shared_ptr<const Shadow> Make(Chunk chunk, const ShadowCodec& codec);
 
   uint32_t token_count() const { return token_count_; }

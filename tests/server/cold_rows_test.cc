@@ -69,6 +69,20 @@ TEST_F(ColdRowsTest, StripesLieAtTheirPlacesInTheLayer) {
   EXPECT_EQ(rows.Find({locator.slot, locator.generation + 1}), nullptr);
 }
 
+// A request may name a chunk twice: each piece finds its rows.
+TEST_F(ColdRowsTest, TwoSelectionsOfOneChunkShareItsLayer) {
+  ColdRows rows(1 << 20);
+  const ChunkRows file = *store->OpenRows(locator);
+  ASSERT_TRUE(rows.Add(locator, file, 1, std::vector<uint32_t>{0}).ok());
+  ASSERT_TRUE(rows.Add(locator, file, 1, std::vector<uint32_t>{3}).ok());
+  const size_t row = geometry.row_bytes();
+  for (const size_t token : {0, 31, 96, 99}) {
+    const std::span<const std::byte> read(rows.Find(locator)->rows + token * row, row);
+    EXPECT_TRUE(std::equal(read.begin(), read.end(), chunk.layers[1].begin() + token * row))
+        << token;
+  }
+}
+
 TEST_F(ColdRowsTest, NotMoreThanTheLimit) {
   const uint64_t stripe_bytes = kStripeTokens * geometry.row_bytes();
   ColdRows rows(2 * stripe_bytes);

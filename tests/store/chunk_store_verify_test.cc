@@ -225,6 +225,48 @@ TEST_F(ChunkStoreVerifyTest, WhatWasSaidOfAChunkOutlivesItsDamagedMemory) {
   EXPECT_EQ(store->table().UnsavedFacts(id), facts);
 }
 
+// Whoever might read damaged rows does not come into those that are put under the same id later.
+TEST_F(ChunkStoreVerifyTest, WhatIsPutAfterDamageIsItsOwnTenants) {
+  for (const std::string_view tenant : {"a", "b"}) (void)Put(chunks[0], tenant);
+  ASSERT_TRUE(store->Keep(chunks[0].info.id, true).ok());
+  Open();
+  FlipFile(chunks[0], 1000);
+  EXPECT_EQ(HealthOf(chunks[0]), Health::kDamaged);
+  ASSERT_TRUE(Put(chunks[0], "c").ok());
+  for (int restart = 0; restart < 2; ++restart) {
+    EXPECT_TRUE(Read(chunks[0], "c").ok());
+    EXPECT_EQ(Read(chunks[0], "a").code(), StatusCode::kNotFound);
+    EXPECT_EQ(Read(chunks[0], "b").code(), StatusCode::kNotFound);
+    EXPECT_FALSE(store->table().List(std::nullopt, 1)[0].kept);
+    Open();
+  }
+}
+
+// What was said of a chunk while its damage was looked into stays, in memory and on disk.
+TEST_F(ChunkStoreVerifyTest, AMarkSetMeanwhileStays) {
+  ASSERT_TRUE(Put(chunks[0], "a").ok());
+  FlipMemory(chunks[0]);
+  std::thread keeper;
+  int reads = 0;
+  // The file is read again when damage was found, in the chunk's turn.
+  files.set_hook([&](Call call, const std::string&) {
+    if (call == Call::kRead && ++reads == 4) {
+      keeper = std::thread([&] { EXPECT_TRUE(store->Keep(chunks[0].info.id, true).ok()); });
+      while (!store->table().List(std::nullopt, 1)[0].kept) std::this_thread::yield();
+    }
+    return absl::OkStatus();
+  });
+  EXPECT_EQ(HealthOf(chunks[0]), Health::kHealed);
+  ASSERT_TRUE(keeper.joinable());
+  keeper.join();
+  files.set_hook(nullptr);
+  EXPECT_FALSE(IsHot(chunks[0]));
+  EXPECT_TRUE(store->table().List(std::nullopt, 1)[0].kept);
+  Open();
+  EXPECT_TRUE(store->table().List(std::nullopt, 1)[0].kept);
+  EXPECT_TRUE(Read(chunks[0], "a").ok());
+}
+
 TEST_F(ChunkStoreVerifyTest, BothDamagedIsGone) {
   ASSERT_TRUE(Put(chunks[0]).ok());
   FlipMemory(chunks[0]);
@@ -277,7 +319,11 @@ TEST_F(ChunkStoreVerifyTest, AFileThatCannotBeWrittenAgainLeavesTheRowsInMemory)
   EXPECT_NE(check->why.find("no space"), std::string::npos) << check->why;
   EXPECT_TRUE(Read(chunks[0]).ok());
   files.set_hook({});
+  // Nor do others that need memory push it out, until there is a whole file again.
+  for (int i = 1; i < 8; ++i) ASSERT_TRUE(Put(chunks[i]).ok());
+  EXPECT_TRUE(IsHot(chunks[0]));
   EXPECT_EQ(HealthOf(chunks[0]), Health::kHealed);
+  for (const SmallChunk& chunk : chunks) EXPECT_TRUE(Read(chunk).ok());
 }
 
 TEST_F(ChunkStoreVerifyTest, ReadsInPiecesAndStopsWhenTold) {

@@ -70,6 +70,16 @@ TEST_F(ShadowTest, WhatCannotBePackedLeavesNothing) {
   EXPECT_EQ(arena->used_bytes(), 0u);
 }
 
+TEST_F(ShadowTest, WhatIsDamagedInMemoryLeavesNothing) {
+  for (const uint32_t layer : {0u, geometry.layers - 1}) {
+    Chunk chunk = MakeChunk(1);
+    auto* const byte = const_cast<std::byte*>(&chunk.layer(layer).back());
+    *byte ^= std::byte{1};
+    EXPECT_EQ(Shadow::Make(std::move(chunk), codec), nullptr);
+    EXPECT_EQ(arena->used_bytes(), 0u);
+  }
+}
+
 TEST_F(ShadowTest, TheOldestGoesFirstAndTheLimitHolds) {
   const auto first = MakeShadow(1);
   ShadowTable table(3 * first->bytes());
