@@ -51,7 +51,9 @@ constexpr char kExamples[] =
     "--cut says where chunks end: fixed every --chunk-tokens tokens; document where documents (a\n"
     "line, a text, a file of rows) end, and within one every --chunk-max; content where the "
     "tokens\n"
-    "say so, about every --chunk-tokens, so that an edit changes the chunks around it only.\n"
+    "say so, about every --chunk-tokens, so that an edit moves the cuts around it only. With\n"
+    "--standalone the other chunks then keep their ids and are reused; without, a chunk's id\n"
+    "follows from those before it, so all after an edit are new.\n"
     "Tokens are prefilled as one sequence, in memory as a whole; with --cut document each "
     "document\n"
     "is one by itself, from position 0 on; with --standalone each chunk. The ids of standalone\n"
@@ -61,7 +63,10 @@ constexpr char kExamples[] =
     "\n"
     "Rows go out as they are read, 8 chunks at a time. What a holder has already is not sent "
     "again,\n"
-    "so an interrupted load is gone on with by running it again. The corpus is published when "
+    "so an interrupted load is gone on with by running it again; texts and token ids are "
+    "prefilled\n"
+    "anew each time, and for a dry run, in a time that grows with the square of a sequence. The "
+    "corpus is published when "
     "every\n"
     "chunk is whole on all its holders.";
 
@@ -301,7 +306,7 @@ void AddCorpusLoadCommand(CLI::App& corpus, Ctl& ctl) {
       ->check(CLI::Range(1u, kReplicaCountMax));
   verb->add_flag("--replace", options->replace, "Publish a new version of an existing corpus");
   verb->add_flag("--dry-run", options->dry_run,
-                 "Read and cut everything and ask what is there, but put nothing");
+                 "Read, prefill and cut everything and ask what is there, but put nothing");
   verb->callback([&ctl, options] {
     options->cut.policy = options->cut_name == "document"  ? CutPolicy::kDocument
                           : options->cut_name == "content" ? CutPolicy::kContent

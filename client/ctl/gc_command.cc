@@ -99,8 +99,7 @@ void Warn(const Ctl& ctl, const absl::Status& status, GcResult& result) {
 // A directory that was started anew knows no corpus until they are loaded again: then everything
 // looks like garbage.
 absl::Status CheckDirectoryKnows(const GcOptions& options, const GarbageTally& total) {
-  if (options.dry_run || options.without_corpora || total.garbage_count == 0 ||
-      total.placed_count > 0) {
+  if (options.without_corpora || total.garbage_count == 0 || total.placed_count > 0) {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(absl::StrFormat(

@@ -181,6 +181,18 @@ absl::StatusOr<Planned> MakePlan(Fleet& fleet, const PartitionOptions& options) 
   return planned;
 }
 
+// Chunks none of whose holders is alive.
+size_t CountUnreachable(const Planned& planned) {
+  const auto alive = [&](const HolderId& id) {
+    return std::any_of(planned.holders.begin(), planned.holders.end(),
+                       [&](const Member& member) { return member.id == id; });
+  };
+  const auto& chunks = planned.corpus.chunks;
+  return static_cast<size_t>(std::count_if(chunks.begin(), chunks.end(), [&](const auto& chunk) {
+    return std::none_of(chunk.holders.begin(), chunk.holders.end(), alive);
+  }));
+}
+
 bool IsDone(const Planned& planned) {
   for (size_t i = 0; i < planned.corpus.chunks.size(); ++i) {
     if (planned.corpus.chunks[i].holders != planned.plan.holders[i]) return false;
@@ -194,6 +206,12 @@ absl::Status RunPartition(const Ctl& ctl, const PartitionOptions& options) {
   const auto& [corpus, plan, holders] = planned;
   const HolderPlans plans = PlansOf(corpus, plan);
   const std::string plan_text = PlanText(plan, plans);
+  if (const size_t lost = CountUnreachable(planned); lost > 0) {
+    ctl.Note(absl::StrFormat(
+        "ckvctl: warning: of %s no holder is alive, so this cannot run: start one of them "
+        "(ckvctl status), or load the corpus again",
+        FormatCount(lost, "chunk")));
+  }
   if (options.dry_run || IsDone(planned)) {
     ctl.Print(plan_text + (options.dry_run ? "a dry run: nothing was copied or switched\n"
                                            : "the corpus is where it should be\n"),
