@@ -21,11 +21,11 @@ import decision_links
 
 # The median of so many repetitions is what counts: two shared cores are noisy.
 REPETITIONS = {"attention_bench": 5, "requester_bench": 5, "data_path_bench": 3, "decision_bench": 5,
-               "splice_bench": 3, "store_bench": 5, "store_disk_bench": 1, "store_plan_bench": 1}
+               "splice_bench": 3, "store_bench": 5, "store_disk_bench": 2, "store_plan_bench": 3}
 # What a set runs of a binary, where that is not all of it.
 FILTERS = {"requester_bench": "BM_RoutedDecode/rows:16/spin_us:50/"}
 # What google-benchmark appends to a name for how it was run.
-OPTIONS = re.compile(r"/(min_time|repeats|iterations|manual_time|real_time).*")
+OPTIONS = re.compile(r"/(min_time|repeats|iterations|manual_time|real_time)[^/]*")
 HISTORY = pathlib.Path(__file__).with_name("history.csv")
 
 
