@@ -8,6 +8,7 @@
 #include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -232,7 +233,10 @@ class VerbsDialer final : public Dialer {
   }
 
  private:
+  // A holder that took the hello and then went (killed, or its invitation expired in that instant)
+  // says nothing any more: its device is asked, once.
   absl::Status AwaitWelcome(VerbsLink& link, Instant deadline) {
+    Instant ask = std::min(deadline, clock_->Now() + link.probe_interval());
     while (true) {
       if (const VerbsMessage* message = link.Front(); message != nullptr) {
         const bool welcome = message->immediate.control == VerbsControl::kWelcome;
@@ -245,9 +249,14 @@ class VerbsDialer final : public Dialer {
       link.NoteEmpty();
       if (!link.failure().ok()) return Annotate(link.failure(), "verbs hello");
       if (!link.Arm(false)) continue;
-      CKV_RETURN_IF_ERROR(
-          Annotate(WaitFor(link.event_fd(), POLLIN, *clock_, deadline), "verbs welcome"));
+      const absl::Status come = WaitFor(link.event_fd(), POLLIN, *clock_, ask);
       link.Disarm();
+      if (absl::IsDeadlineExceeded(come) && ask < deadline) {
+        link.Ask();
+        ask = deadline;
+      } else if (!come.ok()) {
+        return Annotate(come, "verbs welcome");
+      }
     }
   }
 

@@ -264,14 +264,14 @@ void VerbsLink::Tick(Instant now) noexcept {
     }
     return;
   }
-  if (now - probed_ < std::chrono::milliseconds(options.probe_interval_ms)) return;
+  if (now - probed_ < probe_interval()) return;
   probed_ = now;
-  probing_ = true;
-  heard_ = false;
   if (shape_.requester) {
-    SendControl(VerbsControl::kPing);
+    Ask();
     return;
   }
+  probing_ = true;
+  heard_ = false;
   ibv_send_wr request = {};
   request.wr_id = ++posted_;
   request.opcode = IBV_WR_RDMA_WRITE;
@@ -281,6 +281,16 @@ void VerbsLink::Tick(Instant now) noexcept {
     Fail(absl::UnavailableError("the device takes no work request"));
   }
   probe_number_ = posted_;
+}
+
+void VerbsLink::Ask() noexcept {
+  probing_ = true;
+  heard_ = false;
+  SendControl(VerbsControl::kPing);
+}
+
+Duration VerbsLink::probe_interval() const noexcept {
+  return std::chrono::milliseconds(domain_->device()->options().probe_interval_ms);
 }
 
 void VerbsLink::CheckAlarm() noexcept {

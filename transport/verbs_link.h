@@ -83,6 +83,10 @@ class VerbsLink {
   absl::Status Establish(const VerbsEndFrame& peer);
   // From now on, pings and good-byes are understood and the peer's silence is noticed.
   void Start();
+  // A requester's one ping before Start, whose pong comes after it: fails the link if the holder's
+  // queue pair has gone. The slots' receives, unused so early, have room for it.
+  void Ask() noexcept;
+  Duration probe_interval() const noexcept;
 
   // OK while the link is up; see Lane::status.
   const absl::Status& status() const noexcept { return status_; }

@@ -282,6 +282,57 @@ TEST_F(VerbsTest, HolderThatNeverPolls) {
   EXPECT_NE(down.message().find("has not polled"), absl::string_view::npos) << down;
 }
 
+// Its device has taken the hello; nobody will ever answer it.
+TEST_F(VerbsTest, HolderGoneBeforeItsWelcome) {
+  VerbsOptions options;
+  options.probe_interval_ms = 50;
+  Start(options);
+  RawPeer raw;
+  absl::Status status;
+  EXPECT_EQ(RequestRaw(raw, 8, &status, nullptr, [&] { raw.Fail(); }), nullptr);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+}
+
+// Asked whether it is there before it accepts, and no worse for it; both ends of it.
+TEST_F(VerbsTest, HolderSlowToWelcome) {
+  VerbsOptions options;
+  options.probe_interval_ms = 50;
+  Start(options);
+  RawPeer slow;
+  absl::Status status;
+  const auto lane = RequestRaw(slow, 8, &status, nullptr, [&] {
+    const auto ping = slow.Await(false);
+    ASSERT_TRUE(ping.has_value());
+    EXPECT_EQ(ntohl(ping->imm_data), EncodeImmediate(VerbsControl::kPing));
+  });
+  ASSERT_NE(lane, nullptr) << status;
+  EXPECT_EQ(slow.Send(IBV_WR_SEND_WITH_IMM, 0, EncodeImmediate(VerbsControl::kPong)),
+            IBV_WC_SUCCESS);
+  Completion nothing;
+  EXPECT_EQ(lane->Poll({&nothing, 1}), 0u);
+  EXPECT_TRUE(lane->status().ok()) << lane->status();
+
+  RawPeer eager;
+  const VerbsEndFrame offer = eager.Offer(kShape);
+  const auto answer = listener_->Invite(EncodeVerbsOffer(offer), kShape, "", 1, Soon());
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  const auto holder = DecodeVerbsAnswer(*answer, offer);
+  eager.PostReceives(16, 0);
+  eager.Connect(holder->end);
+  EXPECT_EQ(eager.Hello(*holder), IBV_WC_SUCCESS);
+  EXPECT_EQ(eager.Send(IBV_WR_SEND_WITH_IMM, 0, EncodeImmediate(VerbsControl::kPing)),
+            IBV_WC_SUCCESS);
+  auto accepted = test::AcceptOne(*listener_);
+  ASSERT_TRUE(accepted.has_value());
+  Arrival none;
+  EXPECT_EQ(accepted->lane->Poll({&none, 1}), 0u);
+  for (VerbsControl expected : {VerbsControl::kWelcome, VerbsControl::kPong}) {
+    const auto message = eager.Await(false);
+    ASSERT_TRUE(message.has_value());
+    EXPECT_EQ(ntohl(message->imm_data), EncodeImmediate(expected));
+  }
+}
+
 TEST_F(VerbsTest, HolderNotReady) {
   Start({});
   RawPeer raw;
