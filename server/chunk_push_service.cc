@@ -152,14 +152,9 @@ absl::StatusOr<PushOrder> OrderFrom(const v1::PushChunksRequest& request) {
 grpc::Status ChunkPushService::Push(grpc::ServerContext* context,
                                     const v1::PushChunksRequest* request,
                                     grpc::ServerWriter<v1::PushChunksReply>* writer) {
-  auto stream = gate_.Enter([context] { context->TryCancel(); });
+  auto stream = gate_.Enter([context] { context->TryCancel(); }, &orders_);
   if (!stream.ok()) return ToGrpc(stream.status());
-  absl::Status status = absl::ResourceExhaustedError(absl::StrFormat(
-      "%d pushes are in progress, the limit; retry in 1000 ms", kPushOrderCountMax));
-  if (order_count_.fetch_add(1, std::memory_order_relaxed) < kPushOrderCountMax)
-    status = Serve(*context, *stream, *request, *writer);
-  order_count_.fetch_sub(1, std::memory_order_relaxed);
-  return ToGrpc(status);
+  return ToGrpc(Serve(*context, *stream, *request, *writer));
 }
 
 absl::Status ChunkPushService::Serve(grpc::ServerContext& context, ServiceGate::Stream& stream,

@@ -2,7 +2,6 @@
 
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 
 #include "ckv/v1/holder.grpc.pb.h"
@@ -36,7 +35,7 @@ class ChunkPushService {
   Holder& holder_;
   ServiceGate& gate_;
   Clock& clock_;
-  std::atomic<uint32_t> order_count_{0};  // in progress; orders nothing
+  ServiceGate::Kind orders_{"pushes", kPushOrderCountMax};
 };
 
 }  // namespace ckv

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "absl/strings/str_format.h"
 #include "proto/status.h"
 #include "proto/stripe.h"
 
@@ -22,15 +21,8 @@ static_assert(kReadRowsBytesMax >= size_t{kStripeTokens} * kRowWidthMax * 2);
 
 absl::Status ChunkReads::Run(const ChunkId& id, const Geometry& geometry, std::string_view tenant,
                              const Peer& peer) {
-  auto stream = gate_.Enter(peer.cancel);
-  if (!stream.ok()) return stream.status();
-  absl::Status status = absl::ResourceExhaustedError(
-      absl::StrFormat("%d reads are in progress, the limit; retry in 1000 ms", kReadCountMax));
-  if (read_count_.fetch_add(1, std::memory_order_relaxed) < kReadCountMax) {
-    status = Send(id, geometry, tenant, peer, *stream);
-  }
-  read_count_.fetch_sub(1, std::memory_order_relaxed);
-  return status;
+  CKV_ASSIGN_OR_RETURN(ServiceGate::Stream stream, gate_.Enter(peer.cancel, &reads_));
+  return Send(id, geometry, tenant, peer, stream);
 }
 
 absl::Status ChunkReads::Send(const ChunkId& id, const Geometry& geometry, std::string_view tenant,

@@ -2,7 +2,6 @@
 
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -62,7 +61,7 @@ class ChunkReads {
   Holder& holder_;
   ServiceGate& gate_;
   Clock& clock_;
-  std::atomic<uint32_t> read_count_{0};  // in progress; orders nothing
+  ServiceGate::Kind reads_{"reads", kReadCountMax};
 };
 
 }  // namespace ckv

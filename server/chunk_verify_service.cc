@@ -74,14 +74,9 @@ absl::StatusOr<v1::VerifyChunksReply> CheckOne(ChunkStore& store, const Order& o
 grpc::Status ChunkVerifyService::Verify(grpc::ServerContext* context,
                                         const v1::VerifyChunksRequest* request,
                                         grpc::ServerWriter<v1::VerifyChunksReply>* writer) {
-  auto stream = gate_.Enter([context] { context->TryCancel(); });
+  auto stream = gate_.Enter([context] { context->TryCancel(); }, &checks_);
   if (!stream.ok()) return ToGrpc(stream.status());
-  absl::Status status = absl::ResourceExhaustedError(absl::StrFormat(
-      "%d checks are in progress, the limit; retry in 1000 ms", kVerifyCallCountMax));
-  if (call_count_.fetch_add(1, std::memory_order_relaxed) < kVerifyCallCountMax)
-    status = Serve(*context, *stream, *request, *writer);
-  call_count_.fetch_sub(1, std::memory_order_relaxed);
-  return ToGrpc(status);
+  return ToGrpc(Serve(*context, *stream, *request, *writer));
 }
 
 absl::Status ChunkVerifyService::Serve(grpc::ServerContext& context, ServiceGate::Stream& stream,

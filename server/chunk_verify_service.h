@@ -2,7 +2,6 @@
 
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 
 #include "ckv/v1/holder.grpc.pb.h"
@@ -39,7 +38,7 @@ class ChunkVerifyService {
   Holder& holder_;
   ServiceGate& gate_;
   Clock& clock_;
-  std::atomic<uint32_t> call_count_{0};  // in progress; orders nothing
+  ServiceGate::Kind checks_{"checks", kVerifyCallCountMax};
 };
 
 }  // namespace ckv

@@ -136,15 +136,9 @@ grpc::Status HolderServiceImpl::ResolveChunks(grpc::ServerContext* context,
 grpc::Status HolderServiceImpl::PutChunk(grpc::ServerContext* context,
                                          grpc::ServerReader<v1::PutChunkRequest>* reader,
                                          v1::PutChunkReply* /*reply*/) {
-  auto stream = gate_.Enter([context] { context->TryCancel(); });
+  auto stream = gate_.Enter([context] { context->TryCancel(); }, &puts_);
   if (!stream.ok()) return ToGrpc(stream.status());
-  absl::Status status = absl::ResourceExhaustedError(
-      absl::StrFormat("%d puts are in progress, the limit; retry in 1000 ms", kPutCountMax));
-  if (put_count_.fetch_add(1, std::memory_order_relaxed) < kPutCountMax) {
-    status = Receive(*context, *stream, *reader);
-  }
-  put_count_.fetch_sub(1, std::memory_order_relaxed);
-  return ToGrpc(status);
+  return ToGrpc(Receive(*context, *stream, *reader));
 }
 
 bool HolderServiceImpl::Read(ServiceGate::Stream& stream, PutReader& reader,

@@ -2,7 +2,6 @@
 
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -41,8 +40,7 @@ class HolderServiceImpl final : public v1::HolderService::Service {
         verify_(holder, gate, clock) {}
 
   // `on_put` is told of each chunk that is put, before the table is asked whether it has it and
-  // again when it does. Set
-  // before the service serves.
+  // again when it does. Set before the service serves.
   void OnPut(std::function<void(const ChunkId&)> on_put) { on_put_ = std::move(on_put); }
 
   grpc::Status OpenSession(grpc::ServerContext* context, const v1::OpenSessionRequest* request,
@@ -93,7 +91,7 @@ class HolderServiceImpl final : public v1::HolderService::Service {
   ChunkReads reads_;
   ChunkVerifyService verify_;
   std::function<void(const ChunkId&)> on_put_;  // may be empty
-  std::atomic<uint32_t> put_count_{0};          // in progress; orders nothing
+  ServiceGate::Kind puts_{"puts", kPutCountMax};
 };
 
 }  // namespace ckv

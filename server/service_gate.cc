@@ -12,6 +12,7 @@ ServiceGate::Stream::Stream(Stream&& other) noexcept
 ServiceGate::Stream::~Stream() {
   if (gate_ == nullptr) return;
   absl::MutexLock lock(&gate_->mu_);
+  if (entry_->kind != nullptr) --entry_->kind->count_;
   gate_->streams_.erase(entry_);
 }
 
@@ -28,14 +29,19 @@ void ServiceGate::Stream::EndWait() {
   entry_->waiting = false;
 }
 
-absl::StatusOr<ServiceGate::Stream> ServiceGate::Enter(std::function<void()> cancel) {
+absl::StatusOr<ServiceGate::Stream> ServiceGate::Enter(std::function<void()> cancel, Kind* kind) {
   absl::MutexLock lock(&mu_);
   if (closed_) return ClosedError();
   if (streams_.size() >= stream_count_max_) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("%d streams are open, the limit; retry in 1000 ms", stream_count_max_));
   }
-  streams_.push_front({.cancel = std::move(cancel)});
+  if (kind != nullptr && kind->count_ >= kind->count_max_) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "%d %s are in progress, the limit; retry in 1000 ms", kind->count_max_, kind->name_));
+  }
+  if (kind != nullptr) ++kind->count_;
+  streams_.push_front({.cancel = std::move(cancel), .kind = kind});
   return Stream(this, streams_.begin());
 }
 

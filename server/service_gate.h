@@ -22,6 +22,22 @@ class ServiceGate {
   ServiceGate(const ServiceGate&) = delete;
   ServiceGate& operator=(const ServiceGate&) = delete;
 
+  // Streams that do the same work, of which only so many may be open at once. Belongs to one gate,
+  // which counts them; outlives its streams.
+  class Kind {
+   public:
+    // `name` is the error's, in the plural ("puts"), and lives as long.
+    Kind(const char* name, uint32_t count_max) : name_(name), count_max_(count_max) {}
+    Kind(const Kind&) = delete;
+    Kind& operator=(const Kind&) = delete;
+
+   private:
+    friend class ServiceGate;
+    const char* const name_;
+    const uint32_t count_max_;
+    uint32_t count_ = 0;  // guarded by the gate
+  };
+
   // One stream, from Enter to its end. Movable; used by one thread. The gate must outlive it.
   class Stream {
    public:
@@ -38,6 +54,7 @@ class ServiceGate {
     friend class ServiceGate;
     struct Entry {
       std::function<void()> cancel;
+      Kind* kind = nullptr;
       bool waiting = false;
       bool cancelled = false;
       Instant until = kInstantMax;
@@ -50,8 +67,9 @@ class ServiceGate {
 
   // `cancel` makes a wait for the peer return; called at most once, and must not block.
   //   Unavailable         closed: this server drains.
-  //   ResourceExhausted   stream_count_max streams are open.
-  absl::StatusOr<Stream> Enter(std::function<void()> cancel) ABSL_LOCKS_EXCLUDED(mu_);
+  //   ResourceExhausted   stream_count_max streams are open, or as many of `kind` as may be.
+  absl::StatusOr<Stream> Enter(std::function<void()> cancel, Kind* kind = nullptr)
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   // One unary call that a drain waits for, while it lives. Movable; the gate must outlive it.
   class Call {

@@ -15,7 +15,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -25,6 +24,7 @@
 #include "proto/status.h"
 #include "store/chunk_store.h"
 #include "store/import.h"
+#include "tests/store/chunk_files.h"
 #include "tests/store/fault_file_system.h"
 #include "tests/store/test_chunks.h"
 
@@ -124,9 +124,7 @@ void BM_ColdRead(benchmark::State& state) {
   const auto store = *ChunkStore::Open(options);
   CKV_CHECK(chunk.Put(*store).ok());
   const auto locator = *store->table().Find(chunk.chunk.info.id, chunk.geometry);
-  const std::string hex = chunk.chunk.info.id.ToHex();
-  const std::string file =
-      absl::StrCat(options.path, "/chunks/", hex.substr(0, 2), "/", hex.substr(2, 1), "/", hex);
+  const std::string file = test::ChunkFileOf(options.path, chunk.chunk.info.id);
   const int fd = open(file.c_str(), O_RDONLY);
   CKV_CHECK(fd >= 0);
   // In pages like the store's.

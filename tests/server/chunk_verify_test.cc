@@ -1,12 +1,10 @@
 // Goal: an operator learns of every copy whether it is whole where it lies. Method: whole daemons
 // in this process with folders whose files the test damages, asked over gRPC.
 
-#include <filesystem>
-#include <fstream>
-
 #include "absl/strings/str_cat.h"
 #include "server/chunk_verify_service.h"
 #include "tests/server/services_fixture.h"
+#include "tests/store/chunk_files.h"
 #include "tests/temp_folder.h"
 
 namespace ckv {
@@ -37,15 +35,7 @@ class ChunkVerifyTest : public test::ServicesTest {
     stub_ = v1::HolderService::NewStub(MakeChannel(holder_->address()));
   }
   std::string FileOf(size_t chunk) {
-    const std::string hex = corpus_.chunks[chunk].info.id.ToHex();
-    return absl::StrCat(path_, "/chunks/", hex.substr(0, 2), "/", hex.substr(2, 1), "/", hex);
-  }
-  void Flip(const std::string& path) {
-    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekg(-3000, std::ios::end);
-    const int byte = file.peek();
-    file.seekp(-3000, std::ios::end);
-    file.put(static_cast<char>(byte ^ 1));
+    return test::ChunkFileOf(path_, corpus_.chunks[chunk].info.id);
   }
   v1::VerifyChunksRequest RequestOf(const std::vector<size_t>& chunks) {
     v1::VerifyChunksRequest request;
@@ -72,7 +62,7 @@ class ChunkVerifyTest : public test::ServicesTest {
 
 TEST_F(ChunkVerifyTest, SaysOfEachCopyHowItIs) {
   StartHolder();  // all cold
-  Flip(FileOf(1));
+  test::FlipBits(FileOf(1), -3000);
   v1::VerifyChunksRequest request = RequestOf({0, 1, 2, 3, 4});
   request.add_ids(std::string(32, 'x'));
   std::vector<v1::VerifyChunksReply> replies;
@@ -98,7 +88,7 @@ TEST_F(ChunkVerifyTest, SaysOfEachCopyHowItIs) {
 
 // Damage that the holder makes good by itself is told, and the copy is whole.
 TEST_F(ChunkVerifyTest, SaysWhatWasMadeGood) {
-  Flip(FileOf(0));  // hot
+  test::FlipBits(FileOf(0), -3000);  // hot
   std::vector<v1::VerifyChunksReply> replies;
   ASSERT_TRUE(Verify(RequestOf({0}), &replies).ok());
   EXPECT_EQ(replies[0].verdict(), v1::CHUNK_VERDICT_WHOLE);

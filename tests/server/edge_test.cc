@@ -94,6 +94,22 @@ TEST(ServiceGateTest, AStreamThatEndsMakesRoom) {
   }
 }
 
+TEST(ServiceGateTest, LimitsStreamsOfAKind) {
+  ServiceGate gate(4);
+  ServiceGate::Kind puts("puts", 1), reads("reads", 1);
+  auto put = gate.Enter([] {}, &puts);
+  ASSERT_TRUE(put.ok());
+  const auto refused = gate.Enter([] {}, &puts);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(refused.status().message(), "1 puts are in progress, the limit; retry in 1000 ms");
+  EXPECT_TRUE(gate.Enter([] {}, &reads).ok());  // and ended again
+  {
+    const ServiceGate::Stream moved = *std::move(put);
+    EXPECT_FALSE(gate.Enter([] {}, &puts).ok());
+  }
+  EXPECT_TRUE(gate.Enter([] {}, &puts).ok());
+}
+
 TEST(ServiceGateTest, IdleOnceEverythingHasEnded) {
   ServiceGate gate(4);
   ManualClock clock;

@@ -3,7 +3,6 @@
 // third of its chunks, a real requester over every fabric of this host.
 
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -15,6 +14,7 @@
 #include "server/holder.h"
 #include "tests/client/test_fleet.h"
 #include "tests/server/one_holder.h"
+#include "tests/store/chunk_files.h"
 #include "tests/temp_folder.h"
 
 namespace ckv {
@@ -78,8 +78,7 @@ struct HolderStoreTest : testing::TestWithParam<FabricKind> {
     test::ExpectNear(answer, want, 1e-5);
   }
   std::string FileOf(uint32_t chunk) {
-    const std::string hex = corpus.chunks[chunk].info.id.ToHex();
-    return absl::StrCat(path, "/chunks/", hex.substr(0, 2), "/", hex.substr(2, 1), "/", hex);
+    return test::ChunkFileOf(path, corpus.chunks[chunk].info.id);
   }
 
   std::string path;
@@ -183,13 +182,9 @@ TEST_P(HolderStoreTest, DamageAmongSelectedRowsIsNeverAnswered) {
   Start();  // all cold
   const uint64_t row_bytes = corpus.geometry.row_bytes();
   const ChunkLayout layout = LayOutChunk(corpus.geometry, 100);
-  std::fstream file(FileOf(7), std::ios::in | std::ios::out | std::ios::binary);
-  const auto rows_begin = static_cast<int64_t>(fs::file_size(FileOf(7)) - layout.total_bytes);
-  file.seekg(rows_begin + static_cast<int64_t>(layout.layer_stride_bytes + 40 * row_bytes));
-  const int byte = file.peek();
-  file.seekp(file.tellg());
-  file.put(static_cast<char>(byte ^ 1));
-  file.close();
+  const uint64_t rows_begin = fs::file_size(FileOf(7)) - layout.total_bytes;
+  test::FlipBits(FileOf(7),
+                 static_cast<int64_t>(rows_begin + layout.layer_stride_bytes + 40 * row_bytes));
   Answer answer(16, 64);
   EXPECT_TRUE(Ask(7, &answer, std::vector<int32_t>{3, 31, 64, 99}).ok());
   Answer damaged(16, 64);
@@ -222,11 +217,7 @@ TEST_P(HolderStoreTest, WhatWasReadMakesRoomForAPut) {
 
 TEST_P(HolderStoreTest, DamageOnDiskIsNeverAnswered) {
   Start();  // all cold
-  std::fstream file(FileOf(7), std::ios::in | std::ios::out | std::ios::binary);
-  file.seekp(-3000, std::ios::end);
-  const int byte = file.peek();
-  file.put(static_cast<char>(byte ^ 1));
-  file.close();
+  test::FlipBits(FileOf(7), -3000);
   Answer answer(16, 64);
   const absl::Status status = Ask(7, &answer);
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;

@@ -4,12 +4,12 @@
 // do the rest while a requester goes on asking.
 
 #include <filesystem>
-#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "server/repair_stub.h"
 #include "tests/server/scrape.h"
 #include "tests/server/services_fixture.h"
+#include "tests/store/chunk_files.h"
 #include "tests/temp_folder.h"
 
 namespace ckv {
@@ -60,17 +60,10 @@ class RepairFleetTest : public test::ServicesTest {
     ASSERT_TRUE(published.ok()) << published.error_message();
   }
   std::string FileOf(int holder, size_t chunk) {
-    const std::string hex = corpus_.chunks[chunk].info.id.ToHex();
-    return absl::StrCat(path_, "/h", holder, "/chunks/", hex.substr(0, 2), "/", hex.substr(2, 1),
-                        "/", hex);
+    return test::ChunkFileOf(absl::StrCat(path_, "/h", holder), corpus_.chunks[chunk].info.id);
   }
   void Flip(int holder, size_t chunk, int64_t offset) {
-    const std::string path = FileOf(holder, chunk);
-    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekg(offset);
-    const int byte = file.peek();
-    file.seekp(offset);
-    file.put(static_cast<char>(byte ^ 32));
+    test::FlipBits(FileOf(holder, chunk), offset, 32);
   }
   // Of the last layer's rows.
   int64_t RowsOf(int holder, size_t chunk) {

@@ -4,55 +4,22 @@
 
 #include "server/scrubber.h"
 
-#include <atomic>
 #include <filesystem>
-#include <fstream>
 #include <random>
 #include <thread>
 
-#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "tests/store/fault_file_system.h"
-#include "tests/store/test_chunks.h"
-#include "tests/temp_folder.h"
+#include "tests/store/store_fixture.h"
 
 namespace ckv {
 namespace {
 
-constexpr uint64_t kChunkBytes = 3 * 2048;  // 100 tokens, three layers, with their padding
 constexpr uint32_t kChunkCount = 24;
 
-struct ScrubberTest : testing::Test {
-  ScrubberTest() {
-    static int count = 0;
-    options.path = test::TempPath(absl::StrCat("scrub", count++));
-    options.capacity_bytes = 8 * kChunkBytes;
-    options.files = &files;
-    options.scan_threads = 2;
-    store = *ChunkStore::Open(options);
-    for (uint32_t i = 0; i < kChunkCount; ++i) {
-      chunks.push_back(MakeSmallChunk(geometry, 100, i));
-      auto put = *store->Begin(chunks[i].info, geometry);
-      for (uint32_t l = 0; l < geometry.layers; ++l)
-        EXPECT_TRUE(put.Write(l, 0, chunks[i].layers[l]).ok());
-      EXPECT_TRUE(std::move(put).Finish().ok());
-    }
+struct ScrubberTest : StoreFixture {
+  ScrubberTest() : StoreFixture(kChunkCount, 8) {
+    for (const SmallChunk& chunk : chunks) EXPECT_TRUE(Put(chunk).ok());
     scrub.bytes_per_second = 1 << 30;
-  }
-  std::string FileOf(const SmallChunk& chunk) {
-    const std::string hex = chunk.info.id.ToHex();
-    return absl::StrCat(options.path, "/chunks/", hex.substr(0, 2), "/", hex.substr(2, 1), "/",
-                        hex);
-  }
-  void FlipFile(const SmallChunk& chunk, uint64_t offset) {
-    std::fstream file(FileOf(chunk), std::ios::in | std::ios::out | std::ios::binary);
-    file.seekg(static_cast<int64_t>(offset));
-    const char byte = static_cast<char>(file.get() ^ 1 << offset % 8);
-    file.seekp(static_cast<int64_t>(offset));
-    file.put(byte);
-  }
-  bool IsHot(const SmallChunk& chunk) {
-    return store->table().Pin(*store->table().Locate(chunk.info.id)).ok();
   }
   template <typename Condition>
   static bool Eventually(Condition condition) {
@@ -68,11 +35,6 @@ struct ScrubberTest : testing::Test {
     EXPECT_TRUE(Eventually([&] { return counters.pass_count > 0; }));
   }
 
-  FaultFileSystem files;
-  const Geometry geometry = SmallGeometry();
-  ChunkStoreOptions options;
-  std::vector<SmallChunk> chunks;
-  std::unique_ptr<ChunkStore> store;
   ScrubberOptions scrub;
   ScrubCounters counters;
 };
@@ -82,7 +44,7 @@ TEST_F(ScrubberTest, APassChecksEverythingInBothPlaces) {
   uint64_t bytes = 0;
   for (const SmallChunk& chunk : chunks) {
     const uint64_t rows = 3 * 2000;
-    bytes += std::filesystem::file_size(FileOf(chunk)) - kChunkBytes + rows;
+    bytes += std::filesystem::file_size(FileOf(chunk)) - kSmallChunkBytes + rows;
     bytes += IsHot(chunk) ? rows : 0;
   }
   // A whole pass, and the part of one before it that began at some chunk.
@@ -122,7 +84,8 @@ TEST_F(ScrubberTest, FindsDamageInFilesAndInMemory) {
 // The stated window: so many bytes take so long, and no longer than a piece more.
 TEST_F(ScrubberTest, KeepsTheRate) {
   ManualClock clock;
-  const uint64_t chunk_bytes = std::filesystem::file_size(FileOf(chunks[0])) - kChunkBytes + 6000;
+  const uint64_t chunk_bytes =
+      std::filesystem::file_size(FileOf(chunks[0])) - kSmallChunkBytes + 6000;
   options.clock = &clock;
   store.reset();
   store = *ChunkStore::Open(options);  // all cold

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/store/chunk_files.h"
 #include "tests/store/fault_file_system.h"
 #include "tests/store/test_chunks.h"
 #include "tests/temp_folder.h"
@@ -77,10 +78,7 @@ struct ChunkFolderTest : testing::Test {
     }
     return absl::OkStatus();
   }
-  std::string FileOf(const SmallChunk& chunk) {
-    const std::string hex = chunk.info.id.ToHex();
-    return absl::StrCat(path, "/chunks/", hex.substr(0, 2), "/", hex.substr(2, 1), "/", hex);
-  }
+  std::string FileOf(const SmallChunk& chunk) { return test::ChunkFileOf(path, chunk.info.id); }
   std::vector<std::string> Quarantined() {
     std::vector<std::string> names;
     for (const auto& entry : fs::directory_iterator(path + "/quarantine"))
@@ -250,13 +248,7 @@ TEST_F(ChunkFolderTest, TwoThousandFlippedBitsAreAllFound) {
   for (int i = 0; i < 2000; ++i) {
     fs::copy_file(whole, file, fs::copy_options::overwrite_existing);
     const uint64_t bit = random() % (size * 8);
-    {
-      std::fstream flipped(file, std::ios::in | std::ios::out | std::ios::binary);
-      flipped.seekg(static_cast<std::streamoff>(bit / 8));
-      const char byte = static_cast<char>(flipped.get() ^ (1 << bit % 8));
-      flipped.seekp(static_cast<std::streamoff>(bit / 8));
-      flipped.put(byte);
-    }
+    test::FlipBits(file, static_cast<int64_t>(bit / 8), 1 << bit % 8);
     if (Scan().empty()) {
       ++at_scan;
       fs::remove_all(path + "/quarantine");

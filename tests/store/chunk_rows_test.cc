@@ -3,12 +3,11 @@
 
 #include "store/chunk_rows.h"
 
-#include <filesystem>
-#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "store/chunk_store.h"
+#include "tests/store/chunk_files.h"
 #include "tests/store/fault_file_system.h"
 #include "tests/store/test_chunks.h"
 #include "tests/temp_folder.h"
@@ -39,11 +38,7 @@ struct ChunkRowsTest : testing::Test {
   absl::StatusOr<ChunkRows> Rows() {
     return store->OpenRows(*store->table().Find(chunk.info.id, geometry));
   }
-  std::string File() const {
-    const std::string hex = chunk.info.id.ToHex();
-    return absl::StrCat(options.path, "/chunks/", hex.substr(0, 2), "/", hex.substr(2, 1), "/",
-                        hex);
-  }
+  std::string File() const { return test::ChunkFileOf(options.path, chunk.info.id); }
   // Every range of every layer, compared with what was put.
   void ExpectEveryRange(const ChunkRows& rows) {
     const size_t row = geometry.row_bytes();
@@ -93,13 +88,8 @@ TEST_F(ChunkRowsTest, OutsideTheChunkIsRefused) {
 TEST_F(ChunkRowsTest, OnlyTheStripesAskedForAreRead) {
   Open();
   const size_t row = geometry.row_bytes();
-  {
-    std::fstream file(File(), std::ios::in | std::ios::out | std::ios::binary);
-    const auto bytes = static_cast<int64_t>(std::filesystem::file_size(File()));
-    const auto layout = LayOutChunk(geometry, 100);
-    file.seekp(bytes - static_cast<int64_t>(layout.total_bytes) + static_cast<int64_t>(40 * row));
-    file.put('\x5a');
-  }
+  const auto total_bytes = static_cast<int64_t>(LayOutChunk(geometry, 100).total_bytes);
+  test::FlipBits(File(), static_cast<int64_t>(40 * row) - total_bytes);
   std::vector<std::byte> read(32 * row);
   {
     const ChunkRows rows = *Rows();

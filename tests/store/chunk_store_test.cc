@@ -6,15 +6,12 @@
 #include <atomic>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <random>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "tests/store/fault_file_system.h"
-#include "tests/store/test_chunks.h"
-#include "tests/temp_folder.h"
+#include "tests/store/store_fixture.h"
 
 namespace ckv {
 namespace {
@@ -23,51 +20,19 @@ namespace fs = std::filesystem;
 using absl::StatusCode;
 using Call = FaultFileSystem::Call;
 
-// Chunks of 100 tokens: three layers of 2048 bytes with their padding.
-constexpr uint64_t kChunkBytes = 3 * 2048;
-
-struct ChunkStoreTest : testing::Test {
-  ChunkStoreTest() {
-    static int count = 0;
-    options.path = test::TempPath(absl::StrCat("store", count++));
-    options.capacity_bytes = 4 * kChunkBytes;
-    options.files = &files;
-    options.scan_threads = 2;
-    for (uint32_t i = 0; i < 12; ++i) chunks.push_back(MakeSmallChunk(geometry, 100, i));
-    Open();
-  }
-  void Open() {
-    store.reset();
-    auto opened = ChunkStore::Open(options);
-    ASSERT_TRUE(opened.ok()) << opened.status();
-    store = *std::move(opened);
-  }
-  absl::Status Put(const SmallChunk& chunk, std::string_view tenant = "") {
-    CKV_ASSIGN_OR_RETURN(ChunkPut put, store->Begin(chunk.info, geometry, tenant));
-    for (uint32_t l = 0; l < geometry.layers; ++l) {
-      const std::span<const std::byte> rows = chunk.layers[l];
-      CKV_RETURN_IF_ERROR(put.Write(l, 0, rows.first(1000)));
-      CKV_RETURN_IF_ERROR(put.Write(l, 1000, rows.subspan(1000)));
-    }
-    return std::move(put).Finish();
-  }
+struct ChunkStoreTest : StoreFixture {
+  ChunkStoreTest() : StoreFixture(12, 4) {}
+  // The stripes' checksums too.
   absl::Status Read(const SmallChunk& chunk, std::string_view tenant = "") {
+    CKV_RETURN_IF_ERROR(StoreFixture::Read(chunk, tenant));
     CKV_ASSIGN_OR_RETURN(const ChunkLocator locator,
                          store->table().Find(chunk.info.id, geometry, tenant));
-    auto pin = store->table().Pin(locator);
-    if (absl::IsUnavailable(pin.status())) pin = store->Load(locator);
-    if (!pin.ok()) return pin.status();
+    CKV_ASSIGN_OR_RETURN(const ChunkPin pin, store->Load(locator));
+    const Chunk copy(pin.chunk().info(), &geometry, Copy(pin.chunk()));
     for (uint32_t l = 0; l < geometry.layers; ++l) {
-      const auto rows = pin->chunk().layer(l);
-      if (!std::equal(rows.begin(), rows.end(), chunk.layers[l].begin(), chunk.layers[l].end()))
-        return absl::InternalError("other rows than were put");
-      if (!std::equal(pin->chunk().stripe_checksums(l).begin(),
-                      pin->chunk().stripe_checksums(l).end(),
-                      Chunk(pin->chunk().info(), &geometry, Copy(pin->chunk()))
-                          .stripe_checksums(l)
-                          .begin())) {
+      const auto kept = pin.chunk().stripe_checksums(l);
+      if (!std::equal(kept.begin(), kept.end(), copy.stripe_checksums(l).begin()))
         return absl::InternalError("other stripes than the rows have");
-      }
     }
     return absl::OkStatus();
   }
@@ -79,25 +44,7 @@ struct ChunkStoreTest : testing::Test {
     }
     return extent;
   }
-  std::string FileOf(const SmallChunk& chunk) {
-    const std::string hex = chunk.info.id.ToHex();
-    return absl::StrCat(options.path, "/chunks/", hex.substr(0, 2), "/", hex.substr(2, 1), "/",
-                        hex);
-  }
-  void Flip(const std::string& path, int64_t offset) {
-    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekg(offset);
-    const char byte = static_cast<char>(file.get() ^ 4);
-    file.seekp(offset);
-    file.put(byte);
-  }
-
-  FaultFileSystem files;
-  const Geometry geometry = SmallGeometry();
   const std::unique_ptr<Arena> spare = *Arena::Create(1 << 20);
-  ChunkStoreOptions options;
-  std::vector<SmallChunk> chunks;
-  std::unique_ptr<ChunkStore> store;
 };
 
 TEST_F(ChunkStoreTest, ThreeTimesWhatFitsIsAllReadable) {
@@ -189,7 +136,7 @@ TEST_F(ChunkStoreTest, WhatWasPutAgainIsNotTakenOut) {
   for (int i = 0; i < 8; ++i) ASSERT_TRUE(Put(chunks[i]).ok());
   Open();
   const ChunkLocator stale = *store->table().Find(chunks[0].info.id, geometry);
-  Flip(FileOf(chunks[0]), static_cast<int64_t>(fs::file_size(FileOf(chunks[0]))) - 1000);
+  test::FlipBits(FileOf(chunks[0]), -1000);
   EXPECT_EQ(Read(chunks[0]).code(), StatusCode::kDataLoss);
   ASSERT_TRUE(Put(chunks[0]).ok());
   EXPECT_EQ(store->Load(stale).status().code(), StatusCode::kNotFound);
@@ -200,7 +147,7 @@ TEST_F(ChunkStoreTest, WhatWasPutAgainIsNotTakenOut) {
 TEST_F(ChunkStoreTest, DamageIsFoundAtTheReadAndTheChunkIsGone) {
   for (int i = 0; i < 8; ++i) ASSERT_TRUE(Put(chunks[i]).ok());
   Open();
-  Flip(FileOf(chunks[0]), static_cast<int64_t>(fs::file_size(FileOf(chunks[0]))) - 1000);
+  test::FlipBits(FileOf(chunks[0]), -1000);
   fs::resize_file(FileOf(chunks[1]), 5000);
   fs::remove(FileOf(chunks[2]));
   for (int i = 0; i < 3; ++i) {
@@ -240,7 +187,7 @@ TEST_F(ChunkStoreTest, AFullDiskRefusesThePut) {
   EXPECT_NE(refused.ToString().find("no space"), std::string::npos);
   EXPECT_TRUE(Read(chunks[0]).ok());
   EXPECT_EQ(Read(chunks[1]).code(), StatusCode::kNotFound);
-  EXPECT_EQ(store->stats().table.used_bytes, kChunkBytes);
+  EXPECT_EQ(store->stats().table.used_bytes, kSmallChunkBytes);
   files.set_hook({});
   EXPECT_TRUE(Put(chunks[1]).ok());
 }
@@ -271,7 +218,7 @@ TEST_F(ChunkStoreTest, MoreChunksThanTheTableMayHave) {
 // byte that is read is compared.
 TEST_F(ChunkStoreTest, ReadersEvictionsAndPutsAtOnce) {
   for (const SmallChunk& chunk : chunks) ASSERT_TRUE(Put(chunk).ok());
-  options.capacity_bytes = 8 * kChunkBytes;  // room for what three readers and a writer hold
+  options.capacity_bytes = 8 * kSmallChunkBytes;  // room for what three readers and a writer hold
   Open();
   std::atomic<int> reads{0};
   std::atomic<bool> done{false};

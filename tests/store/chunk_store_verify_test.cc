@@ -9,19 +9,14 @@
 
 #include <atomic>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <random>
 #include <thread>
 
-#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "store/chunk_store.h"
-#include "tests/store/fault_file_system.h"
-#include "tests/store/test_chunks.h"
-#include "tests/temp_folder.h"
+#include "tests/store/store_fixture.h"
 
 namespace ckv {
 namespace {
@@ -31,41 +26,8 @@ using absl::StatusCode;
 using Call = FaultFileSystem::Call;
 using Health = ChunkCheck::Health;
 
-constexpr uint64_t kChunkBytes = 3 * 2048;  // 100 tokens, three layers, with their padding
-
-struct ChunkStoreVerifyTest : testing::Test {
-  ChunkStoreVerifyTest() {
-    static int count = 0;
-    options.path = test::TempPath(absl::StrCat("verify", count++));
-    options.capacity_bytes = 4 * kChunkBytes;
-    options.files = &files;
-    options.scan_threads = 2;
-    for (uint32_t i = 0; i < 8; ++i) chunks.push_back(MakeSmallChunk(geometry, 100, i));
-    Open();
-  }
-  void Open() {
-    store.reset();
-    auto opened = ChunkStore::Open(options);
-    ASSERT_TRUE(opened.ok()) << opened.status();
-    store = *std::move(opened);
-  }
-  absl::Status Put(const SmallChunk& chunk, std::string_view tenant = "") {
-    CKV_ASSIGN_OR_RETURN(ChunkPut put, store->Begin(chunk.info, geometry, tenant));
-    for (uint32_t l = 0; l < geometry.layers; ++l)
-      CKV_RETURN_IF_ERROR(put.Write(l, 0, chunk.layers[l]));
-    return std::move(put).Finish();
-  }
-  absl::Status Read(const SmallChunk& chunk, std::string_view tenant = "") {
-    CKV_ASSIGN_OR_RETURN(const ChunkLocator locator,
-                         store->table().Find(chunk.info.id, geometry, tenant));
-    CKV_ASSIGN_OR_RETURN(const ChunkPin pin, store->Load(locator));
-    for (uint32_t l = 0; l < geometry.layers; ++l) {
-      const auto rows = pin.chunk().layer(l);
-      if (!std::equal(rows.begin(), rows.end(), chunk.layers[l].begin(), chunk.layers[l].end()))
-        return absl::InternalError("other rows than were put");
-    }
-    return absl::OkStatus();
-  }
+struct ChunkStoreVerifyTest : StoreFixture {
+  ChunkStoreVerifyTest() : StoreFixture(8, 4) {}
   absl::StatusOr<ChunkCheck> Verify(const SmallChunk& chunk) {
     CKV_ASSIGN_OR_RETURN(const ChunkLocator locator, store->table().Locate(chunk.info.id));
     return store->Verify(locator, [](uint64_t) { return true; });
@@ -76,33 +38,12 @@ struct ChunkStoreVerifyTest : testing::Test {
     EXPECT_EQ(check->why.empty(), check->health == Health::kWhole) << check->why;
     return check->health;
   }
-  bool IsHot(const SmallChunk& chunk) {
-    return store->table().Pin(*store->table().Locate(chunk.info.id)).ok();
-  }
-  std::string FileOf(const SmallChunk& chunk) {
-    const std::string hex = chunk.info.id.ToHex();
-    return absl::StrCat(options.path, "/chunks/", hex.substr(0, 2), "/", hex.substr(2, 1), "/",
-                        hex);
-  }
-  void FlipFile(const SmallChunk& chunk, uint64_t offset) {
-    std::fstream file(FileOf(chunk), std::ios::in | std::ios::out | std::ios::binary);
-    file.seekg(static_cast<int64_t>(offset));
-    const char byte = static_cast<char>(file.get() ^ 1 << offset % 8);
-    file.seekp(static_cast<int64_t>(offset));
-    file.put(byte);
-  }
   // Of the hot chunk's last row.
   void FlipMemory(const SmallChunk& chunk) {
     const ChunkPin pin = *store->table().Pin(*store->table().Locate(chunk.info.id));
     const std::span<const std::byte> rows = pin.chunk().layer(geometry.layers - 1);
     const_cast<std::byte&>(rows.back()) ^= std::byte{16};
   }
-
-  FaultFileSystem files;
-  const Geometry geometry = SmallGeometry();
-  ChunkStoreOptions options;
-  std::vector<SmallChunk> chunks;
-  std::unique_ptr<ChunkStore> store;
 };
 
 TEST_F(ChunkStoreVerifyTest, WhatIsWholeIsWholeHotAndCold) {
@@ -113,7 +54,7 @@ TEST_F(ChunkStoreVerifyTest, WhatIsWholeIsWholeHotAndCold) {
     EXPECT_EQ(check->health, Health::kWhole) << check->why;
     EXPECT_EQ(check->rows_checksum, DigestOf(chunk.info.layer_checksums));
     const uint64_t rows = 3 * 2000;
-    const uint64_t header = fs::file_size(FileOf(chunk)) - kChunkBytes;
+    const uint64_t header = fs::file_size(FileOf(chunk)) - kSmallChunkBytes;
     EXPECT_EQ(check->bytes_checked, header + rows + (IsHot(chunk) ? rows : 0));
   }
   EXPECT_EQ(store->stats().table.cold_count, 4u) << "a check makes nothing hot, and nothing cold";

@@ -1,0 +1,87 @@
+// A store over a folder of its own, with small chunks to put into it.
+
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "proto/status.h"
+#include "store/chunk_store.h"
+#include "tests/store/chunk_files.h"
+#include "tests/store/fault_file_system.h"
+#include "tests/store/test_chunks.h"
+#include "tests/temp_folder.h"
+
+namespace ckv {
+
+// Of a chunk in memory: 100 tokens, three layers of 2048 bytes with their padding.
+inline constexpr uint64_t kSmallChunkBytes = 3 * 2048;
+
+struct StoreFixture : testing::Test {
+  // Memory for `hot_count` of `chunk_count` chunks.
+  StoreFixture(uint32_t chunk_count, uint32_t hot_count) {
+    static int count = 0;
+    options.path = test::TempPath(absl::StrCat("store", count++));
+    options.capacity_bytes = hot_count * kSmallChunkBytes;
+    options.files = &files;
+    options.scan_threads = 2;
+    for (uint32_t i = 0; i < chunk_count; ++i) chunks.push_back(MakeSmallChunk(geometry, 100, i));
+    Open();
+  }
+  // As after a restart.
+  void Open() {
+    store.reset();
+    auto opened = ChunkStore::Open(options);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    store = *std::move(opened);
+  }
+
+  absl::Status Put(const SmallChunk& chunk, std::string_view tenant = "") {
+    CKV_ASSIGN_OR_RETURN(ChunkPut put, store->Begin(chunk.info, geometry, tenant));
+    for (uint32_t l = 0; l < geometry.layers; ++l) {
+      const std::span<const std::byte> rows = chunk.layers[l];
+      const size_t first = std::min<size_t>(rows.size(), 1000);
+      CKV_RETURN_IF_ERROR(put.Write(l, 0, rows.first(first)));
+      CKV_RETURN_IF_ERROR(put.Write(l, first, rows.subspan(first)));
+    }
+    return std::move(put).Finish();
+  }
+  // Loads the chunk if it is cold, and compares its rows.
+  absl::Status Read(const SmallChunk& chunk, std::string_view tenant = "") {
+    CKV_ASSIGN_OR_RETURN(const ChunkLocator locator,
+                         store->table().Find(chunk.info.id, geometry, tenant));
+    CKV_ASSIGN_OR_RETURN(const ChunkPin pin, store->Load(locator));
+    for (uint32_t l = 0; l < geometry.layers; ++l) {
+      const auto rows = pin.chunk().layer(l);
+      if (!std::equal(rows.begin(), rows.end(), chunk.layers[l].begin(), chunk.layers[l].end()))
+        return absl::InternalError("other rows than were put");
+    }
+    return absl::OkStatus();
+  }
+  bool IsHot(const SmallChunk& chunk) {
+    return store->table().Pin(*store->table().Locate(chunk.info.id)).ok();
+  }
+
+  std::string FileOf(const SmallChunk& chunk) const {
+    return test::ChunkFileOf(options.path, chunk.info.id);
+  }
+  // One bit, another for each offset.
+  void FlipFile(const SmallChunk& chunk, uint64_t offset) {
+    test::FlipBits(FileOf(chunk), static_cast<int64_t>(offset), 1 << offset % 8);
+  }
+
+  FaultFileSystem files;
+  const Geometry geometry = SmallGeometry();
+  ChunkStoreOptions options;
+  std::vector<SmallChunk> chunks;
+  std::unique_ptr<ChunkStore> store;
+};
+
+}  // namespace ckv
