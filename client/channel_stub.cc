@@ -1,5 +1,7 @@
 #include "client/channel_stub.h"
 
+#include <grpc/grpc.h>
+
 namespace ckv {
 namespace {
 
@@ -9,7 +11,12 @@ int Milliseconds(Duration duration) {
 
 }  // namespace
 
+void KeepGrpcUp() {
+  [[maybe_unused]] static const bool up = (grpc_init(), true);
+}
+
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int message_bytes_max) {
+  KeepGrpcUp();
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(message_bytes_max);
   arguments.SetMaxSendMessageSize(message_bytes_max);

@@ -23,6 +23,12 @@ inline constexpr Duration kKeepAliveTimeout = std::chrono::seconds(1);
 // A control call that names no deadline ends after this.
 inline constexpr Duration kControlTimeoutMax = std::chrono::seconds(30);
 
+// From the first call on, gRPC stays up until the process ends. It goes down with its last channel
+// or server otherwise, and that joins a thread of its own that may sit in a poll of 10 s (gRPC 1.51,
+// after megabytes were written): every exit would be late by as much. MakeChannel calls it, and so
+// must who makes a server.
+void KeepGrpcUp();
+
 // Never touches the network: the connection is made by the first call, and again after it broke,
 // with a pause of 100 ms that doubles up to 1 s. Proxies of the environment are not used.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,

@@ -261,6 +261,7 @@ absl::Status Daemon::State::StartRequester() {
 
 absl::Status Daemon::State::StartServer() {
   grpc::EnableDefaultHealthCheckService(true);
+  KeepGrpcUp();
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   int port = 0;
