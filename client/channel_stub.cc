@@ -11,9 +11,7 @@ int Milliseconds(Duration duration) {
 
 }  // namespace
 
-void KeepGrpcUp() {
-  [[maybe_unused]] static const bool up = (grpc_init(), true);
-}
+void KeepGrpcUp() { [[maybe_unused]] static const bool up = (grpc_init(), true); }
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int message_bytes_max) {
   KeepGrpcUp();

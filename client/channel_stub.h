@@ -24,8 +24,8 @@ inline constexpr Duration kKeepAliveTimeout = std::chrono::seconds(1);
 inline constexpr Duration kControlTimeoutMax = std::chrono::seconds(30);
 
 // From the first call on, gRPC stays up until the process ends. It goes down with its last channel
-// or server otherwise, and that joins a thread of its own that may sit in a poll of 10 s (gRPC 1.51,
-// after megabytes were written): every exit would be late by as much. MakeChannel calls it, and so
+// or server otherwise, and that joins a thread of its own that may sit in a poll of 10 s (gRPC
+// 1.51, after megabytes were written): exits would be late by as much. MakeChannel calls it, and so
 // must who makes a server.
 void KeepGrpcUp();
 

@@ -29,6 +29,7 @@
 #include "client/requester.h"
 #include "client/watch_stub.h"
 #include "proto/status.h"
+#include "server/chunk_expirer.h"
 #include "server/daemon_fabric.h"
 #include "server/daemon_oracle.h"
 #include "server/daemon_profile.h"
@@ -54,10 +55,6 @@ constexpr size_t kMessageMemoryMax = size_t{32} * kMessageBytesMax;
 
 // A connection whose client is idle does not close by itself, so every drain may take this long.
 constexpr Duration kReplyGrace = std::chrono::milliseconds(300);
-
-// Chunks of a ttl that a tick drops: each is a removal of two files. Ticks come every 100 ms, so
-// that 640 chunks a second can end.
-constexpr size_t kExpireCountMax = 64;
 
 int Milliseconds(Duration duration) {
   return static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count());
@@ -138,6 +135,7 @@ struct Daemon::State {
   std::unique_ptr<DirectoryServiceImpl> directory_service;
 
   std::unique_ptr<Holder> holder;
+  std::unique_ptr<ChunkExpirer> expirer;
   std::unique_ptr<HolderServiceImpl> holder_service;
 
   std::unique_ptr<DirectoryControl> directory_control;
@@ -209,6 +207,7 @@ absl::Status Daemon::State::StartHolder() {
   if (config.store_map_bytes_max != 0) options.map_bytes_max = config.store_map_bytes_max;
   options.spin_max = std::chrono::microseconds(config.spin_us);
   CKV_ASSIGN_OR_RETURN(holder, Holder::Start(options));
+  expirer = std::make_unique<ChunkExpirer>(&holder->store());
   holder_service = std::make_unique<HolderServiceImpl>(holder.get(), config.name, &gate, clock);
   return absl::OkStatus();
 }
@@ -437,7 +436,7 @@ absl::Status Daemon::Tick() {
     state.SetHealth(v1::DirectoryService::service_full_name(), true, state.directory_serving);
   }
   if (state.holder) {
-    state.holder->store().Expire(kExpireCountMax);
+    state.expirer->Tick();
     const bool live = state.holder->lease().LiveAt(state.clock->Now());
     state.SetHealth(v1::HolderService::service_full_name(), live, state.holder_serving);
   }
