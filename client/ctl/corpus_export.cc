@@ -1,8 +1,10 @@
 // ckvctl corpus export: the rows of a corpus back into files that corpus load takes.
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -72,6 +74,9 @@ class Exporter {
 
  private:
   absl::Status WriteChunk(uint32_t ordinal, uint64_t first_token, SafetensorsWriter& writer);
+  // In the order to be asked.
+  std::vector<HolderId> CandidatesOf(const ChunkPlacement& chunk) const;
+  void Warn(uint32_t ordinal, const HolderId& holder, const absl::Status& status);
   // `written` is set where the file, and not the holder, is at fault.
   absl::Status WriteFrom(const Member& holder, const ChunkPlacement& chunk, uint64_t first_token,
                          SafetensorsWriter& writer, absl::Status& written);
@@ -79,7 +84,8 @@ class Exporter {
   const Ctl& ctl_;
   const Corpus& corpus_;
   Progress& progress_;
-  std::map<std::string, Member> holders_;
+  std::map<std::string, Member> holders_;  // the live ones
+  std::set<std::string> silent_;           // did not answer: asked last
   std::map<std::string, std::unique_ptr<v1::HolderService::StubInterface>> stubs_;
 };
 
@@ -109,25 +115,48 @@ absl::Status Exporter::Write(const ExportFile& file) {
 absl::Status Exporter::WriteChunk(uint32_t ordinal, uint64_t first_token,
                                   SafetensorsWriter& writer) {
   const ChunkPlacement& chunk = corpus_.chunks[ordinal];
-  std::vector<HolderId> candidates = chunk.holders;
-  candidates.insert(candidates.end(), chunk.leased.begin(), chunk.leased.end());
-  absl::Status first = absl::UnavailableError(
-      "none of its holders is alive\n  ckvctl status shows who is, ckvctl corpus show NAME who has "
-      "the chunks");
-  bool asked = false;
-  for (const HolderId& id : candidates) {
+  absl::Status first;
+  bool all_answered = true;
+  for (const HolderId& id : CandidatesOf(chunk)) {
     const auto holder = holders_.find(id.name);
+    all_answered &= holder != holders_.end();
     if (holder == holders_.end()) continue;
     absl::Status written;
     const absl::Status status = WriteFrom(holder->second, chunk, first_token, writer, written);
     CKV_RETURN_IF_ERROR(written);
     if (status.ok()) return status;
-    // What another one has makes up for it, but the operator wants to know.
-    ctl_.Note(
-        absl::StrFormat("ckvctl: warning: chunk %d: %s", ordinal, std::string(status.message())));
-    if (!std::exchange(asked, true)) first = status;
+    all_answered &= !absl::IsUnavailable(status);
+    Warn(ordinal, id, status);
+    if (first.ok()) first = status;
   }
-  return Annotate(first, absl::StrFormat("chunk %d of corpus %s", ordinal, corpus_.name));
+  const std::string what = absl::StrFormat("chunk %d of corpus %s", ordinal, corpus_.name);
+  if (!first.ok() && !absl::IsNotFound(first)) return Annotate(first, what);
+  if (all_answered) {
+    return absl::DataLossError(what + ": none of its holders has it any more\n  load it again");
+  }
+  return absl::UnavailableError(
+      what +
+      ": none of its holders that are alive has it\n  ckvctl status shows who is, ckvctl "
+      "corpus show NAME who has the chunks");
+}
+
+std::vector<HolderId> Exporter::CandidatesOf(const ChunkPlacement& chunk) const {
+  std::vector<HolderId> candidates = chunk.holders;
+  candidates.insert(candidates.end(), chunk.leased.begin(), chunk.leased.end());
+  std::stable_partition(candidates.begin(), candidates.end(),
+                        [this](const HolderId& id) { return !silent_.contains(id.name); });
+  return candidates;
+}
+
+// What another one has makes up for it, but the operator wants to know: once of a holder that does
+// not answer at all.
+void Exporter::Warn(uint32_t ordinal, const HolderId& holder, const absl::Status& status) {
+  const std::string message(status.message());
+  if (!absl::IsUnavailable(status)) {
+    ctl_.Note(absl::StrFormat("ckvctl: warning: chunk %d: %s", ordinal, message));
+  } else if (silent_.insert(holder.name).second) {
+    ctl_.Note("ckvctl: warning: " + message);
+  }
 }
 
 absl::Status Exporter::WriteFrom(const Member& holder, const ChunkPlacement& chunk,
@@ -221,7 +250,9 @@ void AddCorpusExportCommand(CLI::App& corpus, Ctl& ctl) {
       "Chunks that do not follow each other, such as standalone ones, go to a file a chain:\n"
       "docs-00001-of-00003.safetensors, and so on, in the order of the corpus.\n\n"
       "Rows come from the holders as they are, hot or cold, and each layer is checked; where a\n"
-      "holder fails, the next that has the chunk is asked. A file has its name when it is whole.");
+      "holder fails, the next that has the chunk is asked. A file has its name when it is whole.\n"
+      "Exit code 9 where no holder has a chunk any more, 4 where one that may have it is not "
+      "there.");
   verb->add_option("NAME", options->corpus, "The corpus")->required();
   verb->add_option("--out", options->out, "safetensors file to write")->required();
   verb->add_option("--chunks", options->chunks, "Ordinals like 3, 0-2 or 0-2,5 (default: all)")

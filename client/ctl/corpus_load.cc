@@ -46,7 +46,7 @@ constexpr char kExamples[] =
     "  FILE.npy      [layers, T, d_qk], one array, with --dtype, --geometry and --token-ids\n"
     "  FILE.jsonl    a document a line: [ids] or {\"token_ids\": [ids]}, which the reference "
     "engine\n"
-    "                prefills; --text: texts, a token a byte\n"
+    "                prefills, so ids from 0 to 255; --text: texts, a token a byte\n"
     "\n"
     "--cut says where chunks end: fixed every --chunk-tokens tokens; document where documents (a\n"
     "line, a text, a file of rows) end, and within one every --chunk-max; content where the "

@@ -59,7 +59,7 @@ void Report(const Ctl& ctl, const GcOptions& options, const GcResult& result) {
                {"GARBAGE", true},
                {"ROWS", true},
                {"DROPPED", true},
-               {"ROWS", true}});
+               {"FREED", true}});
   const auto add = [&table](const std::string& name, const GarbageTally& tally) {
     table.AddRow({name, std::to_string(tally.chunk_count), std::to_string(tally.placed_count),
                   std::to_string(tally.kept_count), std::to_string(tally.young_count),

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "proto/status.h"
 
 namespace ckv::ctl {
@@ -51,6 +52,7 @@ std::string RenderFields(const std::vector<std::pair<std::string, std::string>>&
 
 std::string Printable(std::string_view text) {
   std::string out(text);
+  absl::StrReplaceAll({{"\n  ", "; "}}, &out);
   for (char& c : out) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
   }

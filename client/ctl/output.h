@@ -40,7 +40,8 @@ class Table {
 // "name: value" lines, values aligned.
 std::string RenderFields(const std::vector<std::pair<std::string, std::string>>& fields);
 
-// The text with control characters as '?': nothing a peer sends moves the terminal's cursor.
+// The text in one line, an error's hint after a semicolon, and with control characters as '?':
+// nothing a peer sends moves the terminal's cursor.
 std::string Printable(std::string_view text);
 
 std::string FormatCount(uint64_t count, std::string_view noun);  // "1 chunk", "2 chunks"

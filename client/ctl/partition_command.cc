@@ -47,7 +47,10 @@ absl::StatusOr<std::vector<WeightedHolder>> WeighHolders(const std::vector<Membe
       return absl::InvalidArgumentError(
           absl::StrFormat("--weights: '%s': need holder=number, like h0=2,h1=0.5", text));
     }
-    weight_of[text.substr(0, equals)] = weight;
+    if (!weight_of.emplace(text.substr(0, equals), weight).second) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("--weights: '%s' is given twice", text.substr(0, equals)));
+    }
   }
   std::vector<WeightedHolder> targets;
   for (const Member& holder : holders) {
@@ -225,7 +228,9 @@ absl::Status RunPartition(const Ctl& ctl, const PartitionOptions& options) {
     const auto progress = ctl.StartProgress("push", "B", plan.copy_bytes);
     CKV_ASSIGN_OR_RETURN(run, PartitionRun::Create(&fleet, &planned.corpus, &planned.plan, members,
                                                    [&](const CopiedChunk& copied) {
-                                                     progress->Advance(copied.row_bytes);
+                                                     copied.reused
+                                                         ? progress->Skip(copied.row_bytes)
+                                                         : progress->Advance(copied.row_bytes);
                                                      return absl::OkStatus();
                                                    }));
     CKV_RETURN_IF_ERROR(run->Copy());

@@ -116,6 +116,12 @@ TEST(Output, JsonSurvivesBytesThatAreNotText) {
   EXPECT_TRUE(Json::accept(text));
 }
 
+TEST(Printable, OneLineThatMovesNoCursor) {
+  EXPECT_EQ(Printable("no holder\n  ckvctl status shows who is"),
+            "no holder; ckvctl status shows who is");
+  EXPECT_EQ(Printable("a\nb\x1b[2J\x7f"), "a?b?[2J?");
+}
+
 TEST(ProgressBar, ShowsAmountRateAndRest) {
   ProgressState state{"put", "tokens", 50, 200, std::chrono::seconds(5)};
   EXPECT_EQ(RenderProgress(state, 0), "put  50/200 tokens  25 %  10 tokens/s  15.0 s left");

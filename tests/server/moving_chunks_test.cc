@@ -145,6 +145,7 @@ TEST_F(MovingChunksTest, APlanIsPrintedAndADryRunMovesNothing) {
   EXPECT_EQ(again.json["version"], Get("c").version);
   EXPECT_EQ(Run({"corpus", "partition", "c", "--weights", "h9=1"}).code, 2);
   EXPECT_EQ(Run({"corpus", "partition", "c", "--weights", "h0"}).code, 2);
+  EXPECT_EQ(Run({"corpus", "partition", "c", "--weights", "h0=1,h0=2"}).code, 2);
   EXPECT_EQ(Run({"corpus", "partition", "c", "--replicas", "4"}).code, 2);
   EXPECT_EQ(Run({"corpus", "partition", "c", "--policy", "any"}).code, 2);
   EXPECT_EQ(Run({"corpus", "partition", "nothing"}).code, 3);
