@@ -4,22 +4,15 @@
 
 #include <dlfcn.h>
 
+#include <utility>
+
 #include "absl/synchronization/mutex.h"
 
 extern "C" {
 void __tsan_acquire(void* address);
 void __tsan_release(void* address);
-
-// The library evaluates conditions under a lock that it took itself, in the waiting thread or in
-// the one that unlocks. Such a race cannot be real, since every evaluation holds the mutex; races
-// of the code around it are still reported. The graph of locks that it looks for deadlocks in is
-// its own as well, under a spin lock inside it; it moves when a process has many locks.
-const char* __tsan_default_suppressions() {
-  return "race:absl::debian3::Mutex::Await\n"
-         "race:absl::debian3::Mutex::LockSlowLoop\n"
-         "race:absl::debian3::Mutex::UnlockSlow\n"
-         "race:absl::debian3::synchronization_internal::GraphCycles::\n";
-}
+void AnnotateIgnoreReadsBegin(const char* file, int line);
+void AnnotateIgnoreReadsEnd(const char* file, int line);
 }
 
 namespace {
@@ -28,6 +21,22 @@ namespace {
 template <typename Function>
 Function* Library(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+}
+
+// What happens inside the library is not looked at: it evaluates conditions under a lock that it
+// took itself, in the waiting thread or in the one that unlocks, and keeps its own data under a
+// spin lock. No race there can be real, since every evaluation holds the mutex; races of the code
+// around it are still reported. Suppressions do not do: they look for a stack that is often lost by
+// then.
+struct InLibrary {
+  InLibrary() { AnnotateIgnoreReadsBegin(__FILE__, __LINE__); }
+  ~InLibrary() { AnnotateIgnoreReadsEnd(__FILE__, __LINE__); }
+};
+
+template <typename Function, typename... Arguments>
+auto Call(Function* library, Arguments&&... arguments) {
+  const InLibrary scope;
+  return library(std::forward<Arguments>(arguments)...);
 }
 
 }  // namespace
@@ -40,40 +49,40 @@ ABSL_NAMESPACE_BEGIN
 
 void Mutex::Lock() {
   CKV_LIBRARY(void(Mutex*), "4LockEv");
-  library(this);
+  Call(library, this);
   __tsan_acquire(this);
 }
 
 void Mutex::Unlock() {
   CKV_LIBRARY(void(Mutex*), "6UnlockEv");
   __tsan_release(this);
-  library(this);
+  Call(library, this);
 }
 
 bool Mutex::TryLock() {
   CKV_LIBRARY(bool(Mutex*), "7TryLockEv");
-  const bool locked = library(this);
+  const bool locked = Call(library, this);
   if (locked) __tsan_acquire(this);
   return locked;
 }
 
 void Mutex::ReaderLock() {
   CKV_LIBRARY(void(Mutex*), "10ReaderLockEv");
-  library(this);
+  Call(library, this);
   __tsan_acquire(this);
 }
 
 void Mutex::ReaderUnlock() {
   CKV_LIBRARY(void(Mutex*), "12ReaderUnlockEv");
   __tsan_release(this);
-  library(this);
+  Call(library, this);
 }
 
 // Another thread that unlocks evaluates the condition for us: what it reads of ours is released.
 void Mutex::Await(const Condition& condition) {
   CKV_LIBRARY(void(Mutex*, const Condition&), "5AwaitERKNS0_9ConditionE");
   __tsan_release(this);
-  library(this, condition);
+  Call(library, this, condition);
   __tsan_acquire(this);
 }
 
@@ -81,7 +90,7 @@ bool Mutex::AwaitWithTimeout(const Condition& condition, Duration timeout) {
   CKV_LIBRARY(bool(Mutex*, const Condition&, Duration),
               "16AwaitWithTimeoutERKNS0_9ConditionENS0_8DurationE");
   __tsan_release(this);
-  const bool holds = library(this, condition, timeout);
+  const bool holds = Call(library, this, condition, timeout);
   __tsan_acquire(this);
   return holds;
 }
@@ -90,7 +99,7 @@ bool Mutex::AwaitWithDeadline(const Condition& condition, Time deadline) {
   CKV_LIBRARY(bool(Mutex*, const Condition&, Time),
               "17AwaitWithDeadlineERKNS0_9ConditionENS0_4TimeE");
   __tsan_release(this);
-  const bool holds = library(this, condition, deadline);
+  const bool holds = Call(library, this, condition, deadline);
   __tsan_acquire(this);
   return holds;
 }
@@ -98,7 +107,7 @@ bool Mutex::AwaitWithDeadline(const Condition& condition, Time deadline) {
 void Mutex::LockWhen(const Condition& condition) {
   CKV_LIBRARY(void(Mutex*, const Condition&), "8LockWhenERKNS0_9ConditionE");
   __tsan_release(this);
-  library(this, condition);
+  Call(library, this, condition);
   __tsan_acquire(this);
 }
 
