@@ -112,7 +112,7 @@ TEST(ChunkStoreKill, TwoHundredTimesNothingAcknowledgedIsLost) {
       ASSERT_TRUE((*store)->Drop(untold.info.id).ok());
     }
   }
-  EXPECT_GT(acknowledged, 200u);
+  EXPECT_GE(acknowledged, 180u);  // all loaders but each tenth had their first word
   EXPECT_GT(unfinished, 20u);  // kills did fall into puts
 }
 
