@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
@@ -13,6 +14,9 @@
 
 namespace ckv {
 namespace {
+
+// So far from its own place is a chunk fetched to: every band is rotated.
+constexpr uint64_t kFetchOffset = 1000;
 
 double UsSince(Instant begin, Clock& clock) { return double((clock.Now() - begin).count()) / 1e3; }
 
@@ -94,17 +98,52 @@ absl::StatusOr<double> TimeFetch(Requester& requester, const TimingCall& call, C
   return MedianOf(std::move(all));
 }
 
-double TimeAttendHere(const Geometry& geometry, uint32_t query_rows, const RowView& rows,
+absl::StatusOr<double> TimeFetchInto(Requester& requester, const TimingCall& call,
+                                     PagedCache& cache, Clock& clock) {
+  CKV_RETURN_IF_ERROR(CheckCall(call));
+  FetchCall fetch;
+  fetch.corpus = call.corpus;
+  fetch.chunk_begin = call.chunk;
+  fetch.chunk_end = call.chunk + 1;
+  fetch.layer_end = call.corpus->geometry.layers;
+  fetch.position = call.corpus->chunks[call.chunk].position + kFetchOffset;
+  fetch.deadline = call.deadline;
+  std::vector<double> all;
+  for (uint32_t run = 0; run <= call.run_count; ++run) {
+    const CacheSequenceId sequence = cache.Begin();
+    const Instant begin = clock.Now();
+    CKV_RETURN_IF_ERROR(requester.FetchInto(fetch, cache, sequence));
+    if (run > 0) all.push_back(UsSince(begin, clock));
+    CKV_RETURN_IF_ERROR(cache.Free(sequence));
+  }
+  return MedianOf(std::move(all));
+}
+
+absl::StatusOr<std::unique_ptr<PagedCache>> CacheForTiming(const Geometry& geometry,
+                                                           uint64_t tokens) {
+  CKV_ASSIGN_OR_RETURN(
+      std::unique_ptr<PagedCache> cache,
+      PagedCache::Create(geometry,
+                         {.block_count = static_cast<uint32_t>(tokens / kCacheBlockTokens + 2)}));
+  CKV_ASSIGN_OR_RETURN(CacheReservation all, cache->Reserve(cache->Begin(), tokens));
+  for (uint32_t layer = 0; layer < geometry.layers; ++layer)
+    std::memset(all.layer(layer).data(), 0, all.layer(layer).size());
+  return cache;
+}
+
+double TimeAttendHere(const PagedCache& cache, uint64_t tokens, uint32_t query_rows,
                       uint32_t run_count, Clock& clock) {
+  const Geometry& geometry = cache.geometry();
   const std::vector<uint16_t> q(size_t{query_rows} * geometry.d_qk, Bf16FromFloat(0.125f));
   std::vector<float> o(size_t{query_rows} * geometry.d_v), m(query_rows), l(query_rows);
   AttentionPiece piece;
   piece.q = {q.data(), query_rows, geometry.d_qk};
-  piece.rows = rows;
   piece.out = {o.data(), m.data(), l.data(), PartialDtype::kF32};
   WorkerPool pool(1);
   std::vector<double> all;
   for (uint32_t run = 0; run <= run_count; ++run) {
+    piece.rows = cache.layer_rows(run % geometry.layers);
+    piece.rows.count = static_cast<uint32_t>(tokens);
     const Instant begin = clock.Now();
     AttendPartials(AttentionShape::Of(geometry), {&piece, 1}, pool);
     if (run > 0) all.push_back(UsSince(begin, clock));
@@ -224,8 +263,15 @@ absl::Status LaneCalibrator::Part(size_t i) {
                        .run_count = call_.run_count,
                        .deadline = call_.deadline};
   if (i == points_.size()) {
+    if (cache_ == nullptr) {
+      CKV_ASSIGN_OR_RETURN(cache_, CacheForTiming(call_.corpus->geometry,
+                                                  call_.corpus->chunks[call_.many].token_count));
+    }
     CKV_ASSIGN_OR_RETURN(const double fetch_us, TimeFetch(*requester_, timing, *clock_));
+    CKV_ASSIGN_OR_RETURN(const double spliced_us,
+                         TimeFetchInto(*requester_, timing, *cache_, *clock_));
     fetch_us_.push_back(fetch_us);
+    spliced_us_.push_back(spliced_us);
     return absl::OkStatus();
   }
   Point& point = points_[i];
@@ -242,6 +288,18 @@ absl::Status LaneCalibrator::Part(size_t i) {
 double LaneCalibrator::LastUs(size_t i) const {
   const std::vector<double>& us = i < points_.size() ? points_[i].us : fetch_us_;
   return us.empty() ? 0 : us.back();
+}
+
+// Of the splice of one fetch, what it took longer than one without; 1 where nothing is rotated.
+double LaneCalibrator::SpliceShare() const {
+  const Geometry& geometry = call_.corpus->geometry;
+  const double tokens = double(call_.corpus->chunks[call_.many].token_count);
+  const double splice_us =
+      geometry.layers * (call_.splice_per_layer_us + tokens * call_.splice_per_token_layer_us);
+  if (!(splice_us > 0)) return 1;
+  std::vector<double> longer_us;
+  for (size_t i = 0; i < fetch_us_.size(); ++i) longer_us.push_back(spliced_us_[i] - fetch_us_[i]);
+  return std::clamp(MedianOf(std::move(longer_us)) / splice_us, 0.0, 1.0);
 }
 
 LaneCalibration LaneCalibrator::Fit() const {
@@ -270,8 +328,10 @@ LaneCalibration LaneCalibrator::Fit() const {
       FrameRowsOf(call_.corpus->geometry, call_.wire == PartialDtype::kF32, call_.lane_shape));
   lane.fabric = fitted.constants;
   lane.wire_share = fitted.wire_share;
+  lane.splice_share = SpliceShare();
   lane.holder = FitComputeCurve(compute);
-  const double fetch_us = MedianOf(fetch_us_);
+  // One that splices too writes into larger pages: where that is the faster, the pull is no slower.
+  const double fetch_us = std::min(MedianOf(fetch_us_), MedianOf(spliced_us_));
   const double bytes = double(call_.corpus->chunks[call_.many].token_count) *
                        call_.corpus->geometry.layers * call_.corpus->geometry.row_bytes();
   lane.fabric.pull_bandwidth_bytes_per_s =

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "client/compute_curve.h"
 #include "client/cost_model.h"
+#include "client/paged_cache.h"
 #include "client/profile.h"
 #include "client/requester.h"
 #include "proto/clock.h"
@@ -43,10 +44,21 @@ absl::StatusOr<RouteTiming> TimeRoute(Requester& requester, const TimingCall& ca
 // before: the median of the runs. `query_rows` and `wire` mean nothing. Errors as Requester::Fetch.
 absl::StatusOr<double> TimeFetch(Requester& requester, const TimingCall& call, Clock& clock);
 
-// The kernel, here, on one thread: microseconds of one layer of `rows`, the median of `run_count`
-// runs after one that does not count. Give it rows where an engine has them, in a PagedCache: on
-// pages of 4 KiB the same rows take a fifth longer.
-double TimeAttendHere(const Geometry& geometry, uint32_t query_rows, const RowView& rows,
+// The same into `cache`, each band rotated on the way, as an engine fetches. Errors as
+// Requester::FetchInto.
+absl::StatusOr<double> TimeFetchInto(Requester& requester, const TimingCall& call,
+                                     PagedCache& cache, Clock& clock);
+
+// Where an engine has its rows, with room for `tokens` and every page there before anything is
+// timed: a page of zeros that was never written is one page for all of them, and stays in the
+// caches. The rows' values mean nothing.
+//   ResourceExhausted   the memory cannot be had.
+absl::StatusOr<std::unique_ptr<PagedCache>> CacheForTiming(const Geometry& geometry,
+                                                           uint64_t tokens);
+// The kernel, here, on one thread: microseconds of one layer of the cache's first `tokens` rows,
+// the median of `run_count` runs after one that does not count. The layers in turn, as TimeRoute
+// takes them: held against each other, rows are equally warm.
+double TimeAttendHere(const PagedCache& cache, uint64_t tokens, uint32_t query_rows,
                       uint32_t run_count, Clock& clock);
 
 // One exchange: what it moved, and what it took beside the kernel and the merge.
@@ -83,6 +95,7 @@ FittedFabric FitCalls(std::span<const CallSample> samples, const FrameRows& fram
 struct LaneCalibration {
   FabricConstants fabric;
   double wire_share = 0;
+  double splice_share = 1;  // Candidate::splice_share
   ComputeCurve holder;
   std::vector<RouteTiming> timings;
 };
@@ -92,8 +105,10 @@ struct CalibrationCall {
   std::vector<uint32_t> query_rows;  // ascending; T_probe wants small ones, BW large ones
   PartialDtype wire = PartialDtype::kBf16;
   uint32_t run_count = 1;
-  double merge_per_row_us = 0;  // CalibrateHere's
-  LaneShape lane_shape = {};    // the requester's: what it cuts its calls for
+  // CalibrateHere's.
+  double merge_per_row_us = 0;
+  double splice_per_token_layer_us = 0, splice_per_layer_us = 0;
+  LaneShape lane_shape = {};  // the requester's: what it cuts its calls for
   Instant deadline = kInstantMax;
 };
 // Round by round, so that other measurements can be made in between: a machine has slow moments,
@@ -110,7 +125,7 @@ class LaneCalibrator {
   // Round.
   size_t part_count() const { return points_.size() + 1; }
   absl::Status Part(size_t i);
-  // What a part took when it was measured last: the call, or the fetch.
+  // What a part took when it was measured last: the call, or the fetch without a splice.
   double LastUs(size_t i) const;
   // Of the medians over the rounds; at least one.
   LaneCalibration Fit() const;
@@ -121,11 +136,14 @@ class LaneCalibrator {
     std::vector<double> us, compute_us, beside_us;
   };
 
+  double SpliceShare() const;
+
   Requester* const requester_;
   const CalibrationCall call_;
   Clock* const clock_;
-  std::vector<Point> points_;  // [query rows][few, many]
-  std::vector<double> fetch_us_;
+  std::vector<Point> points_;                  // [query rows][few, many]
+  std::vector<double> fetch_us_, spliced_us_;  // side by side: a fetch, and one that splices
+  std::unique_ptr<PagedCache> cache_;          // of the latter
 };
 
 // So many rounds in a row. Errors as LaneCalibrator::Round.

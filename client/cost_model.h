@@ -75,6 +75,9 @@ struct Candidate {
   // s, [0, 1], of `fabric`: measured by LaneCalibrator; 0 where nobody did, which never promises
   // that anything overlaps.
   double wire_share = 0;
+  // Of the splice of rows fetched from it, what the transfer does not hide, [0, 1]: measured by
+  // LaneCalibrator. 1 where nobody did: T_fetch = T_pull + T_splice.
+  double splice_share = 1;
   ComputeConstants compute;
   double in_flight = 0;       // this requester's requests to it: they share the bandwidth
   double concurrent = 0;      // requests like this one that its kernel takes along: they share it
@@ -103,6 +106,7 @@ struct Workload {
   double row_bytes = 0;       // b_kv, one layer
   double exchange_bytes = 0;  // q + p
   double query_bytes = 0;     // q
+  double splice_us = 0;       // of all tokens and layers; 0 where nothing is rotated
   FrameRows frame;
   bool selected = false;
 };
@@ -115,13 +119,14 @@ struct RoundCost {
   double transfer_us = 0;
   double compute_us = 0;
   double queue_us = 0;
+  double splice_us = 0;
   double total_us = 0;
 };
 
 // A route's round trip.
 RoundCost RouteRound(const Workload& work, const Candidate& candidate) noexcept;
-// What a fetch takes from it: over all layers once, or every round where `work.selected`; probe and
-// transfer only.
+// What a fetch takes from it: over all layers once, or every round where `work.selected`; probe,
+// transfer, and what that does not hide of the splice.
 RoundCost PullFrom(const Workload& work, const Candidate& candidate) noexcept;
 
 // value > 0 ? value : 0, so that NaN is 0 too.

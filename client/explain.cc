@@ -241,6 +241,7 @@ Candidate CandidateOf(const HolderPeer& peer, const PeerTable& peers, NetworkOra
   Candidate candidate;
   candidate.fabric = peer.FabricFor(geometry);
   candidate.wire_share = peer.WireShareFor(geometry);
+  candidate.splice_share = peer.SpliceShareFor(geometry);
   candidate.compute = peer.ComputeFor(geometry);
   candidate.in_flight = peer.in_flight.load(std::memory_order_relaxed);
   candidate.concurrent = candidate.in_flight;

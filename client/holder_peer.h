@@ -79,9 +79,10 @@ class HolderPeer {
   //   fabric   T_probe and BW of live probes and requests; before any, the profile's. The pull
   //            bandwidth is the profile's.
   //   compute  the profile's curve, else what was measured; times the live factor.
-  //   wire share  the profile's; 0 without: Candidate::wire_share.
+  //   wire share, splice share  the profile's; 0 and 1 without, as Candidate has them.
   std::optional<FabricConstants> FabricFor(const Geometry* geometry) const;
   double WireShareFor(const Geometry* geometry) const;
+  double SpliceShareFor(const Geometry* geometry) const;
   ComputeConstants ComputeFor(const Geometry* geometry) const ABSL_LOCKS_EXCLUDED(mu_);
   // LiveModel::Observe, before `fabric` and `queue_ns` are told of the same answer. A lane from
   // before the fabric was chosen anew tells nothing.

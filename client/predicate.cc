@@ -11,6 +11,15 @@ constexpr const char* kNoRoom = "does not fit the local cache";
 
 using CostOf = RoundCost (*)(const Workload&, const Candidate&) noexcept;
 
+double SpliceUs(const DecisionInput& input, const Workload& work) {
+  // Where the rotation is the identity it elides (arXiv:2606.01502 section 6.3); a selection is
+  // never rotated.
+  if (input.canonical || work.selected || work.tokens == 0) return 0;
+  const double layer_us = CleanCost(input.here.splice_per_layer_us) +
+                          TimesCost(work.tokens, CleanCost(input.here.splice_per_token_layer_us));
+  return TimesCost(work.layers, layer_us);
+}
+
 Workload WorkloadOf(const DecisionInput& input) {
   Workload work;
   work.layers = input.geometry.layers;
@@ -25,6 +34,7 @@ Workload WorkloadOf(const DecisionInput& input) {
       work.query_bytes + double(input.geometry.partial_row_bytes(input.f32_partials));
   if (input.lane_shape)
     work.frame = FrameRowsOf(input.geometry, input.f32_partials, *input.lane_shape);
+  work.splice_us = SpliceUs(input, work);
   return work;
 }
 
@@ -110,14 +120,6 @@ const char* MakeRoom(const DecisionInput& input, const Workload& work, CostBreak
   return nullptr;
 }
 
-double SpliceUs(const DecisionInput& input, const Workload& work) {
-  // Where the rotation is the identity it elides (arXiv:2606.01502 section 6.3).
-  if (input.canonical || work.tokens == 0) return 0;
-  const double layer_us = CleanCost(input.here.splice_per_layer_us) +
-                          TimesCost(work.tokens, CleanCost(input.here.splice_per_token_layer_us));
-  return TimesCost(work.layers, layer_us);
-}
-
 CostBreakdown FetchCost(const DecisionInput& input, const Workload& work) {
   CostBreakdown cost;
   double dearest_us = -1;
@@ -125,6 +127,7 @@ CostBreakdown FetchCost(const DecisionInput& input, const Workload& work) {
   const char* why = ForEachBest(input, work, PullFrom, [&](size_t i, const RoundCost& pull) {
     cost.probe_us += TimesCost(times, pull.probe_us);
     cost.transfer_us += TimesCost(times, pull.transfer_us);
+    cost.splice_us += pull.splice_us;
     if (pull.total_us > dearest_us) cost.candidate = static_cast<uint32_t>(i);
     dearest_us = std::max(dearest_us, pull.total_us);
   });
@@ -139,7 +142,6 @@ CostBreakdown FetchCost(const DecisionInput& input, const Workload& work) {
     cost.why_not = why;
     return cost;
   }
-  if (!work.selected) cost.splice_us = SpliceUs(input, work);
   cost.compute_us = AttendHereUs(input, work);
   Sum(cost);
   return cost;

@@ -104,6 +104,8 @@ absl::StatusOr<LaneProfile> ReadLane(const nlohmann::json& object) {
       ReadNumber(object, "pull_bandwidth_bytes_per_s", &lane.constants.pull_bandwidth_bytes_per_s));
   if (object.contains("wire_share"))
     CKV_RETURN_IF_ERROR(ReadNumber(object, "wire_share", &lane.wire_share));
+  if (object.contains("splice_share"))
+    CKV_RETURN_IF_ERROR(ReadNumber(object, "splice_share", &lane.splice_share));
   CKV_RETURN_IF_ERROR(ReadCurve(object, "compute", &lane.compute));
   return lane;
 }
@@ -150,6 +152,7 @@ std::string FormatProfile(const Profile& profile) {
                      {"bandwidth_bytes_per_s", lane.constants.bandwidth_bytes_per_s},
                      {"pull_bandwidth_bytes_per_s", lane.constants.pull_bandwidth_bytes_per_s},
                      {"wire_share", lane.wire_share},
+                     {"splice_share", lane.splice_share},
                      {"compute", CurveJson(lane.compute)}});
   }
   Json here = {{"merge_per_row_us", profile.here.merge_per_row_us},

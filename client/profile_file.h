@@ -25,7 +25,8 @@ struct LaneProfile {
   std::string fabric;  // "shm", "tcp", "verbs"
   FabricConstants constants;
   ComputeCurve compute = {};
-  double wire_share = 0;  // Candidate::wire_share
+  double wire_share = 0;    // Candidate::wire_share
+  double splice_share = 1;  // Candidate::splice_share
 
   friend bool operator==(const LaneProfile&, const LaneProfile&) = default;
 };

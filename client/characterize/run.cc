@@ -26,9 +26,6 @@ constexpr std::array<uint32_t, 4> kSteps = {1, 8, 64, 512};
 constexpr uint32_t kAgentRows = 16;
 // Rounds of each thread where several run at once.
 constexpr uint32_t kParallelRounds = 40;
-// So far from its own place is a chunk fetched to: every band is rotated.
-constexpr uint64_t kFetchOffset = 1000;
-
 // Rounds of the grid in which a prefill is measured, of which one takes as long as all routes.
 constexpr uint32_t kPrefillRounds = 3;
 constexpr uint32_t kSelectionSeed = 7;
@@ -115,8 +112,8 @@ void Sweeps::AddRows(uint32_t chunk, uint32_t rows, std::vector<Task>& tasks) {
   const uint64_t tokens = TokensOf(target_, chunk);
   const SampleKey here = {Sweep::kHere, "", rows, tokens, 1};
   tasks.push_back({here, [this, here](uint32_t runs) -> absl::StatusOr<Sample> {
-                     const double us = TimeAttendHere(target_.corpus->geometry, here.query_rows,
-                                                      RowsHere(cache_, here.tokens), runs, clock_);
+                     const double us =
+                         TimeAttendHere(cache_, here.tokens, here.query_rows, runs, clock_);
                      return Sample{.key = here, .us = us, .runs = runs};
                    }});
   for (const CharacterizedLane& lane : target_.lanes) {
@@ -190,22 +187,12 @@ absl::StatusOr<Sample> Sweeps::Route(const CharacterizedLane& lane, const Sample
 // Into a paged cache of its own, at another place than the chunk's.
 absl::StatusOr<Sample> Sweeps::Fetch(const CharacterizedLane& lane, const SampleKey& key,
                                      uint32_t chunk, uint32_t runs) {
-  const Geometry& geometry = target_.corpus->geometry;
-  const auto blocks = static_cast<uint32_t>(key.tokens / kCacheBlockTokens + 2);
+  const TimingCall call = {
+      .corpus = target_.corpus, .chunk = chunk, .run_count = runs, .deadline = Deadline()};
   CKV_ASSIGN_OR_RETURN(const std::unique_ptr<PagedCache> cache,
-                       PagedCache::Create(geometry, {.block_count = blocks}));
-  FetchCall fetch;
-  fetch.corpus = target_.corpus;
-  fetch.chunk_begin = chunk;
-  fetch.chunk_end = chunk + 1;
-  fetch.layer_end = geometry.layers;
-  fetch.position = target_.corpus->chunks[chunk].position + kFetchOffset;
-  return Repeated(key, runs, [&]() -> absl::Status {
-    fetch.deadline = Deadline();
-    const CacheSequenceId sequence = cache->Begin();
-    CKV_RETURN_IF_ERROR(lane.requester->FetchInto(fetch, *cache, sequence));
-    return cache->Free(sequence);
-  });
+                       CacheForTiming(target_.corpus->geometry, key.tokens));
+  CKV_ASSIGN_OR_RETURN(const double us, TimeFetchInto(*lane.requester, call, *cache, clock_));
+  return Sample{.key = key, .us = us, .runs = runs};
 }
 
 absl::Status Sweeps::FetchLayer(const CharacterizedLane& lane, uint32_t chunk, uint32_t layer) {
@@ -348,7 +335,9 @@ absl::StatusOr<Profile> CalibrateTarget(const CharacterizeTarget& target,
                                         const CharacterizeOptions& options,
                                         const std::string& subject, Clock& clock) {
   CKV_RETURN_IF_ERROR(CheckTarget(target));
-  CKV_ASSIGN_OR_RETURN(const std::unique_ptr<PagedCache> cache, CacheFor(target));
+  CKV_ASSIGN_OR_RETURN(
+      const std::unique_ptr<PagedCache> cache,
+      CacheForTiming(target.corpus->geometry, TokensOf(target, target.sizes.back())));
   TargetCalibrator calibrator(target, options, *cache, clock);
   for (uint32_t round = 0; round < options.run_count; ++round)
     CKV_RETURN_IF_ERROR(calibrator.Round());
@@ -360,7 +349,9 @@ absl::StatusOr<Profile> Characterize(const CharacterizeTarget& target,
                                      const std::optional<Profile>& known, SampleFile& file,
                                      Clock& clock, const CharacterizeWatch& watch) {
   CKV_RETURN_IF_ERROR(CheckTarget(target));
-  CKV_ASSIGN_OR_RETURN(const std::unique_ptr<PagedCache> cache, CacheFor(target));
+  CKV_ASSIGN_OR_RETURN(
+      const std::unique_ptr<PagedCache> cache,
+      CacheForTiming(target.corpus->geometry, TokensOf(target, target.sizes.back())));
   Sweeps sweeps(target, options, *cache, clock);
   const auto missing = [&file](std::vector<Task> tasks) {
     std::erase_if(tasks, [&](const Task& task) { return file.Find(task.key) != nullptr; });

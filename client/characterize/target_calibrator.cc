@@ -1,6 +1,5 @@
 #include "client/characterize/target_calibrator.h"
 
-#include <cstring>
 #include <utility>
 
 #include "proto/status.h"
@@ -9,26 +8,6 @@ namespace ckv {
 
 uint64_t TokensOf(const CharacterizeTarget& target, uint32_t chunk) {
   return target.corpus->chunks[chunk].token_count;
-}
-
-RowView RowsHere(const PagedCache& cache, uint64_t tokens) {
-  RowView rows = cache.layer_rows(0);
-  rows.count = static_cast<uint32_t>(tokens);
-  return rows;
-}
-
-absl::StatusOr<std::unique_ptr<PagedCache>> CacheFor(const CharacterizeTarget& target) {
-  const uint64_t tokens = TokensOf(target, target.sizes.back());
-  CKV_ASSIGN_OR_RETURN(
-      std::unique_ptr<PagedCache> cache,
-      PagedCache::Create(target.corpus->geometry,
-                         {.block_count = static_cast<uint32_t>(tokens / kCacheBlockTokens + 2)}));
-  // Every page is there before anything is timed: a page of zeros that was never written is one
-  // page for all of them, and stays in the caches.
-  CKV_ASSIGN_OR_RETURN(CacheReservation all, cache->Reserve(cache->Begin(), tokens));
-  for (uint32_t layer = 0; layer < target.corpus->geometry.layers; ++layer)
-    std::memset(all.layer(layer).data(), 0, all.layer(layer).size());
-  return cache;
 }
 
 TargetCalibrator::TargetCalibrator(const CharacterizeTarget& target,
@@ -56,8 +35,7 @@ void TargetCalibrator::AddAttend(uint32_t rows, uint32_t chunk) {
   const uint64_t tokens = TokensOf(target_, chunk);
   attend_.push_back({double(rows), double(tokens), parts_.size()});
   parts_.push_back({[this, rows, tokens](std::vector<double>& us) {
-                      us.push_back(TimeAttendHere(target_.corpus->geometry, rows,
-                                                  RowsHere(cache_, tokens), 1, clock_));
+                      us.push_back(TimeAttendHere(cache_, tokens, rows, 1, clock_));
                       return absl::OkStatus();
                     },
                     {}});
@@ -68,7 +46,9 @@ void TargetCalibrator::AddLane(const CharacterizedLane& lane) {
                                 .few = target_.sizes.front(),
                                 .many = target_.sizes.back(),
                                 .query_rows = options_.calibrate_query_rows,
-                                .merge_per_row_us = here_.merge_per_row_us};
+                                .merge_per_row_us = here_.merge_per_row_us,
+                                .splice_per_token_layer_us = here_.splice_per_token_layer_us,
+                                .splice_per_layer_us = here_.splice_per_layer_us};
   lanes_.push_back(std::make_unique<LaneCalibrator>(lane.requester, call, &clock_));
   LaneCalibrator* const calibrator = lanes_.back().get();
   for (size_t i = 0; i < calibrator->part_count(); ++i) {
@@ -110,7 +90,8 @@ Profile TargetCalibrator::Finish(const std::string& subject) const {
                              .fabric = target_.lanes[i].fabric,
                              .constants = lane.fabric,
                              .compute = lane.holder,
-                             .wire_share = lane.wire_share});
+                             .wire_share = lane.wire_share,
+                             .splice_share = lane.splice_share});
   }
   return profile;
 }

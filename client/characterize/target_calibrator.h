@@ -23,16 +23,10 @@ namespace ckv {
 // Tokens of a chunk of the target's corpus.
 uint64_t TokensOf(const CharacterizeTarget& target, uint32_t chunk);
 
-// Room for the largest chunk, every page of it there before anything is timed: a page of zeros that
-// was never written is one page for all of them, and stays in the caches.
-//   ResourceExhausted   the memory cannot be had.
-absl::StatusOr<std::unique_ptr<PagedCache>> CacheFor(const CharacterizeTarget& target);
-// Rows of it as a spliced chunk has them; their values mean nothing.
-RowView RowsHere(const PagedCache& cache, uint64_t tokens);
-
 // Belongs to one thread; everything must outlive it.
 class TargetCalibrator {
  public:
+  // `cache` has room for the largest chunk.
   TargetCalibrator(const CharacterizeTarget& target, const CharacterizeOptions& options,
                    const PagedCache& cache, Clock& clock);
 

@@ -66,23 +66,23 @@ absl::Status Measure(Stage& stage) {
                           .query_rows = {1, stage.engine->heads(), 4 * stage.engine->heads()},
                           .wire = PartialDtype::kF32,
                           .merge_per_row_us = stage.here.merge_per_row_us,
+                          .splice_per_token_layer_us = stage.here.splice_per_token_layer_us,
+                          .splice_per_layer_us = stage.here.splice_per_layer_us,
                           .deadline = stage.clock->Now() + kTimeout};
   LaneCalibrator lane(stage.requester.get(), call, stage.clock);
-  CKV_ASSIGN_OR_RETURN(
-      const std::unique_ptr<PagedCache> cache,
-      PagedCache::Create(geometry, {.block_count = stage.chunk_tokens() / kCacheBlockTokens + 1}));
-  RowView rows = cache->layer_rows(0);
-  rows.count = stage.chunk_tokens();
+  CKV_ASSIGN_OR_RETURN(const std::unique_ptr<PagedCache> cache,
+                       CacheForTiming(geometry, stage.chunk_tokens()));
   std::vector<ComputeSample> attend;
   for (uint32_t round = 0; round < kRounds; ++round) {
     CKV_RETURN_IF_ERROR(lane.Round());
     for (const uint32_t count : call.query_rows) {
-      attend.push_back({double(count), double(rows.count),
-                        TimeAttendHere(geometry, count, rows, 1, *stage.clock)});
+      attend.push_back({double(count), double(stage.chunk_tokens()),
+                        TimeAttendHere(*cache, stage.chunk_tokens(), count, 1, *stage.clock)});
     }
   }
   const LaneCalibration measured = lane.Fit();
   stage.holder.fabric = measured.fabric;
+  stage.holder.splice_share = measured.splice_share;
   stage.holder.compute.curve = measured.holder;
   stage.here.attend = FitComputeCurve(attend);
   const Instant begin = stage.clock->Now();

@@ -126,6 +126,12 @@ TEST(CalibrateLane, SaysWhatWasMeasured) {
     EXPECT_GT(timing.bytes_in, timing.query_rows * (64u * 2 + 8));
   }
   EXPECT_GT(lane->fabric.pull_bandwidth_bytes_per_s, LiveFabric::kBandwidthMin);
+  EXPECT_EQ(lane->splice_share, 1);  // nobody said what a splice takes
+  call.splice_per_token_layer_us = 1e6;
+  const auto hidden = CalibrateLane(*requester, call, /*round_count=*/3, *Clock::Real());
+  ASSERT_TRUE(hidden.ok()) << hidden.status();
+  EXPECT_LT(hidden->splice_share, 0.1);  // no splice takes minutes
+  EXPECT_GE(hidden->splice_share, 0);
   call.many = 2;
   EXPECT_EQ(CalibrateLane(*requester, call, /*round_count=*/3, *Clock::Real()).status().code(),
             absl::StatusCode::kInvalidArgument);

@@ -58,6 +58,7 @@ inline Candidate RandomCandidate(std::mt19937& rng) {
   candidate.compute = {AnyScale(rng), AnyScale(rng) * 1e-5, double(rng() % 3) * 1e5,
                        double(rng() % 4)};
   if (rng() % 2) candidate.wire_share = double(rng() % 101) / 100;
+  if (rng() % 2) candidate.splice_share = double(rng() % 101) / 100;
   candidate.in_flight = rng() % 10;
   candidate.concurrent = rng() % 10;
   candidate.queue_us = AnyScale(rng);

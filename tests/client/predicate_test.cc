@@ -118,6 +118,12 @@ TEST(Predicate, ASelectionIsFetchedAnewEveryStep) {
 TEST(Predicate, WhatStandsWhereItWasMadeIsNotRotated) {
   DecisionInput input = PaperInput("deepseek-v2-lite", 16);
   EXPECT_GT(Decide(input).costs[kFetch].splice_us, 0);
+  // Nor what the transfer hides.
+  const double whole_us = Decide(input).costs[kFetch].splice_us;
+  input.candidates[0].splice_share = 0.25;
+  EXPECT_EQ(Decide(input).costs[kFetch].splice_us, 0.25 * whole_us);
+  input.candidates[0].splice_share = 7;
+  EXPECT_EQ(Decide(input).costs[kFetch].splice_us, whole_us);
   input.canonical = true;
   EXPECT_EQ(Decide(input).costs[kFetch].splice_us, 0);
 }
@@ -250,6 +256,7 @@ std::vector<Change> Dearer() {
       [](DecisionInput& in) { in.here.merge_per_row_us *= 2; },
       [](DecisionInput& in) { in.here.splice_per_token_layer_us *= 2; },
       [](DecisionInput& in) { in.here.splice_per_layer_us *= 2; },
+      all([](Candidate& c) { c.splice_share = (1 + c.splice_share) / 2; }),
       [](DecisionInput& in) { in.here.attend_per_row_token_us *= 2; },
       [](DecisionInput& in) {
         if (in.here.prefill_per_token_layer_us) *in.here.prefill_per_token_layer_us *= 2;
@@ -402,9 +409,10 @@ void MakeOdd(std::mt19937& rng, DecisionInput& input) {
       maybe(c.path->congestion);
       maybe(c.path->in_flight);
     }
-    for (double* value : {&c.token_share, &c.compute.base_us, &c.compute.per_row_token_us,
-                          &c.compute.free_row_tokens, &c.compute.gather_factor, &c.wire_share,
-                          &c.in_flight, &c.concurrent, &c.queue_us, &c.queue_requests}) {
+    for (double* value :
+         {&c.token_share, &c.compute.base_us, &c.compute.per_row_token_us,
+          &c.compute.free_row_tokens, &c.compute.gather_factor, &c.wire_share, &c.splice_share,
+          &c.in_flight, &c.concurrent, &c.queue_us, &c.queue_requests}) {
       maybe(*value);
     }
     if (rng() % 8 == 0) c.group = rng();

@@ -28,7 +28,7 @@ Profile Sample() {
   profile.here.attend = {
       .base_us = 1, .per_row_us = 2, .anchor_count = 1, .anchors = {{{16, 0.25}}}};
   profile.lanes = {{"h0", "shm", {1.5, 9e9, 8e9}, {2, 0.5, 2, {{{1, 0.5}, {64, 4}}}}, 0},
-                   {"h1", "tcp", {20, 1e9, 2e9}, {}, 0.75}};
+                   {"h1", "tcp", {20, 1e9, 2e9}, {}, 0.75, 0.25}};
   return profile;
 }
 
@@ -59,6 +59,7 @@ TEST(Profile, WhatLiesIsRefusedByName) {
       {"\"t_probe_us\": 1.5", "\"t_probe_us\": null"},
       {"\"fabric\": \"tcp\"", "\"fabric\": 7"},
       {"\"wire_share\": 0.75", "\"wire_share\": -0.75"},
+      {"\"splice_share\": 0.25", "\"splice_share\": \"x\""},
       {"\"query_rows\": 64", "\"query_rows\": 1"},
       {"\"lanes\": [", "\"lanes\": {}, \"others\": ["},
   };
