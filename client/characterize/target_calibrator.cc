@@ -15,20 +15,18 @@ TargetCalibrator::TargetCalibrator(const CharacterizeTarget& target,
                                    Clock& clock)
     : target_(target), options_(options), cache_(cache), clock_(clock) {
   here_ = CalibrateHere(target.corpus->geometry, clock);
-  for (const uint32_t rows : options.calibrate_query_rows) {
-    for (const uint32_t chunk : {target.sizes.front(), target.sizes.back()}) AddAttend(rows, chunk);
-  }
-  if (target.prefill) {
-    prefill_ = parts_.size();
-    parts_.push_back({[this](std::vector<double>& us) -> absl::Status {
-                        const uint64_t tokens = TokensOf(target_, target_.sizes.front());
-                        CKV_ASSIGN_OR_RETURN(const double one_us, target_.prefill(tokens));
-                        us.push_back(one_us);
-                        return absl::OkStatus();
-                      },
-                      {}});
-  }
   for (const CharacterizedLane& lane : target.lanes) AddLane(lane);
+  // What is held against each other stands together, here too: rounds visit small and large chunks
+  // of the grid in turn, and a processor that has just computed for long runs slower.
+  for (size_t i = 0; i < options.calibrate_query_rows.size(); ++i) {
+    const uint32_t rows = options.calibrate_query_rows[i];
+    for (const size_t many : {0, 1}) {
+      AddAttend(rows, many == 0 ? target.sizes.front() : target.sizes.back());
+      AddPartOfLanes(2 * i + many);
+    }
+  }
+  AddPartOfLanes(2 * options.calibrate_query_rows.size());  // the fetches
+  if (target.prefill) AddPrefill();
 }
 
 void TargetCalibrator::AddAttend(uint32_t rows, uint32_t chunk) {
@@ -50,17 +48,30 @@ void TargetCalibrator::AddLane(const CharacterizedLane& lane) {
                                 .splice_per_token_layer_us = here_.splice_per_token_layer_us,
                                 .splice_per_layer_us = here_.splice_per_layer_us};
   lanes_.push_back(std::make_unique<LaneCalibrator>(lane.requester, call, &clock_));
-  LaneCalibrator* const calibrator = lanes_.back().get();
-  for (size_t i = 0; i < calibrator->part_count(); ++i) {
-    parts_.push_back(
-        {[calibrator, i, fabric = lane.fabric](std::vector<double>& us) -> absl::Status {
-           if (absl::Status status = calibrator->Part(i); !status.ok())
-             return Annotate(status, "calibrate over " + fabric);
-           us.push_back(calibrator->LastUs(i));
-           return absl::OkStatus();
-         },
-         {}});
+}
+
+// The same part of each lane's calibration.
+void TargetCalibrator::AddPartOfLanes(size_t part) {
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    parts_.push_back({[this, i, part](std::vector<double>& us) -> absl::Status {
+                        if (absl::Status status = lanes_[i]->Part(part); !status.ok())
+                          return Annotate(status, "calibrate over " + target_.lanes[i].fabric);
+                        us.push_back(lanes_[i]->LastUs(part));
+                        return absl::OkStatus();
+                      },
+                      {}});
   }
+}
+
+void TargetCalibrator::AddPrefill() {
+  prefill_ = parts_.size();
+  parts_.push_back({[this](std::vector<double>& us) -> absl::Status {
+                      const uint64_t tokens = TokensOf(target_, target_.sizes.front());
+                      CKV_ASSIGN_OR_RETURN(const double one_us, target_.prefill(tokens));
+                      us.push_back(one_us);
+                      return absl::OkStatus();
+                    },
+                    {}});
 }
 
 absl::Status TargetCalibrator::Round() {

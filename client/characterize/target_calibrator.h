@@ -52,6 +52,8 @@ class TargetCalibrator {
 
   void AddAttend(uint32_t rows, uint32_t chunk);
   void AddLane(const CharacterizedLane& lane);
+  void AddPartOfLanes(size_t part);
+  void AddPrefill();
 
   const CharacterizeTarget& target_;
   const CharacterizeOptions& options_;

@@ -14,6 +14,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import tempfile
 import sys
 import time
 
@@ -211,13 +212,17 @@ def digits(unit):
 
 def run_binary(path):
     """{benchmark: {figure: median}} of a google-benchmark binary."""
-    out = subprocess.run(
-        [path, "--benchmark_format=json", f"--benchmark_repetitions={REPETITIONS[path.name]}",
-         "--benchmark_report_aggregates_only=true", "--benchmark_enable_random_interleaving=true",
-         f"--benchmark_filter={FILTERS.get(path.name, '.')}"],
-        check=True, stdout=subprocess.PIPE, text=True).stdout
+    # Not by stdout, where a holder that a benchmark starts logs too.
+    with tempfile.NamedTemporaryFile("r", suffix=".json") as out:
+        subprocess.run(
+            [path, f"--benchmark_out={out.name}", "--benchmark_out_format=json",
+             f"--benchmark_repetitions={REPETITIONS[path.name]}",
+             "--benchmark_report_aggregates_only=true", "--benchmark_enable_random_interleaving=true",
+             f"--benchmark_filter={FILTERS.get(path.name, '.')}"],
+            check=True, stdout=subprocess.DEVNULL)
+        rows = json.load(out)["benchmarks"]
     figures = {}
-    for row in json.loads(out)["benchmarks"]:
+    for row in rows:
         if row.get("aggregate_name") == "median":
             name = OPTIONS.sub("", row["run_name"])
             figures[name] = {k: v for k, v in row.items() if isinstance(v, (int, float))}
