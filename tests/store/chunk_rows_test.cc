@@ -3,7 +3,6 @@
 
 #include "store/chunk_rows.h"
 
-
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "store/chunk_store.h"

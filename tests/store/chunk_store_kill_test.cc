@@ -113,7 +113,7 @@ TEST(ChunkStoreKill, TwoHundredTimesNothingAcknowledgedIsLost) {
     }
   }
   EXPECT_GE(acknowledged, 180u);  // all loaders but each tenth had their first word
-  EXPECT_GT(unfinished, 20u);  // kills did fall into puts
+  EXPECT_GT(unfinished, 20u);     // kills did fall into puts
 }
 
 }  // namespace
