@@ -38,6 +38,29 @@ double MedianOf(std::vector<double> values) {
   return *middle;
 }
 
+std::vector<double> MediansSideBySide(const std::vector<const std::vector<double>*>& calls) {
+  std::vector<double> medians;
+  for (const std::vector<double>* us : calls) medians.push_back(MedianOf(*us));
+  const size_t round_count = calls.empty() ? 0 : calls[0]->size();
+  std::vector<double> round_us(round_count);
+  for (size_t round = 0; round < round_count; ++round) {
+    double sum = 0;
+    for (const std::vector<double>* us : calls) {
+      if (us->size() != round_count || !((*us)[round] > 0)) return medians;
+      sum += std::log((*us)[round]);
+    }
+    round_us[round] = std::exp(sum / double(calls.size()));
+  }
+  const double round_median_us = MedianOf(round_us);
+  for (size_t i = 0; i < calls.size(); ++i) {
+    std::vector<double> share(round_count);
+    for (size_t round = 0; round < round_count; ++round)
+      share[round] = (*calls[i])[round] / round_us[round];
+    medians[i] = MedianOf(std::move(share)) * round_median_us;
+  }
+  return medians;
+}
+
 absl::StatusOr<RouteTiming> TimeRoute(Requester& requester, const TimingCall& call, Clock& clock) {
   CKV_RETURN_IF_ERROR(CheckCall(call));
   const Geometry& geometry = call.corpus->geometry;

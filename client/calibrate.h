@@ -152,5 +152,12 @@ absl::StatusOr<LaneCalibration> CalibrateLane(Requester& requester, const Calibr
 
 // The half way value of several; 0 of none.
 double MedianOf(std::vector<double> values);
+// What each of several calls takes that were made side by side in every round, [calls][rounds]: its
+// median, but relative to the round it was made in (the geometric mean of the round's calls), at
+// the median round. Slow moments of a shared machine last for seconds and take all calls of a round
+// along: of 15 rounds' two halves, ratios of two calls are 7 % apart so at most points, and 12 % as
+// ratios of medians. Calls of other numbers of rounds than the first, or of one that took no time:
+// plain medians.
+std::vector<double> MediansSideBySide(const std::vector<const std::vector<double>*>& calls);
 
 }  // namespace ckv

@@ -16,15 +16,6 @@ absl::Status Explained(const absl::Status& status, const SampleKey& key) {
                                           key.query_rows, key.tokens, key.parallel));
 }
 
-bool RoundsDisagree(const std::vector<double>& us) {
-  if (us.size() < 4) return false;
-  std::vector<double> sorted = us;
-  std::sort(sorted.begin(), sorted.end());
-  const size_t quarter = sorted.size() / 4;
-  const double width = sorted[sorted.size() - 1 - quarter] - sorted[quarter];
-  return width > kTieBand * MedianOf(sorted);
-}
-
 Grid::Grid(const std::vector<Task>& tasks, TargetCalibrator* calibrator, uint32_t round_count,
            const CharacterizeWatch& watch)
     : tasks_(tasks),
@@ -40,14 +31,36 @@ absl::Status Grid::Measure() {
   std::vector<size_t> parts(calibrator_ == nullptr ? 0 : calibrator_->part_count());
   std::iota(parts.begin(), parts.end(), size_t{0});
   CKV_RETURN_IF_ERROR(Rounds("grid", tasks, parts));
-  std::erase_if(tasks, [this](size_t task) { return !RoundsDisagree(us_[task]); });
-  std::erase_if(parts, [this](size_t part) { return !RoundsDisagree(calibrator_->PartUs(part)); });
+  std::erase_if(tasks, [this](size_t task) { return !Disagrees(task); });
+  std::erase_if(parts, [this](size_t part) { return !calibrator_->Disagrees(part); });
   CKV_RETURN_IF_ERROR(Rounds("grid, again", tasks, parts));
-  for (size_t i = 0; i < samples_.size(); ++i) {
-    samples_[i].us = MedianOf(us_[i]);
-    samples_[i].runs = static_cast<uint32_t>(us_[i].size());
+  for (size_t begin = 0; begin < tasks_.size(); begin = CellEnd(begin)) {
+    std::vector<const std::vector<double>*> calls;
+    for (size_t i = begin; i < CellEnd(begin); ++i) calls.push_back(&us_[i]);
+    const std::vector<double> medians = MediansSideBySide(calls);
+    for (size_t i = begin; i < CellEnd(begin); ++i) {
+      samples_[i].us = medians[i - begin];
+      samples_[i].runs = static_cast<uint32_t>(us_[i].size());
+    }
   }
   return absl::OkStatus();
+}
+
+size_t Grid::CellEnd(size_t begin) const {
+  size_t end = begin + 1;
+  const uint32_t cell = tasks_[begin].cell;
+  while (cell != 0 && end < tasks_.size() && tasks_[end].cell == cell) ++end;
+  return end;
+}
+
+bool Grid::Disagrees(size_t task) const {
+  size_t begin = task;
+  const uint32_t cell = tasks_[task].cell;
+  while (cell != 0 && begin > 0 && tasks_[begin - 1].cell == cell) --begin;
+  for (size_t i = begin; i < CellEnd(begin); ++i) {
+    if (RoundsDisagree(us_[i])) return true;
+  }
+  return false;
 }
 
 // Parts of the calibration are spread evenly between the tasks.

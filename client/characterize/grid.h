@@ -20,14 +20,12 @@ struct Task {
   SampleKey key;
   std::function<absl::StatusOr<Sample>(uint32_t runs)> measure;
   uint32_t every = 1;  // measured in each so-manieth round
+  // Tasks of one cell follow each other and are held against each other; 0: of none.
+  uint32_t cell = 0;
 };
 
 // The error with what was being measured.
 absl::Status Explained(const absl::Status& status, const SampleKey& key);
-
-// Rounds disagree where the middle half of them is wider than this share of their median: the tie
-// band, within which no choice is wrong. Fewer than four say nothing.
-bool RoundsDisagree(const std::vector<double>& us);
 
 // Belongs to one thread; everything must outlive it.
 class Grid {
@@ -36,15 +34,20 @@ class Grid {
   Grid(const std::vector<Task>& tasks, TargetCalibrator* calibrator, uint32_t round_count,
        const CharacterizeWatch& watch);
 
-  // All rounds, and as many again of what disagrees. Errors of the tasks and of the calibrator.
+  // All rounds, and as many again of what disagrees, a cell as a whole. Errors of the tasks and of
+  // the calibrator.
   absl::Status Measure();
-  // After it: the medians, in the order of the tasks.
+  // After it, in the order of the tasks: medians, those of a cell side by side (MediansSideBySide).
   std::vector<Sample>& Samples() { return samples_; }
 
  private:
   absl::Status Rounds(const char* stage, const std::vector<size_t>& tasks,
                       const std::vector<size_t>& parts);
   absl::Status One(size_t task);
+  // Whether a task's rounds disagree, or those of another of its cell.
+  bool Disagrees(size_t task) const;
+  // The end of the cell, or of the single task, that begins there.
+  size_t CellEnd(size_t begin) const;
 
   const std::vector<Task>& tasks_;
   TargetCalibrator* const calibrator_;

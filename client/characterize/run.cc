@@ -68,6 +68,7 @@ class Sweeps {
   const PagedCache& cache_;
   Clock& clock_;
   std::vector<std::byte> rows_;  // of FetchSelected
+  uint32_t cell_count_ = 0;      // of the grid
 };
 
 // What is held against each other stands together: of a chunk its prefill and fetches, and at each
@@ -111,15 +112,19 @@ void Sweeps::AddChunk(uint32_t chunk, std::vector<Task>& tasks) {
 void Sweeps::AddRows(uint32_t chunk, uint32_t rows, std::vector<Task>& tasks) {
   const uint64_t tokens = TokensOf(target_, chunk);
   const SampleKey here = {Sweep::kHere, "", rows, tokens, 1};
-  tasks.push_back({here, [this, here](uint32_t runs) -> absl::StatusOr<Sample> {
+  const uint32_t cell = ++cell_count_;
+  tasks.push_back({here,
+                   [this, here](uint32_t runs) -> absl::StatusOr<Sample> {
                      const double us =
                          TimeAttendHere(cache_, here.tokens, here.query_rows, runs, clock_);
                      return Sample{.key = here, .us = us, .runs = runs};
-                   }});
+                   },
+                   1, cell});
   for (const CharacterizedLane& lane : target_.lanes) {
     const SampleKey key = {Sweep::kRoute, lane.fabric, rows, tokens, 1};
     tasks.push_back(
-        {key, [this, &lane, key, chunk](uint32_t runs) { return Route(lane, key, chunk, runs); }});
+        {key, [this, &lane, key, chunk](uint32_t runs) { return Route(lane, key, chunk, runs); }, 1,
+         cell});
   }
 }
 

@@ -1,13 +1,26 @@
 #include "client/characterize/target_calibrator.h"
 
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <utility>
 
+#include "client/characterize/findings.h"
 #include "proto/status.h"
 
 namespace ckv {
 
 uint64_t TokensOf(const CharacterizeTarget& target, uint32_t chunk) {
   return target.corpus->chunks[chunk].token_count;
+}
+
+bool RoundsDisagree(const std::vector<double>& us) {
+  if (us.size() < 4) return false;
+  std::vector<double> sorted = us;
+  std::sort(sorted.begin(), sorted.end());
+  const size_t quarter = sorted.size() / 4;
+  const double width = sorted[sorted.size() - 1 - quarter] - sorted[quarter];
+  return width > kTieBand * MedianOf(sorted);
 }
 
 TargetCalibrator::TargetCalibrator(const CharacterizeTarget& target,
@@ -81,13 +94,33 @@ absl::Status TargetCalibrator::Round() {
 
 absl::Status TargetCalibrator::Part(size_t i) { return parts_[i].measure(parts_[i].us); }
 
+bool TargetCalibrator::Disagrees(size_t part) const {
+  size_t begin = part, end = part + 1;
+  const size_t width = 1 + lanes_.size();
+  if (part < attend_.size() * width) {
+    begin = part / width * width;
+    end = begin + width;
+  }
+  return std::any_of(parts_.begin() + std::ptrdiff_t(begin), parts_.begin() + std::ptrdiff_t(end),
+                     [](const Piece& piece) { return RoundsDisagree(piece.us); });
+}
+
+double TargetCalibrator::AttendUs(const Point& point) const {
+  std::vector<const std::vector<double>*> calls;
+  for (size_t i = 0; i <= lanes_.size(); ++i) calls.push_back(&parts_[point.part + i].us);
+  const std::vector<double> medians = MediansSideBySide(calls);
+  // The lanes' constants are fitted to their plain medians.
+  double sum = 0;
+  for (size_t i = 1; i < calls.size(); ++i) sum += std::log(MedianOf(*calls[i]) / medians[i]);
+  return medians[0] * std::exp(sum / double(std::max<size_t>(1, lanes_.size())));
+}
+
 Profile TargetCalibrator::Finish(const std::string& subject) const {
   Profile profile;
   profile.subject = subject;
   profile.here = here_;
   std::vector<ComputeSample> attend;
-  for (const Point& point : attend_)
-    attend.push_back({point.rows, point.tokens, MedianOf(parts_[point.part].us)});
+  for (const Point& point : attend_) attend.push_back({point.rows, point.tokens, AttendUs(point)});
   profile.here.attend = FitComputeCurve(attend);
   const uint32_t few = target_.sizes.front();
   if (prefill_) {

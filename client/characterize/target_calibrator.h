@@ -23,6 +23,10 @@ namespace ckv {
 // Tokens of a chunk of the target's corpus.
 uint64_t TokensOf(const CharacterizeTarget& target, uint32_t chunk);
 
+// Rounds disagree where the middle half of them is wider than this share of their median: the tie
+// band, within which no choice is wrong. Fewer than four say nothing.
+bool RoundsDisagree(const std::vector<double>& us);
+
 // Belongs to one thread; everything must outlive it.
 class TargetCalibrator {
  public:
@@ -35,8 +39,8 @@ class TargetCalibrator {
   // A round in parts, so that others can come in between.
   size_t part_count() const { return parts_.size(); }
   absl::Status Part(size_t i);
-  // What the rounds of a part took.
-  const std::vector<double>& PartUs(size_t i) const { return parts_[i].us; }
+  // Whether the rounds of a part, or of those it is held against, disagree (RoundsDisagree).
+  bool Disagrees(size_t part) const;
   // Of the medians over the rounds; at least one.
   Profile Finish(const std::string& subject) const;
 
@@ -45,10 +49,13 @@ class TargetCalibrator {
     std::function<absl::Status(std::vector<double>& us)> measure;
     std::vector<double> us;
   };
+  // Of attention here; the parts of the lanes that it is held against follow it.
   struct Point {
     double rows = 0, tokens = 0;
     size_t part = 0;
   };
+  // Its median, as it is to those of the lanes side by side.
+  double AttendUs(const Point& point) const;
 
   void AddAttend(uint32_t rows, uint32_t chunk);
   void AddLane(const CharacterizedLane& lane);
@@ -61,7 +68,7 @@ class TargetCalibrator {
   Clock& clock_;
   RequesterConstants here_;
   std::vector<Piece> parts_;
-  std::vector<Point> attend_;
+  std::vector<Point> attend_;      // by part
   std::optional<size_t> prefill_;  // its part
   std::vector<std::unique_ptr<LaneCalibrator>> lanes_;
 };
