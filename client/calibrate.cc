@@ -42,13 +42,14 @@ std::vector<double> MediansSideBySide(const std::vector<const std::vector<double
   std::vector<double> medians;
   for (const std::vector<double>* us : calls) medians.push_back(MedianOf(*us));
   const size_t round_count = calls.empty() ? 0 : calls[0]->size();
+  for (const std::vector<double>* us : calls) {
+    const auto nothing = [](double one_us) { return !(one_us > 0); };
+    if (us->size() != round_count || std::any_of(us->begin(), us->end(), nothing)) return medians;
+  }
   std::vector<double> round_us(round_count);
   for (size_t round = 0; round < round_count; ++round) {
     double sum = 0;
-    for (const std::vector<double>* us : calls) {
-      if (us->size() != round_count || !((*us)[round] > 0)) return medians;
-      sum += std::log((*us)[round]);
-    }
+    for (const std::vector<double>* us : calls) sum += std::log((*us)[round]);
     round_us[round] = std::exp(sum / double(calls.size()));
   }
   const double round_median_us = MedianOf(round_us);
@@ -309,8 +310,8 @@ absl::Status LaneCalibrator::Part(size_t i) {
 }
 
 double LaneCalibrator::LastUs(size_t i) const {
-  const std::vector<double>& us = i < points_.size() ? points_[i].us : fetch_us_;
-  return us.empty() ? 0 : us.back();
+  if (i < points_.size()) return points_[i].us.empty() ? 0 : points_[i].us.back();
+  return fetch_us_.empty() ? 0 : fetch_us_.back() + spliced_us_.back();
 }
 
 // Of the splice of one fetch, what it took longer than one without; 1 where nothing is rotated.

@@ -125,7 +125,7 @@ class LaneCalibrator {
   // Round.
   size_t part_count() const { return points_.size() + 1; }
   absl::Status Part(size_t i);
-  // What a part took when it was measured last: the call, or the fetch without a splice.
+  // What a part took when it was measured last: the call, or both fetches.
   double LastUs(size_t i) const;
   // Of the medians over the rounds; at least one.
   LaneCalibration Fit() const;

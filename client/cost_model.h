@@ -1,7 +1,7 @@
 // The cost model: what asking one holder takes, term by term.
 //
 //   route, a round   T_probe + M_q (q + p) / BW + T_compute(M_q x rows x requesters) + T_queue
-//   pull, a chunk    tokens x L x b_kv / BW
+//   pull, a chunk    tokens x L x b_kv / BW + splice_share x T_splice
 //   pull, a round    T_probe + k x b_kv / BW          of a selection, which changes every step
 //   BW               min(measured, B (1 - c)) / (1 + n)
 //

@@ -180,7 +180,7 @@ class ChunkStore {
   absl::Status KeepFor(const ChunkId& id, Duration time);
   absl::Status PutAgain(const ChunkId& id, Duration ttl);
   // Ends the marks and drops the chunks whose time is over, at most `count_max` chunks a call.
-  // Called now and then, about once a second. Returns how many chunks it dropped.
+  // Called now and then: each ends in files that are removed. Returns how many chunks it dropped.
   size_t Expire(size_t count_max);
 
   ChunkTable& table() { return table_; }

@@ -25,9 +25,9 @@ Function* Library(const char* name) {
 
 // What happens inside the library is not looked at: it evaluates conditions under a lock that it
 // took itself, in the waiting thread or in the one that unlocks, and keeps its own data under a
-// spin lock. No race there can be real, since every evaluation holds the mutex; races of the code
-// around it are still reported. Suppressions do not do: they look for a stack that is often lost by
-// then.
+// spin lock. Every evaluation holds the mutex, so what a condition reads under it cannot race; one
+// that read something else would go unseen. Races of the code around it are still reported.
+// Suppressions do not do: they look for a stack that is often lost by then.
 struct InLibrary {
   InLibrary() { AnnotateIgnoreReadsBegin(__FILE__, __LINE__); }
   ~InLibrary() { AnnotateIgnoreReadsEnd(__FILE__, __LINE__); }

@@ -28,8 +28,9 @@
 
 namespace ckv {
 
-// Receives beside one a slot, for what a requester sends without a slot: a ping and a good-bye (its
-// hello is before the first of both). The other way: a pong and a good-bye.
+// Receives beside one a slot, for what a requester sends without a slot: a ping and a good-bye. Its
+// hello, and an early ping (Ask), come before the first request and so find a slot's free. The
+// other way: a pong and a good-bye.
 inline constexpr uint32_t kControlReceives = 2;
 
 struct VerbsLinkShape {

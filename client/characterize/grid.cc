@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_format.h"
 #include "client/calibrate.h"
-#include "client/characterize/findings.h"
 #include "proto/status.h"
 
 namespace ckv {

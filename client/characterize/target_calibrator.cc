@@ -111,7 +111,9 @@ double TargetCalibrator::AttendUs(const Point& point) const {
   const std::vector<double> medians = MediansSideBySide(calls);
   // The lanes' constants are fitted to their plain medians.
   double sum = 0;
-  for (size_t i = 1; i < calls.size(); ++i) sum += std::log(MedianOf(*calls[i]) / medians[i]);
+  for (size_t i = 1; i < calls.size(); ++i) {
+    if (medians[i] > 0) sum += std::log(MedianOf(*calls[i]) / medians[i]);
+  }
   return medians[0] * std::exp(sum / double(std::max<size_t>(1, lanes_.size())));
 }
 

@@ -115,24 +115,28 @@ absl::Status Exporter::Write(const ExportFile& file) {
 absl::Status Exporter::WriteChunk(uint32_t ordinal, uint64_t first_token,
                                   SafetensorsWriter& writer) {
   const ChunkPlacement& chunk = corpus_.chunks[ordinal];
-  absl::Status first;
-  bool all_answered = true;
+  // The first that is no "not found" before one that is.
+  absl::Status error;
+  bool all_without = true;
   for (const HolderId& id : CandidatesOf(chunk)) {
     const auto holder = holders_.find(id.name);
-    all_answered &= holder != holders_.end();
+    all_without &= holder != holders_.end();
     if (holder == holders_.end()) continue;
     absl::Status written;
     const absl::Status status = WriteFrom(holder->second, chunk, first_token, writer, written);
     CKV_RETURN_IF_ERROR(written);
     if (status.ok()) return status;
-    all_answered &= !absl::IsUnavailable(status);
     Warn(ordinal, id, status);
-    if (first.ok()) first = status;
+    // Damaged is gone, too; whoever fails in another way may have it.
+    all_without &= absl::IsNotFound(status) || absl::IsDataLoss(status);
+    if (error.ok() || (absl::IsNotFound(error) && !absl::IsNotFound(status))) error = status;
   }
   const std::string what = absl::StrFormat("chunk %d of corpus %s", ordinal, corpus_.name);
-  if (!first.ok() && !absl::IsNotFound(first)) return Annotate(first, what);
-  if (all_answered) {
-    return absl::DataLossError(what + ": none of its holders has it any more\n  load it again");
+  if (!error.ok() && !absl::IsNotFound(error)) return Annotate(error, what);
+  if (all_without) {
+    return absl::DataLossError(what +
+                               ": none of its holders has it any more\n  if it was not moved just "
+                               "now, load the corpus again");
   }
   return absl::UnavailableError(
       what +
@@ -152,7 +156,7 @@ std::vector<HolderId> Exporter::CandidatesOf(const ChunkPlacement& chunk) const 
 // not answer at all.
 void Exporter::Warn(uint32_t ordinal, const HolderId& holder, const absl::Status& status) {
   const std::string message(status.message());
-  if (!absl::IsUnavailable(status)) {
+  if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) {
     ctl_.Note(absl::StrFormat("ckvctl: warning: chunk %d: %s", ordinal, message));
   } else if (silent_.insert(holder.name).second) {
     ctl_.Note("ckvctl: warning: " + message);

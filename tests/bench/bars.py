@@ -14,8 +14,8 @@ import pathlib
 import re
 import shutil
 import subprocess
-import tempfile
 import sys
+import tempfile
 import time
 
 import decision_links

@@ -116,6 +116,7 @@ TEST(MediansSideBySide, SharedMomentsCancel) {
   EXPECT_EQ(MediansSideBySide({&one, &fewer}), (std::vector<double>{10, 2}));
   EXPECT_EQ(MediansSideBySide({&zero, &fewer}), (std::vector<double>{1, 2}));
   EXPECT_EQ(MediansSideBySide({&none}), (std::vector<double>{0}));
+  EXPECT_EQ(MediansSideBySide({&none, &two}), (std::vector<double>{0, 20}));
   EXPECT_TRUE(MediansSideBySide({}).empty());
 }
 

@@ -121,6 +121,33 @@ TEST_F(CorpusExportTest, AnotherReplicaAnswersForOneThatFails) {
   EXPECT_EQ(Run({"corpus", "export", "a", "--out", TempPath("no/such/folder")}).code, 7);
 }
 
+// That one holder lost a chunk says nothing of another that fails in some other way.
+TEST_F(CorpusExportTest, AHolderThatFailsMayHaveWhatAnotherLost) {
+  StartHolders(1);
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  const auto no_holder = builder.BuildAndStart();
+  v1::RegisterRequest registration;
+  registration.mutable_member()->set_id("odd");
+  registration.mutable_member()->set_role(v1::MEMBER_ROLE_HOLDER);
+  registration.mutable_member()->set_control_address("127.0.0.1:" + std::to_string(port));
+  registration.set_lease_ttl_ms(60'000);
+  v1::RegisterReply registered;
+  ASSERT_TRUE(directory_stub_->Register(test::Call().get(), registration, &registered).ok());
+  const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {16}, /*seed=*/1);
+  const std::string out = TempPath("lost");
+  for (const std::vector<HolderId>& holders :
+       {std::vector<HolderId>{{"h0"}, {"odd"}}, {{"odd"}, {"h0"}}}) {
+    ASSERT_TRUE(
+        test::Publish(*directory_stub_, corpus.Publish(holders[0].name, "", {holders})).ok());
+    const Outcome outcome = Run({"corpus", "export", holders[0].name, "--out", out});
+    EXPECT_NE(outcome.code, 0);
+    EXPECT_NE(outcome.code, 9) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("holder odd"));
+  }
+}
+
 // A holder that sends whatever it is told to.
 class LyingHolder final : public v1::HolderService::Service {
  public:

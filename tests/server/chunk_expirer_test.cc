@@ -2,10 +2,12 @@
 
 #include "server/chunk_expirer.h"
 
+#include <chrono>
 #include <thread>
 
 #include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
+#include "proto/clock.h"
 #include "tests/store/store_fixture.h"
 
 namespace ckv {
