@@ -71,9 +71,9 @@ def shaped_link(rate):
         run("ip", "netns", "del", name)
 
 
-def characterize(build, folder, directory, fabrics):
-    """What `ckvctl characterize --quick` says of each fabric, by name."""
-    command = [str(build / "bin" / "ckvctl"), "--directory", directory, "characterize", "--quick",
+def characterize(build, folder, directory, fabrics, *options):
+    """What `ckvctl characterize` says of each fabric, by name."""
+    command = [str(build / "bin" / "ckvctl"), "--directory", directory, "characterize", *options,
                "--out", str(folder / "costs"), "--output", "json"]
     for fabric in fabrics:
         command += ["--fabric", fabric]
@@ -94,6 +94,7 @@ def full_speed(build):
         directory = stack.enter_context(daemon(build, folder, [], "--role=directory", "--listen=127.0.0.1:0"))
         stack.enter_context(daemon(build, folder, [], "--role=holder", "--name=h0", "--listen=127.0.0.1:0",
                                    f"--directory={directory}"))
+        # The whole grid, 6 min: --quick is over in 30 s, and a shared machine's slow moments last for seconds.
         return characterize(build, folder, directory, ("shm", "tcp"))
 
 
@@ -106,7 +107,7 @@ def limited(build, rate):
         stack.enter_context(
             daemon(build, folder, inside, "--role=holder", "--name=h0", f"--listen={HOLDER}:7401",
                    f"--data-listen={HOLDER}:7402", f"--directory={HOLDER}:7400"))
-        return characterize(build, folder, directory, ("tcp",))
+        return characterize(build, folder, directory, ("tcp",), "--quick")
 
 
 def figures(build):
