@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
 #include <functional>
 #include <numeric>
 #include <random>
 #include <thread>
 #include <utility>
 
-#include "absl/strings/str_format.h"
 #include "attention/bf16.h"
 #include "client/calibrate.h"
 #include "client/characterize/grid.h"

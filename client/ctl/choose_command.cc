@@ -66,8 +66,6 @@ absl::Status Measure(Stage& stage) {
                           .query_rows = {1, stage.engine->heads(), 4 * stage.engine->heads()},
                           .wire = PartialDtype::kF32,
                           .merge_per_row_us = stage.here.merge_per_row_us,
-                          .splice_per_token_layer_us = stage.here.splice_per_token_layer_us,
-                          .splice_per_layer_us = stage.here.splice_per_layer_us,
                           .deadline = stage.clock->Now() + kTimeout};
   LaneCalibrator lane(stage.requester.get(), call, stage.clock);
   CKV_ASSIGN_OR_RETURN(const std::unique_ptr<PagedCache> cache,
@@ -82,7 +80,6 @@ absl::Status Measure(Stage& stage) {
   }
   const LaneCalibration measured = lane.Fit();
   stage.holder.fabric = measured.fabric;
-  stage.holder.splice_share = measured.splice_share;
   stage.holder.compute.curve = measured.holder;
   stage.here.attend = FitComputeCurve(attend);
   const Instant begin = stage.clock->Now();
