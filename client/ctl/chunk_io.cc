@@ -281,92 +281,6 @@ absl::Status CheckPuts(ChunkSource& source, const Placement& placement,
   }
 }
 
-namespace {
-
-// A drop that asks for any idle time spares what an operator pinned, too.
-constexpr uint64_t kOrphanIdleMs = 1;
-constexpr size_t kReferencePageIds = 256;
-
-// Whether corpora place each chunk on the holder.
-absl::StatusOr<std::vector<bool>> PlacedNow(Fleet& fleet, std::span<const ChunkId> ids,
-                                            const std::string& holder) {
-  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * directory, fleet.directory());
-  grpc::ClientContext context;
-  fleet.Prepare(context);
-  v1::CountReferencesRequest request;
-  for (const ChunkId& id : ids) request.add_ids(std::string(id.AsBytes()));
-  request.set_holder(holder);
-  v1::CountReferencesReply reply;
-  CKV_RETURN_IF_ERROR(fleet.DirectoryError(directory->CountReferences(&context, request, &reply),
-                                           "CountReferences"));
-  if (static_cast<size_t>(reply.counts_size()) != ids.size())
-    return absl::InternalError("the directory counted other chunks than were asked for");
-  std::vector<bool> placed;
-  for (const uint32_t count : reply.counts()) placed.push_back(count > 0);
-  return placed;
-}
-
-}  // namespace
-
-absl::StatusOr<std::map<std::string, HolderTally>> DropOrphans(
-    Fleet& fleet, const google::protobuf::RepeatedPtrField<v1::ChunkPlacement>& orphans,
-    std::vector<std::string>& warnings) {
-  std::map<std::string, HolderTally> tallies;
-  CKV_ASSIGN_OR_RETURN(const std::vector<Member> members, fleet.Members());
-  std::map<std::string, std::vector<ChunkId>> drops;  // by holder
-  for (const v1::ChunkPlacement& message : orphans) {
-    CKV_ASSIGN_OR_RETURN(const ChunkPlacement orphan, FromProto(message));
-    for (const HolderId& holder : orphan.holders) drops[holder.name].push_back(orphan.id);
-    for (const HolderId& member : orphan.leased) drops[member.name].push_back(orphan.id);
-  }
-  std::vector<bool> placed;  // of the page of chunks at hand
-  for (const auto& [holder, ids] : drops) {
-    const std::string& name = holder;  // clang 14 captures no structured binding
-    const auto member = std::find_if(members.begin(), members.end(), [&](const Member& m) {
-      return m.id.name == name && m.role == MemberRole::kHolder;
-    });
-    if (member == members.end()) {
-      warnings.push_back(
-          absl::StrFormat("holder %s is gone; %d chunks on it were not dropped", name, ids.size()));
-      continue;
-    }
-    const auto stub = ConnectHolder(*member);
-    uint32_t spared = 0;
-    for (size_t i = 0; i < ids.size(); ++i) {
-      const ChunkId& id = ids[i];
-      // Asked anew, not long before: another load may have published it since.
-      if (i % kReferencePageIds == 0) {
-        const auto page = std::span(ids).subspan(i, std::min(kReferencePageIds, ids.size() - i));
-        CKV_ASSIGN_OR_RETURN(placed, PlacedNow(fleet, page, name));
-      }
-      if (placed[i % kReferencePageIds]) continue;
-      grpc::ClientContext context;
-      fleet.Prepare(context);
-      v1::DropChunkRequest request;
-      request.set_id(std::string(id.AsBytes()));
-      request.set_idle_min_ms(kOrphanIdleMs);
-      v1::DropChunkReply reply;
-      const absl::Status status =
-          HolderError(stub->DropChunk(&context, request, &reply), *member, "DropChunk");
-      if (status.ok()) {
-        ++tallies[name].chunks_dropped;
-      } else if (absl::IsFailedPrecondition(status)) {
-        ++spared;
-      } else if (status.code() != absl::StatusCode::kNotFound) {
-        warnings.push_back(std::string(status.message()));
-        break;
-      }
-    }
-    if (spared > 0) {
-      warnings.push_back(
-          absl::StrFormat("holder %s keeps %s that %s pinned or just asked for; ckvctl gc drops "
-                          "what stays unused",
-                          name, FormatCount(spared, "chunk"), spared == 1 ? "is" : "are"));
-    }
-  }
-  return tallies;
-}
-
 absl::StatusOr<v1::PublishCorpusReply> PublishCorpus(Fleet& fleet, const Corpus& corpus,
                                                      bool replace) {
   CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * directory, fleet.directory());
@@ -379,22 +293,6 @@ absl::StatusOr<v1::PublishCorpusReply> PublishCorpus(Fleet& fleet, const Corpus&
   CKV_RETURN_IF_ERROR(
       fleet.DirectoryError(directory->PublishCorpus(&context, request, &reply), "PublishCorpus"));
   return reply;
-}
-
-absl::StatusOr<std::map<std::string, HolderTally>> DropCorpus(Fleet& fleet, const std::string& name,
-                                                              std::vector<std::string>& warnings) {
-  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * directory, fleet.directory());
-  v1::DropCorpusReply reply;
-  {
-    grpc::ClientContext context;
-    fleet.Prepare(context);
-    v1::DropCorpusRequest request;
-    request.set_name(name);
-    request.set_tenant(fleet.options().tenant);
-    CKV_RETURN_IF_ERROR(
-        fleet.DirectoryError(directory->DropCorpus(&context, request, &reply), "DropCorpus"));
-  }
-  return DropOrphans(fleet, reply.orphans(), warnings);
 }
 
 }  // namespace ckv::ctl

@@ -1,4 +1,4 @@
-// Putting chunks on holders, and taking away those that no corpus names any more.
+// Putting a corpus's chunks on holders, and publishing it.
 
 #pragma once
 
@@ -17,12 +17,11 @@
 
 namespace ckv::ctl {
 
-// What a put or a drop did on one holder.
+// What a put did on one holder.
 struct HolderTally {
   uint32_t copies_sent = 0;
   uint32_t copies_found = 0;  // there already
-  uint32_t chunks_dropped = 0;
-  uint64_t bytes_sent = 0;  // of rows; by a dry run: what would be sent
+  uint64_t bytes_sent = 0;    // of rows; by a dry run: what would be sent
   // Of them, rows of copies that another put just then: a put streams until the holder says that it
   // has the chunk.
   uint64_t bytes_sent_found = 0;
@@ -71,17 +70,5 @@ absl::Status CheckPuts(ChunkSource& source, const std::vector<std::vector<Holder
 //   AlreadyExists       there is one, and not `replace`; else the directory's error.
 absl::StatusOr<v1::PublishCorpusReply> PublishCorpus(Fleet& fleet, const Corpus& corpus,
                                                      bool replace);
-// Of the fleet's tenant, with the chunks that no other corpus uses; `warnings` as in DropOrphans.
-//   the directory's error.
-absl::StatusOr<std::map<std::string, HolderTally>> DropCorpus(Fleet& fleet, const std::string& name,
-                                                              std::vector<std::string>& warnings);
-
-// Drops the copies that a dropped or replaced corpus left behind, as the directory told them: only
-// it knows what other tenants' corpora share. `warnings` gets a line for every holder that could
-// not be asked: its chunks stay until it restarts.
-//   the directory's error.
-absl::StatusOr<std::map<std::string, HolderTally>> DropOrphans(
-    Fleet& fleet, const google::protobuf::RepeatedPtrField<v1::ChunkPlacement>& orphans,
-    std::vector<std::string>& warnings);
 
 }  // namespace ckv::ctl

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "client/ctl/chunk_io.h"
 #include "client/ctl/commands.h"
+#include "client/ctl/orphans.h"
 #include "proto/convert.h"
 #include "proto/status.h"
 
@@ -96,9 +96,9 @@ absl::Status RunDrop(const Ctl& ctl, const std::string& name) {
   Fleet fleet(ctl.fleet, ctl.clock);
   CKV_RETURN_IF_ERROR(fleet.GetCorpus(name).status());
   std::vector<std::string> warnings;
-  CKV_ASSIGN_OR_RETURN(const auto tallies, DropCorpus(fleet, name, warnings));
+  CKV_ASSIGN_OR_RETURN(const DropCounts counts, DropCorpus(fleet, name, warnings));
   uint32_t dropped = 0;
-  for (const auto& [holder, tally] : tallies) dropped += tally.chunks_dropped;
+  for (const auto& [holder, count] : counts) dropped += count;
   for (const std::string& warning : warnings) ctl.Note("ckvctl: warning: " + warning);
   ctl.Print(absl::StrFormat("dropped corpus %s and %d chunk %s that no other corpus uses\n", name,
                             dropped, dropped == 1 ? "copy" : "copies"),

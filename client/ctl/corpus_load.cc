@@ -14,6 +14,7 @@
 #include "client/ctl/load_report.h"
 #include "client/ctl/load_source.h"
 #include "client/ctl/npy_source.h"
+#include "client/ctl/orphans.h"
 #include "client/ctl/prefill_source.h"
 #include "client/ctl/token_lines.h"
 #include "client/reference_engine.h"

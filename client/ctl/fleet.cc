@@ -140,6 +140,26 @@ absl::StatusOr<v1::LocateChunkReply> Fleet::Locate(const ChunkId& id) {
   return reply;
 }
 
+absl::StatusOr<std::vector<uint32_t>> Fleet::CountReferences(std::span<const std::string> ids,
+                                                             const HolderId& holder) {
+  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * stub, directory());
+  grpc::ClientContext context;
+  Prepare(context);
+  v1::CountReferencesRequest request;
+  request.set_holder(holder.name);
+  for (const std::string& id : ids) request.add_ids(id);
+  v1::CountReferencesReply reply;
+  CKV_RETURN_IF_ERROR(
+      DirectoryError(stub->CountReferences(&context, request, &reply), "CountReferences"));
+  // A short answer must not pass for chunks that nobody wants.
+  if (static_cast<size_t>(reply.counts_size()) != ids.size()) {
+    return absl::InternalError(absl::StrFormat("directory at %s: %d counts for %d chunks",
+                                               directory_address_, reply.counts_size(),
+                                               ids.size()));
+  }
+  return std::vector<uint32_t>(reply.counts().begin(), reply.counts().end());
+}
+
 void Fleet::Prepare(grpc::ClientContext& context) const { Prepare(context, options_.timeout); }
 
 void Fleet::Prepare(grpc::ClientContext& context, Duration timeout) const {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,6 +57,10 @@ class Fleet {
   absl::StatusOr<v1::ListCorporaReply> ListCorpora();
   // Places of a chunk; empty where no corpus has it.
   absl::StatusOr<v1::LocateChunkReply> Locate(const ChunkId& id);
+  // Of each of `ids`, at most 4096: how many corpora of any tenant place it on the holder, or are
+  // told of it there.
+  absl::StatusOr<std::vector<uint32_t>> CountReferences(std::span<const std::string> ids,
+                                                        const HolderId& holder);
 
   // A call's context with a deadline: of options().timeout, or of `timeout`.
   void Prepare(grpc::ClientContext& context) const;

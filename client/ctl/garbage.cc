@@ -15,32 +15,13 @@ uint64_t Milliseconds(Duration duration) {
   return static_cast<uint64_t>(duration / std::chrono::milliseconds(1));
 }
 
-absl::StatusOr<v1::CountReferencesReply> CountReferences(Fleet& fleet,
-                                                         const v1::ListChunksReply& page,
-                                                         const std::string& holder) {
-  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * stub, fleet.directory());
-  v1::CountReferencesRequest request;
-  request.set_holder(holder);
-  for (const v1::ListChunksReply::Chunk& chunk : page.chunks()) request.add_ids(chunk.id());
-  grpc::ClientContext context;
-  fleet.Prepare(context);
-  v1::CountReferencesReply reply;
-  CKV_RETURN_IF_ERROR(
-      fleet.DirectoryError(stub->CountReferences(&context, request, &reply), "CountReferences"));
-  // A short answer must not pass for chunks that nobody wants.
-  if (reply.counts_size() == page.chunks_size()) return reply;
-  return absl::InternalError(absl::StrFormat("directory at %s: %d counts for %d chunks",
-                                             fleet.directory_address(), reply.counts_size(),
-                                             page.chunks_size()));
-}
-
-absl::Status Sort(const v1::ListChunksReply& page, const v1::CountReferencesReply& references,
+absl::Status Sort(const v1::ListChunksReply& page, const std::vector<uint32_t>& references,
                   uint64_t grace_ms, Garbage& garbage) {
   GarbageTally& tally = garbage.tally;
   for (int i = 0; i < page.chunks_size(); ++i) {
     const v1::ListChunksReply::Chunk& chunk = page.chunks(i);
     ++tally.chunk_count;
-    if (references.counts(i) > 0) {
+    if (references[static_cast<size_t>(i)] > 0) {
       ++tally.placed_count;
     } else if (chunk.kept()) {
       ++tally.kept_count;
@@ -65,6 +46,7 @@ absl::StatusOr<Garbage> FindGarbage(Fleet& fleet, const Member& holder, Duration
   v1::ListChunksRequest request;
   request.set_count_max(kPageChunks);
   v1::ListChunksReply page;
+  std::vector<std::string> ids;  // of the page
   do {
     page.Clear();
     grpc::ClientContext context;
@@ -72,8 +54,10 @@ absl::StatusOr<Garbage> FindGarbage(Fleet& fleet, const Member& holder, Duration
     CKV_RETURN_IF_ERROR(
         HolderError(stub->ListChunks(&context, request, &page), holder, "ListChunks"));
     if (page.chunks_size() == 0) break;
-    CKV_ASSIGN_OR_RETURN(const v1::CountReferencesReply references,
-                         CountReferences(fleet, page, holder.id.name));
+    ids.clear();
+    for (const v1::ListChunksReply::Chunk& chunk : page.chunks()) ids.push_back(chunk.id());
+    CKV_ASSIGN_OR_RETURN(const std::vector<uint32_t> references,
+                         fleet.CountReferences(ids, holder.id));
     CKV_RETURN_IF_ERROR(Sort(page, references, Milliseconds(grace), garbage));
     request.set_after(page.chunks(page.chunks_size() - 1).id());
   } while (page.more());

@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_format.h"
 #include "client/ctl/checks.h"
-#include "client/ctl/chunk_io.h"
 #include "client/ctl/commands.h"
+#include "client/ctl/orphans.h"
 #include "client/ctl/partition_run.h"
 #include "proto/status.h"
 #include "store/partition.h"
@@ -101,7 +101,7 @@ std::string PlanText(const PartitionPlan& plan, const HolderPlans& plans) {
 
 Json ReportJson(const PartitionOptions& options, const Corpus& corpus, const PartitionPlan& plan,
                 const HolderPlans& plans, const std::map<std::string, CopyTally>& tallies,
-                const std::map<std::string, HolderTally>& drops) {
+                const DropCounts& drops) {
   Json holders = Json::array();
   CopyTally total;
   uint32_t dropped = 0;
@@ -109,7 +109,7 @@ Json ReportJson(const PartitionOptions& options, const Corpus& corpus, const Par
     const auto copied = tallies.find(name);
     const CopyTally tally = copied == tallies.end() ? CopyTally() : copied->second;
     const auto drop = drops.find(name);
-    const uint32_t chunks_dropped = drop == drops.end() ? 0 : drop->second.chunks_dropped;
+    const uint32_t chunks_dropped = drop == drops.end() ? 0 : drop->second;
     holders.push_back({{"id", name},
                        {"chunks_now", one.chunks_now},
                        {"chunks_then", one.chunks_then},
@@ -142,11 +142,11 @@ Json ReportJson(const PartitionOptions& options, const Corpus& corpus, const Par
 }
 
 std::string ReportText(const Corpus& corpus, const std::map<std::string, CopyTally>& tallies,
-                       const std::map<std::string, HolderTally>& drops, uint64_t version) {
+                       const DropCounts& drops, uint64_t version) {
   Table table({{"HOLDER"}, {"SENT", true}, {"REUSED", true}, {"ROWS", true}, {"DROPPED", true}});
   std::map<std::string, std::pair<CopyTally, uint32_t>> of_holder;
   for (const auto& [name, tally] : tallies) of_holder[name].first = tally;
-  for (const auto& [name, tally] : drops) of_holder[name].second = tally.chunks_dropped;
+  for (const auto& [name, count] : drops) of_holder[name].second = count;
   for (const auto& [name, tallied] : of_holder) {
     table.AddRow({name, std::to_string(tallied.first.chunks_sent),
                   std::to_string(tallied.first.chunks_reused),

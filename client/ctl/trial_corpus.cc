@@ -9,6 +9,7 @@
 #include "attention/bf16.h"
 #include "client/ctl/chunk_io.h"
 #include "client/ctl/load_source.h"
+#include "client/ctl/orphans.h"
 #include "proto/status.h"
 #include "store/import.h"
 

@@ -257,6 +257,24 @@ TEST_F(MovingChunksTest, AChunkThatNobodyHasIsAnErrorAndNothingIsSwitched) {
   EXPECT_THAT(lost.err, HasSubstr("none of its holders is alive"));
 }
 
+// Goal: old copies go with the move, though it asked for them itself a moment before; but not what
+// an operator pinned.
+TEST_F(MovingChunksTest, OldCopiesGoUnlessPinned) {
+  StartHolders(2);
+  const auto chunks = Chunks(6);
+  LoadOn("c", chunks, {0});
+  v1::PinChunkRequest pin;
+  pin.set_id(std::string(chunks.chunks[3].info.id.AsBytes()));
+  v1::PinChunkReply pinned;
+  ASSERT_TRUE(holder_stubs_[0]->PinChunk(Call().get(), pin, &pinned).ok());
+  const Ran ran = Run({"corpus", "partition", "c", "--weights", "h0=0"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(ran.json["chunks_dropped"], 5);
+  EXPECT_EQ(Listed(0), std::set<std::string>{pin.id()});
+  ASSERT_EQ(ran.json["warnings"].size(), 1u);
+  EXPECT_THAT(std::string(ran.json["warnings"][0]), HasSubstr("holder h0 keeps 1 chunk"));
+}
+
 // Goal: no old copy goes before the chunk was seen on each new holder, also where the plan has
 // nothing to copy, and where a copy went again before the switch.
 TEST_F(MovingChunksTest, WhatIsMissingBeforeTheSwitchIsCopiedAgain) {
@@ -271,6 +289,7 @@ TEST_F(MovingChunksTest, WhatIsMissingBeforeTheSwitchIsCopiedAgain) {
   const Ran ran = Run({"corpus", "partition", "c", "--replicas", "1"});
   ASSERT_EQ(ran.code, 0) << ran.err;
   EXPECT_EQ(ran.json["chunks_sent"], 1);
+  EXPECT_EQ(ran.json["chunks_dropped"], ran.json["drop_count"]);
   ExpectPlaced(Get("c"));
 
   const auto more = Chunks(6, /*seed=*/2);

@@ -1,0 +1,149 @@
+#include "client/ctl/orphans.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "client/ctl/output.h"
+#include "proto/convert.h"
+#include "proto/status.h"
+
+namespace ckv::ctl {
+namespace {
+
+// A drop that asks for any idle time spares what is pinned, and what is just being put.
+constexpr uint64_t kOrphanIdleMs = 1;
+// What was spared is tried again after a pause of more than that: whoever moves a corpus asked for
+// its old copies a moment ago, and must not take its own question for somebody's interest.
+constexpr uint32_t kDropRoundCountMax = 3;
+constexpr Duration kDropPause = std::chrono::milliseconds(kOrphanIdleMs + 1);
+constexpr size_t kPlacedPageIds = 256;
+
+// The drops on one holder.
+class Dropper {
+ public:
+  Dropper(Fleet& fleet, const Member& holder)
+      : fleet_(fleet), holder_(holder), stub_(ConnectHolder(holder)) {}
+
+  // Keeps of `ids` those that the holder spared.
+  //   the directory's error; the holder's is in holder_status.
+  absl::Status Run(std::vector<std::string>& ids) {
+    std::vector<std::string> spared;
+    std::vector<uint32_t> placed;  // of the page at hand
+    for (size_t i = 0; i < ids.size() && holder_status_.ok(); ++i) {
+      // Asked anew, not long before: another load may have published it since.
+      if (i % kPlacedPageIds == 0) {
+        const size_t count = std::min(kPlacedPageIds, ids.size() - i);
+        CKV_ASSIGN_OR_RETURN(
+            placed, fleet_.CountReferences({ids.begin() + i, ids.begin() + i + count}, holder_.id));
+      }
+      if (placed[i % kPlacedPageIds] == 0 && !Drop(ids[i])) spared.push_back(std::move(ids[i]));
+    }
+    ids = std::move(spared);
+    return absl::OkStatus();
+  }
+  uint32_t drop_count() const { return drop_count_; }
+  const absl::Status& holder_status() const { return holder_status_; }
+
+ private:
+  // Whether that was the end of it; false: spared.
+  bool Drop(const std::string& id) {
+    grpc::ClientContext context;
+    fleet_.Prepare(context);
+    v1::DropChunkRequest request;
+    request.set_id(id);
+    request.set_idle_min_ms(kOrphanIdleMs);
+    v1::DropChunkReply reply;
+    const absl::Status status =
+        HolderError(stub_->DropChunk(&context, request, &reply), holder_, "DropChunk");
+    if (absl::IsFailedPrecondition(status)) return false;
+    if (status.ok()) {
+      ++drop_count_;
+    } else if (!absl::IsNotFound(status)) {
+      holder_status_ = status;
+    }
+    return true;
+  }
+
+  Fleet& fleet_;
+  const Member& holder_;
+  const std::unique_ptr<v1::HolderService::StubInterface> stub_;
+  uint32_t drop_count_ = 0;
+  absl::Status holder_status_;
+};
+
+void Pause(Clock& clock, Duration duration) {
+  const bool ended = false;
+  absl::Mutex mu;
+  absl::MutexLock lock(&mu);
+  clock.Await(mu, absl::Condition(&ended), clock.Now() + duration);
+}
+
+// Returns how many of `ids` it dropped.
+absl::StatusOr<uint32_t> DropOn(Fleet& fleet, const Member& holder, std::vector<std::string> ids,
+                                std::vector<std::string>& warnings) {
+  Dropper dropper(fleet, holder);
+  for (uint32_t round = 0; round < kDropRoundCountMax && !ids.empty(); ++round) {
+    if (round > 0) Pause(fleet.clock(), kDropPause);
+    CKV_RETURN_IF_ERROR(dropper.Run(ids));
+  }
+  if (!dropper.holder_status().ok())
+    warnings.push_back(std::string(dropper.holder_status().message()));
+  if (!ids.empty()) {
+    warnings.push_back(absl::StrFormat(
+        "holder %s keeps %s that %s pinned or asked for just now; ckvctl gc drops what stays "
+        "unused",
+        holder.id.name, FormatCount(ids.size(), "chunk"), ids.size() == 1 ? "is" : "are"));
+  }
+  return dropper.drop_count();
+}
+
+}  // namespace
+
+absl::StatusOr<DropCounts> DropOrphans(
+    Fleet& fleet, const google::protobuf::RepeatedPtrField<v1::ChunkPlacement>& orphans,
+    std::vector<std::string>& warnings) {
+  DropCounts counts;
+  CKV_ASSIGN_OR_RETURN(const std::vector<Member> members, fleet.Members());
+  std::map<std::string, std::vector<std::string>> drops;  // by holder
+  for (const v1::ChunkPlacement& message : orphans) {
+    CKV_ASSIGN_OR_RETURN(const ChunkPlacement orphan, FromProto(message));
+    for (const auto* holders : {&orphan.holders, &orphan.leased}) {
+      for (const HolderId& holder : *holders)
+        drops[holder.name].emplace_back(orphan.id.AsBytes());
+    }
+  }
+  for (auto& [holder, ids] : drops) {
+    const std::string& name = holder;  // clang 14 captures no structured binding
+    const auto member = std::find_if(members.begin(), members.end(), [&](const Member& m) {
+      return m.id.name == name && m.role == MemberRole::kHolder;
+    });
+    if (member == members.end()) {
+      warnings.push_back(
+          absl::StrFormat("holder %s is gone; %d chunks on it were not dropped", name, ids.size()));
+      continue;
+    }
+    CKV_ASSIGN_OR_RETURN(counts[name], DropOn(fleet, *member, std::move(ids), warnings));
+  }
+  return counts;
+}
+
+absl::StatusOr<DropCounts> DropCorpus(Fleet& fleet, const std::string& name,
+                                      std::vector<std::string>& warnings) {
+  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * directory, fleet.directory());
+  v1::DropCorpusReply reply;
+  {
+    grpc::ClientContext context;
+    fleet.Prepare(context);
+    v1::DropCorpusRequest request;
+    request.set_name(name);
+    request.set_tenant(fleet.options().tenant);
+    CKV_RETURN_IF_ERROR(
+        fleet.DirectoryError(directory->DropCorpus(&context, request, &reply), "DropCorpus"));
+  }
+  return DropOrphans(fleet, reply.orphans(), warnings);
+}
+
+}  // namespace ckv::ctl
