@@ -87,13 +87,11 @@ absl::StatusOr<bool> ChunkPush::IsThere(const ChunkInfo& info, Instant deadline)
   const auto present = target_.Ask(info.id, order_.geometry, order_.tenant, deadline);
   if (absl::IsNotFound(present.status())) return false;
   if (!present.ok()) return present.status();
-  if (present->layer_checksums != info.layer_checksums) {
+  if (*present != info.layer_checksums) {
     return absl::DataLossError(
         "the other holder has other rows under this id: drop it there, and find out which is "
         "right");
   }
-  if (present->durable) return true;
-  // In memory only: a put makes it durable, where the target has a device.
   uint64_t bytes_sent = 0;
   return absl::IsAlreadyExists(
       target_.Put(info, order_.geometry, order_.tenant, /*rows=*/nullptr, deadline, bytes_sent));

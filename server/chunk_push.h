@@ -37,16 +37,15 @@ class PushTarget {
  public:
   virtual ~PushTarget() = default;
 
-  struct Present {
-    std::vector<uint64_t> layer_checksums;
-    bool durable = false;
-  };
-  // Errors as HolderService.GetChunkInfo in proto/ckv/v1/holder.proto.
-  virtual absl::StatusOr<Present> Ask(const ChunkId& id, const Geometry& geometry,
-                                      const std::string& tenant, Instant deadline) = 0;
-  // Puts the chunk; without `rows` only its header, which a holder that has the chunk answers with
-  // AlreadyExists, and makes the chunk durable where it can. Adds to `bytes_sent` as it goes.
-  // Errors as HolderService.PutChunk, and of reading the rows.
+  // The chunk's layer checksums there. Errors as HolderService.GetChunkInfo in
+  // proto/ckv/v1/holder.proto.
+  virtual absl::StatusOr<std::vector<uint64_t>> Ask(const ChunkId& id, const Geometry& geometry,
+                                                    const std::string& tenant,
+                                                    Instant deadline) = 0;
+  // Puts the chunk, to stay; without `rows` only its header, which a holder that has the chunk
+  // answers with AlreadyExists: it makes the chunk durable where it can, and keeps one that it
+  // would have dropped after a time. Adds to `bytes_sent` as it goes. Errors as
+  // HolderService.PutChunk, and of reading the rows.
   virtual absl::Status Put(const ChunkInfo& info, const Geometry& geometry,
                            const std::string& tenant, const ChunkRows* rows, Instant deadline,
                            uint64_t& bytes_sent) = 0;

@@ -41,8 +41,8 @@ class PushTargetStub final : public PushTarget {
         clock_(*clock),
         stub_(v1::HolderService::NewStub(MakeChannel(address, kHolderMessageBytesMax))) {}
 
-  absl::StatusOr<Present> Ask(const ChunkId& id, const Geometry& geometry,
-                              const std::string& tenant, Instant deadline) override {
+  absl::StatusOr<std::vector<uint64_t>> Ask(const ChunkId& id, const Geometry& geometry,
+                                            const std::string& tenant, Instant deadline) override {
     v1::GetChunkInfoRequest request;
     request.set_id(std::string(id.AsBytes()));
     *request.mutable_geometry() = ToProto(geometry);
@@ -51,8 +51,7 @@ class PushTargetStub final : public PushTarget {
     Call call(this, deadline);
     CKV_RETURN_IF_ERROR(
         FromGrpc(stub_->GetChunkInfo(&call.context, request, &reply), name_ + ": GetChunkInfo"));
-    return Present{{reply.layer_checksums().begin(), reply.layer_checksums().end()},
-                   reply.durable()};
+    return std::vector<uint64_t>(reply.layer_checksums().begin(), reply.layer_checksums().end());
   }
 
   absl::Status Put(const ChunkInfo& info, const Geometry& geometry, const std::string& tenant,

@@ -40,15 +40,18 @@ class StoreTarget final : public PushTarget {
  public:
   explicit StoreTarget(ChunkStore* store) : store_(*store) {}
 
-  absl::StatusOr<Present> Ask(const ChunkId& id, const Geometry& geometry,
-                              const std::string& tenant, Instant) override {
+  absl::StatusOr<std::vector<uint64_t>> Ask(const ChunkId& id, const Geometry& geometry,
+                                            const std::string& tenant, Instant) override {
     CKV_ASSIGN_OR_RETURN(const ChunkInfo info, store_.InfoOf(id, geometry, tenant));
-    return Present{info.layer_checksums, store_.table().IsDurable(id)};
+    return info.layer_checksums;
   }
   absl::Status Put(const ChunkInfo& info, const Geometry& geometry, const std::string& tenant,
                    const ChunkRows* rows, Instant, uint64_t& bytes_sent) override {
     if (before_put) CKV_RETURN_IF_ERROR(before_put(info.id));
-    CKV_ASSIGN_OR_RETURN(ChunkPut put, store_.Begin(info, geometry, tenant));
+    auto begun = store_.Begin(info, geometry, tenant);
+    if (absl::IsAlreadyExists(begun.status()))
+      CKV_RETURN_IF_ERROR(store_.PutAgain(info.id, Duration(0)));
+    CKV_ASSIGN_OR_RETURN(ChunkPut put, std::move(begun));
     for (uint32_t layer = 0; rows != nullptr && layer < geometry.layers; ++layer) {
       std::vector<std::byte> bytes(rows->layer_bytes());
       CKV_RETURN_IF_ERROR(rows->Read(layer, 0, info.token_count(), bytes));
@@ -96,6 +99,14 @@ class ChunkPushTest : public testing::Test {
         },
         [] { return false; });
     return outcome;
+  }
+  absl::Status PutAs(ChunkStore& store, const test::TestChunk& chunk, const std::string& tenant,
+                     Duration ttl) {
+    CKV_ASSIGN_OR_RETURN(ChunkPut put, store.Begin(chunk.info, corpus_.geometry, tenant));
+    put.set_ttl(ttl);
+    for (uint32_t layer = 0; layer < corpus_.geometry.layers; ++layer)
+      CKV_RETURN_IF_ERROR(put.Write(layer, 0, std::as_bytes(std::span(chunk.layers[layer]))));
+    return std::move(put).Finish();
   }
   static std::vector<bool> Reused(const Outcome& outcome) {
     std::vector<bool> reused;
@@ -148,6 +159,25 @@ TEST_F(ChunkPushTest, ReusedMeansAsDurableAsItGets) {
   EXPECT_EQ(again.bytes_sent, 0u);
 }
 
+// Goal: a copy that its holder was to drop after a time stays, once a corpus was moved onto it.
+TEST_F(ChunkPushTest, AReusedCopyStays) {
+  ManualClock clock;
+  ChunkStoreOptions options;
+  options.capacity_bytes = 1 << 22;
+  options.clock = &clock;
+  options.path = test::TempPath("stays");
+  const auto to = *ChunkStore::Open(options);
+  ASSERT_TRUE(PutChunk(*to, corpus_.geometry, corpus_.chunks[0]).ok());
+  ASSERT_TRUE(PutAs(*to, corpus_.chunks[2], "", std::chrono::seconds(5)).ok());
+  ASSERT_TRUE(PutAs(*to, corpus_.chunks[3], "", std::chrono::seconds(5)).ok());
+  StoreTarget target(to.get());
+  EXPECT_THAT(Reused(Push(target, {ids_[2]})), ElementsAre(true));
+  clock.Advance(std::chrono::seconds(6));
+  EXPECT_EQ(to->table().NextExpired(), ids_[3]);
+  ASSERT_TRUE(to->table().DropExpired(ids_[3]).ok());
+  EXPECT_EQ(to->table().NextExpired(), std::nullopt);
+}
+
 // Goal: rows that are only in a file go from there, and stay there.
 TEST_F(ChunkPushTest, AColdChunkStaysCold) {
   ChunkStoreOptions options;
@@ -195,11 +225,7 @@ TEST_F(ChunkPushTest, OtherRowsUnderTheIdAreRefused) {
 // ordered (I6).
 TEST_F(ChunkPushTest, ForATenantWhoMayReadIt) {
   test::TestChunk own = test::MakeTestCorpus(corpus_.geometry, {9}, /*seed=*/2).chunks[0];
-  auto put = from_->Begin(own.info, corpus_.geometry, "red");
-  ASSERT_TRUE(put.ok());
-  for (uint32_t l = 0; l < corpus_.geometry.layers; ++l)
-    ASSERT_TRUE(put->Write(l, 0, std::as_bytes(std::span(own.layers[l]))).ok());
-  ASSERT_TRUE((*std::move(put)).Finish().ok());
+  ASSERT_TRUE(PutAs(*from_, own, "red", Duration(0)).ok());
   const auto to = OpenStore();
   StoreTarget target(to.get());
   EXPECT_TRUE(absl::IsNotFound(Push(target, {own.info.id}, "blue").status));
