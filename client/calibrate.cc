@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
@@ -31,35 +32,12 @@ absl::Status CheckCall(const TimingCall& call) {
 
 }  // namespace
 
-double MedianOf(std::vector<double> values) {
+double TrimmedMean(std::vector<double> values) {
   if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-std::vector<double> MediansSideBySide(const std::vector<const std::vector<double>*>& calls) {
-  std::vector<double> medians;
-  for (const std::vector<double>* us : calls) medians.push_back(MedianOf(*us));
-  const size_t round_count = calls.empty() ? 0 : calls[0]->size();
-  for (const std::vector<double>* us : calls) {
-    const auto nothing = [](double one_us) { return !(one_us > 0); };
-    if (us->size() != round_count || std::any_of(us->begin(), us->end(), nothing)) return medians;
-  }
-  std::vector<double> round_us(round_count);
-  for (size_t round = 0; round < round_count; ++round) {
-    double sum = 0;
-    for (const std::vector<double>* us : calls) sum += std::log((*us)[round]);
-    round_us[round] = std::exp(sum / double(calls.size()));
-  }
-  const double round_median_us = MedianOf(round_us);
-  for (size_t i = 0; i < calls.size(); ++i) {
-    std::vector<double> share(round_count);
-    for (size_t round = 0; round < round_count; ++round)
-      share[round] = (*calls[i])[round] / round_us[round];
-    medians[i] = MedianOf(std::move(share)) * round_median_us;
-  }
-  return medians;
+  const size_t cut = values.size() < 3 ? 0 : std::max<size_t>(1, values.size() / kTrimDivisor);
+  std::sort(values.begin(), values.end());
+  const auto begin = values.begin() + std::ptrdiff_t(cut), end = values.end() - std::ptrdiff_t(cut);
+  return std::accumulate(begin, end, 0.0) / double(end - begin);
 }
 
 absl::StatusOr<RouteTiming> TimeRoute(Requester& requester, const TimingCall& call, Clock& clock) {
@@ -91,8 +69,8 @@ absl::StatusOr<RouteTiming> TimeRoute(Requester& requester, const TimingCall& ca
     timing.bytes_out = report.bytes_sent;
     timing.bytes_in = report.bytes_received;
   }
-  timing.us = MedianOf(std::move(all));
-  timing.compute_us = MedianOf(std::move(compute));
+  timing.us = TrimmedMean(std::move(all));
+  timing.compute_us = TrimmedMean(std::move(compute));
   return timing;
 }
 
@@ -119,7 +97,7 @@ absl::StatusOr<double> TimeFetch(Requester& requester, const TimingCall& call, C
         requester.Fetch(fetch, place, [](const FetchedRows&) { return absl::OkStatus(); }));
     if (run > 0) all.push_back(UsSince(begin, clock));
   }
-  return MedianOf(std::move(all));
+  return TrimmedMean(std::move(all));
 }
 
 absl::StatusOr<double> TimeFetchInto(Requester& requester, const TimingCall& call,
@@ -140,7 +118,7 @@ absl::StatusOr<double> TimeFetchInto(Requester& requester, const TimingCall& cal
     if (run > 0) all.push_back(UsSince(begin, clock));
     CKV_RETURN_IF_ERROR(cache.Free(sequence));
   }
-  return MedianOf(std::move(all));
+  return TrimmedMean(std::move(all));
 }
 
 absl::StatusOr<std::unique_ptr<PagedCache>> CacheForTiming(const Geometry& geometry,
@@ -172,7 +150,7 @@ double TimeAttendHere(const PagedCache& cache, uint64_t tokens, uint32_t query_r
     AttendPartials(AttentionShape::Of(geometry), {&piece, 1}, pool);
     if (run > 0) all.push_back(UsSince(begin, clock));
   }
-  return MedianOf(std::move(all));
+  return TrimmedMean(std::move(all));
 }
 
 FabricConstants FitFabric(std::span<const ExchangeSample> samples) {
@@ -323,7 +301,7 @@ double LaneCalibrator::SpliceShare() const {
   if (!(splice_us > 0)) return 1;
   std::vector<double> longer_us;
   for (size_t i = 0; i < fetch_us_.size(); ++i) longer_us.push_back(spliced_us_[i] - fetch_us_[i]);
-  return std::clamp(MedianOf(std::move(longer_us)) / splice_us, 0.0, 1.0);
+  return std::clamp(TrimmedMean(std::move(longer_us)) / splice_us, 0.0, 1.0);
 }
 
 LaneCalibration LaneCalibrator::Fit() const {
@@ -333,8 +311,8 @@ LaneCalibration LaneCalibrator::Fit() const {
   std::vector<CallSample> calls;
   for (size_t i = 0; i < points_.size(); ++i) {
     RouteTiming timing = points_[i].timing;
-    timing.us = MedianOf(points_[i].us);
-    timing.compute_us = MedianOf(points_[i].compute_us);
+    timing.us = TrimmedMean(points_[i].us);
+    timing.compute_us = TrimmedMean(points_[i].compute_us);
     compute.push_back({double(timing.query_rows), double(timing.tokens), timing.compute_us});
     // Beside a short kernel, what moving bytes takes is not lost in its jitter.
     if (i % 2 == 0) {
@@ -342,7 +320,7 @@ LaneCalibration LaneCalibrator::Fit() const {
                        .bytes_out = double(timing.bytes_out),
                        .bytes_in = double(timing.bytes_in),
                        .compute_us = timing.compute_us,
-                       .beside_us = MedianOf(points_[i].beside_us) -
+                       .beside_us = TrimmedMean(points_[i].beside_us) -
                                     timing.query_rows * call_.merge_per_row_us});
     }
     lane.timings.push_back(timing);
@@ -355,7 +333,7 @@ LaneCalibration LaneCalibrator::Fit() const {
   lane.splice_share = SpliceShare();
   lane.holder = FitComputeCurve(compute);
   // One that splices too writes into larger pages: where that is the faster, the pull is no slower.
-  const double fetch_us = std::min(MedianOf(fetch_us_), MedianOf(spliced_us_));
+  const double fetch_us = std::min(TrimmedMean(fetch_us_), TrimmedMean(spliced_us_));
   const double bytes = double(call_.corpus->chunks[call_.many].token_count) *
                        call_.corpus->geometry.layers * call_.corpus->geometry.row_bytes();
   lane.fabric.pull_bandwidth_bytes_per_s =

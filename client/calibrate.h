@@ -19,7 +19,7 @@
 
 namespace ckv {
 
-// One number of query rows over one chunk, one layer: medians of the runs.
+// One number of query rows over one chunk, one layer: means of the runs (TrimmedMean).
 struct RouteTiming {
   uint32_t query_rows = 0;
   uint64_t tokens = 0;
@@ -41,7 +41,8 @@ struct TimingCall {
 absl::StatusOr<RouteTiming> TimeRoute(Requester& requester, const TimingCall& call, Clock& clock);
 
 // Microseconds of a fetch of the whole chunk, every layer, into memory here that has been touched
-// before: the median of the runs. `query_rows` and `wire` mean nothing. Errors as Requester::Fetch.
+// before: the mean of the runs (TrimmedMean). `query_rows` and `wire` mean nothing. Errors as
+// Requester::Fetch.
 absl::StatusOr<double> TimeFetch(Requester& requester, const TimingCall& call, Clock& clock);
 
 // The same into `cache`, each band rotated on the way, as an engine fetches. Errors as
@@ -56,8 +57,8 @@ absl::StatusOr<double> TimeFetchInto(Requester& requester, const TimingCall& cal
 absl::StatusOr<std::unique_ptr<PagedCache>> CacheForTiming(const Geometry& geometry,
                                                            uint64_t tokens);
 // The kernel, here, on one thread: microseconds of one layer of the cache's first `tokens` rows,
-// the median of `run_count` runs after one that does not count. The layers in turn, as TimeRoute
-// takes them: held against each other, rows are equally warm.
+// the mean of `run_count` runs (TrimmedMean) after one that does not count. The layers in turn, as
+// TimeRoute takes them: held against each other, rows are equally warm.
 double TimeAttendHere(const PagedCache& cache, uint64_t tokens, uint32_t query_rows,
                       uint32_t run_count, Clock& clock);
 
@@ -127,7 +128,7 @@ class LaneCalibrator {
   absl::Status Part(size_t i);
   // What a part took when it was measured last: the call, or both fetches.
   double LastUs(size_t i) const;
-  // Of the medians over the rounds; at least one.
+  // Of the means over the rounds; at least one.
   LaneCalibration Fit() const;
 
  private:
@@ -150,14 +151,12 @@ class LaneCalibrator {
 absl::StatusOr<LaneCalibration> CalibrateLane(Requester& requester, const CalibrationCall& call,
                                               uint32_t round_count, Clock& clock);
 
-// The half way value of several; 0 of none.
-double MedianOf(std::vector<double> values);
-// What each of several calls takes that were made side by side in every round, [calls][rounds]: its
-// median, but relative to the round it was made in (the geometric mean of the round's calls), at
-// the median round. Slow moments of a shared machine last for seconds and take all calls of a round
-// along: of 15 rounds' two halves, ratios of two calls are 7 % apart so at most points, and 12 % as
-// ratios of medians. Calls of other numbers of rounds than the first, or of one that took no time:
-// plain medians.
-std::vector<double> MediansSideBySide(const std::vector<const std::vector<double>*>& calls);
+// The mean without the fastest and the slowest eighth, at least one each of three or more; 0 of
+// none. Not a median: the processors of a shared machine have a fast and a slow state, 20 % apart
+// and each by itself, so a call's times lie in two heaps and a median falls into either. Of the two
+// halves of 18 rounds, ratios of two calls' medians are 10 % apart (root mean square over a grid),
+// those of such means 4 %.
+double TrimmedMean(std::vector<double> values);
+inline constexpr size_t kTrimDivisor = 8;
 
 }  // namespace ckv

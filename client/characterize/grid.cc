@@ -33,14 +33,9 @@ absl::Status Grid::Measure() {
   std::erase_if(tasks, [this](size_t task) { return !Disagrees(task); });
   std::erase_if(parts, [this](size_t part) { return !calibrator_->Disagrees(part); });
   CKV_RETURN_IF_ERROR(Rounds("grid, again", tasks, parts));
-  for (size_t begin = 0; begin < tasks_.size(); begin = CellEnd(begin)) {
-    std::vector<const std::vector<double>*> calls;
-    for (size_t i = begin; i < CellEnd(begin); ++i) calls.push_back(&us_[i]);
-    const std::vector<double> medians = MediansSideBySide(calls);
-    for (size_t i = begin; i < CellEnd(begin); ++i) {
-      samples_[i].us = medians[i - begin];
-      samples_[i].runs = static_cast<uint32_t>(us_[i].size());
-    }
+  for (size_t i = 0; i < tasks_.size(); ++i) {
+    samples_[i].us = TrimmedMean(us_[i]);
+    samples_[i].runs = static_cast<uint32_t>(us_[i].size());
   }
   return absl::OkStatus();
 }

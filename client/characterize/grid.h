@@ -20,7 +20,7 @@ struct Task {
   SampleKey key;
   std::function<absl::StatusOr<Sample>(uint32_t runs)> measure;
   uint32_t every = 1;  // measured in each so-manieth round
-  // Tasks of one cell follow each other and are held against each other; 0: of none.
+  // Tasks of one cell follow each other and are measured in the same rounds; 0: of none.
   uint32_t cell = 0;
 };
 
@@ -37,7 +37,7 @@ class Grid {
   // All rounds, and as many again of what disagrees, a cell as a whole. Errors of the tasks and of
   // the calibrator.
   absl::Status Measure();
-  // After it, in the order of the tasks: medians, those of a cell side by side (MediansSideBySide).
+  // After it, in the order of the tasks: means of the rounds.
   std::vector<Sample>& Samples() { return samples_; }
 
  private:
@@ -53,7 +53,7 @@ class Grid {
   TargetCalibrator* const calibrator_;
   const uint32_t round_count_;
   const CharacterizeWatch& watch_;
-  std::vector<Sample> samples_;          // of the last round, then medians
+  std::vector<Sample> samples_;          // of the last round, then means
   std::vector<std::vector<double>> us_;  // [tasks][rounds]
 };
 

@@ -211,7 +211,7 @@ std::string ParallelPlots(const ReportInput& input, Sweep sweep, const std::stri
                         SeriesOf(
                             input.samples, Of(sweep, fabric),
                             [](const Sample& sample) {
-                              return std::pair(std::string("median"), double(sample.key.parallel));
+                              return std::pair(std::string("mean"), double(sample.key.parallel));
                             },
                             /*line=*/true)});
   }
@@ -287,7 +287,7 @@ std::string RenderReport(const ReportInput& input) {
       EscapeXml(input.title), kStyle, EscapeXml(input.title));
   html += Summary(input);
   html += Section("Route: measured against the model",
-                  "Marks are medians of measured round trips of one layer; lines are T_probe + "
+                  "Marks are means of measured round trips of one layer; lines are T_probe + "
                   "bytes / bandwidth + compute + merge, with the calibrated constants. Calls of "
                   "several frames overlap as far as the wire does by itself.",
                   RoutePlots(input));

@@ -253,10 +253,10 @@ absl::StatusOr<Sample> Sweeps::Repeated(const SampleKey& key, uint32_t runs,
     CKV_RETURN_IF_ERROR(call());
     if (run > 0) us.push_back(UsSince(begin, clock_));
   }
-  return Sample{.key = key, .us = MedianOf(std::move(us)), .runs = runs};
+  return Sample{.key = key, .us = TrimmedMean(std::move(us)), .runs = runs};
 }
 
-// The median over all rounds of `key.parallel` threads, which begin together.
+// The mean over all rounds of `key.parallel` threads, which begin together.
 absl::StatusOr<Sample> Sweeps::Parallel(const SampleKey& key, const Call& call) {
   std::vector<std::vector<double>> us(key.parallel);
   std::vector<absl::Status> statuses(key.parallel);
@@ -280,7 +280,7 @@ absl::StatusOr<Sample> Sweeps::Parallel(const SampleKey& key, const Call& call) 
     CKV_RETURN_IF_ERROR(statuses[thread]);
     all.insert(all.end(), us[thread].begin(), us[thread].end());
   }
-  return Sample{.key = key, .us = MedianOf(std::move(all)), .runs = kParallelRounds};
+  return Sample{.key = key, .us = TrimmedMean(std::move(all)), .runs = kParallelRounds};
 }
 
 absl::Status CheckTarget(const CharacterizeTarget& target) {

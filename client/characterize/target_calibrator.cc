@@ -1,7 +1,6 @@
 #include "client/characterize/target_calibrator.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <utility>
 
@@ -20,7 +19,7 @@ bool RoundsDisagree(const std::vector<double>& us) {
   std::sort(sorted.begin(), sorted.end());
   const size_t quarter = sorted.size() / 4;
   const double width = sorted[sorted.size() - 1 - quarter] - sorted[quarter];
-  return width > kTieBand * MedianOf(sorted);
+  return width > kTieBand * TrimmedMean(sorted);
 }
 
 TargetCalibrator::TargetCalibrator(const CharacterizeTarget& target,
@@ -105,29 +104,18 @@ bool TargetCalibrator::Disagrees(size_t part) const {
                      [](const Piece& piece) { return RoundsDisagree(piece.us); });
 }
 
-double TargetCalibrator::AttendUs(const Point& point) const {
-  std::vector<const std::vector<double>*> calls;
-  for (size_t i = 0; i <= lanes_.size(); ++i) calls.push_back(&parts_[point.part + i].us);
-  const std::vector<double> medians = MediansSideBySide(calls);
-  // The lanes' constants are fitted to their plain medians.
-  double sum = 0;
-  for (size_t i = 1; i < calls.size(); ++i) {
-    if (medians[i] > 0) sum += std::log(MedianOf(*calls[i]) / medians[i]);
-  }
-  return medians[0] * std::exp(sum / double(std::max<size_t>(1, lanes_.size())));
-}
-
 Profile TargetCalibrator::Finish(const std::string& subject) const {
   Profile profile;
   profile.subject = subject;
   profile.here = here_;
   std::vector<ComputeSample> attend;
-  for (const Point& point : attend_) attend.push_back({point.rows, point.tokens, AttendUs(point)});
+  for (const Point& point : attend_)
+    attend.push_back({point.rows, point.tokens, TrimmedMean(parts_[point.part].us)});
   profile.here.attend = FitComputeCurve(attend);
   const uint32_t few = target_.sizes.front();
   if (prefill_) {
     profile.here.prefill_per_token_layer_us =
-        MedianOf(parts_[*prefill_].us) /
+        TrimmedMean(parts_[*prefill_].us) /
         (double(TokensOf(target_, few)) * target_.corpus->geometry.layers);
   }
   for (size_t i = 0; i < lanes_.size(); ++i) {

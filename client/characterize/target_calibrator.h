@@ -23,7 +23,7 @@ namespace ckv {
 // Tokens of a chunk of the target's corpus.
 uint64_t TokensOf(const CharacterizeTarget& target, uint32_t chunk);
 
-// Rounds disagree where the middle half of them is wider than this share of their median: the tie
+// Rounds disagree where the middle half of them is wider than this share of their mean: the tie
 // band, within which no choice is wrong. Fewer than four say nothing.
 bool RoundsDisagree(const std::vector<double>& us);
 
@@ -41,7 +41,7 @@ class TargetCalibrator {
   absl::Status Part(size_t i);
   // Whether the rounds of a part, or of those it is held against, disagree (RoundsDisagree).
   bool Disagrees(size_t part) const;
-  // Of the medians over the rounds; at least one.
+  // Of the means over the rounds; at least one.
   Profile Finish(const std::string& subject) const;
 
  private:
@@ -54,8 +54,6 @@ class TargetCalibrator {
     double rows = 0, tokens = 0;
     size_t part = 0;
   };
-  // Its median, as it is to those of the lanes side by side.
-  double AttendUs(const Point& point) const;
 
   void AddAttend(uint32_t rows, uint32_t chunk);
   void AddLane(const CharacterizedLane& lane);

@@ -94,30 +94,17 @@ TEST(FitCalls, TakesAnything) {
   }
 }
 
-TEST(MedianOf, IsTheMiddle) {
-  EXPECT_EQ(MedianOf({}), 0);
-  EXPECT_EQ(MedianOf({3}), 3);
-  EXPECT_EQ(MedianOf({9, 1, 5}), 5);
-}
-
-TEST(MediansSideBySide, SharedMomentsCancel) {
-  // Twice as long as the other in every round, of which half are slow: plain medians see whichever
-  // half they fall into.
-  const std::vector<double> one = {10, 10, 20, 20, 10}, two = {20, 20, 40, 40, 20};
-  const auto both = MediansSideBySide({&one, &two});
-  EXPECT_NEAR(both[1] / both[0], 2, 1e-12);
-  EXPECT_NEAR(both[0], 10, 1e-12);
-  // One call of one round says little.
-  const std::vector<double> spiked = {10, 10, 20, 500, 10};
-  const auto spike = MediansSideBySide({&spiked, &two});
-  EXPECT_NEAR(spike[1] / spike[0], 2, 1e-12);
-  // Nothing to hold against each other.
-  const std::vector<double> fewer = {3, 1, 2}, none, zero = {0, 1, 2};
-  EXPECT_EQ(MediansSideBySide({&one, &fewer}), (std::vector<double>{10, 2}));
-  EXPECT_EQ(MediansSideBySide({&zero, &fewer}), (std::vector<double>{1, 2}));
-  EXPECT_EQ(MediansSideBySide({&none}), (std::vector<double>{0}));
-  EXPECT_EQ(MediansSideBySide({&none, &two}), (std::vector<double>{0, 20}));
-  EXPECT_TRUE(MediansSideBySide({}).empty());
+TEST(TrimmedMean, LeavesOutWhatStandsOut) {
+  EXPECT_EQ(TrimmedMean({}), 0);
+  EXPECT_EQ(TrimmedMean({3}), 3);
+  EXPECT_EQ(TrimmedMean({3, 5}), 4);
+  EXPECT_EQ(TrimmedMean({9, 1, 5}), 5);
+  EXPECT_EQ(TrimmedMean({10, 500, 10, 20, 0}), 40.0 / 3);
+  std::vector<double> many(30, 10);
+  for (const size_t i : {3, 11, 29}) many[i] = 1e6;
+  EXPECT_EQ(TrimmedMean(many), 10);
+  // Of two heaps it tells how much lies in each; a median falls into one.
+  EXPECT_EQ(TrimmedMean({10, 10, 10, 10, 20, 20, 20, 20}), 15);
 }
 
 TEST(CalibrateLane, SaysWhatWasMeasured) {
