@@ -22,10 +22,11 @@ constexpr uint64_t kFetchOffset = 1000;
 double UsSince(Instant begin, Clock& clock) { return double((clock.Now() - begin).count()) / 1e3; }
 
 absl::Status CheckCall(const TimingCall& call) {
-  if (call.corpus == nullptr || call.chunk >= call.corpus->chunks.size() || call.run_count == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("calibrate: chunk %d of %d, %d runs", call.chunk,
-                        call.corpus == nullptr ? 0 : call.corpus->chunks.size(), call.run_count));
+  if (call.corpus == nullptr || call.chunk >= call.corpus->chunks.size() ||
+      call.pace.run_count == 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "calibrate: chunk %d of %d, %d runs", call.chunk,
+        call.corpus == nullptr ? 0 : call.corpus->chunks.size(), call.pace.run_count));
   }
   return absl::OkStatus();
 }
@@ -39,6 +40,26 @@ double TrimmedMean(std::vector<double> values) {
   const auto begin = values.begin() + std::ptrdiff_t(cut), end = values.end() - std::ptrdiff_t(cut);
   return std::accumulate(begin, end, 0.0) / double(end - begin);
 }
+
+namespace {
+
+// Makes the call at its pace; `call` is told which layer, and whether the run counts.
+absl::Status Repeat(const TimingPace& pace, uint32_t layers, Clock& clock,
+                    absl::FunctionRef<absl::Status(uint32_t layer, bool counts)> call) {
+  uint32_t run = 0;
+  Instant begin = clock.Now();
+  do {
+    CKV_RETURN_IF_ERROR(call(run++ % layers, /*counts=*/false));
+  } while (run < layers && clock.Now() - begin < pace.time_min);
+  begin = clock.Now();
+  for (uint32_t count = 0; count < pace.run_count ||
+                           (count < kTimingRunCountMax && clock.Now() - begin < pace.time_min);
+       ++count)
+    CKV_RETURN_IF_ERROR(call(run++ % layers, /*counts=*/true));
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::StatusOr<RouteTiming> TimeRoute(Requester& requester, const TimingCall& call, Clock& clock) {
   CKV_RETURN_IF_ERROR(CheckCall(call));
@@ -57,18 +78,20 @@ absl::StatusOr<RouteTiming> TimeRoute(Requester& requester, const TimingCall& ca
   RouteTiming timing = {.query_rows = call.query_rows,
                         .tokens = call.corpus->chunks[call.chunk].token_count};
   std::vector<double> all, compute;
-  for (uint32_t run = 0; run <= call.run_count; ++run) {
-    // The layers in turn, so that the rows are no warmer than a decode's.
-    attend.layer = run % geometry.layers;
+  // The layers in turn, so that the rows are no warmer than a decode's.
+  const auto attend_one = [&](uint32_t layer, bool counts) -> absl::Status {
+    attend.layer = layer;
     AttendReport report;
     const Instant begin = clock.Now();
     CKV_RETURN_IF_ERROR(requester.Attend(attend, out, &report));
-    if (run == 0) continue;
+    if (!counts) return absl::OkStatus();
     all.push_back(UsSince(begin, clock));
     compute.push_back(double(report.compute_ns_max) / 1e3);
     timing.bytes_out = report.bytes_sent;
     timing.bytes_in = report.bytes_received;
-  }
+    return absl::OkStatus();
+  };
+  CKV_RETURN_IF_ERROR(Repeat(call.pace, geometry.layers, clock, attend_one));
   timing.us = TrimmedMean(std::move(all));
   timing.compute_us = TrimmedMean(std::move(compute));
   return timing;
@@ -91,7 +114,7 @@ absl::StatusOr<double> TimeFetch(Requester& requester, const TimingCall& call, C
                                    size_t{run.token_count} * row_bytes);
   };
   std::vector<double> all;
-  for (uint32_t run = 0; run <= call.run_count; ++run) {
+  for (uint32_t run = 0; run <= call.pace.run_count; ++run) {
     const Instant begin = clock.Now();
     CKV_RETURN_IF_ERROR(
         requester.Fetch(fetch, place, [](const FetchedRows&) { return absl::OkStatus(); }));
@@ -111,7 +134,7 @@ absl::StatusOr<double> TimeFetchInto(Requester& requester, const TimingCall& cal
   fetch.position = call.corpus->chunks[call.chunk].position + kFetchOffset;
   fetch.deadline = call.deadline;
   std::vector<double> all;
-  for (uint32_t run = 0; run <= call.run_count; ++run) {
+  for (uint32_t run = 0; run <= call.pace.run_count; ++run) {
     const CacheSequenceId sequence = cache.Begin();
     const Instant begin = clock.Now();
     CKV_RETURN_IF_ERROR(requester.FetchInto(fetch, cache, sequence));
@@ -134,7 +157,7 @@ absl::StatusOr<std::unique_ptr<PagedCache>> CacheForTiming(const Geometry& geome
 }
 
 double TimeAttendHere(const PagedCache& cache, uint64_t tokens, uint32_t query_rows,
-                      uint32_t run_count, Clock& clock) {
+                      const TimingPace& pace, Clock& clock) {
   const Geometry& geometry = cache.geometry();
   const std::vector<uint16_t> q(size_t{query_rows} * geometry.d_qk, Bf16FromFloat(0.125f));
   std::vector<float> o(size_t{query_rows} * geometry.d_v), m(query_rows), l(query_rows);
@@ -143,13 +166,15 @@ double TimeAttendHere(const PagedCache& cache, uint64_t tokens, uint32_t query_r
   piece.out = {o.data(), m.data(), l.data(), PartialDtype::kF32};
   WorkerPool pool(1);
   std::vector<double> all;
-  for (uint32_t run = 0; run <= run_count; ++run) {
-    piece.rows = cache.layer_rows(run % geometry.layers);
+  const auto attend_one = [&](uint32_t layer, bool counts) {
+    piece.rows = cache.layer_rows(layer);
     piece.rows.count = static_cast<uint32_t>(tokens);
     const Instant begin = clock.Now();
     AttendPartials(AttentionShape::Of(geometry), {&piece, 1}, pool);
-    if (run > 0) all.push_back(UsSince(begin, clock));
-  }
+    if (counts) all.push_back(UsSince(begin, clock));
+    return absl::OkStatus();
+  };
+  CKV_CHECK(Repeat(pace, geometry.layers, clock, attend_one).ok());
   return TrimmedMean(std::move(all));
 }
 
@@ -262,7 +287,7 @@ absl::Status LaneCalibrator::Part(size_t i) {
   TimingCall timing = {.corpus = call_.corpus,
                        .chunk = call_.many,
                        .wire = call_.wire,
-                       .run_count = call_.run_count,
+                       .pace = call_.pace,
                        .deadline = call_.deadline};
   if (i == points_.size()) {
     if (cache_ == nullptr) {

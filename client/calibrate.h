@@ -28,13 +28,26 @@ struct RouteTiming {
   uint64_t bytes_out = 0, bytes_in = 0;
 };
 
+// How often a call is timed. One of 10 us, made once after something else, finds its rows in no
+// cache and times what came before it: of 30 rounds to and fro, every other took twice as long as
+// its neighbours. So calls that count come after one turn over the layers, or as much of it as fits
+// into `time_min`, and go on for that long.
+struct TimingPace {
+  uint32_t run_count = 9;  // at least so many that count, and at least one
+  Duration time_min{0};
+};
+// Of one measurement among others; the longer calls of a grid take more.
+inline constexpr Duration kTimingMin = std::chrono::milliseconds(2);
+inline constexpr uint32_t kTimingRunCountMax = 64;  // for the sake of time_min
+
 struct TimingCall {
   std::shared_ptr<const Corpus> corpus;
   uint32_t chunk = 0;  // ordinal
   uint32_t query_rows = 1;
   PartialDtype wire = PartialDtype::kBf16;
-  // At least one. After one run that does not count: lanes come up and memory is touched in it.
-  uint32_t run_count = 9;
+  // After a run that does not count in any case: lanes come up and memory is touched in it.
+  // Fetches heed its run_count.
+  TimingPace pace = {};
   Instant deadline = kInstantMax;
 };
 // Errors as Requester::Attend.
@@ -57,10 +70,10 @@ absl::StatusOr<double> TimeFetchInto(Requester& requester, const TimingCall& cal
 absl::StatusOr<std::unique_ptr<PagedCache>> CacheForTiming(const Geometry& geometry,
                                                            uint64_t tokens);
 // The kernel, here, on one thread: microseconds of one layer of the cache's first `tokens` rows,
-// the mean of `run_count` runs (TrimmedMean) after one that does not count. The layers in turn, as
-// TimeRoute takes them: held against each other, rows are equally warm.
+// the mean of the runs (TrimmedMean). The layers in turn, as TimeRoute takes them: held against
+// each other, rows are equally warm.
 double TimeAttendHere(const PagedCache& cache, uint64_t tokens, uint32_t query_rows,
-                      uint32_t run_count, Clock& clock);
+                      const TimingPace& pace, Clock& clock);
 
 // One exchange: what it moved, and what it took beside the kernel and the merge.
 struct ExchangeSample {
@@ -105,7 +118,7 @@ struct CalibrationCall {
   uint32_t few = 0, many = 1;        // two chunks of the same holder, of fewer and of more tokens
   std::vector<uint32_t> query_rows;  // ascending; T_probe wants small ones, BW large ones
   PartialDtype wire = PartialDtype::kBf16;
-  uint32_t run_count = 1;
+  TimingPace pace = {.run_count = 1, .time_min = kTimingMin};
   // CalibrateHere's.
   double merge_per_row_us = 0;
   double splice_per_token_layer_us = 0, splice_per_layer_us = 0;

@@ -113,8 +113,8 @@ void Sweeps::AddRows(uint32_t chunk, uint32_t rows, std::vector<Task>& tasks) {
   const uint32_t cell = ++cell_count_;
   tasks.push_back({here,
                    [this, here](uint32_t runs) -> absl::StatusOr<Sample> {
-                     const double us =
-                         TimeAttendHere(cache_, here.tokens, here.query_rows, runs, clock_);
+                     const double us = TimeAttendHere(cache_, here.tokens, here.query_rows,
+                                                      {runs, kTimingMin}, clock_);
                      return Sample{.key = here, .us = us, .runs = runs};
                    },
                    1, cell});
@@ -136,7 +136,7 @@ void Sweeps::AddParallel(const CharacterizedLane& lane, std::vector<Task>& tasks
                          TimingCall call = {.corpus = target_.corpus,
                                             .chunk = largest,
                                             .query_rows = kAgentRows,
-                                            .run_count = 1,
+                                            .pace = {.run_count = 1},
                                             .deadline = Deadline()};
                          return TimeRoute(*lane.requester, call, clock_).status();
                        });
@@ -177,7 +177,7 @@ absl::StatusOr<Sample> Sweeps::Route(const CharacterizedLane& lane, const Sample
   const TimingCall call = {.corpus = target_.corpus,
                            .chunk = chunk,
                            .query_rows = key.query_rows,
-                           .run_count = runs,
+                           .pace = {runs, kTimingMin},
                            .deadline = Deadline()};
   CKV_ASSIGN_OR_RETURN(const RouteTiming timing, TimeRoute(*lane.requester, call, clock_));
   return Sample{.key = key,
@@ -190,8 +190,10 @@ absl::StatusOr<Sample> Sweeps::Route(const CharacterizedLane& lane, const Sample
 // Into a paged cache of its own, at another place than the chunk's.
 absl::StatusOr<Sample> Sweeps::Fetch(const CharacterizedLane& lane, const SampleKey& key,
                                      uint32_t chunk, uint32_t runs) {
-  const TimingCall call = {
-      .corpus = target_.corpus, .chunk = chunk, .run_count = runs, .deadline = Deadline()};
+  const TimingCall call = {.corpus = target_.corpus,
+                           .chunk = chunk,
+                           .pace = {.run_count = runs},
+                           .deadline = Deadline()};
   CKV_ASSIGN_OR_RETURN(const std::unique_ptr<PagedCache> cache,
                        CacheForTiming(target_.corpus->geometry, key.tokens));
   CKV_ASSIGN_OR_RETURN(const double us, TimeFetchInto(*lane.requester, call, *cache, clock_));

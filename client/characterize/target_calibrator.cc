@@ -45,7 +45,7 @@ void TargetCalibrator::AddAttend(uint32_t rows, uint32_t chunk) {
   const uint64_t tokens = TokensOf(target_, chunk);
   attend_.push_back({double(rows), double(tokens), parts_.size()});
   parts_.push_back({[this, rows, tokens](std::vector<double>& us) {
-                      us.push_back(TimeAttendHere(cache_, tokens, rows, 1, clock_));
+                      us.push_back(TimeAttendHere(cache_, tokens, rows, {1, kTimingMin}, clock_));
                       return absl::OkStatus();
                     },
                     {}});

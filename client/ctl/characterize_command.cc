@@ -82,7 +82,7 @@ absl::Status OpenLanes(const Ctl& ctl, const CharacterizeCommand& command,
     std::unique_ptr<Requester> requester = *std::move(made);
     const TimingCall call = {.corpus = target.corpus,
                              .chunk = target.sizes[0],
-                             .run_count = 1,
+                             .pace = {.run_count = 1},
                              .deadline = ctl.clock->Now() + ctl.fleet.timeout};
     if (const auto reached = TimeRoute(*requester, call, *ctl.clock); !reached.ok()) {
       if (!all) return Annotate(reached.status(), "--fabric " + name);

@@ -74,8 +74,9 @@ absl::Status Measure(Stage& stage) {
   for (uint32_t round = 0; round < kRounds; ++round) {
     CKV_RETURN_IF_ERROR(lane.Round());
     for (const uint32_t count : call.query_rows) {
-      attend.push_back({double(count), double(stage.chunk_tokens()),
-                        TimeAttendHere(*cache, stage.chunk_tokens(), count, 1, *stage.clock)});
+      attend.push_back(
+          {double(count), double(stage.chunk_tokens()),
+           TimeAttendHere(*cache, stage.chunk_tokens(), count, call.pace, *stage.clock)});
     }
   }
   const LaneCalibration measured = lane.Fit();
@@ -98,7 +99,7 @@ absl::Status Recall(Stage& stage, const std::string& path) {
   CKV_ASSIGN_OR_RETURN(const auto profile, LoadProfileFor(path, stage.engine->geometry()));
   const TimingCall call = {.corpus = stage.corpus,
                            .chunk = kChunk,
-                           .run_count = 1,
+                           .pace = {.run_count = 1},
                            .deadline = stage.clock->Now() + kTimeout};
   CKV_RETURN_IF_ERROR(TimeRoute(*stage.requester, call, *stage.clock).status());
   const HolderId& holder = stage.corpus->chunks[kChunk].holders[0];
