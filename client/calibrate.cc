@@ -33,12 +33,32 @@ absl::Status CheckCall(const TimingCall& call) {
 
 }  // namespace
 
+namespace {
+
+// How many are left out at each end.
+size_t CutOf(size_t count) { return count < 3 ? 0 : std::max<size_t>(1, count / kTrimDivisor); }
+
+}  // namespace
+
 double TrimmedMean(std::vector<double> values) {
   if (values.empty()) return 0;
-  const size_t cut = values.size() < 3 ? 0 : std::max<size_t>(1, values.size() / kTrimDivisor);
+  const auto cut = std::ptrdiff_t(CutOf(values.size()));
   std::sort(values.begin(), values.end());
-  const auto begin = values.begin() + std::ptrdiff_t(cut), end = values.end() - std::ptrdiff_t(cut);
+  const auto begin = values.begin() + cut, end = values.end() - cut;
   return std::accumulate(begin, end, 0.0) / double(end - begin);
+}
+
+double TrimmedMeanError(std::vector<double> values) {
+  if (values.size() < 4) return 0;
+  const size_t cut = CutOf(values.size());
+  std::sort(values.begin(), values.end());
+  const double low = values[cut], high = values[values.size() - 1 - cut];
+  for (double& value : values) value = std::clamp(value, low, high);
+  const double count = double(values.size());
+  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / count;
+  double squares = 0;
+  for (const double value : values) squares += (value - mean) * (value - mean);
+  return std::sqrt(squares / (count - 1)) / ((1 - 2 * double(cut) / count) * std::sqrt(count));
 }
 
 namespace {

@@ -170,6 +170,9 @@ absl::StatusOr<LaneCalibration> CalibrateLane(Requester& requester, const Calibr
 // halves of 18 rounds, ratios of two calls' medians are 10 % apart (root mean square over a grid),
 // those of such means 4 %.
 double TrimmedMean(std::vector<double> values);
+// Its standard error: the values, those that are left out drawn in to the outermost of the others
+// (Tukey and McLaughlin 1963). 0 of fewer than four, which say nothing about it.
+double TrimmedMeanError(std::vector<double> values);
 inline constexpr size_t kTrimDivisor = 8;
 
 }  // namespace ckv

@@ -52,10 +52,13 @@ GridPoint PointOf(std::span<const Sample> samples, const Sample& route, uint32_t
   const Sample* here = Find(samples, {Sweep::kHere, "", key.query_rows, key.tokens, 1});
   const Sample* fetch = Find(samples, {Sweep::kFetch, key.fabric, 0, key.tokens, 1});
   const Sample* local = Find(samples, {Sweep::kLocal, "", 0, key.tokens, 1});
-  if (here != nullptr && fetch != nullptr)
-    point.us[size_t(Primitive::kFetch)] = fetch->us + rounds * here->us;
-  if (here != nullptr && local != nullptr)
-    point.us[size_t(Primitive::kLocal)] = local->us + rounds * here->us;
+  point.error_us[size_t(Primitive::kRoute)] = rounds * route.error_us;
+  for (const auto& [primitive, first] :
+       {std::pair(Primitive::kFetch, fetch), std::pair(Primitive::kLocal, local)}) {
+    if (here == nullptr || first == nullptr) continue;
+    point.us[size_t(primitive)] = first->us + rounds * here->us;
+    point.error_us[size_t(primitive)] = std::hypot(first->error_us, rounds * here->error_us);
+  }
   for (size_t i = 0; i < kPrimitiveCount; ++i) {
     if (point.us[i] && *point.us[i] < *point.us[size_t(point.best)])
       point.best = static_cast<Primitive>(i);
@@ -65,16 +68,22 @@ GridPoint PointOf(std::span<const Sample> samples, const Sample& route, uint32_t
 
 void Judge(FabricFindings& findings) {
   double chosen_us = 0, best_us = 0;
-  uint32_t right = 0;
+  uint32_t right = 0, resolved_right = 0;
   for (const GridPoint& point : findings.grid) {
     best_us += *point.us[size_t(point.best)];
     chosen_us += *point.us[size_t(point.best)] * point.regret();
     if (!point.clear()) continue;
     ++findings.clear_count;
-    right += point.chosen == point.best ? 1 : 0;
+    const uint32_t is_right = point.chosen == point.best ? 1 : 0;
+    right += is_right;
+    if (!point.resolved()) continue;
+    ++findings.resolved_count;
+    resolved_right += is_right;
   }
   if (best_us > 0) findings.regret = chosen_us / best_us - 1;
   if (findings.clear_count > 0) findings.right_share = double(right) / findings.clear_count;
+  if (findings.resolved_count > 0)
+    findings.resolved_right_share = double(resolved_right) / findings.resolved_count;
 }
 
 }  // namespace
@@ -89,6 +98,16 @@ bool GridPoint::clear() const {
   uint32_t near = 0;
   for (const std::optional<double>& time : us) near += time && *time <= limit ? 1 : 0;
   return near == 1;
+}
+
+bool GridPoint::resolved() const {
+  const double limit = *us[size_t(best)] * (1 + kTieBand);
+  for (size_t i = 0; i < kPrimitiveCount; ++i) {
+    if (i == size_t(best) || !us[i]) continue;
+    const double error = std::hypot(error_us[i], (1 + kTieBand) * error_us[size_t(best)]);
+    if (*us[i] - limit <= kErrorCount * error) return false;
+  }
+  return true;
 }
 
 std::vector<FabricFindings> FindingsOf(std::span<const Sample> samples, uint32_t layers,

@@ -21,6 +21,8 @@ namespace ckv {
 inline constexpr uint32_t kLargeQueryRows = 512;
 // Two primitives whose times differ by less are a tie: either choice is right.
 inline constexpr double kTieBand = 0.10;
+// 19 of 20 measurements are nearer to the truth.
+inline constexpr double kErrorCount = 2;
 
 // |model - measured| / measured, averaged. 0 samples: 0.
 struct ModelError {
@@ -36,6 +38,7 @@ struct GridPoint {
   uint32_t steps = 1;
   // Measured, over all steps and layers, in the order of Primitive; absent: not measured.
   std::array<std::optional<double>, kPrimitiveCount> us;
+  std::array<double, kPrimitiveCount> error_us{};  // their standard errors; 0: not known
   Primitive best = Primitive::kRoute;
   std::optional<Primitive> chosen;
 
@@ -45,6 +48,9 @@ struct GridPoint {
   bool right() const { return chosen && (*chosen == best || regret() <= 1 + kTieBand); }
   // No two primitives within the tie band of the best.
   bool clear() const;
+  // Clear, and by more than the measurement's own noise: outside the tie band by kErrorCount
+  // standard errors.
+  bool resolved() const;
 };
 
 struct FabricFindings {
@@ -56,6 +62,10 @@ struct FabricFindings {
   double regret = 0;
   double right_share = 1;
   uint32_t clear_count = 0;
+  // The same of the resolved ones alone. Where rounds of one measurement differ by more than what
+  // it tells apart, they do not know what would have been right.
+  double resolved_right_share = 1;
+  uint32_t resolved_count = 0;
 };
 
 // What would be chosen at a point; nothing: no primitive is offered.

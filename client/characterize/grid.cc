@@ -35,6 +35,7 @@ absl::Status Grid::Measure() {
   CKV_RETURN_IF_ERROR(Rounds("grid, again", tasks, parts));
   for (size_t i = 0; i < tasks_.size(); ++i) {
     samples_[i].us = TrimmedMean(us_[i]);
+    samples_[i].error_us = TrimmedMeanError(us_[i]);
     samples_[i].runs = static_cast<uint32_t>(us_[i].size());
   }
   return absl::OkStatus();

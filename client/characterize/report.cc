@@ -90,15 +90,18 @@ std::string Summary(const ReportInput& input) {
       "</table>\n<h2>How well the model fits, and what its choices cost</h2>\n<table>\n"
       "<tr><th>fabric</th><th class=\"n\">MAPE, all</th><th class=\"n\">MAPE, M_q &ge; 512</th>"
       "<th class=\"n\">routes</th><th class=\"n\">regret</th>"
-      "<th class=\"n\">right, outside a 10 % tie</th><th class=\"n\">such points</th></tr>\n";
+      "<th class=\"n\">right, outside a 10 % tie</th><th class=\"n\">such points</th>"
+      "<th class=\"n\">right, and by more than the noise</th><th class=\"n\">such points</th>"
+      "</tr>\n";
   for (const FabricFindings& findings : input.findings) {
     absl::StrAppendFormat(
         &html,
         "<tr><td>%s</td><td class=\"n\">%s</td><td class=\"n\">%s</td><td class=\"n\">%d</td>"
-        "<td class=\"n\">%s</td><td class=\"n\">%s</td><td class=\"n\">%d</td></tr>\n",
+        "<td class=\"n\">%s</td><td class=\"n\">%s</td><td class=\"n\">%d</td>"
+        "<td class=\"n\">%s</td><td class=\"n\">%d</td></tr>\n",
         EscapeXml(findings.fabric), Percent(findings.all.mape), Percent(findings.large.mape),
         findings.all.count, Percent(findings.regret), Percent(findings.right_share),
-        findings.clear_count);
+        findings.clear_count, Percent(findings.resolved_right_share), findings.resolved_count);
   }
   return html + "</table>\n";
 }

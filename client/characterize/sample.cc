@@ -29,7 +29,7 @@ constexpr std::array<std::pair<Sweep, std::string_view>, 8> kSweepNames = {{
     {Sweep::kGather, "gather"},
     {Sweep::kCongestion, "congestion"},
 }};
-constexpr size_t kColumnCount = 10;
+constexpr size_t kColumnCount = 11;
 constexpr size_t kLineBytesMax = 512;
 
 absl::Status FileError(const std::string& path, const char* what) {
@@ -99,9 +99,10 @@ std::optional<Sweep> ParseSweepName(std::string_view name) {
 
 std::string FormatSample(const Sample& sample) {
   const SampleKey& key = sample.key;
-  return absl::StrFormat("%s,%s,%d,%d,%d,%.6g,%.6g,%d,%d,%d", std::string(SweepName(key.sweep)),
-                         key.fabric, key.query_rows, key.tokens, key.parallel, sample.us,
-                         sample.model_us, sample.runs, sample.bytes_out, sample.bytes_in);
+  return absl::StrFormat("%s,%s,%d,%d,%d,%.6g,%.6g,%d,%d,%d,%.6g",
+                         std::string(SweepName(key.sweep)), key.fabric, key.query_rows, key.tokens,
+                         key.parallel, sample.us, sample.model_us, sample.runs, sample.bytes_out,
+                         sample.bytes_in, sample.error_us);
 }
 
 absl::StatusOr<Sample> ParseSample(std::string_view line) {
@@ -125,6 +126,7 @@ absl::StatusOr<Sample> ParseSample(std::string_view line) {
   CKV_RETURN_IF_ERROR(ParseInteger(fields[7], "runs", &sample.runs));
   CKV_RETURN_IF_ERROR(ParseInteger(fields[8], "bytes_out", &sample.bytes_out));
   CKV_RETURN_IF_ERROR(ParseInteger(fields[9], "bytes_in", &sample.bytes_in));
+  CKV_RETURN_IF_ERROR(ParseTime(fields[10], "error_us", &sample.error_us));
   return sample;
 }
 

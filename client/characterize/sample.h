@@ -46,6 +46,7 @@ struct Sample {
   double model_us = 0;  // what the cost model says of it; 0: nothing
   uint32_t runs = 0;
   uint64_t bytes_out = 0, bytes_in = 0;  // on the lanes, of one run
+  double error_us = 0;                   // standard error of `us`; 0: not known
 };
 
 // The file of a run: its first line names the columns, its second is a comment that says of what
@@ -79,6 +80,6 @@ std::string FormatSample(const Sample& sample);
 //   InvalidArgument     says which column.
 absl::StatusOr<Sample> ParseSample(std::string_view line);
 inline constexpr std::string_view kSampleColumns =
-    "sweep,fabric,query_rows,tokens,parallel,us,model_us,runs,bytes_out,bytes_in";
+    "sweep,fabric,query_rows,tokens,parallel,us,model_us,runs,bytes_out,bytes_in,error_us";
 
 }  // namespace ckv

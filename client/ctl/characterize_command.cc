@@ -229,18 +229,27 @@ Json FindingsJson(std::span<const FabricFindings> findings) {
                     {"routes", one.all.count},
                     {"regret", one.regret},
                     {"right_share", one.right_share},
-                    {"clear_points", one.clear_count}});
+                    {"clear_points", one.clear_count},
+                    {"resolved_right_share", one.resolved_right_share},
+                    {"resolved_points", one.resolved_count}});
   }
   return json;
 }
 
 std::string FindingsText(std::span<const FabricFindings> findings) {
-  Table table(
-      {{"FABRIC"}, {"MAPE", true}, {"M_q >= 512", true}, {"REGRET", true}, {"RIGHT", true}});
+  // RIGHT: outside a tie of 10 %; SURELY: of them, those that are so by more than the noise.
+  Table table({{"FABRIC"},
+               {"MAPE", true},
+               {"M_q >= 512", true},
+               {"REGRET", true},
+               {"RIGHT", true},
+               {"SURELY", true}});
   const auto percent = [](double share) { return absl::StrFormat("%.1f %%", 100 * share); };
   for (const FabricFindings& one : findings) {
-    table.AddRow({one.fabric, percent(one.all.mape), percent(one.large.mape), percent(one.regret),
-                  absl::StrFormat("%s of %d", percent(one.right_share), one.clear_count)});
+    table.AddRow(
+        {one.fabric, percent(one.all.mape), percent(one.large.mape), percent(one.regret),
+         absl::StrFormat("%s of %d", percent(one.right_share), one.clear_count),
+         absl::StrFormat("%s of %d", percent(one.resolved_right_share), one.resolved_count)});
   }
   return table.Render();
 }
@@ -354,7 +363,10 @@ void AddCharacterizeCommands(CLI::App& app, Ctl& ctl) {
       "Measure route, fetch and local over sizes, and report against the model",
       "  ckvctl characterize -o costs --quick\n  ckvctl characterize -o costs --fabric tcp\n\n"
       "Writes DIR/report.html (plots, nothing from the network), DIR/samples.csv and\n"
-      "DIR/profile.json. Run again after it was cut off, it goes on where it stopped; of the grid "
+      "DIR/profile.json. RIGHT is how often the predicate chose the best, where no other is "
+      "within\n"
+      "10 % of it; SURELY the same where that is so by more than the noise. Run again after it was "
+      "cut off, it goes on where it stopped; of the grid "
       "of\n"
       "routes, fetches and prefills, which is measured in rounds, nothing counts until it is "
       "whole.\n"

@@ -117,6 +117,7 @@ def figures(build):
         links[rate] = limited(build, rate)["tcp"]
     return {link: {"mape": 100 * row["mape"], "mape_large": 100 * row["mape_large"], "regret": 100 * row["regret"],
                    "right": 100 * row["right_share"], "clear_points": row["clear_points"],
+                   "resolved_right": 100 * row["resolved_right_share"], "resolved_points": row["resolved_points"],
                    "bytes_saved": 100 * row["bytes_saved"]}
             for link, row in links.items()}
 

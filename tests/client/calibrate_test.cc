@@ -103,6 +103,10 @@ TEST(TrimmedMean, LeavesOutWhatStandsOut) {
   std::vector<double> many(30, 10);
   for (const size_t i : {3, 11, 29}) many[i] = 1e6;
   EXPECT_EQ(TrimmedMean(many), 10);
+  EXPECT_EQ(TrimmedMeanError(many), 0);
+  EXPECT_EQ(TrimmedMeanError({1, 2, 9}), 0);
+  // Drawn in: 10 10 10 20 20 20 20 20.. of eight, an eighth left out at each end.
+  EXPECT_NEAR(TrimmedMeanError({0, 10, 10, 10, 20, 20, 20, 99}), 1.8898223 / 0.75, 1e-6);
   // Of two heaps it tells how much lies in each; a median falls into one.
   EXPECT_EQ(TrimmedMean({10, 10, 10, 10, 20, 20, 20, 20}), 15);
 }

@@ -80,13 +80,14 @@ TEST(ParseSample, RefusesAndNamesTheColumn) {
   ASSERT_TRUE(ParseSample(good).ok());
   const std::map<std::string, std::string> bad = {
       {"route,shm,16,2048", "columns"},
-      {"walk,shm,16,2048,1,100,101,5,1,1", "sweep"},
-      {"route,shm,-1,2048,1,100,101,5,1,1", "query_rows"},
-      {"route,shm,16,x,1,100,101,5,1,1", "tokens"},
-      {"route,shm,16,2048,99999999999,100,101,5,1,1", "parallel"},
-      {"route,shm,16,2048,1,nan,101,5,1,1", "us"},
-      {"route,shm,16,2048,1,inf,101,5,1,1", "us"},
-      {"route,shm,16,2048,1,1,-1,5,1,1", "model_us"},
+      {"walk,shm,16,2048,1,100,101,5,1,1,0", "sweep"},
+      {"route,shm,-1,2048,1,100,101,5,1,1,0", "query_rows"},
+      {"route,shm,16,x,1,100,101,5,1,1,0", "tokens"},
+      {"route,shm,16,2048,99999999999,100,101,5,1,1,0", "parallel"},
+      {"route,shm,16,2048,1,nan,101,5,1,1,0", "us"},
+      {"route,shm,16,2048,1,inf,101,5,1,1,0", "us"},
+      {"route,shm,16,2048,1,1,-1,5,1,1,0", "model_us"},
+      {"route,shm,16,2048,1,100,101,5,1,1,x", "error_us"},
       {good + std::string(600, '1'), "too long"},
   };
   for (const auto& [line, word] : bad) {
@@ -130,6 +131,33 @@ TEST(Findings, AreWhatTheSamplesSay) {
   EXPECT_NEAR(shm.regret, (20 + 2000 + 400 + 40000.) / (20 + 1100 + 400 + 30100) - 1, 1e-9);
   EXPECT_EQ(shm.clear_count, 3u);
   EXPECT_NEAR(shm.right_share, 1. / 3, 1e-9);
+  EXPECT_EQ(shm.resolved_count, 3u);
+  EXPECT_NEAR(shm.resolved_right_share, 1. / 3, 1e-9);
+}
+
+// Goal: a point that is clear by its means says nothing about a choice where they are not sure.
+TEST(Findings, NoiseJudgesNoChoice) {
+  std::vector<Sample> samples = SmallGrid();
+  const std::vector<uint32_t> steps = {100};
+  const auto find = [&] {
+    return FindingsOf(samples, /*layers=*/2, steps,
+                      [](const std::string&, uint32_t, uint64_t, uint32_t) {
+                        return std::optional(Primitive::kRoute);
+                      })[0];
+  };
+  // 40000 us or 30100, of which 33110 would be a tie: 6890 beyond it.
+  samples[1].error_us = 17;  // of 200 steps and layers: 3400
+  EXPECT_TRUE(find().grid[1].resolved());
+  samples[1].error_us = 18;
+  EXPECT_TRUE(find().grid[1].clear());
+  EXPECT_FALSE(find().grid[1].resolved());
+  samples[1].error_us = 12;  // 2400, and 1.1 x 2000 of the best: hypot 3256
+  samples[4].error_us = 10;
+  EXPECT_TRUE(find().grid[1].resolved());
+  samples[4].error_us = 12;
+  EXPECT_FALSE(find().grid[1].resolved());
+  EXPECT_EQ(find().clear_count, 2u);
+  EXPECT_EQ(find().resolved_count, 1u);
 }
 
 TEST(Findings, TheElbowIsWhereLatencyDoubles) {
