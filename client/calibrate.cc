@@ -31,12 +31,8 @@ absl::Status CheckCall(const TimingCall& call) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-namespace {
-
-// How many are left out at each end.
-size_t CutOf(size_t count) { return count < 3 ? 0 : std::max<size_t>(1, count / kTrimDivisor); }
+// Of so many values, those that are left out at each end: an eighth.
+size_t CutOf(size_t count) { return count < 3 ? 0 : std::max<size_t>(1, count / 8); }
 
 }  // namespace
 
@@ -61,25 +57,20 @@ double TrimmedMeanError(std::vector<double> values) {
   return std::sqrt(squares / (count - 1)) / ((1 - 2 * double(cut) / count) * std::sqrt(count));
 }
 
-namespace {
-
-// Makes the call at its pace; `call` is told which layer, and whether the run counts.
-absl::Status Repeat(const TimingPace& pace, uint32_t layers, Clock& clock,
-                    absl::FunctionRef<absl::Status(uint32_t layer, bool counts)> call) {
-  uint32_t run = 0;
+absl::Status CallAtPace(const TimingPace& pace, uint32_t layers, Clock& clock,
+                        absl::FunctionRef<absl::Status(uint32_t layer, bool counts)> call) {
   Instant begin = clock.Now();
+  uint32_t layer = 0;
   do {
-    CKV_RETURN_IF_ERROR(call(run++ % layers, /*counts=*/false));
-  } while (run < layers && clock.Now() - begin < pace.time_min);
+    CKV_RETURN_IF_ERROR(call(layer++, /*counts=*/false));
+  } while (layer < layers && clock.Now() - begin < pace.time_min);
   begin = clock.Now();
-  for (uint32_t count = 0; count < pace.run_count ||
-                           (count < kTimingRunCountMax && clock.Now() - begin < pace.time_min);
-       ++count)
-    CKV_RETURN_IF_ERROR(call(run++ % layers, /*counts=*/true));
+  for (uint32_t run = 0;
+       run < pace.run_count || (run < kTimingRunCountMax && clock.Now() - begin < pace.time_min);
+       ++run)
+    CKV_RETURN_IF_ERROR(call(run % layers, /*counts=*/true));
   return absl::OkStatus();
 }
-
-}  // namespace
 
 absl::StatusOr<RouteTiming> TimeRoute(Requester& requester, const TimingCall& call, Clock& clock) {
   CKV_RETURN_IF_ERROR(CheckCall(call));
@@ -98,7 +89,6 @@ absl::StatusOr<RouteTiming> TimeRoute(Requester& requester, const TimingCall& ca
   RouteTiming timing = {.query_rows = call.query_rows,
                         .tokens = call.corpus->chunks[call.chunk].token_count};
   std::vector<double> all, compute;
-  // The layers in turn, so that the rows are no warmer than a decode's.
   const auto attend_one = [&](uint32_t layer, bool counts) -> absl::Status {
     attend.layer = layer;
     AttendReport report;
@@ -111,7 +101,7 @@ absl::StatusOr<RouteTiming> TimeRoute(Requester& requester, const TimingCall& ca
     timing.bytes_in = report.bytes_received;
     return absl::OkStatus();
   };
-  CKV_RETURN_IF_ERROR(Repeat(call.pace, geometry.layers, clock, attend_one));
+  CKV_RETURN_IF_ERROR(CallAtPace(call.pace, geometry.layers, clock, attend_one));
   timing.us = TrimmedMean(std::move(all));
   timing.compute_us = TrimmedMean(std::move(compute));
   return timing;
@@ -194,7 +184,7 @@ double TimeAttendHere(const PagedCache& cache, uint64_t tokens, uint32_t query_r
     if (counts) all.push_back(UsSince(begin, clock));
     return absl::OkStatus();
   };
-  CKV_CHECK(Repeat(pace, geometry.layers, clock, attend_one).ok());
+  CKV_CHECK(CallAtPace(pace, geometry.layers, clock, attend_one).ok());
   return TrimmedMean(std::move(all));
 }
 

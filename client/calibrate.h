@@ -28,17 +28,23 @@ struct RouteTiming {
   uint64_t bytes_out = 0, bytes_in = 0;
 };
 
-// How often a call is timed. One of 10 us, made once after something else, finds its rows in no
-// cache and times what came before it: of 30 rounds to and fro, every other took twice as long as
-// its neighbours. So calls that count come after one turn over the layers, or as much of it as fits
-// into `time_min`, and go on for that long.
+// How often a call is timed, the layers in turn. One of 20 us, made once after something else,
+// finds its rows in no cache and times what came before it: of 30 rounds to and fro, every other
+// took twice as long as its neighbours. So the calls that count come after a turn over the layers,
+// or as much of one as fits into `time_min`, begin again with the first, and go on for as long.
 struct TimingPace {
   uint32_t run_count = 9;  // at least so many that count, and at least one
   Duration time_min{0};
 };
 // Of one measurement among others; the longer calls of a grid take more.
 inline constexpr Duration kTimingMin = std::chrono::milliseconds(2);
-inline constexpr uint32_t kTimingRunCountMax = 64;  // for the sake of time_min
+// Where time_min asks for more: calls of 10 us take 2.5 ms then.
+inline constexpr uint32_t kTimingRunCountMax = 256;
+
+// Makes a call at its pace, `layers` at least one; `call` is told which layer, and whether it
+// counts. Ends with the first error.
+absl::Status CallAtPace(const TimingPace& pace, uint32_t layers, Clock& clock,
+                        absl::FunctionRef<absl::Status(uint32_t layer, bool counts)> call);
 
 struct TimingCall {
   std::shared_ptr<const Corpus> corpus;
@@ -70,8 +76,7 @@ absl::StatusOr<double> TimeFetchInto(Requester& requester, const TimingCall& cal
 absl::StatusOr<std::unique_ptr<PagedCache>> CacheForTiming(const Geometry& geometry,
                                                            uint64_t tokens);
 // The kernel, here, on one thread: microseconds of one layer of the cache's first `tokens` rows,
-// the mean of the runs (TrimmedMean). The layers in turn, as TimeRoute takes them: held against
-// each other, rows are equally warm.
+// the mean of the runs (TrimmedMean).
 double TimeAttendHere(const PagedCache& cache, uint64_t tokens, uint32_t query_rows,
                       const TimingPace& pace, Clock& clock);
 
@@ -173,6 +178,5 @@ double TrimmedMean(std::vector<double> values);
 // Its standard error: the values, those that are left out drawn in to the outermost of the others
 // (Tukey and McLaughlin 1963). 0 of fewer than four, which say nothing about it.
 double TrimmedMeanError(std::vector<double> values);
-inline constexpr size_t kTrimDivisor = 8;
 
 }  // namespace ckv

@@ -93,8 +93,12 @@ absl::StatusOr<bool> ChunkPush::IsThere(const ChunkInfo& info, Instant deadline)
         "right");
   }
   uint64_t bytes_sent = 0;
-  return absl::IsAlreadyExists(
-      target_.Put(info, order_.geometry, order_.tenant, /*rows=*/nullptr, deadline, bytes_sent));
+  const absl::Status put =
+      target_.Put(info, order_.geometry, order_.tenant, /*rows=*/nullptr, deadline, bytes_sent);
+  if (absl::IsAlreadyExists(put)) return true;
+  // Dropped since it was asked for: the put began, and ended without rows, or was told so.
+  if (put.ok() || absl::IsInvalidArgument(put) || absl::IsAborted(put)) return false;
+  return put;
 }
 
 }  // namespace ckv

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace ckv {
 namespace {
@@ -45,6 +46,7 @@ GridPoint PointOf(std::span<const Sample> samples, const Sample& route, uint32_t
                      .tokens = key.tokens,
                      .steps = steps,
                      .us = {},
+                     .error_us = {},
                      .best = Primitive::kRoute,
                      .chosen = {}};
   const double rounds = double(steps) * layers;
@@ -52,12 +54,13 @@ GridPoint PointOf(std::span<const Sample> samples, const Sample& route, uint32_t
   const Sample* here = Find(samples, {Sweep::kHere, "", key.query_rows, key.tokens, 1});
   const Sample* fetch = Find(samples, {Sweep::kFetch, key.fabric, 0, key.tokens, 1});
   const Sample* local = Find(samples, {Sweep::kLocal, "", 0, key.tokens, 1});
-  point.error_us[size_t(Primitive::kRoute)] = rounds * route.error_us;
+  if (route.error_us > 0) point.error_us[size_t(Primitive::kRoute)] = rounds * route.error_us;
   for (const auto& [primitive, first] :
        {std::pair(Primitive::kFetch, fetch), std::pair(Primitive::kLocal, local)}) {
     if (here == nullptr || first == nullptr) continue;
     point.us[size_t(primitive)] = first->us + rounds * here->us;
-    point.error_us[size_t(primitive)] = std::hypot(first->error_us, rounds * here->error_us);
+    if (first->error_us > 0 && here->error_us > 0)
+      point.error_us[size_t(primitive)] = std::hypot(first->error_us, rounds * here->error_us);
   }
   for (size_t i = 0; i < kPrimitiveCount; ++i) {
     if (point.us[i] && *point.us[i] < *point.us[size_t(point.best)])
@@ -102,9 +105,11 @@ bool GridPoint::clear() const {
 
 bool GridPoint::resolved() const {
   const double limit = *us[size_t(best)] * (1 + kTieBand);
+  const std::optional<double> best_error_us = error_us[size_t(best)];
   for (size_t i = 0; i < kPrimitiveCount; ++i) {
     if (i == size_t(best) || !us[i]) continue;
-    const double error = std::hypot(error_us[i], (1 + kTieBand) * error_us[size_t(best)]);
+    if (!error_us[i] || !best_error_us) return false;
+    const double error = std::hypot(*error_us[i], (1 + kTieBand) * *best_error_us);
     if (*us[i] - limit <= kErrorCount * error) return false;
   }
   return true;

@@ -21,7 +21,7 @@ namespace ckv {
 inline constexpr uint32_t kLargeQueryRows = 512;
 // Two primitives whose times differ by less are a tie: either choice is right.
 inline constexpr double kTieBand = 0.10;
-// 19 of 20 measurements are nearer to the truth.
+// 19 of 20 measurements of many rounds are nearer to the truth; of nine rounds, 18.
 inline constexpr double kErrorCount = 2;
 
 // |model - measured| / measured, averaged. 0 samples: 0.
@@ -38,7 +38,7 @@ struct GridPoint {
   uint32_t steps = 1;
   // Measured, over all steps and layers, in the order of Primitive; absent: not measured.
   std::array<std::optional<double>, kPrimitiveCount> us;
-  std::array<double, kPrimitiveCount> error_us{};  // their standard errors; 0: not known
+  std::array<std::optional<double>, kPrimitiveCount> error_us;  // their standard errors, if known
   Primitive best = Primitive::kRoute;
   std::optional<Primitive> chosen;
 
@@ -49,7 +49,8 @@ struct GridPoint {
   // No two primitives within the tie band of the best.
   bool clear() const;
   // Clear, and by more than the measurement's own noise: outside the tie band by kErrorCount
-  // standard errors.
+  // standard errors, of which each is known. They are added as if no two primitives shared any of
+  // it, which fetch and local do: between those two it asks for more than it need.
   bool resolved() const;
 };
 
@@ -58,13 +59,13 @@ struct FabricFindings {
   ModelError all, large;  // of routes
   std::vector<GridPoint> grid;
   // Time chosen over time of the best, summed over the grid, less 1; and the share of clear points
-  // where the choice is the best.
+  // where the choice is the best; 0 where there are none.
   double regret = 0;
-  double right_share = 1;
+  double right_share = 0;
   uint32_t clear_count = 0;
   // The same of the resolved ones alone. Where rounds of one measurement differ by more than what
   // it tells apart, they do not know what would have been right.
-  double resolved_right_share = 1;
+  double resolved_right_share = 0;
   uint32_t resolved_count = 0;
 };
 

@@ -80,6 +80,9 @@ std::string Section(const std::string& title, const std::string& words, const st
 
 std::string Percent(double share) { return absl::StrFormat("%.1f %%", 100 * share); }
 
+// Of no points there is no share.
+std::string ShareOf(double share, uint32_t count) { return count == 0 ? "-" : Percent(share); }
+
 std::string Summary(const ReportInput& input) {
   std::string html = "<table>\n";
   for (const auto& [name, value] : input.facts) {
@@ -90,8 +93,8 @@ std::string Summary(const ReportInput& input) {
       "</table>\n<h2>How well the model fits, and what its choices cost</h2>\n<table>\n"
       "<tr><th>fabric</th><th class=\"n\">MAPE, all</th><th class=\"n\">MAPE, M_q &ge; 512</th>"
       "<th class=\"n\">routes</th><th class=\"n\">regret</th>"
-      "<th class=\"n\">right, outside a 10 % tie</th><th class=\"n\">such points</th>"
-      "<th class=\"n\">right, and by more than the noise</th><th class=\"n\">such points</th>"
+      "<th class=\"n\">right, outside a 10 % tie</th><th class=\"n\">points outside it</th>"
+      "<th class=\"n\">right, where that is no noise</th><th class=\"n\">points beyond noise</th>"
       "</tr>\n";
   for (const FabricFindings& findings : input.findings) {
     absl::StrAppendFormat(
@@ -100,8 +103,9 @@ std::string Summary(const ReportInput& input) {
         "<td class=\"n\">%s</td><td class=\"n\">%s</td><td class=\"n\">%d</td>"
         "<td class=\"n\">%s</td><td class=\"n\">%d</td></tr>\n",
         EscapeXml(findings.fabric), Percent(findings.all.mape), Percent(findings.large.mape),
-        findings.all.count, Percent(findings.regret), Percent(findings.right_share),
-        findings.clear_count, Percent(findings.resolved_right_share), findings.resolved_count);
+        findings.all.count, Percent(findings.regret),
+        ShareOf(findings.right_share, findings.clear_count), findings.clear_count,
+        ShareOf(findings.resolved_right_share, findings.resolved_count), findings.resolved_count);
   }
   return html + "</table>\n";
 }

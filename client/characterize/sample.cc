@@ -68,7 +68,9 @@ absl::StatusOr<Contents> ReadLines(const std::string& path, const std::string& t
       return absl::InvalidArgumentError(absl::StrFormat("%s:%d: %s", path, number, why));
     };
     if (number > SampleFile::kLineCountMax) return refuse("too many lines");
-    if (number == 1 && line != kSampleColumns) return refuse("not a file of samples");
+    if (number == 1 && line != kSampleColumns) {
+      return refuse("not a file of samples, or of another version: give another folder");
+    }
     if (number == 2 && line != SubjectLine(subject)) {
       return refuse(absl::StrFormat("samples of '%s', this run measures '%s': give another folder",
                                     line.substr(0, kLineBytesMax), subject));

@@ -42,7 +42,7 @@ struct SampleKey {
 
 struct Sample {
   SampleKey key;
-  double us = 0;        // mean of `runs` (TrimmedMean)
+  double us = 0;        // mean of `runs` rounds or calls (TrimmedMean)
   double model_us = 0;  // what the cost model says of it; 0: nothing
   uint32_t runs = 0;
   uint64_t bytes_out = 0, bytes_in = 0;  // on the lanes, of one run

@@ -39,7 +39,7 @@ class TargetCalibrator {
   // A round in parts, so that others can come in between.
   size_t part_count() const { return parts_.size(); }
   absl::Status Part(size_t i);
-  // Whether the rounds of a part, or of those it is held against, disagree (RoundsDisagree).
+  // Whether the rounds of a part, or of those that are measured with it, disagree (RoundsDisagree).
   bool Disagrees(size_t part) const;
   // Of the means over the rounds; at least one.
   Profile Finish(const std::string& subject) const;
@@ -49,7 +49,7 @@ class TargetCalibrator {
     std::function<absl::Status(std::vector<double>& us)> measure;
     std::vector<double> us;
   };
-  // Of attention here; the parts of the lanes that it is held against follow it.
+  // Of attention here; the parts of the lanes that are measured with it follow it.
   struct Point {
     double rows = 0, tokens = 0;
     size_t part = 0;

@@ -245,11 +245,13 @@ std::string FindingsText(std::span<const FabricFindings> findings) {
                {"RIGHT", true},
                {"SURELY", true}});
   const auto percent = [](double share) { return absl::StrFormat("%.1f %%", 100 * share); };
+  const auto share_of = [&](double share, uint32_t count) -> std::string {
+    return count == 0 ? "-" : absl::StrFormat("%s of %d", percent(share), count);
+  };
   for (const FabricFindings& one : findings) {
-    table.AddRow(
-        {one.fabric, percent(one.all.mape), percent(one.large.mape), percent(one.regret),
-         absl::StrFormat("%s of %d", percent(one.right_share), one.clear_count),
-         absl::StrFormat("%s of %d", percent(one.resolved_right_share), one.resolved_count)});
+    table.AddRow({one.fabric, percent(one.all.mape), percent(one.large.mape), percent(one.regret),
+                  share_of(one.right_share, one.clear_count),
+                  share_of(one.resolved_right_share, one.resolved_count)});
   }
   return table.Render();
 }
@@ -363,13 +365,10 @@ void AddCharacterizeCommands(CLI::App& app, Ctl& ctl) {
       "Measure route, fetch and local over sizes, and report against the model",
       "  ckvctl characterize -o costs --quick\n  ckvctl characterize -o costs --fabric tcp\n\n"
       "Writes DIR/report.html (plots, nothing from the network), DIR/samples.csv and\n"
-      "DIR/profile.json. RIGHT is how often the predicate chose the best, where no other is "
-      "within\n"
-      "10 % of it; SURELY the same where that is so by more than the noise. Run again after it was "
-      "cut off, it goes on where it stopped; of the grid "
-      "of\n"
-      "routes, fetches and prefills, which is measured in rounds, nothing counts until it is "
-      "whole.\n"
+      "DIR/profile.json. RIGHT is how often the predicate chose the best, where no other is\n"
+      "within 10 % of it; SURELY the same where that is so by more than the noise. Run again\n"
+      "after it was cut off, it goes on where it stopped; of the grid of routes, fetches and\n"
+      "prefills, which is measured in rounds, nothing counts until it is whole.\n"
       "Calls are made from this machine: run it where a requester would run. Puts a corpus of\n"
       "some 40 MB on the fleet, and 2.4 MB a holder, and drops it again; cut off, it leaves it:\n"
       "ckvctl corpus drop trial-... -o is the folder here: JSON is --output json.");

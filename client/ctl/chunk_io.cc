@@ -10,7 +10,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "client/ctl/chunk_copy.h"
-#include "client/ctl/output.h"
 #include "client/grpc_status.h"
 #include "proto/convert.h"
 #include "proto/status.h"

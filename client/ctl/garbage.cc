@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <string>
 
-#include "absl/strings/str_format.h"
 #include "proto/status.h"
 
 namespace ckv::ctl {

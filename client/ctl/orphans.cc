@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -27,28 +28,35 @@ class Dropper {
   Dropper(Fleet& fleet, const Member& holder)
       : fleet_(fleet), holder_(holder), stub_(ConnectHolder(holder)) {}
 
-  // Keeps of `ids` those that the holder spared.
+  // Keeps of `ids` those that are there still: spared, or after an error not asked about.
   //   the directory's error; the holder's is in holder_status.
   absl::Status Run(std::vector<std::string>& ids) {
-    std::vector<std::string> spared;
+    std::vector<std::string> left;
     std::vector<uint32_t> placed;  // of the page at hand
-    for (size_t i = 0; i < ids.size() && holder_status_.ok(); ++i) {
+    absl::Status status;
+    for (size_t i = 0; i < ids.size(); ++i) {
       // Asked anew, not long before: another load may have published it since.
-      if (i % kPlacedPageIds == 0) {
-        const size_t count = std::min(kPlacedPageIds, ids.size() - i);
-        CKV_ASSIGN_OR_RETURN(
-            placed, fleet_.CountReferences({ids.begin() + i, ids.begin() + i + count}, holder_.id));
-      }
-      if (placed[i % kPlacedPageIds] == 0 && !Drop(ids[i])) spared.push_back(std::move(ids[i]));
+      if (i % kPlacedPageIds == 0 && status.ok() && holder_status_.ok())
+        status = AskPlaced(std::span(ids).subspan(i), placed);
+      if (!status.ok() || !holder_status_.ok() ||
+          (placed[i % kPlacedPageIds] == 0 && !Drop(ids[i])))
+        left.push_back(std::move(ids[i]));
     }
-    ids = std::move(spared);
-    return absl::OkStatus();
+    ids = std::move(left);
+    return status;
   }
   uint32_t drop_count() const { return drop_count_; }
   const absl::Status& holder_status() const { return holder_status_; }
 
  private:
-  // Whether that was the end of it; false: spared.
+  // How many corpora place each of the first page of `ids` here.
+  absl::Status AskPlaced(std::span<const std::string> ids, std::vector<uint32_t>& placed) {
+    CKV_ASSIGN_OR_RETURN(placed, fleet_.CountReferences(
+                                     ids.first(std::min(ids.size(), kPlacedPageIds)), holder_.id));
+    return absl::OkStatus();
+  }
+
+  // Whether the chunk is gone; else it was spared, or the holder failed.
   bool Drop(const std::string& id) {
     grpc::ClientContext context;
     fleet_.Prepare(context);
@@ -58,12 +66,12 @@ class Dropper {
     v1::DropChunkReply reply;
     const absl::Status status =
         HolderError(stub_->DropChunk(&context, request, &reply), holder_, "DropChunk");
-    if (absl::IsFailedPrecondition(status)) return false;
-    if (status.ok()) {
-      ++drop_count_;
-    } else if (!absl::IsNotFound(status)) {
-      holder_status_ = status;
+    if (absl::IsNotFound(status)) return true;
+    if (!status.ok()) {
+      if (!absl::IsFailedPrecondition(status)) holder_status_ = status;
+      return false;
     }
+    ++drop_count_;
     return true;
   }
 
@@ -85,13 +93,18 @@ void Pause(Clock& clock, Duration duration) {
 absl::StatusOr<uint32_t> DropOn(Fleet& fleet, const Member& holder, std::vector<std::string> ids,
                                 std::vector<std::string>& warnings) {
   Dropper dropper(fleet, holder);
-  for (uint32_t round = 0; round < kDropRoundCountMax && !ids.empty(); ++round) {
-    if (round > 0) Pause(fleet.clock(), kDropPause);
-    CKV_RETURN_IF_ERROR(dropper.Run(ids));
+  CKV_RETURN_IF_ERROR(dropper.Run(ids));
+  for (uint32_t round = 1;
+       round < kDropRoundCountMax && !ids.empty() && dropper.holder_status().ok(); ++round) {
+    Pause(fleet.clock(), kDropPause);
+    // What the directory does not answer for any more stays, and is told of.
+    if (!dropper.Run(ids).ok()) break;
   }
-  if (!dropper.holder_status().ok())
-    warnings.push_back(std::string(dropper.holder_status().message()));
-  if (!ids.empty()) {
+  if (!dropper.holder_status().ok()) {
+    warnings.push_back(absl::StrFormat("%s\n  it keeps %s; ckvctl gc drops what stays unused",
+                                       std::string(dropper.holder_status().message()),
+                                       FormatCount(ids.size(), "chunk")));
+  } else if (!ids.empty()) {
     warnings.push_back(absl::StrFormat(
         "holder %s keeps %s that %s pinned or asked for just now; ckvctl gc drops what stays "
         "unused",

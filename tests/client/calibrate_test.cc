@@ -94,6 +94,35 @@ TEST(FitCalls, TakesAnything) {
   }
 }
 
+// Goal: what counts comes after a turn over the layers, begins with the first, and goes on for its
+// time; however short the calls are, not for ever.
+TEST(CallAtPace, TurnsOverTheLayersFirst) {
+  ManualClock clock;
+  std::string calls;
+  const auto run = [&](const TimingPace& pace, Duration each) {
+    calls.clear();
+    const absl::Status status =
+        CallAtPace(pace, /*layers=*/3, clock, [&](uint32_t layer, bool counts) {
+          calls += static_cast<char>((counts ? '0' : 'a') + layer);
+          clock.Advance(each);
+          return absl::OkStatus();
+        });
+    EXPECT_TRUE(status.ok());
+    return calls;
+  };
+  const auto ms = [](int count) { return Duration(std::chrono::milliseconds(count)); };
+  EXPECT_EQ(run({1, ms(0)}, ms(1)), "a0");
+  EXPECT_EQ(run({4, ms(0)}, ms(1)), "a0120");
+  EXPECT_EQ(run({1, ms(5)}, ms(1)), "abc01201");
+  EXPECT_EQ(run({1, ms(2)}, ms(1)), "ab01");
+  EXPECT_EQ(run({1, ms(2)}, ms(9)), "a0");
+  EXPECT_EQ(run({1, ms(2)}, ms(0)).size(), 3 + kTimingRunCountMax);
+  const absl::Status refused = CallAtPace({9, ms(1)}, 3, clock, [](uint32_t layer, bool) {
+    return layer == 1 ? absl::InternalError("x") : absl::OkStatus();
+  });
+  EXPECT_TRUE(absl::IsInternal(refused));
+}
+
 TEST(TrimmedMean, LeavesOutWhatStandsOut) {
   EXPECT_EQ(TrimmedMean({}), 0);
   EXPECT_EQ(TrimmedMean({3}), 3);
@@ -105,7 +134,7 @@ TEST(TrimmedMean, LeavesOutWhatStandsOut) {
   EXPECT_EQ(TrimmedMean(many), 10);
   EXPECT_EQ(TrimmedMeanError(many), 0);
   EXPECT_EQ(TrimmedMeanError({1, 2, 9}), 0);
-  // Drawn in: 10 10 10 20 20 20 20 20.. of eight, an eighth left out at each end.
+  // Drawn in: 10 10 10 10 20 20 20 20, of which six count.
   EXPECT_NEAR(TrimmedMeanError({0, 10, 10, 10, 20, 20, 20, 99}), 1.8898223 / 0.75, 1e-6);
   // Of two heaps it tells how much lies in each; a median falls into one.
   EXPECT_EQ(TrimmedMean({10, 10, 10, 10, 20, 20, 20, 20}), 15);

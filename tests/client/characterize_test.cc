@@ -131,8 +131,7 @@ TEST(Findings, AreWhatTheSamplesSay) {
   EXPECT_NEAR(shm.regret, (20 + 2000 + 400 + 40000.) / (20 + 1100 + 400 + 30100) - 1, 1e-9);
   EXPECT_EQ(shm.clear_count, 3u);
   EXPECT_NEAR(shm.right_share, 1. / 3, 1e-9);
-  EXPECT_EQ(shm.resolved_count, 3u);
-  EXPECT_NEAR(shm.resolved_right_share, 1. / 3, 1e-9);
+  EXPECT_EQ(shm.resolved_count, 0u);  // nobody knows their errors
 }
 
 // Goal: a point that is clear by its means says nothing about a choice where they are not sure.
@@ -145,6 +144,10 @@ TEST(Findings, NoiseJudgesNoChoice) {
                         return std::optional(Primitive::kRoute);
                       })[0];
   };
+  EXPECT_EQ(find().resolved_count, 0u);
+  for (Sample& sample : samples) sample.error_us = 1e-3;
+  EXPECT_EQ(find().resolved_count, 2u);
+  EXPECT_EQ(find().resolved_right_share, 0);
   // 40000 us or 30100, of which 33110 would be a tie: 6890 beyond it.
   samples[1].error_us = 17;  // of 200 steps and layers: 3400
   EXPECT_TRUE(find().grid[1].resolved());

@@ -178,6 +178,21 @@ TEST_F(ChunkPushTest, AReusedCopyStays) {
   EXPECT_EQ(to->table().NextExpired(), std::nullopt);
 }
 
+// Goal: a holder that is too busy to be told keeps the push from counting its copy, or sending
+// rows.
+TEST_F(ChunkPushTest, ABusyTargetIsAnError) {
+  const auto to = OpenStore();
+  ASSERT_TRUE(PutChunk(*to, corpus_.geometry, corpus_.chunks[0]).ok());
+  StoreTarget target(to.get());
+  int count = 0;
+  target.before_put = [&](const ChunkId&) {
+    ++count;
+    return absl::ResourceExhaustedError("16 puts");
+  };
+  EXPECT_TRUE(absl::IsResourceExhausted(Push(target, {ids_[0]}).status));
+  EXPECT_EQ(count, 1);
+}
+
 // Goal: rows that are only in a file go from there, and stay there.
 TEST_F(ChunkPushTest, AColdChunkStaysCold) {
   ChunkStoreOptions options;
