@@ -142,7 +142,7 @@ SETS = {
             on_link(f"right choice outside a 10 % tie, {link}, beyond the noise", link, "resolved_right", "%",
                     at_least=97, base="resolved_points", base_unit="points"),
             # A measurement that tells nothing apart shows nothing: below 34 points, 97 % are all of them.
-            on_link(f"points that are beyond the noise, {link}", link, "resolved_points", "points", at_least=20,
+            on_link(f"points that are beyond the noise, {link}", link, "resolved_points", "points", at_least=10,
                     base="clear_points", base_unit="outside a tie"))),
         on_link("routed bytes below one layer's fetch, M_q 256 over 2048 tokens", "tcp", "bytes_saved", "%",
                 at_least=75.5),

@@ -149,15 +149,15 @@ TEST(Findings, NoiseJudgesNoChoice) {
   EXPECT_EQ(find().resolved_count, 2u);
   EXPECT_EQ(find().resolved_right_share, 0);
   // 40000 us or 30100, of which 33110 would be a tie: 6890 beyond it.
-  samples[1].error_us = 17;  // of 200 steps and layers: 3400
+  samples[1].error_us = 11;  // of 200 steps and layers: 2200
   EXPECT_TRUE(find().grid[1].resolved());
-  samples[1].error_us = 18;
+  samples[1].error_us = 12;
   EXPECT_TRUE(find().grid[1].clear());
   EXPECT_FALSE(find().grid[1].resolved());
-  samples[1].error_us = 12;  // 2400, and 1.1 x 2000 of the best: hypot 3256
-  samples[4].error_us = 10;
+  samples[1].error_us = 8;  // 1600, and 1.1 x 1400 of the best: hypot 2221
+  samples[4].error_us = 7;
   EXPECT_TRUE(find().grid[1].resolved());
-  samples[4].error_us = 12;
+  samples[4].error_us = 8;
   EXPECT_FALSE(find().grid[1].resolved());
   EXPECT_EQ(find().clear_count, 2u);
   EXPECT_EQ(find().resolved_count, 1u);
