@@ -6,7 +6,6 @@
 #include <numeric>
 #include <utility>
 
-#include "absl/functional/function_ref.h"
 #include "absl/strings/str_format.h"
 #include "attention/bf16.h"
 #include "attention/mla_partial.h"

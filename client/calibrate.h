@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "client/compute_curve.h"
 #include "client/cost_model.h"
