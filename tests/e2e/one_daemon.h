@@ -3,6 +3,7 @@
 #pragma once
 
 #include <arpa/inet.h>
+#include <grpcpp/grpcpp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -22,18 +23,34 @@ inline Instant After(Duration duration) { return Clock::Real()->Now() + duration
 // A daemon is up in 50 ms; a loaded machine under a sanitizer gets its time.
 inline constexpr Duration kStartTime = std::chrono::seconds(30);
 
-// A port that nobody listens on. The same for every life of a daemon, so that peers find it again.
-inline uint16_t FreePort() {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  EXPECT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&address), length), 0);
-  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length), 0);
-  close(fd);
-  return ntohs(address.sin_port);
-}
+// A loopback port of one's own: while this lives, who asks for any free port never gets it. Bound
+// by a socket that does not listen, which SO_REUSEADDR lets ckvd, who sets it too, bind beside.
+// Without it a ckvd that was killed could find its port taken when it starts again, by the listener
+// of its own data path even: that asks for any port, before the control plane listens.
+class HeldPort {
+ public:
+  HeldPort() {
+    fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int one = 1;
+    EXPECT_EQ(setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)), 0);
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(address);
+    EXPECT_EQ(bind(fd_, reinterpret_cast<const sockaddr*>(&address), length), 0);
+    EXPECT_EQ(getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length), 0);
+    number_ = ntohs(address.sin_port);
+  }
+  ~HeldPort() { close(fd_); }
+  HeldPort(const HeldPort&) = delete;
+  HeldPort& operator=(const HeldPort&) = delete;
+
+  uint16_t number() const { return number_; }
+
+ private:
+  int fd_ = -1;
+  uint16_t number_ = 0;
+};
 
 inline bool Listens(uint16_t port) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -56,19 +73,24 @@ class OneDaemon {
                                            "--listen=" + address(), "--log-level=warn"});
   }
 
-  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_.number()); }
 
   void Start() {
     process_ = std::make_unique<Process>(CKVD_PATH, arguments_, TempPath(name_ + ".log"));
   }
   // Until it answers calls; its lease may come later.
   bool AwaitListening() {
-    for (const Instant give_up = After(kStartTime); !Listens(port_);) {
+    for (const Instant give_up = After(kStartTime); !Listens(port_.number());) {
       pollfd ended = {process_->pidfd(), POLLIN, 0};
       if (poll(&ended, 1, /*timeout ms=*/1) != 0 || Clock::Real()->Now() >= give_up) return false;
     }
-    // A channel of the life before would wait before it connects again.
+    // A channel of the life before would wait before it connects again. This one may share its
+    // connection with one that is not quite gone: calls then fail at once until that wait is over.
     const auto channel = MakeChannel(address());
+    if (!channel->WaitForConnected(
+            gpr_time_from_seconds(kStartTime / std::chrono::seconds(1), GPR_TIMESPAN))) {
+      return false;
+    }
     holder_ = v1::HolderService::NewStub(channel);
     directory_ = v1::DirectoryService::NewStub(channel);
     requester_ = v1::RequesterService::NewStub(channel);
@@ -88,7 +110,8 @@ class OneDaemon {
   v1::RequesterService::Stub& requester() { return *requester_; }
 
  private:
-  const uint16_t port_ = FreePort();
+  // The same for every life, so that peers find it again.
+  const HeldPort port_;
   const std::string name_;
   std::vector<std::string> arguments_;
   std::unique_ptr<Process> process_;

@@ -63,7 +63,8 @@ std::set<std::string> Listed(v1::HolderService::Stub& stub) {
   request.set_count_max(10'000);
   v1::ListChunksReply reply;
   Call call;
-  EXPECT_TRUE(stub.ListChunks(call.get(), request, &reply).ok());
+  const grpc::Status status = stub.ListChunks(call.get(), request, &reply);
+  EXPECT_TRUE(status.ok()) << status.error_code() << ": " << status.error_message();
   EXPECT_FALSE(reply.more());
   for (const auto& chunk : reply.chunks()) ids.insert(chunk.id());
   return ids;
