@@ -188,6 +188,20 @@ TEST_F(FabricChoiceTest, AFabricThatHangsLeavesTimeForTheOthers) {
   EXPECT_THAT(View().trials[0].why_not, HasSubstr("nobody came"));
 }
 
+// Forty rounds of tcp do not fit into its 3500 s: those of a quarter of them judge it.
+TEST_F(FabricChoiceTest, AFabricThatEchoesSlowlyIsNotRefused) {
+  options.fabrics = {&shm, &tcp};
+  options.connect_timeout = seconds(4000);
+  const Instant begin = clock.Now();
+  EXPECT_EQ(Opened(), FabricKind::kShm);
+  EXPECT_LT(clock.Now() - begin, options.connect_timeout / 2);
+  const HolderView seen = View();
+  for (const FabricTrial& trial : seen.trials) EXPECT_EQ(trial.why_not, "");
+  EXPECT_NEAR(seen.trials[0].constants.t_probe_us, 30'128'000, 2'000'000);
+  EXPECT_NEAR(seen.trials[1].constants.t_probe_us, 100'128'000, 2'000'000);
+  EXPECT_EQ(seen.trials[1].constants.bandwidth_bytes_per_s, 0) << "no time was left for it";
+}
+
 TEST_F(FabricChoiceTest, NoneSaysOfEachWhy) {
   shm.set_dial_error(absl::ResourceExhaustedError("memory is out"));
   tcp.set_connect_error(absl::UnavailableError("refused"));
