@@ -39,7 +39,7 @@ Fetcher::Fetcher(const LinkOptions* options, Router* router, RouteCounters* coun
 
 absl::Status Fetcher::Fetch(const FetchCall& call, const Place* place, Sink sink, bool* stale) {
   place_ = place;
-  place_is_optional_ = false;
+  pieces_ = nullptr;
   CKV_RETURN_IF_ERROR(Begin(call, stale));
   plan_.Begin(call, shape_, {call.chunk_begin, call.layer_begin});
   absl::Status status = Run(call, sink, stale);
@@ -47,10 +47,11 @@ absl::Status Fetcher::Fetch(const FetchCall& call, const Place* place, Sink sink
   return status;
 }
 
-absl::Status Fetcher::FetchOn(const FetchCall& call, const FetchFrom& from, Place place, Sink sink,
-                              bool* stale) {
-  place_ = &place;
-  place_is_optional_ = true;
+absl::Status Fetcher::FetchOn(const FetchCall& call, const FetchFrom& from, Pieces pieces,
+                              Sink sink, bool* stale) {
+  CKV_CHECK(!call.position);
+  place_ = nullptr;
+  pieces_ = &pieces;
   CKV_RETURN_IF_ERROR(Begin(call, stale));
   plan_.Begin(call, shape_, from);
   return Run(call, sink, stale);
@@ -58,7 +59,7 @@ absl::Status Fetcher::FetchOn(const FetchCall& call, const FetchFrom& from, Plac
 
 absl::Status Fetcher::FetchSelection(const SelectionCall& call, SelectionSink sink, bool* stale) {
   place_ = nullptr;
-  place_is_optional_ = false;
+  pieces_ = nullptr;
   FetchCall range;
   range.corpus = call.corpus;
   range.chunk_begin = call.chunk_begin;
@@ -255,21 +256,29 @@ absl::StatusOr<bool> Fetcher::PostNext(const FetchCall& call) {
 // Where the rows shall lie, if the caller wants them anywhere, and the fabric asked to put them
 // there. Rows of several layers come in one reply and go to their places when they are shown.
 absl::Status Fetcher::Land(const FetchCall& call, Segment& segment, RequestLane& lane) {
-  if (place_ == nullptr || segment.entry.layer_count != 1) return absl::OkStatus();
   const FetchEntry& entry = segment.entry;
+  if (entry.layer_count != 1) return absl::OkStatus();
+  const RowRun run = {segment.chunk, entry.layer_begin, entry.token_begin, entry.token_count};
   const uint64_t bytes =
       entry.token_count * entry.sent_row_bytes(call.corpus->geometry.row_bytes());
-  segment.place =
-      (*place_)({segment.chunk, entry.layer_begin, entry.token_begin, entry.token_count});
-  if (place_is_optional_ && segment.place.empty()) return absl::OkStatus();
-  if (!Fits(segment.place, bytes)) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("fetch: a place of %d bytes for %d rows of %d", segment.place.size(),
-                        entry.token_count, call.corpus->geometry.row_bytes()));
+  if (place_ != nullptr) {
+    CKV_ASSIGN_OR_RETURN(const std::span<std::byte> place, PlaceOf(run, bytes));
+    segment.pieces = ScatterList(place);
+  } else if (pieces_ != nullptr) {
+    segment.pieces = (*pieces_)(run);
+    CKV_CHECK(segment.pieces.empty() || segment.pieces.bytes() == bytes);
   }
   // So that no error can have the size of the rows: text is never landed.
-  if (bytes > kErrorTextBytesMax) lane.Land(segment.slot, sizeof(ReplyHeader), segment.place);
+  if (!segment.pieces.empty() && bytes > kErrorTextBytesMax)
+    lane.Land(segment.slot, sizeof(ReplyHeader), segment.pieces);
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::span<std::byte>> Fetcher::PlaceOf(const RowRun& run, size_t bytes) const {
+  const std::span<std::byte> place = (*place_)(run);
+  if (Fits(place, bytes)) return place;
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "fetch: a place of %d bytes for %d rows, %d bytes", place.size(), run.token_count, bytes));
 }
 
 absl::StatusOr<bool> Fetcher::Collect(const FetchCall& call, HolderLink& link, bool* stale) {
@@ -310,15 +319,16 @@ absl::Status Fetcher::Accept(const FetchCall& call, Segment& segment, const Repl
                              std::span<const std::byte> reply) {
   const RequestLane& lane = segment.link->lane();
   segment.came = true;
-  segment.body = lane.landed(segment.slot) ? std::span<const std::byte>(segment.place)
-                                           : reply.subspan(sizeof(ReplyHeader));
+  segment.landed = lane.landed(segment.slot);
+  if (!segment.landed) segment.body = reply.subspan(sizeof(ReplyHeader));
   ExpectedReply expected;
   expected.request_id = segment.request_id;
   expected.kind = WireKind::kFetch;
   expected.checksummed = !SharesMemory(lane.kind());
   expected.fetch = segment.entry;
   expected.row_bytes = segment.entry.sent_row_bytes(call.corpus->geometry.row_bytes());
-  absl::Status status = CheckReplyForHint(header, segment.body, expected);
+  absl::Status status = segment.landed ? CheckReplyForHint(header, segment.pieces, expected)
+                                       : CheckReplyForHint(header, segment.body, expected);
   if (status.ok()) segment.link->peer().Answered();
   return status;
 }
@@ -346,20 +356,19 @@ absl::Status Fetcher::Show(const FetchCall& call, const Segment& segment, Sink s
       rotations_.For(geometry, -delta_of_chunk_[segment.chunk - call.chunk_begin]);
   for (uint32_t i = 0; i < entry.layer_count; ++i) {
     const RowRun run = {segment.chunk, entry.layer_begin + i, entry.token_begin, entry.token_count};
-    std::span<const std::byte> rows = segment.body.subspan(i * layer_bytes, layer_bytes);
+    std::span<const std::byte> rows;  // unless landed, which is of one layer
+    if (!segment.landed) rows = segment.body.subspan(i * layer_bytes, layer_bytes);
     std::span<std::byte> place;
-    if (place_ != nullptr && !place_is_optional_) {
-      place = segment.place.empty() ? (*place_)(run) : segment.place;
-      if (!Fits(place, layer_bytes)) {
-        return absl::InvalidArgumentError(absl::StrFormat(
-            "fetch: a place of %d bytes for a run of %d", place.size(), layer_bytes));
-      }
+    if (place_ != nullptr && !segment.pieces.empty()) {
+      place = segment.pieces.pieces().front();
+    } else if (place_ != nullptr) {
+      CKV_ASSIGN_OR_RETURN(place, PlaceOf(run, layer_bytes));
     } else if (!rotation.is_identity()) {
       rotated_.resize(layer_bytes);
       place = rotated_;
     }
     if (!place.empty()) {
-      if (rows.data() != place.data()) std::memcpy(place.data(), rows.data(), layer_bytes);
+      if (!segment.landed) std::memcpy(place.data(), rows.data(), layer_bytes);
       Rotate(rotation, geometry, entry, place);
       rows = place;
     }

@@ -22,6 +22,7 @@ class Fetcher {
   using Sink = absl::FunctionRef<absl::Status(const FetchedRows&)>;
   using SelectionSink = absl::FunctionRef<absl::Status(const SelectedRows&)>;
   using Place = absl::FunctionRef<std::span<std::byte>(const RowRun&)>;
+  using Pieces = absl::FunctionRef<ScatterList(const RowRun&)>;
 
   Fetcher(const LinkOptions* options, Router* router, RouteCounters* counters);
 
@@ -32,10 +33,10 @@ class Fetcher {
   bool delivered() const { return delivered_; }
 
   // The same from `from` on, for a caller who knows how to go on where it ended: `*stale` is told
-  // whatever was shown. `place` is where the fabric may put rows of one layer itself; a run that it
-  // did not put there is shown where it came, so that its one copy is the sink's. An empty place is
-  // none.
-  absl::Status FetchOn(const FetchCall& call, const FetchFrom& from, Place place, Sink sink,
+  // whatever was shown. `pieces` is where the fabric may put rows of one layer itself, none for
+  // nowhere. A run that it put there is shown with no rows; one that it did not, where it came, so
+  // that its one copy is the sink's. The call is at canonical positions.
+  absl::Status FetchOn(const FetchCall& call, const FetchFrom& from, Pieces pieces, Sink sink,
                        bool* stale);
 
   // Requester::FetchSelection, without its retry; `*stale` as of Fetch.
@@ -50,10 +51,10 @@ class Fetcher {
     std::span<const uint32_t> ordinals;  // of chosen rows
     uint32_t slot = 0;
     uint64_t request_id = 0;
-    // Where the caller wants the rows, if it said so; only of one layer.
-    std::span<std::byte> place;
-    bool came = false;
-    std::span<const std::byte> body;  // in the slot, or in `place`
+    // Where the fabric was asked to put the rows, if it was; only of one layer.
+    ScatterList pieces;
+    bool came = false, landed = false;
+    std::span<const std::byte> body;  // in the slot; unless landed
   };
 
   absl::Status Begin(const FetchCall& call, bool* stale);
@@ -63,6 +64,7 @@ class Fetcher {
   absl::Status Exchange(const FetchCall& call, Sink sink, bool* stale);
   absl::StatusOr<bool> PostNext(const FetchCall& call);
   absl::Status Land(const FetchCall& call, Segment& segment, RequestLane& lane);
+  absl::StatusOr<std::span<std::byte>> PlaceOf(const RowRun& run, size_t bytes) const;
   absl::Status Show(const FetchCall& call, const Segment& segment, Sink sink);
   absl::Status Accept(const FetchCall& call, Segment& segment, const ReplyHeader& header,
                       std::span<const std::byte> reply);
@@ -79,8 +81,8 @@ class Fetcher {
 
   // Of the call in progress.
   FetchPlan plan_;
-  const Place* place_ = nullptr;
-  bool place_is_optional_ = false;
+  const Place* place_ = nullptr;  // one of the two, or none
+  const Pieces* pieces_ = nullptr;
   const SelectionSink* selection_sink_ = nullptr;
   std::vector<HolderLink*> link_of_chunk_;  // from chunk_begin; null: no tokens
   std::vector<uint32_t> handle_of_chunk_;

@@ -89,19 +89,20 @@ FetchFrom CacheFetch::Resume() {
   return next_;
 }
 
-std::span<std::byte> CacheFetch::Place(const RowRun& run) const {
-  return reservation_->Contiguous(run.layer, RowOf(run.chunk) + run.token_begin, run.token_count);
+ScatterList CacheFetch::Pieces(const RowRun& run) const {
+  return reservation_->Pieces(run.layer, RowOf(run.chunk) + run.token_begin, run.token_count);
 }
 
 absl::Status CacheFetch::Take(const FetchedRows& run) {
   CKV_CHECK(!whole() && run.chunk == next_.chunk && run.layer == next_.layer &&
             run.token_begin == next_token_);
   const Geometry& geometry = cache_.geometry();
-  const uint64_t row = RowOf(run.chunk) + run.token_begin;
-  const std::span<std::byte> place = reservation_->Contiguous(run.layer, row, run.token_count);
-  if (!place.empty() && place.data() == run.rows.data()) {
-    SpliceInPlace(rotation_, geometry, place);
+  if (run.rows.empty()) {
+    const ScatterList places = Pieces(run);
+    for (const std::span<std::byte> piece : places.pieces())
+      SpliceInPlace(rotation_, geometry, piece);
   } else {
+    const uint64_t row = RowOf(run.chunk) + run.token_begin;
     Splice(
         rotation_, geometry, run.rows,
         {reservation_->layer(run.layer), reservation_->table(), reservation_->row_begin() + row});

@@ -38,9 +38,9 @@ class CacheFetch {
   const FetchCall& canonical() const { return canonical_; }
   // An attempt begins: what came of the layer at which it does will come again.
   FetchFrom Resume();
-  // Where the run lies in the cache, if that is one piece.
-  std::span<std::byte> Place(const RowRun& run) const;
-  // Splices the next run, or turns it where Place had put it.
+  // Where the run lies in the cache, unless that is in too many pieces.
+  ScatterList Pieces(const RowRun& run) const;
+  // Splices the next run, or turns it where it is: one of no rows lies in its pieces already.
   absl::Status Take(const FetchedRows& run);
 
   // Layers of chunks that are whole.

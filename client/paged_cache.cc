@@ -247,18 +247,23 @@ std::span<std::byte> CacheReservation::layer(uint32_t layer) const {
   return cache_->layers_[layer - cache_->layer_begin_];
 }
 
-std::span<std::byte> CacheReservation::Contiguous(uint32_t layer_index, uint64_t token_begin,
-                                                  uint64_t token_count) const {
+ScatterList CacheReservation::Pieces(uint32_t layer_index, uint64_t token_begin,
+                                     uint64_t token_count) const {
   CKV_CHECK(token_count > 0 && token_begin <= token_count_ &&
             token_count <= token_count_ - token_begin);
-  const uint64_t first = row_begin_ + token_begin, last = first + token_count - 1;
-  const size_t block_begin = first / kCacheBlockTokens, block_end = last / kCacheBlockTokens + 1;
-  if (RunLength(std::span(table_).first(block_end), block_begin) < block_end - block_begin)
-    return {};
   const uint64_t row_bytes = cache_->geometry().row_bytes();
-  const uint64_t slot =
-      uint64_t{table_[block_begin]} * kCacheBlockTokens + first % kCacheBlockTokens;
-  return layer(layer_index).subspan(slot * row_bytes, token_count * row_bytes);
+  const uint64_t end = row_begin_ + token_begin + token_count;
+  const std::span table = std::span(table_).first((end - 1) / kCacheBlockTokens + 1);
+  ScatterList pieces;
+  for (uint64_t row = row_begin_ + token_begin; row < end;) {
+    const size_t block = row / kCacheBlockTokens;
+    const uint64_t run_end = std::min((block + RunLength(table, block)) * kCacheBlockTokens, end);
+    const uint64_t slot = uint64_t{table_[block]} * kCacheBlockTokens + row % kCacheBlockTokens;
+    if (!pieces.Add(layer(layer_index).subspan(slot * row_bytes, (run_end - row) * row_bytes)))
+      return {};
+    row = run_end;
+  }
+  return pieces;
 }
 
 void CacheReservation::Commit() && {

@@ -17,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "attention/partial.h"
 #include "proto/geometry.h"
+#include "transport/scatter_list.h"
 
 namespace ckv {
 
@@ -170,9 +171,9 @@ class CacheReservation {
   std::span<std::byte> layer(uint32_t layer) const;
   std::span<const CacheBlock> table() const { return table_; }
   uint32_t row_begin() const { return row_begin_; }
-  // Rows [token_begin, token_begin + token_count) where they lie one after another, or nothing: in
-  // one block, or in neighbours.
-  std::span<std::byte> Contiguous(uint32_t layer, uint64_t token_begin, uint64_t token_count) const;
+  // Where rows [token_begin, token_begin + token_count) lie: neighbouring blocks are one piece.
+  // None where they lie in more pieces than fit.
+  ScatterList Pieces(uint32_t layer, uint64_t token_begin, uint64_t token_count) const;
 
   // The rows are there, in every layer: shows them. Once.
   void Commit() &&;

@@ -199,11 +199,11 @@ struct Requester::State {
 
   // One attempt of a FetchInto, or two where a new session was needed.
   absl::Status FetchOn(CacheFetch& fetch) {
-    const auto place = [&](const RowRun& run) { return fetch.Place(run); };
+    const auto pieces = [&](const RowRun& run) { return fetch.Pieces(run); };
     const auto take = [&](const FetchedRows& run) { return fetch.Take(run); };
     const auto attempt = [&](CallEngine& engine, Outcome* outcome) {
       const FetchFrom from = fetch.Resume();
-      return engine.fetcher.FetchOn(fetch.canonical(), from, place, take, &outcome->stale);
+      return engine.fetcher.FetchOn(fetch.canonical(), from, pieces, take, &outcome->stale);
     };
     const FetchCall& call = fetch.canonical();
     return WithEngine(call.corpus.get(), call.deadline, attempt);

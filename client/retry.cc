@@ -11,6 +11,11 @@ namespace {
 
 constexpr char kPayloadName[] = "ckv/retry-after-us";  // in decimal
 
+absl::Status WithHintOf(const ReplyHeader& header, absl::Status status) {
+  if (!absl::IsResourceExhausted(status) || header.retry_after_us == 0) return status;
+  return WithRetryAfter(status, header.retry_after_us);
+}
+
 }  // namespace
 
 absl::Status WithRetryAfter(const absl::Status& status, uint32_t retry_after_us) {
@@ -30,9 +35,12 @@ std::optional<Duration> RetryAfterOf(const absl::Status& status) {
 
 absl::Status CheckReplyForHint(const ReplyHeader& header, std::span<const std::byte> body,
                                const ExpectedReply& expected) {
-  absl::Status status = CheckReply(header, body, expected);
-  if (!absl::IsResourceExhausted(status) || header.retry_after_us == 0) return status;
-  return WithRetryAfter(status, header.retry_after_us);
+  return WithHintOf(header, CheckReply(header, body, expected));
+}
+
+absl::Status CheckReplyForHint(const ReplyHeader& header, const ScatterList& body,
+                               const ExpectedReply& expected) {
+  return WithHintOf(header, CheckReply(header, body, expected));
 }
 
 bool RetryBudget::Spend() {

@@ -30,6 +30,8 @@ std::optional<Duration> RetryAfterOf(const absl::Status& status);
 // CheckReply; what a holder refuses for want of room carries its hint.
 absl::Status CheckReplyForHint(const ReplyHeader& header, std::span<const std::byte> body,
                                const ExpectedReply& expected);
+absl::Status CheckReplyForHint(const ReplyHeader& header, const ScatterList& body,
+                               const ExpectedReply& expected);
 
 // Keeps retries below a tenth of all requests, so that those of a fleet do not keep its holders
 // overloaded. Thread-safe.

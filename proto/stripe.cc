@@ -12,11 +12,7 @@ namespace {
 constexpr size_t kStepBytes = 2048;
 constexpr size_t kAheadBytes = 16 << 10;
 
-}  // namespace
-
-uint64_t StripeChecksum(std::span<const std::byte> rows) {
-  XXH3_state_t state;
-  XXH3_64bits_reset(&state);
+void Update(XXH3_state_t& state, std::span<const std::byte> rows) {
   for (size_t begin = 0; begin < rows.size(); begin += kStepBytes) {
     const size_t bytes = std::min(kStepBytes, rows.size() - begin);
     const size_t ahead_end = std::min(begin + kAheadBytes + bytes, rows.size());
@@ -25,6 +21,21 @@ uint64_t StripeChecksum(std::span<const std::byte> rows) {
     }
     XXH3_64bits_update(&state, rows.data() + begin, bytes);
   }
+}
+
+}  // namespace
+
+uint64_t StripeChecksum(std::span<const std::byte> rows) {
+  XXH3_state_t state;
+  XXH3_64bits_reset(&state);
+  Update(state, rows);
+  return XXH3_64bits_digest(&state);
+}
+
+uint64_t StripeChecksum(std::span<const std::span<std::byte>> pieces) {
+  XXH3_state_t state;
+  XXH3_64bits_reset(&state);
+  for (const std::span<std::byte> piece : pieces) Update(state, piece);
   return XXH3_64bits_digest(&state);
 }
 

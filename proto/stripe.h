@@ -20,5 +20,7 @@ constexpr uint32_t StripeCount(uint32_t token_count) {
 
 // XXH3-64 of a stripe's rows; 0 bytes have one too.
 uint64_t StripeChecksum(std::span<const std::byte> rows);
+// The same of rows that lie in pieces, in their order.
+uint64_t StripeChecksum(std::span<const std::span<std::byte>> pieces);
 
 }  // namespace ckv

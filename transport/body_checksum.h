@@ -13,6 +13,7 @@
 #include <span>
 
 #include "absl/functional/function_ref.h"
+#include "transport/scatter_list.h"
 #include "transport/wire.h"
 
 namespace ckv {
@@ -32,5 +33,7 @@ uint32_t BodyChecksum(const FetchEntry& entry,
 // Of `body`, the rows of `entry` one after another, each of row_bytes as sent; body.size() is
 // layer_count x token_count x row_bytes.
 uint32_t BodyChecksum(const FetchEntry& entry, uint64_t row_bytes, std::span<const std::byte> body);
+// The same where the body lies in pieces; body.bytes() is as much.
+uint32_t BodyChecksum(const FetchEntry& entry, uint64_t row_bytes, ScatterList body);
 
 }  // namespace ckv

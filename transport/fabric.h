@@ -73,6 +73,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/clock.h"
+#include "transport/scatter_list.h"
 #include "transport/socket.h"
 
 namespace ckv {
@@ -178,12 +179,12 @@ class RequestLane : public Lane {
   }
 
   // Where the body of the reply to this one request shall go; call between Acquire and Post. What
-  // is behind the head of a reply of exactly head_bytes + body.size() bytes is then written to
+  // is behind the head of a reply of exactly head_bytes + body.bytes() bytes is then written to
   // `body` and not to reply(slot), which saves its owner a copy. `body` is the fabric's from Post
   // to the completion or to Abandon; its bytes are anything unless landed().
   // False: not on this fabric; the reply will come whole to reply(slot).
   virtual bool Land(uint32_t /*slot*/, uint32_t /*head_bytes*/,
-                    std::span<std::byte> /*body*/) noexcept {
+                    const ScatterList& /*body*/) noexcept {
     return false;
   }
   // Whether the body went there; ask between its completion and its Release.

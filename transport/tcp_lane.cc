@@ -54,10 +54,10 @@ class TcpRequestLane final : public RequestLane {
     return absl::OkStatus();
   }
 
-  bool Land(uint32_t slot, uint32_t head_bytes, std::span<std::byte> body) noexcept override {
+  bool Land(uint32_t slot, uint32_t head_bytes, const ScatterList& body) noexcept override {
     slots_.CheckHeld(slot);
     CKV_CHECK(head_bytes <= shape().reply_bytes_max &&
-              body.size() <= shape().reply_bytes_max - head_bytes);
+              body.bytes() <= shape().reply_bytes_max - head_bytes);
     landings_[slot] = {.head_bytes = head_bytes, .body = body};
     return true;
   }
@@ -100,7 +100,7 @@ class TcpRequestLane final : public RequestLane {
   // What Land asked for.
   struct Wish {
     uint32_t head_bytes = 0;
-    std::span<std::byte> body;
+    ScatterList body;
     bool landed = false;
   };
 
@@ -118,7 +118,7 @@ class TcpRequestLane final : public RequestLane {
   TcpLink::Landing PlaceOf(const FrameHeader& frame) noexcept {
     const std::span<std::byte> reply = memory_.reply(frame.slot);
     Wish& wish = landings_[frame.slot];
-    wish.landed = !wish.body.empty() && frame.bytes == wish.head_bytes + wish.body.size();
+    wish.landed = !wish.body.empty() && frame.bytes == wish.head_bytes + wish.body.bytes();
     if (!wish.landed) return {reply.first(frame.bytes), {}};
     return {reply.first(wish.head_bytes), wish.body};
   }

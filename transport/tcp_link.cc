@@ -181,18 +181,18 @@ bool TcpLink::Parse(Admit admit, Buffer buffer) noexcept {
     TakeReceived(bytes);
   };
   unstage(rest_.head);
-  unstage(rest_.body);
+  while (!rest_.body.empty() && stage_begin_ < stage_end_) unstage(rest_.body.pieces().front());
   return rest_.size() == 0;
 }
 
 void TcpLink::TakeReceived(size_t bytes) noexcept {
   const size_t of_head = std::min(bytes, rest_.head.size());
   rest_.head = rest_.head.subspan(of_head);
-  rest_.body = rest_.body.subspan(bytes - of_head);
+  rest_.body.TakeFront(bytes - of_head);
 }
 
 void TcpLink::Divert(uint32_t slot, std::span<std::byte> to) noexcept {
-  if (in_frame_ && frame_.slot == slot) rest_.body = to.first(rest_.body.size());
+  if (in_frame_ && frame_.slot == slot) rest_ = {to.first(rest_.size()), {}};
 }
 
 // Reads once: the rest of the current frame into its slot, what follows into the stage. After Parse
@@ -205,10 +205,12 @@ bool TcpLink::Fill() noexcept {
   stage_begin_ = 0;
   stage_end_ = staged;
   const size_t direct = in_frame_ ? rest_.size() : 0;
-  std::array<iovec, 3> parts;
+  std::array<iovec, 2 + ScatterList::kPieceCountMax> parts;
   size_t part_count = 0;
-  for (const std::span<std::byte> to : {rest_.head, rest_.body}) {
-    if (in_frame_ && !to.empty()) parts[part_count++] = {to.data(), to.size()};
+  if (in_frame_) {
+    if (!rest_.head.empty()) parts[part_count++] = {rest_.head.data(), rest_.head.size()};
+    for (const std::span<std::byte> to : rest_.body.pieces())
+      parts[part_count++] = {to.data(), to.size()};
   }
   parts[part_count++] = {stage_.data() + stage_end_, kStageBytes - stage_end_};
   ssize_t got = 0;

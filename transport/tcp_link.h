@@ -19,6 +19,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "transport/fabric.h"
+#include "transport/scatter_list.h"
 #include "transport/silence_watch.h"
 #include "transport/socket.h"
 
@@ -36,8 +37,8 @@ class TcpLink {
   // Where a frame's bytes go, one behind the other.
   struct Landing {
     std::span<std::byte> head;
-    std::span<std::byte> body;
-    size_t size() const { return head.size() + body.size(); }
+    ScatterList body;
+    size_t size() const { return head.size() + body.bytes(); }
   };
   using Buffer = absl::FunctionRef<Landing(const FrameHeader& frame)>;
   using Admit = absl::FunctionRef<bool(uint32_t slot)>;
@@ -70,8 +71,8 @@ class TcpLink {
   // where its bytes go, frame.bytes in
   // all, in_bytes_max at most.
   bool Receive(Admit admit, Buffer buffer, FrameHeader& frame) noexcept;
-  // What is to come of the body of a frame for `slot`, if one is coming, goes to the start of `to`
-  // instead; `to` has in_bytes_max.
+  // What is to come of a frame for `slot`, if one is coming, goes to the start of `to` instead;
+  // `to` has in_bytes_max.
   void Divert(uint32_t slot, std::span<std::byte> to) noexcept;
 
  private:

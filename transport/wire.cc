@@ -5,6 +5,7 @@
 #include <limits>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_format.h"
 #include "proto/status.h"
 #include "proto/xxh3.h"
@@ -325,11 +326,16 @@ absl::StatusOr<MappedLayout> DecodeMapReply(std::span<const std::byte> slot) {
   return layout;
 }
 
-absl::Status CheckReply(const ReplyHeader& header, std::span<const std::byte> body,
-                        const ExpectedReply& expected) {
-  if (header.body_bytes != body.size()) {
+namespace {
+
+// `front` is the body's first bytes: of an error, the text. `checksum_of_body` is asked once the
+// body is of the right size.
+absl::Status CheckReplyOf(const ReplyHeader& header, size_t bytes, std::span<const std::byte> front,
+                          const ExpectedReply& expected,
+                          absl::FunctionRef<uint32_t()> checksum_of_body) {
+  if (header.body_bytes != bytes) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("reply: body of %d bytes, %d came", header.body_bytes, body.size()));
+        absl::StrFormat("reply: body of %d bytes, %d came", header.body_bytes, bytes));
   }
   // Exact where an approximation was allowed is well; approximate where it was not is not.
   const bool flags_differ = ((header.flags ^ expected.flags) & ~kFlagApproximate) != 0 ||
@@ -342,7 +348,7 @@ absl::Status CheckReply(const ReplyHeader& header, std::span<const std::byte> bo
   }
   if (header.code != 0) {
     const std::string text =
-        SafeText(body.first(std::min<size_t>(body.size(), kErrorTextBytesMax)));
+        SafeText(front.first(std::min<size_t>(front.size(), kErrorTextBytesMax)));
     return absl::Status(static_cast<absl::StatusCode>(header.code), text);
   }
   if (header.row_count != expected.row_count || header.partial_count != expected.partial_count) {
@@ -350,7 +356,7 @@ absl::Status CheckReply(const ReplyHeader& header, std::span<const std::byte> bo
                                                       header.partial_count, header.row_count,
                                                       expected.partial_count, expected.row_count));
   }
-  size_t body_bytes = body.size();  // of a probe: any
+  size_t body_bytes = bytes;  // of a probe: any
   if (expected.kind == WireKind::kAttend) {
     const bool f32 = (expected.flags & kFlagPartialF32) != 0;
     body_bytes = SaturatingMultiply(
@@ -361,20 +367,36 @@ absl::Status CheckReply(const ReplyHeader& header, std::span<const std::byte> bo
   } else if (expected.kind == WireKind::kMap) {
     body_bytes = sizeof(MappedLayout);
   }
-  if (body.size() != body_bytes) {
+  if (bytes != body_bytes) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("reply: body of %d bytes, asked for %d", body.size(), body_bytes));
+        absl::StrFormat("reply: body of %d bytes, asked for %d", bytes, body_bytes));
   }
   if (expected.kind != WireKind::kFetch || !expected.checksummed) {
     if (header.body_checksum == 0) return absl::OkStatus();
     return absl::InvalidArgumentError("reply: body checksum on what has none");
   }
-  const uint32_t checksum = BodyChecksum(expected.fetch, expected.row_bytes, body);
+  const uint32_t checksum = checksum_of_body();
   if (header.body_checksum != checksum) {
     return absl::DataLossError(absl::StrFormat("reply: body checksum 0x%08x, the bytes give 0x%08x",
                                                header.body_checksum, checksum));
   }
   return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckReply(const ReplyHeader& header, std::span<const std::byte> body,
+                        const ExpectedReply& expected) {
+  return CheckReplyOf(header, body.size(), body, expected,
+                      [&] { return BodyChecksum(expected.fetch, expected.row_bytes, body); });
+}
+
+absl::Status CheckReply(const ReplyHeader& header, const ScatterList& body,
+                        const ExpectedReply& expected) {
+  const std::span<const std::byte> front =
+      body.empty() ? std::span<std::byte>() : body.pieces().front();
+  return CheckReplyOf(header, body.bytes(), front, expected,
+                      [&] { return BodyChecksum(expected.fetch, expected.row_bytes, body); });
 }
 
 uint32_t FetchBodyBytesMax(uint32_t reply_bytes_max) {

@@ -32,6 +32,7 @@
 #include "absl/status/statusor.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
+#include "transport/scatter_list.h"
 
 namespace ckv {
 
@@ -255,6 +256,9 @@ struct ExpectedReply {
 //   DataLoss            the body's checksum does not match.
 //   any code            the holder's own, with its text; control characters in it became '?'.
 absl::Status CheckReply(const ReplyHeader& header, std::span<const std::byte> body,
+                        const ExpectedReply& expected);
+// The same where the fabric landed the body in pieces.
+absl::Status CheckReply(const ReplyHeader& header, const ScatterList& body,
                         const ExpectedReply& expected);
 
 // Writes an error reply and returns its bytes. Text past kErrorTextBytesMax is cut.

@@ -55,7 +55,7 @@ std::unique_ptr<PagedCache> UsedCache(const Geometry& geometry, uint32_t block_c
     sequences.push_back(cache->Begin());
     auto block = *cache->Reserve(sequences.back(), kCacheBlockTokens);
     for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
-      const auto rows = block.Contiguous(layer, 0, kCacheBlockTokens);
+      const auto rows = block.Pieces(layer, 0, kCacheBlockTokens).pieces().front();
       std::memset(rows.data(), 0, rows.size());
     }
     std::move(block).Commit();

@@ -142,6 +142,19 @@ TEST(FetchInto, RowsAreRotatedOnceAndShownTogether) {
   }
 }
 
+// Method: one layer of 300 rows a reply, for blocks 13, 12, 10 to 11 and 9.
+TEST(FetchInto, TheFabricPutsRowsIntoScatteredBlocks) {
+  const auto corpus = MakeTestCorpus(TestGeometry(), {300}, 6);
+  const auto tcp = NewTcpFabric(Clock::Real());
+  test::HookFabric fabric(tcp.get(), [](uint32_t, std::span<std::byte>) {});
+  Cluster cluster(tcp.get(), &fabric, corpus, 1, {.slot_count = 4, .reply_bytes_max = 64 << 10});
+  const FetchCall call = cluster.Call(0, 1, 500);
+  const absl::Status status = cluster.requester->FetchInto(call, *cluster.cache, cluster.sequence);
+  ASSERT_TRUE(status.ok()) << status;
+  cluster.ExpectRows(call, 0);
+  EXPECT_EQ(fabric.landed_count(), 3u);
+}
+
 TEST(FetchInto, SplicedRowsAreAttendedAtTheirNewPlace) {
   const auto corpus = MakeTestCorpus(TestGeometry(), {64, 150}, 2);
   const auto fabric = NewLoopbackFabric(Clock::Real());

@@ -3,7 +3,9 @@
 
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <span>
@@ -22,9 +24,11 @@ using ReplyHook = std::function<void(uint32_t reply, std::span<std::byte> body)>
 
 class HookLane final : public RequestLane {
  public:
-  HookLane(std::unique_ptr<RequestLane> inner, const ReplyHook& hook)
+  HookLane(std::unique_ptr<RequestLane> inner, const ReplyHook& hook,
+           std::atomic<uint32_t>& landed_count)
       : inner_(std::move(inner)),
         hook_(hook),
+        landed_count_(landed_count),
         copies_(inner_->shape().slot_count),
         bodies_(inner_->shape().slot_count) {}
   FabricKind kind() const noexcept override { return inner_->kind(); }
@@ -38,7 +42,7 @@ class HookLane final : public RequestLane {
   absl::Status Post(uint32_t slot, uint32_t bytes) noexcept override {
     return inner_->Post(slot, bytes);
   }
-  bool Land(uint32_t slot, uint32_t head_bytes, std::span<std::byte> body) noexcept override {
+  bool Land(uint32_t slot, uint32_t head_bytes, const ScatterList& body) noexcept override {
     bodies_[slot] = body;
     return inner_->Land(slot, head_bytes, body);
   }
@@ -49,10 +53,23 @@ class HookLane final : public RequestLane {
       const auto reply = inner_->reply(out[i].slot);
       std::vector<std::byte>& copy = copies_[out[i].slot];
       copy.assign(reply.begin(), reply.end());
-      const auto body = landed(out[i].slot)
-                            ? bodies_[out[i].slot]
-                            : std::span(copy).first(out[i].bytes).subspan(sizeof(ReplyHeader));
+      const auto body = std::span(copy).first(out[i].bytes).subspan(sizeof(ReplyHeader));
+      if (!landed(out[i].slot)) {
+        hook_(seen_++, body);
+        continue;
+      }
+      ++landed_count_;
+      // A copy in one piece, which goes back.
+      const auto move = [&](auto one) {
+        size_t at = 0;
+        for (const std::span<std::byte> piece : bodies_[out[i].slot].pieces()) {
+          one(piece, body.subspan(at, piece.size()));
+          at += piece.size();
+        }
+      };
+      move([](auto piece, auto part) { std::memcpy(part.data(), piece.data(), piece.size()); });
       hook_(seen_++, body);
+      move([](auto piece, auto part) { std::memcpy(piece.data(), part.data(), piece.size()); });
     }
     return count;
   }
@@ -64,15 +81,19 @@ class HookLane final : public RequestLane {
  private:
   const std::unique_ptr<RequestLane> inner_;
   const ReplyHook& hook_;
+  std::atomic<uint32_t>& landed_count_;
   uint32_t seen_ = 0;
   std::vector<std::vector<std::byte>> copies_;
-  std::vector<std::span<std::byte>> bodies_;
+  std::vector<ScatterList> bodies_;
 };
 
 // `inner` must outlive it; it must outlive its lanes.
 class HookFabric final : public Fabric {
  public:
   HookFabric(Fabric* inner, ReplyHook hook) : inner_(inner), hook_(std::move(hook)) {}
+  // Replies whose bodies lay where they were asked for.
+  uint32_t landed_count() const { return landed_count_; }
+
   FabricKind kind() const noexcept override { return inner_->kind(); }
   absl::StatusOr<std::unique_ptr<Listener>> Listen(const ListenOptions& options) override {
     return inner_->Listen(options);
@@ -80,28 +101,31 @@ class HookFabric final : public Fabric {
   absl::StatusOr<std::unique_ptr<Dialer>> Dial(const LaneShape& shape) override {
     auto dialer = inner_->Dial(shape);
     if (!dialer.ok()) return dialer.status();
-    return std::make_unique<HookDialer>(*std::move(dialer), hook_);
+    return std::make_unique<HookDialer>(*std::move(dialer), hook_, landed_count_);
   }
 
  private:
   class HookDialer final : public Dialer {
    public:
-    HookDialer(std::unique_ptr<Dialer> inner, const ReplyHook& hook)
-        : inner_(std::move(inner)), hook_(hook) {}
+    HookDialer(std::unique_ptr<Dialer> inner, const ReplyHook& hook,
+               std::atomic<uint32_t>& landed_count)
+        : inner_(std::move(inner)), hook_(hook), landed_count_(landed_count) {}
     const std::string& offer() const override { return inner_->offer(); }
     absl::StatusOr<std::unique_ptr<RequestLane>> Connect(std::string_view answer,
                                                          Instant deadline) override {
       auto lane = inner_->Connect(answer, deadline);
       if (!lane.ok()) return lane.status();
-      return std::make_unique<HookLane>(*std::move(lane), hook_);
+      return std::make_unique<HookLane>(*std::move(lane), hook_, landed_count_);
     }
 
    private:
     const std::unique_ptr<Dialer> inner_;
     const ReplyHook& hook_;
+    std::atomic<uint32_t>& landed_count_;
   };
   Fabric* const inner_;
   const ReplyHook hook_;
+  std::atomic<uint32_t> landed_count_{0};
 };
 
 }  // namespace ckv::test

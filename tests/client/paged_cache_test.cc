@@ -155,7 +155,7 @@ TEST(PagedCache, AttentionSeesTheSequence) {
   for (size_t done = 0; done < 300; done += 60) {
     auto reservation = *cache->Reserve(a, 60);
     for (size_t i = 0; i < 60; ++i) {
-      const auto to = reservation.Contiguous(1, i, 1);
+      const auto to = reservation.Pieces(1, i, 1).pieces().front();
       std::memcpy(to.data(), bytes + (done + i) * 192, 192);
     }
     std::move(reservation).Commit();
@@ -210,7 +210,7 @@ TEST(PagedCache, ReadersSeeWholeRowsWhileOthersWrite) {
     for (uint64_t t = 0; t < kTokens; t += 20) {
       auto reservation = *cache->Reserve(sequence, 20);
       for (uint64_t i = 0; i < 20; ++i) {
-        const auto row = reservation.Contiguous(0, i, 1);
+        const auto row = reservation.Pieces(0, i, 1).pieces().front();
         std::memset(row.data(), static_cast<int>((t + i) % 251), row.size());
       }
       std::move(reservation).Commit();
@@ -228,17 +228,45 @@ TEST(PagedCache, ReadersSeeWholeRowsWhileOthersWrite) {
   writer.join();
 }
 
-TEST(CacheReservation, NeighboursAreContiguous) {
+TEST(CacheReservation, NeighboursAreOnePiece) {
   auto cache = *PagedCache::Create(TestGeometry(), {.block_count = 8});
   const CacheSequenceId a = cache->Begin(), b = cache->Begin();
   std::move(*cache->Reserve(a, 10)).Commit();  // block 0
   std::move(*cache->Reserve(b, 64)).Commit();  // block 1
   auto reservation = *cache->Reserve(a, 54 + 100);
   EXPECT_EQ(reservation.DescribeBlocks(), "blocks 0, 2 to 3");
-  EXPECT_EQ(reservation.Contiguous(0, 0, 54).data(), reservation.layer(0).data() + 10 * 192);
-  EXPECT_TRUE(reservation.Contiguous(0, 53, 2).empty());
-  EXPECT_EQ(reservation.Contiguous(2, 54, 100).data(), reservation.layer(2).data() + 128 * 192);
-  EXPECT_EQ(reservation.Contiguous(2, 54, 100).size(), 100u * 192);
+  // As {row of the layer, rows}.
+  const auto pieces = [&](uint32_t layer, uint64_t token_begin, uint64_t token_count) {
+    const ScatterList list = reservation.Pieces(layer, token_begin, token_count);
+    std::vector<std::pair<ptrdiff_t, size_t>> found;
+    for (const std::span<std::byte> piece : list.pieces())
+      found.emplace_back((piece.data() - reservation.layer(layer).data()) / 192,
+                         piece.size() / 192);
+    return found;
+  };
+  using Rows = std::vector<std::pair<ptrdiff_t, size_t>>;
+  EXPECT_EQ(pieces(0, 0, 54), (Rows{{10, 54}}));
+  EXPECT_EQ(pieces(0, 53, 2), (Rows{{63, 1}, {128, 1}}));
+  EXPECT_EQ(pieces(2, 54, 100), (Rows{{128, 100}}));
+  EXPECT_EQ(pieces(2, 20, 134), (Rows{{30, 34}, {128, 100}}));
+}
+
+TEST(CacheReservation, NoPiecesWhereThereAreTooMany) {
+  constexpr uint64_t kBlocks = ScatterList::kPieceCountMax + 1;
+  auto cache = *PagedCache::Create(TestGeometry(), {.block_count = 2 * kBlocks});
+  // Every other block is somebody else's.
+  const CacheSequenceId a = cache->Begin(), other = cache->Begin();
+  std::vector<CacheSequenceId> gaps;
+  for (uint64_t i = 0; i < kBlocks; ++i) {
+    gaps.push_back(cache->Begin());
+    std::move(*cache->Reserve(gaps.back(), 64)).Commit();
+    std::move(*cache->Reserve(other, 64)).Commit();
+  }
+  for (const CacheSequenceId gap : gaps) ASSERT_TRUE(cache->Free(gap).ok());
+  auto reservation = *cache->Reserve(a, kBlocks * 64);
+  EXPECT_EQ(reservation.Pieces(0, 64, (kBlocks - 1) * 64).pieces().size(), kBlocks - 1);
+  EXPECT_TRUE(reservation.Pieces(0, 0, kBlocks * 64).empty());
+  EXPECT_TRUE(reservation.Pieces(0, 63, kBlocks * 64 - 126).empty());
 }
 
 }  // namespace

@@ -29,8 +29,18 @@ constexpr uint32_t kOverfullBytes = 8u << 20;
 
 class FabricLanding : public test::FabricTest {};
 
-TEST_P(FabricLanding, BodiesLandOrComeWhole) {
-  LanePair pair = Make();
+// `place` in pieces of unlike sizes.
+ScatterList InPieces(std::span<std::byte> place, size_t piece_count) {
+  ScatterList pieces;
+  for (size_t i = 1; i <= piece_count; ++i) {
+    const size_t bytes = i == piece_count ? place.size() : place.size() * i / (2 * piece_count);
+    EXPECT_TRUE(pieces.Add(place.first(bytes)));
+    place = place.subspan(bytes);
+  }
+  return pieces;
+}
+
+void ExpectBodiesLandOrComeWhole(LanePair pair, size_t piece_count) {
   ASSERT_TRUE(pair.request && pair.serve);
   constexpr uint32_t kHead = 64, kBody = 5000;
   // A page's worth of the stream is read ahead: bodies below and above that.
@@ -41,7 +51,7 @@ TEST_P(FabricLanding, BodiesLandOrComeWhole) {
       std::vector<std::byte> place(body_bytes, std::byte{0xee});
       const std::optional<uint32_t> slot = pair.request->Acquire();
       ASSERT_TRUE(slot.has_value());
-      const bool can = pair.request->Land(*slot, kHead, place);
+      const bool can = pair.request->Land(*slot, kHead, InPieces(place, piece_count));
       ASSERT_TRUE(pair.request->Post(*slot, 1).ok());
       const std::optional<Arrival> arrival = AwaitRequest(*pair.serve);
       ASSERT_TRUE(arrival.has_value());
@@ -67,6 +77,12 @@ TEST_P(FabricLanding, BodiesLandOrComeWhole) {
   }
 }
 
+TEST_P(FabricLanding, BodiesLandOrComeWhole) { ExpectBodiesLandOrComeWhole(Make(), 1); }
+TEST_P(FabricLanding, InPieces) {
+  ExpectBodiesLandOrComeWhole(Make(), 3);
+  ExpectBodiesLandOrComeWhole(Make(), ScatterList::kPieceCountMax);
+}
+
 // Land is for one request: the next reply in the slot is whole again.
 TEST_P(FabricLanding, IsForOneRequest) {
   LanePair pair = Make({1, 64, 4096});
@@ -76,7 +92,7 @@ TEST_P(FabricLanding, IsForOneRequest) {
     std::fill(place.begin(), place.end(), std::byte{0xee});
     const std::optional<uint32_t> slot = pair.request->Acquire();
     ASSERT_TRUE(slot.has_value());
-    const bool can = asked && pair.request->Land(*slot, 24, place);
+    const bool can = asked && pair.request->Land(*slot, 24, ScatterList(std::span(place)));
     ASSERT_TRUE(pair.request->Post(*slot, 1).ok());
     ASSERT_TRUE(AwaitRequest(*pair.serve).has_value());
     ASSERT_TRUE(pair.serve->Post(*slot, 1024).ok());
@@ -96,7 +112,7 @@ TEST_P(FabricLanding, AbandonedMemoryIsTheOwnersAgain) {
     std::vector<std::byte> place(kOverfullBytes - 64);
     const std::optional<uint32_t> slot = pair.request->Acquire();
     ASSERT_TRUE(slot.has_value());
-    const bool can = pair.request->Land(*slot, 64, place);
+    const bool can = pair.request->Land(*slot, 64, InPieces(place, 3));
     ASSERT_TRUE(pair.request->Post(*slot, 1).ok());
     ASSERT_TRUE(AwaitRequest(*pair.serve).has_value());
     std::fill_n(pair.serve->reply(*slot).begin(), kOverfullBytes, std::byte{0x77});

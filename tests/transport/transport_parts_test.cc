@@ -13,6 +13,7 @@
 #include "tests/transport/lane_pair.h"
 #include "transport/fabric.h"
 #include "transport/handshake.h"
+#include "transport/scatter_list.h"
 #include "transport/slots.h"
 #include "transport/socket.h"
 #include "transport/thread_role.h"
@@ -46,6 +47,35 @@ TEST(Fabric, DefaultShapeHoldsWhatItSays) {
   EXPECT_TRUE(ValidateLaneShape(shape).ok());
   EXPECT_GE(shape.request_bytes_max, 64 + 256 * 1152u);
   EXPECT_GE(shape.reply_bytes_max, 64 + 256 * 2056u);
+}
+
+TEST(ScatterList, BytesAreTakenFromTheFront) {
+  std::vector<std::byte> memory(10);
+  const std::span<std::byte> bytes(memory);
+  ScatterList list(bytes.first(4));
+  EXPECT_TRUE(list.Add({}));
+  EXPECT_TRUE(list.Add(bytes.subspan(7)));
+  ASSERT_EQ(list.pieces().size(), 2u);
+  EXPECT_EQ(list.bytes(), 7u);
+  const ScatterList front = list.TakeFront(5);
+  ASSERT_EQ(front.pieces().size(), 2u);
+  EXPECT_EQ(front.pieces()[0].data(), &memory[0]);
+  EXPECT_EQ(front.pieces()[1].data(), &memory[7]);
+  EXPECT_EQ(front.bytes(), 5u);
+  ASSERT_EQ(list.pieces().size(), 1u);
+  EXPECT_EQ(list.pieces()[0].data(), &memory[8]);
+  EXPECT_TRUE(list.TakeFront(0).empty());
+  EXPECT_EQ(list.TakeFront(2).bytes(), 2u);
+  EXPECT_TRUE(list.empty());
+}
+
+TEST(ScatterList, IsOfSoManyPieces) {
+  std::vector<std::byte> memory(ScatterList::kPieceCountMax + 1);
+  ScatterList list;
+  for (size_t i = 0; i < ScatterList::kPieceCountMax; ++i)
+    EXPECT_TRUE(list.Add(std::span(memory).subspan(i, 1)));
+  EXPECT_FALSE(list.Add(std::span(memory).last(1)));
+  EXPECT_EQ(list.bytes(), ScatterList::kPieceCountMax);
 }
 
 TEST(Notes, SurviveTheTrip) {

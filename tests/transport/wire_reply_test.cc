@@ -103,9 +103,15 @@ TEST(Wire, FetchedBytesAreChecked) {
   expected.request_id = 1;
   expected.kind = WireKind::kFetch;
   EXPECT_TRUE(CheckReply(header, slot.bytes().subspan(64), expected).ok());
+  ScatterList landed(slot.bytes().subspan(64, 33));
+  ASSERT_TRUE(landed.Add(slot.bytes().subspan(97)));
+  EXPECT_TRUE(CheckReply(header, landed, expected).ok());
   slot.bytes()[163] ^= std::byte{1};
   EXPECT_EQ(CheckReply(header, slot.bytes().subspan(64), expected).code(), StatusCode::kDataLoss);
+  EXPECT_EQ(CheckReply(header, landed, expected).code(), StatusCode::kDataLoss);
   slot.bytes()[163] ^= std::byte{1};
+  landed.TakeFront(1);
+  EXPECT_EQ(CheckReply(header, landed, expected).code(), StatusCode::kInvalidArgument);
   expected.fetch.token_count = 11;
   EXPECT_EQ(CheckReply(header, slot.bytes().subspan(64), expected).code(),
             StatusCode::kInvalidArgument);
@@ -132,6 +138,14 @@ TEST(Wire, BodyChecksumIsOfStripes) {
   from_zero.token_begin = 0;
   EXPECT_EQ(BodyChecksum(slice, 4, body), BodyChecksum(from_zero, 4, body));
   EXPECT_NE(BodyChecksum(slice, 4, body), BodyChecksum(entry, 4, body));
+  // And where the bytes lie makes no difference, also where a stripe or a row is cut.
+  for (const size_t cut : {1u, 8u, 100u, 136u, 279u, 280u, 559u}) {
+    const std::span<std::byte> bytes(body);
+    ScatterList pieces(bytes.first(cut / 2));
+    ASSERT_TRUE(pieces.Add(bytes.subspan(cut / 2, cut - cut / 2)));
+    ASSERT_TRUE(pieces.Add(bytes.subspan(cut)));
+    EXPECT_EQ(BodyChecksum(entry, 4, pieces), 0xf44413b6u) << cut;
+  }
   std::vector<std::pair<uint32_t, uint32_t>> parts;
   BodyChecksum(entry, [&](const StripePart& part) {
     EXPECT_EQ(part.layer, parts.size() < 4 ? 5u : 6u);

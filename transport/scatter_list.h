@@ -1,0 +1,60 @@
+// A stretch of bytes that lies in pieces: where what is received goes.
+
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <span>
+
+namespace ckv {
+
+// Pieces of somebody else's memory, none of them empty, in the order of the bytes.
+class ScatterList {
+ public:
+  // 96 rows of 1152 bytes, one transfer, lie in at most 3 blocks of a cache, 192 of fp8 in 4. With
+  // a head before and a page behind, all can be read in one call of 8 parts: beyond those the
+  // kernel allocates its copy of the list.
+  static constexpr size_t kPieceCountMax = 6;
+
+  ScatterList() = default;
+  explicit ScatterList(std::span<std::byte> piece) { Add(piece); }
+
+  // Behind the others. False: there are kPieceCountMax already.
+  bool Add(std::span<std::byte> piece) noexcept {
+    if (piece.empty()) return true;
+    if (end_ == kPieceCountMax) return false;
+    pieces_[end_++] = piece;
+    return true;
+  }
+
+  // Takes the first `bytes` off, at most bytes(), and returns them.
+  ScatterList TakeFront(size_t bytes) noexcept {
+    ScatterList front;
+    while (bytes > 0 && !empty()) {
+      std::span<std::byte>& piece = pieces_[begin_];
+      const size_t taken = std::min(bytes, piece.size());
+      front.Add(piece.first(taken));
+      piece = piece.subspan(taken);
+      if (piece.empty()) ++begin_;
+      bytes -= taken;
+    }
+    return front;
+  }
+
+  bool empty() const noexcept { return begin_ == end_; }
+  std::span<const std::span<std::byte>> pieces() const noexcept {
+    return std::span(pieces_).subspan(begin_, end_ - begin_);
+  }
+  size_t bytes() const noexcept {
+    size_t bytes = 0;
+    for (const std::span<std::byte> piece : pieces()) bytes += piece.size();
+    return bytes;
+  }
+
+ private:
+  std::array<std::span<std::byte>, kPieceCountMax> pieces_;
+  size_t begin_ = 0, end_ = 0;
+};
+
+}  // namespace ckv
