@@ -15,14 +15,16 @@ namespace {
 
 // Of one fabric. A choice between shm and tcp took 7 to 10 ms on idle processors, most of it for
 // the copies that tell the bandwidth of memory.
-constexpr uint32_t kWarmupCount = 8;
+constexpr size_t kWarmupCount = 8;
 constexpr size_t kRoundCount = 32;
-constexpr size_t kRoundCountMin = 2;
 constexpr int kFullProbeCount = 3;  // the best bandwidth counts
 constexpr uint32_t kFullRoundCount = 3;
-// Of a fabric's time, 1.5 s of the default connect_timeout between two. Where threads wait long for
-// processors (load 7 on two), all rounds together took more than all of it.
-constexpr int64_t kMeasureShare = 4;  // a quarter
+// Of a fabric's share of the time, 1.5 s of the default connect_timeout between two: an eighth for
+// round trips, a quarter until the last full probe begins, a half until it ends. Where threads wait
+// long for processors (load 7 on two), all of them together took more than the share.
+constexpr int64_t kRoundsPart = 8, kFullProbesPart = 4, kMeasurePart = 2;
+// Of fewer, the worst counts instead of the median.
+constexpr size_t kMedianCountMin = 8;
 // Other engines may choose again and again meanwhile, where no choice holds.
 constexpr int kTurnCountMax = 3;
 
@@ -63,6 +65,10 @@ class Chooser {
   // Offers some of the fabrics from `first_` on, and puts it behind the last one that was settled.
   absl::Status TryNext();
   void Refuse(size_t begin, size_t end, const LaneAttempt& attempt);
+  absl::StatusOr<std::vector<double>> MeasureRounds(const OpenedLane& opened, ProbeOptions options,
+                                                    Instant enough);
+  absl::StatusOr<double> MeasureBandwidth(const OpenedLane& opened, ProbeOptions options,
+                                          Instant enough);
   absl::Status Measure(const OpenedLane& opened, Instant probe_by, FabricTrial& trial);
   void Keep(size_t fabric, OpenedLane opened, Instant probe_by);
   bool Known(FabricKind kind) const {
@@ -183,41 +189,71 @@ void Chooser::Refuse(size_t begin, size_t end, const LaneAttempt& attempt) {
   }
 }
 
-// Fills the trial from a lane of it. A lane that echoes is never refused for being slow: what was
-// measured until then counts.
+// Round trips until enough of them are done or their time is over, one at least.
+absl::StatusOr<std::vector<double>> Chooser::MeasureRounds(const OpenedLane& opened,
+                                                           ProbeOptions options, Instant enough) {
+  std::vector<double> rounds_us;
+  while (rounds_us.size() < kWarmupCount + kRoundCount &&
+         (rounds_us.empty() || clock_.Now() < enough)) {
+    const auto probe = Probe(*opened.lane, clock_, options);
+    if (absl::IsDeadlineExceeded(probe.status()) && !rounds_us.empty()) break;
+    CKV_RETURN_IF_ERROR(probe.status());
+    rounds_us.push_back(probe->t_probe_us_p50);
+  }
+  const size_t warmup_count = std::min(kWarmupCount, rounds_us.size() / 2);
+  rounds_us.erase(rounds_us.begin(), rounds_us.begin() + static_cast<ptrdiff_t>(warmup_count));
+  std::sort(rounds_us.begin(), rounds_us.end());
+  return rounds_us;
+}
+
+// In bytes a second. 0: could not be told.
+absl::StatusOr<double> Chooser::MeasureBandwidth(const OpenedLane& opened, ProbeOptions options,
+                                                 Instant enough) {
+  options.bandwidth_round_count = kFullRoundCount;
+  double best = 0;
+  for (int i = 0; i < kFullProbeCount && (i == 0 || clock_.Now() < enough); ++i) {
+    const Instant begin = clock_.Now();
+    const auto probe = Probe(*opened.lane, clock_, options);
+    if (absl::IsDeadlineExceeded(probe.status())) {
+      // Slower than all that was asked for in all that time: its bytes count, as far as is known.
+      const double seconds = double((clock_.Now() - begin).count()) * 1e-9;
+      const double bytes = 2.0 * (1 + kFullRoundCount) * opened.lane->shape().request_bytes_max;
+      return best > 0 || begin >= options.deadline ? best : bytes / seconds;
+    }
+    CKV_RETURN_IF_ERROR(probe.status());
+    best = std::max(best, probe->bandwidth_bytes_per_s);
+  }
+  return best;
+}
+
+// Fills the trial from a lane of it. One that echoes is not refused for being slow: what is known
+// when its time is over counts.
 absl::Status Chooser::Measure(const OpenedLane& opened, Instant probe_by, FabricTrial& trial) {
+  const Instant begin = clock_.Now();
+  const Duration share = std::min(probe_by, request_.deadline) - begin;
   ProbeOptions options;
-  options.warmup_count = kWarmupCount;
+  options.warmup_count = 0;
   options.round_count = 1;
   options.bandwidth_round_count = 0;
-  options.deadline = std::min(probe_by, request_.deadline);
+  options.deadline = begin + share;
   options.session = opened.session.value;
   options.epoch = opened.epoch.value;
-  const Instant begin = clock_.Now();
-  const Instant enough = begin + (options.deadline - begin) / kMeasureShare;
-  std::vector<double> rounds_us;
-  while (rounds_us.size() < kRoundCount &&
-         (rounds_us.size() < kRoundCountMin || clock_.Now() < enough)) {
-    CKV_ASSIGN_OR_RETURN(const ProbeResult probe, Probe(*opened.lane, clock_, options));
-    rounds_us.push_back(probe.t_probe_us_p50);
-    options.warmup_count = 0;
-  }
-  std::sort(rounds_us.begin(), rounds_us.end());
+  CKV_ASSIGN_OR_RETURN(const std::vector<double> rounds_us,
+                       MeasureRounds(opened, options, begin + share / kRoundsPart));
+  const bool many = rounds_us.size() >= kMedianCountMin;
   // As LiveFabric: what disturbs a round trip only ever adds to it.
-  trial.constants.t_probe_us = rounds_us[1];
+  trial.constants.t_probe_us = rounds_us[many ? 1 : 0];
   if (OverMemory(trial.fabric)) {
     if (copy_bandwidth_ == 0) copy_bandwidth_ = CopyBandwidth(clock_);
     trial.constants.bandwidth_bytes_per_s = copy_bandwidth_;
   } else {
-    options.bandwidth_round_count = kFullRoundCount;
-    for (int i = 0; i < kFullProbeCount && clock_.Now() < enough; ++i) {
-      CKV_ASSIGN_OR_RETURN(const ProbeResult probe, Probe(*opened.lane, clock_, options));
-      trial.constants.bandwidth_bytes_per_s =
-          std::max(trial.constants.bandwidth_bytes_per_s, probe.bandwidth_bytes_per_s);
-    }
+    options.deadline = begin + share / kMeasurePart;
+    CKV_ASSIGN_OR_RETURN(trial.constants.bandwidth_bytes_per_s,
+                         MeasureBandwidth(opened, options, begin + share / kFullProbesPart));
   }
   trial.exchange_us = ExchangeUs(trial.constants);
-  trial.exchange_p50_us = trial.exchange_us + rounds_us[rounds_us.size() / 2] - rounds_us[1];
+  const double typical_us = many ? rounds_us[rounds_us.size() / 2] : rounds_us.back();
+  trial.exchange_p50_us = trial.exchange_us + typical_us - trial.constants.t_probe_us;
   return absl::OkStatus();
 }
 

@@ -30,10 +30,10 @@ inline constexpr Duration kFallbackAgeMax = std::chrono::seconds(60);
 
 // Opens a session with one lane on the fabric that `peer` was found to be reached over soonest. The
 // first engine that comes finds that out, while others wait for it: it opens a lane on every fabric
-// that both sides have, one after another, probes each for some milliseconds and keeps the best.
-// All later ones take that fabric at once, until the holder lives another life or a lane of it does
-// not come up. With one fabric, or one that is forced, there is nothing to choose, and nothing is
-// probed.
+// that both sides have, one after another, probes each for some milliseconds (where processors are
+// short of time, for half of the fabric's share of it at most) and keeps the best. All later ones
+// take that fabric at once, until the holder lives another life or a lane of it does not come up.
+// With one fabric, or one that is forced, there is nothing to choose, and nothing is probed.
 //   Unavailable         no fabric reaches the holder; says of each why. The one that is forced does
 //                       not; says which the holder has. Or it would be tcp where it should be
 //                       verbs, and rdma_fallback refuses that.

@@ -12,6 +12,7 @@
 #include "client/attend_plan.h"
 #include "client/fetch_plan.h"
 #include "client/route.h"
+#include "transport/scatter_list.h"
 #include "transport/wire.h"
 
 namespace ckv {
@@ -51,9 +52,10 @@ class Fetcher {
     std::span<const uint32_t> ordinals;  // of chosen rows
     uint32_t slot = 0;
     uint64_t request_id = 0;
-    // Where the fabric was asked to put the rows, if it was; only of one layer.
+    // Where the caller wants the rows, if anywhere; only of one layer.
     ScatterList pieces;
-    bool came = false, landed = false;
+    bool came = false;
+    bool landed = false;              // the fabric put them there
     std::span<const std::byte> body;  // in the slot; unless landed
   };
 

@@ -13,6 +13,7 @@
 #include "client/fetch_plan.h"
 #include "client/paged_cache.h"
 #include "client/requester.h"
+#include "transport/scatter_list.h"
 
 namespace ckv {
 

@@ -245,7 +245,9 @@ class MappedChunk {
 // A fabric to a holder as it was found when this requester last chose among them.
 struct FabricTrial {
   FabricKind fabric = FabricKind::kTcp;
-  FabricConstants constants;  // 0: not measured, or a bandwidth beyond what the probe could tell
+  // 0: not measured, or a bandwidth beyond what the probe could tell. Where full slots did not come
+  // through in time, the bandwidth is what that would have needed.
+  FabricConstants constants;
   // Predicted for kNominalExchangeBytes (client/fabric_choice.h): of the second best round trip, as
   // the constants are, and of the median one. 0: not measured.
   double exchange_us = 0;

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "proto/clock.h"
+#include "transport/scatter_list.h"
 #include "transport/wire.h"
 
 namespace ckv {

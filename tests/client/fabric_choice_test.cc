@@ -188,7 +188,7 @@ TEST_F(FabricChoiceTest, AFabricThatHangsLeavesTimeForTheOthers) {
   EXPECT_THAT(View().trials[0].why_not, HasSubstr("nobody came"));
 }
 
-// Forty rounds of tcp do not fit into its 3500 s: those of a quarter of them judge it.
+// Forty rounds of tcp do not fit into its 3500 s: those of an eighth of them judge it.
 TEST_F(FabricChoiceTest, AFabricThatEchoesSlowlyIsNotRefused) {
   options.fabrics = {&shm, &tcp};
   options.connect_timeout = seconds(4000);
@@ -199,7 +199,22 @@ TEST_F(FabricChoiceTest, AFabricThatEchoesSlowlyIsNotRefused) {
   for (const FabricTrial& trial : seen.trials) EXPECT_EQ(trial.why_not, "");
   EXPECT_NEAR(seen.trials[0].constants.t_probe_us, 30'128'000, 2'000'000);
   EXPECT_NEAR(seen.trials[1].constants.t_probe_us, 100'128'000, 2'000'000);
-  EXPECT_EQ(seen.trials[1].constants.bandwidth_bytes_per_s, 0) << "no time was left for it";
+  EXPECT_NEAR(seen.trials[1].constants.bandwidth_bytes_per_s, 1e3, 2e2);
+}
+
+// A full slot there and back takes 4096 s over tcp, of whose 4000 s half are for measuring.
+TEST_F(FabricChoiceTest, AFabricWithoutBandwidthIsNotRefused) {
+  tcp.set_cost(seconds(1), 2);
+  options.fabrics = {&tcp, &shm};
+  options.connect_timeout = seconds(8000);
+  EXPECT_EQ(Opened(), FabricKind::kShm);
+  const FabricTrial trial = View().trials[0];
+  EXPECT_EQ(trial.why_not, "");
+  EXPECT_NEAR(trial.constants.t_probe_us, 65e6, 2e6);
+  // Less than all that was asked for, 8 slots in 2000 s.
+  EXPECT_GT(trial.constants.bandwidth_bytes_per_s, 0);
+  EXPECT_LE(trial.constants.bandwidth_bytes_per_s, 8 * 4096 / 2000.0);
+  EXPECT_GT(trial.exchange_us, 1000e6);
 }
 
 TEST_F(FabricChoiceTest, NoneSaysOfEachWhy) {

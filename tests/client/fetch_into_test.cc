@@ -155,6 +155,28 @@ TEST(FetchInto, TheFabricPutsRowsIntoScatteredBlocks) {
   EXPECT_EQ(fabric.landed_count(), 3u);
 }
 
+// Method: blocks of which no two are neighbours, and runs of 8 of them: more than can be told.
+TEST(FetchInto, RowsForTooManyBlocksComeByTheSlot) {
+  const auto corpus = MakeTestCorpus(TestGeometry(), {640}, 7);
+  const auto tcp = NewTcpFabric(Clock::Real());
+  test::HookFabric fabric(tcp.get(), [](uint32_t, std::span<std::byte>) {});
+  Cluster cluster(tcp.get(), &fabric, corpus, 1, {.slot_count = 4, .reply_bytes_max = 100'000});
+  cluster.cache = *PagedCache::Create(corpus.geometry, {.block_count = 32});
+  std::vector<CacheSequenceId> blocks;
+  for (int i = 0; i < 32; ++i) {
+    blocks.push_back(cluster.cache->Begin());
+    std::move(*cluster.cache->Reserve(blocks.back(), 64)).Commit();
+  }
+  for (int i = 0; i < 32; i += 2) ASSERT_TRUE(cluster.cache->Free(blocks[i]).ok());
+  cluster.sequence = cluster.cache->Begin();
+  const FetchCall call = cluster.Call(0, 1, 500);
+  const absl::Status status = cluster.requester->FetchInto(call, *cluster.cache, cluster.sequence);
+  ASSERT_TRUE(status.ok()) << status;
+  cluster.ExpectRows(call, 0);
+  // Of each layer 512 rows, which do not land, and 128.
+  EXPECT_EQ(fabric.landed_count(), 3u);
+}
+
 TEST(FetchInto, SplicedRowsAreAttendedAtTheirNewPlace) {
   const auto corpus = MakeTestCorpus(TestGeometry(), {64, 150}, 2);
   const auto fabric = NewLoopbackFabric(Clock::Real());

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "proto/status.h"
 #include "tests/e2e/process.h"
 #include "tests/server/control_client.h"
 #include "tests/temp_folder.h"
@@ -23,22 +24,23 @@ inline Instant After(Duration duration) { return Clock::Real()->Now() + duration
 // A daemon is up in 50 ms; a loaded machine under a sanitizer gets its time.
 inline constexpr Duration kStartTime = std::chrono::seconds(30);
 
-// A loopback port of one's own: while this lives, who asks for any free port never gets it. Bound
-// by a socket that does not listen, which SO_REUSEADDR lets ckvd, who sets it too, bind beside.
-// Without it a ckvd that was killed could find its port taken when it starts again, by the listener
-// of its own data path even: that asks for any port, before the control plane listens.
+// A port of one's own on 127.0.0.1: while this lives, who asks there, or of all addresses, for any
+// free port never gets it. Bound by a socket that does not listen, which SO_REUSEADDR lets ckvd,
+// who sets it too, bind beside. Without it a ckvd that was killed could find its port taken when it
+// starts again, by the listener of its own data path even: that asks for any port, before the
+// control plane listens.
 class HeldPort {
  public:
   HeldPort() {
     fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     const int one = 1;
-    EXPECT_EQ(setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)), 0);
     sockaddr_in address = {};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t length = sizeof(address);
-    EXPECT_EQ(bind(fd_, reinterpret_cast<const sockaddr*>(&address), length), 0);
-    EXPECT_EQ(getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length), 0);
+    CKV_CHECK(setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) == 0 &&
+              bind(fd_, reinterpret_cast<const sockaddr*>(&address), length) == 0 &&
+              getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length) == 0);
     number_ = ntohs(address.sin_port);
   }
   ~HeldPort() { close(fd_); }
@@ -87,10 +89,9 @@ class OneDaemon {
     // A channel of the life before would wait before it connects again. This one may share its
     // connection with one that is not quite gone: calls then fail at once until that wait is over.
     const auto channel = MakeChannel(address());
-    if (!channel->WaitForConnected(
-            gpr_time_from_seconds(kStartTime / std::chrono::seconds(1), GPR_TIMESPAN))) {
-      return false;
-    }
+    const gpr_timespec wait =
+        gpr_time_from_seconds(kStartTime / std::chrono::seconds(1), GPR_TIMESPAN);
+    if (!channel->WaitForConnected(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), wait))) return false;
     holder_ = v1::HolderService::NewStub(channel);
     directory_ = v1::DirectoryService::NewStub(channel);
     requester_ = v1::RequesterService::NewStub(channel);
