@@ -20,7 +20,7 @@ class ScatterList {
   ScatterList() = default;
   explicit ScatterList(std::span<std::byte> piece) { Add(piece); }
 
-  // Behind the others. False: there are kPieceCountMax already.
+  // Behind the others. False: no room is left; what was taken off makes none.
   bool Add(std::span<std::byte> piece) noexcept {
     if (piece.empty()) return true;
     if (end_ == kPieceCountMax) return false;
