@@ -70,21 +70,4 @@ void PackFp8DsMlaRow(const float* row, uint32_t d_v, uint32_t d_rope, uint8_t* o
   }
 }
 
-void UnpackFp8DsMlaRow(const uint8_t* in, uint32_t d_v, uint32_t d_rope, float* row) noexcept {
-  for (uint32_t group = 0; group < d_v / kFp8ScaleGroup; ++group) {
-    float scale;
-    std::memcpy(&scale, in + d_v + group * sizeof(float), sizeof(scale));
-    for (uint32_t i = 0; i < kFp8ScaleGroup; ++i) {
-      const uint32_t at = group * kFp8ScaleGroup + i;
-      row[at] = FloatFromE4m3(in[at]) * scale;
-    }
-  }
-  const uint8_t* band = in + d_v + d_v / kFp8ScaleGroup * sizeof(float);
-  for (uint32_t i = 0; i < d_rope; ++i) {
-    uint16_t bits;
-    std::memcpy(&bits, band + i * sizeof(bits), sizeof(bits));
-    row[d_v + i] = FloatFromBf16(bits);
-  }
-}
-
 }  // namespace ckv

@@ -8,8 +8,8 @@
 #include <limits>
 
 #include "attention/bf16.h"
+#include "proto/base/status.h"
 #include "proto/geometry.h"
-#include "proto/status.h"
 
 #ifndef CKV_ATTENTION_MERGE_ONCE_
 #define CKV_ATTENTION_MERGE_ONCE_
@@ -44,8 +44,8 @@ HWY_INLINE hn::Vec<D> LoadValues(D d, const WeightedRow& part, uint32_t c) {
   return LoadBf16(d, part.o + size_t{c} * 2);
 }
 
-// kVectors vectors of columns of every part, in the order of the parts; sums stay in registers, so
-// each o is read once and each sum written once.
+// Sums kVectors vectors of columns of every part, in the order of the parts. Sums stay in
+// registers, so each o is read once and each sum written once.
 template <uint32_t kVectors, class D>
 HWY_INLINE void AddColumns(D d, std::span<const WeightedRow> parts, uint32_t c, bool first,
                            float* sum) {
@@ -69,7 +69,7 @@ HWY_INLINE void AddColumns(D d, std::span<const WeightedRow> parts, uint32_t c, 
   for (size_t v = 0; v < kVectors; ++v) hn::StoreU(total[v], d, sum + c + v * lanes);
 }
 
-// sum[0, d_v) = sum over `parts` of weight * o, added to what is there unless `first`.
+// Computes sum[0, d_v) = sum over `parts` of weight * o, added to the old sum unless `first`.
 void AddWeighted(std::span<const WeightedRow> parts, uint32_t d_v, bool first, float* sum) {
   const hn::CappedTag<float, 16> d;
   const hn::CappedTag<float, 1> d1;
@@ -90,7 +90,7 @@ namespace {
 
 HWY_EXPORT(AddWeighted);
 
-// Parts that one pass over a row's columns takes: as many streams as a core prefetches.
+// The most parts that one pass over a row's columns takes: as many streams as a core prefetches.
 constexpr size_t kGroupMax = 16;
 
 size_t ValueBytes(PartialDtype dtype) { return dtype == PartialDtype::kF32 ? 4 : 2; }
@@ -105,7 +105,7 @@ const std::byte* RowOf(const ConstPartialView& part, uint32_t row, uint32_t d_v)
   return static_cast<const std::byte*>(part.o) + size_t{row} * d_v * ValueBytes(part.dtype);
 }
 
-// One part's o to another place and dtype; exact unless f32 is rounded to bf16.
+// Writes one part's o to another place and dtype; exact unless f32 is rounded to bf16.
 void CopyRow(const std::byte* from, PartialDtype from_dtype, uint32_t d_v, PartialDtype to_dtype,
              std::byte* to) {
   if (from_dtype == to_dtype) {
@@ -117,7 +117,7 @@ void CopyRow(const std::byte* from, PartialDtype from_dtype, uint32_t d_v, Parti
   }
 }
 
-// What a row's parts come to before their values are read.
+// The sum over a row's parts, before their values are read.
 struct RowTotals {
   float m = kEmptyM;
   float l = 0;
@@ -129,7 +129,8 @@ float WeightOf(const ConstPartialView& part, uint32_t row, float m) {
   return part.l[row] * std::exp(part.m[row] - m);
 }
 
-// `weights` gets the first kGroupMax parts', so that most rows take each exponential once.
+// `weights` gets the weights of the first kGroupMax parts, so that most rows take each exponential
+// once.
 RowTotals TotalsOf(std::span<const ConstPartialView> parts, uint32_t row,
                    std::span<float, kGroupMax> weights) {
   RowTotals totals;
@@ -156,7 +157,7 @@ void WriteEmptyRow(uint32_t row, uint32_t d_v, const PartialView& out, std::byte
   out.l[row] = 0;
 }
 
-// sum = the parts' weighted values, kGroupMax parts at a time.
+// Computes the sum of the parts' weighted values, kGroupMax parts at a time.
 void SumParts(std::span<const ConstPartialView> parts, uint32_t row, uint32_t d_v,
               const RowTotals& totals, std::span<const float, kGroupMax> weights, float* sum) {
   std::array<WeightedRow, kGroupMax> group;
@@ -179,7 +180,8 @@ void SumParts(std::span<const ConstPartialView> parts, uint32_t row, uint32_t d_
     if (grouped == kGroupMax) flush();
   }
   flush();
-  // Every share underflowed, because the sum of l overflowed: no answer, and one that shows it.
+  // Every share underflowed, because the sum of l overflowed. There is no answer, so give one that
+  // shows it.
   if (first) std::fill_n(sum, d_v, std::numeric_limits<float>::quiet_NaN());
 }
 

@@ -5,7 +5,7 @@
 
 #include "attention/bf16.h"
 #include "attention/worker_pool.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "attention/mla_block.cc"
@@ -19,8 +19,8 @@ HWY_BEFORE_NAMESPACE();
 namespace ckv {
 namespace HWY_NAMESPACE {
 
-// How many keys of the tile [begin, begin + count) each row sees. Indices were filtered by their
-// source, so selected rows see them all.
+// Returns how many keys of the tile [begin, begin + count) each row sees. The source filtered the
+// indices, so selected rows see them all.
 void CountVisible(const RowBlock& block, uint32_t begin, uint32_t count, uint32_t* visible) {
   for (uint32_t i = 0; i < block.packed_rows(); ++i) {
     uint32_t seen = i < block.count ? count : 0;
@@ -32,8 +32,8 @@ void CountVisible(const RowBlock& block, uint32_t begin, uint32_t count, uint32_
   }
 }
 
-// One tile's sums over the block's query rows into `result`, lanes over query rows, a column of 64
-// after the other.
+// Writes one tile's sums over the block's query rows into `result`: lanes over query rows, one
+// column of 64 after the other.
 void AttendTile(const AttentionShape& shape, const RowBlock& block, const std::byte* const* rows,
                 uint32_t count, const uint32_t* visible, bool first, const BlockScratch& scratch,
                 const BlockState& result, NextTilePrefetch& prefetch) {
@@ -54,7 +54,7 @@ void AttendTile(const AttentionShape& shape, const RowBlock& block, const std::b
   }
 }
 
-// The same sums, lanes over cKV rows and columns. `rows` has kKeyStride entries.
+// Computes the same sums with lanes over cKV rows and columns. `rows` has kKeyStride entries.
 void AttendNarrowTile(const AttentionShape& shape, const RowBlock& block, const std::byte** rows,
                       uint32_t count, const uint32_t* visible, bool first,
                       const BlockScratch& scratch, const BlockState& result,
@@ -68,7 +68,7 @@ void AttendNarrowTile(const AttentionShape& shape, const RowBlock& block, const 
       rows[j] = reinterpret_cast<const std::byte*>(unpacked);
     }
   }
-  // Whole vectors of keys: what the last one has too many of is computed and never read.
+  // Keys come in whole vectors: surplus keys of the last one are computed and never read.
   std::fill(rows + count, rows + kKeyStride, rows[count - 1]);
   NarrowWeights(shape, block.count, rows, count, visible, scratch, alpha, result, prefetch);
   NarrowValues(shape, block.count, UsesQuads(block.count), rows, visible, scratch, alpha, first,
@@ -81,7 +81,7 @@ void AttendSpanImpl(const AttentionShape& shape, const RowBlock& block, uint32_t
     result.m[i] = kEmptyM;
     result.l[i] = 0;
   }
-  // For bf16 once: nothing writes them. Stale scales of fp8 rows are never used.
+  // Once is enough for bf16: nothing writes them. Stale scales of fp8 rows are never used.
   const uint32_t panels = RoundUp(shape.d_qk, kPanelWidth) / kPanelWidth;
   std::fill_n(scratch.scales, size_t{panels} * kKeyStride, 1.0f);
   alignas(64) uint32_t visible[kBlockRows];
@@ -144,7 +144,7 @@ void FoldRow(const float* from, float from_factor, float* to, float to_factor, u
   }
 }
 
-// exp(x), with the bits of the vector function.
+// Computes exp(x), with the bits of the vector function.
 float ExpOf(float x) {
   const DF d;
   return hn::GetLane(ExpNonPositive(d, hn::Set(d, x)));
@@ -164,7 +164,7 @@ void FoldSpanImpl(const AttentionShape& shape, uint32_t count, const BlockState&
       continue;
     }
     const float max = std::max(total.m[i], span.m[i]);
-    // -inf on both sides, which NaN logits leave: measured from 0, as in SoftmaxColumn.
+    // NaN logits leave -inf on both sides: measure from 0, as in SoftmaxColumn.
     const float base = max == kEmptyM ? 0 : max;
     const float total_factor = ExpOf(total.m[i] - base), span_factor = ExpOf(span.m[i] - base);
     FoldRow(from, span_factor, to, total_factor, shape.d_v);
@@ -173,7 +173,8 @@ void FoldSpanImpl(const AttentionShape& shape, uint32_t count, const BlockState&
   }
 }
 
-// `count` values to column `column` of o, which may be wire memory at any 2- or 4-byte address.
+// Writes `count` values to column `column` of o, which may be wire memory at any 2- or 4-byte
+// address.
 void WriteColumns(VF value, uint32_t column, uint32_t count, PartialDtype dtype, void* o) {
   const DF d;
   auto* bytes = static_cast<uint8_t*>(o);
@@ -188,8 +189,8 @@ void WriteColumns(VF value, uint32_t column, uint32_t count, PartialDtype dtype,
   }
 }
 
-// o = sum / l in the wanted dtype. A narrow block's sums are pairs of vectors of even and of odd
-// columns, as far as whole pairs go.
+// Writes o = sum / l in the wanted dtype. A narrow block's sums are pairs of vectors of even and of
+// odd columns, as far as whole pairs go.
 void WriteRow(const float* sum, float l, uint32_t d_v, bool pairs, PartialDtype dtype, void* o) {
   const DF d;
   const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(d));
@@ -218,7 +219,7 @@ bool SelectsAny(const RowBlock& block) {
 
 void WriteBlockImpl(const AttentionShape& shape, const RowBlock& block, const BlockState& total) {
   const uint32_t o_stride = BlockState::o_stride(shape);
-  // Once a block: a list may be a peer's 4 M entries that all are skipped.
+  // Once per block, because a list may be a peer's 4 M entries that are all skipped.
   const bool selects_any = block.indices != nullptr && SelectsAny(block);
   for (uint32_t i = 0; i < block.count; ++i) {
     const BlockRow& row = block.rows[i];
@@ -226,7 +227,8 @@ void WriteBlockImpl(const AttentionShape& shape, const RowBlock& block, const Bl
     const bool attends_any =
         block.indices != nullptr ? selects_any : std::min(row.limit, block.keys.count) > 0;
     if (l == 0 && attends_any) {
-      // Every logit was -inf, which only infinite values make: no answer, and not the empty one.
+      // Every logit was -inf, which only infinite values cause. There is no answer, and this is not
+      // the empty one.
       l = std::numeric_limits<float>::quiet_NaN();
       std::fill_n(total.o + size_t{i} * o_stride, shape.d_v, l);
     }
@@ -238,8 +240,8 @@ void WriteBlockImpl(const AttentionShape& shape, const RowBlock& block, const Bl
     }
     WriteRow(total.o + size_t{i} * o_stride, l, shape.d_v, block.narrow(), row.dtype, row.o);
     // A NaN logit makes l NaN and may leave m = -inf, which a merge would take for an empty part
-    // and drop. With a finite m the NaN reaches the answer, where it is seen.
-    // + 0 makes a -0 a +0: which of the two a maximum of both is differs between paths.
+    // and drop. With a finite m the NaN reaches the answer, where it is seen. + 0 turns a -0 into a
+    // +0: the paths differ in which of the two the maximum of both is.
     *row.m = l == l ? total.m[i] + 0.0f : 0.0f;
     *row.l = l;
   }

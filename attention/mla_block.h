@@ -1,14 +1,16 @@
-// One block of query rows over one span of cKV rows: what mla_partial.cc schedules and
-// mla_block.cc computes. Internal to this folder.
+// One block of query rows over one span of cKV rows: mla_partial.cc schedules it, mla_block.cc
+// computes it. Internal to this folder.
 //
-// The order of every sum, which batch invariance rests on:
-//   logit   over d in blocks of kPanelWidth, each from zero and ascending; then, in order, added
-//           (fp8_ds_mla: times the key's scale of these columns, fused)
+// Batch invariance rests on the order of every sum:
+//   logit   over d in blocks of kPanelWidth, each from zero and ascending. The blocks are then
+//           added in order. For fp8_ds_mla each is multiplied, fused, by the key's scale of its
+//           columns.
 //   tile    kTileRows attended rows; its sums over rows start from zero, ascending, and are then
 //           added to the span's (times exp(old maximum - new maximum))
 //   span    kSpanRows attended rows, from an empty state; spans are folded in ascending order
 // Attended rows are counted from the first row of the piece, or along the index list without its
-// skipped entries. None of it depends on the other rows of a block, on threads or on addresses.
+// skipped entries. The order does not depend on the other rows of a block, on threads or on
+// addresses.
 
 #pragma once
 
@@ -22,30 +24,33 @@
 
 namespace ckv {
 
-// Query rows side by side in registers: four AVX-512 vectors, with six keys a side 24 accumulators
-// of 32 registers.
+// Query rows side by side in registers: four AVX-512 vectors. With six keys beside them that makes
+// 24 accumulators out of 32 registers.
 inline constexpr uint32_t kColumnRows = 64;
-// Query rows that share a tile: two columns, so that a tile is converted once for 128 rows, 3 % of
-// a call. Their accumulators and queries take 0.56 MB, which leaves room for the tile in an L2 of 1
+// Query rows that share a tile: two columns. So a tile is converted once for 128 rows, 3 % of a
+// call. Their accumulators and queries take 0.56 MB, which leaves room for the tile in an L2 of 1
 // MB.
 inline constexpr uint32_t kBlockRows = 2 * kColumnRows;
-// A multiple of 6, 8, 12 and 24, the keys a register block holds beside 4, 3, 2 and 1 vectors.
+// Rows of a tile: a multiple of 6, 8, 12 and 24, the keys a register block holds beside 4, 3, 2 and
+// 1 vectors.
 inline constexpr uint32_t kTileRows = 72;
 // Columns of one f32 panel of a tile: [72][64] is 18 KB, so a panel and its operands stay in L1.
 inline constexpr uint32_t kPanelWidth = 64;
 inline constexpr uint32_t kPanelFloats = kTileRows * kPanelWidth;
-// Two tiles. Short, so that 2048 rows split evenly over threads (eight tiles would leave two
-// threads with 1152 and 896 of them). Folding costs three passes over an accumulator per 144 x
-// (d_qk + d_v) / d_v multiply-adds on it, 1 %.
+// Rows of a span: two tiles. It is short, so that 2048 rows split evenly over threads; with eight
+// tiles two threads would get 1152 and 896 of them. Folding costs 1 %: three passes over an
+// accumulator per 144 x (d_qk + d_v) / d_v multiply-adds on it.
 inline constexpr uint32_t kSpanRows = 2 * kTileRows;
-// One cache line more than a column: a stride of 5 lines visits all sets of L1, 4 lines a quarter.
+// One cache line more than a column. A stride of 5 lines visits all sets of L1; 4 lines visit a
+// quarter.
 inline constexpr uint32_t kLogitStride = kColumnRows + 16;
 
 // Keys of a transposed panel, which mla_narrow.inl.h makes: a tile in whole vectors.
 inline constexpr uint32_t kKeyStride = 80;
-// Blocks of so few query rows are computed by mla_narrow.inl.h. Only speed depends on it.
+// Blocks of at most this many query rows are computed by mla_narrow.inl.h. Only speed depends on
+// it.
 inline constexpr uint32_t kNarrowRowsMax = 12;
-// From so many rows on their logits are those of mla_quad.inl.h, where vectors have 16 lanes.
+// From this many rows on, mla_quad.inl.h computes the logits if vectors have 16 lanes.
 inline constexpr uint32_t kQuadRowsMin = 3;
 
 inline constexpr uint32_t kNoLimit = std::numeric_limits<uint32_t>::max();
@@ -54,13 +59,13 @@ constexpr uint32_t RoundUp(uint32_t value, uint32_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Bytes of one cKV row that a kernel reads.
+// Returns how many bytes of one cKV row a kernel reads.
 constexpr uint32_t RowBytes(const AttentionShape& shape) {
   if (shape.row_dtype == RowDtype::kBf16) return shape.d_qk * 2;
   return shape.d_v + shape.d_v / kFp8ScaleGroup * 4 + (shape.d_qk - shape.d_v) * 2;
 }
 
-// One query row of a block: where it is read and where its partial is written.
+// One query row of a block: the place to read it, and the place for its partial.
 struct BlockRow {
   const uint16_t* q = nullptr;
   uint32_t limit = kNoLimit;  // dense: attends rows below it
@@ -75,18 +80,18 @@ struct RowBlock {
   BlockRow rows[kBlockRows];
   uint32_t count = 0;
   RowView keys;
-  const int32_t* indices = nullptr;  // null: dense
+  const int32_t* indices = nullptr;  // null if dense
   uint32_t index_count = 0;
   uint32_t index_limit = 0;  // an index at or above it is skipped
 
-  // Query rows as they are packed: whole vectors of the widest target.
+  // The number of query rows as they are packed: whole vectors of the widest target.
   uint32_t packed_rows() const { return RoundUp(count, 16); }
   bool narrow() const { return count <= kNarrowRowsMax; }
   // Whether the entry at `place` of the index list names a row that the block attends.
   bool Selects(uint32_t place) const {
     return indices[place] >= 0 && static_cast<uint32_t>(indices[place]) < index_limit;
   }
-  // Where the block's spans end: rows or, of a selected block, places in the index list.
+  // The end of the block's spans: a row or, for a selected block, a place in the index list.
   uint32_t key_count() const {
     if (indices != nullptr) return index_count;
     uint32_t limit = 0;
@@ -95,21 +100,22 @@ struct RowBlock {
   }
 };
 
-// Where the span that begins at `begin` ends and the next one begins; key_count() after the last.
-// Walking a block's spans this way reads its index list once, whatever is in it: a list is a peer's
-// and may be 4 M entries that all are skipped. AttendSpan reads it once more.
+// Returns the end of the span that begins at `begin`, where the next one begins; key_count() after
+// the last. Walking a block's spans this way reads its index list once, whatever it holds. The list
+// comes from a peer and may be 4 M entries that are all skipped. AttendSpan reads it once more.
 uint32_t SpanEnd(const RowBlock& block, uint32_t begin);
 
-// The attended rows of the span of a block that begins at `begin`, a tile at a time.
+// Yields the attended rows of one span of a block, a tile at a time. The span begins at `begin`.
 class TileSource {
  public:
   TileSource(const RowBlock& block, uint32_t begin);
 
-  // Writes the addresses of the next kTileRows or fewer rows; 0 at the end of the span.
+  // Writes the addresses of the next rows, at most kTileRows, and returns their number; 0 at the
+  // end of the span.
   uint32_t Next(const std::byte** rows);
 
  private:
-  // Moves to the next index that is not skipped; false at the end of the list.
+  // Moves to the next index that is not skipped. Returns false at the end of the list.
   bool NextIndex(uint32_t* index);
 
   const RowBlock& block_;
@@ -117,11 +123,11 @@ class TileSource {
   uint32_t remaining_;  // rows that the span may still take
 };
 
-// (m, l, o) of a block's rows, o not yet divided by l. In scratch memory.
+// The state (m, l, o) of a block's rows, in scratch memory; o is not yet divided by l.
 struct BlockState {
   float* m = nullptr;  // [packed_rows]
-  float* l = nullptr;  // [packed_rows]; 0: the row saw nothing, its o is not initialised
-  float* o = nullptr;  // [packed_rows][o_stride]; of a narrow block in pairs, see WriteRow
+  float* l = nullptr;  // [packed_rows]; 0 if the row saw nothing: then its o is not initialised
+  float* o = nullptr;  // [packed_rows][o_stride]; in pairs for a narrow block, see WriteRow
 
   static uint32_t o_stride(const AttentionShape& shape) { return RoundUp(shape.d_v, kPanelWidth); }
   static size_t FloatCount(const AttentionShape& shape, uint32_t packed_rows) {
@@ -130,37 +136,38 @@ struct BlockState {
   static BlockState At(float* memory, uint32_t packed_rows) {
     return {memory, memory + packed_rows, memory + 2 * packed_rows};
   }
-  // The state from row `first` on.
+  // Returns the state from row `first` on.
   BlockState From(const AttentionShape& shape, uint32_t first) const {
     return {m + first, l + first, o + size_t{first} * o_stride(shape)};
   }
 };
 
-// One worker's scratch memory, cut up. `results` holds as many BlockStates as fit.
+// The scratch memory of one worker, cut up. `results` holds as many BlockStates as fit.
 struct BlockScratch {
-  float* q = nullptr;        // a column: [d_qk][its packed rows]; a narrow block: see its .inl.h
+  float* q = nullptr;        // a column: [d_qk][packed rows]; narrow block: see its .inl.h
   float* tile = nullptr;     // [panels][kTileRows][kPanelWidth]
   float* scales = nullptr;   // [panels][kKeyStride]: of a key's 64 columns; 1 but for fp8_ds_mla
-  float* keys = nullptr;     // kPanelWidth x kKeyStride of them, narrow blocks only
+  float* keys = nullptr;     // [kPanelWidth][kKeyStride], narrow blocks only
   float* logits = nullptr;   // [kTileRows][kLogitStride]
-  float* scaled = nullptr;   // as logits: weights times scales, fp8_ds_mla only
+  float* scaled = nullptr;   // like logits: weights times scales, fp8_ds_mla only
   float* total = nullptr;    // one BlockState
   float* results = nullptr;  // kBlockRows rows' worth of BlockStates
 
   static BlockScratch Cut(const AttentionShape& shape, std::byte* memory, size_t bytes);
 };
 
-// Packs the block's query rows as BlockScratch::q says, f32; rows beyond `count` repeat the last.
+// Packs the block's query rows in f32, in the layout of BlockScratch::q. Rows beyond `count` repeat
+// the last.
 void PackQueries(const AttentionShape& shape, const RowBlock& block, float* q) noexcept;
 // Computes the span that begins at `begin` (0, or a SpanEnd) from the packed queries into `result`.
-// `next` is the span this thread computes after it, whose first tile is prefetched meanwhile;
-// key_count() if there is none.
+// `next` is the span that this thread computes afterwards; its first tile is prefetched meanwhile.
+// If there is none, `next` is key_count().
 void AttendSpan(const AttentionShape& shape, const RowBlock& block, uint32_t begin, uint32_t next,
                 const BlockScratch& scratch, const BlockState& result) noexcept;
-// total = total + span, row by row: an empty side leaves the other's bits as they are.
+// Computes total = total + span, row by row. An empty side leaves the other's bits as they are.
 void FoldSpan(const AttentionShape& shape, uint32_t count, const BlockState& span,
               const BlockState& total) noexcept;
-// Divides by l, rounds to the row's dtype and writes o, m and l where each row wants them.
+// Divides by l, rounds to the row's dtype, and writes o, m and l to each row's place.
 void WriteBlock(const AttentionShape& shape, const RowBlock& block,
                 const BlockState& total) noexcept;
 

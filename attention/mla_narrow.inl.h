@@ -1,15 +1,15 @@
 // Partial attention of few query rows over one tile of cKV rows, compiled once per SIMD target.
 //
-// mla_tile.inl.h puts query rows side by side in a vector: one query row would use one lane of 16.
-// Here lanes are cKV rows for the logits and columns for the values, and bf16 rows are read in
-// place, twice, the second time from L2. One query row then takes 75 ns a cKV row, under the 100
-// that its 1152 bytes take from one core's share of DRAM.
+// mla_tile.inl.h puts query rows side by side in a vector, so one query row would use one lane of
+// 16. Here lanes are cKV rows for the logits and columns for the values. bf16 rows are read in
+// place, twice, the second time from L2. One query row then takes 75 ns per cKV row. That is less
+// than the 100 ns that its 1152 bytes take from one core's share of DRAM.
 //
-// The sums are those of mla_tile.inl.h term by term, in the same order, so the bits are the same:
-// which of the two computes a row is a question of speed only. That is why keys are transposed
-// instead of being summed across lanes, which is faster and orders its sums by vector width.
+// The sums are those of mla_tile.inl.h term by term, in the same order, so the bits are the same.
+// The choice between the two is a question of speed only. That is why keys are transposed and not
+// summed across lanes, which is faster but orders its sums by vector width.
 //
-// From three rows on, where vectors have 16 lanes, mla_quad.inl.h computes the weights.
+// From three rows on, mla_quad.inl.h computes the weights if vectors have 16 lanes.
 //
 // fp8_ds_mla rows are unpacked to bf16 first, which holds their values exactly.
 //
@@ -42,7 +42,7 @@ using DU = hn::RebindToUnsigned<DF>;
 using VU = hn::Vec<DU>;
 
 #if HWY_TARGET != HWY_SCALAR
-// A vector whose 128-bit block b is 16 bytes at `offset` of rows[4 * b].
+// Returns a vector whose 128-bit block b is 16 bytes at `offset` of rows[4 * b].
 template <class D>
 HWY_INLINE hn::Vec<D> LoadBlocks(D du, const std::byte* const* rows, size_t offset) {
   if constexpr (hn::MaxLanes(du) <= 4) {
@@ -71,7 +71,7 @@ HWY_INLINE void InterleaveFour(VU r0, VU r1, VU r2, VU r3, VU columns[4]) {
 }
 #endif
 
-// columns[k], lane i = the u32 at offset + 4 * k of rows[i].
+// Loads columns[k]: its lane i is the u32 at offset + 4 * k of rows[i].
 HWY_INLINE void TransposeFour(const std::byte* const* rows, size_t offset, VU columns[4]) {
   const DU du;
 #if HWY_TARGET == HWY_SCALAR
@@ -82,7 +82,7 @@ HWY_INLINE void TransposeFour(const std::byte* const* rows, size_t offset, VU co
 #endif
 }
 
-// Eight bf16 columns of as many rows as there are lanes: out[d * stride + 0 .. lanes).
+// Transposes eight bf16 columns of as many rows as there are lanes: out[d * stride + 0 .. lanes).
 HWY_INLINE void TransposeEightBf16(const std::byte* const* rows, size_t offset, size_t stride,
                                    float* out) {
   const DF d;
@@ -96,8 +96,8 @@ HWY_INLINE void TransposeEightBf16(const std::byte* const* rows, size_t offset, 
   }
 }
 
-// The last columns of bf16 rows, fewer than eight: read from a copy, since a row may be the last
-// thing in its memory.
+// Transposes the last columns of bf16 rows, fewer than eight. It reads them from a copy, because a
+// row may be the last thing in its memory.
 HWY_INLINE void TransposeTailBf16(const std::byte* const* rows, size_t offset, uint32_t depth,
                                   size_t stride, float* out) {
   std::byte copies[16][16] = {};
@@ -149,7 +149,7 @@ HWY_INLINE void TransposePanel(const std::byte* const* rows, uint32_t begin, uin
   }
 }
 
-// kRows query rows times kVectors vectors of keys over one panel; see LogitBlock.
+// Multiplies kRows query rows with kVectors vectors of keys over one panel; see LogitBlock.
 template <uint32_t kRows, uint32_t kVectors>
 HWY_INLINE void NarrowLogitBlock(const float* HWY_RESTRICT q, uint32_t q_stride,
                                  const float* HWY_RESTRICT keys, const float* HWY_RESTRICT scales,
@@ -185,8 +185,8 @@ HWY_INLINE void NarrowLogitBlock(const float* HWY_RESTRICT q, uint32_t q_stride,
   }
 }
 
-// kRows query rows times all keys of one transposed panel. Targets with 16 registers hold 2 x 4
-// accumulators, those with 32 hold 5 x 4.
+// Multiplies kRows query rows with all keys of one transposed panel. Targets with 16 registers hold
+// 2 x 4 accumulators, those with 32 hold 5 x 4.
 template <uint32_t kRows>
 HWY_INLINE void NarrowLogitRows(const float* q, uint32_t q_stride, const float* keys,
                                 const float* scales, uint32_t depth, uint32_t count, bool first,
@@ -230,7 +230,7 @@ HWY_INLINE void NarrowLogits(const AttentionShape& shape, uint32_t query_rows,
   }
 }
 
-// SoftmaxColumn of mla_tile.inl.h for one query row; returns alpha.
+// Does what SoftmaxColumn of mla_tile.inl.h does, for one query row; returns alpha.
 HWY_INLINE float NarrowSoftmax(float scale_value, uint32_t visible, float* logits, float* m,
                                float* l) {
   const DF d;
@@ -260,9 +260,9 @@ HWY_INLINE float NarrowSoftmax(float scale_value, uint32_t visible, float* logit
   return hn::GetLane(factor);
 }
 
-// kRows query rows times kPairs pairs of vectors of columns over `count` keys; see ValueBlock. A
-// pair is the even and the odd columns of 32-bit words, which need no shuffle to widen; o keeps
-// them apart, and WriteRow puts them side by side.
+// Multiplies kRows query rows with kPairs pairs of vectors of columns over `count` keys; see
+// ValueBlock. A pair is the even and the odd columns of 32-bit words, which need no shuffle to
+// widen. o keeps them apart, and WriteRow puts them side by side.
 template <uint32_t kRows, uint32_t kPairs>
 HWY_INLINE void NarrowValueBlock(const std::byte* const* rows, const float* HWY_RESTRICT weights,
                                  uint32_t column, uint32_t count, const float* alpha, bool first,
@@ -282,7 +282,7 @@ HWY_INLINE void NarrowValueBlock(const std::byte* const* rows, const float* HWY_
     const std::byte* at = rows[j] + size_t{column} * 2;
     prefetch.Step(2);
 #if !HWY_COMPILER_MSVC
-    // The next columns, which the next pass reads from L1: 4 % at 8 query rows.
+    // Fetches the next columns, which the next pass reads from L1: 4 % at 8 query rows.
     if constexpr (kRows == 8) __builtin_prefetch(at + 4 * lanes, /*rw=*/0, /*locality=*/3);
 #endif
     VF weight[kRows];
@@ -318,7 +318,8 @@ HWY_INLINE void NarrowValueBlock(const std::byte* const* rows, const float* HWY_
   }
 }
 
-// One query row times columns [begin, end), too few for a block. One at a time: models have none.
+// Multiplies one query row with columns [begin, end), too few for a block. It takes one at a time,
+// because models have none.
 HWY_INLINE void NarrowValueTail(const std::byte* const* rows, const float* weights, uint32_t begin,
                                 uint32_t end, uint32_t count, float alpha, bool first, float* o) {
   const hn::CappedTag<float, 1> d1;
@@ -333,8 +334,8 @@ HWY_INLINE void NarrowValueTail(const std::byte* const* rows, const float* weigh
   }
 }
 
-// kRows query rows times columns [begin, end). Accumulators, a pair of values and the weights fit
-// the registers of the target.
+// Multiplies kRows query rows with columns [begin, end). Accumulators, a pair of values and the
+// weights fit the registers of the target.
 template <uint32_t kRows>
 HWY_INLINE void NarrowValueRows(const std::byte* const* rows, const float* weights, uint32_t begin,
                                 uint32_t end, uint32_t count, const float* alpha, bool first,
@@ -354,7 +355,7 @@ HWY_INLINE void NarrowValueRows(const std::byte* const* rows, const float* weigh
   }
 }
 
-// out[i][j] = weights[i][j] * scales[j].
+// Computes out[i][j] = weights[i][j] * scales[j].
 HWY_INLINE void NarrowScaleWeights(const float* scales, uint32_t count, uint32_t query_rows,
                                    const float* weights, float* out) {
   const DF d;
@@ -366,8 +367,8 @@ HWY_INLINE void NarrowScaleWeights(const float* scales, uint32_t count, uint32_t
   }
 }
 
-// o += weights x values, for columns [begin, end); rows of one visible prefix go together, as in
-// Values.
+// Computes o += weights x values for columns [begin, end). Rows of one visible prefix go together,
+// as in Values.
 HWY_INLINE void NarrowValueColumns(const std::byte* const* rows, const float* weights,
                                    uint32_t query_rows, bool padded, const uint32_t* visible,
                                    const float* alpha, uint32_t begin, uint32_t end, bool first,
@@ -378,8 +379,8 @@ HWY_INLINE void NarrowValueColumns(const std::byte* const* rows, const float* we
     const uint32_t seen = visible[i];
     uint32_t same = 1;
     while (same < kStepMax && i + same < query_rows && visible[i + same] == seen) ++same;
-    // The rows that mla_quad.inl.h fills up the last group of 4 with have weights, of 0, and room
-    // in o: three rows go as four and five to seven as eight, one pass instead of two or three.
+    // mla_quad.inl.h fills up the last group of 4 with rows that have weights of 0 and room in o.
+    // So three rows go as four, and five to seven as eight: one pass instead of two or three.
     if (padded && i % 4 == 0 && i + same == query_rows && same != 1 && same != 2) {
       same = same > 4 ? 8 : 4;
     }

@@ -5,20 +5,21 @@
 #include <utility>
 
 #include "attention/mla_block.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {
 
-// A run is what blocks are cut from: one selected piece, or the longest sequence of dense pieces
-// over the same rows, whose query rows then share blocks. That is what batching requests buys: 8
-// requests of 16 rows read and convert each cKV row once instead of 8 times.
+// Blocks are cut from runs. A run is one selected piece, or the longest sequence of dense pieces
+// over the same rows, whose query rows then share blocks. That is the gain of batching: 8 requests
+// of 16 rows read and convert each cKV row once instead of 8 times.
 struct Run {
   uint32_t first_piece = 0;
   uint32_t piece_count = 0;
   uint32_t row_count = 0;
   uint32_t group_rows = 0;  // selected: rows that share an index list; dense: 0
-  uint32_t block_rows = 0;  // of a call: kBlockRows, or fewer where threads share its query rows
+  // Rows per block of the call: kBlockRows, or fewer if threads share its query rows.
+  uint32_t block_rows = 0;
 
   uint32_t blocks_per_group() const { return (group_rows + block_rows - 1) / block_rows; }
   uint64_t block_count() const {
@@ -78,8 +79,8 @@ void FillDense(const AttentionShape& shape, std::span<const AttentionPiece> piec
   }
 }
 
-// The longest sequence of rows from `begin`, before `end` and of one limit, that fits a block. The
-// limit filters the index list, so it must be the whole block's.
+// Returns the longest sequence of rows from `begin`, before `end` and of one limit, that fits a
+// block. The limit filters the index list, so it must be the whole block's.
 void FillSelected(const AttentionShape& shape, const AttentionPiece& piece, uint32_t begin,
                   uint32_t end, RowBlock* block) {
   const uint32_t group = begin / piece.selection.group_rows;
@@ -95,8 +96,8 @@ void FillSelected(const AttentionShape& shape, const AttentionPiece& piece, uint
   block->index_limit = std::min(piece.rows.count, block->rows[0].limit);
 }
 
-// Calls compute(block) for the RowBlocks that make up block number `index` of the run: one, or for
-// a selection whose rows differ in their limits several.
+// Calls compute(block) for the RowBlocks of block number `index` of the run. There is one, or
+// several for a selection whose rows differ in their limits.
 template <typename Compute>
 void ForEachRowBlock(const AttentionShape& shape, std::span<const AttentionPiece> pieces,
                      const Run& run, uint64_t index, Compute compute) {
@@ -132,7 +133,7 @@ BlockScratch ScratchOf(const AttentionShape& shape, WorkerPool& pool, uint32_t w
   return BlockScratch::Cut(shape, memory.data(), memory.size());
 }
 
-// One thread computes the block's spans one after the other.
+// Computes the block's spans on one thread, one after the other.
 void ComputeBlock(const AttentionShape& shape, const RowBlock& block, const BlockScratch& scratch) {
   const uint32_t packed_rows = block.packed_rows();
   const BlockState total = EmptyState(scratch.total, packed_rows);
@@ -151,11 +152,11 @@ void ComputeBlock(const AttentionShape& shape, const RowBlock& block, const Bloc
 // A block of up to 16 rows leaves room for the results of eight spans in each worker's scratch.
 constexpr uint32_t kWaveSpanCountMax = WorkerPool::kThreadCountMax * (kBlockRows / 16);
 
-// All threads compute spans of one block, in waves of as many spans as there is room for results,
-// each thread a run of them so that it can prefetch from one to the next. The first run is folded
-// as it is computed; then all threads fold the others in ascending order, each its share of the
-// query rows: what they read was written by other cores and costs 1 us a span of 16 rows. The same
-// sums as ComputeBlock, so the same bits.
+// All threads compute spans of one block, in waves of as many spans as there is room for results.
+// Each thread takes a run of them, so that it can prefetch from one to the next. The first run is
+// folded as it is computed. Then all threads fold the others in ascending order, each its share of
+// the query rows. Other cores wrote what they read, which costs 1 us per span of 16 rows. The sums
+// are those of ComputeBlock, so the bits are too.
 class WaveCompute {
  public:
   WaveCompute(const AttentionShape& shape, const RowBlock& block, WorkerPool& pool)
@@ -195,7 +196,7 @@ class WaveCompute {
 
   void FoldRest() {
     if (folded_ == wave_count_) return;
-    // Below 4 rows, a quarter of a microsecond a span, handing out costs more than it saves.
+    // Below 4 rows, a quarter of a microsecond per span, handing out costs more than it saves.
     const uint32_t shares = std::clamp(block_.count / 4, 1u, pool_.thread_count());
     pool_.Run(shares, [&](uint32_t share, uint32_t) {
       const uint32_t begin = share * block_.count / shares;
@@ -221,16 +222,16 @@ class WaveCompute {
   std::array<bool, WorkerPool::kThreadCountMax> packed_ = {};
   BlockState total_;
   uint32_t folded_ = 0;  // spans of the wave that are in total_ after Attend
-  std::array<uint32_t, kWaveSpanCountMax> begins_;  // of the wave's spans
+  std::array<uint32_t, kWaveSpanCountMax> begins_;  // the first key of each span of the wave
   uint32_t wave_count_ = 0;
 };
 
-// Walks block numbers of a whole call; each worker's only grow, so each keeps its own place.
+// Walks the block numbers of a whole call. Each worker's only grow, so each keeps its own place.
 struct Cursor {
   uint32_t piece = 0;
-  uint64_t first_block = 0;  // of the run that begins at `piece`
+  uint64_t first_block = 0;  // the first block of the run that begins at `piece`
 
-  // The run that holds `block`, which is at or after the last one asked for.
+  // Returns the run that holds `block`, which is at or after the last one asked for.
   Run Seek(std::span<const AttentionPiece> pieces, uint32_t block_rows, uint64_t block) {
     for (;;) {
       const Run run = RunFrom(pieces, piece, block_rows);
@@ -258,7 +259,7 @@ void CheckShape(const AttentionShape& shape) {
   CKV_CHECK(shape.d_v % kFp8ScaleGroup == 0 && shape.d_v + shape.d_rope == shape.d_qk);
 }
 
-// How a call's work is cut. Its bits do not depend on it.
+// How the work of a call is cut. The bits do not depend on it.
 struct Schedule {
   uint32_t block_rows = kBlockRows;
   uint64_t block_count = 0;
@@ -278,9 +279,10 @@ std::pair<uint64_t, bool> CountBlocks(std::span<const AttentionPiece> pieces, ui
   return {count, full};
 }
 
-// Four blocks a thread lose at most a fifth of the time to an uneven end, if they have the same cKV
-// rows. Fewer are split by query rows only where that is even: 128 rows on two threads are two
-// blocks of 64. Otherwise, and where runs have other rows, threads share the spans of each block.
+// With four blocks per thread, an uneven end costs at most a fifth of the time, if they have the
+// same cKV rows. Fewer blocks are split by query rows only if that is even: 128 rows on two threads
+// are two blocks of 64. Otherwise, and if runs have other rows, threads share the spans of each
+// block.
 Schedule PlanCall(std::span<const AttentionPiece> pieces, uint32_t threads) {
   const auto [whole_count, whole_full] = CountBlocks(pieces, kBlockRows);
   if (threads == 1 || whole_count >= uint64_t{4} * threads) return {kBlockRows, whole_count, true};

@@ -1,4 +1,5 @@
-// Partial attention of query rows over cKV rows: the holder's whole work, dense and selected.
+// Partial attention of query rows over cKV rows, dense and selected: all the computing a holder
+// does.
 
 #pragma once
 
@@ -13,15 +14,16 @@
 
 namespace ckv {
 
-// One (queries, rows) pair of a call, and where its partial goes.
+// One (queries, rows) pair of a call, and the place for its partial.
 struct AttentionPiece {
   QueryView q;
   RowView rows;
-  // Present: attend only these rows (indices into `rows`; -1 and others out of range are skipped,
-  // one that comes twice counts twice, see proto/selection.h). Absent: all of them (dense).
+  // If present, only these rows are attended. Indices point into `rows`; -1 and others out of range
+  // are skipped, and a duplicate counts twice (proto/selection.h). If absent, all rows are attended
+  // (dense).
   Selection selection;
-  // u32 [q.count]: query row i sees only the rows with index < row_limits[i] (causal prefill and
-  // valid lengths; it bounds selected indices too). Null: no limit.
+  // u32 [q.count]: query row i sees only rows with index < row_limits[i], for causal prefill and
+  // valid lengths. It bounds selected indices too. If null, there is no limit.
   const uint32_t* row_limits = nullptr;
   PartialView out;
 };
@@ -41,38 +43,39 @@ struct AttentionPiece {
 //   logit_ij = softmax_scale * (q_i . row_j)     m_i = max_j logit_ij
 //   l_i = sum_j exp(logit_ij - m_i)              o_i = sum_j exp(logit_ij - m_i) v_j / l_i
 //
-// Products are exact and sums f32; a row that sees nothing is the empty partial (partial.h). Rows
-// that a query does not see are never read into its result, NaN included; a NaN that it does see
-// makes its o and l NaN and leaves m finite, so that no merge takes it for empty. So do infinite
-// values that leave no finite logit.
+// Products are exact and sums are f32. A row that sees nothing gives the empty partial (partial.h).
+// Rows that a query does not see never affect its result, not even if they are NaN. A NaN that it
+// sees makes its o and l NaN and leaves m finite, so that no merge takes it for empty. Infinite
+// values that leave no finite logit do the same.
 //
-// Error against exact arithmetic on the same rows, for |logit| up to some 4: |o| errs by at most
-// 5e-7 x max(1, max|o|), and bf16 output by 2^-9 of the value more. A logit errs by about 2^-22 of
-// its size, which beyond that adds 2^-21 x |logit| x max|o|. Roundings that all point one way,
-// which constant inputs can make, stay within 70 x 2^-24 of the sum of absolute products. exp is a
+// Error against exact arithmetic on the same rows, for |logit| up to about 4: |o| errs by at most
+// 5e-7 x max(1, max|o|). bf16 output errs by 2^-9 of the value more. A logit errs by about 2^-22 of
+// its size; beyond 4 that adds 2^-21 x |logit| x max|o|. Constant inputs can make all roundings
+// point one way; the error then stays within 70 x 2^-24 of the sum of absolute products. exp is a
 // polynomial with a relative error below 2^-22.6; it is 0 below exp(-87). Logits of any finite size
 // are safe.
 //
-// Batch invariant: a row's result is a function of that row, the rows it attends and the kernel
-// target only, bit for bit. What else shares the call, the number of threads, alignment and strides
-// do not matter: the order of every sum is fixed by the index of the cKV row. So an answer can be
-// compared with a run without faults (I2). A selection sums in the order of its index list.
+// Batch invariant: a row's result depends only on that row, the rows it attends and the kernel
+// target, bit for bit. Other rows in the call, the number of threads, alignment and strides do not
+// matter. The index of the cKV row fixes the order of every sum. So an answer can be compared with
+// a run without faults (I2). A selection sums in the order of its index list.
 //
-// The caller has checked counts against its limits; what is wrong here is our bug (CKV_CHECK). One
-// call at a time may use a pool; calls with pools of their own run side by side.
+// The caller has checked counts against its limits; a wrong count here is our bug (CKV_CHECK). A
+// pool serves one call at a time; calls with pools of their own run side by side.
 // Cost: 2 x rows x q.count x (d_qk + d_v) flop; reads each cKV row once per block of query rows.
 // Source: online softmax, Milakov and Gimelshein, arXiv:1805.02867; MLA in absorbed form,
 // arXiv:2405.04434.
 void AttendPartials(const AttentionShape& shape, std::span<const AttentionPiece> pieces,
                     WorkerPool& pool) noexcept;
 
-// The SIMD targets compiled in that this machine can run, best first: "AVX3", "AVX2", ...
+// Returns the SIMD targets compiled in that this machine can run, best first: "AVX3", "AVX2", ...
 std::vector<std::string_view> KernelTargets();
-// The target in use.
+// Returns the target in use.
 std::string_view KernelTarget();
-// Makes every kernel of this folder use `target`; for tests and for comparing targets. Not
-// thread-safe: call before any kernel runs. Empty: back to the best.
-//   NotFound            not compiled in, or this machine lacks it; lists KernelTargets().
+// Makes every kernel of this folder use `target`, for tests and for comparing targets. If `target`
+// is empty, goes back to the best. Not thread-safe: call before any kernel runs.
+//   NotFound            `target` is not compiled in, or this machine lacks it; the message lists
+//                       KernelTargets().
 absl::Status ForceKernelTarget(std::string_view target);
 
 }  // namespace ckv

@@ -1,11 +1,11 @@
-// The weights of 3 to kNarrowRowsMax query rows, compiled once per SIMD target and
-// used where a vector has 16 lanes (kWide).
+// The weights of 3 to kNarrowRowsMax query rows. Compiled once per SIMD target and used if a vector
+// has 16 lanes (kWide).
 //
-// mla_narrow.inl.h puts 16 keys in the lanes, and moving one value of each into one vector costs
-// 3.5 instructions a vector on the two ports that multiply. Here a vector is 4 query rows x 4 keys:
-// gathering 4 keys into a 16-byte block takes 2, and loading a block into all four places of a
-// vector takes none of those ports. From three rows on that is less work; at one and two the lanes
-// of the missing rows cost more.
+// mla_narrow.inl.h puts 16 keys in the lanes. Moving one value of each into one vector costs 3.5
+// instructions a vector on the two ports that multiply. Here a vector is 4 query rows x 4 keys.
+// Gathering 4 keys into a 16-byte block takes 2 instructions. Loading a block into all four places
+// of a vector takes none of those ports. From three rows on that is less work; at one and two, the
+// lanes of the missing rows cost more.
 //
 // The sums are those of mla_tile.inl.h term by term, in the same order, so the bits are the same.
 //
@@ -34,7 +34,7 @@ HWY_BEFORE_NAMESPACE();
 namespace ckv {
 namespace HWY_NAMESPACE {
 
-// Whether a block of so many query rows is computed here.
+// Whether a block of this many query rows is computed here.
 HWY_INLINE bool UsesQuads(uint32_t query_rows) {
   return kWide && query_rows >= kQuadRowsMin && query_rows <= kNarrowRowsMax;
 }
@@ -54,7 +54,7 @@ HWY_INLINE VF SpreadBlock(const float* from) {
   return hn::TableLookupLanes(hn::LoadDup128(d, from), hn::IndicesFromVec(d, lane));
 }
 
-// q as the layout above says, of `groups` groups; `columns` is room for [d_qk][16].
+// Packs q in the layout above, for `groups` groups; `columns` is room for [d_qk][16].
 HWY_INLINE void PackQuads(const std::byte* const* rows, uint32_t groups, uint32_t d_qk,
                           float* columns, float* q) {
   const DF d;
@@ -66,8 +66,8 @@ HWY_INLINE void PackQuads(const std::byte* const* rows, uint32_t groups, uint32_
   }
 }
 
-// Columns [column, column + width) of the four keys at `rows`, at most kStrip of them, into their
-// strip of a quad.
+// Loads columns [column, column + width) of the four keys at `rows`, at most kStrip of them, into
+// their strip of a quad.
 HWY_INLINE void TransposeStrip(const std::byte* const* rows, uint32_t column, uint32_t width,
                                float* keys) {
   const DF d;
@@ -91,8 +91,8 @@ HWY_INLINE void TransposeStrip(const std::byte* const* rows, uint32_t column, ui
   }
 }
 
-// The keys of one register block, transposed a quad at a time while the block before it is
-// computed: their loads, from L2, then wait beside products instead of beside each other.
+// The keys of one register block. They are transposed a quad at a time while the block before is
+// computed. So their loads, from L2, wait beside products and not beside each other.
 class NextQuads {
  public:
   // Columns [begin, begin + depth) of `quads` quads of `rows`.
@@ -125,7 +125,7 @@ class NextQuads {
   float* keys_;
 };
 
-// kGroups groups of query rows times kQuads quads of keys over one panel; see LogitBlock.
+// Multiplies kGroups groups of query rows with kQuads quads of keys over one panel; see LogitBlock.
 template <uint32_t kGroups, uint32_t kQuads>
 HWY_INLINE void QuadLogitBlock(const float* HWY_RESTRICT q, const float* HWY_RESTRICT keys,
                                const float* HWY_RESTRICT scales, uint32_t depth, bool first,
@@ -167,8 +167,8 @@ HWY_INLINE void QuadLogitBlock(const float* HWY_RESTRICT q, const float* HWY_RES
   }
 }
 
-// logits of every key of the tile. Keys past `count`, to the end of a register block, are repeated
-// or stale ones: their logits are computed and never read.
+// Computes the logits of every key of the tile. Keys past `count`, to the end of a register block,
+// are repeated or stale: their logits are computed and never read.
 template <uint32_t kGroups>
 HWY_INLINE void QuadLogits(const AttentionShape& shape, const std::byte* const* rows,
                            uint32_t count, const BlockScratch& scratch, float* logits,
@@ -199,7 +199,7 @@ HWY_INLINE void QuadLogits(const AttentionShape& shape, const std::byte* const* 
   }
 }
 
-// The four blocks of `weights`, to four rows' lines.
+// Writes the four blocks of `weights` to the lines of four rows.
 HWY_INLINE void StoreQuad(VF weights, float* to) {
   const hn::Half<DF> d8;
   const hn::Half<decltype(d8)> d4;
@@ -210,7 +210,8 @@ HWY_INLINE void StoreQuad(VF weights, float* to) {
   hn::Store(hn::UpperHalf(d4, high), d4, to + 3 * kKeyStride);
 }
 
-// SoftmaxColumn of mla_tile.inl.h for the 4 query rows of one group, in place but for the weights.
+// Does what SoftmaxColumn of mla_tile.inl.h does, for the 4 query rows of one group; in place
+// except for the weights.
 HWY_INLINE void QuadSoftmax(float scale_value, const uint32_t* visible, uint32_t count,
                             uint32_t groups, float* logits, float* weights, float* m, float* l,
                             float* alpha) {
@@ -259,7 +260,7 @@ HWY_INLINE void QuadSoftmax(float scale_value, const uint32_t* visible, uint32_t
   }
 }
 
-// scratch.logits: the tile's weights, as NarrowWeights.
+// Writes the tile's weights to scratch.logits, like NarrowWeights.
 template <uint32_t kGroups>
 HWY_INLINE void QuadWeights(const AttentionShape& shape, const std::byte* const* rows,
                             uint32_t count, const uint32_t* visible, const BlockScratch& scratch,
@@ -275,8 +276,8 @@ HWY_INLINE void QuadWeights(const AttentionShape& shape, const std::byte* const*
 
 #endif  // not HWY_SCALAR
 
-// The weights of one tile, [rows][kKeyStride], into scratch.logits; moves m and l, and says in
-// alpha by what o has to be multiplied.
+// Writes the weights of one tile, [rows][kKeyStride], to scratch.logits. Moves m and l, and returns
+// in alpha the factor by which o has to be multiplied.
 HWY_INLINE void NarrowWeights(const AttentionShape& shape, uint32_t query_rows,
                               const std::byte* const* rows, uint32_t count, const uint32_t* visible,
                               const BlockScratch& scratch, float* alpha, const BlockState& state,

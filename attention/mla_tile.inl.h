@@ -26,10 +26,10 @@ HWY_BEFORE_NAMESPACE();
 namespace ckv {
 namespace HWY_NAMESPACE {
 
-// The next tile's rows, fetched into L2 a few lines at a time between the register blocks of this
-// tile: all at once they would queue behind each other (1296 lines against some 50 in flight). Half
-// while logits are computed and half while values are: at 16 query rows over 32768 rows this gave
-// .60 of the FMA peak where asking during the logits alone gave .54.
+// Fetches the next tile's rows into L2, a few lines at a time, between the register blocks of this
+// tile. All at once they would queue behind each other: 1296 lines against some 50 in flight. Half
+// are fetched while logits are computed, half while values are. At 16 query rows over 32768 rows
+// this gave .60 of the FMA peak; fetching during the logits alone gave .54.
 class NextTilePrefetch {
  public:
   NextTilePrefetch(const std::byte* const* rows, uint32_t count, uint32_t row_bytes)
@@ -56,9 +56,9 @@ class NextTilePrefetch {
   uint32_t offset_ = 0;
 };
 
-// kVectors vectors of query rows times kKeys keys over one panel's depth: products summed from
-// zero in ascending d, then times the keys' scales added to (first: stored as) the logits. A scale
-// of 1 leaves the bits of a plain sum.
+// Multiplies kVectors vectors of query rows with kKeys keys over one panel's depth. Products are
+// summed from zero in ascending d. The sum times the key's scale is added to the logit (first:
+// stored as it). A scale of 1 leaves the bits of a plain sum.
 template <uint32_t kVectors, uint32_t kKeys>
 HWY_INLINE void LogitBlock(const float* HWY_RESTRICT q, uint32_t packed_rows,
                            const float* HWY_RESTRICT keys, const float* HWY_RESTRICT scales,
@@ -94,8 +94,8 @@ HWY_INLINE void LogitBlock(const float* HWY_RESTRICT q, uint32_t packed_rows,
   }
 }
 
-// All keys of the tile for kVectors vectors of query rows, one panel after the other. Keys beyond
-// `count` are stale rows of scratch: their logits are computed and never read.
+// Takes all keys of the tile for kVectors vectors of query rows, one panel after the other. Keys
+// beyond `count` are stale rows of scratch: their logits are computed and never read.
 template <uint32_t kVectors, uint32_t kKeys>
 HWY_INLINE void LogitColumns(const AttentionShape& shape, const float* q, uint32_t packed_rows,
                              const float* tile, const float* scales, uint32_t count, float* logits,
@@ -114,7 +114,7 @@ HWY_INLINE void LogitColumns(const AttentionShape& shape, const float* q, uint32
   }
 }
 
-// logits[j][i] = q_i . k_j for every key of the tile and every packed row.
+// Computes logits[j][i] = q_i . k_j for every key of the tile and every packed row.
 HWY_INLINE void Logits(const AttentionShape& shape, const float* q, uint32_t packed_rows,
                        const float* tile, const float* scales, uint32_t count, float* logits,
                        NextTilePrefetch& prefetch) {
@@ -137,8 +137,8 @@ HWY_INLINE void Logits(const AttentionShape& shape, const float* q, uint32_t pac
   }
 }
 
-// One vector of query rows: scales the tile's logits, moves the running maximum, turns logits into
-// weights, and adds them to l. `visible[i]` keys of the tile are seen by row i, a prefix; the
+// Works on one vector of query rows: scales the tile's logits, moves the running maximum, turns
+// logits into weights, and adds them to l. Row i sees the first `visible[i]` keys of the tile; the
 // others get weight 0. A row that has seen nothing keeps m = -inf.
 HWY_INLINE void SoftmaxColumn(float scale_value, const uint32_t* visible, uint32_t count,
                               float* logits, float* m, float* l, float* alpha) {
@@ -172,8 +172,8 @@ HWY_INLINE void SoftmaxColumn(float scale_value, const uint32_t* visible, uint32
   hn::Store(hn::MulAdd(hn::Load(d, l), factor, sum), d, l);
 }
 
-// kRows query rows times kVectors vectors of columns: sum over the tile's keys from zero, then
-// o = o * alpha + sum (first: o = sum). alpha is 1 while the maximum stands still.
+// Multiplies kRows query rows with kVectors vectors of columns. It sums over the tile's keys from
+// zero, then o = o * alpha + sum (first: o = sum). alpha is 1 while the maximum stands still.
 template <uint32_t kRows, uint32_t kVectors>
 HWY_INLINE void ValueBlock(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT values,
                            uint32_t count, const float* alpha, bool first, float* HWY_RESTRICT o,
@@ -208,7 +208,7 @@ HWY_INLINE void ValueBlock(const float* HWY_RESTRICT weights, const float* HWY_R
   }
 }
 
-// kRows query rows times all columns of one panel that hold values.
+// Multiplies kRows query rows with all columns of one panel that hold values.
 template <uint32_t kRows>
 HWY_INLINE void ValuePanel(const float* weights, const float* panel, uint32_t width, uint32_t count,
                            const float* alpha, bool first, float* o, uint32_t o_stride) {
@@ -224,7 +224,7 @@ HWY_INLINE void ValuePanel(const float* weights, const float* panel, uint32_t wi
   }
 }
 
-// out[j][i] = weights[j][i] * scales[j].
+// Computes out[j][i] = weights[j][i] * scales[j].
 HWY_INLINE void ScaleWeights(const float* scales, uint32_t count, uint32_t packed_rows,
                              const float* weights, float* out) {
   const DF d;
@@ -237,8 +237,8 @@ HWY_INLINE void ScaleWeights(const float* scales, uint32_t count, uint32_t packe
   }
 }
 
-// o += weights x values. A row whose visible prefix is shorter than its neighbours' goes alone and
-// stops there: a weight of 0 would still turn a NaN it must not see into NaN.
+// Computes o += weights x values. A row whose visible prefix is shorter than its neighbours' goes
+// alone and stops there. A weight of 0 would still turn a NaN that it must not see into NaN.
 HWY_INLINE void Values(const AttentionShape& shape, uint32_t query_rows, uint32_t count,
                        const uint32_t* visible, const BlockScratch& scratch, const float* alpha,
                        bool first, const BlockState& state, NextTilePrefetch& prefetch) {

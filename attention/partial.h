@@ -11,8 +11,9 @@
 
 namespace ckv {
 
-// Natural log everywhere. A query row that saw no key: o = 0, m = -inf, l = 0. Peers that mark it
-// with lse = +inf (FlashMLA) or use base-2 logs are converted where their bytes come in.
+// The value of m for a query row that saw no key; then o = 0 and l = 0. Logs are natural
+// everywhere. Peers that mark an empty row with lse = +inf (FlashMLA) or use base-2 logs are
+// converted where their bytes come in.
 inline constexpr float kEmptyM = -std::numeric_limits<float>::infinity();
 
 enum class PartialDtype : uint8_t {
@@ -20,7 +21,7 @@ enum class PartialDtype : uint8_t {
   kF32 = 2,
 };
 
-// What a kernel needs to know of a geometry. Constant over one call.
+// The facts about a geometry that a kernel needs. Constant over one call.
 struct AttentionShape {
   uint32_t d_qk = 0;  // multiple of 2, at most kRowWidthMax
   uint32_t d_v = 0;   // at most d_qk
@@ -33,23 +34,23 @@ struct AttentionShape {
   }
 };
 
-// Query rows: bf16 [count, d_qk], token-major (token x heads + head). Borrowed; any 2-byte aligned
-// address, so a kernel reads them where the fabric put them.
+// Query rows: bf16 [count, d_qk], token-major (token x heads + head). Borrowed, at any 2-byte
+// aligned address, so a kernel reads them where the fabric put them.
 struct QueryView {
   const uint16_t* data = nullptr;
   uint32_t count = 0;
   uint32_t stride = 0;  // values from one row to the next, >= d_qk
 };
 
-// cKV rows of one layer of one chunk: [count] rows of the shape's dtype. Borrowed; the pin that
-// keeps them alive is the caller's.
+// cKV rows of one layer of one chunk: [count] rows of the shape's dtype. Borrowed: the caller holds
+// the pin that keeps them alive.
 struct RowView {
   const std::byte* data = nullptr;
   uint32_t count = 0;
   uint32_t stride_bytes = 0;  // >= the row's bytes
 };
 
-// Where a partial goes or comes from: o [rows, d_v] of `dtype`, m f32 [rows], l f32 [rows].
+// The place of a partial: o [rows, d_v] of `dtype`, m f32 [rows], l f32 [rows].
 //   o = sum_j p_j v_j / l     m = max_j logit_j     l = sum_j exp(logit_j - m)
 // m includes the softmax scale. Borrowed; 4-byte aligned.
 struct PartialView {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <numbers>
 
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 #ifndef CKV_ATTENTION_ROPE_ONCE_
 #define CKV_ATTENTION_ROPE_ONCE_
@@ -40,8 +40,8 @@ HWY_INLINE void Turn(D /*d*/, V cos, V sin, V* x, V* y) {
   *x = turned_x;
 }
 
-// `pairs` pairs of bf16 (2i, 2i + 1), a multiple of the lanes: one u32 lane holds a pair, so
-// widening needs no shuffle.
+// Rotates `pairs` pairs of bf16 (2i, 2i + 1), a multiple of the lanes. One u32 lane holds a pair,
+// so widening needs no shuffle.
 template <class D>
 HWY_INLINE void TurnInterleaved([[maybe_unused]] D d, const float* cos, const float* sin,
                                 size_t pairs, std::byte* band) {
@@ -57,7 +57,7 @@ HWY_INLINE void TurnInterleaved([[maybe_unused]] D d, const float* cos, const fl
   }
 }
 
-// Pairs (i, i + half).
+// Rotates pairs (i, i + half).
 template <class D>
 HWY_INLINE void TurnHalfSplit([[maybe_unused]] D d, const float* cos, const float* sin,
                               size_t pairs, size_t half, std::byte* band) {
@@ -77,7 +77,7 @@ HWY_INLINE void TurnBand(const RopeTable& table, std::byte* band) {
   const float* sin = table.sin;
   const size_t pairs = table.pairs;
   const size_t whole = pairs / hn::Lanes(d) * hn::Lanes(d);
-  // What is left is fewer pairs than lanes: a pass over them with one lane does the same sums.
+  // Fewer pairs than lanes are left: a pass over them with one lane does the same sums.
   const hn::CappedTag<float, 1> d1;
   if (table.style == RopeStyle::kInterleaved) {
     TurnInterleaved(d, cos, sin, whole, band);
@@ -88,11 +88,11 @@ HWY_INLINE void TurnBand(const RopeTable& table, std::byte* band) {
   }
 }
 
-// Rows of a hardware prefetcher's blind spot: a band is two lines of every 18, so the lines of the
-// row kPrefetchRows ahead are asked for by hand. 16 rows are about a memory latency of turning.
+// A band is two lines of every 18, which a hardware prefetcher does not see. So the lines of the
+// row kPrefetchRows ahead are prefetched by hand. 16 rows are about a memory latency of turning.
 constexpr size_t kPrefetchRows = 16;
 
-// The bands of `count` rows, `stride_bytes` apart.
+// Rotates the bands of `count` rows, `stride_bytes` apart.
 void TurnBandsBf16(const RopeTable& table, std::byte* band, uint32_t count, size_t stride_bytes) {
   const size_t band_bytes = 4 * table.pairs;
   for (uint32_t i = 0; i < count; ++i, band += stride_bytes) {
@@ -105,8 +105,8 @@ void TurnBandsBf16(const RopeTable& table, std::byte* band, uint32_t count, size
   }
 }
 
-// How far ahead both ends of a copy are asked for: rows of 1.1 KB are too short for the hardware
-// prefetcher to run ahead of them, and 4 of them are what memory delivers in its latency.
+// How far ahead both ends of a copy are prefetched. Rows of 1.1 KB are too short for the hardware
+// prefetcher to run ahead of them. Memory delivers 4 of them in its latency.
 constexpr size_t kCopyAheadRows = 4;
 
 // Copies rows of `row_bytes` and turns their bands, their last bytes, while they are in L1.
@@ -178,7 +178,8 @@ HWY_EXPORT(TurnBandsBf16);
 HWY_EXPORT(CopyTurnedRows);
 HWY_EXPORT(TurnBandsF32);
 
-// The index i, not rounded, at which theta^(-2i / d_rope) turns `turns` times over `position`.
+// Returns the index i, not rounded, at which theta^(-2i / d_rope) turns `turns` times over
+// `position`.
 double CorrectionIndex(double turns, uint32_t d_rope, double theta, double position) {
   return d_rope * std::log(position / (turns * 2 * std::numbers::pi)) / (2 * std::log(theta));
 }
@@ -232,15 +233,6 @@ RopeRotation::RopeRotation(const RopeParams& params, uint32_t d_rope, int64_t de
     cos_.push_back(static_cast<float>(std::cos(angle)));
     sin_.push_back(static_cast<float>(std::sin(angle)));
   }
-}
-
-void RotateBandsBf16(const RopeRotation& rotation, uint16_t* rows, uint32_t count, uint32_t width,
-                     uint32_t stride) noexcept {
-  if (TouchesNothing(rotation)) return;
-  CKV_CHECK(rotation.d_rope() <= width && width <= stride);
-  HWY_DYNAMIC_DISPATCH(TurnBandsBf16)
-  (TableOf(rotation), reinterpret_cast<std::byte*>(rows + width - rotation.d_rope()), count,
-   size_t{stride} * sizeof(uint16_t));
 }
 
 void RotateBandsF32(const RopeRotation& rotation, float* rows, uint32_t count, uint32_t width,

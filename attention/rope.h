@@ -11,23 +11,25 @@
 
 namespace ckv {
 
-// The d_rope / 2 angular frequencies, in radians per position, f64.
+// Returns the d_rope / 2 angular frequencies, in radians per position, f64.
 //   plain   theta^(-2i / d_rope)
-//   YaRN    arXiv:2309.00071 eq. 23 with DeepSeek's correction range: plain for pairs that turn
-//           more than beta_fast times over original_max_position, plain / factor below beta_slow
-//           turns, a linear ramp between (ends rounded outwards to whole pairs)
+//   YaRN    arXiv:2309.00071 eq. 23 with DeepSeek's correction range. Pairs that turn more than
+//           beta_fast times over original_max_position stay plain. Pairs below beta_slow turns get
+//           plain / factor. Between them is a linear ramp, whose ends are rounded outwards to whole
+//           pairs.
 std::vector<double> RopeFrequencies(const RopeParams& params, uint32_t d_rope);
 
-// The amplitude DeepSeek's code puts on cos and sin when it applies RoPE to a fresh key or query:
-// mscale(factor, mscale) / mscale(factor, mscale_all_dim); 1 without YaRN. Never part of a rotation
-// by a delta.
+// Returns the amplitude that DeepSeek's code puts on cos and sin when it applies RoPE to a fresh
+// key or query. It is mscale(factor, mscale) / mscale(factor, mscale_all_dim), or 1 without YaRN.
+// It is never part of a rotation by a delta.
 double RopeAmplitude(const RopeParams& params);
 
-// cos and sin of one rotation, ready to apply. Angles are computed in f64 and reduced before they
-// are rounded to f32: in f32 they would be off by 5.6e-3 rad at position 160,000.
+// The cos and sin of one rotation, ready to apply. Angles are computed in f64 and reduced before
+// they are rounded to f32. In f32 they would be off by 5.6e-3 rad at position 160,000.
 class RopeRotation {
  public:
-  // The rotation by `delta` positions (negative turns back). delta = 0 is the identity.
+  // Makes the rotation by `delta` positions; a negative delta turns back. delta = 0 is the
+  // identity.
   RopeRotation(const RopeParams& params, uint32_t d_rope, int64_t delta);
 
   bool is_identity() const { return identity_; }
@@ -43,16 +45,9 @@ class RopeRotation {
   std::vector<float> cos_, sin_;
 };
 
-// Rotates the last d_rope values of `count` bf16 rows in place; the rest is untouched.
-//   rows     bf16 [count] rows of `width` values, `stride` values apart
-// Rounds to nearest even once: errs by <= 2^-8 of each pair's length (against canonical f64 values
-// <= 3 x 2^-8, their own rounding included). Errors grow with the
-// square root of the number of hops, so rotate the canonical rows, never rotated ones.
-// An identity rotation or style kNone touches nothing.
-void RotateBandsBf16(const RopeRotation& rotation, uint16_t* rows, uint32_t count, uint32_t width,
-                     uint32_t stride) noexcept;
-
-// The same for rows that stay in f32 (queries before they are rounded for the wire).
+// Rotates the last d_rope values of `count` f32 rows in place (queries before they are rounded for
+// the wire); the rest is untouched. An identity rotation or style kNone touches nothing.
+//   rows     f32 [count] rows of `width` values, `stride` values apart
 void RotateBandsF32(const RopeRotation& rotation, float* rows, uint32_t count, uint32_t width,
                     uint32_t stride) noexcept;
 
@@ -62,15 +57,20 @@ void RotateBandsF32(const RopeRotation& rotation, float* rows, uint32_t count, u
 void CopyRotatedBf16(const RopeRotation& rotation, const uint16_t* in, uint32_t in_stride,
                      uint16_t* out, uint32_t count, uint32_t width) noexcept;
 
-// Copies rows of either dtype and rotates their bf16 bands, the last d_rope x 2 bytes, on the way:
-// one pass, and what is before the bands is copied bit for bit.
+// Copies rows of either dtype and rotates their bf16 bands, the last d_rope x 2 bytes, on the way.
+// It is one pass; the bytes before the bands are copied bit for bit.
 //   in    [count] rows of row_bytes, in_stride_bytes apart; any address
 //   out   [count][row_bytes], contiguous, any address; must not overlap `in`
 // Cost: reads and writes each row once and should run at memory speed.
 void CopyRotatedRows(const RopeRotation& rotation, const std::byte* in, size_t in_stride_bytes,
                      std::byte* out, uint32_t count, uint32_t row_bytes) noexcept;
 
-// Rotates the bf16 band of fp8_ds_mla rows (the last d_rope x 2 of row_bytes) in place.
+// Rotates the bf16 band of rows of either dtype (the last d_rope x 2 of row_bytes) in place; the
+// rest is untouched. An identity rotation or style kNone touches nothing.
+//   rows     [count] rows of row_bytes, stride_bytes apart; any address
+// Rounds to nearest even once: errs by <= 2^-8 of each pair's length (against canonical f64 values
+// <= 3 x 2^-8, their own rounding included). Errors grow with the square root of the number of
+// hops, so rotate the canonical rows, never rotated ones.
 void RotateBandsFp8DsMla(const RopeRotation& rotation, std::byte* rows, uint32_t count,
                          uint32_t row_bytes, uint32_t stride_bytes) noexcept;
 

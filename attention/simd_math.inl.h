@@ -21,17 +21,18 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Below this exp() is flushed to zero: exp(-87) = 1.6e-38 is the last one above FLT_MIN, and a
-// weight that far under the maximum cannot move an f32 sum.
+// The lowest argument of exp(); below it the result is 0. exp(-87) = 1.6e-38 is the last result
+// above FLT_MIN, and a weight that far under the maximum cannot move an f32 sum.
 constexpr float kExpFlush = -87.0f;
 
-// exp(x) for x <= 0. Relative error <= 2^-22.6 (1.6e-7, checked over the range by
-// mla_partial_test); exactly 1 at 0, exactly 0 below kExpFlush and at -inf; NaN stays NaN.
+// Computes exp(x) for x <= 0 with a relative error <= 2^-22.6 (1.6e-7, checked over the range by
+// mla_partial_test). It is exactly 1 at 0, and exactly 0 below kExpFlush and at -inf; NaN stays
+// NaN.
 //
-// x = n ln2 + r with |r| <= ln2 / 2, ln2 split so that n * kLn2High is exact without FMA too, then
-// the Taylor polynomial of degree 7: its truncation, r^8 / 8!, is 5.2e-9 at most, so the error is
-// that of the last roundings. A minimax polynomial would save one term of eight and 0.2 % of a
-// kernel call.
+// x = n ln2 + r with |r| <= ln2 / 2; ln2 is split so that n * kLn2High is exact without FMA too.
+// Then comes the Taylor polynomial of degree 7. Its truncation, r^8 / 8!, is at most 5.2e-9, so the
+// error is that of the last roundings. A minimax polynomial would save one term of eight and 0.2 %
+// of a kernel call.
 template <class D>
 HWY_INLINE hn::Vec<D> ExpNonPositive([[maybe_unused]] D d, hn::Vec<D> x) {
   constexpr float kLn2High = 0.693359375f;
@@ -57,7 +58,7 @@ HWY_INLINE hn::Vec<D> ExpNonPositive([[maybe_unused]] D d, hn::Vec<D> x) {
   return hn::IfThenElse(hn::IsNaN(x), x, result);
 }
 
-// Lanes(d) bf16 values at any address, as u32 lanes.
+// Loads Lanes(d) bf16 values from any address, as u32 lanes.
 template <class D>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> LoadU16Lanes([[maybe_unused]] D d, const void* from) {
   const hn::RebindToUnsigned<D> du;
@@ -72,7 +73,7 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> LoadU16Lanes([[maybe_unused]] D d, c
 #endif
 }
 
-// Lanes(d) u32 values at any address.
+// Loads Lanes(d) u32 values from any address.
 template <class DU>
 HWY_INLINE hn::Vec<DU> LoadU32Lanes([[maybe_unused]] DU du, const void* from) {
 #if HWY_TARGET == HWY_SCALAR
@@ -101,7 +102,7 @@ HWY_INLINE hn::Vec<D> LoadBf16([[maybe_unused]] D d, const void* from) {
   return hn::BitCast(d, hn::ShiftLeft<16>(LoadU16Lanes(d, from)));
 }
 
-// f32 to bf16 in the low half of each u32 lane: to nearest, ties to even; NaN quietened.
+// Converts f32 to bf16 in the low half of each u32 lane: to nearest, ties to even; NaN quietened.
 template <class D>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> RoundToBf16([[maybe_unused]] D d, hn::Vec<D> value) {
   const hn::RebindToUnsigned<D> du;

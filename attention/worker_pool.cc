@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "proto/pause_cpu.h"
-#include "proto/status.h"
+#include "proto/base/pause_cpu.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 
@@ -20,11 +20,11 @@ using Task = absl::FunctionRef<void(uint32_t task, uint32_t worker)>;
 
 namespace {
 
-// How often a thread looks for what it waits for before it sleeps: 50 to 100 us, at the 25 to 50 ns
-// of a pause. Waking a sleeper takes as long (60 us and more on a virtual machine), and a call of
-// 16 query rows over 2048 rows takes two threads 330 us: slept through, it gained 1.3 x where it
-// gains 1.8 x and more from threads that are awake. Where a pause takes less, threads sleep sooner:
-// slower, and as right. A pool that gets no work is asleep within 100 us.
+// How often a thread looks for work before it sleeps: 50 to 100 us, at the 25 to 50 ns of a pause.
+// Waking a sleeper takes as long (60 us and more on a virtual machine). A call of 16 query rows
+// over 2048 rows takes two threads 330 us. It gains 1.8 x and more from threads that are awake, and
+// gained 1.3 x from sleepers. If a pause takes less, threads sleep sooner, which is slower and as
+// right. A pool that gets no work is asleep within 100 us.
 constexpr uint32_t kSpinPollMax = 2000;
 
 template <typename Ready>
@@ -38,11 +38,11 @@ bool Spin(Ready ready) {
 
 }  // namespace
 
-// One run at a time: tasks are claimed under the mutex, by ascending index. A task is tens of
-// microseconds at least and a claim 20 ns, so a lock-free counter would gain nothing; and a thread
-// that wakes late finds no task left instead of one of the next run.
+// One run at a time. Tasks are claimed under the mutex, by ascending index. A task takes tens of
+// microseconds at least and a claim 20 ns, so a lock-free counter would gain nothing. A thread that
+// wakes late finds no task left, instead of a task of the next run.
 //
-// std::mutex, not absl::Mutex: ThreadSanitizer cannot see into Debian's abseil, and tasks hand
+// std::mutex and not absl::Mutex: ThreadSanitizer cannot see into Debian's abseil, and tasks pass
 // each other plain memory through this lock alone.
 struct WorkerPool::State {
   using Lock = std::unique_lock<std::mutex>;
@@ -70,11 +70,13 @@ struct WorkerPool::State {
   void WorkerLoop(uint32_t worker) {
     uint64_t seen = 0;
     for (;;) {
-      // Only when to look is told without the lock; what there is to do is read under it.
+      // A spinning thread is told without the lock only when to look. It reads what there is to do
+      // under the lock.
       const bool called = Spin([&] { return run_number.load(std::memory_order_relaxed) != seen; });
       Lock lock(mu, std::defer_lock);
       Acquire(lock);
-      // Others were faster. The next run is as near as this one was: not a reason to sleep.
+      // Other threads were faster. The next run is as near as this one was, so this is no reason to
+      // sleep.
       if (called && !stopping && next_task >= task_count) {
         seen = run_number.load(std::memory_order_relaxed);
         continue;
@@ -112,7 +114,8 @@ WorkerPool::WorkerPool(uint32_t thread_count) : state_(std::make_unique<State>(t
   const size_t bytes = thread_count * kScratchBytes;
   state_->scratch = static_cast<std::byte*>(std::aligned_alloc(kScratchBytes, bytes));
   CKV_CHECK(state_->scratch != nullptr);
-  // A kernel walks 0.6 MB of it per tile: 150 pages of 4 KB against one of 2 MB. Only a hint.
+  // A kernel walks 0.6 MB of it per tile: 150 pages of 4 KB, or one page of 2 MB. This is only a
+  // hint.
   (void)madvise(state_->scratch, bytes, MADV_HUGEPAGE);
   std::memset(state_->scratch, 0, bytes);
   state_->threads.reserve(thread_count - 1);
@@ -148,8 +151,8 @@ void WorkerPool::Run(uint32_t task_count, Task task) noexcept {
   state.task_count = task_count;
   state.next_task = 0;
   state.run_number.fetch_add(1, std::memory_order_relaxed);
-  // Worker 0 takes one task itself. Spinning threads come by themselves, and may leave a woken one
-  // nothing.
+  // Worker 0 takes one task itself. Spinning threads come by themselves, and may leave none for a
+  // woken one.
   const uint32_t wake_count =
       std::min(std::min(task_count, state.thread_count) - 1, state.sleeping_count);
   for (uint32_t i = 0; i < wake_count; ++i) state.work.notify_one();

@@ -7,7 +7,8 @@
 
 #include "absl/strings/str_format.h"
 #include "attention/bf16.h"
-#include "proto/status.h"
+#include "client/holders/replica_choice.h"
+#include "proto/base/status.h"
 #include "transport/probe.h"
 
 namespace ckv {
@@ -92,8 +93,7 @@ absl::StatusOr<double> ComputeUs(const ExplainCall& call, uint32_t chunk, uint32
   double fastest_us = 0;
   for (int i = 0; i < kComputeRunCount; ++i) {
     AttendReport report;
-    bool stale = false;
-    CKV_RETURN_IF_ERROR(router.Attend(attend, room, &report, &stale));
+    CKV_RETURN_IF_ERROR(router.Attend(attend, room, &report));
     const double us = double(report.compute_ns_max) / 1e3;
     fastest_us = i == 0 ? us : std::min(fastest_us, us);
   }
@@ -111,8 +111,8 @@ absl::StatusOr<ComputeConstants> MeasureCompute(const ExplainCall& call, uint32_
   return compute;
 }
 
-// What picked-out rows take over rows that lie together: every second row of the chunk, so that no
-// two are neighbours, up to the budget.
+// Measures how much longer picked-out rows take than rows that lie together. It picks every second
+// row of the chunk, so that no two are neighbours, up to the budget.
 absl::StatusOr<double> MeasureGather(const ExplainCall& call, uint32_t chunk,
                                      const ComputeConstants& compute, Router& router) {
   const uint32_t tokens = call.corpus->chunks[chunk].token_count;
@@ -177,16 +177,15 @@ absl::StatusOr<DecisionInput> InputOf(const ExplainCall& call, const RequesterCo
   return input;
 }
 
-// A holder of these chunks that is not a member, of a group that has no member left; null: every
-// group has one.
-const HolderPeer* GoneHolder(const ExplainCall& call, const LinkTable::Route& route) {
+// Returns a holder of these chunks whose group has no member left, or null if every group has one.
+const HolderPeer* GoneHolder(const ExplainCall& call, const LinkTable::ChunkLinks& chunk_links) {
   for (uint32_t chunk = call.chunk_begin; chunk < call.chunk_end; ++chunk) {
-    const uint32_t group = route.group_of_chunk[chunk];
+    const uint32_t group = chunk_links.group_of_chunk[chunk];
     if (group == LinkTable::kNoLink) continue;
-    const std::vector<uint32_t>& links = route.groups[group].links;
+    const std::vector<uint32_t>& links = chunk_links.groups[group].links;
     if (std::all_of(links.begin(), links.end(),
-                    [&](uint32_t link) { return route.links[link]->peer().gone(); })) {
-      return &route.links[links.front()]->peer();
+                    [&](uint32_t link) { return chunk_links.links[link]->peer().gone(); })) {
+      return &chunk_links.links[links.front()]->peer();
     }
   }
   return nullptr;
@@ -197,20 +196,20 @@ const HolderPeer* GoneHolder(const ExplainCall& call, const LinkTable::Route& ro
 absl::Status AddGroup(const ExplainCall& call, const ExplainTools& tools, uint32_t chunk,
                       uint32_t ordinal, MeasuredInput& measured) {
   LinkTable& links = tools.router.links();
-  // Copied: a route is valid until the next call of the router, and links stay.
+  // Copied: what LinksFor gives is valid until the next call of the router, and links stay.
   std::vector<HolderLink*> replicas;
   {
-    CKV_ASSIGN_OR_RETURN(const LinkTable::Route* route, links.RouteOf(call.corpus));
-    for (const uint32_t link : route->groups[route->group_of_chunk[chunk]].links)
-      replicas.push_back(route->links[link]);
+    CKV_ASSIGN_OR_RETURN(const LinkTable::ChunkLinks* chunk_links, links.LinksFor(call.corpus));
+    for (const uint32_t link : chunk_links->groups[chunk_links->group_of_chunk[chunk]].links)
+      replicas.push_back(chunk_links->links[link]);
   }
   absl::Status first_error;
   size_t added = 0;
   for (HolderLink* link : replicas) {
     if (link->peer().gone()) continue;
     const LinkTable::Forced forced(&links, &link->peer());
-    CKV_ASSIGN_OR_RETURN(LinkTable::Route * route, links.RouteOf(call.corpus));
-    (void)links.Ask(*route, chunk);
+    CKV_ASSIGN_OR_RETURN(LinkTable::ChunkLinks * chunk_links, links.LinksFor(call.corpus));
+    (void)links.Ask(*chunk_links, chunk);
     absl::Status status = MeasureHolder(call, *link, chunk, tools.router, tools.clock);
     if (!status.ok()) {
       // One that does not answer is no candidate; another of its replicas may be.
@@ -236,27 +235,6 @@ absl::Status AddGroup(const ExplainCall& call, const ExplainTools& tools, uint32
 
 }  // namespace
 
-Candidate CandidateOf(const HolderPeer& peer, const PeerTable& peers, NetworkOracle* oracle,
-                      const Geometry* geometry) {
-  Candidate candidate;
-  candidate.fabric = peer.FabricFor(geometry);
-  candidate.wire_share = peer.WireShareFor(geometry);
-  candidate.splice_share = peer.SpliceShareFor(geometry);
-  candidate.compute = peer.ComputeFor(geometry);
-  candidate.in_flight = peer.in_flight.load(std::memory_order_relaxed);
-  candidate.concurrent = candidate.in_flight;
-  candidate.queue_us = peer.queue_ns.load(std::memory_order_relaxed) / 1e3;
-  if (oracle == nullptr) return candidate;
-  candidate.path = oracle->PathTo(HostOfAddress(peer.View().member.control_address));
-  if (!candidate.path) return candidate;
-  // Every request under way to a holder of that tier shares it (arXiv:2606.03910 section V-C).
-  for (const HolderView& other : peers.Views()) {
-    const auto path = oracle->PathTo(HostOfAddress(other.member.control_address));
-    if (path && path->tier == candidate.path->tier) candidate.path->in_flight += other.in_flight;
-  }
-  return candidate;
-}
-
 absl::StatusOr<MeasuredInput> MeasureDecisionInput(const ExplainCall& call,
                                                    const RequesterConstants& here,
                                                    const ExplainTools& tools) {
@@ -264,18 +242,20 @@ absl::StatusOr<MeasuredInput> MeasureDecisionInput(const ExplainCall& call,
   CKV_ASSIGN_OR_RETURN(measured.input, InputOf(call, here, tools.router.shape()));
   DecisionInput& input = measured.input;
   {
-    CKV_ASSIGN_OR_RETURN(const LinkTable::Route* route, tools.router.links().RouteOf(call.corpus));
+    CKV_ASSIGN_OR_RETURN(const LinkTable::ChunkLinks* chunk_links,
+                         tools.router.links().LinksFor(call.corpus));
     tools.peers.Refresh(std::min(call.deadline, tools.clock.Now() + kMembersTimeout));
-    if (const HolderPeer* gone = GoneHolder(call, *route)) {
+    if (const HolderPeer* gone = GoneHolder(call, *chunk_links)) {
       input.gone_holder = gone->Describe();
       return measured;
     }
   }
   std::vector<uint32_t> seen;  // groups, in the order of their candidates
   for (uint32_t chunk = call.chunk_begin; chunk < call.chunk_end; ++chunk) {
-    // Asked anew each time: a route is valid until the next call of the router.
-    CKV_ASSIGN_OR_RETURN(const LinkTable::Route* route, tools.router.links().RouteOf(call.corpus));
-    const uint32_t group = route->group_of_chunk[chunk];
+    // Asked anew each time: it is valid until the next call of the router.
+    CKV_ASSIGN_OR_RETURN(const LinkTable::ChunkLinks* chunk_links,
+                         tools.router.links().LinksFor(call.corpus));
+    const uint32_t group = chunk_links->group_of_chunk[chunk];
     if (group == LinkTable::kNoLink) continue;
     const auto known = std::find(seen.begin(), seen.end(), group);
     const auto ordinal = static_cast<uint32_t>(known - seen.begin());

@@ -7,24 +7,22 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
+#include "client/cache/calibrate_here.h"
+#include "client/cache/fetch_into.h"
+#include "client/call/attempts.h"
+#include "client/call/call_context_pool.h"
+#include "client/call/map.h"
 #include "client/explain.h"
-#include "client/fetch_into.h"
-#include "client/map.h"
-#include "client/retry.h"
-#include "client/session_pool.h"
-#include "proto/status.h"
-#include "spdlog/spdlog.h"
+#include "proto/base/log.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {
 
-constexpr uint32_t kEngineCountMax = 4096;
-// A stale handle or session is resolved anew once; a second refusal is the answer.
-constexpr int kResolveRetryMax = 1;
-// Of Holders, which people wait for; a directory that is away has not got more to say.
+// How long Holders waits for the directory, because people wait for Holders.
 constexpr Duration kMembersTimeout = std::chrono::seconds(1);
 
-// Of none given, shm and tcp are taken.
+// If no fabrics are given, the requester takes shm and tcp.
 bool HasFabric(const RequesterOptions& options, FabricKind kind) {
   if (options.fabrics.empty()) return kind == FabricKind::kShm || kind == FabricKind::kTcp;
   return std::any_of(options.fabrics.begin(), options.fabrics.end(),
@@ -35,9 +33,10 @@ absl::Status CheckOptions(const RequesterOptions& options, const DirectoryContro
                           const HolderControlFactory* holders) {
   if (directory == nullptr || holders == nullptr || options.clock == nullptr)
     return absl::InvalidArgumentError("requester: directory, holders and clock are needed");
-  if (options.engine_count_max == 0 || options.engine_count_max > kEngineCountMax) {
-    return absl::InvalidArgumentError(absl::StrFormat("requester: engine_count_max %d, 1 to %d",
-                                                      options.engine_count_max, kEngineCountMax));
+  if (options.call_count_max == 0 || options.call_count_max > RequesterOptions::kCallCountMax) {
+    return absl::InvalidArgumentError(absl::StrFormat("requester: call_count_max %d, 1 to %d",
+                                                      options.call_count_max,
+                                                      RequesterOptions::kCallCountMax));
   }
   if (options.spin_max < Duration::zero() || options.connect_timeout <= Duration::zero())
     return absl::InvalidArgumentError("requester: spin_max or connect_timeout is negative");
@@ -48,12 +47,6 @@ absl::Status CheckOptions(const RequesterOptions& options, const DirectoryContro
   return ValidateLaneShape(options.lane_shape);
 }
 
-// What an attempt says beside its status.
-struct Outcome {
-  bool stale = false;      // a new session would cure the error
-  bool repeatable = true;  // nothing was shown to the caller yet
-};
-
 }  // namespace
 
 struct Requester::State {
@@ -62,9 +55,11 @@ struct Requester::State {
         oracle(options.oracle),
         view(directory),
         peers(&view, holders, options.profile),
-        pool(options.clock, options.engine_count_max, [this, spin = options.spin_max] {
-          return std::make_unique<CallEngine>(&link_options, &peers, spin, &counters);
-        }) {
+        pool(options.clock, options.call_count_max,
+             [this, spin = options.spin_max] {
+               return std::make_unique<CallContext>(&link_options, &peers, spin, &counters);
+             }),
+        attempts(options.clock, &pool, &view, &counters) {
     link_options.requester = options.id;
     link_options.host_identity = HostIdentity();
     link_options.clock = options.clock;
@@ -103,124 +98,48 @@ struct Requester::State {
   }
   static constexpr size_t kCalibrationCountMax = 64;
 
-  // Runs `attempt(engine, &outcome)` on an engine; again where that would cure the error, and after
-  // the wait that an overloaded holder asks for.
-  template <typename Attempt>
-  absl::Status WithEngine(const Corpus* corpus, Instant deadline, Attempt attempt) {
-    retry_budget.Earn();
-    for (int retry = 0;; ++retry) {
-      Outcome outcome;
-      absl::Status status = OnOneEngine(corpus, deadline, attempt, &outcome);
-      if (!absl::IsResourceExhausted(status) || !outcome.repeatable || retry == kRetryCountMax ||
-          !AwaitRetry(status, deadline)) {
-        return status;
-      }
-      spdlog::debug("{}; trying again", status.ToString());
-    }
-  }
-
-  // Once more at once if a new session would cure the error, and with each replica that is left.
-  template <typename Attempt>
-  absl::Status OnOneEngine(const Corpus* corpus, Instant deadline, Attempt& attempt,
-                           Outcome* outcome) {
-    auto engine = pool.Take(deadline);
-    if (!engine.ok()) return engine.status();
-    LinkTable& links = (*engine)->router.links();
-    links.BeginCall();
-    for (int retry = 0;;) {
-      *outcome = {};
-      absl::Status status = attempt(**engine, outcome);
-      if (status.ok()) return status;
-      const bool late = clock->Now() >= deadline;
-      if (outcome->stale && retry < kResolveRetryMax && !late) {
-        ++retry;
-        spdlog::debug("{}; resolving anew", status.ToString());
-        continue;
-      }
-      if (absl::IsNotFound(status)) view.Forget(*corpus);
-      // Its chunks may have been placed elsewhere meanwhile.
-      if (absl::IsUnavailable(status)) view.Doubt(*corpus);
-      if (late || !outcome->repeatable || !MayFailOver(status) || !links.FailOver(status) ||
-          (absl::IsResourceExhausted(status) && !retry_budget.Spend())) {
-        return status;
-      }
-      retry = 0;
-      counters.failovers.fetch_add(1, std::memory_order_relaxed);
-      spdlog::debug("{}; asking a replica", status.ToString());
-    }
-  }
-
-  // Whether another holder may answer what one answered with `status`.
-  static bool MayFailOver(const absl::Status& status) {
-    switch (status.code()) {
-      case absl::StatusCode::kUnavailable:
-      case absl::StatusCode::kDeadlineExceeded:  // of connecting: the call's own is not over
-      case absl::StatusCode::kNotFound:
-      case absl::StatusCode::kDataLoss:
-      case absl::StatusCode::kFailedPrecondition:
-      case absl::StatusCode::kAborted:
-      case absl::StatusCode::kResourceExhausted:  // at the price of a retry
-        return true;
-      default:
-        return false;
-    }
-  }
-
-  // Waits as the status asks for, without an engine. False: it does not ask, or its wait is too
-  // long, or too many retries were made.
-  bool AwaitRetry(const absl::Status& status, Instant deadline) {
-    const std::optional<Duration> after = RetryAfterOf(status);
-    const Instant now = clock->Now();
-    if (!after || *after > kRetryWaitMax || *after >= deadline - now) return false;
-    if (!retry_budget.Spend()) {
-      counters.retries_refused.fetch_add(1, std::memory_order_relaxed);
-      return false;
-    }
-    counters.retries.fetch_add(1, std::memory_order_relaxed);
-    WaitUntil(now + *after);
-    return true;
-  }
-
-  void WaitUntil(Instant instant) {
-    absl::Mutex wait_mu;
-    absl::MutexLock lock(&wait_mu);
-    const bool never = false;
-    clock->Await(wait_mu, absl::Condition(&never), instant);
-  }
-
   absl::Status Fetch(const FetchCall& call, const Fetcher::Place* place, Fetcher::Sink sink) {
-    const auto fetch = [&](CallEngine& engine, Outcome* outcome) {
-      absl::Status status = engine.fetcher.Fetch(call, place, sink, &outcome->stale);
-      outcome->repeatable = !engine.fetcher.delivered();
+    counters.fetches.fetch_add(1, std::memory_order_relaxed);
+    uint64_t shown = 0;
+    bool refused = false;
+    const auto show = [&](const FetchedRows& run) {
+      absl::Status status = sink(run);
+      refused = !status.ok();
       return status;
     };
-    return WithEngine(call.corpus.get(), call.deadline, fetch);
+    const auto fetch = [&](CallContext& context) {
+      absl::Status status = context.fetcher.Fetch(call, place, show, shown);
+      shown = context.fetcher.shown();
+      return AttemptResult{std::move(status), !refused};
+    };
+    return attempts.Run(call.corpus.get(), call.deadline, fetch);
   }
 
-  // One attempt of a FetchInto, or two where a new session was needed.
-  absl::Status FetchOn(CacheFetch& fetch) {
+  // Attempts of a FetchInto, counted in `count`, until a wait is called for.
+  absl::Status FetchOn(CacheFetch& fetch, uint32_t& count) {
     const auto pieces = [&](const RowRun& run) { return fetch.Pieces(run); };
     const auto take = [&](const FetchedRows& run) { return fetch.Take(run); };
-    const auto attempt = [&](CallEngine& engine, Outcome* outcome) {
+    const auto attempt = [&](CallContext& context) {
+      ++count;
       const FetchFrom from = fetch.Resume();
-      return engine.fetcher.FetchOn(fetch.canonical(), from, pieces, take, &outcome->stale);
+      return AttemptResult{context.fetcher.FetchOn(fetch.canonical(), from, pieces, take)};
     };
     const FetchCall& call = fetch.canonical();
-    return WithEngine(call.corpus.get(), call.deadline, attempt);
+    return attempts.Run(call.corpus.get(), call.deadline, attempt);
   }
 
   Clock* const clock;
   NetworkOracle* const oracle;
   LinkOptions link_options;
-  RouteCounters counters;
-  RetryBudget retry_budget;
+  CallCounters counters;
   std::vector<std::unique_ptr<Fabric>> own_fabrics;
   DirectoryView view;
   PeerTable peers;
   absl::Mutex mu;
   std::map<std::tuple<uint32_t, uint32_t, uint32_t, RowDtype>, RequesterConstants> here
       ABSL_GUARDED_BY(mu);
-  EnginePool pool;  // last: its lanes go before what they use
+  CallContextPool pool;  // its lanes go before what they use
+  Attempts attempts;
 };
 
 absl::StatusOr<std::unique_ptr<Requester>> Requester::Create(const RequesterOptions& options,
@@ -249,6 +168,8 @@ absl::StatusOr<std::shared_ptr<const Corpus>> Requester::ResolveChunks(std::span
 
 void Requester::Forget(std::string_view name) { state_->view.Forget(name); }
 
+void Requester::Learn(const Member& member) { state_->peers.Learn(member); }
+
 absl::Status Requester::Attend(const AttendCall& call, const PartialView& out,
                                AttendReport* report) {
   return Attend(
@@ -262,10 +183,10 @@ absl::Status Requester::Attend(const AttendCall& call, AttendRoom room, AttendRe
     CKV_CHECK(call.q.count == 0 || (out.o != nullptr && out.m != nullptr && out.l != nullptr));
     return out;
   };
-  const auto attend = [&](CallEngine& engine, Outcome* outcome) {
-    return engine.router.Attend(call, checked_room, report, &outcome->stale);
+  const auto attend = [&](CallContext& context) {
+    return AttemptResult{context.router.Attend(call, checked_room, report)};
   };
-  return state_->WithEngine(call.corpus.get(), call.deadline, attend);
+  return state_->attempts.Run(call.corpus.get(), call.deadline, attend);
 }
 
 absl::Status Requester::Fetch(const FetchCall& call,
@@ -281,12 +202,20 @@ absl::Status Requester::Fetch(const FetchCall& call,
 
 absl::Status Requester::FetchSelection(const SelectionCall& call,
                                        absl::FunctionRef<absl::Status(const SelectedRows&)> sink) {
-  const auto fetch = [&](CallEngine& engine, Outcome* outcome) {
-    absl::Status status = engine.fetcher.FetchSelection(call, sink, &outcome->stale);
-    outcome->repeatable = !engine.fetcher.delivered();
+  state_->counters.fetches.fetch_add(1, std::memory_order_relaxed);
+  uint64_t shown = 0;
+  bool refused = false;
+  const auto show = [&](const SelectedRows& chosen) {
+    absl::Status status = sink(chosen);
+    refused = !status.ok();
     return status;
   };
-  return state_->WithEngine(call.corpus.get(), call.deadline, fetch);
+  const auto fetch = [&](CallContext& context) {
+    absl::Status status = context.fetcher.FetchSelection(call, show, shown);
+    shown = context.fetcher.shown();
+    return AttemptResult{std::move(status), !refused};
+  };
+  return state_->attempts.Run(call.corpus.get(), call.deadline, fetch);
 }
 
 absl::Status Requester::FetchSelection(
@@ -298,50 +227,56 @@ absl::Status Requester::FetchSelection(
 
 absl::Status Requester::FetchInto(const FetchCall& call, PagedCache& cache,
                                   CacheSequenceId sequence, FetchIntoReport* report) {
+  state_->counters.fetches.fetch_add(1, std::memory_order_relaxed);
   const Instant begin = state_->clock->Now();
   CKV_ASSIGN_OR_RETURN(CacheFetch fetch, CacheFetch::Begin(call, cache, sequence));
   absl::Status status;
   int reopening = 0;  // since the last whole layer
-  uint32_t reopen_count = 0;
+  uint32_t attempt_count = 0;
   while (!fetch.whole()) {
     const uint64_t whole_before = fetch.whole_count();
-    status = state_->FetchOn(fetch);
+    status = state_->FetchOn(fetch, attempt_count);
     if (fetch.whole_count() > whole_before) reopening = 0;
     if (status.ok() || !CanReopen(status) || ++reopening > kReopenCountMax) break;
     const Instant next = state_->clock->Now() + ReopenWait(reopening);
     if (next >= call.deadline) break;
-    spdlog::debug("{}; going on", fetch.Describe(status).ToString());
-    ++reopen_count;
-    if (reopening > 1) state_->WaitUntil(next);
+    Log().debug("{}; going on", fetch.Describe(status).ToString());
+    if (reopening > 1) state_->clock->WaitUntil(next);
   }
-  if (report != nullptr) *report = {fetch.rows_taken(), reopen_count, state_->clock->Now() - begin};
+  if (report != nullptr) {
+    const uint32_t reopen_count = attempt_count == 0 ? 0 : attempt_count - 1;
+    *report = {fetch.rows_taken(), reopen_count, state_->clock->Now() - begin};
+  }
   if (!status.ok()) return fetch.Describe(status);
   return std::move(fetch).Commit();
 }
 
 absl::StatusOr<MappedChunk> Requester::Map(const MapCall& call) {
   MappedChunk mapped;
-  const auto map = [&](CallEngine& engine, Outcome* outcome) -> absl::Status {
-    CKV_ASSIGN_OR_RETURN(
-        mapped, MapChunk(call, engine.router, *state_->clock, state_->counters, &outcome->stale));
-    return absl::OkStatus();
+  const auto map = [&](CallContext& context) {
+    auto made = MapChunk(call, context.router, *state_->clock);
+    if (made.ok()) mapped = *std::move(made);
+    return AttemptResult{made.status()};
   };
-  CKV_RETURN_IF_ERROR(state_->WithEngine(call.corpus.get(), call.deadline, map));
+  CKV_RETURN_IF_ERROR(state_->attempts.Run(call.corpus.get(), call.deadline, map));
   return mapped;
 }
 
 absl::StatusOr<Requester::Explanation> Requester::Explain(const ExplainCall& call) {
+  state_->counters.explains.fetch_add(1, std::memory_order_relaxed);
   if (call.corpus == nullptr) return absl::InvalidArgumentError("explain: no corpus");
   const RequesterConstants here = state_->Here(call.corpus->geometry);
   Explanation explanation;
-  const auto measure = [&](CallEngine& engine, Outcome*) -> absl::Status {
-    const ExplainTools tools = {state_->peers, engine.router, *state_->clock, state_->oracle};
-    CKV_ASSIGN_OR_RETURN(MeasuredInput measured, MeasureDecisionInput(call, here, tools));
-    explanation.input = std::move(measured.input);
-    explanation.holders = std::move(measured.holders);
-    return absl::OkStatus();
+  const auto measure = [&](CallContext& context) {
+    const ExplainTools tools = {state_->peers, context.router, *state_->clock, state_->oracle};
+    auto measured = MeasureDecisionInput(call, here, tools);
+    if (measured.ok()) {
+      explanation.input = std::move(measured->input);
+      explanation.holders = std::move(measured->holders);
+    }
+    return AttemptResult{measured.status()};
   };
-  CKV_RETURN_IF_ERROR(state_->WithEngine(call.corpus.get(), call.deadline, measure));
+  CKV_RETURN_IF_ERROR(state_->attempts.Run(call.corpus.get(), call.deadline, measure));
   explanation.decision = Decide(explanation.input);
   explanation.flips = Flips(explanation.input);
   explanation.sensitivities = Sensitivities(explanation.input);
@@ -350,13 +285,16 @@ absl::StatusOr<Requester::Explanation> Requester::Explain(const ExplainCall& cal
 }
 
 RequesterStats Requester::Stats() const {
-  const RouteCounters& counters = state_->counters;
+  const CallCounters& counters = state_->counters;
   const auto read = [](const auto& counter) { return counter.load(std::memory_order_relaxed); };
   return {.discarded_reply_count = read(counters.discarded),
           .rdma_fallback_count = read(counters.rdma_fallbacks),
           .retry_count = read(counters.retries),
           .retry_refused_count = read(counters.retries_refused),
-          .failover_count = read(counters.failovers)};
+          .failover_count = read(counters.failovers),
+          .reopen_count = read(counters.reopens),
+          .fetch_count = read(counters.fetches),
+          .explain_count = read(counters.explains)};
 }
 
 std::vector<HolderView> Requester::Holders() const {

@@ -1,8 +1,13 @@
 // The requester: resolves chunks, routes query rows to their holders, merges the partials exactly.
 //
+//   #include "client/grpc/directory_stub.h"
+//   #include "client/grpc/holder_stub.h"
+//   #include "client/requester.h"
+//   #include "proto/base/status.h"  // CKV_ASSIGN_OR_RETURN, CKV_RETURN_IF_ERROR
+//
 //   ckv::Clock* clock = ckv::Clock::Real();
-//   ckv::DirectoryStub directory("127.0.0.1:7400", clock);  // client/directory_stub.h
-//   ckv::HolderStubFactory holders(clock);                  // client/holder_stub.h
+//   ckv::DirectoryStub directory("127.0.0.1:7400", clock);
+//   ckv::HolderStubFactory holders(clock);
 //   ckv::RequesterOptions options;
 //   options.id = "engine-0";
 //   CKV_ASSIGN_OR_RETURN(auto requester, ckv::Requester::Create(options, &directory, &holders));
@@ -20,15 +25,10 @@
 //   CKV_RETURN_IF_ERROR(requester->Attend(
 //       call, {o.data(), m.data(), l.data(), ckv::PartialDtype::kF32}, /*report=*/nullptr));
 //
-// The two stubs speak gRPC (CMake target ckv_client_grpc). The requester itself (ckv_client) knows
-// only the interfaces of client/control.h, so an engine with another directory implements those.
-//
-// Attend always routes and Fetch always fetches: the decision between them is its caller's, and
-// Explain is what to base it on.
-//
-// Thread-safe: each calling thread takes one of engine_count_max engines for the length of a call.
-// An engine owns its lanes to every holder, so calls on different threads share no lane and no lock
-// but the short one of taking an engine.
+// The two stubs speak gRPC (CMake target ckv::client_grpc). The requester itself (ckv::client)
+// knows only the interfaces of client/holders/control.h. An engine with a directory of its own
+// implements those. The structs of calls and reports are in client/calls.h, which this file
+// includes. A WatchStub (client/grpc/watch_stub.h) tells when to call Forget and Learn.
 
 #pragma once
 
@@ -45,388 +45,257 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "attention/partial.h"
-#include "client/control.h"
-#include "client/predicate.h"
-#include "client/what_if.h"
-#include "proto/clock.h"
+#include "client/calls.h"
+#include "client/decide/explanation.h"
+#include "client/holders/control.h"
+#include "client/holders/holder_view.h"
+#include "proto/base/clock.h"
 #include "proto/corpus.h"
 #include "transport/fabric.h"
 
 namespace ckv {
 
-struct CacheSequenceId;  // client/paged_cache.h
+struct RequesterOptions;  // below, after the class
+struct RequesterStats;
+struct CacheSequenceId;  // client/cache/paged_cache.h
 class PagedCache;
-class NetworkOracle;  // client/network_oracle.h
-struct Profile;       // client/profile_file.h
-struct MappedLayout;  // transport/wire.h
+class NetworkOracle;  // client/decide/network_oracle.h
+struct Profile;       // client/decide/profile_file.h
 
-// What a lane that should go by RDMA, and cannot, becomes.
-enum class RdmaFallback : uint8_t {
-  kRefuse,  // none: the call is Unavailable
-  kTcp,     // one of tcp, which is logged, counted and shown
-};
-
-struct RequesterOptions {
-  std::string id = "requester";
-  Clock* clock = Clock::Real();
-  // Borrowed; empty: shm for peers on this host, and tcp. Of those that a holder has as well, the
-  // one that a probe finds the fastest is taken; the order decides where it finds no difference.
-  std::vector<Fabric*> fabrics;
-  // One of them, for every holder; absent: the fastest.
-  std::optional<FabricKind> fabric;
-  // Where verbs is among `fabrics`, the holder has it too, no lane of it comes up, and of the
-  // others tcp would be taken.
-  RdmaFallback rdma_fallback = RdmaFallback::kRefuse;
-  LaneShape lane_shape;
-  uint32_t engine_count_max = 16;  // calls in progress at once; more wait, until their deadline
-  // Polls for so long before it sleeps on the lanes' events, and through waits of up to
-  // 2 ms that are like the last two (transport/wait_policy.h). Zero: never polls.
-  Duration spin_max = std::chrono::microseconds(50);
-  Duration connect_timeout = std::chrono::seconds(3);
-  // What the network costs, for Explain: borrowed, and must outlive the requester; null: what is
-  // measured alone counts.
-  NetworkOracle* oracle = nullptr;
-  // Of `ckvctl calibrate`, for Explain (ReadProfile, client/profile_file.h): this requester's own
-  // constants instead of those it would measure, prefill among them; of the holders that it names,
-  // over the fabric that each is spoken to, pull bandwidth and compute. Used for corpora of the
-  // geometry and on the host that its subject names, by WhyNotOf; else ignored, which is logged
-  // once at warning. Null: none.
-  std::shared_ptr<const Profile> profile;
-};
-
-// One chunk of a call: which, and how far from its canonical position it stands in this request's
-// context. The queries are rotated by -offset for it; chunks of equal offset share one copy.
-struct ChunkUse {
-  uint32_t ordinal = 0;  // in the corpus
-  int64_t offset = 0;
-};
-
-// Borrows everything it points to for the length of the call.
-struct AttendCall {
-  std::shared_ptr<const Corpus> corpus;
-  // Empty: every chunk of the corpus, at canonical positions. A chunk twice is InvalidArgument.
-  std::span<const ChunkUse> chunks;
-  uint32_t layer = 0;
-  QueryView q;          // bf16 [count, d_qk], count <= kAttendRowCountMax
-  Selection selection;  // indices count the rows of `chunks`, one after another in their order
-  // What crosses the wire. f32 partials where exact equality is promised.
-  PartialDtype wire = PartialDtype::kBf16;
-  // Merge here, chunk by chunk in the order of the call: the answer's bits do not depend on which
-  // holder has which chunk. Costs one partial a chunk on the wire instead of one a holder.
-  bool per_chunk = false;
-  // A holder whose exact rows are on disk may answer from fp8 copies in memory, where it has them;
-  // the report says whether one did. Otherwise an answer is exact or an error.
-  bool allow_approximate = false;
-  Instant deadline = kInstantMax;
-};
-
-// Gives an AttendCall the place of its answer: f32 o [q.count, d_v], m, l.
-using AttendRoom = absl::FunctionRef<PartialView()>;
-
-inline constexpr uint32_t kAttendRowCountMax = 1u << 16;
-
-struct AttendReport {
-  uint32_t holder_count = 0;
-  uint64_t bytes_sent = 0;  // frames on the lanes, both headers and rows
-  uint64_t bytes_received = 0;
-  uint64_t compute_ns_max = 0;  // kernel time of the slowest holder
-  bool approximate = false;     // some rows were fp8 copies; only if the call allows it
-  Duration elapsed{0};
-};
-
-// Bytes [begin, begin + bytes) of every row, both multiples of 4: the heads of a tensor-parallel
-// rank. Holders gather slices before they send them, so there are as many transfers as the bytes
-// need, whatever the number of heads and layers.
-struct ColumnRange {
-  uint32_t begin = 0;
-  uint32_t bytes = 0;  // 0, with a begin of 0: whole rows
-};
-
-// Ranges are half open, [begin, end), and not empty; an end of 0 is no "to the end" here (it is in
-// the gRPC messages): corpus->chunks.size() and corpus->geometry.layers are the ends.
-struct FetchCall {
-  std::shared_ptr<const Corpus> corpus;
-  uint32_t chunk_begin = 0;
-  uint32_t chunk_end = 0;
-  uint32_t layer_begin = 0;
-  uint32_t layer_end = 0;
-  // Where the first chunk's first token is to stand: bands are rotated by the difference. Absent:
-  // canonical.
-  std::optional<uint64_t> position;
-  // What of each row. With a position, all of the RoPE band or nothing of it.
-  ColumnRange columns;
-  Instant deadline = kInstantMax;
-};
-
-// Rows chosen by index, an indexer's choice: they come as they stand, at their canonical positions,
-// and are never rotated, for they have no offset in common.
-struct SelectionCall {
-  std::shared_ptr<const Corpus> corpus;
-  // Indices count the rows of these chunks, one after another. The range is not empty.
-  uint32_t chunk_begin = 0;
-  uint32_t chunk_end = 0;
-  // indices[i] are those of layer layer_begin + i, in any order, an index as often as it is wanted;
-  // may be empty. At most kSelectionIndexCountMax (2^24) in all.
-  uint32_t layer_begin = 0;
-  std::span<const std::span<const int32_t>> indices;
-  ColumnRange columns;
-  Instant deadline = kInstantMax;
-};
-// Rows of one layer, of one chunk: rows[i] is that of the layer's index number ordinals[i].
-struct SelectedRows {
-  uint32_t layer = 0;
-  uint32_t chunk = 0;
-  std::span<const uint32_t> ordinals;  // rising; borrowed for the call of the sink
-  std::span<const std::byte> rows;     // [ordinals.size()][row_bytes or columns.bytes]; borrowed
-};
-
-// Rows of one layer of one chunk, in order of tokens.
-struct RowRun {
-  uint32_t chunk = 0;  // ordinal in the corpus
-  uint32_t layer = 0;
-  uint32_t token_begin = 0;
-  uint32_t token_count = 0;
-};
-struct FetchedRows : RowRun {
-  // [token_count][row_bytes, or columns.bytes]; borrowed for the call of the sink
-  std::span<const std::byte> rows;
-};
-
-struct FetchIntoReport {
-  uint64_t rows_spliced = 0;  // of all layers; what came twice counts twice
-  uint32_t reopen_count = 0;  // attempts after the first, but for those that a replica went on with
-  Duration elapsed{0};
-};
-
-// What Explain is asked of: chunks [chunk_begin, chunk_end) of the corpus, a range as in FetchCall.
-struct ExplainCall {
-  std::shared_ptr<const Corpus> corpus;
-  uint32_t chunk_begin = 0;
-  uint32_t chunk_end = 0;
-  uint32_t query_rows = 0;  // M_q of one request: tokens x heads
-  uint32_t steps = 1;       // 0 is 1
-  uint32_t agents = 1;      // that share the chunks here; 0 is 1
-  uint32_t select = 0;      // rows a query attends; 0: all
-  PartialDtype wire = PartialDtype::kBf16;
-  std::optional<uint64_t> cache_room_tokens;  // in the engine's cache; absent: the chunks fit
-  Instant deadline = kInstantMax;
-};
-
-struct MapCall {
-  std::shared_ptr<const Corpus> corpus;
-  uint32_t chunk = 0;  // ordinal in the corpus
-  Instant deadline = kInstantMax;
-};
-
-// A chunk's rows in the memory of its holder, mapped read-only: nothing was copied, and nobody
-// writes them or takes them away any more, whatever becomes of the holder or of the requester. The
-// memory stays taken until this is destroyed. Rows are at their canonical positions.
-class MappedChunk {
- public:
-  MappedChunk() = default;  // of no layers
-  MappedChunk(MappedChunk&& other) noexcept;
-  MappedChunk& operator=(MappedChunk&& other) noexcept;
-  ~MappedChunk();
-
-  // [token_count][row_bytes], 64-byte aligned, as long as this lives. l < geometry.layers.
-  std::span<const std::byte> layer(uint32_t l) const;
-  uint32_t token_count() const { return token_count_; }
-
- private:
-  friend absl::StatusOr<MappedChunk> MapDescriptor(int fd, const MappedLayout& layout,
-                                                   const Geometry& geometry, uint32_t chunk_tokens);
-  std::span<const std::byte> memory_;  // ours
-  uint64_t layer_bytes_ = 0;
-  uint64_t layer_stride_ = 0;
-  uint32_t layers_ = 0;
-  uint32_t token_count_ = 0;
-};
-
-// A fabric to a holder as it was found when this requester last chose among them.
-struct FabricTrial {
-  FabricKind fabric = FabricKind::kTcp;
-  // 0: not measured, or a bandwidth beyond what the probe could tell. Where full slots did not come
-  // through in time, the bandwidth is what that would have needed.
-  FabricConstants constants;
-  // Predicted for kNominalExchangeBytes (client/fabric_choice.h): of the second best round trip, as
-  // the constants are, and of the median one. 0: not measured.
-  double exchange_us = 0;
-  double exchange_p50_us = 0;
-  std::string why_not;  // no lane of it could be had; empty: one could, and was probed
-};
-
-// One holder as this requester sees it.
-struct HolderView {
-  Member member;  // but for its id as of the last connection; empty before the first
-  // It is a member of the directory, some engine has a lane to it, and no engine found one broken
-  // since the last came up. A holder that died a moment ago may still look connected: until its
-  // lease runs out or a lane is next used.
-  bool connected = false;
-  FabricKind fabric = FabricKind::kTcp;  // of the last lane that came up
-  FabricConstants constants;             // as last measured, which may be long ago; 0: never
-  uint32_t in_flight = 0;                // requests posted and not answered, over all engines
-  uint32_t lane_count = 0;               // that are open, over all engines
-  // Those that were chosen among, in order of preference; empty: there was no choice.
-  std::vector<FabricTrial> trials;
-  std::string fallback;  // why it is tcp where it should be verbs; empty: it is not so
-  // How far the cost model is off lately: the median of |measured / predicted - 1| over the last 64
-  // dense calls that were one frame and under way alone, from post to answer. Absent before 16, and
-  // while its fabric was never probed or nothing is known of its kernel's time.
-  std::optional<double> model_error;
-};
-
-// Counted since the requester was made, over all engines.
-struct RequesterStats {
-  uint64_t discarded_reply_count = 0;  // that nobody waited for (I1)
-  uint64_t rdma_fallback_count = 0;    // lanes of tcp that should have been of verbs
-  uint64_t retry_count = 0;            // that overloaded holders asked for, and that were made
-  uint64_t retry_refused_count = 0;    // that were not, for want of a budget (client/retry.h)
-  uint64_t failover_count = 0;         // times a call was made again with another replica
-};
-
+// A client of the holders that one directory knows. One per process is enough: it keeps sessions,
+// snapshots of corpora and constants, and shares them between calls.
+//
+// Attend always routes and Fetch always fetches. The caller decides between them; Explain says
+// which costs less.
+//
+// Threads: every method may be called from any thread at any time. Calls block. A call runs on its
+// caller's thread, and so do its callbacks (sinks, places and rooms). It takes one of
+// call_count_max call contexts from its beginning to its end. A context has lanes of its own to
+// each holder. Calls on different threads share no lane, and no lock but the short one of taking a
+// context.
+//
+// Lifetime: the directory, the factory of holder stubs, and everything that RequesterOptions
+// borrows must outlive the requester. A call borrows its arguments until it returns. Corpora and
+// mapped chunks may outlive the requester. The caller owns all memory that it passes.
+//
+// Deadlines and retries: no call begins anything after its deadline. Within it, a call cures what
+// it can itself: it opens a failed session again, asks another replica, and waits as overloaded
+// holders ask. The limits are in client/call/attempts.h. An error means that these attempts failed.
+// NextActFor (proto/base/status.h) maps every error to what the caller should do next.
+//
+// These errors mean the same in every call that asks holders:
+//   InvalidArgument     the call is not valid: a range, count, width or index. Nothing was sent.
+//   NotFound            a holder no longer has a chunk. The corpus is forgotten; Resolve it again.
+//   Unavailable         a holder cannot be reached, and neither can a replica of what it holds. The
+//                       call has already tried a new session and the replicas. The next
+//                       Resolve asks the directory where the corpus is now.
+//   ResourceExhausted   a holder is overloaded and asked to come back later, more often or for
+//                       longer than the limits on retries allow. The text ends with the holder's
+//                       hint, which RetryAfterOf (client/holders/retry.h) reads. Or too many calls
+//                       wait for a context here.
+//   DeadlineExceeded    a holder did not answer in time, or no context became free in time.
+//   FailedPrecondition  the geometry or the wire version differs. The call has already asked the
+//                       replicas. A retry cannot help.
 class Requester {
  public:
-  // `directory` and `holders` must outlive the requester. Does not touch the network.
-  //   InvalidArgument     an option outside its limits.
+  // Makes a requester. Does not touch the network.
+  //   InvalidArgument     an option is outside its limits, or `directory` or `holders` is null.
   static absl::StatusOr<std::unique_ptr<Requester>> Create(const RequesterOptions& options,
                                                            DirectoryControl* directory,
                                                            HolderControlFactory* holders);
+  // Closes all lanes and sessions. No call may be in progress.
   ~Requester();
   Requester(const Requester&) = delete;
   Requester& operator=(const Requester&) = delete;
 
-  // The corpus as the directory knows it. An immutable snapshot, cached until Forget or until a
-  // holder says that it is stale.
-  //   NotFound            no such corpus for this tenant.
-  //   Unavailable         the directory does not answer and nothing is cached.
+  // Returns the corpus of this name as the directory knows it: an immutable snapshot. It is kept
+  // until Forget, or until a holder's answer shows that it is stale. `tenant` is the tenant on
+  // whose behalf calls over this corpus read; "" is the shared tenant.
+  //   NotFound            there is no such corpus for this tenant.
+  //   Unavailable         the directory does not answer and nothing is kept.
+  //   InvalidArgument     the directory's answer is not a corpus.
   absl::StatusOr<std::shared_ptr<const Corpus>> Resolve(std::string_view name,
                                                         std::string_view tenant, Instant deadline);
-  // A corpus made of these chunks, wherever they are, for callers that know ids only.
-  //   NotFound            one that nobody holds; says which.
-  //   FailedPrecondition  they are of different geometries, or not of `geometry`.
+  // Returns a corpus without a name, made of these chunks in this order. For callers that know
+  // chunk ids only. The directory says which holders have them.
+  //   InvalidArgument     there are no ids, or more than kCorpusChunkCountMax.
+  //   NotFound            nobody holds one of them; says which.
+  //   FailedPrecondition  a chunk is known, but only with another geometry than `geometry`.
   absl::StatusOr<std::shared_ptr<const Corpus>> ResolveChunks(std::span<const ChunkId> ids,
                                                               const Geometry& geometry,
                                                               std::string_view tenant,
                                                               Instant deadline);
-  // The directory changed: the next Resolve asks it. An empty name forgets everything.
+  // Drops the snapshots of this name. Call it when the directory changed; the next Resolve then
+  // asks the directory. If `name` is empty, drops everything. Snapshots in use stay valid.
+  //
+  // A WatchStub (client/grpc/watch_stub.h) tells an engine of changes. It follows the directory.
+  // Its OnChange passes a name for Forget, and its OnMember passes a member for Learn.
   void Forget(std::string_view name);
+  // Call it when the directory says that this member is up. If it is a holder in a later epoch than
+  // its sessions, the sessions are dropped before they are used again. Without this call the next
+  // calls find out themselves, one attempt each.
+  void Learn(const Member& member);
 
-  // Routes the rows to a holder of each chunk and merges what comes back, in a fixed order. Of
-  // replicas the cheapest is asked (client/replica_choice.h); where it fails, another, which gives
-  // the same bits if its kernel is the same.
-  // Writes `out` (f32 o [q.count, d_v], m, l) only when every chunk has answered exactly once (I1).
-  //   InvalidArgument     widths, counts, layer, a chunk twice; nothing was sent.
-  //   NotFound            a holder no longer has a chunk; the corpus was forgotten: Resolve again.
-  //   Unavailable         a holder is gone, and so are all replicas of what it holds. Its lanes are
-  //                       reopened by the next call, and the next Resolve asks the directory
-  //                       whether the corpus is elsewhere now.
-  //   ResourceExhausted   a holder or this requester is overloaded. Where a holder said when to
-  //                       come again, twice was not enough, or the deadline, or the budget of
-  //                       retries; RetryAfterOf (client/retry.h) reads its hint, which ends the
-  //                       text.
-  //   DeadlineExceeded
-  //   FailedPrecondition  geometry or wire version differ; retrying cannot help.
+  // Attends query rows over chunks, by routing them: asks one holder of each chunk and merges the
+  // partials in a fixed order. Writes `out` only once every chunk has answered exactly once (I1);
+  // after an error `out` is as it was. `out` takes f32: o [q.count, d_v], m and l [q.count].
+  //
+  // It asks the cheapest replica of a chunk (client/holders/replica_choice.h). If a lane or session
+  // fails, it opens a new one, at most once per holder. If that fails too, it asks another replica.
+  // The answer has the same bits if that replica has the same kernel.
+  //
+  // `report` may be null. It is written only if the call succeeds. Errors are those of the class.
   absl::Status Attend(const AttendCall& call, const PartialView& out, AttendReport* report);
-  // The same where making room for the answer takes time: `room` is called when the queries are
-  // under way, so that the holders compute meanwhile, and may be called again, for the same room.
+  // The same, if it takes time to make room for the answer. `room` is called once the queries are
+  // under way, while the holders compute. It may be called again and must return the same room.
   absl::Status Attend(const AttendCall& call, AttendRoom room, AttendReport* report);
 
-  // Pulls rows; `sink` is called as they come, and its error ends the call. Every run is checked
-  // against its checksum before it is shown.
-  // Errors as Attend, and DataLoss.
+  // Pulls rows, in order of chunk, layer and token. Calls `sink` with each run of rows as it comes.
+  // The rows are valid until `sink` returns. They have been checked against their checksum, unless
+  // they came through memory that is shared with the holder (shm).
+  //
+  // Each run is shown exactly once. If a lane or a holder fails, the call goes on with the next
+  // run, over a new session or at a replica. An error of `sink` ends the call and is returned.
+  //   DataLoss            rows do not match their checksum.
+  //   else                as the class says, or the sink's error.
   absl::Status Fetch(const FetchCall& call,
                      absl::FunctionRef<absl::Status(const FetchedRows&)> sink);
 
-  // The same, into memory of the caller's: `place` says where each run shall lie, token_count x
-  // row_bytes bytes at an even address, and `sink` is shown it there. Runs are asked for in no
-  // order, and again where a call is tried again; no two may share a byte. Saves a copy where the
-  // fabric can write there itself (tcp). Until it has been shown a run's bytes are anything, also
-  // after an error; once the call has returned nothing writes there any more.
-  //   InvalidArgument     also: a place of another size.
+  // The same, into memory of the caller. `place` returns the memory of a run: token_count x
+  // row_bytes (or columns.bytes) bytes, at an even address. `sink` is shown the run there. This
+  // saves a copy if the fabric can write there itself (tcp).
+  //
+  // `place` is called in no certain order, and again for a run that is tried again. No two runs may
+  // share a byte. The bytes of a run mean nothing until `sink` has been shown it, even after an
+  // error. Nothing writes to the memory once the call has returned.
+  //   InvalidArgument     also: a place has another size or an odd address.
   absl::Status Fetch(const FetchCall& call,
                      absl::FunctionRef<std::span<std::byte>(const RowRun&)> place,
                      absl::FunctionRef<absl::Status(const FetchedRows&)> sink);
 
-  // Fetches exactly the chosen rows. `sink` gets them layer by layer, of each layer chunk by chunk,
-  // of each chunk in the order of the indices; never rotated. Holders gather what one reply
-  // carries, so that choosing apart costs no more transfers than choosing neighbours.
-  //   InvalidArgument     the call: an index that is negative or beyond the chunks (nothing is sent
-  //                       then), a range, columns.
-  //   the sink's error    which ends the call.
-  //   else as Fetch.
+  // Fetches rows chosen by index. Calls `sink` layer by layer, within a layer chunk by chunk, and
+  // within a chunk in the order of the indices. Rows are never rotated. Holders gather the rows of
+  // one reply. Rows far apart cost no more transfers than neighbours.
+  //   InvalidArgument     also: an index is negative or beyond the chunks.
+  //   else                as Fetch.
   absl::Status FetchSelection(const SelectionCall& call,
                               absl::FunctionRef<absl::Status(const SelectedRows&)> sink);
-  // The same into memory: `place(layer)` is where the rows of a layer go, [indices of the layer]
-  // [row_bytes or columns.bytes], in the order of its indices.
-  //   InvalidArgument     also: a place of another size.
+  // The same, into memory of the caller. `place(layer)` returns the memory of a layer: one row per
+  // index of the layer, in their order, each of row_bytes or columns.bytes.
+  //   InvalidArgument     also: a place has another size.
   absl::Status FetchSelection(const SelectionCall& call,
                               absl::FunctionRef<std::span<std::byte>(uint32_t layer)> place);
 
-  // Fetches the rows of whole chunks to the end of a sequence of `cache`, rotated to call.position
-  // (absent: canonical), and shows them once all are there. What has come is spliced while the rest
-  // is under way. A lane that breaks is opened anew, and the fetch goes on at the first layer that
-  // is not whole: only that layer's rows come twice. kReopenCountMax such attempts in a row may
-  // bring no layer to its end, and none is begun after the deadline. call.layer_begin and layer_end
-  // are the cache's.
+  // Appends the rows of whole chunks to a sequence of `cache` and makes them visible once all are
+  // there. Rows are rotated to call.position; if it is unset, they stay at their canonical
+  // positions. call.layer_begin and layer_end are the cache's. Rows that came are spliced while the
+  // rest is under way.
   //
-  // On any error the cache is as it was, and the message names the blocks, and the chunk and layer
-  // that was not whole. The sequence is taken for the length of the call; others of the cache are
-  // not in its way.
-  //   InvalidArgument     the call, layers other than the cache's, or columns.
-  //   FailedPrecondition  another geometry than the cache's; the sequence is being extended by
-  //                       another thread; or as Attend.
-  //   ResourceExhausted   too few free blocks; or as Attend.
-  //   NotFound            no such sequence; or as Attend.
-  //   DataLoss            what came does not match its checksum.
-  //   Unavailable         kReopenCountMax attempts brought nothing more.
-  //   else as Attend.
+  // If a lane breaks, the call opens a new one and goes on at the first layer that is not whole.
+  // Only that layer's rows come twice. It gives up after it went on kReopenCountMax (5) times in a
+  // row without completing a layer.
+  //
+  // After an error the cache is as it was. The message names the blocks, and the first chunk and
+  // layer that was not whole. The call has the sequence to itself; other sequences of the cache may
+  // be used meanwhile. `report` may be null. It is filled even if fetching failed.
+  //   InvalidArgument     also: the layers are not the cache's, or the call asks for columns.
+  //   FailedPrecondition  also: the geometry is not the cache's, or another thread is extending the
+  //                       sequence.
+  //   ResourceExhausted   also: there are too few free blocks.
+  //   NotFound            also: there is no such sequence.
+  //   Unavailable         also: going on kReopenCountMax times completed no layer.
+  //   DataLoss            rows do not match their checksum.
   absl::Status FetchInto(const FetchCall& call, PagedCache& cache, CacheSequenceId sequence,
                          FetchIntoReport* report = nullptr);
 
-  // Maps a whole chunk of a holder on this host. Its rows are not checked against their checksums:
-  // they are the holder's own, where Fetch's have travelled.
-  //   Unimplemented       the holder is not spoken to over shm, or does not pass chunks: fetch its
-  //                       rows instead.
-  //   InvalidArgument     the call, or what the holder passed: not sealed, or of another size.
+  // Maps a whole chunk of a holder on this host into this process, read-only and without a copy.
+  // Its rows are not compared with their checksums, because they did not travel.
+  //   Unimplemented       no lane on shm leads to the holder, or it does not share its memory.
+  //                       Fetch the rows instead.
+  //   InvalidArgument     also: the memory it passed is not sealed or has another size.
   //   ResourceExhausted   also: this process can map no more.
-  //   else as Attend.
   absl::StatusOr<MappedChunk> Map(const MapCall& call);
 
-  // What the predicate says of these chunks: which primitive would be cheapest, and why. Nothing is
-  // done about it. Asks the directory who is a member, sends every holder of the chunks one echo,
-  // and probes those whose constants are not known or a minute old (about 90 frames, and a few
-  // one-row attends the first time). All replicas are candidates; one that does not answer is left
-  // out. Where RequesterOptions::oracle knows the way to one, that counts too. Chunks that no
-  // member holds are offered neither route nor fetch; `local` is offered only where input.here has
-  // the cost of prefill, which only RequesterOptions::profile gives.
-  struct Explanation {
-    DecisionInput input;
-    std::vector<HolderId> holders;  // of input.candidates, one each
-    Decision decision;              // no choice: nothing is offered, and each cost says why_not
-    std::vector<Flip> flips;        // what would change it
-    std::array<double, kKnobCount> sensitivities{};
-    std::string summary;  // DescribeDecision, one line
-  };
-  //   InvalidArgument     no corpus, an empty range or one past the end, query_rows not 1 to
+  using Explanation = ckv::Explanation;
+  // Says which primitive would be cheapest for these chunks, and why. Acts on nothing.
+  //
+  // It asks the directory who is a member and sends every holder of the chunks one echo. It probes
+  // holders whose constants are unknown or older than a minute: about 90 frames, and the first time
+  // a few small attends. Expect milliseconds, and more the first time.
+  //
+  // All replicas are candidates. A replica that does not answer is left out. Chunks that no member
+  // holds can be neither routed nor fetched. `local` is a candidate only if
+  // RequesterOptions::profile has the cost of prefill.
+  //   InvalidArgument     there is no corpus, the range is not valid, or query_rows is not 1 to
   //                       kAttendRowCountMax.
-  //   Unavailable         no replica answers, or its bandwidth cannot be told.
+  //   Unavailable         no replica of a chunk answers, or its bandwidth cannot be told.
   //   ResourceExhausted   a holder has no session left, or too many calls wait here.
-  //   NotFound, DeadlineExceeded, FailedPrecondition  as Attend.
+  //   else                as the class says.
   absl::StatusOr<Explanation> Explain(const ExplainCall& call);
 
-  // Every holder that a corpus used here ever named, in the order of ids: for people and metrics.
-  // Asks the directory who is a member, for a second at most; while it does not answer, members
-  // are as they were last known.
+  // Returns every holder that a corpus used here ever named, in order of their ids. For people and
+  // metrics. Asks the directory who is a member, so it may block for up to a second. If the
+  // directory does not answer, members are as last known.
   std::vector<HolderView> Holders() const;
-  // The same without asking: who is a member is as Holders or Explain last found it.
+  // The same without asking the directory: members are as Holders or Explain last found them. Takes
+  // short locks only.
   std::vector<HolderView> KnownHolders() const;
 
+  // Returns the counters. Takes no lock and delays no call.
   RequesterStats Stats() const;
 
  private:
   struct State;
   explicit Requester(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
+};
+
+// The options of Requester::Create. Every field has a default.
+struct RequesterOptions {
+  static constexpr uint32_t kCallCountMax = 4096;
+
+  std::string id = "requester";  // the name in the logs of holders
+  Clock* clock = Clock::Real();  // borrowed
+  // The fabrics to use, in order of preference; borrowed. If empty, the requester makes shm (for
+  // holders on this host) and tcp. A probe picks the fastest that the holder has too. The order
+  // decides if the probe finds no difference.
+  std::vector<Fabric*> fabrics;
+  // Forces this fabric for every holder. If unset, a probe picks the fastest.
+  std::optional<FabricKind> fabric;
+  // The action if both sides have verbs, no verbs lane comes up, and tcp is the next choice.
+  RdmaFallback rdma_fallback = RdmaFallback::kRefuse;
+  // The number and sizes of a lane's slots (transport/fabric.h). They bound what one frame carries
+  // and how many are under way per lane. A holder refuses lanes beyond its memory for them.
+  LaneShape lane_shape;
+  // Calls in progress at once, 1 to kCallCountMax. More calls wait for one to end, until their
+  // deadline.
+  uint32_t call_count_max = 16;
+  // How long a waiting call polls before it sleeps. It polls through waits of up to 2 ms if the
+  // last two were that short (transport/wait_policy.h). Zero disables polling.
+  Duration spin_max = std::chrono::microseconds(50);
+  // How long opening a session and its lane may take. A call's deadline may end it sooner.
+  Duration connect_timeout = std::chrono::seconds(3);
+  // The costs of the network's paths, for Explain and the choice of replicas; borrowed. If null,
+  // only measured constants count.
+  NetworkOracle* oracle = nullptr;
+  // A profile written by `ckvctl calibrate` (ReadProfile, client/decide/profile_file.h). Explain
+  // then uses its constants instead of measuring: merge, splice and prefill here, and per holder
+  // the pull bandwidth and kernel time. It applies only on the host and to the geometry it was
+  // measured with. Otherwise it is ignored, with one warning in the log. If null, there is none.
+  std::shared_ptr<const Profile> profile;
+};
+
+// Counters since the requester was made, over all calls.
+struct RequesterStats {
+  uint64_t discarded_reply_count = 0;  // replies that nobody waited for (I1)
+  uint64_t rdma_fallback_count = 0;    // lanes on tcp that should use verbs
+  uint64_t retry_count = 0;            // retries that overloaded holders asked for
+  // Retries asked for but not made, because the budget was spent (client/holders/retry.h).
+  uint64_t retry_refused_count = 0;
+  uint64_t failover_count = 0;  // attempts made again with another replica
+  uint64_t reopen_count = 0;    // attempts made again over a new session
+  uint64_t fetch_count = 0;     // calls of Fetch, FetchSelection and FetchInto
+  uint64_t explain_count = 0;   // calls of Explain
 };
 
 }  // namespace ckv

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Builds and runs a set of benchmarks and holds them against their bars: one row a bar, exit 0 only
-# when all hold. Run it on an idle machine; with fewer than two free cores it measures the scheduler.
-# With --realtime (root), ahead of all other work on the machine, which stands still for minutes.
+# Builds and runs a set of benchmarks and compares them with their bars. Prints one row per bar and
+# exits 0 only if all hold. Run it on an idle machine: with fewer than two free cores it measures
+# the scheduler. --realtime (root) runs it ahead of all other work, which stands still for minutes.
 #   deploy/bench.sh [--realtime] SET
 #     kernels       partial attention, merge, rotation; oneDNN for comparison
-#     data-path     what routing adds to the kernel, fetches, many requesters, overload, gRPC, an
-#                   idle holder
-#     decision      the model against real holders at full speed, 10 and 1 Gbit/s (root, for the
-#                   links), the predicate, splices
+#     data-path     the time that routing adds to the kernel, fetches, many requesters, overload,
+#                   gRPC, an idle holder
+#     decision      the model against real holders at full speed, 10 and 1 Gbit/s (root, to limit
+#                   the network), the predicate, splices
 #     store         restart, load and cold read beside the disk's own time, look-ups, plans, cuts
 set -euo pipefail
 cd "$(dirname "$0")/.."

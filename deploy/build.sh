@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what is missing, configures a preset and builds targets. Prints progress on stderr and
+# Installs missing packages, configures a preset and builds targets. Prints progress on stderr and
 # nothing on stdout.
-#   deploy/build.sh PRESET [TARGET]...     no target: everything
+#   deploy/build.sh PRESET [TARGET]...     without a target, builds everything
 set -euo pipefail
 cd "$(dirname "$0")/.."
 usage() { sed -n '2,4p' "$0" | sed 's/^# \{0,1\}//'; }

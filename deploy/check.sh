@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that must hold before a change lands.
+# Runs every check that must pass before a change lands.
 #   deploy/check.sh             format, tree rules, lint, then the tests of release, asan and tsan
 #   deploy/check.sh --static    only what needs no test run (thread-safety analysis included)
 #   deploy/check.sh --quick     only format and tree rules: seconds
@@ -30,7 +30,7 @@ step "thread safety: clang, -Wthread-safety"
 deploy/build.sh tsa ckvd ckvctl
 
 # Changed files only: a whole-tree run takes longer than the tests. The base is the last landed
-# state where there is one, else the previous commit.
+# state if there is one, else the previous commit.
 step "clang-tidy on changed files"
 base=$(git merge-base HEAD origin/main 2>/dev/null || true)
 if [ -z "$base" ] || [ "$base" = "$(git rev-parse HEAD)" ]; then
@@ -49,7 +49,7 @@ step "cppcheck"
 cppcheck --quiet --enable=warning,performance,portability --std=c++20 --language=c++ --inline-suppr \
   --error-exitcode=1 --suppress=missingIncludeSystem --suppress=unknownMacro \
   --suppress=passedByValue:transport/wire.cc --suppress=CastIntegerToAddressAtReturn \
-  --suppress=constStatement:attention/mla_block.cc --suppress=constStatement:client/linear.cc -I . -j "$(nproc)" \
+  --suppress=constStatement:attention/mla_block.cc --suppress=constStatement:client/engine/linear.cc -I . -j "$(nproc)" \
   proto attention store transport client server
 
 [ $static_only -eq 1 ] || tests/run.sh --preset release --preset asan --preset tsan

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian packages of deploy/packages.txt that are missing. Does nothing, and needs no
-# network and no root, when none is.
+# Installs the Debian packages of deploy/packages.txt that are missing. If none is missing, it does
+# nothing and needs neither network nor root.
 #   deploy/install-packages.sh [build|check|rdma]...     default: build
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# A whole fleet on loopback, to play with: a directory, holders and a requester, each a ckvd of its
-# own in the background. Builds if needed.
+# Starts a whole fleet on loopback, to play with: a directory, holders and a requester. Each is a
+# ckvd of its own in the background. Builds if needed.
 #   deploy/local-fleet.sh up --holders N --state DIR [--fabrics shm,tcp] [--capacity 1GiB]
-#       prints CKV_REQUESTER=host:port and CKV_DIRECTORY=host:port on stdout
+#       prints CKV_REQUESTER=host:port and CKV_DIRECTORY=host:port on stdout; prints "false" there
+#       if it fails, so that eval fails, too
 #   deploy/local-fleet.sh down --state DIR
-#       ends the processes by pid and waits for them; shows the last log line of each that was dead
-#       already or did not end in time, and exits 1 then
+#       ends the processes by pid and waits for them. If one was dead already or does not end in
+#       time, shows its last log line and exits 1
 #   deploy/local-fleet.sh status --state DIR
-#       one line a process; exits 1 if one is dead
+#       prints one line per process; exits 1 if one is dead
 # Example:
 #   eval "$(deploy/local-fleet.sh up --holders 3 --state /tmp/fleet)"; export CKV_REQUESTER CKV_DIRECTORY
 #   build/release/bin/ckvctl status
@@ -19,7 +20,7 @@ ready_timeout_s=30  # a daemon is ready in well under a second; a loaded machine
 down_timeout_s=15   # the daemons' own drain takes at most 10
 
 usage() {
-  sed -n '2,14p' "$0" | sed 's/^# \{0,1\}//'
+  sed -n '2,15p' "$0" | sed 's/^# \{0,1\}//'
 }
 
 die() {
@@ -34,7 +35,7 @@ is_ours() {
   [ "${exe% (deleted)}" = "$ckvd" ]
 }
 
-# start NAME ARGS...: one daemon in its own session, its log and pid in the state folder.
+# start NAME ARGS...: starts one daemon in its own session, with log and pid in the state folder.
 start() {
   local name=$1
   shift
@@ -44,7 +45,7 @@ start() {
   echo "$!" >"$state/$name.pid"
 }
 
-# await NAME: the address in its ready file; shows the log if it never comes.
+# await NAME: prints the address in its ready file; shows the log if the file never comes.
 await() {
   local name=$1 pid deadline=$((SECONDS + ready_timeout_s))
   pid=$(<"$state/$name.pid")
@@ -84,13 +85,13 @@ up() {
   echo "CKV_DIRECTORY=$directory"
 }
 
-# failed NAME WHAT: says so, with the last line the daemon wrote.
+# failed NAME WHAT: reports the failure, with the last line that the daemon wrote.
 failed() {
   echo "local-fleet: $1 $2. Its last log line:" >&2
   tail -n 1 "$state/$1.log" >&2 || true
 }
 
-# Requester first, so that nothing asks holders that are going away; the directory last.
+# The requester ends first, so that nothing asks holders that are going away; the directory last.
 down() {
   local name pid code=0 deadline=$((SECONDS + down_timeout_s))
   [ -d "$state" ] || die "no such folder: $state"
@@ -135,6 +136,9 @@ status() {
 [ $# -ge 1 ] || { usage >&2; exit 2; }
 command=$1
 shift
+if [ "$command" = up ]; then
+  trap '[ $? -eq 0 ] || echo false' EXIT
+fi
 holders=3 state='' fabrics=shm,tcp capacity=1GiB
 while [ $# -gt 0 ]; do
   case $1 in

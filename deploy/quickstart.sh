@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # The main job, end to end, on this machine: three holders share a real text, eight agents decode
 # against it by routing their queries, and every token is checked against single-instance decoding.
-# Then three agents, each as the predicate chooses: on a machine that does nothing else one routes, one
+# Then three agents run, each as the predicate chooses. On an otherwise idle machine one routes, one
 # fetches and one recomputes.
 # Installs packages, builds, runs, and leaves nothing running.
-#   deploy/quickstart.sh [FILE]     default: the GPL-3
+#   deploy/quickstart.sh [FILE]     without a file, uses the GPL-3
 set -euo pipefail
 repo=$(cd "$(dirname "$0")/.." && pwd)
 usage() { sed -n '2,7p' "$0" | sed 's/^# \{0,1\}//'; }
@@ -32,7 +32,7 @@ finish() {
 trap finish EXIT
 
 echo "== 2/5 start a directory, three holders and a requester"
-# Over tcp, as between machines: over shared memory one step of a fetch is too near a route.
+# Uses tcp, as between machines: over shared memory one step of a fetch is too close to a route.
 fleet=$(deploy/local-fleet.sh up --holders 3 --state "$state" --fabrics tcp)
 eval "$fleet"
 export CKV_REQUESTER CKV_DIRECTORY

@@ -3,9 +3,9 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/host_port.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {
@@ -32,23 +32,6 @@ absl::StatusOr<RopeStyle> StyleFrom(v1::RopeStyle style) {
     default:
       return absl::InvalidArgumentError("geometry: rope_style: unknown");
   }
-}
-
-// host:port with a port in range; the resolver judges the host.
-bool IsAddress(std::string_view address) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string_view::npos || colon == 0 || address.size() > 256) return false;
-  for (const char c : address) {
-    if (c <= ' ' || c > '~') return false;
-  }
-  const std::string_view port = address.substr(colon + 1);
-  if (port.empty() || port.size() > 5) return false;
-  uint32_t value = 0;
-  for (const char c : port) {
-    if (c < '0' || c > '9') return false;
-    value = value * 10 + static_cast<uint32_t>(c - '0');
-  }
-  return value > 0 && value < 65536;
 }
 
 }  // namespace
@@ -189,11 +172,8 @@ absl::StatusOr<Member> FromProto(const v1::Member& message) {
     default:
       return absl::InvalidArgumentError("member: role: unknown");
   }
-  if (!IsAddress(message.control_address())) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("member: control_address: '%s' is not host:port",
-                        absl::CHexEscape(message.control_address().substr(0, 64))));
-  }
+  CKV_RETURN_IF_ERROR(Annotate(HostPort::Parse(message.control_address(), /*port_min=*/1).status(),
+                               "member: control_address"));
   member.control_address = message.control_address();
   member.epoch.value = message.epoch();
   return member;

@@ -1,4 +1,4 @@
-// Between messages and plain types: the one place where a message is checked.
+// Converts between messages and plain types: the only place where a message is checked.
 
 #pragma once
 
@@ -17,21 +17,21 @@
 namespace ckv {
 
 v1::Geometry ToProto(const Geometry& geometry);
-//   InvalidArgument     ValidateGeometry, or an unknown enum value.
+//   InvalidArgument     ValidateGeometry refuses it, or an enum value is unknown.
 absl::StatusOr<Geometry> FromProto(const v1::Geometry& message);
 
 v1::Corpus ToProto(const Corpus& corpus);
 v1::ChunkPlacement ToProto(const ChunkPlacement& chunk);
-//   InvalidArgument     ValidateCorpus.
+//   InvalidArgument     ValidateCorpus refuses it.
 absl::StatusOr<Corpus> FromProto(const v1::Corpus& message);
 absl::StatusOr<ChunkPlacement> FromProto(const v1::ChunkPlacement& message);
 
 v1::Member ToProto(const Member& member);
-//   InvalidArgument     no id or one that ValidateName refuses, no role, or an address
-//                       that is not host:port.
+//   InvalidArgument     there is no id or ValidateName refuses it, there is no role, or an address
+//                       is not host:port.
 absl::StatusOr<Member> FromProto(const v1::Member& message);
 
-// i32 arrays travel as little-endian bytes.
+// Encodes values as little-endian bytes.
 std::string Int32sToBytes(std::span<const int32_t> values);
 //   InvalidArgument     not a multiple of 4 bytes, or more than `count_max` values.
 absl::StatusOr<std::vector<int32_t>> Int32sFromBytes(std::string_view bytes, size_t count_max);

@@ -1,4 +1,4 @@
-// A corpus and the members that hold it, as plain types: what the directory knows.
+// A corpus and the members that hold it, as plain types: the facts that the directory knows.
 
 #pragma once
 
@@ -20,16 +20,17 @@ inline constexpr uint64_t kPositionMax = uint64_t{1} << 40;
 inline constexpr uint32_t kReplicaCountMax = 8;
 inline constexpr uint32_t kMemberCountMax = 4096;
 
-// One chunk of a corpus and who holds it. Chunks with the same holders and leased members are asked
-// for together, of one of them, so an answer's bits do not tell which it was (I2).
+// One chunk of a corpus and its holders. Chunks with the same holders and leased members are
+// requested together, from one of these members. So an answer's bits do not depend on which one it
+// was (I2).
 struct ChunkPlacement {
   ChunkId id;
   ChunkId parent;            // zero for the first chunk of a chain
   uint32_t token_count = 0;  // may be 0: an empty chunk answers with the empty partial
   uint64_t position = 0;     // canonical position of its first token
   std::vector<HolderId> holders;
-  // Members that fetched the chunk and answer for it as well, as long as their leases live. The
-  // directory adds them to what it tells (ReplicaTable); they are no part of what is published.
+  // Members that fetched the chunk and also answer for it, as long as their leases live. The
+  // directory adds them to its answers (ReplicaTable); they are not part of the published corpus.
   std::vector<HolderId> leased = {};
 
   friend bool operator==(const ChunkPlacement&, const ChunkPlacement&) = default;
@@ -41,20 +42,20 @@ struct Corpus {
   std::string tenant;  // "" is the shared tenant
   Geometry geometry;
   std::vector<ChunkPlacement> chunks;
-  uint64_t version = 0;  // given by the directory at publication, rising
+  uint64_t version = 0;  // assigned by the directory at publication, rising
 
   uint64_t token_count() const;
   friend bool operator==(const Corpus&, const Corpus&) = default;
 };
 
-// The syntax of corpora, tenants and members: letters, digits, '-', '_' and '.', at most
-// kCorpusNameBytesMax. An empty name passes: where it is not allowed, the caller says so.
-//   InvalidArgument     begins with `field`.
+// Checks the syntax of names of corpora, tenants and members: letters, digits, '-', '_' and '.', at
+// most kCorpusNameBytesMax. An empty name passes; a caller that does not allow it must say so.
+//   InvalidArgument     the message begins with `field`.
 absl::Status ValidateName(std::string_view field, std::string_view name);
 
-// Name syntax, counts, geometry, every chunk's holders; no chunk twice, since merging is not
-// idempotent (I1).
-//   InvalidArgument     names the field, and the chunk's ordinal.
+// Checks name syntax, counts, geometry and every chunk's holders. No chunk may occur twice, because
+// merging is not idempotent (I1).
+//   InvalidArgument     the message names the field, and the chunk's ordinal.
 absl::Status ValidateCorpus(const Corpus& corpus);
 
 enum class MemberRole : uint8_t { kHolder = 1, kRequester = 2 };
@@ -64,7 +65,7 @@ struct Member {
   HolderId id;
   MemberRole role = MemberRole::kHolder;
   std::string control_address;  // gRPC, host:port
-  Epoch epoch;                  // given by the directory at registration
+  Epoch epoch;                  // assigned by the directory at registration
 
   friend bool operator==(const Member&, const Member&) = default;
 };

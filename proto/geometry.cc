@@ -1,13 +1,12 @@
 #include "proto/geometry.h"
 
-#include <array>
 #include <cmath>
 #include <vector>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "proto/sha256.h"
-#include "proto/status.h"
+#include "proto/base/sha256.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {
@@ -77,30 +76,6 @@ absl::Status ValidateRope(const Geometry& g) {
   return absl::OkStatus();
 }
 
-struct Named {
-  const char* name;
-  const char* model;
-  uint32_t layers;
-  double theta;
-  double yarn_factor;  // 0: plain
-  double beta_fast;
-  double mscale;
-  float softmax_scale;
-};
-
-// facts from the public configs: 512 + 64 rows, interleaved, softmax scale = (128 + 64)^-1/2 x
-// mscale^2 for DeepSeek and Kimi, (192 + 64)^-1/2 for GLM.
-constexpr std::array<Named, 8> kNamed = {{
-    {"deepseek-v2-lite", "deepseek-ai/DeepSeek-V2-Lite", 27, 1e4, 40, 32, 0.707, 0.1147213868f},
-    {"deepseek-v2", "deepseek-ai/DeepSeek-V2", 60, 1e4, 40, 32, 1, 0.1352337789f},
-    {"deepseek-v3", "deepseek-ai/DeepSeek-V3", 61, 1e4, 40, 32, 1, 0.1352337789f},
-    {"deepseek-v3.2", "deepseek-ai/DeepSeek-V3.2", 61, 1e4, 40, 32, 1, 0.1352337789f},
-    {"kimi-k2", "moonshotai/Kimi-K2-Instruct", 61, 5e4, 32, 1, 1, 0.1308608000f},
-    {"moonlight-16b-a3b", "moonshotai/Moonlight-16B-A3B", 27, 5e4, 0, 0, 0, 0.0721687836f},
-    {"glm-4.7-flash", "zai-org/GLM-4.7-Flash", 47, 1e6, 0, 0, 0, 0.0625f},
-    {"glm-5", "zai-org/GLM-5", 78, 1e6, 0, 0, 0, 0.0625f},
-}};
-
 }  // namespace
 
 uint32_t Geometry::row_bytes() const {
@@ -160,7 +135,7 @@ std::string DescribeDifference(const Geometry& here, const Geometry& there) {
   std::vector<std::string> parts;
   const auto number = [&parts](const char* field, double a, double b) {
     if (a == b) return;
-    // 9 digits tell two floats apart, 17 two doubles: as short as shows the difference.
+    // 9 digits tell two floats apart, 17 two doubles. Use as few as show the difference.
     const bool short_form = absl::StrFormat("%.9g", a) != absl::StrFormat("%.9g", b);
     const int digits = short_form ? 9 : 17;
     parts.push_back(absl::StrFormat("%s: %.*g here, %.*g there", field, digits, a, digits, b));
@@ -180,35 +155,6 @@ std::string DescribeDifference(const Geometry& here, const Geometry& there) {
   if (here.rope.yarn != there.rope.yarn) parts.push_back("yarn: differs");
   number("softmax_scale", here.softmax_scale, there.softmax_scale);
   return absl::StrJoin(parts, "; ");
-}
-
-absl::StatusOr<Geometry> NamedGeometry(std::string_view name) {
-  std::string known;
-  for (const Named& named : kNamed) {
-    if (name == named.name) {
-      Geometry g;
-      g.model = named.model;
-      g.layers = named.layers;
-      g.d_qk = 576;
-      g.d_v = 512;
-      g.d_rope = 64;
-      g.rope.theta = named.theta;
-      if (named.yarn_factor > 0) {
-        YarnParams yarn;
-        yarn.factor = named.yarn_factor;
-        yarn.beta_fast = named.beta_fast;
-        yarn.mscale = named.mscale;
-        yarn.mscale_all_dim = named.mscale;
-        g.rope.yarn = yarn;
-      }
-      g.softmax_scale = named.softmax_scale;
-      return g;
-    }
-    known += known.empty() ? "" : ", ";
-    known += named.name;
-  }
-  return absl::NotFoundError(
-      absl::StrFormat("no geometry is named '%s'; there are %s", name, known));
 }
 
 }  // namespace ckv

@@ -1,4 +1,4 @@
-// What a model's cKV rows look like. Peers whose geometry differs refuse each other (I7).
+// The shape of a model's cKV rows. Peers whose geometry differs refuse each other (I7).
 
 #pragma once
 
@@ -13,15 +13,15 @@
 
 namespace ckv {
 
-// Limits that a geometry from a peer or a file must meet before anything is sized by it.
+// Limits on a geometry from a peer or a file, checked before anything is sized by it.
 inline constexpr uint32_t kLayerCountMax = 512;
 inline constexpr uint32_t kRowWidthMax = 1024;  // values a row; DeepSeek's 576 is the widest today
 inline constexpr uint32_t kModelNameBytesMax = 256;
 
 enum class RowDtype : uint8_t {
   kBf16 = 1,
-  // FlashMLA's 656-byte row: d_v e4m3 values, one f32 scale per 128 of them (powers of two),
-  // d_rope bf16 values. Only the bf16 band is rotated by a splice.
+  // FlashMLA's 656-byte row: d_v e4m3 values, one f32 scale per 128 of them (powers of two), d_rope
+  // bf16 values. Only the bf16 band is rotated by a splice.
   kFp8DsMla = 2,
 };
 
@@ -37,8 +37,8 @@ struct YarnParams {
   double original_max_position = 4096;
   double beta_fast = 32;
   double beta_slow = 1;
-  // The two softmax factors. Rotation by a delta has amplitude 1 whatever they are; they reach the
-  // softmax through Geometry::softmax_scale, which already includes mscale^2.
+  // The two softmax factors. They do not change a rotation by a delta, which has amplitude 1. They
+  // reach the softmax through Geometry::softmax_scale, which already includes mscale^2.
   double mscale = 1;
   double mscale_all_dim = 0;
 
@@ -48,54 +48,52 @@ struct YarnParams {
 struct RopeParams {
   RopeStyle style = RopeStyle::kInterleaved;
   double theta = 10000;
-  std::optional<YarnParams> yarn;  // absent: plain frequencies
+  std::optional<YarnParams> yarn;  // if unset, plain frequencies
 
   friend bool operator==(const RopeParams&, const RopeParams&) = default;
 };
 
-// A value type; compare with ==. Two geometries are equal iff every field is.
+// A value type. Two geometries are equal iff every field is; compare with ==.
 struct Geometry {
   std::string model;     // "deepseek-ai/DeepSeek-V2-Lite"
-  std::string revision;  // of the weights: rows of two revisions never mix
+  std::string revision;  // the weights' revision; rows of two revisions never mix
   uint32_t layers = 0;
-  uint32_t d_qk = 0;    // values a row, and values a query row
-  uint32_t d_v = 0;     // the first d_v values of a row are also its value
-  uint32_t d_rope = 0;  // the last d_rope values of a row are its RoPE band; even; may be 0
+  uint32_t d_qk = 0;  // values a row, and values a query row
+  uint32_t d_v = 0;   // the first d_v values of a row are also its value
+  // The last d_rope values of a row are its RoPE band. It is even, and 0 only if rope.style is
+  // kNone.
+  uint32_t d_rope = 0;
   RowDtype dtype = RowDtype::kBf16;
   RopeParams rope;
   float softmax_scale = 0;  // 1 / sqrt(nope + rope) x mscale^2, not 1 / sqrt(d_qk)
 
   friend bool operator==(const Geometry&, const Geometry&) = default;
 
-  // Bytes of one cKV row as stored: 1152 for DeepSeek bf16, 656 for fp8_ds_mla.
+  // The bytes of one cKV row as stored: 1152 for DeepSeek bf16, 656 for fp8_ds_mla.
   uint32_t row_bytes() const;
-  // Bytes of one query row on the wire (bf16, whatever the row dtype): 1152 for DeepSeek.
+  // The bytes of one query row on the wire (bf16, whatever the row dtype): 1152 for DeepSeek.
   uint32_t query_row_bytes() const { return d_qk * 2; }
-  // Bytes of one partial row on the wire: o in bf16 (1032 for DeepSeek) or f32 (2056), m, l.
+  // The bytes of one partial row on the wire: o in bf16 (1032 for DeepSeek) or f32 (2056), m, l.
   uint32_t partial_row_bytes(bool f32) const { return d_v * (f32 ? 4 : 2) + 8; }
-  // Bytes of one token over all layers.
+  // The bytes of one token over all layers.
   uint64_t token_bytes() const { return uint64_t{row_bytes()} * layers; }
 
-  // One line for logs and errors: "deepseek-v3@abc 61x576 (512+64) bf16 yarn x40".
+  // Returns one line for logs and errors: "deepseek-v3@abc 61x576 (512+64) bf16 yarn x40".
   std::string ToString() const;
 };
 
 // Checks every width, count and scale against the limits above and against each other. Names are
-// printable ASCII, since they go into logs, JSON and protobuf strings; no number is NaN, even where
-// it is not used, since such a geometry would not equal itself.
+// printable ASCII, because they go into logs, JSON and protobuf strings. No number may be NaN, even
+// an unused one, because then a geometry would not equal itself.
 //   InvalidArgument     names the field and the limit.
 absl::Status ValidateGeometry(const Geometry& geometry);
 
-// SHA-256 over an unambiguous encoding of every field: the model's part of every chunk id.
+// Returns the SHA-256 over an unambiguous encoding of every field: the model's part of every chunk
+// id.
 ChunkId ModelFingerprint(const Geometry& geometry);
 
-// Says which fields differ, for the error of a refused session: "d_qk: 576 here, 512 there".
-// Empty when equal.
+// Lists the fields that differ, for the error of a refused session: "d_qk: 576 here, 512 there".
+// Returns an empty string if the geometries are equal.
 std::string DescribeDifference(const Geometry& here, const Geometry& there);
-
-// Published models by short name ("deepseek-v2-lite", "deepseek-v3", "kimi-k2", "glm-5", ...) with
-// the public configs' constants. `revision` is left empty.
-//   NotFound            lists the known names.
-absl::StatusOr<Geometry> NamedGeometry(std::string_view name);
 
 }  // namespace ckv

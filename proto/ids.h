@@ -14,21 +14,21 @@
 
 namespace ckv {
 
-// SHA-256 over (model fingerprint, parent chunk id or zero, token ids); store/chunk_id.h computes
-// it. It names a chunk's inputs, so it is known before prefill. It is not a capability: a peer
-// that knows an id has still to be allowed to read it (I6).
+// SHA-256 over (model fingerprint, parent chunk id or zero, token ids); store/memory/chunk_id.h
+// computes it. It names a chunk's inputs, so it is known before prefill. It is not a capability: a
+// peer that knows an id still needs permission to read the chunk (I6).
 struct ChunkId {
   std::array<uint8_t, 32> bytes{};
 
-  // 64 lower-case hex digits.
+  // Returns 64 lower-case hex digits.
   std::string ToHex() const;
-  // The first 12 digits: enough for a person, never for a machine.
+  // Returns the first 12 digits: enough for a person, never for a machine.
   std::string ShortHex() const;
   //   InvalidArgument     not exactly 64 hex digits.
   static absl::StatusOr<ChunkId> FromHex(std::string_view hex);
   //   InvalidArgument     not exactly 32 bytes.
   static absl::StatusOr<ChunkId> FromBytes(std::string_view bytes);
-  // The 32 bytes, as a protobuf `bytes` field wants them.
+  // Returns the 32 bytes, as a protobuf `bytes` field wants them.
   std::string_view AsBytes() const {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
@@ -37,7 +37,8 @@ struct ChunkId {
 
   friend bool operator==(const ChunkId&, const ChunkId&) = default;
   friend auto operator<=>(const ChunkId&, const ChunkId&) = default;
-  // The id is a cryptographic hash already: its first 8 bytes are as good as any hash of it.
+  // Hashes the first 8 bytes. The id is a cryptographic hash already, so they are as good as any
+  // hash.
   template <typename H>
   friend H AbslHashValue(H h, const ChunkId& id) {
     uint64_t prefix = 0;
@@ -58,27 +59,29 @@ struct HolderId {
   }
 };
 
-// One life of a holder's registration, given by the directory and never reused. A request carries
-// the epoch of its session; a holder whose epoch moved on refuses it before it touches data (I4).
+// One life of a holder's registration. The directory assigns it and never uses it again. A request
+// carries the epoch of its session. A holder whose epoch moved on refuses the request before it
+// touches data (I4).
 struct Epoch {
   uint64_t value = 0;
   friend auto operator<=>(const Epoch&, const Epoch&) = default;
 };
 
-// Unique among the requests of one lane; a reply whose id is not the awaited one is discarded (I1).
+// Unique among the requests of one lane. A reply with another id than the awaited one is discarded
+// (I1).
 struct RequestId {
   uint64_t value = 0;
   friend auto operator<=>(const RequestId&, const RequestId&) = default;
 };
 
-// A requester's session on one holder, random, so that a stale one is never someone else's.
+// A requester's session on one holder. It is random, so a stale one is never somebody else's.
 struct SessionId {
   uint64_t value = 0;
   friend auto operator<=>(const SessionId&, const SessionId&) = default;
 };
 
-// A chunk within one session: what a data-plane request names instead of a 32-byte id. Meaningless
-// outside the session that resolved it.
+// The name of a chunk within one session: a data-plane request carries it instead of a 32-byte id.
+// It means nothing outside the session that resolved it.
 struct ChunkHandle {
   uint32_t value = 0;
   friend auto operator<=>(const ChunkHandle&, const ChunkHandle&) = default;

@@ -1,41 +1,61 @@
 // ckvd: reads its configuration and becomes what it says.
 
 #include <malloc.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "server/config.h"
-#include "server/daemon.h"
+#include "server/daemon/config.h"
+#include "server/daemon/daemon.h"
 
-// What is not rows is control messages of up to 1 MiB, freed by other threads than allocated them.
-// glibc keeps such memory in an arena a thread and stops unmapping it after the first is freed: 74
-// to 103 MiB over `store.capacity` while one loader sends as fast as it can, 45 to 63 MiB so, and
-// no slower.
+// Besides rows, the heap holds control messages of up to 1 MiB, which other threads free than
+// allocate. By default glibc keeps that memory in one arena per thread and no longer unmaps it
+// after the first is freed. That took 74 to 103 MiB over `store.capacity` while one loader sent as
+// fast as it could. With these settings it takes 45 to 63 MiB and is no slower.
 static void KeepHeapSmall() {
   mallopt(M_ARENA_MAX, 2);
   mallopt(M_MMAP_THRESHOLD, 256 << 10);
 }
 
+static std::vector<std::string> EnvironmentNames() {
+  std::vector<std::string> names;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text(*variable);
+    names.emplace_back(text.substr(0, text.find('=')));
+  }
+  return names;
+}
+
 int main(int argc, char** argv) {
   KeepHeapSmall();
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  const auto parsed =
-      ckv::ReadConfig(arguments, [](const std::string& name) -> std::optional<std::string> {
+  const auto parsed = ckv::ReadConfig(
+      arguments,
+      [](const std::string& name) -> std::optional<std::string> {
         const char* value = std::getenv(name.c_str());
         return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-      });
+      },
+      EnvironmentNames());
   if (!parsed.ok()) {
     const std::string message(parsed.status().message());
     std::fprintf(stderr, "%s\n", message.c_str());
     return 2;
   }
+  for (const std::string& warning : parsed->warnings) {
+    std::fprintf(stderr, "warning: %s\n", warning.c_str());
+  }
   if (parsed->action == ckv::ConfigAction::kPrint) {
     std::fputs(parsed->text.c_str(), stdout);
-    return 0;
+    if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return 0;
+    std::fprintf(stderr, "ckvd: stdout cannot be written: %s\n", std::strerror(errno));
+    return 1;
   }
   return ckv::RunDaemon(parsed->config);
 }

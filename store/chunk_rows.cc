@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
-#include "proto/stripe.h"
+#include "proto/base/status.h"
+#include "proto/base/stripe.h"
 #include "store/chunk_store.h"
 
 namespace ckv {

@@ -1,5 +1,5 @@
-// A chunk's rows where they lie, in memory or in its file, for whoever reads them once: a cold
-// chunk stays cold.
+// A chunk's rows where they lie, in memory or in its file, for a caller that reads them once: a
+// cold chunk stays cold.
 //
 //   CKV_ASSIGN_OR_RETURN(const ckv::ChunkRows rows, store.OpenRows(locator));
 //   std::vector<std::byte> layer(rows.layer_bytes());
@@ -16,27 +16,29 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "store/chunk_folder.h"
-#include "store/chunk_table.h"
+#include "store/disk/chunk_folder.h"
+#include "store/memory/chunk_table.h"
 
 namespace ckv {
 
 class ChunkStore;
 
-// Movable; the store must outlive it. A hot chunk is pinned meanwhile, and a cold one's file stays
-// readable even if the chunk is dropped. Thread-safe.
+// Made by ChunkStore::OpenRows; the store must outlive it. Movable and thread-safe. While it lives,
+// a hot chunk is pinned, and a cold chunk's file stays readable even if the chunk is dropped.
 class ChunkRows {
  public:
   const ChunkInfo& info() const;
   const Geometry& geometry() const;
   uint64_t layer_bytes() const { return uint64_t{info().token_count()} * geometry().row_bytes(); }
+  // Whether the rows are read from memory.
   bool hot() const { return pin_.held(); }
 
-  // Tokens [begin, begin + count) of a layer, count x row_bytes; those of a file are checked, by
-  // the stripes that have them, and stripes without any are not read.
-  //   InvalidArgument     outside the chunk.
-  //   DataLoss            its file is damaged: it was quarantined, and the chunk is gone from here.
-  //                       Nothing of `rows` is valid.
+  // Copies the rows of `token_count` tokens of a layer, from `token_begin` on; `rows` has
+  // token_count x row_bytes. From a file it reads and checks the stripes that have these tokens,
+  // and no others; that waits for the device.
+  //   InvalidArgument     the tokens, the layer or the size of `rows` do not fit the chunk.
+  //   DataLoss            the file is damaged: it was quarantined, and the chunk is gone. Nothing
+  //                       in `rows` is valid.
   //   Unavailable         the device fails; the chunk stays.
   absl::Status Read(uint32_t layer, uint32_t token_begin, uint32_t token_count,
                     std::span<std::byte> rows) const;

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {
@@ -12,7 +12,7 @@ namespace {
 // Until the first loads tell: a disk of a gigabyte a second that answers in a tenth of a
 // millisecond. Only what large and small chunks are worth beside each other depends on it.
 constexpr ReloadCost kReloadAtStart = {.wait_us = 100, .bytes_per_us = 1000};
-// Of each load, so that some ten of them are followed.
+// The weight of each load, so that some ten of them are followed.
 constexpr double kLearnShare = 0.1;
 constexpr uint64_t kSmallLoadBytes = 64 << 10, kLargeLoadBytes = 1 << 20;
 // A chunk that was read and evicted again before it was pinned, so many times, has no room.
@@ -55,6 +55,11 @@ absl::Status ChunkPut::Finish() && {
   absl::Status inserted = table.Insert(std::move(chunk), tenant_, /*durable=*/true, ttl_);
   if (absl::IsAlreadyExists(inserted)) {
     table.MarkDurable(id);  // it may have been in memory only
+    if (committed && !table.IsDurable(id)) {
+      // DropCopy took it between the two.
+      store_->folder_->Remove(id).IgnoreError();
+      return absl::AbortedError("the chunk was dropped just now: put it once more");
+    }
     CKV_RETURN_IF_ERROR(store_->SaveFacts(id));
   } else if (committed && !inserted.ok()) {
     // Whole on disk but refused here, for want of a slot or for other rows that a copy in memory
@@ -110,17 +115,13 @@ ChunkStore::~ChunkStore() = default;
 absl::Status ChunkStore::AddStored(StoredChunk chunk) {
   const ChunkInfo& info = chunk.header.info;
   CKV_ASSIGN_OR_RETURN(const Geometry* geometry, table_.Intern(chunk.header.geometry));
-  ColdChunk cold = {.id = info.id,
-                    .position = info.position,
-                    .token_count = info.token_count(),
-                    .geometry = geometry,
-                    .checksums_digest = DigestOf(info.layer_checksums),
-                    .readers = chunk.facts.readers,
-                    .kept = chunk.facts.kept};
-  CKV_RETURN_IF_ERROR(
-      Annotate(table_.InsertCold(std::move(cold)), "the folder has more chunks than it may"));
-  table_.RestoreTimes(info.id, chunk.facts);
-  return absl::OkStatus();
+  const ChunkSummary summary = {.id = info.id,
+                                .position = info.position,
+                                .token_count = info.token_count(),
+                                .geometry = geometry,
+                                .checksums_digest = DigestOf(info.layer_checksums)};
+  return Annotate(table_.InsertCold(summary, chunk.facts),
+                  "the folder has more chunks than it may");
 }
 
 bool ChunkStore::MakeRoom() {
@@ -157,10 +158,10 @@ absl::StatusOr<ChunkPut> ChunkStore::Begin(ChunkInfo info, const Geometry& geome
                                            std::string_view tenant) {
   const ChunkId id = info.id;
   const uint32_t token_count = info.token_count();
-  // Of a geometry that is not valid this means nothing, and Begin refuses it.
+  // If the geometry is not valid this means nothing, and Begin refuses it.
   const uint64_t bytes = LayOutChunk(geometry, token_count).total_bytes;
   const auto begin = [&] { return table_.Begin(info, geometry, tenant); };
-  // What is there needs no room, whatever else it is refused for.
+  // A chunk that is there needs no room, whatever else it is refused for.
   auto memory = table_.Contains(id) ? begin() : WithRoom(bytes, begin);
   if (absl::IsAlreadyExists(memory.status()) && folder_ != nullptr) {
     const Turn turn(this, id);
@@ -192,15 +193,20 @@ absl::Status ChunkStore::MakeDurable(const ChunkId& id, const Geometry& geometry
   CKV_RETURN_IF_ERROR(folder_->ForgetFacts(id));
   CKV_RETURN_IF_ERROR(std::move(file).Commit(chunk, tenant));
   table_.MarkDurable(id);
-  return absl::OkStatus();
+  if (table_.IsDurable(id)) return absl::OkStatus();
+  // DropCopy took it between the two: its file must not be there after a restart.
+  folder_->Remove(id).IgnoreError();
+  return absl::AbortedError("the chunk was dropped just now: put it once more");
 }
 
 // Within a turn.
 absl::Status ChunkStore::SaveFacts(const ChunkId& id) {
-  const std::optional<ChunkFacts> facts = table_.UnsavedFacts(id);
+  // A copy in memory only has no file to save them beside. They stay unsaved until it has one.
+  if (!table_.IsDurable(id)) return absl::OkStatus();
+  const std::optional<ChunkFacts> facts = table_.ledger().UnsavedFacts(id);
   if (!facts) return absl::OkStatus();
   absl::Status written = folder_->WriteFacts(id, *facts);
-  if (!written.ok()) table_.FactsNotSaved(id);
+  if (!written.ok()) table_.ledger().FactsNotSaved(id);
   return written;
 }
 
@@ -223,7 +229,7 @@ absl::StatusOr<ChunkRows> ChunkStore::OpenRows(ChunkLocator locator) {
 }
 
 absl::StatusOr<ChunkFileReader> ChunkStore::OpenFile(ChunkLocator locator) {
-  CKV_ASSIGN_OR_RETURN(const ColdChunk what, table_.Describe(locator));
+  CKV_ASSIGN_OR_RETURN(const ChunkSummary what, table_.Describe(locator));
   if (folder_ == nullptr) return absl::NotFoundError("a chunk in memory only has no file");
   auto reader = folder_->Read(what.id);
   if (absl::IsDataLoss(reader.status()) || absl::IsNotFound(reader.status()))
@@ -245,7 +251,7 @@ absl::StatusOr<ChunkPin> ChunkStore::Load(ChunkLocator locator) {
   for (int i = 0; i < kLoadCountMax; ++i) {
     auto pin = table_.Pin(locator);
     if (!absl::IsUnavailable(pin.status())) return pin;
-    CKV_ASSIGN_OR_RETURN(const ColdChunk what, table_.Describe(locator));
+    CKV_ASSIGN_OR_RETURN(const ChunkSummary what, table_.Describe(locator));
     {
       const Turn turn(this, what.id);
       pin = LoadFile(locator, what);
@@ -257,7 +263,7 @@ absl::StatusOr<ChunkPin> ChunkStore::Load(ChunkLocator locator) {
 }
 
 // Within its turn. Aborted: it was evicted again at once.
-absl::StatusOr<ChunkPin> ChunkStore::LoadFile(ChunkLocator locator, const ColdChunk& what) {
+absl::StatusOr<ChunkPin> ChunkStore::LoadFile(ChunkLocator locator, const ChunkSummary& what) {
   // While this waited for its turn, another may have read it.
   if (auto pin = table_.Pin(locator); !absl::IsUnavailable(pin.status())) return pin;
   const Instant begin = clock_->Now();
@@ -293,58 +299,63 @@ double ChunkStore::ReloadUs(uint64_t bytes) {
   return reload_.Of(bytes);
 }
 
+absl::StatusOr<ChunkWriter> ChunkStore::BeginCopy(ChunkInfo info, const Geometry& geometry,
+                                                  std::string_view tenant) {
+  return table_.Begin(std::move(info), geometry, tenant);
+}
+
+absl::Status ChunkStore::InsertCopy(Chunk chunk, std::string_view tenant) {
+  return table_.Insert(std::move(chunk), tenant);
+}
+
+absl::Status ChunkStore::DropCopy(const ChunkId& id) {
+  return table_.Drop(id, {.not_kept = true, .in_memory_only = true});
+}
+
 absl::Status ChunkStore::Keep(const ChunkId& id, bool keep) {
-  CKV_RETURN_IF_ERROR(table_.Keep(id, keep));
-  if (folder_ == nullptr) return absl::OkStatus();
-  const Turn turn(this, id);
-  return SaveFacts(id);
-}
-
-absl::Status ChunkStore::Drop(const ChunkId& id) {
-  return DropFileAnd(id, [&] { return table_.Drop(id); });
-}
-
-absl::Status ChunkStore::DropIdle(const ChunkId& id, Duration idle_min) {
-  return DropFileAnd(id, [&] { return table_.DropIdle(id, idle_min); });
-}
-
-template <typename DropRows>
-absl::Status ChunkStore::DropFileAnd(const ChunkId& id, DropRows drop_rows) {
-  if (folder_ == nullptr) return drop_rows();
-  const Turn turn(this, id);
-  const auto chunk = table_.Locate(id);
-  CKV_RETURN_IF_ERROR(drop_rows());
-  if (chunk.ok()) shadows_.Remove(*chunk);
-  return folder_->Remove(id);
+  CKV_RETURN_IF_ERROR(table_.ledger().Keep(id, keep));
+  table_.Requeue(id);
+  return SaveFactsNow(id);
 }
 
 absl::Status ChunkStore::KeepFor(const ChunkId& id, Duration time) {
-  CKV_RETURN_IF_ERROR(table_.KeepFor(id, time));
+  CKV_RETURN_IF_ERROR(table_.ledger().KeepFor(id, time));
+  table_.Requeue(id);
+  return SaveFactsNow(id);
+}
+
+absl::Status ChunkStore::PutAgain(const ChunkId& id, Duration ttl) {
+  CKV_RETURN_IF_ERROR(table_.ledger().PutAgain(id, ttl));
+  return SaveFactsNow(id);
+}
+
+bool ChunkStore::Touch(const ChunkId& id) { return table_.ledger().Touch(id); }
+
+absl::Status ChunkStore::SaveFactsNow(const ChunkId& id) {
   if (folder_ == nullptr) return absl::OkStatus();
   const Turn turn(this, id);
   return SaveFacts(id);
 }
 
-absl::Status ChunkStore::PutAgain(const ChunkId& id, Duration ttl) {
-  CKV_RETURN_IF_ERROR(table_.PutAgain(id, ttl));
-  if (folder_ == nullptr) return absl::OkStatus();
+absl::Status ChunkStore::Drop(const ChunkId& id, const DropIf& only) {
+  if (folder_ == nullptr) return table_.Drop(id, only);
   const Turn turn(this, id);
-  return SaveFacts(id);
+  const auto chunk = table_.Locate(id);
+  CKV_RETURN_IF_ERROR(table_.Drop(id, only));
+  if (chunk.ok()) shadows_.Remove(*chunk);
+  return folder_->Remove(id);
 }
 
 size_t ChunkStore::Expire(size_t count_max) {
   size_t dropped = 0;
   for (size_t i = 0; i < count_max; ++i) {
-    const std::optional<ChunkId> id = table_.NextExpired();
-    if (!id) break;
+    const ChunkLedger::Due due = table_.ledger().TakeDue();
+    for (const ChunkId& id : due.unkept) table_.Requeue(id);
+    if (!due.expired) break;
+    const absl::Status status = Drop(*due.expired, {.not_kept = true, .expired = true});
     // Refused if it was put again, kept or dropped just now. A file that cannot be removed is found
     // at the next start, and its time runs again.
-    const auto drop = [&] {
-      absl::Status status = table_.DropExpired(*id);
-      dropped += status.ok() ? 1 : 0;
-      return status;
-    };
-    DropFileAnd(*id, drop).IgnoreError();
+    if (!absl::IsFailedPrecondition(status) && !absl::IsNotFound(status)) ++dropped;
   }
   return dropped;
 }

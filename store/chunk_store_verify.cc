@@ -6,8 +6,8 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
-#include "proto/stripe.h"
+#include "proto/base/status.h"
+#include "proto/base/stripe.h"
 #include "store/chunk_store.h"
 
 namespace ckv {
@@ -23,15 +23,9 @@ using Part = Finding::Part;
 
 bool GoOn(uint64_t /*bytes*/) { return true; }
 
-// Within the chunk's turn, so that nobody else saves them meanwhile.
-ChunkFacts FactsOf(ChunkTable& table, const ChunkId& id) {
-  table.FactsNotSaved(id);
-  return table.UnsavedFacts(id).value_or(ChunkFacts{});
-}
-
 }  // namespace
 
-// Of one call.
+// The work of one call of Verify.
 class ChunkStore::Verifier {
  public:
   Verifier(ChunkStore* store, ChunkLocator locator)
@@ -165,18 +159,18 @@ class ChunkStore::Verifier {
     return check_;
   }
 
-  // Within its turn. Whoever is reading the damaged rows keeps them until its pin goes; nobody
+  // Called within its turn. A reader of the damaged rows keeps them until its pin goes; nobody
   // finds them any more.
   void LetGo() {
-    const ChunkFacts facts = FactsOf(table_, what_.id);
+    const ChunkFacts facts = table_.ledger().FactsOf(what_.id).value_or(ChunkFacts{});
     const absl::Status cold = table_.Chill(locator_);
     if (absl::IsNotFound(cold)) return;
     if (!cold.ok()) {
       // It is not here until a replica's copy comes, or a restart finds the file.
-      store_.Lose({what_.id, what_.readers, facts.kept && facts.kept_until_ms == 0});
+      store_.Lose(what_.id, facts);
       return;
     }
-    // A mark that was set while the file was read is on disk before whoever set it is told so.
+    // A mark that was set while the file was read is on disk before its setter is told so.
     store_.SaveFacts(what_.id).IgnoreError();
     absl::MutexLock lock(&store_.mu_);
     ++store_.healed_count_;
@@ -201,7 +195,9 @@ class ChunkStore::Verifier {
 
   absl::Status Write(const Chunk& chunk) {
     // Facts beside the file say who else reads it. Without any there is one reader.
-    const std::string& tenant = what_.readers.front();
+    const std::optional<ChunkFacts> facts = table_.ledger().FactsOf(what_.id);
+    if (!facts) return absl::NotFoundError("the chunk was dropped just now");
+    const std::string& tenant = facts->readers.front();
     CKV_ASSIGN_OR_RETURN(ChunkFileWriter file,
                          store_.folder_->Begin(chunk.geometry(), tenant, what_.token_count));
     for (uint32_t layer = 0; layer < chunk.geometry().layers; ++layer)
@@ -212,7 +208,7 @@ class ChunkStore::Verifier {
   ChunkStore& store_;
   ChunkTable& table_;
   const ChunkLocator locator_;
-  ColdChunk what_;
+  ChunkSummary what_;
   uint64_t stripe_bytes_ = 0;
   uint32_t stripes_at_once_ = 1;
   ChunkCheck check_;
@@ -222,16 +218,17 @@ absl::StatusOr<ChunkCheck> ChunkStore::Verify(ChunkLocator locator, VerifyPace p
   return Verifier(this, locator).Run(pace);
 }
 
-void ChunkStore::TakeOut(const ColdChunk& what, std::string_view why) {
-  const ChunkFacts facts = FactsOf(table_, what.id);
+void ChunkStore::TakeOut(const ChunkSummary& what, std::string_view why) {
+  const ChunkFacts facts = table_.ledger().FactsOf(what.id).value_or(ChunkFacts{});
   if (const auto chunk = table_.Locate(what.id); chunk.ok()) shadows_.Remove(*chunk);
   table_.Drop(what.id).IgnoreError();
-  // Where there is no file the reason has nothing to lie beside.
+  // If there is no file, the reason has nothing to lie beside.
   if (folder_ != nullptr) folder_->Quarantine(what.id, why).IgnoreError();
-  Lose({what.id, what.readers, facts.kept && facts.kept_until_ms == 0});
+  Lose(what.id, facts);
 }
 
-void ChunkStore::Lose(LostChunk lost) {
+void ChunkStore::Lose(const ChunkId& id, const ChunkFacts& facts) {
+  LostChunk lost = {id, facts.readers, facts.kept && facts.kept_until_ms == 0};
   absl::MutexLock lock(&mu_);
   ++damaged_count_;
   if (lost_.size() < kLostCountMax) lost_.push_back(std::move(lost));

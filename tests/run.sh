@@ -2,10 +2,10 @@
 # Builds and runs all tests through ctest; installs the packages it needs.
 #   tests/run.sh                    the release build's tests
 #   tests/run.sh --preset asan      another preset's (dev, release, asan, tsan); may be repeated
-#   tests/run.sh --rdma             those of the verbs fabric only, in the guest of tests/guest
-#   tests/run.sh --ci               what CI runs: format and tree rules, release, verbs, asan and tsan
+#   tests/run.sh --rdma             only the tests of the verbs fabric, in the guest of tests/guest
+#   tests/run.sh --ci               the checks of CI: format, tree rules, release, verbs, asan, tsan
 #                                   (tsan without gRPC, whose own locks it cannot see)
-#   tests/run.sh -R requester       what follows goes to ctest
+#   tests/run.sh -R requester       passes other arguments on to ctest
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -36,7 +36,7 @@ done
 [ ${#presets[@]} -gt 0 ] || presets=(release)
 
 if [ $rdma -eq 1 ]; then
-  # Before anything is configured: the verbs fabric is built where its library is.
+  # Before the configuration, because the verbs fabric is built only if its library is there.
   deploy/install-packages.sh build rdma
 fi
 if [ $static -eq 1 ]; then
@@ -44,7 +44,7 @@ if [ $static -eq 1 ]; then
 fi
 for preset in "${presets[@]}"; do
   echo "== preset $preset: build" >&2
-  # A tree configured before the library came does not know of it.
+  # A build folder that was configured before the library came must look for it again.
   [ $rdma -eq 0 ] || cmake --preset "$preset" >&2
   deploy/build.sh "$preset"
   if [ $rdma -eq 1 ] && [ "$preset" = release ]; then
@@ -53,6 +53,12 @@ for preset in "${presets[@]}"; do
     [ $static -eq 1 ] || exit 0
   fi
   echo "== preset $preset: test" >&2
-  # A misspelt -R must not pass for tests that passed.
-  ctest --preset "$preset" -j "$(nproc)" --no-tests=error "$@"
+  # A misspelt -R matches no test, which must not count as success.
+  durations=$PWD/build/$preset/durations
+  rm -rf "$durations" && mkdir -p "$durations"
+  rc=0
+  GTEST_OUTPUT=json:$durations/ ctest --preset "$preset" -j "$(nproc)" --no-tests=error \
+    --output-junit "$durations/ctest.xml" "$@" || rc=$?
+  python3 tests/durations.py "build/$preset" >&2 || true
+  [ $rc -eq 0 ] || exit $rc
 done

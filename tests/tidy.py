@@ -2,6 +2,7 @@
 """The tree tests itself: layering, sizes, names, and what may not appear. Exit 1 names each breach.
 
     python3 tests/tidy.py [ROOT]
+    python3 tests/tidy.py --prose ...      the English of comments and docs: tests/prose.py
 """
 
 import pathlib
@@ -14,22 +15,64 @@ FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 LINE_CHARACTERS_MAX = 100
 
-# Who may include whom (README, "Folders"). tests may include everything.
+# Who may include whom. A room is a folder; a file of ROOF stands above the rooms beside it, one of
+# FLOOR below them. Each line may use what it names and itself; tests may use everything.
 MAY_INCLUDE = {
-    "proto": {"proto"},
-    "attention": {"attention", "proto"},
-    "store": {"store", "proto"},
-    "transport": {"transport", "proto"},
-    "client": {"client", "transport", "attention", "store", "proto"},
-    "server": {"server", "client", "transport", "attention", "store", "proto"},
+    "proto/base": "",
+    "proto": "proto/base",
+    "attention": "proto*",
+    "store/memory": "attention* proto*",
+    "store/formats": "store/memory proto*",
+    "store/disk": "store/formats store/memory proto*",
+    "store/corpus": "store/formats proto*",
+    "store": "store/disk store/formats store/memory proto*",
+    "transport": "proto*",
+    "transport/shm": "transport proto*",
+    "transport/tcp": "transport proto*",
+    "transport/verbs": "transport proto*",
+    "client": "attention transport store* proto*",
+    "client/decide": "client attention transport store* proto*",
+    "client/holders": "client client/decide attention transport store* proto*",
+    "client/call": "client client/decide client/holders attention transport store* proto*",
+    "client/cache": "client client/call client/decide client/holders attention transport store* proto*",
+    "client/roof": "client client/cache client/call client/decide client/holders attention transport "
+                   "store* proto*",
+    "client/grpc": "client client/decide client/holders attention transport store* proto*",
+    "client/engine": "attention proto*",
+    "client/characterize": "client/roof client client/cache client/decide attention transport store* "
+                           "proto*",
+    "client/ctl": "client/roof client client/decide client/grpc client/holders transport store* proto*",
+    "client/ctl/fleet": "client/ctl client/roof client client/grpc client/holders transport store* "
+                        "proto*",
+    "client/ctl/corpus": "client/ctl client/ctl/fleet client/engine client/roof client client/grpc "
+                         "client/holders attention transport store* proto*",
+    "client/ctl/ask": "client/ctl* client/cache client/characterize client/decide client/engine "
+                      "client/grpc client/holders client/roof client attention transport* store* proto*",
+    "server/session": "client/holders transport store* proto*",
+    "server/batch": "server/session attention transport store* proto*",
+    "server/dispatch": "server/batch server/session attention transport store* proto*",
+    "server/holder": "server/dispatch server/batch server/session client/holders attention transport store* proto*",
+    "server/directory": "server/session client* transport store* proto*",
+    "server/upkeep": "server/directory server/session client* transport store* proto*",
+    "server/services": "server/directory server/holder server/upkeep server/session client* attention "
+                       "transport store* proto*",
+    "server/daemon": "server/directory server/holder server/services server/session server/upkeep "
+                     "client* attention transport* store* proto*",
+    "server": "server/daemon proto*",
 }
-FOLDERS = set(MAY_INCLUDE) | {"tests"}
+ROOF = {"client/requester", "client/explain"}
+FOLDERS = {room.split("/")[0] for room in MAY_INCLUDE} | {"tests"}
+# ckvctl is a program: what the library and the daemon need of it is not in its folder.
+PROGRAM = "client/ctl"
+# More files than this side by side are a room that nobody has named yet.
+ROOM_FILES_MAX = 27
+README_LINES_MAX = 15
 
 # proto's convert is the one header of that folder that knows protobuf.
 PROTOBUF_FREE = {"attention", "store", "transport"}
 GRPC_FILES = re.compile(
-    r"^(server/[a-z_]*(service|stub)\.(h|cc)|server/(daemon|main)\.(h|cc)|client/[a-z_]*stub\.(h|cc)"
-    r"|client/grpc_status\.(h|cc)|client/ctl/.*|proto/convert\.(h|cc)|tests/.*)$"
+    r"^(server/services/.*|server/[a-z]+/[a-z_]*(service|stub)\.(h|cc)|server/(daemon/daemon|main)\.(h|cc)"
+    r"|client/grpc/.*|client/ctl/.*|proto/convert\.(h|cc)|tests/.*)$"
 )
 GRPC_INCLUDE = re.compile(r'#include [<"](grpc|google/protobuf|ckv/v1/|proto/convert\.h)')
 VERBS_INCLUDE = re.compile(r"#include [<\"](infiniband|rdma)/")
@@ -47,7 +90,7 @@ FORBIDDEN = [
      "reads time; take a Clock"),
 ]
 # The clock itself, and measurements of the machine under test.
-TIME_ALLOWED = re.compile(r"^(proto/clock\.cc|tests/bench/.*)$")
+TIME_ALLOWED = re.compile(r"^(proto/base/clock\.cc|tests/bench/.*)$")
 # A wire struct: what lies in a slot or on a socket.
 WIRE_STRUCT = re.compile(r"^struct (\w*(?:Header|Entry|Hello|Frame)) \{", re.M)
 
@@ -120,17 +163,72 @@ def check_file(name, text, report):
                        f"wire struct {match.group(1)} without a static_assert of its size")
 
 
+def room_of(name):
+    """The room of a file: its folder, or the roof above the rooms of that folder."""
+    folder, _, base = name.rpartition("/")
+    stem = re.sub(r"\.(inl\.)?(h|cc)$", "", base)
+    return f"{folder}/roof" if f"{folder}/{stem}" in ROOF else folder
+
+
+def may_include(room, other):
+    """Whether a file of `room` may include one of `other`; a name with * means all below it too."""
+    if room == other:
+        return True
+    for allowed in MAY_INCLUDE[room].split():
+        if allowed.endswith("*"):
+            below = allowed[:-1]
+            if other == below or other.startswith(below + "/"):
+                return below == PROGRAM or not other.startswith(PROGRAM)
+        elif other == allowed:
+            return True
+    return False
+
+
+def check_rooms(sources, others, report):
+    """Every room is known, of a size to take in at a glance, and says what it is."""
+    rooms = {}
+    for name in sources:
+        rooms.setdefault(name.rpartition("/")[0], []).append(name)
+    for room, names in sorted(rooms.items()):
+        top = room.split("/")[0]
+        if top in FOLDERS and len(names) > ROOM_FILES_MAX:
+            report(room, 1, f"{len(names)} files side by side, limit {ROOM_FILES_MAX}: name a room")
+        if top == "tests" or top not in FOLDERS:
+            continue
+        if room not in MAY_INCLUDE:
+            report(room, 1, "a room that tests/tidy.py does not know: say there what it may include")
+        text = others.get(f"{room}/README.md")
+        if text is None:
+            report(room, 1, "no README.md: what lives here, who may use it, what to open first")
+        elif text.count("\n") > README_LINES_MAX:
+            report(f"{room}/README.md", 1, f"more than {README_LINES_MAX} lines")
+
+
+def check_arrows(report):
+    """The arrows allowed above run one way: no room may use one that may use it."""
+    rooms = list(MAY_INCLUDE)
+    reach = {room: {o for o in rooms if o != room and may_include(room, o)} for room in rooms}
+    done = set()
+    while len(done) < len(rooms):
+        free = {room for room in rooms if room not in done and reach[room] <= done}
+        if not free:
+            report("tests/tidy.py", 1, f"arrows in a circle among {sorted(set(rooms) - done)}")
+            return
+        done |= free
+
+
 def check_include(name, folder, number, line, report):
-    match = re.match(r'#include "([^"/]+)/', line)
-    if match and folder in MAY_INCLUDE and match.group(1) in FOLDERS:
-        if match.group(1) not in MAY_INCLUDE[folder]:
-            report(name, number, f"{folder} may not include {match.group(1)}")
+    match = re.match(r'#include "([^"]+/[^"]+)"', line)
+    if match and folder in FOLDERS - {"tests"} and match.group(1).split("/")[0] in FOLDERS:
+        room, other = room_of(name), room_of(match.group(1))
+        if room in MAY_INCLUDE and not may_include(room, other):
+            report(name, number, f"{room} may not include {other}")
     if GRPC_INCLUDE.search(line) and not GRPC_FILES.match(name):
         report(name, number, "gRPC and protobuf stay at the edge (services, stubs, ctl)")
-    if VERBS_INCLUDE.search(line) and not name.startswith(("transport/verbs", "tests/")):
-        report(name, number, "libibverbs stays in transport/verbs*")
-    if PROMETHEUS_INCLUDE.search(line) and name != "server/metrics.cc":
-        report(name, number, "prometheus-cpp stays in server/metrics.cc")
+    if VERBS_INCLUDE.search(line) and not name.startswith(("transport/verbs/", "tests/")):
+        report(name, number, "libibverbs stays in transport/verbs")
+    if PROMETHEUS_INCLUDE.search(line) and name != "server/daemon/metrics.cc":
+        report(name, number, "prometheus-cpp stays in server/daemon/metrics.cc")
 
 
 def check_tree(sources, report):
@@ -161,25 +259,32 @@ def check_tested(name, sources, test_text, report):
     own = set(re.findall(r'#include "([^"]+)"', sources[name]))
     if any(f'"{h}"' in test_text and h.split("/")[0] == name.split("/")[0] for h in own):
         return
-    if name.startswith(("client/ctl/", "server/daemon", "server/main")):
+    if any(n.startswith(("client/ctl/", "server/daemon/", "server/main")) for n in [name, *users]):
         return
     report(name, 1, "a .cc without a test")
 
 
 def main():
+    if "--prose" in sys.argv[1:]:
+        import prose
+        return prose.main([argument for argument in sys.argv[1:] if argument != "--prose"])
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent)
     breaches = []
 
     def report(name, line, what):
         breaches.append(f"{name}:{line}: {what}")
 
-    sources = {}
+    sources, others = {}, {}
     for name in tracked(root):
+        if name.endswith("/README.md"):
+            others[name] = (root / name).read_text(encoding="utf-8")
         if name.split("/")[0] in FOLDERS and name.endswith((".h", ".cc")):
             sources[name] = (root / name).read_text(encoding="utf-8")
     for name, text in sources.items():
         check_file(name, text, report)
     check_tree(sources, report)
+    check_rooms(sources, others, report)
+    check_arrows(report)
     for breach in breaches:
         print(breach)
     print(f"tidy: {len(sources)} files, {len(breaches)} breaches")

@@ -12,6 +12,7 @@ TIDY = pathlib.Path(__file__).with_name("tidy.py")
 CLEAN = {
     "store/a.h": '// What a is.\n\n#pragma once\n\nint A();\n',
     "store/a.cc": '#include "store/a.h"\n\nint A() { return 1; }\n',
+    "store/README.md": "# store\n",
     "tests/store/a_test.cc": '#include "store/a.h"\n',
 }
 
@@ -43,6 +44,30 @@ class Tidy(unittest.TestCase):
                      store__a_cc='#include "store/a.h"\n#include "transport/fabric.h"\n')
         self.refuses("attention may not include store",
                      attention__b_cc='#include "store/a.h"\n')
+
+    def test_rooms(self):
+        self.refuses("store/memory may not include store",
+                     store__memory__b_h='// B.\n\n#pragma once\n#include "store/a.h"\n')
+        self.refuses("client/call may not include client/roof",
+                     client__call__b_h='// B.\n\n#pragma once\n#include "client/requester.h"\n')
+        self.refuses("a room that tests/tidy.py does not know", store__attic__b_cc="int B();\n")
+        self.refuses("no README.md", store__disk__b_cc="int B();\n")
+        self.refuses("files side by side", **{f"store__b{i}_h": "// B.\n" for i in range(28)})
+        self.refuses("more than 15 lines", **{"store__README.md": "line\n" * 16})
+
+    def test_the_daemon_does_not_include_the_program(self):
+        self.refuses("server/daemon may not include client/ctl",
+                     server__daemon__b_cc='#include "client/ctl/ctl.h"\n')
+
+    def test_arrows_run_one_way(self):
+        text = TIDY.read_text()
+        self.assertIn('"store/memory": "attention* proto*"', text)
+        circle = text.replace('"store/memory": "attention* proto*"', '"store/memory": "store/disk"')
+        with tempfile.TemporaryDirectory() as folder:
+            changed = pathlib.Path(folder) / "tidy.py"
+            changed.write_text(circle)
+            run = subprocess.run([sys.executable, changed, folder], capture_output=True, text=True)
+        self.assertIn("arrows in a circle among", run.stdout)
 
     def test_grpc_stays_at_the_edge(self):
         self.refuses("stay at the edge", store__a_cc='#include <grpcpp/grpcpp.h>\n')

@@ -1,6 +1,5 @@
 #include "transport/acceptor.h"
 
-#include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
@@ -11,10 +10,13 @@
 #include <span>
 #include <utility>
 
+#include "proto/base/log.h"
+
 namespace ckv {
 namespace {
 
-// New connections a call: a flood must not keep the accepting thread from its other work.
+// The largest number of new connections per call: a flood must not keep the accepting thread from
+// its other work.
 constexpr int kAcceptBatchMax = 64;
 
 bool Watch(int epoll_fd, int fd) {
@@ -70,7 +72,7 @@ void Acceptor::AcceptNew() {
     UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd.valid()) {
       // Out of descriptors: the connection waits in the backlog and Accept is called again.
-      if (errno == EMFILE || errno == ENFILE) spdlog::warn("{}: {}", name_, ErrnoText("accept"));
+      if (errno == EMFILE || errno == ENFILE) Log().warn("{}: {}", name_, ErrnoText("accept"));
       return;
     }
     if (pending_.size() == kPendingHandshakeCountMax) {
@@ -100,7 +102,7 @@ Acceptor::Progress Acceptor::Read(Pending& pending) {
   return Progress::kWhole;
 }
 
-void Acceptor::Drop(const char* why) { spdlog::warn("{}: dropped a connection: {}", name_, why); }
+void Acceptor::Drop(const char* why) { Log().warn("{}: dropped a connection: {}", name_, why); }
 
 void Acceptor::SetTimer() {
   itimerspec when = {};

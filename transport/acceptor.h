@@ -1,4 +1,5 @@
-// The listening socket of shm and tcp: lets in who says a whole hello in time, drops the rest.
+// The listening socket of shm and tcp: admits a connection that sends a whole hello in time, and
+// drops the rest.
 
 #pragma once
 
@@ -9,17 +10,18 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 #include "transport/handshake.h"
 #include "transport/socket.h"
 
 namespace ckv {
 
-// Half-open connections at once. One more pushes out the oldest: a good peer's hello follows its
-// connect within a round trip, so who is oldest under a flood is not it.
+// The largest number of half-open connections. One more pushes out the oldest. A good peer's hello
+// follows its connect within a round trip, so under a flood the oldest connection is not a good
+// peer's.
 inline constexpr size_t kPendingHandshakeCountMax = 64;
 
-// Belongs to one thread but for event_fd.
+// Belongs to one thread, except event_fd.
 class Acceptor {
  public:
   struct Knock {
@@ -27,13 +29,14 @@ class Acceptor {
     InvitationKey key;
   };
 
-  // `listener` is a listening non-blocking socket; `name` is for the log.
+  // Takes over `listener`, a listening non-blocking socket. `name` appears in the log.
   static absl::StatusOr<Acceptor> Create(UniqueFd listener, std::string name, const Clock* clock);
 
-  // Readable when Next may have something to give or to drop.
+  // Becomes readable when Next may have a connection to return or to drop.
   int event_fd() const noexcept { return epoll_.get(); }
 
-  // The next connection with a whole hello, its token not yet judged. Never blocks.
+  // Returns the next connection with a whole hello, or nullopt. The caller has to check its token.
+  // Never blocks.
   std::optional<Knock> Next();
 
  private:
@@ -59,8 +62,8 @@ class Acceptor {
 
   UniqueFd listener_;
   UniqueFd epoll_;
-  // Wakes the owner when a half-open connection is due to be dropped. A hint in real time; what is
-  // dropped is decided by the clock.
+  // Wakes the owner when a half-open connection is due to be dropped. It runs in real time and is
+  // only a hint: the clock decides which connections are dropped.
   UniqueFd timer_;
   std::string name_;
   const Clock* clock_;

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "proto/status.h"
-#include "proto/stripe.h"
-#include "proto/xxh3.h"
+#include "proto/base/status.h"
+#include "proto/base/stripe.h"
+#include "proto/base/xxh3.h"
 
 namespace ckv {
 

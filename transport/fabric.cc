@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 #include "transport/handshake.h"
 
 namespace ckv {

@@ -1,10 +1,10 @@
 // How bytes move between a requester thread and a holder thread: fabrics, lanes, slots.
 //
-// A lane is one ordered channel with a fixed ring of slots. A slot is two buffers, one for a
-// request and one for its reply, and that is the whole flow control: a requester that holds no free
-// slot may not post (its credits are its free slots), and a holder replies only into the slot that
-// asked. Nothing is allocated or resized after a lane is up, and no queue can overflow: a slot is
-// in one direction at most once.
+// A lane is one ordered channel with a fixed ring of slots. A slot is two buffers: one for a
+// request, one for its reply. The slots are the whole flow control. A requester without a free slot
+// may not post, so its credits are its free slots. A holder replies only into the slot that asked.
+// Nothing is allocated or resized after a lane is up. No queue can overflow, because a slot travels
+// in one direction at a time.
 //
 //      requester (RequestLane)                       holder (ServeLane)
 //      Acquire -> slot                               .
@@ -21,19 +21,28 @@
 //      if (!slot) return busy;                       // all in flight: Poll, then try again
 //      write(lane.request(*slot));
 //      if (absl::Status down = lane.Post(*slot, bytes); !down.ok()) return down;
-//      ... Poll until it returns *slot, see below ...
+//      ... wait until Poll returns *slot, as in "Waiting" below ...
 //      read(lane.reply(*slot).first(done.bytes));    // distrust it: wire.h decodes
 //      lane.Release(*slot);
 //
-// loopback and shm have one memory at both ends, so request(slot) and reply(slot) are the same
-// bytes there and nothing is copied. tcp keeps a copy at each end and moves it by the kernel. verbs
-// (transport/verbs_fabric.h) SENDs requests into posted receives and RDMA WRITEs replies WITH
-// IMMEDIATE into the landing slots, so that the holder initiates, and no key of its store leaves
-// the process.
+// On loopback and shm both ends see one memory: the holder's request(slot) and reply(slot) are the
+// requester's, and nothing is copied. tcp keeps a copy at each end, and the kernel moves the bytes.
+// verbs (transport/verbs/verbs_fabric.h) SENDs requests into posted receives. It sends replies by
+// RDMA WRITE WITH IMMEDIATE into the landing slots. So the holder starts every RDMA transfer, and
+// no key of its store leaves the process.
 //
-// Bringing a lane up takes one exchange of opaque bytes over the control plane (verbs will need it
-// for queue pair numbers): Dial makes an offer, the holder's Invite turns it into an answer,
-// Connect completes the lane, and Accept hands the other end to the holder.
+// Some methods are optional: every fabric accepts the call, but only some do more than the default.
+//
+//                                       loopback   shm   tcp   verbs   elsewhere
+//      PostLater                        -          -     yes   -       is Post
+//      Land, landed                     -          -     yes   -       Land returns false
+//      PostGather, gathering            -          -     yes   yes     copies the runs
+//      PostWithDescriptor               yes        yes   -     -       Unimplemented
+//      TakeDescriptor                   yes        yes   -     -       Unimplemented
+//
+// To bring a lane up, the two ends exchange opaque bytes over the control plane (verbs carries its
+// queue pair numbers in them). Dial makes an offer, and the holder's Invite turns it into an
+// answer. Connect completes the requester's end, and Accept hands the other end to the holder.
 //
 //      requester                        control plane      holder
 //      dialer = fabric.Dial(shape)
@@ -41,24 +50,33 @@
 //      dialer->Connect(answer)   <----- answer ----------
 //                                ------ data fabric ---->  listener->Accept() -> {tag, lane}
 //
-// Waiting: spin on Poll while work is near, then sleep. Never sleep without Arm, and look at
-// status() whenever Poll gives nothing, for a lane that is down gives nothing for ever:
+// Waiting: spin on Poll while a reply is near, then sleep. Never sleep without Arm. Look at
+// status() whenever Poll returns nothing, because a lane that is down returns nothing for ever. At
+// the deadline, abandon the slot that was posted:
 //
 //      while (lane.Poll(out) == 0) {
 //        if (!lane.status().ok()) return lane.status();
+//        if (clock->Now() >= deadline) {
+//          lane.Abandon(*slot);                      // the lane frees it once the reply came
+//          return absl::DeadlineExceededError("no reply in time");
+//        }
 //        if (still_spinning || !lane.Arm()) continue;
 //        poll(lane.event_fd(), until the deadline);
 //        lane.Disarm();
 //      }
 //
-// Polling sends too: what the kernel would not take at Post goes out with later Polls, so an end
-// that has posted keeps polling or sleeps on its event_fd.
+// Poll also sends: bytes that the kernel did not take at Post go out with later Polls. So an end
+// that has posted must keep polling, or sleep on its event_fd. A holder that destroys its lane
+// right after Post may lose the reply; it polls until status() says that the requester has gone.
 //
-// Threads: a lane belongs to one thread at a time at each end; whoever owns lanes claims a
-// ThreadRole over them, and a hand-over is ordered by something else (a queue, a mutex). Fabric and
-// Listener::Invite are thread-safe; Listener::Accept belongs to the accepting thread. A fabric
-// outlives its listeners and dialers; lanes outlive nothing and need nobody. Destroying a lane
-// waits for no peer.
+// Threads: a lane belongs to one thread at a time at each end. The owner of lanes claims a
+// ThreadRole over them, and something else (a queue, a mutex) orders a hand-over. Fabric and
+// Listener::Invite are thread-safe. Listener::Accept belongs to the accepting thread.
+//
+// Lifetimes: a fabric outlives its listeners and dialers. A lane needs neither fabric nor listener
+// and may outlive both, but not the clock. Destroying a lane waits for no peer.
+//
+// tests/consumer/fabric_example.cc is a whole program: bring-up, one request, its reply.
 
 #pragma once
 
@@ -72,7 +90,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 #include "transport/scatter_list.h"
 #include "transport/socket.h"
 
@@ -80,12 +98,12 @@ namespace ckv {
 
 enum class FabricKind : uint8_t { kLoopback = 1, kShm = 2, kTcp = 3, kVerbs = 4 };
 
-// "loopback", "shm", "tcp", "verbs".
+// Returns "loopback", "shm", "tcp" or "verbs".
 std::string_view FabricName(FabricKind kind);
 //   InvalidArgument     lists the names.
 absl::StatusOr<FabricKind> ParseFabricName(std::string_view name);
 
-// Whether both ends of its lanes see one memory, so that no byte crosses anything.
+// Returns whether both ends of the fabric's lanes see one memory, so that no byte is sent anywhere.
 constexpr bool SharesMemory(FabricKind kind) {
   return kind == FabricKind::kShm || kind == FabricKind::kLoopback;
 }
@@ -96,12 +114,12 @@ inline constexpr uint64_t kLaneBytesMax = 4ull << 30;  // all slots, both buffer
 inline constexpr size_t kOfferBytesMax = 4096;         // Dialer::offer
 inline constexpr size_t kGatherRunCountMax = 16;       // ServeLane::PostGather
 
-// Fixed for a lane's life and equal at both ends; agreed on in the session.
+// The size of a lane: agreed on in the session, equal at both ends, and fixed for the lane's life.
 struct LaneShape {
   uint32_t slot_count = 16;
-  // 64 header + 256 rows x 1152 B fit; rounded up to a page.
+  // Fits a header of 64 bytes and 256 query rows of 1152 bytes, rounded up to a page.
   uint32_t request_bytes_max = 320u << 10;
-  // 64 header + 256 rows x 2056 B (f32 partials) fit; rounded up to a page.
+  // Fits a header of 64 bytes and 256 partials of 2056 bytes (f32), rounded up to a page.
   uint32_t reply_bytes_max = 576u << 10;
 
   friend bool operator==(const LaneShape&, const LaneShape&) = default;
@@ -112,25 +130,27 @@ absl::Status ValidateLaneShape(const LaneShape& shape);
 
 struct Arrival {
   uint32_t slot;
-  uint32_t bytes;  // of request(slot) that the peer wrote; within request_bytes_max, else distrust
+  // The bytes of request(slot) that the peer wrote: at most request_bytes_max. Distrust their
+  // content.
+  uint32_t bytes;
 };
 struct Completion {
   uint32_t slot;
-  uint32_t bytes;  // of reply(slot) that the peer wrote; within reply_bytes_max
+  // The bytes of reply(slot) that the peer wrote: at most reply_bytes_max. Distrust their content.
+  uint32_t bytes;
 };
 
-// What both ends have in common.
+// The part that both ends of a lane have in common.
 //
-// What the peer may cause is a status; what only our own code can cause ends the process
-// (CKV_CHECK): a slot used out of its turn, or a Post of more than request_bytes_max or
-// reply_bytes_max.
+// An error that the peer can cause is a status. An error that only our own code can cause ends the
+// process (CKV_CHECK). Examples are a slot used out of its turn and a Post beyond its buffer.
 //
-// When a lane goes down, what became of a posted request is not known: the holder may have it, and
-// its reply may be one of those that were under way. Replies that had come are delivered by further
-// Polls; the rest never complete, and their slots stay posted (in_flight counts them) until the
-// lane is destroyed, which frees everything. So a requester that finds status() down gives up on
-// every request that it still awaits and posts them again on another lane, if it wants to; a
-// holder drops what it has not answered.
+// When a lane goes down, the fate of a posted request is unknown. The holder may have it, and its
+// reply may have been on the way. Further Polls deliver the replies that had come. The other
+// requests never complete. Their slots stay posted, and in_flight counts them, until the lane is
+// destroyed; that frees everything. So a requester that finds status() down gives up every request
+// it still awaits. It may post them again on another lane. A holder drops the requests it has not
+// answered.
 class Lane {
  public:
   virtual ~Lane() = default;
@@ -138,81 +158,83 @@ class Lane {
   virtual FabricKind kind() const noexcept = 0;
   virtual const LaneShape& shape() const noexcept = 0;
 
-  // OK while the lane is up. Once it is not, it stays so: every later Post fails, Poll returns
-  // nothing new, and the owner destroys the lane. Buffers stay readable until then. What the peer
-  // sent before it went is delivered first. Found by polling: a peer's death within some 256 empty
-  // polls (shm looks at its socket then), or by the next poll after a sleep.
-  //   Unavailable         the peer has gone or the link broke.
+  // OK while the lane is up. A lane that went down stays down: every later Post fails, Poll returns
+  // nothing new, and the owner destroys the lane. Buffers stay readable until then. Messages that
+  // the peer sent before it went are delivered first. Polling finds a peer's death: within some 256
+  // empty polls (then shm looks at its socket), or at the next poll after a sleep.
+  //   Unavailable         the peer has gone or the connection broke.
   //   InvalidArgument     the peer broke the lane's rules (slot out of range or out of turn, too
   //                       many bytes, a damaged ring); its end sees Unavailable.
   virtual absl::Status status() const = 0;
 
-  // Sleeping. event_fd becomes readable when something arrives after Arm returned true, or the
-  // peer goes; it may wake for nothing. Arm returns false, and nothing is armed, if something is
-  // there already or the lane is down: poll instead. Disarm after waking, before polling. While not
-  // armed, the peer's Post makes no system call on shm. The descriptor is the lane's; ask for it
-  // before each sleep.
+  // The descriptor to sleep on. It becomes readable when something arrives after Arm returned true,
+  // or when the peer goes; it may also wake for nothing. It belongs to the lane; ask for it before
+  // each sleep.
   virtual int event_fd() const noexcept = 0;
+  // Prepares for a sleep. Returns false, and arms nothing, if something is there already or the
+  // lane is down: then poll. On shm the peer's Post makes no system call while this end is not
+  // armed.
   virtual bool Arm() noexcept = 0;
+  // Ends what Arm began. Call it after waking, before polling.
   virtual void Disarm() noexcept = 0;
 };
 
 // The requester's end.
 class RequestLane : public Lane {
  public:
-  // A free slot, or nothing when all are in flight. The slot is the caller's until Post.
+  // Takes a free slot, or returns nullopt if all are in flight. The slot is the caller's until
+  // Post.
   virtual std::optional<uint32_t> Acquire() noexcept = 0;
 
-  // Where the request is written: request_bytes_max bytes, 64-byte aligned. Valid from Acquire to
+  // The buffer for the request: request_bytes_max bytes, 64-byte aligned. Valid from Acquire to
   // Post.
   virtual std::span<std::byte> request(uint32_t slot) noexcept = 0;
 
   // Sends the first `bytes` of request(slot), at most request_bytes_max. The buffer is the fabric's
-  // until the completion. OK says that it was handed over, not that it arrived.
-  //   status()'s error    the lane is down; the slot is not sent and is free again.
+  // until the completion. OK says that the request was handed over, not that it arrived.
+  //   status()'s error    the lane is down; nothing was sent, and the slot is free again.
   virtual absl::Status Post(uint32_t slot, uint32_t bytes) noexcept = 0;
 
-  // As Post, where another Post or a Poll follows at once: the fabric may keep this one until then
-  // and hand over several in one system call.
+  // Like Post, but a promise that another Post, PostLater or Poll follows at once. The fabric may
+  // keep this request until then and hand over several in one system call.
   virtual absl::Status PostLater(uint32_t slot, uint32_t bytes) noexcept {
     return Post(slot, bytes);
   }
 
-  // Where the body of the reply to this one request shall go; call between Acquire and Post. What
-  // is behind the head of a reply of exactly head_bytes + body.bytes() bytes is then written to
-  // `body` and not to reply(slot), which saves its owner a copy. `body` is the fabric's from Post
-  // to the completion or to Abandon; its bytes are anything unless landed().
-  // False: not on this fabric; the reply will come whole to reply(slot).
+  // Asks for the body of the reply to this one request to be written to `body`; call between
+  // Acquire and Post. It concerns a reply of exactly head_bytes + body.bytes() bytes: its first
+  // head_bytes go to reply(slot), the rest to `body`. That saves the owner a copy. `body` is the
+  // fabric's from Post to the completion or to Abandon. Its bytes are undefined unless landed() is
+  // true. Returns false if this fabric cannot do it: then the whole reply comes to reply(slot).
   virtual bool Land(uint32_t /*slot*/, uint32_t /*head_bytes*/,
                     const ScatterList& /*body*/) noexcept {
     return false;
   }
-  // Whether the body went there; ask between its completion and its Release.
+  // Whether the body was written there. Ask between the completion and Release.
   virtual bool landed(uint32_t /*slot*/) const noexcept { return false; }
 
   // Fills `out` with finished slots, in order of arrival, and returns how many. A fabric may
-  // deliver twice (fault_fabric does, a retransmitting one could): match the reply's request id
-  // against the one awaited in that slot, and ignore a completion that does not match or is not
-  // awaited; its slot is not yours to release (I1).
+  // deliver twice (fault_fabric does, a retransmitting one could). So compare the reply's request
+  // id with the one awaited in that slot. Ignore a completion that does not match or is not
+  // awaited: its slot is not yours to release (I1).
   virtual size_t Poll(std::span<Completion> out) noexcept = 0;
 
-  // The reply; valid from its completion to Release. Written by the peer, so nothing in it is
-  // trusted, and on shm the peer can still change it: copy what you check.
+  // The reply; valid from its completion to Release. The peer wrote it, so trust nothing in it. On
+  // shm the peer can still change it: copy the bytes that you check.
   virtual std::span<const std::byte> reply(uint32_t slot) const noexcept = 0;
 
-  // Gives the slot back after its completion (or after Acquire, unused).
+  // Gives the slot back, after its completion or unused after Acquire.
   virtual void Release(uint32_t slot) noexcept = 0;
 
-  // Gives up on a posted slot whose completion Poll has not returned. Cancel is not abort: the
-  // buffers stay the fabric's, the reply is swallowed when a Poll meets it, and only then is the
-  // slot free again.
+  // Gives up on a posted slot whose completion Poll has not returned. This cancels nothing: the
+  // buffers stay the fabric's, and the slot is free once a Poll has met and swallowed the reply.
   virtual void Abandon(uint32_t slot) noexcept = 0;
 
-  // Slots posted and not completed, abandoned ones included.
+  // The number of slots posted and not completed, abandoned ones included.
   virtual uint32_t in_flight() const noexcept = 0;
 
-  // The descriptor that came with the completed reply of `slot`; call between its completion and
-  // its Release. One that nobody takes is closed with the slot's release.
+  // Takes the descriptor that came with the reply in `slot`. Call between the completion and
+  // Release, which closes a descriptor that nobody took.
   //   NotFound            none came, or this process has no room for one more.
   //   Unimplemented       this fabric passes no descriptors (only shm and loopback do).
   virtual absl::StatusOr<UniqueFd> TakeDescriptor(uint32_t slot) noexcept;
@@ -222,38 +244,40 @@ class RequestLane : public Lane {
 class ServeLane : public Lane {
  public:
   // Fills `out` with requests that have come, in order of arrival, and returns how many. A slot
-  // that arrived is the holder's until it posts the reply; what the peer posts out of its turn is
-  // not shown but ends the lane. Requests that out has no room for wait for the next Poll.
+  // that arrived is the holder's until it posts the reply. A slot that the peer posts out of its
+  // turn is not shown; it ends the lane. Requests that do not fit `out` wait for the next Poll.
   virtual size_t Poll(std::span<Arrival> out) noexcept = 0;
 
-  // The request's bytes; valid from its arrival to Post of its reply.
+  // The request's bytes; valid from its arrival to the Post of its reply. Trust nothing in them.
   virtual std::span<const std::byte> request(uint32_t slot) const noexcept = 0;
 
-  // Where the reply is written: reply_bytes_max bytes, 64-byte aligned; same validity.
+  // The buffer for the reply: reply_bytes_max bytes, 64-byte aligned. Valid as long as
+  // request(slot).
   virtual std::span<std::byte> reply(uint32_t slot) noexcept = 0;
 
-  // Sends the first `bytes` of reply(slot), at most reply_bytes_max, in one put. Every arrival is
-  // answered exactly once, in any order.
+  // Sends the first `bytes` of reply(slot), at most reply_bytes_max, in one put. Answer every
+  // arrival exactly once, in any order.
   //   status()'s error    the lane is down; the slot is done with all the same.
   virtual absl::Status Post(uint32_t slot, uint32_t bytes) noexcept = 0;
 
-  // As Post, for a reply whose body lies elsewhere, as rows lie in the store: what the peer gets is
-  // the first `head_bytes` of reply(slot), then `runs` (at most kGatherRunCountMax), one after
-  // another, reply_bytes_max in all at most. One copy is saved where the fabric can send memory
-  // from where it lies; here, it is copied behind the head. The runs are borrowed until
-  // gathering(slot) is false, the slot arrives again, or the lane is destroyed.
+  // Like Post, for a reply whose body lies elsewhere, as rows lie in the store. The peer gets the
+  // first `head_bytes` of reply(slot), then `runs` one after another. There are at most
+  // kGatherRunCountMax runs, and reply_bytes_max bytes in all. A fabric that can send memory from
+  // where it lies saves a copy; the default copies the runs behind the head. The runs stay borrowed
+  // until gathering(slot) is false, the slot arrives again, or the lane is destroyed.
   //   status()'s error    the lane is down; the slot is done with, and so are the runs.
   virtual absl::Status PostGather(uint32_t slot, uint32_t head_bytes,
                                   std::span<const std::span<const std::byte>> runs) noexcept;
   // Whether the fabric still reads the runs of the slot's last PostGather.
   virtual bool gathering(uint32_t /*slot*/) const noexcept { return false; }
 
-  // As Post, and passes a duplicate of `fd` to the peer beside the reply, see TakeDescriptor.
+  // Like Post, and passes a duplicate of `fd` to the peer beside the reply; see TakeDescriptor. The
+  // slot stays the caller's if nothing was posted.
   //   Unimplemented       this fabric passes no descriptors (only shm and loopback do); nothing was
   //                       posted.
-  //   ResourceExhausted   it could not be passed now (limits of the socket or the system); nothing
-  //                       was posted.
-  //   status()'s error    the lane is down; the slot is done with.
+  //   ResourceExhausted   the descriptor could not be passed now (limits of the socket or the
+  //                       system); nothing was posted.
+  //   status()'s error    the lane is down; the slot is done with all the same.
   virtual absl::Status PostWithDescriptor(uint32_t slot, uint32_t bytes, int fd) noexcept;
 };
 
@@ -265,23 +289,23 @@ class Dialer {
   // Opaque bytes for the holder's Invite, at most kOfferBytesMax.
   virtual const std::string& offer() const = 0;
 
-  // Completes the lane with the holder's answer. Blocks until `deadline` at most; call once. But
-  // for loopback it waits for the holder's Accept, so that runs in another thread; a host name in a
-  // tcp answer takes the resolver's time beside.
+  // Completes the lane with the holder's answer. Blocks until `deadline` at most; call once. Except
+  // on loopback it waits for the holder's Accept, so Accept must run in another thread. Resolving a
+  // host name in a tcp answer may take longer than `deadline`.
   //   InvalidArgument     the answer is malformed, or for a lane of another shape.
-  //   Unavailable         nobody there, or this fabric does not reach that peer: try another.
+  //   Unavailable         nobody is there, or this fabric does not reach that peer: try another.
   //   PermissionDenied    the peer is another user (shm).
-  //   DeadlineExceeded
+  //   DeadlineExceeded    `deadline` came first.
   virtual absl::StatusOr<std::unique_ptr<RequestLane>> Connect(std::string_view answer,
                                                                Instant deadline) = 0;
 };
 
 struct AcceptedLane {
-  uint64_t tag;  // of the Invite
+  uint64_t tag;  // as given to Invite
   std::unique_ptr<ServeLane> lane;
 };
 
-// The holder's place where lanes arrive.
+// The holder's end of bring-up: the place where lanes arrive.
 class Listener {
  public:
   virtual ~Listener() = default;
@@ -289,25 +313,25 @@ class Listener {
   virtual FabricKind kind() const noexcept = 0;
 
   // Expects one lane of `shape` for the peer that made `offer`, and returns the answer to send
-  // back. `tag` comes out of Accept with the lane. An invitation nobody takes expires at
-  // `deadline`. Thread-safe.
+  // back. Accept returns `tag` with the lane. The invitation expires at `deadline` if nobody takes
+  // it. Thread-safe.
   //
-  // What the lane takes of a device (verbs) is charged to `account`, from here until the lane is
-  // gone: a name that means nothing here, and is worth what checked it (not this offer, where the
-  // peer may write anything). All names are alike; the empty one is an account as any other.
+  // `account` is an opaque name under which the device resources of the lane (verbs) are counted,
+  // until the lane is destroyed. The caller must have authenticated it; do not take it from
+  // `offer`, which the peer controls. The empty name is a valid account.
   //   InvalidArgument     the offer or the shape is malformed.
   //   Unavailable         this fabric cannot reach that peer (shm: another host).
-  //   ResourceExhausted   kInvitationCountMax outstanding, no memory for the slots, or a limit of
-  //                       the account or the device.
+  //   ResourceExhausted   kInvitationCountMax invitations are outstanding, there is no memory for
+  //                       the slots, or a limit of the account or the device is reached.
   virtual absl::StatusOr<std::string> Invite(std::string_view offer, const LaneShape& shape,
                                              std::string_view account, uint64_t tag,
                                              Instant deadline) = 0;
 
-  // Readable when Accept may have something: a lane, or a stranger to drop.
+  // Becomes readable when Accept may have something: a lane, or a stranger to drop.
   virtual int event_fd() const noexcept = 0;
 
-  // The next lane that came up, or nothing. Never blocks. Strangers, wrong tokens and half-open
-  // connections are dropped here, after kHandshakeMax, and logged once each.
+  // Returns the next lane that came up, or nullopt. Never blocks. Drops strangers, wrong tokens and
+  // connections still half-open after kHandshakeMax, and logs each once.
   virtual std::optional<AcceptedLane> Accept() = 0;
 };
 
@@ -316,13 +340,14 @@ inline constexpr Duration kHandshakeMax = std::chrono::seconds(3);
 
 struct ListenOptions {
   std::string tcp_address = "127.0.0.1:0";  // host:port; port 0 takes a free one
-  // What answers tell peers to connect to: host:port, port 0 for the bound one; resolved by the
-  // peer. Empty: the bound address. Bound to every address (0.0.0.0, ::), it must be given.
+  // The host:port that answers tell peers to connect to; the peer resolves it. Port 0 stands for
+  // the bound port. If empty, it is the bound address. It is required if the listener is bound to
+  // every address (0.0.0.0, ::).
   std::string tcp_advertise;
-  // Memory that the runs of PostGather lie in, for fabrics that must know it beforehand: verbs
-  // registers it, in segments and some time after they are first used, without any remote access.
-  // Runs from elsewhere are copied. Outlives the listener and its lanes: the listener's end waits
-  // until no destroyed lane has it registered.
+  // The memory that the runs of PostGather lie in, for fabrics that must know it beforehand. verbs
+  // registers it in segments, some time after each is first used, without any remote access. Runs
+  // from elsewhere are copied. The memory must outlive the listener and its lanes. Destroying the
+  // listener waits until no destroyed lane still has it registered.
   std::span<const std::byte> gather_memory;
 };
 
@@ -332,35 +357,37 @@ class Fabric {
 
   virtual FabricKind kind() const noexcept = 0;
 
+  // Opens a place where lanes arrive.
   //   InvalidArgument     the address does not parse.
-  //   Unavailable         it cannot be bound; says what to do.
+  //   Unavailable         the address cannot be bound; the message says what to do.
   virtual absl::StatusOr<std::unique_ptr<Listener>> Listen(const ListenOptions& options) = 0;
 
-  //   InvalidArgument     the shape.
+  // Begins a lane at the requester's end.
+  //   InvalidArgument     the shape is not valid (ValidateLaneShape).
   virtual absl::StatusOr<std::unique_ptr<Dialer>> Dial(const LaneShape& shape) = 0;
 };
 
 inline constexpr uint32_t kBusyPollUsMax = 10'000;
 
 struct TcpOptions {
-  // Microseconds that an empty poll of a lane looks for packets at the network card's own queue
-  // rather than wait for its interrupt (SO_BUSY_POLL, preferred over interrupts), for CPUs that
-  // spin anyway. 0 for off; more than kBusyPollUsMax is cut to it. It takes CAP_NET_ADMIN and a
-  // card whose driver knows it, and does nothing on loopback; refused, it is logged once and the
-  // lanes go on without.
+  // How many microseconds an empty poll of a lane looks at the network card's own queue instead of
+  // waiting for its interrupt (SO_BUSY_POLL). It is for CPUs that spin anyway. Zero turns it off; a
+  // value above kBusyPollUsMax is cut to it. It takes CAP_NET_ADMIN and a card whose driver
+  // supports it, and does nothing on loopback. If the kernel refuses it, that is logged once and
+  // the lanes work without it.
   uint32_t busy_poll_us = 0;
 };
 
-// The fabrics of this build. `clock` must outlive them.
+// The fabrics of this build (verbs: transport/verbs/verbs_fabric.h). `clock` must outlive them.
 std::unique_ptr<Fabric> NewShmFabric(Clock* clock);
 std::unique_ptr<Fabric> NewTcpFabric(Clock* clock);
 std::unique_ptr<Fabric> NewTcpFabric(Clock* clock, const TcpOptions& options);
-// Both ends in one process: for tests, and for a daemon that is holder and requester at once. Ends
-// made by one object find each other.
+// Joins both ends in one process: for tests, and for a daemon that is holder and requester at once.
+// Only ends made by one object find each other.
 std::unique_ptr<Fabric> NewLoopbackFabric(Clock* clock);
 
-// Identifies this host's kernel and network namespace, the reach of shm: equal iff shm can connect.
-// Travels in the session so that same-host peers take shm by themselves.
+// Identifies this host's kernel and network namespace. Two identities are equal iff shm can connect
+// the processes. It travels in the session, so that peers on one host choose shm by themselves.
 std::string HostIdentity();
 
 }  // namespace ckv

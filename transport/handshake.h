@@ -7,7 +7,7 @@
 //   connects, sends HelloFrame{id, token} -> Acceptor: takes the invitation, once
 //   checks the WelcomeFrame <--------------  WelcomeFrame{shape} (shm: with the memory)
 //
-// The token is 16 random bytes that travel over the authenticated session only, so a stranger who
+// The token is 16 random bytes that travel only over the authenticated session. So a stranger who
 // reaches the socket gets nothing, and one answer opens one lane.
 
 #pragma once
@@ -26,25 +26,25 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 #include "transport/fabric.h"
 #include "transport/socket.h"
 
 namespace ckv {
 
-// From the kernel's generator; ends the process if that has none.
+// Returns 64 random bits from the kernel's generator. Ends the process if the kernel has none.
 uint64_t RandomWord();
 
 using Token = std::array<uint8_t, 16>;
 
-// What an invitation is taken with.
+// The proof that takes an invitation: its id and its secret token.
 struct InvitationKey {
   uint64_t id = 0;
   Token token{};
 };
 InvitationKey RandomInvitationKey();
 
-// Compares every byte, whatever the first difference, so that the time tells nothing.
+// Compares every byte, even after the first difference, so that the time reveals nothing.
 bool SameToken(const Token& a, const Token& b) noexcept;
 
 inline constexpr uint32_t kHelloMagic = 0x48564b43;    // "CKVH"
@@ -72,28 +72,34 @@ struct WelcomeFrame {
 static_assert(sizeof(WelcomeFrame) == 24 && std::is_trivially_copyable_v<WelcomeFrame>);
 
 WelcomeFrame MakeWelcome(const LaneShape& shape);
-//   InvalidArgument     no welcome of ours, or for a lane of another shape.
+// Checks a peer's welcome against the lane that was asked for.
+//   InvalidArgument     not a welcome of ours, or for a lane of another shape.
 absl::Status CheckWelcome(const WelcomeFrame& frame, const LaneShape& shape);
 
-// The opaque bytes of the control plane. `text` is the host's identity in an offer of shm, the
-// address in an answer.
+// Encodes the opaque bytes that Dialer::offer returns. `text` is the host's identity for shm, a
+// VerbsEndFrame for verbs, and empty for the others.
 std::string EncodeOffer(FabricKind kind, std::string_view text);
+// Returns the text of an offer.
 //   InvalidArgument     malformed, or of another fabric.
 absl::StatusOr<std::string> DecodeOffer(FabricKind kind, std::string_view offer);
 
 struct Answer {
   InvitationKey key;
+  // The address to connect to, empty for loopback; for verbs a VerbsEndFrame.
   std::string address;
 };
 std::string EncodeAnswer(FabricKind kind, const Answer& answer);
+// Decodes the opaque bytes that Invite returned.
 //   InvalidArgument     malformed, or of another fabric.
 absl::StatusOr<Answer> DecodeAnswer(FabricKind kind, std::string_view answer);
 
-// What was promised to whom, until it is taken or expires. Thread-safe.
+// The invitations of a listener: each holds a payload until somebody takes it or it expires.
+// Thread-safe.
 template <typename Payload>
 class InvitationTable {
  public:
-  //   ResourceExhausted   kInvitationCountMax outstanding.
+  // Adds an invitation and returns its key.
+  //   ResourceExhausted   kInvitationCountMax invitations are outstanding.
   absl::StatusOr<InvitationKey> Add(Payload payload, Instant now, Instant deadline)
       ABSL_LOCKS_EXCLUDED(mu_) {
     Expire(now);
@@ -106,7 +112,7 @@ class InvitationTable {
     return key;
   }
 
-  // The payload, once, for who knows the token. A wrong guess leaves the invitation in place:
+  // Returns the payload, once, if the token is right. A wrong guess leaves the invitation in place;
   // otherwise a stranger could revoke it.
   std::optional<Payload> Take(const InvitationKey& key, Instant now) ABSL_LOCKS_EXCLUDED(mu_) {
     Expire(now);
@@ -118,7 +124,7 @@ class InvitationTable {
     return payload;
   }
 
-  // Drops what nobody took in time.
+  // Drops every invitation whose deadline has passed.
   void Expire(Instant now) ABSL_LOCKS_EXCLUDED(mu_) {
     std::vector<Payload> dead;  // destroyed after the lock: an unmapping takes a while
     absl::MutexLock lock(&mu_);

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {
@@ -69,7 +69,8 @@ absl::StatusOr<LaneMemory> LaneMemory::Adopt(UniqueFd fd, const LaneShape& shape
     return absl::InvalidArgumentError(
         absl::StrFormat("the peer's region is not sealed (seals 0x%x)", seals));
   }
-  // Huge pages are taken from a pool when first touched, and a touch ends us if it is empty.
+  // Huge pages come from a pool when first touched. If the pool is empty, the touch kills this
+  // process.
   struct statfs system = {};
   if (fstatfs(fd.get(), &system) != 0 || system.f_type != TMPFS_MAGIC) {
     return absl::InvalidArgumentError("the peer's region is not of ordinary pages in memory");

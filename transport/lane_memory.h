@@ -1,13 +1,14 @@
-// The memory of one shm lane: two rings and the slots' buffers, at fixed offsets.
+// The memory of one shm lane: two rings and the buffers of the slots, at fixed offsets.
 //
 //   0     RingMemory of requests     written by the requester
 //   ...   RingMemory of replies      written by the holder
 //   8192  request buffers, slot 0 first, each rounded up to 64 bytes; to a page at the end
 //   ...   reply buffers, likewise
 //
-// The holder makes it and passes its descriptor. It is sealed against resizing, so a peer that
-// truncates it cannot make our reads fault. Pages come when first touched, and slots are reused
-// last-freed-first, so a lane costs what its busiest moment needed.
+// The holder makes the memory and passes its descriptor. It is sealed against resizing, so a peer
+// cannot make our reads fault by truncating it. The kernel provides pages when they are first
+// touched, and slots are reused last-freed-first. So a lane costs as much memory as its busiest
+// moment needed.
 
 #pragma once
 
@@ -29,25 +30,28 @@ struct ControlMemory {
 inline constexpr size_t kControlBytes = 8192;
 static_assert(sizeof(ControlMemory) <= kControlBytes);
 
-// Where the slots' buffers lie, from the start of the region (or, without control, of the buffers).
+// The places of the slots' buffers, from the start of the region.
 struct SlotLayout {
   size_t request_stride = 0;
-  size_t replies = 0;  // where the first reply buffer lies
+  size_t replies = 0;  // offset of the first reply buffer
   size_t reply_stride = 0;
   size_t total_bytes = 0;
+  // Places the request buffers from offset `first` on, and the reply buffers behind them.
 };
 SlotLayout LayOutSlots(const LaneShape& shape, size_t first);
 
-// Owns a mapping. Immutable but for the bytes in it.
+// Owns a mapping. The object does not change; the bytes in the mapping do.
 class LaneMemory {
  public:
-  // A new sealed region, zeroed. `shape` is valid.
-  //   ResourceExhausted   no descriptor or no address space.
+  // Makes a sealed region, zeroed. `shape` is valid.
+  //   ResourceExhausted   no descriptor or no address space is left.
   static absl::StatusOr<LaneMemory> Create(const LaneShape& shape);
-  // A region that a peer made.
-  //   InvalidArgument     not of this shape's size, not sealed, or not of ordinary pages.
+  // Maps a region that a peer made.
+  //   InvalidArgument     the region has another size than the shape needs, is not sealed, or does
+  //                       not consist of ordinary pages.
   static absl::StatusOr<LaneMemory> Adopt(UniqueFd fd, const LaneShape& shape);
-  // Private to this process, without a descriptor: the buffers of one end of a tcp lane.
+  // Makes memory private to this process, without a descriptor: the buffers of one end of a tcp
+  // lane.
   static absl::StatusOr<LaneMemory> CreatePrivate(const LaneShape& shape);
 
   LaneMemory(LaneMemory&& other) noexcept;
@@ -55,7 +59,7 @@ class LaneMemory {
   ~LaneMemory();
 
   const LaneShape& shape() const noexcept { return shape_; }
-  // Of a region made here, to pass on; else -1.
+  // The descriptor to pass on, if the region was made here; otherwise -1.
   int fd() const noexcept { return fd_.get(); }
   size_t total_bytes() const noexcept { return layout_.total_bytes; }
 

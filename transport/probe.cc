@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <span>
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 #include "transport/wire.h"
 
 namespace ckv {
@@ -16,18 +15,12 @@ namespace {
 constexpr uint32_t kHeaderBytes = sizeof(RequestHeader);
 constexpr uint32_t kRoundCountMax = 1u << 20;  // a probe keeps one duration a round
 
-uint32_t RemainingUs(Instant now, Instant deadline) {
-  if (deadline == kInstantMax) return std::numeric_limits<uint32_t>::max();
-  const int64_t us = std::max<int64_t>((deadline - now).count() / 1000, 0);
-  return static_cast<uint32_t>(std::min<int64_t>(us, std::numeric_limits<uint32_t>::max()));
-}
-
 class Prober {
  public:
   Prober(RequestLane& lane, Clock& clock, const ProbeOptions& options)
       : lane_(lane), clock_(clock), options_(options) {}
 
-  // One echo of `body_bytes`, whose round trip is written to `elapsed`.
+  // Makes one echo of `body_bytes` and writes its round trip to `elapsed`.
   absl::Status Echo(uint32_t body_bytes, Duration& elapsed) {
     const std::optional<uint32_t> slot = lane_.Acquire();
     if (!slot) return absl::FailedPreconditionError("probe: the lane has no free slot");
@@ -39,7 +32,7 @@ class Prober {
     header.session = options_.session;
     header.body_bytes = body_bytes;
     const Instant start = clock_.Now();
-    header.deadline_us = RemainingUs(start, options_.deadline);
+    header.deadline_us = RemainingUs(options_.deadline, start);
     EncodeHeader(header, lane_.request(*slot));
     CKV_RETURN_IF_ERROR(lane_.Post(*slot, kHeaderBytes + body_bytes));
     absl::Status status = Await(*slot);
@@ -48,7 +41,7 @@ class Prober {
   }
 
  private:
-  // Spins: what is measured is the fabric, not the scheduler.
+  // Waits by spinning, so that it measures the fabric and not the scheduler.
   absl::Status Await(uint32_t slot) {
     while (true) {
       Completion completion;
@@ -85,7 +78,7 @@ class Prober {
   uint64_t request_id_ = 0;
 };
 
-// The smallest value that is at least as large as `fraction` of them. Sorts.
+// Sorts, and returns the smallest value that is at least as large as `fraction` of them.
 double QuantileUs(std::vector<Duration>& values, double fraction) {
   std::sort(values.begin(), values.end());
   const auto rank = static_cast<size_t>(fraction * static_cast<double>(values.size()));

@@ -1,4 +1,4 @@
-// A stretch of bytes that lies in pieces: where what is received goes.
+// A list of memory spans that together receive one stretch of bytes.
 
 #pragma once
 
@@ -9,18 +9,18 @@
 
 namespace ckv {
 
-// Pieces of somebody else's memory, none of them empty, in the order of the bytes.
+// Spans of somebody else's memory in the order of the bytes. None of them is empty.
 class ScatterList {
  public:
-  // 96 rows of 1152 bytes, one transfer, lie in at most 3 blocks of a cache, 192 of fp8 in 4. With
-  // a head before and a page behind, all can be read in one call of 8 parts: beyond those the
-  // kernel allocates its copy of the list.
+  // One transfer is 96 rows of 1152 bytes, which lie in at most 3 blocks of a cache; 192 fp8 rows
+  // lie in 4. With a head before them and a page behind, one call of 8 parts can read all of it.
+  // For a call of more parts the kernel allocates its copy of the list.
   static constexpr size_t kPieceCountMax = 6;
 
   ScatterList() = default;
   explicit ScatterList(std::span<std::byte> piece) { Add(piece); }
 
-  // Behind the others. False: no room is left; what was taken off makes none.
+  // Appends a span. Returns false if there is no room; bytes that were taken off free none.
   bool Add(std::span<std::byte> piece) noexcept {
     if (piece.empty()) return true;
     if (end_ == kPieceCountMax) return false;
@@ -28,7 +28,7 @@ class ScatterList {
     return true;
   }
 
-  // Takes the first `bytes` off, at most bytes(), and returns them.
+  // Takes the first `bytes` off the list, at most bytes(), and returns them.
   ScatterList TakeFront(size_t bytes) noexcept {
     ScatterList front;
     while (bytes > 0 && !empty()) {

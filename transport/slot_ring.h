@@ -1,11 +1,11 @@
-// One direction of a lane in shared memory: a ring of {slot, bytes} that one thread writes and one
-// thread reads, in two processes that do not trust each other.
+// One direction of a lane in shared memory: a ring of {slot, bytes} entries. One thread writes it
+// and one thread reads it, in two processes that do not trust each other.
 //
-// There is no shared head or tail. Each side counts its own messages; an entry says by its lap
-// whether it is new, so a message is one 8-byte store, the reader misses the cache once for it, and
-// there is no index that a peer could set beyond the ring. The ring cannot overflow: a lane has at
-// most kSlotCountMax slots and each is in one direction at most once. A peer that breaks this
-// overwrites its own messages, and the laps show it.
+// There is no shared head or tail. Each side counts its own messages, and the lap in an entry says
+// whether the entry is new. So a message is one 8-byte store and costs the reader one cache miss.
+// There is no index that a peer could set beyond the ring. The ring cannot overflow: a lane has at
+// most kSlotCountMax slots, and each travels in one direction at a time. A peer that breaks this
+// rule overwrites its own messages, and the laps show it.
 
 #pragma once
 
@@ -21,21 +21,21 @@ namespace ckv {
 inline constexpr uint32_t kRingEntryCount = kSlotCountMax;
 static_assert(std::has_single_bit(kRingEntryCount));
 
-// One store, one load. Lap 0 is the zeroed memory of a new lane; the first lap is 1; it wraps, and
-// only ever has to differ from the lap before.
+// An entry: written by one store, read by one load. Lap 0 is the zeroed memory of a new lane, and
+// the first lap is 1. Laps wrap; a lap only has to differ from the one before.
 struct RingEntry {
   uint32_t bytes = 0;
   uint16_t slot = 0;
   uint16_t lap = 0;
 };
 static_assert(sizeof(RingEntry) == 8);
-// In RingEntry::slot: a descriptor came before this entry, over the lane's socket.
+// A flag in RingEntry::slot: a descriptor came over the lane's socket before this entry.
 inline constexpr uint16_t kRingDescriptorFlag = 0x8000;
 static_assert(kSlotCountMax <= kRingDescriptorFlag);
 
-// As it lies in the region. Zeroed memory is an empty ring.
+// The ring as it lies in the region. Zeroed memory is an empty ring.
 struct RingMemory {
-  // 1 while the reader sleeps, or is about to.
+  // 1 while the reader sleeps or is about to sleep.
   alignas(64) std::atomic<uint32_t> armed;
   alignas(64) std::array<std::atomic<uint64_t>, kRingEntryCount> entries;
 };
@@ -43,11 +43,11 @@ static_assert(sizeof(RingMemory) == 64 + 8 * kRingEntryCount);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
-// Makes the slot's bytes, written before, visible to who sees the entry, and the entry visible
-// before this thread looks at `armed`. Pairs with ObserveEntry for the bytes, and with ArmSleeper +
-// ObserveEntry for the wake-up: both sides store, then load, all sequentially consistent, so at
-// least one of them sees the other. (A fence would do as well; the sanitizer cannot see fences, and
-// on x86 either is one locked instruction.)
+// Makes the slot's bytes, written before, visible to a reader that sees the entry. It also makes
+// the entry visible before this thread looks at `armed`. Pairs with ObserveEntry for the bytes.
+// Pairs with ArmSleeper + ObserveEntry for the wake-up: both sides store, then load, all
+// sequentially consistent. So at least one of them sees the other. (A fence would do as well, but
+// the sanitizer cannot see fences. On x86 either is one locked instruction.)
 inline void PublishEntry(std::atomic<uint64_t>& cell, RingEntry entry) noexcept {
   cell.store(std::bit_cast<uint64_t>(entry), std::memory_order_seq_cst);
 }
@@ -62,25 +62,26 @@ inline void ArmSleeper(std::atomic<uint32_t>& armed) noexcept {
   armed.store(1, std::memory_order_seq_cst);
 }
 
-// Takes the announcement back; a wake-up may be under way. Pairs with nothing: a doorbell too many
-// is harmless.
+// Takes the announcement back; a wake-up may be on its way. Pairs with nothing, because a doorbell
+// too many is harmless.
 inline void DisarmSleeper(std::atomic<uint32_t>& armed) noexcept {
   armed.store(0, std::memory_order_relaxed);
 }
 
-// True if the reader has to be woken, once a sleep. After PublishEntry. Pairs with ArmSleeper. The
-// plain load first keeps the line shared while nobody sleeps.
+// Returns true, once per sleep, if the reader has to be woken. Call after PublishEntry. Pairs with
+// ArmSleeper. The plain load first keeps the line shared while nobody sleeps.
 inline bool TakeSleeper(std::atomic<uint32_t>& armed) noexcept {
   return armed.load(std::memory_order_seq_cst) != 0 &&
          armed.exchange(0, std::memory_order_seq_cst) != 0;
 }
 
-// The writing end. Its position is private: the peer cannot move it.
+// The writing end. Its position is private, so the peer cannot move it.
 class RingWriter {
  public:
   explicit RingWriter(RingMemory* ring) : ring_(ring) {}
 
-  // Returns whether the reader has to be woken. `slot` may carry kRingDescriptorFlag.
+  // Writes an entry and returns whether the reader has to be woken. `slot` may carry
+  // kRingDescriptorFlag.
   bool Write(uint32_t slot, uint32_t bytes) noexcept {
     const auto lap = static_cast<uint16_t>(count_ / kRingEntryCount + 1);
     PublishEntry(ring_->entries[count_ % kRingEntryCount],
@@ -101,8 +102,8 @@ class RingReader {
 
   enum class Look { kEmpty, kEntry, kBroken };
 
-  // Takes the next entry. kBroken: a lap that no writer of ours leaves. Its slot and bytes are the
-  // peer's and not judged here.
+  // Takes the next entry. kBroken means a lap that no correct writer leaves. The caller checks slot
+  // and bytes, which come from the peer.
   Look Read(RingEntry& entry) noexcept {
     const Look look = Peek(entry);
     if (look == Look::kEntry) ++count_;
@@ -116,7 +117,7 @@ class RingReader {
     return entry.lap == static_cast<uint16_t>(lap - 1) ? Look::kEmpty : Look::kBroken;
   }
 
-  // False if something is there already; then nothing is armed.
+  // Returns false, and arms nothing, if an entry is there already.
   bool Arm() noexcept {
     ArmSleeper(ring_->armed);
     RingEntry entry;

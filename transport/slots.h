@@ -1,5 +1,5 @@
-// Who owns a slot between which two events: the books each end keeps by itself, whatever the peer
-// says.
+// The state of each slot: each end keeps its own record of who owns a slot, and trusts nothing the
+// peer says.
 //
 //   requester   free -Acquire-> held -Post-> posted -reply-> done -Release-> free
 //                                            posted -Abandon-> abandoned -reply-> free
@@ -11,13 +11,13 @@
 #include <cstdint>
 #include <optional>
 
-#include "proto/status.h"
+#include "proto/base/status.h"
 #include "transport/fabric.h"
 
 namespace ckv {
 
 // Belongs to the lane's thread. A transition that only the caller's bug can ask for ends the
-// process; one that the peer can cause is an answer.
+// process. A transition that the peer can cause is a return value.
 class RequesterSlots {
  public:
   explicit RequesterSlots(uint32_t slot_count) : slot_count_(slot_count), free_count_(slot_count) {
@@ -25,7 +25,8 @@ class RequesterSlots {
     for (uint32_t i = 0; i < slot_count; ++i) free_[i] = static_cast<uint16_t>(slot_count - 1 - i);
   }
 
-  // Last freed, first taken: its buffers are in the cache, and pages nobody needs are not touched.
+  // Takes the slot that was freed last: its buffers are in the cache, and unneeded pages stay
+  // untouched.
   std::optional<uint32_t> Acquire() noexcept {
     if (free_count_ == 0) return std::nullopt;
     const uint32_t slot = free_[--free_count_];
@@ -46,7 +47,7 @@ class RequesterSlots {
     ++in_flight_;
   }
 
-  // What to do with a reply that came for `slot`, any number a peer can send.
+  // Says how to treat a reply for `slot`, which may be any number a peer can send.
   enum class Reply { kDeliver, kSwallow, kBogus };
   Reply Complete(uint32_t slot) noexcept {
     if (!awaits(slot)) return Reply::kBogus;
@@ -99,7 +100,7 @@ class HolderSlots {
     CKV_CHECK(slot_count <= kSlotCountMax);
   }
 
-  // False if the peer posted what it does not own.
+  // Returns false if the peer posted a slot that is not its own to post.
   bool Arrive(uint32_t slot) noexcept {
     if (!idle(slot)) return false;
     arrived_[slot] = true;

@@ -11,12 +11,13 @@
 #include <system_error>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {
 
-// Poll counts real time and a deadline counts the Clock's: a test may advance that one meanwhile.
+// poll() counts real time and a deadline counts the Clock's. A test may advance the Clock
+// meanwhile.
 constexpr Duration kWaitSliceMax = std::chrono::milliseconds(50);
 constexpr size_t kPassedFdCountMax = 4;  // more are cut off and closed by the kernel
 

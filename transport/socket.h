@@ -1,4 +1,5 @@
-// Descriptors, and the few socket calls that every fabric shares, with deadlines and statuses.
+// Owned file descriptors, and the few socket calls that every fabric shares, with deadlines and
+// statuses.
 
 #pragma once
 
@@ -12,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 
 namespace ckv {
 
@@ -43,40 +44,44 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-// "what: Connection refused", from errno.
+// Returns "what: Connection refused", from errno.
 std::string ErrnoText(const char* what);
 
-// ResourceExhausted for what runs out (descriptors, memory), else Unavailable; from errno.
+// Returns an error from errno: ResourceExhausted if descriptors or memory ran out, else
+// Unavailable.
 absl::Status ErrnoStatus(const char* what);
 
 // Waits until `fd` has one of `events` (POLLIN, POLLOUT), an error or a hang-up.
-//   DeadlineExceeded
+//   DeadlineExceeded    none came in time.
 absl::Status WaitFor(int fd, short events, const Clock& clock, Instant deadline);
 
-// Both move all bytes of a non-blocking socket or fail.
-//   Unavailable         the peer hung up or the link broke.
-//   DeadlineExceeded
+// Both move all bytes over a non-blocking socket, or fail.
+//   Unavailable         the peer hung up or the connection broke.
+//   DeadlineExceeded    the bytes were not moved in time.
 absl::Status SendAll(int fd, std::span<const std::byte> bytes, const Clock& clock,
                      Instant deadline);
 absl::Status ReceiveAll(int fd, std::span<std::byte> bytes, const Clock& clock, Instant deadline);
 
-// As ReceiveAll, and takes the one descriptor that came along.
-//   InvalidArgument     none came, or several.
+// Like ReceiveAll, and takes the one descriptor that came with the bytes.
+//   InvalidArgument     no descriptor came, or several.
 absl::StatusOr<UniqueFd> ReceiveAllWithFd(int fd, std::span<std::byte> bytes, const Clock& clock,
                                           Instant deadline);
 
-// Sends `bytes` with a descriptor in one call, without blocking; false if not, errno says why.
+// Sends `bytes` with a descriptor in one call, without blocking. Returns false on failure; errno
+// says why.
 bool SendWithFd(int fd, std::span<const std::byte> bytes, int passed_fd) noexcept;
 
-// What one ReceiveSome took off a Unix stream.
+// The result of one ReceiveSome on a Unix stream.
 struct Received {
-  ssize_t bytes = 0;    // as recv returns it; errno says why not
-  size_t fd_count = 0;  // how many descriptors came with the last of the bytes
+  ssize_t bytes = 0;    // the return value of recv; if negative, errno says why
+  size_t fd_count = 0;  // descriptors that came with the last of the bytes
   UniqueFd fd;          // the first of them; the others are closed
-  bool cut = false;  // descriptors came that were too many, or for which this process has no room
+  // Too many descriptors came, or this process has no room for them.
+  bool cut = false;
 };
-// Never blocks. Bytes that came with descriptors are the last ones of a call, so of a single such
-// byte the descriptor is certain. With `takes_fd` false all descriptors are closed unseen.
+// Reads without blocking. Bytes that came with descriptors are the last ones of a call; so a
+// descriptor that comes with a single byte belongs to that byte. If `takes_fd` is false, all
+// descriptors are closed unseen.
 Received ReceiveSome(int fd, std::span<std::byte> bytes, bool takes_fd) noexcept;
 
 template <typename T>

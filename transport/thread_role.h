@@ -1,5 +1,5 @@
-// A capability that one thread holds: nothing is locked; clang checks the annotations at compile
-// time (preset tsa), debug builds check the thread.
+// A capability that one thread holds. Nothing is locked: clang checks the annotations at compile
+// time (preset tsa), and debug builds check the thread.
 
 #pragma once
 
@@ -12,8 +12,8 @@ namespace ckv {
 
 class ABSL_LOCKABLE ThreadRole {
  public:
-  // Claims the role for the calling thread; the previous owner must be done with it, and the hand
-  // over must be ordered by something else (a queue, a join).
+  // Claims the role for the calling thread. The previous owner must be done with it, and something
+  // else (a queue, a join) must order the hand-over.
   void Claim() ABSL_ASSERT_EXCLUSIVE_LOCK() { owner_ = std::this_thread::get_id(); }
 
   // Crashes in debug builds unless the calling thread claimed the role.
@@ -21,8 +21,18 @@ class ABSL_LOCKABLE ThreadRole {
     assert(owner_ == std::this_thread::get_id());
   }
 
+  // For an object that belongs to the thread that uses it first. Debug builds (CKV_CHECK_THREADS)
+  // claim the role for the first caller, and crash if another thread calls. Release builds do
+  // nothing, so that it may stand on the hot path.
+  void ClaimOrAssertHeld() const ABSL_ASSERT_EXCLUSIVE_LOCK() {
+#ifdef CKV_CHECK_THREADS
+    if (owner_ == std::thread::id()) owner_ = std::this_thread::get_id();
+    AssertHeld();
+#endif
+  }
+
  private:
-  std::thread::id owner_;
+  mutable std::thread::id owner_;
 };
 
 }  // namespace ckv

@@ -7,8 +7,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
-#include "proto/xxh3.h"
+#include "proto/base/status.h"
+#include "proto/base/xxh3.h"
 #include "transport/body_checksum.h"
 
 namespace ckv {
@@ -47,8 +47,8 @@ void Encode(Header header, std::span<std::byte> slot) {
   std::memcpy(slot.data(), &header, kHeaderBytes);
 }
 
-// What both headers have in common. The version is judged before the checksum: another version may
-// keep its checksum elsewhere.
+// Checks the part that both headers have in common. The version is checked before the checksum,
+// because another version may keep its checksum elsewhere.
 template <typename Header>
 absl::StatusOr<Header> DecodeCommon(const char* what, uint32_t magic,
                                     std::span<const std::byte> slot) {
@@ -159,7 +159,7 @@ absl::Status CheckFetchEntry(const FetchEntry& entry) {
   return absl::OkStatus();
 }
 
-// A peer's text goes into our log: one line, nothing that moves a terminal's cursor.
+// A peer's text goes into our log as one line, without characters that move a terminal's cursor.
 std::string SafeText(std::span<const std::byte> bytes) {
   std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   for (char& c : text) {
@@ -328,8 +328,8 @@ absl::StatusOr<MappedLayout> DecodeMapReply(std::span<const std::byte> slot) {
 
 namespace {
 
-// `front` is the body's first bytes: of an error, the text. `checksum_of_body` is asked once the
-// body is of the right size.
+// Checks a reply. `front` is the body's first bytes, which hold the text of an error.
+// `checksum_of_body` is called once the body has the right size.
 absl::Status CheckReplyOf(const ReplyHeader& header, size_t bytes, std::span<const std::byte> front,
                           const ExpectedReply& expected,
                           absl::FunctionRef<uint32_t()> checksum_of_body) {
@@ -337,7 +337,8 @@ absl::Status CheckReplyOf(const ReplyHeader& header, size_t bytes, std::span<con
     return absl::InvalidArgumentError(
         absl::StrFormat("reply: body of %d bytes, %d came", header.body_bytes, bytes));
   }
-  // Exact where an approximation was allowed is well; approximate where it was not is not.
+  // An exact reply to a request that allowed an approximation is fine. An approximate one that was
+  // not allowed is not.
   const bool flags_differ = ((header.flags ^ expected.flags) & ~kFlagApproximate) != 0 ||
                             (header.flags & ~expected.flags) != 0;
   if (header.request_id != expected.request_id || header.kind != expected.kind || flags_differ) {
@@ -356,7 +357,7 @@ absl::Status CheckReplyOf(const ReplyHeader& header, size_t bytes, std::span<con
                                                       header.partial_count, header.row_count,
                                                       expected.partial_count, expected.row_count));
   }
-  size_t body_bytes = bytes;  // of a probe: any
+  size_t body_bytes = bytes;  // a probe's may be any
   if (expected.kind == WireKind::kAttend) {
     const bool f32 = (expected.flags & kFlagPartialF32) != 0;
     body_bytes = SaturatingMultiply(

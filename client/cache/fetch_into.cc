@@ -1,12 +1,12 @@
-#include "client/fetch_into.h"
+#include "client/cache/fetch_into.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "client/attend_plan.h"
-#include "client/splice.h"
-#include "proto/status.h"
+#include "client/cache/splice.h"
+#include "client/call/attend_plan.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {
@@ -70,7 +70,7 @@ absl::StatusOr<CacheFetch> CacheFetch::Begin(const FetchCall& call, PagedCache& 
   return fetch;
 }
 
-// Where the chunk is to stand, less where it stands at home.
+// Returns the chunk's position in the sequence less its canonical position.
 int64_t CacheFetch::DeltaOf(uint32_t chunk) const {
   if (!call_.position) return 0;
   return static_cast<int64_t>(*call_.position + RowOf(chunk)) -

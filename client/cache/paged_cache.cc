@@ -1,4 +1,4 @@
-#include "client/paged_cache.h"
+#include "client/cache/paged_cache.h"
 
 #include <sys/mman.h>
 
@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {

@@ -1,8 +1,8 @@
-#include "client/splice.h"
+#include "client/cache/splice.h"
 
 #include <algorithm>
 
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 

@@ -1,17 +1,20 @@
-#include "client/attend_plan.h"
+// Cuts an Attend. Pieces fill batches first, then rows fill blocks: of a dense call as many as fit
+// every batch's frame, of a selection as many as their index lists leave room for.
+
+#include "client/call/attend_plan.h"
 
 #include <algorithm>
 #include <cstring>
 #include <limits>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {
 
-// A frame that can take at least one token's heads keeps the holder's kernel off its slow path for
-// single rows; pieces make room for that before rows do.
+// The fewest rows that keep the holder's kernel off its slow path for single rows: one token's
+// heads. A batch gets fewer pieces rather than fewer rows than this.
 constexpr uint32_t kUsefulRowCount = 16;
 
 uint32_t PartialCount(const AttendCall& call, uint32_t piece_count) {
@@ -32,7 +35,7 @@ bool RequestFits(const AttendCall& call, const LaneShape& shape, uint32_t piece_
              .total_bytes <= shape.request_bytes_max;
 }
 
-// Blocks of whole kernel tiles: 64 rows where that many fit, else one token of 16 heads.
+// Rounds down to whole kernel tiles: 64 rows if that many fit, else 16 rows, one token of 16 heads.
 uint32_t RoundToTiles(uint32_t row_count) {
   if (row_count >= 64) return row_count / 64 * 64;
   return row_count >= kUsefulRowCount ? row_count / kUsefulRowCount * kUsefulRowCount : row_count;
@@ -82,7 +85,7 @@ const RopeRotation& RotationCache::For(const Geometry& geometry, int64_t offset)
       return entry.rotation;
     }
   }
-  // Keys that stand `offset` later look, to a query turned back by as much, as they do at home.
+  // A query rotated by -offset sees keys that stand `offset` later as if they stood at home.
   Entry entry = {geometry.rope, geometry.d_rope, offset,
                  RopeRotation(geometry.rope, geometry.d_rope, -offset)};
   if (entries_.size() < kRotationCountMax) {
@@ -140,14 +143,19 @@ absl::Status AttendPlan::MapSelection(const AttendCall& call) {
   uint32_t last = 0;  // choices cluster: the piece of the last index is tried first
   for (size_t i = 0; i < index_count; ++i) {
     const int32_t index = call.selection.indices[i];
-    if (index < 0 || uint64_t(index) >= token_count) {
+    if (index == -1) {
       piece_of_index_[i] = kNoPiece;
       continue;
     }
+    if (index < 0 || uint64_t(index) >= token_count) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "attend: index %d of list %d is %d; the chunks have %d rows, and -1 is skipped",
+          i % call.selection.k, i / call.selection.k, index, token_count));
+    }
     const uint64_t row = uint64_t(index);
     if (row < pieces_[last].base || row >= pieces_[last].base + pieces_[last].token_count) {
-      // The last piece that begins at or before the row: the ones without tokens, which share a
-      // base with their successor, come before it.
+      // Finds the last piece that begins at or before the row. Pieces without tokens share a base
+      // with their successor and come before it.
       const auto after =
           std::upper_bound(pieces_.begin(), pieces_.end(), row,
                            [](uint64_t r, const PlannedPiece& piece) { return r < piece.base; });
@@ -230,7 +238,7 @@ absl::Status AttendPlan::AddToBatch(const AttendCall& call, const LaneShape& sha
   return absl::OkStatus();
 }
 
-// The ordinal of the offset among the batch's copies, or their count.
+// Returns the ordinal of the offset among the batch's copies, or their number if it has none.
 uint32_t AttendPlan::CopyOf(const PlannedBatch& batch, int64_t offset) const {
   const auto begin = copies_.begin() + batch.copy_begin, end = copies_.begin() + batch.copy_end;
   return static_cast<uint32_t>(std::find(begin, end, offset) - begin);
@@ -267,7 +275,8 @@ absl::Status AttendPlan::MakeSelectedBlocks(const AttendCall& call, const LaneSh
   return absl::OkStatus();
 }
 
-// A block ends where a group ends, or lies inside one group: so a frame's lists are whole groups'.
+// A block ends at the end of a group, or lies inside one group. A frame then has whole lists of
+// groups.
 absl::Status AttendPlan::CutSelectedBlock(const AttendCall& call, const LaneShape& shape,
                                           uint32_t rows_max, uint32_t row_begin,
                                           uint32_t* row_count) {
@@ -391,8 +400,8 @@ RequestHeader AttendPlan::WriteFrame(const AttendCall& call, const PlannedBlock&
   return header;
 }
 
-// Splits the block's lists by piece: [groups][k_max_] local indices each, in the order of the list,
-// filled up with -1. Returns how many indices that is.
+// Splits the block's lists by piece into [groups][k_max_] local indices each, in the order of the
+// list and padded with -1. Returns the number of indices written.
 uint32_t AttendPlan::WriteSelection(const AttendCall& call, const PlannedBlock& block,
                                     const PlannedBatch& batch, std::span<const uint32_t> sent,
                                     int32_t* out) {

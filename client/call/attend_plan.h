@@ -1,11 +1,12 @@
 // Cuts one Attend call into frames that fit lane slots, and writes them.
 //
-// A call has pieces (its chunks, in order). Pieces are grouped: those of one group have the same
-// holders, of which one is asked, so that a partial is of the same chunks whichever it is (I2);
-// where every chunk has a partial of its own, a group is what one holder is asked for. The pieces
-// of a group are divided into batches: what one frame can name. The query rows are divided into
-// blocks, the same for all holders, so that every row's partials come together. A frame is one
-// batch of one block.
+//   piece  a chunk of the call; pieces are in the call's order
+//   group  pieces with the same list of holders, one of which is asked for all of them. A partial
+//          then covers the same chunks whichever holder makes it (I2). If every chunk has a partial
+//          of its own, a group is everything that one holder is asked for.
+//   batch  pieces of one group, as many as one frame can name
+//   block  consecutive query rows, the same for all holders, so that a row's partials come together
+//   frame  one batch of one block
 
 #pragma once
 
@@ -16,30 +17,30 @@
 
 #include "absl/status/status.h"
 #include "attention/rope.h"
-#include "client/requester.h"
+#include "client/calls.h"
 #include "transport/fabric.h"
 #include "transport/wire.h"
 
 namespace ckv {
 
-// Selected indices of one call: 2,048 rows for each of 8,192 tokens.
+// The most selected indices of one call: 2,048 rows for each of 8,192 tokens.
 inline constexpr uint64_t kSelectionIndexCountMax = uint64_t{1} << 24;
-// Positions beyond any context, whose difference to another still fits.
+// The largest offset: beyond any context, and its difference to another still fits.
 inline constexpr int64_t kOffsetMax = int64_t{1} << 40;
 
 struct PlannedPiece {
-  static constexpr uint32_t kNoGroup = 0xffffffff;  // it has no tokens: nobody is asked
+  static constexpr uint32_t kNoGroup = 0xffffffff;  // it has no tokens, so nobody is asked
 
   uint32_t chunk = 0;  // ordinal in the corpus
   uint32_t token_count = 0;
   int64_t offset = 0;
-  uint64_t base = 0;  // of its rows in the concatenation that selections count in
+  uint64_t base = 0;  // the index of its first row, as selections count the call's rows
   // Set by the router before Cut.
-  uint32_t group = kNoGroup;  // rank: order of first appearance in the call
+  uint32_t group = kNoGroup;  // the group's rank: its order of first appearance in the call
   uint32_t handle = 0;
   // Set by Cut.
   uint32_t batch = 0;
-  uint32_t copy = 0;
+  uint32_t copy = 0;  // the ordinal of its offset among those of the batch
 };
 
 struct PlannedBatch {
@@ -53,12 +54,12 @@ struct PlannedBlock {
   uint32_t row_count = 0;
 };
 
-// Rotations by the offsets in use: made once, because making one takes memory and sines.
+// Keeps rotations by the offsets in use, because making one takes memory and sines.
 class RotationCache {
  public:
   static constexpr size_t kRotationCountMax = 64;
-  // The rotation of queries for chunks that stand `offset` from their canonical position. Valid
-  // until the next call.
+  // Returns the rotation of queries for chunks that stand `offset` from their canonical position.
+  // It is valid until the next call.
   const RopeRotation& For(const Geometry& geometry, int64_t offset);
 
  private:
@@ -69,30 +70,33 @@ class RotationCache {
     RopeRotation rotation;
   };
   std::vector<Entry> entries_;
-  size_t next_ = 0;  // to be replaced
+  size_t next_ = 0;  // the entry to replace next
 };
 
-// One call at a time; keeps its memory between calls. Not thread-safe.
+// Plans one call at a time: Begin, then Cut, then WriteFrame for each frame. Keeps its memory
+// between calls. Not thread-safe.
 class AttendPlan {
  public:
   // Checks the call and lists its pieces.
-  //   InvalidArgument     counts, widths, layer, a chunk twice.
+  //   InvalidArgument     a count, a width or the layer is not valid, a chunk is there twice, or an
+  //                       index is outside the chunks.
   absl::Status Begin(const AttendCall& call);
   std::span<PlannedPiece> pieces() { return pieces_; }
   std::span<const PlannedPiece> pieces() const { return pieces_; }
 
-  // Divides into batches and blocks for slots of `shape`, `group_count` ranks being in use.
-  //   InvalidArgument     a frame of a single row would not fit; says which limit.
+  // Divides the call into batches and blocks that fit slots of `shape`. Ranks 0 to group_count - 1
+  // are in use.
+  //   InvalidArgument     a frame of a single row does not fit; says which limit.
   absl::Status Cut(const AttendCall& call, const LaneShape& shape, uint32_t group_count);
-  // Batches of one group are neighbours, groups in order of rank.
+  // Batches of one group are neighbours. Groups are in order of rank.
   std::span<const PlannedBatch> batches() const { return batches_; }
   std::span<const PlannedBlock> blocks() const { return blocks_; }
-  // Ordinals of pieces, batch by batch, in each in the order of the call.
+  // Ordinals of pieces, batch by batch. Within a batch they are in the call's order.
   std::span<const uint32_t> batch_pieces() const { return batch_pieces_; }
 
-  // Writes the frame of (block, batch) into `slot`, but for its header's ids. `sent` gets the
-  // pieces it asks for, in order, `empty` those whose selection has no row in this block; both are
-  // appended to. Returns the header to be completed and encoded; its piece_count is 0 if there is
+  // Writes the body of the frame of (block, batch) into `slot`. Appends the pieces it asks for to
+  // `sent`, in order. Appends pieces whose selection has no row in this block to `empty`. Returns
+  // the header, whose ids the caller sets before it encodes it. Its piece_count is 0 if there is
   // nothing to ask.
   RequestHeader WriteFrame(const AttendCall& call, const PlannedBlock& block,
                            const PlannedBatch& batch, std::span<std::byte> slot,
@@ -126,15 +130,15 @@ class AttendPlan {
   std::vector<int64_t> copies_;  // offsets, batch by batch
   RotationCache rotations_;
 
-  // Of a selection: the piece of each index, and per piece scratch of the block at hand.
+  // State of a selection: the piece of each index, and per piece scratch of the current block.
   static constexpr uint32_t kNoPiece = 0xffffffff;
   std::vector<uint32_t> piece_of_index_;
-  std::vector<uint32_t> k_max_;        // [pieces] largest count over the groups seen
-  std::vector<uint32_t> count_;        // [pieces] of the group at hand
+  std::vector<uint32_t> k_max_;        // [pieces] the largest count over the groups seen
+  std::vector<uint32_t> count_;        // [pieces] counts of the current group
   std::vector<uint32_t> touched_;      // pieces with a count
-  std::vector<uint64_t> batch_k_;      // [batches] sum of k_max_
-  std::vector<uint32_t> index_begin_;  // [pieces] of the frame at hand
-  std::vector<uint32_t> cursor_;       // [pieces] of the group at hand
+  std::vector<uint64_t> batch_k_;      // [batches] the sum of k_max_
+  std::vector<uint32_t> index_begin_;  // [pieces] in the current frame
+  std::vector<uint32_t> cursor_;       // [pieces] in the current group
 };
 
 }  // namespace ckv

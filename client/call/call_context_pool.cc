@@ -1,4 +1,4 @@
-#include "client/session_pool.h"
+#include "client/call/call_context_pool.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,27 +7,27 @@
 
 namespace ckv {
 
-EnginePool::EnginePool(Clock* clock, uint32_t engine_count_max,
-                       absl::AnyInvocable<std::unique_ptr<CallEngine>()> make)
-    : clock_(clock), engine_count_max_(engine_count_max), make_(std::move(make)) {
-  free_.reserve(engine_count_max);
+CallContextPool::CallContextPool(Clock* clock, uint32_t call_count_max,
+                                 absl::AnyInvocable<std::unique_ptr<CallContext>()> make)
+    : clock_(clock), call_count_max_(call_count_max), make_(std::move(make)) {
+  free_.reserve(call_count_max);
 }
 
-absl::StatusOr<EnginePool::Lease> EnginePool::Take(Instant deadline) {
+absl::StatusOr<CallContextPool::Lease> CallContextPool::Take(Instant deadline) {
   absl::MutexLock lock(&mu_);
   if (!free_.empty()) {
-    std::unique_ptr<CallEngine> engine = std::move(free_.back());
+    std::unique_ptr<CallContext> context = std::move(free_.back());
     free_.pop_back();
-    return Lease(this, std::move(engine));
+    return Lease(this, std::move(context));
   }
-  if (engine_count_ < engine_count_max_) {
-    ++engine_count_;
+  if (context_count_ < call_count_max_) {
+    ++context_count_;
     return Lease(this, make_());
   }
   if (waiters_.size() >= kWaiterCountMax) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("%d calls in progress and %d waiting: the limit of this requester",
-                        engine_count_max_, kWaiterCountMax));
+                        call_count_max_, kWaiterCountMax));
   }
   std::unique_ptr<Waiter> waiter;
   if (idle_waiters_.empty()) {
@@ -40,50 +40,51 @@ absl::StatusOr<EnginePool::Lease> EnginePool::Take(Instant deadline) {
   const auto place = waiters_.insert(waiters_.end(), waiter.get());
   const bool served = clock_->Await(mu_, waiter->condition, deadline);
   if (!served) waiters_.erase(place);
-  std::unique_ptr<CallEngine> engine = std::move(waiter->engine);
+  std::unique_ptr<CallContext> context = std::move(waiter->context);
   idle_waiters_.push_back(std::move(waiter));
-  if (served) return Lease(this, std::move(engine));
+  if (served) return Lease(this, std::move(context));
   return absl::DeadlineExceededError(
-      absl::StrFormat("all %d engines of this requester were in use", engine_count_max_));
+      absl::StrFormat("this requester was busy with %d other calls, its limit", call_count_max_));
 }
 
-void EnginePool::GiveBack(std::unique_ptr<CallEngine> engine) {
+void CallContextPool::GiveBack(std::unique_ptr<CallContext> context) {
   const Instant now = clock_->Now();
-  std::unique_ptr<CallEngine> untidy;
+  std::unique_ptr<CallContext> untidy;
   {
     absl::MutexLock lock(&mu_);
     // A link that it did not use just now is found with the others, a while later.
-    engine->next_tidy = now + LinkTable::kLinkIdleMax;
-    Hand(std::move(engine), /*warm=*/true);
+    context->next_tidy = now + LinkTable::kLinkIdleMax;
+    Hand(std::move(context), /*warm=*/true);
     untidy = TakeUntidy(now);
   }
   if (untidy == nullptr) return;
+  untidy->router.links().Claim();
   untidy->next_tidy = untidy->router.links().CloseOneIdle(now);
   absl::MutexLock lock(&mu_);
   Hand(std::move(untidy), /*warm=*/false);
 }
 
-void EnginePool::Hand(std::unique_ptr<CallEngine> engine, bool warm) {
+void CallContextPool::Hand(std::unique_ptr<CallContext> context, bool warm) {
   if (waiters_.empty()) {
-    next_tidy_ = std::min(next_tidy_, engine->next_tidy);
-    free_.insert(warm ? free_.end() : free_.begin(), std::move(engine));
+    next_tidy_ = std::min(next_tidy_, context->next_tidy);
+    free_.insert(warm ? free_.end() : free_.begin(), std::move(context));
     return;
   }
   Waiter* const next = waiters_.front();
   waiters_.pop_front();
-  next->engine = std::move(engine);
+  next->context = std::move(context);
   next->served.store(true, std::memory_order_relaxed);
 }
 
-std::unique_ptr<CallEngine> EnginePool::TakeUntidy(Instant now) {
+std::unique_ptr<CallContext> CallContextPool::TakeUntidy(Instant now) {
   if (now < next_tidy_) return nullptr;
-  std::unique_ptr<CallEngine> untidy;
+  std::unique_ptr<CallContext> untidy;
   next_tidy_ = kInstantMax;
-  for (auto& engine : free_) {
-    if (untidy == nullptr && engine->next_tidy <= now) {
-      untidy = std::move(engine);
+  for (auto& context : free_) {
+    if (untidy == nullptr && context->next_tidy <= now) {
+      untidy = std::move(context);
     } else {
-      next_tidy_ = std::min(next_tidy_, engine->next_tidy);
+      next_tidy_ = std::min(next_tidy_, context->next_tidy);
     }
   }
   std::erase(free_, nullptr);

@@ -1,4 +1,4 @@
-#include "client/coverage.h"
+#include "client/call/coverage.h"
 
 #include "absl/strings/str_format.h"
 

@@ -9,26 +9,27 @@
 
 namespace ckv {
 
-// One call's ledger. The rows of each piece (one chunk of the call) are covered in rising order,
-// because blocks of rows are merged in rising order: so one counter a piece finds both a duplicate
-// and a gap. Not thread-safe; keeps its memory between calls.
+// One call's ledger. Blocks of rows are merged in rising order, so the rows of each piece (one
+// chunk of the call) are covered in rising order. One counter per piece therefore finds both a
+// duplicate and a gap. Not thread-safe. Keeps its memory between calls.
 class Coverage {
  public:
-  // Starts a call of `piece_count` pieces and `row_count` query rows, nothing covered.
+  // Starts a call of `piece_count` pieces and `row_count` query rows. Nothing is covered.
   void Begin(uint32_t piece_count, uint32_t row_count);
 
-  // Rows [row_begin, row_begin + row_count) of `piece` are about to be merged.
-  //   Internal            some of them were covered before, or rows before them are missing, or
-  //                       they are not of this call: the call must fail.
+  // Call before rows [row_begin, row_begin + row_count) of `piece` are merged. After an error the
+  // call must fail.
+  //   Internal            some of the rows were covered before, rows before them are missing, or
+  //                       they do not belong to this call.
   absl::Status Cover(uint32_t piece, uint32_t row_begin, uint32_t row_count);
 
-  // Whether every row of every piece was covered.
+  // Checks that every row of every piece was covered.
   //   Internal            names the first piece that was not.
   absl::Status CheckComplete() const;
 
  private:
   uint32_t row_count_ = 0;
-  std::vector<uint32_t> next_row_;  // [piece_count] rows before it are covered
+  std::vector<uint32_t> next_row_;  // [piece_count] all rows before it are covered
 };
 
 }  // namespace ckv

@@ -1,24 +1,27 @@
-#include "client/fetch.h"
+// One attempt of a fetch, in order: check the call, plan its pieces, bring up the links of the
+// holders to ask, and go round. A round posts pieces while the window and the lane have room, takes
+// the replies that came, and shows those at the head of the window to the sink.
+
+#include "client/call/fetch.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_format.h"
-#include "client/retry.h"
-#include "proto/status.h"
+#include "client/holders/retry.h"
+#include "proto/base/status.h"
 #include "transport/wire.h"
 
 namespace ckv {
 namespace {
-
-constexpr size_t kCompletionCountMax = 16;
 
 // Rows of bf16 are rotated where they lie.
 bool Fits(std::span<const std::byte> place, size_t bytes) {
   return place.size() == bytes && reinterpret_cast<uintptr_t>(place.data()) % sizeof(uint16_t) == 0;
 }
 
-// Of columns that have all of the band, which is the last of either dtype's bytes, or nothing.
+// Rotates the bands of the rows. The band is at the end of a row of either dtype. Columns have all
+// of it or none.
 void Rotate(const RopeRotation& rotation, const Geometry& geometry, const FetchEntry& entry,
             std::span<std::byte> rows) {
   const uint32_t row_bytes = geometry.row_bytes();
@@ -29,35 +32,34 @@ void Rotate(const RopeRotation& rotation, const Geometry& geometry, const FetchE
 
 }  // namespace
 
-Fetcher::Fetcher(const LinkOptions* options, Router* router, RouteCounters* counters)
+Fetcher::Fetcher(const LinkOptions* options, Router* router)
     : clock_(options->clock),
       shape_(options->shape),
-      router_(router),
-      counters_(counters),
-      window_(std::max(1u, options->shape.slot_count / 2)),
-      completions_(kCompletionCountMax) {}
+      table_(&router->links()),
+      exchange_(&router->exchange()),
+      window_(std::max(1u, options->shape.slot_count / 2)) {}
 
-absl::Status Fetcher::Fetch(const FetchCall& call, const Place* place, Sink sink, bool* stale) {
+absl::Status Fetcher::Fetch(const FetchCall& call, const Place* place, Sink sink, uint64_t shown) {
   place_ = place;
   pieces_ = nullptr;
-  CKV_RETURN_IF_ERROR(Begin(call, stale));
+  CKV_RETURN_IF_ERROR(Begin(call, shown));
   plan_.Begin(call, shape_, {call.chunk_begin, call.layer_begin});
-  absl::Status status = Run(call, sink, stale);
-  if (delivered_) *stale = false;
-  return status;
+  plan_.Skip(shown);
+  return Run(call, sink);
 }
 
 absl::Status Fetcher::FetchOn(const FetchCall& call, const FetchFrom& from, Pieces pieces,
-                              Sink sink, bool* stale) {
+                              Sink sink) {
   CKV_CHECK(!call.position);
   place_ = nullptr;
   pieces_ = &pieces;
-  CKV_RETURN_IF_ERROR(Begin(call, stale));
+  CKV_RETURN_IF_ERROR(Begin(call, /*shown=*/0));
   plan_.Begin(call, shape_, from);
-  return Run(call, sink, stale);
+  return Run(call, sink);
 }
 
-absl::Status Fetcher::FetchSelection(const SelectionCall& call, SelectionSink sink, bool* stale) {
+absl::Status Fetcher::FetchSelection(const SelectionCall& call, SelectionSink sink,
+                                     uint64_t shown) {
   place_ = nullptr;
   pieces_ = nullptr;
   FetchCall range;
@@ -70,30 +72,26 @@ absl::Status Fetcher::FetchSelection(const SelectionCall& call, SelectionSink si
       call.layer_begin + static_cast<uint32_t>(std::min<size_t>(call.indices.size(), UINT16_MAX));
   range.columns = call.columns;
   range.deadline = call.deadline;
-  CKV_RETURN_IF_ERROR(Begin(range, stale));
+  CKV_RETURN_IF_ERROR(Begin(range, shown));
   CKV_RETURN_IF_ERROR(plan_.BeginSelection(range, shape_, call.indices));
+  plan_.Skip(shown);
   selection_sink_ = &sink;
-  absl::Status status = Run(
-      range, [](const FetchedRows&) { return absl::OkStatus(); }, stale);
-  if (delivered_) *stale = false;
-  return status;
+  return Run(range, [](const FetchedRows&) { return absl::OkStatus(); });
 }
 
-absl::Status Fetcher::Begin(const FetchCall& call, bool* stale) {
-  *stale = false;
-  delivered_ = false;
-  strange_ = false;
-  links_.clear();
+absl::Status Fetcher::Begin(const FetchCall& call, uint64_t shown) {
+  shown_ = shown;
+  exchange_->Clear();
   if (clock_->Now() >= call.deadline)
     return absl::DeadlineExceededError("fetch: the deadline had passed before anything was sent");
   return Check(call);
 }
 
-absl::Status Fetcher::Run(const FetchCall& call, Sink sink, bool* stale) {
-  CKV_RETURN_IF_ERROR(Prepare(call, stale));
+absl::Status Fetcher::Run(const FetchCall& call, Sink sink) {
+  CKV_RETURN_IF_ERROR(Prepare(call));
   head_ = in_window_ = 0;
-  absl::Status status = Exchange(call, sink, stale);
-  if (!status.ok()) AbandonAll();
+  absl::Status status = GoRound(call, sink);
+  if (!status.ok()) exchange_->GiveUp();
   return status;
 }
 
@@ -123,92 +121,57 @@ absl::Status Fetcher::Check(const FetchCall& call) const {
   return absl::OkStatus();
 }
 
-absl::Status Fetcher::Prepare(const FetchCall& call, bool* stale) {
+absl::Status Fetcher::Prepare(const FetchCall& call) {
   const std::vector<ChunkPlacement>& chunks = call.corpus->chunks;
   const size_t count = call.chunk_end - call.chunk_begin;
-  link_of_chunk_.assign(count, nullptr);
+  line_of_chunk_.assign(count, 0);
   handle_of_chunk_.assign(count, 0);
   delta_of_chunk_.assign(count, 0);
-  links_.clear();
-  LinkTable& links = router_->links();
-  CKV_ASSIGN_OR_RETURN(LinkTable::Route * route,
-                       links.RouteOf(call.corpus, {.primitive = Primitive::kFetch}));
+  CKV_ASSIGN_OR_RETURN(LinkTable::ChunkLinks * chunk_links,
+                       table_->LinksFor(call.corpus, {.primitive = Primitive::kFetch}));
   uint64_t position = call.position.value_or(0);
   for (uint32_t chunk = call.chunk_begin; chunk < call.chunk_end; ++chunk) {
     const size_t i = chunk - call.chunk_begin;
     if (call.position) delta_of_chunk_[i] = int64_t(position) - int64_t(chunks[chunk].position);
     position += chunks[chunk].token_count;
-    if (!plan_.Asks(chunk) || route->group_of_chunk[chunk] == LinkTable::kNoLink) continue;
-    HolderLink* link = &links.Ask(*route, chunk);
-    if (std::find(links_.begin(), links_.end(), link) == links_.end()) {
-      if (absl::Status status = links.EnsureUp(*link, call.deadline); !status.ok())
-        return Annotate(status, link->peer().Describe());
-      links_.push_back(link);
+    if (!plan_.Asks(chunk) || chunk_links->group_of_chunk[chunk] == LinkTable::kNoLink) continue;
+    HolderLink& link = table_->Ask(*chunk_links, chunk);
+    const size_t lines_before = exchange_->line_count();
+    line_of_chunk_[i] = exchange_->Add(link);
+    if (exchange_->line_count() > lines_before) {
+      if (absl::Status status = table_->EnsureUp(link, call.deadline); !status.ok())
+        return Annotate(status, link.peer().Describe());
     }
-    auto handle = links.HandleOf(*route, chunk, call.deadline);
-    if (!handle.ok()) {
-      *stale = absl::IsNotFound(handle.status()) || absl::IsAborted(handle.status());
-      return links.Fail(*link, handle.status());
-    }
-    link_of_chunk_[i] = link;
+    auto handle = table_->HandleOf(*chunk_links, chunk, call.deadline);
+    if (!handle.ok()) return table_->Fail(link, handle.status());
     handle_of_chunk_[i] = *handle;
   }
   return absl::OkStatus();
 }
 
-absl::Status Fetcher::Exchange(const FetchCall& call, Sink sink, bool* stale) {
-  LaneWait& wait = router_->wait();
-  wait.Begin(links_.size());
-  const bool over_memory = std::all_of(links_.begin(), links_.end(), [](const HolderLink* link) {
-    return SharesMemory(link->peer().fabric_kind);
-  });
+absl::Status Fetcher::GoRound(const FetchCall& call, Sink sink) {
+  const auto accept = [&](const Exchange::Reply& reply) { return Accept(call, reply); };
+  exchange_->Start(call.deadline);
+  bool over_memory = true;
+  for (uint32_t line = 0; line < exchange_->line_count(); ++line)
+    over_memory &= SharesMemory(exchange_->link(line).lane().kind());
   while (true) {
-    bool progress = false, any_came = false;
-    // Half a window at once: one system call for four requests, and the holder has the other half.
-    // Where a request costs no system call, it is better off with more of them.
+    bool posted = false;
+    // Refills half a window at once: one system call sends several requests, while the holder still
+    // has the other half. If posting costs no system call, it refills as soon as there is room.
     const bool refill = over_memory || in_window_ <= window_.size() / 2;
     while (refill && in_window_ < window_.size()) {
-      CKV_ASSIGN_OR_RETURN(const bool posted, PostNext(call));
-      if (!posted) break;
-      progress = true;
+      CKV_ASSIGN_OR_RETURN(const bool one, PostNext(call));
+      if (!one) break;
+      posted = true;
     }
-    // What could not be posted for want of a slot waits for a slot; with nothing under way and
-    // nothing left to post, all is delivered.
+    // A piece without a free slot waits for one. If nothing is under way and no piece is left, all
+    // rows were delivered.
     if (in_window_ == 0 && plan_.done()) return absl::OkStatus();
-    for (HolderLink* link : links_) {
-      CKV_ASSIGN_OR_RETURN(const bool came, Collect(call, *link, stale));
-      any_came |= came;
-    }
-    if (any_came) wait.Came();
+    CKV_ASSIGN_OR_RETURN(const bool came, exchange_->Collect(accept));
     CKV_RETURN_IF_ERROR(Deliver(call, sink));
-    if (progress || any_came) {
-      wait.Again();
-      continue;
-    }
-    waiting_.clear();
-    for (HolderLink* link : links_) {
-      if (absl::Status status = link->lane().status(); !status.ok())
-        return router_->links().Fail(*link, status);
-      if (link->lane().in_flight() > 0) waiting_.push_back(&link->lane());
-    }
-    if (absl::Status status = wait.Pause(waiting_, call.deadline); !status.ok()) {
-      for (HolderLink* link : links_) {
-        if (link->lane().in_flight() > 0) router_->links().NoteSilent(*link);
-      }
-      return Annotate(status, DescribeWaiting());
-    }
+    CKV_RETURN_IF_ERROR(exchange_->EndRound(posted || came));
   }
-}
-
-std::string Fetcher::DescribeWaiting() {
-  std::vector<const HolderPeer*> peers;
-  for (size_t i = 0; i < in_window_; ++i) {
-    if (!at(i).came) peers.push_back(&at(i).link->peer());
-  }
-  if (!peers.empty()) return DescribePeers(peers);
-  // Nothing could be posted: requests that were given up on keep the slots.
-  for (const HolderLink* link : links_) peers.push_back(&link->peer());
-  return DescribePeers(peers);
 }
 
 absl::StatusOr<bool> Fetcher::PostNext(const FetchCall& call) {
@@ -218,9 +181,9 @@ absl::StatusOr<bool> Fetcher::PostNext(const FetchCall& call) {
   segment.chunk = piece.chunk;
   segment.entry = piece.entry;
   segment.ordinals = piece.ordinals;
-  segment.link = link_of_chunk_[piece.chunk - call.chunk_begin];
+  segment.line = line_of_chunk_[piece.chunk - call.chunk_begin];
   segment.entry.handle = handle_of_chunk_[piece.chunk - call.chunk_begin];
-  RequestLane& lane = segment.link->lane();
+  RequestLane& lane = exchange_->link(segment.line).lane();
   const std::optional<uint32_t> slot = lane.Acquire();
   if (!slot) {
     plan_.Back();
@@ -233,10 +196,6 @@ absl::StatusOr<bool> Fetcher::PostNext(const FetchCall& call) {
   }
   RequestHeader header;
   header.kind = WireKind::kFetch;
-  header.request_id = segment.request_id = segment.link->NextRequestId();
-  header.epoch = segment.link->epoch().value;
-  header.session = segment.link->session().value;
-  header.deadline_us = RemainingUs(call.deadline, clock_->Now());
   header.body_bytes = static_cast<uint32_t>(sizeof(FetchEntry) + piece.indices.size_bytes());
   const std::span<std::byte> request = lane.request(*slot);
   std::memcpy(request.data() + sizeof(header), &segment.entry, sizeof(FetchEntry));
@@ -244,17 +203,17 @@ absl::StatusOr<bool> Fetcher::PostNext(const FetchCall& call) {
     std::memcpy(request.data() + sizeof(header) + sizeof(FetchEntry), piece.indices.data(),
                 piece.indices.size_bytes());
   }
-  EncodeHeader(header, request);
-  // Polled as soon as all that can be posted is.
-  if (absl::Status status = lane.PostLater(*slot, sizeof(header) + header.body_bytes); !status.ok())
-    return router_->links().Fail(*segment.link, status);
-  at(in_window_++) = segment;
-  segment.link->peer().in_flight.fetch_add(1, std::memory_order_relaxed);
+  // The frame leaves with the next one, or at the next poll.
+  const size_t place = (head_ + in_window_) % window_.size();
+  CKV_RETURN_IF_ERROR(exchange_->Post(segment.line, *slot, header, static_cast<uint32_t>(place),
+                                      clock_->Now(), Exchange::Send::kWithNext));
+  window_[place] = segment;
+  ++in_window_;
   return true;
 }
 
-// Where the rows shall lie, if the caller wants them anywhere, and the fabric asked to put them
-// there. Rows of several layers come in one reply and go to their places when they are shown.
+// Finds the caller's memory for the rows, if it gave any, and asks the fabric to write them there.
+// A reply with rows of several layers is copied to their places when it is shown.
 absl::Status Fetcher::Land(const FetchCall& call, Segment& segment, RequestLane& lane) {
   const FetchEntry& entry = segment.entry;
   if (entry.layer_count != 1) return absl::OkStatus();
@@ -268,7 +227,7 @@ absl::Status Fetcher::Land(const FetchCall& call, Segment& segment, RequestLane&
     segment.pieces = (*pieces_)(run);
     CKV_CHECK(segment.pieces.empty() || segment.pieces.bytes() == bytes);
   }
-  // So that no error can have the size of the rows: text is never landed.
+  // Only bodies longer than any error text, so that an error text is never landed.
   if (!segment.pieces.empty() && bytes > kErrorTextBytesMax)
     lane.Land(segment.slot, sizeof(ReplyHeader), segment.pieces);
   return absl::OkStatus();
@@ -281,62 +240,27 @@ absl::StatusOr<std::span<std::byte>> Fetcher::PlaceOf(const RowRun& run, size_t 
       "fetch: a place of %d bytes for %d rows, %d bytes", place.size(), run.token_count, bytes));
 }
 
-absl::StatusOr<bool> Fetcher::Collect(const FetchCall& call, HolderLink& link, bool* stale) {
-  RequestLane& lane = link.lane();
-  const size_t count = lane.Poll(completions_);
-  absl::Status first_error;
-  // All of them are taken, errors or not: a slot that completed can no longer be abandoned.
-  for (size_t i = 0; i < count; ++i) {
-    const Completion done = completions_[i];
-    Segment* segment = nullptr;
-    for (size_t w = 0; w < in_window_; ++w) {
-      if (at(w).link == &link && at(w).slot == done.slot && !at(w).came) segment = &at(w);
-    }
-    if (segment == nullptr) {
-      counters_->discarded.fetch_add(1, std::memory_order_relaxed);
-      continue;
-    }
-    const auto reply =
-        lane.reply(done.slot).first(std::min(done.bytes, lane.shape().reply_bytes_max));
-    const auto header = DecodeReplyHeader(reply);
-    if (!header.ok() || header->request_id != segment->request_id) {
-      strange_ = true;
-      counters_->discarded.fetch_add(1, std::memory_order_relaxed);
-      if (!header.ok()) first_error.Update(header.status());
-      continue;
-    }
-    link.peer().in_flight.fetch_sub(1, std::memory_order_relaxed);
-    first_error.Update(Accept(call, *segment, *header, reply));
-  }
-  if (!first_error.ok()) {
-    *stale = absl::IsNotFound(first_error) || absl::IsAborted(first_error);
-    return router_->links().Fail(link, first_error);
-  }
-  return count > 0;
-}
-
-absl::Status Fetcher::Accept(const FetchCall& call, Segment& segment, const ReplyHeader& header,
-                             std::span<const std::byte> reply) {
-  const RequestLane& lane = segment.link->lane();
+absl::Status Fetcher::Accept(const FetchCall& call, const Exchange::Reply& reply) {
+  const RequestLane& lane = exchange_->link(reply.line).lane();
+  Segment& segment = window_[reply.tag];
   segment.came = true;
   segment.landed = lane.landed(segment.slot);
-  if (!segment.landed) segment.body = reply.subspan(sizeof(ReplyHeader));
+  if (!segment.landed) segment.body = reply.bytes.subspan(sizeof(ReplyHeader));
   ExpectedReply expected;
-  expected.request_id = segment.request_id;
+  expected.request_id = reply.header.request_id;
   expected.kind = WireKind::kFetch;
   expected.checksummed = !SharesMemory(lane.kind());
   expected.fetch = segment.entry;
   expected.row_bytes = segment.entry.sent_row_bytes(call.corpus->geometry.row_bytes());
-  absl::Status status = segment.landed ? CheckReplyForHint(header, segment.pieces, expected)
-                                       : CheckReplyForHint(header, segment.body, expected);
-  if (status.ok()) segment.link->peer().Answered();
-  return status;
+  return segment.landed ? CheckReplyForHint(reply.header, segment.pieces, expected)
+                        : CheckReplyForHint(reply.header, segment.body, expected);
 }
 
 absl::Status Fetcher::Deliver(const FetchCall& call, Sink sink) {
   while (in_window_ > 0 && at(0).came) {
     CKV_RETURN_IF_ERROR(Show(call, at(0), sink));
-    at(0).link->lane().Release(at(0).slot);
+    ++shown_;
+    exchange_->Release(at(0).line, at(0).slot);
     head_ = (head_ + 1) % window_.size();
     --in_window_;
   }
@@ -347,7 +271,6 @@ absl::Status Fetcher::Show(const FetchCall& call, const Segment& segment, Sink s
   const Geometry& geometry = call.corpus->geometry;
   const FetchEntry& entry = segment.entry;
   if (!segment.ordinals.empty()) {
-    delivered_ = true;
     return (*selection_sink_)({entry.layer_begin, segment.chunk, segment.ordinals, segment.body});
   }
   const size_t layer_bytes = entry.token_count * entry.sent_row_bytes(geometry.row_bytes());
@@ -372,33 +295,9 @@ absl::Status Fetcher::Show(const FetchCall& call, const Segment& segment, Sink s
       Rotate(rotation, geometry, entry, place);
       rows = place;
     }
-    delivered_ = true;
     CKV_RETURN_IF_ERROR(sink({run, rows}));
   }
   return absl::OkStatus();
-}
-
-void Fetcher::AbandonAll() {
-  if (strange_) {
-    // Which slots are done is not known for sure, and a lane holds us to that: they go.
-    for (HolderLink* link : links_) link->Close();
-  }
-  for (size_t i = 0; i < in_window_; ++i) {
-    const Segment& segment = at(i);
-    const bool outstanding = !segment.came;
-    if (outstanding) segment.link->peer().in_flight.fetch_sub(1, std::memory_order_relaxed);
-    if (!segment.link->is_up()) continue;
-    if (outstanding) {
-      segment.link->lane().Abandon(segment.slot);
-    } else {
-      segment.link->lane().Release(segment.slot);
-    }
-  }
-  in_window_ = 0;
-  // What was posted to go with the next goes now, before its deadline says something else.
-  for (HolderLink* link : links_) {
-    if (link->is_up()) (void)link->lane().Poll(completions_);
-  }
 }
 
 }  // namespace ckv

@@ -1,4 +1,4 @@
-// Pulls the rows of chunks: a window of requests in flight, delivered in order.
+// Pulls the rows of chunks: keeps a window of requests in flight and delivers replies in order.
 
 #pragma once
 
@@ -9,15 +9,16 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "client/attend_plan.h"
-#include "client/fetch_plan.h"
-#include "client/route.h"
+#include "client/call/attend_plan.h"
+#include "client/call/exchange.h"
+#include "client/call/fetch_plan.h"
+#include "client/call/route.h"
 #include "transport/scatter_list.h"
 #include "transport/wire.h"
 
 namespace ckv {
 
-// Part of an engine: borrows its router's links. Belongs to one thread at a time.
+// Part of a call context. Borrows its router's links. Belongs to one thread at a time.
 class Fetcher {
  public:
   using Sink = absl::FunctionRef<absl::Status(const FetchedRows&)>;
@@ -25,77 +26,68 @@ class Fetcher {
   using Place = absl::FunctionRef<std::span<std::byte>(const RowRun&)>;
   using Pieces = absl::FunctionRef<ScatterList(const RowRun&)>;
 
-  Fetcher(const LinkOptions* options, Router* router, RouteCounters* counters);
+  Fetcher(const LinkOptions* options, Router* router);
 
-  // Requester::Fetch, without its retry; `place` may be null. `*stale` as in Router::Attend; it is
-  // false once `sink` has been called.
-  absl::Status Fetch(const FetchCall& call, const Place* place, Sink sink, bool* stale);
-  // Whether `sink` has been called in the last one: it cannot be begun again then.
-  bool delivered() const { return delivered_; }
+  // One attempt of Requester::Fetch. It skips the first `shown` pieces. A call is cut into the same
+  // pieces whichever holder is asked, so an attempt goes on where the last one ended. `place` may
+  // be null.
+  absl::Status Fetch(const FetchCall& call, const Place* place, Sink sink, uint64_t shown);
+  // Returns how many pieces `sink` has seen, over all attempts.
+  uint64_t shown() const { return shown_; }
 
-  // The same from `from` on, for a caller who knows how to go on where it ended: `*stale` is told
-  // whatever was shown. `pieces` is where the fabric may put rows of one layer itself, none for
-  // nowhere. A run that it put there is shown with no rows; one that it did not, where it came, so
-  // that its one copy is the sink's. The call is at canonical positions.
-  absl::Status FetchOn(const FetchCall& call, const FetchFrom& from, Pieces pieces, Sink sink,
-                       bool* stale);
+  // One attempt from `from` on, for a caller that keeps track itself and may repeat rows. `pieces`
+  // returns the memory that the fabric may write a run of one layer to. It may return none. A run
+  // that the fabric wrote there is shown without rows. Any other run is shown in its slot, so that
+  // the sink makes its only copy. call.position must be unset.
+  absl::Status FetchOn(const FetchCall& call, const FetchFrom& from, Pieces pieces, Sink sink);
 
-  // Requester::FetchSelection, without its retry; `*stale` as of Fetch.
-  absl::Status FetchSelection(const SelectionCall& call, SelectionSink sink, bool* stale);
+  // One attempt of Requester::FetchSelection. `shown` is as in Fetch.
+  absl::Status FetchSelection(const SelectionCall& call, SelectionSink sink, uint64_t shown);
 
  private:
-  // The rows that one reply carries: whole layers of a chunk, or some tokens of one layer.
+  // The rows of one reply: whole layers of a chunk, or some tokens of one layer.
   struct Segment {
-    HolderLink* link = nullptr;
+    uint32_t line = 0;  // the exchange's line
     uint32_t chunk = 0;
     FetchEntry entry;
-    std::span<const uint32_t> ordinals;  // of chosen rows
+    std::span<const uint32_t> ordinals;  // for chosen rows: as FetchPiece::ordinals
     uint32_t slot = 0;
-    uint64_t request_id = 0;
-    // Where the caller wants the rows, if anywhere; only of one layer.
+    // The caller's memory for the rows, if any. Only for rows of one layer.
     ScatterList pieces;
     bool came = false;
-    bool landed = false;              // the fabric put them there
-    std::span<const std::byte> body;  // in the slot; unless landed
+    bool landed = false;              // the fabric wrote the rows to `pieces`
+    std::span<const std::byte> body;  // in the slot; empty if landed
   };
 
-  absl::Status Begin(const FetchCall& call, bool* stale);
-  absl::Status Run(const FetchCall& call, Sink sink, bool* stale);
+  absl::Status Begin(const FetchCall& call, uint64_t shown);
+  absl::Status Run(const FetchCall& call, Sink sink);
   absl::Status Check(const FetchCall& call) const;
-  absl::Status Prepare(const FetchCall& call, bool* stale);
-  absl::Status Exchange(const FetchCall& call, Sink sink, bool* stale);
+  absl::Status Prepare(const FetchCall& call);
+  absl::Status GoRound(const FetchCall& call, Sink sink);
   absl::StatusOr<bool> PostNext(const FetchCall& call);
   absl::Status Land(const FetchCall& call, Segment& segment, RequestLane& lane);
   absl::StatusOr<std::span<std::byte>> PlaceOf(const RowRun& run, size_t bytes) const;
   absl::Status Show(const FetchCall& call, const Segment& segment, Sink sink);
-  absl::Status Accept(const FetchCall& call, Segment& segment, const ReplyHeader& header,
-                      std::span<const std::byte> reply);
-  absl::StatusOr<bool> Collect(const FetchCall& call, HolderLink& link, bool* stale);
+  absl::Status Accept(const FetchCall& call, const Exchange::Reply& reply);
   absl::Status Deliver(const FetchCall& call, Sink sink);
-  std::string DescribeWaiting();
-  void AbandonAll();
   Segment& at(size_t i) { return window_[(head_ + i) % window_.size()]; }
 
   Clock* const clock_;
   const LaneShape shape_;
-  Router* const router_;
-  RouteCounters* const counters_;
+  LinkTable* const table_;
+  Exchange* const exchange_;
 
-  // Of the call in progress.
+  // The state of the call in progress.
   FetchPlan plan_;
-  const Place* place_ = nullptr;  // one of the two, or none
+  const Place* place_ = nullptr;  // at most one of place_ and pieces_ is set
   const Pieces* pieces_ = nullptr;
   const SelectionSink* selection_sink_ = nullptr;
-  std::vector<HolderLink*> link_of_chunk_;  // from chunk_begin; null: no tokens
+  std::vector<uint32_t> line_of_chunk_;  // from chunk_begin on; set for chunks that are asked for
   std::vector<uint32_t> handle_of_chunk_;
   std::vector<int64_t> delta_of_chunk_;
-  std::vector<HolderLink*> links_;  // distinct
-  std::vector<RequestLane*> waiting_;
-  std::vector<Segment> window_;  // a ring: half of the slots of a lane
+  std::vector<Segment> window_;  // a ring, half as long as a lane has slots
   size_t head_ = 0, in_window_ = 0;
-  bool delivered_ = false;
-  bool strange_ = false;  // a reply came that was not the one awaited in its slot
-  std::vector<Completion> completions_;
+  uint64_t shown_ = 0;
   std::vector<std::byte> rotated_;
   RotationCache rotations_;
 };

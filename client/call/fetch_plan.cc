@@ -1,12 +1,12 @@
-#include "client/fetch_plan.h"
+#include "client/call/fetch_plan.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_format.h"
-#include "client/attend_plan.h"
-#include "proto/status.h"
-#include "proto/stripe.h"
+#include "client/call/attend_plan.h"
+#include "proto/base/status.h"
+#include "proto/base/stripe.h"
 
 namespace ckv {
 
@@ -52,7 +52,7 @@ void FetchPlan::Begin(const FetchCall& call, const LaneShape& shape, const Fetch
   selected_ = false;
   const auto rows_max = static_cast<uint32_t>(FetchBodyBytesMax(shape.reply_bytes_max) /
                                               SentRowBytes(call.corpus->geometry, call.columns));
-  // Whole stripes, where they fit: their checksums are the store's.
+  // Whole stripes if they fit, because the store keeps their checksums.
   tokens_max_ = rows_max < kStripeTokens ? rows_max : rows_max - rows_max % kStripeTokens;
   at_ = before_ = {from.chunk, from.layer, 0, 0};
   SkipEmpty();
@@ -124,7 +124,7 @@ absl::Status FetchPlan::BeginSelection(const FetchCall& call, const LaneShape& s
   return absl::OkStatus();
 }
 
-// A counting sort by chunk, so that each chunk's keep their order.
+// Sorts by chunk and keeps the order within a chunk (a counting sort).
 absl::Status FetchPlan::SortLayer(uint32_t layer, std::span<const int32_t> indices) {
   const size_t chunk_count = asked_.size(), base = indices_.size();
   chunk_of_index_.resize(indices.size());
@@ -146,7 +146,7 @@ absl::Status FetchPlan::SortLayer(uint32_t layer, std::span<const int32_t> indic
       groups_.push_back({layer, call_->chunk_begin + c, begin, end});
       asked_[c] = true;
     }
-    count_of_chunk_[c] = static_cast<uint32_t>(begin);  // where its next goes
+    count_of_chunk_[c] = static_cast<uint32_t>(begin);  // the place of its next index
     begin = end;
   }
   indices_.resize(begin);
@@ -177,9 +177,14 @@ bool FetchPlan::NextSelected(FetchPiece* piece) {
   return true;
 }
 
+void FetchPlan::Skip(uint64_t count) {
+  FetchPiece piece;
+  while (count > 0 && Next(&piece)) --count;
+}
+
 bool FetchPlan::Asks(uint32_t chunk) const {
   if (selected_) return asked_[chunk - call_->chunk_begin];
-  return call_->corpus->chunks[chunk].token_count != 0;
+  return chunk >= at_.chunk && call_->corpus->chunks[chunk].token_count != 0;
 }
 
 }  // namespace ckv

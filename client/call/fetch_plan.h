@@ -7,64 +7,67 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/requester.h"
+#include "client/calls.h"
 #include "transport/fabric.h"
 #include "transport/wire.h"
 
 namespace ckv {
 
-// Where a fetch begins that goes on with an earlier one: a layer of a chunk of its range.
+// The layer and chunk, within the range of a call, at which a fetch goes on with an earlier one.
 struct FetchFrom {
   uint32_t chunk = 0;
   uint32_t layer = 0;
 };
 
-// What one request asks for: whole layers of a chunk, some tokens of one layer, or chosen ones.
+// The rows of one request: whole layers of a chunk, some tokens of one layer, or chosen rows.
 struct FetchPiece {
   uint32_t chunk = 0;  // ordinal in the corpus
-  FetchEntry entry;    // but for the handle
-  // Of chosen rows, both borrowed from the plan: where they are in the chunk, and which of the
-  // layer's indices they are.
+  FetchEntry entry;    // complete except for the handle
+  // For chosen rows: their tokens in the chunk, and the ordinals of their indices among the
+  // layer's. Both are borrowed from the plan.
   std::span<const int32_t> indices;
   std::span<const uint32_t> ordinals;
 };
 
-// Bytes of a row as the call wants it.
+// Returns the bytes of each row that the call fetches.
 uint32_t SentRowBytes(const Geometry& geometry, const ColumnRange& columns);
-// Columns within the rows. `rotated`: and with all of the RoPE band or nothing of it.
-//   InvalidArgument     not so.
+// Checks that the columns lie within the rows. If `rotated`, they must have all of the RoPE band or
+// none of it.
+//   InvalidArgument     they do not.
 absl::Status CheckColumns(const Geometry& geometry, const ColumnRange& columns, bool rotated);
 
-// Puts chosen rows to their places in the layer's.
-//   InvalidArgument     `place` is not of the size of the layer's rows.
+// Copies chosen rows to their places in the memory of the layer.
+//   InvalidArgument     `place` does not have the size of the layer's rows.
 absl::Status PutSelected(const SelectionCall& call, const SelectedRows& chosen,
                          std::span<std::byte> place);
 
-// One call at a time. Not thread-safe.
+// Lists the pieces of one call at a time. Not thread-safe.
 class FetchPlan {
  public:
-  // Of a checked call, whose rows fit slots of `shape`. Borrows the call.
+  // Starts a call that has been checked and whose rows fit slots of `shape`. Borrows the call.
   void Begin(const FetchCall& call, const LaneShape& shape, const FetchFrom& from);
-  // Of a selection; `call` has its chunks and columns. Sorts the indices by layer and chunk.
+  // Starts a selection. `call` has its chunks and columns. Sorts the indices by layer and chunk.
   //   InvalidArgument     an index is negative or beyond the chunks, or there are too many.
   absl::Status BeginSelection(const FetchCall& call, const LaneShape& shape,
                               std::span<const std::span<const int32_t>> indices);
 
-  // The next piece in order of chunk, layer, token, or of layer and chunk in a selection; false:
-  // there is none.
+  // Writes the next piece. Pieces come in order of chunk, layer and token; in a selection, in order
+  // of layer and chunk. Returns false if there is none left.
   bool Next(FetchPiece* piece);
+  // Skips the next `count` pieces, or all that are left.
+  void Skip(uint64_t count);
   bool done() const {
     return selected_ ? at_.group == groups_.size() : at_.chunk == call_->chunk_end;
   }
-  // Whether a piece may be of this chunk of the call.
+  // Returns true if a piece of this chunk of the call may be left.
   bool Asks(uint32_t chunk) const;
-  // Next gives the last piece once more.
+  // Makes Next return the last piece once more.
   void Back() { at_ = before_; }
 
  private:
   struct Cursor {
     uint32_t chunk = 0, layer = 0, token = 0;
-    size_t group = 0;  // of a selection; token counts its indices then
+    size_t group = 0;  // used by selections, whose `token` counts the indices of the group
   };
   // Indices of one chunk at one layer: [begin, end) in indices_ and ordinals_.
   struct Group {
@@ -76,13 +79,13 @@ class FetchPlan {
   absl::Status SortLayer(uint32_t layer, std::span<const int32_t> indices);
 
   const FetchCall* call_ = nullptr;
-  uint32_t tokens_max_ = 0;  // of one piece
+  uint32_t tokens_max_ = 0;  // the most tokens of one piece
   Cursor at_, before_;
 
   bool selected_ = false;
-  std::vector<uint64_t>
-      row_of_chunk_;  // of its first row in the chunks' concatenation, and the end
-  std::vector<uint32_t> chunk_of_index_, count_of_chunk_;  // of the layer at hand
+  // The index of each chunk's first row, as selections count the call's rows, and the end.
+  std::vector<uint64_t> row_of_chunk_;
+  std::vector<uint32_t> chunk_of_index_, count_of_chunk_;  // for the current layer
   std::vector<bool> asked_;                                // [chunks of the call]
   std::vector<Group> groups_;
   std::vector<int32_t> indices_;

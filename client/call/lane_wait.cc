@@ -1,12 +1,11 @@
-#include "client/lane_wait.h"
+#include "client/call/lane_wait.h"
 
 #include <sched.h>
 
 #include <algorithm>
 #include <ctime>
-#include <limits>
 
-#include "proto/pause_cpu.h"
+#include "proto/base/pause_cpu.h"
 
 namespace ckv {
 absl::Status LaneWait::Pause(std::span<RequestLane* const> lanes, Instant deadline) {
@@ -40,11 +39,6 @@ void LaneWait::Sleep(std::span<RequestLane* const> lanes, Duration at_most) {
     ++armed;  // the one that has something
   }
   for (size_t i = 0; i < armed; ++i) lanes[i]->Disarm();
-}
-
-uint32_t RemainingUs(Instant deadline, Instant now) {
-  const int64_t us = (deadline.ns - now.ns) / 1000;
-  return static_cast<uint32_t>(std::clamp<int64_t>(us, 1, std::numeric_limits<uint32_t>::max()));
 }
 
 }  // namespace ckv

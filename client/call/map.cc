@@ -1,4 +1,6 @@
-#include "client/map.h"
+// Asks a holder over shm for the descriptor of a chunk's memory, checks it, and maps it.
+
+#include "client/call/map.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -11,9 +13,9 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "client/holder_peer.h"
-#include "client/retry.h"
-#include "proto/status.h"
+#include "client/holders/holder_peer.h"
+#include "client/holders/retry.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {
@@ -32,116 +34,6 @@ absl::Status CheckSeals(int fd) {
   return absl::OkStatus();
 }
 
-// One request under way, and its reply.
-class Exchange {
- public:
-  Exchange(HolderLink& link, LaneWait& wait, Clock& clock, RouteCounters& counters)
-      : link_(link), wait_(wait), clock_(clock), counters_(counters) {}
-  ~Exchange() {
-    if (state_ == State::kArrived) link_.lane().Release(slot_);
-    if (state_ != State::kPosted) return;
-    link_.peer().in_flight.fetch_sub(1, std::memory_order_relaxed);
-    // Whether a slot that had a strange reply is done is not known for sure, and a lane holds us to
-    // that: it goes.
-    if (strange_) {
-      link_.Close();
-    } else {
-      link_.lane().Abandon(slot_);
-    }
-  }
-  Exchange(const Exchange&) = delete;
-  Exchange& operator=(const Exchange&) = delete;
-
-  absl::Status Post(uint32_t handle, Instant deadline);
-  // The reply, until this is destroyed; its header is checked.
-  absl::StatusOr<std::span<const std::byte>> Await(Instant deadline);
-  uint32_t slot() const { return slot_; }
-
- private:
-  enum class State { kIdle, kPosted, kArrived };
-
-  // Nothing: not the reply that is awaited.
-  std::optional<absl::Status> Judge(const Completion& done);
-
-  HolderLink& link_;
-  LaneWait& wait_;
-  Clock& clock_;
-  RouteCounters& counters_;
-  State state_ = State::kIdle;
-  bool strange_ = false;  // a reply came that was not the one awaited
-  uint32_t slot_ = 0;
-  uint64_t request_id_ = 0;
-  std::span<const std::byte> reply_;
-};
-
-absl::Status Exchange::Post(uint32_t handle, Instant deadline) {
-  RequestLane& lane = link_.lane();
-  MapEntry entry;
-  entry.handle = handle;
-  RequestHeader header;
-  header.kind = WireKind::kMap;
-  header.body_bytes = sizeof(entry);
-  const uint32_t bytes = sizeof(header) + sizeof(entry);
-  if (lane.shape().request_bytes_max < bytes ||
-      lane.shape().reply_bytes_max < sizeof(ReplyHeader) + sizeof(MappedLayout)) {
-    return absl::InvalidArgumentError("map: the lane's slots are too small for it");
-  }
-  const std::optional<uint32_t> slot = lane.Acquire();
-  // EnsureUp leaves one free, and nobody else uses this lane.
-  if (!slot) return absl::UnavailableError("map: no slot of the lane is free");
-  slot_ = *slot;
-  header.request_id = request_id_ = link_.NextRequestId();
-  header.epoch = link_.epoch().value;
-  header.session = link_.session().value;
-  header.deadline_us = RemainingUs(deadline, clock_.Now());
-  const std::span<std::byte> request = lane.request(slot_);
-  std::memcpy(request.data() + sizeof(header), &entry, sizeof(entry));
-  EncodeHeader(header, request);
-  CKV_RETURN_IF_ERROR(lane.Post(slot_, bytes));
-  state_ = State::kPosted;
-  link_.peer().in_flight.fetch_add(1, std::memory_order_relaxed);
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::span<const std::byte>> Exchange::Await(Instant deadline) {
-  RequestLane* const lane = &link_.lane();
-  wait_.Begin(1);
-  while (true) {
-    Completion done;
-    if (lane->Poll({&done, 1}) == 1) {
-      const std::optional<absl::Status> verdict = Judge(done);
-      if (!verdict) continue;
-      wait_.Came();
-      if (!verdict->ok()) return *verdict;
-      return reply_;
-    }
-    CKV_RETURN_IF_ERROR(lane->status());
-    CKV_RETURN_IF_ERROR(wait_.Pause({&lane, 1}, deadline));
-  }
-}
-
-std::optional<absl::Status> Exchange::Judge(const Completion& done) {
-  RequestLane& lane = link_.lane();
-  if (done.slot != slot_) {
-    counters_.discarded.fetch_add(1, std::memory_order_relaxed);
-    return std::nullopt;
-  }
-  reply_ = lane.reply(slot_).first(std::min(done.bytes, lane.shape().reply_bytes_max));
-  const auto header = DecodeReplyHeader(reply_);
-  if (!header.ok() || header->request_id != request_id_) {
-    counters_.discarded.fetch_add(1, std::memory_order_relaxed);
-    strange_ = true;
-    if (header.ok()) return std::nullopt;
-    return header.status();
-  }
-  state_ = State::kArrived;
-  link_.peer().in_flight.fetch_sub(1, std::memory_order_relaxed);
-  ExpectedReply expected;
-  expected.request_id = request_id_;
-  expected.kind = WireKind::kMap;
-  return CheckReplyForHint(*header, reply_.subspan(sizeof(ReplyHeader)), expected);
-}
-
 absl::Status CheckCall(const MapCall& call, const Clock& clock) {
   if (clock.Now() >= call.deadline)
     return absl::DeadlineExceededError("map: the deadline had passed before anything was sent");
@@ -155,19 +47,55 @@ absl::Status CheckCall(const MapCall& call, const Clock& clock) {
   return absl::OkStatus();
 }
 
-// Over a lane that is up.
-absl::StatusOr<MappedChunk> MapOverLane(const MapCall& call, HolderLink& link, uint32_t handle,
-                                        LaneWait& wait, Clock& clock, RouteCounters& counters) {
-  Exchange exchange(link, wait, clock, counters);
-  CKV_RETURN_IF_ERROR(exchange.Post(handle, call.deadline));
-  CKV_ASSIGN_OR_RETURN(const std::span<const std::byte> reply, exchange.Await(call.deadline));
-  CKV_ASSIGN_OR_RETURN(const MappedLayout layout, DecodeMapReply(reply));
-  const auto fd = link.lane().TakeDescriptor(exchange.slot());
+// Posts the only request of the call.
+absl::Status Post(HolderLink& link, uint32_t handle, Clock& clock, Exchange& exchange) {
+  RequestLane& lane = link.lane();
+  MapEntry entry;
+  entry.handle = handle;
+  RequestHeader header;
+  header.kind = WireKind::kMap;
+  header.body_bytes = sizeof(entry);
+  if (lane.shape().request_bytes_max < sizeof(header) + sizeof(entry) ||
+      lane.shape().reply_bytes_max < sizeof(ReplyHeader) + sizeof(MappedLayout)) {
+    return absl::InvalidArgumentError("map: the lane's slots are too small for it");
+  }
+  const std::optional<uint32_t> slot = lane.Acquire();
+  CKV_CHECK(slot.has_value());  // EnsureUp leaves one free, and nobody else uses this lane
+  std::memcpy(lane.request(*slot).data() + sizeof(header), &entry, sizeof(entry));
+  return exchange.Post(exchange.Add(link), *slot, header, /*tag=*/0, clock.Now());
+}
+
+absl::StatusOr<MappedChunk> Accept(const MapCall& call, const Exchange::Reply& reply,
+                                   RequestLane& lane) {
+  ExpectedReply expected;
+  expected.request_id = reply.header.request_id;
+  expected.kind = WireKind::kMap;
+  CKV_RETURN_IF_ERROR(
+      CheckReplyForHint(reply.header, reply.bytes.subspan(sizeof(ReplyHeader)), expected));
+  CKV_ASSIGN_OR_RETURN(const MappedLayout layout, DecodeMapReply(reply.bytes));
+  const auto fd = lane.TakeDescriptor(reply.slot);
   if (absl::IsNotFound(fd.status()))
     return absl::InvalidArgumentError("map: no descriptor came with the reply");
   if (!fd.ok()) return Annotate(fd.status(), "map");
   return MapDescriptor(fd->get(), layout, call.corpus->geometry,
                        call.corpus->chunks[call.chunk].token_count);
+}
+
+// Asks for the memory and maps it, over a lane that is up.
+absl::StatusOr<MappedChunk> MapOverLane(const MapCall& call, HolderLink& link, uint32_t handle,
+                                        Clock& clock, Exchange& exchange) {
+  std::optional<MappedChunk> mapped;
+  const auto accept = [&](const Exchange::Reply& reply) -> absl::Status {
+    CKV_ASSIGN_OR_RETURN(mapped, Accept(call, reply, link.lane()));
+    return absl::OkStatus();
+  };
+  exchange.Start(call.deadline);
+  CKV_RETURN_IF_ERROR(Post(link, handle, clock, exchange));
+  while (true) {
+    CKV_ASSIGN_OR_RETURN(const bool came, exchange.Collect(accept));
+    if (mapped) return *std::move(mapped);
+    CKV_RETURN_IF_ERROR(exchange.EndRound(came));
+  }
 }
 
 }  // namespace
@@ -221,29 +149,27 @@ absl::StatusOr<MappedChunk> MapDescriptor(int fd, const MappedLayout& layout,
   return chunk;
 }
 
-absl::StatusOr<MappedChunk> MapChunk(const MapCall& call, Router& router, Clock& clock,
-                                     RouteCounters& counters, bool* stale) {
-  *stale = false;
+absl::StatusOr<MappedChunk> MapChunk(const MapCall& call, Router& router, Clock& clock) {
   CKV_RETURN_IF_ERROR(CheckCall(call, clock));
-  CKV_ASSIGN_OR_RETURN(LinkTable::Route * route,
-                       router.links().RouteOf(call.corpus, {.primitive = Primitive::kFetch}));
-  HolderLink& link = router.links().Ask(*route, call.chunk);
-  if (absl::Status status = router.links().EnsureUp(link, call.deadline); !status.ok())
+  LinkTable& links = router.links();
+  CKV_ASSIGN_OR_RETURN(LinkTable::ChunkLinks * chunk_links,
+                       links.LinksFor(call.corpus, {.primitive = Primitive::kFetch}));
+  HolderLink& link = links.Ask(*chunk_links, call.chunk);
+  if (absl::Status status = links.EnsureUp(link, call.deadline); !status.ok())
     return Annotate(status, link.peer().Describe());
   if (link.lane().kind() != FabricKind::kShm) {
     return absl::UnimplementedError(absl::StrFormat(
         "%s is spoken to over %s, and only shm passes memory: fetch its rows instead",
         link.peer().Describe(), FabricName(link.lane().kind())));
   }
-  const auto handle = router.links().HandleOf(*route, call.chunk, call.deadline);
-  if (!handle.ok()) {
-    *stale = absl::IsNotFound(handle.status()) || absl::IsAborted(handle.status());
-    return router.links().Fail(link, handle.status());
-  }
-  auto mapped = MapOverLane(call, link, *handle, router.wait(), clock, counters);
-  if (mapped.ok()) return mapped;
-  *stale = absl::IsNotFound(mapped.status()) || absl::IsAborted(mapped.status());
-  return router.links().Fail(link, mapped.status());
+  const auto handle = links.HandleOf(*chunk_links, call.chunk, call.deadline);
+  if (!handle.ok()) return links.Fail(link, handle.status());
+  Exchange& exchange = router.exchange();
+  exchange.Clear();
+  (void)exchange.Add(link);
+  auto mapped = MapOverLane(call, link, *handle, clock, exchange);
+  exchange.GiveUp();
+  return mapped;
 }
 
 }  // namespace ckv

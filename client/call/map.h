@@ -1,5 +1,4 @@
-// Maps a whole chunk of a holder on this host: its memory, read-only, instead of a copy of its
-// rows.
+// Maps a whole chunk of a holder on this host: the holder's memory, read-only, instead of a copy.
 
 #pragma once
 
@@ -10,22 +9,22 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/requester.h"
-#include "client/route.h"
+#include "client/call/route.h"
+#include "client/calls.h"
 #include "transport/wire.h"
 
 namespace ckv {
 
-// What `fd` has to be for `chunk_tokens` rows of `geometry` to be read from it as `layout` says:
-// checked, then mapped. A holder is not trusted: what it could shrink would end this process at the
-// next read (SIGBUS), and what it could write would change under the reader.
-//   InvalidArgument     the layout does not fit, the memory is too short, or not sealed.
+// Checks the memory behind `fd`, then maps it: `chunk_tokens` rows of `geometry` that lie in it as
+// `layout` says. It must be sealed, because the holder is not trusted. Memory that shrinks would
+// end this process at its next read (SIGBUS). Memory still written to would change under the
+// reader.
+//   InvalidArgument     the layout does not fit, or the memory is too short or not sealed.
 //   ResourceExhausted   this process can map no more.
 absl::StatusOr<MappedChunk> MapDescriptor(int fd, const MappedLayout& layout,
                                           const Geometry& geometry, uint32_t chunk_tokens);
 
-// Requester::Map, without its retry, by an engine's router. `*stale` as in Router::Attend.
-absl::StatusOr<MappedChunk> MapChunk(const MapCall& call, Router& router, Clock& clock,
-                                     RouteCounters& counters, bool* stale);
+// One attempt of Requester::Map, with a call context's router.
+absl::StatusOr<MappedChunk> MapChunk(const MapCall& call, Router& router, Clock& clock);
 
 }  // namespace ckv

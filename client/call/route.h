@@ -1,4 +1,4 @@
-// One engine of a requester: the fan-out of a call over its links, and the gathering.
+// Attends: sends a call to its holders, and gathers and merges their partials.
 
 #pragma once
 
@@ -10,28 +10,28 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "attention/partial.h"
-#include "client/attend_plan.h"
-#include "client/counters.h"
-#include "client/coverage.h"
-#include "client/lane_wait.h"
-#include "client/link_table.h"
-#include "client/requester.h"
+#include "client/call/attend_plan.h"
+#include "client/call/coverage.h"
+#include "client/call/exchange.h"
+#include "client/calls.h"
+#include "client/holders/counters.h"
+#include "client/holders/link_table.h"
 
 namespace ckv {
 
-// One engine. Belongs to the thread that took it from the pool.
+// Part of a call context. Belongs to the thread that took the context from the pool.
 class Router {
  public:
   // Everything borrowed must outlive the router.
-  Router(const LinkOptions* options, PeerTable* peers, Duration spin_max, RouteCounters* counters);
+  Router(const LinkOptions* options, PeerTable* peers, Duration spin_max, CallCounters* counters);
 
-  // Requester::Attend, without its retry. `*stale` tells whether the error is a session or handle
-  // that a new session would cure; nothing was merged then.
-  absl::Status Attend(const AttendCall& call, AttendRoom room, AttendReport* report, bool* stale);
+  // One attempt of Requester::Attend. After an error nothing is written to the room.
+  absl::Status Attend(const AttendCall& call, AttendRoom room, AttendReport* report);
 
   LinkTable& links() { return links_; }
   const LaneShape& shape() const { return shape_; }
-  LaneWait& wait() { return wait_; }
+  // The exchange, for the context's other calls. One call at a time uses it.
+  Exchange& exchange() { return exchange_; }
 
  private:
   enum class FrameState : uint8_t { kWaiting, kPosted, kArrived, kCopied, kEmpty };
@@ -42,49 +42,38 @@ class Router {
     uint32_t empty_begin = 0, empty_end = 0;  // in lists_: pieces with nothing selected
     uint32_t bytes = 0;
     uint8_t flags = 0;
-    uint64_t request_id = 0;
-    Instant posted;
     std::span<const std::byte> reply;
   };
-  // What goes to one holder, in order of blocks.
+  // The frames that go to one holder, in order of blocks. It is a line of the exchange.
   struct Flow {
-    HolderLink* link = nullptr;
     std::vector<uint32_t> batches;
-    uint32_t block = 0, next = 0;  // to be posted: the block's batches[next]
-    uint64_t frame_count = 0;      // of the call
-    uint32_t outstanding = 0;
+    uint32_t block = 0, next = 0;  // the next frame to post is this block's batches[next]
+    uint64_t frame_count = 0;      // frames of the call that go to this holder
     bool asked = false;
-    bool strange = false;  // a reply came that was not the one awaited in its slot
-    // Slots are too few for a block's frames: replies are copied out as they come, one block at a
-    // time.
+    // A block has more frames than the lane has slots. Replies are then copied out as they come,
+    // one block at a time.
     bool copy_out = false;
-    std::vector<uint32_t> frame_of_slot;
-    bool approximate = false;  // an answer was
+    bool approximate = false;  // an answer was approximate
     uint64_t compute_ns = 0;
     uint32_t last_compute_ns = 0;
   };
-  static constexpr uint32_t kNoFrame = 0xffffffff;
 
-  absl::Status Prepare(const AttendCall& call, bool* stale);
-  uint32_t FlowOf(HolderLink* link);
+  absl::Status Prepare(const AttendCall& call);
   absl::Status StartFlows(const AttendCall& call);
-  absl::Status Exchange(const AttendCall& call, AttendRoom room, bool* stale);
+  absl::Status Run(const AttendCall& call, AttendRoom room);
   void MakeTarget(const AttendCall& call, AttendRoom room);
   absl::StatusOr<bool> PostAll(const AttendCall& call);
-  absl::StatusOr<bool> PostNext(const AttendCall& call, Flow& flow);
-  absl::StatusOr<bool> Collect(const AttendCall& call, Flow& flow, bool* stale);
-  absl::Status Accept(const AttendCall& call, Flow& flow, Frame& frame, const Completion& done,
-                      const ReplyHeader& header);
+  absl::StatusOr<bool> PostNext(const AttendCall& call, uint32_t line);
+  absl::Status Accept(const AttendCall& call, const Exchange::Reply& reply);
+  void Learn(const AttendCall& call, const Frame& frame, const Exchange::Reply& reply);
   absl::Status MergeReady(const AttendCall& call, const PartialView& out);
   void MergeBlock(const AttendCall& call, uint32_t block, const PartialView& out);
   absl::Status CoverBlock(uint32_t block);
   void CollectParts(const AttendCall& call, uint32_t block);
   bool BlockComplete(uint32_t block) const;
   void ReleaseBlock(uint32_t block);
-  std::string DescribeWaiting();
-  void AbandonAll();
   void FillReport(AttendReport* report, Instant begin) const;
-  std::span<Flow> flows() { return {flows_.data(), flow_count_}; }
+  std::span<Flow> flows() { return {flows_.data(), exchange_.line_count()}; }
   Frame& frame(uint32_t block, uint32_t batch) {
     return frames_[size_t{block} * plan_.batches().size() + batch];
   }
@@ -94,27 +83,23 @@ class Router {
 
   Clock* const clock_;
   const LaneShape shape_;
-  RouteCounters* const counters_;
   LinkTable links_;
-  LaneWait wait_;
+  Exchange exchange_;
   AttendPlan plan_;
   Coverage coverage_;
 
-  // Of the call in progress.
-  std::vector<Flow> flows_;  // the first flow_count_ are in use; the rest keep their memory
-  size_t flow_count_ = 0;
-  std::vector<uint32_t> rank_of_group_;  // [the route's groups, or links where merged by chunk]
+  // The state of the call in progress.
+  std::vector<Flow> flows_;              // one per line; the rest keep their memory
+  std::vector<uint32_t> rank_of_group_;  // [groups, or links if per_chunk]
   std::vector<uint32_t> flow_of_rank_;
   std::vector<Frame> frames_;  // [blocks][batches]
   std::vector<uint32_t> lists_, empty_;
-  std::vector<RequestLane*> waiting_;
-  std::vector<Completion> completions_;
-  std::vector<std::vector<std::byte>> copies_;  // [batches] of the block being gathered
+  std::vector<std::vector<std::byte>> copies_;  // [batches] replies of the block being gathered
   std::vector<ConstPartialView> parts_, parts_of_piece_;
-  uint32_t next_merge_ = 0;    // block
-  bool merge_late_ = true;     // all replies fit their slots: merge once all are there
+  uint32_t next_merge_ = 0;    // the next block to merge
+  bool merge_late_ = true;     // all replies fit their slots, so they are merged once all came
   PartialView target_;         // the caller's room, or merged_
-  std::vector<float> merged_;  // o, m, l of a call that is merged as it comes
+  std::vector<float> merged_;  // o, m, l of a call that is merged block by block
   uint64_t bytes_sent_ = 0, bytes_received_ = 0;
 };
 

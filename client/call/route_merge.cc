@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "attention/merge.h"
-#include "client/route.h"
-#include "proto/status.h"
+#include "client/call/route.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 
@@ -88,12 +88,10 @@ void Router::CollectParts(const AttendCall& call, uint32_t block) {
 }
 
 void Router::ReleaseBlock(uint32_t block) {
-  for (Flow& flow : flows()) {
-    for (const uint32_t batch : flow.batches) {
+  for (uint32_t line = 0; line < exchange_.line_count(); ++line) {
+    for (const uint32_t batch : flows_[line].batches) {
       const Frame& merged = frame(block, batch);
-      if (merged.state != FrameState::kArrived) continue;
-      flow.frame_of_slot[merged.slot] = kNoFrame;
-      flow.link->lane().Release(merged.slot);
+      if (merged.state == FrameState::kArrived) exchange_.Release(line, merged.slot);
     }
   }
 }

@@ -1,4 +1,4 @@
-#include "client/calibrate.h"
+#include "client/characterize/calibrate.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 #include "attention/bf16.h"
 #include "attention/mla_partial.h"
 #include "attention/worker_pool.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {
@@ -30,7 +30,7 @@ absl::Status CheckCall(const TimingCall& call) {
   return absl::OkStatus();
 }
 
-// Of so many values, those that are left out at each end: an eighth.
+// Returns how many of `count` values are left out at each end: an eighth.
 size_t CutOf(size_t count) { return count < 3 ? 0 : std::max<size_t>(1, count / 8); }
 
 }  // namespace
@@ -316,7 +316,7 @@ absl::Status LaneCalibrator::Part(size_t i) {
   CKV_ASSIGN_OR_RETURN(point.timing, TimeRoute(*requester_, timing, *clock_));
   point.us.push_back(point.timing.us);
   point.compute_us.push_back(point.timing.compute_us);
-  // Of the same call: a slow kernel is in both, and cancels.
+  // Both times are of the same call: a slow kernel is in both, and cancels.
   point.beside_us.push_back(point.timing.us - point.timing.compute_us);
   return absl::OkStatus();
 }
@@ -326,7 +326,8 @@ double LaneCalibrator::LastUs(size_t i) const {
   return fetch_us_.empty() ? 0 : fetch_us_.back() + spliced_us_.back();
 }
 
-// Of the splice of one fetch, what it took longer than one without; 1 where nothing is rotated.
+// Returns which share of a splice's time a fetch with it takes longer than one without. The share
+// is 1 if nothing is rotated.
 double LaneCalibrator::SpliceShare() const {
   const Geometry& geometry = call_.corpus->geometry;
   const double tokens = double(call_.corpus->chunks[call_.many].token_count);
@@ -374,14 +375,6 @@ LaneCalibration LaneCalibrator::Fit() const {
       std::clamp(bytes / std::max(fetch_us - lane.fabric.t_probe_us, fetch_us / 10) * 1e6,
                  LiveFabric::kBandwidthMin, LiveFabric::kBandwidthMax);
   return lane;
-}
-
-absl::StatusOr<LaneCalibration> CalibrateLane(Requester& requester, const CalibrationCall& call,
-                                              uint32_t round_count, Clock& clock) {
-  LaneCalibrator calibrator(&requester, call, &clock);
-  for (uint32_t round = 0; round < std::max(1u, round_count); ++round)
-    CKV_RETURN_IF_ERROR(calibrator.Round());
-  return calibrator.Fit();
 }
 
 }  // namespace ckv

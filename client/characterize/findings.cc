@@ -15,7 +15,7 @@ const Sample* Find(std::span<const Sample> samples, const SampleKey& key) {
   return found == samples.end() ? nullptr : &*found;
 }
 
-// Of one sweep and fabric, by how many at once.
+// Returns the samples of one sweep and fabric, by how many ran at once.
 std::vector<const Sample*> CurveOf(std::span<const Sample> samples, Sweep sweep,
                                    const std::string& fabric) {
   std::vector<const Sample*> curve;

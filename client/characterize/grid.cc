@@ -4,8 +4,8 @@
 #include <numeric>
 
 #include "absl/strings/str_format.h"
-#include "client/calibrate.h"
-#include "proto/status.h"
+#include "client/characterize/calibrate.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 

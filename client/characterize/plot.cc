@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {
@@ -23,7 +23,7 @@ const char* Colour(uint32_t index) { return kColours[index % kPlotColourCount]; 
 
 struct Scale {
   double low = 0, high = 1;
-  double from = 0, to = 1;  // where low and high are drawn
+  double from = 0, to = 1;  // the places at which low and high are drawn
   bool log = false;
 
   double operator()(double value) const {

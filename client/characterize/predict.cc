@@ -1,4 +1,4 @@
-// What the cost model and the predicate say, with the constants of a profile.
+// Predicts with the constants of a profile what the cost model and the predicate say.
 
 #include <algorithm>
 

@@ -80,7 +80,7 @@ std::string Section(const std::string& title, const std::string& words, const st
 
 std::string Percent(double share) { return absl::StrFormat("%.1f %%", 100 * share); }
 
-// Of no points there is no share.
+// Without points there is no share.
 std::string ShareOf(double share, uint32_t count) { return count == 0 ? "-" : Percent(share); }
 
 std::string Summary(const ReportInput& input) {
@@ -173,7 +173,7 @@ std::string Maps(const ReportInput& input) {
   return plots;
 }
 
-// What a chunk costs, once, against its size: a fetch, a prefill, and one step of routes.
+// Plots the cost of a chunk, once, against its size: a fetch, a prefill, and one step of routes.
 std::string ShapePlots(const ReportInput& input) {
   std::string plots;
   for (const std::string& fabric : FabricsOf(input.samples, Sweep::kFetch)) {
@@ -302,7 +302,7 @@ std::string RenderReport(const ReportInput& input) {
                   "For a chunk attended again and again: by the measured times, a cell's colour is "
                   "the cheapest way over all steps and layers.",
                   Maps(input));
-  html += Section("What a chunk costs", "Once for a chunk, and one step of routing to it instead.",
+  html += Section("The cost of a chunk", "Once for a chunk, and one step of routing to it instead.",
                   ShapePlots(input));
   html += Section("Fan-in", "One holder, and more and more requesters at once.",
                   ParallelPlots(input, Sweep::kFanIn, "a route of one layer", "requesters"));

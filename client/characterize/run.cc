@@ -10,17 +10,18 @@
 #include <utility>
 
 #include "attention/bf16.h"
-#include "client/calibrate.h"
+#include "client/cache/paged_cache.h"
+#include "client/characterize/calibrate.h"
 #include "client/characterize/grid.h"
 #include "client/characterize/target_calibrator.h"
-#include "client/paged_cache.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {
 
 constexpr std::array<uint32_t, 4> kSteps = {1, 8, 64, 512};
-// Of sweeps over requesters, holders and flows: a decode step of one agent of V2-Lite.
+// The query rows of sweeps over requesters, holders and flows: a decode step of one agent of
+// V2-Lite.
 constexpr uint32_t kAgentRows = 16;
 // Rounds of each thread where several run at once.
 constexpr uint32_t kParallelRounds = 40;
@@ -65,12 +66,12 @@ class Sweeps {
   const CharacterizeOptions& options_;
   const PagedCache& cache_;
   Clock& clock_;
-  std::vector<std::byte> rows_;  // of FetchSelected
-  uint32_t cell_count_ = 0;      // of the grid
+  std::vector<std::byte> rows_;  // the rows that FetchSelected gets
+  uint32_t cell_count_ = 0;      // cells of the grid so far
 };
 
-// What is held against each other is measured, and measured again, together: of a chunk its prefill
-// and fetches, and at each number of rows attention here and the routes.
+// Measures things that are compared together, and again together. For a chunk, those are its
+// prefill and fetches. At each number of rows, they are attention here and the routes.
 std::vector<Task> Sweeps::Grid() {
   std::vector<Task> tasks;
   for (const uint32_t chunk : target_.sizes) {

@@ -14,7 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {
@@ -139,7 +139,7 @@ absl::StatusOr<SampleFile> SampleFile::Open(const std::string& path, const std::
   if (std::ifstream in(path, std::ios::binary); in) text << in.rdbuf();
   CKV_ASSIGN_OR_RETURN(Contents contents, ReadLines(path, text.str(), subject));
   file.samples_ = std::move(contents.samples);
-  // What is left of a line that was being written goes.
+  // Drops what is left of a line that was being written.
   file.file_.reset(std::fopen(path.c_str(), contents.whole_bytes == 0 ? "wb" : "r+b"));
   if (file.file_ == nullptr) return FileError(path, "cannot be opened");
   if (std::fseek(file.file_.get(), static_cast<long>(contents.whole_bytes), SEEK_SET) != 0 ||

@@ -1,5 +1,5 @@
-// One measurement of a characterization, and the CSV file that they are kept in. A file is
-// appended to line by line, so a run that was cut short goes on where it stopped.
+// One measurement of a characterization, and the CSV file that holds them. A file grows line by
+// line, so a run that was cut short continues.
 
 #pragma once
 
@@ -25,16 +25,16 @@ enum class Sweep : uint8_t {
   kGather,      // fetch of the same selection's rows, over holders
   kCongestion,  // fetch of one layer, over flows at once on one link
 };
-// "route", "fetch", "local", "here", "fan-in", "scatter", "gather", "congestion".
+// Returns "route", "fetch", "local", "here", "fan-in", "scatter", "gather" or "congestion".
 std::string_view SweepName(Sweep sweep);
 std::optional<Sweep> ParseSweepName(std::string_view name);
 
-// What was measured, and where. Equal keys are the same measurement.
+// Identifies a measurement. Equal keys are the same measurement.
 struct SampleKey {
   Sweep sweep = Sweep::kRoute;
-  std::string fabric;       // "shm", "tcp", "verbs"; empty where none is used
-  uint32_t query_rows = 0;  // M_q; 0 where none are sent
-  uint64_t tokens = 0;      // of the chunk, or of the selection
+  std::string fabric;       // "shm", "tcp", "verbs"; empty if none is used
+  uint32_t query_rows = 0;  // M_q; 0 if none are sent
+  uint64_t tokens = 0;      // tokens of the chunk, or rows of the selection
   uint32_t parallel = 1;    // requesters, holders or flows, as the sweep says
 
   friend auto operator<=>(const SampleKey&, const SampleKey&) = default;
@@ -43,27 +43,27 @@ struct SampleKey {
 struct Sample {
   SampleKey key;
   double us = 0;        // mean of `runs` rounds or calls (TrimmedMean)
-  double model_us = 0;  // what the cost model says of it; 0: nothing
+  double model_us = 0;  // the cost model's value; 0 if it has none
   uint32_t runs = 0;
-  uint64_t bytes_out = 0, bytes_in = 0;  // on the lanes, of one run
-  double error_us = 0;                   // standard error of `us`; 0: not known
+  uint64_t bytes_out = 0, bytes_in = 0;  // bytes on the lanes in one run
+  double error_us = 0;                   // standard error of `us`; 0 if not known
 };
 
-// The file of a run: its first line names the columns, its second is a comment that says of what
-// (`subject`): samples of another subject are not mixed in.
+// The file of a run. Its first line names the columns, and its second is a comment with the
+// subject. Samples of another subject are not mixed in.
 class SampleFile {
  public:
-  // Opens or creates. Lines that are there are read; a last line without its end, which a cut-off
-  // run leaves, is taken away.
-  //   InvalidArgument     not such a file, a malformed line (with its number), more than
-  //                       kLineCountMax; or of another subject.
-  //   Unavailable         it cannot be opened or written, with the system's reason.
+  // Opens or creates the file and reads its lines. An incomplete last line, left by a cut-off run,
+  // is removed.
+  //   InvalidArgument     it is another kind of file or of another subject, has more than
+  //                       kLineCountMax lines, or has a malformed line (with its number).
+  //   Unavailable         it cannot be opened or written; gives the system's reason.
   static absl::StatusOr<SampleFile> Open(const std::string& path, const std::string& subject);
   static constexpr size_t kLineCountMax = 100'000;
 
   const std::vector<Sample>& samples() const { return samples_; }
   const Sample* Find(const SampleKey& key) const;
-  // Durable against the end of this process when it returns.
+  // Appends a sample. When it returns, the sample survives the end of this process.
   absl::Status Add(const Sample& sample);
 
  private:
@@ -75,9 +75,9 @@ class SampleFile {
   std::vector<Sample> samples_;
 };
 
-// One line without its end, and back.
+// Formats one line without its end, and parses it back.
 std::string FormatSample(const Sample& sample);
-//   InvalidArgument     says which column.
+//   InvalidArgument     names the column.
 absl::StatusOr<Sample> ParseSample(std::string_view line);
 inline constexpr std::string_view kSampleColumns =
     "sweep,fabric,query_rows,tokens,parallel,us,model_us,runs,bytes_out,bytes_in,error_us";

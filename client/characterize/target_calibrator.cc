@@ -1,11 +1,12 @@
 #include "client/characterize/target_calibrator.h"
+#include "client/cache/calibrate_here.h"
 
 #include <algorithm>
 #include <cstddef>
 #include <utility>
 
 #include "client/characterize/findings.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 
@@ -28,8 +29,8 @@ TargetCalibrator::TargetCalibrator(const CharacterizeTarget& target,
     : target_(target), options_(options), cache_(cache), clock_(clock) {
   here_ = CalibrateHere(target.corpus->geometry, clock);
   for (const CharacterizedLane& lane : target.lanes) AddLane(lane);
-  // What is held against each other stands together, here too: rounds visit small and large chunks
-  // of the grid in turn, and a processor that has just computed for long runs slower.
+  // Things that are compared stand together, here too: rounds visit small and large chunks of the
+  // grid in turn. A processor that has just computed for long runs slower.
   for (size_t i = 0; i < options.calibrate_query_rows.size(); ++i) {
     const uint32_t rows = options.calibrate_query_rows[i];
     for (const size_t many : {0, 1}) {

@@ -1,4 +1,4 @@
-// The constants of a characterization's target, measured round by round.
+// Measures the constants of a characterization's target, round by round.
 
 #pragma once
 
@@ -12,36 +12,37 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "attention/partial.h"
-#include "client/calibrate.h"
+#include "client/cache/paged_cache.h"
+#include "client/characterize/calibrate.h"
 #include "client/characterize/run.h"
-#include "client/paged_cache.h"
-#include "client/profile_file.h"
-#include "proto/clock.h"
+#include "client/decide/profile_file.h"
+#include "proto/base/clock.h"
 
 namespace ckv {
 
-// Tokens of a chunk of the target's corpus.
+// Returns the tokens of a chunk of the target's corpus.
 uint64_t TokensOf(const CharacterizeTarget& target, uint32_t chunk);
 
-// Rounds disagree where the middle half of them is wider than this share of their mean: the tie
-// band, within which no choice is wrong. Fewer than four say nothing.
+// Returns true if the middle half of the rounds is wider than the tie band, as a share of their
+// mean. Within that band no choice is wrong. Fewer than four rounds never disagree.
 bool RoundsDisagree(const std::vector<double>& us);
 
-// Belongs to one thread; everything must outlive it.
+// Calibrates all lanes of a target. It belongs to one thread, and everything passed to it must
+// outlive it.
 class TargetCalibrator {
  public:
-  // `cache` has room for the largest chunk.
+  // `cache` must have room for the largest chunk.
   TargetCalibrator(const CharacterizeTarget& target, const CharacterizeOptions& options,
                    const PagedCache& cache, Clock& clock);
 
-  // Everything once. Errors as LaneCalibrator::Round, with the fabric; or the prefill's.
+  // Measures everything once. Errors as LaneCalibrator::Round, with the fabric, or the prefill's.
   absl::Status Round();
-  // A round in parts, so that others can come in between.
+  // A round has part_count() parts, so that others can come in between.
   size_t part_count() const { return parts_.size(); }
   absl::Status Part(size_t i);
-  // Whether the rounds of a part, or of those that are measured with it, disagree (RoundsDisagree).
+  // Returns true if the rounds of a part, or of those measured with it, disagree (RoundsDisagree).
   bool Disagrees(size_t part) const;
-  // Of the means over the rounds; at least one.
+  // Returns the profile from the means over the rounds. Make at least one round before.
   Profile Finish(const std::string& subject) const;
 
  private:
@@ -49,7 +50,7 @@ class TargetCalibrator {
     std::function<absl::Status(std::vector<double>& us)> measure;
     std::vector<double> us;
   };
-  // Of attention here; the parts of the lanes that are measured with it follow it.
+  // A point of the attention here; the lanes' parts that are measured with it follow it.
   struct Point {
     double rows = 0, tokens = 0;
     size_t part = 0;

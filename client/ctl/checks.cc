@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "proto/base/host_port.h"
 
 namespace ckv::ctl {
 namespace {
@@ -18,15 +19,6 @@ bool IsDigits(const std::string& text) {
 // An empty description keeps the check out of the help.
 CLI::Validator Check(std::function<std::string(std::string&)> check) {
   return CLI::Validator(std::move(check), "");
-}
-
-std::string CheckHostPort(const std::string& text) {
-  const size_t colon = text.rfind(':');
-  const std::string port = colon == std::string::npos ? "" : text.substr(colon + 1);
-  uint32_t number = 0;
-  if (IsDigits(port)) std::from_chars(port.data(), port.data() + port.size(), number);
-  if (colon != 0 && number >= 1 && number <= 65535) return "";
-  return absl::StrFormat("'%s' is not host:port with a port from 1 to 65535", text);
 }
 
 }  // namespace
@@ -45,13 +37,24 @@ CLI::Validator OneOf(std::vector<std::string> names) {
 }
 
 CLI::Validator HostPort() {
-  return Check([](std::string& text) { return CheckHostPort(text); });
+  return Check([](std::string& text) {
+    return std::string(ckv::HostPort::Parse(text, /*port_min=*/1).status().message());
+  });
 }
 
 CLI::Validator WholeNumber() {
   return Check([](std::string& text) -> std::string {
     if (IsDigits(text)) return "";
     return absl::StrFormat("'%s' is not a whole number from 0 on", text);
+  });
+}
+
+CLI::Validator InRange(uint64_t min, uint64_t max) {
+  return Check([min, max](std::string& text) -> std::string {
+    uint64_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (IsDigits(text) && error == std::errc() && number >= min && number <= max) return "";
+    return absl::StrFormat("'%s' is not a whole number from %d to %d", text, min, max);
   });
 }
 

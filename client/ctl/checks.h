@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@ CLI::Validator HostPort();
 
 // Digits: '-1' is refused as a number and not as a conversion.
 CLI::Validator WholeNumber();
+
+// Digits of a number from `min` to `max`.
+CLI::Validator InRange(uint64_t min, uint64_t max);
 
 // For a filter whose absence means all: an empty one is a script's mistake, and not all.
 CLI::Validator NotEmpty();

@@ -5,14 +5,15 @@
 #include <optional>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv::ctl {
 namespace {
 
-// What a command takes, for the error of what it does not.
+// The forms that a command takes, for the error about one that it does not.
 constexpr std::string_view kRangesForm = "ordinals like 3, 0-2 or 0-2,5";
-constexpr std::string_view kRunForm = "one run of ordinals like 3 or 2-5";
+constexpr std::string_view kRunForm =
+    "one run of ordinals like 3 or 2-5, as this command takes no list";
 
 absl::Status SyntaxError(std::string_view text, std::string_view form) {
   return absl::InvalidArgumentError(absl::StrFormat("--chunks '%s': need %s", text, form));
@@ -79,12 +80,19 @@ absl::StatusOr<std::vector<uint32_t>> ParseChunkRanges(std::string_view text,
   return ParseRanges(text, chunk_count, kRangesForm);
 }
 
-std::optional<ChunkRun> AsRun(const std::vector<uint32_t>& ordinals) {
-  for (size_t i = 1; i < ordinals.size(); ++i) {
-    if (ordinals[i] != ordinals[i - 1] + 1) return std::nullopt;
+std::vector<ChunkRun> AsRuns(const std::vector<uint32_t>& ordinals) {
+  std::vector<ChunkRun> runs;
+  for (const uint32_t ordinal : ordinals) {
+    if (runs.empty() || runs.back().end != ordinal) runs.push_back({ordinal, ordinal});
+    ++runs.back().end;
   }
-  if (ordinals.empty()) return ChunkRun{};
-  return ChunkRun{ordinals.front(), ordinals.back() + 1};
+  return runs;
+}
+
+std::optional<ChunkRun> AsRun(const std::vector<uint32_t>& ordinals) {
+  const std::vector<ChunkRun> runs = AsRuns(ordinals);
+  if (runs.size() > 1) return std::nullopt;
+  return runs.empty() ? ChunkRun{} : runs.front();
 }
 
 absl::StatusOr<ChunkRun> ParseChunkRun(std::string_view text, uint32_t chunk_count) {

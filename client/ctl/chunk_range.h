@@ -11,6 +11,10 @@
 
 namespace ckv::ctl {
 
+// --chunks of a command that takes any, and of one that takes a run.
+inline constexpr char kChunksHelp[] = "Ordinals like 3, 0-2 or 0-2,5 (default: all)";
+inline constexpr char kChunkRunHelp[] = "One run of ordinals, like 2-5, and no list (default: all)";
+
 // The ordinals in the order given; ranges are inclusive at both ends. An empty text means all of
 // them.
 //   InvalidArgument     syntax, a descending range, an ordinal past the last, or one named twice.
@@ -23,6 +27,9 @@ struct ChunkRun {
 };
 // The run that these ordinals are, if they are one.
 std::optional<ChunkRun> AsRun(const std::vector<uint32_t>& ordinals);
+
+// The fewest runs that are these ordinals, in their order.
+std::vector<ChunkRun> AsRuns(const std::vector<uint32_t>& ordinals);
 
 // For a command that takes one run: "3" or "2-5".
 //   InvalidArgument     as ParseChunkRanges, or not one run.

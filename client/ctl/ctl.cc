@@ -1,17 +1,21 @@
 #include "client/ctl/ctl.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "client/ctl/checks.h"
 #include "client/ctl/commands.h"
-#include "proto/status.h"
+#include "client/ctl/time_span.h"
+#include "proto/base/nearest_word.h"
+#include "proto/base/status.h"
+#include "proto/base/version.h"
 
 namespace ckv::ctl {
 namespace {
 
-constexpr char kVersion[] = "ckvctl 0.1.0";
 constexpr uint32_t kTimeoutMsMax = 3'600'000;
 
 constexpr char kFooter[] = R"(
@@ -27,10 +31,13 @@ Exit codes:
   3 not found             4 unavailable           5 deadline exceeded
   6 resource exhausted    7 failed precondition   8 already exists
   9 data loss            10 permission denied or unauthenticated
+  ckvctl status: 4 if the directory or a member does not answer, or no live holder has a chunk;
+  7 if the requester and --directory are of two fleets
 
 Results go to stdout, as a table or JSON; errors, warnings and progress are text on stderr.)";
 
-void AddGlobalOptions(CLI::App& app, Ctl& ctl, uint32_t& timeout_ms, std::string& output) {
+void AddGlobalOptions(CLI::App& app, Ctl& ctl, uint32_t& timeout_ms, std::string& wait,
+                      std::string& output) {
   app.add_option("--requester", ctl.fleet.requester,
                  absl::StrFormat("Address of a requester (default %s)", kDefaultRequesterAddress))
       ->envname("CKV_REQUESTER")
@@ -45,7 +52,11 @@ void AddGlobalOptions(CLI::App& app, Ctl& ctl, uint32_t& timeout_ms, std::string
   app.add_option("--tenant", ctl.fleet.tenant, "Tenant whose corpora are meant (default: shared)");
   app.add_option("--rpc-timeout-ms", timeout_ms, "Limit of each control call")
       ->capture_default_str()
-      ->check(CLI::Range(1u, kTimeoutMsMax));
+      ->check(InRange(1u, kTimeoutMsMax));
+  app.add_option("--wait", wait,
+                 "Wait this long, like 5s, for the requester and the directory to serve (default: "
+                 "not at all)")
+      ->check(TimeSpan());
   const std::vector<std::string> formats = {"table", "json"};
   app.add_option("-o,--output", output,
                  "How the result is written (default: table); errors are text on stderr")
@@ -53,11 +64,53 @@ void AddGlobalOptions(CLI::App& app, Ctl& ctl, uint32_t& timeout_ms, std::string
       ->type_name(JoinNames(formats));
 }
 
+// The verbs and options that could stand where the command line of `app` ended.
+std::vector<std::string> KnownWords(const CLI::App& app) {
+  const CLI::App* verb = &app;
+  while (!verb->get_subcommands().empty()) verb = verb->get_subcommands().front();
+  std::vector<std::string> words;
+  for (const CLI::App* sub : verb->get_subcommands([](const CLI::App*) { return true; })) {
+    words.push_back(sub->get_name());
+  }
+  for (const CLI::App* one : {verb, &app}) {
+    for (const CLI::Option* option : one->get_options()) {
+      for (const std::string& name : option->get_lnames()) words.push_back("--" + name);
+    }
+  }
+  return words;
+}
+
 // CLI11 tells what is missing before what it does not know, and a mistyped name is both.
 void TellUnknown(const CLI::App& app, std::ostream& err) {
+  const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
+  if (unknown.empty()) return;
   std::string words;
-  for (const std::string& word : app.remaining(/*recurse=*/true)) words += " " + Printable(word);
-  if (!words.empty()) err << "not known here:" << words << "\n";
+  for (const std::string& word : unknown) words += " " + Printable(word);
+  err << "not known here:" << words;
+  // Those after the first may be its own.
+  const std::vector<std::string> known = KnownWords(app);
+  const std::string_view nearest = NearestWord(unknown.front(), known);
+  if (!nearest.empty()) err << "; did you mean " << nearest << "?";
+  err << "\n";
+}
+
+// CLI11 shows the C++ type of a number.
+void NameNumbers(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    const std::string type = option->get_type_name();
+    if (type == "UINT" || type == "INT") option->type_name("N");
+  }
+  for (CLI::App* verb : app.get_subcommands([](CLI::App*) { return true; })) NameNumbers(*verb);
+}
+
+// A result that nobody got is no success, whatever the command did.
+int WithResultOut(const Ctl& ctl, int code) {
+  errno = 0;
+  ctl.out->flush();
+  if (ctl.out->good()) return code;
+  *ctl.err << "ckvctl: the result cannot be written to stdout"
+           << (errno == 0 ? "" : std::string(": ") + std::strerror(errno)) << "\n";
+  return code == 0 ? 1 : code;
 }
 
 }  // namespace
@@ -66,23 +119,24 @@ CLI::App* AddVerb(CLI::App& parent, const char* name, const char* description,
                   const char* examples) {
   CLI::App* verb = parent.add_subcommand(name, description);
   verb->fallthrough();
-  verb->footer(
-      std::string("\nExamples:\n") + examples +
-      "\n\nEvery command takes -o json, --requester, --directory and --tenant: ckvctl --help. "
-      "Errors are text\non stderr, whatever -o says.");
+  verb->footer(std::string("\nExamples:\n") + examples +
+               "\n\nEvery command takes -o json, --requester, --directory, --tenant and --wait: "
+               "ckvctl --help.\n"
+               "Errors are text on stderr, whatever -o says.");
   return verb;
 }
 
 int RunCtl(Ctl& ctl, std::vector<std::string> arguments) {
   CLI::App app("ckvctl: corpora, chunks and queries of a ckv fleet", "ckvctl");
   app.footer(kFooter);
-  app.set_version_flag("--version", kVersion);
+  app.set_version_flag("--version", absl::StrFormat("ckvctl %s", Version()));
   app.require_subcommand(1);
   app.fallthrough();
   auto timeout_ms = static_cast<uint32_t>(
       std::chrono::duration_cast<std::chrono::milliseconds>(ctl.fleet.timeout).count());
   std::string output = "table";
-  AddGlobalOptions(app, ctl, timeout_ms, output);
+  std::string wait = "0";
+  AddGlobalOptions(app, ctl, timeout_ms, wait, output);
   AddStatusCommand(app, ctl);
   AddCorpusCommands(app, ctl);
   AddChunkCommands(app, ctl);
@@ -92,26 +146,31 @@ int RunCtl(Ctl& ctl, std::vector<std::string> arguments) {
   AddAgentsCommands(app, ctl);
   AddCharacterizeCommands(app, ctl);
   AddGcCommand(app, ctl);
+  NameNumbers(app);
 
   std::reverse(arguments.begin(), arguments.end());  // CLI11 pops them from the back
   try {
     app.parse(arguments);
   } catch (const CLI::ParseError& error) {
-    if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) TellUnknown(app, *ctl.err);
+    if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr ||
+        dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+      TellUnknown(app, *ctl.err);
+    }
     // Only --help and --version are a "parse error" with exit code 0; CLI11's other codes are its
     // own and not ours.
-    return app.exit(error, *ctl.out, *ctl.err) == 0 ? 0 : 2;
+    return WithResultOut(ctl, app.exit(error, *ctl.out, *ctl.err) == 0 ? 0 : 2);
   }
   ctl.fleet.timeout = std::chrono::milliseconds(timeout_ms);
+  ctl.fleet.wait = ParseTimeSpan(wait);
   ctl.format = output == "json" ? OutputFormat::kJson : OutputFormat::kTable;
   CKV_CHECK(ctl.run != nullptr);
   const absl::Status status = ctl.run();
-  ctl.out->flush();
+  const int code = WithResultOut(ctl, ExitCodeFor(status));
   if (!status.ok()) {
     *ctl.err << absl::StrFormat("ckvctl: %s (%s)\n", std::string(status.message()),
                                 absl::StatusCodeToString(status.code()));
   }
-  return ExitCodeFor(status);
+  return code;
 }
 
 }  // namespace ckv::ctl

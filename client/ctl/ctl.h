@@ -11,19 +11,19 @@
 #include "client/ctl/fleet.h"
 #include "client/ctl/output.h"
 #include "client/ctl/progress.h"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 
 namespace ckv::ctl {
 
-// What a command is run with. `out` gets its result and nothing else; progress, warnings and errors
-// go to `err`.
+// The setting that a command runs in. `out` gets its result and nothing else; progress, warnings
+// and errors go to `err`.
 struct Ctl {
   FleetOptions fleet;
   OutputFormat format = OutputFormat::kTable;
   Clock* clock = Clock::Real();
   std::ostream* out = nullptr;
   std::ostream* err = nullptr;
-  bool err_is_terminal = false;
+  int err_terminal_fd = -1;  // the terminal that `err` writes to, or -1 if it is none
   // Set by the command line: the one command to run.
   std::function<absl::Status()> run;
 
@@ -33,13 +33,14 @@ struct Ctl {
   void Note(const std::string& text) const { *err << text << "\n"; }
   std::unique_ptr<Progress> StartProgress(std::string label, std::string unit, uint64_t total,
                                           bool quadratic = false) const {
-    return std::make_unique<Progress>(clock, err, err_is_terminal, std::move(label),
+    return std::make_unique<Progress>(clock, err, err_terminal_fd, std::move(label),
                                       std::move(unit), total, quadratic);
   }
 };
 
 // Runs the command that `arguments` (without the program's name) name, and returns the exit code of
-// ExitCodeFor; 2 for a command line that does not parse. --help and --version print to ctl.out.
+// ExitCodeFor. It returns 2 for a command line that does not parse, and 1 for a result that ctl.out
+// did not take. --help and --version print to ctl.out.
 int RunCtl(Ctl& ctl, std::vector<std::string> arguments);
 
 }  // namespace ckv::ctl

@@ -4,15 +4,16 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "client/channel_stub.h"
-#include "client/grpc_status.h"
+#include "client/ctl/await_serving.h"
+#include "client/grpc/channel_stub.h"
+#include "client/grpc/grpc_status.h"
+#include "proto/base/status.h"
 #include "proto/convert.h"
-#include "proto/status.h"
 
 namespace ckv::ctl {
 namespace {
 
-// What a call may take beyond the time its request gives the requester.
+// The time that a call may take beyond what its request gives the requester.
 constexpr Duration kCallMargin = std::chrono::seconds(2);
 // For a requester to say that it is there, after a call failed.
 constexpr Duration kAnswerTimeout = std::chrono::seconds(2);
@@ -36,12 +37,17 @@ absl::Status WithAdvice(const grpc::Status& status, const std::string& context,
 Fleet::Fleet(FleetOptions options, Clock* clock)
     : options_(std::move(options)),
       clock_(clock),
+      wait_until_(clock->Now() + options_.wait),
       requester_address_(options_.requester.empty() ? std::string(kDefaultRequesterAddress)
                                                     : options_.requester),
       directory_address_(options_.directory) {}
 
 v1::RequesterService::StubInterface& Fleet::requester() {
-  if (!requester_) requester_ = v1::RequesterService::NewStub(MakeChannel(requester_address_));
+  if (requester_) return *requester_;
+  // One that nobody named is only asked for the directory: where that is named, it may be missing.
+  const bool wait = !options_.requester.empty() || options_.directory.empty();
+  requester_ = v1::RequesterService::NewStub(
+      ChannelTo(requester_address_, v1::RequesterService::service_full_name(), wait));
   return *requester_;
 }
 
@@ -56,8 +62,18 @@ absl::StatusOr<v1::DirectoryService::StubInterface*> Fleet::directory() {
       directory_address_ = kDefaultDirectoryAddress;
     }
   }
-  if (!directory_) directory_ = v1::DirectoryService::NewStub(MakeChannel(directory_address_));
+  if (!directory_) {
+    directory_ = v1::DirectoryService::NewStub(
+        ChannelTo(directory_address_, v1::DirectoryService::service_full_name(), /*wait=*/true));
+  }
   return directory_.get();
+}
+
+std::shared_ptr<grpc::Channel> Fleet::ChannelTo(const std::string& address, const char* service,
+                                                bool wait) {
+  std::shared_ptr<grpc::Channel> channel = MakeChannel(address);
+  if (wait && options_.wait > Duration(0)) AwaitServing(channel, service, *clock_, wait_until_);
+  return channel;
 }
 
 absl::StatusOr<v1::DescribeReply> Fleet::Describe() {
@@ -68,7 +84,7 @@ absl::StatusOr<v1::DescribeReply> Fleet::Describe() {
   return reply;
 }
 
-absl::StatusOr<std::vector<Member>> Fleet::Members() {
+absl::StatusOr<std::vector<Member>> Fleet::Members(std::vector<v1::EndedLease>* ended) {
   CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * stub, directory());
   grpc::ClientContext context;
   Prepare(context);
@@ -79,6 +95,7 @@ absl::StatusOr<std::vector<Member>> Fleet::Members() {
     CKV_ASSIGN_OR_RETURN(Member member, FromProto(message));
     members.push_back(std::move(member));
   }
+  if (ended != nullptr) ended->assign(reply.ended().begin(), reply.ended().end());
   std::sort(members.begin(), members.end(),
             [](const Member& a, const Member& b) { return a.id < b.id; });
   return members;
@@ -171,7 +188,9 @@ void Fleet::PrepareBeyond(grpc::ClientContext& context, uint32_t request_timeout
 }
 
 absl::Status Fleet::RequesterError(const grpc::Status& status, std::string_view call) const {
-  const bool ask = status.error_code() == grpc::StatusCode::UNAVAILABLE && call != "Describe";
+  const bool drains = status.error_message().find("draining") != std::string::npos;
+  const bool ask =
+      status.error_code() == grpc::StatusCode::UNAVAILABLE && call != "Describe" && !drains;
   return WithAdvice(
       status, absl::StrFormat("requester at %s: %s", requester_address_, call),
       ask && RequesterAnswers()

@@ -15,26 +15,29 @@
 #include "ckv/v1/directory.grpc.pb.h"
 #include "ckv/v1/holder.grpc.pb.h"
 #include "ckv/v1/requester.grpc.pb.h"
-#include "client/ctl/default_addresses.h"
-#include "proto/clock.h"
+#include "client/grpc/default_addresses.h"
+#include "proto/base/clock.h"
 #include "proto/corpus.h"
 
 namespace ckv::ctl {
 
 struct FleetOptions {
-  std::string requester;  // empty: kDefaultRequesterAddress
+  std::string requester;  // if empty, kDefaultRequesterAddress
   // The option that named `requester`, where it is not --requester: for errors.
   std::string requester_option;
-  std::string directory;  // empty: what the requester says, else kDefaultDirectoryAddress
+  std::string directory;  // if empty, what the requester says, else kDefaultDirectoryAddress
   std::string tenant;
-  Duration timeout = std::chrono::seconds(10);  // of each control call
+  Duration timeout = std::chrono::seconds(10);  // limit of each control call
+  // How long the requester and the directory may take to serve, counted from the fleet's making. If
+  // 0, nobody waits for them.
+  Duration wait{0};
 };
 
 // One thread at a time, but for holder stubs, which are gRPC's and thread-safe. Errors carry who
 // was asked, and for Unavailable what to do.
 class Fleet {
  public:
-  // Touches no network. `clock` must outlive it.
+  // Touches no network; what waits is the first call to each. `clock` must outlive it.
   Fleet(FleetOptions options, Clock* clock);
 
   const FleetOptions& options() const { return options_; }
@@ -48,7 +51,8 @@ class Fleet {
   const std::string& directory_address() const { return directory_address_; }
 
   absl::StatusOr<v1::DescribeReply> Describe();
-  absl::StatusOr<std::vector<Member>> Members();
+  // `ended`, unless null, gets the members whose lease ended lately.
+  absl::StatusOr<std::vector<Member>> Members(std::vector<v1::EndedLease>* ended = nullptr);
   // The live holders in the order of their names.
   //   FailedPrecondition  none.
   absl::StatusOr<std::vector<Member>> Holders();
@@ -57,27 +61,31 @@ class Fleet {
   absl::StatusOr<v1::ListCorporaReply> ListCorpora();
   // Places of a chunk; empty where no corpus has it.
   absl::StatusOr<v1::LocateChunkReply> Locate(const ChunkId& id);
-  // Of each of `ids`, at most 4096: how many corpora of any tenant place it on the holder, or are
-  // told of it there.
+  // Returns for each of `ids`, at most 4096, how many corpora of any tenant place it on the holder,
+  // or are told of it there.
   absl::StatusOr<std::vector<uint32_t>> CountReferences(std::span<const std::string> ids,
                                                         const HolderId& holder);
 
   // A call's context with a deadline: of options().timeout, or of `timeout`.
   void Prepare(grpc::ClientContext& context) const;
   void Prepare(grpc::ClientContext& context, Duration timeout) const;
-  // For a call whose request gives the requester a limit of its own: the requester's error, which
-  // says what was late, arrives before the call's deadline.
+  // Prepares a call whose request gives the requester a limit of its own. The requester's error,
+  // which says what was late, then arrives before the call's deadline.
   void PrepareBeyond(grpc::ClientContext& context, uint32_t request_timeout_ms) const;
-  // What the requester answered, or that it did not. Its Unavailable may be about a holder, so then
-  // it is asked whether it is there, and the advice follows from that.
+  // Says what the requester answered, or that it did not. Its Unavailable may be about a holder, so
+  // then it is asked whether it is there, and the advice follows from that.
   absl::Status RequesterError(const grpc::Status& status, std::string_view call) const;
   absl::Status DirectoryError(const grpc::Status& status, std::string_view call) const;
 
  private:
   bool RequesterAnswers() const;
+  // The channel to `address`, once it serves `service` or options().wait is over.
+  std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address, const char* service,
+                                           bool wait);
 
   FleetOptions options_;
   Clock* const clock_;
+  const Instant wait_until_;
   std::string requester_address_;
   std::string directory_address_;
   std::unique_ptr<v1::RequesterService::StubInterface> requester_;

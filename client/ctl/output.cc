@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv::ctl {
 
@@ -90,6 +91,14 @@ std::string FormatMicroseconds(double microseconds) {
   if (microseconds < 1e3) return absl::StrFormat("%.1f us", microseconds);
   if (microseconds < 1e6) return absl::StrFormat("%.2f ms", microseconds / 1e3);
   return absl::StrFormat("%.2f s", microseconds / 1e6);
+}
+
+double ShortestDouble(float value) {
+  std::array<char, 32> digits;
+  const auto written = std::to_chars(digits.data(), digits.data() + digits.size(), value);
+  double shortest = value;
+  std::from_chars(digits.data(), written.ptr, shortest);
+  return shortest;
 }
 
 std::string RenderJson(const Json& json) {

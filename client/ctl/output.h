@@ -1,4 +1,4 @@
-// What ckvctl prints: tables for people, JSON for programs, and numbers with their units.
+// Prints for ckvctl: tables for people, JSON for programs, and numbers with their units.
 
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "nlohmann/json.hpp"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 
 namespace ckv::ctl {
 
@@ -51,6 +51,10 @@ std::string FormatDuration(Duration duration);        // "850 us", "12 ms", "3.4
 std::string FormatMicroseconds(double microseconds);  // "0.8 us", "12.3 ms"
 
 // Two-space indented, ends with a newline. Bytes that are not UTF-8 are replaced.
+// The double with the fewest digits that is `value` as a float: 0.1147 and not
+// 0.11469999700784683.
+double ShortestDouble(float value);
+
 std::string RenderJson(const Json& json);
 
 }  // namespace ckv::ctl

@@ -1,5 +1,8 @@
 #include "client/ctl/progress.h"
 
+#include <sys/ioctl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -10,6 +13,8 @@ namespace ckv::ctl {
 namespace {
 
 constexpr uint32_t kBarWidth = 24;
+constexpr uint32_t kBarColumnsMin = 110;  // the bar takes 27, the widest text beside it some 80
+constexpr uint32_t kColumnsDefault = 80;
 
 std::string Amount(uint64_t done, uint64_t total, const std::string& unit) {
   if (unit == "B") return FormatBytes(done) + "/" + FormatBytes(total);
@@ -21,9 +26,8 @@ std::string Rate(double per_s, const std::string& unit) {
   return absl::StrFormat("%.0f %s/s", per_s, unit);
 }
 
-}  // namespace
-
-std::string RenderProgress(const ProgressState& state, uint32_t bar_width) {
+// The whole text, with a bar of that width unless it is 0.
+std::string RenderLine(const ProgressState& state, uint32_t bar_width) {
   const double fraction =
       state.total == 0
           ? 1.0
@@ -46,9 +50,24 @@ std::string RenderProgress(const ProgressState& state, uint32_t bar_width) {
   return text + "  " + FormatDuration(Duration(static_cast<int64_t>(left * 1e9))) + " left";
 }
 
-Progress::Progress(Clock* clock, std::ostream* out, bool is_terminal, std::string label,
+}  // namespace
+
+uint32_t TerminalColumns(int fd) {
+  if (isatty(fd) != 1) return 0;
+  winsize size = {};
+  if (ioctl(fd, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kColumnsDefault;
+  return size.ws_col;
+}
+
+std::string RenderProgress(const ProgressState& state, uint32_t columns) {
+  if (columns == 0) return RenderLine(state, 0);
+  // Some terminals wrap as the last column is filled.
+  return RenderLine(state, columns < kBarColumnsMin ? 0 : kBarWidth).substr(0, columns - 1);
+}
+
+Progress::Progress(Clock* clock, std::ostream* out, int terminal_fd, std::string label,
                    std::string unit, uint64_t total, bool quadratic)
-    : clock_(clock), out_(out), is_terminal_(is_terminal), start_(clock->Now()), drawn_(start_) {
+    : clock_(clock), out_(out), terminal_fd_(terminal_fd), start_(clock->Now()), drawn_(start_) {
   state_.label = std::move(label);
   state_.unit = std::move(unit);
   state_.total = total;
@@ -57,31 +76,35 @@ Progress::Progress(Clock* clock, std::ostream* out, bool is_terminal, std::strin
 
 Progress::~Progress() {
   absl::MutexLock lock(&mu_);
-  if (is_terminal_ || !drawn_whole_) Draw(clock_->Now(), true);
+  if (terminal_fd_ >= 0 || !drawn_whole_) Draw(clock_->Now(), true);
 }
 
 void Progress::Advance(uint64_t by) {
   absl::MutexLock lock(&mu_);
   state_.done += by;
-  const Instant now = clock_->Now();
-  if (now - drawn_ >= (is_terminal_ ? kTerminalPeriod : kPlainPeriod)) Draw(now, false);
+  DrawIfDue();
 }
 
 void Progress::Skip(uint64_t by) {
   absl::MutexLock lock(&mu_);
   state_.total -= std::min(by, state_.total);
+  DrawIfDue();
+}
+
+void Progress::DrawIfDue() {
   const Instant now = clock_->Now();
-  if (now - drawn_ >= (is_terminal_ ? kTerminalPeriod : kPlainPeriod)) Draw(now, false);
+  if (now - drawn_ >= (terminal_fd_ >= 0 ? kTerminalPeriod : kPlainPeriod)) Draw(now, false);
 }
 
 void Progress::Draw(Instant now, bool last) {
   drawn_ = now;
   drawn_whole_ = state_.done >= state_.total;
   state_.elapsed = now - start_;
-  // Back to the line's start, and clear what the last drawing left of it.
-  if (is_terminal_) *out_ << "\r\x1b[K";
-  *out_ << RenderProgress(state_, is_terminal_ ? kBarWidth : 0);
-  if (!is_terminal_ || last) *out_ << "\n";
+  // Asked each time: windows change. Erasing after the text leaves nothing of a longer one.
+  const uint32_t columns = TerminalColumns(terminal_fd_);
+  if (columns > 0) *out_ << "\r";
+  *out_ << RenderProgress(state_, columns) << (columns > 0 ? "\x1b[K" : "");
+  if (columns == 0 || last) *out_ << "\n";
   out_->flush();
 }
 

@@ -8,7 +8,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 
 namespace ckv::ctl {
 
@@ -23,9 +23,12 @@ struct ProgressState {
   bool quadratic = false;
 };
 
-// "prefill  4096/8192 tokens  50 %  312 tokens/s  13.1 s left"; with a bar of `bar_width` columns
-// before it unless that is 0.
-std::string RenderProgress(const ProgressState& state, uint32_t bar_width);
+// The columns of the terminal `fd`; 80 if it does not know. 0 if it is no terminal.
+uint32_t TerminalColumns(int fd);
+
+// "prefill  4096/8192 tokens  50 %  312 tokens/s  13.1 s left". On a terminal it is cut to fit in
+// one line, and a bar stands before it if there is room. If `columns` is 0, it is text for a log.
+std::string RenderProgress(const ProgressState& state, uint32_t columns);
 
 // Thread-safe. Nothing is drawn by itself: Advance draws if the last drawing is old enough.
 class Progress {
@@ -33,8 +36,9 @@ class Progress {
   static constexpr Duration kTerminalPeriod = std::chrono::milliseconds(100);
   static constexpr Duration kPlainPeriod = std::chrono::seconds(3);
 
-  // `clock` and `out` must outlive it.
-  Progress(Clock* clock, std::ostream* out, bool is_terminal, std::string label, std::string unit,
+  // `clock` and `out` must outlive it. `terminal_fd` is of the terminal that `out` writes to; -1 if
+  // it is none.
+  Progress(Clock* clock, std::ostream* out, int terminal_fd, std::string label, std::string unit,
            uint64_t total, bool quadratic);
   // Draws the last state and ends its line.
   ~Progress();
@@ -42,16 +46,17 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   void Advance(uint64_t by) ABSL_LOCKS_EXCLUDED(mu_);
-  // So much of the total turned out to need no work: it counts neither as done, which would promise
+  // Takes so much of the total as needing no work. It counts neither as done, which would promise
   // the rest too soon, nor as due.
   void Skip(uint64_t by) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  void DrawIfDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Draw(Instant now, bool last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Clock* const clock_;
   std::ostream* const out_;
-  const bool is_terminal_;
+  const int terminal_fd_;
   const Instant start_;
   absl::Mutex mu_;
   ProgressState state_ ABSL_GUARDED_BY(mu_);

@@ -14,7 +14,7 @@ CLI::Validator TimeSpan() {
         }
         return "'" + text + "' is no length of time: like 250ms, 30m or 1h30m, at most 8760h";
       },
-      "SPAN");
+      "");
 }
 
 Duration ParseTimeSpan(const std::string& text) {

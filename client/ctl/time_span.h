@@ -5,7 +5,7 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 
 namespace ckv::ctl {
 
@@ -14,7 +14,7 @@ inline constexpr Duration kTimeSpanMax = std::chrono::hours(24 * 365);
 // A length of time with its unit, at most kTimeSpanMax.
 CLI::Validator TimeSpan();
 
-// Of what TimeSpan let through; else 0.
+// Returns the time that `text` says if TimeSpan let it through, else 0.
 Duration ParseTimeSpan(const std::string& text);
 
 }  // namespace ckv::ctl

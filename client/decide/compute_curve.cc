@@ -1,4 +1,4 @@
-#include "client/compute_curve.h"
+#include "client/decide/compute_curve.h"
 
 #include <algorithm>
 #include <cmath>
@@ -23,7 +23,7 @@ double UsPerToken(std::span<const ComputeAnchor> anchors, double rows) {
   return a.us_per_token + (b.us_per_token - a.us_per_token) * ((rows - a.rows) / (b.rows - a.rows));
 }
 
-// Of one number of rows: microseconds a token, and what is left at none.
+// The line for one number of rows: microseconds per token, and the rest at zero tokens.
 struct Line {
   double us_per_token = 0;
   double base_us = 0;

@@ -1,4 +1,4 @@
-#include "client/cost_model.h"
+#include "client/decide/cost_model.h"
 
 #include <algorithm>
 #include <limits>
@@ -10,13 +10,13 @@ namespace {
 
 constexpr double kMicrosecondsPerSecond = 1e6;
 
-// What others leave of the tier, before this requester's own transfers.
+// Returns the bandwidth that others leave of the tier, before this requester's own transfers.
 double ResidualBandwidth(const PathCost& path) {
   return TimesCost(CleanCost(path.bandwidth_bytes_per_s),
                    1 - std::min(CleanCost(path.congestion), 1.0));
 }
 
-// 0: nobody knows.
+// Returns 0 if the bandwidth is not known.
 double BytesPerUs(const Candidate& candidate, bool pull) {
   double bandwidth = 0, in_flight = CleanCost(candidate.in_flight);
   if (candidate.fabric) {
@@ -74,8 +74,8 @@ uint32_t BlockRows(uint32_t whole) {
   return whole;
 }
 
-// What a round takes beside its probe and its wait.
-struct Exchange {
+// The time of a round beside its probe and its wait.
+struct RoundTime {
   double transfer_us = 0;
   double compute_us = 0;
   double total_us() const { return transfer_us + compute_us; }
@@ -88,9 +88,9 @@ struct Stages {
 };
 
 // One candidate's exchange, by rows.
-class Exchanged {
+class CandidateRound {
  public:
-  Exchanged(const Workload& work, const Candidate& candidate, double bytes_per_us)
+  CandidateRound(const Workload& work, const Candidate& candidate, double bytes_per_us)
       : work_(work),
         candidate_(candidate),
         bytes_per_us_(bytes_per_us),
@@ -98,28 +98,28 @@ class Exchanged {
         attended_(TimesCost(work.attended, CleanCost(candidate.token_share))) {}
 
   // All in one message.
-  Exchange Whole(double rows) const {
+  RoundTime Whole(double rows) const {
     return {TransferUs(rows * work_.exchange_bytes, bytes_per_us_), Compute(rows)};
   }
 
   // In frames.
-  Exchange Cut() const {
+  RoundTime Cut() const {
     const Stages all = Of(work_.rows), one = Of(work_.frame.block);
     // By the longest stage; of equals any.
-    const Exchange holder = {all.copy_us + one.out_us + one.back_us, all.compute_us};
-    const Exchange out = {all.out_us + one.copy_us + one.back_us, one.compute_us};
-    const Exchange back = {all.back_us + one.out_us + one.copy_us, one.compute_us};
-    Exchange slowest = holder;
-    for (const Exchange& other : {out, back}) {
+    const RoundTime holder = {all.copy_us + one.out_us + one.back_us, all.compute_us};
+    const RoundTime out = {all.out_us + one.copy_us + one.back_us, one.compute_us};
+    const RoundTime back = {all.back_us + one.out_us + one.copy_us, one.compute_us};
+    RoundTime slowest = holder;
+    for (const RoundTime& other : {out, back}) {
       if (other.total_us() > slowest.total_us()) slowest = other;
     }
     // A frame of a block is a little shorter than the longest there can be: a call that just does
     // not fit one frame is not thought cheaper than one that does.
-    const Exchange least = Whole(work_.frame.whole);
+    const RoundTime least = Whole(work_.frame.whole);
     return least.total_us() > slowest.total_us() ? least : slowest;
   }
 
-  Exchange Best() const {
+  RoundTime Best() const {
     const bool cut = work_.frame.whole > 0 && work_.rows > work_.frame.whole;
     return cut && wire_share_ > 0 ? Cut() : Whole(work_.rows);
   }
@@ -148,24 +148,13 @@ class Exchanged {
   const double attended_;
 };
 
-// What stands in the way of asking it at all; null: nothing.
+// Returns why it cannot be asked at all, or null if it can.
 const char* WhyNot(const Candidate& candidate, double bytes_per_us) {
   if (!candidate.fabric && !candidate.path) return "no holder reachable";
   return bytes_per_us > 0 ? nullptr : "bandwidth not measured";
 }
 
 }  // namespace
-
-double EffectiveBandwidth(const PathCost& path) noexcept {
-  return CleanCost(ResidualBandwidth(path) /
-                   (1 + std::min(CleanCost(path.in_flight), kInFlightMax)));
-}
-
-double StalenessTolerance(const PathCost& faster, const PathCost& slower) noexcept {
-  const double sum =
-      CleanCost(faster.bandwidth_bytes_per_s) + CleanCost(slower.bandwidth_bytes_per_s);
-  return sum > 0 ? (ResidualBandwidth(faster) - ResidualBandwidth(slower)) / sum : 0;
-}
 
 FrameRows FrameRowsOf(const Geometry& geometry, bool f32_partials,
                       const LaneShape& shape) noexcept {
@@ -183,8 +172,8 @@ RoundCost RouteRound(const Workload& work, const Candidate& candidate) noexcept 
   const double bytes_per_us = BytesPerUs(candidate, /*pull=*/false);
   cost.why_not = WhyNot(candidate, bytes_per_us);
   if (cost.why_not != nullptr) return cost;
-  const Exchanged exchanged(work, candidate, bytes_per_us);
-  const Exchange exchange = exchanged.Best();
+  const CandidateRound exchanged(work, candidate, bytes_per_us);
+  const RoundTime exchange = exchanged.Best();
   cost.probe_us = ProbeUs(candidate);
   cost.transfer_us = exchange.transfer_us;
   cost.compute_us = exchange.compute_us;

@@ -1,4 +1,4 @@
-#include "client/live_error.h"
+#include "client/decide/live_error.h"
 
 #include <algorithm>
 #include <cmath>

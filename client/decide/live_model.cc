@@ -1,8 +1,8 @@
-#include "client/live_model.h"
+#include "client/decide/live_model.h"
 
 #include <limits>
 
-#include "client/cost_model.h"
+#include "client/decide/cost_model.h"
 
 namespace ckv {
 
@@ -46,10 +46,8 @@ void LiveModel::Observe(const AnsweredFrame& frame, const std::optional<FabricCo
                         double queue_us, Clock& clock) {
   if (!requests_->LastWasAlone()) return;
   if (frame.compute_ns == std::numeric_limits<uint32_t>::max()) return;  // or longer
-  uint64_t tokens = 0;
-  for (const uint32_t piece : frame.sent) tokens += frame.pieces[piece].token_count;
   const LaneProfile* const seed = SeedOf(frame.geometry, frame.fabric);
-  const double predicted_us = PredictUs(seed, frame.rows, double(tokens));
+  const double predicted_us = PredictUs(seed, frame.rows, double(frame.tokens));
   if (!(predicted_us > 0)) return;
   LiveCompute& live = seed != nullptr && !seed->compute.empty() ? of_curve_ : of_points_;
   if (frame.whole && fabric) {

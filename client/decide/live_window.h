@@ -1,4 +1,4 @@
-// The second best of every so many samples: what a live constant is stepped by.
+// Gives the second best of every 16 samples, by which a live constant is stepped.
 
 #pragma once
 
@@ -10,14 +10,14 @@
 
 namespace ckv {
 
-// What disturbs a request (a wake-up, a scheduler pause, a neighbour in the kernel's batch) only
-// ever adds to it, so the least samples are the true ones; the second least, so that no single one
-// is believed. Thread-safe; relaxed throughout, for a lost race loses a sample.
+// A disturbance (a wake-up, a scheduler pause, a neighbour in the kernel's batch) only adds time,
+// so the least samples are the true ones. The second least is used, so that no single sample is
+// believed. Thread-safe; all accesses are relaxed, because a lost race loses one sample.
 class BestWindow {
  public:
   static constexpr uint32_t kCount = 16;
 
-  // The second least of the kCount samples that this one makes full; else nothing.
+  // Returns the second least of kCount samples if this one completes them, else nothing.
   std::optional<double> Add(double sample) {
     constexpr auto kRelaxed = std::memory_order_relaxed;
     const uint32_t seen = count_.load(kRelaxed);
@@ -38,11 +38,11 @@ class BestWindow {
 
  private:
   std::atomic<uint32_t> count_{0};
-  std::atomic<double> best_{0}, second_{0};  // of those since the last that was full
+  std::atomic<double> best_{0}, second_{0};  // the two least since a window was last full
 };
 
-// A measured constant moves by a factor of 2 at most at a time: what is true is followed in a few
-// windows, what is not has moved little when the next window says so.
+// A measured constant moves by at most a factor of 2 at a time. A true change is followed in a few
+// windows. A false one has moved little when the next window corrects it.
 inline constexpr double kLiveStepMax = 2;
 inline double LiveStep(double known, double measured) {
   return std::clamp(measured, known / kLiveStepMax, known * kLiveStepMax);

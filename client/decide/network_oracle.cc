@@ -1,12 +1,13 @@
-#include "client/network_oracle.h"
+#include "client/decide/network_oracle.h"
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
-#include "spdlog/spdlog.h"
+#include "proto/base/host_port.h"
+#include "proto/base/log.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {
@@ -109,9 +110,9 @@ void NetworkOracle::Run() {
 
 void NetworkOracle::LogChange(const absl::Status& status) {
   if (!status.ok() && !failing_) {
-    spdlog::warn("{}; what it last told stays", status.ToString());
+    Log().warn("{}; what it last told stays", status.ToString());
   } else if (status.ok() && failing_) {
-    spdlog::info("the network oracle answers again");
+    Log().info("the network oracle answers again");
   }
   failing_ = !status.ok();
 }
@@ -153,12 +154,9 @@ std::optional<PathCost> NetworkOracle::PathTo(std::string_view host) {
   return snapshot->Find(host, options_.clock->Now(), options_.congestion_age_max);
 }
 
-std::string_view HostOfAddress(std::string_view address) {
-  if (address.starts_with('[')) return address.substr(1, address.find(']') - 1);
-  const size_t colon = address.rfind(':');
-  // More than one: an IPv6 address without brackets has no port.
-  if (colon == std::string_view::npos || address.find(':') != colon) return address;
-  return address.substr(0, colon);
+std::string HostOfAddress(std::string_view address) {
+  const auto parsed = HostPort::Parse(address);
+  return parsed.ok() ? parsed->host : std::string(address);
 }
 
 }  // namespace ckv

@@ -1,8 +1,8 @@
-// What the network between this requester and its holders costs, as its operator tells it: the tier
-// of each holder, and of each tier its bandwidth, latency and congestion.
+// The cost of the network between this requester and its holders, as the operator describes it.
+// Each holder has a tier. Each tier has a bandwidth, a latency and a congestion.
 //
-// Source: arXiv:2606.03910 section III-E. Two sources speak it: a file (client/oracle_file.h) and
-// an OracleService (client/oracle_stub.h).
+// Source: arXiv:2606.03910 section III-E. There are two OracleSources: a file
+// (client/decide/oracle_file.h) and an OracleService (client/grpc/oracle_stub.h).
 //
 //   ckv::NetworkOracle oracle(std::make_unique<ckv::OracleFile>("/etc/ckv/network.json"), options);
 //   CKV_RETURN_IF_ERROR(oracle.Refresh());  // optional: know before the first question
@@ -24,87 +24,90 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "client/cost_model.h"
-#include "proto/clock.h"
+#include "client/decide/cost_model.h"
+#include "proto/base/clock.h"
 
 namespace ckv {
 
-// The paper has four tiers (node, rack, pod, fabric); more fit a deeper network.
+// The paper has four tiers (node, rack, pod, fabric); a deeper network may have more.
 inline constexpr uint32_t kTierCountMax = 16;
 inline constexpr uint32_t kOracleHostCountMax = 1u << 16;
-inline constexpr uint32_t kOracleNameBytesMax = 256;  // of a tier or a host
+inline constexpr uint32_t kOracleNameBytesMax = 256;  // name of a tier or a host
 inline constexpr double kTierBandwidthMax = 1e15;     // bytes per second
 inline constexpr double kTierLatencyMaxUs = 1e7;
 
 struct TierCost {
-  std::string name;                  // for people
+  std::string name;                  // shown to people
   double bandwidth_bytes_per_s = 0;  // above 0
   double latency_us = 0;             // one way
-  double congestion = 0;             // [0, 1), of traffic other than this system's
+  // [0, 1): the share of the bandwidth taken by traffic other than this system's.
+  double congestion = 0;
 };
 
-// One answer, whole; immutable once published.
+// One answer of a source, complete and immutable once published.
 struct NetworkSnapshot {
-  std::vector<TierCost> tiers;                              // nearest first
-  absl::flat_hash_map<std::string, uint32_t> tier_of_host;  // from the requester to each holder's
-  Instant taken;                                            // when its congestion was true
+  std::vector<TierCost> tiers;  // nearest first
+  // The tier of the way from the requester to each holder's host.
+  absl::flat_hash_map<std::string, uint32_t> tier_of_host;
+  // When the congestion was true.
+  Instant taken;
 
-  // The way to `host`; nothing where the operator did not tell. Congestion that is older than
-  // `congestion_age_max` is left out: tiers, which do not age, do most of the work (section VI-F
-  // found no difference up to 60 s, and the ranking stands within StalenessTolerance).
+  // Returns the way to `host`, or nothing if the operator did not describe it. Congestion older
+  // than `congestion_age_max` is left out. Tiers do not age, and they do most of the work: section
+  // VI-F found no difference up to 60 s.
   std::optional<PathCost> Find(std::string_view host, Instant now,
                                Duration congestion_age_max) const;
 };
 
-// What came from outside, against the limits above.
+// Checks a snapshot from outside against the limits above.
 //   InvalidArgument     names the field: "tiers[2].congestion: 1.5 is not within [0, 1)".
 absl::Status ValidateSnapshot(const NetworkSnapshot& snapshot);
 
-// Where snapshots come from. Thread-safe.
+// A source of snapshots. Thread-safe.
 class OracleSource {
  public:
   virtual ~OracleSource() = default;
-  // The costs from `requester_host` to each of `holder_hosts` that it knows. `taken` is set from
-  // `clock`, less the age of what it tells. Does not outlast the deadline by much.
-  //   InvalidArgument     what it read is not what it should be; names the field.
-  //   Unavailable, NotFound  it cannot be read now.
+  // Returns the costs from `requester_host` to each of `holder_hosts` that it knows. `taken` is the
+  // time by `clock` less the age of the data. It returns soon after the deadline at the latest.
+  //   InvalidArgument     the data is malformed; names the field.
+  //   Unavailable, NotFound  the data cannot be read now.
   virtual absl::StatusOr<NetworkSnapshot> Read(const std::string& requester_host,
                                                const std::vector<std::string>& holder_hosts,
                                                Clock& clock, Instant deadline) = 0;
-  // For errors and logs: "oracle file /etc/ckv/network.json".
+  // Describes it for errors and logs: "oracle file /etc/ckv/network.json".
   virtual std::string Describe() const = 0;
 };
 
 struct NetworkOracleOptions {
-  std::string requester_host;  // this requester's, as the source names it
+  std::string requester_host;  // this requester's host, as the source names it
   Clock* clock = Clock::Real();
-  Duration period = std::chrono::seconds(1);   // between two readings (section V-B)
-  Duration timeout = std::chrono::seconds(1);  // of one
+  Duration period = std::chrono::seconds(1);   // time between two readings (section V-B)
+  Duration timeout = std::chrono::seconds(1);  // limit of one reading
   Duration congestion_age_max = std::chrono::seconds(60);
 };
 
-// Keeps the last snapshot fresh on a thread of its own. Thread-safe; no question waits for the
-// network or a file: it looks at what is there, under a lock as long as copying a pointer.
+// Keeps the last snapshot fresh on a thread of its own. Thread-safe. No question waits for the
+// network or a file: it looks at the last snapshot, under a lock held for one pointer copy.
 class NetworkOracle {
  public:
   NetworkOracle(std::unique_ptr<OracleSource> source, NetworkOracleOptions options);
-  // Ends the thread: waits for a reading in progress, so up to its timeout.
+  // Ends the thread. It waits for a reading in progress, so up to its timeout.
   ~NetworkOracle();
   NetworkOracle(const NetworkOracle&) = delete;
   NetworkOracle& operator=(const NetworkOracle&) = delete;
 
-  // Reads on a thread from now on, every period and whenever a new host is asked for. Once.
+  // Starts the thread, which reads every period and when a new host is asked for. Call it once.
   void Start();
 
-  // Reads now, on the caller's thread; what was known stays if that fails, or is newer.
-  // Errors as OracleSource::Read, with the source's name.
+  // Reads now, on the caller's thread. The known snapshot stays if that fails or if it is newer.
+  //   Errors as OracleSource::Read, with the source's name.
   absl::Status Refresh() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Null before the first reading.
+  // Returns the last snapshot, or null before the first reading.
   std::shared_ptr<const NetworkSnapshot> Snapshot() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The way to the holder on `host`; nothing before it is known. A host that was never asked for is
-  // part of the next reading. `in_flight` of the result is the caller's to fill.
+  // Returns the way to the holder on `host`, or nothing before it is known. A host asked for the
+  // first time is part of the next reading. The caller fills `in_flight` of the result.
   std::optional<PathCost> PathTo(std::string_view host) ABSL_LOCKS_EXCLUDED(mu_);
 
   const NetworkOracleOptions& options() const { return options_; }
@@ -121,11 +124,12 @@ class NetworkOracle {
   absl::flat_hash_set<std::string> wanted_ ABSL_GUARDED_BY(mu_);  // hosts that were asked for
   bool wake_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  bool failing_ = false;  // of the thread: said once a break
+  bool failing_ = false;  // used by the thread; a break is logged once
   std::thread thread_;
 };
 
-// "10.0.0.7" of "10.0.0.7:7401", "::1" of "[::1]:7401"; all of it where there is no port.
-std::string_view HostOfAddress(std::string_view address);
+// Returns "10.0.0.7" for "10.0.0.7:7401" and "::1" for "[::1]:7401". An address that is not
+// host:port comes back whole.
+std::string HostOfAddress(std::string_view address);
 
 }  // namespace ckv

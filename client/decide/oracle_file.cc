@@ -1,4 +1,4 @@
-#include "client/oracle_file.h"
+#include "client/decide/oracle_file.h"
 
 #include <cerrno>
 #include <cmath>
@@ -9,8 +9,8 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
-#include "store/json.h"
+#include "proto/base/status.h"
+#include "store/formats/json.h"
 
 namespace ckv {
 namespace {

@@ -1,4 +1,4 @@
-// The network oracle of a file: JSON that an operator writes, or a script renews.
+// The network oracle of a file: JSON that an operator writes or a script renews.
 //
 //   {
 //     "version": 1,
@@ -15,15 +15,20 @@
 //     }
 //   }
 //
-// `tiers` come nearest first: 1 to kTierCountMax. bandwidth_GBps is 1e9 bytes a second of one
-// host's share, above 0; latency_us one way, 0 to 1e7; congestion the share of the tier that
-// traffic other than this system's takes, [0, 1), 0 if it is left out. `hosts` says where each host
-// stands, widest domain first, by one label fewer than there are tiers. Two hosts are of tier 0
-// where all labels are the same, and of the last where the first differs: above, 10.0.0.1
-// and 10.0.0.2 share p1 and r1, so they are of tier 1. Labels are compared level by level, so "r1"
-// of p1 is not "r1" of p2. A host is named as the holders' control addresses name it, and this
-// requester as oracle.host does. Whatever else is there is refused: a mistyped key would otherwise
-// mean nothing, silently.
+// `tiers` come nearest first: 1 to kTierCountMax. Each has these fields:
+//   bandwidth_GBps  one host's share in 1e9 bytes per second, above 0
+//   latency_us      one way, 0 to 1e7
+//   congestion      share of the tier taken by traffic other than this system's, [0, 1); 0 if left
+//   out
+//
+// `hosts` says where each host stands, widest domain first, with one label fewer than there are
+// tiers. Two hosts are of tier 0 if all their labels are the same, and of the last tier if the
+// first differs. Above, 10.0.0.1 and 10.0.0.2 share p1 and r1, so they are of tier 1. Labels are
+// compared level by level, so "r1" of p1 is not "r1" of p2.
+//
+// A host has the name that the holders' control addresses give it. This requester has the name in
+// oracle.host. Unknown keys are refused, because a mistyped one would otherwise be silently
+// ignored.
 
 #pragma once
 
@@ -32,27 +37,28 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/network_oracle.h"
+#include "client/decide/network_oracle.h"
 
 namespace ckv {
 
 inline constexpr size_t kOracleFileBytesMax = size_t{16} << 20;
 
-// The costs from `requester_host` to every host of the text; `taken` is left at 0.
-//   InvalidArgument     not JSON, or names the field: "tiers[2].congestion: ...".
+// Returns the costs from `requester_host` to every host of the text; `taken` stays 0.
+//   InvalidArgument     the text is not JSON, or a field is wrong: "tiers[2].congestion: ...".
 //   NotFound            `requester_host` is not among its hosts.
 absl::StatusOr<NetworkSnapshot> ParseOracleFile(std::string_view text,
                                                 std::string_view requester_host);
 
-// Thread-safe: keeps nothing. The file is read whole every time, so renew it by renaming another
-// over it.
+// Thread-safe: it keeps nothing. The file is read whole every time, so renew it by renaming a new
+// one over it.
 class OracleFile final : public OracleSource {
  public:
   explicit OracleFile(std::string path) : path_(std::move(path)) {}
 
-  // As old as the reading.
-  //   NotFound, Unavailable  there is no such file, or it cannot be read.
-  //   else as ParseOracleFile, and InvalidArgument over kOracleFileBytesMax.
+  // Returns costs as old as the reading.
+  //   NotFound, Unavailable  there is no file, or it cannot be read.
+  //   InvalidArgument        it is larger than kOracleFileBytesMax.
+  //   Other errors as ParseOracleFile.
   absl::StatusOr<NetworkSnapshot> Read(const std::string& requester_host,
                                        const std::vector<std::string>& holder_hosts, Clock& clock,
                                        Instant deadline) override;

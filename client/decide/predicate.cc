@@ -1,4 +1,4 @@
-#include "client/predicate.h"
+#include "client/decide/predicate.h"
 
 #include <algorithm>
 #include <limits>
@@ -12,7 +12,7 @@ constexpr const char* kNoRoom = "does not fit the local cache";
 using CostOf = RoundCost (*)(const Workload&, const Candidate&) noexcept;
 
 double SpliceUs(const DecisionInput& input, const Workload& work) {
-  // Where the rotation is the identity it elides (arXiv:2606.01502 section 6.3); a selection is
+  // A rotation that is the identity is left out (arXiv:2606.01502 section 6.3). A selection is
   // never rotated.
   if (input.canonical || work.selected || work.tokens == 0) return 0;
   const double layer_us = CleanCost(input.here.splice_per_layer_us) +
@@ -44,7 +44,7 @@ bool Cheaper(const RoundCost& a, const RoundCost& b) {
 }
 
 // Calls `take(index, cost)` with the best replica of each group, in order. Returns why a group has
-// none that can be asked; null: all have.
+// none that can be asked, or null if all have.
 template <typename Take>
 const char* ForEachBest(const DecisionInput& input, const Workload& work, CostOf cost_of,
                         Take take) {

@@ -1,4 +1,4 @@
-// The decision: three closed-form costs and their argmin, with every term kept for the explanation.
+// Decides between route, fetch and local: three closed-form costs, their argmin, and every term.
 //
 //   per layer:   T_route = max over holders (T_probe + M_q (q + p) / BW + T_compute + T_queue)
 //                          + T_merge(holders)
@@ -9,17 +9,35 @@
 //                fetch  T_fetch + S x A x L x T_attend_here
 //                local  T_local + S x A x L x T_attend_here
 //
-// Sources: arXiv:2606.01502 sections 4 and 5; client/cost_model.h has the terms of one holder. A
-// step is L dependent round trips, because a layer's query needs the previous layer's merge, and
-// M_q counts (token, head) rows: 16 for one token of V2-Lite, 128 of V3. Holders answer a query
-// side by side, so the slowest of them tells its time; rows of several come one after another,
-// since they share the requester's own link (section 5.4: a gather grows with its holders).
+//   S, A, L, M_q    steps, agents, geometry.layers, query_rows
+//   q, p, b_kv      geometry.query_row_bytes(), .partial_row_bytes(f32_partials), .row_bytes()
+//   T_merge         holders x M_q x here.merge_per_row_us; holders are the groups of candidates
+//   T_splice        L x (here.splice_per_layer_us + tokens x here.splice_per_token_layer_us);
+//                   0 if `canonical` or under selection
+//   T_attend_here   here.attend for M_q rows over the tokens; if that curve is empty,
+//                   M_q x tokens x here.attend_per_row_token_us
+//   c               here.prefill_per_token_layer_us
+//   tokens          under selection, T_attend_here and T_evict count at most `selected` of them
+//   T_evict         (tokens - cache_room_tokens) x eviction->per_token_us, if they do not fit
 //
-// Requester::Explain (client/requester.h) fills the input from what a requester measured and asks.
-// To fill it yourself: a Candidate (client/cost_model.h) a holder and group, `here` of
-// CalibrateHere (client/calibrate.h) or of a profile (client/profile_file.h), and
-// cache_room_tokens, without which neither fetch nor local is offered. What would change a decision
-// is in client/what_if.h.
+// Sources: arXiv:2606.01502 sections 4 and 5. client/decide/cost_model.h has the terms of one
+// holder. A step is L dependent round trips, because a layer's query needs the previous layer's
+// merge. M_q counts (token, head) rows: 16 for one token of V2-Lite, 128 of V3.
+//
+// Holders answer a query side by side, so the slowest of them sets the time of a route. Rows
+// fetched from several holders come one after another, because they share the requester's own link
+// (section 5.4: a gather grows with its holders).
+//
+// Requester::Explain (client/requester.h) fills the input from measurements. To fill it yourself,
+// you need:
+//   geometry, tokens, query_rows, and steps and agents if they are not 1
+//   candidates            one Candidate (client/decide/cost_model.h) per holder and group
+//   here                  from CalibrateHere (client/cache/calibrate_here.h) or from a profile
+//                         (client/decide/profile_file.h)
+//   cache_room_tokens     if 0 and `eviction` is unset, neither fetch nor local is offered
+//
+// tests/consumer/predicate_example.cc is a whole program to copy: it fills the input and decides.
+// client/decide/what_if.h tells which changes would turn a decision.
 
 #pragma once
 
@@ -31,8 +49,8 @@
 #include <string_view>
 #include <vector>
 
-#include "client/cost_model.h"
-#include "client/profile.h"
+#include "client/decide/cost_model.h"
+#include "client/decide/profile.h"
 #include "proto/geometry.h"
 
 namespace ckv {
@@ -41,38 +59,46 @@ enum class Primitive : uint8_t { kRoute = 0, kFetch = 1, kLocal = 2 };  // ties 
 inline constexpr size_t kPrimitiveCount = 3;
 std::string_view PrimitiveName(Primitive primitive);
 
-// Rows that are in the local cache and would have to go.
+// Lets rows in the local cache be evicted to make room.
 struct Eviction {
-  uint64_t capacity_tokens = 0;  // of the whole cache: what does not fit into it never will
-  double per_token_us = 0;       // of what is thrown out: making it again, or pulling it again
+  uint64_t capacity_tokens = 0;  // the whole cache; more tokens than this never fit
+  double per_token_us = 0;       // cost per evicted token of making or pulling it again
 };
 
-// What is asked, and of whom. Keep one and fill it anew: its vector keeps its memory.
+// The question and the candidates. Keep one and refill it: its vector keeps its memory.
 struct DecisionInput {
   Geometry geometry;
-  uint64_t tokens = 0;      // of all chunks together
-  uint64_t selected = 0;    // rows a query attends under selection; 0: dense
+  uint64_t tokens = 0;      // tokens of all chunks together
+  uint64_t selected = 0;    // rows a query attends under selection; 0 if dense
   uint32_t query_rows = 0;  // M_q of one layer
   uint32_t steps = 1;       // decode steps expected against the chunks
-  uint32_t agents = 1;      // that share them here
+  uint32_t agents = 1;      // agents that share the chunks here
+  // Partials cross the wire as f32 instead of bf16.
   bool f32_partials = false;
-  bool canonical = false;          // the chunks stand where they were made: a fetch rotates nothing
-  uint64_t cache_room_tokens = 0;  // free in the local cache; 0 is none at all
-  std::optional<Eviction> eviction;  // absent: what does not fit is not offered
-  // Groups of replicas, side by side. None: no route and no fetch.
+  // The chunks stand at the positions they were made for, so a fetch rotates nothing.
+  bool canonical = false;
+  // Free tokens in the local cache. 0 means that there are none.
+  uint64_t cache_room_tokens = 0;
+  // If unset, chunks that need more than the free room are not offered.
+  std::optional<Eviction> eviction;
+  // Groups of replicas, asked side by side. If empty, route and fetch are not offered.
   std::vector<Candidate> candidates;
-  // What calls are cut for: the requester's (RequesterOptions::lane_shape). Absent: one message,
-  // however long, as in the paper's measurements.
+  // The lane shape that calls are cut for, the requester's own (RequesterOptions::lane_shape). If
+  // unset, a call is one message however long, as in the paper's measurements.
   std::optional<LaneShape> lane_shape = LaneShape();
-  std::string gone_holder;  // for people: the one that is not a member, if that is why
+  // The holder that is not a member of the directory, for people. Unless empty, route and fetch are
+  // not offered.
+  std::string gone_holder;
+  // Constants of this requester: merging, splicing, attending and prefill.
   RequesterConstants here;
 };
 
-// Terms in microseconds over all steps, agents and layers; a term a primitive lacks is 0.
+// One primitive's cost in microseconds over all steps, agents and layers. Terms it lacks are 0.
 struct CostBreakdown {
   bool offered = false;
-  const char* why_not = "";  // a fixed text, if not offered
-  double probe_us = 0;       // of a route the slowest holder's: it, transfer, compute and queue
+  const char* why_not = "";  // a fixed text if not offered
+  // For a route, probe, transfer, compute and queue are those of the slowest holder.
+  double probe_us = 0;
   double transfer_us = 0;
   double compute_us = 0;  // at the holder for route, here for fetch and local
   double queue_us = 0;
@@ -81,33 +107,36 @@ struct CostBreakdown {
   double prefill_us = 0;
   double evict_us = 0;
   double total_us = 0;
-  uint32_t candidate = 0;  // that the terms are of (route), or the dearest to pull from (fetch)
+  // Index in input.candidates. For a route it is the slowest holder, whose terms these are. For a
+  // fetch it is the holder that costs most to pull from.
+  uint32_t candidate = 0;
 };
 
 struct Decision {
-  std::optional<Primitive> choice;  // nothing is offered: nothing
+  std::optional<Primitive> choice;  // nothing if nothing is offered
+  // The second cheapest. It is unset if fewer than two primitives are offered.
   std::optional<Primitive> runner_up;
   std::array<CostBreakdown, kPrimitiveCount> costs;
-  uint64_t route_bytes = 0;  // q + p over one layer and step, to and from each holder
+  uint64_t route_bytes = 0;  // q + p of one layer and step, to and from one holder
   uint64_t fetch_bytes = 0;  // one layer of the chunks
 
   const CostBreakdown& cost(Primitive primitive) const { return costs[size_t(primitive)]; }
 };
 
-// Under selection a fetch moves only the chosen rows, every step and layer anew, and nothing is
-// spliced; local is not offered. A query of several tokens chooses more rows than `selected`: what
-// a fetch is charged is then too little, never too much. Under 1 us for 8 candidates; does not
-// allocate.
+// Returns the costs of all primitives and the cheapest one offered. Under selection a fetch moves
+// only the chosen rows, anew every step and layer, nothing is spliced, and local is not offered. A
+// query of several tokens chooses more rows than `selected`, so a fetch is then charged too little,
+// never too much. It takes under 1 us for 8 candidates and does not allocate.
 Decision Decide(const DecisionInput& input) noexcept;
 
 struct RankedCandidate {
-  uint32_t index = 0;  // in input.candidates
-  RoundCost cost;      // of a route's round, or of a pull
+  uint32_t index = 0;  // index in input.candidates
+  RoundCost cost;      // one round of a route, or one pull
 };
 
-// Ranks candidates for route or fetch: groups in their order, in each the cheapest first, those
-// that cannot be asked last, ties in the order given. Writes one entry a candidate, at most
-// ranked.size(), in place; returns how many. Does not allocate.
+// Ranks the candidates for route or fetch. Groups keep their order. Within a group the cheapest
+// comes first, unreachable ones last, and ties keep the given order. Writes one entry per candidate
+// to `ranked`, at most ranked.size(), and returns how many. It does not allocate.
 size_t RankCandidates(const DecisionInput& input, Primitive primitive,
                       std::span<RankedCandidate> ranked) noexcept;
 

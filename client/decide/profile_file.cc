@@ -1,9 +1,6 @@
-#include "client/profile_file.h"
-
-#include <unistd.h>
+#include "client/decide/profile_file.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -14,8 +11,9 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "proto/status.h"
-#include "store/json.h"
+#include "proto/base/status.h"
+#include "store/formats/json.h"
+#include "store/formats/output_file.h"
 
 namespace ckv {
 namespace {
@@ -24,7 +22,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kDepthMax = 6;
 constexpr size_t kFileBytesMax = size_t{16} << 20;
-constexpr size_t kHostCharacters = 12;  // of an identity: a boot id begins it
+constexpr size_t kHostCharacters =
+    12;  // characters shown of an identity, which begins with a boot id
 
 constexpr const char* kOtherHost = "of another host, or of this one before it booted again: ";
 
@@ -110,10 +109,6 @@ absl::StatusOr<LaneProfile> ReadLane(const nlohmann::json& object) {
   return lane;
 }
 
-absl::Status FileError(const std::string& path, const char* what) {
-  return absl::UnavailableError(absl::StrFormat("%s: %s: %s", path, what, std::strerror(errno)));
-}
-
 }  // namespace
 
 const LaneProfile* Profile::Find(std::string_view holder, std::string_view fabric) const {
@@ -195,18 +190,7 @@ absl::StatusOr<Profile> ParseProfile(std::string_view text) {
 }
 
 absl::Status WriteProfile(const std::string& path, const Profile& profile) {
-  const std::string beside = absl::StrFormat("%s.%d.tmp", path, getpid());
-  const std::string text = FormatProfile(profile);
-  std::FILE* const file = std::fopen(beside.c_str(), "wb");
-  if (file == nullptr) return FileError(path, "cannot be written");
-  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size() &&
-                       std::fflush(file) == 0 && fsync(fileno(file)) == 0;
-  const absl::Status status = written ? absl::OkStatus() : FileError(path, "cannot be written");
-  std::fclose(file);
-  if (status.ok() && std::rename(beside.c_str(), path.c_str()) == 0) return absl::OkStatus();
-  const absl::Status error = status.ok() ? FileError(path, "cannot be written") : status;
-  (void)unlink(beside.c_str());
-  return error;
+  return WriteOutput(path, FormatProfile(profile));
 }
 
 absl::StatusOr<Profile> ReadProfile(const std::string& path) {

@@ -1,8 +1,8 @@
-#include "client/profile_seed.h"
+#include "client/decide/profile_seed.h"
 
 #include <utility>
 
-#include "spdlog/spdlog.h"
+#include "proto/base/log.h"
 
 namespace ckv {
 
@@ -11,7 +11,7 @@ SeedProfile::SeedProfile(std::shared_ptr<const Profile> profile, std::string hos
   if (profile_ == nullptr) return;
   const std::string why_not = WhyNotFrom(*profile_, host_identity_);
   if (why_not.empty()) return;
-  spdlog::warn("the profile is not used: {}; run ckvctl calibrate here", why_not);
+  Log().warn("the profile is not used: {}; run ckvctl calibrate here", why_not);
   profile_.reset();
 }
 
@@ -33,11 +33,11 @@ const Profile* SeedProfile::Judge(const Geometry& geometry) const {
   if (count == kGeometryCountMax) return nullptr;
   const std::string why_not = WhyNotOf(*profile_, geometry, host_identity_);
   if (!why_not.empty()) {
-    spdlog::warn("the profile is not used for corpora of {}: {}; run ckvctl calibrate",
-                 geometry.ToString(), why_not);
+    Log().warn("the profile is not used for corpora of {}: {}; run ckvctl calibrate",
+               geometry.ToString(), why_not);
   }
   if (count + 1 == kGeometryCountMax)
-    spdlog::warn("the profile is not used for geometries beyond {}", kGeometryCountMax);
+    Log().warn("the profile is not used for geometries beyond {}", kGeometryCountMax);
   seen_[count] = {geometry, why_not.empty()};
   seen_count_.store(count + 1, std::memory_order_release);
   return why_not.empty() ? profile_.get() : nullptr;

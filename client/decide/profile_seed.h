@@ -1,4 +1,4 @@
-// Which of a requester's constants a profile may stand for.
+// Decides which of a requester's constants come from a profile.
 
 #pragma once
 
@@ -11,26 +11,25 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "client/profile_file.h"
+#include "client/decide/profile_file.h"
 #include "proto/geometry.h"
 
 namespace ckv {
 
-// A profile as one requester uses it: for the geometries that it was measured with, on the host
-// that it was measured from (WhyNotOf, WhyNotFrom), and never otherwise. What is not used is said
-// once, at warning, with the reason. Thread-safe.
+// A profile as one requester uses it: only for geometries it was measured with, on the host it was
+// measured from (WhyNotOf, WhyNotFrom). If it is not used, one warning says why. Thread-safe.
 class SeedProfile {
  public:
-  // Geometries that a requester sees; of more than these, the profile is not used for the others.
+  // The most geometries one requester asks about. The profile is not used for any beyond that.
   static constexpr uint32_t kGeometryCountMax = 16;
 
-  // Null: nothing is covered, and nothing said.
+  // If `profile` is null, nothing is covered and nothing is logged.
   SeedProfile(std::shared_ptr<const Profile> profile, std::string host_identity);
 
-  // The profile if it speaks of `geometry` from here, else null. The first question of a geometry
-  // takes a lock and allocates; after that some 20 ns, no lock.
+  // Returns the profile if it covers `geometry` on this host, else null. The first question about a
+  // geometry takes a lock and allocates. Later ones take about 20 ns and no lock.
   const Profile* For(const Geometry& geometry) const ABSL_LOCKS_EXCLUDED(mu_);
-  // The profile if it is of this host; of some geometry. Null: never used.
+  // Returns the profile if it belongs to this host, whatever its geometry. Otherwise returns null.
   const Profile* profile() const { return profile_.get(); }
 
  private:
@@ -43,7 +42,8 @@ class SeedProfile {
 
   const std::string host_identity_;
   std::shared_ptr<const Profile> profile_;  // constant after construction
-  mutable absl::Mutex mu_;                  // to add to seen_: those below seen_count_ never change
+  // Guards additions to seen_; entries below seen_count_ never change.
+  mutable absl::Mutex mu_;
   mutable std::array<Seen, kGeometryCountMax> seen_;
   mutable std::atomic<uint32_t> seen_count_{0};
 };

@@ -1,4 +1,4 @@
-#include "client/what_if.h"
+#include "client/decide/what_if.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@ struct KnobSpec {
   std::string_view name;
   std::string_view unit;
   KnobRange range;
-  double unit_step;  // where a search from 0 begins; the least step of a count
+  double unit_step;  // the first step of a search from 0, and the least step of a count
   bool counts;
 };
 
@@ -31,7 +31,7 @@ constexpr KnobSpec kKnobs[kKnobCount] = {
 };
 const KnobSpec& SpecOf(Knob knob) { return kKnobs[size_t(knob)]; }
 
-// Of a search: 8 steps to a doubling, so a window of 9 % is not stepped over.
+// The factor of a step: 8 steps to a doubling, so a search does not step over a window of 9 %.
 const double kSearchFactor = std::exp2(1.0 / 8);
 constexpr int kBisectCountMax = 60;
 
@@ -169,10 +169,16 @@ double RatioDistance(const Flip& flip) {
   return std::abs(std::log(std::max(flip.to, floor)) - std::log(std::max(flip.from, floor)));
 }
 
+// Three digits, trailing zeros too: two times that are compared show as much of each.
+std::string ThreeDigits(double value) {
+  if (value < 1) return absl::StrFormat("%.3g", value);
+  return absl::StrFormat("%.*f", value < 9.995 ? 2 : value < 99.95 ? 1 : 0, value);
+}
+
 std::string FormatUs(double us) {
-  if (us < 1000) return absl::StrFormat("%.3g us", us);
-  if (us < 1e6) return absl::StrFormat("%.3g ms", us / 1e3);
-  return absl::StrFormat("%.3g s", us / 1e6);
+  if (us < 999.5) return ThreeDigits(us) + " us";
+  if (us < 999.5e3) return ThreeDigits(us / 1e3) + " ms";
+  return ThreeDigits(us / 1e6) + " s";
 }
 
 std::string FormatKnob(Knob knob, double value) {
@@ -242,14 +248,6 @@ std::optional<uint64_t> BreakEvenSteps(const DecisionInput& input) {
   return BreakEven(input, Knob::kSteps, Primitive::kFetch, Primitive::kRoute);
 }
 
-uint64_t BreakEvenQueryRows(const Geometry& geometry, uint64_t tokens, bool f32_partials) noexcept {
-  const uint64_t exchange_bytes =
-      uint64_t{geometry.query_row_bytes()} + geometry.partial_row_bytes(f32_partials);
-  if (exchange_bytes == 0) return 0;
-  const double rows = double(tokens) * geometry.row_bytes() / double(exchange_bytes);
-  return rows < 1.8e19 ? static_cast<uint64_t>(rows) : std::numeric_limits<uint64_t>::max();
-}
-
 std::array<double, kKnobCount> Sensitivities(const DecisionInput& input) {
   std::array<double, kKnobCount> sensitivities{};
   const Decision decision = Decide(input);
@@ -264,7 +262,8 @@ std::array<double, kKnobCount> Sensitivities(const DecisionInput& input) {
     Turned turned(input, knob);
     // One token more may not fit, and would then have no cost to ask for.
     if (knob != Knob::kCacheRoom && decision.cost(choice).evict_us == 0) turned.LeaveOutRoom();
-    // Of counts the next one: costs are straight lines of them. Of others a thousandth, both ways.
+    // A count is moved to the next one, because costs are straight lines of counts. Other values
+    // are moved by a thousandth, both ways.
     const bool counts = SpecOf(knob).counts;
     const double above = counts ? *value + 1 : *value * 1.001;
     const double below = counts ? *value : *value / 1.001;
@@ -322,7 +321,10 @@ std::string DescribeDecision(const Decision& decision, const DecisionInput& inpu
     absl::StrAppendFormat(&text, ", the only one offered (fetch: %s)", decision.costs[1].why_not);
   }
   if (decision.costs[0].offered && decision.costs[1].offered) {
-    if (const auto steps = BreakEvenSteps(input)) {
+    const auto steps = BreakEvenSteps(input);
+    if (steps == 1) {
+      text += "; fetch at any number of steps";
+    } else if (steps) {
       absl::StrAppendFormat(&text, "; fetch from %d steps on", *steps);
     } else {
       text += "; fetch at no number of steps";

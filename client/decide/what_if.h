@@ -1,7 +1,7 @@
-// What would change a decision: break-evens, sensitivities, and the nearest flip of each input.
+// Shows which changes would turn a decision: break-evens, sensitivities, and the nearest flips.
 //
-// Everything here asks Decide with one input changed and all others as they are. For people and
-// tools: up to a millisecond, and it allocates.
+// Every function here calls Decide with one input changed and all others unchanged. They serve
+// people and tools: each takes up to a millisecond and allocates.
 
 #pragma once
 
@@ -12,73 +12,72 @@
 #include <string_view>
 #include <vector>
 
-#include "client/predicate.h"
-#include "proto/geometry.h"
+#include "client/decide/predicate.h"
 
 namespace ckv {
 
-// An input that can be turned. Those of holders are turned for all candidates alike, and counted at
-// the one that tells route's time.
+// An input that can be changed. A holder's input changes for all candidates alike. Its value is
+// read at the candidate that sets the time of a route.
 enum class Knob : uint8_t {
   kSteps = 0,
   kQueryRows,
   kTokens,
   kAgents,
-  kBandwidth,  // of lanes and tiers, by the same factor
-  kProbe,      // by the same factor
-  kQueue,      // by the same time
+  kBandwidth,  // scales lanes and tiers by one factor
+  kProbe,      // scales all candidates by one factor
+  kQueue,      // adds the same time to all candidates
   kCacheRoom,
 };
 inline constexpr size_t kKnobCount = 8;
 std::string_view KnobName(Knob knob);  // "query rows"
 std::string_view KnobUnit(Knob knob);  // "rows"; "B/s", "us"
 
-// The knob's value; nothing where it means nothing: bandwidth, probe and queue without a holder, or
-// without a measurement.
+// Returns the knob's value. Bandwidth, probe and queue have none if there is no holder or no
+// measurement.
 std::optional<double> KnobValue(const DecisionInput& input, Knob knob) noexcept;
-// `input` with the knob at `value`, which is brought within the limits below and, where the input
-// counts something, down to a whole number.
+// Returns `input` with the knob at `value`, limited to RangeOf(knob) and rounded down if the knob
+// counts something. If the knob has no value, `input` comes back unchanged.
 DecisionInput WithKnob(const DecisionInput& input, Knob knob, double value);
 
-// What a deployment can be: beyond it nobody asks whether the choice would change.
+// The range that deployments can have; nobody asks about a choice beyond it.
 struct KnobRange {
   double min = 0;
   double max = 0;
 };
 KnobRange RangeOf(Knob knob) noexcept;
 
-// The least steps, query rows, tokens or agents from which on `winner` costs less than `loser`, as
-// far as costs are straight lines of it. Of steps and agents they are; of query rows and tokens not
-// where a calibrated curve or a pipeline of frames bends them, a holder has compute to spare, or
-// replicas change places: then it is one of the crossings, of a `winner` that wins at the end of
-// the range. Room and evictions are left out. Nothing: at no value of the range, or
-// one of them is not offered. Another knob: nothing.
+// Returns the least steps, query rows, tokens or agents from which on `winner` costs less than
+// `loser`. Costs are straight lines of steps and agents. Over query rows and tokens they bend if
+// there is a calibrated curve, a pipeline of frames or a holder with spare compute. They also bend
+// if replicas change places. The result is then one of the crossings, for a `winner` that wins at
+// the end of the range.
+//
+// Room and evictions are left out. The result is empty if `winner` does not win at the end of the
+// range or one of the two is not offered. It is also empty for any other knob.
 std::optional<uint64_t> BreakEven(const DecisionInput& input, Knob knob, Primitive winner,
                                   Primitive loser);
-// Fetch against route.
+// Returns the steps from which on fetch costs less than route.
 std::optional<uint64_t> BreakEvenSteps(const DecisionInput& input);
-// The query rows from which on routing moves more bytes than fetching a layer:
-// c_t b_kv / (q + p), arXiv:2606.01502 section 5.2; 1080 at 2048 DeepSeek tokens.
-uint64_t BreakEvenQueryRows(const Geometry& geometry, uint64_t tokens, bool f32_partials) noexcept;
 
-// d ln T / d ln x of the chosen cost, by knob: 1 means that the cost grows in proportion, 0 that it
-// does not depend on it. All 0 where nothing is chosen or it costs nothing.
+// Returns d ln T / d ln x of the chosen cost, for each knob. At 1 the cost grows in proportion; at
+// 0 it does not depend on the knob. All are 0 if nothing is chosen or the choice costs nothing.
 std::array<double, kKnobCount> Sensitivities(const DecisionInput& input);
 
-// The nearest value of one input, by ratio, at which the choice is another.
+// The nearest value of one input, by ratio, at which the choice changes.
 struct Flip {
   Knob knob = Knob::kSteps;
   double from = 0;
-  double to = 0;                    // here `choice` is made; just before it, the present one still
-  std::optional<Primitive> choice;  // nothing: none would be offered any more
+  // The first value at which `choice` is made; just before it the present choice still holds.
+  double to = 0;
+  std::optional<Primitive> choice;  // if unset, nothing would be offered
 };
-// One for each knob that has any within its range. A choice that comes and goes again within 9 % of
-// an input is not seen.
+// Returns one flip for each knob that has one within its range. A choice that appears and
+// disappears within 9 % of an input is not seen.
 std::vector<Flip> Flips(const DecisionInput& input);
-// "steps: fetch from 6 on (now 1)".
+// Returns, for example, "steps: fetch from 6 on (now 1)".
 std::string DescribeFlip(const Flip& flip);
 
-// "route: 1.9 ms against fetch 5.6 ms; fetch from 6 steps on".
+// Returns, for example, "route: 1.9 ms against fetch 5.6 ms; fetch from 6 steps on".
 std::string DescribeDecision(const Decision& decision, const DecisionInput& input);
 
 }  // namespace ckv

@@ -1,11 +1,11 @@
-#include "client/decode.h"
+#include "client/engine/decode.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "attention/merge.h"
 #include "attention/mla_partial.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 

@@ -1,4 +1,4 @@
-// Greedy decoding, and a context of rows in this process: what a routed decode is compared with.
+// Greedy decoding, and a context of rows in this process to compare a routed decode with.
 
 #pragma once
 
@@ -11,45 +11,45 @@
 #include "absl/status/statusor.h"
 #include "attention/partial.h"
 #include "attention/worker_pool.h"
-#include "client/engine.h"
+#include "client/engine/engine.h"
 #include "proto/geometry.h"
 
 namespace ckv {
 
-// The best token, and by how much it is better than the next: a token chosen by less than the
-// error of its logits may differ between two right computations.
+// The best token and its margin over the next best. If the margin is less than the error of the
+// logits, two correct computations may choose different tokens.
 struct GreedyChoice {
   int32_t token = 0;
   float margin = 0;
 };
-// The first of equals wins. `logits` has at least two values.
+// Returns the first of the best values. `logits` has at least two values.
 GreedyChoice ChooseGreedy(std::span<const float> logits);
 
-// Appends `prompt`, then `token_count` greedy tokens; calls `on_token` after each, whose error ends
-// the decode. The last token is chosen and not appended.
+// Appends `prompt` and then `token_count` greedy tokens. It calls `on_token` after each; an error
+// from it ends the decode. The last token is chosen but not appended.
 //   Errors of Append and of `on_token`.
 absl::StatusOr<std::vector<GreedyChoice>> DecodeGreedy(
     Sequence& sequence, uint32_t vocabulary, std::span<const int32_t> prompt, uint32_t token_count,
     absl::FunctionRef<absl::Status(const GreedyChoice&)> on_token);
 
-// A corpus in this process: chunks of rows, attended one by one and merged in their order. That is
-// exactly what a per-chunk routed query computes, so the two agree bit for bit with f32 partials.
-// One thread at a time; the rows must outlive it.
+// A corpus in this process: chunks of rows, attended one by one and merged in order. A per-chunk
+// routed query computes exactly that, so with f32 partials the two agree bit for bit. It may be
+// used by one thread at a time. The rows must outlive it.
 class LocalContext {
  public:
   LocalContext(const Geometry& geometry, WorkerPool* pool);
 
-  // `layers` are the chunk's rows, one view a layer, all of one token count.
+  // Adds a chunk. `layers` has one view per layer, all with the same token count.
   void AddChunk(std::vector<RowView> layers);
-  // Tokens [begin, begin + count) of a sequence as the next chunk; it must not grow meanwhile.
+  // Adds tokens [begin, begin + count) of a sequence, which must not grow later, as the next chunk.
   void AddCut(const Sequence& sequence, uint32_t begin, uint32_t count);
-  // All of it in chunks of `chunk_tokens`, the last one shorter.
+  // Adds the whole sequence in chunks of `chunk_tokens`; the last one may be shorter.
   void AddCuts(const Sequence& sequence, uint32_t chunk_tokens);
 
   uint64_t token_count() const { return token_count_; }
   size_t chunk_count() const { return chunks_.size(); }
 
-  // What SequenceOptions::context calls.
+  // Attends all chunks; pass it as SequenceOptions::context.
   absl::Status Attend(uint32_t layer, const QueryView& q, const PartialView& out);
 
  private:

@@ -1,9 +1,9 @@
-#include "client/engine.h"
+#include "client/engine/engine.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {

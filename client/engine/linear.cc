@@ -1,7 +1,7 @@
-#include "client/linear.h"
+#include "client/engine/linear.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "client/linear.cc"
+#define HWY_TARGET_INCLUDE "client/engine/linear.cc"
 #include "hwy/foreach_target.h"  // includes this file once per SIMD target
 #include "hwy/highway.h"
 // Highway wants its headers before ours are included again.
@@ -9,7 +9,7 @@
 #include <array>
 #include <cstring>
 
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ckv {

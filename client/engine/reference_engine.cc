@@ -1,12 +1,12 @@
-#include "client/reference_engine.h"
+#include "client/engine/reference_engine.h"
 
 #include <array>
 #include <span>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "client/reference_sequence.h"
-#include "proto/status.h"
+#include "client/engine/reference_sequence.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {

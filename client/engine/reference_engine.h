@@ -1,8 +1,8 @@
 // A small complete MLA transformer on the CPU: byte-level tokens, deterministic weights, DeepSeek's
-// row geometry. It is untrained: what it says is noise, but right noise, token by token.
+// row geometry. It is untrained: its text is noise, but the correct noise, token by token.
 //
-// Attention runs in absorbed form on bf16 rows and bf16 queries, exactly what crosses the wire, so
-// a local decode and a routed one see the same bits.
+// Attention runs in absorbed form on bf16 rows and bf16 queries, which are exactly the bytes on the
+// wire. So a local decode and a routed one see the same bits.
 
 #pragma once
 
@@ -10,16 +10,16 @@
 #include <memory>
 #include <vector>
 
-#include "client/engine.h"
-#include "client/linear.h"
-#include "client/reference_weights.h"
+#include "client/engine/engine.h"
+#include "client/engine/linear.h"
+#include "client/engine/reference_weights.h"
 
 namespace ckv {
 
 class ReferenceEngine final : public Engine {
  public:
-  // Generates the weights: 7 M values of the default config, about 0.1 s.
-  //   InvalidArgument     ValidateReferenceConfig.
+  // Generates the weights: 7 M values for the default config, about 0.1 s.
+  //   InvalidArgument     as ValidateReferenceConfig.
   static absl::StatusOr<std::unique_ptr<ReferenceEngine>> Create(const ReferenceConfig& config);
 
   const Geometry& geometry() const override { return geometry_; }
@@ -34,15 +34,15 @@ class ReferenceEngine final : public Engine {
   struct Layer {
     Linear query;
     Linear latent;
-    std::vector<Linear> key_up;    // a head
-    std::vector<Linear> value_up;  // a head
+    std::vector<Linear> key_up;    // one per head
+    std::vector<Linear> value_up;  // one per head
     Linear attention_out;
     Linear gate;
     Linear up;
     Linear down;
   };
   const Layer& layer(uint32_t index) const { return layers_[index]; }
-  // f32 [hidden].
+  // Returns f32 [hidden].
   const float* embedding(int32_t token) const {
     return embedding_.data() + size_t{static_cast<uint32_t>(token)} * config_.hidden;
   }

@@ -1,4 +1,4 @@
-#include "client/reference_sequence.h"
+#include "client/engine/reference_sequence.h"
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,7 @@
 #include "attention/bf16.h"
 #include "attention/merge.h"
 #include "attention/mla_partial.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "attention/partial.h"
 #include "attention/rope.h"
-#include "client/reference_engine.h"
+#include "client/engine/reference_engine.h"
 
 namespace ckv {
 
@@ -22,8 +22,8 @@ class ReferenceSequence final : public Sequence {
   RowView rows(uint32_t layer) const override;
 
  private:
-  // 64 tokens x 16 heads = 1024 query rows: 8 blocks of 128 for the kernel's threads, and one cKV
-  // row is read once per 128 of them.
+  // 64 tokens x 16 heads = 1024 query rows. That is 8 blocks of 128 for the kernel's threads, and
+  // one cKV row is read once per block.
   static constexpr uint32_t kBlockTokens = 64;
 
   // Scratch of one block, sized for kBlockTokens at most; grown by the first large Append.
@@ -48,7 +48,7 @@ class ReferenceSequence final : public Sequence {
   // Projects the block: writes its own rows, leaves the absorbed queries in work_.q.
   void Project(uint32_t layer, uint32_t tokens);
   void WriteRows(uint32_t layer, uint32_t tokens);
-  // The merged attention output of the block; returns which of work_.o has it.
+  // Computes the merged attention output of the block; returns the entry of work_.o that has it.
   absl::StatusOr<const float*> Attend(uint32_t layer, uint32_t tokens);
   void RunMlp(uint32_t layer, uint32_t tokens);
   PartialView Partial(int which) {
@@ -63,7 +63,7 @@ class ReferenceSequence final : public Sequence {
   uint32_t block_capacity_ = 0;
   bool failed_ = false;
   std::vector<std::vector<uint16_t>> rows_;  // [layer][token][d_row]
-  std::vector<RopeRotation> rotations_;      // of the block's tokens
+  std::vector<RopeRotation> rotations_;      // rotations of the block's tokens
   Workspace work_;
 };
 

@@ -1,10 +1,10 @@
-#include "client/reference_weights.h"
+#include "client/engine/reference_weights.h"
 
 #include <cmath>
 
 #include "absl/strings/str_format.h"
+#include "proto/base/sha256.h"
 #include "proto/ids.h"
-#include "proto/sha256.h"
 
 namespace ckv {
 namespace {

@@ -1,4 +1,4 @@
-#include "client/channel_stub.h"
+#include "client/grpc/channel_stub.h"
 
 #include <grpc/grpc.h>
 

@@ -1,4 +1,4 @@
-// Where a ckvd listens that is told nothing, and where ckvctl looks for it: one truth for both.
+// The default addresses of a ckvd, used by ckvd and by ckvctl alike.
 
 #pragma once
 
@@ -6,11 +6,11 @@
 
 namespace ckv {
 
-// Of a process that is a requester, whatever else it is: it is what clients talk to.
+// A process that is a requester, alone or with other roles: clients talk to it.
 inline constexpr std::string_view kDefaultRequesterAddress = "127.0.0.1:7311";
-// Of a directory that is no requester.
+// A directory that is not a requester.
 inline constexpr std::string_view kDefaultDirectoryAddress = "127.0.0.1:7400";
-// Of a holder that is nothing else.
+// A process that is only a holder.
 inline constexpr std::string_view kDefaultHolderAddress = "127.0.0.1:7401";
 
 }  // namespace ckv

@@ -11,12 +11,12 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "ckv/v1/directory.grpc.pb.h"
-#include "client/control.h"
-#include "proto/clock.h"
+#include "client/holders/control.h"
+#include "proto/base/clock.h"
 
 namespace ckv {
 
-// Thread-safe. Errors as control.h; every message names the call and the directory's address.
+// Thread-safe. Errors as in control.h; every message names the call and the directory's address.
 class DirectoryStub final : public DirectoryControl {
  public:
   // Does not touch the network. `clock` must outlive it.
@@ -25,7 +25,7 @@ class DirectoryStub final : public DirectoryControl {
   absl::StatusOr<Corpus> GetCorpus(std::string_view name, std::string_view tenant,
                                    Instant deadline) override;
   absl::StatusOr<std::vector<Member>> ListMembers(Instant deadline) override;
-  // Each answer is the corpus' name and geometry with the one chunk.
+  // Each answer has the corpus' name and geometry, and only this chunk.
   absl::StatusOr<std::vector<Corpus>> LocateChunk(const ChunkId& id, std::string_view tenant,
                                                   Instant deadline) override
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -33,8 +33,8 @@ class DirectoryStub final : public DirectoryControl {
   const std::string& address() const { return address_; }
 
  private:
-  // The geometry of a corpus that has the chunk. An id includes its model's fingerprint, so a
-  // remembered corpus with the same chunk at the same place has the same geometry, however old.
+  // Returns the geometry of a corpus that has the chunk. An id includes its model's fingerprint. So
+  // a remembered corpus with the same chunk at the same place has the same geometry, however old.
   absl::StatusOr<Geometry> GeometryOf(const v1::LocateChunkReply::Place& place, const ChunkId& id,
                                       std::string_view tenant, Instant deadline)
       ABSL_LOCKS_EXCLUDED(mu_);

@@ -1,9 +1,12 @@
-#include "client/ctl/explain_reply.h"
+#include "client/grpc/explain_reply.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "absl/container/flat_hash_set.h"
 
 namespace ckv {
 namespace {
@@ -25,7 +28,7 @@ void AddCost(const CostBreakdown& cost, Primitive primitive, v1::ExplainReply& r
   }
 }
 
-void AddInputs(const Requester::Explanation& explanation, v1::ExplainReply& reply) {
+void AddInputs(const Explanation& explanation, v1::ExplainReply& reply) {
   for (size_t i = 0; i < kKnobCount; ++i) {
     const auto knob = static_cast<Knob>(i);
     const auto value = KnobValue(explanation.input, knob);
@@ -45,13 +48,18 @@ void AddInputs(const Requester::Explanation& explanation, v1::ExplainReply& repl
   }
 }
 
-void AddHolders(const Requester::Explanation& explanation, std::span<const HolderView> holders,
+void AddHolders(const Explanation& explanation, std::span<const HolderView> holders,
                 v1::ExplainReply& reply) {
   const std::vector<Candidate>& candidates = explanation.input.candidates;
   std::vector<RankedCandidate> ranked(candidates.size());
   RankCandidates(explanation.input, Primitive::kRoute, ranked);
+  // The query goes to the first of each group, and once to a holder that is first of several.
+  absl::flat_hash_set<std::string> asked;
+  std::optional<uint32_t> group;
   for (const RankedCandidate& place : ranked) {
     const Candidate& candidate = candidates[place.index];
+    if (group != candidate.group) asked.insert(explanation.holders[place.index].name);
+    group = candidate.group;
     v1::ExplainHolder* message = reply.add_holders();
     message->set_name(explanation.holders[place.index].name);
     message->set_token_share(candidate.token_share);
@@ -71,19 +79,22 @@ void AddHolders(const Requester::Explanation& explanation, std::span<const Holde
     message->set_tier_bandwidth_bytes_per_s(candidate.path->bandwidth_bytes_per_s);
     message->set_congestion(candidate.path->congestion);
   }
+  // Each gets all query rows, and answers for each.
+  reply.set_route_holder_count(static_cast<uint32_t>(asked.size()));
+  reply.set_route_bytes_per_holder(explanation.decision.route_bytes);
+  reply.set_route_bytes(explanation.decision.route_bytes * asked.size());
 }
 
 }  // namespace
 
-void FillExplainReply(const Requester::Explanation& explanation,
-                      std::span<const HolderView> holders, v1::ExplainReply& reply) {
+void FillExplainReply(const Explanation& explanation, std::span<const HolderView> holders,
+                      v1::ExplainReply& reply) {
   const Decision& decision = explanation.decision;
   if (decision.choice) reply.set_choice(std::string(PrimitiveName(*decision.choice)));
   if (decision.runner_up) reply.set_runner_up(std::string(PrimitiveName(*decision.runner_up)));
   for (size_t i = 0; i < kPrimitiveCount; ++i)
     AddCost(decision.costs[i], static_cast<Primitive>(i), reply);
   reply.set_flips(explanation.summary);
-  reply.set_route_bytes(decision.route_bytes);
   reply.set_fetch_bytes(decision.fetch_bytes);
   AddInputs(explanation, reply);
   AddHolders(explanation, holders, reply);

@@ -5,13 +5,14 @@
 #include <span>
 
 #include "ckv/v1/requester.pb.h"
-#include "client/requester.h"
+#include "client/decide/explanation.h"
+#include "client/holders/holder_view.h"
 
 namespace ckv {
 
-// Every cost with every term, each input with what would flip the choice, each holder. `holders`
-// are the requester's (KnownHolders): what it knows of how well its predictions hold.
-void FillExplainReply(const Requester::Explanation& explanation,
-                      std::span<const HolderView> holders, v1::ExplainReply& reply);
+// Fills in every cost with every term, each input with its nearest flip, and each holder. `holders`
+// comes from the requester (KnownHolders) and tells how accurate its predictions are.
+void FillExplainReply(const Explanation& explanation, std::span<const HolderView> holders,
+                      v1::ExplainReply& reply);
 
 }  // namespace ckv

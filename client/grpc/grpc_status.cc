@@ -1,5 +1,6 @@
-#include "client/grpc_status.h"
+#include "client/grpc/grpc_status.h"
 
+#include <grpc/grpc.h>
 #include <grpc/support/time.h>
 
 #include <algorithm>
@@ -31,6 +32,15 @@ absl::Status FromGrpc(const grpc::Status& status, std::string_view context) {
   if (status.ok()) return absl::OkStatus();
   const std::string text = absl::StrFormat("%s: %s", context, status.error_message());
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), text);
+}
+
+std::function<void(const absl::Status&)> EndCall(grpc::ServerContext* context) {
+  return [context](const absl::Status& why) {
+    const grpc::Status status = ToGrpc(why);
+    grpc_call_cancel_with_status(context->c_call(),
+                                 static_cast<grpc_status_code>(status.error_code()),
+                                 status.error_message().c_str(), nullptr);
+  };
 }
 
 void SetDeadline(grpc::ClientContext& context, const Clock& clock, Instant deadline,

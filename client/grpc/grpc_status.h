@@ -1,33 +1,41 @@
-// Statuses and deadlines between absl and gRPC: the codes have the same numbers on both sides.
+// Converts statuses and deadlines between absl and gRPC. The codes have the same numbers on both
+// sides.
 
 #pragma once
 
 #include <grpcpp/grpcpp.h>
 
+#include <functional>
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 
 namespace ckv {
 
-// A status travels in a header, of which peers take 8 KiB: a longer message is cut.
+// The longest message; it is cut, because a status travels in a header and peers accept 8 KiB.
 inline constexpr size_t kStatusTextBytesMax = 4096;
 
-// Trailing metadata of a call that an overloaded holder refused: microseconds, in decimal, after
-// which to come again.
+// Trailing metadata of a call refused by an overloaded holder: the microseconds, in decimal, after
+// which to retry.
 inline constexpr char kRetryAfterKey[] = "retry-after-us";
 
 grpc::Status ToGrpc(const absl::Status& status);
-// With "context: " before the message; OK stays OK.
+// Puts "context: " before the message; OK stays OK.
 absl::Status FromGrpc(const grpc::Status& status, std::string_view context);
 
-// Sets the call's deadline: `deadline`, but no later than `timeout_max` from now, so that no call
-// waits for ever (I5). The context never waits for a peer that cannot be reached.
+// Returns a function that ends the call from outside its handler. The peer sees the status that the
+// function is called with, and a Read or Write in progress returns false. (ServerContext::TryCancel
+// shows the peer CANCELLED, which the peer takes for its own doing.) The context must outlive the
+// function.
+std::function<void(const absl::Status&)> EndCall(grpc::ServerContext* context);
+
+// Sets the call's deadline to `deadline`, but no later than `timeout_max` from now, so that no call
+// waits for ever (I5). The call fails at once if the peer cannot be reached.
 void SetDeadline(grpc::ClientContext& context, const Clock& clock, Instant deadline,
                  Duration timeout_max);
 
-// When the caller stops waiting, but no later than `timeout_max` from now.
+// Returns when the caller stops waiting, but no later than `timeout_max` from now.
 Instant DeadlineOf(const grpc::ServerContextBase& context, const Clock& clock,
                    Duration timeout_max);
 

@@ -10,15 +10,15 @@
 #include <vector>
 
 #include "ckv/v1/holder.grpc.pb.h"
-#include "client/control.h"
-#include "proto/clock.h"
+#include "client/holders/control.h"
+#include "proto/base/clock.h"
 
 namespace ckv {
 
-// Ids of one ResolveChunks message; more are asked in several. 2 MiB of the holder's 8.
+// The most ids in one ResolveChunks message, 2 MiB of the holder's 8; more take several messages.
 inline constexpr size_t kResolveIdCountMax = 65536;
 
-// Thread-safe. Errors as control.h; every message names the call, the holder and its address.
+// Thread-safe. Errors as in control.h; every message names the call, the holder and its address.
 class HolderStub final : public HolderControl {
  public:
   // Does not touch the network. `clock` must outlive it.

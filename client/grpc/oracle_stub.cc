@@ -1,12 +1,12 @@
-#include "client/oracle_stub.h"
+#include "client/grpc/oracle_stub.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "client/channel_stub.h"
-#include "client/grpc_status.h"
-#include "proto/status.h"
+#include "client/grpc/channel_stub.h"
+#include "client/grpc/grpc_status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {

@@ -7,21 +7,21 @@
 #include <vector>
 
 #include "ckv/v1/oracle.grpc.pb.h"
-#include "client/network_oracle.h"
-#include "proto/clock.h"
+#include "client/decide/network_oracle.h"
+#include "proto/base/clock.h"
 
 namespace ckv {
 
-// Thread-safe. Every message names the oracle's address. Limits are those of network_oracle.h: what
-// comes is counted before it is kept.
+// Thread-safe. Every message names the oracle's address. The limits of network_oracle.h apply: an
+// answer is counted before it is kept.
 class OracleStub final : public OracleSource {
  public:
   // Does not touch the network.
   explicit OracleStub(std::string address);
 
-  // `taken` is when it was asked, less the age it tells: the way is not counted, so it may look as
-  // much younger as the call took.
-  //   InvalidArgument     what it told is outside the limits; names the field.
+  // `taken` is when the call began, less the age in the answer. The time of the reply's way is not
+  // counted, so the data may look younger by as much as the call took.
+  //   InvalidArgument     the answer is outside the limits; names the field.
   //   Unavailable, DeadlineExceeded, NotFound  as the service.
   absl::StatusOr<NetworkSnapshot> Read(const std::string& requester_host,
                                        const std::vector<std::string>& holder_hosts, Clock& clock,

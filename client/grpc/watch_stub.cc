@@ -1,18 +1,21 @@
-#include "client/watch_stub.h"
+#include "client/grpc/watch_stub.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "client/channel_stub.h"
-#include "client/grpc_status.h"
+#include "client/grpc/channel_stub.h"
+#include "client/grpc/grpc_status.h"
+#include "proto/convert.h"
 
 namespace ckv {
 
-WatchStub::WatchStub(const WatchOptions& options, OnChange on_change, OnBreak on_break)
+WatchStub::WatchStub(const WatchOptions& options, OnChange on_change, OnBreak on_break,
+                     OnMember on_member)
     : options_(options),
       on_change_(std::move(on_change)),
       on_break_(std::move(on_break)),
+      on_member_(std::move(on_member)),
       stub_(v1::DirectoryService::NewStub(MakeChannel(options.address))),
       thread_([this] { Run(); }) {}
 
@@ -77,6 +80,10 @@ void WatchStub::Take(const v1::WatchEvent& event) {
     case v1::WatchEvent::kSynced:
       connected_.store(true, std::memory_order_relaxed);
       on_change_("");
+      break;
+    case v1::WatchEvent::kMemberUp:
+      if (const auto member = FromProto(event.member_up()); member.ok() && on_member_ != nullptr)
+        on_member_(*member);
       break;
     case v1::WatchEvent::kCorpusPublished:
       if (connected()) on_change_(event.corpus_published().name());

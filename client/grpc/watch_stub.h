@@ -1,4 +1,4 @@
-// Follows the directory's changes, so that what a requester remembers is not stale for long.
+// Follows the directory's changes, so that a requester's copies do not stay stale for long.
 
 #pragma once
 
@@ -13,14 +13,16 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "ckv/v1/directory.grpc.pb.h"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
+#include "proto/corpus.h"
 
 namespace ckv {
 
 struct WatchOptions {
-  std::string address;  // of the directory
+  std::string address;  // the directory's address
   std::string tenant;
-  bool all_tenants = false;  // corpora of every tenant: for whoever keeps them for all
+  // Watches the corpora of every tenant, for a process that serves them all.
+  bool all_tenants = false;
   Clock* clock = Clock::Real();
   Duration pause_min = std::chrono::milliseconds(100);  // between two tries; doubles
   Duration pause_max = std::chrono::seconds(2);
@@ -29,35 +31,41 @@ struct WatchOptions {
 // Owns one thread, which watches and reconnects until destroyed.
 class WatchStub {
  public:
-  // A corpus that was published or dropped, or has other leased members; an empty name after every
-  // (re)connection, since changes may have been missed. Called on the watch's thread.
+  // Called on the watch's thread for each corpus that was published or dropped, or whose leased
+  // members changed. The name is empty after every (re)connection, because changes may have been
+  // missed.
   using OnChange = std::function<void(std::string_view corpus)>;
-  // The watch broke; it will be tried again. Called once a break, not once a try.
+  // Called on the watch's thread for each member that is up: for all of them after a
+  // (re)connection, then for each that registers. It may be empty.
+  using OnMember = std::function<void(const Member& member)>;
+  // Called once when the watch breaks, not at every retry.
   using OnBreak = std::function<void(const absl::Status& status)>;
 
-  WatchStub(const WatchOptions& options, OnChange on_change, OnBreak on_break);
+  WatchStub(const WatchOptions& options, OnChange on_change, OnBreak on_break,
+            OnMember on_member = nullptr);
   ~WatchStub();
   WatchStub(const WatchStub&) = delete;
   WatchStub& operator=(const WatchStub&) = delete;
 
-  // Whether the directory's whole state has been seen and the stream is up.
+  // Returns true if the directory's whole state has been seen and the stream is up.
   bool connected() const { return connected_.load(std::memory_order_relaxed); }
 
  private:
   void Run();
-  // One stream, until it ends.
+  // Runs one stream until it ends.
   absl::Status WatchOnce() ABSL_LOCKS_EXCLUDED(mu_);
   void Take(const v1::WatchEvent& event);
 
   const WatchOptions options_;
   const OnChange on_change_;
   const OnBreak on_break_;
+  const OnMember on_member_;
   const std::unique_ptr<v1::DirectoryService::StubInterface> stub_;
   std::atomic<bool> connected_{false};  // a hint for people; orders nothing
 
   absl::Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  grpc::ClientContext* context_ ABSL_GUARDED_BY(mu_) = nullptr;  // of the stream that is up
+  grpc::ClientContext* context_ ABSL_GUARDED_BY(mu_) = nullptr;  // the stream that is up, or null
   std::thread thread_;
 };
 

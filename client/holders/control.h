@@ -1,5 +1,5 @@
-// What a requester needs of the control plane, free of gRPC: client/*_stub.h speaks it to remote
-// processes; a process that is holder and requester at once answers it directly.
+// The control plane as a requester needs it, without gRPC. The stubs of client/grpc/ speak it to
+// remote processes. A process that is both holder and requester answers it directly.
 
 #pragma once
 
@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 #include "proto/corpus.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
@@ -26,7 +26,7 @@ inline constexpr uint32_t kFabricCountMax = 16;  // names in a session's answer
 
 struct FabricOffer {
   FabricKind fabric = FabricKind::kTcp;
-  std::vector<std::string> offers;  // one a lane: Dialer::offer
+  std::vector<std::string> offers;  // one per lane: Dialer::offer
 };
 
 struct SessionOffer {
@@ -43,8 +43,9 @@ struct SessionAnswer {
   SessionId session;
   Epoch epoch;
   FabricKind fabric = FabricKind::kTcp;
-  std::vector<std::string> answers;      // one a lane: Listener::Invite
-  std::vector<FabricKind> fabrics = {};  // all that the holder has; empty: it did not say
+  std::vector<std::string> answers;  // one per lane: Listener::Invite
+  // All fabrics that the holder has. It is empty if the holder did not say.
+  std::vector<FabricKind> fabrics = {};
 };
 
 struct ResolvedHandle {
@@ -57,12 +58,14 @@ class HolderControl {
  public:
   virtual ~HolderControl() = default;
 
-  // Errors as HolderService.OpenSession in proto/ckv/v1/holder.proto.
+  // Opens a session. Errors as HolderService.OpenSession in proto/ckv/v1/holder.proto.
   virtual absl::StatusOr<SessionAnswer> OpenSession(const SessionOffer& offer,
                                                     Instant deadline) = 0;
+  // Closes a session.
   virtual absl::Status CloseSession(SessionId session, Instant deadline) = 0;
-  // One entry an id, in order; nothing where the holder does not have it (or denies it).
-  //   NotFound            no such session.
+  // Returns one entry per id, in order. An entry is empty if the holder does not have the chunk or
+  // denies it.
+  //   NotFound            there is no such session.
   virtual absl::StatusOr<std::vector<std::optional<ResolvedHandle>>> ResolveChunks(
       SessionId session, std::span<const ChunkId> ids, Instant deadline) = 0;
 };
@@ -72,19 +75,21 @@ class DirectoryControl {
  public:
   virtual ~DirectoryControl() = default;
 
-  //   NotFound            no such corpus (or not this tenant's).
+  // Returns the corpus of this name.
+  //   NotFound            there is no such corpus, or it belongs to another tenant.
   virtual absl::StatusOr<Corpus> GetCorpus(std::string_view name, std::string_view tenant,
                                            Instant deadline) = 0;
+  // Returns every member that is registered now.
   virtual absl::StatusOr<std::vector<Member>> ListMembers(Instant deadline) = 0;
-  // Every placement of the chunk, one a corpus.
+  // Returns every placement of the chunk, one per corpus.
   //   NotFound            no corpus has it.
   virtual absl::StatusOr<std::vector<Corpus>> LocateChunk(const ChunkId& id,
                                                           std::string_view tenant,
                                                           Instant deadline) = 0;
 };
 
-// Makes the control connection to a member's control address. Thread-safe; never blocks on the
-// network (gRPC connects lazily).
+// Makes the control connection to a member's control address. Thread-safe. It never blocks on the
+// network, because gRPC connects lazily.
 class HolderControlFactory {
  public:
   virtual ~HolderControlFactory() = default;

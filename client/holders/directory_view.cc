@@ -1,11 +1,11 @@
-#include "client/directory_view.h"
+#include "client/holders/directory_view.h"
 
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {

@@ -1,4 +1,8 @@
-#include "client/fabric_choice.h"
+// A round over the fabrics, in order of preference: offers those that are left, notes which the
+// holder does not take, and probes the lane that came up. It keeps the best lane so far and closes
+// the other. After the last fabric it judges a fallback from verbs to tcp and logs the choice.
+
+#include "client/holders/fabric_choice.h"
 
 #include <algorithm>
 #include <optional>
@@ -6,43 +10,40 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
-#include "spdlog/spdlog.h"
+#include "proto/base/log.h"
+#include "proto/base/status.h"
 #include "transport/probe.h"
 
 namespace ckv {
 namespace {
 
-// Of one fabric. A choice between shm and tcp took 7 to 10 ms on idle processors, most of it for
-// the copies that tell the bandwidth of memory.
+// How one fabric is probed. A choice between shm and tcp took 7 to 10 ms on idle processors, most
+// of it for the copies that tell the bandwidth of memory.
 constexpr size_t kWarmupCount = 8;
 constexpr size_t kRoundCount = 32;
 constexpr int kFullProbeCount = 3;  // the best bandwidth counts
 constexpr uint32_t kFullRoundCount = 3;
-// Of a fabric's share of the time, 1.5 s of the default connect_timeout between two: an eighth for
-// round trips, a quarter until the last full probe begins, a half until it ends. Where threads wait
-// long for processors (load 7 on two), all of them together took more than the share.
+// The parts of a fabric's share of the time, which is 1.5 s of the default connect_timeout with two
+// fabrics. Round trips get an eighth. The last full probe begins before a quarter is over and ends
+// before a half is. If threads waited long for processors (load 7 on two), all probes together took
+// more than the share.
 constexpr int64_t kRoundsPart = 8, kFullProbesPart = 4, kMeasurePart = 2;
-// Of fewer, the worst counts instead of the median.
+// With fewer round trips, the worst counts instead of the median.
 constexpr size_t kMedianCountMin = 8;
-// Other engines may choose again and again meanwhile, where no choice holds.
+// If no choice holds, other contexts may choose again and again meanwhile.
 constexpr int kTurnCountMax = 3;
 
-bool OverMemory(FabricKind kind) {
-  return kind == FabricKind::kShm || kind == FabricKind::kLoopback;
-}
-
-// The lane that is kept so far.
-struct Candidate {
+// The best lane so far.
+struct KeptLane {
   size_t fabric = 0;  // ordinal in LinkOptions::fabrics
   OpenedLane opened;
 };
 
 // One round over all fabrics.
-class Chooser {
+class FabricChooser {
  public:
-  // `last` is the choice that does not hold any more.
-  Chooser(const LaneRequest& request, HolderPeer& peer, const FabricChoice& last)
+  // `last` is the choice that no longer holds.
+  FabricChooser(const LaneRequest& request, HolderPeer& peer, const FabricChoice& last)
       : request_(request),
         last_(last),
         fabrics_(request.options->fabrics),
@@ -52,17 +53,17 @@ class Chooser {
     refused_.resize(fabrics_.size());
     full_.resize(fabrics_.size());
   }
-  ~Chooser() {
+  ~FabricChooser() {
     if (best_) CloseLane(*request_.control, clock_, best_->opened);
   }
-  Chooser(const Chooser&) = delete;
-  Chooser& operator=(const Chooser&) = delete;
+  FabricChooser(const FabricChooser&) = delete;
+  FabricChooser& operator=(const FabricChooser&) = delete;
 
-  // `*made` is the choice, where there is one.
+  // Returns the best lane. Sets `*made` to the choice, if one was made.
   absl::StatusOr<OpenedLane> Run(std::optional<FabricChoice>* made);
 
  private:
-  // Offers some of the fabrics from `first_` on, and puts it behind the last one that was settled.
+  // Offers some of the fabrics from `first_` on. Moves `first_` behind those that are settled.
   absl::Status TryNext();
   void Refuse(size_t begin, size_t end, const LaneAttempt& attempt);
   absl::StatusOr<std::vector<double>> MeasureRounds(const OpenedLane& opened, ProbeOptions options,
@@ -85,16 +86,16 @@ class Chooser {
   const std::span<Fabric* const> fabrics_;
   Clock& clock_;
   HolderPeer& peer_;
-  std::vector<FabricTrial> trials_;         // of `fabrics_`
-  std::vector<FabricKind> holder_fabrics_;  // empty: not known
+  std::vector<FabricTrial> trials_;         // one per fabric
+  std::vector<FabricKind> holder_fabrics_;  // empty if not known
   std::vector<bool> refused_;               // offered, and the holder did not take it
   std::vector<bool> full_;                  // offered, and the holder had no session left
   size_t first_ = 0;
-  std::optional<Candidate> best_;
-  double copy_bandwidth_ = 0;  // 0: not measured yet
+  std::optional<KeptLane> best_;
+  double copy_bandwidth_ = 0;  // 0 if not measured yet
 };
 
-absl::StatusOr<OpenedLane> Chooser::Run(std::optional<FabricChoice>* made) {
+absl::StatusOr<OpenedLane> FabricChooser::Run(std::optional<FabricChoice>* made) {
   while (first_ < fabrics_.size()) CKV_RETURN_IF_ERROR(TryNext());
   if (!best_) return NoneError();
   CKV_ASSIGN_OR_RETURN(std::string fallback, JudgeFallback());
@@ -102,7 +103,7 @@ absl::StatusOr<OpenedLane> Chooser::Run(std::optional<FabricChoice>* made) {
   const FabricTrial& taken = trials_[best_->fabric];
   best_.reset();
   if (taken.constants.bandwidth_bytes_per_s > 0) {
-    peer_.fabric.Set(taken.constants, OverMemory(taken.fabric));
+    peer_.fabric.Set(taken.constants, SharesMemory(taken.fabric));
     peer_.probed_ns.store(clock_.Now().ns, std::memory_order_relaxed);
   }
   *made = FabricChoice{0, taken.fabric, opened.epoch, clock_.Now(), trials_, std::move(fallback)};
@@ -110,21 +111,21 @@ absl::StatusOr<OpenedLane> Chooser::Run(std::optional<FabricChoice>* made) {
   return opened;
 }
 
-// Whether it has the fabric, as far as can be told: what it was never offered, it may have.
-bool Chooser::HolderHas(size_t fabric) const {
+// Returns false if the holder is known not to have the fabric.
+bool FabricChooser::HolderHas(size_t fabric) const {
   return holder_fabrics_.empty() ? !refused_[fabric] : Known(trials_[fabric].fabric);
 }
 
-// Why it is tcp where it should be verbs; empty: it is not so.
-//   Unavailable         it is so, and that is refused.
-//   ResourceExhausted   it is so for want of a session, and that is refused.
-absl::StatusOr<std::string> Chooser::JudgeFallback() const {
+// Returns why the choice is tcp instead of verbs, or an empty string if it is no fallback.
+//   Unavailable         it is a fallback, which rdma_fallback refuses.
+//   ResourceExhausted   the same, because the holder has no session left.
+absl::StatusOr<std::string> FabricChooser::JudgeFallback() const {
   if (trials_[best_->fabric].fabric != FabricKind::kTcp) return std::string();
   for (size_t i = 0; i < trials_.size(); ++i) {
     const FabricTrial& trial = trials_[i];
     if (trial.fabric != FabricKind::kVerbs || trial.why_not.empty() || !HolderHas(i)) continue;
     if (request_.options->rdma_fallback == RdmaFallback::kTcp) return trial.why_not;
-    // Verbs works, as far as is known: whoever waits or gives back a session may have it.
+    // Verbs may well work: a caller that waits or gives back a session may get it.
     if (full_[i]) return absl::ResourceExhaustedError(trial.why_not);
     return absl::UnavailableError(absl::StrFormat(
         "no lane of verbs comes up (%s), and rdma_fallback refuses tcp for it: repair it, set "
@@ -134,25 +135,26 @@ absl::StatusOr<std::string> Chooser::JudgeFallback() const {
   return std::string();
 }
 
-// What is as it was is not said again.
-void Chooser::Log(const FabricChoice& choice) const {
+// Logs the choice if it differs from the last one.
+void FabricChooser::Log(const FabricChoice& choice) const {
   if (!choice.fallback.empty() && last_.fallback.empty()) {
-    spdlog::warn("{}: fell back from verbs to tcp, as rdma_fallback says: {}", peer_.Describe(),
-                 choice.fallback);
+    ckv::Log().warn("{}: fell back from verbs to tcp, as rdma_fallback says: {}", peer_.Describe(),
+                    choice.fallback);
   }
   if (last_.ordinal > 0 && last_.fabric == choice.fabric && last_.epoch == choice.epoch) return;
-  spdlog::info("{}: spoken to over {}; an exchange of 16 rows: {}", peer_.Describe(),
-               FabricName(choice.fabric), DescribeTrials());
+  ckv::Log().info("{}: spoken to over {}; an exchange of 16 rows: {}", peer_.Describe(),
+                  FabricName(choice.fabric), DescribeTrials());
 }
 
-absl::Status Chooser::TryNext() {
+absl::Status FabricChooser::TryNext() {
   if (!holder_fabrics_.empty() && !Known(trials_[first_].fabric)) {
     trials_[first_++].why_not = "the holder has none";
     return absl::OkStatus();
   }
-  // What the holder has is known once it has answered; before, it picks from all that are left.
+  // Once the holder has answered, its fabrics are known and offered one by one. Before, it picks
+  // from all that are left.
   const size_t count = holder_fabrics_.empty() ? fabrics_.size() - first_ : 1;
-  // A fabric that hangs leaves the others their share of the time.
+  // Each fabric gets a share of the time, so that one that hangs leaves the others theirs.
   const Instant now = clock_.Now();
   const Instant share_end =
       now + std::max(request_.deadline - now, Duration(0)) / int64_t(fabrics_.size() - first_);
@@ -161,7 +163,7 @@ absl::Status Chooser::TryNext() {
   Refuse(begin, taken, attempt);
   first_ = std::min(taken + 1, begin + count);
   if (attempt.taken == count) {
-    // Not about fabrics, but about the holder or the session.
+    // The error is about the holder or the session, not about fabrics.
     return best_ || absl::IsUnavailable(attempt.status) ? absl::OkStatus() : attempt.status;
   }
   if (!attempt.holder_fabrics.empty()) holder_fabrics_ = std::move(attempt.holder_fabrics);
@@ -173,8 +175,8 @@ absl::Status Chooser::TryNext() {
   return absl::OkStatus();
 }
 
-// Fabrics [begin, end) were offered, or could not be, and are not the one taken.
-void Chooser::Refuse(size_t begin, size_t end, const LaneAttempt& attempt) {
+// Notes why fabrics [begin, end) were not taken: they could not be offered, or the holder declined.
+void FabricChooser::Refuse(size_t begin, size_t end, const LaneAttempt& attempt) {
   for (size_t i = begin; i < end; ++i) {
     const absl::Status& dialed = attempt.dialed[i - begin];
     if (!dialed.ok()) {
@@ -189,9 +191,10 @@ void Chooser::Refuse(size_t begin, size_t end, const LaneAttempt& attempt) {
   }
 }
 
-// Round trips until enough of them are done or their time is over, one at least.
-absl::StatusOr<std::vector<double>> Chooser::MeasureRounds(const OpenedLane& opened,
-                                                           ProbeOptions options, Instant enough) {
+// Measures round trips until there are enough or their time is over, at least one.
+absl::StatusOr<std::vector<double>> FabricChooser::MeasureRounds(const OpenedLane& opened,
+                                                                 ProbeOptions options,
+                                                                 Instant enough) {
   std::vector<double> rounds_us;
   while (rounds_us.size() < kWarmupCount + kRoundCount &&
          (rounds_us.empty() || clock_.Now() < enough)) {
@@ -206,9 +209,9 @@ absl::StatusOr<std::vector<double>> Chooser::MeasureRounds(const OpenedLane& ope
   return rounds_us;
 }
 
-// In bytes a second. 0: could not be told.
-absl::StatusOr<double> Chooser::MeasureBandwidth(const OpenedLane& opened, ProbeOptions options,
-                                                 Instant enough) {
+// Returns bytes per second, or 0 if the probes could not tell.
+absl::StatusOr<double> FabricChooser::MeasureBandwidth(const OpenedLane& opened,
+                                                       ProbeOptions options, Instant enough) {
   options.bandwidth_round_count = kFullRoundCount;
   double best = 0;
   for (int i = 0; i < kFullProbeCount && (i == 0 || clock_.Now() < enough); ++i) {
@@ -226,9 +229,10 @@ absl::StatusOr<double> Chooser::MeasureBandwidth(const OpenedLane& opened, Probe
   return best;
 }
 
-// Fills the trial from a lane of it. One that echoes is not refused for being slow: what is known
-// when its time is over counts.
-absl::Status Chooser::Measure(const OpenedLane& opened, Instant probe_by, FabricTrial& trial) {
+// Fills the trial by probing its lane. A lane that echoes is not refused for being slow. Its
+// measurements so far count when its time is over.
+absl::Status FabricChooser::Measure(const OpenedLane& opened, Instant probe_by,
+                                    FabricTrial& trial) {
   const Instant begin = clock_.Now();
   const Duration share = std::min(probe_by, request_.deadline) - begin;
   ProbeOptions options;
@@ -241,9 +245,9 @@ absl::Status Chooser::Measure(const OpenedLane& opened, Instant probe_by, Fabric
   CKV_ASSIGN_OR_RETURN(const std::vector<double> rounds_us,
                        MeasureRounds(opened, options, begin + share / kRoundsPart));
   const bool many = rounds_us.size() >= kMedianCountMin;
-  // As LiveFabric: what disturbs a round trip only ever adds to it.
+  // The second best, as LiveFabric takes it: disturbances only ever add to a round trip.
   trial.constants.t_probe_us = rounds_us[many ? 1 : 0];
-  if (OverMemory(trial.fabric)) {
+  if (SharesMemory(trial.fabric)) {
     if (copy_bandwidth_ == 0) copy_bandwidth_ = CopyBandwidth(clock_);
     trial.constants.bandwidth_bytes_per_s = copy_bandwidth_;
   } else {
@@ -257,8 +261,8 @@ absl::Status Chooser::Measure(const OpenedLane& opened, Instant probe_by, Fabric
   return absl::OkStatus();
 }
 
-// Probes the lane, and drops it or the one that was the best before.
-void Chooser::Keep(size_t fabric, OpenedLane opened, Instant probe_by) {
+// Probes the lane, then closes it or the best one so far.
+void FabricChooser::Keep(size_t fabric, OpenedLane opened, Instant probe_by) {
   FabricTrial& trial = trials_[fabric];
   if (absl::Status measured = Measure(opened, probe_by, trial); !measured.ok()) {
     trial = {trial.fabric, {}, 0, 0, std::string(measured.message())};
@@ -271,11 +275,11 @@ void Chooser::Keep(size_t fabric, OpenedLane opened, Instant probe_by) {
     CloseLane(*request_.control, clock_, faster ? best_->opened : opened);
     if (!faster) return;
   }
-  best_ = Candidate{fabric, std::move(opened)};
+  best_ = KeptLane{fabric, std::move(opened)};
 }
 
-// "shm, tcp: opening a session: ...; verbs: ...": fabrics with the same reason share it.
-absl::Status Chooser::NoneError() const {
+// Returns "shm, tcp: opening a session: ...; verbs: ...". Fabrics with the same reason share it.
+absl::Status FabricChooser::NoneError() const {
   std::string text = "no fabric reaches it: ";
   for (size_t i = 0; i < trials_.size(); ++i) {
     text += FabricName(trials_[i].fabric);
@@ -289,8 +293,8 @@ absl::Status Chooser::NoneError() const {
   return absl::UnavailableError(text);
 }
 
-// "shm 4.1 us, tcp 23.0 us, verbs: the holder has none".
-std::string Chooser::DescribeTrials() const {
+// Returns "shm 4.1 us, tcp 23.0 us, verbs: the holder has none".
+std::string FabricChooser::DescribeTrials() const {
   std::string text;
   for (const FabricTrial& trial : trials_) {
     if (!text.empty()) text += ", ";
@@ -311,15 +315,15 @@ Fabric* FabricOf(const LinkOptions& options, FabricKind kind) {
   return *found;
 }
 
-// Of the one fabric that there is no choice from.
+// Opens a lane on the only fabric.
 absl::StatusOr<OpenedLane> OpenOnly(const LaneRequest& request, Fabric* fabric) {
   LaneAttempt attempt = OpenLane(request, {&fabric, 1}, request.deadline);
   if (!attempt.status.ok()) return attempt.status;
   return std::move(attempt.opened);
 }
 
-// "shm, tcp": what the holder has, as it tells whoever opens a lane of another fabric; "": it tells
-// nothing.
+// Returns the fabrics that the holder has, for example "shm, tcp". It tells them to a requester
+// that opens a lane on another fabric. Returns an empty string if it does not tell.
 std::string AskForFabrics(const LaneRequest& request, const Fabric* but) {
   std::vector<Fabric*> others;
   for (Fabric* fabric : request.options->fabrics) {
@@ -345,7 +349,7 @@ absl::StatusOr<OpenedLane> OpenForced(const LaneRequest& request, FabricKind kin
       has.empty() ? "" : absl::StrFormat("; the holder has %s: force another, or none", has)));
 }
 
-// Of the fabric that was chosen. Nothing: the choice does not hold any more.
+// Opens a lane on the chosen fabric. Returns nothing if the choice no longer holds.
 absl::StatusOr<std::optional<OpenedLane>> OpenAsChosen(const LaneRequest& request,
                                                        const FabricChoice& choice) {
   const Instant now = request.options->clock->Now();
@@ -390,7 +394,7 @@ absl::StatusOr<OpenedLane> OpenChosenLane(const LaneRequest& request, HolderPeer
                          peer.BeginChoice(*options.clock, choice.ordinal, request.deadline));
     if (!mine) continue;
     std::optional<FabricChoice> made;
-    auto opened = Chooser(request, peer, choice).Run(&made);
+    auto opened = FabricChooser(request, peer, choice).Run(&made);
     if (made) count_fallback(made->fallback);
     peer.EndChoice(std::move(made));
     return opened;

@@ -1,4 +1,4 @@
-#include "client/holder_link.h"
+#include "client/holders/holder_link.h"
 
 #include <algorithm>
 #include <array>
@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "client/fabric_choice.h"
-#include "proto/status.h"
+#include "client/holders/fabric_choice.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {
@@ -34,7 +34,10 @@ absl::Status HolderLink::EnsureUp(Instant deadline) {
     RequestLane& lane = *up_.lane;
     std::array<Completion, 16> late;
     while (lane.in_flight() > 0 && lane.Poll(late) > 0) continue;
-    if (lane.in_flight() < lane.shape().slot_count && lane.status().ok()) return absl::OkStatus();
+    if (lane.in_flight() < lane.shape().slot_count && lane.status().ok() &&
+        up_.epoch.value >= peer_->epoch.load(std::memory_order_relaxed)) {
+      return absl::OkStatus();
+    }
     Close();
   }
   return Open(std::min(deadline, options_->clock->Now() + options_->connect_timeout));
@@ -50,6 +53,16 @@ void HolderLink::Close() {
 
 absl::Status HolderLink::Open(Instant deadline) {
   CKV_ASSIGN_OR_RETURN(control_, peers_->Connect(*peer_, deadline));
+  const absl::Status status = OpenSession(deadline);
+  if (!absl::IsUnavailable(status)) return status;
+  // Another life of the holder may have another address.
+  auto elsewhere = peers_->Connect(*peer_, deadline);
+  if (!elsewhere.ok() || *elsewhere == control_) return status;
+  control_ = *std::move(elsewhere);
+  return OpenSession(deadline);
+}
+
+absl::Status HolderLink::OpenSession(Instant deadline) {
   const LaneRequest request = {options_, &geometry_, tenant_, control_.get(), deadline};
   auto opened = OpenChosenLane(request, *peer_);
   if (!opened.ok()) {
@@ -61,6 +74,7 @@ absl::Status HolderLink::Open(Instant deadline) {
   generation_ = last_generation.fetch_add(1, std::memory_order_relaxed) + 1;
   peer_->lane_count.fetch_add(1, std::memory_order_relaxed);
   peer_->lane_epoch.store(up_.epoch.value, std::memory_order_relaxed);
+  peer_->epoch.store(up_.epoch.value, std::memory_order_relaxed);
   peer_->lane_broke.store(false, std::memory_order_relaxed);
   peer_->fabric_kind.store(up_.lane->kind(), std::memory_order_relaxed);
   return absl::OkStatus();

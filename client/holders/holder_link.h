@@ -1,4 +1,4 @@
-// One engine's session with one holder: a lane, and the handles of the chunks it was asked for.
+// One call context's session with one holder: its lane, and the handles of the chunks resolved.
 
 #pragma once
 
@@ -10,20 +10,21 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "client/control.h"
-#include "client/holder_peer.h"
-#include "client/lane_opener.h"
-#include "proto/clock.h"
+#include "client/holders/control.h"
+#include "client/holders/holder_peer.h"
+#include "client/holders/lane_opener.h"
+#include "proto/base/clock.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
 #include "transport/fabric.h"
 
 namespace ckv {
 
-// Belongs to one engine, so to one thread at a time. The options, table and peer must outlive it.
+// Opens and keeps the session, and closes it when it fails. Belongs to one call context, so to one
+// thread at a time. The options, table and peer must outlive it.
 class HolderLink {
  public:
-  // Ids of one ResolveChunks: 4,096 x 34 bytes stay far below gRPC's 4 MiB a message.
+  // The most ids of one ResolveChunks: 4,096 x 34 bytes stay far below gRPC's 4 MiB per message.
   static constexpr size_t kResolveCountMax = 4096;
 
   HolderLink(const LinkOptions* options, PeerTable* peers, HolderPeer* peer,
@@ -35,44 +36,48 @@ class HolderLink {
 
   bool is_up() const { return up_.lane != nullptr; }
 
+  // Returns true if it is the link to this holder for this geometry and tenant.
   bool Serves(const HolderPeer* peer, const Geometry& geometry, std::string_view tenant) const {
     return peer_ == peer && tenant_ == tenant && geometry_ == geometry;
   }
 
-  // Makes the session and its lane if they are not up, or if no slot of the lane came back. What is
-  // up costs a look. Waits connect_timeout at most.
+  // Opens the session and its lane if they are not up. Also opens them anew if no slot of the lane
+  // came back, or if the holder is known to be in a later epoch. If the lane is up, it only looks
+  // at it. If the holder does not answer at its last address, the directory is asked once for a new
+  // one. Waits at most connect_timeout.
   //   Unavailable         the holder does not answer, has no live lease, or no fabric reaches it.
-  //   FailedPrecondition  another geometry or wire version.
+  //   FailedPrecondition  the holder has another geometry or wire version.
   //   DeadlineExceeded, ResourceExhausted
   absl::Status EnsureUp(Instant deadline);
 
-  // The next EnsureUp makes a new session: this one, its handles and its lane are gone.
+  // Drops the session, its handles and its lane. The next EnsureUp opens a new one.
   void Close();
 
-  // Resolves the ids whose handles are not known. Between EnsureUp and Close.
-  //   NotFound            the holder has not got one of them; says which, and the rest is kept.
-  //   Aborted             handle_count_max are known: the session was closed, so that the holder
-  //                       forgets its handles as well; EnsureUp makes a new one.
+  // Resolves the ids whose handles are not known. Call it between EnsureUp and Close.
+  //   NotFound            the holder does not have one of them; says which. The rest is kept.
+  //   Aborted             handle_count_max handles are known. The session was closed, so that the
+  //                       holder forgets them too; EnsureUp opens a new one.
   absl::Status Resolve(std::span<const ChunkId> ids, Instant deadline);
-  // Null if Resolve was not asked for it since the session was made.
+  // Returns the handle, or null if it was not resolved in this session.
   const ResolvedHandle* Find(const ChunkId& id) const;
 
   HolderPeer& peer() const { return *peer_; }
-  // Between EnsureUp and Close.
+  // Call the next three between EnsureUp and Close.
   RequestLane& lane() const { return *up_.lane; }
   SessionId session() const { return up_.session; }
   Epoch epoch() const { return up_.epoch; }
-  // Another for every session of every link; handles of another generation mean nothing. 0: none
-  // was ever up.
+  // A number that is different for every session of every link. Handles of another generation mean
+  // nothing. It is 0 before the first session.
   uint64_t generation() const { return generation_; }
   uint64_t NextRequestId() { return ++last_request_id_; }
 
-  // When it was last asked to be up; kept by the link's table.
+  // When a call last asked it to be up. The link's table sets it.
   Instant last_use() const { return last_use_; }
   void set_last_use(Instant now) { last_use_ = now; }
 
  private:
   absl::Status Open(Instant deadline);
+  absl::Status OpenSession(Instant deadline);
 
   const LinkOptions* const options_;
   PeerTable* const peers_;
@@ -80,11 +85,11 @@ class HolderLink {
   const Geometry geometry_;
   const std::string tenant_;
 
-  std::shared_ptr<HolderControl> control_;  // of the session
-  OpenedLane up_;                           // without a lane: down
+  std::shared_ptr<HolderControl> control_;  // the connection the session was opened over
+  OpenedLane up_;                           // has no lane while the link is down
   Instant last_use_;
   uint64_t generation_ = 0;
-  // Never starts over: a reply that a former lane left behind matches nothing.
+  // Never starts over, so that a late reply of a former lane matches no request.
   uint64_t last_request_id_ = 0;
   absl::flat_hash_map<ChunkId, ResolvedHandle> handles_;
 };

@@ -1,10 +1,10 @@
-#include "client/holder_peer.h"
+#include "client/holders/holder_peer.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {
@@ -52,7 +52,7 @@ HolderView HolderPeer::View() const {
   view.fabric = fabric_kind.load(std::memory_order_relaxed);
   view.constants = fabric.Get().value_or(FabricConstants{});
   view.model_error = model.error();
-  view.in_flight = in_flight.load(std::memory_order_relaxed);
+  view.in_flight = in_flight.Get();
   return view;
 }
 
@@ -72,7 +72,7 @@ void HolderPeer::set_compute(const ComputeConstants& compute) {
   model.SetMeasured(compute);
 }
 
-// Before a lane came up there is no fabric to look for.
+// Returns null before a lane came up, because no fabric is known then.
 const LaneProfile* HolderPeer::SeedOf(const Geometry* geometry) const {
   if (geometry == nullptr || lane_epoch.load(std::memory_order_relaxed) == 0) return nullptr;
   return model.SeedOf(*geometry, fabric_kind.load(std::memory_order_relaxed));
@@ -154,21 +154,49 @@ absl::StatusOr<std::shared_ptr<HolderControl>> PeerTable::Connect(HolderPeer& pe
   const absl::StatusOr<Member> member = view_->FindMember(peer.id_, refresh, deadline);
   absl::MutexLock lock(&peer.mu_);
   if (!member.ok()) {
-    // A directory that is away is no reason to lose a holder that was where it was.
+    // If the directory is away, the holder is taken to be where it was.
     if (peer.control_ != nullptr) return peer.control_;
     return member.status();
   }
-  // Another life of the holder, or another place: a new connection. The old one is kept by whoever
-  // still uses it.
-  if (peer.control_ == nullptr || peer.member_ != *member) {
-    auto control = factory_->Connect(*member);
+  // Learn may have settled a later epoch while the directory was asked.
+  if (peer.control_ != nullptr && !peer.suspect_ &&
+      member->epoch.value < peer.member_.epoch.value) {
+    return peer.control_;
+  }
+  CKV_RETURN_IF_ERROR(Settle(peer, *member));
+  return peer.control_;
+}
+
+absl::Status PeerTable::Settle(HolderPeer& peer, const Member& member) {
+  // A new epoch or address of the holder needs a new connection. Calls that still use the old one
+  // keep it.
+  if (peer.control_ == nullptr || peer.member_ != member) {
+    auto control = factory_->Connect(member);
     if (!control.ok()) return Annotate(control.status(), "connecting");
     peer.control_ = *std::move(control);
-    peer.member_ = *member;
+    peer.member_ = member;
   }
   peer.suspect_ = false;
   peer.gone_ = false;
-  return peer.control_;
+  return absl::OkStatus();
+}
+
+void PeerTable::Learn(const Member& member) {
+  HolderPeer* peer = nullptr;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto it = peers_.find(member.id);
+    if (it == peers_.end() || member.role != MemberRole::kHolder) return;
+    peer = it->second.get();
+  }
+  absl::MutexLock lock(&peer->mu_);
+  // News of an earlier epoch are stale. A first connection is made when it is needed.
+  if (member.epoch.value < peer->member_.epoch.value) return;
+  peer->gone_ = false;
+  if (peer->control_ == nullptr) return;
+  if (!Settle(*peer, member).ok()) peer->suspect_ = true;
+  if (peer->epoch.load(std::memory_order_relaxed) < member.epoch.value)
+    peer->epoch.store(member.epoch.value, std::memory_order_relaxed);
 }
 
 void PeerTable::Suspect(HolderPeer& peer) {
@@ -193,11 +221,14 @@ void PeerTable::Refresh(Instant deadline) {
   for (HolderPeer* peer : Peers()) {
     const auto it = members->find(peer->id());
     const bool gone = it == members->end();
-    // Lanes of an earlier life of the holder answer nothing any more. A lane of a later one than
-    // the list tells of was opened while the list was on its way.
+    // Lanes of an earlier epoch of the holder no longer answer. A lane of a later epoch than the
+    // list's was opened while the list was on its way.
     const bool reborn = !gone && peer->lane_count.load(std::memory_order_relaxed) > 0 &&
                         peer->lane_epoch.load(std::memory_order_relaxed) < it->second.epoch.value;
-    if (reborn) peer->lane_broke.store(true, std::memory_order_relaxed);
+    if (reborn) {
+      peer->lane_broke.store(true, std::memory_order_relaxed);
+      peer->epoch.store(it->second.epoch.value, std::memory_order_relaxed);
+    }
     absl::MutexLock lock(&peer->mu_);
     peer->gone_ = gone;
     if (gone || reborn) peer->suspect_ = true;

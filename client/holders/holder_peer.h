@@ -1,4 +1,5 @@
-// What all engines of a requester share about each holder: its control connection and constants.
+// The state of each holder that all calls of a requester share: its control connection, its
+// constants, and whether it is avoided.
 
 #pragma once
 
@@ -15,108 +16,116 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "client/control.h"
-#include "client/directory_view.h"
-#include "client/live_model.h"
-#include "client/profile.h"
-#include "client/profile_seed.h"
-#include "client/requester.h"
+#include "client/decide/live_model.h"
+#include "client/decide/profile.h"
+#include "client/decide/profile_seed.h"
+#include "client/holders/control.h"
+#include "client/holders/directory_view.h"
+#include "client/holders/holder_view.h"
 #include "proto/ids.h"
 
 namespace ckv {
 
-// Requests posted to one holder and not answered, over all engines; used as the atomic it wraps.
-// Thread-safe.
+// Counts requests posted to one holder and not answered, over all calls. Thread-safe; its memory
+// order is relaxed.
 class InFlight {
  public:
-  // `period` is of all holders together and must outlive this.
+  // `period` is shared by all holders and must outlive this.
   explicit InFlight(BusyPeriod* period) : period_(period) {}
-  void fetch_add(uint32_t count, std::memory_order order) {
+  void Begin(uint32_t count) {
     period_->Begin(count);
-    count_.fetch_add(count, order);
+    count_.fetch_add(count, std::memory_order_relaxed);
   }
-  void fetch_sub(uint32_t count, std::memory_order order) {
+  void End(uint32_t count) {
     period_->End(count);
-    count_.fetch_sub(count, order);
+    count_.fetch_sub(count, std::memory_order_relaxed);
   }
-  uint32_t load(std::memory_order order) const { return count_.load(order); }
+  uint32_t Get() const { return count_.load(std::memory_order_relaxed); }
 
  private:
   BusyPeriod* const period_;
   std::atomic<uint32_t> count_{0};
 };
 
-// Which fabric a holder is spoken to over, and why.
+// The fabric chosen for a holder, and why.
 struct FabricChoice {
-  uint64_t ordinal = 0;  // of the peer's choices, from 1
+  uint64_t ordinal = 0;  // counts the peer's choices, from 1
   FabricKind fabric = FabricKind::kTcp;
-  Epoch epoch;  // of the holder's life that was probed
+  Epoch epoch;  // the holder's epoch when it was probed
   Instant made;
   std::vector<FabricTrial> trials;
   std::string fallback;  // as in HolderView
 };
 
-// One holder. Thread-safe; lives as long as its table.
+// One holder. Thread-safe. It lives as long as its table.
 class HolderPeer {
  public:
-  // `requests` and `seed` must outlive it; no seed: null.
+  // `requests` and `seed` must outlive it. `seed` may be null.
   HolderPeer(HolderId id, BusyPeriod* requests, const SeedProfile* seed = nullptr)
       : fabric(requests), model(id, seed, requests), in_flight(requests), id_(std::move(id)) {}
 
   const HolderId& id() const { return id_; }
-  // "holder h0 (127.0.0.1:7401)", for errors.
+  // Returns "holder h0 (127.0.0.1:7401)", for errors.
   std::string Describe() const ABSL_LOCKS_EXCLUDED(mu_);
   HolderView View() const ABSL_LOCKS_EXCLUDED(mu_);
-  // The directory, when last asked by PeerTable::Refresh, knew no such member.
+  // Returns true if the directory did not list it at the last PeerTable::Refresh.
   bool gone() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Measured from outside the hot path; empty until then.
+  // The measured constants of its kernel. Explain sets them; they are unset before.
   std::optional<ComputeConstants> compute() const ABSL_LOCKS_EXCLUDED(mu_);
   void set_compute(const ComputeConstants& compute) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // For the cost model, with what the requester's profile has of this holder over the fabric of its
-  // last lane. Null, or a geometry that is not the profile's: nothing of it.
-  //   fabric   T_probe and BW of live probes and requests; before any, the profile's. The pull
-  //            bandwidth is the profile's.
-  //   compute  the profile's curve, else what was measured; times the live factor.
-  //   wire share, splice share  the profile's; 0 and 1 without, as Candidate has them.
+  // Constants for the cost model. The requester's profile adds its constants for this holder, over
+  // the fabric of its last lane. It adds none if `geometry` is null or is not the profile's.
+  //   FabricFor       T_probe and BW from live probes and requests, or the profile's before any.
+  //   The
+  //                   pull bandwidth is the profile's.
+  //   ComputeFor      the profile's curve, or the measured constants if it has none. They are
+  //   scaled
+  //                   by the current slowdown of the kernel.
+  //   WireShareFor    the profile's, or 0 without one.
+  //   SpliceShareFor  the profile's, or 1 without one.
   std::optional<FabricConstants> FabricFor(const Geometry* geometry) const;
   double WireShareFor(const Geometry* geometry) const;
   double SpliceShareFor(const Geometry* geometry) const;
   ComputeConstants ComputeFor(const Geometry* geometry) const ABSL_LOCKS_EXCLUDED(mu_);
-  // LiveModel::Observe, before `fabric` and `queue_ns` are told of the same answer. A lane from
-  // before the fabric was chosen anew tells nothing.
+  // Passes an answer to LiveModel::Observe. Call it before `fabric` and `queue_ns` take the same
+  // answer. An answer over a fabric that is no longer the chosen one is ignored.
   void ObserveAttend(const AnsweredFrame& frame, Clock& clock) {
     if (frame.fabric != fabric_kind.load(std::memory_order_relaxed)) return;
     model.Observe(frame, fabric.Get(), queue_ns.load(std::memory_order_relaxed) / 1e3, clock);
   }
 
-  // The last choice made; its ordinal is 0 before the first.
+  // Returns the last choice. Its ordinal is 0 before the first.
   FabricChoice choice() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Takes the turn to choose, once nobody else has it. False: while waiting, another made a choice
-  // after the `seen`-th, so there is none to make. After true, EndChoice must be called.
-  //   DeadlineExceeded    another engine still had the turn.
+  // Waits until no other call is choosing, and takes the turn to choose. If it returns true, call
+  // EndChoice. Returns false if another call has made a later choice than number `seen` meanwhile.
+  //   DeadlineExceeded    another call was still choosing.
   absl::StatusOr<bool> BeginChoice(Clock& clock, uint64_t seen, Instant deadline)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Absent: no fabric was found, and the last choice stays.
+  // Ends the turn. If `made` is unset, no fabric was found, and the last choice stays.
   void EndChoice(std::optional<FabricChoice> made) ABSL_LOCKS_EXCLUDED(mu_);
 
   LiveFabric fabric;
   LiveModel model;
   std::atomic<int64_t> probed_ns{0};  // when `fabric` was last set by a probe
   InFlight in_flight;
-  // Lanes that their engines have open. An engine finds a lane broken when it next uses it.
+  // Lanes that call contexts have open. A context finds a broken lane only when it next uses it.
   std::atomic<uint32_t> lane_count{0};
-  // One of them was found broken, and none came up since: what one found, the others will.
+  // True if a lane was found broken and none came up since. The others are then broken too.
   std::atomic<bool> lane_broke{false};
-  std::atomic<uint64_t> lane_epoch{0};  // of the session of the last lane that came up
-  std::atomic<FabricKind> fabric_kind{FabricKind::kTcp};  // of the last lane that came up
-  std::atomic<uint32_t> queue_ns{0};                      // as the last reply told
+  std::atomic<uint64_t> lane_epoch{0};  // the session's epoch of the last lane that came up
+  // The holder's latest epoch that a session or the directory told. Sessions of earlier epochs are
+  // dropped before they are used.
+  std::atomic<uint64_t> epoch{0};
+  std::atomic<FabricKind> fabric_kind{FabricKind::kTcp};  // the last lane's that came up
+  std::atomic<uint32_t> queue_ns{0};                      // the queueing time in the last reply
 
-  // It failed a call lately: where a replica can be asked, it is not (PeerTable::Avoid).
+  // Returns true if it failed a call lately. A replica is then asked instead, if there is one
+  // (PeerTable::Avoid).
   bool avoided(Instant now) const { return avoided_until() > now; }
   Instant avoided_until() const { return {avoid_until_ns_.load(std::memory_order_relaxed)}; }
-  // It answered. While all is well, one look.
+  // Call when it answered. Ends its avoidance.
   void Answered() {
     if (failure_count_.load(std::memory_order_relaxed) == 0) return;
     failure_count_.store(0, std::memory_order_relaxed);
@@ -143,8 +152,8 @@ class HolderPeer {
   bool choosing_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// "holder h0 (127.0.0.1:7401), holder h1 (127.0.0.1:7402) and 3 more": whom a call waited for in
-// vain, each named once.
+// Returns "holder h0 (127.0.0.1:7401), holder h1 (127.0.0.1:7402) and 3 more", for an error that
+// names the holders that did not answer. Each is named once.
 std::string DescribePeers(std::span<const HolderPeer* const> peers);
 
 // Every holder that was ever asked. Thread-safe.
@@ -152,49 +161,58 @@ class PeerTable {
  public:
   static constexpr size_t kPeerCountMax = 2 * size_t{kMemberCountMax};
 
-  // All must outlive the table. `profile` seeds the constants of the holders that it names; may be
-  // null.
+  // `view` and `factory` must outlive the table. `profile` seeds the constants of the holders that
+  // it names. It may be null.
   PeerTable(DirectoryView* view, HolderControlFactory* factory,
             std::shared_ptr<const Profile> profile = nullptr);
 
-  // The profile, as far as it is used.
+  // The profile, for the geometries and the host it applies to.
   const SeedProfile& seed() const { return seed_; }
 
-  // Never touches the network; the pointer stays valid as long as the table.
-  //   ResourceExhausted   kPeerCountMax names were seen.
+  // Returns the holder of this id, and adds it if it is new. Never touches the network. The pointer
+  // stays valid as long as the table.
+  //   ResourceExhausted   the table has kPeerCountMax holders.
   absl::StatusOr<HolderPeer*> Find(const HolderId& id) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The control connection to the holder; asks the directory where it is if that is not known.
-  //   Unavailable         not registered, or the directory does not answer.
+  // Returns the control connection to the holder. Asks the directory for its address if it is not
+  // known.
+  //   Unavailable         the holder is not registered, or the directory does not answer.
   absl::StatusOr<std::shared_ptr<HolderControl>> Connect(HolderPeer& peer, Instant deadline);
 
-  // The holder did not answer: the next Connect asks the directory where it is now.
+  // Call when the holder did not answer. The next Connect asks the directory for its address.
   void Suspect(HolderPeer& peer);
 
-  // A call to it failed: its replicas, where it has any, are asked instead for `pause`, which it
-  // may have asked for itself; absent: for kAvoidMin, twice as long with each failure since it last
-  // answered. Either is kAvoidMax at most.
+  // Call when the directory says that this member is up. If it was asked before, in an earlier
+  // epoch, its control connection is replaced. Its earlier sessions are no longer used.
+  void Learn(const Member& member) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Call when a call to the holder failed. Its replicas, if it has any, are asked instead for
+  // `pause`, which may be the holder's own hint. If unset, the pause is kAvoidMin, doubled with
+  // each failure since it last answered. No pause is longer than kAvoidMax.
   void Avoid(HolderPeer& peer, Instant now, std::optional<Duration> pause);
   static constexpr Duration kAvoidMin = std::chrono::seconds(1);
   static constexpr Duration kAvoidMax = std::chrono::seconds(30);
-  // Rises with every Avoid: whoever chose among replicas before chooses again.
+  // Rises with every Avoid. A choice among replicas made at a lower count is made again.
   uint64_t avoid_count() const { return avoid_count_.load(std::memory_order_relaxed); }
 
-  // Asks the directory which holders are members now. While it does not answer, what was known
-  // stays: that it is away is no word against a holder.
+  // Asks the directory which holders are members now. If it does not answer, nothing changes: an
+  // absent directory says nothing against a holder.
   void Refresh(Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // As Refresh last found it, in the order of ids.
+  // Returns all holders as Refresh last found them, in order of their ids.
   std::vector<HolderView> Views() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   std::vector<HolderPeer*> Peers() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Connects to the member if it is not the one that the peer is connected to.
+  absl::Status Settle(HolderPeer& peer, const Member& member)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(peer.mu_);
 
   DirectoryView* const view_;
   HolderControlFactory* const factory_;
   const SeedProfile seed_;
-  // Of all holders: a caller that waits for two writes for one meanwhile. Every request of every
-  // engine writes it, so it has a cache line of its own.
+  // The busy period of all holders together, because a caller that waits for two holders may post
+  // to one meanwhile. Every request of every call writes it, so it has its own cache line.
   alignas(64) BusyPeriod requests_;
   alignas(64) std::atomic<uint64_t> avoid_count_{0};
   alignas(64) mutable absl::Mutex mu_;

@@ -1,10 +1,10 @@
-#include "client/lane_opener.h"
+#include "client/holders/lane_opener.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 #include "transport/wire.h"
 
 namespace ckv {

@@ -1,5 +1,5 @@
-// Brings up a session with one lane on one of some fabrics: one try, whose failure says how far it
-// got. Which fabrics are tried, and again, is client/fabric_choice.h's to say.
+// Opens a session with one lane on one of several fabrics. It tries once; a failure says how far it
+// got. client/holders/fabric_choice.h decides which fabrics to try, and whether to try again.
 
 #pragma once
 
@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/control.h"
-#include "client/counters.h"
-#include "client/requester.h"
-#include "proto/clock.h"
+#include "client/holders/control.h"
+#include "client/holders/counters.h"
+#include "client/holders/holder_view.h"
+#include "proto/base/clock.h"
 #include "proto/corpus.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
@@ -22,63 +22,64 @@
 
 namespace ckv {
 
-class NetworkOracle;  // client/network_oracle.h
+class NetworkOracle;  // client/decide/network_oracle.h
 
-// Handles of one session: as many as a holder gives out in one.
+// The most handles of one session, which is as many as a holder gives out.
 inline constexpr size_t kLinkHandleCountMax = kCorpusChunkCountMax;
 
-// The same for all links of a requester.
+// Options that are the same for all links of a requester.
 struct LinkOptions {
   std::string requester;
   std::string host_identity;
   Clock* clock = nullptr;
-  std::vector<Fabric*> fabrics;           // in order of preference
-  std::optional<FabricKind> forced = {};  // one of them; absent: the fastest
+  std::vector<Fabric*> fabrics;  // in order of preference
+  // The one fabric to use. If unset, the fastest is used.
+  std::optional<FabricKind> forced = {};
   RdmaFallback rdma_fallback = RdmaFallback::kRefuse;
   LaneShape shape;
   Duration connect_timeout{0};
   size_t handle_count_max = kLinkHandleCountMax;
-  RouteCounters* counters = nullptr;  // may be
-  NetworkOracle* oracle = nullptr;    // may be; of the ways to replicas
+  CallCounters* counters = nullptr;  // may be null
+  NetworkOracle* oracle = nullptr;   // knows the paths to replicas; may be null
 };
 
-// A session and its lane, up.
+// A session and its open lane.
 struct OpenedLane {
   SessionId session;
   Epoch epoch;
   std::unique_ptr<RequestLane> lane;
 };
 
-// For whom lanes are opened, and by whom. Borrowed for the length of a call.
+// The session to open, and the holder to open it with. It borrows everything for one call.
 struct LaneRequest {
   const LinkOptions* options = nullptr;
   const Geometry* geometry = nullptr;
   std::string_view tenant;
   HolderControl* control = nullptr;
-  Instant deadline;  // of all that is done for it
+  Instant deadline;  // for all steps together
 };
 
 struct LaneAttempt {
-  absl::Status status;  // OK: `opened` is up
+  absl::Status status;  // OK if `opened` is up
   OpenedLane opened;
-  // Which of the fabrics offered the holder took, up or not; their number: none, `status` is its
-  // refusal, or what kept it from answering.
+  // The ordinal of the offered fabric that the holder took, even if its lane did not come up. It is
+  // the number of fabrics if the holder took none. `status` then says why.
   size_t taken = 0;
-  std::vector<absl::Status> dialed;        // of each, why it could not even be offered
-  std::vector<FabricKind> holder_fabrics;  // all that the holder has, if it took one and said so
+  std::vector<absl::Status> dialed;        // per fabric, why it could not be offered
+  std::vector<FabricKind> holder_fabrics;  // all fabrics of the holder, if it took one and told
 };
 
-// Offers `fabrics` to the holder, which takes the first that reaches it, and connects the lane:
-// until `connect_by` at most, where the request's deadline is not sooner. What fails leaves no
-// session behind.
-//   Unavailable         no fabric could be offered, the holder takes none of them or is not there,
-//                       or the lane that it took did not come up.
-//   InvalidArgument     its answer is malformed.
+// Offers `fabrics` to the holder, which takes the first that reaches it, and connects the lane. It
+// ends at `connect_by` or at the request's deadline, if that is sooner. A failure leaves no session
+// behind.
+//   Unavailable         no fabric could be offered, the holder takes none of them or does not
+//                       answer, or the lane did not come up.
+//   InvalidArgument     the holder's answer is malformed.
 //   FailedPrecondition, ResourceExhausted, DeadlineExceeded  as HolderControl::OpenSession.
 LaneAttempt OpenLane(const LaneRequest& request, std::span<Fabric* const> fabrics,
                      Instant connect_by);
 
-// Drops the lane and ends the session; over a broken lane there is nobody to tell.
+// Drops the lane and ends the session. If the lane is broken, the holder is not told.
 void CloseLane(HolderControl& control, Clock& clock, OpenedLane& opened);
 
 }  // namespace ckv

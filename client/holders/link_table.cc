@@ -1,4 +1,8 @@
-#include "client/link_table.h"
+// A call uses the table in this order: BeginCall; LinksFor, which chooses replicas; then per link
+// EnsureUp and HandleOf. A failure goes through Fail. Then Reopen and FailOver say whether to try
+// again, and LinksFor begins the next attempt.
+
+#include "client/holders/link_table.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,67 +10,70 @@
 #include "absl/container/btree_map.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/str_format.h"
-#include "absl/synchronization/mutex.h"
-#include "client/retry.h"
-#include "proto/status.h"
+#include "client/holders/retry.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {
 
-// Between two tries at a holder that is about to have a session again; doubles. 9 tries at most.
+// The first pause between two tries at a holder that will soon have a session again. It doubles, so
+// there are at most 9 tries.
 constexpr Duration kSessionReturnPauseMin = std::chrono::milliseconds(1);
 constexpr Duration kSessionReturnMax = std::chrono::milliseconds(500);
 
 }  // namespace
 
 void LinkTable::BeginCall() {
-  route_ = nullptr;
+  AssertHeld();
+  current_ = nullptr;
   failed_ = nullptr;
+  reopened_.clear();
   tried_.clear();
 }
 
-absl::StatusOr<LinkTable::Route*> LinkTable::RouteOf(const std::shared_ptr<const Corpus>& corpus,
-                                                     const ReplicaWork& work) {
+absl::StatusOr<LinkTable::ChunkLinks*> LinkTable::LinksFor(
+    const std::shared_ptr<const Corpus>& corpus, const ReplicaWork& work) {
+  AssertHeld();
   now_ = options_->clock->Now();
-  route_ = nullptr;
+  current_ = nullptr;
   failed_ = nullptr;
-  CKV_ASSIGN_OR_RETURN(route_, FindRoute(corpus));
-  route_->last_use = ++use_count_;
-  route_->primitive = work.primitive;
-  if (route_->replicated) Choose(*route_, work);
-  CloseIdle(*route_);
-  return route_;
+  CKV_ASSIGN_OR_RETURN(current_, FindLinks(corpus));
+  current_->last_use = ++use_count_;
+  current_->primitive = work.primitive;
+  if (current_->replicated) Choose(*current_, work);
+  CloseIdle(*current_);
+  return current_;
 }
 
-absl::StatusOr<LinkTable::Route*> LinkTable::FindRoute(
+absl::StatusOr<LinkTable::ChunkLinks*> LinkTable::FindLinks(
     const std::shared_ptr<const Corpus>& corpus) {
-  for (const auto& route : routes_) {
-    if (route->corpus == corpus) return route.get();
+  for (const auto& chunk_links : corpora_) {
+    if (chunk_links->corpus == corpus) return chunk_links.get();
   }
   if (links_.size() >= kLinkCountMax) {
-    routes_.clear();
+    corpora_.clear();
     links_.clear();
   }
-  auto route = std::make_unique<Route>();
-  route->corpus = corpus;
-  CKV_RETURN_IF_ERROR(Fill(*route));
-  if (routes_.size() < kRouteCountMax) {
-    routes_.push_back(std::move(route));
-    return routes_.back().get();
+  auto chunk_links = std::make_unique<ChunkLinks>();
+  chunk_links->corpus = corpus;
+  CKV_RETURN_IF_ERROR(Fill(*chunk_links));
+  if (corpora_.size() < kCorpusCountMax) {
+    corpora_.push_back(std::move(chunk_links));
+    return corpora_.back().get();
   }
   const auto oldest =
-      std::min_element(routes_.begin(), routes_.end(),
+      std::min_element(corpora_.begin(), corpora_.end(),
                        [](const auto& a, const auto& b) { return a->last_use < b->last_use; });
-  *oldest = std::move(route);
+  *oldest = std::move(chunk_links);
   return oldest->get();
 }
 
-absl::Status LinkTable::Fill(Route& route) {
-  const Corpus& corpus = *route.corpus;
+absl::Status LinkTable::Fill(ChunkLinks& chunk_links) {
+  const Corpus& corpus = *chunk_links.corpus;
   const size_t count = corpus.chunks.size();
-  route.group_of_chunk.assign(count, kNoLink);
-  route.handles.assign(count, 0);
-  route.generations.assign(count, 0);
+  chunk_links.group_of_chunk.assign(count, kNoLink);
+  chunk_links.handles.assign(count, 0);
+  chunk_links.generations.assign(count, 0);
   const ChunkPlacement* last = nullptr;
   uint32_t last_group = kNoLink;
   absl::btree_map<std::vector<uint32_t>, uint32_t> group_of_links;
@@ -74,86 +81,96 @@ absl::Status LinkTable::Fill(Route& route) {
     const ChunkPlacement& chunk = corpus.chunks[i];
     if (chunk.token_count == 0) continue;
     if (last == nullptr || last->holders != chunk.holders || last->leased != chunk.leased) {
-      CKV_ASSIGN_OR_RETURN(std::vector<uint32_t> links, LinksOf(route, chunk));
+      CKV_ASSIGN_OR_RETURN(std::vector<uint32_t> links, OrdinalsOf(chunk_links, chunk));
       const auto [known, is_new] =
-          group_of_links.try_emplace(std::move(links), uint32_t(route.groups.size()));
-      if (is_new) route.groups.emplace_back().links = known->first;
+          group_of_links.try_emplace(std::move(links), uint32_t(chunk_links.groups.size()));
+      if (is_new) chunk_links.groups.emplace_back().links = known->first;
       last = &chunk;
       last_group = known->second;
     }
-    route.group_of_chunk[i] = last_group;
-    route.groups[last_group].token_count += chunk.token_count;
-    route.replicated |= route.groups[last_group].links.size() > 1;
+    chunk_links.group_of_chunk[i] = last_group;
+    chunk_links.groups[last_group].token_count += chunk.token_count;
+    chunk_links.replicated |= chunk_links.groups[last_group].links.size() > 1;
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<uint32_t>> LinkTable::LinksOf(Route& route,
-                                                         const ChunkPlacement& chunk) {
+absl::StatusOr<std::vector<uint32_t>> LinkTable::OrdinalsOf(ChunkLinks& chunk_links,
+                                                            const ChunkPlacement& chunk) {
   if (chunk.holders.empty())
     return absl::NotFoundError(absl::StrFormat("chunk %s: nobody holds it", chunk.id.ToHex()));
   std::vector<uint32_t> ordinals;
   for (const std::vector<HolderId>* list : {&chunk.holders, &chunk.leased}) {
     for (const HolderId& holder : *list) {
-      CKV_ASSIGN_OR_RETURN(HolderLink * link, LinkTo(holder, *route.corpus));
-      const auto place = std::find(route.links.begin(), route.links.end(), link);
-      ordinals.push_back(static_cast<uint32_t>(place - route.links.begin()));
-      if (place == route.links.end()) route.links.push_back(link);
+      CKV_ASSIGN_OR_RETURN(HolderLink * link, LinkTo(holder, *chunk_links.corpus));
+      const auto place = std::find(chunk_links.links.begin(), chunk_links.links.end(), link);
+      ordinals.push_back(static_cast<uint32_t>(place - chunk_links.links.begin()));
+      if (place == chunk_links.links.end()) chunk_links.links.push_back(link);
     }
   }
   return ordinals;
 }
 
-void LinkTable::Choose(Route& route, const ReplicaWork& work) {
+void LinkTable::Choose(ChunkLinks& chunk_links, const ReplicaWork& work) {
   if (forced_ != nullptr) {
-    for (ReplicaGroup& group : route.groups) {
+    for (ReplicaGroup& group : chunk_links.groups) {
       for (uint32_t i = 0; i < group.links.size(); ++i) {
-        if (&route.links[group.links[i]]->peer() == forced_)
+        if (&chunk_links.links[group.links[i]]->peer() == forced_)
           group.chosen[size_t(work.primitive)] = i;
       }
     }
-    route.rankings[size_t(work.primitive)].made = false;
+    chunk_links.rankings[size_t(work.primitive)].made = false;
     return;
   }
-  ReplicaRanking& ranking = route.rankings[size_t(work.primitive)];
+  ReplicaRanking& ranking = chunk_links.rankings[size_t(work.primitive)];
   const uint64_t avoid_count = peers_->avoid_count();
   if (tried_.empty() && ranking.made && now_ < ranking.next && ranking.avoid_count == avoid_count)
     return;
   ranking = {now_ + ReplicaChooser::kRankingAgeMax, avoid_count, true};
-  // Those who failed this call are not to be asked again by it, but by the next.
+  // The choice avoids holders that failed this call, so the next call must choose anew.
   if (!tried_.empty()) ranking.made = false;
-  chooser_.Look(route.corpus->geometry, work, route.links, *peers_, options_->shape,
+  chooser_.Look(chunk_links.corpus->geometry, work, chunk_links.links, *peers_, options_->shape,
                 options_->oracle, now_, tried_);
-  for (ReplicaGroup& group : route.groups) {
+  for (ReplicaGroup& group : chunk_links.groups) {
     if (group.links.size() > 1) chooser_.Choose(group);
   }
 }
 
-HolderLink& LinkTable::Ask(Route& route, uint32_t chunk) {
-  route.groups[route.group_of_chunk[chunk]].asked = route.last_use;
-  return *route.links[route.LinkOf(chunk)];
+HolderLink& LinkTable::Ask(ChunkLinks& chunk_links, uint32_t chunk) {
+  chunk_links.groups[chunk_links.group_of_chunk[chunk]].asked = chunk_links.last_use;
+  return *chunk_links.links[chunk_links.LinkOf(chunk)];
 }
 
 bool LinkTable::OthersCanBeAsked(const HolderPeer& peer,
                                  absl::FunctionRef<bool(const HolderPeer&)> may_ask) const {
-  for (const ReplicaGroup& group : route_->groups) {
-    if (group.asked != route_->last_use ||
-        &route_->links[group.Chosen(route_->primitive)]->peer() != &peer) {
+  for (const ReplicaGroup& group : current_->groups) {
+    if (group.asked != current_->last_use ||
+        &current_->links[group.Chosen(current_->primitive)]->peer() != &peer) {
       continue;
     }
     const bool another = std::any_of(group.links.begin(), group.links.end(), [&](uint32_t link) {
-      const HolderPeer& other = route_->links[link]->peer();
-      return &other != &peer && !other.gone() && may_ask(other);
+      const HolderPeer& other = current_->links[link]->peer();
+      return &other != &peer && may_ask(other);
     });
     if (!another) return false;
   }
   return true;
 }
 
+bool LinkTable::Reopen() {
+  AssertHeld();
+  if (failed_ == nullptr || !session_failed_) return false;
+  if (std::find(reopened_.begin(), reopened_.end(), failed_) != reopened_.end()) return false;
+  reopened_.push_back(failed_);
+  return true;
+}
+
 bool LinkTable::FailOver(const absl::Status& status) {
-  if (failed_ == nullptr || route_ == nullptr || !route_->replicated) return false;
-  // Overload passes; the rest may last.
+  AssertHeld();
+  if (failed_ == nullptr || current_ == nullptr || !current_->replicated) return false;
+  // An overloaded holder says how long to avoid it. Other failures may last longer.
   peers_->Avoid(*failed_, options_->clock->Now(), RetryAfterOf(status));
+  // A holder that the directory does not list may be back already, so it is asked too, as the last.
   const auto may_ask = [&](const HolderPeer& other) {
     return std::find(tried_.begin(), tried_.end(), &other) == tried_.end();
   };
@@ -163,16 +180,20 @@ bool LinkTable::FailOver(const absl::Status& status) {
 }
 
 void LinkTable::NoteSilent(HolderLink& link) {
-  if (route_ != nullptr && route_->replicated)
+  AssertHeld();
+  if (current_ != nullptr && current_->replicated)
     peers_->Avoid(link.peer(), options_->clock->Now(), std::nullopt);
 }
 
-void LinkTable::CloseIdle(const Route& route) {
+void LinkTable::CloseIdle(const ChunkLinks& chunk_links) {
   if (now_ < next_idle_look_) return;
-  next_idle_look_ = std::min(CloseOneIdleBut(now_, route.links), now_ + kLinkIdleMax);
+  next_idle_look_ = std::min(CloseOneIdleBut(now_, chunk_links.links), now_ + kLinkIdleMax);
 }
 
-Instant LinkTable::CloseOneIdle(Instant now) { return CloseOneIdleBut(now, {}); }
+Instant LinkTable::CloseOneIdle(Instant now) {
+  AssertHeld();
+  return CloseOneIdleBut(now, {});
+}
 
 Instant LinkTable::CloseOneIdleBut(Instant now, std::span<HolderLink* const> used) {
   Instant next_look = kInstantMax;
@@ -191,22 +212,28 @@ Instant LinkTable::CloseOneIdleBut(Instant now, std::span<HolderLink* const> use
 }
 
 absl::Status LinkTable::EnsureUp(HolderLink& link, Instant deadline) {
+  AssertHeld();
   link.set_last_use(now_);
-  // A machine that went away does not even refuse: the others need time, too.
-  const auto may_ask = [&](const HolderPeer& other) { return !other.avoided(now_); };
-  if (!link.is_up() && route_ != nullptr && route_->replicated &&
+  // A machine that went away does not even refuse, so time is left for the other holders.
+  const auto may_ask = [&](const HolderPeer& other) {
+    return !other.gone() && !other.avoided(now_);
+  };
+  if (!link.is_up() && current_ != nullptr && current_->replicated &&
       OthersCanBeAsked(link.peer(), may_ask)) {
     deadline = std::min(deadline, now_ + (deadline - now_) / 2);
   }
   absl::Status status = MakeUp(link, deadline);
-  if (!status.ok()) failed_ = &link.peer();
+  if (!status.ok()) {
+    failed_ = &link.peer();
+    session_failed_ = false;
+  }
   return status;
 }
 
 absl::Status LinkTable::MakeUp(HolderLink& link, Instant deadline) {
   absl::Status status = link.EnsureUp(deadline);
   if (!absl::IsResourceExhausted(status)) return status;
-  // A call has one link to a holder, so none of the others is in use.
+  // A call has only one link to a holder, so none of the others is in use.
   HolderLink* oldest = nullptr;
   for (const auto& other : links_) {
     if (other.get() == &link || &other->peer() != &link.peer() || !other->is_up()) continue;
@@ -214,17 +241,14 @@ absl::Status LinkTable::MakeUp(HolderLink& link, Instant deadline) {
   }
   if (oldest == nullptr) return status;
   oldest->Close();
-  // The holder lets go of a session once its dispatcher has dropped the lane, a moment after.
+  // The holder frees the session a moment later, once its dispatcher has dropped the lane.
   Clock& clock = *options_->clock;
   const Instant give_up = std::min(deadline, clock.Now() + kSessionReturnMax);
   for (Duration pause = kSessionReturnPauseMin;; pause *= 2) {
     absl::Status again = link.EnsureUp(deadline);
     const Instant now = clock.Now();
     if (!absl::IsResourceExhausted(again) || now >= give_up) return again;
-    absl::Mutex mu;
-    absl::MutexLock lock(&mu);
-    const bool never = false;
-    clock.Await(mu, absl::Condition(&never), std::min(give_up, now + pause));
+    clock.WaitUntil(std::min(give_up, now + pause));
   }
 }
 
@@ -242,24 +266,26 @@ absl::StatusOr<HolderLink*> LinkTable::LinkTo(const HolderId& holder, const Corp
   return links_.back().get();
 }
 
-absl::StatusOr<uint32_t> LinkTable::HandleOf(Route& route, uint32_t chunk, Instant deadline) {
-  const uint32_t ordinal = route.LinkOf(chunk);
-  HolderLink& link = *route.links[ordinal];
-  if (route.generations[chunk] == link.generation()) return route.handles[chunk];
-  const std::vector<ChunkPlacement>& chunks = route.corpus->chunks;
+absl::StatusOr<uint32_t> LinkTable::HandleOf(ChunkLinks& chunk_links, uint32_t chunk,
+                                             Instant deadline) {
+  AssertHeld();
+  const uint32_t ordinal = chunk_links.LinkOf(chunk);
+  HolderLink& link = *chunk_links.links[ordinal];
+  if (chunk_links.generations[chunk] == link.generation()) return chunk_links.handles[chunk];
+  const std::vector<ChunkPlacement>& chunks = chunk_links.corpus->chunks;
   const ChunkPlacement& wanted = chunks[chunk];
   if (link.Find(wanted.id) == nullptr) {
-    // One round trip for what this holder has of the corpus, from here on and round: the next call
-    // would need them.
+    // Resolves what this holder has of the corpus in one round trip, beginning here, because the
+    // next call would need it.
     std::vector<ChunkId> ids;
     for (size_t step = 0; step < chunks.size(); ++step) {
       if (ids.size() >= HolderLink::kResolveCountMax) break;
       const size_t i = (chunk + step) % chunks.size();
-      if (route.LinkOf(i) != ordinal) continue;
+      if (chunk_links.LinkOf(i) != ordinal) continue;
       if (link.Find(chunks[i].id) == nullptr) ids.push_back(chunks[i].id);
     }
     const absl::Status status = link.Resolve(ids, deadline);
-    // NotFound may be another chunk's, which this call does not ask for.
+    // NotFound may be about another chunk, which this call does not ask for.
     if (!status.ok() && (!absl::IsNotFound(status) || link.Find(wanted.id) == nullptr))
       return status;
   }
@@ -269,24 +295,27 @@ absl::StatusOr<uint32_t> LinkTable::HandleOf(Route& route, uint32_t chunk, Insta
         absl::StrFormat("has chunk %s with %d tokens, the directory says %d", wanted.id.ToHex(),
                         resolved.token_count, wanted.token_count));
   }
-  route.handles[chunk] = resolved.handle.value;
-  route.generations[chunk] = link.generation();
-  return route.handles[chunk];
+  chunk_links.handles[chunk] = resolved.handle.value;
+  chunk_links.generations[chunk] = link.generation();
+  return chunk_links.handles[chunk];
 }
 
 absl::Status LinkTable::Fail(HolderLink& link, const absl::Status& status) {
+  AssertHeld();
   failed_ = &link.peer();
+  session_failed_ = false;
   absl::Status annotated = Annotate(status, link.peer().Describe());
-  // Its text ends with the hint already.
+  // The text already ends with the hint.
   status.ForEachPayload(
       [&](auto name, const absl::Cord& hint) { annotated.SetPayload(name, hint); });
   switch (NextActFor(status)) {
     case NextAct::kReopen:
     case NextAct::kResolveAgain:
       link.Close();
+      session_failed_ = true;
       break;
     default:
-      // A peer that breaks the frames' rules is not spoken to again on this lane.
+      // A peer that breaks the rules of frames gets no other request on this lane.
       if (absl::IsInvalidArgument(status)) link.Close();
       break;
   }

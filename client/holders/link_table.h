@@ -1,4 +1,4 @@
-// The links of one engine, and which of them serves which chunk.
+// The links of one call context, and which of them serves which chunk.
 
 #pragma once
 
@@ -11,39 +11,49 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/holder_link.h"
-#include "client/replica_choice.h"
+#include "client/holders/holder_link.h"
+#include "client/holders/replica_choice.h"
 #include "proto/corpus.h"
+#include "transport/thread_role.h"
 
 namespace ckv {
 
-// The links of one engine, and which of them serves which chunk of which corpus: so that the hot
-// path looks up pointers, not names. Belongs to one thread at a time.
+// Finds the link to ask for each chunk of a corpus, so that the hot path looks up pointers and not
+// names. Keeps the links of one call context. Belongs to one thread at a time.
 class LinkTable {
  public:
   static constexpr size_t kLinkCountMax = 1024;
-  static constexpr size_t kRouteCountMax = 64;  // corpora
-  // A link that nobody used for so long is closed: its lane's memory is the holder's, too.
+  static constexpr size_t kCorpusCountMax = 64;  // corpora whose links are kept
+  // A link unused for this time is closed, because its lane takes memory of the holder too.
   static constexpr Duration kLinkIdleMax = std::chrono::seconds(60);
 
-  LinkTable(const LinkOptions* options, PeerTable* peers) : options_(options), peers_(peers) {}
+  LinkTable(const LinkOptions* options, PeerTable* peers) : options_(options), peers_(peers) {
+    Claim();
+  }
 
-  // A corpus, and which links can be asked for each of its chunks.
-  struct Route {
-    std::shared_ptr<const Corpus> corpus;  // kept, so that its address stays its own
+  // Makes the calling thread the table's owner. The caller orders the hand-over. In debug builds a
+  // use by another thread ends the process.
+  void Claim() { role_.Claim(); }
+  void AssertHeld() const { role_.AssertHeld(); }
+
+  // The chunks of a corpus and the links that can be asked for each.
+  struct ChunkLinks {
+    std::shared_ptr<const Corpus> corpus;  // kept, so that no other gets its address
     std::vector<HolderLink*> links;        // distinct
     std::vector<ReplicaGroup> groups;
-    std::vector<uint32_t> group_of_chunk;  // kNoLink where a chunk has no tokens
-    std::vector<uint32_t> handles;         // of each chunk
-    std::vector<uint64_t> generations;     // of its link, when the handle was resolved; 0: never
+    std::vector<uint32_t> group_of_chunk;  // kNoLink if the chunk has no tokens
+    std::vector<uint32_t> handles;         // the handle of each chunk
+    // HolderLink::generation when each handle was resolved. 0 means that it was not.
+    std::vector<uint64_t> generations;
     uint64_t last_use = 0;
-    bool replicated = false;  // some group has a choice
-    // Of the choices made for routes and for fetches.
+    bool replicated = false;  // a group has a choice of links
+    // When the choices for routes and for fetches were made; the index is a Primitive.
     std::array<ReplicaRanking, kPrimitiveCount> rankings;
-    Primitive primitive = Primitive::kRoute;  // of the call in progress: kRoute or kFetch
+    // The primitive of the call in progress: kRoute or kFetch.
+    Primitive primitive = Primitive::kRoute;
 
-    // The link chosen for a chunk in the call in progress, an ordinal in `links`; kNoLink: the
-    // chunk has no tokens, and nobody is asked.
+    // Returns the link chosen for a chunk in the call in progress, as an ordinal in `links`.
+    // Returns kNoLink if the chunk has no tokens, so nobody is asked.
     uint32_t LinkOf(uint32_t chunk) const {
       const uint32_t group = group_of_chunk[chunk];
       return group == kNoLink ? kNoLink : groups[group].Chosen(primitive);
@@ -51,51 +61,58 @@ class LinkTable {
   };
   static constexpr uint32_t kNoLink = 0xffffffff;
 
-  // A call begins, of one attempt or several: nobody failed it yet.
+  // Starts a call, which may take several attempts. No holder has failed it yet.
   void BeginCall();
 
-  // Begins an attempt of a call over the corpus, whose groups' replicas are chosen for `work`
-  // (client/replica_choice.h). Valid until the next call. Closes a link that has been idle for
-  // kLinkIdleMax and is not of this corpus: one a call, since each costs a round trip.
-  //   ResourceExhausted   too many holders.
-  //   NotFound            a chunk that nobody holds.
-  absl::StatusOr<Route*> RouteOf(const std::shared_ptr<const Corpus>& corpus,
-                                 const ReplicaWork& work = {});
+  // Starts an attempt of a call over the corpus and chooses the replica of each group for `work`
+  // (client/holders/replica_choice.h). The result is valid until the next call. Also closes one
+  // link that this corpus does not use and that has been idle for kLinkIdleMax. It closes no more
+  // than one, because each costs a round trip.
+  //   ResourceExhausted   the table has kLinkCountMax links.
+  //   NotFound            nobody holds a chunk; says which.
+  absl::StatusOr<ChunkLinks*> LinksFor(const std::shared_ptr<const Corpus>& corpus,
+                                       const ReplicaWork& work = {});
 
-  // For an engine that nobody uses: closes one link that has been idle for kLinkIdleMax. Returns
-  // when to look again: at once, when the next link will have been idle for so long, or never,
-  // where no link is up.
+  // Closes one link that has been idle for kLinkIdleMax, for a context that nobody uses. Returns
+  // when the next link will have been idle for that time, which may be in the past. Call it again
+  // then. Returns kInstantMax if no other link is up.
   Instant CloseOneIdle(Instant now);
 
-  // The link of `chunk`, which has tokens; it is asked in this call.
-  HolderLink& Ask(Route& route, uint32_t chunk);
+  // Returns the link of `chunk` and notes that this call asks it. The chunk must have tokens.
+  HolderLink& Ask(ChunkLinks& chunk_links, uint32_t chunk);
 
-  // HolderLink::EnsureUp of a link of the last RouteOf; where every group that it is asked for has
-  // another to ask, it gets half the time that is left. A holder that has no session left gets back
-  // the least recently used one that this engine has there, and is asked again for half a second.
+  // Calls HolderLink::EnsureUp for a link of the last LinksFor. If every group it is asked for has
+  // another holder to ask, it gets half the time that is left. If the holder has no session left,
+  // this context closes its least recently used one there. It then asks again for half a second.
   absl::Status EnsureUp(HolderLink& link, Instant deadline);
 
-  // The handle of `chunk`, resolved now if it is not known; its link must be up. Resolves the rest
-  // of the corpus on that holder along with it.
-  //   NotFound            the holder does not have it.
-  //   FailedPrecondition  what it has is not what the directory says.
+  // Returns the handle of `chunk`, whose link must be up. If it is not known, resolves it now,
+  // together with the rest of the corpus on that holder.
+  //   NotFound            the holder does not have the chunk.
+  //   FailedPrecondition  the holder's chunk differs from the directory's entry.
   //   Aborted             as HolderLink::Resolve.
-  absl::StatusOr<uint32_t> HandleOf(Route& route, uint32_t chunk, Instant deadline);
+  absl::StatusOr<uint32_t> HandleOf(ChunkLinks& chunk_links, uint32_t chunk, Instant deadline);
 
-  // "holder h0 (127.0.0.1:7401): " before the message, and what follows from the code: a holder
-  // that went away is looked up again, a session that means nothing to it is dropped. FailOver
-  // knows then whose failure it was.
+  // Returns `status` with "holder h0 (127.0.0.1:7401): " before its message. Drops the lane if it
+  // broke, and the session if the holder does not know it. Reopen and FailOver then refer to this
+  // holder.
   absl::Status Fail(HolderLink& link, const absl::Status& status);
-  // The call ended while the holder still had to answer.
+  // Call if the deadline passed while the holder still had to answer.
   void NoteSilent(HolderLink& link);
 
-  // After an attempt of a call that failed with `status`: the holder that failed it is avoided from
-  // now on, and by this call's next attempts even if it answers others meanwhile, or asked to be
-  // asked again soon. Returns whether all it was asked for can be asked of others who did not fail
-  // this call, so that another attempt is worth making: at most one a holder.
+  // Call after a failed attempt. Returns true if its session or lane is to blame, so that the same
+  // holder should be asked again over a new session. It is true at most once per holder and call. A
+  // holder that restarted costs a call this one attempt. A session that could not be opened is not
+  // tried again.
+  bool Reopen();
+
+  // Call after an attempt failed with `status`. Marks the failing holder as avoided: for all calls
+  // for a while, for this call to its end. Returns true if every chunk asked of it has another
+  // holder that has not failed this call, so that another attempt may help. Each holder causes at
+  // most one.
   bool FailOver(const absl::Status& status);
 
-  // While it lives, the groups that `peer` is in choose it.
+  // While this object lives, every group that has `peer` chooses it.
   class Forced {
    public:
     Forced(LinkTable* table, const HolderPeer* peer) : table_(table) { table_->forced_ = peer; }
@@ -109,28 +126,33 @@ class LinkTable {
 
  private:
   absl::StatusOr<HolderLink*> LinkTo(const HolderId& holder, const Corpus& corpus);
-  absl::StatusOr<Route*> FindRoute(const std::shared_ptr<const Corpus>& corpus);
-  absl::Status Fill(Route& route);
-  absl::StatusOr<std::vector<uint32_t>> LinksOf(Route& route, const ChunkPlacement& chunk);
+  absl::StatusOr<ChunkLinks*> FindLinks(const std::shared_ptr<const Corpus>& corpus);
+  absl::Status Fill(ChunkLinks& chunk_links);
+  absl::StatusOr<std::vector<uint32_t>> OrdinalsOf(ChunkLinks& chunk_links,
+                                                   const ChunkPlacement& chunk);
   absl::Status MakeUp(HolderLink& link, Instant deadline);
-  void Choose(Route& route, const ReplicaWork& work);
-  // Whether another than `peer`, of whom `may_ask` holds, is in all groups that it was asked for.
+  void Choose(ChunkLinks& chunk_links, const ReplicaWork& work);
+  // Returns true if every group that `peer` was asked for has another holder that `may_ask`
+  // accepts.
   bool OthersCanBeAsked(const HolderPeer& peer,
                         absl::FunctionRef<bool(const HolderPeer&)> may_ask) const;
-  void CloseIdle(const Route& route);
+  void CloseIdle(const ChunkLinks& chunk_links);
   Instant CloseOneIdleBut(Instant now, std::span<HolderLink* const> used);
 
   const LinkOptions* const options_;
   PeerTable* const peers_;
+  ThreadRole role_;
   std::vector<std::unique_ptr<HolderLink>> links_;
-  std::vector<std::unique_ptr<Route>> routes_;
+  std::vector<std::unique_ptr<ChunkLinks>> corpora_;
   uint64_t use_count_ = 0;
-  Instant now_;             // of the last RouteOf: one look at the clock a call
-  Instant next_idle_look_;  // no link has been idle for kLinkIdleMax before
-  // Of the call in progress.
-  Route* route_ = nullptr;
-  HolderPeer* failed_ = nullptr;
-  std::vector<const HolderPeer*> tried_;  // and in vain, by its earlier attempts
+  Instant now_;             // the time of the last LinksFor, so that a call reads the clock once
+  Instant next_idle_look_;  // before it, no link has been idle for kLinkIdleMax
+  // The state of the call in progress.
+  ChunkLinks* current_ = nullptr;
+  HolderPeer* failed_ = nullptr;             // the holder that failed the last attempt
+  bool session_failed_ = false;              // a new session with it may help
+  std::vector<const HolderPeer*> reopened_;  // asked again over a new session
+  std::vector<const HolderPeer*> tried_;     // failed an earlier attempt
   const HolderPeer* forced_ = nullptr;
   ReplicaChooser chooser_;
 };

@@ -1,15 +1,35 @@
-#include "client/replica_choice.h"
+#include "client/holders/replica_choice.h"
 
 #include <algorithm>
 #include <optional>
 
-#include "client/explain.h"
 #include "proto/corpus.h"
 
 namespace ckv {
+
+Candidate CandidateOf(const HolderPeer& peer, const PeerTable& peers, NetworkOracle* oracle,
+                      const Geometry* geometry) {
+  Candidate candidate;
+  candidate.fabric = peer.FabricFor(geometry);
+  candidate.wire_share = peer.WireShareFor(geometry);
+  candidate.splice_share = peer.SpliceShareFor(geometry);
+  candidate.compute = peer.ComputeFor(geometry);
+  candidate.in_flight = peer.in_flight.Get();
+  candidate.concurrent = candidate.in_flight;
+  candidate.queue_us = peer.queue_ns.load(std::memory_order_relaxed) / 1e3;
+  if (oracle == nullptr) return candidate;
+  candidate.path = oracle->PathTo(HostOfAddress(peer.View().member.control_address));
+  if (!candidate.path) return candidate;
+  // Every request under way to a holder of that tier shares it (arXiv:2606.03910 section V-C).
+  for (const HolderView& other : peers.Views()) {
+    const auto path = oracle->PathTo(HostOfAddress(other.member.control_address));
+    if (path && path->tier == candidate.path->tier) candidate.path->in_flight += other.in_flight;
+  }
+  return candidate;
+}
 namespace {
 
-constexpr Instant kTried = {kInstantMax.ns - 1};  // just before those that are gone
+constexpr Instant kGone = {kInstantMax.ns - 1};  // just before those that failed this call
 
 }  // namespace
 
@@ -30,7 +50,7 @@ void ReplicaChooser::Look(const Geometry& geometry, const ReplicaWork& work,
     const HolderPeer& peer = link->peer();
     candidates_.push_back(CandidateOf(peer, peers, oracle, &geometry));
     const bool failed = std::find(tried.begin(), tried.end(), &peer) != tried.end();
-    avoided_until_.push_back(peer.gone() ? kInstantMax : failed ? kTried : peer.avoided_until());
+    avoided_until_.push_back(failed ? kInstantMax : peer.gone() ? kGone : peer.avoided_until());
   }
 }
 

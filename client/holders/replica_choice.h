@@ -1,17 +1,17 @@
-// Which of a chunk's holders a call asks.
+// Chooses which of a chunk's holders a call asks.
 //
-// Members that hold the same chunks are replicas of each other; a call asks one of them for all of
-// those chunks. It is the cheapest by the cost model (client/cost_model.h) with the constants and
-// loads known at that time, never by their order of coming:
-//   * a holder of which no constants are known cannot be compared: it comes after those that can.
-//     Requester::Explain measures all;
-//   * one that failed a call lately comes after all that did not, the one whose time is over first
-//     at the head; one that the directory no longer lists comes last;
-//   * the one chosen stays until another is cheaper by more than the model's own error.
+// Members that hold the same chunks are replicas of each other. A call asks one of them for all of
+// those chunks. It asks the cheapest by the cost model (client/decide/cost_model.h), with the
+// constants and loads known at that time. The order in which holders are listed decides nothing:
+//   * A holder without known constants cannot be compared, so it comes after those that can.
+//     Requester::Explain measures all.
+//   * A holder that failed a call lately comes after all that did not. Among them the one that is
+//     avoided for the shortest time comes first. One that the directory no longer lists comes last.
+//   * The chosen holder stays until another is cheaper by more than the model's own error.
 //
-// Chunks are grouped by the whole list of their holders, so that a choice moves a group as it is:
-// its partials are made of the same chunks in the same order, wherever they are made, and the
-// answer has the same bits (I2).
+// Chunks are grouped by the whole list of their holders, and a choice moves a whole group. So a
+// group's partials are made of the same chunks in the same order at every replica, and the answer
+// has the same bits (I2).
 
 #pragma once
 
@@ -22,62 +22,70 @@
 #include <vector>
 
 #include "attention/partial.h"
-#include "client/holder_link.h"
-#include "client/network_oracle.h"
-#include "client/predicate.h"
-#include "proto/clock.h"
+#include "client/decide/network_oracle.h"
+#include "client/decide/predicate.h"
+#include "client/holders/holder_link.h"
+#include "proto/base/clock.h"
 #include "proto/geometry.h"
 
 namespace ckv {
 
-// What is asked; of a fetch only the primitive.
+// Returns the known constants of a holder, without asking anybody. They rank replicas that were
+// measured before, or that only the oracle knows the way to. The result has group 0 and token_share
+// 1. `oracle` may be null. `geometry` is that of the corpus. If it is null, a profile's constants
+// are left out, because they belong to one geometry.
+Candidate CandidateOf(const HolderPeer& peer, const PeerTable& peers, NetworkOracle* oracle,
+                      const Geometry* geometry = nullptr);
+
+// The size of a call. A fetch sets only the primitive.
 struct ReplicaWork {
   Primitive primitive = Primitive::kRoute;  // or kFetch
   uint32_t query_rows = 1;
-  uint32_t selected = 0;  // rows a query attends; 0: all
+  uint32_t selected = 0;  // rows a query attends; 0 means all
   PartialDtype wire = PartialDtype::kBf16;
 };
 
 // Chunks that the same members hold.
 struct ReplicaGroup {
-  std::vector<uint32_t> links;  // ordinals in LinkTable::Route::links: holders first, then leased
+  // Ordinals in LinkTable::ChunkLinks::links: holders first, then those with leased copies.
+  std::vector<uint32_t> links;
   uint64_t token_count = 0;
-  std::array<uint32_t, kPrimitiveCount> chosen{};  // ordinals in `links`
-  uint64_t asked = 0;                              // LinkTable::Route::last_use of the last call
+  std::array<uint32_t, kPrimitiveCount> chosen{};  // ordinals in `links`, by Primitive
+  uint64_t asked = 0;  // LinkTable::ChunkLinks::last_use of the last call that asked it
 
   uint32_t Chosen(Primitive primitive) const { return links[chosen[size_t(primitive)]]; }
 };
 
 // When the choices of one primitive were made, over all groups of a corpus.
 struct ReplicaRanking {
-  Instant next;              // to be made anew then
-  uint64_t avoid_count = 0;  // PeerTable::avoid_count when it was made
+  Instant next;              // when to choose anew
+  uint64_t avoid_count = 0;  // PeerTable::avoid_count at that choice
   bool made = false;
 };
 
-// Of one engine. Keeps its memory between calls; not thread-safe.
+// Belongs to one call context. Keeps its memory between calls; not thread-safe.
 class ReplicaChooser {
  public:
-  // Loads change from request to request, but a choice that followed each would only chase them:
-  // and asking what is known of a holder costs a lock or two.
+  // How long a choice stays. Loads change from request to request, and a choice that followed each
+  // change would only chase them. Looking up a holder's constants also costs a lock or two.
   static constexpr Duration kRankingAgeMax = std::chrono::milliseconds(100);
-  // Another must be cheaper by this much to be moved to: half of what the model may be off, 12 %
-  // over all query counts (deploy/bench.sh decision).
+  // How much cheaper another holder must be to be chosen instead. It is half of the model's error,
+  // which is 12 % over all query counts (deploy/bench.sh decision).
   static constexpr double kGainMin = 0.06;
 
-  // Looks up what is known of each link's holder; before Choose. Those in `tried` come after all
-  // that are not, but for those that are gone.
+  // Looks up the known constants of each link's holder. Call it before Choose. Holders in `tried`
+  // come after all others, except after holders that are gone.
   void Look(const Geometry& geometry, const ReplicaWork& work, std::span<HolderLink* const> links,
             const PeerTable& peers, const LaneShape& lane_shape, NetworkOracle* oracle, Instant now,
             std::span<const HolderPeer* const> tried = {});
-  // Sets group.chosen of the work's primitive.
+  // Sets group.chosen for the work's primitive.
   void Choose(ReplicaGroup& group);
 
  private:
   Primitive primitive_ = Primitive::kRoute;
   DecisionInput input_;
-  std::vector<Candidate> candidates_;   // of the links
-  std::vector<Instant> avoided_until_;  // of the links; kInstantMax: gone
+  std::vector<Candidate> candidates_;   // one per link
+  std::vector<Instant> avoided_until_;  // one per link; kInstantMax if its holder is gone
   Instant now_;
 };
 

@@ -1,4 +1,4 @@
-#include "client/retry.h"
+#include "client/holders/retry.h"
 
 #include <string>
 

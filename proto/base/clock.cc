@@ -1,6 +1,8 @@
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 
+#include <algorithm>
 #include <ctime>
+#include <limits>
 
 #include "absl/time/time.h"
 
@@ -26,8 +28,8 @@ class RealClock final : public Clock {
   }
 };
 
-// How often a waiter on a ManualClock looks at it: the clock has no list of waiters to wake, since
-// each waits on a mutex of its own.
+// How often a waiter on a ManualClock looks at it. The clock has no list of waiters to wake,
+// because each waits on a mutex of its own.
 constexpr absl::Duration kManualClockPoll = absl::Milliseconds(1);
 
 }  // namespace
@@ -35,6 +37,18 @@ constexpr absl::Duration kManualClockPoll = absl::Milliseconds(1);
 Clock* Clock::Real() {
   static RealClock clock;
   return &clock;
+}
+
+void Clock::WaitUntil(Instant instant) {
+  absl::Mutex mu;
+  absl::MutexLock lock(&mu);
+  const bool never = false;
+  Await(mu, absl::Condition(&never), instant);
+}
+
+uint32_t RemainingUs(Instant deadline, Instant now) {
+  const int64_t us = (deadline.ns - now.ns) / 1000;
+  return static_cast<uint32_t>(std::clamp<int64_t>(us, 1, std::numeric_limits<uint32_t>::max()));
 }
 
 uint64_t WallClockMilliseconds() {

@@ -1,5 +1,5 @@
-// The only way to read time. Everything that waits or expires takes a Clock, so that a test
-// advances time instead of sleeping and a simulation replays from one seed (I8).
+// The only way to read time. Everything that waits or expires takes a Clock. So a test advances
+// time instead of sleeping, and a simulation replays from one seed (I8).
 
 #pragma once
 
@@ -15,7 +15,8 @@ namespace ckv {
 
 using Duration = std::chrono::nanoseconds;
 
-// A point of monotonic time: nanoseconds since an arbitrary start. Never compared across machines.
+// A point of monotonic time: nanoseconds since an arbitrary start. Never compare it across
+// machines.
 struct Instant {
   int64_t ns = 0;
 
@@ -32,24 +33,31 @@ class Clock {
  public:
   virtual ~Clock() = default;
 
-  // CLOCK_MONOTONIC: a wall clock that jumps by an hour changes no lease.
+  // Returns the time of CLOCK_MONOTONIC: a wall clock that jumps by an hour changes no lease.
   virtual Instant Now() const noexcept = 0;
 
-  // Blocks until `condition` holds or `deadline` has come; the caller holds `mu`. Returns whether
+  // Blocks until `condition` holds or `deadline` has come. The caller holds `mu`. Returns whether
   // the condition holds.
   virtual bool Await(absl::Mutex& mu, const absl::Condition& condition, Instant deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) = 0;
+
+  // Blocks until `instant` has come.
+  void WaitUntil(Instant instant);
 
   // The system's clock; lives forever.
   static Clock* Real();
 };
 
-// Milliseconds since 1970 by the wall clock: where a directory's epochs begin, so that those of a
-// later life are above all earlier ones without anything on disk. Orders nothing else: it may jump.
+// "Deadline minus now" as the wire carries it: microseconds, at least 1, saturating.
+uint32_t RemainingUs(Instant deadline, Instant now);
+
+// Returns milliseconds since 1970 by the wall clock. A directory's epochs begin there, so a later
+// life's epochs are above all earlier ones without anything on disk. Do not order anything else by
+// it, because it may jump.
 uint64_t WallClockMilliseconds();
 
-// A clock that stands still until told. Await returns when the condition holds or the time has been
-// advanced past the deadline.
+// A clock that stands still until Advance. Await returns once the condition holds or the time has
+// passed the deadline.
 class ManualClock final : public Clock {
  public:
   Instant Now() const noexcept override;

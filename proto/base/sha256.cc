@@ -1,8 +1,8 @@
-#include "proto/sha256.h"
+#include "proto/base/sha256.h"
 
 #include <openssl/evp.h>
 
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 

@@ -1,4 +1,4 @@
-// SHA-256 by OpenSSL, in the one shape that ids need: append, then finish.
+// SHA-256 by OpenSSL, in the one form that ids need: append, then finish.
 
 #pragma once
 
@@ -13,7 +13,7 @@ typedef struct evp_md_ctx_st EVP_MD_CTX;  // openssl/evp.h stays out of our head
 
 namespace ckv {
 
-// Not thread-safe; one digest an object.
+// Not thread-safe. One object computes one digest.
 class Sha256 {
  public:
   Sha256();
@@ -22,14 +22,14 @@ class Sha256 {
   Sha256& operator=(const Sha256&) = delete;
 
   void Append(std::span<const std::byte> bytes);
-  // A length and then the bytes, so that ("ab", "c") and ("a", "bc") differ.
+  // Appends a length and then the bytes, so that ("ab", "c") and ("a", "bc") differ.
   void AppendString(std::string_view text);
-  // The value's little-endian bytes.
+  // Appends the value's little-endian bytes.
   template <typename T>
   requires std::is_arithmetic_v<T>
   void AppendValue(T value) { Append(std::as_bytes(std::span<const T, 1>(&value, 1))); }
 
-  // Ends the digest; the object is not used afterwards.
+  // Ends the digest. Do not use the object afterwards.
   std::array<uint8_t, 32> Finish();
 
  private:

@@ -1,4 +1,4 @@
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 #include <string>
 
@@ -17,6 +17,10 @@ NextAct NextActFor(const absl::Status& status) {
       return NextAct::kReopen;
     case absl::StatusCode::kNotFound:
       return NextAct::kResolveAgain;
+    case absl::StatusCode::kDataLoss:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kDeadlineExceeded:
+      return NextAct::kAskAnother;
     default:
       return NextAct::kGiveUp;
   }

@@ -1,4 +1,4 @@
-// Which code means what the caller does next, and the few helpers every folder uses.
+// Status codes and the caller's next act for each, and the few helpers that every folder uses.
 
 #pragma once
 
@@ -12,28 +12,32 @@
 
 namespace ckv {
 
-// A code names the largest thing that broke; the caller's next act follows from the code alone.
+// A code names the largest thing that broke, so the caller's next act follows from the code alone.
 enum class NextAct {
   kNone,          // OK
   kRetryLater,    // ResourceExhausted: overloaded; wait for the hint, then the same peer
   kReopen,        // Unavailable, Aborted: this lane or session is gone; open another
   kResolveAgain,  // NotFound: this directory entry or handle is stale
-  kGiveUp,        // InvalidArgument, FailedPrecondition, DeadlineExceeded, ...: cannot help
+  kAskAnother,    // DataLoss, FailedPrecondition, DeadlineExceeded: this peer; a replica may help
+  kGiveUp,        // InvalidArgument, PermissionDenied, ...: nobody can help
 };
 NextAct NextActFor(const absl::Status& status);
 
-// The same code, with "context: " before the message. OK stays OK.
+// Returns the same code with "context: " before the message. OK stays OK.
 absl::Status Annotate(const absl::Status& status, std::string_view context);
 
-// The process exit status of a tool for this code; stable, listed in `ckvctl --help`:
-//   0 ok, 1 any other failure, 2 usage or InvalidArgument, 3 NotFound, 4 Unavailable,
-//   5 DeadlineExceeded, 6 ResourceExhausted, 7 FailedPrecondition, 8 AlreadyExists,
-//   9 DataLoss, 10 PermissionDenied or Unauthenticated.
+// Returns the exit status of a tool for this code. It is stable and listed in `ckvctl --help`:
+//   0  OK                 4  Unavailable          8   AlreadyExists
+//   1  any other failure  5  DeadlineExceeded     9   DataLoss
+//   2  InvalidArgument,   6  ResourceExhausted    10  PermissionDenied or Unauthenticated
+//      or wrong usage     7  FailedPrecondition
+//   3  NotFound
 int ExitCodeFor(const absl::Status& status);
 
 }  // namespace ckv
 
-// For what only our own bug can cause: prints the condition and ends the process, in every build.
+// For an error that only our own bug can cause: prints the condition and ends the process, in every
+// build.
 #define CKV_CHECK(condition)                                                                 \
   do {                                                                                       \
     if (!(condition)) [[unlikely]] {                                                         \

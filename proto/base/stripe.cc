@@ -1,14 +1,14 @@
-#include "proto/stripe.h"
+#include "proto/base/stripe.h"
 
 #include <algorithm>
 
-#include "proto/xxh3.h"
+#include "proto/base/xxh3.h"
 
 namespace ckv {
 namespace {
 
-// Rows of the store come from memory, which hashing alone asks for too late: 10 GB/s, and 16 with
-// these.
+// Rows of the store come from memory, and hashing alone prefetches them too late: 10 GB/s, and 16
+// with these prefetches.
 constexpr size_t kStepBytes = 2048;
 constexpr size_t kAheadBytes = 16 << 10;
 

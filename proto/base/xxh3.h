@@ -1,5 +1,5 @@
-// XXH3 in the widest vectors of this machine: the same bits from the caches at 37 instead of 15
-// GB/s (AVX-512 against SSE2, which <xxhash.h> alone gives), beside a memcpy of 43.
+// XXH3 in the widest vectors of this machine. It gives the same bits at 37 GB/s from the caches
+// (AVX-512), against 15 GB/s with SSE2, which <xxhash.h> alone gives. A memcpy runs at 43 GB/s.
 
 #pragma once
 

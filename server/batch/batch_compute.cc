@@ -1,64 +1,102 @@
-// What a batch does once it is full: the kernel, the merge, the replies.
+#include "server/batch/batch_compute.h"
 
 #include <algorithm>
+#include <span>
 #include <tuple>
 #include <utility>
-
-#include "proto/status.h"
-#include "server/batch.h"
+#include <vector>
 
 namespace ckv {
+namespace {
 
-void Batch::Compute(const std::atomic<bool>* stop) {
-  started_ = clock_->Now();
-  stop_ = stop;
-  for (size_t i = 0; i < group_count_; ++i) {
-    std::vector<AttentionPiece>& pieces = groups_[i].pieces;
-    if (pieces.empty() || Expired(i)) continue;
+uint64_t RowWork(const AttentionShape& shape, const AttentionPiece& piece) {
+  const bool selected = piece.selection.indices != nullptr;
+  return uint64_t{selected ? piece.selection.k : piece.rows.count} * (shape.d_qk + shape.d_v);
+}
+
+class Computation {
+ public:
+  Computation(BatchPlan& plan, WorkerPool& pool, Clock* clock, const std::atomic<bool>* stop)
+      : plan_(plan), pool_(pool), clock_(clock), stop_(stop) {}
+
+  BatchComputed Run();
+
+ private:
+  void Attend(BatchPlan::Group& group, std::span<const AttentionPiece> pieces);
+  bool AttendByRows(BatchPlan::Group& group, const AttentionPiece& piece);
+  void MergeInRounds();
+  void Merge();
+  bool stopped() const { return stop_ != nullptr && stop_->load(std::memory_order_relaxed); }
+  // Whether the rest of the group's work is of no use to anybody.
+  bool GivenUp(BatchPlan::Group& group) {
+    if (stopped()) return true;
+    if (clock_->Now() >= group.deadline) group.expired = true;
+    return group.expired;
+  }
+  // Marks a group as expired if it took several slices and the last one ended too late.
+  void NoteLate(BatchPlan::Group& group) {
+    if (plan_.work() > kPollingWorkMax) (void)GivenUp(group);
+  }
+
+  BatchPlan& plan_;
+  WorkerPool& pool_;
+  Clock* const clock_;
+  const std::atomic<bool>* const stop_;
+  uint64_t kernel_call_count_ = 0;
+};
+
+BatchComputed Computation::Run() {
+  const Instant started = clock_->Now();
+  for (BatchPlan::Group& group : plan_.groups()) {
+    std::vector<AttentionPiece>& pieces = group.pieces;
+    if (pieces.empty() || GivenUp(group)) continue;
     // Requests for the same (chunk, layer) one after another: the kernel takes their query rows
     // together, and reads the chunk's rows once for all of them (selections apart).
     std::sort(pieces.begin(), pieces.end(), [](const AttentionPiece& a, const AttentionPiece& b) {
       return std::tuple(a.rows.data, a.rows.count, a.selection.indices != nullptr) <
              std::tuple(b.rows.data, b.rows.count, b.selection.indices != nullptr);
     });
-    Attend(groups_[i], pieces);
-    if (is_long()) (void)Expired(i);  // on the way
+    Attend(group, pieces);
+    NoteLate(group);
   }
-  if (in_rounds_) MergeInRounds();
-  const bool stopped = stop_ != nullptr && stop_->load(std::memory_order_relaxed);
-  if (!merges_.empty() && !stopped) {
-    pool_.Run(static_cast<uint32_t>(merges_.size()), [this](uint32_t task, uint32_t) {
-      const MergeTask& merge = merges_[task];
-      const std::span<const ConstPartialView> parts(parts_);
-      MergePartials(parts.subspan(merge.part_begin, merge.part_count), merge.row_count, merge.d_v,
-                    merge.out);
-    });
-  }
-  elapsed_ = clock_->Now() - started_;
+  MergeInRounds();
+  Merge();
+  return {.started = started,
+          .elapsed = clock_->Now() - started,
+          .kernel_call_count = kernel_call_count_};
 }
 
-void Batch::Attend(const Group& group, std::span<const AttentionPiece> pieces) {
-  ++kernel_calls_;
-  if (!is_long()) {
-    AttendPartials(group.shape, pieces, pool_);
-    return;
+// In slices, so that a long request that has expired, or whose holder stops, gives the thread back
+// within one of them.
+void Computation::Attend(BatchPlan::Group& group, std::span<const AttentionPiece> pieces) {
+  ++kernel_call_count_;
+  for (size_t begin = 0; begin < pieces.size();) {
+    if (begin != 0 && GivenUp(group)) return;
+    size_t end = begin;
+    for (uint64_t work = 0; end < pieces.size(); ++end) {
+      work += RowWork(group.shape, pieces[end]) * pieces[end].q.count;
+      if (work > kPollingWorkMax) break;
+    }
+    if (end != begin) {
+      AttendPartials(group.shape, pieces.subspan(begin, end - begin), pool_);
+      begin = end;
+    } else if (!AttendByRows(group, pieces[begin++])) {
+      return;
+    }
   }
-  for (const AttentionPiece& piece : pieces) AttendSliced(group.shape, piece, group.deadline);
 }
 
-// A long request is computed in runs of query rows, so that one that has expired, or whose holder
-// stops, gives the thread back within one run. A row's bits do not depend on the others'.
-void Batch::AttendSliced(const AttentionShape& shape, const AttentionPiece& piece,
-                         Instant deadline) {
+// A piece that is a slice too large is computed in runs of query rows, whose bits do not depend on
+// each other. False: it was given up.
+bool Computation::AttendByRows(BatchPlan::Group& group, const AttentionPiece& piece) {
+  const AttentionShape& shape = group.shape;
   const bool selected = piece.selection.indices != nullptr;
-  const uint64_t row_work =
-      uint64_t{selected ? piece.selection.k : piece.rows.count} * (shape.d_qk + shape.d_v);
   const uint32_t group_rows = selected ? piece.selection.group_rows : 1;
   const auto rows_max = static_cast<uint32_t>(
-      std::clamp<uint64_t>(kPollingWorkMax / std::max<uint64_t>(row_work, 1), 1, piece.q.count));
+      std::clamp<uint64_t>(kPollingWorkMax / RowWork(shape, piece), 1, piece.q.count));
   const size_t o_bytes = piece.out.dtype == PartialDtype::kF32 ? 4 : 2;
   for (uint32_t begin = 0, count = 0; begin < piece.q.count; begin += count) {
-    if (GivenUp(deadline)) return;
+    if (begin != 0 && GivenUp(group)) return false;
     // Whole groups of a selection, or a part of one.
     const uint32_t in_group = begin % group_rows;
     count = in_group == 0 && group_rows <= rows_max ? rows_max / group_rows * group_rows
@@ -76,95 +114,55 @@ void Batch::AttendSliced(const AttentionShape& shape, const AttentionPiece& piec
     run.out.l += begin;
     AttendPartials(shape, {&run, 1}, pool_);
   }
-}
-
-bool Batch::GivenUp(Instant deadline) const {
-  return clock_->Now() >= deadline || (stop_ != nullptr && stop_->load(std::memory_order_relaxed));
-}
-
-bool Batch::Expired(size_t group) {
-  if (clock_->Now() < groups_[group].deadline) return false;
-  for (uint32_t i = 0; i < item_count_; ++i) {
-    Item& item = items_[i];
-    const bool of_group = item.ready.header.kind == WireKind::kAttend &&
-                          (item.group == group || item.shadow_group == group);
-    if (!of_group || !item.error.ok()) continue;
-    ++expired_;
-    item.error = ExpiredError(item.ready.header);
-  }
-  std::erase_if(merges_, [group](const MergeTask& merge) {
-    return merge.group == group || merge.shadow_group == group;
-  });
   return true;
 }
 
 // As many partials at a time as the scratch holds beside the merged one and its successor.
-void Batch::MergeInRounds() {
-  const uint32_t rows = rounds_pieces_.front().q.count;
-  const uint32_t d_v = rounds_shape_.d_v;
-  PartialView merged = TakeScratch(rows, d_v);
-  PartialView next = TakeScratch(rows, d_v);
-  const size_t kept = scratch_used_;
-  const size_t round_size = (kScratchFloats - kept) / PartialFloats(rows, d_v);
-  for (size_t begin = 0; begin < rounds_pieces_.size(); begin += round_size) {
-    if (Expired(rounds_group_)) break;
-    const size_t count = std::min(round_size, rounds_pieces_.size() - begin);
-    const std::span<AttentionPiece> pieces = std::span(rounds_pieces_).subspan(begin, count);
-    scratch_used_ = kept;
-    parts_.clear();
-    if (begin != 0) parts_.emplace_back(merged);
+void Computation::MergeInRounds() {
+  BatchPlan::Rounds& rounds = plan_.rounds();
+  if (rounds.pieces.empty()) return;
+  BatchPlan::Group& group = plan_.groups()[rounds.group];
+  const uint32_t rows = rounds.pieces.front().q.count;
+  const uint32_t d_v = group.shape.d_v;
+  PartialView merged = plan_.TakeScratch(rows, d_v);
+  PartialView next = plan_.TakeScratch(rows, d_v);
+  const size_t kept = plan_.scratch_used();
+  const size_t round_size = plan_.ScratchRoom(rows, d_v);
+  for (size_t begin = 0; begin < rounds.pieces.size(); begin += round_size) {
+    if (GivenUp(group)) return;
+    const size_t count = std::min(round_size, rounds.pieces.size() - begin);
+    const std::span<AttentionPiece> pieces = std::span(rounds.pieces).subspan(begin, count);
+    plan_.RewindScratch(kept);
+    rounds.parts.clear();
+    if (begin != 0) rounds.parts.emplace_back(merged);
     for (AttentionPiece& piece : pieces) {
-      piece.out = TakeScratch(rows, d_v);
-      parts_.emplace_back(piece.out);
+      piece.out = plan_.TakeScratch(rows, d_v);
+      rounds.parts.emplace_back(piece.out);
     }
-    Attend(groups_[rounds_group_], pieces);
-    const bool last = begin + count == rounds_pieces_.size();
-    MergePartials(parts_, rows, d_v, last ? rounds_out_ : next);
+    Attend(group, pieces);
+    const bool last = begin + count == rounds.pieces.size();
+    MergePartials(rounds.parts, rows, d_v, last ? rounds.out : next);
     std::swap(merged, next);
   }
-  if (is_long()) (void)Expired(rounds_group_);
-  parts_.clear();
+  NoteLate(group);
 }
 
-void Batch::Reply(uint32_t waiting_count) {
-  Bump(counters_->batch_count, kernel_calls_);
-  Bump(counters_->expired_count, expired_);
-  if (kernel_calls_ != 0) {
-    Bump(counters_->compute_ns, static_cast<uint64_t>(elapsed_.count()));
-  }
-  for (uint32_t i = 0; i < item_count_; ++i) {
-    Post(items_[i], waiting_count + (item_count_ - 1 - i));
-  }
-  Clear();
+void Computation::Merge() {
+  std::vector<BatchPlan::Merge>& merges = plan_.merges();
+  std::erase_if(merges,
+                [this](const BatchPlan::Merge& merge) { return plan_.Expired(merge.groups); });
+  if (merges.empty() || stopped()) return;
+  pool_.Run(static_cast<uint32_t>(merges.size()), [&merges](uint32_t task, uint32_t) {
+    const BatchPlan::Merge& merge = merges[task];
+    MergePartials(merge.parts, merge.row_count, merge.d_v, merge.out);
+  });
 }
 
-void Batch::Post(Item& item, uint32_t behind_count) {
-  if (!item.error.ok()) {
-    PostError(item.ready, item.error, /*retry_after_us=*/0, *counters_);
-    item.error = absl::OkStatus();
-    return;
-  }
-  const bool computed = item.ready.header.kind == WireKind::kAttend;
-  item.reply.compute_ns = computed ? Saturate32(elapsed_.count()) : 0;
-  item.reply.queue_ns = Saturate32((started_ - item.ready.arrived).count());
-  item.reply.queue_depth = behind_count;
-  PostReply(item.ready, item.reply, *counters_);
-}
+}  // namespace
 
-void Batch::Clear() {
-  for (size_t i = 0; i < group_count_; ++i) groups_[i].pieces.clear();
-  group_count_ = 0;
-  merges_.clear();
-  parts_.clear();
-  rounds_pieces_.clear();
-  in_rounds_ = false;
-  scratch_used_ = 0;
-  pins_.clear();
-  shadows_.clear();
-  for (uint32_t i = 0; i < item_count_; ++i) items_[i].ready.cold_rows.reset();
-  item_count_ = 0;
-  work_ = 0;
-  kernel_calls_ = expired_ = 0;
+BatchComputed ComputePlan(BatchPlan& plan, WorkerPool& pool, Clock* clock,
+                          const std::atomic<bool>* stop) {
+  return Computation(plan, pool, clock, stop).Run();
 }
 
 }  // namespace ckv

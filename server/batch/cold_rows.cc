@@ -1,4 +1,4 @@
-#include "server/cold_rows.h"
+#include "server/batch/cold_rows.h"
 
 #include <sys/mman.h>
 
@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
-#include "proto/stripe.h"
+#include "proto/base/status.h"
+#include "proto/base/stripe.h"
 
 namespace ckv {
 
@@ -32,7 +32,7 @@ absl::Status ColdRows::Add(ChunkLocator chunk, const ChunkRows& rows, uint32_t l
     layers_[chunk.slot] = {chunk, memory, token_count};
   }
   for (size_t i = 0; i < stripes.size();) {
-    size_t end = i + 1;  // of a run of neighbours, which is one read
+    size_t end = i + 1;  // the end of a run of neighbours, which is one read
     while (end < stripes.size() && stripes[end] == stripes[end - 1] + 1) ++end;
     const uint32_t token = stripes[i] * kStripeTokens;
     const uint32_t count = std::min((stripes[end - 1] + 1) * kStripeTokens, token_count) - token;

@@ -1,5 +1,5 @@
-// What a request over chunks that are on disk is served from: pins of those that were read into
-// memory for it, and of others the rows that it asks for, at their places in a layer.
+// The rows read from disk for one request: pins of chunks loaded whole, and single layers with only
+// the rows it needs.
 
 #pragma once
 
@@ -17,35 +17,36 @@
 
 namespace ckv {
 
-// Rows of one request that are read without their chunk are beside store.capacity: a 32nd of it,
-// but at least a V3 layer of 2048 tokens (2.4 MB).
+// The limit of bytes read for one request without their chunk. They lie beside store.capacity. The
+// limit is a 32nd of it, at least 4 MiB (a V3 layer of 2048 tokens has 2.4 MB), at most 64 MiB.
 constexpr uint64_t ColdRowBytesMax(uint64_t capacity_bytes) {
   return std::clamp(capacity_bytes / 32, uint64_t{4} << 20, uint64_t{64} << 20);
 }
 
-// Made on the reading thread, then only read. The store must outlive it.
+// Filled by one thread, then read by any (ReadyRequest::cold_rows). The store must outlive it.
 class ColdRows {
  public:
   explicit ColdRows(uint64_t bytes_max) : bytes_max_(bytes_max) {}
   ColdRows(const ColdRows&) = delete;
   ColdRows& operator=(const ColdRows&) = delete;
 
+  // Keeps a chunk that was loaded whole in memory until this object ends.
   void Keep(ChunkPin pin) { pins_.push_back(std::move(pin)); }
-  // Reads these stripes of a layer, in ascending order; the layer's other rows are zero and not to
-  // be used, unless they are added by another call for the chunk: a request may name it twice.
-  //   ResourceExhausted   over bytes_max with what was added before, or no memory.
-  //   and as ChunkRows::Read.
+  // Reads `stripes` (ascending) of one layer of the chunk. The layer's other rows are zero and must
+  // not be used. A second call for the chunk, with the same layer, adds stripes.
+  //   ResourceExhausted   more than bytes_max over all calls, or no memory.
+  //   and ChunkRows::Read's errors.
   absl::Status Add(ChunkLocator chunk, const ChunkRows& rows, uint32_t layer,
                    std::span<const uint32_t> stripes);
 
-  // The layer that was added of the chunk, [token_count][row_bytes]; null: none was.
   struct Layer {
     ChunkLocator chunk;
-    const std::byte* rows = nullptr;
+    const std::byte* rows = nullptr;  // [token_count][row_bytes]
     uint32_t token_count = 0;
   };
+  // The layer added for the chunk, or null if none was.
   const Layer* Find(ChunkLocator chunk) const;
-  // That were read.
+  // Bytes read by Add so far.
   uint64_t bytes() const { return bytes_; }
 
  private:
@@ -59,13 +60,13 @@ class ColdRows {
   uint64_t bytes_ = 0;
   std::vector<ChunkPin> pins_;
   absl::flat_hash_map<uint32_t, Layer> layers_;  // by the chunk's slot
-  // Each a whole layer's addresses: pages are there where rows were read.
+  // Address space for whole layers; only pages whose rows were read take memory.
   std::vector<std::unique_ptr<std::byte, Unmap>> memory_;
 };
 
-// The stripes of a chunk of `token_count` tokens that have rows which `indices` select, ascending;
-// indices outside the chunk select none (attention/mla_partial.h). A peer that writes them
-// meanwhile, on shm, gets an answer over zeros: it asked for nothing that can be answered.
+// Fills `stripes` with the stripes, ascending, that hold the rows in `indices` of a chunk of
+// `token_count` tokens. Indices outside the chunk select nothing (attention/mla_partial.h). A peer
+// on shm that changes its indices meanwhile may get an answer over zeros, which harms only itself.
 void SelectedStripes(std::span<const int32_t> indices, uint32_t token_count,
                      std::vector<uint32_t>* stripes);
 

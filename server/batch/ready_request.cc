@@ -1,4 +1,4 @@
-#include "server/ready_request.h"
+#include "server/batch/ready_request.h"
 
 #include <algorithm>
 #include <limits>
@@ -13,7 +13,9 @@ uint32_t Saturate32(int64_t value) {
 
 absl::Status ExpiredError(const RequestHeader& header) {
   return absl::DeadlineExceededError(
-      absl::StrFormat("%d us were left on arrival and have passed", header.deadline_us));
+      absl::StrFormat("the deadline passed before its turn: %d us were left when the request "
+                      "reached the holder; give the call more time, or ask later",
+                      header.deadline_us));
 }
 
 absl::Status CheckTurn(const ReadyRequest& ready, const LeaseGate& lease, Instant now,
@@ -42,7 +44,8 @@ absl::Status CheckTurn(const ReadyRequest& ready, const LeaseGate& lease, Instan
   return ExpiredError(header);
 }
 
-absl::StatusOr<ChunkPin> PinHandle(ChunkTable& table, const Session& session, uint32_t handle) {
+absl::StatusOr<ChunkPin> PinHandle(const ChunkTable& table, const Session& session,
+                                   uint32_t handle) {
   if (const auto locator = session.handles.Lookup({handle}); locator.has_value()) {
     absl::StatusOr<ChunkPin> pin = table.Pin(*locator);
     if (pin.ok() || absl::IsUnavailable(pin.status())) return pin;

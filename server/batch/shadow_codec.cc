@@ -1,4 +1,4 @@
-#include "server/shadow_codec.h"
+#include "server/batch/shadow_codec.h"
 
 #include <array>
 #include <cmath>

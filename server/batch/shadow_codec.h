@@ -1,14 +1,15 @@
-// Shadows of bf16 rows as fp8_ds_mla: 656 bytes where 1152 were, for DeepSeek.
+// Packs bf16 rows as fp8_ds_mla for shadows: 656 bytes instead of 1152 for DeepSeek.
 
 #pragma once
 
-#include "store/shadow_table.h"
+#include "store/memory/shadow_table.h"
 
 namespace ckv {
 
-// Packs bf16 rows with d_v % 128 = 0 and d_qk = d_v + d_rope: e4m3 values with one scale for 128 of
-// them, whose error is at most 1/16 of a value (2^-4, half of the last of 3 bits), and the RoPE
-// band as it is. Lives as long as the process.
+// A codec for bf16 rows with d_v % 128 = 0 and d_qk = d_v + d_rope; it packs no others
+// (PackedRowBytes is zero). Each 128 latent values become e4m3 with one scale. Their error is at
+// most 1/16 of a value (2^-4, half of the last of 3 bits). The RoPE band is kept as it is. The
+// codec lives as long as the process.
 const ShadowCodec* Fp8ShadowCodec();
 
 }  // namespace ckv

@@ -1,4 +1,4 @@
-#include "server/config.h"
+#include "server/daemon/config.h"
 
 #include <unistd.h>
 #include <yaml-cpp/yaml.h>
@@ -9,9 +9,13 @@
 #include <exception>
 
 #include "absl/strings/str_format.h"
-#include "client/ctl/default_addresses.h"
-#include "proto/status.h"
-#include "server/config_options.h"
+#include "client/grpc/default_addresses.h"
+#include "proto/base/host_port.h"
+#include "proto/base/nearest_word.h"
+#include "proto/base/status.h"
+#include "proto/base/version.h"
+#include "server/daemon/config_options.h"
+#include "transport/verbs/verbs_fabric.h"
 
 namespace ckv {
 namespace {
@@ -46,6 +50,23 @@ std::vector<std::string> KnownKeys() {
   return keys;
 }
 
+// The keys of a section, "store.path, store.capacity"; empty if there is no section of that name.
+std::string KeysOf(const std::string& section) {
+  std::string keys;
+  for (const OptionSpec& option : ConfigOptions()) {
+    if (!option.key.starts_with(section + ".")) continue;
+    keys += absl::StrFormat("%s%s", keys.empty() ? "" : ", ", option.key);
+  }
+  return keys;
+}
+
+bool IsFormerKey(std::string_view key) {
+  const auto options = ConfigOptions();
+  return !key.empty() &&
+         std::any_of(options.begin(), options.end(),
+                     [key](const OptionSpec& option) { return option.former_key == key; });
+}
+
 class YamlReader {
  public:
   YamlReader(std::string path, Settings& settings, std::vector<std::string>& errors)
@@ -70,7 +91,9 @@ class YamlReader {
 
  private:
   void Take(const YAML::Node& where, const std::string& key, const YAML::Node& value) {
-    if (FindOption(key) == nullptr) {
+    if (FindOption(key) == nullptr && !IsFormerKey(key)) {
+      const std::string keys = KeysOf(key);
+      if (!keys.empty()) return Fail(where, key, "a section, not a value; it has " + keys);
       return Fail(where, key, "unknown key" + Suggest(key, KnownKeys()));
     }
     std::string text;
@@ -159,7 +182,7 @@ std::string NormaliseFlag(const std::string& argument) {
 void ReportExtras(const std::vector<std::string>& extras, std::vector<std::string>& errors) {
   std::vector<std::string> known = {"--config", "--check-config", "--version", "--help"};
   for (const OptionSpec& option : ConfigOptions()) known.push_back(OptionFlagName(option.key));
-  bool after_flag = false;  // what follows an unknown flag is its value, not another mistake
+  bool after_flag = false;  // a word after an unknown flag is its value, not another mistake
   for (const std::string& extra : extras) {
     if (extra.starts_with("-")) {
       const std::string flag = extra.substr(0, extra.find('='));
@@ -184,9 +207,14 @@ void ReadFlags(std::span<const std::string> arguments, Flags& flags,
   app.add_flag("--check-config", flags.check);
   app.add_option("--config", flags.config_path);
   std::map<std::string, std::string> values;
-  for (const OptionSpec& option : ConfigOptions()) {
-    app.add_option(OptionFlagName(option.key), values[std::string(option.key)]);
-  }
+  const auto each_key = [](const auto& take) {
+    for (const OptionSpec& option : ConfigOptions()) {
+      take(option.key);
+      if (!option.former_key.empty()) take(option.former_key);
+    }
+  };
+  each_key(
+      [&](std::string_view key) { app.add_option(OptionFlagName(key), values[std::string(key)]); });
   // CLI11 wants them last first. It reports by exceptions; none passes this function.
   std::vector<std::string> reversed;
   for (const std::string& argument : arguments) reversed.push_back(NormaliseFlag(argument));
@@ -197,11 +225,10 @@ void ReadFlags(std::span<const std::string> arguments, Flags& flags,
     errors.emplace_back(error.what());
     return;
   }
-  for (const OptionSpec& option : ConfigOptions()) {
-    const std::string flag = OptionFlagName(option.key);
-    if (app.count(flag) == 0) continue;
-    flags.settings[std::string(option.key)] = {values[std::string(option.key)], flag};
-  }
+  each_key([&](std::string_view key) {
+    const std::string flag = OptionFlagName(key);
+    if (app.count(flag) > 0) flags.settings[std::string(key)] = {values[std::string(key)], flag};
+  });
   ReportExtras(app.remaining(), errors);
 }
 
@@ -211,17 +238,37 @@ std::string HostName() {
   return name.data();
 }
 
-bool IsWildcard(std::string_view address) {
-  const std::string_view host = address.substr(0, address.rfind(':'));
-  return host == "0.0.0.0" || host == "[::]" || host == "*";
-}
-
 std::string_view DefaultListen(const Config& config) {
   if (config.HasRole("requester")) return kDefaultRequesterAddress;
   return config.HasRole("directory") ? kDefaultDirectoryAddress : kDefaultHolderAddress;
 }
 
-// What no option alone can say.
+// Checks what the addresses together say. Each of them has been read.
+void CheckAddresses(const Config& config, std::vector<std::string>& errors) {
+  const HostPort listen = *HostPort::Parse(config.listen);
+  if (listen.IsWildcard() && config.advertise.empty()) {
+    errors.push_back(absl::StrFormat(
+        "advertise: nobody reaches %s: name the address that peers use", config.listen));
+    return;
+  }
+  const HostPort advertised =
+      config.advertise.empty() ? listen : *HostPort::Parse(config.advertise);
+  if (advertised.IsWildcard()) {
+    errors.push_back(absl::StrFormat("advertise: nobody reaches %s", config.advertise));
+    return;
+  }
+  const bool tcp =
+      std::find(config.fabrics.begin(), config.fabrics.end(), "tcp") != config.fabrics.end();
+  if (config.HasRole("holder") && tcp && !advertised.IsLoopback() &&
+      HostPort::Parse(config.data_listen)->IsLoopback()) {
+    errors.push_back(absl::StrFormat(
+        "data_listen: peers find this holder at %s, and no other host reaches %s: set "
+        "--data-listen %s, or take tcp out of fabrics",
+        advertised.ToString(), config.data_listen, HostPort{advertised.host, 0}.ToString()));
+  }
+}
+
+// Checks what no option alone can say.
 void CheckWhole(const Config& config, std::vector<std::string>& errors) {
   if (config.role.empty()) {
     errors.emplace_back("role: say what this process is: --role directory, holder or requester");
@@ -229,9 +276,6 @@ void CheckWhole(const Config& config, std::vector<std::string>& errors) {
   }
   if (config.directory.empty() && !config.HasRole("directory")) {
     errors.emplace_back("directory: a holder or requester needs --directory host:port");
-  }
-  if (config.HasRole("holder") && config.data_listen.empty()) {
-    errors.emplace_back("data_listen: a holder needs an address");
   }
   if (config.store_shadow_percent > 0 && config.store_path.empty()) {
     errors.emplace_back(
@@ -251,13 +295,56 @@ void CheckWhole(const Config& config, std::vector<std::string>& errors) {
   if (!config.oracle_file.empty() && !config.oracle_address.empty()) {
     errors.emplace_back("oracle.file: there is an oracle.address too: name one of them");
   }
-  if (IsWildcard(config.listen) && config.advertise.empty()) {
-    errors.push_back(absl::StrFormat(
-        "advertise: nobody reaches %s: name the address that peers use", config.listen));
+  if (const absl::Status shape = ValidateLaneShape(LaneShapeOf(config)); !shape.ok()) {
+    errors.push_back(absl::StrFormat("lane: %s", std::string(shape.message())));
   }
-  if (!config.advertise.empty() && IsWildcard(config.advertise)) {
-    errors.push_back(absl::StrFormat("advertise: nobody reaches %s", config.advertise));
+  if (!IsVerbsMtu(config.verbs_mtu)) {
+    errors.push_back(absl::StrFormat("verbs.mtu: %d is none of 256, 512, 1024, 2048, 4096 and 0",
+                                     config.verbs_mtu));
   }
+  CheckAddresses(config, errors);
+}
+
+// Variables of ckvctl, of the scripts and of the tests.
+constexpr std::string_view kOthersVariables[] = {"CKV_REQUESTER", "CKV_BENCH_FOLDER",
+                                                 "CKV_TEST_VERBS", "CKV_TEST_SANITIZED"};
+
+// Moves values of former keys to the keys of today, which win if both are given.
+void TakeFormerKeys(Settings& settings, std::vector<std::string>& warnings) {
+  for (const OptionSpec& option : ConfigOptions()) {
+    const auto found = settings.find(std::string(option.former_key));
+    if (option.former_key.empty() || found == settings.end()) continue;
+    warnings.push_back(absl::StrFormat("%s: %s is the name now", found->second.source, option.key));
+    settings.try_emplace(std::string(option.key), found->second);
+  }
+}
+
+void WarnOfVariables(std::span<const std::string> names, std::vector<std::string>& warnings) {
+  std::vector<std::string> known = {"CKV_CONFIG"};
+  for (const OptionSpec& option : ConfigOptions()) {
+    known.push_back(OptionEnvironmentName(option.key));
+    if (!option.former_key.empty()) known.push_back(OptionEnvironmentName(option.former_key));
+  }
+  for (const std::string& name : names) {
+    if (!name.starts_with("CKV_") || std::find(known.begin(), known.end(), name) != known.end() ||
+        std::find(std::begin(kOthersVariables), std::end(kOthersVariables), name) !=
+            std::end(kOthersVariables)) {
+      continue;
+    }
+    warnings.push_back(
+        absl::StrFormat("%s: unknown variable, ignored%s", name, Suggest(name, known)));
+  }
+}
+
+void WarnOfMemory(const Config& config, std::vector<std::string>& warnings) {
+  const long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+  if (!config.HasRole("holder") || pages <= 0 || page_bytes <= 0) return;
+  const uint64_t there = static_cast<uint64_t>(pages) * static_cast<uint64_t>(page_bytes);
+  if (config.store_capacity_bytes <= there) return;
+  warnings.push_back(absl::StrFormat(
+      "store.capacity: %d MiB is more than this machine's memory of %d MiB: the process will be "
+      "killed before the store is full",
+      config.store_capacity_bytes >> 20, there >> 20));
 }
 
 void Apply(const Settings& settings, Config& config, std::map<std::string, std::string>& sources,
@@ -290,15 +377,34 @@ bool Config::HasRole(std::string_view wanted) const {
   return std::find(role.begin(), role.end(), wanted) != role.end();
 }
 
+LaneShape LaneShapeOf(const Config& config) {
+  return {config.lane_slot_count, static_cast<uint32_t>(config.lane_request_bytes_max),
+          static_cast<uint32_t>(config.lane_reply_bytes_max)};
+}
+
+void FillConfig(Config& config) {
+  if (config.listen.empty()) config.listen = DefaultListen(config);
+  const auto listen = HostPort::Parse(config.listen);
+  if (!listen.ok()) return;  // refused where it is used
+  if (config.data_listen.empty()) config.data_listen = HostPort{listen->host, 0}.ToString();
+  if (!config.name.empty() || listen->port == 0) return;
+  config.name = HostName();
+  for (const std::string_view role : {"directory", "holder", "requester"}) {
+    if (config.HasRole(role)) config.name += absl::StrFormat("-%s", role);
+  }
+  config.name += absl::StrFormat("-%d", listen->port);
+}
+
 absl::StatusOr<ParsedConfig> ReadConfig(std::span<const std::string> arguments,
-                                        EnvironmentLookup environment) {
+                                        EnvironmentLookup environment,
+                                        std::span<const std::string> environment_names) {
   std::vector<std::string> errors;
   ParsedConfig parsed;
   Flags flags;
   ReadFlags(arguments, flags, errors);
   if (flags.help || flags.version) {
     parsed.action = ConfigAction::kPrint;
-    parsed.text = flags.help ? ConfigHelp() : absl::StrFormat("ckvd %s\n", kCkvdVersion);
+    parsed.text = flags.help ? ConfigHelp() : absl::StrFormat("ckvd %s\n", Version());
     return parsed;
   }
   Settings from_file;
@@ -307,23 +413,32 @@ absl::StatusOr<ParsedConfig> ReadConfig(std::span<const std::string> arguments,
 
   Settings from_environment;
   for (const OptionSpec& option : ConfigOptions()) {
-    const std::string name = OptionEnvironmentName(option.key);
-    if (const auto value = environment(name)) {
-      from_environment[std::string(option.key)] = {*value, name};
+    for (const std::string_view key : {option.key, option.former_key}) {
+      if (key.empty()) continue;
+      const std::string name = OptionEnvironmentName(key);
+      if (const auto value = environment(name)) from_environment[std::string(key)] = {*value, name};
     }
   }
   // The lowest first, so that a later one wins; each is checked even where it loses.
   std::map<std::string, std::string> sources;
-  for (const Settings* settings : {&from_file, &from_environment, &flags.settings}) {
+  for (Settings* settings : {&from_file, &from_environment, &flags.settings}) {
+    TakeFormerKeys(*settings, parsed.warnings);
     Apply(*settings, parsed.config, sources, errors);
   }
-  if (parsed.config.name.empty()) parsed.config.name = HostName();
-  if (parsed.config.listen.empty()) parsed.config.listen = DefaultListen(parsed.config);
-  if (errors.empty()) CheckWhole(parsed.config, errors);
+  if (errors.empty()) {
+    FillConfig(parsed.config);
+    CheckWhole(parsed.config, errors);
+  }
   if (!errors.empty()) {
     std::string text;
     for (const std::string& error : errors) text += (text.empty() ? "" : "\n") + error;
     return absl::InvalidArgumentError(text);
+  }
+  WarnOfVariables(environment_names, parsed.warnings);
+  WarnOfMemory(parsed.config, parsed.warnings);
+  if (parsed.config.name.empty() && !parsed.config.store_path.empty()) {
+    parsed.warnings.emplace_back(
+        "name: with port 0 it changes at every start, and corpora place chunks by it: set --name");
   }
   if (flags.check) {
     parsed.action = ConfigAction::kPrint;

@@ -1,13 +1,13 @@
-// What a ckvd is told: one table of options, read from flags over CKV_* environment over a YAML
-// file.
+// The configuration of a ckvd: one table of options. Flags override CKV_* environment variables,
+// and both override a YAML file.
 //
 //   store.capacity    is the key in the file (nested or dotted),
 //   CKV_STORE_CAPACITY    its environment variable,
 //   --store-capacity      its flag ('_' and '.' are taken for '-').
 //
-// The address to listen on follows from the roles where it is not given: client/ctl looks there.
+// If `listen` is not set, it follows from the roles (client/grpc/default_addresses.h).
 //
-// Every value of every source is text that one parser reads, so the three can't differ.
+// All sources give text that one parser reads, so the three cannot differ.
 
 #pragma once
 
@@ -22,24 +22,22 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 #include "transport/fabric.h"
 
 namespace ckv {
 
-inline constexpr std::string_view kCkvdVersion = "0.1.0";
+inline constexpr uint32_t kVerbsGidIndexAuto = 256;  // one more than the highest index
 
-inline constexpr uint32_t kVerbsGidIndexAuto = 256;  // one more than there can be
-
-// The options, with their defaults. What each means is in the table in config_options.cc, which
-// --help prints.
+// The options with their defaults. The table in config_options.cc explains each, and --help prints
+// it.
 struct Config {
   std::vector<std::string> role;
-  std::string name;
-  std::string listen;  // empty: what ReadConfig takes for the roles
+  std::string name;    // if empty, as FillConfig says
+  std::string listen;  // if empty, as FillConfig says
   std::string advertise;
   std::string directory;
-  std::string data_listen = "127.0.0.1:0";
+  std::string data_listen;  // if empty, as FillConfig says
   std::vector<std::string> fabrics = {"shm", "tcp"};
   std::string fabric = "auto";
   std::string rdma_fallback = "refuse";
@@ -50,25 +48,25 @@ struct Config {
   uint32_t verbs_timeout = 14;
   uint32_t verbs_retry_count = 6;
   uint32_t tcp_busy_poll_us = 0;
-  std::string store_path;  // empty: in memory only
+  std::string store_path;  // if empty, chunks are in memory only
   std::string store_pages = "auto";
   uint64_t store_capacity_bytes = uint64_t{1} << 30;
   uint32_t store_chunk_count_max = 1u << 17;
-  // A terabyte in 17 hours (server/scrubber.h); 0: none.
+  // A terabyte in 17 hours (server/upkeep/scrubber.h). If 0, there is no scrubbing.
   uint64_t store_scrub_bytes_per_second = uint64_t{16} << 20;
-  // Of store.capacity, in per cent; 0: none.
+  // A percentage of store.capacity. If 0, there are no copies.
   uint32_t replicas_percent = 25;
   uint32_t compute_threads = 1;
   uint32_t session_count_max = 256;
   uint32_t batch_request_count_max = 64;
   uint32_t queue_request_count_max = 1024;
   uint64_t store_map_bytes_max = 0;
-  uint32_t store_shadow_percent = 0;  // of store.capacity; 0: no shadows
+  uint32_t store_shadow_percent = 0;  // percentage of store.capacity; 0 for no shadows
   uint32_t spin_us = 50;
   uint32_t lane_slot_count = LaneShape{}.slot_count;
   uint64_t lane_request_bytes_max = LaneShape{}.request_bytes_max;
   uint64_t lane_reply_bytes_max = LaneShape{}.reply_bytes_max;
-  uint32_t engine_count_max = 16;
+  uint32_t call_count_max = 16;
   uint32_t rpc_thread_count_max = 256;
   Duration lease_ttl = std::chrono::seconds(3);
   Duration drain_timeout = std::chrono::seconds(10);
@@ -77,30 +75,43 @@ struct Config {
   std::string oracle_file;
   std::string oracle_address;
   std::string oracle_host;
-  std::string metrics_address;  // empty: none are served
+  std::string metrics_address;  // if empty, no metrics are served
   std::string log_level = "info";
   std::string ready_file;
 
   bool HasRole(std::string_view wanted) const;
 };
 
+// Returns the shape of a requester's lanes, by the lane.* options.
+LaneShape LaneShapeOf(const Config& config);
+
+// Fills in empty options that follow from others: `listen` from the roles, `data_listen` from
+// `listen`. `name` follows from the host, the roles and the port of `listen`. It stays empty while
+// that port is 0, which stands for a port not known yet.
+void FillConfig(Config& config);
+
 enum class ConfigAction { kRun, kPrint };
 
 struct ParsedConfig {
   Config config;
   ConfigAction action = ConfigAction::kRun;
-  std::string text;  // kPrint: what --help, --version or --check-config answers
+  std::string text;  // for kPrint, the answer of --help, --version or --check-config
+  // Settings that are valid but probably a mistake.
+  std::vector<std::string> warnings;
 };
 
 using EnvironmentLookup = absl::FunctionRef<std::optional<std::string>(const std::string& name)>;
 
-// `arguments` without the program's name. Reads the file that --config or CKV_CONFIG names.
-//   InvalidArgument     every error found, one a line, each with its source:
+// Reads the configuration. `arguments` has no program name. --config or CKV_CONFIG names the file.
+// `environment_names` has all variables that are set; a warning names each one of ckvd's that has
+// no meaning.
+//   InvalidArgument     every error found, one per line, each with its source:
 //                       "ckvd.yaml:12: store.capacity: ...".
 absl::StatusOr<ParsedConfig> ReadConfig(std::span<const std::string> arguments,
-                                        EnvironmentLookup environment);
+                                        EnvironmentLookup environment,
+                                        std::span<const std::string> environment_names = {});
 
-// The whole of `config` as a file that ReadConfig takes. `sources` (by key) become comments.
+// Returns `config` as a complete file for ReadConfig. `sources` (by key) become comments.
 std::string ConfigToYaml(const Config& config,
                          const std::map<std::string, std::string>& sources = {});
 

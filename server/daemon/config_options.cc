@@ -1,4 +1,4 @@
-#include "server/config_options.h"
+#include "server/daemon/config_options.h"
 
 #include <algorithm>
 #include <array>
@@ -7,8 +7,12 @@
 #include <optional>
 
 #include "absl/strings/str_format.h"
+#include "attention/worker_pool.h"
+#include "client/requester.h"
+#include "proto/base/host_port.h"
+#include "proto/base/status.h"
 #include "proto/corpus.h"
-#include "proto/status.h"
+#include "server/holder/holder.h"
 
 namespace ckv {
 namespace {
@@ -32,16 +36,17 @@ const OptionSpec kOptions[] = {
     {"role", OptionKind::kList, &Config::role, 0, 0, "directory,holder,requester", "",
      "what this process is; several may share it"},
     {"name", OptionKind::kName, &Config::name, 0, 0, "", "",
-     "unique in a directory; empty: the host's name"},
+     "unique in a directory, which places chunks by it; if unset, host-role-port, as in "
+     "node1-holder-7401"},
     {"listen", OptionKind::kAddress, &Config::listen, 0, 0, "", "host:port",
      "address of the control plane (gRPC), port 0: a free one; default 127.0.0.1:7311 (requester), "
      "else 127.0.0.1:7400 (directory), else 127.0.0.1:7401"},
     {"advertise", OptionKind::kAddress, &Config::advertise, 0, 0, "", "host:port",
-     "where peers reach it; empty: the listen address as bound"},
+     "where peers reach it; if unset, the listen address as bound"},
     {"directory", OptionKind::kPeerAddress, &Config::directory, 0, 0, "", "host:port",
      "the directory; empty only where this process is the directory"},
     {"data_listen", OptionKind::kAddress, &Config::data_listen, 0, 0, "", "host:port",
-     "address of a holder's tcp lanes; port 0 takes a free one"},
+     "address of a holder's tcp lanes, port 0: a free one; if unset, port 0 at the host of listen"},
     {"fabrics", OptionKind::kList, &Config::fabrics, 0, 0, "shm,tcp,verbs,loopback", "",
      "how query rows may travel; a requester takes the fastest that a holder has too, and where a "
      "probe finds no difference the first; loopback stays inside one process"},
@@ -51,51 +56,54 @@ const OptionSpec kOptions[] = {
      "what a requester does where verbs is among the fabrics of both sides and fails: refuse the "
      "call, or take tcp and say so"},
     {"verbs.device", OptionKind::kText, &Config::verbs_device, 0, 0, "", "name",
-     "device of verbs lanes, as in /sys/class/infiniband; empty: the only one"},
+     "device of verbs lanes, as in /sys/class/infiniband; if unset, the only one"},
     {"verbs.port", OptionKind::kCount, &Config::verbs_port, 1, 255, "", "", "port of that device"},
     {"verbs.gid_index", OptionKind::kCount, &Config::verbs_gid_index, 0, kVerbsGidIndexAuto, "", "",
      "the port's address to use; 256: RoCE v2 with an IPv4 address if there is one, else the "
      "first"},
     {"verbs.mtu", OptionKind::kCount, &Config::verbs_mtu, 0, 4096, "", "bytes",
-     "256, 512, 1024, 2048 or 4096; 0: the port's"},
+     "256, 512, 1024, 2048 or 4096; if 0, the port's"},
     {"verbs.timeout", OptionKind::kCount, &Config::verbs_timeout, 1, 31, "", "",
      "an unanswered packet is sent again after 4.096 us x 2^this"},
     {"verbs.retry_count", OptionKind::kCount, &Config::verbs_retry_count, 0, 6, "", "times",
      "how often it is sent again before the lane is down"},
     {"tcp.busy_poll_us", OptionKind::kCount, &Config::tcp_busy_poll_us, 0, kBusyPollUsMax, "",
-     "microseconds", "how long a poll of a tcp lane asks the network card itself; 0: never"},
+     "microseconds", "how long a poll of a tcp lane asks the network card itself; if 0, never"},
     {"store.map_bytes_max", OptionKind::kBytes, &Config::store_map_bytes_max, 0, 64 * kTiB, "",
      "bytes",
-     "memory for copies of chunks that requesters of this host map; 0: a sixteenth of "
+     "memory for copies of chunks that requesters of this host map; if 0, a sixteenth of "
      "store.capacity"},
     {"store.shadow_percent", OptionKind::kCount, &Config::store_shadow_percent, 0, 50, "",
      "per cent",
      "most of store.capacity that fp8 copies of evicted chunks take: requests that "
-     "allow an approximation are answered from them; 0: none are made"},
+     "allow an approximation are answered from them; if 0, none are made"},
     {"store.path", OptionKind::kText, &Config::store_path, 0, 0, "", "folder",
-     "where a holder keeps chunks over a restart; empty: in memory only, gone with the process"},
+     "where a holder keeps chunks over a restart; if unset, in memory only, gone with the process"},
     {"store.capacity", OptionKind::kBytes, &Config::store_capacity_bytes, kMiB, 64 * kTiB, "",
      "bytes", "memory that a holder keeps for rows"},
     {"store.pages", OptionKind::kChoice, &Config::store_pages, 0, 0, "auto,reserved,small", "",
      "pages of that memory: auto takes reserved huge ones if there are enough (vm.nr_hugepages), "
      "else transparent huge ones, else small ones; reserved is those or no start"},
-    {"store.chunk_count_max", OptionKind::kCount, &Config::store_chunk_count_max, 1, 16'000'000, "",
-     "chunks", "most chunks that a holder keeps"},
+    {"store.chunk_count_max", OptionKind::kCount, &Config::store_chunk_count_max, 1, kChunkCountMax,
+     "", "chunks", "most chunks that a holder keeps"},
     {"store.scrub_bytes_per_second", OptionKind::kBytes, &Config::store_scrub_bytes_per_second, 0,
      64 * kGiB, "", "bytes",
      "how fast a holder checks all that it keeps, in memory and on disk, over and over; damage in "
-     "what nobody reads is found within a pass, which takes the bytes of both over this; 0: never"},
+     "what nobody reads is found within a pass, which takes the bytes of both over this; if 0, "
+     "never"},
     {"replicas.percent", OptionKind::kCount, &Config::replicas_percent, 0, 100, "", "per cent",
      "most of store.capacity that copies take which a requester in the same process makes for its "
-     "holder to answer for; 0: none are made"},
-    {"compute_threads", OptionKind::kCount, &Config::compute_threads, 1, 256, "", "threads",
+     "holder to answer for; if 0, none are made"},
+    {"compute_threads", OptionKind::kCount, &Config::compute_threads, 1,
+     WorkerPool::kThreadCountMax, "", "threads",
      "threads of a holder's kernels, its dispatcher included"},
-    {"session_count_max", OptionKind::kCount, &Config::session_count_max, 1, 65536, "", "sessions",
-     "most sessions that are open on a holder at once"},
-    {"batch_request_count_max", OptionKind::kCount, &Config::batch_request_count_max, 1, 4096, "",
-     "requests", "most requests that one kernel call takes together"},
-    {"queue_request_count_max", OptionKind::kCount, &Config::queue_request_count_max, 1, 65536, "",
-     "requests", "most requests that wait on a holder; more are refused with a hint when to retry"},
+    {"session_count_max", OptionKind::kCount, &Config::session_count_max, 1, kSessionCountMax, "",
+     "sessions", "most sessions that are open on a holder at once"},
+    {"batch_request_count_max", OptionKind::kCount, &Config::batch_request_count_max, 1,
+     kBatchRequestCountMax, "", "requests", "most requests that one kernel call takes together"},
+    {"queue_request_count_max", OptionKind::kCount, &Config::queue_request_count_max, 1,
+     kQueueRequestCountMax, "", "requests",
+     "most requests that wait on a holder; more are refused with a hint when to retry"},
     {"spin_us", OptionKind::kCount, &Config::spin_us, 0, 1'000'000, "", "microseconds",
      "how long a thread polls its lanes before it sleeps; it polls through waits of up to 2 ms "
      "that come again and again, and never with 0"},
@@ -105,8 +113,9 @@ const OptionSpec kOptions[] = {
      kSlotBytesMax, "", "bytes", "most bytes of one request on a lane"},
     {"lane.reply_bytes_max", OptionKind::kBytes, &Config::lane_reply_bytes_max, 4 * kKiB,
      kSlotBytesMax, "", "bytes", "most bytes of one reply on a lane"},
-    {"engine_count_max", OptionKind::kCount, &Config::engine_count_max, 1, 1024, "", "calls",
-     "most calls in progress in a requester at once; more wait"},
+    {"call_count_max", OptionKind::kCount, &Config::call_count_max, 1,
+     RequesterOptions::kCallCountMax, "", "calls",
+     "most calls in progress in a requester at once; more wait", "engine_count_max"},
     {"rpc_thread_count_max", OptionKind::kCount, &Config::rpc_thread_count_max, 16, 4096, "",
      "threads", "most threads of the control plane; half of them may serve long streams"},
     {"lease_ttl", OptionKind::kDuration, &Config::lease_ttl, 500, 60'000, "", "",
@@ -119,16 +128,15 @@ const OptionSpec kOptions[] = {
      "constants that ckvctl calibrate --profile wrote on this host: a requester's decisions stand "
      "on them where their geometry is the corpus'; read once, at the start"},
     {"oracle.file", OptionKind::kText, &Config::oracle_file, 0, 0, "", "path",
-     "JSON that tells a requester what the network costs (client/oracle_file.h); read every "
+     "JSON that tells a requester what the network costs (client/decide/oracle_file.h); read every "
      "second"},
     {"oracle.address", OptionKind::kPeerAddress, &Config::oracle_address, 0, 0, "", "host:port",
      "service that tells it instead (proto/ckv/v1/oracle.proto); asked every second"},
     {"oracle.host", OptionKind::kText, &Config::oracle_host, 0, 0, "", "name",
-     "this requester's host as the oracle names it; empty: that of advertise, else of listen"},
+     "this requester's host as the oracle names it; if unset, that of advertise, else of listen"},
     {"metrics.address", OptionKind::kAddress, &Config::metrics_address, 0, 0, "", "host:port",
      "where Prometheus may scrape /metrics, for example 127.0.0.1:9464; port 0: a free one, see "
-     "the "
-     "log; empty: nowhere. Whoever reaches it may read it"},
+     "the log; if unset, nowhere. Everybody who reaches it may read it"},
     {"log.level", OptionKind::kChoice, &Config::log_level, 0, 0, "trace,debug,info,warn,error,off",
      "", "what is worth a line in the log on stderr"},
     {"ready_file", OptionKind::kText, &Config::ready_file, 0, 0, "", "path",
@@ -227,20 +235,9 @@ absl::Status AssignList(const OptionSpec& option, std::string_view text, Config&
   return absl::OkStatus();
 }
 
-absl::Status CheckAddress(std::string_view text, bool any_port) {
-  if (text.empty()) return absl::OkStatus();  // whether it may be is for the whole to say
-  const std::string_view expected =
-      any_port ? "host:port" : "host:port with a port from 1 to 65535";
-  const size_t colon = text.rfind(':');
-  if (colon == std::string_view::npos || colon == 0 || text.size() > 256) {
-    return Refuse(text, expected);
-  }
-  std::string_view port = text.substr(colon + 1);
-  const std::optional<uint64_t> value = TakeNumber(port);
-  if (!value || !port.empty() || *value > 65535 || (*value == 0 && !any_port)) {
-    return Refuse(text, expected);
-  }
-  return absl::OkStatus();
+// Whether it may be empty is for the whole to say.
+absl::Status CheckAddress(std::string_view text, uint16_t port_min) {
+  return text.empty() ? absl::OkStatus() : HostPort::Parse(text, port_min).status();
 }
 
 absl::Status CheckName(std::string_view text) {
@@ -263,31 +260,16 @@ absl::Status AssignText(const OptionSpec& option, std::string_view text, Config&
       CKV_RETURN_IF_ERROR(CheckName(text));
       break;
     case OptionKind::kAddress:
-      CKV_RETURN_IF_ERROR(CheckAddress(text, /*any_port=*/true));
+      CKV_RETURN_IF_ERROR(CheckAddress(text, /*port_min=*/0));
       break;
     case OptionKind::kPeerAddress:
-      CKV_RETURN_IF_ERROR(CheckAddress(text, /*any_port=*/false));
+      CKV_RETURN_IF_ERROR(CheckAddress(text, /*port_min=*/1));
       break;
     default:
       break;
   }
   config.*std::get<std::string Config::*>(option.member) = std::move(value);
   return absl::OkStatus();
-}
-
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t above = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      diagonal = above;
-    }
-  }
-  return row[b.size()];
 }
 
 // "4KiB to 64MiB", "shm,tcp", "host:port".
@@ -377,19 +359,6 @@ std::string FormatOption(const OptionSpec& option, const Config& config) {
   }
 }
 
-std::string_view NearestWord(std::string_view word, std::span<const std::string> candidates) {
-  std::string_view nearest;
-  // A third of the word mistyped still says what was meant; more is another word.
-  size_t best = word.size() / 3 + 2;
-  for (const std::string& candidate : candidates) {
-    const size_t distance = EditDistance(word, candidate);
-    if (distance >= best) continue;
-    best = distance;
-    nearest = candidate;
-  }
-  return nearest;
-}
-
 std::string ConfigHelp() {
   std::string text =
       "ckvd: a daemon of ckv, which answers attention over cKV cache that lives elsewhere.\n\n"
@@ -414,7 +383,8 @@ std::string ConfigHelp() {
       "       --store-capacity 4GiB\n"
       "  ckvd --role requester --name r1 --listen 127.0.0.1:7311 --directory 127.0.0.1:7400\n"
       "  ckvd --config /etc/ckv/ckvd.yaml --check-config\n\n"
-      "SIGTERM and SIGINT drain and exit 0; a second one exits at once with 1.\n";
+      "SIGTERM, SIGINT and SIGHUP drain and exit 0; a second SIGTERM or SIGINT exits at once "
+      "with 1.\n";
   return text;
 }
 

@@ -1,4 +1,4 @@
-// The table of ckvd's options: everything that is known of one, once.
+// The table of ckvd's options: every fact about an option, once.
 
 #pragma once
 
@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "server/config.h"
+#include "server/daemon/config.h"
 
 namespace ckv {
 
 enum class OptionKind {
   kText,
   kChoice,
-  kName,         // as a corpus or member is named
+  kName,         // a valid name of a corpus or member
   kAddress,      // host:port, port 0 takes a free one
   kPeerAddress,  // host:port of somebody else, so never port 0
   kCount,
@@ -33,11 +33,12 @@ struct OptionSpec {
   std::string_view key;
   OptionKind kind;
   Member member;
-  uint64_t min = 0;  // of kCount, kBytes, and of kDuration in milliseconds
+  uint64_t min = 0;  // kCount, kBytes, and kDuration in milliseconds
   uint64_t max = 0;
-  std::string_view choices;  // of kChoice and kList, comma separated
-  std::string_view unit;     // what a bare number counts, for --help
+  std::string_view choices;  // choices of kChoice and kList, comma separated
+  std::string_view unit;     // unit of a bare number, for --help
   std::string_view help;
+  std::string_view former_key = {};  // an earlier name of the key, still taken with a warning
 };
 
 std::span<const OptionSpec> ConfigOptions();
@@ -47,13 +48,10 @@ std::string OptionEnvironmentName(std::string_view key);
 std::string OptionFlagName(std::string_view key);
 
 // Parses `text` into the option's field.
-//   InvalidArgument     says what would be allowed.
+//   InvalidArgument     says which values are allowed.
 absl::Status AssignOption(const OptionSpec& option, std::string_view text, Config& config);
-// The field as text that AssignOption takes.
+// Formats the field as text that AssignOption takes.
 std::string FormatOption(const OptionSpec& option, const Config& config);
-
-// The candidate with the fewest edits to `word`; empty if none is near.
-std::string_view NearestWord(std::string_view word, std::span<const std::string> candidates);
 
 std::string ConfigHelp();
 

@@ -1,4 +1,4 @@
-#include "server/daemon.h"
+#include "server/daemon/daemon.h"
 
 #include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
@@ -6,7 +6,6 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
 #include <netdb.h>
-#include <spdlog/spdlog.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -23,29 +22,29 @@
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "attention/mla_partial.h"
-#include "client/channel_stub.h"
-#include "client/directory_stub.h"
-#include "client/holder_stub.h"
+#include "client/grpc/channel_stub.h"
+#include "client/grpc/directory_stub.h"
+#include "client/grpc/holder_stub.h"
+#include "client/grpc/watch_stub.h"
 #include "client/requester.h"
-#include "client/watch_stub.h"
-#include "proto/status.h"
-#include "server/chunk_expirer.h"
-#include "server/daemon_fabric.h"
-#include "server/daemon_oracle.h"
-#include "server/daemon_profile.h"
-#include "server/daemon_replicas.h"
-#include "server/daemon_scrub.h"
+#include "proto/base/host_port.h"
+#include "proto/base/log.h"
+#include "proto/base/status.h"
+#include "proto/base/version.h"
+#include "server/daemon/daemon_parts.h"
+#include "server/daemon/metrics.h"
+#include "server/directory/directory_registrar_stub.h"
 #include "server/directory/directory_state.h"
-#include "server/directory_registrar_stub.h"
-#include "server/directory_service.h"
-#include "server/holder.h"
-#include "server/holder_service.h"
-#include "server/local_directory.h"
-#include "server/metrics.h"
-#include "server/registration.h"
-#include "server/requester_service.h"
-#include "server/service_gate.h"
+#include "server/directory/local_directory.h"
+#include "server/directory/registration.h"
+#include "server/holder/chunk_expirer.h"
+#include "server/holder/holder.h"
+#include "server/services/directory_service.h"
+#include "server/services/holder_service.h"
+#include "server/services/requester_service.h"
+#include "server/services/service_gate.h"
 #include "transport/fabric.h"
+#include "transport/socket.h"
 
 namespace ckv {
 namespace {
@@ -60,35 +59,8 @@ int Milliseconds(Duration duration) {
   return static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count());
 }
 
-std::string_view HostOf(std::string_view address) { return address.substr(0, address.rfind(':')); }
-std::string_view PortOf(std::string_view address) { return address.substr(address.rfind(':') + 1); }
-
-// Why `address` cannot be listened on: gRPC only says that it cannot.
-std::string BindError(const std::string& address) {
-  std::string host(HostOf(address));
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  const std::string port(PortOf(address));
-  if (const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found); error != 0) {
-    return gai_strerror(error);
-  }
-  std::string why = "it could not be bound";
-  const int fd = socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC, 0);
-  const int one = 1;  // as gRPC does, or an address left a moment ago would look taken
-  if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-  if (fd < 0 || bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, 1) != 0) {
-    why = std::strerror(errno);
-  }
-  if (fd >= 0) close(fd);
-  freeaddrinfo(found);
-  return why;
-}
-
-// What matters of it reaches us as a status, which is logged once, where it is handled.
-void LogFromGrpc(gpr_log_func_args* args) { spdlog::debug("grpc: {}", args->message); }
+// Errors that matter reach us as a status, which is logged once, where it is handled.
+void LogFromGrpc(gpr_log_func_args* args) { Log().debug("grpc: {}", args->message); }
 
 absl::Status WriteWhole(const std::string& path, const std::string& text) {
   const std::string draft = path + ".tmp";
@@ -110,12 +82,15 @@ struct Daemon::State {
   explicit State(const Config& config_in)
       : config(config_in), gate(config_in.rpc_thread_count_max / 2) {}
 
+  // Gives the process the name that it was not given.
+  absl::Status Name();
   absl::Status StartRoles();
   absl::Status StartHolder();
   absl::Status StartRequester();
   absl::Status StartServer();
   void StartRegistrations();
-  absl::Status StartMetrics();
+  absl::Status ListenForMetrics();
+  void ServeMetrics();
   // As peers reach it; of this process once it listens. From any thread.
   std::string DirectoryAddress() {
     if (!config.directory.empty()) return config.directory;
@@ -125,7 +100,7 @@ struct Daemon::State {
   void AddRegistration(MemberRole role, LeaseGate* lease);
   void SetHealth(const char* service, bool serving, bool& was);
 
-  const Config config;
+  Config config;
   Clock* const clock = Clock::Real();
   ServiceGate gate;
   std::vector<std::unique_ptr<Fabric>> fabrics;
@@ -140,32 +115,44 @@ struct Daemon::State {
 
   std::unique_ptr<DirectoryControl> directory_control;
   std::unique_ptr<HolderStubFactory> holder_stubs;
-  std::unique_ptr<NetworkOracle> oracle;  // null: none
+  std::unique_ptr<NetworkOracle> oracle;  // null if the requester has none
   std::unique_ptr<Requester> requester;
-  std::unique_ptr<DaemonReplicas> replicas;  // of a holder that is a requester, too
+  std::unique_ptr<DaemonReplicas> replicas;  // set if a holder is a requester, too
   std::unique_ptr<RequesterServiceImpl> requester_service;
 
+  UniqueFd held_port;  // keeps the port of config.listen until the server has it
   std::unique_ptr<grpc::Server> server;
-  // Of the thread that starts the daemon: calls are served before they are known.
+  // Read only by the thread that starts the daemon: calls are served before these are known.
   std::string address;        // as peers are told
   std::string local_address;  // as this process reaches it
-  // What calls may read meanwhile.
+  // Guards published_address, which calls may read meanwhile.
   absl::Mutex published_mu;
   std::string published_address ABSL_GUARDED_BY(published_mu);
   std::atomic<bool> directory_connected{false};  // a hint for people; orders nothing
   bool holder_serving = false;
   bool requester_serving = false;
   bool directory_serving = false;
+  bool whole_serving = false;
 
   std::vector<std::unique_ptr<DirectoryRegistrar>> registrars;
   std::vector<std::unique_ptr<Registration>> registrations;
   std::unique_ptr<WatchStub> watch;
-  std::unique_ptr<DaemonScrub> scrub;  // of a holder
+  std::unique_ptr<DaemonScrub> scrub;  // set on a holder
   std::unique_ptr<MetricsServer> metrics;
   std::string metrics_address;  // as bound
   bool ready = false;
   bool drained = false;
 };
+
+absl::Status Daemon::State::Name() {
+  FillConfig(config);
+  if (!config.name.empty()) return absl::OkStatus();
+  CKV_ASSIGN_OR_RETURN(HostPort listen, HostPort::Parse(config.listen));
+  CKV_ASSIGN_OR_RETURN(held_port, BindPort(listen));
+  config.listen = listen.ToString();
+  FillConfig(config);
+  return absl::OkStatus();
+}
 
 absl::Status Daemon::State::StartRoles() {
   for (const std::string& name : config.fabrics) {
@@ -201,6 +188,13 @@ absl::Status Daemon::State::StartHolder() {
   options.compute_threads = config.compute_threads;
   options.fabrics = fabric_order;
   options.listen.tcp_address = config.data_listen;
+  CKV_ASSIGN_OR_RETURN(const HostPort data, HostPort::Parse(config.data_listen));
+  if (data.IsWildcard()) {
+    const std::string& seen = config.advertise.empty() ? config.listen : config.advertise;
+    CKV_ASSIGN_OR_RETURN(HostPort advertised, HostPort::Parse(seen));
+    advertised.port = 0;  // as bound
+    options.listen.tcp_advertise = advertised.ToString();
+  }
   options.session_count_max = config.session_count_max;
   options.batch_request_count_max = config.batch_request_count_max;
   options.queue_request_count_max = config.queue_request_count_max;
@@ -222,10 +216,8 @@ absl::Status Daemon::State::StartRequester() {
   }
   options.rdma_fallback =
       config.rdma_fallback == "tcp" ? RdmaFallback::kTcp : RdmaFallback::kRefuse;
-  options.lane_shape = {config.lane_slot_count,
-                        static_cast<uint32_t>(config.lane_request_bytes_max),
-                        static_cast<uint32_t>(config.lane_reply_bytes_max)};
-  options.engine_count_max = config.engine_count_max;
+  options.lane_shape = LaneShapeOf(config);
+  options.call_count_max = config.call_count_max;
   options.spin_max = std::chrono::microseconds(config.spin_us);
   if (config.directory.empty()) {
     directory_control = std::make_unique<LocalDirectory>(directory.get());
@@ -247,7 +239,7 @@ absl::Status Daemon::State::StartRequester() {
   }
   service.id = config.name;
   service.directory_address = [this] { return DirectoryAddress(); };
-  service.version = std::string(kCkvdVersion);
+  service.version = std::string(Version());
   service.clock = clock;
   service.default_timeout = std::chrono::milliseconds(config.default_timeout_ms);
   service.directory_connected = [this] {
@@ -291,22 +283,23 @@ absl::Status Daemon::State::StartServer() {
     server.reset();
     return absl::UnavailableError(absl::StrFormat(
         "cannot listen on %s: %s; choose another by --listen (port 0 takes a free one)",
-        config.listen, BindError(config.listen)));
+        config.listen, WhyNotBound(config.listen)));
   }
-  std::string host(HostOf(config.listen));
-  address = absl::StrFormat("%s:%d", host, port);
+  held_port.Reset();
+  CKV_ASSIGN_OR_RETURN(HostPort local, HostPort::Parse(config.listen));
+  local.port = static_cast<uint16_t>(port);
+  HostPort told = local;
   if (!config.advertise.empty()) {
-    address = PortOf(config.advertise) == "0"
-                  ? absl::StrFormat("%s:%d", HostOf(config.advertise), port)
-                  : config.advertise;
+    CKV_ASSIGN_OR_RETURN(told, HostPort::Parse(config.advertise));
+    if (told.port == 0) told.port = local.port;
   }
+  address = told.ToString();
   {
     absl::MutexLock lock(&published_mu);
     published_address = address;
   }
-  if (host == "0.0.0.0" || host == "*") host = "127.0.0.1";
-  if (host == "[::]") host = "[::1]";
-  local_address = absl::StrFormat("%s:%d", host, port);
+  if (local.IsWildcard()) local.host = local.host == "::" ? "::1" : "127.0.0.1";
+  local_address = local.ToString();
   return absl::OkStatus();
 }
 
@@ -349,15 +342,30 @@ void Daemon::State::StartRegistrations() {
       },
       [this](const absl::Status& status) {
         directory_connected.store(false, std::memory_order_relaxed);
-        spdlog::warn("changes of corpora come late: {}", std::string(status.message()));
-      });
+        Log().warn("changes of corpora come late: {}", std::string(status.message()));
+      },
+      [this](const Member& member) { requester->Learn(member); });
 }
 
-absl::Status Daemon::State::StartMetrics() {
+absl::Status Daemon::State::ListenForMetrics() {
   if (config.metrics_address.empty()) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<MetricsServer>> started =
+      MetricsServer::Start(config.metrics_address);
+  if (!started.ok()) {
+    return absl::UnavailableError(absl::StrFormat(
+        "cannot serve metrics on %s: %s; choose another address by --metrics-address",
+        config.metrics_address, WhyNotBound(config.metrics_address)));
+  }
+  metrics = *std::move(started);
+  metrics_address = metrics->address();
+  return absl::OkStatus();
+}
+
+void Daemon::State::ServeMetrics() {
+  if (metrics == nullptr) return;
   MetricsSources sources;
   sources.clock = clock;
-  sources.version = std::string(kCkvdVersion);
+  sources.version = std::string(Version());
   sources.directory = directory.get();
   sources.holder = holder.get();
   sources.requester = requester.get();
@@ -372,17 +380,8 @@ absl::Status Daemon::State::StartMetrics() {
   for (const auto& registration : registrations) {
     sources.registrations.push_back(registration.get());
   }
-  absl::StatusOr<std::unique_ptr<MetricsServer>> started =
-      MetricsServer::Start(config.metrics_address, std::move(sources));
-  if (!started.ok()) {
-    return absl::UnavailableError(
-        absl::StrFormat("cannot serve metrics: %s (%s); choose another by --metrics-address",
-                        started.status().message(), BindError(config.metrics_address)));
-  }
-  metrics = *std::move(started);
-  metrics_address = metrics->address();
-  spdlog::info("metrics at http://{}/metrics", metrics_address);
-  return absl::OkStatus();
+  metrics->Serve(std::move(sources));
+  Log().info("metrics at http://{}/metrics", metrics_address);
 }
 
 void Daemon::State::SetHealth(const char* service, bool serving, bool& was) {
@@ -396,8 +395,10 @@ Daemon::Daemon(std::unique_ptr<State> state) : state_(std::move(state)) {}
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config) {
   gpr_set_log_function(LogFromGrpc);
   auto state = std::make_unique<State>(config);
-  if (!config.ready_file.empty()) unlink(config.ready_file.c_str());  // of an earlier life
+  if (!config.ready_file.empty()) unlink(config.ready_file.c_str());  // left by an earlier life
+  CKV_RETURN_IF_ERROR(state->Name());
   CKV_RETURN_IF_ERROR(state->StartRoles());
+  CKV_RETURN_IF_ERROR(state->ListenForMetrics());
   CKV_RETURN_IF_ERROR(state->StartServer());
   for (const auto& [service, present] :
        {std::pair{v1::DirectoryService::service_full_name(), state->directory != nullptr},
@@ -405,12 +406,13 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config) {
         std::pair{v1::RequesterService::service_full_name(), state->requester != nullptr}}) {
     if (present) state->server->GetHealthCheckService()->SetServingStatus(service, false);
   }
+  state->server->GetHealthCheckService()->SetServingStatus("", false);
   state->StartRegistrations();
+  state->ServeMetrics();
   // From here on an error ends what serves already: its streams are closed, nobody waits.
   std::unique_ptr<Daemon> daemon(new Daemon(std::move(state)));
-  CKV_RETURN_IF_ERROR(daemon->state_->StartMetrics());
-  spdlog::info("ckvd {} '{}' serves {} at {}, kernels {}", kCkvdVersion, config.name,
-               absl::StrJoin(config.role, "+"), daemon->address(), KernelTarget());
+  Log().info("ckvd {} '{}' serves {} at {}, kernels {}", Version(), daemon->state_->config.name,
+             absl::StrJoin(config.role, "+"), daemon->address(), KernelTarget());
   CKV_RETURN_IF_ERROR(daemon->Tick());
   return daemon;
 }
@@ -429,7 +431,9 @@ absl::Status Daemon::Tick() {
   state.gate.CancelOverdue(state.clock->Now());
   bool registered = true;
   for (const auto& registration : state.registrations) {
-    registered &= registration->report().lease.has_value();
+    const Registration::Report report = registration->report();
+    if (report.gave_up) return report.last_error;
+    registered &= report.lease.has_value();
   }
   if (state.directory) {
     state.directory->Expire();
@@ -444,6 +448,12 @@ absl::Status Daemon::Tick() {
   if (state.requester && registered) {
     state.SetHealth(v1::RequesterService::service_full_name(), true, state.requester_serving);
   }
+  // Every role that this process has: what a probe asks that knows no service.
+  state.SetHealth("",
+                  (!state.directory || state.directory_serving) &&
+                      (!state.holder || state.holder_serving) &&
+                      (!state.requester || state.requester_serving),
+                  state.whole_serving);
   if (state.ready || !registered) return absl::OkStatus();
   if (!state.config.ready_file.empty()) {
     CKV_RETURN_IF_ERROR(WriteWhole(state.config.ready_file, state.address + "\n"));

@@ -1,6 +1,6 @@
-// ckvd's composition: the roles a config names, on one gRPC server, started and stopped in order.
+// Composes ckvd: the roles a config names, on one gRPC server, started and stopped in order.
 //
-//   start  directory -> holder -> requester -> server -> registrations -> metrics
+//   start  name -> directory -> holder -> requester -> metrics -> server -> registrations
 //   stop   watch -> calls -> holder's lanes -> metrics -> registrations -> server -> requester ->
 //          directory
 
@@ -11,43 +11,45 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/clock.h"
-#include "server/config.h"
+#include "proto/base/clock.h"
+#include "server/daemon/config.h"
 
 namespace ckv {
 
 // Used by one thread.
 class Daemon {
  public:
-  // How often Tick wants to be called: leases end and health follows that much late.
+  // How often to call Tick: leases end and health changes up to this much late.
   static constexpr Duration kTickPeriod = std::chrono::milliseconds(100);
 
-  // Returns once the server answers; its members may not be registered yet.
-  //   InvalidArgument     an option that only its user can judge.
-  //   Unavailable         an address that cannot be bound; says why.
-  //   ResourceExhausted   no memory for the store.
+  // Starts the daemon and returns once its server answers. Its members may not be registered yet.
+  //   InvalidArgument     the part that uses an option refuses it.
+  //   Unavailable         an address cannot be bound; says why.
+  //   ResourceExhausted   there is no memory for the store.
   static absl::StatusOr<std::unique_ptr<Daemon>> Start(const Config& config);
-  // Stops at once what Drain has not.
+  // Stops at once everything that Drain has not.
   ~Daemon();
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;
 
-  // Where peers reach it: as advertised, with the port as bound.
+  // Returns the address for peers: as advertised, with the port as bound.
   const std::string& address() const;
-  // Where it serves metrics, with the port as bound; empty: nowhere.
+  // Returns the address of the metrics, with the port as bound, or "" if there are none.
   const std::string& metrics_address() const;
 
-  // Ends leases that ran out, sets every service's health, and writes the ready file once every
-  // role is registered.
+  // Ends expired leases and sets the health of every service and of the whole (""). It writes the
+  // ready file once every role is registered.
   //   Internal            the ready file cannot be written.
+  //   AlreadyExists       another process holds the name, and this one was never registered.
   absl::Status Tick();
-  // Whether every role has been registered.
+  // Returns true if every role has been registered.
   bool ready() const;
-  // Waits for that, and ticks.
+  // Calls Tick until ready.
   //   DeadlineExceeded    with the directory's last error.
+  //   AlreadyExists       as Tick.
   absl::Status AwaitReady(Instant deadline);
 
-  // Health says not serving, streams that wait end, requests that have arrived are answered, leases
+  // Drains: health says not serving, waiting streams end, arrived requests are answered, and leases
   // are given back. Returns when all is done or soon after `deadline`.
   void Drain(Instant deadline);
 
@@ -57,9 +59,9 @@ class Daemon {
   std::unique_ptr<State> state_;
 };
 
-// Runs until SIGTERM or SIGINT, drains, and returns the process' exit status: 0 after a drain, 1
-// if it could not start. A second signal ends the process at once with 1. Call before any other
-// thread is started: it blocks the signals, and threads inherit that.
+// Runs until SIGTERM, SIGINT or SIGHUP, drains, and returns the process' exit status: 0 after a
+// drain, 1 if it could not start. A second SIGTERM or SIGINT ends the process at once with 1. Call
+// it before any other thread starts: it blocks the signals, and threads inherit that.
 int RunDaemon(const Config& config);
 
 }  // namespace ckv

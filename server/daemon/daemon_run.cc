@@ -1,6 +1,4 @@
 #include <poll.h>
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -10,12 +8,13 @@
 #include <memory>
 #include <string>
 
-#include "server/daemon.h"
+#include "proto/base/log.h"
+#include "server/daemon/daemon.h"
 
 namespace ckv {
 namespace {
 
-// What comes after a drain's deadline: joining threads, giving leases back.
+// Time for what comes after a drain's deadline: joining threads, giving leases back.
 constexpr Duration kDrainGrace = std::chrono::seconds(5);
 
 // The end of a daemon that is asked twice. Async-signal-safe.
@@ -26,6 +25,10 @@ sigset_t EndingSignals() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  // A terminal that goes away ends a daemon as SIGTERM does; one under nohup goes on.
+  struct sigaction hang_up {};
+  sigaction(SIGHUP, nullptr, &hang_up);
+  if (hang_up.sa_handler != SIG_IGN) sigaddset(&signals, SIGHUP);
   return signals;
 }
 
@@ -39,9 +42,11 @@ int AwaitSignal(int fd) {
   return static_cast<int>(info.ssi_signo);
 }
 
-// From here on a signal ends the process at once, and so does a drain that hangs: a call that waits
-// for a silent holder is not cut short by the server's shutdown.
-void ArmLastExit(const sigset_t& signals, Duration drain_timeout) {
+// From here on SIGTERM and SIGINT end the process at once, and so does a drain that hangs: a call
+// that waits for a silent holder is not cut short by the server's shutdown. SIGHUP stays blocked: a
+// shell that ends sends it more than once.
+void ArmLastExit(sigset_t signals, Duration drain_timeout) {
+  sigdelset(&signals, SIGHUP);
   struct sigaction action {};
   action.sa_handler = ExitAtOnce;
   sigaction(SIGALRM, &action, nullptr);
@@ -55,39 +60,36 @@ void ArmLastExit(const sigset_t& signals, Duration drain_timeout) {
 }  // namespace
 
 int RunDaemon(const Config& config) {
-  auto logger = spdlog::stderr_logger_mt("ckvd");
-  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%eZ %l %v", spdlog::pattern_time_type::utc);
-  logger->set_level(spdlog::level::from_str(config.log_level));
-  logger->flush_on(spdlog::level::info);
-  spdlog::set_default_logger(logger);
+  Log().set_pattern("%Y-%m-%dT%H:%M:%S.%eZ %l %v", spdlog::pattern_time_type::utc);
+  Log().set_level(spdlog::level::from_str(config.log_level));
 
   const sigset_t signals = EndingSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);  // a lane's peer may go at any time
   const int fd = signalfd(-1, &signals, SFD_CLOEXEC);
   if (fd < 0) {
-    spdlog::error("signalfd: {}", std::strerror(errno));
+    Log().error("signalfd: {}", std::strerror(errno));
     return 1;
   }
   auto daemon = Daemon::Start(config);
   if (!daemon.ok()) {
-    spdlog::error("{}", std::string(daemon.status().message()));
+    Log().error("{}", std::string(daemon.status().message()));
     return 1;
   }
   int received = 0;
   while (received == 0) {
     received = AwaitSignal(fd);
     if (const absl::Status status = (*daemon)->Tick(); !status.ok()) {
-      spdlog::error("{}", std::string(status.message()));
+      Log().error("{}", std::string(status.message()));
       return 1;
     }
   }
-  spdlog::info("{}: draining, at most {} ms", strsignal(received),
-               std::chrono::duration_cast<std::chrono::milliseconds>(config.drain_timeout).count());
+  Log().info("{}: draining, at most {} ms", strsignal(received),
+             std::chrono::duration_cast<std::chrono::milliseconds>(config.drain_timeout).count());
   ArmLastExit(signals, config.drain_timeout);
   (*daemon)->Drain(Clock::Real()->Now() + config.drain_timeout);
   daemon->reset();
-  spdlog::info("drained");
+  Log().info("drained");
   close(fd);
   return 0;
 }

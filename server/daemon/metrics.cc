@@ -1,4 +1,4 @@
-#include "server/metrics.h"
+#include "server/daemon/metrics.h"
 
 #include <netdb.h>
 #include <netinet/in.h>
@@ -32,7 +32,7 @@ using Labels = std::vector<prometheus::ClientMetric::Label>;
 
 // Threads that answer, and so scrapes at once: one that hangs must not hide the process.
 constexpr size_t kScrapeCountMax = 2;
-// A connection that says nothing has one of those threads for so long.
+// How long a connection that says nothing may hold one of those threads.
 constexpr const char* kSilenceMs = "1000";
 
 constexpr absl::Duration kKnockInterval = absl::Milliseconds(5);
@@ -71,7 +71,7 @@ class Page {
     Family(MetricType::Gauge, name, help);
     Add({}, value);
   }
-  // Of every code but OK, so that the first error of a kind is an increase.
+  // Adds every code but OK, so that the first error of a kind is an increase.
   void ByCode(std::string_view name, std::string_view help, const StatusCounts& counts) {
     Family(MetricType::Counter, name, help);
     for (size_t i = 1; i < counts.size(); ++i) {
@@ -174,16 +174,17 @@ void AddHolderStore(const HolderStats& stats, Page& page) {
   const auto counter = [&page](std::string_view name, std::string_view help, uint64_t value) {
     page.Counter(name, help, static_cast<double>(value));
   };
-  page.Gauge("ckv_holder_cold_chunks", "Of the chunks held: on the device only.",
+  page.Gauge("ckv_holder_cold_chunks", "Chunks held on the device only.",
              static_cast<double>(stats.table.cold_count));
   counter("ckv_holder_cold_requests_total",
           "Requests that waited for the device: their chunks were cold. A high share of all: raise "
           "store.capacity, or add holders.",
           stats.cold_count);
-  page.Gauge("ckv_holder_shadow_chunks", "Of those: with fp8 copies in memory.",
+  page.Gauge("ckv_holder_shadow_chunks",
+             "Chunks held on the device only, with fp8 copies in memory.",
              static_cast<double>(stats.shadow_count));
   counter("ckv_holder_approximate_requests_total",
-          "Requests that allow an approximation and were answered from such copies.",
+          "Requests that allow an approximation and were answered from fp8 copies.",
           stats.approximate_count);
   counter("ckv_holder_store_loads_total", "Cold chunks read into memory.", stats.load_count);
   counter("ckv_holder_store_load_bytes_total", "Bytes of rows of those.", stats.load_bytes);
@@ -237,12 +238,12 @@ void AddPeers(const std::vector<HolderView>& holders, Page& page) {
   family("ckv_requester_holder_in_flight", "Requests posted to the holder and not answered.",
          [](const HolderView& holder) { return holder.in_flight; });
   family("ckv_requester_holder_probe_seconds",
-         "Round trip without payload, as last measured; 0: not yet.",
+         "Round trip without payload, as last measured. If 0, it is not measured yet.",
          [](const HolderView& holder) { return holder.constants.t_probe_us / 1e6; });
   family("ckv_requester_holder_bandwidth_bytes_per_second",
-         "Bandwidth of transfers, as last measured; 0: not yet.",
+         "Bandwidth of transfers, as last measured. If 0, it is not measured yet.",
          [](const HolderView& holder) { return holder.constants.bandwidth_bytes_per_s; });
-  // Where nothing is known there is no sample: 0 would say that the model is exact.
+  // If nothing is known there is no sample: 0 would say that the model is exact.
   page.Family(
       MetricType::Gauge, "ckv_requester_holder_model_error_ratio",
       "How far predicted route times are off: the median of |measured / predicted - 1| over "
@@ -268,6 +269,20 @@ void AddRequester(const MetricsSources& sources, Page& page) {
                "Retries not made for want of a budget (a tenth of all requests): callers saw "
                "RESOURCE_EXHAUSTED.",
                static_cast<double>(stats.retry_refused_count));
+  page.Counter("ckv_requester_fetches_total",
+               "Fetches, of selected rows and into caches as well, whatever came of them.",
+               static_cast<double>(stats.fetch_count));
+  page.Counter("ckv_requester_explains_total", "Explains, whatever came of them.",
+               static_cast<double>(stats.explain_count));
+  page.Counter("ckv_requester_failovers_total",
+               "Calls that went on with a replica after a holder had failed them. An increase "
+               "without a restart or an overload: ckvctl status says which holder is in trouble.",
+               static_cast<double>(stats.failover_count));
+  page.Counter("ckv_requester_reopens_total",
+               "Calls that opened a new session because the holder's lane broke or its epoch had "
+               "moved on. A few for each restart; a steady rate: a network or a holder that comes "
+               "and goes.",
+               static_cast<double>(stats.reopen_count));
   page.Counter("ckv_requester_discarded_replies_total",
                "Replies that nobody waited for any more: their calls had ended.",
                static_cast<double>(stats.discarded_reply_count));
@@ -300,7 +315,10 @@ void AddLeases(const MetricsSources& sources, Page& page) {
       page.Add(labels, static_cast<double>(value(report)));
   };
   using Report = Registration::Report;
-  family(MetricType::Gauge, "ckv_lease_held", "1: the directory knows this process in this role.",
+  family(MetricType::Gauge, "ckv_lease_held",
+         "If 1, the directory knows this process in this role. If 0, its lease has run out, or "
+         "none was "
+         "given.",
          [](const Report& report) { return report.lease.has_value() ? 1 : 0; });
   family(MetricType::Counter, "ckv_lease_registrations_total",
          "Leases taken. More than one: a lease was lost, and the holder's sessions with it.",
@@ -354,14 +372,12 @@ void AddReplicas(const ReplicaStats& stats, Page& page) {
 }
 
 // A connection that says nothing.
-void Knock(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  std::string host = address.substr(0, colon);
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+void Knock(const HostPort& address) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found) != 0) return;
+  const std::string port = std::to_string(address.port);
+  if (getaddrinfo(address.host.c_str(), port.c_str(), &hints, &found) != 0) return;
   const UniqueFd fd(
       socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
   if (fd.valid()) (void)connect(fd.get(), found->ai_addr, found->ai_addrlen);
@@ -383,7 +399,7 @@ class Reader final : public prometheus::Collectable {
     if (sources_.holder != nullptr) {
       const HolderStats stats = sources_.holder->stats();
       page.Gauge("ckv_holder_lease_live",
-                 "1: this holder may answer. 0: it refuses every request; look at "
+                 "If 1, this holder may answer. If 0, it refuses every request; look at "
                  "ckv_lease_failures_total and at the directory.",
                  sources_.holder->lease().LiveAt(sources_.clock->Now()) ? 1 : 0);
       AddHolderTraffic(stats, page);
@@ -404,36 +420,41 @@ class Reader final : public prometheus::Collectable {
 
 struct MetricsServer::State {
   // `address` is listened on while this lives.
-  State(const std::string& address, MetricsSources sources)
-      : reader(std::make_shared<Reader>(std::move(sources))),
-        exposer(std::in_place, std::vector<std::string>{"listening_ports", address, "num_threads",
+  explicit State(const std::string& address)
+      : exposer(std::in_place, std::vector<std::string>{"listening_ports", address, "num_threads",
                                                         std::to_string(kScrapeCountMax),
-                                                        "request_timeout_ms", kSilenceMs}) {
-    exposer->RegisterCollectable(reader);
-  }
+                                                        "request_timeout_ms", kSilenceMs}) {}
 
-  const std::shared_ptr<Reader> reader;
+  std::shared_ptr<Reader> reader;
   std::optional<prometheus::Exposer> exposer;  // but for the end, there
 };
 
-absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string& address,
-                                                                    MetricsSources sources) {
+absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string& address) {
+  const auto error = [&] {
+    return absl::UnavailableError(absl::StrFormat("metrics: cannot listen on %s", address));
+  };
+  auto bound = HostPort::Parse(address);
+  if (!bound.ok()) return error();
   std::unique_ptr<State> state;
   // The exposer reports by exceptions, and does not say why it cannot listen; none passes here.
   try {
-    state = std::make_unique<State>(address, std::move(sources));
-  } catch (const std::exception& error) {
-    return absl::UnavailableError(absl::StrFormat("metrics: %s: %s", address, error.what()));
+    state = std::make_unique<State>(address);
+  } catch (const std::exception&) {
+    return error();
   }
   const std::vector<int> ports = state->exposer->GetListeningPorts();
-  if (ports.empty())
-    return absl::UnavailableError(absl::StrFormat("metrics: %s: no port", address));
-  std::string bound = absl::StrFormat("%s:%d", address.substr(0, address.rfind(':')), ports[0]);
-  return std::unique_ptr<MetricsServer>(new MetricsServer(std::move(state), std::move(bound)));
+  if (ports.empty()) return error();
+  bound->port = static_cast<uint16_t>(ports[0]);
+  return std::unique_ptr<MetricsServer>(new MetricsServer(std::move(state), *bound));
 }
 
-MetricsServer::MetricsServer(std::unique_ptr<State> state, std::string address)
-    : state_(std::move(state)), address_(std::move(address)) {}
+MetricsServer::MetricsServer(std::unique_ptr<State> state, const HostPort& address)
+    : state_(std::move(state)), bound_(address), address_(address.ToString()) {}
+
+void MetricsServer::Serve(MetricsSources sources) {
+  state_->reader = std::make_shared<Reader>(std::move(sources));
+  state_->exposer->RegisterCollectable(state_->reader);
+}
 
 // The exposer's listening thread looks whether it shall end once in 2 s, or when a connection
 // comes: so they come until it has.
@@ -443,7 +464,7 @@ MetricsServer::~MetricsServer() {
     state_->exposer.reset();
     ended.Notify();
   });
-  while (!ended.WaitForNotificationWithTimeout(kKnockInterval)) Knock(address_);
+  while (!ended.WaitForNotificationWithTimeout(kKnockInterval)) Knock(bound_);
   ending.join();
 }
 

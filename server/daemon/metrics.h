@@ -1,9 +1,9 @@
-// What this process tells Prometheus: GET /metrics, in its text format.
+// Serves this process' metrics to Prometheus: GET /metrics, in its text format.
 //
-// Everything is read when it is asked for: counters that the parts keep anyway, one by one, and the
-// short locks of tables that no query waits for. Nothing is asked of another process. Labels name
-// what there is a limit of: fabrics, status codes, reasons, queues, roles, and the holders that a
-// requester was ever sent to.
+// Every value is read when it is asked for. Values are counters that the parts keep anyway, and
+// contents of tables behind short locks that no query waits for. No other process is asked. Labels
+// have a limited number of values: fabrics, status codes, reasons, queues, roles, and the holders
+// that a requester was ever sent to.
 
 #pragma once
 
@@ -15,15 +15,16 @@
 
 #include "absl/status/statusor.h"
 #include "client/requester.h"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
+#include "proto/base/host_port.h"
 #include "server/directory/directory_state.h"
-#include "server/holder.h"
-#include "server/registration.h"
-#include "server/replica_keeper.h"
+#include "server/directory/registration.h"
+#include "server/holder/holder.h"
+#include "server/upkeep/replica_keeper.h"
 
 namespace ckv {
 
-// The parts of this process; what it has not got is null. All must outlive the server.
+// The parts of this process; a missing part is null. All must outlive the server.
 struct MetricsSources {
   Clock* clock = Clock::Real();
   std::string version;
@@ -31,33 +32,36 @@ struct MetricsSources {
   Holder* holder = nullptr;
   const Requester* requester = nullptr;
   const ReplicaKeeper* replicas = nullptr;
-  // Of the requester's gRPC service; empty: it has none.
+  // Counters of the requester's gRPC service. If empty, there is no service.
   std::function<uint64_t()> attend_count;
   std::function<uint64_t()> attend_error_count;
   std::function<bool()> directory_connected;
   std::vector<const Registration*> registrations;
 };
 
-// Thread-safe. Two threads of its own answer: a scrape that hangs leaves the other. Plain HTTP, and
-// whoever reaches the address may read: names of holders and how busy they are, nothing of tenants.
+// Thread-safe. It answers on two threads of its own, so a scrape that hangs leaves the other. It is
+// plain HTTP, readable by everyone who reaches the address. It names holders and how busy they are,
+// and nothing about tenants.
 class MetricsServer {
  public:
-  // `address` is host:port; port 0 takes a free one.
-  //   Unavailable         it cannot be listened on.
-  static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& address,
-                                                              MetricsSources sources);
+  // Listens on host:port; port 0 takes a free one. It shows nothing before Serve.
+  //   Unavailable         it cannot listen on `address`.
+  static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& address);
+  // Shows the metrics of `sources` from now on. Call it once.
+  void Serve(MetricsSources sources);
   // Waits for scrapes in progress.
   ~MetricsServer();
   MetricsServer(const MetricsServer&) = delete;
   MetricsServer& operator=(const MetricsServer&) = delete;
 
-  // As bound.
+  // Returns the address as bound.
   const std::string& address() const { return address_; }
 
  private:
   struct State;
-  MetricsServer(std::unique_ptr<State> state, std::string address);
+  MetricsServer(std::unique_ptr<State> state, const HostPort& address);
   const std::unique_ptr<State> state_;
+  const HostPort bound_;
   const std::string address_;
 };
 

@@ -1,12 +1,12 @@
-#include "server/directory_registrar_stub.h"
+#include "server/directory/directory_registrar_stub.h"
 
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "client/channel_stub.h"
-#include "client/grpc_status.h"
+#include "client/grpc/channel_stub.h"
+#include "client/grpc/grpc_status.h"
+#include "proto/base/status.h"
 #include "proto/convert.h"
-#include "proto/status.h"
 
 namespace ckv {
 

@@ -1,4 +1,4 @@
-// The directory over gRPC, as a member that registers sees it.
+// The directory over gRPC, as a registering member uses it.
 
 #pragma once
 
@@ -7,12 +7,12 @@
 #include <string_view>
 
 #include "ckv/v1/directory.grpc.pb.h"
-#include "proto/clock.h"
-#include "server/registration.h"
+#include "proto/base/clock.h"
+#include "server/directory/registration.h"
 
 namespace ckv {
 
-// Errors as registration.h; every message names the call and the directory's address.
+// Errors as in registration.h; every message names the call and the directory's address.
 class DirectoryRegistrarStub final : public DirectoryRegistrar {
  public:
   // Does not touch the network. `clock` must outlive it.

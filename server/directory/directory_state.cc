@@ -4,7 +4,7 @@
 #include <random>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {
@@ -67,7 +67,15 @@ absl::StatusOr<LeaseGrant> DirectoryState::Register(const Member& member, Durati
         absl::StrFormat("%d members, limit reached", leases_.size()));
   }
   if (leases_.contains(lease_id)) return absl::InternalError("lease ids repeat");
-  if (earlier != lease_by_member_.end()) EndLease(leases_.find(earlier->second));
+  if (earlier != lease_by_member_.end()) {
+    const auto lease = leases_.find(earlier->second);
+    if (const std::string& held_by = lease->second.member.control_address;
+        held_by != member.control_address) {
+      return absl::AlreadyExistsError(absl::StrFormat(
+          "name '%s' is held by %s; choose another with --name", member.id.name, held_by));
+    }
+    EndLease(lease);
+  }
   Lease lease;
   lease.member = member;
   lease.member.epoch = {++last_epoch_};
@@ -96,6 +104,7 @@ absl::Status DirectoryState::Deregister(uint64_t lease_id) {
   ExpireLocked();
   const auto lease = leases_.find(lease_id);
   if (lease == leases_.end()) return absl::NotFoundError("no such lease");
+  ended_.Add(lease->second.member, options_.clock->Now(), /*ran_out=*/false);
   EndLease(lease);
   return absl::OkStatus();
 }
@@ -109,6 +118,18 @@ std::vector<Member> DirectoryState::Members() {
     members.push_back(leases_.find(lease_id)->second.member);
   }
   return members;
+}
+
+std::vector<EndedLease> DirectoryState::Ended() {
+  absl::MutexLock lock(&mu_);
+  ExpireLocked();
+  const Instant now = options_.clock->Now();
+  std::vector<EndedLease> gone;
+  for (const EndedLease& lease : ended_.leases()) {
+    if (now - lease.ended <= kEndedAgeMax && !lease_by_member_.contains(lease.member.id))
+      gone.push_back(lease);
+  }
+  return gone;
 }
 
 DirectoryState::Counts DirectoryState::counts() {
@@ -132,6 +153,7 @@ void DirectoryState::ExpireLocked() {
   for (auto it = lease_by_member_.begin(); it != lease_by_member_.end();) {
     const auto lease = leases_.find((it++)->second);
     if (now >= lease->second.expires) {
+      ended_.Add(lease->second.member, now, /*ran_out=*/true);
       EndLease(lease);
     } else {
       next_expiry_ = std::min(next_expiry_, lease->second.expires);

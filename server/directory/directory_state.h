@@ -1,4 +1,4 @@
-// The directory's state: members under leases, corpora, and who watches them. No I/O.
+// The directory's state: members under leases, corpora, and their watchers. No I/O.
 
 #pragma once
 
@@ -18,8 +18,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 #include "proto/corpus.h"
+#include "server/directory/ended_leases.h"
 #include "server/directory/replica_table.h"
 
 namespace ckv {
@@ -30,13 +31,15 @@ struct DirectoryOptions {
   Duration lease_ttl_min = std::chrono::milliseconds(500);
   Duration lease_ttl_max = std::chrono::seconds(60);
   uint32_t corpus_count_max = 100'000;
-  uint64_t placement_count_max = 1u << 23;  // chunks of all corpora: 130 B each, 1 GB
-  // Copies that members announce, of all chunks: some 200 B each, of which half are the two ids in
-  // the tables.
+  // Chunks of all corpora: 130 B each, 1 GB together.
+  uint64_t placement_count_max = 1u << 23;
+  // Copies that members announce, over all chunks: some 200 B each, half of which are the two ids
+  // in the tables.
   uint64_t replica_count_max = 1u << 20;
   uint32_t watcher_count_max = 4096;
-  // Epochs and versions start above this: a directory that keeps nothing over a restart is given
-  // one that rises from life to life (the daemon takes the wall clock's milliseconds).
+  // Epochs and versions start above this. A directory keeps nothing over a restart, so it must get
+  // a value that rises from one process to the next. The daemon takes the milliseconds of the wall
+  // clock.
   uint64_t first_epoch = 0;
 };
 
@@ -60,14 +63,14 @@ struct DirectoryEvent {
   std::shared_ptr<const Corpus> corpus;  // corpus events
 };
 
-// A chunk as it is told: with its leased members, which `corpus` is without.
+// A chunk as it is reported: with its leased members, which `corpus` lacks.
 struct LocatedChunk {
   std::shared_ptr<const Corpus> corpus;
   uint32_t ordinal = 0;
   ChunkPlacement chunk;
 };
 
-// Thread-safe; one mutex. Expired leases are found by whoever looks next and by Expire.
+// Thread-safe, with one mutex. Expired leases are found by the next caller and by Expire.
 class DirectoryState {
  public:
   explicit DirectoryState(const DirectoryOptions& options);
@@ -75,67 +78,78 @@ class DirectoryState {
   DirectoryState(const DirectoryState&) = delete;
   DirectoryState& operator=(const DirectoryState&) = delete;
 
-  // Errors as DirectoryService in proto/ckv/v1/directory.proto.
+  // These are the calls of DirectoryService in proto/ckv/v1/directory.proto, with its errors.
   absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<Duration> KeepAlive(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Deregister(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<Member> Members() ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns the ended leases of members that have not registered again, the latest first. None is
+  // older than kEndedAgeMax.
+  std::vector<EndedLease> Ended() ABSL_LOCKS_EXCLUDED(mu_);
+  static constexpr Duration kEndedAgeMax = std::chrono::hours(24);
 
-  // What a replaced or dropped corpus leaves behind: each of its chunks that has holders on which
-  // no corpus of any tenant places it any more, with just those holders; and, where no corpus has
-  // it at all, with the leased members.
+  // The chunks that a replaced or dropped corpus leaves behind on holders where no corpus of any
+  // tenant places them any more. Each entry lists just those holders. If no corpus has the chunk at
+  // all, the entry lists its leased members too.
   using Orphans = std::vector<ChunkPlacement>;
+  // Publishes a corpus and returns its version. Unless null, `orphans` gets those of the version
+  // that it replaces.
   absl::StatusOr<uint64_t> Publish(Corpus corpus, bool replace, uint64_t expected_version,
                                    Orphans* orphans = nullptr) ABSL_LOCKS_EXCLUDED(mu_);
-  // With the leased members as they are now: a copy of the corpus where there are any.
+  // Returns the corpus with its present leased members: a copy of the corpus if there are any.
   absl::StatusOr<std::shared_ptr<const Corpus>> Get(std::string_view name, std::string_view tenant)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // As published, without leased members.
+  // Returns corpora as published, without leased members.
   std::vector<std::shared_ptr<const Corpus>> List(std::string_view tenant) ABSL_LOCKS_EXCLUDED(mu_);
+  // Drops a corpus and returns it as it was.
   absl::StatusOr<std::shared_ptr<const Corpus>> Drop(std::string_view name, std::string_view tenant,
                                                      Orphans* orphans = nullptr)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns the places of the chunk in corpora that `tenant` may see.
   std::vector<LocatedChunk> Locate(const ChunkId& id, std::string_view tenant)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // How many corpora, of all tenants, place each of `ids` on `holder`, published or leased; on ""
-  // anywhere. One each, in order. It tells of what others have, so it is the operator's to ask.
+  // Returns, for each of `ids` in order, how many corpora of all tenants place it on `holder`,
+  // published or leased. If `holder` is empty, it counts corpora that place it anywhere. The answer
+  // reveals other tenants' chunks, so only the operator may ask.
   std::vector<uint32_t> CountReferences(std::span<const ChunkId> ids, std::string_view holder)
       ABSL_LOCKS_EXCLUDED(mu_);
-  static constexpr size_t kReferenceIdCountMax = 4096;  // a call: 128 KiB of ids
+  static constexpr size_t kReferenceIdCountMax = 4096;  // per call: 128 KiB of ids
 
-  // Which of `ids` were accepted, one each in order. Only corpora of `tenant`, who may read them
-  // there, are told of the member; of "", everyone's. That an id is accepted tells that such a
-  // corpus has it: a holder is trusted with that, as it is with the rows.
+  // Returns for each of `ids`, in order, whether it was accepted. Only corpora of `tenant`, which
+  // may read the chunks there, learn of the member. If `tenant` is empty, every tenant's corpora
+  // do. An accepted id reveals that a corpus has the chunk. A holder is trusted with that, as it is
+  // with the rows.
   absl::StatusOr<std::vector<bool>> AnnounceReplicas(uint64_t lease_id, std::string_view tenant,
                                                      std::span<const ChunkId> ids)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // What was announced for `tenant`; absent: for all of them.
+  // Withdraws the announcements for `tenant`, or for all tenants if unset.
   absl::Status WithdrawReplicas(uint64_t lease_id, std::optional<std::string_view> tenant,
                                 std::span<const ChunkId> ids) ABSL_LOCKS_EXCLUDED(mu_);
-  static constexpr size_t kReplicaIdCountMax = 4096;  // a call: 128 KiB of ids
+  static constexpr size_t kReplicaIdCountMax = 4096;  // per call: 128 KiB of ids
 
-  // Of all tenants, for people and metrics.
+  // Counts over all tenants, for people and metrics.
   struct Counts {
     uint64_t corpus_count = 0;
-    uint64_t placement_count = 0;  // chunks of corpora, each as often as it is in one
+    // Chunks of corpora; a chunk in several corpora counts once for each.
+    uint64_t placement_count = 0;
     uint64_t watcher_count = 0;
-    uint64_t replica_count = 0;  // that members announced
+    uint64_t replica_count = 0;  // announced by members
   };
   Counts counts() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Ends the leases that have run out and tells the watchers.
+  // Ends expired leases and tells the watchers.
   void Expire() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // One watcher's place in the stream of changes. Starts with the whole state and kSynced. Used by
-  // one thread at a time; the state must outlive it.
+  // One watcher's place in the stream of changes, which starts with the whole state and kSynced. It
+  // is used by one thread at a time. The state must outlive it.
   class Watcher;
-  // Of the corpora, those that `tenant` may see; with `all_tenants` all.
-  //   ResourceExhausted   watcher_count_max.
+  // Watches the members and the corpora that `tenant` may see, or all corpora with `all_tenants`.
+  //   ResourceExhausted   there are watcher_count_max watchers.
   absl::StatusOr<std::unique_ptr<Watcher>> Watch(std::string_view tenant, bool all_tenants = false)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // The next event, or nothing at `deadline`.
-  //   ResourceExhausted   fell kWatchBacklogMax events behind; watch anew.
+  // Returns the next event, or nothing at `deadline`.
+  //   ResourceExhausted   the watcher fell kWatchBacklogMax events behind; watch anew.
   absl::StatusOr<std::optional<DirectoryEvent>> Next(Watcher& watcher, Instant deadline)
       ABSL_LOCKS_EXCLUDED(mu_);
   static constexpr size_t kWatchBacklogMax = 4096;
@@ -147,7 +161,7 @@ class DirectoryState {
     Instant expires;
   };
   using CorpusKey = std::pair<std::string, std::string>;  // tenant, name
-  // In the order of keys, so that a run replays (I8).
+  // Sorted by key, so that a run replays (I8).
   using CorporaByKey = std::map<CorpusKey, std::shared_ptr<const Corpus>>;
 
   std::shared_ptr<const Corpus> FindLocked(std::string_view name, std::string_view tenant)
@@ -157,7 +171,7 @@ class DirectoryState {
   void AddPlaces(const std::shared_ptr<const Corpus>& corpus) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RemovePlaces(const Corpus& corpus) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Orphans OrphansOf(const Corpus& gone) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // What remains to be done for a corpus whose places are removed and whose orphans are told.
+  // Finishes the removal of a corpus after its places are removed and its orphans reported.
   void RemoveReplicas(const Corpus& gone) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   ReplicaTable::Places PlacesOf(const ChunkId& id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool IsPlacedOn(const ChunkPlace& place, std::string_view holder) const
@@ -174,8 +188,9 @@ class DirectoryState {
   absl::Mutex mu_;
   std::map<uint64_t, Lease> leases_ ABSL_GUARDED_BY(mu_);
   std::map<HolderId, uint64_t> lease_by_member_ ABSL_GUARDED_BY(mu_);
-  // No lease runs out before this, so most calls look at no lease at all.
+  // No lease expires before this, so most calls look at no lease at all.
   Instant next_expiry_ ABSL_GUARDED_BY(mu_) = kInstantMax;
+  EndedLeases ended_ ABSL_GUARDED_BY(mu_);
   CorporaByKey corpora_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<ChunkId, std::vector<ChunkPlace>> places_ ABSL_GUARDED_BY(mu_);
   uint64_t placement_count_ ABSL_GUARDED_BY(mu_) = 0;
@@ -203,9 +218,10 @@ class DirectoryState::Watcher {
   DirectoryState* const state_;
   const std::string tenant_;
   const bool all_tenants_;
-  // Below: guarded by the state's mutex.
+  // Guarded by the state's mutex.
   std::deque<DirectoryEvent> events_;
-  size_t snapshot_left_ = 0;  // of the state at the start, in front; not a backlog
+  // Events of the first snapshot still in front; they are not a backlog.
+  size_t snapshot_left_ = 0;
   bool fell_behind_ = false;
 };
 

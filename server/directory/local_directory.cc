@@ -1,7 +1,7 @@
-#include "server/local_directory.h"
+#include "server/directory/local_directory.h"
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 

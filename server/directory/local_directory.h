@@ -1,11 +1,11 @@
-// The directory of the same process, as its requester sees it.
+// The directory of the same process, as its requester uses it.
 
 #pragma once
 
 #include <string_view>
 #include <vector>
 
-#include "client/control.h"
+#include "client/holders/control.h"
 #include "server/directory/directory_state.h"
 
 namespace ckv {

@@ -1,11 +1,11 @@
-#include "server/registration.h"
+#include "server/directory/registration.h"
 
 #include <algorithm>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "spdlog/spdlog.h"
+#include "proto/base/log.h"
 
 namespace ckv {
 namespace {
@@ -52,9 +52,12 @@ void Registration::Run() {
     std::optional<LeaseGrant> lease;
     {
       absl::MutexLock lock(&mu_);
-      options_.clock->Await(mu_, absl::Condition(&stop_), next);
-      lease = report_.lease;
+      options_.clock->Await(mu_, absl::Condition(&stop_), std::min(next, gate_until_));
       if (stop_) break;
+      const Instant now = options_.clock->Now();
+      if (now >= gate_until_) NoteClosed();
+      if (now < next) continue;
+      lease = report_.lease;
     }
     next = lease.has_value() ? Renew(*lease) : Register();
   }
@@ -79,14 +82,16 @@ Instant Registration::Register() {
   const absl::StatusOr<LeaseGrant> grant =
       registrar_->Register(options_.member, options_.ttl, sent + options_.call_timeout);
   absl::MutexLock lock(&mu_);
-  if (!grant.ok()) return NoteFailure(grant.status());
-  if (const absl::Status usable = CheckTtl(grant->ttl); !usable.ok()) return NoteFailure(usable);
+  if (absl::IsAlreadyExists(grant.status())) return NoteNameTaken(grant.status(), sent);
+  const absl::Status usable = grant.ok() ? CheckTtl(grant->ttl) : grant.status();
+  if (!usable.ok()) return NoteFailure(usable, "the directory does not register it");
   report_.lease = *grant;
   report_.last_error = absl::OkStatus();
   ++report_.registration_count;
+  name_taken_since_.reset();
   backoff_ = options_.backoff_min;
   OpenGate(*grant, sent);
-  spdlog::info("{} registered in epoch {}", options_.member.id.name, grant->epoch.value);
+  Log().info("{} registered in epoch {}", options_.member.id.name, grant->epoch.value);
   return sent + grant->ttl / 3;
 }
 
@@ -101,12 +106,14 @@ Instant Registration::Renew(const LeaseGrant& lease) {
     report_.lease.reset();
     report_.last_error = ttl.status();
     ++report_.failure_count;
-    spdlog::warn("{} lost its lease of epoch {}: {}", options_.member.id.name, lease.epoch.value,
-                 std::string(ttl.status().message()));
+    Log().warn("{} lost its lease of epoch {}: {}", options_.member.id.name, lease.epoch.value,
+               std::string(ttl.status().message()));
+    if (gate_ != nullptr && !closed_) NoteClosed();
     return sent;
   }
-  if (!ttl.ok()) return NoteFailure(ttl.status());
-  if (const absl::Status usable = CheckTtl(*ttl); !usable.ok()) return NoteFailure(usable);
+  const absl::Status usable = ttl.ok() ? CheckTtl(*ttl) : ttl.status();
+  if (!usable.ok())
+    return NoteFailure(usable, "the directory does not renew its lease (KeepAlive)");
   report_.lease->ttl = *ttl;
   report_.last_error = absl::OkStatus();
   ++report_.renewal_count;
@@ -116,10 +123,9 @@ Instant Registration::Renew(const LeaseGrant& lease) {
 }
 
 // Logged when it begins, not at every try.
-Instant Registration::NoteFailure(const absl::Status& status) {
+Instant Registration::NoteFailure(const absl::Status& status, std::string_view what) {
   if (report_.last_error.ok()) {
-    spdlog::warn("{}: the directory does not register it: {}", options_.member.id.name,
-                 std::string(status.message()));
+    Log().warn("{}: {}: {}", options_.member.id.name, what, std::string(status.message()));
   }
   report_.last_error = status;
   ++report_.failure_count;
@@ -128,13 +134,52 @@ Instant Registration::NoteFailure(const absl::Status& status) {
   return next;
 }
 
+Instant Registration::NoteNameTaken(const absl::Status& status, Instant sent) {
+  const bool registered_before = report_.registration_count > 0;
+  if (!name_taken_since_) {
+    name_taken_since_ = sent;
+    const auto wait_ms = std::chrono::duration_cast<std::chrono::milliseconds>(options_.ttl);
+    Log().warn("{}: {}. {}", options_.member.id.name, std::string(status.message()),
+               registered_before
+                   ? std::string("It keeps trying, and is no member until that lease ends")
+                   : absl::StrFormat("Waiting %d ms for that lease to run out: it may be of an "
+                                     "earlier life of this process",
+                                     wait_ms.count()));
+  }
+  report_.last_error = status;
+  const Instant next = NoteFailure(status, "");  // which has been said
+  if (registered_before) return next;
+  const Instant end = *name_taken_since_ + options_.ttl;
+  if (sent < end) return std::min(next, end);
+  report_.gave_up = true;
+  return kInstantMax;
+}
+
 void Registration::OpenGate(const LeaseGrant& lease, Instant sent) {
-  if (gate_ != nullptr) gate_->Grant(lease.epoch, sent + lease.ttl / 2);
+  lease_until_ = sent + lease.ttl;
+  if (gate_ == nullptr) return;
+  gate_until_ = sent + lease.ttl / 2;
+  gate_->Grant(lease.epoch, gate_until_);
+  if (std::exchange(closed_, false)) {
+    Log().warn("{} answers requests again, in epoch {}", options_.member.id.name,
+               lease.epoch.value);
+  }
+}
+
+void Registration::NoteClosed() {
+  gate_until_ = kInstantMax;
+  closed_ = true;
+  Log().warn(
+      "{} refuses every request until the directory renews its lease or registers it again: {}",
+      options_.member.id.name,
+      report_.last_error.ok() ? "no KeepAlive was sent in time"
+                              : std::string(report_.last_error.message()));
 }
 
 absl::StatusOr<Epoch> Registration::AwaitLease(Instant deadline) {
   absl::MutexLock lock(&mu_);
-  if (options_.clock->Await(mu_, absl::Condition(this, &Registration::HasLease), deadline)) {
+  if (options_.clock->Await(mu_, absl::Condition(this, &Registration::IsDecided), deadline)) {
+    if (report_.gave_up) return report_.last_error;
     return report_.lease->epoch;
   }
   return absl::DeadlineExceededError(absl::StrFormat(
@@ -144,7 +189,9 @@ absl::StatusOr<Epoch> Registration::AwaitLease(Instant deadline) {
 
 Registration::Report Registration::report() const {
   absl::MutexLock lock(&mu_);
-  return report_;
+  Report report = report_;
+  if (options_.clock->Now() >= lease_until_) report.lease.reset();
+  return report;
 }
 
 }  // namespace ckv

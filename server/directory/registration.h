@@ -1,33 +1,35 @@
-// Keeps a process registered in the directory, and its lease gate as open as the directory says.
+// Keeps a process registered in the directory, and its lease gate open for as long as it may be.
 
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 #include "proto/corpus.h"
 #include "server/directory/directory_state.h"
-#include "server/lease_gate.h"
+#include "server/session/lease_gate.h"
 
 namespace ckv {
 
-// The directory, as a member sees it. Called by one thread at a time; every call returns by
+// The directory, as a member uses it. It is called by one thread at a time. Every call returns by
 // `deadline`.
 class DirectoryRegistrar {
  public:
   virtual ~DirectoryRegistrar() = default;
 
-  // Errors as DirectoryService in proto/ckv/v1/directory.proto, and:
+  // Registers the member. Errors as DirectoryService in proto/ckv/v1/directory.proto, and:
   //   Unavailable, DeadlineExceeded    the directory does not answer.
   virtual absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl,
                                               Instant deadline) = 0;
-  //   NotFound            the lease has expired or was replaced: register again.
+  // Renews the lease and returns its time to live.
+  //   NotFound            the lease expired or was replaced: register again.
   virtual absl::StatusOr<Duration> KeepAlive(uint64_t lease_id, Instant deadline) = 0;
   virtual absl::Status Deregister(uint64_t lease_id, Instant deadline) = 0;
 };
@@ -47,39 +49,47 @@ class LocalRegistrar final : public DirectoryRegistrar {
 };
 
 struct RegistrationOptions {
-  Member member;    // epoch is ignored
-  Duration ttl{0};  // asked for; 0 takes the directory's
+  Member member;  // epoch is ignored
+  // The lease to request; 0 takes the directory's. A first registration waits this long for a name
+  // that another address holds.
+  Duration ttl{0};
   Clock* clock = Clock::Real();
-  // The longest wait for one answer; of a renewal at most a third of the lease.
+  // The longest wait for one answer; a renewal waits at most a third of the lease.
   Duration call_timeout = std::chrono::seconds(1);
-  // Between tries while the directory is away: doubles from min to max.
+  // The wait between tries while the directory is away; it doubles from min to max.
   Duration backoff_min = std::chrono::milliseconds(50);
   Duration backoff_max = std::chrono::seconds(2);
 };
 
-// Thread-safe. Owns a thread that registers, renews every third of the lease, and registers anew
-// (with a new epoch) when the directory no longer knows the lease.
+// Thread-safe. It owns a thread that registers and renews every third of the lease. If the
+// directory no longer knows the lease, it registers anew, with a new epoch.
 //
-// The gate is granted half a lease from the moment a request was sent: cut off, the holder stops
-// answering before the directory may give its place away. A renewal that fails is tried again while
-// the gate runs out by itself; a lease the directory denies closes the gate at once.
+// The gate is opened for half a lease from the moment a request was sent. So a holder that is cut
+// off stops answering before the directory may give its place away. A failed renewal is tried again
+// while the gate expires by itself. A lease that the directory denies closes the gate at once.
+//
+// A name that another address holds may be that of an earlier process, whose lease will expire. So
+// the first registration is tried again for one lease, and then never again. A process that was
+// registered before keeps trying.
 class Registration {
  public:
   // `gate` may be null: a requester has a lease but answers nobody. `registrar` and `gate` must
-  // outlive the registration. Does not wait for the directory.
+  // outlive the registration. The constructor does not wait for the directory.
   Registration(const RegistrationOptions& options, DirectoryRegistrar* registrar, LeaseGate* gate);
-  // Closes the gate, ends the lease, joins: waits call_timeout twice at most.
+  // Closes the gate, ends the lease and joins the thread. It waits at most call_timeout twice.
   ~Registration();
   Registration(const Registration&) = delete;
   Registration& operator=(const Registration&) = delete;
 
   // Waits until a lease is held and returns its epoch.
-  //   DeadlineExceeded    with the last error of the directory.
+  //   DeadlineExceeded    with the directory's last error.
+  //   AlreadyExists       another member has the name: the registration has given up.
   absl::StatusOr<Epoch> AwaitLease(Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
 
   struct Report {
-    std::optional<LeaseGrant> lease;  // as far as this side knows
-    absl::Status last_error;          // of the last call; OK after a success
+    std::optional<LeaseGrant> lease;  // as far as this side knows; unset once it has run out
+    absl::Status last_error;          // result of the last call; OK after a success
+    bool gave_up = false;             // never registered: last_error says who has the name
     uint64_t registration_count = 0;
     uint64_t renewal_count = 0;
     uint64_t failure_count = 0;
@@ -92,10 +102,18 @@ class Registration {
   // Each makes one call and returns when the next is due.
   Instant Register() ABSL_LOCKS_EXCLUDED(mu_);
   Instant Renew(const LeaseGrant& lease) ABSL_LOCKS_EXCLUDED(mu_);
-  Instant NoteFailure(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Instant NoteFailure(const absl::Status& status, std::string_view what)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Notes the failure of an attempt sent at `sent`, refused because another member has the name.
+  Instant NoteNameTaken(const absl::Status& status, Instant sent)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndLease() ABSL_LOCKS_EXCLUDED(mu_);
-  void OpenGate(const LeaseGrant& lease, Instant sent);
-  bool HasLease() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return report_.lease.has_value(); }
+  void OpenGate(const LeaseGrant& lease, Instant sent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Logs that the gate is closed.
+  void NoteClosed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool IsDecided() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return report_.lease.has_value() || report_.gave_up;
+  }
 
   const RegistrationOptions options_;
   DirectoryRegistrar* const registrar_;
@@ -105,6 +123,12 @@ class Registration {
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   Report report_ ABSL_GUARDED_BY(mu_);
   Duration backoff_ ABSL_GUARDED_BY(mu_);
+  Instant lease_until_ ABSL_GUARDED_BY(mu_);  // end of report_.lease
+  // When the gate closes by itself; kInstantMax if it is closed or there is none.
+  Instant gate_until_ ABSL_GUARDED_BY(mu_) = kInstantMax;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;  // closed after it was open, and logged
+  // When the name was first refused, since the last registration.
+  std::optional<Instant> name_taken_since_ ABSL_GUARDED_BY(mu_);
 
   std::thread thread_;
 };

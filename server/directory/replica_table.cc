@@ -58,7 +58,7 @@ std::vector<std::string> ReplicaTable::Withdraw(uint64_t lease_id,
   std::vector<std::string> tenants;
   const auto found = replicas_.find(id);
   if (found == replicas_.end()) return tenants;
-  bool others = false;  // of the same lease
+  bool others = false;  // some replicas of the same lease stay
   std::erase_if(found->second, [&](const Replica& replica) {
     if (replica.lease_id != lease_id) return false;
     const bool goes = !tenant || replica.tenant == *tenant;

@@ -1,10 +1,10 @@
-// Which members hold chunks beside those that corpora were published with, for as long as their
-// leases live. Part of the directory's state.
+// The members that hold chunks besides those that corpora were published with, while their leases
+// live. It is part of the directory's state.
 //
-// A member announces a chunk for the tenant that may read it there, and only that tenant's corpora
-// are told of it; what is announced for "" everyone may read, and is told of. An id names inputs
-// that others may guess: a corpus of theirs with it tells them of no copy, nor sends them to one
-// that would refuse them (I6).
+// A member announces a chunk for the tenant that may read it there. Only that tenant's corpora
+// learn of it. A chunk announced for "" is readable by everyone, and every corpus learns of it. An
+// id names inputs that other tenants may guess. So their own corpus with that id does not reveal a
+// copy to them, nor send them to a member that would refuse them (I6).
 
 #pragma once
 
@@ -22,13 +22,13 @@
 
 namespace ckv {
 
-// Where a chunk is in a corpus.
+// The place of a chunk in a corpus.
 struct ChunkPlace {
   std::shared_ptr<const Corpus> corpus;
   uint32_t ordinal = 0;
 };
 
-// Not thread-safe: its owner's lock guards it. A call that names a chunk is given the places where
+// Not thread-safe: its owner's lock guards it. Calls that name a chunk take the places where
 // corpora have it.
 class ReplicaTable {
  public:
@@ -38,37 +38,40 @@ class ReplicaTable {
 
   enum class Outcome {
     kAdded,
-    kKept,     // the lease announced it before, or every corpus was published with the member
-    kRefused,  // no place, kReplicaCountMax members at every place, or replica_count_max
+    // The lease announced it before, or every corpus was published with the member.
+    kKept,
+    // There is no place, every place has kReplicaCountMax members, or the table has
+    // replica_count_max.
+    kRefused,
   };
-  // Of the places, those in corpora that are told what is announced for `tenant`.
+  // Announces the chunk. Only places in corpora of `tenant` count, or all places if it is "".
   Outcome Announce(uint64_t lease_id, const HolderId& member, std::string_view tenant,
                    const ChunkId& id, Places places);
-  // What was announced for `tenant`; absent: for all of them. Returns the tenants that it was
-  // withdrawn from.
+  // Withdraws the announcements for `tenant`, or for all tenants if unset. Returns the tenants they
+  // were withdrawn from.
   std::vector<std::string> Withdraw(uint64_t lease_id, std::optional<std::string_view> tenant,
                                     const ChunkId& id, Places places);
-  // Whether a corpus is told of what is announced for `tenant`.
+  // Returns true if a corpus learns of announcements for `tenant`.
   static bool IsTold(const Corpus& corpus, std::string_view tenant) {
     return tenant.empty() || corpus.tenant == tenant;
   }
-  // What the lease has announced, in the order of ids.
+  // Returns the chunks that the lease has announced, in the order of ids.
   std::vector<ChunkId> ChunksOf(uint64_t lease_id) const;
 
-  // The members that `corpus` is told of for its `chunk` and that are not among its holders, oldest
-  // announcement first; with them no more than kReplicaCountMax.
+  // Returns the members that `corpus` learns of for `chunk` and that are not among its holders. The
+  // oldest announcement comes first. Holders and members together are at most kReplicaCountMax.
   std::vector<HolderId> LeasedOf(const Corpus& corpus, const ChunkPlacement& chunk) const;
-  // The same of every chunk of a corpus that has any, without looking at the others.
+  // The same for every chunk of a corpus that has members, without looking at the others.
   struct Leased {
     uint32_t ordinal = 0;
     std::vector<HolderId> members;
   };
   std::vector<Leased> LeasedOf(const Corpus& corpus) const;
 
-  // The corpus is published from now on, or no more.
+  // Call when the corpus is published, or withdrawn.
   void AddCorpus(const Corpus& corpus);
   void RemoveCorpus(const Corpus& corpus);
-  // No corpus has the chunk any more, so nobody is told of its members.
+  // Call when no corpus has the chunk any more, so that nobody learns of its members.
   void RemoveChunk(const ChunkId& id);
 
   uint64_t replica_count() const { return replica_count_; }
@@ -85,8 +88,8 @@ class ReplicaTable {
   const uint64_t replica_count_max_;
   uint64_t replica_count_ = 0;
   absl::flat_hash_map<ChunkId, std::vector<Replica>> replicas_;
-  // The same from the other sides, so that the end of a lease and a look at a corpus cost what they
-  // have, not what there is.
+  // The same data by lease and by corpus. So the end of a lease and a look at a corpus cost only
+  // their own entries, not the whole table.
   absl::flat_hash_map<uint64_t, absl::btree_set<ChunkId>> by_lease_;
   absl::flat_hash_map<const Corpus*, absl::btree_set<uint32_t>> ordinals_;
 };

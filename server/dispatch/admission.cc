@@ -1,4 +1,4 @@
-#include "server/admission.h"
+#include "server/dispatch/admission.h"
 
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 namespace ckv {
 namespace {
 
-constexpr double kObserveShare = 1.0 / 16;  // of one call in the rate
+constexpr double kObserveShare = 1.0 / 16;  // the weight of one call in the rate
 
 }  // namespace
 

@@ -1,11 +1,11 @@
-#include "server/cold_reads.h"
+#include "server/dispatch/cold_reads.h"
 
 #include <numeric>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
-#include "proto/stripe.h"
+#include "proto/base/status.h"
+#include "proto/base/stripe.h"
 #include "transport/wire.h"
 
 namespace ckv {
@@ -62,6 +62,7 @@ absl::Status ColdReads::ListChunks(const ReadyRequest& ready) {
 }
 
 absl::Status ColdReads::Start(const ReadyRequest& ready, HolderLane& lane) {
+  role_.ClaimOrAssertHeld();
   CKV_RETURN_IF_ERROR(ListChunks(ready));
   ready_ = ready;
   lane_ = &lane;
@@ -135,6 +136,7 @@ bool ColdReads::TakeShare(ChunkLocator chunk, uint64_t bytes, uint64_t chunk_byt
 }
 
 ColdReads::Done ColdReads::Finish() {
+  role_.ClaimOrAssertHeld();
   thread_->Collect();
   --lane_->busy;
   Done done = {*std::move(ready_), std::exchange(lane_, nullptr), status_};
@@ -144,6 +146,7 @@ ColdReads::Done ColdReads::Finish() {
 }
 
 void ColdReads::End() {
+  role_.ClaimOrAssertHeld();
   thread_.reset();
   if (lane_ != nullptr) --lane_->busy;
   lane_ = nullptr;

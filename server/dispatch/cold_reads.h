@@ -1,5 +1,4 @@
-// Reads chunks that are on disk for the requests that ask for them, beside the polling thread. One
-// request at a time.
+// Reads rows from disk for requests that need them, on a thread of its own. One request at a time.
 
 #pragma once
 
@@ -12,36 +11,42 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
-#include "server/cold_rows.h"
-#include "server/lane_set.h"
-#include "server/ready_request.h"
-#include "server/side_thread.h"
+#include "server/batch/cold_rows.h"
+#include "server/batch/ready_request.h"
+#include "server/dispatch/lane_set.h"
+#include "server/dispatch/side_thread.h"
 #include "store/chunk_store.h"
+#include "transport/thread_role.h"
 
 namespace ckv {
 
-// How many bytes of selected rows are read from a chunk's file before it is read whole: as many as
-// it has. Whatever comes next, this reads at most twice what the best choice would have.
+// For a request that selects rows, only those are read. Once as many bytes were read from a chunk
+// as it has, the chunk is read whole. Whatever requests come next, this reads at most twice as much
+// as the best choice in hindsight.
 //
-// Belongs to the dispatcher's thread; only the reading runs on a thread of its own. One request's
-// rows at a time: the next one's are read when the last one was answered.
+// Belongs to the dispatcher's thread (debug builds check that); only the reading runs on a thread
+// of its own. The next request is read for when the rows of the last one have been used: memory
+// holds one request's rows.
 class ColdReads {
  public:
-  // `store` must outlive it. `tell` wakes the dispatcher; it is called on the reading thread.
+  // `store` must outlive this object. `tell` is called on the reading thread when a read is done,
+  // and should wake the dispatcher.
   ColdReads(ChunkStore* store, absl::AnyInvocable<void()> tell);
 
+  // Whether Start may be called: nothing is being read, and no copy of the last request is left.
   bool idle() const { return thread_->idle() && held_.expired(); }
   bool reading() const { return !thread_->idle(); }
   bool finished() const { return thread_->finished(); }
 
-  // While idle: reads what the request needs. Of a chunk that it attends as a whole, fetches or
-  // maps, all layers, into memory, where there is room; else, and of a chunk of which it selects
-  // rows, those rows of the layer. Its lane is busy until Finish.
-  //   InvalidArgument     malformed: the lane is to be closed.
+  // Call while idle. Starts reading what the request needs; its lane is busy until Finish. A chunk
+  // that the request attends whole, fetches or maps is loaded into memory with all layers. If there
+  // is no room for it, an attend has only its layer read. A chunk of which rows are selected has
+  // only these rows of the layer read (see above).
+  //   InvalidArgument     the frame is malformed and not answered: close its lane.
   absl::Status Start(const ReadyRequest& ready, HolderLane& lane);
 
-  // After finished. The request, with its rows, is to be queued again, or answered with the status,
-  // unless its lane broke meanwhile. Its rows are held for as long as a copy of `ready` is there.
+  // Call when finished() is true, and forget the result if its lane is broken. If the status is OK,
+  // queue `ready` again, which carries the rows; else answer it with the status.
   struct Done {
     ReadyRequest ready;
     HolderLane* lane = nullptr;
@@ -49,7 +54,7 @@ class ColdReads {
   };
   Done Finish();
 
-  // Waits for the read in progress, of which nothing comes. Nothing is called after.
+  // Waits for the read in progress and drops its result. Call last.
   void End();
 
  private:
@@ -65,24 +70,25 @@ class ColdReads {
   void Read();
   absl::Status ReadChunk(const Wanted& wanted, ColdRows& rows);
   absl::Status ReadLayer(const Wanted& wanted, ColdRows& rows);
-  // Whether this many bytes more are to be read of the chunk without the rest of it.
+  // Counts `bytes` of selected rows; false if the chunk should be read whole instead.
   bool TakeShare(ChunkLocator chunk, uint64_t bytes, uint64_t chunk_bytes);
 
+  ThreadRole role_;
   ChunkStore* const store_;
   AttendRequest attend_;
-  std::vector<Wanted> wanted_;  // of the request in progress
-  std::vector<uint32_t> stripes_;
-  // Of chunks that are not read whole yet, by slot: which chunk it was, and bytes read of it.
+  std::vector<Wanted> wanted_;     // chunks that the request in progress needs
+  std::vector<uint32_t> stripes_;  // stripes being read of one of them
+  // Bytes of selected rows read so far from a chunk that was not read whole.
   struct Share {
     uint32_t generation = 0;
     uint64_t bytes = 0;
   };
-  absl::flat_hash_map<uint32_t, Share> shares_;
+  absl::flat_hash_map<uint32_t, Share> shares_;  // by the chunk's slot
   absl::Status status_;
   std::optional<ReadyRequest> ready_;
   HolderLane* lane_ = nullptr;
-  std::weak_ptr<const ColdRows> held_;
-  std::unique_ptr<SideThread> thread_;  // last: it uses what is above
+  std::weak_ptr<const ColdRows> held_;  // the rows of the last request, while they are in use
+  std::unique_ptr<SideThread> thread_;  // the last member: it uses the others
 };
 
 }  // namespace ckv

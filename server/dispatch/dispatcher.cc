@@ -1,4 +1,4 @@
-#include "server/dispatcher.h"
+#include "server/dispatch/dispatcher.h"
 
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "proto/pause_cpu.h"
-#include "proto/status.h"
-#include "spdlog/spdlog.h"
+#include "proto/base/log.h"
+#include "proto/base/pause_cpu.h"
+#include "proto/base/status.h"
 #include "transport/wire.h"
 
 namespace ckv {
@@ -49,10 +49,7 @@ Dispatcher::Dispatcher(const DispatcherOptions& options, ChunkStore* store, Sess
       sessions_(sessions),
       listeners_(std::move(listeners)),
       lanes_(std::move(lanes)),
-      attend_admission_(options.queue_request_count_max, kQueueWorkMax),
-      bulk_admission_(options.queue_request_count_max, kBulkQueueWorkMax),
-      long_admission_(options.queue_request_count_max, kBulkQueueWorkMax),
-      push_admission_(options.queue_request_count_max, kNoWorkLimit),
+      queues_(MakeQueues()),
       batch_({.request_count_max = options.batch_request_count_max,
               .thread_count = options.compute_threads,
               .shadows = &store->shadows()},
@@ -64,6 +61,19 @@ Dispatcher::Dispatcher(const DispatcherOptions& options, ChunkStore* store, Sess
                  options.clock, &store->table(), lease, &counters_, [this] { RingBell(); }),
       cold_reads_(store, [this] { RingBell(); }),
       wait_(options.spin_max) {}
+
+std::array<Dispatcher::Queue, kQueueCount> Dispatcher::MakeQueues() {
+  const auto make = [&](QueueKind kind) {
+    const bool bulk = kind == QueueKind::kBulk || kind == QueueKind::kLong;
+    const uint64_t work_max = kind == QueueKind::kAttend ? kQueueWorkMax
+                              : bulk                     ? kBulkQueueWorkMax
+                                                         : kNoWorkLimit;
+    return Queue{.requests = FairQueue(&counters_.queues[static_cast<size_t>(kind)]),
+                 .admission = {options_.queue_request_count_max, work_max}};
+  };
+  return {make(QueueKind::kAttend), make(QueueKind::kBulk), make(QueueKind::kLong),
+          make(QueueKind::kPush), make(QueueKind::kCold)};
+}
 
 absl::Status Dispatcher::OpenEvents() {
   role_.Claim();
@@ -104,13 +114,6 @@ void Dispatcher::Drain(Instant deadline) {
   Wake();
   absl::MutexLock lock(&drain_mu_);
   options_.clock->Await(drain_mu_, absl::Condition(&drained_), deadline);
-}
-
-QueueDepths Dispatcher::queues() const {
-  QueueDepths depths;
-  const FairQueue* const queues[] = {&attends_, &bulks_, &longs_, &pushes_, &colds_};
-  for (size_t i = 0; i < depths.size(); ++i) depths[i] = {queues[i]->count(), queues[i]->work()};
-  return depths;
 }
 
 void Dispatcher::Run() {
@@ -160,13 +163,15 @@ bool Dispatcher::RunOnce() {
         Break(lane, why);
       });
   drain_seen_ = drain_begun;
-  // What waits for the side thread is no work of this one: the end of a job rings.
-  const bool worked = arrived || waiting_count() != longs_.count() + colds_.count() ||
-                      side_work_.finished() || cold_reads_.finished();
+  // Requests that wait for another thread are no work of this one: the end of a job rings.
+  const bool worked =
+      arrived ||
+      waiting_count() != queue(QueueKind::kLong).count() + queue(QueueKind::kCold).count() ||
+      side_work_.finished() || cold_reads_.finished();
   if (cold_reads_.finished()) FinishColdRead();
   RunSideWork();
-  if (attends_.count() + bulks_.count() != 0) AnswerAttends();
-  if (pushes_.count() != 0) AnswerPush();
+  if (queue(QueueKind::kAttend).count() + queue(QueueKind::kBulk).count() != 0) AnswerAttends();
+  if (queue(QueueKind::kPush).count() != 0) AnswerPush();
   if (push_server_.sending()) push_server_.Reap();
   StartColdReads();
   if (any_broken_) DropBrokenLanes(now);
@@ -175,6 +180,12 @@ bool Dispatcher::RunOnce() {
     NoteDrained();
   }
   return worked;
+}
+
+uint32_t Dispatcher::waiting_count() const {
+  uint32_t count = 0;
+  for (const Queue& waiting : queues_) count += waiting.requests.count();
+  return count;
 }
 
 void Dispatcher::HandleControl(Instant now) {
@@ -204,16 +215,12 @@ void Dispatcher::AddLane(AcceptedLane accepted, Instant now) {
   SessionLanes& owner = LanesOf(session);
   const uint32_t slot_count = accepted.lane->shape().slot_count;
   if (!lanes_->Add(owner, std::move(accepted.lane), now)) {
-    spdlog::error("lane of {} dropped: epoll: {}", session->requester, std::strerror(errno));
+    Log().error("lane of {} dropped: epoll: {}", session->requester, std::strerror(errno));
     sessions_->LaneGone(*session);
     any_broken_ = true;  // the session may have no other lane
     return;
   }
-  attends_.Grow(*owner.attends, slot_count);
-  bulks_.Grow(*owner.bulks, slot_count);
-  longs_.Grow(*owner.longs, slot_count);
-  colds_.Grow(*owner.colds, slot_count);
-  pushes_.Grow(*owner.pushes, slot_count);
+  for (size_t i = 0; i < kQueueCount; ++i) queues_[i].requests.Grow(*owner.flows[i], slot_count);
   lanes_of_kind(owner.lanes.back()->lane->kind()).fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -221,11 +228,7 @@ SessionLanes& Dispatcher::LanesOf(Session* session) {
   if (SessionLanes* known = lanes_->Find(session); known != nullptr) return *known;
   auto added = std::make_unique<SessionLanes>();
   added->session = session;
-  added->attends = attends_.AddSession();
-  added->bulks = bulks_.AddSession();
-  added->longs = longs_.AddSession();
-  added->colds = colds_.AddSession();
-  added->pushes = pushes_.AddSession();
+  for (size_t i = 0; i < kQueueCount; ++i) added->flows[i] = queues_[i].requests.AddSession();
   lanes_->sessions().push_back(std::move(added));
   return *lanes_->sessions().back();
 }
@@ -254,63 +257,65 @@ void Dispatcher::Arrive(HolderLane& lane, const Arrival& arrival) {
   ready.header = *header;
   Bump(counters_.request_count);
   Bump(counters_.bytes_in, arrival.bytes);
-  Enqueue(*lane.owner, ready);
+  Enqueue(ready);
 }
 
-void Dispatcher::Enqueue(SessionLanes& session, ReadyRequest& ready) {
+void Dispatcher::Enqueue(ReadyRequest& ready) {
   switch (ready.header.kind) {
     case WireKind::kFetch:
     case WireKind::kMap:
-      AdmitTo(pushes_, *session.pushes, push_admission_, ready);
+      AdmitTo(QueueKind::kPush, ready);
       return;
     case WireKind::kProbe:
     case WireKind::kAttend:
       break;
   }
-  // What it will cost, if it is like the session's last one.
-  ready.work = session.work_per_row * ready.header.row_count;
+  // The estimate is right if the request is like the session's last one.
+  ready.work = ready.from->owner->work_per_row * ready.header.row_count;
   if (ready.work > kPollingWorkMax) {
-    AdmitTo(longs_, *session.longs, long_admission_, ready);
+    AdmitTo(QueueKind::kLong, ready);
   } else if ((ready.header.flags & kFlagBulk) != 0) {
-    AdmitTo(bulks_, *session.bulks, bulk_admission_, ready);
+    AdmitTo(QueueKind::kBulk, ready);
   } else {
-    AdmitTo(attends_, *session.attends, attend_admission_, ready);
+    AdmitTo(QueueKind::kAttend, ready);
   }
 }
 
-void Dispatcher::AdmitTo(FairQueue& queue, FairQueue::Flow& flow, const Admission& admission,
-                         const ReadyRequest& ready) {
+void Dispatcher::AdmitTo(QueueKind kind, const ReadyRequest& ready) {
+  auto& [waiting, admission] = queues_[static_cast<size_t>(kind)];
+  FairQueue::Flow& flow = *ready.from->owner->flows[static_cast<size_t>(kind)];
   Refusal why = Refusal::kQueueFull;
-  const absl::Status full = admission.Check(queue, flow, ready, &why);
+  const absl::Status full = admission.Check(waiting, flow, ready, &why);
   if (full.ok()) {
-    queue.Push(flow, ready);
+    waiting.Push(flow, ready);
     return;
   }
   BumpRefusal(counters_, why);
-  PostError(ready, full, admission.RetryAfterUs(queue), counters_);
+  PostError(ready, full, admission.RetryAfterUs(waiting), counters_);
 }
 
 void Dispatcher::AnswerAttends() {
   // While parts of large calls wait, half of a batch is theirs.
-  const bool halved = bulks_.count() != 0;
-  FillBatch(attends_, halved ? options_.batch_request_count_max / 2 : kNoCountLimit,
+  const bool halved = queue(QueueKind::kBulk).count() != 0;
+  FillBatch(QueueKind::kAttend, halved ? options_.batch_request_count_max / 2 : kNoCountLimit,
             halved ? kPollingWorkMax / 2 : kPollingWorkMax);
-  FillBatch(bulks_, kNoCountLimit, kPollingWorkMax);
+  FillBatch(QueueKind::kBulk, kNoCountLimit, kPollingWorkMax);
   if (batch_.size() == 0) return;
   batch_.Compute();
-  attend_admission_.Observe(batch_.work(), batch_.elapsed());
-  bulk_admission_.Observe(batch_.work(), batch_.elapsed());
-  batch_.Reply(attends_.count() + bulks_.count());
+  admission(QueueKind::kAttend).Observe(batch_.work(), batch_.elapsed());
+  admission(QueueKind::kBulk).Observe(batch_.work(), batch_.elapsed());
+  batch_.Reply(queue(QueueKind::kAttend).count() + queue(QueueKind::kBulk).count());
 }
 
-void Dispatcher::FillBatch(FairQueue& queue, uint32_t request_count_max, uint64_t work_max) {
-  while (FairQueue::Flow* flow = queue.Next()) {
+void Dispatcher::FillBatch(QueueKind kind, uint32_t request_count_max, uint64_t work_max) {
+  FairQueue& waiting = queue(kind);
+  while (FairQueue::Flow* flow = waiting.Next()) {
     const bool enough = batch_.size() >= request_count_max || batch_.work() >= work_max;
     if (batch_.size() != 0 && enough) return;
     const ReadyRequest ready = flow->front();
     const Batch::Verdict verdict = batch_.Add(ready);
     if (verdict == Batch::Verdict::kFull) return;
-    queue.Pop(*flow, batch_.last_work());
+    waiting.Pop(*flow, batch_.last_work());
     HolderLane& lane = *ready.from;
     switch (verdict) {
       case Batch::Verdict::kMalformed:
@@ -318,7 +323,7 @@ void Dispatcher::FillBatch(FairQueue& queue, uint32_t request_count_max, uint64_
         break;
       case Batch::Verdict::kLong:
         lane.owner->work_per_row = kPollingWorkMax / ready.header.row_count + 1;
-        AdmitTo(longs_, *lane.owner->longs, long_admission_, ready);
+        AdmitTo(QueueKind::kLong, ready);
         break;
       case Batch::Verdict::kCold:
         AdmitCold(ready);
@@ -335,10 +340,10 @@ void Dispatcher::FillBatch(FairQueue& queue, uint32_t request_count_max, uint64_
 }
 
 void Dispatcher::AnswerPush() {
-  FairQueue::Flow* flow = pushes_.Next();
+  FairQueue::Flow* flow = queue(QueueKind::kPush).Next();
   const ReadyRequest ready = flow->front();
   HolderLane& lane = *ready.from;
-  pushes_.Pop(*flow, kFetchBodyBytesMax);
+  queue(QueueKind::kPush).Pop(*flow, kFetchBodyBytesMax);
   if (ready.header.kind == WireKind::kFetch) {
     const absl::StatusOr<bool> answered = push_server_.Answer(ready);
     if (!answered.ok()) {
@@ -352,23 +357,24 @@ void Dispatcher::AnswerPush() {
   if (!outcome.ok()) {
     Break(lane, outcome.status());
   } else if (*outcome == SideWork::Outcome::kNotMade) {
-    AdmitTo(longs_, *lane.owner->longs, long_admission_, ready);
+    AdmitTo(QueueKind::kLong, ready);
   } else if (*outcome == SideWork::Outcome::kCold) {
     AdmitCold(ready);
   }
 }
 
 void Dispatcher::RunSideWork() {
+  auto& [longs, long_admission] = queues_[static_cast<size_t>(QueueKind::kLong)];
   if (side_work_.finished()) {
-    side_work_.Finish(longs_.count());
-    long_admission_.Observe(side_work_.last_work(), side_work_.last_elapsed());
+    side_work_.Finish(longs.count());
+    long_admission.Observe(side_work_.last_work(), side_work_.last_elapsed());
   }
-  while (longs_.count() != 0 && side_work_.idle()) {
-    FairQueue::Flow* flow = longs_.Next();
+  while (longs.count() != 0 && side_work_.idle()) {
+    FairQueue::Flow* flow = longs.Next();
     const ReadyRequest ready = flow->front();
     HolderLane& lane = *ready.from;
     const absl::StatusOr<SideWork::Outcome> outcome = side_work_.Start(ready, lane);
-    longs_.Pop(*flow, side_work_.last_cost());
+    longs.Pop(*flow, side_work_.last_cost());
     if (!outcome.ok()) {
       Break(lane, outcome.status());
     } else if (*outcome == SideWork::Outcome::kCold) {
@@ -385,15 +391,13 @@ void Dispatcher::Break(HolderLane& lane, const absl::Status& why) {
   lanes_->Break(lane);
   any_broken_ = true;
   side_work_.Cancel(lane);
-  attends_.DropLane(*lane.owner->attends, lane.lane.get());
-  bulks_.DropLane(*lane.owner->bulks, lane.lane.get());
-  longs_.DropLane(*lane.owner->longs, lane.lane.get());
-  colds_.DropLane(*lane.owner->colds, lane.lane.get());
-  pushes_.DropLane(*lane.owner->pushes, lane.lane.get());
+  for (size_t i = 0; i < kQueueCount; ++i) {
+    queues_[i].requests.DropLane(*lane.owner->flows[i], lane.lane.get());
+  }
   const bool peer_is_wrong = absl::IsInvalidArgument(why) || absl::IsFailedPrecondition(why);
-  spdlog::log(peer_is_wrong ? spdlog::level::warn : spdlog::level::debug,
-              "{} lane of {} closed: {}", FabricName(lane.lane->kind()),
-              lane.owner->session->requester, std::string(why.message()));
+  Log().log(peer_is_wrong ? spdlog::level::warn : spdlog::level::debug, "{} lane of {} closed: {}",
+            FabricName(lane.lane->kind()), lane.owner->session->requester,
+            std::string(why.message()));
 }
 
 void Dispatcher::DropBrokenLanes(Instant now) {
@@ -413,11 +417,7 @@ void Dispatcher::DropBrokenLanes(Instant now) {
   std::erase_if(lanes_->sessions(), [&](const std::unique_ptr<SessionLanes>& session) {
     role_.AssertHeld();
     if (!session->lanes.empty()) return false;
-    attends_.RemoveSession(session->attends);
-    bulks_.RemoveSession(session->bulks);
-    longs_.RemoveSession(session->longs);
-    colds_.RemoveSession(session->colds);
-    pushes_.RemoveSession(session->pushes);
+    for (size_t i = 0; i < kQueueCount; ++i) queues_[i].requests.RemoveSession(session->flows[i]);
     return true;
   });
   next_reap_ = sessions_->Reap(now);

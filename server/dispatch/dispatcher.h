@@ -1,7 +1,8 @@
-// The holder's one resident thread: takes lanes in, polls them, batches what is ready, answers.
+// The holder's resident thread: accepts lanes, polls them, batches requests and answers them.
 
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -12,17 +13,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "proto/clock.h"
-#include "server/admission.h"
-#include "server/batch.h"
-#include "server/cold_reads.h"
-#include "server/fair_queue.h"
-#include "server/lane_set.h"
-#include "server/lease_gate.h"
-#include "server/push_server.h"
-#include "server/serve_counters.h"
-#include "server/session.h"
-#include "server/side_work.h"
+#include "proto/base/clock.h"
+#include "server/batch/batch.h"
+#include "server/dispatch/admission.h"
+#include "server/dispatch/cold_reads.h"
+#include "server/dispatch/fair_queue.h"
+#include "server/dispatch/lane_set.h"
+#include "server/dispatch/push_server.h"
+#include "server/dispatch/side_work.h"
+#include "server/session/lease_gate.h"
+#include "server/session/serve_counters.h"
+#include "server/session/session.h"
 #include "store/chunk_store.h"
 #include "transport/fabric.h"
 #include "transport/thread_role.h"
@@ -30,71 +31,79 @@
 
 namespace ckv {
 
+// HolderOptions has the meaning, the defaults and the limits of these.
 struct DispatcherOptions {
-  Clock* clock = Clock::Real();
-  uint32_t compute_threads = 1;
-  uint32_t batch_request_count_max = 64;
-  // Requests that wait for the polling thread, over all sessions; of the long ones as many again.
-  uint32_t queue_request_count_max = 1024;
-  uint64_t map_bytes_max = 0;  // of chunks copied to be handed over
-  Duration spin_max = std::chrono::microseconds(50);
+  Clock* clock;
+  uint32_t compute_threads;
+  uint32_t batch_request_count_max;
+  uint32_t queue_request_count_max;
+  uint64_t map_bytes_max;
+  Duration spin_max;
 };
 
-// Multiply-adds that wait for the polling thread: 0.45 ms of one core. A request that was admitted
+// The limit of multiply-adds that wait in kAttend: 0.45 ms of one core. A request that was admitted
 // waits for the batch in progress and is in the next one.
 inline constexpr uint64_t kQueueWorkMax = kPollingWorkMax / 16;
-// And that wait as parts of large calls (kFlagBulk), or to be computed beside that thread: half a
-// second of one core.
+// The limit of multiply-adds that wait in kBulk and in kLong: half a second of one core each.
 inline constexpr uint64_t kBulkQueueWorkMax = 64 * kPollingWorkMax;
 
-// Thread-safe, but for the start and the end. What it borrows must outlive it.
+// Thread-safe. Everything borrowed must outlive it.
 //
-// Busy, it makes no system call on shm and verbs: it polls the lanes that are in use, answers what
-// is there and polls again. Without work it spins as transport/wait_policy.h says; then it arms
-// every lane and sleeps on their events, on the listeners' and on Wake; idle, it wakes once in
-// kSleepMax.
+// While busy it makes no system call on shm and verbs: it polls the lanes in use, answers what is
+// there, and polls again. Without work it spins as transport/wait_policy.h says. Then it arms every
+// lane and sleeps until an event of a lane or a listener, or Wake; at most for kSleepMax.
 //
-//   lanes -> Arrive -+-> attends_ -> Batch, computed here: kPollingWorkMax at a time
-//                    +-> bulks_   -> the same, as far as attends_ leave room
-//                    +-> longs_   -> SideWork: what is over kPollingWorkMax, and copies of chunks
-//                    +-> pushes_  -> PushServer: one reply of kFetchBodyBytesMax between two polls
-//                    '-> refused: a queue is full
+// Requests wait in one of five queues (QueueKind):
 //
-// Requests of one kind and session are answered in their order; sessions take turns by what their
+//   lanes -> Arrive -+-> kAttend -> Batch, computed on this thread, kPollingWorkMax at a time
+//                    +-> kBulk   -> parts of large calls (kFlagBulk): the same batches, of which
+//                    |              they get half while both wait
+//                    +-> kLong   -> SideWork: attends over kPollingWorkMax, and copies for maps
+//                    +-> kPush   -> fetches and maps: one reply between two polls (PushServer)
+//                    '-> refused: the queue is full (Admission)
+//
+// A request of any queue that needs rows from disk moves to kCold; ColdReads reads them, and the
+// request joins its queue again.
+//
+// Requests of one queue and session are answered in order. Sessions take turns by what their
 // requests cost (FairQueue). A batch takes what has arrived and never waits for more.
 class Dispatcher {
  public:
+  //   ResourceExhausted   the process has no descriptor left.
   static absl::StatusOr<std::unique_ptr<Dispatcher>> Start(const DispatcherOptions& options,
                                                            ChunkStore* store,
                                                            SessionTable* sessions,
                                                            const LeaseGate* lease,
                                                            std::vector<Listener*> listeners);
-  // Stops at once: what has arrived is not answered, lanes break.
+  // Stops at once: requests that have arrived are not answered, and all lanes break.
   ~Dispatcher();
   Dispatcher(const Dispatcher&) = delete;
   Dispatcher& operator=(const Dispatcher&) = delete;
 
-  // A session was opened or closed: look at the table soon.
+  // Call after a session was opened or closed: makes the dispatcher look at the table soon.
   void Wake();
 
-  // Requests that arrive from now on are refused (Unavailable). Returns when all earlier ones are
+  // Refuses requests that arrive from now on (Unavailable). Returns when all earlier ones are
   // answered, or at `deadline`.
   void Drain(Instant deadline) ABSL_LOCKS_EXCLUDED(drain_mu_);
   bool draining() const { return draining_.load(std::memory_order_acquire); }
 
   const ServeCounters& counters() const { return counters_; }
-  // What waits now, for people and metrics. Beyond the analysis: a queue belongs to the
-  // dispatcher's thread, but for these two numbers of it.
-  QueueDepths queues() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
-  // The longest sleep: bounds how late a clock other than the system's is noticed, at one wake-up a
-  // second (20 us of CPU).
+  // The longest sleep. It bounds how late a clock other than the system's is noticed, and costs one
+  // wake-up a second (20 us of CPU).
   static constexpr Duration kSleepMax = std::chrono::seconds(1);
 
  private:
   Dispatcher(const DispatcherOptions& options, ChunkStore* store, SessionTable* sessions,
              const LeaseGate* lease, std::vector<Listener*> listeners,
              std::unique_ptr<LaneSet> lanes);
+  // Requests of one kind that wait, and the limits they wait within.
+  struct Queue {
+    FairQueue requests;
+    Admission admission;
+  };
+  std::array<Queue, kQueueCount> MakeQueues();
   absl::Status OpenEvents();
 
   void Run();
@@ -106,23 +115,26 @@ class Dispatcher {
   SessionLanes& LanesOf(Session* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
 
   void Arrive(HolderLane& lane, const Arrival& arrival) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
-  void Enqueue(SessionLanes& session, ReadyRequest& ready) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
-  void AdmitTo(FairQueue& queue, FairQueue::Flow& flow, const Admission& admission,
-               const ReadyRequest& ready) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
+  void Enqueue(ReadyRequest& ready) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
+  void AdmitTo(QueueKind kind, const ReadyRequest& ready) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
 
   void AdmitCold(const ReadyRequest& ready) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void AnswerAttends() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
-  // Takes from `queue` what there is room for, and of that until the batch has so much.
-  void FillBatch(FairQueue& queue, uint32_t request_count_max, uint64_t work_max)
+  // Adds waiting requests of one kind to the batch until it is full, or has reached a limit.
+  void FillBatch(QueueKind kind, uint32_t request_count_max, uint64_t work_max)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void AnswerPush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void RunSideWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void FinishColdRead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void StartColdReads() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
 
-  uint32_t waiting_count() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_) {
-    return attends_.count() + bulks_.count() + longs_.count() + pushes_.count() + colds_.count();
+  FairQueue& queue(QueueKind kind) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_) {
+    return queues_[static_cast<size_t>(kind)].requests;
   }
+  Admission& admission(QueueKind kind) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_) {
+    return queues_[static_cast<size_t>(kind)].admission;
+  }
+  uint32_t waiting_count() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void Break(HolderLane& lane, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void DropBrokenLanes(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void DropLane(HolderLane& lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
@@ -149,24 +161,16 @@ class Dispatcher {
 
   ThreadRole role_;
   const std::unique_ptr<LaneSet> lanes_ ABSL_PT_GUARDED_BY(role_);
-  FairQueue attends_ ABSL_GUARDED_BY(role_);
-  FairQueue bulks_ ABSL_GUARDED_BY(role_);
-  FairQueue longs_ ABSL_GUARDED_BY(role_);
-  FairQueue pushes_ ABSL_GUARDED_BY(role_);
-  FairQueue colds_ ABSL_GUARDED_BY(role_);  // of any kind, whose chunks are on disk
-  Admission attend_admission_ ABSL_GUARDED_BY(role_);
-  Admission bulk_admission_ ABSL_GUARDED_BY(role_);
-  Admission long_admission_ ABSL_GUARDED_BY(role_);
-  Admission push_admission_ ABSL_GUARDED_BY(role_);
+  std::array<Queue, kQueueCount> queues_ ABSL_GUARDED_BY(role_);  // by QueueKind
   Batch batch_ ABSL_GUARDED_BY(role_);
   PushServer push_server_ ABSL_GUARDED_BY(role_);
   SideWork side_work_ ABSL_GUARDED_BY(role_);
   ColdReads cold_reads_ ABSL_GUARDED_BY(role_);
   bool any_broken_ ABSL_GUARDED_BY(role_) = false;
-  bool drain_seen_ ABSL_GUARDED_BY(role_) = false;  // what is polled from now on came too late
-  bool drain_told_ ABSL_GUARDED_BY(role_) = false;
+  bool drain_seen_ ABSL_GUARDED_BY(role_) = false;  // requests polled from now on came too late
+  bool drain_told_ ABSL_GUARDED_BY(role_) = false;  // Drain was told that all is answered
   WaitPolicy wait_ ABSL_GUARDED_BY(role_);
-  Instant polled_ ABSL_GUARDED_BY(role_);  // when the lanes were polled last
+  Instant polled_ ABSL_GUARDED_BY(role_);  // the time of the last poll of the lanes
   Instant next_accept_ ABSL_GUARDED_BY(role_);
   Instant next_reap_ ABSL_GUARDED_BY(role_) = kInstantMax;
 

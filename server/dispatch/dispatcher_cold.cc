@@ -1,9 +1,9 @@
-// What the dispatcher does with requests whose chunks are on disk.
+// The dispatcher's way with requests whose chunks are on disk.
 
 #include <utility>
 
-#include "proto/status.h"
-#include "server/dispatcher.h"
+#include "proto/base/status.h"
+#include "server/dispatch/dispatcher.h"
 
 namespace ckv {
 namespace {
@@ -16,14 +16,14 @@ constexpr uint32_t kColdCountMax = 3;
 
 }  // namespace
 
-// A request comes once more where a chunk that it names went cold, or came anew, while others were
-// read for it. What was read is let go here: rows that wait would keep those from being read which
-// this waits for.
+// A request comes here once more if a chunk that it names went cold, or came anew, while others
+// were read for it. Its rows read so far are freed, since ColdReads starts no read while they are
+// held.
 void Dispatcher::AdmitCold(const ReadyRequest& ready) {
   ReadyRequest again = ready;
   again.cold_rows.reset();
   if (again.cold_count++ < kColdCountMax) {
-    AdmitTo(colds_, *ready.from->owner->colds, push_admission_, again);
+    AdmitTo(QueueKind::kCold, again);
     return;
   }
   PostError(again,
@@ -31,12 +31,12 @@ void Dispatcher::AdmitCold(const ReadyRequest& ready) {
             kColdRetryUs, counters_);
 }
 
-// What was read stays with the request, which is served with those that wait already.
+// The rows stay with the request, which waits in its queue again.
 void Dispatcher::FinishColdRead() {
   ColdReads::Done done = cold_reads_.Finish();
   if (done.lane->broken) return;
   if (done.status.ok()) {
-    Enqueue(*done.lane->owner, done.ready);
+    Enqueue(done.ready);
   } else {
     const bool full = absl::IsResourceExhausted(done.status);
     PostError(done.ready, done.status, full ? kColdRetryUs : 0, counters_);
@@ -44,11 +44,12 @@ void Dispatcher::FinishColdRead() {
 }
 
 void Dispatcher::StartColdReads() {
-  while (colds_.count() != 0 && cold_reads_.idle()) {
-    FairQueue::Flow* flow = colds_.Next();
+  FairQueue& colds = queue(QueueKind::kCold);
+  while (colds.count() != 0 && cold_reads_.idle()) {
+    FairQueue::Flow* flow = colds.Next();
     const ReadyRequest ready = flow->front();
     HolderLane& lane = *ready.from;
-    colds_.Pop(*flow, kFetchBodyBytesMax);
+    colds.Pop(*flow, kFetchBodyBytesMax);
     // Nothing is read for whom nobody answers any more.
     if (absl::Status bad = CheckTurn(ready, *lease_, options_.clock->Now(), counters_); !bad.ok()) {
       PostError(ready, bad, /*retry_after_us=*/0, counters_);

@@ -1,4 +1,4 @@
-// Requests that wait, a queue a session, served in proportion to what they cost.
+// Requests that wait, one queue per session, served so that every session gets an equal share.
 
 #pragma once
 
@@ -6,25 +6,28 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <type_traits>
 #include <vector>
 
-#include "proto/status.h"
-#include "server/ready_request.h"
+#include "proto/base/status.h"
+#include "server/batch/ready_request.h"
+#include "server/session/serve_counters.h"
 
 namespace ckv {
 
-// Start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with equal weights: each session
-// has a clock that its own served work advances, and the one that is furthest behind is served
-// next. One that was idle starts at the clock of whoever is served now, so it cannot save up. So
-// while sessions wait they get equal shares of the work, however many requests each of them posts
-// and however large those are; one that asks little is served almost at once.
+// Start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with equal weights. Each session
+// has a clock that its own served work advances; the session that is furthest behind is served
+// next. A session that was idle starts at the clock of the session being served, so it cannot save
+// up. Waiting sessions therefore get equal shares of the work, however many requests each posts and
+// however large they are. A session that asks little is served almost at once.
 //
-// Belongs to one thread, but for count() and work(), which any may read. Allocates when a session
-// comes or gets a lane, never when a request does: a session has no more requests than its lanes
-// have slots.
+// Belongs to one thread, which publishes count() and work() in `depth` for all others. It allocates
+// when a session comes or gets a lane. It never does when a request arrives, since a session has no
+// more requests than its lanes have slots.
 class FairQueue {
  public:
+  // `depth` is borrowed and must outlive the queue.
+  explicit FairQueue(QueueGauge* depth) : depth_(depth) {}
+
   // One session's requests, in order of arrival over its lanes.
   class Flow {
    public:
@@ -37,21 +40,21 @@ class FairQueue {
     std::vector<ReadyRequest> ring_;
     uint32_t head_ = 0;
     uint32_t count_ = 0;
-    uint64_t served_ = 0;  // the clock
+    uint64_t served_ = 0;  // the session's clock: the cost it was charged
   };
 
   Flow* AddSession() {
     flows_.push_back(std::make_unique<Flow>());
     return flows_.back().get();
   }
-  // The session may have `slot_count` requests more.
+  // Makes room for `slot_count` more requests of the session. Call it for every new lane.
   void Grow(Flow& flow, uint32_t slot_count) {
     std::vector<ReadyRequest> larger(flow.ring_.size() + slot_count);
     for (uint32_t i = 0; i < flow.count_; ++i) larger[i] = At(flow, i);
     flow.ring_ = std::move(larger);
     flow.head_ = 0;
   }
-  // Its flow is empty.
+  // Ends the session's flow, which must be empty (DropLane its lanes first).
   void RemoveSession(Flow* flow) {
     CKV_CHECK(flow->empty());
     std::erase_if(flows_, [flow](const std::unique_ptr<Flow>& f) { return f.get() == flow; });
@@ -64,39 +67,37 @@ class FairQueue {
       ++waiting_sessions_;
     }
     At(flow, flow.count_++) = ready;
-    Add(count_, 1);
-    Add(work_, ready.work);
+    Add(1, ready.work);
   }
 
-  // Whose turn it is; null if nobody waits.
+  // The flow whose turn it is, or null if no request waits. Its front() is to be served next.
   Flow* Next() const {
-    if (count() == 0) return nullptr;
+    if (count_ == 0) return nullptr;
     Flow* next = nullptr;
     for (const std::unique_ptr<Flow>& flow : flows_) {
       if (!flow->empty() && (next == nullptr || flow->served_ < next->served_)) next = flow.get();
     }
     return next;
   }
-  // Takes the front of `flow`, which cost `cost`. What it held of rows from disk is let go.
+  // Removes the front of `flow` and charges the session `cost`. The queue's reference to the
+  // request's cold_rows is dropped.
   void Pop(Flow& flow, uint64_t cost) {
     now_ = flow.served_;
     flow.served_ += std::max<uint64_t>(cost, 1);
-    Add(work_, -flow.front().work);
+    Add(-1, -flow.front().work);
     At(flow, 0).cold_rows.reset();
     flow.head_ = (flow.head_ + 1) % static_cast<uint32_t>(flow.ring_.size());
-    Add(count_, -1);
     if (--flow.count_ == 0) --waiting_sessions_;
   }
 
-  // Forgets the requests of a lane that broke.
+  // Removes the flow's requests that came over `lane`, unanswered.
   void DropLane(Flow& flow, const ServeLane* lane) {
     const uint32_t before = flow.count_;
     flow.count_ = 0;
     for (uint32_t i = 0; i < before; ++i) {
       const ReadyRequest ready = At(flow, i);
       if (ready.lane == lane) {
-        Add(work_, -ready.work);
-        Add(count_, -1);
+        Add(-1, -ready.work);
       } else {
         At(flow, flow.count_++) = ready;
       }
@@ -105,27 +106,29 @@ class FairQueue {
     if (before != 0 && flow.count_ == 0) --waiting_sessions_;
   }
 
-  uint32_t count() const { return count_.load(std::memory_order_relaxed); }
+  uint32_t count() const { return count_; }
+  // Sessions with at least one request here.
   uint32_t waiting_sessions() const { return waiting_sessions_; }
-  // Of all that wait, as estimated on arrival.
-  uint64_t work() const { return work_.load(std::memory_order_relaxed); }
+  // The multiply-adds of all requests here, as estimated on arrival.
+  uint64_t work() const { return work_; }
 
  private:
   static ReadyRequest& At(Flow& flow, uint32_t i) {
     return flow.ring_[(flow.head_ + i) % flow.ring_.size()];
   }
 
-  // One writer: a load and a store, no read-modify-write. Negative numbers wrap.
-  template <typename T>
-  static void Add(std::atomic<T>& sum, std::type_identity_t<T> by) {
-    sum.store(sum.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
+  // Negative numbers wrap.
+  void Add(uint32_t count, uint64_t work) {
+    depth_->request_count.store(count_ += count, std::memory_order_relaxed);
+    depth_->work.store(work_ += work, std::memory_order_relaxed);
   }
 
+  QueueGauge* depth_;
   std::vector<std::unique_ptr<Flow>> flows_;
-  std::atomic<uint32_t> count_{0};
+  uint32_t count_ = 0;
   uint32_t waiting_sessions_ = 0;
-  std::atomic<uint64_t> work_{0};
-  uint64_t now_ = 0;  // the clock of who was served last, before it was
+  uint64_t work_ = 0;
+  uint64_t now_ = 0;  // the clock of the session served last, as it was before
 };
 
 }  // namespace ckv

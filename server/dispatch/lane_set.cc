@@ -1,4 +1,4 @@
-#include "server/lane_set.h"
+#include "server/dispatch/lane_set.h"
 
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -10,12 +10,12 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {
 
-constexpr int kEventCountMax = 64;  // of one look; the rest come with the next
+constexpr int kEventCountMax = 64;  // events taken at once; the rest come with the next look
 
 bool WatchFor(int epoll_fd, int fd, HolderLane* lane) {
   epoll_event event = {};
@@ -38,6 +38,7 @@ LaneSet::~LaneSet() { close(epoll_fd_); }
 bool LaneSet::Watch(int fd) { return WatchFor(epoll_fd_, fd, nullptr); }
 
 bool LaneSet::Add(SessionLanes& owner, std::unique_ptr<ServeLane> lane, Instant now) {
+  role_.ClaimOrAssertHeld();
   auto added = std::make_unique<HolderLane>();
   const int fd = lane->event_fd();
   if (fd >= 0 && !WatchFor(epoll_fd_, fd, added.get())) return false;
@@ -58,6 +59,7 @@ SessionLanes* LaneSet::Find(const Session* session) const {
 }
 
 bool LaneSet::Poll(Instant now, Arrive arrive, Down down) {
+  role_.ClaimOrAssertHeld();
   if (cold_count_ > 0 && now >= next_cold_look_) {
     next_cold_look_ = now + kColdLookInterval;
     TakeEvents(0);
@@ -97,6 +99,7 @@ bool LaneSet::PollLane(HolderLane& lane, Arrive arrive, Down down) {
 }
 
 bool LaneSet::Arm() {
+  role_.ClaimOrAssertHeld();
   for (size_t i = 0; i < hot_.size();) {
     HolderLane& lane = *hot_[i];
     if (lane.broken || lane.lane->event_fd() < 0) {
@@ -110,7 +113,10 @@ bool LaneSet::Arm() {
   return true;
 }
 
-void LaneSet::Wait(int timeout_ms) { TakeEvents(timeout_ms); }
+void LaneSet::Wait(int timeout_ms) {
+  role_.ClaimOrAssertHeld();
+  TakeEvents(timeout_ms);
+}
 
 void LaneSet::TakeEvents(int timeout_ms) {
   std::array<epoll_event, kEventCountMax> events;
@@ -129,6 +135,7 @@ void LaneSet::MakeHot(HolderLane& lane) {
 }
 
 void LaneSet::Break(HolderLane& lane) {
+  role_.ClaimOrAssertHeld();
   CKV_CHECK(!lane.broken);
   lane.broken = true;
   const int fd = lane.lane->event_fd();
@@ -136,6 +143,7 @@ void LaneSet::Break(HolderLane& lane) {
 }
 
 void LaneSet::Destroy(HolderLane& lane) {
+  role_.ClaimOrAssertHeld();
   CKV_CHECK(lane.broken && lane.busy == 0);
   if (lane.cold) {
     --cold_count_;

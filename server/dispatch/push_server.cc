@@ -1,4 +1,4 @@
-#include "server/push_server.h"
+#include "server/dispatch/push_server.h"
 
 #include <array>
 #include <cstring>
@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
-#include "proto/stripe.h"
+#include "proto/base/status.h"
+#include "proto/base/stripe.h"
 #include "transport/body_checksum.h"
 #include "transport/wire.h"
 
@@ -44,7 +44,7 @@ Run RunOf(const Chunk& chunk, const FetchEntry& entry, uint32_t layer) {
       .subspan(entry.token_begin * row_bytes, entry.token_count * row_bytes);
 }
 
-// Of whole stripes it is the store's own.
+// The checksum of the rows; for whole stripes it is made of the store's own.
 uint32_t Checksum(const Chunk& chunk, const FetchEntry& entry) {
   const uint64_t row_bytes = chunk.geometry().row_bytes();
   return BodyChecksum(entry, [&](const StripePart& part) {
@@ -89,11 +89,12 @@ void GatherRows(Run layer, uint64_t row_bytes, const FetchEntry& entry, auto row
 
 }  // namespace
 
-PushServer::PushServer(Clock* clock, ChunkTable* table, const LeaseGate* lease,
+PushServer::PushServer(Clock* clock, const ChunkTable* table, const LeaseGate* lease,
                        ServeCounters* counters)
     : clock_(clock), table_(table), lease_(lease), counters_(counters) {}
 
 absl::StatusOr<bool> PushServer::Answer(const ReadyRequest& ready) {
+  role_.ClaimOrAssertHeld();
   const Instant started = clock_->Now();
   absl::Status status = CheckTurn(ready, *lease_, started, *counters_);
   if (status.ok()) {
@@ -203,11 +204,13 @@ absl::Status PushServer::TakeIndices(const FetchRequest& request, const Chunk& c
 }
 
 void PushServer::Reap() {
+  role_.ClaimOrAssertHeld();
   std::erase_if(sending_,
                 [](const Sending& sending) { return !sending.lane->gathering(sending.slot); });
 }
 
 void PushServer::Forget(const ServeLane* lane) {
+  role_.ClaimOrAssertHeld();
   std::erase_if(sending_, [lane](const Sending& sending) { return sending.lane == lane; });
 }
 

@@ -1,5 +1,5 @@
-// Answers fetches: pushes runs of rows from where they lie in the store, and chosen rows and slices
-// of rows as it gathers them.
+// Answers fetches: sends whole rows from where they lie in the store, and gathers selected rows or
+// slices of rows into the reply.
 
 #pragma once
 
@@ -8,32 +8,36 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/clock.h"
-#include "server/lease_gate.h"
-#include "server/ready_request.h"
-#include "server/serve_counters.h"
-#include "store/chunk_table.h"
+#include "proto/base/clock.h"
+#include "server/batch/ready_request.h"
+#include "server/session/lease_gate.h"
+#include "server/session/serve_counters.h"
+#include "store/memory/chunk_table.h"
+#include "transport/thread_role.h"
 #include "transport/wire.h"
 
 namespace ckv {
 
-// Belongs to the dispatcher's thread, which answers one fetch between two looks at its lanes: so a
-// push delays a small reply by what kFetchBodyBytesMax takes to copy or to hand to the kernel.
-// Credits are the slots: a requester has as many replies under way as it posted requests.
+// Belongs to the dispatcher's thread (debug builds check that), which answers one fetch between two
+// polls of its lanes. A push therefore delays a small reply by the time that kFetchBodyBytesMax
+// takes to copy or to hand to the kernel. There are no credits beyond the slots: a requester has as
+// many replies under way as it posted requests.
 class PushServer {
  public:
-  // Everything borrowed must outlive it.
-  PushServer(Clock* clock, ChunkTable* table, const LeaseGate* lease, ServeCounters* counters);
+  // Everything borrowed must outlive the server.
+  PushServer(Clock* clock, const ChunkTable* table, const LeaseGate* lease,
+             ServeCounters* counters);
 
-  // Answers with the rows or an error. The chunk stays pinned while the fabric reads the rows.
-  // False: nothing was done, the rows are on disk.
-  //   InvalidArgument     malformed, not answered: the lane is to be closed.
+  // Answers `ready` with the rows or an error, and returns true. Returns false if the rows are on
+  // disk: nothing was done. The chunk stays pinned while the fabric reads its rows; see Reap.
+  //   InvalidArgument     the frame is malformed and not answered: close its lane.
   absl::StatusOr<bool> Answer(const ReadyRequest& ready);
 
-  // Lets go of what the fabrics have sent.
+  // Unpins the chunks whose rows have been sent. Call now and then while sending().
   void Reap();
-  // The lane was destroyed, so nothing reads for it any more.
+  // Unpins the chunks that `lane` was sending. Call after the lane was destroyed.
   void Forget(const ServeLane* lane);
+  // Whether a fabric may still be reading rows.
   bool sending() const { return !sending_.empty(); }
 
  private:
@@ -49,12 +53,14 @@ class PushServer {
                             const Chunk& chunk, ReplyHeader reply);
   absl::Status TakeIndices(const FetchRequest& request, const Chunk& chunk);
 
+  ThreadRole role_;
   Clock* const clock_;
-  ChunkTable* const table_;
+  const ChunkTable* const table_;
   const LeaseGate* const lease_;
   ServeCounters* const counters_;
-  std::vector<Sending> sending_;   // one a slot at most, so as many as there are slots
-  std::vector<uint32_t> indices_;  // of the request at hand; kFetchIndexCountMax at most
+  std::vector<Sending> sending_;  // at most one per slot of every lane
+  std::vector<uint32_t>
+      indices_;  // row indices of the current request, kFetchIndexCountMax at most
 };
 
 }  // namespace ckv

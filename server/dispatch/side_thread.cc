@@ -1,8 +1,8 @@
-#include "server/side_thread.h"
+#include "server/dispatch/side_thread.h"
 
 #include <utility>
 
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 

@@ -1,4 +1,5 @@
-// One thread for what takes too long for the polling one: a job at a time, told when it is done.
+// A thread for work that would hold up the polling thread: runs one job at a time and tells when
+// done.
 
 #pragma once
 
@@ -11,8 +12,9 @@
 
 namespace ckv {
 
-// Start, finished and Collect belong to the owner's thread. A job's effects are seen by the owner
-// once finished() was true.
+// All functions belong to the owner's thread. It sees a job's effects once finished() was true:
+//
+//   idle -- Start --> running -- the job returns, `tell` is called --> finished -- Collect --> idle
 class SideThread {
  public:
   // `tell` is called on the side thread after each job, to wake the owner.
@@ -25,10 +27,10 @@ class SideThread {
   bool idle() const { return state_.load(std::memory_order_acquire) == State::kIdle; }
   bool finished() const { return state_.load(std::memory_order_acquire) == State::kFinished; }
 
-  // While idle. The job runs at once; it is not copied or moved again, and Start allocates nothing
-  // for one that AnyInvocable keeps in place.
+  // Call while idle. Runs `job` on the thread at once. Nothing is allocated for a job that
+  // AnyInvocable keeps in place (two pointers, e.g. a lambda over `this`).
   void Start(absl::AnyInvocable<void()> job) ABSL_LOCKS_EXCLUDED(mu_);
-  // After finished: idle again.
+  // Call when finished() is true: the thread is idle again.
   void Collect();
 
  private:
@@ -38,7 +40,7 @@ class SideThread {
   absl::AnyInvocable<void()> tell_;
   std::atomic<State> state_{State::kIdle};
   absl::Mutex mu_;
-  bool due_ ABSL_GUARDED_BY(mu_) = false;  // a job, or the end
+  bool due_ ABSL_GUARDED_BY(mu_) = false;  // a job was given, or the end has come
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
   absl::AnyInvocable<void()> job_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;

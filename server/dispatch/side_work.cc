@@ -1,22 +1,22 @@
-#include "server/side_work.h"
+#include "server/dispatch/side_work.h"
 
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 #include "transport/wire.h"
 
 namespace ckv {
 namespace {
 
-// What a byte to be copied for a map counts in multiply-adds, so that maps and long requests share
+// The multiply-adds that a byte copied for a map counts as, so that maps and long requests share
 // the thread: 64 MB take 50 to 70 ms the first time, and 4.3e9 multiply-adds as long.
 constexpr uint64_t kMapCostPerByte = 64;
 
 }  // namespace
 
-SideWork::SideWork(const SideWorkOptions& options, Clock* clock, ChunkTable* table,
+SideWork::SideWork(const SideWorkOptions& options, Clock* clock, const ChunkTable* table,
                    const LeaseGate* lease, ServeCounters* counters, absl::AnyInvocable<void()> tell)
     : clock_(clock),
       table_(table),
@@ -31,6 +31,7 @@ SideWork::SideWork(const SideWorkOptions& options, Clock* clock, ChunkTable* tab
       thread_(std::make_unique<SideThread>(std::move(tell))) {}
 
 absl::StatusOr<SideWork::Outcome> SideWork::TryMap(const ReadyRequest& ready) {
+  role_.ClaimOrAssertHeld();
   CKV_ASSIGN_OR_RETURN(const MapEntry entry, DecodeMapRequest(ready.header, ready.frame()));
   absl::Status refused = CheckTurn(ready, *lease_, clock_->Now(), *counters_);
   if (refused.ok() && ready.lane->kind() != FabricKind::kShm) {
@@ -56,6 +57,7 @@ absl::StatusOr<SideWork::Outcome> SideWork::TryMap(const ReadyRequest& ready) {
 }
 
 absl::StatusOr<SideWork::Outcome> SideWork::Start(const ReadyRequest& ready, HolderLane& lane) {
+  role_.ClaimOrAssertHeld();
   if (ready.header.kind == WireKind::kMap) return StartMap(ready, lane);
   last_work_ = last_cost_ = 0;
   switch (batch_.Add(ready)) {
@@ -105,6 +107,7 @@ absl::StatusOr<SideWork::Outcome> SideWork::StartMap(const ReadyRequest& ready, 
 }
 
 void SideWork::Finish(uint32_t waiting_count) {
+  role_.ClaimOrAssertHeld();
   thread_->Collect();
   --lane_->busy;
   lane_ = nullptr;
@@ -123,6 +126,7 @@ void SideWork::Finish(uint32_t waiting_count) {
 }
 
 void SideWork::End() {
+  role_.ClaimOrAssertHeld();
   cancel_.store(true, std::memory_order_relaxed);
   thread_.reset();
   if (lane_ != nullptr) --lane_->busy;

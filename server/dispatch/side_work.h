@@ -1,5 +1,5 @@
-// What the dispatcher has computed beside its own thread: long requests, and copies of chunks to be
-// handed over. One job at a time.
+// Runs the dispatcher's long jobs on a second thread: long requests, and copies of chunks that are
+// to be mapped. One job at a time.
 
 #pragma once
 
@@ -11,63 +11,68 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/clock.h"
-#include "server/batch.h"
-#include "server/chunk_exports.h"
-#include "server/lane_set.h"
-#include "server/lease_gate.h"
-#include "server/ready_request.h"
-#include "server/serve_counters.h"
-#include "server/side_thread.h"
-#include "store/chunk_table.h"
+#include "proto/base/clock.h"
+#include "server/batch/batch.h"
+#include "server/batch/ready_request.h"
+#include "server/dispatch/lane_set.h"
+#include "server/dispatch/side_thread.h"
+#include "server/session/chunk_exports.h"
+#include "server/session/lease_gate.h"
+#include "server/session/serve_counters.h"
+#include "store/memory/chunk_table.h"
+#include "transport/thread_role.h"
 
 namespace ckv {
 
 struct SideWorkOptions {
-  uint32_t compute_threads = 1;
-  uint64_t map_bytes_max = 0;
-  const ShadowTable* shadows = nullptr;
+  uint32_t compute_threads;    // threads of the kernel, the side thread included
+  uint64_t map_bytes_max;      // bytes of all copies of chunks (ChunkExports)
+  const ShadowTable* shadows;  // as BatchOptions
 };
 
-// Belongs to the dispatcher's thread: everything is judged and answered there, and only the kernel
-// and the copying run on the side thread. A lane with a job in progress is busy until Finish.
+// Belongs to the dispatcher's thread (debug builds check that), where requests are judged and
+// answered. Only the kernel and the copying run on the side thread. The lane of the job in progress
+// is busy until Finish, so it is not destroyed.
 class SideWork {
  public:
-  // Everything borrowed must outlive it. `tell` wakes the dispatcher; it is called on the side
-  // thread.
-  SideWork(const SideWorkOptions& options, Clock* clock, ChunkTable* table, const LeaseGate* lease,
-           ServeCounters* counters, absl::AnyInvocable<void()> tell);
+  // Everything borrowed must outlive this object. `tell` is called on the side thread when a job is
+  // done, and should wake the dispatcher.
+  SideWork(const SideWorkOptions& options, Clock* clock, const ChunkTable* table,
+           const LeaseGate* lease, ServeCounters* counters, absl::AnyInvocable<void()> tell);
 
   bool idle() const { return thread_->idle(); }
   bool finished() const { return thread_->finished(); }
 
   enum class Outcome {
-    kServed,   // answered, or on its way
-    kNotMade,  // nothing was done: the copy has to be made first
-    kCold,     // nothing was done: rows that it asks for are on disk
+    kServed,   // the request was answered, or its job was started
+    kNotMade,  // nothing was done: the chunk has no copy yet, so Start has to make one
+    kCold,     // nothing was done: the request needs rows that are on disk
   };
-  // Answers a map of a chunk whose copy is there, or that cannot be handed over.
-  //   InvalidArgument     malformed, not answered: the lane is to be closed.
+  // Answers a map at once if the chunk's copy exists or the chunk cannot be handed over.
+  //   InvalidArgument     the frame is malformed and not answered: close its lane.
   absl::StatusOr<Outcome> TryMap(const ReadyRequest& ready);
 
-  // While idle: starts a long attend or a map, or answers it at once if that takes no work. Never
-  // kNotMade.
-  //   InvalidArgument     malformed, not answered: the lane is to be closed.
+  // Call while idle. Starts the job of a long attend or a map, or answers at once if no work is
+  // needed. Never returns kNotMade.
+  //   InvalidArgument     the frame is malformed and not answered: close its lane.
   absl::StatusOr<Outcome> Start(const ReadyRequest& ready, HolderLane& lane);
-  // After finished: answers.
+  // Call when finished() is true. Answers the job's request; `waiting_count` requests wait behind
+  // it. A cancelled job is not answered.
   void Finish(uint32_t waiting_count);
-  // Of the job that was started last: its multiply-adds, zero for a map; and those or their like,
-  // for its session's share of the thread.
+  // The last job's multiply-adds; zero for a map or a cancelled job.
   uint64_t last_work() const { return last_work_; }
+  // The last job's cost to its session's share of the thread. It is the job's multiply-adds; for a
+  // map, as many as take the time of the copying.
   uint64_t last_cost() const { return last_cost_; }
   Duration last_elapsed() const { return batch_.elapsed(); }
 
-  // The lane broke: a job for it in progress ends early.
+  // Call when a lane breaks. If the job in progress is for it, the job ends early.
   void Cancel(const HolderLane& lane) {
+    role_.ClaimOrAssertHeld();
     if (lane_ == &lane) cancel_.store(true, std::memory_order_relaxed);
   }
 
-  // Waits for the job in progress, which ends early and is not answered. Nothing is called after.
+  // Ends the job in progress early, waits for it, and does not answer it. Call last.
   void End();
 
  private:
@@ -82,18 +87,19 @@ class SideWork {
   void FinishMap();
   void PostMap(const ReadyRequest& ready, const Chunk& chunk, int fd);
 
+  ThreadRole role_;
   Clock* const clock_;
-  ChunkTable* const table_;
+  const ChunkTable* const table_;
   const LeaseGate* const lease_;
   ServeCounters* const counters_;
   ChunkExports exports_;
   Batch batch_;
-  HolderLane* lane_ = nullptr;  // of the job in progress
+  HolderLane* lane_ = nullptr;  // the lane of the job in progress, or null
   std::optional<Mapping> mapping_;
   uint64_t last_work_ = 0;
   uint64_t last_cost_ = 0;
-  std::atomic<bool> cancel_{false};     // of the job in progress
-  std::unique_ptr<SideThread> thread_;  // last: its job uses the rest
+  std::atomic<bool> cancel_{false};     // tells the job in progress to end early
+  std::unique_ptr<SideThread> thread_;  // the last member: its job uses the others
 };
 
 }  // namespace ckv

@@ -1,4 +1,4 @@
-#include "server/holder.h"
+#include "server/holder/holder.h"
 
 #include <algorithm>
 #include <array>
@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
-#include "server/dispatcher.h"
-#include "server/session.h"
-#include "server/shadow_codec.h"
-#include "spdlog/spdlog.h"
+#include "proto/base/log.h"
+#include "proto/base/status.h"
+#include "server/batch/shadow_codec.h"
+#include "server/dispatch/dispatcher.h"
+#include "server/session/session.h"
 #include "store/chunk_store.h"
 #include "transport/wire.h"
 
@@ -31,7 +31,7 @@ absl::Status ValidateOptions(const HolderOptions& options) {
   if (options.spin_max < Duration(0)) return absl::InvalidArgumentError("holder: spin_max < 0");
   CKV_RETURN_IF_ERROR(in("compute_threads", options.compute_threads, WorkerPool::kThreadCountMax));
   CKV_RETURN_IF_ERROR(in("session_count_max", options.session_count_max, kSessionCountMax));
-  CKV_RETURN_IF_ERROR(in("chunk_count_max", options.chunk_count_max, UINT32_MAX));
+  CKV_RETURN_IF_ERROR(in("chunk_count_max", options.chunk_count_max, kChunkCountMax));
   CKV_RETURN_IF_ERROR(
       in("queue_request_count_max", options.queue_request_count_max, kQueueRequestCountMax));
   return in("batch_request_count_max", options.batch_request_count_max, kBatchRequestCountMax);
@@ -72,17 +72,17 @@ absl::Status ValidateOffer(const SessionOffer& offer) {
 
 void LogFound(const HolderOptions& options, const ScanReport& found) {
   if (options.store_path.empty()) return;
-  spdlog::info("{}: {} chunks in {}, {} unfinished ones removed", options.id.name,
-               found.chunk_count, options.store_path, found.unfinished_count);
+  Log().info("{}: {} chunks in {}, {} unfinished ones removed", options.id.name, found.chunk_count,
+             options.store_path, found.unfinished_count);
   if (found.quarantined_count > 0) {
-    spdlog::error(
+    Log().error(
         "{}: {} files were damaged or foreign and are in {}/quarantine now, each with its "
         "reason; the first: {}",
         options.id.name, found.quarantined_count, options.store_path, found.first_quarantined);
   }
   if (found.refused_count > 0) {
-    spdlog::error("{}: {} chunk files are of a later version of ckv and are not served",
-                  options.id.name, found.refused_count);
+    Log().error("{}: {} chunk files are of a later version of ckv and are not served",
+                options.id.name, found.refused_count);
   }
 }
 
@@ -143,8 +143,8 @@ absl::StatusOr<std::unique_ptr<Holder>> Holder::Start(const HolderOptions& optio
   ScanReport found;
   CKV_ASSIGN_OR_RETURN(std::unique_ptr<ChunkStore> store, ChunkStore::Open(store_options, &found));
   LogFound(options, found);
-  spdlog::info("{}: {} MiB for rows in {}", options.id.name, options.capacity_bytes >> 20,
-               PageKindName(store->page_kind()));
+  Log().info("{}: {} MiB for rows in {}", options.id.name, options.capacity_bytes >> 20,
+             PageKindName(store->page_kind()));
   auto state = std::make_unique<State>(options, std::move(store));
   std::vector<Listener*> listeners;
   ListenOptions listen = options.listen;
@@ -266,7 +266,7 @@ absl::StatusOr<std::vector<std::optional<ResolvedHandle>>> Holder::ResolveChunks
     const absl::StatusOr<ChunkLocator> locator =
         table.Find(ids[i], interned == nullptr ? geometry : *interned, tenant);
     if (!locator.ok()) continue;
-    const absl::StatusOr<ColdChunk> chunk = table.Describe(*locator);
+    const absl::StatusOr<ChunkSummary> chunk = table.Describe(*locator);
     if (!chunk.ok()) continue;
     resolved[i] = ResolvedHandle{.handle = {}, .token_count = chunk->token_count};
     found.push_back({ids[i], *locator});
@@ -278,7 +278,7 @@ absl::StatusOr<std::vector<std::optional<ResolvedHandle>>> Holder::ResolveChunks
   return resolved;
 }
 
-ChunkTable& Holder::table() { return state_->store->table(); }
+const ChunkTable& Holder::table() const { return state_->store->table(); }
 ChunkStore& Holder::store() { return *state_->store; }
 LeaseGate& Holder::lease() { return state_->lease; }
 ScrubCounters& Holder::scrub_counters() { return state_->scrub; }
@@ -300,10 +300,13 @@ HolderStats Holder::stats() const {
           .load_count = store.load_count,
           .load_bytes = store.load_bytes,
           .healed_count = store.healed_count,
+          .damaged_count = store.damaged_count,
+          .shadow_count = store.shadow_count,
           .scrub = ReadAll(state_->scrub),
           .session_count = state_->sessions.count(),
           .lane_count = sum(lanes),
           .lanes = lanes,
+          .session_refusals = ReadAll(state_->session_refusals),
           .request_count = read(counters.request_count),
           .query_row_count = read(counters.query_row_count),
           .batch_count = read(counters.batch_count),
@@ -313,16 +316,13 @@ HolderStats Holder::stats() const {
           .map_count = read(counters.map_count),
           .cold_count = read(counters.cold_count),
           .approximate_count = read(counters.approximate_count),
-          .shadow_count = store.shadow_count,
-          .damaged_count = store.damaged_count,
           .error_count = sum(errors),
           .errors = errors,
           .expired_count = read(counters.expired_count),
           .refused_count = refused(Refusal::kQueueFull) + refused(Refusal::kQueueWork) +
                            refused(Refusal::kNoTime),
           .refusals = refusals,
-          .session_refusals = ReadAll(state_->session_refusals),
-          .queues = state_->dispatcher->queues(),
+          .queues = ReadDepths(counters),
           .sleep_count = read(counters.sleep_count),
           .bytes_in = read(counters.bytes_in),
           .bytes_out = read(counters.bytes_out),

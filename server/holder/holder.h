@@ -1,4 +1,35 @@
-// A holder without its gRPC face: chunk table, sessions, lanes, and the dispatcher that answers.
+// A holder without its gRPC face: chunk store, sessions, lanes, and the dispatcher that answers.
+//
+//   CKV_ASSIGN_OR_RETURN(std::unique_ptr<Holder> holder,
+//                        Holder::Start({.id = {"h1"}, .fabrics = {shm.get(), tcp.get()}}));
+//   holder->lease().Grant(epoch, until);  // from now on it answers; renew before `until`
+//   // put chunks through holder->store(); requesters call OpenSession and post over their lanes
+//   holder->Drain(deadline);
+//
+// tests/consumer/holder_example.cc is a whole program.
+//
+// Everything borrowed must outlive the holder.
+//
+// Its threads, and those that call into it:
+//
+//   thread        owns                        reads                       woken by
+//   dispatcher    lanes, queues, batch,       LeaseGate, SessionTable,    events of lanes and
+//                 pushes, copies for maps     chunks (pinned)             listeners; side thread
+//                                                                         and reading, when done;
+//                                                                         Wake; once a second
+//   side thread   one long request or copy    its chunks (pinned)         a job (SideWork)
+//   reading       one request's rows being    ChunkStore                  a job (ColdReads)
+//                 read from disk
+//   workers       a share of a kernel call    the batch's plan            a call of their pool
+//   registration  what LeaseGate says         the directory's answers     a third of the lease
+//   expirer       one round of Expire         ChunkStore                  the daemon's tick
+//   scrubber,     what ScrubCounters say      ChunkStore                  its own pace;
+//   repairer                                                              a chunk that was lost
+//   any caller    its call                    SessionTable, ChunkStore,   itself; it wakes the
+//                                             counters                    dispatcher if need be
+//
+// The first four are the holder's own; the daemon starts the others. The dispatcher and the side
+// thread have a pool of compute_threads - 1 workers each.
 
 #pragma once
 
@@ -12,123 +43,138 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/control.h"
-#include "proto/clock.h"
+#include "client/holders/control.h"
+#include "proto/base/clock.h"
 #include "proto/ids.h"
-#include "server/lease_gate.h"
-#include "server/scrub_counters.h"
-#include "server/serve_counters.h"
+#include "server/session/lease_gate.h"
+#include "server/session/scrub_counters.h"
+#include "server/session/serve_counters.h"
 #include "store/chunk_store.h"
 #include "transport/fabric.h"
 
 namespace ckv {
 
 struct HolderOptions {
-  HolderId id;
-  Clock* clock = Clock::Real();
-  size_t capacity_bytes = size_t{1} << 30;
-  uint32_t chunk_count_max = 1u << 17;
-  // Of the folder that keeps chunks over a restart (store/chunk_folder.h); empty: they are in
-  // memory only, and gone with the process.
+  HolderId id;                              // the name in log lines
+  Clock* clock = Clock::Real();             // borrowed
+  size_t capacity_bytes = size_t{1} << 30;  // memory for rows of chunks
+  uint32_t chunk_count_max = 1u << 17;      // chunks in memory and on disk together
+  // The folder that keeps chunks over a restart (store/disk/chunk_folder.h). If empty, chunks are
+  // in memory only and end with the process.
   std::string store_path = {};
-  FileSystem* store_files = FileSystem::Real();  // borrowed
-  PagePolicy pages = PagePolicy::kAuto;          // of that memory
-  // Of capacity_bytes, at most this much for fp8 copies of evicted chunks: what allows an
-  // approximation is answered from them. 0: none.
+  FileSystem* store_files = FileSystem::Real();  // how that folder is reached; borrowed
+  PagePolicy pages = PagePolicy::kAuto;          // the page size of the memory for rows
+  // The part of capacity_bytes that may hold fp8 copies (shadows) of evicted chunks. They answer
+  // requests that allow an approximation. Zero turns shadows off.
   uint64_t shadow_bytes_max = 0;
-  uint32_t compute_threads = 1;  // of the dispatcher's worker pool, itself included
-  std::vector<Fabric*> fabrics;  // that sessions may use; borrowed
-  ListenOptions listen;
+  // Threads that compute a batch, the dispatcher's included; those that compute a long request, the
+  // side thread's included, are as many again.
+  uint32_t compute_threads = 1;
+  std::vector<Fabric*> fabrics;  // the fabrics that sessions may use, at least one; borrowed
+  ListenOptions listen;          // their addresses; Start sets gather_memory
   uint32_t session_count_max = 256;
-  // Slots of all lanes of all sessions: 16 requesters of 16 lanes of the default shape (14 MB
-  // each).
+  // The slots of all lanes of all sessions together. The default is 16 requesters of 16 lanes of
+  // the default shape (14 MB each).
   uint64_t lane_bytes_max = uint64_t{4} << 30;
-  uint32_t batch_request_count_max = 64;  // requests of one kernel call
-  // Requests that wait for their turn, over all sessions; more are refused with a hint when to come
-  // back, and so is what waits too long (server/dispatcher.h: kQueueWorkMax).
+  uint32_t batch_request_count_max = 64;  // requests that one batch computes together
+  // Requests that may wait in each queue, over all sessions. More are refused with a hint when to
+  // come back; so are requests that would wait too long (server/dispatch/dispatcher.h:
+  // kQueueWorkMax).
   uint32_t queue_request_count_max = 1024;
-  // Copies of chunks that requesters of this host map instead of fetching their rows. Beside
-  // capacity_bytes. Absent: a sixteenth of it.
+  // Copies of chunks that requesters of this host map into their memory instead of fetching rows.
+  // They are beside capacity_bytes. If unset, a sixteenth of capacity_bytes.
   std::optional<uint64_t> map_bytes_max;
-  // How long the dispatcher polls after its last work before it sleeps on the lanes' events.
+  // How long the dispatcher polls after its last work before it sleeps on the lanes' events
+  // (transport/wait_policy.h). Zero disables polling.
   Duration spin_max = std::chrono::microseconds(50);
 };
 
-// Limits of the above; Start refuses what is over them.
+// The highest values of the options of these names. Start refuses more.
+inline constexpr uint32_t kChunkCountMax = 16'000'000;
 inline constexpr uint32_t kSessionCountMax = 4096;
 inline constexpr uint32_t kBatchRequestCountMax = 1024;
 inline constexpr uint32_t kQueueRequestCountMax = 1u << 16;
 
-// How long the lanes of an opened session may take to come up: a requester's connect_timeout of
-// 3 s, three times.
+// How long the lanes of an opened session may take to come up: three times a requester's
+// connect_timeout of 3 s.
 inline constexpr Duration kInvitationLife = std::chrono::seconds(9);
 
-// A consistent-enough view: each counter is read on its own.
+// Counters count from Start on; the others are the state of the moment. Each field is read on its
+// own, so two of them may differ by what happened in between.
 struct HolderStats {
-  ChunkTableStats table;
-  uint64_t load_count = 0;  // cold chunks read into memory
-  uint64_t load_bytes = 0;
-  uint64_t healed_count = 0;  // damage that another copy here made good
-  ScrubStats scrub;
-  uint32_t session_count = 0;
-  uint32_t lane_count = 0;
-  std::array<uint32_t, kFabricKindEnd> lanes{};  // of them, by FabricKind
-  // Frames on the data plane since start, of every kind: an explain sends some 90 probes to a
-  // holder that it has no constants of. The next counts the rows of attends alone.
+  ChunkTableStats table;       // chunks, bytes and pins of the store
+  uint64_t load_count = 0;     // chunks read from disk into memory
+  uint64_t load_bytes = 0;     // bytes of those chunks
+  uint64_t healed_count = 0;   // chunks found damaged and restored from another copy in this holder
+  uint64_t damaged_count = 0;  // chunks taken out of service because they were damaged
+  uint64_t shadow_count = 0;   // evicted chunks that have an fp8 copy in memory now
+  ScrubStats scrub;            // checks and repairs in the background
+
+  uint32_t session_count = 0;                    // sessions open now
+  uint32_t lane_count = 0;                       // lanes up now
+  std::array<uint32_t, kFabricKindEnd> lanes{};  // the same by fabric; the index is a FabricKind
+  StatusCounts session_refusals{};               // calls of OpenSession that failed, by status code
+
+  // Frames received over lanes, of every kind. That includes the ~90 probes that an explain sends
+  // to a holder it has not measured.
   uint64_t request_count = 0;
-  uint64_t query_row_count = 0;
-  uint64_t batch_count = 0;         // kernel calls
-  uint64_t long_count = 0;          // requests computed beside the polling thread
-  uint64_t push_count = 0;          // replies to fetches
-  uint64_t push_bytes = 0;          // of rows, in those replies
-  uint64_t map_count = 0;           // chunks handed over
-  uint64_t cold_count = 0;          // requests whose chunks were read from disk first
-  uint64_t approximate_count = 0;   // requests answered from shadows
-  uint64_t shadow_count = 0;        // evicted chunks that have one
-  uint64_t damaged_count = 0;       // chunks taken out because they were damaged
-  uint64_t error_count = 0;         // requests answered with an error
-  StatusCounts errors{};            // the same, by code
-  uint64_t expired_count = 0;       // of them, dropped because their deadline had passed
-  uint64_t refused_count = 0;       // of them, refused because a queue was full
-  RefusalCounts refusals{};         // those, and what was refused for another reason
-  StatusCounts session_refusals{};  // OpenSession's errors, by code
-  QueueDepths queues{};             // what waits now
-  uint64_t sleep_count = 0;         // times the dispatcher's thread went to sleep
-  uint64_t bytes_in = 0;
-  uint64_t bytes_out = 0;
-  uint64_t compute_ns = 0;
+  uint64_t query_row_count = 0;  // query rows of attend requests that were taken into a batch
+  uint64_t batch_count = 0;      // kernel calls; one takes all pieces of a batch that attend alike
+  uint64_t long_count = 0;       // requests computed on the side thread
+  uint64_t push_count = 0;       // replies to fetches that carried rows
+  uint64_t push_bytes = 0;       // bytes of those rows
+  uint64_t map_count = 0;        // chunks handed over by descriptor
+  uint64_t cold_count = 0;       // times that chunks were read from disk for a request that waits
+  uint64_t approximate_count = 0;  // requests answered with the help of shadows
+  uint64_t error_count = 0;        // requests answered with an error
+  StatusCounts errors{};           // the same by status code
+  uint64_t expired_count = 0;      // requests dropped because their deadline had passed
+  uint64_t refused_count = 0;      // requests refused because a queue was full or too slow
+  RefusalCounts refusals{};        // requests refused for any reason, by Refusal
+  QueueDepths queues{};            // requests that wait now and their work, by QueueKind
+  uint64_t sleep_count = 0;        // times the dispatcher had nothing to do and slept
+  uint64_t bytes_in = 0;           // bytes of requests received over lanes
+  uint64_t bytes_out = 0;          // bytes of replies posted over lanes
+  uint64_t compute_ns = 0;         // time that batches took to compute, without their waiting
 };
 
-// Thread-safe. Owns one dispatcher thread, which polls every lane, batches what is ready, runs the
-// kernel and answers; and one acceptor inside the same thread.
+// Thread-safe. A requester opens a session by HolderControl's calls; from then on its requests come
+// over the session's lanes and never through this class.
 class Holder final : public HolderControl {
  public:
-  // Starts listening and the dispatcher. Answers nothing until lease() has been granted (I4).
+  // Opens the store, starts listening, and starts the dispatcher. Until lease() has been granted
+  // every session and request is refused as Unavailable (I4).
   //   InvalidArgument     an option outside its limits.
   //   Unavailable         an address that cannot be bound.
-  //   ResourceExhausted   no memory for the store.
+  //   ResourceExhausted   no memory for the store, or no descriptors.
+  //   and ChunkStore::Open's errors.
   static absl::StatusOr<std::unique_ptr<Holder>> Start(const HolderOptions& options);
-  // Stops at once: lanes break, sessions end. Drain first to be graceful.
+  // Stops at once: lanes break, and requests that wait are not answered. Call Drain first to stop
+  // gracefully.
   ~Holder() override;
 
+  // See HolderControl. `deadline` is that of the caller: a session is not opened after it.
   absl::StatusOr<SessionAnswer> OpenSession(const SessionOffer& offer, Instant deadline) override;
   absl::Status CloseSession(SessionId session, Instant deadline) override;
   absl::StatusOr<std::vector<std::optional<ResolvedHandle>>> ResolveChunks(
       SessionId session, std::span<const ChunkId> ids, Instant deadline) override;
 
-  // Puts, marks and drops go to the store; what is in memory only, pins and lists to its table.
+  // The chunks. Put, mark and drop chunks through the store; the table is for pins and lists.
+  // Chunks may be put before the lease is granted. store/memory/chunk_id.h computes their ids.
   ChunkStore& store();
-  ChunkTable& table();
-  // The directory's grant: the registration thread writes it, the dispatcher reads it.
+  const ChunkTable& table() const;
+  // The right to answer. The daemon's registration thread grants it; without a directory, grant it
+  // yourself, with any epoch that rises from start to start. The dispatcher reads it.
   LeaseGate& lease();
 
-  // Of those who check the store and repair it; they write them.
+  // The counters that the scrubber and the repairer write and stats() reads.
   ScrubCounters& scrub_counters();
 
   // Refuses new sessions and requests (Unavailable), answers what has arrived, and returns when
-  // nothing is in flight or at `deadline`.
+  // nothing is in flight or at `deadline`. There is no way back: destroy the holder next.
   void Drain(Instant deadline);
 
+  // Takes short locks and delays no request. Call it as often as metrics are read.
   HolderStats stats() const;
 
  private:

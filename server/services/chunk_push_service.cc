@@ -1,4 +1,4 @@
-#include "server/chunk_push_service.h"
+#include "server/services/chunk_push_service.h"
 
 #include <algorithm>
 #include <set>
@@ -6,13 +6,13 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "client/channel_stub.h"
-#include "client/grpc_status.h"
+#include "client/grpc/channel_stub.h"
+#include "client/grpc/grpc_status.h"
+#include "proto/base/status.h"
+#include "proto/base/stripe.h"
 #include "proto/convert.h"
-#include "proto/status.h"
-#include "proto/stripe.h"
-#include "server/chunk_push.h"
-#include "server/holder_service.h"
+#include "server/services/holder_service.h"
+#include "server/upkeep/chunk_push.h"
 
 namespace ckv {
 namespace {
@@ -62,7 +62,7 @@ class PushTargetStub final : public PushTarget {
     absl::Status read;
     if (writer->Write(HeaderOf(info, geometry, tenant)) && rows != nullptr)
       read = Write(*writer, *rows, bytes_sent);
-    // What could not be read must not look like the end of the rows.
+    // Rows that could not be read must not look like the end of the rows.
     if (!read.ok()) call.context.TryCancel();
     writer->WritesDone();
     const grpc::Status status = writer->Finish();
@@ -151,7 +151,7 @@ absl::StatusOr<PushOrder> OrderFrom(const v1::PushChunksRequest& request) {
 grpc::Status ChunkPushService::Push(grpc::ServerContext* context,
                                     const v1::PushChunksRequest* request,
                                     grpc::ServerWriter<v1::PushChunksReply>* writer) {
-  auto stream = gate_.Enter([context] { context->TryCancel(); }, &orders_);
+  auto stream = gate_.Enter(EndCall(context), &orders_);
   if (!stream.ok()) return ToGrpc(stream.status());
   return ToGrpc(Serve(*context, *stream, *request, *writer));
 }

@@ -1,26 +1,27 @@
-// HolderService.PushChunks: orders from the control plane, puts to another holder's.
+// Serves HolderService.PushChunks: takes orders from the control plane and puts chunks to another
+// holder.
 
 #pragma once
 
 #include <cstdint>
 
 #include "ckv/v1/holder.grpc.pb.h"
-#include "proto/clock.h"
-#include "server/holder.h"
-#include "server/service_gate.h"
+#include "proto/base/clock.h"
+#include "server/holder/holder.h"
+#include "server/services/service_gate.h"
 
 namespace ckv {
 
-// Orders at a time. Each holds kPushDepth threads and messages of 1 MiB.
+// The most orders at a time. Each holds kPushDepth threads and messages of 1 MiB.
 inline constexpr uint32_t kPushOrderCountMax = 8;
-inline constexpr int kPushIdCountMax = 4096;  // an order: 128 KiB of ids
-// Of one order; what is larger is cut into several by whoever orders.
+inline constexpr int kPushIdCountMax = 4096;  // per order: 128 KiB of ids
+// Limit of one order; clients cut larger ones into several.
 inline constexpr Duration kPushOrderTimeoutMax = std::chrono::minutes(10);
 
 // Thread-safe. Errors as in proto/ckv/v1/holder.proto.
 class ChunkPushService {
  public:
-  // All must outlive the service.
+  // All arguments must outlive the service.
   ChunkPushService(Holder* holder, ServiceGate* gate, Clock* clock)
       : holder_(*holder), gate_(*gate), clock_(*clock) {}
 

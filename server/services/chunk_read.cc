@@ -1,10 +1,10 @@
-#include "server/chunk_read.h"
+#include "server/services/chunk_read.h"
 
 #include <algorithm>
 #include <vector>
 
-#include "proto/status.h"
-#include "proto/stripe.h"
+#include "proto/base/status.h"
+#include "proto/base/stripe.h"
 
 namespace ckv {
 namespace {

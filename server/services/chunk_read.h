@@ -1,4 +1,4 @@
-// Rows of a chunk, read out of the store for a peer that wants all of them.
+// Reads all rows of a chunk out of the store for a peer.
 
 #pragma once
 
@@ -10,44 +10,45 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
-#include "server/holder.h"
-#include "server/service_gate.h"
+#include "server/holder/holder.h"
+#include "server/services/service_gate.h"
 
 namespace ckv {
 
 // Bytes of rows in one message of a read.
 inline constexpr size_t kReadRowsBytesMax = 1u << 20;
 
-// Reads at a time. Each holds a thread and a piece of rows, and a cold chunk's reads the device; an
-// export has one a holder.
+// The most reads at a time. Each holds a thread and a piece of rows; a cold chunk's also keeps the
+// device busy. An export has one per holder.
 inline constexpr uint32_t kReadCountMax = 8;
-// A peer that takes nothing for so long is given up: it hangs, and a hot chunk is pinned for it.
+// A peer that takes nothing for this long is given up: it hangs, and a hot chunk is pinned for it.
 inline constexpr Duration kReadProgressMax = std::chrono::seconds(30);
 
 // Thread-safe.
 class ChunkReads {
  public:
-  // All must outlive it.
+  // All arguments must outlive it.
   ChunkReads(Holder* holder, ServiceGate* gate, Clock* clock)
       : holder_(*holder), gate_(*gate), clock_(*clock) {}
 
-  // What a read is told by, and tells; all are called by the thread that reads, but for `cancel`.
+  // The two ways between a read and its peer. The thread that reads makes every call, except
+  // `cancel`.
   struct Peer {
-    // Makes `send` return; called at most once, from another thread, and does not block.
-    std::function<void()> cancel;
+    // Makes `send` return.
+    ServiceGate::CancelStream cancel;
     // Whether nobody waits for the rows any more: cancelled, or past the deadline.
     absl::FunctionRef<bool()> gone;
-    // Rows of a layer, from this byte of it on; false: the peer is gone.
+    // Sends rows of a layer from this byte on. Returns false if the peer is gone.
     absl::FunctionRef<bool(uint32_t layer, uint64_t offset_bytes, std::span<const std::byte> rows)>
         send;
   };
-  // Sends the chunk's rows, each layer's in order, hot or cold: a cold chunk stays cold, and what
-  // comes of its file was checked. Nothing of an answer holds unless it ends with OK.
+  // Sends the chunk's rows, each layer's in order, hot or cold. A cold chunk stays cold, and rows
+  // from its file are checked. The rows count only if the read ends with OK.
   //   NotFound, FailedPrecondition    as ChunkTable::Find.
-  //   Unavailable         no live lease, this server drains, or the device fails.
+  //   Unavailable         there is no live lease, this server drains, or the device fails.
   //   ResourceExhausted   kReadCountMax reads are in progress.
   //   DataLoss            its file is damaged: it was quarantined, and the chunk is gone from here.
   //   Cancelled           the peer is gone.

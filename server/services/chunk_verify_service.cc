@@ -1,13 +1,13 @@
-#include "server/chunk_verify_service.h"
+#include "server/services/chunk_verify_service.h"
 
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "client/grpc_status.h"
+#include "client/grpc/grpc_status.h"
+#include "proto/base/status.h"
 #include "proto/convert.h"
-#include "proto/status.h"
 
 namespace ckv {
 namespace {
@@ -74,7 +74,7 @@ absl::StatusOr<v1::VerifyChunksReply> CheckOne(ChunkStore& store, const Order& o
 grpc::Status ChunkVerifyService::Verify(grpc::ServerContext* context,
                                         const v1::VerifyChunksRequest* request,
                                         grpc::ServerWriter<v1::VerifyChunksReply>* writer) {
-  auto stream = gate_.Enter([context] { context->TryCancel(); }, &checks_);
+  auto stream = gate_.Enter(EndCall(context), &checks_);
   if (!stream.ok()) return ToGrpc(stream.status());
   return ToGrpc(Serve(*context, *stream, *request, *writer));
 }

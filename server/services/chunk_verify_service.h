@@ -1,28 +1,29 @@
-// HolderService.VerifyChunks: chunks compared with their checksums where they lie, for an operator.
+// Serves HolderService.VerifyChunks: compares chunks with their checksums in place, for an
+// operator.
 
 #pragma once
 
 #include <cstdint>
 
 #include "ckv/v1/holder.grpc.pb.h"
-#include "proto/clock.h"
-#include "server/holder.h"
-#include "server/service_gate.h"
+#include "proto/base/clock.h"
+#include "server/holder/holder.h"
+#include "server/services/service_gate.h"
 
 namespace ckv {
 
-// Calls at a time. Each keeps a core and the device busy; one is what an operator starts.
+// The most calls at a time. Each keeps a core and the device busy; an operator starts one.
 inline constexpr uint32_t kVerifyCallCountMax = 4;
-inline constexpr int kVerifyIdCountMax = 4096;  // a call: 128 KiB of ids
-// Of one call: 3.6 TB of a device that reads 1 GB/s. What is longer is cut by whoever asks.
+inline constexpr int kVerifyIdCountMax = 4096;  // per call: 128 KiB of ids
+// Limit of one call: 3.6 TB on a device that reads 1 GB/s. Clients cut longer ones into several.
 inline constexpr Duration kVerifyTimeoutMax = std::chrono::hours(1);
-// A peer that does not take an answer for so long is gone.
+// A peer that does not take an answer for this long is gone.
 inline constexpr Duration kVerifyProgressMax = std::chrono::seconds(30);
 
-// Thread-safe. Errors as in proto/ckv/v1/holder.proto; those of a chunk are its verdict.
+// Thread-safe. Errors as in proto/ckv/v1/holder.proto. A chunk's error is its verdict.
 class ChunkVerifyService {
  public:
-  // All must outlive the service.
+  // All arguments must outlive the service.
   ChunkVerifyService(Holder* holder, ServiceGate* gate, Clock* clock)
       : holder_(*holder), gate_(*gate), clock_(*clock) {}
 

@@ -1,5 +1,6 @@
-#include "server/directory_service.h"
+#include "server/services/directory_service.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -7,9 +8,9 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "client/grpc_status.h"
+#include "client/grpc/grpc_status.h"
+#include "proto/base/status.h"
 #include "proto/convert.h"
-#include "proto/status.h"
 
 namespace ckv {
 namespace {
@@ -116,6 +117,13 @@ grpc::Status DirectoryServiceImpl::ListMembers(grpc::ServerContext* /*context*/,
                                                const v1::ListMembersRequest* /*request*/,
                                                v1::ListMembersReply* reply) {
   for (const Member& member : state_.Members()) *reply->add_members() = ToProto(member);
+  for (const EndedLease& ended : state_.Ended()) {
+    v1::EndedLease* message = reply->add_ended();
+    *message->mutable_member() = ToProto(ended.member);
+    message->set_ago_ms(static_cast<uint64_t>(std::max(clock_.Now() - ended.ended, Duration(0)) /
+                                              std::chrono::milliseconds(1)));
+    message->set_ran_out(ended.ran_out);
+  }
   return grpc::Status::OK;
 }
 
@@ -221,7 +229,7 @@ grpc::Status DirectoryServiceImpl::Watch(grpc::ServerContext* context,
                                          const v1::WatchRequest* request,
                                          grpc::ServerWriter<v1::WatchEvent>* writer) {
   if (auto status = CheckKey("", request->tenant()); !status.ok()) return ToGrpc(status);
-  const auto stream = gate_.Enter([context] { context->TryCancel(); });
+  const auto stream = gate_.Enter(EndCall(context));
   if (!stream.ok()) return ToGrpc(stream.status());
   const auto watcher = state_.Watch(request->tenant(), request->all_tenants());
   if (!watcher.ok()) return ToGrpc(watcher.status());

@@ -3,16 +3,16 @@
 #pragma once
 
 #include "ckv/v1/directory.grpc.pb.h"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 #include "server/directory/directory_state.h"
-#include "server/service_gate.h"
+#include "server/services/service_gate.h"
 
 namespace ckv {
 
 // Thread-safe. Errors as in proto/ckv/v1/directory.proto.
 class DirectoryServiceImpl final : public v1::DirectoryService::Service {
  public:
-  // All must outlive the service.
+  // All arguments must outlive the service.
   DirectoryServiceImpl(DirectoryState* state, ServiceGate* gate, Clock* clock)
       : state_(*state), gate_(*gate), clock_(*clock) {}
 

@@ -1,4 +1,4 @@
-#include "server/holder_service.h"
+#include "server/services/holder_service.h"
 
 #include <algorithm>
 #include <optional>
@@ -7,11 +7,11 @@
 
 #include "absl/strings/str_format.h"
 #include "attention/mla_partial.h"
-#include "client/channel_stub.h"
-#include "client/grpc_status.h"
-#include "client/holder_stub.h"
+#include "client/grpc/channel_stub.h"
+#include "client/grpc/grpc_status.h"
+#include "client/grpc/holder_stub.h"
+#include "proto/base/status.h"
 #include "proto/convert.h"
-#include "proto/status.h"
 
 namespace ckv {
 namespace {
@@ -136,7 +136,7 @@ grpc::Status HolderServiceImpl::ResolveChunks(grpc::ServerContext* context,
 grpc::Status HolderServiceImpl::PutChunk(grpc::ServerContext* context,
                                          grpc::ServerReader<v1::PutChunkRequest>* reader,
                                          v1::PutChunkReply* /*reply*/) {
-  auto stream = gate_.Enter([context] { context->TryCancel(); }, &puts_);
+  auto stream = gate_.Enter(EndCall(context), &puts_);
   if (!stream.ok()) return ToGrpc(stream.status());
   return ToGrpc(Receive(*context, *stream, *reader));
 }
@@ -188,9 +188,9 @@ absl::Status HolderServiceImpl::Receive(grpc::ServerContext& context, ServiceGat
   return Settle(std::move(put).Finish(), id, geometry, tenant, ttl);
 }
 
-// What a put says once the table has the chunk (`status`: OK or AlreadyExists), or of any error. A
-// copy that a keeper of replicas brought, or dropped, between its two looks is the putter's only if
-// it is there now, when the keeper knows that it is put.
+// Returns what a put says once the table has the chunk (`status` is OK or AlreadyExists), or after
+// any error. A copy that a keeper of replicas brought, or dropped, between its two looks is the
+// putter's only if it is there now, when the keeper knows that it is put.
 absl::Status HolderServiceImpl::Settle(const absl::Status& status, const ChunkId& id,
                                        const Geometry& geometry, const std::string& tenant,
                                        Duration ttl) {
@@ -225,7 +225,7 @@ grpc::Status HolderServiceImpl::GetChunkInfo(grpc::ServerContext* /*context*/,
   const auto info = holder_.store().InfoOf(*id, *geometry, request->tenant());
   if (!info.ok()) return ToGrpc(info.status());
   // Before it is told of, so that a collection that comes now leaves it.
-  if (!holder_.table().Touch(*id)) return ToGrpc(absl::NotFoundError("dropped just now"));
+  if (!holder_.store().Touch(*id)) return ToGrpc(absl::NotFoundError("dropped just now"));
   reply->set_durable(holder_.table().IsDurable(*id));
   reply->set_parent(std::string(info->parent.AsBytes()));
   reply->set_position(info->position);
@@ -251,9 +251,8 @@ grpc::Status HolderServiceImpl::ReadChunk(grpc::ServerContext* context,
     reply.set_rows(rows.data(), rows.size());
     return writer->Write(reply);
   };
-  return ToGrpc(reads_.Run(
-      *id, *geometry, request->tenant(),
-      {[context] { context->TryCancel(); }, [context] { return context->IsCancelled(); }, send}));
+  return ToGrpc(reads_.Run(*id, *geometry, request->tenant(),
+                           {EndCall(context), [context] { return context->IsCancelled(); }, send}));
 }
 
 grpc::Status HolderServiceImpl::ListChunks(grpc::ServerContext* /*context*/,
@@ -302,7 +301,7 @@ grpc::Status HolderServiceImpl::DropChunk(grpc::ServerContext* /*context*/,
   if (!id.ok()) return ToGrpc(id.status());
   if (request->idle_min_ms() == 0) return ToGrpc(holder_.store().Drop(*id));
   const std::chrono::milliseconds idle_min(std::min(request->idle_min_ms(), kIdleMsMax));
-  return ToGrpc(holder_.store().DropIdle(*id, idle_min));
+  return ToGrpc(holder_.store().Drop(*id, {.not_kept = true, .idle_min = idle_min}));
 }
 
 grpc::Status HolderServiceImpl::Stats(grpc::ServerContext* /*context*/,

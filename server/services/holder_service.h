@@ -8,22 +8,22 @@
 #include <utility>
 
 #include "ckv/v1/holder.grpc.pb.h"
-#include "proto/clock.h"
-#include "server/chunk_push_service.h"
-#include "server/chunk_read.h"
-#include "server/chunk_verify_service.h"
-#include "server/holder.h"
-#include "server/service_gate.h"
+#include "proto/base/clock.h"
+#include "server/holder/holder.h"
+#include "server/services/chunk_push_service.h"
+#include "server/services/chunk_read.h"
+#include "server/services/chunk_verify_service.h"
+#include "server/services/service_gate.h"
 
 namespace ckv {
 
 // Bytes of rows in one message of a put.
 inline constexpr size_t kPutRowsBytesMax = 1u << 20;
 
-// Puts at a time. Each holds a thread, a message and a chunk's room in the store; a loader has one
-// a holder, so that 16 loaders work at once.
+// The most puts at a time. Each holds a thread, a message and a chunk's room in the store. A loader
+// has one per holder, so 16 loaders can work at once.
 inline constexpr uint32_t kPutCountMax = 16;
-// A put that sends nothing for so long is ended: its peer hangs, and it holds room in the store.
+// A put that sends nothing for this long is ended: its peer hangs, and it holds room in the store.
 inline constexpr Duration kPutProgressMax = std::chrono::seconds(30);
 
 // Thread-safe. Errors as in proto/ckv/v1/holder.proto.
@@ -39,8 +39,8 @@ class HolderServiceImpl final : public v1::HolderService::Service {
         reads_(holder, gate, clock),
         verify_(holder, gate, clock) {}
 
-  // `on_put` is told of each chunk that is put, before the table is asked whether it has it and
-  // again when it does. Set before the service serves.
+  // `on_put` is called with each chunk that is put: before the table is asked for it, and again
+  // once the table has it. Set it before the service serves.
   void OnPut(std::function<void(const ChunkId&)> on_put) { on_put_ = std::move(on_put); }
 
   grpc::Status OpenSession(grpc::ServerContext* context, const v1::OpenSessionRequest* request,
@@ -75,12 +75,13 @@ class HolderServiceImpl final : public v1::HolderService::Service {
 
  private:
   using PutReader = grpc::ServerReader<v1::PutChunkRequest>;
-  // The put's stream, read to its end; nothing is visible unless it returns OK (I3).
+  // Reads the put's stream to its end; nothing is visible unless it returns OK (I3).
   absl::Status Receive(grpc::ServerContext& context, ServiceGate::Stream& stream,
                        PutReader& reader);
   absl::Status Settle(const absl::Status& status, const ChunkId& id, const Geometry& geometry,
                       const std::string& tenant, Duration ttl);
-  // The next message; false at the end of the stream, which a drain or kPutProgressMax may be.
+  // Reads the next message. Returns false at the end of the stream, also after a drain or
+  // kPutProgressMax.
   bool Read(ServiceGate::Stream& stream, PutReader& reader, v1::PutChunkRequest* message);
 
   Holder& holder_;

@@ -1,7 +1,7 @@
-#include "server/prompt_match.h"
+#include "server/services/prompt_match.h"
 
 #include "proto/geometry.h"
-#include "store/chunk_id.h"
+#include "store/memory/chunk_id.h"
 
 namespace ckv {
 

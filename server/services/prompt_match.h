@@ -1,4 +1,4 @@
-// How far the tokens of a prompt run along the chunks of a corpus.
+// Tells how far the tokens of a prompt run along the chunks of a corpus.
 
 #pragma once
 
@@ -10,12 +10,14 @@
 namespace ckv {
 
 struct PromptMatch {
-  size_t chunk_count = 0;    // the corpus' first so many chunks are the prompt's first tokens
-  uint64_t token_count = 0;  // that they cover
+  // The number of the corpus' first chunks that are the prompt's first tokens.
+  size_t chunk_count = 0;
+  // The tokens that they cover.
+  uint64_t token_count = 0;
 };
 
-// Compares ids, not tokens: a chunk matches if its model, parent, position and these tokens give
-// its id, and if the chunks before it are its chain. A chunk that the prompt ends inside does not
+// Compares ids, not tokens. A chunk matches if its model, parent, position and these tokens give
+// its id, and the chunks before it are its chain. A chunk that the prompt ends inside does not
 // match. Cost: one SHA-256 over the tokens.
 PromptMatch MatchPrompt(const Corpus& corpus, std::span<const int32_t> tokens);
 

@@ -1,18 +1,17 @@
-#include "server/requester_service.h"
+#include "server/services/requester_service.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_format.h"
-#include "client/channel_stub.h"
-#include "client/ctl/explain_reply.h"
-#include "client/grpc_status.h"
-#include "client/retry.h"
+#include "client/grpc/explain_reply.h"
+#include "client/grpc/grpc_status.h"
+#include "client/holders/retry.h"
+#include "proto/base/status.h"
 #include "proto/convert.h"
-#include "proto/status.h"
-#include "server/prompt_match.h"
-#include "transport/wire.h"
+#include "server/services/attend_request.h"
+#include "server/services/prompt_match.h"
 
 namespace ckv {
 namespace {
@@ -20,102 +19,6 @@ namespace {
 constexpr Duration kRequestTimeoutMax = std::chrono::minutes(10);
 constexpr size_t kPromptTokenCountMax = 1u << 22;
 constexpr size_t kFetchMessageBytesMax = 1u << 20;
-// Room for what goes with o, m and l in a message.
-constexpr uint64_t kReplySlackBytes = 4096;
-
-struct ChunkRange {
-  uint32_t begin = 0;
-  uint32_t end = 0;
-};
-
-// An end of 0 is the corpus' end.
-absl::StatusOr<ChunkRange> RangeOf(const Corpus& corpus, uint32_t begin, uint32_t end) {
-  const auto count = static_cast<uint32_t>(corpus.chunks.size());
-  const ChunkRange range{begin, end == 0 ? count : end};
-  if (range.begin < range.end && range.end <= count) return range;
-  return absl::InvalidArgumentError(absl::StrFormat("chunks [%d, %d) of corpus '%s', which has %d",
-                                                    begin, range.end, corpus.name, count));
-}
-
-// The chunks of a request as ordinals of `corpus`. Ids are looked up in one pass: a request names
-// few, a corpus may have a million.
-absl::StatusOr<std::vector<ChunkUse>> UsesOf(const v1::AttendRequest& request,
-                                             const Corpus& corpus) {
-  std::vector<ChunkUse> uses;
-  if (request.chunks().empty()) {
-    CKV_ASSIGN_OR_RETURN(const ChunkRange range,
-                         RangeOf(corpus, request.chunk_begin(), request.chunk_end()));
-    for (uint32_t i = range.begin; i < range.end; ++i) uses.push_back({i, 0});
-    return uses;
-  }
-  absl::flat_hash_map<ChunkId, size_t> wanted;
-  uses.resize(request.chunks_size());
-  for (int i = 0; i < request.chunks_size(); ++i) {
-    CKV_ASSIGN_OR_RETURN(const ChunkId id, ChunkId::FromBytes(request.chunks(i).id()));
-    uses[i].offset = request.chunks(i).offset();
-    if (!wanted.emplace(id, static_cast<size_t>(i)).second) {
-      return absl::InvalidArgumentError(absl::StrFormat("chunk %s is named twice", id.ToHex()));
-    }
-  }
-  for (uint32_t ordinal = 0; ordinal < corpus.chunks.size() && !wanted.empty(); ++ordinal) {
-    const auto found = wanted.find(corpus.chunks[ordinal].id);
-    if (found == wanted.end()) continue;
-    uses[found->second].ordinal = ordinal;
-    wanted.erase(found);
-  }
-  if (wanted.empty()) return uses;
-  return absl::NotFoundError(absl::StrFormat("chunk %s is not of corpus '%s'",
-                                             wanted.begin()->first.ToHex(), corpus.name));
-}
-
-// Sizes that the rest relies on; before anything is sized by them.
-absl::Status CheckShape(const v1::AttendRequest& request, const Geometry& geometry) {
-  const uint64_t rows = request.row_count();
-  if (rows > kAttendRowCountMax) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%d query rows, limit %d", rows, kAttendRowCountMax));
-  }
-  if (request.q().size() != rows * geometry.query_row_bytes()) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("q has %d bytes; %d rows of %d bf16 values are %d", request.q().size(),
-                        rows, geometry.d_qk, rows * geometry.query_row_bytes()));
-  }
-  const uint64_t reply_bytes = rows * geometry.partial_row_bytes(/*f32=*/true);
-  if (reply_bytes + kReplySlackBytes > uint64_t{kMessageBytesMax}) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("the answer would have %d bytes, a message holds %d: send fewer rows",
-                        reply_bytes, kMessageBytesMax));
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::vector<int32_t>> IndicesOf(const v1::AttendRequest& request) {
-  const v1::Selection& selection = request.selection();
-  const uint64_t group_rows = std::max(selection.group_rows(), 1u);
-  const uint64_t groups = (request.row_count() + group_rows - 1) / group_rows;
-  auto indices = Int32sFromBytes(selection.indices(), kIndexCountMax);
-  if (!indices.ok()) return Annotate(indices.status(), "selection");
-  if (indices->size() != groups * selection.k()) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("selection: %d indices; %d groups of %d are %d", indices->size(), groups,
-                        selection.k(), groups * selection.k()));
-  }
-  // An empty list is present all the same: everything is empty then.
-  indices->reserve(1);
-  return indices;
-}
-
-absl::StatusOr<PartialDtype> DtypeOf(v1::PartialDtype dtype) {
-  switch (dtype) {
-    case v1::PARTIAL_DTYPE_UNSPECIFIED:
-    case v1::PARTIAL_DTYPE_BF16:
-      return PartialDtype::kBf16;
-    case v1::PARTIAL_DTYPE_F32:
-      return PartialDtype::kF32;
-    default:
-      return absl::InvalidArgumentError("wire: unknown");
-  }
-}
 
 // Gives the reply room for the partial and shows it as a view.
 PartialView RoomIn(v1::AttendReply& reply, uint32_t rows, uint32_t d_v) {
@@ -137,7 +40,7 @@ void AddTrial(const FabricTrial& trial, v1::DescribeReply::Holder& holder) {
   message->set_why_not(trial.why_not);
 }
 
-// The hint of an overloaded holder; 0: none.
+// The hint of an overloaded holder, or 0 if there is none.
 uint32_t RetryAfterUs(const absl::Status& status) {
   const std::optional<Duration> after = RetryAfterOf(status);
   if (!after) return 0;
@@ -152,9 +55,18 @@ grpc::Status Answered(grpc::ServerContext& context, const absl::Status& status) 
   return ToGrpc(status);
 }
 
+// A deadline alone does not say how long the call had.
+absl::Status WithTimeGiven(const absl::Status& status, Duration given) {
+  if (!absl::IsDeadlineExceeded(status)) return status;
+  const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(given).count();
+  return Annotate(status, absl::StrFormat("the call had %d ms, the sooner of timeout_ms and gRPC's "
+                                          "deadline",
+                                          milliseconds));
+}
+
 // Sends the rows in messages of at most kFetchMessageBytesMax.
 absl::Status SendRows(const FetchedRows& fetched, uint32_t row_bytes,
-                      grpc::ServerWriter<v1::FetchReply>& writer) {
+                      absl::FunctionRef<absl::Status(const v1::FetchReply&)> write) {
   const auto tokens_max = static_cast<uint32_t>(kFetchMessageBytesMax / row_bytes);
   v1::FetchReply reply;
   for (uint32_t sent = 0; sent < fetched.token_count;) {
@@ -165,7 +77,7 @@ absl::Status SendRows(const FetchedRows& fetched, uint32_t row_bytes,
     reply.set_token_count(count);
     const auto rows = fetched.rows.subspan(size_t{sent} * row_bytes, size_t{count} * row_bytes);
     reply.set_rows(rows.data(), rows.size());
-    if (!writer.Write(reply)) return absl::CancelledError("the caller of Fetch has gone");
+    CKV_RETURN_IF_ERROR(write(reply));
     sent += count;
   }
   return absl::OkStatus();
@@ -232,7 +144,7 @@ absl::StatusOr<std::shared_ptr<const Corpus>> RequesterServiceImpl::ResolveVersi
     const std::string& name, const std::string& tenant, uint64_t version, Instant deadline) {
   CKV_ASSIGN_OR_RETURN(auto corpus, requester_.Resolve(name, tenant, deadline));
   if (version == 0 || corpus->version == version) return corpus;
-  // What is kept may be older or newer than what the caller resolved; the directory knows.
+  // The corpus kept here may be older or newer than what the caller resolved; the directory knows.
   requester_.Forget(name);
   CKV_ASSIGN_OR_RETURN(corpus, requester_.Resolve(name, tenant, deadline));
   if (corpus->version == version) return corpus;
@@ -273,7 +185,7 @@ absl::Status RequesterServiceImpl::AttendOnce(const v1::AttendRequest& request, 
   std::vector<ChunkUse> uses;
   for (bool again = false;; again = true) {
     CKV_ASSIGN_OR_RETURN(corpus, CorpusOf(request, deadline));
-    CKV_RETURN_IF_ERROR(CheckShape(request, corpus->geometry));
+    CKV_RETURN_IF_ERROR(CheckAttendShape(request, corpus->geometry));
     auto found = UsesOf(request, *corpus);
     if (found.ok()) {
       uses = *std::move(found);
@@ -322,13 +234,14 @@ absl::Status RequesterServiceImpl::CountedAttend(const grpc::ServerContext& cont
                                                  const v1::AttendRequest& request,
                                                  v1::AttendReply& reply) {
   const Instant deadline = DeadlineFor(context, request.timeout_ms());
+  const Duration given = deadline - options_.clock->Now();
   bool moved = false;
   absl::Status status = AttendOnce(request, deadline, reply, &moved);
   // The placement that was kept is forgotten by now: a chunk that was moved meanwhile is found.
   if (moved) status = AttendOnce(request, deadline, reply, &moved);
   attend_count_.fetch_add(1, std::memory_order_relaxed);
   if (!status.ok()) error_count_.fetch_add(1, std::memory_order_relaxed);
-  return status;
+  return WithTimeGiven(status, given);
 }
 
 grpc::Status RequesterServiceImpl::Attend(grpc::ServerContext* context,
@@ -342,7 +255,7 @@ grpc::Status RequesterServiceImpl::Attend(grpc::ServerContext* context,
 grpc::Status RequesterServiceImpl::AttendStream(
     grpc::ServerContext* context,
     grpc::ServerReaderWriter<v1::AttendStreamReply, v1::AttendRequest>* stream) {
-  auto entry = gate_.Enter([context] { context->TryCancel(); });
+  auto entry = gate_.Enter(EndCall(context));
   if (!entry.ok()) return ToGrpc(entry.status());
   v1::AttendRequest request;
   v1::AttendStreamReply reply;
@@ -394,9 +307,10 @@ grpc::Status RequesterServiceImpl::Explain(grpc::ServerContext* context,
 grpc::Status RequesterServiceImpl::Fetch(grpc::ServerContext* context,
                                          const v1::FetchRequest* request,
                                          grpc::ServerWriter<v1::FetchReply>* writer) {
-  const auto entry = gate_.Enter([context] { context->TryCancel(); });
+  auto entry = gate_.Enter(EndCall(context));
   if (!entry.ok()) return ToGrpc(entry.status());
   const Instant deadline = DeadlineFor(*context, request->timeout_ms());
+  const Duration given = deadline - options_.clock->Now();
   const auto corpus =
       ResolveVersion(request->corpus(), request->tenant(), request->corpus_version(), deadline);
   if (!corpus.ok()) return ToGrpc(corpus.status());
@@ -411,10 +325,18 @@ grpc::Status RequesterServiceImpl::Fetch(grpc::ServerContext* context,
   call.layer_end = request->layer_end() == 0 ? geometry.layers : request->layer_end();
   call.deadline = deadline;
   if (request->has_position()) call.position = request->position();
-  const auto send = [&](const FetchedRows& rows) {
-    return SendRows(rows, geometry.row_bytes(), *writer);
+  const auto write = [&](const v1::FetchReply& reply) {
+    if (!entry->BeginWait()) return ServiceGate::ClosedError();
+    const bool written = writer->Write(reply);
+    entry->EndWait();
+    if (written) return absl::OkStatus();
+    return gate_.closed() ? ServiceGate::ClosedError()
+                          : absl::CancelledError("the caller of Fetch has gone");
   };
-  return Answered(*context, requester_.Fetch(call, send));
+  const auto send = [&](const FetchedRows& rows) {
+    return SendRows(rows, geometry.row_bytes(), write);
+  };
+  return Answered(*context, WithTimeGiven(requester_.Fetch(call, send), given));
 }
 
 absl::StatusOr<ReplicaRange> RequesterServiceImpl::ReplicaRangeOf(const std::string& corpus,

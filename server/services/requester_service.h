@@ -10,9 +10,9 @@
 
 #include "ckv/v1/requester.grpc.pb.h"
 #include "client/requester.h"
-#include "proto/clock.h"
-#include "server/replica_keeper.h"
-#include "server/service_gate.h"
+#include "proto/base/clock.h"
+#include "server/services/service_gate.h"
+#include "server/upkeep/replica_keeper.h"
 
 namespace ckv {
 
@@ -23,7 +23,8 @@ struct RequesterServiceOptions {
   Clock* clock = Clock::Real();
   Duration default_timeout = std::chrono::seconds(5);
   std::function<bool()> directory_connected;
-  ReplicaKeeper* replicas = nullptr;  // of the holder in this process; null: there is none
+  // The copies of the holder in this process. It is null if there are none.
+  ReplicaKeeper* replicas = nullptr;
 };
 
 // Thread-safe. Errors as in proto/ckv/v1/requester.proto.
@@ -52,33 +53,34 @@ class RequesterServiceImpl final : public v1::RequesterService::Service {
   grpc::Status Describe(grpc::ServerContext* context, const v1::DescribeRequest* request,
                         v1::DescribeReply* reply) override;
 
-  // Of Attend and AttendStream since the start; for people and metrics.
+  // Counts Attend and AttendStream calls since the start, for people and metrics.
   uint64_t attend_count() const { return attend_count_.load(std::memory_order_relaxed); }
   uint64_t error_count() const { return error_count_.load(std::memory_order_relaxed); }
 
  private:
-  // `moved`: a holder has not the chunk that the corpus, as it was kept, places there.
+  // Sets `moved` if a holder lacks a chunk that the kept corpus places there.
   absl::Status AttendOnce(const v1::AttendRequest& request, Instant deadline,
                           v1::AttendReply& reply, bool* moved);
-  // The same, counted; once more where that was so.
+  // Attends and counts. If `moved`, it tries once more.
   absl::Status CountedAttend(const grpc::ServerContext& context, const v1::AttendRequest& request,
                              v1::AttendReply& reply);
-  // The corpus of this name; asked of the directory once more where what is kept is not `version`.
-  //   FailedPrecondition  it is at another version; 0 is any.
+  // Returns the corpus of this name. If the kept one is not at `version`, it asks the directory
+  // once.
+  //   FailedPrecondition  the corpus is at another version. A `version` of 0 accepts any.
   absl::StatusOr<std::shared_ptr<const Corpus>> ResolveVersion(const std::string& name,
                                                                const std::string& tenant,
                                                                uint64_t version, Instant deadline);
-  // The corpus a request names, or one made of its chunk ids.
+  // Returns the corpus that a request names, or one made of its chunk ids.
   absl::StatusOr<std::shared_ptr<const Corpus>> CorpusOf(const v1::AttendRequest& request,
                                                          Instant deadline);
-  // Chunks [begin, end) of a corpus, for the keeper of replicas.
-  //   FailedPrecondition  there is none.
+  // Returns chunks [begin, end) of a corpus, for the keeper of replicas.
+  //   FailedPrecondition  there is no keeper.
   absl::StatusOr<ReplicaRange> ReplicaRangeOf(const std::string& corpus, const std::string& tenant,
                                               uint32_t begin, uint32_t end, uint64_t version,
                                               Instant deadline);
   absl::StatusOr<v1::ResolveReply> ResolveTokens(const v1::ResolveRequest& request,
                                                  Instant deadline);
-  // The sooner of the caller's deadline and `timeout_ms` (0: the default).
+  // Returns the sooner of the caller's deadline and `timeout_ms`; 0 means the default timeout.
   Instant DeadlineFor(const grpc::ServerContext& context, uint32_t timeout_ms) const;
 
   const RequesterServiceOptions options_;

@@ -1,4 +1,4 @@
-#include "server/service_gate.h"
+#include "server/services/service_gate.h"
 
 #include <utility>
 
@@ -29,7 +29,7 @@ void ServiceGate::Stream::EndWait() {
   entry_->waiting = false;
 }
 
-absl::StatusOr<ServiceGate::Stream> ServiceGate::Enter(std::function<void()> cancel, Kind* kind) {
+absl::StatusOr<ServiceGate::Stream> ServiceGate::Enter(CancelStream cancel, Kind* kind) {
   absl::MutexLock lock(&mu_);
   if (closed_) return ClosedError();
   if (streams_.size() >= stream_count_max_) {
@@ -49,19 +49,20 @@ void ServiceGate::Close() {
   absl::MutexLock lock(&mu_);
   if (std::exchange(closed_, true)) return;
   for (Stream::Entry& entry : streams_) {
-    if (entry.waiting) Cancel(entry);
+    if (entry.waiting) Cancel(entry, ClosedError());
   }
 }
 
 void ServiceGate::CancelOverdue(Instant now) {
   absl::MutexLock lock(&mu_);
   for (Stream::Entry& entry : streams_) {
-    if (entry.waiting && now >= entry.until) Cancel(entry);
+    if (!entry.waiting || now < entry.until) continue;
+    Cancel(entry, absl::DeadlineExceededError("the peer sent or took nothing for too long"));
   }
 }
 
-void ServiceGate::Cancel(Stream::Entry& entry) {
-  if (!std::exchange(entry.cancelled, true)) entry.cancel();
+void ServiceGate::Cancel(Stream::Entry& entry, const absl::Status& why) {
+  if (!std::exchange(entry.cancelled, true)) entry.cancel(why);
 }
 
 ServiceGate::Call::Call(Call&& other) noexcept : gate_(std::exchange(other.gate_, nullptr)) {}

@@ -1,4 +1,4 @@
-// What a server has in progress: how many long streams it serves, and how all ends when it drains.
+// Counts a server's calls and streams in progress, limits the streams, and ends them in a drain.
 
 #pragma once
 
@@ -10,23 +10,23 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 
 namespace ckv {
 
-// A stream holds a thread for as long as its peer likes, so streams may take only a part of the
-// threads: unary calls (keep-alives of leases above all) always find one. Thread-safe.
+// A stream holds a thread for as long as its peer likes. So streams may take only a part of the
+// threads, and unary calls, above all keep-alives of leases, always find one. Thread-safe.
 class ServiceGate {
  public:
   explicit ServiceGate(uint32_t stream_count_max) : stream_count_max_(stream_count_max) {}
   ServiceGate(const ServiceGate&) = delete;
   ServiceGate& operator=(const ServiceGate&) = delete;
 
-  // Streams that do the same work, of which only so many may be open at once. Belongs to one gate,
-  // which counts them; outlives its streams.
+  // Streams that do the same work, with a limit of their own. It belongs to one gate, which counts
+  // them, and must outlive its streams.
   class Kind {
    public:
-    // `name` is the error's, in the plural ("puts"), and lives as long.
+    // `name` is used in errors, in the plural ("puts"), and must outlive this.
     Kind(const char* name, uint32_t count_max) : name_(name), count_max_(count_max) {}
     Kind(const Kind&) = delete;
     Kind& operator=(const Kind&) = delete;
@@ -38,6 +38,10 @@ class ServiceGate {
     uint32_t count_ = 0;  // guarded by the gate
   };
 
+  // Ends a stream from outside its handler: the peer gets this status, and the handler's wait for
+  // it returns. Called at most once a stream, from any thread, and must not block.
+  using CancelStream = std::function<void(const absl::Status& why)>;
+
   // One stream, from Enter to its end. Movable; used by one thread. The gate must outlive it.
   class Stream {
    public:
@@ -46,14 +50,14 @@ class ServiceGate {
     ~Stream();
 
     // Around a wait for the peer, which Close cuts short, and CancelOverdue from `until` on.
-    // BeginWait returns false once closed: end the stream instead.
+    // BeginWait returns false once closed: end the stream with ClosedError instead.
     bool BeginWait(Instant until = kInstantMax) ABSL_LOCKS_EXCLUDED(gate_->mu_);
     void EndWait() ABSL_LOCKS_EXCLUDED(gate_->mu_);
 
    private:
     friend class ServiceGate;
     struct Entry {
-      std::function<void()> cancel;
+      CancelStream cancel;
       Kind* kind = nullptr;
       bool waiting = false;
       bool cancelled = false;
@@ -65,13 +69,11 @@ class ServiceGate {
     std::list<Entry>::iterator entry_;
   };
 
-  // `cancel` makes a wait for the peer return; called at most once, and must not block.
   //   Unavailable         closed: this server drains.
   //   ResourceExhausted   stream_count_max streams are open, or as many of `kind` as may be.
-  absl::StatusOr<Stream> Enter(std::function<void()> cancel, Kind* kind = nullptr)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<Stream> Enter(CancelStream cancel, Kind* kind = nullptr) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // One unary call that a drain waits for, while it lives. Movable; the gate must outlive it.
+  // One unary call, which a drain waits for. Movable; the gate must outlive it.
   class Call {
    public:
     Call(Call&& other) noexcept;
@@ -83,24 +85,27 @@ class ServiceGate {
     explicit Call(ServiceGate* gate) : gate_(gate) {}
     ServiceGate* gate_;
   };
+  // Enters a unary call.
   //   Unavailable         closed: this server drains.
   absl::StatusOr<Call> EnterCall() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Lets nothing in and cancels the streams that wait for their peers; what is busy ends by itself.
+  // Lets nothing in and ends the streams that wait for their peers with ClosedError; those that are
+  // busy end by themselves.
   void Close() ABSL_LOCKS_EXCLUDED(mu_);
-  // Cancels the streams whose wait has lasted beyond its limit. Called now and then.
+  // Ends the streams whose wait has lasted beyond its limit with DeadlineExceeded. Called now and
+  // then.
   void CancelOverdue(Instant now) ABSL_LOCKS_EXCLUDED(mu_);
-  // Waits until nothing is in progress; returns whether that came before `deadline`.
+  // Waits until nothing is in progress. Returns false if that did not happen before `deadline`.
   bool AwaitIdle(Clock& clock, Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
   bool closed() const ABSL_LOCKS_EXCLUDED(mu_);
-  // What a call gets that comes after Close.
+  // Unavailable: what a call gets that comes after Close, and a stream that Close ends.
   static absl::Status ClosedError();
 
  private:
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return streams_.empty() && call_count_ == 0;
   }
-  static void Cancel(Stream::Entry& entry);
+  static void Cancel(Stream::Entry& entry, const absl::Status& why);
 
   const uint32_t stream_count_max_;
   mutable absl::Mutex mu_;

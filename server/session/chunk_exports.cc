@@ -1,4 +1,4 @@
-#include "server/chunk_exports.h"
+#include "server/session/chunk_exports.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {
@@ -67,7 +67,7 @@ absl::StatusOr<UniqueFd> ChunkExports::Make(const Chunk& chunk, const std::atomi
   return fd;
 }
 
-int ChunkExports::Insert(ChunkLocator chunk, uint64_t bytes, UniqueFd fd, ChunkTable& table) {
+int ChunkExports::Insert(ChunkLocator chunk, uint64_t bytes, UniqueFd fd, const ChunkTable& table) {
   std::erase_if(exports_, [&](const Export& kept) {
     if (table.Describe(kept.chunk).ok()) return false;
     bytes_ -= kept.bytes;

@@ -1,11 +1,11 @@
-// Whether this holder may answer: a live lease and the epoch that came with it (I4).
+// Says whether this holder may answer: its lease, and the epoch that came with it (I4).
 
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 #include "proto/ids.h"
 
 namespace ckv {
@@ -13,9 +13,9 @@ namespace ckv {
 // Written by the registration thread, read by the dispatcher before it touches data. Thread-safe.
 class LeaseGate {
  public:
-  // The directory granted or renewed a lease. `until` is conservative: half the lease from the
-  // moment the request was sent, so that a holder cut off from its directory stops before the
-  // directory gives its place away.
+  // Call when the directory granted or renewed a lease. Pass a conservative `until`: half the
+  // lease, counted from when the request for it was sent. A holder cut off from its directory then
+  // stops before the directory gives its place away.
   void Grant(Epoch epoch, Instant until) {
     epoch_.store(epoch.value, std::memory_order_release);
     until_ns_.store(until.ns, std::memory_order_release);

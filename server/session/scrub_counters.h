@@ -1,4 +1,4 @@
-// What a holder counts of the checks and repairs of its store that nobody asked for.
+// Counters of the checks and repairs that a holder makes of its store in the background.
 
 #pragma once
 
@@ -7,17 +7,18 @@
 
 namespace ckv {
 
-// Written by the scrubber and the repairer, read by anyone; each stands alone.
+// Written by the scrubber's and the repairer's threads, read by any. Each counter stands alone:
+// reading several gives no snapshot.
 struct ScrubCounters {
-  std::atomic<uint64_t> checked_bytes{0};         // in memory and on the device
-  std::atomic<uint64_t> pass_count{0};            // times that it came to the last chunk
-  std::atomic<uint64_t> unreadable_count{0};      // chunks that the device did not give
-  std::atomic<uint64_t> repaired_count{0};        // lost chunks got again from a replica
-  std::atomic<uint64_t> repair_failure_count{0};  // lost chunks that nobody had, or gave
-  std::atomic<uint64_t> repair_pending_count{0};  // lost chunks still tried for
+  std::atomic<uint64_t> checked_bytes{0};         // bytes checked, in memory and on disk
+  std::atomic<uint64_t> pass_count{0};            // rounds over all chunks that were completed
+  std::atomic<uint64_t> unreadable_count{0};      // chunks whose file the device could not read
+  std::atomic<uint64_t> repaired_count{0};        // lost chunks restored from a replica
+  std::atomic<uint64_t> repair_failure_count{0};  // lost chunks given up: no replica supplied them
+  std::atomic<uint64_t> repair_pending_count{0};  // lost chunks waiting for another attempt
 };
 
-// The same, as values.
+// The values of ScrubCounters at one moment, field by field.
 struct ScrubStats {
   uint64_t checked_bytes = 0;
   uint64_t pass_count = 0;

@@ -1,4 +1,4 @@
-#include "server/session.h"
+#include "server/session/session.h"
 
 #include <algorithm>
 #include <random>

@@ -1,4 +1,4 @@
-// Who may ask this holder: sessions, their handles and how many lanes each still has.
+// The sessions of a holder: what each may ask for, its chunk handles, and the lanes it has.
 
 #pragma once
 
@@ -16,20 +16,21 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "client/control.h"
-#include "proto/clock.h"
+#include "client/holders/control.h"
+#include "proto/base/clock.h"
 #include "proto/corpus.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
-#include "store/chunk_table.h"
+#include "store/memory/chunk_table.h"
 
 namespace ckv {
 
-// One handle a chunk: as many as the largest corpus has.
+// A session needs one handle per chunk: as many as the largest corpus has chunks.
 inline constexpr uint32_t kSessionHandleCountMax = kCorpusChunkCountMax;
 
-// A session's handles, from 1 (0 is never a handle). One thread at a time adds or moves (the
-// table's mutex); the dispatcher looks up meanwhile, without a lock.
+// The handles of one session: small numbers, from 1, that stand for its chunks in requests. One
+// thread at a time calls Assign (under the session table's mutex); the dispatcher's thread calls
+// Lookup meanwhile, without a lock.
 class HandleTable {
  public:
   HandleTable() = default;
@@ -37,18 +38,20 @@ class HandleTable {
   HandleTable(const HandleTable&) = delete;
   HandleTable& operator=(const HandleTable&) = delete;
 
-  // The chunk's place, or nothing if the handle was never given out.
+  // The chunk's place, or nothing if the handle was never given out. The chunk may have been
+  // dropped since: pinning it says so.
   std::optional<ChunkLocator> Lookup(ChunkHandle handle) const noexcept;
 
-  // Gives `id` a handle, or the one it has, now at `locator`: a chunk that was dropped and put
-  // again keeps its handle, since the same id is the same rows.
-  //   ResourceExhausted   kSessionHandleCountMax.
+  // The handle of `id`, a new one if it has none; from now on it leads to `locator`. A chunk that
+  // was dropped and put again keeps its handle, since the same id means the same rows.
+  //   ResourceExhausted   kSessionHandleCountMax handles were given out.
   absl::StatusOr<ChunkHandle> Assign(const ChunkId& id, ChunkLocator locator);
 
+  // Handles given out.
   uint32_t size() const noexcept;
 
  private:
-  // 256 segments of 4096 places: growing never moves a place that a reader may be looking at.
+  // Places are in segments so that growing never moves one that a reader may be looking at.
   static constexpr uint32_t kSegmentSize = 4096;
   static constexpr uint32_t kSegmentCount = kSessionHandleCountMax / kSegmentSize;
   using Segment = std::array<std::atomic<uint64_t>, kSegmentSize>;
@@ -61,25 +64,25 @@ class HandleTable {
   absl::flat_hash_map<ChunkId, ChunkHandle> by_id_;
 };
 
-// One requester's session. The constants are read by any thread that was handed the session; it
-// lives until SessionTable::Reap, which only the dispatcher calls.
+// One requester's session. The constants may be read by any thread that was handed the session. The
+// session lives until SessionTable::Reap destroys it, which only the dispatcher calls.
 class Session {
  public:
   Session(SessionId id, uint64_t ordinal, const SessionOffer& offer, uint32_t lane_count,
           Epoch epoch);
 
   const SessionId id;
-  const uint64_t ordinal;  // of all sessions of this process; the upper part of its lanes' tags
+  const uint64_t ordinal;  // the session's number in this process; its lanes' tags carry it
   const Geometry geometry;
   const std::string tenant;
   const std::string requester;
   const LaneShape shape;
   const uint32_t lane_count;
-  const Epoch epoch;  // of the lease it was opened under
+  const Epoch epoch;  // the epoch of the lease under which the session was opened
 
   HandleTable handles;
 
-  // Closed by its peer: the dispatcher drops its lanes.
+  // Whether the session was closed, so that the dispatcher must drop its lanes.
   bool closed() const noexcept { return closed_.load(std::memory_order_acquire); }
 
  private:
@@ -93,11 +96,12 @@ class Session {
   uint32_t lanes_live_ = 0;
 };
 
-// Thread-safe. Sessions end when all their lanes are gone, when nobody took the invitations, or
-// when they are closed.
+// Thread-safe. A session ends when it has no live lane and none can come any more. That is so if it
+// was closed, if all its lanes came up before, or if its invitations expired. Reap destroys it
+// then.
 class SessionTable {
  public:
-  // `lane_bytes_max` bounds the slots of all lanes of all sessions together.
+  // `lane_bytes_max` is the limit for the slots of all lanes of all sessions together.
   SessionTable(uint32_t session_count_max, uint64_t lane_bytes_max);
   SessionTable(const SessionTable&) = delete;
   SessionTable& operator=(const SessionTable&) = delete;
@@ -106,11 +110,11 @@ class SessionTable {
     SessionId id;
     uint64_t ordinal = 0;
   };
-  // A new session with a random id, whose `lane_count` lanes are expected until `invited_until`.
-  //   ResourceExhausted   session_count_max, or its lanes do not fit lane_bytes_max.
+  // Opens a session with a random id. Its `lane_count` lanes may come up until `invited_until`.
+  //   ResourceExhausted   session_count_max sessions exist, or its lanes do not fit lane_bytes_max.
   absl::StatusOr<Opened> Open(const SessionOffer& offer, uint32_t lane_count, Epoch epoch,
                               Instant invited_until) ABSL_LOCKS_EXCLUDED(mu_);
-  // From here on the session is not found. Its lanes are the dispatcher's to drop.
+  // Closes the session: it is not found from here on. Wake the dispatcher, which drops its lanes.
   //   NotFound            no such session.
   absl::Status Close(SessionId id) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -124,24 +128,25 @@ class SessionTable {
     ChunkId id;
     ChunkLocator locator;
   };
-  // A handle for every chunk found, in order.
+  // Gives every chunk in `found` a handle, in order.
   //   NotFound            no such session.
-  //   ResourceExhausted   kSessionHandleCountMax.
+  //   ResourceExhausted   kSessionHandleCountMax handles were given out.
   absl::StatusOr<std::vector<ChunkHandle>> AssignHandles(SessionId id, std::span<const Found> found)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // What an invitation carries, and Adopt understands.
+  // The tag for a lane's invitation (Listener::Invite), from which Adopt finds the session.
   static uint64_t LaneTag(const Opened& session, uint32_t lane);
 
-  // Dispatcher: a lane came up. Its session, or nothing if that is closed or gone.
+  // Called by the dispatcher when a lane came up. Returns its session and counts the lane, or null
+  // if the session is closed or gone: drop the lane.
   Session* Adopt(uint64_t tag) ABSL_LOCKS_EXCLUDED(mu_);
-  // Dispatcher: a lane of the session is gone.
+  // Called by the dispatcher when it has destroyed a lane that Adopt counted.
   void LaneGone(Session& session) ABSL_LOCKS_EXCLUDED(mu_);
-  // Dispatcher: destroys the sessions that have ended. Returns when to look again: the first moment
-  // at which an invitation runs out.
+  // Called by the dispatcher: destroys the sessions that have ended. Returns the time at which the
+  // next invitation expires, to be called again then.
   Instant Reap(Instant now) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Sessions that are not closed.
+  // The number of sessions that are not closed.
   uint32_t count() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

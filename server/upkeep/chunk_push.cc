@@ -1,11 +1,11 @@
-#include "server/chunk_push.h"
+#include "server/upkeep/chunk_push.h"
 
 #include <algorithm>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 
@@ -19,7 +19,7 @@ absl::Status ChunkPush::Run(absl::FunctionRef<bool(const PushedChunk&)> on_chunk
     absl::MutexLock lock(&mu_);
     stop_ = true;
   }
-  // What is in flight behind the chunk that failed would only hold the answer up.
+  // Chunks in flight behind the one that failed would only delay the answer.
   if (!status.ok()) target_.Cancel();
   for (std::thread& thread : threads) thread.join();
   return status;

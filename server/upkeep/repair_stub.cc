@@ -1,4 +1,4 @@
-#include "server/repair_stub.h"
+#include "server/upkeep/repair_stub.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,10 +6,10 @@
 #include "absl/container/btree_set.h"
 #include "absl/strings/str_format.h"
 #include "ckv/v1/holder.grpc.pb.h"
-#include "client/channel_stub.h"
-#include "client/grpc_status.h"
+#include "client/grpc/channel_stub.h"
+#include "client/grpc/grpc_status.h"
+#include "proto/base/status.h"
 #include "proto/convert.h"
-#include "proto/status.h"
 
 namespace ckv {
 namespace {
@@ -69,7 +69,7 @@ absl::StatusOr<RepairSource::Restored> RepairStub::Restore(const LostChunk& lost
       if (!Names(chunk.holders, self_.id) && !Names(chunk.leased, self_.id)) continue;
       const absl::Status restored = RestoreFor(place, members, deadline);
       if (restored.ok()) return Restored{place.geometry, place.tenant};
-      // Of several, one that is worth another attempt.
+      // If several fail, keeps the error that is worth another attempt.
       if (absl::IsNotFound(last) || absl::IsFailedPrecondition(last)) last = restored;
       absl::MutexLock lock(&mu_);
       if (cancelled_) return absl::CancelledError("repair: this holder ends");
@@ -130,7 +130,7 @@ absl::StatusOr<std::vector<std::string>> RepairStub::AllTenants(Instant deadline
   v1::WatchEvent event;
   while (reader->Read(&event)) {
     if (event.synced()) {
-      call.context.TryCancel();  // what changes later is asked for by the next attempt
+      call.context.TryCancel();  // the next attempt asks for later changes
       (void)reader->Finish();
       return std::vector<std::string>(tenants.begin(), tenants.end());
     }

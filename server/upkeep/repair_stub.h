@@ -1,4 +1,4 @@
-// The directory and the other holders over gRPC, as one sees them who lost a chunk.
+// The directory and the other holders over gRPC, as a holder that lost a chunk uses them.
 
 #pragma once
 
@@ -9,16 +9,16 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "ckv/v1/directory.grpc.pb.h"
-#include "client/directory_stub.h"
-#include "proto/clock.h"
-#include "server/repairer.h"
+#include "client/grpc/directory_stub.h"
+#include "proto/base/clock.h"
+#include "server/upkeep/repairer.h"
 
 namespace ckv {
 
-// Every message names the call and who was asked.
+// Every message names the call and the peer that was asked.
 class RepairStub final : public RepairSource {
  public:
-  // `self` as this holder is registered. Does not touch the network. `clock` must outlive it.
+  // `self` is this holder as registered. It does not touch the network. `clock` must outlive it.
   RepairStub(Member self, std::string directory, Clock* clock);
 
   absl::StatusOr<Restored> Restore(const LostChunk& lost, Instant deadline) override
@@ -27,9 +27,9 @@ class RepairStub final : public RepairSource {
 
  private:
   struct Call;
-  // Of every corpus; at most kTenantCountMax.
+  // Returns the tenants of all corpora; at most kTenantCountMax.
   absl::StatusOr<std::vector<std::string>> AllTenants(Instant deadline);
-  // Has one of the chunk's other holders push it here.
+  // Makes one of the chunk's other holders push it here.
   absl::Status RestoreFor(const Corpus& place, const std::vector<Member>& members,
                           Instant deadline);
   absl::Status Push(const Member& from, const ChunkId& id, const Corpus& place, Instant deadline);
@@ -40,7 +40,7 @@ class RepairStub final : public RepairSource {
   const std::unique_ptr<v1::DirectoryService::StubInterface> watch_;
   absl::Mutex mu_;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
-  grpc::ClientContext* context_ ABSL_GUARDED_BY(mu_) = nullptr;  // of the call in progress
+  grpc::ClientContext* context_ ABSL_GUARDED_BY(mu_) = nullptr;  // the call in progress, or null
 };
 
 }  // namespace ckv

@@ -1,10 +1,10 @@
-#include "server/repairer.h"
+#include "server/upkeep/repairer.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "proto/status.h"
-#include "spdlog/spdlog.h"
+#include "proto/base/log.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 
@@ -65,8 +65,8 @@ bool Repairer::Try(Pending& pending) {
   if (status.ok()) status = Complete(pending.lost, *restored);
   if (status.ok()) {
     counters_.repaired_count.fetch_add(1, std::memory_order_relaxed);
-    spdlog::info("{}: chunk {} was damaged and is here again, from a replica", options_.name,
-                 pending.lost.id.ToHex());
+    Log().info("{}: chunk {} was damaged and is here again, from a replica", options_.name,
+               pending.lost.id.ToHex());
     return true;
   }
   if (absl::IsCancelled(status)) return false;  // the end
@@ -93,13 +93,13 @@ absl::Status Repairer::Complete(const LostChunk& lost, const RepairSource::Resto
 void Repairer::GiveUp(const LostChunk& lost, const absl::Status& status) {
   // Dropped, or moved, and not only because the directory was started anew: it was asked for long.
   if (absl::IsNotFound(status)) {
-    spdlog::info("{}: chunk {} was damaged, and no corpus places it here any more", options_.name,
-                 lost.id.ToHex());
+    Log().info("{}: chunk {} was damaged, and no corpus places it here any more", options_.name,
+               lost.id.ToHex());
     return;
   }
   counters_.repair_failure_count.fetch_add(1, std::memory_order_relaxed);
-  spdlog::error("{}: chunk {} was damaged and is lost here: {}", options_.name, lost.id.ToHex(),
-                std::string(status.message()));
+  Log().error("{}: chunk {} was damaged and is lost here: {}", options_.name, lost.id.ToHex(),
+              std::string(status.message()));
 }
 
 }  // namespace ckv

@@ -1,11 +1,11 @@
-#include "server/replica_keeper.h"
+#include "server/upkeep/replica_keeper.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
-#include "spdlog/spdlog.h"
+#include "proto/base/log.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 
@@ -50,13 +50,13 @@ class ReplicaKeeper::Turn {
 
 ReplicaKeeper::ReplicaKeeper(const ReplicaKeeperOptions& options, DirectoryControl* directory,
                              ChunkInfoSource* source, ReplicaRegistry* registry,
-                             Requester* requester, ChunkTable* table, LeaseSource lease)
+                             Requester* requester, ChunkStore* store, LeaseSource lease)
     : options_(options),
       directory_(directory),
       source_(source),
       registry_(registry),
       requester_(requester),
-      table_(table),
+      store_(store),
       lease_(std::move(lease)) {
   thread_ = std::thread([this] { Run(); });
 }
@@ -126,7 +126,7 @@ absl::Status ReplicaKeeper::CopyAll(Job& job) {
 absl::Status ReplicaKeeper::CopyOne(Job& job, const ChunkPlacement& chunk, uint32_t ordinal) {
   const Corpus& corpus = *job.range.corpus;
   const uint64_t bytes = LayOutChunk(corpus.geometry, chunk.token_count).total_bytes;
-  if (table_->Find(chunk.id, corpus.geometry, corpus.tenant).ok()) {
+  if (store_->table().Find(chunk.id, corpus.geometry, corpus.tenant).ok()) {
     absl::MutexLock lock(&mu_);
     NoteLocked(job, chunk.id, /*own=*/false, bytes);
     ++job.report.present_count;
@@ -148,7 +148,7 @@ absl::Status ReplicaKeeper::CopyOne(Job& job, const ChunkPlacement& chunk, uint3
   }
   // Noted before anybody can ask the table and adopt it: see DropLocked.
   absl::MutexLock lock(&mu_);
-  if (whole) status = table_->Insert(*std::move(whole), corpus.tenant);
+  if (whole) status = store_->InsertCopy(*std::move(whole), corpus.tenant);
   // Somebody put it meanwhile, or for another tenant, who is not the only reader any more.
   const bool present = absl::IsAlreadyExists(status);
   if (!present) CKV_RETURN_IF_ERROR(status);
@@ -165,8 +165,8 @@ absl::Status ReplicaKeeper::CopyOne(Job& job, const ChunkPlacement& chunk, uint3
   return absl::OkStatus();
 }
 
-// Of the first holder whose word fits the id. That it fits is checked here, so that a holder with
-// other rows, or none, does not hide the next.
+// Asks the holders in turn and returns the first answer that fits the id. It is checked here, so
+// that a holder with other rows, or none, does not hide the next.
 absl::StatusOr<ChunkInfo> ReplicaKeeper::AskInfo(const Job& job, const ChunkPlacement& chunk) {
   const Corpus& corpus = *job.range.corpus;
   absl::Status last =
@@ -205,12 +205,12 @@ absl::StatusOr<ChunkWriter> ReplicaKeeper::BeginCopy(Job& job, const ChunkInfo& 
     full = stats_.bytes + bytes > options_.replica_bytes_max;
   }
   if (full) CKV_RETURN_IF_ERROR(MakeRoom(job, bytes));
-  auto writer = table_->Begin(info, corpus.geometry, corpus.tenant);
+  auto writer = store_->BeginCopy(info, corpus.geometry, corpus.tenant);
   if (!absl::IsResourceExhausted(writer.status())) return writer;
   // The store is full with what others put: earlier copies go before the new one is refused. Once,
   // for what is free may be in pieces that are too small, however many go.
   if (!MakeRoom(job, bytes).ok()) return writer.status();
-  return table_->Begin(info, corpus.geometry, corpus.tenant);
+  return store_->BeginCopy(info, corpus.geometry, corpus.tenant);
 }
 
 absl::Status ReplicaKeeper::FetchInto(const Job& job, uint32_t ordinal, ChunkWriter& writer) {
@@ -233,7 +233,7 @@ void ReplicaKeeper::NoteLocked(Job& job, const ChunkId& id, bool own, uint64_t b
   copy.last_asked = job.ask;
   // It was dropped meanwhile and is made anew: for this tenant alone.
   if (!added && own) copy.lease_of_tenant.clear();
-  if (copy.lease_of_tenant.size() < ChunkTable::kReaderCountMax ||
+  if (copy.lease_of_tenant.size() < ChunkLedger::kReaderCountMax ||
       copy.lease_of_tenant.contains(tenant)) {
     // Announced anew even if it was before: the directory forgets what no corpus places, and whose
     // corpus came back asks again.
@@ -303,7 +303,7 @@ absl::Status ReplicaKeeper::Withdraw(std::optional<std::string_view> tenant,
   return absl::OkStatus();
 }
 
-// The table's lock is taken under ours, so that Adopt comes before or after, not between; the table
+// The store's lock is taken under ours, so that Adopt comes before or after, not between; the store
 // never calls the keeper.
 void ReplicaKeeper::DropLocked(std::optional<std::string_view> tenant, const ChunkId& id) {
   const auto found = copies_.find(id);
@@ -315,8 +315,8 @@ void ReplicaKeeper::DropLocked(std::optional<std::string_view> tenant, const Chu
   if (found->second.own) {
     stats_.bytes -= found->second.bytes;
     --stats_.chunk_count;
-    // Not found: others dropped it. Kept: it is the operator's from now on.
-    table_->DropUnlessKept(id).IgnoreError();
+    // Not found: others dropped it. Kept, or with a file: it is others' from now on.
+    store_->DropCopy(id).IgnoreError();
   }
   copies_.erase(found);
 }
@@ -352,7 +352,7 @@ ReplicaKeeper::Due ReplicaKeeper::DueUnder(uint64_t lease_id) {
   absl::btree_map<std::string_view, std::vector<ChunkId>> due;
   absl::MutexLock lock(&mu_);
   for (const auto& [id, copy] : copies_) {
-    if (!table_->Contains(id)) continue;
+    if (!store_->table().Contains(id)) continue;
     for (const auto& [tenant, announced] : copy.lease_of_tenant) {
       if (announced != lease_id) due[tenant].push_back(id);
     }
@@ -402,7 +402,7 @@ absl::Status ReplicaKeeper::Audit(Instant deadline) {
   {
     absl::MutexLock lock(&mu_);
     for (const auto& [id, copy] : copies_) {
-      if (!table_->Contains(id)) gone.push_back(id);
+      if (!store_->table().Contains(id)) gone.push_back(id);
     }
   }
   return Withdraw(std::nullopt, gone, deadline);
@@ -422,9 +422,9 @@ void ReplicaKeeper::Run() {
     uint32_t refused = 0;
     absl::Status status = Audit(deadline);
     if (status.ok()) status = AnnounceDue(deadline, refused);
-    if (refused > 0) spdlog::info("{} replicas are wanted no more and were dropped", refused);
+    if (refused > 0) Log().info("{} replicas are wanted no more and were dropped", refused);
     if (!status.ok() && !failing) {
-      spdlog::warn("replicas are not told of: {}", std::string(status.message()));
+      Log().warn("replicas are not told of: {}", std::string(status.message()));
     }
     failing = !status.ok();
   }

@@ -1,13 +1,13 @@
-#include "server/replica_stub.h"
+#include "server/upkeep/replica_stub.h"
 
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "ckv/v1/holder.grpc.pb.h"
-#include "client/channel_stub.h"
-#include "client/grpc_status.h"
+#include "client/grpc/channel_stub.h"
+#include "client/grpc/grpc_status.h"
+#include "proto/base/status.h"
 #include "proto/convert.h"
-#include "proto/status.h"
 
 namespace ckv {
 

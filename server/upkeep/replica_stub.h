@@ -1,4 +1,4 @@
-// The directory and the holders over gRPC, as a keeper of replicas sees them.
+// The directory and the holders over gRPC, as a keeper of replicas uses them.
 
 #pragma once
 
@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "ckv/v1/directory.grpc.pb.h"
-#include "proto/clock.h"
-#include "server/replica_keeper.h"
+#include "proto/base/clock.h"
+#include "server/upkeep/replica_keeper.h"
 
 namespace ckv {
 
-// Thread-safe. Every message names the call and who was asked.
+// Thread-safe. Every message names the call and the peer that was asked.
 class ReplicaRegistryStub final : public ReplicaRegistry {
  public:
   // Does not touch the network. `clock` must outlive it.
@@ -34,13 +34,13 @@ class ReplicaRegistryStub final : public ReplicaRegistry {
   const std::unique_ptr<v1::DirectoryService::StubInterface> stub_;
 };
 
-// Thread-safe. Each call makes its connection, which gRPC shares with others to that address.
+// Thread-safe. Each call makes its own connection, which gRPC shares with others to that address.
 class ChunkInfoStub final : public ChunkInfoSource {
  public:
   // `clock` must outlive it.
   explicit ChunkInfoStub(Clock* clock) : clock_(clock) {}
 
-  // Also InvalidArgument: the answer is malformed.
+  // Also returns InvalidArgument if the answer is malformed.
   absl::StatusOr<ChunkInfo> GetChunkInfo(const Member& holder, const ChunkId& id,
                                          const Geometry& geometry, std::string_view tenant,
                                          Instant deadline) override;

@@ -1,4 +1,4 @@
-#include "server/scrubber.h"
+#include "server/upkeep/scrubber.h"
 
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "spdlog/spdlog.h"
+#include "proto/base/log.h"
 
 namespace ckv {
 namespace {
@@ -18,7 +18,7 @@ constexpr size_t kPageIds = 64;
 // Chunks that are remembered for having been told of as unreadable.
 constexpr size_t kUnreadableCountMax = 4096;
 
-// As linux/ioprio.h has them: this thread, behind whoever else reads.
+// Constants of linux/ioprio.h: this thread reads only while nobody else does.
 constexpr int kIoprioWhoProcess = 1, kIoprioClassIdle = 3, kIoprioClassShift = 13;
 
 ChunkId DrawId(uint64_t seed) {
@@ -47,13 +47,13 @@ Scrubber::~Scrubber() {
 }
 
 void Scrubber::Run() {
-  // Where there are no classes this changes nothing.
+  // Changes nothing if the system has no such classes.
   (void)syscall(SYS_ioprio_set, kIoprioWhoProcess, 0, kIoprioClassIdle << kIoprioClassShift);
   std::optional<ChunkId> after = DrawId(options_.seed);
   while (true) {
     const Instant begin = options_.clock->Now();
     if (!Pass(after)) return;
-    // What lies before the first life's beginning comes next, at once.
+    // The first pass began in the middle. The part before that comes next, at once.
     const bool whole = !std::exchange(after, std::nullopt).has_value();
     if (!whole) continue;
     counters_.pass_count.fetch_add(1, std::memory_order_relaxed);
@@ -84,16 +84,16 @@ bool Scrubber::CheckOne(const ChunkId& id) {
       unreadable_.erase(id);
       break;
     case ChunkCheck::Health::kHealed:
-      spdlog::warn("{}: chunk {}: {}", options_.name, id.ToHex(), check->why);
+      Log().warn("{}: chunk {}: {}", options_.name, id.ToHex(), check->why);
       break;
     case ChunkCheck::Health::kDamaged:
-      spdlog::error("{}: chunk {} is damaged and was taken out: {}", options_.name, id.ToHex(),
-                    check->why);
+      Log().error("{}: chunk {} is damaged and was taken out: {}", options_.name, id.ToHex(),
+                  check->why);
       break;
     case ChunkCheck::Health::kUnreadable:
       counters_.unreadable_count.fetch_add(1, std::memory_order_relaxed);
       if (unreadable_.size() < kUnreadableCountMax && unreadable_.insert(id).second)
-        spdlog::error("{}: chunk {} cannot be checked: {}", options_.name, id.ToHex(), check->why);
+        Log().error("{}: chunk {} cannot be checked: {}", options_.name, id.ToHex(), check->why);
       break;
   }
   return true;

@@ -1,12 +1,12 @@
-// Goes round all chunks of a store and checks them where they lie, so that damage is found while
-// replicas are whole, and not when somebody asks.
+// Checks all chunks of a store in turn where they lie. Damage is then found while replicas are
+// whole, and not when somebody asks for the chunk.
 //
-// A pass takes (bytes in files + bytes in memory) / bytes_per_second: that is the window in which
-// damage stays unseen in chunks nobody reads, and in which a bit that flips in memory may be
-// answered from. Files are checked at every cold read besides. Memory must be ECC.
+// A pass takes (bytes in files + bytes in memory) / bytes_per_second. For that time, damage in
+// chunks that nobody reads stays unseen, and answers may use a bit that flipped in memory. Files
+// are also checked at every cold read. Memory must be ECC.
 //
-// Nothing is remembered on disk. Each life begins at a chunk drawn at random, so that a holder that
-// is restarted more often than a pass takes still comes to all of them.
+// Nothing is remembered on disk. Each process begins at a random chunk. So a holder that restarts
+// more often than a pass takes still comes to all chunks.
 
 #pragma once
 
@@ -18,37 +18,37 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/synchronization/mutex.h"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 #include "proto/ids.h"
-#include "server/scrub_counters.h"
+#include "server/session/scrub_counters.h"
 #include "store/chunk_store.h"
 
 namespace ckv {
 
 struct ScrubberOptions {
-  std::string name;  // of the holder, for the log
+  std::string name;  // the holder's name, for the log
   Clock* clock = Clock::Real();
-  uint64_t bytes_per_second = 0;  // 0: no scrubbing
-  uint64_t seed = 0;              // draws where it begins
-  // A pass begins no sooner after the one before, however small the store.
+  uint64_t bytes_per_second = 0;  // 0 if there is no scrubbing
+  uint64_t seed = 0;              // draws the first chunk
+  // The least time between the starts of two passes, however small the store.
   Duration pass_period_min = std::chrono::minutes(1);
 };
 
-// Owns a thread, whose reads come after all others' where the device's scheduler knows of classes.
-// It reads one piece of kVerifyPieceBytes at a time and waits between two, so that no request waits
-// for more than that, and holds no pin while it waits.
+// Owns a thread, whose reads come after all others if the device's scheduler knows classes. It
+// reads one piece of kVerifyPieceBytes at a time and waits in between. So no request waits for more
+// than one piece. It holds no pin while it waits.
 class Scrubber {
  public:
   // `store` and `counters` must outlive it.
   Scrubber(const ScrubberOptions& options, ChunkStore* store, ScrubCounters* counters);
-  // Waits for the piece being read.
+  // Waits for the piece in progress.
   ~Scrubber();
   Scrubber(const Scrubber&) = delete;
   Scrubber& operator=(const Scrubber&) = delete;
 
  private:
   void Run();
-  // False: stopped.
+  // Returns false if it was stopped.
   bool Pass(std::optional<ChunkId> after);
   bool CheckOne(const ChunkId& id);
   bool Pace(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
@@ -57,9 +57,9 @@ class Scrubber {
   const ScrubberOptions options_;
   ChunkStore& store_;
   ScrubCounters& counters_;
-  // Of the thread.
-  Instant next_;                             // when the next piece may be read
-  absl::flat_hash_set<ChunkId> unreadable_;  // told of already
+  // Used by the thread.
+  Instant next_;                             // next time a piece may be read
+  absl::flat_hash_set<ChunkId> unreadable_;  // reported already
   absl::Mutex mu_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;

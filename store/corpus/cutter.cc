@@ -1,4 +1,4 @@
-#include "store/cutter.h"
+#include "store/corpus/cutter.h"
 
 #include <algorithm>
 #include <bit>
@@ -25,7 +25,7 @@ uint64_t Gear(int32_t token) {
 // The top bits: each of them has seen the last 64 tokens, or so many as there are.
 uint64_t TopBits(int count) { return ~uint64_t{0} << (64 - count); }
 
-// Of tokens from `begin` on.
+// Returns the end of the chunk that begins at `begin`.
 uint32_t NextCut(std::span<const int32_t> tokens, uint32_t begin, const CutSizes& sizes) {
   const auto end = static_cast<uint32_t>(tokens.size());
   if (end - begin <= sizes.min_tokens) return end;
@@ -72,29 +72,6 @@ std::vector<TokenRange> CutByContent(std::span<const int32_t> tokens, const CutS
     ranges.push_back({begin, cut});
     begin = cut;
   }
-  if (ranges.empty()) ranges.push_back({0, 0});
-  return ranges;
-}
-
-absl::StatusOr<std::vector<TokenRange>> CutByDocument(uint32_t token_count,
-                                                      std::span<const uint32_t> begins,
-                                                      uint32_t max_tokens) {
-  if (max_tokens == 0) return absl::InvalidArgumentError("cut: documents of at most 0 tokens");
-  std::vector<TokenRange> ranges;
-  uint32_t begin = 0;
-  const auto cut_at = [&](uint32_t end) {
-    for (; begin < end; begin = ranges.back().end)
-      ranges.push_back({begin, begin + std::min(max_tokens, end - begin)});
-  };
-  for (size_t i = 0; i < begins.size(); ++i) {
-    if (begins[i] >= token_count || (i > 0 && begins[i] <= begins[i - 1])) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("cut: document %d begins at token %d of %d, after one at %d", i,
-                          begins[i], token_count, i > 0 ? begins[i - 1] : 0));
-    }
-    cut_at(begins[i]);
-  }
-  cut_at(token_count);
   if (ranges.empty()) ranges.push_back({0, 0});
   return ranges;
 }

@@ -1,9 +1,9 @@
-// Where a stream of tokens is cut into chunks.
+// Cuts a stream of tokens into chunks where its content says.
 //
-// Fixed runs (CutFixed, store/import.h) are the plainest: an edit in the middle moves every cut
-// after it. Documents are cut where they begin. Content-defined cuts depend on the tokens around
-// them alone, so an edit changes the chunks that it touches and the next cut or two, and all others
-// come again as they were: stored once, and sent once (`ckvctl corpus load` says how many).
+// Fixed runs (CutFixed, store/formats/import.h) are the simplest, but an edit in the middle moves
+// every cut after it. Content-defined cuts depend only on the tokens around them. An edit then
+// changes the chunks it touches and the next cut or two. All other chunks stay the same, so they
+// are stored and sent once (`ckvctl corpus load` says how many).
 
 #pragma once
 
@@ -12,13 +12,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "store/import.h"
+#include "store/formats/import.h"
 
 namespace ckv {
 
-// Content-defined cuts after FastCDC (Xia et al., USENIX ATC 2016), over token ids instead of
-// bytes:
+// The sizes of content-defined cuts after FastCDC (Xia et al., USENIX ATC 2016), over token ids
+// instead of bytes:
 //
 //   h = 2 h + gear(token), a sum that the token 64 places back has left
 //   cut after a token where the top bits of h are all zero: log2(avg_tokens) + 2 of them before
@@ -31,18 +30,12 @@ struct CutSizes {
   uint32_t max_tokens = 8192;  // at most kChunkTokenCountMax
 };
 
-//   InvalidArgument     not min < avg < max, or beyond the limits above.
+// Checks the sizes.
+//   InvalidArgument     they are not min < avg < max, or are beyond the limits above.
 absl::Status ValidateCutSizes(const CutSizes& sizes);
 
-// No tokens give one empty run, as CutFixed. The sizes are valid.
+// Cuts `tokens` into runs that cover every token once. No tokens give one empty run. `sizes` must
+// be valid.
 std::vector<TokenRange> CutByContent(std::span<const int32_t> tokens, const CutSizes& sizes);
-
-// One run a document, and more where one is longer than `max_tokens`, of that length each but the
-// last. `begins` are where documents begin, rising, each below tokens.size(); what is before the
-// first is a document of its own.
-//   InvalidArgument     they do not rise, one is past the end, or max_tokens is 0.
-absl::StatusOr<std::vector<TokenRange>> CutByDocument(uint32_t token_count,
-                                                      std::span<const uint32_t> begins,
-                                                      uint32_t max_tokens);
 
 }  // namespace ckv

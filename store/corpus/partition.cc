@@ -1,4 +1,4 @@
-#include "store/partition.h"
+#include "store/corpus/partition.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,8 +9,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
-#include "proto/xxh3.h"
+#include "proto/base/status.h"
+#include "proto/base/xxh3.h"
 
 namespace ckv {
 namespace {

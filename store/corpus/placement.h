@@ -1,4 +1,4 @@
-// Which holders a corpus's chunks go to.
+// Chooses the holders that a new corpus's chunks go to.
 
 #pragma once
 
@@ -12,19 +12,21 @@
 
 namespace ckv {
 
-// For each chunk its holders, the primary first. What is guaranteed:
-//   - a function of the arguments alone: the same holders in the same order give the same
-//   placement;
+// Returns the holders of each chunk, the primary first. It guarantees that
+//   - the placement is a function of the arguments alone, the order of holders included;
 //   - a chunk's holders are distinct;
-//   - of each rank (primaries, second replicas, ...) every holder has the same number of chunks, to
-//     within 1;
+//   - at each rank (primary, second replica, ...) holders have the same number of chunks, or one
+//     more;
 //   - neighbours in the corpus have different primaries, so a run of chunks is read from many;
-//   - every holders.size() chunks another holder is second to a given primary, so that a dead
-//     holder's requests can spread over all others instead of doubling one's load.
-// Requesters ask the cheapest of a chunk's holders, in one request for all chunks that have the
-// same ones (client/replica_choice.h): of N holders and 2 replicas there are N (N - 1) lists.
-//   InvalidArgument     no replicas, more than holders or than kReplicaCountMax; a holder twice or
-//                       without a name; more than kCorpusChunkCountMax chunks.
+//   - after every holders.size() chunks another holder is second to a given primary, so that all
+//     others share a dead holder's requests.
+// A requester asks the cheapest of a chunk's holders, in one request for all chunks with the same
+// list of holders (client/holders/replica_choice.h). With N holders and 2 replicas there are N (N -
+// 1) lists.
+//   InvalidArgument     there are no replicas, or more than holders or kReplicaCountMax. Or a
+//   holder
+//                       has no name or is there twice. Or there are more chunks than
+//                       kCorpusChunkCountMax.
 absl::StatusOr<std::vector<std::vector<HolderId>>> PlaceChunks(size_t chunk_count,
                                                                std::span<const HolderId> holders,
                                                                uint32_t replicas);

@@ -1,4 +1,4 @@
-#include "store/chunk_file.h"
+#include "store/disk/chunk_file.h"
 
 #include <algorithm>
 #include <array>
@@ -9,11 +9,11 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
-#include "proto/stripe.h"
-#include "proto/xxh3.h"
-#include "store/geometry_json.h"
-#include "store/json.h"
+#include "proto/base/status.h"
+#include "proto/base/stripe.h"
+#include "proto/base/xxh3.h"
+#include "store/formats/geometry_json.h"
+#include "store/formats/json.h"
 
 namespace ckv {
 namespace {
@@ -43,7 +43,7 @@ static_assert(offsetof(RawPrefix, position) == 80 && offsetof(RawPrefix, header_
 
 constexpr uint64_t RoundUp(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
 
-// Where the header's parts lie. Counts within their limits cannot wrap.
+// The places of the header's parts. Counts within their limits cannot wrap.
 struct HeaderLayout {
   uint64_t tenant = 0, token_ids = 0, layer_checksums = 0, stripe_checksums = 0, header_bytes = 0;
 

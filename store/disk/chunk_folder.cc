@@ -1,4 +1,4 @@
-#include "store/chunk_folder.h"
+#include "store/disk/chunk_folder.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -11,10 +11,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
-#include "proto/stripe.h"
-#include "store/json.h"
-#include "store/json_fields.h"
+#include "proto/base/status.h"
+#include "proto/base/stripe.h"
+#include "store/formats/json.h"
+#include "store/formats/json_fields.h"
 
 namespace ckv {
 namespace {
@@ -74,7 +74,7 @@ absl::Status MakeFormat(FileSystem& files, const std::string& path) {
   const std::string temporary = absl::StrCat(path, "/FORMAT.new");
   for (const FolderEntry& entry : there) {
     if (entry.name == "FORMAT.new") {
-      CKV_RETURN_IF_ERROR(files.Remove(temporary));  // of a process that died here
+      CKV_RETURN_IF_ERROR(files.Remove(temporary));  // left by a process that died here
     } else if (entry.name != "LOCK" && entry.name != "lost+found") {
       return absl::FailedPreconditionError(absl::StrFormat(
           "chunk folder %s: it has no FORMAT but \"%s\": name an empty folder", path, entry.name));

@@ -1,19 +1,19 @@
-// The chunks of one holder on disk: a folder of chunk files (store/chunk_file.h).
+// The chunks of one holder on disk: a folder of chunk files (store/disk/chunk_file.h).
 //
 //   FORMAT             "ckv chunk folder 1"
 //   LOCK               held by the process that uses the folder
 //   chunks/ab/c/ID     chunk files, under the first two and the third hex digit of their id
-//   chunks/ab/c/ID.facts   who else may read it, whether it is kept, when either ends; absent: as
-//                          its file says
+//   chunks/ab/c/ID.facts   who else may read it, whether it is kept, when it ends. Missing if only
+//                          the tenant in its file may read it and it is neither kept nor ends.
 //   new/               what is being written; emptied at start
-//   quarantine/        what was damaged or foreign, each beside NAME.why
+//   quarantine/        damaged or foreign files, each with its reason in NAME.why
 //
-// A chunk is visible once its file is whole: written under new/, synced, renamed to its place, the
-// folder synced, in this order (I3). What a process left behind when it died is therefore either a
-// whole chunk or a file under new/, and what is neither was damaged later and is quarantined with
-// its reason; nothing of it is ever served.
+// A chunk is visible once its file is whole. In this order, the file is written under new/, synced
+// and renamed to its place, and then the folder is synced (I3). So a process that dies leaves whole
+// chunks and files under new/. A file that is neither was damaged later: it is quarantined with its
+// reason, and nothing of it is ever served.
 //
-// 4096 folders: 24 files in each of 100,000 chunks, 2,400 of 10 M.
+// There are 4096 leaf folders: 24 files in each for 100,000 chunks, 2,400 for 10 million.
 
 #pragma once
 
@@ -29,47 +29,56 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "store/chunk_facts.h"
-#include "store/chunk_file.h"
-#include "store/file_system.h"
+#include "store/disk/chunk_file.h"
+#include "store/disk/file_system.h"
+#include "store/memory/chunk_facts.h"
 
 namespace ckv {
 
 struct ChunkFolderOptions {
-  std::string path;  // made if it is not there; its parent must be
+  // The folder. It is made if it is missing; its parent must exist.
+  std::string path;
+  // The file system the folder is on. It must outlive the ChunkFolder.
   FileSystem* files = FileSystem::Real();
-  // Files are opened one after another a thread, which on a cold disk waits for it each time.
+  // Threads of a scan, 1 to 256. Each opens one file after another, which on a cold disk is a wait.
   uint32_t scan_threads = 8;
 };
 
-// A chunk as a scan or a read found it. Its rows are not checked yet.
+// A chunk as a scan found it. Its rows are not checked yet.
 struct StoredChunk {
   ChunkFileHeader header;
   ChunkFacts facts;
 };
 
+// The result of a scan.
 struct ScanReport {
-  uint64_t chunk_count = 0;
-  uint64_t unfinished_count = 0;   // removed from new/
-  uint64_t quarantined_count = 0;  // by this scan
-  uint64_t refused_count = 0;      // of a later version: left where they are, not served
-  std::string first_quarantined;   // its path and the reason, for a log line
+  uint64_t chunk_count = 0;        // whole chunks
+  uint64_t unfinished_count = 0;   // files removed from new/
+  uint64_t quarantined_count = 0;  // files quarantined by this scan
+  uint64_t refused_count = 0;      // files of a later version: left in place, not served
+  std::string first_quarantined;   // path and reason of the first, for a log line
 };
 
 class ChunkFolder;
 
-// A chunk's file being written. Removed again unless it is committed. One thread at a time.
+// A chunk's file that is being written. It is removed when this is destroyed, unless it was
+// committed. Movable; one thread at a time. The ChunkFolder must outlive it.
 class ChunkFileWriter {
  public:
   ChunkFileWriter(ChunkFileWriter&&) noexcept;
   ChunkFileWriter& operator=(ChunkFileWriter&&) = delete;
   ~ChunkFileWriter();
 
-  // Rows of a layer, at any offset.
+  // Writes rows of a layer, `offset_bytes` after the layer's first byte.
+  //   ResourceExhausted   the disk is full.
+  //   Unavailable         the device fails.
   absl::Status Write(uint32_t layer, uint64_t offset_bytes, std::span<const std::byte> bytes);
-  // Makes it durable and puts it in its place; after OK it survives a power loss. `chunk` is whole
-  // and has the info, geometry and rows that this was begun for. After an error the file is gone:
-  // one whose sync failed is never tried again, because what the kernel dropped stays dropped.
+  // Brings the file to the device and puts it in its place; after OK it survives a power loss.
+  // `chunk` is whole and has the geometry, token count and rows that this file was begun for and
+  // got. After an error the file is gone. A file whose sync failed is never tried again, because
+  // what the kernel dropped stays dropped.
+  //   ResourceExhausted   the disk is full.
+  //   Unavailable         the device fails.
   absl::Status Commit(const Chunk& chunk, std::string_view tenant) &&;
 
  private:
@@ -84,27 +93,30 @@ class ChunkFileWriter {
 
   ChunkFolder* folder_;
   std::unique_ptr<File> file_;
-  std::string path_;  // empty: committed, or moved from
+  std::string path_;  // empty once it was committed or moved from
   ChunkLayout layout_;
   uint32_t header_bytes_;
   uint64_t since_writeback_ = 0;
 };
 
-// A chunk's file, open for reading; its header is right. Thread-safe.
+// A chunk's file, open for reading, with a header that was checked. Movable, thread-safe. It may
+// outlive the ChunkFolder, and reads on if the file is removed.
 class ChunkFileReader {
  public:
   const ChunkFileHeader& header() const { return header_; }
-  // All rows as they lie in memory, layout().total_bytes of them, each checked.
-  //   DataLoss            a checksum does not match, or the file ends: nothing of `rows` is valid.
+  // Reads and checks all rows as they lie in memory; `rows` has header().layout().total_bytes.
+  //   DataLoss            a checksum does not match, or the file ends. Nothing in `rows` is valid.
+  //   Unavailable         the device fails.
   absl::Status ReadAll(std::span<std::byte> rows) const;
-  // Stripes [begin, begin + count) of one layer, one behind the other without padding.
+  // Reads and checks stripes [begin, begin + count) of one layer; `rows` has StripeBytes(begin,
+  // count). Errors are those of ReadAll.
   absl::Status ReadStripes(uint32_t layer, uint32_t begin, uint32_t count,
                            std::span<std::byte> rows) const;
-  // That what lies behind a layer's rows is zero.
+  // Checks that the bytes behind a layer's rows are zero. Errors are those of ReadAll.
   absl::Status CheckPaddingOf(uint32_t layer) const;
-  // Later reads are of the device, as far as the system lets go of what it remembers.
+  // Asks the system to forget its copy of the file, so that later reads are from the device.
   void DropCached() const { file_->DropCached(); }
-  // Bytes of stripes [begin, begin + count).
+  // Returns the bytes that stripes [begin, begin + count) have.
   uint64_t StripeBytes(uint32_t begin, uint32_t count) const;
 
  private:
@@ -116,40 +128,46 @@ class ChunkFileReader {
   ChunkFileHeader header_;
 };
 
-// Thread-safe but for Scan, which comes first.
+// The files of one holder's chunks. Thread-safe, except that Scan is called first, and that one
+// thread at a time may write, remove or quarantine files of the same chunk. Every call waits for
+// the device. Beside the errors below, a call may return those of FileSystem.
 class ChunkFolder {
  public:
-  // Makes the folder or takes it over. Errors as FileSystem's, and:
-  //   FailedPrecondition  another process uses it, it was made by a later ckv, or it is not empty
-  //                       and not a chunk folder.
+  // Makes the folder or takes it over, and locks it until it is destroyed.
+  //   InvalidArgument     scan_threads is out of range.
+  //   FailedPrecondition  another process uses the folder, a later version of ckv made it, or it is
+  //                       neither empty nor a chunk folder.
   static absl::StatusOr<std::unique_ptr<ChunkFolder>> Open(const ChunkFolderOptions& options);
   ~ChunkFolder();
   ChunkFolder(const ChunkFolder&) = delete;
   ChunkFolder& operator=(const ChunkFolder&) = delete;
 
-  // Removes what was not finished, quarantines what is damaged or foreign, and shows each whole
-  // chunk, one at a time, in no order. Checks headers and lengths; rows are checked when they are
-  // read, or by a scrub.
+  // Removes unfinished files, quarantines damaged and foreign ones, and calls `found` for each
+  // whole chunk, one at a time, in no order. It checks headers and lengths; rows are checked when
+  // they are read or scrubbed.
   absl::StatusOr<ScanReport> Scan(absl::FunctionRef<void(StoredChunk)> found);
 
-  // Starts a file for a chunk of this many tokens.
+  // Starts a file for a chunk of this many tokens, and reserves its length.
+  //   ResourceExhausted   the disk is full.
   absl::StatusOr<ChunkFileWriter> Begin(const Geometry& geometry, std::string_view tenant,
                                         uint32_t token_count);
-  // The header is read and checked again.
-  //   NotFound            no file.
-  //   DataLoss            damaged; the caller quarantines it.
+  // Opens a chunk's file and checks its header.
+  //   NotFound            there is no file.
+  //   DataLoss            the file is damaged; the caller should quarantine it.
   absl::StatusOr<ChunkFileReader> Read(const ChunkId& id);
-  // Durable when it returns OK.
+  // Saves a chunk's facts; durable once it returns OK. The chunk must have a file.
   absl::Status WriteFacts(const ChunkId& id, const ChunkFacts& facts);
-  // Durable: what is put next under this id begins with its own tenant and no marks. OK where there
-  // are none.
+  // Removes a chunk's facts, durably, so that the next put under this id begins with its own tenant
+  // and no marks. Returns OK if there are none.
   absl::Status ForgetFacts(const ChunkId& id);
-  // The chunk's file and facts; OK where there are none. Not synced: after a power loss the chunk
-  // may be there again, whole.
+  // Removes the chunk's file and facts. Returns OK if there are none. It does not sync: after a
+  // power loss the chunk may be there again, whole.
   absl::Status Remove(const ChunkId& id);
-  // Moves the chunk's file out of the way, with the reason beside it.
+  // Moves the chunk's file into quarantine, with the reason beside it, and forgets its facts.
+  //   NotFound            there is no file.
+  //   ResourceExhausted   the quarantine already has a thousand files of this chunk.
   absl::Status Quarantine(const ChunkId& id, std::string_view why);
-  // Ids of the chunks that lie there, of all times, each once.
+  // Returns the ids of all chunks that lie in quarantine, each once.
   absl::StatusOr<std::vector<ChunkId>> Quarantined();
 
  private:

@@ -1,4 +1,4 @@
-// What a chunk folder finds when it is opened.
+// Finds what a chunk folder has when it is opened.
 
 #include <thread>
 #include <utility>
@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
-#include "proto/status.h"
-#include "store/chunk_folder.h"
+#include "proto/base/status.h"
+#include "store/disk/chunk_folder.h"
 
 namespace ckv {
 namespace {
@@ -118,7 +118,7 @@ class ChunkFolder::Scanner {
       } else if (absl::IsNotFound(
                      files_.OpenForReading(absl::StrCat(leaf.path, "/", std::string(id)))
                          .status())) {
-        CKV_RETURN_IF_ERROR(files_.Remove(path));  // of a chunk that was dropped
+        CKV_RETURN_IF_ERROR(files_.Remove(path));  // left by a chunk that was dropped
       }
     }
     return absl::OkStatus();

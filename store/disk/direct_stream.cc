@@ -1,4 +1,4 @@
-#include "store/direct_stream.h"
+#include "store/disk/direct_stream.h"
 
 #include <fcntl.h>
 #include <liburing.h>
@@ -12,13 +12,13 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
-#include "store/huge_pages.h"
+#include "proto/base/status.h"
+#include "store/memory/huge_pages.h"
 
 namespace ckv {
 namespace {
 
-// Of offsets, lengths and memory: what devices and file systems ask for at most.
+// Alignment of offsets, lengths and memory: what devices and file systems ask for at most.
 constexpr uint64_t kAlignment = 4096;
 
 // The reads of one call. Pieces are numbered from the file's first aligned byte on.
@@ -37,7 +37,8 @@ class Reads {
   const std::byte* memory(uint64_t piece) const {
     return memory_ + piece % kDirectPieceCount * kDirectPieceBytes;
   }
-  // Of that piece, whose wait is over: bytes that were read, or a negative errno.
+  // Returns the outcome of that piece, whose wait is over: bytes that were read, or a negative
+  // errno.
   int64_t result(uint64_t piece) const { return results_[piece % kDirectPieceCount]; }
 
   void Start(uint64_t piece) {

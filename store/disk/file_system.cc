@@ -1,4 +1,4 @@
-#include "store/file_system.h"
+#include "store/disk/file_system.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -14,8 +14,8 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
-#include "store/direct_stream.h"
+#include "proto/base/status.h"
+#include "store/disk/direct_stream.h"
 
 namespace ckv {
 namespace {
@@ -89,7 +89,7 @@ class RealFile final : public File {
     return absl::OkStatus();
   }
   absl::Status Stream(uint64_t offset, uint64_t bytes, Take take) override {
-    // What the system has in memory is copied from there in less time.
+    // Bytes that the system has in memory are copied from there in less time.
     if (bytes < kDirectBytesMin || IsCached(fd_, offset, bytes))
       return absl::UnimplementedError("small, or in memory");
     return Annotate(StreamDirectly(fd_, offset, bytes, take), absl::StrCat("reading ", path_));

@@ -1,10 +1,10 @@
-#include "store/geometry_json.h"
+#include "store/formats/geometry_json.h"
 
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "proto/status.h"
-#include "store/json_fields.h"
+#include "proto/base/status.h"
+#include "store/formats/json_fields.h"
 
 namespace ckv {
 namespace {

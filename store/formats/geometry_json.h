@@ -1,4 +1,4 @@
-// A geometry as JSON: in manifests and in chunk files.
+// A geometry as JSON, as chunk files and `corpus load` have it.
 
 #pragma once
 
@@ -10,11 +10,12 @@
 
 namespace ckv {
 
-// One object, keys in order, so that equal geometries give equal bytes. Numbers survive exactly.
+// Returns one object with its keys in order, so that equal geometries give equal bytes. Numbers
+// survive exactly.
 nlohmann::json EncodeGeometry(const Geometry& geometry);
-// Does not check what ValidateGeometry does.
-//   InvalidArgument     begins with `where`, "manifest: geometry.", and names the field: missing,
-//                       unknown, of another type, or of a value that is not known.
+// Reads that object back. The result is still to be checked by ValidateGeometry.
+//   InvalidArgument     a field is missing, unknown, of another type, or has a value that is not
+//                       known. The message is `where` ("geometry.") and the field's name.
 absl::StatusOr<Geometry> DecodeGeometry(const nlohmann::json& object, std::string_view where);
 
 }  // namespace ckv

@@ -1,4 +1,4 @@
-#include "store/import.h"
+#include "store/formats/import.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,10 +6,11 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
-#include "store/chunk_id.h"
-#include "store/json.h"
-#include "store/safetensors_header.h"
+#include "proto/base/nearest_word.h"
+#include "proto/base/status.h"
+#include "store/formats/json.h"
+#include "store/formats/safetensors_header.h"
+#include "store/memory/chunk_id.h"
 
 namespace ckv {
 namespace {
@@ -17,6 +18,7 @@ namespace {
 using Metadata = std::map<std::string, std::string, std::less<>>;
 
 constexpr std::string_view kTokenIds = "token_ids";
+constexpr size_t kSuggestedNameMax = 64;  // longer ones are no slip of a finger
 
 absl::Status RefuseKey(std::string_view key, std::string_view what) {
   return absl::InvalidArgumentError(absl::StrFormat("metadata '%s': %s", key, what));
@@ -24,6 +26,31 @@ absl::Status RefuseKey(std::string_view key, std::string_view what) {
 
 absl::Status RefuseTensor(std::string_view name, std::string_view what) {
   return absl::InvalidArgumentError(absl::StrFormat("tensor %s: %s", QuotedName(name), what));
+}
+
+bool IsLayerName(std::string_view name) {
+  constexpr std::string_view kBegin = "layers.", kEnd = ".ckv";
+  uint32_t layer = 0;
+  return name.starts_with(kBegin) && name.size() > kBegin.size() + kEnd.size() &&
+         absl::SimpleAtoi(
+             std::string(name.substr(kBegin.size(), name.size() - kBegin.size() - kEnd.size())),
+             &layer) &&
+         name == absl::StrFormat("layers.%d.ckv", layer);
+}
+
+// The error of a file without the tensor `missing`: a name that no file of rows has explains more
+// than its absence.
+absl::Status RefuseWithout(const std::string& missing, const SafetensorsSet& set,
+                           std::string_view why) {
+  for (const auto& [name, view] : set.tensors) {
+    if (name == kTokenIds || IsLayerName(name)) continue;
+    const bool near =
+        name.size() <= kSuggestedNameMax && !NearestWord(name, std::span(&missing, 1)).empty();
+    return RefuseTensor(
+        name, "is not known; a file of rows has token_ids and layers.0.ckv, layers.1.ckv, ..." +
+                  (near ? "; did you mean " + missing + "?" : ""));
+  }
+  return RefuseTensor(missing, why);
 }
 
 absl::StatusOr<std::string> Text(const Metadata& metadata, std::string_view key) {
@@ -207,7 +234,9 @@ absl::Status RowFile::ReadMetadata() {
 
 absl::Status RowFile::ReadTokens() {
   const auto tokens = set_.tensors.find(kTokenIds);
-  if (tokens == set_.tensors.end()) return RefuseTensor(kTokenIds, "is missing");
+  if (tokens == set_.tensors.end()) {
+    return RefuseWithout(std::string(kTokenIds), set_, "is missing");
+  }
   const TensorView& view = tokens->second;
   if (view.dtype != TensorDtype::kI32 || view.shape.size() != 1) {
     return RefuseTensor(kTokenIds, absl::StrFormat("%s, must be I32 [T]", ShapeText(view)));
@@ -232,14 +261,15 @@ absl::Status RowFile::ReadLayers() {
         "%d tensors beside token_ids, must be 1 to %d layers", layers, kLayerCountMax));
   }
   geometry_.layers = static_cast<uint32_t>(layers);
-  uint64_t width = 0;  // of a row, in elements
+  uint64_t width = 0;  // width of a row, in elements
   for (size_t i = 0; i < layers; ++i) {
     const std::string name = absl::StrFormat("layers.%d.ckv", i);
     const auto found = set_.tensors.find(name);
     if (found == set_.tensors.end()) {
-      return RefuseTensor(name, absl::StrFormat("is missing; the file has %d tensors beside "
-                                                "token_ids, so layers 0 to %d are due",
-                                                layers, layers - 1));
+      return RefuseWithout(name, set_,
+                           absl::StrFormat("is missing; the file has %d tensors beside "
+                                           "token_ids, so layers 0 to %d are due",
+                                           layers, layers - 1));
     }
     const TensorView& view = found->second;
     const bool fp8 = view.dtype == TensorDtype::kU8;

@@ -1,4 +1,4 @@
-// Turns safetensors files of cKV rows into a geometry and chunks ready to send.
+// Reads safetensors files of cKV rows as a geometry, token ids and rows, and cuts them into chunks.
 
 #pragma once
 
@@ -13,39 +13,54 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "proto/geometry.h"
-#include "store/chunk.h"
-#include "store/safetensors.h"
-#include "store/safetensors_index.h"
+#include "store/formats/safetensors.h"
+#include "store/formats/safetensors_index.h"
+#include "store/memory/chunk.h"
 
 namespace ckv {
 
 inline constexpr uint32_t kRowFileTokenCountMax = 1u << 30;
 
-// A file of rows: tensors "layers.{i}.ckv" [T, row] BF16 (or U8 [T, 656] for fp8_ds_mla) and
-// "token_ids" [T] I32; __metadata__: model, revision, d_v, d_rope, rope_style ("interleaved" or
-// "half"), rope_theta, rope_scaling (JSON, absent if none), softmax_scale, base_position. With
-// d_rope 0 there is no rope_style (or it is "none") and no rope_theta. Nothing else may be in the
-// file: a misspelt layer must not become a shorter model. Immutable; owns the mapping.
+// A file of the rows of T tokens:
+//
+//   tensor "layers.{i}.ckv"   BF16 [T, d_qk], or U8 [T, 656] for fp8_ds_mla; one for each layer
+//   tensor "token_ids"        I32 [T]
+//   __metadata__              model, revision, d_v, d_rope, rope_style ("interleaved" or "half"),
+//                             rope_theta, rope_scaling (JSON; left out if there is none),
+//                             softmax_scale, base_position
+//
+// With d_rope 0, rope_style is left out or "none", and rope_theta is left out. Nothing else may be
+// in the file: a misspelt layer must not become a shorter model.
+//
+// Immutable, so any thread may read it. Movable. It owns the mapping, so spans it returns live as
+// long as it does.
 class RowFile {
  public:
-  //   NotFound            no such file.
-  //   InvalidArgument     names the tensor or the metadata key, and what it should be.
+  // Opens and checks a file.
+  //   NotFound            there is no such file.
+  //   InvalidArgument     the file is not as above; the message names the tensor or the metadata
+  //                       key, and says what it should be.
   static absl::StatusOr<RowFile> Open(const std::string& path);
 
-  // The same over bytes in memory, which must outlive the result.
+  // Checks the bytes of a file that is in memory; they must outlive the result.
+  //   InvalidArgument     as for Open.
   static absl::StatusOr<RowFile> Parse(std::span<const std::byte> bytes);
 
-  // The same tensors and metadata spread over the files of a folder (store/safetensors_index.h).
-  //   NotFound, InvalidArgument  as OpenSafetensorsFolder and Open.
+  // Opens the same tensors and metadata spread over several files of a folder, which its index
+  // lists (store/formats/safetensors_index.h).
+  //   NotFound            there is no index, or a file that it names is missing.
+  //   InvalidArgument     the index or a file is not as it should be; the message names the file.
   static absl::StatusOr<RowFile> OpenFolder(const std::string& folder);
 
   const Geometry& geometry() const { return geometry_; }
   std::span<const int32_t> token_ids() const { return token_ids_; }
+  // The canonical position of the first token.
   uint64_t base_position() const { return base_position_; }
-  // The rows of tokens [begin, end) of one layer, contiguous, at any address.
+  // Returns the rows of tokens [token_begin, token_end) of one layer. They are contiguous and may
+  // start at any address.
   std::span<const std::byte> Rows(uint32_t layer, uint32_t token_begin, uint32_t token_end) const;
-  // Gives the memory of rows that were read back to the system: what is left of a large file is
-  // what is being read.
+  // Gives the memory of rows that were read back to the system, so that of a large file only what
+  // is being read takes memory.
   void DropPages(std::span<const std::byte> rows) const;
 
  private:
@@ -63,23 +78,27 @@ class RowFile {
   std::vector<std::span<const std::byte>> layers_;
 };
 
-// Cuts `token_count` tokens into runs of `chunk_tokens` (the last may be shorter; 0 keeps one run).
-// No tokens give one empty run, so that an empty file is an empty chunk.
+// Tokens [begin, end) of a sequence.
 struct TokenRange {
   uint32_t begin = 0;
   uint32_t end = 0;
 };
+
+// Cuts `token_count` tokens into runs of `chunk_tokens`; the last may be shorter. If `chunk_tokens`
+// is 0 there is one run. No tokens give one empty run, so that an empty file is an empty chunk.
 std::vector<TokenRange> CutFixed(uint32_t token_count, uint32_t chunk_tokens);
 
-// The description of tokens [range) of `token_ids`, whose first stands at `base_position`, as the
-// child of `parent`, with its id; checksums are of the rows that `rows(layer)` gives for the range.
+// Describes the tokens `range` of `token_ids` as a chunk that follows `parent`, with its id and its
+// checksums. The first of `token_ids` stands at `base_position`. `rows(layer)` returns the range's
+// rows of a layer.
 ChunkInfo DescribeChunk(const Geometry& geometry, const ChunkId& parent, uint64_t base_position,
                         std::span<const int32_t> token_ids, TokenRange range,
                         absl::FunctionRef<std::span<const std::byte>(uint32_t layer)> rows);
 
-// Parses DeepSeek's rope_scaling JSON (null, empty or of type "default": no YaRN). A key of type
-// "yarn" that is not known is refused, since it could change the rotation.
-//   InvalidArgument     names the key.
+// Parses DeepSeek's rope_scaling JSON. Returns nothing if there is no YaRN: the text is "null" or
+// empty, or its type is "default". An unknown key beside type "yarn" is refused, because it could
+// change the rotation.
+//   InvalidArgument     the message names the key.
 absl::StatusOr<std::optional<YarnParams>> ParseRopeScaling(std::string_view json);
 
 }  // namespace ckv

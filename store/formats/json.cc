@@ -1,4 +1,4 @@
-#include "store/json.h"
+#include "store/formats/json.h"
 
 #include <set>
 #include <string>
@@ -16,7 +16,7 @@ absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, int depth_max) {
     return absl::InvalidArgumentError("not JSON: a NUL byte");
   }
   absl::Status refused;
-  std::vector<std::set<std::string>> keys;  // of each object that is open
+  std::vector<std::set<std::string>> keys;  // the keys of each object that is open
   const auto check = [&](int depth, Event event, const nlohmann::json& parsed) {
     if (!refused.ok()) return false;
     if ((event == Event::object_start || event == Event::array_start) && depth >= depth_max) {

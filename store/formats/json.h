@@ -10,9 +10,9 @@
 
 namespace ckv {
 
-// A whole JSON text as a document.
-//   InvalidArgument     not JSON (NUL bytes and bytes that are not UTF-8 included), nested deeper
-//                       than `depth_max`, or a key twice in one object.
+// Parses a whole JSON text.
+//   InvalidArgument     it is not JSON, has NUL bytes, is not UTF-8, is nested deeper than
+//                       `depth_max`, or has a key twice in one object.
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, int depth_max);
 
 }  // namespace ckv

@@ -1,4 +1,4 @@
-// The fields of a JSON object, read with distrust.
+// Reads the fields of a JSON object from outside, and says where a wrong one is.
 
 #pragma once
 
@@ -11,25 +11,26 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
+#include "proto/base/status.h"
 #include "proto/ids.h"
-#include "proto/status.h"
-#include "store/safetensors_header.h"
+#include "store/formats/safetensors_header.h"
 
 namespace ckv {
 
-// Reads the fields of one JSON object from outside, and says where a wrong one is.
+// One object. Each Read needs a key that CheckKeys or Has found, and returns InvalidArgument if the
+// value has another type or does not fit.
 class JsonFields {
  public:
-  // `where` goes before the name of a field in errors: "manifest: chunk 3: ". `object` is
-  // borrowed.
+  // `where` goes before the name of a field in errors, as in "facts: ". `object` must outlive this.
   JsonFields(const nlohmann::json& object, std::string where)
       : object_(object), where_(std::move(where)) {}
 
+  // Returns InvalidArgument: "facts: kept: must be a number".
   absl::Status Refuse(std::string_view key, std::string_view what) const {
     return absl::InvalidArgumentError(absl::StrFormat("%s%s: %s", where_, key, what));
   }
 
-  // The object has these keys; `optional` may be missing; no others.
+  // Checks that the object has all of `keys` and no others. Only `optional` may be missing.
   absl::Status CheckKeys(std::initializer_list<std::string_view> keys,
                          std::string_view optional = "") const {
     if (!object_.is_object()) return Refuse("", "must be an object");

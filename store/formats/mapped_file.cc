@@ -1,4 +1,4 @@
-#include "store/mapped_file.h"
+#include "store/formats/mapped_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -11,12 +11,13 @@
 
 namespace ckv {
 
-// Immutable, so any thread may read it. Whoever shortens the file while it is mapped ends the
-// process (SIGBUS).
+// Immutable, so any thread may read it. If someone shortens the file while it is mapped, reading it
+// ends the process (SIGBUS).
 class MappedFile {
  public:
-  //   NotFound            no such file.
-  //   InvalidArgument     it cannot be read, or is no regular file; says why. Both name the path.
+  // Maps the file at `path`. Messages name the path.
+  //   NotFound            there is no such file.
+  //   InvalidArgument     it cannot be read or is not a regular file; the message says why.
   static absl::StatusOr<std::shared_ptr<const MappedFile>> Open(const std::string& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
@@ -24,7 +25,7 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return bytes_; }
   // Gives the memory of the whole pages inside `part` back to the system; reading them again reads
-  // the file again. Of what is no part of bytes() nothing.
+  // the file again. Does nothing if `part` is not in bytes().
   void DropPages(std::span<const std::byte> part) const;
 
  private:

@@ -1,4 +1,4 @@
-#include "store/npy.h"
+#include "store/formats/npy.h"
 
 #include <algorithm>
 #include <charconv>
@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
-#include "store/safetensors_header.h"
+#include "proto/base/status.h"
+#include "store/formats/safetensors_header.h"
 
 namespace ckv {
 namespace {
@@ -188,7 +188,7 @@ absl::Status NpyFile::Read(std::span<const std::byte> bytes) {
   bool empty = false;
   for (const uint64_t size : shape_) {
     empty |= size == 0;
-    // Zero axes count as one: whoever multiplies a part of the axes must not overflow either.
+    // Zero axes count as one: a product of a part of the axes must not overflow either.
     if (__builtin_mul_overflow(due, std::max<uint64_t>(size, 1), &due)) {
       return Refuse("shape: its size overflows");
     }

@@ -1,5 +1,5 @@
-// .npy files, one array each as NumPy saves it (NEP 1): a magic, a header that is a Python dict,
-// the elements. Read with distrust.
+// Reads .npy files, one array each as NumPy saves it (NEP 1): a magic, a header that is a Python
+// dict, the elements. The file is not trusted.
 
 #pragma once
 
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "store/mapped_file.h"
+#include "store/formats/mapped_file.h"
 
 namespace ckv {
 
@@ -20,33 +20,38 @@ inline constexpr size_t kNpyHeaderBytesMax = 64u << 10;  // NumPy itself reads a
 inline constexpr uint32_t kNpyItemBytesMax = 16;
 inline constexpr size_t kNpyRankMax = 8;
 
-// Little-endian elements in C order: what a dtype of NumPy's array protocol says of their bytes.
+// The type of little-endian elements, as NumPy's array protocol names it.
 struct NpyDtype {
-  char kind = 0;            // 'i', 'u', 'f', 'b', or 'V': bytes that NumPy has no type for (bf16)
+  char kind = 0;            // 'i', 'u', 'f', 'b', or 'V' for what NumPy has no type for (bf16)
   uint32_t item_bytes = 0;  // 1 to kNpyItemBytesMax
 
-  std::string ToString() const;  // "f4"
+  // Returns "f4", for example.
+  std::string ToString() const;
   friend bool operator==(const NpyDtype&, const NpyDtype&) = default;
 };
 
-// An open file; immutable, so any thread may read it. Its data may start at any address: read it by
-// memcpy.
+// An open file. Immutable, so any thread may read it. Movable; spans it returns live as long as it
+// does. Data may start at any address: read it by memcpy.
 class NpyFile {
  public:
-  // Maps the file and checks all of its header: version 1.0, 2.0 or 3.0; the three keys of the
-  // format and no other; plain numbers, of no other byte order; C order; a shape whose product does
-  // not overflow and takes the bytes that follow, no more and no less.
-  //   NotFound            no such file.
-  //   InvalidArgument     says what is wrong; also a file that cannot be read. Both name the path.
+  // Maps the file and checks its whole header. The version is 1.0, 2.0 or 3.0, and the keys are the
+  // three of the format and no other. Numbers are plain and little-endian, in C order, and the
+  // shape takes exactly the bytes that follow. Messages name the path.
+  //   NotFound            there is no such file.
+  //   InvalidArgument     it cannot be read, or something is wrong; the message says what.
   static absl::StatusOr<NpyFile> Open(const std::string& path);
-  // The same over bytes in memory (the fuzz target's door); `bytes` must outlive the result.
+  // Checks the bytes of a file that is in memory (used by the fuzz target). They must outlive the
+  // result.
+  //   InvalidArgument     as for Open.
   static absl::StatusOr<NpyFile> Parse(std::span<const std::byte> bytes);
 
   const NpyDtype& dtype() const { return dtype_; }
   const std::vector<uint64_t>& shape() const { return shape_; }
-  std::string ShapeText() const;  // "f4 [27, 4096, 576]"
+  // Returns the type and shape for a message: "f4 [27, 4096, 576]".
+  std::string ShapeText() const;
   std::span<const std::byte> data() const { return data_; }
-  // MappedFile::DropPages; of bytes in memory nothing.
+  // Gives the memory of `part`, which was read, back to the system (MappedFile::DropPages). Does
+  // nothing for bytes given to Parse.
   void DropPages(std::span<const std::byte> part) const;
 
  private:
@@ -54,7 +59,7 @@ class NpyFile {
   absl::Status Read(std::span<const std::byte> bytes);
   absl::Status ReadHeader(std::string_view header);
 
-  std::shared_ptr<const MappedFile> mapping_;  // null for Parse
+  std::shared_ptr<const MappedFile> mapping_;  // null after Parse
   NpyDtype dtype_;
   std::vector<uint64_t> shape_;
   std::span<const std::byte> data_;

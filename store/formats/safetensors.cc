@@ -1,11 +1,11 @@
-#include "store/safetensors.h"
+#include "store/formats/safetensors.h"
 
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
-#include "store/safetensors_header.h"
+#include "proto/base/status.h"
+#include "store/formats/safetensors_header.h"
 
 namespace ckv {
 

@@ -1,4 +1,5 @@
-// safetensors files: an 8-byte header length, a JSON header, raw tensors. Read with distrust.
+// Reads and writes safetensors files: an 8-byte header length, a JSON header, raw tensors. A file
+// that is read is not trusted.
 
 #pragma once
 
@@ -9,19 +10,23 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "store/mapped_file.h"
+#include "store/formats/mapped_file.h"
+#include "store/formats/output_file.h"
 
 namespace ckv {
 
 enum class TensorDtype : uint8_t { kBf16, kF16, kF32, kF64, kI8, kU8, kI16, kI32, kI64, kBool };
-std::string_view TensorDtypeName(TensorDtype dtype);  // "BF16"
+// Returns the name in a header: "BF16".
+std::string_view TensorDtypeName(TensorDtype dtype);
+// Returns the bytes of one element.
 uint32_t TensorDtypeBytes(TensorDtype dtype);
 
-// A tensor inside an open file or in memory; borrowed from it.
+// A tensor in an open file or in memory, which must outlive the view.
 struct TensorView {
   TensorDtype dtype;
   std::vector<uint64_t> shape;  // row-major
@@ -34,31 +39,37 @@ inline constexpr uint64_t kSafetensorsHeaderBytesMax = 100u << 20;  // the refer
 inline constexpr size_t kTensorRankMax = 8;
 inline constexpr size_t kTensorCountMax = 1u << 20;
 
-// An open file; immutable, so any thread may read it. Views live as long as it, and their data may
-// start at any address: read it by memcpy. Whoever shortens the file while it is mapped ends the
-// process (SIGBUS); WriteSafetensors replaces files and never shortens one.
+// An open file. Immutable, so any thread may read it. Movable; views live as long as it does. Their
+// data may start at any address: read it by memcpy. If someone shortens the file while it is
+// mapped, reading it ends the process (SIGBUS). WriteSafetensors replaces files and never shortens
+// one.
 class SafetensorsFile {
  public:
-  // Maps the file and checks the whole header: lengths, JSON, dtypes, shapes whose product does
-  // not overflow, offsets inside the file, ascending, without overlap or gap, sizes that match.
-  //   NotFound            no such file.
-  //   InvalidArgument     says what is wrong and where; also a file that cannot be read.
+  // Maps the file and checks its whole header: lengths, JSON, dtypes, and shapes whose product does
+  // not overflow. Offsets must cover the data in order, without overlap or gap, in the sizes that
+  // shapes give.
+  //   NotFound            there is no such file.
+  //   InvalidArgument     it cannot be read, or something is wrong; the message says what it is.
   static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
-  // The same over bytes in memory (the fuzz target's door); `bytes` must outlive the result.
+  // Checks the bytes of a file that is in memory (used by the fuzz target). They must outlive the
+  // result.
+  //   InvalidArgument     as for Open.
   static absl::StatusOr<SafetensorsFile> Parse(std::span<const std::byte> bytes);
 
   const std::map<std::string, TensorView, std::less<>>& tensors() const { return tensors_; }
   const std::map<std::string, std::string, std::less<>>& metadata() const { return metadata_; }
-  //   NotFound            lists the names there are.
+  // Returns the tensor of this name.
+  //   NotFound            there is none; the message lists the names there are.
   absl::StatusOr<TensorView> Tensor(std::string_view name) const;
-  // MappedFile::DropPages; of bytes in memory nothing.
+  // Gives the memory of `part`, which was read, back to the system (MappedFile::DropPages). Does
+  // nothing for bytes given to Parse.
   void DropPages(std::span<const std::byte> part) const;
 
  private:
   SafetensorsFile() = default;
   absl::Status Read(std::span<const std::byte> bytes);
 
-  std::shared_ptr<const MappedFile> mapping_;  // null for Parse
+  std::shared_ptr<const MappedFile> mapping_;  // null after Parse
   std::map<std::string, TensorView, std::less<>> tensors_;
   std::map<std::string, std::string, std::less<>> metadata_;
 };
@@ -70,12 +81,11 @@ struct TensorToWrite {
   std::span<const std::byte> data;
 };
 
-// Writes to a file without a name (or, where the file system has none, under a temporary one),
-// which gets `path` when it is whole: a file of this name is whole or absent, and whoever is killed
-// leaves nothing. Data starts 64-byte aligned.
-//   InvalidArgument     what the reader would refuse: a shape that does not match its data, a name
-//                       twice, text that is not UTF-8, a limit above.
-//   Unavailable         the file cannot be written; says why.
+// Writes a whole file as an OutputFile does (store/formats/output_file.h), whatever `path` is. Data
+// starts 64-byte aligned.
+//   InvalidArgument     the reader would refuse the file. A shape does not match its data, a name
+//                       is there twice, text is not UTF-8, or a limit above is exceeded.
+//   FailedPrecondition, Unavailable  as OutputFile.
 absl::Status WriteSafetensors(const std::string& path,
                               const std::map<std::string, std::string, std::less<>>& metadata,
                               std::span<const TensorToWrite> tensors);
@@ -87,31 +97,30 @@ struct TensorSpec {
   std::vector<uint64_t> shape;
 };
 
-// The same file, written piece by piece: what need not fit in memory. Nothing of it is there unless
-// Finish returned OK. Movable; one thread at a time.
+// Writes a file as WriteSafetensors does, but piece by piece, for data that does not fit in memory.
+// A regular file gets its name when Finish returns OK; otherwise nothing of it is left. Movable;
+// one thread at a time.
 class SafetensorsWriter {
  public:
-  //   InvalidArgument, Unavailable  as WriteSafetensors; also a shape whose size overflows.
+  // Starts a file with these tensors, whose bytes come later.
+  //   InvalidArgument     the reader would refuse the file, or the size of a shape overflows.
+  //   FailedPrecondition, Unavailable  as OutputFile.
   static absl::StatusOr<SafetensorsWriter> Create(
       const std::string& path, const std::map<std::string, std::string, std::less<>>& metadata,
       std::span<const TensorSpec> tensors);
-  ~SafetensorsWriter();
-  SafetensorsWriter(SafetensorsWriter&& other) noexcept;
-  SafetensorsWriter& operator=(SafetensorsWriter&&) = delete;
 
-  // Bytes of a tensor, by its place among those given: behind what is there, or over it.
+  // Writes bytes of the tensor at index `tensor` of those given to Create. They begin at most where
+  // the bytes already written end, and may replace some of them.
   //   InvalidArgument     they leave a gap, or go past the tensor's end.
-  //   Unavailable         as WriteSafetensors.
+  //   Unavailable         the file cannot be written; the message says why.
   absl::Status Write(size_t tensor, uint64_t offset_bytes, std::span<const std::byte> bytes);
-  // The file is durable, and has its name.
-  //   InvalidArgument     a tensor is not whole; says which.
-  //   Unavailable         as WriteSafetensors.
+  // Brings the file to the device and gives it its name.
+  //   InvalidArgument     a tensor is not whole; the message says which.
+  //   Unavailable         the file cannot be written; the message says why.
   absl::Status Finish() &&;
 
  private:
-  SafetensorsWriter() = default;
-  absl::Status Open();
-  absl::Status Failed() const;
+  explicit SafetensorsWriter(OutputFile file) : file_(std::move(file)) {}
 
   struct Tensor {
     std::string name;
@@ -119,9 +128,7 @@ class SafetensorsWriter {
     uint64_t size_bytes = 0;
     uint64_t written_bytes = 0;  // without a gap
   };
-  std::string path_;
-  std::string temporary_;  // its name; empty while it has none
-  int fd_ = -1;
+  OutputFile file_;
   std::vector<Tensor> tensors_;
 };
 

@@ -1,4 +1,4 @@
-#include "store/safetensors_header.h"
+#include "store/formats/safetensors_header.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -8,7 +8,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {
@@ -196,8 +196,8 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   std::set<std::string, std::less<>> names_;
 };
 
-// The bytes that a shape takes, or nothing if they overflow. Zero axes count as one here: whoever
-// multiplies a part of the axes must not overflow either.
+// The bytes that a shape takes, or nothing if they overflow. Zero axes count as one here: a product
+// of a part of the axes must not overflow either.
 std::optional<uint64_t> ShapeBytes(TensorDtype dtype, const std::vector<uint64_t>& shape) {
   uint64_t bytes = TensorDtypeBytes(dtype);
   bool empty = false;

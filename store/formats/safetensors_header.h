@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "store/safetensors.h"
+#include "store/formats/safetensors.h"
 
 namespace ckv {
 
@@ -28,12 +28,13 @@ struct SafetensorsHeader {
   std::map<std::string, std::string, std::less<>> metadata;
 };
 
-// Checks all that SafetensorsFile::Open promises of a header whose file has `data_bytes` after it.
-//   InvalidArgument     says what is wrong and where.
+// Parses a header and checks everything SafetensorsFile::Open promises. `data_bytes` is the number
+// of bytes that follow the header in its file.
+//   InvalidArgument     something is wrong; the message says what and where.
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view header,
                                                          uint64_t data_bytes);
 
-// A name from a file, fit for a message: in quotes, escaped, not endless.
+// Returns a name from a file in a form fit for a message: in quotes, escaped, cut if it is long.
 std::string QuotedName(std::string_view name);
 
 }  // namespace ckv

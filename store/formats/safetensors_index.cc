@@ -1,11 +1,11 @@
-#include "store/safetensors_index.h"
+#include "store/formats/safetensors_index.h"
 
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
-#include "store/json.h"
-#include "store/safetensors_header.h"
+#include "proto/base/status.h"
+#include "store/formats/json.h"
+#include "store/formats/safetensors_header.h"
 
 namespace ckv {
 namespace {

@@ -1,5 +1,5 @@
-// Tensors spread over several safetensors files of one folder, as model.safetensors.index.json
-// tells them.
+// Opens tensors that are spread over several safetensors files of one folder, as its
+// model.safetensors.index.json says.
 
 #pragma once
 
@@ -12,41 +12,41 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "store/safetensors.h"
+#include "store/formats/safetensors.h"
 
 namespace ckv {
 
 inline constexpr std::string_view kSafetensorsIndexName = "model.safetensors.index.json";
 inline constexpr uint64_t kSafetensorsIndexBytesMax = 16u << 20;
-// Each is mapped for as long as the folder is open.
+// The most files of a set. Each is mapped while the set lives.
 inline constexpr size_t kSafetensorsFileCountMax = 4096;
 
 struct SafetensorsIndex {
   std::map<std::string, std::string, std::less<>> file_of;  // tensor name to file name
   std::set<std::string, std::less<>> files;
-  std::optional<uint64_t> total_bytes;  // of all tensors, where metadata.total_size says it
+  std::optional<uint64_t> total_bytes;  // size of all tensors, if metadata.total_size says it
 };
 
-// {"metadata": {"total_size": 123, ...}, "weight_map": {"layers.0.ckv": "a.safetensors", ...}}.
-// File names are plain ones of the same folder: without '/', and neither "." nor "..".
-//   InvalidArgument     not such an object; a name, tensor or file, that is not plain or of more
-//                       than 255 bytes; more than kSafetensorsFileCountMax files or kTensorCountMax
-//                       tensors.
+// Parses an index:
+//   {"metadata": {"total_size": 123, ...}, "weight_map": {"layers.0.ckv": "a.safetensors", ...}}
+// File names are names in the same folder: without '/', and neither "." nor "..".
+//   InvalidArgument     it is not an index, or the name of a tensor or a file is not plain, or is
+//                       longer than 255 bytes. Or there are more than kSafetensorsFileCountMax
+//                       files or kTensorCountMax tensors.
 absl::StatusOr<SafetensorsIndex> ParseSafetensorsIndex(std::string_view json);
 
-// All tensors of the files, as if they stood in one. Views live as long as `files`.
+// All tensors of the files, as if they were in one. Views live as long as `files`.
 struct SafetensorsSet {
   std::vector<SafetensorsFile> files;
   std::map<std::string, TensorView, std::less<>> tensors;
-  std::map<std::string, std::string, std::less<>> metadata;  // of all files together
+  std::map<std::string, std::string, std::less<>> metadata;  // the metadata of all files together
 };
 
-// Opens `folder`'s index and the files that it names.
-//   NotFound            no index, or a file that it names is not there.
-//   InvalidArgument     ParseSafetensorsIndex and SafetensorsFile::Open; a tensor that is missing
-//   in
-//                       its file, or is in one that the index does not place it in; metadata of two
-//                       files that differ; another total size. Names the file.
+// Opens the index of `folder` and the files that it names.
+//   NotFound            there is no index, or a file that it names is missing.
+//   InvalidArgument     the index or a file is not valid. A tensor is missing in its file, or is in
+//                       a file the index does not place it in. Or the metadata of two files differ,
+//                       or the total size is another. The message names the file.
 absl::StatusOr<SafetensorsSet> OpenSafetensorsFolder(const std::string& folder);
 
 }  // namespace ckv

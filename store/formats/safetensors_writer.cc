@@ -1,21 +1,13 @@
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
-#include <cerrno>
-#include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
-#include "store/safetensors.h"
-#include "store/safetensors_header.h"
+#include "proto/base/status.h"
+#include "store/formats/safetensors.h"
+#include "store/formats/safetensors_header.h"
 
 namespace ckv {
 namespace {
@@ -76,36 +68,6 @@ absl::StatusOr<std::string> EncodeHead(
   return head;
 }
 
-// Unique among the threads and processes that write this name at once.
-std::string TemporaryName(const std::string& path) {
-  static std::atomic<uint64_t> counter{0};
-  return absl::StrFormat("%s.%d.%d.tmp", path, getpid(), counter.fetch_add(1));
-}
-
-std::string FolderOf(const std::string& path) {
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  return folder.empty() ? "." : folder.string();
-}
-
-bool WriteAll(int fd, uint64_t offset, std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return false;
-    bytes = bytes.subspan(static_cast<size_t>(written));
-    offset += static_cast<uint64_t>(written);
-  }
-  return true;
-}
-
-// A rename is durable once its directory is.
-bool SyncFolder(const std::string& folder) {
-  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return false;
-  const absl::Cleanup close_fd = [fd] { close(fd); };
-  return fsync(fd) == 0;
-}
-
 // The bytes of data that follow the head; nothing where they overflow.
 std::optional<uint64_t> Sum(std::span<const uint64_t> sizes_bytes) {
   uint64_t sum = 0;
@@ -124,13 +86,13 @@ absl::StatusOr<std::string> CheckedHead(
   if (!data_bytes || *data_bytes > INT64_MAX - head.size()) {
     return absl::InvalidArgumentError("safetensors: the size of the tensors overflows");
   }
-  // What the reader would refuse is not written; so the rules stand in one place.
+  // A header that the reader would refuse is not written; so the rules stand in one place.
   const std::string_view header = std::string_view(head).substr(kSafetensorsLengthBytes);
   CKV_RETURN_IF_ERROR(ParseSafetensorsHeader(header, *data_bytes).status());
   return head;
 }
 
-// What a shape takes; a size that overflows is cut, and then no header's.
+// The bytes that a shape takes. A size that overflows becomes UINT64_MAX, which no header can have.
 uint64_t SizeOf(const TensorSpec& tensor) {
   uint64_t bytes = TensorDtypeBytes(tensor.dtype);
   for (const uint64_t size : tensor.shape) {
@@ -147,43 +109,15 @@ absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(
   std::vector<uint64_t> sizes_bytes;
   for (const TensorSpec& tensor : tensors) sizes_bytes.push_back(SizeOf(tensor));
   CKV_ASSIGN_OR_RETURN(const std::string head, CheckedHead(metadata, tensors, sizes_bytes));
-  SafetensorsWriter writer;
-  writer.path_ = path;
+  CKV_ASSIGN_OR_RETURN(OutputFile file, OutputFile::Create(path));
+  CKV_RETURN_IF_ERROR(file.Write(0, std::as_bytes(std::span(head))));
+  SafetensorsWriter writer(std::move(file));
   uint64_t offset = head.size();
   for (size_t i = 0; i < tensors.size(); ++i) {
     writer.tensors_.push_back({tensors[i].name, offset, sizes_bytes[i]});
     offset += sizes_bytes[i];
   }
-  CKV_RETURN_IF_ERROR(writer.Open());
-  if (!WriteAll(writer.fd_, 0, std::as_bytes(std::span(head)))) return writer.Failed();
   return writer;
-}
-
-SafetensorsWriter::SafetensorsWriter(SafetensorsWriter&& other) noexcept
-    : path_(std::move(other.path_)),
-      temporary_(std::exchange(other.temporary_, "")),
-      fd_(std::exchange(other.fd_, -1)),
-      tensors_(std::move(other.tensors_)) {}
-
-SafetensorsWriter::~SafetensorsWriter() {
-  if (fd_ >= 0) close(fd_);
-  if (!temporary_.empty()) unlink(temporary_.c_str());
-}
-
-absl::Status SafetensorsWriter::Failed() const {
-  return absl::UnavailableError(
-      absl::StrFormat("cannot write %s: %s", path_, std::strerror(errno)));
-}
-
-absl::Status SafetensorsWriter::Open() {
-  fd_ = open(FolderOf(path_).c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
-  if (fd_ >= 0) return absl::OkStatus();
-  // NFS, FUSE and overlays of old kernels have no files without names.
-  const std::string name = TemporaryName(path_);
-  fd_ = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (fd_ < 0) return Failed();
-  temporary_ = name;
-  return absl::OkStatus();
 }
 
 absl::Status SafetensorsWriter::Write(size_t tensor, uint64_t offset_bytes,
@@ -194,7 +128,7 @@ absl::Status SafetensorsWriter::Write(size_t tensor, uint64_t offset_bytes,
         "safetensors: tensor %s: %d bytes at %d, of %d with %d written", QuotedName(to.name),
         bytes.size(), offset_bytes, to.size_bytes, to.written_bytes));
   }
-  if (!WriteAll(fd_, to.begin_bytes + offset_bytes, bytes)) return Failed();
+  CKV_RETURN_IF_ERROR(file_.Write(to.begin_bytes + offset_bytes, bytes));
   to.written_bytes = std::max<uint64_t>(to.written_bytes, offset_bytes + bytes.size());
   return absl::OkStatus();
 }
@@ -206,20 +140,7 @@ absl::Status SafetensorsWriter::Finish() && {
                                                       QuotedName(tensor.name), tensor.written_bytes,
                                                       tensor.size_bytes));
   }
-  if (fsync(fd_) != 0) return Failed();
-  if (temporary_.empty()) {
-    // A link replaces nothing, so it gets a name that it has for the moment until the rename.
-    const std::string name = TemporaryName(path_);
-    const std::string self = absl::StrFormat("/proc/self/fd/%d", fd_);
-    if (linkat(AT_FDCWD, self.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) != 0) {
-      return Failed();
-    }
-    temporary_ = name;
-  }
-  if (close(std::exchange(fd_, -1)) != 0) return Failed();
-  if (rename(temporary_.c_str(), path_.c_str()) != 0) return Failed();
-  temporary_.clear();
-  return SyncFolder(FolderOf(path_)) ? absl::OkStatus() : Failed();
+  return std::move(file_).Finish();
 }
 
 absl::Status WriteSafetensors(const std::string& path,

@@ -1,10 +1,10 @@
-#include "store/arena.h"
+#include "store/memory/arena.h"
 
 #include <algorithm>
 #include <iterator>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 #ifdef ABSL_HAVE_ADDRESS_SANITIZER
 #include <sanitizer/asan_interface.h>
@@ -78,7 +78,7 @@ Arena::Arena(PagedMemory memory, size_t capacity_bytes)
 Arena::~Arena() {
   CKV_CHECK(used_bytes() == 0);  // an extent that outlives its arena points into nothing
   absl::MutexLock lock(&mu_);
-  Unpoison(base_, used_end_);  // or whoever maps these addresses next would find them poisoned
+  Unpoison(base_, used_end_);  // else the next to map these addresses finds them poisoned
 }
 
 absl::StatusOr<Extent> Arena::Allocate(size_t bytes) {

@@ -13,13 +13,14 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "store/huge_pages.h"
+#include "store/memory/huge_pages.h"
 
 namespace ckv {
 
 class Arena;
 
-// Owns a range of the arena and gives it back when destroyed. Movable. The arena must outlive it.
+// Owns a range of the arena and gives it back when destroyed. Movable; one thread at a time may
+// change it. The arena must outlive it.
 class Extent {
  public:
   Extent() = default;
@@ -29,7 +30,7 @@ class Extent {
 
   std::span<std::byte> bytes() const { return bytes_; }
   bool empty() const { return bytes_.empty(); }
-  // Gives back what is behind the first `bytes`, which are at least one and at most what it has.
+  // Keeps the first `bytes` and gives the rest back. `bytes` is at least 1 and at most what it has.
   void Shrink(size_t bytes);
 
  private:
@@ -40,27 +41,27 @@ class Extent {
   std::span<std::byte> bytes_;
 };
 
-// Thread-safe.
+// Thread-safe. Every extent must be gone before the arena is destroyed.
 class Arena {
  public:
   static constexpr size_t kAlignment = 64;
 
-  // Reserves address space for `capacity_bytes`, rounded up to kAlignment; pages are committed as
-  // they are touched.
-  //   InvalidArgument     zero capacity.
-  //   ResourceExhausted   the kernel refuses the mapping, or the policy's pages.
+  // Reserves address space for `capacity_bytes`, rounded up to kAlignment. Pages are committed when
+  // they are first touched; reserved huge pages at once.
+  //   InvalidArgument     the capacity is zero.
+  //   ResourceExhausted   the kernel refuses the mapping, or has too few of the policy's pages.
   static absl::StatusOr<std::unique_ptr<Arena>> Create(size_t capacity_bytes,
                                                        PagePolicy pages = PagePolicy::kSmall);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // Best fit among the free ranges, the lowest of equals; the bytes are not cleared. Zero bytes
-  // give an empty extent.
-  //   ResourceExhausted   no free range is large enough; says how much is free.
+  // Takes the smallest free range that is large enough, the lowest if there are several. The bytes
+  // are not cleared. Zero bytes give an empty extent.
+  //   ResourceExhausted   no free range is large enough; the message says how much is free.
   absl::StatusOr<Extent> Allocate(size_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Whether that would succeed now.
+  // Returns whether Allocate would succeed now.
   bool Fits(size_t bytes) const ABSL_LOCKS_EXCLUDED(mu_);
 
   size_t capacity_bytes() const { return capacity_bytes_; }

@@ -1,4 +1,4 @@
-#include "store/chunk.h"
+#include "store/memory/chunk.h"
 
 #include <algorithm>
 #include <cassert>
@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
-#include "proto/stripe.h"
-#include "proto/xxh3.h"
-#include "store/chunk_id.h"
+#include "proto/base/status.h"
+#include "proto/base/stripe.h"
+#include "proto/base/xxh3.h"
+#include "store/memory/chunk_id.h"
 
 namespace ckv {
 namespace {

@@ -12,27 +12,28 @@
 #include "proto/corpus.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
-#include "store/arena.h"
+#include "store/memory/arena.h"
 
 namespace ckv {
 
-// What a chunk is, without its rows. Checked as a whole by ValidateChunkInfo.
+// Describes a chunk without its rows. ValidateChunkInfo checks a description from outside.
 struct ChunkInfo {
   ChunkId id;
   ChunkId parent;
   uint64_t position = 0;           // canonical position of the first token
   std::vector<int32_t> token_ids;  // [token_count]
-  // XXH3-64 of each layer's rows, [layers]: the bytes' own checksums, beside the id of the inputs.
+  // XXH3-64 of each layer's rows, [layers]. The id names the inputs, so the bytes need their own.
   std::vector<uint64_t> layer_checksums;
 
   uint32_t token_count() const { return static_cast<uint32_t>(token_ids.size()); }
 };
 
-// Limits, and that the id is the one its inputs give.
-//   InvalidArgument     names what does not fit.
+// Checks the limits, and that the id is the one that ComputeChunkId gives for the inputs.
+//   InvalidArgument     something does not fit; the message names it.
 absl::Status ValidateChunkInfo(const ChunkInfo& info, const Geometry& geometry);
 
-// Where a layer lies in a chunk's bytes: layer x stride, each layer 64-byte aligned.
+// The places of layers in a chunk's bytes: layer i begins at i x layer_stride_bytes, 64-byte
+// aligned.
 struct ChunkLayout {
   uint64_t layer_bytes = 0;         // token_count x row_bytes
   uint64_t layer_stride_bytes = 0;  // layer_bytes rounded up to 64
@@ -40,26 +41,28 @@ struct ChunkLayout {
 };
 ChunkLayout LayOutChunk(const Geometry& geometry, uint32_t token_count);
 
-uint64_t ChecksumOf(std::span<const std::byte> bytes);  // XXH3-64
+// Returns XXH3-64 of the bytes.
+uint64_t ChecksumOf(std::span<const std::byte> bytes);
 
-// A whole, immutable chunk. Movable; the arena must outlive it.
+// A whole, immutable chunk. Movable; any thread may read it. Its arena must outlive it.
 class Chunk {
  public:
-  // Of rows that are there; checksums their stripes. `geometry` must outlive the chunk (the table
-  // interns it).
+  // Takes rows that lie in `extent` as LayOutChunk says, and computes their stripe checksums.
+  // `geometry` must outlive the chunk (ChunkTable::Intern).
   Chunk(ChunkInfo info, const Geometry* geometry, Extent extent);
-  // Of rows that were checked against these, [layers][StripeCount(token_count)].
+  // The same for rows that were checked against these checksums, [layers][StripeCount].
   Chunk(ChunkInfo info, const Geometry* geometry, Extent extent,
         std::vector<uint64_t> stripe_checksums);
 
   const ChunkInfo& info() const { return info_; }
   const Geometry& geometry() const { return *geometry_; }
   const ChunkLayout& layout() const { return layout_; }
-  // token_count x row_bytes bytes of one layer; layer < geometry().layers.
+  // Returns the rows of one layer, token_count x row_bytes bytes. `layer` is below
+  // geometry().layers.
   std::span<const std::byte> layer(uint32_t layer) const;
-  // StripeChecksum of each of a layer's stripes, as its rows were when they became this chunk.
+  // Returns StripeChecksum of each stripe of a layer, as its rows were when they became this chunk.
   std::span<const uint64_t> stripe_checksums(uint32_t layer) const;
-  // Its memory, for whoever was the last to read the rows.
+  // Gives up the memory. Nobody may read the rows any more.
   Extent TakeExtent() && { return std::move(extent_); }
 
  private:
@@ -70,20 +73,24 @@ class Chunk {
   std::vector<uint64_t> stripe_checksums_;  // [layers][StripeCount(token_count)]
 };
 
-// A chunk being received: bytes come in any order of layers, in order inside a layer; Finish checks
-// that all came and that every layer's checksum holds (I3: published when whole).
+// A chunk that is being received into an arena. Layers may come in any order; bytes of a layer come
+// in order, without gaps (I3: published when whole). Movable; one thread at a time. The arena must
+// outlive it. Destroying it frees the memory.
 class ChunkWriter {
  public:
-  //   InvalidArgument     the info or geometry.
-  //   ResourceExhausted   the arena is full.
+  // Reserves memory for the chunk. `geometry` must outlive the writer and its chunk.
+  //   InvalidArgument     the info or the geometry is not valid; the message names the field.
+  //   ResourceExhausted   the arena has no room.
   static absl::StatusOr<ChunkWriter> Begin(ChunkInfo info, const Geometry* geometry, Arena* arena);
 
-  //   InvalidArgument     outside the layer, or not where its last piece ended.
+  // Copies rows of one layer, beginning `offset_bytes` after the layer's first byte.
+  //   InvalidArgument     no such layer, past its end, or not where its last bytes ended.
   absl::Status Write(uint32_t layer, uint64_t offset_bytes, std::span<const std::byte> bytes);
 
-  // Not used afterwards.
-  //   InvalidArgument     bytes are missing; says of which layer.
-  //   DataLoss            a layer's checksum does not match.
+  // Checks that all bytes came and that every layer's checksum holds. The writer is not used
+  // afterwards.
+  //   InvalidArgument     bytes are missing; the message says of which layer.
+  //   DataLoss            a layer's checksum does not match its rows.
   absl::StatusOr<Chunk> Finish() &&;
 
  private:

@@ -1,4 +1,4 @@
-#include "store/chunk_expiry.h"
+#include "store/memory/chunk_expiry.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-// When marks of chunks end, and chunks themselves: of the few that were pinned or put for a time.
+// When marks end and chunks expire, for the few chunks that were kept or put for a time.
 
 #pragma once
 
@@ -8,50 +8,51 @@
 
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 #include "proto/ids.h"
 
 namespace ckv {
 
-// Not thread-safe: its owner's lock guards it. A chunk that neither a pin nor a put gave a time
-// costs nothing; one that has a time some 160 B.
+// Not thread-safe: its owner's lock guards it. A chunk without a time costs nothing, a chunk with
+// one about 160 B.
 class ChunkExpiry {
  public:
   struct Times {
-    Instant kept_until = kInstantMax;  // of a kept chunk; kInstantMax: for good
-    Duration ttl{0};                   // 0: the chunk stays
+    Instant kept_until = kInstantMax;  // end of the mark; kInstantMax means for good
+    Duration ttl{0};                   // zero means the chunk stays
     Instant drop_at = kInstantMax;
     bool kept = false;
   };
 
-  // The chunk is kept until then, whatever it was before.
+  // Keeps the chunk until `until`. It replaces an earlier mark.
   void Keep(const ChunkId& id, Instant until);
-  // It is not kept any more.
+  // Ends the mark.
   void Unkeep(const ChunkId& id);
 
-  // The chunk is put for the first time, to be dropped when nobody put it again for `ttl`.
+  // Notes a first put. The chunk expires when nobody puts it again for `ttl`; zero means never.
   void Put(const ChunkId& id, Duration ttl, Instant now);
-  // It is put again. One that stays goes on to stay; 0 makes one stay that would not; else the
-  // later of its two ends holds. Returns whether its ttl is another.
+  // Notes another put. A chunk that stays goes on doing so, and zero makes it stay; otherwise the
+  // later of the old and the new end holds. Returns whether the ttl changed.
   bool PutAgain(const ChunkId& id, Duration ttl, Instant now);
 
-  // Nothing of the chunk ends: it was dropped.
+  // Forgets the chunk, because it was dropped.
   void Forget(const ChunkId& id);
 
-  // Null: nothing of it ends.
+  // Returns the chunk's times, or null if it has none.
   const Times* Find(const ChunkId& id) const;
-  // The first whose end has come: its mark's, or while it is not kept its own.
+  // Returns the chunk that was due first, if any is: a kept chunk when its mark ends, another when
+  // it expires.
   std::optional<ChunkId> NextDue(Instant now) const;
   size_t size() const { return times_.size(); }
 
  private:
   static Instant DueOf(const Times& times) { return times.kept ? times.kept_until : times.drop_at; }
-  // Of a chunk, which gets times if it has none; removed again where nothing ends.
+  // Changes a chunk's times, which are made if missing and removed if nothing ends any more.
   template <typename Change>
   void Edit(const ChunkId& id, Change change);
 
   absl::flat_hash_map<ChunkId, Times> times_;
-  absl::btree_set<std::pair<Instant, ChunkId>> due_;  // those that end
+  absl::btree_set<std::pair<Instant, ChunkId>> due_;  // chunks by when they are due
 };
 
 }  // namespace ckv

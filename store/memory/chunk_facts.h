@@ -1,4 +1,4 @@
-// What is known of a chunk beside its file: it changes, and files do not.
+// The facts that are saved beside a chunk's file, because they change and files do not.
 
 #pragma once
 
@@ -9,13 +9,13 @@
 namespace ckv {
 
 struct ChunkFacts {
-  std::vector<std::string> readers;  // tenants; "" alone: everyone
-  bool kept = false;                 // never to be evicted
-  // When a mark that is not for good ends, by the wall clock, since no other outlives a machine's
-  // life: a step of it moves the end by the step, and no further. 0: kept for good, or not at all.
+  std::vector<std::string> readers;  // tenants; "" alone means everyone
+  bool kept = false;                 // marked by Keep or KeepFor
+  // When a mark of KeepFor ends, by the wall clock, the only one that survives a restart of the
+  // machine. A step of that clock moves the end by as much. 0 means kept for good, or not kept.
   uint64_t kept_until_ms = 0;
-  // The chunk is dropped when nobody put it again for so long; over a restart it counts anew, so
-  // that nobody loses a chunk for the time that its holder was away. 0: it stays.
+  // The chunk expires when nobody puts it again for this long. After a restart it counts anew, so
+  // that no chunk is lost for the time its holder was away. 0 means it stays.
   uint64_t ttl_ms = 0;
 
   friend bool operator==(const ChunkFacts&, const ChunkFacts&) = default;

@@ -1,6 +1,6 @@
-#include "store/chunk_id.h"
+#include "store/memory/chunk_id.h"
 
-#include "proto/sha256.h"
+#include "proto/base/sha256.h"
 
 namespace ckv {
 

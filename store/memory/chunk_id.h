@@ -10,11 +10,11 @@
 
 namespace ckv {
 
-// The id of the chunk of `tokens` that follows `parent` (zero: it starts a chain) under the model
-// whose ModelFingerprint is `fingerprint`. `position` is the canonical position of the chunk's own
-// first token, ChunkInfo::position: for a chain's first chunk it is an input, since RoPE makes rows
-// at another position differ; further down the chain implies it, and mixing it in makes a chunk
-// that claims another one carry the wrong id.
+// Returns the id of the chunk of `tokens` that follows `parent`, under the model whose
+// ModelFingerprint is `fingerprint`. A zero parent starts a chain. `position` is the canonical
+// position of the chunk's first token (ChunkInfo::position). It is an input of a chain's first
+// chunk, because RoPE makes rows at another position differ. For later chunks the chain implies it;
+// as part of the hash it makes a chunk that claims another position carry the wrong id.
 //   SHA-256(11 as u64 | "ckv.chunk.1" | fingerprint | parent | position u64 | count u64 |
 //           tokens i32[]), integers little-endian
 ChunkId ComputeChunkId(const ChunkId& fingerprint, const ChunkId& parent, uint64_t position,

@@ -1,4 +1,4 @@
-#include "store/chunk_table.h"
+#include "store/memory/chunk_table.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,8 +8,8 @@
 
 #include "absl/hash/hash.h"
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
-#include "store/chunk_table_slot.h"
+#include "proto/base/status.h"
+#include "store/memory/chunk_table_slot.h"
 
 namespace ckv {
 namespace {
@@ -40,12 +40,11 @@ ChunkPin::~ChunkPin() {
 
 ChunkTable::ChunkTable(Arena* arena, uint32_t chunk_count_max, Clock* clock)
     : arena_(arena),
-      clock_(clock),
       chunk_count_max_(chunk_count_max),
       segments_(new std::atomic<Slot*>[chunk_count_max / kSegmentSlots + 2]()),
       segment_count_(chunk_count_max / kSegmentSlots + 2),
       salt_(std::random_device()() | uint64_t{std::random_device()()} << 32),
-      shards_(new Shard[kShardCount]) {}
+      ledger_(clock) {}
 
 ChunkTable::~ChunkTable() {
   CKV_CHECK(stats().pin_count == 0);  // a pin that outlives its table points into nothing
@@ -56,11 +55,6 @@ ChunkTable::Slot* ChunkTable::SlotAt(uint32_t index) const {
   if (index / kSegmentSlots >= segment_count_) return nullptr;
   Slot* segment = segments_[index / kSegmentSlots].load(std::memory_order_acquire);
   return segment == nullptr ? nullptr : segment + index % kSegmentSlots;
-}
-
-// Ids are hashes already.
-ChunkTable::Shard& ChunkTable::ShardOf(const ChunkId& id) const {
-  return shards_[id.bytes[8] % kShardCount];
 }
 
 absl::StatusOr<const Geometry*> ChunkTable::Intern(const Geometry& geometry) {
@@ -110,24 +104,15 @@ absl::Status ChunkTable::CheckNew(const ChunkInfo& info, std::string_view tenant
   const std::optional<uint32_t> found = SlotOf(info.id);
   if (!found) return CheckRoom();
   Slot& slot = *SlotAt(*found);
-  if (!slot.Readable(tenant)) {
+  if (!ledger_.MayRead(info.id, tenant)) {
     if (DigestOf(info.layer_checksums) != slot.what.checksums_digest) {
       return absl::DataLossError(absl::StrFormat(
           "chunk %s: its rows are not those that others put here", info.id.ShortHex()));
     }
-    Shard& shard = ShardOf(info.id);
-    absl::MutexLock lock(&shard.mu);
-    if (tenant.empty()) slot.what.readers.clear();
-    if (slot.what.readers.size() == kReaderCountMax) {
-      return absl::ResourceExhaustedError(
-          absl::StrFormat("chunk %s: already of %d tenants: put it for everyone",
-                          info.id.ShortHex(), kReaderCountMax));
-    }
-    slot.what.readers.emplace_back(tenant);
+    CKV_RETURN_IF_ERROR(ledger_.AddReader(info.id, tenant));
     slot.for_everyone.store(tenant.empty(), std::memory_order_relaxed);
-    slot.facts_unsaved = true;
   }
-  slot.touched = clock_->Now();
+  ledger_.Touch(info.id);
   return absl::AlreadyExistsError(absl::StrFormat("chunk %s is resident", info.id.ShortHex()));
 }
 
@@ -143,7 +128,7 @@ absl::StatusOr<ChunkWriter> ChunkTable::Begin(ChunkInfo info, const Geometry& ge
   return ChunkWriter::Begin(std::move(info), interned, arena_);
 }
 
-uint32_t ChunkTable::TakeSlot(ColdChunk chunk) {
+uint32_t ChunkTable::TakeSlot(const ChunkSummary& chunk, bool for_everyone) {
   Interned(chunk.geometry).chunk_count += 1;
   token_count_ += chunk.token_count;
   used_slot_count_ += 1;
@@ -158,11 +143,10 @@ uint32_t ChunkTable::TakeSlot(ColdChunk chunk) {
     free_slots_.pop_back();
   }
   Slot& slot = *SlotAt(index);
-  slot.Become(std::move(chunk));
+  slot.Become(chunk, for_everyone);
   slot.durable = false;
-  slot.facts_unsaved = false;
+  slot.held_back = false;
   slot.use_count.store(0, std::memory_order_relaxed);
-  slot.touched = clock_->Now();
   return index;
 }
 
@@ -181,30 +165,29 @@ absl::Status ChunkTable::Insert(Chunk chunk, std::string_view tenant, bool durab
   absl::MutexLock lock(&mu_);
   CKV_RETURN_IF_ERROR(CheckNew(chunk.info(), tenant));
   const ChunkInfo& info = chunk.info();
-  ColdChunk what = {.id = info.id,
-                    .position = info.position,
-                    .token_count = info.token_count(),
-                    .geometry = &chunk.geometry(),
-                    .checksums_digest = DigestOf(info.layer_checksums),
-                    .readers = {std::string(tenant)}};
-  const uint32_t index = TakeSlot(std::move(what));
+  const ChunkSummary what = {.id = info.id,
+                             .position = info.position,
+                             .token_count = info.token_count(),
+                             .geometry = &chunk.geometry(),
+                             .checksums_digest = DigestOf(info.layer_checksums)};
+  const uint32_t index = TakeSlot(what, tenant.empty());
   Slot& slot = *SlotAt(index);
   slot.chunk = std::make_unique<Chunk>(std::move(chunk));
   slot.durable = durable;
   if (durable) evictable_.Add(index, slot.bytes(), /*cost_us=*/double(slot.bytes()));
+  ledger_.Open(what.id, tenant, ttl);
   Publish(index, /*hot=*/true);
-  expiry_.Put(slot.what.id, ttl, slot.touched);
-  slot.facts_unsaved = ttl > Duration(0);
   return absl::OkStatus();
 }
 
-absl::Status ChunkTable::InsertCold(ColdChunk chunk) {
+absl::Status ChunkTable::InsertCold(const ChunkSummary& chunk, const ChunkFacts& facts) {
   absl::MutexLock lock(&mu_);
   if (SlotOf(chunk.id)) {
     return absl::AlreadyExistsError(absl::StrFormat("chunk %s is resident", chunk.id.ShortHex()));
   }
   CKV_RETURN_IF_ERROR(CheckRoom());
-  const uint32_t index = TakeSlot(std::move(chunk));
+  ledger_.Restore(chunk.id, facts);
+  const uint32_t index = TakeSlot(chunk, ledger_.MayRead(chunk.id, ""));
   SlotAt(index)->durable = true;
   cold_count_ += 1;
   Publish(index, /*hot=*/false);
@@ -223,7 +206,7 @@ absl::Status ChunkTable::Warm(ChunkLocator locator, Chunk chunk, double cost_us)
   // A cold slot has no pins, and under mu_ nobody else makes it hot or drops it.
   slot->state.store(state | kHot, std::memory_order_release);
   cold_count_ -= 1;
-  if (!slot->what.kept) evictable_.Add(locator.slot, slot->bytes(), cost_us);
+  if (!ledger_.IsKept(slot->what.id)) evictable_.Add(locator.slot, slot->bytes(), cost_us);
   return absl::OkStatus();
 }
 
@@ -257,7 +240,7 @@ absl::StatusOr<ChunkLocator> ChunkTable::Find(const ChunkId& id, const Geometry&
   std::optional<Slot::Seen> seen;
   const std::optional<uint32_t> slot = index_.Find(
       HashOf(id), [&](uint32_t index) { return (seen = SlotAt(index)->IsOf(id)).has_value(); });
-  if (!slot || (!seen->for_everyone && !ReadableBy(id, tenant))) return NotHere(id);
+  if (!slot || (!seen->for_everyone && !ledger_.MayRead(id, tenant))) return NotHere(id);
   const Geometry& resident = *seen->geometry;
   if (&resident != &geometry && resident != geometry) {
     return absl::FailedPreconditionError(absl::StrFormat("chunk %s has another geometry: %s",
@@ -265,14 +248,6 @@ absl::StatusOr<ChunkLocator> ChunkTable::Find(const ChunkId& id, const Geometry&
                                                          DescribeDifference(resident, geometry)));
   }
   return ChunkLocator{*slot, seen->generation};
-}
-
-// A chunk is not taken out, nor its slot another's, while its shard is locked.
-bool ChunkTable::ReadableBy(const ChunkId& id, std::string_view tenant) const {
-  Shard& shard = ShardOf(id);
-  absl::MutexLock lock(&shard.mu);
-  const std::optional<uint32_t> slot = SlotOf(id);
-  return slot.has_value() && SlotAt(*slot)->Readable(tenant);
 }
 
 absl::StatusOr<ChunkLocator> ChunkTable::Locate(const ChunkId& id) const {
@@ -283,7 +258,7 @@ absl::StatusOr<ChunkLocator> ChunkTable::Locate(const ChunkId& id) const {
   return ChunkLocator{*slot, seen->generation};
 }
 
-absl::StatusOr<ChunkPin> ChunkTable::Pin(ChunkLocator locator) {
+absl::StatusOr<ChunkPin> ChunkTable::Pin(ChunkLocator locator) const {
   Slot* slot = SlotAt(locator.slot);
   if (slot == nullptr) return Dropped();
   uint64_t state = slot->state.load(std::memory_order_relaxed);
@@ -293,14 +268,15 @@ absl::StatusOr<ChunkPin> ChunkTable::Pin(ChunkLocator locator) {
     CKV_CHECK((state & kPinsMask) != kPinsMask);
   } while (!slot->state.compare_exchange_weak(state, state + 1, std::memory_order_acquire,
                                               std::memory_order_relaxed));
-  // The first after an eviction looked is enough: whoever pins often writes nothing more.
+  // The first after an eviction looked is enough: a chunk that is pinned often writes no more.
   if (slot->use_count.load(std::memory_order_relaxed) == 0)
     slot->use_count.store(1, std::memory_order_relaxed);
-  return ChunkPin(this, locator.slot, slot->chunk.get());
+  // A pin changes nothing of what the table has, but its end may free a slot.
+  return ChunkPin(const_cast<ChunkTable*>(this), locator.slot, slot->chunk.get());
 }
 
 absl::StatusOr<ChunkPin> ChunkTable::Pin(const ChunkId& id, const Geometry& geometry,
-                                         std::string_view tenant) {
+                                         std::string_view tenant) const {
   CKV_ASSIGN_OR_RETURN(const ChunkLocator locator, Find(id, geometry, tenant));
   return Pin(locator);
 }
@@ -310,7 +286,7 @@ void ChunkTable::Unpin(uint32_t index) {
   if ((before & kPinsMask) == 1 && (before & kResident) == 0) Free(index);
 }
 
-// Of a slot that is neither resident nor pinned: whoever made it so calls this, once.
+// Called once for a slot that is neither resident nor pinned, by the caller that made it so.
 void ChunkTable::Free(uint32_t index) {
   std::unique_ptr<Chunk> freed;  // destroyed after the lock: it takes the arena's
   absl::MutexLock lock(&mu_);
@@ -322,7 +298,7 @@ void ChunkTable::Free(uint32_t index) {
     free_slots_.push_back(index);
 }
 
-absl::StatusOr<ColdChunk> ChunkTable::Describe(ChunkLocator locator) const {
+absl::StatusOr<ChunkSummary> ChunkTable::Describe(ChunkLocator locator) const {
   absl::MutexLock lock(&mu_);
   const Slot* slot = SlotAt(locator.slot);
   if (slot == nullptr) return Dropped();
@@ -331,13 +307,7 @@ absl::StatusOr<ColdChunk> ChunkTable::Describe(ChunkLocator locator) const {
   return slot->what;
 }
 
-absl::Status ChunkTable::Drop(const ChunkId& id) {
-  return Remove(id, {.even_kept = true, .idle_min = Duration(0), .expired_only = false});
-}
-
-absl::Status ChunkTable::DropUnlessKept(const ChunkId& id) { return Remove(id, {}); }
-
-absl::Status ChunkTable::Remove(const ChunkId& id, const RemoveIf& only) {
+absl::Status ChunkTable::Drop(const ChunkId& id, const DropIf& only) {
   uint32_t index = 0;
   bool free = false;
   {
@@ -345,8 +315,9 @@ absl::Status ChunkTable::Remove(const ChunkId& id, const RemoveIf& only) {
     const std::optional<uint32_t> found = SlotOf(id);
     if (!found) return NotHere(id);
     index = *found;
-    CKV_RETURN_IF_ERROR(CheckMayGo(*SlotAt(index), only));
-    expiry_.Forget(id);
+    if (only.in_memory_only && SlotAt(index)->durable)
+      return absl::FailedPreconditionError(absl::StrFormat("chunk %s has a file", id.ShortHex()));
+    CKV_RETURN_IF_ERROR(ledger_.Close(id, only));
     free = TakeOut(index);
   }
   if (free) Free(index);
@@ -357,11 +328,7 @@ bool ChunkTable::TakeOut(uint32_t index) {
   Slot& slot = *SlotAt(index);
   const ChunkId& id = slot.what.id;
   in_order_.erase(id);
-  {
-    Shard& shard = ShardOf(id);
-    absl::MutexLock shard_lock(&shard.mu);
-    index_.Erase(HashOf(id), index);
-  }
+  index_.Erase(HashOf(id), index);
   token_count_ -= slot.what.token_count;
   Interned(slot.what.geometry).chunk_count -= 1;
   evictable_.Remove(index);
@@ -385,20 +352,18 @@ absl::Status ChunkTable::Chill(ChunkLocator locator) {
     if (GenerationOf(state) != locator.generation ||
         (state & (kResident | kHot)) != (kResident | kHot))
       return Dropped();
-    ColdChunk what = slot->what;
-    const Instant touched = slot->touched;
+    const ChunkSummary what = slot->what;
+    const bool for_everyone = slot->for_everyone.load(std::memory_order_relaxed);
     free = TakeOut(locator.slot);
     // Beside chunk_count_max, as long as the old slot is read.
     if (used_slot_count_ < chunk_count_max_ + kChilledCountMax) {
-      const uint32_t index = TakeSlot(std::move(what));
-      Slot& cold = *SlotAt(index);
-      cold.durable = true;
-      cold.facts_unsaved = true;
-      cold.touched = touched;
+      const uint32_t index = TakeSlot(what, for_everyone);
+      SlotAt(index)->durable = true;
+      ledger_.FactsNotSaved(what.id);
       cold_count_ += 1;
       Publish(index, /*hot=*/false);
     } else {
-      expiry_.Forget(what.id);
+      ledger_.Close(what.id, {}).IgnoreError();
       status = absl::ResourceExhaustedError("chunk table: too many slots are still being read");
     }
   }
@@ -406,19 +371,66 @@ absl::Status ChunkTable::Chill(ChunkLocator locator) {
   return status;
 }
 
+bool ChunkTable::IsDurable(const ChunkId& id) const {
+  absl::MutexLock lock(&mu_);
+  const std::optional<uint32_t> found = SlotOf(id);
+  return found && SlotAt(*found)->durable;
+}
+
+void ChunkTable::MarkDurable(const ChunkId& id) {
+  absl::MutexLock lock(&mu_);
+  const std::optional<uint32_t> found = SlotOf(id);
+  if (!found || SlotAt(*found)->durable) return;
+  SlotAt(*found)->durable = true;
+  ledger_.FactsNotSaved(id);
+  RequeueSlot(*found);
+}
+
+void ChunkTable::SetEvictable(const ChunkId& id, bool evictable) {
+  absl::MutexLock lock(&mu_);
+  const std::optional<uint32_t> found = SlotOf(id);
+  if (!found) return;
+  SlotAt(*found)->held_back = !evictable;
+  RequeueSlot(*found);
+}
+
+void ChunkTable::Requeue(const ChunkId& id) {
+  absl::MutexLock lock(&mu_);
+  if (const std::optional<uint32_t> found = SlotOf(id)) RequeueSlot(*found);
+}
+
+void ChunkTable::RequeueSlot(uint32_t index) {
+  const Slot& slot = *SlotAt(index);
+  const bool hot = (slot.state.load(std::memory_order_relaxed) & kHot) != 0;
+  if (!hot || !slot.durable || slot.held_back || ledger_.IsKept(slot.what.id)) {
+    evictable_.Remove(index);
+  } else if (!evictable_.Has(index)) {
+    evictable_.Add(index, slot.bytes(), /*cost_us=*/double(slot.bytes()));
+  }
+}
+
 std::vector<ChunkListing> ChunkTable::List(const std::optional<ChunkId>& after,
                                            size_t count_max) const {
   std::vector<ChunkListing> listings;
-  const Instant now = clock_->Now();
-  absl::MutexLock lock(&mu_);
-  auto entry = after ? in_order_.upper_bound(*after) : in_order_.begin();
-  for (; entry != in_order_.end() && listings.size() < count_max; ++entry) {
-    const Slot& slot = *SlotAt(entry->second);
-    const uint64_t state = slot.state.load(std::memory_order_relaxed);
-    listings.push_back({slot.what.id, slot.what.position, slot.what.token_count, slot.bytes(),
-                        static_cast<uint32_t>(state & kPinsMask), slot.what.kept,
-                        (state & kHot) != 0, slot.durable,
-                        std::max(now - slot.touched, Duration(0))});
+  {
+    absl::MutexLock lock(&mu_);
+    auto entry = after ? in_order_.upper_bound(*after) : in_order_.begin();
+    for (; entry != in_order_.end() && listings.size() < count_max; ++entry) {
+      const Slot& slot = *SlotAt(entry->second);
+      const uint64_t state = slot.state.load(std::memory_order_relaxed);
+      listings.push_back({.id = slot.what.id,
+                          .position = slot.what.position,
+                          .token_count = slot.what.token_count,
+                          .bytes = slot.bytes(),
+                          .pin_count = static_cast<uint32_t>(state & kPinsMask),
+                          .hot = (state & kHot) != 0,
+                          .durable = slot.durable});
+    }
+  }
+  for (ChunkListing& listing : listings) {
+    const ChunkLedger::Glance said = ledger_.GlanceAt(listing.id);
+    listing.kept = said.kept;
+    listing.idle = said.idle;
   }
   return listings;
 }

@@ -1,8 +1,8 @@
-#include "store/eviction.h"
+#include "store/memory/eviction.h"
 
 #include <algorithm>
 
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 

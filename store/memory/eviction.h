@@ -1,12 +1,12 @@
-// Which resident chunk goes when the hot tier is full: the one that is cheapest to do without.
+// Chooses the chunk to evict when the hot tier is full: the one that is cheapest to do without.
 //
 //   priority = clock + uses x cost_us / bytes
 //
-// GreedyDual-Size-Frequency (Cherkasova, HP Labs 98-69): `clock` is the priority of the chunk that
-// went last, so that what was used often long ago ages, and cost over size is what each byte of
-// room buys: reading a chunk again costs its transfer and one wait for the device, so small chunks
-// are worth more a byte. A scan touches each chunk once, so its chunks stand behind all that were
-// used twice since the clock last passed them, and push out one another.
+// GreedyDual-Size-Frequency (Cherkasova, HP Labs 98-69). `clock` is the priority of the chunk that
+// went last, so chunks that were used often long ago age. Cost over size is what each byte of room
+// buys. Reading a chunk again costs its transfer and one wait for the device, so small chunks are
+// worth more a byte. A scan uses each chunk once, so its chunks push out one another. They rank
+// behind all chunks that were used twice since the clock last passed them.
 
 #pragma once
 
@@ -18,29 +18,31 @@
 
 namespace ckv {
 
-// What it takes to read a chunk again, of `bytes`, from a device of this bandwidth and wait.
+// How long reading a chunk again takes, from a device of this wait and bandwidth.
 struct ReloadCost {
   double wait_us = 0;
-  double bytes_per_us = 0;
+  double bytes_per_us = 0;  // 0 means not known: transfers then cost nothing
 
   double Of(uint64_t bytes) const {
     return wait_us + (bytes_per_us > 0 ? double(bytes) / bytes_per_us : 0);
   }
 };
 
-// Chunks by their slot in the table. Not thread-safe: guarded by the table's mutex. 56 bytes a
-// chunk.
+// Chunks by their slot in the table, 56 bytes each. Not thread-safe: the table's mutex guards it.
 class EvictionQueue {
  public:
-  // A use beyond these counts no more: an old favourite must be able to go.
+  // The most uses that count, so that an old favourite can go.
   static constexpr uint32_t kUseCountMax = 16;
 
-  // `slot` became resident; it has been used once.
+  // Adds a slot that is not in the queue, as used once.
   void Add(uint32_t slot, uint64_t bytes, double cost_us);
+  // Does nothing if the slot is not in the queue.
   void Remove(uint32_t slot);
+  bool Has(uint32_t slot) const { return slot < entries_.size() && entries_[slot].use_count > 0; }
+  // Notes a use. Does nothing if the slot is not in the queue.
   void Use(uint32_t slot);
-  // The slot to go next of those for which `may_go` holds; absent: none. It is not removed: Evicted
-  // tells that it went, which is what moves the clock.
+  // Returns the slot to go next among those for which `may_go` holds, if any. It stays in the queue
+  // until Evicted.
   template <typename MayGo>
   std::optional<uint32_t> Next(MayGo may_go) const {
     for (const auto& [priority, slot] : order_) {
@@ -48,6 +50,7 @@ class EvictionQueue {
     }
     return std::nullopt;
   }
+  // Removes a slot that went, and moves the clock to its priority.
   void Evicted(uint32_t slot);
 
   size_t size() const { return order_.size(); }
@@ -56,7 +59,7 @@ class EvictionQueue {
   struct Entry {
     double worth = 0;        // cost_us / bytes
     double priority = 0;     // as in order_
-    uint32_t use_count = 0;  // 0: not resident
+    uint32_t use_count = 0;  // 0 means not in the queue
   };
   void Place(uint32_t slot, Entry& entry);
 

@@ -1,4 +1,4 @@
-#include "store/huge_pages.h"
+#include "store/memory/huge_pages.h"
 
 #include <sys/mman.h>
 

@@ -1,5 +1,5 @@
-// Memory in huge pages: 2 MiB a page instead of 4 KiB, so that a kernel that streams rows through
-// memory does not stop for an address every 4 rows.
+// Memory in huge pages of 2 MiB instead of 4 KiB. A kernel that streams rows through memory then
+// does not stop for an address every 4 rows.
 
 #pragma once
 
@@ -15,28 +15,30 @@ namespace ckv {
 inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 
 enum class PagePolicy : uint8_t {
-  kAuto,      // reserved ones if there are enough, else transparent ones, else small ones
-  kReserved,  // reserved ones or an error
-  kSmall,
+  kAuto,      // reserved huge pages if there are enough, else transparent ones, else small pages
+  kReserved,  // reserved huge pages or an error
+  kSmall,     // small pages
 };
 enum class PageKind : uint8_t {
   kReserved,     // hugetlb: set aside by the operator (vm.nr_hugepages)
-  kTransparent,  // the kernel makes huge ones where it can
+  kTransparent,  // the kernel makes pages huge where it can
   kSmall,
 };
-std::string_view PageKindName(PageKind kind);  // "reserved huge pages"
+// Returns words for a log line: "reserved huge pages".
+std::string_view PageKindName(PageKind kind);
 
-// Private, zeroed memory that is unmapped at the end. Movable.
+// Private, zeroed memory that is unmapped when this is destroyed. Movable.
 class PagedMemory {
  public:
-  // Pages are committed as they are touched; reserved ones are taken at once. Less than one huge
-  // page is in small ones, unless reserved ones are asked for.
-  //   ResourceExhausted   the kernel refuses; of kReserved, says how many pages to reserve.
+  // Maps memory. Pages are committed when they are first touched; reserved huge pages at once. Less
+  // than one huge page is in small pages, unless the policy is kReserved.
+  //   ResourceExhausted   the kernel refuses. With kReserved the message says how many pages to
+  //                       reserve.
   static absl::StatusOr<PagedMemory> Map(size_t bytes, PagePolicy policy);
   PagedMemory(PagedMemory&&) = default;
   PagedMemory& operator=(PagedMemory&&) = default;
 
-  // Aligned to a huge page, but for small ones.
+  // The first byte, aligned to a huge page unless pages are small.
   std::byte* base() const { return memory_.get(); }
   PageKind kind() const { return kind_; }
 

@@ -1,8 +1,8 @@
-#include "store/id_index.h"
+#include "store/memory/id_index.h"
 
 #include <utility>
 
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {

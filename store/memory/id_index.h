@@ -1,9 +1,9 @@
-// Hashes of chunk ids to slots, read without a lock: 4 bytes an entry, so that 100,000 chunks have
-// 1 MB of them, which a core keeps close.
+// Finds slots by the hashes of chunk ids, without a lock, in 4 bytes an entry. 100,000 chunks take
+// 1 MB, which stays in a core's cache.
 //
 // Linear probing over a power of two of entries, half full at most. An entry is the slot and eight
-// bits of the hash; it says where to look, and the slot says whether it is the chunk, so an entry
-// that is out of date misleads nobody.
+// bits of the hash. It only says where to look. The caller asks the slot whether it has the chunk,
+// so an entry that is out of date misleads nobody.
 
 #pragma once
 
@@ -15,18 +15,18 @@
 
 namespace ckv {
 
-// Any thread may Find; one at a time inserts and erases.
+// Any thread may call Find at any time. One thread at a time may call Insert and Erase.
 class IdIndex {
  public:
   IdIndex();
   IdIndex(const IdIndex&) = delete;
   IdIndex& operator=(const IdIndex&) = delete;
 
-  // Slots are below this.
+  // Every slot is below this.
   static constexpr uint32_t kSlotEnd = (1u << 24) - 2;
 
-  // The slot of this hash for which `is(slot)` holds. What was inserted before the call, and not
-  // erased since, is found.
+  // Returns the slot of this hash for which `is(slot)` holds, if there is one. It finds every slot
+  // that was inserted before the call and not erased since.
   template <typename Is>
   std::optional<uint32_t> Find(uint64_t hash, Is is) const {
     while (true) {
@@ -42,7 +42,7 @@ class IdIndex {
     }
   }
 
-  // `slot` is not in it. `hash_of(slot)` tells the hash of any that is.
+  // Adds a slot that is not in the index. `hash_of(slot)` returns the hash of any slot that is.
   template <typename HashOf>
   void Insert(uint64_t hash, uint32_t slot, HashOf hash_of) {
     if (used_count_ >= (array_.load(std::memory_order_relaxed)->mask + 1) / 2) {
@@ -58,7 +58,7 @@ class IdIndex {
     ++live_count_;
     ++used_count_;
   }
-  // It is, with that hash.
+  // Removes a slot that is in the index with this hash.
   void Erase(uint64_t hash, uint32_t slot);
 
  private:
@@ -79,17 +79,17 @@ class IdIndex {
   static constexpr bool Erased(uint32_t entry) { return (entry & 0xffffff) == kErased; }
   static void Put(Array& array, uint64_t hash, uint32_t slot);
 
-  // Empty; of twice the size, or of the same where what was erased takes the room.
+  // Returns an empty array: twice the size, or the same size if erased entries take the room.
   Array& TakeRoom();
   void Use(Array& room);
 
   std::atomic<uint64_t> version_{0};
   std::atomic<Array*> array_;
-  // All there ever were: a reader may still be in one. Sizes double, and of each there are two at
-  // most, so together they are at most four times the last.
+  // All arrays there ever were, because a reader may still be in one. Sizes double and there are at
+  // most two of each, so together they are at most four times the last.
   std::vector<std::unique_ptr<Array>> arrays_;
   uint32_t live_count_ = 0;
-  uint32_t used_count_ = 0;  // and erased
+  uint32_t used_count_ = 0;  // live or erased
 };
 
 }  // namespace ckv

@@ -1,10 +1,10 @@
-#include "store/shadow_table.h"
+#include "store/memory/shadow_table.h"
 
 #include <algorithm>
 #include <span>
 #include <utility>
 
-#include "proto/stripe.h"
+#include "proto/base/stripe.h"
 
 namespace ckv {
 namespace {

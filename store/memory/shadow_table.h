@@ -1,10 +1,10 @@
-// Shadows: approximate rows of evicted chunks, in the memory that their exact rows had. What allows
-// an approximation is answered from them at once, where exact rows would come from disk.
+// Shadows: approximate rows of evicted chunks, in the memory that their exact rows had. A request
+// that allows an approximation is answered from them at once, instead of from disk.
 //
 //   hot -> evicted -> shadow -> gone        every chunk on the way down has its file
 //
-// An evicted chunk's rows are packed where they lie (1152 to 656 bytes for DeepSeek), and what they
-// no longer need is given back: so it needs no room to make room. The oldest shadow goes first.
+// An evicted chunk's rows are packed in place (1152 to 656 bytes for DeepSeek), and the memory they
+// no longer need is given back. So making room needs no room. The oldest shadow goes first.
 
 #pragma once
 
@@ -17,28 +17,29 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/geometry.h"
-#include "store/arena.h"
-#include "store/chunk.h"
-#include "store/chunk_table.h"
+#include "store/memory/arena.h"
+#include "store/memory/chunk.h"
+#include "store/memory/chunk_table.h"
 
 namespace ckv {
 
-// How rows are packed; the store does not know what is in them. Immutable, thread-safe.
+// Packs rows; the store does not know what is in them. Immutable, thread-safe.
 class ShadowCodec {
  public:
   virtual ~ShadowCodec() = default;
-  // Of a packed row, less than geometry.row_bytes(); 0: rows of this geometry are not packed.
+  // Returns the bytes of a packed row, fewer than geometry.row_bytes(), or 0 if rows of this
+  // geometry are not packed.
   virtual uint32_t PackedRowBytes(const Geometry& geometry) const = 0;
-  // Packs one row; `packed` may overlap what comes after the row's first byte. False: it has values
-  // that cannot be packed (not finite, or too large).
+  // Packs one row into PackedRowBytes at `packed`, which may overlap the row if it does not begin
+  // after it. Returns false if the row has values that cannot be packed (not finite, or too large).
   virtual bool Pack(const Geometry& geometry, const std::byte* row, std::byte* packed) const = 0;
 };
 
 // Packed rows of one chunk, [layer][token][row_bytes], each layer 64-byte aligned. Immutable.
 class Shadow {
  public:
-  // In the chunk's own memory. Null, and its memory is free: its rows cannot be packed, or are not
-  // those of their checksums any more.
+  // Packs a chunk's rows in its own memory. Returns null, and frees the memory, if the rows cannot
+  // be packed or no longer match their checksums.
   static std::shared_ptr<const Shadow> Make(Chunk chunk, const ShadowCodec& codec);
 
   uint32_t token_count() const { return token_count_; }
@@ -60,19 +61,22 @@ class Shadow {
   uint64_t layer_stride_bytes_;
 };
 
-// Thread-safe. What is found stays readable while its pointer lives.
+// The shadows of one store's chunks. Thread-safe. A shadow that was found stays readable while its
+// pointer lives.
 class ShadowTable {
  public:
-  // Holds at most `bytes_max`; 0: none.
+  // Holds at most `bytes_max` bytes of shadows; 0 means none.
   explicit ShadowTable(uint64_t bytes_max) : bytes_max_(bytes_max) {}
 
   uint64_t bytes_max() const { return bytes_max_; }
-  // Makes room for it first; one that is larger than bytes_max is not kept.
+  // Adds a shadow and removes the oldest ones to make room. One larger than bytes_max is not kept.
   void Add(ChunkLocator chunk, std::shared_ptr<const Shadow> shadow) ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns the chunk's shadow, or null if there is none.
   std::shared_ptr<const Shadow> Find(ChunkLocator chunk) const ABSL_LOCKS_EXCLUDED(mu_);
-  // The chunk is hot again, or dropped.
+  // Removes the chunk's shadow, because the chunk is hot again or dropped. Does nothing if it has
+  // none.
   void Remove(ChunkLocator chunk) ABSL_LOCKS_EXCLUDED(mu_);
-  // False: there is none.
+  // Returns false if there is no shadow.
   bool RemoveOldest() ABSL_LOCKS_EXCLUDED(mu_);
 
   uint64_t count() const ABSL_LOCKS_EXCLUDED(mu_);

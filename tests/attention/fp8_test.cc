@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "attention/bf16.h"
+#include "tests/attention/fp8_row.h"
 #include "tests/attention/reference.h"
 
 namespace ckv {
@@ -91,7 +92,7 @@ TEST(Fp8DsMlaRow, ThereAndBack) {
     PackFp8DsMlaRow(row.data(), 512, 64, packed.data() + 1);
     EXPECT_EQ(packed[0], 0xcd);
     std::vector<float> back(576);
-    UnpackFp8DsMlaRow(packed.data() + 1, 512, 64, back.data());
+    test::UnpackFp8DsMlaRow(packed.data() + 1, 512, 64, back.data());
     for (uint32_t i = 0; i < 512; ++i) {
       float scale;
       std::memcpy(&scale, packed.data() + 1 + 512 + i / 128 * 4, sizeof(scale));
@@ -105,7 +106,7 @@ TEST(Fp8DsMlaRow, ThereAndBack) {
     std::vector<uint8_t> again(kRowBytes);
     PackFp8DsMlaRow(back.data(), 512, 64, again.data());
     std::vector<float> twice(576);
-    UnpackFp8DsMlaRow(again.data(), 512, 64, twice.data());
+    test::UnpackFp8DsMlaRow(again.data(), 512, 64, twice.data());
     ASSERT_EQ(twice, back);
   }
 }

@@ -18,6 +18,7 @@
 #include "attention/mla_partial.h"
 #include "tests/attention/random_piece.h"
 #include "tests/attention/reference.h"
+#include "tests/attention/rotate_bf16.h"
 
 namespace ckv {
 namespace {
@@ -170,7 +171,8 @@ TEST(RotateBands, IsComplexRotationInBothOrders) {
         auto after = before;
         const RopeParams params = WithStyle(DeepSeekYarn(), style);
         const int64_t delta = 4321;
-        RotateBandsBf16(RopeRotation(params, d_rope, delta), after.data(), count, width, stride);
+        test::RotateBandsBf16(RopeRotation(params, d_rope, delta), after.data(), count, width,
+                              stride);
         const auto frequencies = RopeFrequencies(params, d_rope);
         for (uint32_t row = 0; row < count; ++row) {
           for (uint32_t i = 0; i < stride; ++i) {
@@ -198,10 +200,10 @@ TEST(RotateBands, IdentityTouchesNothing) {
   auto after = before;
   const RopeRotation identity(kPlain, 16, 0);
   EXPECT_TRUE(identity.is_identity());
-  RotateBandsBf16(identity, after.data(), 4, 20, 20);
+  test::RotateBandsBf16(identity, after.data(), 4, 20, 20);
   EXPECT_EQ(after, before);
-  RotateBandsBf16(RopeRotation(WithStyle(kPlain, RopeStyle::kNone), 16, 5), after.data(), 4, 20,
-                  20);
+  test::RotateBandsBf16(RopeRotation(WithStyle(kPlain, RopeStyle::kNone), 16, 5), after.data(), 4,
+                        20, 20);
   EXPECT_EQ(after, before);
 }
 
@@ -252,7 +254,7 @@ TEST(RotateBands, CopyAndFp8RowsAgreeWithInPlace) {
   const uint32_t width = 576, stride = 600, count = 3;
   const auto rows = RandomRows(size_t{count} * stride, &rng);
   auto in_place = rows;
-  RotateBandsBf16(rotation, in_place.data(), count, width, stride);
+  test::RotateBandsBf16(rotation, in_place.data(), count, width, stride);
   std::vector<uint16_t> copied(size_t{count} * width);
   CopyRotatedBf16(rotation, rows.data(), stride, copied.data(), count, width);
   for (uint32_t i = 0; i < count; ++i) {
@@ -293,9 +295,10 @@ TEST(RotateBands, ReHomingAScatteredSelectionDiverges) {
   // Canonical: row j stands at position j * step. Wrongly re-homed: at position j.
   auto canonical = rows, rehomed = rows;
   for (uint32_t j = 0; j < row_count; ++j) {
-    RotateBandsBf16(RopeRotation(kPlain, d_rope, j * step), canonical.data() + j * d_qk, 1, d_qk,
-                    d_qk);
-    RotateBandsBf16(RopeRotation(kPlain, d_rope, j), rehomed.data() + j * d_qk, 1, d_qk, d_qk);
+    test::RotateBandsBf16(RopeRotation(kPlain, d_rope, j * step), canonical.data() + j * d_qk, 1,
+                          d_qk, d_qk);
+    test::RotateBandsBf16(RopeRotation(kPlain, d_rope, j), rehomed.data() + j * d_qk, 1, d_qk,
+                          d_qk);
   }
   const auto attend = [&](const std::vector<uint16_t>& from) {
     one.rows.data = reinterpret_cast<const std::byte*>(from.data());

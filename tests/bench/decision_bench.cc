@@ -6,8 +6,9 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "client/predicate.h"
-#include "client/what_if.h"
+#include "client/decide/predicate.h"
+#include "client/decide/what_if.h"
+#include "tests/support/named_geometry.h"
 
 namespace ckv::bench {
 namespace {

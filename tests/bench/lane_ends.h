@@ -11,7 +11,7 @@
 #include <thread>
 #include <utility>
 
-#include "proto/status.h"
+#include "proto/base/status.h"
 #include "transport/fabric.h"
 
 namespace ckv::bench {

@@ -21,7 +21,7 @@
 #include <thread>
 #include <vector>
 
-#include "proto/status.h"
+#include "proto/base/status.h"
 #include "tests/bench/floor.h"
 #include "tests/bench/lane_ends.h"
 #include "tests/bench/tcp_floor.h"

@@ -9,6 +9,7 @@
 
 #include "attention/merge.h"
 #include "attention/rope.h"
+#include "tests/attention/rotate_bf16.h"
 #include "tests/bench/floor.h"
 #include "tests/bench/kernel_data.h"
 
@@ -88,7 +89,7 @@ void BM_RotateInPlace(benchmark::State& state) {
   const auto turn = [&] {
     auto* rows = reinterpret_cast<uint16_t*>(layer().data());
     return 2.0 * kRotatedRows * kBandBytes /
-           SecondsOf([&] { RotateBandsBf16(rotation, rows, kRotatedRows, kWidth, kWidth); });
+           SecondsOf([&] { test::RotateBandsBf16(rotation, rows, kRotatedRows, kWidth, kWidth); });
   };
   // From the band of the first row on.
   const auto touch = [&] {

@@ -17,9 +17,9 @@
 #include "attention/worker_pool.h"
 #include "benchmark/benchmark.h"
 #include "client/requester.h"
-#include "tests/bench/data_path.h"
+#include "tests/bench/data_path/data_path.h"
 #include "tests/bench/floor.h"
-#include "tests/server/test_corpus.h"
+#include "tests/support/test_corpus.h"
 
 namespace ckv::bench {
 namespace {

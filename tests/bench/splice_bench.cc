@@ -16,12 +16,13 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "client/calibrate.h"
-#include "client/paged_cache.h"
-#include "client/splice.h"
-#include "proto/status.h"
-#include "tests/bench/data_path.h"
+#include "client/cache/paged_cache.h"
+#include "client/cache/splice.h"
+#include "client/characterize/calibrate.h"
+#include "proto/base/status.h"
+#include "tests/bench/data_path/data_path.h"
 #include "tests/bench/floor.h"
+#include "tests/support/named_geometry.h"
 
 namespace ckv::bench {
 namespace {

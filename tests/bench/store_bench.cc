@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "proto/status.h"
-#include "store/chunk_table.h"
-#include "store/import.h"
+#include "proto/base/status.h"
+#include "store/formats/import.h"
+#include "store/memory/chunk_table.h"
 
 namespace ckv {
 namespace {

@@ -11,10 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "proto/clock.h"
-#include "proto/status.h"
-#include "store/cutter.h"
-#include "store/partition.h"
+#include "proto/base/clock.h"
+#include "proto/base/status.h"
+#include "store/corpus/cutter.h"
+#include "store/corpus/partition.h"
+#include "tests/support/named_geometry.h"
 
 namespace ckv {
 namespace {

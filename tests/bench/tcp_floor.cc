@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv::bench {
 

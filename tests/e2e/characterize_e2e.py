@@ -32,7 +32,7 @@ class CharacterizeTest(unittest.TestCase):
         cls.folder = pathlib.Path(cls.temporary.name)
         cls.fleet = Fleet(cls.folder, holders=2)
         cls.costs = cls.folder / "costs"
-        cls.first = cls.ctl("characterize", "--quick", "--out", cls.costs, "--output", "json")
+        cls.first = cls.ctl("characterize", "--quick", "--dir", cls.costs, "-o", "json")
 
     @classmethod
     def tearDownClass(cls):
@@ -71,7 +71,7 @@ class CharacterizeTest(unittest.TestCase):
 
     def test_again_measures_nothing(self):
         before = (self.costs / "samples.csv").read_text(encoding="utf-8")
-        again = self.ctl("characterize", "--quick", "--out", self.costs, "--output", "json")
+        again = self.ctl("characterize", "--quick", "--dir", self.costs, "-o", "json")
         self.assertEqual(self.first["points_from_before"], 0)
         self.assertEqual(again["points_from_before"], again["points"])
         self.assertEqual((self.costs / "samples.csv").read_text(encoding="utf-8"), before)
@@ -104,7 +104,7 @@ class CharacterizeTest(unittest.TestCase):
             [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.folder}/browser",
              "--host-resolver-rules=MAP * ~NOTFOUND", "--dump-dom", (self.costs / "report.html").as_uri()],
             capture_output=True, text=True, timeout=120, check=True).stdout
-        for heading in ("Route: measured against the model", "Which is cheapest", "What a chunk costs", "Fan-in",
+        for heading in ("Route: measured against the model", "Which is cheapest", "The cost of a chunk", "Fan-in",
                         "Scatter", "Congestion", "Bytes moved a layer"):
             self.assertIn(f"<h2>{heading}</h2>", page)
         self.assertGreater(page.count("<svg"), 10)

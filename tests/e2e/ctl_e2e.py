@@ -239,6 +239,76 @@ class CtlTest(unittest.TestCase):
         self.assertEqual(self.ctl("fetch", "--corpus", "gap", "--position", 0, "--out",
                                   out)["token_count"], 78)
 
+    def test_fetch_of_a_list_stands_behind_each_other(self):
+        out = self.folder / "list.safetensors"
+        report = self.ctl("fetch", "--corpus", "docs", "--chunks", "0,2", "--position", 0, "--out",
+                          out)
+        self.assertEqual((report["token_count"], report["chunk_count"]), (38, 2))
+        tensors, metadata = read_safetensors(out)
+        self.assertEqual(metadata["base_position"], "0")
+        for layer in range(LAYERS):
+            whole = self.files[0].layer_bytes(layer)
+            wanted = whole[:32 * D_QK * 2] + whole[64 * D_QK * 2:]
+            got = tensors[f"layers.{layer}.ckv"][2]
+            self.assertEqual(got[:32 * D_QK * 2], wanted[:32 * D_QK * 2])
+            for row in range(38):  # what is not RoPE is not turned
+                begin = row * D_QK * 2
+                self.assertEqual(got[begin:begin + D_V * 2], wanted[begin:begin + D_V * 2])
+
+    def test_a_result_goes_through_a_pipe(self):
+        for name, arguments in (("f", ("fetch", "--corpus", "docs")),
+                                ("e", ("corpus", "export", "docs"))):
+            pipe, out = self.folder / f"{name}.pipe", self.folder / f"{name}.safetensors"
+            os.mkfifo(pipe)
+            with out.open("wb") as copy:
+                reader = subprocess.Popen(["cat", pipe], stdout=copy)
+                self.ctl(*arguments, "--out", pipe)
+                self.assertEqual(reader.wait(20), 0)
+            self.assertTrue(pipe.is_fifo())
+            self.ctl(*arguments, "--out", self.folder / "whole")
+            self.assertEqual(out.read_bytes(), (self.folder / "whole").read_bytes())
+
+    def test_a_full_disk_is_no_success(self):
+        env = {**os.environ, "CKV_REQUESTER": self.fleet.requester}
+        for command in ([PROGRAMS.ckvctl, "status"], [PROGRAMS.ckvctl, "corpus", "list", "-o", "json"],
+                        [PROGRAMS.ckvctl, "--help"], [PROGRAMS.ckvd, "--help"],
+                        [PROGRAMS.ckvd, "--version"],
+                        [PROGRAMS.ckvd, "--role=directory", "--check-config"]):
+            with open("/dev/full", "wb") as full:
+                done = subprocess.run(command, env=env, stdout=full, stderr=subprocess.PIPE,
+                                      text=True, timeout=60, check=False)
+            self.assertEqual(done.returncode, 1, command)
+            self.assertIn("No space left", done.stderr)
+
+    def start_ctl(self, *arguments):
+        env = {**os.environ, "CKV_REQUESTER": self.fleet.requester}
+        return subprocess.Popen([PROGRAMS.ckvctl, *map(str, arguments)], env=env,
+                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    def test_an_interrupted_characterize_drops_its_corpus(self):
+        def trials():
+            return [c["name"] for c in self.ctl("corpus", "list")["corpora"]
+                    if c["name"].startswith("trial-")]
+        process = self.start_ctl("characterize", "--quick", "--dir", self.folder / "costs")
+        while not trials():
+            self.assertIsNone(process.poll())
+        process.send_signal(signal.SIGINT)
+        error = process.communicate(timeout=60)[1]
+        self.assertEqual(process.returncode, -signal.SIGINT, error)
+        self.assertIn("interrupted; corpus trial-", error)
+        self.assertEqual(trials(), [])
+
+    def test_an_interrupted_load_says_how_it_goes_on(self):
+        text = self.folder / "long.md"
+        text.write_text("A long text takes the reference engine a while. " * 1000)
+        process = self.start_ctl("corpus", "load", "long", text, "--text")
+        first = process.stderr.readline()  # of the progress, after some seconds
+        self.assertIn("prefill", first)
+        process.send_signal(signal.SIGINT)
+        error = process.communicate(timeout=60)[1]
+        self.assertEqual(process.returncode, -signal.SIGINT, error)
+        self.assertIn("interrupted; run the same command again to go on", error)
+
     def test_explain_compares_three_costs(self):
         report = self.ctl("explain", "--corpus", "docs", "--mq", 16, "--steps", 10)
         self.assertEqual({c["primitive"] for c in report["costs"]}, {"route", "fetch", "local"})
@@ -379,6 +449,15 @@ class BrokenFleetTest(unittest.TestCase):
             self.assertIn("ckvctl status", done.stderr)
             self.assertIn("--replace", done.stderr)
             self.assertNotIn("--requester", done.stderr)
+
+    def test_explain_with_nothing_offered_is_no_success(self):
+        self.h1.terminate()
+        self.h1.wait()
+        done = self.ctl("explain", "--corpus", "docs")
+        self.assertEqual(done.returncode, 7, done.stderr)
+        self.assertIn("nothing is offered", done.stderr)
+        self.assertIn("none is offered", done.stdout)
+        self.assertNotIn("at nothing that can be", done.stdout)
 
     def test_a_deadline_names_the_holder_that_hangs(self):
         self.h1.send_signal(signal.SIGSTOP)

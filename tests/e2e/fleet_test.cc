@@ -10,7 +10,7 @@
 #include <random>
 
 #include "tests/e2e/process.h"
-#include "tests/server/control_client.h"
+#include "tests/server/services/control_client.h"
 
 namespace ckv {
 namespace {
@@ -260,6 +260,36 @@ TEST_P(DaemonProcessTest, AnAddressInUseExitsWith1AndSaysWhatToDo) {
   const auto second = Run({"--role=directory", "--listen=" + first.address});
   EXPECT_EQ(second->AwaitExit(After(kStartTime)), 1);
   EXPECT_THAT(second->log(), HasSubstr("Address already in use; choose another by --listen"));
+}
+
+TEST_P(DaemonProcessTest, ASecondProcessOfANameEndsAndSaysWhoHasIt) {
+  const std::string directory = "--directory=" + Start("d", {"--role=directory"}).address;
+  nodes_.reserve(2);
+  const std::string held_by = Start("h1", {"--role=holder", directory}).address;
+  const auto second = Run({"--role=holder", "--name=h1", "--listen=127.0.0.1:0", directory,
+                           "--lease-ttl=500ms", "--store-capacity=1MiB"});
+  EXPECT_EQ(second->AwaitExit(After(kStartTime)), 1);
+  const std::string refusal = "name 'h1' is held by " + held_by + "; choose another with --name";
+  EXPECT_THAT(second->log(), HasSubstr(refusal + ". Waiting 500 ms for that lease to run out"));
+  EXPECT_THAT(second->log(), HasSubstr("error directory " + directory.substr(12) +
+                                       ": Register: " + refusal + "\n"));
+}
+
+// Goal: a terminal that closes drains the daemon, and one under nohup is left alone.
+TEST_P(DaemonProcessTest, AHangUpDrainsExceptUnderNohup) {
+  nodes_.reserve(2);
+  signal(SIGHUP, SIG_DFL);
+  Node& ends = Start("ends", {"--role=directory"});
+  ends.process->Signal(SIGHUP);
+  EXPECT_EQ(ends.process->AwaitExit(After(kStartTime)), 0) << ends.process->log();
+  EXPECT_THAT(ends.process->log(), AllOf(HasSubstr("Hangup: draining"), HasSubstr("drained")));
+  signal(SIGHUP, SIG_IGN);  // as nohup does for what it runs
+  Node& stays = Start("stays", {"--role=directory"});
+  signal(SIGHUP, SIG_DFL);
+  stays.process->Signal(SIGHUP);
+  stays.process->Signal(SIGTERM);
+  EXPECT_EQ(stays.process->AwaitExit(After(kStartTime)), 0) << stays.process->log();
+  EXPECT_THAT(stays.process->log(), HasSubstr("Terminated: draining"));
 }
 
 // Goal: a second signal does not wait for the drain. Method: a put that is never finished keeps the

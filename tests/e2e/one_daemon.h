@@ -13,10 +13,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 #include "tests/e2e/process.h"
-#include "tests/server/control_client.h"
-#include "tests/temp_folder.h"
+#include "tests/server/services/control_client.h"
+#include "tests/support/temp_folder.h"
 
 namespace ckv::test {
 

@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 
 extern char** environ;
 

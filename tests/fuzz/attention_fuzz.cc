@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "attention/mla_partial.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 #include "tests/attention/reference.h"
 
 namespace ckv {

@@ -11,8 +11,8 @@
 #include <memory>
 #include <span>
 
+#include "proto/base/status.h"
 #include "proto/geometry.h"
-#include "proto/status.h"
 #include "transport/wire.h"
 
 namespace ckv {

@@ -1,14 +1,14 @@
 // Any bytes as a .npy file: what is accepted must hold what its header promises, and every byte it
 // gives out must be there to read.
 
-#include "store/npy.h"
+#include "store/formats/npy.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
-#include "proto/status.h"
-#include "store/chunk.h"
+#include "proto/base/status.h"
+#include "store/memory/chunk.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::span<const std::byte> bytes = std::as_bytes(std::span(data, size));

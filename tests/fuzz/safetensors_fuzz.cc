@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <span>
 
-#include "proto/status.h"
-#include "store/chunk.h"
-#include "store/import.h"
-#include "store/safetensors.h"
+#include "proto/base/status.h"
+#include "store/formats/import.h"
+#include "store/formats/safetensors.h"
+#include "store/memory/chunk.h"
 
 namespace ckv {
 namespace {

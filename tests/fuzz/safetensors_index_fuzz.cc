@@ -1,12 +1,12 @@
 // Any text as model.safetensors.index.json: what is accepted names only files of its own folder.
 
-#include "store/safetensors_index.h"
+#include "store/formats/safetensors_index.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto index = ckv::ParseSafetensorsIndex({reinterpret_cast<const char*>(data), size});

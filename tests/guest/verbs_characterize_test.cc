@@ -8,9 +8,9 @@
 
 #include "client/characterize/run.h"
 #include "gtest/gtest.h"
-#include "tests/client/test_fleet.h"
-#include "tests/transport/verbs_case.h"
-#include "transport/verbs_fabric.h"
+#include "tests/support/test_fleet.h"
+#include "tests/transport/verbs/verbs_case.h"
+#include "transport/verbs/verbs_fabric.h"
 
 namespace ckv {
 namespace {

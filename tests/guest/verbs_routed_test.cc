@@ -1,8 +1,8 @@
 // Goal: a routed decode over verbs is right: attention over all rows at once, whatever holds them.
 // Method: in the guest. Two real holders and a requester in this process, their lanes over verbs,
 // the control plane in process; dense, and selected rows; the f64 reference. Tolerances are those
-// of tests/client/requester_test.cc: 5e-7 x max(1, max|o|) with f32 partials, 2^-8 x max|o| with
-// bf16.
+// of tests/client/call/requester_test.cc: 5e-7 x max(1, max|o|) with f32 partials, 2^-8 x max|o|
+// with bf16.
 
 #include <algorithm>
 #include <memory>
@@ -11,9 +11,9 @@
 
 #include "client/requester.h"
 #include "gtest/gtest.h"
-#include "tests/client/test_fleet.h"
-#include "tests/transport/verbs_case.h"
-#include "transport/verbs_fabric.h"
+#include "tests/support/test_fleet.h"
+#include "tests/transport/verbs/verbs_case.h"
+#include "transport/verbs/verbs_fabric.h"
 
 namespace ckv {
 namespace {
@@ -31,7 +31,7 @@ TEST(VerbsRouted, DecodeIsExact) {
     RequesterOptions options;
     options.fabrics = {fabric.get()};
     options.lane_shape = test::SmallShape();
-    options.engine_count_max = 1;
+    options.call_count_max = 1;
     auto made = Requester::Create(options, &fleet, &fleet);
     ASSERT_TRUE(made.ok()) << made.status();
     const std::unique_ptr<Requester> requester = *std::move(made);

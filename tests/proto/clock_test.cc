@@ -1,4 +1,4 @@
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 
 #include <gtest/gtest.h>
 
@@ -118,6 +118,25 @@ TEST(ManualClock, AwaitEndsWithItsConditionWithoutTime) {
   std::thread waiter([&] { EXPECT_TRUE(gate.Await(kInstantMax)); });
   gate.AwaitWaiter();
   gate.Open();
+  waiter.join();
+}
+
+TEST(RemainingUs, SaturatesAndIsNeverZero) {
+  EXPECT_EQ(RemainingUs({5'000'000}, {2'000'000}), 3000u);
+  EXPECT_EQ(RemainingUs({5}, {5}), 1u);
+  EXPECT_EQ(RemainingUs({5}, {2'000'000}), 1u);
+  EXPECT_EQ(RemainingUs(kInstantMax, {1}), UINT32_MAX);
+}
+
+TEST(Clock, WaitsUntilAnInstant) {
+  ManualClock clock;
+  const Instant instant = clock.Now() + 5s;
+  std::thread waiter([&] {
+    clock.WaitUntil(instant);
+    EXPECT_GE(clock.Now(), instant);
+  });
+  clock.Advance(4s);
+  clock.Advance(1s);
   waiter.join();
 }
 

@@ -1,4 +1,5 @@
 #include "proto/convert.h"
+#include "tests/support/named_geometry.h"
 
 #include <gtest/gtest.h>
 

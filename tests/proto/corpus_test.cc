@@ -1,4 +1,5 @@
 #include "proto/corpus.h"
+#include "tests/support/named_geometry.h"
 
 #include <gtest/gtest.h>
 

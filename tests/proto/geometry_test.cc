@@ -1,4 +1,5 @@
 #include "proto/geometry.h"
+#include "tests/support/named_geometry.h"
 
 #include <gtest/gtest.h>
 
@@ -201,51 +202,6 @@ TEST(DescribeDifference, NamesEveryFieldThatDiffers) {
   close.rope.theta = std::nextafter(1e4, 2e4);
   EXPECT_NE(DescribeDifference(V3(), close).find("10000.000000000002 there"), std::string::npos)
       << DescribeDifference(V3(), close);
-}
-
-// Goal: the table's softmax scales follow from the public configs: (nope + rope)^-1/2 x mscale^2,
-// mscale = 0.1 x m x ln(factor) + 1.
-TEST(NamedGeometry, ScalesFollowFromTheConfigs) {
-  const auto yarn_scale = [](double factor, double mscale, double head_width) {
-    const double m = 0.1 * mscale * std::log(factor) + 1;
-    return m * m / std::sqrt(head_width);
-  };
-  struct Case {
-    const char* name;
-    uint32_t layers;
-    double theta;
-    double scale;
-  };
-  for (const Case& c : std::initializer_list<Case>{
-           {"deepseek-v2-lite", 27, 1e4, yarn_scale(40, 0.707, 192)},
-           {"deepseek-v2", 60, 1e4, yarn_scale(40, 1, 192)},
-           {"deepseek-v3", 61, 1e4, yarn_scale(40, 1, 192)},
-           {"deepseek-v3.2", 61, 1e4, yarn_scale(40, 1, 192)},
-           {"kimi-k2", 61, 5e4, yarn_scale(32, 1, 192)},
-           {"moonlight-16b-a3b", 27, 5e4, 1 / std::sqrt(192.0)},
-           {"glm-4.7-flash", 47, 1e6, 1 / std::sqrt(256.0)},
-           {"glm-5", 78, 1e6, 1 / std::sqrt(256.0)},
-       }) {
-    const auto g = NamedGeometry(c.name);
-    ASSERT_TRUE(g.ok()) << g.status();
-    EXPECT_TRUE(ValidateGeometry(*g).ok()) << c.name << ValidateGeometry(*g);
-    EXPECT_EQ(g->layers, c.layers) << c.name;
-    EXPECT_EQ(g->rope.theta, c.theta) << c.name;
-    EXPECT_NEAR(g->softmax_scale, c.scale, 1e-7) << c.name;
-    EXPECT_EQ(g->row_bytes(), 1152u) << c.name;
-    EXPECT_EQ(g->rope.style, RopeStyle::kInterleaved) << c.name;
-    EXPECT_EQ(g->revision, "") << c.name;
-  }
-  EXPECT_EQ(NamedGeometry("kimi-k2")->rope.yarn->beta_fast, 1);
-  EXPECT_EQ(NamedGeometry("deepseek-v3")->rope.yarn->beta_fast, 32);
-}
-
-TEST(NamedGeometry, AnUnknownNameListsTheKnown) {
-  const absl::Status status = NamedGeometry("gpt").status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-  for (const char* name : {"'gpt'", "deepseek-v2-lite", "glm-5"}) {
-    EXPECT_NE(std::string(status.message()).find(name), std::string::npos) << status;
-  }
 }
 
 TEST(Geometry, ToStringIsOneLine) {

@@ -1,4 +1,4 @@
-#include "proto/sha256.h"
+#include "proto/base/sha256.h"
 
 #include <gtest/gtest.h>
 

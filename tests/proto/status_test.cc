@@ -1,4 +1,4 @@
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,10 @@ TEST(NextActFor, FollowsFromTheCodeAlone) {
                                         {Code::kResourceExhausted, NextAct::kRetryLater},
                                         {Code::kUnavailable, NextAct::kReopen},
                                         {Code::kAborted, NextAct::kReopen},
-                                        {Code::kNotFound, NextAct::kResolveAgain}};
+                                        {Code::kNotFound, NextAct::kResolveAgain},
+                                        {Code::kDataLoss, NextAct::kAskAnother},
+                                        {Code::kFailedPrecondition, NextAct::kAskAnother},
+                                        {Code::kDeadlineExceeded, NextAct::kAskAnother}};
   for (int code = 0; code < kCodeCount; ++code) {
     const auto act = acts.find(static_cast<Code>(code));
     EXPECT_EQ(NextActFor(absl::Status(static_cast<Code>(code), "x")),

@@ -6,10 +6,10 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "store/chunk_store.h"
-#include "tests/store/chunk_files.h"
-#include "tests/store/fault_file_system.h"
-#include "tests/store/test_chunks.h"
-#include "tests/temp_folder.h"
+#include "tests/store/disk/chunk_files.h"
+#include "tests/store/disk/fault_file_system.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/test_chunks.h"
 
 namespace ckv {
 namespace {

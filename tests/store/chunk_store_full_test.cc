@@ -11,8 +11,8 @@
 
 #include "gtest/gtest.h"
 #include "store/chunk_store.h"
-#include "tests/store/test_chunks.h"
-#include "tests/temp_folder.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/test_chunks.h"
 
 namespace ckv {
 namespace {

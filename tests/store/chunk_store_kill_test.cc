@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "store/chunk_store.h"
-#include "tests/store/test_chunks.h"
-#include "tests/temp_folder.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/test_chunks.h"
 
 namespace ckv {
 namespace {

@@ -79,9 +79,8 @@ TEST_F(ChunkStoreTest, ARestartFindsWhatWasAcknowledged) {
 // there, and it is, after a restart too. The copy alone is not.
 TEST_F(ChunkStoreTest, APutOverACopyInMemoryIsDurable) {
   const auto copy = [&](const SmallChunk& chunk, std::string_view tenant) {
-    ChunkTable& table = store->table();
-    auto whole = WriteSmallChunk(*table.Begin(chunk.info, geometry, tenant), chunk);
-    ASSERT_TRUE(table.Insert(*std::move(whole), tenant).ok());
+    auto whole = WriteSmallChunk(*store->BeginCopy(chunk.info, geometry, tenant), chunk);
+    ASSERT_TRUE(store->InsertCopy(*std::move(whole), tenant).ok());
   };
   copy(chunks[0], "a");
   copy(chunks[1], "a");
@@ -100,6 +99,19 @@ TEST_F(ChunkStoreTest, APutOverACopyInMemoryIsDurable) {
     EXPECT_TRUE(Read(chunks[2], tenant).ok()) << tenant;
     EXPECT_FALSE(Read(chunks[1], tenant).ok());
   }
+}
+
+// There is no file beside which the mark of a copy could be saved: it is, once the copy has one.
+TEST_F(ChunkStoreTest, AMarkOnACopyInMemoryIsSavedWithItsFile) {
+  const SmallChunk& chunk = chunks[0];
+  auto whole = WriteSmallChunk(*store->BeginCopy(chunk.info, geometry, ""), chunk);
+  ASSERT_TRUE(store->InsertCopy(*std::move(whole), "").ok());
+  const absl::Status kept = store->Keep(chunk.info.id, true);
+  EXPECT_TRUE(kept.ok()) << kept;
+  EXPECT_TRUE(absl::IsFailedPrecondition(store->DropCopy(chunk.info.id)));
+  EXPECT_EQ(Put(chunk).code(), StatusCode::kAlreadyExists);
+  Open();
+  EXPECT_TRUE(store->table().List(std::nullopt, 1).at(0).kept);
 }
 
 TEST_F(ChunkStoreTest, WhatIsPinnedOrKeptStays) {
@@ -125,7 +137,7 @@ TEST_F(ChunkStoreTest, NothingIsEvictedForWhatCannotBe) {
   for (int i = 0; i < 4; ++i) ASSERT_TRUE(Put(chunks[i], "t0").ok());
   const SmallChunk huge = MakeSmallChunk(geometry, 1000, 50);
   EXPECT_EQ(store->Begin(huge.info, geometry).status().code(), StatusCode::kResourceExhausted);
-  for (size_t i = 1; i < ChunkTable::kReaderCountMax; ++i)
+  for (size_t i = 1; i < ChunkLedger::kReaderCountMax; ++i)
     EXPECT_EQ(Put(chunks[0], absl::StrCat("t", i)).code(), StatusCode::kAlreadyExists);
   EXPECT_EQ(Put(chunks[0], "one too many").code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(store->stats().table.cold_count, 0u);

@@ -155,15 +155,17 @@ TEST_F(ChunkStoreVerifyTest, DamagedMemoryIsLetGoAndReadAgain) {
 }
 
 TEST_F(ChunkStoreVerifyTest, WhatWasSaidOfAChunkOutlivesItsDamagedMemory) {
-  ASSERT_TRUE(Put(chunks[0]).ok());
   const ChunkId& id = chunks[0].info.id;
+  ChunkPut put = *store->Begin(chunks[0].info, geometry, "a");
+  put.set_ttl(std::chrono::seconds(5));
+  for (uint32_t l = 0; l < geometry.layers; ++l)
+    ASSERT_TRUE(put.Write(l, 0, chunks[0].layers[l]).ok());
+  ASSERT_TRUE(std::move(put).Finish().ok());
   ASSERT_TRUE(store->Keep(id, true).ok());
-  ChunkFacts facts = {.readers = {""}, .kept = true, .ttl_ms = 5000};
-  store->table().RestoreTimes(id, facts);
+  const auto facts = store->table().ledger().FactsOf(id);
   FlipMemory(chunks[0]);
   EXPECT_EQ(HealthOf(chunks[0]), Health::kHealed);
-  store->table().FactsNotSaved(id);
-  EXPECT_EQ(store->table().UnsavedFacts(id), facts);
+  EXPECT_EQ(store->table().ledger().FactsOf(id), facts);
 }
 
 // Whoever might read damaged rows does not come into those that are put under the same id later.
@@ -260,7 +262,9 @@ TEST_F(ChunkStoreVerifyTest, AFileThatCannotBeWrittenAgainLeavesTheRowsInMemory)
   EXPECT_NE(check->why.find("no space"), std::string::npos) << check->why;
   EXPECT_TRUE(Read(chunks[0]).ok());
   files.set_hook({});
-  // Nor do others that need memory push it out, until there is a whole file again.
+  // Nor do others that need memory push it out, until there is a whole file again: not even once a
+  // mark is lifted from it.
+  for (const bool keep : {true, false}) ASSERT_TRUE(store->Keep(chunks[0].info.id, keep).ok());
   for (int i = 1; i < 8; ++i) ASSERT_TRUE(Put(chunks[i]).ok());
   EXPECT_TRUE(IsHot(chunks[0]));
   EXPECT_EQ(HealthOf(chunks[0]), Health::kHealed);
@@ -288,11 +292,12 @@ TEST_F(ChunkStoreVerifyTest, ReadsInPiecesAndStopsWhenTold) {
     EXPECT_EQ(stopped.status().code(), StatusCode::kCancelled);
     EXPECT_EQ(count, stop_at + 1);
   }
+  const SmallChunk filler = MakeSmallChunk(geometry, 120'000, 61);  // 7.2 of 8 MB
   // One that becomes cold meanwhile is checked in its file alone; one that is dropped is not there.
   size_t count = 0;
   const auto evicted = store->Verify(locator, [&](uint64_t) {
     if (count++ == 1) {
-      EXPECT_TRUE(store->table().EvictOne());
+      EXPECT_TRUE(store->Begin(filler.info, geometry).ok());  // memory for it, and no more of it
     }
     return true;
   });

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
-#include "client/control.h"
-#include "proto/status.h"
+#include "client/holders/control.h"
+#include "proto/base/status.h"
 #include "transport/fabric.h"
 #include "transport/wire.h"
 
@@ -61,8 +61,10 @@ class FakeHolder : public DirectoryControl, public HolderControlFactory {
     return corpus_;
   }
   absl::StatusOr<std::vector<Member>> ListMembers(Instant) override {
-    return std::vector<Member>{
-        {corpus_.chunks[0].holders[0], MemberRole::kHolder, "inproc:0", {1}}};
+    std::vector<Member> members;
+    for (const HolderId& holder : corpus_.chunks[0].holders)
+      members.push_back({holder, MemberRole::kHolder, "inproc:" + holder.name, {1}});
+    return members;
   }
   absl::StatusOr<std::vector<Corpus>> LocateChunk(const ChunkId&, std::string_view,
                                                   Instant) override {

@@ -1,4 +1,4 @@
-#include "transport/fault_fabric.h"
+#include "tests/support/fault_fabric.h"
 
 #include <sys/eventfd.h>
 
@@ -12,15 +12,15 @@
 #include <utility>
 #include <vector>
 
-#include "proto/status.h"
+#include "proto/base/status.h"
 #include "transport/slots.h"
 #include "transport/socket.h"
 
 namespace ckv {
 namespace {
 
-// What will happen to one message. Drawn whole at its Post, so that the n-th fate of a lane depends
-// on the seed alone and not on who polled when.
+// The fate of one message. It is drawn whole at the message's Post. So the n-th fate of a lane
+// depends on the seed alone and not on the order of polls.
 struct Fate {
   bool break_lane = false;
   bool drop_request = false;
@@ -38,7 +38,7 @@ class FateSource {
     generator_.seed(seed);
   }
 
-  // Always the same number of draws.
+  // Draws the same number of values at every call.
   Fate Next() {
     Fate fate;
     fate.break_lane = Uniform() < plan_.break_lane;
@@ -56,14 +56,15 @@ class FateSource {
   }
 
  private:
-  // In [0, 1), the same everywhere: the library's distributions differ between implementations.
+  // Returns a value in [0, 1), the same everywhere: the library's distributions differ between
+  // implementations.
   double Uniform() { return static_cast<double>(generator_() >> 11) * 0x1p-53; }
 
   const FaultPlan plan_;
   std::mt19937_64 generator_;
 };
 
-// Keeps its own buffers of every slot: a late or second reply then is memory of this lane, and a
+// Keeps its own buffers of every slot. So a late or second reply is memory of this lane, and a
 // broken lane's spans stay valid after the inner lane has been closed.
 class FaultRequestLane final : public RequestLane {
  public:
@@ -86,8 +87,8 @@ class FaultRequestLane final : public RequestLane {
     return inner_ ? inner_->event_fd() : broken_event_.get();
   }
 
-  // Nothing wakes a sleeper when a delayed reply is due, for the clock may be a manual one: until
-  // then the owner polls.
+  // Nothing wakes a sleeper when a delayed reply is due, because the clock may be a manual one.
+  // Until then the owner polls.
   bool Arm() noexcept override {
     return inner_ && replies_.empty() && !DuplicateIsDue() && inner_->Arm();
   }
@@ -124,7 +125,7 @@ class FaultRequestLane final : public RequestLane {
       slots_.Post(slot);
       book.lost = true;
     } else {
-      // There is one: an inner slot is taken only while one of ours is in flight.
+      // An inner slot is free: one is taken only while one of ours is in flight.
       const std::optional<uint32_t> inner_slot = inner_->Acquire();
       CKV_CHECK(inner_slot.has_value());
       std::memcpy(inner_->request(*inner_slot).data(), book.request.get(), bytes);
@@ -163,7 +164,7 @@ class FaultRequestLane final : public RequestLane {
 
   void Abandon(uint32_t slot) noexcept override {
     slots_.Abandon(slot);
-    // Nothing will come for it.
+    // No reply will come for it.
     if (books_[slot].lost) CKV_CHECK(slots_.Complete(slot) == RequesterSlots::Reply::kSwallow);
   }
 
@@ -191,7 +192,7 @@ class FaultRequestLane final : public RequestLane {
     Buffer request;
     Buffer reply;
     Fate fate;
-    uint64_t generation = 0;  // of the last Post
+    uint64_t generation = 0;  // generation of the last Post
     bool lost = false;        // the request or the reply was dropped
     absl::StatusOr<UniqueFd> descriptor = absl::NotFoundError("none came");
   };
@@ -201,19 +202,19 @@ class FaultRequestLane final : public RequestLane {
     Instant due;
     std::vector<std::byte> data;
     absl::StatusOr<UniqueFd> descriptor;  // of the first delivery; a duplicate has none
-    bool late = false;                    // of a duplicate
+    bool late = false;                    // the duplicate comes after the slot was posted anew
   };
 
   void Break() {
     if (!inner_) return;
-    inner_.reset();  // closes the link: the holder sees it too
+    inner_.reset();  // closes the connection: the holder sees it too
     broken_ = absl::UnavailableError("the lane was broken by the fault plan");
     broken_event_ = UniqueFd(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));  // readable from now on
     replies_.clear();
     duplicates_.clear();
   }
 
-  // Copies what arrived out of the inner lane, so that its slots are free again.
+  // Copies arrived replies out of the inner lane, so that its slots are free again.
   void TakeInner() {
     std::array<Completion, 16> arrived;
     const size_t count = inner_->Poll(arrived);
@@ -294,7 +295,7 @@ class FaultRequestLane final : public RequestLane {
   std::vector<uint32_t> slot_of_inner_;
   absl::Status broken_;
   UniqueFd broken_event_;
-  // At most one reply a slot, and two duplicates a slot: a late one leaves with the slot's next
+  // At most one reply and two duplicates per slot: a late one leaves with the slot's next
   // completion at the latest.
   std::deque<Reply> replies_;
   std::deque<Reply> duplicates_;

@@ -15,9 +15,9 @@
 #include <utility>
 
 #include "absl/synchronization/mutex.h"
-#include "proto/clock.h"
-#include "proto/status.h"
-#include "tests/client/shifted_clock.h"
+#include "proto/base/clock.h"
+#include "proto/base/status.h"
+#include "tests/support/shifted_clock.h"
 #include "transport/fabric.h"
 
 namespace ckv::test {

@@ -5,7 +5,7 @@
 #include <atomic>
 
 #include "absl/synchronization/mutex.h"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 
 namespace ckv::test {
 

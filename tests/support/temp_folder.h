@@ -9,7 +9,7 @@
 #include <string>
 #include <system_error>
 
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv::test {
 

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "proto/base/status.h"
 #include "proto/geometry.h"
-#include "proto/status.h"
-#include "store/chunk.h"
-#include "store/import.h"
+#include "store/formats/import.h"
+#include "store/memory/chunk.h"
 
 namespace ckv {
 

@@ -17,12 +17,12 @@
 
 #include "absl/status/status.h"
 #include "attention/bf16.h"
+#include "proto/base/status.h"
 #include "proto/corpus.h"
 #include "proto/geometry.h"
-#include "proto/status.h"
-#include "store/chunk.h"
-#include "store/chunk_id.h"
 #include "store/chunk_store.h"
+#include "store/memory/chunk.h"
+#include "store/memory/chunk_id.h"
 
 namespace ckv::test {
 
@@ -134,9 +134,22 @@ inline absl::Status PutChunk(ChunkStore& store, const Geometry& geometry, const 
   return std::move(put).Finish();
 }
 
-inline absl::Status PutCorpus(ChunkTable& table, const TestCorpus& corpus) {
+// A copy in memory only, as a replica keeper makes.
+inline absl::Status PutCopy(ChunkStore& store, const Geometry& geometry, const TestChunk& chunk,
+                            std::string_view tenant = "") {
+  CKV_ASSIGN_OR_RETURN(ChunkWriter writer, store.BeginCopy(chunk.info, geometry, tenant));
+  for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
+    CKV_RETURN_IF_ERROR(writer.Write(layer, 0, std::as_bytes(std::span(chunk.layers[layer]))));
+  }
+  CKV_ASSIGN_OR_RETURN(Chunk whole, std::move(writer).Finish());
+  return store.InsertCopy(std::move(whole), tenant);
+}
+
+// `place` is a table or a store.
+template <typename Place>
+absl::Status PutCorpus(Place& place, const TestCorpus& corpus) {
   for (const TestChunk& chunk : corpus.chunks) {
-    CKV_RETURN_IF_ERROR(PutChunk(table, corpus.geometry, chunk));
+    CKV_RETURN_IF_ERROR(PutChunk(place, corpus.geometry, chunk));
   }
   return absl::OkStatus();
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -16,13 +17,14 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
-#include "client/control.h"
+#include "client/holders/control.h"
 #include "client/requester.h"
 #include "gtest/gtest.h"
-#include "server/holder.h"
-#include "spdlog/spdlog.h"
+#include "proto/base/log.h"
+#include "server/holder/holder.h"
 #include "tests/attention/reference.h"
-#include "tests/server/test_corpus.h"
+#include "tests/support/soon.h"
+#include "tests/support/test_corpus.h"
 
 namespace ckv::test {
 
@@ -34,13 +36,15 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
   explicit TestFleet(std::vector<Fabric*> fabrics, Clock* clock = Clock::Real())
       : fabrics_(std::move(fabrics)), clock_(clock) {
     // Lanes break on purpose here, by the hundred.
-    spdlog::set_level(spdlog::level::err);
+    Log().set_level(spdlog::level::err);
   }
 
   static HolderId Name(size_t i) { return {absl::StrFormat("h%d", i)}; }
 
+  // `fill` puts chunks there before the directory names it.
   void StartHolder(size_t i, size_t capacity_bytes = size_t{64} << 20,
-                   uint32_t session_count_max = 256) {
+                   uint32_t session_count_max = 256,
+                   const std::function<void(Holder&)>& fill = nullptr) {
     HolderOptions options;
     options.id = Name(i);
     options.clock = clock_;
@@ -49,11 +53,13 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
     options.session_count_max = session_count_max;
     auto holder = Holder::Start(options);
     ASSERT_TRUE(holder.ok()) << holder.status();
-    (*holder)->lease().Grant({++last_epoch_}, kInstantMax);
+    const uint64_t epoch = ++last_epoch_;
+    (*holder)->lease().Grant({epoch}, kInstantMax);
+    if (fill != nullptr) fill(**holder);
     absl::MutexLock lock(&mu_);
     holders_[Name(i).name] = *std::move(holder);
     members_[Name(i).name] = {
-        Name(i), MemberRole::kHolder, absl::StrFormat("inproc:%d", i), {last_epoch_}};
+        Name(i), MemberRole::kHolder, absl::StrFormat("inproc:%d", i), {epoch}};
   }
   void StopHolder(size_t i) {
     std::unique_ptr<Holder> stopped;
@@ -71,6 +77,16 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
     absl::MutexLock lock(&mu_);
     members_.at(Name(i).name).control_address = address;
   }
+  // The holder answers at `address` alone from now on, and the directory says so.
+  void Move(size_t i, const std::string& address) {
+    Place(i, address);
+    absl::MutexLock lock(&mu_);
+    moved_[Name(i).name] = address;
+  }
+  Member member(size_t i) {
+    absl::MutexLock lock(&mu_);
+    return members_.at(Name(i).name);
+  }
   Holder& holder(size_t i) {
     absl::MutexLock lock(&mu_);
     return *holders_.at(Name(i).name);
@@ -83,7 +99,7 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
     for (size_t i = 0; i < corpus.chunks.size(); ++i) {
       published.chunks[i].holders = {Name(placement[i])};
       const absl::Status put =
-          PutChunk(holder(placement[i]).table(), corpus.geometry, corpus.chunks[i]);
+          PutChunk(holder(placement[i]).store(), corpus.geometry, corpus.chunks[i]);
       ASSERT_TRUE(put.ok() || absl::IsAlreadyExists(put)) << put;
     }
     absl::MutexLock lock(&mu_);
@@ -94,7 +110,7 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
   void Lease(const std::string& name, const TestCorpus& corpus, size_t i,
              const std::vector<size_t>& chunks) {
     for (const size_t chunk : chunks) {
-      const absl::Status put = PutChunk(holder(i).table(), corpus.geometry, corpus.chunks[chunk]);
+      const absl::Status put = PutChunk(holder(i).store(), corpus.geometry, corpus.chunks[chunk]);
       ASSERT_TRUE(put.ok() || absl::IsAlreadyExists(put)) << put;
       Edit(name, [&](Corpus& published) { published.chunks[chunk].leased.push_back(Name(i)); });
     }
@@ -143,13 +159,14 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
     return found;
   }
   absl::StatusOr<std::unique_ptr<HolderControl>> Connect(const Member& member) override {
-    return std::make_unique<Control>(this, member.id.name);
+    return std::make_unique<Control>(this, member.id.name, member.control_address);
   }
 
  private:
   class Control : public HolderControl {
    public:
-    Control(TestFleet* fleet, std::string name) : fleet_(fleet), name_(std::move(name)) {}
+    Control(TestFleet* fleet, std::string name, std::string address)
+        : fleet_(fleet), name_(std::move(name)), address_(std::move(address)) {}
     absl::StatusOr<SessionAnswer> OpenSession(const SessionOffer& offer,
                                               Instant deadline) override {
       ++fleet_->session_calls_;
@@ -177,11 +194,13 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
 
    private:
     Holder* Find() ABSL_EXCLUSIVE_LOCKS_REQUIRED(fleet_->mu_) {
+      const auto moved = fleet_->moved_.find(name_);
+      if (moved != fleet_->moved_.end() && moved->second != address_) return nullptr;
       const auto it = fleet_->holders_.find(name_);
       return it == fleet_->holders_.end() ? nullptr : it->second.get();
     }
     TestFleet* const fleet_;
-    const std::string name_;
+    const std::string name_, address_;
   };
 
   std::vector<FabricKind> Kinds() const {
@@ -204,10 +223,33 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
   absl::Mutex mu_;
   std::map<std::string, std::unique_ptr<Holder>> holders_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, Member> members_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, std::string> moved_ ABSL_GUARDED_BY(mu_);  // addresses, by name
   std::map<std::string, Corpus> corpora_ ABSL_GUARDED_BY(mu_);
 };
 
-inline Instant Soon(Duration in = std::chrono::seconds(20)) { return Clock::Real()->Now() + in; }
+// Holders over one fabric, and a requester over it or another.
+struct Cluster {
+  Cluster(Fabric* fabric, size_t holder_count, const LaneShape& shape, Fabric* requesters = nullptr,
+          uint32_t call_count_max = 16)
+      : fleet({fabric}) {
+    for (size_t i = 0; i < holder_count; ++i) fleet.StartHolder(i);
+    RequesterOptions options;
+    options.fabrics = {requesters == nullptr ? fabric : requesters};
+    options.lane_shape = shape;
+    options.call_count_max = call_count_max;
+    auto made = Requester::Create(options, &fleet, &fleet);
+    EXPECT_TRUE(made.ok()) << made.status();
+    requester = *std::move(made);
+  }
+  std::shared_ptr<const Corpus> Resolve(const std::string& name = "c") {
+    auto corpus = requester->Resolve(name, "", Soon());
+    EXPECT_TRUE(corpus.ok()) << corpus.status();
+    return *corpus;
+  }
+
+  TestFleet fleet;
+  std::unique_ptr<Requester> requester;
+};
 
 // Small slots, so that calls of a few rows are cut into several blocks: 12 query rows of 192 B, or
 // 9 partials of 264 B, fit with their headers.

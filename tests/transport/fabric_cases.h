@@ -8,12 +8,12 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "tests/support/fault_fabric.h"
 #include "tests/transport/lane_pair.h"
 #include "transport/fabric.h"
-#include "transport/fault_fabric.h"
 
 #ifdef CKV_TEST_VERBS
-#include "tests/transport/verbs_case.h"
+#include "tests/transport/verbs/verbs_case.h"
 #endif
 
 namespace ckv::test {

@@ -1,8 +1,8 @@
-// Goal: each fault does what transport/fault_fabric.h says, and a run replays from its seed.
+// Goal: each fault does what tests/support/fault_fabric.h says, and a run replays from its seed.
 // Method: a fault fabric over loopback with a manual clock, both ends in this thread, so that every
 // step is ours; then a long random run whose trace must repeat exactly.
 
-#include "transport/fault_fabric.h"
+#include "tests/support/fault_fabric.h"
 
 #include <cstring>
 #include <map>

@@ -18,15 +18,11 @@
 
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
+#include "tests/support/soon.h"
 #include "transport/fabric.h"
 
 namespace ckv::test {
-
-// Generous: reached by a hang only, never by a slow machine.
-inline constexpr Duration kPatience = std::chrono::seconds(20);
-
-inline Instant Soon() { return Clock::Real()->Now() + kPatience; }
 
 // Whether `fd` became readable in time.
 inline bool WaitReadable(int fd, Duration limit = kPatience) {

@@ -7,9 +7,9 @@
 #include <thread>
 
 #include "gtest/gtest.h"
+#include "tests/support/fault_fabric.h"
 #include "tests/transport/lane_pair.h"
 #include "transport/fabric.h"
-#include "transport/fault_fabric.h"
 #include "transport/wire.h"
 
 namespace ckv {

@@ -215,5 +215,17 @@ TEST(ThreadRole, IsHeldByWhoClaimedIt) {
   other.join();
 }
 
+// Release builds have no check, so that it may stand on the hot path.
+TEST(ThreadRoleDeathTest, BelongsToTheThreadThatUsesItFirst) {
+  ThreadRole role;
+  role.ClaimOrAssertHeld();
+  role.ClaimOrAssertHeld();
+#ifdef CKV_CHECK_THREADS
+  EXPECT_DEATH(std::thread([&] { role.ClaimOrAssertHeld(); }).join(), "owner_");
+#else
+  std::thread([&] { role.ClaimOrAssertHeld(); }).join();
+#endif
+}
+
 }  // namespace
 }  // namespace ckv

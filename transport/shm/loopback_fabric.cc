@@ -1,4 +1,5 @@
-// Both ends in one process: the lane of shm over memory that is mapped once, with no handshake.
+// The fabric within one process: the lane of shm over memory that is mapped once, with no
+// handshake.
 
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -10,17 +11,17 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 #include "transport/fabric.h"
 #include "transport/handshake.h"
 #include "transport/lane_memory.h"
-#include "transport/ring_lane.h"
+#include "transport/shm/ring_lane.h"
 #include "transport/socket.h"
 
 namespace ckv {
 namespace {
 
-// What listeners and dialers of one fabric share. Thread-safe; outlives them.
+// The state that listeners and dialers of one fabric share. Thread-safe; outlives them.
 class LoopbackHub {
  public:
   struct Invited {

@@ -1,4 +1,4 @@
-#include "transport/ring_lane.h"
+#include "transport/shm/ring_lane.h"
 
 #include <sys/socket.h>
 
@@ -7,25 +7,26 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 #include "transport/slot_ring.h"
 #include "transport/slots.h"
 
 namespace ckv {
 namespace {
 
-// Empty polls between two looks at the doorbell while spinning. A poll is some 5 ns and a look 300
-// ns, so it costs a spinner a fifth of its (idle) time and finds a dead peer within microseconds; a
-// loop over 16 lanes at 1 us a round within 5 ms.
+// Empty polls between two looks at the doorbell while spinning. A poll takes some 5 ns and a look
+// 300 ns, so looks cost a spinner a fifth of its (idle) time. It finds a dead peer within
+// microseconds. A loop over 16 lanes at 1 us per round finds it within 5 ms.
 constexpr uint32_t kPeerLookInterval = 256;
-// Reads of 64 bytes a look; a peer that floods wakes us needlessly. A read ends at a descriptor, so
-// one that a reply promises is found within one read more than there are slots.
+// Reads of 64 bytes per look; a peer that floods wakes us needlessly. A read ends at a descriptor,
+// so a promised descriptor is found within slot_count + 1 reads.
 constexpr uint32_t kDoorbellReadsMax = 16;
 
-// What both ends have in common: two rings, the doorbell, the lane's status.
+// The part that both ends have in common: two rings, the doorbell, the lane's status.
 class RingLink {
  public:
-  // `takes_descriptors`: the requester's end. At the holder's all that come are closed unseen.
+  // `takes_descriptors` is true at the requester's end. The holder's end closes every descriptor
+  // unseen.
   RingLink(RingMemory* out, RingMemory* in, uint32_t slot_count, uint32_t in_bytes_max,
            UniqueFd doorbell, bool takes_descriptors)
       : writer_(out),
@@ -43,13 +44,13 @@ class RingLink {
   void Send(uint32_t slot, uint32_t bytes) noexcept {
     if (!writer_.Write(slot, bytes)) return;
     const char bell = 1;
-    // A full socket buffer wakes as well, and a dead peer is found by the next look.
+    // A full socket buffer wakes the peer as well, and the next look finds a dead peer.
     (void)send(doorbell_.get(), &bell, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
   }
 
-  // A duplicate of `fd` on its way to the peer, before the entry that flags it is sent.
-  //   ResourceExhausted   not sent: the socket is full, or the system's limit of descriptors under
-  //                       way is reached.
+  // Passes a duplicate of `fd` to the peer; call before the entry that flags it is sent.
+  //   ResourceExhausted   not sent: the socket is full, or the system's limit of descriptors in
+  //                       transfer is reached.
   //   Unavailable         the peer has gone, and with it the lane.
   absl::Status SendDescriptor(uint32_t slot, int fd) noexcept {
     const auto note = static_cast<uint8_t>(slot);
@@ -62,7 +63,7 @@ class RingLink {
     return absl::ResourceExhaustedError(ErrnoText("passing a descriptor beside a reply"));
   }
 
-  // The peer's next message, its slot and bytes inside the lane's shape, and what came with it.
+  // Takes the peer's next message, with slot and bytes inside the lane's shape, and its descriptor.
   bool Receive(RingEntry& entry, UniqueFd& descriptor) noexcept {
     if (!status_.ok()) return false;
     RingReader::Look look = reader_.Read(entry);
@@ -71,7 +72,7 @@ class RingLink {
       empty_polls_ = 0;
       const bool peer_is_there = DrainDoorbell(kDoorbellReadsMax);
       if (!status_.ok()) return false;
-      // What it sent before it rang, or before it went, still counts.
+      // Messages that it sent before it rang, or before it went, still count.
       look = reader_.Read(entry);
       if (look == RingReader::Look::kEmpty) {
         if (peer_is_there) return false;
@@ -107,7 +108,7 @@ class RingLink {
   void Break(absl::Status status) noexcept {
     if (!status_.ok()) return;
     status_ = std::move(status);
-    // The peer learns of it now, not when the owner gets round to destroying this end.
+    // Tells the peer now, not when the owner gets round to destroying this end.
     shutdown(doorbell_.get(), SHUT_RDWR);
   }
 
@@ -117,8 +118,8 @@ class RingLink {
     UniqueFd fd;
   };
 
-  // Takes the bells that rang and the descriptors among them; false if the peer has hung up. Not a
-  // peek: a bell that nobody took would hide the hang-up behind it.
+  // Takes the bells that rang and the descriptors among them. Returns false if the peer has hung
+  // up. This is no peek: a bell that nobody took would hide the hang-up behind it.
   bool DrainDoorbell(uint32_t reads_max) noexcept {
     std::byte bells[64];
     for (uint32_t i = 0; i < reads_max; ++i) {
@@ -139,7 +140,7 @@ class RingLink {
     return true;
   }
 
-  // The descriptor of a flagged reply: it was sent before the entry, so it is here or in the
+  // Takes the descriptor of a flagged reply. It was sent before the entry, so it is here or in the
   // socket.
   bool TakePassed(uint32_t slot, UniqueFd& descriptor) noexcept {
     if (passed_.empty()) (void)DrainDoorbell(slot_count_ + 1);
@@ -162,7 +163,7 @@ class RingLink {
   UniqueFd doorbell_;
   uint32_t empty_polls_ = 0;
   absl::Status status_;
-  std::vector<Passed> passed_;  // oldest first; at most one a slot
+  std::vector<Passed> passed_;  // oldest first; at most one per slot
 };
 
 class RingRequestLane final : public RequestLane {
@@ -248,7 +249,7 @@ class RingRequestLane final : public RequestLane {
   const std::shared_ptr<const LaneMemory> memory_;
   RingLink link_;
   RequesterSlots slots_;
-  std::vector<UniqueFd> descriptors_;  // of done slots
+  std::vector<UniqueFd> descriptors_;  // the descriptors of done slots
 };
 
 class RingServeLane final : public ServeLane {

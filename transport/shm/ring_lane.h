@@ -1,10 +1,10 @@
-// Lanes over memory that both ends see: shm maps it into two processes, loopback has it once.
+// Lanes over memory that both ends see: shm maps it into two processes, loopback into one.
 //
-// Messages go through the rings in the memory. Beside it the ends keep one Unix socket, the
-// doorbell: a byte on it wakes a sleeper, and its hang-up tells that the peer has gone, however it
-// went. So one descriptor serves for sleeping, and no flag of it is shared with the peer. A byte
-// that carries a descriptor is the number of the slot whose reply follows in the ring, flagged
-// (kRingDescriptorFlag); such bytes and flagged replies come in the same order.
+// Messages go through the rings in the memory. Besides it the ends share one Unix socket, the
+// doorbell. A byte on it wakes a sleeper; its hang-up says that the peer has gone, in whatever way.
+// So one descriptor is enough to sleep on, and it shares no flag with the peer. A byte that carries
+// a descriptor is the number of a slot. The reply in that slot follows in the ring, flagged with
+// kRingDescriptorFlag. These bytes and the flagged replies come in the same order.
 
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace ckv {
 
-// `doorbell` is a connected Unix stream socket whose other end the peer keeps.
+// `doorbell` is a connected Unix stream socket; the peer keeps its other end.
 std::unique_ptr<RequestLane> NewRingRequestLane(FabricKind kind,
                                                 std::shared_ptr<const LaneMemory> memory,
                                                 UniqueFd doorbell);

@@ -1,7 +1,6 @@
-// Same host: the holder makes the lane's memory and passes it over a Unix socket.
+// The fabric within one host: the holder makes the lane's memory and passes it over a Unix socket.
 
 #include <poll.h>
-#include <spdlog/spdlog.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -13,13 +12,14 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/log.h"
+#include "proto/base/status.h"
 #include "transport/acceptor.h"
 #include "transport/fabric.h"
 #include "transport/handshake.h"
 #include "transport/lane_memory.h"
-#include "transport/ring_lane.h"
-#include "transport/shm_peer.h"
+#include "transport/shm/ring_lane.h"
+#include "transport/shm/shm_peer.h"
 #include "transport/socket.h"
 
 namespace ckv {
@@ -43,7 +43,7 @@ AbstractAddress MakeAbstractAddress(std::string_view name) {
   return made;
 }
 
-// Only names of ours: an answer must not make us talk to another program's socket.
+// Accepts only names of ours: an answer must not make us talk to another program's socket.
 bool IsLaneAddress(std::string_view name) {
   return name.size() == kAddressBytes && name.starts_with(kAddressPrefix) &&
          std::all_of(name.begin() + kAddressPrefix.size(), name.end(),
@@ -78,17 +78,17 @@ class ShmListener final : public Listener {
     invitations_.Expire(clock_->Now());
     while (std::optional<Acceptor::Knock> knock = acceptor_.Next()) {
       if (absl::Status user = CheckPeerOf(knock->fd.get()); !user.ok()) {
-        spdlog::warn("shm listener: {}", std::string(user.message()));
+        Log().warn("shm listener: {}", std::string(user.message()));
         continue;
       }
       std::optional<Invited> invited = invitations_.Take(knock->key, clock_->Now());
       if (!invited) {
-        spdlog::warn("shm listener: dropped a connection: no such invitation");
+        Log().warn("shm listener: dropped a connection: no such invitation");
         continue;
       }
       const WelcomeFrame welcome = MakeWelcome(invited->memory->shape());
       if (!SendWithFd(knock->fd.get(), BytesOf(welcome), invited->memory->fd())) {
-        spdlog::warn("shm listener: {}", ErrnoText("the peer left before its welcome"));
+        Log().warn("shm listener: {}", ErrnoText("the peer left before its welcome"));
         continue;
       }
       return AcceptedLane{
@@ -143,7 +143,8 @@ class ShmDialer final : public Dialer {
   absl::StatusOr<UniqueFd> ConnectTo(const std::string& name, Instant deadline) {
     UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (!fd.valid()) return ErrnoStatus("socket");
-    // A Unix connect waits only for room in the backlog; a non-blocking one would not say when.
+    // A Unix connect waits only for room in the backlog; a non-blocking one would not say when
+    // there is room.
     const Duration left = std::max(deadline - clock_->Now(), Duration(1000));
     const timeval limit = {std::min<int64_t>(left.count() / 1'000'000'000, 3600),
                            left.count() % 1'000'000'000 / 1000};

@@ -1,4 +1,4 @@
-// Who may be at the other end of a shm lane's socket.
+// Checks who is at the other end of a shm lane's socket.
 
 #pragma once
 
@@ -8,11 +8,12 @@
 
 namespace ckv {
 
-// Memory is shared with one's own user only: whoever maps it can write all of it.
-//   PermissionDenied    says both users.
+// Allows only a peer of the same user, because a process that maps the memory can write all of it.
+//   PermissionDenied    names both users.
 absl::Status CheckPeerUser(uid_t peer, uid_t self);
 
-// CheckPeerUser for the process that connected to, or listens at, the other end of `socket_fd`.
+// Calls CheckPeerUser for the process that connected to `socket_fd`, or that listens at its other
+// end.
 absl::Status CheckPeerOf(int socket_fd);
 
 }  // namespace ckv

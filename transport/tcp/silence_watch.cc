@@ -1,4 +1,4 @@
-#include "transport/silence_watch.h"
+#include "transport/tcp/silence_watch.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -20,7 +20,7 @@ SilenceWatch::~SilenceWatch() {
 }
 
 void SilenceWatch::Run() {
-  // The kernel's timers are what is looked at, so the kernel's time it is.
+  // The kernel's timers count in real time, so this loop does too.
   Clock& clock = *Clock::Real();
   absl::MutexLock lock(&mu_);
   while (true) {
@@ -55,7 +55,7 @@ void SilenceWatch::Watched::Look() noexcept {
   const uint32_t silent_ms = std::min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv);
   const uint32_t unanswered = std::max(info.tcpi_probes, info.tcpi_retransmits);
   if (unanswered < kUnansweredMax || silent_ms < kSilentMsMax) return;
-  // Pairs with found_silent: who reads the end of the stream knows why it ended.
+  // Pairs with found_silent: a thread that reads the end of the stream knows why it ended.
   found_silent_.store(true, std::memory_order_release);
   shutdown(fd_, SHUT_RDWR);
 }

@@ -1,79 +1,57 @@
-// Across hosts, by the kernel's TCP.
+// The fabric across hosts, over the kernel's TCP.
 
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <spdlog/spdlog.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/host_port.h"
+#include "proto/base/log.h"
+#include "proto/base/status.h"
 #include "transport/acceptor.h"
 #include "transport/fabric.h"
 #include "transport/handshake.h"
-#include "transport/silence_watch.h"
 #include "transport/socket.h"
-#include "transport/tcp_lane.h"
+#include "transport/tcp/silence_watch.h"
+#include "transport/tcp/tcp_lane.h"
 
 namespace ckv {
 namespace {
 
 constexpr int kBacklog = 128;
 
-// A half-open connection must be found within 3 s. An idle one by probes, sent 1 and 2 s after the
-// last sign of life: SilenceWatch ends it at 2.5 to 2.7 s, and the kernel would at its timer's next
-// firing, past the user timeout, some 3.05 s. One probe alone would end idle lanes at each lost
-// packet.
+// A half-open connection must be found within 3 s. Probes find an idle one; they are sent 1 and 2 s
+// after the last sign of life. SilenceWatch ends it at 2.5 to 2.7 s. The kernel would end it at its
+// timer's next firing past the user timeout, at some 3.05 s. With one probe alone, each lost packet
+// would end idle lanes.
 constexpr int kKeepIdleS = 1;
 constexpr int kKeepIntervalS = 1;
 constexpr int kKeepCount = 2;
-// One with data under way: SilenceWatch again, but where round trips are too long for it, and where
-// the peer is heard and does not hear, so that it is not silent: there the kernel counts from the
-// first retransmission, some 0.4 s after the data, so that a limit of 3 s found it after 3.4 s, and
-// this one does after 2.85. It must exceed two probes' time, or the idle are given up after the
-// first. A peer that lives but leaves its window closed for so long counts as gone, too.
+// The limit for a connection with data in transfer, in the cases that SilenceWatch cannot judge.
+// Round trips may be too long for it, or the peer is heard but does not hear, so that it is not
+// silent. There the kernel counts from the first retransmission, some 0.4 s after the data. A limit
+// of 3 s found the loss after 3.4 s; this one finds it after 2.85 s. It must exceed the time of two
+// probes, or idle connections end after the first. A live peer that keeps its window closed for
+// this time counts as gone, too.
 constexpr int kUserTimeoutMs = 2400;
-
-struct HostPort {
-  std::string host;
-  uint16_t port = 0;
-};
-
-// "host:port" or "[v6]:port".
-absl::StatusOr<HostPort> ParseHostPort(std::string_view address) {
-  const size_t colon = address.rfind(':');
-  const auto error = [&] {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("\"%s\" is not host:port (port 0 to 65535)", address));
-  };
-  if (colon == std::string_view::npos || colon == 0) return error();
-  std::string_view host = address.substr(0, colon);
-  const std::string_view port = address.substr(colon + 1);
-  if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  uint16_t number = 0;
-  const auto [end, code] = std::from_chars(port.data(), port.data() + port.size(), number);
-  if (host.empty() || port.empty() || code != std::errc() || end != port.data() + port.size()) {
-    return error();
-  }
-  return HostPort{std::string(host), number};
-}
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
+// Resolves an address.
 //   InvalidArgument     not host:port.
 //   Unavailable         the name does not resolve.
 absl::StatusOr<AddressList> Resolve(std::string_view address, int flags) {
-  CKV_ASSIGN_OR_RETURN(const HostPort parsed, ParseHostPort(address));
+  CKV_ASSIGN_OR_RETURN(const HostPort parsed, HostPort::Parse(address));
   addrinfo hints = {};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
@@ -88,16 +66,16 @@ absl::StatusOr<AddressList> Resolve(std::string_view address, int flags) {
 }
 
 void SetOption(int fd, int level, int name, int value) {
-  // Fails on no socket of ours; without it the lane is slower, not wrong.
+  // It fails on no socket of ours. If it did, the lane would be slower, not wrong.
   (void)setsockopt(fd, level, name, &value, sizeof(value));
 }
 
-// Kernels that know SO_BUSY_POLL alone are slower, not wrong.
+// Kernels that know only SO_BUSY_POLL are slower, not wrong.
 void PollBusily(int fd, uint32_t busy_poll_us) {
   const int us = static_cast<int>(std::min(busy_poll_us, kBusyPollUsMax));
   static std::atomic<bool> refused{false};
   if (setsockopt(fd, SOL_SOCKET, SO_BUSY_POLL, &us, sizeof(us)) != 0) {
-    if (!refused.exchange(true)) spdlog::warn("tcp: {}", ErrnoText("busy polling is refused"));
+    if (!refused.exchange(true)) Log().warn("tcp: {}", ErrnoText("busy polling is refused"));
     return;
   }
   SetOption(fd, SOL_SOCKET, SO_PREFER_BUSY_POLL, 1);
@@ -113,13 +91,8 @@ void TuneSocket(int fd, const TcpOptions& options) {
   SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs);
 }
 
-struct BoundAddress {
-  std::string host;  // numeric
-  uint16_t port = 0;
-  bool everywhere = false;  // the wildcard
-};
-
-absl::StatusOr<BoundAddress> AddressOf(int fd) {
+// As bound, with a numeric host.
+absl::StatusOr<HostPort> AddressOf(int fd) {
   sockaddr_storage address = {};
   socklen_t bytes = sizeof(address);
   char host[NI_MAXHOST];
@@ -129,29 +102,21 @@ absl::StatusOr<BoundAddress> AddressOf(int fd) {
                   sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
     return ErrnoStatus("getsockname");
   }
-  BoundAddress bound;
-  bound.host = host;
-  bound.port = static_cast<uint16_t>(std::strtoul(port, nullptr, 10));
-  bound.everywhere = bound.host == "0.0.0.0" || bound.host == "::";
-  return bound;
+  return HostPort{host, static_cast<uint16_t>(std::strtoul(port, nullptr, 10))};
 }
 
-std::string JoinHostPort(const std::string& host, uint16_t port) {
-  const bool v6 = host.find(':') != std::string::npos;
-  return v6 ? absl::StrFormat("[%s]:%d", host, port) : absl::StrFormat("%s:%d", host, port);
-}
-
-// What peers are told to connect to.
-absl::StatusOr<std::string> Advertised(const ListenOptions& options, const BoundAddress& bound) {
+// Returns the address that peers are told to connect to.
+absl::StatusOr<std::string> Advertised(const ListenOptions& options, const HostPort& bound) {
   if (!options.tcp_advertise.empty()) {
-    CKV_ASSIGN_OR_RETURN(const HostPort parsed, ParseHostPort(options.tcp_advertise));
-    return JoinHostPort(parsed.host, parsed.port != 0 ? parsed.port : bound.port);
+    CKV_ASSIGN_OR_RETURN(HostPort advertised, HostPort::Parse(options.tcp_advertise));
+    if (advertised.port == 0) advertised.port = bound.port;
+    return advertised.ToString();
   }
-  if (bound.everywhere) {
+  if (bound.IsWildcard()) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "bound to every address (%s): say which one peers shall connect to", options.tcp_address));
   }
-  return JoinHostPort(bound.host, bound.port);
+  return bound.ToString();
 }
 
 class TcpListener final : public Listener {
@@ -182,20 +147,20 @@ class TcpListener final : public Listener {
     while (std::optional<Acceptor::Knock> knock = acceptor_.Next()) {
       const std::optional<Invited> invited = invitations_.Take(knock->key, clock_->Now());
       if (!invited) {
-        spdlog::warn("tcp listener: dropped a connection: no such invitation");
+        Log().warn("tcp listener: dropped a connection: no such invitation");
         continue;
       }
       TuneSocket(knock->fd.get(), options_);
       const WelcomeFrame welcome = MakeWelcome(invited->shape);
-      // The first bytes of a new connection: its buffer has room, or it is broken.
+      // These are the first bytes of a new connection, so its buffer has room or it is broken.
       const int fd = knock->fd.get();
       if (send(fd, &welcome, sizeof(welcome), MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof(welcome)) {
-        spdlog::warn("tcp listener: {}", ErrnoText("the peer left before its welcome"));
+        Log().warn("tcp listener: {}", ErrnoText("the peer left before its welcome"));
         continue;
       }
       auto lane = NewTcpServeLane(std::move(knock->fd), invited->shape, watch_);
       if (!lane.ok()) {
-        spdlog::warn("tcp listener: {}", std::string(lane.status().message()));
+        Log().warn("tcp listener: {}", std::string(lane.status().message()));
         continue;
       }
       return AcceptedLane{invited->tag, *std::move(lane)};
@@ -293,7 +258,7 @@ class TcpFabric final : public Fabric {
           absl::StrFormat("%s: %s; choose a free port or an address of this host",
                           options.tcp_address, std::string(socket.status().message())));
     }
-    CKV_ASSIGN_OR_RETURN(const BoundAddress bound, AddressOf(socket->get()));
+    CKV_ASSIGN_OR_RETURN(const HostPort bound, AddressOf(socket->get()));
     CKV_ASSIGN_OR_RETURN(std::string advertised, Advertised(options, bound));
     CKV_ASSIGN_OR_RETURN(Acceptor acceptor,
                          Acceptor::Create(*std::move(socket), "tcp listener", clock_));
@@ -318,7 +283,7 @@ class TcpFabric final : public Fabric {
 
   Clock* const clock_;
   const TcpOptions options_;
-  // Of all its lanes, which may outlive it.
+  // Watches all lanes of the fabric, which may outlive it.
   const std::shared_ptr<SilenceWatch> watch_ = std::make_shared<SilenceWatch>();
 };
 

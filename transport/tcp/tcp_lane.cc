@@ -1,4 +1,4 @@
-#include "transport/tcp_lane.h"
+#include "transport/tcp/tcp_lane.h"
 
 #include <sys/epoll.h>
 
@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "proto/status.h"
+#include "proto/base/status.h"
 #include "transport/lane_memory.h"
 #include "transport/slots.h"
-#include "transport/tcp_link.h"
+#include "transport/tcp/tcp_link.h"
 
 namespace ckv {
 namespace {
@@ -44,7 +44,7 @@ class TcpRequestLane final : public RequestLane {
 
   absl::Status Post(uint32_t slot, uint32_t bytes) noexcept override {
     CKV_RETURN_IF_ERROR(TakePosted(slot, bytes));
-    // A send that fails is the lane's end: the slot stays posted, as its fate is unknown.
+    // A failed send ends the lane. The slot stays posted, because its fate is unknown.
     link_.Send(slot, memory_.request(slot).first(bytes));
     return absl::OkStatus();
   }
@@ -70,7 +70,8 @@ class TcpRequestLane final : public RequestLane {
     link_.Flush();
     size_t count = 0;
     FrameHeader frame;
-    // A reply to what is not yet sent in full would free a buffer that the kernel still reads.
+    // A reply to a request that is not yet sent in full would free a buffer that the kernel still
+    // reads.
     const auto admit = [this](uint32_t slot) {
       return slots_.awaits(slot) && !link_.sending(slot);
     };
@@ -97,7 +98,7 @@ class TcpRequestLane final : public RequestLane {
   uint32_t in_flight() const noexcept override { return slots_.in_flight(); }
 
  private:
-  // What Land asked for.
+  // The landing that Land asked for.
   struct Wish {
     uint32_t head_bytes = 0;
     ScatterList body;

@@ -6,13 +6,14 @@
 
 #include "absl/status/statusor.h"
 #include "transport/fabric.h"
-#include "transport/silence_watch.h"
 #include "transport/socket.h"
+#include "transport/tcp/silence_watch.h"
 
 namespace ckv {
 
-// `socket` is connected, shaken hands on, and non-blocking; `shape` is valid. `watch` may be null.
-//   ResourceExhausted   no memory or no descriptor.
+// `socket` is connected, non-blocking and through its handshake; `shape` is valid. `watch` may be
+// null.
+//   ResourceExhausted   no memory or no descriptor is left.
 absl::StatusOr<std::unique_ptr<RequestLane>> NewTcpRequestLane(UniqueFd socket,
                                                                const LaneShape& shape,
                                                                std::shared_ptr<SilenceWatch> watch);

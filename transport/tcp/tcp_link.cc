@@ -1,4 +1,4 @@
-#include "transport/tcp_link.h"
+#include "transport/tcp/tcp_link.h"
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 
@@ -31,12 +31,12 @@ TcpLink::TcpLink(UniqueFd socket, UniqueFd epoll, uint32_t slot_count, uint32_t 
 void TcpLink::Break(absl::Status status) noexcept {
   if (!status_.ok()) return;
   status_ = std::move(status);
-  // Then the socket was shut down at this end, and what it says is no cause.
+  // In that case this end shut the socket down, and the socket's error is not the cause.
   if (watched_.found_silent()) {
     status_ = absl::UnavailableError(
         absl::StrFormat("the peer's host has been silent for %d ms", SilenceWatch::kSilentMsMax));
   }
-  // The peer learns of it now, not when the owner gets round to destroying this end.
+  // Tells the peer now, not when the owner gets round to destroying this end.
   shutdown(socket_.get(), SHUT_RDWR);
 }
 
@@ -62,10 +62,10 @@ bool TcpLink::WatchOut() noexcept {
 
 void TcpLink::Send(uint32_t slot, std::span<const std::byte> head, Runs runs) noexcept {
   Queue(slot, head, runs);
-  // A full socket refuses until the event says otherwise: Poll goes on, a call here would fail.
+  // A full socket refuses until the event says otherwise. Poll goes on; a call here would fail.
   if (!full_) Flush();
-  // Whoever posts may be asleep on the event already, on behalf of other lanes too: what the kernel
-  // did not take goes on when it can.
+  // The posting thread may already sleep on the event, for other lanes too. The event sends the
+  // rest when the kernel can take it.
   if (out_count_ > 0 && status_.ok()) (void)WatchOut();
 }
 
@@ -90,7 +90,8 @@ void TcpLink::Queue(uint32_t slot, std::span<const std::byte> head, Runs runs) n
   ++out_count_;
 }
 
-// What is queued and not yet sent, as far as `parts` hold it; returns how many were filled.
+// Fills `parts` with the queued bytes that are not yet sent, as far as they fit. Returns how many
+// were filled.
 size_t TcpLink::GatherOut(std::span<iovec, kSendPartsMax> parts) noexcept {
   size_t count = 0;
   size_t skip = out_offset_;
@@ -195,8 +196,8 @@ void TcpLink::Divert(uint32_t slot, std::span<std::byte> to) noexcept {
   if (in_frame_ && frame_.slot == slot) rest_ = {to.first(rest_.size()), {}};
 }
 
-// Reads once: the rest of the current frame into its slot, what follows into the stage. After Parse
-// the stage holds at most the start of a header.
+// Reads once: the rest of the current frame into its slot, and the bytes after it into the stage.
+// After Parse the stage holds at most the start of a header.
 bool TcpLink::Fill() noexcept {
   const size_t staged = stage_end_ - stage_begin_;
   if (stage_begin_ > 0 && staged > 0) {

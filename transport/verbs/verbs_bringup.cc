@@ -1,4 +1,4 @@
-// How a verbs link comes to be: its queues, and the states of its queue pair.
+// The bring-up of a verbs link: its queues, and the states of its queue pair.
 
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -9,14 +9,14 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
-#include "transport/verbs_link.h"
+#include "proto/base/status.h"
+#include "transport/verbs/verbs_link.h"
 
 namespace ckv {
 namespace {
 
-// Work requests without a slot that may be under way at once: hello or welcome, a window's binding,
-// a ping or a probe, a pong, a good-bye, the marker of the end.
+// The largest number of work requests without a slot in flight at once. They are: hello or welcome,
+// a window's binding, a ping or a probe, a pong, a good-bye, the marker of the end.
 constexpr uint32_t kControlSends = 6;
 // A hello has 40 bytes, a probe 64: one work queue entry of 128 bytes holds either.
 constexpr uint32_t kInlineBytes = 64;
@@ -103,7 +103,7 @@ absl::Status VerbsLink::CreateQueuePair() {
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_INIT;
   attributes.port_num = domain_->device()->options().port;
-  // What the peer may do by itself: a holder's nothing, a requester's write where it is let.
+  // The access of the peer: none to a holder; writes to a requester, if they are allowed.
   attributes.qp_access_flags = shape_.requester ? IBV_ACCESS_REMOTE_WRITE : 0;
   return Modify(attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
                 "INIT");
@@ -175,7 +175,8 @@ absl::Status VerbsLink::Establish(const VerbsEndFrame& peer) {
 void VerbsLink::Start() {
   started_ = true;
   probed_ = clock_->Now();
-  // A sleeper looks after its peer too. Runs on by itself, so that a sleep costs no call for it.
+  // Wakes a sleeper to look after its peer too. The timer runs by itself, so a sleep needs no call
+  // for it.
   const uint32_t ms = domain_->device()->options().probe_interval_ms;
   const timespec interval = {ms / 1000, static_cast<long>(ms % 1000) * 1'000'000};
   const itimerspec period = {interval, interval};

@@ -1,7 +1,7 @@
-#include "transport/verbs_budget.h"
+#include "transport/verbs/verbs_budget.h"
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {

@@ -1,5 +1,5 @@
-// Who has how much of a verbs device: queue pairs, receives, registrations, per account and in
-// total.
+// Counts how much of a verbs device is in use: queue pairs, receives and registrations, per account
+// and in total.
 
 #pragma once
 
@@ -14,18 +14,18 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "transport/verbs_fabric.h"
+#include "transport/verbs/verbs_fabric.h"
 
 namespace ckv {
 
-// Who is charged: the account of Listener::Invite, which may be empty, or nobody for what this
-// process does of its own accord, which counts in total only.
+// The account that is charged: the one given to Listener::Invite, which may be empty. Nobody is
+// charged for this process's own use, which counts in the total only.
 using VerbsAccount = std::optional<std::string>;
 
-// Thread-safe. Outlives nothing: grants keep it.
+// Thread-safe. Every grant keeps the budget alive.
 class VerbsBudget : public std::enable_shared_from_this<VerbsBudget> {
  public:
-  // Gives back, when destroyed, what was taken.
+  // A share of the budget; gives it back when destroyed.
   class Grant {
    public:
     Grant() = default;
@@ -48,8 +48,8 @@ class VerbsBudget : public std::enable_shared_from_this<VerbsBudget> {
   explicit VerbsBudget(const VerbsOptions& options)
       : limits_{options.queue_pairs, options.receives, options.regions, options.region_bytes} {}
 
-  // All of `use`, or nothing.
-  //   ResourceExhausted   names the limit.
+  // Takes all of `use`, or nothing.
+  //   ResourceExhausted   a limit is reached; the message names it.
   absl::StatusOr<Grant> Take(const VerbsAccount& account, const VerbsUse& use)
       ABSL_LOCKS_EXCLUDED(mu_);
 

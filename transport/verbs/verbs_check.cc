@@ -1,10 +1,9 @@
-#include "transport/verbs_check.h"
+#include "transport/verbs/verbs_check.h"
 
 #include <infiniband/verbs.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -12,8 +11,8 @@
 #include <string>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
-#include "transport/verbs_device.h"
+#include "proto/base/status.h"
+#include "transport/verbs/verbs_device.h"
 
 namespace ckv {
 namespace {
@@ -58,7 +57,7 @@ absl::Status CheckVerbsOptions(const VerbsOptions& options) {
   if (options.port == 0) return refuse("ports count from 1");
   if (options.gid_index < -1) return refuse(absl::StrFormat("GID index %d", options.gid_index));
   const uint32_t mtu = options.mtu_bytes;
-  if (mtu != 0 && (!std::has_single_bit(mtu) || mtu < 256 || mtu > 4096)) {
+  if (!IsVerbsMtu(mtu)) {
     return refuse(absl::StrFormat("MTU %d is none of 256, 512, 1024, 2048, 4096", mtu));
   }
   if (options.service_level > 15) return refuse("service levels are 0 to 15");

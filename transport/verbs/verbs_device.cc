@@ -1,4 +1,4 @@
-#include "transport/verbs_device.h"
+#include "transport/verbs/verbs_device.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
-#include "transport/verbs_check.h"
+#include "proto/base/status.h"
+#include "transport/verbs/verbs_check.h"
 
 namespace ckv {
 namespace {
@@ -168,7 +168,7 @@ void VerbsDevice::RunEvents() {
     ibv_async_event event = {};
     while (ibv_get_async_event(context_.get(), &event) == 0) {
       Dispatch(event);
-      // Destroying a queue waits for this, so the alarm was still there.
+      // Destroying a queue waits for this call, so the alarm was still there.
       ibv_ack_async_event(&event);
     }
   }
@@ -194,7 +194,7 @@ void VerbsDevice::Dispatch(const ibv_async_event& event) {
       return;
     }
     default:
-      return;  // connections come up, ports too, and last receives are used
+      return;  // connections and ports that come up, and last receives used
   }
 }
 

@@ -1,4 +1,5 @@
-// One opened RDMA device: its port, its limits, its asynchronous events, and what is in use of it.
+// One opened RDMA device: its port, its limits, its asynchronous events, and how much of it is in
+// use.
 
 #pragma once
 
@@ -17,12 +18,12 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "transport/socket.h"
-#include "transport/verbs_budget.h"
-#include "transport/verbs_fabric.h"
+#include "transport/verbs/verbs_budget.h"
+#include "transport/verbs/verbs_fabric.h"
 
 namespace ckv {
 
-// How other hosts reach this port.
+// The address at which other hosts reach this port.
 struct VerbsAddress {
   std::array<uint8_t, 16> gid{};
   uint16_t lid = 0;
@@ -31,15 +32,16 @@ struct VerbsAddress {
   int gid_index = 0;
 };
 
-// What befell a lane's queues from outside its own completions. The device's thread raises it, the
-// lane's thread reads it. It outlives the queues whose context it is.
+// Tells a lane about an event of its queues that is not one of its own completions. The device's
+// thread raises it, and the lane's thread reads it. The alarm must outlive the queues whose context
+// it is.
 class VerbsAlarm {
  public:
-  // `timer_fd` is set off, so that a sleeping lane wakes; borrowed.
+  // Borrows `timer_fd`, which Raise sets off so that a sleeping lane wakes.
   explicit VerbsAlarm(int timer_fd) : timer_fd_(timer_fd) {}
 
   void Raise(ibv_event_type event) noexcept;
-  // The first event, or -1.
+  // Returns the first event, or -1.
   int event() const noexcept { return event_.load(std::memory_order_relaxed); }
 
  private:
@@ -47,10 +49,10 @@ class VerbsAlarm {
   std::atomic<int> event_{-1};
 };
 
-// Thread-safe. Lanes share it and keep it open.
+// Thread-safe. Lanes share the device and keep it open.
 class VerbsDevice {
  public:
-  // Errors are CheckVerbs's.
+  // Opens the device and reads its limits. Errors are CheckVerbs's.
   static absl::StatusOr<std::shared_ptr<VerbsDevice>> Open(const VerbsOptions& options);
   ~VerbsDevice();
   VerbsDevice(const VerbsDevice&) = delete;
@@ -60,17 +62,18 @@ class VerbsDevice {
   const VerbsOptions& options() const noexcept { return options_; }
   const ibv_device_attr& limits() const noexcept { return limits_; }
   const VerbsAddress& address() const noexcept { return address_; }
-  // The largest work request: the options' or the port's limit, a multiple of 64.
+  // The largest work request in bytes: the options' limit or the port's, a multiple of 64.
   uint32_t segment_bytes() const noexcept { return segment_bytes_; }
   uint32_t message_bytes_max() const noexcept { return message_bytes_max_; }
   bool windows() const noexcept { return windows_; }
   VerbsBudget& budget() const noexcept { return *budget_; }
 
+  // Checks the port's state now.
   //   Unavailable         the port is down.
   absl::Status CheckPort() const;
 
-  // Between the two calls, an event of the port or the whole device raises the alarm. Those of a
-  // queue pair or completion queue do by its context, which must be a VerbsAlarm.
+  // From Watch to Unwatch, an event of the port or the whole device raises the alarm. An event of a
+  // queue pair or completion queue raises the alarm that is its context.
   void Watch(VerbsAlarm* alarm) ABSL_LOCKS_EXCLUDED(mu_);
   void Unwatch(VerbsAlarm* alarm) ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -1,11 +1,10 @@
-// Who meets whom over verbs: the dialler's queue pair goes out with the offer, the holder's comes
-// back with the answer, connected already and with receives posted; the dialler connects its own
-// and says hello over it, and the holder's Accept says welcome.
+// How two ends meet over verbs. The dialler's queue pair goes out with the offer. The holder's
+// comes back with the answer, already connected and with receives posted. The dialler connects its
+// own and says hello over it, and the holder's Accept says welcome.
 
-#include "transport/verbs_fabric.h"
+#include "transport/verbs/verbs_fabric.h"
 
 #include <poll.h>
-#include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -19,13 +18,14 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
-#include "proto/status.h"
+#include "proto/base/log.h"
+#include "proto/base/status.h"
 #include "transport/handshake.h"
 #include "transport/socket.h"
-#include "transport/verbs_device.h"
-#include "transport/verbs_lane.h"
-#include "transport/verbs_note.h"
-#include "transport/verbs_side_thread.h"
+#include "transport/verbs/verbs_device.h"
+#include "transport/verbs/verbs_lane.h"
+#include "transport/verbs/verbs_note.h"
+#include "transport/verbs/verbs_side_thread.h"
 
 namespace ckv {
 namespace {
@@ -39,7 +39,7 @@ class VerbsListener final : public Listener {
         gather_memory_(gather_memory),
         side_(std::move(side)),
         epoll_(std::move(epoll)) {}
-  // Until nothing of its lanes' has the store registered.
+  // Waits until none of its lanes has the store registered.
   ~VerbsListener() override { side_.thread->Close(side_.source); }
 
   FabricKind kind() const noexcept override { return FabricKind::kVerbs; }
@@ -84,13 +84,13 @@ class VerbsListener final : public Listener {
       if (!invited) continue;
       const absl::StatusOr<bool> greeted = ReadHello(*invited, id);
       if (!greeted.ok()) {
-        spdlog::warn("verbs listener: dropped a lane: {}", std::string(greeted.status().message()));
+        Log().warn("verbs listener: dropped a lane: {}", std::string(greeted.status().message()));
         side_.Retire(std::move(invited->end));
         continue;
       }
       if (!*greeted) {
         if (absl::Status status = Add(id, *std::move(invited)); !status.ok()) {
-          spdlog::warn("verbs listener: {}", std::string(status.message()));
+          Log().warn("verbs listener: {}", std::string(status.message()));
         }
         continue;
       }
@@ -133,7 +133,7 @@ class VerbsListener final : public Listener {
     return invited;
   }
 
-  // Whether the hello has come; an error if something else has, or the link broke.
+  // Whether the hello has come. An error if another message came, or the link broke.
   absl::StatusOr<bool> ReadHello(Invited& invited, uint64_t id) {
     VerbsLink& link = *invited.end->link;
     while (true) {
@@ -233,8 +233,8 @@ class VerbsDialer final : public Dialer {
   }
 
  private:
-  // A holder that took the hello and then went (killed, or its invitation expired in that instant)
-  // says nothing any more: its device is asked, once.
+  // A holder may take the hello and then go (killed, or its invitation expired in that instant). It
+  // then says nothing, so this asks its device, once.
   absl::Status AwaitWelcome(VerbsLink& link, Instant deadline) {
     Instant ask = std::min(deadline, clock_->Now() + link.probe_interval());
     while (true) {
@@ -275,7 +275,7 @@ class DeviceFabric final : public VerbsFabric {
         clock_(clock),
         side_(std::move(side)),
         dialled_(side_->Open()) {}
-  // Lanes that outlive the fabric are torn down by whoever destroys them.
+  // If a lane outlives the fabric, the thread that destroys it tears it down.
   ~DeviceFabric() override { side_->Stop(); }
 
   FabricKind kind() const noexcept override { return FabricKind::kVerbs; }

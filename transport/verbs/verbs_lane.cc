@@ -1,4 +1,4 @@
-#include "transport/verbs_lane.h"
+#include "transport/verbs/verbs_lane.h"
 
 #include <arpa/inet.h>
 
@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 #include "transport/slots.h"
 
 namespace ckv {
 namespace {
 
-// A head, the runs, and a few runs that cross the bounds of the store's pieces.
+// Entries for a head, the runs, and a few runs that cross the bounds of the store's segments.
 constexpr uint32_t kScatterMax = kGatherRunCountMax + 4;
 
 uint32_t WorkRequestsOf(uint32_t bytes, uint32_t segment_bytes) {
@@ -69,7 +69,7 @@ class VerbsRequestLane final : public RequestLane {
     request.opcode = IBV_WR_SEND_WITH_IMM;
     request.imm_data = htonl(EncodeImmediate(slot, 0));
     sends_[slot] = link_.Send(&request, &request, 1, link_.inlines(bytes));
-    // A send that fails is the lane's end: the slot stays posted, as its fate is unknown.
+    // A failed send ends the lane. The slot stays posted, because its fate is unknown.
     return absl::OkStatus();
   }
 
@@ -86,8 +86,8 @@ class VerbsRequestLane final : public RequestLane {
             "the peer answered slot %d, which awaits nothing or not that: %d bytes", slot, bytes)));
         break;
       }
-      // A reply may be here before our own request's completion is, and until then the device may
-      // read the request again.
+      // A reply may be here before our own request has completed. Until then the device may read
+      // the request again.
       if (Blocked(*front)) break;
       link_.Pop();
       if (slots_.Complete(slot) == RequesterSlots::Reply::kDeliver) {
@@ -117,7 +117,7 @@ class VerbsRequestLane final : public RequestLane {
   VerbsLink& link_;
   const uint32_t segment_bytes_;
   RequesterSlots slots_;
-  std::array<uint64_t, kSlotCountMax> sends_{};  // of each slot's last request
+  std::array<uint64_t, kSlotCountMax> sends_{};  // the send of each slot's last request
 };
 
 class VerbsServeLane final : public ServeLane {
@@ -140,8 +140,8 @@ class VerbsServeLane final : public ServeLane {
   }
   ~VerbsServeLane() override {
     link_.Leave();
-    // The store is the caller's again, who may put other rows there: nothing may be sent, or sent
-    // once more, from it. All else under way gets its time.
+    // The store is the caller's again, and other rows may be put there. So nothing may be sent, or
+    // sent once more, from it. All other sends get their time.
     if (link_.reading(last_gather_)) link_.Stop();
     side_.Retire(std::move(end_));
   }
@@ -169,8 +169,8 @@ class VerbsServeLane final : public ServeLane {
                             shape().slot_count, front->bytes, shape().request_bytes_max)));
         break;
       }
-      // The peer may have the slot's last reply before we know that it does, and until then the
-      // device may read the reply again.
+      // The peer may have the slot's last reply before we know it. Until then the device may read
+      // the reply again.
       if (Blocked(*front)) break;
       CKV_CHECK(slots_.Arrive(slot));
       buffers_[slot] = front->buffer;
@@ -204,10 +204,10 @@ class VerbsServeLane final : public ServeLane {
     if (!link_.failure().ok()) return link_.failure();
     bool gathers = false;
     const uint32_t bytes = ListPieces(slot, head_bytes, runs, gathers);
-    // Where too many jobs wait, the next reply asks again.
+    // If too many jobs wait, the next reply asks again.
     if (end_->gather->TakeWants()) (void)side_.Ask(end_.get());
     size_t requests = Cut(slot, bytes);
-    if (requests == 0) {  // too many pieces for a work request: copy them all
+    if (requests == 0) {  // too many spans for a work request: copy them all
       gathers = false;
       CopyPieces(slot, head_bytes, runs);
       requests = Cut(slot, bytes);
@@ -234,8 +234,8 @@ class VerbsServeLane final : public ServeLane {
             static_cast<uint32_t>(bytes), end_->replies->local_key()};
   }
 
-  // Where the reply's bytes lie, in order: in the slot, in the store, or copied into the slot at
-  // their own offset. Returns how many there are.
+  // Lists the places of the reply's bytes, in order: in the slot, in the store, or copied into the
+  // slot at their own offset. Returns how many there are.
   uint32_t ListPieces(uint32_t slot, uint32_t head_bytes,
                       std::span<const std::span<const std::byte>> runs, bool& gathers) noexcept {
     pieces_.clear();
@@ -268,14 +268,14 @@ class VerbsServeLane final : public ServeLane {
     if (bytes > 0) pieces_.push_back(InSlot(slot, 0, bytes));
   }
 
-  // Makes chain_ of pieces_: one work request a segment, the last with the immediate. Returns how
-  // many, or 0 if one would need more than scatter_max_ entries.
+  // Builds chain_ from pieces_: one work request per segment, the last with the immediate. Returns
+  // how many, or 0 if one would need more than scatter_max_ entries.
   size_t Cut(uint32_t slot, uint32_t bytes) noexcept {
     const uint32_t count = WorkRequestsOf(bytes, segment_bytes_);
     const uint64_t landing = peer_.landing + uint64_t{slot} * peer_.reply_stride;
     scatter_.clear();
     size_t piece = 0;
-    uint32_t taken = 0;  // of pieces_[piece]
+    uint32_t taken = 0;  // bytes of pieces_[piece] that are in the chain
     for (uint32_t i = 0; i < count; ++i) {
       ibv_send_wr& request = chain_[i] = {};
       request.sg_list = scatter_.data() + scatter_.size();
@@ -305,16 +305,16 @@ class VerbsServeLane final : public ServeLane {
   const uint32_t segment_bytes_;
   const uint32_t scatter_max_;
   HolderSlots slots_;
-  std::array<uint32_t, kSlotCountMax> buffers_{};  // which receive got each slot's request
-  std::array<uint64_t, kSlotCountMax> sends_{};    // of each slot's last reply
-  std::array<uint64_t, kSlotCountMax> gathers_{};  // the same, where it sent from the store
-  uint64_t last_gather_ = 0;                       // of all slots
-  // Of the reply being posted; reserved once.
+  std::array<uint32_t, kSlotCountMax> buffers_{};  // the receive that got each slot's request
+  std::array<uint64_t, kSlotCountMax> sends_{};    // the send of each slot's last reply
+  std::array<uint64_t, kSlotCountMax> gathers_{};  // the same, if it sent from the store
+  uint64_t last_gather_ = 0;                       // the last one of all slots
+  // Working memory for the reply that is being posted; reserved once.
   std::vector<ibv_sge> pieces_, scatter_;
   std::vector<ibv_send_wr> chain_;
 };
 
-// The parts that both ends have; `requests` is how many request buffers.
+// Makes the parts that both ends have; `requests` is the number of request buffers.
 absl::StatusOr<std::unique_ptr<VerbsEnd>> MakeEnd(std::shared_ptr<VerbsDevice> device,
                                                   const LaneShape& shape, uint32_t requests,
                                                   VerbsAccount account) {
@@ -334,7 +334,7 @@ absl::StatusOr<std::unique_ptr<VerbsEnd>> MakeEnd(std::shared_ptr<VerbsDevice> d
   return end;
 }
 
-// `count` buffers of `stride` bytes from `first` on.
+// Returns the `count` buffers of `stride` bytes from `first` on.
 absl::StatusOr<VerbsRegion> RegisterBuffers(const VerbsDomain& domain, std::span<std::byte> first,
                                             size_t stride, uint32_t count, VerbsAccess access) {
   return VerbsRegion::Register(domain, std::span<const std::byte>(first.data(), stride * count),
@@ -368,11 +368,11 @@ absl::StatusOr<std::unique_ptr<VerbsEnd>> VerbsEnd::ForRequester(
                                           .requester = true}));
   CKV_RETURN_IF_ERROR(end->link->PostReceives(nullptr, 0, 0));
   if (windows) {
-    // After the queue pair: the kernel frees what a killed process had latest first, and a
-    // soft-RoCE queue pair does not go while a window is bound to it.
+    // The window comes after the queue pair. The kernel frees a killed process's objects latest
+    // first, and a soft-RoCE queue pair does not go while a window is bound to it.
     end->window = ibv_alloc_mw(domain.get(), IBV_MW_TYPE_2);
     if (end->window == nullptr) return ErrnoStatus("ibv_alloc_mw");
-    // The low byte is ours to choose, and must differ from what it is.
+    // The low byte is ours to choose, and must change.
     const auto chosen = static_cast<uint32_t>(1 + RandomWord() % 255);
     end->landing_key = end->window->rkey ^ chosen;
   }

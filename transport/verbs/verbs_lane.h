@@ -1,4 +1,4 @@
-// Lanes over a connected verbs link, and the memory and queues that one end needs.
+// Lanes over a connected pair of queues, and the memory and queues that one end needs.
 
 #pragma once
 
@@ -11,20 +11,21 @@
 #include "absl/status/statusor.h"
 #include "transport/fabric.h"
 #include "transport/lane_memory.h"
-#include "transport/verbs_link.h"
-#include "transport/verbs_region.h"
-#include "transport/verbs_side_thread.h"
+#include "transport/verbs/verbs_link.h"
+#include "transport/verbs/verbs_region.h"
+#include "transport/verbs/verbs_side_thread.h"
 
 namespace ckv {
 
-// What one end of a lane owns. The order of the members is the order in which it must go: the link
-// first, from its end. That may wait for the peer, so whoever may not wait has it done beside
-// (VerbsSide::Retire); what is run beside is the registration of the store's pieces.
+// One end of a lane, with everything it owns. Members are destroyed in reverse order: the link goes
+// first. Its destructor may wait for the peer, so a thread that may not wait hands the end to
+// VerbsSide::Retire. As a job (Run), it registers the segments of the store that replies need.
 struct VerbsEnd final : VerbsJob {
-  // Requester: everything but the window's binding. Holder: receives are posted, so the peer may
-  // send as soon as it knows the answer.
-  //   InvalidArgument     a request is larger than what the device sends at once, or too many
-  //   slots. ResourceExhausted   a limit, or memory.
+  // Makes an end. At the requester only the window is not bound yet. At the holder the receives are
+  // posted, so the peer may send as soon as it has the answer.
+  //   InvalidArgument     a request is larger than the device sends at once, or there are too many
+  //                       slots.
+  //   ResourceExhausted   a limit is reached, or memory ran out.
   static absl::StatusOr<std::unique_ptr<VerbsEnd>> ForRequester(std::shared_ptr<VerbsDevice> device,
                                                                 Clock* clock,
                                                                 const LaneShape& shape);
@@ -35,17 +36,18 @@ struct VerbsEnd final : VerbsJob {
   VerbsEnd(LaneMemory memory_in, const LaneShape& shape_in)
       : shape(shape_in), memory(std::move(memory_in)) {}
 
-  // This end's part of an offer or answer.
+  // Returns this end's part of an offer or answer.
   VerbsEndFrame Describe() const;
 
   const LaneShape shape;
-  LaneMemory memory;  // a holder's has kControlReceives request buffers more than slots
+  // The slots' buffers. A holder's has kControlReceives request buffers more than slots.
+  LaneMemory memory;
   std::optional<VerbsDomain> domain;
   std::optional<VerbsRegion> requests, replies;
-  std::optional<VerbsGather> gather;  // a holder's, once it is a lane
+  std::optional<VerbsGather> gather;  // at a holder, once the end belongs to a lane
   std::unique_ptr<VerbsLink> link;
-  // Requester: the landing region's key, and the window it will name (else null, and it names the
-  // registration).
+  // At the requester: the landing region's key, and the window that the key will name. If `window`
+  // is null, the key names the registration.
   uint32_t landing_key = 0;
   ibv_mw* window = nullptr;  // until the link owns it
   ~VerbsEnd() override;
@@ -55,14 +57,14 @@ struct VerbsEnd final : VerbsJob {
   }
 };
 
-// `end` is connected, and the holder has welcomed it; `segment_bytes` is the answer's. `side` gets
-// `end` when the lane is destroyed.
+// `end` is connected, and the holder has welcomed it; `segment_bytes` comes from the answer. `side`
+// gets `end` when the lane is destroyed.
 std::unique_ptr<RequestLane> NewVerbsRequestLane(std::unique_ptr<VerbsEnd> end,
                                                  uint32_t segment_bytes, VerbsSide side);
 
-// `end` is connected and has said welcome; `peer` is the offer, checked. Runs of PostGather within
-// `gather_memory` are sent from where they lie as soon as `side` has registered that, and copied
-// until then.
+// `end` is connected and has sent its welcome; `peer` is the offer, checked. Runs of PostGather
+// within `gather_memory` are copied until `side` has registered that memory. Afterwards they are
+// sent from where they lie.
 std::unique_ptr<ServeLane> NewVerbsServeLane(std::unique_ptr<VerbsEnd> end,
                                              const VerbsEndFrame& peer,
                                              std::span<const std::byte> gather_memory,

@@ -1,4 +1,4 @@
-#include "transport/verbs_link.h"
+#include "transport/verbs/verbs_link.h"
 
 #include <arpa/inet.h>
 #include <poll.h>
@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {
@@ -25,15 +25,15 @@ bool VerbsLink::Arm(bool blocked) noexcept {
   if (inbox_count_ == 0 && !failed_.ok()) status_ = failed_;
   if (!status_.ok() || (inbox_count_ > 0 && !blocked)) return false;
   const size_t before = inbox_count_;
-  // Sends too while any is on its way: the head of the inbox may wait for one, and a failed one is
-  // how a dead peer is found.
+  // Arms sends too while any is in flight. The head of the inbox may wait for one, and a failed
+  // send reveals a dead peer.
   if (ibv_req_notify_cq(receive_queue_.get(), 0) != 0 ||
       (posted_ != retired_ && ibv_req_notify_cq(send_queue_.get(), 0) != 0)) {
     Fail(absl::UnavailableError("the device arms no completion queue"));
     return false;
   }
   const uint64_t retired = retired_;
-  Harvest();  // what came before the arming rings no bell
+  Harvest();  // messages that came before the arming ring no bell
   return inbox_count_ == before && retired_ == retired && failed_.ok();
 }
 
@@ -68,7 +68,7 @@ void VerbsLink::NoteEmpty() noexcept {
   empty_polls_ = 0;
   CheckAlarm();
   if (failed_.ok() && started_) Tick(clock_->Now());
-  // So many polls gave nothing: what is left in the inbox, if anything, waits behind a send that
+  // All these polls gave nothing. If a message is left in the inbox, it waits behind a send that
   // never completes.
   if (!failed_.ok()) status_ = failed_;
 }
@@ -90,7 +90,7 @@ void VerbsLink::Harvest() noexcept {
 
 void VerbsLink::Take(const ibv_wc& completion) noexcept {
   if (completion.status != IBV_WC_SUCCESS) {
-    // Which of the two a message that is too long gives depends on the device.
+    // A message that is too long gives one of the two, depending on the device.
     if (completion.status == IBV_WC_LOC_LEN_ERR || completion.status == IBV_WC_LOC_QP_OP_ERR) {
       Fail(absl::InvalidArgumentError("the peer sent more than a receive holds"));
     }
@@ -112,7 +112,7 @@ void VerbsLink::Take(const ibv_wc& completion) noexcept {
   if (shape_.requester) taken_.push_back(buffer);
 }
 
-// Whether `message` was one of the link's own, and is done with.
+// Whether `message` was one of the link's own, and has been handled.
 bool VerbsLink::Understand(const VerbsMessage& message) noexcept {
   if (!message.immediate.control.has_value()) return false;
   if (!shape_.requester) Repost(message.buffer);
@@ -190,7 +190,7 @@ uint64_t VerbsLink::Send(ibv_send_wr* first, ibv_send_wr* last, uint32_t count,
   posted_ = number;
   ibv_send_wr* bad = nullptr;
   if (ibv_post_send(pair_.get(), first, &bad) != 0) {
-    // Part of the chain may be with the device: none of it is called done before the end.
+    // Part of the chain may be with the device, so none of it counts as done before the end.
     Fail(absl::UnavailableError("the device takes no work request"));
     return number;
   }
@@ -244,8 +244,8 @@ void VerbsLink::Reap() noexcept {
   if (!shape_.requester && !reading(probe_number_)) probing_ = false;
 }
 
-// A requester asks the holder's software, which answers; a holder asks the requester's device only,
-// by a write of no bytes, for a requester's thread may be elsewhere for long.
+// A requester asks the holder's software, which answers. A holder asks only the requester's device,
+// by a write of no bytes, because a requester's thread may be busy elsewhere for long.
 void VerbsLink::Tick(Instant now) noexcept {
   const VerbsOptions& options = domain_->device()->options();
   if (pong_due_ && !reading(pong_number_)) {
@@ -297,7 +297,7 @@ void VerbsLink::CheckAlarm() noexcept {
   if (alarm_->event() < 0) return;
   const auto event = static_cast<ibv_event_type>(alarm_->event());
   const std::string text = absl::StrFormat("the device says: %s", ibv_event_type_str(event));
-  // The first two: the peer asked for what it may not have.
+  // The first two mean that the peer tried an access it may not have.
   Fail(event == IBV_EVENT_QP_ACCESS_ERR || event == IBV_EVENT_QP_REQ_ERR
            ? absl::InvalidArgumentError(text)
            : absl::UnavailableError(text));
@@ -327,7 +327,7 @@ void VerbsLink::Fail(absl::Status status) noexcept {
 
 void VerbsLink::Break(absl::Status status) noexcept {
   if (!status_.ok()) return;
-  // It learns of it now, not when the owner gets round to destroying this end.
+  // Tells the peer now, not when the owner gets round to destroying this end.
   SayGoodbye();
   failed_ = status;
   status_ = std::move(status);
@@ -342,7 +342,7 @@ void VerbsLink::SayGoodbye() noexcept {
 void VerbsLink::Leave() noexcept {
   if (!established_ || left_) return;
   left_ = true;
-  // A peer that has gone first, or never came, would let us wait for nothing.
+  // Do not wait for a peer that has gone first, or never came.
   Harvest();
   if (!shape_.requester && !started_ && inbox_count_ == 0) return;
   for (size_t i = 0; i < inbox_count_; ++i) {
@@ -352,7 +352,7 @@ void VerbsLink::Leave() noexcept {
   SayGoodbye();
 }
 
-// Waits until what was sent has arrived, or its fate is known.
+// Waits until the last sends have arrived, or their fate is known.
 void VerbsLink::Linger() noexcept {
   if (!established_ || stopped_ || hurried_) return;
   const auto limit = std::chrono::milliseconds(domain_->device()->options().linger_ms_max);
@@ -363,7 +363,7 @@ void VerbsLink::Linger() noexcept {
     Reap();
     if (posted_ == retired_) return;
     pollfd entry = {channel_->fd, POLLIN, 0};
-    // Once more on a signal; the time-out ends it whatever the clock says.
+    // A signal repeats the wait; the time-out ends it, whatever the clock says.
     if (poll(&entry, 1, static_cast<int>(limit.count())) == 0) return;
   }
 }
@@ -374,9 +374,9 @@ void VerbsLink::Stop() noexcept {
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_ERR;
   (void)ibv_modify_qp(pair_.get(), &attributes, IBV_QP_STATE);
-  // Every send completes now, as flushed, the marker last: completions of sends that had none asked
-  // for may be behind us. Should a driver not complete it, the end of the queue pair below returns
-  // only when the device is done with it.
+  // Every send completes now, as flushed, and the marker last; earlier sends may have had no
+  // completion asked for. If a driver does not complete the marker, destroying the queue pair below
+  // returns only when the device is done with it.
   if (established_ && posted_ != retired_) SendControl(VerbsControl::kBye);
   constexpr int kRoundsMax = 10;
   for (int round = 0; round < kRoundsMax && posted_ != retired_; ++round) {

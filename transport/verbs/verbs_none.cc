@@ -1,6 +1,6 @@
-// What a build without libibverbs has of the verbs fabric.
+// The verbs fabric of a build without libibverbs.
 
-#include "transport/verbs_fabric.h"
+#include "transport/verbs/verbs_fabric.h"
 
 namespace ckv {
 

@@ -1,10 +1,10 @@
-#include "transport/verbs_note.h"
+#include "transport/verbs/verbs_note.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {

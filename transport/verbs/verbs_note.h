@@ -1,5 +1,5 @@
-// What the two ends of a verbs lane tell each other: offer, answer, hello, and the immediate of
-// every message. All of it is a peer's word until it is checked here.
+// The words that two ends of a verbs lane exchange: offer, answer, hello, and the immediate of
+// every message. All of it comes from a peer and is checked here.
 
 #pragma once
 
@@ -17,23 +17,23 @@
 
 namespace ckv {
 
-// One end, as the other needs to know it; the text of an offer and of an answer.
+// The facts about one end that the other needs: the text of an offer and of an answer.
 struct VerbsEndFrame {
   std::array<uint8_t, 16> gid{};
   uint32_t qp_number = 0;
   uint32_t packet_sequence = 0;
   uint16_t lid = 0;
   uint8_t mtu = 0;       // ibv_mtu: 1 for 256 bytes to 5 for 4096
-  uint8_t ethernet = 0;  // 1: RoCE
-  // An answer carries the segment size; an offer does not.
+  uint8_t ethernet = 0;  // 1 for RoCE
+  // The segment size in an answer; zero in an offer.
   uint32_t segment_bytes = 0;
-  // The dialler's, at random; the answer repeats it. A number of the dialler's queue pair that has
-  // been used before does not make an old answer fit a new one.
+  // A random number of the dialler, repeated in the answer. So an old answer does not fit a new
+  // queue pair, even if the queue pair's number was used before.
   uint64_t generation = 0;
   uint32_t slot_count = 0;
   uint32_t request_bytes_max = 0;
   uint32_t reply_bytes_max = 0;
-  // Where replies land: slot i at landing + i x reply_stride. Zero in an answer.
+  // The place where replies land: slot i at landing + i x reply_stride. Zero in an answer.
   uint32_t reply_stride = 0;
   uint64_t landing = 0;
   uint32_t landing_key = 0;
@@ -42,10 +42,10 @@ struct VerbsEndFrame {
 static_assert(sizeof(VerbsEndFrame) == 72 && std::is_trivially_copyable_v<VerbsEndFrame>);
 
 std::string EncodeVerbsOffer(const VerbsEndFrame& end);
-// For a lane of `shape`. Everything but the key and the place of landing, which are the peer's own
-// risk, is in its range.
-//   InvalidArgument     malformed, or a field out of range. An offer for another shape is good: it
-//                       is the dialler that finds out.
+// Decodes an offer and checks the range of every field, except the key and the place of landing.
+// Those are the peer's own risk.
+//   InvalidArgument     malformed, or a field is out of range. An offer for another shape is valid
+//                       here: the dialler finds that out.
 absl::StatusOr<VerbsEndFrame> DecodeVerbsOffer(std::string_view offer);
 
 struct VerbsAnswer {
@@ -53,11 +53,12 @@ struct VerbsAnswer {
   VerbsEndFrame end;
 };
 std::string EncodeVerbsAnswer(const VerbsAnswer& answer);
-//   InvalidArgument     as above, or for a lane of another shape than `offer` was.
-//   Unavailable         an answer to another offer.
+// Decodes the answer to `offer`.
+//   InvalidArgument     as above, or for a lane of another shape than `offer`.
+//   Unavailable         the answer is to another offer.
 absl::StatusOr<VerbsAnswer> DecodeVerbsAnswer(std::string_view answer, const VerbsEndFrame& offer);
 
-// The dialler's first message: who may open the lane is who knows the token.
+// The dialler's first message: the token proves that it may open the lane.
 struct VerbsHello {
   HelloFrame hello;
   uint64_t generation = 0;
@@ -73,7 +74,7 @@ enum class VerbsControl : uint32_t {
   kWelcome = 2,  // to the requester: the lane was accepted
   kPing = 3,     // to the holder
   kPong = 4,     // to the requester
-  kBye = 5,      // either way: nothing follows
+  kBye = 5,      // either way: the last message
 };
 struct VerbsImmediate {
   std::optional<VerbsControl> control;
@@ -83,7 +84,7 @@ struct VerbsImmediate {
 static_assert(kSlotCountMax <= 256);
 uint32_t EncodeImmediate(VerbsControl control) noexcept;
 uint32_t EncodeImmediate(uint32_t slot, uint32_t segment_count) noexcept;
-// Any 32 bits decode; an unknown control is none of the enum's.
+// Decodes any 32 bits. An unknown control message becomes a value outside the enum.
 VerbsImmediate DecodeImmediate(uint32_t immediate) noexcept;
 
 }  // namespace ckv

@@ -1,6 +1,4 @@
-#include "transport/verbs_region.h"
-
-#include <spdlog/spdlog.h>
+#include "transport/verbs/verbs_region.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -8,7 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/log.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 namespace {
@@ -42,7 +41,7 @@ absl::StatusOr<VerbsRegion> VerbsRegion::Register(const VerbsDomain& domain,
   CKV_ASSIGN_OR_RETURN(VerbsBudget::Grant grant,
                        domain.device()->budget().Take(
                            domain.account(), {.regions = 1, .region_bytes = memory.size()}));
-  // Only a const pointer's type goes: without local writes the device reads.
+  // The cast only drops const: without local writes the device reads.
   void* const address = const_cast<std::byte*>(memory.data());
   ibv_mr* region = ibv_reg_mr(domain.get(), address, memory.size(), AccessFlags(access));
   if (region == nullptr) {
@@ -86,7 +85,7 @@ bool VerbsGather::Append(std::span<const std::byte> run, std::vector<ibv_sge>& l
   }
   const size_t offset = address - begin;
   const size_t end = offset + run.size();
-  bool all = true;  // asked for together, not one a reply
+  bool all = true;  // all are asked for together, not one per reply
   for (size_t at = offset; at < end; at = (at / piece_bytes_ + 1) * piece_bytes_) {
     if (!Has(at / piece_bytes_)) all = false;
   }
@@ -105,7 +104,7 @@ bool VerbsGather::Append(std::span<const std::byte> run, std::vector<ibv_sge>& l
   return true;
 }
 
-// Pairs with Tell: what the other thread did to the piece before it told of this state is seen.
+// Pairs with Tell: a reader of the state also sees what the other thread did to the segment before.
 VerbsGather::State VerbsGather::Told(const Piece& piece) noexcept {
   return piece.state.load(std::memory_order_acquire);
 }
@@ -130,8 +129,8 @@ void VerbsGather::RegisterWanted() noexcept {
         *domain_, memory_.subspan(offset, std::min(piece_bytes_, memory_.size() - offset)),
         VerbsAccess::kSend);
     if (!region.ok()) {
-      spdlog::warn("verbs: replies from part of the store are copied: {}",
-                   std::string(region.status().message()));
+      Log().warn("verbs: replies from part of the store are copied: {}",
+                 std::string(region.status().message()));
       Tell(piece, State::kRefused);
       continue;
     }

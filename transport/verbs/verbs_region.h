@@ -1,4 +1,4 @@
-// Memory that a device may touch: registrations, and the protection domain that they belong to.
+// Memory that a device may touch: registrations, and their protection domain.
 
 #pragma once
 
@@ -14,14 +14,15 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "transport/verbs_device.h"
+#include "transport/verbs/verbs_device.h"
 
 namespace ckv {
 
-// A lane's own: no key of another lane works in it. Outlives its regions and queue pair.
+// A lane's protection domain: no key of another lane works in it. Outlives its regions and queue
+// pair.
 class VerbsDomain {
  public:
-  // `account` is charged for what is made in it, see VerbsLimit.
+  // Makes a domain. `account` is charged for everything made in it; see VerbsLimit.
   static absl::StatusOr<VerbsDomain> Create(std::shared_ptr<VerbsDevice> device,
                                             VerbsAccount account);
 
@@ -41,29 +42,31 @@ class VerbsDomain {
   std::unique_ptr<ibv_pd, Free> domain_;
 };
 
-// Memory of another device (a GPU's), exported as a dmabuf.
+// Memory of another device (a GPU), exported as a dmabuf.
 struct DmabufMemory {
   int fd = -1;
   uint64_t offset = 0;
   size_t bytes = 0;
-  uint64_t address = 0;  // what work requests call its first byte
+  uint64_t address = 0;  // the address of its first byte in work requests
 };
 
-// What the device may do. Reading for sends is always allowed.
+// The access that a device gets. It may always read in order to send.
 enum class VerbsAccess {
-  kSend,         // nothing else: requests of a requester, the store
+  kSend,         // nothing else: a requester's requests, the store
   kReceive,      // local writes
-  kWindow,       // local writes, and a window may be bound: landing
-  kRemoteWrite,  // local writes and the peer's, where there are no windows: landing
+  kWindow,       // landing: local writes, and a window may be bound
+  kRemoteWrite,  // landing without windows: local writes and the peer's
 };
 
-// A registration; ends with the object. The memory outlives it.
+// A registration; it ends with the object. The memory must outlive it.
 class VerbsRegion {
  public:
-  //   ResourceExhausted   a limit, or what the device or the kernel has.
+  // Registers memory of this process.
+  //   ResourceExhausted   a limit is reached, or the device or the kernel has run out.
   static absl::StatusOr<VerbsRegion> Register(const VerbsDomain& domain,
                                               std::span<const std::byte> memory,
                                               VerbsAccess access);
+  // Registers memory of another device.
   //   Unimplemented       this device or kernel takes no dmabuf.
   static absl::StatusOr<VerbsRegion> Register(const VerbsDomain& domain, const DmabufMemory& memory,
                                               VerbsAccess access);
@@ -82,30 +85,30 @@ class VerbsRegion {
   std::unique_ptr<ibv_mr, Free> region_;
 };
 
-// The store as one lane sends from it: registered in pieces, for sending only, each some time after
-// it was first wanted, since pinning 64 MiB takes milliseconds. Append and wants belong to the
-// lane's thread, RegisterWanted to one other.
+// The store as one lane sends from it, registered in segments and for sending only. Each segment is
+// registered some time after its first use, because pinning 64 MiB takes milliseconds. Append and
+// TakeWants belong to the lane's thread, RegisterWanted to one other.
 class VerbsGather {
  public:
-  // `memory` may be empty. Both outlive this.
+  // `memory` may be empty. Both arguments must outlive this.
   VerbsGather(const VerbsDomain* domain, std::span<const std::byte> memory);
 
-  // Appends the scatter list of `run` to `list`; nothing is appended and false returned if the run
+  // Appends the scatter list of `run` to `list`. Returns false, and appends nothing, if the run
   // lies elsewhere, part of it is not registered (yet), or the list has no room.
   bool Append(std::span<const std::byte> run, std::vector<ibv_sge>& list);
 
-  // Whether an Append since the last call met pieces that RegisterWanted would register.
+  // Whether an Append since the last call met segments that RegisterWanted would register.
   bool TakeWants() noexcept { return std::exchange(wants_, false); }
-  // What is refused is logged, and not tried again.
+  // Registers the segments that were wanted. A refused one is logged and not tried again.
   void RegisterWanted() noexcept;
 
  private:
   enum class State : uint8_t { kUnused, kWanted, kRegistered, kRefused };
-  // Once refused, a piece is copied from for good: a limit that was hit is not tried at every
-  // reply.
+  // A segment of the store. Once refused, its rows are copied for good, because retrying a limit at
+  // every reply would cost too much.
   struct Piece {
     std::atomic<State> state{State::kUnused};
-    std::optional<VerbsRegion> region;  // the lane's thread reads it once it is told of it
+    std::optional<VerbsRegion> region;  // the lane's thread reads it once `state` says so
   };
 
   static State Told(const Piece& piece) noexcept;

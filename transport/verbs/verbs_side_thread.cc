@@ -1,8 +1,8 @@
-#include "transport/verbs_side_thread.h"
+#include "transport/verbs/verbs_side_thread.h"
 
 #include <utility>
 
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 
@@ -52,8 +52,8 @@ void VerbsSideThread::Retire(VerbsSourceId source, std::unique_ptr<VerbsJob> job
   {
     absl::MutexLock lock(&mu_);
     Source* const known = Find(source.value);
-    // What runs or waits to cannot be destroyed here, whatever the limit; its source is open or
-    // being closed, and waits for this too.
+    // A job that runs or waits to run cannot be destroyed here, whatever the limit. Its source is
+    // open or being closed, and waits for this too.
     const bool asked = running_ == job.get() || Waits(job.get());
     if (asked || (known != nullptr && !known->closed && count_ < kJobCountMax)) {
       VerbsJob* const target = job.get();
@@ -86,7 +86,7 @@ bool VerbsSideThread::Take(Entry& entry) {
   begin_ = (begin_ + 1) % entries_.size();
   --count_;
   entry.hurry = Find(entry.source)->closed;
-  // What is destroyed may leave its address to another.
+  // A destroyed job may leave its address to another.
   running_ = entry.retired != nullptr ? nullptr : entry.job;
   return true;
 }

@@ -1,5 +1,5 @@
-// One thread of a verbs fabric for what would hold up a polling thread: tearing lanes down, which
-// waits for their peers, and registering pieces of the store, which pins thousands of pages.
+// One thread of a verbs fabric for work that would hold up a polling thread. It tears lanes down,
+// which waits for their peers. It registers segments of the store, which pins thousands of pages.
 
 #pragma once
 
@@ -13,23 +13,24 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "proto/clock.h"
-#include "transport/verbs_fabric.h"
+#include "proto/base/clock.h"
+#include "transport/verbs/verbs_fabric.h"
 
 namespace ckv {
 
-// What the thread does for its owner, one call at a time.
+// A job that the thread does for its owner, one call at a time.
 class VerbsJob {
  public:
-  // The teardown.
+  // Tears down.
   virtual ~VerbsJob() = default;
-  // What was asked for. Runs beside the owner, so what both touch is ordered by them.
+  // Does what Ask asked for. It runs beside the owner, so the two must order their access to shared
+  // data.
   virtual void Run() noexcept = 0;
-  // Called right before the teardown where there is no time to wait for anybody.
+  // Called right before the teardown if there is no time to wait for a peer.
   virtual void Hurry() noexcept {}
 };
 
-// Whose jobs they are: a listener's, or those of the lanes a fabric dials.
+// The origin of jobs: a listener, or the lanes that a fabric dials.
 struct VerbsSourceId {
   uint64_t value = 0;
 };
@@ -37,30 +38,33 @@ struct VerbsSourceId {
 // Thread-safe. Jobs are done in the order in which they came.
 class VerbsSideThread {
  public:
-  // Jobs that wait at once. As many lanes as one account may have: they may all go together. A
-  // teardown takes 150 ms at most, where its peer is silent, so the last begins within 40 s; until
-  // then it is in use, and counts.
+  // The largest number of waiting jobs: as many as one account may have lanes, because they may all
+  // end together. A teardown takes at most 150 ms, if its peer is silent. So the last one begins
+  // within 40 s; until then its resources count as in use.
   static constexpr size_t kJobCountMax = 256;
 
   VerbsSideThread();
-  ~VerbsSideThread();  // Stop
+  ~VerbsSideThread();  // calls Stop
   VerbsSideThread(const VerbsSideThread&) = delete;
   VerbsSideThread& operator=(const VerbsSideThread&) = delete;
 
+  // Opens a source of jobs.
   VerbsSourceId Open() ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns when every job of the source is done, in a hurry. Its later ones are not taken: see
-  // Ask, Retire.
+  // Returns when every job of the source is done, in a hurry. Ask and Retire take no later jobs of
+  // it.
   void Close(VerbsSourceId source) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Has `job` run, once however often it was asked since it last began to. It stays the caller's,
-  // who destroys it by Retire only. False: too many wait, or the source is closed; nothing happens.
+  // Has `job` run. Asking again before it begins has no effect. The caller keeps the job and
+  // destroys it by Retire only. Returns false, and does nothing, if too many jobs wait or the
+  // source is closed.
   bool Ask(VerbsSourceId source, VerbsJob* job) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Destroys `job`, after what was asked of it. Where too many wait, or the source is closed, the
-  // calling thread does it before this returns, in a hurry.
+  // Destroys `job`, after the runs that were asked for. If too many jobs wait or the source is
+  // closed, the calling thread destroys it before this returns, in a hurry.
   void Retire(VerbsSourceId source, std::unique_ptr<VerbsJob> job) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Closes every source, returns when every job is done, and ends the thread. Call once at a time.
+  // Closes every source, returns when every job is done, and ends the thread. Do not call it
+  // concurrently.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -74,7 +78,7 @@ class VerbsSideThread {
     std::unique_ptr<VerbsJob> retired;  // the same, if it is to be destroyed
     bool hurry = false;
   };
-  // Beyond kJobCountMax, only jobs that wait or run already are taken, to be destroyed.
+  // Beyond kJobCountMax, the thread takes only jobs that already wait or run, to destroy them.
   static constexpr size_t kEntryCountMax = 2 * kJobCountMax + 1;
 
   void RunJobs() ABSL_LOCKS_EXCLUDED(mu_);
@@ -86,7 +90,7 @@ class VerbsSideThread {
   void Push(Source& source, Entry entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   absl::Mutex mu_;
-  // A ring: asking for a piece of the store allocates nothing.
+  // A ring, so that asking to register a segment allocates nothing.
   std::array<Entry, kEntryCountMax> entries_ ABSL_GUARDED_BY(mu_);
   size_t begin_ ABSL_GUARDED_BY(mu_) = 0;
   size_t count_ ABSL_GUARDED_BY(mu_) = 0;
@@ -97,7 +101,7 @@ class VerbsSideThread {
   std::thread thread_;
 };
 
-// What a lane has of it.
+// A lane's share of the side thread.
 struct VerbsSide {
   std::shared_ptr<VerbsSideThread> thread;
   VerbsSourceId source;
@@ -106,8 +110,8 @@ struct VerbsSide {
   void Retire(std::unique_ptr<VerbsJob> job) const { thread->Retire(source, std::move(job)); }
 };
 
-// NewVerbsFabric with its side thread given, which tests hold up; null makes one. The fabric's end
-// stops it.
+// NewVerbsFabric with a given side thread, which tests hold up; if null, the fabric makes one. The
+// fabric's destructor stops it.
 absl::StatusOr<std::unique_ptr<VerbsFabric>> NewVerbsFabric(const VerbsOptions& options,
                                                             Clock* clock,
                                                             std::shared_ptr<VerbsSideThread> side);

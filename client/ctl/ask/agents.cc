@@ -1,4 +1,4 @@
-#include "client/ctl/agents.h"
+#include "client/ctl/ask/agents.h"
 
 #include <algorithm>
 #include <array>
@@ -10,8 +10,9 @@
 
 #include "absl/strings/str_format.h"
 #include "attention/worker_pool.h"
-#include "proto/status.h"
-#include "store/chunk_id.h"
+#include "client/grpc/channel_stub.h"
+#include "proto/base/status.h"
+#include "store/memory/chunk_id.h"
 
 namespace ckv::ctl {
 namespace {
@@ -42,6 +43,7 @@ class RoutedContext {
     request_.set_wire(run.f32 ? v1::PARTIAL_DTYPE_F32 : v1::PARTIAL_DTYPE_BF16);
     request_.set_per_chunk(run.per_chunk);
     request_.set_timeout_ms(run.timeout_ms);
+    request_.set_reply_bytes_max(kMessageBytesMax);
   }
   RoutedContext(const RoutedContext&) = delete;
   RoutedContext& operator=(const RoutedContext&) = delete;

@@ -14,22 +14,22 @@
 #include "absl/status/statusor.h"
 #include "ckv/v1/requester.grpc.pb.h"
 #include "client/ctl/fleet.h"
-#include "client/decode.h"
-#include "client/engine.h"
+#include "client/engine/decode.h"
+#include "client/engine/engine.h"
 #include "proto/corpus.h"
 
 namespace ckv::ctl {
 
 inline constexpr uint32_t kAgentCountMax = 256;
 
-// What every agent of a run has in common.
+// The inputs that all agents of a run share.
 struct AgentRun {
   const Engine* engine = nullptr;
   Corpus corpus;
   uint32_t token_count = 64;
   bool f32 = true;
   bool per_chunk = true;
-  uint32_t timeout_ms = 10'000;  // of each attend
+  uint32_t timeout_ms = 10'000;  // limit of each attend
 };
 
 // The prompt's tokens; a token a byte.
@@ -47,7 +47,7 @@ struct AgentResult {
   uint64_t bytes_routed = 0;
   uint32_t holder_count = 0;
 
-  // Of one token after the first; 0 with fewer than two.
+  // The time of one token after the first, or 0 with fewer than two.
   double decode_ms_per_token() const;
 };
 
@@ -64,8 +64,9 @@ std::vector<AgentResult> DecodeAlone(const AgentRun& run, std::span<const Prompt
                                      const Sequence& prefilled, uint32_t threads, Clock& clock,
                                      const TokenCallback& on_token);
 
-// Where two decodes of one agent part: the first token that differs, and by how much the
-// single-instance one was ahead there. Later tokens follow from other texts and compare nothing.
+// The point at which two decodes of one agent part: the first token that differs, and by how much
+// the single-instance one was ahead there. Later tokens follow from other texts and compare
+// nothing.
 struct Difference {
   uint32_t token = 0;
   int32_t routed = 0;
@@ -76,7 +77,7 @@ std::optional<Difference> FirstDifference(std::span<const GreedyChoice> routed,
                                           std::span<const GreedyChoice> alone);
 
 // The margin below which a differing token is rounding and not an error.
-//   f32, per chunk     0: routed and single-instance do the same sums in the same order.
+//   f32, per chunk     0, as routed and single-instance do the same sums in the same order.
 //   f32                0.02: merged by holder, the largest of 100,000 logits moved by 0.0045.
 //   bf16               0.1: rounded on the wire, the largest moved by 0.034.
 // Two logits move against each other by at most twice as much; the bounds leave half as much again

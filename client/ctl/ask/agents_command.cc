@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "client/ctl/agents.h"
+#include "client/ctl/ask/agents.h"
 #include "client/ctl/checks.h"
 #include "client/ctl/commands.h"
-#include "client/ctl/token_lines.h"
-#include "client/reference_engine.h"
-#include "proto/status.h"
+#include "client/ctl/corpus/token_lines.h"
+#include "client/engine/reference_engine.h"
+#include "proto/base/status.h"
 
 namespace ckv::ctl {
 namespace {
@@ -31,7 +31,7 @@ struct AgentsOptions {
   uint32_t timeout_ms = 10'000;
 };
 
-// What the comparison of one agent says.
+// The result of comparing the two decodes of one agent.
 struct Verdict {
   bool equal = false;
   bool allowed = false;  // equal, or parted at a margin that rounding explains
@@ -107,7 +107,7 @@ Comparison Compare(const AgentRun& run, std::span<const AgentResult> routed,
   return comparison;
 }
 
-// Where the two columns of bytes meet: routing pays per token, a fetch once per agent.
+// Says where the two columns of bytes meet: routing pays per token, a fetch once per agent.
 std::string DescribeBytes(std::span<const Prompt> prompts, std::span<const AgentResult> routed,
                           uint64_t fetch_bytes) {
   uint64_t bytes = 0, tokens = 0;
@@ -269,14 +269,14 @@ void AddAgentsCommands(CLI::App& app, Ctl& ctl) {
   verb->add_option("--corpus", options->corpus, "A corpus made by corpus load --text")->required();
   verb->add_option("--text", options->text, "The text it was loaded from, for the comparison");
   verb->add_option("--max-tokens", options->max_tokens, "Take only so many tokens of the text")
-      ->check(CLI::Range(1u, kChunkTokenCountMax));
+      ->check(InRange(1u, kChunkTokenCountMax));
   verb->add_option("--prompts", options->prompts, "A file with a prompt a line, used in turn");
   verb->add_option("--count", options->count, "Agents that decode at once")
       ->capture_default_str()
-      ->check(CLI::Range(1u, kAgentCountMax));
+      ->check(InRange(1u, kAgentCountMax));
   verb->add_option("--tokens", options->tokens, "Tokens each agent decodes")
       ->capture_default_str()
-      ->check(CLI::Range(1u, 1u << 16));
+      ->check(InRange(1u, 1u << 16));
   const std::vector<std::string> dtypes = {"bf16", "f32"};
   verb->add_option("--wire", options->wire,
                    "Partials between holder and requester (default: f32); with bf16 a token may "
@@ -289,10 +289,10 @@ void AddAgentsCommands(CLI::App& app, Ctl& ctl) {
   verb->add_flag("--no-check", options->no_check, "Do not compare with single-instance decoding");
   verb->add_option("--threads", options->threads, "Threads of the single instance")
       ->capture_default_str()
-      ->check(CLI::Range(1u, WorkerPool::kThreadCountMax));
+      ->check(InRange(1u, WorkerPool::kThreadCountMax));
   verb->add_option("--timeout-ms", options->timeout_ms, "Limit of each attend")
       ->capture_default_str()
-      ->check(CLI::Range(1u, 3'600'000u));
+      ->check(InRange(1u, 3'600'000u));
   verb->callback(
       [&ctl, options] { ctl.run = [&ctl, options] { return RunAgents(ctl, *options); }; });
 }

@@ -1,4 +1,4 @@
-#include "client/ctl/alternatives.h"
+#include "client/ctl/ask/alternatives.h"
 
 #include <algorithm>
 #include <cmath>
@@ -15,7 +15,8 @@ struct Line {
   double per_step_us = 0;
 };
 
-// What moves or is made once is fixed; all else is paid every step, and of a selection everything.
+// A cost of moving or making something once is fixed; all else is paid every step. With a
+// selection, everything is.
 Line LineOf(const v1::PrimitiveCost& cost, uint32_t steps, bool selected) {
   Line line;
   for (const v1::CostTerm& term : cost.terms()) {

@@ -1,4 +1,4 @@
-// What an explained choice was chosen against, in sentences.
+// Says in sentences what an explained choice was chosen against.
 
 #pragma once
 
@@ -10,8 +10,9 @@
 
 namespace ckv::ctl {
 
-// One sentence for each primitive that was not chosen: by what it loses over `steps`, the steps
-// that were asked for and at least 1, and from or up to how many it would win instead.
+// Returns one sentence for each primitive that was not chosen. It says by what that loses over
+// `steps`, and from or up to how many steps it would win instead. `steps` is the number that was
+// asked for, and at least 1.
 std::vector<std::string> DescribeAlternatives(const v1::ExplainReply& reply, uint32_t steps,
                                               bool selected);
 

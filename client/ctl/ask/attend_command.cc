@@ -9,15 +9,15 @@
 #include "client/ctl/checks.h"
 #include "client/ctl/chunk_range.h"
 #include "client/ctl/commands.h"
-#include "client/ctl/tensor_files.h"
+#include "client/ctl/corpus/tensor_files.h"
+#include "proto/base/status.h"
 #include "proto/convert.h"
-#include "proto/status.h"
 
 namespace ckv::ctl {
 namespace {
 
-// Of queries, indices or partials in one message: big enough to fill a lane many times over (a slot
-// has 256 rows), small enough that progress is seen.
+// The most bytes of queries, indices or partials in one message: big enough to fill a lane many
+// times over (a slot has 256 rows), small enough that progress is seen.
 constexpr uint64_t kMessageBytesMax = uint64_t{2} << 20;
 
 struct AttendOptions {
@@ -236,8 +236,7 @@ void AddAttendCommand(CLI::App& app, Ctl& ctl) {
       "skipped, counting rows over the chosen chunks in order; the result has o [M, d_v], m [M]\n"
       "and l [M], F32 (natural log, the softmax scale in m).");
   verb->add_option("--corpus", options->corpus, "The corpus")->required();
-  verb->add_option("--chunks", options->chunks, "Ordinals: 3, 0-2 or 0-2,5 (default: all)")
-      ->check(NotEmpty());
+  verb->add_option("--chunks", options->chunks, kChunksHelp)->check(NotEmpty());
   verb->add_option("--layer", options->layer, "The layer, counted from 0")
       ->required()
       ->check(WholeNumber());
@@ -256,7 +255,7 @@ void AddAttendCommand(CLI::App& app, Ctl& ctl) {
                  "Holders may answer from fp8 copies in memory of chunks that are on disk");
   verb->add_option("--timeout-ms", options->timeout_ms, "Limit of each message")
       ->capture_default_str()
-      ->check(CLI::Range(1u, 3'600'000u));
+      ->check(InRange(1u, 3'600'000u));
   verb->callback(
       [&ctl, options] { ctl.run = [&ctl, options] { return RunAttend(ctl, *options); }; });
 }

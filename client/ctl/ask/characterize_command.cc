@@ -1,33 +1,34 @@
 // ckvctl calibrate, ckvctl characterize: what routing, fetching and recomputing cost on this fleet.
 
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "client/characterize/calibrate.h"
 #include "client/characterize/findings.h"
 #include "client/characterize/report.h"
 #include "client/characterize/run.h"
+#include "client/ctl/ask/trial_corpus.h"
 #include "client/ctl/checks.h"
 #include "client/ctl/commands.h"
-#include "client/ctl/tensor_files.h"
-#include "client/ctl/trial_corpus.h"
-#include "client/directory_stub.h"
-#include "client/holder_stub.h"
-#include "client/profile_file.h"
-#include "client/reference_engine.h"
-#include "proto/status.h"
+#include "client/ctl/corpus/tensor_files.h"
+#include "client/decide/profile_file.h"
+#include "client/engine/reference_engine.h"
+#include "client/grpc/directory_stub.h"
+#include "client/grpc/holder_stub.h"
+#include "proto/base/status.h"
+#include "store/formats/output_file.h"
 #include "transport/fabric.h"
-#include "transport/verbs_fabric.h"
+#include "transport/verbs/verbs_fabric.h"
 
 namespace ckv::ctl {
 namespace {
 
 struct CharacterizeCommand {
   std::string folder;
-  std::string profile;  // of calibrate
+  std::string profile;  // the profile that calibrate makes
   std::vector<std::string> fabrics;
   std::string verbs_device;
   bool quick = false;
@@ -40,7 +41,7 @@ struct Lanes {
 
   DirectoryStub directory;
   HolderStubFactory factory;
-  std::unique_ptr<VerbsFabric> verbs;  // null: shm and tcp, which every requester has
+  std::unique_ptr<VerbsFabric> verbs;  // if null, shm and tcp, which every requester has
   std::vector<std::unique_ptr<Requester>> requesters;
   std::vector<CharacterizedLane> lanes;
 };
@@ -197,16 +198,8 @@ absl::Status MakeFolder(const std::string& folder) {
   std::filesystem::create_directories(folder, error);
   if (!error && std::filesystem::is_directory(folder, error)) return absl::OkStatus();
   return absl::UnavailableError(
-      absl::StrFormat("%s: cannot be made: %s; name another with --out", folder,
+      absl::StrFormat("%s: cannot be made: %s; name another with --dir", folder,
                       error ? error.message() : std::string("it is a file")));
-}
-
-absl::Status WriteText(const std::string& path, const std::string& text) {
-  std::ofstream out(path, std::ios::binary | std::ios::trunc);
-  out << text;
-  out.close();
-  if (out) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrFormat("%s: cannot be written", path));
 }
 
 // The folder's profile, if an earlier run of the same subject left one: samples and predictions
@@ -302,7 +295,7 @@ absl::Status RunCharacterize(const Ctl& ctl, const CharacterizeCommand& command)
                  [&](const std::string& fabric, uint32_t rows, uint64_t tokens, uint32_t steps) {
                    return PredictChoice(profile, geometry, fabric, rows, tokens, steps);
                  });
-  ReportInput input = {.title = "What routing, fetching and recomputing cost here",
+  ReportInput input = {.title = "The cost of routing, fetching and recomputing here",
                        .facts = {{"measured", setup->subject}},
                        .layers = geometry.layers,
                        .row_bytes = geometry.row_bytes(),
@@ -317,7 +310,7 @@ absl::Status RunCharacterize(const Ctl& ctl, const CharacterizeCommand& command)
                         FormatRate(lane.constants.pull_bandwidth_bytes_per_s)));
   }
   const std::string report = command.folder + "/report.html";
-  CKV_RETURN_IF_ERROR(WriteText(report, RenderReport(input)));
+  CKV_RETURN_IF_ERROR(WriteOutput(report, RenderReport(input)));
   ctl.Print(
       FindingsText(findings) +
           absl::StrFormat(
@@ -347,12 +340,12 @@ void AddCharacterizeCommands(CLI::App& app, Ctl& ctl) {
   const auto calibration = std::make_shared<CharacterizeCommand>();
   calibration->quick = true;
   CLI::App* calibrate = AddVerb(
-      app, "calibrate", "Measure the constants of the cost model, in seconds",
+      app, "calibrate", "Measure the constants of the cost model; takes some seconds",
       "  ckvctl calibrate\n  ckvctl calibrate --profile fleet.json --fabric tcp\n\n"
       "Kernels and fetches are measured of one holder, the first by name; run it where the\n"
       "requester runs. Puts a corpus of some 12 MB on the fleet, and 2.4 MB a holder, and "
       "drops it\n"
-      "again; cut off, it leaves it: ckvctl corpus drop trial-...");
+      "again, also when interrupted. A killed one leaves it: ckvctl corpus drop trial-...");
   calibrate->add_option("--profile", calibration->profile, "Write the constants to this file");
   AddFabrics(*calibrate, *calibration);
   calibrate->callback([&ctl, calibration] {
@@ -363,16 +356,17 @@ void AddCharacterizeCommands(CLI::App& app, Ctl& ctl) {
   CLI::App* characterize = AddVerb(
       app, "characterize",
       "Measure route, fetch and local over sizes, and report against the model",
-      "  ckvctl characterize -o costs --quick\n  ckvctl characterize -o costs --fabric tcp\n\n"
+      "  ckvctl characterize --dir costs --quick\n  ckvctl characterize --dir costs --fabric "
+      "tcp\n\n"
       "Writes DIR/report.html (plots, nothing from the network), DIR/samples.csv and\n"
       "DIR/profile.json. RIGHT is how often the predicate chose the best, where no other is\n"
       "within 10 % of it; SURELY the same where that is so by more than the noise. Run again\n"
       "after it was cut off, it goes on where it stopped; of the grid of routes, fetches and\n"
       "prefills, which is measured in rounds, nothing counts until it is whole.\n"
       "Calls are made from this machine: run it where a requester would run. Puts a corpus of\n"
-      "some 40 MB on the fleet, and 2.4 MB a holder, and drops it again; cut off, it leaves it:\n"
-      "ckvctl corpus drop trial-... -o is the folder here: JSON is --output json.");
-  characterize->add_option("-o,--out", command->folder, "Folder of the results; made if need be")
+      "some 40 MB on the fleet, and 2.4 MB a holder, and drops it again, also when interrupted.\n"
+      "A killed one leaves it: ckvctl corpus drop trial-...");
+  characterize->add_option("--dir", command->folder, "Folder of the results; made if need be")
       ->required()
       ->type_name("DIR");
   characterize->add_flag("--quick", command->quick, "Fewer sizes and runs: under 2 minutes");

@@ -6,31 +6,32 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "client/calibrate.h"
-#include "client/ctl/agents.h"
+#include "client/cache/calibrate_here.h"
+#include "client/cache/paged_cache.h"
+#include "client/characterize/calibrate.h"
+#include "client/ctl/ask/agents.h"
+#include "client/ctl/ask/profile_option.h"
 #include "client/ctl/checks.h"
 #include "client/ctl/commands.h"
-#include "client/ctl/profile_option.h"
-#include "client/ctl/token_lines.h"
-#include "client/directory_stub.h"
-#include "client/holder_stub.h"
-#include "client/paged_cache.h"
-#include "client/reference_engine.h"
-#include "client/what_if.h"
-#include "proto/status.h"
+#include "client/ctl/corpus/token_lines.h"
+#include "client/decide/what_if.h"
+#include "client/engine/reference_engine.h"
+#include "client/grpc/directory_stub.h"
+#include "client/grpc/holder_stub.h"
+#include "proto/base/status.h"
 
 namespace ckv::ctl {
 namespace {
 
 constexpr uint32_t kChunk = 0;           // the corpus' first
-constexpr uint32_t kNoteTokens = 48;     // of the chunk that is nobody's but the agent's
+constexpr uint32_t kNoteTokens = 48;     // size of the chunk that is nobody's but the agent's
 constexpr uint32_t kShortSteps = 1;      // a look
 constexpr uint32_t kLongSteps = 20'000;  // a day's work
 constexpr uint32_t kRounds = 9;
 constexpr Duration kTimeout = std::chrono::seconds(30);
 
 struct ChooseOptions {
-  std::string profile;  // empty: the constants are measured
+  std::string profile;  // if empty, the constants are measured
   std::string corpus;
   std::string text;
   uint32_t tokens = 24;  // decoded by each agent, to compare
@@ -48,7 +49,7 @@ struct Stage {
   std::unique_ptr<ReferenceEngine> engine;
   std::unique_ptr<Requester> requester;
   std::shared_ptr<const Corpus> corpus;
-  std::vector<int32_t> tokens;  // of the chunk
+  std::vector<int32_t> tokens;  // tokens of the chunk
   RequesterConstants here;
   Candidate holder;
 
@@ -313,7 +314,7 @@ void AddChooseCommand(CLI::App& agents, Ctl& ctl) {
   choose->add_option("--text", options->text, "The file it was loaded from")->required();
   choose->add_option("--tokens", options->tokens, "Tokens that each agent decodes")
       ->capture_default_str()
-      ->check(CLI::Range(1u, 4096u));
+      ->check(InRange(1u, 4096u));
   AddProfileOption(*choose, options->profile,
                    "Constants that ckvctl calibrate --profile wrote here (default: measure them)");
   choose->callback(

@@ -3,23 +3,27 @@
 #include <cmath>
 #include <memory>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "client/ctl/alternatives.h"
+#include "client/ctl/ask/alternatives.h"
+#include "client/ctl/ask/profile_option.h"
 #include "client/ctl/checks.h"
 #include "client/ctl/chunk_range.h"
 #include "client/ctl/commands.h"
-#include "client/ctl/explain_reply.h"
-#include "client/ctl/profile_option.h"
-#include "client/directory_stub.h"
-#include "client/holder_stub.h"
+#include "client/grpc/directory_stub.h"
+#include "client/grpc/explain_reply.h"
+#include "client/grpc/holder_stub.h"
 #include "client/requester.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv::ctl {
 namespace {
+
+// Lanes change with the hour, so a round trip is not remembered.
+constexpr char kProfileNote[] =
+    "constants:    kernels, splice, prefill and fetch bandwidth of the profile;\n"
+    "              T_PROBE and BANDWIDTH of a probe just now\n";
 
 // A model that is off by more may well choose wrongly: what it says is told with a warning.
 constexpr double kModelErrorMax = 0.25;
@@ -70,7 +74,7 @@ std::string InputValue(const v1::ExplainInput& input) {
   return absl::StrFormat("%.0f", input.value());
 }
 
-// What the chosen cost hangs on, and what would flip the choice.
+// Lists what the chosen cost hangs on, and what would flip the choice.
 std::string InputText(const v1::ExplainReply& reply) {
   Table table({{"INPUT"}, {"NOW", true}, {"WEIGHT", true}, {"FLIPS"}});
   for (const v1::ExplainInput& input : reply.inputs()) {
@@ -123,7 +127,7 @@ std::string HolderText(const v1::ExplainReply& reply) {
   return table.Render();
 }
 
-// What the requester's own routes say against the table above.
+// Tells what the requester's own routes say against the table above.
 std::vector<std::string> Warnings(const v1::ExplainReply& reply) {
   std::vector<std::string> lines;
   for (const v1::ExplainHolder& holder : reply.holders()) {
@@ -156,16 +160,6 @@ Json HolderJson(const v1::ExplainReply& reply) {
   return json;
 }
 
-// The holders that a query over these chunks goes to.
-size_t CountHolders(const Corpus& corpus, ChunkRun run) {
-  std::set<std::string> names;
-  for (uint32_t i = run.begin; i < run.end; ++i) {
-    const ChunkPlacement& chunk = corpus.chunks[i];
-    if (chunk.token_count > 0 && !chunk.holders.empty()) names.insert(chunk.holders[0].name);
-  }
-  return names.size();
-}
-
 absl::StatusOr<v1::ExplainRequest> RequestOf(const Ctl& ctl, const ExplainOptions& options,
                                              const Corpus& corpus) {
   CKV_ASSIGN_OR_RETURN(const ChunkRun run,
@@ -183,31 +177,34 @@ absl::StatusOr<v1::ExplainRequest> RequestOf(const Ctl& ctl, const ExplainOption
   return request;
 }
 
-void Print(const Ctl& ctl, const ExplainOptions& options, const v1::ExplainReply& reply,
-           size_t holders) {
+void Print(const Ctl& ctl, const ExplainOptions& options, const v1::ExplainReply& reply) {
+  const bool offered = !reply.choice().empty();
   const std::vector<std::string> alternatives =
       DescribeAlternatives(reply, options.steps, options.select > 0);
-  // The requester tells the bytes of one holder: each gets all query rows, and answers for each.
   std::string text = RenderFields(
-      {{"choice", reply.choice().empty() ? "none is offered" : reply.choice()},
+      {{"choice", offered ? reply.choice() : "none is offered"},
        {"runner-up", reply.runner_up().empty() ? "-" : reply.runner_up()},
        {"route moves",
-        absl::StrFormat("%s a layer and step: %s to and from %s",
-                        FormatBytes(reply.route_bytes() * holders),
-                        FormatBytes(reply.route_bytes()), FormatCount(holders, "holder"))},
+        absl::StrFormat("%s a layer and step: %s to and from %s", FormatBytes(reply.route_bytes()),
+                        FormatBytes(reply.route_bytes_per_holder()),
+                        FormatCount(reply.route_holder_count(), "holder"))},
        {"fetch moves", FormatBytes(reply.fetch_bytes()) +
                            (options.select > 0 ? " a layer and step" : " a layer, once")}});
-  text += "\n" + CostText(reply) + "\n";
-  for (const std::string& sentence : alternatives) text += Printable(sentence) + "\n";
-  for (const std::string& line : Warnings(reply)) text += Printable(line) + "\n";
-  for (const std::string& table : {HolderText(reply), InputText(reply)})
-    if (!table.empty()) text += "\n" + table;
+  if (!options.profile.empty()) text += kProfileNote;
+  text += "\n" + CostText(reply);
+  if (offered) {  // else the table says why not, and no input of another value helps
+    text += "\n";
+    for (const std::string& sentence : alternatives) text += Printable(sentence) + "\n";
+    for (const std::string& line : Warnings(reply)) text += Printable(line) + "\n";
+    for (const std::string& table : {HolderText(reply), InputText(reply)})
+      if (!table.empty()) text += "\n" + table;
+  }
   ctl.Print(text, {{"choice", reply.choice()},
                    {"runner_up", reply.runner_up()},
                    {"alternatives", alternatives},
-                   {"holder_count", holders},
-                   {"route_bytes", reply.route_bytes() * holders},
-                   {"route_bytes_per_holder", reply.route_bytes()},
+                   {"holder_count", reply.route_holder_count()},
+                   {"route_bytes", reply.route_bytes()},
+                   {"route_bytes_per_holder", reply.route_bytes_per_holder()},
                    {"fetch_bytes", reply.fetch_bytes()},
                    {"costs", CostJson(reply)},
                    {"holders", HolderJson(reply)},
@@ -256,7 +253,8 @@ absl::Status RunExplain(const Ctl& ctl, const ExplainOptions& options) {
     CKV_RETURN_IF_ERROR(
         ExplainHere(ctl, options, fleet.directory_address(), request, corpus, reply));
   }
-  Print(ctl, options, reply, CountHolders(corpus, {request.chunk_begin(), request.chunk_end()}));
+  Print(ctl, options, reply);
+  if (reply.choice().empty()) return absl::FailedPreconditionError(reply.flips());
   return absl::OkStatus();
 }
 
@@ -277,18 +275,16 @@ void AddExplainCommand(CLI::App& app, Ctl& ctl) {
       "It compares time, from costs that were measured; the table of ckvctl agents run compares\n"
       "bytes, so the two may favour different ones.");
   verb->add_option("--corpus", options->corpus, "The corpus")->required();
-  verb->add_option("--chunks,--chunk", options->chunks,
-                   "One run of ordinals, like 2-5 (default: all)")
-      ->check(NotEmpty());
+  verb->add_option("--chunks,--chunk", options->chunks, kChunkRunHelp)->check(NotEmpty());
   verb->add_option("--mq", options->query_rows, "Query rows of a layer: tokens x heads")
       ->capture_default_str()
-      ->check(CLI::Range(1u, 1u << 16));
+      ->check(InRange(1u, 1u << 16));
   verb->add_option("--steps", options->steps, "Decode steps expected against the chunks")
       ->capture_default_str()
-      ->check(CLI::Range(1u, 1u << 20));
+      ->check(InRange(1u, 1u << 20));
   verb->add_option("--agents", options->agents, "Agents that share the chunks on that requester")
       ->capture_default_str()
-      ->check(CLI::Range(1u, 1u << 16));
+      ->check(InRange(1u, 1u << 16));
   verb->add_option("--room", options->room_tokens,
                    "Tokens free in the engine's cache (default: the chunks fit)")
       ->check(WholeNumber());
@@ -296,7 +292,8 @@ void AddExplainCommand(CLI::App& app, Ctl& ctl) {
       ->check(WholeNumber());
   AddProfileOption(*verb, options->profile,
                    "Explain from this machine, with the constants that ckvctl calibrate --profile "
-                   "wrote here (default: ask the requester)");
+                   "wrote here (default: ask the requester); round trips and bandwidth of routes "
+                   "are probed now all the same");
   verb->callback(
       [&ctl, options] { ctl.run = [&ctl, options] { return RunExplain(ctl, *options); }; });
 }

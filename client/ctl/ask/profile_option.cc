@@ -1,10 +1,10 @@
-#include "client/ctl/profile_option.h"
+#include "client/ctl/ask/profile_option.h"
 
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "client/ctl/checks.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 #include "transport/fabric.h"
 
 namespace ckv::ctl {

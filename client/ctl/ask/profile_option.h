@@ -7,7 +7,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
-#include "client/profile_file.h"
+#include "client/decide/profile_file.h"
 #include "proto/geometry.h"
 
 namespace ckv::ctl {

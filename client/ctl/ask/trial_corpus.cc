@@ -1,4 +1,4 @@
-#include "client/ctl/trial_corpus.h"
+#include "client/ctl/ask/trial_corpus.h"
 
 #include <unistd.h>
 
@@ -7,11 +7,12 @@
 
 #include "absl/strings/str_format.h"
 #include "attention/bf16.h"
-#include "client/ctl/chunk_io.h"
-#include "client/ctl/load_source.h"
-#include "client/ctl/orphans.h"
-#include "proto/status.h"
-#include "store/import.h"
+#include "client/ctl/corpus/chunk_io.h"
+#include "client/ctl/corpus/load_source.h"
+#include "client/ctl/fleet/orphans.h"
+#include "proto/base/status.h"
+#include "proto/convert.h"
+#include "store/formats/import.h"
 
 namespace ckv::ctl {
 namespace {
@@ -42,7 +43,7 @@ SourceChunk MakeChunk(const Geometry& geometry, uint32_t token_count, uint32_t s
 
 absl::StatusOr<std::unique_ptr<TrialCorpus>> TrialCorpus::Put(const Ctl& ctl, Fleet& fleet,
                                                               const TrialShape& shape) {
-  std::unique_ptr<TrialCorpus> trial(new TrialCorpus(ctl, fleet));
+  std::unique_ptr<TrialCorpus> trial(new TrialCorpus(ctl));
   trial->name_ = absl::StrFormat("trial-%d-%d", getpid(), ctl.clock->Now().ns & 0xffffff);
   CKV_ASSIGN_OR_RETURN(trial->holders_, fleet.Holders());
   MemorySource source(shape.geometry);
@@ -56,13 +57,6 @@ absl::StatusOr<std::unique_ptr<TrialCorpus>> TrialCorpus::Put(const Ctl& ctl, Fl
   for (const uint32_t tokens : shape.sizes) add(tokens, trial->holders_[0], trial->sizes_);
   for (const Member& holder : trial->holders_) add(shape.spread_tokens, holder, trial->spread_);
 
-  const auto progress = ctl.StartProgress("put", "B", source.row_bytes());
-  const auto put = PutChunks(source, placement, trial->holders_, fleet.options().tenant, *ctl.clock,
-                             {[&](uint64_t bytes) { progress->Advance(bytes); }, nullptr});
-  if (!put.ok()) {
-    return Annotate(put.status(), absl::StrFormat("a trial corpus of %s could not be put",
-                                                  FormatBytes(source.row_bytes())));
-  }
   Corpus corpus;
   corpus.name = trial->name_;
   corpus.tenant = fleet.options().tenant;
@@ -72,19 +66,42 @@ absl::StatusOr<std::unique_ptr<TrialCorpus>> TrialCorpus::Put(const Ctl& ctl, Fl
     corpus.chunks.push_back(
         {chunk.id, chunk.parent, chunk.token_count, chunk.position, placement[i]});
   }
+  // Held until it is published: an interrupt drops what was put, and not what is being put.
+  absl::MutexLock lock(&trial->drop_mu_);
+  for (const ChunkPlacement& chunk : corpus.chunks) *trial->placed_.Add() = ToProto(chunk);
+  trial->on_interrupt_.emplace([trial = trial.get()] {
+    trial->ctl_.Note(absl::StrFormat("\nckvctl: interrupted; corpus %s is dropped", trial->name_));
+    trial->Drop();
+  });
+
+  const auto progress = ctl.StartProgress("put", "B", source.row_bytes());
+  const auto put = PutChunks(source, placement, trial->holders_, fleet.options().tenant, *ctl.clock,
+                             {[&](uint64_t bytes) { progress->Advance(bytes); }, nullptr});
+  if (!put.ok()) {
+    return Annotate(put.status(), absl::StrFormat("a trial corpus of %s could not be put",
+                                                  FormatBytes(source.row_bytes())));
+  }
   CKV_RETURN_IF_ERROR(PublishCorpus(fleet, corpus, /*replace=*/false).status());
-  trial->published_ = true;
   return trial;
 }
 
-TrialCorpus::~TrialCorpus() {
-  if (!published_) return;
+TrialCorpus::~TrialCorpus() { Drop(); }
+
+void TrialCorpus::Drop() {
+  absl::MutexLock lock(&drop_mu_);
+  if (placed_.empty()) return;
+  Fleet fleet(ctl_.fleet, ctl_.clock);  // the command's is another thread's
   std::vector<std::string> warnings;
-  if (const absl::Status status = DropCorpus(fleet_, name_, warnings).status(); !status.ok()) {
-    warnings.push_back(absl::StrFormat("corpus %s is left: %s; ckvctl corpus drop %s", name_,
-                                       status.message(), name_));
+  absl::Status status = DropCorpus(fleet, name_, warnings).status();
+  // Before it is published, its copies are chunks of no corpus.
+  if (absl::IsNotFound(status)) status = DropOrphans(fleet, placed_, warnings).status();
+  if (!status.ok()) {
+    warnings.push_back(
+        absl::StrFormat("corpus %s may be left on the fleet: %s\n  ckvctl corpus drop %s drops it",
+                        name_, std::string(status.message()), name_));
   }
   for (const std::string& warning : warnings) ctl_.Note("ckvctl: warning: " + warning);
+  placed_.Clear();
 }
 
 }  // namespace ckv::ctl

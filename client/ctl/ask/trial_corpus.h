@@ -4,14 +4,18 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "client/ctl/ctl.h"
 #include "client/ctl/fleet.h"
+#include "client/ctl/interrupt.h"
 #include "proto/corpus.h"
 #include "proto/geometry.h"
 
@@ -20,12 +24,12 @@ namespace ckv::ctl {
 struct TrialShape {
   Geometry geometry;
   std::vector<uint32_t> sizes;  // tokens of the chunks on the first holder, ascending
-  uint32_t spread_tokens = 0;   // of one chunk on each holder
+  uint32_t spread_tokens = 0;   // size of one chunk on each holder
 };
 
-// Put on the fleet's live holders and published under a name of this process; dropped again, with
-// its chunks, at the end. What a killed process leaves is dropped like any corpus, by `ckvctl
-// corpus drop`; its name begins with "trial-".
+// A corpus on the fleet's live holders, published under a name of this process. It is dropped
+// again, with its chunks, at the end, after an error, and when the process is interrupted. A killed
+// process leaves it; `ckvctl corpus drop` drops it like any corpus. Its name begins with "trial-".
 class TrialCorpus {
  public:
   //   FailedPrecondition  no holder.
@@ -33,7 +37,6 @@ class TrialCorpus {
   //   else the errors of putting and publishing.
   static absl::StatusOr<std::unique_ptr<TrialCorpus>> Put(const Ctl& ctl, Fleet& fleet,
                                                           const TrialShape& shape);
-  // Drops it; a failure is a warning.
   ~TrialCorpus();
   TrialCorpus(const TrialCorpus&) = delete;
   TrialCorpus& operator=(const TrialCorpus&) = delete;
@@ -45,14 +48,18 @@ class TrialCorpus {
   const std::vector<uint32_t>& spread() const { return spread_; }
 
  private:
-  TrialCorpus(const Ctl& ctl, Fleet& fleet) : ctl_(ctl), fleet_(fleet) {}
+  explicit TrialCorpus(const Ctl& ctl) : ctl_(ctl) {}
+  // Drops what is on the fleet, once; a failure is a warning.
+  void Drop();
 
   const Ctl& ctl_;
-  Fleet& fleet_;
   std::string name_;
   std::vector<Member> holders_;
   std::vector<uint32_t> sizes_, spread_;
-  bool published_ = false;
+  absl::Mutex drop_mu_;
+  // The copies that are on the fleet, or on their way.
+  google::protobuf::RepeatedPtrField<v1::ChunkPlacement> placed_ ABSL_GUARDED_BY(drop_mu_);
+  std::optional<OnInterrupt> on_interrupt_;
 };
 
 }  // namespace ckv::ctl

@@ -1,14 +1,14 @@
-#include "client/ctl/chunk_copy.h"
+#include "client/ctl/corpus/chunk_copy.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "client/ctl/fleet.h"
-#include "client/grpc_status.h"
+#include "client/grpc/grpc_status.h"
+#include "proto/base/status.h"
 #include "proto/convert.h"
-#include "proto/status.h"
-#include "store/chunk_table.h"
+#include "store/memory/chunk_table.h"
 
 namespace ckv::ctl {
 namespace {

@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ckv/v1/holder.grpc.pb.h"
-#include "client/ctl/load_source.h"
-#include "proto/clock.h"
+#include "client/ctl/corpus/load_source.h"
+#include "proto/base/clock.h"
 #include "proto/corpus.h"
 
 namespace ckv::ctl {
@@ -25,7 +25,7 @@ struct HolderCalls {
   Clock& clock;
 };
 
-// What a chunk is, as the holder has it.
+// Returns what a chunk is, as the holder has it.
 //   NotFound            it is not there, or its copy was found damaged just now; or not the
 //                       tenant's to read.
 //   the holder's error.
@@ -36,15 +36,15 @@ absl::StatusOr<ChunkInfo> AskForChunk(const HolderCalls& calls, const ChunkId& i
 //   the holder's error.
 absl::StatusOr<bool> HasChunk(const HolderCalls& calls, const ChunkId& id, uint64_t rows_digest);
 
-// What CopyChunk did.
+// The outcome of one CopyChunk.
 struct CopyOutcome {
   bool found = false;       // it was there, and now stays as what is put does
-  uint64_t bytes_sent = 0;  // of rows; 0 of most that are found
+  uint64_t bytes_sent = 0;  // row bytes; 0 for most that are found
 };
 // Puts the chunk unless it is there with these rows; rows are sent only if it is not. A copy that
-// is there is put by its header alone: a holder with a folder that had it in memory only makes it
-// durable then, and one that was to drop it after a time keeps it. `on_bytes` is told of rows as
-// they go.
+// is there is put by its header alone. A holder with a folder that had it in memory only makes it
+// durable then. One that was to drop it after a time keeps it. `on_bytes` is told of rows as they
+// go.
 //   DataLoss            as HasChunk; else the holder's error. Both name the chunk.
 absl::StatusOr<CopyOutcome> CopyChunk(const HolderCalls& calls, const SourceChunk& chunk,
                                       const std::function<void(uint64_t bytes)>& on_bytes);

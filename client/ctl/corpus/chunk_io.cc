@@ -1,4 +1,4 @@
-#include "client/ctl/chunk_io.h"
+#include "client/ctl/corpus/chunk_io.h"
 
 #include <algorithm>
 #include <deque>
@@ -9,11 +9,11 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
-#include "client/ctl/chunk_copy.h"
-#include "client/grpc_status.h"
+#include "client/ctl/corpus/chunk_copy.h"
+#include "client/grpc/grpc_status.h"
+#include "proto/base/status.h"
 #include "proto/convert.h"
-#include "proto/status.h"
-#include "store/chunk_table.h"
+#include "store/memory/chunk_table.h"
 
 namespace ckv::ctl {
 namespace {
@@ -27,7 +27,7 @@ bool IsOn(const std::vector<HolderId>& holders, const HolderId& holder) {
   return std::find(holders.begin(), holders.end(), holder) != holders.end();
 }
 
-// What the threads of one call share: the first error, and how many chunks are in flight.
+// State that the threads of one call share: the first error, and how many chunks are in flight.
 class Run {
  public:
   void Fail(const absl::Status& status) {
@@ -209,7 +209,7 @@ absl::StatusOr<PutReport> RunPuts(ChunkSource& source, const Placement& placemen
   return plan_only ? status : HowFar(status, report, placement);
 }
 
-// Of `placement`, what is not there.
+// Returns the part of `placement` that is not there.
 absl::StatusOr<Placement> FindMissing(const ChunkSource& source, const Placement& placement,
                                       std::span<const Member> holders, const std::string& tenant,
                                       Clock& clock, const std::vector<uint64_t>& digests) {

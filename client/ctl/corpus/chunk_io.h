@@ -11,19 +11,19 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/ctl/corpus/load_source.h"
 #include "client/ctl/fleet.h"
-#include "client/ctl/load_source.h"
 #include "proto/corpus.h"
 
 namespace ckv::ctl {
 
-// What a put did on one holder.
+// The outcome of a put on one holder.
 struct HolderTally {
   uint32_t copies_sent = 0;
   uint32_t copies_found = 0;  // there already
-  uint64_t bytes_sent = 0;    // of rows; by a dry run: what would be sent
-  // Of them, rows of copies that another put just then: a put streams until the holder says that it
-  // has the chunk.
+  uint64_t bytes_sent = 0;    // row bytes; in a dry run, those that would be sent
+  // The part of bytes_sent for copies that another put just then: a put streams until the holder
+  // says that it has the chunk.
   uint64_t bytes_sent_found = 0;
 };
 
@@ -38,16 +38,16 @@ struct PutObserver {
 };
 
 struct PutReport {
-  std::map<std::string, HolderTally> tallies;  // of every holder
-  // Of each chunk: DigestOf its layers' checksums, and whether a holder had it already. 0 and false
-  // of those that were placed nowhere, and so were not read.
+  std::map<std::string, HolderTally> tallies;  // one for each holder
+  // For each chunk: DigestOf its layers' checksums, and whether a holder had it already. They are 0
+  // and false for chunks that were placed nowhere, and so were not read.
   std::vector<uint64_t> digests;
   std::vector<bool> found;
 };
 
 // Reads every chunk that is placed anywhere, in order, at most kChunksInFlightMax at a time, and
-// puts it on its holders, one thread a holder. What is there with the same rows is not sent again
-// (chunk_copy.h).
+// puts it on its holders, one thread a holder. A copy that is there with the same rows is not sent
+// again (chunk_copy.h).
 //   the source's error, or the first of any holder, with how many copies are put.
 absl::StatusOr<PutReport> PutChunks(ChunkSource& source,
                                     const std::vector<std::vector<HolderId>>& placement,

@@ -1,13 +1,13 @@
-#include "client/ctl/chunk_reader.h"
+#include "client/ctl/corpus/chunk_reader.h"
 
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "client/ctl/fleet.h"
-#include "client/grpc_status.h"
+#include "client/grpc/grpc_status.h"
+#include "proto/base/status.h"
+#include "proto/base/xxh3.h"
 #include "proto/convert.h"
-#include "proto/status.h"
-#include "proto/xxh3.h"
 
 namespace ckv::ctl {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "client/ctl/chunk_copy.h"
-#include "store/chunk.h"
+#include "client/ctl/corpus/chunk_copy.h"
+#include "store/memory/chunk.h"
 
 namespace ckv::ctl {
 
@@ -16,11 +16,12 @@ namespace ckv::ctl {
 using TakeRows = absl::FunctionRef<absl::Status(uint32_t layer, uint64_t offset_bytes,
                                                 std::span<const std::byte> rows)>;
 
-// Reads the chunk that `info` is, layer by layer, a piece in memory at a time. What was taken holds
-// only if this returns OK: a layer's checksum is known right at its end.
+// Reads the chunk that `info` is, layer by layer, a piece in memory at a time. Rows that `take` got
+// hold only if this returns OK: a layer's checksum is known right at its end.
 //   DataLoss            a layer's rows do not have their checksum, or the holder found them
-//   damaged. Internal            the holder sent rows that were not due, or too few. the first
-//   error of `take`, or the holder's. All name the holder.
+//                       damaged.
+//   Internal            the holder sent rows that were not due, or too few.
+//   the first error of `take`, or the holder's. All name the holder.
 absl::Status ReadChunkRows(const HolderCalls& calls, const ChunkInfo& info, TakeRows take);
 
 }  // namespace ckv::ctl

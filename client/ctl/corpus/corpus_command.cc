@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_format.h"
 #include "client/ctl/commands.h"
-#include "client/ctl/orphans.h"
+#include "client/ctl/fleet/orphans.h"
+#include "proto/base/status.h"
 #include "proto/convert.h"
-#include "proto/status.h"
 
 namespace ckv::ctl {
 namespace {
@@ -53,7 +53,7 @@ absl::Status RunShow(const Ctl& ctl, const std::string& name) {
                {"d_qk", corpus.geometry.d_qk},
                {"d_v", corpus.geometry.d_v},
                {"d_rope", corpus.geometry.d_rope},
-               {"softmax_scale", corpus.geometry.softmax_scale},
+               {"softmax_scale", ShortestDouble(corpus.geometry.softmax_scale)},
                {"token_count", token_count},
                {"total_row_bytes", token_count * corpus.geometry.token_bytes()},
                {"chunks", Json::array()}};

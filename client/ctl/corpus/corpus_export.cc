@@ -10,11 +10,11 @@
 #include "absl/strings/str_format.h"
 #include "client/ctl/checks.h"
 #include "client/ctl/chunk_range.h"
-#include "client/ctl/chunk_reader.h"
 #include "client/ctl/commands.h"
-#include "client/ctl/tensor_files.h"
-#include "proto/status.h"
-#include "store/safetensors.h"
+#include "client/ctl/corpus/chunk_reader.h"
+#include "client/ctl/corpus/tensor_files.h"
+#include "proto/base/status.h"
+#include "store/formats/safetensors.h"
 
 namespace ckv::ctl {
 namespace {
@@ -127,7 +127,7 @@ absl::Status Exporter::WriteChunk(uint32_t ordinal, uint64_t first_token,
     CKV_RETURN_IF_ERROR(written);
     if (status.ok()) return status;
     Warn(ordinal, id, status);
-    // Damaged is gone, too; whoever fails in another way may have it.
+    // A damaged copy is gone, too; a holder that fails in another way may have it.
     all_without &= absl::IsNotFound(status) || absl::IsDataLoss(status);
     if (error.ok() || (absl::IsNotFound(error) && !absl::IsNotFound(status))) error = status;
   }
@@ -152,8 +152,8 @@ std::vector<HolderId> Exporter::CandidatesOf(const ChunkPlacement& chunk) const 
   return candidates;
 }
 
-// What another one has makes up for it, but the operator wants to know: once of a holder that does
-// not answer at all.
+// Another holder makes up for a failure, but the operator wants to know of it. A holder that does
+// not answer at all is told of once.
 void Exporter::Warn(uint32_t ordinal, const HolderId& holder, const absl::Status& status) {
   const std::string message(status.message());
   if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) {
@@ -224,6 +224,12 @@ absl::Status RunExport(const Ctl& ctl, const ExportOptions& options) {
       const std::vector<uint32_t> ordinals,
       ParseChunkRanges(options.chunks, static_cast<uint32_t>(corpus.chunks.size())));
   const std::vector<ExportFile> files = SplitIntoFiles(corpus, ordinals, options.out);
+  if (files.size() > 1 && OutputFile::IsStream(options.out)) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "%s is no file, and these chunks make %d files\n  name a file with --out, or chunks that "
+        "follow each other with --chunks",
+        options.out, files.size()));
+  }
   CKV_ASSIGN_OR_RETURN(const std::vector<Member> members, fleet.Members());
   uint64_t total_bytes = 0;
   for (const ExportFile& file : files) {
@@ -251,7 +257,7 @@ void AddCorpusExportCommand(CLI::App& corpus, Ctl& ctl) {
       "and\n"
       "its header has no spaces and ckv's spelling of numbers, as an export has; its rows always.\n"
       "Cuts are not in a file: load it with the options of the first time to reuse its chunks.\n"
-      "Chunks that do not follow each other, such as standalone ones, go to a file a chain:\n"
+      "Chunks that do not follow each other, as standalone ones, go to a file a chain:\n"
       "docs-00001-of-00003.safetensors, and so on, in the order of the corpus.\n\n"
       "Rows come from the holders as they are, hot or cold, and each layer is checked; where a\n"
       "holder fails, the next that has the chunk is asked. A file has its name when it is whole.\n"
@@ -259,8 +265,7 @@ void AddCorpusExportCommand(CLI::App& corpus, Ctl& ctl) {
       "there.");
   verb->add_option("NAME", options->corpus, "The corpus")->required();
   verb->add_option("--out", options->out, "safetensors file to write")->required();
-  verb->add_option("--chunks", options->chunks, "Ordinals like 3, 0-2 or 0-2,5 (default: all)")
-      ->check(NotEmpty());
+  verb->add_option("--chunks", options->chunks, kChunksHelp)->check(NotEmpty());
   verb->callback(
       [&ctl, options] { ctl.run = [&ctl, options] { return RunExport(ctl, *options); }; });
 }

@@ -9,17 +9,19 @@
 
 #include "absl/strings/str_format.h"
 #include "client/ctl/checks.h"
-#include "client/ctl/chunk_io.h"
 #include "client/ctl/commands.h"
-#include "client/ctl/load_report.h"
-#include "client/ctl/load_source.h"
-#include "client/ctl/npy_source.h"
-#include "client/ctl/orphans.h"
-#include "client/ctl/prefill_source.h"
-#include "client/ctl/token_lines.h"
-#include "client/reference_engine.h"
-#include "proto/status.h"
-#include "store/placement.h"
+#include "client/ctl/corpus/chunk_io.h"
+#include "client/ctl/corpus/finite_rows.h"
+#include "client/ctl/corpus/load_report.h"
+#include "client/ctl/corpus/load_source.h"
+#include "client/ctl/corpus/npy_source.h"
+#include "client/ctl/corpus/prefill_source.h"
+#include "client/ctl/corpus/token_lines.h"
+#include "client/ctl/fleet/orphans.h"
+#include "client/ctl/interrupt.h"
+#include "client/engine/reference_engine.h"
+#include "proto/base/status.h"
+#include "store/corpus/placement.h"
 
 namespace ckv::ctl {
 namespace {
@@ -62,14 +64,10 @@ constexpr char kExamples[] =
     "together\n"
     "asks for each with the --offset at which it is to stand, and merges.\n"
     "\n"
-    "Rows go out as they are read, 8 chunks at a time. What a holder has already is not sent "
-    "again,\n"
-    "so an interrupted load is gone on with by running it again; texts and token ids are "
-    "prefilled\n"
-    "anew each time, and for a dry run, in a time that grows with the square of a sequence. The "
-    "corpus is published when "
-    "every\n"
-    "chunk is whole on all its holders.";
+    "Rows go out as they are read, 8 chunks at a time. Chunks that a holder has already are not\n"
+    "sent again, so an interrupted load is gone on with by running it again; texts and token ids\n"
+    "are prefilled anew each time, and for a dry run, in a time that grows with the square of a\n"
+    "sequence. The corpus is published when every chunk is whole on all its holders.";
 
 struct LoadOptions {
   std::string name;
@@ -82,6 +80,7 @@ struct LoadOptions {
   uint32_t replicas = 1;
   bool replace = false;
   bool dry_run = false;
+  bool reject_non_finite = false;
   uint32_t max_tokens = 0;
   uint32_t threads = std::max(1u, std::thread::hardware_concurrency());
 };
@@ -113,7 +112,7 @@ absl::StatusOr<InputKind> KindOf(const LoadOptions& options) {
 }
 
 absl::Status CheckOptions(const LoadOptions& options, InputKind kind) {
-  // What the directory would refuse at the end is refused before the prefill.
+  // Refuses before the prefill what the directory would refuse at the end.
   if (options.name.empty()) return absl::InvalidArgumentError("NAME: a corpus needs a name");
   CKV_RETURN_IF_ERROR(ValidateName("NAME", options.name));
   CKV_RETURN_IF_ERROR(ValidateCut(options.cut));
@@ -211,6 +210,8 @@ absl::Status RunLoad(const Ctl& ctl, const LoadOptions& options) {
   const Instant start = ctl.clock->Now();
   CKV_ASSIGN_OR_RETURN(const InputKind kind, KindOf(options));
   CKV_RETURN_IF_ERROR(CheckOptions(options, kind));
+  const OnInterrupt on_interrupt(
+      [&ctl] { ctl.Note("\nckvctl: interrupted; run the same command again to go on"); });
   Fleet fleet(ctl.fleet, ctl.clock);
   // Asked before the prefill, so that what cannot be published is refused in a second.
   CKV_ASSIGN_OR_RETURN(const std::vector<Member> holders, fleet.Holders());
@@ -220,6 +221,7 @@ absl::Status RunLoad(const Ctl& ctl, const LoadOptions& options) {
   CKV_RETURN_IF_ERROR(Annotate(PlaceChunks(1, ids, options.replicas).status(), "--replicas"));
 
   CKV_ASSIGN_OR_RETURN(const std::unique_ptr<ChunkSource> source, OpenSource(ctl, options, kind));
+  FiniteCheck checked(*source, options.reject_non_finite);
   CKV_ASSIGN_OR_RETURN(const auto placement,
                        PlaceChunks(source->chunks().size(), ids, options.replicas));
   const Corpus corpus = MakeCorpus(ctl, options, *source, placement);
@@ -227,7 +229,10 @@ absl::Status RunLoad(const Ctl& ctl, const LoadOptions& options) {
   const Corpus* const replaced = previous ? &*previous : nullptr;
   CKV_ASSIGN_OR_RETURN(const std::vector<bool> shared,
                        FindShared(fleet, options.name, *source, replaced));
-  CKV_ASSIGN_OR_RETURN(const PutReport put, PutOrPlan(ctl, options, *source, placement, holders));
+  CKV_ASSIGN_OR_RETURN(const PutReport put, PutOrPlan(ctl, options, checked, placement, holders));
+  if (const std::string warning = checked.Warning(); !warning.empty()) {
+    ctl.Note("ckvctl: warning: " + warning);
+  }
   LoadReport report = {.corpus = options.name,
                        .dry_run = options.dry_run,
                        .replicas = options.replicas,
@@ -248,7 +253,7 @@ absl::Status RunLoad(const Ctl& ctl, const LoadOptions& options) {
 
 void AddCutOptions(CLI::App& verb, LoadOptions& options) {
   const std::vector<std::string> policies = {"fixed", "document", "content"};
-  verb.add_option("--cut", options.cut_name, "Where chunks end")
+  verb.add_option("--cut", options.cut_name, "Rule for where chunks end")
       ->capture_default_str()
       ->check(OneOf(policies))
       ->type_name(JoinNames(policies));
@@ -257,14 +262,14 @@ void AddCutOptions(CLI::App& verb, LoadOptions& options) {
                                   "tokens that are prefilled); with --cut content their average, "
                                   "a power of two (default: 2048)",
                                   kPrefillChunkTokens))
-      ->check(CLI::Range(1u, kChunkTokenCountMax));
+      ->check(InRange(1u, kChunkTokenCountMax));
   verb.add_option("--chunk-min", options.cut.chunk_min,
                   "Fewest tokens a chunk with --cut content (default: a quarter of the average)")
-      ->check(CLI::Range(1u, kChunkTokenCountMax));
+      ->check(InRange(1u, kChunkTokenCountMax));
   verb.add_option("--chunk-max", options.cut.chunk_max,
                   "Most tokens a chunk with --cut content (default: four times the average) or "
                   "document (default: 8192)")
-      ->check(CLI::Range(1u, kChunkTokenCountMax));
+      ->check(InRange(1u, kChunkTokenCountMax));
   verb.add_flag("--standalone", options.cut.standalone,
                 "Every chunk by itself: no parent, and rows as of position 0");
 }
@@ -273,23 +278,23 @@ void AddInputOptions(CLI::App& verb, LoadOptions& options) {
   verb.add_flag("--text", options.text,
                 "FILE is a text: prefill it with the reference engine, a token a byte");
   verb.add_flag("--jsonl", options.jsonl, "FILE has token ids, whatever its name ends in");
-  verb.add_option("--dtype", options.npy.dtype, "What the elements of a .npy file are")
+  verb.add_option("--dtype", options.npy.dtype, "Type of the elements of a .npy file")
       ->type_name("bf16|f16|f32|fp8_ds_mla")
       ->check(OneOf({"bf16", "f16", "f32", "fp8_ds_mla"}));
   verb.add_option(
       "--geometry", options.npy.geometry,
-      "Of a .npy file: a JSON file with the keys model, revision, layers, d_qk, d_v, "
+      "Geometry of a .npy file: a JSON file with the keys model, revision, layers, d_qk, d_v, "
       "d_rope, dtype (bf16 or fp8_ds_mla), rope_style, rope_theta, softmax_scale, yarn");
   verb.add_option("--token-ids", options.npy.token_ids,
-                  "Of a .npy file: a .npy file of i4 or i8 [T]");
+                  "Token ids of a .npy file: a .npy file of i4 or i8 [T]");
   verb.add_option("--base-position", options.npy.base_position,
-                  "Of a .npy file: the position of its first token (default: 0)")
+                  "Position of the first token of a .npy file (default: 0)")
       ->check(WholeNumber());
   verb.add_option("--max-tokens", options.max_tokens, "Take only so many tokens")
-      ->check(CLI::Range(1u, kRowFileTokenCountMax));
+      ->check(InRange(1u, kRowFileTokenCountMax));
   verb.add_option("--threads", options.threads, "Threads of the prefill")
       ->capture_default_str()
-      ->check(CLI::Range(1u, WorkerPool::kThreadCountMax));
+      ->check(InRange(1u, WorkerPool::kThreadCountMax));
 }
 
 }  // namespace
@@ -304,8 +309,10 @@ void AddCorpusLoadCommand(CLI::App& corpus, Ctl& ctl) {
   AddCutOptions(*verb, *options);
   verb->add_option("--replicas", options->replicas, "Copies of each chunk")
       ->capture_default_str()
-      ->check(CLI::Range(1u, kReplicaCountMax));
+      ->check(InRange(1u, kReplicaCountMax));
   verb->add_flag("--replace", options->replace, "Publish a new version of an existing corpus");
+  verb->add_flag("--reject-non-finite", options->reject_non_finite,
+                 "Refuse rows with NaN or infinite values, which are else a warning");
   verb->add_flag("--dry-run", options->dry_run,
                  "Read, prefill and cut everything and ask what is there, but put nothing");
   verb->callback([&ctl, options] {

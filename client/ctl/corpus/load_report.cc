@@ -1,11 +1,11 @@
-#include "client/ctl/load_report.h"
+#include "client/ctl/corpus/load_report.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv::ctl {
 namespace {

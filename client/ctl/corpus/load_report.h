@@ -1,4 +1,4 @@
-// What `ckvctl corpus load` says that it did.
+// Reports what `ckvctl corpus load` did.
 
 #pragma once
 
@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/ctl/chunk_io.h"
+#include "client/ctl/corpus/chunk_io.h"
+#include "client/ctl/corpus/load_source.h"
 #include "client/ctl/ctl.h"
-#include "client/ctl/load_source.h"
 #include "proto/corpus.h"
 
 namespace ckv::ctl {
 
-// Where a load's chunks were before it, each counted once however many copies it has.
+// Counts a load's chunks by where they were before it, each once however many copies it has.
 struct ChunkOrigins {
   uint32_t chunks_reused = 0;  // the corpus' version before had it, or a holder, of a load before
   uint32_t chunks_shared = 0;  // another corpus has it

@@ -1,4 +1,4 @@
-#include "client/ctl/load_source.h"
+#include "client/ctl/corpus/load_source.h"
 
 #include <sys/stat.h>
 
@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
-#include "store/chunk_id.h"
-#include "store/safetensors_header.h"
+#include "proto/base/status.h"
+#include "store/formats/safetensors_header.h"
+#include "store/memory/chunk_id.h"
 
 namespace ckv::ctl {
 namespace {
@@ -104,7 +104,7 @@ absl::Status CheckStandalone(const std::string& path, uint64_t base_position, si
 
 namespace {
 
-// What is no safetensors file at all is said before its first bytes are read as a length.
+// Refuses a file that is no safetensors file at all before its first bytes are read as a length.
 absl::Status CheckIsSafetensors(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) return absl::OkStatus();  // RowFile::Open says why
@@ -157,7 +157,7 @@ class RowFileSource final : public ChunkSource {
     std::shared_ptr<const RowFile> file;
     TokenRange range;
   };
-  std::vector<Place> places_;  // of each chunk
+  std::vector<Place> places_;  // one for each chunk
 };
 
 absl::StatusOr<std::unique_ptr<ChunkSource>> RowFileSource::Open(

@@ -1,6 +1,6 @@
-// Where the chunks of `ckvctl corpus load` come from: known before a row is read, and read one at a
-// time. This file has files of rows; prefill_source.h has tokens that the reference engine
-// prefills, npy_source.h arrays of rows.
+// Gives the chunks of `ckvctl corpus load`: known before a row is read, and read one at a time.
+// This file has files of rows; prefill_source.h has tokens that the reference engine prefills,
+// npy_source.h arrays of rows.
 
 #pragma once
 
@@ -16,9 +16,9 @@
 
 #include "absl/status/statusor.h"
 #include "proto/geometry.h"
-#include "store/chunk.h"
-#include "store/cutter.h"
-#include "store/import.h"
+#include "store/corpus/cutter.h"
+#include "store/formats/import.h"
+#include "store/memory/chunk.h"
 
 namespace ckv::ctl {
 
@@ -27,11 +27,11 @@ struct SourceChunk {
   ChunkInfo info;
   // The chunk's rows at a layer; valid while `owned` lives.
   std::function<std::span<const std::byte>(uint32_t layer)> rows;
-  // What the rows lie in. May go on any thread; the memory is given back then.
+  // The memory that the rows lie in. It may go on any thread; the memory is given back then.
   std::shared_ptr<const void> owned;
 };
 
-// What a chunk is before its rows are read: its id names its inputs.
+// A chunk as it is known before its rows are read: its id names its inputs.
 struct PlannedChunk {
   ChunkId id;
   ChunkId parent;
@@ -40,7 +40,7 @@ struct PlannedChunk {
 };
 
 // One thread at a time. It holds the token ids of all chunks, 4 bytes a token, and rows as each
-// kind says; chunks it gave out need it no longer.
+// kind says. Chunks it gave out need it no longer.
 class ChunkSource {
  public:
   virtual ~ChunkSource() = default;
@@ -48,7 +48,7 @@ class ChunkSource {
   const Geometry& geometry() const { return geometry_; }
   const std::vector<PlannedChunk>& chunks() const { return chunks_; }
   uint64_t token_count() const;
-  uint64_t row_bytes() const;  // of all chunks and layers
+  uint64_t row_bytes() const;  // bytes of all chunks and layers
 
   // The rows of one chunk, and their checksums; in any order, and again.
   virtual absl::StatusOr<SourceChunk> Read(uint32_t ordinal) = 0;
@@ -71,20 +71,22 @@ class MemorySource final : public ChunkSource {
   std::vector<SourceChunk> held_;
 };
 
-// How runs of tokens become chunks (store/cutter.h).
+// How runs of tokens become chunks (store/corpus/cutter.h).
 enum class CutPolicy : uint8_t { kFixed, kDocument, kContent };
 struct CutOptions {
   CutPolicy policy = CutPolicy::kFixed;
-  uint32_t chunk_tokens = 0;  // kFixed: the size, 0: one chunk; kContent: the average, 0: 2048
-  uint32_t chunk_min = 0;     // kContent; 0: a quarter of the average
-  uint32_t chunk_max = 0;     // kContent, 0: four times the average; kDocument, 0: 8192
-  // Every chunk has no parent, and its rows were made alone at position 0: its id depends on its
-  // tokens only, so corpora share it wherever it stands in them.
+  // The size for kFixed, or the average for kContent. If 0, one chunk, or an average of 2048.
+  uint32_t chunk_tokens = 0;
+  uint32_t chunk_min = 0;  // for kContent; if 0, a quarter of the average
+  // The largest chunk of kContent or kDocument. If 0, four times the average, or 8192.
+  uint32_t chunk_max = 0;
+  // If true, no chunk has a parent, and each chunk's rows were made alone at position 0. Its id
+  // depends on its tokens only, so corpora share it wherever it stands in them.
   bool standalone = false;
 };
 //   InvalidArgument     a size that the policy has no use for, or ValidateCutSizes.
 absl::Status ValidateCut(const CutOptions& options);
-// Of one document, where the policy is kDocument. The options are valid.
+// Cuts `tokens`, which are one document if the policy is kDocument. The options are valid.
 std::vector<TokenRange> Cut(std::span<const int32_t> tokens, const CutOptions& options);
 
 // Plans chunks, and sees to it that none comes twice: a corpus has each once (I1).
@@ -104,9 +106,9 @@ class ChunkPlanner {
 };
 
 // The chunks of files of rows, in order; a path that is a folder has an index
-// (store/safetensors_index.h). A file whose base_position continues the one before it is its child;
-// any other starts a chain. Standalone: each file is one chunk of base_position 0. Files are
-// mapped, and of their rows only those of chunks that are given out stay in memory.
+// (store/formats/safetensors_index.h). A file whose base_position continues the one before it is
+// its child; any other starts a chain. Standalone: each file is one chunk of base_position 0. Files
+// are mapped, and of their rows only those of chunks that are given out stay in memory.
 //   NotFound            no such file.
 //   InvalidArgument     a file that is not one of rows, or of another geometry, or that cannot be
 //                       standalone; says which and why.

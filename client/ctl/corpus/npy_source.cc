@@ -1,4 +1,4 @@
-#include "client/ctl/npy_source.h"
+#include "client/ctl/corpus/npy_source.h"
 
 #include <algorithm>
 #include <bit>
@@ -8,10 +8,10 @@
 
 #include "absl/strings/str_format.h"
 #include "attention/bf16.h"
-#include "proto/status.h"
-#include "store/geometry_json.h"
-#include "store/json.h"
-#include "store/npy.h"
+#include "proto/base/status.h"
+#include "store/formats/geometry_json.h"
+#include "store/formats/json.h"
+#include "store/formats/npy.h"
 
 namespace ckv::ctl {
 namespace {
@@ -114,7 +114,7 @@ class NpySource final : public ChunkSource {
   const NpyRowDtype dtype_;
   uint64_t base_position_ = 0;
   std::vector<int32_t> token_ids_;
-  std::vector<TokenRange> ranges_;  // of each chunk
+  std::vector<TokenRange> ranges_;  // one for each chunk
 };
 
 absl::Status NpySource::CheckShape(const std::string& path) const {

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/ctl/load_source.h"
+#include "client/ctl/corpus/load_source.h"
 
 namespace ckv::ctl {
 
-// What the bytes of the array are. NumPy has no bf16 and no fp8: it saves bf16 as V2 (of ml_dtypes)
+// The kind of bytes in the array. NumPy has no bf16 and no fp8: it saves bf16 as V2 (of ml_dtypes)
 // or as u2 (of a view), and fp8_ds_mla rows as u1.
 enum class NpyRowDtype : uint8_t { kBf16, kF16, kF32, kFp8DsMla };
 //   InvalidArgument     names them.
@@ -22,7 +22,7 @@ absl::StatusOr<NpyRowDtype> ParseNpyRowDtype(std::string_view name);
 
 struct NpyOptions {
   std::string dtype;      // "bf16", "f16", "f32", "fp8_ds_mla"
-  std::string geometry;   // a JSON file (store/geometry_json.h)
+  std::string geometry;   // a JSON file (store/formats/geometry_json.h)
   std::string token_ids;  // a .npy file of i4 or i8 [tokens]
   uint64_t base_position = 0;
 };

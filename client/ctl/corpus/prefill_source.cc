@@ -1,10 +1,10 @@
-#include "client/ctl/prefill_source.h"
+#include "client/ctl/corpus/prefill_source.h"
 
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "attention/worker_pool.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv::ctl {
 namespace {
@@ -31,7 +31,7 @@ class PrefillSource final : public ChunkSource {
   };
   struct Place {
     uint32_t run = 0;
-    TokenRange range;  // of the run's tokens
+    TokenRange range;  // a part of the run's tokens
   };
 
   absl::Status PlanRun(std::span<const int32_t> tokens, const std::string& origin,
@@ -42,10 +42,10 @@ class PrefillSource final : public ChunkSource {
   const TokenDocuments documents_;
   WorkerPool pool_;
   const OnPrefilled on_prefilled_;
-  std::vector<std::span<const int32_t>> runs_;  // what is prefilled in one go
-  std::vector<Place> places_;                   // of each chunk
+  std::vector<std::span<const int32_t>> runs_;  // tokens that are prefilled in one go
+  std::vector<Place> places_;                   // one for each chunk
   uint32_t last_run_ = 0;
-  std::shared_ptr<const Prefilled> last_;  // of last_run_
+  std::shared_ptr<const Prefilled> last_;  // the prefilled run last_run_
 };
 
 absl::Status PrefillSource::PlanRun(std::span<const int32_t> tokens, const std::string& origin,

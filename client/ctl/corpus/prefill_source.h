@@ -7,22 +7,23 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "client/ctl/load_source.h"
-#include "client/ctl/token_lines.h"
-#include "client/engine.h"
+#include "client/ctl/corpus/load_source.h"
+#include "client/ctl/corpus/token_lines.h"
+#include "client/engine/engine.h"
 
 namespace ckv::ctl {
 
 // Told of tokens that were prefilled since it was told last.
 using OnPrefilled = std::function<void(uint64_t tokens)>;
 
-// What is prefilled in one go, from position 0 on, and so is a chain of its own:
+// Opens a source that prefills tokens. Each of these goes in one go, from position 0 on, and so is
+// a chain of its own:
 //   --standalone        each chunk;
 //   --cut document      each document;
 //   else                all documents, one behind the other.
-// Memory: rows of what is prefilled in one go, geometry().token_bytes() a token; of more than one,
-// the last and those of which chunks were given out. All in one go is prefilled here, and the rest
-// by Read.
+// Memory: rows take geometry().token_bytes() a token. If there are several goes, the rows of the
+// last one are kept, and those of which chunks were given out. A single go is prefilled here, and
+// several by Read.
 //   InvalidArgument     more than 2^20 tokens in one go; a chunk twice; or Engine::Prefill.
 absl::StatusOr<std::unique_ptr<ChunkSource>> OpenPrefill(std::shared_ptr<const Engine> engine,
                                                          TokenDocuments documents,

@@ -1,21 +1,16 @@
-#include "client/ctl/tensor_files.h"
+#include "client/ctl/corpus/tensor_files.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <limits>
 #include <span>
 #include <string_view>
-#include <system_error>
 
 #include "absl/strings/str_format.h"
 #include "attention/bf16.h"
 #include "nlohmann/json.hpp"
-#include "proto/status.h"
-#include "store/safetensors.h"
+#include "proto/base/status.h"
+#include "store/formats/output_file.h"
+#include "store/formats/safetensors.h"
 
 namespace ckv::ctl {
 namespace {
@@ -106,18 +101,10 @@ absl::StatusOr<SelectedRows> ReadSelection(const std::string& path, uint32_t row
 }
 
 absl::Status CheckOutput(const std::string& path, std::string_view option) {
-  const auto refuse = [&](const char* why) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("cannot write %s: %s\n  name another file with %s", path, why, option));
-  };
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) return refuse("it is a folder");
-  const std::string probe = absl::StrFormat("%s.%d.probe.tmp", path, getpid());
-  const int fd = open(probe.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (fd < 0) return refuse(std::strerror(errno));
-  close(fd);
-  unlink(probe.c_str());
-  return absl::OkStatus();
+  const absl::Status status = OutputFile::Check(path);
+  if (status.ok()) return status;
+  return absl::FailedPreconditionError(
+      absl::StrFormat("%s\n  name another file with %s", std::string(status.message()), option));
 }
 
 std::map<std::string, std::string, std::less<>> RowFileMetadata(const Geometry& geometry,

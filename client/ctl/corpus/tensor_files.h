@@ -35,12 +35,11 @@ struct SelectedRows {
 absl::StatusOr<SelectedRows> ReadSelection(const std::string& path, uint32_t rows,
                                            uint64_t row_count);
 
-// Whether a file of this name can be written, found out before the work whose result it gets: makes
-// and removes a file beside it. `option` is the one that named it.
-//   FailedPrecondition  it cannot; says why.
+// OutputFile::Check, for a path that `option` named.
+//   FailedPrecondition  it cannot be written; says why, and what to do.
 absl::Status CheckOutput(const std::string& path, std::string_view option = "--out");
 
-// The metadata of a row file (store/import.h) of this geometry.
+// The metadata of a row file (store/formats/import.h) of this geometry.
 std::map<std::string, std::string, std::less<>> RowFileMetadata(const Geometry& geometry,
                                                                 uint64_t base_position);
 

@@ -1,4 +1,4 @@
-#include "client/ctl/token_lines.h"
+#include "client/ctl/corpus/token_lines.h"
 
 #include <sys/stat.h>
 
@@ -6,14 +6,14 @@
 #include <fstream>
 
 #include "absl/strings/str_format.h"
-#include "proto/status.h"
-#include "store/import.h"
-#include "store/json.h"
+#include "proto/base/status.h"
+#include "store/formats/import.h"
+#include "store/formats/json.h"
 
 namespace ckv::ctl {
 namespace {
 
-constexpr int kLineDepthMax = 8;  // of what an exporter writes beside token_ids
+constexpr int kLineDepthMax = 8;  // depth of what an exporter writes beside token_ids
 
 absl::StatusOr<std::ifstream> OpenFile(const std::string& path) {
   struct stat about;

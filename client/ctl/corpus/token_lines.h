@@ -17,7 +17,7 @@ inline constexpr size_t kTokenLineBytesMax = size_t{64} << 20;
 // Documents behind each other.
 struct TokenDocuments {
   struct Document {
-    uint32_t begin = 0;  // of its tokens
+    uint32_t begin = 0;  // index of its first token
     std::string origin;  // "docs.jsonl:7", or a file
   };
   std::vector<int32_t> tokens;
@@ -26,12 +26,14 @@ struct TokenDocuments {
   std::span<const int32_t> of(size_t document) const;
 };
 
-// The lines of the files, one document each: a JSON array of token ids, or an object that has one
-// as "token_ids"; other keys of it are not looked at. At most `token_count_max` tokens (0: all),
-// the last document cut short. Ids are 0 to `vocabulary` - 1.
+// Reads the lines of the files, one document each. A line is a JSON array of token ids, or an
+// object that has one as "token_ids"; its other keys are not looked at. Takes at most
+// `token_count_max` tokens (all if 0), with the last document cut short. Ids are at least 0 and
+// below `vocabulary`.
 //   NotFound            no such file.
-//   InvalidArgument     begins with file:line: not such a line, one without a token, an id that is
-//                       none, a line of more than kTokenLineBytesMax; or too many tokens.
+//   InvalidArgument     the message begins with file:line. The line is neither, has no token or an
+//                       id that is none, or has more than kTokenLineBytesMax bytes. Or there are
+//                       too many tokens.
 absl::StatusOr<TokenDocuments> ReadTokenLines(const std::vector<std::string>& paths,
                                               uint32_t vocabulary, uint32_t token_count_max);
 

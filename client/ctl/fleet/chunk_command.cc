@@ -11,8 +11,8 @@
 #include "client/ctl/checks.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/time_span.h"
+#include "proto/base/status.h"
 #include "proto/convert.h"
-#include "proto/status.h"
 
 namespace ckv::ctl {
 namespace {
@@ -28,7 +28,7 @@ struct LocateOptions {
 
 struct PinOptions {
   LocateOptions chunk;
-  std::string time;  // empty: for good
+  std::string time;  // if empty, for good
 };
 
 // The corpora to look for a prefix in: the named one, or all.
@@ -194,7 +194,7 @@ void AddPinCommands(CLI::App& chunk, Ctl& ctl) {
       chunk, "pin", "Keep a chunk in its holders' memory once it is read, and from ckvctl gc",
       "  ckvctl chunk pin --corpus docs --ordinal 0 --for 1h\n"
       "  ckvctl chunk pin 3fa9c2d1\n\n"
-      "A holder with a folder remembers it over a restart. Of several pins the last one\n"
+      "A holder with a folder remembers it over a restart. The last of several pins\n"
       "holds. Dropping the chunk, or its last corpus, ends it.");
   AddChunkOptions(*pin, options->chunk);
   pin->add_option("--for", options->time, "How long (default: until it is unpinned)")
@@ -203,7 +203,9 @@ void AddPinCommands(CLI::App& chunk, Ctl& ctl) {
   pin->callback([&ctl, options] {
     ctl.run = [&ctl, options] { return RunPin(ctl, *options, /*unpin=*/false); };
   });
-  CLI::App* unpin = AddVerb(chunk, "unpin", "End that", "  ckvctl chunk unpin 3fa9c2d1");
+  CLI::App* unpin =
+      AddVerb(chunk, "unpin", "End what ckvctl chunk pin began: the chunk may leave memory again",
+              "  ckvctl chunk unpin 3fa9c2d1");
   AddChunkOptions(*unpin, options->chunk);
   unpin->callback([&ctl, options] {
     ctl.run = [&ctl, options] { return RunPin(ctl, *options, /*unpin=*/true); };

@@ -1,9 +1,9 @@
-#include "client/ctl/garbage.h"
+#include "client/ctl/fleet/garbage.h"
 
 #include <algorithm>
 #include <string>
 
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv::ctl {
 namespace {
@@ -45,7 +45,7 @@ absl::StatusOr<Garbage> FindGarbage(Fleet& fleet, const Member& holder, Duration
   v1::ListChunksRequest request;
   request.set_count_max(kPageChunks);
   v1::ListChunksReply page;
-  std::vector<std::string> ids;  // of the page
+  std::vector<std::string> ids;  // ids of the page
   do {
     page.Clear();
     grpc::ClientContext context;

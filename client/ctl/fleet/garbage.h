@@ -9,12 +9,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/ctl/fleet.h"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 #include "proto/corpus.h"
 
 namespace ckv::ctl {
 
-// Of one holder. A chunk counts once, in the first of these that it is.
+// The chunks of one holder. Each counts once, in the first of these that it is.
 struct GarbageTally {
   uint64_t chunk_count = 0;   // all
   uint64_t placed_count = 0;  // corpora place it there, or are told of it there
@@ -22,7 +22,7 @@ struct GarbageTally {
   uint64_t young_count = 0;   // put or asked for within the grace
   uint64_t garbage_count = 0;
   uint64_t garbage_bytes = 0;
-  // Of the garbage.
+  // Parts of the garbage.
   uint64_t dropped_count = 0;
   uint64_t dropped_bytes = 0;
   uint64_t touched_count = 0;  // put, asked for or pinned since it was found: it stays
@@ -38,14 +38,14 @@ struct Garbage {
   GarbageTally tally;
 };
 
-// What the holder has that is idle for `grace`, that nobody keeps and no corpus of any tenant
+// Finds what the holder has that is idle for `grace`, that nobody keeps and no corpus of any tenant
 // places there.
 //   the holder's or the directory's error.
 absl::StatusOr<Garbage> FindGarbage(Fleet& fleet, const Member& holder, Duration grace);
 
-// Drops it, chunk by chunk, and counts in its tally. What was put or asked for since it was found
-// stays: the holder decides, in one step with those calls. Each drop stands by itself, so this can
-// end anywhere and be run again.
+// Drops it, chunk by chunk, and counts in its tally. A chunk that was put or asked for since it was
+// found stays: the holder decides, in one step with those calls. Each drop stands by itself, so
+// this can end anywhere and be run again.
 //   the holder's error; what was dropped is counted.
 absl::Status DropGarbage(Fleet& fleet, Garbage& garbage, Duration grace,
                          const std::function<void(uint64_t count)>& on_chunks);

@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_format.h"
 #include "client/ctl/commands.h"
-#include "client/ctl/garbage.h"
+#include "client/ctl/fleet/garbage.h"
 #include "client/ctl/time_span.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv::ctl {
 namespace {

@@ -1,4 +1,4 @@
-#include "client/ctl/orphans.h"
+#include "client/ctl/fleet/orphans.h"
 
 #include <algorithm>
 #include <memory>
@@ -8,16 +8,16 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "client/ctl/output.h"
+#include "proto/base/status.h"
 #include "proto/convert.h"
-#include "proto/status.h"
 
 namespace ckv::ctl {
 namespace {
 
 // A drop that asks for any idle time spares what is pinned, and what is just being put.
 constexpr uint64_t kOrphanIdleMs = 1;
-// What was spared is tried again after a pause of more than that: whoever moves a corpus asked for
-// its old copies a moment ago, and must not take its own question for somebody's interest.
+// A spared chunk is tried again after a pause of more than that. Moving a corpus asks for its old
+// copies a moment before, and must not take its own question for somebody's interest.
 constexpr uint32_t kDropRoundCountMax = 3;
 constexpr Duration kDropPause = std::chrono::milliseconds(kOrphanIdleMs + 1);
 constexpr size_t kPlacedPageIds = 256;
@@ -32,7 +32,7 @@ class Dropper {
   //   the directory's error; the holder's is in holder_status.
   absl::Status Run(std::vector<std::string>& ids) {
     std::vector<std::string> left;
-    std::vector<uint32_t> placed;  // of the page at hand
+    std::vector<uint32_t> placed;  // counts of the page at hand
     absl::Status status;
     for (size_t i = 0; i < ids.size(); ++i) {
       // Asked anew, not long before: another load may have published it since.
@@ -97,7 +97,7 @@ absl::StatusOr<uint32_t> DropOn(Fleet& fleet, const Member& holder, std::vector<
   for (uint32_t round = 1;
        round < kDropRoundCountMax && !ids.empty() && dropper.holder_status().ok(); ++round) {
     Pause(fleet.clock(), kDropPause);
-    // What the directory does not answer for any more stays, and is told of.
+    // Chunks that the directory does not answer for any more stay, and are told of.
     if (!dropper.Run(ids).ok()) break;
   }
   if (!dropper.holder_status().ok()) {

@@ -25,7 +25,8 @@ absl::StatusOr<DropCounts> DropOrphans(
     Fleet& fleet, const google::protobuf::RepeatedPtrField<v1::ChunkPlacement>& orphans,
     std::vector<std::string>& warnings);
 
-// Of the fleet's tenant, with the chunks that no other corpus uses; `warnings` as in DropOrphans.
+// Drops a corpus of the fleet's tenant, with the chunks that no other corpus uses. It fills
+// `warnings` as DropOrphans does.
 //   the directory's error.
 absl::StatusOr<DropCounts> DropCorpus(Fleet& fleet, const std::string& name,
                                       std::vector<std::string>& warnings);

@@ -9,10 +9,10 @@
 #include "absl/strings/str_format.h"
 #include "client/ctl/checks.h"
 #include "client/ctl/commands.h"
-#include "client/ctl/orphans.h"
-#include "client/ctl/partition_run.h"
-#include "proto/status.h"
-#include "store/partition.h"
+#include "client/ctl/fleet/orphans.h"
+#include "client/ctl/fleet/partition_run.h"
+#include "proto/base/status.h"
+#include "store/corpus/partition.h"
 
 namespace ckv::ctl {
 namespace {
@@ -25,7 +25,7 @@ struct PartitionOptions {
   bool dry_run = false;
 };
 
-// What the plan does to one holder.
+// The plan's effect on one holder.
 struct HolderPlan {
   uint32_t chunks_now = 0;
   uint32_t chunks_then = 0;
@@ -94,6 +94,7 @@ std::string PlanText(const PartitionPlan& plan, const HolderPlans& plans) {
   table.AddRow({"total", std::to_string(total.chunks_now), std::to_string(total.chunks_then),
                 std::to_string(plan.copies.size()), FormatBytes(plan.copy_bytes),
                 std::to_string(plan.drops.size())});
+  if (plan.copies.empty()) return table.Render() + "nothing to copy\n";
   return table.Render() +
          absl::StrFormat("%s to copy; no plan of these shares copies fewer than %d\n",
                          FormatCount(plan.copies.size(), "chunk"), plan.copies_min);
@@ -263,8 +264,8 @@ void AddPartitionCommand(CLI::App& corpus, Ctl& ctl) {
       "moves little. Holders push chunks to each other, from any live copy; every copy is made\n"
       "sure of before the corpus is switched to it, in one step, and old copies go after that.\n"
       "It can be interrupted at any point and run again: what was copied is reused. If the corpus\n"
-      "changes meanwhile, nothing is switched. What an interrupted run left behind is for\n"
-      "ckvctl gc.");
+      "changes meanwhile, nothing is switched. Chunks that an interrupted run left\n"
+      "behind are for ckvctl gc.");
   verb->add_option("NAME", options->name, "The corpus")->required();
   const std::vector<std::string> policies = {"hash", "document", "range"};
   verb->add_option("--policy", options->policy,
@@ -275,7 +276,7 @@ void AddPartitionCommand(CLI::App& corpus, Ctl& ctl) {
       ->type_name(JoinNames(policies));
   verb->add_option("--replicas", options->replicas,
                    "Copies of each chunk (default: as many as now)")
-      ->check(CLI::Range(1u, kReplicaCountMax));
+      ->check(InRange(1u, kReplicaCountMax));
   verb->add_option("--weights", options->weights,
                    "Shares of holders, like h0=2,h1=0.5; 1 where nothing is said, 0: leave it "
                    "empty")

@@ -1,4 +1,4 @@
-#include "client/ctl/partition_run.h"
+#include "client/ctl/fleet/partition_run.h"
 
 #include <algorithm>
 #include <atomic>
@@ -7,13 +7,13 @@
 
 #include "absl/strings/str_format.h"
 #include "client/ctl/output.h"
+#include "proto/base/status.h"
 #include "proto/convert.h"
-#include "proto/status.h"
 
 namespace ckv::ctl {
 namespace {
 
-// Of one order: 64 chunks of 144 MB, as 2048 tokens of V3 are, at 25 MB/s.
+// The limit of one order: 64 chunks of 144 MB, as 2048 tokens of V3 are, at 25 MB/s.
 constexpr Duration kOrderTimeout = std::chrono::minutes(6);
 constexpr uint32_t kCheckThreadCount = 8;
 
@@ -253,7 +253,7 @@ void PartitionRun::Retry(std::vector<Task> order, size_t done, const absl::Statu
   bool pause = false;
   absl::MutexLock lock(&mu_);
   for (size_t i = done; i < order.size(); ++i) {
-    // Where some arrived, only the first of the others failed; where none did, the holder.
+    // If some arrived, only the first of the others failed. If none did, the holder failed.
     Task& task = order[i];
     if (done == 0 || i == done) ++task.try_count;
     if (task.try_count == kRoundCountMax * task.sources.size()) {
@@ -273,7 +273,7 @@ absl::StatusOr<std::vector<PartitionRun::Check>> PartitionRun::FindMissing(
     std::span<const Check> checks) {
   std::vector<Check> missing;
   absl::Status status;
-  absl::Mutex mu;  // of the two
+  absl::Mutex mu;  // guards the two
   std::atomic<size_t> next{0};
   std::vector<std::thread> threads;
   for (uint32_t t = 0; t < std::min<size_t>(kCheckThreadCount, checks.size()); ++t) {
@@ -309,7 +309,8 @@ absl::StatusOr<bool> PartitionRun::IsThere(const Check& check) {
         "--replace",
         check.chunk, members_[source].id.name, members_[check.to].id.name));
   }
-  // Of a copy, whom it came from could not be asked; else nobody but this holder has it.
+  // If the chunk was copied, the holder it came from could not be asked. If not, nobody but this
+  // holder has it.
   if (check.copied) return asked;
   return true;
 }

@@ -1,5 +1,5 @@
-// Carries a partition plan out: copies chunks from holder to holder, makes sure of them, switches
-// the corpus to its new placement, and drops what is left over.
+// Carries a partition plan out. It copies chunks from holder to holder, makes sure of them,
+// switches the corpus to its new placement, and drops what is left over.
 
 #pragma once
 
@@ -19,7 +19,7 @@
 #include "absl/synchronization/mutex.h"
 #include "client/ctl/fleet.h"
 #include "proto/corpus.h"
-#include "store/partition.h"
+#include "store/corpus/partition.h"
 
 namespace ckv::ctl {
 
@@ -30,13 +30,13 @@ inline constexpr uint32_t kHolderOrderCountMax = 2;
 // Chunks of one order: what is lost of a failed one is asked of another holder.
 inline constexpr size_t kOrderChunkCountMax = 64;
 // How often every live holder of a chunk is asked to push it before the run gives up, with a pause
-// in between: a holder that restarts, or is full of puts, is back by then or is not.
+// in between. A holder that restarts, or is full of puts, is back by then or is not.
 inline constexpr uint32_t kRoundCountMax = 3;
 inline constexpr Duration kRoundPause = std::chrono::seconds(1);
 // How often chunks that are not where they were pushed are pushed again.
 inline constexpr uint32_t kPassCountMax = 3;
 
-// What was copied to one holder.
+// The copies made to one holder.
 struct CopyTally {
   uint32_t chunks_sent = 0;
   uint32_t chunks_reused = 0;  // there already: of an earlier run, or of another corpus
@@ -65,11 +65,10 @@ class PartitionRun {
                                                               std::span<const Member> members,
                                                               OnCopied on_copied);
 
-  // Makes the copies, and asks those that are to keep a chunk, or got it, whether it is there with
-  // the checksums of a holder that had it; what is not is copied again. Afterwards the new
-  // placement can be published: every chunk whose old copies will go was seen on all its new
-  // holders, and the questions keep a collection of garbage from them. May be run again after any
-  // end.
+  // Makes the copies. Asks each holder that is to keep a chunk, or got it, whether it is there with
+  // the checksums of a holder that had it. Copies again what is not. Afterwards the new placement
+  // can be published: every chunk whose old copies will go was seen on all its new holders. The
+  // questions also keep a collection of garbage from them. May be run again after any end.
   //   the last error of a chunk that nobody could push; says that nothing was switched.
   absl::Status Copy() ABSL_LOCKS_EXCLUDED(mu_);
   const std::map<std::string, CopyTally>& tallies() const { return tallies_; }  // after Copy
@@ -81,8 +80,8 @@ class PartitionRun {
  private:
   struct Task {
     uint32_t chunk = 0;
-    uint32_t to = 0;                // of members_
-    std::vector<uint32_t> sources;  // of members_, in the order to be asked
+    uint32_t to = 0;                // index in members_
+    std::vector<uint32_t> sources;  // indexes in members_, in the order to be asked
     uint32_t try_count = 0;
     uint32_t from() const { return sources[try_count % sources.size()]; }
   };
@@ -103,12 +102,13 @@ class PartitionRun {
   absl::Status PushAll(std::vector<Task> tasks) ABSL_LOCKS_EXCLUDED(mu_);
   void Work() ABSL_LOCKS_EXCLUDED(mu_);
   bool HasTurn() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  // The next order's chunks, all of one pair whose holders have a turn; empty: none has.
+  // Returns the next order's chunks, all of one pair whose holders have a turn. It is empty if none
+  // has.
   std::vector<Task> TakeOrder() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns how many of the order, from its first, arrived.
   absl::Status RunOrder(const std::vector<Task>& order, size_t& done) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Arrived(const Task& task, const v1::PushChunksReply& reply) ABSL_LOCKS_EXCLUDED(mu_);
-  // What did not arrive goes to its next source, or ends the run.
+  // Gives tasks that did not arrive their next source, or ends the run.
   void Retry(std::vector<Task> order, size_t done, const absl::Status& status)
       ABSL_LOCKS_EXCLUDED(mu_);
   uint64_t BytesOf(uint32_t chunk) const {
@@ -126,7 +126,7 @@ class PartitionRun {
   const PartitionPlan& plan_;
   const OnCopied on_copied_;
   std::vector<Member> members_;
-  std::vector<std::unique_ptr<v1::HolderService::StubInterface>> stubs_;  // of members_
+  std::vector<std::unique_ptr<v1::HolderService::StubInterface>> stubs_;  // one a member
   std::vector<Task> copies_;
   std::vector<Check> checks_;
   std::map<std::string, CopyTally> tallies_;  // written under mu_ while there are threads

@@ -7,7 +7,7 @@
 #include "client/ctl/checks.h"
 #include "client/ctl/chunk_range.h"
 #include "client/ctl/commands.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 
 namespace ckv::ctl {
 namespace {
@@ -52,7 +52,7 @@ absl::Status RunReplicate(const Ctl& ctl, const ReplicateOptions& options) {
   ctl.Print(absl::StrFormat("%s copied (%s), %d were there; %s made room\n",
                             FormatCount(reply.fetched_count(), "chunk"),
                             FormatBytes(reply.fetched_bytes()), reply.present_count(),
-                            FormatCount(reply.evicted_count(), "earlier copy")),
+                            FormatCount(reply.evicted_count(), "earlier replica")),
             {{"corpus", options.corpus},
              {"at", options.at},
              {"chunk_begin", run.begin},

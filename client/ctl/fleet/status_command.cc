@@ -4,50 +4,31 @@
 
 #include "absl/strings/str_format.h"
 #include "client/ctl/commands.h"
+#include "client/ctl/fleet/fleet_health.h"
+#include "proto/base/status.h"
 #include "proto/convert.h"
-#include "proto/status.h"
 
 namespace ckv::ctl {
 namespace {
 
-const char* RoleName(MemberRole role) {
-  return role == MemberRole::kHolder ? "holder" : "requester";
-}
-
-struct HolderStats {
-  Member member;
-  absl::Status status;
-  v1::StatsReply stats;
-};
-
-std::vector<HolderStats> AskHolders(const Fleet& fleet, const std::vector<Member>& members) {
-  std::vector<HolderStats> all;
-  for (const Member& member : members) {
-    if (member.role != MemberRole::kHolder) continue;
-    HolderStats one{member, absl::OkStatus(), {}};
-    grpc::ClientContext context;
-    fleet.Prepare(context);
-    one.status =
-        HolderError(ConnectHolder(member)->Stats(&context, {}, &one.stats), member, "Stats");
-    all.push_back(std::move(one));
-  }
-  return all;
-}
-
-// What is known of the members: from the directory, or where that does not answer, the holders that
-// the requester has asked before.
+// The members that are known. They are from the directory or, if it does not answer, the holders
+// that the requester has asked before.
 struct View {
   absl::Status directory;
   std::vector<Member> members;
   absl::StatusOr<v1::DescribeReply> requester;
+  std::vector<v1::EndedLease> ended = {};
+  bool of_fleet = true;  // the requester's directory is the one above
 };
 
 //   the directory's error, where neither it nor the requester answers.
 absl::StatusOr<View> Look(Fleet& fleet) {
-  absl::StatusOr<std::vector<Member>> members = fleet.Members();
-  View view = {members.status(), {}, fleet.Describe()};
+  std::vector<v1::EndedLease> ended;
+  absl::StatusOr<std::vector<Member>> members = fleet.Members(&ended);
+  View view = {members.status(), {}, fleet.Describe(), std::move(ended)};
   if (members.ok()) {
     view.members = *std::move(members);
+    view.of_fleet = !view.requester.ok() || IsOfFleet(fleet, *view.requester, view.members);
     return view;
   }
   if (!view.requester.ok()) return members.status();
@@ -60,15 +41,17 @@ absl::StatusOr<View> Look(Fleet& fleet) {
   return view;
 }
 
-std::string MembersText(const std::vector<Member>& members) {
-  Table table({{"MEMBER"}, {"ROLE"}, {"ADDRESS"}, {"EPOCH", true}});
-  for (const Member& m : members) {
-    table.AddRow({m.id.name, RoleName(m.role), m.control_address, std::to_string(m.epoch.value)});
+std::string MembersText(const std::vector<MemberReport>& members) {
+  Table table({{"MEMBER"}, {"ROLE"}, {"ADDRESS"}, {"EPOCH", true}, {"STATE"}});
+  for (const MemberReport& report : members) {
+    const Member& m = report.member;
+    table.AddRow({m.id.name, RoleName(m.role), m.control_address, std::to_string(m.epoch.value),
+                  report.status.ok() ? "answers" : "does not answer"});
   }
   return table.Render();
 }
 
-std::string HoldersText(const std::vector<HolderStats>& holders) {
+std::string HoldersText(const std::vector<MemberReport>& members) {
   Table table({{"HOLDER"},
                {"CHUNKS", true},
                {"COLD", true},
@@ -80,7 +63,8 @@ std::string HoldersText(const std::vector<HolderStats>& holders) {
                {"ROWS", true},
                {"ERRORS", true},
                {"KERNEL"}});
-  for (const HolderStats& holder : holders) {
+  for (const MemberReport& holder : members) {
+    if (holder.member.role != MemberRole::kHolder) continue;
     if (!holder.status.ok()) {
       table.AddRow(
           {holder.member.id.name, "-", "-", "-", "-", "-", "-", "-", "-", "-", "does not answer"});
@@ -97,10 +81,10 @@ std::string HoldersText(const std::vector<HolderStats>& holders) {
   return table.Render();
 }
 
-// What an operator has to know of the stores, a line a holder that has some of it.
-std::string DamageText(const std::vector<HolderStats>& holders) {
+// Tells an operator what to know of the stores, a line for each holder that has some of it.
+std::string DamageText(const std::vector<MemberReport>& members) {
   std::string text;
-  for (const HolderStats& holder : holders) {
+  for (const MemberReport& holder : members) {
     const v1::StatsReply& s = holder.stats;
     if (s.damaged_count() == 0) continue;
     absl::StrAppendFormat(
@@ -111,7 +95,8 @@ std::string DamageText(const std::vector<HolderStats>& holders) {
   return text;
 }
 
-// "shm 4.1 us, tcp 23 us, verbs no": the exchange that each was judged by; why not is in the JSON.
+// "shm 4.1 us, tcp 23 us, verbs no": the exchange that each was judged by, when the fabric was
+// chosen, which may be long ago; why not is in the JSON.
 std::string TrialsText(const v1::DescribeReply::Holder& holder) {
   std::string text;
   for (const v1::DescribeReply::FabricTrial& trial : holder.trials()) {
@@ -125,10 +110,10 @@ std::string RequesterText(const v1::DescribeReply& d) {
   Table table({{"FROM REQUESTER"},
                {"CONNECTED"},
                {"FABRIC"},
-               {"PROBE", true},
+               {"LAST PROBE", true},
                {"BANDWIDTH", true},
                {"IN FLIGHT", true},
-               {"CHOSEN AMONG"}});
+               {"WHEN IT WAS CHOSEN"}});
   for (const v1::DescribeReply::Holder& h : d.holders()) {
     const std::string fabric =
         h.fallback().empty()
@@ -142,7 +127,7 @@ std::string RequesterText(const v1::DescribeReply& d) {
   return table.Render();
 }
 
-Json HolderJson(const HolderStats& holder) {
+Json HolderJson(const MemberReport& holder) {
   Json json = {{"id", holder.member.id.name}, {"answers", holder.status.ok()}};
   if (!holder.status.ok()) {
     json["error"] = std::string(holder.status.message());
@@ -218,51 +203,89 @@ Json RequesterJson(const v1::DescribeReply& d) {
   return json;
 }
 
-absl::Status RunStatus(const Ctl& ctl) {
-  Fleet fleet(ctl.fleet, ctl.clock);
-  CKV_ASSIGN_OR_RETURN(const View view, Look(fleet));
-  const std::vector<HolderStats> holders = AskHolders(fleet, view.members);
-  const absl::StatusOr<v1::DescribeReply>& described = view.requester;
+std::string HeadText(const Fleet& fleet, const View& view) {
+  std::string directory = fleet.directory_address();
+  if (!view.directory.ok())
+    directory += " does not answer; below is what the requester knows, which may be less";
+  std::string requester = fleet.requester_address();
+  if (!view.requester.ok()) {
+    requester += " does not answer";
+  } else if (view.of_fleet) {
+    requester += " (" + view.requester->id() + ")";
+  } else {
+    requester +=
+        absl::StrFormat(" (%s) is of another fleet, that of the directory at %s: not shown",
+                        view.requester->id(), view.requester->directory_address());
+  }
+  return RenderFields({{"directory", directory}, {"requester", requester}});
+}
 
+Json RequesterPart(const View& view) {
+  if (!view.requester.ok()) return {{"error", std::string(view.requester.status().message())}};
+  if (view.of_fleet) return RequesterJson(*view.requester);
+  return {{"id", view.requester->id()},
+          {"directory", view.requester->directory_address()},
+          {"error", "of another fleet"}};
+}
+
+void Print(const Ctl& ctl, const Fleet& fleet, const View& view,
+           const std::vector<MemberReport>& members, const Coverage& coverage) {
   Json json = {{"directory", fleet.directory_address()}, {"members", Json::array()}};
   if (!view.directory.ok()) json["directory_error"] = std::string(view.directory.message());
-  for (const Member& m : view.members) {
+  json["holders"] = Json::array();
+  for (const MemberReport& report : members) {
+    const Member& m = report.member;
     json["members"].push_back({{"id", m.id.name},
                                {"role", RoleName(m.role)},
                                {"address", m.control_address},
-                               {"epoch", m.epoch.value}});
+                               {"epoch", m.epoch.value},
+                               {"answers", report.status.ok()}});
+    if (m.role == MemberRole::kHolder) json["holders"].push_back(HolderJson(report));
   }
-  json["holders"] = Json::array();
-  for (const HolderStats& holder : holders) json["holders"].push_back(HolderJson(holder));
-  std::string text = RenderFields(
-      {{"directory",
-        fleet.directory_address() + (view.directory.ok() ? ""
-                                                         : " does not answer; below is what the "
-                                                           "requester knows, which may be less")},
-       {"requester", described.ok() ? fleet.requester_address() + " (" + described->id() + ")"
-                                    : fleet.requester_address() + " does not answer"}});
-  if (view.members.empty()) text += "no members\n";
+  json["ended"] = EndedJson(view.ended);
+  json["missing"] = CoverageJson(coverage);
+  json["requester"] = RequesterPart(view);
+  std::string text = HeadText(fleet, view);
+  if (members.empty()) text += "no members\n";
   for (const std::string& part :
-       {MembersText(view.members), HoldersText(holders), DamageText(holders),
-        described.ok() ? RequesterText(*described) : std::string()}) {
+       {MembersText(members), EndedText(view.ended), CoverageText(coverage), HoldersText(members),
+        DamageText(members),
+        view.requester.ok() && view.of_fleet ? RequesterText(*view.requester) : std::string()}) {
     if (!part.empty()) text += "\n" + part;
   }
-  if (described.ok()) {
-    json["requester"] = RequesterJson(*described);
-  } else {
-    json["requester"] = {{"error", std::string(described.status().message())}};
-  }
   ctl.Print(text, json);
+}
+
+absl::Status RunStatus(const Ctl& ctl) {
+  Fleet fleet(ctl.fleet, ctl.clock);
+  CKV_ASSIGN_OR_RETURN(const View view, Look(fleet));
+  const std::vector<MemberReport> members = AskMembers(fleet, view.members);
+  absl::StatusOr<Coverage> coverage = Coverage{};
+  if (view.directory.ok()) coverage = FindMissing(fleet, members);
+  Print(ctl, fleet, view, members, coverage.ok() ? *coverage : Coverage{});
   CKV_RETURN_IF_ERROR(view.directory);
+  if (!view.of_fleet) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "the requester at %s is of the fleet of the directory at %s, not of that at %s\n  name a "
+        "requester of this fleet with --requester or CKV_REQUESTER",
+        fleet.requester_address(), view.requester->directory_address(), fleet.directory_address()));
+  }
+  CKV_RETURN_IF_ERROR(coverage.status());
+  CKV_RETURN_IF_ERROR(Judge(members, *coverage));
   // A fleet without a requester is one that a requester was not named for; a named one must answer.
-  return ctl.fleet.requester.empty() ? absl::OkStatus() : described.status();
+  return ctl.fleet.requester.empty() ? absl::OkStatus() : view.requester.status();
 }
 
 }  // namespace
 
 void AddStatusCommand(CLI::App& app, Ctl& ctl) {
   CLI::App* verb = AddVerb(app, "status", "Show the directory, the members and their counters",
-                           "  ckvctl status\n  ckvctl status -o json --directory 10.0.0.1:7400");
+                           "  ckvctl status\n  ckvctl status -o json --directory 10.0.0.1:7400\n\n"
+                           "It fails, for a monitor to see, if a member does not answer or no live "
+                           "holder has a chunk\n(4), or if the requester is of another fleet (7). "
+                           "LAST PROBE is a round trip without payload,\nas last measured; WHEN IT "
+                           "WAS CHOSEN is what each fabric was then expected to take for 16\nquery "
+                           "rows, there and back, which may be long ago.");
   verb->callback([&ctl] { ctl.run = [&ctl] { return RunStatus(ctl); }; });
 }
 

@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_format.h"
 #include "client/ctl/commands.h"
-#include "client/ctl/verify_run.h"
-#include "proto/status.h"
+#include "client/ctl/fleet/verify_run.h"
+#include "proto/base/status.h"
 
 namespace ckv::ctl {
 namespace {
@@ -136,7 +136,7 @@ Json HoldersJson(const HolderChecks& checks) {
   return holders;
 }
 
-// What is not as it should be, or was not until now.
+// Copies that are not as they should be, or were not until now.
 struct Findings {
   std::string text;
   Json copies = Json::array();
@@ -248,14 +248,12 @@ void AddVerifyCommand(CLI::App& corpus, Ctl& ctl) {
       "  ckvctl corpus verify docs --repair\n\n"
       "Exit code 9 where a copy is missing, damaged or unreadable, or replicas differ; 4 where a\n"
       "holder does not answer. HEALED: damage in memory or in a file that the other made good.\n"
-      "What is damaged is quarantined by its holder, which gets it again from a replica by itself\n"
+      "A damaged copy is quarantined by its holder, which gets it again from a replica by itself\n"
       "soon; --repair does not wait for that.");
   verify->add_option("NAME", options->name, "The corpus")->required();
-  verify
-      ->add_option("--sample", options->sample,
-                   "Only so many chunks, or such a share of them, drawn at random")
+  verify->add_option("--sample", options->sample, "Only N chunks, or P% of them, drawn at random")
       ->type_name("N|P%");
-  verify->add_option("--seed", options->seed, "What draws them")->capture_default_str();
+  verify->add_option("--seed", options->seed, "Seed of the draw")->capture_default_str();
   verify->add_flag("--repair", options->repair,
                    "Have copies that are missing or damaged put again from whole ones");
   verify->callback(

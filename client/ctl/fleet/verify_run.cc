@@ -1,4 +1,4 @@
-#include "client/ctl/verify_run.h"
+#include "client/ctl/fleet/verify_run.h"
 
 #include <algorithm>
 #include <optional>
@@ -6,15 +6,15 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "client/grpc_status.h"
+#include "client/grpc/grpc_status.h"
+#include "proto/base/status.h"
 #include "proto/convert.h"
-#include "proto/status.h"
 
 namespace ckv::ctl {
 namespace {
 
-// Of one call: 8 GiB of rows, or one chunk, are read from memory and from the device in its time
-// at 30 MB/s.
+// Limits of one call. In its time 8 GiB of rows, or one chunk, are read from memory and from the
+// device at 30 MB/s.
 constexpr uint64_t kCallBytesMax = uint64_t{8} << 30;
 constexpr size_t kCallIdsMax = 1024;
 constexpr Duration kCallTimeout = std::chrono::minutes(10);
@@ -83,7 +83,7 @@ void CheckHolder(const Member& member, const Corpus& corpus, std::span<CopyCheck
   check.elapsed += clock.Now() - begin;
 }
 
-// Where a whole copy is, of several the first by name.
+// Returns the holders with a whole copy, in the order of their names.
 std::vector<std::string> WholeHolders(const HolderChecks& checks, uint32_t ordinal) {
   std::vector<std::string> names;
   for (const auto& [name, check] : checks) {

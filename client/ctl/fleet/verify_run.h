@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "ckv/v1/holder.grpc.pb.h"
 #include "client/ctl/fleet.h"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 #include "proto/corpus.h"
 
 namespace ckv::ctl {
@@ -29,7 +29,7 @@ struct CopyCheck {
   bool whole() const { return verdict == v1::CHUNK_VERDICT_WHOLE; }
 };
 
-// What one holder said.
+// The answer of one holder.
 struct HolderCheck {
   std::vector<CopyCheck> copies;
   uint64_t bytes_checked = 0;  // in memory and on the device

@@ -1,4 +1,4 @@
-#include "tests/bench/data_path.h"
+#include "tests/bench/data_path/data_path.h"
 
 #include <sched.h>
 #include <sys/resource.h>
@@ -10,8 +10,9 @@
 #include <thread>
 #include <utility>
 
-#include "proto/status.h"
-#include "tests/server/test_corpus.h"
+#include "proto/base/status.h"
+#include "tests/support/named_geometry.h"
+#include "tests/support/test_corpus.h"
 #include "transport/wire.h"
 
 namespace ckv::bench {
@@ -105,7 +106,7 @@ Fleet::Fleet(const FleetOptions& options)
   holder_ = *Holder::Start(holder);
   pin.reset();
   holder_->lease().Grant({1}, kInstantMax);
-  CKV_CHECK(test::PutCorpus(holder_->table(), chunks_).ok());
+  CKV_CHECK(test::PutCorpus(holder_->store(), chunks_).ok());
   corpus_ = chunks_.Publish("bench", "", {{HolderId{"h0"}}});
   RequesterOptions requester;
   requester.fabrics = {fabric_.get()};

@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "proto/status.h"
-#include "tests/bench/data_path.h"
-#include "tests/bench/data_path_floor.h"
+#include "proto/base/status.h"
+#include "tests/bench/data_path/data_path.h"
+#include "tests/bench/data_path/data_path_floor.h"
 #include "tests/bench/floor.h"
 
 namespace ckv::bench {

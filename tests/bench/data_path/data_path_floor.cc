@@ -1,4 +1,4 @@
-#include "tests/bench/data_path_floor.h"
+#include "tests/bench/data_path/data_path_floor.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -11,8 +11,8 @@
 #include <cstring>
 #include <utility>
 
-#include "proto/status.h"
-#include "tests/bench/data_path.h"
+#include "proto/base/status.h"
+#include "tests/bench/data_path/data_path.h"
 #include "tests/bench/tcp_floor.h"
 
 namespace ckv::bench {

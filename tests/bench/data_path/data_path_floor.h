@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 #include "tests/bench/floor.h"
 #include "transport/lane_memory.h"
 #include "transport/socket.h"

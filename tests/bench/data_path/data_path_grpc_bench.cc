@@ -19,13 +19,13 @@
 
 #include "benchmark/benchmark.h"
 #include "ckv/v1/requester.grpc.pb.h"
-#include "client/channel_stub.h"
-#include "proto/status.h"
-#include "server/requester_service.h"
-#include "server/service_gate.h"
-#include "tests/bench/data_path.h"
-#include "tests/server/control_client.h"
-#include "tests/server/test_corpus.h"
+#include "client/grpc/channel_stub.h"
+#include "proto/base/status.h"
+#include "server/services/requester_service.h"
+#include "server/services/service_gate.h"
+#include "tests/bench/data_path/data_path.h"
+#include "tests/server/services/control_client.h"
+#include "tests/support/test_corpus.h"
 
 namespace ckv::bench {
 namespace {

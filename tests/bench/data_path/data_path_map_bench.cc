@@ -15,10 +15,10 @@
 #include "attention/worker_pool.h"
 #include "benchmark/benchmark.h"
 #include "client/requester.h"
-#include "proto/status.h"
-#include "tests/bench/data_path.h"
+#include "proto/base/status.h"
+#include "tests/bench/data_path/data_path.h"
 #include "tests/bench/floor.h"
-#include "tests/server/test_corpus.h"
+#include "tests/support/test_corpus.h"
 #include "transport/socket.h"
 
 namespace ckv::bench {

@@ -25,8 +25,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "benchmark/benchmark.h"
-#include "proto/status.h"
-#include "tests/bench/data_path.h"
+#include "proto/base/status.h"
+#include "tests/bench/data_path/data_path.h"
 
 namespace ckv::bench {
 namespace {

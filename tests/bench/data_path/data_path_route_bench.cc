@@ -25,10 +25,10 @@
 #include "attention/mla_partial.h"
 #include "attention/worker_pool.h"
 #include "benchmark/benchmark.h"
-#include "proto/status.h"
-#include "tests/bench/data_path.h"
-#include "tests/bench/data_path_floor.h"
-#include "tests/server/test_corpus.h"
+#include "proto/base/status.h"
+#include "tests/bench/data_path/data_path.h"
+#include "tests/bench/data_path/data_path_floor.h"
+#include "tests/support/test_corpus.h"
 
 namespace ckv::bench {
 namespace {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "proto/status.h"
-#include "tests/bench/data_path.h"
+#include "proto/base/status.h"
+#include "tests/bench/data_path/data_path.h"
 
 namespace ckv::bench {
 namespace {

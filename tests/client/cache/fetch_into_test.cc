@@ -1,7 +1,7 @@
 // Goal: a fetch into a cache shows the rotated rows of all chunks or leaves the cache as it was,
 // and after a break it brings nothing again but the layer at which it broke.
 
-#include "client/fetch_into.h"
+#include "client/cache/fetch_into.h"
 
 #include <algorithm>
 #include <cstring>
@@ -9,12 +9,13 @@
 
 #include "attention/merge.h"
 #include "attention/rope.h"
-#include "client/decode.h"
+#include "client/engine/decode.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/client/hook_fabric.h"
-#include "tests/client/test_fleet.h"
-#include "transport/fault_fabric.h"
+#include "tests/attention/rotate_bf16.h"
+#include "tests/support/fault_fabric.h"
+#include "tests/support/hook_fabric.h"
+#include "tests/support/test_fleet.h"
 
 namespace ckv {
 namespace {
@@ -23,22 +24,15 @@ using absl::StatusCode;
 using test::MakeTestCorpus;
 using test::SmallShape;
 using test::Soon;
-using test::TestFleet;
 using test::TestGeometry;
 using testing::HasSubstr;
 
-struct Cluster {
-  // The requester's fabric may be another.
-  Cluster(Fabric* holders, Fabric* requesters, const test::TestCorpus& rows, size_t holder_count,
-          const LaneShape& shape = SmallShape())
-      : corpus(rows), fleet({holders}) {
-    for (size_t i = 0; i < holder_count; ++i) fleet.StartHolder(i);
+struct CacheCluster : test::Cluster {
+  CacheCluster(Fabric* holders, Fabric* requesters, const test::TestCorpus& rows,
+               size_t holder_count, const LaneShape& shape = SmallShape())
+      : Cluster(holders, holder_count, shape, requesters), corpus(rows) {
     for (size_t i = 0; i < corpus.chunks.size(); ++i) placement.push_back(i % holder_count);
     fleet.Load("c", corpus, placement);
-    RequesterOptions options;
-    options.fabrics = {requesters};
-    options.lane_shape = shape;
-    requester = *Requester::Create(options, &fleet, &fleet);
     cache = *PagedCache::Create(corpus.geometry, {.block_count = 16});
     // Blocks in an order in which few are neighbours.
     std::vector<CacheSequenceId> some;
@@ -52,7 +46,7 @@ struct Cluster {
   }
   FetchCall Call(uint32_t chunk_begin, uint32_t chunk_end, std::optional<uint64_t> position) {
     FetchCall call;
-    call.corpus = *requester->Resolve("c", "", Soon());
+    call.corpus = Resolve();
     call.chunk_begin = chunk_begin;
     call.chunk_end = chunk_end;
     call.layer_end = corpus.geometry.layers;
@@ -80,7 +74,7 @@ struct Cluster {
       const RopeRotation rotation(geometry.rope, geometry.d_rope, delta);
       for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
         std::vector<uint16_t> want = chunk.layers[layer];
-        RotateBandsBf16(rotation, want.data(), tokens, geometry.d_qk, geometry.d_qk);
+        test::RotateBandsBf16(rotation, want.data(), tokens, geometry.d_qk, geometry.d_qk);
         for (uint32_t t = 0; t < tokens; ++t) {
           const std::byte* got =
               cache->layer_rows(layer).data + size_t(slots[row + t]) * geometry.row_bytes();
@@ -104,8 +98,6 @@ struct Cluster {
 
   const test::TestCorpus corpus;
   std::vector<size_t> placement;
-  TestFleet fleet;
-  std::unique_ptr<Requester> requester;
   std::unique_ptr<PagedCache> cache;
   CacheSequenceId sequence;
   std::vector<CacheBlock> first_block;
@@ -124,7 +116,7 @@ TEST(FetchInto, RowsAreRotatedOnceAndShownTogether) {
     // 21 rows of 192 B fit a small slot; large ones carry all layers of a chunk.
     for (const LaneShape& shape : {SmallShape(), LaneShape{.slot_count = 4}}) {
       SCOPED_TRACE(testing::Message() << FabricName(kind) << ", " << shape.slot_count << " slots");
-      Cluster cluster(fabric.get(), fabric.get(), corpus, 2, shape);
+      CacheCluster cluster(fabric.get(), fabric.get(), corpus, 2, shape);
       FetchIntoReport report;
       FetchCall call = cluster.Call(0, 4, 777);
       absl::Status status =
@@ -147,7 +139,8 @@ TEST(FetchInto, TheFabricPutsRowsIntoScatteredBlocks) {
   const auto corpus = MakeTestCorpus(TestGeometry(), {300}, 6);
   const auto tcp = NewTcpFabric(Clock::Real());
   test::HookFabric fabric(tcp.get(), [](uint32_t, std::span<std::byte>) {});
-  Cluster cluster(tcp.get(), &fabric, corpus, 1, {.slot_count = 4, .reply_bytes_max = 64 << 10});
+  CacheCluster cluster(tcp.get(), &fabric, corpus, 1,
+                       {.slot_count = 4, .reply_bytes_max = 64 << 10});
   const FetchCall call = cluster.Call(0, 1, 500);
   const absl::Status status = cluster.requester->FetchInto(call, *cluster.cache, cluster.sequence);
   ASSERT_TRUE(status.ok()) << status;
@@ -160,7 +153,8 @@ TEST(FetchInto, RowsForTooManyBlocksComeByTheSlot) {
   const auto corpus = MakeTestCorpus(TestGeometry(), {640}, 7);
   const auto tcp = NewTcpFabric(Clock::Real());
   test::HookFabric fabric(tcp.get(), [](uint32_t, std::span<std::byte>) {});
-  Cluster cluster(tcp.get(), &fabric, corpus, 1, {.slot_count = 4, .reply_bytes_max = 100'000});
+  CacheCluster cluster(tcp.get(), &fabric, corpus, 1,
+                       {.slot_count = 4, .reply_bytes_max = 100'000});
   cluster.cache = *PagedCache::Create(corpus.geometry, {.block_count = 32});
   std::vector<CacheSequenceId> blocks;
   for (int i = 0; i < 32; ++i) {
@@ -180,7 +174,7 @@ TEST(FetchInto, RowsForTooManyBlocksComeByTheSlot) {
 TEST(FetchInto, SplicedRowsAreAttendedAtTheirNewPlace) {
   const auto corpus = MakeTestCorpus(TestGeometry(), {64, 150}, 2);
   const auto fabric = NewLoopbackFabric(Clock::Real());
-  Cluster cluster(fabric.get(), fabric.get(), corpus, 1);
+  CacheCluster cluster(fabric.get(), fabric.get(), corpus, 1);
   const FetchCall call = cluster.Call(1, 2, 1000);
   ASSERT_TRUE(cluster.requester->FetchInto(call, *cluster.cache, cluster.sequence).ok());
   // What the holder says of the same chunk at that offset.
@@ -212,7 +206,7 @@ TEST(FetchInto, SplicedRowsAreAttendedAtTheirNewPlace) {
 TEST(FetchInto, WhatCannotBeIsRefusedBeforeABlockIsTaken) {
   const auto corpus = MakeTestCorpus(TestGeometry(), {64, 1024, 0}, 3);
   const auto fabric = NewLoopbackFabric(Clock::Real());
-  Cluster cluster(fabric.get(), fabric.get(), corpus, 1);
+  CacheCluster cluster(fabric.get(), fabric.get(), corpus, 1);
   const auto code = [&](const FetchCall& call, std::string_view mentions = "") {
     const absl::Status status =
         cluster.requester->FetchInto(call, *cluster.cache, cluster.sequence);
@@ -248,7 +242,7 @@ TEST(FetchInto, AtTheDeadlineTheCacheIsAsItWas) {
   plan.seed = 4;
   plan.drop_reply = 0.3;
   const auto lossy = NewFaultFabric(inner.get(), Clock::Real(), plan);
-  Cluster cluster(inner.get(), lossy.get(), corpus, 1);
+  CacheCluster cluster(inner.get(), lossy.get(), corpus, 1);
   FetchCall call = cluster.Call(0, 2, 100);
   call.deadline = Soon(std::chrono::milliseconds(100));
   const absl::Status status = cluster.requester->FetchInto(call, *cluster.cache, cluster.sequence);
@@ -266,7 +260,7 @@ TEST(FetchInto, AFlippedBitIsDataLossAndTheCacheIsAsItWas) {
     test::HookFabric fabric(tcp.get(), [&](uint32_t reply, std::span<std::byte> body) {
       if (reply == flip_at) body.last(3)[0] ^= std::byte{0x10};
     });
-    Cluster cluster(tcp.get(), &fabric, corpus, 1);
+    CacheCluster cluster(tcp.get(), &fabric, corpus, 1);
     const absl::Status status =
         cluster.requester->FetchInto(cluster.Call(0, 2, 100), *cluster.cache, cluster.sequence);
     EXPECT_EQ(status.code(), StatusCode::kDataLoss);
@@ -284,7 +278,7 @@ TEST(FetchInto, AHolderThatRestartsMidwayIsGoneOnWith) {
     const auto inner = FabricOf(kind);
     for (const uint32_t at : {0u, 6u, 13u, 20u}) {
       SCOPED_TRACE(testing::Message() << FabricName(kind) << " reply " << at);
-      Cluster* it = nullptr;
+      CacheCluster* it = nullptr;
       bool done = false;
       test::HookFabric fabric(inner.get(), [&](uint32_t reply, std::span<std::byte>) {
         if (reply != at || std::exchange(done, true)) return;
@@ -292,7 +286,7 @@ TEST(FetchInto, AHolderThatRestartsMidwayIsGoneOnWith) {
         it->fleet.StartHolder(0);
         it->fleet.Load("c", it->corpus, it->placement);
       });
-      Cluster cluster(inner.get(), &fabric, corpus, 1);
+      CacheCluster cluster(inner.get(), &fabric, corpus, 1);
       it = &cluster;
       const FetchCall call = cluster.Call(0, 3, 4000);
       FetchIntoReport report;
@@ -314,11 +308,11 @@ TEST(FetchInto, AReplicaGoesOnWhereAHolderBroke) {
   const auto inner = NewLoopbackFabric(Clock::Real());
   for (const uint32_t at : {0u, 6u, 13u, 20u}) {
     SCOPED_TRACE(testing::Message() << "reply " << at);
-    Cluster* it = nullptr;
+    CacheCluster* it = nullptr;
     test::HookFabric fabric(inner.get(), [&](uint32_t reply, std::span<std::byte>) {
       if (reply == at) it->fleet.StopHolder(0);
     });
-    Cluster cluster(inner.get(), &fabric, corpus, 1);
+    CacheCluster cluster(inner.get(), &fabric, corpus, 1);
     it = &cluster;
     cluster.fleet.StartHolder(1);
     cluster.fleet.Lease("c", corpus, 1, {0, 1, 2});
@@ -336,11 +330,11 @@ TEST(FetchInto, AReplicaGoesOnWhereAHolderBroke) {
 TEST(FetchInto, AHolderThatStaysAwayIsNotWaitedForForEver) {
   const auto corpus = MakeTestCorpus(TestGeometry(), {64, 100}, 7);
   const auto inner = NewLoopbackFabric(Clock::Real());
-  Cluster* it = nullptr;
+  CacheCluster* it = nullptr;
   test::HookFabric fabric(inner.get(), [&](uint32_t reply, std::span<std::byte>) {
     if (reply == 5) it->fleet.StopHolder(0);
   });
-  Cluster cluster(inner.get(), &fabric, corpus, 1);
+  CacheCluster cluster(inner.get(), &fabric, corpus, 1);
   it = &cluster;
   FetchCall call = cluster.Call(0, 2, 4000);
   call.deadline = Soon(std::chrono::milliseconds(300));
@@ -372,7 +366,7 @@ TEST(FetchInto, UnderSeededFaultsItIsRightOrRefused) {
     plan.delay_max = std::chrono::milliseconds(1);
     plan.drop_reply = seed % 8 == 0 ? 0.01 : 0;
     const auto faults = NewFaultFabric(inner.get(), Clock::Real(), plan);
-    Cluster cluster(inner.get(), faults.get(), corpus, 3);
+    CacheCluster cluster(inner.get(), faults.get(), corpus, 3);
     FetchCall call = cluster.Call(0, 4, 5);
     call.deadline = Soon(std::chrono::seconds(plan.drop_reply > 0 ? 1 : 20));
     FetchIntoReport report;

@@ -1,7 +1,7 @@
 // Goal: a cache shows rows when they are committed and not before, gives back what was not, and
 // loses no block whatever its sequences do.
 
-#include "client/paged_cache.h"
+#include "client/cache/paged_cache.h"
 
 #include <algorithm>
 #include <cstring>
@@ -16,7 +16,7 @@
 #include "attention/mla_partial.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/server/test_corpus.h"
+#include "tests/support/test_corpus.h"
 
 namespace ckv {
 namespace {

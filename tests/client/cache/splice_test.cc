@@ -2,7 +2,7 @@
 // the bf16 bound of f64, every other byte bit for bit, no byte outside the run.
 // Method: an f64 rotation with frequencies written down anew, random tables and offsets.
 
-#include "client/splice.h"
+#include "client/cache/splice.h"
 
 #include <algorithm>
 #include <cmath>
@@ -15,7 +15,8 @@
 #include "attention/bf16.h"
 #include "gtest/gtest.h"
 #include "tests/attention/reference.h"
-#include "tests/server/test_corpus.h"
+#include "tests/support/named_geometry.h"
+#include "tests/support/test_corpus.h"
 
 namespace ckv {
 namespace {

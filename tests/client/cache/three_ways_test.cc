@@ -8,12 +8,12 @@
 #include <cstring>
 #include <vector>
 
-#include "client/decode.h"
-#include "client/paged_cache.h"
-#include "client/reference_engine.h"
+#include "client/cache/paged_cache.h"
+#include "client/engine/decode.h"
+#include "client/engine/reference_engine.h"
 #include "gtest/gtest.h"
-#include "store/import.h"
-#include "tests/client/test_fleet.h"
+#include "store/formats/import.h"
+#include "tests/support/test_fleet.h"
 
 namespace ckv {
 namespace {

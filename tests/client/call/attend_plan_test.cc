@@ -2,14 +2,14 @@
 // (chunk, row) once, with each query's selection in its order.
 // Method: random calls and shapes; frames are decoded by the holder's own decoder.
 
-#include "client/attend_plan.h"
+#include "client/call/attend_plan.h"
 
 #include <map>
 #include <random>
 
-#include "client/lane_wait.h"
+#include "client/call/lane_wait.h"
 #include "gtest/gtest.h"
-#include "tests/server/test_corpus.h"
+#include "tests/support/test_corpus.h"
 
 namespace ckv {
 namespace {
@@ -38,7 +38,7 @@ struct RandomCall {
     if (rng() % 2) {
       const uint32_t group_rows = 1 + rng() % 40, k = rng() % 60;
       indices.resize(size_t{(rows + group_rows - 1) / group_rows} * k + 1);
-      for (int32_t& index : indices) index = int32_t(rng() % (token_count + 10)) - 5;
+      for (int32_t& index : indices) index = int32_t(rng() % (token_count + 1)) - 1;
       call.selection = {indices.data(), k, group_rows};
     }
     shape = {.slot_count = 4,
@@ -157,6 +157,26 @@ TEST(AttendPlan, FramesFitDecodeAndCover) {
   }
 }
 
+// Goal: an index that is neither a row nor -1 is a mistake of the caller's, whatever is near it.
+TEST(AttendPlan, AnIndexOutsideTheChunksIsRefused) {
+  for (uint32_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    RandomCall random(seed);
+    if (!random.call.selection.present() || random.indices.size() == 1) continue;
+    AttendPlan plan;
+    int32_t& index = random.indices[random.rng() % (random.indices.size() - 1)];
+    for (const int64_t wrong :
+         {int64_t(random.token_count), int64_t{-2}, int64_t{INT32_MIN}, int64_t{INT32_MAX}}) {
+      index = int32_t(wrong);
+      const absl::Status refused = plan.Begin(random.call);
+      EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+      EXPECT_NE(refused.message().find(std::to_string(index)), std::string::npos) << refused;
+    }
+    index = -1;
+    EXPECT_TRUE(plan.Begin(random.call).ok());
+  }
+}
+
 TEST(AttendPlan, OffsetsShareCopies) {
   RandomCall random(1);
   random.call.selection = {};
@@ -168,13 +188,6 @@ TEST(AttendPlan, OffsetsShareCopies) {
   ASSERT_TRUE(plan.Cut(random.call, random.shape, 1).ok());
   ASSERT_FALSE(plan.batches().empty());
   for (const PlannedBatch& batch : plan.batches()) EXPECT_LE(batch.copy_end - batch.copy_begin, 2u);
-}
-
-TEST(LaneWait, RemainingSaturatesAndIsNeverZero) {
-  EXPECT_EQ(RemainingUs({5'000'000}, {2'000'000}), 3000u);
-  EXPECT_EQ(RemainingUs({5}, {5}), 1u);
-  EXPECT_EQ(RemainingUs({5}, {2'000'000}), 1u);
-  EXPECT_EQ(RemainingUs(kInstantMax, {1}), UINT32_MAX);
 }
 
 TEST(LaneWait, EndsAtTheDeadline) {

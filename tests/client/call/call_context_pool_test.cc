@@ -1,25 +1,25 @@
-// Goal: engines are lent to as many calls as there are engines, in the order of coming, and nobody
-// waits past its deadline.
+// Goal: contexts are lent to as many calls as there are contexts, in the order of coming, and
+// nobody waits past its deadline.
 
-#include "client/session_pool.h"
+#include "client/call/call_context_pool.h"
 
 #include <atomic>
 #include <thread>
 #include <vector>
 
-#include "client/route.h"
+#include "client/call/route.h"
 #include "gtest/gtest.h"
-#include "tests/client/shifted_clock.h"
-#include "tests/client/test_fleet.h"
+#include "tests/support/shifted_clock.h"
+#include "tests/support/test_fleet.h"
 
 namespace ckv {
 namespace {
 
 struct Pool : testing::Test {
-  EnginePool Make(uint32_t engines) {
-    return EnginePool(&clock, engines, [this] {
+  CallContextPool Make(uint32_t contexts) {
+    return CallContextPool(&clock, contexts, [this] {
       ++made;
-      return std::make_unique<CallEngine>(&options, nullptr, Duration(0), &counters);
+      return std::make_unique<CallContext>(&options, nullptr, Duration(0), &counters);
     });
   }
   ManualClock clock;
@@ -31,13 +31,13 @@ struct Pool : testing::Test {
                       .rdma_fallback = RdmaFallback::kRefuse,
                       .shape = {},
                       .connect_timeout = Duration(1)};
-  RouteCounters counters;
+  CallCounters counters;
   int made = 0;
 };
 
 TEST_F(Pool, MadeAsNeededAndTheWarmestFirst) {
-  EnginePool pool = Make(3);
-  CallEngine* first = nullptr;
+  CallContextPool pool = Make(3);
+  CallContext* first = nullptr;
   {
     const auto lease = pool.Take(kInstantMax);
     ASSERT_TRUE(lease.ok());
@@ -54,7 +54,7 @@ TEST_F(Pool, MadeAsNeededAndTheWarmestFirst) {
 }
 
 TEST_F(Pool, NobodyWaitsPastTheDeadline) {
-  EnginePool pool = Make(1);
+  CallContextPool pool = Make(1);
   const auto lease = pool.Take(kInstantMax);
   const Instant deadline = clock.Now() + std::chrono::seconds(1);
   absl::Status status;
@@ -65,9 +65,9 @@ TEST_F(Pool, NobodyWaitsPastTheDeadline) {
   EXPECT_EQ(pool.Take(deadline).status().code(), absl::StatusCode::kDeadlineExceeded);
 }
 
-// Eight threads, two engines, 100 turns each: never more than two at once, and all come through.
+// Eight threads, two contexts, 100 turns each: never more than two at once, and all come through.
 TEST_F(Pool, NeverMoreThanThereAre) {
-  EnginePool pool = Make(2);
+  CallContextPool pool = Make(2);
   std::atomic<int> inside{0}, most{0}, turns{0};
   std::vector<std::thread> threads;
   for (int i = 0; i < 8; ++i) {
@@ -90,9 +90,9 @@ TEST_F(Pool, NeverMoreThanThereAre) {
   EXPECT_LE(made, 2);
 }
 
-// Goal: what an engine that is not used any more keeps open is closed by the calls of others.
-struct IdleEngines : testing::Test {
-  IdleEngines() {
+// Goal: what a context that is not used any more keeps open is closed by the calls of others.
+struct IdleContexts : testing::Test {
+  IdleContexts() {
     fleet.StartHolder(0);
     options.requester = "r";
     options.clock = &clock;
@@ -100,11 +100,12 @@ struct IdleEngines : testing::Test {
     options.shape = test::SmallShape();
     options.connect_timeout = std::chrono::hours(1);
   }
-  absl::StatusOr<EnginePool::Lease> Take() { return pool.Take(kInstantMax); }
+  absl::StatusOr<CallContextPool::Lease> Take() { return pool.Take(kInstantMax); }
   // As a call on behalf of the tenant does.
-  void Use(EnginePool::Lease& engine, const std::shared_ptr<const Corpus>& published) {
-    LinkTable& links = engine->router.links();
-    const absl::Status status = links.EnsureUp(*(*links.RouteOf(published))->links[0], kInstantMax);
+  void Use(CallContextPool::Lease& context, const std::shared_ptr<const Corpus>& published) {
+    LinkTable& links = context->router.links();
+    const absl::Status status =
+        links.EnsureUp(*(*links.LinksFor(published))->links[0], kInstantMax);
     EXPECT_TRUE(status.ok()) << status;
   }
   std::shared_ptr<const Corpus> CorpusOf(std::string tenant) {
@@ -119,14 +120,14 @@ struct IdleEngines : testing::Test {
   DirectoryView view{&fleet};
   PeerTable peers{&view, &fleet};
   LinkOptions options;
-  RouteCounters counters;
+  CallCounters counters;
   test::TestCorpus corpus = test::MakeTestCorpus(test::TestGeometry(), {3}, 1);
-  EnginePool pool{&clock, 3, [this] {
-                    return std::make_unique<CallEngine>(&options, &peers, Duration(0), &counters);
-                  }};
+  CallContextPool pool{
+      &clock, 3,
+      [this] { return std::make_unique<CallContext>(&options, &peers, Duration(0), &counters); }};
 };
 
-TEST_F(IdleEngines, LinksOfEnginesNeverUsedAgainAreClosed) {
+TEST_F(IdleContexts, LinksOfContextsNeverUsedAgainAreClosed) {
   const auto of_a = CorpusOf("a"), of_b = CorpusOf("b");
   {
     auto first = Take(), second = Take(), third = Take();
@@ -137,15 +138,15 @@ TEST_F(IdleEngines, LinksOfEnginesNeverUsedAgainAreClosed) {
   }
   EXPECT_EQ(SessionCount(), 4u);
   const auto call = [&] {
-    auto engine = Take();
-    Use(*engine, of_a);
+    auto context = Take();
+    Use(*context, of_a);
   };
   // Half of it, so that the time the test itself takes does not count.
   clock.Advance(LinkTable::kLinkIdleMax / 2);
   call();
   EXPECT_EQ(SessionCount(), 4u);
   clock.Advance(LinkTable::kLinkIdleMax / 2);
-  // One a call: a link of the second engine, and both of the third's.
+  // One a call: a link of the second context, and both of the third's.
   for (const uint32_t left : {3u, 2u, 1u, 1u}) {
     call();
     EXPECT_EQ(SessionCount(), left);

@@ -1,6 +1,6 @@
 // Goal: no duplicate, gap or stranger passes (I1).
 
-#include "client/coverage.h"
+#include "client/call/coverage.h"
 
 #include <algorithm>
 #include <random>

@@ -8,10 +8,11 @@
 
 #include "attention/mla_partial.h"
 #include "attention/rope.h"
-#include "client/fetch_plan.h"
+#include "client/call/fetch_plan.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/client/test_fleet.h"
+#include "tests/attention/rotate_bf16.h"
+#include "tests/support/test_fleet.h"
 
 namespace ckv {
 namespace {
@@ -20,23 +21,17 @@ using absl::StatusCode;
 using test::MakeTestCorpus;
 using test::SmallShape;
 using test::Soon;
-using test::TestFleet;
 using test::TestGeometry;
 
-struct Cluster {
-  Cluster(Fabric* fabric, size_t holders, LaneShape shape, const test::TestCorpus& rows,
-          const std::vector<size_t>& placement)
-      : corpus(rows), fleet({fabric}) {
-    for (size_t i = 0; i < holders; ++i) fleet.StartHolder(i);
+struct LoadedCluster : test::Cluster {
+  LoadedCluster(Fabric* fabric, size_t holders, LaneShape shape, const test::TestCorpus& rows,
+                const std::vector<size_t>& placement)
+      : Cluster(fabric, holders, shape), corpus(rows) {
     fleet.Load("c", corpus, placement);
-    RequesterOptions options;
-    options.fabrics = {fabric};
-    options.lane_shape = shape;
-    requester = *Requester::Create(options, &fleet, &fleet);
   }
   SelectionCall Call(uint32_t chunk_begin, uint32_t chunk_end, uint32_t layer_begin) {
     SelectionCall call;
-    call.corpus = *requester->Resolve("c", "", Soon());
+    call.corpus = Resolve();
     call.chunk_begin = chunk_begin;
     call.chunk_end = chunk_end;
     call.layer_begin = layer_begin;
@@ -49,8 +44,6 @@ struct Cluster {
     return count;
   }
   const test::TestCorpus& corpus;
-  TestFleet fleet;
-  std::unique_ptr<Requester> requester;
 };
 
 std::vector<int32_t> Draw(size_t count, uint32_t rows, std::mt19937& rng) {
@@ -67,7 +60,7 @@ TEST(FetchSelection, IsExactlyTheChosenRowsInTheirOrder) {
                         : kind == FabricKind::kTcp ? NewTcpFabric(Clock::Real())
                                                    : NewLoopbackFabric(Clock::Real());
     for (const LaneShape& shape : {SmallShape(2), LaneShape{.slot_count = 4}}) {
-      Cluster cluster(fabric.get(), 2, shape, corpus, {0, 1, 1, 0, 1, 0});
+      LoadedCluster cluster(fabric.get(), 2, shape, corpus, {0, 1, 1, 0, 1, 0});
       for (const ColumnRange columns : {ColumnRange{}, ColumnRange{128, 64}}) {
         SCOPED_TRACE(testing::Message() << FabricName(kind) << ", columns " << columns.bytes);
         const uint32_t width = columns.bytes != 0 ? columns.bytes : 192;
@@ -113,7 +106,7 @@ TEST(FetchSelection, IsExactlyTheChosenRowsInTheirOrder) {
 TEST(FetchSelection, WhatIsNotThereIsRefusedBeforeAnythingIsSent) {
   const auto corpus = MakeTestCorpus(TestGeometry(), {64, 64}, 2);
   const auto fabric = NewLoopbackFabric(Clock::Real());
-  Cluster cluster(fabric.get(), 2, SmallShape(), corpus, {0, 1});
+  LoadedCluster cluster(fabric.get(), 2, SmallShape(), corpus, {0, 1});
   const auto code = [&](std::vector<int32_t> wanted, auto change) {
     const std::vector<std::span<const int32_t>> indices = {wanted};
     SelectionCall call = cluster.Call(0, 2, 1);
@@ -156,7 +149,7 @@ TEST(FetchSelection, AttendedHereIsTheHoldersSelectedAttention) {
   const Geometry geometry = TestGeometry(1, 96, 32);
   const auto corpus = MakeTestCorpus(geometry, {2000}, 3);
   const auto fabric = NewLoopbackFabric(Clock::Real());
-  Cluster cluster(fabric.get(), 1, LaneShape{}, corpus, {0});
+  LoadedCluster cluster(fabric.get(), 1, LaneShape{}, corpus, {0});
   std::mt19937 rng(3);
   const uint32_t q_count = 16, k = 32;
   const std::vector<uint16_t> q = test::RandomBf16(q_count * 96, rng, 3.0f);
@@ -191,7 +184,7 @@ TEST(FetchSelection, AttendedHereIsTheHoldersSelectedAttention) {
   // As if row i of the selection stood at position i.
   for (uint32_t i = 0; i < k; ++i) {
     const RopeRotation rotation(geometry.rope, geometry.d_rope, int64_t{i} - chosen[i]);
-    RotateBandsBf16(rotation, reinterpret_cast<uint16_t*>(rows.data()) + i * 96, 1, 96, 96);
+    test::RotateBandsBf16(rotation, reinterpret_cast<uint16_t*>(rows.data()) + i * 96, 1, 96, 96);
   }
   attend_here(wrong);
   double difference = 0, norm = 0;
@@ -208,7 +201,7 @@ TEST(FetchColumns, SlicesOfEveryRowInAsFewTransfersAsTheirBytes) {
   for (const FabricKind kind : {FabricKind::kShm, FabricKind::kTcp}) {
     const auto fabric =
         kind == FabricKind::kShm ? NewShmFabric(Clock::Real()) : NewTcpFabric(Clock::Real());
-    Cluster cluster(fabric.get(), 2, LaneShape{}, corpus, {0, 1});
+    LoadedCluster cluster(fabric.get(), 2, LaneShape{}, corpus, {0, 1});
     FetchCall call;
     call.corpus = *cluster.requester->Resolve("c", "", Soon());
     call.chunk_end = 2;
@@ -244,7 +237,7 @@ TEST(FetchColumns, SlicesOfEveryRowInAsFewTransfersAsTheirBytes) {
 TEST(FetchColumns, TheBandIsRotatedWholeOrNotAtAll) {
   const auto corpus = MakeTestCorpus(TestGeometry(), {64, 50}, 5);
   const auto fabric = NewLoopbackFabric(Clock::Real());
-  Cluster cluster(fabric.get(), 1, SmallShape(), corpus, {0, 0});
+  LoadedCluster cluster(fabric.get(), 1, SmallShape(), corpus, {0, 0});
   FetchCall call;
   call.corpus = *cluster.requester->Resolve("c", "", Soon());
   call.chunk_begin = 1;
@@ -253,7 +246,8 @@ TEST(FetchColumns, TheBandIsRotatedWholeOrNotAtAll) {
   call.position = 1000;
   call.deadline = Soon();
   std::vector<uint16_t> rotated = corpus.chunks[1].layers[0];
-  RotateBandsBf16(RopeRotation(corpus.geometry.rope, 32, 1000 - 64), rotated.data(), 50, 96, 96);
+  test::RotateBandsBf16(RopeRotation(corpus.geometry.rope, 32, 1000 - 64), rotated.data(), 50, 96,
+                        96);
   for (const ColumnRange columns : {ColumnRange{100, 92}, ColumnRange{128, 64}, ColumnRange{8, 120},
                                     ColumnRange{128, 60}, ColumnRange{124, 8}}) {
     SCOPED_TRACE(columns.begin);

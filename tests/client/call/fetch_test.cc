@@ -1,36 +1,26 @@
 // Goal: a fetch delivers the store's bytes, in order, rotated once and only where asked, and never
 // shows a run whose checksum does not match.
 
-#include "client/fetch.h"
+#include "client/call/fetch.h"
 
 #include <algorithm>
 
 #include "attention/rope.h"
 #include "gtest/gtest.h"
-#include "tests/client/hook_fabric.h"
-#include "tests/client/test_fleet.h"
-#include "transport/fault_fabric.h"
+#include "tests/attention/rotate_bf16.h"
+#include "tests/support/fault_fabric.h"
+#include "tests/support/hook_fabric.h"
+#include "tests/support/test_fleet.h"
 
 namespace ckv {
 namespace {
 
+using test::Cluster;
 using test::MakeTestCorpus;
 using test::SmallShape;
 using test::Soon;
 using test::TestFleet;
 using test::TestGeometry;
-
-struct Cluster {
-  Cluster(Fabric* fabric, size_t holders, LaneShape shape) : fleet({fabric}) {
-    for (size_t i = 0; i < holders; ++i) fleet.StartHolder(i);
-    RequesterOptions options;
-    options.fabrics = {fabric};
-    options.lane_shape = shape;
-    requester = *Requester::Create(options, &fleet, &fleet);
-  }
-  TestFleet fleet;
-  std::unique_ptr<Requester> requester;
-};
 
 // The fetched rows as one [chunk][layer][token] array, checking that they come in that order.
 struct Gathered {
@@ -55,8 +45,8 @@ std::vector<std::byte> StoredBytes(const test::TestCorpus& corpus, const FetchCa
   for (uint32_t chunk = call.chunk_begin; chunk < call.chunk_end; ++chunk) {
     for (uint32_t layer = call.layer_begin; layer < call.layer_end; ++layer) {
       std::vector<uint16_t> rows = corpus.chunks[chunk].layers[layer];
-      RotateBandsBf16(rotation, rows.data(), uint32_t(rows.size() / geometry.d_qk), geometry.d_qk,
-                      geometry.d_qk);
+      test::RotateBandsBf16(rotation, rows.data(), uint32_t(rows.size() / geometry.d_qk),
+                            geometry.d_qk, geometry.d_qk);
       const auto raw = std::as_bytes(std::span(rows));
       bytes.insert(bytes.end(), raw.begin(), raw.end());
     }
@@ -222,7 +212,7 @@ TEST(Fetch, WhatIsNotThereIsRefused) {
                                });
   EXPECT_EQ(nowhere.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(calls, 0);
-  ASSERT_TRUE(cluster.fleet.holder(0).table().Drop(corpus.chunks[1].info.id).ok());
+  ASSERT_TRUE(cluster.fleet.holder(0).store().Drop(corpus.chunks[1].info.id).ok());
   EXPECT_EQ(code(good), absl::StatusCode::kNotFound);
 }
 

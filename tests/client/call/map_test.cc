@@ -2,7 +2,7 @@
 // can end or mislead this process. Method: a holder that passes what a test says, over a fabric
 // that passes descriptors and calls itself shm.
 
-#include "client/map.h"
+#include "client/call/map.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -11,9 +11,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/client/fake_holder.h"
-#include "tests/client/scripted_fabric.h"
-#include "tests/client/test_fleet.h"
+#include "tests/support/fake_holder.h"
+#include "tests/support/scripted_fabric.h"
+#include "tests/support/test_fleet.h"
 
 namespace ckv {
 namespace {

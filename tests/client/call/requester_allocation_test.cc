@@ -1,4 +1,4 @@
-// Goal: a routed call allocates nothing once its engine has made one like it.
+// Goal: a routed call allocates nothing once its context has made one like it.
 // Method: every operator new of the calling thread is counted, over calls of the same shape to
 // three holders, with slots so small that a call is cut into many frames.
 
@@ -6,11 +6,11 @@
 #include <random>
 #include <vector>
 
-#include "client/profile_file.h"
+#include "client/decide/profile_file.h"
 #include "client/requester.h"
 #include "gtest/gtest.h"
-#include "tests/allocation_count.h"
-#include "tests/client/test_fleet.h"
+#include "tests/support/allocation_count.h"
+#include "tests/support/test_fleet.h"
 
 namespace ckv {
 namespace {

@@ -7,8 +7,8 @@
 #include "absl/synchronization/notification.h"
 #include "client/requester.h"
 #include "gtest/gtest.h"
-#include "tests/client/test_fleet.h"
-#include "transport/fault_fabric.h"
+#include "tests/support/fault_fabric.h"
+#include "tests/support/test_fleet.h"
 
 namespace ckv {
 namespace {
@@ -18,23 +18,25 @@ using test::MakeTestCorpus;
 using test::RandomBf16;
 using test::SmallShape;
 using test::Soon;
-using test::TestFleet;
 using test::TestGeometry;
 
 // Three holders, chunks all over them, 40 query rows in blocks of a few.
-struct Cluster {
-  explicit Cluster(Fabric* holder_fabric, Fabric* requester_fabric = nullptr)
-      : fleet({holder_fabric}) {
-    for (size_t i = 0; i < 3; ++i) fleet.StartHolder(i);
+struct LoadedCluster : test::Cluster {
+  explicit LoadedCluster(Fabric* holder_fabric, Fabric* requester_fabric = nullptr)
+      : Cluster(holder_fabric, 3, SmallShape(), requester_fabric) {
     fleet.Load("c", corpus, {0, 1, 2, 0, 1, 2});
-    Connect(requester_fabric == nullptr ? holder_fabric : requester_fabric);
+    Prepare();
   }
+  // The requester again, over another fabric.
   void Connect(Fabric* fabric) {
     RequesterOptions options;
     options.fabrics = {fabric};
     options.lane_shape = SmallShape();
     requester = *Requester::Create(options, &fleet, &fleet);
-    call.corpus = *requester->Resolve("c", "", Soon());
+    Prepare();
+  }
+  void Prepare() {
+    call.corpus = Resolve();
     call.q = {q.data(), 40, 96};
     call.wire = PartialDtype::kF32;
     call.deadline = Soon();
@@ -55,14 +57,12 @@ struct Cluster {
   test::TestCorpus corpus = MakeTestCorpus(TestGeometry(), {5, 64, 0, 130, 1, 33}, 9);
   std::mt19937 rng{9};
   std::vector<uint16_t> q = RandomBf16(40 * 96, rng);
-  TestFleet fleet;
-  std::unique_ptr<Requester> requester;
   AttendCall call;
 };
 
 TEST(RequesterErrors, WhatTheCallerGotWrong) {
   const auto fabric = NewLoopbackFabric(Clock::Real());
-  Cluster cluster(fabric.get());
+  LoadedCluster cluster(fabric.get());
   const std::vector<uint16_t> many(size_t{kAttendRowCountMax + 1} * 96);
   const ChunkUse outside[] = {{6, 0}}, twice[] = {{1, 0}, {1, 5}}, far[] = {{1, INT64_MIN}};
   const auto invalid = absl::StatusCode::kInvalidArgument;
@@ -101,7 +101,7 @@ TEST(RequesterErrors, WhatTheCallerGotWrong) {
 
 TEST(RequesterErrors, ASlotTooSmallForOneRow) {
   const auto fabric = NewLoopbackFabric(Clock::Real());
-  Cluster cluster(fabric.get());
+  LoadedCluster cluster(fabric.get());
   RequesterOptions options;
   options.fabrics = {fabric.get()};
   options.lane_shape = {.slot_count = 2, .request_bytes_max = 256, .reply_bytes_max = 4096};
@@ -120,17 +120,17 @@ TEST(RequesterErrors, ASlotTooSmallForOneRow) {
 
 TEST(RequesterErrors, UnknownChunksAndGeometries) {
   const auto fabric = NewLoopbackFabric(Clock::Real());
-  Cluster cluster(fabric.get());
+  LoadedCluster cluster(fabric.get());
   ASSERT_TRUE(cluster.Works());
   // Dropped while its handle is known: resolved anew once, then refused, and forgotten.
-  ASSERT_TRUE(cluster.fleet.holder(0).table().Drop(cluster.corpus.chunks[3].info.id).ok());
+  ASSERT_TRUE(cluster.fleet.holder(0).store().Drop(cluster.corpus.chunks[3].info.id).ok());
   const int sessions = cluster.fleet.session_calls(), asked = cluster.fleet.directory_calls();
   EXPECT_EQ(cluster.Code(cluster.call, "holder h0 (inproc:0)"), absl::StatusCode::kNotFound);
   EXPECT_LE(cluster.fleet.session_calls(), sessions + 2);
   ASSERT_TRUE(cluster.requester->Resolve("c", "", Soon()).ok());
   EXPECT_GT(cluster.fleet.directory_calls(), asked);
   // Put again: the same session serves it.
-  ASSERT_TRUE(test::PutChunk(cluster.fleet.holder(0).table(), cluster.corpus.geometry,
+  ASSERT_TRUE(test::PutChunk(cluster.fleet.holder(0).store(), cluster.corpus.geometry,
                              cluster.corpus.chunks[3])
                   .ok());
   EXPECT_TRUE(cluster.Works());
@@ -153,7 +153,7 @@ TEST(RequesterErrors, UnknownChunksAndGeometries) {
 
 TEST(RequesterErrors, AnEpochThatMovedOnIsANewSession) {
   const auto fabric = NewLoopbackFabric(Clock::Real());
-  Cluster cluster(fabric.get());
+  LoadedCluster cluster(fabric.get());
   ASSERT_TRUE(cluster.Works());
   cluster.fleet.holder(1).lease().Grant({1000}, kInstantMax);
   const int sessions = cluster.fleet.session_calls();
@@ -171,7 +171,7 @@ TEST(RequesterErrors, AHolderThatStoppedAndCameBack) {
     const auto fabric = kind == FabricKind::kShm   ? NewShmFabric(Clock::Real())
                         : kind == FabricKind::kTcp ? NewTcpFabric(Clock::Real())
                                                    : NewLoopbackFabric(Clock::Real());
-    Cluster cluster(fabric.get());
+    LoadedCluster cluster(fabric.get());
     ASSERT_TRUE(cluster.Works());
     cluster.fleet.StopHolder(2);
     // Chunk 2 is empty and chunk 5 is there.
@@ -179,7 +179,7 @@ TEST(RequesterErrors, AHolderThatStoppedAndCameBack) {
     EXPECT_EQ(cluster.Code(cluster.call, "holder h2"), absl::StatusCode::kUnavailable);
     cluster.fleet.StartHolder(2);
     for (const size_t chunk : {2, 5}) {
-      ASSERT_TRUE(test::PutChunk(cluster.fleet.holder(2).table(), cluster.corpus.geometry,
+      ASSERT_TRUE(test::PutChunk(cluster.fleet.holder(2).store(), cluster.corpus.geometry,
                                  cluster.corpus.chunks[chunk])
                       .ok());
     }
@@ -190,7 +190,7 @@ TEST(RequesterErrors, AHolderThatStoppedAndCameBack) {
 // Goal: a holder that died costs the requester no restart once its chunks are elsewhere.
 TEST(RequesterErrors, AfterAHolderDiedTheDirectoryIsAsked) {
   const auto fabric = NewLoopbackFabric(Clock::Real());
-  Cluster cluster(fabric.get());
+  LoadedCluster cluster(fabric.get());
   ASSERT_TRUE(cluster.Works());
   cluster.fleet.StopHolder(2);
   EXPECT_EQ(cluster.Code(cluster.call, "holder h2"), absl::StatusCode::kUnavailable);
@@ -207,7 +207,7 @@ TEST(RequesterErrors, AHolderThatDiesMidCall) {
     const auto fabric = kind == FabricKind::kShm   ? NewShmFabric(Clock::Real())
                         : kind == FabricKind::kTcp ? NewTcpFabric(Clock::Real())
                                                    : NewLoopbackFabric(Clock::Real());
-    Cluster cluster(fabric.get());
+    LoadedCluster cluster(fabric.get());
     Answer right(40, 64);
     ASSERT_TRUE(cluster.requester->Attend(cluster.call, right.View(), nullptr).ok());
     absl::Notification running;
@@ -232,17 +232,17 @@ TEST(RequesterErrors, AHolderThatDiesMidCall) {
   }
 }
 
-TEST(RequesterErrors, EnginesInUseUntilTheDeadline) {
-  // A lane that loses every request keeps its engine until the deadline of its call.
+TEST(RequesterErrors, ContextsInUseUntilTheDeadline) {
+  // A lane that loses every request keeps its context until the deadline of its call.
   const auto inner = NewLoopbackFabric(Clock::Real());
   FaultPlan plan;
   plan.drop_request = 1;
   const auto lossy = NewFaultFabric(inner.get(), Clock::Real(), plan);
-  Cluster cluster(inner.get(), lossy.get());
+  LoadedCluster cluster(inner.get(), lossy.get());
   RequesterOptions options;
   options.fabrics = {lossy.get()};
   options.lane_shape = SmallShape();
-  options.engine_count_max = 1;
+  options.call_count_max = 1;
   cluster.requester = *Requester::Create(options, &cluster.fleet, &cluster.fleet);
   cluster.call.deadline = Soon(std::chrono::milliseconds(300));
   std::thread first(
@@ -259,7 +259,7 @@ void RunWithFaults(FabricKind kind, const FaultPlan& base, uint32_t seed_count, 
                    int* error_count) {
   const auto inner =
       kind == FabricKind::kTcp ? NewTcpFabric(Clock::Real()) : NewLoopbackFabric(Clock::Real());
-  Cluster cluster(inner.get());
+  LoadedCluster cluster(inner.get());
   std::vector<std::unique_ptr<Answer>> right;
   const std::vector<int32_t> indices = [&] {
     std::vector<int32_t> made(40 * 30);

@@ -1,13 +1,13 @@
 // Goal: the fit gives back the constants that its samples were made of, whatever else is among
 // them; and a calibration of a holder says what its calls then take.
 
-#include "client/calibrate.h"
+#include "client/characterize/calibrate.h"
 
 #include <cmath>
 #include <limits>
 
 #include "gtest/gtest.h"
-#include "tests/client/test_fleet.h"
+#include "tests/support/test_fleet.h"
 
 namespace ckv {
 namespace {
@@ -140,7 +140,13 @@ TEST(TrimmedMean, LeavesOutWhatStandsOut) {
   EXPECT_EQ(TrimmedMean({10, 10, 10, 10, 20, 20, 20, 20}), 15);
 }
 
-TEST(CalibrateLane, SaysWhatWasMeasured) {
+absl::StatusOr<LaneCalibration> Calibrated(Requester& requester, const CalibrationCall& call) {
+  LaneCalibrator calibrator(&requester, call, Clock::Real());
+  for (int round = 0; round < 3; ++round) CKV_RETURN_IF_ERROR(calibrator.Round());
+  return calibrator.Fit();
+}
+
+TEST(LaneCalibrator, SaysWhatWasMeasured) {
   const auto fabric = NewLoopbackFabric(Clock::Real());
   test::TestFleet fleet({fabric.get()});
   fleet.StartHolder(0);
@@ -153,7 +159,7 @@ TEST(CalibrateLane, SaysWhatWasMeasured) {
   call.corpus = *requester->Resolve("c", "", test::Soon());
   call.query_rows = {1, 8, 64};
   call.deadline = test::Soon();
-  const auto lane = CalibrateLane(*requester, call, /*round_count=*/3, *Clock::Real());
+  const auto lane = Calibrated(*requester, call);
   ASSERT_TRUE(lane.ok()) << lane.status();
   EXPECT_EQ(lane->holder.anchor_count, 3u);
   ASSERT_EQ(lane->timings.size(), 6u);
@@ -168,16 +174,14 @@ TEST(CalibrateLane, SaysWhatWasMeasured) {
   EXPECT_GT(lane->fabric.pull_bandwidth_bytes_per_s, LiveFabric::kBandwidthMin);
   EXPECT_EQ(lane->splice_share, 1);  // nobody said what a splice takes
   call.splice_per_token_layer_us = 1e6;
-  const auto hidden = CalibrateLane(*requester, call, /*round_count=*/3, *Clock::Real());
+  const auto hidden = Calibrated(*requester, call);
   ASSERT_TRUE(hidden.ok()) << hidden.status();
   EXPECT_LT(hidden->splice_share, 0.1);  // no splice takes minutes
   EXPECT_GE(hidden->splice_share, 0);
   call.many = 2;
-  EXPECT_EQ(CalibrateLane(*requester, call, /*round_count=*/3, *Clock::Real()).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Calibrated(*requester, call).status().code(), absl::StatusCode::kInvalidArgument);
   call.query_rows.clear();
-  EXPECT_EQ(CalibrateLane(*requester, call, /*round_count=*/3, *Clock::Real()).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Calibrated(*requester, call).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -11,7 +11,8 @@
 
 #include "client/characterize/grid.h"
 #include "gtest/gtest.h"
-#include "tests/client/test_fleet.h"
+#include "tests/support/named_geometry.h"
+#include "tests/support/test_fleet.h"
 
 namespace ckv {
 namespace {

@@ -236,7 +236,7 @@ TEST(Report, IsOneWellFormedPageOfItsOwn) {
   const std::string page = RenderReport(input);
   EXPECT_TRUE(WellFormed(page));
   for (const char* word :
-       {"Route: measured against the model", "Which is cheapest", "What a chunk costs", "Fan-in",
+       {"Route: measured against the model", "Which is cheapest", "The cost of a chunk", "Fan-in",
         "Scatter", "64 chosen rows (route x 4.0, fetch x 4.0 from 1 to 4 holders)", "Congestion",
         "Bytes moved a layer", "elbow at 2", "chosen: fetch"}) {
     EXPECT_THAT(page, HasSubstr(word));

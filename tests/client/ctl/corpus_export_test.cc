@@ -4,9 +4,9 @@
 
 #include <filesystem>
 
-#include "client/ctl/chunk_reader.h"
+#include "client/ctl/corpus/chunk_reader.h"
 #include "client/ctl/fleet.h"
-#include "tests/client/load_fleet.h"
+#include "tests/client/ctl/load_fleet.h"
 
 namespace ckv::ctl {
 namespace {

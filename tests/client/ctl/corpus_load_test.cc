@@ -2,14 +2,14 @@
 // on its holders, and says where each chunk was before.
 // Method: holders and a directory in this process, ckvctl's commands and their parts against them.
 
-#include "client/ctl/chunk_io.h"
+#include "client/ctl/corpus/chunk_io.h"
 
 #include <atomic>
 
-#include "client/ctl/chunk_copy.h"
-#include "store/import.h"
-#include "store/manifest.h"
-#include "tests/client/load_fleet.h"
+#include "client/ctl/corpus/chunk_copy.h"
+#include "client/ctl/corpus/finite_rows.h"
+#include "store/formats/import.h"
+#include "tests/client/ctl/load_fleet.h"
 
 namespace ckv::ctl {
 namespace {
@@ -22,6 +22,7 @@ using test::WriteTestFile;
 using testing::AllOf;
 using testing::Ge;
 using testing::HasSubstr;
+using testing::Not;
 
 using CorpusLoadTest = test::LoadFleet;
 
@@ -282,6 +283,46 @@ TEST_F(CorpusLoadTest, AFolderAndAnArrayAreTheirRowsToo) {
   EXPECT_EQ(MustRun({"corpus", "load", "array", array, "--dtype", "bf16", "--geometry", geometry,
                      "--token-ids", ids})["chunks_shared"],
             1);
+}
+
+// Values that are not finite are loaded with a warning, or refused if asked.
+TEST_F(CorpusLoadTest, RowsThatAreNotFiniteAreToldOf) {
+  StartHolders(2);
+  RowsOfFile rows(48, 100, 1);
+  EXPECT_THAT(Run({"corpus", "load", "good", rows.Write("good")}).err, Not(HasSubstr("NaN")));
+  const size_t layer_values = size_t{48} * 40;
+  rows.values[layer_values + 20 * 40 + 7] = 0x7fc1;  // layer 1, token 20: NaN
+  rows.values[layer_values + 40 * 40] = 0xff80;      // token 40: an infinity
+  const std::string path = rows.Write("bad");
+  const Outcome loaded = Run({"corpus", "load", "bad", path, "--chunk-tokens", "16"});
+  EXPECT_EQ(loaded.code, 0) << loaded.err;
+  EXPECT_THAT(loaded.err, HasSubstr("2 values are NaN or infinite, first at layer 1, position 120, "
+                                    "value 7"));
+  const Outcome refused =
+      Run({"corpus", "load", "worse", path, "--chunk-tokens", "16", "--reject-non-finite"});
+  EXPECT_EQ(refused.code, 2) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("chunk 1: NaN or infinite at layer 1, position 120, value 7"));
+  EXPECT_EQ(Run({"corpus", "show", "worse"}).code, 3);
+}
+
+TEST(FindNonFinite, LooksAtEveryPartOfAnFp8Row) {
+  Geometry geometry;
+  geometry.d_v = 512;
+  geometry.d_rope = 64;
+  geometry.d_qk = 576;
+  geometry.dtype = RowDtype::kFp8DsMla;
+  ASSERT_EQ(geometry.row_bytes(), 656u);
+  const auto found_with = [&](size_t at, std::vector<uint8_t> bytes) {
+    std::vector<std::byte> rows(3 * 656);
+    std::memcpy(rows.data() + 656 + at, bytes.data(), bytes.size());
+    const NonFinite found = FindNonFinite(geometry, rows);
+    return std::pair(found.count, found.first);
+  };
+  const uint64_t row = 512 + 4 + 64;  // values
+  EXPECT_EQ(found_with(5, {0x7e, 0x80}), std::pair(uint64_t{0}, uint64_t{0}));
+  EXPECT_EQ(found_with(5, {0xff, 0x7f}), std::pair(uint64_t{2}, row + 5));
+  EXPECT_EQ(found_with(512 + 4, {0, 0, 0x80, 0x7f}), std::pair(uint64_t{1}, row + 513));
+  EXPECT_EQ(found_with(528 + 2, {0x80, 0xff}), std::pair(uint64_t{1}, row + 517));
 }
 
 }  // namespace

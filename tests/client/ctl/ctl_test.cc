@@ -15,18 +15,18 @@
 #include <vector>
 
 #include "attention/bf16.h"
-#include "client/ctl/agents.h"
-#include "client/ctl/alternatives.h"
+#include "client/ctl/ask/agents.h"
+#include "client/ctl/ask/alternatives.h"
 #include "client/ctl/chunk_range.h"
+#include "client/ctl/corpus/tensor_files.h"
 #include "client/ctl/output.h"
 #include "client/ctl/progress.h"
-#include "client/ctl/tensor_files.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "proto/status.h"
-#include "store/import.h"
-#include "store/safetensors.h"
-#include "tests/temp_folder.h"
+#include "proto/base/status.h"
+#include "store/formats/import.h"
+#include "store/formats/safetensors.h"
+#include "tests/support/temp_folder.h"
 
 namespace ckv::ctl {
 namespace {
@@ -64,6 +64,9 @@ TEST(ChunkRanges, ARunHasNoGaps) {
   EXPECT_EQ(AsRun({})->end, 0u);
   EXPECT_FALSE(AsRun({0, 2}).has_value());
   EXPECT_FALSE(AsRun({1, 0}).has_value());
+  std::vector<uint32_t> ends;
+  for (const ChunkRun run : AsRuns({4, 5, 0, 2, 3})) ends.insert(ends.end(), {run.begin, run.end});
+  EXPECT_THAT(ends, ElementsAre(4, 6, 0, 1, 2, 4));
 }
 
 // A command that takes one run does not advise a form that it refuses.
@@ -74,7 +77,7 @@ TEST(ChunkRanges, ACommandOfOneRunAsksForOne) {
     const absl::Status status = ParseChunkRun(text, 3).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()),
-                AllOf(HasSubstr("one run"), Not(HasSubstr("0-2,5"))));
+                AllOf(HasSubstr("one run"), HasSubstr("no list"), Not(HasSubstr("0-2,5"))));
   }
 }
 
@@ -125,7 +128,7 @@ TEST(Printable, OneLineThatMovesNoCursor) {
 TEST(ProgressBar, ShowsAmountRateAndRest) {
   ProgressState state{"put", "tokens", 50, 200, std::chrono::seconds(5)};
   EXPECT_EQ(RenderProgress(state, 0), "put  50/200 tokens  25 %  10 tokens/s  15.0 s left");
-  EXPECT_EQ(RenderProgress(state, 8).substr(0, 11), "[##......] ");
+  EXPECT_EQ(RenderProgress(state, 120).substr(0, 29), "[######..................] pu");
   state.done = 200;
   EXPECT_EQ(RenderProgress(state, 0), "put  200/200 tokens  100 %  40 tokens/s  in 5.0 s");
   EXPECT_EQ(RenderProgress({"put", "B", 0, 0, Duration(0)}, 0), "put  0 B/0 B  100 %");
@@ -139,7 +142,7 @@ TEST(ProgressBar, WhatIsSkippedIsNeitherDoneNorDue) {
   ManualClock clock;
   std::ostringstream out;
   {
-    Progress progress(&clock, &out, false, "put", "B", 4096, /*quadratic=*/false);
+    Progress progress(&clock, &out, -1, "put", "B", 4096, /*quadratic=*/false);
     progress.Skip(2048);
     progress.Advance(1024);
     clock.Advance(Progress::kPlainPeriod);
@@ -155,7 +158,7 @@ TEST(ProgressBar, DrawsPlainLinesEveryFewSecondsAndTheEnd) {
   ManualClock clock;
   std::ostringstream out;
   {
-    Progress progress(&clock, &out, false, "prefill", "tokens", 100, /*quadratic=*/false);
+    Progress progress(&clock, &out, -1, "prefill", "tokens", 100, /*quadratic=*/false);
     progress.Advance(10);
     clock.Advance(Progress::kPlainPeriod);
     progress.Advance(20);
@@ -255,8 +258,8 @@ TEST(TensorFiles, ARowFileOfAnyGeometryReadsBack) {
 }
 
 TEST(TensorFiles, AnOutputThatCannotBeWrittenIsKnownBefore) {
-  EXPECT_TRUE(CheckOutput(TempPath("out")).ok());
-  EXPECT_FALSE(std::filesystem::exists(TempPath("out")));
+  EXPECT_TRUE(CheckOutput(TempPath("unwritten")).ok());
+  EXPECT_FALSE(std::filesystem::exists(TempPath("unwritten")));
   for (const std::string& path : {TempPath("absent/out"), testing::TempDir()}) {
     const absl::Status status = CheckOutput(path);
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << path;

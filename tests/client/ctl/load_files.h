@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "client/ctl/tensor_files.h"
-#include "client/reference_engine.h"
+#include "client/ctl/corpus/tensor_files.h"
+#include "client/engine/reference_engine.h"
 #include "proto/geometry.h"
-#include "store/safetensors.h"
-#include "tests/temp_folder.h"
+#include "store/formats/safetensors.h"
+#include "tests/support/temp_folder.h"
 
 namespace ckv::test {
 
@@ -37,7 +37,7 @@ struct RowsOfFile {
     std::mt19937 rng(seed);
     for (int32_t& id : token_ids) id = static_cast<int32_t>(rng() % 1000);
     values.resize(size_t{layers} * token_count * geometry.d_qk);
-    for (uint16_t& value : values) value = static_cast<uint16_t>(rng());
+    for (uint16_t& value : values) value = static_cast<uint16_t>(rng() & 0xbfff);  // finite
   }
 
   std::span<const std::byte> layer(uint32_t index) const {

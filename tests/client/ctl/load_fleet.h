@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "client/ctl/ctl.h"
-#include "tests/client/load_files.h"
-#include "tests/server/services_fixture.h"
+#include "tests/client/ctl/load_files.h"
+#include "tests/server/services/services_fixture.h"
 
 namespace ckv::test {
 

@@ -1,7 +1,7 @@
 // Goal: a curve gives back what it was made of, lies between its anchors, never falls, and takes
 // whatever numbers it is given.
 
-#include "client/compute_curve.h"
+#include "client/decide/compute_curve.h"
 
 #include <cmath>
 #include <limits>

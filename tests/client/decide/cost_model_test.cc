@@ -2,16 +2,17 @@
 // one of a single frame what the paper's formula says, to the bit. Method: the closed form against
 // a pipeline run frame by frame; frames against those that AttendPlan cuts.
 
-#include "client/cost_model.h"
+#include "client/decide/cost_model.h"
 
 #include <algorithm>
 #include <cmath>
 #include <random>
 
-#include "client/attend_plan.h"
+#include "client/call/attend_plan.h"
 #include "gtest/gtest.h"
-#include "tests/client/predicate_input.h"
-#include "tests/server/test_corpus.h"
+#include "tests/client/decide/predicate_input.h"
+#include "tests/support/named_geometry.h"
+#include "tests/support/test_corpus.h"
 
 namespace ckv {
 namespace {

@@ -2,19 +2,19 @@
 // bounds, and is of the constants that it is applied to. Method: made-up samples; a clock that
 // stands where it is put.
 
-#include "client/live_model.h"
+#include "client/decide/live_model.h"
 
 #include <cmath>
 #include <limits>
 #include <memory>
 #include <vector>
 
-#include "client/live_compute.h"
-#include "client/live_error.h"
+#include "client/decide/live_compute.h"
+#include "client/decide/live_error.h"
 #include "gtest/gtest.h"
-#include "spdlog/spdlog.h"
-#include "tests/client/shifted_clock.h"
-#include "tests/server/test_corpus.h"
+#include "proto/base/log.h"
+#include "tests/support/shifted_clock.h"
+#include "tests/support/test_corpus.h"
 #include "transport/fabric.h"
 
 namespace ckv {
@@ -102,16 +102,12 @@ struct LiveModelTest : testing::Test {
     profile.lanes = {{"h0", "tcp", {10, 1e9, 5e8}, {5, 0, 1, {{{8, 0.2}}}}}};
     seed = std::make_unique<SeedProfile>(std::make_shared<const Profile>(profile), HostIdentity());
     model = std::make_unique<LiveModel>(HolderId{"h0"}, seed.get(), &requests);
-    pieces[0].token_count = 1000;
-    pieces[1].token_count = 100;
-    pieces[2].token_count = 50;
   }
   // `us` from post to answer, `compute_us` of it in the kernel.
   void Observe(const Geometry& of, FabricKind fabric, double compute_us, double us) {
     AnsweredFrame frame = {.geometry = of, .fabric = fabric};
     frame.rows = 8;
-    frame.pieces = pieces;
-    frame.sent = sent;
+    frame.tokens = tokens;
     frame.bytes = 10'000;
     frame.compute_ns = static_cast<uint32_t>(compute_us * 1e3);
     frame.posted = clock.Now();
@@ -130,8 +126,7 @@ struct LiveModelTest : testing::Test {
   BusyPeriod requests;
   std::unique_ptr<SeedProfile> seed;
   std::unique_ptr<LiveModel> model;
-  std::array<PlannedPiece, 3> pieces;
-  const std::vector<uint32_t> sent = {1, 2};
+  const uint64_t tokens = 150;
 };
 
 TEST_F(LiveModelTest, TheCurveIsScaledByWhatRepliesTell) {
@@ -190,7 +185,7 @@ TEST_F(LiveModelTest, OnlyFramesThatWereAloneCount) {
   EXPECT_EQ(model->factor(true), 1);
   EXPECT_FALSE(model->error().has_value());
   // A time that saturated is not one.
-  AnsweredFrame frame = {.geometry = geometry, .rows = 8, .pieces = pieces, .sent = sent};
+  AnsweredFrame frame = {.geometry = geometry, .rows = 8, .tokens = tokens};
   frame.compute_ns = std::numeric_limits<uint32_t>::max();
   for (uint32_t i = 0; i < 64; ++i) {
     requests.Begin(1);
@@ -214,7 +209,7 @@ TEST(SeedProfile, OfAnotherHostIsNeverUsed) {
 }
 
 TEST(SeedProfile, ManyGeometriesAreBounded) {
-  spdlog::set_level(spdlog::level::err);  // each is said
+  Log().set_level(spdlog::level::err);  // each is said
   Profile profile;
   Geometry geometry = test::TestGeometry();
   profile.subject = SubjectOf(geometry, "host", {}, true);

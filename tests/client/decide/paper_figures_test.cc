@@ -14,10 +14,10 @@
 
 #include <cmath>
 
-#include "client/predicate.h"
-#include "client/what_if.h"
+#include "client/decide/predicate.h"
+#include "client/decide/what_if.h"
 #include "gtest/gtest.h"
-#include "tests/client/predicate_input.h"
+#include "tests/client/decide/predicate_input.h"
 
 namespace ckv {
 namespace {
@@ -102,8 +102,12 @@ TEST(PaperFigures, AFetchIsPullAndSplice) {
 // 5.2
 TEST(PaperFigures, BreakEvenOnBytes) {
   const Geometry geometry = PublishedGeometry("deepseek-v2-lite");
-  EXPECT_EQ(BreakEvenQueryRows(geometry, 2048, false), 1080u);
-  EXPECT_EQ(BreakEvenQueryRows(geometry, 512, false), 270u);
+  const auto rows = [&](uint64_t tokens) {  // c_t b_kv / (q + p)
+    return tokens * geometry.row_bytes() /
+           (geometry.query_row_bytes() + geometry.partial_row_bytes(/*f32=*/false));
+  };
+  EXPECT_EQ(rows(2048), 1080u);
+  EXPECT_EQ(rows(512), 270u);
   const Decision decision = Decide(BareInput(256));
   ExpectWithinOnePercent(1 - double(decision.route_bytes) / double(decision.fetch_bytes), 0.763);
 }
@@ -150,15 +154,6 @@ TEST(PaperFigures, RouteIsTheCheapestOnEveryFabric) {
   DecisionInput input = OneLayerAgainstTheChunk(256, 25e9);
   input.candidates[0].fabric->t_probe_us *= 10;
   EXPECT_GT(Decide(input).costs[kFetch].total_us, 10 * RouteUs(input));
-}
-
-// 8, tensor parallelism: over N ranks each moves 1/N of the bytes, but for m and l, which all have.
-TEST(PaperFigures, RanksDivideTheBytes) {
-  DecisionInput input = BareInput(256);
-  const auto whole = double(Decide(input).route_bytes);
-  input.geometry.d_qk /= 2;
-  input.geometry.d_v /= 2;
-  ExpectWithinOnePercent(double(Decide(input).route_bytes), whole / 2);
 }
 
 // A step is L dependent round trips: about 1 ms of V2-Lite, which a fetch of 5.5 ms amortises after

@@ -6,8 +6,9 @@
 #include <random>
 #include <string_view>
 
-#include "client/predicate.h"
+#include "client/decide/predicate.h"
 #include "gtest/gtest.h"
+#include "tests/support/named_geometry.h"
 
 namespace ckv::test {
 

@@ -2,7 +2,7 @@
 // Method: properties over random inputs, each with its seed; a failure prints the seed that repeats
 // it. The paper's own numbers are in paper_figures_test.cc.
 
-#include "client/predicate.h"
+#include "client/decide/predicate.h"
 
 #include <cmath>
 #include <functional>
@@ -10,8 +10,8 @@
 #include <random>
 
 #include "gtest/gtest.h"
-#include "tests/allocation_count.h"
-#include "tests/client/predicate_input.h"
+#include "tests/client/decide/predicate_input.h"
+#include "tests/support/allocation_count.h"
 
 namespace ckv {
 namespace {

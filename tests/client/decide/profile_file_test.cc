@@ -1,7 +1,7 @@
 // Goal: a profile read back is the one written, whatever lies about it is refused by name, and a
 // file is replaced whole.
 
-#include "client/profile_file.h"
+#include "client/decide/profile_file.h"
 
 #include <fstream>
 #include <string>
@@ -10,6 +10,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/named_geometry.h"
 
 namespace ckv {
 namespace {

@@ -2,12 +2,14 @@
 // nothing but the transfer of a payload. Method: made-up samples; real holders in this process,
 // whose constants are compared before and after calls that wait for much else.
 
-#include "client/profile.h"
+#include "client/decide/profile.h"
+#include "client/cache/calibrate_here.h"
 
 #include "client/explain.h"
 #include "client/requester.h"
 #include "gtest/gtest.h"
-#include "tests/client/test_fleet.h"
+#include "tests/support/named_geometry.h"
+#include "tests/support/test_fleet.h"
 
 namespace ckv {
 namespace {

@@ -2,7 +2,7 @@
 // Method: a float64 model without absorption (reference_model.h) for rightness; bit comparisons of
 // one prefill against token by token, and of contexts attended here, there and in other threads.
 
-#include "client/engine.h"
+#include "client/engine/engine.h"
 
 #include <algorithm>
 #include <cmath>
@@ -15,14 +15,14 @@
 #include "attention/bf16.h"
 #include "attention/merge.h"
 #include "attention/mla_partial.h"
-#include "client/decode.h"
-#include "client/reference_engine.h"
-#include "client/reference_sequence.h"
-#include "client/reference_weights.h"
+#include "client/engine/decode.h"
+#include "client/engine/reference_engine.h"
+#include "client/engine/reference_sequence.h"
+#include "client/engine/reference_weights.h"
 #include "gtest/gtest.h"
-#include "proto/sha256.h"
-#include "proto/status.h"
-#include "tests/client/reference_model.h"
+#include "proto/base/sha256.h"
+#include "proto/base/status.h"
+#include "tests/support/reference_model.h"
 
 namespace ckv {
 namespace {

@@ -2,7 +2,7 @@
 // Method: compare with float64 over widths around the tile and panel sizes; then compute the same
 // rows alone, in groups and on two threads, and compare bit for bit.
 
-#include "client/linear.h"
+#include "client/engine/linear.h"
 
 #include <cmath>
 #include <cstring>

@@ -1,7 +1,7 @@
 // Goal: an OracleService is asked for the hosts that are wanted, believed within the limits, and
 // done without while it is away.
 
-#include "client/oracle_stub.h"
+#include "client/grpc/oracle_stub.h"
 
 #include <grpcpp/grpcpp.h>
 

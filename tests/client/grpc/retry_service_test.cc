@@ -2,13 +2,13 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include "client/grpc_status.h"
+#include "client/grpc/grpc_status.h"
 #include "client/requester.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/requester_service.h"
-#include "tests/client/fake_holder.h"
-#include "tests/client/test_fleet.h"
+#include "server/services/requester_service.h"
+#include "tests/support/fake_holder.h"
+#include "tests/support/test_fleet.h"
 
 namespace ckv {
 namespace {

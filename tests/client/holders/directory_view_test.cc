@@ -1,10 +1,10 @@
 // Goal: a query asks no directory: what is known is kept, until it is forgotten.
 
-#include "client/directory_view.h"
+#include "client/holders/directory_view.h"
 
-#include "client/holder_peer.h"
+#include "client/holders/holder_peer.h"
 #include "gtest/gtest.h"
-#include "tests/client/test_fleet.h"
+#include "tests/support/test_fleet.h"
 
 namespace ckv {
 namespace {

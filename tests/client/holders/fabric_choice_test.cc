@@ -1,15 +1,15 @@
 // Goal: a holder is spoken to over the fabric that a probe finds the fastest of those both sides
 // have, found out once. Method: real holders, fabrics that take the time they are told to.
 
-#include "client/fabric_choice.h"
+#include "client/holders/fabric_choice.h"
 
 #include <thread>
 
-#include "client/link_table.h"
+#include "client/holders/link_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/client/scripted_fabric.h"
-#include "tests/client/test_fleet.h"
+#include "tests/support/scripted_fabric.h"
+#include "tests/support/test_fleet.h"
 
 namespace ckv {
 namespace {
@@ -33,14 +33,14 @@ struct FabricChoiceTest : testing::Test {
     options.connect_timeout = std::chrono::hours(1000);
     fleet.StartHolder(0);
   }
-  // As an engine does that never had a lane to the holder.
+  // As a context does that never had a lane to the holder.
   absl::Status Open() {
     tables.push_back(std::make_unique<LinkTable>(&options, &peers));
     const auto published =
         std::make_shared<const Corpus>(corpus.Publish("c", "", {{TestFleet::Name(0)}}));
-    LinkTable::Route& route = **tables.back()->RouteOf(published);
-    absl::Status status = tables.back()->EnsureUp(*route.links[0], clock.Now() + kLong);
-    if (status.ok()) kind = route.links[0]->lane().kind();
+    LinkTable::ChunkLinks& chunk_links = **tables.back()->LinksFor(published);
+    absl::Status status = tables.back()->EnsureUp(*chunk_links.links[0], clock.Now() + kLong);
+    if (status.ok()) kind = chunk_links.links[0]->lane().kind();
     return status;
   }
   FabricKind Opened() {
@@ -110,7 +110,7 @@ TEST_F(FabricChoiceTest, ATieGoesToThePreferred) {
   LinkTable table(&options, &others);
   const auto published =
       std::make_shared<const Corpus>(corpus.Publish("c", "", {{TestFleet::Name(0)}}));
-  HolderLink& link = *(*table.RouteOf(published))->links[0];
+  HolderLink& link = *(*table.LinksFor(published))->links[0];
   ASSERT_TRUE(table.EnsureUp(link, clock.Now() + kLong).ok());
   EXPECT_EQ(link.lane().kind(), FabricKind::kVerbs);
 }
@@ -168,7 +168,7 @@ TEST_F(FabricChoiceTest, WhatEitherSideHasNotIsSkipped) {
     tcp.set_cost(seconds(100), 1e3);
     const auto published =
         std::make_shared<const Corpus>(corpus.Publish("c", "", {{TestFleet::Name(0)}}));
-    HolderLink& link = *(*table.RouteOf(published))->links[0];
+    HolderLink& link = *(*table.LinksFor(published))->links[0];
     ASSERT_TRUE(table.EnsureUp(link, clock.Now() + kLong).ok());
     EXPECT_EQ(link.lane().kind(), FabricKind::kShm);
     // A holder that says what it has is not asked for what it has not.
@@ -240,30 +240,31 @@ TEST_F(FabricChoiceTest, ARefusalThatIsNotOfAFabricIsTheAnswer) {
   const auto published =
       std::make_shared<const Corpus>(corpus.Publish("c", "", {{TestFleet::Name(0)}}));
   // There is room for one session, so none is left to try the others with, but for the moment's.
-  HolderLink& link = *(*first.RouteOf(published))->links[0];
+  HolderLink& link = *(*first.LinksFor(published))->links[0];
   ASSERT_TRUE(first.EnsureUp(link, clock.Now() + kLong).ok());
   EXPECT_EQ(link.lane().kind(), FabricKind::kShm);
   EXPECT_THAT(table_peers.Views().at(0).trials[1].why_not, HasSubstr("sessions"));
-  HolderLink& refused = *(*second.RouteOf(published))->links[0];
+  HolderLink& refused = *(*second.LinksFor(published))->links[0];
   EXPECT_EQ(second.EnsureUp(refused, clock.Now() + kLong).code(),
             absl::StatusCode::kResourceExhausted);
 }
 
-// Eight engines meet the holder at once: one of them chooses, the others wait for it.
-TEST_F(FabricChoiceTest, EnginesThatComeTogetherChooseOnce) {
-  std::vector<std::unique_ptr<LinkTable>> engines;
+// Eight contexts meet the holder at once: one of them chooses, the others wait for it.
+TEST_F(FabricChoiceTest, CallsThatComeTogetherChooseOnce) {
+  std::vector<std::unique_ptr<LinkTable>> contexts;
   std::vector<HolderLink*> links;
   const auto published =
       std::make_shared<const Corpus>(corpus.Publish("c", "", {{TestFleet::Name(0)}}));
   for (int i = 0; i < 8; ++i) {
-    engines.push_back(std::make_unique<LinkTable>(&options, &peers));
-    links.push_back((*engines.back()->RouteOf(published))->links[0]);
+    contexts.push_back(std::make_unique<LinkTable>(&options, &peers));
+    links.push_back((*contexts.back()->LinksFor(published))->links[0]);
   }
   std::vector<std::thread> threads;
   std::atomic<int> over_verbs{0};
   for (size_t i = 0; i < 8; ++i) {
     threads.emplace_back([&, i] {
-      if (engines[i]->EnsureUp(*links[i], kInstantMax).ok())
+      contexts[i]->Claim();
+      if (contexts[i]->EnsureUp(*links[i], kInstantMax).ok())
         over_verbs += links[i]->lane().kind() == FabricKind::kVerbs ? 1 : 0;
     });
   }
@@ -313,7 +314,7 @@ struct RdmaFallbackTest : FabricChoiceTest {
     options.fabrics = {&verbs, &tcp};
     options.counters = &counters;
   }
-  RouteCounters counters;
+  CallCounters counters;
 };
 
 TEST_F(RdmaFallbackTest, RefusedByDefaultWhereverVerbsFails) {
@@ -360,7 +361,7 @@ TEST_F(RdmaFallbackTest, NoFallbackWhereTheHolderHasNoVerbs) {
     LinkTable table(&options, &table_peers);
     const auto published =
         std::make_shared<const Corpus>(corpus.Publish("c", "", {{TestFleet::Name(0)}}));
-    HolderLink& link = *(*table.RouteOf(published))->links[0];
+    HolderLink& link = *(*table.LinksFor(published))->links[0];
     EXPECT_TRUE(table.EnsureUp(link, clock.Now() + kLong).ok());
   }
   EXPECT_EQ(table_peers.Views().at(0).fallback, "");
@@ -379,7 +380,7 @@ TEST_F(RdmaFallbackTest, ForWantOfASessionItIsNoFaultOfVerbs) {
     LinkTable table(&options, &table_peers);
     const auto published =
         std::make_shared<const Corpus>(corpus.Publish("c", "", {{TestFleet::Name(0)}}));
-    HolderLink& link = *(*table.RouteOf(published))->links[0];
+    HolderLink& link = *(*table.LinksFor(published))->links[0];
     const absl::Status status = table.EnsureUp(link, clock.Now() + kLong);
     if (fallback == RdmaFallback::kTcp) {
       EXPECT_TRUE(status.ok()) << status;

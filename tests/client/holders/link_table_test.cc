@@ -1,14 +1,15 @@
-// Goal: an engine gives back the sessions and handles it does not need, and asks a holder for no
-// handle twice. Method: a real holder, and a clock that only the engine's links read.
+// Goal: a context gives back the sessions and handles it does not need, and asks a holder for no
+// handle twice. Method: a real holder, and a clock that only the context's links read.
 
-#include "client/link_table.h"
+#include "client/holders/link_table.h"
 
 #include <algorithm>
+#include <thread>
 
-#include "client/retry.h"
+#include "client/holders/retry.h"
 #include "gtest/gtest.h"
-#include "tests/client/shifted_clock.h"
-#include "tests/client/test_fleet.h"
+#include "tests/support/shifted_clock.h"
+#include "tests/support/test_fleet.h"
 
 namespace ckv {
 namespace {
@@ -33,10 +34,10 @@ struct LinkTableTest : testing::Test {
         chunks.Publish("c", std::move(tenant), {{TestFleet::Name(0)}}));
   }
   HolderLink& Use(const std::shared_ptr<const Corpus>& published) {
-    LinkTable::Route& route = **table.RouteOf(published);
-    const absl::Status status = table.EnsureUp(*route.links[0], kInstantMax);
+    LinkTable::ChunkLinks& chunk_links = **table.LinksFor(published);
+    const absl::Status status = table.EnsureUp(*chunk_links.links[0], kInstantMax);
     EXPECT_TRUE(status.ok()) << status;
-    return *route.links[0];
+    return *chunk_links.links[0];
   }
 
   ShiftedClock clock;
@@ -73,9 +74,9 @@ TEST_F(LinkTableTest, WithNothingToGiveBackTheRefusalIsTheAnswer) {
   fleet.StartHolder(0, size_t{1} << 20, /*session_count_max=*/1);
   LinkTable others{&options, &peers};
   Use(CorpusOf(corpus, "a"));
-  LinkTable::Route& route = **others.RouteOf(CorpusOf(corpus, "b"));
+  LinkTable::ChunkLinks& chunk_links = **others.LinksFor(CorpusOf(corpus, "b"));
   const int sessions = fleet.session_calls();
-  EXPECT_TRUE(absl::IsResourceExhausted(others.EnsureUp(*route.links[0], kInstantMax)));
+  EXPECT_TRUE(absl::IsResourceExhausted(others.EnsureUp(*chunk_links.links[0], kInstantMax)));
   EXPECT_EQ(fleet.session_calls(), sessions + 1);
 }
 
@@ -130,11 +131,11 @@ TEST_F(LinkTableTest, HandlesAreResolvedInBatches) {
   fleet.Load("c", many, std::vector<size_t>(many.chunks.size(), 0));
   const auto published = CorpusOf(many, "");
   HolderLink& link = Use(published);
-  LinkTable::Route& route = **table.RouteOf(published);
+  LinkTable::ChunkLinks& chunk_links = **table.LinksFor(published);
   const auto count = static_cast<uint32_t>(many.chunks.size());
   for (uint32_t i = 0; i < count; ++i) {
     const uint32_t chunk = (i + 1000) % count;
-    const auto handle = table.HandleOf(route, chunk, kInstantMax);
+    const auto handle = table.HandleOf(chunk_links, chunk, kInstantMax);
     ASSERT_TRUE(handle.ok()) << handle.status();
     EXPECT_EQ(*handle, link.Find(many.chunks[chunk].info.id)->handle.value);
   }
@@ -154,7 +155,7 @@ TEST_F(LinkTableTest, ACallAsksNoReplicaTwice) {
     std::vector<const HolderPeer*> asked;
     bool more = true;
     while (more && asked.size() <= 3) {
-      HolderLink& link = table.Ask(**table.RouteOf(published), 0);
+      HolderLink& link = table.Ask(**table.LinksFor(published), 0);
       asked.push_back(&link.peer());
       (void)table.Fail(link, error);
       more = table.FailOver(error);
@@ -168,9 +169,22 @@ TEST_F(LinkTableTest, ACallAsksNoReplicaTwice) {
   }
   // The next call may ask any of them.
   table.BeginCall();
-  const HolderPeer* first = &table.Ask(**table.RouteOf(published), 0).peer();
-  EXPECT_EQ(first, &table.Ask(**table.RouteOf(published), 0).peer());
+  const HolderPeer* first = &table.Ask(**table.LinksFor(published), 0).peer();
+  EXPECT_EQ(first, &table.Ask(**table.LinksFor(published), 0).peer());
   EXPECT_FALSE(table.FailOver(errors[0])) << "nobody failed this call";
+}
+
+TEST_F(LinkTableTest, BelongsToOneThreadAtATime) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  std::thread([&] {
+    table.Claim();
+    table.BeginCall();
+  }).join();
+#ifndef NDEBUG
+  EXPECT_DEATH(table.BeginCall(), "owner_");
+#endif
+  table.Claim();
+  table.BeginCall();
 }
 
 }  // namespace

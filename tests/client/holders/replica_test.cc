@@ -1,11 +1,11 @@
 // Goal: of a chunk's holders the cheapest answers, and another where it fails; the bits of an
 // answer do not tell which it was (I2), and nothing is merged twice (I1).
 
-#include "client/replica_choice.h"
+#include "client/holders/replica_choice.h"
 #include "client/requester.h"
 #include "gtest/gtest.h"
-#include "tests/client/shifted_clock.h"
-#include "tests/client/test_fleet.h"
+#include "tests/support/shifted_clock.h"
+#include "tests/support/test_fleet.h"
 
 namespace ckv {
 namespace {
@@ -66,7 +66,7 @@ TEST_F(ReplicaTest, AnotherAnswersWithTheSameBits) {
       call.per_chunk = per_chunk;
       call.wire = wire;
       fleet.StartHolder(1);
-      ASSERT_TRUE(test::PutChunk(fleet.holder(1).table(), corpus.geometry, corpus.chunks[2]).ok());
+      ASSERT_TRUE(test::PutChunk(fleet.holder(1).store(), corpus.geometry, corpus.chunks[2]).ok());
       Connect();
       const Answer before = Asked();
       const uint64_t of_h1 = RequestsOf(1), of_h2 = RequestsOf(2);
@@ -103,7 +103,7 @@ TEST_F(ReplicaTest, OneThatCameBackIsAskedAgain) {
   fleet.StopHolder(1);
   (void)Asked();
   fleet.StartHolder(1);
-  ASSERT_TRUE(test::PutChunk(fleet.holder(1).table(), corpus.geometry, corpus.chunks[2]).ok());
+  ASSERT_TRUE(test::PutChunk(fleet.holder(1).store(), corpus.geometry, corpus.chunks[2]).ok());
   EXPECT_TRUE(Asked().SameBits(before));
   EXPECT_EQ(RequestsOf(1), 0u);
   // h2 has gone, too: h1 is tried again, however lately it failed.
@@ -114,7 +114,7 @@ TEST_F(ReplicaTest, OneThatCameBackIsAskedAgain) {
 
 TEST_F(ReplicaTest, AChunkThatWasDroppedThereIsAskedOfAnother) {
   const Answer before = Asked();
-  ASSERT_TRUE(fleet.holder(1).table().Drop(corpus.chunks[2].info.id).ok());
+  ASSERT_TRUE(fleet.holder(1).store().Drop(corpus.chunks[2].info.id).ok());
   EXPECT_TRUE(Asked().SameBits(before));
   // The directory is asked before the snapshot is used again.
   const int calls = fleet.directory_calls();
@@ -152,9 +152,8 @@ TEST_F(ReplicaTest, ExplainMeasuresAllAndLeavesOutTheDead) {
 TEST_F(ReplicaTest, AFetchGoesOnWithAnother) {
   FetchCall fetch;
   fetch.corpus = call.corpus;
-  // Of one holder: what was shown of another's rows would not be asked for again.
-  fetch.chunk_begin = 2;
-  fetch.chunk_end = 3;
+  // Rows of h0 are shown before those of h1 are asked for again.
+  fetch.chunk_end = 5;
   fetch.layer_end = corpus.geometry.layers;
   const auto rows_of = [&](std::vector<std::byte>* all) {
     fetch.deadline = clock.Now() + kTimeout;

@@ -1,15 +1,15 @@
 // Goal: what an overloaded holder asks for is done, seldom enough, and told to the caller.
 // Method: a holder that refuses as often as it is told to.
 
-#include "client/retry.h"
+#include "client/holders/retry.h"
 
 #include <thread>
 
 #include "client/requester.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/client/fake_holder.h"
-#include "tests/client/test_fleet.h"
+#include "tests/support/fake_holder.h"
+#include "tests/support/test_fleet.h"
 
 namespace ckv {
 namespace {

@@ -2,18 +2,20 @@
 // source. Method: ReadConfig over arguments, an environment given as a map, and files in a
 // directory of the test's own.
 
-#include "server/config.h"
+#include "server/daemon/config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <unistd.h>
 
 #include <fstream>
 #include <map>
 #include <set>
 
-#include "client/ctl/default_addresses.h"
-#include "server/config_options.h"
-#include "tests/temp_folder.h"
+#include "client/grpc/default_addresses.h"
+#include "server/daemon/config_options.h"
+#include "tests/support/temp_folder.h"
 
 namespace ckv {
 namespace {
@@ -76,6 +78,25 @@ TEST(ConfigTest, TheFileCanBeNamedByTheEnvironment) {
   EXPECT_EQ(parsed->config.log_level, "debug");
 }
 
+TEST(ConfigTest, AFormerKeyIsTakenWithAWarning) {
+  const std::string path =
+      WriteFile("former.yaml", "role: requester\ndirectory: h:1\nengine_count_max: 3\n");
+  const auto from_file = Read({"--config", path});
+  ASSERT_TRUE(from_file.ok()) << from_file.status();
+  EXPECT_EQ(from_file->config.call_count_max, 3u);
+  EXPECT_THAT(from_file->warnings, ElementsAre(HasSubstr("call_count_max is the name now")));
+  const auto from_flag = Read({"--role=requester", "--directory=h:1", "--engine-count-max=4"},
+                              {{"CKV_ENGINE_COUNT_MAX", "5"}});
+  ASSERT_TRUE(from_flag.ok()) << from_flag.status();
+  EXPECT_EQ(from_flag->config.call_count_max, 4u);
+  EXPECT_EQ(from_flag->warnings.size(), 2u);
+  // The key of today wins.
+  const auto both =
+      Read({"--role=requester", "--directory=h:1", "--engine-count-max=4", "--call-count-max=6"});
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_EQ(both->config.call_count_max, 6u);
+}
+
 TEST(ConfigTest, AnUnknownKeyNamesItsLineAndTheNearestOne) {
   const std::string path = WriteFile("unknown.yaml",
                                      "role: directory\n"
@@ -86,6 +107,13 @@ TEST(ConfigTest, AnUnknownKeyNamesItsLineAndTheNearestOne) {
               AllOf(HasSubstr("unknown.yaml:3: store.capasity: unknown key; did you mean "
                               "store.capacity?"),
                     HasSubstr("unknown.yaml:4: zzzzzzzzzzzzzzzzzz: unknown key; --help lists")));
+}
+
+TEST(ConfigTest, AValueForASectionNamesItsKeys) {
+  const std::string path = WriteFile("section.yaml", "role: directory\nstore: 5\n");
+  EXPECT_THAT(ErrorsOf({"--config", path}),
+              AllOf(HasSubstr("section.yaml:2: store: a section, not a value; it has "),
+                    HasSubstr("store.path, store.capacity"), Not(HasSubstr("lane."))));
 }
 
 TEST(ConfigTest, AnUnknownFlagNamesTheNearestOne) {
@@ -217,6 +245,66 @@ TEST(ConfigTest, TheDefaultAddressFollowsFromTheRoles) {
   EXPECT_EQ(Read({"--role=holder", "--directory=h:1", "--listen=h:2"})->config.listen, "h:2");
 }
 
+TEST(ConfigTest, ANameThatIsNotGivenSaysWhatAndWhere) {
+  char host[256] = {};
+  ASSERT_EQ(gethostname(host, sizeof(host) - 1), 0);
+  const auto name_of = [](std::vector<std::string> arguments) {
+    arguments.emplace_back("--directory=h:1");
+    const auto parsed = Read(arguments);
+    EXPECT_TRUE(parsed.ok()) << parsed.status();
+    return parsed.ok() ? parsed->config.name : "";
+  };
+  EXPECT_EQ(name_of({"--role=holder", "--listen=127.0.0.1:7411"}),
+            std::string(host) + "-holder-7411");
+  EXPECT_EQ(name_of({"--role=requester,holder"}), std::string(host) + "-holder-requester-7311");
+  EXPECT_EQ(name_of({"--role=holder", "--listen=127.0.0.1:0"}), "") << "known once it is bound";
+  EXPECT_EQ(name_of({"--role=holder", "--name=h1"}), "h1");
+}
+
+TEST(ConfigTest, LanesAreReachedWhereTheControlPlaneIs) {
+  const auto data_of = [](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--role=holder", "--directory=h:1"});
+    const auto parsed = Read(arguments);
+    EXPECT_TRUE(parsed.ok()) << parsed.status();
+    return parsed.ok() ? parsed->config.data_listen : "";
+  };
+  EXPECT_EQ(data_of({}), "127.0.0.1:0");
+  EXPECT_EQ(data_of({"--listen=10.77.0.1:7401"}), "10.77.0.1:0");
+  EXPECT_EQ(data_of({"--listen=[fd00::1]:7401"}), "[fd00::1]:0");
+  EXPECT_EQ(data_of({"--listen=0.0.0.0:1", "--advertise=h1:1"}), "0.0.0.0:0");
+  EXPECT_EQ(data_of({"--listen=10.77.0.1:1", "--data-listen=10.78.0.1:2"}), "10.78.0.1:2");
+}
+
+TEST(ConfigTest, AHolderThatPeersFindAndCannotReachIsRefused) {
+  const std::vector<std::string> holder = {"--role=holder", "--directory=h:1",
+                                           "--listen=10.77.0.1:7401", "--data-listen=127.0.0.1:0"};
+  EXPECT_EQ(ErrorsOf(holder),
+            "data_listen: peers find this holder at 10.77.0.1:7401, and no other host reaches "
+            "127.0.0.1:0: set --data-listen 10.77.0.1:0, or take tcp out of fabrics");
+  auto others = holder;
+  others.emplace_back("--fabrics=shm");
+  EXPECT_TRUE(Read(others).ok());
+  auto near = holder;
+  near.emplace_back("--advertise=localhost:7401");
+  EXPECT_TRUE(Read(near).ok()) << "for this host alone";
+}
+
+TEST(ConfigTest, WhatIsProbablyAMistakeIsWarnedOf) {
+  const auto parsed = ReadConfig(
+      std::vector<std::string>{"--role=directory,holder", "--store-capacity=64TiB"},
+      [](const std::string&) { return std::nullopt; },
+      std::vector<std::string>{"PATH", "CKV_STORE_CAPACTY", "CKV_REQUESTER", "CKV_DIRECTORY",
+                               "CKV_CONFIG", "CKV_TEST_VERBS", "CKV_ZZZZZZZZZZZZZZ"});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_THAT(
+      parsed->warnings,
+      ElementsAre("CKV_STORE_CAPACTY: unknown variable, ignored; did you mean CKV_STORE_CAPACITY?",
+                  "CKV_ZZZZZZZZZZZZZZ: unknown variable, ignored; --help lists what there is",
+                  AllOf(HasSubstr("store.capacity: 67108864 MiB"), HasSubstr("memory"))));
+  EXPECT_THAT(Read({"--role=directory,holder", "--store-capacity=1MiB"})->warnings,
+              testing::IsEmpty());
+}
+
 TEST(ConfigTest, LoopbackAloneIsForAProcessThatHasBothEnds) {
   for (const char* role : {"--role=holder", "--role=requester", "--role=directory,holder"}) {
     EXPECT_THAT(ErrorsOf({role, "--directory=h:1", "--fabrics=loopback"}),
@@ -275,7 +363,7 @@ TEST(ConfigTest, CheckConfigPrintsAFileThatReadsBack) {
                                               "--lane-slot-count=2",
                                               "--lane-request-bytes-max=8KiB",
                                               "--lane-reply-bytes-max=12KiB",
-                                              "--engine-count-max=3",
+                                              "--call-count-max=3",
                                               "--rpc-thread-count-max=17",
                                               "--lease-ttl=1500ms",
                                               "--drain-timeout=1min",

@@ -2,12 +2,12 @@
 // process is asked for what it answers and for what it refuses; its scrape on loopback must show
 // each.
 
-#include "server/metrics.h"
+#include "server/daemon/metrics.h"
 
 #include "gmock/gmock.h"
-#include "tests/server/holder_fixture.h"
-#include "tests/server/scrape.h"
-#include "tests/temp_folder.h"
+#include "tests/server/daemon/scrape.h"
+#include "tests/server/holder/holder_fixture.h"
+#include "tests/support/temp_folder.h"
 
 namespace ckv {
 namespace {
@@ -18,8 +18,9 @@ using testing::HasSubstr;
 
 std::unique_ptr<MetricsServer> Serve(MetricsSources sources) {
   sources.version = "1.2.3";
-  auto server = MetricsServer::Start("127.0.0.1:0", std::move(sources));
+  auto server = MetricsServer::Start("127.0.0.1:0");
   CKV_CHECK(server.ok());
+  (*server)->Serve(std::move(sources));
   return *std::move(server);
 }
 
@@ -183,7 +184,7 @@ TEST(MetricsServer, EndsAtOnce) {
 
 TEST(MetricsServer, AnAddressInUseIsRefused) {
   const auto first = Serve({});
-  const auto second = MetricsServer::Start(first->address(), {});
+  const auto second = MetricsServer::Start(first->address());
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(second.status().message()), HasSubstr(first->address()));
 }

@@ -5,15 +5,15 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "client/live_error.h"
-#include "client/profile_file.h"
+#include "client/decide/live_error.h"
+#include "client/decide/profile_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/metrics.h"
-#include "tests/client/scripted_fabric.h"
-#include "tests/client/test_fleet.h"
-#include "tests/server/scrape.h"
-#include "tests/temp_folder.h"
+#include "server/daemon/metrics.h"
+#include "tests/server/daemon/scrape.h"
+#include "tests/support/scripted_fabric.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/test_fleet.h"
 
 namespace ckv {
 namespace {
@@ -21,8 +21,9 @@ namespace {
 using test::Scrape;
 
 std::unique_ptr<MetricsServer> Serve(MetricsSources sources) {
-  auto server = MetricsServer::Start("127.0.0.1:0", std::move(sources));
+  auto server = MetricsServer::Start("127.0.0.1:0");
   CKV_CHECK(server.ok());
+  (*server)->Serve(std::move(sources));
   return *std::move(server);
 }
 
@@ -43,6 +44,34 @@ struct RequesterMetricsTest : testing::Test {
   test::TestCorpus corpus = test::MakeTestCorpus(test::TestGeometry(), {3}, 1);
   RequesterOptions options;
 };
+
+// Goal: what a call did to get its answer all the same is never silent.
+TEST_F(RequesterMetricsTest, AFailoverShows) {
+  options.fabrics = {&tcp};
+  fleet.StartHolder(1);
+  fleet.Lease("c", corpus, 1, {0});
+  auto requester = *Requester::Create(options, &fleet, &fleet);
+  MetricsSources sources;
+  sources.requester = requester.get();
+  const auto server = Serve(std::move(sources));
+  const Instant deadline = clock.Now() + std::chrono::hours(10'000);
+  FetchCall call;
+  call.corpus = *requester->Resolve("c", "", deadline);
+  call.chunk_end = 1;
+  call.layer_end = corpus.geometry.layers;
+  call.deadline = deadline;
+  const auto sink = [](const FetchedRows&) { return absl::OkStatus(); };
+  ASSERT_TRUE(requester->Fetch(call, sink).ok());
+  EXPECT_EQ(Scrape(server->address())["ckv_requester_failovers_total"], 0);
+  fleet.StopHolder(0);
+  ASSERT_TRUE(requester->Fetch(call, sink).ok());
+  (void)requester->Explain({});
+  const Scrape scrape(server->address());
+  EXPECT_EQ(scrape["ckv_requester_fetches_total"], 2);
+  EXPECT_EQ(scrape["ckv_requester_explains_total"], 1);
+  EXPECT_EQ(scrape["ckv_requester_reopens_total"], 1);
+  EXPECT_EQ(scrape["ckv_requester_failovers_total"], 1);
+}
 
 // Goal: tcp where verbs should be is never silent.
 TEST_F(RequesterMetricsTest, AFallbackShows) {

@@ -6,8 +6,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "proto/clock.h"
-#include "tests/server/test_corpus.h"
+#include "proto/base/clock.h"
+#include "tests/support/test_corpus.h"
 
 namespace ckv {
 namespace {
@@ -90,6 +90,28 @@ TEST_F(DirectoryStateTest, AnEpochIsNeverGivenTwice) {
   EXPECT_EQ(state_.Members()[0].epoch, second->epoch);
 }
 
+TEST_F(DirectoryStateTest, ANameIsItsAddressesUntilTheLeaseEnds) {
+  const auto first = state_.Register(HolderAt("h1", "127.0.0.1:27411"), seconds(2));
+  ASSERT_TRUE(first.ok());
+  const auto second = state_.Register(HolderAt("h1", "127.0.0.1:7402"), seconds(2));
+  EXPECT_EQ(
+      second.status(),
+      absl::AlreadyExistsError("name 'h1' is held by 127.0.0.1:27411; choose another with --name"));
+  EXPECT_TRUE(state_.KeepAlive(first->lease_id).ok()) << "the one who has it keeps it";
+
+  // The same address again is the same process in a later life.
+  const auto again = state_.Register(HolderAt("h1", "127.0.0.1:27411"), seconds(2));
+  ASSERT_TRUE(again.ok());
+  EXPECT_TRUE(absl::IsNotFound(state_.KeepAlive(first->lease_id).status()));
+
+  clock_.Advance(milliseconds(1999));
+  EXPECT_TRUE(absl::IsAlreadyExists(
+      state_.Register(HolderAt("h1", "127.0.0.1:7402"), seconds(2)).status()));
+  clock_.Advance(milliseconds(1));
+  EXPECT_TRUE(state_.Register(HolderAt("h1", "127.0.0.1:7402"), seconds(2)).ok());
+  EXPECT_TRUE(absl::IsNotFound(state_.KeepAlive(again->lease_id).status()));
+}
+
 TEST_F(DirectoryStateTest, EpochsOfALaterLifeStartAbove) {
   DirectoryOptions options = Options(&clock_);
   options.first_epoch = 1'700'000'000'000;
@@ -114,6 +136,39 @@ TEST_F(DirectoryStateTest, ALeaseLastsAsLongAsItIsRenewed) {
   EXPECT_THAT(state_.Members(), testing::IsEmpty());
   EXPECT_TRUE(absl::IsNotFound(state_.KeepAlive(grant->lease_id).status()));
   EXPECT_TRUE(absl::IsNotFound(state_.Deregister(grant->lease_id)));
+}
+
+// Goal: who is gone is still named, with when and how, until the name is back or a day is over.
+TEST_F(DirectoryStateTest, EndedLeasesAreTold) {
+  const auto a = state_.Register(HolderAt("a", "10.0.0.1:7401"), seconds(2));
+  const auto b = state_.Register(HolderAt("b"), seconds(60));
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_THAT(state_.Ended(), testing::IsEmpty());
+  clock_.Advance(seconds(2));
+  ASSERT_TRUE(state_.Deregister(b->lease_id).ok());
+  clock_.Advance(seconds(1));
+  const std::vector<EndedLease> ended = state_.Ended();
+  ASSERT_THAT(ended, testing::SizeIs(2));
+  EXPECT_EQ(ended[0].member.id.name, "b");
+  EXPECT_FALSE(ended[0].ran_out);
+  EXPECT_EQ(ended[1].member.control_address, "10.0.0.1:7401");
+  EXPECT_TRUE(ended[1].ran_out);
+  EXPECT_EQ(clock_.Now() - ended[1].ended, seconds(1));
+  ASSERT_TRUE(state_.Register(HolderAt("a"), seconds(60)).ok());
+  EXPECT_THAT(state_.Ended(), testing::SizeIs(1));
+  clock_.Advance(DirectoryState::kEndedAgeMax);
+  EXPECT_THAT(state_.Ended(), testing::SizeIs(1));  // of a, which has run out meanwhile
+  EXPECT_EQ(state_.Ended()[0].member.id.name, "a");
+}
+
+TEST_F(DirectoryStateTest, EndedLeasesAreBounded) {
+  for (int i = 0; i < 100; ++i) {
+    const auto grant = state_.Register(HolderAt("h" + std::to_string(i)), Duration(0));
+    ASSERT_TRUE(grant.ok() && state_.Deregister(grant->lease_id).ok());
+  }
+  const std::vector<EndedLease> ended = state_.Ended();
+  ASSERT_THAT(ended, testing::SizeIs(EndedLeases::kCountMax));
+  EXPECT_EQ(ended[0].member.id.name, "h99");
 }
 
 TEST_F(DirectoryStateTest, TheTtlStaysWithinItsLimits) {

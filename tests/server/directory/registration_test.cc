@@ -3,14 +3,14 @@
 // Method: a real DirectoryState behind a registrar that a test can cut off; time is a ManualClock
 // that the test advances, and it waits for the registration's own counters.
 
-#include "server/registration.h"
+#include "server/directory/registration.h"
 
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "gtest/gtest.h"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 
 namespace ckv {
 namespace {
@@ -73,6 +73,13 @@ class RegistrationTest : public testing::Test {
 
   void Start() {
     registration_ = std::make_unique<Registration>(options_, registrar_.get(), &gate_);
+  }
+
+  // Another process registers the same name from an address of its own.
+  absl::StatusOr<LeaseGrant> RegisterElsewhere() {
+    Member other = options_.member;
+    other.control_address = "127.0.0.1:7999";
+    return directory_->Register(other, seconds(3));
   }
 
   // Until the registration's report says so. Real time bounds it, so that a bug fails the test.
@@ -138,6 +145,47 @@ TEST_F(RegistrationTest, CutOffTheGateClosesBeforeTheDirectoryGivesUp) {
   EXPECT_EQ(gate_.epoch(), first);
 }
 
+TEST_F(RegistrationTest, ALeaseThatRanOutIsReportedAsNone) {
+  Start();
+  ASSERT_TRUE(registration_->AwaitLease(kInstantMax).ok());
+  registrar_->Connect(false);
+  clock_.Advance(milliseconds(2999));
+  EXPECT_TRUE(registration_->report().lease.has_value());
+  clock_.Advance(milliseconds(1));
+  EXPECT_FALSE(registration_->report().lease.has_value());
+  ASSERT_TRUE(Await([](const auto& report) { return report.failure_count >= 1; }));
+  registrar_->Connect(true);
+  clock_.Advance(seconds(2));
+  ASSERT_TRUE(Await([](const auto& report) { return report.lease.has_value(); }));
+}
+
+// Goal: the log says once when the gate closes and why, and once when it opens again.
+TEST_F(RegistrationTest, TheLogSaysWhenItRefusesAndWhenItAnswersAgain) {
+  testing::internal::CaptureStderr();
+  Start();
+  ASSERT_TRUE(registration_->AwaitLease(kInstantMax).ok());
+  registrar_->Connect(false);
+  clock_.Advance(seconds(1));
+  ASSERT_TRUE(Await([](const auto& report) { return report.failure_count == 1; }));
+  for (uint64_t failures = 2; failures < 8; ++failures) {
+    clock_.Advance(seconds(2));
+    ASSERT_TRUE(Await([&](const auto& report) { return report.failure_count == failures; }));
+  }
+  registrar_->Connect(true);
+  clock_.Advance(seconds(2));
+  ASSERT_TRUE(Await([](const auto& report) { return report.registration_count == 2; }));
+  registration_.reset();
+  const std::string log = testing::internal::GetCapturedStderr();
+  const auto count = [&log](std::string_view what) {
+    size_t found = 0;
+    for (size_t at = log.find(what); at != std::string::npos; at = log.find(what, at + 1)) ++found;
+    return found;
+  };
+  EXPECT_EQ(count("a: the directory does not renew its lease (KeepAlive): cut off"), 1u) << log;
+  EXPECT_EQ(count("a refuses every request until the directory"), 1u) << log;
+  EXPECT_EQ(count("a answers requests again"), 1u) << log;
+}
+
 TEST_F(RegistrationTest, ALeaseThatExpiredIsANewLife) {
   Start();
   ASSERT_TRUE(registration_->AwaitLease(kInstantMax).ok());
@@ -162,6 +210,72 @@ TEST_F(RegistrationTest, ADeniedLeaseClosesTheGateAtOnce) {
   clock_.Advance(seconds(1));
   ASSERT_TRUE(Await([](const auto& report) { return report.registration_count == 2; }));
   EXPECT_GT(gate_.epoch().value, first.value + 1);
+}
+
+TEST_F(RegistrationTest, ANameThatIsAnothersIsGivenUpAfterOneLease) {
+  const auto other = RegisterElsewhere();
+  ASSERT_TRUE(other.ok());
+  Start();
+  // Tries after 50, 150, 350, 750 and 1550 ms, and at the end of the lease: 3 s.
+  uint64_t failures = 1;
+  ASSERT_TRUE(Await([&](const auto& report) { return report.failure_count == failures; }));
+  for (const int wait_ms : {50, 100, 200, 400, 800, 1450}) {
+    ASSERT_TRUE(directory_->KeepAlive(other->lease_id).ok());
+    EXPECT_FALSE(registration_->report().gave_up);
+    clock_.Advance(milliseconds(wait_ms));
+    ++failures;
+    ASSERT_TRUE(Await([&](const auto& report) { return report.failure_count == failures; }));
+  }
+  const auto lease = registration_->AwaitLease(kInstantMax);
+  EXPECT_TRUE(absl::IsAlreadyExists(lease.status()));
+  EXPECT_NE(std::string(lease.status().message()).find("held by 127.0.0.1:7999"),
+            std::string::npos);
+  EXPECT_TRUE(registration_->report().gave_up);
+  EXPECT_FALSE(gate_.LiveAt(clock_.Now()));
+  EXPECT_TRUE(directory_->KeepAlive(other->lease_id).ok()) << "it never lost its lease";
+  clock_.Advance(seconds(60));
+  EXPECT_EQ(registrar_->call_count(), failures) << "nor is it asked again";
+}
+
+TEST_F(RegistrationTest, TheLeaseOfAnEarlierLifeElsewhereIsWaitedFor) {
+  ASSERT_TRUE(RegisterElsewhere().ok());  // and killed: nobody renews it
+  clock_.Advance(milliseconds(1));
+  Start();
+  ASSERT_TRUE(Await([](const auto& report) { return report.failure_count == 1; }));
+  for (uint64_t i = 2; i <= 6; ++i) {
+    clock_.Advance(milliseconds(25 << (i - 1)));
+    ASSERT_TRUE(Await([&](const auto& report) { return report.failure_count == i; }));
+  }
+  clock_.Advance(milliseconds(1450));  // 3000 ms after the first try
+  ASSERT_TRUE(registration_->AwaitLease(kInstantMax).ok());
+  EXPECT_TRUE(gate_.LiveAt(clock_.Now()));
+  EXPECT_EQ(directory_->Members().at(0).control_address, options_.member.control_address);
+}
+
+TEST_F(RegistrationTest, AMemberWhoseNameWasTakenMeanwhileStaysRefusedAndKeepsTrying) {
+  Start();
+  ASSERT_TRUE(registration_->AwaitLease(kInstantMax).ok());
+  registrar_->Connect(false);
+  clock_.Advance(seconds(3));
+  ASSERT_TRUE(Await([](const auto& report) { return report.failure_count == 1; }));
+  const auto other = RegisterElsewhere();
+  ASSERT_TRUE(other.ok());
+  registrar_->Connect(true);
+  for (int i = 0; i < 10; ++i) {
+    clock_.Advance(seconds(2));
+    ASSERT_TRUE(Await([&](const auto& report) {
+      return absl::IsAlreadyExists(report.last_error) &&
+             report.failure_count >= static_cast<uint64_t>(2 + i);
+    }));
+    ASSERT_TRUE(directory_->KeepAlive(other->lease_id).ok());
+    ASSERT_FALSE(gate_.LiveAt(clock_.Now()));
+    ASSERT_FALSE(registration_->report().gave_up);
+  }
+  EXPECT_LT(registrar_->call_count(), 40u) << "at its normal pace";
+  ASSERT_TRUE(directory_->Deregister(other->lease_id).ok());
+  clock_.Advance(seconds(2));
+  ASSERT_TRUE(Await([](const auto& report) { return report.registration_count == 2; }));
+  EXPECT_TRUE(gate_.LiveAt(clock_.Now()));
 }
 
 TEST_F(RegistrationTest, RetriesWithBoundedBackoffWhileTheDirectoryIsAway) {

@@ -9,9 +9,9 @@
 #include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 #include "server/directory/directory_state.h"
-#include "tests/server/test_corpus.h"
+#include "tests/support/test_corpus.h"
 
 namespace ckv {
 namespace {

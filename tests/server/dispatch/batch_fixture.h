@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "proto/clock.h"
-#include "server/batch.h"
-#include "store/arena.h"
-#include "tests/server/raw_client.h"
-#include "tests/server/test_corpus.h"
+#include "proto/base/clock.h"
+#include "server/batch/batch.h"
+#include "store/memory/arena.h"
+#include "tests/server/dispatch/raw_client.h"
+#include "tests/support/test_corpus.h"
 
 namespace ckv::test {
 
@@ -39,8 +39,9 @@ class BatchFixture : public testing::Test {
     ASSERT_TRUE(listener.ok());
     listener_ = *std::move(listener);
     lease_.Grant(kBatchEpoch, clock_.Now() + std::chrono::seconds(3600));
-    batch_ = std::make_unique<Batch>(BatchOptions{.request_count_max = kBatchSize}, &clock_,
-                                     table_.get(), &lease_, &counters_);
+    batch_ =
+        std::make_unique<Batch>(BatchOptions{.request_count_max = kBatchSize, .thread_count = 1},
+                                &clock_, table_.get(), &lease_, &counters_);
   }
 
   Peer Connect(const TestCorpus& corpus, const LaneShape& shape) {

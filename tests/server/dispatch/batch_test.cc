@@ -1,14 +1,14 @@
 // A batch without a dispatcher around it: the test decides what has arrived when, so what shares a
 // batch, and the time, are known.
 
-#include "server/batch.h"
+#include "server/batch/batch.h"
 
 #include <memory>
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/allocation_count.h"
-#include "tests/server/batch_fixture.h"
+#include "tests/server/dispatch/batch_fixture.h"
+#include "tests/support/allocation_count.h"
 
 namespace ckv {
 namespace {
@@ -196,8 +196,8 @@ TEST_F(BatchTest, ARequestOfTooMuchWorkIsRefused) {
   const auto k = static_cast<uint32_t>(kRequestWorkMax / row_work + 1);
   attend.pieces = {{.handle = peer.handles[0], .k = k, .group_rows = kQueryRowCountMax}};
   attend.pieces[0].indices.emplace(k, -1);
-  Batch long_batch({.request_count_max = 1, .work_max = kRequestWorkMax}, &clock_, table_.get(),
-                   &lease_, &counters_);
+  Batch long_batch({.request_count_max = 1, .thread_count = 1, .work_max = kRequestWorkMax},
+                   &clock_, table_.get(), &lease_, &counters_);
   Post(peer, attend);
   ASSERT_EQ(batch_->Add(Take(peer)), Batch::Verdict::kTaken);
   EXPECT_EQ(table_->stats().pin_count, 0u);

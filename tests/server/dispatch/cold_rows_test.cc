@@ -1,13 +1,13 @@
 // Goal: of a layer on disk exactly the stripes that are asked for are read, to their places, and
 // never more than the limit.
 
-#include "server/cold_rows.h"
+#include "server/batch/cold_rows.h"
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "proto/stripe.h"
-#include "tests/store/test_chunks.h"
-#include "tests/temp_folder.h"
+#include "proto/base/stripe.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/test_chunks.h"
 
 namespace ckv {
 namespace {

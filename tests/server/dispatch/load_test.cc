@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "server/dispatcher.h"
-#include "server/push_server.h"
-#include "server/side_work.h"
-#include "tests/server/holder_fixture.h"
+#include "server/dispatch/dispatcher.h"
+#include "server/dispatch/push_server.h"
+#include "server/dispatch/side_work.h"
+#include "tests/server/holder/holder_fixture.h"
 #include "transport/body_checksum.h"
 
 namespace ckv {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "server/holder.h"
-#include "tests/client/test_fleet.h"
+#include "server/holder/holder.h"
+#include "tests/support/test_fleet.h"
 
 namespace ckv::test {
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "server/admission.h"
-#include "server/fair_queue.h"
+#include "server/dispatch/admission.h"
+#include "server/dispatch/fair_queue.h"
 
 namespace ckv {
 namespace {
@@ -30,7 +30,8 @@ class FairQueueTest : public testing::Test {
     queue_.Grow(*flow, slots);
     return flow;
   }
-  FairQueue queue_;
+  QueueGauge depth_;
+  FairQueue queue_{&depth_};
 };
 
 TEST_F(FairQueueTest, ASessionsRequestsKeepTheirOrder) {
@@ -111,6 +112,8 @@ TEST_F(FairQueueTest, ABrokenLanesRequestsAreForgottenAndGrowthKeepsTheRest) {
   queue_.DropLane(*flow, LaneNumber(2));
   EXPECT_EQ(queue_.count(), 3u);
   EXPECT_EQ(queue_.work(), 30u);
+  EXPECT_EQ(depth_.request_count, 3u);
+  EXPECT_EQ(depth_.work, 30u);
   for (const uint64_t id : {0, 2, 4}) {
     ASSERT_EQ(queue_.Next(), flow);
     EXPECT_EQ(flow->front().header.request_id, id);

@@ -16,19 +16,16 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "attention/bf16.h"
-#include "client/control.h"
-#include "proto/clock.h"
-#include "proto/status.h"
+#include "client/holders/control.h"
+#include "proto/base/clock.h"
+#include "proto/base/status.h"
 #include "tests/attention/reference.h"
-#include "tests/server/test_corpus.h"
+#include "tests/support/soon.h"
+#include "tests/support/test_corpus.h"
 #include "transport/fabric.h"
 #include "transport/wire.h"
 
 namespace ckv::test {
-
-// Bounds every wait of a test in real time, so that a bug fails it instead of hanging it.
-inline constexpr Duration kPatience = std::chrono::seconds(60);
-inline Instant Soon() { return Clock::Real()->Now() + kPatience; }
 
 // What one piece of a request attends: a handle, and indices if it is a selection.
 struct RawPiece {

@@ -1,13 +1,13 @@
 // Goal: what ends does so beside the thread that ticks, whatever its device does.
 
-#include "server/chunk_expirer.h"
+#include "server/holder/chunk_expirer.h"
 
 #include <chrono>
 #include <thread>
 
 #include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 #include "tests/store/store_fixture.h"
 
 namespace ckv {

@@ -1,6 +1,6 @@
 // Goal: what a requester is handed holds one chunk, whole and checked, and nobody can change it.
 
-#include "server/chunk_exports.h"
+#include "server/session/chunk_exports.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "store/arena.h"
-#include "tests/server/test_corpus.h"
+#include "store/memory/arena.h"
+#include "tests/support/test_corpus.h"
 
 namespace ckv {
 namespace {

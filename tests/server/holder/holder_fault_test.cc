@@ -5,9 +5,9 @@
 #include <atomic>
 
 #include "absl/strings/str_cat.h"
-#include "tests/server/holder_fixture.h"
-#include "tests/store/fault_file_system.h"
-#include "tests/temp_folder.h"
+#include "tests/server/holder/holder_fixture.h"
+#include "tests/store/disk/fault_file_system.h"
+#include "tests/support/temp_folder.h"
 
 namespace ckv {
 namespace {

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "server/holder.h"
-#include "tests/server/raw_client.h"
-#include "tests/server/test_corpus.h"
+#include "server/holder/holder.h"
+#include "tests/server/dispatch/raw_client.h"
+#include "tests/support/test_corpus.h"
 
 namespace ckv::test {
 
@@ -59,7 +59,7 @@ class HolderTest : public ::testing::TestWithParam<FabricKind> {
     return *std::move(client);
   }
 
-  void Put() { ASSERT_TRUE(PutCorpus(holder_->table(), corpus_).ok()); }
+  void Put() { ASSERT_TRUE(PutCorpus(holder_->store(), corpus_).ok()); }
 
   // Until it is so: what a holder does after a reply has left is not ordered with it.
   template <typename Condition>

@@ -1,4 +1,4 @@
-// Goal: sessions begin and end as server/holder.h says, and none harms another.
+// Goal: sessions begin and end as server/holder/holder.h says, and none harms another.
 // Method: as holder_test.cc; what must come to pass is waited for by the holder's own counters.
 
 #include <memory>
@@ -8,8 +8,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/holder.h"
-#include "tests/server/holder_fixture.h"
+#include "server/holder/holder.h"
+#include "tests/server/holder/holder_fixture.h"
 
 namespace ckv {
 namespace {
@@ -20,10 +20,6 @@ using test::kEpoch;
 using test::RawAttend;
 using test::RawClient;
 using test::RawReply;
-
-INSTANTIATE_TEST_SUITE_P(Fabrics, HolderTest,
-                         testing::Values(FabricKind::kLoopback, FabricKind::kShm, FabricKind::kTcp),
-                         test::FabricOf);
 
 TEST_P(HolderTest, SessionsAreRefusedWithAReason) {
   SessionOffer offer;
@@ -94,18 +90,9 @@ TEST_P(HolderTest, SessionsEndAndTheirPlaceIsFree) {
 
 // Goal: a tenant's session gets no handle of another's chunk, and cannot tell it from none.
 TEST_P(HolderTest, ASessionResolvesItsTenantsChunks) {
-  ChunkTable& table = holder_->table();
   for (size_t i = 0; i < corpus_.chunks.size(); ++i) {
-    const test::TestChunk& chunk = corpus_.chunks[i];
     const std::string tenant = i % 2 == 0 ? "a" : "";
-    auto writer = table.Begin(chunk.info, corpus_.geometry, tenant);
-    ASSERT_TRUE(writer.ok()) << writer.status();
-    for (uint32_t layer = 0; layer < chunk.layers.size(); ++layer) {
-      ASSERT_TRUE(writer->Write(layer, 0, std::as_bytes(std::span(chunk.layers[layer]))).ok());
-    }
-    auto whole = std::move(*writer).Finish();
-    ASSERT_TRUE(whole.ok()) << whole.status();
-    ASSERT_TRUE(table.Insert(*std::move(whole), tenant).ok());
+    ASSERT_TRUE(test::PutCopy(holder_->store(), corpus_.geometry, corpus_.chunks[i], tenant).ok());
   }
   const auto a = Open({.tenant = "a"});
   const auto b = Open({.tenant = "b"});

@@ -10,9 +10,10 @@
 #include "attention/fp8.h"
 #include "client/requester.h"
 #include "gtest/gtest.h"
-#include "server/shadow_codec.h"
-#include "tests/server/one_holder.h"
-#include "tests/temp_folder.h"
+#include "server/batch/shadow_codec.h"
+#include "tests/attention/fp8_row.h"
+#include "tests/server/dispatch/one_holder.h"
+#include "tests/support/temp_folder.h"
 
 namespace ckv {
 namespace {
@@ -81,7 +82,7 @@ struct HolderShadowTest : testing::TestWithParam<bool> {
         for (size_t at = 0; at < layer.size(); at += 576) {
           FloatsFromBf16(layer.data() + at, row.data(), 576);
           PackFp8DsMlaRow(row.data(), 512, 64, packed.data());
-          UnpackFp8DsMlaRow(packed.data(), 512, 64, row.data());
+          test::UnpackFp8DsMlaRow(packed.data(), 512, 64, row.data());
           Bf16FromFloats(row.data(), layer.data() + at, 576);
         }
       }

@@ -11,11 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "client/requester.h"
 #include "gtest/gtest.h"
-#include "server/holder.h"
-#include "tests/client/test_fleet.h"
-#include "tests/server/one_holder.h"
-#include "tests/store/chunk_files.h"
-#include "tests/temp_folder.h"
+#include "server/holder/holder.h"
+#include "tests/server/dispatch/one_holder.h"
+#include "tests/store/disk/chunk_files.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/test_fleet.h"
 
 namespace ckv {
 namespace {

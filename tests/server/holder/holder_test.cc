@@ -2,7 +2,7 @@
 // Method: a real Holder with real fabrics, spoken to in bare frames; answers are held against the
 // fp64 reference over the rows that were put.
 
-#include "server/holder.h"
+#include "server/holder/holder.h"
 
 #include <cstring>
 #include <random>
@@ -11,7 +11,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/server/holder_fixture.h"
+#include "tests/server/holder/holder_fixture.h"
 #include "transport/body_checksum.h"
 
 namespace ckv {
@@ -145,12 +145,12 @@ TEST_P(HolderTest, ADroppedChunkIsNotFoundUntilItIsPutAgain) {
   const auto client = Open();
   const std::vector<uint32_t> handles = client->Resolve(corpus_);
   EXPECT_EQ(client->Resolve(corpus_), handles) << "asked twice, the same handles";
-  ASSERT_TRUE(holder_->table().Drop(corpus_.chunks[1].info.id).ok());
+  ASSERT_TRUE(holder_->store().Drop(corpus_.chunks[1].info.id).ok());
   const RawAttend attend = Dense({handles[0], handles[1]}, 2);
   const absl::Status dropped = ErrorOf(*client, attend, client->Header());
   EXPECT_TRUE(absl::IsNotFound(dropped)) << dropped;
   EXPECT_EQ(client->Resolve(corpus_)[1], 0u);
-  ASSERT_TRUE(test::PutChunk(holder_->table(), corpus_.geometry, corpus_.chunks[1]).ok());
+  ASSERT_TRUE(test::PutChunk(holder_->store(), corpus_.geometry, corpus_.chunks[1]).ok());
   EXPECT_EQ(client->Resolve(corpus_), handles);
   ExpectRight(*client, attend);
 }

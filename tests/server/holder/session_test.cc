@@ -1,4 +1,4 @@
-#include "server/session.h"
+#include "server/session/session.h"
 
 #include <cstring>
 #include <set>
@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "proto/clock.h"
-#include "tests/server/test_corpus.h"
+#include "proto/base/clock.h"
+#include "tests/support/test_corpus.h"
 
 namespace ckv {
 namespace {

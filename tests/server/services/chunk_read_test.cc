@@ -2,12 +2,12 @@
 // when its peer or the server does.
 // Method: a holder in this process, asked over gRPC; peers that stop reading.
 
-#include "server/chunk_read.h"
+#include "server/services/chunk_read.h"
 
 #include <filesystem>
 
-#include "tests/server/services_fixture.h"
-#include "tests/temp_folder.h"
+#include "tests/server/services/services_fixture.h"
+#include "tests/support/temp_folder.h"
 
 namespace ckv {
 namespace {

@@ -2,10 +2,10 @@
 // in this process with folders whose files the test damages, asked over gRPC.
 
 #include "absl/strings/str_cat.h"
-#include "server/chunk_verify_service.h"
-#include "tests/server/services_fixture.h"
-#include "tests/store/chunk_files.h"
-#include "tests/temp_folder.h"
+#include "server/services/chunk_verify_service.h"
+#include "tests/server/services/services_fixture.h"
+#include "tests/store/disk/chunk_files.h"
+#include "tests/support/temp_folder.h"
 
 namespace ckv {
 namespace {

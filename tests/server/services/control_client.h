@@ -18,10 +18,10 @@
 #include "ckv/v1/directory.grpc.pb.h"
 #include "ckv/v1/holder.grpc.pb.h"
 #include "ckv/v1/requester.grpc.pb.h"
-#include "client/channel_stub.h"
-#include "client/grpc_status.h"
+#include "client/grpc/channel_stub.h"
+#include "client/grpc/grpc_status.h"
 #include "proto/convert.h"
-#include "tests/server/test_corpus.h"
+#include "tests/support/test_corpus.h"
 
 namespace ckv::test {
 

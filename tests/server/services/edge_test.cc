@@ -6,12 +6,12 @@
 
 #include <atomic>
 
-#include "client/grpc_status.h"
-#include "client/watch_stub.h"
-#include "server/local_directory.h"
-#include "server/prompt_match.h"
-#include "server/service_gate.h"
-#include "tests/server/test_corpus.h"
+#include "client/grpc/grpc_status.h"
+#include "client/grpc/watch_stub.h"
+#include "server/directory/local_directory.h"
+#include "server/services/prompt_match.h"
+#include "server/services/service_gate.h"
+#include "tests/support/test_corpus.h"
 
 namespace ckv {
 namespace {
@@ -37,16 +37,21 @@ TEST(GrpcStatusTest, ALongTextIsCutBetweenCharacters) {
   EXPECT_EQ(cut, std::string(kStatusTextBytesMax - 1, 'x'));
 }
 
+constexpr auto kNothing = [](const absl::Status&) {};
+
 TEST(ServiceGateTest, LimitsStreamsAndCancelsThoseThatWait) {
   ServiceGate gate(2);
   int cancelled_waiting = 0;
   int cancelled_busy = 0;
   {
-    auto waiting = gate.Enter([&] { ++cancelled_waiting; });
+    auto waiting = gate.Enter([&](const absl::Status& why) {
+      ++cancelled_waiting;
+      EXPECT_TRUE(absl::IsUnavailable(why)) << why;
+    });
     ASSERT_TRUE(waiting.ok());
-    auto busy = gate.Enter([&] { ++cancelled_busy; });
+    auto busy = gate.Enter([&](const absl::Status&) { ++cancelled_busy; });
     ASSERT_TRUE(busy.ok());
-    EXPECT_EQ(gate.Enter([] {}).status().code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(gate.Enter(kNothing).status().code(), absl::StatusCode::kResourceExhausted);
     EXPECT_TRUE(waiting->BeginWait());
     EXPECT_TRUE(busy->BeginWait());
     busy->EndWait();
@@ -59,7 +64,7 @@ TEST(ServiceGateTest, LimitsStreamsAndCancelsThoseThatWait) {
     waiting->EndWait();
     EXPECT_FALSE(busy->BeginWait());
   }
-  EXPECT_EQ(gate.Enter([] {}).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(gate.Enter(kNothing).status().code(), absl::StatusCode::kUnavailable);
 }
 
 TEST(ServiceGateTest, CancelsWaitsBeyondTheirLimitOnce) {
@@ -67,9 +72,12 @@ TEST(ServiceGateTest, CancelsWaitsBeyondTheirLimitOnce) {
   ManualClock clock;
   int cancelled = 0;
   int cancelled_others = 0;
-  auto slow = gate.Enter([&] { ++cancelled; });
-  auto patient = gate.Enter([&] { ++cancelled_others; });
-  auto busy = gate.Enter([&] { ++cancelled_others; });
+  auto slow = gate.Enter([&](const absl::Status& why) {
+    ++cancelled;
+    EXPECT_TRUE(absl::IsDeadlineExceeded(why)) << why;
+  });
+  auto patient = gate.Enter([&](const absl::Status&) { ++cancelled_others; });
+  auto busy = gate.Enter([&](const absl::Status&) { ++cancelled_others; });
   ASSERT_TRUE(slow.ok() && patient.ok() && busy.ok());
   const Instant limit = clock.Now() + std::chrono::seconds(1);
   ASSERT_TRUE(slow->BeginWait(limit) && patient->BeginWait() && busy->BeginWait(limit));
@@ -89,7 +97,7 @@ TEST(ServiceGateTest, CancelsWaitsBeyondTheirLimitOnce) {
 TEST(ServiceGateTest, AStreamThatEndsMakesRoom) {
   ServiceGate gate(1);
   for (int i = 0; i < 3; ++i) {
-    const auto stream = gate.Enter([] {});
+    const auto stream = gate.Enter(kNothing);
     EXPECT_TRUE(stream.ok()) << i;
   }
 }
@@ -97,17 +105,17 @@ TEST(ServiceGateTest, AStreamThatEndsMakesRoom) {
 TEST(ServiceGateTest, LimitsStreamsOfAKind) {
   ServiceGate gate(4);
   ServiceGate::Kind puts("puts", 1), reads("reads", 1);
-  auto put = gate.Enter([] {}, &puts);
+  auto put = gate.Enter(kNothing, &puts);
   ASSERT_TRUE(put.ok());
-  const auto refused = gate.Enter([] {}, &puts);
+  const auto refused = gate.Enter(kNothing, &puts);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(refused.status().message(), "1 puts are in progress, the limit; retry in 1000 ms");
-  EXPECT_TRUE(gate.Enter([] {}, &reads).ok());  // and ended again
+  EXPECT_TRUE(gate.Enter(kNothing, &reads).ok());  // and ended again
   {
     const ServiceGate::Stream moved = *std::move(put);
-    EXPECT_FALSE(gate.Enter([] {}, &puts).ok());
+    EXPECT_FALSE(gate.Enter(kNothing, &puts).ok());
   }
-  EXPECT_TRUE(gate.Enter([] {}, &puts).ok());
+  EXPECT_TRUE(gate.Enter(kNothing, &puts).ok());
 }
 
 TEST(ServiceGateTest, IdleOnceEverythingHasEnded) {
@@ -120,7 +128,7 @@ TEST(ServiceGateTest, IdleOnceEverythingHasEnded) {
     EXPECT_FALSE(gate.AwaitIdle(clock, clock.Now()));
   }
   {
-    const auto stream = gate.Enter([] {});
+    const auto stream = gate.Enter(kNothing);
     EXPECT_FALSE(gate.AwaitIdle(clock, clock.Now()));
   }
   gate.Close();

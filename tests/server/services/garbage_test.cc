@@ -1,13 +1,13 @@
 // Goal: what no corpus names is taken away, but never what a load under way has put.
 // Method: whole daemons in this process; ckvctl gc, and the steps that it is made of.
 
-#include "client/ctl/garbage.h"
+#include "client/ctl/fleet/garbage.h"
 
 #include <string>
 #include <vector>
 
 #include "client/ctl/time_span.h"
-#include "tests/server/moving_chunks_fixture.h"
+#include "tests/server/services/moving_chunks_fixture.h"
 
 namespace ckv {
 namespace {

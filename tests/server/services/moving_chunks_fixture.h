@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "client/ctl/ctl.h"
-#include "store/partition.h"
-#include "tests/server/services_fixture.h"
+#include "store/corpus/partition.h"
+#include "tests/server/services/services_fixture.h"
 
 namespace ckv::test {
 

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "client/ctl/partition_run.h"
-#include "server/chunk_push_service.h"
-#include "tests/server/moving_chunks_fixture.h"
+#include "client/ctl/fleet/partition_run.h"
+#include "server/services/chunk_push_service.h"
+#include "tests/server/services/moving_chunks_fixture.h"
 
 namespace ckv {
 namespace {

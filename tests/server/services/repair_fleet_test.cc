@@ -6,11 +6,11 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
-#include "server/repair_stub.h"
-#include "tests/server/scrape.h"
-#include "tests/server/services_fixture.h"
-#include "tests/store/chunk_files.h"
-#include "tests/temp_folder.h"
+#include "server/upkeep/repair_stub.h"
+#include "tests/server/daemon/scrape.h"
+#include "tests/server/services/services_fixture.h"
+#include "tests/store/disk/chunk_files.h"
+#include "tests/support/temp_folder.h"
 
 namespace ckv {
 namespace {

@@ -2,10 +2,10 @@
 // the metrics that count them. Method: a directory, two holders and a ckvd that is holder and
 // requester, in this process.
 
-#include "client/directory_stub.h"
-#include "server/replica_stub.h"
-#include "tests/server/scrape.h"
-#include "tests/server/services_fixture.h"
+#include "client/grpc/directory_stub.h"
+#include "server/upkeep/replica_stub.h"
+#include "tests/server/daemon/scrape.h"
+#include "tests/server/services/services_fixture.h"
 
 namespace ckv {
 namespace {

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "attention/rope.h"
-#include "tests/server/services_fixture.h"
+#include "tests/server/services/services_fixture.h"
 
 namespace ckv {
 namespace {
@@ -277,6 +277,8 @@ TEST_F(RequesterServiceTest, ExplainNamesEveryTerm) {
   EXPECT_GT(reply.costs(0).total_us(), 0);
   EXPECT_FALSE(reply.flips().empty());
   EXPECT_GT(reply.route_bytes(), 0u);
+  EXPECT_EQ(reply.route_holder_count(), 2u);
+  EXPECT_EQ(reply.route_bytes(), 2 * reply.route_bytes_per_holder());
   request.set_corpus("nothing");
   EXPECT_EQ(requester_stub_->Explain(Call().get(), request, &reply).error_code(),
             grpc::StatusCode::NOT_FOUND);

@@ -11,12 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "server/daemon.h"
-#include "tests/server/control_client.h"
+#include "server/daemon/daemon.h"
+#include "tests/server/services/control_client.h"
+#include "tests/support/soon.h"
 
 namespace ckv::test {
-
-inline Instant Soon() { return Clock::Real()->Now() + std::chrono::seconds(20); }
 
 inline Config ConfigOf(std::vector<std::string> role, const std::string& name) {
   Config config;
@@ -24,7 +23,7 @@ inline Config ConfigOf(std::vector<std::string> role, const std::string& name) {
   config.name = name;
   config.listen = "127.0.0.1:0";
   config.store_capacity_bytes = 16u << 20;
-  config.engine_count_max = 4;
+  config.call_count_max = 4;
   config.drain_timeout = std::chrono::seconds(2);
   return config;
 }

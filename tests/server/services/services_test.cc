@@ -4,11 +4,12 @@
 #include <set>
 #include <thread>
 
-#include "client/directory_stub.h"
-#include "client/holder_stub.h"
-#include "server/holder_service.h"
-#include "store/chunk.h"
-#include "tests/server/services_fixture.h"
+#include "client/grpc/directory_stub.h"
+#include "client/grpc/holder_stub.h"
+#include "client/grpc/watch_stub.h"
+#include "server/services/holder_service.h"
+#include "store/memory/chunk.h"
+#include "tests/server/services/services_fixture.h"
 #include "transport/fabric.h"
 
 namespace ckv {
@@ -90,7 +91,7 @@ TEST(HolderServiceIdle, WhatWasAskedForIsNotCollected) {
   ServiceGate gate(/*stream_count_max=*/1);
   HolderServiceImpl service(holder->get(), "h", &gate, &clock);
   const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {5}, /*seed=*/1);
-  ASSERT_TRUE(test::PutChunk((*holder)->table(), corpus.geometry, corpus.chunks[0]).ok());
+  ASSERT_TRUE(test::PutChunk((*holder)->store(), corpus.geometry, corpus.chunks[0]).ok());
   const std::string id(corpus.chunks[0].info.id.AsBytes());
   const auto idle_ms = [&] {
     v1::ListChunksReply page;
@@ -369,6 +370,36 @@ TEST_F(DirectoryServiceTest, AWatchShowsTheStateAndThenEveryChange) {
   EXPECT_EQ(event.member_gone().id(), "h0");
   call.get()->TryCancel();
   EXPECT_FALSE(reader->Read(&event));
+}
+
+TEST_F(DirectoryServiceTest, AWatchTellsOfEachLifeOfAMember) {
+  StartHolders(1);
+  absl::Mutex mu;
+  std::vector<Member> seen;
+  WatchOptions options;
+  options.address = directory_->address();
+  WatchStub watch(
+      options, [](std::string_view) {}, [](const absl::Status&) {},
+      [&](const Member& member) {
+        absl::MutexLock lock(&mu);
+        seen.push_back(member);
+      });
+  const auto await = [&](size_t count) {
+    absl::MutexLock lock(&mu);
+    const auto told = [&] { return seen.size() >= count; };
+    return Clock::Real()->Await(mu, absl::Condition(&told), Soon());
+  };
+  ASSERT_TRUE(await(1));
+  holders_[0]->Drain(Soon());
+  holders_.clear();
+  holder_stubs_.clear();
+  StartHolders(1);
+  ASSERT_TRUE(await(2));
+  absl::MutexLock lock(&mu);
+  EXPECT_EQ(seen[0].id.name, "h0");
+  EXPECT_EQ(seen[1].id.name, "h0");
+  EXPECT_EQ(seen[1].control_address, holders_[0]->address());
+  EXPECT_LT(seen[0].epoch.value, seen[1].epoch.value);
 }
 
 }  // namespace

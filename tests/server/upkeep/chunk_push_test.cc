@@ -2,7 +2,7 @@
 // and stops where it fails or is told to. Method: one store pushes to another through a target that
 // counts, and fails on demand.
 
-#include "server/chunk_push.h"
+#include "server/upkeep/chunk_push.h"
 
 #include <atomic>
 #include <functional>
@@ -15,9 +15,9 @@
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "proto/status.h"
-#include "tests/server/test_corpus.h"
-#include "tests/temp_folder.h"
+#include "proto/base/status.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/test_corpus.h"
 
 namespace ckv {
 namespace {
@@ -146,7 +146,7 @@ TEST_F(ChunkPushTest, SendsWhatIsNotThere) {
 TEST_F(ChunkPushTest, ReusedMeansAsDurableAsItGets) {
   const auto to = OpenStore("durable");
   StoreTarget target(to.get());
-  ASSERT_TRUE(PutChunk(to->table(), corpus_.geometry, corpus_.chunks[0]).ok());
+  ASSERT_TRUE(test::PutCopy(*to, corpus_.geometry, corpus_.chunks[0]).ok());
   ASSERT_FALSE(to->table().IsDurable(ids_[0]));
   EXPECT_THAT(Reused(Push(target, {ids_[0]})), ElementsAre(true));
   EXPECT_TRUE(to->table().IsDurable(ids_[0]));
@@ -173,9 +173,9 @@ TEST_F(ChunkPushTest, AReusedCopyStays) {
   StoreTarget target(to.get());
   EXPECT_THAT(Reused(Push(target, {ids_[2]})), ElementsAre(true));
   clock.Advance(std::chrono::seconds(6));
-  EXPECT_EQ(to->table().NextExpired(), ids_[3]);
-  ASSERT_TRUE(to->table().DropExpired(ids_[3]).ok());
-  EXPECT_EQ(to->table().NextExpired(), std::nullopt);
+  EXPECT_EQ(to->Expire(/*count_max=*/10), 1u);
+  EXPECT_FALSE(to->table().Contains(ids_[3]));
+  EXPECT_TRUE(to->table().Contains(ids_[2]));
 }
 
 // Goal: a holder that is too busy to be told keeps the push from counting its copy, or sending

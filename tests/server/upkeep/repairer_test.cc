@@ -2,14 +2,14 @@
 // does not give it is asked a bounded number of times. Method: a store in memory, and a fleet that
 // answers as the test says.
 
-#include "server/repairer.h"
+#include "server/upkeep/repairer.h"
 
 #include <atomic>
 #include <functional>
 #include <thread>
 
 #include "gtest/gtest.h"
-#include "tests/store/test_chunks.h"
+#include "tests/support/test_chunks.h"
 
 namespace ckv {
 namespace {

@@ -3,7 +3,7 @@
 // Method: two real holders over loopback, a real requester and a real DirectoryState; the keeper's
 // thread runs on a ManualClock, and the test waits for what the directory says.
 
-#include "server/replica_keeper.h"
+#include "server/upkeep/replica_keeper.h"
 
 #include <algorithm>
 #include <atomic>
@@ -15,7 +15,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/client/test_fleet.h"
+#include "tests/support/test_fleet.h"
 
 namespace ckv {
 namespace {
@@ -93,7 +93,7 @@ class ReplicaKeeperTest : public testing::Test {
   void Start() {
     keeper_.reset();
     keeper_ = std::make_unique<ReplicaKeeper>(options_, &fleet_, &infos_, &registry_,
-                                              requester_.get(), &table(), [this] {
+                                              requester_.get(), &store(), [this] {
                                                 absl::MutexLock lock(&mu_);
                                                 return lease_;
                                               });
@@ -116,7 +116,8 @@ class ReplicaKeeperTest : public testing::Test {
   absl::StatusOr<ReplicaReport> Replicate(uint32_t begin, uint32_t end) {
     return keeper_->Replicate({published_, begin, end, kInstantMax});
   }
-  ChunkTable& table() { return fleet_.holder(1).table(); }
+  ChunkStore& store() { return fleet_.holder(1).store(); }
+  const ChunkTable& table() { return store().table(); }
   bool Has(uint32_t i) { return table().Contains(corpus_.chunks[i].info.id); }
   uint64_t BytesOf(uint32_t i) const {
     return LayOutChunk(corpus_.geometry, corpus_.chunks[i].info.token_count()).total_bytes;
@@ -250,7 +251,7 @@ TEST_F(ReplicaKeeperTest, TheCopyNotAskedForTheLongestGoesFirst) {
 
 TEST_F(ReplicaKeeperTest, WhatOthersPutIsNeverDropped) {
   // Before the call, and after it.
-  ASSERT_TRUE(test::PutChunk(table(), corpus_.geometry, corpus_.chunks[0]).ok());
+  ASSERT_TRUE(test::PutChunk(store(), corpus_.geometry, corpus_.chunks[0]).ok());
   auto report = Replicate(0, 2);
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->present_count, 1u);
@@ -264,7 +265,7 @@ TEST_F(ReplicaKeeperTest, WhatOthersPutIsNeverDropped) {
 
   // Nor what an operator marked.
   ASSERT_TRUE(Replicate(3, 4).ok());
-  ASSERT_TRUE(table().Keep(corpus_.chunks[3].info.id, true).ok());
+  ASSERT_TRUE(store().Keep(corpus_.chunks[3].info.id, true).ok());
   ASSERT_TRUE(keeper_->Release({published_, 3, 4, kInstantMax}).ok());
   EXPECT_TRUE(Has(3));
 }
@@ -279,7 +280,7 @@ TEST_F(ReplicaKeeperTest, ToldAgainUnderANewLease) {
 
 TEST_F(ReplicaKeeperTest, WhatOthersDropIsWithdrawn) {
   ASSERT_TRUE(Replicate(0, 2).ok());
-  ASSERT_TRUE(table().Drop(corpus_.chunks[0].info.id).ok());
+  ASSERT_TRUE(store().Drop(corpus_.chunks[0].info.id).ok());
   ExpectToldSoon("1");
   EXPECT_EQ(keeper_->stats().bytes, BytesOf(1));
 }
@@ -356,7 +357,7 @@ TEST_F(ReplicaKeeperTest, ACopyThatComesDuringAPutIsAdopted) {
   const ChunkId id = corpus_.chunks[0].info.id;
   keeper_->Adopt(id);
   ASSERT_TRUE(Replicate(0, 1).ok());
-  EXPECT_TRUE(absl::IsAlreadyExists(test::PutChunk(table(), corpus_.geometry, corpus_.chunks[0])));
+  EXPECT_TRUE(absl::IsAlreadyExists(test::PutChunk(store(), corpus_.geometry, corpus_.chunks[0])));
   keeper_->Adopt(id);
   ASSERT_TRUE(keeper_->Release({published_, 0, 1, kInstantMax}).ok());
   EXPECT_TRUE(Has(0));

@@ -2,7 +2,7 @@
 // waits for it. Method: a store with damage put into its files and its memory, under a clock that
 // stands still until told where time matters.
 
-#include "server/scrubber.h"
+#include "server/upkeep/scrubber.h"
 
 #include <filesystem>
 #include <random>

@@ -1,6 +1,6 @@
 // Goal: cuts cover every token once, within their sizes, and an edit moves only those around it.
 
-#include "store/cutter.h"
+#include "store/corpus/cutter.h"
 
 #include <algorithm>
 #include <random>
@@ -117,22 +117,6 @@ TEST(CutSizes, OutsideTheirLimits) {
   const CutSizes wrong[] = {{512, 2000, 8192}, {2048, 2048, 8192}, {512, 2048, 2048},
                             {0, 2048, 8192},   {4, 8, 16},         {512, 2048, 1u << 21}};
   for (const CutSizes& sizes : wrong) EXPECT_FALSE(ValidateCutSizes(sizes).ok());
-}
-
-TEST(CutByDocument, OneRunADocument) {
-  const auto ends = [](const absl::StatusOr<std::vector<TokenRange>>& ranges) {
-    std::vector<uint32_t> list;
-    for (const TokenRange& range : *ranges) list.push_back(range.end);
-    return list;
-  };
-  using List = std::vector<uint32_t>;
-  EXPECT_EQ(ends(CutByDocument(100, List{0, 30, 31}, 1000)), (List{30, 31, 100}));
-  EXPECT_EQ(ends(CutByDocument(100, List{10}, 40)), (List{10, 50, 90, 100}));
-  EXPECT_EQ(ends(CutByDocument(100, List{}, 1000)), (List{100}));
-  EXPECT_EQ(ends(CutByDocument(0, List{}, 1000)), (List{0}));
-  EXPECT_FALSE(CutByDocument(100, List{5, 5}, 10).ok());
-  EXPECT_FALSE(CutByDocument(100, List{100}, 10).ok());
-  EXPECT_FALSE(CutByDocument(100, List{5}, 0).ok());
 }
 
 }  // namespace

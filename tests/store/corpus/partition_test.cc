@@ -1,7 +1,7 @@
 // Goal: shares follow weights, a change moves hardly more than it must, and a plan is a function of
 // what it is given.
 
-#include "store/partition.h"
+#include "store/corpus/partition.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,6 +12,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "tests/support/named_geometry.h"
 
 namespace ckv {
 namespace {

@@ -1,4 +1,4 @@
-#include "store/placement.h"
+#include "store/corpus/placement.h"
 
 #include <gtest/gtest.h>
 

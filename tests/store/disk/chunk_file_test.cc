@@ -2,7 +2,7 @@
 // can change unnoticed. Method: a golden file, every truncation, seeded flips, contradicting
 // counts.
 
-#include "store/chunk_file.h"
+#include "store/disk/chunk_file.h"
 
 #include <cstring>
 #include <random>
@@ -10,8 +10,8 @@
 #include "absl/strings/escaping.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "proto/stripe.h"
-#include "tests/store/test_chunks.h"
+#include "proto/base/stripe.h"
+#include "tests/support/test_chunks.h"
 
 namespace ckv {
 namespace {

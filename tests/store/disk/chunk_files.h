@@ -7,8 +7,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "proto/base/status.h"
 #include "proto/ids.h"
-#include "proto/status.h"
 
 namespace ckv::test {
 

@@ -3,7 +3,7 @@
 // file system, with a process that dies or a disk that fails at every single call; truncations and
 // seeded flips of real files.
 
-#include "store/chunk_folder.h"
+#include "store/disk/chunk_folder.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -16,10 +16,10 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/store/chunk_files.h"
-#include "tests/store/fault_file_system.h"
-#include "tests/store/test_chunks.h"
-#include "tests/temp_folder.h"
+#include "tests/store/disk/chunk_files.h"
+#include "tests/store/disk/fault_file_system.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/test_chunks.h"
 
 namespace ckv {
 namespace {

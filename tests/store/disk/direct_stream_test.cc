@@ -2,7 +2,7 @@
 // and every end of a read leaves nothing under way. Where there are no such reads, that is said
 // first.
 
-#include "store/direct_stream.h"
+#include "store/disk/direct_stream.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -13,8 +13,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "store/file_system.h"
-#include "tests/temp_folder.h"
+#include "store/disk/file_system.h"
+#include "tests/support/temp_folder.h"
 
 namespace ckv {
 namespace {

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "proto/status.h"
-#include "store/file_system.h"
+#include "proto/base/status.h"
+#include "store/disk/file_system.h"
 
 namespace ckv {
 

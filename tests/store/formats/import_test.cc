@@ -1,4 +1,4 @@
-#include "store/import.h"
+#include "store/formats/import.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,9 @@
 #include <functional>
 #include <numeric>
 
-#include "store/chunk_id.h"
-#include "tests/store/test_files.h"
+#include "store/memory/chunk_id.h"
+#include "tests/store/formats/test_files.h"
+#include "tests/support/named_geometry.h"
 
 namespace ckv {
 namespace {
@@ -170,7 +171,13 @@ TEST(RowFile, NamesTheTensorThatIsWrong) {
     std::function<void(Rows&)> change;
   };
   const Case cases[] = {
-      {"tensor 'token_ids': is missing", [](Rows& r) { r.tensors[2].name = "tokens"; }},
+      {"tensor 'token_ids': is missing", [](Rows& r) { r.tensors.pop_back(); }},
+      {"tensor 'tokens': is not known; a file of rows has token_ids and layers.0.ckv, "
+       "layers.1.ckv, ...; did you mean token_ids?",
+       [](Rows& r) { r.tensors[2].name = "tokens"; }},
+      {"tensor 'layers.1.cvk': is not known; a file of rows has token_ids and layers.0.ckv, "
+       "layers.1.ckv, ...; did you mean layers.1.ckv?",
+       [](Rows& r) { r.tensors[1].name = "layers.1.cvk"; }},
       {"tensor 'token_ids': U8 [12], must be I32 [T]",
        [](Rows& r) {
          r.tensors[2].dtype = TensorDtype::kU8;
@@ -183,11 +190,13 @@ TEST(RowFile, NamesTheTensorThatIsWrong) {
       {"0 tensors beside token_ids",
        [](Rows& r) { r.tensors.erase(r.tensors.begin(), r.tensors.begin() + 2); }},
       {"tensor 'layers.0.ckv': is missing", [](Rows& r) { r.tensors[0].name = "layers.2.ckv"; }},
-      {"tensor 'layers.2.ckv': is missing; the file has 3 tensors beside token_ids",
+      {"tensor 'extra': is not known; a file of rows has token_ids and layers.0.ckv, "
+       "layers.1.ckv, ...",
        [](Rows& r) {
          r.tensors.push_back({"extra", TensorDtype::kU8, {0}, {}});
        }},
-      {"tensor 'layers.1.ckv': is missing", [](Rows& r) { r.tensors[1].name = "layers.01.ckv"; }},
+      {"tensor 'layers.01.ckv': is not known",
+       [](Rows& r) { r.tensors[1].name = "layers.01.ckv"; }},
       {"tensor 'layers.0.ckv': F16 [3, 576], must be BF16 [3, 576]",
        [](Rows& r) { r.tensors[0].dtype = TensorDtype::kF16; }},
       {"tensor 'layers.1.ckv': F16 [3, 576], must be BF16 [3, 576] like layer 0",

@@ -1,11 +1,11 @@
 // Goal: a .npy file is taken as NumPy means it, or refused before anything is sized by it.
 // Method: files made by hand of a header and data, each wrong in one thing.
 
-#include "store/npy.h"
+#include "store/formats/npy.h"
 
 #include <gtest/gtest.h>
 
-#include "tests/store/test_files.h"
+#include "tests/store/formats/test_files.h"
 
 namespace ckv {
 namespace {

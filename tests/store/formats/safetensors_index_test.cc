@@ -2,14 +2,14 @@
 // or leads out of its folder, is refused.
 // Method: indices as text, and folders whose files differ from the index in one thing.
 
-#include "store/safetensors_index.h"
+#include "store/formats/safetensors_index.h"
 
 #include <gtest/gtest.h>
 
 #include <functional>
 
-#include "store/import.h"
-#include "tests/store/test_files.h"
+#include "store/formats/import.h"
+#include "tests/store/formats/test_files.h"
 
 namespace ckv {
 namespace {

@@ -1,4 +1,4 @@
-#include "store/safetensors.h"
+#include "store/formats/safetensors.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "tests/store/test_files.h"
+#include "tests/store/formats/test_files.h"
 
 namespace ckv {
 namespace {
@@ -296,10 +296,9 @@ TEST(WriteSafetensors, AFailureLeavesTheOldFileAndNothingElse) {
   const std::vector<TensorToWrite> tensors = {{"t", TensorDtype::kF32, {1}, data}};
   EXPECT_EQ(WriteSafetensors(directory / "no/such/file", {}, tensors).code(),
             absl::StatusCode::kUnavailable);
-  // A directory of that name cannot be replaced by a file: the rename fails, after all was written.
   ASSERT_TRUE(std::filesystem::create_directory(directory / "taken"));
   EXPECT_EQ(WriteSafetensors(directory / "taken", {}, tensors).code(),
-            absl::StatusCode::kUnavailable);
+            absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(directory.FileCount(), 1u);
 }
 

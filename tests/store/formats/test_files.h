@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "store/safetensors.h"
+#include "store/formats/safetensors.h"
 
 namespace ckv {
 

@@ -1,7 +1,7 @@
 // Goal: a mark ends when it was said to, a chunk when nobody put it again for so long, and what was
 // put for good stays for good.
 
-#include "store/chunk_expiry.h"
+#include "store/memory/chunk_expiry.h"
 
 #include "gtest/gtest.h"
 

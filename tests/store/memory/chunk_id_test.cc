@@ -1,4 +1,4 @@
-#include "store/chunk_id.h"
+#include "store/memory/chunk_id.h"
 
 #include <gtest/gtest.h>
 

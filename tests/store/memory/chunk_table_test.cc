@@ -1,4 +1,4 @@
-#include "store/chunk_table.h"
+#include "store/memory/chunk_table.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/store/test_chunks.h"
+#include "tests/support/test_chunks.h"
 
 namespace ckv {
 namespace {
@@ -54,7 +54,7 @@ TEST_F(ChunkTableTest, RefusalsSayWhatToDoNext) {
   EXPECT_EQ(table_.Find(small.info.id, geometry_).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(table_.Pin(small.info.id, geometry_).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(table_.Drop(small.info.id).code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(table_.Keep(small.info.id, true).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(table_.ledger().Keep(small.info.id, true).code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(table_.Pin(ChunkLocator{9, 0}).status().code(), absl::StatusCode::kNotFound);
   Put(small, geometry_);
   Geometry other = geometry_;
@@ -74,8 +74,8 @@ TEST(ChunkTableIdle, WhatWasTouchedStays) {
   ChunkTable table(arena.get(), /*chunk_count_max=*/8, &clock);
   const SmallChunk small = MakeSmallChunk(geometry, 5, 1);
   const ChunkId id = small.info.id;
-  EXPECT_FALSE(table.Touch(id));
-  EXPECT_TRUE(absl::IsNotFound(table.DropIdle(id, kHour)));
+  EXPECT_FALSE(table.ledger().Touch(id));
+  EXPECT_TRUE(absl::IsNotFound(table.Drop(id, {.not_kept = true, .idle_min = kHour})));
   auto chunk = WriteSmallChunk(*table.Begin(small.info, geometry), small);
   clock.Advance(kHour);  // what a put takes is not idle
   ASSERT_TRUE(table.Insert(*std::move(chunk)).ok());
@@ -88,18 +88,18 @@ TEST(ChunkTableIdle, WhatWasTouchedStays) {
     touch();
     EXPECT_EQ(idle(), Duration(0));
     clock.Advance(kHour - Duration(1));
-    EXPECT_TRUE(absl::IsFailedPrecondition(table.DropIdle(id, kHour)));
+    EXPECT_TRUE(absl::IsFailedPrecondition(table.Drop(id, {.not_kept = true, .idle_min = kHour})));
   };
-  expect_touched_by([&] { EXPECT_TRUE(table.Touch(id)); });
+  expect_touched_by([&] { EXPECT_TRUE(table.ledger().Touch(id)); });
   expect_touched_by(
       [&] { EXPECT_TRUE(absl::IsAlreadyExists(table.Begin(small.info, geometry).status())); });
   table.MarkDurable(id);
   EXPECT_TRUE(table.List(std::nullopt, 1).at(0).durable);
-  ASSERT_TRUE(table.Keep(id, true).ok());
+  ASSERT_TRUE(table.ledger().Keep(id, true).ok());
   clock.Advance(kHour);
-  EXPECT_TRUE(absl::IsFailedPrecondition(table.DropIdle(id, kHour)));
-  ASSERT_TRUE(table.Keep(id, false).ok());
-  EXPECT_TRUE(table.DropIdle(id, kHour).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(table.Drop(id, {.not_kept = true, .idle_min = kHour})));
+  ASSERT_TRUE(table.ledger().Keep(id, false).ok());
+  EXPECT_TRUE(table.Drop(id, {.not_kept = true, .idle_min = kHour}).ok());
   EXPECT_FALSE(table.Contains(id));
 }
 
@@ -139,7 +139,7 @@ TEST_F(ChunkTableTest, ReadersAreLimitedUntilEveryoneIsOne) {
   const auto put = [&](const std::string& tenant) {
     return table_.Begin(small.info, geometry_, tenant).status().code();
   };
-  for (size_t i = 1; i < ChunkTable::kReaderCountMax; ++i) {
+  for (size_t i = 1; i < ChunkLedger::kReaderCountMax; ++i) {
     EXPECT_EQ(put("t" + std::to_string(i)), absl::StatusCode::kAlreadyExists);
   }
   EXPECT_EQ(put("one too many"), absl::StatusCode::kResourceExhausted);
@@ -275,7 +275,7 @@ TEST_F(ChunkTableTest, ListsInTheOrderOfIdsPageByPage) {
   std::vector<ChunkId> ids;
   for (uint32_t i = 0; i < 10; ++i) ids.push_back(Put(i, i));
   std::sort(ids.begin(), ids.end());
-  ASSERT_TRUE(table_.Keep(ids[3], true).ok());
+  ASSERT_TRUE(table_.ledger().Keep(ids[3], true).ok());
   const ChunkPin pin = *table_.Pin(ids[4], geometry_);
   std::vector<ChunkListing> all;
   std::optional<ChunkId> after;

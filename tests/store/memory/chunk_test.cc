@@ -1,4 +1,4 @@
-#include "store/chunk.h"
+#include "store/memory/chunk.h"
 
 #include <gtest/gtest.h>
 
@@ -6,10 +6,11 @@
 #include <functional>
 #include <string>
 
+#include "proto/base/stripe.h"
 #include "proto/corpus.h"
-#include "proto/stripe.h"
-#include "store/chunk_id.h"
-#include "tests/store/test_chunks.h"
+#include "store/memory/chunk_id.h"
+#include "tests/support/named_geometry.h"
+#include "tests/support/test_chunks.h"
 
 namespace ckv {
 namespace {

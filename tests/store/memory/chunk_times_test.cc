@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "store/chunk_store.h"
-#include "tests/store/test_chunks.h"
-#include "tests/temp_folder.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/test_chunks.h"
 
 namespace ckv {
 namespace {
@@ -76,7 +76,7 @@ TEST_P(ChunkTimesTest, AChunkGoesWhenNobodyPutItAgain) {
     EXPECT_TRUE(HasFile(again));
   }
   // A question is no put.
-  EXPECT_TRUE(store_->table().Touch(again.info.id));
+  EXPECT_TRUE(store_->Touch(again.info.id));
   clock_.Advance(kHour / 2);
   EXPECT_EQ(store_->Expire(10), 1u);
   EXPECT_FALSE(Has(again));
@@ -124,12 +124,13 @@ TEST_P(ChunkTimesTest, AMarkEndsAndThenTheChunkMayGo) {
   EXPECT_TRUE(absl::IsNotFound(store_->KeepFor(Chunk(9).info.id, kHour)));
   clock_.Advance(2 * kHour - Duration(1));
   EXPECT_EQ(store_->Expire(10), 0u);
-  EXPECT_TRUE(absl::IsFailedPrecondition(store_->DropIdle(marked.info.id, kHour)));
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      store_->Drop(marked.info.id, {.not_kept = true, .idle_min = kHour})));
   clock_.Advance(Duration(1));
   EXPECT_EQ(store_->Expire(10), 1u);
   EXPECT_FALSE(Has(both));
   EXPECT_FALSE(store_->table().List(std::nullopt, 1).at(0).kept);
-  EXPECT_TRUE(store_->DropIdle(marked.info.id, kHour).ok());
+  EXPECT_TRUE(store_->Drop(marked.info.id, {.not_kept = true, .idle_min = kHour}).ok());
 
   // The last word holds: for good, or not at all.
   ASSERT_TRUE(Put(marked, Duration(0)).ok());

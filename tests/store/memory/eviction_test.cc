@@ -1,6 +1,6 @@
 // Goal: what is used stays, what is scanned passes, and size and the cost to read again count.
 
-#include "store/eviction.h"
+#include "store/memory/eviction.h"
 
 #include <algorithm>
 #include <random>

@@ -1,7 +1,7 @@
 // Goal: memory is in the pages that were asked for, or in the next best, and says so; what cannot
 // be had is an error, never a fault at the first touch.
 
-#include "store/huge_pages.h"
+#include "store/memory/huge_pages.h"
 
 #include <cstdint>
 #include <cstring>
@@ -9,7 +9,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
-#include "store/arena.h"
+#include "store/memory/arena.h"
 
 namespace ckv {
 namespace {

@@ -1,7 +1,7 @@
 // Goal: what is in the index is found, by any number of readers, while one thread inserts and
 // erases; what is not in it is not, however often it came and went.
 
-#include "store/id_index.h"
+#include "store/memory/id_index.h"
 
 #include <atomic>
 #include <map>

@@ -2,12 +2,12 @@
 // is given back; the table keeps to its limit, oldest first, and never gives one chunk's for
 // another's.
 
-#include "store/shadow_table.h"
+#include "store/memory/shadow_table.h"
 
 #include <cstring>
 
 #include "gtest/gtest.h"
-#include "tests/store/test_chunks.h"
+#include "tests/support/test_chunks.h"
 
 namespace ckv {
 namespace {

@@ -18,7 +18,7 @@
 #include "tests/transport/lane_pair.h"
 #include "transport/fabric.h"
 #include "transport/lane_memory.h"
-#include "transport/ring_lane.h"
+#include "transport/shm/ring_lane.h"
 #include "transport/slot_ring.h"
 #include "transport/socket.h"
 

@@ -24,8 +24,8 @@
 #include "transport/fabric.h"
 #include "transport/handshake.h"
 #include "transport/lane_memory.h"
-#include "transport/ring_lane.h"
-#include "transport/shm_peer.h"
+#include "transport/shm/ring_lane.h"
+#include "transport/shm/shm_peer.h"
 #include "transport/slot_ring.h"
 #include "transport/socket.h"
 

@@ -24,8 +24,8 @@
 #include "gtest/gtest.h"
 #include "tests/transport/lane_pair.h"
 #include "transport/fabric.h"
-#include "transport/silence_watch.h"
 #include "transport/socket.h"
+#include "transport/tcp/silence_watch.h"
 
 namespace ckv {
 namespace {

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "gtest/gtest.h"
-#include "proto/clock.h"
-#include "transport/verbs_fabric.h"
+#include "proto/base/clock.h"
+#include "transport/verbs/verbs_fabric.h"
 
 namespace ckv::test {
 

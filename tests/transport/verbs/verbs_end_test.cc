@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/transport/verbs_fixture.h"
-#include "tests/transport/verbs_held_job.h"
+#include "tests/transport/verbs/verbs_fixture.h"
+#include "tests/transport/verbs/verbs_held_job.h"
 
 namespace ckv {
 namespace {

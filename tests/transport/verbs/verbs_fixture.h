@@ -13,10 +13,10 @@
 
 #include "gtest/gtest.h"
 #include "tests/transport/lane_pair.h"
-#include "tests/transport/verbs_case.h"
-#include "tests/transport/verbs_raw_peer.h"
-#include "transport/verbs_fabric.h"
-#include "transport/verbs_side_thread.h"
+#include "tests/transport/verbs/verbs_case.h"
+#include "tests/transport/verbs/verbs_raw_peer.h"
+#include "transport/verbs/verbs_fabric.h"
+#include "transport/verbs/verbs_side_thread.h"
 
 namespace ckv::test {
 

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "absl/synchronization/notification.h"
-#include "transport/verbs_side_thread.h"
+#include "transport/verbs/verbs_side_thread.h"
 
 namespace ckv::test {
 

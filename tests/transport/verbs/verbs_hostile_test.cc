@@ -17,10 +17,10 @@
 #include "absl/strings/str_format.h"
 #include "gtest/gtest.h"
 #include "tests/transport/lane_pair.h"
-#include "tests/transport/verbs_case.h"
-#include "tests/transport/verbs_raw_peer.h"
-#include "transport/verbs_fabric.h"
-#include "transport/verbs_note.h"
+#include "tests/transport/verbs/verbs_case.h"
+#include "tests/transport/verbs/verbs_raw_peer.h"
+#include "transport/verbs/verbs_fabric.h"
+#include "transport/verbs/verbs_note.h"
 
 namespace ckv {
 namespace {

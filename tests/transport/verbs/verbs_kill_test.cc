@@ -19,12 +19,12 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "proto/status.h"
+#include "proto/base/status.h"
 #include "tests/transport/lane_pair.h"
-#include "tests/transport/verbs_case.h"
-#include "tests/transport/verbs_raw_peer.h"
+#include "tests/transport/verbs/verbs_case.h"
+#include "tests/transport/verbs/verbs_raw_peer.h"
 #include "transport/socket.h"
-#include "transport/verbs_fabric.h"
+#include "transport/verbs/verbs_fabric.h"
 
 namespace ckv {
 namespace {

@@ -1,7 +1,7 @@
 // Goal: a build without libibverbs says so.
 
 #include "gtest/gtest.h"
-#include "transport/verbs_fabric.h"
+#include "transport/verbs/verbs_fabric.h"
 
 namespace ckv {
 namespace {

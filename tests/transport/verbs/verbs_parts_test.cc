@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "transport/verbs_budget.h"
-#include "transport/verbs_check.h"
-#include "transport/verbs_fabric.h"
-#include "transport/verbs_note.h"
+#include "transport/verbs/verbs_budget.h"
+#include "transport/verbs/verbs_check.h"
+#include "transport/verbs/verbs_fabric.h"
+#include "transport/verbs/verbs_note.h"
 
 namespace ckv {
 namespace {

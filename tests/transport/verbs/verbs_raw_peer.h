@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "proto/clock.h"
+#include "proto/base/clock.h"
 #include "tests/transport/lane_pair.h"
-#include "transport/verbs_note.h"
+#include "transport/verbs/verbs_note.h"
 
 namespace ckv::test {
 

@@ -2,7 +2,7 @@
 // late, is done by the caller; and a source's end, or the thread's, leaves nothing behind.
 // Method: no device. A job that holds the thread up until it is let go, others behind it.
 
-#include "transport/verbs_side_thread.h"
+#include "transport/verbs/verbs_side_thread.h"
 
 #include <atomic>
 #include <memory>
@@ -13,7 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
-#include "tests/transport/verbs_held_job.h"
+#include "tests/transport/verbs/verbs_held_job.h"
 
 namespace ckv {
 namespace {

@@ -3,7 +3,7 @@
 // against this fabric's own other end or a raw libibverbs peer. After every test the fabric's
 // counts are zero and the kernel's as before.
 
-#include "transport/verbs_fabric.h"
+#include "transport/verbs/verbs_fabric.h"
 
 #include <cstdlib>
 #include <memory>
@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/transport/verbs_fixture.h"
-#include "transport/verbs_link.h"
-#include "transport/verbs_region.h"
+#include "tests/transport/verbs/verbs_fixture.h"
+#include "transport/verbs/verbs_link.h"
+#include "transport/verbs/verbs_region.h"
 
 namespace ckv {
 namespace {

@@ -1,0 +1,101 @@
+// The call contexts of a requester. A call takes one for its length and gives it back for the next.
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "client/call/fetch.h"
+#include "client/call/route.h"
+#include "client/holders/link_table.h"
+
+namespace ckv {
+
+// The links to holders and the memory that one call uses exclusively. It belongs to the thread that
+// took it from the pool. Debug builds check that.
+struct CallContext {
+  CallContext(const LinkOptions* options, PeerTable* peers, Duration spin_max,
+              CallCounters* counters)
+      : router(options, peers, spin_max, counters), fetcher(options, &router) {}
+  Router router;
+  Fetcher fetcher;
+  // When one of its links may have been idle for too long. Used while nobody has the context.
+  Instant next_tidy = kInstantMax;
+};
+
+// Thread-safe. Contexts are made as they are needed, up to a limit. Calls that wait are served in
+// order of arrival.
+//
+// A context made for a burst may never be used again, while its sessions keep memory of their
+// holders. So a call that gives its context back closes at most one link of another context that
+// has been idle for LinkTable::kLinkIdleMax. That costs one round trip, for one call in many.
+// Without any calls, nothing is closed.
+class CallContextPool {
+ public:
+  // The most calls that may wait for a context. More are refused at once (I5).
+  static constexpr uint32_t kWaiterCountMax = 4096;
+
+  // The context goes back to its pool when this is destroyed.
+  class Lease {
+   public:
+    Lease(CallContextPool* pool, std::unique_ptr<CallContext> context)
+        : pool_(pool), context_(std::move(context)) {
+      context_->router.links().Claim();
+    }
+    Lease(Lease&&) = default;
+    Lease& operator=(Lease&&) = delete;
+    ~Lease() {
+      if (context_ != nullptr) pool_->GiveBack(std::move(context_));
+    }
+    CallContext& operator*() const { return *context_; }
+    CallContext* operator->() const { return context_.get(); }
+
+   private:
+    CallContextPool* pool_;
+    std::unique_ptr<CallContext> context_;
+  };
+
+  CallContextPool(Clock* clock, uint32_t call_count_max,
+                  absl::AnyInvocable<std::unique_ptr<CallContext>()> make);
+
+  // Takes a context, or waits for one.
+  //   DeadlineExceeded    every context was in use until the deadline.
+  //   ResourceExhausted   kWaiterCountMax calls wait already.
+  absl::StatusOr<Lease> Take(Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  // Waiters are kept and used again, so that waiting takes no new memory after the first burst.
+  struct Waiter {
+    std::unique_ptr<CallContext> context;  // handed over by GiveBack
+    // Atomic, because the mutex library reads it at a point where sanitizers do not see the mutex.
+    std::atomic<bool> served{false};
+    const absl::Condition condition{
+        +[](Waiter* waiter) { return waiter->served.load(std::memory_order_relaxed); }, this};
+  };
+
+  void GiveBack(std::unique_ptr<CallContext> context) ABSL_LOCKS_EXCLUDED(mu_);
+  // Takes out and returns a free context that has a link to close now, or null if there is none.
+  std::unique_ptr<CallContext> TakeUntidy(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Gives the context to the waiter that came first, or to the free ones if nobody waits.
+  void Hand(std::unique_ptr<CallContext> context, bool warm) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  Clock* const clock_;
+  const uint32_t call_count_max_;
+  absl::Mutex mu_;
+  absl::AnyInvocable<std::unique_ptr<CallContext>()> make_ ABSL_GUARDED_BY(mu_);
+  uint32_t context_count_ ABSL_GUARDED_BY(mu_) = 0;
+  // The context used last is taken first, because its lanes are the warmest.
+  std::vector<std::unique_ptr<CallContext>> free_ ABSL_GUARDED_BY(mu_);
+  Instant next_tidy_ ABSL_GUARDED_BY(mu_) = kInstantMax;  // no free context has an earlier one
+  std::list<Waiter*> waiters_ ABSL_GUARDED_BY(mu_);       // in order of arrival
+  std::vector<std::unique_ptr<Waiter>> idle_waiters_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace ckv

@@ -1,0 +1,161 @@
+#include "client/call/exchange.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "proto/base/status.h"
+
+namespace ckv {
+namespace {
+
+constexpr size_t kCompletionCountMax = 16;  // looked at per poll
+
+}  // namespace
+
+Exchange::Exchange(Clock* clock, Duration spin_max, LinkTable* links, CallCounters* counters)
+    : clock_(clock),
+      links_(links),
+      counters_(counters),
+      wait_(clock, spin_max),
+      completions_(kCompletionCountMax) {}
+
+uint32_t Exchange::Add(HolderLink& link) {
+  for (uint32_t i = 0; i < line_count_; ++i) {
+    if (lines_[i].link == &link) return i;
+  }
+  if (lines_.size() == line_count_) lines_.emplace_back();
+  lines_[line_count_].link = &link;
+  return static_cast<uint32_t>(line_count_++);
+}
+
+void Exchange::Start(Instant deadline) {
+  links_->AssertHeld();
+  deadline_ = deadline;
+  for (Line& line : lines()) {
+    line.slots.assign(line.link->lane().shape().slot_count, Slot{});
+    line.outstanding = 0;
+    line.strange = line.held = false;
+  }
+  wait_.Begin(line_count_);
+  waiting_.reserve(line_count_);  // a warm context may wait on more lanes than before
+}
+
+absl::Status Exchange::Post(uint32_t line, uint32_t slot, const RequestHeader& header, uint32_t tag,
+                            Instant now, Send send) {
+  Line& to = lines_[line];
+  RequestLane& lane = to.link->lane();
+  RequestHeader stamped = header;
+  stamped.request_id = to.link->NextRequestId();
+  stamped.epoch = to.link->epoch().value;
+  stamped.session = to.link->session().value;
+  stamped.deadline_us = RemainingUs(deadline_, now);
+  EncodeHeader(stamped, lane.request(slot));
+  const auto bytes = static_cast<uint32_t>(sizeof(stamped) + stamped.body_bytes);
+  const absl::Status status =
+      send == Send::kNow ? lane.Post(slot, bytes) : lane.PostLater(slot, bytes);
+  if (!status.ok()) return links_->Fail(*to.link, status);
+  to.held |= send == Send::kWithNext;
+  to.slots[slot] = {State::kPosted, tag, stamped.request_id, now};
+  ++to.outstanding;
+  to.link->peer().in_flight.Begin(1);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Exchange::Collect(Accept accept) {
+  bool any = false;
+  for (uint32_t i = 0; i < line_count_; ++i) {
+    if (!Awaited(lines_[i])) continue;
+    CKV_ASSIGN_OR_RETURN(const bool came, CollectFrom(i, accept));
+    any |= came;
+  }
+  if (any) wait_.Came();
+  return any;
+}
+
+absl::StatusOr<bool> Exchange::CollectFrom(uint32_t line, Accept accept) {
+  const size_t count = lines_[line].link->lane().Poll(completions_);
+  absl::Status first_error;
+  // All of them are taken, errors or not: a slot that completed can no longer be abandoned.
+  for (size_t i = 0; i < count; ++i) first_error.Update(Take(line, completions_[i], accept));
+  if (!first_error.ok()) return links_->Fail(*lines_[line].link, first_error);
+  return count > 0;
+}
+
+absl::Status Exchange::Take(uint32_t line, const Completion& done, Accept accept) {
+  Line& from = lines_[line];
+  const RequestLane& lane = from.link->lane();
+  if (done.slot >= from.slots.size() || from.slots[done.slot].state != State::kPosted) {
+    counters_->discarded.fetch_add(1, std::memory_order_relaxed);
+    return absl::OkStatus();
+  }
+  Slot& slot = from.slots[done.slot];
+  const std::span<const std::byte> bytes =
+      lane.reply(done.slot).first(std::min(done.bytes, lane.shape().reply_bytes_max));
+  const auto header = DecodeReplyHeader(bytes);
+  if (!header.ok() || header->request_id != slot.request_id) {
+    // The reply to an earlier request of this slot, late or twice: the awaited one is to come (I1).
+    from.strange = true;
+    counters_->discarded.fetch_add(1, std::memory_order_relaxed);
+    return header.status();
+  }
+  // From here on the slot is ours again, whatever the reply says.
+  slot.state = State::kArrived;
+  --from.outstanding;
+  from.link->peer().in_flight.End(1);
+  CKV_RETURN_IF_ERROR(accept({line, done.slot, slot.tag, slot.posted, *header, bytes}));
+  from.link->peer().Answered();
+  return absl::OkStatus();
+}
+
+absl::Status Exchange::EndRound(bool progress) {
+  if (progress) {
+    wait_.Again();
+    return absl::OkStatus();
+  }
+  waiting_.clear();
+  for (Line& line : lines()) {
+    if (!Awaited(line)) continue;
+    if (absl::Status status = line.link->lane().status(); !status.ok())
+      return links_->Fail(*line.link, status);
+    waiting_.push_back(&line.link->lane());
+  }
+  const absl::Status status = wait_.Pause(waiting_, deadline_);
+  return status.ok() ? status : Silence(status);
+}
+
+// If this call awaits nothing, requests that earlier calls gave up keep the slots.
+absl::Status Exchange::Silence(const absl::Status& status) {
+  const bool awaits = std::any_of(lines().begin(), lines().end(),
+                                  [](const Line& line) { return line.outstanding > 0; });
+  std::vector<const HolderPeer*> silent;
+  for (Line& line : lines()) {
+    if (awaits ? line.outstanding == 0 : line.link->lane().in_flight() == 0) continue;
+    silent.push_back(&line.link->peer());
+    links_->NoteSilent(*line.link);
+  }
+  return Annotate(status, DescribePeers(silent));
+}
+
+void Exchange::Release(uint32_t line, uint32_t slot) {
+  lines_[line].slots[slot].state = State::kFree;
+  lines_[line].link->lane().Release(slot);
+}
+
+void Exchange::GiveUp() {
+  for (Line& line : lines()) {
+    if (line.outstanding > 0) line.link->peer().in_flight.End(line.outstanding);
+    line.outstanding = 0;
+    if (line.strange) line.link->Close();
+    if (!line.link->is_up()) continue;
+    RequestLane& lane = line.link->lane();
+    for (uint32_t slot = 0; slot < line.slots.size(); ++slot) {
+      if (line.slots[slot].state == State::kPosted) lane.Abandon(slot);
+      if (line.slots[slot].state == State::kArrived) lane.Release(slot);
+      line.slots[slot].state = State::kFree;
+    }
+    // Sends the requests held back, before the deadlines in them are wrong.
+    if (line.held) (void)lane.Poll(completions_);
+  }
+}
+
+}  // namespace ckv

@@ -1,0 +1,117 @@
+// The requests of one call: stamps, posts and awaits them, and matches replies with requests.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/call/lane_wait.h"
+#include "client/holders/counters.h"
+#include "client/holders/link_table.h"
+#include "proto/base/clock.h"
+#include "transport/fabric.h"
+#include "transport/wire.h"
+
+namespace ckv {
+
+// Does what every kind of call does with the lanes of its holders. Clear it, Add the links the call
+// asks, and Start. Then repeat: Post as many requests as there are slots, Collect the replies that
+// came, and EndRound. GiveUp ends the call.
+//
+// A reply counts only if it carries the id of the request that waits in its slot (I1). Other
+// replies are counted and dropped. A slot is in use from its Post to its Release.
+//
+// Belongs to one call context. Keeps its memory between calls.
+class Exchange {
+ public:
+  // All must outlive the exchange.
+  Exchange(Clock* clock, Duration spin_max, LinkTable* links, CallCounters* counters);
+
+  // Forgets the last call.
+  void Clear() { line_count_ = 0; }
+  // Adds a link of this call, or finds it. Returns its ordinal, which counts from 0: its line. The
+  // link must be up before Start.
+  uint32_t Add(HolderLink& link);
+  size_t line_count() const { return line_count_; }
+  HolderLink& link(uint32_t line) const { return *lines_[line].link; }
+  // Starts the call. All links are added and up. Every wait ends at `deadline`.
+  void Start(Instant deadline);
+
+  enum class Send : uint8_t { kNow, kWithNext };  // RequestLane::Post, PostLater
+  // Sends a request from a slot that the caller acquired and filled, body behind the header. Writes
+  // the header into the slot and sets its id, session, epoch and remaining time. `tag` comes back
+  // with the reply.
+  //   As LinkTable::Fail if the lane broke.
+  absl::Status Post(uint32_t line, uint32_t slot, const RequestHeader& header, uint32_t tag,
+                    Instant now, Send send = Send::kNow);
+
+  struct Reply {
+    uint32_t line = 0;
+    uint32_t slot = 0;
+    uint32_t tag = 0;
+    Instant posted;
+    ReplyHeader header;                // its id matches; nothing else of it is checked
+    std::span<const std::byte> bytes;  // header and body, in the slot until Release
+  };
+  using Accept = absl::FunctionRef<absl::Status(const Reply&)>;
+  // Takes the replies that have come and shows each awaited one to `accept` once. Returns true if
+  // any came. Before it returns an error, it takes all that came on that lane.
+  //   As LinkTable::Fail if `accept` fails or a header is malformed.
+  absl::StatusOr<bool> Collect(Accept accept);
+
+  // Ends a round. If it made no progress, waits until a lane may have a reply.
+  //   DeadlineExceeded    names the holders that did not answer. They are avoided from now on.
+  //   Otherwise as LinkTable::Fail, if a lane with a reply to come broke.
+  absl::Status EndRound(bool progress);
+
+  // Frees the slot. Its reply has been read.
+  void Release(uint32_t line, uint32_t slot);
+  // Ends the call. Releases the replies that came and gives up the rest. Closes every lane that
+  // carried a reply nobody awaited, because it is no longer certain which of its slots are done.
+  void GiveUp();
+
+  uint32_t outstanding(uint32_t line) const { return lines_[line].outstanding; }
+
+ private:
+  enum class State : uint8_t { kFree, kPosted, kArrived };
+  struct Slot {
+    State state = State::kFree;
+    uint32_t tag = 0;
+    uint64_t request_id = 0;
+    Instant posted;
+  };
+  // One link of the call.
+  struct Line {
+    HolderLink* link = nullptr;
+    std::vector<Slot> slots;
+    uint32_t outstanding = 0;
+    bool strange = false;  // a reply came that its slot did not await
+    bool held = false;     // a request may wait for the next post or poll
+  };
+
+  std::span<Line> lines() { return {lines_.data(), line_count_}; }
+  // Returns true if a reply may still come, even to a request that an earlier call gave up.
+  static bool Awaited(const Line& line) {
+    return line.outstanding > 0 || line.link->lane().in_flight() > 0;
+  }
+  absl::StatusOr<bool> CollectFrom(uint32_t line, Accept accept);
+  absl::Status Take(uint32_t line, const Completion& done, Accept accept);
+  absl::Status Silence(const absl::Status& status);
+
+  Clock* const clock_;
+  LinkTable* const links_;
+  CallCounters* const counters_;
+  LaneWait wait_;
+  Instant deadline_;
+  std::vector<Line> lines_;  // the first line_count_ are in use; the rest keep their memory
+  size_t line_count_ = 0;
+  std::vector<Completion> completions_;
+  std::vector<RequestLane*> waiting_;
+};
+
+}  // namespace ckv

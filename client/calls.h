@@ -1,0 +1,180 @@
+// The calls of a requester as structs: what each takes and what it reports. client/requester.h
+// makes the calls. Everything below client/requester.h includes this file instead.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "attention/partial.h"
+#include "proto/base/clock.h"
+#include "proto/corpus.h"
+#include "proto/geometry.h"
+#include "proto/selection.h"
+
+namespace ckv {
+
+struct MappedLayout;  // transport/wire.h
+
+// Names one chunk of a call, and how far it stands from its canonical position in this request's
+// context. Its queries are rotated by -offset. Chunks with the same offset share one rotated copy.
+struct ChunkUse {
+  uint32_t ordinal = 0;  // ordinal in the corpus
+  int64_t offset = 0;
+};
+
+// Attends query rows over chunks. It borrows everything it points to until the call returns.
+struct AttendCall {
+  std::shared_ptr<const Corpus> corpus;
+  // The chunks to attend. If empty, the call attends every chunk of the corpus, at canonical
+  // positions. A chunk listed twice is InvalidArgument.
+  std::span<const ChunkUse> chunks;
+  uint32_t layer = 0;
+  QueryView q;  // bf16 [count, d_qk], count <= kAttendRowCountMax
+  // Indices count the rows of `chunks`, one after another in their order. -1 is skipped; any other
+  // index outside the chunks is InvalidArgument, and nothing is sent.
+  Selection selection;
+  // The type of the partials on the wire. Answers are promised to be exactly equal only with kF32.
+  PartialDtype wire = PartialDtype::kBf16;
+  // Merges the partials here, chunk by chunk in the order of the call. The bits of the answer then
+  // do not depend on which holder has which chunk. It costs one partial per chunk on the wire
+  // instead of one per holder.
+  bool per_chunk = false;
+  // Allows a holder whose exact rows are on disk to answer from fp8 copies in memory, if it has
+  // them. The report says whether one did. Otherwise an answer is exact or an error.
+  bool allow_approximate = false;
+  Instant deadline = kInstantMax;
+};
+
+// Returns where the answer of an AttendCall is to be written: f32 o [q.count, d_v], m, l. It may be
+// called more than once and must return the same place.
+using AttendRoom = absl::FunctionRef<PartialView()>;
+
+inline constexpr uint32_t kAttendRowCountMax = 1u << 16;
+
+struct AttendReport {
+  uint32_t holder_count = 0;
+  uint64_t bytes_sent = 0;  // frames on the lanes, headers and rows together
+  uint64_t bytes_received = 0;
+  uint64_t compute_ns_max = 0;  // kernel time of the slowest holder
+  bool approximate = false;     // some rows were fp8 copies, which the call must allow
+  Duration elapsed{0};
+};
+
+// A slice of the latent rows: bytes [begin, begin + bytes) of every row, both multiples of 4.
+// Holders gather slices before they send them. The number of transfers depends on the bytes alone,
+// not on the number of heads or layers.
+struct ColumnRange {
+  uint32_t begin = 0;
+  uint32_t bytes = 0;  // if 0, begin is 0 too and rows are whole
+};
+
+// Fetches the rows of a range of chunks and layers. Ranges are half open, [begin, end), and not
+// empty. An end of 0 does not mean "to the end" here, as it does in the gRPC messages. To fetch to
+// the end, use corpus->chunks.size() and corpus->geometry.layers.
+struct FetchCall {
+  std::shared_ptr<const Corpus> corpus;
+  uint32_t chunk_begin = 0;
+  uint32_t chunk_end = 0;
+  uint32_t layer_begin = 0;
+  uint32_t layer_end = 0;
+  // The position at which the first chunk's first token is to stand; bands are rotated by the
+  // difference. If unset, rows stay at their canonical positions.
+  std::optional<uint64_t> position;
+  // The slice of each row to fetch. With a position, it holds all of the RoPE band or none of it.
+  ColumnRange columns;
+  Instant deadline = kInstantMax;
+};
+
+// Fetches rows chosen by index, for example by a sparse-attention indexer. Rows come at their
+// canonical positions and are never rotated, because they have no offset in common.
+struct SelectionCall {
+  std::shared_ptr<const Corpus> corpus;
+  // Indices count the rows of these chunks, one after another. The range is not empty.
+  uint32_t chunk_begin = 0;
+  uint32_t chunk_end = 0;
+  // indices[i] selects rows of layer layer_begin + i, in any order. An index may repeat and a list
+  // may be empty. All lists together hold at most kSelectionIndexCountMax (2^24) indices.
+  uint32_t layer_begin = 0;
+  std::span<const std::span<const int32_t>> indices;
+  ColumnRange columns;
+  Instant deadline = kInstantMax;
+};
+// Rows of one layer of one chunk: rows[i] answers the layer's index number ordinals[i].
+struct SelectedRows {
+  uint32_t layer = 0;
+  uint32_t chunk = 0;
+  std::span<const uint32_t> ordinals;  // rising; borrowed until the sink returns
+  std::span<const std::byte> rows;     // [ordinals.size()][row_bytes or columns.bytes]; borrowed
+};
+
+// A run of rows of one layer of one chunk, in token order.
+struct RowRun {
+  uint32_t chunk = 0;  // ordinal in the corpus
+  uint32_t layer = 0;
+  uint32_t token_begin = 0;
+  uint32_t token_count = 0;
+};
+struct FetchedRows : RowRun {
+  // [token_count][row_bytes, or columns.bytes]; borrowed until the sink returns
+  std::span<const std::byte> rows;
+};
+
+struct FetchIntoReport {
+  uint64_t rows_spliced = 0;  // rows of all layers; a row that came twice counts twice
+  uint32_t reopen_count = 0;  // attempts after the first, over a new lane or at a replica
+  Duration elapsed{0};
+};
+
+// Asks Explain about chunks [chunk_begin, chunk_end) of the corpus, a range as in FetchCall.
+struct ExplainCall {
+  std::shared_ptr<const Corpus> corpus;
+  uint32_t chunk_begin = 0;
+  uint32_t chunk_end = 0;
+  uint32_t query_rows = 0;  // M_q of one request: tokens x heads
+  uint32_t steps = 1;       // decode steps; 0 counts as 1
+  uint32_t agents = 1;      // agents that share the chunks here; 0 counts as 1
+  uint32_t select = 0;      // rows a query attends; 0 means all
+  PartialDtype wire = PartialDtype::kBf16;
+  // Tokens that still fit the engine's cache. If unset, the chunks are taken to fit.
+  std::optional<uint64_t> cache_room_tokens;
+  Instant deadline = kInstantMax;
+};
+
+struct MapCall {
+  std::shared_ptr<const Corpus> corpus;
+  uint32_t chunk = 0;  // ordinal in the corpus
+  Instant deadline = kInstantMax;
+};
+
+// A chunk's rows in its holder's memory, mapped read-only without a copy. Nobody writes or frees
+// the rows any more, even if the holder or the requester goes away. The memory stays in use until
+// this object is destroyed. Rows are at their canonical positions.
+class MappedChunk {
+ public:
+  MappedChunk() = default;  // has no layers
+  MappedChunk(MappedChunk&& other) noexcept;
+  MappedChunk& operator=(MappedChunk&& other) noexcept;
+  ~MappedChunk();
+
+  // Returns the rows of layer l < geometry.layers: [token_count][row_bytes], 64-byte aligned. They
+  // stay valid as long as this object lives.
+  std::span<const std::byte> layer(uint32_t l) const;
+  uint32_t token_count() const { return token_count_; }
+
+ private:
+  friend absl::StatusOr<MappedChunk> MapDescriptor(int fd, const MappedLayout& layout,
+                                                   const Geometry& geometry, uint32_t chunk_tokens);
+  std::span<const std::byte> memory_;  // unmapped by the destructor
+  uint64_t layer_bytes_ = 0;
+  uint64_t layer_stride_ = 0;
+  uint32_t layers_ = 0;
+  uint32_t token_count_ = 0;
+};
+
+}  // namespace ckv

@@ -1,0 +1,43 @@
+// Finds NaN and infinities in rows that are loaded: every answer over a row with one is NaN.
+
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "client/ctl/corpus/load_source.h"
+
+namespace ckv::ctl {
+
+// The index of the first value of `rows`, which are whole rows of `geometry`, that is NaN or
+// infinite, and how many there are. An fp8_ds_mla row has the values of its latent, its scales and
+// its rope part, in this order.
+struct NonFinite {
+  uint64_t count = 0;
+  uint64_t first = 0;
+};
+NonFinite FindNonFinite(const Geometry& geometry, std::span<const std::byte> rows);
+
+// Gives out the chunks of `source`, which outlives it, and looks at the rows of each.
+class FiniteCheck final : public ChunkSource {
+ public:
+  // If `reject`, Read refuses a chunk that has a NaN or an infinity.
+  FiniteCheck(ChunkSource& source, bool reject);
+
+  //   InvalidArgument     the chunk is refused; names the place. Else as the source.
+  absl::StatusOr<SourceChunk> Read(uint32_t ordinal) override;
+
+  // A warning with the number of values in the chunks that were read, and the first place; empty if
+  // there is none.
+  std::string Warning() const;
+
+ private:
+  ChunkSource& source_;
+  const bool reject_;
+  std::vector<bool> seen_;  // chunks are read again before they are published
+  uint64_t count_ = 0;
+  std::string first_;
+};
+
+}  // namespace ckv::ctl

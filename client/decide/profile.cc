@@ -1,0 +1,63 @@
+#include "client/decide/profile.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+namespace ckv {
+namespace {
+
+// More than a core's own caches hold; 1 ms a copy at 4 GB/s.
+constexpr size_t kCopyBytes = size_t{4} << 20;
+constexpr int kCopyRunCount = 5;
+
+}  // namespace
+
+void LiveFabric::Set(const FabricConstants& constants, bool bandwidth_fixed) {
+  t_probe_us_.store(constants.t_probe_us, std::memory_order_relaxed);
+  bandwidth_fixed_.store(bandwidth_fixed, std::memory_order_relaxed);
+  bandwidth_bytes_per_s_.store(
+      std::clamp(constants.bandwidth_bytes_per_s, kBandwidthMin, kBandwidthMax),
+      std::memory_order_relaxed);
+}
+
+std::optional<FabricConstants> LiveFabric::Get() const {
+  const double bandwidth = bandwidth_bytes_per_s_.load(std::memory_order_relaxed);
+  if (!(bandwidth > 0)) return std::nullopt;
+  return FabricConstants{t_probe_us_.load(std::memory_order_relaxed), bandwidth};
+}
+
+void LiveFabric::Observe(uint64_t bytes, double us) {
+  const std::optional<FabricConstants> known = Get();
+  if (!known || !(us > 0)) return;
+  if (requests_ != nullptr && !requests_->LastWasAlone()) return;
+  if (bytes <= kSmallBytesMax) {
+    if (const auto t_probe_us = small_.Add(us))
+      t_probe_us_.store(LiveStep(known->t_probe_us, *t_probe_us), std::memory_order_relaxed);
+  } else if (bytes >= kLargeBytesMin && !bandwidth_fixed_.load(std::memory_order_relaxed)) {
+    // At least a tenth of the time is taken as moving bytes: where a request took less than a
+    // probe does, the difference would be noise.
+    const double moving_us = std::max(us - known->t_probe_us, us / 10);
+    if (const auto us_per_byte = large_.Add(moving_us / double(bytes))) {
+      bandwidth_bytes_per_s_.store(
+          std::clamp(LiveStep(known->bandwidth_bytes_per_s, 1e6 / *us_per_byte), kBandwidthMin,
+                     kBandwidthMax),
+          std::memory_order_relaxed);
+    }
+  }
+}
+
+double CopyBandwidth(Clock& clock) {
+  const std::vector<std::byte> from(kCopyBytes, std::byte{1});
+  std::vector<std::byte> to(kCopyBytes);
+  Duration fastest = Duration::max();
+  for (int i = 0; i < kCopyRunCount; ++i) {
+    const Instant begin = clock.Now();
+    std::memcpy(to.data(), from.data(), kCopyBytes);
+    fastest = std::min(fastest, clock.Now() - begin);
+  }
+  const double us = double(fastest.count()) / 1e3;
+  return us > 0 ? kCopyBytes / us * 1e6 : LiveFabric::kBandwidthMax;
+}
+
+}  // namespace ckv

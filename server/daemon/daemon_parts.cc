@@ -1,0 +1,189 @@
+#include "server/daemon/daemon_parts.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "client/decide/oracle_file.h"
+#include "client/grpc/oracle_stub.h"
+#include "proto/base/status.h"
+#include "server/upkeep/replica_stub.h"
+#include "transport/verbs/verbs_fabric.h"
+
+namespace ckv {
+namespace {
+
+// Binds a socket to the first address of `address`, and listens on it if told to.
+absl::StatusOr<UniqueFd> Bind(const HostPort& address, bool listens) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  const std::string port = std::to_string(address.port);
+  const char* host = address.host == "*" ? nullptr : address.host.c_str();
+  if (const int error = getaddrinfo(host, port.c_str(), &hints, &found); error != 0) {
+    return absl::UnavailableError(gai_strerror(error));
+  }
+  UniqueFd fd(socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC, 0));
+  const int one = 1;  // as gRPC does, or an address left a moment ago would look taken
+  if (fd.valid()) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+  const bool bound = fd.valid() && bind(fd.get(), found->ai_addr, found->ai_addrlen) == 0 &&
+                     (!listens || listen(fd.get(), 1) == 0);
+  const int error = errno;
+  freeaddrinfo(found);
+  if (!bound) return absl::UnavailableError(std::strerror(error));
+  return fd;
+}
+
+VerbsOptions VerbsOptionsOf(const Config& config) {
+  VerbsOptions options;
+  options.device = config.verbs_device;
+  options.port = static_cast<uint8_t>(config.verbs_port);
+  options.gid_index =
+      config.verbs_gid_index == kVerbsGidIndexAuto ? -1 : static_cast<int>(config.verbs_gid_index);
+  options.mtu_bytes = config.verbs_mtu;
+  options.timeout = static_cast<uint8_t>(config.verbs_timeout);
+  options.retry_count = static_cast<uint8_t>(config.verbs_retry_count);
+  return options;
+}
+
+Member SelfOf(const Config& config, const std::string& address) {
+  return {
+      .id = {config.name}, .role = MemberRole::kHolder, .control_address = address, .epoch = {}};
+}
+
+RepairerOptions RepairsOf(const Config& config, Clock* clock) {
+  RepairerOptions options;
+  options.name = config.name;
+  options.clock = clock;
+  return options;
+}
+
+ScrubberOptions ScrubOf(const Config& config, Clock* clock) {
+  ScrubberOptions options;
+  options.name = config.name;
+  options.clock = clock;
+  options.bytes_per_second = config.store_scrub_bytes_per_second;
+  options.seed = std::random_device()();
+  return options;
+}
+
+}  // namespace
+
+absl::StatusOr<UniqueFd> BindPort(HostPort& address) {
+  auto fd = Bind(address, /*listens=*/false);
+  sockaddr_storage bound{};
+  socklen_t bytes = sizeof(bound);
+  char port[NI_MAXSERV];
+  if (fd.ok() && (getsockname(fd->get(), reinterpret_cast<sockaddr*>(&bound), &bytes) != 0 ||
+                  getnameinfo(reinterpret_cast<sockaddr*>(&bound), bytes, nullptr, 0, port,
+                              sizeof(port), NI_NUMERICSERV) != 0)) {
+    fd = absl::UnavailableError(std::strerror(errno));
+  }
+  if (!fd.ok()) {
+    return absl::UnavailableError(
+        absl::StrFormat("cannot listen on %s: %s; choose another by --listen", address.ToString(),
+                        std::string(fd.status().message())));
+  }
+  address.port = static_cast<uint16_t>(std::strtoul(port, nullptr, 10));
+  return fd;
+}
+
+std::string WhyNotBound(const std::string& address) {
+  const auto parsed = HostPort::Parse(address);
+  const absl::Status why = parsed.ok() ? Bind(*parsed, /*listens=*/true).status() : parsed.status();
+  return why.ok() ? "it could not be bound" : std::string(why.message());
+}
+
+absl::StatusOr<std::unique_ptr<Fabric>> MakeFabric(FabricKind kind, const Config& config,
+                                                   Clock* clock) {
+  switch (kind) {
+    case FabricKind::kShm:
+      return NewShmFabric(clock);
+    case FabricKind::kTcp:
+      return NewTcpFabric(clock, TcpOptions{.busy_poll_us = config.tcp_busy_poll_us});
+    case FabricKind::kLoopback:
+      return NewLoopbackFabric(clock);
+    case FabricKind::kVerbs: {
+      auto fabric = NewVerbsFabric(VerbsOptionsOf(config), clock);
+      if (!fabric.ok()) return Annotate(fabric.status(), "fabrics: verbs");
+      return std::unique_ptr<Fabric>(*std::move(fabric));
+    }
+  }
+  return absl::InvalidArgumentError("fabrics: one that this build does not know");
+}
+
+absl::StatusOr<std::unique_ptr<NetworkOracle>> StartOracle(const Config& config, Clock* clock) {
+  std::unique_ptr<OracleSource> source;
+  if (!config.oracle_file.empty()) {
+    source = std::make_unique<OracleFile>(config.oracle_file);
+  } else if (!config.oracle_address.empty()) {
+    source = std::make_unique<OracleStub>(config.oracle_address);
+  } else {
+    return std::unique_ptr<NetworkOracle>();
+  }
+  NetworkOracleOptions options;
+  options.clock = clock;
+  const std::string& address = config.advertise.empty() ? config.listen : config.advertise;
+  options.requester_host = config.oracle_host.empty() ? HostOfAddress(address) : config.oracle_host;
+  auto oracle = std::make_unique<NetworkOracle>(std::move(source), std::move(options));
+  if (!config.oracle_file.empty()) {
+    if (const absl::Status status = oracle->Refresh(); !status.ok())
+      return Annotate(status, "oracle.file");
+  }
+  oracle->Start();
+  return oracle;
+}
+
+absl::StatusOr<std::shared_ptr<const Profile>> LoadProfile(const Config& config) {
+  if (config.requester_profile.empty()) return std::shared_ptr<const Profile>();
+  auto profile = ReadProfile(config.requester_profile);
+  if (!profile.ok()) return Annotate(profile.status(), "requester.profile");
+  return std::make_shared<const Profile>(*std::move(profile));
+}
+
+DaemonReplicas::DaemonReplicas(const Config& config, Clock* clock, DirectoryState* local,
+                               DirectoryControl* directory, Requester* requester, Holder* holder)
+    : infos_(std::make_unique<ChunkInfoStub>(clock)) {
+  if (config.directory.empty()) {
+    registry_ = std::make_unique<LocalReplicaRegistry>(local);
+  } else {
+    registry_ = std::make_unique<ReplicaRegistryStub>(config.directory, clock);
+  }
+  ReplicaKeeperOptions options;
+  options.self = {config.name};
+  options.clock = clock;
+  options.replica_bytes_max = config.store_capacity_bytes / 100 * config.replicas_percent;
+  keeper_ =
+      std::make_unique<ReplicaKeeper>(options, directory, infos_.get(), registry_.get(), requester,
+                                      &holder->store(), [this] { return Lease(); });
+}
+
+void DaemonReplicas::SetRegistration(const Registration* registration) {
+  absl::MutexLock lock(&mu_);
+  registration_ = registration;
+}
+
+// The registration's own lock is taken under this one, so that it is not destroyed meanwhile.
+std::optional<LeaseGrant> DaemonReplicas::Lease() {
+  absl::MutexLock lock(&mu_);
+  if (registration_ == nullptr) return std::nullopt;
+  return registration_->report().lease;
+}
+
+DaemonScrub::DaemonScrub(const Config& config, Clock* clock, Holder* holder,
+                         const std::string& address, const std::string& directory)
+    : source_(SelfOf(config, address), directory, clock),
+      repairer_(
+          RepairsOf(config, clock), &holder->store(), &source_,
+          [holder, clock] { return holder->lease().LiveAt(clock->Now()); },
+          &holder->scrub_counters()),
+      scrubber_(ScrubOf(config, clock), &holder->store(), &holder->scrub_counters()) {}
+
+}  // namespace ckv

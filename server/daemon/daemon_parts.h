@@ -1,0 +1,90 @@
+// Makes the parts of a daemon, each from its options.
+
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "client/decide/network_oracle.h"
+#include "client/decide/profile_file.h"
+#include "client/holders/control.h"
+#include "client/requester.h"
+#include "proto/base/clock.h"
+#include "proto/base/host_port.h"
+#include "server/daemon/config.h"
+#include "server/directory/directory_state.h"
+#include "server/directory/registration.h"
+#include "server/holder/holder.h"
+#include "server/upkeep/repair_stub.h"
+#include "server/upkeep/repairer.h"
+#include "server/upkeep/replica_keeper.h"
+#include "server/upkeep/scrubber.h"
+#include "transport/fabric.h"
+#include "transport/socket.h"
+
+namespace ckv {
+
+// Takes a port of this host before its server exists. `address.port` becomes the port as bound.
+// While the socket lives, nobody who asks for any free port gets it, and the server can listen on
+// it too.
+//   Unavailable         says why, and names --listen.
+absl::StatusOr<UniqueFd> BindPort(HostPort& address);
+// Returns why nobody can listen on host:port, in the system's words.
+std::string WhyNotBound(const std::string& address);
+
+// Makes a fabric. `clock` must outlive it and its lanes.
+//   Errors of CheckVerbs, for verbs: each says what to do.
+absl::StatusOr<std::unique_ptr<Fabric>> MakeFabric(FabricKind kind, const Config& config,
+                                                   Clock* clock);
+
+// Starts the oracle of oracle.file or oracle.address. Returns null if neither is set. A file is
+// read first, so an invalid one is found at once. A service may come up later.
+//   InvalidArgument, NotFound, Unavailable  as reading the file; begins with "oracle.file: ".
+absl::StatusOr<std::unique_ptr<NetworkOracle>> StartOracle(const Config& config, Clock* clock);
+
+// Reads the profile of requester.profile. Returns null if that is not set.
+//   NotFound, InvalidArgument  as ReadProfile; begins with "requester.profile: ".
+absl::StatusOr<std::shared_ptr<const Profile>> LoadProfile(const Config& config);
+
+// The keeper of replicas of a daemon that is both holder and requester. Thread-safe.
+class DaemonReplicas {
+ public:
+  // `local` is the directory of this process, used if the config names no other. All arguments must
+  // outlive this.
+  DaemonReplicas(const Config& config, Clock* clock, DirectoryState* local,
+                 DirectoryControl* directory, Requester* requester, Holder* holder);
+
+  // Sets the holder's registration once it exists, and null before it goes away.
+  void SetRegistration(const Registration* registration) ABSL_LOCKS_EXCLUDED(mu_);
+
+  ReplicaKeeper& keeper() { return *keeper_; }
+
+ private:
+  std::optional<LeaseGrant> Lease() ABSL_LOCKS_EXCLUDED(mu_);
+
+  absl::Mutex mu_;
+  const Registration* registration_ ABSL_GUARDED_BY(mu_) = nullptr;
+  std::unique_ptr<ReplicaRegistry> registry_;
+  std::unique_ptr<ChunkInfoSource> infos_;
+  std::unique_ptr<ReplicaKeeper> keeper_;  // last, because its thread uses the others
+};
+
+// Checks and repairs a holder's store while this lives.
+class DaemonScrub {
+ public:
+  // `address` is where peers reach this holder, `directory` where this process reaches the
+  // directory. `holder` must outlive it.
+  DaemonScrub(const Config& config, Clock* clock, Holder* holder, const std::string& address,
+              const std::string& directory);
+
+ private:
+  RepairStub source_;
+  Repairer repairer_;
+  Scrubber scrubber_;
+};
+
+}  // namespace ckv

@@ -1,0 +1,112 @@
+#include "server/services/attend_request.h"
+
+#include <algorithm>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_format.h"
+#include "client/grpc/channel_stub.h"
+#include "proto/base/status.h"
+#include "proto/convert.h"
+#include "transport/wire.h"
+
+namespace ckv {
+namespace {
+
+// The bytes that gRPC's clients take of one message unless they are told otherwise.
+constexpr uint64_t kReplyBytesMaxDefault = 4u << 20;
+// Room for what goes with o, m and l in a message. Their lengths and the other fields of
+// AttendReply and AttendStreamReply are below 128 bytes.
+constexpr uint64_t kReplySlackBytes = 256;
+
+}  // namespace
+
+absl::StatusOr<ChunkRange> RangeOf(const Corpus& corpus, uint32_t begin, uint32_t end) {
+  const auto count = static_cast<uint32_t>(corpus.chunks.size());
+  const ChunkRange range{begin, end == 0 ? count : end};
+  if (range.begin < range.end && range.end <= count) return range;
+  return absl::InvalidArgumentError(absl::StrFormat("chunks [%d, %d) of corpus '%s', which has %d",
+                                                    begin, range.end, corpus.name, count));
+}
+
+// Ids are looked up in one pass: a request names few, a corpus may have a million.
+absl::StatusOr<std::vector<ChunkUse>> UsesOf(const v1::AttendRequest& request,
+                                             const Corpus& corpus) {
+  std::vector<ChunkUse> uses;
+  if (request.chunks().empty()) {
+    CKV_ASSIGN_OR_RETURN(const ChunkRange range,
+                         RangeOf(corpus, request.chunk_begin(), request.chunk_end()));
+    for (uint32_t i = range.begin; i < range.end; ++i) uses.push_back({i, 0});
+    return uses;
+  }
+  absl::flat_hash_map<ChunkId, size_t> wanted;
+  uses.resize(request.chunks_size());
+  for (int i = 0; i < request.chunks_size(); ++i) {
+    CKV_ASSIGN_OR_RETURN(const ChunkId id, ChunkId::FromBytes(request.chunks(i).id()));
+    uses[i].offset = request.chunks(i).offset();
+    if (!wanted.emplace(id, static_cast<size_t>(i)).second) {
+      return absl::InvalidArgumentError(absl::StrFormat("chunk %s is named twice", id.ToHex()));
+    }
+  }
+  for (uint32_t ordinal = 0; ordinal < corpus.chunks.size() && !wanted.empty(); ++ordinal) {
+    const auto found = wanted.find(corpus.chunks[ordinal].id);
+    if (found == wanted.end()) continue;
+    uses[found->second].ordinal = ordinal;
+    wanted.erase(found);
+  }
+  if (wanted.empty()) return uses;
+  return absl::NotFoundError(absl::StrFormat("chunk %s is not of corpus '%s'",
+                                             wanted.begin()->first.ToHex(), corpus.name));
+}
+
+absl::Status CheckAttendShape(const v1::AttendRequest& request, const Geometry& geometry) {
+  const uint64_t rows = request.row_count();
+  if (rows > kAttendRowCountMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%d query rows, limit %d", rows, kAttendRowCountMax));
+  }
+  if (request.q().size() != rows * geometry.query_row_bytes()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("q has %d bytes; %d rows of %d bf16 values are %d", request.q().size(),
+                        rows, geometry.d_qk, rows * geometry.query_row_bytes()));
+  }
+  const uint64_t reply_bytes_max =
+      std::min(request.has_reply_bytes_max() ? request.reply_bytes_max() : kReplyBytesMaxDefault,
+               uint64_t{kMessageBytesMax});
+  const uint64_t row_bytes = geometry.partial_row_bytes(/*f32=*/true);
+  const uint64_t room = reply_bytes_max - std::min(reply_bytes_max, kReplySlackBytes);
+  if (rows * row_bytes <= room) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "row_count: the answer to %d rows has %d bytes, and reply_bytes_max is %d: %d rows fit; send "
+      "fewer rows a message, or raise the client's max_receive_message_length and name it in "
+      "reply_bytes_max (at most %d)",
+      rows, rows * row_bytes, reply_bytes_max, room / row_bytes, kMessageBytesMax));
+}
+
+absl::StatusOr<std::vector<int32_t>> IndicesOf(const v1::AttendRequest& request) {
+  const v1::Selection& selection = request.selection();
+  const uint64_t group_rows = std::max(selection.group_rows(), 1u);
+  const uint64_t groups = (request.row_count() + group_rows - 1) / group_rows;
+  auto indices = Int32sFromBytes(selection.indices(), kIndexCountMax);
+  if (!indices.ok()) return Annotate(indices.status(), "selection");
+  if (indices->size() != groups * selection.k()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("selection: %d indices; %d groups of %d are %d", indices->size(), groups,
+                        selection.k(), groups * selection.k()));
+  }
+  indices->reserve(1);
+  return indices;
+}
+
+absl::StatusOr<PartialDtype> DtypeOf(v1::PartialDtype dtype) {
+  switch (dtype) {
+    case v1::PARTIAL_DTYPE_UNSPECIFIED:
+    case v1::PARTIAL_DTYPE_BF16:
+      return PartialDtype::kBf16;
+    case v1::PARTIAL_DTYPE_F32:
+      return PartialDtype::kF32;
+    default:
+      return absl::InvalidArgumentError("wire: unknown");
+  }
+}
+
+}  // namespace ckv

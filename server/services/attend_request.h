@@ -1,0 +1,44 @@
+// Checks what a message of RequesterService asks before anything is sized by it.
+
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ckv/v1/requester.pb.h"
+#include "client/requester.h"
+#include "proto/corpus.h"
+#include "proto/geometry.h"
+
+namespace ckv {
+
+struct ChunkRange {
+  uint32_t begin = 0;
+  uint32_t end = 0;
+};
+
+// Chunks [begin, end) of the corpus; an end of 0 is the corpus' end.
+//   InvalidArgument     empty, or beyond the corpus.
+absl::StatusOr<ChunkRange> RangeOf(const Corpus& corpus, uint32_t begin, uint32_t end);
+
+// The chunks of a request as ordinals of `corpus`.
+//   InvalidArgument     a malformed id, or one that is named twice; the range, as RangeOf.
+//   NotFound            a chunk that is not of the corpus.
+absl::StatusOr<std::vector<ChunkUse>> UsesOf(const v1::AttendRequest& request,
+                                             const Corpus& corpus);
+
+// Whether the query rows are as many bytes as they should be, and the answer fits reply_bytes_max.
+//   InvalidArgument     no; says what would fit.
+absl::Status CheckAttendShape(const v1::AttendRequest& request, const Geometry& geometry);
+
+// The selection's indices, of which there are as many as its groups and k say. Never without
+// memory, so that an empty list is present all the same: everything is empty then.
+//   InvalidArgument     there are not.
+absl::StatusOr<std::vector<int32_t>> IndicesOf(const v1::AttendRequest& request);
+
+//   InvalidArgument     unknown.
+absl::StatusOr<PartialDtype> DtypeOf(v1::PartialDtype dtype);
+
+}  // namespace ckv

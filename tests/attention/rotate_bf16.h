@@ -1,0 +1,19 @@
+// Rotates the bands of bf16 rows in place: what spliced and fetched rows are compared with.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "attention/rope.h"
+
+namespace ckv::test {
+
+// `rows` are `count` rows of `width` values, `stride` values apart. The last d_rope of each are
+// rotated.
+inline void RotateBandsBf16(const RopeRotation& rotation, uint16_t* rows, uint32_t count,
+                            uint32_t width, uint32_t stride) {
+  RotateBandsFp8DsMla(rotation, reinterpret_cast<std::byte*>(rows), count, width * 2, stride * 2);
+}
+
+}  // namespace ckv::test

@@ -1,0 +1,140 @@
+// Goal: every kind of call does the same with the lanes: a reply that is not the one awaited is
+// counted and never used (I1), and a holder that is silent is avoided.
+// Method: a holder that answers as a test says, over a fabric that calls itself shm, so that all
+// three kinds of call can be made.
+
+#include "client/call/exchange.h"
+
+#include <cstring>
+
+#include "gtest/gtest.h"
+#include "tests/support/fake_holder.h"
+#include "tests/support/scripted_fabric.h"
+#include "tests/support/test_fleet.h"
+
+namespace ckv {
+namespace {
+
+using test::Answer;
+using test::FakeHolder;
+using test::MakeTestCorpus;
+using test::ScriptedFabric;
+using test::ShiftedClock;
+using test::SmallShape;
+using test::Soon;
+using test::TestFleet;
+using test::TestGeometry;
+
+enum class Kind { kAttend, kFetch, kMap };
+
+// One chunk, which h0 and h1 have: the same process by two names.
+struct ExchangeTest : testing::TestWithParam<Kind> {
+  ExchangeTest() {
+    RequesterOptions options;
+    options.fabrics = {&fabric};
+    options.lane_shape = SmallShape();
+    requester = *Requester::Create(options, &holder, &holder);
+    published = *requester->Resolve("c", "", Soon());
+  }
+  // How the holder treats a request.
+  void Serve(const RequestHeader& header, ServeLane& lane, const Arrival& arrival) {
+    if (silent) return;
+    const std::span<std::byte> reply = lane.reply(arrival.slot);
+    const absl::Status refusal = absl::UnimplementedError("not here");
+    uint32_t bytes = EncodeErrorReply(header, refusal, /*retry_after_us=*/0, reply);
+    if (garbled) std::memset(reply.data(), 0x5a, bytes);
+    lane.Post(arrival.slot, bytes).IgnoreError();
+  }
+  absl::Status Ask(Duration time) {
+    const Instant deadline = Soon(time);
+    if (GetParam() == Kind::kMap) return requester->Map({published, 0, deadline}).status();
+    if (GetParam() == Kind::kFetch) {
+      FetchCall call;
+      call.corpus = published;
+      call.chunk_end = 1;
+      call.layer_end = published->geometry.layers;
+      call.deadline = deadline;
+      return requester->Fetch(call, [](const FetchedRows&) { return absl::OkStatus(); });
+    }
+    AttendCall call;
+    call.corpus = published;
+    call.q = {q.data(), 4, 96};
+    call.deadline = deadline;
+    Answer answer(4, 64);
+    return requester->Attend(call, answer.View(), /*report=*/nullptr);
+  }
+  uint32_t LanesTo(size_t i) const { return requester->KnownHolders().at(i).lane_count; }
+
+  ShiftedClock clock;
+  ScriptedFabric fabric{FabricKind::kShm, &clock};
+  test::TestCorpus corpus = MakeTestCorpus(TestGeometry(), {5}, 1);
+  std::vector<uint16_t> q = std::vector<uint16_t>(4 * 96);
+  std::atomic<bool> silent{false}, garbled{false};
+  FakeHolder holder{&fabric, corpus.Publish("c", "", {{TestFleet::Name(0), TestFleet::Name(1)}}),
+                    [this](const RequestHeader& header, ServeLane& lane, const Arrival& arrival) {
+                      Serve(header, lane, arrival);
+                    }};
+  std::unique_ptr<Requester> requester;
+  std::shared_ptr<const Corpus> published;
+};
+INSTANTIATE_TEST_SUITE_P(, ExchangeTest, testing::Values(Kind::kAttend, Kind::kFetch, Kind::kMap),
+                         [](const auto& test) {
+                           return test.param == Kind::kAttend  ? "attend"
+                                  : test.param == Kind::kFetch ? "fetch"
+                                                               : "map";
+                         });
+
+TEST_P(ExchangeTest, AMalformedReplyIsCounted) {
+  garbled = true;
+  const absl::Status status = Ask(std::chrono::seconds(20));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_GE(requester->Stats().discarded_reply_count, 1u);
+  EXPECT_EQ(LanesTo(0), 0u);  // it is not spoken to on that lane again
+  garbled = false;
+  EXPECT_EQ(Ask(std::chrono::seconds(20)).code(), absl::StatusCode::kUnimplemented);
+  for (const HolderView& view : requester->Holders()) EXPECT_EQ(view.in_flight, 0u);
+}
+
+TEST_P(ExchangeTest, ASilentHolderIsAvoided) {
+  silent = true;
+  const absl::Status status = Ask(std::chrono::milliseconds(50));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_NE(status.ToString().find("holder h0"), std::string::npos) << status;
+  EXPECT_EQ(LanesTo(1), 0u);
+  silent = false;
+  EXPECT_EQ(Ask(std::chrono::seconds(20)).code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(LanesTo(1), 1u);  // the other was asked
+  for (const HolderView& view : requester->Holders()) EXPECT_EQ(view.in_flight, 0u);
+}
+
+// A context keeps nothing of an earlier call's answer.
+TEST(RouterReport, ApproximateIsOfThisCallAlone) {
+  const auto fabric = NewLoopbackFabric(Clock::Real());
+  const auto corpus = MakeTestCorpus(TestGeometry(), {5}, 1);
+  FakeHolder* it = nullptr;
+  FakeHolder holder(fabric.get(), corpus.Publish("c", "", {{TestFleet::Name(0)}}),
+                    [&it](const RequestHeader& header, ServeLane& lane, const Arrival& arrival) {
+                      it->AnswerZeros(header, lane, arrival.slot);
+                    });
+  it = &holder;
+  RequesterOptions options;
+  options.fabrics = {fabric.get()};
+  options.lane_shape = SmallShape();
+  const auto requester = *Requester::Create(options, &holder, &holder);
+  const std::vector<uint16_t> q(4 * 96);
+  AttendCall call;
+  call.corpus = *requester->Resolve("c", "", Soon());
+  call.q = {q.data(), 4, 96};
+  for (const bool allow : {true, false}) {
+    call.allow_approximate = allow;
+    call.deadline = Soon();
+    Answer answer(4, 64);
+    AttendReport report;
+    const absl::Status status = requester->Attend(call, answer.View(), &report);
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_EQ(report.approximate, allow);
+  }
+}
+
+}  // namespace
+}  // namespace ckv

@@ -1,0 +1,152 @@
+// Goal: ckvctl status is a check: its exit code and its words say who is silent, who is gone, which
+// chunks nobody has, and that two fleets are not one; ckvctl --wait waits for a ckvd that starts.
+// Method: daemons and the command in this process.
+
+#include <thread>
+
+#include "tests/server/services/moving_chunks_fixture.h"
+
+namespace ckv {
+namespace {
+
+using test::Call;
+using test::ConfigOf;
+using test::Soon;
+using test::StartDaemon;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+class StatusCommandTest : public test::MovingChunksTest {
+ protected:
+  // Registers `name` at an address where nobody listens.
+  uint64_t RegisterSilent(const std::string& name, v1::MemberRole role) {
+    v1::RegisterRequest request;
+    request.mutable_member()->set_id(name);
+    request.mutable_member()->set_role(role);
+    request.mutable_member()->set_control_address("127.0.0.1:1");
+    request.set_lease_ttl_ms(60'000);
+    v1::RegisterReply reply;
+    EXPECT_TRUE(directory_stub_->Register(Call().get(), request, &reply).ok());
+    return reply.lease_id();
+  }
+  Ran Status(std::vector<std::string> more = {}) {
+    more.insert(more.begin(), "status");
+    return Run(more, /*json=*/false);
+  }
+  ctl::Json StatusJson() {
+    return ctl::Json::parse(Run({"status", "-o", "json"}, /*json=*/false).text);
+  }
+};
+
+TEST_F(StatusCommandTest, AFleetThatIsWholeIsZero) {
+  StartHolders(2);
+  StartRequester();
+  LoadOn("docs", test::MakeTestCorpus(test::TestGeometry(), {5, 6}, /*seed=*/40), {0, 1});
+  // A requester tells of the holders that it has spoken to.
+  ASSERT_EQ(Run({"explain", "--corpus", "docs", "--requester", requester_->address()}).code, 0);
+  const Ran ran = Status({"--requester", requester_->address()});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.text, AllOf(HasSubstr("answers"), HasSubstr("LAST PROBE"),
+                              HasSubstr("WHEN IT WAS CHOSEN"), Not(HasSubstr("is gone"))));
+}
+
+TEST_F(StatusCommandTest, ASilentMemberIsAnError) {
+  StartHolders(1);
+  for (const auto role : {v1::MEMBER_ROLE_HOLDER, v1::MEMBER_ROLE_REQUESTER}) {
+    const uint64_t lease = RegisterSilent("mute", role);
+    const Ran ran = Status();
+    EXPECT_EQ(ran.code, 4);
+    EXPECT_THAT(ran.err,
+                AllOf(HasSubstr("mute at 127.0.0.1:1 does not answer"), Not(HasSubstr("h0 "))));
+    v1::DeregisterRequest request;
+    request.set_lease_id(lease);
+    v1::DeregisterReply reply;
+    ASSERT_TRUE(directory_stub_->Deregister(Call().get(), request, &reply).ok());
+  }
+  const Ran ran = Status();
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.text, HasSubstr("mute at 127.0.0.1:1 is gone: its lease was given back"));
+}
+
+TEST_F(StatusCommandTest, ChunksThatNoLiveHolderHasAreCounted) {
+  StartHolders(2);
+  LoadOn("safe", test::MakeTestCorpus(test::TestGeometry(), {5}, /*seed=*/41), {0, 1});
+  const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {5, 6, 7}, /*seed=*/42);
+  ASSERT_TRUE(
+      test::Publish(*directory_stub_, corpus.Publish("docs", "", {{{"h0"}}, {{"h1"}}})).ok());
+  EXPECT_EQ(Status().code, 0);
+  holders_[1].reset();
+  const Ran ran = Status();
+  EXPECT_EQ(ran.code, 4);
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("no live holder has 1 of 3 chunks of corpus docs"),
+                             Not(HasSubstr("safe"))));
+  EXPECT_THAT(ran.text, AllOf(HasSubstr("holder h1 at"), HasSubstr("is gone")));
+  const ctl::Json json = StatusJson();
+  ASSERT_EQ(json["missing"].size(), 1u);
+  EXPECT_EQ(json["missing"][0]["missing_count"], 1);
+  EXPECT_EQ(json["ended"][0]["id"], "h1");
+}
+
+TEST_F(StatusCommandTest, TwoFleetsAreNotShownAsOne) {
+  StartRequester();
+  const std::unique_ptr<Daemon> other = StartDaemon(ConfigOf({"directory"}, "d2"));
+  ctl::Ctl ctl;
+  std::ostringstream out, err;
+  ctl.out = &out;
+  ctl.err = &err;
+  const int code = ctl::RunCtl(
+      ctl, {"status", "--directory", other->address(), "--requester", requester_->address()});
+  EXPECT_EQ(code, 7);
+  EXPECT_THAT(err.str(), AllOf(HasSubstr(other->address()), HasSubstr(directory_->address())));
+  EXPECT_THAT(out.str(), AllOf(HasSubstr("another fleet"), Not(HasSubstr("FROM REQUESTER"))));
+}
+
+// The same directory by another name.
+TEST_F(StatusCommandTest, ADirectoryByAnotherNameIsTheSame) {
+  StartRequester();
+  const std::string port = directory_->address().substr(directory_->address().rfind(':'));
+  for (const std::string& requester :
+       {requester_->address(),
+        "localhost" + requester_->address().substr(requester_->address().rfind(':'))}) {
+    ctl::Ctl ctl;
+    std::ostringstream out, err;
+    ctl.out = &out;
+    ctl.err = &err;
+    const int code =
+        ctl::RunCtl(ctl, {"status", "--directory", "localhost" + port, "--requester", requester});
+    EXPECT_EQ(code, 0) << err.str();
+  }
+}
+
+// Goal: a command of a script that has just started its ckvd waits for it. Method: the command runs
+// before the daemon does, at an address that was free a moment ago.
+TEST_F(StatusCommandTest, WaitsForAServerThatStarts) {
+  Config config = ConfigOf({"requester"}, "late");
+  config.directory = directory_->address();
+  config.listen = StartDaemon(config)->address();
+  ctl::Ctl ctl;
+  std::ostringstream out, err;
+  ctl.out = &out;
+  ctl.err = &err;
+  int code = -1;
+  std::thread command([&] {
+    code = ctl::RunCtl(ctl, {"corpus", "list", "--wait", "20s", "--requester", config.listen});
+  });
+  const std::unique_ptr<Daemon> late = StartDaemon(config);
+  command.join();
+  EXPECT_EQ(code, 0) << err.str();
+}
+
+TEST_F(StatusCommandTest, AWaitEnds) {
+  ctl::Ctl ctl;
+  std::ostringstream out, err;
+  ctl.out = &out;
+  ctl.err = &err;
+  EXPECT_EQ(ctl::RunCtl(ctl, {"corpus", "list", "--wait", "50ms", "--directory", "127.0.0.1:1"}),
+            4);
+  EXPECT_EQ(ctl::RunCtl(ctl, {"corpus", "list", "--wait", "soon"}), 2);
+}
+
+}  // namespace
+}  // namespace ckv

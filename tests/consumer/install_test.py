@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Goal: a project that has only what `cmake --install` leaves behind builds, and attends a fleet.
+
+Method: install into a prefix; build tests/consumer/outside by find_package (static and shared) and
+its engine.cc by pkg-config; run all three against a directory, two holders and a corpus. The answer
+of each is held against float64.
+
+    python3 tests/consumer/install_test.py --build build/dev --ckvd ... --ckvctl ...
+"""
+
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True  # the source tree stays as it is
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "e2e"))
+from ctl_fleet import D_QK, PROGRAMS, Fleet, Rows, attend, from_bf16  # noqa: E402
+
+TOKENS = 96
+# Relative, of a bf16 partial a holder: 2^-8, and as much for the merge.
+TOLERANCE = 2 ** -7
+
+
+def run(*command, **options):
+    done = subprocess.run([str(part) for part in command], text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, **options)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(str(part) for part in command)}\nexit {done.returncode}\n{done.stdout}")
+    return done.stdout
+
+
+def build_outside(build, folder):
+    """The programs of a project outside, by name of how they found the library."""
+    prefix, source, out = folder / "prefix", folder / "outside", folder / "out"
+    run("cmake", "--install", build, "--prefix", prefix, "--component", "development")
+    shutil.copytree(HERE / "outside", source)  # nothing of ckv's tree stands beside it
+    run("cmake", "-S", source, "-B", out, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}",
+        "-DCMAKE_BUILD_TYPE=Debug")
+    run("cmake", "--build", out)
+    (pkgconfig,) = prefix.rglob("ckv.pc")
+    library = pkgconfig.parent.parent
+    flags = run("pkg-config", "--cflags", "--libs", "ckv",
+                env={**os.environ, "PKG_CONFIG_PATH": str(pkgconfig.parent)}).split()
+    by_pkg_config = folder / "engine_pkg_config"
+    run("c++", "-std=c++20", source / "engine.cc", "-o", by_pkg_config, f"-Wl,-rpath,{library}", *flags)
+    return [out / "engine_client_grpc", out / "engine_shared", by_pkg_config]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", type=pathlib.Path, required=True)
+    parser.add_argument("--ckvd", required=True)
+    parser.add_argument("--ckvctl", required=True)
+    arguments = parser.parse_args()
+    PROGRAMS.ckvd, PROGRAMS.ckvctl = arguments.ckvd, arguments.ckvctl
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        engines = build_outside(arguments.build, folder)
+        fleet = Fleet(folder, holders=2)
+        try:
+            rows = Rows(seed=1, tokens=TOKENS, position=0)
+            rows.write(folder / "rows.safetensors")
+            run(PROGRAMS.ckvctl, "--directory", fleet.directory, "corpus", "load", "outside",
+                folder / "rows.safetensors", "--chunk-tokens", TOKENS // 2)
+            layer = [[from_bf16(bits) for bits in row] for row in rows.layers[0]]
+            ((o, m, _),) = attend([[1.0] * D_QK], layer)
+            for engine in engines:
+                words = run(engine, fleet.directory, "outside").replace(",", "").split()
+                if words[0] != "2":
+                    sys.exit(f"{engine.name}: {words[0]} chunks, not 2")
+                for what, got, want in [("m", float(words[3]), m), ("o[0]", float(words[7]), o[0])]:
+                    if abs(got - want) > TOLERANCE * max(1, abs(want)):
+                        sys.exit(f"{engine.name}: {what} is {got}, in float64 {want}")
+                print(f"{engine.name}: {' '.join(words)}")
+        finally:
+            fleet.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

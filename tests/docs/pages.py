@@ -1,0 +1,81 @@
+"""The pages that people read, and what stands in them: blocks of code with their marks, and names.
+
+A block of code is fenced and says its language. A block of commands (sh), a configuration (yaml) or
+a program (python) is preceded by an HTML comment that says what tests do with it:
+
+    <!-- run -->               run_commands.py runs it, in the order of the page, in one shell
+    <!-- check-config -->      a configuration: ckvd --check-config takes it
+    <!-- not run: REASON -->   why a test cannot
+"""
+
+import pathlib
+import re
+
+FOLDERS = ("attention", "client", "proto", "server", "store", "transport")
+MARKED_LANGUAGES = ("sh", "yaml", "python")
+PLAIN_LANGUAGES = ("text", "cpp", "cmake", "json")
+MARK = re.compile(r"<!-- (run|check-config|not run: \S.*?) -->$")
+CODE_SPAN = re.compile(r"`([^`\n]+)`")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+class Block:
+    def __init__(self, line, language, mark):
+        self.line = line  # of its first line of code
+        self.language = language
+        self.mark = mark
+        self.code = ""
+
+
+def manual(root):
+    """README and the handbook: the pages whose commands run."""
+    return [pathlib.Path("README.md"),
+            *sorted(p.relative_to(root) for p in (root / "deploy/handbook").glob("*.md"))]
+
+
+def rooms(root):
+    """What each folder of the product says of itself."""
+    return sorted(p.relative_to(root) for folder in FOLDERS for p in (root / folder).rglob("README.md"))
+
+
+def everything(root):
+    """Those, and the decisions."""
+    adr = sorted(p.relative_to(root) for p in (root / "deploy/adr").glob("*.md"))
+    return manual(root) + adr + rooms(root)
+
+
+def blocks(text):
+    """(blocks of code, errors), each error as (line, what)."""
+    found, errors = [], []
+    block = mark = None
+    above = ""
+    for number, line in enumerate(text.split("\n"), 1):
+        stripped = line.strip()
+        if block is not None:
+            if stripped == "```":
+                block = mark = None
+            else:
+                block.code += line + "\n"
+        elif stripped.startswith("```"):
+            language = stripped[3:].strip()
+            if language not in MARKED_LANGUAGES + PLAIN_LANGUAGES:
+                errors.append((number, f"a block of code in '{language}': say one of "
+                               + ", ".join(MARKED_LANGUAGES + PLAIN_LANGUAGES)))
+            if language in MARKED_LANGUAGES and mark is None:
+                errors.append((number, "a block that says neither <!-- run --> nor <!-- not run: REASON -->"))
+            block = Block(number + 1, language, mark)
+            found.append(block)
+        elif re.match(r" {4}\S", line) and not above:
+            errors.append((number, "code by indentation: fence it"))
+        elif stripped:
+            match = MARK.match(stripped)
+            mark = match.group(1) if match else None
+        above = stripped
+    if block is not None:
+        errors.append((block.line, "a block of code without an end"))
+    return found, errors
+
+
+def without_blocks(text):
+    """The page's prose, its lines where they were."""
+    return re.sub(r"^```.*?^```$", lambda m: "\n" * m.group(0).count("\n"), text, flags=re.M | re.S)

@@ -1,0 +1,13 @@
+// Bounds every wait of a test in real time, so that a bug fails it instead of hanging it.
+
+#pragma once
+
+#include "proto/base/clock.h"
+
+namespace ckv::test {
+
+// Generous: a hang reaches it, and a slow machine does not.
+inline constexpr Duration kPatience = std::chrono::seconds(20);
+inline Instant Soon(Duration in = kPatience) { return Clock::Real()->Now() + in; }
+
+}  // namespace ckv::test
