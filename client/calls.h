@@ -131,11 +131,10 @@ struct FetchIntoReport {
   Duration elapsed{0};
 };
 
-// Asks Explain about chunks [chunk_begin, chunk_end) of the corpus, a range as in FetchCall.
 struct ExplainCall {
   std::shared_ptr<const Corpus> corpus;
-  uint32_t chunk_begin = 0;
-  uint32_t chunk_end = 0;
+  // Ordinals in the corpus, each at most once. If there are none, all chunks of the corpus.
+  std::vector<uint32_t> chunks;
   uint32_t query_rows = 0;  // M_q of one request: tokens x heads
   uint32_t steps = 1;       // decode steps; 0 counts as 1
   uint32_t agents = 1;      // agents that share the chunks here; 0 counts as 1

@@ -1,6 +1,7 @@
 #include "client/explain.h"
 
 #include <algorithm>
+#include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
@@ -149,15 +150,31 @@ absl::Status MeasureHolder(const ExplainCall& call, HolderLink& link, uint32_t c
   return absl::OkStatus();
 }
 
+// Returns `call` with its chunks listed and checked.
+absl::StatusOr<ExplainCall> WithChunks(ExplainCall call) {
+  const size_t count = call.corpus == nullptr ? 0 : call.corpus->chunks.size();
+  if (count == 0) return absl::InvalidArgumentError("explain: the corpus has no chunks");
+  if (call.chunks.empty()) {
+    call.chunks.resize(count);
+    std::iota(call.chunks.begin(), call.chunks.end(), 0u);
+  }
+  std::vector<bool> named(count);
+  for (const uint32_t chunk : call.chunks) {
+    if (chunk >= count) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "explain: chunk %d; the corpus has %d chunks, 0 to %d", chunk, count, count - 1));
+    }
+    if (named[chunk]) {
+      return absl::InvalidArgumentError(absl::StrFormat("explain: chunk %d is named twice", chunk));
+    }
+    named[chunk] = true;
+  }
+  return call;
+}
+
 // All that needs no holder.
 absl::StatusOr<DecisionInput> InputOf(const ExplainCall& call, const RequesterConstants& here,
                                       const LaneShape& lane_shape) {
-  if (call.corpus == nullptr || call.chunk_begin >= call.chunk_end ||
-      call.chunk_end > call.corpus->chunks.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("explain: chunks %d to %d of %d", call.chunk_begin, call.chunk_end,
-                        call.corpus == nullptr ? 0 : call.corpus->chunks.size()));
-  }
   if (call.query_rows == 0 || call.query_rows > kAttendRowCountMax) {
     return absl::InvalidArgumentError(absl::StrFormat("explain: %d query rows, 1 to %d can be",
                                                       call.query_rows, kAttendRowCountMax));
@@ -171,15 +188,14 @@ absl::StatusOr<DecisionInput> InputOf(const ExplainCall& call, const RequesterCo
   input.f32_partials = call.wire == PartialDtype::kF32;
   input.here = here;
   input.lane_shape = lane_shape;
-  for (uint32_t i = call.chunk_begin; i < call.chunk_end; ++i)
-    input.tokens += call.corpus->chunks[i].token_count;
+  for (const uint32_t chunk : call.chunks) input.tokens += call.corpus->chunks[chunk].token_count;
   input.cache_room_tokens = call.cache_room_tokens.value_or(input.tokens);
   return input;
 }
 
 // Returns a holder of these chunks whose group has no member left, or null if every group has one.
 const HolderPeer* GoneHolder(const ExplainCall& call, const LinkTable::ChunkLinks& chunk_links) {
-  for (uint32_t chunk = call.chunk_begin; chunk < call.chunk_end; ++chunk) {
+  for (const uint32_t chunk : call.chunks) {
     const uint32_t group = chunk_links.group_of_chunk[chunk];
     if (group == LinkTable::kNoLink) continue;
     const std::vector<uint32_t>& links = chunk_links.groups[group].links;
@@ -235,10 +251,11 @@ absl::Status AddGroup(const ExplainCall& call, const ExplainTools& tools, uint32
 
 }  // namespace
 
-absl::StatusOr<MeasuredInput> MeasureDecisionInput(const ExplainCall& call,
+absl::StatusOr<MeasuredInput> MeasureDecisionInput(const ExplainCall& asked,
                                                    const RequesterConstants& here,
                                                    const ExplainTools& tools) {
   MeasuredInput measured;
+  CKV_ASSIGN_OR_RETURN(const ExplainCall call, WithChunks(asked));
   CKV_ASSIGN_OR_RETURN(measured.input, InputOf(call, here, tools.router.shape()));
   DecisionInput& input = measured.input;
   {
@@ -251,7 +268,7 @@ absl::StatusOr<MeasuredInput> MeasureDecisionInput(const ExplainCall& call,
     }
   }
   std::vector<uint32_t> seen;  // groups, in the order of their candidates
-  for (uint32_t chunk = call.chunk_begin; chunk < call.chunk_end; ++chunk) {
+  for (const uint32_t chunk : call.chunks) {
     // Asked anew each time: it is valid until the next call of the router.
     CKV_ASSIGN_OR_RETURN(const LinkTable::ChunkLinks* chunk_links,
                          tools.router.links().LinksFor(call.corpus));

@@ -42,7 +42,7 @@ struct MeasuredInput {
 // A replica that cannot be measured is left out if another of its group can be. If no holder of a
 // group is a member of the directory, there are no candidates. `gone_holder` then names the first
 // of them. The result takes `here` as it is.
-//   InvalidArgument     the range or the number of query rows is not valid.
+//   InvalidArgument     the chunks or the number of query rows are not valid.
 //   Unavailable         no member of a group answers, or its bandwidth cannot be told from its
 //                       probe.
 absl::StatusOr<MeasuredInput> MeasureDecisionInput(const ExplainCall& call,

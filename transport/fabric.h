@@ -70,8 +70,8 @@
 // right after Post may lose the reply; it polls until status() says that the requester has gone.
 //
 // Threads: a lane belongs to one thread at a time at each end. The owner of lanes claims a
-// ThreadRole over them, and something else (a queue, a mutex) orders a hand-over. Fabric and
-// Listener::Invite are thread-safe. Listener::Accept belongs to the accepting thread.
+// ThreadRole over them (BelongTo), and something else (a queue, a mutex) orders a hand-over. Fabric
+// and Listener::Invite are thread-safe. Listener::Accept belongs to the accepting thread.
 //
 // Lifetimes: a fabric outlives its listeners and dialers. A lane needs neither fabric nor listener
 // and may outlive both, but not the clock. Destroying a lane waits for no peer.
@@ -93,6 +93,7 @@
 #include "proto/base/clock.h"
 #include "transport/scatter_list.h"
 #include "transport/socket.h"
+#include "transport/thread_role.h"
 
 namespace ckv {
 
@@ -177,6 +178,22 @@ class Lane {
   virtual bool Arm() noexcept = 0;
   // Ends what Arm began. Call it after waking, before polling.
   virtual void Disarm() noexcept = 0;
+
+  // Names the role of the lane's owner, which must outlive the lane. In debug builds
+  // (CKV_CHECK_THREADS) a Post or Poll by a thread without that role ends the process. If it is
+  // null (the default), nothing is checked.
+  void BelongTo(const ThreadRole* role) noexcept { owner_ = role; }
+
+ protected:
+  // Each fabric calls it in Acquire, Post and Poll.
+  void AssertOwned() const noexcept {
+#ifdef CKV_CHECK_THREADS
+    if (owner_ != nullptr) owner_->AssertHeld();
+#endif
+  }
+
+ private:
+  const ThreadRole* owner_ = nullptr;
 };
 
 // The requester's end.

@@ -10,13 +10,9 @@
 namespace ckv::ctl {
 namespace {
 
-// The forms that a command takes, for the error about one that it does not.
-constexpr std::string_view kRangesForm = "ordinals like 3, 0-2 or 0-2,5";
-constexpr std::string_view kRunForm =
-    "one run of ordinals like 3 or 2-5, as this command takes no list";
-
-absl::Status SyntaxError(std::string_view text, std::string_view form) {
-  return absl::InvalidArgumentError(absl::StrFormat("--chunks '%s': need %s", text, form));
+absl::Status SyntaxError(std::string_view text) {
+  return absl::InvalidArgumentError(
+      absl::StrFormat("--chunks '%s': need ordinals like 3, 0-2 or 0-2,5", text));
 }
 
 std::optional<uint32_t> ParseNumber(std::string_view text) {
@@ -32,19 +28,20 @@ struct Bounds {
 };
 
 // One of the comma-separated parts.
-absl::StatusOr<Bounds> ParsePart(std::string_view part, std::string_view whole,
-                                 std::string_view form) {
+absl::StatusOr<Bounds> ParsePart(std::string_view part, std::string_view whole) {
   const size_t dash = part.find('-');
   const auto first = ParseNumber(part.substr(0, dash));
-  if (!first) return SyntaxError(whole, form);
+  if (!first) return SyntaxError(whole);
   if (dash == std::string_view::npos) return Bounds{*first, *first};
   const auto last = ParseNumber(part.substr(dash + 1));
-  if (!last || *last < *first) return SyntaxError(whole, form);
+  if (!last || *last < *first) return SyntaxError(whole);
   return Bounds{*first, *last};
 }
 
-absl::StatusOr<std::vector<uint32_t>> ParseRanges(std::string_view text, uint32_t chunk_count,
-                                                  std::string_view form) {
+}  // namespace
+
+absl::StatusOr<std::vector<uint32_t>> ParseChunkRanges(std::string_view text,
+                                                       uint32_t chunk_count) {
   std::vector<uint32_t> ordinals;
   if (text.empty()) {
     ordinals.resize(chunk_count);
@@ -54,7 +51,7 @@ absl::StatusOr<std::vector<uint32_t>> ParseRanges(std::string_view text, uint32_
   std::vector<bool> seen(chunk_count, false);
   for (std::string_view rest = text;;) {
     const size_t comma = rest.find(',');
-    CKV_ASSIGN_OR_RETURN(const Bounds bounds, ParsePart(rest.substr(0, comma), text, form));
+    CKV_ASSIGN_OR_RETURN(const Bounds bounds, ParsePart(rest.substr(0, comma), text));
     if (bounds.last >= chunk_count) {
       return absl::InvalidArgumentError(
           absl::StrFormat("--chunks '%s': the corpus has %d chunks, 0 to %d", text, chunk_count,
@@ -73,13 +70,6 @@ absl::StatusOr<std::vector<uint32_t>> ParseRanges(std::string_view text, uint32_
   }
 }
 
-}  // namespace
-
-absl::StatusOr<std::vector<uint32_t>> ParseChunkRanges(std::string_view text,
-                                                       uint32_t chunk_count) {
-  return ParseRanges(text, chunk_count, kRangesForm);
-}
-
 std::vector<ChunkRun> AsRuns(const std::vector<uint32_t>& ordinals) {
   std::vector<ChunkRun> runs;
   for (const uint32_t ordinal : ordinals) {
@@ -93,14 +83,6 @@ std::optional<ChunkRun> AsRun(const std::vector<uint32_t>& ordinals) {
   const std::vector<ChunkRun> runs = AsRuns(ordinals);
   if (runs.size() > 1) return std::nullopt;
   return runs.empty() ? ChunkRun{} : runs.front();
-}
-
-absl::StatusOr<ChunkRun> ParseChunkRun(std::string_view text, uint32_t chunk_count) {
-  const absl::StatusOr<std::vector<uint32_t>> ordinals = ParseRanges(text, chunk_count, kRunForm);
-  if (!ordinals.ok()) return ordinals.status();
-  const std::optional<ChunkRun> run = AsRun(*ordinals);
-  if (!run) return SyntaxError(text, kRunForm);
-  return *run;
 }
 
 }  // namespace ckv::ctl

@@ -11,9 +11,7 @@
 
 namespace ckv::ctl {
 
-// --chunks of a command that takes any, and of one that takes a run.
 inline constexpr char kChunksHelp[] = "Ordinals like 3, 0-2 or 0-2,5 (default: all)";
-inline constexpr char kChunkRunHelp[] = "One run of ordinals, like 2-5, and no list (default: all)";
 
 // The ordinals in the order given; ranges are inclusive at both ends. An empty text means all of
 // them.
@@ -30,9 +28,5 @@ std::optional<ChunkRun> AsRun(const std::vector<uint32_t>& ordinals);
 
 // The fewest runs that are these ordinals, in their order.
 std::vector<ChunkRun> AsRuns(const std::vector<uint32_t>& ordinals);
-
-// For a command that takes one run: "3" or "2-5".
-//   InvalidArgument     as ParseChunkRanges, or not one run.
-absl::StatusOr<ChunkRun> ParseChunkRun(std::string_view text, uint32_t chunk_count);
 
 }  // namespace ckv::ctl

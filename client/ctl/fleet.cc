@@ -187,6 +187,10 @@ void Fleet::PrepareBeyond(grpc::ClientContext& context, uint32_t request_timeout
   Prepare(context, std::chrono::milliseconds(request_timeout_ms) + kCallMargin);
 }
 
+uint32_t Fleet::RemainingMs(Instant deadline) const {
+  return std::max(1u, RemainingUs(deadline, clock_->Now()) / 1000);
+}
+
 absl::Status Fleet::RequesterError(const grpc::Status& status, std::string_view call) const {
   const bool drains = status.error_message().find("draining") != std::string::npos;
   const bool ask =

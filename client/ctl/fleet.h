@@ -72,6 +72,9 @@ class Fleet {
   // Prepares a call whose request gives the requester a limit of its own. The requester's error,
   // which says what was late, then arrives before the call's deadline.
   void PrepareBeyond(grpc::ClientContext& context, uint32_t request_timeout_ms) const;
+  // Returns the limit for a request that shares `deadline` with others: at least 1 ms, since 0 asks
+  // the requester for its default.
+  uint32_t RemainingMs(Instant deadline) const;
   // Says what the requester answered, or that it did not. Its Unavailable may be about a holder, so
   // then it is asked whether it is there, and the advice follows from that.
   absl::Status RequesterError(const grpc::Status& status, std::string_view call) const;

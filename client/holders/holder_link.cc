@@ -18,12 +18,13 @@ std::atomic<uint64_t> last_generation{0};
 }  // namespace
 
 HolderLink::HolderLink(const LinkOptions* options, PeerTable* peers, HolderPeer* peer,
-                       const Geometry& geometry, std::string tenant)
+                       const Geometry& geometry, std::string tenant, const ThreadRole* owner)
     : options_(options),
       peers_(peers),
       peer_(peer),
       geometry_(geometry),
-      tenant_(std::move(tenant)) {}
+      tenant_(std::move(tenant)),
+      owner_(owner) {}
 
 HolderLink::~HolderLink() { Close(); }
 
@@ -71,6 +72,7 @@ absl::Status HolderLink::OpenSession(Instant deadline) {
     return opened.status();
   }
   up_ = *std::move(opened);
+  up_.lane->BelongTo(owner_);
   generation_ = last_generation.fetch_add(1, std::memory_order_relaxed) + 1;
   peer_->lane_count.fetch_add(1, std::memory_order_relaxed);
   peer_->lane_epoch.store(up_.epoch.value, std::memory_order_relaxed);

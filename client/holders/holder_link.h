@@ -21,14 +21,15 @@
 namespace ckv {
 
 // Opens and keeps the session, and closes it when it fails. Belongs to one call context, so to one
-// thread at a time. The options, table and peer must outlive it.
+// thread at a time. The options, table, peer and owner must outlive it.
 class HolderLink {
  public:
   // The most ids of one ResolveChunks: 4,096 x 34 bytes stay far below gRPC's 4 MiB per message.
   static constexpr size_t kResolveCountMax = 4096;
 
+  // `owner` is the role of the link's lanes (RequestLane::BelongTo), or null.
   HolderLink(const LinkOptions* options, PeerTable* peers, HolderPeer* peer,
-             const Geometry& geometry, std::string tenant);
+             const Geometry& geometry, std::string tenant, const ThreadRole* owner = nullptr);
   // Drops the lane and ends the session.
   ~HolderLink();
   HolderLink(const HolderLink&) = delete;
@@ -84,6 +85,7 @@ class HolderLink {
   HolderPeer* const peer_;
   const Geometry geometry_;
   const std::string tenant_;
+  const ThreadRole* const owner_;
 
   std::shared_ptr<HolderControl> control_;  // the connection the session was opened over
   OpenedLane up_;                           // has no lane while the link is down

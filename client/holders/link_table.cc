@@ -262,7 +262,7 @@ absl::StatusOr<HolderLink*> LinkTable::LinkTo(const HolderId& holder, const Corp
         absl::StrFormat("a corpus on more than %d holders", kLinkCountMax));
   }
   links_.push_back(
-      std::make_unique<HolderLink>(options_, peers_, peer, corpus.geometry, corpus.tenant));
+      std::make_unique<HolderLink>(options_, peers_, peer, corpus.geometry, corpus.tenant, &role_));
   return links_.back().get();
 }
 

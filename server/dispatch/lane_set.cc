@@ -44,6 +44,7 @@ bool LaneSet::Add(SessionLanes& owner, std::unique_ptr<ServeLane> lane, Instant 
   if (fd >= 0 && !WatchFor(epoll_fd_, fd, added.get())) return false;
   if (fd < 0) ++poll_only_count_;
   added->lane = std::move(lane);
+  added->lane->BelongTo(&role_);
   added->owner = &owner;
   added->last_arrival = now;
   hot_.push_back(added.get());

@@ -283,12 +283,15 @@ grpc::Status RequesterServiceImpl::Explain(grpc::ServerContext* context,
   const Instant deadline = DeadlineFor(*context, 0);
   const auto corpus = requester_.Resolve(request->corpus(), request->tenant(), deadline);
   if (!corpus.ok()) return ToGrpc(corpus.status());
-  const auto range = RangeOf(**corpus, request->chunk_begin(), request->chunk_end());
-  if (!range.ok()) return ToGrpc(range.status());
   ExplainCall call;
   call.corpus = *corpus;
-  call.chunk_begin = range->begin;
-  call.chunk_end = range->end;
+  if (request->chunks().empty()) {
+    const auto range = RangeOf(**corpus, request->chunk_begin(), request->chunk_end());
+    if (!range.ok()) return ToGrpc(range.status());
+    for (uint32_t chunk = range->begin; chunk < range->end; ++chunk) call.chunks.push_back(chunk);
+  } else {
+    call.chunks.assign(request->chunks().begin(), request->chunks().end());
+  }
   call.query_rows = request->query_rows();
   call.steps = request->steps();
   call.agents = request->agents();

@@ -332,6 +332,8 @@ class CtlTest(unittest.TestCase):
                         "--room", 0)
         self.assertEqual(full["choice"], "route")
         self.assertEqual({i["name"]: i["value"] for i in full["inputs"]}["agents"], 4)
+        some = self.ctl("explain", "--corpus", "docs", "--chunks", "3,1-2")
+        self.assertEqual({i["name"]: i["value"] for i in some["inputs"]}["tokens"], 20 + 32 + 6)
         table = self.run_ctl("explain", "--corpus", "docs", "--steps", 1).stdout
         self.assertIn("over 1 step;", table)
         self.assertIn("to and from 2 holders", table)

@@ -70,6 +70,14 @@ class ReplicaTest(unittest.TestCase):
         self.assertEqual(released["released_count"], 1)
         self.assertEqual(self.leased(), [["both"], [], ["both"]])
 
+        lists = self.ctl("chunk", "replicate", "docs", "--chunks", "2,0", "--at", self.both)
+        self.assertEqual((lists["fetched_count"], lists["present_count"]), (0, 2))
+        released = self.ctl("chunk", "release", "docs", "--chunks", "0,2", "--at", self.both)
+        self.assertEqual(released["released_count"], 2)
+        self.assertEqual(self.leased(), [[], [], []])
+        lists = self.ctl("chunk", "replicate", "docs", "--chunks", "2,0", "--at", self.both)
+        self.assertEqual((lists["fetched_count"], lists["present_count"]), (2, 0))
+
         self.fleet.processes[-1].kill()
         deadline = time.monotonic() + GONE_TIMEOUT_S
         while self.leased() != [[], [], []]:

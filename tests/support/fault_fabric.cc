@@ -97,6 +97,7 @@ class FaultRequestLane final : public RequestLane {
   }
 
   std::optional<uint32_t> Acquire() noexcept override {
+    AssertOwned();
     const std::optional<uint32_t> slot = slots_.Acquire();
     // Allocated when first used: a test takes few of the slots.
     if (slot && books_[*slot].request == nullptr) {
@@ -112,6 +113,7 @@ class FaultRequestLane final : public RequestLane {
   }
 
   absl::Status Post(uint32_t slot, uint32_t bytes) noexcept override {
+    AssertOwned();
     slots_.CheckHeld(slot);
     CKV_CHECK(bytes <= shape_.request_bytes_max);
     const Fate fate = fates_.Next();
@@ -143,6 +145,7 @@ class FaultRequestLane final : public RequestLane {
   }
 
   size_t Poll(std::span<Completion> out) noexcept override {
+    AssertOwned();
     if (!inner_) return 0;
     TakeInner();
     size_t count = 0;

@@ -4,6 +4,7 @@
 // How lanes come up is the other half of the suite, in fabric_bringup_test.cc.
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <random>
 #include <thread>
@@ -63,6 +64,22 @@ TEST_P(FabricLanes, SaysWhatItIs) {
   EXPECT_TRUE(pair.serve->status().ok());
   EXPECT_EQ(pair.request->in_flight(), 0u);
 }
+
+#ifdef CKV_CHECK_THREADS
+TEST_P(FabricLanes, BelongToTheThreadWithTheRole) {
+  LanePair pair = Make();
+  ASSERT_TRUE(pair.request && pair.serve);
+  ThreadRole role;
+  role.Claim();
+  pair.request->BelongTo(&role);
+  pair.serve->BelongTo(&role);
+  EXPECT_TRUE(pair.request->Acquire().has_value());
+  std::array<Arrival, 1> arrivals;
+  EXPECT_EQ(pair.serve->Poll(arrivals), 0u);
+  EXPECT_DEATH(std::thread([&] { pair.request->Acquire(); }).join(), "owner_");
+  EXPECT_DEATH(std::thread([&] { pair.serve->Poll(arrivals); }).join(), "owner_");
+}
+#endif
 
 TEST_P(FabricLanes, CarriesEverySize) {
   const LaneShape shape = {3, 300'001, 300'001};  // no multiple of anything

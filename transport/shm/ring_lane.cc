@@ -183,7 +183,10 @@ class RingRequestLane final : public RequestLane {
   bool Arm() noexcept override { return link_.Arm(); }
   void Disarm() noexcept override { link_.Disarm(); }
 
-  std::optional<uint32_t> Acquire() noexcept override { return slots_.Acquire(); }
+  std::optional<uint32_t> Acquire() noexcept override {
+    AssertOwned();
+    return slots_.Acquire();
+  }
 
   std::span<std::byte> request(uint32_t slot) noexcept override {
     CKV_CHECK(slot < shape().slot_count);
@@ -191,6 +194,7 @@ class RingRequestLane final : public RequestLane {
   }
 
   absl::Status Post(uint32_t slot, uint32_t bytes) noexcept override {
+    AssertOwned();
     slots_.CheckHeld(slot);
     CKV_CHECK(bytes <= shape().request_bytes_max);
     if (!link_.status().ok()) {
@@ -203,6 +207,7 @@ class RingRequestLane final : public RequestLane {
   }
 
   size_t Poll(std::span<Completion> out) noexcept override {
+    AssertOwned();
     size_t count = 0;
     RingEntry entry;
     UniqueFd descriptor;
@@ -269,6 +274,7 @@ class RingServeLane final : public ServeLane {
   void Disarm() noexcept override { link_.Disarm(); }
 
   size_t Poll(std::span<Arrival> out) noexcept override {
+    AssertOwned();
     size_t count = 0;
     RingEntry entry;
     UniqueFd none;
@@ -293,6 +299,7 @@ class RingServeLane final : public ServeLane {
   }
 
   absl::Status Post(uint32_t slot, uint32_t bytes) noexcept override {
+    AssertOwned();
     CKV_CHECK(bytes <= shape().reply_bytes_max);
     slots_.Post(slot);
     if (!link_.status().ok()) return link_.status();
@@ -301,6 +308,7 @@ class RingServeLane final : public ServeLane {
   }
 
   absl::Status PostWithDescriptor(uint32_t slot, uint32_t bytes, int fd) noexcept override {
+    AssertOwned();
     slots_.CheckArrived(slot);
     CKV_CHECK(bytes <= shape().reply_bytes_max && fd >= 0);
     absl::Status passed = link_.status();

@@ -32,6 +32,7 @@ class TcpRequestLane final : public RequestLane {
   void Disarm() noexcept override {}
 
   std::optional<uint32_t> Acquire() noexcept override {
+    AssertOwned();
     const std::optional<uint32_t> slot = slots_.Acquire();
     if (slot) landings_[*slot] = {};
     return slot;
@@ -43,12 +44,14 @@ class TcpRequestLane final : public RequestLane {
   }
 
   absl::Status Post(uint32_t slot, uint32_t bytes) noexcept override {
+    AssertOwned();
     CKV_RETURN_IF_ERROR(TakePosted(slot, bytes));
     // A failed send ends the lane. The slot stays posted, because its fate is unknown.
     link_.Send(slot, memory_.request(slot).first(bytes));
     return absl::OkStatus();
   }
   absl::Status PostLater(uint32_t slot, uint32_t bytes) noexcept override {
+    AssertOwned();
     CKV_RETURN_IF_ERROR(TakePosted(slot, bytes));
     link_.SendLater(slot, memory_.request(slot).first(bytes));
     return absl::OkStatus();
@@ -67,6 +70,7 @@ class TcpRequestLane final : public RequestLane {
   }
 
   size_t Poll(std::span<Completion> out) noexcept override {
+    AssertOwned();
     link_.Flush();
     size_t count = 0;
     FrameHeader frame;
@@ -147,6 +151,7 @@ class TcpServeLane final : public ServeLane {
   void Disarm() noexcept override {}
 
   size_t Poll(std::span<Arrival> out) noexcept override {
+    AssertOwned();
     link_.Flush();
     size_t count = 0;
     FrameHeader frame;
@@ -171,6 +176,7 @@ class TcpServeLane final : public ServeLane {
   }
 
   absl::Status Post(uint32_t slot, uint32_t bytes) noexcept override {
+    AssertOwned();
     CKV_CHECK(bytes <= shape().reply_bytes_max);
     slots_.Post(slot);
     gathered_[slot] = false;
@@ -182,6 +188,7 @@ class TcpServeLane final : public ServeLane {
   // The kernel reads the runs where they lie.
   absl::Status PostGather(uint32_t slot, uint32_t head_bytes,
                           std::span<const std::span<const std::byte>> runs) noexcept override {
+    AssertOwned();
     CKV_CHECK(runs.size() <= kGatherRunCountMax && head_bytes <= shape().reply_bytes_max);
     size_t room = shape().reply_bytes_max - head_bytes;
     for (const std::span<const std::byte> run : runs) {

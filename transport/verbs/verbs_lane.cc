@@ -46,7 +46,10 @@ class VerbsRequestLane final : public RequestLane {
   }
   void Disarm() noexcept override { link_.Disarm(); }
 
-  std::optional<uint32_t> Acquire() noexcept override { return slots_.Acquire(); }
+  std::optional<uint32_t> Acquire() noexcept override {
+    AssertOwned();
+    return slots_.Acquire();
+  }
 
   std::span<std::byte> request(uint32_t slot) noexcept override {
     CKV_CHECK(slot < shape().slot_count);
@@ -54,6 +57,7 @@ class VerbsRequestLane final : public RequestLane {
   }
 
   absl::Status Post(uint32_t slot, uint32_t bytes) noexcept override {
+    AssertOwned();
     slots_.CheckHeld(slot);
     CKV_CHECK(bytes <= shape().request_bytes_max);
     if (!link_.failure().ok()) {
@@ -74,6 +78,7 @@ class VerbsRequestLane final : public RequestLane {
   }
 
   size_t Poll(std::span<Completion> out) noexcept override {
+    AssertOwned();
     size_t count = 0;
     while (count < out.size()) {
       const VerbsMessage* front = link_.Front();
@@ -157,6 +162,7 @@ class VerbsServeLane final : public ServeLane {
   void Disarm() noexcept override { link_.Disarm(); }
 
   size_t Poll(std::span<Arrival> out) noexcept override {
+    AssertOwned();
     size_t count = 0;
     while (count < out.size()) {
       const VerbsMessage* front = link_.Front();
@@ -191,11 +197,13 @@ class VerbsServeLane final : public ServeLane {
   }
 
   absl::Status Post(uint32_t slot, uint32_t bytes) noexcept override {
+    AssertOwned();
     return PostGather(slot, bytes, {});
   }
 
   absl::Status PostGather(uint32_t slot, uint32_t head_bytes,
                           std::span<const std::span<const std::byte>> runs) noexcept override {
+    AssertOwned();
     CKV_CHECK(runs.size() <= kGatherRunCountMax && head_bytes <= shape().reply_bytes_max);
     slots_.Post(slot);
     gathers_[slot] = 0;

@@ -162,8 +162,9 @@ Json HolderJson(const v1::ExplainReply& reply) {
 
 absl::StatusOr<v1::ExplainRequest> RequestOf(const Ctl& ctl, const ExplainOptions& options,
                                              const Corpus& corpus) {
-  CKV_ASSIGN_OR_RETURN(const ChunkRun run,
-                       ParseChunkRun(options.chunks, static_cast<uint32_t>(corpus.chunks.size())));
+  CKV_ASSIGN_OR_RETURN(
+      const std::vector<uint32_t> ordinals,
+      ParseChunkRanges(options.chunks, static_cast<uint32_t>(corpus.chunks.size())));
   v1::ExplainRequest request;
   request.set_corpus(options.corpus);
   request.set_tenant(ctl.fleet.tenant);
@@ -172,8 +173,7 @@ absl::StatusOr<v1::ExplainRequest> RequestOf(const Ctl& ctl, const ExplainOption
   request.set_agents(options.agents);
   request.set_select(options.select);
   if (options.room_tokens) request.set_cache_room_tokens(*options.room_tokens);
-  request.set_chunk_begin(run.begin);
-  request.set_chunk_end(run.end);
+  request.mutable_chunks()->Add(ordinals.begin(), ordinals.end());
   return request;
 }
 
@@ -225,8 +225,7 @@ absl::Status ExplainHere(const Ctl& ctl, const ExplainOptions& options,
                        Requester::Create(requester_options, &directory, &holders));
   ExplainCall call;
   call.corpus = std::make_shared<const Corpus>(corpus);
-  call.chunk_begin = request.chunk_begin();
-  call.chunk_end = request.chunk_end();
+  call.chunks.assign(request.chunks().begin(), request.chunks().end());
   call.query_rows = request.query_rows();
   call.steps = request.steps();
   call.agents = request.agents();
@@ -265,7 +264,7 @@ void AddExplainCommand(CLI::App& app, Ctl& ctl) {
   CLI::App* verb = AddVerb(
       app, "explain", "Compare route, fetch and local for a query, term by term",
       "  ckvctl explain --corpus docs --mq 256\n"
-      "  ckvctl explain --corpus docs --chunks 0-3 --mq 16 --steps 200 --agents 8 -o json\n\n"
+      "  ckvctl explain --corpus docs --chunks 0-3,9 --mq 16 --steps 200 --agents 8 -o json\n\n"
       "WEIGHT is how the chosen cost follows an input: at 1 it doubles with it. FLIPS is the "
       "nearest\n"
       "value of that input alone at which the choice would be another. ROUND is one layer there "
@@ -275,7 +274,7 @@ void AddExplainCommand(CLI::App& app, Ctl& ctl) {
       "It compares time, from costs that were measured; the table of ckvctl agents run compares\n"
       "bytes, so the two may favour different ones.");
   verb->add_option("--corpus", options->corpus, "The corpus")->required();
-  verb->add_option("--chunks,--chunk", options->chunks, kChunkRunHelp)->check(NotEmpty());
+  verb->add_option("--chunks,--chunk", options->chunks, kChunksHelp)->check(NotEmpty());
   verb->add_option("--mq", options->query_rows, "Query rows of a layer: tokens x heads")
       ->capture_default_str()
       ->check(InRange(1u, 1u << 16));

@@ -59,19 +59,20 @@ absl::Status Take(const v1::FetchReply& reply, const Corpus& corpus, ChunkRun ru
 
 // One call: the requester fetches chunks that follow each other.
 absl::Status FetchRun(Fleet& fleet, const FetchOptions& options, const Corpus& corpus, ChunkRun run,
-                      Progress& progress, Gathered& gathered) {
+                      Instant deadline, Progress& progress, Gathered& gathered) {
+  const uint32_t left_ms = fleet.RemainingMs(deadline);
   v1::FetchRequest request;
   request.set_corpus(options.corpus);
   request.set_tenant(fleet.options().tenant);
   request.set_corpus_version(corpus.version);
   request.set_chunk_begin(run.begin);
   request.set_chunk_end(run.end);
-  request.set_timeout_ms(options.timeout_ms);
+  request.set_timeout_ms(left_ms);
   if (options.position) {
     request.set_position(*options.position + gathered.first_token.at(run.begin));
   }
   grpc::ClientContext context;
-  fleet.PrepareBeyond(context, options.timeout_ms);
+  fleet.PrepareBeyond(context, left_ms);
   const auto reader = fleet.requester().Fetch(&context, request);
   v1::FetchReply reply;
   absl::Status taken;
@@ -104,8 +105,9 @@ absl::StatusOr<Gathered> Gather(const Ctl& ctl, Fleet& fleet, const FetchOptions
       corpus.geometry.layers,
       std::vector<std::byte>(gathered.token_count * corpus.geometry.row_bytes()));
   const auto progress = ctl.StartProgress("fetch", "B", total);
+  const Instant deadline = ctl.clock->Now() + std::chrono::milliseconds(options.timeout_ms);
   for (const ChunkRun run : AsRuns(ordinals)) {
-    CKV_RETURN_IF_ERROR(FetchRun(fleet, options, corpus, run, *progress, gathered));
+    CKV_RETURN_IF_ERROR(FetchRun(fleet, options, corpus, run, deadline, *progress, gathered));
   }
   if (gathered.bytes != total) {
     return absl::InternalError(

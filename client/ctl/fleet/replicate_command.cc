@@ -26,64 +26,87 @@ FleetOptions FleetAt(const Ctl& ctl, const ReplicateOptions& options) {
   return fleet;
 }
 
+// Makes one call for each run of the chunks in --chunks, and all calls share --timeout-ms. Calls
+// `call` with the context, the run and the milliseconds left.
+template <typename Call>
+absl::Status ForEachRun(const Ctl& ctl, const ReplicateOptions& options, Fleet& fleet,
+                        const Corpus& corpus, const Call& call) {
+  CKV_ASSIGN_OR_RETURN(
+      const std::vector<uint32_t> ordinals,
+      ParseChunkRanges(options.chunks, static_cast<uint32_t>(corpus.chunks.size())));
+  const Instant deadline = ctl.clock->Now() + std::chrono::milliseconds(options.timeout_ms);
+  for (const ChunkRun run : AsRuns(ordinals)) {
+    const uint32_t left_ms = fleet.RemainingMs(deadline);
+    grpc::ClientContext context;
+    fleet.PrepareBeyond(context, left_ms);
+    CKV_RETURN_IF_ERROR(call(context, run, left_ms));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RunReplicate(const Ctl& ctl, const ReplicateOptions& options) {
   Fleet fleet(FleetAt(ctl, options), ctl.clock);
   CKV_ASSIGN_OR_RETURN(const Corpus corpus, fleet.GetCorpus(options.corpus));
-  CKV_ASSIGN_OR_RETURN(const ChunkRun run,
-                       ParseChunkRun(options.chunks, static_cast<uint32_t>(corpus.chunks.size())));
-  v1::ReplicateRequest request;
-  request.set_corpus(options.corpus);
-  request.set_tenant(ctl.fleet.tenant);
-  request.set_corpus_version(corpus.version);
-  request.set_chunk_begin(run.begin);
-  request.set_chunk_end(run.end);
-  request.set_timeout_ms(options.timeout_ms);
-  grpc::ClientContext context;
-  fleet.PrepareBeyond(context, options.timeout_ms);
-  v1::ReplicateReply reply;
-  CKV_RETURN_IF_ERROR(
-      fleet.RequesterError(fleet.requester().Replicate(&context, request, &reply), "Replicate"));
-  if (reply.refused_count() > 0) {
+  v1::ReplicateReply sum;
+  const auto replicate = [&](grpc::ClientContext& context, ChunkRun run, uint32_t left_ms) {
+    v1::ReplicateRequest request;
+    request.set_corpus(options.corpus);
+    request.set_tenant(ctl.fleet.tenant);
+    request.set_corpus_version(corpus.version);
+    request.set_chunk_begin(run.begin);
+    request.set_chunk_end(run.end);
+    request.set_timeout_ms(left_ms);
+    v1::ReplicateReply reply;
+    CKV_RETURN_IF_ERROR(
+        fleet.RequesterError(fleet.requester().Replicate(&context, request, &reply), "Replicate"));
+    sum.set_fetched_count(sum.fetched_count() + reply.fetched_count());
+    sum.set_present_count(sum.present_count() + reply.present_count());
+    sum.set_refused_count(sum.refused_count() + reply.refused_count());
+    sum.set_evicted_count(sum.evicted_count() + reply.evicted_count());
+    sum.set_fetched_bytes(sum.fetched_bytes() + reply.fetched_bytes());
+    return absl::OkStatus();
+  };
+  CKV_RETURN_IF_ERROR(ForEachRun(ctl, options, fleet, corpus, replicate));
+  if (sum.refused_count() > 0) {
     ctl.Note(absl::StrFormat(
         "ckvctl: warning: %s not kept: the directory tells of %d members at most for a chunk, and "
         "has a limit in all",
-        FormatCount(reply.refused_count(), "chunk"), kReplicaCountMax));
+        FormatCount(sum.refused_count(), "chunk"), kReplicaCountMax));
   }
-  ctl.Print(absl::StrFormat("%s copied (%s), %d were there; %s made room\n",
-                            FormatCount(reply.fetched_count(), "chunk"),
-                            FormatBytes(reply.fetched_bytes()), reply.present_count(),
-                            FormatCount(reply.evicted_count(), "earlier replica")),
-            {{"corpus", options.corpus},
-             {"at", options.at},
-             {"chunk_begin", run.begin},
-             {"chunk_end", run.end},
-             {"fetched_count", reply.fetched_count()},
-             {"present_count", reply.present_count()},
-             {"refused_count", reply.refused_count()},
-             {"evicted_count", reply.evicted_count()},
-             {"fetched_bytes", reply.fetched_bytes()}});
+  ctl.Print(
+      absl::StrFormat("%s copied (%s), %d were there; %s made room\n",
+                      FormatCount(sum.fetched_count(), "chunk"), FormatBytes(sum.fetched_bytes()),
+                      sum.present_count(), FormatCount(sum.evicted_count(), "earlier replica")),
+      {{"corpus", options.corpus},
+       {"at", options.at},
+       {"fetched_count", sum.fetched_count()},
+       {"present_count", sum.present_count()},
+       {"refused_count", sum.refused_count()},
+       {"evicted_count", sum.evicted_count()},
+       {"fetched_bytes", sum.fetched_bytes()}});
   return absl::OkStatus();
 }
 
 absl::Status RunRelease(const Ctl& ctl, const ReplicateOptions& options) {
   Fleet fleet(FleetAt(ctl, options), ctl.clock);
   CKV_ASSIGN_OR_RETURN(const Corpus corpus, fleet.GetCorpus(options.corpus));
-  CKV_ASSIGN_OR_RETURN(const ChunkRun run,
-                       ParseChunkRun(options.chunks, static_cast<uint32_t>(corpus.chunks.size())));
-  v1::ReleaseReplicasRequest request;
-  request.set_corpus(options.corpus);
-  request.set_tenant(ctl.fleet.tenant);
-  request.set_chunk_begin(run.begin);
-  request.set_chunk_end(run.end);
-  request.set_timeout_ms(options.timeout_ms);
-  grpc::ClientContext context;
-  fleet.PrepareBeyond(context, options.timeout_ms);
-  v1::ReleaseReplicasReply reply;
-  CKV_RETURN_IF_ERROR(fleet.RequesterError(
-      fleet.requester().ReleaseReplicas(&context, request, &reply), "ReleaseReplicas"));
-  ctl.Print(
-      absl::StrFormat("%s released\n", FormatCount(reply.released_count(), "chunk")),
-      {{"corpus", options.corpus}, {"at", options.at}, {"released_count", reply.released_count()}});
+  uint64_t released = 0;
+  const auto release = [&](grpc::ClientContext& context, ChunkRun run, uint32_t left_ms) {
+    v1::ReleaseReplicasRequest request;
+    request.set_corpus(options.corpus);
+    request.set_tenant(ctl.fleet.tenant);
+    request.set_chunk_begin(run.begin);
+    request.set_chunk_end(run.end);
+    request.set_timeout_ms(left_ms);
+    v1::ReleaseReplicasReply reply;
+    CKV_RETURN_IF_ERROR(fleet.RequesterError(
+        fleet.requester().ReleaseReplicas(&context, request, &reply), "ReleaseReplicas"));
+    released += reply.released_count();
+    return absl::OkStatus();
+  };
+  CKV_RETURN_IF_ERROR(ForEachRun(ctl, options, fleet, corpus, release));
+  ctl.Print(absl::StrFormat("%s released\n", FormatCount(released, "chunk")),
+            {{"corpus", options.corpus}, {"at", options.at}, {"released_count", released}});
   return absl::OkStatus();
 }
 
@@ -93,8 +116,7 @@ void AddOptions(CLI::App& verb, ReplicateOptions& options) {
       ->required()
       ->check(HostPort())
       ->type_name("HOST:PORT");
-  verb.add_option("--chunks", options.chunks, "One run of ordinals, like 2-5 (default: all)")
-      ->check(NotEmpty());
+  verb.add_option("--chunks", options.chunks, kChunksHelp)->check(NotEmpty());
   verb.add_option("--timeout-ms", options.timeout_ms, "Limit of the whole call")
       ->capture_default_str()
       ->check(CLI::Range(1u, 600'000u));
@@ -106,14 +128,15 @@ void AddReplicateCommands(CLI::App& chunk, Ctl& ctl) {
   const auto options = std::make_shared<ReplicateOptions>();
   CLI::App* replicate = AddVerb(
       chunk, "replicate", "Copy chunks to a process that answers for them, too",
-      "  ckvctl chunk replicate docs --chunks 0-3 --at 10.0.0.7:7311\n\n"
+      "  ckvctl chunk replicate docs --chunks 0-3,9 --at 10.0.0.7:7311\n\n"
       "The copies last as long as that process' lease, or until they are released, or make\n"
       "room for others. ckvctl corpus show lists them with a '+' before the name.");
   AddOptions(*replicate, *options);
   replicate->callback(
       [&ctl, options] { ctl.run = [&ctl, options] { return RunReplicate(ctl, *options); }; });
-  CLI::App* release = AddVerb(chunk, "release", "End that: drop the copies that a process made",
-                              "  ckvctl chunk release docs --chunks 0-3 --at 10.0.0.7:7311");
+  CLI::App* release =
+      AddVerb(chunk, "release", "Drop the copies that chunk replicate made at a process",
+              "  ckvctl chunk release docs --chunks 0-3 --at 10.0.0.7:7311");
   AddOptions(*release, *options);
   release->callback(
       [&ctl, options] { ctl.run = [&ctl, options] { return RunRelease(ctl, *options); }; });

@@ -69,18 +69,6 @@ TEST(ChunkRanges, ARunHasNoGaps) {
   EXPECT_THAT(ends, ElementsAre(4, 6, 0, 1, 2, 4));
 }
 
-// A command that takes one run does not advise a form that it refuses.
-TEST(ChunkRanges, ACommandOfOneRunAsksForOne) {
-  EXPECT_EQ(ParseChunkRun("1-2", 3)->begin, 1u);
-  EXPECT_EQ(ParseChunkRun("", 3)->end, 3u);
-  for (const char* text : {"a", "0,2", "2,1"}) {
-    const absl::Status status = ParseChunkRun(text, 3).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(status.message()),
-                AllOf(HasSubstr("one run"), HasSubstr("no list"), Not(HasSubstr("0-2,5"))));
-  }
-}
-
 TEST(Output, TableAlignsAndHidesControlCharacters) {
   Table table({{"NAME"}, {"COUNT", true}, {"LAST"}});
   EXPECT_EQ(table.Render(), "");

@@ -52,7 +52,7 @@ struct ExplainProfile : testing::Test {
   absl::StatusOr<Requester::Explanation> Explain() {
     ExplainCall call;
     call.corpus = published;
-    call.chunk_end = 2;
+    call.chunks = {0, 1};
     call.query_rows = 16;
     call.deadline = Soon();
     return requester->Explain(call);

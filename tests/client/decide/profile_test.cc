@@ -150,8 +150,7 @@ ExplainCall ExplainOf(std::shared_ptr<const Corpus> corpus, uint32_t begin, uint
                       uint32_t rows, uint32_t steps) {
   ExplainCall call;
   call.corpus = std::move(corpus);
-  call.chunk_begin = begin;
-  call.chunk_end = end;
+  for (uint32_t chunk = begin; chunk < end; ++chunk) call.chunks.push_back(chunk);
   call.query_rows = rows;
   call.steps = steps;
   call.deadline = Soon();
@@ -204,6 +203,16 @@ TEST(Explain, EveryInputIsMeasured) {
   EXPECT_FALSE(selected->decision.cost(Primitive::kFetch).offered);
   for (const Candidate& candidate : selected->input.candidates)
     EXPECT_GT(candidate.compute.gather_factor, 0);
+  // Chunks need not follow each other.
+  call.chunks = {2, 0};
+  const auto listed = requester->Explain(call);
+  ASSERT_TRUE(listed.ok()) << listed.status();
+  EXPECT_EQ(listed->input.tokens,
+            published->chunks[0].token_count + published->chunks[2].token_count);
+  for (const std::vector<uint32_t>& chunks : {std::vector<uint32_t>{3}, {1, 1}}) {
+    call.chunks = chunks;
+    EXPECT_EQ(requester->Explain(call).status().code(), absl::StatusCode::kInvalidArgument);
+  }
   // Of chunks without tokens nobody is asked, so nothing but local could be offered.
   const auto empty = requester->Explain(ExplainOf(published, 0, 1, 16, 4));
   ASSERT_TRUE(empty.ok());

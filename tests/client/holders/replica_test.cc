@@ -125,8 +125,7 @@ TEST_F(ReplicaTest, AChunkThatWasDroppedThereIsAskedOfAnother) {
 TEST_F(ReplicaTest, ExplainMeasuresAllAndLeavesOutTheDead) {
   ExplainCall question;
   question.corpus = call.corpus;
-  question.chunk_begin = 2;
-  question.chunk_end = 3;
+  question.chunks = {2};
   question.query_rows = 16;
   question.deadline = Soon();
   auto explained = requester->Explain(question);

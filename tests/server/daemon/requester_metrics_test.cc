@@ -126,7 +126,7 @@ TEST_F(RequesterMetricsTest, HowFarTheModelIsOffShows) {
   const std::string series = "ckv_requester_holder_model_error_ratio{holder=\"h0\"}";
   ExplainCall explain;
   explain.corpus = *requester->Resolve("c", "", kInstantMax);
-  explain.chunk_end = 1;
+  explain.chunks = {0};
   explain.query_rows = 1;
   explain.deadline = clock.Now() + std::chrono::hours(10'000);
   // On a busy machine a probe may find full slots no later than empty ones, and say so.

@@ -3,42 +3,47 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
 #include "absl/synchronization/notification.h"
 #include "transport/verbs/verbs_side_thread.h"
 
 namespace ckv::test {
 
-// Outlives the thread that it holds up; lets go at its own end.
+// Lets go at its own end at the latest.
 class HeldJob {
  public:
   ~HeldJob() { LetGo(); }
   void LetGo() {
-    if (!go_.HasBeenNotified()) go_.Notify();
+    if (!state_->go.HasBeenNotified()) state_->go.Notify();
   }
 
  private:
   friend void HoldUp(VerbsSideThread& side, VerbsSourceId source, HeldJob& held);
+  // Shared with the side thread, which may wake up after the HeldJob's end.
+  struct State {
+    absl::Notification begun, go;
+  };
   class Job final : public VerbsJob {
    public:
-    explicit Job(HeldJob* held) : held_(held) {}
+    explicit Job(std::shared_ptr<State> state) : state_(std::move(state)) {}
     ~Job() override {
-      held_->begun_.Notify();
-      held_->go_.WaitForNotification();
+      state_->begun.Notify();
+      state_->go.WaitForNotification();
     }
     void Run() noexcept override {}
 
    private:
-    HeldJob* const held_;
+    const std::shared_ptr<State> state_;
   };
 
-  absl::Notification begun_, go_;
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
 // Returns once `side` does nothing but wait for `held`.
 inline void HoldUp(VerbsSideThread& side, VerbsSourceId source, HeldJob& held) {
-  side.Retire(source, std::make_unique<HeldJob::Job>(&held));
-  held.begun_.WaitForNotification();
+  side.Retire(source, std::make_unique<HeldJob::Job>(held.state_));
+  held.state_->begun.WaitForNotification();
 }
 
 }  // namespace ckv::test
