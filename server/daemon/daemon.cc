@@ -7,12 +7,12 @@
 #include <grpcpp/resource_quota.h>
 #include <netdb.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -43,6 +43,7 @@
 #include "server/services/holder_service.h"
 #include "server/services/requester_service.h"
 #include "server/services/service_gate.h"
+#include "store/formats/output_file.h"
 #include "transport/fabric.h"
 #include "transport/socket.h"
 
@@ -62,17 +63,10 @@ int Milliseconds(Duration duration) {
 // Errors that matter reach us as a status, which is logged once, where it is handled.
 void LogFromGrpc(gpr_log_func_args* args) { Log().debug("grpc: {}", args->message); }
 
-absl::Status WriteWhole(const std::string& path, const std::string& text) {
-  const std::string draft = path + ".tmp";
-  std::FILE* file = std::fopen(draft.c_str(), "we");
-  const auto fail = [&] {
-    return absl::InternalError(absl::StrFormat("%s: %s", path, std::strerror(errno)));
-  };
-  if (file == nullptr) return fail();
-  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  if (std::fclose(file) != 0 || !written) return fail();
-  if (std::rename(draft.c_str(), path.c_str()) != 0) return fail();
-  return absl::OkStatus();
+// Leaves alone what is no file of ours: a link, a device, a pipe.
+void RemoveReadyFile(const std::string& path) {
+  struct stat found = {};
+  if (lstat(path.c_str(), &found) == 0 && S_ISREG(found.st_mode)) unlink(path.c_str());
 }
 
 }  // namespace
@@ -395,7 +389,7 @@ Daemon::Daemon(std::unique_ptr<State> state) : state_(std::move(state)) {}
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config) {
   gpr_set_log_function(LogFromGrpc);
   auto state = std::make_unique<State>(config);
-  if (!config.ready_file.empty()) unlink(config.ready_file.c_str());  // left by an earlier life
+  if (!config.ready_file.empty()) RemoveReadyFile(config.ready_file);  // left by an earlier life
   CKV_RETURN_IF_ERROR(state->Name());
   CKV_RETURN_IF_ERROR(state->StartRoles());
   CKV_RETURN_IF_ERROR(state->ListenForMetrics());
@@ -456,7 +450,7 @@ absl::Status Daemon::Tick() {
                   state.whole_serving);
   if (state.ready || !registered) return absl::OkStatus();
   if (!state.config.ready_file.empty()) {
-    CKV_RETURN_IF_ERROR(WriteWhole(state.config.ready_file, state.address + "\n"));
+    CKV_RETURN_IF_ERROR(WriteOutput(state.config.ready_file, state.address + "\n"));
   }
   state.ready = true;
   return absl::OkStatus();
@@ -472,7 +466,7 @@ absl::Status Daemon::AwaitReady(Instant deadline) {
 void Daemon::Drain(Instant deadline) {
   State& state = *state_;
   if (std::exchange(state.drained, true)) return;
-  if (!state.config.ready_file.empty()) unlink(state.config.ready_file.c_str());
+  if (!state.config.ready_file.empty()) RemoveReadyFile(state.config.ready_file);
   state.server->GetHealthCheckService()->SetServingStatus(false);
   state.gate.Close();
   state.scrub.reset();

@@ -1,6 +1,7 @@
 // Goal: daemons come up, say how they are, refuse what cannot be, and drain.
 // Method: whole daemons in this process, asked over gRPC as any client would.
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -57,6 +58,24 @@ TEST_F(DaemonTest, AHolderWithoutADirectoryIsNotReadyAndNotServing) {
   const auto channel = MakeChannel((*daemon)->address());
   EXPECT_EQ(test::CheckHealth(channel, "ckv.v1.HolderService").serving, 2);
   EXPECT_EQ(test::CheckHealth(channel, "").serving, 2) << "what Kubernetes asks";
+}
+
+TEST_F(DaemonTest, AReadyFileThatIsALinkStaysOne) {
+  const std::string file = test::TempPath("linked.ready"), link = test::TempPath("link.ready");
+  ASSERT_EQ(symlink(file.c_str(), link.c_str()), 0);
+  Config config = ConfigOf({"holder"}, "linked");
+  config.directory = directory_->address();
+  config.ready_file = link;
+  std::string address;
+  {
+    const auto daemon = StartDaemon(config);
+    ASSERT_TRUE(daemon->AwaitReady(Soon()).ok());
+    std::ifstream(file) >> address;
+    EXPECT_EQ(address, daemon->address());
+  }
+  struct stat found = {};
+  ASSERT_EQ(lstat(link.c_str(), &found), 0);
+  EXPECT_TRUE(S_ISLNK(found.st_mode));
 }
 
 // Goal: who looks at a holder that lost its directory sees it, by whichever face it looks.
