@@ -1,7 +1,6 @@
 #include "client/explain.h"
 
 #include <algorithm>
-#include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
@@ -150,28 +149,6 @@ absl::Status MeasureHolder(const ExplainCall& call, HolderLink& link, uint32_t c
   return absl::OkStatus();
 }
 
-// Returns `call` with its chunks listed and checked.
-absl::StatusOr<ExplainCall> WithChunks(ExplainCall call) {
-  const size_t count = call.corpus == nullptr ? 0 : call.corpus->chunks.size();
-  if (count == 0) return absl::InvalidArgumentError("explain: the corpus has no chunks");
-  if (call.chunks.empty()) {
-    call.chunks.resize(count);
-    std::iota(call.chunks.begin(), call.chunks.end(), 0u);
-  }
-  std::vector<bool> named(count);
-  for (const uint32_t chunk : call.chunks) {
-    if (chunk >= count) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "explain: chunk %d; the corpus has %d chunks, 0 to %d", chunk, count, count - 1));
-    }
-    if (named[chunk]) {
-      return absl::InvalidArgumentError(absl::StrFormat("explain: chunk %d is named twice", chunk));
-    }
-    named[chunk] = true;
-  }
-  return call;
-}
-
 // All that needs no holder.
 absl::StatusOr<DecisionInput> InputOf(const ExplainCall& call, const RequesterConstants& here,
                                       const LaneShape& lane_shape) {
@@ -251,11 +228,11 @@ absl::Status AddGroup(const ExplainCall& call, const ExplainTools& tools, uint32
 
 }  // namespace
 
-absl::StatusOr<MeasuredInput> MeasureDecisionInput(const ExplainCall& asked,
-                                                   const RequesterConstants& here,
+absl::StatusOr<MeasuredInput> MeasureDecisionInput(ExplainCall call, const RequesterConstants& here,
                                                    const ExplainTools& tools) {
   MeasuredInput measured;
-  CKV_ASSIGN_OR_RETURN(const ExplainCall call, WithChunks(asked));
+  if (call.corpus == nullptr) return absl::InvalidArgumentError("explain: no corpus");
+  CKV_ASSIGN_OR_RETURN(call.chunks, ChunksOrAll(*call.corpus, std::move(call.chunks)));
   CKV_ASSIGN_OR_RETURN(measured.input, InputOf(call, here, tools.router.shape()));
   DecisionInput& input = measured.input;
   {

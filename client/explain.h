@@ -45,8 +45,7 @@ struct MeasuredInput {
 //   InvalidArgument     the chunks or the number of query rows are not valid.
 //   Unavailable         no member of a group answers, or its bandwidth cannot be told from its
 //                       probe.
-absl::StatusOr<MeasuredInput> MeasureDecisionInput(const ExplainCall& call,
-                                                   const RequesterConstants& here,
+absl::StatusOr<MeasuredInput> MeasureDecisionInput(ExplainCall call, const RequesterConstants& here,
                                                    const ExplainTools& tools);
 
 }  // namespace ckv

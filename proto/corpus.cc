@@ -1,5 +1,6 @@
 #include "proto/corpus.h"
 
+#include <numeric>
 #include <string_view>
 
 #include "absl/container/flat_hash_set.h"
@@ -76,6 +77,31 @@ absl::Status ValidateCorpus(const Corpus& corpus) {
     }
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<uint32_t>> ChunksOrAll(const Corpus& corpus,
+                                                  std::vector<uint32_t> ordinals) {
+  const size_t count = corpus.chunks.size();
+  if (count == 0) {
+    return absl::InvalidArgumentError(absl::StrFormat("corpus '%s' has no chunks", corpus.name));
+  }
+  if (ordinals.empty()) {
+    ordinals.resize(count);
+    std::iota(ordinals.begin(), ordinals.end(), 0u);
+    return ordinals;
+  }
+  std::vector<bool> named(count);
+  for (const uint32_t chunk : ordinals) {
+    if (chunk >= count) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "chunk %d of corpus '%s', which has 0 to %d", chunk, corpus.name, count - 1));
+    }
+    if (named[chunk]) {
+      return absl::InvalidArgumentError(absl::StrFormat("chunk %d is named twice", chunk));
+    }
+    named[chunk] = true;
+  }
+  return ordinals;
 }
 
 }  // namespace ckv

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
 
@@ -57,6 +58,12 @@ absl::Status ValidateName(std::string_view field, std::string_view name);
 // merging is not idempotent (I1).
 //   InvalidArgument     the message names the field, and the chunk's ordinal.
 absl::Status ValidateCorpus(const Corpus& corpus);
+
+// Returns the chunks that a call names by ordinal: `ordinals` as they are, or all of the corpus if
+// there are none.
+//   InvalidArgument     an ordinal past the last chunk, or one named twice; the corpus has none.
+absl::StatusOr<std::vector<uint32_t>> ChunksOrAll(const Corpus& corpus,
+                                                  std::vector<uint32_t> ordinals);
 
 enum class MemberRole : uint8_t { kHolder = 1, kRequester = 2 };
 

@@ -20,8 +20,11 @@ class Prober {
   Prober(RequestLane& lane, Clock& clock, const ProbeOptions& options)
       : lane_(lane), clock_(clock), options_(options) {}
 
-  // Makes one echo of `body_bytes` and writes its round trip to `elapsed`.
+  // Makes one echo of `body_bytes` and writes its round trip to `elapsed`. Posts nothing after the
+  // deadline: over a slow fabric each further echo would take minutes.
   absl::Status Echo(uint32_t body_bytes, Duration& elapsed) {
+    const Instant start = clock_.Now();
+    if (start >= options_.deadline) return absl::DeadlineExceededError("probe: no time is left");
     const std::optional<uint32_t> slot = lane_.Acquire();
     if (!slot) return absl::FailedPreconditionError("probe: the lane has no free slot");
     ++request_id_;
@@ -31,7 +34,6 @@ class Prober {
     header.epoch = options_.epoch;
     header.session = options_.session;
     header.body_bytes = body_bytes;
-    const Instant start = clock_.Now();
     header.deadline_us = RemainingUs(options_.deadline, start);
     EncodeHeader(header, lane_.request(*slot));
     CKV_RETURN_IF_ERROR(lane_.Post(*slot, kHeaderBytes + body_bytes));

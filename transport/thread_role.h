@@ -16,14 +16,16 @@ class ABSL_LOCKABLE ThreadRole {
   // else (a queue, a join) must order the hand-over.
   void Claim() ABSL_ASSERT_EXCLUSIVE_LOCK() { owner_ = std::this_thread::get_id(); }
 
-  // Crashes in debug builds unless the calling thread claimed the role.
+  // Crashes in debug builds (CKV_CHECK_THREADS) unless the calling thread claimed the role. Release
+  // builds do nothing, so that it may stand on the hot path.
   void AssertHeld() const ABSL_ASSERT_EXCLUSIVE_LOCK() {
+#ifdef CKV_CHECK_THREADS
     assert(owner_ == std::this_thread::get_id());
+#endif
   }
 
-  // For an object that belongs to the thread that uses it first. Debug builds (CKV_CHECK_THREADS)
-  // claim the role for the first caller, and crash if another thread calls. Release builds do
-  // nothing, so that it may stand on the hot path.
+  // For an object that belongs to the thread that uses it first. Debug builds claim the role for
+  // the first caller, and crash if another thread calls. Release builds do nothing.
   void ClaimOrAssertHeld() const ABSL_ASSERT_EXCLUSIVE_LOCK() {
 #ifdef CKV_CHECK_THREADS
     if (owner_ == std::thread::id()) owner_ = std::this_thread::get_id();

@@ -31,7 +31,7 @@ AttemptResult Attempts::RunAtOnce(const Corpus* corpus, Instant deadline, Attemp
     if (act == NextAct::kNone) return result;
     const bool may_repeat = result.repeatable && clock_->Now() < deadline;
     if (may_repeat && links.Reopen()) {
-      counters_->reopens.fetch_add(1, std::memory_order_relaxed);
+      if (act == NextAct::kReopen) counters_->reopens.fetch_add(1, std::memory_order_relaxed);
       Log().debug("{}; opening a new session", result.status.ToString());
       continue;
     }

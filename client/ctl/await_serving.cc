@@ -2,6 +2,7 @@
 
 #include <grpcpp/generic/generic_stub.h>
 
+#include <algorithm>
 #include <string_view>
 #include <vector>
 
@@ -28,6 +29,9 @@ bool SaysServing(const grpc::ByteBuffer& response) {
     bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
   return bytes == kServing;
 }
+
+// Between two tries at a server that itself answers UNAVAILABLE, as a proxy without a backend does.
+constexpr Duration kAskAgain = std::chrono::milliseconds(100);
 
 // One stream of health. OK: it serves; else why the stream ended.
 grpc::Status WatchOnce(grpc::GenericStub& stub, const std::string& service, const Clock& clock,
@@ -71,6 +75,7 @@ void AwaitServing(const std::shared_ptr<grpc::Channel>& channel, const std::stri
   // end of the stream is an answer: the call that follows says what is wrong.
   while (clock.Now() < deadline &&
          WatchOnce(stub, service, clock, deadline).error_code() == grpc::StatusCode::UNAVAILABLE) {
+    clock.WaitUntil(std::min(deadline, clock.Now() + kAskAgain));
   }
 }
 

@@ -26,6 +26,17 @@ struct ChunkRun {
 // The run that these ordinals are, if they are one.
 std::optional<ChunkRun> AsRun(const std::vector<uint32_t>& ordinals);
 
+// Names the chunks in a request that has a list and a range. If they are a run it sets the range,
+// which an older ckvd knows, too. A list comes with a range past any corpus, so an older ckvd
+// refuses it instead of taking all chunks.
+template <typename Request>
+void SetChunks(const std::vector<uint32_t>& ordinals, Request& request) {
+  const std::optional<ChunkRun> run = AsRun(ordinals);
+  request.set_chunk_begin(run ? run->begin : UINT32_MAX);
+  request.set_chunk_end(run ? run->end : UINT32_MAX);
+  if (!run) request.mutable_chunks()->Add(ordinals.begin(), ordinals.end());
+}
+
 // The fewest runs that are these ordinals, in their order.
 std::vector<ChunkRun> AsRuns(const std::vector<uint32_t>& ordinals);
 

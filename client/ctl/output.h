@@ -50,11 +50,11 @@ std::string FormatRate(double bytes_per_s);                      // "1.2 GiB/s"
 std::string FormatDuration(Duration duration);        // "850 us", "12 ms", "3.4 s", "2 min 05 s"
 std::string FormatMicroseconds(double microseconds);  // "0.8 us", "12.3 ms"
 
-// Two-space indented, ends with a newline. Bytes that are not UTF-8 are replaced.
 // The double with the fewest digits that is `value` as a float: 0.1147 and not
 // 0.11469999700784683.
 double ShortestDouble(float value);
 
+// Two-space indented, ends with a newline. Bytes that are not UTF-8 are replaced.
 std::string RenderJson(const Json& json);
 
 }  // namespace ckv::ctl

@@ -19,6 +19,9 @@ inline constexpr size_t kStatusTextBytesMax = 4096;
 // Trailing metadata of a call refused by an overloaded holder: the microseconds, in decimal, after
 // which to retry.
 inline constexpr char kRetryAfterKey[] = "retry-after-us";
+// Trailing metadata of a registration refused because another address holds the name: the
+// milliseconds, in decimal, after which that lease ends if nobody renews it.
+inline constexpr char kLeaseEndKey[] = "lease-ends-ms";
 
 grpc::Status ToGrpc(const absl::Status& status);
 // Puts "context: " before the message; OK stays OK.

@@ -39,11 +39,14 @@ install(TARGETS ${ckv_archives} ckv_headers ckv_shared EXPORT ckvTargets
         ARCHIVE COMPONENT development LIBRARY COMPONENT development)
 install(EXPORT ckvTargets NAMESPACE ckv:: DESTINATION ${cmake_files} COMPONENT development)
 # The headers of these archives. Those of programs and of kernels' insides stay here.
+if(NOT CKV_GRPC)
+  set(ckv_grpc_headers PATTERN "client/grpc" EXCLUDE PATTERN "proto/convert.h" EXCLUDE)
+endif()
 foreach(folder proto attention store transport client)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ckv
           COMPONENT development FILES_MATCHING PATTERN "*.h" PATTERN "*.inl.h" EXCLUDE
           PATTERN "client/ctl" EXCLUDE PATTERN "client/characterize" EXCLUDE
-          PATTERN "client/engine" EXCLUDE PATTERN "proto/ckv" EXCLUDE)
+          PATTERN "client/engine" EXCLUDE PATTERN "proto/ckv" EXCLUDE ${ckv_grpc_headers})
 endforeach()
 if(CKV_GRPC)
   install(DIRECTORY ${CMAKE_BINARY_DIR}/generated/ckv DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}

@@ -55,6 +55,8 @@ constexpr size_t kMessageMemoryMax = size_t{32} * kMessageBytesMax;
 
 // A connection whose client is idle does not close by itself, so every drain may take this long.
 constexpr Duration kReplyGrace = std::chrono::milliseconds(300);
+// A drain ends the streams whose peers have taken nothing for this time.
+constexpr Duration kStuckPeerMax = std::chrono::seconds(1);
 
 int Milliseconds(Duration duration) {
   return static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count());
@@ -475,7 +477,14 @@ void Daemon::Drain(Instant deadline) {
   // Calls in progress get half of the time, what is left goes to the lanes. Leases are given back
   // after that: without one a holder would refuse what has arrived.
   const Instant now = state.clock->Now();
-  state.gate.AwaitIdle(*state.clock, now + std::max((deadline - now) / 2, Duration(0)));
+  const Instant half = now + std::max((deadline - now) / 2, Duration(0));
+  if (!state.gate.AwaitIdle(*state.clock, std::min(half, now + kStuckPeerMax))) {
+    state.gate.EndStuck();
+    if (!state.gate.AwaitIdle(*state.clock, half)) {
+      state.gate.End();
+      state.gate.AwaitIdle(*state.clock, std::min(half + kReplyGrace, std::max(deadline, half)));
+    }
+  }
   if (state.holder) state.holder->Drain(std::max(deadline, now));
   state.metrics.reset();  // it reads the registrations
   if (state.replicas) state.replicas->SetRegistration(nullptr);

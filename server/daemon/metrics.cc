@@ -279,7 +279,7 @@ void AddRequester(const MetricsSources& sources, Page& page) {
                "without a restart or an overload: ckvctl status says which holder is in trouble.",
                static_cast<double>(stats.failover_count));
   page.Counter("ckv_requester_reopens_total",
-               "Calls that opened a new session because the holder's lane broke or its epoch had "
+               "Sessions opened anew for a call because the holder's lane broke or its epoch had "
                "moved on. A few for each restart; a steady rate: a network or a holder that comes "
                "and goes.",
                static_cast<double>(stats.reopen_count));

@@ -1,7 +1,9 @@
 #include "server/directory/directory_registrar_stub.h"
 
+#include <string>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "client/grpc/channel_stub.h"
 #include "client/grpc/grpc_status.h"
@@ -9,6 +11,21 @@
 #include "proto/convert.h"
 
 namespace ckv {
+namespace {
+
+// Returns `status` with the lease's end that the directory told beside it, if it did.
+absl::Status WithLeaseEndOf(const grpc::ClientContext& context, const absl::Status& status) {
+  const auto& metadata = context.GetServerTrailingMetadata();
+  const auto told = metadata.find(kLeaseEndKey);
+  uint32_t ms = 0;
+  if (told == metadata.end() ||
+      !absl::SimpleAtoi(std::string(told->second.data(), told->second.size()), &ms)) {
+    return status;
+  }
+  return WithLeaseEnd(status, std::chrono::milliseconds(ms));
+}
+
+}  // namespace
 
 DirectoryRegistrarStub::DirectoryRegistrarStub(std::string address, Clock* clock)
     : address_(std::move(address)),
@@ -24,7 +41,9 @@ absl::StatusOr<LeaseGrant> DirectoryRegistrarStub::Register(const Member& member
   request.set_lease_ttl_ms(
       static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::milliseconds>(ttl).count()));
   v1::RegisterReply reply;
-  CKV_RETURN_IF_ERROR(FromGrpc(stub_->Register(&context, request, &reply), Context("Register")));
+  const absl::Status status =
+      FromGrpc(stub_->Register(&context, request, &reply), Context("Register"));
+  if (!status.ok()) return WithLeaseEndOf(context, status);
   return LeaseGrant{
       reply.lease_id(), {reply.epoch()}, std::chrono::milliseconds(reply.lease_ttl_ms())};
 }

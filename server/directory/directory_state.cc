@@ -71,8 +71,10 @@ absl::StatusOr<LeaseGrant> DirectoryState::Register(const Member& member, Durati
     const auto lease = leases_.find(earlier->second);
     if (const std::string& held_by = lease->second.member.control_address;
         held_by != member.control_address) {
-      return absl::AlreadyExistsError(absl::StrFormat(
-          "name '%s' is held by %s; choose another with --name", member.id.name, held_by));
+      return WithLeaseEnd(
+          absl::AlreadyExistsError(absl::StrFormat(
+              "name '%s' is held by %s; choose another with --name", member.id.name, held_by)),
+          lease->second.expires - options_.clock->Now());
     }
     EndLease(lease);
   }

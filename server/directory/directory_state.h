@@ -21,6 +21,7 @@
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
 #include "server/directory/ended_leases.h"
+#include "server/directory/lease_end.h"
 #include "server/directory/replica_table.h"
 
 namespace ckv {
@@ -29,7 +30,7 @@ struct DirectoryOptions {
   Clock* clock = Clock::Real();
   Duration lease_ttl = std::chrono::seconds(3);
   Duration lease_ttl_min = std::chrono::milliseconds(500);
-  Duration lease_ttl_max = std::chrono::seconds(60);
+  Duration lease_ttl_max = kLeaseTtlMax;
   uint32_t corpus_count_max = 100'000;
   // Chunks of all corpora: 130 B each, 1 GB together.
   uint64_t placement_count_max = 1u << 23;

@@ -88,7 +88,7 @@ Instant Registration::Register() {
   report_.lease = *grant;
   report_.last_error = absl::OkStatus();
   ++report_.registration_count;
-  name_taken_since_.reset();
+  name_taken_until_.reset();
   backoff_ = options_.backoff_min;
   OpenGate(*grant, sent);
   Log().info("{} registered in epoch {}", options_.member.id.name, grant->epoch.value);
@@ -136,9 +136,11 @@ Instant Registration::NoteFailure(const absl::Status& status, std::string_view w
 
 Instant Registration::NoteNameTaken(const absl::Status& status, Instant sent) {
   const bool registered_before = report_.registration_count > 0;
-  if (!name_taken_since_) {
-    name_taken_since_ = sent;
-    const auto wait_ms = std::chrono::duration_cast<std::chrono::milliseconds>(options_.ttl);
+  if (!name_taken_until_) {
+    // A process that lives renews its lease, so the lease is there when this time is over.
+    const Duration wait = std::max(options_.ttl, LeaseEndOf(status).value_or(Duration(0)));
+    name_taken_until_ = sent + wait;
+    const auto wait_ms = std::chrono::duration_cast<std::chrono::milliseconds>(wait);
     Log().warn("{}: {}. {}", options_.member.id.name, std::string(status.message()),
                registered_before
                    ? std::string("It keeps trying, and is no member until that lease ends")
@@ -149,8 +151,7 @@ Instant Registration::NoteNameTaken(const absl::Status& status, Instant sent) {
   report_.last_error = status;
   const Instant next = NoteFailure(status, "");  // which has been said
   if (registered_before) return next;
-  const Instant end = *name_taken_since_ + options_.ttl;
-  if (sent < end) return std::min(next, end);
+  if (sent < *name_taken_until_) return std::min(next, *name_taken_until_);
   report_.gave_up = true;
   return kInstantMax;
 }

@@ -51,7 +51,7 @@ class LocalRegistrar final : public DirectoryRegistrar {
 struct RegistrationOptions {
   Member member;  // epoch is ignored
   // The lease to request; 0 takes the directory's. A first registration waits this long for a name
-  // that another address holds.
+  // that another address holds, and at least until the lease of that address would end.
   Duration ttl{0};
   Clock* clock = Clock::Real();
   // The longest wait for one answer; a renewal waits at most a third of the lease.
@@ -128,7 +128,7 @@ class Registration {
   Instant gate_until_ ABSL_GUARDED_BY(mu_) = kInstantMax;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;  // closed after it was open, and logged
   // When the name was first refused, since the last registration.
-  std::optional<Instant> name_taken_since_ ABSL_GUARDED_BY(mu_);
+  std::optional<Instant> name_taken_until_ ABSL_GUARDED_BY(mu_);
 
   std::thread thread_;
 };

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ckv/v1/requester.pb.h"
 #include "client/requester.h"
+#include "proto/base/status.h"
 #include "proto/corpus.h"
 #include "proto/geometry.h"
 
@@ -22,6 +24,18 @@ struct ChunkRange {
 // Chunks [begin, end) of the corpus; an end of 0 is the corpus' end.
 //   InvalidArgument     empty, or beyond the corpus.
 absl::StatusOr<ChunkRange> RangeOf(const Corpus& corpus, uint32_t begin, uint32_t end);
+
+// The chunks of a request that has a list of ordinals, which counts if it has any, and a range.
+//   InvalidArgument     as RangeOf and ChunksOrAll.
+template <typename Request>
+absl::StatusOr<std::vector<uint32_t>> ChunksOf(const Request& request, const Corpus& corpus) {
+  std::vector<uint32_t> chunks(request.chunks().begin(), request.chunks().end());
+  if (!chunks.empty()) return ChunksOrAll(corpus, std::move(chunks));
+  CKV_ASSIGN_OR_RETURN(const ChunkRange range,
+                       RangeOf(corpus, request.chunk_begin(), request.chunk_end()));
+  for (uint32_t chunk = range.begin; chunk < range.end; ++chunk) chunks.push_back(chunk);
+  return chunks;
+}
 
 // The chunks of a request as ordinals of `corpus`.
 //   InvalidArgument     a malformed id, or one that is named twice; the range, as RangeOf.

@@ -85,12 +85,15 @@ v1::WatchEvent EventToProto(const DirectoryEvent& event) {
 
 }  // namespace
 
-grpc::Status DirectoryServiceImpl::Register(grpc::ServerContext* /*context*/,
+grpc::Status DirectoryServiceImpl::Register(grpc::ServerContext* context,
                                             const v1::RegisterRequest* request,
                                             v1::RegisterReply* reply) {
   const auto member = FromProto(request->member());
   if (!member.ok()) return ToGrpc(member.status());
   const auto grant = state_.Register(*member, std::chrono::milliseconds(request->lease_ttl_ms()));
+  if (const auto left = LeaseEndOf(grant.status())) {
+    context->AddTrailingMetadata(kLeaseEndKey, std::to_string(ToMilliseconds(*left)));
+  }
   if (!grant.ok()) return ToGrpc(grant.status());
   reply->set_lease_id(grant->lease_id);
   reply->set_epoch(grant->epoch.value);

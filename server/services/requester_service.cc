@@ -285,13 +285,9 @@ grpc::Status RequesterServiceImpl::Explain(grpc::ServerContext* context,
   if (!corpus.ok()) return ToGrpc(corpus.status());
   ExplainCall call;
   call.corpus = *corpus;
-  if (request->chunks().empty()) {
-    const auto range = RangeOf(**corpus, request->chunk_begin(), request->chunk_end());
-    if (!range.ok()) return ToGrpc(range.status());
-    for (uint32_t chunk = range->begin; chunk < range->end; ++chunk) call.chunks.push_back(chunk);
-  } else {
-    call.chunks.assign(request->chunks().begin(), request->chunks().end());
-  }
+  auto chunks = ChunksOf(*request, **corpus);
+  if (!chunks.ok()) return ToGrpc(chunks.status());
+  call.chunks = *std::move(chunks);
   call.query_rows = request->query_rows();
   call.steps = request->steps();
   call.agents = request->agents();
@@ -329,7 +325,7 @@ grpc::Status RequesterServiceImpl::Fetch(grpc::ServerContext* context,
   call.deadline = deadline;
   if (request->has_position()) call.position = request->position();
   const auto write = [&](const v1::FetchReply& reply) {
-    if (!entry->BeginWait()) return ServiceGate::ClosedError();
+    if (!entry->BeginWrite()) return ServiceGate::ClosedError();
     const bool written = writer->Write(reply);
     entry->EndWait();
     if (written) return absl::OkStatus();
@@ -342,18 +338,18 @@ grpc::Status RequesterServiceImpl::Fetch(grpc::ServerContext* context,
   return Answered(*context, WithTimeGiven(requester_.Fetch(call, send), given));
 }
 
-absl::StatusOr<ReplicaRange> RequesterServiceImpl::ReplicaRangeOf(const std::string& corpus,
-                                                                  const std::string& tenant,
-                                                                  uint32_t begin, uint32_t end,
-                                                                  uint64_t version,
-                                                                  Instant deadline) {
+template <typename Request>
+absl::StatusOr<ReplicaCall> RequesterServiceImpl::ReplicaCallOf(const Request& request,
+                                                                uint64_t version,
+                                                                Instant deadline) {
   if (options_.replicas == nullptr) {
     return absl::FailedPreconditionError(
         "this process has no holder to keep copies: ask a ckvd of --role=holder,requester");
   }
-  CKV_ASSIGN_OR_RETURN(auto resolved, ResolveVersion(corpus, tenant, version, deadline));
-  CKV_ASSIGN_OR_RETURN(const ChunkRange range, RangeOf(*resolved, begin, end));
-  return ReplicaRange{std::move(resolved), range.begin, range.end, deadline};
+  CKV_ASSIGN_OR_RETURN(auto corpus,
+                       ResolveVersion(request.corpus(), request.tenant(), version, deadline));
+  CKV_ASSIGN_OR_RETURN(std::vector<uint32_t> chunks, ChunksOf(request, *corpus));
+  return ReplicaCall{std::move(corpus), std::move(chunks), deadline};
 }
 
 grpc::Status RequesterServiceImpl::Replicate(grpc::ServerContext* context,
@@ -361,11 +357,10 @@ grpc::Status RequesterServiceImpl::Replicate(grpc::ServerContext* context,
                                              v1::ReplicateReply* reply) {
   const auto entry = gate_.EnterCall();
   if (!entry.ok()) return ToGrpc(entry.status());
-  const auto range = ReplicaRangeOf(request->corpus(), request->tenant(), request->chunk_begin(),
-                                    request->chunk_end(), request->corpus_version(),
-                                    DeadlineFor(*context, request->timeout_ms()));
-  if (!range.ok()) return ToGrpc(range.status());
-  const auto report = options_.replicas->Replicate(*range);
+  const auto call = ReplicaCallOf(*request, request->corpus_version(),
+                                  DeadlineFor(*context, request->timeout_ms()));
+  if (!call.ok()) return ToGrpc(call.status());
+  const auto report = options_.replicas->Replicate(*call);
   if (!report.ok()) return Answered(*context, report.status());
   reply->set_fetched_count(report->fetched_count);
   reply->set_present_count(report->present_count);
@@ -380,11 +375,10 @@ grpc::Status RequesterServiceImpl::ReleaseReplicas(grpc::ServerContext* context,
                                                    v1::ReleaseReplicasReply* reply) {
   const auto entry = gate_.EnterCall();
   if (!entry.ok()) return ToGrpc(entry.status());
-  const auto range =
-      ReplicaRangeOf(request->corpus(), request->tenant(), request->chunk_begin(),
-                     request->chunk_end(), 0, DeadlineFor(*context, request->timeout_ms()));
-  if (!range.ok()) return ToGrpc(range.status());
-  const auto released = options_.replicas->Release(*range);
+  const auto call =
+      ReplicaCallOf(*request, /*version=*/0, DeadlineFor(*context, request->timeout_ms()));
+  if (!call.ok()) return ToGrpc(call.status());
+  const auto released = options_.replicas->Release(*call);
   if (!released.ok()) return ToGrpc(released.status());
   reply->set_released_count(*released);
   return grpc::Status::OK;

@@ -73,11 +73,11 @@ class RequesterServiceImpl final : public v1::RequesterService::Service {
   // Returns the corpus that a request names, or one made of its chunk ids.
   absl::StatusOr<std::shared_ptr<const Corpus>> CorpusOf(const v1::AttendRequest& request,
                                                          Instant deadline);
-  // Returns chunks [begin, end) of a corpus, for the keeper of replicas.
+  // Returns the corpus and the chunks that a request names, for the keeper of replicas.
   //   FailedPrecondition  there is no keeper.
-  absl::StatusOr<ReplicaRange> ReplicaRangeOf(const std::string& corpus, const std::string& tenant,
-                                              uint32_t begin, uint32_t end, uint64_t version,
-                                              Instant deadline);
+  template <typename Request>
+  absl::StatusOr<ReplicaCall> ReplicaCallOf(const Request& request, uint64_t version,
+                                            Instant deadline);
   absl::StatusOr<v1::ResolveReply> ResolveTokens(const v1::ResolveRequest& request,
                                                  Instant deadline);
   // Returns the sooner of the caller's deadline and `timeout_ms`; 0 means the default timeout.

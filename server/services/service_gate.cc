@@ -24,9 +24,17 @@ bool ServiceGate::Stream::BeginWait(Instant until) {
   return true;
 }
 
+bool ServiceGate::Stream::BeginWrite() {
+  absl::MutexLock lock(&gate_->mu_);
+  if (gate_->ended_) return false;
+  entry_->waiting = entry_->writing = true;
+  entry_->until = kInstantMax;
+  return true;
+}
+
 void ServiceGate::Stream::EndWait() {
   absl::MutexLock lock(&gate_->mu_);
-  entry_->waiting = false;
+  entry_->waiting = entry_->writing = entry_->stuck = false;
 }
 
 absl::StatusOr<ServiceGate::Stream> ServiceGate::Enter(CancelStream cancel, Kind* kind) {
@@ -48,8 +56,24 @@ absl::StatusOr<ServiceGate::Stream> ServiceGate::Enter(CancelStream cancel, Kind
 void ServiceGate::Close() {
   absl::MutexLock lock(&mu_);
   if (std::exchange(closed_, true)) return;
+  for (Stream::Entry& entry : streams_) entry.stuck = entry.writing;
+  CancelIf([](const Stream::Entry& entry) { return entry.waiting && !entry.writing; });
+}
+
+void ServiceGate::EndStuck() {
+  absl::MutexLock lock(&mu_);
+  CancelIf([](const Stream::Entry& entry) { return entry.stuck; });
+}
+
+void ServiceGate::End() {
+  absl::MutexLock lock(&mu_);
+  ended_ = true;
+  CancelIf([](const Stream::Entry& entry) { return entry.waiting; });
+}
+
+void ServiceGate::CancelIf(bool (*ends)(const Stream::Entry&)) {
   for (Stream::Entry& entry : streams_) {
-    if (entry.waiting) Cancel(entry, ClosedError());
+    if (ends(entry)) Cancel(entry, ClosedError());
   }
 }
 

@@ -52,6 +52,9 @@ class ServiceGate {
     // Around a wait for the peer, which Close cuts short, and CancelOverdue from `until` on.
     // BeginWait returns false once closed: end the stream with ClosedError instead.
     bool BeginWait(Instant until = kInstantMax) ABSL_LOCKS_EXCLUDED(gate_->mu_);
+    // Around a write to a peer that reads on. Close leaves it alone, so that answers under way
+    // arrive. Returns false after End: end the stream with ClosedError instead.
+    bool BeginWrite() ABSL_LOCKS_EXCLUDED(gate_->mu_);
     void EndWait() ABSL_LOCKS_EXCLUDED(gate_->mu_);
 
    private:
@@ -60,6 +63,8 @@ class ServiceGate {
       CancelStream cancel;
       Kind* kind = nullptr;
       bool waiting = false;
+      bool writing = false;  // waits in a write
+      bool stuck = false;    // has been in the same write since Close
       bool cancelled = false;
       Instant until = kInstantMax;
     };
@@ -89,9 +94,13 @@ class ServiceGate {
   //   Unavailable         closed: this server drains.
   absl::StatusOr<Call> EnterCall() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Lets nothing in and ends the streams that wait for their peers with ClosedError; those that are
-  // busy end by themselves.
+  // A drain has three steps, and each ends streams with ClosedError. Close lets nothing in and ends
+  // the streams that wait for their peers. Those that are busy or write go on.
   void Close() ABSL_LOCKS_EXCLUDED(mu_);
+  // Ends the streams whose peer has taken nothing since Close.
+  void EndStuck() ABSL_LOCKS_EXCLUDED(mu_);
+  // Ends the rest, at the latest at their next wait.
+  void End() ABSL_LOCKS_EXCLUDED(mu_);
   // Ends the streams whose wait has lasted beyond its limit with DeadlineExceeded. Called now and
   // then.
   void CancelOverdue(Instant now) ABSL_LOCKS_EXCLUDED(mu_);
@@ -106,10 +115,13 @@ class ServiceGate {
     return streams_.empty() && call_count_ == 0;
   }
   static void Cancel(Stream::Entry& entry, const absl::Status& why);
+  // Ends the streams for which `ends` is true.
+  void CancelIf(bool (*ends)(const Stream::Entry&)) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const uint32_t stream_count_max_;
   mutable absl::Mutex mu_;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
   std::list<Stream::Entry> streams_ ABSL_GUARDED_BY(mu_);
   uint32_t call_count_ ABSL_GUARDED_BY(mu_) = 0;
 };

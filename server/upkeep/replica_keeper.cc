@@ -69,16 +69,15 @@ ReplicaKeeper::~ReplicaKeeper() {
   thread_.join();
 }
 
-absl::Status ReplicaKeeper::CheckRange(const ReplicaRange& range) const {
-  if (range.corpus == nullptr || range.chunk_begin >= range.chunk_end ||
-      range.chunk_end > range.corpus->chunks.size()) {
-    return absl::InvalidArgumentError("replicas: no corpus, or no range of its chunks");
+absl::Status ReplicaKeeper::Check(const ReplicaCall& call) const {
+  if (call.corpus == nullptr || call.chunks.empty()) {
+    return absl::InvalidArgumentError("replicas: no corpus, or none of its chunks");
   }
-  return absl::OkStatus();
+  return ChunksOrAll(*call.corpus, call.chunks).status();
 }
 
-absl::StatusOr<ReplicaReport> ReplicaKeeper::Replicate(const ReplicaRange& range) {
-  CKV_RETURN_IF_ERROR(CheckRange(range));
+absl::StatusOr<ReplicaReport> ReplicaKeeper::Replicate(const ReplicaCall& call) {
+  CKV_RETURN_IF_ERROR(Check(call));
   if (options_.replica_bytes_max == 0) {
     return absl::FailedPreconditionError(
         "replicas: this holder keeps none: start it with --replicas-percent above 0");
@@ -87,16 +86,16 @@ absl::StatusOr<ReplicaReport> ReplicaKeeper::Replicate(const ReplicaRange& range
     return absl::UnavailableError("replicas: no lease yet: the directory has not answered");
   }
   uint64_t bytes = 0;
-  for (uint32_t i = range.chunk_begin; i < range.chunk_end; ++i) {
-    bytes += LayOutChunk(range.corpus->geometry, range.corpus->chunks[i].token_count).total_bytes;
+  for (const uint32_t i : call.chunks) {
+    bytes += LayOutChunk(call.corpus->geometry, call.corpus->chunks[i].token_count).total_bytes;
   }
   if (bytes > options_.replica_bytes_max) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "replicas: the chunks take %d bytes, the limit is %d (replicas.percent): ask for fewer",
         bytes, options_.replica_bytes_max));
   }
-  CKV_ASSIGN_OR_RETURN(const std::vector<Member> members, directory_->ListMembers(range.deadline));
-  Job job{.range = range, .ask = 0, .members = {}, .report = {}};
+  CKV_ASSIGN_OR_RETURN(const std::vector<Member> members, directory_->ListMembers(call.deadline));
+  Job job{.call = call, .ask = 0, .members = {}, .report = {}};
   for (const Member& member : members) {
     if (member.role == MemberRole::kHolder) job.members.emplace(member.id, member);
   }
@@ -106,16 +105,16 @@ absl::StatusOr<ReplicaReport> ReplicaKeeper::Replicate(const ReplicaRange& range
   }
   const absl::Status copied = CopyAll(job);
   // Those that were made before an error are whole, and serve.
-  const absl::Status announced = AnnounceDue(range.deadline, job.report.refused_count);
+  const absl::Status announced = AnnounceDue(call.deadline, job.report.refused_count);
   CKV_RETURN_IF_ERROR(copied);
   CKV_RETURN_IF_ERROR(announced);
   return job.report;
 }
 
 absl::Status ReplicaKeeper::CopyAll(Job& job) {
-  const Corpus& corpus = *job.range.corpus;
-  for (uint32_t i = job.range.chunk_begin; i < job.range.chunk_end; ++i) {
-    Turn turn(options_.clock, &mu_, &copying_, job.range.deadline);
+  const Corpus& corpus = *job.call.corpus;
+  for (const uint32_t i : job.call.chunks) {
+    Turn turn(options_.clock, &mu_, &copying_, job.call.deadline);
     CKV_RETURN_IF_ERROR(turn.status());
     const absl::Status status = CopyOne(job, corpus.chunks[i], i);
     if (!status.ok()) return Annotate(status, absl::StrFormat("replicas: chunk %d", i));
@@ -124,7 +123,7 @@ absl::Status ReplicaKeeper::CopyAll(Job& job) {
 }
 
 absl::Status ReplicaKeeper::CopyOne(Job& job, const ChunkPlacement& chunk, uint32_t ordinal) {
-  const Corpus& corpus = *job.range.corpus;
+  const Corpus& corpus = *job.call.corpus;
   const uint64_t bytes = LayOutChunk(corpus.geometry, chunk.token_count).total_bytes;
   if (store_->table().Find(chunk.id, corpus.geometry, corpus.tenant).ok()) {
     absl::MutexLock lock(&mu_);
@@ -168,7 +167,7 @@ absl::Status ReplicaKeeper::CopyOne(Job& job, const ChunkPlacement& chunk, uint3
 // Asks the holders in turn and returns the first answer that fits the id. It is checked here, so
 // that a holder with other rows, or none, does not hide the next.
 absl::StatusOr<ChunkInfo> ReplicaKeeper::AskInfo(const Job& job, const ChunkPlacement& chunk) {
-  const Corpus& corpus = *job.range.corpus;
+  const Corpus& corpus = *job.call.corpus;
   absl::Status last =
       absl::UnavailableError("none of its holders is registered with the directory");
   std::vector<HolderId> holders = chunk.holders;
@@ -177,7 +176,7 @@ absl::StatusOr<ChunkInfo> ReplicaKeeper::AskInfo(const Job& job, const ChunkPlac
     const auto member = job.members.find(holder);
     if (member == job.members.end() || holder == options_.self) continue;
     auto info = source_->GetChunkInfo(member->second, chunk.id, corpus.geometry, corpus.tenant,
-                                      job.range.deadline);
+                                      job.call.deadline);
     last = info.status();
     if (last.ok()) {
       info->id = chunk.id;
@@ -191,14 +190,14 @@ absl::StatusOr<ChunkInfo> ReplicaKeeper::AskInfo(const Job& job, const ChunkPlac
       last = absl::DataLossError(absl::StrFormat("holder %s describes another chunk: %s",
                                                  holder.name, std::string(last.message())));
     }
-    if (options_.clock->Now() >= job.range.deadline) break;
+    if (options_.clock->Now() >= job.call.deadline) break;
   }
   return last;
 }
 
 absl::StatusOr<ChunkWriter> ReplicaKeeper::BeginCopy(Job& job, const ChunkInfo& info,
                                                      uint64_t bytes) {
-  const Corpus& corpus = *job.range.corpus;
+  const Corpus& corpus = *job.call.corpus;
   bool full = false;
   {
     absl::MutexLock lock(&mu_);
@@ -214,20 +213,20 @@ absl::StatusOr<ChunkWriter> ReplicaKeeper::BeginCopy(Job& job, const ChunkInfo& 
 }
 
 absl::Status ReplicaKeeper::FetchInto(const Job& job, uint32_t ordinal, ChunkWriter& writer) {
-  const Geometry& geometry = job.range.corpus->geometry;
+  const Geometry& geometry = job.call.corpus->geometry;
   FetchCall call;
-  call.corpus = job.range.corpus;
+  call.corpus = job.call.corpus;
   call.chunk_begin = ordinal;
   call.chunk_end = ordinal + 1;
   call.layer_end = geometry.layers;
-  call.deadline = job.range.deadline;
+  call.deadline = job.call.deadline;
   return requester_->Fetch(call, [&](const FetchedRows& rows) {
     return writer.Write(rows.layer, uint64_t{rows.token_begin} * geometry.row_bytes(), rows.rows);
   });
 }
 
 void ReplicaKeeper::NoteLocked(Job& job, const ChunkId& id, bool own, uint64_t bytes) {
-  const std::string& tenant = job.range.corpus->tenant;
+  const std::string& tenant = job.call.corpus->tenant;
   const auto [place, added] = copies_.try_emplace(id);
   Copy& copy = place->second;
   copy.last_asked = job.ask;
@@ -277,7 +276,7 @@ absl::Status ReplicaKeeper::MakeRoom(Job& job, uint64_t bytes) {
   }
   std::vector<ChunkId> victims;
   for (const auto& [asked, id] : candidates) victims.push_back(id);
-  CKV_RETURN_IF_ERROR(Withdraw(std::nullopt, victims, job.range.deadline));
+  CKV_RETURN_IF_ERROR(Withdraw(std::nullopt, victims, job.call.deadline));
   job.report.evicted_count += static_cast<uint32_t>(victims.size());
   absl::MutexLock lock(&mu_);
   stats_.evicted_count += victims.size();
@@ -321,21 +320,21 @@ void ReplicaKeeper::DropLocked(std::optional<std::string_view> tenant, const Chu
   copies_.erase(found);
 }
 
-absl::StatusOr<uint32_t> ReplicaKeeper::Release(const ReplicaRange& range) {
-  CKV_RETURN_IF_ERROR(CheckRange(range));
-  Turn turn(options_.clock, &mu_, &copying_, range.deadline);
+absl::StatusOr<uint32_t> ReplicaKeeper::Release(const ReplicaCall& call) {
+  CKV_RETURN_IF_ERROR(Check(call));
+  Turn turn(options_.clock, &mu_, &copying_, call.deadline);
   CKV_RETURN_IF_ERROR(turn.status());
   std::vector<ChunkId> ids;
   {
     absl::MutexLock lock(&mu_);
-    for (uint32_t i = range.chunk_begin; i < range.chunk_end; ++i) {
-      const ChunkId& id = range.corpus->chunks[i].id;
+    for (const uint32_t i : call.chunks) {
+      const ChunkId& id = call.corpus->chunks[i].id;
       const auto copy = copies_.find(id);
-      if (copy != copies_.end() && copy->second.lease_of_tenant.contains(range.corpus->tenant))
+      if (copy != copies_.end() && copy->second.lease_of_tenant.contains(call.corpus->tenant))
         ids.push_back(id);
     }
   }
-  CKV_RETURN_IF_ERROR(Withdraw(range.corpus->tenant, ids, range.deadline));
+  CKV_RETURN_IF_ERROR(Withdraw(call.corpus->tenant, ids, call.deadline));
   return static_cast<uint32_t>(ids.size());
 }
 

@@ -3,7 +3,7 @@
 //
 //   ReplicaKeeper keeper(options, &directory, &source, &registry, requester.get(),
 //                        &holder->store(), [&] { return registration.report().lease; });
-//   keeper.Replicate({.corpus = corpus, .chunk_begin = 0, .chunk_end = 4, .deadline = deadline});
+//   keeper.Replicate({.corpus = corpus, .chunks = {0, 1}, .deadline = deadline});
 //
 // Copies are the canonical rows, byte for byte those of the holder they came from. So a copy has
 // the same checksums, and its answers have the same bits. Rows rotated to another position would
@@ -88,10 +88,9 @@ struct ReplicaKeeperOptions {
   Duration audit_period = std::chrono::seconds(1);
 };
 
-struct ReplicaRange {
+struct ReplicaCall {
   std::shared_ptr<const Corpus> corpus;  // belongs to the tenant it names
-  uint32_t chunk_begin = 0;
-  uint32_t chunk_end = 0;
+  std::vector<uint32_t> chunks;          // ordinals, each once; ChunksOrAll makes them
   Instant deadline = kInstantMax;
 };
 
@@ -129,15 +128,15 @@ class ReplicaKeeper {
   ReplicaKeeper(const ReplicaKeeper&) = delete;
   ReplicaKeeper& operator=(const ReplicaKeeper&) = delete;
 
-  // Makes copies of the range. Errors as RequesterService.Replicate in
+  // Makes copies of the chunks. Errors as RequesterService.Replicate in
   // proto/ckv/v1/requester.proto. Chunks that others put into the table are announced too, and
   // never dropped. To make room, the copies that were not asked for the longest go first, except
   // copies that an operator marked to be kept.
-  absl::StatusOr<ReplicaReport> Replicate(const ReplicaRange& range) ABSL_LOCKS_EXCLUDED(mu_);
-  // Withdraws the copies of the range for the corpus' tenant, and drops those made here that no
+  absl::StatusOr<ReplicaReport> Replicate(const ReplicaCall& call) ABSL_LOCKS_EXCLUDED(mu_);
+  // Withdraws the copies of the chunks for the corpus' tenant, and drops those made here that no
   // other tenant asked for. Returns how many chunks were announced for the tenant.
   //   DeadlineExceeded, Unavailable    the directory was not told; nothing was dropped.
-  absl::StatusOr<uint32_t> Release(const ReplicaRange& range) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<uint32_t> Release(const ReplicaCall& call) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Call when somebody puts the chunk here. A copy of it then belongs to that putter and is not
   // dropped any more. Call it before the table is asked, and again once the table has the chunk,
@@ -158,7 +157,7 @@ class ReplicaKeeper {
   };
   // One call of Replicate.
   struct Job {
-    const ReplicaRange& range;
+    const ReplicaCall& call;
     uint64_t ask = 0;
     absl::flat_hash_map<HolderId, Member> members;  // holders by the directory's list
     ReplicaReport report;
@@ -166,7 +165,7 @@ class ReplicaKeeper {
   // Holds one of the two turns without holding the mutex over a wait.
   class Turn;
 
-  absl::Status CheckRange(const ReplicaRange& range) const;
+  absl::Status Check(const ReplicaCall& call) const;
   absl::Status CopyAll(Job& job) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status CopyOne(Job& job, const ChunkPlacement& chunk, uint32_t ordinal)
       ABSL_LOCKS_EXCLUDED(mu_);

@@ -37,12 +37,12 @@ std::string FolderOf(const std::string& path) {
   return folder.empty() ? "." : folder.string();
 }
 
-// A rename is durable once its directory is.
-bool SyncFolder(const std::string& folder) {
-  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return false;
-  const absl::Cleanup close_fd = [fd] { close(fd); };
-  return fsync(fd) == 0;
+// Whether `link` is one of this process' open files: /proc/self/fd/1, or /dev/fd/1, as /dev/fd is a
+// link into /proc.
+bool IsOpenFile(const std::string& link) {
+  std::error_code none;
+  const std::filesystem::path folder = std::filesystem::canonical(FolderOf(link), none);
+  return !none && folder.string().starts_with("/proc/");
 }
 
 struct Destination {
@@ -72,13 +72,12 @@ absl::StatusOr<Destination> Resolve(const std::string& path) {
     std::error_code no_link;
     const std::filesystem::path target = std::filesystem::read_symlink(destination.path, no_link);
     if (no_link) return destination;
-    destination.path = (std::filesystem::path(destination.path).parent_path() / target).string();
-    // /dev/stdout and /dev/fd/N lead there: the shell has the file open, and would lose its own
-    // text.
-    if (destination.path.starts_with("/proc/")) {
+    // The shell has the file open, and would lose its own text.
+    if (IsOpenFile(destination.path)) {
       return absl::FailedPreconditionError(
           CannotWrite(path, "it is an open file of this process; name the file itself"));
     }
+    destination.path = (std::filesystem::path(destination.path).parent_path() / target).string();
   }
   return absl::UnavailableError(CannotWrite(path, std::strerror(ELOOP)));
 }
@@ -202,9 +201,14 @@ absl::Status OutputFile::Finish() && {
     temporary_ = name;
   }
   if (close(std::exchange(fd_, -1)) != 0) return Failed();
+  // A rename is durable once its directory is. Opened before, so that this cannot fail after it.
+  const int folder = open(FolderOf(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return Failed();
+  const absl::Cleanup close_folder = [folder] { close(folder); };
   if (rename(temporary_.c_str(), path_.c_str()) != 0) return Failed();
   temporary_.clear();
-  return SyncFolder(FolderOf(path_)) ? absl::OkStatus() : Failed();
+  // EINVAL: this file system cannot sync a directory.
+  return fsync(folder) == 0 || errno == EINVAL ? absl::OkStatus() : Failed();
 }
 
 absl::Status WriteOutput(const std::string& path, std::string_view text) {

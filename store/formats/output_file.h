@@ -39,7 +39,8 @@ class OutputFile {
   //   Unavailable         as Create.
   absl::Status Write(uint64_t offset_bytes, std::span<const std::byte> bytes);
   // The bytes are at `path` and, if that is a file, durable.
-  //   Unavailable         as Create; a file at `path` is as it was.
+  //   Unavailable         as Create; a file at `path` is as it was. If only the last sync of the
+  //                       folder failed, the new file is there, but may not outlast a power cut.
   absl::Status Finish() &&;
 
  private:

@@ -84,6 +84,16 @@ TEST(ValidateCorpus, NamesWhatIsWrong) {
   }
 }
 
+TEST(ChunksOrAll, ListsThemAllIfNoneIsNamed) {
+  Corpus corpus;
+  EXPECT_EQ(ChunksOrAll(corpus, {}).status().code(), absl::StatusCode::kInvalidArgument);
+  corpus.chunks.resize(3);
+  EXPECT_EQ(*ChunksOrAll(corpus, {}), (std::vector<uint32_t>{0, 1, 2}));
+  EXPECT_EQ(*ChunksOrAll(corpus, {2, 0}), (std::vector<uint32_t>{2, 0}));
+  for (const std::vector<uint32_t>& bad : {std::vector<uint32_t>{3}, {1, 1}, {UINT32_MAX}})
+    EXPECT_EQ(ChunksOrAll(corpus, bad).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(ValidateCorpus, RefusesTooManyChunksBeforeLookingAtThem) {
   Corpus corpus = Good(0);
   corpus.chunks.resize(kCorpusChunkCountMax + 1);

@@ -173,7 +173,7 @@ absl::StatusOr<v1::ExplainRequest> RequestOf(const Ctl& ctl, const ExplainOption
   request.set_agents(options.agents);
   request.set_select(options.select);
   if (options.room_tokens) request.set_cache_room_tokens(*options.room_tokens);
-  request.mutable_chunks()->Add(ordinals.begin(), ordinals.end());
+  SetChunks(ordinals, request);
   return request;
 }
 
@@ -225,7 +225,8 @@ absl::Status ExplainHere(const Ctl& ctl, const ExplainOptions& options,
                        Requester::Create(requester_options, &directory, &holders));
   ExplainCall call;
   call.corpus = std::make_shared<const Corpus>(corpus);
-  call.chunks.assign(request.chunks().begin(), request.chunks().end());
+  CKV_ASSIGN_OR_RETURN(
+      call.chunks, ParseChunkRanges(options.chunks, static_cast<uint32_t>(corpus.chunks.size())));
   call.query_rows = request.query_rows();
   call.steps = request.steps();
   call.agents = request.agents();

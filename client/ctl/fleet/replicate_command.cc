@@ -26,87 +26,64 @@ FleetOptions FleetAt(const Ctl& ctl, const ReplicateOptions& options) {
   return fleet;
 }
 
-// Makes one call for each run of the chunks in --chunks, and all calls share --timeout-ms. Calls
-// `call` with the context, the run and the milliseconds left.
-template <typename Call>
-absl::Status ForEachRun(const Ctl& ctl, const ReplicateOptions& options, Fleet& fleet,
-                        const Corpus& corpus, const Call& call) {
+// Fills in what both requests have.
+template <typename Request>
+absl::Status Fill(const Ctl& ctl, const ReplicateOptions& options, const Corpus& corpus,
+                  Request& request) {
   CKV_ASSIGN_OR_RETURN(
       const std::vector<uint32_t> ordinals,
       ParseChunkRanges(options.chunks, static_cast<uint32_t>(corpus.chunks.size())));
-  const Instant deadline = ctl.clock->Now() + std::chrono::milliseconds(options.timeout_ms);
-  for (const ChunkRun run : AsRuns(ordinals)) {
-    const uint32_t left_ms = fleet.RemainingMs(deadline);
-    grpc::ClientContext context;
-    fleet.PrepareBeyond(context, left_ms);
-    CKV_RETURN_IF_ERROR(call(context, run, left_ms));
-  }
+  request.set_corpus(options.corpus);
+  request.set_tenant(ctl.fleet.tenant);
+  SetChunks(ordinals, request);
+  request.set_timeout_ms(options.timeout_ms);
   return absl::OkStatus();
 }
 
 absl::Status RunReplicate(const Ctl& ctl, const ReplicateOptions& options) {
   Fleet fleet(FleetAt(ctl, options), ctl.clock);
   CKV_ASSIGN_OR_RETURN(const Corpus corpus, fleet.GetCorpus(options.corpus));
-  v1::ReplicateReply sum;
-  const auto replicate = [&](grpc::ClientContext& context, ChunkRun run, uint32_t left_ms) {
-    v1::ReplicateRequest request;
-    request.set_corpus(options.corpus);
-    request.set_tenant(ctl.fleet.tenant);
-    request.set_corpus_version(corpus.version);
-    request.set_chunk_begin(run.begin);
-    request.set_chunk_end(run.end);
-    request.set_timeout_ms(left_ms);
-    v1::ReplicateReply reply;
-    CKV_RETURN_IF_ERROR(
-        fleet.RequesterError(fleet.requester().Replicate(&context, request, &reply), "Replicate"));
-    sum.set_fetched_count(sum.fetched_count() + reply.fetched_count());
-    sum.set_present_count(sum.present_count() + reply.present_count());
-    sum.set_refused_count(sum.refused_count() + reply.refused_count());
-    sum.set_evicted_count(sum.evicted_count() + reply.evicted_count());
-    sum.set_fetched_bytes(sum.fetched_bytes() + reply.fetched_bytes());
-    return absl::OkStatus();
-  };
-  CKV_RETURN_IF_ERROR(ForEachRun(ctl, options, fleet, corpus, replicate));
-  if (sum.refused_count() > 0) {
+  v1::ReplicateRequest request;
+  CKV_RETURN_IF_ERROR(Fill(ctl, options, corpus, request));
+  request.set_corpus_version(corpus.version);
+  grpc::ClientContext context;
+  fleet.PrepareBeyond(context, options.timeout_ms);
+  v1::ReplicateReply reply;
+  CKV_RETURN_IF_ERROR(
+      fleet.RequesterError(fleet.requester().Replicate(&context, request, &reply), "Replicate"));
+  if (reply.refused_count() > 0) {
     ctl.Note(absl::StrFormat(
         "ckvctl: warning: %s not kept: the directory tells of %d members at most for a chunk, and "
         "has a limit in all",
-        FormatCount(sum.refused_count(), "chunk"), kReplicaCountMax));
+        FormatCount(reply.refused_count(), "chunk"), kReplicaCountMax));
   }
-  ctl.Print(
-      absl::StrFormat("%s copied (%s), %d were there; %s made room\n",
-                      FormatCount(sum.fetched_count(), "chunk"), FormatBytes(sum.fetched_bytes()),
-                      sum.present_count(), FormatCount(sum.evicted_count(), "earlier replica")),
-      {{"corpus", options.corpus},
-       {"at", options.at},
-       {"fetched_count", sum.fetched_count()},
-       {"present_count", sum.present_count()},
-       {"refused_count", sum.refused_count()},
-       {"evicted_count", sum.evicted_count()},
-       {"fetched_bytes", sum.fetched_bytes()}});
+  ctl.Print(absl::StrFormat("%s copied (%s), %d were there; %s made room\n",
+                            FormatCount(reply.fetched_count(), "chunk"),
+                            FormatBytes(reply.fetched_bytes()), reply.present_count(),
+                            FormatCount(reply.evicted_count(), "earlier replica")),
+            {{"corpus", options.corpus},
+             {"at", options.at},
+             {"fetched_count", reply.fetched_count()},
+             {"present_count", reply.present_count()},
+             {"refused_count", reply.refused_count()},
+             {"evicted_count", reply.evicted_count()},
+             {"fetched_bytes", reply.fetched_bytes()}});
   return absl::OkStatus();
 }
 
 absl::Status RunRelease(const Ctl& ctl, const ReplicateOptions& options) {
   Fleet fleet(FleetAt(ctl, options), ctl.clock);
   CKV_ASSIGN_OR_RETURN(const Corpus corpus, fleet.GetCorpus(options.corpus));
-  uint64_t released = 0;
-  const auto release = [&](grpc::ClientContext& context, ChunkRun run, uint32_t left_ms) {
-    v1::ReleaseReplicasRequest request;
-    request.set_corpus(options.corpus);
-    request.set_tenant(ctl.fleet.tenant);
-    request.set_chunk_begin(run.begin);
-    request.set_chunk_end(run.end);
-    request.set_timeout_ms(left_ms);
-    v1::ReleaseReplicasReply reply;
-    CKV_RETURN_IF_ERROR(fleet.RequesterError(
-        fleet.requester().ReleaseReplicas(&context, request, &reply), "ReleaseReplicas"));
-    released += reply.released_count();
-    return absl::OkStatus();
-  };
-  CKV_RETURN_IF_ERROR(ForEachRun(ctl, options, fleet, corpus, release));
-  ctl.Print(absl::StrFormat("%s released\n", FormatCount(released, "chunk")),
-            {{"corpus", options.corpus}, {"at", options.at}, {"released_count", released}});
+  v1::ReleaseReplicasRequest request;
+  CKV_RETURN_IF_ERROR(Fill(ctl, options, corpus, request));
+  grpc::ClientContext context;
+  fleet.PrepareBeyond(context, options.timeout_ms);
+  v1::ReleaseReplicasReply reply;
+  CKV_RETURN_IF_ERROR(fleet.RequesterError(
+      fleet.requester().ReleaseReplicas(&context, request, &reply), "ReleaseReplicas"));
+  ctl.Print(
+      absl::StrFormat("%s released\n", FormatCount(reply.released_count(), "chunk")),
+      {{"corpus", options.corpus}, {"at", options.at}, {"released_count", reply.released_count()}});
   return absl::OkStatus();
 }
 

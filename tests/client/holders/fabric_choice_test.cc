@@ -207,7 +207,7 @@ TEST_F(FabricChoiceTest, AFabricWithoutBandwidthIsNotRefused) {
   tcp.set_cost(seconds(1), 2);
   options.fabrics = {&tcp, &shm};
   options.connect_timeout = seconds(8000);
-  EXPECT_EQ(Opened(), FabricKind::kShm);
+  EXPECT_EQ(Opened(), FabricKind::kShm) << View().trials[1].why_not;
   const FabricTrial trial = View().trials[0];
   EXPECT_EQ(trial.why_not, "");
   EXPECT_NEAR(trial.constants.t_probe_us, 65e6, 2e6);

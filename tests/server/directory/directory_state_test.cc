@@ -94,9 +94,10 @@ TEST_F(DirectoryStateTest, ANameIsItsAddressesUntilTheLeaseEnds) {
   const auto first = state_.Register(HolderAt("h1", "127.0.0.1:27411"), seconds(2));
   ASSERT_TRUE(first.ok());
   const auto second = state_.Register(HolderAt("h1", "127.0.0.1:7402"), seconds(2));
-  EXPECT_EQ(
-      second.status(),
-      absl::AlreadyExistsError("name 'h1' is held by 127.0.0.1:27411; choose another with --name"));
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(second.status().message(),
+            "name 'h1' is held by 127.0.0.1:27411; choose another with --name");
+  EXPECT_EQ(LeaseEndOf(second.status()), seconds(2));
   EXPECT_TRUE(state_.KeepAlive(first->lease_id).ok()) << "the one who has it keeps it";
 
   // The same address again is the same process in a later life.

@@ -252,6 +252,22 @@ TEST_F(RegistrationTest, TheLeaseOfAnEarlierLifeElsewhereIsWaitedFor) {
   EXPECT_EQ(directory_->Members().at(0).control_address, options_.member.control_address);
 }
 
+// The earlier life asked for a longer lease than this one does.
+TEST_F(RegistrationTest, ALongerLeaseOfAnEarlierLifeIsWaitedFor) {
+  Member earlier = options_.member;
+  earlier.control_address = "127.0.0.1:7999";
+  ASSERT_TRUE(directory_->Register(earlier, seconds(30)).ok());
+  clock_.Advance(seconds(1));
+  Start();
+  ASSERT_TRUE(Await([](const auto& report) { return report.failure_count == 1; }));
+  clock_.Advance(seconds(20));  // far more than this life's own 3 s
+  ASSERT_TRUE(Await([](const auto& report) { return report.failure_count == 2; }));
+  EXPECT_FALSE(registration_->report().gave_up);
+  clock_.Advance(seconds(9));
+  ASSERT_TRUE(registration_->AwaitLease(kInstantMax).ok());
+  EXPECT_TRUE(gate_.LiveAt(clock_.Now()));
+}
+
 TEST_F(RegistrationTest, AMemberWhoseNameWasTakenMeanwhileStaysRefusedAndKeepsTrying) {
   Start();
   ASSERT_TRUE(registration_->AwaitLease(kInstantMax).ok());

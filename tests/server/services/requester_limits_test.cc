@@ -3,6 +3,8 @@
 // Method: whole daemons in this process, asked over gRPC as any client would; one client is as gRPC
 // makes it, and takes 4 MiB.
 
+#include <thread>
+
 #include "server/services/attend_request.h"
 #include "tests/server/services/services_fixture.h"
 
@@ -106,7 +108,29 @@ TEST_F(RequesterLimitsTest, ADeadlineSaysHowLongTheCallHad) {
   EXPECT_THAT(late.error_message(), AllOf(HasSubstr("the call had 1 ms"), HasSubstr("timeout_ms")));
 }
 
-// Goal: a drain ends a Fetch whose peer reads nothing, at once and with a status to retry on.
+// Goal: a drain lets a Fetch end whose peer reads on.
+TEST_F(RequesterLimitsTest, ADrainWaitsForAFetchThatGoesOn) {
+  const auto large = test::MakeTestCorpus(test::TestGeometry(1), {70'000}, /*seed=*/31);
+  Load("large", large);
+  v1::FetchRequest request;
+  request.set_corpus("large");
+  Call call(std::chrono::seconds(60));
+  const auto reader = requester_stub_->Fetch(call.get(), request);
+  v1::FetchReply reply;
+  ASSERT_TRUE(reader->Read(&reply));
+  uint64_t tokens = reply.token_count();
+  std::thread drain([&] { requester_->Drain(Soon(std::chrono::seconds(60))); });
+  v1::AttendReply one;
+  while (requester_stub_->Attend(Call().get(), RequestOf(1), &one).ok()) {
+  }  // until the drain has begun
+  while (reader->Read(&reply)) tokens += reply.token_count();
+  const grpc::Status ended = reader->Finish();
+  drain.join();
+  EXPECT_TRUE(ended.ok()) << ended.error_message();
+  EXPECT_EQ(tokens, 70'000u);
+}
+
+// Goal: a drain ends a Fetch whose peer reads nothing, soon and with a status to retry on.
 TEST_F(RequesterLimitsTest, ADrainEndsAFetchWithUnavailable) {
   // 13 MB of rows, more than flow control takes of a peer that does not read.
   const auto large = test::MakeTestCorpus(test::TestGeometry(1), {70'000}, /*seed=*/31);

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -113,8 +114,13 @@ class ReplicaKeeperTest : public testing::Test {
     lease_.reset();
   }
 
+  static std::vector<uint32_t> Chunks(uint32_t begin, uint32_t end) {
+    std::vector<uint32_t> chunks(end - begin);
+    std::iota(chunks.begin(), chunks.end(), begin);
+    return chunks;
+  }
   absl::StatusOr<ReplicaReport> Replicate(uint32_t begin, uint32_t end) {
-    return keeper_->Replicate({published_, begin, end, kInstantMax});
+    return keeper_->Replicate({published_, Chunks(begin, end), kInstantMax});
   }
   ChunkStore& store() { return fleet_.holder(1).store(); }
   const ChunkTable& table() { return store().table(); }
@@ -191,7 +197,7 @@ TEST_F(ReplicaKeeperTest, ACopyHasTheBytesOfItsSourceAndIsTold) {
   EXPECT_EQ(stats.bytes, BytesOf(0) + BytesOf(1) + BytesOf(3));
   EXPECT_EQ(stats.fetched_count, 4u);
 
-  const auto released = keeper_->Release({published_, 1, 4, kInstantMax});
+  const auto released = keeper_->Release({published_, {1, 2, 3}, kInstantMax});
   ASSERT_TRUE(released.ok()) << released.status();
   EXPECT_EQ(*released, 3u);
   EXPECT_EQ(Told(), "0");
@@ -223,7 +229,7 @@ TEST_F(ReplicaKeeperTest, ACorruptSourceIsRefused) {
   auto shorter = std::make_shared<Corpus>(*published_);
   shorter->chunks[1].token_count = 29;
   infos_.falsify = nullptr;
-  status = keeper_->Replicate({shorter, 1, 2, kInstantMax}).status();
+  status = keeper_->Replicate({shorter, {1}, kInstantMax}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
 
   EXPECT_TRUE(Replicate(1, 2).ok());
@@ -259,14 +265,14 @@ TEST_F(ReplicaKeeperTest, WhatOthersPutIsNeverDropped) {
   EXPECT_EQ(Told(), "0,1");
   keeper_->Adopt(corpus_.chunks[1].info.id);
   EXPECT_EQ(keeper_->stats().bytes, 0u);
-  ASSERT_TRUE(keeper_->Release({published_, 0, 4, kInstantMax}).ok());
+  ASSERT_TRUE(keeper_->Release({published_, {0, 1, 2, 3}, kInstantMax}).ok());
   EXPECT_EQ(Told(), "");
   EXPECT_TRUE(Has(0) && Has(1));
 
   // Nor what an operator marked.
   ASSERT_TRUE(Replicate(3, 4).ok());
   ASSERT_TRUE(store().Keep(corpus_.chunks[3].info.id, true).ok());
-  ASSERT_TRUE(keeper_->Release({published_, 3, 4, kInstantMax}).ok());
+  ASSERT_TRUE(keeper_->Release({published_, {3}, kInstantMax}).ok());
   EXPECT_TRUE(Has(3));
 }
 
@@ -290,7 +296,7 @@ TEST_F(ReplicaKeeperTest, ADirectoryThatIsAway) {
   registry_.cut = true;
   EXPECT_EQ(Replicate(1, 2).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(Has(1)) << "whole, and told later";
-  EXPECT_EQ(keeper_->Release({published_, 0, 1, kInstantMax}).status().code(),
+  EXPECT_EQ(keeper_->Release({published_, {0}, kInstantMax}).status().code(),
             absl::StatusCode::kUnavailable);
   EXPECT_TRUE(Has(0)) << "the directory still sends requests for it";
   registry_.cut = false;
@@ -329,13 +335,13 @@ TEST_F(ReplicaKeeperTest, ToldAgainForACorpusThatCameBack) {
 TEST_F(ReplicaKeeperTest, EachTenantHasItsOwnAnnouncements) {
   const Corpus red = corpus_.Publish("c", "red", {{TestFleet::Name(0)}});
   ASSERT_TRUE(directory_.Publish(red, false, 0).ok());
-  const ReplicaRange of_red = {std::make_shared<const Corpus>(red), 0, 1, kInstantMax};
+  const ReplicaCall of_red = {std::make_shared<const Corpus>(red), {0}, kInstantMax};
   auto report = keeper_->Replicate(of_red);
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->fetched_count, 1u);
   EXPECT_EQ(Told("red"), "0");
   EXPECT_EQ(Told(), "");
-  auto released = keeper_->Release({published_, 0, 1, kInstantMax});
+  auto released = keeper_->Release({published_, {0}, kInstantMax});
   ASSERT_TRUE(released.ok()) << released.status();
   EXPECT_EQ(*released, 0u) << "nor does it say that others have one";
   EXPECT_TRUE(Has(0));
@@ -347,7 +353,7 @@ TEST_F(ReplicaKeeperTest, EachTenantHasItsOwnAnnouncements) {
   ASSERT_EQ(*keeper_->Release(of_red), 1u);
   EXPECT_TRUE(Has(0));
   EXPECT_EQ(Told(), "0");
-  ASSERT_EQ(*keeper_->Release({published_, 0, 1, kInstantMax}), 1u);
+  ASSERT_EQ(*keeper_->Release({published_, {0}, kInstantMax}), 1u);
   EXPECT_FALSE(Has(0));
   EXPECT_EQ(keeper_->stats().bytes, 0u);
 }
@@ -359,7 +365,7 @@ TEST_F(ReplicaKeeperTest, ACopyThatComesDuringAPutIsAdopted) {
   ASSERT_TRUE(Replicate(0, 1).ok());
   EXPECT_TRUE(absl::IsAlreadyExists(test::PutChunk(store(), corpus_.geometry, corpus_.chunks[0])));
   keeper_->Adopt(id);
-  ASSERT_TRUE(keeper_->Release({published_, 0, 1, kInstantMax}).ok());
+  ASSERT_TRUE(keeper_->Release({published_, {0}, kInstantMax}).ok());
   EXPECT_TRUE(Has(0));
 }
 
@@ -368,7 +374,7 @@ TEST_F(ReplicaKeeperTest, NothingIsFetchedThatHasMembersEnough) {
   for (size_t i = 2; full->chunks[0].leased.size() < kReplicaCountMax - 1; ++i) {
     full->chunks[0].leased.push_back(TestFleet::Name(i));
   }
-  const auto report = keeper_->Replicate({full, 0, 2, kInstantMax});
+  const auto report = keeper_->Replicate({full, {0, 1}, kInstantMax});
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->refused_count, 1u);
   EXPECT_EQ(report->fetched_count, 1u);

@@ -138,6 +138,25 @@ TEST(OutputFile, ADeviceIsWrittenInto) {
   EXPECT_EQ(directory.FileCount(), 1u);
 }
 
+// The shell writes on into the file that it has open: a rename would take it away.
+TEST(OutputFile, AnOpenFileOfTheProcessIsRefused) {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "out";
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_GE(fd, 0);
+  const std::string number = std::to_string(fd);
+  std::filesystem::create_symlink("/dev/fd/" + number, directory / "link");
+  for (const std::string& name :
+       {"/dev/fd/" + number, "/proc/self/fd/" + number, directory / "link"}) {
+    for (const absl::Status& status : {OutputFile::Check(name), WriteOutput(name, "x")}) {
+      EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition) << name;
+      EXPECT_THAT(std::string(status.message()), HasSubstr("name the file itself"));
+    }
+  }
+  EXPECT_EQ(TextOf(path), "");
+  close(fd);
+}
+
 TEST(OutputFile, FoldersAndSocketsAreRefused) {
   const TemporaryDirectory directory;
   std::filesystem::create_directory(directory / "folder");
