@@ -17,6 +17,9 @@
 
 namespace ckv {
 
+// Connections that wait to be accepted, at most.
+inline constexpr int kListenBacklog = 128;
+
 // Owns a file descriptor.
 class UniqueFd {
  public:

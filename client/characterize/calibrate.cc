@@ -18,8 +18,6 @@ namespace {
 // So far from its own place is a chunk fetched to: every band is rotated.
 constexpr uint64_t kFetchOffset = 1000;
 
-double UsSince(Instant begin, Clock& clock) { return double((clock.Now() - begin).count()) / 1e3; }
-
 absl::Status CheckCall(const TimingCall& call) {
   if (call.corpus == nullptr || call.chunk >= call.corpus->chunks.size() ||
       call.pace.run_count == 0) {

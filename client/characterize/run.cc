@@ -29,8 +29,6 @@ constexpr uint32_t kParallelRounds = 40;
 constexpr uint32_t kPrefillRounds = 4;
 constexpr uint32_t kSelectionSeed = 7;
 
-double UsSince(Instant begin, Clock& clock) { return double((clock.Now() - begin).count()) / 1e3; }
-
 class Sweeps {
  public:
   // `cache` has room for the largest chunk.

@@ -15,35 +15,36 @@ namespace {
 // absl's tables look up absl's views without making a string.
 absl::string_view KeyOf(std::string_view host) { return {host.data(), host.size()}; }
 
-absl::Status Refuse(const std::string& field, const std::string& why) {
-  return absl::InvalidArgumentError(absl::StrFormat("%s: %s", field, why));
-}
-
 absl::Status CheckTier(const TierCost& tier, size_t index) {
   const auto field = [index](const char* name) {
     return absl::StrFormat("tiers[%d].%s", index, name);
   };
   if (tier.name.size() > kOracleNameBytesMax) {
-    return Refuse(field("name"),
-                  absl::StrFormat("%d bytes, limit %d", tier.name.size(), kOracleNameBytesMax));
+    return RefuseOracle(field("name"), absl::StrFormat("%d bytes, limit %d", tier.name.size(),
+                                                       kOracleNameBytesMax));
   }
   // Written so that NaN fails.
   if (!(tier.bandwidth_bytes_per_s > 0 && tier.bandwidth_bytes_per_s <= kTierBandwidthMax)) {
-    return Refuse(field("bandwidth"),
-                  absl::StrFormat("%g bytes a second is not within (0, %g]",
-                                  tier.bandwidth_bytes_per_s, kTierBandwidthMax));
+    return RefuseOracle(field("bandwidth"),
+                        absl::StrFormat("%g bytes a second is not within (0, %g]",
+                                        tier.bandwidth_bytes_per_s, kTierBandwidthMax));
   }
   if (!(tier.latency_us >= 0 && tier.latency_us <= kTierLatencyMaxUs)) {
-    return Refuse(field("latency_us"),
-                  absl::StrFormat("%g is not within [0, %g]", tier.latency_us, kTierLatencyMaxUs));
+    return RefuseOracle(field("latency_us"), absl::StrFormat("%g is not within [0, %g]",
+                                                             tier.latency_us, kTierLatencyMaxUs));
   }
   if (!(tier.congestion >= 0 && tier.congestion < 1)) {
-    return Refuse(field("congestion"), absl::StrFormat("%g is not within [0, 1)", tier.congestion));
+    return RefuseOracle(field("congestion"),
+                        absl::StrFormat("%g is not within [0, 1)", tier.congestion));
   }
   return absl::OkStatus();
 }
 
 }  // namespace
+
+absl::Status RefuseOracle(const std::string& field, const std::string& why) {
+  return absl::InvalidArgumentError(absl::StrFormat("%s: %s", field, why));
+}
 
 std::optional<PathCost> NetworkSnapshot::Find(std::string_view host, Instant now,
                                               Duration congestion_age_max) const {
@@ -60,23 +61,25 @@ std::optional<PathCost> NetworkSnapshot::Find(std::string_view host, Instant now
 
 absl::Status ValidateSnapshot(const NetworkSnapshot& snapshot) {
   if (snapshot.tiers.empty() || snapshot.tiers.size() > kTierCountMax) {
-    return Refuse("tiers", absl::StrFormat("%d of them, 1 to %d can be", snapshot.tiers.size(),
-                                           kTierCountMax));
+    return RefuseOracle("tiers", absl::StrFormat("%d of them, 1 to %d can be",
+                                                 snapshot.tiers.size(), kTierCountMax));
   }
   for (size_t i = 0; i < snapshot.tiers.size(); ++i)
     CKV_RETURN_IF_ERROR(CheckTier(snapshot.tiers[i], i));
   if (snapshot.tier_of_host.size() > kOracleHostCountMax) {
-    return Refuse("hosts", absl::StrFormat("%d of them, limit %d", snapshot.tier_of_host.size(),
-                                           kOracleHostCountMax));
+    return RefuseOracle(
+        "hosts",
+        absl::StrFormat("%d of them, limit %d", snapshot.tier_of_host.size(), kOracleHostCountMax));
   }
   for (const auto& [host, tier] : snapshot.tier_of_host) {
     if (host.empty() || host.size() > kOracleNameBytesMax) {
-      return Refuse("hosts", absl::StrFormat("a name of %d bytes, 1 to %d can be", host.size(),
-                                             kOracleNameBytesMax));
+      return RefuseOracle("hosts", absl::StrFormat("a name of %d bytes, 1 to %d can be",
+                                                   host.size(), kOracleNameBytesMax));
     }
     if (tier >= snapshot.tiers.size()) {
-      return Refuse(absl::StrFormat("hosts[%s].tier", host),
-                    absl::StrFormat("%d, but there are %d tiers", tier, snapshot.tiers.size()));
+      return RefuseOracle(
+          absl::StrFormat("hosts[%s].tier", host),
+          absl::StrFormat("%d, but there are %d tiers", tier, snapshot.tiers.size()));
     }
   }
   return absl::OkStatus();

@@ -128,6 +128,9 @@ class NetworkOracle {
   std::thread thread_;
 };
 
+// Returns InvalidArgument for a field of a snapshot: "hosts[a].tier: ...".
+absl::Status RefuseOracle(const std::string& field, const std::string& why);
+
 // Returns "10.0.0.7" for "10.0.0.7:7401" and "::1" for "[::1]:7401". An address that is not
 // host:port comes back whole.
 std::string HostOfAddress(std::string_view address);

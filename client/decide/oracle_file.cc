@@ -22,10 +22,6 @@ constexpr double kBytesPerGB = 1e9;
 // document -> tiers -> tier, and document -> hosts -> labels.
 constexpr int kDepthMax = 3;
 
-absl::Status Refuse(const std::string& field, const std::string& why) {
-  return absl::InvalidArgumentError(absl::StrFormat("%s: %s", field, why));
-}
-
 // For messages: a key that somebody else wrote.
 std::string Shown(const std::string& name) { return absl::Utf8SafeCHexEscape(name.substr(0, 64)); }
 
@@ -34,7 +30,7 @@ absl::Status CheckKeys(const Json& object, const std::string& where,
   for (const auto& [key, value] : object.items()) {
     bool found = false;
     for (const std::string_view name : known) found = found || key == name;
-    if (!found) return Refuse(where + Shown(key), "nothing of that name is known here");
+    if (!found) return RefuseOracle(where + Shown(key), "nothing of that name is known here");
   }
   return absl::OkStatus();
 }
@@ -43,28 +39,29 @@ absl::Status ReadNumber(const Json& object, const std::string& where, const char
                         bool required, double* value) {
   const auto found = object.find(key);
   if (found == object.end()) {
-    return required ? Refuse(where + key, "is missing") : absl::OkStatus();
+    return required ? RefuseOracle(where + key, "is missing") : absl::OkStatus();
   }
-  if (!found->is_number()) return Refuse(where + key, "is not a number");
+  if (!found->is_number()) return RefuseOracle(where + key, "is not a number");
   *value = found->get<double>();
   return absl::OkStatus();
 }
 
 absl::Status ReadTiers(const Json& document, NetworkSnapshot* snapshot) {
   const auto tiers = document.find("tiers");
-  if (tiers == document.end() || !tiers->is_array()) return Refuse("tiers", "is not a list");
+  if (tiers == document.end() || !tiers->is_array()) return RefuseOracle("tiers", "is not a list");
   if (tiers->size() > kTierCountMax) {
-    return Refuse("tiers", absl::StrFormat("%d of them, limit %d", tiers->size(), kTierCountMax));
+    return RefuseOracle("tiers",
+                        absl::StrFormat("%d of them, limit %d", tiers->size(), kTierCountMax));
   }
   for (size_t i = 0; i < tiers->size(); ++i) {
     const Json& json = (*tiers)[i];
     const std::string where = absl::StrFormat("tiers[%d].", i);
-    if (!json.is_object()) return Refuse(absl::StrFormat("tiers[%d]", i), "is not an object");
+    if (!json.is_object()) return RefuseOracle(absl::StrFormat("tiers[%d]", i), "is not an object");
     CKV_RETURN_IF_ERROR(
         CheckKeys(json, where, {"name", "bandwidth_GBps", "latency_us", "congestion"}));
     TierCost tier;
     if (const auto name = json.find("name"); name != json.end()) {
-      if (!name->is_string()) return Refuse(where + "name", "is not a string");
+      if (!name->is_string()) return RefuseOracle(where + "name", "is not a string");
       tier.name = name->get<std::string>();
     }
     double bandwidth_GBps = 0;
@@ -80,11 +77,11 @@ absl::Status ReadTiers(const Json& document, NetworkSnapshot* snapshot) {
 absl::Status CheckLabels(const std::string& host, const Json& labels, size_t count) {
   const std::string field = absl::StrFormat("hosts[%s]", Shown(host));
   if (!labels.is_array() || labels.size() != count) {
-    return Refuse(field,
-                  absl::StrFormat("is not a list of %d labels, one fewer than tiers", count));
+    return RefuseOracle(field,
+                        absl::StrFormat("is not a list of %d labels, one fewer than tiers", count));
   }
   for (const Json& label : labels) {
-    if (!label.is_string()) return Refuse(field, "a label is not a string");
+    if (!label.is_string()) return RefuseOracle(field, "a label is not a string");
   }
   return absl::OkStatus();
 }
@@ -99,10 +96,11 @@ uint32_t TierOf(const Json& a, const Json& b) {
 absl::Status ReadHosts(const Json& document, std::string_view requester_host,
                        NetworkSnapshot* snapshot) {
   const auto hosts = document.find("hosts");
-  if (hosts == document.end() || !hosts->is_object()) return Refuse("hosts", "is not an object");
+  if (hosts == document.end() || !hosts->is_object())
+    return RefuseOracle("hosts", "is not an object");
   if (hosts->size() > kOracleHostCountMax) {
-    return Refuse("hosts",
-                  absl::StrFormat("%d of them, limit %d", hosts->size(), kOracleHostCountMax));
+    return RefuseOracle(
+        "hosts", absl::StrFormat("%d of them, limit %d", hosts->size(), kOracleHostCountMax));
   }
   for (const auto& [host, labels] : hosts->items())
     CKV_RETURN_IF_ERROR(CheckLabels(host, labels, snapshot->tiers.size() - 1));
@@ -126,7 +124,7 @@ absl::StatusOr<NetworkSnapshot> ParseOracleFile(std::string_view text,
   CKV_RETURN_IF_ERROR(CheckKeys(document, "", {"version", "tiers", "hosts"}));
   const auto version = document.find("version");
   if (version == document.end() || *version != kVersion) {
-    return Refuse("version", absl::StrFormat("is not %d", kVersion));
+    return RefuseOracle("version", absl::StrFormat("is not %d", kVersion));
   }
   NetworkSnapshot snapshot;
   CKV_RETURN_IF_ERROR(ReadTiers(document, &snapshot));

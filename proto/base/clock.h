@@ -50,6 +50,10 @@ class Clock {
 
 // "Deadline minus now" as the wire carries it: microseconds, at least 1, saturating.
 uint32_t RemainingUs(Instant deadline, Instant now);
+// Returns the microseconds that have passed since `begin`.
+inline double UsSince(Instant begin, const Clock& clock) {
+  return static_cast<double>((clock.Now() - begin).count()) / 1e3;
+}
 
 // Returns milliseconds since 1970 by the wall clock. A directory's epochs begin there, so a later
 // life's epochs are above all earlier ones without anything on disk. Do not order anything else by

@@ -425,7 +425,7 @@ struct MetricsServer::State {
                                                         std::to_string(kScrapeCountMax),
                                                         "request_timeout_ms", kSilenceMs}) {}
 
-  std::shared_ptr<Reader> reader;
+  std::shared_ptr<prometheus::Collectable> reader;
   std::optional<prometheus::Exposer> exposer;  // but for the end, there
 };
 

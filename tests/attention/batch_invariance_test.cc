@@ -12,26 +12,18 @@
 #include <vector>
 
 #include "attention/mla_partial.h"
+#include "tests/attention/each_target.h"
 #include "tests/attention/random_piece.h"
 
 namespace ckv {
 namespace {
 
+using test::ForEachTarget;
 using test::PieceOptions;
 using test::RandomIndices;
 using test::TestPiece;
 
 using Bits = std::vector<std::byte>;
-
-template <typename Body>
-void ForEachTarget(Body body) {
-  for (const std::string_view target : KernelTargets()) {
-    SCOPED_TRACE(testing::Message() << "target " << target);
-    ASSERT_TRUE(ForceKernelTarget(target).ok());
-    body();
-  }
-  ASSERT_TRUE(ForceKernelTarget("").ok());
-}
 
 // Output of one query row.
 struct RowOutput {

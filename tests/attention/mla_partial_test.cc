@@ -12,26 +12,17 @@
 #include <string>
 #include <vector>
 
+#include "tests/attention/each_target.h"
 #include "tests/attention/random_piece.h"
 #include "tests/attention/reference.h"
 
 namespace ckv {
 namespace {
 
+using test::ForEachTarget;
 using test::PieceOptions;
 using test::RandomIndices;
 using test::TestPiece;
-
-// Runs `body` once for each target, and leaves the best one in use.
-template <typename Body>
-void ForEachTarget(Body body) {
-  for (const std::string_view target : KernelTargets()) {
-    SCOPED_TRACE(testing::Message() << "target " << target);
-    ASSERT_TRUE(ForceKernelTarget(target).ok());
-    body();
-  }
-  ASSERT_TRUE(ForceKernelTarget("").ok());
-}
 
 // f32 o: 5e-7 x max(1, max|o|), plus what a logit's own error does to it. A logit is a sum of
 // exact products, rounded some 20 times on its way from blocks of 64: its error is below 2^-22 of

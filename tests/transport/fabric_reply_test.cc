@@ -35,7 +35,7 @@ using test::Soon;
 using Bytes = std::span<const std::byte>;
 
 // Larger than what the kernel takes for a reader that does not read (4.2 MB over loopback).
-constexpr uint32_t kOverfullBytes = 8u << 20;
+constexpr uint32_t kOverfullReplyBytes = 8u << 20;
 
 class FabricReplies : public test::FabricTest {
  protected:
@@ -108,13 +108,13 @@ TEST_P(FabricReplies, GatherHeadAndRuns) {
 // Every slot's reply larger than its share of the kernel's buffers, all posted at once, in runs of
 // one memory that is overwritten slot by slot as it is let go of.
 TEST_P(FabricReplies, GatheredMemoryIsFreeAfterwards) {
-  const LaneShape shape = {4, 64, kOverfullBytes};
+  const LaneShape shape = {4, 64, kOverfullReplyBytes};
   LanePair pair = Make(shape);
   ASSERT_TRUE(pair.request && pair.serve);
   std::vector<std::vector<std::byte>> memory(shape.slot_count);
   for (uint32_t i = 0; i < shape.slot_count; ++i) {
     ASSERT_TRUE(Ask(pair).has_value());
-    memory[i].resize(kOverfullBytes - 64);
+    memory[i].resize(kOverfullReplyBytes - 64);
     // Before the first post: a reader that stops for as long as a sanitizer fills this is given up.
     FillPattern(i + 1, memory[i]);
     FillPattern(i, pair.serve->reply(i).first(64));
@@ -125,7 +125,7 @@ TEST_P(FabricReplies, GatheredMemoryIsFreeAfterwards) {
     for (uint32_t i = 0; i < shape.slot_count; ++i) {
       const std::optional<Completion> done = AwaitReply(*pair.request);
       ASSERT_TRUE(done.has_value()) << pair.request->status();
-      ASSERT_EQ(done->bytes, kOverfullBytes);
+      ASSERT_EQ(done->bytes, kOverfullReplyBytes);
       const auto reply = pair.request->reply(done->slot);
       EXPECT_TRUE(HasPattern(done->slot, reply.first(64)));
       EXPECT_TRUE(HasPattern(done->slot + 1, reply.subspan(64)));
@@ -151,12 +151,12 @@ TEST_P(FabricReplies, GatheredMemoryIsFreeAfterwards) {
 
 // The lane dies with a reply half sent; the runs die right after it.
 TEST_P(FabricReplies, LaneDestroyedWhileGathering) {
-  LanePair pair = Make({1, 64, kOverfullBytes});
+  LanePair pair = Make({1, 64, kOverfullReplyBytes});
   ASSERT_TRUE(pair.request && pair.serve);
   const std::optional<uint32_t> slot = Ask(pair);
   ASSERT_TRUE(slot.has_value());
   {
-    std::vector<std::byte> memory(kOverfullBytes);
+    std::vector<std::byte> memory(kOverfullReplyBytes);
     const Bytes run = memory;
     ASSERT_TRUE(pair.serve->PostGather(*slot, 0, {&run, 1}).ok());
     pair.serve.reset();
@@ -166,12 +166,12 @@ TEST_P(FabricReplies, LaneDestroyedWhileGathering) {
 
 // The peer dies with a reply half received: the runs are the caller's again.
 TEST_P(FabricReplies, PeerGoneWhileGathering) {
-  LanePair pair = Make({2, 64, kOverfullBytes});
+  LanePair pair = Make({2, 64, kOverfullReplyBytes});
   ASSERT_TRUE(pair.request && pair.serve);
   const std::optional<uint32_t> slot = Ask(pair);
   const std::optional<uint32_t> other = Ask(pair);
   ASSERT_TRUE(slot && other);
-  std::vector<std::byte> memory(kOverfullBytes);
+  std::vector<std::byte> memory(kOverfullReplyBytes);
   const Bytes run = memory;
   ASSERT_TRUE(pair.serve->PostGather(*slot, 0, {&run, 1}).ok());
   pair.request.reset();

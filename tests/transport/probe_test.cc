@@ -18,7 +18,7 @@ namespace {
 using absl::StatusCode;
 using test::LanePair;
 
-constexpr LaneShape kShape = {2, 64 + 8000, 64 + 4000};
+constexpr LaneShape kProbeShape = {2, 64 + 8000, 64 + 4000};
 
 // Answers probes until the lane is down; `before_reply` is told the request's bytes.
 template <typename Function>
@@ -43,7 +43,7 @@ class ProbeTest : public testing::Test {
     auto listener = fabric_->Listen({});
     EXPECT_TRUE(listener.ok());
     listener_ = *std::move(listener);
-    pair_ = test::MakeLane(*fabric_, *listener_, kShape, kInstantMax);
+    pair_ = test::MakeLane(*fabric_, *listener_, kProbeShape, kInstantMax);
   }
 
   ManualClock clock_;
@@ -158,7 +158,7 @@ TEST_F(ProbeTest, DuplicatesDoNotDisturb) {
   FaultPlan plan;
   plan.duplicate_reply = 0.5;
   auto fault = NewFaultFabric(fabric_.get(), &clock_, plan);
-  LanePair pair = test::MakeLane(*fault, *listener_, kShape, kInstantMax);
+  LanePair pair = test::MakeLane(*fault, *listener_, kProbeShape, kInstantMax);
   ASSERT_TRUE(pair.request && pair.serve);
   std::thread holder([&] { ServeProbes(*pair.serve, [](uint32_t) {}); });
   EXPECT_TRUE(Probe(*pair.request, clock_, options_).ok());

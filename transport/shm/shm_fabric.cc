@@ -27,7 +27,6 @@ namespace {
 
 constexpr std::string_view kAddressPrefix = "ckv-shm-";
 constexpr size_t kAddressBytes = 8 + 32;  // the prefix and 128 random bits in hex
-constexpr int kBacklog = 128;
 
 // The abstract name space belongs to the network namespace and leaves no file behind.
 struct AbstractAddress {
@@ -178,7 +177,7 @@ class ShmFabric final : public Fabric {
     if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.address), address.bytes) != 0) {
       return ErrnoStatus("bind of an abstract Unix socket");
     }
-    if (listen(fd.get(), kBacklog) != 0) return ErrnoStatus("listen");
+    if (listen(fd.get(), kListenBacklog) != 0) return ErrnoStatus("listen");
     CKV_ASSIGN_OR_RETURN(Acceptor acceptor,
                          Acceptor::Create(std::move(fd), "shm listener", clock_));
     return std::make_unique<ShmListener>(std::move(acceptor), name, clock_);

@@ -28,8 +28,6 @@
 namespace ckv {
 namespace {
 
-constexpr int kBacklog = 128;
-
 // A half-open connection must be found within 3 s. Probes find an idle one; they are sent 1 and 2 s
 // after the last sign of life. SilenceWatch ends it at 2.5 to 2.7 s. The kernel would end it at its
 // timer's next firing past the user timeout, at some 3.05 s. With one probe alone, each lost packet
@@ -277,7 +275,7 @@ class TcpFabric final : public Fabric {
     if (!fd.valid()) return ErrnoStatus("socket");
     SetOption(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
     if (bind(fd.get(), address.ai_addr, address.ai_addrlen) != 0) return ErrnoStatus("bind");
-    if (listen(fd.get(), kBacklog) != 0) return ErrnoStatus("listen");
+    if (listen(fd.get(), kListenBacklog) != 0) return ErrnoStatus("listen");
     return fd;
   }
 

@@ -18,8 +18,6 @@
 namespace ckv {
 namespace {
 
-constexpr uint32_t kSegmentBytesMin = 64u << 10;
-
 uint32_t MtuBytes(ibv_mtu mtu) { return 128u << mtu; }
 
 bool IsIpv4Mapped(const ibv_gid& gid) {

@@ -11,7 +11,6 @@ namespace {
 
 constexpr uint32_t kControlBit = 1u << 31;
 constexpr uint32_t kNumberMax = 0xffffff;  // queue pairs and packets have 24 bits
-constexpr uint32_t kSegmentBytesMin = 64u << 10;
 
 std::string TextOf(const VerbsEndFrame& end) {
   return std::string(reinterpret_cast<const char*>(&end), sizeof(end));

@@ -17,6 +17,9 @@
 
 namespace ckv {
 
+// The least bytes of one work request of a reply. A device that cannot do them is refused.
+inline constexpr uint32_t kSegmentBytesMin = 64u << 10;
+
 // The facts about one end that the other needs: the text of an offer and of an answer.
 struct VerbsEndFrame {
   std::array<uint8_t, 16> gid{};

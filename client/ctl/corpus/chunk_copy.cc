@@ -13,7 +13,7 @@
 namespace ckv::ctl {
 namespace {
 
-constexpr size_t kPieceBytesMax = size_t{1} << 20;  // PutChunkRequest.Rows
+constexpr size_t kPutBytesMax = size_t{1} << 20;  // PutChunkRequest.Rows
 // A chunk of 2048 V3 tokens is 144 MB: 2.5 MB/s would still make it.
 constexpr Duration kPutTimeout = std::chrono::minutes(1);
 // A cold chunk's file is read for it: its description, not its rows.
@@ -39,8 +39,8 @@ uint64_t WriteRows(grpc::ClientWriterInterface<v1::PutChunkRequest>& writer, uin
   uint64_t bytes_sent = 0;
   for (uint32_t layer = 0; layer < layers; ++layer) {
     const std::span<const std::byte> rows = chunk.rows(layer);
-    for (size_t offset = 0; offset < rows.size(); offset += kPieceBytesMax) {
-      const auto piece = rows.subspan(offset, std::min(kPieceBytesMax, rows.size() - offset));
+    for (size_t offset = 0; offset < rows.size(); offset += kPutBytesMax) {
+      const auto piece = rows.subspan(offset, std::min(kPutBytesMax, rows.size() - offset));
       v1::PutChunkRequest::Rows& message = *request.mutable_rows();
       message.set_layer(layer);
       message.set_offset_bytes(offset);

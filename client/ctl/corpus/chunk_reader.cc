@@ -12,7 +12,7 @@
 namespace ckv::ctl {
 namespace {
 
-constexpr size_t kPieceBytesMax = size_t{1} << 20;  // ReadChunkReply
+constexpr size_t kReadBytesMax = size_t{1} << 20;  // ReadChunkReply
 // As a put's: a chunk of 2048 V3 tokens is 144 MB, and 2.5 MB/s would still make it.
 constexpr Duration kReadTimeout = std::chrono::minutes(1);
 
@@ -30,8 +30,7 @@ class Layers {
   absl::Status Add(const v1::ReadChunkReply& piece) {
     const std::string& rows = piece.rows();
     if (layer_ == layers_ || piece.layer() != layer_ || piece.offset_bytes() != offset_bytes_ ||
-        rows.empty() || rows.size() > kPieceBytesMax ||
-        rows.size() > layer_bytes_ - offset_bytes_) {
+        rows.empty() || rows.size() > kReadBytesMax || rows.size() > layer_bytes_ - offset_bytes_) {
       return absl::InternalError(
           absl::StrFormat("%d bytes of layer %d at %d came, and layer %d from %d on was due",
                           rows.size(), piece.layer(), piece.offset_bytes(), layer_, offset_bytes_));

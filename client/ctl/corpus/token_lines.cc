@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kLineDepthMax = 8;  // depth of what an exporter writes beside token_ids
 
-absl::StatusOr<std::ifstream> OpenFile(const std::string& path) {
+absl::StatusOr<std::ifstream> OpenText(const std::string& path) {
   struct stat about;
   if (stat(path.c_str(), &about) != 0) {
     return absl::NotFoundError(absl::StrFormat("%s: no such file", path));
@@ -96,7 +96,7 @@ absl::StatusOr<TokenDocuments> ReadTokenLines(const std::vector<std::string>& pa
   const uint64_t limit = LimitOf(token_count_max);
   std::string line;
   for (const std::string& path : paths) {
-    CKV_ASSIGN_OR_RETURN(std::ifstream in, OpenFile(path));
+    CKV_ASSIGN_OR_RETURN(std::ifstream in, OpenText(path));
     for (uint64_t number = 1; result.tokens.size() < limit; ++number) {
       const std::string origin = absl::StrFormat("%s:%d", path, number);
       const absl::StatusOr<bool> more = ReadLine(in, line);
@@ -133,7 +133,7 @@ absl::StatusOr<TokenDocuments> ReadTexts(const std::vector<std::string>& paths,
 
 absl::StatusOr<std::vector<int32_t>> ReadTextTokens(const std::string& path,
                                                     uint32_t token_count_max) {
-  CKV_ASSIGN_OR_RETURN(std::ifstream in, OpenFile(path));
+  CKV_ASSIGN_OR_RETURN(std::ifstream in, OpenText(path));
   const uint64_t limit = LimitOf(token_count_max);
   std::vector<int32_t> tokens;
   for (int c = in.get(); c != std::ifstream::traits_type::eof() && tokens.size() < limit;

@@ -20,7 +20,7 @@ namespace {
 
 using test::Scrape;
 
-std::unique_ptr<MetricsServer> Serve(MetricsSources sources) {
+std::unique_ptr<MetricsServer> ServeRequester(MetricsSources sources) {
   auto server = MetricsServer::Start("127.0.0.1:0");
   CKV_CHECK(server.ok());
   (*server)->Serve(std::move(sources));
@@ -53,7 +53,7 @@ TEST_F(RequesterMetricsTest, AFailoverShows) {
   auto requester = *Requester::Create(options, &fleet, &fleet);
   MetricsSources sources;
   sources.requester = requester.get();
-  const auto server = Serve(std::move(sources));
+  const auto server = ServeRequester(std::move(sources));
   const Instant deadline = clock.Now() + std::chrono::hours(10'000);
   FetchCall call;
   call.corpus = *requester->Resolve("c", "", deadline);
@@ -79,7 +79,7 @@ TEST_F(RequesterMetricsTest, AFallbackShows) {
   auto requester = *Requester::Create(options, &fleet, &fleet);
   MetricsSources sources;
   sources.requester = requester.get();
-  const auto server = Serve(std::move(sources));
+  const auto server = ServeRequester(std::move(sources));
   EXPECT_EQ(Scrape(server->address())["ckv_requester_rdma_fallbacks_total"], 0);
   const int directory_calls = fleet.directory_calls();
 
@@ -122,7 +122,7 @@ TEST_F(RequesterMetricsTest, HowFarTheModelIsOffShows) {
   auto requester = *Requester::Create(options, &fleet, &fleet);
   MetricsSources sources;
   sources.requester = requester.get();
-  const auto server = Serve(std::move(sources));
+  const auto server = ServeRequester(std::move(sources));
   const std::string series = "ckv_requester_holder_model_error_ratio{holder=\"h0\"}";
   ExplainCall explain;
   explain.corpus = *requester->Resolve("c", "", kInstantMax);
@@ -168,7 +168,7 @@ TEST_F(RequesterMetricsTest, PrometheusFindsNothingWrong) {
   sources.attend_count = sources.attend_error_count = [] { return 7; };
   sources.directory_connected = [] { return true; };
   sources.registrations = {&registration};
-  const auto server = Serve(std::move(sources));
+  const auto server = ServeRequester(std::move(sources));
   const Scrape scrape(server->address());
   EXPECT_EQ(scrape["ckv_requester_attends_total"], 7);
   EXPECT_EQ(scrape["ckv_lease_held{role=\"holder\"}"], 1);

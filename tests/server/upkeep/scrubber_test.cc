@@ -101,8 +101,8 @@ TEST_F(ScrubberTest, KeepsTheRate) {
   };
   ASSERT_TRUE(until(10));
   // A chunk takes four pieces, of which the last is read before its time is over.
-  const uint64_t seconds = static_cast<uint64_t>((clock.Now() - begin) / std::chrono::seconds(1));
-  EXPECT_LE(counters.checked_bytes, (seconds + 2) * chunk_bytes);
+  const uint64_t passed = static_cast<uint64_t>((clock.Now() - begin) / std::chrono::seconds(1));
+  EXPECT_LE(counters.checked_bytes, (passed + 2) * chunk_bytes);
   // Time in which nothing was read, for want of a device or of a turn, is not caught up with.
   const uint64_t before = counters.checked_bytes / chunk_bytes;
   clock.Advance(std::chrono::hours(1));

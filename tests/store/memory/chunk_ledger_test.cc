@@ -17,7 +17,7 @@ using std::chrono::seconds;
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-ChunkId Id(uint8_t first) {
+ChunkId LedgerId(uint8_t first) {
   ChunkId id;
   id.bytes[0] = first;
   id.bytes[8] = first;  // another shard each
@@ -27,7 +27,7 @@ ChunkId Id(uint8_t first) {
 struct ChunkLedgerTest : testing::Test {
   ManualClock clock;
   ChunkLedger ledger{&clock};
-  const ChunkId id = Id(1);
+  const ChunkId id = LedgerId(1);
 };
 
 TEST_F(ChunkLedgerTest, WithoutAnEntryNothingIsSaidOfAChunk) {
@@ -75,7 +75,7 @@ TEST_F(ChunkLedgerTest, AnEntryClosesOnlyIfEachConditionHolds) {
 }
 
 TEST_F(ChunkLedgerTest, WhatIsDueIsTakenOnce) {
-  const ChunkId marked = Id(2), stays = Id(3);
+  const ChunkId marked = LedgerId(2), stays = LedgerId(3);
   ledger.Open(id, "", seconds(5));
   ledger.Open(marked, "", seconds(5));
   ledger.Open(stays, "", Duration(0));

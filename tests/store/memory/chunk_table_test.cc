@@ -67,7 +67,7 @@ TEST_F(ChunkTableTest, RefusalsSayWhatToDoNext) {
 
 // Goal: a collection of garbage takes nothing that was put, put again or asked for since it looked.
 TEST(ChunkTableIdle, WhatWasTouchedStays) {
-  constexpr Duration kHour = std::chrono::hours(1);
+  constexpr Duration kIdleMin = std::chrono::hours(1);
   ManualClock clock;
   const Geometry geometry = SmallGeometry();
   const auto arena = *Arena::Create(1 << 22);
@@ -75,20 +75,21 @@ TEST(ChunkTableIdle, WhatWasTouchedStays) {
   const SmallChunk small = MakeSmallChunk(geometry, 5, 1);
   const ChunkId id = small.info.id;
   EXPECT_FALSE(table.ledger().Touch(id));
-  EXPECT_TRUE(absl::IsNotFound(table.Drop(id, {.not_kept = true, .idle_min = kHour})));
+  EXPECT_TRUE(absl::IsNotFound(table.Drop(id, {.not_kept = true, .idle_min = kIdleMin})));
   auto chunk = WriteSmallChunk(*table.Begin(small.info, geometry), small);
-  clock.Advance(kHour);  // what a put takes is not idle
+  clock.Advance(kIdleMin);  // what a put takes is not idle
   ASSERT_TRUE(table.Insert(*std::move(chunk)).ok());
   const auto idle = [&] { return table.List(std::nullopt, 1).at(0).idle; };
   EXPECT_EQ(idle(), Duration(0));
   EXPECT_FALSE(table.List(std::nullopt, 1).at(0).durable);
   const auto expect_touched_by = [&](auto touch) {
-    clock.Advance(kHour);
-    EXPECT_GE(idle(), kHour);
+    clock.Advance(kIdleMin);
+    EXPECT_GE(idle(), kIdleMin);
     touch();
     EXPECT_EQ(idle(), Duration(0));
-    clock.Advance(kHour - Duration(1));
-    EXPECT_TRUE(absl::IsFailedPrecondition(table.Drop(id, {.not_kept = true, .idle_min = kHour})));
+    clock.Advance(kIdleMin - Duration(1));
+    EXPECT_TRUE(
+        absl::IsFailedPrecondition(table.Drop(id, {.not_kept = true, .idle_min = kIdleMin})));
   };
   expect_touched_by([&] { EXPECT_TRUE(table.ledger().Touch(id)); });
   expect_touched_by(
@@ -96,10 +97,10 @@ TEST(ChunkTableIdle, WhatWasTouchedStays) {
   table.MarkDurable(id);
   EXPECT_TRUE(table.List(std::nullopt, 1).at(0).durable);
   ASSERT_TRUE(table.ledger().Keep(id, true).ok());
-  clock.Advance(kHour);
-  EXPECT_TRUE(absl::IsFailedPrecondition(table.Drop(id, {.not_kept = true, .idle_min = kHour})));
+  clock.Advance(kIdleMin);
+  EXPECT_TRUE(absl::IsFailedPrecondition(table.Drop(id, {.not_kept = true, .idle_min = kIdleMin})));
   ASSERT_TRUE(table.ledger().Keep(id, false).ok());
-  EXPECT_TRUE(table.Drop(id, {.not_kept = true, .idle_min = kHour}).ok());
+  EXPECT_TRUE(table.Drop(id, {.not_kept = true, .idle_min = kIdleMin}).ok());
   EXPECT_FALSE(table.Contains(id));
 }
 

@@ -13,7 +13,7 @@ namespace ckv {
 namespace {
 
 // Every second byte of a row, unless the row has a byte that cannot be packed.
-class HalfCodec final : public ShadowCodec {
+class FailingCodec final : public ShadowCodec {
  public:
   uint32_t PackedRowBytes(const Geometry& geometry) const override {
     return geometry.row_bytes() / 2;
@@ -39,7 +39,7 @@ struct ShadowTest : testing::Test {
   }
 
   const Geometry geometry = SmallGeometry();
-  HalfCodec codec;
+  FailingCodec codec;
   const std::unique_ptr<Arena> arena = *Arena::Create(1 << 20);
 };
 

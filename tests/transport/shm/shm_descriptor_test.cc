@@ -31,14 +31,14 @@ using test::AwaitReply;
 using test::OpenFdCount;
 using testing::HasSubstr;
 
-constexpr LaneShape kShape = {4, 256, 256};
+constexpr LaneShape kRingShape = {4, 256, 256};
 
 class ShmDescriptors : public testing::Test {
  protected:
   ShmDescriptors() : open_before_(OpenFdCount()) {
-    auto made = LaneMemory::Create(kShape);
+    auto made = LaneMemory::Create(kRingShape);
     EXPECT_TRUE(made.ok()) << made.status();
-    auto seen = LaneMemory::Adopt(UniqueFd(dup(made->fd())), kShape);
+    auto seen = LaneMemory::Adopt(UniqueFd(dup(made->fd())), kRingShape);
     EXPECT_TRUE(seen.ok()) << seen.status();
     view_ = std::make_unique<LaneMemory>(*std::move(seen));
     int ends[2];
@@ -58,7 +58,7 @@ class ShmDescriptors : public testing::Test {
 
   void Request() {
     request_ = NewRingRequestLane(FabricKind::kShm, memory_, std::move(end_));
-    for (uint32_t i = 0; i < kShape.slot_count; ++i) {
+    for (uint32_t i = 0; i < kRingShape.slot_count; ++i) {
       const std::optional<uint32_t> slot = request_->Acquire();
       EXPECT_EQ(slot, i);
       EXPECT_TRUE(request_->Post(*slot, 1).ok());
@@ -139,8 +139,8 @@ TEST_F(ShmDescriptors, OfAnotherSlot) {
 
 TEST_F(ShmDescriptors, FlaggedAndOutOfRange) {
   Request();
-  ASSERT_TRUE(Pass(kShape.slot_count));
-  Reply(kShape.slot_count, true);
+  ASSERT_TRUE(Pass(kRingShape.slot_count));
+  Reply(kRingShape.slot_count, true);
   ExpectBroken("slot 4 of 4");
 }
 
@@ -162,7 +162,7 @@ TEST_F(ShmDescriptors, SeveralAtOnce) {
 // Strays wait for replies that never come; one more than there are slots ends it.
 TEST_F(ShmDescriptors, MoreThanSlots) {
   Request();
-  for (uint32_t i = 0; i < kShape.slot_count; ++i) ASSERT_TRUE(Pass(0));
+  for (uint32_t i = 0; i < kRingShape.slot_count; ++i) ASSERT_TRUE(Pass(0));
   request_->Disarm();
   EXPECT_TRUE(request_->status().ok());
   ASSERT_TRUE(Pass(0));

@@ -39,16 +39,16 @@ using test::AwaitRequest;
 using test::LanePair;
 using test::Soon;
 
-constexpr LaneShape kShape = {4, 256, 256};
+constexpr LaneShape kShmShape = {4, 256, 256};
 
 // A lane over one region, and the peer's own view of that region.
 struct Scribbled {
   Scribbled() {
-    auto made = LaneMemory::Create(kShape);
+    auto made = LaneMemory::Create(kShmShape);
     EXPECT_TRUE(made.ok()) << made.status();
-    auto seen = LaneMemory::Adopt(UniqueFd(dup(made->fd())), kShape);
+    auto seen = LaneMemory::Adopt(UniqueFd(dup(made->fd())), kShmShape);
     EXPECT_TRUE(seen.ok()) << seen.status();
-    auto mapped = LaneMemory::Adopt(UniqueFd(dup(made->fd())), kShape);
+    auto mapped = LaneMemory::Adopt(UniqueFd(dup(made->fd())), kShmShape);
     EXPECT_TRUE(mapped.ok()) << mapped.status();
     control = mapped->control();
     view = std::make_unique<LaneMemory>(*std::move(mapped));
@@ -70,9 +70,9 @@ struct Scribbled {
 };
 
 TEST(ShmScribble, RequestsOutOfRangeBreakTheLane) {
-  const uint64_t bad[] = {Scribbled::Entry(kShape.slot_count, 1, 1),
+  const uint64_t bad[] = {Scribbled::Entry(kShmShape.slot_count, 1, 1),
                           Scribbled::Entry(0xffff, 1, 1),
-                          Scribbled::Entry(0, kShape.request_bytes_max + 1, 1),
+                          Scribbled::Entry(0, kShmShape.request_bytes_max + 1, 1),
                           Scribbled::Entry(0, 0xffffffff, 1),
                           Scribbled::Entry(0, 1, 2),
                           Scribbled::Entry(0, 1, 0xffff)};
@@ -86,8 +86,8 @@ TEST(ShmScribble, RequestsOutOfRangeBreakTheLane) {
 }
 
 TEST(ShmScribble, RepliesOutOfTurnBreakTheLane) {
-  const uint64_t bad[] = {Scribbled::Entry(kShape.slot_count, 1, 1),
-                          Scribbled::Entry(0, kShape.reply_bytes_max + 1, 1),
+  const uint64_t bad[] = {Scribbled::Entry(kShmShape.slot_count, 1, 1),
+                          Scribbled::Entry(0, kShmShape.reply_bytes_max + 1, 1),
                           Scribbled::Entry(3, 1, 1),  // posted by nobody
                           Scribbled::Entry(0, 1, 7)};
   for (uint64_t entry : bad) {
@@ -125,14 +125,14 @@ TEST(ShmScribble, RandomWordsNeverCrash) {
       }
       Arrival arrival;
       if (lane.serve->Poll({&arrival, 1}) == 1) {
-        ASSERT_LT(arrival.slot, kShape.slot_count);
-        ASSERT_LE(arrival.bytes, kShape.request_bytes_max);
+        ASSERT_LT(arrival.slot, kShmShape.slot_count);
+        ASSERT_LE(arrival.bytes, kShmShape.request_bytes_max);
         (void)lane.serve->Post(arrival.slot, 1);
       }
       Completion completion;
       if (lane.request->Poll({&completion, 1}) == 1) {
-        ASSERT_LT(completion.slot, kShape.slot_count);
-        ASSERT_LE(completion.bytes, kShape.reply_bytes_max);
+        ASSERT_LT(completion.slot, kShmShape.slot_count);
+        ASSERT_LE(completion.bytes, kShmShape.reply_bytes_max);
         lane.request->Release(completion.slot);
       }
       if (lane.serve->Arm()) lane.serve->Disarm();
@@ -148,7 +148,7 @@ TEST(ShmScribble, RandomWordsNeverCrash) {
 
 // A peer that fills our doorbell only wakes us for nothing, and its end is still noticed.
 TEST(ShmScribble, DoorbellFloodHidesNothing) {
-  auto made = LaneMemory::Create(kShape);
+  auto made = LaneMemory::Create(kShmShape);
   ASSERT_TRUE(made.ok());
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
@@ -165,12 +165,12 @@ TEST(ShmScribble, DoorbellFloodHidesNothing) {
 }
 
 TEST(ShmMemory, ThePeersRegionMustBeSealedAndOfTheRightSize) {
-  const off_t bytes = static_cast<off_t>(LayOutSlots(kShape, kControlBytes).total_bytes);
+  const off_t bytes = static_cast<off_t>(LayOutSlots(kShmShape, kControlBytes).total_bytes);
   const auto make = [&](off_t size, int seals) {
     UniqueFd fd(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     EXPECT_EQ(ftruncate(fd.get(), size), 0);
     EXPECT_EQ(fcntl(fd.get(), F_ADD_SEALS, seals), 0);
-    return LaneMemory::Adopt(std::move(fd), kShape).status().code();
+    return LaneMemory::Adopt(std::move(fd), kShmShape).status().code();
   };
   constexpr int kAll = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
   EXPECT_EQ(make(bytes, kAll), StatusCode::kOk);
@@ -183,7 +183,7 @@ TEST(ShmMemory, ThePeersRegionMustBeSealedAndOfTheRightSize) {
   int pipe_ends[2];
   ASSERT_EQ(pipe(pipe_ends), 0);
   UniqueFd write_end(pipe_ends[1]);
-  EXPECT_EQ(LaneMemory::Adopt(UniqueFd(pipe_ends[0]), kShape).status().code(),
+  EXPECT_EQ(LaneMemory::Adopt(UniqueFd(pipe_ends[0]), kShmShape).status().code(),
             StatusCode::kInvalidArgument);
 }
 
@@ -202,15 +202,16 @@ TEST(ShmMemory, ThePeersRegionMustBeOfOrdinaryPages) {
 // Sealed against us: it cannot be mapped to be written.
 TEST(ShmMemory, ReadOnlyRegionsAreRefused) {
   UniqueFd fd(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  ASSERT_EQ(ftruncate(fd.get(), static_cast<off_t>(LayOutSlots(kShape, kControlBytes).total_bytes)),
-            0);
+  ASSERT_EQ(
+      ftruncate(fd.get(), static_cast<off_t>(LayOutSlots(kShmShape, kControlBytes).total_bytes)),
+      0);
   ASSERT_EQ(fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | F_SEAL_WRITE),
             0);
-  EXPECT_FALSE(LaneMemory::Adopt(std::move(fd), kShape).ok());
+  EXPECT_FALSE(LaneMemory::Adopt(std::move(fd), kShmShape).ok());
 }
 
 TEST(ShmMemory, OursCannotBeResized) {
-  const auto made = LaneMemory::Create(kShape);
+  const auto made = LaneMemory::Create(kShmShape);
   ASSERT_TRUE(made.ok());
   EXPECT_NE(ftruncate(made->fd(), 0), 0);
   EXPECT_NE(ftruncate(made->fd(), static_cast<off_t>(made->total_bytes()) * 2), 0);
@@ -249,9 +250,9 @@ TEST(ShmPeer, BothEndsRefuseAnotherUser) {
   auto fabric = NewShmFabric(Clock::Real());
   auto listener = fabric->Listen({});
   ASSERT_TRUE(listener.ok());
-  auto dialer = fabric->Dial(kShape);
+  auto dialer = fabric->Dial(kShmShape);
   ASSERT_TRUE(dialer.ok());
-  const auto answer = (*listener)->Invite((*dialer)->offer(), kShape, "", 1, Soon());
+  const auto answer = (*listener)->Invite((*dialer)->offer(), kShmShape, "", 1, Soon());
   ASSERT_TRUE(answer.ok());
   const auto where = DecodeAnswer(FabricKind::kShm, *answer);
   ASSERT_TRUE(where.ok());
@@ -296,19 +297,19 @@ TEST(ShmFabric, OtherHostsAreUnavailable) {
   auto listener = fabric->Listen({});
   ASSERT_TRUE(listener.ok());
   const std::string offer = EncodeOffer(FabricKind::kShm, "another host");
-  EXPECT_EQ((*listener)->Invite(offer, kShape, "", 1, Soon()).status().code(),
+  EXPECT_EQ((*listener)->Invite(offer, kShmShape, "", 1, Soon()).status().code(),
             StatusCode::kUnavailable);
 }
 
 TEST(ShmFabric, AnswersNameOnlyListenersOfOurs) {
   auto fabric = NewShmFabric(Clock::Real());
   for (const char* address : {"", "dbus", "ckv-shm-../../etc", "ckv-shm-"}) {
-    auto dialer = fabric->Dial(kShape);
+    auto dialer = fabric->Dial(kShmShape);
     ASSERT_TRUE(dialer.ok());
     const std::string answer = EncodeAnswer(FabricKind::kShm, {RandomInvitationKey(), address});
     EXPECT_EQ((*dialer)->Connect(answer, Soon()).status().code(), StatusCode::kInvalidArgument);
   }
-  auto dialer = fabric->Dial(kShape);
+  auto dialer = fabric->Dial(kShmShape);
   ASSERT_TRUE(dialer.ok());
   const std::string nobody = EncodeAnswer(
       FabricKind::kShm, {RandomInvitationKey(), "ckv-shm-0123456789abcdef0123456789abcdef"});
@@ -318,7 +319,7 @@ TEST(ShmFabric, AnswersNameOnlyListenersOfOurs) {
 // A holder in another process, killed: the requester learns of it both asleep and spinning.
 TEST(ShmFabric, KilledPeerIsNoticed) {
   for (const bool sleeping : {true, false}) {
-    auto made = LaneMemory::Create(kShape);
+    auto made = LaneMemory::Create(kShmShape);
     ASSERT_TRUE(made.ok());
     int ends[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
