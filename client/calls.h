@@ -21,11 +21,14 @@ namespace ckv {
 
 struct MappedLayout;  // transport/wire.h
 
+// The largest offset and position: beyond any context, and the difference of two still fits.
+inline constexpr int64_t kOffsetMax = int64_t{1} << 40;
+
 // Names one chunk of a call, and how far it stands from its canonical position in this request's
 // context. Its queries are rotated by -offset. Chunks with the same offset share one rotated copy.
 struct ChunkUse {
   uint32_t ordinal = 0;  // ordinal in the corpus
-  int64_t offset = 0;
+  int64_t offset = 0;    // positions, at most kOffsetMax either way
 };
 
 // Attends query rows over chunks. It borrows everything it points to until the call returns.

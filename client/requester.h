@@ -25,6 +25,15 @@
 //   CKV_RETURN_IF_ERROR(requester->Attend(
 //       call, {o.data(), m.data(), l.data(), ckv::PartialDtype::kF32}, /*report=*/nullptr));
 //
+// A row of q is one head of one token: first its d_qk - d_rope values, absorbed into the latent
+// space. Then come d_rope values, rotated to the query's own position in this request's context.
+// The holder applies geometry.softmax_scale. There is no causal mask: every row sees every token of
+// the chunks.
+//
+// The answer is one partial over all chunks (attention/partial.h). Merge it with the partial over
+// the engine's own rows by MergePartials (attention/merge.h). It is exact, and the order of the two
+// matters to the last bits only.
+//
 // The two stubs speak gRPC (CMake target ckv::client_grpc). The requester itself (ckv::client)
 // knows only the interfaces of client/holders/control.h. An engine with a directory of its own
 // implements those. The structs of calls and reports are in client/calls.h, which this file
@@ -220,8 +229,8 @@ class Requester {
   // Says which primitive would be cheapest for these chunks, and why. Acts on nothing.
   //
   // It asks the directory who is a member and sends every holder of the chunks one echo. It probes
-  // holders whose constants are unknown or older than a minute: about 90 frames, and the first time
-  // a few small attends. Expect milliseconds, and more the first time.
+  // holders whose constants are unknown or older than a minute: about 90 frames. The first time it
+  // also measures each fabric and a few small attends. Expect milliseconds, and more then.
   //
   // All replicas are candidates. A replica that does not answer is left out. Chunks that no member
   // holds can be neither routed nor fetched. `local` is a candidate only if

@@ -78,7 +78,8 @@ struct ChunkStoreOptions {
   uint32_t scan_threads = 8;
   // Most bytes of capacity_bytes that shadows may take.
   uint64_t shadow_bytes_max = 0;
-  // Packs the rows of shadows. It must outlive the store. If null, there are no shadows.
+  // Packs the rows of shadows. It must outlive the store. If null, there are no shadows. The fp8
+  // one is a holder's (server/batch/shadow_codec.h).
   const ShadowCodec* shadow_codec = nullptr;
   // It must outlive the store.
   Clock* clock = Clock::Real();

@@ -21,9 +21,23 @@
 //      if (!slot) return busy;                       // all in flight: Poll, then try again
 //      write(lane.request(*slot));
 //      if (absl::Status down = lane.Post(*slot, bytes); !down.ok()) return down;
-//      ... wait until Poll returns *slot, as in "Waiting" below ...
+//      Completion done;
+//      ... wait until Poll({&done, 1}) returned *slot, as in "Waiting" below ...
 //      read(lane.reply(*slot).first(done.bytes));    // distrust it: wire.h decodes
 //      lane.Release(*slot);
+//
+// and the holder's end:
+//
+//      std::array<Arrival, 16> arrivals;
+//      while (lane.status().ok()) {                  // until the requester has gone
+//        const size_t count = lane.Poll(arrivals);
+//        for (const Arrival& one : std::span(arrivals).first(count)) {
+//          const uint32_t bytes = answer(lane.request(one.slot).first(one.bytes),
+//                                        lane.reply(one.slot));
+//          if (!lane.Post(one.slot, bytes).ok()) break;
+//        }
+//        if (count == 0) sleep, as in "Waiting" below
+//      }
 //
 // On loopback and shm both ends see one memory: the holder's request(slot) and reply(slot) are the
 // requester's, and nothing is copied. tcp keeps a copy at each end, and the kernel moves the bytes.
@@ -54,7 +68,7 @@
 // status() whenever Poll returns nothing, because a lane that is down returns nothing for ever. At
 // the deadline, abandon the slot that was posted:
 //
-//      while (lane.Poll(out) == 0) {
+//      while (lane.Poll({&done, 1}) == 0 || done.slot != *slot) {
 //        if (!lane.status().ok()) return lane.status();
 //        if (clock->Now() >= deadline) {
 //          lane.Abandon(*slot);                      // the lane frees it once the reply came
@@ -118,9 +132,9 @@ inline constexpr size_t kGatherRunCountMax = 16;       // ServeLane::PostGather
 // The size of a lane: agreed on in the session, equal at both ends, and fixed for the lane's life.
 struct LaneShape {
   uint32_t slot_count = 16;
-  // Fits a header of 64 bytes and 256 query rows of 1152 bytes, rounded up to a page.
+  // Fits a header of 64 bytes and 256 query rows of 1152 bytes, rounded up to 64 KiB.
   uint32_t request_bytes_max = 320u << 10;
-  // Fits a header of 64 bytes and 256 partials of 2056 bytes (f32), rounded up to a page.
+  // Fits a header of 64 bytes and 256 partials of 2056 bytes (f32), rounded up to 64 KiB.
   uint32_t reply_bytes_max = 576u << 10;
 
   friend bool operator==(const LaneShape&, const LaneShape&) = default;

@@ -25,8 +25,6 @@ namespace ckv {
 
 // The most selected indices of one call: 2,048 rows for each of 8,192 tokens.
 inline constexpr uint64_t kSelectionIndexCountMax = uint64_t{1} << 24;
-// The largest offset: beyond any context, and its difference to another still fits.
-inline constexpr int64_t kOffsetMax = int64_t{1} << 40;
 
 struct PlannedPiece {
   static constexpr uint32_t kNoGroup = 0xffffffff;  // it has no tokens, so nobody is asked

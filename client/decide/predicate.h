@@ -9,9 +9,12 @@
 //                fetch  T_fetch + S x A x L x T_attend_here
 //                local  T_local + S x A x L x T_attend_here
 //
+// The formulas are for one frame a holder and for dense queries. Decide also counts frames, and
+// under selection it fetches the chosen rows anew in every round.
+//
 //   S, A, L, M_q    steps, agents, geometry.layers, query_rows
 //   q, p, b_kv      geometry.query_row_bytes(), .partial_row_bytes(f32_partials), .row_bytes()
-//   T_merge         holders x M_q x here.merge_per_row_us; holders are the groups of candidates
+//   T_merge         holders x M_q x here.merge_per_row_us; each group of candidates is one holder
 //   T_splice        L x (here.splice_per_layer_us + tokens x here.splice_per_token_layer_us);
 //                   0 if `canonical` or under selection
 //   T_attend_here   here.attend for M_q rows over the tokens; if that curve is empty,
@@ -31,7 +34,9 @@
 // Requester::Explain (client/requester.h) fills the input from measurements. To fill it yourself,
 // you need:
 //   geometry, tokens, query_rows, and steps and agents if they are not 1
-//   candidates            one Candidate (client/decide/cost_model.h) per holder and group
+//   candidates            one Candidate (client/decide/cost_model.h) per holder and group. Those of
+//                         a group stand next to each other. The token_share of each is the group's
+//                         part of the tokens, so the groups' shares add up to 1
 //   here                  from CalibrateHere (client/cache/calibrate_here.h) or from a profile
 //                         (client/decide/profile_file.h)
 //   cache_room_tokens     if 0 and `eviction` is unset, neither fetch nor local is offered
@@ -125,8 +130,8 @@ struct Decision {
 
 // Returns the costs of all primitives and the cheapest one offered. Under selection a fetch moves
 // only the chosen rows, anew every step and layer, nothing is spliced, and local is not offered. A
-// query of several tokens chooses more rows than `selected`, so a fetch is then charged too little,
-// never too much. It takes under 1 us for 8 candidates and does not allocate.
+// query of several tokens may choose more rows than `selected`; its fetch then costs more than the
+// result says. It takes under 1 us for 8 candidates and does not allocate.
 Decision Decide(const DecisionInput& input) noexcept;
 
 struct RankedCandidate {

@@ -7,7 +7,6 @@
 #include <grpcpp/resource_quota.h>
 #include <netdb.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -64,12 +63,6 @@ int Milliseconds(Duration duration) {
 
 // Errors that matter reach us as a status, which is logged once, where it is handled.
 void LogFromGrpc(gpr_log_func_args* args) { Log().debug("grpc: {}", args->message); }
-
-// Leaves alone what is no file of ours: a link, a device, a pipe.
-void RemoveReadyFile(const std::string& path) {
-  struct stat found = {};
-  if (lstat(path.c_str(), &found) == 0 && S_ISREG(found.st_mode)) unlink(path.c_str());
-}
 
 }  // namespace
 
@@ -391,7 +384,7 @@ Daemon::Daemon(std::unique_ptr<State> state) : state_(std::move(state)) {}
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config) {
   gpr_set_log_function(LogFromGrpc);
   auto state = std::make_unique<State>(config);
-  if (!config.ready_file.empty()) RemoveReadyFile(config.ready_file);  // left by an earlier life
+  CKV_RETURN_IF_ERROR(PrepareReadyFile(config.ready_file));
   CKV_RETURN_IF_ERROR(state->Name());
   CKV_RETURN_IF_ERROR(state->StartRoles());
   CKV_RETURN_IF_ERROR(state->ListenForMetrics());
@@ -468,7 +461,7 @@ absl::Status Daemon::AwaitReady(Instant deadline) {
 void Daemon::Drain(Instant deadline) {
   State& state = *state_;
   if (std::exchange(state.drained, true)) return;
-  if (!state.config.ready_file.empty()) RemoveReadyFile(state.config.ready_file);
+  RemoveReadyFile(state.config.ready_file);
   state.server->GetHealthCheckService()->SetServingStatus(false);
   state.gate.Close();
   state.scrub.reset();

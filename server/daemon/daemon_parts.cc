@@ -2,6 +2,8 @@
 
 #include <netdb.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
@@ -14,6 +16,7 @@
 #include "client/grpc/oracle_stub.h"
 #include "proto/base/status.h"
 #include "server/upkeep/replica_stub.h"
+#include "store/formats/output_file.h"
 #include "transport/verbs/verbs_fabric.h"
 
 namespace ckv {
@@ -185,5 +188,16 @@ DaemonScrub::DaemonScrub(const Config& config, Clock* clock, Holder* holder,
           [holder, clock] { return holder->lease().LiveAt(clock->Now()); },
           &holder->scrub_counters()),
       scrubber_(ScrubOf(config, clock), &holder->store(), &holder->scrub_counters()) {}
+
+absl::Status PrepareReadyFile(const std::string& path) {
+  if (path.empty()) return absl::OkStatus();
+  RemoveReadyFile(path);
+  return Annotate(OutputFile::Check(path), "ready_file");
+}
+
+void RemoveReadyFile(const std::string& path) {
+  struct stat found = {};
+  if (lstat(path.c_str(), &found) == 0 && S_ISREG(found.st_mode)) unlink(path.c_str());
+}
 
 }  // namespace ckv

@@ -73,6 +73,12 @@ class DaemonReplicas {
   std::unique_ptr<ReplicaKeeper> keeper_;  // last, because its thread uses the others
 };
 
+// The file of `ready_file`, if one is named. Prepare removes what an earlier life left and checks
+// that a file can be written, before the process registers. Both leave links, devices and pipes.
+//   FailedPrecondition, Unavailable  as OutputFile::Check.
+absl::Status PrepareReadyFile(const std::string& path);
+void RemoveReadyFile(const std::string& path);
+
 // Checks and repairs a holder's store while this lives.
 class DaemonScrub {
  public:

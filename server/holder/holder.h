@@ -2,6 +2,7 @@
 //
 //   CKV_ASSIGN_OR_RETURN(std::unique_ptr<Holder> holder,
 //                        Holder::Start({.id = {"h1"}, .fabrics = {shm.get(), tcp.get()}}));
+//   // `epoch` is the directory's; `until` is half of its lease from now (lease_gate.h).
 //   holder->lease().Grant(epoch, until);  // from now on it answers; renew before `until`
 //   // put chunks through holder->store(); requesters call OpenSession and post over their lanes
 //   holder->Drain(deadline);
@@ -30,6 +31,11 @@
 //
 // The first four are the holder's own; the daemon starts the others. The dispatcher and the side
 // thread have a pool of compute_threads - 1 workers each.
+//
+// Without the daemon, the owner does its part. It renews the lease, and calls store().Expire now
+// and then, or times to live never end. It checks and repairs chunks (server/upkeep). A holder is
+// embedded inside this tree only, by the CMake target ckv_server_core; no install has these
+// headers.
 
 #pragma once
 
@@ -115,8 +121,8 @@ struct HolderStats {
   std::array<uint32_t, kFabricKindEnd> lanes{};  // the same by fabric; the index is a FabricKind
   StatusCounts session_refusals{};               // calls of OpenSession that failed, by status code
 
-  // Frames received over lanes, of every kind. That includes the ~90 probes that an explain sends
-  // to a holder it has not measured.
+  // Frames received over lanes, of every kind. That includes about 90 probes of an explain and,
+  // at a requester's first call, about 50 more for each fabric.
   uint64_t request_count = 0;
   uint64_t query_row_count = 0;  // query rows of attend requests that were taken into a batch
   uint64_t batch_count = 0;      // kernel calls; one takes all pieces of a batch that attend alike

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "client/calls.h"
 #include "client/ctl/checks.h"
 #include "client/ctl/chunk_range.h"
 #include "client/ctl/commands.h"
@@ -244,7 +245,8 @@ void AddAttendCommand(CLI::App& app, Ctl& ctl) {
   verb->add_option("--select", options->select, "safetensors file with indices");
   verb->add_option("--out", options->out, "safetensors file to write")->required();
   verb->add_option("--offset", options->offset,
-                   "Positions by which the chunks stand after their canonical place");
+                   "Positions by which the chunks stand after their canonical place")
+      ->check(CLI::Range(-kOffsetMax, kOffsetMax));
   const std::vector<std::string> dtypes = {"bf16", "f32"};
   verb->add_option("--wire", options->wire, "Partials between holder and requester (default: bf16)")
       ->check(OneOf(dtypes))

@@ -78,7 +78,7 @@ std::string InputValue(const v1::ExplainInput& input) {
 std::string InputText(const v1::ExplainReply& reply) {
   Table table({{"INPUT"}, {"NOW", true}, {"WEIGHT", true}, {"FLIPS"}});
   for (const v1::ExplainInput& input : reply.inputs()) {
-    std::string flip = input.flips() ? input.sentence() : "at nothing that can be";
+    std::string flip = input.flips() ? input.sentence() : "at no value";
     // "steps: fetch from 6 on (now 1)": the name stands in the row already.
     if (flip.starts_with(input.name() + ": ")) flip.erase(0, input.name().size() + 2);
     // The sum makes of -0.00, which is what a weight of nearly nothing is rounded to, a 0.00.

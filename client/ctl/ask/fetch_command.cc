@@ -184,6 +184,7 @@ void AddFetchCommand(CLI::App& app, Ctl& ctl) {
       app, "fetch", "Pull the rows of chunks into a safetensors file",
       "  ckvctl fetch --corpus docs --chunks 0-1 --out rows.safetensors\n"
       "  ckvctl fetch --corpus docs --chunks 0-2,5 --position 4096 --out moved.safetensors\n\n"
+      "A file has one base_position, so a list with gaps needs --position.\n"
       "File: layers.{i}.ckv [T, row] and the metadata of a row file (ckvctl corpus load --help).\n"
       "token_ids [T] I32 is not among them, since holders do not give token ids back: add it\n"
       "before corpus load takes the file.");

@@ -95,9 +95,9 @@ std::string PlanText(const PartitionPlan& plan, const HolderPlans& plans) {
                 std::to_string(plan.copies.size()), FormatBytes(plan.copy_bytes),
                 std::to_string(plan.drops.size())});
   if (plan.copies.empty()) return table.Render() + "nothing to copy\n";
-  return table.Render() +
-         absl::StrFormat("%s to copy; no plan of these shares copies fewer than %d\n",
-                         FormatCount(plan.copies.size(), "chunk"), plan.copies_min);
+  return table.Render() + absl::StrFormat("%s to copy; %d is the least for these weights\n",
+                                          FormatCount(plan.copies.size(), "chunk"),
+                                          plan.copies_min);
 }
 
 Json ReportJson(const PartitionOptions& options, const Corpus& corpus, const PartitionPlan& plan,
@@ -153,7 +153,7 @@ std::string ReportText(const Corpus& corpus, const std::map<std::string, CopyTal
                   std::to_string(tallied.first.chunks_reused),
                   FormatBytes(tallied.first.bytes_sent), std::to_string(tallied.second)});
   }
-  return absl::StrFormat("corpus %s is in version %d where it was planned to be\n\n", corpus.name,
+  return absl::StrFormat("corpus %s is published as version %d, placed as planned\n\n", corpus.name,
                          version) +
          table.Render();
 }

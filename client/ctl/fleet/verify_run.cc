@@ -115,7 +115,7 @@ absl::Status Push(const Member& from, const Member& to, const Corpus& corpus, ui
 absl::Status RepairOne(const Corpus& corpus, const std::vector<Member>& members,
                        const Member& target, uint32_t ordinal, Clock& clock,
                        const HolderChecks& checks) {
-  absl::Status last = absl::DataLossError("no whole copy: load the corpus again");
+  absl::Status last = absl::DataLossError("no whole copy: load the corpus again with --replace");
   for (const std::string& name : WholeHolders(checks, ordinal)) {
     const Member* from = MemberOf(members, name);
     if (from == nullptr) continue;
