@@ -57,7 +57,7 @@ absl::Status Ping(LinkTable& links, HolderLink& link, Clock& clock, Instant dead
 absl::Status ProbeFabric(LinkTable& links, HolderLink& link, Clock& clock, Instant deadline) {
   CKV_RETURN_IF_ERROR(PrepareProbe(links, link, deadline));
   const FabricKind kind = link.lane().kind();
-  const bool over_memory = kind == FabricKind::kShm || kind == FabricKind::kLoopback;
+  const bool over_memory = SharesMemory(kind);
   for (int i = 0; i < kProbeCountMax; ++i) {
     auto probe = Probe(link.lane(), clock, OptionsOf(link, deadline));
     if (!probe.ok()) return links.Fail(link, probe.status());
@@ -126,9 +126,10 @@ absl::StatusOr<double> MeasureGather(const ExplainCall& call, uint32_t chunk,
 }
 
 absl::Status MeasureHolder(const ExplainCall& call, HolderLink& link, uint32_t chunk,
-                           Router& router, Clock& clock) {
+                           const ExplainTools& tools) {
   HolderPeer& peer = link.peer();
-  LinkTable& links = router.links();
+  LinkTable& links = tools.links;
+  Clock& clock = tools.clock;
   const Duration age = clock.Now() - Instant{peer.probed_ns.load(std::memory_order_relaxed)};
   bool known = peer.fabric.Get().has_value() && age <= kFabricConstantsAgeMax;
   // A lane that broke since is opened anew once, perhaps to another life of the holder.
@@ -139,11 +140,12 @@ absl::Status MeasureHolder(const ExplainCall& call, HolderLink& link, uint32_t c
   if (!known) CKV_RETURN_IF_ERROR(ProbeFabric(links, link, clock, call.deadline));
   std::optional<ComputeConstants> compute = peer.compute();
   if (!compute) {
-    CKV_ASSIGN_OR_RETURN(compute, MeasureCompute(call, chunk, router));
+    CKV_ASSIGN_OR_RETURN(compute, MeasureCompute(call, chunk, tools.router));
     peer.set_compute(*compute);
   }
   if (call.select > 0 && compute->gather_factor == 0) {
-    CKV_ASSIGN_OR_RETURN(compute->gather_factor, MeasureGather(call, chunk, *compute, router));
+    CKV_ASSIGN_OR_RETURN(compute->gather_factor,
+                         MeasureGather(call, chunk, *compute, tools.router));
     peer.set_compute(*compute);
   }
   return absl::OkStatus();
@@ -188,8 +190,8 @@ const HolderPeer* GoneHolder(const ExplainCall& call, const LinkTable::ChunkLink
 // measured.
 absl::Status AddGroup(const ExplainCall& call, const ExplainTools& tools, uint32_t chunk,
                       uint32_t ordinal, MeasuredInput& measured) {
-  LinkTable& links = tools.router.links();
-  // Copied: what LinksFor gives is valid until the next call of the router, and links stay.
+  LinkTable& links = tools.links;
+  // Copied: what LinksFor gives is valid until the links are used again, and links stay.
   std::vector<HolderLink*> replicas;
   {
     CKV_ASSIGN_OR_RETURN(const LinkTable::ChunkLinks* chunk_links, links.LinksFor(call.corpus));
@@ -203,7 +205,7 @@ absl::Status AddGroup(const ExplainCall& call, const ExplainTools& tools, uint32
     const LinkTable::Forced forced(&links, &link->peer());
     CKV_ASSIGN_OR_RETURN(LinkTable::ChunkLinks * chunk_links, links.LinksFor(call.corpus));
     (void)links.Ask(*chunk_links, chunk);
-    absl::Status status = MeasureHolder(call, *link, chunk, tools.router, tools.clock);
+    absl::Status status = MeasureHolder(call, *link, chunk, tools);
     if (!status.ok()) {
       // One that does not answer is no candidate; another of its replicas may be.
       first_error.Update(status);
@@ -237,7 +239,7 @@ absl::StatusOr<MeasuredInput> MeasureDecisionInput(ExplainCall call, const Reque
   DecisionInput& input = measured.input;
   {
     CKV_ASSIGN_OR_RETURN(const LinkTable::ChunkLinks* chunk_links,
-                         tools.router.links().LinksFor(call.corpus));
+                         tools.links.LinksFor(call.corpus));
     tools.peers.Refresh(std::min(call.deadline, tools.clock.Now() + kMembersTimeout));
     if (const HolderPeer* gone = GoneHolder(call, *chunk_links)) {
       input.gone_holder = gone->Describe();
@@ -246,9 +248,9 @@ absl::StatusOr<MeasuredInput> MeasureDecisionInput(ExplainCall call, const Reque
   }
   std::vector<uint32_t> seen;  // groups, in the order of their candidates
   for (const uint32_t chunk : call.chunks) {
-    // Asked anew each time: it is valid until the next call of the router.
+    // Asked anew each time: it is valid until the links are used again.
     CKV_ASSIGN_OR_RETURN(const LinkTable::ChunkLinks* chunk_links,
-                         tools.router.links().LinksFor(call.corpus));
+                         tools.links.LinksFor(call.corpus));
     const uint32_t group = chunk_links->group_of_chunk[chunk];
     if (group == LinkTable::kNoLink) continue;
     const auto known = std::find(seen.begin(), seen.end(), group);

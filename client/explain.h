@@ -19,6 +19,7 @@ inline constexpr Duration kFabricConstantsAgeMax = std::chrono::seconds(60);
 // The objects that MeasureDecisionInput works with. All must outlive the call.
 struct ExplainTools {
   PeerTable& peers;
+  LinkTable& links;
   Router& router;
   Clock& clock;
   NetworkOracle* oracle = nullptr;  // if null, no path costs are known

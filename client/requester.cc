@@ -117,12 +117,12 @@ struct Requester::State {
 
   // Attempts of a FetchInto, counted in `count`, until a wait is called for.
   absl::Status FetchOn(CacheFetch& fetch, uint32_t& count) {
-    const auto pieces = [&](const RowRun& run) { return fetch.Pieces(run); };
+    const auto spans = [&](const RowRun& run) { return fetch.Spans(run); };
     const auto take = [&](const FetchedRows& run) { return fetch.Take(run); };
     const auto attempt = [&](CallContext& context) {
       ++count;
       const FetchFrom from = fetch.Resume();
-      return AttemptResult{context.fetcher.FetchOn(fetch.canonical(), from, pieces, take)};
+      return AttemptResult{context.fetcher.FetchOn(fetch.canonical(), from, spans, take)};
     };
     const FetchCall& call = fetch.canonical();
     return attempts.Run(call.corpus.get(), call.deadline, attempt);
@@ -254,7 +254,7 @@ absl::Status Requester::FetchInto(const FetchCall& call, PagedCache& cache,
 absl::StatusOr<MappedChunk> Requester::Map(const MapCall& call) {
   MappedChunk mapped;
   const auto map = [&](CallContext& context) {
-    auto made = MapChunk(call, context.router, *state_->clock);
+    auto made = MapChunk(call, context.links, context.exchange, *state_->clock);
     if (made.ok()) mapped = *std::move(made);
     return AttemptResult{made.status()};
   };
@@ -268,7 +268,8 @@ absl::StatusOr<Requester::Explanation> Requester::Explain(const ExplainCall& cal
   const RequesterConstants here = state_->Here(call.corpus->geometry);
   Explanation explanation;
   const auto measure = [&](CallContext& context) {
-    const ExplainTools tools = {state_->peers, context.router, *state_->clock, state_->oracle};
+    const ExplainTools tools = {state_->peers, context.links, context.router, *state_->clock,
+                                state_->oracle};
     auto measured = MeasureDecisionInput(call, here, tools);
     if (measured.ok()) {
       explanation.input = std::move(measured->input);

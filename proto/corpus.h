@@ -20,6 +20,8 @@ inline constexpr uint32_t kChunkTokenCountMax = 1u << 20;
 inline constexpr uint64_t kPositionMax = uint64_t{1} << 40;
 inline constexpr uint32_t kReplicaCountMax = 8;
 inline constexpr uint32_t kMemberCountMax = 4096;
+// Chunk ids in one call of the control plane: 34 bytes each, so far below gRPC's 4 MiB a message.
+inline constexpr size_t kIdsPerCallMax = 4096;
 
 // One chunk of a corpus and its holders. Chunks with the same holders and leased members are
 // requested together, from one of these members. So an answer's bits do not depend on which one it

@@ -108,12 +108,12 @@ struct ChunkCheck {
   uint64_t rows_checksum = 0;  // DigestOf its layer checksums: equal on every replica
 };
 
-// Called by Verify with the number of bytes it is about to read: at most kVerifyPieceBytes, unless
+// Called by Verify with the number of bytes it is about to read: at most kVerifyStepBytes, unless
 // one stripe or a file's header is longer. It may wait. Return false to stop the check.
 using VerifyPace = absl::FunctionRef<bool(uint64_t bytes)>;
 // The bytes Verify reads at a time. A slow disk takes half a millisecond for them. They stay in a
 // core's own cache from reading to hashing.
-inline constexpr uint64_t kVerifyPieceBytes = 288 << 10;
+inline constexpr uint64_t kVerifyStepBytes = 288 << 10;
 
 // A chunk that was taken out because it was damaged.
 struct LostChunk {
@@ -290,7 +290,7 @@ class ChunkStore {
 
   // --- Damage. ---
 
-  // Compares a chunk's rows with their checksums in memory, pinned a piece at a time, and in its
+  // Compares a chunk's rows with their checksums in memory, pinned a step at a time, and in its
   // file, read from the device. If one copy is damaged it is made anew from the other. Damaged
   // memory is let go, which makes handles to the chunk stale. The check holds up no other call
   // unless it finds damage. Waits for the device and for `pace`. Damage and errors of the device

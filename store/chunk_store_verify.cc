@@ -35,7 +35,7 @@ class ChunkStore::Verifier {
     CKV_ASSIGN_OR_RETURN(what_, table_.Describe(locator_));
     stripe_bytes_ = uint64_t{kStripeTokens} * what_.geometry->row_bytes();
     stripes_at_once_ =
-        static_cast<uint32_t>(std::max<uint64_t>(1, kVerifyPieceBytes / stripe_bytes_));
+        static_cast<uint32_t>(std::max<uint64_t>(1, kVerifyStepBytes / stripe_bytes_));
     check_.rows_checksum = what_.checksums_digest;
     CKV_ASSIGN_OR_RETURN(const Finding memory, CheckMemory(pace));
     CKV_ASSIGN_OR_RETURN(const Finding file, CheckFile(pace));
@@ -79,9 +79,9 @@ class ChunkStore::Verifier {
     const std::span<const std::byte> rows = chunk.layer(layer);
     for (uint32_t stripe = begin; stripe < end; ++stripe) {
       const uint64_t at = stripe * stripe_bytes_;
-      const auto piece = rows.subspan(at, std::min(stripe_bytes_, rows.size() - at));
-      check_.bytes_checked += piece.size();
-      if (StripeChecksum(piece) != chunk.stripe_checksums(layer)[stripe]) return stripe;
+      const auto step = rows.subspan(at, std::min(stripe_bytes_, rows.size() - at));
+      check_.bytes_checked += step.size();
+      if (StripeChecksum(step) != chunk.stripe_checksums(layer)[stripe]) return stripe;
     }
     return std::nullopt;
   }

@@ -41,7 +41,7 @@ uint32_t BodyChecksum(const FetchEntry& entry, uint64_t row_bytes,
 uint32_t BodyChecksum(const FetchEntry& entry, uint64_t row_bytes, ScatterList body) {
   CKV_CHECK(body.bytes() == row_bytes * entry.layer_count * entry.token_count);
   return BodyChecksum(entry, [&](const StripePart& part) {
-    return StripeChecksum(body.TakeFront(part.token_count * row_bytes).pieces());
+    return StripeChecksum(body.TakeFront(part.token_count * row_bytes).spans());
   });
 }
 

@@ -113,6 +113,9 @@ namespace ckv {
 
 enum class FabricKind : uint8_t { kLoopback = 1, kShm = 2, kTcp = 3, kVerbs = 4 };
 
+// One more than the highest kind: the size of an array by kind.
+inline constexpr size_t kFabricKindEnd = 5;
+
 // Returns "loopback", "shm", "tcp" or "verbs".
 std::string_view FabricName(FabricKind kind);
 //   InvalidArgument     lists the names.

@@ -15,16 +15,16 @@ class ScatterList {
   // One transfer is 96 rows of 1152 bytes, which lie in at most 3 blocks of a cache; 192 fp8 rows
   // lie in 4. With a head before them and a page behind, one call of 8 parts can read all of it.
   // For a call of more parts the kernel allocates its copy of the list.
-  static constexpr size_t kPieceCountMax = 6;
+  static constexpr size_t kSpanCountMax = 6;
 
   ScatterList() = default;
-  explicit ScatterList(std::span<std::byte> piece) { Add(piece); }
+  explicit ScatterList(std::span<std::byte> span) { Add(span); }
 
   // Appends a span. Returns false if there is no room; bytes that were taken off free none.
-  bool Add(std::span<std::byte> piece) noexcept {
-    if (piece.empty()) return true;
-    if (end_ == kPieceCountMax) return false;
-    pieces_[end_++] = piece;
+  bool Add(std::span<std::byte> span) noexcept {
+    if (span.empty()) return true;
+    if (end_ == kSpanCountMax) return false;
+    spans_[end_++] = span;
     return true;
   }
 
@@ -32,28 +32,28 @@ class ScatterList {
   ScatterList TakeFront(size_t bytes) noexcept {
     ScatterList front;
     while (bytes > 0 && !empty()) {
-      std::span<std::byte>& piece = pieces_[begin_];
-      const size_t taken = std::min(bytes, piece.size());
-      front.Add(piece.first(taken));
-      piece = piece.subspan(taken);
-      if (piece.empty()) ++begin_;
+      std::span<std::byte>& span = spans_[begin_];
+      const size_t taken = std::min(bytes, span.size());
+      front.Add(span.first(taken));
+      span = span.subspan(taken);
+      if (span.empty()) ++begin_;
       bytes -= taken;
     }
     return front;
   }
 
   bool empty() const noexcept { return begin_ == end_; }
-  std::span<const std::span<std::byte>> pieces() const noexcept {
-    return std::span(pieces_).subspan(begin_, end_ - begin_);
+  std::span<const std::span<std::byte>> spans() const noexcept {
+    return std::span(spans_).subspan(begin_, end_ - begin_);
   }
   size_t bytes() const noexcept {
     size_t bytes = 0;
-    for (const std::span<std::byte> piece : pieces()) bytes += piece.size();
+    for (const std::span<std::byte> span : spans()) bytes += span.size();
     return bytes;
   }
 
  private:
-  std::array<std::span<std::byte>, kPieceCountMax> pieces_;
+  std::array<std::span<std::byte>, kSpanCountMax> spans_;
   size_t begin_ = 0, end_ = 0;
 };
 

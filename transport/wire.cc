@@ -395,7 +395,7 @@ absl::Status CheckReply(const ReplyHeader& header, std::span<const std::byte> bo
 absl::Status CheckReply(const ReplyHeader& header, const ScatterList& body,
                         const ExpectedReply& expected) {
   const std::span<const std::byte> front =
-      body.empty() ? std::span<std::byte>() : body.pieces().front();
+      body.empty() ? std::span<std::byte>() : body.spans().front();
   return CheckReplyOf(header, body.bytes(), front, expected,
                       [&] { return BodyChecksum(expected.fetch, expected.row_bytes, body); });
 }

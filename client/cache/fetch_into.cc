@@ -89,8 +89,8 @@ FetchFrom CacheFetch::Resume() {
   return next_;
 }
 
-ScatterList CacheFetch::Pieces(const RowRun& run) const {
-  return reservation_->Pieces(run.layer, RowOf(run.chunk) + run.token_begin, run.token_count);
+ScatterList CacheFetch::Spans(const RowRun& run) const {
+  return reservation_->Spans(run.layer, RowOf(run.chunk) + run.token_begin, run.token_count);
 }
 
 absl::Status CacheFetch::Take(const FetchedRows& run) {
@@ -98,9 +98,8 @@ absl::Status CacheFetch::Take(const FetchedRows& run) {
             run.token_begin == next_token_);
   const Geometry& geometry = cache_.geometry();
   if (run.rows.empty()) {
-    const ScatterList places = Pieces(run);
-    for (const std::span<std::byte> piece : places.pieces())
-      SpliceInPlace(rotation_, geometry, piece);
+    const ScatterList places = Spans(run);
+    for (const std::span<std::byte> span : places.spans()) SpliceInPlace(rotation_, geometry, span);
   } else {
     const uint64_t row = RowOf(run.chunk) + run.token_begin;
     Splice(

@@ -41,9 +41,9 @@ class CacheFetch {
   const FetchCall& canonical() const { return canonical_; }
   // Starts an attempt. Rows of the layer it begins with will come again.
   FetchFrom Resume();
-  // Returns where the run lies in the cache, or nothing if it lies in too many pieces.
-  ScatterList Pieces(const RowRun& run) const;
-  // Splices the next run. If `run.rows` is empty, the rows already lie in their pieces and are
+  // Returns where the run lies in the cache, or nothing if it lies in too many spans.
+  ScatterList Spans(const RowRun& run) const;
+  // Splices the next run. If `run.rows` is empty, the rows already lie in their spans and are
   // rotated in place.
   absl::Status Take(const FetchedRows& run);
 

@@ -247,23 +247,23 @@ std::span<std::byte> CacheReservation::layer(uint32_t layer) const {
   return cache_->layers_[layer - cache_->layer_begin_];
 }
 
-ScatterList CacheReservation::Pieces(uint32_t layer_index, uint64_t token_begin,
-                                     uint64_t token_count) const {
+ScatterList CacheReservation::Spans(uint32_t layer_index, uint64_t token_begin,
+                                    uint64_t token_count) const {
   CKV_CHECK(token_count > 0 && token_begin <= token_count_ &&
             token_count <= token_count_ - token_begin);
   const uint64_t row_bytes = cache_->geometry().row_bytes();
   const uint64_t end = row_begin_ + token_begin + token_count;
   const std::span table = std::span(table_).first((end - 1) / kCacheBlockTokens + 1);
-  ScatterList pieces;
+  ScatterList spans;
   for (uint64_t row = row_begin_ + token_begin; row < end;) {
     const size_t block = row / kCacheBlockTokens;
     const uint64_t run_end = std::min((block + RunLength(table, block)) * kCacheBlockTokens, end);
     const uint64_t slot = uint64_t{table_[block]} * kCacheBlockTokens + row % kCacheBlockTokens;
-    if (!pieces.Add(layer(layer_index).subspan(slot * row_bytes, (run_end - row) * row_bytes)))
+    if (!spans.Add(layer(layer_index).subspan(slot * row_bytes, (run_end - row) * row_bytes)))
       return {};
     row = run_end;
   }
-  return pieces;
+  return spans;
 }
 
 void CacheReservation::Commit() && {

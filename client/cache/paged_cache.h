@@ -114,7 +114,7 @@ class PagedCache {
 
   // Writes the visible rows as slots of a layer, for attention. Slots are indices into layer_rows()
   // and the same for all layers. A Selection of all of them (k = slots.size()) attends the rows in
-  // order. The result has the bits that the same rows in one piece would give.
+  // order. The result has the bits that the same rows in one span would give.
   //   NotFound            there is no such sequence.
   absl::Status Slots(CacheSequenceId sequence, std::vector<int32_t>& slots) const
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -173,8 +173,8 @@ class CacheReservation {
   std::span<const CacheBlock> table() const { return table_; }
   uint32_t row_begin() const { return row_begin_; }
   // Returns where rows [token_begin, token_begin + token_count) lie; adjacent blocks form one
-  // piece. The list is empty if there are more pieces than fit.
-  ScatterList Pieces(uint32_t layer, uint64_t token_begin, uint64_t token_count) const;
+  // span. The list is empty if there are more spans than fit.
+  ScatterList Spans(uint32_t layer, uint64_t token_begin, uint64_t token_count) const;
 
   // Makes the rows visible. They must have been written in every layer. Call it once.
   void Commit() &&;

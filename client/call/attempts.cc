@@ -23,7 +23,7 @@ absl::Status Attempts::Run(const Corpus* corpus, Instant deadline, Attempt attem
 AttemptResult Attempts::RunAtOnce(const Corpus* corpus, Instant deadline, Attempt attempt) {
   auto context = pool_->Take(deadline);
   if (!context.ok()) return {context.status()};
-  LinkTable& links = (*context)->router.links();
+  LinkTable& links = (*context)->links;
   links.BeginCall();
   while (true) {
     AttemptResult result = attempt(**context);

@@ -58,8 +58,8 @@ void CallContextPool::GiveBack(std::unique_ptr<CallContext> context) {
     untidy = TakeUntidy(now);
   }
   if (untidy == nullptr) return;
-  untidy->router.links().Claim();
-  untidy->next_tidy = untidy->router.links().CloseOneIdle(now);
+  untidy->links.Claim();
+  untidy->next_tidy = untidy->links.CloseOneIdle(now);
   absl::MutexLock lock(&mu_);
   Hand(std::move(untidy), /*warm=*/false);
 }

@@ -12,6 +12,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "client/call/exchange.h"
 #include "client/call/fetch.h"
 #include "client/call/route.h"
 #include "client/holders/link_table.h"
@@ -23,7 +24,12 @@ namespace ckv {
 struct CallContext {
   CallContext(const LinkOptions* options, PeerTable* peers, Duration spin_max,
               CallCounters* counters)
-      : router(options, peers, spin_max, counters), fetcher(options, &router) {}
+      : links(options, peers),
+        exchange(options->clock, spin_max, &links, counters),
+        router(options, &links, &exchange),
+        fetcher(options, &links, &exchange) {}
+  LinkTable links;
+  Exchange exchange;  // serves the call in progress
   Router router;
   Fetcher fetcher;
   // When one of its links may have been idle for too long. Used while nobody has the context.
@@ -47,7 +53,7 @@ class CallContextPool {
    public:
     Lease(CallContextPool* pool, std::unique_ptr<CallContext> context)
         : pool_(pool), context_(std::move(context)) {
-      context_->router.links().Claim();
+      context_->links.Claim();
     }
     Lease(Lease&&) = default;
     Lease& operator=(Lease&&) = delete;

@@ -1,5 +1,5 @@
-// One attempt of a fetch, in order: check the call, plan its pieces, bring up the links of the
-// holders to ask, and go round. A round posts pieces while the window and the lane have room, takes
+// One attempt of a fetch, in order: check the call, plan its parts, bring up the links of the
+// holders to ask, and go round. A round posts parts while the window and the lane have room, takes
 // the replies that came, and shows those at the head of the window to the sink.
 
 #include "client/call/fetch.h"
@@ -32,27 +32,27 @@ void Rotate(const RopeRotation& rotation, const Geometry& geometry, const FetchE
 
 }  // namespace
 
-Fetcher::Fetcher(const LinkOptions* options, Router* router)
+Fetcher::Fetcher(const LinkOptions* options, LinkTable* links, Exchange* exchange)
     : clock_(options->clock),
       shape_(options->shape),
-      table_(&router->links()),
-      exchange_(&router->exchange()),
+      table_(links),
+      exchange_(exchange),
       window_(std::max(1u, options->shape.slot_count / 2)) {}
 
 absl::Status Fetcher::Fetch(const FetchCall& call, const Place* place, Sink sink, uint64_t shown) {
   place_ = place;
-  pieces_ = nullptr;
+  spans_ = nullptr;
   CKV_RETURN_IF_ERROR(Begin(call, shown));
   plan_.Begin(call, shape_, {call.chunk_begin, call.layer_begin});
   plan_.Skip(shown);
   return Run(call, sink);
 }
 
-absl::Status Fetcher::FetchOn(const FetchCall& call, const FetchFrom& from, Pieces pieces,
+absl::Status Fetcher::FetchOn(const FetchCall& call, const FetchFrom& from, SpansOf spans,
                               Sink sink) {
   CKV_CHECK(!call.position);
   place_ = nullptr;
-  pieces_ = &pieces;
+  spans_ = &spans;
   CKV_RETURN_IF_ERROR(Begin(call, /*shown=*/0));
   plan_.Begin(call, shape_, from);
   return Run(call, sink);
@@ -61,7 +61,7 @@ absl::Status Fetcher::FetchOn(const FetchCall& call, const FetchFrom& from, Piec
 absl::Status Fetcher::FetchSelection(const SelectionCall& call, SelectionSink sink,
                                      uint64_t shown) {
   place_ = nullptr;
-  pieces_ = nullptr;
+  spans_ = nullptr;
   FetchCall range;
   range.corpus = call.corpus;
   range.chunk_begin = call.chunk_begin;
@@ -165,7 +165,7 @@ absl::Status Fetcher::GoRound(const FetchCall& call, Sink sink) {
       if (!one) break;
       posted = true;
     }
-    // A piece without a free slot waits for one. If nothing is under way and no piece is left, all
+    // A part without a free slot waits for one. If nothing is under way and no part is left, all
     // rows were delivered.
     if (in_window_ == 0 && plan_.done()) return absl::OkStatus();
     CKV_ASSIGN_OR_RETURN(const bool came, exchange_->Collect(accept));
@@ -175,14 +175,14 @@ absl::Status Fetcher::GoRound(const FetchCall& call, Sink sink) {
 }
 
 absl::StatusOr<bool> Fetcher::PostNext(const FetchCall& call) {
-  FetchPiece piece;
-  if (!plan_.Next(&piece)) return false;
+  FetchPart part;
+  if (!plan_.Next(&part)) return false;
   Segment segment;
-  segment.chunk = piece.chunk;
-  segment.entry = piece.entry;
-  segment.ordinals = piece.ordinals;
-  segment.line = line_of_chunk_[piece.chunk - call.chunk_begin];
-  segment.entry.handle = handle_of_chunk_[piece.chunk - call.chunk_begin];
+  segment.chunk = part.chunk;
+  segment.entry = part.entry;
+  segment.ordinals = part.ordinals;
+  segment.line = line_of_chunk_[part.chunk - call.chunk_begin];
+  segment.entry.handle = handle_of_chunk_[part.chunk - call.chunk_begin];
   RequestLane& lane = exchange_->link(segment.line).lane();
   const std::optional<uint32_t> slot = lane.Acquire();
   if (!slot) {
@@ -196,12 +196,12 @@ absl::StatusOr<bool> Fetcher::PostNext(const FetchCall& call) {
   }
   RequestHeader header;
   header.kind = WireKind::kFetch;
-  header.body_bytes = static_cast<uint32_t>(sizeof(FetchEntry) + piece.indices.size_bytes());
+  header.body_bytes = static_cast<uint32_t>(sizeof(FetchEntry) + part.indices.size_bytes());
   const std::span<std::byte> request = lane.request(*slot);
   std::memcpy(request.data() + sizeof(header), &segment.entry, sizeof(FetchEntry));
-  if (!piece.indices.empty()) {
-    std::memcpy(request.data() + sizeof(header) + sizeof(FetchEntry), piece.indices.data(),
-                piece.indices.size_bytes());
+  if (!part.indices.empty()) {
+    std::memcpy(request.data() + sizeof(header) + sizeof(FetchEntry), part.indices.data(),
+                part.indices.size_bytes());
   }
   // The frame leaves with the next one, or at the next poll.
   const size_t place = (head_ + in_window_) % window_.size();
@@ -222,14 +222,14 @@ absl::Status Fetcher::Land(const FetchCall& call, Segment& segment, RequestLane&
       entry.token_count * entry.sent_row_bytes(call.corpus->geometry.row_bytes());
   if (place_ != nullptr) {
     CKV_ASSIGN_OR_RETURN(const std::span<std::byte> place, PlaceOf(run, bytes));
-    segment.pieces = ScatterList(place);
-  } else if (pieces_ != nullptr) {
-    segment.pieces = (*pieces_)(run);
-    CKV_CHECK(segment.pieces.empty() || segment.pieces.bytes() == bytes);
+    segment.spans = ScatterList(place);
+  } else if (spans_ != nullptr) {
+    segment.spans = (*spans_)(run);
+    CKV_CHECK(segment.spans.empty() || segment.spans.bytes() == bytes);
   }
   // Only bodies longer than any error text, so that an error text is never landed.
-  if (!segment.pieces.empty() && bytes > kErrorTextBytesMax)
-    lane.Land(segment.slot, sizeof(ReplyHeader), segment.pieces);
+  if (!segment.spans.empty() && bytes > kErrorTextBytesMax)
+    lane.Land(segment.slot, sizeof(ReplyHeader), segment.spans);
   return absl::OkStatus();
 }
 
@@ -252,7 +252,7 @@ absl::Status Fetcher::Accept(const FetchCall& call, const Exchange::Reply& reply
   expected.checksummed = !SharesMemory(lane.kind());
   expected.fetch = segment.entry;
   expected.row_bytes = segment.entry.sent_row_bytes(call.corpus->geometry.row_bytes());
-  return segment.landed ? CheckReplyForHint(reply.header, segment.pieces, expected)
+  return segment.landed ? CheckReplyForHint(reply.header, segment.spans, expected)
                         : CheckReplyForHint(reply.header, segment.body, expected);
 }
 
@@ -282,8 +282,8 @@ absl::Status Fetcher::Show(const FetchCall& call, const Segment& segment, Sink s
     std::span<const std::byte> rows;  // unless landed, which is of one layer
     if (!segment.landed) rows = segment.body.subspan(i * layer_bytes, layer_bytes);
     std::span<std::byte> place;
-    if (place_ != nullptr && !segment.pieces.empty()) {
-      place = segment.pieces.pieces().front();
+    if (place_ != nullptr && !segment.spans.empty()) {
+      place = segment.spans.spans().front();
     } else if (place_ != nullptr) {
       CKV_ASSIGN_OR_RETURN(place, PlaceOf(run, layer_bytes));
     } else if (!rotation.is_identity()) {

@@ -18,28 +18,28 @@
 
 namespace ckv {
 
-// Part of a call context. Borrows its router's links. Belongs to one thread at a time.
+// Part of a call context. Borrows its links and exchange. Belongs to one thread at a time.
 class Fetcher {
  public:
   using Sink = absl::FunctionRef<absl::Status(const FetchedRows&)>;
   using SelectionSink = absl::FunctionRef<absl::Status(const SelectedRows&)>;
   using Place = absl::FunctionRef<std::span<std::byte>(const RowRun&)>;
-  using Pieces = absl::FunctionRef<ScatterList(const RowRun&)>;
+  using SpansOf = absl::FunctionRef<ScatterList(const RowRun&)>;
 
-  Fetcher(const LinkOptions* options, Router* router);
+  Fetcher(const LinkOptions* options, LinkTable* links, Exchange* exchange);
 
-  // One attempt of Requester::Fetch. It skips the first `shown` pieces. A call is cut into the same
-  // pieces whichever holder is asked, so an attempt goes on where the last one ended. `place` may
+  // One attempt of Requester::Fetch. It skips the first `shown` parts. A call is cut into the same
+  // parts whichever holder is asked, so an attempt goes on where the last one ended. `place` may
   // be null.
   absl::Status Fetch(const FetchCall& call, const Place* place, Sink sink, uint64_t shown);
-  // Returns how many pieces `sink` has seen, over all attempts.
+  // Returns how many parts `sink` has seen, over all attempts.
   uint64_t shown() const { return shown_; }
 
-  // One attempt from `from` on, for a caller that keeps track itself and may repeat rows. `pieces`
+  // One attempt from `from` on, for a caller that keeps track itself and may repeat rows. `spans`
   // returns the memory that the fabric may write a run of one layer to. It may return none. A run
   // that the fabric wrote there is shown without rows. Any other run is shown in its slot, so that
   // the sink makes its only copy. call.position must be unset.
-  absl::Status FetchOn(const FetchCall& call, const FetchFrom& from, Pieces pieces, Sink sink);
+  absl::Status FetchOn(const FetchCall& call, const FetchFrom& from, SpansOf spans, Sink sink);
 
   // One attempt of Requester::FetchSelection. `shown` is as in Fetch.
   absl::Status FetchSelection(const SelectionCall& call, SelectionSink sink, uint64_t shown);
@@ -50,12 +50,12 @@ class Fetcher {
     uint32_t line = 0;  // the exchange's line
     uint32_t chunk = 0;
     FetchEntry entry;
-    std::span<const uint32_t> ordinals;  // for chosen rows: as FetchPiece::ordinals
+    std::span<const uint32_t> ordinals;  // for chosen rows: as FetchPart::ordinals
     uint32_t slot = 0;
     // The caller's memory for the rows, if any. Only for rows of one layer.
-    ScatterList pieces;
+    ScatterList spans;
     bool came = false;
-    bool landed = false;              // the fabric wrote the rows to `pieces`
+    bool landed = false;              // the fabric wrote the rows to `spans`
     std::span<const std::byte> body;  // in the slot; empty if landed
   };
 
@@ -79,8 +79,8 @@ class Fetcher {
 
   // The state of the call in progress.
   FetchPlan plan_;
-  const Place* place_ = nullptr;  // at most one of place_ and pieces_ is set
-  const Pieces* pieces_ = nullptr;
+  const Place* place_ = nullptr;  // at most one of place_ and spans_ is set
+  const SpansOf* spans_ = nullptr;
   const SelectionSink* selection_sink_ = nullptr;
   std::vector<uint32_t> line_of_chunk_;  // from chunk_begin on; set for chunks that are asked for
   std::vector<uint32_t> handle_of_chunk_;

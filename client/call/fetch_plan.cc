@@ -63,13 +63,13 @@ void FetchPlan::SkipEmpty() {
     at_ = {at_.chunk + 1, call_->layer_begin, 0, 0};
 }
 
-bool FetchPlan::Next(FetchPiece* piece) {
+bool FetchPlan::Next(FetchPart* part) {
   before_ = at_;
   if (done()) return false;
-  if (selected_) return NextSelected(piece);
+  if (selected_) return NextSelected(part);
   const uint32_t token_count = call_->corpus->chunks[at_.chunk].token_count;
-  *piece = {.chunk = at_.chunk, .entry = {}, .indices = {}, .ordinals = {}};
-  FetchEntry& entry = piece->entry;
+  *part = {.chunk = at_.chunk, .entry = {}, .indices = {}, .ordinals = {}};
+  FetchEntry& entry = part->entry;
   entry.column_begin = call_->columns.begin;
   entry.column_bytes = call_->columns.bytes;
   entry.layer_begin = at_.layer;
@@ -159,27 +159,27 @@ absl::Status FetchPlan::SortLayer(uint32_t layer, std::span<const int32_t> indic
   return absl::OkStatus();
 }
 
-bool FetchPlan::NextSelected(FetchPiece* piece) {
+bool FetchPlan::NextSelected(FetchPart* part) {
   const Group& group = groups_[at_.group];
   const size_t begin = group.begin + at_.token;
   const auto count = static_cast<uint32_t>(std::min<size_t>(tokens_max_, group.end - begin));
-  *piece = {.chunk = group.chunk,
-            .entry = {.layer_begin = group.layer,
-                      .layer_count = 1,
-                      .token_count = count,
-                      .index_count = count,
-                      .column_begin = call_->columns.begin,
-                      .column_bytes = call_->columns.bytes},
-            .indices = std::span(indices_).subspan(begin, count),
-            .ordinals = std::span(ordinals_).subspan(begin, count)};
+  *part = {.chunk = group.chunk,
+           .entry = {.layer_begin = group.layer,
+                     .layer_count = 1,
+                     .token_count = count,
+                     .index_count = count,
+                     .column_begin = call_->columns.begin,
+                     .column_bytes = call_->columns.bytes},
+           .indices = std::span(indices_).subspan(begin, count),
+           .ordinals = std::span(ordinals_).subspan(begin, count)};
   at_.token += count;
   if (begin + count == group.end) at_ = {0, 0, 0, at_.group + 1};
   return true;
 }
 
 void FetchPlan::Skip(uint64_t count) {
-  FetchPiece piece;
-  while (count > 0 && Next(&piece)) --count;
+  FetchPart part;
+  while (count > 0 && Next(&part)) --count;
 }
 
 bool FetchPlan::Asks(uint32_t chunk) const {

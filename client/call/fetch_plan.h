@@ -20,7 +20,7 @@ struct FetchFrom {
 };
 
 // The rows of one request: whole layers of a chunk, some tokens of one layer, or chosen rows.
-struct FetchPiece {
+struct FetchPart {
   uint32_t chunk = 0;  // ordinal in the corpus
   FetchEntry entry;    // complete except for the handle
   // For chosen rows: their tokens in the chunk, and the ordinals of their indices among the
@@ -41,7 +41,7 @@ absl::Status CheckColumns(const Geometry& geometry, const ColumnRange& columns, 
 absl::Status PutSelected(const SelectionCall& call, const SelectedRows& chosen,
                          std::span<std::byte> place);
 
-// Lists the pieces of one call at a time. Not thread-safe.
+// Lists the parts of one call at a time. Not thread-safe.
 class FetchPlan {
  public:
   // Starts a call that has been checked and whose rows fit slots of `shape`. Borrows the call.
@@ -51,17 +51,17 @@ class FetchPlan {
   absl::Status BeginSelection(const FetchCall& call, const LaneShape& shape,
                               std::span<const std::span<const int32_t>> indices);
 
-  // Writes the next piece. Pieces come in order of chunk, layer and token; in a selection, in order
+  // Writes the next part. Parts come in order of chunk, layer and token; in a selection, in order
   // of layer and chunk. Returns false if there is none left.
-  bool Next(FetchPiece* piece);
-  // Skips the next `count` pieces, or all that are left.
+  bool Next(FetchPart* part);
+  // Skips the next `count` parts, or all that are left.
   void Skip(uint64_t count);
   bool done() const {
     return selected_ ? at_.group == groups_.size() : at_.chunk == call_->chunk_end;
   }
-  // Returns true if a piece of this chunk of the call may be left.
+  // Returns true if a part of this chunk of the call may be left.
   bool Asks(uint32_t chunk) const;
-  // Makes Next return the last piece once more.
+  // Makes Next return the last part once more.
   void Back() { at_ = before_; }
 
  private:
@@ -75,11 +75,11 @@ class FetchPlan {
     size_t begin, end;
   };
   void SkipEmpty();
-  bool NextSelected(FetchPiece* piece);
+  bool NextSelected(FetchPart* part);
   absl::Status SortLayer(uint32_t layer, std::span<const int32_t> indices);
 
   const FetchCall* call_ = nullptr;
-  uint32_t tokens_max_ = 0;  // the most tokens of one piece
+  uint32_t tokens_max_ = 0;  // the most tokens of one part
   Cursor at_, before_;
 
   bool selected_ = false;

@@ -149,9 +149,9 @@ absl::StatusOr<MappedChunk> MapDescriptor(int fd, const MappedLayout& layout,
   return chunk;
 }
 
-absl::StatusOr<MappedChunk> MapChunk(const MapCall& call, Router& router, Clock& clock) {
+absl::StatusOr<MappedChunk> MapChunk(const MapCall& call, LinkTable& links, Exchange& exchange,
+                                     Clock& clock) {
   CKV_RETURN_IF_ERROR(CheckCall(call, clock));
-  LinkTable& links = router.links();
   CKV_ASSIGN_OR_RETURN(LinkTable::ChunkLinks * chunk_links,
                        links.LinksFor(call.corpus, {.primitive = Primitive::kFetch}));
   HolderLink& link = links.Ask(*chunk_links, call.chunk);
@@ -164,7 +164,6 @@ absl::StatusOr<MappedChunk> MapChunk(const MapCall& call, Router& router, Clock&
   }
   const auto handle = links.HandleOf(*chunk_links, call.chunk, call.deadline);
   if (!handle.ok()) return links.Fail(link, handle.status());
-  Exchange& exchange = router.exchange();
   exchange.Clear();
   (void)exchange.Add(link);
   auto mapped = MapOverLane(call, link, *handle, clock, exchange);

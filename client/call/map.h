@@ -9,8 +9,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/call/route.h"
+#include "client/call/exchange.h"
 #include "client/calls.h"
+#include "client/holders/link_table.h"
 #include "transport/wire.h"
 
 namespace ckv {
@@ -24,7 +25,8 @@ namespace ckv {
 absl::StatusOr<MappedChunk> MapDescriptor(int fd, const MappedLayout& layout,
                                           const Geometry& geometry, uint32_t chunk_tokens);
 
-// One attempt of Requester::Map, with a call context's router.
-absl::StatusOr<MappedChunk> MapChunk(const MapCall& call, Router& router, Clock& clock);
+// One attempt of Requester::Map, with a call context's links and exchange.
+absl::StatusOr<MappedChunk> MapChunk(const MapCall& call, LinkTable& links, Exchange& exchange,
+                                     Clock& clock);
 
 }  // namespace ckv

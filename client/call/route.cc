@@ -27,12 +27,8 @@ constexpr size_t kMergedFloatsKept = size_t{4} << 20;
 
 }  // namespace
 
-Router::Router(const LinkOptions* options, PeerTable* peers, Duration spin_max,
-               CallCounters* counters)
-    : clock_(options->clock),
-      shape_(options->shape),
-      links_(options, peers),
-      exchange_(options->clock, spin_max, &links_, counters) {}
+Router::Router(const LinkOptions* options, LinkTable* links, Exchange* exchange)
+    : clock_(options->clock), shape_(options->shape), links_(*links), exchange_(*exchange) {}
 
 absl::Status Router::Attend(const AttendCall& call, AttendRoom room, AttendReport* report) {
   const Instant begin = clock_->Now();

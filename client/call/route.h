@@ -22,16 +22,13 @@ namespace ckv {
 // Part of a call context. Belongs to the thread that took the context from the pool.
 class Router {
  public:
-  // Everything borrowed must outlive the router.
-  Router(const LinkOptions* options, PeerTable* peers, Duration spin_max, CallCounters* counters);
+  // Borrows its context's links and exchange. All three must outlive the router.
+  Router(const LinkOptions* options, LinkTable* links, Exchange* exchange);
 
   // One attempt of Requester::Attend. After an error nothing is written to the room.
   absl::Status Attend(const AttendCall& call, AttendRoom room, AttendReport* report);
 
-  LinkTable& links() { return links_; }
   const LaneShape& shape() const { return shape_; }
-  // The exchange, for the context's other calls. One call at a time uses it.
-  Exchange& exchange() { return exchange_; }
 
  private:
   enum class FrameState : uint8_t { kWaiting, kPosted, kArrived, kCopied, kEmpty };
@@ -83,8 +80,8 @@ class Router {
 
   Clock* const clock_;
   const LaneShape shape_;
-  LinkTable links_;
-  Exchange exchange_;
+  LinkTable& links_;
+  Exchange& exchange_;
   AttendPlan plan_;
   Coverage coverage_;
 

@@ -102,7 +102,7 @@ bool TargetCalibrator::Disagrees(size_t part) const {
     end = begin + width;
   }
   return std::any_of(parts_.begin() + std::ptrdiff_t(begin), parts_.begin() + std::ptrdiff_t(end),
-                     [](const Piece& piece) { return RoundsDisagree(piece.us); });
+                     [](const Measured& one) { return RoundsDisagree(one.us); });
 }
 
 Profile TargetCalibrator::Finish(const std::string& subject) const {

@@ -46,7 +46,7 @@ class TargetCalibrator {
   Profile Finish(const std::string& subject) const;
 
  private:
-  struct Piece {
+  struct Measured {
     std::function<absl::Status(std::vector<double>& us)> measure;
     std::vector<double> us;
   };
@@ -66,7 +66,7 @@ class TargetCalibrator {
   const PagedCache& cache_;
   Clock& clock_;
   RequesterConstants here_;
-  std::vector<Piece> parts_;
+  std::vector<Measured> parts_;
   std::vector<Point> attend_;      // by part
   std::optional<size_t> prefill_;  // its part
   std::vector<std::unique_ptr<LaneCalibrator>> lanes_;

@@ -16,8 +16,6 @@
 namespace ckv::ctl {
 namespace {
 
-constexpr uint32_t kTimeoutMsMax = 3'600'000;
-
 constexpr char kFooter[] = R"(
 Examples:
   ckvctl status

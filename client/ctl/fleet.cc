@@ -199,10 +199,10 @@ absl::Status Fleet::RequesterError(const grpc::Status& status, std::string_view 
   return WithAdvice(
       status, absl::StrFormat("requester at %s: %s", requester_address_, call),
       ask && RequesterAnswers()
-          ? "the requester is there, but not what it needs: ckvctl status shows who is alive, "
-            "ckvctl corpus show NAME who\n  holds the chunks; ckvctl corpus load NAME ... "
-            "--replace "
-            "places them on the holders that are alive"
+          ? "the requester is there, but not what it needs. ckvctl status shows who is alive, and "
+            "ckvctl corpus show NAME\n  who holds the chunks. If a holder is alive: check its "
+            "data_listen and the firewall between. If it is gone:\n  ckvctl corpus load NAME ... "
+            "--replace places its chunks on those that are alive"
       : options_.requester_option.empty()
           ? "is it running? name another with --requester or CKV_REQUESTER"
           : "is it running? name another with " + options_.requester_option);

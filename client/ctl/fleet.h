@@ -61,8 +61,8 @@ class Fleet {
   absl::StatusOr<v1::ListCorporaReply> ListCorpora();
   // Places of a chunk; empty where no corpus has it.
   absl::StatusOr<v1::LocateChunkReply> Locate(const ChunkId& id);
-  // Returns for each of `ids`, at most 4096, how many corpora of any tenant place it on the holder,
-  // or are told of it there.
+  // Returns for each of `ids`, at most kIdsPerCallMax, how many corpora of any tenant place it on
+  // the holder, or are told of it there.
   absl::StatusOr<std::vector<uint32_t>> CountReferences(std::span<const std::string> ids,
                                                         const HolderId& holder);
 

@@ -9,13 +9,13 @@ namespace ckv {
 LiveModel::LiveModel(const HolderId& holder, const SeedProfile* seed, const BusyPeriod* requests)
     : seed_(seed), requests_(requests) {
   if (seed_ == nullptr || seed_->profile() == nullptr) return;
-  for (size_t i = 1; i < kFabricCount; ++i)
+  for (size_t i = 1; i < kFabricKindEnd; ++i)
     lanes_[i] = seed_->profile()->Find(holder.name, FabricName(static_cast<FabricKind>(i)));
 }
 
 const LaneProfile* LiveModel::SeedOf(const Geometry& geometry, FabricKind fabric) const {
   const auto index = static_cast<size_t>(fabric);
-  if (index >= kFabricCount || lanes_[index] == nullptr) return nullptr;
+  if (index >= kFabricKindEnd || lanes_[index] == nullptr) return nullptr;
   return seed_->For(geometry) == nullptr ? nullptr : lanes_[index];
 }
 

@@ -60,15 +60,13 @@ class LiveModel {
   double factor(bool seeded) const { return (seeded ? of_curve_ : of_points_).Get(); }
 
  private:
-  static constexpr size_t kFabricCount = static_cast<size_t>(FabricKind::kVerbs) + 1;
-
   // Predicts from the curve or the fit, without the live factor. It returns 0 if neither is known.
   double PredictUs(const LaneProfile* seed, double rows, double tokens) const;
 
   const SeedProfile* const seed_;
   const BusyPeriod* const requests_;
-  std::array<const LaneProfile*, kFabricCount> lanes_{};  // the seed's, or null
-  std::atomic<double> base_us_{0}, per_row_token_us_{0};  // measured
+  std::array<const LaneProfile*, kFabricKindEnd> lanes_{};  // the seed's, or null
+  std::atomic<double> base_us_{0}, per_row_token_us_{0};    // measured
   LiveCompute of_curve_, of_points_;
   LiveError error_;
 };

@@ -16,6 +16,8 @@ namespace ckv {
 // or 1 MiB of rows.
 inline constexpr int kMessageBytesMax = 64 << 20;
 inline constexpr int kHolderMessageBytesMax = 8 << 20;
+// Rows in one message of a put, a read or a fetch.
+inline constexpr size_t kMessageRowsBytesMax = size_t{1} << 20;
 
 // A connection that went silent is detected in 2 + 1 s, at either end.
 inline constexpr Duration kKeepAlivePeriod = std::chrono::seconds(2);

@@ -14,6 +14,7 @@
 #include "client/holders/holder_peer.h"
 #include "client/holders/lane_opener.h"
 #include "proto/base/clock.h"
+#include "proto/corpus.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
 #include "transport/fabric.h"
@@ -24,8 +25,7 @@ namespace ckv {
 // thread at a time. The options, table, peer and owner must outlive it.
 class HolderLink {
  public:
-  // The most ids of one ResolveChunks: 4,096 x 34 bytes stay far below gRPC's 4 MiB per message.
-  static constexpr size_t kResolveCountMax = 4096;
+  static constexpr size_t kResolveCountMax = kIdsPerCallMax;  // ids of one ResolveChunks
 
   // `owner` is the role of the link's lanes (RequestLane::BelongTo), or null.
   HolderLink(const LinkOptions* options, PeerTable* peers, HolderPeer* peer,

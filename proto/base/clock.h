@@ -1,5 +1,5 @@
 // The only way to read time. Everything that waits or expires takes a Clock. So a test advances
-// time instead of sleeping, and a simulation replays from one seed (I8).
+// time instead of sleeping (I8).
 
 #pragma once
 

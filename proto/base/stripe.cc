@@ -32,10 +32,10 @@ uint64_t StripeChecksum(std::span<const std::byte> rows) {
   return XXH3_64bits_digest(&state);
 }
 
-uint64_t StripeChecksum(std::span<const std::span<std::byte>> pieces) {
+uint64_t StripeChecksum(std::span<const std::span<std::byte>> spans) {
   XXH3_state_t state;
   XXH3_64bits_reset(&state);
-  for (const std::span<std::byte> piece : pieces) Update(state, piece);
+  for (const std::span<std::byte> span : spans) Update(state, span);
   return XXH3_64bits_digest(&state);
 }
 

@@ -22,6 +22,6 @@ constexpr uint32_t StripeCount(uint32_t token_count) {
 // Returns the XXH3-64 of a stripe's rows. Zero bytes have one too.
 uint64_t StripeChecksum(std::span<const std::byte> rows);
 // The same for rows scattered over spans, in their order.
-uint64_t StripeChecksum(std::span<const std::span<std::byte>> pieces);
+uint64_t StripeChecksum(std::span<const std::span<std::byte>> spans);
 
 }  // namespace ckv

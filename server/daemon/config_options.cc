@@ -12,6 +12,7 @@
 #include "proto/base/host_port.h"
 #include "proto/base/status.h"
 #include "proto/corpus.h"
+#include "server/directory/lease_end.h"
 #include "server/holder/holder.h"
 
 namespace ckv {
@@ -44,23 +45,25 @@ const OptionSpec kOptions[] = {
     {"advertise", OptionKind::kAddress, &Config::advertise, 0, 0, "", "host:port",
      "where peers reach it; if unset, the listen address as bound"},
     {"directory", OptionKind::kPeerAddress, &Config::directory, 0, 0, "", "host:port",
-     "the directory; empty only where this process is the directory"},
+     "the directory; may be empty only if this process is the directory"},
     {"data_listen", OptionKind::kAddress, &Config::data_listen, 0, 0, "", "host:port",
-     "address of a holder's tcp lanes, port 0: a free one; if unset, port 0 at the host of listen"},
+     "address of a holder's tcp lanes; port 0 takes a free one; if unset, port 0 at the host of "
+     "listen"},
     {"fabrics", OptionKind::kList, &Config::fabrics, 0, 0, "shm,tcp,verbs,loopback", "",
-     "how query rows may travel; a requester takes the fastest that a holder has too, and where a "
-     "probe finds no difference the first; loopback stays inside one process"},
+     "how query rows may travel; a requester takes the fastest that a holder has, too, and the "
+     "first "
+     "of equals; loopback stays inside one process"},
     {"fabric", OptionKind::kChoice, &Config::fabric, 0, 0, "auto,shm,tcp,loopback,verbs", "",
-     "one of fabrics that a requester takes whatever a probe would find; auto: the fastest"},
+     "the one of `fabrics` that a requester takes without a probe; auto takes the fastest"},
     {"rdma_fallback", OptionKind::kChoice, &Config::rdma_fallback, 0, 0, "refuse,tcp", "",
-     "what a requester does where verbs is among the fabrics of both sides and fails: refuse the "
-     "call, or take tcp and say so"},
+     "what a requester does if both sides have verbs and it fails: refuse the call, or take tcp "
+     "and "
+     "say so"},
     {"verbs.device", OptionKind::kText, &Config::verbs_device, 0, 0, "", "name",
      "device of verbs lanes, as in /sys/class/infiniband; if unset, the only one"},
     {"verbs.port", OptionKind::kCount, &Config::verbs_port, 1, 255, "", "", "port of that device"},
     {"verbs.gid_index", OptionKind::kCount, &Config::verbs_gid_index, 0, kVerbsGidIndexAuto, "", "",
-     "the port's address to use; 256: RoCE v2 with an IPv4 address if there is one, else the "
-     "first"},
+     "the port's address to use; 256 takes RoCE v2 with an IPv4 address, else the first"},
     {"verbs.mtu", OptionKind::kCount, &Config::verbs_mtu, 0, 4096, "", "bytes",
      "256, 512, 1024, 2048 or 4096; if 0, the port's"},
     {"verbs.timeout", OptionKind::kCount, &Config::verbs_timeout, 1, 31, "", "",
@@ -75,25 +78,24 @@ const OptionSpec kOptions[] = {
      "store.capacity"},
     {"store.shadow_percent", OptionKind::kCount, &Config::store_shadow_percent, 0, 50, "",
      "per cent",
-     "most of store.capacity that fp8 copies of evicted chunks take: requests that "
-     "allow an approximation are answered from them; if 0, none are made"},
+     "most of store.capacity for fp8 copies of evicted chunks, which answer requests that allow an "
+     "approximation; if 0, none are made"},
     {"store.path", OptionKind::kText, &Config::store_path, 0, 0, "", "folder",
-     "where a holder keeps chunks over a restart; if unset, in memory only, gone with the process"},
+     "folder that keeps a holder's chunks over a restart; if unset, they end with the process"},
     {"store.capacity", OptionKind::kBytes, &Config::store_capacity_bytes, kMiB, 64 * kTiB, "",
      "bytes", "memory that a holder keeps for rows"},
     {"store.pages", OptionKind::kChoice, &Config::store_pages, 0, 0, "auto,reserved,small", "",
-     "pages of that memory: auto takes reserved huge ones if there are enough (vm.nr_hugepages), "
-     "else transparent huge ones, else small ones; reserved is those or no start"},
+     "pages of that memory: auto takes reserved huge ones (vm.nr_hugepages) if there are enough, "
+     "else "
+     "transparent huge ones, else small ones; reserved refuses to start without them"},
     {"store.chunk_count_max", OptionKind::kCount, &Config::store_chunk_count_max, 1, kChunkCountMax,
      "", "chunks", "most chunks that a holder keeps"},
     {"store.scrub_bytes_per_second", OptionKind::kBytes, &Config::store_scrub_bytes_per_second, 0,
      64 * kGiB, "", "bytes",
-     "how fast a holder checks all that it keeps, in memory and on disk, over and over; damage in "
-     "what nobody reads is found within a pass, which takes the bytes of both over this; if 0, "
-     "never"},
+     "how fast a holder checks its chunks in memory and on disk, over and over; a pass takes all "
+     "their bytes divided by this; if 0, never"},
     {"replicas.percent", OptionKind::kCount, &Config::replicas_percent, 0, 100, "", "per cent",
-     "most of store.capacity that copies take which a requester in the same process makes for its "
-     "holder to answer for; if 0, none are made"},
+     "most of store.capacity for copies that chunk replicate makes here; if 0, none are made"},
     {"compute_threads", OptionKind::kCount, &Config::compute_threads, 1,
      WorkerPool::kThreadCountMax, "", "threads",
      "threads of a holder's kernels, its dispatcher included"},
@@ -118,15 +120,16 @@ const OptionSpec kOptions[] = {
      "most calls in progress in a requester at once; more wait", "engine_count_max"},
     {"rpc_thread_count_max", OptionKind::kCount, &Config::rpc_thread_count_max, 16, 4096, "",
      "threads", "most threads of the control plane; half of them may serve long streams"},
-    {"lease_ttl", OptionKind::kDuration, &Config::lease_ttl, 500, 60'000, "", "",
-     "lease that a member asks of the directory; of a directory: what it gives by default"},
+    {"lease_ttl", OptionKind::kDuration, &Config::lease_ttl,
+     kLeaseTtlMin / std::chrono::milliseconds(1), kLeaseTtlMax / std::chrono::milliseconds(1), "",
+     "", "lease that a member requests; a directory grants it to members that request none"},
     {"drain_timeout", OptionKind::kDuration, &Config::drain_timeout, 0, 600'000, "", "",
      "how long requests in flight may take to end after SIGTERM"},
     {"default_timeout_ms", OptionKind::kCount, &Config::default_timeout_ms, 1, 600'000, "",
      "milliseconds", "time limit of a request to the requester that names none"},
     {"requester.profile", OptionKind::kText, &Config::requester_profile, 0, 0, "", "path",
-     "constants that ckvctl calibrate --profile wrote on this host: a requester's decisions stand "
-     "on them where their geometry is the corpus'; read once, at the start"},
+     "constants that ckvctl calibrate --profile wrote on this host, for decisions about corpora of "
+     "their geometry; read once, at the start"},
     {"oracle.file", OptionKind::kText, &Config::oracle_file, 0, 0, "", "path",
      "JSON that tells a requester what the network costs (client/decide/oracle_file.h); read every "
      "second"},

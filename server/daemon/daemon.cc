@@ -54,7 +54,7 @@ constexpr size_t kMessageMemoryMax = size_t{32} * kMessageBytesMax;
 
 // A connection whose client is idle does not close by itself, so every drain may take this long.
 constexpr Duration kReplyGrace = std::chrono::milliseconds(300);
-// A drain ends the streams whose peers have taken nothing for this time.
+// A drain ends the streams whose peers take nothing for this time, or at most twice as long.
 constexpr Duration kStuckPeerMax = std::chrono::seconds(1);
 
 int Milliseconds(Duration duration) {
@@ -471,13 +471,13 @@ void Daemon::Drain(Instant deadline) {
   // after that: without one a holder would refuse what has arrived.
   const Instant now = state.clock->Now();
   const Instant half = now + std::max((deadline - now) / 2, Duration(0));
-  if (!state.gate.AwaitIdle(*state.clock, std::min(half, now + kStuckPeerMax))) {
+  const auto idle_by = [&state](Instant by) { return state.gate.AwaitIdle(*state.clock, by); };
+  Instant look = now;
+  while (!idle_by(look = std::min(half, look + kStuckPeerMax)) && look < half) {
     state.gate.EndStuck();
-    if (!state.gate.AwaitIdle(*state.clock, half)) {
-      state.gate.End();
-      state.gate.AwaitIdle(*state.clock, std::min(half + kReplyGrace, std::max(deadline, half)));
-    }
   }
+  state.gate.End();
+  idle_by(std::min(half + kReplyGrace, std::max(deadline, half)));
   if (state.holder) state.holder->Drain(std::max(deadline, now));
   state.metrics.reset();  // it reads the registrations
   if (state.replicas) state.replicas->SetRegistration(nullptr);

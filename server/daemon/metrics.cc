@@ -145,7 +145,7 @@ void AddHolderState(const HolderStats& stats, Page& page) {
     page.Add({{"queue", std::string(kQueueNames[i])}}, stats.queues[i].request_count);
   }
   page.Family(MetricType::Gauge, "ckv_holder_queue_multiply_adds",
-              "Work of those that wait, as estimated on arrival; pushes have none.");
+              "Work of the requests that wait, as estimated on arrival; pushes have none.");
   for (size_t i = 0; i < stats.queues.size(); ++i) {
     page.Add({{"queue", std::string(kQueueNames[i])}}, static_cast<double>(stats.queues[i].work));
   }
@@ -187,16 +187,18 @@ void AddHolderStore(const HolderStats& stats, Page& page) {
           "Requests that allow an approximation and were answered from fp8 copies.",
           stats.approximate_count);
   counter("ckv_holder_store_loads_total", "Cold chunks read into memory.", stats.load_count);
-  counter("ckv_holder_store_load_bytes_total", "Bytes of rows of those.", stats.load_bytes);
+  counter("ckv_holder_store_load_bytes_total", "Bytes of the rows of chunks read into memory.",
+          stats.load_bytes);
   counter("ckv_holder_store_evictions_total", "Hot chunks that became cold to make room.",
           stats.table.evicted_count);
   counter("ckv_holder_store_damaged_total",
           "Chunks found damaged and taken out; a file is in quarantine/ with its reason. Any "
           "increase: look at the device, and at the memory's ECC counters.",
           stats.damaged_count);
-  counter("ckv_holder_store_healed_total",
-          "Damage in memory or in a file that the other one made good. As damaged.",
-          stats.healed_count);
+  counter(
+      "ckv_holder_store_healed_total",
+      "Damage in memory or in a file that the other one made good. Any increase: as for damaged.",
+      stats.healed_count);
   counter("ckv_holder_store_unreadable_total",
           "Chunks that a check could not read: the device fails. They stay.",
           stats.scrub.unreadable_count);
@@ -256,9 +258,9 @@ void AddPeers(const std::vector<HolderView>& holders, Page& page) {
 void AddRequester(const MetricsSources& sources, Page& page) {
   const RequesterStats stats = sources.requester->Stats();
   if (sources.attend_count) {
-    page.Counter("ckv_requester_attends_total", "Attends over gRPC, of streams as well.",
+    page.Counter("ckv_requester_attends_total", "Attends over gRPC, by calls and by streams.",
                  static_cast<double>(sources.attend_count()));
-    page.Counter("ckv_requester_attend_errors_total", "Those of them that failed.",
+    page.Counter("ckv_requester_attend_errors_total", "Attends over gRPC that failed.",
                  static_cast<double>(sources.attend_error_count()));
   }
   page.Counter("ckv_requester_retries_total",
@@ -266,13 +268,13 @@ void AddRequester(const MetricsSources& sources, Page& page) {
                "requests says that the fleet is too small.",
                static_cast<double>(stats.retry_count));
   page.Counter("ckv_requester_retries_refused_total",
-               "Retries not made for want of a budget (a tenth of all requests): callers saw "
+               "Retries not made because a tenth of all requests were retries: callers saw "
                "RESOURCE_EXHAUSTED.",
                static_cast<double>(stats.retry_refused_count));
   page.Counter("ckv_requester_fetches_total",
-               "Fetches, of selected rows and into caches as well, whatever came of them.",
+               "Fetches of rows, of selected rows and into caches, failed ones included.",
                static_cast<double>(stats.fetch_count));
-  page.Counter("ckv_requester_explains_total", "Explains, whatever came of them.",
+  page.Counter("ckv_requester_explains_total", "Explains, failed ones included.",
                static_cast<double>(stats.explain_count));
   page.Counter("ckv_requester_failovers_total",
                "Calls that went on with a replica after a holder had failed them. An increase "
@@ -354,9 +356,9 @@ void AddDirectory(DirectoryState& directory, Page& page) {
 void AddReplicas(const ReplicaStats& stats, Page& page) {
   page.Gauge("ckv_replicas_chunks", "Copies made here that this holder answers for.",
              static_cast<double>(stats.chunk_count));
-  page.Gauge("ckv_replicas_bytes", "Memory that they take, of the store's.",
+  page.Gauge("ckv_replicas_bytes", "Memory of the store that copies take.",
              static_cast<double>(stats.bytes));
-  page.Gauge("ckv_replicas_limit_bytes", "Most that they may take (replicas.percent).",
+  page.Gauge("ckv_replicas_limit_bytes", "Most memory that copies may take (replicas.percent).",
              static_cast<double>(stats.bytes_max));
   page.Counter("ckv_replicas_fetched_total", "Chunks that were copied.",
                static_cast<double>(stats.fetched_count));

@@ -29,7 +29,7 @@ namespace ckv {
 struct DirectoryOptions {
   Clock* clock = Clock::Real();
   Duration lease_ttl = std::chrono::seconds(3);
-  Duration lease_ttl_min = std::chrono::milliseconds(500);
+  Duration lease_ttl_min = kLeaseTtlMin;
   Duration lease_ttl_max = kLeaseTtlMax;
   uint32_t corpus_count_max = 100'000;
   // Chunks of all corpora: 130 B each, 1 GB together.
@@ -115,7 +115,7 @@ class DirectoryState {
   // reveals other tenants' chunks, so only the operator may ask.
   std::vector<uint32_t> CountReferences(std::span<const ChunkId> ids, std::string_view holder)
       ABSL_LOCKS_EXCLUDED(mu_);
-  static constexpr size_t kReferenceIdCountMax = 4096;  // per call: 128 KiB of ids
+  static constexpr size_t kReferenceIdCountMax = kIdsPerCallMax;
 
   // Returns for each of `ids`, in order, whether it was accepted. Only corpora of `tenant`, which
   // may read the chunks there, learn of the member. If `tenant` is empty, every tenant's corpora
@@ -127,7 +127,7 @@ class DirectoryState {
   // Withdraws the announcements for `tenant`, or for all tenants if unset.
   absl::Status WithdrawReplicas(uint64_t lease_id, std::optional<std::string_view> tenant,
                                 std::span<const ChunkId> ids) ABSL_LOCKS_EXCLUDED(mu_);
-  static constexpr size_t kReplicaIdCountMax = 4096;  // per call: 128 KiB of ids
+  static constexpr size_t kReplicaIdCountMax = kIdsPerCallMax;
 
   // Counts over all tenants, for people and metrics.
   struct Counts {

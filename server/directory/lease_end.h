@@ -9,6 +9,8 @@
 
 namespace ckv {
 
+// No lease is shorter: it is renewed at a third of it, and a renewal may take as long again.
+inline constexpr Duration kLeaseTtlMin = std::chrono::milliseconds(500);
 // No lease is longer, so a name is held at most this long after its process was killed.
 inline constexpr Duration kLeaseTtlMax = std::chrono::seconds(60);
 

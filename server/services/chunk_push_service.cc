@@ -98,7 +98,7 @@ class PushTargetStub final : public PushTarget {
     const uint64_t row_bytes = rows.geometry().row_bytes();
     const uint32_t token_count = rows.info().token_count();
     // Whole stripes, so that none is read twice from a file.
-    uint32_t step = std::max<uint32_t>(1, static_cast<uint32_t>(kPutRowsBytesMax / row_bytes));
+    uint32_t step = std::max<uint32_t>(1, static_cast<uint32_t>(kMessageRowsBytesMax / row_bytes));
     if (step > kStripeTokens) step -= step % kStripeTokens;
     v1::PutChunkRequest request;
     for (uint32_t layer = 0; layer < rows.geometry().layers; ++layer) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "client/grpc/channel_stub.h"
 #include "proto/base/status.h"
 #include "proto/base/stripe.h"
 
@@ -11,11 +12,11 @@ namespace {
 
 // Tokens of a message: whole stripes, so that none of a file is read and checked twice. A row has
 // at most 2 KiB, so a stripe always fits.
-uint32_t TokensPerPiece(const Geometry& geometry) {
-  const auto tokens = static_cast<uint32_t>(kReadRowsBytesMax / geometry.row_bytes());
+uint32_t TokensPerReply(const Geometry& geometry) {
+  const auto tokens = static_cast<uint32_t>(kMessageRowsBytesMax / geometry.row_bytes());
   return tokens / kStripeTokens * kStripeTokens;
 }
-static_assert(kReadRowsBytesMax >= size_t{kStripeTokens} * kRowWidthMax * 2);
+static_assert(kMessageRowsBytesMax >= size_t{kStripeTokens} * kRowWidthMax * 2);
 
 }  // namespace
 
@@ -36,13 +37,13 @@ absl::Status ChunkReads::Send(const ChunkId& id, const Geometry& geometry, std::
   CKV_ASSIGN_OR_RETURN(const ChunkLocator locator, holder_.table().Find(id, geometry, tenant));
   CKV_ASSIGN_OR_RETURN(const ChunkRows rows, holder_.store().OpenRows(locator));
   const uint32_t token_count = rows.info().token_count();
-  const uint32_t piece_tokens = TokensPerPiece(geometry);
+  const uint32_t reply_tokens = TokensPerReply(geometry);
   const uint64_t row_bytes = geometry.row_bytes();
-  std::vector<std::byte> piece(std::min(token_count, piece_tokens) * row_bytes);
+  std::vector<std::byte> buffer(std::min(token_count, reply_tokens) * row_bytes);
   for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
-    for (uint32_t begin = 0; begin < token_count; begin += piece_tokens) {
-      const uint32_t count = std::min(piece_tokens, token_count - begin);
-      const auto part = std::span(piece).first(count * row_bytes);
+    for (uint32_t begin = 0; begin < token_count; begin += reply_tokens) {
+      const uint32_t count = std::min(reply_tokens, token_count - begin);
+      const auto part = std::span(buffer).first(count * row_bytes);
       CKV_RETURN_IF_ERROR(check_lease());
       CKV_RETURN_IF_ERROR(rows.Read(layer, begin, count, part));
       if (!stream.BeginWait(clock_.Now() + kReadProgressMax)) return ServiceGate::ClosedError();

@@ -18,10 +18,7 @@
 
 namespace ckv {
 
-// Bytes of rows in one message of a read.
-inline constexpr size_t kReadRowsBytesMax = 1u << 20;
-
-// The most reads at a time. Each holds a thread and a piece of rows; a cold chunk's also keeps the
+// The most reads at a time. Each holds a thread and a part of rows; a cold chunk's also keeps the
 // device busy. An export has one per holder.
 inline constexpr uint32_t kReadCountMax = 8;
 // A peer that takes nothing for this long is given up: it hangs, and a hot chunk is pinned for it.

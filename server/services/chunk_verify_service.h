@@ -27,7 +27,7 @@ class ChunkVerifyService {
   ChunkVerifyService(Holder* holder, ServiceGate* gate, Clock* clock)
       : holder_(*holder), gate_(*gate), clock_(*clock) {}
 
-  // Ends within one piece of kVerifyPieceBytes when the peer cancels or this holder drains.
+  // Ends within one step of kVerifyStepBytes when the peer cancels or this holder drains.
   grpc::Status Verify(grpc::ServerContext* context, const v1::VerifyChunksRequest* request,
                       grpc::ServerWriter<v1::VerifyChunksReply>* writer);
 

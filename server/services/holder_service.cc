@@ -174,9 +174,9 @@ absl::Status HolderServiceImpl::Receive(grpc::ServerContext& context, ServiceGat
       return absl::InvalidArgumentError("put: rows must follow the header, which comes once");
     }
     const v1::PutChunkRequest::Rows& rows = message.rows();
-    if (rows.rows().size() > kPutRowsBytesMax) {
+    if (rows.rows().size() > kMessageRowsBytesMax) {
       return absl::InvalidArgumentError(absl::StrFormat("put: %d bytes in one message, limit %d",
-                                                        rows.rows().size(), kPutRowsBytesMax));
+                                                        rows.rows().size(), kMessageRowsBytesMax));
     }
     CKV_RETURN_IF_ERROR(
         put.Write(rows.layer(), rows.offset_bytes(),

@@ -17,9 +17,6 @@
 
 namespace ckv {
 
-// Bytes of rows in one message of a put.
-inline constexpr size_t kPutRowsBytesMax = 1u << 20;
-
 // The most puts at a time. Each holds a thread, a message and a chunk's room in the store. A loader
 // has one per holder, so 16 loaders can work at once.
 inline constexpr uint32_t kPutCountMax = 16;

@@ -5,6 +5,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_format.h"
+#include "client/grpc/channel_stub.h"
 #include "client/grpc/explain_reply.h"
 #include "client/grpc/grpc_status.h"
 #include "client/holders/retry.h"
@@ -18,7 +19,6 @@ namespace {
 
 constexpr Duration kRequestTimeoutMax = std::chrono::minutes(10);
 constexpr size_t kPromptTokenCountMax = 1u << 22;
-constexpr size_t kFetchMessageBytesMax = 1u << 20;
 
 // Gives the reply room for the partial and shows it as a view.
 PartialView RoomIn(v1::AttendReply& reply, uint32_t rows, uint32_t d_v) {
@@ -64,10 +64,10 @@ absl::Status WithTimeGiven(const absl::Status& status, Duration given) {
                                           milliseconds));
 }
 
-// Sends the rows in messages of at most kFetchMessageBytesMax.
+// Sends the rows in messages of at most kMessageRowsBytesMax.
 absl::Status SendRows(const FetchedRows& fetched, uint32_t row_bytes,
                       absl::FunctionRef<absl::Status(const v1::FetchReply&)> write) {
-  const auto tokens_max = static_cast<uint32_t>(kFetchMessageBytesMax / row_bytes);
+  const auto tokens_max = static_cast<uint32_t>(kMessageRowsBytesMax / row_bytes);
   v1::FetchReply reply;
   for (uint32_t sent = 0; sent < fetched.token_count;) {
     const uint32_t count = std::min(tokens_max, fetched.token_count - sent);

@@ -56,13 +56,13 @@ absl::StatusOr<ServiceGate::Stream> ServiceGate::Enter(CancelStream cancel, Kind
 void ServiceGate::Close() {
   absl::MutexLock lock(&mu_);
   if (std::exchange(closed_, true)) return;
-  for (Stream::Entry& entry : streams_) entry.stuck = entry.writing;
   CancelIf([](const Stream::Entry& entry) { return entry.waiting && !entry.writing; });
 }
 
 void ServiceGate::EndStuck() {
   absl::MutexLock lock(&mu_);
   CancelIf([](const Stream::Entry& entry) { return entry.stuck; });
+  for (Stream::Entry& entry : streams_) entry.stuck = entry.writing;
 }
 
 void ServiceGate::End() {

@@ -64,7 +64,7 @@ class ServiceGate {
       Kind* kind = nullptr;
       bool waiting = false;
       bool writing = false;  // waits in a write
-      bool stuck = false;    // has been in the same write since Close
+      bool stuck = false;    // was in this write when EndStuck was last called
       bool cancelled = false;
       Instant until = kInstantMax;
     };
@@ -97,7 +97,8 @@ class ServiceGate {
   // A drain has three steps, and each ends streams with ClosedError. Close lets nothing in and ends
   // the streams that wait for their peers. Those that are busy or write go on.
   void Close() ABSL_LOCKS_EXCLUDED(mu_);
-  // Ends the streams whose peer has taken nothing since Close.
+  // Ends the streams that are in the same write as at the call before. Called now and then, so a
+  // peer that takes nothing for that time does not hold the drain up.
   void EndStuck() ABSL_LOCKS_EXCLUDED(mu_);
   // Ends the rest, at the latest at their next wait.
   void End() ABSL_LOCKS_EXCLUDED(mu_);

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "transport/fabric.h"
 
 namespace ckv {
 
@@ -28,9 +29,6 @@ using RefusalCounts = std::array<uint64_t, kRefusalNames.size()>;
 // Status codes from OK to Unauthenticated; a code is the index.
 inline constexpr size_t kStatusCodeCount = 17;
 using StatusCounts = std::array<uint64_t, kStatusCodeCount>;
-
-// The size of an array indexed by FabricKind, whose values begin with 1.
-inline constexpr size_t kFabricKindEnd = 5;
 
 // The queues in which a holder's requests wait; server/dispatch/dispatcher.h draws them.
 enum class QueueKind : uint8_t { kAttend, kBulk, kLong, kPush, kCold };

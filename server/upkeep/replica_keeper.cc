@@ -207,7 +207,7 @@ absl::StatusOr<ChunkWriter> ReplicaKeeper::BeginCopy(Job& job, const ChunkInfo& 
   auto writer = store_->BeginCopy(info, corpus.geometry, corpus.tenant);
   if (!absl::IsResourceExhausted(writer.status())) return writer;
   // The store is full with what others put: earlier copies go before the new one is refused. Once,
-  // for what is free may be in pieces that are too small, however many go.
+  // for what is free may be in gaps that are too small, however many go.
   if (!MakeRoom(job, bytes).ok()) return writer.status();
   return store_->BeginCopy(info, corpus.geometry, corpus.tenant);
 }

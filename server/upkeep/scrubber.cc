@@ -99,7 +99,7 @@ bool Scrubber::CheckOne(const ChunkId& id) {
   return true;
 }
 
-// Time that a piece takes longer than its share, on a busy device, is not made up for.
+// Time that a step takes longer than its share, on a busy device, is not made up for.
 bool Scrubber::Pace(uint64_t bytes) {
   if (!AwaitUntil(next_)) return false;
   const double seconds =

@@ -35,13 +35,13 @@ struct ScrubberOptions {
 };
 
 // Owns a thread, whose reads come after all others if the device's scheduler knows classes. It
-// reads one piece of kVerifyPieceBytes at a time and waits in between. So no request waits for more
-// than one piece. It holds no pin while it waits.
+// reads one step of kVerifyStepBytes at a time and waits in between. So no request waits for more
+// than one step. It holds no pin while it waits.
 class Scrubber {
  public:
   // `store` and `counters` must outlive it.
   Scrubber(const ScrubberOptions& options, ChunkStore* store, ScrubCounters* counters);
-  // Waits for the piece in progress.
+  // Waits for the step in progress.
   ~Scrubber();
   Scrubber(const Scrubber&) = delete;
   Scrubber& operator=(const Scrubber&) = delete;
@@ -58,7 +58,7 @@ class Scrubber {
   ChunkStore& store_;
   ScrubCounters& counters_;
   // Used by the thread.
-  Instant next_;                             // next time a piece may be read
+  Instant next_;                             // next time a step may be read
   absl::flat_hash_set<ChunkId> unreadable_;  // reported already
   absl::Mutex mu_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;

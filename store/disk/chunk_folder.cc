@@ -153,13 +153,13 @@ absl::Status ChunkFileReader::ReadStripes(uint32_t layer, uint32_t begin, uint32
   const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(1, kReadBytes / stripe_bytes));
   for (uint32_t done = 0; done < count; done += at_once) {
     const uint32_t some = std::min(at_once, count - done);
-    const std::span<std::byte> piece =
+    const std::span<std::byte> block =
         rows.subspan(done * stripe_bytes, StripeBytes(begin + done, some));
-    CKV_RETURN_IF_ERROR(file_->ReadAt(at + done * stripe_bytes, piece));
+    CKV_RETURN_IF_ERROR(file_->ReadAt(at + done * stripe_bytes, block));
     for (uint32_t s = 0; s < some; ++s) {
       CKV_RETURN_IF_ERROR(
           CheckStripe(header_, layer, begin + done + s,
-                      piece.subspan(s * stripe_bytes, StripeBytes(begin + done + s, 1))));
+                      block.subspan(s * stripe_bytes, StripeBytes(begin + done + s, 1))));
     }
   }
   return absl::OkStatus();
@@ -177,9 +177,9 @@ class RowsInOrder {
         stripes_(StripeCount(header.info.token_count())),
         rows_(rows) {}
 
-  absl::Status Add(std::span<const std::byte> piece) {
-    std::memcpy(rows_.data() + come_, piece.data(), piece.size());
-    come_ += piece.size();
+  absl::Status Add(std::span<const std::byte> block) {
+    std::memcpy(rows_.data() + come_, block.data(), block.size());
+    come_ += block.size();
     const uint64_t stripe_bytes = uint64_t{kStripeTokens} * header_.geometry.row_bytes();
     while (layer_ < header_.geometry.layers) {
       const bool padding = stripe_ == stripes_;
@@ -216,7 +216,7 @@ absl::Status ChunkFileReader::ReadAll(std::span<std::byte> rows) const {
   RowsInOrder in_order(header_, rows);
   const absl::Status streamed =
       file_->Stream(header_.prefix.header_bytes, layout.total_bytes,
-                    [&](std::span<const std::byte> piece) { return in_order.Add(piece); });
+                    [&](std::span<const std::byte> block) { return in_order.Add(block); });
   if (!absl::IsUnimplemented(streamed)) return streamed;
   for (uint32_t layer = 0; layer < header_.geometry.layers; ++layer) {
     const std::span<std::byte> stride =

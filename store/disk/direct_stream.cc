@@ -21,7 +21,7 @@ namespace {
 // Alignment of offsets, lengths and memory: what devices and file systems ask for at most.
 constexpr uint64_t kAlignment = 4096;
 
-// The reads of one call. Pieces are numbered from the file's first aligned byte on.
+// The reads of one call. Blocks are numbered from the file's first aligned byte on.
 class Reads {
  public:
   Reads(io_uring* ring, int fd, std::byte* memory, uint64_t begin, uint64_t end)
@@ -32,23 +32,23 @@ class Reads {
     }
   }
 
-  uint64_t count() const { return (end_ - begin_ + kDirectPieceBytes - 1) / kDirectPieceBytes; }
-  uint64_t at(uint64_t piece) const { return begin_ + piece * kDirectPieceBytes; }
-  const std::byte* memory(uint64_t piece) const {
-    return memory_ + piece % kDirectPieceCount * kDirectPieceBytes;
+  uint64_t count() const { return (end_ - begin_ + kDirectBlockBytes - 1) / kDirectBlockBytes; }
+  uint64_t at(uint64_t block) const { return begin_ + block * kDirectBlockBytes; }
+  const std::byte* memory(uint64_t block) const {
+    return memory_ + block % kDirectBlockCount * kDirectBlockBytes;
   }
-  // Returns the outcome of that piece, whose wait is over: bytes that were read, or a negative
+  // Returns the outcome of that block, whose wait is over: bytes that were read, or a negative
   // errno.
-  int64_t result(uint64_t piece) const { return results_[piece % kDirectPieceCount]; }
+  int64_t result(uint64_t block) const { return results_[block % kDirectBlockCount]; }
 
-  void Start(uint64_t piece) {
+  void Start(uint64_t block) {
     io_uring_sqe* const entry = io_uring_get_sqe(ring_);
-    CKV_CHECK(entry != nullptr);  // the ring has as many as there are pieces
-    const uint64_t bytes = std::min(kDirectPieceBytes, end_ - at(piece));
-    io_uring_prep_read(entry, fd_, const_cast<std::byte*>(memory(piece)),
-                       static_cast<unsigned>(bytes), at(piece));
-    io_uring_sqe_set_data64(entry, piece);
-    done_[piece % kDirectPieceCount] = false;
+    CKV_CHECK(entry != nullptr);  // the ring has as many as there are blocks
+    const uint64_t bytes = std::min(kDirectBlockBytes, end_ - at(block));
+    io_uring_prep_read(entry, fd_, const_cast<std::byte*>(memory(block)),
+                       static_cast<unsigned>(bytes), at(block));
+    io_uring_sqe_set_data64(entry, block);
+    done_[block % kDirectBlockCount] = false;
     ++under_way_;
   }
   // False: as Collect.
@@ -56,8 +56,8 @@ class Reads {
     const int submitted = io_uring_submit(ring_);
     return submitted >= 0 || submitted == -EINTR || submitted == -EAGAIN;
   }
-  bool Wait(uint64_t piece) {
-    while (!done_[piece % kDirectPieceCount]) {
+  bool Wait(uint64_t block) {
+    while (!done_[block % kDirectBlockCount]) {
       if (!Collect()) return false;
     }
     return true;
@@ -70,9 +70,9 @@ class Reads {
     if (waited < 0 && waited != -EINTR && waited != -EAGAIN) return false;
     io_uring_cqe* completion = nullptr;
     while (io_uring_peek_cqe(ring_, &completion) == 0) {
-      const uint64_t piece = io_uring_cqe_get_data64(completion);
-      results_[piece % kDirectPieceCount] = completion->res;
-      done_[piece % kDirectPieceCount] = true;
+      const uint64_t block = io_uring_cqe_get_data64(completion);
+      results_[block % kDirectBlockCount] = completion->res;
+      done_[block % kDirectBlockCount] = true;
       --under_way_;
       io_uring_cqe_seen(ring_, completion);
     }
@@ -85,8 +85,8 @@ class Reads {
   const uint64_t begin_;
   const uint64_t end_;
   uint32_t under_way_ = 0;
-  std::array<bool, kDirectPieceCount> done_{};
-  std::array<int64_t, kDirectPieceCount> results_{};
+  std::array<bool, kDirectBlockCount> done_{};
+  std::array<int64_t, kDirectBlockCount> results_{};
 };
 
 absl::Status Check(int64_t result, uint64_t at, uint64_t needed, bool first) {
@@ -111,26 +111,26 @@ absl::Status StreamDirectly(int fd, uint64_t offset, uint64_t bytes,
   const absl::Cleanup close_file = [direct] { close(direct); };
   io_uring ring;
   // Kernels and containers that forbid it say so here.
-  if (io_uring_queue_init(kDirectPieceCount, &ring, 0) != 0)
+  if (io_uring_queue_init(kDirectBlockCount, &ring, 0) != 0)
     return absl::UnimplementedError("no io_uring");
   const absl::Cleanup close_ring = [&ring] { io_uring_queue_exit(&ring); };
   // In huge pages: the kernel holds on to each page of a read while it is under way.
-  const auto memory = PagedMemory::Map(kDirectPieceCount * kDirectPieceBytes, PagePolicy::kAuto);
+  const auto memory = PagedMemory::Map(kDirectBlockCount * kDirectBlockBytes, PagePolicy::kAuto);
   if (!memory.ok()) return absl::UnimplementedError("no memory for direct reads");
 
   const uint64_t end = offset + bytes;
   const uint64_t aligned_end = (end + kAlignment - 1) / kAlignment * kAlignment;
   Reads reads(&ring, direct, memory->base(), offset / kAlignment * kAlignment, aligned_end);
   uint64_t started = 0;
-  for (uint64_t piece = 0; piece < reads.count(); ++piece) {
-    while (started < reads.count() && started < piece + kDirectPieceCount) reads.Start(started++);
-    // Now, not when this waits next: the device works while a piece is taken.
-    if (!reads.Submit() || !reads.Wait(piece)) return absl::UnavailableError("io_uring fails");
-    const uint64_t at = reads.at(piece);
-    const uint64_t piece_end = std::min(at + kDirectPieceBytes, end);
-    CKV_RETURN_IF_ERROR(Check(reads.result(piece), at, piece_end - at, piece == 0));
+  for (uint64_t block = 0; block < reads.count(); ++block) {
+    while (started < reads.count() && started < block + kDirectBlockCount) reads.Start(started++);
+    // Now, not when this waits next: the device works while a block is taken.
+    if (!reads.Submit() || !reads.Wait(block)) return absl::UnavailableError("io_uring fails");
+    const uint64_t at = reads.at(block);
+    const uint64_t block_end = std::min(at + kDirectBlockBytes, end);
+    CKV_RETURN_IF_ERROR(Check(reads.result(block), at, block_end - at, block == 0));
     const uint64_t begin = std::max(at, offset);
-    CKV_RETURN_IF_ERROR(take({reads.memory(piece) + (begin - at), piece_end - begin}));
+    CKV_RETURN_IF_ERROR(take({reads.memory(block) + (begin - at), block_end - begin}));
   }
   return absl::OkStatus();
 }

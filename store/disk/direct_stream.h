@@ -14,10 +14,10 @@ namespace ckv {
 
 // Reads under way at once, and the size of each: 4 MiB of memory for the time of a call. A device
 // of 7 GB/s that answers in 100 us needs 0.7 MB under way.
-inline constexpr uint32_t kDirectPieceCount = 8;
-inline constexpr uint64_t kDirectPieceBytes = uint64_t{512} << 10;
+inline constexpr uint32_t kDirectBlockCount = 8;
+inline constexpr uint64_t kDirectBlockBytes = uint64_t{512} << 10;
 
-// Gives `take` the bytes [offset, offset + bytes) of the file, piece by piece in order. `fd` is
+// Gives `take` the bytes [offset, offset + bytes) of the file, block by block in order. `fd` is
 // open for reading. If `take` fails, its error is returned and no more is read. No read is under
 // way when the call returns.
 //   Unimplemented       the system, file system or file allows no direct reads; nothing was taken.

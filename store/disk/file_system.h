@@ -41,12 +41,12 @@ class File {
   //   DataLoss            the file ends before.
   virtual absl::Status ReadAt(uint64_t offset, std::span<std::byte> bytes) = 0;
   virtual absl::StatusOr<uint64_t> Size() = 0;
-  // Gives `take` the bytes [offset, offset + bytes), piece by piece in order, from the device and
-  // past the page cache. A piece is valid during the call of `take`, whose error ends the reading
+  // Gives `take` the bytes [offset, offset + bytes), block by block in order, from the device and
+  // past the page cache. A block is valid during the call of `take`, whose error ends the reading
   // and is returned.
   //   Unimplemented       ReadAt is to be used instead; nothing was taken.
   //   DataLoss            the file ends before.
-  using Take = absl::FunctionRef<absl::Status(std::span<const std::byte> piece)>;
+  using Take = absl::FunctionRef<absl::Status(std::span<const std::byte> block)>;
   virtual absl::Status Stream(uint64_t /*offset*/, uint64_t /*bytes*/, Take /*take*/) {
     return absl::UnimplementedError("no direct reads of this file");
   }

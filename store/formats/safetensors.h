@@ -97,7 +97,7 @@ struct TensorSpec {
   std::vector<uint64_t> shape;
 };
 
-// Writes a file as WriteSafetensors does, but piece by piece, for data that does not fit in memory.
+// Writes a file as WriteSafetensors does, but part by part, for data that does not fit in memory.
 // A regular file gets its name when Finish returns OK; otherwise nothing of it is left. Movable;
 // one thread at a time.
 class SafetensorsWriter {

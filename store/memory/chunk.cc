@@ -127,7 +127,7 @@ absl::Status ChunkWriter::Write(uint32_t layer, uint64_t offset_bytes,
   }
   uint64_t& written_bytes = written_bytes_[layer];
   if (offset_bytes != written_bytes) {
-    return Refuse(info_, absl::StrFormat("layer %d: a piece at byte %d, the next one starts at %d",
+    return Refuse(info_, absl::StrFormat("layer %d: rows at byte %d, the next ones start at %d",
                                          layer, offset_bytes, written_bytes));
   }
   if (bytes.size() > layout_.layer_bytes - written_bytes) {

@@ -56,7 +56,7 @@ std::unique_ptr<PagedCache> UsedCache(const Geometry& geometry, uint32_t block_c
     sequences.push_back(cache->Begin());
     auto block = *cache->Reserve(sequences.back(), kCacheBlockTokens);
     for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
-      const auto rows = block.Pieces(layer, 0, kCacheBlockTokens).pieces().front();
+      const auto rows = block.Spans(layer, 0, kCacheBlockTokens).spans().front();
       std::memset(rows.data(), 0, rows.size());
     }
     std::move(block).Commit();

@@ -265,7 +265,8 @@ TEST_P(DaemonProcessTest, AnAddressInUseExitsWith1AndSaysWhatToDo) {
 TEST_P(DaemonProcessTest, ASecondProcessOfANameEndsAndSaysWhoHasIt) {
   const std::string directory = "--directory=" + Start("d", {"--role=directory"}).address;
   nodes_.reserve(2);
-  const std::string held_by = Start("h1", {"--role=holder", directory}).address;
+  const std::string held_by =
+      Start("h1", {"--role=holder", directory, "--lease-ttl=500ms"}).address;
   const auto second = Run({"--role=holder", "--name=h1", "--listen=127.0.0.1:0", directory,
                            "--lease-ttl=500ms", "--store-capacity=1MiB"});
   EXPECT_EQ(second->AwaitExit(After(kStartTime)), 1);

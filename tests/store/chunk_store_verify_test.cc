@@ -271,21 +271,21 @@ TEST_F(ChunkStoreVerifyTest, AFileThatCannotBeWrittenAgainLeavesTheRowsInMemory)
   for (const SmallChunk& chunk : chunks) EXPECT_TRUE(Read(chunk).ok());
 }
 
-TEST_F(ChunkStoreVerifyTest, ReadsInPiecesAndStopsWhenTold) {
+TEST_F(ChunkStoreVerifyTest, ReadsInStepsAndStopsWhenTold) {
   options.capacity_bytes = 8 << 20;
   Open();
   const SmallChunk chunk = MakeSmallChunk(geometry, 40'000, 60);  // 800 KB a layer
   ASSERT_TRUE(Put(chunk).ok());
   const ChunkLocator locator = *store->table().Locate(chunk.info.id);
-  std::vector<uint64_t> pieces;
+  std::vector<uint64_t> steps;
   const auto whole = store->Verify(locator, [&](uint64_t bytes) {
     EXPECT_EQ(store->stats().table.pin_count, 0u) << "nothing is pinned over a wait";
-    pieces.push_back(bytes);
+    steps.push_back(bytes);
     return true;
   });
   ASSERT_TRUE(whole.ok());
-  EXPECT_EQ(pieces.size(), 2 * 3 * 3u + 1) << "and the header";
-  EXPECT_LE(*std::max_element(pieces.begin(), pieces.end()), kVerifyPieceBytes);
+  EXPECT_EQ(steps.size(), 2 * 3 * 3u + 1) << "and the header";
+  EXPECT_LE(*std::max_element(steps.begin(), steps.end()), kVerifyStepBytes);
   for (const size_t stop_at : {size_t{0}, size_t{5}, size_t{12}}) {
     size_t count = 0;
     const auto stopped = store->Verify(locator, [&](uint64_t) { return count++ < stop_at; });

@@ -59,17 +59,17 @@ class HookLane final : public RequestLane {
         continue;
       }
       ++landed_count_;
-      // A copy in one piece, which goes back.
+      // A copy in one span, which goes back.
       const auto move = [&](auto one) {
         size_t at = 0;
-        for (const std::span<std::byte> piece : bodies_[out[i].slot].pieces()) {
-          one(piece, body.subspan(at, piece.size()));
-          at += piece.size();
+        for (const std::span<std::byte> span : bodies_[out[i].slot].spans()) {
+          one(span, body.subspan(at, span.size()));
+          at += span.size();
         }
       };
-      move([](auto piece, auto part) { std::memcpy(part.data(), piece.data(), piece.size()); });
+      move([](auto span, auto part) { std::memcpy(part.data(), span.data(), span.size()); });
       hook_(seen_++, body);
-      move([](auto piece, auto part) { std::memcpy(piece.data(), part.data(), piece.size()); });
+      move([](auto span, auto part) { std::memcpy(span.data(), part.data(), span.size()); });
     }
     return count;
   }

@@ -29,22 +29,22 @@ constexpr uint32_t kOverfullBytes = 8u << 20;
 
 class FabricLanding : public test::FabricTest {};
 
-// `place` in pieces of unlike sizes.
-ScatterList InPieces(std::span<std::byte> place, size_t piece_count) {
-  ScatterList pieces;
-  for (size_t i = 1; i <= piece_count; ++i) {
-    const size_t bytes = i == piece_count ? place.size() : place.size() * i / (2 * piece_count);
-    EXPECT_TRUE(pieces.Add(place.first(bytes)));
+// `place` in spans of unlike sizes.
+ScatterList InSpans(std::span<std::byte> place, size_t span_count) {
+  ScatterList spans;
+  for (size_t i = 1; i <= span_count; ++i) {
+    const size_t bytes = i == span_count ? place.size() : place.size() * i / (2 * span_count);
+    EXPECT_TRUE(spans.Add(place.first(bytes)));
     place = place.subspan(bytes);
   }
-  return pieces;
+  return spans;
 }
 
-void ExpectBodiesLandOrComeWhole(LanePair pair, size_t piece_count) {
+void ExpectBodiesLandOrComeWhole(LanePair pair, size_t span_count) {
   ASSERT_TRUE(pair.request && pair.serve);
   constexpr uint32_t kHead = 64, kBody = 50'000;
   // A page's worth of the stream is read ahead: bodies below that, and so far above it that every
-  // piece is read into.
+  // span is read into.
   for (const uint32_t body_bytes : {1u, 100u, kBody}) {
     for (const int32_t more : {0, -1, 1, -100'000}) {
       SCOPED_TRACE(testing::Message() << body_bytes << " " << more);
@@ -52,7 +52,7 @@ void ExpectBodiesLandOrComeWhole(LanePair pair, size_t piece_count) {
       std::vector<std::byte> place(body_bytes, std::byte{0xee});
       const std::optional<uint32_t> slot = pair.request->Acquire();
       ASSERT_TRUE(slot.has_value());
-      const bool can = pair.request->Land(*slot, kHead, InPieces(place, piece_count));
+      const bool can = pair.request->Land(*slot, kHead, InSpans(place, span_count));
       ASSERT_TRUE(pair.request->Post(*slot, 1).ok());
       const std::optional<Arrival> arrival = AwaitRequest(*pair.serve);
       ASSERT_TRUE(arrival.has_value());
@@ -81,9 +81,9 @@ void ExpectBodiesLandOrComeWhole(LanePair pair, size_t piece_count) {
 TEST_P(FabricLanding, BodiesLandOrComeWhole) {
   ExpectBodiesLandOrComeWhole(Make({4, 64, 64 << 10}), 1);
 }
-TEST_P(FabricLanding, InPieces) {
+TEST_P(FabricLanding, InSpans) {
   ExpectBodiesLandOrComeWhole(Make({4, 64, 64 << 10}), 3);
-  ExpectBodiesLandOrComeWhole(Make({4, 64, 64 << 10}), ScatterList::kPieceCountMax);
+  ExpectBodiesLandOrComeWhole(Make({4, 64, 64 << 10}), ScatterList::kSpanCountMax);
 }
 
 // Land is for one request: the next reply in the slot is whole again.
@@ -115,7 +115,7 @@ TEST_P(FabricLanding, AbandonedMemoryIsTheOwnersAgain) {
     std::vector<std::byte> place(kOverfullBytes - 64);
     const std::optional<uint32_t> slot = pair.request->Acquire();
     ASSERT_TRUE(slot.has_value());
-    const bool can = pair.request->Land(*slot, 64, InPieces(place, 3));
+    const bool can = pair.request->Land(*slot, 64, InSpans(place, 3));
     ASSERT_TRUE(pair.request->Post(*slot, 1).ok());
     ASSERT_TRUE(AwaitRequest(*pair.serve).has_value());
     std::fill_n(pair.serve->reply(*slot).begin(), kOverfullBytes, std::byte{0x77});
@@ -125,7 +125,7 @@ TEST_P(FabricLanding, AbandonedMemoryIsTheOwnersAgain) {
       // The kernel holds the front of it, and the rest has not been sent.
       const Instant deadline = Soon();
       bool whole = false;
-      const size_t at = place.size() / 4;  // in the second piece
+      const size_t at = place.size() / 4;  // in the second span
       while (place[at] != std::byte{0x77} && !whole) {
         ASSERT_LT(Clock::Real()->Now(), deadline);
         whole = pair.request->Poll({&done, 1}) != 0;

@@ -55,27 +55,27 @@ TEST(ScatterList, BytesAreTakenFromTheFront) {
   ScatterList list(bytes.first(4));
   EXPECT_TRUE(list.Add({}));
   EXPECT_TRUE(list.Add(bytes.subspan(7)));
-  ASSERT_EQ(list.pieces().size(), 2u);
+  ASSERT_EQ(list.spans().size(), 2u);
   EXPECT_EQ(list.bytes(), 7u);
   const ScatterList front = list.TakeFront(5);
-  ASSERT_EQ(front.pieces().size(), 2u);
-  EXPECT_EQ(front.pieces()[0].data(), &memory[0]);
-  EXPECT_EQ(front.pieces()[1].data(), &memory[7]);
+  ASSERT_EQ(front.spans().size(), 2u);
+  EXPECT_EQ(front.spans()[0].data(), &memory[0]);
+  EXPECT_EQ(front.spans()[1].data(), &memory[7]);
   EXPECT_EQ(front.bytes(), 5u);
-  ASSERT_EQ(list.pieces().size(), 1u);
-  EXPECT_EQ(list.pieces()[0].data(), &memory[8]);
+  ASSERT_EQ(list.spans().size(), 1u);
+  EXPECT_EQ(list.spans()[0].data(), &memory[8]);
   EXPECT_TRUE(list.TakeFront(0).empty());
   EXPECT_EQ(list.TakeFront(2).bytes(), 2u);
   EXPECT_TRUE(list.empty());
 }
 
-TEST(ScatterList, IsOfSoManyPieces) {
-  std::vector<std::byte> memory(ScatterList::kPieceCountMax + 1);
+TEST(ScatterList, IsOfSoManySpans) {
+  std::vector<std::byte> memory(ScatterList::kSpanCountMax + 1);
   ScatterList list;
-  for (size_t i = 0; i < ScatterList::kPieceCountMax; ++i)
+  for (size_t i = 0; i < ScatterList::kSpanCountMax; ++i)
     EXPECT_TRUE(list.Add(std::span(memory).subspan(i, 1)));
   EXPECT_FALSE(list.Add(std::span(memory).last(1)));
-  EXPECT_EQ(list.bytes(), ScatterList::kPieceCountMax);
+  EXPECT_EQ(list.bytes(), ScatterList::kSpanCountMax);
 }
 
 TEST(Notes, SurviveTheTrip) {

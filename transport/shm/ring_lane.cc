@@ -23,12 +23,12 @@ constexpr uint32_t kPeerLookInterval = 256;
 constexpr uint32_t kDoorbellReadsMax = 16;
 
 // The part that both ends have in common: two rings, the doorbell, the lane's status.
-class RingLink {
+class RingConnection {
  public:
   // `takes_descriptors` is true at the requester's end. The holder's end closes every descriptor
   // unseen.
-  RingLink(RingMemory* out, RingMemory* in, uint32_t slot_count, uint32_t in_bytes_max,
-           UniqueFd doorbell, bool takes_descriptors)
+  RingConnection(RingMemory* out, RingMemory* in, uint32_t slot_count, uint32_t in_bytes_max,
+                 UniqueFd doorbell, bool takes_descriptors)
       : writer_(out),
         reader_(in),
         slot_count_(slot_count),
@@ -171,17 +171,17 @@ class RingRequestLane final : public RequestLane {
   RingRequestLane(FabricKind kind, std::shared_ptr<const LaneMemory> memory, UniqueFd doorbell)
       : kind_(kind),
         memory_(std::move(memory)),
-        link_(&memory_->control()->requests, &memory_->control()->replies, shape().slot_count,
-              shape().reply_bytes_max, std::move(doorbell), true),
+        connection_(&memory_->control()->requests, &memory_->control()->replies, shape().slot_count,
+                    shape().reply_bytes_max, std::move(doorbell), true),
         slots_(shape().slot_count),
         descriptors_(shape().slot_count) {}
 
   FabricKind kind() const noexcept override { return kind_; }
   const LaneShape& shape() const noexcept override { return memory_->shape(); }
-  absl::Status status() const override { return link_.status(); }
-  int event_fd() const noexcept override { return link_.event_fd(); }
-  bool Arm() noexcept override { return link_.Arm(); }
-  void Disarm() noexcept override { link_.Disarm(); }
+  absl::Status status() const override { return connection_.status(); }
+  int event_fd() const noexcept override { return connection_.event_fd(); }
+  bool Arm() noexcept override { return connection_.Arm(); }
+  void Disarm() noexcept override { connection_.Disarm(); }
 
   std::optional<uint32_t> Acquire() noexcept override {
     AssertOwned();
@@ -197,12 +197,12 @@ class RingRequestLane final : public RequestLane {
     AssertOwned();
     slots_.CheckHeld(slot);
     CKV_CHECK(bytes <= shape().request_bytes_max);
-    if (!link_.status().ok()) {
+    if (!connection_.status().ok()) {
       slots_.Release(slot);
-      return link_.status();
+      return connection_.status();
     }
     slots_.Post(slot);
-    link_.Send(slot, bytes);
+    connection_.Send(slot, bytes);
     return absl::OkStatus();
   }
 
@@ -211,7 +211,7 @@ class RingRequestLane final : public RequestLane {
     size_t count = 0;
     RingEntry entry;
     UniqueFd descriptor;
-    while (count < out.size() && link_.Receive(entry, descriptor)) {
+    while (count < out.size() && connection_.Receive(entry, descriptor)) {
       switch (slots_.Complete(entry.slot)) {
         case RequesterSlots::Reply::kDeliver:
           if (descriptor.valid()) descriptors_[entry.slot] = std::move(descriptor);
@@ -221,7 +221,7 @@ class RingRequestLane final : public RequestLane {
           descriptor.Reset();
           break;
         case RequesterSlots::Reply::kBogus:
-          link_.Break(absl::InvalidArgumentError(
+          connection_.Break(absl::InvalidArgumentError(
               absl::StrFormat("the peer answered slot %d, which awaits nothing", entry.slot)));
           break;
       }
@@ -252,7 +252,7 @@ class RingRequestLane final : public RequestLane {
  private:
   const FabricKind kind_;
   const std::shared_ptr<const LaneMemory> memory_;
-  RingLink link_;
+  RingConnection connection_;
   RequesterSlots slots_;
   std::vector<UniqueFd> descriptors_;  // the descriptors of done slots
 };
@@ -262,27 +262,27 @@ class RingServeLane final : public ServeLane {
   RingServeLane(FabricKind kind, std::shared_ptr<const LaneMemory> memory, UniqueFd doorbell)
       : kind_(kind),
         memory_(std::move(memory)),
-        link_(&memory_->control()->replies, &memory_->control()->requests, shape().slot_count,
-              shape().request_bytes_max, std::move(doorbell), false),
+        connection_(&memory_->control()->replies, &memory_->control()->requests, shape().slot_count,
+                    shape().request_bytes_max, std::move(doorbell), false),
         slots_(shape().slot_count) {}
 
   FabricKind kind() const noexcept override { return kind_; }
   const LaneShape& shape() const noexcept override { return memory_->shape(); }
-  absl::Status status() const override { return link_.status(); }
-  int event_fd() const noexcept override { return link_.event_fd(); }
-  bool Arm() noexcept override { return link_.Arm(); }
-  void Disarm() noexcept override { link_.Disarm(); }
+  absl::Status status() const override { return connection_.status(); }
+  int event_fd() const noexcept override { return connection_.event_fd(); }
+  bool Arm() noexcept override { return connection_.Arm(); }
+  void Disarm() noexcept override { connection_.Disarm(); }
 
   size_t Poll(std::span<Arrival> out) noexcept override {
     AssertOwned();
     size_t count = 0;
     RingEntry entry;
     UniqueFd none;
-    while (count < out.size() && link_.Receive(entry, none)) {
+    while (count < out.size() && connection_.Receive(entry, none)) {
       if (slots_.Arrive(entry.slot)) {
         out[count++] = {entry.slot, entry.bytes};
       } else {
-        link_.Break(absl::InvalidArgumentError(
+        connection_.Break(absl::InvalidArgumentError(
             absl::StrFormat("the peer posted slot %d before its reply", entry.slot)));
       }
     }
@@ -302,8 +302,8 @@ class RingServeLane final : public ServeLane {
     AssertOwned();
     CKV_CHECK(bytes <= shape().reply_bytes_max);
     slots_.Post(slot);
-    if (!link_.status().ok()) return link_.status();
-    link_.Send(slot, bytes);
+    if (!connection_.status().ok()) return connection_.status();
+    connection_.Send(slot, bytes);
     return absl::OkStatus();
   }
 
@@ -311,18 +311,18 @@ class RingServeLane final : public ServeLane {
     AssertOwned();
     slots_.CheckArrived(slot);
     CKV_CHECK(bytes <= shape().reply_bytes_max && fd >= 0);
-    absl::Status passed = link_.status();
-    if (passed.ok()) passed = link_.SendDescriptor(slot, fd);
-    if (!passed.ok() && link_.status().ok()) return passed;  // the slot is still the caller's
+    absl::Status passed = connection_.status();
+    if (passed.ok()) passed = connection_.SendDescriptor(slot, fd);
+    if (!passed.ok() && connection_.status().ok()) return passed;  // the slot is still the caller's
     slots_.Post(slot);
-    if (passed.ok()) link_.Send(slot | kRingDescriptorFlag, bytes);
+    if (passed.ok()) connection_.Send(slot | kRingDescriptorFlag, bytes);
     return passed;
   }
 
  private:
   const FabricKind kind_;
   const std::shared_ptr<const LaneMemory> memory_;
-  RingLink link_;
+  RingConnection connection_;
   HolderSlots slots_;
 };
 

@@ -9,7 +9,7 @@
 #include "proto/base/status.h"
 #include "transport/lane_memory.h"
 #include "transport/slots.h"
-#include "transport/tcp/tcp_link.h"
+#include "transport/tcp/tcp_connection.h"
 
 namespace ckv {
 namespace {
@@ -19,16 +19,16 @@ class TcpRequestLane final : public RequestLane {
   TcpRequestLane(UniqueFd socket, UniqueFd epoll, LaneMemory memory,
                  std::shared_ptr<SilenceWatch> watch)
       : memory_(std::move(memory)),
-        link_(std::move(socket), std::move(epoll), shape().slot_count, shape().reply_bytes_max,
-              std::move(watch)),
+        connection_(std::move(socket), std::move(epoll), shape().slot_count,
+                    shape().reply_bytes_max, std::move(watch)),
         slots_(shape().slot_count),
         landings_(shape().slot_count) {}
 
   FabricKind kind() const noexcept override { return FabricKind::kTcp; }
   const LaneShape& shape() const noexcept override { return memory_.shape(); }
-  absl::Status status() const override { return link_.status(); }
-  int event_fd() const noexcept override { return link_.event_fd(); }
-  bool Arm() noexcept override { return link_.Arm(); }
+  absl::Status status() const override { return connection_.status(); }
+  int event_fd() const noexcept override { return connection_.event_fd(); }
+  bool Arm() noexcept override { return connection_.Arm(); }
   void Disarm() noexcept override {}
 
   std::optional<uint32_t> Acquire() noexcept override {
@@ -47,13 +47,13 @@ class TcpRequestLane final : public RequestLane {
     AssertOwned();
     CKV_RETURN_IF_ERROR(TakePosted(slot, bytes));
     // A failed send ends the lane. The slot stays posted, because its fate is unknown.
-    link_.Send(slot, memory_.request(slot).first(bytes));
+    connection_.Send(slot, memory_.request(slot).first(bytes));
     return absl::OkStatus();
   }
   absl::Status PostLater(uint32_t slot, uint32_t bytes) noexcept override {
     AssertOwned();
     CKV_RETURN_IF_ERROR(TakePosted(slot, bytes));
-    link_.SendLater(slot, memory_.request(slot).first(bytes));
+    connection_.SendLater(slot, memory_.request(slot).first(bytes));
     return absl::OkStatus();
   }
 
@@ -71,16 +71,16 @@ class TcpRequestLane final : public RequestLane {
 
   size_t Poll(std::span<Completion> out) noexcept override {
     AssertOwned();
-    link_.Flush();
+    connection_.Flush();
     size_t count = 0;
     FrameHeader frame;
     // A reply to a request that is not yet sent in full would free a buffer that the kernel still
     // reads.
     const auto admit = [this](uint32_t slot) {
-      return slots_.awaits(slot) && !link_.sending(slot);
+      return slots_.awaits(slot) && !connection_.sending(slot);
     };
     const auto buffer = [this](const FrameHeader& coming) { return PlaceOf(coming); };
-    while (count < out.size() && link_.Receive(admit, buffer, frame)) {
+    while (count < out.size() && connection_.Receive(admit, buffer, frame)) {
       if (slots_.Complete(frame.slot) == RequesterSlots::Reply::kDeliver) {
         out[count++] = {frame.slot, frame.bytes};
       }
@@ -97,7 +97,7 @@ class TcpRequestLane final : public RequestLane {
   void Abandon(uint32_t slot) noexcept override {
     slots_.Abandon(slot);
     landings_[slot] = {};
-    link_.Divert(slot, memory_.reply(slot));
+    connection_.Divert(slot, memory_.reply(slot));
   }
   uint32_t in_flight() const noexcept override { return slots_.in_flight(); }
 
@@ -112,15 +112,15 @@ class TcpRequestLane final : public RequestLane {
   absl::Status TakePosted(uint32_t slot, uint32_t bytes) noexcept {
     slots_.CheckHeld(slot);
     CKV_CHECK(bytes <= shape().request_bytes_max);
-    if (link_.status().ok()) {
+    if (connection_.status().ok()) {
       slots_.Post(slot);
     } else {
       slots_.Release(slot);
     }
-    return link_.status();
+    return connection_.status();
   }
 
-  TcpLink::Landing PlaceOf(const FrameHeader& frame) noexcept {
+  TcpConnection::Landing PlaceOf(const FrameHeader& frame) noexcept {
     const std::span<std::byte> reply = memory_.reply(frame.slot);
     Wish& wish = landings_[frame.slot];
     wish.landed = !wish.body.empty() && frame.bytes == wish.head_bytes + wish.body.bytes();
@@ -129,7 +129,7 @@ class TcpRequestLane final : public RequestLane {
   }
 
   const LaneMemory memory_;
-  TcpLink link_;
+  TcpConnection connection_;
   RequesterSlots slots_;
   std::vector<Wish> landings_;
 };
@@ -139,27 +139,29 @@ class TcpServeLane final : public ServeLane {
   TcpServeLane(UniqueFd socket, UniqueFd epoll, LaneMemory memory,
                std::shared_ptr<SilenceWatch> watch)
       : memory_(std::move(memory)),
-        link_(std::move(socket), std::move(epoll), shape().slot_count, shape().request_bytes_max,
-              std::move(watch)),
+        connection_(std::move(socket), std::move(epoll), shape().slot_count,
+                    shape().request_bytes_max, std::move(watch)),
         slots_(shape().slot_count) {}
 
   FabricKind kind() const noexcept override { return FabricKind::kTcp; }
   const LaneShape& shape() const noexcept override { return memory_.shape(); }
-  absl::Status status() const override { return link_.status(); }
-  int event_fd() const noexcept override { return link_.event_fd(); }
-  bool Arm() noexcept override { return link_.Arm(); }
+  absl::Status status() const override { return connection_.status(); }
+  int event_fd() const noexcept override { return connection_.event_fd(); }
+  bool Arm() noexcept override { return connection_.Arm(); }
   void Disarm() noexcept override {}
 
   size_t Poll(std::span<Arrival> out) noexcept override {
     AssertOwned();
-    link_.Flush();
+    connection_.Flush();
     size_t count = 0;
     FrameHeader frame;
-    const auto admit = [this](uint32_t slot) { return slots_.idle(slot) && !link_.sending(slot); };
-    const auto buffer = [this](const FrameHeader& coming) -> TcpLink::Landing {
+    const auto admit = [this](uint32_t slot) {
+      return slots_.idle(slot) && !connection_.sending(slot);
+    };
+    const auto buffer = [this](const FrameHeader& coming) -> TcpConnection::Landing {
       return {memory_.request(coming.slot).first(coming.bytes), {}};
     };
-    while (count < out.size() && link_.Receive(admit, buffer, frame)) {
+    while (count < out.size() && connection_.Receive(admit, buffer, frame)) {
       CKV_CHECK(slots_.Arrive(frame.slot));  // admitted, and nothing came between
       out[count++] = {frame.slot, frame.bytes};
     }
@@ -180,9 +182,9 @@ class TcpServeLane final : public ServeLane {
     CKV_CHECK(bytes <= shape().reply_bytes_max);
     slots_.Post(slot);
     gathered_[slot] = false;
-    if (!link_.status().ok()) return link_.status();
-    link_.Send(slot, memory_.reply(slot).first(bytes));
-    return link_.status();
+    if (!connection_.status().ok()) return connection_.status();
+    connection_.Send(slot, memory_.reply(slot).first(bytes));
+    return connection_.status();
   }
 
   // The kernel reads the runs where they lie.
@@ -197,18 +199,18 @@ class TcpServeLane final : public ServeLane {
     }
     slots_.Post(slot);
     gathered_[slot] = true;
-    if (!link_.status().ok()) return link_.status();
-    link_.Send(slot, memory_.reply(slot).first(head_bytes), runs);
-    return link_.status();
+    if (!connection_.status().ok()) return connection_.status();
+    connection_.Send(slot, memory_.reply(slot).first(head_bytes), runs);
+    return connection_.status();
   }
   bool gathering(uint32_t slot) const noexcept override {
     CKV_CHECK(slot < shape().slot_count);
-    return gathered_[slot] && link_.sending(slot) && link_.status().ok();
+    return gathered_[slot] && connection_.sending(slot) && connection_.status().ok();
   }
 
  private:
   const LaneMemory memory_;
-  TcpLink link_;
+  TcpConnection connection_;
   HolderSlots slots_;
   std::array<bool, kSlotCountMax> gathered_{};  // the slot's last reply had runs
 };

@@ -1,4 +1,4 @@
-// The bring-up of a verbs link: its queues, and the states of its queue pair.
+// The bring-up of a verbs connection: its queues, and the states of its queue pair.
 
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
-#include "transport/verbs/verbs_link.h"
+#include "transport/verbs/verbs_connection.h"
 
 namespace ckv {
 namespace {
@@ -29,7 +29,8 @@ bool Watch(int epoll, int fd) {
 
 }  // namespace
 
-VerbsLink::VerbsLink(const VerbsDomain* domain, Clock* clock, const VerbsLinkShape& shape)
+VerbsConnection::VerbsConnection(const VerbsDomain* domain, Clock* clock,
+                                 const VerbsLinkShape& shape)
     : domain_(domain),
       clock_(clock),
       shape_(shape),
@@ -39,20 +40,19 @@ VerbsLink::VerbsLink(const VerbsDomain* domain, Clock* clock, const VerbsLinkSha
   taken_.reserve(shape.receive_count);
 }
 
-absl::StatusOr<std::unique_ptr<VerbsLink>> VerbsLink::Create(const VerbsDomain* domain,
-                                                             Clock* clock,
-                                                             const VerbsLinkShape& shape) {
-  std::unique_ptr<VerbsLink> link(new VerbsLink(domain, clock, shape));
+absl::StatusOr<std::unique_ptr<VerbsConnection>> VerbsConnection::Create(
+    const VerbsDomain* domain, Clock* clock, const VerbsLinkShape& shape) {
+  std::unique_ptr<VerbsConnection> connection(new VerbsConnection(domain, clock, shape));
   CKV_ASSIGN_OR_RETURN(VerbsBudget::Grant grant,
                        domain->device()->budget().Take(
                            domain->account(), {.queue_pairs = 1, .receives = shape.receive_count}));
-  link->grant_ = std::move(grant);
-  CKV_RETURN_IF_ERROR(link->CreateQueues());
-  CKV_RETURN_IF_ERROR(link->CreateQueuePair());
-  return link;
+  connection->grant_ = std::move(grant);
+  CKV_RETURN_IF_ERROR(connection->CreateQueues());
+  CKV_RETURN_IF_ERROR(connection->CreateQueuePair());
+  return connection;
 }
 
-absl::Status VerbsLink::CreateQueues() {
+absl::Status VerbsConnection::CreateQueues() {
   epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   timer_ = UniqueFd(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
   if (!epoll_.valid() || !timer_.valid()) return ErrnoStatus("epoll and timer");
@@ -86,7 +86,7 @@ absl::Status VerbsLink::CreateQueues() {
   return absl::OkStatus();
 }
 
-absl::Status VerbsLink::CreateQueuePair() {
+absl::Status VerbsConnection::CreateQueuePair() {
   ibv_qp_init_attr initial = {};
   initial.qp_context = &*alarm_;
   initial.send_cq = send_queue_.get();
@@ -109,14 +109,14 @@ absl::Status VerbsLink::CreateQueuePair() {
                 "INIT");
 }
 
-absl::Status VerbsLink::Modify(ibv_qp_attr& attributes, int mask, const char* what) {
+absl::Status VerbsConnection::Modify(ibv_qp_attr& attributes, int mask, const char* what) {
   const int error = ibv_modify_qp(pair_.get(), &attributes, mask);
   if (error == 0) return absl::OkStatus();
   errno = error;
   return ErrnoStatus(absl::StrFormat("queue pair 0x%x to %s", pair_->qp_num, what).c_str());
 }
 
-void VerbsLink::Describe(VerbsEndFrame& end) const {
+void VerbsConnection::Describe(VerbsEndFrame& end) const {
   const VerbsAddress& address = domain_->device()->address();
   end.gid = address.gid;
   end.qp_number = pair_->qp_num;
@@ -126,13 +126,13 @@ void VerbsLink::Describe(VerbsEndFrame& end) const {
   end.ethernet = address.ethernet ? 1 : 0;
 }
 
-absl::Status VerbsLink::PostReceives(std::byte* base, uint32_t stride, uint32_t local_key) {
+absl::Status VerbsConnection::PostReceives(std::byte* base, uint32_t stride, uint32_t local_key) {
   receive_ = {reinterpret_cast<uint64_t>(base), base == nullptr ? 0 : stride, local_key};
   for (uint32_t i = 0; i < shape_.receive_count; ++i) Repost(i);
   return failed_;
 }
 
-absl::Status VerbsLink::Establish(const VerbsEndFrame& peer) {
+absl::Status VerbsConnection::Establish(const VerbsEndFrame& peer) {
   const VerbsAddress& here = domain_->device()->address();
   const VerbsOptions& options = domain_->device()->options();
   if (peer.ethernet != (here.ethernet ? 1 : 0)) {
@@ -172,7 +172,7 @@ absl::Status VerbsLink::Establish(const VerbsEndFrame& peer) {
   return absl::OkStatus();
 }
 
-void VerbsLink::Start() {
+void VerbsConnection::Start() {
   started_ = true;
   probed_ = clock_->Now();
   // Wakes a sleeper to look after its peer too. The timer runs by itself, so a sleep needs no call

@@ -63,13 +63,13 @@ class VerbsListener final : public Listener {
     invited.peer = peer;
     CKV_ASSIGN_OR_RETURN(invited.end,
                          VerbsEnd::ForHolder(device_, clock_, shape, std::string(account)));
-    CKV_RETURN_IF_ERROR(invited.end->link->Establish(peer));
+    CKV_RETURN_IF_ERROR(invited.end->connection->Establish(peer));
     const InvitationKey key = RandomInvitationKey();
     invited.token = key.token;
     VerbsAnswer answer = {key, invited.end->Describe()};
     answer.end.generation = peer.generation;
     answer.end.segment_bytes = device_->segment_bytes();
-    (void)invited.end->link->Arm(false);  // nobody knows the queue pair yet: nothing has come
+    (void)invited.end->connection->Arm(false);  // nobody knows the queue pair yet: nothing has come
     CKV_RETURN_IF_ERROR(Add(key.id, std::move(invited)));
     return EncodeVerbsAnswer(answer);
   }
@@ -94,8 +94,8 @@ class VerbsListener final : public Listener {
         }
         continue;
       }
-      invited->end->link->Start();
-      invited->end->link->SendControl(VerbsControl::kWelcome);
+      invited->end->connection->Start();
+      invited->end->connection->SendControl(VerbsControl::kWelcome);
       return AcceptedLane{invited->tag, NewVerbsServeLane(std::move(invited->end), invited->peer,
                                                           gather_memory_, side_)};
     }
@@ -116,7 +116,7 @@ class VerbsListener final : public Listener {
     epoll_event event = {};
     event.events = EPOLLIN;
     event.data.u64 = id;
-    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, invited.end->link->event_fd(), &event) != 0) {
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, invited.end->connection->event_fd(), &event) != 0) {
       return ErrnoStatus("epoll of an invitation");
     }
     invited_.insert_or_assign(id, std::move(invited));
@@ -129,21 +129,21 @@ class VerbsListener final : public Listener {
     if (it == invited_.end()) return std::nullopt;
     std::optional<Invited> invited(std::move(it->second));
     invited_.erase(it);
-    (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, invited->end->link->event_fd(), nullptr);
+    (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, invited->end->connection->event_fd(), nullptr);
     return invited;
   }
 
-  // Whether the hello has come. An error if another message came, or the link broke.
+  // Whether the hello has come. An error if another message came, or the connection broke.
   absl::StatusOr<bool> ReadHello(Invited& invited, uint64_t id) {
-    VerbsLink& link = *invited.end->link;
+    VerbsConnection& connection = *invited.end->connection;
     while (true) {
-      link.Disarm();
-      if (const VerbsMessage* message = link.Front(); message != nullptr) {
+      connection.Disarm();
+      if (const VerbsMessage* message = connection.Front(); message != nullptr) {
         return CheckHello(invited, id, *message);
       }
-      link.NoteEmpty();
-      if (!link.failure().ok()) return link.failure();
-      if (link.Arm(false)) return false;
+      connection.NoteEmpty();
+      if (!connection.failure().ok()) return connection.failure();
+      if (connection.Arm(false)) return false;
     }
   }
 
@@ -161,8 +161,8 @@ class VerbsListener final : public Listener {
         !SameToken(frame.token, invited.token)) {
       return absl::InvalidArgumentError("its hello is to another invitation");
     }
-    invited.end->link->Pop();
-    invited.end->link->Repost(buffer);
+    invited.end->connection->Pop();
+    invited.end->connection->Repost(buffer);
     return true;
   }
 
@@ -178,7 +178,8 @@ class VerbsListener final : public Listener {
     for (auto it = invited_.begin(); it != invited_.end();) {
       const auto next = std::next(it);
       if (it->second.deadline <= now) {
-        (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, it->second.end->link->event_fd(), nullptr);
+        (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, it->second.end->connection->event_fd(),
+                        nullptr);
         dead.push_back(std::move(it->second.end));
         invited_.erase(it);
       }
@@ -216,43 +217,43 @@ class VerbsDialer final : public Dialer {
     CKV_CHECK(end_ != nullptr);  // once
     CKV_ASSIGN_OR_RETURN(const VerbsAnswer holder, DecodeVerbsAnswer(answer, here_));
     std::unique_ptr<VerbsEnd> end = std::move(end_);
-    VerbsLink& link = *end->link;
-    CKV_RETURN_IF_ERROR(link.Establish(holder.end));
+    VerbsConnection& connection = *end->connection;
+    CKV_RETURN_IF_ERROR(connection.Establish(holder.end));
     if (end->window != nullptr) {
-      link.BindWindow(std::exchange(end->window, nullptr), end->landing_key, *end->replies,
-                      here_.landing, uint64_t{here_.reply_stride} * here_.slot_count);
+      connection.BindWindow(std::exchange(end->window, nullptr), end->landing_key, *end->replies,
+                            here_.landing, uint64_t{here_.reply_stride} * here_.slot_count);
     }
     VerbsHello hello;
     hello.hello.invitation = holder.key.id;
     hello.hello.token = holder.key.token;
     hello.generation = here_.generation;
-    link.SendControl(VerbsControl::kHello, BytesOf(hello));
-    CKV_RETURN_IF_ERROR(AwaitWelcome(link, deadline));
-    link.Start();
+    connection.SendControl(VerbsControl::kHello, BytesOf(hello));
+    CKV_RETURN_IF_ERROR(AwaitWelcome(connection, deadline));
+    connection.Start();
     return NewVerbsRequestLane(std::move(end), holder.end.segment_bytes, side_);
   }
 
  private:
   // A holder may take the hello and then go (killed, or its invitation expired in that instant). It
   // then says nothing, so this asks its device, once.
-  absl::Status AwaitWelcome(VerbsLink& link, Instant deadline) {
-    Instant ask = std::min(deadline, clock_->Now() + link.probe_interval());
+  absl::Status AwaitWelcome(VerbsConnection& connection, Instant deadline) {
+    Instant ask = std::min(deadline, clock_->Now() + connection.probe_interval());
     while (true) {
-      if (const VerbsMessage* message = link.Front(); message != nullptr) {
+      if (const VerbsMessage* message = connection.Front(); message != nullptr) {
         const bool welcome = message->immediate.control == VerbsControl::kWelcome;
         const bool bye = message->immediate.control == VerbsControl::kBye;
-        link.Pop();
+        connection.Pop();
         if (welcome) return absl::OkStatus();
         if (bye) return absl::UnavailableError("the holder has let the invitation go");
         return absl::InvalidArgumentError("the holder's first message is no welcome");
       }
-      link.NoteEmpty();
-      if (!link.failure().ok()) return Annotate(link.failure(), "verbs hello");
-      if (!link.Arm(false)) continue;
-      const absl::Status come = WaitFor(link.event_fd(), POLLIN, *clock_, ask);
-      link.Disarm();
+      connection.NoteEmpty();
+      if (!connection.failure().ok()) return Annotate(connection.failure(), "verbs hello");
+      if (!connection.Arm(false)) continue;
+      const absl::Status come = WaitFor(connection.event_fd(), POLLIN, *clock_, ask);
+      connection.Disarm();
       if (absl::IsDeadlineExceeded(come) && ask < deadline) {
-        link.Ask();
+        connection.Ask();
         ask = deadline;
       } else if (!come.ok()) {
         return Annotate(come, "verbs welcome");

@@ -28,23 +28,23 @@ class VerbsRequestLane final : public RequestLane {
   VerbsRequestLane(std::unique_ptr<VerbsEnd> end, uint32_t segment_bytes, VerbsSide side)
       : side_(std::move(side)),
         end_(std::move(end)),
-        link_(*end_->link),
+        connection_(*end_->connection),
         segment_bytes_(segment_bytes),
         slots_(end_->shape.slot_count) {}
   ~VerbsRequestLane() override {
-    link_.Leave();
+    connection_.Leave();
     side_.Retire(std::move(end_));
   }
 
   FabricKind kind() const noexcept override { return FabricKind::kVerbs; }
   const LaneShape& shape() const noexcept override { return end_->shape; }
-  absl::Status status() const override { return link_.status(); }
-  int event_fd() const noexcept override { return link_.event_fd(); }
+  absl::Status status() const override { return connection_.status(); }
+  int event_fd() const noexcept override { return connection_.event_fd(); }
   bool Arm() noexcept override {
-    const VerbsMessage* front = link_.Front();
-    return link_.Arm(front != nullptr && Blocked(*front));
+    const VerbsMessage* front = connection_.Front();
+    return connection_.Arm(front != nullptr && Blocked(*front));
   }
-  void Disarm() noexcept override { link_.Disarm(); }
+  void Disarm() noexcept override { connection_.Disarm(); }
 
   std::optional<uint32_t> Acquire() noexcept override {
     AssertOwned();
@@ -60,9 +60,9 @@ class VerbsRequestLane final : public RequestLane {
     AssertOwned();
     slots_.CheckHeld(slot);
     CKV_CHECK(bytes <= shape().request_bytes_max);
-    if (!link_.failure().ok()) {
+    if (!connection_.failure().ok()) {
       slots_.Release(slot);
-      return link_.failure();
+      return connection_.failure();
     }
     slots_.Post(slot);
     ibv_sge sge = {reinterpret_cast<uint64_t>(end_->memory.request(slot).data()), bytes,
@@ -72,7 +72,7 @@ class VerbsRequestLane final : public RequestLane {
     request.num_sge = bytes > 0 ? 1 : 0;
     request.opcode = IBV_WR_SEND_WITH_IMM;
     request.imm_data = htonl(EncodeImmediate(slot, 0));
-    sends_[slot] = link_.Send(&request, &request, 1, link_.inlines(bytes));
+    sends_[slot] = connection_.Send(&request, &request, 1, connection_.inlines(bytes));
     // A failed send ends the lane. The slot stays posted, because its fate is unknown.
     return absl::OkStatus();
   }
@@ -81,25 +81,25 @@ class VerbsRequestLane final : public RequestLane {
     AssertOwned();
     size_t count = 0;
     while (count < out.size()) {
-      const VerbsMessage* front = link_.Front();
+      const VerbsMessage* front = connection_.Front();
       if (front == nullptr) break;
       const uint64_t bytes =
           uint64_t{front->immediate.segment_count} * segment_bytes_ + front->bytes;
       const uint32_t slot = front->immediate.slot;
       if (!front->write || bytes > shape().reply_bytes_max || !slots_.awaits(slot)) {
-        link_.Break(absl::InvalidArgumentError(absl::StrFormat(
+        connection_.Break(absl::InvalidArgumentError(absl::StrFormat(
             "the peer answered slot %d, which awaits nothing or not that: %d bytes", slot, bytes)));
         break;
       }
       // A reply may be here before our own request has completed. Until then the device may read
       // the request again.
       if (Blocked(*front)) break;
-      link_.Pop();
+      connection_.Pop();
       if (slots_.Complete(slot) == RequesterSlots::Reply::kDeliver) {
         out[count++] = {slot, static_cast<uint32_t>(bytes)};
       }
     }
-    if (count == 0) link_.NoteEmpty();
+    if (count == 0) connection_.NoteEmpty();
     return count;
   }
 
@@ -114,12 +114,12 @@ class VerbsRequestLane final : public RequestLane {
 
  private:
   bool Blocked(const VerbsMessage& message) const noexcept {
-    return link_.reading(sends_[message.immediate.slot]);
+    return connection_.reading(sends_[message.immediate.slot]);
   }
 
   const VerbsSide side_;
   std::unique_ptr<VerbsEnd> end_;
-  VerbsLink& link_;
+  VerbsConnection& connection_;
   const uint32_t segment_bytes_;
   RequesterSlots slots_;
   std::array<uint64_t, kSlotCountMax> sends_{};  // the send of each slot's last request
@@ -131,7 +131,7 @@ class VerbsServeLane final : public ServeLane {
                  std::span<const std::byte> gather_memory, VerbsSide side)
       : side_(std::move(side)),
         end_(std::move(end)),
-        link_(*end_->link),
+        connection_(*end_->connection),
         peer_(peer),
         segment_bytes_(end_->domain->device()->segment_bytes()),
         scatter_max_(std::min<uint32_t>(
@@ -140,37 +140,37 @@ class VerbsServeLane final : public ServeLane {
     end_->gather.emplace(&*end_->domain, gather_memory);
     const size_t requests = WorkRequestsOf(shape().reply_bytes_max, segment_bytes_);
     chain_.resize(requests);
-    pieces_.reserve(2 * kScatterMax);
+    spans_.reserve(2 * kScatterMax);
     scatter_.reserve(requests * scatter_max_);
   }
   ~VerbsServeLane() override {
-    link_.Leave();
+    connection_.Leave();
     // The store is the caller's again, and other rows may be put there. So nothing may be sent, or
     // sent once more, from it. All other sends get their time.
-    if (link_.reading(last_gather_)) link_.Stop();
+    if (connection_.reading(last_gather_)) connection_.Stop();
     side_.Retire(std::move(end_));
   }
 
   FabricKind kind() const noexcept override { return FabricKind::kVerbs; }
   const LaneShape& shape() const noexcept override { return end_->shape; }
-  absl::Status status() const override { return link_.status(); }
-  int event_fd() const noexcept override { return link_.event_fd(); }
+  absl::Status status() const override { return connection_.status(); }
+  int event_fd() const noexcept override { return connection_.event_fd(); }
   bool Arm() noexcept override {
-    const VerbsMessage* front = link_.Front();
-    return link_.Arm(front != nullptr && Blocked(*front));
+    const VerbsMessage* front = connection_.Front();
+    return connection_.Arm(front != nullptr && Blocked(*front));
   }
-  void Disarm() noexcept override { link_.Disarm(); }
+  void Disarm() noexcept override { connection_.Disarm(); }
 
   size_t Poll(std::span<Arrival> out) noexcept override {
     AssertOwned();
     size_t count = 0;
     while (count < out.size()) {
-      const VerbsMessage* front = link_.Front();
+      const VerbsMessage* front = connection_.Front();
       if (front == nullptr) break;
       const uint32_t slot = front->immediate.slot;
       if (front->immediate.segment_count != 0 || front->bytes > shape().request_bytes_max ||
           !slots_.idle(slot)) {
-        link_.Break(absl::InvalidArgumentError(
+        connection_.Break(absl::InvalidArgumentError(
             absl::StrFormat("the peer posted slot %d of %d out of its turn, %d bytes of %d", slot,
                             shape().slot_count, front->bytes, shape().request_bytes_max)));
         break;
@@ -181,9 +181,9 @@ class VerbsServeLane final : public ServeLane {
       CKV_CHECK(slots_.Arrive(slot));
       buffers_[slot] = front->buffer;
       out[count++] = {slot, front->bytes};
-      link_.Pop();
+      connection_.Pop();
     }
-    if (count == 0) link_.NoteEmpty();
+    if (count == 0) connection_.NoteEmpty();
     return count;
   }
 
@@ -208,33 +208,33 @@ class VerbsServeLane final : public ServeLane {
     slots_.Post(slot);
     gathers_[slot] = 0;
     // The request's buffer serves the next message, which the peer sends after this reply.
-    link_.Repost(buffers_[slot]);
-    if (!link_.failure().ok()) return link_.failure();
+    connection_.Repost(buffers_[slot]);
+    if (!connection_.failure().ok()) return connection_.failure();
     bool gathers = false;
-    const uint32_t bytes = ListPieces(slot, head_bytes, runs, gathers);
+    const uint32_t bytes = ListSpans(slot, head_bytes, runs, gathers);
     // If too many jobs wait, the next reply asks again.
     if (end_->gather->TakeWants()) (void)side_.Ask(end_.get());
     size_t requests = Cut(slot, bytes);
     if (requests == 0) {  // too many spans for a work request: copy them all
       gathers = false;
-      CopyPieces(slot, head_bytes, runs);
+      CopySpans(slot, head_bytes, runs);
       requests = Cut(slot, bytes);
     }
-    const bool copied = requests == 1 && !gathers && link_.inlines(bytes);
-    sends_[slot] =
-        link_.Send(chain_.data(), &chain_[requests - 1], static_cast<uint32_t>(requests), copied);
+    const bool copied = requests == 1 && !gathers && connection_.inlines(bytes);
+    sends_[slot] = connection_.Send(chain_.data(), &chain_[requests - 1],
+                                    static_cast<uint32_t>(requests), copied);
     if (gathers) last_gather_ = gathers_[slot] = sends_[slot];
     return absl::OkStatus();
   }
 
   bool gathering(uint32_t slot) const noexcept override {
     CKV_CHECK(slot < shape().slot_count);
-    return link_.reading(gathers_[slot]);
+    return connection_.reading(gathers_[slot]);
   }
 
  private:
   bool Blocked(const VerbsMessage& message) const noexcept {
-    return link_.reading(sends_[message.immediate.slot]);
+    return connection_.reading(sends_[message.immediate.slot]);
   }
 
   ibv_sge InSlot(uint32_t slot, size_t offset, size_t bytes) const noexcept {
@@ -244,27 +244,27 @@ class VerbsServeLane final : public ServeLane {
 
   // Lists the places of the reply's bytes, in order: in the slot, in the store, or copied into the
   // slot at their own offset. Returns how many there are.
-  uint32_t ListPieces(uint32_t slot, uint32_t head_bytes,
-                      std::span<const std::span<const std::byte>> runs, bool& gathers) noexcept {
-    pieces_.clear();
-    if (head_bytes > 0) pieces_.push_back(InSlot(slot, 0, head_bytes));
+  uint32_t ListSpans(uint32_t slot, uint32_t head_bytes,
+                     std::span<const std::span<const std::byte>> runs, bool& gathers) noexcept {
+    spans_.clear();
+    if (head_bytes > 0) spans_.push_back(InSlot(slot, 0, head_bytes));
     size_t bytes = head_bytes;
     for (const std::span<const std::byte> run : runs) {
       CKV_CHECK(run.size() <= shape().reply_bytes_max - bytes);
       if (run.empty()) continue;
-      if (end_->gather->Append(run, pieces_)) {
+      if (end_->gather->Append(run, spans_)) {
         gathers = true;
       } else {
         std::memcpy(end_->memory.reply(slot).data() + bytes, run.data(), run.size());
-        pieces_.push_back(InSlot(slot, bytes, run.size()));
+        spans_.push_back(InSlot(slot, bytes, run.size()));
       }
       bytes += run.size();
     }
     return static_cast<uint32_t>(bytes);
   }
 
-  void CopyPieces(uint32_t slot, uint32_t head_bytes,
-                  std::span<const std::span<const std::byte>> runs) noexcept {
+  void CopySpans(uint32_t slot, uint32_t head_bytes,
+                 std::span<const std::span<const std::byte>> runs) noexcept {
     size_t bytes = head_bytes;
     for (const std::span<const std::byte> run : runs) {
       if (!run.empty()) {
@@ -272,18 +272,18 @@ class VerbsServeLane final : public ServeLane {
       }
       bytes += run.size();
     }
-    pieces_.clear();
-    if (bytes > 0) pieces_.push_back(InSlot(slot, 0, bytes));
+    spans_.clear();
+    if (bytes > 0) spans_.push_back(InSlot(slot, 0, bytes));
   }
 
-  // Builds chain_ from pieces_: one work request per segment, the last with the immediate. Returns
+  // Builds chain_ from spans_: one work request per segment, the last with the immediate. Returns
   // how many, or 0 if one would need more than scatter_max_ entries.
   size_t Cut(uint32_t slot, uint32_t bytes) noexcept {
     const uint32_t count = WorkRequestsOf(bytes, segment_bytes_);
     const uint64_t landing = peer_.landing + uint64_t{slot} * peer_.reply_stride;
     scatter_.clear();
-    size_t piece = 0;
-    uint32_t taken = 0;  // bytes of pieces_[piece] that are in the chain
+    size_t span = 0;
+    uint32_t taken = 0;  // bytes of spans_[span] that are in the chain
     for (uint32_t i = 0; i < count; ++i) {
       ibv_send_wr& request = chain_[i] = {};
       request.sg_list = scatter_.data() + scatter_.size();
@@ -294,13 +294,13 @@ class VerbsServeLane final : public ServeLane {
       uint32_t room = std::min(segment_bytes_, bytes - i * segment_bytes_);
       while (room > 0) {
         if (request.num_sge == static_cast<int>(scatter_max_)) return 0;
-        const ibv_sge& from = pieces_[piece];
+        const ibv_sge& from = spans_[span];
         const uint32_t part = std::min(room, from.length - taken);
         scatter_.push_back({from.addr + taken, part, from.lkey});
         ++request.num_sge;
         room -= part;
         taken += part;
-        if (taken == from.length) ++piece, taken = 0;
+        if (taken == from.length) ++span, taken = 0;
       }
     }
     return count;
@@ -308,7 +308,7 @@ class VerbsServeLane final : public ServeLane {
 
   const VerbsSide side_;
   std::unique_ptr<VerbsEnd> end_;
-  VerbsLink& link_;
+  VerbsConnection& connection_;
   const VerbsEndFrame peer_;
   const uint32_t segment_bytes_;
   const uint32_t scatter_max_;
@@ -318,7 +318,7 @@ class VerbsServeLane final : public ServeLane {
   std::array<uint64_t, kSlotCountMax> gathers_{};  // the same, if it sent from the store
   uint64_t last_gather_ = 0;                       // the last one of all slots
   // Working memory for the reply that is being posted; reserved once.
-  std::vector<ibv_sge> pieces_, scatter_;
+  std::vector<ibv_sge> spans_, scatter_;
   std::vector<ibv_send_wr> chain_;
 };
 
@@ -368,13 +368,13 @@ absl::StatusOr<std::unique_ptr<VerbsEnd>> VerbsEnd::ForRequester(
                       windows ? VerbsAccess::kWindow : VerbsAccess::kRemoteWrite));
   end->replies.emplace(std::move(replies));
   end->landing_key = end->replies->get()->rkey;
-  CKV_ASSIGN_OR_RETURN(end->link,
-                       VerbsLink::Create(&domain, clock,
-                                         {.receive_count = shape.slot_count + kControlReceives,
-                                          .send_count = shape.slot_count,
-                                          .sge_count = 1,
-                                          .requester = true}));
-  CKV_RETURN_IF_ERROR(end->link->PostReceives(nullptr, 0, 0));
+  CKV_ASSIGN_OR_RETURN(end->connection, VerbsConnection::Create(
+                                            &domain, clock,
+                                            {.receive_count = shape.slot_count + kControlReceives,
+                                             .send_count = shape.slot_count,
+                                             .sge_count = 1,
+                                             .requester = true}));
+  CKV_RETURN_IF_ERROR(end->connection->PostReceives(nullptr, 0, 0));
   if (windows) {
     // The window comes after the queue pair. The kernel frees a killed process's objects latest
     // first, and a soft-RoCE queue pair does not go while a window is bound to it.
@@ -407,13 +407,14 @@ absl::StatusOr<std::unique_ptr<VerbsEnd>> VerbsEnd::ForHolder(std::shared_ptr<Ve
       std::min<uint32_t>(kScatterMax, static_cast<uint32_t>(domain.device()->limits().max_sge));
   const uint32_t requests_each =
       WorkRequestsOf(shape.reply_bytes_max, domain.device()->segment_bytes());
-  CKV_ASSIGN_OR_RETURN(end->link, VerbsLink::Create(&domain, clock,
-                                                    {.receive_count = receives,
-                                                     .send_count = shape.slot_count * requests_each,
-                                                     .sge_count = scatter_max}));
-  CKV_RETURN_IF_ERROR(end->link->PostReceives(end->memory.request(0).data(),
-                                              static_cast<uint32_t>(layout.request_stride),
-                                              end->requests->local_key()));
+  CKV_ASSIGN_OR_RETURN(end->connection,
+                       VerbsConnection::Create(&domain, clock,
+                                               {.receive_count = receives,
+                                                .send_count = shape.slot_count * requests_each,
+                                                .sge_count = scatter_max}));
+  CKV_RETURN_IF_ERROR(end->connection->PostReceives(end->memory.request(0).data(),
+                                                    static_cast<uint32_t>(layout.request_stride),
+                                                    end->requests->local_key()));
   return end;
 }
 
@@ -425,7 +426,7 @@ void VerbsEnd::Run() noexcept { gather->RegisterWanted(); }
 
 VerbsEndFrame VerbsEnd::Describe() const {
   VerbsEndFrame frame;
-  link->Describe(frame);
+  connection->Describe(frame);
   frame.slot_count = shape.slot_count;
   frame.request_bytes_max = shape.request_bytes_max;
   frame.reply_bytes_max = shape.reply_bytes_max;

@@ -11,15 +11,16 @@
 #include "absl/status/statusor.h"
 #include "transport/fabric.h"
 #include "transport/lane_memory.h"
-#include "transport/verbs/verbs_link.h"
+#include "transport/verbs/verbs_connection.h"
 #include "transport/verbs/verbs_region.h"
 #include "transport/verbs/verbs_side_thread.h"
 
 namespace ckv {
 
-// One end of a lane, with everything it owns. Members are destroyed in reverse order: the link goes
-// first. Its destructor may wait for the peer, so a thread that may not wait hands the end to
-// VerbsSide::Retire. As a job (Run), it registers the segments of the store that replies need.
+// One end of a lane, with everything it owns. Members are destroyed in reverse order: the
+// connection goes first. Its destructor may wait for the peer, so a thread that may not wait hands
+// the end to VerbsSide::Retire. As a job (Run), it registers the segments of the store that replies
+// need.
 struct VerbsEnd final : VerbsJob {
   // Makes an end. At the requester only the window is not bound yet. At the holder the receives are
   // posted, so the peer may send as soon as it has the answer.
@@ -45,15 +46,15 @@ struct VerbsEnd final : VerbsJob {
   std::optional<VerbsDomain> domain;
   std::optional<VerbsRegion> requests, replies;
   std::optional<VerbsGather> gather;  // at a holder, once the end belongs to a lane
-  std::unique_ptr<VerbsLink> link;
+  std::unique_ptr<VerbsConnection> connection;
   // At the requester: the landing region's key, and the window that the key will name. If `window`
   // is null, the key names the registration.
   uint32_t landing_key = 0;
-  ibv_mw* window = nullptr;  // until the link owns it
+  ibv_mw* window = nullptr;  // until the connection owns it
   ~VerbsEnd() override;
   void Run() noexcept override;
   void Hurry() noexcept override {
-    if (link != nullptr) link->Hurry();
+    if (connection != nullptr) connection->Hurry();
   }
 };
 

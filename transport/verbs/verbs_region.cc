@@ -71,9 +71,9 @@ absl::StatusOr<VerbsRegion> VerbsRegion::Register(const VerbsDomain& domain,
 VerbsGather::VerbsGather(const VerbsDomain* domain, std::span<const std::byte> memory)
     : domain_(domain),
       memory_(memory),
-      piece_bytes_(std::min<uint64_t>(domain->device()->options().gather_segment_bytes,
-                                      domain->device()->limits().max_mr_size)),
-      pieces_((memory.size() + piece_bytes_ - 1) / piece_bytes_) {}
+      segment_bytes_(std::min<uint64_t>(domain->device()->options().gather_segment_bytes,
+                                        domain->device()->limits().max_mr_size)),
+      segments_((memory.size() + segment_bytes_ - 1) / segment_bytes_) {}
 
 bool VerbsGather::Append(std::span<const std::byte> run, std::vector<ibv_sge>& list) {
   // Compared as numbers: pointers into different objects have no order.
@@ -86,8 +86,8 @@ bool VerbsGather::Append(std::span<const std::byte> run, std::vector<ibv_sge>& l
   const size_t offset = address - begin;
   const size_t end = offset + run.size();
   bool all = true;  // all are asked for together, not one per reply
-  for (size_t at = offset; at < end; at = (at / piece_bytes_ + 1) * piece_bytes_) {
-    if (!Has(at / piece_bytes_)) all = false;
+  for (size_t at = offset; at < end; at = (at / segment_bytes_ + 1) * segment_bytes_) {
+    if (!Has(at / segment_bytes_)) all = false;
   }
   if (!all) return false;
   const size_t before = list.size();
@@ -96,46 +96,47 @@ bool VerbsGather::Append(std::span<const std::byte> run, std::vector<ibv_sge>& l
       list.resize(before);
       return false;
     }
-    const size_t index = at / piece_bytes_;
-    const size_t bytes = std::min(end, (index + 1) * piece_bytes_) - at;
-    list.push_back({begin + at, static_cast<uint32_t>(bytes), pieces_[index].region->local_key()});
+    const size_t index = at / segment_bytes_;
+    const size_t bytes = std::min(end, (index + 1) * segment_bytes_) - at;
+    list.push_back(
+        {begin + at, static_cast<uint32_t>(bytes), segments_[index].region->local_key()});
     at += bytes;
   }
   return true;
 }
 
 // Pairs with Tell: a reader of the state also sees what the other thread did to the segment before.
-VerbsGather::State VerbsGather::Told(const Piece& piece) noexcept {
-  return piece.state.load(std::memory_order_acquire);
+VerbsGather::State VerbsGather::Told(const Segment& segment) noexcept {
+  return segment.state.load(std::memory_order_acquire);
 }
-void VerbsGather::Tell(Piece& piece, State state) noexcept {
-  piece.state.store(state, std::memory_order_release);
+void VerbsGather::Tell(Segment& segment, State state) noexcept {
+  segment.state.store(state, std::memory_order_release);
 }
 
 bool VerbsGather::Has(size_t index) noexcept {
-  Piece& piece = pieces_[index];
-  const State state = Told(piece);
-  if (state == State::kUnused) Tell(piece, State::kWanted);
+  Segment& segment = segments_[index];
+  const State state = Told(segment);
+  if (state == State::kUnused) Tell(segment, State::kWanted);
   wants_ |= state == State::kUnused || state == State::kWanted;
   return state == State::kRegistered;
 }
 
 void VerbsGather::RegisterWanted() noexcept {
-  for (size_t index = 0; index < pieces_.size(); ++index) {
-    Piece& piece = pieces_[index];
-    if (Told(piece) != State::kWanted) continue;
-    const size_t offset = index * piece_bytes_;
+  for (size_t index = 0; index < segments_.size(); ++index) {
+    Segment& segment = segments_[index];
+    if (Told(segment) != State::kWanted) continue;
+    const size_t offset = index * segment_bytes_;
     absl::StatusOr<VerbsRegion> region = VerbsRegion::Register(
-        *domain_, memory_.subspan(offset, std::min(piece_bytes_, memory_.size() - offset)),
+        *domain_, memory_.subspan(offset, std::min(segment_bytes_, memory_.size() - offset)),
         VerbsAccess::kSend);
     if (!region.ok()) {
       Log().warn("verbs: replies from part of the store are copied: {}",
                  std::string(region.status().message()));
-      Tell(piece, State::kRefused);
+      Tell(segment, State::kRefused);
       continue;
     }
-    piece.region.emplace(*std::move(region));
-    Tell(piece, State::kRegistered);
+    segment.region.emplace(*std::move(region));
+    Tell(segment, State::kRegistered);
   }
 }
 

@@ -106,19 +106,19 @@ class VerbsGather {
   enum class State : uint8_t { kUnused, kWanted, kRegistered, kRefused };
   // A segment of the store. Once refused, its rows are copied for good, because retrying a limit at
   // every reply would cost too much.
-  struct Piece {
+  struct Segment {
     std::atomic<State> state{State::kUnused};
     std::optional<VerbsRegion> region;  // the lane's thread reads it once `state` says so
   };
 
-  static State Told(const Piece& piece) noexcept;
-  static void Tell(Piece& piece, State state) noexcept;
+  static State Told(const Segment& segment) noexcept;
+  static void Tell(Segment& segment, State state) noexcept;
   bool Has(size_t index) noexcept;
 
   const VerbsDomain* const domain_;
   const std::span<const std::byte> memory_;
-  const size_t piece_bytes_;
-  std::vector<Piece> pieces_;
+  const size_t segment_bytes_;
+  std::vector<Segment> segments_;
   bool wants_ = false;
 };
 

@@ -292,7 +292,7 @@ void AddAgentsCommands(CLI::App& app, Ctl& ctl) {
       ->check(InRange(1u, WorkerPool::kThreadCountMax));
   verb->add_option("--timeout-ms", options->timeout_ms, "Limit of each attend")
       ->capture_default_str()
-      ->check(InRange(1u, 3'600'000u));
+      ->check(InRange(1u, kTimeoutMsMax));
   verb->callback(
       [&ctl, options] { ctl.run = [&ctl, options] { return RunAgents(ctl, *options); }; });
 }

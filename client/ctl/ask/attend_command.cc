@@ -19,7 +19,7 @@ namespace {
 
 // The most bytes of queries, indices or partials in one message: big enough to fill a lane many
 // times over (a slot has 256 rows), small enough that progress is seen.
-constexpr uint64_t kMessageBytesMax = uint64_t{2} << 20;
+constexpr uint64_t kBatchBytesMax = uint64_t{2} << 20;
 
 struct AttendOptions {
   std::string corpus;
@@ -73,7 +73,7 @@ v1::AttendRequest Template(const Ctl& ctl, const AttendOptions& options, const C
 uint32_t RowsPerMessage(const Geometry& geometry, uint32_t k) {
   const uint64_t widest = std::max<uint64_t>(
       {geometry.query_row_bytes(), geometry.partial_row_bytes(true), uint64_t{k} * 4});
-  return static_cast<uint32_t>(std::max<uint64_t>(1, kMessageBytesMax / widest));
+  return static_cast<uint32_t>(std::max<uint64_t>(1, kBatchBytesMax / widest));
 }
 
 absl::Status TakeReply(const v1::AttendReply& reply, uint32_t begin, uint32_t rows,
@@ -257,7 +257,7 @@ void AddAttendCommand(CLI::App& app, Ctl& ctl) {
                  "Holders may answer from fp8 copies in memory of chunks that are on disk");
   verb->add_option("--timeout-ms", options->timeout_ms, "Limit of each message")
       ->capture_default_str()
-      ->check(InRange(1u, 3'600'000u));
+      ->check(InRange(1u, kTimeoutMsMax));
   verb->callback(
       [&ctl, options] { ctl.run = [&ctl, options] { return RunAttend(ctl, *options); }; });
 }

@@ -326,7 +326,7 @@ absl::Status RunCharacterize(const Ctl& ctl, const CharacterizeCommand& command)
 
 void AddFabrics(CLI::App& verb, CharacterizeCommand& command) {
   verb.add_option("--fabric", command.fabrics,
-                  "Only these, and fail where one does not work (default: those that do)")
+                  "Only these; fails if one does not work (default: those that do)")
       ->check(OneOf(FabricNames()))
       ->type_name(JoinNames(FabricNames()));
   verb.add_option("--verbs-device", command.verbs_device,
@@ -359,10 +359,10 @@ void AddCharacterizeCommands(CLI::App& app, Ctl& ctl) {
       "  ckvctl characterize --dir costs --quick\n  ckvctl characterize --dir costs --fabric "
       "tcp\n\n"
       "Writes DIR/report.html (plots, nothing from the network), DIR/samples.csv and\n"
-      "DIR/profile.json. RIGHT is how often the predicate chose the best, where no other is\n"
-      "within 10 % of it; SURELY the same where that is so by more than the noise. Run again\n"
-      "after it was cut off, it goes on where it stopped; of the grid of routes, fetches and\n"
-      "prefills, which is measured in rounds, nothing counts until it is whole.\n"
+      "DIR/profile.json. RIGHT is how often the predicate chose the best, or one within 10 % of\n"
+      "it. SURELY counts only points whose costs differ by more than the noise. A run that was\n"
+      "cut off goes on where it stopped. The grid of routes, fetches and prefills is measured in\n"
+      "rounds, so it counts only when it is whole.\n"
       "Calls are made from this machine: run it where a requester would run. Puts a corpus of\n"
       "some 40 MB on the fleet, and 2.4 MB a holder, and drops it again, also when interrupted.\n"
       "A killed one leaves it: ckvctl corpus drop trial-...");

@@ -209,7 +209,7 @@ absl::StatusOr<std::vector<GreedyChoice>> DecodeFetched(Stage& stage, const Agen
   call.layer_end = geometry.layers;
   call.deadline = stage.clock->Now() + kTimeout;
   CKV_RETURN_IF_ERROR(stage.requester->FetchInto(call, *cache, sequence));
-  // An empty cache gives neighbours, so the chunk is one dense piece a layer.
+  // An empty cache gives neighbours, so the chunk is one dense run a layer.
   std::vector<RowView> layers, runs;
   for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
     CKV_RETURN_IF_ERROR(cache->Runs(sequence, layer, runs));

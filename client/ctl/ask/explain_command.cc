@@ -266,19 +266,17 @@ void AddExplainCommand(CLI::App& app, Ctl& ctl) {
       app, "explain", "Compare route, fetch and local for a query, term by term",
       "  ckvctl explain --corpus docs --mq 256\n"
       "  ckvctl explain --corpus docs --chunks 0-3,9 --mq 16 --steps 200 --agents 8 -o json\n\n"
-      "WEIGHT is how the chosen cost follows an input: at 1 it doubles with it. FLIPS is the "
-      "nearest\n"
-      "value of that input alone at which the choice would be another. ROUND is one layer there "
-      "and\n"
-      "back. A holder has a line for each group of chunks that it could be asked for, copies\n"
-      "among them; of a group one is asked.\n\n"
+      "WEIGHT is how the chosen cost follows an input: at 1 it doubles with it. FLIPS is the\n"
+      "nearest value of that input alone that changes the choice. ROUND is one layer there and\n"
+      "back. Chunks with the same holders form a group, and one holder of each group is asked.\n"
+      "The table has a line for each holder and group; copies are among them.\n\n"
       "It compares time, from costs that were measured; the table of ckvctl agents run compares\n"
       "bytes, so the two may favour different ones.");
   verb->add_option("--corpus", options->corpus, "The corpus")->required();
   verb->add_option("--chunks,--chunk", options->chunks, kChunksHelp)->check(NotEmpty());
   verb->add_option("--mq", options->query_rows, "Query rows of a layer: tokens x heads")
       ->capture_default_str()
-      ->check(InRange(1u, 1u << 16));
+      ->check(InRange(1u, kAttendRowCountMax));
   verb->add_option("--steps", options->steps, "Decode steps expected against the chunks")
       ->capture_default_str()
       ->check(InRange(1u, 1u << 20));

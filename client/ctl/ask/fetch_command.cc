@@ -196,7 +196,7 @@ void AddFetchCommand(CLI::App& app, Ctl& ctl) {
       ->check(WholeNumber());
   verb->add_option("--timeout-ms", options->timeout_ms, "Limit of the whole fetch")
       ->capture_default_str()
-      ->check(InRange(1u, 3'600'000u));
+      ->check(InRange(1u, kTimeoutMsMax));
   verb->callback(
       [&ctl, options] { ctl.run = [&ctl, options] { return RunFetch(ctl, *options); }; });
 }

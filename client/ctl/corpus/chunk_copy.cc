@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "client/ctl/fleet.h"
+#include "client/grpc/channel_stub.h"
 #include "client/grpc/grpc_status.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
@@ -13,7 +14,6 @@
 namespace ckv::ctl {
 namespace {
 
-constexpr size_t kPutBytesMax = size_t{1} << 20;  // PutChunkRequest.Rows
 // A chunk of 2048 V3 tokens is 144 MB: 2.5 MB/s would still make it.
 constexpr Duration kPutTimeout = std::chrono::minutes(1);
 // A cold chunk's file is read for it: its description, not its rows.
@@ -39,15 +39,15 @@ uint64_t WriteRows(grpc::ClientWriterInterface<v1::PutChunkRequest>& writer, uin
   uint64_t bytes_sent = 0;
   for (uint32_t layer = 0; layer < layers; ++layer) {
     const std::span<const std::byte> rows = chunk.rows(layer);
-    for (size_t offset = 0; offset < rows.size(); offset += kPutBytesMax) {
-      const auto piece = rows.subspan(offset, std::min(kPutBytesMax, rows.size() - offset));
+    for (size_t offset = 0; offset < rows.size(); offset += kMessageRowsBytesMax) {
+      const auto part = rows.subspan(offset, std::min(kMessageRowsBytesMax, rows.size() - offset));
       v1::PutChunkRequest::Rows& message = *request.mutable_rows();
       message.set_layer(layer);
       message.set_offset_bytes(offset);
-      message.set_rows(piece.data(), piece.size());
+      message.set_rows(part.data(), part.size());
       if (!writer.Write(request)) return bytes_sent;
-      bytes_sent += piece.size();
-      on_bytes(piece.size());
+      bytes_sent += part.size();
+      on_bytes(part.size());
     }
   }
   return bytes_sent;

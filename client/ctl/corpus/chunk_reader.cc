@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "client/ctl/fleet.h"
+#include "client/grpc/channel_stub.h"
 #include "client/grpc/grpc_status.h"
 #include "proto/base/status.h"
 #include "proto/base/xxh3.h"
@@ -12,7 +13,6 @@
 namespace ckv::ctl {
 namespace {
 
-constexpr size_t kReadBytesMax = size_t{1} << 20;  // ReadChunkReply
 // As a put's: a chunk of 2048 V3 tokens is 144 MB, and 2.5 MB/s would still make it.
 constexpr Duration kReadTimeout = std::chrono::minutes(1);
 
@@ -27,13 +27,14 @@ class Layers {
     XXH3_64bits_reset(&state_);
   }
 
-  absl::Status Add(const v1::ReadChunkReply& piece) {
-    const std::string& rows = piece.rows();
-    if (layer_ == layers_ || piece.layer() != layer_ || piece.offset_bytes() != offset_bytes_ ||
-        rows.empty() || rows.size() > kReadBytesMax || rows.size() > layer_bytes_ - offset_bytes_) {
+  absl::Status Add(const v1::ReadChunkReply& part) {
+    const std::string& rows = part.rows();
+    if (layer_ == layers_ || part.layer() != layer_ || part.offset_bytes() != offset_bytes_ ||
+        rows.empty() || rows.size() > kMessageRowsBytesMax ||
+        rows.size() > layer_bytes_ - offset_bytes_) {
       return absl::InternalError(
           absl::StrFormat("%d bytes of layer %d at %d came, and layer %d from %d on was due",
-                          rows.size(), piece.layer(), piece.offset_bytes(), layer_, offset_bytes_));
+                          rows.size(), part.layer(), part.offset_bytes(), layer_, offset_bytes_));
     }
     XXH3_64bits_update(&state_, rows.data(), rows.size());
     offset_bytes_ += rows.size();
@@ -74,13 +75,13 @@ absl::Status ReadChunkRows(const HolderCalls& calls, const ChunkInfo& info, Take
   request.set_tenant(calls.tenant);
   const auto reader = calls.stub.ReadChunk(&context, request);
   Layers layers(calls.geometry, info);
-  v1::ReadChunkReply piece;
+  v1::ReadChunkReply part;
   absl::Status taken;
-  while (taken.ok() && reader->Read(&piece)) {
-    taken = layers.Add(piece);
+  while (taken.ok() && reader->Read(&part)) {
+    taken = layers.Add(part);
     if (taken.ok()) {
-      taken = take(piece.layer(), piece.offset_bytes(),
-                   std::as_bytes(std::span(piece.rows().data(), piece.rows().size())));
+      taken = take(part.layer(), part.offset_bytes(),
+                   std::as_bytes(std::span(part.rows().data(), part.rows().size())));
     }
   }
   if (!taken.ok()) context.TryCancel();

@@ -16,7 +16,7 @@ namespace ckv::ctl {
 using TakeRows = absl::FunctionRef<absl::Status(uint32_t layer, uint64_t offset_bytes,
                                                 std::span<const std::byte> rows)>;
 
-// Reads the chunk that `info` is, layer by layer, a piece in memory at a time. Rows that `take` got
+// Reads the chunk that `info` is, layer by layer, a part in memory at a time. Rows that `take` got
 // hold only if this returns OK: a layer's checksum is known right at its end.
 //   DataLoss            a layer's rows do not have their checksum, or the holder found them
 //                       damaged.

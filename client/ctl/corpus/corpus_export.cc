@@ -252,17 +252,15 @@ void AddCorpusExportCommand(CLI::App& corpus, Ctl& ctl) {
       corpus, "export", "Write a corpus back into files of rows",
       "  ckvctl corpus export docs --out docs.safetensors\n"
       "  ckvctl corpus export docs --chunks 0-2 --out head.safetensors\n\n"
-      "The files are what corpus load takes, token ids and all; one that a corpus was loaded from\n"
-      "comes back byte for byte if its tensors stand in the order layers.0.ckv, ..., token_ids "
-      "and\n"
-      "its header has no spaces and ckv's spelling of numbers, as an export has; its rows always.\n"
-      "Cuts are not in a file: load it with the options of the first time to reuse its chunks.\n"
-      "Chunks that do not follow each other, as standalone ones, go to a file a chain:\n"
-      "docs-00001-of-00003.safetensors, and so on, in the order of the corpus.\n\n"
-      "Rows come from the holders as they are, hot or cold, and each layer is checked; where a\n"
-      "holder fails, the next that has the chunk is asked. A file has its name when it is whole.\n"
-      "Exit code 9 where no holder has a chunk any more, 4 where one that may have it is not "
-      "there.");
+      "The files are what corpus load takes, token ids and all. Rows come back byte for byte. A\n"
+      "whole file does if its tensors stand in the order layers.0.ckv, ..., token_ids and its\n"
+      "header is spelt as an export spells it. Cuts are not in a file: load it with the options\n"
+      "of the first time to reuse its chunks. Chunks that do not follow each other (standalone\n"
+      "ones) go to a file a chain: docs-00001-of-00003.safetensors, and so on.\n\n"
+      "Rows come from the holders as they are, hot or cold, and each layer is checked. If a\n"
+      "holder fails, the next that has the chunk is asked. A file gets its name when it is\n"
+      "whole. Exit code 9: no holder has a chunk any more. Exit code 4: one that may have it is\n"
+      "not there.");
   verb->add_option("NAME", options->corpus, "The corpus")->required();
   verb->add_option("--out", options->out, "safetensors file to write")->required();
   verb->add_option("--chunks", options->chunks, kChunksHelp)->check(NotEmpty());

@@ -4,11 +4,12 @@
 #include <string>
 
 #include "proto/base/status.h"
+#include "proto/corpus.h"
 
 namespace ckv::ctl {
 namespace {
 
-constexpr uint32_t kPageChunks = 4096;  // CountReferences takes no more ids at a time
+constexpr uint32_t kPageChunks = kIdsPerCallMax;  // CountReferences takes no more at a time
 
 uint64_t Milliseconds(Duration duration) {
   return static_cast<uint64_t>(duration / std::chrono::milliseconds(1));

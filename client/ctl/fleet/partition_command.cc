@@ -212,8 +212,8 @@ absl::Status RunPartition(const Ctl& ctl, const PartitionOptions& options) {
   const std::string plan_text = PlanText(plan, plans);
   if (const size_t lost = CountUnreachable(planned); lost > 0) {
     ctl.Note(absl::StrFormat(
-        "ckvctl: warning: of %s no holder is alive, so this cannot run: start one of them "
-        "(ckvctl status), or load the corpus again",
+        "ckvctl: warning: no live holder has %s, so this cannot run: start one of the holders "
+        "(ckvctl corpus show), or load the corpus again with --replace",
         FormatCount(lost, "chunk")));
   }
   if (options.dry_run || IsDone(planned)) {
@@ -278,8 +278,7 @@ void AddPartitionCommand(CLI::App& corpus, Ctl& ctl) {
                    "Copies of each chunk (default: as many as now)")
       ->check(InRange(1u, kReplicaCountMax));
   verb->add_option("--weights", options->weights,
-                   "Shares of holders, like h0=2,h1=0.5; 1 where nothing is said, 0: leave it "
-                   "empty")
+                   "Shares of holders, like h0=2,h1=0.5 (default: 1 each; 0 empties one)")
       ->delimiter(',');
   verb->add_flag("--dry-run", options->dry_run, "Only print the plan");
   verb->callback(

@@ -53,8 +53,8 @@ absl::Status RunReplicate(const Ctl& ctl, const ReplicateOptions& options) {
       fleet.RequesterError(fleet.requester().Replicate(&context, request, &reply), "Replicate"));
   if (reply.refused_count() > 0) {
     ctl.Note(absl::StrFormat(
-        "ckvctl: warning: %s not kept: the directory tells of %d members at most for a chunk, and "
-        "has a limit in all",
+        "ckvctl: warning: %s not kept: the directory lists at most %d members for a chunk, and a "
+        "limited number of copies in all",
         FormatCount(reply.refused_count(), "chunk"), kReplicaCountMax));
   }
   ctl.Print(absl::StrFormat("%s copied (%s), %d were there; %s made room\n",

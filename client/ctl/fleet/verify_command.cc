@@ -246,10 +246,10 @@ void AddVerifyCommand(CLI::App& corpus, Ctl& ctl) {
       corpus, "verify", "Check every copy of a corpus where it lies, in memory and on disk",
       "  ckvctl corpus verify docs\n  ckvctl corpus verify docs --sample 5% --seed 7\n"
       "  ckvctl corpus verify docs --repair\n\n"
-      "Exit code 9 where a copy is missing, damaged or unreadable, or replicas differ; 4 where a\n"
-      "holder does not answer. HEALED: damage in memory or in a file that the other made good.\n"
-      "A damaged copy is quarantined by its holder, which gets it again from a replica by itself\n"
-      "soon; --repair does not wait for that.");
+      "Exit code 9: a copy is missing, damaged or unreadable, or replicas differ. Exit code 4: a\n"
+      "holder does not answer. HEALED counts damage in memory or in a file that the other made\n"
+      "good. A holder quarantines a damaged copy, and soon gets it again from a replica.\n"
+      "--repair does not wait for that.");
   verify->add_option("NAME", options->name, "The corpus")->required();
   verify->add_option("--sample", options->sample, "Only N chunks, or P% of them, drawn at random")
       ->type_name("N|P%");

@@ -141,7 +141,7 @@ TEST(PagedCache, NoBlockIsLostOrSharedWhateverHappens) {
   }
 }
 
-// Goal: rows in blocks are attended as rows in one piece: bit for bit as a selection of slots,
+// Goal: rows in blocks are attended as rows in one span: bit for bit as a selection of slots,
 // within the bound of a merge as dense runs.
 TEST(PagedCache, AttentionSeesTheSequence) {
   const Geometry geometry = TestGeometry(2);
@@ -155,7 +155,7 @@ TEST(PagedCache, AttentionSeesTheSequence) {
   for (size_t done = 0; done < 300; done += 60) {
     auto reservation = *cache->Reserve(a, 60);
     for (size_t i = 0; i < 60; ++i) {
-      const auto to = reservation.Pieces(1, i, 1).pieces().front();
+      const auto to = reservation.Spans(1, i, 1).spans().front();
       std::memcpy(to.data(), bytes + (done + i) * 192, 192);
     }
     std::move(reservation).Commit();
@@ -172,12 +172,12 @@ TEST(PagedCache, AttentionSeesTheSequence) {
   };
   const auto attend = [&](const RowView& view, const Selection& selection) {
     Out out;
-    AttentionPiece piece;
-    piece.q = {q.data(), q_count, 96};
-    piece.rows = view;
-    piece.selection = selection;
-    piece.out = out.view();
-    AttendPartials(shape, {&piece, 1}, pool);
+    AttentionPiece span;
+    span.q = {q.data(), q_count, 96};
+    span.rows = view;
+    span.selection = selection;
+    span.out = out.view();
+    AttendPartials(shape, {&span, 1}, pool);
     return out;
   };
   const Out want = attend({bytes, 300, 192}, {});
@@ -210,7 +210,7 @@ TEST(PagedCache, ReadersSeeWholeRowsWhileOthersWrite) {
     for (uint64_t t = 0; t < kTokens; t += 20) {
       auto reservation = *cache->Reserve(sequence, 20);
       for (uint64_t i = 0; i < 20; ++i) {
-        const auto row = reservation.Pieces(0, i, 1).pieces().front();
+        const auto row = reservation.Spans(0, i, 1).spans().front();
         std::memset(row.data(), static_cast<int>((t + i) % 251), row.size());
       }
       std::move(reservation).Commit();
@@ -228,7 +228,7 @@ TEST(PagedCache, ReadersSeeWholeRowsWhileOthersWrite) {
   writer.join();
 }
 
-TEST(CacheReservation, NeighboursAreOnePiece) {
+TEST(CacheReservation, NeighboursAreOneSpan) {
   auto cache = *PagedCache::Create(TestGeometry(), {.block_count = 8});
   const CacheSequenceId a = cache->Begin(), b = cache->Begin();
   std::move(*cache->Reserve(a, 10)).Commit();  // block 0
@@ -236,23 +236,22 @@ TEST(CacheReservation, NeighboursAreOnePiece) {
   auto reservation = *cache->Reserve(a, 54 + 100);
   EXPECT_EQ(reservation.DescribeBlocks(), "blocks 0, 2 to 3");
   // As {row of the layer, rows}.
-  const auto pieces = [&](uint32_t layer, uint64_t token_begin, uint64_t token_count) {
-    const ScatterList list = reservation.Pieces(layer, token_begin, token_count);
+  const auto spans = [&](uint32_t layer, uint64_t token_begin, uint64_t token_count) {
+    const ScatterList list = reservation.Spans(layer, token_begin, token_count);
     std::vector<std::pair<ptrdiff_t, size_t>> found;
-    for (const std::span<std::byte> piece : list.pieces())
-      found.emplace_back((piece.data() - reservation.layer(layer).data()) / 192,
-                         piece.size() / 192);
+    for (const std::span<std::byte> span : list.spans())
+      found.emplace_back((span.data() - reservation.layer(layer).data()) / 192, span.size() / 192);
     return found;
   };
   using Rows = std::vector<std::pair<ptrdiff_t, size_t>>;
-  EXPECT_EQ(pieces(0, 0, 54), (Rows{{10, 54}}));
-  EXPECT_EQ(pieces(0, 53, 2), (Rows{{63, 1}, {128, 1}}));
-  EXPECT_EQ(pieces(2, 54, 100), (Rows{{128, 100}}));
-  EXPECT_EQ(pieces(2, 20, 134), (Rows{{30, 34}, {128, 100}}));
+  EXPECT_EQ(spans(0, 0, 54), (Rows{{10, 54}}));
+  EXPECT_EQ(spans(0, 53, 2), (Rows{{63, 1}, {128, 1}}));
+  EXPECT_EQ(spans(2, 54, 100), (Rows{{128, 100}}));
+  EXPECT_EQ(spans(2, 20, 134), (Rows{{30, 34}, {128, 100}}));
 }
 
-TEST(CacheReservation, NoPiecesWhereThereAreTooMany) {
-  constexpr uint64_t kBlocks = ScatterList::kPieceCountMax + 1;
+TEST(CacheReservation, NoSpansWhereThereAreTooMany) {
+  constexpr uint64_t kBlocks = ScatterList::kSpanCountMax + 1;
   auto cache = *PagedCache::Create(TestGeometry(), {.block_count = 2 * kBlocks});
   // Every other block is somebody else's.
   const CacheSequenceId a = cache->Begin(), other = cache->Begin();
@@ -264,9 +263,9 @@ TEST(CacheReservation, NoPiecesWhereThereAreTooMany) {
   }
   for (const CacheSequenceId gap : gaps) ASSERT_TRUE(cache->Free(gap).ok());
   auto reservation = *cache->Reserve(a, kBlocks * 64);
-  EXPECT_EQ(reservation.Pieces(0, 64, (kBlocks - 1) * 64).pieces().size(), kBlocks - 1);
-  EXPECT_TRUE(reservation.Pieces(0, 0, kBlocks * 64).empty());
-  EXPECT_TRUE(reservation.Pieces(0, 63, kBlocks * 64 - 126).empty());
+  EXPECT_EQ(reservation.Spans(0, 64, (kBlocks - 1) * 64).spans().size(), kBlocks - 1);
+  EXPECT_TRUE(reservation.Spans(0, 0, kBlocks * 64).empty());
+  EXPECT_TRUE(reservation.Spans(0, 63, kBlocks * 64 - 126).empty());
 }
 
 }  // namespace

@@ -103,7 +103,7 @@ struct IdleContexts : testing::Test {
   absl::StatusOr<CallContextPool::Lease> Take() { return pool.Take(kInstantMax); }
   // As a call on behalf of the tenant does.
   void Use(CallContextPool::Lease& context, const std::shared_ptr<const Corpus>& published) {
-    LinkTable& links = context->router.links();
+    LinkTable& links = context->links;
     const absl::Status status =
         links.EnsureUp(*(*links.LinksFor(published))->links[0], kInstantMax);
     EXPECT_TRUE(status.ok()) << status;

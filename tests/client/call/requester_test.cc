@@ -1,7 +1,7 @@
 // Goal: a routed answer equals attention over all rows at once, whatever holds them.
 // Method: real holders in this process over every fabric of this build; random splits of the
 // chunks; slots so small that calls are cut into many frames; the f64 reference. Tolerances are
-// facts.md's: 5e-7 x max(1, max|o|) with f32 partials, 2^-8 x max|o| with bf16.
+// the kernel's: 5e-7 x max(1, max|o|) with f32 partials, 2^-8 x max|o| with bf16.
 
 #include "client/requester.h"
 

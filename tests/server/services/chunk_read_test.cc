@@ -3,6 +3,7 @@
 // Method: a holder in this process, asked over gRPC; peers that stop reading.
 
 #include "server/services/chunk_read.h"
+#include "client/grpc/channel_stub.h"
 
 #include <filesystem>
 
@@ -48,7 +49,7 @@ class ChunkReadTest : public test::ServicesTest {
       EXPECT_GE(piece.layer(), layer);  // layers in order, and each from its start
       layer = piece.layer();
       EXPECT_EQ(piece.offset_bytes(), layers[layer].size());
-      EXPECT_LE(piece.rows().size(), kReadRowsBytesMax);
+      EXPECT_LE(piece.rows().size(), kMessageRowsBytesMax);
       EXPECT_GT(piece.rows().size(), 0u);
       layers[layer] += piece.rows();
     }

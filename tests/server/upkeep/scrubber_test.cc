@@ -81,7 +81,7 @@ TEST_F(ScrubberTest, FindsDamageInFilesAndInMemory) {
   }
 }
 
-// The stated window: so many bytes take so long, and no longer than a piece more.
+// The stated window: so many bytes take so long, and no longer than a step more.
 TEST_F(ScrubberTest, KeepsTheRate) {
   ManualClock clock;
   const uint64_t chunk_bytes =
@@ -100,7 +100,7 @@ TEST_F(ScrubberTest, KeepsTheRate) {
     });
   };
   ASSERT_TRUE(until(10));
-  // A chunk takes four pieces, of which the last is read before its time is over.
+  // A chunk takes four steps, of which the last is read before its time is over.
   const uint64_t passed = static_cast<uint64_t>((clock.Now() - begin) / std::chrono::seconds(1));
   EXPECT_LE(counters.checked_bytes, (passed + 2) * chunk_bytes);
   // Time in which nothing was read, for want of a device or of a turn, is not caught up with.

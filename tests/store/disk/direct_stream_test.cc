@@ -20,8 +20,8 @@ namespace ckv {
 namespace {
 
 struct DirectStreamTest : testing::Test {
-  // 11 pieces and a bit: more than are under way at once, and no multiple of anything.
-  DirectStreamTest() : bytes(11 * kDirectPieceBytes + 4321) {
+  // 11 blocks and a bit: more than are under way at once, and no multiple of anything.
+  DirectStreamTest() : bytes(11 * kDirectBlockBytes + 4321) {
     std::mt19937 rng(1);
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(rng());
     fd = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0600);
@@ -32,8 +32,8 @@ struct DirectStreamTest : testing::Test {
   // OK with what was read, or the error.
   absl::StatusOr<std::vector<std::byte>> Read(uint64_t offset, uint64_t count) {
     std::vector<std::byte> read;
-    const absl::Status status = StreamDirectly(fd, offset, count, [&](auto piece) {
-      read.insert(read.end(), piece.begin(), piece.end());
+    const absl::Status status = StreamDirectly(fd, offset, count, [&](auto block) {
+      read.insert(read.end(), block.begin(), block.end());
       return absl::OkStatus();
     });
     if (!status.ok()) return status;
@@ -51,7 +51,7 @@ TEST_F(DirectStreamTest, GivesTheBytesFromAnyOffset) {
   const uint64_t size = bytes.size();
   const std::pair<uint64_t, uint64_t> ranges[] = {
       {0, size},         {0, 1},       {size - 1, 1},  {128, size - 128},
-      {4095, 2},         {4096, 4096}, {12345, 65432}, {kDirectPieceBytes - 1, 2},
+      {4095, 2},         {4096, 4096}, {12345, 65432}, {kDirectBlockBytes - 1, 2},
       {size - 4321, 321}};
   for (const auto& [offset, count] : ranges) {
     const auto read = Read(offset, count);
@@ -67,7 +67,7 @@ TEST_F(DirectStreamTest, AFileThatEndsIsDamage) {
   if (!Supported()) GTEST_SKIP() << "no direct reads here";
   EXPECT_EQ(Read(0, bytes.size() + 1).status().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(Read(bytes.size() + 8192, 1).status().code(), absl::StatusCode::kDataLoss);
-  ASSERT_EQ(ftruncate(fd, 3 * kDirectPieceBytes), 0);
+  ASSERT_EQ(ftruncate(fd, 3 * kDirectBlockBytes), 0);
   EXPECT_EQ(Read(0, bytes.size()).status().code(), absl::StatusCode::kDataLoss);
 }
 
@@ -75,12 +75,12 @@ TEST_F(DirectStreamTest, AFileThatEndsIsDamage) {
 TEST_F(DirectStreamTest, WhoTakesMayStop) {
   if (!Supported()) GTEST_SKIP() << "no direct reads here";
   for (int stop_at = 1; stop_at <= 12; ++stop_at) {
-    int pieces = 0;
+    int blocks = 0;
     const absl::Status status = StreamDirectly(fd, 0, bytes.size(), [&](auto) {
-      return ++pieces == stop_at ? absl::AbortedError("enough") : absl::OkStatus();
+      return ++blocks == stop_at ? absl::AbortedError("enough") : absl::OkStatus();
     });
     EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
-    EXPECT_EQ(pieces, stop_at);
+    EXPECT_EQ(blocks, stop_at);
   }
 }
 
@@ -108,8 +108,8 @@ TEST_F(DirectStreamTest, TheStoresFilesTakeTheFasterWay) {
   file->DropCached();
   if (!Supported() || IsCached(fd, 0, bytes.size())) GTEST_SKIP() << "no direct reads here";
   std::vector<std::byte> read;
-  const absl::Status status = file->Stream(128, bytes.size() - 128, [&](auto piece) {
-    read.insert(read.end(), piece.begin(), piece.end());
+  const absl::Status status = file->Stream(128, bytes.size() - 128, [&](auto block) {
+    read.insert(read.end(), block.begin(), block.end());
     return absl::OkStatus();
   });
   ASSERT_TRUE(status.ok()) << status;

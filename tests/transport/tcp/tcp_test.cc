@@ -21,8 +21,8 @@
 #include "transport/fabric.h"
 #include "transport/handshake.h"
 #include "transport/socket.h"
+#include "transport/tcp/tcp_connection.h"
 #include "transport/tcp/tcp_lane.h"
-#include "transport/tcp/tcp_link.h"
 
 namespace ckv {
 namespace {

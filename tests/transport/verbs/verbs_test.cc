@@ -12,7 +12,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/transport/verbs/verbs_fixture.h"
-#include "transport/verbs/verbs_link.h"
+#include "transport/verbs/verbs_connection.h"
 #include "transport/verbs/verbs_region.h"
 
 namespace ckv {

@@ -33,7 +33,7 @@ struct FrameHeader {
 static_assert(sizeof(FrameHeader) == 8);
 
 // Belongs to the lane's thread.
-class TcpLink {
+class TcpConnection {
  public:
   // The place for a frame's bytes: first `head`, then `body`.
   struct Landing {
@@ -46,20 +46,20 @@ class TcpLink {
   using Runs = std::span<const std::span<const std::byte>>;
 
   // `socket` is connected and non-blocking; `epoll` is empty; `watch` may be null.
-  TcpLink(UniqueFd socket, UniqueFd epoll, uint32_t slot_count, uint32_t in_bytes_max,
-          std::shared_ptr<SilenceWatch> watch);
+  TcpConnection(UniqueFd socket, UniqueFd epoll, uint32_t slot_count, uint32_t in_bytes_max,
+                std::shared_ptr<SilenceWatch> watch);
 
   const absl::Status& status() const noexcept { return status_; }
-  // Takes the link down. It stays down, with the first reason.
+  // Takes the connection down. It stays down, with the first reason.
   void Break(absl::Status status) noexcept;
 
   // Readable when the socket is readable, and while bytes wait to be sent, when it is writable.
   int event_fd() const noexcept { return epoll_.get(); }
-  // Returns false if a frame can be had without the kernel, or the link is down.
+  // Returns false if a frame can be had without the kernel, or the connection is down.
   bool Arm() noexcept;
 
   // Sends `head` and then `runs` as the frame of `slot`: at most kGatherRunCountMax runs, and 4 GiB
-  // in all. All stay borrowed until !sending(slot), or until the link is down.
+  // in all. All stay borrowed until !sending(slot), or until the connection is down.
   void Send(uint32_t slot, std::span<const std::byte> head, Runs runs = {}) noexcept;
   // Like Send, but the kernel is not called before the next Send or Flush.
   void SendLater(uint32_t slot, std::span<const std::byte> head) noexcept;
@@ -68,8 +68,9 @@ class TcpLink {
   void Flush() noexcept;
 
   // Receives the next whole frame. Before it writes the first byte of a frame, it asks `admit`
-  // whether the peer may fill that slot now (the number is in range). If not, the link breaks.
-  // `buffer` returns the place for the frame's bytes: frame.bytes of them, at most in_bytes_max.
+  // whether the peer may fill that slot now (the number is in range). If not, the connection
+  // breaks. `buffer` returns the place for the frame's bytes: frame.bytes of them, at most
+  // in_bytes_max.
   bool Receive(Admit admit, Buffer buffer, FrameHeader& frame) noexcept;
   // Sends the rest of a frame that is arriving for `slot` to the start of `to` instead. `to` has
   // in_bytes_max bytes. Does nothing if no frame for `slot` is arriving.

@@ -1,4 +1,4 @@
-#include "transport/tcp/tcp_link.h"
+#include "transport/tcp/tcp_connection.h"
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -13,8 +13,8 @@
 
 namespace ckv {
 
-TcpLink::TcpLink(UniqueFd socket, UniqueFd epoll, uint32_t slot_count, uint32_t in_bytes_max,
-                 std::shared_ptr<SilenceWatch> watch)
+TcpConnection::TcpConnection(UniqueFd socket, UniqueFd epoll, uint32_t slot_count,
+                             uint32_t in_bytes_max, std::shared_ptr<SilenceWatch> watch)
     : socket_(std::move(socket)),
       watched_(std::move(watch), socket_.get()),
       epoll_(std::move(epoll)),
@@ -28,7 +28,7 @@ TcpLink::TcpLink(UniqueFd socket, UniqueFd epoll, uint32_t slot_count, uint32_t 
   }
 }
 
-void TcpLink::Break(absl::Status status) noexcept {
+void TcpConnection::Break(absl::Status status) noexcept {
   if (!status_.ok()) return;
   status_ = std::move(status);
   // In that case this end shut the socket down, and the socket's error is not the cause.
@@ -40,14 +40,14 @@ void TcpLink::Break(absl::Status status) noexcept {
   shutdown(socket_.get(), SHUT_RDWR);
 }
 
-bool TcpLink::Arm() noexcept {
+bool TcpConnection::Arm() noexcept {
   if (!status_.ok()) return false;
   const size_t staged = stage_end_ - stage_begin_;
   if (in_frame_ ? staged > 0 || rest_.size() == 0 : staged >= sizeof(FrameHeader)) return false;
   return WatchOut();
 }
 
-bool TcpLink::WatchOut() noexcept {
+bool TcpConnection::WatchOut() noexcept {
   const bool want_out = out_count_ > 0;
   if (want_out == wants_out_) return true;
   epoll_event event = {};
@@ -60,7 +60,7 @@ bool TcpLink::WatchOut() noexcept {
   return true;
 }
 
-void TcpLink::Send(uint32_t slot, std::span<const std::byte> head, Runs runs) noexcept {
+void TcpConnection::Send(uint32_t slot, std::span<const std::byte> head, Runs runs) noexcept {
   Queue(slot, head, runs);
   // A full socket refuses until the event says otherwise. Poll goes on; a call here would fail.
   if (!full_) Flush();
@@ -69,11 +69,11 @@ void TcpLink::Send(uint32_t slot, std::span<const std::byte> head, Runs runs) no
   if (out_count_ > 0 && status_.ok()) (void)WatchOut();
 }
 
-void TcpLink::SendLater(uint32_t slot, std::span<const std::byte> head) noexcept {
+void TcpConnection::SendLater(uint32_t slot, std::span<const std::byte> head) noexcept {
   Queue(slot, head, {});
 }
 
-void TcpLink::Queue(uint32_t slot, std::span<const std::byte> head, Runs runs) noexcept {
+void TcpConnection::Queue(uint32_t slot, std::span<const std::byte> head, Runs runs) noexcept {
   CKV_CHECK(out_count_ < slot_count_ && !sending_[slot] && runs.size() <= kGatherRunCountMax);
   Outgoing& frame = out_[(out_begin_ + out_count_) % slot_count_];
   frame.part_count = 0;
@@ -92,7 +92,7 @@ void TcpLink::Queue(uint32_t slot, std::span<const std::byte> head, Runs runs) n
 
 // Fills `parts` with the queued bytes that are not yet sent, as far as they fit. Returns how many
 // were filled.
-size_t TcpLink::GatherOut(std::span<iovec, kSendPartsMax> parts) noexcept {
+size_t TcpConnection::GatherOut(std::span<iovec, kSendPartsMax> parts) noexcept {
   size_t count = 0;
   size_t skip = out_offset_;
   const auto add = [&](void* data, size_t bytes) {
@@ -111,7 +111,7 @@ size_t TcpLink::GatherOut(std::span<iovec, kSendPartsMax> parts) noexcept {
   return count;
 }
 
-void TcpLink::Flush() noexcept {
+void TcpConnection::Flush() noexcept {
   full_ = false;
   while (out_count_ > 0 && status_.ok()) {
     std::array<iovec, kSendPartsMax> parts;
@@ -130,7 +130,7 @@ void TcpLink::Flush() noexcept {
   }
 }
 
-void TcpLink::TakeSent(size_t bytes) noexcept {
+void TcpConnection::TakeSent(size_t bytes) noexcept {
   out_offset_ += bytes;
   while (out_count_ > 0) {
     const FrameHeader& header = out_[out_begin_].header;
@@ -143,7 +143,7 @@ void TcpLink::TakeSent(size_t bytes) noexcept {
   }
 }
 
-bool TcpLink::Receive(Admit admit, Buffer buffer, FrameHeader& frame) noexcept {
+bool TcpConnection::Receive(Admit admit, Buffer buffer, FrameHeader& frame) noexcept {
   while (status_.ok()) {
     if (Parse(admit, buffer)) {
       frame = frame_;
@@ -155,7 +155,7 @@ bool TcpLink::Receive(Admit admit, Buffer buffer, FrameHeader& frame) noexcept {
   return false;
 }
 
-bool TcpLink::Parse(Admit admit, Buffer buffer) noexcept {
+bool TcpConnection::Parse(Admit admit, Buffer buffer) noexcept {
   if (!in_frame_) {
     if (stage_end_ - stage_begin_ < sizeof(FrameHeader)) return false;
     std::memcpy(&frame_, stage_.data() + stage_begin_, sizeof(frame_));
@@ -182,23 +182,23 @@ bool TcpLink::Parse(Admit admit, Buffer buffer) noexcept {
     TakeReceived(bytes);
   };
   unstage(rest_.head);
-  while (!rest_.body.empty() && stage_begin_ < stage_end_) unstage(rest_.body.pieces().front());
+  while (!rest_.body.empty() && stage_begin_ < stage_end_) unstage(rest_.body.spans().front());
   return rest_.size() == 0;
 }
 
-void TcpLink::TakeReceived(size_t bytes) noexcept {
+void TcpConnection::TakeReceived(size_t bytes) noexcept {
   const size_t of_head = std::min(bytes, rest_.head.size());
   rest_.head = rest_.head.subspan(of_head);
   rest_.body.TakeFront(bytes - of_head);
 }
 
-void TcpLink::Divert(uint32_t slot, std::span<std::byte> to) noexcept {
+void TcpConnection::Divert(uint32_t slot, std::span<std::byte> to) noexcept {
   if (in_frame_ && frame_.slot == slot) rest_ = {to.first(rest_.size()), {}};
 }
 
 // Reads once: the rest of the current frame into its slot, and the bytes after it into the stage.
 // After Parse the stage holds at most the start of a header.
-bool TcpLink::Fill() noexcept {
+bool TcpConnection::Fill() noexcept {
   const size_t staged = stage_end_ - stage_begin_;
   if (stage_begin_ > 0 && staged > 0) {
     std::memmove(stage_.data(), stage_.data() + stage_begin_, staged);
@@ -206,11 +206,11 @@ bool TcpLink::Fill() noexcept {
   stage_begin_ = 0;
   stage_end_ = staged;
   const size_t direct = in_frame_ ? rest_.size() : 0;
-  std::array<iovec, 2 + ScatterList::kPieceCountMax> parts;
+  std::array<iovec, 2 + ScatterList::kSpanCountMax> parts;
   size_t part_count = 0;
   if (in_frame_) {
     if (!rest_.head.empty()) parts[part_count++] = {rest_.head.data(), rest_.head.size()};
-    for (const std::span<std::byte> to : rest_.body.pieces())
+    for (const std::span<std::byte> to : rest_.body.spans())
       parts[part_count++] = {to.data(), to.size()};
   }
   parts[part_count++] = {stage_.data() + stage_end_, kStageBytes - stage_end_};

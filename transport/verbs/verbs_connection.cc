@@ -1,4 +1,4 @@
-#include "transport/verbs/verbs_link.h"
+#include "transport/verbs/verbs_connection.h"
 
 #include <arpa/inet.h>
 #include <poll.h>
@@ -21,7 +21,7 @@ constexpr uint32_t kLookInterval = 256;
 
 }  // namespace
 
-bool VerbsLink::Arm(bool blocked) noexcept {
+bool VerbsConnection::Arm(bool blocked) noexcept {
   if (inbox_count_ == 0 && !failed_.ok()) status_ = failed_;
   if (!status_.ok() || (inbox_count_ > 0 && !blocked)) return false;
   const size_t before = inbox_count_;
@@ -37,12 +37,12 @@ bool VerbsLink::Arm(bool blocked) noexcept {
   return inbox_count_ == before && retired_ == retired && failed_.ok();
 }
 
-void VerbsLink::Disarm() noexcept {
+void VerbsConnection::Disarm() noexcept {
   DrainEvents();
   empty_polls_ = kLookInterval;
 }
 
-void VerbsLink::DrainEvents() noexcept {
+void VerbsConnection::DrainEvents() noexcept {
   ibv_cq* queue = nullptr;
   void* context = nullptr;
   while (ibv_get_cq_event(channel_.get(), &queue, &context) == 0) ibv_ack_cq_events(queue, 1);
@@ -50,7 +50,7 @@ void VerbsLink::DrainEvents() noexcept {
   (void)!read(timer_.get(), &expirations, sizeof(expirations));
 }
 
-const VerbsMessage* VerbsLink::Front() noexcept {
+const VerbsMessage* VerbsConnection::Front() noexcept {
   if (inbox_count_ == 0 || posted_ != retired_) Harvest();
   while (inbox_count_ > 0) {
     if (!status_.ok()) return nullptr;
@@ -63,7 +63,7 @@ const VerbsMessage* VerbsLink::Front() noexcept {
   return nullptr;
 }
 
-void VerbsLink::NoteEmpty() noexcept {
+void VerbsConnection::NoteEmpty() noexcept {
   if (++empty_polls_ < kLookInterval) return;
   empty_polls_ = 0;
   CheckAlarm();
@@ -73,7 +73,7 @@ void VerbsLink::NoteEmpty() noexcept {
   if (!failed_.ok()) status_ = failed_;
 }
 
-void VerbsLink::Harvest() noexcept {
+void VerbsConnection::Harvest() noexcept {
   Reap();
   std::array<ibv_wc, kHarvestMax> completions;
   int count = kHarvestMax;
@@ -88,7 +88,7 @@ void VerbsLink::Harvest() noexcept {
   RepostTaken();
 }
 
-void VerbsLink::Take(const ibv_wc& completion) noexcept {
+void VerbsConnection::Take(const ibv_wc& completion) noexcept {
   if (completion.status != IBV_WC_SUCCESS) {
     // A message that is too long gives one of the two, depending on the device.
     if (completion.status == IBV_WC_LOC_LEN_ERR || completion.status == IBV_WC_LOC_QP_OP_ERR) {
@@ -112,8 +112,8 @@ void VerbsLink::Take(const ibv_wc& completion) noexcept {
   if (shape_.requester) taken_.push_back(buffer);
 }
 
-// Whether `message` was one of the link's own, and has been handled.
-bool VerbsLink::Understand(const VerbsMessage& message) noexcept {
+// Whether `message` was one of the connection's own, and has been handled.
+bool VerbsConnection::Understand(const VerbsMessage& message) noexcept {
   if (!message.immediate.control.has_value()) return false;
   if (!shape_.requester) Repost(message.buffer);
   switch (*message.immediate.control) {
@@ -143,7 +143,7 @@ bool VerbsLink::Understand(const VerbsMessage& message) noexcept {
   return true;
 }
 
-void VerbsLink::Repost(uint32_t buffer) noexcept {
+void VerbsConnection::Repost(uint32_t buffer) noexcept {
   ibv_sge sge = receive_;
   sge.addr += uint64_t{buffer} * receive_.length;
   ibv_recv_wr request = {};
@@ -155,7 +155,7 @@ void VerbsLink::Repost(uint32_t buffer) noexcept {
   Fail(absl::UnavailableError("the device takes no receive"));
 }
 
-void VerbsLink::RepostTaken() noexcept {
+void VerbsConnection::RepostTaken() noexcept {
   if (taken_.empty()) return;
   std::array<ibv_recv_wr, kHarvestMax> chain{};
   size_t done = 0;
@@ -174,8 +174,8 @@ void VerbsLink::RepostTaken() noexcept {
   taken_.clear();
 }
 
-uint64_t VerbsLink::Send(ibv_send_wr* first, ibv_send_wr* last, uint32_t count,
-                         bool copied) noexcept {
+uint64_t VerbsConnection::Send(ibv_send_wr* first, ibv_send_wr* last, uint32_t count,
+                               bool copied) noexcept {
   const bool signalled = !copied || posted_ - retired_ >= kUnsignalledMax;
   const uint64_t number = posted_ + count;
   for (ibv_send_wr* request = first; request != nullptr; request = request->next) {
@@ -197,7 +197,7 @@ uint64_t VerbsLink::Send(ibv_send_wr* first, ibv_send_wr* last, uint32_t count,
   return signalled ? number : 0;
 }
 
-void VerbsLink::SendControl(VerbsControl control, std::span<const std::byte> body) noexcept {
+void VerbsConnection::SendControl(VerbsControl control, std::span<const std::byte> body) noexcept {
   ibv_sge sge = {reinterpret_cast<uint64_t>(body.data()), static_cast<uint32_t>(body.size()), 0};
   ibv_send_wr request = {};
   request.sg_list = &sge;
@@ -213,8 +213,8 @@ void VerbsLink::SendControl(VerbsControl control, std::span<const std::byte> bod
   }
 }
 
-void VerbsLink::BindWindow(ibv_mw* window, uint32_t key, const VerbsRegion& region,
-                           uint64_t address, uint64_t bytes) noexcept {
+void VerbsConnection::BindWindow(ibv_mw* window, uint32_t key, const VerbsRegion& region,
+                                 uint64_t address, uint64_t bytes) noexcept {
   window_.reset(window);
   ibv_send_wr request = {};
   request.wr_id = ++posted_;
@@ -229,7 +229,7 @@ void VerbsLink::BindWindow(ibv_mw* window, uint32_t key, const VerbsRegion& regi
   }
 }
 
-void VerbsLink::Reap() noexcept {
+void VerbsConnection::Reap() noexcept {
   std::array<ibv_wc, kHarvestMax> completions;
   int count = kHarvestMax;
   while (posted_ != retired_ && count == kHarvestMax) {
@@ -246,7 +246,7 @@ void VerbsLink::Reap() noexcept {
 
 // A requester asks the holder's software, which answers. A holder asks only the requester's device,
 // by a write of no bytes, because a requester's thread may be busy elsewhere for long.
-void VerbsLink::Tick(Instant now) noexcept {
+void VerbsConnection::Tick(Instant now) noexcept {
   const VerbsOptions& options = domain_->device()->options();
   if (pong_due_ && !reading(pong_number_)) {
     pong_due_ = false;
@@ -283,17 +283,17 @@ void VerbsLink::Tick(Instant now) noexcept {
   probe_number_ = posted_;
 }
 
-void VerbsLink::Ask() noexcept {
+void VerbsConnection::Ask() noexcept {
   probing_ = true;
   heard_ = false;
   SendControl(VerbsControl::kPing);
 }
 
-Duration VerbsLink::probe_interval() const noexcept {
+Duration VerbsConnection::probe_interval() const noexcept {
   return std::chrono::milliseconds(domain_->device()->options().probe_interval_ms);
 }
 
-void VerbsLink::CheckAlarm() noexcept {
+void VerbsConnection::CheckAlarm() noexcept {
   if (alarm_->event() < 0) return;
   const auto event = static_cast<ibv_event_type>(alarm_->event());
   const std::string text = absl::StrFormat("the device says: %s", ibv_event_type_str(event));
@@ -303,7 +303,7 @@ void VerbsLink::CheckAlarm() noexcept {
            : absl::UnavailableError(text));
 }
 
-void VerbsLink::FailFor(const ibv_wc& completion, const char* what) noexcept {
+void VerbsConnection::FailFor(const ibv_wc& completion, const char* what) noexcept {
   switch (completion.status) {
     case IBV_WC_REM_ACCESS_ERR:
       Fail(absl::InvalidArgumentError("the peer's landing region refused a reply"));
@@ -320,12 +320,12 @@ void VerbsLink::FailFor(const ibv_wc& completion, const char* what) noexcept {
   }
 }
 
-void VerbsLink::Fail(absl::Status status) noexcept {
+void VerbsConnection::Fail(absl::Status status) noexcept {
   dead_ = true;
   if (failed_.ok()) failed_ = std::move(status);
 }
 
-void VerbsLink::Break(absl::Status status) noexcept {
+void VerbsConnection::Break(absl::Status status) noexcept {
   if (!status_.ok()) return;
   // Tells the peer now, not when the owner gets round to destroying this end.
   SayGoodbye();
@@ -333,13 +333,13 @@ void VerbsLink::Break(absl::Status status) noexcept {
   status_ = std::move(status);
 }
 
-void VerbsLink::SayGoodbye() noexcept {
+void VerbsConnection::SayGoodbye() noexcept {
   if (!established_ || dead_ || bye_sent_) return;
   bye_sent_ = true;
   SendControl(VerbsControl::kBye);
 }
 
-void VerbsLink::Leave() noexcept {
+void VerbsConnection::Leave() noexcept {
   if (!established_ || left_) return;
   left_ = true;
   // Do not wait for a peer that has gone first, or never came.
@@ -353,7 +353,7 @@ void VerbsLink::Leave() noexcept {
 }
 
 // Waits until the last sends have arrived, or their fate is known.
-void VerbsLink::Linger() noexcept {
+void VerbsConnection::Linger() noexcept {
   if (!established_ || stopped_ || hurried_) return;
   const auto limit = std::chrono::milliseconds(domain_->device()->options().linger_ms_max);
   const Instant deadline = clock_->Now() + limit;
@@ -368,7 +368,7 @@ void VerbsLink::Linger() noexcept {
   }
 }
 
-void VerbsLink::Stop() noexcept {
+void VerbsConnection::Stop() noexcept {
   if (pair_ == nullptr || stopped_) return;
   stopped_ = true;
   ibv_qp_attr attributes = {};
@@ -391,7 +391,7 @@ void VerbsLink::Stop() noexcept {
   if (posted_ != retired_) pair_.reset();
 }
 
-VerbsLink::~VerbsLink() {
+VerbsConnection::~VerbsConnection() {
   Leave();
   Linger();
   Stop();

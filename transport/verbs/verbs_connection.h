@@ -3,10 +3,10 @@
 // slots.
 //
 // Sends are numbered and complete in order. Once send n has completed, the device no longer reads
-// any buffer of sends up to n. The link asks for a completion if somebody waits for it, because the
-// buffer will be used again; so never for bytes copied inline. Otherwise it asks for every
-// kUnsignalledMax-th. The send queue cannot overflow: beyond kUnsignalledMax, every send has a
-// completion asked for, and its slot is not used before that comes.
+// any buffer of sends up to n. The connection asks for a completion if somebody waits for it,
+// because the buffer will be used again; so never for bytes copied inline. Otherwise it asks for
+// every kUnsignalledMax-th. The send queue cannot overflow: beyond kUnsignalledMax, every send has
+// a completion asked for, and its slot is not used before that comes.
 
 #pragma once
 
@@ -50,7 +50,7 @@ struct VerbsMessage {
 };
 
 // Belongs to one thread.
-class VerbsLink {
+class VerbsConnection {
  public:
   // The largest number of sends without a completion asked for. At 16, one completion is polled per
   // 16 probes, and the queue needs 16 more work requests.
@@ -59,11 +59,12 @@ class VerbsLink {
   // Makes a queue pair that can post receives. `domain` must outlive it.
   //   InvalidArgument     the device has no queue this deep.
   //   ResourceExhausted   a limit is reached, or the device or this process has run out.
-  static absl::StatusOr<std::unique_ptr<VerbsLink>> Create(const VerbsDomain* domain, Clock* clock,
-                                                           const VerbsLinkShape& shape);
+  static absl::StatusOr<std::unique_ptr<VerbsConnection>> Create(const VerbsDomain* domain,
+                                                                 Clock* clock,
+                                                                 const VerbsLinkShape& shape);
   // Leaves, waits a little for the last sends to arrive, stops the queue pair, and only then frees
   // anything.
-  ~VerbsLink();
+  ~VerbsConnection();
   // Sends the good-bye and returns at once. The teardown may follow much later, from the
   // destructor.
   void Leave() noexcept;
@@ -72,8 +73,8 @@ class VerbsLink {
   // Stops the queue pair and cuts off transfers in progress. On return the device no longer touches
   // any buffer; only destruction is allowed. Waits for the device, never for the peer.
   void Stop() noexcept;
-  VerbsLink(const VerbsLink&) = delete;
-  VerbsLink& operator=(const VerbsLink&) = delete;
+  VerbsConnection(const VerbsConnection&) = delete;
+  VerbsConnection& operator=(const VerbsConnection&) = delete;
 
   // Fills in the fields of `end` that describe this queue pair to the other end.
   void Describe(VerbsEndFrame& end) const;
@@ -87,14 +88,14 @@ class VerbsLink {
   absl::Status Establish(const VerbsEndFrame& peer);
   // Turns on pings and good-byes: from now on they are understood, and a silent peer is noticed.
   void Start();
-  // Sends a requester's one ping before Start; its pong arrives after Start. The link fails if the
-  // holder's queue pair has gone. The slots' receives have room for the ping, because they are
-  // still unused.
+  // Sends a requester's one ping before Start; its pong arrives after Start. The connection fails
+  // if the holder's queue pair has gone. The slots' receives have room for the ping, because they
+  // are still unused.
   void Ask() noexcept;
   Duration probe_interval() const noexcept;
   // How often an idle end asks whether the other end is there.
 
-  // OK while the link is up; see Lane::status.
+  // OK while the connection is up; see Lane::status.
   const absl::Status& status() const noexcept { return status_; }
   // The reason for the end, as soon as it is known. status() tells it once the earlier messages
   // have been taken.
@@ -123,7 +124,7 @@ class VerbsLink {
   // Sends a message without a slot.
   void SendControl(VerbsControl control, std::span<const std::byte> body = {}) noexcept;
   // Makes `key` the name of [address, address + bytes) of `region`, for this queue pair only.
-  // `window` was allocated in this domain; the link takes it over.
+  // `window` was allocated in this domain; the connection takes it over.
   void BindWindow(ibv_mw* window, uint32_t key, const VerbsRegion& region, uint64_t address,
                   uint64_t bytes) noexcept;
 
@@ -133,11 +134,11 @@ class VerbsLink {
   // Takes the completions of sends. Front does so too.
   void Reap() noexcept;
 
-  // Fails the link because the peer broke the protocol.
+  // Fails the connection because the peer broke the protocol.
   void Break(absl::Status status) noexcept;
 
  private:
-  VerbsLink(const VerbsDomain* domain, Clock* clock, const VerbsLinkShape& shape);
+  VerbsConnection(const VerbsDomain* domain, Clock* clock, const VerbsLinkShape& shape);
 
   absl::Status CreateQueues();
   absl::Status CreateQueuePair();
