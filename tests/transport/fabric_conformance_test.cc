@@ -67,6 +67,7 @@ TEST_P(FabricLanes, SaysWhatItIs) {
 
 #ifdef CKV_CHECK_THREADS
 TEST_P(FabricLanes, BelongToTheThreadWithTheRole) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // tcp has a thread of its own
   LanePair pair = Make();
   ASSERT_TRUE(pair.request && pair.serve);
   ThreadRole role;
