@@ -74,7 +74,7 @@ def shaped_link(rate):
 def characterize(build, folder, directory, fabrics, *options):
     """What `ckvctl characterize` says of each fabric, by name."""
     command = [str(build / "bin" / "ckvctl"), "--directory", directory, "characterize", *options,
-               "--out", str(folder / "costs"), "--output", "json"]
+               "--dir", str(folder / "costs"), "--output", "json"]
     for fabric in fabrics:
         command += ["--fabric", fabric]
     out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
