@@ -209,12 +209,102 @@ void MergeRow(std::span<const ConstPartialView> parts, uint32_t row, uint32_t d_
   out.l[row] = totals.l;
 }
 
+// One node of a row's tree that waits for its right neighbour: a part's row, or a sum.
+struct WaitingRow {
+  float m;
+  float l;
+  const std::byte* o;
+  PartialDtype dtype;
+  uint8_t level;  // joins it with the node before it
+};
+
+// Joins the last two of a row's waiting nodes into `sum`, as MergeRow would. `sum` may be the place
+// of the left one.
+WaitingRow Join(const WaitingRow& left, const WaitingRow& right, uint32_t d_v, float* sum) {
+  const float m = std::max(left.m, right.m);
+  const float left_weight = left.l * std::exp(left.m - m);
+  const float right_weight = right.l * std::exp(right.m - m);
+  const float l = left_weight + right_weight;
+  std::array<WeightedRow, 2> weighted;
+  size_t count = 0;
+  // As in SumParts: a share of 0 is not multiplied.
+  if (const float share = left_weight / l; share != 0)
+    weighted[count++] = {left.o, left.dtype, share};
+  if (const float share = right_weight / l; share != 0)
+    weighted[count++] = {right.o, right.dtype, share};
+  if (count == 0) {
+    std::fill_n(sum, d_v, std::numeric_limits<float>::quiet_NaN());
+  } else {
+    HWY_DYNAMIC_DISPATCH(AddWeighted)(std::span(weighted).first(count), d_v, true, sum);
+  }
+  return {m, l, reinterpret_cast<const std::byte*>(sum), PartialDtype::kF32, left.level};
+}
+
+// The nodes of one row that wait. Their levels fall, so there are at most as many as levels, and
+// one before the first.
+class WaitingRows {
+ public:
+  explicit WaitingRows(uint32_t d_v) : d_v_(d_v) {}
+
+  void Clear() { count_ = 0; }
+  // Joins all nodes that a later part can no longer come between, then adds the part.
+  void Add(const ConstPartialView& part, uint32_t row, uint8_t level) {
+    while (count_ > 1 && rows_[count_ - 1].level <= level) JoinLast(sums_[count_ - 2].data());
+    rows_[count_++] = {part.m[row], part.l[row], RowOf(part, row, d_v_), part.dtype, level};
+  }
+  // Joins everything. The last sum is written straight to `o` if it is f32.
+  void Finish(uint32_t row, const PartialView& out) {
+    std::byte* const o =
+        static_cast<std::byte*>(out.o) + size_t{row} * d_v_ * ValueBytes(out.dtype);
+    if (count_ == 0) return WriteEmptyRow(row, d_v_, out, o);
+    while (count_ > 2) JoinLast(sums_[count_ - 2].data());
+    if (count_ == 2)
+      JoinLast(out.dtype == PartialDtype::kF32 ? reinterpret_cast<float*>(o) : sums_[0].data());
+    const WaitingRow& last = rows_[0];
+    if (last.o != o) CopyRow(last.o, last.dtype, d_v_, out.dtype, o);
+    out.m[row] = last.m;
+    out.l[row] = last.l;
+  }
+
+ private:
+  static constexpr size_t kWaitingMax = kTreeLevelMax + 2;
+
+  void JoinLast(float* sum) {
+    rows_[count_ - 2] = Join(rows_[count_ - 2], rows_[count_ - 1], d_v_, sum);
+    --count_;
+  }
+
+  const uint32_t d_v_;
+  size_t count_ = 0;
+  std::array<WaitingRow, kWaitingMax> rows_;
+  // The sum at the place i of rows_. Only as many are touched as wait at a time.
+  std::array<std::array<float, kRowWidthMax>, kWaitingMax> sums_;
+};
+
 }  // namespace
 
 void MergePartials(std::span<const ConstPartialView> parts, uint32_t row_count, uint32_t d_v,
                    const PartialView& out) noexcept {
   CKV_CHECK(parts.size() <= kMergePartCountMax && d_v <= kRowWidthMax);
   for (uint32_t row = 0; row < row_count; ++row) MergeRow(parts, row, d_v, out);
+}
+
+void MergeTree(std::span<const ConstPartialView> parts, std::span<const uint8_t> levels,
+               uint32_t row_count, uint32_t d_v, const PartialView& out) noexcept {
+  CKV_CHECK(parts.size() <= kMergePartCountMax && d_v <= kRowWidthMax &&
+            levels.size() == parts.size());
+  WaitingRows waiting(d_v);
+  for (uint32_t row = 0; row < row_count; ++row) {
+    waiting.Clear();
+    uint8_t level = 0;  // the highest since the last part that is not empty
+    for (size_t i = 0; i < parts.size(); ++i) {
+      level = std::max(level, levels[i]);
+      if (IsEmpty(parts[i], row)) continue;
+      waiting.Add(parts[i], row, level);
+      level = 0;
+    }
+    waiting.Finish(row, out);
+  }
 }
 
 }  // namespace ckv

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <span>
 
@@ -27,5 +28,31 @@ inline constexpr uint32_t kMergePartCountMax = 1u << 20;
 // Source: arXiv:1805.02867, applied per part. Cost: reads every o once; should run at memory speed.
 void MergePartials(std::span<const ConstPartialView> parts, uint32_t row_count, uint32_t d_v,
                    const PartialView& out) noexcept;
+
+// The highest level that MergeTree takes.
+inline constexpr uint8_t kTreeLevelMax = 63;
+
+// Returns the level at which the fixed tree joins two leaves, whose ordinals differ. Level 1 joins
+// the ordinals 2k and 2k + 1, level 2 joins aligned runs of four.
+constexpr uint8_t TreeLevel(uint32_t ordinal, uint32_t other) {
+  return static_cast<uint8_t>(std::bit_width(ordinal ^ other));
+}
+
+// Merges `parts` two at a time, in a binary tree. The tree fixes which sums are rounded. So any
+// of its subtrees may be merged elsewhere, by this function and into f32, and no bit changes.
+//
+//   parts, out   as in MergePartials
+//   levels[s]    the level of the node that joins parts s - 1 and s, at most kTreeLevelMax;
+//                levels[0] is not read
+//
+// Lower levels are joined first, and equal ones from left to right. Two parts are joined as
+// MergePartials joins them. A part that is empty in a row is left out of that row's tree, so it is
+// the identity there, too.
+//
+// In the tree over chunk ordinals, levels[s] is TreeLevel of any two leaves of parts s - 1 and s.
+// Each part is a leaf or an aligned subtree. Cost: each level reads and writes one row of o, which
+// stays in the first cache; there is no allocation. It takes 260 KiB of stack.
+void MergeTree(std::span<const ConstPartialView> parts, std::span<const uint8_t> levels,
+               uint32_t row_count, uint32_t d_v, const PartialView& out) noexcept;
 
 }  // namespace ckv

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -31,7 +32,62 @@ struct ChunkUse {
   int64_t offset = 0;    // positions, at most kOffsetMax either way
 };
 
-// Attends query rows over chunks. It borrows everything it points to until the call returns.
+// The most selected indices of one call: 2,048 rows for each of 8,192 tokens.
+inline constexpr uint64_t kSelectionIndexCountMax = uint64_t{1} << 24;
+
+// The most corpora of one context.
+inline constexpr uint32_t kContextPartCountMax = 16;
+
+// The chunks of one corpus that a context attends. Borrowed while the context is made.
+struct ContextPart {
+  std::shared_ptr<const Corpus> corpus;
+  // If empty, every chunk of the corpus at its canonical position. A chunk listed twice is
+  // InvalidArgument.
+  std::span<const ChunkUse> chunks;
+};
+
+// Rows of the caller's, attended on its thread while the holders compute: a sequence's own suffix.
+// They never travel. Borrowed until the call ends.
+struct OwnRows {
+  RowView rows;  // rows of the context's geometry and the call's layer
+  // u32 [segment's row_count]: the query row i sees the first visible[i] rows. If null, every query
+  // row sees all.
+  const uint32_t* visible = nullptr;
+};
+
+class Context;  // client/context/context.h
+
+// Consecutive query rows of one context.
+struct Segment {
+  uint32_t row_begin = 0;
+  uint32_t row_count = 0;
+  const Context* context = nullptr;
+  // Indices count the rows of the context, chunk by chunk in the order of its spec. -1 is skipped;
+  // any other index outside the context is InvalidArgument. Lists are per group of the segment's
+  // rows. Own rows are not selected: all visible ones are attended.
+  Selection selection = {};
+  // Merged after the context's chunks, one after another.
+  std::span<const OwnRows> own = {};
+};
+
+// Attends one layer for one or many contexts of one geometry. The rows of all contexts that one
+// holder attends travel together. It borrows everything it points to until the call ends.
+struct LayerCall {
+  uint32_t layer = 0;
+  QueryView q;  // bf16 [count, d_qk], count <= kAttendRowCountMax
+  // One after another, they cover the rows of q.
+  std::span<const Segment> segments;
+  // The type of the partials on the wire. Answers are promised to be exactly equal only with kF32.
+  PartialDtype wire = PartialDtype::kBf16;
+  // As in AttendCall.
+  bool allow_approximate = false;
+  // Names the call in the logs of holders; zero names nothing.
+  std::array<uint8_t, 16> trace_id = {};
+  Instant deadline = kInstantMax;
+};
+
+// Attends query rows over chunks of one corpus: a call of one segment, whose context is made for
+// it. It borrows everything it points to until the call returns.
 struct AttendCall {
   std::shared_ptr<const Corpus> corpus;
   // The chunks to attend. If empty, the call attends every chunk of the corpus, at canonical
@@ -44,17 +100,13 @@ struct AttendCall {
   Selection selection;
   // The type of the partials on the wire. Answers are promised to be exactly equal only with kF32.
   PartialDtype wire = PartialDtype::kBf16;
-  // Merges the partials here, chunk by chunk in the order of the call. The bits of the answer then
-  // do not depend on which holder has which chunk. It costs one partial per chunk on the wire
-  // instead of one per holder.
-  bool per_chunk = false;
   // Allows a holder whose exact rows are on disk to answer from fp8 copies in memory, if it has
   // them. The report says whether one did. Otherwise an answer is exact or an error.
   bool allow_approximate = false;
   Instant deadline = kInstantMax;
 };
 
-// Returns where the answer of an AttendCall is to be written: f32 o [q.count, d_v], m, l. It may be
+// Returns where the answer of a call is to be written: f32 o [q.count, d_v], m, l. It may be
 // called more than once and must return the same place.
 using AttendRoom = absl::FunctionRef<PartialView()>;
 
@@ -66,6 +118,12 @@ struct AttendReport {
   uint64_t bytes_received = 0;
   uint64_t compute_ns_max = 0;  // kernel time of the slowest holder
   bool approximate = false;     // some rows were fp8 copies, which the call must allow
+  // The partials were made by different kernel targets, own rows' among them, or by a holder that
+  // does not say which.
+  bool targets_differ = false;
+  // The answer has the bits that any other placement, replica or batch would give: its partials
+  // were f32, exact, and of one kernel target.
+  bool same_bits_anywhere = false;
   Duration elapsed{0};
 };
 

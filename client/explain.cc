@@ -41,6 +41,7 @@ ProbeOptions OptionsOf(const HolderLink& link, Instant deadline) {
   options.deadline = deadline;
   options.session = link.session().value;
   options.epoch = link.epoch().value;
+  options.wire_version = link.wire_version();
   return options;
 }
 
@@ -81,14 +82,14 @@ absl::StatusOr<double> ComputeUs(const ExplainCall& call, uint32_t chunk, uint32
   const std::vector<uint16_t> q(size_t{row_count} * geometry.d_qk, Bf16FromFloat(0.125f));
   std::vector<float> o(size_t{row_count} * geometry.d_v), m(row_count), l(row_count);
   const ChunkUse use = {chunk, 0};
-  AttendCall attend;
-  attend.corpus = call.corpus;
-  attend.chunks = {&use, 1};
-  attend.q = {q.data(), row_count, geometry.d_qk};
-  if (!selected.empty()) {
-    attend.selection = {selected.data(), static_cast<uint32_t>(selected.size()), row_count};
-  }
-  attend.deadline = call.deadline;
+  const ContextPart part = {call.corpus, {&use, 1}};
+  CKV_ASSIGN_OR_RETURN(const auto context, ContextState::Make({&part, 1}));
+  RouteSegment segment = {.row_count = row_count, .context = context.get()};
+  if (!selected.empty())
+    segment.selection = {selected.data(), static_cast<uint32_t>(selected.size()), row_count};
+  const RouteCall attend = {.q = {q.data(), row_count, geometry.d_qk},
+                            .segments = {&segment, 1},
+                            .deadline = call.deadline};
   const auto room = [&] { return PartialView{o.data(), m.data(), l.data(), PartialDtype::kF32}; };
   double fastest_us = 0;
   for (int i = 0; i < kComputeRunCount; ++i) {

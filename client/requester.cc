@@ -11,13 +11,21 @@
 #include "client/cache/fetch_into.h"
 #include "client/call/attempts.h"
 #include "client/call/call_context_pool.h"
+#include "client/context/layer_call.h"
 #include "client/call/map.h"
+#include "client/call/ticket_state.h"
 #include "client/explain.h"
 #include "proto/base/log.h"
 #include "proto/base/status.h"
 
 namespace ckv {
 namespace {
+
+PartialView Checked(const PartialView& out, uint32_t row_count) {
+  CKV_CHECK(out.dtype == PartialDtype::kF32);
+  CKV_CHECK(row_count == 0 || (out.o != nullptr && out.m != nullptr && out.l != nullptr));
+  return out;
+}
 
 // How long Holders waits for the directory, because people wait for Holders.
 constexpr Duration kMembersTimeout = std::chrono::seconds(1);
@@ -177,16 +185,74 @@ absl::Status Requester::Attend(const AttendCall& call, const PartialView& out,
 }
 
 absl::Status Requester::Attend(const AttendCall& call, AttendRoom room, AttendReport* report) {
-  const auto checked_room = [&] {
-    const PartialView out = room();
-    CKV_CHECK(out.dtype == PartialDtype::kF32);
-    CKV_CHECK(call.q.count == 0 || (out.o != nullptr && out.m != nullptr && out.l != nullptr));
-    return out;
-  };
-  const auto attend = [&](CallContext& context) {
-    return AttemptResult{context.router.Attend(call, checked_room, report)};
+  if (call.corpus == nullptr) return absl::InvalidArgumentError("attend: no corpus");
+  const auto checked_room = [&] { return Checked(room(), call.q.count); };
+  const auto attend = [&](CallContext& context) -> AttemptResult {
+    const auto state = context.contexts.For(call.corpus, call.chunks);
+    if (!state.ok()) return {state.status()};
+    const RouteSegment segment = {
+        .row_count = call.q.count, .context = *state, .selection = call.selection};
+    const RouteCall route = {.layer = call.layer,
+                             .q = call.q,
+                             .segments = {&segment, 1},
+                             .wire = call.wire,
+                             .allow_approximate = call.allow_approximate,
+                             .deadline = call.deadline};
+    return {context.router.Attend(route, checked_room, report)};
   };
   return state_->attempts.Run(call.corpus.get(), call.deadline, attend);
+}
+
+absl::StatusOr<Context> Requester::Open(const ContextSpec& spec, Instant deadline) {
+  CKV_ASSIGN_OR_RETURN(std::shared_ptr<ContextState> state, ContextState::Make(spec.parts));
+  // Opens the sessions and resolves the handles that the first call would need, on one of the call
+  // contexts.
+  const RouteSegment segment = {.row_count = 1, .context = state.get()};
+  const RouteCall call = {.segments = {&segment, 1}, .deadline = deadline};
+  const auto corpora = [&](absl::FunctionRef<void(const Corpus&)> visit) {
+    ForEachCorpus(call, visit);
+  };
+  CKV_RETURN_IF_ERROR(state_->attempts.Run(corpora, deadline, [&](CallContext& context) {
+    return AttemptResult{context.router.Warm(call)};
+  }));
+  return Context(std::move(state), spec.expect);
+}
+
+absl::Status Requester::Attend(const LayerCall& call, const PartialView& out,
+                               AttendReport* report) {
+  const auto room = [&] { return Checked(out, call.q.count); };
+  const auto corpora = [&](absl::FunctionRef<void(const Corpus&)> visit) {
+    LayerCallSegments::ForEachCorpus(call, visit);
+  };
+  return state_->attempts.Run(corpora, call.deadline, [&](CallContext& context) -> AttemptResult {
+    const auto route = context.segments.Take(call);
+    if (!route.ok()) return {route.status()};
+    absl::Status status = context.router.Attend(*route, room, report);
+    context.segments.Clear();
+    return {std::move(status)};
+  });
+}
+
+absl::Status Requester::Attend(const Context& context, uint32_t layer, const QueryView& q,
+                               const PartialView& out, Instant deadline) {
+  const Segment segment = {.row_count = q.count, .context = &context};
+  LayerCall call;
+  call.layer = layer;
+  call.q = q;
+  call.segments = {&segment, 1};
+  call.deadline = deadline;
+  return Attend(call, out, /*report=*/nullptr);
+}
+
+absl::StatusOr<Ticket> Requester::Submit(const LayerCall& call, const PartialView& out,
+                                         AttendReport* report) {
+  LayerCallSegments segments;
+  CKV_ASSIGN_OR_RETURN(const RouteCall route, segments.Take(call));
+  CKV_RETURN_IF_ERROR(CheckRouteCall(route));
+  CKV_ASSIGN_OR_RETURN(CallContextPool::Lease lease, state_->pool.TryTake());
+  return Ticket(std::make_unique<TicketState>(&state_->attempts, state_->clock, std::move(lease),
+                                              std::move(segments), route,
+                                              Checked(out, call.q.count), report));
 }
 
 absl::Status Requester::Fetch(const FetchCall& call,

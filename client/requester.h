@@ -30,9 +30,9 @@
 // The holder applies geometry.softmax_scale. There is no causal mask: every row sees every token of
 // the chunks.
 //
-// The answer is one partial over all chunks (attention/partial.h). Merge it with the partial over
-// the engine's own rows by MergePartials (attention/merge.h). It is exact, and the order of the two
-// matters to the last bits only.
+// The answer is one partial over all chunks (attention/partial.h). An engine that decodes opens a
+// Context for each sequence (client/context/context.h) and makes one LayerCall a layer for all of
+// them. It hands the sequences' own rows along, which are attended here and merged into the answer.
 //
 // The two stubs speak gRPC (CMake target ckv::client_grpc). The requester itself (ckv::client)
 // knows only the interfaces of client/holders/control.h. An engine with a directory of its own
@@ -54,6 +54,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "attention/partial.h"
+#include "client/context/context.h"
+#include "client/call/ticket.h"
 #include "client/calls.h"
 #include "client/decide/explanation.h"
 #include "client/holders/control.h"
@@ -158,6 +160,36 @@ class Requester {
   // The same, if it takes time to make room for the answer. `room` is called once the queries are
   // under way, while the holders compute. It may be called again and must return the same room.
   absl::Status Attend(const AttendCall& call, AttendRoom room, AttendReport* report);
+
+  // Opens a context: resolves its chunks once, for all calls over it. Opens the sessions that its
+  // first call needs, so it may wait for its holders.
+  //   InvalidArgument     there is no corpus or they have different geometries, a chunk is there
+  //                       twice, or an offset is beyond kOffsetMax.
+  absl::StatusOr<Context> Open(const ContextSpec& spec, Instant deadline);
+
+  // Attends one layer for all segments of the call, in one frame a holder if it fits a slot. The
+  // partials of a segment are merged in the fixed tree over the chunks' ordinals
+  // (attention/merge.h). Several corpora, and own rows behind them, are merged one after another.
+  // With f32 partials of one kernel target, the answer has the same bits wherever the chunks lie
+  // and whatever else is in the call. The report says so.
+  //
+  // Everything else is as in the other Attend.
+  //   InvalidArgument     also: the segments do not cover q one after another, their contexts have
+  //                       different geometries, or own rows are narrower than the geometry's.
+  //   FailedPrecondition  also: a context is closed.
+  absl::Status Attend(const LayerCall& call, const PartialView& out,
+                      AttendReport* report = nullptr);
+  // One decode step of one sequence at one layer.
+  absl::Status Attend(const Context& context, uint32_t layer, const QueryView& q,
+                      const PartialView& out, Instant deadline);
+  // Posts the queries of a call and returns before the answer is there. See client/call/ticket.h.
+  // The call's own memory (q, selections, own rows, `out` and `report`) stays borrowed until the
+  // ticket is done. The call and its segments are borrowed only until Submit returns. Opening a
+  // session that is not up waits for the holder.
+  //   ResourceExhausted   also: call_count_max calls are in progress.
+  //   InvalidArgument, FailedPrecondition   as Attend. Every other error is the ticket's.
+  absl::StatusOr<Ticket> Submit(const LayerCall& call, const PartialView& out,
+                                AttendReport* report = nullptr);
 
   // Pulls rows, in order of chunk, layer and token. Calls `sink` with each run of rows as it comes.
   // The rows are valid until `sink` returns. They have been checked against their checksum, unless

@@ -33,10 +33,11 @@ MAY_INCLUDE = {
     "client": "attention transport store* proto*",
     "client/decide": "client attention transport store* proto*",
     "client/holders": "client client/decide attention transport store* proto*",
-    "client/call": "client client/decide client/holders attention transport store* proto*",
+    "client/context": "client attention transport proto*",
+    "client/call": "client client/context client/decide client/holders attention transport store* proto*",
     "client/cache": "client client/call client/decide client/holders attention transport store* proto*",
-    "client/roof": "client client/cache client/call client/decide client/holders attention transport "
-                   "store* proto*",
+    "client/roof": "client client/cache client/call client/context client/decide client/holders attention "
+                   "transport store* proto*",
     "client/grpc": "client client/decide client/holders attention transport store* proto*",
     "client/engine": "attention proto*",
     "client/characterize": "client/roof client client/cache client/decide attention transport store* "

@@ -12,8 +12,12 @@
 namespace ckv {
 namespace {
 
-constexpr uint32_t kHeaderBytes = sizeof(RequestHeader);
+constexpr uint32_t kReplyHeaderBytes = sizeof(ReplyHeader);
 constexpr uint32_t kRoundCountMax = 1u << 20;  // a probe keeps one duration a round
+
+uint32_t HeaderBytes(const ProbeOptions& options) {
+  return static_cast<uint32_t>(RequestHeaderBytes(options.wire_version));
+}
 
 class Prober {
  public:
@@ -29,6 +33,7 @@ class Prober {
     if (!slot) return absl::FailedPreconditionError("probe: the lane has no free slot");
     ++request_id_;
     RequestHeader header;
+    header.version = options_.wire_version;
     header.kind = WireKind::kProbe;
     header.request_id = request_id_;
     header.epoch = options_.epoch;
@@ -36,7 +41,7 @@ class Prober {
     header.body_bytes = body_bytes;
     header.deadline_us = RemainingUs(options_.deadline, start);
     EncodeHeader(header, lane_.request(*slot));
-    CKV_RETURN_IF_ERROR(lane_.Post(*slot, kHeaderBytes + body_bytes));
+    CKV_RETURN_IF_ERROR(lane_.Post(*slot, HeaderBytes(options_) + body_bytes));
     absl::Status status = Await(*slot);
     elapsed = clock_.Now() - start;
     return status;
@@ -70,6 +75,7 @@ class Prober {
     if (!mine || !header.ok()) return header.status();
     ExpectedReply expected;
     expected.request_id = request_id_;
+    expected.version = options_.wire_version;
     expected.kind = WireKind::kProbe;
     return CheckReply(*header, bytes.subspan(sizeof(ReplyHeader)), expected);
   }
@@ -99,7 +105,7 @@ absl::Status Repeat(Prober& prober, uint32_t count, uint32_t body_bytes,
 
 absl::StatusOr<ProbeResult> Probe(RequestLane& lane, Clock& clock, const ProbeOptions& options) {
   const LaneShape& shape = lane.shape();
-  if (shape.request_bytes_max < kHeaderBytes || shape.reply_bytes_max < kHeaderBytes) {
+  if (shape.request_bytes_max < HeaderBytes(options) || shape.reply_bytes_max < kReplyHeaderBytes) {
     return absl::FailedPreconditionError("probe: the lane's slots hold no header");
   }
   if (options.round_count == 0 || options.round_count > kRoundCountMax ||
@@ -116,13 +122,13 @@ absl::StatusOr<ProbeResult> Probe(RequestLane& lane, Clock& clock, const ProbeOp
   result.t_probe_us_p99 = QuantileUs(elapsed, 0.99);
   if (options.bandwidth_round_count == 0) return result;
 
-  const uint32_t body_bytes = shape.request_bytes_max - kHeaderBytes;
+  const uint32_t body_bytes = shape.request_bytes_max - HeaderBytes(options);
   // The first one touches the slot's pages and grows the kernel's buffers.
   CKV_RETURN_IF_ERROR(Repeat(prober, 1, body_bytes, elapsed));
   CKV_RETURN_IF_ERROR(Repeat(prober, options.bandwidth_round_count, body_bytes, elapsed));
   const double echo_us = QuantileUs(elapsed, 0.5) - result.t_probe_us_p50;
   const double bytes =
-      double{1} * body_bytes + std::min(body_bytes, shape.reply_bytes_max - kHeaderBytes);
+      double{1} * body_bytes + std::min(body_bytes, shape.reply_bytes_max - kReplyHeaderBytes);
   if (echo_us > 0) result.bandwidth_bytes_per_s = bytes / (echo_us * 1e-6);
   return result;
 }

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "proto/base/clock.h"
 #include "transport/fabric.h"
+#include "transport/wire.h"
 
 namespace ckv {
 
@@ -17,6 +18,7 @@ struct ProbeOptions {
   Instant deadline = kInstantMax;
   uint64_t session = 0;  // the lane's session; a holder refuses strangers
   uint64_t epoch = 0;
+  uint16_t wire_version = kWireVersion;  // the version of the session
 };
 
 struct ProbeResult {

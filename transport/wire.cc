@@ -10,25 +10,16 @@
 #include "proto/base/status.h"
 #include "proto/base/xxh3.h"
 #include "transport/body_checksum.h"
+#include "transport/saturating.h"
+#include "transport/wire_attend.h"
 
 namespace ckv {
 namespace {
 
-constexpr size_t kHeaderBytes = 64;
-constexpr size_t kCheckedBytes = kHeaderBytes - sizeof(uint32_t);  // all but the checksum
-constexpr size_t kSaturated = std::numeric_limits<size_t>::max();
-
-size_t SaturatingAdd(size_t a, size_t b) { return a > kSaturated - b ? kSaturated : a + b; }
-
-size_t SaturatingMultiply(size_t a, size_t b) {
-  size_t product = 0;
-  return __builtin_mul_overflow(a, b, &product) ? kSaturated : product;
-}
-
-size_t RoundUp(size_t bytes, size_t multiple) {
-  const size_t rounded = SaturatingAdd(bytes, multiple - 1);
-  return rounded == kSaturated ? kSaturated : rounded & ~(multiple - 1);
-}
+constexpr size_t kReplyHeaderBytes = sizeof(ReplyHeader);
+// The fields of a version 4 request header: the first of ours. Its checksum follows them.
+constexpr size_t kVersion4Bytes = 60;
+static_assert(offsetof(RequestHeader, reserved_word) == kVersion4Bytes);
 
 uint32_t Checksum(const void* data, size_t bytes) {
   return static_cast<uint32_t>(XXH3_64bits(data, bytes));
@@ -39,47 +30,84 @@ bool KnownKind(WireKind kind) {
          kind == WireKind::kMap;
 }
 
-template <typename Header>
-void Encode(Header header, std::span<std::byte> slot) {
-  static_assert(sizeof(Header) == kHeaderBytes);
-  CKV_CHECK(slot.size() >= kHeaderBytes);
-  header.checksum = Checksum(&header, kCheckedBytes);
-  std::memcpy(slot.data(), &header, kHeaderBytes);
+uint8_t KnownFlags(uint16_t version) {
+  const uint8_t flags = kFlagPartialF32 | kFlagBulk | kFlagApproximate;
+  return version == 4 ? flags | kFlagPerPiece : flags;
 }
 
-// Checks the part that both headers have in common. The version is checked before the checksum,
-// because another version may keep its checksum elsewhere.
+// The start of both headers.
+struct HeaderStart {
+  uint32_t magic;
+  uint16_t version;
+};
+
+// Checks what is checked before the rest of a header is looked at: another version may keep its
+// checksum elsewhere.
+absl::StatusOr<uint16_t> DecodeStart(const char* what, uint32_t magic,
+                                     std::span<const std::byte> slot) {
+  HeaderStart start;
+  if (slot.size() < sizeof(start)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %d bytes are too few", what, slot.size()));
+  }
+  std::memcpy(&start, slot.data(), sizeof(start));
+  if (start.magic != magic)
+    return absl::InvalidArgumentError(absl::StrFormat("%s: magic 0x%08x", what, start.magic));
+  if (start.version < kWireVersionMin || start.version > kWireVersion) {
+    return absl::FailedPreconditionError(absl::StrFormat("%s: wire version %d, speak %d and %d",
+                                                         what, start.version, kWireVersionMin,
+                                                         kWireVersion));
+  }
+  return start.version;
+}
+
+absl::Status CheckLength(const char* what, size_t bytes, size_t needed) {
+  if (bytes >= needed) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat("%s: %d bytes, need %d", what, bytes, needed));
+}
+
+absl::Status CheckChecksum(const char* what, uint32_t checksum, uint32_t expected) {
+  if (checksum == expected) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s: checksum 0x%08x does not match", what, checksum));
+}
+
+// Checks the fields that both headers have.
 template <typename Header>
-absl::StatusOr<Header> DecodeCommon(const char* what, uint32_t magic,
-                                    std::span<const std::byte> slot) {
-  if (slot.size() < kHeaderBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s: %d bytes, need %d", what, slot.size(), kHeaderBytes));
-  }
-  Header header;
-  std::memcpy(&header, slot.data(), kHeaderBytes);
-  if (header.magic != magic) {
-    return absl::InvalidArgumentError(absl::StrFormat("%s: magic 0x%08x", what, header.magic));
-  }
-  if (header.version != kWireVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("%s: wire version %d, speak %d", what, header.version, kWireVersion));
-  }
-  if (header.checksum != Checksum(&header, kCheckedBytes)) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s: checksum 0x%08x does not match", what, header.checksum));
-  }
+absl::Status CheckCommon(const char* what, const Header& header, size_t body_bytes) {
   if (!KnownKind(header.kind)) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: kind %d", what, static_cast<int>(header.kind)));
   }
-  if ((header.flags & ~kFlagsKnown) != 0) {
+  if ((header.flags & ~KnownFlags(header.version)) != 0)
     return absl::InvalidArgumentError(absl::StrFormat("%s: flags 0x%02x", what, header.flags));
-  }
-  if (header.body_bytes != slot.size() - kHeaderBytes) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: body of %d bytes, %d came", what, header.body_bytes, slot.size() - kHeaderBytes));
-  }
+  if (header.body_bytes == body_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s: body of %d bytes, %d came", what, header.body_bytes, body_bytes));
+}
+
+absl::Status CheckReserved(const RequestHeader& header) {
+  const auto zero = [](const auto& values) {
+    return std::all_of(std::begin(values), std::end(values), [](auto v) { return v == 0; });
+  };
+  if (!zero(header.reserved) || header.reserved_word != 0 || !zero(header.reserved_end))
+    return absl::InvalidArgumentError("request: a reserved field is not zero");
+  const bool has_grade = header.kind == WireKind::kAttend && header.version != 4;
+  if (header.grade <= (has_grade ? WireGrade::kFast : WireGrade::kExact)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("request: grade %d", static_cast<int>(header.grade)));
+}
+
+absl::StatusOr<RequestHeader> ReadRequestHeader(uint16_t version, std::span<const std::byte> slot) {
+  const size_t header_bytes = RequestHeaderBytes(version);
+  CKV_RETURN_IF_ERROR(CheckLength("request", slot.size(), header_bytes));
+  RequestHeader header;
+  const size_t checked_bytes = header_bytes - sizeof(header.checksum);
+  std::memcpy(&header, slot.data(), checked_bytes);
+  std::memcpy(&header.checksum, slot.data() + checked_bytes, sizeof(header.checksum));
+  // The copy is checked, because on shm the peer can still write.
+  CKV_RETURN_IF_ERROR(CheckChecksum("request", header.checksum, Checksum(&header, checked_bytes)));
+  header.version = version;
   return header;
 }
 
@@ -88,45 +116,20 @@ absl::Status CheckAttendCounts(const RequestHeader& header) {
     return absl::InvalidArgumentError(absl::StrFormat("request: %d query rows, must be 1 to %d",
                                                       header.row_count, kQueryRowCountMax));
   }
-  if (header.copy_count == 0 || header.copy_count > kCopyCountMax) {
+  const uint32_t segment_count_max = header.version == 4 ? kCopyCountMax : kSegmentCountMax;
+  if (header.segment_count == 0 || header.segment_count > segment_count_max) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "request: %d copies of the rows, must be 1 to %d", header.copy_count, kCopyCountMax));
+        "request: %d %s, must be 1 to %d", header.segment_count,
+        header.version == 4 ? "copies of the rows" : "segments", segment_count_max));
   }
-  if (header.piece_count == 0 || header.piece_count > kPieceCountMax) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("request: %d pieces, must be 1 to %d", header.piece_count, kPieceCountMax));
+  const uint32_t piece_count_max = header.version == 4 ? Version4::kPieceCountMax : kPieceCountMax;
+  if (header.piece_count == 0 || header.piece_count > piece_count_max) {
+    return absl::InvalidArgumentError(absl::StrFormat("request: %d pieces, must be 1 to %d",
+                                                      header.piece_count, piece_count_max));
   }
   if (header.index_count > kIndexCountMax) {
     return absl::InvalidArgumentError(
         absl::StrFormat("request: %d indices, limit %d", header.index_count, kIndexCountMax));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckPiece(const RequestHeader& header, uint32_t ordinal, const PieceEntry& piece) {
-  if ((piece.reserved[0] | piece.reserved[1] | piece.reserved[2]) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("piece %d: reserved fields are not zero", ordinal));
-  }
-  if (piece.copy >= header.copy_count) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("piece %d: copy %d of %d", ordinal, piece.copy, header.copy_count));
-  }
-  if (piece.group_rows == 0 || piece.group_rows > header.row_count) {
-    return absl::InvalidArgumentError(absl::StrFormat("piece %d: groups of %d rows, %d rows came",
-                                                      ordinal, piece.group_rows, header.row_count));
-  }
-  if (piece.index_begin == kDense) {
-    if (piece.k == 0) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrFormat("piece %d: dense with k %d", ordinal, piece.k));
-  }
-  // At most 4096 groups x 2^32: no overflow in 64 bits.
-  const uint64_t group_count = (header.row_count + piece.group_rows - 1) / piece.group_rows;
-  if (piece.index_begin + group_count * piece.k > header.index_count) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("piece %d: indices from %d, %d groups of %d, %d came", ordinal,
-                        piece.index_begin, group_count, piece.k, header.index_count));
   }
   return absl::OkStatus();
 }
@@ -171,41 +174,32 @@ std::string SafeText(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-AttendLayout LayOutAttend(uint32_t piece_count, uint32_t copy_count, uint32_t row_count,
-                          uint32_t index_count, uint32_t d_qk) {
-  AttendLayout layout;
-  layout.pieces = kHeaderBytes;
-  layout.rows = RoundUp(layout.pieces + size_t{piece_count} * sizeof(PieceEntry), 64);
-  const size_t row_values = SaturatingMultiply(size_t{copy_count} * row_count, d_qk);
-  layout.indices =
-      RoundUp(SaturatingAdd(layout.rows, SaturatingMultiply(row_values, sizeof(uint16_t))), 64);
-  layout.total_bytes = SaturatingAdd(layout.indices, size_t{index_count} * sizeof(int32_t));
-  return layout;
+void EncodeHeader(RequestHeader header, std::span<std::byte> slot) {
+  const size_t header_bytes = RequestHeaderBytes(header.version);
+  const size_t checked_bytes = header_bytes - sizeof(header.checksum);
+  CKV_CHECK(slot.size() >= header_bytes);
+  header.checksum = Checksum(&header, checked_bytes);
+  std::memcpy(slot.data(), &header, checked_bytes);
+  std::memcpy(slot.data() + checked_bytes, &header.checksum, sizeof(header.checksum));
 }
 
-PartialLayout LayOutPartial(uint32_t row_count, uint32_t d_v, bool f32) {
-  PartialLayout layout;
-  const size_t values = size_t{row_count} * d_v;
-  layout.m = RoundUp(SaturatingMultiply(values, f32 ? 4 : 2), 4);
-  layout.l = SaturatingAdd(layout.m, size_t{row_count} * sizeof(float));
-  layout.total_bytes = SaturatingAdd(layout.l, size_t{row_count} * sizeof(float));
-  return layout;
+void EncodeHeader(ReplyHeader header, std::span<std::byte> slot) {
+  CKV_CHECK(slot.size() >= kReplyHeaderBytes);
+  if (header.version == 4) header.kernel_target = KernelTargetId::kUnknown;
+  header.checksum = Checksum(&header, kReplyHeaderBytes - sizeof(header.checksum));
+  std::memcpy(slot.data(), &header, kReplyHeaderBytes);
 }
-
-void EncodeHeader(RequestHeader header, std::span<std::byte> slot) { Encode(header, slot); }
-void EncodeHeader(ReplyHeader header, std::span<std::byte> slot) { Encode(header, slot); }
 
 absl::StatusOr<RequestHeader> DecodeRequestHeader(std::span<const std::byte> slot) {
-  CKV_ASSIGN_OR_RETURN(const RequestHeader header,
-                       DecodeCommon<RequestHeader>("request", kRequestMagic, slot));
-  if (header.reserved != 0) {
-    return absl::InvalidArgumentError("request: reserved field is not zero");
-  }
+  CKV_ASSIGN_OR_RETURN(const uint16_t version, DecodeStart("request", kRequestMagic, slot));
+  CKV_ASSIGN_OR_RETURN(const RequestHeader header, ReadRequestHeader(version, slot));
+  CKV_RETURN_IF_ERROR(CheckCommon("request", header, slot.size() - RequestHeaderBytes(version)));
+  CKV_RETURN_IF_ERROR(CheckReserved(header));
   if (header.kind == WireKind::kAttend) {
     CKV_RETURN_IF_ERROR(CheckAttendCounts(header));
     return header;
   }
-  if ((header.flags | header.row_count | header.layer | header.copy_count | header.piece_count |
+  if ((header.flags | header.row_count | header.layer | header.segment_count | header.piece_count |
        header.index_count) != 0) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "request: kind %d has no counts, layer or flags", static_cast<int>(header.kind)));
@@ -224,8 +218,13 @@ absl::StatusOr<RequestHeader> DecodeRequestHeader(std::span<const std::byte> slo
 }
 
 absl::StatusOr<ReplyHeader> DecodeReplyHeader(std::span<const std::byte> slot) {
-  CKV_ASSIGN_OR_RETURN(const ReplyHeader header,
-                       DecodeCommon<ReplyHeader>("reply", kReplyMagic, slot));
+  CKV_RETURN_IF_ERROR(DecodeStart("reply", kReplyMagic, slot).status());
+  CKV_RETURN_IF_ERROR(CheckLength("reply", slot.size(), kReplyHeaderBytes));
+  ReplyHeader header;
+  std::memcpy(&header, slot.data(), kReplyHeaderBytes);
+  CKV_RETURN_IF_ERROR(CheckChecksum(
+      "reply", header.checksum, Checksum(&header, kReplyHeaderBytes - sizeof(header.checksum))));
+  CKV_RETURN_IF_ERROR(CheckCommon("reply", header, slot.size() - kReplyHeaderBytes));
   if (header.code > static_cast<uint32_t>(absl::StatusCode::kUnauthenticated)) {
     return absl::InvalidArgumentError(absl::StrFormat("reply: status code %d", header.code));
   }
@@ -238,71 +237,44 @@ absl::StatusOr<ReplyHeader> DecodeReplyHeader(std::span<const std::byte> slot) {
                                                       header.partial_count, header.row_count,
                                                       kPieceCountMax, kQueryRowCountMax));
   }
+  const bool has_target = header.kernel_target != KernelTargetId::kUnknown;
+  if (header.reserved != 0 || (has_target && header.version == 4))
+    return absl::InvalidArgumentError("reply: a reserved field is not zero");
   return header;
-}
-
-absl::Status DecodeAttendRequest(const RequestHeader& header, std::span<const std::byte> slot,
-                                 const Geometry& geometry, AttendRequest& out) {
-  if (header.kind != WireKind::kAttend) {
-    return absl::InvalidArgumentError("request: not an attend");
-  }
-  CKV_RETURN_IF_ERROR(CheckAttendCounts(header));
-  if (header.layer >= geometry.layers) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("attend: layer %d of %d", header.layer, geometry.layers));
-  }
-  const AttendLayout layout = LayOutAttend(header.piece_count, header.copy_count, header.row_count,
-                                           header.index_count, geometry.d_qk);
-  if (layout.total_bytes != slot.size() || header.body_bytes != slot.size() - kHeaderBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("attend: %d pieces, %d x %d rows of %d, %d indices are %d bytes, %d came",
-                        header.piece_count, header.copy_count, header.row_count, geometry.d_qk,
-                        header.index_count, layout.total_bytes, slot.size()));
-  }
-  CKV_CHECK(reinterpret_cast<uintptr_t>(slot.data()) % alignof(int32_t) == 0);
-  out.header = header;
-  out.pieces.resize(header.piece_count);
-  std::memcpy(out.pieces.data(), slot.data() + layout.pieces,
-              header.piece_count * sizeof(PieceEntry));
-  for (uint32_t i = 0; i < header.piece_count; ++i) {
-    CKV_RETURN_IF_ERROR(CheckPiece(header, i, out.pieces[i]));
-  }
-  out.rows = reinterpret_cast<const uint16_t*>(slot.data() + layout.rows);
-  out.indices = {reinterpret_cast<const int32_t*>(slot.data() + layout.indices),
-                 header.index_count};
-  return absl::OkStatus();
 }
 
 absl::StatusOr<FetchRequest> DecodeFetchRequest(const RequestHeader& header,
                                                 std::span<const std::byte> slot) {
-  constexpr size_t kIndicesBegin = kHeaderBytes + sizeof(FetchEntry);
-  if (header.kind != WireKind::kFetch || slot.size() < kIndicesBegin) {
+  const size_t entry_begin = RequestHeaderBytes(header.version);
+  const size_t indices_begin = entry_begin + sizeof(FetchEntry);
+  if (header.kind != WireKind::kFetch || slot.size() < indices_begin) {
     return absl::InvalidArgumentError(
         absl::StrFormat("request of %d bytes: not a fetch", slot.size()));
   }
   FetchRequest request;
   FetchEntry& entry = request.entry;
-  std::memcpy(&entry, slot.data() + kHeaderBytes, sizeof(entry));
+  std::memcpy(&entry, slot.data() + entry_begin, sizeof(entry));
   CKV_RETURN_IF_ERROR(CheckFetchEntry(entry));
   const size_t index_bytes = size_t{entry.index_count} * sizeof(int32_t);
-  if (slot.size() - kIndicesBegin != index_bytes) {
+  if (slot.size() - indices_begin != index_bytes) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "fetch: %d bytes of %d indices came", slot.size() - kIndicesBegin, entry.index_count));
+        "fetch: %d bytes of %d indices came", slot.size() - indices_begin, entry.index_count));
   }
   CKV_CHECK(reinterpret_cast<uintptr_t>(slot.data()) % alignof(int32_t) == 0);
-  request.indices = {reinterpret_cast<const int32_t*>(slot.data() + kIndicesBegin),
+  request.indices = {reinterpret_cast<const int32_t*>(slot.data() + indices_begin),
                      entry.index_count};
   return request;
 }
 
 absl::StatusOr<MapEntry> DecodeMapRequest(const RequestHeader& header,
                                           std::span<const std::byte> slot) {
-  if (header.kind != WireKind::kMap || slot.size() != kHeaderBytes + sizeof(MapEntry)) {
+  const size_t entry_begin = RequestHeaderBytes(header.version);
+  if (header.kind != WireKind::kMap || slot.size() != entry_begin + sizeof(MapEntry)) {
     return absl::InvalidArgumentError(
         absl::StrFormat("request of %d bytes: not a map", slot.size()));
   }
   MapEntry entry;
-  std::memcpy(&entry, slot.data() + kHeaderBytes, sizeof(entry));
+  std::memcpy(&entry, slot.data() + entry_begin, sizeof(entry));
   for (const uint32_t word : entry.reserved) {
     if (word != 0) return absl::InvalidArgumentError("map: reserved fields are not zero");
   }
@@ -311,11 +283,11 @@ absl::StatusOr<MapEntry> DecodeMapRequest(const RequestHeader& header,
 
 absl::StatusOr<MappedLayout> DecodeMapReply(std::span<const std::byte> slot) {
   MappedLayout layout;
-  if (slot.size() != kHeaderBytes + sizeof(layout)) {
+  if (slot.size() != kReplyHeaderBytes + sizeof(layout)) {
     return absl::InvalidArgumentError(
         absl::StrFormat("reply of %d bytes: not of a map", slot.size()));
   }
-  std::memcpy(&layout, slot.data() + kHeaderBytes, sizeof(layout));
+  std::memcpy(&layout, slot.data() + kReplyHeaderBytes, sizeof(layout));
   if (layout.layers == 0 || layout.layers > kLayerCountMax || layout.layer_bytes == 0 ||
       layout.layer_bytes > layout.layer_stride_bytes || layout.layer_stride_bytes % 64 != 0 ||
       layout.layer_stride_bytes > layout.total_bytes / layout.layers || layout.reserved != 0) {
@@ -341,11 +313,12 @@ absl::Status CheckReplyOf(const ReplyHeader& header, size_t bytes, std::span<con
   // not allowed is not.
   const bool flags_differ = ((header.flags ^ expected.flags) & ~kFlagApproximate) != 0 ||
                             (header.flags & ~expected.flags) != 0;
-  if (header.request_id != expected.request_id || header.kind != expected.kind || flags_differ) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("reply to request %d, kind %d, flags 0x%02x; asked %d, %d, 0x%02x",
-                        header.request_id, static_cast<int>(header.kind), header.flags,
-                        expected.request_id, static_cast<int>(expected.kind), expected.flags));
+  if (header.request_id != expected.request_id || header.kind != expected.kind || flags_differ ||
+      header.version != expected.version) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "reply to request %d, kind %d, flags 0x%02x, version %d; asked %d, %d, 0x%02x, %d",
+        header.request_id, static_cast<int>(header.kind), header.flags, header.version,
+        expected.request_id, static_cast<int>(expected.kind), expected.flags, expected.version));
   }
   if (header.code != 0) {
     const std::string text =
@@ -359,9 +332,7 @@ absl::Status CheckReplyOf(const ReplyHeader& header, size_t bytes, std::span<con
   }
   size_t body_bytes = bytes;  // a probe's may be any
   if (expected.kind == WireKind::kAttend) {
-    const bool f32 = (expected.flags & kFlagPartialF32) != 0;
-    body_bytes = SaturatingMultiply(
-        expected.partial_count, LayOutPartial(expected.row_count, expected.d_v, f32).total_bytes);
+    body_bytes = expected.attend_bytes;
   } else if (expected.kind == WireKind::kFetch) {
     body_bytes = SaturatingMultiply(
         expected.row_bytes, uint64_t{expected.fetch.layer_count} * expected.fetch.token_count);
@@ -401,20 +372,22 @@ absl::Status CheckReply(const ReplyHeader& header, const ScatterList& body,
 }
 
 uint32_t FetchBodyBytesMax(uint32_t reply_bytes_max) {
-  if (reply_bytes_max < kHeaderBytes) return 0;
-  return std::min(static_cast<uint32_t>(reply_bytes_max - kHeaderBytes), kFetchBodyBytesMax);
+  if (reply_bytes_max < kReplyHeaderBytes) return 0;
+  return std::min(static_cast<uint32_t>(reply_bytes_max - kReplyHeaderBytes), kFetchBodyBytesMax);
 }
 
 uint32_t EncodeErrorReply(const RequestHeader& request, const absl::Status& status,
                           uint32_t retry_after_us, std::span<std::byte> slot) {
-  CKV_CHECK(!status.ok() && slot.size() >= kHeaderBytes);
+  CKV_CHECK(!status.ok() && slot.size() >= kReplyHeaderBytes);
   const std::string text(status.message());
-  size_t bytes = std::min({text.size(), size_t{kErrorTextBytesMax}, slot.size() - kHeaderBytes});
+  size_t bytes =
+      std::min({text.size(), size_t{kErrorTextBytesMax}, slot.size() - kReplyHeaderBytes});
   // A cut in the middle of a UTF-8 character drops that character.
   if (bytes < text.size()) {
     while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xc0) == 0x80) --bytes;
   }
   ReplyHeader header;
+  header.version = request.version;
   header.kind = request.kind;
   header.flags = request.flags;
   header.request_id = request.request_id;
@@ -423,23 +396,25 @@ uint32_t EncodeErrorReply(const RequestHeader& request, const absl::Status& stat
   header.body_bytes = static_cast<uint32_t>(bytes);
   header.retry_after_us = retry_after_us;
   EncodeHeader(header, slot);
-  std::memcpy(slot.data() + kHeaderBytes, text.data(), bytes);
-  return static_cast<uint32_t>(kHeaderBytes + bytes);
+  std::memcpy(slot.data() + kReplyHeaderBytes, text.data(), bytes);
+  return static_cast<uint32_t>(kReplyHeaderBytes + bytes);
 }
 
 uint32_t EncodeProbeReply(const RequestHeader& request, std::span<const std::byte> request_slot,
                           std::span<std::byte> slot) {
-  CKV_CHECK(request.kind == WireKind::kProbe && request_slot.size() >= kHeaderBytes &&
-            slot.size() >= kHeaderBytes);
-  const size_t bytes = std::min(request_slot.size(), slot.size()) - kHeaderBytes;
+  const size_t body_begin = RequestHeaderBytes(request.version);
+  CKV_CHECK(request.kind == WireKind::kProbe && request_slot.size() >= body_begin &&
+            slot.size() >= kReplyHeaderBytes);
+  const size_t bytes = std::min(request_slot.size() - body_begin, slot.size() - kReplyHeaderBytes);
   ReplyHeader header;
+  header.version = request.version;
   header.kind = WireKind::kProbe;
   header.request_id = request.request_id;
   header.epoch = request.epoch;
   header.body_bytes = static_cast<uint32_t>(bytes);
   EncodeHeader(header, slot);
-  std::memcpy(slot.data() + kHeaderBytes, request_slot.data() + kHeaderBytes, bytes);
-  return static_cast<uint32_t>(kHeaderBytes + bytes);
+  std::memcpy(slot.data() + kReplyHeaderBytes, request_slot.data() + body_begin, bytes);
+  return static_cast<uint32_t>(kReplyHeaderBytes + bytes);
 }
 
 }  // namespace ckv

@@ -7,32 +7,35 @@
 //
 //   request   RequestHeader | body
 //     probe     any bytes
-//     attend    PieceEntry[piece_count] | pad to 64 | q bf16 [copy_count][row_count][d_qk] | pad to
-//               64 | indices i32 [index_count]
+//     attend    transport/wire_attend.h
 //     fetch     FetchEntry | indices i32 [index_count]
 //     map       MapEntry
 //   reply     ReplyHeader | body
 //     probe     the request's bytes, as many as the slot holds
-//     attend    partial_count times: o [row_count][d_v] | m f32 [row_count] | l f32 [row_count]
-//               (o in bf16 or f32 as asked; row_count x d_v x 2 is padded to 4)
+//     attend    transport/wire_attend.h
 //     fetch     the rows, [layer][token][row_bytes], or the requested slice of each
 //     map       MappedLayout; a descriptor comes beside the reply
 //     error     UTF-8 text, at most kErrorTextBytesMax
+//
+// A session speaks one version: the highest that both peers know. This build knows two, so that a
+// fleet can be upgraded one process at a time (I7).
 
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
 #include <type_traits>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
+#include "proto/kernel_target.h"
 #include "transport/scatter_list.h"
 
 namespace ckv {
@@ -41,11 +44,20 @@ static_assert(std::endian::native == std::endian::little);
 
 inline constexpr uint32_t kRequestMagic = 0x51564b43;  // "CKVQ"
 inline constexpr uint32_t kReplyMagic = 0x52564b43;    // "CKVR"
-inline constexpr uint16_t kWireVersion = 4;
+inline constexpr uint16_t kWireVersion = 5;
+// The oldest version that this build speaks. Version 4 has one segment a frame and no tree.
+inline constexpr uint16_t kWireVersionMin = 4;
+
+// Returns the newest version that this build speaks and a peer of versions `oldest` to `newest`
+// does, too; 0 if there is none. If `newest` is 0, the peer speaks `oldest` only.
+constexpr uint16_t CommonWireVersion(uint32_t oldest, uint32_t newest) {
+  const uint32_t last = std::max(oldest, newest);
+  if (oldest > kWireVersion || last < kWireVersionMin) return 0;
+  return static_cast<uint16_t>(std::min<uint32_t>(last, kWireVersion));
+}
 
 inline constexpr uint32_t kQueryRowCountMax = 4096;   // rows of one frame
-inline constexpr uint32_t kPieceCountMax = 1024;      // chunks of one frame
-inline constexpr uint32_t kCopyCountMax = 16;         // distinct position offsets of one frame
+inline constexpr uint32_t kPieceCountMax = 4096;      // pieces of one frame: 128 KiB of entries
 inline constexpr uint32_t kIndexCountMax = 1u << 22;  // selected indices of one frame
 inline constexpr uint32_t kErrorTextBytesMax = 512;
 
@@ -53,18 +65,18 @@ enum class WireKind : uint8_t { kProbe = 1, kAttend = 2, kFetch = 3, kMap = 4 };
 
 // Flags of RequestHeader::flags.
 inline constexpr uint8_t kFlagPartialF32 = 1;  // o comes back in f32
-// Asks for one partial per piece, in order, instead of one merged by the holder. The requester then
-// merges all pieces in the order of the corpus, so the answer's bits do not depend on placement
-// (I2).
+// Version 4 only. Asks for one partial per piece, in order, instead of one merged by the holder.
 inline constexpr uint8_t kFlagPerPiece = 2;
-// Marks one of several frames that a call was cut into. Its requester waits for the last of them,
-// so a holder lets it wait longer, behind frames that stand alone.
+// Marks a frame of a call of many rows. Its requester waits for the last of its frames, so a holder
+// lets it wait longer, behind frames that stand alone.
 inline constexpr uint8_t kFlagBulk = 4;
 // Allows packed rows in a holder's memory to stand for exact rows that it has on disk. In a reply:
 // some did.
 inline constexpr uint8_t kFlagApproximate = 8;
-inline constexpr uint8_t kFlagsKnown =
-    kFlagPartialF32 | kFlagPerPiece | kFlagBulk | kFlagApproximate;
+
+// How exact an answer must be. A holder may always answer in a better grade. This build answers
+// every grade exactly.
+enum class WireGrade : uint8_t { kExact = 0, kWire = 1, kFast = 2 };
 
 struct RequestHeader {
   uint32_t magic = kRequestMagic;
@@ -76,33 +88,24 @@ struct RequestHeader {
   uint64_t session = 0;
   uint32_t deadline_us = 0;  // time that remains at the moment of sending
   uint32_t body_bytes = 0;
-  uint32_t row_count = 0;  // query rows: tokens x heads
+  uint32_t row_count = 0;  // query rows of all segments: tokens x heads
   uint16_t layer = 0;
-  uint16_t copy_count = 0;  // copies of the query rows, one per position offset
+  uint16_t segment_count = 0;  // in version 4: copies of the query rows, one per position offset
   uint32_t piece_count = 0;
   uint32_t index_count = 0;
-  uint32_t reserved = 0;  // zero
-  uint32_t checksum = 0;  // low half of XXH3-64 of the 60 bytes before it
+  WireGrade grade = WireGrade::kExact;
+  uint8_t reserved[3] = {};    // zero
+  uint32_t reserved_word = 0;  // zero; in version 4 the checksum stands here and ends the header
+  std::array<uint8_t, 16> trace_id = {};  // the caller's, for logs; zero if there is none
+  uint32_t reserved_end[3] = {};          // zero
+  uint32_t checksum = 0;                  // low half of XXH3-64 of the bytes before it
 };
-static_assert(sizeof(RequestHeader) == 64 && std::is_trivially_copyable_v<RequestHeader>);
+static_assert(sizeof(RequestHeader) == 96 && std::is_trivially_copyable_v<RequestHeader>);
 
-inline constexpr uint32_t kDense = 0xffffffff;
-
-// A piece: one chunk of an attend request.
-struct PieceEntry {
-  // The ChunkHandle of the session.
-  uint32_t handle = 0;
-  // The number of the copy of the query rows that attends this chunk.
-  uint32_t copy = 0;
-  // The place of the first index in the indices; kDense selects all rows of the chunk.
-  uint32_t index_begin = kDense;
-  // Indices per group; 0 if dense.
-  uint32_t k = 0;
-  // Query rows that share the indices of one group.
-  uint32_t group_rows = 1;
-  uint32_t reserved[3] = {};  // zero
-};
-static_assert(sizeof(PieceEntry) == 32 && std::is_trivially_copyable_v<PieceEntry>);
+// Returns the bytes of a request's header; the body begins behind them.
+constexpr size_t RequestHeaderBytes(uint16_t version) {
+  return version == 4 ? 64 : sizeof(RequestHeader);
+}
 
 // The rows to send back. They are layers x tokens of one chunk, or chosen rows of one of its
 // layers. Each row is sent whole, or the same slice of each. Chosen rows and slices lie apart in
@@ -166,11 +169,14 @@ struct ReplyHeader {
   uint32_t code = 0;  // absl::StatusCode; unless it is 0, the body is text
   uint32_t body_bytes = 0;
   uint32_t row_count = 0;
-  uint32_t partial_count = 0;
-  uint32_t compute_ns = 0;      // kernel time of the batch of this request; saturates
-  uint32_t queue_ns = 0;        // from arrival to the kernel; saturates
-  uint32_t queue_depth = 0;     // requests that wait behind this one
-  uint32_t retry_after_us = 0;  // with ResourceExhausted
+  uint16_t partial_count = 0;  // partials of all segments
+  KernelTargetId kernel_target =
+      KernelTargetId::kUnknown;  // unknown in version 4, and of what is no attend
+  uint8_t reserved = 0;          // zero
+  uint32_t compute_ns = 0;       // kernel time of the batch of this request; saturates
+  uint32_t queue_ns = 0;         // from arrival to the kernel; saturates
+  uint32_t queue_depth = 0;      // requests that wait behind this one
+  uint32_t retry_after_us = 0;   // with ResourceExhausted
   // The body's checksum (body_checksum.h) for a fetch over a lane that does not share memory; else
   // 0.
   uint32_t body_checksum = 0;
@@ -178,54 +184,19 @@ struct ReplyHeader {
 };
 static_assert(sizeof(ReplyHeader) == 64 && std::is_trivially_copyable_v<ReplyHeader>);
 
-// The parts of an attend request, as offsets from the start of the slot.
-struct AttendLayout {
-  size_t pieces = 0;
-  size_t rows = 0;
-  size_t indices = 0;
-  size_t total_bytes = 0;
-};
-// Computes the offsets. It saturates: absurd counts give a total that no slot can hold, never a
-// wrapped one.
-AttendLayout LayOutAttend(uint32_t piece_count, uint32_t copy_count, uint32_t row_count,
-                          uint32_t index_count, uint32_t d_qk);
-
-// The parts of one partial of an attend reply, as offsets from the start of that partial.
-struct PartialLayout {
-  size_t o = 0;
-  size_t m = 0;
-  size_t l = 0;
-  size_t total_bytes = 0;  // multiple of 4
-};
-PartialLayout LayOutPartial(uint32_t row_count, uint32_t d_v, bool f32);
-
 // Stamps the checksum and writes the header at the start of `slot`.
 void EncodeHeader(RequestHeader header, std::span<std::byte> slot);
 void EncodeHeader(ReplyHeader header, std::span<std::byte> slot);
 
 // Decodes and checks the header of a request of `slot.size()` bytes, as a peer sent it. A field
 // that a kind does not use must be zero, so that a later version can give it a meaning. For all
-// kinds but attend these are the flags, the layer and every count.
+// kinds but attend these are the flags, the grade, the layer and every count.
 //   InvalidArgument     malformed; the peer has a bug, so the lane is closed.
-//   FailedPrecondition  another wire version; the peer must be upgraded.
+//   FailedPrecondition  a version that this build does not speak; the peer must be upgraded.
 absl::StatusOr<RequestHeader> DecodeRequestHeader(std::span<const std::byte> slot);
 
 // The same for a reply. It does not check the body: see CheckReply.
 absl::StatusOr<ReplyHeader> DecodeReplyHeader(std::span<const std::byte> slot);
-
-// An attend request whose layer, counts, offsets and lengths are all in range. The pieces are a
-// copy. Rows and indices point into the slot; the kernel checks each index as it uses it.
-struct AttendRequest {
-  RequestHeader header;
-  std::vector<PieceEntry> pieces;
-  const uint16_t* rows = nullptr;  // bf16 [copy_count][row_count][d_qk]
-  std::span<const int32_t> indices;
-};
-// Decodes an attend request. `out.pieces` keeps its capacity, so a reused AttendRequest allocates
-// nothing.
-//   InvalidArgument     as above.
-absl::Status DecodeAttendRequest(const RequestHeader& header, std::span<const std::byte> slot,
-                                 const Geometry& geometry, AttendRequest& out);
 
 struct FetchRequest {
   FetchEntry entry;
@@ -253,10 +224,11 @@ struct ExpectedReply {
   uint64_t request_id = 0;
   WireKind kind = WireKind::kAttend;
   uint8_t flags = 0;
+  uint16_t version = kWireVersion;
   uint32_t row_count = 0;
   uint32_t partial_count = 0;
-  uint32_t d_v = 0;
-  FetchEntry fetch = {};  // the request; says how many bytes of each row are sent
+  uint64_t attend_bytes = 0;  // the body of an attend reply (LayOutPartial)
+  FetchEntry fetch = {};      // the request; says how many bytes of each row are sent
   uint64_t row_bytes = 0;
   // Whether the fetch has a checksum: its lane does not share memory (SharesMemory). On shared
   // memory the rows were copied by one memcpy on this host. Reading them again at each end would

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_format.h"
 #include "client/cache/splice.h"
-#include "client/call/attend_plan.h"
 #include "proto/base/status.h"
 
 namespace ckv {

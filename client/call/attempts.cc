@@ -1,6 +1,5 @@
 #include "client/call/attempts.h"
 
-#include <optional>
 #include <utility>
 
 #include "proto/base/log.h"
@@ -8,56 +7,68 @@
 
 namespace ckv {
 
-absl::Status Attempts::Run(const Corpus* corpus, Instant deadline, Attempt attempt) {
+absl::Status Attempts::Run(Corpora corpora, Instant deadline, Attempt attempt) {
   budget_.Earn();
   for (int retry = 0;; ++retry) {
-    AttemptResult result = RunAtOnce(corpus, deadline, attempt);
-    if (NextActFor(result.status) != NextAct::kRetryLater || !result.repeatable ||
-        retry == kRetryCountMax || !AwaitRetry(result.status, deadline)) {
-      return std::move(result.status);
+    AttemptResult result;
+    {
+      // Given back before a wait: others may use it meanwhile.
+      auto context = pool_->Take(deadline);
+      if (!context.ok()) return context.status();
+      (*context)->links.BeginCall();
+      do {
+        result = attempt(**context);
+      } while (Cure(**context, corpora, deadline, result));
     }
-    Log().debug("{}; trying again", result.status.ToString());
+    const std::optional<Instant> again = RetryAt(result, retry, deadline);
+    if (!again) return std::move(result.status);
+    clock_->WaitUntil(*again);
   }
 }
 
-AttemptResult Attempts::RunAtOnce(const Corpus* corpus, Instant deadline, Attempt attempt) {
-  auto context = pool_->Take(deadline);
-  if (!context.ok()) return {context.status()};
-  LinkTable& links = (*context)->links;
-  links.BeginCall();
-  while (true) {
-    AttemptResult result = attempt(**context);
-    const NextAct act = NextActFor(result.status);
-    if (act == NextAct::kNone) return result;
-    const bool may_repeat = result.repeatable && clock_->Now() < deadline;
-    if (may_repeat && links.Reopen()) {
-      if (act == NextAct::kReopen) counters_->reopens.fetch_add(1, std::memory_order_relaxed);
-      Log().debug("{}; opening a new session", result.status.ToString());
-      continue;
-    }
-    if (act == NextAct::kResolveAgain) view_->Forget(*corpus);
-    // Its chunks may have been placed elsewhere meanwhile.
-    if (act == NextAct::kReopen) view_->Doubt(*corpus);
-    if (!may_repeat || act == NextAct::kGiveUp || !links.FailOver(result.status) ||
-        (act == NextAct::kRetryLater && !budget_.Spend())) {
-      return result;
-    }
-    counters_->failovers.fetch_add(1, std::memory_order_relaxed);
-    Log().debug("{}; asking a replica", result.status.ToString());
-  }
+void Attempts::Begin(CallContext& context) {
+  budget_.Earn();
+  context.links.BeginCall();
 }
 
-bool Attempts::AwaitRetry(const absl::Status& status, Instant deadline) {
-  const std::optional<Duration> after = RetryAfterOf(status);
-  const Instant now = clock_->Now();
-  if (!after || *after > kRetryWaitMax || *after >= deadline - now) return false;
-  if (!budget_.Spend()) {
-    counters_->retries_refused.fetch_add(1, std::memory_order_relaxed);
+bool Attempts::Cure(CallContext& context, Corpora corpora, Instant deadline,
+                    const AttemptResult& result) {
+  const NextAct act = NextActFor(result.status);
+  if (act == NextAct::kNone) return false;
+  const bool may_repeat = result.repeatable && clock_->Now() < deadline;
+  if (may_repeat && context.links.Reopen()) {
+    if (act == NextAct::kReopen) counters_->reopens.fetch_add(1, std::memory_order_relaxed);
+    Log().debug("{}; opening a new session", result.status.ToString());
+    return true;
+  }
+  if (act == NextAct::kResolveAgain) corpora([&](const Corpus& c) { view_->Forget(c); });
+  // Its chunks may have been placed elsewhere meanwhile.
+  if (act == NextAct::kReopen) corpora([&](const Corpus& c) { view_->Doubt(c); });
+  if (!may_repeat || act == NextAct::kGiveUp || !context.links.FailOver(result.status) ||
+      (act == NextAct::kRetryLater && !budget_.Spend())) {
     return false;
   }
-  counters_->retries.fetch_add(1, std::memory_order_relaxed);
-  clock_->WaitUntil(now + *after);
+  counters_->failovers.fetch_add(1, std::memory_order_relaxed);
+  Log().debug("{}; asking a replica", result.status.ToString());
   return true;
+}
+
+std::optional<Instant> Attempts::RetryAt(const AttemptResult& result, int retry_count,
+                                         Instant deadline) {
+  if (NextActFor(result.status) != NextAct::kRetryLater || !result.repeatable ||
+      retry_count >= kRetryCountMax) {
+    return std::nullopt;
+  }
+  const std::optional<Duration> after = RetryAfterOf(result.status);
+  const Instant now = clock_->Now();
+  if (!after || *after > kRetryWaitMax || *after >= deadline - now) return std::nullopt;
+  if (!budget_.Spend()) {
+    counters_->retries_refused.fetch_add(1, std::memory_order_relaxed);
+    return std::nullopt;
+  }
+  counters_->retries.fetch_add(1, std::memory_order_relaxed);
+  Log().debug("{}; trying again", result.status.ToString());
+  return now + *after;
 }
 
 }  // namespace ckv

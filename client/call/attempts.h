@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <optional>
+
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "client/call/call_context_pool.h"
@@ -30,24 +32,32 @@ struct AttemptResult {
 class Attempts {
  public:
   using Attempt = absl::FunctionRef<AttemptResult(CallContext&)>;
+  // Calls its argument with every corpus of the call.
+  using Corpora = absl::FunctionRef<void(absl::FunctionRef<void(const Corpus&)>)>;
 
   // All must outlive it.
   Attempts(Clock* clock, CallContextPool* pool, DirectoryView* view, CallCounters* counters)
       : clock_(clock), pool_(pool), view_(view), counters_(counters) {}
 
   // Takes a call context and runs `attempt` until it succeeds or the policy ends it. Returns the
-  // last status. If the error casts doubt on `corpus`, the directory is asked about it before its
+  // last status. If the error casts doubt on a corpus, the directory is asked about it before its
   // next use.
   //   DeadlineExceeded, ResourceExhausted  also as CallContextPool::Take.
-  absl::Status Run(const Corpus* corpus, Instant deadline, Attempt attempt);
+  absl::Status Run(Corpora corpora, Instant deadline, Attempt attempt);
+  // The same for a call over one corpus.
+  absl::Status Run(const Corpus* corpus, Instant deadline, Attempt attempt) {
+    return Run([corpus](absl::FunctionRef<void(const Corpus&)> visit) { visit(*corpus); }, deadline,
+               attempt);
+  }
+
+  // The same, step by step, for calls that do not wait here. Begin once; after an attempt failed,
+  // Cure says whether to try again at once, and RetryAt whether to try again later.
+  void Begin(CallContext& context);
+  bool Cure(CallContext& context, Corpora corpora, Instant deadline, const AttemptResult& result);
+  // Returns when to try again, or nothing if the call has failed. `retry_count` retries were made.
+  std::optional<Instant> RetryAt(const AttemptResult& result, int retry_count, Instant deadline);
 
  private:
-  // The attempts between two waits.
-  AttemptResult RunAtOnce(const Corpus* corpus, Instant deadline, Attempt attempt);
-  // Waits as long as the status asks. Returns false at once if it does not ask, if its wait is too
-  // long, or if no retry is left.
-  bool AwaitRetry(const absl::Status& status, Instant deadline);
-
   Clock* const clock_;
   CallContextPool* const pool_;
   DirectoryView* const view_;

@@ -13,17 +13,31 @@ CallContextPool::CallContextPool(Clock* clock, uint32_t call_count_max,
   free_.reserve(call_count_max);
 }
 
-absl::StatusOr<CallContextPool::Lease> CallContextPool::Take(Instant deadline) {
-  absl::MutexLock lock(&mu_);
+std::unique_ptr<CallContext> CallContextPool::TakeFree() {
   if (!free_.empty()) {
     std::unique_ptr<CallContext> context = std::move(free_.back());
     free_.pop_back();
-    return Lease(this, std::move(context));
+    return context;
   }
-  if (context_count_ < call_count_max_) {
-    ++context_count_;
-    return Lease(this, make_());
-  }
+  if (context_count_ == call_count_max_) return nullptr;
+  ++context_count_;
+  return make_();
+}
+
+absl::StatusOr<CallContextPool::Lease> CallContextPool::TryTake() {
+  absl::MutexLock lock(&mu_);
+  if (std::unique_ptr<CallContext> free = TakeFree(); free != nullptr)
+    return Lease(this, std::move(free));
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "%d calls in progress, the limit of this requester: wait for one of them, or raise "
+      "call_count_max",
+      call_count_max_));
+}
+
+absl::StatusOr<CallContextPool::Lease> CallContextPool::Take(Instant deadline) {
+  absl::MutexLock lock(&mu_);
+  if (std::unique_ptr<CallContext> free = TakeFree(); free != nullptr)
+    return Lease(this, std::move(free));
   if (waiters_.size() >= kWaiterCountMax) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("%d calls in progress and %d waiting: the limit of this requester",

@@ -15,6 +15,8 @@
 #include "client/call/exchange.h"
 #include "client/call/fetch.h"
 #include "client/call/route.h"
+#include "client/context/context_cache.h"
+#include "client/context/layer_call.h"
 #include "client/holders/link_table.h"
 
 namespace ckv {
@@ -32,6 +34,8 @@ struct CallContext {
   Exchange exchange;  // serves the call in progress
   Router router;
   Fetcher fetcher;
+  ContextCache contexts;
+  LayerCallSegments segments;  // segments of the call in progress
   // When one of its links may have been idle for too long. Used while nobody has the context.
   Instant next_tidy = kInstantMax;
 };
@@ -75,6 +79,9 @@ class CallContextPool {
   //   DeadlineExceeded    every context was in use until the deadline.
   //   ResourceExhausted   kWaiterCountMax calls wait already.
   absl::StatusOr<Lease> Take(Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  // Takes a context if one is free, for a caller that holds others and must not wait for itself.
+  //   ResourceExhausted   every context is in use.
+  absl::StatusOr<Lease> TryTake() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   // Waiters are kept and used again, so that waiting takes no new memory after the first burst.
@@ -86,6 +93,8 @@ class CallContextPool {
         +[](Waiter* waiter) { return waiter->served.load(std::memory_order_relaxed); }, this};
   };
 
+  // A free context, or a new one; null if every one is in use.
+  std::unique_ptr<CallContext> TakeFree() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void GiveBack(std::unique_ptr<CallContext> context) ABSL_LOCKS_EXCLUDED(mu_);
   // Takes out and returns a free context that has a link to close now, or null if there is none.
   std::unique_ptr<CallContext> TakeUntidy(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

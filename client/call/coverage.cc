@@ -1,37 +1,52 @@
 #include "client/call/coverage.h"
 
 #include "absl/strings/str_format.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 
-void Coverage::Begin(uint32_t piece_count, uint32_t row_count) {
-  row_count_ = row_count;
-  next_row_.assign(piece_count, 0);
+void Coverage::Begin() {
+  blocks_.clear();
+  came_.clear();
 }
 
-absl::Status Coverage::Cover(uint32_t piece, uint32_t row_begin, uint32_t row_count) {
-  if (piece >= next_row_.size() || row_count > row_count_ || row_begin > row_count_ - row_count) {
+void Coverage::AddBlock(uint32_t share_count, uint32_t piece_count) {
+  const auto begin = static_cast<uint32_t>(came_.size());
+  blocks_.push_back(
+      {.share_begin = begin, .share_end = begin + share_count, .piece_count = piece_count});
+  came_.resize(came_.size() + share_count);
+}
+
+absl::Status Coverage::Cover(uint32_t block, uint32_t share, uint32_t piece_count) {
+  if (block >= blocks_.size() || share >= blocks_[block].share_end - blocks_[block].share_begin) {
     return absl::InternalError(
-        absl::StrFormat("coverage: rows %d+%d of chunk %d are not of this call (%d chunks, %d "
-                        "rows)",
-                        row_begin, row_count, piece, next_row_.size(), row_count_));
+        absl::StrFormat("coverage: share %d of block %d is not of this call (%d blocks)", share,
+                        block, blocks_.size()));
   }
-  if (row_begin != next_row_[piece]) {
-    return absl::InternalError(absl::StrFormat(
-        "coverage: chunk %d has rows up to %d and got rows %d+%d%s", piece, next_row_[piece],
-        row_begin, row_count, row_begin < next_row_[piece] ? ", twice" : ", with a gap"));
+  Block& covered = blocks_[block];
+  if (came_[covered.share_begin + share]) {
+    return absl::InternalError(
+        absl::StrFormat("coverage: share %d of block %d came twice", share, block));
   }
-  next_row_[piece] += row_count;
+  came_[covered.share_begin + share] = true;
+  covered.covered += piece_count;
   return absl::OkStatus();
 }
 
-absl::Status Coverage::CheckComplete() const {
-  for (size_t piece = 0; piece < next_row_.size(); ++piece) {
-    if (next_row_[piece] != row_count_) {
-      return absl::InternalError(absl::StrFormat("coverage: chunk %d has %d of %d rows", piece,
-                                                 next_row_[piece], row_count_));
-    }
+absl::Status Coverage::CheckBlock(uint32_t block) const {
+  const Block& checked = blocks_[block];
+  for (uint32_t share = checked.share_begin; share < checked.share_end; ++share) {
+    if (came_[share]) continue;
+    return absl::InternalError(absl::StrFormat("coverage: block %d has no share %d yet", block,
+                                               share - checked.share_begin));
   }
+  if (checked.covered == checked.piece_count) return absl::OkStatus();
+  return absl::InternalError(absl::StrFormat("coverage: block %d has %d of %d pieces", block,
+                                             checked.covered, checked.piece_count));
+}
+
+absl::Status Coverage::CheckComplete() const {
+  for (uint32_t block = 0; block < blocks_.size(); ++block) CKV_RETURN_IF_ERROR(CheckBlock(block));
   return absl::OkStatus();
 }
 

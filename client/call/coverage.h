@@ -9,27 +9,35 @@
 
 namespace ckv {
 
-// One call's ledger. Blocks of rows are merged in rising order, so the rows of each piece (one
-// chunk of the call) are covered in rising order. One counter per piece therefore finds both a
-// duplicate and a gap. Not thread-safe. Keeps its memory between calls.
+// One call's ledger. Rows are merged in blocks. Each block awaits shares, which together have all
+// of its pieces (one chunk each). Not thread-safe. Keeps its memory between calls.
 class Coverage {
  public:
-  // Starts a call of `piece_count` pieces and `row_count` query rows. Nothing is covered.
-  void Begin(uint32_t piece_count, uint32_t row_count);
+  // Starts a call. It has no blocks.
+  void Begin();
+  // Adds the next block, which awaits `share_count` shares of `piece_count` pieces together.
+  void AddBlock(uint32_t share_count, uint32_t piece_count);
 
-  // Call before rows [row_begin, row_begin + row_count) of `piece` are merged. After an error the
-  // call must fail.
-  //   Internal            some of the rows were covered before, rows before them are missing, or
-  //                       they do not belong to this call.
-  absl::Status Cover(uint32_t piece, uint32_t row_begin, uint32_t row_count);
+  // Call when a share of a block came, with `piece_count` pieces. After an error the call must
+  // fail.
+  //   Internal            it came before, or it is not of this call.
+  absl::Status Cover(uint32_t block, uint32_t share, uint32_t piece_count);
 
-  // Checks that every row of every piece was covered.
-  //   Internal            names the first piece that was not.
+  // Checks that every piece of the block was covered once.
+  //   Internal            it was not.
+  absl::Status CheckBlock(uint32_t block) const;
+  // Checks every block.
+  //   Internal            names the first one that is not complete.
   absl::Status CheckComplete() const;
 
  private:
-  uint32_t row_count_ = 0;
-  std::vector<uint32_t> next_row_;  // [piece_count] all rows before it are covered
+  struct Block {
+    uint32_t share_begin = 0, share_end = 0;  // in came_
+    uint32_t piece_count = 0;
+    uint64_t covered = 0;
+  };
+  std::vector<Block> blocks_;
+  std::vector<bool> came_;
 };
 
 }  // namespace ckv

@@ -24,7 +24,12 @@ uint32_t Exchange::Add(HolderLink& link) {
     if (lines_[i].link == &link) return i;
   }
   if (lines_.size() == line_count_) lines_.emplace_back();
-  lines_[line_count_].link = &link;
+  Line& line = lines_[line_count_];
+  line.link = &link;
+  // Until Start there is nothing to give up.
+  line.slots.clear();
+  line.outstanding = 0;
+  line.strange = line.held = false;
   return static_cast<uint32_t>(line_count_++);
 }
 
@@ -45,12 +50,14 @@ absl::Status Exchange::Post(uint32_t line, uint32_t slot, const RequestHeader& h
   Line& to = lines_[line];
   RequestLane& lane = to.link->lane();
   RequestHeader stamped = header;
+  CKV_CHECK(stamped.version == to.link->wire_version());
   stamped.request_id = to.link->NextRequestId();
   stamped.epoch = to.link->epoch().value;
   stamped.session = to.link->session().value;
   stamped.deadline_us = RemainingUs(deadline_, now);
   EncodeHeader(stamped, lane.request(slot));
-  const auto bytes = static_cast<uint32_t>(sizeof(stamped) + stamped.body_bytes);
+  const auto bytes =
+      static_cast<uint32_t>(RequestHeaderBytes(stamped.version) + stamped.body_bytes);
   const absl::Status status =
       send == Send::kNow ? lane.Post(slot, bytes) : lane.PostLater(slot, bytes);
   if (!status.ok()) return links_->Fail(*to.link, status);

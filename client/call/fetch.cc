@@ -195,14 +195,13 @@ absl::StatusOr<bool> Fetcher::PostNext(const FetchCall& call) {
     return status;
   }
   RequestHeader header;
+  header.version = exchange_->link(segment.line).wire_version();
   header.kind = WireKind::kFetch;
   header.body_bytes = static_cast<uint32_t>(sizeof(FetchEntry) + part.indices.size_bytes());
-  const std::span<std::byte> request = lane.request(*slot);
-  std::memcpy(request.data() + sizeof(header), &segment.entry, sizeof(FetchEntry));
-  if (!part.indices.empty()) {
-    std::memcpy(request.data() + sizeof(header) + sizeof(FetchEntry), part.indices.data(),
-                part.indices.size_bytes());
-  }
+  std::byte* const body = lane.request(*slot).data() + RequestHeaderBytes(header.version);
+  std::memcpy(body, &segment.entry, sizeof(FetchEntry));
+  if (!part.indices.empty())
+    std::memcpy(body + sizeof(FetchEntry), part.indices.data(), part.indices.size_bytes());
   // The frame leaves with the next one, or at the next poll.
   const size_t place = (head_ + in_window_) % window_.size();
   CKV_RETURN_IF_ERROR(exchange_->Post(segment.line, *slot, header, static_cast<uint32_t>(place),
@@ -248,6 +247,7 @@ absl::Status Fetcher::Accept(const FetchCall& call, const Exchange::Reply& reply
   if (!segment.landed) segment.body = reply.bytes.subspan(sizeof(ReplyHeader));
   ExpectedReply expected;
   expected.request_id = reply.header.request_id;
+  expected.version = exchange_->link(reply.line).wire_version();
   expected.kind = WireKind::kFetch;
   expected.checksummed = !SharesMemory(lane.kind());
   expected.fetch = segment.entry;

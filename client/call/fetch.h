@@ -9,9 +9,9 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "client/call/attend_plan.h"
 #include "client/call/exchange.h"
 #include "client/call/fetch_plan.h"
+#include "client/call/rotation_cache.h"
 #include "client/call/route.h"
 #include "transport/scatter_list.h"
 #include "transport/wire.h"

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "absl/strings/str_format.h"
-#include "client/call/attend_plan.h"
 #include "proto/base/status.h"
 #include "proto/base/stripe.h"
 

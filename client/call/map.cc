@@ -53,6 +53,7 @@ absl::Status Post(HolderLink& link, uint32_t handle, Clock& clock, Exchange& exc
   MapEntry entry;
   entry.handle = handle;
   RequestHeader header;
+  header.version = link.wire_version();
   header.kind = WireKind::kMap;
   header.body_bytes = sizeof(entry);
   if (lane.shape().request_bytes_max < sizeof(header) + sizeof(entry) ||
@@ -61,13 +62,16 @@ absl::Status Post(HolderLink& link, uint32_t handle, Clock& clock, Exchange& exc
   }
   const std::optional<uint32_t> slot = lane.Acquire();
   CKV_CHECK(slot.has_value());  // EnsureUp leaves one free, and nobody else uses this lane
-  std::memcpy(lane.request(*slot).data() + sizeof(header), &entry, sizeof(entry));
+  std::memcpy(lane.request(*slot).data() + RequestHeaderBytes(header.version), &entry,
+              sizeof(entry));
   return exchange.Post(exchange.Add(link), *slot, header, /*tag=*/0, clock.Now());
 }
 
 absl::StatusOr<MappedChunk> Accept(const MapCall& call, const Exchange::Reply& reply,
-                                   RequestLane& lane) {
+                                   const HolderLink& link) {
+  RequestLane& lane = link.lane();
   ExpectedReply expected;
+  expected.version = link.wire_version();
   expected.request_id = reply.header.request_id;
   expected.kind = WireKind::kMap;
   CKV_RETURN_IF_ERROR(
@@ -86,7 +90,7 @@ absl::StatusOr<MappedChunk> MapOverLane(const MapCall& call, HolderLink& link, u
                                         Clock& clock, Exchange& exchange) {
   std::optional<MappedChunk> mapped;
   const auto accept = [&](const Exchange::Reply& reply) -> absl::Status {
-    CKV_ASSIGN_OR_RETURN(mapped, Accept(call, reply, link.lane()));
+    CKV_ASSIGN_OR_RETURN(mapped, Accept(call, reply, link));
     return absl::OkStatus();
   };
   exchange.Start(call.deadline);

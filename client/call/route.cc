@@ -1,11 +1,11 @@
-// The asking half of the router. One attempt of an Attend, in order:
-//   Begin       the plan lists the chunks of the call
+// The asking half of the router. One attempt of an attend, in order:
+//   plan.Begin  lists what each segment attends
 //   Prepare     chooses a replica of each group, brings up its link, and finds the handles
-//   Cut         the plan divides the call into batches and blocks that fit lane slots
-//   StartFlows  gives each holder its frames, and decides when to merge: all at the end if every
-//               reply fits a slot of its own, else block by block into memory of the router
-//   Run         until every block is merged: posts frames while slots are free, takes replies, and
-//               merges the blocks whose replies are all there (route_merge.cc)
+//   plan.Cut    divides the call into blocks, and into frames that fit lane slots
+//   StartFlows  decides when to merge: all at the end if every reply fits a slot of its own, else
+//               block by block into memory of the router
+//   Advance     posts frames while slots are free, takes replies, and merges the blocks whose
+//               replies are all there (route_merge.cc)
 // If the blocks were merged in memory of the router, the answer is then copied to the caller's
 // room.
 
@@ -15,7 +15,6 @@
 #include <cstring>
 
 #include "absl/strings/str_format.h"
-#include "attention/merge.h"
 #include "client/holders/retry.h"
 #include "proto/base/status.h"
 
@@ -25,138 +24,194 @@ namespace {
 // A call merged as it comes keeps its result here first; what a large call took is given back.
 constexpr size_t kMergedFloatsKept = size_t{4} << 20;
 
+// More rows than this for one holder are a bulk call: a prefill, not a decode step. It is as many
+// as 32 sequences of 128 heads have.
+constexpr uint64_t kStepRowCountMax = 4096;
+
 }  // namespace
 
 Router::Router(const LinkOptions* options, LinkTable* links, Exchange* exchange)
-    : clock_(options->clock), shape_(options->shape), links_(*links), exchange_(*exchange) {}
+    : clock_(options->clock),
+      shape_(options->shape),
+      links_(*links),
+      exchange_(*exchange),
+      own_pool_(/*thread_count=*/1) {}
 
-absl::Status Router::Attend(const AttendCall& call, AttendRoom room, AttendReport* report) {
-  const Instant begin = clock_->Now();
-  if (begin >= call.deadline)
-    return absl::DeadlineExceededError("attend: the deadline had passed before anything was sent");
+absl::Status Router::Attend(const RouteCall& call, AttendRoom room, AttendReport* report) {
+  const auto run = [&]() -> absl::Status {
+    CKV_RETURN_IF_ERROR(Begin(call));
+    while (true) {
+      CKV_ASSIGN_OR_RETURN(const bool done, Advance(room));
+      if (done) return absl::OkStatus();
+      CKV_RETURN_IF_ERROR(Rest());
+    }
+  };
+  absl::Status status = run();
+  if (status.ok()) {
+    Finish(report);
+  } else {
+    GiveUp();
+  }
+  return status;
+}
+
+absl::Status Router::Warm(const RouteCall& call) {
   exchange_.Clear();
   CKV_RETURN_IF_ERROR(plan_.Begin(call));
-  CKV_RETURN_IF_ERROR(Prepare(call));
-  CKV_RETURN_IF_ERROR(plan_.Cut(call, shape_, static_cast<uint32_t>(flow_of_rank_.size())));
-  CKV_RETURN_IF_ERROR(StartFlows(call));
+  return Prepare(call);
+}
 
-  if (absl::Status status = Run(call, room); !status.ok()) {
-    exchange_.GiveUp();
-    return status;
+absl::Status Router::Begin(const RouteCall& call) {
+  call_ = &call;
+  begin_ = clock_->Now();
+  started_ = progress_ = false;
+  exchange_.Clear();
+  if (begin_ >= call.deadline)
+    return absl::DeadlineExceededError("attend: the deadline had passed before anything was sent");
+  CKV_RETURN_IF_ERROR(CheckRouteCall(call));
+  CKV_RETURN_IF_ERROR(plan_.Begin(call));
+  CKV_RETURN_IF_ERROR(Prepare(call));
+  CKV_RETURN_IF_ERROR(plan_.Cut(call, lines_));
+  CKV_RETURN_IF_ERROR(StartFlows(call));
+  exchange_.Start(call.deadline);
+  return PostAll().status();
+}
+
+// Brings up the links of the holders to ask, and finds the handles.
+absl::Status Router::Prepare(const RouteCall& call) {
+  lines_.clear();
+  links_.BeginAttempt();
+  for (const RouteSegment& segment : call.segments) {
+    const ReplicaWork work = {Primitive::kRoute, call.q.count, segment.selection.k, call.wire};
+    for (const std::shared_ptr<const Corpus>& corpus : segment.context->corpora())
+      CKV_RETURN_IF_ERROR(links_.AddCorpus(corpus, work).status());
   }
-  if (!merge_late_) {
-    const PartialView out = room();
-    const size_t rows = call.q.count, d_v = call.corpus->geometry.d_v;
-    std::memcpy(out.o, target_.o, rows * d_v * sizeof(float));
-    std::memcpy(out.m, target_.m, rows * sizeof(float));
-    std::memcpy(out.l, target_.l, rows * sizeof(float));
-    if (merged_.size() > kMergedFloatsKept) merged_ = {};
-  }
-  if (report != nullptr) FillReport(report, begin);
+  links_.Tidy();
+  for (const PlannedUnit& unit : plan_.units()) CKV_RETURN_IF_ERROR(FindHandles(call, unit));
   return absl::OkStatus();
 }
 
-// Ranks the groups in the order in which the call first names them, brings up the links of the
-// holders to ask, and finds the handles.
-absl::Status Router::Prepare(const AttendCall& call) {
-  const ReplicaWork work = {Primitive::kRoute, call.q.count, call.selection.k, call.wire};
-  CKV_ASSIGN_OR_RETURN(LinkTable::ChunkLinks * chunk_links, links_.LinksFor(call.corpus, work));
-  const size_t group_count =
-      call.per_chunk ? chunk_links->links.size() : chunk_links->groups.size();
-  rank_of_group_.assign(group_count, PlannedPiece::kNoGroup);
-  flow_of_rank_.clear();
-  for (PlannedPiece& piece : plan_.pieces()) {
-    const uint32_t group = chunk_links->group_of_chunk[piece.chunk];
-    if (group == LinkTable::kNoLink) continue;
-    HolderLink& link = links_.Ask(*chunk_links, piece.chunk);
-    uint32_t& rank = rank_of_group_[call.per_chunk ? chunk_links->LinkOf(piece.chunk) : group];
-    if (rank == PlannedPiece::kNoGroup) {
-      const size_t lines_before = exchange_.line_count();
-      rank = static_cast<uint32_t>(flow_of_rank_.size());
-      flow_of_rank_.push_back(exchange_.Add(link));
-      if (exchange_.line_count() > lines_before) {
-        if (absl::Status status = links_.EnsureUp(link, call.deadline); !status.ok())
-          return Annotate(status, link.peer().Describe());
-      }
+absl::Status Router::FindHandles(const RouteCall& call, const PlannedUnit& unit) {
+  const ContextState& context = *call.segments[unit.segment].context;
+  const Corpus* corpus = nullptr;
+  LinkTable::ChunkLinks* chunk_links = nullptr;
+  const HolderLink* last_link = nullptr;
+  uint32_t last_line = 0;
+  for (uint32_t i = unit.piece_begin; i < unit.piece_end; ++i) {
+    PlannedPiece& piece = plan_.pieces()[i];
+    const ContextChunk& chunk = context.chunks()[piece.chunk];
+    if (context.corpora()[chunk.part].get() != corpus) {
+      corpus = context.corpora()[chunk.part].get();
+      CKV_ASSIGN_OR_RETURN(chunk_links, links_.AddCorpus(context.corpora()[chunk.part], {}));
     }
-    auto handle = links_.HandleOf(*chunk_links, piece.chunk, call.deadline);
+    HolderLink& link = links_.Ask(*chunk_links, chunk.ordinal);
+    if (&link != last_link) {
+      last_line = exchange_.Add(link);
+      CKV_RETURN_IF_ERROR(AddLine(link, last_line, call.deadline));
+      last_link = &link;
+    }
+    auto handle = links_.HandleOf(*chunk_links, chunk.ordinal, call.deadline);
     if (!handle.ok()) return links_.Fail(link, handle.status());
-    piece.group = rank;
+    piece.line = last_line;
     piece.handle = *handle;
   }
   return absl::OkStatus();
 }
 
-absl::Status Router::StartFlows(const AttendCall& call) {
-  const std::span<const PlannedBatch> batches = plan_.batches();
-  const auto block_count = static_cast<uint32_t>(plan_.blocks().size());
-  frames_.assign(size_t{block_count} * batches.size(), Frame{});
-  lists_.clear();
-  next_merge_ = 0;
+// Brings the link up if it is new to this call.
+absl::Status Router::AddLine(HolderLink& link, uint32_t line, Instant deadline) {
+  if (line < lines_.size()) return absl::OkStatus();
+  if (absl::Status status = links_.EnsureUp(link, deadline); !status.ok())
+    return Annotate(status, link.peer().Describe());
+  lines_.push_back({.shape = shape_, .wire_version = link.wire_version()});
+  return absl::OkStatus();
+}
+
+absl::Status Router::StartFlows(const RouteCall& /*call*/) {
+  frames_.assign(plan_.frames().size(), Frame{});
   merge_late_ = true;
   bytes_sent_ = bytes_received_ = 0;
-  if (flows_.size() < exchange_.line_count()) flows_.resize(exchange_.line_count());
-  for (Flow& flow : flows()) flow.batches.clear();
-  for (uint32_t batch = 0; batch < batches.size(); ++batch)
-    flows_[flow_of_rank_[batches[batch].group]].batches.push_back(batch);
-  for (uint32_t line = 0; line < exchange_.line_count(); ++line) {
-    Flow& flow = flows_[line];
-    flow.block = 0;
-    flow.next = 0;
-    flow.asked = false;
-    flow.approximate = false;
-    flow.compute_ns = 0;
-    flow.last_compute_ns = 0;
+  target_kernel_.reset();
+  targets_differ_ = false;
+  if (flows_.size() < lines_.size()) flows_.resize(lines_.size());
+  bool copies = false;
+  for (uint32_t line = 0; line < lines_.size(); ++line) {
+    const PlannedLine& planned = lines_[line];
     const RequestLane& lane = exchange_.link(line).lane();
     const uint64_t slots = lane.shape().slot_count - lane.in_flight();
-    const uint64_t batch_count = flow.batches.size();
-    flow.copy_out = batch_count > slots;
-    flow.frame_count = batch_count * block_count;
-    if (batch_count * block_count > slots) merge_late_ = false;
+    flows_[line] = {.next = planned.frame_begin, .copy_out = planned.frames_per_block > slots};
+    copies |= flows_[line].copy_out;
+    if (planned.frame_end - planned.frame_begin > slots) merge_late_ = false;
   }
-  if (copies_.size() < batches.size()) copies_.resize(batches.size());
-  coverage_.Begin(static_cast<uint32_t>(plan_.pieces().size()), call.q.count);
-  // A chunk without tokens adds nothing to any row, so its rows are covered at once.
-  for (uint32_t i = 0; i < plan_.pieces().size(); ++i) {
-    if (plan_.pieces()[i].group == PlannedPiece::kNoGroup)
-      CKV_RETURN_IF_ERROR(coverage_.Cover(i, 0, call.q.count));
+  if (copies && copies_.size() < frames_.size()) copies_.resize(frames_.size());
+  return StartCoverage();
+}
+
+absl::Status Router::StartCoverage() {
+  const std::span<const PlannedBlock> blocks = plan_.blocks();
+  missing_.assign(blocks.size(), 0);
+  merged_block_.assign(blocks.size(), false);
+  ready_.clear();
+  merged_count_ = first_open_ = 0;
+  coverage_.Begin();
+  for (uint32_t i = 0; i < blocks.size(); ++i) {
+    const PlannedUnit& unit = plan_.units()[blocks[i].unit];
+    missing_[i] = unit.share_end - unit.share_begin;
+    coverage_.AddBlock(missing_[i], unit.piece_end - unit.piece_begin);
+    if (missing_[i] == 0) ready_.push_back(i);
   }
   return absl::OkStatus();
 }
 
-void Router::MakeTarget(const AttendCall& call, AttendRoom room) {
+void Router::MakeTarget(AttendRoom room) {
   if (merge_late_) {
     target_ = room();
     return;
   }
-  const size_t rows = call.q.count, d_v = call.corpus->geometry.d_v;
+  const size_t rows = call_->q.count, d_v = call_->geometry().d_v;
   merged_.resize(rows * (d_v + 2));
   target_ = {merged_.data(), merged_.data() + rows * d_v, merged_.data() + rows * (d_v + 1),
              PartialDtype::kF32};
 }
 
-absl::Status Router::Run(const AttendCall& call, AttendRoom room) {
-  const auto accept = [&](const Exchange::Reply& reply) { return Accept(call, reply); };
-  exchange_.Start(call.deadline);
-  for (bool first = true;; first = false) {
-    CKV_ASSIGN_OR_RETURN(const bool posted, PostAll(call));
-    if (first) MakeTarget(call, room);
-    CKV_ASSIGN_OR_RETURN(const bool came, exchange_.Collect(accept));
-    CKV_RETURN_IF_ERROR(MergeReady(call, target_));
-    if (next_merge_ == plan_.blocks().size()) break;
-    CKV_RETURN_IF_ERROR(exchange_.EndRound(posted || came));
+absl::StatusOr<bool> Router::Advance(AttendRoom room) {
+  if (!started_) {
+    started_ = true;
+    MakeTarget(room);
+    AttendOwn();
   }
-  return coverage_.CheckComplete();
+  CKV_ASSIGN_OR_RETURN(const bool came, exchange_.Collect([&](const Exchange::Reply& reply) {
+    return Accept(reply);
+  }));
+  const uint32_t merged_before = merged_count_;
+  CKV_RETURN_IF_ERROR(MergeReady());
+  if (merged_count_ < plan_.blocks().size()) {
+    CKV_ASSIGN_OR_RETURN(const bool posted, PostAll());
+    progress_ = came || posted || merged_count_ > merged_before;
+    return false;
+  }
+  CKV_RETURN_IF_ERROR(coverage_.CheckComplete());
+  if (!merge_late_) {
+    const PartialView out = room();
+    const size_t rows = call_->q.count, d_v = call_->geometry().d_v;
+    std::memcpy(out.o, target_.o, rows * d_v * sizeof(float));
+    std::memcpy(out.m, target_.m, rows * sizeof(float));
+    std::memcpy(out.l, target_.l, rows * sizeof(float));
+    if (merged_.size() > kMergedFloatsKept) merged_ = {};
+  }
+  return true;
 }
+
+absl::Status Router::Rest() { return exchange_.EndRound(progress_); }
 
 // Posts one frame per holder and round, so that every holder has work before any has all of its
 // own.
-absl::StatusOr<bool> Router::PostAll(const AttendCall& call) {
+absl::StatusOr<bool> Router::PostAll() {
   bool any = false;
   for (bool posted = true; posted;) {
     posted = false;
-    for (uint32_t line = 0; line < exchange_.line_count(); ++line) {
-      CKV_ASSIGN_OR_RETURN(const bool one, PostNext(call, line));
+    for (uint32_t line = 0; line < lines_.size(); ++line) {
+      CKV_ASSIGN_OR_RETURN(const bool one, PostNext(line));
       posted |= one;
     }
     any |= posted;
@@ -164,92 +219,112 @@ absl::StatusOr<bool> Router::PostAll(const AttendCall& call) {
   return any;
 }
 
-absl::StatusOr<bool> Router::PostNext(const AttendCall& call, uint32_t line) {
+absl::StatusOr<bool> Router::PostNext(uint32_t line) {
   Flow& flow = flows_[line];
-  if (flow.batches.empty() || flow.block == plan_.blocks().size()) return false;
-  if (flow.copy_out && flow.block > next_merge_) return false;
+  if (flow.next == lines_[line].frame_end) return false;
+  const uint32_t ordinal = flow.next;
+  const PlannedFrame& planned = plan_.frames()[ordinal];
+  if (flow.copy_out && plan_.PartsOf(planned).front().block_begin > first_open_) return false;
   RequestLane& lane = exchange_.link(line).lane();
   const std::optional<uint32_t> slot = lane.Acquire();
   if (!slot) return false;
-  const uint32_t batch = flow.batches[flow.next];
-  const uint32_t index = flow.block * static_cast<uint32_t>(plan_.batches().size()) + batch;
-  Frame& posting = frames_[index];
-  const PlannedBlock& block = plan_.blocks()[flow.block];
-  // Two lists grow at once: the empty pieces go behind the ones sent.
-  empty_.clear();
-  posting.sent_begin = static_cast<uint32_t>(lists_.size());
   RequestHeader header =
-      plan_.WriteFrame(call, block, plan_.batches()[batch], lane.request(*slot), &lists_, &empty_);
-  posting.sent_end = posting.empty_begin = static_cast<uint32_t>(lists_.size());
-  lists_.insert(lists_.end(), empty_.begin(), empty_.end());
-  posting.empty_end = static_cast<uint32_t>(lists_.size());
-  if (++flow.next == flow.batches.size()) {
-    flow.next = 0;
-    ++flow.block;
-  }
-  if (header.piece_count == 0) {
-    lane.Release(*slot);
-    posting.state = FrameState::kEmpty;
-    return true;
-  }
+      plan_.WriteFrame(*call_, planned, lines_[line].wire_version, lane.request(*slot));
+  if (lines_[line].row_count > kStepRowCountMax) header.flags |= kFlagBulk;
+  Frame& posting = frames_[ordinal];
   posting.slot = *slot;
-  if (flow.frame_count > 1) header.flags |= kFlagBulk;
   posting.flags = header.flags;
-  posting.bytes = static_cast<uint32_t>(sizeof(header)) + header.body_bytes;
-  CKV_RETURN_IF_ERROR(exchange_.Post(line, *slot, header, index, clock_->Now()));
+  posting.bytes = static_cast<uint32_t>(RequestHeaderBytes(header.version) + header.body_bytes);
+  CKV_RETURN_IF_ERROR(exchange_.Post(line, *slot, header, ordinal, clock_->Now()));
   posting.state = FrameState::kPosted;
+  ++flow.next;
   flow.asked = true;
   bytes_sent_ += posting.bytes;
   return true;
 }
 
-absl::Status Router::Accept(const AttendCall& call, const Exchange::Reply& reply) {
+absl::Status Router::Accept(const Exchange::Reply& reply) {
   Flow& flow = flows_[reply.line];
   Frame& arrived = frames_[reply.tag];
-  const auto batch_count = static_cast<uint32_t>(plan_.batches().size());
+  const PlannedFrame& planned = plan_.frames()[reply.tag];
   arrived.state = FrameState::kArrived;
-  arrived.reply = reply.bytes;
   ExpectedReply expected;
   expected.request_id = reply.header.request_id;
   expected.flags = arrived.flags;
-  expected.row_count = plan_.blocks()[reply.tag / batch_count].row_count;
-  expected.partial_count = call.per_chunk ? arrived.sent_end - arrived.sent_begin : 1;
-  expected.d_v = call.corpus->geometry.d_v;
+  expected.version = lines_[reply.line].wire_version;
+  expected.row_count = planned.row_count;
+  expected.partial_count = planned.partial_count;
+  expected.attend_bytes = planned.reply_bytes;
   CKV_RETURN_IF_ERROR(
       CheckReplyForHint(reply.header, reply.bytes.subspan(sizeof(ReplyHeader)), expected));
+  arrived.reply = reply.bytes.subspan(sizeof(ReplyHeader));
   bytes_received_ += reply.bytes.size();
   flow.approximate = flow.approximate || (reply.header.flags & kFlagApproximate) != 0;
   // Frames that shared a kernel call carry its time each: equal neighbours are counted once.
   if (reply.header.compute_ns != flow.last_compute_ns) flow.compute_ns += reply.header.compute_ns;
   flow.last_compute_ns = reply.header.compute_ns;
-  Learn(call, arrived, reply);
+  NoteTarget(reply.header.kernel_target);
+  Learn(planned, arrived, reply);
   if (flow.copy_out) {
-    std::vector<std::byte>& copy = copies_[reply.tag % batch_count];
-    copy.assign(reply.bytes.begin(), reply.bytes.end());
+    std::vector<std::byte>& copy = copies_[reply.tag];
+    copy.assign(arrived.reply.begin(), arrived.reply.end());
     arrived.reply = copy;
     arrived.state = FrameState::kCopied;
     exchange_.Release(reply.line, reply.slot);
   }
+  return TakeParts(reply.tag);
+}
+
+// Notes what the frame brought. Each part counts once for each of its blocks (I1).
+absl::Status Router::TakeParts(uint32_t frame_ordinal) {
+  Frame& frame = frames_[frame_ordinal];
+  frame.open_block_count = 0;
+  for (const PlannedPart& part : plan_.PartsOf(plan_.frames()[frame_ordinal])) {
+    const PlannedShare& share = plan_.shares()[part.share];
+    for (uint32_t block = part.block_begin; block < part.block_end; ++block) {
+      const uint32_t place = part.share - plan_.units()[share.unit].share_begin;
+      CKV_RETURN_IF_ERROR(coverage_.Cover(block, place, share.piece_count));
+      if (--missing_[block] == 0) ready_.push_back(block);
+      ++frame.open_block_count;
+    }
+  }
   return absl::OkStatus();
 }
 
+void Router::NoteTarget(KernelTargetId target) {
+  targets_differ_ |= target == KernelTargetId::kUnknown ||
+                     (target_kernel_.has_value() && *target_kernel_ != target);
+  target_kernel_ = target;
+}
+
 // Tells the cost model of its holder what an answer cost.
-void Router::Learn(const AttendCall& call, const Frame& frame, const Exchange::Reply& reply) {
+void Router::Learn(const PlannedFrame& planned, const Frame& frame, const Exchange::Reply& reply) {
   HolderPeer& peer = exchange_.link(reply.line).peer();
   const FabricKind fabric = exchange_.link(reply.line).lane().kind();
   const uint64_t bytes = frame.bytes + reply.bytes.size();
-  if (!call.selection.present()) {
-    uint64_t tokens = 0;
-    for (uint32_t i = frame.sent_begin; i < frame.sent_end; ++i)
-      tokens += plan_.pieces()[lists_[i]].token_count;
-    peer.ObserveAttend({.geometry = call.corpus->geometry,
+  if (planned.index_count == 0) {
+    uint64_t row_tokens = 0;
+    for (const PlannedPart& part : plan_.PartsOf(planned)) {
+      const PlannedShare& share = plan_.shares()[part.share];
+      const PlannedUnit& unit = plan_.units()[share.unit];
+      const std::span<const ContextChunk> chunks = call_->segments[unit.segment].context->chunks();
+      uint64_t tokens = 0;
+      for (uint32_t left = share.node_count, n = share.first_node; left > 0;
+           --left, n = plan_.nodes()[n].next) {
+        const PlannedNode& node = plan_.nodes()[n];
+        for (uint32_t i = node.piece_begin; i < node.piece_end; ++i)
+          tokens += chunks[plan_.pieces()[i].chunk].token_count;
+      }
+      row_tokens += tokens * part.row_count;
+    }
+    peer.ObserveAttend({.geometry = call_->geometry(),
                         .fabric = fabric,
-                        .rows = plan_.blocks()[reply.tag / plan_.batches().size()].row_count,
-                        .tokens = tokens,
+                        .rows = planned.row_count,
+                        .tokens = row_tokens / planned.row_count,
                         .bytes = bytes,
                         .compute_ns = reply.header.compute_ns,
                         .posted = reply.posted,
-                        .whole = exchange_.line_count() == 1 && flows_[0].frame_count == 1},
+                        .whole = plan_.frames().size() == 1},
                        *clock_);
   }
   peer.queue_ns.store(reply.header.queue_ns, std::memory_order_relaxed);
@@ -260,16 +335,20 @@ void Router::Learn(const AttendCall& call, const Frame& frame, const Exchange::R
   }
 }
 
-void Router::FillReport(AttendReport* report, Instant begin) const {
+void Router::Finish(AttendReport* report) {
+  if (report == nullptr) return;
   *report = {};
-  for (const Flow& flow : std::span(flows_).first(exchange_.line_count())) {
+  for (const Flow& flow : flows()) {
     report->holder_count += flow.asked ? 1 : 0;
     report->compute_ns_max = std::max(report->compute_ns_max, flow.compute_ns);
     report->approximate = report->approximate || flow.approximate;
   }
   report->bytes_sent = bytes_sent_;
   report->bytes_received = bytes_received_;
-  report->elapsed = clock_->Now() - begin;
+  report->targets_differ = targets_differ_;
+  report->same_bits_anywhere =
+      call_->wire == PartialDtype::kF32 && !targets_differ_ && !report->approximate;
+  report->elapsed = clock_->Now() - begin_;
 }
 
 }  // namespace ckv

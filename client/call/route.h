@@ -3,49 +3,73 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "attention/mla_partial.h"
 #include "attention/partial.h"
-#include "client/call/attend_plan.h"
+#include "attention/worker_pool.h"
 #include "client/call/coverage.h"
 #include "client/call/exchange.h"
 #include "client/calls.h"
-#include "client/holders/counters.h"
+#include "client/context/attend_plan.h"
+#include "client/context/route_call.h"
 #include "client/holders/link_table.h"
+#include "proto/kernel_target.h"
 
 namespace ckv {
 
-// Part of a call context. Belongs to the thread that took the context from the pool.
+// Part of a call context. Belongs to the thread that has the context.
+//
+//   Begin(call)                        plans the call and posts what the slots take
+//   until Advance(room) says true:     takes replies, posts the rest, merges
+//     Rest()                           waits until a lane may have something
+//   Finish(report)
+//
+// Attend does all of it. After an error of any of them call GiveUp; the answer is as it was.
 class Router {
  public:
   // Borrows its context's links and exchange. All three must outlive the router.
   Router(const LinkOptions* options, LinkTable* links, Exchange* exchange);
 
-  // One attempt of Requester::Attend. After an error nothing is written to the room.
-  absl::Status Attend(const AttendCall& call, AttendRoom room, AttendReport* report);
+  // One attempt of an attend. After an error nothing is written to the room.
+  absl::Status Attend(const RouteCall& call, AttendRoom room, AttendReport* report);
+
+  // Opens the links that a call would use and resolves the handles of its chunks. The call needs
+  // its segments and deadline only.
+  absl::Status Warm(const RouteCall& call);
+
+  // Starts an attempt. `call` must stay as it is until Finish or GiveUp. Opens the links that are
+  // not up, which may wait for their holders.
+  absl::Status Begin(const RouteCall& call);
+  // Returns true once the answer is complete. Does not wait. The first time, it also attends the
+  // rows of the caller's own.
+  absl::StatusOr<bool> Advance(AttendRoom room);
+  // Waits, if the last Advance found nothing to do.
+  absl::Status Rest();
+  // Ends an attempt that is complete. `report` may be null.
+  void Finish(AttendReport* report);
+  // Ends an attempt that failed or is no longer wanted.
+  void GiveUp() { exchange_.GiveUp(); }
 
   const LaneShape& shape() const { return shape_; }
 
  private:
-  enum class FrameState : uint8_t { kWaiting, kPosted, kArrived, kCopied, kEmpty };
+  enum class FrameState : uint8_t { kWaiting, kPosted, kArrived, kCopied };
   struct Frame {
     FrameState state = FrameState::kWaiting;
     uint32_t slot = 0;
-    uint32_t sent_begin = 0, sent_end = 0;    // in lists_: pieces asked for
-    uint32_t empty_begin = 0, empty_end = 0;  // in lists_: pieces with nothing selected
     uint32_t bytes = 0;
     uint8_t flags = 0;
+    uint32_t open_block_count = 0;  // blocks of it that are not merged; the slot is kept for them
     std::span<const std::byte> reply;
   };
-  // The frames that go to one holder, in order of blocks. It is a line of the exchange.
+  // The part of the call that goes to one holder.
   struct Flow {
-    std::vector<uint32_t> batches;
-    uint32_t block = 0, next = 0;  // the next frame to post is this block's batches[next]
-    uint64_t frame_count = 0;      // frames of the call that go to this holder
+    uint32_t next = 0;  // the next frame to post
     bool asked = false;
     // A block has more frames than the lane has slots. Replies are then copied out as they come,
     // one block at a time.
@@ -55,28 +79,27 @@ class Router {
     uint32_t last_compute_ns = 0;
   };
 
-  absl::Status Prepare(const AttendCall& call);
-  absl::Status StartFlows(const AttendCall& call);
-  absl::Status Run(const AttendCall& call, AttendRoom room);
-  void MakeTarget(const AttendCall& call, AttendRoom room);
-  absl::StatusOr<bool> PostAll(const AttendCall& call);
-  absl::StatusOr<bool> PostNext(const AttendCall& call, uint32_t line);
-  absl::Status Accept(const AttendCall& call, const Exchange::Reply& reply);
-  void Learn(const AttendCall& call, const Frame& frame, const Exchange::Reply& reply);
-  absl::Status MergeReady(const AttendCall& call, const PartialView& out);
-  void MergeBlock(const AttendCall& call, uint32_t block, const PartialView& out);
-  absl::Status CoverBlock(uint32_t block);
-  void CollectParts(const AttendCall& call, uint32_t block);
-  bool BlockComplete(uint32_t block) const;
-  void ReleaseBlock(uint32_t block);
-  void FillReport(AttendReport* report, Instant begin) const;
-  std::span<Flow> flows() { return {flows_.data(), exchange_.line_count()}; }
-  Frame& frame(uint32_t block, uint32_t batch) {
-    return frames_[size_t{block} * plan_.batches().size() + batch];
-  }
-  const Frame& frame(uint32_t block, uint32_t batch) const {
-    return frames_[size_t{block} * plan_.batches().size() + batch];
-  }
+  absl::Status Prepare(const RouteCall& call);
+  absl::Status FindHandles(const RouteCall& call, const PlannedUnit& unit);
+  absl::Status AddLine(HolderLink& link, uint32_t line, Instant deadline);
+  absl::Status StartFlows(const RouteCall& call);
+  absl::Status StartCoverage();
+  void MakeTarget(AttendRoom room);
+  absl::StatusOr<bool> PostAll();
+  absl::StatusOr<bool> PostNext(uint32_t line);
+  absl::Status Accept(const Exchange::Reply& reply);
+  absl::Status TakeParts(uint32_t frame_ordinal);
+  void Learn(const PlannedFrame& planned, const Frame& frame, const Exchange::Reply& reply);
+  void NoteTarget(KernelTargetId target);
+
+  void AttendOwn();
+  absl::Status MergeReady();
+  absl::Status MergeBlock(uint32_t block);
+  void CollectParts(const PlannedBlock& block);
+  void AddOwnParts(const PlannedBlock& block);
+  void CloseBlock(uint32_t block);
+
+  std::span<Flow> flows() { return {flows_.data(), lines_.size()}; }
 
   Clock* const clock_;
   const LaneShape shape_;
@@ -84,20 +107,33 @@ class Router {
   Exchange& exchange_;
   AttendPlan plan_;
   Coverage coverage_;
+  WorkerPool own_pool_;  // the calling thread alone
 
   // The state of the call in progress.
-  std::vector<Flow> flows_;              // one per line; the rest keep their memory
-  std::vector<uint32_t> rank_of_group_;  // [groups, or links if per_chunk]
-  std::vector<uint32_t> flow_of_rank_;
-  std::vector<Frame> frames_;  // [blocks][batches]
-  std::vector<uint32_t> lists_, empty_;
-  std::vector<std::vector<std::byte>> copies_;  // [batches] replies of the block being gathered
-  std::vector<ConstPartialView> parts_, parts_of_piece_;
-  uint32_t next_merge_ = 0;    // the next block to merge
-  bool merge_late_ = true;     // all replies fit their slots, so they are merged once all came
-  PartialView target_;         // the caller's room, or merged_
-  std::vector<float> merged_;  // o, m, l of a call that is merged block by block
+  const RouteCall* call_ = nullptr;
+  Instant begin_;
+  std::vector<PlannedLine> lines_;
+  std::vector<Flow> flows_;  // the first lines_.size() are in use; the rest keep their memory
+  std::vector<Frame> frames_;
+  std::vector<std::vector<std::byte>> copies_;  // [frames] copies of replies, if a flow copies out
+  std::vector<uint32_t> missing_;               // [blocks] parts that have not come
+  std::vector<uint32_t> ready_;                 // blocks whose parts all came
+  std::vector<bool> merged_block_;              // [blocks]
+  uint32_t merged_count_ = 0;
+  uint32_t first_open_ = 0;  // all blocks before it are merged
+  std::vector<ConstPartialView> parts_;
+  std::vector<uint8_t> levels_;
+  std::vector<AttentionPiece> own_pieces_;
+  std::vector<float> own_;           // partials over own rows: o, m, l of each piece
+  std::vector<uint32_t> own_begin_;  // [segments + 1] in own_pieces_
+  bool started_ = false;             // Advance has been called
+  bool progress_ = false;            // the last Advance did something
+  bool merge_late_ = true;           // all replies fit their slots, so they are merged at the end
+  PartialView target_;               // the caller's room, or merged_
+  std::vector<float> merged_;        // o, m, l of a call that is merged block by block
   uint64_t bytes_sent_ = 0, bytes_received_ = 0;
+  std::optional<KernelTargetId> target_kernel_;
+  bool targets_differ_ = false;
 };
 
 }  // namespace ckv

@@ -1,99 +1,120 @@
-// The gathering half of the router: blocks whose replies are all there are merged, in order.
+// The gathering half of the router: own rows, and the blocks whose replies are all there, merged in
+// the fixed tree.
 
 #include <algorithm>
 
 #include "attention/merge.h"
+#include "attention/mla_partial.h"
 #include "client/call/route.h"
 #include "proto/base/status.h"
 
 namespace ckv {
 
-absl::Status Router::MergeReady(const AttendCall& call, const PartialView& out) {
-  const auto block_count = static_cast<uint32_t>(plan_.blocks().size());
-  if (merge_late_) {
-    // `out` is the caller's own: not a byte of it is written before every reply is there.
-    for (uint32_t block = 0; block < block_count; ++block) {
-      if (!BlockComplete(block)) return absl::OkStatus();
+// Attends the caller's rows on its thread, while the holders compute.
+void Router::AttendOwn() {
+  own_pieces_.clear();
+  own_begin_.clear();
+  const Geometry& geometry = call_->geometry();
+  size_t floats = 0;
+  for (const RouteSegment& segment : call_->segments) {
+    own_begin_.push_back(static_cast<uint32_t>(own_pieces_.size()));
+    for (const OwnRows& own : segment.own) {
+      if (own.rows.count == 0) continue;
+      AttentionPiece piece;
+      piece.q = {call_->q.data + size_t{segment.row_begin} * call_->q.stride, segment.row_count,
+                 call_->q.stride};
+      piece.rows = own.rows;
+      piece.row_limits = own.visible;
+      own_pieces_.push_back(piece);
+      floats += size_t{segment.row_count} * (geometry.d_v + 2);
     }
-    // I1 before the first byte, too.
-    for (uint32_t block = 0; block < block_count; ++block) CKV_RETURN_IF_ERROR(CoverBlock(block));
-    CKV_RETURN_IF_ERROR(coverage_.CheckComplete());
-    for (uint32_t block = 0; block < block_count; ++block) MergeBlock(call, block, out);
-    next_merge_ = block_count;
-    return absl::OkStatus();
   }
-  for (; next_merge_ < block_count && BlockComplete(next_merge_); ++next_merge_) {
-    CKV_RETURN_IF_ERROR(CoverBlock(next_merge_));
-    MergeBlock(call, next_merge_, out);
+  own_begin_.push_back(static_cast<uint32_t>(own_pieces_.size()));
+  if (own_pieces_.empty()) return;
+  own_.resize(floats);
+  float* next = own_.data();
+  for (AttentionPiece& piece : own_pieces_) {
+    const size_t rows = piece.q.count;
+    piece.out = {next, next + rows * geometry.d_v, next + rows * (geometry.d_v + 1),
+                 PartialDtype::kF32};
+    next += rows * (geometry.d_v + 2);
   }
+  AttendPartials(AttentionShape::Of(geometry), own_pieces_, own_pool_);
+  NoteTarget(KernelTargetIdOf(KernelTarget()));
+}
+
+absl::Status Router::MergeReady() {
+  // If `target_` is the caller's own, not a byte of it is written before every reply is there.
+  if (merge_late_ && ready_.size() < plan_.blocks().size()) return absl::OkStatus();
+  // I1 before the first byte, too.
+  if (merge_late_) CKV_RETURN_IF_ERROR(coverage_.CheckComplete());
+  for (const uint32_t block : ready_) CKV_RETURN_IF_ERROR(MergeBlock(block));
+  ready_.clear();
   return absl::OkStatus();
 }
 
-bool Router::BlockComplete(uint32_t block) const {
-  for (uint32_t batch = 0; batch < plan_.batches().size(); ++batch) {
-    const FrameState state = frame(block, batch).state;
-    if (state == FrameState::kWaiting || state == FrameState::kPosted) return false;
-  }
-  return true;
-}
-
-absl::Status Router::CoverBlock(uint32_t block) {
-  const PlannedBlock& rows = plan_.blocks()[block];
-  for (uint32_t batch = 0; batch < plan_.batches().size(); ++batch) {
-    const Frame& answered = frame(block, batch);
-    for (uint32_t i = answered.sent_begin; i < answered.empty_end; ++i)
-      CKV_RETURN_IF_ERROR(coverage_.Cover(lists_[i], rows.row_begin, rows.row_count));
-  }
-  return absl::OkStatus();
-}
-
-void Router::MergeBlock(const AttendCall& call, uint32_t block, const PartialView& out) {
-  const PlannedBlock& rows = plan_.blocks()[block];
-  const uint32_t d_v = call.corpus->geometry.d_v;
-  CollectParts(call, block);
-  const PartialView place = {static_cast<float*>(out.o) + size_t{rows.row_begin} * d_v,
-                             out.m + rows.row_begin, out.l + rows.row_begin, PartialDtype::kF32};
-  MergePartials(parts_, rows.row_count, d_v, place);
-  ReleaseBlock(block);
-}
-
-// The block's partials in the order of the merge: of chunks in the order of the call, or of groups
-// by rank. Neither depends on the order in which replies came, or on which replica they came from
-// (I2).
-void Router::CollectParts(const AttendCall& call, uint32_t block) {
-  const uint32_t row_count = plan_.blocks()[block].row_count;
-  const PartialLayout layout =
-      LayOutPartial(row_count, call.corpus->geometry.d_v, call.wire == PartialDtype::kF32);
-  const auto view = [&](const Frame& from, uint32_t ordinal) {
-    const std::byte* base = from.reply.data() + sizeof(ReplyHeader) + ordinal * layout.total_bytes;
-    return ConstPartialView(base + layout.o, reinterpret_cast<const float*>(base + layout.m),
-                            reinterpret_cast<const float*>(base + layout.l), call.wire);
-  };
+absl::Status Router::MergeBlock(uint32_t block_ordinal) {
+  const PlannedBlock& block = plan_.blocks()[block_ordinal];
+  CKV_RETURN_IF_ERROR(coverage_.CheckBlock(block_ordinal));
+  const uint32_t d_v = call_->geometry().d_v;
   parts_.clear();
-  if (call.per_chunk) parts_of_piece_.assign(plan_.pieces().size(), ConstPartialView());
-  for (uint32_t batch = 0; batch < plan_.batches().size(); ++batch) {
-    const Frame& from = frame(block, batch);
-    if (from.state == FrameState::kEmpty) continue;
-    if (!call.per_chunk) {
-      parts_.push_back(view(from, 0));
-      continue;
-    }
-    for (uint32_t i = from.sent_begin; i < from.sent_end; ++i)
-      parts_of_piece_[lists_[i]] = view(from, i - from.sent_begin);
-  }
-  if (!call.per_chunk) return;
-  for (const ConstPartialView& part : parts_of_piece_) {
-    if (part.o != nullptr) parts_.push_back(part);
+  levels_.clear();
+  CollectParts(block);
+  AddOwnParts(block);
+  const PartialView place = {static_cast<float*>(target_.o) + size_t{block.row_begin} * d_v,
+                             target_.m + block.row_begin, target_.l + block.row_begin,
+                             PartialDtype::kF32};
+  MergeTree(parts_, levels_, block.row_count, d_v, place);
+  CloseBlock(block_ordinal);
+  return absl::OkStatus();
+}
+
+// Adds the block's partials in the order of the tree. It depends neither on the order in which
+// replies came nor on which holder they came from (I2).
+void Router::CollectParts(const PlannedBlock& block) {
+  const PlannedUnit& unit = plan_.units()[block.unit];
+  const uint32_t d_v = call_->geometry().d_v;
+  const bool f32 = call_->wire == PartialDtype::kF32;
+  for (uint32_t n = unit.node_begin; n < unit.node_end; ++n) {
+    const PlannedNode& node = plan_.nodes()[n];
+    const PlannedPart& part = plan_.parts()[plan_.PartFor(block, node.share)];
+    const PartialLayout layout = LayOutPartial(part.row_count, d_v, f32);
+    const std::byte* const partial = frames_[part.frame].reply.data() + part.reply_offset +
+                                     size_t{node.place} * layout.total_bytes;
+    const size_t row = block.row_begin - part.row_begin;
+    parts_.emplace_back(partial + layout.o + row * d_v * (f32 ? 4 : 2),
+                        reinterpret_cast<const float*>(partial + layout.m) + row,
+                        reinterpret_cast<const float*>(partial + layout.l) + row, call_->wire);
+    levels_.push_back(node.level);
   }
 }
 
-void Router::ReleaseBlock(uint32_t block) {
-  for (uint32_t line = 0; line < exchange_.line_count(); ++line) {
-    for (const uint32_t batch : flows_[line].batches) {
-      const Frame& merged = frame(block, batch);
-      if (merged.state == FrameState::kArrived) exchange_.Release(line, merged.slot);
-    }
+// Own rows come last, one after another.
+void Router::AddOwnParts(const PlannedBlock& block) {
+  const uint32_t segment = plan_.units()[block.unit].segment;
+  const uint32_t d_v = call_->geometry().d_v;
+  const size_t row = block.row_begin - call_->segments[segment].row_begin;
+  for (uint32_t i = own_begin_[segment]; i < own_begin_[segment + 1]; ++i) {
+    const PartialView& own = own_pieces_[i].out;
+    parts_.emplace_back(static_cast<const float*>(own.o) + row * d_v, own.m + row, own.l + row,
+                        PartialDtype::kF32);
+    levels_.push_back(kTreeLevelMax);
   }
+}
+
+// Gives back the slots of the frames whose blocks are all merged.
+void Router::CloseBlock(uint32_t block_ordinal) {
+  const PlannedBlock& block = plan_.blocks()[block_ordinal];
+  const PlannedUnit& unit = plan_.units()[block.unit];
+  for (uint32_t share = unit.share_begin; share < unit.share_end; ++share) {
+    const uint32_t frame_ordinal = plan_.parts()[plan_.PartFor(block, share)].frame;
+    Frame& frame = frames_[frame_ordinal];
+    if (--frame.open_block_count > 0 || frame.state != FrameState::kArrived) continue;
+    exchange_.Release(plan_.frames()[frame_ordinal].line, frame.slot);
+  }
+  merged_block_[block_ordinal] = true;
+  ++merged_count_;
+  while (first_open_ < merged_block_.size() && merged_block_[first_open_]) ++first_open_;
 }
 
 }  // namespace ckv

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "transport/wire.h"
+#include "transport/wire_attend.h"
 
 namespace ckv {
 namespace {
@@ -60,7 +60,8 @@ double ComputeUs(const ComputeConstants& compute, const Workload& work, double a
 
 bool OneFrameTakes(const Geometry& geometry, bool f32_partials, const LaneShape& shape,
                    uint32_t rows) {
-  return LayOutAttend(/*piece_count=*/1, /*copy_count=*/1, rows, /*index_count=*/0, geometry.d_qk)
+  return LayOutAttend(/*segment_count=*/1, /*piece_count=*/1, rows, /*index_count=*/0,
+                      geometry.d_qk)
                  .total_bytes <= shape.request_bytes_max &&
          sizeof(ReplyHeader) + LayOutPartial(rows, geometry.d_v, f32_partials).total_bytes <=
              shape.reply_bytes_max;

@@ -25,8 +25,8 @@
 //
 // Sources: arXiv:2606.01502 sections 4.2 (route, pull), 5.4 (selection) and 6.3 (requesters that
 // share a holder). B, c and n of the network are from arXiv:2606.03910 equation 4. Frames are ours
-// (client/call/attend_plan.h): the paper sends one message. A round is one layer of one step of one
-// agent, because a layer's query needs the previous layer's merge.
+// (client/context/attend_plan.h): the paper sends one message. A round is one layer of one step of
+// one agent, because a layer's query needs the previous layer's merge.
 //
 // All functions are pure and total. Constants come from measurements and peers, so a negative or
 // NaN one counts as 0. Every cost is a number or infinity. Nothing allocates. Units are

@@ -71,6 +71,7 @@ absl::Status LocalContext::Attend(uint32_t layer, const QueryView& q, const Part
   parts_.resize(part_size * chunks_.size());
   std::vector<AttentionPiece> pieces(chunks_.size());
   std::vector<ConstPartialView> parts;
+  std::vector<uint8_t> levels;
   for (size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
     float* o = parts_.data() + chunk * part_size;
     float* m = o + size_t{q.count} * shape_.d_v;
@@ -79,9 +80,11 @@ absl::Status LocalContext::Attend(uint32_t layer, const QueryView& q, const Part
     piece.rows = chunks_[chunk][layer];
     piece.out = {o, m, m + q.count, PartialDtype::kF32};
     parts.push_back(piece.out);
+    const auto ordinal = static_cast<uint32_t>(chunk);
+    levels.push_back(ordinal == 0 ? 0 : TreeLevel(ordinal - 1, ordinal));
   }
   AttendPartials(shape_, pieces, *pool_);
-  MergePartials(parts, q.count, shape_.d_v, out);
+  MergeTree(parts, levels, q.count, shape_.d_v, out);
   return absl::OkStatus();
 }
 

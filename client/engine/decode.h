@@ -32,9 +32,10 @@ absl::StatusOr<std::vector<GreedyChoice>> DecodeGreedy(
     Sequence& sequence, uint32_t vocabulary, std::span<const int32_t> prompt, uint32_t token_count,
     absl::FunctionRef<absl::Status(const GreedyChoice&)> on_token);
 
-// A corpus in this process: chunks of rows, attended one by one and merged in order. A per-chunk
-// routed query computes exactly that, so with f32 partials the two agree bit for bit. It may be
-// used by one thread at a time. The rows must outlive it.
+// A corpus in this process: chunks of rows, attended one by one and merged in the fixed tree over
+// their ordinals. A routed query computes exactly that, so with f32 partials of the same kernel
+// target the two agree bit for bit. It may be used by one thread at a time. The rows must outlive
+// it.
 class LocalContext {
  public:
   LocalContext(const Geometry& geometry, WorkerPool* pool);

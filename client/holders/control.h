@@ -18,6 +18,7 @@
 #include "proto/geometry.h"
 #include "proto/ids.h"
 #include "transport/fabric.h"
+#include "transport/wire.h"
 
 namespace ckv {
 
@@ -30,7 +31,10 @@ struct FabricOffer {
 };
 
 struct SessionOffer {
+  // The oldest and the newest version of frames that the requester speaks. If there is no newest,
+  // it is the oldest.
   uint32_t wire_version = 0;
+  uint32_t wire_version_max = 0;
   Geometry geometry;
   std::string tenant;
   std::string requester;      // a name for logs
@@ -46,6 +50,8 @@ struct SessionAnswer {
   std::vector<std::string> answers;  // one per lane: Listener::Invite
   // All fabrics that the holder has. It is empty if the holder did not say.
   std::vector<FabricKind> fabrics = {};
+  // The version of frames that the session uses: one that was offered.
+  uint16_t wire_version = kWireVersion;
 };
 
 struct ResolvedHandle {

@@ -63,10 +63,11 @@ class HolderLink {
   const ResolvedHandle* Find(const ChunkId& id) const;
 
   HolderPeer& peer() const { return *peer_; }
-  // Call the next three between EnsureUp and Close.
+  // Call the next four between EnsureUp and Close.
   RequestLane& lane() const { return *up_.lane; }
   SessionId session() const { return up_.session; }
   Epoch epoch() const { return up_.epoch; }
+  uint16_t wire_version() const { return up_.wire_version; }
   // A number that is different for every session of every link. Handles of another generation mean
   // nothing. It is 0 before the first session.
   uint64_t generation() const { return generation_; }

@@ -15,7 +15,9 @@ constexpr Duration kCloseTimeout = std::chrono::milliseconds(100);
 
 SessionOffer OfferOf(const LaneRequest& request) {
   SessionOffer offer;
-  offer.wire_version = kWireVersion;
+  // A holder of the version before takes the first and does not know the second.
+  offer.wire_version = kWireVersionMin;
+  offer.wire_version_max = kWireVersion;
   offer.geometry = *request.geometry;
   offer.tenant = request.tenant;
   offer.requester = request.options->requester;
@@ -62,7 +64,7 @@ LaneAttempt OpenLane(const LaneRequest& request, std::span<Fabric* const> fabric
   }
   attempt.taken = taken;
   attempt.holder_fabrics = std::move(answer->fabrics);
-  attempt.opened = {answer->session, answer->epoch, nullptr};
+  attempt.opened = {answer->session, answer->epoch, answer->wire_version, nullptr};
   auto lane = dialers[taken]->Connect(answer->answers[0], std::min(connect_by, request.deadline));
   if (!lane.ok()) {
     CloseLane(*request.control, *request.options->clock, attempt.opened);

@@ -47,6 +47,7 @@ struct LinkOptions {
 struct OpenedLane {
   SessionId session;
   Epoch epoch;
+  uint16_t wire_version = 0;
   std::unique_ptr<RequestLane> lane;
 };
 

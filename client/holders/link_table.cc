@@ -25,24 +25,40 @@ constexpr Duration kSessionReturnMax = std::chrono::milliseconds(500);
 
 void LinkTable::BeginCall() {
   AssertHeld();
-  current_ = nullptr;
+  current_.clear();
   failed_ = nullptr;
   reopened_.clear();
   tried_.clear();
 }
 
-absl::StatusOr<LinkTable::ChunkLinks*> LinkTable::LinksFor(
-    const std::shared_ptr<const Corpus>& corpus, const ReplicaWork& work) {
+void LinkTable::BeginAttempt() {
   AssertHeld();
   now_ = options_->clock->Now();
-  current_ = nullptr;
+  current_.clear();
   failed_ = nullptr;
-  CKV_ASSIGN_OR_RETURN(current_, FindLinks(corpus));
-  current_->last_use = ++use_count_;
-  current_->primitive = work.primitive;
-  if (current_->replicated) Choose(*current_, work);
-  CloseIdle(*current_);
-  return current_;
+  ++use_count_;
+}
+
+absl::StatusOr<LinkTable::ChunkLinks*> LinkTable::LinksFor(
+    const std::shared_ptr<const Corpus>& corpus, const ReplicaWork& work) {
+  BeginAttempt();
+  CKV_ASSIGN_OR_RETURN(ChunkLinks * chunk_links, AddCorpus(corpus, work));
+  Tidy();
+  return chunk_links;
+}
+
+absl::StatusOr<LinkTable::ChunkLinks*> LinkTable::AddCorpus(
+    const std::shared_ptr<const Corpus>& corpus, const ReplicaWork& work) {
+  AssertHeld();
+  // Most segments of a call share one.
+  if (!current_.empty() && current_.back()->corpus == corpus) return current_.back();
+  CKV_ASSIGN_OR_RETURN(ChunkLinks * chunk_links, FindLinks(corpus));
+  if (chunk_links->last_use == use_count_) return chunk_links;
+  chunk_links->last_use = use_count_;
+  chunk_links->primitive = work.primitive;
+  current_.push_back(chunk_links);
+  if (chunk_links->replicated) Choose(*chunk_links, work);
+  return chunk_links;
 }
 
 absl::StatusOr<LinkTable::ChunkLinks*> LinkTable::FindLinks(
@@ -50,7 +66,7 @@ absl::StatusOr<LinkTable::ChunkLinks*> LinkTable::FindLinks(
   for (const auto& chunk_links : corpora_) {
     if (chunk_links->corpus == corpus) return chunk_links.get();
   }
-  if (links_.size() >= kLinkCountMax) {
+  if (links_.size() >= kLinkCountMax && current_.empty()) {
     corpora_.clear();
     links_.clear();
   }
@@ -64,6 +80,10 @@ absl::StatusOr<LinkTable::ChunkLinks*> LinkTable::FindLinks(
   const auto oldest =
       std::min_element(corpora_.begin(), corpora_.end(),
                        [](const auto& a, const auto& b) { return a->last_use < b->last_use; });
+  if ((*oldest)->last_use == use_count_) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("a call over more than %d corpora", kCorpusCountMax));
+  }
   *oldest = std::move(chunk_links);
   return oldest->get();
 }
@@ -143,16 +163,18 @@ HolderLink& LinkTable::Ask(ChunkLinks& chunk_links, uint32_t chunk) {
 
 bool LinkTable::OthersCanBeAsked(const HolderPeer& peer,
                                  absl::FunctionRef<bool(const HolderPeer&)> may_ask) const {
-  for (const ReplicaGroup& group : current_->groups) {
-    if (group.asked != current_->last_use ||
-        &current_->links[group.Chosen(current_->primitive)]->peer() != &peer) {
-      continue;
+  for (const ChunkLinks* corpus : current_) {
+    for (const ReplicaGroup& group : corpus->groups) {
+      if (group.asked != corpus->last_use ||
+          &corpus->links[group.Chosen(corpus->primitive)]->peer() != &peer) {
+        continue;
+      }
+      const bool another = std::any_of(group.links.begin(), group.links.end(), [&](uint32_t link) {
+        const HolderPeer& other = corpus->links[link]->peer();
+        return &other != &peer && may_ask(other);
+      });
+      if (!another) return false;
     }
-    const bool another = std::any_of(group.links.begin(), group.links.end(), [&](uint32_t link) {
-      const HolderPeer& other = current_->links[link]->peer();
-      return &other != &peer && may_ask(other);
-    });
-    if (!another) return false;
   }
   return true;
 }
@@ -167,7 +189,7 @@ bool LinkTable::Reopen() {
 
 bool LinkTable::FailOver(const absl::Status& status) {
   AssertHeld();
-  if (failed_ == nullptr || current_ == nullptr || !current_->replicated) return false;
+  if (failed_ == nullptr || !AnyReplicated()) return false;
   // An overloaded holder says how long to avoid it. Other failures may last longer.
   peers_->Avoid(*failed_, options_->clock->Now(), RetryAfterOf(status));
   // A holder that the directory does not list may be back already, so it is asked too, as the last.
@@ -181,26 +203,38 @@ bool LinkTable::FailOver(const absl::Status& status) {
 
 void LinkTable::NoteSilent(HolderLink& link) {
   AssertHeld();
-  if (current_ != nullptr && current_->replicated)
-    peers_->Avoid(link.peer(), options_->clock->Now(), std::nullopt);
+  if (AnyReplicated()) peers_->Avoid(link.peer(), options_->clock->Now(), std::nullopt);
 }
 
-void LinkTable::CloseIdle(const ChunkLinks& chunk_links) {
+bool LinkTable::AnyReplicated() const {
+  return std::any_of(current_.begin(), current_.end(),
+                     [](const ChunkLinks* corpus) { return corpus->replicated; });
+}
+
+bool LinkTable::Used(const HolderLink& link) const {
+  return std::any_of(current_.begin(), current_.end(), [&](const ChunkLinks* corpus) {
+    return std::find(corpus->links.begin(), corpus->links.end(), &link) != corpus->links.end();
+  });
+}
+
+void LinkTable::Tidy() {
+  AssertHeld();
   if (now_ < next_idle_look_) return;
-  next_idle_look_ = std::min(CloseOneIdleBut(now_, chunk_links.links), now_ + kLinkIdleMax);
+  next_idle_look_ = std::min(CloseIdleLink(now_), now_ + kLinkIdleMax);
 }
 
 Instant LinkTable::CloseOneIdle(Instant now) {
   AssertHeld();
-  return CloseOneIdleBut(now, {});
+  current_.clear();
+  return CloseIdleLink(now);
 }
 
-Instant LinkTable::CloseOneIdleBut(Instant now, std::span<HolderLink* const> used) {
+Instant LinkTable::CloseIdleLink(Instant now) {
   Instant next_look = kInstantMax;
   HolderLink* idle = nullptr;
   for (const auto& link : links_) {
     if (!link->is_up()) continue;
-    if (std::find(used.begin(), used.end(), link.get()) != used.end()) continue;
+    if (Used(*link)) continue;
     if (idle == nullptr && now - link->last_use() >= kLinkIdleMax) {
       idle = link.get();
     } else {
@@ -218,8 +252,7 @@ absl::Status LinkTable::EnsureUp(HolderLink& link, Instant deadline) {
   const auto may_ask = [&](const HolderPeer& other) {
     return !other.gone() && !other.avoided(now_);
   };
-  if (!link.is_up() && current_ != nullptr && current_->replicated &&
-      OthersCanBeAsked(link.peer(), may_ask)) {
+  if (!link.is_up() && AnyReplicated() && OthersCanBeAsked(link.peer(), may_ask)) {
     deadline = std::min(deadline, now_ + (deadline - now_) / 2);
   }
   absl::Status status = MakeUp(link, deadline);

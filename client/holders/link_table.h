@@ -23,7 +23,8 @@ namespace ckv {
 class LinkTable {
  public:
   static constexpr size_t kLinkCountMax = 1024;
-  static constexpr size_t kCorpusCountMax = 64;  // corpora whose links are kept
+  // Corpora whose links are kept, and the most that one call may be over.
+  static constexpr size_t kCorpusCountMax = 256;
   // A link unused for this time is closed, because its lane takes memory of the holder too.
   static constexpr Duration kLinkIdleMax = std::chrono::seconds(60);
 
@@ -64,12 +65,20 @@ class LinkTable {
   // Starts a call, which may take several attempts. No holder has failed it yet.
   void BeginCall();
 
-  // Starts an attempt of a call over the corpus and chooses the replica of each group for `work`
-  // (client/holders/replica_choice.h). The result is valid until the next call. Also closes one
-  // link that this corpus does not use and that has been idle for kLinkIdleMax. It closes no more
-  // than one, because each costs a round trip.
-  //   ResourceExhausted   the table has kLinkCountMax links.
+  // Starts an attempt of a call. Add its corpora, then Tidy.
+  void BeginAttempt();
+  // Adds a corpus to the attempt, or finds it, and chooses the replica of each group for `work`
+  // (client/holders/replica_choice.h). The result is valid until the next attempt.
+  //   ResourceExhausted   the table has kLinkCountMax links, or the call is over more than
+  //                       kCorpusCountMax corpora.
   //   NotFound            nobody holds a chunk; says which.
+  absl::StatusOr<ChunkLinks*> AddCorpus(const std::shared_ptr<const Corpus>& corpus,
+                                        const ReplicaWork& work);
+  // Closes one link that this attempt does not use and that has been idle for kLinkIdleMax. It
+  // closes no more than one, because each costs a round trip.
+  void Tidy();
+
+  // Starts an attempt over one corpus: all of the above.
   absl::StatusOr<ChunkLinks*> LinksFor(const std::shared_ptr<const Corpus>& corpus,
                                        const ReplicaWork& work = {});
 
@@ -81,7 +90,7 @@ class LinkTable {
   // Returns the link of `chunk` and notes that this call asks it. The chunk must have tokens.
   HolderLink& Ask(ChunkLinks& chunk_links, uint32_t chunk);
 
-  // Calls HolderLink::EnsureUp for a link of the last LinksFor. If every group it is asked for has
+  // Calls HolderLink::EnsureUp for a link of this attempt. If every group it is asked for has
   // another holder to ask, it gets half the time that is left. If the holder has no session left,
   // this context closes its least recently used one there. It then asks again for half a second.
   absl::Status EnsureUp(HolderLink& link, Instant deadline);
@@ -136,19 +145,22 @@ class LinkTable {
   // accepts.
   bool OthersCanBeAsked(const HolderPeer& peer,
                         absl::FunctionRef<bool(const HolderPeer&)> may_ask) const;
-  void CloseIdle(const ChunkLinks& chunk_links);
-  Instant CloseOneIdleBut(Instant now, std::span<HolderLink* const> used);
+  // Closes one link that the attempt does not use; as CloseOneIdle.
+  Instant CloseIdleLink(Instant now);
+  // Whether the attempt may ask this link.
+  bool Used(const HolderLink& link) const;
+  bool AnyReplicated() const;
 
   const LinkOptions* const options_;
   PeerTable* const peers_;
   ThreadRole role_;
   std::vector<std::unique_ptr<HolderLink>> links_;
   std::vector<std::unique_ptr<ChunkLinks>> corpora_;
-  uint64_t use_count_ = 0;
-  Instant now_;             // the time of the last LinksFor, so that a call reads the clock once
+  uint64_t use_count_ = 0;  // counts attempts
+  Instant now_;             // the time of the last attempt, so that a call reads the clock once
   Instant next_idle_look_;  // before it, no link has been idle for kLinkIdleMax
   // The state of the call in progress.
-  ChunkLinks* current_ = nullptr;
+  std::vector<ChunkLinks*> current_;         // the corpora of the attempt
   HolderPeer* failed_ = nullptr;             // the holder that failed the last attempt
   bool session_failed_ = false;              // a new session with it may help
   std::vector<const HolderPeer*> reopened_;  // asked again over a new session

@@ -4,25 +4,18 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "attention/mla_partial.h"
 #include "proto/base/status.h"
+#include "proto/kernel_target.h"
 #include "server/batch/cold_rows.h"
 #include "store/memory/chunk.h"
-#include "transport/wire.h"
+#include "transport/wire_attend.h"
 
 namespace ckv {
 namespace {
 
 // A selection of nothing still has to be present.
 constexpr int32_t kNoIndices[1] = {-1};
-
-uint32_t PartialCount(const RequestHeader& header) {
-  return PerPiece(header) ? header.piece_count : 1;
-}
-// At most 1024 partials of 4096 x (1024 + 2) x 4 B: cannot wrap.
-uint64_t AttendBodyBytes(const RequestHeader& header, const Geometry& geometry) {
-  return uint64_t{PartialCount(header)} *
-         LayOutPartial(header.row_count, geometry.d_v, WantsF32(header)).total_bytes;
-}
 
 }  // namespace
 
@@ -33,8 +26,8 @@ Batch::Batch(const BatchOptions& options, Clock* clock, const ChunkTable* table,
       table_(table),
       lease_(lease),
       counters_(counters),
+      kernel_target_(KernelTargetIdOf(KernelTarget())),
       pool_(options.thread_count),
-      plan_(options.request_count_max),
       items_(options.request_count_max) {
   attend_.pieces.reserve(kPieceCountMax);
   handles_.reserve(kPieceCountMax);
@@ -46,12 +39,10 @@ Batch::Verdict Batch::Add(const ReadyRequest& ready) {
   role_.ClaimOrAssertHeld();
   if (item_count_ == items_.size()) return Verdict::kFull;
   const RequestHeader& header = ready.header;
-  if (header.kind == WireKind::kAttend && !plan_.HasRoom(header, ready.session->geometry)) {
-    return Verdict::kFull;
-  }
   Item& item = items_[item_count_];
   item.ready = ready;
-  item.reply = {.kind = header.kind,
+  item.reply = {.version = header.version,
+                .kind = header.kind,
                 .flags = static_cast<uint8_t>(header.flags & ~kFlagApproximate),
                 .request_id = header.request_id,
                 .epoch = lease_->epoch().value};
@@ -77,10 +68,22 @@ Batch::Verdict Batch::Judge(Item& item) {
     item.reply.body_bytes = bytes - static_cast<uint32_t>(sizeof(ReplyHeader));
     return Verdict::kTaken;
   }
+  if (ready.header.layer >= ready.session->geometry.layers) {
+    item.error = absl::InvalidArgumentError(absl::StrFormat(
+        "layer %d, model has %d", ready.header.layer, ready.session->geometry.layers));
+    return Verdict::kTaken;
+  }
+  const absl::Status decoded =
+      DecodeAttendRequest(ready.header, ready.frame(), ready.session->geometry, attend_);
+  if (absl::IsUnimplemented(decoded)) {
+    item.error = decoded;
+    return Verdict::kTaken;
+  }
+  malformed_ = decoded;
+  if (!malformed_.ok()) return Verdict::kMalformed;
   item.error = CheckLimits(item);
   if (!item.error.ok()) return Verdict::kTaken;
-  malformed_ = DecodeAttendRequest(ready.header, ready.frame(), ready.session->geometry, attend_);
-  if (!malformed_.ok()) return Verdict::kMalformed;
+  if (!plan_.HasRoom(attend_, ready.session->geometry)) return Verdict::kFull;
   Verdict verdict = Verdict::kTaken;
   item.error = AddAttend(item, verdict);
   return verdict;
@@ -89,37 +92,40 @@ Batch::Verdict Batch::Judge(Item& item) {
 // Errors that a peer may make without being broken. They are answered, while a malformed frame
 // closes the lane.
 absl::Status Batch::CheckLimits(const Item& item) const {
-  const RequestHeader& header = item.ready.header;
-  const Geometry& geometry = item.ready.session->geometry;
-  if (header.layer >= geometry.layers) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("layer %d, model has %d", header.layer, geometry.layers));
-  }
-  const uint64_t reply_bytes = sizeof(ReplyHeader) + AttendBodyBytes(header, geometry);
+  const uint64_t reply_bytes =
+      sizeof(ReplyHeader) + AttendReplyBytes(attend_, item.ready.session->geometry);
   const uint32_t reply_bytes_max = item.ready.lane->shape().reply_bytes_max;
   if (reply_bytes <= reply_bytes_max) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat(
       "%d partials of %d rows are a reply of %d bytes, this lane holds %d: ask for fewer at once",
-      PartialCount(header), header.row_count, reply_bytes, reply_bytes_max));
+      attend_.partial_count, attend_.header.row_count, reply_bytes, reply_bytes_max));
 }
 
+// The rows of a segment see each chunk once. Different segments may see the same one.
 absl::Status Batch::CheckNoHandleTwice() {
-  handles_.clear();
-  for (const PieceEntry& piece : attend_.pieces) handles_.push_back(piece.handle);
-  std::sort(handles_.begin(), handles_.end());
-  const auto twice = std::adjacent_find(handles_.begin(), handles_.end());
-  if (twice == handles_.end()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrFormat("handle %d twice: its rows would count twice", *twice));
+  // Version 4 may ask for two partials of one chunk.
+  if (attend_.merge == PieceMerge::kInTurn && attend_.partial_count > 1) return absl::OkStatus();
+  for (const AttendSegment& segment : attend_.segments) {
+    handles_.clear();
+    for (uint32_t i = segment.piece_begin; i < segment.piece_end; ++i)
+      handles_.push_back(attend_.pieces[i].handle);
+    std::sort(handles_.begin(), handles_.end());
+    const auto twice = std::adjacent_find(handles_.begin(), handles_.end());
+    if (twice == handles_.end()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("handle %d twice: its rows would count twice", *twice));
+  }
+  return absl::OkStatus();
 }
 
 uint64_t Batch::WorkOf(const Item& item) const {
   const Geometry& geometry = item.ready.session->geometry;
-  const uint64_t row_work = uint64_t{item.ready.header.row_count} * (geometry.d_qk + geometry.d_v);
-  uint64_t work = 0;  // at most 1024 x 2^12 x 2^11 x 2^22: cannot wrap
+  uint64_t work = 0;  // at most 2^12 pieces x 2^12 rows x 2^11 x 2^22: cannot wrap
   for (size_t i = 0; i < pieces_.size(); ++i) {
     const PieceEntry& entry = attend_.pieces[i];
-    work += row_work * (entry.index_begin == kDense ? pieces_[i].piece.rows.count : entry.k);
+    const AttentionPiece& piece = pieces_[i].piece;
+    work += uint64_t{piece.q.count} * (geometry.d_qk + geometry.d_v) *
+            (entry.index_begin == kDense ? piece.rows.count : entry.k);
   }
   return work;
 }
@@ -151,7 +157,7 @@ absl::StatusOr<Batch::PieceRows> Batch::RowsOf(const Item& item, uint32_t handle
 std::optional<Batch::PieceRows> Batch::ShadowOf(const Item& item, ChunkLocator chunk) {
   const RequestHeader& header = item.ready.header;
   if ((header.flags & kFlagApproximate) == 0 || options_.shadows == nullptr ||
-      plan_.InRounds(header, item.ready.session->geometry)) {
+      BatchPlan::InRounds(attend_, item.ready.session->geometry)) {
     return std::nullopt;
   }
   std::shared_ptr<const Shadow> shadow = options_.shadows->Find(chunk);
@@ -165,16 +171,19 @@ std::optional<Batch::PieceRows> Batch::ShadowOf(const Item& item, ChunkLocator c
 
 absl::Status Batch::FindPieces(const Item& item) {
   pieces_.clear();
-  for (const PieceEntry& entry : attend_.pieces) {
-    CKV_ASSIGN_OR_RETURN(const PieceRows found, RowsOf(item, entry.handle));
-    pieces_.push_back({MakePiece(item, entry, found.rows), found.shadow});
+  for (const AttendSegment& segment : attend_.segments) {
+    for (uint32_t i = segment.piece_begin; i < segment.piece_end; ++i) {
+      const PieceEntry& entry = attend_.pieces[i];
+      CKV_ASSIGN_OR_RETURN(const PieceRows found, RowsOf(item, entry.handle));
+      pieces_.push_back({MakePiece(item, segment, entry, found.rows), found.shadow});
+    }
   }
   return absl::OkStatus();
 }
 
 absl::Status Batch::AddAttend(Item& item, Verdict& verdict) {
   const RequestHeader& header = item.ready.header;
-  if (!PerPiece(header)) CKV_RETURN_IF_ERROR(CheckNoHandleTwice());
+  CKV_RETURN_IF_ERROR(CheckNoHandleTwice());
   const size_t pin_begin = pins_.size();
   const size_t shadow_begin = shadows_.size();
   absl::Status status = FindPieces(item);
@@ -201,10 +210,11 @@ absl::Status Batch::AddAttend(Item& item, Verdict& verdict) {
   }
   last_work_ = work;
   item.reply.row_count = header.row_count;
-  item.reply.partial_count = PartialCount(header);
+  item.reply.partial_count = static_cast<uint16_t>(attend_.partial_count);
+  item.reply.kernel_target = kernel_target_;
   item.reply.body_bytes =
-      static_cast<uint32_t>(AttendBodyBytes(header, item.ready.session->geometry));
-  item.groups = plan_.Add(item.ready, pieces_, work);
+      static_cast<uint32_t>(AttendReplyBytes(attend_, item.ready.session->geometry));
+  item.groups = plan_.Add(item.ready, attend_, pieces_, work);
   if (item.groups.shadow != BatchPlan::kNoGroup) {
     item.reply.flags |= kFlagApproximate;
     Bump(counters_->approximate_count);
@@ -213,14 +223,12 @@ absl::Status Batch::AddAttend(Item& item, Verdict& verdict) {
   return absl::OkStatus();
 }
 
-AttentionPiece Batch::MakePiece(const Item& item, const PieceEntry& entry,
-                                const RowView& rows) const {
-  const RequestHeader& header = item.ready.header;
+AttentionPiece Batch::MakePiece(const Item& item, const AttendSegment& segment,
+                                const PieceEntry& entry, const RowView& rows) const {
   const uint32_t d_qk = item.ready.session->geometry.d_qk;
+  const uint64_t row = segment.stored_row_begin + uint64_t{entry.copy} * segment.row_count;
   AttentionPiece piece;
-  piece.q = {.data = attend_.rows + size_t{entry.copy} * header.row_count * d_qk,
-             .count = header.row_count,
-             .stride = d_qk};
+  piece.q = {.data = attend_.rows + row * d_qk, .count = segment.row_count, .stride = d_qk};
   piece.rows = rows;
   if (entry.index_begin != kDense) {
     piece.selection = {

@@ -29,7 +29,7 @@
 #include "store/memory/shadow_table.h"
 #include "transport/fabric.h"
 #include "transport/thread_role.h"
-#include "transport/wire.h"
+#include "transport/wire_attend.h"
 
 namespace ckv {
 
@@ -112,7 +112,8 @@ class Batch {
   absl::StatusOr<PieceRows> RowsOf(const Item& item, uint32_t handle);
   std::optional<PieceRows> ShadowOf(const Item& item, ChunkLocator chunk);
   uint64_t WorkOf(const Item& item) const;
-  AttentionPiece MakePiece(const Item& item, const PieceEntry& entry, const RowView& rows) const;
+  AttentionPiece MakePiece(const Item& item, const AttendSegment& segment, const PieceEntry& entry,
+                           const RowView& rows) const;
   void Post(Item& item, uint32_t behind_count);
 
   ThreadRole role_;
@@ -121,6 +122,7 @@ class Batch {
   const ChunkTable* const table_;
   const LeaseGate* const lease_;
   ServeCounters* const counters_;
+  const KernelTargetId kernel_target_;
   WorkerPool pool_;
   BatchPlan plan_;
   BatchComputed computed_;  // the last Compute's

@@ -1,6 +1,7 @@
 #include "server/batch/batch_compute.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -14,6 +15,16 @@ uint64_t RowWork(const AttentionShape& shape, const AttentionPiece& piece) {
   return uint64_t{selected ? piece.selection.k : piece.rows.count} * (shape.d_qk + shape.d_v);
 }
 
+// The rows of a partial from `begin` on. A piece whose `out` is not decided yet has none.
+PartialView RowsOf(const AttentionShape& shape, PartialView partial, uint32_t begin) {
+  if (partial.o == nullptr) return partial;
+  const size_t value_bytes = partial.dtype == PartialDtype::kF32 ? 4 : 2;
+  partial.o = static_cast<std::byte*>(partial.o) + size_t{begin} * shape.d_v * value_bytes;
+  partial.m += begin;
+  partial.l += begin;
+  return partial;
+}
+
 class Computation {
  public:
   Computation(BatchPlan& plan, WorkerPool& pool, Clock* clock, const std::atomic<bool>* stop)
@@ -25,6 +36,8 @@ class Computation {
   void Attend(BatchPlan::Group& group, std::span<const AttentionPiece> pieces);
   bool AttendByRows(BatchPlan::Group& group, const AttentionPiece& piece);
   void MergeInRounds();
+  void ComputeRound(BatchPlan::Group& group, BatchPlan::Rounds& rounds,
+                    const BatchPlan::Rounds::Partial& partial, uint32_t begin, uint32_t count);
   void Merge();
   bool stopped() const { return stop_ != nullptr && stop_->load(std::memory_order_relaxed); }
   // Whether the rest of the group's work is of no use to anybody.
@@ -86,65 +99,91 @@ void Computation::Attend(BatchPlan::Group& group, std::span<const AttentionPiece
   }
 }
 
+// The rows [begin, begin + count) of a piece: whole groups of its selection, or a part of one.
+AttentionPiece RunOf(const AttentionShape& shape, const AttentionPiece& piece, uint32_t begin,
+                     uint32_t count) {
+  AttentionPiece run = piece;
+  run.q.data += size_t{begin} * piece.q.stride;
+  run.q.count = count;
+  if (piece.selection.indices != nullptr) {
+    run.selection.indices += size_t{begin / piece.selection.group_rows} * piece.selection.k;
+    run.selection.group_rows = std::min(piece.selection.group_rows, count);
+  }
+  run.out = RowsOf(shape, piece.out, begin);
+  return run;
+}
+
+// How many rows from `begin` on to compute at a time: at most rows_max, and as many as RunOf takes.
+uint32_t RunRows(const AttentionPiece& piece, uint32_t begin, uint32_t rows_max) {
+  const uint32_t group_rows = piece.selection.indices != nullptr ? piece.selection.group_rows : 1;
+  const uint32_t in_group = begin % group_rows;
+  const uint32_t count = in_group == 0 && group_rows <= rows_max
+                             ? rows_max / group_rows * group_rows
+                             : std::min(rows_max, group_rows - in_group);
+  return std::min(count, piece.q.count - begin);
+}
+
 // A piece that is a slice too large is computed in runs of query rows, whose bits do not depend on
 // each other. False: it was given up.
 bool Computation::AttendByRows(BatchPlan::Group& group, const AttentionPiece& piece) {
-  const AttentionShape& shape = group.shape;
-  const bool selected = piece.selection.indices != nullptr;
-  const uint32_t group_rows = selected ? piece.selection.group_rows : 1;
   const auto rows_max = static_cast<uint32_t>(
-      std::clamp<uint64_t>(kPollingWorkMax / RowWork(shape, piece), 1, piece.q.count));
-  const size_t o_bytes = piece.out.dtype == PartialDtype::kF32 ? 4 : 2;
+      std::clamp<uint64_t>(kPollingWorkMax / RowWork(group.shape, piece), 1, piece.q.count));
   for (uint32_t begin = 0, count = 0; begin < piece.q.count; begin += count) {
     if (begin != 0 && GivenUp(group)) return false;
-    // Whole groups of a selection, or a part of one.
-    const uint32_t in_group = begin % group_rows;
-    count = in_group == 0 && group_rows <= rows_max ? rows_max / group_rows * group_rows
-                                                    : std::min(rows_max, group_rows - in_group);
-    count = std::min(count, piece.q.count - begin);
-    AttentionPiece run = piece;
-    run.q.data += size_t{begin} * piece.q.stride;
-    run.q.count = count;
-    if (selected) {
-      run.selection.indices += size_t{begin / group_rows} * piece.selection.k;
-      run.selection.group_rows = std::min(group_rows, count);
-    }
-    run.out.o = static_cast<std::byte*>(piece.out.o) + size_t{begin} * shape.d_v * o_bytes;
-    run.out.m += begin;
-    run.out.l += begin;
-    AttendPartials(shape, {&run, 1}, pool_);
+    count = RunRows(piece, begin, rows_max);
+    const AttentionPiece run = RunOf(group.shape, piece, begin, count);
+    AttendPartials(group.shape, {&run, 1}, pool_);
   }
   return true;
 }
 
-// As many partials at a time as the scratch holds beside the merged one and its successor.
+// Each partial by itself, as many rows at a time as the scratch holds. Rows do not depend on each
+// other, so the bits are those of one round.
 void Computation::MergeInRounds() {
   BatchPlan::Rounds& rounds = plan_.rounds();
-  if (rounds.pieces.empty()) return;
+  if (rounds.partials.empty()) return;
   BatchPlan::Group& group = plan_.groups()[rounds.group];
-  const uint32_t rows = rounds.pieces.front().q.count;
-  const uint32_t d_v = group.shape.d_v;
-  PartialView merged = plan_.TakeScratch(rows, d_v);
-  PartialView next = plan_.TakeScratch(rows, d_v);
-  const size_t kept = plan_.scratch_used();
-  const size_t round_size = plan_.ScratchRoom(rows, d_v);
-  for (size_t begin = 0; begin < rounds.pieces.size(); begin += round_size) {
-    if (GivenUp(group)) return;
-    const size_t count = std::min(round_size, rounds.pieces.size() - begin);
-    const std::span<AttentionPiece> pieces = std::span(rounds.pieces).subspan(begin, count);
-    plan_.RewindScratch(kept);
-    rounds.parts.clear();
-    if (begin != 0) rounds.parts.emplace_back(merged);
-    for (AttentionPiece& piece : pieces) {
-      piece.out = plan_.TakeScratch(rows, d_v);
-      rounds.parts.emplace_back(piece.out);
+  for (const BatchPlan::Rounds::Partial& partial : rounds.partials) {
+    const std::span<const AttentionPiece> pieces =
+        std::span(rounds.pieces)
+            .subspan(partial.piece_begin, partial.piece_end - partial.piece_begin);
+    const uint32_t rows_max = BatchPlan::RowsInScratch(pieces.size(), group.shape.d_v);
+    for (uint32_t begin = 0, count = 0; begin < pieces[0].q.count; begin += count) {
+      if (GivenUp(group)) return;
+      // Pieces may have groups of different sizes: a run that suits all of them.
+      count = RunRows(pieces[0], begin, rows_max);
+      for (const AttentionPiece& piece : pieces) {
+        if (RunRows(piece, begin, count) != count) count = 1;
+      }
+      ComputeRound(group, rounds, partial, begin, count);
     }
-    Attend(group, pieces);
-    const bool last = begin + count == rounds.pieces.size();
-    MergePartials(rounds.parts, rows, d_v, last ? rounds.out : next);
-    std::swap(merged, next);
   }
   NoteLate(group);
+}
+
+void Computation::ComputeRound(BatchPlan::Group& group, BatchPlan::Rounds& rounds,
+                               const BatchPlan::Rounds::Partial& partial, uint32_t begin,
+                               uint32_t count) {
+  const uint32_t d_v = group.shape.d_v;
+  plan_.RewindScratch();
+  rounds.parts.clear();
+  group.pieces.clear();
+  for (size_t i = partial.piece_begin; i < partial.piece_end; ++i) {
+    AttentionPiece& run =
+        group.pieces.emplace_back(RunOf(group.shape, rounds.pieces[i], begin, count));
+    run.out = plan_.TakeScratch(count, d_v);
+    rounds.parts.emplace_back(run.out);
+  }
+  Attend(group, group.pieces);
+  const BatchPlan::Merge merge = {
+      .how = rounds.how,
+      .parts = rounds.parts,
+      .levels = std::span(rounds.levels)
+                    .subspan(partial.piece_begin, partial.piece_end - partial.piece_begin),
+      .row_count = count,
+      .d_v = d_v,
+      .out = RowsOf(group.shape, partial.out, begin)};
+  merge.Run();
 }
 
 void Computation::Merge() {
@@ -152,10 +191,8 @@ void Computation::Merge() {
   std::erase_if(merges,
                 [this](const BatchPlan::Merge& merge) { return plan_.Expired(merge.groups); });
   if (merges.empty() || stopped()) return;
-  pool_.Run(static_cast<uint32_t>(merges.size()), [&merges](uint32_t task, uint32_t) {
-    const BatchPlan::Merge& merge = merges[task];
-    MergePartials(merge.parts, merge.row_count, merge.d_v, merge.out);
-  });
+  pool_.Run(static_cast<uint32_t>(merges.size()),
+            [&merges](uint32_t task, uint32_t) { merges[task].Run(); });
 }
 
 }  // namespace

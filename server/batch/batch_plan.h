@@ -14,7 +14,7 @@
 #include "proto/base/clock.h"
 #include "proto/geometry.h"
 #include "server/batch/ready_request.h"
-#include "transport/wire.h"
+#include "transport/wire_attend.h"
 
 namespace ckv {
 
@@ -23,16 +23,14 @@ namespace ckv {
 // leaves that thread.
 inline constexpr uint64_t kPollingWorkMax = uint64_t{1} << 29;
 
-// The limit of pieces in one batch: four of the largest requests, or 64 requests of 64 chunks.
+// The limit of pieces in one batch: four of the largest requests, or 64 requests of 256 chunks.
 inline constexpr uint32_t kBatchPieceCountMax = 4 * kPieceCountMax;
 
-// Memory for f32 partials that this holder merges before it answers. One partial has at most 4096
-// rows x (1024 + 2) x 4 B = 16.8 MB. Seven of the largest fit, and rounds of merging need four. It
-// is address space: pages are touched as requests need them.
+// Memory for f32 partials that this holder merges before it answers. It holds one row of 4096
+// pieces, of (1024 + 2) x 4 B each, eight times. It is address space: pages are touched as requests
+// need them.
 inline constexpr size_t kMergeScratchBytes = size_t{128} << 20;
 
-// Whether the request wants one partial per piece. If not, its pieces are merged into one.
-inline bool PerPiece(const RequestHeader& header) { return (header.flags & kFlagPerPiece) != 0; }
 inline bool WantsF32(const RequestHeader& header) { return (header.flags & kFlagPartialF32) != 0; }
 
 // Filled by Batch with Add; worked off by ComputePlan, which marks groups as expired; read
@@ -43,7 +41,7 @@ inline bool WantsF32(const RequestHeader& header) { return (header.flags & kFlag
 // a batch first has so many geometries.
 class BatchPlan {
  public:
-  explicit BatchPlan(uint32_t request_count_max);
+  BatchPlan();
 
   // A piece of a request, whose `out` the plan decides.
   struct Piece {
@@ -57,14 +55,16 @@ class BatchPlan {
     size_t shadow = kNoGroup;  // the group of pieces over shadows, if it has some
   };
 
-  // Whether Add has room for a request of this header.
-  bool HasRoom(const RequestHeader& header, const Geometry& geometry) const;
-  // Whether the request's partials do not fit the scratch at once. It is then merged in rounds, and
-  // no other request is added after it.
-  bool InRounds(const RequestHeader& header, const Geometry& geometry) const;
-  // Adds a request of `work` multiply-adds. Decides where each piece's partial goes: straight into
-  // the reply, or into the scratch to be merged. Call after HasRoom.
-  Groups Add(const ReadyRequest& ready, std::span<const Piece> pieces, uint64_t work);
+  // Whether Add has room for this request.
+  bool HasRoom(const AttendRequest& request, const Geometry& geometry) const;
+  // Whether the partials of the request's pieces do not fit the scratch at once. It is then
+  // computed in rounds, some rows at a time, and no other request is added after it.
+  static bool InRounds(const AttendRequest& request, const Geometry& geometry);
+  // Adds a request of `work` multiply-adds, whose pieces are `pieces` in their order. Decides where
+  // each piece's partial goes: straight into the reply, or into the scratch to be merged. Call
+  // after HasRoom.
+  Groups Add(const ReadyRequest& ready, const AttendRequest& request, std::span<const Piece> pieces,
+             uint64_t work);
   void Clear();
 
   // Multiply-adds of all requests.
@@ -84,20 +84,33 @@ class BatchPlan {
     bool expired = false;  // its pieces are not computed, or came too late
     std::vector<AttentionPiece> pieces;
   };
-  // A request whose pieces' partials become one.
+  // Partials that become one.
   struct Merge {
-    Groups groups;
-    std::span<const ConstPartialView> parts;  // in the order of its pieces
+    Groups groups = {};
+    PieceMerge how = PieceMerge::kTree;
+    std::span<const ConstPartialView> parts;  // in the order of the pieces
+    std::span<const uint8_t> levels;          // as MergeTree takes them
     uint32_t row_count = 0;
     uint32_t d_v = 0;
     PartialView out;
+
+    void Run() const {
+      if (how == PieceMerge::kTree) return MergeTree(parts, levels, row_count, d_v, out);
+      MergePartials(parts, row_count, d_v, out);
+    }
   };
-  // The request that is merged in rounds; without pieces there is none.
+  // The request that is computed in rounds; without partials there is none.
   struct Rounds {
     size_t group = 0;
+    struct Partial {
+      size_t piece_begin = 0, piece_end = 0;  // in `pieces` and `levels`
+      PartialView out;
+    };
+    PieceMerge how = PieceMerge::kTree;
+    std::vector<Partial> partials;
     std::vector<AttentionPiece> pieces;
+    std::vector<uint8_t> levels;
     std::vector<ConstPartialView> parts;  // the partials merged in the current round
-    PartialView out;
   };
   std::span<Group> groups() { return std::span(groups_).first(group_count_); }
   std::vector<Merge>& merges() { return merges_; }
@@ -105,19 +118,28 @@ class BatchPlan {
 
   // An f32 partial in the scratch, until the scratch is rewound or the plan cleared.
   PartialView TakeScratch(uint32_t row_count, uint32_t d_v);
-  // Partials of this size for which the scratch still has room.
-  size_t ScratchRoom(uint32_t row_count, uint32_t d_v) const {
-    return (kScratchFloats - scratch_used_) / PartialFloats(row_count, d_v);
+  // The most rows of which the whole scratch takes one partial per piece. At least 1, because a
+  // request has at most kPieceCountMax pieces.
+  static uint32_t RowsInScratch(size_t piece_count, uint32_t d_v) {
+    return static_cast<uint32_t>(kScratchFloats / piece_count / (d_v + 2 + kLineFloats));
   }
-  size_t scratch_used() const { return scratch_used_; }
-  void RewindScratch(size_t used) { scratch_used_ = used; }
+  void RewindScratch() { scratch_used_ = 0; }
 
  private:
   static constexpr size_t kScratchFloats = kMergeScratchBytes / sizeof(float);
+  static constexpr size_t kLineFloats = 16;
+  static_assert(kScratchFloats / kPieceCountMax >= kRowWidthMax + 2 + kLineFloats);
   // Floats of one f32 partial, in whole cache lines.
   static constexpr size_t PartialFloats(uint32_t row_count, uint32_t d_v) {
-    return (size_t{row_count} * (size_t{d_v} + 2) + 15) / 16 * 16;
+    return (size_t{row_count} * (size_t{d_v} + 2) + kLineFloats - 1) / kLineFloats * kLineFloats;
   }
+  // Floats of all partials of a request that are merged.
+  static size_t MergedFloats(const AttendRequest& request, const Geometry& geometry);
+  // Adds the pieces [piece_begin, piece_end) of a request, whose partial is `out`.
+  void AddPartial(const AttendRequest& request, std::span<const Piece> pieces, size_t piece_begin,
+                  size_t piece_end, const Groups& groups, uint32_t d_v, const PartialView& out);
+  void AddRound(const AttendRequest& request, std::span<const Piece> pieces, size_t piece_begin,
+                size_t piece_end, const PartialView& out);
   // The group for this shape, made if need be, of a request with this deadline.
   size_t GroupFor(const AttentionShape& shape, Instant deadline);
 
@@ -126,6 +148,7 @@ class BatchPlan {
   std::vector<Group> groups_;  // the first group_count_ are in use
   size_t group_count_ = 0;
   std::vector<ConstPartialView> parts_;  // the merges' partials; never reallocated
+  std::vector<uint8_t> levels_;          // the same
   std::vector<Merge> merges_;
   Rounds rounds_;
   std::unique_ptr<float[]> scratch_;

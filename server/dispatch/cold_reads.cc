@@ -6,7 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
 #include "proto/base/stripe.h"
-#include "transport/wire.h"
+#include "transport/wire_attend.h"
 
 namespace ckv {
 namespace {
@@ -34,14 +34,17 @@ absl::Status ColdReads::ListChunks(const ReadyRequest& ready) {
     case WireKind::kAttend:
       CKV_RETURN_IF_ERROR(
           DecodeAttendRequest(ready.header, ready.frame(), ready.session->geometry, attend_));
-      for (const PieceEntry& piece : attend_.pieces) {
-        Wanted* const wanted = add(piece.handle);
-        if (wanted == nullptr) continue;
-        wanted->layer_is_enough = true;
-        wanted->selected = piece.index_begin != kDense;
-        if (!wanted->selected) continue;
-        const size_t lists = (ready.header.row_count + piece.group_rows - 1) / piece.group_rows;
-        wanted->indices = attend_.indices.subspan(piece.index_begin, lists * piece.k);
+      for (const AttendSegment& segment : attend_.segments) {
+        for (uint32_t i = segment.piece_begin; i < segment.piece_end; ++i) {
+          const PieceEntry& piece = attend_.pieces[i];
+          Wanted* const wanted = add(piece.handle);
+          if (wanted == nullptr) continue;
+          wanted->layer_is_enough = true;
+          wanted->selected = piece.index_begin != kDense;
+          if (!wanted->selected) continue;
+          const size_t lists = (segment.row_count + piece.group_rows - 1) / piece.group_rows;
+          wanted->indices = attend_.indices.subspan(piece.index_begin, lists * piece.k);
+        }
       }
       break;
     case WireKind::kFetch: {

@@ -157,7 +157,8 @@ void SideWork::PostMap(const ReadyRequest& ready, const Chunk& chunk, int fd) {
     return;
   }
   std::memcpy(slot.data() + sizeof(ReplyHeader), &layout, sizeof(layout));
-  const ReplyHeader reply = {.kind = WireKind::kMap,
+  const ReplyHeader reply = {.version = ready.header.version,
+                             .kind = WireKind::kMap,
                              .request_id = ready.header.request_id,
                              .epoch = ready.header.epoch,
                              .body_bytes = sizeof(layout),

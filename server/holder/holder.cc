@@ -38,9 +38,10 @@ absl::Status ValidateOptions(const HolderOptions& options) {
 }
 
 absl::Status ValidateOffer(const SessionOffer& offer) {
-  if (offer.wire_version != kWireVersion) {
+  if (CommonWireVersion(offer.wire_version, offer.wire_version_max) == 0) {
     return absl::FailedPreconditionError(absl::StrFormat(
-        "wire version %d there, %d here: upgrade the older", offer.wire_version, kWireVersion));
+        "wire version %d to %d there, %d to %d here: upgrade the older", offer.wire_version,
+        std::max(offer.wire_version, offer.wire_version_max), kWireVersionMin, kWireVersion));
   }
   CKV_RETURN_IF_ERROR(ValidateGeometry(offer.geometry));
   CKV_RETURN_IF_ERROR(ValidateLaneShape(offer.shape));
@@ -224,11 +225,13 @@ absl::StatusOr<SessionAnswer> Holder::State::TryOffer(const SessionOffer& offer,
   dispatcher->Wake();
   std::vector<FabricKind> kinds;
   for (const std::unique_ptr<Listener>& l : listeners) kinds.push_back(l->kind());
-  return SessionAnswer{.session = session.id,
-                       .epoch = epoch,
-                       .fabric = fabric.fabric,
-                       .answers = *std::move(answers),
-                       .fabrics = kinds};
+  return SessionAnswer{
+      .session = session.id,
+      .epoch = epoch,
+      .fabric = fabric.fabric,
+      .answers = *std::move(answers),
+      .fabrics = kinds,
+      .wire_version = CommonWireVersion(offer.wire_version, offer.wire_version_max)};
 }
 
 absl::StatusOr<std::vector<std::string>> Holder::State::Invite(const SessionOffer& offer,

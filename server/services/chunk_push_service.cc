@@ -11,6 +11,7 @@
 #include "proto/base/status.h"
 #include "proto/base/stripe.h"
 #include "proto/convert.h"
+#include "server/services/chunk_order.h"
 #include "server/services/holder_service.h"
 #include "server/upkeep/chunk_push.h"
 
@@ -126,24 +127,14 @@ class PushTargetStub final : public PushTarget {
   std::set<grpc::ClientContext*> contexts_ ABSL_GUARDED_BY(mu_);
 };
 
-absl::StatusOr<PushOrder> OrderFrom(const v1::PushChunksRequest& request) {
-  PushOrder order;
-  if (request.ids_size() > kPushIdCountMax) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("push: %d ids, limit %d an order", request.ids_size(), kPushIdCountMax));
-  }
-  if (request.tenant().size() > kCorpusNameBytesMax ||
-      request.to_id().size() > kTargetTextBytesMax || request.to_address().empty() ||
+absl::StatusOr<PushOrder> PushOrderFrom(const v1::PushChunksRequest& request) {
+  if (request.to_id().size() > kTargetTextBytesMax || request.to_address().empty() ||
       request.to_address().size() > kTargetTextBytesMax) {
-    return absl::InvalidArgumentError("push: a name that is too long, or no address");
+    return absl::InvalidArgumentError("push: no address, or a name that is too long");
   }
-  CKV_ASSIGN_OR_RETURN(order.geometry, FromProto(request.geometry()));
-  order.tenant = request.tenant();
-  for (const std::string& bytes : request.ids()) {
-    CKV_ASSIGN_OR_RETURN(const ChunkId id, ChunkId::FromBytes(bytes));
-    order.ids.push_back(id);
-  }
-  return order;
+  CKV_ASSIGN_OR_RETURN(ChunkOrder order,
+                       ChunkOrderFrom("push", request.ids(), request.geometry(), request.tenant()));
+  return PushOrder{std::move(order.ids), order.geometry, std::move(order.tenant)};
 }
 
 }  // namespace
@@ -159,7 +150,7 @@ grpc::Status ChunkPushService::Push(grpc::ServerContext* context,
 absl::Status ChunkPushService::Serve(grpc::ServerContext& context, ServiceGate::Stream& stream,
                                      const v1::PushChunksRequest& request,
                                      grpc::ServerWriter<v1::PushChunksReply>& writer) {
-  CKV_ASSIGN_OR_RETURN(PushOrder order, OrderFrom(request));
+  CKV_ASSIGN_OR_RETURN(PushOrder order, PushOrderFrom(request));
   if (!holder_.lease().LiveAt(clock_.Now()))
     return absl::UnavailableError("this holder has no live lease");
   order.deadline = DeadlineOf(context, clock_, kPushOrderTimeoutMax);

@@ -14,7 +14,6 @@ namespace ckv {
 
 // The most orders at a time. Each holds kPushDepth threads and messages of 1 MiB.
 inline constexpr uint32_t kPushOrderCountMax = 8;
-inline constexpr int kPushIdCountMax = 4096;  // per order: 128 KiB of ids
 // Limit of one order; clients cut larger ones into several.
 inline constexpr Duration kPushOrderTimeoutMax = std::chrono::minutes(10);
 

@@ -2,38 +2,13 @@
 
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "absl/strings/str_format.h"
 #include "client/grpc/grpc_status.h"
 #include "proto/base/status.h"
-#include "proto/convert.h"
+#include "server/services/chunk_order.h"
 
 namespace ckv {
 namespace {
-
-struct Order {
-  std::vector<ChunkId> ids;
-  Geometry geometry;
-  std::string tenant;
-};
-
-absl::StatusOr<Order> OrderFrom(const v1::VerifyChunksRequest& request) {
-  Order order;
-  if (request.ids_size() > kVerifyIdCountMax) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("verify: %d ids, limit %d a call", request.ids_size(), kVerifyIdCountMax));
-  }
-  if (request.tenant().size() > kCorpusNameBytesMax)
-    return absl::InvalidArgumentError("verify: the tenant's name is too long");
-  CKV_ASSIGN_OR_RETURN(order.geometry, FromProto(request.geometry()));
-  order.tenant = request.tenant();
-  for (const std::string& bytes : request.ids()) {
-    CKV_ASSIGN_OR_RETURN(const ChunkId id, ChunkId::FromBytes(bytes));
-    order.ids.push_back(id);
-  }
-  return order;
-}
 
 v1::ChunkVerdict VerdictOf(ChunkCheck::Health health) {
   switch (health) {
@@ -49,7 +24,7 @@ v1::ChunkVerdict VerdictOf(ChunkCheck::Health health) {
 }
 
 //   Cancelled           `pace` said so.
-absl::StatusOr<v1::VerifyChunksReply> CheckOne(ChunkStore& store, const Order& order,
+absl::StatusOr<v1::VerifyChunksReply> CheckOne(ChunkStore& store, const ChunkOrder& order,
                                                const ChunkId& id, VerifyPace pace) {
   v1::VerifyChunksReply reply;
   reply.set_id(std::string(id.AsBytes()));
@@ -82,7 +57,9 @@ grpc::Status ChunkVerifyService::Verify(grpc::ServerContext* context,
 absl::Status ChunkVerifyService::Serve(grpc::ServerContext& context, ServiceGate::Stream& stream,
                                        const v1::VerifyChunksRequest& request,
                                        grpc::ServerWriter<v1::VerifyChunksReply>& writer) {
-  CKV_ASSIGN_OR_RETURN(const Order order, OrderFrom(request));
+  CKV_ASSIGN_OR_RETURN(
+      const ChunkOrder order,
+      ChunkOrderFrom("verify", request.ids(), request.geometry(), request.tenant()));
   const Instant deadline = DeadlineOf(context, clock_, kVerifyTimeoutMax);
   const auto pace = [&](uint64_t /*bytes*/) {
     return !gate_.closed() && !context.IsCancelled() && clock_.Now() < deadline;

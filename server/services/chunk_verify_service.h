@@ -14,7 +14,6 @@ namespace ckv {
 
 // The most calls at a time. Each keeps a core and the device busy; an operator starts one.
 inline constexpr uint32_t kVerifyCallCountMax = 4;
-inline constexpr int kVerifyIdCountMax = 4096;  // per call: 128 KiB of ids
 // Limit of one call: 3.6 TB on a device that reads 1 GB/s. Clients cut longer ones into several.
 inline constexpr Duration kVerifyTimeoutMax = std::chrono::hours(1);
 // A peer that does not take an answer for this long is gone.

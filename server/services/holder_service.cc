@@ -25,6 +25,7 @@ constexpr uint64_t kIdleMsMax = uint64_t{1} << 40;  // 35 years, which fit into 
 absl::StatusOr<SessionOffer> OfferFrom(const v1::OpenSessionRequest& request) {
   SessionOffer offer;
   offer.wire_version = request.wire_version();
+  offer.wire_version_max = request.wire_version_max();
   CKV_ASSIGN_OR_RETURN(offer.geometry, FromProto(request.geometry()));
   if (request.tenant().size() > kCorpusNameBytesMax ||
       request.requester().size() > kSessionTextBytesMax ||
@@ -93,6 +94,7 @@ grpc::Status HolderServiceImpl::OpenSession(grpc::ServerContext* context,
   if (!answer.ok()) return ToGrpc(answer.status());
   reply->set_session(answer->session.value);
   reply->set_epoch(answer->epoch.value);
+  reply->set_wire_version(answer->wire_version);
   reply->set_fabric(std::string(FabricName(answer->fabric)));
   for (const std::string& lane : answer->answers) reply->add_answers(lane);
   for (const FabricKind kind : answer->fabrics) reply->add_fabrics(std::string(FabricName(kind)));

@@ -211,7 +211,6 @@ absl::Status RequesterServiceImpl::AttendOnce(const v1::AttendRequest& request, 
                       std::max(request.selection().group_rows(), 1u)};
   }
   CKV_ASSIGN_OR_RETURN(call.wire, DtypeOf(request.wire()));
-  call.per_chunk = request.per_chunk();
   call.allow_approximate = request.allow_approximate();
   call.deadline = deadline;
 

@@ -1,5 +1,6 @@
 #include "store/corpus/placement.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -7,6 +8,23 @@
 #include "proto/corpus.h"
 
 namespace ckv {
+namespace {
+
+size_t RoundedUp(size_t count, size_t parts) { return (count + parts - 1) / parts; }
+
+// The longest run that leaves the primaries balanced.
+size_t RunChunks(size_t chunk_count, size_t holder_count) {
+  const size_t share = RoundedUp(chunk_count, holder_count);
+  size_t chunks = kPlacementRunMax;
+  while (chunks > 1) {
+    const size_t run_count = RoundedUp(chunk_count, chunks);
+    if (RoundedUp(run_count, holder_count) * chunks <= share + share / 8) break;
+    chunks /= 2;
+  }
+  return chunks;
+}
+
+}  // namespace
 
 absl::StatusOr<std::vector<std::vector<HolderId>>> PlaceChunks(size_t chunk_count,
                                                                std::span<const HolderId> holders,
@@ -28,19 +46,20 @@ absl::StatusOr<std::vector<std::vector<HolderId>>> PlaceChunks(size_t chunk_coun
           absl::StrFormat("placement: the holder '%s' is there twice or has no name", holder.name));
     }
   }
-  // Chunks go in blocks of one a holder. Within a block a rank is a rotation of the primaries, so
-  // each holder gets one chunk of it; the rotation differs between the ranks of a block (distinct
-  // holders) and from block to block (the spread).
+  // Runs go in rounds of one a holder. Within a round a rank is a rotation of the primaries, so
+  // each holder gets one run of it. The rotations differ between the ranks (distinct holders) and,
+  // in turn, between rounds (the lists).
   const size_t count = holders.size();
+  const size_t run_chunks = RunChunks(chunk_count, count);
+  const size_t list_count = std::min<size_t>(kPlacementListsPerHolder, count - replicas + 1);
   std::vector<std::vector<HolderId>> placement(chunk_count);
   for (size_t chunk = 0; chunk < chunk_count; ++chunk) {
-    const size_t block = chunk / count;
+    const size_t run = chunk / run_chunks;
+    const size_t list = run / count % list_count;
     placement[chunk].reserve(replicas);
-    placement[chunk].push_back(holders[chunk % count]);
-    for (size_t rank = 1; rank < replicas; ++rank) {
-      const size_t rotation = 1 + (block * (replicas - 1) + rank - 1) % (count - 1);
-      placement[chunk].push_back(holders[(chunk + rotation) % count]);
-    }
+    placement[chunk].push_back(holders[run % count]);
+    for (size_t rank = 1; rank < replicas; ++rank)
+      placement[chunk].push_back(holders[(run + list + rank) % count]);
   }
   return placement;
 }

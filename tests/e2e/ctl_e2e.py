@@ -154,10 +154,9 @@ class CtlTest(unittest.TestCase):
     def test_attend_dense_equals_float64(self):
         for layer in range(LAYERS):
             expected = attend(self.queries, self.all_rows[layer])
-            for arguments in (["--per-chunk"], []):
-                out, report = self.attend(layer, "--wire", "f32", *arguments)
-                self.check_partial(out, expected, 5e-7 * self.o_max(expected))
-                self.assertEqual(report["holder_count"], 2)
+            out, report = self.attend(layer, "--wire", "f32")
+            self.check_partial(out, expected, 5e-7 * self.o_max(expected))
+            self.assertEqual(report["holder_count"], 2)
             out, _ = self.attend(layer)
             self.check_partial(out, expected, 2.0 ** -8 * self.o_max(expected))
 
@@ -395,7 +394,7 @@ class CtlTest(unittest.TestCase):
                  "--chunk-tokens", 100)
         arguments = ["agents", "run", "--corpus", "words", "--text", text, "--count", 3,
                      "--tokens", 5]
-        for wire in ([], ["--merge-at-holder"], ["--wire", "bf16"]):
+        for wire in ([], ["--wire", "bf16"]):
             report = self.ctl(*arguments, *wire)
             self.assertEqual(len(report["agents"]), 3)
             self.assertEqual(report["agents"][0]["holder_count"], 2)

@@ -13,7 +13,7 @@
 
 #include "proto/base/status.h"
 #include "proto/geometry.h"
-#include "transport/wire.h"
+#include "transport/wire_attend.h"
 
 namespace ckv {
 namespace {
@@ -43,22 +43,33 @@ Geometry SmallGeometry() {
   return geometry;
 }
 
+void CheckSegment(const AttendRequest& attend, const AttendSegment& segment,
+                  const Geometry& geometry) {
+  CKV_CHECK(segment.piece_begin < segment.piece_end && segment.piece_end <= attend.pieces.size());
+  uint32_t partial_count = 0;
+  for (uint32_t i = segment.piece_begin; i < segment.piece_end; ++i) {
+    const PieceEntry& piece = attend.pieces[i];
+    CKV_CHECK(piece.copy < segment.copy_count && piece.partial < segment.partial_count);
+    partial_count = piece.partial + 1;
+    if (piece.index_begin == kDense) continue;
+    const uint64_t groups = (uint64_t{segment.row_count} + piece.group_rows - 1) / piece.group_rows;
+    CKV_CHECK(piece.index_begin + groups * piece.k <= attend.indices.size());
+  }
+  CKV_CHECK(partial_count == segment.partial_count);
+  const size_t row_bytes = size_t{geometry.d_qk} * 2;
+  (void)ReadAll(attend.rows + segment.stored_row_begin * geometry.d_qk,
+                size_t{segment.copy_count} * segment.row_count * row_bytes);
+}
+
 void Request(std::span<const std::byte> slot) {
   static AttendRequest attend;  // reused, as the dispatcher does
   static const Geometry geometry = SmallGeometry();
   const absl::StatusOr<RequestHeader> header = DecodeRequestHeader(slot);
   if (!header.ok()) return;
-  CKV_CHECK(header->body_bytes == slot.size() - kHeaderBytes);
+  CKV_CHECK(header->body_bytes == slot.size() - RequestHeaderBytes(header->version));
   if (DecodeAttendRequest(*header, slot, geometry, attend).ok()) {
     CKV_CHECK(attend.pieces.size() == header->piece_count);
-    for (const PieceEntry& piece : attend.pieces) {
-      CKV_CHECK(piece.copy < header->copy_count);
-      if (piece.index_begin == kDense) continue;
-      const uint64_t groups =
-          (uint64_t{header->row_count} + piece.group_rows - 1) / piece.group_rows;
-      CKV_CHECK(piece.index_begin + groups * piece.k <= attend.indices.size());
-    }
-    (void)ReadAll(attend.rows, size_t{2} * header->copy_count * header->row_count * geometry.d_qk);
+    for (const AttendSegment& segment : attend.segments) CheckSegment(attend, segment, geometry);
     (void)ReadAll(attend.indices.data(), attend.indices.size_bytes());
   }
   const absl::StatusOr<FetchRequest> fetch = DecodeFetchRequest(*header, slot);
@@ -84,7 +95,8 @@ void Reply(std::span<const std::byte> slot) {
   expected.flags = header->flags;
   expected.row_count = 3;
   expected.partial_count = 2;
-  expected.d_v = 6;
+  expected.version = header->version;
+  expected.attend_bytes = 2 * 60;
   expected.fetch.layer_count = 2;
   expected.fetch.token_count = 5;
   expected.row_bytes = 4;
@@ -103,9 +115,12 @@ void OneInput(const uint8_t* data, size_t size) {
   const uint8_t mode = data[0];
   const auto slot = MakeSlot(data + 1, size - 1);
   const std::span<std::byte> bytes(slot.get(), size - 1);
-  if ((mode & 2) != 0 && bytes.size() >= kHeaderBytes) {
-    const auto checksum = static_cast<uint32_t>(XXH3_64bits(bytes.data(), kHeaderBytes - 4));
-    std::memcpy(bytes.data() + kHeaderBytes - 4, &checksum, sizeof(checksum));
+  uint16_t version = 0;
+  if (bytes.size() > 6) std::memcpy(&version, bytes.data() + 4, sizeof(version));
+  const size_t header_bytes = (mode & 1) == 0 ? RequestHeaderBytes(version) : kHeaderBytes;
+  if ((mode & 2) != 0 && bytes.size() >= header_bytes) {
+    const auto checksum = static_cast<uint32_t>(XXH3_64bits(bytes.data(), header_bytes - 4));
+    std::memcpy(bytes.data() + header_bytes - 4, &checksum, sizeof(checksum));
   }
   if ((mode & 1) == 0) {
     Request(bytes);

@@ -16,7 +16,7 @@
 #include "client/holders/control.h"
 #include "proto/base/status.h"
 #include "transport/fabric.h"
-#include "transport/wire.h"
+#include "transport/wire_attend.h"
 
 namespace ckv::test {
 

@@ -18,7 +18,7 @@ namespace {
 using absl::StatusCode;
 using test::LanePair;
 
-constexpr LaneShape kProbeShape = {2, 64 + 8000, 64 + 4000};
+constexpr LaneShape kProbeShape = {2, sizeof(RequestHeader) + 8000, sizeof(ReplyHeader) + 4000};
 
 // Answers probes until the lane is down; `before_reply` is told the request's bytes.
 template <typename Function>
@@ -57,7 +57,7 @@ class ProbeTest : public testing::Test {
 TEST_F(ProbeTest, MeasuresLatencyAndBandwidth) {
   std::thread holder([&] {
     ServeProbes(*pair_.serve, [&](uint32_t bytes) {
-      clock_.Advance(std::chrono::microseconds(bytes == 64 ? 10 : 130));
+      clock_.Advance(std::chrono::microseconds(bytes == sizeof(RequestHeader) ? 10 : 130));
     });
   });
   const absl::StatusOr<ProbeResult> result = Probe(*pair_.request, clock_, options_);
@@ -132,7 +132,8 @@ TEST_F(ProbeTest, HolderThatRefusesIsItsError) {
   std::thread holder([&] {
     const std::optional<Arrival> arrival = test::AwaitRequest(*pair_.serve);
     ASSERT_TRUE(arrival.has_value());
-    const auto header = DecodeRequestHeader(pair_.serve->request(arrival->slot).first(64));
+    const auto header =
+        DecodeRequestHeader(pair_.serve->request(arrival->slot).first(arrival->bytes));
     ASSERT_TRUE(header.ok());
     const uint32_t bytes = EncodeErrorReply(*header, absl::PermissionDeniedError("stranger"), 0,
                                             pair_.serve->reply(arrival->slot));

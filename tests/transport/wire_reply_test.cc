@@ -23,7 +23,7 @@ struct Reply {
     expected.request_id = 4;
     expected.row_count = 3;
     expected.partial_count = 2;
-    expected.d_v = 5;
+    expected.attend_bytes = 2 * (32 + 24);
     header.kind = WireKind::kAttend;
     header.request_id = 4;
     header.row_count = 3;
@@ -65,8 +65,12 @@ TEST(Wire, ReplyMustBeWhatWasAsked) {
   EXPECT_EQ(code([](Reply& r) {
               r.header.flags = r.expected.flags = kFlagPartialF32;
               r.header.body_bytes = 2 * (60 + 24);
+              r.expected.attend_bytes = 2 * (60 + 24);
             }),
             StatusCode::kOk);
+  EXPECT_EQ(code([](Reply& r) { r.expected.attend_bytes += 4; }), bad);
+  EXPECT_EQ(code([](Reply& r) { r.header.version = 4; }), bad);
+  EXPECT_EQ(code([](Reply& r) { r.header.version = r.expected.version = 4; }), StatusCode::kOk);
   EXPECT_EQ(code([](Reply& r) { r.expected.partial_count = 0xffffffff; }), bad);
 }
 
@@ -87,6 +91,8 @@ TEST(Wire, ReplyHeaderRefusals) {
   EXPECT_TRUE(refused([](ReplyHeader& h) { h.row_count = kQueryRowCountMax + 1; }));
   EXPECT_TRUE(refused([](ReplyHeader& h) { h.partial_count = kPieceCountMax + 1; }));
   EXPECT_TRUE(refused([](ReplyHeader& h) { h.flags = 16; }));
+  EXPECT_TRUE(refused([](ReplyHeader& h) { h.reserved = 1; }));
+  EXPECT_FALSE(refused([](ReplyHeader& h) { h.kernel_target = KernelTargetId::kAvx3; }));
 }
 
 TEST(Wire, FetchedBytesAreChecked) {
@@ -188,19 +194,19 @@ TEST(Wire, MapsAreChecked) {
   header.body_bytes = sizeof(MapEntry);
   MapEntry entry;
   entry.handle = 7;
-  Slot slot(64 + sizeof(entry));
-  std::memcpy(slot.bytes().data() + 64, &entry, sizeof(entry));
+  Slot slot(sizeof(header) + sizeof(entry));
+  std::memcpy(slot.bytes().data() + sizeof(header), &entry, sizeof(entry));
   EncodeHeader(header, slot.bytes());
   const auto decoded = DecodeRequestHeader(slot.bytes());
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   EXPECT_EQ(DecodeMapRequest(*decoded, slot.bytes())->handle, 7u);
-  slot.bytes()[64 + 31] = std::byte{1};
+  slot.bytes()[sizeof(header) + 31] = std::byte{1};
   EXPECT_EQ(DecodeMapRequest(*decoded, slot.bytes()).status().code(), bad);
 }
 
 TEST(Wire, ErrorsTravelWithTheirText) {
   RequestHeader request = AttendHeader();
-  request.flags = kFlagPerPiece;
+  request.flags = kFlagPartialF32;
   Slot slot(1024);
   const auto round_trip = [&](const absl::Status& status) {
     const uint32_t bytes = EncodeErrorReply(request, status, 250, slot.bytes());
@@ -228,9 +234,9 @@ TEST(Wire, ProbesAreEchoed) {
   RequestHeader request;
   request.request_id = 3;
   request.body_bytes = 36;
-  Slot asked(100);
+  Slot asked(132);
   EncodeHeader(request, asked.bytes());
-  asked.bytes()[99] = std::byte{42};
+  asked.bytes()[131] = std::byte{42};
   Slot answer(200);
   const uint32_t bytes = EncodeProbeReply(request, asked.bytes(), answer.bytes());
   EXPECT_EQ(bytes, 100u);

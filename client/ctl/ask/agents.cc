@@ -17,7 +17,6 @@
 namespace ckv::ctl {
 namespace {
 
-constexpr float kRegroupedMarginMax = 0.02f;
 constexpr float kBf16MarginMax = 0.1f;
 // One agent's stream; each attend has its own, shorter limit.
 constexpr Duration kRunTimeout = std::chrono::hours(1);
@@ -41,7 +40,6 @@ class RoutedContext {
     request_.set_tenant(run.corpus.tenant);
     request_.set_corpus_version(run.corpus.version);
     request_.set_wire(run.f32 ? v1::PARTIAL_DTYPE_F32 : v1::PARTIAL_DTYPE_BF16);
-    request_.set_per_chunk(run.per_chunk);
     request_.set_timeout_ms(run.timeout_ms);
     request_.set_reply_bytes_max(kMessageBytesMax);
   }
@@ -237,10 +235,7 @@ std::optional<Difference> FirstDifference(std::span<const GreedyChoice> routed,
   return {};
 }
 
-float MarginMax(const AgentRun& run) {
-  if (!run.f32) return kBf16MarginMax;
-  return run.per_chunk ? 0 : kRegroupedMarginMax;
-}
+float MarginMax(const AgentRun& run) { return run.f32 ? 0 : kBf16MarginMax; }
 
 std::string TokensHash(std::span<const GreedyChoice> choices) {
   uint64_t hash = 0xcbf29ce484222325u;

@@ -28,7 +28,6 @@ struct AgentRun {
   Corpus corpus;
   uint32_t token_count = 64;
   bool f32 = true;
-  bool per_chunk = true;
   uint32_t timeout_ms = 10'000;  // limit of each attend
 };
 
@@ -77,11 +76,9 @@ std::optional<Difference> FirstDifference(std::span<const GreedyChoice> routed,
                                           std::span<const GreedyChoice> alone);
 
 // The margin below which a differing token is rounding and not an error.
-//   f32, per chunk     0, as routed and single-instance do the same sums in the same order.
-//   f32                0.02: merged by holder, the largest of 100,000 logits moved by 0.0045.
-//   bf16               0.1: rounded on the wire, the largest moved by 0.034.
-// Two logits move against each other by at most twice as much; the bounds leave half as much again
-// and more.
+//   f32    0, because routed and single-instance do the same sums in the same tree.
+//   bf16   0.1: rounded on the wire, the largest of 100,000 logits moved by 0.034.
+// Two logits move against each other by at most twice as much; the bound leaves half as much again.
 float MarginMax(const AgentRun& run);
 
 // FNV-1a over the tokens: what one agent said, short enough for a table.

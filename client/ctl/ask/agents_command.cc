@@ -25,7 +25,6 @@ struct AgentsOptions {
   uint32_t tokens = 64;
   uint32_t max_tokens = 0;
   std::string wire = "f32";
-  bool merge_at_holder = false;
   bool no_check = false;
   uint32_t threads = std::max(1u, std::thread::hardware_concurrency());
   uint32_t timeout_ms = 10'000;
@@ -172,8 +171,7 @@ void Report(const Ctl& ctl, const AgentsOptions& options, const AgentRun& run,
                                   FormatCount(run.corpus.token_count(), "token"),
                                   FormatCount(run.corpus.chunks.size(), "chunk"))},
        {"geometry", run.corpus.geometry.ToString()},
-       {"wire", absl::StrFormat("%s partials, merged %s", run.f32 ? "f32" : "bf16",
-                                run.per_chunk ? "chunk by chunk" : "by holders")},
+       {"wire", run.f32 ? "f32 partials" : "bf16 partials"},
        {"routed decode", FormatDuration(elapsed)},
        {"answers", absl::StrFormat("%d different of %d", DistinctAnswers(routed), routed.size())}});
   text += "\n" + table.Render() + "\n" + DescribeBytes(prompts, routed, fetch_bytes);
@@ -182,7 +180,6 @@ void Report(const Ctl& ctl, const AgentsOptions& options, const AgentRun& run,
                    {"token_count", run.corpus.token_count()},
                    {"chunk_count", run.corpus.chunks.size()},
                    {"wire", run.f32 ? "f32" : "bf16"},
-                   {"per_chunk", run.per_chunk},
                    {"seconds", static_cast<double>(elapsed.count()) / 1e9},
                    {"agents", agents},
                    {"distinct_answers", DistinctAnswers(routed)},
@@ -198,7 +195,6 @@ absl::StatusOr<AgentRun> Prepare(const AgentsOptions& options, const ReferenceEn
   CKV_ASSIGN_OR_RETURN(run.corpus, fleet.GetCorpus(options.corpus));
   run.token_count = options.tokens;
   run.f32 = options.wire == "f32";
-  run.per_chunk = !options.merge_at_holder;
   run.timeout_ms = options.timeout_ms;
   if (run.corpus.geometry != engine.geometry()) {
     return absl::FailedPreconditionError(absl::StrFormat(
@@ -283,9 +279,6 @@ void AddAgentsCommands(CLI::App& app, Ctl& ctl) {
                    "differ at a margin below 0.1")
       ->check(OneOf(dtypes))
       ->type_name(JoinNames(dtypes));
-  verb->add_flag(
-      "--merge-at-holder", options->merge_at_holder,
-      "One partial a holder instead of one a chunk: fewer bytes, sums grouped otherwise");
   verb->add_flag("--no-check", options->no_check, "Do not compare with single-instance decoding");
   verb->add_option("--threads", options->threads, "Threads of the single instance")
       ->capture_default_str()

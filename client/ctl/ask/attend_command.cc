@@ -30,7 +30,6 @@ struct AttendOptions {
   std::string out;
   int64_t offset = 0;
   std::string wire = "bf16";
-  bool per_chunk = false;
   bool approximate = false;
   uint32_t timeout_ms = 10'000;
 };
@@ -53,7 +52,6 @@ v1::AttendRequest Template(const Ctl& ctl, const AttendOptions& options, const C
   request.set_corpus_version(corpus.version);
   request.set_layer(options.layer);
   request.set_wire(options.wire == "f32" ? v1::PARTIAL_DTYPE_F32 : v1::PARTIAL_DTYPE_BF16);
-  request.set_per_chunk(options.per_chunk);
   request.set_allow_approximate(options.approximate);
   request.set_timeout_ms(options.timeout_ms);
   if (const auto run = AsRun(ordinals); run && options.offset == 0) {
@@ -232,7 +230,7 @@ void AddAttendCommand(CLI::App& app, Ctl& ctl) {
       app, "attend", "Route queries to the chunks of a corpus and merge their partials",
       "  ckvctl attend --corpus docs --layer 3 --queries q.safetensors --out partial.safetensors\n"
       "  ckvctl attend --corpus docs --chunks 0-2,5 --layer 0 --queries q.safetensors \\\n"
-      "      --select idx.safetensors --wire f32 --per-chunk --out partial.safetensors\n\n"
+      "      --select idx.safetensors --wire f32 --out partial.safetensors\n\n"
       "Files: queries have tensor q [M, d_qk] BF16 or F32; a selection has indices [M, k] I32, -1\n"
       "skipped, counting rows over the chosen chunks in order; the result has o [M, d_v], m [M]\n"
       "and l [M], F32 (natural log, the softmax scale in m).");
@@ -248,11 +246,11 @@ void AddAttendCommand(CLI::App& app, Ctl& ctl) {
                    "Positions by which the chunks stand after their canonical place")
       ->check(CLI::Range(-kOffsetMax, kOffsetMax));
   const std::vector<std::string> dtypes = {"bf16", "f32"};
-  verb->add_option("--wire", options->wire, "Partials between holder and requester (default: bf16)")
+  verb->add_option("--wire", options->wire,
+                   "Partials between holder and requester (default: bf16); f32 has the same bits "
+                   "for any placement")
       ->check(OneOf(dtypes))
       ->type_name(JoinNames(dtypes));
-  verb->add_flag("--per-chunk", options->per_chunk,
-                 "Merge chunk by chunk here: the bits do not depend on the placement");
   verb->add_flag("--approximate", options->approximate,
                  "Holders may answer from fp8 copies in memory of chunks that are on disk");
   verb->add_option("--timeout-ms", options->timeout_ms, "Limit of each message")

@@ -188,7 +188,6 @@ absl::StatusOr<std::vector<GreedyChoice>> DecodeRouted(Stage& stage, const Agent
         call.layer = layer;
         call.q = q;
         call.wire = PartialDtype::kF32;
-        call.per_chunk = true;
         call.deadline = stage.clock->Now() + kTimeout;
         return stage.requester->Attend(call, out, nullptr);
       },

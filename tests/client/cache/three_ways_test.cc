@@ -125,7 +125,6 @@ TEST_F(ThreeWays, RoutedFetchedAndPrefilledSayTheSame) {
     call.layer = layer;
     call.q = q;
     call.wire = PartialDtype::kF32;
-    call.per_chunk = true;
     call.deadline = test::Soon();
     return requester_->Attend(call, out, nullptr);
   });

@@ -1,9 +1,10 @@
-// Goal: no duplicate, gap or stranger passes (I1).
+// Goal: a call's ledger lets each share of a block in exactly once (I1), and knows what is missing.
 
 #include "client/call/coverage.h"
 
 #include <algorithm>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -11,70 +12,68 @@
 namespace ckv {
 namespace {
 
-TEST(Coverage, EveryRowOnceIsComplete) {
+TEST(Coverage, EachShareCountsOnce) {
   Coverage coverage;
-  coverage.Begin(2, 10);
-  EXPECT_TRUE(coverage.Cover(0, 0, 4).ok());
-  EXPECT_TRUE(coverage.Cover(1, 0, 10).ok());
+  coverage.Begin();
+  coverage.AddBlock(2, 5);
+  coverage.AddBlock(1, 3);
   EXPECT_FALSE(coverage.CheckComplete().ok());
-  EXPECT_TRUE(coverage.Cover(0, 4, 6).ok());
+  EXPECT_TRUE(coverage.Cover(0, 1, 2).ok());
+  EXPECT_FALSE(coverage.CheckBlock(0).ok());
+  EXPECT_EQ(coverage.Cover(0, 1, 2).code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(coverage.Cover(0, 0, 3).ok());
+  EXPECT_TRUE(coverage.CheckBlock(0).ok());
+  EXPECT_FALSE(coverage.CheckComplete().ok());
+  EXPECT_TRUE(coverage.Cover(1, 0, 3).ok());
   EXPECT_TRUE(coverage.CheckComplete().ok());
 }
 
-TEST(Coverage, TwiceIsRefused) {
+TEST(Coverage, WhatIsNotOfTheCallIsRefused) {
   Coverage coverage;
-  coverage.Begin(1, 10);
-  ASSERT_TRUE(coverage.Cover(0, 0, 5).ok());
-  EXPECT_EQ(coverage.Cover(0, 0, 5).code(), absl::StatusCode::kInternal);
-  EXPECT_EQ(coverage.Cover(0, 4, 2).code(), absl::StatusCode::kInternal);
-  // What was refused is not counted.
-  EXPECT_TRUE(coverage.Cover(0, 5, 5).ok());
-  EXPECT_TRUE(coverage.CheckComplete().ok());
+  coverage.Begin();
+  coverage.AddBlock(2, 5);
+  EXPECT_EQ(coverage.Cover(1, 0, 1).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(coverage.Cover(0, 2, 1).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(coverage.Cover(0xffffffff, 0, 1).code(), absl::StatusCode::kInternal);
 }
 
-TEST(Coverage, GapsAndStrangersAreRefused) {
+TEST(Coverage, PiecesMustAddUp) {
+  for (const uint32_t pieces : {1u, 3u, 100u}) {
+    Coverage coverage;
+    coverage.Begin();
+    coverage.AddBlock(1, 2);
+    EXPECT_TRUE(coverage.Cover(0, 0, pieces).ok());
+    EXPECT_EQ(coverage.CheckBlock(0).code(), absl::StatusCode::kInternal);
+  }
+}
+
+TEST(Coverage, ABlockWithoutSharesIsComplete) {
   Coverage coverage;
-  coverage.Begin(2, 10);
-  EXPECT_FALSE(coverage.Cover(0, 1, 9).ok());
-  EXPECT_FALSE(coverage.Cover(2, 0, 10).ok());
-  EXPECT_FALSE(coverage.Cover(0, 0, 11).ok());
-  EXPECT_FALSE(coverage.Cover(0, 0xffffffff, 2).ok());
-  coverage.Begin(0, 10);
+  coverage.Begin();
+  EXPECT_TRUE(coverage.CheckComplete().ok());
+  coverage.AddBlock(0, 0);
   EXPECT_TRUE(coverage.CheckComplete().ok());
 }
 
-// Method: a random cut of the rows of every piece, delivered whole and in order of rows, is
-// complete; with any one delivery dropped or doubled it is not.
-TEST(Coverage, AnyDropOrDoubleShows) {
-  for (uint32_t seed = 0; seed < 200; ++seed) {
-    SCOPED_TRACE(testing::Message() << "seed " << seed);
-    std::mt19937 rng(seed);
-    const uint32_t pieces = 1 + rng() % 5, rows = 1 + rng() % 40;
-    struct Delivery {
-      uint32_t piece, begin, count;
-    };
-    std::vector<Delivery> deliveries;
-    for (uint32_t row = 0; row < rows;) {
-      const uint32_t count = std::min<uint32_t>(1 + rng() % 8, rows - row);
-      for (uint32_t piece = 0; piece < pieces; ++piece) deliveries.push_back({piece, row, count});
-      row += count;
+// In any order; a missing share is found wherever it is; and the next call begins anew.
+TEST(Coverage, AnyOrder) {
+  std::mt19937 rng(1);
+  Coverage coverage;
+  for (int call = 0; call < 200; ++call) {
+    coverage.Begin();
+    std::vector<std::pair<uint32_t, uint32_t>> shares;
+    const uint32_t blocks = 1 + rng() % 8;
+    for (uint32_t block = 0; block < blocks; ++block) {
+      const uint32_t count = 1 + rng() % 4;
+      coverage.AddBlock(count, count * 7);
+      for (uint32_t share = 0; share < count; ++share) shares.push_back({block, share});
     }
-    const auto complete = [&](const std::vector<Delivery>& all) {
-      Coverage coverage;
-      coverage.Begin(pieces, rows);
-      for (const Delivery& d : all) {
-        if (!coverage.Cover(d.piece, d.begin, d.count).ok()) return false;
-      }
-      return coverage.CheckComplete().ok();
-    };
-    EXPECT_TRUE(complete(deliveries));
-    const size_t at = rng() % deliveries.size();
-    std::vector<Delivery> dropped = deliveries, doubled = deliveries;
-    dropped.erase(dropped.begin() + std::ptrdiff_t(at));
-    doubled.insert(doubled.begin() + std::ptrdiff_t(at + rng() % (doubled.size() - at)),
-                   deliveries[at]);
-    EXPECT_FALSE(complete(dropped));
-    EXPECT_FALSE(complete(doubled));
+    std::shuffle(shares.begin(), shares.end(), rng);
+    for (const auto& [block, share] : shares) {
+      ASSERT_FALSE(coverage.CheckComplete().ok());
+      ASSERT_TRUE(coverage.Cover(block, share, 7).ok());
+    }
+    ASSERT_TRUE(coverage.CheckComplete().ok());
   }
 }
 

@@ -72,17 +72,14 @@ TEST_F(RequesterAllocation, NoneOnceWarm) {
   call.corpus = *published;
   call.q = {q.data(), kRows, corpus_.geometry.d_qk};
   for (const PartialDtype wire : {PartialDtype::kF32, PartialDtype::kBf16}) {
-    for (const bool per_chunk : {false, true}) {
-      SCOPED_TRACE(testing::Message() << "wire " << int(wire) << ", per chunk " << per_chunk);
-      call.wire = wire;
-      call.per_chunk = per_chunk;
-      for (int round = 0; round < 20; ++round) {
-        call.layer = static_cast<uint32_t>(round) % corpus_.geometry.layers;
-        call.deadline = Soon();
-        const uint64_t count = CountOf(call, answer);
-        if (round >= 4) {
-          EXPECT_EQ(count, 0u) << "round " << round;
-        }
+    SCOPED_TRACE(testing::Message() << "wire " << int(wire));
+    call.wire = wire;
+    for (int round = 0; round < 20; ++round) {
+      call.layer = static_cast<uint32_t>(round) % corpus_.geometry.layers;
+      call.deadline = Soon();
+      const uint64_t count = CountOf(call, answer);
+      if (round >= 4) {
+        EXPECT_EQ(count, 0u) << "round " << round;
       }
     }
   }

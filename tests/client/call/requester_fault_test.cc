@@ -269,7 +269,6 @@ void RunWithFaults(FabricKind kind, const FaultPlan& base, uint32_t seed_count, 
   const auto variant = [&](int i) {
     AttendCall call = cluster.call;
     call.layer = uint32_t(i % 3);
-    call.per_chunk = i % 2 == 1;
     if (i % 4 >= 2) call.selection = {indices.data(), 30, 1};
     return call;
   };

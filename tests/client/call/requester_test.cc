@@ -83,17 +83,16 @@ TEST_P(OverFabrics, AnySplitIsExact) {
         call.deadline = Soon();
         const auto want = test::Reference(corpus, call.layer, AllOf(corpus), call.q, {});
         for (const PartialDtype wire : {PartialDtype::kF32, PartialDtype::kBf16}) {
-          for (const bool per_chunk : {false, true}) {
-            call.wire = wire;
-            call.per_chunk = per_chunk;
-            Answer got(rows, corpus.geometry.d_v);
-            AttendReport report;
-            const absl::Status status = setup.requester->Attend(call, got.View(), &report);
-            ASSERT_TRUE(status.ok()) << status;
-            ExpectNear(got, want, Tolerance(wire, test::MaxAbsO(want)));
-            EXPECT_LE(report.holder_count, holders);
-            EXPECT_GT(report.bytes_sent, rows * 192u);
-          }
+          call.wire = wire;
+          Answer got(rows, corpus.geometry.d_v);
+          AttendReport report;
+          const absl::Status status = setup.requester->Attend(call, got.View(), &report);
+          ASSERT_TRUE(status.ok()) << status;
+          ExpectNear(got, want, Tolerance(wire, test::MaxAbsO(want)));
+          EXPECT_LE(report.holder_count, holders);
+          EXPECT_GT(report.bytes_sent, rows * 192u);
+          EXPECT_FALSE(report.targets_differ);
+          EXPECT_EQ(report.same_bits_anywhere, wire == PartialDtype::kF32);
         }
       }
     }
@@ -135,14 +134,11 @@ TEST_P(OverFabrics, AnySelectionIsExact) {
     call.deadline = Soon();
     const auto want = test::Reference(corpus, 1, order, call.q, call.selection);
     for (const PartialDtype wire : {PartialDtype::kF32, PartialDtype::kBf16}) {
-      for (const bool per_chunk : {false, true}) {
-        call.wire = wire;
-        call.per_chunk = per_chunk;
-        Answer got(rows, corpus.geometry.d_v);
-        const absl::Status status = setup.requester->Attend(call, got.View(), nullptr);
-        ASSERT_TRUE(status.ok()) << status;
-        ExpectNear(got, want, Tolerance(wire, test::MaxAbsO(want)));
-      }
+      call.wire = wire;
+      Answer got(rows, corpus.geometry.d_v);
+      const absl::Status status = setup.requester->Attend(call, got.View(), nullptr);
+      ASSERT_TRUE(status.ok()) << status;
+      ExpectNear(got, want, Tolerance(wire, test::MaxAbsO(want)));
     }
   }
 }
@@ -178,8 +174,8 @@ TEST(Requester, NothingToAttendIsTheEmptyPartial) {
   expect_empty();
 }
 
-// per_chunk: the bits depend on the chunks and their order, not on who holds them or on the slots.
-TEST(Requester, PerChunkBitsDoNotDependOnThePlacement) {
+// The bits depend on the chunks and their ordinals, not on who holds them or on the slots.
+TEST(Requester, BitsDoNotDependOnThePlacement) {
   const std::vector<uint32_t> tokens = {5, 1, 64, 0, 130, 33, 7, 72, 20};
   const auto corpus = MakeTestCorpus(TestGeometry(), tokens, 7);
   std::mt19937 rng(7);
@@ -188,32 +184,29 @@ TEST(Requester, PerChunkBitsDoNotDependOnThePlacement) {
   std::vector<int32_t> indices(size_t{rows} * 50);
   for (int32_t& index : indices) index = int32_t(rng() % 332);
   for (const bool selected : {false, true}) {
-    for (const PartialDtype wire : {PartialDtype::kF32, PartialDtype::kBf16}) {
-      std::unique_ptr<Answer> first;
-      for (const size_t holders : {1, 2, 3, 8}) {
-        FabricCluster setup(FabricKind::kLoopback, holders,
-                            holders % 2 ? SmallShape() : LaneShape{.slot_count = 4});
-        for (int split = 0; split < 3; ++split) {
-          SCOPED_TRACE(testing::Message() << holders << " holders, split " << split);
-          std::vector<size_t> placement(tokens.size());
-          for (size_t& holder : placement) holder = rng() % holders;
-          const std::string name = absl::StrFormat("c%d", split);
-          setup.fleet.Load(name, corpus, placement);
-          AttendCall call;
-          call.corpus = setup.Resolve(name);
-          call.q = {q.data(), rows, 96};
-          call.wire = wire;
-          call.per_chunk = true;
-          if (selected) call.selection = {indices.data(), 50, 1};
-          call.deadline = Soon();
-          auto got = std::make_unique<Answer>(rows, 64);
-          const absl::Status status = setup.requester->Attend(call, got->View(), nullptr);
-          ASSERT_TRUE(status.ok()) << status;
-          if (first == nullptr) {
-            first = std::move(got);
-          } else {
-            ASSERT_TRUE(got->SameBits(*first));
-          }
+    std::unique_ptr<Answer> first;
+    for (const size_t holders : {1, 2, 3, 8}) {
+      FabricCluster setup(FabricKind::kLoopback, holders,
+                          holders % 2 ? SmallShape() : LaneShape{.slot_count = 4});
+      for (int split = 0; split < 3; ++split) {
+        SCOPED_TRACE(testing::Message() << holders << " holders, split " << split);
+        std::vector<size_t> placement(tokens.size());
+        for (size_t& holder : placement) holder = rng() % holders;
+        const std::string name = absl::StrFormat("c%d", split);
+        setup.fleet.Load(name, corpus, placement);
+        AttendCall call;
+        call.corpus = setup.Resolve(name);
+        call.q = {q.data(), rows, 96};
+        call.wire = PartialDtype::kF32;
+        if (selected) call.selection = {indices.data(), 50, 1};
+        call.deadline = Soon();
+        auto got = std::make_unique<Answer>(rows, 64);
+        const absl::Status status = setup.requester->Attend(call, got->View(), nullptr);
+        ASSERT_TRUE(status.ok()) << status;
+        if (first == nullptr) {
+          first = std::move(got);
+        } else {
+          ASSERT_TRUE(got->SameBits(*first));
         }
       }
     }
@@ -352,13 +345,10 @@ TEST(Requester, MoreFramesThanSlots) {
     call.wire = PartialDtype::kF32;
     call.deadline = Soon();
     const auto want = test::Reference(corpus, 0, AllOf(corpus), call.q, {});
-    for (const bool per_chunk : {false, true}) {
-      call.per_chunk = per_chunk;
-      Answer got(200, 64);
-      const absl::Status status = setup.requester->Attend(call, got.View(), nullptr);
-      ASSERT_TRUE(status.ok()) << status;
-      ExpectNear(got, want, Tolerance(call.wire, test::MaxAbsO(want)));
-    }
+    Answer got(200, 64);
+    const absl::Status status = setup.requester->Attend(call, got.View(), nullptr);
+    ASSERT_TRUE(status.ok()) << status;
+    ExpectNear(got, want, Tolerance(call.wire, test::MaxAbsO(want)));
   }
 }
 

@@ -221,7 +221,7 @@ TEST_F(CorpusLoadTest, AnInterruptedLoadIsGoneOnWith) {
   const std::vector<Member> members = Members();
   std::vector<std::vector<HolderId>> some(4);
   some[0] = {members[0].id};
-  some[1] = {members[1].id};
+  some[2] = {members[1].id};
   ASSERT_TRUE(PutChunks(**source, some, members, "", *Clock::Real(), {}).ok());
   const Json json = MustRun({"corpus", "load", "a", path, "--chunk-tokens", "16"});
   EXPECT_EQ(json["chunks_new"], 2);

@@ -321,8 +321,6 @@ TEST(Agents, TheFirstDifferenceCountsWithItsMargin) {
 
   AgentRun run;
   EXPECT_EQ(MarginMax(run), 0);
-  run.per_chunk = false;
-  EXPECT_GT(MarginMax(run), 0);
   run.f32 = false;
   EXPECT_GT(MarginMax(run), 0.05f);
 }

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <random>
 
-#include "client/call/attend_plan.h"
+#include "client/context/attend_plan.h"
 #include "gtest/gtest.h"
 #include "tests/client/decide/predicate_input.h"
 #include "tests/support/named_geometry.h"
@@ -128,22 +128,24 @@ TEST(FrameRowsOf, IsWhatACallIsCutInto) {
                              .reply_bytes_max = 1024 + uint32_t(rng() % 300000)};
     const bool f32 = rng() % 2;
     const FrameRows frame = FrameRowsOf(corpus->geometry, f32, shape);
-    const auto blocks_of = [&](uint32_t rows) {
+    const auto frames_of = [&](uint32_t rows) {
       const std::vector<uint16_t> q(size_t{rows} * corpus->geometry.d_qk);
-      const ChunkUse use = {0, 0};
-      AttendCall call;
-      call.corpus = corpus;
-      call.chunks = {&use, 1};
-      call.q = {q.data(), rows, corpus->geometry.d_qk};
-      call.wire = f32 ? PartialDtype::kF32 : PartialDtype::kBf16;
+      const ContextPart part = {corpus, {}};
+      const auto context = *ContextState::Make({&part, 1});
+      const RouteSegment segment = {.row_count = rows, .context = context.get()};
+      const RouteCall call = {.q = {q.data(), rows, corpus->geometry.d_qk},
+                              .segments = {&segment, 1},
+                              .wire = f32 ? PartialDtype::kF32 : PartialDtype::kBf16};
+      PlannedLine line;
+      line.shape = shape;
       AttendPlan plan;
       EXPECT_TRUE(plan.Begin(call).ok());
-      plan.pieces()[0].group = 0;
-      EXPECT_TRUE(plan.Cut(call, shape, 1).ok());
-      return std::vector<PlannedBlock>(plan.blocks().begin(), plan.blocks().end());
+      EXPECT_TRUE(plan.Cut(call, {&line, 1}).ok());
+      return std::vector<PlannedFrame>(plan.frames().begin(), plan.frames().end());
     };
-    EXPECT_EQ(blocks_of(frame.whole).size(), 1u);
-    const auto more = blocks_of(frame.whole + 1);
+    EXPECT_EQ(frames_of(frame.whole).size(), 1u);
+    // More than 256 rows are cut into whole tiles.
+    const auto more = frames_of(frame.whole + 257);
     ASSERT_GE(more.size(), 2u);
     EXPECT_EQ(more[0].row_count, frame.block);
   }

@@ -223,6 +223,7 @@ TEST(ReferenceEngine, ChunksAttendedElsewhereAndMergedInOrderGiveTheSameBits) {
   const auto routed = decode([&](uint32_t layer, const QueryView& q, const PartialView& out) {
     std::vector<std::vector<float>> memory;
     std::vector<ConstPartialView> parts;
+    std::vector<uint8_t> levels;
     const std::vector<uint16_t> sent(q.data, q.data + size_t{q.count} * q.stride);
     for (uint32_t begin = 0; begin < shared.size(); begin += kChunk) {
       RowView rows = prefilled->rows(layer);
@@ -236,9 +237,11 @@ TEST(ReferenceEngine, ChunksAttendedElsewhereAndMergedInOrderGiveTheSameBits) {
       float* m = o + size_t{q.count} * shape.d_v;
       piece.out = {o, m, m + q.count, PartialDtype::kF32};
       AttendPartials(shape, {&piece, 1}, remote);
+      const auto ordinal = static_cast<uint32_t>(parts.size());
+      levels.push_back(ordinal == 0 ? 0 : TreeLevel(ordinal - 1, ordinal));
       parts.push_back(piece.out);
     }
-    MergePartials(parts, q.count, shape.d_v, out);
+    MergeTree(parts, levels, q.count, shape.d_v, out);
     return absl::OkStatus();
   });
   ASSERT_EQ(routed.size(), expected.size());

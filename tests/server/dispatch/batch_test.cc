@@ -257,7 +257,7 @@ TEST_F(BatchTest, AFullBatchLeavesTheRestAndAMalformedOneHarmsNobody) {
   const uint32_t slot = *broken.request->Acquire();
   RequestHeader bodiless = Header(broken);
   bodiless.kind = WireKind::kAttend;
-  bodiless.row_count = bodiless.copy_count = bodiless.piece_count = 1;
+  bodiless.row_count = bodiless.segment_count = bodiless.piece_count = 1;
   EncodeHeader(bodiless, broken.request->request(slot));
   ASSERT_TRUE(broken.request->Post(slot, sizeof(bodiless)).ok());
   EXPECT_EQ(batch_->Add(Take(broken)), Batch::Verdict::kMalformed);
@@ -272,9 +272,10 @@ TEST_F(BatchTest, AFullBatchLeavesTheRestAndAMalformedOneHarmsNobody) {
   for (uint32_t i = 0; i <= kRequestCountMax; ++i) EXPECT_TRUE(Reply(peer).status().ok());
 }
 
-// Goal: a request whose partials do not fit the scratch is merged in rounds, and is right.
+// Goal: a request whose partials do not fit the scratch is computed in rounds, and is right.
 // Method: 200 chunks of one token, 4096 rows: 200 x 1.08 MB of partials, where the scratch holds
-// 124. One row in 97 is compared with the fp64 reference over all 200 tokens.
+// 134 MB: 2,046 rows of them. One row in 97 is compared with the fp64 reference over all 200
+// tokens.
 TEST_F(BatchTest, ManyLargePartialsAreMergedInRounds) {
   const auto corpus = test::MakeTestCorpus(test::TestGeometry(/*layers=*/1),
                                            std::vector<uint32_t>(200, 1), /*seed=*/3);
@@ -304,7 +305,7 @@ TEST_F(BatchTest, ManyLargePartialsAreMergedInRounds) {
   EXPECT_EQ(batch_->Add(after), Batch::Verdict::kFull);
   const uint64_t calls = counters_.batch_count.load();
   Answer(1);
-  EXPECT_EQ(counters_.batch_count.load(), calls + 2) << "122 pieces, then 78";
+  EXPECT_EQ(counters_.batch_count.load(), calls + 3) << "2,046 rows, as many, and the last 4";
   ASSERT_EQ(batch_->Add(after), Batch::Verdict::kTaken);
   Answer(0);
   const auto before_partials = Reply(peer).Partials(d_v);

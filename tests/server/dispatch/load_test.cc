@@ -112,8 +112,9 @@ TEST_P(LoadTest, LongAnswersHaveTheBitsOfShortOnes) {
 // Method: 24 MB from the side thread, to a requester that looks only when the holder sleeps.
 TEST_P(LoadTest, LargeRepliesReachSilentLanes) {
   Put();
-  const auto client = Open(
-      {.shape = {.slot_count = 2, .request_bytes_max = 1u << 20, .reply_bytes_max = 32u << 20}});
+  const auto client =
+      Open({.shape = {.slot_count = 2, .request_bytes_max = 1u << 20, .reply_bytes_max = 32u << 20},
+            .wire_version = 4});  // it may ask for many partials of one chunk
   const uint32_t handle = client->Resolve(corpus_)[3];
   RawAttend attend = Dense({handle}, kQueryRowCountMax, 0, kFlagPartialF32 | kFlagPerPiece);
   attend.pieces.resize(24, attend.pieces[0]);

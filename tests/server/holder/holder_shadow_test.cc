@@ -31,7 +31,7 @@ Geometry WideGeometry() {
   return geometry;
 }
 
-struct HolderShadowTest : testing::TestWithParam<bool> {
+struct HolderShadowTest : testing::Test {
   HolderShadowTest() {
     static int count = 0;
     path = test::TempPath(absl::StrCat("shadow", count++));
@@ -57,7 +57,6 @@ struct HolderShadowTest : testing::TestWithParam<bool> {
     call.layer = 1;
     call.q = {q.data(), 16, 576};
     call.wire = PartialDtype::kF32;
-    call.per_chunk = GetParam();
     call.allow_approximate = approximate;
     call.deadline = Soon();
     return requester->Attend(call, answer->View(), report);
@@ -99,9 +98,7 @@ struct HolderShadowTest : testing::TestWithParam<bool> {
   std::unique_ptr<Requester> requester;
 };
 
-INSTANTIATE_TEST_SUITE_P(PerChunk, HolderShadowTest, testing::Bool());
-
-TEST_P(HolderShadowTest, AnEvictedChunkIsAnsweredForAndMarked) {
+TEST_F(HolderShadowTest, AnEvictedChunkIsAnsweredForAndMarked) {
   const uint32_t chunk = Shadowed();
   Answer answer(16, 512);
   AttendReport report;
@@ -115,7 +112,7 @@ TEST_P(HolderShadowTest, AnEvictedChunkIsAnsweredForAndMarked) {
   test::ExpectNear(answer, want, 1e-5);
 }
 
-TEST_P(HolderShadowTest, WithoutLeaveTheAnswerIsExact) {
+TEST_F(HolderShadowTest, WithoutLeaveTheAnswerIsExact) {
   const uint32_t chunk = Shadowed();
   Answer exact(16, 512), again(16, 512);
   AttendReport report;
@@ -130,7 +127,7 @@ TEST_P(HolderShadowTest, WithoutLeaveTheAnswerIsExact) {
 }
 
 // Hot chunks and shadows in one answer: two kernels, one merge.
-TEST_P(HolderShadowTest, HotAndShadowedTogether) {
+TEST_F(HolderShadowTest, HotAndShadowedTogether) {
   Answer answer(16, 512);
   AttendReport report;
   const uint32_t shadowed = Shadowed();
@@ -144,7 +141,7 @@ TEST_P(HolderShadowTest, HotAndShadowedTogether) {
   test::ExpectNear(answer, want, 1e-5);
 }
 
-TEST_P(HolderShadowTest, ADroppedChunkHasNone) {
+TEST_F(HolderShadowTest, ADroppedChunkHasNone) {
   const uint32_t chunk = Shadowed();
   const ChunkId id = corpus.chunks[chunk].info.id;
   ChunkStore& store = fleet->holder().store();

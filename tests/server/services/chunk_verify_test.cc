@@ -2,6 +2,7 @@
 // in this process with folders whose files the test damages, asked over gRPC.
 
 #include "absl/strings/str_cat.h"
+#include "server/services/chunk_order.h"
 #include "server/services/chunk_verify_service.h"
 #include "tests/server/services/services_fixture.h"
 #include "tests/store/disk/chunk_files.h"
@@ -120,7 +121,7 @@ TEST_F(ChunkVerifyTest, WhatIsMalformedIsRefused) {
   request.add_ids("short");
   EXPECT_EQ(Verify(request, &replies).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   request = RequestOf({});
-  for (int i = 0; i <= kVerifyIdCountMax; ++i) request.add_ids(std::string(32, 'x'));
+  for (int i = 0; i <= kOrderIdCountMax; ++i) request.add_ids(std::string(32, 'x'));
   EXPECT_EQ(Verify(request, &replies).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   request = RequestOf({0});
   request.set_tenant(std::string(200, 'a'));
@@ -136,7 +137,7 @@ TEST_F(ChunkVerifyTest, WhatIsMalformedIsRefused) {
 TEST_F(ChunkVerifyTest, ChecksAreBoundedAndEndWithTheirPeer) {
   v1::VerifyChunksRequest request;
   *request.mutable_geometry() = ToProto(corpus_.geometry);
-  for (int i = 0; i < kVerifyIdCountMax; ++i)
+  for (int i = 0; i < kOrderIdCountMax; ++i)
     request.add_ids(std::string(corpus_.chunks[0].info.id.AsBytes()));
   std::vector<std::unique_ptr<Call>> calls;
   std::vector<std::unique_ptr<grpc::ClientReader<v1::VerifyChunksReply>>> readers;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "client/ctl/fleet/partition_run.h"
-#include "server/services/chunk_push_service.h"
+#include "server/services/chunk_order.h"
 #include "tests/server/services/moving_chunks_fixture.h"
 
 namespace ckv {
@@ -70,7 +70,7 @@ TEST_F(MovingChunksTest, AHolderPushesToAnother) {
   request.clear_to_address();
   EXPECT_EQ(code(), grpc::StatusCode::INVALID_ARGUMENT);
   request.set_to_address(holders_[1]->address());
-  for (int i = request.ids_size(); i <= kPushIdCountMax; ++i) request.add_ids(request.ids(0));
+  for (int i = request.ids_size(); i <= kOrderIdCountMax; ++i) request.add_ids(request.ids(0));
   EXPECT_EQ(code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 

@@ -23,7 +23,7 @@ TEST(PlaceChunks, IsBalancedAndDistinct) {
   for (size_t count = 1; count <= 9; ++count) {
     const std::vector<HolderId> holders = Holders(count);
     for (uint32_t replicas = 1; replicas <= std::min<size_t>(count, kReplicaCountMax); ++replicas) {
-      for (size_t chunks = 0; chunks <= 40; ++chunks) {
+      for (size_t chunks = 0; chunks <= 100; ++chunks) {
         SCOPED_TRACE(testing::Message()
                      << chunks << " chunks, " << count << " holders, " << replicas << " replicas");
         const auto placement = PlaceChunks(chunks, holders, replicas);
@@ -34,19 +34,21 @@ TEST(PlaceChunks, IsBalancedAndDistinct) {
           const auto& chosen = (*placement)[i];
           ASSERT_EQ(chosen.size(), replicas);
           EXPECT_EQ(std::set<HolderId>(chosen.begin(), chosen.end()).size(), replicas);
-          if (i > 0 && count > 1) {
-            EXPECT_NE(chosen[0], (*placement)[i - 1][0]);
-          }
           for (uint32_t rank = 0; rank < replicas; ++rank) by_rank[rank][chosen[rank]] += 1;
         }
+        const size_t share = (chunks + count - 1) / count;
+        for (const HolderId& holder : holders)
+          EXPECT_LE(by_rank[0][holder], share + share / 8) << holder.name;
         for (auto& counts : by_rank) {
           size_t least = SIZE_MAX, most = 0;
           for (const HolderId& holder : holders) {
             least = std::min(least, counts[holder]);
             most = std::max(most, counts[holder]);
           }
-          EXPECT_LE(most - least, 1u);
+          EXPECT_LE(most - least, kPlacementRunMax);
         }
+        const std::set<std::vector<HolderId>> lists(placement->begin(), placement->end());
+        EXPECT_LE(lists.size(), count * kPlacementListsPerHolder);
       }
     }
   }
@@ -56,15 +58,28 @@ TEST(PlaceChunks, IsAFunctionOfItsArguments) {
   EXPECT_EQ(*PlaceChunks(100, Holders(7), 3), *PlaceChunks(100, Holders(7), 3));
 }
 
-// With 5 holders and 4 blocks of chunks, each of the other 4 is second to holder 0 exactly once.
-TEST(PlaceChunks, ADeadHoldersChunksSpreadOverAllOthers) {
-  const auto placement = *PlaceChunks(20, Holders(5), 2);
-  std::map<HolderId, int> second;
+TEST(PlaceChunks, AlignedRunsLieTogether) {
+  // 64 chunks on 4 holders: a run of 16 each.
+  const auto even = *PlaceChunks(64, Holders(4), 1);
+  for (size_t i = 0; i < 64; ++i) EXPECT_EQ(even[i], even[i / 16 * 16]) << i;
+  // A long corpus: runs of the limit.
+  const auto large = *PlaceChunks(10'000, Holders(4), 2);
+  for (size_t i = 0; i < large.size(); ++i)
+    ASSERT_EQ(large[i], large[i / kPlacementRunMax * kPlacementRunMax]) << i;
+  // A short one: no holder is without work.
+  const auto few = *PlaceChunks(6, Holders(2), 1);
+  EXPECT_EQ(std::count(few.begin(), few.end(), std::vector<HolderId>{{"h0"}}), 3);
+}
+
+// With 5 holders and 4 rounds of runs, two others are second to holder 0, evenly.
+TEST(PlaceChunks, ADeadHoldersChunksAreSharedByTwo) {
+  const auto placement = *PlaceChunks(4 * 5 * kPlacementRunMax, Holders(5), 2);
+  std::map<HolderId, uint32_t> second;
   for (const auto& chosen : placement) {
     if (chosen[0].name == "h0") second[chosen[1]] += 1;
   }
-  EXPECT_EQ(second.size(), 4u);
-  for (const auto& [holder, count] : second) EXPECT_EQ(count, 1) << holder.name;
+  EXPECT_EQ(second.size(), 2u);
+  for (const auto& [holder, count] : second) EXPECT_EQ(count, 2 * kPlacementRunMax) << holder.name;
 }
 
 TEST(PlaceChunks, Refusals) {

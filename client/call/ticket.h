@@ -1,0 +1,47 @@
+// Calls in flight that hold no thread.
+//
+//   CKV_ASSIGN_OR_RETURN(ckv::Ticket first, requester->Submit(call, out));
+//   ... other work; submit more ...
+//   CKV_RETURN_IF_ERROR(first.Wait());  // or Poll until it is true
+
+#pragma once
+
+#include <memory>
+
+#include "absl/status/status.h"
+
+namespace ckv {
+
+struct TicketState;  // client/call/ticket_state.h
+
+// A call that Requester::Submit began. Nothing happens but in Submit, Poll and Wait, on the thread
+// that calls them. Use a ticket by one thread at a time. It holds a call context of its requester
+// until it is done.
+//
+// A cure that the call needs (a new session, another replica) runs inside Poll and Wait, too. Poll
+// then waits for the holder's answer to it, at most connect_timeout.
+class Ticket {
+ public:
+  Ticket();  // done, with the status OK
+  Ticket(Ticket&& other) noexcept;
+  Ticket& operator=(Ticket&& other) noexcept;
+  // Cancels a call that is not done.
+  ~Ticket();
+
+  // Looks at what came. Returns true once the call is done. The first Poll or Wait also attends the
+  // call's own rows, on this thread.
+  bool Poll();
+  // Waits until the call is done, at most until its deadline. Returns how it ended: the errors of
+  // Requester::Attend. May be called again.
+  absl::Status Wait();
+  // Gives the call up: it ends with Cancelled, unless it is done. Nothing is written any more.
+  // Replies that come later are dropped.
+  void Cancel();
+
+ private:
+  friend class Requester;
+  explicit Ticket(std::unique_ptr<TicketState> state);
+  std::unique_ptr<TicketState> state_;
+};
+
+}  // namespace ckv

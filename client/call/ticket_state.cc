@@ -1,0 +1,112 @@
+#include "client/call/ticket_state.h"
+
+#include <utility>
+
+#include "client/call/ticket.h"
+#include "proto/base/status.h"
+
+namespace ckv {
+
+TicketState::TicketState(Attempts* attempts, Clock* clock, CallContextPool::Lease lease,
+                         LayerCallSegments segments, const RouteCall& call, const PartialView& out,
+                         AttendReport* report)
+    : attempts_(attempts),
+      clock_(clock),
+      lease_(std::move(lease)),
+      segments_(std::move(segments)),
+      call_(call),
+      out_(out),
+      report_(report) {
+  // The call's segments moved with their vector.
+  call_.segments = segments_.segments;
+  attempts_->Begin(**lease_);
+  BeginAttempt();
+}
+
+void TicketState::BeginAttempt() {
+  again_at_.reset();
+  running_ = true;
+  if (absl::Status status = (*lease_)->router.Begin(call_); !status.ok())
+    EndAttempt(std::move(status));
+}
+
+// A failed attempt is followed by another, at once or later, or ends the call.
+void TicketState::EndAttempt(absl::Status status) {
+  running_ = false;
+  CallContext& context = **lease_;
+  context.router.GiveUp();
+  const AttemptResult result = {std::move(status)};
+  const auto corpora = [&](absl::FunctionRef<void(const Corpus&)> visit) {
+    ForEachCorpus(call_, visit);
+  };
+  if (attempts_->Cure(context, corpora, call_.deadline, result)) {
+    again_at_ = clock_->Now();
+    return;
+  }
+  again_at_ = attempts_->RetryAt(result, retry_count_++, call_.deadline);
+  if (!again_at_) return End(result.status);
+  context.links.BeginCall();
+}
+
+void TicketState::End(absl::Status status) {
+  status_ = std::move(status);
+  running_ = false;
+  lease_.reset();
+  segments_.Clear();
+}
+
+bool TicketState::Step() {
+  if (done()) return true;
+  (*lease_)->links.Claim();
+  if (!running_) {
+    if (clock_->Now() < *again_at_) return false;
+    BeginAttempt();
+    if (!running_) return done();
+  }
+  Router& router = (*lease_)->router;
+  const absl::StatusOr<bool> complete = router.Advance([this] { return out_; });
+  if (!complete.ok()) {
+    EndAttempt(complete.status());
+  } else if (*complete) {
+    router.Finish(report_);
+    End(absl::OkStatus());
+  }
+  return done();
+}
+
+void TicketState::Rest() {
+  if (done()) return;
+  (*lease_)->links.Claim();
+  if (!running_) {
+    clock_->WaitUntil(*again_at_);
+    return;
+  }
+  if (absl::Status status = (*lease_)->router.Rest(); !status.ok()) EndAttempt(std::move(status));
+}
+
+void TicketState::Cancel() {
+  if (done()) return;
+  (*lease_)->links.Claim();
+  if (running_) (*lease_)->router.GiveUp();
+  End(absl::CancelledError("attend: the caller gave it up"));
+}
+
+Ticket::Ticket() = default;
+Ticket::Ticket(std::unique_ptr<TicketState> state) : state_(std::move(state)) {}
+Ticket::Ticket(Ticket&& other) noexcept = default;
+Ticket& Ticket::operator=(Ticket&& other) noexcept = default;
+Ticket::~Ticket() = default;
+
+bool Ticket::Poll() { return state_ == nullptr || state_->Step(); }
+
+absl::Status Ticket::Wait() {
+  if (state_ == nullptr) return absl::OkStatus();
+  while (!state_->Step()) state_->Rest();
+  return state_->status();
+}
+
+void Ticket::Cancel() {
+  if (state_ != nullptr) state_->Cancel();
+}
+
+}  // namespace ckv

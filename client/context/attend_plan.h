@@ -1,0 +1,187 @@
+// Cuts one call into frames that fit lane slots.
+//
+//   unit     query rows that attend the same rows: a segment, or one group of its selection
+//   piece    one chunk that a unit attends; pieces are in the order of the fixed tree
+//   node     the largest aligned subtree of the tree whose pieces are all asked of one holder; its
+//            partial travels
+//   share    nodes of one unit that one frame asks of one holder
+//   block    consecutive rows of one unit, merged at a time
+//   part     consecutive blocks of one share in one frame: a segment of the wire
+//   frame    parts for one holder, as many as fit a slot
+//
+// A line is the ordinal of a holder in the call (Exchange::Add).
+
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/context/route_call.h"
+#include "transport/fabric.h"
+#include "transport/wire_attend.h"
+
+namespace ckv {
+
+struct PlannedPiece {
+  uint32_t chunk = 0;             // in the context's chunks
+  uint32_t index_begin = kDense;  // its selected rows, in the plan's own list
+  uint32_t k = 0;
+  uint32_t copy = 0;  // the copy of the query rows, in its share
+  // Set by the router before Cut.
+  uint32_t line = 0;
+  uint32_t handle = 0;
+};
+
+struct PlannedUnit {
+  uint32_t segment = 0;
+  uint32_t row_begin = 0, row_count = 0;  // in the call's rows
+  uint32_t piece_begin = 0, piece_end = 0;
+  // Set by Cut.
+  uint32_t node_begin = 0, node_end = 0;  // in the order of the tree
+  uint32_t share_begin = 0, share_end = 0;
+};
+
+struct PlannedNode {
+  uint32_t piece_begin = 0, piece_end = 0;
+  uint32_t share = 0;
+  uint32_t place = 0;  // among the partials of its share
+  uint32_t next = 0;   // the share's next node
+  uint8_t level = 0;   // joins it with the unit's node before it (MergeTree)
+};
+
+struct PlannedShare {
+  uint32_t line = 0;
+  uint32_t unit = 0;
+  uint32_t first_node = 0, last_node = 0;
+  uint32_t node_count = 0;
+  uint32_t piece_count = 0;
+  uint32_t index_count = 0;
+  uint32_t copy_count = 0;
+  std::array<uint32_t, kCopyCountMax> copies = {};  // rotations of the context
+};
+
+struct PlannedBlock {
+  uint32_t unit = 0;
+  uint32_t row_begin = 0, row_count = 0;  // in the call's rows
+  uint32_t arrival_begin = 0;             // in arrivals(): one per share of the unit
+};
+
+struct PlannedPart {
+  uint32_t share = 0;
+  uint32_t frame = 0;
+  uint32_t row_begin = 0, row_count = 0;
+  uint32_t block_begin = 0, block_end = 0;
+  uint32_t reply_offset = 0;  // from the begin of the reply's body to its first partial
+};
+
+struct PlannedFrame {
+  uint32_t line = 0;
+  uint32_t part_begin = 0, part_end = 0;
+  uint32_t row_count = 0;         // rows of all parts
+  uint64_t stored_row_count = 0;  // with their copies
+  uint32_t piece_count = 0;
+  uint32_t index_count = 0;
+  uint32_t partial_count = 0;
+  uint32_t reply_bytes = 0;  // bytes of the body
+};
+
+// A holder, as the plan must know it.
+struct PlannedLine {
+  LaneShape shape;
+  uint16_t wire_version = kWireVersion;
+  // Set by Cut.
+  uint32_t frame_begin = 0, frame_end = 0;  // in frames(), by rising blocks
+  uint32_t frames_per_block = 0;            // the most frames that carry rows of one block
+  uint64_t row_count = 0;                   // rows of all frames
+};
+
+// Plans one call at a time: Begin; then the router sets the line and handle of each piece; Cut.
+// Keeps its memory between calls. Not thread-safe.
+//
+// A call costs what it touches: per piece, per selected index and per row, never per chunk of the
+// corpus.
+class AttendPlan {
+ public:
+  // Lists the units and their pieces. The call has passed CheckRouteCall.
+  //   InvalidArgument     an index is outside the context, or there are too many.
+  absl::Status Begin(const RouteCall& call);
+  std::span<PlannedPiece> pieces() { return pieces_; }
+  std::span<const PlannedPiece> pieces() const { return pieces_; }
+  std::span<const PlannedUnit> units() const { return units_; }
+  std::span<const PlannedPiece> PiecesOf(const PlannedUnit& unit) const {
+    return std::span(pieces_).subspan(unit.piece_begin, unit.piece_end - unit.piece_begin);
+  }
+
+  // Cuts the call into blocks and frames.
+  //   InvalidArgument     a frame of a single row does not fit; says which limit.
+  absl::Status Cut(const RouteCall& call, std::span<PlannedLine> lines);
+  std::span<const PlannedNode> nodes() const { return nodes_; }
+  std::span<const PlannedShare> shares() const { return shares_; }
+  std::span<const PlannedBlock> blocks() const { return blocks_; }
+  std::span<const PlannedPart> parts() const { return parts_; }
+  std::span<const PlannedFrame> frames() const { return frames_; }
+  // The part that brings the partials of a share (by its ordinal in the unit) for a block.
+  uint32_t PartFor(const PlannedBlock& block, uint32_t share) const {
+    return arrivals_[block.arrival_begin + share - units_[block.unit].share_begin];
+  }
+  std::span<const PlannedPart> PartsOf(const PlannedFrame& frame) const {
+    return std::span(parts_).subspan(frame.part_begin, frame.part_end - frame.part_begin);
+  }
+
+  // Writes the body of a frame into `slot`. Returns the header, whose ids the caller sets before it
+  // encodes it.
+  RequestHeader WriteFrame(const RouteCall& call, const PlannedFrame& frame, uint16_t wire_version,
+                           std::span<std::byte> slot) const;
+
+ private:
+  void AddDenseUnit(const RouteCall& call, uint32_t segment);
+  absl::Status AddGroups(const RouteCall& call, uint32_t segment);
+  absl::Status AddGroup(const RouteCall& call, uint32_t segment, uint32_t row_begin,
+                        uint32_t row_count, uint32_t group);
+  void ListTouched(PlannedUnit& unit, std::span<const ContextState::RowPlace> places);
+
+  absl::Status CutUnit(const RouteCall& call, uint32_t unit, std::span<const PlannedLine> lines);
+  void FindRuns(const RouteSegment& segment, const PlannedUnit& unit);
+  absl::Status AddNodes(const RouteCall& call, uint32_t unit, std::span<const PlannedLine> lines,
+                        uint32_t begin, uint32_t end);
+  bool IsNode(const RouteCall& call, uint32_t unit, std::span<const PlannedLine> lines,
+              uint32_t begin, uint32_t end) const;
+  absl::Status AddNode(const RouteCall& call, uint32_t unit, std::span<const PlannedLine> lines,
+                       uint32_t begin, uint32_t end);
+  bool JoinShare(const RouteCall& call, PlannedShare& share, const PlannedLine& line,
+                 uint32_t begin, uint32_t end);
+  void AddBlocks(const RouteCall& call, uint32_t unit, std::span<const PlannedLine> lines);
+  uint32_t RowsThatFit(const RouteCall& call, const PlannedShare& share,
+                       const LaneShape& shape) const;
+  void SortSharesByLine(std::span<const PlannedLine> lines);
+  void FillFrames(const RouteCall& call, uint32_t line, PlannedLine& to);
+  void AddToFrame(const RouteCall& call, uint32_t line, const PlannedLine& to, uint32_t share,
+                  uint32_t block);
+
+  std::vector<PlannedPiece> pieces_;
+  std::vector<PlannedUnit> units_;
+  std::vector<int32_t> selected_rows_;  // in their chunk, piece by piece
+  std::vector<PlannedNode> nodes_;
+  std::vector<PlannedShare> shares_;
+  std::vector<PlannedBlock> blocks_;
+  std::vector<uint32_t> blocks_of_unit_;  // the first block of each unit, and one more
+  std::vector<PlannedPart> parts_;
+  std::vector<PlannedFrame> frames_;
+  std::vector<uint32_t> arrivals_;
+
+  // Scratch. A unit zeroes behind it what it touched.
+  std::vector<ContextState::RowPlace> places_;  // places of the indices of one group
+  std::vector<uint32_t> count_;                 // [chunks] indices of the group
+  std::vector<uint64_t> touched_;               // a bit per chunk
+  std::vector<uint32_t> cursor_;                // [chunks] of pieces of the group
+  std::vector<uint32_t> run_end_;               // [pieces of a unit] the end of its run on one line
+  std::vector<uint32_t> open_share_;            // [lines] of the unit being cut
+  std::vector<uint32_t> shares_by_line_;
+  std::vector<uint32_t> line_shares_begin_;  // [lines + 1] in shares_by_line_
+};
+
+}  // namespace ckv

@@ -1,0 +1,39 @@
+// Keeps the contexts of calls that name their chunks each time (AttendCall).
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/calls.h"
+#include "client/context/context_state.h"
+
+namespace ckv {
+
+// A call over the same chunks as a recent one finds its context by comparing them. Part of a call
+// context; not thread-safe.
+class ContextCache {
+ public:
+  // Contexts kept. They keep their corpora, too.
+  static constexpr size_t kContextCountMax = 8;
+
+  // Returns the context of these chunks; all of the corpus if there are none. It is valid until
+  // kContextCountMax others were asked for.
+  //   InvalidArgument     as ContextState::Make.
+  absl::StatusOr<const ContextState*> For(const std::shared_ptr<const Corpus>& corpus,
+                                          std::span<const ChunkUse> chunks);
+
+ private:
+  struct Entry {
+    std::shared_ptr<const ContextState> state;
+    std::vector<ChunkUse> chunks;
+    uint64_t last_use = 0;
+  };
+  std::vector<Entry> entries_;
+  uint64_t use_count_ = 0;
+};
+
+}  // namespace ckv

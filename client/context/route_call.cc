@@ -1,0 +1,91 @@
+#include "client/context/route_call.h"
+
+#include "absl/strings/str_format.h"
+#include "proto/base/status.h"
+
+namespace ckv {
+namespace {
+
+absl::Status CheckSelection(const RouteSegment& segment) {
+  const Selection& selection = segment.selection;
+  if (!selection.present()) return absl::OkStatus();
+  if (selection.group_rows == 0)
+    return absl::InvalidArgumentError("attend: a selection of groups of 0 rows");
+  return absl::OkStatus();
+}
+
+absl::Status CheckOwn(const RouteSegment& segment, size_t ordinal, const Geometry& geometry) {
+  for (const OwnRows& own : segment.own) {
+    if (own.rows.count == 0) continue;
+    if (own.rows.data == nullptr || own.rows.stride_bytes < geometry.row_bytes()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("attend: own rows of %d bytes in segment %d, the model has %d",
+                          own.rows.stride_bytes, ordinal, geometry.row_bytes()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckContext(const RouteSegment& segment, size_t ordinal, const Geometry& geometry) {
+  if (segment.context == nullptr)
+    return absl::InvalidArgumentError(
+        absl::StrFormat("attend: segment %d has no context", ordinal));
+  if (segment.context->closed()) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("attend: the context of segment %d is closed", ordinal));
+  }
+  const Geometry& other = segment.context->geometry();
+  if (&other == &geometry || other == geometry) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("attend: contexts of segments 0 and %d differ: %s", ordinal,
+                      DescribeDifference(geometry, other)));
+}
+
+absl::Status CheckQueries(const RouteCall& call) {
+  const Geometry& geometry = call.geometry();
+  if (call.layer >= geometry.layers) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("attend: layer %d of %d", call.layer, geometry.layers));
+  }
+  if (call.q.count == 0 || call.q.count > kAttendRowCountMax || call.q.data == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("attend: %d query rows, 1 to %d can be", call.q.count, kAttendRowCountMax));
+  }
+  if (call.q.stride < geometry.d_qk) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "attend: query rows of %d values, the model has %d", call.q.stride, geometry.d_qk));
+  }
+  if (call.wire != PartialDtype::kBf16 && call.wire != PartialDtype::kF32)
+    return absl::InvalidArgumentError("attend: no such dtype of partials");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckRouteCall(const RouteCall& call) {
+  if (call.segments.empty()) return absl::InvalidArgumentError("attend: no segments");
+  for (size_t i = 0; i < call.segments.size(); ++i) {
+    const RouteSegment& first = call.segments.front();
+    if (i == 0 && first.context == nullptr)
+      return absl::InvalidArgumentError("attend: segment 0 has no context");
+    CKV_RETURN_IF_ERROR(CheckContext(call.segments[i], i, first.context->geometry()));
+  }
+  CKV_RETURN_IF_ERROR(CheckQueries(call));
+  uint64_t next_row = 0;
+  for (size_t i = 0; i < call.segments.size(); ++i) {
+    const RouteSegment& segment = call.segments[i];
+    if (segment.row_count == 0 || segment.row_begin != next_row) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "attend: segment %d has %d rows from %d, it must begin at row %d and have one at least",
+          i, segment.row_count, segment.row_begin, next_row));
+    }
+    next_row += segment.row_count;
+    CKV_RETURN_IF_ERROR(CheckSelection(segment));
+    CKV_RETURN_IF_ERROR(CheckOwn(segment, i, call.geometry()));
+  }
+  if (next_row == call.q.count) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "attend: the segments have %d rows together, q has %d", next_row, call.q.count));
+}
+
+}  // namespace ckv

@@ -1,0 +1,47 @@
+// A call as the router takes it: segments over resolved contexts.
+
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "absl/functional/function_ref.h"
+#include "attention/partial.h"
+#include "client/calls.h"
+#include "client/context/context_state.h"
+#include "proto/base/clock.h"
+#include "proto/selection.h"
+
+namespace ckv {
+
+struct RouteSegment {
+  uint32_t row_begin = 0;
+  uint32_t row_count = 0;
+  const ContextState* context = nullptr;
+  Selection selection = {};
+  std::span<const OwnRows> own = {};
+};
+
+// Everything it points to must outlive the call.
+struct RouteCall {
+  uint32_t layer = 0;
+  QueryView q = {};
+  std::span<const RouteSegment> segments = {};  // one at least
+  PartialDtype wire = PartialDtype::kBf16;
+  bool allow_approximate = false;
+  std::array<uint8_t, 16> trace_id = {};
+  Instant deadline = kInstantMax;
+
+  const Geometry& geometry() const { return segments.front().context->geometry(); }
+};
+
+// Checks everything about a call that needs no holder but the selected indices (AttendPlan::Begin).
+//   InvalidArgument     a count, a width, the layer or the dtype is not valid; segments do not
+//   cover
+//                       the rows one after another; contexts have different geometries.
+//   FailedPrecondition  a context is closed.
+absl::Status CheckRouteCall(const RouteCall& call);
+
+}  // namespace ckv

@@ -1,0 +1,230 @@
+// Goal: a submitted call ends as the blocking one does, holds no thread, and can be given up at any
+// time; replies that come late are dropped.
+// Method: real holders in this process, over a fabric that can lose replies.
+
+#include "client/call/ticket.h"
+
+#include <memory>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "client/requester.h"
+#include "gtest/gtest.h"
+#include "tests/support/fault_fabric.h"
+#include "tests/support/test_fleet.h"
+
+namespace ckv {
+namespace {
+
+using test::Answer;
+using test::Cluster;
+using test::MakeTestCorpus;
+using test::RandomBf16;
+using test::SmallShape;
+using test::Soon;
+using test::TestGeometry;
+
+constexpr uint32_t kQueryValues = 96, kAnswerValues = 64, kRows = 30;
+
+class TicketTest : public testing::Test {
+ protected:
+  static constexpr uint32_t kCallCountMax = 4;
+
+  TicketTest() {
+    cluster_.fleet.Load("c", corpus_, {0, 1, 0, 1, 1});
+    Open();
+  }
+  void Open() {
+    const ContextPart part = {cluster_.Resolve(), {}};
+    auto context = cluster_.requester->Open({.parts = {&part, 1}}, Soon());
+    ASSERT_TRUE(context.ok()) << context.status();
+    context_ = *std::move(context);
+    segment_ = {.row_count = kRows, .context = &context_};
+  }
+  LayerCall Call(uint32_t layer = 0) {
+    LayerCall call;
+    call.layer = layer;
+    call.q = {q_.data(), kRows, kQueryValues};
+    call.segments = {&segment_, 1};
+    call.wire = PartialDtype::kF32;
+    call.deadline = Soon();
+    return call;
+  }
+  Answer Blocking(uint32_t layer = 0) {
+    Answer answer(kRows, kAnswerValues);
+    const absl::Status status = cluster_.requester->Attend(Call(layer), answer.View());
+    EXPECT_TRUE(status.ok()) << status;
+    return answer;
+  }
+  Ticket Submit(const LayerCall& call, Answer& answer) {
+    auto ticket = cluster_.requester->Submit(call, answer.View());
+    EXPECT_TRUE(ticket.ok()) << ticket.status();
+    return *std::move(ticket);
+  }
+
+  std::mt19937 rng_{5};
+  test::TestCorpus corpus_ = MakeTestCorpus(TestGeometry(), {40, 9, 130, 33, 70}, 4);
+  std::vector<uint16_t> q_ = RandomBf16(kRows * kQueryValues, rng_);
+  std::unique_ptr<Fabric> fabric_ = NewLoopbackFabric(Clock::Real());
+  Cluster cluster_{fabric_.get(), 3, SmallShape(), nullptr, kCallCountMax};
+  Context context_;
+  Segment segment_;
+};
+
+TEST_F(TicketTest, ManyAreInFlightOnOneThread) {
+  const Answer want[] = {Blocking(0), Blocking(1), Blocking(2)};
+  std::vector<Answer> got(3, Answer(kRows, kAnswerValues));
+  std::vector<Ticket> tickets;
+  for (uint32_t i = 0; i < 3; ++i) tickets.push_back(Submit(Call(i), got[i]));
+  // In any order, and more than once.
+  for (const size_t i : {2, 0, 1, 2}) {
+    const absl::Status status = tickets[i].Wait();
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_TRUE(tickets[i].Poll());
+    EXPECT_TRUE(got[i].SameBits(want[i])) << i;
+  }
+}
+
+TEST_F(TicketTest, PollAloneCompletesIt) {
+  const Answer want = Blocking();
+  Answer got(kRows, kAnswerValues);
+  AttendReport report;
+  auto ticket = cluster_.requester->Submit(Call(), got.View(), &report);
+  ASSERT_TRUE(ticket.ok());
+  const Instant give_up = Soon();
+  while (!ticket->Poll()) {
+    ASSERT_LT(Clock::Real()->Now(), give_up);
+    std::this_thread::yield();
+  }
+  EXPECT_TRUE(ticket->Wait().ok());
+  EXPECT_TRUE(got.SameBits(want));
+  EXPECT_EQ(report.holder_count, 2u);
+  EXPECT_TRUE(report.same_bits_anywhere);
+}
+
+TEST_F(TicketTest, ItMayMoveToAnotherThread) {
+  const Answer want = Blocking();
+  Answer got(kRows, kAnswerValues);
+  Ticket ticket = Submit(Call(), got);
+  absl::Status status;
+  std::thread([&] { status = ticket.Wait(); }).join();
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(got.SameBits(want));
+}
+
+TEST_F(TicketTest, ACancelledCallWritesNothingAndHarmsNobody) {
+  const Answer want = Blocking();
+  for (int i = 0; i < 50; ++i) {
+    Answer got(kRows, kAnswerValues);
+    {
+      Ticket ticket = Submit(Call(), got);
+      if (i % 3 == 0) (void)ticket.Poll();
+      const bool done = ticket.Poll();
+      ticket.Cancel();
+      const absl::Status status = ticket.Wait();
+      EXPECT_TRUE(done ? status.ok() : absl::IsCancelled(status)) << status;
+      EXPECT_TRUE(done || got.Untouched());
+    }
+    // Its late replies match no request of the next call.
+    ASSERT_TRUE(Blocking().SameBits(want)) << i;
+  }
+  // Dropped in flight.
+  Answer got(kRows, kAnswerValues);
+  (void)Submit(Call(), got);
+  EXPECT_TRUE(Blocking().SameBits(want));
+}
+
+TEST_F(TicketTest, OneMoreThanThereAreContextsIsRefusedAtOnce) {
+  std::vector<Answer> got(kCallCountMax, Answer(kRows, kAnswerValues));
+  std::vector<Ticket> tickets;
+  for (uint32_t i = 0; i < kCallCountMax; ++i) tickets.push_back(Submit(Call(), got[i]));
+  Answer more(kRows, kAnswerValues);
+  EXPECT_TRUE(absl::IsResourceExhausted(cluster_.requester->Submit(Call(), more.View()).status()));
+  EXPECT_TRUE(tickets[1].Wait().ok());
+  EXPECT_TRUE(Submit(Call(), more).Wait().ok());
+}
+
+TEST_F(TicketTest, ItsContextMayEndBeforeIt) {
+  const Answer want = Blocking();
+  Answer got(kRows, kAnswerValues);
+  Ticket ticket = Submit(Call(), got);
+  context_ = Context();
+  EXPECT_TRUE(ticket.Wait().ok());
+  EXPECT_TRUE(got.SameBits(want));
+}
+
+TEST_F(TicketTest, AReplicaAnswersIfAHolderGoes) {
+  cluster_.fleet.Lease("c", corpus_, 2, {1, 3, 4});
+  cluster_.requester->Forget("c");
+  Open();
+  const Answer want = Blocking();
+  Answer got(kRows, kAnswerValues);
+  cluster_.fleet.StopHolder(1);
+  Ticket ticket = Submit(Call(), got);
+  const absl::Status status = ticket.Wait();
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(got.SameBits(want));
+  EXPECT_GE(cluster_.requester->Stats().failover_count, 1u);
+}
+
+TEST_F(TicketTest, WithoutAReplicaItFailsAsTheBlockingCallDoes) {
+  cluster_.fleet.StopHolder(1);
+  Answer got(kRows, kAnswerValues);
+  const absl::Status blocking = cluster_.requester->Attend(Call(), got.View());
+  Ticket ticket = Submit(Call(), got);
+  const absl::Status status = ticket.Wait();
+  EXPECT_EQ(status.code(), blocking.code()) << status;
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_TRUE(got.Untouched());
+}
+
+// Own rows are attended by the first Poll or Wait, and merged once.
+TEST_F(TicketTest, OwnRowsAreAttendedOnTheWaitingThread) {
+  const auto rows = RandomBf16(12 * kQueryValues, rng_);
+  const OwnRows own = {{reinterpret_cast<const std::byte*>(rows.data()), 12, kQueryValues * 2},
+                       nullptr};
+  segment_.own = {&own, 1};
+  const Answer want = Blocking();
+  Answer got(kRows, kAnswerValues);
+  Ticket ticket = Submit(Call(), got);
+  EXPECT_TRUE(ticket.Wait().ok());
+  EXPECT_TRUE(got.SameBits(want));
+}
+
+TEST(TicketFaults, ALostReplyEndsAtTheDeadline) {
+  const auto inner = NewLoopbackFabric(Clock::Real());
+  FaultPlan plan;
+  plan.drop_reply = 1;
+  const auto faulty = NewFaultFabric(inner.get(), Clock::Real(), plan);
+  Cluster cluster(inner.get(), 1, SmallShape(), faulty.get());
+  const auto corpus = MakeTestCorpus(TestGeometry(), {40}, 4);
+  cluster.fleet.Load("c", corpus, {0});
+  const ContextPart part = {cluster.Resolve(), {}};
+  const auto context = cluster.requester->Open({.parts = {&part, 1}}, Soon());
+  ASSERT_TRUE(context.ok()) << context.status();
+  std::mt19937 rng(1);
+  const auto q = RandomBf16(4 * kQueryValues, rng);
+  const Segment segment = {.row_count = 4, .context = &*context};
+  LayerCall call;
+  call.q = {q.data(), 4, kQueryValues};
+  call.segments = {&segment, 1};
+  call.deadline = Soon(std::chrono::milliseconds(30));
+  Answer got(4, kAnswerValues);
+  auto ticket = cluster.requester->Submit(call, got.View());
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  const absl::Status status = ticket->Wait();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_TRUE(got.Untouched());
+}
+
+TEST(Ticket, ADefaultOneIsDone) {
+  Ticket ticket;
+  EXPECT_TRUE(ticket.Poll());
+  EXPECT_TRUE(ticket.Wait().ok());
+  ticket.Cancel();
+}
+
+}  // namespace
+}  // namespace ckv

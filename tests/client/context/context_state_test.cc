@@ -1,0 +1,106 @@
+// Goal: a row's chunk is found whatever the chunks' sizes and order; chunks are in the order of the
+// tree.
+// Method: random chunks, some much larger than others; every row is looked up and compared with a
+// walk over the chunks.
+
+#include "client/context/context_state.h"
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/support/test_corpus.h"
+
+namespace ckv {
+namespace {
+
+std::shared_ptr<Corpus> CorpusOf(const std::vector<uint32_t>& tokens) {
+  auto corpus = std::make_shared<Corpus>();
+  corpus->geometry = test::TestGeometry();
+  corpus->chunks.resize(tokens.size());
+  for (size_t i = 0; i < tokens.size(); ++i) corpus->chunks[i].token_count = tokens[i];
+  return corpus;
+}
+
+// Looks every row of the context up.
+void ExpectRows(const ContextState& state, const Corpus& corpus,
+                const std::vector<ChunkUse>& uses) {
+  uint32_t row = 0;
+  for (const ChunkUse& use : uses) {
+    for (uint32_t i = 0; i < corpus.chunks[use.ordinal].token_count; ++i, ++row) {
+      const ContextState::RowPlace place = state.Find(row);
+      ASSERT_EQ(state.chunks()[place.chunk].ordinal, use.ordinal) << "row " << row;
+      ASSERT_EQ(place.row, i) << "row " << row;
+    }
+  }
+  ASSERT_EQ(state.token_count(), row);
+}
+
+TEST(ContextState, FindsEveryRow) {
+  for (uint32_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 rng(seed);
+    std::vector<uint32_t> tokens(1 + rng() % 300);
+    for (uint32_t& count : tokens) {
+      // Many small ones beside a few large ones, or all alike.
+      count = seed % 3 == 0 ? 256 : rng() % 20 == 0 ? rng() % 3000 : rng() % 3;
+    }
+    const auto corpus = CorpusOf(tokens);
+    std::vector<ChunkUse> uses;
+    for (uint32_t i = 0; i < tokens.size(); ++i) {
+      if (rng() % 4 != 0) uses.push_back({i, 0});
+    }
+    if (seed % 2 == 0) std::shuffle(uses.begin(), uses.end(), rng);
+    if (uses.empty()) continue;
+    const ContextPart part = {corpus, uses};
+    const auto state = ContextState::Make({&part, 1});
+    ASSERT_TRUE(state.ok()) << state.status();
+    ExpectRows(**state, *corpus, uses);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(ContextState, ChunksAreInTheOrderOfTheTree) {
+  const auto first = CorpusOf({3, 0, 5, 2}), second = CorpusOf({7, 1});
+  for (uint32_t i = 0; i < 4; ++i) first->chunks[i].id = ChunkId{{uint8_t(i + 1)}};
+  for (uint32_t i = 0; i < 2; ++i) second->chunks[i].id = ChunkId{{uint8_t(i + 9)}};
+  const ChunkUse uses[] = {{3, 1}, {0, 0}, {1, 5}, {2, 1}};
+  const ContextPart parts[] = {{first, uses}, {second, {}}};
+  const auto state = ContextState::Make(parts);
+  ASSERT_TRUE(state.ok()) << state.status();
+  std::vector<std::pair<uint32_t, uint32_t>> order;
+  for (const ContextChunk& chunk : (*state)->chunks()) order.push_back({chunk.part, chunk.ordinal});
+  const std::vector<std::pair<uint32_t, uint32_t>> wanted = {
+      {0, 0}, {0, 2}, {0, 3}, {1, 0}, {1, 1}};
+  EXPECT_EQ(order, wanted);  // the chunk without tokens is left out
+  // Rows count in the order of the spec: chunk 3 of the first corpus comes first.
+  EXPECT_EQ((*state)->Find(0).chunk, 2u);
+  EXPECT_EQ((*state)->Find(2).chunk, 0u);
+  EXPECT_EQ((*state)->Find(10).chunk, 3u);
+  EXPECT_EQ((*state)->rotations().size(), 2u);
+  EXPECT_EQ((*state)->chunks()[1].rotation, (*state)->chunks()[2].rotation);
+}
+
+TEST(ContextState, ThousandsOfOffsets) {
+  const auto corpus = CorpusOf(std::vector<uint32_t>(5000, 1));
+  std::vector<ChunkUse> uses;
+  for (uint32_t i = 0; i < 5000; ++i) uses.push_back({i, int64_t{i}});
+  const ContextPart part = {corpus, uses};
+  const auto state = ContextState::Make({&part, 1});
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_EQ((*state)->rotations().size(), 5000u);
+}
+
+TEST(ContextState, WithoutTokensItHasNoRows) {
+  const ContextPart part = {CorpusOf({0, 0}), {}};
+  const auto state = ContextState::Make({&part, 1});
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_EQ((*state)->token_count(), 0u);
+  EXPECT_TRUE((*state)->chunks().empty());
+}
+
+}  // namespace
+}  // namespace ckv
