@@ -8,10 +8,11 @@
 #                   gRPC, an idle holder
 #     decision      the model against real holders at full speed, 10 and 1 Gbit/s (root, to limit
 #                   the network), the predicate, splices
+#     contexts      many sequences in one call, own rows, selections, the fixed tree
 #     store         restart, load and cold read beside the disk's own time, look-ups, plans, cuts
 set -euo pipefail
 cd "$(dirname "$0")/.."
-usage() { sed -n '2,11p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,12p' "$0" | sed 's/^# \{0,1\}//'; }
 realtime=()
 if [ "${1:-}" = --realtime ]; then
   realtime=(chrt --fifo 1)
@@ -29,8 +30,9 @@ case $1 in
     preset=release targets=(decision_bench splice_bench ckvd ckvctl)
     deploy/install-packages.sh check
     ;;
+  contexts) preset=release targets=(contexts_bench) ;;
   store) preset=release targets=(store_bench store_disk_bench store_plan_bench) ;;
-  *) echo "bench: no set is named '$1'; there are: kernels, data-path, decision, store" >&2; exit 2 ;;
+  *) echo "bench: no set is named '$1'; there are: kernels, data-path, decision, contexts, store" >&2; exit 2 ;;
 esac
 deploy/build.sh "$preset" "${targets[@]}"
 exec "${realtime[@]}" python3 tests/bench/bars.py "$1" "build/$preset"

@@ -114,11 +114,7 @@ absl::Status Exchange::Take(uint32_t line, const Completion& done, Accept accept
   return absl::OkStatus();
 }
 
-absl::Status Exchange::EndRound(bool progress) {
-  if (progress) {
-    wait_.Again();
-    return absl::OkStatus();
-  }
+absl::Status Exchange::Check() {
   waiting_.clear();
   for (Line& line : lines()) {
     if (!Awaited(line)) continue;
@@ -126,6 +122,20 @@ absl::Status Exchange::EndRound(bool progress) {
       return links_->Fail(*line.link, status);
     waiting_.push_back(&line.link->lane());
   }
+  if (clock_->Now() < deadline_) return absl::OkStatus();
+  return Silence(LaneWait::PassedError());
+}
+
+absl::Status Exchange::EndRound(bool progress) {
+  if (progress) {
+    wait_.Again();
+    return absl::OkStatus();
+  }
+  CKV_RETURN_IF_ERROR(Check());
+  return Pause();
+}
+
+absl::Status Exchange::Pause() {
   const absl::Status status = wait_.Pause(waiting_, deadline_);
   return status.ok() ? status : Silence(status);
 }

@@ -64,6 +64,11 @@ class Exchange {
   //   As LinkTable::Fail if `accept` fails or a header is malformed.
   absl::StatusOr<bool> Collect(Accept accept);
 
+  // The two parts of EndRound without progress, for calls that do not always wait: Check looks at
+  // the lanes and the clock; Pause waits, and follows a Check.
+  //   As EndRound.
+  absl::Status Check();
+  absl::Status Pause();
   // Ends a round. If it made no progress, waits until a lane may have a reply.
   //   DeadlineExceeded    names the holders that did not answer. They are avoided from now on.
   //   Otherwise as LinkTable::Fail, if a lane with a reply to come broke.

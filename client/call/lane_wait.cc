@@ -10,7 +10,7 @@
 namespace ckv {
 absl::Status LaneWait::Pause(std::span<RequestLane* const> lanes, Instant deadline) {
   const Instant now = clock_->Now();
-  if (now >= deadline) return absl::DeadlineExceededError("no answer before the deadline");
+  if (now >= deadline) return PassedError();
   if (policy_.Spins(now)) {
     PauseCpu();
   } else {

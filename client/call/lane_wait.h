@@ -33,6 +33,10 @@ class LaneWait {
   // Call when the wait for the next reply begins.
   void Again() { policy_.Begin(clock_->Now()); }
 
+  // The error of a call whose deadline has passed.
+  static absl::Status PassedError() {
+    return absl::DeadlineExceededError("no answer before the deadline");
+  }
   // Call when none of `lanes` had a reply. Returns when it is time to poll them again.
   //   DeadlineExceeded    the deadline has passed.
   absl::Status Pause(std::span<RequestLane* const> lanes, Instant deadline);

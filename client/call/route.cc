@@ -93,27 +93,32 @@ absl::Status Router::Prepare(const RouteCall& call) {
 
 absl::Status Router::FindHandles(const RouteCall& call, const PlannedUnit& unit) {
   const ContextState& context = *call.segments[unit.segment].context;
-  const Corpus* corpus = nullptr;
+  const std::span<PlannedPiece> pieces = plan_.pieces();
+  uint32_t part = kContextPartCountMax, group = LinkTable::kNoLink, line = 0;
   LinkTable::ChunkLinks* chunk_links = nullptr;
-  const HolderLink* last_link = nullptr;
-  uint32_t last_line = 0;
+  HolderLink* link = nullptr;
   for (uint32_t i = unit.piece_begin; i < unit.piece_end; ++i) {
-    PlannedPiece& piece = plan_.pieces()[i];
-    const ContextChunk& chunk = context.chunks()[piece.chunk];
-    if (context.corpora()[chunk.part].get() != corpus) {
-      corpus = context.corpora()[chunk.part].get();
-      CKV_ASSIGN_OR_RETURN(chunk_links, links_.AddCorpus(context.corpora()[chunk.part], {}));
+    const ContextChunk& chunk = context.chunks()[pieces[i].chunk];
+    if (chunk.part != part) {
+      part = chunk.part;
+      group = LinkTable::kNoLink;
+      CKV_ASSIGN_OR_RETURN(chunk_links, links_.AddCorpus(context.corpora()[part], {}));
     }
-    HolderLink& link = links_.Ask(*chunk_links, chunk.ordinal);
-    if (&link != last_link) {
-      last_line = exchange_.Add(link);
-      CKV_RETURN_IF_ERROR(AddLine(link, last_line, call.deadline));
-      last_link = &link;
+    // Neighbours mostly have the same holders.
+    if (chunk_links->group_of_chunk[chunk.ordinal] != group) {
+      group = chunk_links->group_of_chunk[chunk.ordinal];
+      link = &links_.Ask(*chunk_links, chunk.ordinal);
+      line = exchange_.Add(*link);
+      CKV_RETURN_IF_ERROR(AddLine(*link, line, call.deadline));
+    }
+    pieces[i].line = line;
+    if (chunk_links->generations[chunk.ordinal] == link->generation()) {
+      pieces[i].handle = chunk_links->handles[chunk.ordinal];
+      continue;
     }
     auto handle = links_.HandleOf(*chunk_links, chunk.ordinal, call.deadline);
-    if (!handle.ok()) return links_.Fail(link, handle.status());
-    piece.line = last_line;
-    piece.handle = *handle;
+    if (!handle.ok()) return links_.Fail(*link, handle.status());
+    pieces[i].handle = *handle;
   }
   return absl::OkStatus();
 }
@@ -188,6 +193,7 @@ absl::StatusOr<bool> Router::Advance(AttendRoom room) {
   if (merged_count_ < plan_.blocks().size()) {
     CKV_ASSIGN_OR_RETURN(const bool posted, PostAll());
     progress_ = came || posted || merged_count_ > merged_before;
+    if (!progress_) CKV_RETURN_IF_ERROR(exchange_.Check());
     return false;
   }
   CKV_RETURN_IF_ERROR(coverage_.CheckComplete());
@@ -202,7 +208,7 @@ absl::StatusOr<bool> Router::Advance(AttendRoom room) {
   return true;
 }
 
-absl::Status Router::Rest() { return exchange_.EndRound(progress_); }
+absl::Status Router::Rest() { return progress_ ? exchange_.EndRound(true) : exchange_.Pause(); }
 
 // Posts one frame per holder and round, so that every holder has work before any has all of its
 // own.

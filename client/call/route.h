@@ -47,6 +47,7 @@ class Router {
   absl::Status Begin(const RouteCall& call);
   // Returns true once the answer is complete. Does not wait. The first time, it also attends the
   // rows of the caller's own.
+  //   Also as Exchange::EndRound, if it finds nothing to do.
   absl::StatusOr<bool> Advance(AttendRoom room);
   // Waits, if the last Advance found nothing to do.
   absl::Status Rest();

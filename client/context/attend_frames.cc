@@ -176,14 +176,15 @@ class PartWriter {
     }
   }
 
-  void WriteIndices(const PlannedPiece& piece, std::span<const int32_t> selected,
-                    PieceEntry& entry) {
-    if (piece.index_begin == kDense) return;
-    entry.index_begin = index_count_;
-    entry.k = piece.k;
-    std::memcpy(indices_ + index_count_, selected.data() + piece.index_begin,
-                piece.k * sizeof(int32_t));
-    index_count_ += piece.k;
+  // Writes the chosen rows of a node's pieces, which lie one after another. Returns how far they
+  // move: to the index of a piece in the plan, add it to get the one in the frame.
+  uint32_t WriteIndices(std::span<const PlannedPiece> pieces, std::span<const int32_t> selected) {
+    const uint32_t begin = pieces.front().index_begin;
+    if (begin == kDense) return 0;
+    const uint32_t count = pieces.back().index_begin + pieces.back().k - begin;
+    std::memcpy(indices_ + index_count_, selected.data() + begin, count * sizeof(int32_t));
+    index_count_ += count;
+    return index_count_ - count - begin;  // modulo 2^32
   }
 
   template <typename Entry>
@@ -252,14 +253,19 @@ RequestHeader AttendPlan::WriteFrame(const RouteCall& call, const PlannedFrame& 
     writer.WriteRows(context, share, part);
     for (uint32_t left = share.node_count, n = share.first_node; left > 0;
          --left, n = nodes_[n].next) {
-      for (uint32_t i = nodes_[n].piece_begin; i < nodes_[n].piece_end; ++i) {
-        const PlannedPiece& piece = pieces_[i];
+      const std::span<const PlannedPiece> pieces = std::span(pieces_).subspan(
+          nodes_[n].piece_begin, nodes_[n].piece_end - nodes_[n].piece_begin);
+      const uint32_t moved = writer.WriteIndices(pieces, selected_rows_);
+      for (const PlannedPiece& piece : pieces) {
         PieceEntry entry = {.handle = piece.handle,
                             .ordinal = context.chunks()[piece.chunk].ordinal,
                             .partial = nodes_[n].place,
                             .copy = piece.copy};
-        entry.group_rows = piece.index_begin == kDense ? 1 : part.row_count;
-        writer.WriteIndices(piece, selected_rows_, entry);
+        if (piece.index_begin != kDense) {
+          entry.index_begin = piece.index_begin + moved;
+          entry.k = piece.k;
+          entry.group_rows = part.row_count;
+        }
         if (old) {
           writer.Append(Version4Of(entry));
         } else {

@@ -226,6 +226,8 @@ bool AttendPlan::IsNode(const RouteCall& call, uint32_t unit_ordinal,
   const PlannedLine& line = lines[pieces_[begin].line];
   if (end - begin > PieceCountMax(line)) return false;
   PlannedShare alone;
+  // Without a look at each piece, if there is one rotation only.
+  if (call.segments[unit.segment].context->rotations().size() == 1) alone.copy_count = 1;
   return AddToShare(call, unit, std::span(pieces_).subspan(begin, end - begin), alone) &&
          ShareFits(call, alone, line.shape, UsefulRows(unit));
 }
@@ -263,7 +265,8 @@ absl::Status AttendPlan::AddNode(const RouteCall& call, uint32_t unit_ordinal,
   node.share = open;
   node.place = share.node_count - 1;
   share.last_node = node_ordinal;
-  for (uint32_t i = begin; i < end; ++i) {
+  // The first copy is the default.
+  for (uint32_t i = begin; i < end && share.copy_count > 1; ++i) {
     const uint32_t rotation = chunks[pieces_[i].chunk].rotation;
     const auto copy = std::find(share.copies.begin(), share.copies.end(), rotation);
     pieces_[i].copy = static_cast<uint32_t>(copy - share.copies.begin());

@@ -140,6 +140,17 @@ void ContextState::IndexRows() {
   std::sort(starts_.begin(), starts_.end(),
             [](const Start& a, const Start& b) { return a.row < b.row; });
   if (starts_.empty()) return;
+  const auto tokens_of = [&](size_t start) { return chunks_[starts_[start].chunk].token_count; };
+  size_t alike = 1;
+  while (alike + 1 < starts_.size() && tokens_of(alike) == tokens_of(0)) ++alike;
+  if (alike + 1 < starts_.size() || tokens_of(starts_.size() - 1) > tokens_of(0))
+    return IndexBuckets();
+  tokens_each_ = tokens_of(0);
+  each_shift_ = 31 + static_cast<uint32_t>(std::bit_width(tokens_each_ - 1));
+  each_multiplier_ = ((uint64_t{1} << each_shift_) + tokens_each_ - 1) / tokens_each_;
+}
+
+void ContextState::IndexBuckets() {
   const uint64_t rows = std::min(token_count_, kIndexedRowsMax + 1);
   bucket_shift_ = static_cast<uint32_t>(std::bit_width(rows / starts_.size()));
   if (bucket_shift_ > 0) --bucket_shift_;
@@ -151,7 +162,7 @@ void ContextState::IndexRows() {
   }
 }
 
-ContextState::RowPlace ContextState::Find(uint32_t row) const {
+ContextState::RowPlace ContextState::FindInBuckets(uint32_t row) const {
   const uint32_t bucket = row >> bucket_shift_;
   uint32_t start = buckets_[bucket];
   const uint32_t last = buckets_[bucket + 1];

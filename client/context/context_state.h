@@ -48,9 +48,15 @@ class ContextState {
     uint32_t chunk = 0;  // in chunks()
     uint32_t row = 0;    // in that chunk
   };
-  // Returns the place of a row below token_count() and 2^31. Takes two or three loads, unless many
-  // small chunks lie among large ones.
-  RowPlace Find(uint32_t row) const;
+  // Returns the place of a row below token_count() and 2^31. Takes no division and one load if all
+  // chunks but the last have as many tokens; else a few loads, unless many small chunks lie among
+  // large ones.
+  RowPlace Find(uint32_t row) const {
+    if (tokens_each_ == 0) return FindInBuckets(row);
+    // Exact for 31 bits: Granlund and Montgomery, "Division by invariant integers", theorem 4.2.
+    const auto start = static_cast<uint32_t>(row * each_multiplier_ >> each_shift_);
+    return {starts_[start].chunk, row - start * tokens_each_};
+  }
 
   void Close() { closed_.store(true, std::memory_order_relaxed); }
   bool closed() const { return closed_.load(std::memory_order_relaxed); }
@@ -63,6 +69,8 @@ class ContextState {
   uint32_t RotationFor(int64_t offset);
   void Sort();
   void IndexRows();
+  void IndexBuckets();
+  RowPlace FindInBuckets(uint32_t row) const;
 
   // The first row of a chunk. Selections count rows in the order of the spec.
   struct Start {
@@ -78,6 +86,10 @@ class ContextState {
   std::vector<RopeRotation> rotations_;
   uint64_t token_count_ = 0;
   std::vector<Start> starts_;  // by rising rows
+  // The tokens of every chunk but the last in the spec; 0 if they differ. Divides by it.
+  uint32_t tokens_each_ = 0;
+  uint64_t each_multiplier_ = 0;
+  uint32_t each_shift_ = 0;
   // The last start at or before the first row of each 2^bucket_shift_ rows, and one more.
   std::vector<uint32_t> buckets_;
   uint32_t bucket_shift_ = 0;

@@ -11,8 +11,13 @@ bool AddToShare(const RouteCall& call, const PlannedUnit& unit,
   const std::span<const ContextChunk> chunks = call.segments[unit.segment].context->chunks();
   share.piece_count += static_cast<uint32_t>(pieces.size());
   ++share.node_count;
+  // The chosen rows of a unit's pieces lie one after another.
+  if (pieces.front().index_begin != kDense) {
+    share.index_count += pieces.back().index_begin + pieces.back().k - pieces.front().index_begin;
+  }
+  if (share.copy_count == 1 && call.segments[unit.segment].context->rotations().size() == 1)
+    return true;
   for (const PlannedPiece& piece : pieces) {
-    share.index_count += piece.k;
     const uint32_t rotation = chunks[piece.chunk].rotation;
     const auto end = share.copies.begin() + share.copy_count;
     if (std::find(share.copies.begin(), end, rotation) != end) continue;

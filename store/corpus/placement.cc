@@ -1,6 +1,7 @@
 #include "store/corpus/placement.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -12,15 +13,23 @@ namespace {
 
 size_t RoundedUp(size_t count, size_t parts) { return (count + parts - 1) / parts; }
 
+// The chunks of the holder that has most, if runs of this length are dealt out in turn.
+size_t MostChunks(size_t chunk_count, size_t holder_count, size_t run_chunks) {
+  const size_t run_count = RoundedUp(chunk_count, run_chunks);
+  if (run_count == 0) return 0;
+  const size_t rounds = RoundedUp(run_count, holder_count);
+  // The last run may be short. It is the first holder's if nobody else has one of that round.
+  const bool alone = (run_count - 1) % holder_count == 0;
+  return alone ? chunk_count - (run_count - 1) * run_chunks + (rounds - 1) * run_chunks
+               : rounds * run_chunks;
+}
+
 // The longest run that leaves the primaries balanced.
 size_t RunChunks(size_t chunk_count, size_t holder_count) {
   const size_t share = RoundedUp(chunk_count, holder_count);
-  size_t chunks = kPlacementRunMax;
-  while (chunks > 1) {
-    const size_t run_count = RoundedUp(chunk_count, chunks);
-    if (RoundedUp(run_count, holder_count) * chunks <= share + share / 8) break;
+  size_t chunks = std::bit_ceil(std::max<size_t>(share, 1));
+  while (chunks > 1 && MostChunks(chunk_count, holder_count, chunks) > share + share / 8)
     chunks /= 2;
-  }
   return chunks;
 }
 

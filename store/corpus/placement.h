@@ -12,9 +12,6 @@
 
 namespace ckv {
 
-// The most chunks that lie together. One token of 16 heads takes a core 8 ms over 16 chunks of
-// 2,048 tokens. A longer run would only keep other holders idle.
-inline constexpr uint32_t kPlacementRunMax = 16;
 // The lists of holders that begin with the same primary.
 inline constexpr uint32_t kPlacementListsPerHolder = 2;
 
@@ -22,8 +19,9 @@ inline constexpr uint32_t kPlacementListsPerHolder = 2;
 //   - the placement is a function of the arguments alone, the order of holders included;
 //   - a chunk's holders are distinct;
 //   - aligned runs of 2^k chunks have the same holders. Each is a whole subtree of the fixed tree
-//     (attention/merge.h), so it is answered by one partial. Runs are as long as kPlacementRunMax
-//     and the next guarantee allow;
+//     (attention/merge.h), so it is answered by one partial. Runs are as long as the next guarantee
+//     allows, so each holder has at most 16 of them, whatever the corpus: a selection that is
+//     spread over 10,000 chunks comes back as 20 partials and not as thousands;
 //   - as primary, no holder has more than an eighth above its fair share of the chunks, rounded up;
 //   - at each rank (primary, second replica, ...) holders have the same number of runs, or one
 //   more;

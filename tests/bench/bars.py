@@ -22,7 +22,7 @@ import decision_links
 
 # The median of so many repetitions is what counts: two shared cores are noisy.
 REPETITIONS = {"attention_bench": 5, "requester_bench": 5, "data_path_bench": 3, "decision_bench": 5,
-               "splice_bench": 3, "store_bench": 5, "store_disk_bench": 2, "store_plan_bench": 3}
+               "splice_bench": 3, "contexts_bench": 3, "store_bench": 5, "store_disk_bench": 2, "store_plan_bench": 3}
 # What a set runs of a binary, where that is not all of it.
 FILTERS = {"requester_bench": "BM_RoutedDecode/rows:16/spin_us:50/"}
 # What google-benchmark appends to a name for how it was run.
@@ -72,6 +72,10 @@ def on_link(measure, link, figure, unit, base=None, base_unit=None, **limit):
     """A bar over what characterizing one holder over a link said (decision_links.py)."""
     return Bar(measure, LINKS, counter(link, figure), unit,
                base=counter(link, base) if base else None, base_unit=base_unit, **limit)
+
+
+def selection(chunks, touched, holders=1):
+    return f"BM_Selection/chunks:{chunks}/touched:{touched}/holders:{holders}"
 
 
 ROWS = (1, 16, 256)
@@ -157,6 +161,31 @@ SETS = {
               base=counter(f"BM_FetchSlice/fabric:{number}/tokens:256", "staged_transfers"), base_unit="transfers")
           for fabric, number in FABRIC_NUMBERS),
     ],
+    # Calls of many sequences. Times of a batch are beside the holders' kernels; of a selection the requester's own.
+    "contexts": [
+        *(Bar(f"64 sequences in one call, {fabric}", "contexts_bench", counter(f"BM_Batch/fabric:{number}", "of_calls"),
+              "x 64 calls", at_most=bar, base=counter(f"BM_Batch/fabric:{number}", "calls_us"), base_unit="us")
+          for (fabric, number), bar in zip(FABRIC_NUMBERS, (0.75, 0.6))),
+        *(Bar(f"64 sequences in one call, {fabric}, its bytes in 4 frames", "contexts_bench",
+              counter(f"BM_Batch/fabric:{number}", "of_raw"), "x a raw exchange", at_most=1.3,
+              base=counter(f"BM_Batch/fabric:{number}", "raw_us"), base_unit="us") for fabric, number in FABRIC_NUMBERS),
+        Bar("2,048 own rows beside a route, tcp", "contexts_bench", counter("BM_OwnRows/fabric:3", "added_percent"),
+            "% over the longer", at_most=10, base=counter("BM_OwnRows/fabric:3", "route_us"), base_unit="us"),
+        *(Bar(f"selection in 16 chunks of {chunks}", "contexts_bench", counter(selection(chunks, 16), "own_us"), "us",
+              at_most=30) for chunks in (16, 100, 10000)),
+        *(Bar(f"the same of {chunks}, to one of 16", "contexts_bench",
+              lambda run, chunks=chunks: 100 * (run[selection(chunks, 16)]["own_us"] /
+                                                run[selection(16, 16)]["own_us"] - 1),
+              "% more", at_most=15) for chunks in (100, 10000)),
+        Bar("selection in all of 10000 chunks", "contexts_bench", counter(selection(10000, 10000), "own_us"), "us",
+            at_most=100),
+        *(Bar(f"selection in {touched} chunks of {chunks}, 4 holders", "contexts_bench",
+              counter(selection(chunks, touched, 4), "own_us"), "us",
+              base=counter(selection(chunks, touched, 4), "merge_us"), base_unit="us of it merging")
+          for chunks, touched in ((16, 16), (100, 16), (10000, 16), (10000, 10000))),
+        Bar("fixed tree of 16 chunks, shm", "contexts_bench", counter("BM_Tree/fabric:2", "ratio"),
+            "x one partial merged in turn", at_most=1.05, base=counter("BM_Tree/fabric:2", "in_turn_us"), base_unit="us"),
+    ],
     # Chunks on disk and in memory. Reads come from the page cache, the fastest disk there is; writes go to
     # the disk of CKV_BENCH_FOLDER, or of /tmp.
     "store": [
@@ -213,7 +242,7 @@ SETS = {
 
 
 def digits(unit):
-    return {"us": 1, "ns": 0, "/s": 0}.get(unit, 2)
+    return {"us": 1, "ns": 0, "/s": 0, "us of it merging": 1}.get(unit, 2)
 
 
 def run_binary(path):

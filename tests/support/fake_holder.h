@@ -8,6 +8,8 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <set>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -39,31 +41,44 @@ class FakeHolder : public DirectoryControl, public HolderControlFactory {
 
   // A reply of zeros with weight 1 to an attend request.
   void AnswerZeros(const RequestHeader& header, ServeLane& lane, uint32_t slot) const {
-    const bool f32 = (header.flags & kFlagPartialF32) != 0;
-    const PartialLayout layout = LayOutPartial(header.row_count, corpus_.geometry.d_v, f32);
+    const size_t request_bytes = RequestHeaderBytes(header.version) + header.body_bytes;
+    AttendRequest request;
+    CKV_CHECK(DecodeAttendRequest(header, lane.request(slot).first(request_bytes), corpus_.geometry,
+                                  request)
+                  .ok());
     ReplyHeader reply;
+    reply.version = header.version;
     reply.kind = header.kind;
     reply.flags = header.flags;
     reply.request_id = header.request_id;
     reply.epoch = header.epoch;
     reply.row_count = header.row_count;
-    reply.partial_count = 1;
-    reply.body_bytes = static_cast<uint32_t>(layout.total_bytes);
-    std::byte* body = lane.reply(slot).data() + sizeof(reply);
-    std::memset(body, 0, layout.total_bytes);
-    const std::vector<float> ones(header.row_count, 1.0f);
-    std::memcpy(body + layout.l, ones.data(), ones.size() * sizeof(float));
+    reply.partial_count = static_cast<uint16_t>(request.partial_count);
+    reply.body_bytes = static_cast<uint32_t>(AttendReplyBytes(request, corpus_.geometry));
+    std::byte* partial = lane.reply(slot).data() + sizeof(reply);
+    std::memset(partial, 0, reply.body_bytes);
+    const bool f32 = (header.flags & kFlagPartialF32) != 0;
+    for (const AttendSegment& segment : request.segments) {
+      const PartialLayout layout = LayOutPartial(segment.row_count, corpus_.geometry.d_v, f32);
+      const std::vector<float> ones(segment.row_count, 1.0f);
+      for (uint32_t i = 0; i < segment.partial_count; ++i, partial += layout.total_bytes)
+        std::memcpy(partial + layout.l, ones.data(), ones.size() * sizeof(float));
+    }
     EncodeHeader(reply, lane.reply(slot));
-    lane.Post(slot, static_cast<uint32_t>(sizeof(reply) + layout.total_bytes)).IgnoreError();
+    lane.Post(slot, static_cast<uint32_t>(sizeof(reply) + reply.body_bytes)).IgnoreError();
   }
 
   absl::StatusOr<Corpus> GetCorpus(std::string_view, std::string_view, Instant) override {
     return corpus_;
   }
   absl::StatusOr<std::vector<Member>> ListMembers(Instant) override {
+    std::set<std::string> names;
+    for (const ChunkPlacement& chunk : corpus_.chunks) {
+      for (const HolderId& holder : chunk.holders) names.insert(holder.name);
+    }
     std::vector<Member> members;
-    for (const HolderId& holder : corpus_.chunks[0].holders)
-      members.push_back({holder, MemberRole::kHolder, "inproc:" + holder.name, {1}});
+    for (const std::string& name : names)
+      members.push_back({{name}, MemberRole::kHolder, "inproc:" + name, {1}});
     return members;
   }
   absl::StatusOr<std::vector<Corpus>> LocateChunk(const ChunkId&, std::string_view,

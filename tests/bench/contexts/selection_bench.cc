@@ -1,0 +1,147 @@
+// Question: does a selection cost the requester more if its corpus is larger?
+// Bound: 2,048 rows in 16 touched chunks cost the same, within 15 %, in a corpus of 16, 100 and
+// 10,000 chunks of 256 tokens, and at most 30 us; spread over all 10,000 chunks at most 100 us.
+//
+// The requester's own time: Submit, which plans, rotates and posts, and the Poll that takes the
+// replies and merges them. In between it waits, without looking, until all replies are there. The
+// holders answer with zeros, so no corpus needs its rows. Chunks lie on one holder, whose answer is
+// one partial; or on four, as `corpus load` places them. There the number of partials depends on
+// which chunks were chosen, and each takes a microsecond to read from the holder's cache: those
+// rows are for reading.
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "benchmark/benchmark.h"
+#include "client/requester.h"
+#include "proto/base/status.h"
+#include "store/corpus/placement.h"
+#include "tests/bench/data_path/data_path.h"
+#include "tests/support/fake_holder.h"
+#include "tests/support/named_geometry.h"
+#include "tests/support/test_corpus.h"
+
+namespace ckv::bench {
+namespace {
+
+constexpr uint32_t kTokens = 256, kHeads = 16, kSelected = 2048, kTouched = 16;
+
+Corpus BigCorpus(uint32_t chunk_count, uint32_t holder_count) {
+  Corpus corpus;
+  corpus.name = "big";
+  corpus.geometry = *NamedGeometry("deepseek-v2-lite");
+  corpus.geometry.layers = 1;
+  std::vector<HolderId> holders;
+  for (uint32_t i = 0; i < holder_count; ++i) holders.push_back({"h" + std::to_string(i)});
+  const auto placement = *PlaceChunks(chunk_count, holders, 1);
+  for (uint32_t i = 0; i < chunk_count; ++i) {
+    ChunkPlacement chunk;
+    for (uint32_t byte = 0; byte < 4; ++byte) chunk.id.bytes[byte] = uint8_t(i >> (8 * byte));
+    chunk.id.bytes[31] = 1;
+    chunk.token_count = kTokens;
+    chunk.position = uint64_t{i} * kTokens;
+    chunk.holders = placement[i];
+    corpus.chunks.push_back(std::move(chunk));
+  }
+  return corpus;
+}
+
+// Indices in the order in which an indexer's scores would have them: any.
+std::vector<int32_t> Choose(uint32_t chunk_count, uint32_t touched, std::mt19937& rng) {
+  std::vector<int32_t> chunks(chunk_count);
+  for (uint32_t i = 0; i < chunk_count; ++i) chunks[i] = int32_t(i);
+  std::shuffle(chunks.begin(), chunks.end(), rng);
+  std::vector<int32_t> indices;
+  for (uint32_t i = 0; i < kSelected; ++i)
+    indices.push_back(chunks[i % touched] * int32_t(kTokens) + int32_t(rng() % kTokens));
+  std::shuffle(indices.begin(), indices.end(), rng);
+  return indices;
+}
+
+void BM_Selection(benchmark::State& state) {
+  const auto chunk_count = static_cast<uint32_t>(state.range(0));
+  const auto touched = static_cast<uint32_t>(state.range(1));
+  const auto fabric = NewLoopbackFabric(Clock::Real());
+  std::atomic<uint32_t> answered{0};
+  test::FakeHolder* zeros = nullptr;
+  std::optional<OnCpu> cpu(kHolderCpu);
+  test::FakeHolder holder(
+      fabric.get(), BigCorpus(chunk_count, static_cast<uint32_t>(state.range(2))),
+      [&](const RequestHeader& header, ServeLane& lane, const Arrival& arrival) {
+        zeros->AnswerZeros(header, lane, arrival.slot);
+        ++answered;
+      });
+  zeros = &holder;
+  cpu.emplace(kDriverCpu);
+  RequesterOptions options;
+  options.fabrics = {fabric.get()};
+  const auto requester = *Requester::Create(options, &holder, &holder);
+  const ContextPart part = {*requester->Resolve("big", "", kInstantMax), {}};
+  const Context context = *requester->Open({.parts = {&part, 1}}, kInstantMax);
+  const Geometry& geometry = context.geometry();
+  std::mt19937 rng(5);
+  const auto q = test::RandomBf16(size_t{kHeads} * geometry.d_qk, rng, 0.1f);
+  std::vector<float> o(size_t{kHeads} * geometry.d_v), m(kHeads), l(kHeads);
+  const PartialView out = {o.data(), m.data(), l.data(), PartialDtype::kF32};
+  // A new choice for each call, as every decode step has.
+  std::vector<std::vector<int32_t>> choices;
+  for (int i = 0; i < 64; ++i) choices.push_back(Choose(chunk_count, touched, rng));
+  uint32_t frames = 0;
+  std::vector<double> submit_us, merge_us, own_us;
+  const auto call_once = [&](const std::vector<int32_t>& indices) {
+    const Segment segment = {
+        .row_count = kHeads, .context = &context, .selection = {indices.data(), kSelected, kHeads}};
+    LayerCall call;
+    call.q = {q.data(), kHeads, geometry.d_qk};
+    call.segments = {&segment, 1};
+    call.deadline = Clock::Real()->Now() + std::chrono::seconds(10);
+    AttendReport report;
+    answered = 0;
+    const Instant begin = Clock::Real()->Now();
+    auto ticket = requester->Submit(call, out, &report);
+    const Duration submit = Clock::Real()->Now() - begin;
+    CKV_CHECK(ticket.ok());
+    // All frames fit their slots, so nothing is posted later.
+    const Instant until = Clock::Real()->Now() + std::chrono::microseconds(500);
+    while (Clock::Real()->Now() < until) {
+    }
+    frames = answered;
+    const Instant again = Clock::Real()->Now();
+    const bool done = ticket->Poll();
+    const Duration merge = Clock::Real()->Now() - again;
+    CKV_CHECK(done || ticket->Wait().ok());
+    if (done) {
+      submit_us.push_back(double(submit.count()) / 1e3);
+      merge_us.push_back(double(merge.count()) / 1e3);
+      own_us.push_back(double((submit + merge).count()) / 1e3);
+    }
+  };
+  for (const auto& indices : choices) call_once(indices);
+  submit_us.clear(), merge_us.clear(), own_us.clear();
+  for (auto _ : state) {
+    for (int round = 0; round < 20; ++round) {
+      for (const auto& indices : choices) call_once(indices);
+    }
+    CKV_CHECK(!own_us.empty());
+    state.SetIterationTime(Quantile(own_us, 0.5) / 1e6);
+    state.counters["own_us"] = Quantile(own_us, 0.5);
+    state.counters["submit_us"] = Quantile(submit_us, 0.5);
+    state.counters["merge_us"] = Quantile(merge_us, 0.5);
+    state.counters["calls"] = double(own_us.size());
+    state.counters["frames"] = frames;
+  }
+}
+BENCHMARK(BM_Selection)
+    ->ArgNames({"chunks", "touched", "holders"})
+    ->ArgsProduct({{16, 100, 10'000}, {kTouched}, {1, 4}})
+    ->ArgsProduct({{10'000}, {10'000}, {1, 4}})
+    ->Iterations(1)
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
+
+}  // namespace
+}  // namespace ckv::bench
