@@ -152,6 +152,8 @@ v1::Member ToProto(const Member& member) {
                                                       : v1::MEMBER_ROLE_REQUESTER);
   message.set_control_address(member.control_address);
   message.set_epoch(member.epoch.value);
+  if (member.kernel_target != KernelTargetId::kUnknown)
+    message.set_kernel_target(std::string(KernelTargetName(member.kernel_target)));
   return message;
 }
 
@@ -176,6 +178,7 @@ absl::StatusOr<Member> FromProto(const v1::Member& message) {
                                "member: control_address"));
   member.control_address = message.control_address();
   member.epoch.value = message.epoch();
+  member.kernel_target = KernelTargetIdOf(message.kernel_target());
   return member;
 }
 

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
+#include "proto/kernel_target.h"
 
 namespace ckv {
 
@@ -75,6 +76,9 @@ struct Member {
   MemberRole role = MemberRole::kHolder;
   std::string control_address;  // gRPC, host:port
   Epoch epoch;                  // assigned by the directory at registration
+  // The instruction set of its kernels (proto/kernel_target.h). Answers have equal bits within one
+  // only. It is kUnknown if the member does not say, or says one that this build does not know.
+  KernelTargetId kernel_target = KernelTargetId::kUnknown;
 
   friend bool operator==(const Member&, const Member&) = default;
 };

@@ -64,8 +64,8 @@ class Exchange {
   //   As LinkTable::Fail if `accept` fails or a header is malformed.
   absl::StatusOr<bool> Collect(Accept accept);
 
-  // The two parts of EndRound without progress, for calls that do not always wait: Check looks at
-  // the lanes and the clock; Pause waits, and follows a Check.
+  // The two parts of EndRound without progress, for calls that do not always wait. Check looks at
+  // the lanes and the clock. Pause waits, and follows a Check.
   //   As EndRound.
   absl::Status Check();
   absl::Status Pause();

@@ -49,8 +49,8 @@ class ContextState {
     uint32_t row = 0;    // in that chunk
   };
   // Returns the place of a row below token_count() and 2^31. Takes no division and one load if all
-  // chunks but the last have as many tokens; else a few loads, unless many small chunks lie among
-  // large ones.
+  // chunks but the last have as many tokens. Else it takes a few loads, or more if many small
+  // chunks lie among large ones.
   RowPlace Find(uint32_t row) const {
     if (tokens_each_ == 0) return FindInBuckets(row);
     // Exact for 31 bits: Granlund and Montgomery, "Division by invariant integers", theorem 4.2.

@@ -15,17 +15,17 @@
 namespace ckv {
 namespace {
 
-using Json = nlohmann::json;
+using OracleJson = nlohmann::json;
 
 constexpr int kVersion = 1;
 constexpr double kBytesPerGB = 1e9;
 // document -> tiers -> tier, and document -> hosts -> labels.
-constexpr int kDepthMax = 3;
+constexpr int kOracleDepthMax = 3;
 
 // For messages: a key that somebody else wrote.
 std::string Shown(const std::string& name) { return absl::Utf8SafeCHexEscape(name.substr(0, 64)); }
 
-absl::Status CheckKeys(const Json& object, const std::string& where,
+absl::Status CheckKeys(const OracleJson& object, const std::string& where,
                        std::initializer_list<std::string_view> known) {
   for (const auto& [key, value] : object.items()) {
     bool found = false;
@@ -35,7 +35,7 @@ absl::Status CheckKeys(const Json& object, const std::string& where,
   return absl::OkStatus();
 }
 
-absl::Status ReadNumber(const Json& object, const std::string& where, const char* key,
+absl::Status ReadNumber(const OracleJson& object, const std::string& where, const char* key,
                         bool required, double* value) {
   const auto found = object.find(key);
   if (found == object.end()) {
@@ -46,7 +46,7 @@ absl::Status ReadNumber(const Json& object, const std::string& where, const char
   return absl::OkStatus();
 }
 
-absl::Status ReadTiers(const Json& document, NetworkSnapshot* snapshot) {
+absl::Status ReadTiers(const OracleJson& document, NetworkSnapshot* snapshot) {
   const auto tiers = document.find("tiers");
   if (tiers == document.end() || !tiers->is_array()) return RefuseOracle("tiers", "is not a list");
   if (tiers->size() > kTierCountMax) {
@@ -54,7 +54,7 @@ absl::Status ReadTiers(const Json& document, NetworkSnapshot* snapshot) {
                         absl::StrFormat("%d of them, limit %d", tiers->size(), kTierCountMax));
   }
   for (size_t i = 0; i < tiers->size(); ++i) {
-    const Json& json = (*tiers)[i];
+    const OracleJson& json = (*tiers)[i];
     const std::string where = absl::StrFormat("tiers[%d].", i);
     if (!json.is_object()) return RefuseOracle(absl::StrFormat("tiers[%d]", i), "is not an object");
     CKV_RETURN_IF_ERROR(
@@ -74,26 +74,26 @@ absl::Status ReadTiers(const Json& document, NetworkSnapshot* snapshot) {
   return absl::OkStatus();
 }
 
-absl::Status CheckLabels(const std::string& host, const Json& labels, size_t count) {
+absl::Status CheckLabels(const std::string& host, const OracleJson& labels, size_t count) {
   const std::string field = absl::StrFormat("hosts[%s]", Shown(host));
   if (!labels.is_array() || labels.size() != count) {
     return RefuseOracle(field,
                         absl::StrFormat("is not a list of %d labels, one fewer than tiers", count));
   }
-  for (const Json& label : labels) {
+  for (const OracleJson& label : labels) {
     if (!label.is_string()) return RefuseOracle(field, "a label is not a string");
   }
   return absl::OkStatus();
 }
 
 // The tier of two hosts: how many labels, from the narrowest, are below the first that differs.
-uint32_t TierOf(const Json& a, const Json& b) {
+uint32_t TierOf(const OracleJson& a, const OracleJson& b) {
   size_t same = 0;
   while (same < a.size() && a[same] == b[same]) ++same;
   return static_cast<uint32_t>(a.size() - same);
 }
 
-absl::Status ReadHosts(const Json& document, std::string_view requester_host,
+absl::Status ReadHosts(const OracleJson& document, std::string_view requester_host,
                        NetworkSnapshot* snapshot) {
   const auto hosts = document.find("hosts");
   if (hosts == document.end() || !hosts->is_object())
@@ -119,7 +119,7 @@ absl::Status ReadHosts(const Json& document, std::string_view requester_host,
 
 absl::StatusOr<NetworkSnapshot> ParseOracleFile(std::string_view text,
                                                 std::string_view requester_host) {
-  CKV_ASSIGN_OR_RETURN(const Json document, ParseJson(text, kDepthMax));
+  CKV_ASSIGN_OR_RETURN(const OracleJson document, ParseJson(text, kOracleDepthMax));
   if (!document.is_object()) return absl::InvalidArgumentError("not a JSON object");
   CKV_RETURN_IF_ERROR(CheckKeys(document, "", {"version", "tiers", "hosts"}));
   const auto version = document.find("version");

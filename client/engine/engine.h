@@ -23,12 +23,26 @@ namespace ckv {
 using ContextAttention =
     std::function<absl::Status(uint32_t layer, const QueryView& q, const PartialView& out)>;
 
+// The rows of a sequence's own tokens at one layer. Valid until the callback returns.
+struct SequenceRows {
+  RowView rows;
+  const uint32_t* visible = nullptr;  // u32 [q.count]: each query row sees the rows before this one
+};
+
+// Writes the partial over the whole shared context and, behind it, over the sequence's own rows.
+// For a requester that attends them while it waits for the context's (client/requester.h).
+using WholeAttention = std::function<absl::Status(uint32_t layer, const QueryView& q,
+                                                  const SequenceRows& own, const PartialView& out)>;
+
 struct SequenceOptions {
   // Canonical position of the sequence's first own token. With a context, it is the number of the
   // context's tokens.
   uint64_t position = 0;
-  // Attends the shared context. If unset, the sequence attends its own tokens only.
-  ContextAttention context;
+  // Attends the shared context; the sequence attends its own tokens and merges. If unset, it
+  // attends its own tokens only.
+  ContextAttention context = {};
+  // If set, attends both instead; `context` is not used.
+  WholeAttention whole = {};
   // Threads that compute, used only inside Append. The pool must outlive the sequence.
   WorkerPool* pool = nullptr;
   uint32_t token_count_max = 1u << 20;

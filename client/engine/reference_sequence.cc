@@ -198,6 +198,10 @@ absl::StatusOr<const float*> ReferenceSequence::Attend(uint32_t layer, uint32_t 
   piece.rows = {reinterpret_cast<const std::byte*>(rows_[layer].data()), token_count_ + tokens,
                 config_.d_row() * 2};
   piece.row_limits = work_.limits.data();
+  if (options_.whole) {
+    CKV_RETURN_IF_ERROR(options_.whole(layer, q, {piece.rows, piece.row_limits}, Partial(kMerged)));
+    return work_.o[kMerged].data();
+  }
   piece.out = Partial(kOwn);
   AttendPartials(AttentionShape::Of(engine_.geometry()), {&piece, 1}, *options_.pool);
   if (!options_.context) return work_.o[kOwn].data();

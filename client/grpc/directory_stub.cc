@@ -1,5 +1,6 @@
 #include "client/grpc/directory_stub.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -76,6 +77,38 @@ absl::StatusOr<std::vector<Corpus>> DirectoryStub::LocateChunk(const ChunkId& id
     return absl::NotFoundError(absl::StrFormat("no corpus has chunk %s", id.ToHex()));
   }
   return corpora;
+}
+
+absl::StatusOr<std::vector<ChunkPlacement>> DirectoryStub::LocateChunks(
+    std::span<const ChunkId> ids, const Geometry& geometry, std::string_view tenant,
+    Instant deadline) {
+  std::vector<ChunkPlacement> placements;
+  placements.reserve(ids.size());
+  v1::LocateChunksRequest request;
+  *request.mutable_geometry() = ToProto(geometry);
+  request.set_tenant(std::string(tenant));
+  while (!ids.empty()) {
+    const std::span<const ChunkId> some = ids.first(std::min(ids.size(), kIdsPerCallMax));
+    ids = ids.subspan(some.size());
+    request.clear_ids();
+    for (const ChunkId& id : some) request.add_ids(std::string(id.AsBytes()));
+    grpc::ClientContext context;
+    SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
+    v1::LocateChunksReply reply;
+    CKV_RETURN_IF_ERROR(
+        FromGrpc(stub_->LocateChunks(&context, request, &reply), Context("LocateChunks")));
+    if (reply.chunks_size() != static_cast<int>(some.size())) {
+      return absl::InvalidArgumentError(absl::StrFormat("%s: %d chunks, asked for %d",
+                                                        Context("LocateChunks"),
+                                                        reply.chunks_size(), some.size()));
+    }
+    for (const v1::ChunkPlacement& message : reply.chunks()) {
+      auto chunk = FromProto(message);
+      if (!chunk.ok()) return Annotate(chunk.status(), Context("LocateChunks"));
+      placements.push_back(*std::move(chunk));
+    }
+  }
+  return placements;
 }
 
 absl::StatusOr<Geometry> DirectoryStub::GeometryOf(const v1::LocateChunkReply::Place& place,

@@ -30,6 +30,11 @@ class DirectoryStub final : public DirectoryControl {
                                                   Instant deadline) override
       ABSL_LOCKS_EXCLUDED(mu_);
 
+  absl::StatusOr<std::vector<ChunkPlacement>> LocateChunks(std::span<const ChunkId> ids,
+                                                           const Geometry& geometry,
+                                                           std::string_view tenant,
+                                                           Instant deadline) override;
+
   const std::string& address() const { return address_; }
 
  private:

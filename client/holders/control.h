@@ -92,7 +92,20 @@ class DirectoryControl {
   virtual absl::StatusOr<std::vector<Corpus>> LocateChunk(const ChunkId& id,
                                                           std::string_view tenant,
                                                           Instant deadline) = 0;
+  // Returns the placement of each chunk, in order, in a corpus of this geometry. Takes one RPC for
+  // kIdsPerCallMax ids; the default implementation locates one after the other.
+  //   NotFound            nobody holds one of the chunks; says which.
+  //   FailedPrecondition  a chunk is known, but only with another geometry; says how it differs.
+  virtual absl::StatusOr<std::vector<ChunkPlacement>> LocateChunks(std::span<const ChunkId> ids,
+                                                                   const Geometry& geometry,
+                                                                   std::string_view tenant,
+                                                                   Instant deadline);
 };
+
+// Returns the placement of a chunk in the first corpus that has it with this geometry.
+//   NotFound, FailedPrecondition  as DirectoryControl::LocateChunks.
+absl::StatusOr<ChunkPlacement> PlacementAmong(const ChunkId& id, const Geometry& geometry,
+                                              std::span<const Corpus> corpora);
 
 // Makes the control connection to a member's control address. Thread-safe. It never blocks on the
 // network, because gRPC connects lazily.

@@ -1,11 +1,11 @@
 #include "client/holders/directory_view.h"
 
-#include <optional>
+#include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
+#include "proto/base/xxh3.h"
 
 namespace ckv {
 namespace {
@@ -20,30 +20,18 @@ std::string CorpusKey(std::string_view name, std::string_view tenant) {
 
 std::string ChunksKey(std::span<const ChunkId> ids, const Geometry& geometry,
                       std::string_view tenant) {
+  // A hash of the ids; a snapshot that is found by it is compared with them.
+  const XXH128_hash_t hash = XXH3_128bits(ids.data(), ids.size_bytes());
   std::string key("i\0", 2);
-  key.reserve(key.size() + tenant.size() + 1 + (ids.size() + 1) * sizeof(ChunkId));
   key.append(tenant).push_back('\0');
   key.append(ModelFingerprint(geometry).AsBytes());
-  for (const ChunkId& id : ids) key.append(id.AsBytes());
+  key.append(reinterpret_cast<const char*>(&hash), sizeof(hash));
   return key;
 }
 
-// The chunk's placement in the first corpus that has it with this geometry.
-absl::StatusOr<ChunkPlacement> PlacementOf(const ChunkId& id, const Geometry& geometry,
-                                           std::span<const Corpus> corpora) {
-  std::optional<Geometry> other;
-  for (const Corpus& corpus : corpora) {
-    for (const ChunkPlacement& chunk : corpus.chunks) {
-      if (chunk.id != id || chunk.holders.empty()) continue;
-      if (corpus.geometry == geometry) return chunk;
-      other = corpus.geometry;
-    }
-  }
-  if (other) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "chunk %s has another geometry: %s", id.ToHex(), DescribeDifference(geometry, *other)));
-  }
-  return absl::NotFoundError(absl::StrFormat("chunk %s: nobody holds it", id.ToHex()));
+bool HasChunks(const Corpus& corpus, std::span<const ChunkId> ids) {
+  return std::equal(ids.begin(), ids.end(), corpus.chunks.begin(), corpus.chunks.end(),
+                    [](const ChunkId& id, const ChunkPlacement& chunk) { return id == chunk.id; });
 }
 
 }  // namespace
@@ -73,7 +61,8 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryView::ResolveChunks(
   }
   CKV_RETURN_IF_ERROR(ValidateGeometry(geometry));
   const std::string key = ChunksKey(ids, geometry, tenant);
-  const Snapshot kept = Find(key);
+  Snapshot kept = Find(key);
+  if (kept.corpus != nullptr && !HasChunks(*kept.corpus, ids)) kept = {};
   if (kept.corpus != nullptr && !kept.doubtful) return kept.corpus;
   const uint64_t before = generation();
   return Take(key, kept, AskForChunks(ids, geometry, tenant, deadline), before);
@@ -85,12 +74,10 @@ absl::StatusOr<Corpus> DirectoryView::AskForChunks(std::span<const ChunkId> ids,
   Corpus corpus;
   corpus.tenant = std::string(tenant);
   corpus.geometry = geometry;
-  corpus.chunks.reserve(ids.size());
-  for (const ChunkId& id : ids) {
-    auto located = directory_->LocateChunk(id, tenant, deadline);
-    if (!located.ok()) return Annotate(located.status(), absl::StrFormat("chunk %s", id.ToHex()));
-    CKV_ASSIGN_OR_RETURN(ChunkPlacement placement, PlacementOf(id, geometry, *located));
-    corpus.chunks.push_back(std::move(placement));
+  CKV_ASSIGN_OR_RETURN(corpus.chunks, directory_->LocateChunks(ids, geometry, tenant, deadline));
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (corpus.chunks.size() != ids.size() || corpus.chunks[i].id != ids[i])
+      return absl::InvalidArgumentError("the directory's answer has other chunks");
   }
   return corpus;
 }

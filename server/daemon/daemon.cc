@@ -299,6 +299,7 @@ void Daemon::State::AddRegistration(MemberRole role, LeaseGate* lease) {
   if (role == MemberRole::kRequester && holder != nullptr) options.member.id.name += ".requester";
   options.member.role = role;
   options.member.control_address = address;
+  options.member.kernel_target = KernelTargetIdOf(KernelTarget());
   options.ttl = config.lease_ttl;
   options.clock = clock;
   if (config.directory.empty()) {

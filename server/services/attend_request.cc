@@ -1,8 +1,8 @@
 #include "server/services/attend_request.h"
 
 #include <algorithm>
+#include <optional>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_format.h"
 #include "client/grpc/channel_stub.h"
 #include "proto/base/status.h"
@@ -28,34 +28,29 @@ absl::StatusOr<ChunkRange> RangeOf(const Corpus& corpus, uint32_t begin, uint32_
                                                     begin, range.end, corpus.name, count));
 }
 
-// Ids are looked up in one pass: a request names few, a corpus may have a million.
 absl::StatusOr<std::vector<ChunkUse>> UsesOf(const v1::AttendRequest& request,
-                                             const Corpus& corpus) {
+                                             const std::shared_ptr<const Corpus>& corpus,
+                                             OrdinalIndices& indices) {
   std::vector<ChunkUse> uses;
   if (request.chunks().empty()) {
     CKV_ASSIGN_OR_RETURN(const ChunkRange range,
-                         RangeOf(corpus, request.chunk_begin(), request.chunk_end()));
+                         RangeOf(*corpus, request.chunk_begin(), request.chunk_end()));
     for (uint32_t i = range.begin; i < range.end; ++i) uses.push_back({i, 0});
     return uses;
   }
-  absl::flat_hash_map<ChunkId, size_t> wanted;
-  uses.resize(request.chunks_size());
-  for (int i = 0; i < request.chunks_size(); ++i) {
-    CKV_ASSIGN_OR_RETURN(const ChunkId id, ChunkId::FromBytes(request.chunks(i).id()));
-    uses[i].offset = request.chunks(i).offset();
-    if (!wanted.emplace(id, static_cast<size_t>(i)).second) {
-      return absl::InvalidArgumentError(absl::StrFormat("chunk %s is named twice", id.ToHex()));
+  uses.reserve(request.chunks_size());
+  // The call itself refuses a chunk that is named twice.
+  const std::shared_ptr<const OrdinalIndex> index = indices.For(corpus);
+  for (const v1::ChunkRef& chunk : request.chunks()) {
+    CKV_ASSIGN_OR_RETURN(const ChunkId id, ChunkId::FromBytes(chunk.id()));
+    const std::optional<uint32_t> ordinal = index->Find(id);
+    if (!ordinal) {
+      return absl::NotFoundError(
+          absl::StrFormat("chunk %s is not of corpus '%s'", id.ToHex(), corpus->name));
     }
+    uses.push_back({*ordinal, chunk.offset()});
   }
-  for (uint32_t ordinal = 0; ordinal < corpus.chunks.size() && !wanted.empty(); ++ordinal) {
-    const auto found = wanted.find(corpus.chunks[ordinal].id);
-    if (found == wanted.end()) continue;
-    uses[found->second].ordinal = ordinal;
-    wanted.erase(found);
-  }
-  if (wanted.empty()) return uses;
-  return absl::NotFoundError(absl::StrFormat("chunk %s is not of corpus '%s'",
-                                             wanted.begin()->first.ToHex(), corpus.name));
+  return uses;
 }
 
 absl::Status CheckAttendShape(const v1::AttendRequest& request, const Geometry& geometry) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "proto/base/status.h"
 #include "proto/corpus.h"
 #include "proto/geometry.h"
+#include "server/services/ordinal_index.h"
 
 namespace ckv {
 
@@ -38,10 +40,12 @@ absl::StatusOr<std::vector<uint32_t>> ChunksOf(const Request& request, const Cor
 }
 
 // The chunks of a request as ordinals of `corpus`.
-//   InvalidArgument     a malformed id, or one that is named twice; the range, as RangeOf.
+// `indices` has the corpus's, or makes it if the request names chunks by id.
+//   InvalidArgument     a malformed id; the range, as RangeOf.
 //   NotFound            a chunk that is not of the corpus.
 absl::StatusOr<std::vector<ChunkUse>> UsesOf(const v1::AttendRequest& request,
-                                             const Corpus& corpus);
+                                             const std::shared_ptr<const Corpus>& corpus,
+                                             OrdinalIndices& indices);
 
 // Whether the query rows are as many bytes as they should be, and the answer fits reply_bytes_max.
 //   InvalidArgument     no; says what would fit.

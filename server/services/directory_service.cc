@@ -11,6 +11,7 @@
 #include "client/grpc/grpc_status.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
+#include "server/directory/local_directory.h"
 
 namespace ckv {
 namespace {
@@ -192,6 +193,22 @@ grpc::Status DirectoryServiceImpl::LocateChunk(grpc::ServerContext* /*context*/,
     message->set_ordinal(place.ordinal);
     *message->mutable_chunk() = ToProto(place.chunk);
   }
+  return grpc::Status::OK;
+}
+
+grpc::Status DirectoryServiceImpl::LocateChunks(grpc::ServerContext* /*context*/,
+                                                const v1::LocateChunksRequest* request,
+                                                v1::LocateChunksReply* reply) {
+  const auto ids = IdsFrom(request->ids());
+  if (!ids.ok()) return ToGrpc(ids.status());
+  if (auto status = CheckKey("", request->tenant()); !status.ok()) return ToGrpc(status);
+  const auto geometry = FromProto(request->geometry());
+  if (!geometry.ok()) return ToGrpc(geometry.status());
+  LocalDirectory directory(&state_);
+  const auto placements =
+      directory.LocateChunks(*ids, *geometry, request->tenant(), /*deadline=*/kInstantMax);
+  if (!placements.ok()) return ToGrpc(placements.status());
+  for (const ChunkPlacement& chunk : *placements) *reply->add_chunks() = ToProto(chunk);
   return grpc::Status::OK;
 }
 

@@ -34,6 +34,8 @@ class DirectoryServiceImpl final : public v1::DirectoryService::Service {
                           v1::DropCorpusReply* reply) override;
   grpc::Status LocateChunk(grpc::ServerContext* context, const v1::LocateChunkRequest* request,
                            v1::LocateChunkReply* reply) override;
+  grpc::Status LocateChunks(grpc::ServerContext* context, const v1::LocateChunksRequest* request,
+                            v1::LocateChunksReply* reply) override;
   grpc::Status CountReferences(grpc::ServerContext* context,
                                const v1::CountReferencesRequest* request,
                                v1::CountReferencesReply* reply) override;

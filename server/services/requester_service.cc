@@ -186,7 +186,7 @@ absl::Status RequesterServiceImpl::AttendOnce(const v1::AttendRequest& request, 
   for (bool again = false;; again = true) {
     CKV_ASSIGN_OR_RETURN(corpus, CorpusOf(request, deadline));
     CKV_RETURN_IF_ERROR(CheckAttendShape(request, corpus->geometry));
-    auto found = UsesOf(request, *corpus);
+    auto found = UsesOf(request, corpus, ordinals_);
     if (found.ok()) {
       uses = *std::move(found);
       break;

@@ -11,6 +11,7 @@
 #include "ckv/v1/requester.grpc.pb.h"
 #include "client/requester.h"
 #include "proto/base/clock.h"
+#include "server/services/ordinal_index.h"
 #include "server/services/service_gate.h"
 #include "server/upkeep/replica_keeper.h"
 
@@ -86,6 +87,7 @@ class RequesterServiceImpl final : public v1::RequesterService::Service {
   const RequesterServiceOptions options_;
   Requester& requester_;
   ServiceGate& gate_;
+  OrdinalIndices ordinals_;
   std::atomic<uint64_t> attend_count_{0};  // for people; orders nothing
   std::atomic<uint64_t> error_count_{0};
 };

@@ -20,8 +20,8 @@ inline constexpr uint32_t kPlacementListsPerHolder = 2;
 //   - a chunk's holders are distinct;
 //   - aligned runs of 2^k chunks have the same holders. Each is a whole subtree of the fixed tree
 //     (attention/merge.h), so it is answered by one partial. Runs are as long as the next guarantee
-//     allows, so each holder has at most 16 of them, whatever the corpus: a selection that is
-//     spread over 10,000 chunks comes back as 20 partials and not as thousands;
+//     allows, so each holder has at most 16 of them. A selection that is spread over 10,000 chunks
+//     comes back as 20 partials and not as thousands;
 //   - as primary, no holder has more than an eighth above its fair share of the chunks, rounded up;
 //   - at each rank (primary, second replica, ...) holders have the same number of runs, or one
 //   more;

@@ -142,13 +142,10 @@ DecisionInput InputOf(const Stage& stage, const Agent& agent) {
   return input;
 }
 
-absl::StatusOr<std::vector<GreedyChoice>> Decode(const Stage& stage, const Agent& agent,
-                                                 uint32_t count, ContextAttention context,
-                                                 WorkerPool& pool) {
-  SequenceOptions options;
+absl::StatusOr<std::vector<GreedyChoice>> Decode(Stage& stage, const Agent& agent, uint32_t count,
+                                                 SequenceOptions options) {
   options.position = agent.tokens.size();
-  options.pool = &pool;
-  options.context = std::move(context);
+  options.pool = &stage.pool;
   CKV_ASSIGN_OR_RETURN(const std::unique_ptr<Sequence> sequence,
                        stage.engine->Start(std::move(options)));
   CKV_ASSIGN_OR_RETURN(const std::vector<Prompt> prompts, MakePrompts("", 1));
@@ -158,12 +155,11 @@ absl::StatusOr<std::vector<GreedyChoice>> Decode(const Stage& stage, const Agent
 
 absl::StatusOr<std::vector<GreedyChoice>> DecodeOver(Stage& stage, const Agent& agent,
                                                      uint32_t count, LocalContext& context) {
-  return Decode(
-      stage, agent, count,
-      [&](uint32_t layer, const QueryView& q, const PartialView& out) {
-        return context.Attend(layer, q, out);
-      },
-      stage.pool);
+  SequenceOptions options;
+  options.context = [&](uint32_t layer, const QueryView& q, const PartialView& out) {
+    return context.Attend(layer, q, out);
+  };
+  return Decode(stage, agent, count, std::move(options));
 }
 
 absl::StatusOr<std::vector<GreedyChoice>> DecodePrefilled(Stage& stage, const Agent& agent,
@@ -179,19 +175,23 @@ absl::StatusOr<std::vector<GreedyChoice>> DecodePrefilled(Stage& stage, const Ag
 absl::StatusOr<std::vector<GreedyChoice>> DecodeRouted(Stage& stage, const Agent& agent,
                                                        uint32_t count) {
   const ChunkUse use = {kChunk, 0};
-  return Decode(
-      stage, agent, count,
-      [&](uint32_t layer, const QueryView& q, const PartialView& out) {
-        AttendCall call;
-        call.corpus = stage.corpus;
-        call.chunks = {&use, 1};
-        call.layer = layer;
-        call.q = q;
-        call.wire = PartialDtype::kF32;
-        call.deadline = stage.clock->Now() + kTimeout;
-        return stage.requester->Attend(call, out, nullptr);
-      },
-      stage.pool);
+  const ContextPart part = {stage.corpus, {&use, 1}};
+  CKV_ASSIGN_OR_RETURN(const Context context,
+                       stage.requester->Open({.parts = {&part, 1}}, stage.clock->Now() + kTimeout));
+  SequenceOptions options;
+  options.whole = [&](uint32_t layer, const QueryView& q, const SequenceRows& sequence,
+                      const PartialView& out) {
+    const OwnRows own = {sequence.rows, sequence.visible};
+    const Segment segment = {.row_count = q.count, .context = &context, .own = {&own, 1}};
+    LayerCall call;
+    call.layer = layer;
+    call.q = q;
+    call.segments = {&segment, 1};
+    call.wire = PartialDtype::kF32;
+    call.deadline = stage.clock->Now() + kTimeout;
+    return stage.requester->Attend(call, out);
+  };
+  return Decode(stage, agent, count, std::move(options));
 }
 
 absl::StatusOr<std::vector<GreedyChoice>> DecodeFetched(Stage& stage, const Agent& agent,

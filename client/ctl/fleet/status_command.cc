@@ -42,10 +42,11 @@ absl::StatusOr<View> Look(Fleet& fleet) {
 }
 
 std::string MembersText(const std::vector<MemberReport>& members) {
-  Table table({{"MEMBER"}, {"ROLE"}, {"ADDRESS"}, {"EPOCH", true}, {"STATE"}});
+  Table table({{"MEMBER"}, {"ROLE"}, {"ADDRESS"}, {"EPOCH", true}, {"KERNEL"}, {"STATE"}});
   for (const MemberReport& report : members) {
     const Member& m = report.member;
     table.AddRow({m.id.name, RoleName(m.role), m.control_address, std::to_string(m.epoch.value),
+                  std::string(KernelTargetName(m.kernel_target)),
                   report.status.ok() ? "answers" : "does not answer"});
   }
   return table.Render();
@@ -239,6 +240,7 @@ void Print(const Ctl& ctl, const Fleet& fleet, const View& view,
                                {"role", RoleName(m.role)},
                                {"address", m.control_address},
                                {"epoch", m.epoch.value},
+                               {"kernel_target", KernelTargetName(m.kernel_target)},
                                {"answers", report.status.ok()}});
     if (m.role == MemberRole::kHolder) json["holders"].push_back(HolderJson(report));
   }

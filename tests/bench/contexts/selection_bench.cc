@@ -62,15 +62,85 @@ std::vector<int32_t> Choose(uint32_t chunk_count, uint32_t touched, std::mt19937
   return indices;
 }
 
+// Calls of one context with a new choice each, as every decode step has.
+class SelectionCalls {
+ public:
+  SelectionCalls(Requester& requester, const std::atomic<uint32_t>& answered,
+                 const std::shared_ptr<const Corpus>& corpus, uint32_t touched)
+      : requester_(requester), answered_(answered) {
+    const ContextPart part = {corpus, {}};
+    context_ = *requester.Open({.parts = {&part, 1}}, kInstantMax);
+    const auto chunk_count = static_cast<uint32_t>(corpus->chunks.size());
+    for (int i = 0; i < 64; ++i) choices_.push_back(Choose(chunk_count, touched, rng_));
+    q_ = test::RandomBf16(size_t{kHeads} * context_.geometry().d_qk, rng_, 0.1f);
+    o_.resize(size_t{kHeads} * context_.geometry().d_v);
+    Run();
+    submit_us_.clear(), merge_us_.clear(), own_us_.clear();
+  }
+
+  void Run() {
+    for (const std::vector<int32_t>& indices : choices_) CallOnce(indices);
+  }
+  void Report(benchmark::State& state) const {
+    CKV_CHECK(!own_us_.empty());
+    state.SetIterationTime(Quantile(own_us_, 0.5) / 1e6);
+    state.counters["own_us"] = Quantile(own_us_, 0.5);
+    state.counters["submit_us"] = Quantile(submit_us_, 0.5);
+    state.counters["merge_us"] = Quantile(merge_us_, 0.5);
+    state.counters["calls"] = double(own_us_.size());
+    state.counters["frames"] = frames_;
+  }
+
+ private:
+  void CallOnce(const std::vector<int32_t>& indices) {
+    const Segment segment = {.row_count = kHeads,
+                             .context = &context_,
+                             .selection = {indices.data(), kSelected, kHeads}};
+    LayerCall call;
+    call.q = {q_.data(), kHeads, context_.geometry().d_qk};
+    call.segments = {&segment, 1};
+    call.deadline = Clock::Real()->Now() + std::chrono::seconds(10);
+    const uint32_t before = answered_;
+    const Instant begin = Clock::Real()->Now();
+    auto ticket =
+        requester_.Submit(call, {o_.data(), m_.data(), l_.data(), PartialDtype::kF32}, &report_);
+    const Duration submit = Clock::Real()->Now() - begin;
+    CKV_CHECK(ticket.ok());
+    // All frames fit their slots, so nothing is posted later.
+    const Instant until = Clock::Real()->Now() + std::chrono::microseconds(500);
+    while (Clock::Real()->Now() < until) {
+    }
+    frames_ = answered_ - before;
+    const Instant again = Clock::Real()->Now();
+    const bool done = ticket->Poll();
+    const Duration merge = Clock::Real()->Now() - again;
+    CKV_CHECK(done || ticket->Wait().ok());
+    if (!done) return;
+    submit_us_.push_back(double(submit.count()) / 1e3);
+    merge_us_.push_back(double(merge.count()) / 1e3);
+    own_us_.push_back(double((submit + merge).count()) / 1e3);
+  }
+
+  Requester& requester_;
+  const std::atomic<uint32_t>& answered_;
+  std::mt19937 rng_{5};
+  Context context_;
+  std::vector<std::vector<int32_t>> choices_;
+  std::vector<uint16_t> q_;
+  std::vector<float> o_, m_ = std::vector<float>(kHeads), l_ = std::vector<float>(kHeads);
+  AttendReport report_;
+  std::vector<double> submit_us_, merge_us_, own_us_;
+  uint32_t frames_ = 0;
+};
+
 void BM_Selection(benchmark::State& state) {
-  const auto chunk_count = static_cast<uint32_t>(state.range(0));
-  const auto touched = static_cast<uint32_t>(state.range(1));
   const auto fabric = NewLoopbackFabric(Clock::Real());
   std::atomic<uint32_t> answered{0};
   test::FakeHolder* zeros = nullptr;
   std::optional<OnCpu> cpu(kHolderCpu);
   test::FakeHolder holder(
-      fabric.get(), BigCorpus(chunk_count, static_cast<uint32_t>(state.range(2))),
+      fabric.get(),
+      BigCorpus(static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(2))),
       [&](const RequestHeader& header, ServeLane& lane, const Arrival& arrival) {
         zeros->AnswerZeros(header, lane, arrival.slot);
         ++answered;
@@ -80,59 +150,11 @@ void BM_Selection(benchmark::State& state) {
   RequesterOptions options;
   options.fabrics = {fabric.get()};
   const auto requester = *Requester::Create(options, &holder, &holder);
-  const ContextPart part = {*requester->Resolve("big", "", kInstantMax), {}};
-  const Context context = *requester->Open({.parts = {&part, 1}}, kInstantMax);
-  const Geometry& geometry = context.geometry();
-  std::mt19937 rng(5);
-  const auto q = test::RandomBf16(size_t{kHeads} * geometry.d_qk, rng, 0.1f);
-  std::vector<float> o(size_t{kHeads} * geometry.d_v), m(kHeads), l(kHeads);
-  const PartialView out = {o.data(), m.data(), l.data(), PartialDtype::kF32};
-  // A new choice for each call, as every decode step has.
-  std::vector<std::vector<int32_t>> choices;
-  for (int i = 0; i < 64; ++i) choices.push_back(Choose(chunk_count, touched, rng));
-  uint32_t frames = 0;
-  std::vector<double> submit_us, merge_us, own_us;
-  const auto call_once = [&](const std::vector<int32_t>& indices) {
-    const Segment segment = {
-        .row_count = kHeads, .context = &context, .selection = {indices.data(), kSelected, kHeads}};
-    LayerCall call;
-    call.q = {q.data(), kHeads, geometry.d_qk};
-    call.segments = {&segment, 1};
-    call.deadline = Clock::Real()->Now() + std::chrono::seconds(10);
-    AttendReport report;
-    answered = 0;
-    const Instant begin = Clock::Real()->Now();
-    auto ticket = requester->Submit(call, out, &report);
-    const Duration submit = Clock::Real()->Now() - begin;
-    CKV_CHECK(ticket.ok());
-    // All frames fit their slots, so nothing is posted later.
-    const Instant until = Clock::Real()->Now() + std::chrono::microseconds(500);
-    while (Clock::Real()->Now() < until) {
-    }
-    frames = answered;
-    const Instant again = Clock::Real()->Now();
-    const bool done = ticket->Poll();
-    const Duration merge = Clock::Real()->Now() - again;
-    CKV_CHECK(done || ticket->Wait().ok());
-    if (done) {
-      submit_us.push_back(double(submit.count()) / 1e3);
-      merge_us.push_back(double(merge.count()) / 1e3);
-      own_us.push_back(double((submit + merge).count()) / 1e3);
-    }
-  };
-  for (const auto& indices : choices) call_once(indices);
-  submit_us.clear(), merge_us.clear(), own_us.clear();
+  SelectionCalls calls(*requester, answered, *requester->Resolve("big", "", kInstantMax),
+                       static_cast<uint32_t>(state.range(1)));
   for (auto _ : state) {
-    for (int round = 0; round < 20; ++round) {
-      for (const auto& indices : choices) call_once(indices);
-    }
-    CKV_CHECK(!own_us.empty());
-    state.SetIterationTime(Quantile(own_us, 0.5) / 1e6);
-    state.counters["own_us"] = Quantile(own_us, 0.5);
-    state.counters["submit_us"] = Quantile(submit_us, 0.5);
-    state.counters["merge_us"] = Quantile(merge_us, 0.5);
-    state.counters["calls"] = double(own_us.size());
-    state.counters["frames"] = frames;
+    for (int round = 0; round < 20; ++round) calls.Run();
+    calls.Report(state);
   }
 }
 BENCHMARK(BM_Selection)

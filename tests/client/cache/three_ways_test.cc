@@ -57,10 +57,11 @@ class ThreeWays : public testing::Test {
   }
 
   std::vector<GreedyChoice> Decode(ContextAttention context) {
-    SequenceOptions options;
+    return DecodeWith({.context = std::move(context)});
+  }
+  std::vector<GreedyChoice> DecodeWith(SequenceOptions options) {
     options.position = kTokens;
     options.pool = &pool_;
-    options.context = std::move(context);
     const auto sequence = *engine_->Start(std::move(options));
     const std::vector<int32_t> prompt = {72, 101, 108, 112};
     auto choices = DecodeGreedy(*sequence, engine_->vocabulary(), prompt, kDecoded,
@@ -129,6 +130,24 @@ TEST_F(ThreeWays, RoutedFetchedAndPrefilledSayTheSame) {
     return requester_->Attend(call, out, nullptr);
   });
   ExpectSame(routed, prefilled);
+
+  // The same with the sequence's own rows in the call.
+  const ContextPart part = {corpus_, {}};
+  const auto context = requester_->Open({.parts = {&part, 1}}, test::Soon());
+  ASSERT_TRUE(context.ok()) << context.status();
+  const auto whole = [&](uint32_t layer, const QueryView& q, const SequenceRows& sequence,
+                         const PartialView& out) {
+    const OwnRows own = {sequence.rows, sequence.visible};
+    const Segment segment = {.row_count = q.count, .context = &*context, .own = {&own, 1}};
+    LayerCall call;
+    call.layer = layer;
+    call.q = q;
+    call.segments = {&segment, 1};
+    call.wire = PartialDtype::kF32;
+    call.deadline = test::Soon();
+    return requester_->Attend(call, out);
+  };
+  ExpectSame(DecodeWith({.whole = whole}), prefilled);
 
   const auto cache = *PagedCache::Create(engine_->geometry(), {.block_count = 8});
   LocalContext fetched(engine_->geometry(), &pool_);

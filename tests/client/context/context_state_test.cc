@@ -45,9 +45,10 @@ TEST(ContextState, FindsEveryRow) {
     std::mt19937 rng(seed);
     std::vector<uint32_t> tokens(1 + rng() % 300);
     for (uint32_t& count : tokens) {
-      // Many small ones beside a few large ones, or all alike.
-      count = seed % 3 == 0 ? 256 : rng() % 20 == 0 ? rng() % 3000 : rng() % 3;
+      // Many small ones beside a few large ones, or all alike but the last.
+      count = seed % 3 == 0 ? 1 + seed * 5 : rng() % 20 == 0 ? rng() % 3000 : rng() % 3;
     }
+    if (seed % 6 == 0) tokens.back() = 1 + uint32_t(rng() % tokens[0]);
     const auto corpus = CorpusOf(tokens);
     std::vector<ChunkUse> uses;
     for (uint32_t i = 0; i < tokens.size(); ++i) {
@@ -60,6 +61,26 @@ TEST(ContextState, FindsEveryRow) {
     ASSERT_TRUE(state.ok()) << state.status();
     ExpectRows(**state, *corpus, uses);
     if (HasFatalFailure()) return;
+  }
+}
+
+// Rows up to the last that an index can name, in chunks of every awkward size.
+TEST(ContextState, FindsTheFarthestRows) {
+  for (const uint32_t each : {3u, 255u, 256u, 257u, 65'537u, 1'000'003u, 1u << 20}) {
+    const uint32_t count = std::min<uint32_t>((1u << 31) / each, kCorpusChunkCountMax / 64);
+    const auto corpus = CorpusOf(std::vector<uint32_t>(count, each));
+    const ContextPart part = {corpus, {}};
+    const auto state = ContextState::Make({&part, 1});
+    ASSERT_TRUE(state.ok()) << state.status();
+    for (const uint32_t chunk : {0u, 1u, count / 2, count - 1}) {
+      for (const uint32_t row : {0u, 1u, each - 1}) {
+        const uint64_t index = uint64_t{chunk} * each + row;
+        if (index > 0x7fffffff) continue;
+        const ContextState::RowPlace place = (*state)->Find(static_cast<uint32_t>(index));
+        ASSERT_EQ(place.chunk, chunk) << each << " tokens, row " << index;
+        ASSERT_EQ(place.row, row) << each << " tokens, row " << index;
+      }
+    }
   }
 }
 

@@ -21,6 +21,41 @@ using test::RawAttend;
 using test::RawClient;
 using test::RawReply;
 
+// Goal: a session speaks the newest version that both peers do (I7), and no other.
+TEST_P(HolderTest, TheNewestCommonVersionIsSpoken) {
+  Put();
+  const auto agreed = [&](uint32_t oldest, uint32_t newest) {
+    SessionOffer offer;
+    offer.wire_version = oldest;
+    offer.wire_version_max = newest;
+    offer.geometry = corpus_.geometry;
+    offer.host_identity = HostIdentity();
+    const auto dialer = fabric_->Dial(offer.shape);
+    offer.fabrics = {{fabric_->kind(), {(*dialer)->offer()}}};
+    const auto answer = holder_->OpenSession(offer, kInstantMax);
+    return answer.ok() ? answer->wire_version : 0;
+  };
+  EXPECT_EQ(agreed(kWireVersionMin, kWireVersion), kWireVersion);
+  EXPECT_EQ(agreed(kWireVersionMin, 0), kWireVersionMin);  // a peer that knows of no other
+  EXPECT_EQ(agreed(kWireVersionMin - 1, kWireVersionMin), kWireVersionMin);
+  EXPECT_EQ(agreed(kWireVersion, kWireVersion + 1), kWireVersion);
+  EXPECT_EQ(agreed(kWireVersion + 1, kWireVersion + 2), 0);
+  EXPECT_EQ(agreed(1, kWireVersionMin - 1), 0);
+
+  // Each version is answered in its own; a frame of the other ends the lane.
+  for (const uint16_t version : {kWireVersionMin, kWireVersion}) {
+    const auto client = Open({.wire_version = version});
+    const uint32_t handle = client->Resolve(corpus_)[0];
+    ExpectRight(*client, Dense({handle}, 4));
+    if (HasFatalFailure()) return;
+    RequestHeader header = client->Header();
+    EXPECT_EQ(header.version, version);
+    header.version = version == kWireVersion ? kWireVersionMin : kWireVersion;
+    client->Post(Dense({handle}, 4), header);
+    EXPECT_FALSE(client->Await().ok());
+  }
+}
+
 TEST_P(HolderTest, SessionsAreRefusedWithAReason) {
   SessionOffer offer;
   offer.wire_version = kWireVersion;
@@ -34,6 +69,9 @@ TEST_P(HolderTest, SessionsAreRefusedWithAReason) {
 
   SessionOffer other = offer;
   other.wire_version = kWireVersion + 1;
+  EXPECT_TRUE(absl::IsFailedPrecondition(refusal(other)));
+  other.wire_version = 1;
+  other.wire_version_max = kWireVersionMin - 1;
   EXPECT_TRUE(absl::IsFailedPrecondition(refusal(other)));
   other = offer;
   other.geometry.d_v = 0;

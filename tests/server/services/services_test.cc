@@ -323,6 +323,21 @@ TEST_F(DirectoryServiceTest, CorporaAndWhereTheirChunksAre) {
   EXPECT_EQ(stub.LocateChunk(published.chunks[1].id, "other", Soon()).status().code(),
             absl::StatusCode::kNotFound);
 
+  std::vector<ChunkId> ids;
+  for (const ChunkPlacement& chunk : published.chunks) ids.push_back(chunk.id);
+  const auto many = stub.LocateChunks(ids, published.geometry, "t", Soon());
+  ASSERT_TRUE(many.ok()) << many.status();
+  EXPECT_EQ(*many, published.chunks);
+  EXPECT_EQ(stub.LocateChunks(ids, published.geometry, "other", Soon()).status().code(),
+            absl::StatusCode::kNotFound);
+  Geometry revised = published.geometry;
+  revised.revision = "another";
+  EXPECT_EQ(stub.LocateChunks(ids, revised, "t", Soon()).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  // More than one call takes.
+  ids.resize(kIdsPerCallMax + 2, ids[0]);
+  EXPECT_EQ(stub.LocateChunks(ids, published.geometry, "t", Soon())->size(), ids.size());
+
   v1::ListCorporaRequest list;
   list.set_tenant("t");
   v1::ListCorporaReply listed;
