@@ -16,6 +16,7 @@
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
 #include "proto/geometry.h"
+#include "proto/kernel_target.h"
 #include "proto/selection.h"
 
 namespace ckv {
@@ -55,6 +56,8 @@ struct OwnRows {
   const uint32_t* visible = nullptr;
 };
 
+inline constexpr size_t kOwnRowsCountMax = 16;
+
 class Context;  // client/context/context.h
 
 // Consecutive query rows of one context.
@@ -66,7 +69,7 @@ struct Segment {
   // any other index outside the context is InvalidArgument. Lists are per group of the segment's
   // rows. Own rows are not selected: all visible ones are attended.
   Selection selection = {};
-  // Merged after the context's chunks, one after another.
+  // Merged after the context's chunks, one after another. At most kOwnRowsCountMax.
   std::span<const OwnRows> own = {};
 };
 
@@ -75,13 +78,13 @@ struct Segment {
 struct LayerCall {
   uint32_t layer = 0;
   QueryView q;  // bf16 [count, d_qk], count <= kAttendRowCountMax
-  // One after another, they cover the rows of q.
+  // One after another, they cover the rows of q. All of them together are over at most 256 corpora.
   std::span<const Segment> segments;
   // The type of the partials on the wire. Answers are promised to be exactly equal only with kF32.
   PartialDtype wire = PartialDtype::kBf16;
   // As in AttendCall.
   bool allow_approximate = false;
-  // Names the call in the logs of holders; zero names nothing.
+  // Names the call. It travels with every frame; zero names nothing.
   std::array<uint8_t, 16> trace_id = {};
   Instant deadline = kInstantMax;
 };
@@ -121,8 +124,10 @@ struct AttendReport {
   // The partials were made by different kernel targets, own rows' among them, or by a holder that
   // does not say which.
   bool targets_differ = false;
-  // The answer has the bits that any other placement, replica or batch would give: its partials
-  // were f32, exact, and of one kernel target.
+  // The kernel target of all partials, if they had one.
+  KernelTargetId kernel_target = KernelTargetId::kUnknown;
+  // Any other placement, replica or batch of this kernel target gives the same bits. The partials
+  // were f32, exact, and of one target.
   bool same_bits_anywhere = false;
   Duration elapsed{0};
 };

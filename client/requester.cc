@@ -224,8 +224,9 @@ absl::Status Requester::Attend(const LayerCall& call, const PartialView& out,
   const auto corpora = [&](absl::FunctionRef<void(const Corpus&)> visit) {
     LayerCallSegments::ForEachCorpus(call, visit);
   };
+  bool again = false;
   return state_->attempts.Run(corpora, call.deadline, [&](CallContext& context) -> AttemptResult {
-    const auto route = context.segments.Take(call);
+    const auto route = context.segments.Take(call, std::exchange(again, true));
     if (!route.ok()) return {route.status()};
     absl::Status status = context.router.Attend(*route, room, report);
     context.segments.Clear();

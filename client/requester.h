@@ -153,7 +153,7 @@ class Requester {
   //
   // It asks the cheapest replica of a chunk (client/holders/replica_choice.h). If a lane or session
   // fails, it opens a new one, at most once per holder. If that fails too, it asks another replica.
-  // The answer has the same bits if that replica has the same kernel.
+  // With f32 partials the answer has the same bits, if that replica has the same kernel target.
   //
   // `report` may be null. It is written only if the call succeeds. Errors are those of the class.
   absl::Status Attend(const AttendCall& call, const PartialView& out, AttendReport* report);
@@ -187,7 +187,8 @@ class Requester {
   // ticket is done. The call and its segments are borrowed only until Submit returns. Opening a
   // session that is not up waits for the holder.
   //   ResourceExhausted   also: call_count_max calls are in progress.
-  //   InvalidArgument, FailedPrecondition   as Attend. Every other error is the ticket's.
+  //   InvalidArgument, FailedPrecondition   as Attend. An index outside the context and every other
+  //                       error are the ticket's.
   absl::StatusOr<Ticket> Submit(const LayerCall& call, const PartialView& out,
                                 AttendReport* report = nullptr);
 

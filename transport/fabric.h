@@ -135,7 +135,7 @@ inline constexpr size_t kGatherRunCountMax = 16;       // ServeLane::PostGather
 // The size of a lane: agreed on in the session, equal at both ends, and fixed for the lane's life.
 struct LaneShape {
   uint32_t slot_count = 16;
-  // Fits a header of 64 bytes and 256 query rows of 1152 bytes, rounded up to 64 KiB.
+  // Fits headers and entries, and 256 query rows of 1152 bytes, rounded up to 64 KiB.
   uint32_t request_bytes_max = 320u << 10;
   // Fits a header of 64 bytes and 256 partials of 2056 bytes (f32), rounded up to 64 KiB.
   uint32_t reply_bytes_max = 576u << 10;

@@ -2,12 +2,17 @@
 //
 //   request   RequestHeader
 //             SegmentEntry [segment_count]
-//             PieceEntry [piece_count]       segment by segment, partial by partial, rising
-//             ordinals pad to 64 q bf16, segment by segment     [copy_count][row_count][d_qk] pad
-//             to 64 indices i32 [index_count]
+//             PieceEntry [piece_count]
+//             pad to 64
+//             q bf16, for each segment [copy_count][row_count][d_qk]
+//             pad to 64
+//             indices i32 [index_count]
 //   reply     ReplyHeader
-//             partials, segment by segment   o [row_count][d_v] | m f32 [row_count] | l f32
-//             [row_count] (o in bf16 or f32 as asked; row_count x d_v x 2 is padded to 4)
+//             for each segment, partial_count times:
+//               o [row_count][d_v] | m f32 [row_count] | l f32 [row_count]
+//
+// Pieces come segment by segment, in each partial by partial, and in a partial by rising ordinals.
+// o is bf16 or f32, as asked; row_count x d_v x 2 is padded to 4.
 //
 // A partial is an aligned subtree of the fixed tree over chunk ordinals (attention/merge.h). The
 // holder merges the pieces of a partial by their ordinals, in f32, and rounds the result once.

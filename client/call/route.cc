@@ -24,9 +24,10 @@ namespace {
 // A call merged as it comes keeps its result here first; what a large call took is given back.
 constexpr size_t kMergedFloatsKept = size_t{4} << 20;
 
-// More rows than this for one holder are a bulk call: a prefill, not a decode step. It is as many
-// as 32 sequences of 128 heads have.
-constexpr uint64_t kStepRowCountMax = 4096;
+// More rows than this for one holder are a bulk call. A default slot holds as many of DeepSeek's,
+// and a holder's queue of short requests takes one slot a session while others wait
+// (server/dispatch/admission.h).
+constexpr uint64_t kShortRowCountMax = 256;
 
 }  // namespace
 
@@ -139,16 +140,15 @@ absl::Status Router::StartFlows(const RouteCall& /*call*/) {
   target_kernel_.reset();
   targets_differ_ = false;
   if (flows_.size() < lines_.size()) flows_.resize(lines_.size());
-  bool copies = false;
   for (uint32_t line = 0; line < lines_.size(); ++line) {
     const PlannedLine& planned = lines_[line];
     const RequestLane& lane = exchange_.link(line).lane();
     const uint64_t slots = lane.shape().slot_count - lane.in_flight();
     flows_[line] = {.next = planned.frame_begin, .copy_out = planned.frames_per_block > slots};
-    copies |= flows_[line].copy_out;
     if (planned.frame_end - planned.frame_begin > slots) merge_late_ = false;
   }
-  if (copies && copies_.size() < frames_.size()) copies_.resize(frames_.size());
+  free_copies_.clear();
+  for (uint32_t i = 0; i < copies_.size(); ++i) free_copies_.push_back(i);
   return StartCoverage();
 }
 
@@ -231,17 +231,19 @@ absl::StatusOr<bool> Router::PostNext(uint32_t line) {
   const uint32_t ordinal = flow.next;
   const PlannedFrame& planned = plan_.frames()[ordinal];
   if (flow.copy_out && plan_.PartsOf(planned).front().block_begin > first_open_) return false;
+  const Instant now = clock_->Now();
+  if (now >= call_->deadline) return false;
   RequestLane& lane = exchange_.link(line).lane();
   const std::optional<uint32_t> slot = lane.Acquire();
   if (!slot) return false;
   RequestHeader header =
       plan_.WriteFrame(*call_, planned, lines_[line].wire_version, lane.request(*slot));
-  if (lines_[line].row_count > kStepRowCountMax) header.flags |= kFlagBulk;
+  if (lines_[line].row_count > kShortRowCountMax) header.flags |= kFlagBulk;
   Frame& posting = frames_[ordinal];
   posting.slot = *slot;
   posting.flags = header.flags;
   posting.bytes = static_cast<uint32_t>(RequestHeaderBytes(header.version) + header.body_bytes);
-  CKV_RETURN_IF_ERROR(exchange_.Post(line, *slot, header, ordinal, clock_->Now()));
+  CKV_RETURN_IF_ERROR(exchange_.Post(line, *slot, header, ordinal, now));
   posting.state = FrameState::kPosted;
   ++flow.next;
   flow.asked = true;
@@ -272,7 +274,13 @@ absl::Status Router::Accept(const Exchange::Reply& reply) {
   NoteTarget(reply.header.kernel_target);
   Learn(planned, arrived, reply);
   if (flow.copy_out) {
-    std::vector<std::byte>& copy = copies_[reply.tag];
+    if (free_copies_.empty()) {
+      free_copies_.push_back(static_cast<uint32_t>(copies_.size()));
+      copies_.emplace_back();
+    }
+    arrived.copy = free_copies_.back();
+    free_copies_.pop_back();
+    std::vector<std::byte>& copy = copies_[arrived.copy];
     copy.assign(arrived.reply.begin(), arrived.reply.end());
     arrived.reply = copy;
     arrived.state = FrameState::kCopied;
@@ -330,18 +338,19 @@ void Router::Learn(const PlannedFrame& planned, const Frame& frame, const Exchan
                         .bytes = bytes,
                         .compute_ns = reply.header.compute_ns,
                         .posted = reply.posted,
-                        .whole = plan_.frames().size() == 1},
+                        .whole = Timed() && plan_.frames().size() == 1},
                        *clock_);
   }
   peer.queue_ns.store(reply.header.queue_ns, std::memory_order_relaxed);
   const double held_us = (double(reply.header.compute_ns) + double(reply.header.queue_ns)) / 1e3;
   // A lane over a fabric that is no longer the chosen one tells nothing about it.
-  if (fabric == peer.fabric_kind.load(std::memory_order_relaxed)) {
+  if (Timed() && fabric == peer.fabric_kind.load(std::memory_order_relaxed)) {
     peer.fabric.Observe(bytes, double((clock_->Now() - reply.posted).count()) / 1e3 - held_us);
   }
 }
 
 void Router::Finish(AttendReport* report) {
+  if (own_.size() > kMergedFloatsKept) own_ = {};
   if (report == nullptr) return;
   *report = {};
   for (const Flow& flow : flows()) {
@@ -352,6 +361,7 @@ void Router::Finish(AttendReport* report) {
   report->bytes_sent = bytes_sent_;
   report->bytes_received = bytes_received_;
   report->targets_differ = targets_differ_;
+  if (!targets_differ_ && target_kernel_) report->kernel_target = *target_kernel_;
   report->same_bits_anywhere =
       call_->wire == PartialDtype::kF32 && !targets_differ_ && !report->approximate;
   report->elapsed = clock_->Now() - begin_;

@@ -66,6 +66,7 @@ class Router {
     uint32_t bytes = 0;
     uint8_t flags = 0;
     uint32_t open_block_count = 0;  // blocks of it that are not merged; the slot is kept for them
+    uint32_t copy = 0;              // in copies_, if the reply was copied out
     std::span<const std::byte> reply;
   };
   // The part of the call that goes to one holder.
@@ -92,6 +93,9 @@ class Router {
   absl::Status TakeParts(uint32_t frame_ordinal);
   void Learn(const PlannedFrame& planned, const Frame& frame, const Exchange::Reply& reply);
   void NoteTarget(KernelTargetId target);
+  // Whether the time from a post to its reply is the holder's. It is not if this thread did
+  // something else meanwhile.
+  bool Timed() const { return call_->polled_at_once && own_pieces_.empty(); }
 
   void AttendOwn();
   absl::Status MergeReady();
@@ -116,10 +120,11 @@ class Router {
   std::vector<PlannedLine> lines_;
   std::vector<Flow> flows_;  // the first lines_.size() are in use; the rest keep their memory
   std::vector<Frame> frames_;
-  std::vector<std::vector<std::byte>> copies_;  // [frames] copies of replies, if a flow copies out
-  std::vector<uint32_t> missing_;               // [blocks] parts that have not come
-  std::vector<uint32_t> ready_;                 // blocks whose parts all came
-  std::vector<bool> merged_block_;              // [blocks]
+  std::vector<std::vector<std::byte>> copies_;  // replies, if a flow copies out
+  std::vector<uint32_t> free_copies_;
+  std::vector<uint32_t> missing_;   // [blocks] parts that have not come
+  std::vector<uint32_t> ready_;     // blocks whose parts all came
+  std::vector<bool> merged_block_;  // [blocks]
   uint32_t merged_count_ = 0;
   uint32_t first_open_ = 0;  // all blocks before it are merged
   std::vector<ConstPartialView> parts_;

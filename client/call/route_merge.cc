@@ -109,8 +109,10 @@ void Router::CloseBlock(uint32_t block_ordinal) {
   for (uint32_t share = unit.share_begin; share < unit.share_end; ++share) {
     const uint32_t frame_ordinal = plan_.parts()[plan_.PartFor(block, share)].frame;
     Frame& frame = frames_[frame_ordinal];
-    if (--frame.open_block_count > 0 || frame.state != FrameState::kArrived) continue;
-    exchange_.Release(plan_.frames()[frame_ordinal].line, frame.slot);
+    if (--frame.open_block_count > 0) continue;
+    if (frame.state == FrameState::kArrived)
+      exchange_.Release(plan_.frames()[frame_ordinal].line, frame.slot);
+    if (frame.state == FrameState::kCopied) free_copies_.push_back(frame.copy);
   }
   merged_block_[block_ordinal] = true;
   ++merged_count_;

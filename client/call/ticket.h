@@ -16,10 +16,14 @@ struct TicketState;  // client/call/ticket_state.h
 
 // A call that Requester::Submit began. Nothing happens but in Submit, Poll and Wait, on the thread
 // that calls them. Use a ticket by one thread at a time. It holds a call context of its requester
-// until it is done.
+// until it is done, and must not outlive the requester.
 //
 // A cure that the call needs (a new session, another replica) runs inside Poll and Wait, too. Poll
-// then waits for the holder's answer to it, at most connect_timeout.
+// then waits for the holders: at most connect_timeout for each session, and until the call's
+// deadline for its chunks' handles.
+//
+// A thread that holds call_count_max tickets in flight must not make a blocking call without a
+// deadline: it would wait for itself.
 class Ticket {
  public:
   Ticket();  // done, with the status OK

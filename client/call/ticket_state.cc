@@ -19,6 +19,7 @@ TicketState::TicketState(Attempts* attempts, Clock* clock, CallContextPool::Leas
       report_(report) {
   // The call's segments moved with their vector.
   call_.segments = segments_.segments;
+  call_.polled_at_once = false;
   attempts_->Begin(**lease_);
   BeginAttempt();
 }

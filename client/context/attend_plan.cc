@@ -48,6 +48,12 @@ absl::Status AttendPlan::Begin(const RouteCall& call) {
   for (uint32_t i = 0; i < call.segments.size(); ++i) {
     const RouteSegment& segment = call.segments[i];
     if (!segment.selection.present()) {
+      const uint64_t piece_count = pieces_.size() + segment.context->chunks().size();
+      if (piece_count > kPlannedPieceCountMax) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "attend: the segments up to %d attend %d chunks together, limit %d: make several calls",
+            i, piece_count, kPlannedPieceCountMax));
+      }
       AddDenseUnit(call, i);
       continue;
     }

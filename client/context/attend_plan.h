@@ -26,6 +26,9 @@
 
 namespace ckv {
 
+// The most pieces of one call: 100 MB of plan. 64 sequences of 65,536 chunks have as many.
+inline constexpr uint64_t kPlannedPieceCountMax = uint64_t{1} << 22;
+
 struct PlannedPiece {
   uint32_t chunk = 0;             // in the context's chunks
   uint32_t index_begin = kDense;  // its selected rows, in the plan's own list
@@ -107,7 +110,7 @@ struct PlannedLine {
 class AttendPlan {
  public:
   // Lists the units and their pieces. The call has passed CheckRouteCall.
-  //   InvalidArgument     an index is outside the context, or there are too many.
+  //   InvalidArgument     an index is outside the context, or there are too many indices or pieces.
   absl::Status Begin(const RouteCall& call);
   std::span<PlannedPiece> pieces() { return pieces_; }
   std::span<const PlannedPiece> pieces() const { return pieces_; }

@@ -37,7 +37,9 @@ absl::StatusOr<std::shared_ptr<ContextState>> ContextState::Make(
     CKV_RETURN_IF_ERROR(state->AddPart(part));
   }
   state->Sort();
-  if (parts.size() > 1) CKV_RETURN_IF_ERROR(state->CheckNoIdTwice());
+  // A corpus without a name is a list of ids that somebody named.
+  if (parts.size() > 1 || state->corpora_[0]->name.empty())
+    CKV_RETURN_IF_ERROR(state->CheckNoIdTwice());
   state->IndexRows();
   for (const int64_t offset : state->offsets_) {
     // A query rotated by -offset sees keys that stand `offset` later as if they stood at home.
@@ -105,9 +107,8 @@ absl::Status ContextState::CheckNoIdTwice() const {
   for (const ContextChunk& chunk : chunks_) {
     const ChunkId& id = corpora_[chunk.part]->chunks[chunk.ordinal].id;
     if (seen.insert(id).second) continue;
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "attend: chunk %s is in two corpora of the context; its rows would count twice",
-        id.ToHex()));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("attend: chunk %s is there twice; its rows would count twice", id.ToHex()));
   }
   return absl::OkStatus();
 }

@@ -4,7 +4,7 @@
 
 namespace ckv {
 
-absl::StatusOr<RouteCall> LayerCallSegments::Take(const LayerCall& call) {
+absl::StatusOr<RouteCall> LayerCallSegments::Take(const LayerCall& call, bool again) {
   Clear();
   for (const Segment& segment : call.segments) {
     const size_t ordinal = segments.size();
@@ -13,7 +13,8 @@ absl::StatusOr<RouteCall> LayerCallSegments::Take(const LayerCall& call) {
           absl::StrFormat("attend: segment %d has no context", ordinal));
     }
     const std::shared_ptr<ContextState>& state = segment.context->state_;
-    if (state == nullptr) {
+    if (state == nullptr || (!again && state->closed())) {
+      Clear();
       return absl::FailedPreconditionError(
           absl::StrFormat("attend: the context of segment %d is closed", ordinal));
     }

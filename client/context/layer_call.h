@@ -23,7 +23,8 @@ struct LayerCallSegments {
   // Fills both, and returns the router's call.
   //   InvalidArgument     a segment has no context.
   //   FailedPrecondition  a context is closed.
-  absl::StatusOr<RouteCall> Take(const LayerCall& call);
+  // A later attempt of a call (`again`) goes on if a context was closed meanwhile.
+  absl::StatusOr<RouteCall> Take(const LayerCall& call, bool again = false);
   // Calls `visit` with every corpus of a call; one may come more than once.
   static void ForEachCorpus(const LayerCall& call, absl::FunctionRef<void(const Corpus&)> visit);
   void Clear() {

@@ -15,6 +15,11 @@ absl::Status CheckSelection(const RouteSegment& segment) {
 }
 
 absl::Status CheckOwn(const RouteSegment& segment, size_t ordinal, const Geometry& geometry) {
+  if (segment.own.size() > kOwnRowsCountMax) {
+    return absl::InvalidArgumentError(absl::StrFormat("attend: %d own rows in segment %d, limit %d",
+                                                      segment.own.size(), ordinal,
+                                                      kOwnRowsCountMax));
+  }
   for (const OwnRows& own : segment.own) {
     if (own.rows.count == 0) continue;
     if (own.rows.data == nullptr || own.rows.stride_bytes < geometry.row_bytes()) {
@@ -30,10 +35,6 @@ absl::Status CheckContext(const RouteSegment& segment, size_t ordinal, const Geo
   if (segment.context == nullptr)
     return absl::InvalidArgumentError(
         absl::StrFormat("attend: segment %d has no context", ordinal));
-  if (segment.context->closed()) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("attend: the context of segment %d is closed", ordinal));
-  }
   const Geometry& other = segment.context->geometry();
   if (&other == &geometry || other == geometry) return absl::OkStatus();
   return absl::InvalidArgumentError(

@@ -33,15 +33,16 @@ struct RouteCall {
   bool allow_approximate = false;
   std::array<uint8_t, 16> trace_id = {};
   Instant deadline = kInstantMax;
+  // False if its thread does other things between its polls. Its times then teach nothing.
+  bool polled_at_once = true;
 
   const Geometry& geometry() const { return segments.front().context->geometry(); }
 };
 
 // Checks everything about a call that needs no holder but the selected indices (AttendPlan::Begin).
-//   InvalidArgument     a count, a width, the layer or the dtype is not valid; segments do not
+//   InvalidArgument     A count, a width, the layer or the dtype is not valid. Segments do not
 //   cover
-//                       the rows one after another; contexts have different geometries.
-//   FailedPrecondition  a context is closed.
+//                       the rows one after another. Contexts have different geometries.
 absl::Status CheckRouteCall(const RouteCall& call);
 
 }  // namespace ckv

@@ -82,6 +82,7 @@ absl::StatusOr<std::vector<Corpus>> DirectoryStub::LocateChunk(const ChunkId& id
 absl::StatusOr<std::vector<ChunkPlacement>> DirectoryStub::LocateChunks(
     std::span<const ChunkId> ids, const Geometry& geometry, std::string_view tenant,
     Instant deadline) {
+  const std::span<const ChunkId> all = ids;
   std::vector<ChunkPlacement> placements;
   placements.reserve(ids.size());
   v1::LocateChunksRequest request;
@@ -95,8 +96,11 @@ absl::StatusOr<std::vector<ChunkPlacement>> DirectoryStub::LocateChunks(
     grpc::ClientContext context;
     SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
     v1::LocateChunksReply reply;
-    CKV_RETURN_IF_ERROR(
-        FromGrpc(stub_->LocateChunks(&context, request, &reply), Context("LocateChunks")));
+    const grpc::Status status = stub_->LocateChunks(&context, request, &reply);
+    // A directory of an earlier build.
+    if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED && placements.empty())
+      return DirectoryControl::LocateChunks(all, geometry, tenant, deadline);
+    CKV_RETURN_IF_ERROR(FromGrpc(status, Context("LocateChunks")));
     if (reply.chunks_size() != static_cast<int>(some.size())) {
       return absl::InvalidArgumentError(absl::StrFormat("%s: %d chunks, asked for %d",
                                                         Context("LocateChunks"),

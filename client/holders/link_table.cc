@@ -81,8 +81,8 @@ absl::StatusOr<LinkTable::ChunkLinks*> LinkTable::FindLinks(
       std::min_element(corpora_.begin(), corpora_.end(),
                        [](const auto& a, const auto& b) { return a->last_use < b->last_use; });
   if ((*oldest)->last_use == use_count_) {
-    return absl::ResourceExhaustedError(
-        absl::StrFormat("a call over more than %d corpora", kCorpusCountMax));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("a call over more than %d corpora: make several", kCorpusCountMax));
   }
   *oldest = std::move(chunk_links);
   return oldest->get();
@@ -266,10 +266,11 @@ absl::Status LinkTable::EnsureUp(HolderLink& link, Instant deadline) {
 absl::Status LinkTable::MakeUp(HolderLink& link, Instant deadline) {
   absl::Status status = link.EnsureUp(deadline);
   if (!absl::IsResourceExhausted(status)) return status;
-  // A call has only one link to a holder, so none of the others is in use.
+  // A call over corpora of several tenants has several links to a holder: those are in use.
   HolderLink* oldest = nullptr;
   for (const auto& other : links_) {
     if (other.get() == &link || &other->peer() != &link.peer() || !other->is_up()) continue;
+    if (Used(*other)) continue;
     if (oldest == nullptr || other->last_use() < oldest->last_use()) oldest = other.get();
   }
   if (oldest == nullptr) return status;

@@ -69,8 +69,8 @@ class LinkTable {
   void BeginAttempt();
   // Adds a corpus to the attempt, or finds it, and chooses the replica of each group for `work`
   // (client/holders/replica_choice.h). The result is valid until the next attempt.
-  //   ResourceExhausted   the table has kLinkCountMax links, or the call is over more than
-  //                       kCorpusCountMax corpora.
+  //   ResourceExhausted   the table has kLinkCountMax links.
+  //   InvalidArgument     the call is over more than kCorpusCountMax corpora.
   //   NotFound            nobody holds a chunk; says which.
   absl::StatusOr<ChunkLinks*> AddCorpus(const std::shared_ptr<const Corpus>& corpus,
                                         const ReplicaWork& work);

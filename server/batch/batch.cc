@@ -29,6 +29,7 @@ Batch::Batch(const BatchOptions& options, Clock* clock, const ChunkTable* table,
       kernel_target_(KernelTargetIdOf(KernelTarget())),
       pool_(options.thread_count),
       items_(options.request_count_max) {
+  attend_.segments.reserve(kSegmentCountMax);
   attend_.pieces.reserve(kPieceCountMax);
   handles_.reserve(kPieceCountMax);
   pieces_.reserve(kPieceCountMax);
@@ -156,8 +157,7 @@ absl::StatusOr<Batch::PieceRows> Batch::RowsOf(const Item& item, uint32_t handle
 // The rows that stand for a chunk on disk, if the request allows an approximation.
 std::optional<Batch::PieceRows> Batch::ShadowOf(const Item& item, ChunkLocator chunk) {
   const RequestHeader& header = item.ready.header;
-  if ((header.flags & kFlagApproximate) == 0 || options_.shadows == nullptr ||
-      BatchPlan::InRounds(attend_, item.ready.session->geometry)) {
+  if ((header.flags & kFlagApproximate) == 0 || options_.shadows == nullptr || in_rounds_) {
     return std::nullopt;
   }
   std::shared_ptr<const Shadow> shadow = options_.shadows->Find(chunk);
@@ -184,6 +184,7 @@ absl::Status Batch::FindPieces(const Item& item) {
 absl::Status Batch::AddAttend(Item& item, Verdict& verdict) {
   const RequestHeader& header = item.ready.header;
   CKV_RETURN_IF_ERROR(CheckNoHandleTwice());
+  in_rounds_ = BatchPlan::InRounds(attend_, item.ready.session->geometry);
   const size_t pin_begin = pins_.size();
   const size_t shadow_begin = shadows_.size();
   absl::Status status = FindPieces(item);

@@ -134,6 +134,7 @@ class Batch {
 
   // The request being judged: its body, its handles in order, its pieces.
   AttendRequest attend_;
+  bool in_rounds_ = false;  // BatchPlan::InRounds of it
   std::vector<uint32_t> handles_;
   std::vector<BatchPlan::Piece> pieces_;
 

@@ -18,6 +18,7 @@ constexpr size_t kShareCountMax = 4096;
 
 ColdReads::ColdReads(ChunkStore* store, absl::AnyInvocable<void()> tell)
     : store_(store), thread_(std::make_unique<SideThread>(std::move(tell))) {
+  attend_.segments.reserve(kSegmentCountMax);
   attend_.pieces.reserve(kPieceCountMax);
   wanted_.reserve(kPieceCountMax);
 }

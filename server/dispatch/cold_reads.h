@@ -17,6 +17,7 @@
 #include "server/dispatch/side_thread.h"
 #include "store/chunk_store.h"
 #include "transport/thread_role.h"
+#include "transport/wire_attend.h"
 
 namespace ckv {
 

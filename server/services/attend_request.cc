@@ -35,6 +35,8 @@ absl::StatusOr<std::vector<ChunkUse>> UsesOf(const v1::AttendRequest& request,
   if (request.chunks().empty()) {
     CKV_ASSIGN_OR_RETURN(const ChunkRange range,
                          RangeOf(*corpus, request.chunk_begin(), request.chunk_end()));
+    // All of them are none: the call does not grow with the corpus then.
+    if (range.begin == 0 && range.end == corpus->chunks.size()) return uses;
     for (uint32_t i = range.begin; i < range.end; ++i) uses.push_back({i, 0});
     return uses;
   }

@@ -39,7 +39,7 @@ absl::StatusOr<std::vector<uint32_t>> ChunksOf(const Request& request, const Cor
   return chunks;
 }
 
-// The chunks of a request as ordinals of `corpus`.
+// The chunks of a request as ordinals of `corpus`; none if they are all of it.
 // `indices` has the corpus's, or makes it if the request names chunks by id.
 //   InvalidArgument     a malformed id; the range, as RangeOf.
 //   NotFound            a chunk that is not of the corpus.

@@ -23,15 +23,13 @@ inline constexpr uint32_t kPlacementListsPerHolder = 2;
 //     allows, so each holder has at most 16 of them. A selection that is spread over 10,000 chunks
 //     comes back as 20 partials and not as thousands;
 //   - as primary, no holder has more than an eighth above its fair share of the chunks, rounded up;
-//   - at each rank (primary, second replica, ...) holders have the same number of runs, or one
-//   more;
+//   - at each rank (primary, second replica, ...) holders have as many runs, or one more;
 //   - there are at most kPlacementListsPerHolder lists of holders with the same primary: with N
 //     holders at most 2 N lists. Few lists lose less when several holders are lost at once, and a
 //     dead holder's requests are shared by two.
 // A requester asks the cheapest of a chunk's holders (client/holders/replica_choice.h).
-//   InvalidArgument     there are no replicas, or more than holders or kReplicaCountMax. Or a
-//   holder
-//                       has no name or is there twice. Or there are more chunks than
+//   InvalidArgument     There are no replicas, or more than holders or kReplicaCountMax. A holder
+//                       has no name or is there twice. There are more chunks than
 //                       kCorpusChunkCountMax.
 absl::StatusOr<std::vector<std::vector<HolderId>>> PlaceChunks(size_t chunk_count,
                                                                std::span<const HolderId> holders,

@@ -169,6 +169,21 @@ TEST_F(TicketTest, AReplicaAnswersIfAHolderGoes) {
   EXPECT_GE(cluster_.requester->Stats().failover_count, 1u);
 }
 
+// Closing a context ends no call in progress, not even one that needs another replica.
+TEST_F(TicketTest, AReplicaAnswersForAClosedContext) {
+  cluster_.fleet.Lease("c", corpus_, 2, {1, 3, 4});
+  cluster_.requester->Forget("c");
+  Open();
+  const Answer want = Blocking();
+  Answer got(kRows, kAnswerValues);
+  cluster_.fleet.StopHolder(1);
+  Ticket ticket = Submit(Call(), got);
+  context_ = Context();
+  const absl::Status status = ticket.Wait();
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(got.SameBits(want));
+}
+
 TEST_F(TicketTest, WithoutAReplicaItFailsAsTheBlockingCallDoes) {
   cluster_.fleet.StopHolder(1);
   Answer got(kRows, kAnswerValues);

@@ -53,6 +53,7 @@ struct RandomCall {
 
   std::shared_ptr<ContextState> RandomContext() {
     auto corpus = std::make_shared<Corpus>();
+    corpus->name = "laws";
     corpus->geometry = test::TestGeometry();
     corpus->chunks.resize(1 + rng() % 40);
     std::vector<ChunkUse> uses;
@@ -295,6 +296,7 @@ TEST(AttendPlan, AnIndexOutsideTheChunksIsRefused) {
 // A call of `sequences` contexts of one chunk each, of `heads` rows, spread over four holders.
 AttendPlan PlanBatch(uint32_t sequences, uint32_t heads) {
   auto corpus = std::make_shared<Corpus>();
+  corpus->name = "laws";
   corpus->geometry = test::TestGeometry();
   corpus->geometry.d_qk = 576;
   corpus->geometry.d_v = 512;
@@ -337,6 +339,7 @@ TEST(AttendPlan, ABatchIsCutByBytesAlone) {
 
 TEST(AttendPlan, OffsetsShareCopies) {
   auto corpus = std::make_shared<Corpus>();
+  corpus->name = "laws";
   corpus->geometry = test::TestGeometry();
   corpus->chunks.resize(30);
   std::vector<ChunkUse> uses;

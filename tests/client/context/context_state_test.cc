@@ -19,6 +19,7 @@ namespace {
 
 std::shared_ptr<Corpus> CorpusOf(const std::vector<uint32_t>& tokens) {
   auto corpus = std::make_shared<Corpus>();
+  corpus->name = "laws";
   corpus->geometry = test::TestGeometry();
   corpus->chunks.resize(tokens.size());
   for (size_t i = 0; i < tokens.size(); ++i) corpus->chunks[i].token_count = tokens[i];

@@ -430,11 +430,12 @@ TEST_F(ContextErrorsTest, SpecsThatNameNothing) {
 
 TEST_F(ContextErrorsTest, AHolderThatIsAwayIsFoundOutByOpen) {
   cluster_.fleet.StopHolder(1);
-  const auto corpus = cluster_.Resolve("c");
-  const ContextPart part = {corpus, {}};
-  const auto opened = cluster_.requester->Open({.parts = {&part, 1}}, Soon());
-  // A session that was up is not asked; a call finds out.
-  EXPECT_TRUE(opened.ok() || absl::IsUnavailable(opened.status())) << opened.status();
+  RequesterOptions options;
+  options.fabrics = {fabric_.get()};
+  const auto fresh = *Requester::Create(options, &cluster_.fleet, &cluster_.fleet);
+  const ContextPart part = {corpus_now_, {}};
+  const auto opened = fresh->Open({.parts = {&part, 1}}, Soon());
+  EXPECT_TRUE(absl::IsUnavailable(opened.status())) << opened.status();
 }
 
 }  // namespace
