@@ -40,9 +40,8 @@ struct RouteCall {
 };
 
 // Checks everything about a call that needs no holder but the selected indices (AttendPlan::Begin).
-//   InvalidArgument     A count, a width, the layer or the dtype is not valid. Segments do not
-//   cover
-//                       the rows one after another. Contexts have different geometries.
+//   InvalidArgument     A count, a width, the layer or the dtype is not valid. Segments leave
+//                       rows out or overlap. Contexts have different geometries.
 absl::Status CheckRouteCall(const RouteCall& call);
 
 }  // namespace ckv

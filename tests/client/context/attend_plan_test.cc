@@ -86,7 +86,7 @@ struct RandomCall {
 
 using RowsOfChunk = std::map<std::pair<uint32_t, uint32_t>, std::vector<uint32_t>>;
 
-// What query row `row` of the segment selects of a chunk, by the call itself.
+// Returns the rows of a chunk that query row `row` selects. Reads the call, not the plan.
 std::vector<int32_t> Wanted(const RouteSegment& segment, uint32_t chunk, uint32_t row) {
   std::vector<int32_t> wanted;
   const Selection& selection = segment.selection;
