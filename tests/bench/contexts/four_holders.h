@@ -12,6 +12,7 @@
 #include "client/requester.h"
 #include "proto/base/status.h"
 #include "tests/bench/data_path/data_path.h"
+#include "tests/support/borrowed_control.h"
 #include "tests/support/named_geometry.h"
 #include "tests/support/test_corpus.h"
 #include "transport/fabric.h"
@@ -82,29 +83,10 @@ class FourHolders final : public DirectoryControl, public HolderControlFactory {
     return std::vector<Corpus>{corpus_};
   }
   absl::StatusOr<std::unique_ptr<HolderControl>> Connect(const Member& member) override {
-    return std::make_unique<Control>(holders_[size_t(member.id.name[1] - '0')].get());
+    return std::make_unique<test::BorrowedControl>(holders_[size_t(member.id.name[1] - '0')].get());
   }
 
  private:
-  class Control final : public HolderControl {
-   public:
-    explicit Control(Holder* holder) : holder_(holder) {}
-    absl::StatusOr<SessionAnswer> OpenSession(const SessionOffer& offer,
-                                              Instant deadline) override {
-      return holder_->OpenSession(offer, deadline);
-    }
-    absl::Status CloseSession(SessionId session, Instant deadline) override {
-      return holder_->CloseSession(session, deadline);
-    }
-    absl::StatusOr<std::vector<std::optional<ResolvedHandle>>> ResolveChunks(
-        SessionId session, std::span<const ChunkId> ids, Instant deadline) override {
-      return holder_->ResolveChunks(session, ids, deadline);
-    }
-
-   private:
-    Holder* const holder_;
-  };
-
   const std::unique_ptr<Fabric> fabric_;
   test::TestCorpus chunks_;
   Corpus corpus_;

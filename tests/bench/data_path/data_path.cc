@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "proto/base/status.h"
+#include "tests/support/borrowed_control.h"
 #include "tests/support/named_geometry.h"
 #include "tests/support/test_corpus.h"
 #include "transport/wire.h"
@@ -71,24 +72,6 @@ void TakeTurns(const Turns& turns, const std::vector<Side>& sides) {
   }
 }
 
-class Fleet::Control final : public HolderControl {
- public:
-  explicit Control(Holder* holder) : holder_(holder) {}
-  absl::StatusOr<SessionAnswer> OpenSession(const SessionOffer& offer, Instant deadline) override {
-    return holder_->OpenSession(offer, deadline);
-  }
-  absl::Status CloseSession(SessionId session, Instant deadline) override {
-    return holder_->CloseSession(session, deadline);
-  }
-  absl::StatusOr<std::vector<std::optional<ResolvedHandle>>> ResolveChunks(
-      SessionId session, std::span<const ChunkId> ids, Instant deadline) override {
-    return holder_->ResolveChunks(session, ids, deadline);
-  }
-
- private:
-  Holder* const holder_;
-};
-
 Fleet::Fleet(const FleetOptions& options)
     : fabric_(options.fabric == FabricKind::kTcp ? NewTcpFabric(Clock::Real())
                                                  : NewShmFabric(Clock::Real())) {
@@ -121,7 +104,7 @@ absl::StatusOr<std::vector<Member>> Fleet::ListMembers(Instant) {
 }
 
 absl::StatusOr<std::unique_ptr<HolderControl>> Fleet::Connect(const Member&) {
-  return std::make_unique<Control>(holder_.get());
+  return std::make_unique<test::BorrowedControl>(holder_.get());
 }
 
 AttendLane::AttendLane(Fleet& fleet, uint32_t row_count) {

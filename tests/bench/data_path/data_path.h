@@ -108,8 +108,6 @@ class Fleet final : public DirectoryControl, public HolderControlFactory {
   absl::StatusOr<std::unique_ptr<HolderControl>> Connect(const Member&) override;
 
  private:
-  class Control;
-
   std::unique_ptr<Fabric> fabric_;
   test::TestCorpus chunks_;
   std::unique_ptr<Holder> holder_;
