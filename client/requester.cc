@@ -247,13 +247,23 @@ absl::Status Requester::Attend(const Context& context, uint32_t layer, const Que
 
 absl::StatusOr<Ticket> Requester::Submit(const LayerCall& call, const PartialView& out,
                                          AttendReport* report) {
+  return Submit(call, out, report, /*may_wait=*/true);
+}
+
+absl::StatusOr<Ticket> Requester::TrySubmit(const LayerCall& call, const PartialView& out,
+                                            AttendReport* report) {
+  return Submit(call, out, report, /*may_wait=*/false);
+}
+
+absl::StatusOr<Ticket> Requester::Submit(const LayerCall& call, const PartialView& out,
+                                         AttendReport* report, bool may_wait) {
   LayerCallSegments segments;
   CKV_ASSIGN_OR_RETURN(const RouteCall route, segments.Take(call));
   CKV_RETURN_IF_ERROR(CheckRouteCall(route));
   CKV_ASSIGN_OR_RETURN(CallContextPool::Lease lease, state_->pool.TryTake());
   return Ticket(std::make_unique<TicketState>(&state_->attempts, state_->clock, std::move(lease),
                                               std::move(segments), route,
-                                              Checked(out, call.q.count), report));
+                                              Checked(out, call.q.count), report, may_wait));
 }
 
 absl::Status Requester::Fetch(const FetchCall& call,

@@ -192,6 +192,11 @@ class Requester {
   absl::StatusOr<Ticket> Submit(const LayerCall& call, const PartialView& out,
                                 AttendReport* report = nullptr);
 
+  // The same, but never waits for a holder, for a thread that drives many calls. A call that needs
+  // a session or handles is not posted: its ticket's TryPoll returns kMustWait.
+  absl::StatusOr<Ticket> TrySubmit(const LayerCall& call, const PartialView& out,
+                                   AttendReport* report = nullptr);
+
   // Pulls rows, in order of chunk, layer and token. Calls `sink` with each run of rows as it comes.
   // The rows are valid until `sink` returns. They have been checked against their checksum, unless
   // they came through memory that is shared with the holder (shm).
@@ -288,6 +293,8 @@ class Requester {
 
  private:
   struct State;
+  absl::StatusOr<Ticket> Submit(const LayerCall& call, const PartialView& out, AttendReport* report,
+                                bool may_wait);
   explicit Requester(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

@@ -55,9 +55,10 @@ MAY_INCLUDE = {
     "server/holder": "server/dispatch server/batch server/session client/holders attention transport store* proto*",
     "server/directory": "server/session client* transport store* proto*",
     "server/upkeep": "server/directory server/session client* transport store* proto*",
-    "server/services": "server/directory server/holder server/upkeep server/session client* attention "
+    "server/edge": "client* attention transport store* proto*",
+    "server/services": "server/edge server/directory server/holder server/upkeep server/session client* attention "
                        "transport store* proto*",
-    "server/daemon": "server/directory server/holder server/services server/session server/upkeep "
+    "server/daemon": "server/directory server/edge server/holder server/services server/session server/upkeep "
                      "client* attention transport* store* proto*",
     "server": "server/daemon proto*",
 }
@@ -72,7 +73,7 @@ README_LINES_MAX = 15
 # proto's convert is the one header of that folder that knows protobuf.
 PROTOBUF_FREE = {"attention", "store", "transport"}
 GRPC_FILES = re.compile(
-    r"^(server/services/.*|server/[a-z]+/[a-z_]*(service|stub)\.(h|cc)|server/(daemon/daemon|main)\.(h|cc)"
+    r"^(server/(services|edge)/.*|server/[a-z]+/[a-z_]*(service|stub)\.(h|cc)|server/(daemon/daemon|main)\.(h|cc)"
     r"|client/grpc/.*|client/ctl/.*|proto/convert\.(h|cc)|tests/.*)$"
 )
 GRPC_INCLUDE = re.compile(r'#include [<"](grpc|google/protobuf|ckv/v1/|proto/convert\.h)')

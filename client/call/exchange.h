@@ -81,6 +81,8 @@ class Exchange {
   void GiveUp();
 
   uint32_t outstanding(uint32_t line) const { return lines_[line].outstanding; }
+  // The lanes that the last Check found with replies to come.
+  std::span<RequestLane* const> waiting() const { return waiting_; }
 
  private:
   enum class State : uint8_t { kFree, kPosted, kArrived };

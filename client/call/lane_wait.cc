@@ -14,13 +14,14 @@ absl::Status LaneWait::Pause(std::span<RequestLane* const> lanes, Instant deadli
   if (policy_.Spins(now)) {
     PauseCpu();
   } else {
-    Sleep(lanes, std::min(kSleepMax, deadline - now));
+    sleep_.Sleep(lanes, /*wake_fd=*/-1, std::min(kSleepMax, deadline - now));
   }
   return absl::OkStatus();
 }
 
-void LaneWait::Sleep(std::span<RequestLane* const> lanes, Duration at_most) {
+void LaneSleep::Sleep(std::span<RequestLane* const> lanes, int wake_fd, Duration at_most) {
   fds_.clear();
+  if (wake_fd >= 0) fds_.push_back({wake_fd, POLLIN, 0});
   for (RequestLane* lane : lanes) {
     const int fd = lane->event_fd();
     // A lane that cannot wake anybody is polled; giving the processor away lets its peer run.
@@ -33,7 +34,7 @@ void LaneWait::Sleep(std::span<RequestLane* const> lanes, Duration at_most) {
   size_t armed = 0;
   while (armed < lanes.size() && lanes[armed]->Arm()) ++armed;
   if (armed == lanes.size()) {
-    const timespec timeout = {0, static_cast<long>(at_most.count())};  // below kSleepMax
+    const timespec timeout = {0, static_cast<long>(at_most.count())};
     ppoll(fds_.data(), fds_.size(), &timeout, nullptr);
   } else {
     ++armed;  // the one that has something

@@ -14,6 +14,20 @@
 
 namespace ckv {
 
+// Sleeps on the events of lanes. Keeps its memory between sleeps.
+class LaneSleep {
+ public:
+  // Makes room for `lane_count` lanes.
+  void Reserve(size_t lane_count) { fds_.reserve(lane_count + 1); }
+  // Sleeps until a lane may have something, `wake_fd` is readable, or `at_most` (below 1 s) has
+  // passed. A `wake_fd` below 0 is none. If a lane cannot wake anybody, gives the processor away
+  // once.
+  void Sleep(std::span<RequestLane* const> lanes, int wake_fd, Duration at_most);
+
+ private:
+  std::vector<pollfd> fds_;
+};
+
 // Belongs to one call context. Keeps its memory between calls.
 class LaneWait {
  public:
@@ -25,7 +39,7 @@ class LaneWait {
 
   // Call before the first Pause of a call that waits for at most `lane_count` lanes at once.
   void Begin(size_t lane_count) {
-    fds_.reserve(lane_count);  // here, since a warm context may sleep for the first time
+    sleep_.Reserve(lane_count);  // here, since a warm context may sleep for the first time
     policy_.Begin(clock_->Now());
   }
   // Call when the awaited reply came.
@@ -42,11 +56,9 @@ class LaneWait {
   absl::Status Pause(std::span<RequestLane* const> lanes, Instant deadline);
 
  private:
-  void Sleep(std::span<RequestLane* const> lanes, Duration at_most);
-
   Clock* const clock_;
   WaitPolicy policy_;
-  std::vector<pollfd> fds_;
+  LaneSleep sleep_;
 };
 
 }  // namespace ckv

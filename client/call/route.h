@@ -56,6 +56,11 @@ class Router {
   // Ends an attempt that failed or is no longer wanted.
   void GiveUp() { exchange_.GiveUp(); }
 
+  // After an Advance that was not complete: whether it did something, so that another may too, and
+  // if not, the lanes to wait for.
+  bool progressed() const { return progress_; }
+  std::span<RequestLane* const> waiting() const { return exchange_.waiting(); }
+
   const LaneShape& shape() const { return shape_; }
 
  private:

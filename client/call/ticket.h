@@ -6,6 +6,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -13,6 +14,12 @@
 namespace ckv {
 
 struct TicketState;  // client/call/ticket_state.h
+
+enum class TicketProgress : uint8_t {
+  kDone,
+  kInFlight,
+  kMustWait,  // the next step may wait for a holder: only Poll and Wait take it
+};
 
 // A call that Requester::Submit began. Nothing happens but in Submit, Poll and Wait, on the thread
 // that calls them. Use a ticket by one thread at a time. It holds a call context of its requester
@@ -35,6 +42,9 @@ class Ticket {
   // Looks at what came. Returns true once the call is done. The first Poll or Wait also attends the
   // call's own rows, on this thread.
   bool Poll();
+  // The same, but never waits for a holder, for a thread that drives many calls. Once it returns
+  // kMustWait, let another thread Poll or Wait.
+  TicketProgress TryPoll();
   // Waits until the call is done, at most until its deadline. Returns how it ended: the errors of
   // Requester::Attend. May be called again.
   absl::Status Wait();
@@ -44,6 +54,7 @@ class Ticket {
 
  private:
   friend class Requester;
+  friend class TicketWait;  // client/call/ticket_wait.h
   explicit Ticket(std::unique_ptr<TicketState> state);
   std::unique_ptr<TicketState> state_;
 };

@@ -1,5 +1,6 @@
 #include "client/call/ticket_state.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "client/call/ticket.h"
@@ -9,7 +10,7 @@ namespace ckv {
 
 TicketState::TicketState(Attempts* attempts, Clock* clock, CallContextPool::Lease lease,
                          LayerCallSegments segments, const RouteCall& call, const PartialView& out,
-                         AttendReport* report)
+                         AttendReport* report, bool may_wait)
     : attempts_(attempts),
       clock_(clock),
       lease_(std::move(lease)),
@@ -21,14 +22,23 @@ TicketState::TicketState(Attempts* attempts, Clock* clock, CallContextPool::Leas
   call_.segments = segments_.segments;
   call_.polled_at_once = false;
   attempts_->Begin(**lease_);
-  BeginAttempt();
+  BeginAttempt(may_wait);
 }
 
-void TicketState::BeginAttempt() {
+void TicketState::BeginAttempt(bool may_wait) {
+  CallContext& context = **lease_;
   again_at_.reset();
   running_ = true;
-  if (absl::Status status = (*lease_)->router.Begin(call_); !status.ok())
+  context.links.set_may_wait(may_wait);
+  absl::Status status = context.router.Begin(call_);
+  must_wait_ = !status.ok() && context.links.would_wait();
+  if (must_wait_) {
+    context.router.GiveUp();
+    running_ = false;
+    again_at_ = clock_->Now();
+  } else if (!status.ok()) {
     EndAttempt(std::move(status));
+  }
 }
 
 // A failed attempt is followed by another, at once or later, or ends the call.
@@ -56,12 +66,12 @@ void TicketState::End(absl::Status status) {
   segments_.Clear();
 }
 
-bool TicketState::Step() {
+bool TicketState::Step(bool may_wait) {
   if (done()) return true;
   (*lease_)->links.Claim();
   if (!running_) {
     if (clock_->Now() < *again_at_) return false;
-    BeginAttempt();
+    BeginAttempt(may_wait);
     if (!running_) return done();
   }
   Router& router = (*lease_)->router;
@@ -85,6 +95,19 @@ void TicketState::Rest() {
   if (absl::Status status = (*lease_)->router.Rest(); !status.ok()) EndAttempt(std::move(status));
 }
 
+bool TicketState::AddWaits(std::vector<RequestLane*>& lanes, Instant& until) const {
+  if (done()) return false;
+  if (!running_) {
+    until = std::min(until, *again_at_);
+    return true;
+  }
+  const Router& router = (*lease_)->router;
+  if (router.progressed()) return false;
+  lanes.insert(lanes.end(), router.waiting().begin(), router.waiting().end());
+  until = std::min(until, call_.deadline);
+  return true;
+}
+
 void TicketState::Cancel() {
   if (done()) return;
   (*lease_)->links.Claim();
@@ -98,11 +121,16 @@ Ticket::Ticket(Ticket&& other) noexcept = default;
 Ticket& Ticket::operator=(Ticket&& other) noexcept = default;
 Ticket::~Ticket() = default;
 
-bool Ticket::Poll() { return state_ == nullptr || state_->Step(); }
+bool Ticket::Poll() { return state_ == nullptr || state_->Step(/*may_wait=*/true); }
+
+TicketProgress Ticket::TryPoll() {
+  if (state_ == nullptr || state_->Step(/*may_wait=*/false)) return TicketProgress::kDone;
+  return state_->must_wait() ? TicketProgress::kMustWait : TicketProgress::kInFlight;
+}
 
 absl::Status Ticket::Wait() {
   if (state_ == nullptr) return absl::OkStatus();
-  while (!state_->Step()) state_->Rest();
+  while (!state_->Step(/*may_wait=*/true)) state_->Rest();
   return state_->status();
 }
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "attention/partial.h"
@@ -17,25 +18,32 @@ namespace ckv {
 
 // Used by one thread at a time; each Step makes it the owner of the call context.
 struct TicketState {
-  // Begins the call. `call` was made of `segments`. Everything else must outlive it.
+  // Begins the call. `call` was made of `segments`. Everything else must outlive it. If it may not
+  // wait and would, it begins with the first Step that may.
   TicketState(Attempts* attempts, Clock* clock, CallContextPool::Lease lease,
               LayerCallSegments segments, const RouteCall& call, const PartialView& out,
-              AttendReport* report);
+              AttendReport* report, bool may_wait);
   ~TicketState() { Cancel(); }
   TicketState(const TicketState&) = delete;
   TicketState& operator=(const TicketState&) = delete;
 
-  // Goes as far as it can without waiting. Returns true once the call is done.
-  bool Step();
+  // Goes as far as it can. Waits only for what a new attempt needs (sessions, handles), if it may.
+  // Returns true once the call is done.
+  bool Step(bool may_wait);
   // Waits until another Step may help.
   void Rest();
   void Cancel();
+  // Whether the last Step did nothing because it may not wait.
+  bool must_wait() const { return must_wait_; }
+  // Appends the lanes whose events may help another Step, and brings `until` forward to the time
+  // from which it may. Returns false if it may help at once.
+  bool AddWaits(std::vector<RequestLane*>& lanes, Instant& until) const;
   // How the call ended. Only once it is done.
   const absl::Status& status() const { return status_; }
   bool done() const { return !lease_.has_value(); }
 
  private:
-  void BeginAttempt();
+  void BeginAttempt(bool may_wait);
   void EndAttempt(absl::Status status);
   void End(absl::Status status);
 
@@ -46,7 +54,8 @@ struct TicketState {
   RouteCall call_;
   const PartialView out_;
   AttendReport* const report_;
-  bool running_ = false;             // an attempt is under way
+  bool running_ = false;  // an attempt is under way
+  bool must_wait_ = false;
   std::optional<Instant> again_at_;  // when the next attempt begins, if one is to
   int retry_count_ = 0;
   absl::Status status_;

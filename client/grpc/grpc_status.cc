@@ -34,7 +34,7 @@ absl::Status FromGrpc(const grpc::Status& status, std::string_view context) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), text);
 }
 
-std::function<void(const absl::Status&)> EndCall(grpc::ServerContext* context) {
+std::function<void(const absl::Status&)> EndCall(grpc::ServerContextBase* context) {
   return [context](const absl::Status& why) {
     const grpc::Status status = ToGrpc(why);
     grpc_call_cancel_with_status(context->c_call(),

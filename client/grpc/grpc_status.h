@@ -31,7 +31,7 @@ absl::Status FromGrpc(const grpc::Status& status, std::string_view context);
 // function is called with, and a Read or Write in progress returns false. (ServerContext::TryCancel
 // shows the peer CANCELLED, which the peer takes for its own doing.) The context must outlive the
 // function.
-std::function<void(const absl::Status&)> EndCall(grpc::ServerContext* context);
+std::function<void(const absl::Status&)> EndCall(grpc::ServerContextBase* context);
 
 // Sets the call's deadline to `deadline`, but no later than `timeout_max` from now, so that no call
 // waits for ever (I5). The call fails at once if the peer cannot be reached.

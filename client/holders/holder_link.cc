@@ -28,19 +28,20 @@ HolderLink::HolderLink(const LinkOptions* options, PeerTable* peers, HolderPeer*
 
 HolderLink::~HolderLink() { Close(); }
 
+bool HolderLink::IsUsable() {
+  if (!is_up()) return false;
+  // Requests that were given up on keep their slots until their replies come; polling swallows
+  // those. When no slot is left to post with, the replies are not coming.
+  RequestLane& lane = *up_.lane;
+  std::array<Completion, 16> late;
+  while (lane.in_flight() > 0 && lane.Poll(late) > 0) continue;
+  return lane.in_flight() < lane.shape().slot_count && lane.status().ok() &&
+         up_.epoch.value >= peer_->epoch.load(std::memory_order_relaxed);
+}
+
 absl::Status HolderLink::EnsureUp(Instant deadline) {
-  if (is_up()) {
-    // Requests that were given up on keep their slots until their replies come; polling swallows
-    // those. When no slot is left to post with, the replies are not coming.
-    RequestLane& lane = *up_.lane;
-    std::array<Completion, 16> late;
-    while (lane.in_flight() > 0 && lane.Poll(late) > 0) continue;
-    if (lane.in_flight() < lane.shape().slot_count && lane.status().ok() &&
-        up_.epoch.value >= peer_->epoch.load(std::memory_order_relaxed)) {
-      return absl::OkStatus();
-    }
-    Close();
-  }
+  if (IsUsable()) return absl::OkStatus();
+  Close();
   return Open(std::min(deadline, options_->clock->Now() + options_->connect_timeout));
 }
 

@@ -36,6 +36,9 @@ class HolderLink {
   HolderLink& operator=(const HolderLink&) = delete;
 
   bool is_up() const { return up_.lane != nullptr; }
+  // Whether EnsureUp would return at once: the lane is up and has a slot, and the holder's epoch is
+  // the session's.
+  bool IsUsable();
 
   // Returns true if it is the link to this holder for this geometry and tenant.
   bool Serves(const HolderPeer* peer, const Geometry& geometry, std::string_view tenant) const {

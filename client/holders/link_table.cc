@@ -29,6 +29,7 @@ void LinkTable::BeginCall() {
   failed_ = nullptr;
   reopened_.clear();
   tried_.clear();
+  may_wait_ = true;
 }
 
 void LinkTable::BeginAttempt() {
@@ -36,6 +37,7 @@ void LinkTable::BeginAttempt() {
   now_ = options_->clock->Now();
   current_.clear();
   failed_ = nullptr;
+  would_wait_ = false;
   ++use_count_;
 }
 
@@ -219,7 +221,7 @@ bool LinkTable::Used(const HolderLink& link) const {
 
 void LinkTable::Tidy() {
   AssertHeld();
-  if (now_ < next_idle_look_) return;
+  if (now_ < next_idle_look_ || !may_wait_) return;
   next_idle_look_ = std::min(CloseIdleLink(now_), now_ + kLinkIdleMax);
 }
 
@@ -248,6 +250,7 @@ Instant LinkTable::CloseIdleLink(Instant now) {
 absl::Status LinkTable::EnsureUp(HolderLink& link, Instant deadline) {
   AssertHeld();
   link.set_last_use(now_);
+  if (!may_wait_ && !link.IsUsable()) return RefuseToWait();
   // A machine that went away does not even refuse, so time is left for the other holders.
   const auto may_ask = [&](const HolderPeer& other) {
     return !other.gone() && !other.avoided(now_);
@@ -261,6 +264,11 @@ absl::Status LinkTable::EnsureUp(HolderLink& link, Instant deadline) {
     session_failed_ = false;
   }
   return status;
+}
+
+absl::Status LinkTable::RefuseToWait() {
+  would_wait_ = true;
+  return absl::UnavailableError("the next step may wait for a holder");
 }
 
 absl::Status LinkTable::MakeUp(HolderLink& link, Instant deadline) {
@@ -309,6 +317,7 @@ absl::StatusOr<uint32_t> LinkTable::HandleOf(ChunkLinks& chunk_links, uint32_t c
   const std::vector<ChunkPlacement>& chunks = chunk_links.corpus->chunks;
   const ChunkPlacement& wanted = chunks[chunk];
   if (link.Find(wanted.id) == nullptr) {
+    if (!may_wait_) return RefuseToWait();
     // Resolves what this holder has of the corpus in one round trip, beginning here, because the
     // next call would need it.
     std::vector<ChunkId> ids;
@@ -336,6 +345,7 @@ absl::StatusOr<uint32_t> LinkTable::HandleOf(ChunkLinks& chunk_links, uint32_t c
 
 absl::Status LinkTable::Fail(HolderLink& link, const absl::Status& status) {
   AssertHeld();
+  if (would_wait_) return status;
   failed_ = &link.peer();
   session_failed_ = false;
   absl::Status annotated = Annotate(status, link.peer().Describe());

@@ -65,6 +65,12 @@ class LinkTable {
   // Starts a call, which may take several attempts. No holder has failed it yet.
   void BeginCall();
 
+  // Until the next BeginCall, says whether EnsureUp and HandleOf may wait for a holder; they may
+  // after BeginCall. If not, what would wait fails instead, and would_wait() says so until the next
+  // attempt. The attempt can be made again, by a thread that may wait.
+  void set_may_wait(bool may_wait) { may_wait_ = may_wait; }
+  bool would_wait() const { return would_wait_; }
+
   // Starts an attempt of a call. Add its corpora, then Tidy.
   void BeginAttempt();
   // Adds a corpus to the attempt, or finds it, and chooses the replica of each group for `work`
@@ -140,6 +146,7 @@ class LinkTable {
   absl::StatusOr<std::vector<uint32_t>> OrdinalsOf(ChunkLinks& chunk_links,
                                                    const ChunkPlacement& chunk);
   absl::Status MakeUp(HolderLink& link, Instant deadline);
+  absl::Status RefuseToWait();
   void Choose(ChunkLinks& chunk_links, const ReplicaWork& work);
   // Returns true if every group that `peer` was asked for has another holder that `may_ask`
   // accepts.
@@ -160,6 +167,8 @@ class LinkTable {
   Instant now_;             // the time of the last attempt, so that a call reads the clock once
   Instant next_idle_look_;  // before it, no link has been idle for kLinkIdleMax
   // The state of the call in progress.
+  bool may_wait_ = true;
+  bool would_wait_ = false;                  // the attempt failed only because it may not wait
   std::vector<ChunkLinks*> current_;         // the corpora of the attempt
   HolderPeer* failed_ = nullptr;             // the holder that failed the last attempt
   bool session_failed_ = false;              // a new session with it may help

@@ -41,7 +41,7 @@
 #include "server/services/directory_service.h"
 #include "server/services/holder_service.h"
 #include "server/services/requester_service.h"
-#include "server/services/service_gate.h"
+#include "server/edge/service_gate.h"
 #include "store/formats/output_file.h"
 #include "transport/fabric.h"
 #include "transport/socket.h"
@@ -231,6 +231,7 @@ absl::Status Daemon::State::StartRequester() {
   service.version = std::string(Version());
   service.clock = clock;
   service.default_timeout = std::chrono::milliseconds(config.default_timeout_ms);
+  service.spin_max = options.spin_max;
   service.directory_connected = [this] {
     return directory_connected.load(std::memory_order_relaxed);
   };

@@ -14,7 +14,7 @@
 #include "proto/geometry.h"
 #include "proto/ids.h"
 #include "server/holder/holder.h"
-#include "server/services/service_gate.h"
+#include "server/edge/service_gate.h"
 
 namespace ckv {
 

@@ -5,7 +5,7 @@
 #include "ckv/v1/directory.grpc.pb.h"
 #include "proto/base/clock.h"
 #include "server/directory/directory_state.h"
-#include "server/services/service_gate.h"
+#include "server/edge/service_gate.h"
 
 namespace ckv {
 

@@ -13,7 +13,7 @@
 #include "server/services/chunk_push_service.h"
 #include "server/services/chunk_read.h"
 #include "server/services/chunk_verify_service.h"
-#include "server/services/service_gate.h"
+#include "server/edge/service_gate.h"
 
 namespace ckv {
 

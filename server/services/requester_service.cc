@@ -1,34 +1,24 @@
 #include "server/services/requester_service.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_format.h"
 #include "client/grpc/channel_stub.h"
 #include "client/grpc/explain_reply.h"
 #include "client/grpc/grpc_status.h"
-#include "client/holders/retry.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
-#include "server/services/attend_request.h"
+#include "server/edge/attend_request.h"
 #include "server/services/prompt_match.h"
 
 namespace ckv {
 namespace {
 
-constexpr Duration kRequestTimeoutMax = std::chrono::minutes(10);
 constexpr size_t kPromptTokenCountMax = 1u << 22;
-
-// Gives the reply room for the partial and shows it as a view.
-PartialView RoomIn(v1::AttendReply& reply, uint32_t rows, uint32_t d_v) {
-  reply.set_row_count(rows);
-  reply.mutable_o()->resize(size_t{rows} * d_v * sizeof(float));
-  reply.mutable_m()->resize(rows * sizeof(float));
-  reply.mutable_l()->resize(rows * sizeof(float));
-  return {reply.mutable_o()->data(), reinterpret_cast<float*>(reply.mutable_m()->data()),
-          reinterpret_cast<float*>(reply.mutable_l()->data()), PartialDtype::kF32};
-}
 
 void AddTrial(const FabricTrial& trial, v1::DescribeReply::Holder& holder) {
   v1::DescribeReply::FabricTrial* message = holder.add_trials();
@@ -40,28 +30,11 @@ void AddTrial(const FabricTrial& trial, v1::DescribeReply::Holder& holder) {
   message->set_why_not(trial.why_not);
 }
 
-// The hint of an overloaded holder, or 0 if there is none.
-uint32_t RetryAfterUs(const absl::Status& status) {
-  const std::optional<Duration> after = RetryAfterOf(status);
-  if (!after) return 0;
-  return static_cast<uint32_t>(
-      std::chrono::duration_cast<std::chrono::microseconds>(*after).count());
-}
-
 // As ToGrpc; what a holder refuses for want of room carries its hint as trailing metadata.
 grpc::Status Answered(grpc::ServerContext& context, const absl::Status& status) {
   if (const uint32_t us = RetryAfterUs(status); us > 0)
     context.AddTrailingMetadata(kRetryAfterKey, std::to_string(us));
   return ToGrpc(status);
-}
-
-// A deadline alone does not say how long the call had.
-absl::Status WithTimeGiven(const absl::Status& status, Duration given) {
-  if (!absl::IsDeadlineExceeded(status)) return status;
-  const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(given).count();
-  return Annotate(status, absl::StrFormat("the call had %d ms, the sooner of timeout_ms and gRPC's "
-                                          "deadline",
-                                          milliseconds));
 }
 
 // Sends the rows in messages of at most kMessageRowsBytesMax.
@@ -83,14 +56,38 @@ absl::Status SendRows(const FetchedRows& fetched, uint32_t row_bytes,
   return absl::OkStatus();
 }
 
-}  // namespace
-
-Instant RequesterServiceImpl::DeadlineFor(const grpc::ServerContext& context,
-                                          uint32_t timeout_ms) const {
-  const Duration timeout =
-      timeout_ms == 0 ? options_.default_timeout : std::chrono::milliseconds(timeout_ms);
-  return DeadlineOf(context, *options_.clock, std::min(timeout, kRequestTimeoutMax));
+// The same for rows chosen by index.
+absl::Status SendSelected(const SelectedRows& chosen, uint32_t row_bytes,
+                          absl::FunctionRef<absl::Status(const v1::FetchSelectionReply&)> write) {
+  const size_t rows_max = kMessageRowsBytesMax / row_bytes;
+  v1::FetchSelectionReply reply;
+  reply.set_layer(chosen.layer);
+  reply.set_chunk(chosen.chunk);
+  for (size_t sent = 0; sent < chosen.ordinals.size();) {
+    const size_t count = std::min(rows_max, chosen.ordinals.size() - sent);
+    const auto ordinals = std::as_bytes(chosen.ordinals.subspan(sent, count));
+    const auto rows = chosen.rows.subspan(sent * row_bytes, count * row_bytes);
+    reply.set_ordinals(ordinals.data(), ordinals.size());
+    reply.set_rows(rows.data(), rows.size());
+    CKV_RETURN_IF_ERROR(write(reply));
+    sent += count;
+  }
+  return absl::OkStatus();
 }
+
+// Writes one message of a stream to a peer that reads on.
+template <typename Reply>
+absl::Status Write(const Reply& reply, ServiceGate::Stream& entry, const ServiceGate& gate,
+                   grpc::ServerWriter<Reply>& writer) {
+  if (!entry.BeginWrite()) return ServiceGate::ClosedError();
+  const bool written = writer.Write(reply);
+  entry.EndWait();
+  if (written) return absl::OkStatus();
+  return gate.closed() ? ServiceGate::ClosedError()
+                       : absl::CancelledError("the caller of the stream has gone");
+}
+
+}  // namespace
 
 absl::StatusOr<v1::ResolveReply> RequesterServiceImpl::ResolveTokens(
     const v1::ResolveRequest& request, Instant deadline) {
@@ -140,92 +137,30 @@ grpc::Status RequesterServiceImpl::Resolve(grpc::ServerContext* context,
   }
 }
 
-absl::StatusOr<std::shared_ptr<const Corpus>> RequesterServiceImpl::ResolveVersion(
-    const std::string& name, const std::string& tenant, uint64_t version, Instant deadline) {
-  CKV_ASSIGN_OR_RETURN(auto corpus, requester_.Resolve(name, tenant, deadline));
-  if (version == 0 || corpus->version == version) return corpus;
-  // The corpus kept here may be older or newer than what the caller resolved; the directory knows.
-  requester_.Forget(name);
-  CKV_ASSIGN_OR_RETURN(corpus, requester_.Resolve(name, tenant, deadline));
-  if (corpus->version == version) return corpus;
-  return absl::FailedPreconditionError(
-      absl::StrFormat("corpus '%s' is at version %d, the request is for version %d: resolve anew",
-                      name, corpus->version, version));
-}
-
-absl::StatusOr<std::shared_ptr<const Corpus>> RequesterServiceImpl::CorpusOf(
-    const v1::AttendRequest& request, Instant deadline) {
-  if (!request.corpus().empty()) {
-    CKV_ASSIGN_OR_RETURN(auto corpus, ResolveVersion(request.corpus(), request.tenant(),
-                                                     request.corpus_version(), deadline));
-    if (!request.has_geometry()) return corpus;
-    CKV_ASSIGN_OR_RETURN(const Geometry geometry, FromProto(request.geometry()));
-    if (geometry == corpus->geometry) return corpus;
-    return absl::FailedPreconditionError(
-        absl::StrFormat("corpus '%s' has another geometry: %s", corpus->name,
-                        DescribeDifference(geometry, corpus->geometry)));
-  }
-  if (!request.has_geometry() || request.chunks().empty()) {
-    return absl::InvalidArgumentError("attend: name a corpus, or a geometry and chunks");
-  }
-  CKV_ASSIGN_OR_RETURN(const Geometry geometry, FromProto(request.geometry()));
-  std::vector<ChunkId> ids;
-  ids.reserve(request.chunks_size());
-  for (const v1::ChunkRef& chunk : request.chunks()) {
-    CKV_ASSIGN_OR_RETURN(const ChunkId id, ChunkId::FromBytes(chunk.id()));
-    ids.push_back(id);
-  }
-  return requester_.ResolveChunks(ids, geometry, request.tenant(), deadline);
-}
-
 absl::Status RequesterServiceImpl::AttendOnce(const v1::AttendRequest& request, Instant deadline,
                                               v1::AttendReply& reply, bool* moved) {
-  reply.set_tag(request.tag());
-  std::shared_ptr<const Corpus> corpus;
-  std::vector<ChunkUse> uses;
-  for (bool again = false;; again = true) {
-    CKV_ASSIGN_OR_RETURN(corpus, CorpusOf(request, deadline));
-    CKV_RETURN_IF_ERROR(CheckAttendShape(request, corpus->geometry));
-    auto found = UsesOf(request, corpus, ordinals_);
-    if (found.ok()) {
-      uses = *std::move(found);
-      break;
-    }
-    if (again || request.corpus().empty() || !absl::IsNotFound(found.status()))
-      return found.status();
-    // The chunk may be of a version published since: the directory is asked before it is denied.
-    requester_.Forget(request.corpus());
-  }
-  const Geometry& geometry = corpus->geometry;
-
-  AttendCall call;
-  call.corpus = corpus;
-  call.chunks = uses;
-  call.layer = request.layer();
-  call.q = {reinterpret_cast<const uint16_t*>(request.q().data()), request.row_count(),
-            geometry.d_qk};
+  CKV_ASSIGN_OR_RETURN(const RequestChunks chunks, corpora_.ChunksOf(request, deadline));
+  const Geometry& geometry = chunks.corpus->geometry;
   std::vector<int32_t> indices;
-  if (request.has_selection()) {
-    CKV_ASSIGN_OR_RETURN(indices, IndicesOf(request));
-    call.selection = {indices.data(), request.selection().k(),
-                      std::max(request.selection().group_rows(), 1u)};
-  }
-  CKV_ASSIGN_OR_RETURN(call.wire, DtypeOf(request.wire()));
+  CKV_ASSIGN_OR_RETURN(const AttendParts parts, PartsOf(request, geometry, indices));
+  AttendCall call;
+  call.corpus = chunks.corpus;
+  call.chunks = chunks.uses;
+  call.layer = request.layer();
+  call.q = parts.q;
+  call.selection = parts.selection;
+  call.wire = parts.wire;
   call.allow_approximate = request.allow_approximate();
   call.deadline = deadline;
 
   AttendReport report;
+  AnswerRoom answer;
   // Half a megabyte of fresh pages for 256 rows: made while the holders compute.
-  const auto room = [&] { return RoomIn(reply, request.row_count(), geometry.d_v); };
+  const auto room = [&] { return answer.Make(request, geometry, reply); };
   const absl::Status attended = requester_.Attend(call, room, &report);
   *moved = absl::IsNotFound(attended);
   CKV_RETURN_IF_ERROR(attended);
-  reply.set_holder_count(report.holder_count);
-  reply.set_bytes_sent(report.bytes_sent);
-  reply.set_bytes_received(report.bytes_received);
-  reply.set_elapsed_ns(static_cast<uint64_t>(report.elapsed.count()));
-  reply.set_compute_ns_max(report.compute_ns_max);
-  reply.set_approximate(report.approximate);
+  answer.Finish(request, report, reply);
   return absl::OkStatus();
 }
 
@@ -238,8 +173,7 @@ absl::Status RequesterServiceImpl::CountedAttend(const grpc::ServerContext& cont
   absl::Status status = AttendOnce(request, deadline, reply, &moved);
   // The placement that was kept is forgotten by now: a chunk that was moved meanwhile is found.
   if (moved) status = AttendOnce(request, deadline, reply, &moved);
-  attend_count_.fetch_add(1, std::memory_order_relaxed);
-  if (!status.ok()) error_count_.fetch_add(1, std::memory_order_relaxed);
+  counters_.Count(status);
   return WithTimeGiven(status, given);
 }
 
@@ -249,29 +183,6 @@ grpc::Status RequesterServiceImpl::Attend(grpc::ServerContext* context,
   const auto entry = gate_.EnterCall();
   if (!entry.ok()) return ToGrpc(entry.status());
   return Answered(*context, CountedAttend(*context, *request, *reply));
-}
-
-grpc::Status RequesterServiceImpl::AttendStream(
-    grpc::ServerContext* context,
-    grpc::ServerReaderWriter<v1::AttendStreamReply, v1::AttendRequest>* stream) {
-  auto entry = gate_.Enter(EndCall(context));
-  if (!entry.ok()) return ToGrpc(entry.status());
-  v1::AttendRequest request;
-  v1::AttendStreamReply reply;
-  while (entry->BeginWait()) {
-    const bool read = stream->Read(&request);
-    entry->EndWait();
-    if (!read) return gate_.closed() ? ToGrpc(ServiceGate::ClosedError()) : grpc::Status::OK;
-    const absl::Status attended = CountedAttend(*context, request, *reply.mutable_reply());
-    const grpc::Status status = ToGrpc(attended);
-    reply.set_retry_after_us(RetryAfterUs(attended));
-    reply.set_tag(request.tag());
-    reply.set_code(static_cast<uint32_t>(status.error_code()));
-    reply.set_message(status.error_message());
-    if (!status.ok()) reply.clear_reply();
-    if (!stream->Write(reply)) return grpc::Status::CANCELLED;
-  }
-  return ToGrpc(ServiceGate::ClosedError());
 }
 
 grpc::Status RequesterServiceImpl::Explain(grpc::ServerContext* context,
@@ -310,7 +221,7 @@ grpc::Status RequesterServiceImpl::Fetch(grpc::ServerContext* context,
   const Instant deadline = DeadlineFor(*context, request->timeout_ms());
   const Duration given = deadline - options_.clock->Now();
   const auto corpus =
-      ResolveVersion(request->corpus(), request->tenant(), request->corpus_version(), deadline);
+      corpora_.Resolve(request->corpus(), request->tenant(), request->corpus_version(), deadline);
   if (!corpus.ok()) return ToGrpc(corpus.status());
   const auto range = RangeOf(**corpus, request->chunk_begin(), request->chunk_end());
   if (!range.ok()) return ToGrpc(range.status());
@@ -324,17 +235,43 @@ grpc::Status RequesterServiceImpl::Fetch(grpc::ServerContext* context,
   call.deadline = deadline;
   if (request->has_position()) call.position = request->position();
   const auto write = [&](const v1::FetchReply& reply) {
-    if (!entry->BeginWrite()) return ServiceGate::ClosedError();
-    const bool written = writer->Write(reply);
-    entry->EndWait();
-    if (written) return absl::OkStatus();
-    return gate_.closed() ? ServiceGate::ClosedError()
-                          : absl::CancelledError("the caller of Fetch has gone");
+    return Write(reply, *entry, gate_, *writer);
   };
   const auto send = [&](const FetchedRows& rows) {
     return SendRows(rows, geometry.row_bytes(), write);
   };
   return Answered(*context, WithTimeGiven(requester_.Fetch(call, send), given));
+}
+
+grpc::Status RequesterServiceImpl::FetchSelection(
+    grpc::ServerContext* context, const v1::FetchSelectionRequest* request,
+    grpc::ServerWriter<v1::FetchSelectionReply>* writer) {
+  auto entry = gate_.Enter(EndCall(context));
+  if (!entry.ok()) return ToGrpc(entry.status());
+  const Instant deadline = DeadlineFor(*context, request->timeout_ms());
+  const Duration given = deadline - options_.clock->Now();
+  const auto corpus =
+      corpora_.Resolve(request->corpus(), request->tenant(), request->corpus_version(), deadline);
+  if (!corpus.ok()) return ToGrpc(corpus.status());
+  const auto range = RangeOf(**corpus, request->chunk_begin(), request->chunk_end());
+  if (!range.ok()) return ToGrpc(range.status());
+  const auto lists = IndicesOf(*request, (*corpus)->geometry);
+  if (!lists.ok()) return ToGrpc(lists.status());
+  const std::vector<std::span<const int32_t>> indices(lists->begin(), lists->end());
+  const SelectionCall call = {.corpus = *corpus,
+                              .chunk_begin = range->begin,
+                              .chunk_end = range->end,
+                              .layer_begin = request->layer_begin(),
+                              .indices = indices,
+                              .columns = {},
+                              .deadline = deadline};
+  const auto write = [&](const v1::FetchSelectionReply& reply) {
+    return Write(reply, *entry, gate_, *writer);
+  };
+  const auto send = [&](const SelectedRows& chosen) {
+    return SendSelected(chosen, (*corpus)->geometry.row_bytes(), write);
+  };
+  return Answered(*context, WithTimeGiven(requester_.FetchSelection(call, send), given));
 }
 
 template <typename Request>
@@ -346,7 +283,7 @@ absl::StatusOr<ReplicaCall> RequesterServiceImpl::ReplicaCallOf(const Request& r
         "this process has no holder to keep copies: ask a ckvd of --role=holder,requester");
   }
   CKV_ASSIGN_OR_RETURN(auto corpus,
-                       ResolveVersion(request.corpus(), request.tenant(), version, deadline));
+                       corpora_.Resolve(request.corpus(), request.tenant(), version, deadline));
   CKV_ASSIGN_OR_RETURN(std::vector<uint32_t> chunks, ChunksOf(request, *corpus));
   return ReplicaCall{std::move(corpus), std::move(chunks), deadline};
 }

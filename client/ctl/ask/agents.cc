@@ -28,7 +28,8 @@ constexpr std::array<const char*, 8> kQuestions = {
     "When does my permission end?",  "Can I link it with other work?",
     "What must I show to the user?", "Is there any warranty at all?"};
 
-// The shared context of one agent, attended through the requester's stream.
+// The shared context of one agent, attended through the requester's stream. The first request opens
+// it; later ones say layer and rows only.
 class RoutedContext {
  public:
   RoutedContext(const AgentRun& run, v1::RequesterService::StubInterface& requester,
@@ -62,6 +63,9 @@ class RoutedContext {
       const absl::Status status = fleet_.RequesterError(stream_->Finish(), "AttendStream");
       return status.ok() ? absl::UnavailableError("the requester ended the stream") : status;
     }
+    request_.clear_corpus();
+    request_.clear_tenant();
+    request_.clear_corpus_version();
     return TakeReply(q.count, out);
   }
 

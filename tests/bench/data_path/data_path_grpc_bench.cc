@@ -22,7 +22,7 @@
 #include "client/grpc/channel_stub.h"
 #include "proto/base/status.h"
 #include "server/services/requester_service.h"
-#include "server/services/service_gate.h"
+#include "server/edge/service_gate.h"
 #include "tests/bench/data_path/data_path.h"
 #include "tests/server/services/control_client.h"
 #include "tests/support/test_corpus.h"

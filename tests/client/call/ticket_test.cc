@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/call/ticket_wait.h"
 #include "client/requester.h"
 #include "gtest/gtest.h"
 #include "tests/support/fault_fabric.h"
@@ -191,6 +192,58 @@ TEST_F(TicketTest, WithoutAReplicaItFailsAsTheBlockingCallDoes) {
   EXPECT_EQ(status.code(), blocking.code()) << status;
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_TRUE(got.Untouched());
+}
+
+// TryPoll leaves to others what may wait for a holder: a lane to open, handles to resolve.
+TEST_F(TicketTest, ATryNeverWaitsForAHolder) {
+  const Answer want = Blocking();
+  // The one warm context is in use, so that the next call needs lanes of its own.
+  Answer first(kRows, kAnswerValues), got(kRows, kAnswerValues);
+  Ticket holds = Submit(Call(), first);
+  auto ticket = cluster_.requester->TrySubmit(Call(), got.View());
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(ticket->TryPoll(), TicketProgress::kMustWait);
+  std::thread([&] { EXPECT_TRUE(ticket->Wait().ok()); }).join();
+  EXPECT_EQ(ticket->TryPoll(), TicketProgress::kDone);
+  EXPECT_TRUE(got.SameBits(want));
+  EXPECT_TRUE(holds.Wait().ok());
+  // Both contexts are warm now.
+  for (int i = 0; i < 2; ++i) {
+    Answer warm(kRows, kAnswerValues);
+    ticket = cluster_.requester->TrySubmit(Call(), warm.View());
+    ASSERT_TRUE(ticket.ok()) << ticket.status();
+    TicketWait wait(Clock::Real(), std::chrono::microseconds(10));
+    wait.Again();
+    TicketProgress progress;
+    while ((progress = ticket->TryPoll()) == TicketProgress::kInFlight) {
+      const Ticket* const tickets[] = {&*ticket};
+      wait.Rest(tickets, /*wake_fd=*/-1);
+    }
+    ASSERT_EQ(progress, TicketProgress::kDone);
+    EXPECT_TRUE(ticket->Wait().ok());
+    EXPECT_TRUE(warm.SameBits(want));
+  }
+}
+
+// A holder that went in flight is asked at its replica by whoever may wait.
+TEST_F(TicketTest, ATryLeavesTheCureToOthers) {
+  cluster_.fleet.Lease("c", corpus_, 2, {1, 3, 4});
+  cluster_.requester->Forget("c");
+  Open();
+  const Answer want = Blocking();
+  cluster_.fleet.StopHolder(1);
+  Answer got(kRows, kAnswerValues);
+  auto ticket = cluster_.requester->TrySubmit(Call(), got.View());
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  TicketProgress progress;
+  const Instant give_up = Soon();
+  while ((progress = ticket->TryPoll()) == TicketProgress::kInFlight)
+    ASSERT_LT(Clock::Real()->Now(), give_up);
+  ASSERT_EQ(progress, TicketProgress::kMustWait);
+  EXPECT_TRUE(got.Untouched());
+  const absl::Status status = ticket->Wait();
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(got.SameBits(want));
 }
 
 // Own rows are attended by the first Poll or Wait, and merged once.

@@ -10,7 +10,7 @@
 #include "client/grpc/watch_stub.h"
 #include "server/directory/local_directory.h"
 #include "server/services/prompt_match.h"
-#include "server/services/service_gate.h"
+#include "server/edge/service_gate.h"
 #include "tests/support/test_corpus.h"
 
 namespace ckv {

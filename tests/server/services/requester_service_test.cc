@@ -3,6 +3,7 @@
 // against an f64 reference.
 
 #include <map>
+#include <set>
 
 #include "attention/rope.h"
 #include "tests/server/services/services_fixture.h"
@@ -201,7 +202,7 @@ TEST_F(RequesterServiceTest, WhatIsWrongGetsATypedErrorAndNothingElseChanges) {
   test::ExpectNear(reply, test::Reference(geometry, q, corpus.Rows(0)));
 }
 
-TEST_F(RequesterServiceTest, AStreamAnswersInOrderAndOutlivesErrors) {
+TEST_F(RequesterServiceTest, AStreamOutlivesErrors) {
   StartHolders(2);
   StartRequester();
   const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {5, 64}, /*seed=*/15);
@@ -217,10 +218,12 @@ TEST_F(RequesterServiceTest, AStreamAnswersInOrderAndOutlivesErrors) {
     ASSERT_TRUE(stream->Write(request));
   }
   stream->WritesDone();
-  for (uint64_t tag = 0; tag < 9; ++tag) {
+  std::set<uint64_t> tags;
+  for (int i = 0; i < 9; ++i) {
     v1::AttendStreamReply reply;
     ASSERT_TRUE(stream->Read(&reply));
-    EXPECT_EQ(reply.tag(), tag);
+    const uint64_t tag = reply.tag();
+    EXPECT_TRUE(tag < 9 && tags.insert(tag).second) << tag;
     if (tag % 4 == 1) {
       EXPECT_EQ(reply.code(), static_cast<uint32_t>(grpc::StatusCode::INVALID_ARGUMENT));
       EXPECT_FALSE(reply.message().empty());

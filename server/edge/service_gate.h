@@ -14,10 +14,12 @@
 
 namespace ckv {
 
-// A stream holds a thread for as long as its peer likes. So streams may take only a part of the
-// threads, and unary calls, above all keep-alives of leases, always find one. Thread-safe.
+// A stream holds a thread for as long as its peer likes, unless its kind says otherwise. So streams
+// may take only a part of the threads, and unary calls, above all keep-alives of leases, always
+// find one. Thread-safe.
 class ServiceGate {
  public:
+  // `stream_count_max` limits the streams that hold threads.
   explicit ServiceGate(uint32_t stream_count_max) : stream_count_max_(stream_count_max) {}
   ServiceGate(const ServiceGate&) = delete;
   ServiceGate& operator=(const ServiceGate&) = delete;
@@ -27,7 +29,8 @@ class ServiceGate {
   class Kind {
    public:
     // `name` is used in errors, in the plural ("puts"), and must outlive this.
-    Kind(const char* name, uint32_t count_max) : name_(name), count_max_(count_max) {}
+    Kind(const char* name, uint32_t count_max, bool holds_thread = true)
+        : name_(name), count_max_(count_max), holds_thread_(holds_thread) {}
     Kind(const Kind&) = delete;
     Kind& operator=(const Kind&) = delete;
 
@@ -35,6 +38,7 @@ class ServiceGate {
     friend class ServiceGate;
     const char* const name_;
     const uint32_t count_max_;
+    const bool holds_thread_;
     uint32_t count_ = 0;  // guarded by the gate
   };
 
@@ -67,6 +71,7 @@ class ServiceGate {
       bool stuck = false;    // was in this write when EndStuck was last called
       bool cancelled = false;
       Instant until = kInstantMax;
+      bool holds_thread() const { return kind == nullptr || kind->holds_thread_; }
     };
     Stream(ServiceGate* gate, std::list<Entry>::iterator entry) : gate_(gate), entry_(entry) {}
 
@@ -124,6 +129,7 @@ class ServiceGate {
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   std::list<Stream::Entry> streams_ ABSL_GUARDED_BY(mu_);
+  uint32_t thread_count_ ABSL_GUARDED_BY(mu_) = 0;  // streams that hold a thread
   uint32_t call_count_ ABSL_GUARDED_BY(mu_) = 0;
 };
 

@@ -1,10 +1,13 @@
-#include "server/services/attend_request.h"
+#include "server/edge/attend_request.h"
 
 #include <algorithm>
 #include <optional>
 
 #include "absl/strings/str_format.h"
+#include "attention/bf16.h"
 #include "client/grpc/channel_stub.h"
+#include "client/grpc/grpc_status.h"
+#include "client/holders/retry.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
 #include "transport/wire.h"
@@ -17,6 +20,11 @@ constexpr uint64_t kReplyBytesMaxDefault = 4u << 20;
 // Room for what goes with o, m and l in a message. Their lengths and the other fields of
 // AttendReply and AttendStreamReply are below 128 bytes.
 constexpr uint64_t kReplySlackBytes = 256;
+constexpr Duration kRequestTimeoutMax = std::chrono::minutes(10);
+
+bool AnswersBf16(const v1::AttendRequest& request) {
+  return request.answer() == v1::PARTIAL_DTYPE_BF16;
+}
 
 }  // namespace
 
@@ -69,7 +77,7 @@ absl::Status CheckAttendShape(const v1::AttendRequest& request, const Geometry& 
   const uint64_t reply_bytes_max =
       std::min(request.has_reply_bytes_max() ? request.reply_bytes_max() : kReplyBytesMaxDefault,
                uint64_t{kMessageBytesMax});
-  const uint64_t row_bytes = geometry.partial_row_bytes(/*f32=*/true);
+  const uint64_t row_bytes = geometry.partial_row_bytes(!AnswersBf16(request));
   const uint64_t room = reply_bytes_max - std::min(reply_bytes_max, kReplySlackBytes);
   if (rows * row_bytes <= room) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat(
@@ -94,6 +102,24 @@ absl::StatusOr<std::vector<int32_t>> IndicesOf(const v1::AttendRequest& request)
   return indices;
 }
 
+absl::StatusOr<std::vector<std::vector<int32_t>>> IndicesOf(
+    const v1::FetchSelectionRequest& request, const Geometry& geometry) {
+  const auto layers = static_cast<uint32_t>(request.layers_size());
+  if (layers == 0 || layers > geometry.layers) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("layers: %d lists of indices, 1 to %d", layers, geometry.layers));
+  }
+  std::vector<std::vector<int32_t>> lists;
+  uint64_t left = kSelectionIndexCountMax;
+  for (const v1::LayerIndices& layer : request.layers()) {
+    auto indices = Int32sFromBytes(layer.indices(), left);
+    if (!indices.ok()) return Annotate(indices.status(), "layers");
+    left -= indices->size();
+    lists.push_back(*std::move(indices));
+  }
+  return lists;
+}
+
 absl::StatusOr<PartialDtype> DtypeOf(v1::PartialDtype dtype) {
   switch (dtype) {
     case v1::PARTIAL_DTYPE_UNSPECIFIED:
@@ -104,6 +130,77 @@ absl::StatusOr<PartialDtype> DtypeOf(v1::PartialDtype dtype) {
     default:
       return absl::InvalidArgumentError("wire: unknown");
   }
+}
+
+absl::StatusOr<AttendParts> PartsOf(const v1::AttendRequest& request, const Geometry& geometry,
+                                    std::vector<int32_t>& indices) {
+  AttendParts parts;
+  if (!DtypeOf(request.answer()).ok()) return absl::InvalidArgumentError("answer: unknown");
+  CKV_RETURN_IF_ERROR(CheckAttendShape(request, geometry));
+  parts.q = {reinterpret_cast<const uint16_t*>(request.q().data()), request.row_count(),
+             geometry.d_qk};
+  CKV_ASSIGN_OR_RETURN(parts.wire, DtypeOf(request.wire()));
+  if (!request.has_selection()) return parts;
+  CKV_ASSIGN_OR_RETURN(indices, IndicesOf(request));
+  parts.selection = {indices.data(), request.selection().k(),
+                     std::max(request.selection().group_rows(), 1u)};
+  return parts;
+}
+
+PartialView AnswerRoom::Make(const v1::AttendRequest& request, const Geometry& geometry,
+                             v1::AttendReply& reply) {
+  const size_t rows = request.row_count();
+  const size_t values = rows * geometry.d_v;
+  float* o = nullptr;
+  if (AnswersBf16(request)) {
+    o_.resize(values);
+    o = o_.data();
+  } else {
+    reply.mutable_o()->resize(values * sizeof(float));
+    o = reinterpret_cast<float*>(reply.mutable_o()->data());
+  }
+  reply.mutable_m()->resize(rows * sizeof(float));
+  reply.mutable_l()->resize(rows * sizeof(float));
+  return {o, reinterpret_cast<float*>(reply.mutable_m()->data()),
+          reinterpret_cast<float*>(reply.mutable_l()->data()), PartialDtype::kF32};
+}
+
+void AnswerRoom::Finish(const v1::AttendRequest& request, const AttendReport& report,
+                        v1::AttendReply& reply) {
+  if (AnswersBf16(request)) {
+    reply.mutable_o()->resize(o_.size() * sizeof(uint16_t));
+    Bf16FromFloats(o_.data(), reinterpret_cast<uint16_t*>(reply.mutable_o()->data()), o_.size());
+  }
+  reply.set_tag(request.tag());
+  reply.set_row_count(request.row_count());
+  reply.set_holder_count(report.holder_count);
+  reply.set_bytes_sent(report.bytes_sent);
+  reply.set_bytes_received(report.bytes_received);
+  reply.set_elapsed_ns(static_cast<uint64_t>(report.elapsed.count()));
+  reply.set_compute_ns_max(report.compute_ns_max);
+  reply.set_approximate(report.approximate);
+}
+
+uint32_t RetryAfterUs(const absl::Status& status) {
+  const std::optional<Duration> after = RetryAfterOf(status);
+  if (!after) return 0;
+  return static_cast<uint32_t>(
+      std::chrono::duration_cast<std::chrono::microseconds>(*after).count());
+}
+
+absl::Status WithTimeGiven(const absl::Status& status, Duration given) {
+  if (!absl::IsDeadlineExceeded(status)) return status;
+  const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(given).count();
+  return Annotate(status, absl::StrFormat("the call had %d ms, the sooner of timeout_ms and gRPC's "
+                                          "deadline",
+                                          milliseconds));
+}
+
+Instant RequestDeadline(const grpc::ServerContextBase& context, const Clock& clock,
+                        uint32_t timeout_ms, Duration default_timeout) {
+  const Duration timeout =
+      timeout_ms == 0 ? default_timeout : std::chrono::milliseconds(timeout_ms);
+  return DeadlineOf(context, clock, std::min(timeout, kRequestTimeoutMax));
 }
 
 }  // namespace ckv

@@ -1,6 +1,6 @@
 // Goal: an index is made once a snapshot, and never for another one at the same address.
 
-#include "server/services/ordinal_index.h"
+#include "server/edge/ordinal_index.h"
 
 #include <memory>
 

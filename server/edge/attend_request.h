@@ -1,6 +1,9 @@
-// Checks what a message of RequesterService asks before anything is sized by it.
+// Checks what a message of RequesterService asks before anything is sized by it, and shapes its
+// answer.
 
 #pragma once
+
+#include <grpcpp/grpcpp.h>
 
 #include <cstdint>
 #include <memory>
@@ -11,10 +14,11 @@
 #include "absl/status/statusor.h"
 #include "ckv/v1/requester.pb.h"
 #include "client/requester.h"
+#include "proto/base/clock.h"
 #include "proto/base/status.h"
 #include "proto/corpus.h"
 #include "proto/geometry.h"
-#include "server/services/ordinal_index.h"
+#include "server/edge/ordinal_index.h"
 
 namespace ckv {
 
@@ -56,7 +60,48 @@ absl::Status CheckAttendShape(const v1::AttendRequest& request, const Geometry& 
 //   InvalidArgument     there are not.
 absl::StatusOr<std::vector<int32_t>> IndicesOf(const v1::AttendRequest& request);
 
+// The index lists of a fetch, layer by layer.
+//   InvalidArgument     more layers than the geometry has, more than kSelectionIndexCountMax
+//                       indices, or bytes that are not whole indices.
+absl::StatusOr<std::vector<std::vector<int32_t>>> IndicesOf(
+    const v1::FetchSelectionRequest& request, const Geometry& geometry);
+
+// The type of a request's partials on the wire; bf16 if it does not say.
 //   InvalidArgument     unknown.
 absl::StatusOr<PartialDtype> DtypeOf(v1::PartialDtype dtype);
+
+// Everything of a request but its rows and chunks. `rows` and `indices` are borrowed.
+//   InvalidArgument     as CheckAttendShape, IndicesOf and DtypeOf.
+struct AttendParts {
+  QueryView q;
+  Selection selection;
+  PartialDtype wire = PartialDtype::kBf16;
+};
+absl::StatusOr<AttendParts> PartsOf(const v1::AttendRequest& request, const Geometry& geometry,
+                                    std::vector<int32_t>& indices);
+
+// Memory for the f32 answer to one request: in its reply, or beside it if it asks for bf16.
+class AnswerRoom {
+ public:
+  // May be called again, and returns the same place then. The request's `answer` is known.
+  PartialView Make(const v1::AttendRequest& request, const Geometry& geometry,
+                   v1::AttendReply& reply);
+  // Call once the answer is there. Fills the rest of the reply.
+  void Finish(const v1::AttendRequest& request, const AttendReport& report, v1::AttendReply& reply);
+
+ private:
+  std::vector<float> o_;
+};
+
+// The hint of an overloaded holder, or 0 if there is none.
+uint32_t RetryAfterUs(const absl::Status& status);
+
+// Says how long a call had whose deadline passed.
+absl::Status WithTimeGiven(const absl::Status& status, Duration given);
+
+// The sooner of the caller's deadline and `timeout_ms`; 0 means `default_timeout`. At most ten
+// minutes from now.
+Instant RequestDeadline(const grpc::ServerContextBase& context, const Clock& clock,
+                        uint32_t timeout_ms, Duration default_timeout);
 
 }  // namespace ckv

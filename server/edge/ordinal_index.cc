@@ -1,4 +1,4 @@
-#include "server/services/ordinal_index.h"
+#include "server/edge/ordinal_index.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "server/services/service_gate.h"
+#include "server/edge/service_gate.h"
 
 #include <utility>
 
@@ -12,6 +12,7 @@ ServiceGate::Stream::Stream(Stream&& other) noexcept
 ServiceGate::Stream::~Stream() {
   if (gate_ == nullptr) return;
   absl::MutexLock lock(&gate_->mu_);
+  if (entry_->holds_thread()) --gate_->thread_count_;
   if (entry_->kind != nullptr) --entry_->kind->count_;
   gate_->streams_.erase(entry_);
 }
@@ -40,7 +41,8 @@ void ServiceGate::Stream::EndWait() {
 absl::StatusOr<ServiceGate::Stream> ServiceGate::Enter(CancelStream cancel, Kind* kind) {
   absl::MutexLock lock(&mu_);
   if (closed_) return ClosedError();
-  if (streams_.size() >= stream_count_max_) {
+  const bool holds_thread = kind == nullptr || kind->holds_thread_;
+  if (holds_thread && thread_count_ >= stream_count_max_) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("%d streams are open, the limit; retry in 1000 ms", stream_count_max_));
   }
@@ -48,6 +50,7 @@ absl::StatusOr<ServiceGate::Stream> ServiceGate::Enter(CancelStream cancel, Kind
     return absl::ResourceExhaustedError(absl::StrFormat(
         "%d %s are in progress, the limit; retry in 1000 ms", kind->count_max_, kind->name_));
   }
+  if (holds_thread) ++thread_count_;
   if (kind != nullptr) ++kind->count_;
   streams_.push_front({.cancel = std::move(cancel), .kind = kind});
   return Stream(this, streams_.begin());

@@ -1,0 +1,456 @@
+// The life of a request on a stream:
+//
+//   read      gRPC's thread; the stream's context is opened by a helper if the request names one
+//   posted    to the loop, which submits it and polls its ticket
+//   answered  by the loop, or by a helper if the call had to wait for a holder
+//   written   gRPC's thread; only then does the request leave the count of those in flight
+//
+// A request keeps the stream alive until it is written.
+
+#include "server/edge/attend_stream.h"
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "client/grpc/grpc_status.h"
+#include "proto/base/status.h"
+#include "server/edge/attend_request.h"
+
+namespace ckv {
+namespace {
+
+// A request larger than this does not keep its memory for the next one.
+constexpr size_t kRequestBytesKept = size_t{1} << 20;
+
+bool SameRef(const v1::ChunkRef& a, const v1::ChunkRef& b) {
+  return a.id() == b.id() && a.offset() == b.offset();
+}
+
+v1::AttendRequest NamingOf(const v1::AttendRequest& request) {
+  v1::AttendRequest naming;
+  naming.set_corpus(request.corpus());
+  naming.set_tenant(request.tenant());
+  naming.set_corpus_version(request.corpus_version());
+  if (request.has_geometry()) *naming.mutable_geometry() = request.geometry();
+  *naming.mutable_chunks() = request.chunks();
+  naming.set_chunk_begin(request.chunk_begin());
+  naming.set_chunk_end(request.chunk_end());
+  return naming;
+}
+
+// Whether another snapshot has the same chunks in the same order.
+bool SameChunks(const RequestChunks& a, const RequestChunks& b) {
+  const auto same_id = [&](uint32_t x, uint32_t y) {
+    return a.corpus->chunks[x].id == b.corpus->chunks[y].id;
+  };
+  if (a.uses.size() != b.uses.size()) return false;
+  for (size_t i = 0; i < a.uses.size(); ++i) {
+    if (a.uses[i].offset != b.uses[i].offset || !same_id(a.uses[i].ordinal, b.uses[i].ordinal))
+      return false;
+  }
+  if (!a.uses.empty()) return true;
+  const auto count = static_cast<uint32_t>(a.corpus->chunks.size());
+  if (b.corpus->chunks.size() != count) return false;
+  for (uint32_t i = 0; i < count; ++i) {
+    if (!same_id(i, i)) return false;
+  }
+  return true;
+}
+
+// A stream that was not let in.
+class RefusedStream final : public AttendStreams::Reactor {
+ public:
+  explicit RefusedStream(const absl::Status& why) { Finish(ToGrpc(why)); }
+  void OnDone() override { delete this; }
+};
+
+}  // namespace
+
+bool NamesChunks(const v1::AttendRequest& request) {
+  return !request.corpus().empty() || request.has_geometry() || !request.chunks().empty() ||
+         request.chunk_begin() != 0 || request.chunk_end() != 0 || !request.tenant().empty() ||
+         request.corpus_version() != 0;
+}
+
+bool NamesSameChunks(const v1::AttendRequest& a, const v1::AttendRequest& b) {
+  return a.corpus() == b.corpus() && a.tenant() == b.tenant() &&
+         a.corpus_version() == b.corpus_version() && a.chunk_begin() == b.chunk_begin() &&
+         a.chunk_end() == b.chunk_end() && a.has_geometry() == b.has_geometry() &&
+         a.geometry().SerializeAsString() == b.geometry().SerializeAsString() &&
+         std::equal(a.chunks().begin(), a.chunks().end(), b.chunks().begin(), b.chunks().end(),
+                    SameRef);
+}
+
+// One stream. gRPC calls the reactions, each on any thread.
+class AttendStream final : public AttendStreams::Reactor,
+                           public std::enable_shared_from_this<AttendStream> {
+ public:
+  static constexpr uint32_t kInFlightCountMax = 16;
+  // Rows, indices and answers of requests in flight, after which no other is read.
+  static constexpr uint64_t kInFlightBytesMax = uint64_t{64} << 20;
+
+  AttendStream(AttendStreams* streams, grpc::CallbackServerContext* context)
+      : streams_(*streams), context_of_call_(context) {}
+
+  void Start(ServiceGate::Stream entry) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    self_ = shared_from_this();
+    entry_.emplace(std::move(entry));
+    Settle();
+  }
+  // Ends the stream from outside.
+  void End(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
+
+  void OnReadDone(bool ok) override ABSL_LOCKS_EXCLUDED(mu_);
+  void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mu_);
+  void OnCancel() override ABSL_LOCKS_EXCLUDED(mu_);
+  void OnDone() override ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  using ContextPtr = AttendStreams::ContextPtr;
+
+  struct Item {
+    v1::AttendRequest request;
+    v1::AttendStreamReply reply;
+    AttendJob job;
+    Segment segment;
+    std::vector<int32_t> indices;
+    AnswerRoom room;
+    ContextPtr context;
+    Instant deadline;
+    Duration given{0};
+    uint64_t bytes = 0;
+    bool busy = false;
+  };
+
+  Item* TakeItem() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void FreeItem(Item* item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Begins a request that was read: opens a context first, or posts it.
+  void Begin(Item* item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Opens a context for `item` on this thread, which may wait; `known` again if it is set.
+  void Open(Item* item, const ContextPtr& known) ABSL_LOCKS_EXCLUDED(mu_);
+  // Makes the call of a request over its context.
+  absl::Status MakeCall(Item* item);
+  void Post(Item* item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Ends an attend. One whose chunks were moved is tried once more, by a helper.
+  void Complete(Item* item, absl::Status status) ABSL_LOCKS_EXCLUDED(mu_);
+  void TryWhereChunksAre(Item* item) ABSL_LOCKS_EXCLUDED(mu_);
+  void Reply(Item* item, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Starts what can be started: a write, a read, or the end.
+  void Settle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void StartNextWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void DropWrites() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void FinishWith(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  AttendStreams& streams_;
+  grpc::CallbackServerContext* const context_of_call_;
+  absl::Mutex mu_;
+  std::shared_ptr<AttendStream> self_ ABSL_GUARDED_BY(mu_);  // until OnDone
+  std::optional<ServiceGate::Stream> entry_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::unique_ptr<Item>> items_ ABSL_GUARDED_BY(mu_);
+  std::vector<Item*> free_ ABSL_GUARDED_BY(mu_);
+  Item* reading_ ABSL_GUARDED_BY(mu_) = nullptr;
+  std::deque<Item*> pending_ ABSL_GUARDED_BY(mu_);  // behind the context that is being opened
+  std::deque<Item*> writes_ ABSL_GUARDED_BY(mu_);   // the first is being written, if writing_
+  ContextPtr context_ ABSL_GUARDED_BY(mu_);
+  absl::Status open_error_ ABSL_GUARDED_BY(mu_);
+  uint32_t in_flight_ ABSL_GUARDED_BY(mu_) = 0;   // requests read and not yet written
+  uint32_t hold_count_ ABSL_GUARDED_BY(mu_) = 0;  // ends of the call that are under way
+  uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  bool opening_ ABSL_GUARDED_BY(mu_) = false;
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool idle_ ABSL_GUARDED_BY(mu_) = false;  // waits for its peer, as its gate knows
+  bool reads_done_ ABSL_GUARDED_BY(mu_) = false;
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+AttendStreams::Reactor* AttendStreams::Accept(grpc::CallbackServerContext* context) {
+  auto stream = std::make_shared<AttendStream>(this, context);
+  // The gate calls this with its lock held, so a helper does it.
+  const auto cancel = [this, weak = std::weak_ptr<AttendStream>(stream)](const absl::Status& why) {
+    loop_.Run([weak, why] {
+      if (const auto ended = weak.lock()) ended->End(why);
+    });
+  };
+  auto entry = gate_.Enter(cancel, &kind_);
+  if (!entry.ok()) return new RefusedStream(entry.status());
+  stream->Start(*std::move(entry));
+  return stream.get();
+}
+
+absl::StatusOr<AttendStreams::ContextPtr> AttendStreams::Open(const v1::AttendRequest& request,
+                                                              Instant deadline) {
+  auto opened = std::make_shared<StreamContext>();
+  CKV_ASSIGN_OR_RETURN(opened->chunks, corpora_.ChunksOf(request, deadline));
+  const ContextPart part = {opened->chunks.corpus, opened->chunks.uses};
+  CKV_ASSIGN_OR_RETURN(opened->context, requester_.Open({.parts = {&part, 1}}, deadline));
+  opened->naming = NamingOf(request);
+  return opened;
+}
+
+absl::StatusOr<AttendStreams::ContextPtr> AttendStreams::Reopen(const StreamContext& context,
+                                                                Instant deadline) {
+  CKV_ASSIGN_OR_RETURN(ContextPtr opened, Open(context.naming, deadline));
+  if (SameChunks(context.chunks, opened->chunks)) return opened;
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "corpus '%s' has other chunks than when the stream named them: name them anew",
+      context.naming.corpus()));
+}
+
+AttendStream::Item* AttendStream::TakeItem() {
+  if (free_.empty()) {
+    items_.push_back(std::make_unique<Item>());
+    free_.push_back(items_.back().get());
+    Item* const item = items_.back().get();
+    item->job.done = [this, item](absl::Status status) {
+      const auto self = shared_from_this();
+      Complete(item, std::move(status));
+    };
+  }
+  Item* const item = free_.back();
+  free_.pop_back();
+  return item;
+}
+
+void AttendStream::FreeItem(Item* item) {
+  bytes_ -= std::exchange(item->bytes, 0);
+  item->busy = false;
+  item->context.reset();
+  if (item->request.q().size() > kRequestBytesKept) item->request = v1::AttendRequest();
+  if (item->reply.reply().o().size() > kRequestBytesKept) {
+    item->reply = v1::AttendStreamReply();
+    item->room = AnswerRoom();
+  }
+  free_.push_back(item);
+}
+
+void AttendStream::OnReadDone(bool ok) {
+  absl::MutexLock lock(&mu_);
+  Item* const item = std::exchange(reading_, nullptr);
+  // A request may still come when the stream was finished meanwhile.
+  if (!ok || finished_) {
+    reads_done_ = true;
+    free_.push_back(item);
+    return Settle();
+  }
+  if (std::exchange(idle_, false)) entry_->EndWait();
+  ++in_flight_;
+  item->busy = true;
+  item->job.unwanted.store(cancelled_, std::memory_order_relaxed);
+  item->bytes = item->request.q().size() + item->request.selection().indices().size();
+  bytes_ += item->bytes;
+  item->deadline = RequestDeadline(*context_of_call_, *streams_.options_.clock,
+                                   item->request.timeout_ms(), streams_.options_.default_timeout);
+  item->given = item->deadline - streams_.options_.clock->Now();
+  if (opening_) {
+    pending_.push_back(item);
+  } else {
+    Begin(item);
+  }
+  Settle();
+}
+
+void AttendStream::Begin(Item* item) {
+  const bool names = NamesChunks(item->request);
+  const bool known =
+      context_ != nullptr && (!names || NamesSameChunks(item->request, context_->naming));
+  if (known && !context_->doubtful.load(std::memory_order_relaxed)) return Post(item);
+  if (!known && !names) {
+    return Reply(item, !open_error_.ok() ? open_error_
+                                         : absl::FailedPreconditionError(
+                                               "attend: the first request of a stream must name a "
+                                               "corpus, or a geometry and chunks"));
+  }
+  opening_ = true;
+  streams_.loop_.Run([this, item, context = known ? context_ : nullptr] { Open(item, context); });
+}
+
+void AttendStream::Open(Item* item, const ContextPtr& known) {
+  const auto self = shared_from_this();
+  auto opened = known != nullptr ? streams_.Reopen(*known, item->deadline)
+                                 : streams_.Open(item->request, item->deadline);
+  absl::MutexLock lock(&mu_);
+  opening_ = false;
+  if (opened.ok()) {
+    context_ = *std::move(opened);
+    Post(item);
+  } else {
+    if (known == nullptr) {
+      context_ = nullptr;
+      open_error_ = opened.status();
+    }
+    Reply(item, opened.status());
+  }
+  while (!pending_.empty() && !opening_) {
+    Item* const next = pending_.front();
+    pending_.pop_front();
+    Begin(next);
+  }
+  Settle();
+}
+
+absl::Status AttendStream::MakeCall(Item* item) {
+  const Geometry& geometry = item->context->chunks.corpus->geometry;
+  const v1::AttendRequest& request = item->request;
+  CKV_ASSIGN_OR_RETURN(const AttendParts parts, PartsOf(request, geometry, item->indices));
+  item->segment = {.row_count = request.row_count(),
+                   .context = &item->context->context,
+                   .selection = parts.selection};
+  LayerCall& call = item->job.call;
+  call = {.layer = request.layer(), .q = parts.q, .segments = {&item->segment, 1}};
+  call.wire = parts.wire;
+  call.allow_approximate = request.allow_approximate();
+  call.deadline = item->deadline;
+  item->job.report = {};
+  item->job.out = item->room.Make(request, geometry, *item->reply.mutable_reply());
+  return absl::OkStatus();
+}
+
+void AttendStream::Post(Item* item) {
+  item->context = context_;
+  if (absl::Status status = MakeCall(item); !status.ok()) return Reply(item, status);
+  const uint64_t answer = uint64_t{item->request.row_count()} *
+                          item->context->chunks.corpus->geometry.partial_row_bytes(/*f32=*/true);
+  item->bytes += answer;
+  bytes_ += answer;
+  // A request without rows only opens the context.
+  if (item->request.row_count() == 0) return Reply(item, absl::OkStatus());
+  streams_.loop_.Post(&item->job);
+}
+
+void AttendStream::Complete(Item* item, absl::Status status) {
+  if (absl::IsNotFound(status)) {
+    streams_.loop_.Run([this, item] { TryWhereChunksAre(item); });
+    return;
+  }
+  absl::MutexLock lock(&mu_);
+  // A holder that went may have left its chunks elsewhere; the next request looks.
+  if (absl::IsUnavailable(status)) item->context->doubtful.store(true, std::memory_order_relaxed);
+  Reply(item, status);
+  Settle();
+}
+
+void AttendStream::TryWhereChunksAre(Item* item) {
+  const auto self = shared_from_this();
+  auto opened = streams_.Reopen(*item->context, item->deadline);
+  absl::Status status = opened.status();
+  if (opened.ok()) {
+    {
+      absl::MutexLock lock(&mu_);
+      if (context_ == item->context) context_ = *opened;
+    }
+    item->context = *std::move(opened);
+    item->segment.context = &item->context->context;
+    status = streams_.requester_.Attend(item->job.call, item->job.out, &item->job.report);
+  }
+  absl::MutexLock lock(&mu_);
+  Reply(item, status);
+  Settle();
+}
+
+void AttendStream::Reply(Item* item, const absl::Status& status) {
+  streams_.counters_.Count(status);
+  v1::AttendStreamReply& reply = item->reply;
+  const grpc::Status answer = ToGrpc(WithTimeGiven(status, item->given));
+  reply.set_tag(item->request.tag());
+  reply.set_code(static_cast<uint32_t>(answer.error_code()));
+  reply.set_message(answer.error_message());
+  reply.set_retry_after_us(RetryAfterUs(status));
+  if (status.ok()) {
+    item->room.Finish(item->request, item->job.report, *reply.mutable_reply());
+  } else {
+    reply.clear_reply();
+  }
+  writes_.push_back(item);
+}
+
+void AttendStream::Settle() {
+  if (finished_) return;
+  if (cancelled_ && !writing_) DropWrites();
+  if (!writing_ && !writes_.empty()) StartNextWrite();
+  const bool room = in_flight_ < kInFlightCountMax && bytes_ < kInFlightBytesMax;
+  if (reading_ == nullptr && !reads_done_ && !cancelled_ && room && !streams_.gate_.closed()) {
+    reading_ = TakeItem();
+    StartRead(&reading_->request);
+  }
+  if (in_flight_ > 0 || hold_count_ > 0) return;
+  if (cancelled_) return FinishWith(absl::CancelledError("the caller has gone"));
+  if (reads_done_) {
+    return FinishWith(streams_.gate_.closed() ? ServiceGate::ClosedError() : absl::OkStatus());
+  }
+  if (idle_) return;
+  idle_ = entry_->BeginWait();
+  if (!idle_) FinishWith(ServiceGate::ClosedError());
+}
+
+void AttendStream::StartNextWrite() {
+  if (entry_->BeginWrite()) {
+    writing_ = true;
+    StartWrite(&writes_.front()->reply);
+    return;
+  }
+  // The gate ended all streams.
+  cancelled_ = true;
+  DropWrites();
+}
+
+void AttendStream::DropWrites() {
+  for (Item* item : writes_) FreeItem(item);
+  in_flight_ -= static_cast<uint32_t>(writes_.size());
+  writes_.clear();
+}
+
+void AttendStream::OnWriteDone(bool ok) {
+  absl::MutexLock lock(&mu_);
+  entry_->EndWait();
+  writing_ = false;
+  FreeItem(writes_.front());
+  writes_.pop_front();
+  --in_flight_;
+  if (!ok) cancelled_ = true;
+  Settle();
+}
+
+void AttendStream::OnCancel() {
+  absl::MutexLock lock(&mu_);
+  cancelled_ = true;
+  for (const auto& item : items_) {
+    if (item->busy) item->job.unwanted.store(true, std::memory_order_relaxed);
+  }
+  streams_.loop_.Wake();
+  Settle();
+}
+
+void AttendStream::FinishWith(const absl::Status& status) {
+  finished_ = true;
+  Finish(ToGrpc(status));
+}
+
+void AttendStream::End(const absl::Status& why) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (finished_) return;
+    if (in_flight_ == 0 && !writing_) return FinishWith(why);
+    ++hold_count_;
+  }
+  EndCall(context_of_call_)(why);
+  absl::MutexLock lock(&mu_);
+  --hold_count_;
+  Settle();
+}
+
+void AttendStream::OnDone() {
+  std::shared_ptr<AttendStream> self;
+  absl::MutexLock lock(&mu_);
+  entry_.reset();
+  self = std::move(self_);
+}
+
+}  // namespace ckv
