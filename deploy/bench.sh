@@ -8,7 +8,7 @@
 #                   gRPC, an idle holder
 #     decision      the model against real holders at full speed, 10 and 1 Gbit/s (root, to limit
 #                   the network), the predicate, splices
-#     contexts      many sequences in one call, own rows, selections, the fixed tree
+#     contexts      many sequences in one call, own rows, selections, the fixed tree, streams
 #     store         restart, load and cold read beside the disk's own time, look-ups, plans, cuts
 set -euo pipefail
 cd "$(dirname "$0")/.."

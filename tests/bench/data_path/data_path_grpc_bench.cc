@@ -21,9 +21,10 @@
 #include "ckv/v1/requester.grpc.pb.h"
 #include "client/grpc/channel_stub.h"
 #include "proto/base/status.h"
-#include "server/services/requester_service.h"
 #include "server/edge/service_gate.h"
+#include "server/services/requester_service.h"
 #include "tests/bench/data_path/data_path.h"
+#include "tests/bench/data_path/grpc_server.h"
 #include "tests/server/services/control_client.h"
 #include "tests/support/test_corpus.h"
 
@@ -50,31 +51,6 @@ class EmptyService final : public v1::RequesterService::Service {
 
  private:
   const uint32_t d_v_;
-};
-
-// A service on a free port, with a ckvd's limits.
-class Server {
- public:
-  explicit Server(grpc::Service& service) {
-    grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-    builder.SetMaxReceiveMessageSize(kMessageBytesMax);
-    builder.SetMaxSendMessageSize(kMessageBytesMax);
-    builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
-    builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
-    builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 4);
-    builder.RegisterService(&service);
-    server_ = builder.BuildAndStart();
-    CKV_CHECK(server_ != nullptr);
-    address_ = "127.0.0.1:" + std::to_string(port);
-  }
-  ~Server() { server_->Shutdown(); }
-  const std::string& address() const { return address_; }
-
- private:
-  std::unique_ptr<grpc::Server> server_;
-  std::string address_;
 };
 
 // Microseconds of each call beside what its reply says of a kernel.
@@ -123,7 +99,7 @@ void BM_GrpcAttend(benchmark::State& state) {
                                 .directory_connected = [] { return true; }},
                                &fleet.requester(), &gate);
   EmptyService empty_service(geometry.d_v);
-  const Server server(service), empty_server(empty_service);
+  const GrpcServer server(service), empty_server(empty_service);
   for (auto _ : state) {
     Caller attend(server.address(), request);
     Caller empty(empty_server.address(), request);
