@@ -48,9 +48,10 @@ struct ContextPart {
 };
 
 // Rows of the caller's, attended on its thread while the holders compute: a sequence's own suffix.
-// They never travel. Borrowed until the call ends.
+// They never travel. Their RoPE bands stand at the positions that the query rows count from, as in
+// the caller's own cache; nothing is rotated. Borrowed until the call ends.
 struct OwnRows {
-  RowView rows;  // rows of the context's geometry and the call's layer
+  RowView rows;  // rows of the context's geometry and the call's layer (attention/partial.h)
   // u32 [segment's row_count]: the query row i sees the first visible[i] rows. If null, every query
   // row sees all.
   const uint32_t* visible = nullptr;

@@ -174,6 +174,11 @@ absl::StatusOr<std::shared_ptr<const Corpus>> Requester::ResolveChunks(std::span
   return state_->view.ResolveChunks(ids, geometry, tenant, deadline);
 }
 
+std::shared_ptr<const Corpus> Requester::Kept(std::string_view name,
+                                              std::string_view tenant) const {
+  return state_->view.Kept(name, tenant);
+}
+
 void Requester::Forget(std::string_view name) { state_->view.Forget(name); }
 
 void Requester::Learn(const Member& member) { state_->peers.Learn(member); }

@@ -127,6 +127,9 @@ class Requester {
   //   InvalidArgument     the directory's answer is not a corpus.
   absl::StatusOr<std::shared_ptr<const Corpus>> Resolve(std::string_view name,
                                                         std::string_view tenant, Instant deadline);
+  // Returns the corpus of this name if it is kept, so that Resolve would not ask the directory.
+  // Returns null if it is not.
+  std::shared_ptr<const Corpus> Kept(std::string_view name, std::string_view tenant) const;
   // Returns a corpus without a name, made of these chunks in this order. For callers that know
   // chunk ids only. The directory says which holders have them.
   //   InvalidArgument     there are no ids, or more than kCorpusChunkCountMax.

@@ -3,6 +3,9 @@
 //   CKV_ASSIGN_OR_RETURN(ckv::Ticket first, requester->Submit(call, out));
 //   ... other work; submit more ...
 //   CKV_RETURN_IF_ERROR(first.Wait());  // or Poll until it is true
+//
+// A thread that drives many: TryPoll each; if all are in flight, TicketWait::Rest
+// (client/call/ticket_wait.h); then again. A deadline passes when somebody looks.
 
 #pragma once
 
@@ -39,8 +42,8 @@ class Ticket {
   // Cancels a call that is not done.
   ~Ticket();
 
-  // Looks at what came. Returns true once the call is done. The first Poll or Wait also attends the
-  // call's own rows, on this thread.
+  // Looks at what came. Returns true once the call is done. The first Poll, TryPoll or Wait also
+  // attends the call's own rows, on this thread.
   bool Poll();
   // The same, but never waits for a holder, for a thread that drives many calls. Once it returns
   // kMustWait, let another thread Poll or Wait.

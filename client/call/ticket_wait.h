@@ -25,7 +25,7 @@ class TicketWait {
   void Again() { policy_.Begin(clock_->Now()); }
 
   // Call when TryPoll returned kInFlight for every ticket. Returns when another TryPoll may help,
-  // or `wake_fd` is readable; at the latest after LaneWait::kSleepMax.
+  // or `wake_fd` is readable (-1 if there is none); at the latest after LaneWait::kSleepMax, 10 ms.
   void Rest(std::span<const Ticket* const> tickets, int wake_fd);
 
  private:

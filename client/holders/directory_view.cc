@@ -52,6 +52,11 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryView::Resolve(std::string
   return Take(key, kept, std::move(answer), before);
 }
 
+std::shared_ptr<const Corpus> DirectoryView::Kept(std::string_view name, std::string_view tenant) {
+  Snapshot kept = Find(CorpusKey(name, tenant));
+  return kept.doubtful ? nullptr : std::move(kept.corpus);
+}
+
 absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryView::ResolveChunks(
     std::span<const ChunkId> ids, const Geometry& geometry, std::string_view tenant,
     Instant deadline) {

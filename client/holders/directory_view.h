@@ -44,6 +44,11 @@ class DirectoryView {
                                                         std::string_view tenant, Instant deadline)
       ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Returns the corpus of this name that Resolve would return without asking the directory, or
+  // null.
+  std::shared_ptr<const Corpus> Kept(std::string_view name, std::string_view tenant)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
   // Returns a nameless corpus of these chunks. The same ids give the same snapshot.
   //   InvalidArgument     no ids, or more than kCorpusChunkCountMax.
   //   NotFound            nobody holds one of the chunks; says which.
@@ -77,7 +82,7 @@ class DirectoryView {
     std::shared_ptr<const Corpus> corpus;  // null if nothing is kept
     bool doubtful = false;
   };
-  using Kept = absl::flat_hash_map<std::string, Snapshot>;
+  using Snapshots = absl::flat_hash_map<std::string, Snapshot>;
 
   absl::StatusOr<Corpus> AskForChunks(std::span<const ChunkId> ids, const Geometry& geometry,
                                       std::string_view tenant, Instant deadline);
@@ -94,7 +99,7 @@ class DirectoryView {
   DirectoryControl* const directory_;
   absl::Mutex mu_;
   uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;  // counts calls of Forget
-  Kept kept_ ABSL_GUARDED_BY(mu_);
+  Snapshots kept_ ABSL_GUARDED_BY(mu_);
   size_t kept_chunk_count_ ABSL_GUARDED_BY(mu_) = 0;
   absl::flat_hash_map<HolderId, Member> members_ ABSL_GUARDED_BY(mu_);
 };

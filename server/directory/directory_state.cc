@@ -41,7 +41,7 @@ bool Visible(const Corpus& corpus, std::string_view tenant) {
 }
 
 absl::Status NoCorpus(std::string_view name) {
-  return absl::NotFoundError(absl::StrFormat("corpus \"%s\"", name));
+  return absl::NotFoundError(absl::StrFormat("there is no corpus \"%s\" here", name));
 }
 
 }  // namespace

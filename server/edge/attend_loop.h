@@ -36,8 +36,9 @@ struct AttendJob {
   Ticket ticket;
 };
 
-// Thread-safe. Its thread never waits for a holder or the directory: what may wait goes to helpers.
-// A stream that has trouble with its holder so holds up no other.
+// Thread-safe. Its thread waits for no answer of a holder or the directory: what may wait goes to
+// helpers. A stream that has trouble with its holder so holds up no other. It does tell a holder,
+// now and then, that an idle session ends, which takes 100 ms at most (CallContextPool).
 class AttendLoop {
  public:
   // As many as a requester has call contexts by default. Each may wait for a holder that is gone.

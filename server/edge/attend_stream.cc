@@ -13,6 +13,7 @@
 #include <deque>
 #include <functional>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -66,16 +67,30 @@ bool SameChunks(const RequestChunks& a, const RequestChunks& b) {
 // A stream that was not let in.
 class RefusedStream final : public AttendStreams::Reactor {
  public:
-  explicit RefusedStream(const absl::Status& why) { Finish(ToGrpc(why)); }
+  RefusedStream(grpc::CallbackServerContext& context, const absl::Status& why) {
+    if (const uint32_t us = RetryAfterUs(why); us > 0)
+      context.AddTrailingMetadata(kRetryAfterKey, std::to_string(us));
+    Finish(ToGrpc(why));
+  }
   void OnDone() override { delete this; }
 };
 
 }  // namespace
 
 bool NamesChunks(const v1::AttendRequest& request) {
-  return !request.corpus().empty() || request.has_geometry() || !request.chunks().empty() ||
-         request.chunk_begin() != 0 || request.chunk_end() != 0 || !request.tenant().empty() ||
-         request.corpus_version() != 0;
+  return !request.corpus().empty() || request.has_geometry() || !request.chunks().empty();
+}
+
+absl::Status CheckUnnamed(const v1::AttendRequest& request, const v1::AttendRequest& naming) {
+  const bool range = request.chunk_begin() != 0 || request.chunk_end() != 0;
+  if ((!range || (request.chunk_begin() == naming.chunk_begin() &&
+                  request.chunk_end() == naming.chunk_end())) &&
+      (request.tenant().empty() || request.tenant() == naming.tenant()) &&
+      (request.corpus_version() == 0 || request.corpus_version() == naming.corpus_version())) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "attend: a tenant, range or version other than the stream's: name the corpus, too");
 }
 
 bool NamesSameChunks(const v1::AttendRequest& a, const v1::AttendRequest& b) {
@@ -127,6 +142,7 @@ class AttendStream final : public AttendStreams::Reactor,
     Duration given{0};
     uint64_t bytes = 0;
     bool busy = false;
+    bool again = false;  // its chunks were not where its context says
   };
 
   Item* TakeItem() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -159,7 +175,9 @@ class AttendStream final : public AttendStreams::Reactor,
   std::deque<Item*> pending_ ABSL_GUARDED_BY(mu_);  // behind the context that is being opened
   std::deque<Item*> writes_ ABSL_GUARDED_BY(mu_);   // the first is being written, if writing_
   ContextPtr context_ ABSL_GUARDED_BY(mu_);
-  absl::Status open_error_ ABSL_GUARDED_BY(mu_);
+  // Why there is no context.
+  absl::Status open_error_ ABSL_GUARDED_BY(mu_) = absl::InvalidArgumentError(
+      "attend: the first request of a stream must name a corpus, or a geometry and chunks");
   uint32_t in_flight_ ABSL_GUARDED_BY(mu_) = 0;   // requests read and not yet written
   uint32_t hold_count_ ABSL_GUARDED_BY(mu_) = 0;  // ends of the call that are under way
   uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
@@ -180,9 +198,16 @@ AttendStreams::Reactor* AttendStreams::Accept(grpc::CallbackServerContext* conte
     });
   };
   auto entry = gate_.Enter(cancel, &kind_);
-  if (!entry.ok()) return new RefusedStream(entry.status());
+  if (!entry.ok()) return new RefusedStream(*context, entry.status());
   stream->Start(*std::move(entry));
   return stream.get();
+}
+
+bool AttendStreams::IsCurrent(const StreamContext* context,
+                              const v1::AttendRequest& request) const {
+  return context != nullptr && NamesSameChunks(request, context->naming) &&
+         (request.corpus().empty() ||
+          requester_.Kept(request.corpus(), request.tenant()) == context->chunks.corpus);
 }
 
 absl::StatusOr<AttendStreams::ContextPtr> AttendStreams::Open(const v1::AttendRequest& request,
@@ -221,7 +246,7 @@ AttendStream::Item* AttendStream::TakeItem() {
 
 void AttendStream::FreeItem(Item* item) {
   bytes_ -= std::exchange(item->bytes, 0);
-  item->busy = false;
+  item->busy = item->again = false;
   item->context.reset();
   if (item->request.q().size() > kRequestBytesKept) item->request = v1::AttendRequest();
   if (item->reply.reply().o().size() > kRequestBytesKept) {
@@ -258,18 +283,18 @@ void AttendStream::OnReadDone(bool ok) {
 }
 
 void AttendStream::Begin(Item* item) {
-  const bool names = NamesChunks(item->request);
-  const bool known =
-      context_ != nullptr && (!names || NamesSameChunks(item->request, context_->naming));
-  if (known && !context_->doubtful.load(std::memory_order_relaxed)) return Post(item);
-  if (!known && !names) {
-    return Reply(item, !open_error_.ok() ? open_error_
-                                         : absl::FailedPreconditionError(
-                                               "attend: the first request of a stream must name a "
-                                               "corpus, or a geometry and chunks"));
+  const v1::AttendRequest& request = item->request;
+  const bool names = NamesChunks(request);
+  if (!names) {
+    if (context_ == nullptr) return Reply(item, open_error_);
+    if (absl::Status status = CheckUnnamed(request, context_->naming); !status.ok())
+      return Reply(item, status);
   }
+  const bool current = names ? streams_.IsCurrent(context_.get(), request) : true;
+  if (current && !context_->doubtful.load(std::memory_order_relaxed)) return Post(item);
+  // A caller that names its chunks means those that there are now; else they must be the same.
   opening_ = true;
-  streams_.loop_.Run([this, item, context = known ? context_ : nullptr] { Open(item, context); });
+  streams_.loop_.Run([this, item, known = names ? nullptr : context_] { Open(item, known); });
 }
 
 void AttendStream::Open(Item* item, const ContextPtr& known) {
@@ -326,14 +351,19 @@ void AttendStream::Post(Item* item) {
 }
 
 void AttendStream::Complete(Item* item, absl::Status status) {
-  if (absl::IsNotFound(status)) {
-    streams_.loop_.Run([this, item] { TryWhereChunksAre(item); });
-    return;
-  }
   absl::MutexLock lock(&mu_);
-  // A holder that went may have left its chunks elsewhere; the next request looks.
-  if (absl::IsUnavailable(status)) item->context->doubtful.store(true, std::memory_order_relaxed);
-  Reply(item, status);
+  // A holder that went may have left its chunks elsewhere, too; the next request looks.
+  if (absl::IsNotFound(status) || absl::IsUnavailable(status))
+    item->context->doubtful.store(true, std::memory_order_relaxed);
+  if (!absl::IsNotFound(status) || std::exchange(item->again, true)) {
+    Reply(item, status);
+  } else if (!NamesChunks(item->request)) {
+    streams_.loop_.Run([this, item] { TryWhereChunksAre(item); });
+  } else if (opening_) {
+    pending_.push_back(item);
+  } else {
+    Begin(item);
+  }
   Settle();
 }
 

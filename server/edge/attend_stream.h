@@ -43,6 +43,9 @@ struct StreamContext {
 // Whether a request names chunks, and whether it names the same as another.
 bool NamesChunks(const v1::AttendRequest& request);
 bool NamesSameChunks(const v1::AttendRequest& a, const v1::AttendRequest& b);
+// Checks that a request which names no chunks says nothing about them that differs from `naming`.
+//   InvalidArgument     it does.
+absl::Status CheckUnnamed(const v1::AttendRequest& request, const v1::AttendRequest& naming);
 
 // Serves the streams of one requester. Thread-safe.
 class AttendStreams {
@@ -75,6 +78,8 @@ class AttendStreams {
   friend class AttendStream;
   using ContextPtr = std::shared_ptr<StreamContext>;
 
+  // Whether a context has the chunks that a request names, as they are known now. Does not wait.
+  bool IsCurrent(const StreamContext* context, const v1::AttendRequest& request) const;
   // Opens the context that a request names. May wait for the directory and for holders.
   //   As RequestCorpora::ChunksOf and Requester::Open.
   absl::StatusOr<ContextPtr> Open(const v1::AttendRequest& request, Instant deadline);

@@ -13,6 +13,7 @@ absl::StatusOr<std::shared_ptr<const Corpus>> RequestCorpora::Resolve(const std:
                                                                       const std::string& tenant,
                                                                       uint64_t version,
                                                                       Instant deadline) {
+  if (name.empty()) return absl::InvalidArgumentError("corpus: name one");
   CKV_ASSIGN_OR_RETURN(auto corpus, requester_.Resolve(name, tenant, deadline));
   if (version == 0 || corpus->version == version) return corpus;
   // The corpus kept here may be older or newer than what the caller resolved; the directory knows.

@@ -1,10 +1,22 @@
 #include "server/edge/service_gate.h"
 
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "client/holders/retry.h"
 
 namespace ckv {
+namespace {
+
+// Streams last; a second is soon enough to look again.
+constexpr uint32_t kRetryAfterUs = 1'000'000;
+
+absl::Status FullError(std::string text) {
+  return WithRetryAfter(absl::ResourceExhaustedError(text), kRetryAfterUs);
+}
+
+}  // namespace
 
 ServiceGate::Stream::Stream(Stream&& other) noexcept
     : gate_(std::exchange(other.gate_, nullptr)), entry_(other.entry_) {}
@@ -43,12 +55,11 @@ absl::StatusOr<ServiceGate::Stream> ServiceGate::Enter(CancelStream cancel, Kind
   if (closed_) return ClosedError();
   const bool holds_thread = kind == nullptr || kind->holds_thread_;
   if (holds_thread && thread_count_ >= stream_count_max_) {
-    return absl::ResourceExhaustedError(
-        absl::StrFormat("%d streams are open, the limit; retry in 1000 ms", stream_count_max_));
+    return FullError(absl::StrFormat("%d streams are open, the limit", stream_count_max_));
   }
   if (kind != nullptr && kind->count_ >= kind->count_max_) {
-    return absl::ResourceExhaustedError(absl::StrFormat(
-        "%d %s are in progress, the limit; retry in 1000 ms", kind->count_max_, kind->name_));
+    return FullError(
+        absl::StrFormat("%d %s are in progress, the limit", kind->count_max_, kind->name_));
   }
   if (holds_thread) ++thread_count_;
   if (kind != nullptr) ++kind->count_;

@@ -9,11 +9,11 @@
 
 #include "ckv/v1/holder.grpc.pb.h"
 #include "proto/base/clock.h"
+#include "server/edge/service_gate.h"
 #include "server/holder/holder.h"
 #include "server/services/chunk_push_service.h"
 #include "server/services/chunk_read.h"
 #include "server/services/chunk_verify_service.h"
-#include "server/edge/service_gate.h"
 
 namespace ckv {
 

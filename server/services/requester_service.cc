@@ -217,7 +217,7 @@ grpc::Status RequesterServiceImpl::Fetch(grpc::ServerContext* context,
                                          const v1::FetchRequest* request,
                                          grpc::ServerWriter<v1::FetchReply>* writer) {
   auto entry = gate_.Enter(EndCall(context));
-  if (!entry.ok()) return ToGrpc(entry.status());
+  if (!entry.ok()) return Answered(*context, entry.status());
   const Instant deadline = DeadlineFor(*context, request->timeout_ms());
   const Duration given = deadline - options_.clock->Now();
   const auto corpus =
@@ -247,7 +247,7 @@ grpc::Status RequesterServiceImpl::FetchSelection(
     grpc::ServerContext* context, const v1::FetchSelectionRequest* request,
     grpc::ServerWriter<v1::FetchSelectionReply>* writer) {
   auto entry = gate_.Enter(EndCall(context));
-  if (!entry.ok()) return ToGrpc(entry.status());
+  if (!entry.ok()) return Answered(*context, entry.status());
   const Instant deadline = DeadlineFor(*context, request->timeout_ms());
   const Duration given = deadline - options_.clock->Now();
   const auto corpus =

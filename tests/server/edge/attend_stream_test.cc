@@ -7,6 +7,7 @@
 
 #include "attention/bf16.h"
 #include "server/edge/attend_request.h"
+#include "server/edge/attend_stream.h"
 #include "tests/server/services/services_fixture.h"
 
 namespace ckv {
@@ -114,7 +115,7 @@ TEST_F(AttendStreamTest, WithoutAContextARequestSaysWhatToDo) {
   Call call;
   const auto stream = requester_stub_->AttendStream(call.get());
   v1::AttendStreamReply reply = Ask(*stream, Unnamed(1));
-  EXPECT_EQ(reply.code(), static_cast<uint32_t>(grpc::StatusCode::FAILED_PRECONDITION));
+  EXPECT_EQ(reply.code(), static_cast<uint32_t>(grpc::StatusCode::INVALID_ARGUMENT));
   EXPECT_THAT(reply.message(), HasSubstr("must name a corpus"));
   // The error of a context is that of the requests behind it.
   v1::AttendRequest nothing = Unnamed(2);
@@ -185,10 +186,12 @@ TEST_F(AttendStreamTest, AnAnswerComesInTheTypeAskedFor) {
   EXPECT_TRUE(End(*stream).ok());
 }
 
-// Goal: streams hold no threads. Method: many more open streams than the server has threads, each
-// of which has been answered; all of them and a unary call are answered again.
+// Goal: streams hold no threads, and have a limit all the same. Method: as many open streams as may
+// be, more than there are threads for streams, each of which has been answered; one more is
+// refused; all of them and a unary call are answered again.
 TEST_F(AttendStreamTest, StreamsHoldNoThreads) {
-  const size_t kCount = Config().rpc_thread_count_max / 2 + 10;
+  constexpr size_t kCount = AttendStreams::kStreamCountMax;
+  ASSERT_GT(kCount, Config().rpc_thread_count_max / 2);
   const v1::AttendReply want = Unary(Named());
   std::vector<std::unique_ptr<Call>> calls;
   std::vector<std::unique_ptr<Stream>> streams;
@@ -197,6 +200,12 @@ TEST_F(AttendStreamTest, StreamsHoldNoThreads) {
     streams.push_back(requester_stub_->AttendStream(calls.back()->get()));
     ExpectSameBits(Ask(*streams.back(), Named()).reply(), want);
   }
+  Call refused;
+  const auto one_more = requester_stub_->AttendStream(refused.get());
+  v1::AttendStreamReply none;
+  EXPECT_FALSE(one_more->Read(&none));
+  EXPECT_EQ(one_more->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(refused.get()->GetServerTrailingMetadata().count(kRetryAfterKey), 1u);
   for (const auto& stream : streams) ASSERT_TRUE(stream->Write(Unnamed(1)));
   ExpectSameBits(Unary(Named()), want);
   for (const auto& stream : streams) {
@@ -232,12 +241,64 @@ TEST_F(AttendStreamTest, OtherChunksUnderTheSameNameAreRefused) {
     EXPECT_EQ(reply.code(), static_cast<uint32_t>(grpc::StatusCode::FAILED_PRECONDITION));
     EXPECT_THAT(reply.message(), HasSubstr("name them anew"));
   }
-  // Its client says that it means what is there now.
-  v1::AttendRequest anew = Named();
-  anew.set_chunk_end(static_cast<uint32_t>(corpus_.chunks.size()) - 1);
-  const v1::AttendStreamReply reply = Ask(*stream, anew);
-  ASSERT_EQ(reply.code(), 0u) << reply.message();
-  ExpectSameBits(reply.reply(), Unary(anew));
+  // A client that names the corpus means what is there now.
+  const v1::AttendReply want = Unary(Named());
+  for (const v1::AttendRequest& request : {Named(), Unnamed(7)}) {
+    const v1::AttendStreamReply reply = Ask(*stream, request);
+    ASSERT_EQ(reply.code(), 0u) << reply.message();
+    ExpectSameBits(reply.reply(), want);
+  }
+  EXPECT_TRUE(End(*stream).ok());
+}
+
+// The same for a client that names its corpus every time: it never notices.
+TEST_F(AttendStreamTest, AReplacedCorpusIsThatOfRequestsThatNameIt) {
+  const v1::AttendReply before = Unary(Named());
+  Call call;
+  const auto stream = requester_stub_->AttendStream(call.get());
+  ExpectSameBits(Ask(*stream, Named()).reply(), before);
+  Corpus shorter = corpus_.Publish("c", "", {{{"h0"}}, {{"h1"}}});
+  shorter.chunks.pop_back();
+  v1::PublishCorpusRequest publish;
+  *publish.mutable_corpus() = ToProto(shorter);
+  publish.set_replace(true);
+  v1::PublishCorpusReply published;
+  ASSERT_TRUE(directory_stub_->PublishCorpus(Call().get(), publish, &published).ok());
+  // The watch brings the news. Until then the chunks are as before.
+  v1::AttendStreamReply reply;
+  const Instant give_up = Soon();
+  do {
+    ASSERT_LT(Clock::Real()->Now(), give_up);
+    reply = Ask(*stream, Named());
+    ASSERT_EQ(reply.code(), 0u) << reply.message();
+  } while (reply.reply().o() == before.o());
+  ExpectSameBits(reply.reply(), Unary(Named()));
+  EXPECT_TRUE(End(*stream).ok());
+}
+
+// What only goes with a corpus may be repeated without it, if it is the same.
+TEST_F(AttendStreamTest, HalfANameIsRefusedAndHarmsNobody) {
+  v1::AttendRequest first_two = Named();
+  first_two.set_chunk_end(2);
+  const v1::AttendReply want = Unary(first_two);
+  Call call;
+  const auto stream = requester_stub_->AttendStream(call.get());
+  ExpectSameBits(Ask(*stream, first_two).reply(), want);
+  v1::AttendRequest half = Unnamed(1);
+  half.set_chunk_end(2);
+  ExpectSameBits(Ask(*stream, half).reply(), want);
+  const auto expect_refused = [&](auto change) {
+    v1::AttendRequest request = Unnamed(2);
+    change(request);
+    const v1::AttendStreamReply reply = Ask(*stream, request);
+    EXPECT_EQ(reply.code(), static_cast<uint32_t>(grpc::StatusCode::INVALID_ARGUMENT));
+    EXPECT_THAT(reply.message(), HasSubstr("name the corpus, too"));
+    ExpectSameBits(Ask(*stream, Unnamed(3)).reply(), want);
+  };
+  expect_refused([](auto& request) { request.set_chunk_end(1); });
+  expect_refused([](auto& request) { request.set_chunk_begin(1); });
+  expect_refused([](auto& request) { request.set_tenant("red"); });
+  expect_refused([](auto& request) { request.set_corpus_version(99); });
   EXPECT_TRUE(End(*stream).ok());
 }
 

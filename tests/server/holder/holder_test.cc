@@ -141,6 +141,33 @@ TEST_P(HolderTest, EveryErrorHasItsType) {
   EXPECT_TRUE(NothingPinned());
 }
 
+// Fields that a later build will use are answered Unimplemented, and the lane stays. So a newer
+// requester can find out, frame by frame, and ask in the older way.
+TEST_P(HolderTest, AFieldOfALaterBuildIsRefusedAndTheLaneStays) {
+  Put();
+  const auto client = Open();
+  const RawAttend good = Dense({client->Resolve(corpus_)[0]}, 2);
+  std::vector<std::byte> frame(1u << 16);
+  const auto change = [&](auto edit) {
+    frame.resize(1u << 16);
+    frame.resize(test::EncodeAttend(good, corpus_.geometry.d_qk, client->Header(), frame));
+    SegmentEntry segment;
+    std::memcpy(&segment, frame.data() + sizeof(RequestHeader), sizeof(segment));
+    edit(segment);
+    std::memcpy(frame.data() + sizeof(RequestHeader), &segment, sizeof(segment));
+    client->PostBytes(frame);
+    const auto reply = client->Await();
+    EXPECT_TRUE(reply.ok()) << reply.status();
+    return reply.ok() ? reply->status() : reply.status();
+  };
+  const absl::Status limits = change([](SegmentEntry& segment) { segment.limit_begin = 0; });
+  EXPECT_TRUE(absl::IsUnimplemented(limits)) << limits;
+  const absl::Status blocks = change([](SegmentEntry& segment) { segment.index_rows = 64; });
+  EXPECT_TRUE(absl::IsUnimplemented(blocks)) << blocks;
+  ExpectRight(*client, good);
+  EXPECT_TRUE(NothingPinned());
+}
+
 TEST_P(HolderTest, ADroppedChunkIsNotFoundUntilItIsPutAgain) {
   Put();
   const auto client = Open();

@@ -109,7 +109,7 @@ TEST(ServiceGateTest, LimitsStreamsOfAKind) {
   ASSERT_TRUE(put.ok());
   const auto refused = gate.Enter(kNothing, &puts);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(refused.status().message(), "1 puts are in progress, the limit; retry in 1000 ms");
+  EXPECT_EQ(refused.status().message(), "1 puts are in progress, the limit; retry in 1000000 us");
   EXPECT_TRUE(gate.Enter(kNothing, &reads).ok());  // and ended again
   {
     const ServiceGate::Stream moved = *std::move(put);
