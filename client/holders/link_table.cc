@@ -29,7 +29,7 @@ void LinkTable::BeginCall() {
   failed_ = nullptr;
   reopened_.clear();
   tried_.clear();
-  may_wait_ = true;
+  set_may_wait(true);
 }
 
 void LinkTable::BeginAttempt() {
@@ -37,7 +37,6 @@ void LinkTable::BeginAttempt() {
   now_ = options_->clock->Now();
   current_.clear();
   failed_ = nullptr;
-  would_wait_ = false;
   ++use_count_;
 }
 
@@ -221,7 +220,7 @@ bool LinkTable::Used(const HolderLink& link) const {
 
 void LinkTable::Tidy() {
   AssertHeld();
-  if (now_ < next_idle_look_ || !may_wait_) return;
+  if (now_ < next_idle_look_) return;
   next_idle_look_ = std::min(CloseIdleLink(now_), now_ + kLinkIdleMax);
 }
 
@@ -250,7 +249,7 @@ Instant LinkTable::CloseIdleLink(Instant now) {
 absl::Status LinkTable::EnsureUp(HolderLink& link, Instant deadline) {
   AssertHeld();
   link.set_last_use(now_);
-  if (!may_wait_ && !link.IsUsable()) return RefuseToWait();
+  if (!may_wait_) return link.IsUsable() ? absl::OkStatus() : RefuseToWait();
   // A machine that went away does not even refuse, so time is left for the other holders.
   const auto may_ask = [&](const HolderPeer& other) {
     return !other.gone() && !other.avoided(now_);

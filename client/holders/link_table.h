@@ -67,8 +67,11 @@ class LinkTable {
 
   // Until the next BeginCall, says whether EnsureUp and HandleOf may wait for a holder; they may
   // after BeginCall. If not, what would wait fails instead, and would_wait() says so until the next
-  // attempt. The attempt can be made again, by a thread that may wait.
-  void set_may_wait(bool may_wait) { may_wait_ = may_wait; }
+  // of these calls. The attempt can be made again, by a thread that may wait.
+  void set_may_wait(bool may_wait) {
+    may_wait_ = may_wait;
+    would_wait_ = false;
+  }
   bool would_wait() const { return would_wait_; }
 
   // Starts an attempt of a call. Add its corpora, then Tidy.

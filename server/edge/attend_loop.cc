@@ -10,6 +10,11 @@
 #include "proto/base/status.h"
 
 namespace ckv {
+namespace {
+
+absl::Status UnwantedError() { return absl::CancelledError("the caller has gone"); }
+
+}  // namespace
 
 AttendLoop::AttendLoop(Requester* requester, Clock* clock, Duration spin_max)
     : requester_(*requester),
@@ -73,33 +78,53 @@ bool AttendLoop::TakePosted() {
 }
 
 void AttendLoop::SubmitWaiting() {
+  SweepWaiting();
   while (!waiting_.empty()) {
     AttendJob* const job = waiting_.front();
-    const auto leave = [this] { waiting_.pop_front(); };
-    if (job->unwanted.load(std::memory_order_relaxed)) {
-      leave();
-      End(job, absl::CancelledError("the caller has gone"));
-      continue;
-    }
     auto ticket = requester_.TrySubmit(job->call, job->out, &job->report);
+    if (absl::IsResourceExhausted(ticket.status())) {
+      // Every call context is in use. Mostly one of these jobs gives its own back. Otherwise other
+      // calls have them, which wait for theirs in one queue, and so does one of these.
+      if (in_flight_.empty() && !handed_over_.exchange(true)) HandOver(job);
+      return;
+    }
+    waiting_.pop_front();
     if (ticket.ok()) {
-      leave();
       job->ticket = *std::move(ticket);
       in_flight_.push_back(job);
-    } else if (!absl::IsResourceExhausted(ticket.status())) {
-      leave();
-      End(job, ticket.status());
-    } else if (clock_->Now() >= job->call.deadline) {
-      leave();
-      End(job, LaneWait::PassedError());
-    } else if (in_flight_.empty()) {
-      // Other calls have every call context. Those wait for theirs in one queue, and so does this.
-      leave();
-      helpers_.Run([this, job] { End(job, requester_.Attend(job->call, job->out, &job->report)); });
     } else {
-      return;  // one of these jobs gives its context back
+      End(job, ticket.status());
     }
   }
+}
+
+void AttendLoop::SweepWaiting() {
+  // A deadline may be late by this much.
+  constexpr Duration kSweepEvery = std::chrono::milliseconds(1);
+  if (waiting_.empty()) return;
+  const Instant now = clock_->Now();
+  if (now < next_sweep_) return;
+  next_sweep_ = now + kSweepEvery;
+  std::erase_if(waiting_, [&](AttendJob* job) {
+    if (job->unwanted.load(std::memory_order_relaxed)) {
+      End(job, UnwantedError());
+    } else if (now >= job->call.deadline) {
+      End(job, LaneWait::PassedError());
+    } else {
+      return false;
+    }
+    return true;
+  });
+}
+
+void AttendLoop::HandOver(AttendJob* job) {
+  waiting_.pop_front();
+  helpers_.Run([this, job] {
+    absl::Status status = requester_.Attend(job->call, job->out, &job->report);
+    handed_over_.store(false);
+    Wake();
+    End(job, std::move(status));
+  });
 }
 
 bool AttendLoop::Step() {
@@ -116,7 +141,10 @@ bool AttendLoop::StepOne(AttendJob* job) {
       End(job, job->ticket.Wait());
       return true;
     case TicketProgress::kMustWait:
-      helpers_.Run([job] { End(job, job->ticket.Wait()); });
+      ticket_helpers_.Run([job] {
+        if (job->unwanted.load(std::memory_order_relaxed)) job->ticket.Cancel();
+        End(job, job->ticket.Wait());
+      });
       return true;
   }
   return false;
@@ -124,9 +152,10 @@ bool AttendLoop::StepOne(AttendJob* job) {
 
 void AttendLoop::Rest() {
   if (in_flight_.empty()) {
-    // Nothing waits here either: TakePosted was the last to look.
+    // A job that waits has a deadline to look at.
+    constexpr int kWaitingMs = 10;
     pollfd wake = {wake_fd_, POLLIN, 0};
-    poll(&wake, 1, /*timeout=*/-1);
+    poll(&wake, 1, waiting_.empty() ? -1 : kWaitingMs);
     return;
   }
   tickets_.clear();

@@ -36,12 +36,12 @@ struct AttendJob {
   Ticket ticket;
 };
 
-// Thread-safe. Its thread waits for no answer of a holder or the directory: what may wait goes to
-// helpers. A stream that has trouble with its holder so holds up no other. It does tell a holder,
-// now and then, that an idle session ends, which takes 100 ms at most (CallContextPool).
+// Thread-safe. Its thread opens no session and asks no directory: what may wait so goes to helpers.
+// It does tell holders that sessions end which failed or are idle. That takes a round trip, and
+// 100 ms at most.
 class AttendLoop {
  public:
-  // As many as a requester has call contexts by default. Each may wait for a holder that is gone.
+  // Threads for work that waits for others and holds no call context.
   static constexpr uint32_t kHelperCountMax = 16;
 
   // Both must outlive it. `spin_max` as in RequesterOptions.
@@ -51,12 +51,15 @@ class AttendLoop {
   // Every job is done.
   ~AttendLoop();
 
-  // Jobs begin in order of Post. One that finds every call context in use waits for one.
+  // Jobs begin in order of Post. Those that find every call context in use wait for one, at most
+  // until their deadlines.
   void Post(AttendJob* job) ABSL_LOCKS_EXCLUDED(mu_);
   // Looks at unwanted jobs soon.
   void Wake() ABSL_LOCKS_EXCLUDED(mu_);
   // Runs work that may wait on a helper.
   void Run(HelperThreads::Work work) { helpers_.Run(std::move(work)); }
+  // Runs short work that must not wait behind that.
+  void RunSoon(HelperThreads::Work work) { soon_.Run(std::move(work)); }
 
  private:
   void Drive();
@@ -64,6 +67,10 @@ class AttendLoop {
   bool TakePosted() ABSL_LOCKS_EXCLUDED(mu_);
   void Signal() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SubmitWaiting();
+  // Ends the waiting jobs whose deadlines have passed, or which nobody wants any more.
+  void SweepWaiting();
+  // Lets a helper wait for a call context in the queue of all calls.
+  void HandOver(AttendJob* job);
   // Returns true if a job left the loop.
   bool Step();
   // Returns true if the job left the loop.
@@ -75,11 +82,17 @@ class AttendLoop {
   Clock* const clock_;
   const int wake_fd_;
   HelperThreads helpers_;
+  // For tickets that may wait. Each has a call context, which work in `helpers_` may wait for. So
+  // they have threads of their own, as many as there may be tickets.
+  HelperThreads ticket_helpers_{RequesterOptions::kCallCountMax};
+  HelperThreads soon_{1};
   absl::Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool signalled_ ABSL_GUARDED_BY(mu_) = false;  // wake_fd_ is readable
   std::vector<AttendJob*> posted_ ABSL_GUARDED_BY(mu_);
+  std::atomic<bool> handed_over_{false};  // a helper waits for a call context
   // The loop's own.
+  Instant next_sweep_;
   std::deque<AttendJob*> waiting_;  // for a call context
   std::vector<AttendJob*> in_flight_;
   std::vector<const Ticket*> tickets_;

@@ -28,40 +28,12 @@ namespace {
 
 // A request larger than this does not keep its memory for the next one.
 constexpr size_t kRequestBytesKept = size_t{1} << 20;
+// The bytes that a row's answer is counted for before its geometry is known: f32, d_v = 512.
+constexpr uint64_t kAnswerRowBytes = 4 * 512 + 8;
 
-bool SameRef(const v1::ChunkRef& a, const v1::ChunkRef& b) {
-  return a.id() == b.id() && a.offset() == b.offset();
-}
-
-v1::AttendRequest NamingOf(const v1::AttendRequest& request) {
-  v1::AttendRequest naming;
-  naming.set_corpus(request.corpus());
-  naming.set_tenant(request.tenant());
-  naming.set_corpus_version(request.corpus_version());
-  if (request.has_geometry()) *naming.mutable_geometry() = request.geometry();
-  *naming.mutable_chunks() = request.chunks();
-  naming.set_chunk_begin(request.chunk_begin());
-  naming.set_chunk_end(request.chunk_end());
-  return naming;
-}
-
-// Whether another snapshot has the same chunks in the same order.
-bool SameChunks(const RequestChunks& a, const RequestChunks& b) {
-  const auto same_id = [&](uint32_t x, uint32_t y) {
-    return a.corpus->chunks[x].id == b.corpus->chunks[y].id;
-  };
-  if (a.uses.size() != b.uses.size()) return false;
-  for (size_t i = 0; i < a.uses.size(); ++i) {
-    if (a.uses[i].offset != b.uses[i].offset || !same_id(a.uses[i].ordinal, b.uses[i].ordinal))
-      return false;
-  }
-  if (!a.uses.empty()) return true;
-  const auto count = static_cast<uint32_t>(a.corpus->chunks.size());
-  if (b.corpus->chunks.size() != count) return false;
-  for (uint32_t i = 0; i < count; ++i) {
-    if (!same_id(i, i)) return false;
-  }
-  return true;
+// Whether a holder or the directory did not answer, so that nothing is known.
+bool IsAway(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }
 
 // A stream that was not let in.
@@ -77,37 +49,12 @@ class RefusedStream final : public AttendStreams::Reactor {
 
 }  // namespace
 
-bool NamesChunks(const v1::AttendRequest& request) {
-  return !request.corpus().empty() || request.has_geometry() || !request.chunks().empty();
-}
-
-absl::Status CheckUnnamed(const v1::AttendRequest& request, const v1::AttendRequest& naming) {
-  const bool range = request.chunk_begin() != 0 || request.chunk_end() != 0;
-  if ((!range || (request.chunk_begin() == naming.chunk_begin() &&
-                  request.chunk_end() == naming.chunk_end())) &&
-      (request.tenant().empty() || request.tenant() == naming.tenant()) &&
-      (request.corpus_version() == 0 || request.corpus_version() == naming.corpus_version())) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      "attend: a tenant, range or version other than the stream's: name the corpus, too");
-}
-
-bool NamesSameChunks(const v1::AttendRequest& a, const v1::AttendRequest& b) {
-  return a.corpus() == b.corpus() && a.tenant() == b.tenant() &&
-         a.corpus_version() == b.corpus_version() && a.chunk_begin() == b.chunk_begin() &&
-         a.chunk_end() == b.chunk_end() && a.has_geometry() == b.has_geometry() &&
-         a.geometry().SerializeAsString() == b.geometry().SerializeAsString() &&
-         std::equal(a.chunks().begin(), a.chunks().end(), b.chunks().begin(), b.chunks().end(),
-                    SameRef);
-}
-
 // One stream. gRPC calls the reactions, each on any thread.
 class AttendStream final : public AttendStreams::Reactor,
                            public std::enable_shared_from_this<AttendStream> {
  public:
   static constexpr uint32_t kInFlightCountMax = 16;
-  // Rows, indices and answers of requests in flight, after which no other is read.
+  // Bytes of requests in flight and of their answers, after which no other is read.
   static constexpr uint64_t kInFlightBytesMax = uint64_t{64} << 20;
 
   AttendStream(AttendStreams* streams, grpc::CallbackServerContext* context)
@@ -142,7 +89,7 @@ class AttendStream final : public AttendStreams::Reactor,
     Duration given{0};
     uint64_t bytes = 0;
     bool busy = false;
-    bool again = false;  // its chunks were not where its context says
+    bool again = false;  // its chunks were not where `context` says
   };
 
   Item* TakeItem() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -151,16 +98,18 @@ class AttendStream final : public AttendStreams::Reactor,
   void Begin(Item* item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Opens a context for `item` on this thread, which may wait; `known` again if it is set.
   void Open(Item* item, const ContextPtr& known) ABSL_LOCKS_EXCLUDED(mu_);
+  void TakeOpenError(Item* item, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Makes the call of a request over its context.
   absl::Status MakeCall(Item* item);
   void Post(Item* item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Ends an attend. One whose chunks were moved is tried once more, by a helper.
+  // Ends an attend. One whose chunks were moved is tried once more, where they are now.
   void Complete(Item* item, absl::Status status) ABSL_LOCKS_EXCLUDED(mu_);
-  void TryWhereChunksAre(Item* item) ABSL_LOCKS_EXCLUDED(mu_);
   void Reply(Item* item, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Starts what can be started: a write, a read, or the end.
   void Settle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void StartNextWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Lets nothing more begin, and what is in flight end soon.
+  void Cancel() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DropWrites() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FinishWith(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -186,6 +135,7 @@ class AttendStream final : public AttendStreams::Reactor,
   bool idle_ ABSL_GUARDED_BY(mu_) = false;  // waits for its peer, as its gate knows
   bool reads_done_ ABSL_GUARDED_BY(mu_) = false;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  bool gate_ended_ ABSL_GUARDED_BY(mu_) = false;  // the gate lets nothing be written any more
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
 };
 
@@ -193,7 +143,7 @@ AttendStreams::Reactor* AttendStreams::Accept(grpc::CallbackServerContext* conte
   auto stream = std::make_shared<AttendStream>(this, context);
   // The gate calls this with its lock held, so a helper does it.
   const auto cancel = [this, weak = std::weak_ptr<AttendStream>(stream)](const absl::Status& why) {
-    loop_.Run([weak, why] {
+    loop_.RunSoon([weak, why] {
       if (const auto ended = weak.lock()) ended->End(why);
     });
   };
@@ -217,13 +167,21 @@ absl::StatusOr<AttendStreams::ContextPtr> AttendStreams::Open(const v1::AttendRe
   const ContextPart part = {opened->chunks.corpus, opened->chunks.uses};
   CKV_ASSIGN_OR_RETURN(opened->context, requester_.Open({.parts = {&part, 1}}, deadline));
   opened->naming = NamingOf(request);
+  opened->number = last_number_.fetch_add(1, std::memory_order_relaxed) + 1;
   return opened;
 }
 
 absl::StatusOr<AttendStreams::ContextPtr> AttendStreams::Reopen(const StreamContext& context,
                                                                 Instant deadline) {
-  CKV_ASSIGN_OR_RETURN(ContextPtr opened, Open(context.naming, deadline));
-  if (SameChunks(context.chunks, opened->chunks)) return opened;
+  // Another placement is another version, too. That the chunks are the same is what counts.
+  v1::AttendRequest naming = context.naming;
+  naming.clear_corpus_version();
+  CKV_ASSIGN_OR_RETURN(ContextPtr opened, Open(naming, deadline));
+  if (SameChunks(context.chunks, opened->chunks)) {
+    opened->naming = context.naming;
+    opened->number = context.number;
+    return opened;
+  }
   return absl::FailedPreconditionError(absl::StrFormat(
       "corpus '%s' has other chunks than when the stream named them: name them anew",
       context.naming.corpus()));
@@ -245,14 +203,15 @@ AttendStream::Item* AttendStream::TakeItem() {
 }
 
 void AttendStream::FreeItem(Item* item) {
+  if (item->bytes > kRequestBytesKept) {
+    item->request = v1::AttendRequest();
+    item->reply = v1::AttendStreamReply();
+    item->room = AnswerRoom();
+    item->indices = {};
+  }
   bytes_ -= std::exchange(item->bytes, 0);
   item->busy = item->again = false;
   item->context.reset();
-  if (item->request.q().size() > kRequestBytesKept) item->request = v1::AttendRequest();
-  if (item->reply.reply().o().size() > kRequestBytesKept) {
-    item->reply = v1::AttendStreamReply();
-    item->room = AnswerRoom();
-  }
   free_.push_back(item);
 }
 
@@ -269,7 +228,8 @@ void AttendStream::OnReadDone(bool ok) {
   ++in_flight_;
   item->busy = true;
   item->job.unwanted.store(cancelled_, std::memory_order_relaxed);
-  item->bytes = item->request.q().size() + item->request.selection().indices().size();
+  item->bytes = item->request.ByteSizeLong() +
+                std::min(item->request.row_count(), kAttendRowCountMax) * kAnswerRowBytes;
   bytes_ += item->bytes;
   item->deadline = RequestDeadline(*context_of_call_, *streams_.options_.clock,
                                    item->request.timeout_ms(), streams_.options_.default_timeout);
@@ -287,6 +247,11 @@ void AttendStream::Begin(Item* item) {
   const bool names = NamesChunks(request);
   if (!names) {
     if (context_ == nullptr) return Reply(item, open_error_);
+    if (item->again && item->context->number != context_->number) {
+      return Reply(item,
+                   absl::NotFoundError("attend: the chunks of the context that the stream had "
+                                       "when it read this request have moved"));
+    }
     if (absl::Status status = CheckUnnamed(request, context_->naming); !status.ok())
       return Reply(item, status);
   }
@@ -299,19 +264,21 @@ void AttendStream::Begin(Item* item) {
 
 void AttendStream::Open(Item* item, const ContextPtr& known) {
   const auto self = shared_from_this();
-  auto opened = known != nullptr ? streams_.Reopen(*known, item->deadline)
-                                 : streams_.Open(item->request, item->deadline);
+  // Others wait behind it.
+  const Instant deadline =
+      std::min(item->deadline, streams_.options_.clock->Now() + streams_.options_.default_timeout);
+  absl::StatusOr<ContextPtr> opened = absl::CancelledError("the caller has gone");
+  if (!item->job.unwanted.load(std::memory_order_relaxed)) {
+    opened = known != nullptr ? streams_.Reopen(*known, deadline)
+                              : streams_.Open(item->request, deadline);
+  }
   absl::MutexLock lock(&mu_);
   opening_ = false;
   if (opened.ok()) {
     context_ = *std::move(opened);
     Post(item);
   } else {
-    if (known == nullptr) {
-      context_ = nullptr;
-      open_error_ = opened.status();
-    }
-    Reply(item, opened.status());
+    TakeOpenError(item, opened.status());
   }
   while (!pending_.empty() && !opening_) {
     Item* const next = pending_.front();
@@ -319,6 +286,18 @@ void AttendStream::Open(Item* item, const ContextPtr& known) {
     Begin(next);
   }
   Settle();
+}
+
+void AttendStream::TakeOpenError(Item* item, const absl::Status& status) {
+  const bool same = context_ != nullptr && (!NamesChunks(item->request) ||
+                                            NamesSameChunks(item->request, context_->naming));
+  // Some holders of the context may answer all the same, and those may be the ones it takes.
+  if (same && IsAway(status) && !item->again) return Post(item);
+  if (!same) {
+    context_ = nullptr;
+    open_error_ = status;
+  }
+  Reply(item, status);
 }
 
 absl::Status AttendStream::MakeCall(Item* item) {
@@ -341,10 +320,6 @@ absl::Status AttendStream::MakeCall(Item* item) {
 void AttendStream::Post(Item* item) {
   item->context = context_;
   if (absl::Status status = MakeCall(item); !status.ok()) return Reply(item, status);
-  const uint64_t answer = uint64_t{item->request.row_count()} *
-                          item->context->chunks.corpus->geometry.partial_row_bytes(/*f32=*/true);
-  item->bytes += answer;
-  bytes_ += answer;
   // A request without rows only opens the context.
   if (item->request.row_count() == 0) return Reply(item, absl::OkStatus());
   streams_.loop_.Post(&item->job);
@@ -357,31 +332,11 @@ void AttendStream::Complete(Item* item, absl::Status status) {
     item->context->doubtful.store(true, std::memory_order_relaxed);
   if (!absl::IsNotFound(status) || std::exchange(item->again, true)) {
     Reply(item, status);
-  } else if (!NamesChunks(item->request)) {
-    streams_.loop_.Run([this, item] { TryWhereChunksAre(item); });
   } else if (opening_) {
     pending_.push_back(item);
   } else {
     Begin(item);
   }
-  Settle();
-}
-
-void AttendStream::TryWhereChunksAre(Item* item) {
-  const auto self = shared_from_this();
-  auto opened = streams_.Reopen(*item->context, item->deadline);
-  absl::Status status = opened.status();
-  if (opened.ok()) {
-    {
-      absl::MutexLock lock(&mu_);
-      if (context_ == item->context) context_ = *opened;
-    }
-    item->context = *std::move(opened);
-    item->segment.context = &item->context->context;
-    status = streams_.requester_.Attend(item->job.call, item->job.out, &item->job.report);
-  }
-  absl::MutexLock lock(&mu_);
-  Reply(item, status);
   Settle();
 }
 
@@ -411,10 +366,10 @@ void AttendStream::Settle() {
     StartRead(&reading_->request);
   }
   if (in_flight_ > 0 || hold_count_ > 0) return;
+  if (gate_ended_ || (reads_done_ && !cancelled_ && streams_.gate_.closed()))
+    return FinishWith(ServiceGate::ClosedError());
   if (cancelled_) return FinishWith(absl::CancelledError("the caller has gone"));
-  if (reads_done_) {
-    return FinishWith(streams_.gate_.closed() ? ServiceGate::ClosedError() : absl::OkStatus());
-  }
+  if (reads_done_) return FinishWith(absl::OkStatus());
   if (idle_) return;
   idle_ = entry_->BeginWait();
   if (!idle_) FinishWith(ServiceGate::ClosedError());
@@ -426,9 +381,17 @@ void AttendStream::StartNextWrite() {
     StartWrite(&writes_.front()->reply);
     return;
   }
-  // The gate ended all streams.
-  cancelled_ = true;
+  gate_ended_ = true;
+  Cancel();
   DropWrites();
+}
+
+void AttendStream::Cancel() {
+  cancelled_ = true;
+  for (const auto& item : items_) {
+    if (item->busy) item->job.unwanted.store(true, std::memory_order_relaxed);
+  }
+  streams_.loop_.Wake();
 }
 
 void AttendStream::DropWrites() {
@@ -444,17 +407,13 @@ void AttendStream::OnWriteDone(bool ok) {
   FreeItem(writes_.front());
   writes_.pop_front();
   --in_flight_;
-  if (!ok) cancelled_ = true;
+  if (!ok) Cancel();
   Settle();
 }
 
 void AttendStream::OnCancel() {
   absl::MutexLock lock(&mu_);
-  cancelled_ = true;
-  for (const auto& item : items_) {
-    if (item->busy) item->job.unwanted.store(true, std::memory_order_relaxed);
-  }
-  streams_.loop_.Wake();
+  Cancel();
   Settle();
 }
 
@@ -467,7 +426,9 @@ void AttendStream::End(const absl::Status& why) {
   {
     absl::MutexLock lock(&mu_);
     if (finished_) return;
-    if (in_flight_ == 0 && !writing_) return FinishWith(why);
+    if (in_flight_ == 0) return FinishWith(why);
+    // It was idle and has read a request since. That is answered, and Settle ends the stream.
+    if (!writing_) return;
     ++hold_count_;
   }
   EndCall(context_of_call_)(why);

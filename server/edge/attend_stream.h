@@ -17,6 +17,7 @@
 #include "server/edge/attend_loop.h"
 #include "server/edge/request_corpora.h"
 #include "server/edge/service_gate.h"
+#include "server/edge/stream_context.h"
 
 namespace ckv {
 
@@ -30,22 +31,6 @@ struct AttendCounters {
     if (!status.ok()) errors.fetch_add(1, std::memory_order_relaxed);
   }
 };
-
-// The context of a stream, as a request named it.
-struct StreamContext {
-  v1::AttendRequest naming;  // only what names chunks
-  RequestChunks chunks;
-  Context context;
-  // An attend failed in a way that another placement of the chunks may cure.
-  std::atomic<bool> doubtful{false};
-};
-
-// Whether a request names chunks, and whether it names the same as another.
-bool NamesChunks(const v1::AttendRequest& request);
-bool NamesSameChunks(const v1::AttendRequest& a, const v1::AttendRequest& b);
-// Checks that a request which names no chunks says nothing about them that differs from `naming`.
-//   InvalidArgument     it does.
-absl::Status CheckUnnamed(const v1::AttendRequest& request, const v1::AttendRequest& naming);
 
 // Serves the streams of one requester. Thread-safe.
 class AttendStreams {
@@ -92,6 +77,7 @@ class AttendStreams {
   RequestCorpora& corpora_;
   ServiceGate& gate_;
   AttendCounters& counters_;
+  std::atomic<uint64_t> last_number_{0};
   ServiceGate::Kind kind_{"attend streams", kStreamCountMax, /*holds_thread=*/false};
   AttendLoop loop_;
 };

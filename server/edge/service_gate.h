@@ -46,7 +46,8 @@ class ServiceGate {
   // it returns. Called at most once a stream, from any thread, and must not block.
   using CancelStream = std::function<void(const absl::Status& why)>;
 
-  // One stream, from Enter to its end. Movable; used by one thread. The gate must outlive it.
+  // One stream, from Enter to its end. Movable; used by one thread at a time. The gate must outlive
+  // it.
   class Stream {
    public:
     Stream(Stream&& other) noexcept;

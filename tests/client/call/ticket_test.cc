@@ -225,6 +225,33 @@ TEST_F(TicketTest, ATryNeverWaitsForAHolder) {
   }
 }
 
+TEST_F(TicketTest, ATryThatMustWaitEndsAtItsDeadline) {
+  Answer first(kRows, kAnswerValues), got(kRows, kAnswerValues);
+  Ticket holds = Submit(Call(), first);  // has the warm context
+  LayerCall call = Call();
+  call.deadline = Clock::Real()->Now() + std::chrono::milliseconds(5);
+  auto ticket = cluster_.requester->TrySubmit(call, got.View());
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  ASSERT_EQ(ticket->TryPoll(), TicketProgress::kMustWait);
+  Clock::Real()->WaitUntil(call.deadline);
+  const absl::Status late = ticket->Wait();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  // One that was given up leaves nothing to the next call on its context, which fails before it
+  // needs a holder.
+  call.deadline = Soon();
+  ticket = cluster_.requester->TrySubmit(call, got.View());
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  ticket->Cancel();
+  const int32_t outside = 1 << 20;
+  segment_.selection = {&outside, 1, kRows};
+  ticket = cluster_.requester->TrySubmit(call, got.View());
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  EXPECT_EQ(ticket->TryPoll(), TicketProgress::kDone);
+  EXPECT_TRUE(absl::IsInvalidArgument(ticket->Wait())) << ticket->Wait();
+  EXPECT_TRUE(holds.Wait().ok());
+  EXPECT_TRUE(got.Untouched());
+}
+
 // A holder that went in flight is asked at its replica by whoever may wait.
 TEST_F(TicketTest, ATryLeavesTheCureToOthers) {
   cluster_.fleet.Lease("c", corpus_, 2, {1, 3, 4});

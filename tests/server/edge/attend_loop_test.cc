@@ -104,9 +104,20 @@ TEST_F(AttendLoopTest, JobsWaitForTheCallContextsOfOthers) {
   AwaitAll();
   EXPECT_TRUE(absl::IsDeadlineExceeded(late.status)) << late.status;
   EXPECT_TRUE(late.answer.Untouched());
+  // Behind a job that may wait for long, one that may not.
   const Attend& waits = Post(0);
+  const Attend& ahead = Post(0);
+  const Attend& short_one = Post(0, Clock::Real()->Now() + std::chrono::milliseconds(20));
+  {
+    absl::MutexLock lock(&mu_);
+    const auto ended = [&] { return !absl::IsUnknown(short_one.status); };
+    ASSERT_TRUE(Clock::Real()->Await(mu_, absl::Condition(&ended), Soon()));
+    EXPECT_TRUE(absl::IsDeadlineExceeded(short_one.status)) << short_one.status;
+    EXPECT_TRUE(absl::IsUnknown(waits.status) && absl::IsUnknown(ahead.status));
+  }
   held.clear();
   AwaitAll();
+  EXPECT_TRUE(ahead.answer.SameBits(want));
   EXPECT_TRUE(waits.status.ok()) << waits.status;
   EXPECT_TRUE(waits.answer.SameBits(want));
 }

@@ -216,17 +216,69 @@ TEST_F(AttendStreamTest, StreamsHoldNoThreads) {
   }
 }
 
+// Streams that named a version, a range or neither: where the chunks are is no part of what they
+// named.
 TEST_F(AttendStreamTest, MovedChunksAreFoundAgain) {
+  const v1::AttendReply want = Unary(Named());
+  v1::ResolveRequest resolve;
+  resolve.set_corpus("c");
+  v1::ResolveReply resolved;
+  ASSERT_TRUE(requester_stub_->Resolve(Call().get(), resolve, &resolved).ok());
+  std::vector<v1::AttendRequest> openings(3, Named());
+  openings[1].set_corpus_version(resolved.corpus().version());
+  openings[2].set_chunk_end(static_cast<uint32_t>(corpus_.chunks.size()));
+  std::vector<std::unique_ptr<Call>> calls;
+  std::vector<std::unique_ptr<Stream>> streams;
+  for (const v1::AttendRequest& opening : openings) {
+    calls.push_back(std::make_unique<Call>());
+    streams.push_back(requester_stub_->AttendStream(calls.back()->get()));
+    ExpectSameBits(Ask(*streams.back(), opening).reply(), want);
+  }
+  MoveToHolderOne(corpus_.chunks.size());
+  for (const auto& stream : streams) {
+    // Several at once, so that some find the context being opened again.
+    for (uint64_t tag = 1; tag < 9; ++tag) ASSERT_TRUE(stream->Write(Unnamed(tag)));
+    for (uint64_t tag = 1; tag < 9; ++tag) {
+      v1::AttendStreamReply reply;
+      ASSERT_TRUE(stream->Read(&reply));
+      ASSERT_EQ(reply.code(), 0u) << reply.message();
+      ExpectSameBits(reply.reply(), want);
+    }
+    EXPECT_TRUE(End(*stream).ok());
+  }
+}
+
+// Goal: a stream outlives its holders. Method: a holder ends and is started anew with its chunks;
+// every reply between is UNAVAILABLE or right, and those over the other holder's chunks are right.
+TEST_F(AttendStreamTest, AHolderThatComesBackIsFoundAgain) {
   const v1::AttendReply want = Unary(Named());
   Call call;
   const auto stream = requester_stub_->AttendStream(call.get());
   ExpectSameBits(Ask(*stream, Named()).reply(), want);
-  MoveToHolderOne(corpus_.chunks.size());
+  holders_[1].reset();
+  v1::AttendRequest of_holder_0 = Unnamed(5);  // chunks 0 and 2 are its own
+  of_holder_0.mutable_selection()->set_k(2);
+  of_holder_0.mutable_selection()->set_group_rows(4);
+  of_holder_0.mutable_selection()->set_indices(Int32sToBytes(std::vector<int32_t>{3, 115}));
   for (uint64_t tag = 1; tag < 4; ++tag) {
     const v1::AttendStreamReply reply = Ask(*stream, Unnamed(tag));
-    ASSERT_EQ(reply.code(), 0u) << reply.message();
-    ExpectSameBits(reply.reply(), want);
+    EXPECT_EQ(reply.code(), static_cast<uint32_t>(grpc::StatusCode::UNAVAILABLE))
+        << reply.message();
+    const v1::AttendStreamReply other = Ask(*stream, of_holder_0);
+    EXPECT_EQ(other.code(), 0u) << other.message();
   }
+  Config config = test::ConfigOf({"holder"}, "h1");
+  config.directory = directory_->address();
+  holders_[1] = test::StartDaemon(config);
+  holder_stubs_[1] = v1::HolderService::NewStub(MakeChannel(holders_[1]->address()));
+  ASSERT_TRUE(test::Put(*holder_stubs_[1], corpus_.geometry, corpus_.chunks[1]).ok());
+  v1::AttendStreamReply reply;
+  const Instant give_up = Soon();
+  do {
+    ASSERT_LT(Clock::Real()->Now(), give_up) << reply.message();
+    reply = Ask(*stream, Unnamed(6));
+  } while (reply.code() != 0);
+  ExpectSameBits(reply.reply(), want);
   EXPECT_TRUE(End(*stream).ok());
 }
 
