@@ -9,8 +9,8 @@
 #include "client/grpc/grpc_status.h"
 #include "client/grpc/watch_stub.h"
 #include "server/directory/local_directory.h"
-#include "server/services/prompt_match.h"
 #include "server/edge/service_gate.h"
+#include "server/services/prompt_match.h"
 #include "tests/support/test_corpus.h"
 
 namespace ckv {
