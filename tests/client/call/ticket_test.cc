@@ -14,6 +14,7 @@
 #include "client/requester.h"
 #include "gtest/gtest.h"
 #include "tests/support/fault_fabric.h"
+#include "tests/support/shifted_clock.h"
 #include "tests/support/test_fleet.h"
 
 namespace ckv {
@@ -226,29 +227,35 @@ TEST_F(TicketTest, ATryNeverWaitsForAHolder) {
 }
 
 TEST_F(TicketTest, ATryThatMustWaitEndsAtItsDeadline) {
-  Answer first(kRows, kAnswerValues), got(kRows, kAnswerValues);
-  Ticket holds = Submit(Call(), first);  // has the warm context
+  test::ShiftedClock clock;
+  RequesterOptions options;
+  options.fabrics = {fabric_.get()};
+  options.lane_shape = SmallShape();
+  options.call_count_max = 1;
+  options.clock = &clock;
+  const auto requester = *Requester::Create(options, &cluster_.fleet, &cluster_.fleet);
+  Answer got(kRows, kAnswerValues);
   LayerCall call = Call();
-  call.deadline = Clock::Real()->Now() + std::chrono::milliseconds(5);
-  auto ticket = cluster_.requester->TrySubmit(call, got.View());
+  call.deadline = clock.Now() + std::chrono::hours(1);
+  auto ticket = requester->TrySubmit(call, got.View());  // it has no lanes yet
   ASSERT_TRUE(ticket.ok()) << ticket.status();
   ASSERT_EQ(ticket->TryPoll(), TicketProgress::kMustWait);
-  Clock::Real()->WaitUntil(call.deadline);
+  clock.Advance(std::chrono::hours(2));
   const absl::Status late = ticket->Wait();
   EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
   // One that was given up leaves nothing to the next call on its context, which fails before it
   // needs a holder.
-  call.deadline = Soon();
-  ticket = cluster_.requester->TrySubmit(call, got.View());
+  call.deadline = clock.Now() + std::chrono::hours(1);
+  ticket = requester->TrySubmit(call, got.View());
   ASSERT_TRUE(ticket.ok()) << ticket.status();
+  ASSERT_EQ(ticket->TryPoll(), TicketProgress::kMustWait);
   ticket->Cancel();
   const int32_t outside = 1 << 20;
   segment_.selection = {&outside, 1, kRows};
-  ticket = cluster_.requester->TrySubmit(call, got.View());
+  ticket = requester->TrySubmit(call, got.View());
   ASSERT_TRUE(ticket.ok()) << ticket.status();
   EXPECT_EQ(ticket->TryPoll(), TicketProgress::kDone);
   EXPECT_TRUE(absl::IsInvalidArgument(ticket->Wait())) << ticket->Wait();
-  EXPECT_TRUE(holds.Wait().ok());
   EXPECT_TRUE(got.Untouched());
 }
 
