@@ -56,6 +56,7 @@ void AttendLoop::Drive() {
   while (TakePosted()) {
     SubmitWaiting();
     if (Step()) {
+      full_ = false;
       wait_.Came();
       wait_.Again();
     } else {
@@ -78,13 +79,17 @@ bool AttendLoop::TakePosted() {
 }
 
 void AttendLoop::SubmitWaiting() {
-  SweepWaiting();
+  if (waiting_.empty()) return;
+  // While every call context is in use, to try again is work for nothing.
+  if (!SweepWaiting() && full_) return;
+  full_ = false;
   while (!waiting_.empty()) {
     AttendJob* const job = waiting_.front();
     auto ticket = requester_.TrySubmit(job->call, job->out, &job->report);
     if (absl::IsResourceExhausted(ticket.status())) {
       // Every call context is in use. Mostly one of these jobs gives its own back. Otherwise other
       // calls have them, which wait for theirs in one queue, and so does one of these.
+      full_ = true;
       if (in_flight_.empty() && !handed_over_.exchange(true)) HandOver(job);
       return;
     }
@@ -98,12 +103,11 @@ void AttendLoop::SubmitWaiting() {
   }
 }
 
-void AttendLoop::SweepWaiting() {
+bool AttendLoop::SweepWaiting() {
   // A deadline may be late by this much.
   constexpr Duration kSweepEvery = std::chrono::milliseconds(1);
-  if (waiting_.empty()) return;
   const Instant now = clock_->Now();
-  if (now < next_sweep_) return;
+  if (now < next_sweep_) return false;
   next_sweep_ = now + kSweepEvery;
   std::erase_if(waiting_, [&](AttendJob* job) {
     if (job->unwanted.load(std::memory_order_relaxed)) {
@@ -115,12 +119,15 @@ void AttendLoop::SweepWaiting() {
     }
     return true;
   });
+  return true;
 }
 
 void AttendLoop::HandOver(AttendJob* job) {
   waiting_.pop_front();
   helpers_.Run([this, job] {
-    absl::Status status = requester_.Attend(job->call, job->out, &job->report);
+    absl::Status status = job->unwanted.load(std::memory_order_relaxed)
+                              ? UnwantedError()
+                              : requester_.Attend(job->call, job->out, &job->report);
     handed_over_.store(false);
     Wake();
     End(job, std::move(status));

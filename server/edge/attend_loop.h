@@ -67,8 +67,9 @@ class AttendLoop {
   bool TakePosted() ABSL_LOCKS_EXCLUDED(mu_);
   void Signal() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SubmitWaiting();
-  // Ends the waiting jobs whose deadlines have passed, or which nobody wants any more.
-  void SweepWaiting();
+  // Ends the waiting jobs whose deadlines have passed, or which nobody wants any more. Returns
+  // false if it did so less than a millisecond ago, and does nothing.
+  bool SweepWaiting();
   // Lets a helper wait for a call context in the queue of all calls.
   void HandOver(AttendJob* job);
   // Returns true if a job left the loop.
@@ -93,6 +94,7 @@ class AttendLoop {
   std::atomic<bool> handed_over_{false};  // a helper waits for a call context
   // The loop's own.
   Instant next_sweep_;
+  bool full_ = false;  // the last try found every call context in use, and no job has left since
   std::deque<AttendJob*> waiting_;  // for a call context
   std::vector<AttendJob*> in_flight_;
   std::vector<const Ticket*> tickets_;

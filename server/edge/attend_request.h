@@ -70,13 +70,14 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> IndicesOf(
 //   InvalidArgument     unknown.
 absl::StatusOr<PartialDtype> DtypeOf(v1::PartialDtype dtype);
 
-// Everything of a request but its rows and chunks. `rows` and `indices` are borrowed.
-//   InvalidArgument     as CheckAttendShape, IndicesOf and DtypeOf.
+// The queries, selection and wire type of a request. Borrowed from it and its indices.
 struct AttendParts {
   QueryView q;
   Selection selection;
   PartialDtype wire = PartialDtype::kBf16;
 };
+// Fills `indices` if the request selects.
+//   InvalidArgument     as CheckAttendShape, IndicesOf and DtypeOf.
 absl::StatusOr<AttendParts> PartsOf(const v1::AttendRequest& request, const Geometry& geometry,
                                     std::vector<int32_t>& indices);
 

@@ -255,7 +255,7 @@ void AttendStream::Begin(Item* item) {
     if (absl::Status status = CheckUnnamed(request, context_->naming); !status.ok())
       return Reply(item, status);
   }
-  const bool current = names ? streams_.IsCurrent(context_.get(), request) : true;
+  const bool current = !names || streams_.IsCurrent(context_.get(), request);
   if (current && !context_->doubtful.load(std::memory_order_relaxed)) return Post(item);
   // A caller that names its chunks means those that there are now; else they must be the same.
   opening_ = true;

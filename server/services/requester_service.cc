@@ -213,6 +213,16 @@ grpc::Status RequesterServiceImpl::Explain(grpc::ServerContext* context,
   return grpc::Status::OK;
 }
 
+template <typename Request>
+absl::StatusOr<RequesterServiceImpl::CorpusRange> RequesterServiceImpl::CorpusRangeOf(
+    const Request& request, Instant deadline) {
+  CKV_ASSIGN_OR_RETURN(auto corpus, corpora_.Resolve(request.corpus(), request.tenant(),
+                                                     request.corpus_version(), deadline));
+  CKV_ASSIGN_OR_RETURN(const ChunkRange chunks,
+                       RangeOf(*corpus, request.chunk_begin(), request.chunk_end()));
+  return CorpusRange{std::move(corpus), chunks};
+}
+
 grpc::Status RequesterServiceImpl::Fetch(grpc::ServerContext* context,
                                          const v1::FetchRequest* request,
                                          grpc::ServerWriter<v1::FetchReply>* writer) {
@@ -220,16 +230,13 @@ grpc::Status RequesterServiceImpl::Fetch(grpc::ServerContext* context,
   if (!entry.ok()) return Answered(*context, entry.status());
   const Instant deadline = DeadlineFor(*context, request->timeout_ms());
   const Duration given = deadline - options_.clock->Now();
-  const auto corpus =
-      corpora_.Resolve(request->corpus(), request->tenant(), request->corpus_version(), deadline);
-  if (!corpus.ok()) return ToGrpc(corpus.status());
-  const auto range = RangeOf(**corpus, request->chunk_begin(), request->chunk_end());
+  const auto range = CorpusRangeOf(*request, deadline);
   if (!range.ok()) return ToGrpc(range.status());
-  const Geometry& geometry = (*corpus)->geometry;
+  const Geometry& geometry = range->corpus->geometry;
   FetchCall call;
-  call.corpus = *corpus;
-  call.chunk_begin = range->begin;
-  call.chunk_end = range->end;
+  call.corpus = range->corpus;
+  call.chunk_begin = range->chunks.begin;
+  call.chunk_end = range->chunks.end;
   call.layer_begin = request->layer_begin();
   call.layer_end = request->layer_end() == 0 ? geometry.layers : request->layer_end();
   call.deadline = deadline;
@@ -250,17 +257,14 @@ grpc::Status RequesterServiceImpl::FetchSelection(
   if (!entry.ok()) return Answered(*context, entry.status());
   const Instant deadline = DeadlineFor(*context, request->timeout_ms());
   const Duration given = deadline - options_.clock->Now();
-  const auto corpus =
-      corpora_.Resolve(request->corpus(), request->tenant(), request->corpus_version(), deadline);
-  if (!corpus.ok()) return ToGrpc(corpus.status());
-  const auto range = RangeOf(**corpus, request->chunk_begin(), request->chunk_end());
+  const auto range = CorpusRangeOf(*request, deadline);
   if (!range.ok()) return ToGrpc(range.status());
-  const auto lists = IndicesOf(*request, (*corpus)->geometry);
+  const auto lists = IndicesOf(*request, range->corpus->geometry);
   if (!lists.ok()) return ToGrpc(lists.status());
   const std::vector<std::span<const int32_t>> indices(lists->begin(), lists->end());
-  const SelectionCall call = {.corpus = *corpus,
-                              .chunk_begin = range->begin,
-                              .chunk_end = range->end,
+  const SelectionCall call = {.corpus = range->corpus,
+                              .chunk_begin = range->chunks.begin,
+                              .chunk_end = range->chunks.end,
                               .layer_begin = request->layer_begin(),
                               .indices = indices,
                               .columns = {},
@@ -269,7 +273,7 @@ grpc::Status RequesterServiceImpl::FetchSelection(
     return Write(reply, *entry, gate_, *writer);
   };
   const auto send = [&](const SelectedRows& chosen) {
-    return SendSelected(chosen, (*corpus)->geometry.row_bytes(), write);
+    return SendSelected(chosen, range->corpus->geometry.row_bytes(), write);
   };
   return Answered(*context, WithTimeGiven(requester_.FetchSelection(call, send), given));
 }

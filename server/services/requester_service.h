@@ -71,12 +71,19 @@ class RequesterServiceImpl final
   uint64_t error_count() const { return counters_.errors.load(std::memory_order_relaxed); }
 
  private:
+  struct CorpusRange {
+    std::shared_ptr<const Corpus> corpus;
+    ChunkRange chunks;
+  };
   // Sets `moved` if a holder lacks a chunk that the kept corpus places there.
   absl::Status AttendOnce(const v1::AttendRequest& request, Instant deadline,
                           v1::AttendReply& reply, bool* moved);
   // Attends and counts. If `moved`, it tries once more.
   absl::Status CountedAttend(const grpc::ServerContext& context, const v1::AttendRequest& request,
                              v1::AttendReply& reply);
+  // Returns the corpus and the range of chunks that a fetch names.
+  template <typename Request>
+  absl::StatusOr<CorpusRange> CorpusRangeOf(const Request& request, Instant deadline);
   // Returns the corpus and the chunks that a request names, for the keeper of replicas.
   //   FailedPrecondition  there is no keeper.
   template <typename Request>

@@ -138,11 +138,7 @@ void BM_Stream(benchmark::State& state) {
   const std::vector<uint16_t> q =
       test::RandomBf16(size_t{kRows} * geometry.d_qk, rng, /*scale=*/0.1f);
   ServiceGate gate(/*stream_count_max=*/1);
-  RequesterServiceImpl service({.id = "r",
-                                .directory_address = [] { return std::string(); },
-                                .version = "bench",
-                                .directory_connected = [] { return true; }},
-                               &fleet.requester(), &gate);
+  RequesterServiceImpl service(BareRequester(), &fleet.requester(), &gate);
   const GrpcServer server(service);
   for (auto _ : state) {
     Tickets tickets(fleet, q);

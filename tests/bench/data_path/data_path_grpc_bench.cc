@@ -93,11 +93,7 @@ void BM_GrpcAttend(benchmark::State& state) {
   const v1::AttendRequest request = test::AttendOf(
       "bench", 0, test::RandomBf16(size_t{rows} * geometry.d_qk, rng, 0.1f), geometry.d_qk);
   ServiceGate gate(/*stream_count_max=*/1);
-  RequesterServiceImpl service({.id = "r",
-                                .directory_address = [] { return std::string(); },
-                                .version = "bench",
-                                .directory_connected = [] { return true; }},
-                               &fleet.requester(), &gate);
+  RequesterServiceImpl service(BareRequester(), &fleet.requester(), &gate);
   EmptyService empty_service(geometry.d_v);
   const GrpcServer server(service), empty_server(empty_service);
   for (auto _ : state) {

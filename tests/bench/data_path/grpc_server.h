@@ -1,4 +1,4 @@
-// A gRPC server for benchmarks.
+// What benchmarks over gRPC share: a requester's service, and a server for it.
 
 #pragma once
 
@@ -9,8 +9,19 @@
 
 #include "client/grpc/channel_stub.h"
 #include "proto/base/status.h"
+#include "server/services/requester_service.h"
 
 namespace ckv::bench {
+
+// A service of a requester that has no daemon around it.
+inline RequesterServiceOptions BareRequester() {
+  RequesterServiceOptions options;
+  options.id = "r";
+  options.directory_address = [] { return std::string(); };
+  options.version = "bench";
+  options.directory_connected = [] { return true; };
+  return options;
+}
 
 // A service on a free port, with a ckvd's limits.
 class GrpcServer {

@@ -328,7 +328,8 @@ TEST_F(AttendStreamTest, AReplacedCorpusIsThatOfRequestsThatNameIt) {
   EXPECT_TRUE(End(*stream).ok());
 }
 
-// What only goes with a corpus may be repeated without it, if it is the same.
+// A request may repeat the stream's own range, tenant or version without the corpus. Others are
+// refused.
 TEST_F(AttendStreamTest, HalfANameIsRefusedAndHarmsNobody) {
   v1::AttendRequest first_two = Named();
   first_two.set_chunk_end(2);
@@ -406,7 +407,7 @@ TEST_F(AttendStreamTest, FetchSelectionReturnsTheRowsOfTheIndices) {
   v1::FetchSelectionRequest request;
   request.set_corpus("c");
   request.set_layer_begin(1);
-  // Of all chunks and in no order, one twice; then none.
+  // The first layer's rows are of all chunks, unordered, one of them twice. The second has none.
   const std::vector<std::vector<int32_t>> lists = {{120, 3, 50, 113, 3}, {}};
   for (const auto& list : lists) request.add_layers()->set_indices(Int32sToBytes(list));
   const auto fetch = [&](std::map<uint32_t, std::map<uint32_t, std::string>>* rows) {
