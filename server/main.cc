@@ -1,6 +1,5 @@
 // ckvd: reads its configuration and becomes what it says.
 
-#include <malloc.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,15 +13,7 @@
 
 #include "server/daemon/config.h"
 #include "server/daemon/daemon.h"
-
-// Besides rows, the heap holds control messages of up to 1 MiB, which other threads free than
-// allocate. By default glibc keeps that memory in one arena per thread and no longer unmaps it
-// after the first is freed. That took 74 to 103 MiB over `store.capacity` while one loader sent as
-// fast as it could. With these settings it takes 45 to 63 MiB and is no slower.
-static void KeepHeapSmall() {
-  mallopt(M_ARENA_MAX, 2);
-  mallopt(M_MMAP_THRESHOLD, 256 << 10);
-}
+#include "server/daemon/heap.h"
 
 static std::vector<std::string> EnvironmentNames() {
   std::vector<std::string> names;
@@ -34,7 +25,6 @@ static std::vector<std::string> EnvironmentNames() {
 }
 
 int main(int argc, char** argv) {
-  KeepHeapSmall();
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const auto parsed = ckv::ReadConfig(
       arguments,
@@ -56,6 +46,11 @@ int main(int argc, char** argv) {
     if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return 0;
     std::fprintf(stderr, "ckvd: stdout cannot be written: %s\n", std::strerror(errno));
     return 1;
+  }
+  if (parsed->config.HasRole("requester")) {
+    ckv::KeepHeapForAnswers();
+  } else {
+    ckv::KeepHeapSmall();
   }
   return ckv::RunDaemon(parsed->config);
 }

@@ -124,6 +124,9 @@ SETS = {
                   at_most=2, base="p99_at_80_us", base_unit="us"),
         *(data_path(f"Attend over gRPC beside its kernel, {rows_of(rows)}", f"BM_GrpcAttend/rows:{rows}", "ratio",
                     "x an empty call", at_most=1.3, base="empty_us", base_unit="us") for rows in ROWS),
+        *(data_path(f"the same against a server that neither waits nor has streams, {rows_of(rows)}",
+                    f"BM_GrpcAttend/rows:{rows}", "of_plain", "x an empty call", base="plain_us", base_unit="us")
+          for rows in ROWS),
         data_path("idle holder, no session", "BM_Idle/shm/sessions:0", "cpu_percent", "% of a core", at_most=1),
         *(data_path(f"idle holder, 2 sessions on {fabric}", f"BM_Idle/{fabric}/sessions:2", "cpu_percent",
                     "% of a core", at_most=1) for fabric in ("shm", "tcp")),
