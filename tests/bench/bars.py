@@ -22,7 +22,8 @@ import decision_links
 
 # The median of so many repetitions is what counts: two shared cores are noisy.
 REPETITIONS = {"attention_bench": 5, "requester_bench": 5, "data_path_bench": 3, "decision_bench": 5,
-               "splice_bench": 3, "contexts_bench": 3, "store_bench": 5, "store_disk_bench": 2, "store_plan_bench": 3}
+               "splice_bench": 3, "contexts_bench": 3, "store_bench": 5, "store_disk_bench": 2, "store_plan_bench": 3,
+               "pull_rule_bench": 2}
 # What a set runs of a binary, where that is not all of it.
 FILTERS = {"requester_bench": "BM_RoutedDecode/rows:16/spin_us:50/"}
 # What google-benchmark appends to a name for how it was run.
@@ -78,6 +79,12 @@ def selection(chunks, touched, holders=1):
     return f"BM_Selection/chunks:{chunks}/touched:{touched}/holders:{holders}"
 
 
+def over_prices(benchmark, name, worst=max):
+    """The worst (or the best) of a counter over the prices of a pull."""
+    return lambda run: worst(run[f"{benchmark}/k:{price}"][name] for price in PRICES)
+
+
+PRICES = (2, 6, 20, 60, 200, 350, 700, 2000, 6000)
 ROWS = (1, 16, 256)
 # Not a binary: tests/bench/decision_links.py.
 LINKS = "decision_links"
@@ -190,6 +197,32 @@ SETS = {
             "x one partial merged in turn", at_most=1.05, base=counter("BM_Tree/fabric:2", "in_turn_us"), base_unit="us"),
         Bar("gRPC stream, 8 in flight, 16 rows x 2048", "contexts_bench", counter("BM_Stream", "ratio"),
             "x tickets of the library", at_most=1.25, base=counter("BM_Stream", "library_us"), base_unit="us an answer"),
+    ],
+    # The requester decides: the rule on a trace of requests (CKV_TRACE), on seeds and against adversaries. Arithmetic
+    # alone: the figures are the same on every machine. Prices of a pull are in routed steps.
+    "act": [
+        Bar("trace, at every price of a pull", "pull_rule_bench", over_prices("BM_Trace", "of_best"),
+            "x the best fixed threshold", at_most=1.02),
+        Bar("the same", "pull_rule_bench", over_prices("BM_Trace", "of_optimum"), "x the offline optimum", at_most=1.35),
+        Bar("room for a tenth of the rows, at every price", "pull_rule_bench", over_prices("BM_TraceTenth", "of_static"),
+            "x the better of route and pull at once", at_most=1.02),
+        Bar("the same at the best price", "pull_rule_bench", over_prices("BM_TraceTenth", "of_static", min),
+            "x the better of route and pull at once", at_most=0.97),
+        Bar("trace whose uses change tenfold half-way", "pull_rule_bench", over_prices("BM_TraceChanges", "of_halves"),
+            "x the best threshold of each half", at_most=1.15),
+        Bar("10,000 seeds whose uses change tenfold half-way", "pull_rule_bench", counter("BM_Seeds", "of_halves"),
+            "x the best threshold of each half", at_most=1.15),
+        Bar("the same, the first 50 uses", "pull_rule_bench", counter("BM_Seeds", "of_clairvoyant"),
+            "x the clairvoyant", at_most=2.05),
+        Bar("10,000 adversaries, the first 50 uses", "pull_rule_bench", counter("BM_Adversaries", "of_clairvoyant"),
+            "x the clairvoyant", at_most=2.05),
+        Bar("the same, 1,000 uses", "pull_rule_bench", counter("BM_Adversaries", "of_clairvoyant_later"),
+            "x the clairvoyant"),
+        Bar("exact hints", "pull_rule_bench", over_prices("BM_TraceHints", "of_optimum"), "x the offline optimum",
+            at_most=1.05),
+        Bar("hints wrong by 10 x", "pull_rule_bench", over_prices("BM_TraceHints", "of_plain"), "x no hints",
+            at_most=1.10),
+        Bar("a use opened, counted in 16 parts and closed", "pull_rule_bench", counter("BM_Use", "real_time"), "ns"),
     ],
     # Chunks on disk and in memory. Reads come from the page cache, the fastest disk there is; writes go to
     # the disk of CKV_BENCH_FOLDER, or of /tmp.
