@@ -130,6 +130,9 @@ struct AttendReport {
   // Any other placement, replica or batch of this kernel target gives the same bits. The partials
   // were f32, exact, and of one target.
   bool same_bits_anywhere = false;
+  // Pairs of a query row and a row that it attended: of chunks that holders attended, of near
+  // chunks, and of the caller's own rows.
+  uint64_t routed_pairs = 0, near_pairs = 0, own_pairs = 0;
   Duration elapsed{0};
 };
 

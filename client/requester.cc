@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
+#include "client/act/actor.h"
 #include "client/cache/calibrate_here.h"
 #include "client/cache/fetch_into.h"
 #include "client/call/attempts.h"
@@ -67,7 +68,8 @@ struct Requester::State {
              [this, spin = options.spin_max] {
                return std::make_unique<CallContext>(&link_options, &peers, spin, &counters);
              }),
-        attempts(options.clock, &pool, &view, &counters) {
+        attempts(options.clock, &pool, &view, &counters),
+        actor({.clock = options.clock, .near_bytes = options.near_bytes}, Tools()) {
     link_options.requester = options.id;
     link_options.host_identity = HostIdentity();
     link_options.clock = options.clock;
@@ -123,6 +125,61 @@ struct Requester::State {
     return attempts.Run(call.corpus.get(), call.deadline, fetch);
   }
 
+  ActorTools Tools() {
+    ActorTools tools;
+    tools.cost = [this](const std::shared_ptr<const Corpus>& corpus,
+                        const std::vector<uint32_t>& chunks, uint32_t query_rows, uint32_t selected,
+                        Instant deadline) {
+      return Cost(corpus, chunks, query_rows, selected, deadline);
+    };
+    tools.pull = [this](const FetchCall& call, const ActorTools::Place& place,
+                        const std::function<bool()>& wanted) {
+      const Fetcher::Place to = place;
+      return Fetch(call, &to, [&](const FetchedRows&) {
+        return wanted() ? absl::OkStatus() : absl::CancelledError("the requester is closing");
+      });
+    };
+    return tools;
+  }
+
+  absl::StatusOr<DecisionInput> Measure(const ExplainCall& call, std::vector<HolderId>* holders) {
+    DecisionInput input;
+    const RequesterConstants constants = Here(call.corpus->geometry);
+    CKV_RETURN_IF_ERROR(
+        attempts.Run(call.corpus.get(), call.deadline, [&](CallContext& context) -> AttemptResult {
+          const ExplainTools tools = {peers, context.links, context.router, *clock, oracle};
+          auto measured = MeasureDecisionInput(call, constants, tools);
+          if (measured.ok()) {
+            input = std::move(measured->input);
+            if (holders != nullptr) *holders = std::move(measured->holders);
+          }
+          return {measured.status()};
+        }));
+    return input;
+  }
+
+  // The terms of one step, and of a pull of canonical rows, which rotates nothing.
+  absl::StatusOr<StepCost> Cost(const std::shared_ptr<const Corpus>& corpus,
+                                const std::vector<uint32_t>& chunks, uint32_t query_rows,
+                                uint32_t selected, Instant deadline) {
+    ExplainCall call;
+    call.corpus = corpus;
+    call.chunks = chunks;
+    call.query_rows = query_rows;
+    call.select = selected;
+    call.deadline = deadline;
+    CKV_ASSIGN_OR_RETURN(DecisionInput input, Measure(call, /*holders=*/nullptr));
+    input.canonical = true;
+    const Decision step = Decide(input);
+    if (!step.cost(Primitive::kRoute).offered || !step.cost(Primitive::kFetch).offered)
+      return absl::UnavailableError("no holder of a chunk can be measured");
+    input.selected = 0;  // a pull takes whole chunks
+    const CostBreakdown pull = Decide(input).cost(Primitive::kFetch);
+    return StepCost{.route_us = step.cost(Primitive::kRoute).total_us,
+                    .near_us = step.cost(Primitive::kFetch).compute_us,
+                    .pull_us = pull.probe_us + pull.transfer_us};
+  }
+
   // Attempts of a FetchInto, counted in `count`, until a wait is called for.
   absl::Status FetchOn(CacheFetch& fetch, uint32_t& count) {
     const auto spans = [&](const RowRun& run) { return fetch.Spans(run); };
@@ -148,6 +205,7 @@ struct Requester::State {
       ABSL_GUARDED_BY(mu);
   CallContextPool pool;  // its lanes go before what they use
   Attempts attempts;
+  Actor actor;  // its thread uses all of the others
 };
 
 absl::StatusOr<std::unique_ptr<Requester>> Requester::Create(const RequesterOptions& options,
@@ -220,6 +278,7 @@ absl::StatusOr<Context> Requester::Open(const ContextSpec& spec, Instant deadlin
   CKV_RETURN_IF_ERROR(state_->attempts.Run(corpora, deadline, [&](CallContext& context) {
     return AttemptResult{context.router.Warm(call)};
   }));
+  CKV_RETURN_IF_ERROR(state_->actor.Watch(state, spec.policy, spec.expect, deadline));
   return Context(std::move(state), spec.expect);
 }
 
@@ -347,19 +406,8 @@ absl::StatusOr<MappedChunk> Requester::Map(const MapCall& call) {
 absl::StatusOr<Requester::Explanation> Requester::Explain(const ExplainCall& call) {
   state_->counters.explains.fetch_add(1, std::memory_order_relaxed);
   if (call.corpus == nullptr) return absl::InvalidArgumentError("explain: no corpus");
-  const RequesterConstants here = state_->Here(call.corpus->geometry);
   Explanation explanation;
-  const auto measure = [&](CallContext& context) {
-    const ExplainTools tools = {state_->peers, context.links, context.router, *state_->clock,
-                                state_->oracle};
-    auto measured = MeasureDecisionInput(call, here, tools);
-    if (measured.ok()) {
-      explanation.input = std::move(measured->input);
-      explanation.holders = std::move(measured->holders);
-    }
-    return AttemptResult{measured.status()};
-  };
-  CKV_RETURN_IF_ERROR(state_->attempts.Run(call.corpus.get(), call.deadline, measure));
+  CKV_ASSIGN_OR_RETURN(explanation.input, state_->Measure(call, &explanation.holders));
   explanation.decision = Decide(explanation.input);
   explanation.flips = Flips(explanation.input);
   explanation.sensitivities = Sensitivities(explanation.input);

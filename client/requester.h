@@ -327,6 +327,9 @@ struct RequesterOptions {
   Duration spin_max = std::chrono::microseconds(50);
   // How long opening a session and its lane may take. A call's deadline may end it sooner.
   Duration connect_timeout = std::chrono::seconds(3);
+  // Room for rows that contexts of policy near or auto have pulled (client/act/actor.h). 0 routes
+  // every query.
+  uint64_t near_bytes = 0;
   // The costs of the network's paths, for Explain and the choice of replicas; borrowed. If null,
   // only measured constants count.
   NetworkOracle* oracle = nullptr;

@@ -33,10 +33,12 @@ MAY_INCLUDE = {
     "client": "attention transport store* proto*",
     "client/decide": "client attention transport store* proto*",
     "client/holders": "client client/decide attention transport store* proto*",
-    "client/context": "client attention transport proto*",
-    "client/call": "client client/context client/decide client/holders attention transport store* proto*",
+    "client/near": "proto*",
+    "client/context": "client client/near attention transport proto*",
+    "client/call": "client client/context client/decide client/holders client/near attention transport store* proto*",
+    "client/act": "client client/context client/decide client/near proto*",
     "client/cache": "client client/call client/decide client/holders attention transport store* proto*",
-    "client/roof": "client client/cache client/call client/context client/decide client/holders attention "
+    "client/roof": "client client/act client/cache client/call client/context client/decide client/holders attention "
                    "transport store* proto*",
     "client/grpc": "client client/decide client/holders attention transport store* proto*",
     "client/engine": "attention proto*",

@@ -23,6 +23,8 @@ namespace {
 
 // A call merged as it comes keeps its result here first; what a large call took is given back.
 constexpr size_t kMergedFloatsKept = size_t{4} << 20;
+// Partials made here: 128 heads over 256 near chunks.
+constexpr size_t kHereFloatsKept = size_t{17} << 20;
 
 // More rows than this for one holder are a bulk call. A default slot holds as many of DeepSeek's,
 // and a holder's queue of short requests takes one slot a session while others wait
@@ -36,7 +38,7 @@ Router::Router(const LinkOptions* options, LinkTable* links, Exchange* exchange)
       shape_(options->shape),
       links_(*links),
       exchange_(*exchange),
-      own_pool_(/*thread_count=*/1) {}
+      here_pool_(/*thread_count=*/1) {}
 
 absl::Status Router::Attend(const RouteCall& call, AttendRoom room, AttendReport* report) {
   const auto run = [&]() -> absl::Status {
@@ -98,7 +100,12 @@ absl::Status Router::FindHandles(const RouteCall& call, const PlannedUnit& unit)
   uint32_t part = kContextPartCountMax, group = LinkTable::kNoLink, line = 0;
   LinkTable::ChunkLinks* chunk_links = nullptr;
   HolderLink* link = nullptr;
+  const NearTable* const near = call.segments[unit.segment].near;
   for (uint32_t i = unit.piece_begin; i < unit.piece_end; ++i) {
+    if (near != nullptr && (*near)[pieces[i].chunk] != nullptr) {
+      pieces[i].line = kNearLine;
+      continue;
+    }
     const ContextChunk& chunk = context.chunks()[pieces[i].chunk];
     if (chunk.part != part) {
       part = chunk.part;
@@ -162,7 +169,9 @@ absl::Status Router::StartCoverage() {
   for (uint32_t i = 0; i < blocks.size(); ++i) {
     const PlannedUnit& unit = plan_.units()[blocks[i].unit];
     missing_[i] = unit.share_end - unit.share_begin;
-    coverage_.AddBlock(missing_[i], unit.piece_end - unit.piece_begin);
+    // The near pieces count as one more share.
+    coverage_.AddBlock(missing_[i] + (unit.near_count > 0 ? 1 : 0),
+                       unit.piece_end - unit.piece_begin);
     if (missing_[i] == 0) ready_.push_back(i);
   }
   return absl::OkStatus();
@@ -183,7 +192,7 @@ absl::StatusOr<bool> Router::Advance(AttendRoom room) {
   if (!started_) {
     started_ = true;
     MakeTarget(room);
-    AttendOwn();
+    CKV_RETURN_IF_ERROR(AttendHere());
   }
   CKV_ASSIGN_OR_RETURN(const bool came, exchange_.Collect([&](const Exchange::Reply& reply) {
     return Accept(reply);
@@ -349,8 +358,31 @@ void Router::Learn(const PlannedFrame& planned, const Frame& frame, const Exchan
   }
 }
 
+void Router::CountPairs(AttendReport& report) const {
+  for (const PlannedUnit& unit : plan_.units()) {
+    const RouteSegment& segment = call_->segments[unit.segment];
+    for (const PlannedPiece& piece : plan_.PiecesOf(unit)) {
+      const uint32_t rows = piece.index_begin == kDense
+                                ? segment.context->chunks()[piece.chunk].token_count
+                                : piece.k;
+      (piece.line == kNearLine ? report.near_pairs : report.routed_pairs) +=
+          uint64_t{unit.row_count} * rows;
+    }
+  }
+  for (const RouteSegment& segment : call_->segments) {
+    for (const OwnRows& own : segment.own) {
+      for (uint32_t i = 0; i < segment.row_count; ++i)
+        report.own_pairs += own.visible == nullptr ? own.rows.count : own.visible[i];
+    }
+  }
+}
+
 void Router::Finish(AttendReport* report) {
-  if (own_.size() > kMergedFloatsKept) own_ = {};
+  for (const RouteSegment& segment : call_->segments) {
+    segment.context->CountCall({segment.row_count, call_->q.count, segment.selection.k});
+  }
+  if (here_.size() > kHereFloatsKept) here_ = {};
+  if (near_q_.size() > kHereFloatsKept) near_q_ = {};
   if (report == nullptr) return;
   *report = {};
   for (const Flow& flow : flows()) {
@@ -358,6 +390,7 @@ void Router::Finish(AttendReport* report) {
     report->compute_ns_max = std::max(report->compute_ns_max, flow.compute_ns);
     report->approximate = report->approximate || flow.approximate;
   }
+  CountPairs(*report);
   report->bytes_sent = bytes_sent_;
   report->bytes_received = bytes_received_;
   report->targets_differ = targets_differ_;

@@ -46,7 +46,7 @@ class Router {
   // not up, which may wait for their holders.
   absl::Status Begin(const RouteCall& call);
   // Returns true once the answer is complete. Does not wait. The first time, it also attends the
-  // rows of the caller's own.
+  // rows of the caller's own, and those that are near.
   //   Also as Exchange::EndRound, if it finds nothing to do.
   absl::StatusOr<bool> Advance(AttendRoom room);
   // Waits, if the last Advance found nothing to do.
@@ -100,14 +100,22 @@ class Router {
   void NoteTarget(KernelTargetId target);
   // Whether the time from a post to its reply is the holder's. It is not if this thread did
   // something else meanwhile.
-  bool Timed() const { return call_->polled_at_once && own_pieces_.empty(); }
+  bool Timed() const { return call_->polled_at_once && here_pieces_.empty(); }
 
-  void AttendOwn();
+  // Attends what is here: own rows, and near chunks.
+  absl::Status AttendHere();
+  void AddOwnPieces();
+  void AddNearPieces();
+  void ReserveCopies();
+  QueryView QueriesOf(uint32_t unit, uint32_t rotation);
+  absl::Status CoverNear();
+  void AddHerePart(const PartialView& made, size_t row);
   absl::Status MergeReady();
   absl::Status MergeBlock(uint32_t block);
   void CollectParts(const PlannedBlock& block);
   void AddOwnParts(const PlannedBlock& block);
   void CloseBlock(uint32_t block);
+  void CountPairs(AttendReport& report) const;
 
   std::span<Flow> flows() { return {flows_.data(), lines_.size()}; }
 
@@ -117,7 +125,7 @@ class Router {
   Exchange& exchange_;
   AttendPlan plan_;
   Coverage coverage_;
-  WorkerPool own_pool_;  // the calling thread alone
+  WorkerPool here_pool_;  // the calling thread alone
 
   // The state of the call in progress.
   const RouteCall* call_ = nullptr;
@@ -134,14 +142,22 @@ class Router {
   uint32_t first_open_ = 0;  // all blocks before it are merged
   std::vector<ConstPartialView> parts_;
   std::vector<uint8_t> levels_;
-  std::vector<AttentionPiece> own_pieces_;
-  std::vector<float> own_;           // partials over own rows: o, m, l of each piece
-  std::vector<uint32_t> own_begin_;  // [segments + 1] in own_pieces_
-  bool started_ = false;             // Advance has been called
-  bool progress_ = false;            // the last Advance did something
-  bool merge_late_ = true;           // all replies fit their slots, so they are merged at the end
-  PartialView target_;               // the caller's room, or merged_
-  std::vector<float> merged_;        // o, m, l of a call that is merged block by block
+  std::vector<AttentionPiece> here_pieces_;  // own rows, then near chunks in the plan's order
+  std::vector<float> here_;                  // their partials: o, m, l of each piece
+  std::vector<uint32_t> own_begin_;          // [segments + 1] in here_pieces_
+  // Queries of near chunks that are not at their canonical positions: a copy for each unit and
+  // rotation.
+  struct NearCopy {
+    uint32_t unit = 0, rotation = 0;
+    size_t begin = 0, end = 0;  // in near_q_
+  };
+  std::vector<NearCopy> near_copies_;
+  std::vector<uint16_t> near_q_;
+  bool started_ = false;       // Advance has been called
+  bool progress_ = false;      // the last Advance did something
+  bool merge_late_ = true;     // all replies fit their slots, so they are merged at the end
+  PartialView target_;         // the caller's room, or merged_
+  std::vector<float> merged_;  // o, m, l of a call that is merged block by block
   uint64_t bytes_sent_ = 0, bytes_received_ = 0;
   std::optional<KernelTargetId> target_kernel_;
   bool targets_differ_ = false;

@@ -1,23 +1,43 @@
-// The gathering half of the router: own rows, and the blocks whose replies are all there, merged in
-// the fixed tree.
+// The gathering half of the router: rows that are here, and the blocks whose replies are all there,
+// merged in the fixed tree.
 
 #include <algorithm>
 
 #include "attention/merge.h"
 #include "attention/mla_partial.h"
+#include "attention/rope.h"
 #include "client/call/route.h"
 #include "proto/base/status.h"
 
 namespace ckv {
 
-// Attends the caller's rows on its thread, while the holders compute.
-void Router::AttendOwn() {
-  own_pieces_.clear();
-  own_begin_.clear();
+// On the caller's thread, while the holders compute.
+absl::Status Router::AttendHere() {
+  here_pieces_.clear();
+  AddOwnPieces();
+  AddNearPieces();
+  if (here_pieces_.empty()) return absl::OkStatus();
   const Geometry& geometry = call_->geometry();
   size_t floats = 0;
+  for (const AttentionPiece& piece : here_pieces_)
+    floats += size_t{piece.q.count} * (geometry.d_v + 2);
+  if (here_.size() < floats) here_.resize(floats);
+  float* next = here_.data();
+  for (AttentionPiece& piece : here_pieces_) {
+    const size_t rows = piece.q.count;
+    piece.out = {next, next + rows * geometry.d_v, next + rows * (geometry.d_v + 1),
+                 PartialDtype::kF32};
+    next += rows * (geometry.d_v + 2);
+  }
+  AttendPartials(AttentionShape::Of(geometry), here_pieces_, here_pool_);
+  NoteTarget(KernelTargetIdOf(KernelTarget()));
+  return CoverNear();
+}
+
+void Router::AddOwnPieces() {
+  own_begin_.clear();
   for (const RouteSegment& segment : call_->segments) {
-    own_begin_.push_back(static_cast<uint32_t>(own_pieces_.size()));
+    own_begin_.push_back(static_cast<uint32_t>(here_pieces_.size()));
     for (const OwnRows& own : segment.own) {
       if (own.rows.count == 0) continue;
       AttentionPiece piece;
@@ -25,22 +45,79 @@ void Router::AttendOwn() {
                  call_->q.stride};
       piece.rows = own.rows;
       piece.row_limits = own.visible;
-      own_pieces_.push_back(piece);
-      floats += size_t{segment.row_count} * (geometry.d_v + 2);
+      here_pieces_.push_back(piece);
     }
   }
-  own_begin_.push_back(static_cast<uint32_t>(own_pieces_.size()));
-  if (own_pieces_.empty()) return;
-  own_.resize(floats);
-  float* next = own_.data();
-  for (AttentionPiece& piece : own_pieces_) {
-    const size_t rows = piece.q.count;
-    piece.out = {next, next + rows * geometry.d_v, next + rows * (geometry.d_v + 1),
-                 PartialDtype::kF32};
-    next += rows * (geometry.d_v + 2);
+  own_begin_.push_back(static_cast<uint32_t>(here_pieces_.size()));
+}
+
+// A leaf of the tree each, as at a holder, so that the bits are a holder's.
+void Router::AddNearPieces() {
+  near_copies_.clear();
+  if (plan_.near_count() == 0) return;
+  ReserveCopies();
+  const Geometry& geometry = call_->geometry();
+  const auto row_bytes = static_cast<uint32_t>(geometry.row_bytes());
+  for (uint32_t u = 0; u < plan_.units().size(); ++u) {
+    const PlannedUnit& unit = plan_.units()[u];
+    if (unit.near_count == 0) continue;
+    const RouteSegment& segment = call_->segments[unit.segment];
+    for (uint32_t n = unit.node_begin; n < unit.node_end; ++n) {
+      if (plan_.nodes()[n].share != PlannedNode::kNear) continue;
+      const PlannedPiece& planned = plan_.pieces()[plan_.nodes()[n].piece_begin];
+      const ContextChunk& chunk = segment.context->chunks()[planned.chunk];
+      AttentionPiece piece;
+      piece.q = QueriesOf(u, chunk.rotation);
+      piece.rows = {(*segment.near)[planned.chunk]->layer(call_->layer).data(), chunk.token_count,
+                    row_bytes};
+      if (planned.index_begin != kDense)
+        piece.selection = {plan_.IndicesOf(planned).data(), planned.k, unit.row_count};
+      here_pieces_.push_back(piece);
+    }
   }
-  AttendPartials(AttentionShape::Of(geometry), own_pieces_, own_pool_);
-  NoteTarget(KernelTargetIdOf(KernelTarget()));
+}
+
+// Room for the copies that QueriesOf makes, since pieces point into it.
+void Router::ReserveCopies() {
+  size_t values = 0;
+  for (const PlannedUnit& unit : plan_.units()) {
+    if (unit.near_count == 0) continue;
+    const size_t rotations = call_->segments[unit.segment].context->rotations().size();
+    values +=
+        std::min<size_t>(rotations, unit.near_count) * unit.row_count * call_->geometry().d_qk;
+  }
+  if (near_q_.size() < values) near_q_.resize(values);
+}
+
+// The query rows of a unit as a chunk of this rotation sees them.
+QueryView Router::QueriesOf(uint32_t unit_ordinal, uint32_t rotation) {
+  const PlannedUnit& unit = plan_.units()[unit_ordinal];
+  const ContextState& context = *call_->segments[unit.segment].context;
+  const uint16_t* const q = call_->q.data + size_t{unit.row_begin} * call_->q.stride;
+  if (context.rotations()[rotation].is_identity()) return {q, unit.row_count, call_->q.stride};
+  const uint32_t d_qk = call_->geometry().d_qk;
+  size_t end = 0;
+  for (auto copy = near_copies_.rbegin(); copy != near_copies_.rend(); ++copy) {
+    if (copy->unit != unit_ordinal) break;
+    if (copy->rotation == rotation) return {near_q_.data() + copy->begin, unit.row_count, d_qk};
+  }
+  if (!near_copies_.empty()) end = near_copies_.back().end;
+  const size_t values = size_t{unit.row_count} * d_qk;
+  CopyRotatedBf16(context.rotations()[rotation], q, call_->q.stride, near_q_.data() + end,
+                  unit.row_count, d_qk);
+  near_copies_.push_back({unit_ordinal, rotation, end, end + values});
+  return {near_q_.data() + end, unit.row_count, d_qk};
+}
+
+// Near pieces are there once, too (I1).
+absl::Status Router::CoverNear() {
+  if (plan_.near_count() == 0) return absl::OkStatus();
+  for (uint32_t block = 0; block < plan_.blocks().size(); ++block) {
+    const PlannedUnit& unit = plan_.units()[plan_.blocks()[block].unit];
+    if (unit.near_count == 0) continue;
+    CKV_RETURN_IF_ERROR(coverage_.Cover(block, unit.share_end - unit.share_begin, unit.near_count));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Router::MergeReady() {
@@ -77,6 +154,12 @@ void Router::CollectParts(const PlannedBlock& block) {
   const bool f32 = call_->wire == PartialDtype::kF32;
   for (uint32_t n = unit.node_begin; n < unit.node_end; ++n) {
     const PlannedNode& node = plan_.nodes()[n];
+    levels_.push_back(node.level);
+    if (node.share == PlannedNode::kNear) {
+      AddHerePart(here_pieces_[own_begin_.back() + node.place].out,
+                  block.row_begin - unit.row_begin);
+      continue;
+    }
     const PlannedPart& part = plan_.parts()[plan_.PartFor(block, node.share)];
     const PartialLayout layout = LayOutPartial(part.row_count, d_v, f32);
     const std::byte* const partial = frames_[part.frame].reply.data() + part.reply_offset +
@@ -85,21 +168,23 @@ void Router::CollectParts(const PlannedBlock& block) {
     parts_.emplace_back(partial + layout.o + row * d_v * (f32 ? 4 : 2),
                         reinterpret_cast<const float*>(partial + layout.m) + row,
                         reinterpret_cast<const float*>(partial + layout.l) + row, call_->wire);
-    levels_.push_back(node.level);
   }
 }
 
 // Own rows come last, one after another.
 void Router::AddOwnParts(const PlannedBlock& block) {
   const uint32_t segment = plan_.units()[block.unit].segment;
-  const uint32_t d_v = call_->geometry().d_v;
   const size_t row = block.row_begin - call_->segments[segment].row_begin;
   for (uint32_t i = own_begin_[segment]; i < own_begin_[segment + 1]; ++i) {
-    const PartialView& own = own_pieces_[i].out;
-    parts_.emplace_back(static_cast<const float*>(own.o) + row * d_v, own.m + row, own.l + row,
-                        PartialDtype::kF32);
     levels_.push_back(kTreeLevelMax);
+    AddHerePart(here_pieces_[i].out, row);
   }
+}
+
+// Adds a partial that was made here, from one of its rows on.
+void Router::AddHerePart(const PartialView& made, size_t row) {
+  parts_.emplace_back(static_cast<const float*>(made.o) + row * call_->geometry().d_v, made.m + row,
+                      made.l + row, PartialDtype::kF32);
 }
 
 // Gives back the slots of the frames whose blocks are all merged.

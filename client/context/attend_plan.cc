@@ -152,6 +152,7 @@ void AttendPlan::ListTouched(PlannedUnit& unit, std::span<const ContextState::Ro
 
 absl::Status AttendPlan::Cut(const RouteCall& call, std::span<PlannedLine> lines) {
   nodes_.clear();
+  near_count_ = 0;
   shares_.clear();
   blocks_.clear();
   blocks_of_unit_.clear();
@@ -227,6 +228,7 @@ absl::Status AttendPlan::AddNodes(const RouteCall& call, uint32_t unit,
 
 bool AttendPlan::IsNode(const RouteCall& call, uint32_t unit_ordinal,
                         std::span<const PlannedLine> lines, uint32_t begin, uint32_t end) const {
+  if (pieces_[begin].line == kNearLine) return false;
   const PlannedUnit& unit = units_[unit_ordinal];
   if (unit.piece_begin + run_end_[begin - unit.piece_begin] < end) return false;
   const PlannedLine& line = lines[pieces_[begin].line];
@@ -242,7 +244,6 @@ absl::Status AttendPlan::AddNode(const RouteCall& call, uint32_t unit_ordinal,
                                  std::span<const PlannedLine> lines, uint32_t begin, uint32_t end) {
   const PlannedUnit& unit = units_[unit_ordinal];
   const uint32_t line = pieces_[begin].line;
-  const LaneShape& shape = lines[line].shape;
   const std::span<const ContextChunk> chunks = call.segments[unit.segment].context->chunks();
   const auto node_ordinal = static_cast<uint32_t>(nodes_.size());
   PlannedNode node = {.piece_begin = begin, .piece_end = end};
@@ -252,6 +253,11 @@ absl::Status AttendPlan::AddNode(const RouteCall& call, uint32_t unit_ordinal,
     node.level = last.part == first.part ? TreeLevel(last.ordinal, first.ordinal)
                                          : static_cast<uint8_t>(kPartLevel + first.part);
   }
+  if (line == kNearLine) {
+    AddNearNode(unit_ordinal, node);
+    return absl::OkStatus();
+  }
+  const LaneShape& shape = lines[line].shape;
   uint32_t& open = open_share_[line];
   if (open == kNoShare || !JoinShare(call, shares_[open], lines[line], begin, end)) {
     open = static_cast<uint32_t>(shares_.size());
@@ -279,6 +285,13 @@ absl::Status AttendPlan::AddNode(const RouteCall& call, uint32_t unit_ordinal,
   }
   nodes_.push_back(node);
   return absl::OkStatus();
+}
+
+void AttendPlan::AddNearNode(uint32_t unit, PlannedNode node) {
+  node.share = PlannedNode::kNear;
+  node.place = near_count_++;
+  ++units_[unit].near_count;
+  nodes_.push_back(node);
 }
 
 // Adds the node [begin, end) to a share that has one. Returns false, and changes nothing, if a

@@ -9,7 +9,8 @@
 //   part     consecutive blocks of one share in one frame: a segment of the wire
 //   frame    parts for one holder, as many as fit a slot
 //
-// A line is the ordinal of a holder in the call (Exchange::Add).
+// A line is the ordinal of a holder in the call (Exchange::Add). A near piece is a node by itself,
+// without a share.
 
 #pragma once
 
@@ -29,6 +30,9 @@ namespace ckv {
 // The most pieces of one call: 100 MB of plan. 64 sequences of 65,536 chunks have as many.
 inline constexpr uint64_t kPlannedPieceCountMax = uint64_t{1} << 22;
 
+// The line of pieces that are near: they are attended here, and no frame asks for them.
+inline constexpr uint32_t kNearLine = 0xffffffff;
+
 struct PlannedPiece {
   uint32_t chunk = 0;             // in the context's chunks
   uint32_t index_begin = kDense;  // its selected rows, in the plan's own list
@@ -46,12 +50,14 @@ struct PlannedUnit {
   // Set by Cut.
   uint32_t node_begin = 0, node_end = 0;  // in the order of the tree
   uint32_t share_begin = 0, share_end = 0;
+  uint32_t near_count = 0;  // near pieces
 };
 
 struct PlannedNode {
+  static constexpr uint32_t kNear = 0xffffffff;
   uint32_t piece_begin = 0, piece_end = 0;
-  uint32_t share = 0;
-  uint32_t place = 0;  // among the partials of its share
+  uint32_t share = 0;  // kNear if it is near
+  uint32_t place = 0;  // among the partials of its share, or of the call's near nodes
   uint32_t next = 0;   // the share's next node
   uint8_t level = 0;   // joins it with the unit's node before it (MergeTree)
 };
@@ -123,6 +129,11 @@ class AttendPlan {
   //   InvalidArgument     a frame of a single row does not fit; says which limit.
   absl::Status Cut(const RouteCall& call, std::span<PlannedLine> lines);
   std::span<const PlannedNode> nodes() const { return nodes_; }
+  uint32_t near_count() const { return near_count_; }  // near nodes of the call
+  // The selected rows of a piece of a selection, in its chunk.
+  std::span<const int32_t> IndicesOf(const PlannedPiece& piece) const {
+    return std::span(selected_rows_).subspan(piece.index_begin, piece.k);
+  }
   std::span<const PlannedShare> shares() const { return shares_; }
   std::span<const PlannedBlock> blocks() const { return blocks_; }
   std::span<const PlannedPart> parts() const { return parts_; }
@@ -151,6 +162,7 @@ class AttendPlan {
   void FindRuns(const RouteSegment& segment, const PlannedUnit& unit);
   absl::Status AddNodes(const RouteCall& call, uint32_t unit, std::span<const PlannedLine> lines,
                         uint32_t begin, uint32_t end);
+  void AddNearNode(uint32_t unit, PlannedNode node);
   bool IsNode(const RouteCall& call, uint32_t unit, std::span<const PlannedLine> lines,
               uint32_t begin, uint32_t end) const;
   absl::Status AddNode(const RouteCall& call, uint32_t unit, std::span<const PlannedLine> lines,
@@ -169,6 +181,7 @@ class AttendPlan {
   std::vector<PlannedUnit> units_;
   std::vector<int32_t> selected_rows_;  // in their chunk, piece by piece
   std::vector<PlannedNode> nodes_;
+  uint32_t near_count_ = 0;
   std::vector<PlannedShare> shares_;
   std::vector<PlannedBlock> blocks_;
   std::vector<uint32_t> blocks_of_unit_;  // the first block of each unit, and one more

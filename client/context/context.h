@@ -34,7 +34,13 @@ struct ContextExpectation {
 };
 
 // How the rows of a context are attended.
-enum class ContextPolicy : uint8_t { kRoute = 0 };  // every query is routed to the holders
+enum class ContextPolicy : uint8_t {
+  kRoute = 0,  // every query is routed to the holders
+  kNear = 1,   // all rows are pulled while the context is opened, and attended here
+  // The requester decides for each run of chunks, and pulls in the background what pays
+  // (client/act/actor.h).
+  kAuto = 2,
+};
 
 // Borrowed until Open returns.
 struct ContextSpec {

@@ -7,12 +7,16 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "attention/rope.h"
 #include "client/calls.h"
+#include "client/near/near_rows.h"
 #include "proto/corpus.h"
 #include "proto/geometry.h"
 
@@ -26,8 +30,23 @@ struct ContextChunk {
   uint32_t rotation = 0;  // in ContextState::rotations: how its queries are turned
 };
 
-// Immutable, but for Close, so any thread may read it. The cost of a call grows with the chunks
-// that it touches, and not with the context.
+// Is told when a context has made as many calls as it waits for, and when the context was closed.
+class ContextWatcher {
+ public:
+  virtual ~ContextWatcher() = default;
+  // By any thread, on the path of calls: short, and without waiting.
+  virtual void Due(uint64_t context_id) = 0;
+};
+
+// The last call of a context.
+struct CallShape {
+  uint32_t row_count = 0;       // its own query rows
+  uint32_t call_row_count = 0;  // those of all segments of the call
+  uint32_t selected = 0;        // rows that each attends; 0 if dense
+};
+
+// Immutable, but for its calls' count, Close and the near rows, so any thread may read it. The cost
+// of a call grows with the chunks that it touches, and not with the context.
 class ContextState {
  public:
   // Resolves the parts. Chunks without tokens are left out: they add nothing to any row.
@@ -58,7 +77,49 @@ class ContextState {
     return {starts_[start].chunk, row - start * tokens_each_};
   }
 
-  void Close() { closed_.store(true, std::memory_order_relaxed); }
+  // The rows that are near now; null if none are. Calls that have the table go on with it.
+  std::shared_ptr<const NearTable> near() const ABSL_LOCKS_EXCLUDED(near_mu_) {
+    if (!has_near_.load(std::memory_order_acquire)) return nullptr;
+    absl::MutexLock lock(&near_mu_);
+    return near_;
+  }
+  // Calls that begin from now on use `near`: an entry a chunk, or null.
+  void SetNear(std::shared_ptr<const NearTable> near) ABSL_LOCKS_EXCLUDED(near_mu_) {
+    absl::MutexLock lock(&near_mu_);
+    has_near_.store(near != nullptr, std::memory_order_release);
+    near_.swap(near);
+  }
+
+  // Sets who is told, under which id. Before the context is used.
+  void Watch(std::shared_ptr<ContextWatcher> watcher, uint64_t id) {
+    watcher_ = std::move(watcher);
+    watch_id_ = id;
+  }
+  // Counts a call of a watched context. On the hot path: no lock, unless it is the one waited for.
+  void CountCall(const CallShape& shape) const {
+    if (watcher_ == nullptr) return;
+    row_count_.store(shape.row_count, std::memory_order_relaxed);
+    call_row_count_.store(shape.call_row_count, std::memory_order_relaxed);
+    selected_.store(shape.selected, std::memory_order_relaxed);
+    const uint64_t calls = call_count_.fetch_add(1, std::memory_order_seq_cst) + 1;
+    if (calls == due_at_.load(std::memory_order_seq_cst)) watcher_->Due(watch_id_);
+  }
+  uint64_t call_count() const { return call_count_.load(std::memory_order_acquire); }
+  CallShape last_call() const {
+    return {row_count_.load(std::memory_order_relaxed),
+            call_row_count_.load(std::memory_order_relaxed),
+            selected_.load(std::memory_order_relaxed)};
+  }
+  // The watcher waits for that many calls. If they were made already, it is told at once.
+  void SetDueAt(uint64_t calls) {
+    due_at_.store(calls, std::memory_order_seq_cst);
+    if (call_count_.load(std::memory_order_seq_cst) >= calls) watcher_->Due(watch_id_);
+  }
+
+  void Close() {
+    if (closed_.exchange(true, std::memory_order_acq_rel) || watcher_ == nullptr) return;
+    watcher_->Due(watch_id_);
+  }
   bool closed() const { return closed_.load(std::memory_order_relaxed); }
 
  private:
@@ -94,6 +155,14 @@ class ContextState {
   std::vector<uint32_t> buckets_;
   uint32_t bucket_shift_ = 0;
   std::atomic<bool> closed_{false};
+  std::shared_ptr<ContextWatcher> watcher_;  // null if nobody watches
+  uint64_t watch_id_ = 0;
+  mutable std::atomic<uint64_t> call_count_{0};
+  std::atomic<uint64_t> due_at_{1};
+  mutable std::atomic<uint32_t> row_count_{0}, call_row_count_{0}, selected_{0};
+  mutable absl::Mutex near_mu_;
+  std::shared_ptr<const NearTable> near_ ABSL_GUARDED_BY(near_mu_);
+  std::atomic<bool> has_near_{false};  // saves contexts without near rows the lock
 };
 
 }  // namespace ckv

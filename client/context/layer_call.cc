@@ -1,5 +1,7 @@
 #include "client/context/layer_call.h"
 
+#include <utility>
+
 #include "absl/strings/str_format.h"
 
 namespace ckv {
@@ -18,11 +20,14 @@ absl::StatusOr<RouteCall> LayerCallSegments::Take(const LayerCall& call, bool ag
       return absl::FailedPreconditionError(
           absl::StrFormat("attend: the context of segment %d is closed", ordinal));
     }
+    std::shared_ptr<const NearTable> near_rows = state->near();
     segments.push_back({.row_begin = segment.row_begin,
                         .row_count = segment.row_count,
                         .context = state.get(),
                         .selection = segment.selection,
-                        .own = segment.own});
+                        .own = segment.own,
+                        .near = near_rows.get()});
+    if (near_rows != nullptr) near.push_back(std::move(near_rows));
     if (contexts.empty() || contexts.back() != state) contexts.push_back(state);
   }
   return RouteCall{.layer = call.layer,

@@ -19,6 +19,7 @@ namespace ckv {
 struct LayerCallSegments {
   std::vector<RouteSegment> segments;
   std::vector<std::shared_ptr<const ContextState>> contexts;
+  std::vector<std::shared_ptr<const NearTable>> near;  // keeps near rows alive
 
   // Fills both, and returns the router's call.
   //   InvalidArgument     a segment has no context.
@@ -30,6 +31,7 @@ struct LayerCallSegments {
   void Clear() {
     segments.clear();
     contexts.clear();
+    near.clear();
   }
 };
 

@@ -11,6 +11,7 @@
 #include "attention/partial.h"
 #include "client/calls.h"
 #include "client/context/context_state.h"
+#include "client/near/near_rows.h"
 #include "proto/base/clock.h"
 #include "proto/selection.h"
 
@@ -22,6 +23,8 @@ struct RouteSegment {
   const ContextState* context = nullptr;
   Selection selection = {};
   std::span<const OwnRows> own = {};
+  // The context's near rows, attended here; null if all are routed.
+  const NearTable* near = nullptr;
 };
 
 // Everything it points to must outlive the call.

@@ -114,6 +114,9 @@ class PullRule {
   void SetPrice(UseId use, const PullPrice& price);
   void Close(UseId use);
 
+  // The item of a use is near, which the rule did not know. It was pulled for another item's sake,
+  // or the rule had forgotten it.
+  void CameNear(UseId use) { items_[uses_[use].item]->near = true; }
   // The item of a use is being pulled, or its pull failed. A pull that ends well needs no call.
   void Pulling(UseId use, Instant now);
   void PullFailed(Key item);

@@ -5,6 +5,7 @@
 
 #include "client/context/context.h"
 
+#include <array>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -103,9 +104,9 @@ class ContextTest : public testing::Test {
   }
 
   static Context Open(Cluster& cluster, const std::shared_ptr<const Corpus>& corpus,
-                      const Sequence& sequence) {
+                      const Sequence& sequence, ContextPolicy policy = ContextPolicy::kRoute) {
     const ContextPart part = {corpus, sequence.uses};
-    auto context = cluster.requester->Open({.parts = {&part, 1}}, Soon());
+    auto context = cluster.requester->Open({.parts = {&part, 1}, .policy = policy}, Soon());
     EXPECT_TRUE(context.ok()) << context.status();
     return *std::move(context);
   }
@@ -145,8 +146,17 @@ class ContextTest : public testing::Test {
            std::memcmp(all.l.data() + row_begin, one.l.data(), rows * sizeof(float)) == 0;
   }
 
+  // Near ones bring rows here that those of policy auto then use too: some chunks are near then,
+  // and others routed.
+  ContextPolicy RandomPolicy() {
+    if (!near_too_) return ContextPolicy::kRoute;
+    return std::array{ContextPolicy::kRoute, ContextPolicy::kNear,
+                      ContextPolicy::kAuto}[rng_() % 3];
+  }
+
   std::mt19937 rng_{11};
   test::TestCorpus corpus_;
+  bool near_too_ = false;
 };
 
 // A batch of random sequences, ready to be called.
@@ -166,7 +176,7 @@ class ContextBatchTest : public ContextTest {
     batch.contexts.reserve(count);
     for (uint32_t i = 0; i < count; ++i) {
       batch.sequences.push_back(RandomSequence());
-      batch.contexts.push_back(Open(cluster, corpus, *batch.sequences.back()));
+      batch.contexts.push_back(Open(cluster, corpus, *batch.sequences.back(), RandomPolicy()));
       batch.segments.push_back(SegmentOf(*batch.sequences.back(), batch.contexts.back(), rows));
       rows += batch.sequences.back()->row_count;
     }
@@ -210,6 +220,44 @@ TEST_F(ContextBatchTest, EverySplitEqualsSingleCalls) {
       }
     }
   }
+}
+
+TEST_F(ContextBatchTest, NearRowsGiveTheBitsOfHolders) {
+  const auto fabric = NewLoopbackFabric(Clock::Real());
+  near_too_ = true;
+  uint64_t near = 0, routed = 0, mixed = 0;
+  for (const size_t holder_count : {1, 4}) {
+    for (const LaneShape& shape : {SmallShape(2), LaneShape{.slot_count = 4}}) {
+      for (uint32_t seed = 0; seed < 12; ++seed) {
+        SCOPED_TRACE(
+            absl::StrFormat("%d holders, %d slots, seed %d", holder_count, shape.slot_count, seed));
+        Cluster cluster(fabric.get(), holder_count, shape, nullptr, 16, uint64_t{64} << 20);
+        if (seed % 3 == 0) cluster.fleet.MakeOld(holder_count - 1);
+        const auto corpus = Load(cluster, holder_count, "c");
+        Batch batch;
+        Make(cluster, corpus, batch);
+        Answer got(batch.call.q.count, kLatentValues);
+        AttendReport report;
+        absl::Status status;
+        if (seed % 2 == 0) {
+          status = cluster.requester->Attend(batch.call, got.View(), &report);
+        } else {
+          auto ticket = cluster.requester->Submit(batch.call, got.View(), &report);
+          ASSERT_TRUE(ticket.ok()) << ticket.status();
+          status = ticket->Wait();
+        }
+        ASSERT_TRUE(status.ok()) << status;
+        ExpectEachAsAlone(cluster, corpus, batch, got);
+        if (HasFatalFailure()) return;
+        near += report.near_pairs;
+        routed += report.routed_pairs;
+        mixed += report.near_pairs > 0 && report.routed_pairs > 0 ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(near, 0u);
+  EXPECT_GT(routed, 0u);
+  EXPECT_GT(mixed, 10u);
 }
 
 TEST_F(ContextBatchTest, BitsDoNotDependOnThePlacement) {

@@ -1,0 +1,127 @@
+#include "client/near/near_store.h"
+
+#include <sys/mman.h>
+
+#include "absl/strings/str_format.h"
+#include "proto/base/status.h"
+
+namespace ckv {
+namespace {
+
+constexpr uint64_t kLayerAlign = 64;
+
+uint64_t LayerStride(const Geometry& geometry, uint32_t token_count) {
+  const uint64_t bytes = uint64_t{token_count} * geometry.row_bytes();
+  return (bytes + kLayerAlign - 1) / kLayerAlign * kLayerAlign;
+}
+
+}  // namespace
+
+// One mapping a chunk, so that its memory goes back to the system at once.
+class NearFill::Memory final : public NearRows {
+ public:
+  Memory(const Geometry& geometry, uint32_t token_count, std::shared_ptr<NearStore::Room> room)
+      : geometry_(geometry),
+        layer_bytes_(uint64_t{token_count} * geometry.row_bytes()),
+        layer_stride_(LayerStride(geometry, token_count)),
+        bytes_(NearStore::BytesOf(geometry, token_count)),
+        room_(std::move(room)) {}
+  ~Memory() override {
+    if (data_ != nullptr) munmap(data_, bytes_);
+    room_->used.fetch_sub(bytes_, std::memory_order_relaxed);
+  }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  bool Map() {
+    void* const data =
+        mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) return false;
+    data_ = static_cast<std::byte*>(data);
+    (void)madvise(data_, bytes_, MADV_HUGEPAGE);  // fewer faults where there are huge pages
+    return true;
+  }
+  std::span<std::byte> writable(uint32_t l) const {
+    CKV_CHECK(l < geometry_.layers);
+    return {data_ + l * layer_stride_, layer_bytes_};
+  }
+  std::span<const std::byte> layer(uint32_t l) const override { return writable(l); }
+  const Geometry& geometry() const { return geometry_; }
+
+ private:
+  const Geometry geometry_;
+  const uint64_t layer_bytes_, layer_stride_, bytes_;
+  const std::shared_ptr<NearStore::Room> room_;
+  std::byte* data_ = nullptr;
+};
+
+std::span<std::byte> NearFill::layer(uint32_t l) const { return memory_->writable(l); }
+
+NearStore::NearStore(uint64_t room_bytes) : room_(std::make_shared<Room>()) {
+  room_->bytes_max = room_bytes;
+}
+
+NearStore::~NearStore() = default;
+
+uint64_t NearStore::BytesOf(const Geometry& geometry, uint32_t token_count) {
+  return LayerStride(geometry, token_count) * geometry.layers;
+}
+
+std::shared_ptr<const NearRows> NearStore::Find(const ChunkId& id, const Geometry& geometry) const {
+  absl::MutexLock lock(&mu_);
+  const auto known = chunks_.find(id);
+  if (known == chunks_.end() || known->second.memory->geometry() != geometry) return nullptr;
+  return known->second.memory;
+}
+
+absl::StatusOr<NearFill> NearStore::Begin(const ChunkId& id, const Geometry& geometry,
+                                          uint32_t token_count) {
+  const uint64_t bytes = BytesOf(geometry, token_count);
+  uint64_t used = room_->used.load(std::memory_order_relaxed);
+  do {
+    if (bytes > room_->bytes_max || used > room_->bytes_max - bytes) {
+      return absl::ResourceExhaustedError(
+          absl::StrFormat("near store: a chunk of %d bytes does not fit: %d of %d bytes are in use",
+                          bytes, used, room_->bytes_max));
+    }
+  } while (!room_->used.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
+  NearFill fill;
+  fill.id_ = id;
+  fill.memory_ = std::make_shared<NearFill::Memory>(geometry, token_count, room_);
+  if (bytes > 0 && !fill.memory_->Map()) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("near store: the system has no memory for a chunk of %d bytes", bytes));
+  }
+  return fill;
+}
+
+void NearStore::Commit(NearFill fill) {
+  absl::MutexLock lock(&mu_);
+  Chunk& chunk = chunks_[fill.id_];
+  ++chunk.holds;
+  if (chunk.memory == nullptr) chunk.memory = std::move(fill.memory_);
+}
+
+bool NearStore::Hold(const ChunkId& id, const Geometry& geometry) {
+  absl::MutexLock lock(&mu_);
+  const auto known = chunks_.find(id);
+  if (known == chunks_.end() || known->second.memory->geometry() != geometry) return false;
+  ++known->second.holds;
+  return true;
+}
+
+void NearStore::Release(const ChunkId& id) {
+  std::shared_ptr<const NearFill::Memory> gone;  // freed after the lock
+  absl::MutexLock lock(&mu_);
+  const auto known = chunks_.find(id);
+  if (known == chunks_.end() || --known->second.holds > 0) return;
+  gone = std::move(known->second.memory);
+  chunks_.erase(known);
+}
+
+uint32_t NearStore::chunk_count() const {
+  absl::MutexLock lock(&mu_);
+  return static_cast<uint32_t>(chunks_.size());
+}
+
+}  // namespace ckv

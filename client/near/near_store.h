@@ -1,0 +1,96 @@
+// The near store: room for rows that a requester pulled, up to a limit.
+//
+//   NearFill fill;                 room for a chunk, taken before the first byte comes
+//   ... rows land in fill.layer(l) ...
+//   store.Commit(std::move(fill))  from now on Find gives the chunk
+//
+// A chunk is there once, however many runs it is part of: each holds it. Rows stay in use after the
+// last Release until nobody has them any more, and count until then.
+
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "client/near/near_rows.h"
+#include "proto/geometry.h"
+#include "proto/ids.h"
+
+namespace ckv {
+
+class NearStore;
+
+// Memory of one chunk that is being filled. One thread. Gives its room back unless it is committed.
+class NearFill {
+ public:
+  NearFill() = default;
+  NearFill(NearFill&&) noexcept = default;
+  NearFill& operator=(NearFill&&) noexcept = default;
+
+  // Rows of layer l: [token_count][row_bytes], 64-byte aligned.
+  std::span<std::byte> layer(uint32_t l) const;
+  const ChunkId& id() const { return id_; }
+
+ private:
+  friend class NearStore;
+  class Memory;
+  ChunkId id_;
+  std::shared_ptr<Memory> memory_;
+};
+
+// Thread-safe. Rows and fills may outlive it.
+class NearStore {
+ public:
+  explicit NearStore(uint64_t room_bytes);
+  ~NearStore();
+
+  // Bytes that a chunk takes.
+  static uint64_t BytesOf(const Geometry& geometry, uint32_t token_count);
+
+  // Returns the rows of a chunk, or null.
+  std::shared_ptr<const NearRows> Find(const ChunkId& id, const Geometry& geometry) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Takes room for a chunk.
+  //   ResourceExhausted   there is not enough, until something is evicted and no longer in use; or
+  //                       the system has no memory.
+  absl::StatusOr<NearFill> Begin(const ChunkId& id, const Geometry& geometry, uint32_t token_count);
+  // Publishes a chunk whose rows have all come, and holds it. If another was first, its rows stay.
+  void Commit(NearFill fill) ABSL_LOCKS_EXCLUDED(mu_);
+  // Holds a chunk once more. Returns false if it is not there.
+  bool Hold(const ChunkId& id, const Geometry& geometry) ABSL_LOCKS_EXCLUDED(mu_);
+  // Ends one Hold or Commit. The last one forgets the chunk. Calls that have its rows go on.
+  void Release(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
+
+  uint64_t room_bytes() const { return room_->bytes_max; }
+  // Bytes in use: published, evicted but still attended, and being filled.
+  uint64_t used_bytes() const { return room_->used.load(std::memory_order_relaxed); }
+  uint32_t chunk_count() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  friend class NearFill;
+  // Outlives the store, since rows may.
+  struct Room {
+    uint64_t bytes_max = 0;
+    std::atomic<uint64_t> used{0};
+  };
+
+  struct Chunk {
+    std::shared_ptr<const NearFill::Memory> memory;
+    uint32_t holds = 0;
+  };
+
+  const std::shared_ptr<Room> room_;
+  mutable absl::Mutex mu_;
+  absl::flat_hash_map<ChunkId, Chunk> chunks_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace ckv

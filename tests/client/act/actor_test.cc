@@ -1,0 +1,215 @@
+// Goal: the actor pulls what has lost its price, keeps near what pays, learns from contexts that
+// close, and never holds a call up. Method: contexts that count calls by hand; costs and pulls that
+// the test gives; a clock that stands where it is put.
+
+#include "client/act/actor.h"
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/support/test_corpus.h"
+
+namespace ckv {
+namespace {
+
+constexpr uint32_t kTokens = 3000;  // a run is one chunk
+
+class ActorTest : public testing::Test {
+ protected:
+  ActorTest() {
+    corpus_ = std::make_shared<Corpus>();
+    corpus_->name = "c";
+    corpus_->geometry = test::TestGeometry();
+    for (uint8_t i = 0; i < 6; ++i) {
+      ChunkPlacement chunk;
+      chunk.id.bytes[0] = static_cast<uint8_t>(i + 1);
+      chunk.token_count = kTokens;
+      corpus_->chunks.push_back(chunk);
+    }
+    layers_ = corpus_->geometry.layers;
+    chunk_bytes_ = NearStore::BytesOf(corpus_->geometry, kTokens);
+  }
+  void Start(uint64_t near_bytes) {
+    ActorTools tools;
+    tools.cost = [this](const auto&, const std::vector<uint32_t>& chunks, uint32_t, uint32_t,
+                        Instant) -> absl::StatusOr<StepCost> {
+      ++asked_;
+      if (!cost_known_) return absl::UnavailableError("nothing is measured yet");
+      const double n = static_cast<double>(chunks.size());
+      return StepCost{cost_.route_us, cost_.near_us, cost_.pull_us * n};
+    };
+    tools.pull = [this](const FetchCall& call, const ActorTools::Place& place,
+                        const std::function<bool()>&) {
+      ++pulls_;
+      for (uint32_t chunk = call.chunk_begin; chunk < call.chunk_end; ++chunk) {
+        for (uint32_t layer = 0; layer < layers_; ++layer)
+          place(RowRun{chunk, layer, 0, kTokens})[0] = static_cast<std::byte>(chunk + 1);
+      }
+      return pull_status_;
+    };
+    actor_ = std::make_unique<Actor>(ActorOptions{.clock = &clock_, .near_bytes = near_bytes},
+                                     std::move(tools));
+  }
+  std::shared_ptr<ContextState> Open(std::vector<uint32_t> chunks, ContextExpectation expect = {}) {
+    std::vector<ChunkUse> uses;
+    for (const uint32_t chunk : chunks) uses.push_back({chunk, 0});
+    const ContextPart part = {corpus_, uses};
+    auto context = *ContextState::Make({&part, 1});
+    EXPECT_TRUE(actor_->Watch(context, ContextPolicy::kAuto, expect, kInstantMax).ok());
+    return context;
+  }
+  // Calls of so many steps, each seen by the actor, a microsecond of the clock each.
+  void Step(const ContextState& context, uint32_t steps) {
+    for (uint32_t i = 0; i < steps * layers_; ++i) {
+      context.CountCall({16, 16, 0});
+      clock_.Advance(std::chrono::microseconds(1));
+      actor_->AwaitIdle();
+    }
+  }
+  static size_t NearCount(const ContextState& context) {
+    const auto near = context.near();
+    if (near == nullptr) return 0;
+    return size_t(
+        std::count_if(near->begin(), near->end(), [](auto& rows) { return rows != nullptr; }));
+  }
+  // A use of a chunk that nobody else uses, from open to close.
+  void UseOnce(uint32_t chunk, uint32_t steps) {
+    const auto context = Open({chunk});
+    Step(*context, steps);
+    context->Close();
+    actor_->AwaitIdle();
+  }
+
+  ManualClock clock_;
+  std::shared_ptr<Corpus> corpus_;
+  uint32_t layers_ = 0;
+  uint64_t chunk_bytes_ = 0;
+  std::atomic<bool> cost_known_{true};
+  StepCost cost_ = {.route_us = 110, .near_us = 10, .pull_us = 1000};  // loses 100 us a step
+  absl::Status pull_status_;
+  std::atomic<int> asked_{0}, pulls_{0};
+  std::unique_ptr<Actor> actor_;
+};
+
+TEST_F(ActorTest, RoutesUntilRoutingHasCostThePull) {
+  Start(10 * chunk_bytes_);
+  const auto context = Open({0});
+  Step(*context, 9);
+  EXPECT_EQ(pulls_, 0);
+  EXPECT_EQ(NearCount(*context), 0u);
+  Step(*context, 1);
+  EXPECT_EQ(pulls_, 1);
+  ASSERT_EQ(NearCount(*context), 1u);
+  EXPECT_EQ(uint8_t((*context->near())[0]->layer(layers_ - 1)[0]), 1);
+  EXPECT_LE(asked_, 2) << "costs are asked for once, and when they are old";
+  const Actor::Stats stats = actor_->stats();
+  EXPECT_EQ(stats.near_chunks, 1u);
+  EXPECT_EQ(stats.near_bytes, chunk_bytes_);
+  EXPECT_NEAR(stats.routed_us, 1000, 1);
+  EXPECT_NEAR(stats.pulled_us, 1000, 1);
+}
+
+TEST_F(ActorTest, AHintOfManyStepsPullsAtOnceAndOfFewNever) {
+  Start(10 * chunk_bytes_);
+  ContextExpectation hundred, two;
+  hundred.steps = 100;
+  two.steps = 2;
+  const auto many = Open({0}, hundred), few = Open({1}, two);
+  many->CountCall({16, 16, 0});
+  actor_->AwaitIdle();
+  EXPECT_EQ(NearCount(*many), 1u);
+  Step(*few, 2);
+  EXPECT_EQ(NearCount(*few), 0u);
+}
+
+TEST_F(ActorTest, LearnsFromContextsThatClose) {
+  Start(10 * chunk_bytes_);
+  for (int i = 0; i < 60; ++i) UseOnce(uint32_t(i % 2), 40);
+  // Every use has been worth a pull, so the next is pulled with its first call.
+  const auto context = Open({4});
+  context->CountCall({16, 16, 0});
+  actor_->AwaitIdle();
+  EXPECT_EQ(NearCount(*context), 1u);
+}
+
+TEST_F(ActorTest, WhatIsNearServesTheNextContextFromItsFirstCall) {
+  Start(10 * chunk_bytes_);
+  UseOnce(0, 12);
+  EXPECT_EQ(pulls_, 1);
+  const auto next = Open({0, 1});
+  EXPECT_EQ(NearCount(*next), 1u);
+  EXPECT_EQ(pulls_, 1);
+}
+
+TEST_F(ActorTest, NothingIsPulledWhereRoutingIsFaster) {
+  cost_ = {.route_us = 10, .near_us = 30, .pull_us = 1};
+  Start(10 * chunk_bytes_);
+  const auto context = Open({0});
+  Step(*context, 50);
+  EXPECT_EQ(pulls_, 0);
+}
+
+TEST_F(ActorTest, WhileAConstantIsUnknownTheContextIsRouted) {
+  cost_known_ = false;
+  Start(10 * chunk_bytes_);
+  const auto context = Open({0});
+  Step(*context, 30);
+  EXPECT_EQ(pulls_, 0);
+  EXPECT_LE(asked_, 10) << "asked for ever more rarely";
+  cost_known_ = true;
+  Step(*context, 40);
+  EXPECT_EQ(pulls_, 1);
+}
+
+TEST_F(ActorTest, APullThatFailsIsNotRepeatedAtOnce) {
+  pull_status_ = absl::UnavailableError("the holder is gone");
+  Start(10 * chunk_bytes_);
+  const auto context = Open({0});
+  Step(*context, 12);
+  EXPECT_EQ(pulls_, 1);
+  EXPECT_EQ(actor_->stats().pulls_failed, 1u);
+  EXPECT_EQ(actor_->stats().near_bytes, 0u);
+  EXPECT_EQ(NearCount(*context), 0u);
+}
+
+TEST_F(ActorTest, RunsThatSaveMorePushOutOthers) {
+  Start(chunk_bytes_);
+  const auto first = Open({0});
+  Step(*first, 11);
+  ASSERT_EQ(NearCount(*first), 1u);
+  // It saves nothing for a long time; the second loses all the while.
+  const auto second = Open({1});
+  clock_.Advance(std::chrono::seconds(1));
+  Step(*second, 15);
+  EXPECT_EQ(NearCount(*second), 1u);
+  EXPECT_EQ(NearCount(*first), 0u) << "its calls are routed again";
+  EXPECT_EQ(actor_->stats().evictions, 1u);
+  EXPECT_LE(actor_->stats().near_bytes, chunk_bytes_);
+}
+
+TEST_F(ActorTest, RowsOfACallStayUntilItEnds) {
+  Start(chunk_bytes_);
+  const auto first = Open({0});
+  Step(*first, 11);
+  const auto in_use = first->near();
+  const auto second = Open({1});
+  clock_.Advance(std::chrono::seconds(1));
+  Step(*second, 15);
+  EXPECT_EQ(NearCount(*second), 0u) << "there is no room while the call goes on";
+  EXPECT_EQ(uint8_t((*in_use)[0]->layer(0)[0]), 1);
+}
+
+TEST_F(ActorTest, AContextMayOutliveTheActor) {
+  Start(10 * chunk_bytes_);
+  const auto context = Open({0});
+  Step(*context, 11);
+  actor_.reset();
+  context->CountCall({16, 16, 0});
+  context->Close();
+}
+
+}  // namespace
+}  // namespace ckv

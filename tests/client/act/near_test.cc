@@ -1,0 +1,119 @@
+// Goal: rows that a requester pulled answer as their holders did, also when holders go; what does
+// not fit is refused with advice. Method: real holders in this process, and a near store.
+
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "client/context/context.h"
+#include "client/requester.h"
+#include "gtest/gtest.h"
+#include "tests/support/test_fleet.h"
+
+namespace ckv {
+namespace {
+
+using test::Answer;
+using test::Cluster;
+using test::MakeTestCorpus;
+using test::RandomBf16;
+using test::SmallShape;
+using test::Soon;
+using test::TestGeometry;
+
+constexpr uint32_t kRowValues = 96, kLatentValues = 64;  // of the test geometry
+constexpr uint32_t kRows = 5;
+constexpr uint64_t kWide = uint64_t{64} << 20;
+
+class NearTest : public testing::Test {
+ protected:
+  void Start(uint64_t near_bytes) {
+    cluster_ = std::make_unique<Cluster>(fabric_.get(), 2, SmallShape(), nullptr, 16, near_bytes);
+    cluster_->fleet.Load("c", corpus_, {0, 1, 0, 1});
+    resolved_ = cluster_->Resolve();
+  }
+  absl::StatusOr<Context> Open(ContextPolicy policy, std::vector<ChunkUse> uses = {}) {
+    const ContextPart part = {resolved_, uses};
+    return cluster_->requester->Open({.parts = {&part, 1}, .policy = policy}, Soon());
+  }
+  absl::Status Attend(const Context& context, Answer& answer, AttendReport* report = nullptr,
+                      PartialDtype wire = PartialDtype::kF32) {
+    const Segment segment = {.row_count = kRows, .context = &context};
+    LayerCall call;
+    call.layer = 1;
+    call.q = {q_.data(), kRows, kRowValues};
+    call.segments = {&segment, 1};
+    call.wire = wire;
+    call.deadline = Soon();
+    return cluster_->requester->Attend(call, answer.View(), report);
+  }
+
+  std::mt19937 rng_{7};
+  const std::unique_ptr<Fabric> fabric_ = NewLoopbackFabric(Clock::Real());
+  const test::TestCorpus corpus_ = MakeTestCorpus(TestGeometry(), {1030, 1050, 1, 40}, 3);
+  const std::vector<uint16_t> q_ = RandomBf16(kRows * kRowValues, rng_);
+  std::unique_ptr<Cluster> cluster_;
+  std::shared_ptr<const Corpus> resolved_;
+};
+
+TEST_F(NearTest, ADecodeGoesOnWhenItsHoldersAreGone) {
+  Start(kWide);
+  const auto routed = Open(ContextPolicy::kRoute), near = Open(ContextPolicy::kNear);
+  ASSERT_TRUE(routed.ok() && near.ok()) << near.status();
+  Answer want(kRows, kLatentValues), got(kRows, kLatentValues), lost(kRows, kLatentValues);
+  ASSERT_TRUE(Attend(*routed, want).ok());
+  cluster_->fleet.StopHolder(0);
+  cluster_->fleet.StopHolder(1);
+  AttendReport report;
+  const absl::Status status = Attend(*near, got, &report);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(got.SameBits(want));
+  EXPECT_EQ(report.routed_pairs, 0u);
+  EXPECT_EQ(report.near_pairs, kRows * 2121u);
+  EXPECT_EQ(report.holder_count, 0u);
+  EXPECT_TRUE(report.same_bits_anywhere);
+  EXPECT_FALSE(Attend(*routed, lost).ok());
+}
+
+TEST_F(NearTest, ContextsShareWhatIsNear) {
+  Start(kWide);
+  const auto near = Open(ContextPolicy::kNear, {{0, 0}, {2, 0}});
+  const auto both = Open(ContextPolicy::kAuto), routed = Open(ContextPolicy::kRoute);
+  ASSERT_TRUE(near.ok() && both.ok() && routed.ok());
+  Answer want(kRows, kLatentValues), got(kRows, kLatentValues);
+  AttendReport report;
+  ASSERT_TRUE(Attend(*routed, want, &report).ok());
+  EXPECT_EQ(report.near_pairs, 0u) << "policy route uses no near rows";
+  ASSERT_TRUE(Attend(*both, got, &report).ok());
+  EXPECT_TRUE(got.SameBits(want));
+  EXPECT_EQ(report.near_pairs, kRows * 1031u);
+  EXPECT_EQ(report.routed_pairs, kRows * 1090u);
+}
+
+TEST_F(NearTest, AContextThatDoesNotFitIsRefusedWithAdvice) {
+  Start(/*near_bytes=*/10'000);
+  const auto near = Open(ContextPolicy::kNear);
+  EXPECT_EQ(near.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(near.status().message().find("raise near_bytes"), std::string::npos) << near.status();
+  EXPECT_TRUE(Open(ContextPolicy::kAuto).ok()) << "auto routes what does not fit";
+}
+
+TEST_F(NearTest, WhatMustBeNearIsNotEvictedForOthers) {
+  // Room for the largest chunk and little else.
+  const uint64_t layer_bytes = 1050 * kRowValues * 2;
+  Start(layer_bytes * TestGeometry().layers + 4096);
+  auto first = Open(ContextPolicy::kNear, {{1, 0}});
+  ASSERT_TRUE(first.ok()) << first.status();
+  const auto second = Open(ContextPolicy::kNear, {{3, 0}});
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kResourceExhausted) << second.status();
+  first->Close();
+  const auto third = Open(ContextPolicy::kNear, {{3, 0}});
+  ASSERT_TRUE(third.ok()) << third.status();
+  Answer got(kRows, kLatentValues), want(kRows, kLatentValues);
+  const auto routed = Open(ContextPolicy::kRoute, {{3, 0}});
+  ASSERT_TRUE(Attend(*third, got).ok() && Attend(*routed, want).ok());
+  EXPECT_TRUE(got.SameBits(want));
+}
+
+}  // namespace
+}  // namespace ckv
