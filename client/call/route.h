@@ -109,6 +109,9 @@ class Router {
   void ReserveCopies();
   QueryView QueriesOf(uint32_t unit, uint32_t rotation);
   absl::Status CoverNear();
+  bool IsInPlace(const PlannedUnit& unit) const;
+  void PlaceAnswers();
+  PartialView TargetRows(uint32_t row) const;
   void AddHerePart(const PartialView& made, size_t row);
   absl::Status MergeReady();
   absl::Status MergeBlock(uint32_t block);

@@ -9,6 +9,7 @@ namespace ckv {
 namespace {
 
 constexpr uint64_t kLayerAlign = 64;
+constexpr uint64_t kAlignBytes = uint64_t{2} << 20;  // a huge page
 
 uint64_t LayerStride(const Geometry& geometry, uint32_t token_count) {
   const uint64_t bytes = uint64_t{token_count} * geometry.row_bytes();
@@ -27,18 +28,22 @@ class NearFill::Memory final : public NearRows {
         bytes_(NearStore::BytesOf(geometry, token_count)),
         room_(std::move(room)) {}
   ~Memory() override {
-    if (data_ != nullptr) munmap(data_, bytes_);
+    if (mapped_ != nullptr) munmap(mapped_, bytes_ + kAlignBytes);
     room_->used.fetch_sub(bytes_, std::memory_order_relaxed);
   }
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
   bool Map() {
-    void* const data =
-        mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data == MAP_FAILED) return false;
-    data_ = static_cast<std::byte*>(data);
-    (void)madvise(data_, bytes_, MADV_HUGEPAGE);  // fewer faults where there are huge pages
+    // Memory is used from a huge page on. The rest of the mapping is never touched.
+    void* const mapped = mmap(nullptr, bytes_ + kAlignBytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped == MAP_FAILED) return false;
+    mapped_ = mapped;
+    const auto begin = reinterpret_cast<uintptr_t>(mapped);
+    const uintptr_t skipped = (kAlignBytes - begin % kAlignBytes) % kAlignBytes;
+    data_ = static_cast<std::byte*>(mapped) + skipped;
+    (void)madvise(data_, bytes_, MADV_HUGEPAGE);  // without them it is only slower
     return true;
   }
   std::span<std::byte> writable(uint32_t l) const {
@@ -52,6 +57,7 @@ class NearFill::Memory final : public NearRows {
   const Geometry geometry_;
   const uint64_t layer_bytes_, layer_stride_, bytes_;
   const std::shared_ptr<NearStore::Room> room_;
+  void* mapped_ = nullptr;
   std::byte* data_ = nullptr;
 };
 

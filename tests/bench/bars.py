@@ -23,7 +23,7 @@ import decision_links
 # The median of so many repetitions is what counts: two shared cores are noisy.
 REPETITIONS = {"attention_bench": 5, "requester_bench": 5, "data_path_bench": 3, "decision_bench": 5,
                "splice_bench": 3, "contexts_bench": 3, "store_bench": 5, "store_disk_bench": 2, "store_plan_bench": 3,
-               "pull_rule_bench": 2}
+               "pull_rule_bench": 2, "near_bench": 3}
 # What a set runs of a binary, where that is not all of it.
 FILTERS = {"requester_bench": "BM_RoutedDecode/rows:16/spin_us:50/"}
 # What google-benchmark appends to a name for how it was run.
@@ -222,6 +222,10 @@ SETS = {
             at_most=1.05),
         Bar("hints wrong by 10 x", "pull_rule_bench", over_prices("BM_TraceHints", "of_plain"), "x no hints",
             at_most=1.10),
+        Bar("near chunk, 16 x 2048", "near_bench", counter("BM_NearChunk", "over_us"), "us over its kernel", at_most=1,
+            base=counter("BM_NearChunk", "kernel_us"), base_unit="us"),
+        Bar("a step of policy auto that routes", "near_bench", counter("BM_AutoStep", "over_us"), "us over policy route",
+            at_most=1, base=counter("BM_AutoStep", "route_us"), base_unit="us"),
         Bar("a use opened, counted in 16 parts and closed", "pull_rule_bench", counter("BM_Use", "real_time"), "ns"),
     ],
     # Chunks on disk and in memory. Reads come from the page cache, the fastest disk there is; writes go to
