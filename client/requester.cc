@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
+#include "attention/mla_partial.h"
 #include "client/act/actor.h"
 #include "client/cache/calibrate_here.h"
 #include "client/cache/fetch_into.h"
@@ -36,6 +37,19 @@ bool HasFabric(const RequesterOptions& options, FabricKind kind) {
   if (options.fabrics.empty()) return kind == FabricKind::kShm || kind == FabricKind::kTcp;
   return std::any_of(options.fabrics.begin(), options.fabrics.end(),
                      [&](const Fabric* fabric) { return fabric->kind() == kind; });
+}
+
+RequesterNearStats NearStatsOf(const Actor::Stats& stats) {
+  return {.bytes = stats.near_bytes,
+          .bytes_max = stats.near_bytes_max,
+          .chunk_count = stats.near_chunks,
+          .pull_count = stats.pulls,
+          .pull_failed_count = stats.pulls_failed,
+          .eviction_count = stats.evictions,
+          .pulled_bytes = stats.pulled_bytes,
+          .routed_us = stats.routed_us,
+          .saved_us = stats.saved_us,
+          .pulled_us = stats.pulled_us};
 }
 
 absl::Status CheckOptions(const RequesterOptions& options, const DirectoryControl* directory,
@@ -132,6 +146,7 @@ struct Requester::State {
                         Instant deadline) {
       return Cost(corpus, chunks, query_rows, selected, deadline);
     };
+    tools.same_target = [this](const Corpus& corpus) { return SameTarget(corpus); };
     tools.pull = [this](const FetchCall& call, const ActorTools::Place& place,
                         const std::function<bool()>& wanted) {
       const Fetcher::Place to = place;
@@ -140,6 +155,21 @@ struct Requester::State {
       });
     };
     return tools;
+  }
+
+  // Members say their targets to the directory. One that is not known is taken for another.
+  bool SameTarget(const Corpus& corpus) {
+    const KernelTargetId mine = KernelTargetIdOf(KernelTarget());
+    const HolderId* last = nullptr;
+    for (const ChunkPlacement& chunk : corpus.chunks) {
+      for (const HolderId& holder : chunk.holders) {
+        if (last != nullptr && *last == holder) continue;
+        last = &holder;
+        const auto peer = peers.Find(holder);
+        if (!peer.ok() || (*peer)->View().member.kernel_target != mine) return false;
+      }
+    }
+    return true;
   }
 
   absl::StatusOr<DecisionInput> Measure(const ExplainCall& call, std::vector<HolderId>* holders) {
@@ -425,7 +455,8 @@ RequesterStats Requester::Stats() const {
           .failover_count = read(counters.failovers),
           .reopen_count = read(counters.reopens),
           .fetch_count = read(counters.fetches),
-          .explain_count = read(counters.explains)};
+          .explain_count = read(counters.explains),
+          .near = NearStatsOf(state_->actor.stats())};
 }
 
 std::vector<HolderView> Requester::Holders() const {

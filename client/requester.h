@@ -291,7 +291,7 @@ class Requester {
   // short locks only.
   std::vector<HolderView> KnownHolders() const;
 
-  // Returns the counters. Takes no lock and delays no call.
+  // Returns the counters. Takes no lock but the near store's, and delays no call.
   RequesterStats Stats() const;
 
  private:
@@ -327,9 +327,9 @@ struct RequesterOptions {
   Duration spin_max = std::chrono::microseconds(50);
   // How long opening a session and its lane may take. A call's deadline may end it sooner.
   Duration connect_timeout = std::chrono::seconds(3);
-  // Room for rows that contexts of policy near or auto have pulled (client/act/actor.h). 0 routes
-  // every query.
-  uint64_t near_bytes = 0;
+  // Room for rows that contexts of policy near or auto have pulled (client/act/actor.h). Memory is
+  // taken as it is used. 0 routes every query.
+  uint64_t near_bytes = uint64_t{1} << 30;
   // The costs of the network's paths, for Explain and the choice of replicas; borrowed. If null,
   // only measured constants count.
   NetworkOracle* oracle = nullptr;
@@ -338,6 +338,20 @@ struct RequesterOptions {
   // the pull bandwidth and kernel time. It applies only on the host and to the geometry it was
   // measured with. Otherwise it is ignored, with one warning in the log. If null, there is none.
   std::shared_ptr<const Profile> profile;
+};
+
+// The near store, and what pulling gained by the cost model. Times are microseconds.
+struct RequesterNearStats {
+  uint64_t bytes = 0;  // in use, of bytes_max
+  uint64_t bytes_max = 0;
+  uint32_t chunk_count = 0;
+  uint64_t pull_count = 0;  // a run of chunks each
+  uint64_t pull_failed_count = 0;
+  uint64_t eviction_count = 0;
+  uint64_t pulled_bytes = 0;
+  double routed_us = 0;  // lost by routing what could have been near
+  double saved_us = 0;   // saved by what was near
+  double pulled_us = 0;  // the time of all pulls
 };
 
 // Counters since the requester was made, over all calls.
@@ -351,6 +365,7 @@ struct RequesterStats {
   uint64_t reopen_count = 0;    // attempts made again over a new session
   uint64_t fetch_count = 0;     // calls of Fetch, FetchSelection and FetchInto
   uint64_t explain_count = 0;   // calls of Explain
+  RequesterNearStats near;
 };
 
 }  // namespace ckv

@@ -89,7 +89,8 @@ struct Actor::Watched {
   ContextExpectation expect;
   std::shared_ptr<ContextState> context;
   std::vector<Use> uses;
-  bool opened = false;  // in the rule, once costs are known
+  bool same_bits = false;  // near rows give the bits of the holders, or the caller forced them
+  bool opened = false;     // in the rule, once costs are known
   uint64_t counted = 0;
   CallShape shape;
   StepCost cost;
@@ -137,6 +138,9 @@ absl::Status Actor::Watch(const std::shared_ptr<ContextState>& context, ContextP
     const uint32_t part = context->chunks()[use.run.chunk_begin].part;
     use.share = static_cast<double>(use.run.tokens) / static_cast<double>(part_tokens[part]);
   }
+  watched->same_bits = policy == ContextPolicy::kNear ||
+                       std::all_of(context->corpora().begin(), context->corpora().end(),
+                                   [&](const auto& corpus) { return tools_.same_target(*corpus); });
   absl::MutexLock lock(&mu_);
   watched->id = ++last_id_;
   context->Watch(waker_, watched->id);
@@ -300,7 +304,7 @@ void Actor::Forget(Watched& watched) {
     if (watched.policy == ContextPolicy::kNear) --run.held;
     if (run.users.empty() && run.state == Run::State::kFar) runs_.erase(use.run.key);
   }
-  watched.context->SetNear(nullptr);
+  watched.context->SetNear(nullptr, false);
   contexts_.erase(watched.id);
 }
 
@@ -415,20 +419,27 @@ absl::Status Actor::Fill(const ContextState& context, const ContextRun& run,
                          std::vector<NearFill>& fills) const {
   const ContextChunk& first = context.chunks()[run.chunk_begin];
   const uint64_t row_bytes = context.geometry().row_bytes();
+  const auto place = [&](const RowRun& rows) {
+    return fills[rows.chunk - first.ordinal]
+        .layer(rows.layer)
+        .subspan(rows.token_begin * row_bytes, rows.token_count * row_bytes);
+  };
+  const auto wanted = [this] { return !stopping_.load(std::memory_order_relaxed); };
   FetchCall call;
   call.corpus = context.corpora()[first.part];
   call.chunk_begin = first.ordinal;
   call.chunk_end = first.ordinal + (run.chunk_end - run.chunk_begin);
-  call.layer_end = context.geometry().layers;
-  call.deadline = options_.clock->Now() + options_.pull_timeout;
-  return tools_.pull(
-      call,
-      [&](const RowRun& rows) {
-        return fills[rows.chunk - first.ordinal]
-            .layer(rows.layer)
-            .subspan(rows.token_begin * row_bytes, rows.token_count * row_bytes);
-      },
-      [this] { return !stopping_.load(std::memory_order_relaxed); });
+  const uint32_t layers = context.geometry().layers;
+  const auto layers_each = static_cast<uint32_t>(
+      std::clamp<uint64_t>(kSliceBytes / (run.tokens * row_bytes + 1), 1, layers));
+  for (uint32_t layer = 0; layer < layers; layer += layers_each) {
+    if (!wanted()) return absl::CancelledError("the requester is closing");
+    call.layer_begin = layer;
+    call.layer_end = std::min(layers, layer + layers_each);
+    call.deadline = options_.clock->Now() + options_.slice_timeout;
+    CKV_RETURN_IF_ERROR(tools_.pull(call, place, wanted));
+  }
+  return absl::OkStatus();
 }
 
 void Actor::Publish(Run& run) {
@@ -448,7 +459,7 @@ void Actor::PublishTo(Watched& watched) {
           store_.Find(context.corpora()[chunk.part]->chunks[chunk.ordinal].id, context.geometry());
     }
   }
-  watched.context->SetNear(any ? std::move(table) : nullptr);
+  watched.context->SetNear(any ? std::move(table) : nullptr, watched.same_bits);
 }
 
 Actor::Stats Actor::stats() const {

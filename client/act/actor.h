@@ -45,7 +45,7 @@ struct StepCost {
   double pull_us = 0;  // once, of all its chunks
 };
 
-// The actor's hands. Both may wait, and are called by its thread alone.
+// The actor's hands. Those that may wait are called by its thread alone.
 struct ActorTools {
   // The cost of attending these chunks of a corpus with `query_rows` rows a call. Each attends
   // `selected` rows, or all if it is 0.
@@ -54,6 +54,8 @@ struct ActorTools {
                                          const std::vector<uint32_t>& chunks, uint32_t query_rows,
                                          uint32_t selected, Instant deadline)>
       cost;
+  // Whether all holders of a corpus have this process' kernel target. Does not wait; by any thread.
+  std::function<bool(const Corpus& corpus)> same_target;
   // Fetches rows to the place that is given for each run of them.
   using Place = std::function<std::span<std::byte>(const RowRun&)>;
   // Gives up once `wanted` says no.
@@ -65,8 +67,9 @@ struct ActorTools {
 struct ActorOptions {
   Clock* clock = Clock::Real();
   uint64_t near_bytes = 0;  // room of the near store; 0 turns the actor off
-  Duration cost_timeout = std::chrono::seconds(5);
-  Duration pull_timeout = std::chrono::minutes(5);
+  // Limits of one question and of one slice of a pull. Destruction waits for either.
+  Duration cost_timeout = std::chrono::seconds(1);
+  Duration slice_timeout = std::chrono::seconds(5);
 };
 
 // Thread-safe. Its thread starts with the first context that it watches.
@@ -74,6 +77,8 @@ class Actor {
  public:
   // How long a context's costs are believed before they are asked for again.
   static constexpr Duration kCostAgeMax = std::chrono::seconds(10);
+  // Bytes of a slice of a pull: 0.13 s at 1 Gbit/s.
+  static constexpr uint64_t kSliceBytes = uint64_t{16} << 20;
   // Runs that wait to be pulled. Others wait for their context's next calls.
   static constexpr size_t kQueuedPullsMax = 1024;
 

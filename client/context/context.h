@@ -48,7 +48,7 @@ struct ContextSpec {
   // each corpus, in this order.
   std::span<const ContextPart> parts;
   ContextExpectation expect = {};
-  ContextPolicy policy = ContextPolicy::kRoute;
+  ContextPolicy policy = ContextPolicy::kAuto;
 };
 
 // Made by Requester::Open; a default one is closed. Movable. Thread-safe but for moves and

@@ -83,9 +83,13 @@ class ContextState {
     absl::MutexLock lock(&near_mu_);
     return near_;
   }
+  bool near_same_bits() const { return near_same_bits_.load(std::memory_order_relaxed); }
   // Calls that begin from now on use `near`: an entry a chunk, or null.
-  void SetNear(std::shared_ptr<const NearTable> near) ABSL_LOCKS_EXCLUDED(near_mu_) {
+  // `same_bits` says that they answer with the bits of the chunks' holders: one kernel target.
+  void SetNear(std::shared_ptr<const NearTable> near, bool same_bits)
+      ABSL_LOCKS_EXCLUDED(near_mu_) {
     absl::MutexLock lock(&near_mu_);
+    near_same_bits_.store(same_bits, std::memory_order_relaxed);
     has_near_.store(near != nullptr, std::memory_order_release);
     near_.swap(near);
   }
@@ -162,6 +166,7 @@ class ContextState {
   mutable std::atomic<uint32_t> row_count_{0}, call_row_count_{0}, selected_{0};
   mutable absl::Mutex near_mu_;
   std::shared_ptr<const NearTable> near_ ABSL_GUARDED_BY(near_mu_);
+  std::atomic<bool> near_same_bits_{false};
   std::atomic<bool> has_near_{false};  // saves contexts without near rows the lock
 };
 

@@ -20,7 +20,9 @@ absl::StatusOr<RouteCall> LayerCallSegments::Take(const LayerCall& call, bool ag
       return absl::FailedPreconditionError(
           absl::StrFormat("attend: the context of segment %d is closed", ordinal));
     }
-    std::shared_ptr<const NearTable> near_rows = state->near();
+    // A call of f32 partials wants the bits of its holders.
+    std::shared_ptr<const NearTable> near_rows;
+    if (call.wire != PartialDtype::kF32 || state->near_same_bits()) near_rows = state->near();
     segments.push_back({.row_begin = segment.row_begin,
                         .row_count = segment.row_count,
                         .context = state.get(),

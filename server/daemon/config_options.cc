@@ -130,6 +130,10 @@ const OptionSpec kOptions[] = {
     {"requester.profile", OptionKind::kText, &Config::requester_profile, 0, 0, "", "path",
      "constants that ckvctl calibrate --profile wrote on this host, for decisions about corpora of "
      "their geometry; read once, at the start"},
+    {"requester.near_bytes", OptionKind::kBytes, &Config::requester_near_bytes, 0, 64 * kTiB, "",
+     "bytes",
+     "memory for chunks that a requester pulls where that is faster than routing; taken as it is "
+     "used; if 0, every query is routed"},
     {"oracle.file", OptionKind::kText, &Config::oracle_file, 0, 0, "", "path",
      "JSON that tells a requester what the network costs (client/decide/oracle_file.h); read every "
      "second"},

@@ -207,6 +207,7 @@ absl::Status Daemon::State::StartRequester() {
       config.rdma_fallback == "tcp" ? RdmaFallback::kTcp : RdmaFallback::kRefuse;
   options.lane_shape = LaneShapeOf(config);
   options.call_count_max = config.call_count_max;
+  options.near_bytes = config.requester_near_bytes;
   options.spin_max = std::chrono::microseconds(config.spin_us);
   if (config.directory.empty()) {
     directory_control = std::make_unique<LocalDirectory>(directory.get());

@@ -276,6 +276,28 @@ void AddRequester(const MetricsSources& sources, Page& page) {
                static_cast<double>(stats.fetch_count));
   page.Counter("ckv_requester_explains_total", "Explains, failed ones included.",
                static_cast<double>(stats.explain_count));
+  page.Gauge("ckv_requester_near_bytes",
+             "Memory in use for chunks that were pulled, of requester.near_bytes.",
+             static_cast<double>(stats.near.bytes));
+  page.Gauge("ckv_requester_near_chunks", "Chunks that were pulled and are near.",
+             stats.near.chunk_count);
+  page.Counter("ckv_requester_pulls_total", "Pulls of runs of chunks, failed ones included.",
+               static_cast<double>(stats.near.pull_count));
+  page.Counter(
+      "ckv_requester_pulls_failed_total",
+      "Pulls that failed. The contexts went on by routing; the log says why at level debug.",
+      static_cast<double>(stats.near.pull_failed_count));
+  page.Counter("ckv_requester_near_evictions_total",
+               "Runs of chunks evicted for others. A rate near that of pulls: raise "
+               "requester.near_bytes.",
+               static_cast<double>(stats.near.eviction_count));
+  page.Counter("ckv_requester_pulled_bytes_total", "Bytes of pulled rows.",
+               static_cast<double>(stats.near.pulled_bytes));
+  page.Counter("ckv_requester_routed_seconds_total",
+               "Time lost by routing what could have been near, by the cost model.",
+               stats.near.routed_us / 1e6);
+  page.Counter("ckv_requester_near_saved_seconds_total",
+               "Time saved by rows that were near, by the cost model.", stats.near.saved_us / 1e6);
   page.Counter("ckv_requester_failovers_total",
                "Calls that went on with a replica after a holder had failed them. An increase "
                "without a restart or an overload: ckvctl status says which holder is in trouble.",

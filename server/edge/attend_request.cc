@@ -179,6 +179,8 @@ void AnswerRoom::Finish(const v1::AttendRequest& request, const AttendReport& re
   reply.set_elapsed_ns(static_cast<uint64_t>(report.elapsed.count()));
   reply.set_compute_ns_max(report.compute_ns_max);
   reply.set_approximate(report.approximate);
+  reply.set_routed_pairs(report.routed_pairs);
+  reply.set_near_pairs(report.near_pairs);
 }
 
 uint32_t RetryAfterUs(const absl::Status& status) {

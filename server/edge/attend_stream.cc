@@ -165,7 +165,10 @@ absl::StatusOr<AttendStreams::ContextPtr> AttendStreams::Open(const v1::AttendRe
   auto opened = std::make_shared<StreamContext>();
   CKV_ASSIGN_OR_RETURN(opened->chunks, corpora_.ChunksOf(request, deadline));
   const ContextPart part = {opened->chunks.corpus, opened->chunks.uses};
-  CKV_ASSIGN_OR_RETURN(opened->context, requester_.Open({.parts = {&part, 1}}, deadline));
+  ContextSpec spec = {.parts = {&part, 1}};
+  CKV_ASSIGN_OR_RETURN(spec.policy, PolicyOf(request));
+  if (request.expect_steps() > 0) spec.expect.steps = request.expect_steps();
+  CKV_ASSIGN_OR_RETURN(opened->context, requester_.Open(spec, deadline));
   opened->naming = NamingOf(request);
   opened->number = last_number_.fetch_add(1, std::memory_order_relaxed) + 1;
   return opened;

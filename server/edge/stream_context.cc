@@ -52,7 +52,23 @@ v1::AttendRequest NamingOf(const v1::AttendRequest& request) {
   *naming.mutable_chunks() = request.chunks();
   naming.set_chunk_begin(request.chunk_begin());
   naming.set_chunk_end(request.chunk_end());
+  naming.set_policy(request.policy());
+  naming.set_expect_steps(request.expect_steps());
   return naming;
+}
+
+absl::StatusOr<ContextPolicy> PolicyOf(const v1::AttendRequest& request) {
+  switch (request.policy()) {
+    case v1::CONTEXT_POLICY_UNSPECIFIED:
+    case v1::CONTEXT_POLICY_AUTO:
+      return ContextPolicy::kAuto;
+    case v1::CONTEXT_POLICY_ROUTE:
+      return ContextPolicy::kRoute;
+    case v1::CONTEXT_POLICY_NEAR:
+      return ContextPolicy::kNear;
+    default:
+      return absl::InvalidArgumentError("policy: unknown");
+  }
 }
 
 bool SameChunks(const RequestChunks& a, const RequestChunks& b) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "ckv/v1/requester.pb.h"
 #include "client/context/context.h"
 #include "server/edge/request_corpora.h"
@@ -30,8 +31,11 @@ bool NamesSameChunks(const v1::AttendRequest& a, const v1::AttendRequest& b);
 //   InvalidArgument     it does.
 absl::Status CheckUnnamed(const v1::AttendRequest& request, const v1::AttendRequest& naming);
 
-// Returns what a request says of chunks, and nothing else of it.
+// Returns what a request says of chunks and their context, and nothing else of it.
 v1::AttendRequest NamingOf(const v1::AttendRequest& request);
+// Returns the policy that a request names.
+//   InvalidArgument     it is not known.
+absl::StatusOr<ContextPolicy> PolicyOf(const v1::AttendRequest& request);
 // Whether another snapshot has the same chunks in the same order.
 bool SameChunks(const RequestChunks& a, const RequestChunks& b);
 

@@ -349,6 +349,17 @@ grpc::Status RequesterServiceImpl::Describe(grpc::ServerContext* /*context*/,
   reply->set_rdma_fallback_count(stats.rdma_fallback_count);
   reply->set_retry_count(stats.retry_count);
   reply->set_retry_refused_count(stats.retry_refused_count);
+  v1::DescribeReply::Near& near = *reply->mutable_near();
+  near.set_bytes(stats.near.bytes);
+  near.set_bytes_max(stats.near.bytes_max);
+  near.set_chunk_count(stats.near.chunk_count);
+  near.set_pull_count(stats.near.pull_count);
+  near.set_pull_failed_count(stats.near.pull_failed_count);
+  near.set_eviction_count(stats.near.eviction_count);
+  near.set_pulled_bytes(stats.near.pulled_bytes);
+  near.set_routed_us(stats.near.routed_us);
+  near.set_saved_us(stats.near.saved_us);
+  near.set_pulled_us(stats.near.pulled_us);
   return grpc::Status::OK;
 }
 

@@ -394,11 +394,17 @@ class CtlTest(unittest.TestCase):
                  "--chunk-tokens", 100)
         arguments = ["agents", "run", "--corpus", "words", "--text", text, "--count", 3,
                      "--tokens", 5]
-        for wire in ([], ["--wire", "bf16"]):
+        hashes = set()
+        for wire in ([], ["--policy", "auto"], ["--policy", "near"], ["--wire", "bf16"]):
             report = self.ctl(*arguments, *wire)
             self.assertEqual(len(report["agents"]), 3)
-            self.assertEqual(report["agents"][0]["holder_count"], 2)
-            if not wire:
+            if "near" in wire:
+                self.assertEqual([(a["holder_count"], a["near_share"]) for a in report["agents"]], [(0, 1)] * 3)
+            elif "auto" not in wire:
+                self.assertEqual((report["agents"][0]["holder_count"], report["agents"][0]["near_share"]), (2, 0))
+            if "--wire" not in wire:
+                hashes.add(tuple(a["tokens_hash"] for a in report["agents"]))
+                self.assertEqual(len(hashes), 1, "tokens are equal under every policy")
                 self.assertTrue(report["equal"], report["check"])
                 self.assertEqual([len(a["tokens"]) for a in report["agents"]], [5, 5, 5])
                 self.assertEqual(len({a["tokens_hash"] for a in report["agents"]}), 3)

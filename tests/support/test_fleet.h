@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
+#include "attention/mla_partial.h"
 #include "client/holders/control.h"
 #include "client/requester.h"
 #include "gtest/gtest.h"
@@ -61,6 +62,7 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
     holders_[Name(i).name] = *std::move(holder);
     members_[Name(i).name] = {
         Name(i), MemberRole::kHolder, absl::StrFormat("inproc:%d", i), {epoch}};
+    members_[Name(i).name].kernel_target = KernelTargetIdOf(KernelTarget());
   }
   void StopHolder(size_t i) {
     std::unique_ptr<Holder> stopped;

@@ -43,6 +43,7 @@ class RoutedContext {
     request_.set_wire(run.f32 ? v1::PARTIAL_DTYPE_F32 : v1::PARTIAL_DTYPE_BF16);
     request_.set_timeout_ms(run.timeout_ms);
     request_.set_reply_bytes_max(kMessageBytesMax);
+    request_.set_policy(run.policy);
   }
   RoutedContext(const RoutedContext&) = delete;
   RoutedContext& operator=(const RoutedContext&) = delete;
@@ -66,11 +67,14 @@ class RoutedContext {
     request_.clear_corpus();
     request_.clear_tenant();
     request_.clear_corpus_version();
+    request_.clear_policy();
     return TakeReply(q.count, out);
   }
 
   uint64_t bytes_routed() const { return bytes_routed_; }
   uint32_t holder_count() const { return holder_count_; }
+  uint64_t routed_pairs() const { return routed_pairs_; }
+  uint64_t near_pairs() const { return near_pairs_; }
 
  private:
   absl::Status TakeReply(uint32_t rows, const PartialView& out) {
@@ -95,6 +99,8 @@ class RoutedContext {
     std::memcpy(out.l, reply.l().data(), row_bytes);
     bytes_routed_ += reply.bytes_sent() + reply.bytes_received();
     holder_count_ = std::max(holder_count_, reply.holder_count());
+    routed_pairs_ += reply.routed_pairs();
+    near_pairs_ += reply.near_pairs();
     return absl::OkStatus();
   }
 
@@ -107,6 +113,7 @@ class RoutedContext {
   v1::AttendStreamReply reply_;
   bool finished_ = false;
   uint64_t bytes_routed_ = 0;
+  uint64_t routed_pairs_ = 0, near_pairs_ = 0;
   uint32_t holder_count_ = 0;
 };
 
@@ -194,6 +201,8 @@ std::vector<AgentResult> DecodeRouted(const AgentRun& run, std::span<const Promp
           pool, fleet.clock(), on_token);
       results[agent].bytes_routed = context.bytes_routed();
       results[agent].holder_count = context.holder_count();
+      results[agent].routed_pairs = context.routed_pairs();
+      results[agent].near_pairs = context.near_pairs();
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -29,6 +29,7 @@ struct AgentRun {
   uint32_t token_count = 64;
   bool f32 = true;
   uint32_t timeout_ms = 10'000;  // limit of each attend
+  v1::ContextPolicy policy = v1::CONTEXT_POLICY_ROUTE;
 };
 
 // The prompt's tokens; a token a byte.
@@ -45,6 +46,8 @@ struct AgentResult {
   Duration decode{0};       // the tokens after the first
   uint64_t bytes_routed = 0;
   uint32_t holder_count = 0;
+  // Pairs of a query row and a row of the corpus that it attended, at holders and at the requester.
+  uint64_t routed_pairs = 0, near_pairs = 0;
 
   // The time of one token after the first, or 0 with fewer than two.
   double decode_ms_per_token() const;

@@ -28,6 +28,7 @@ struct AgentsOptions {
   bool no_check = false;
   uint32_t threads = std::max(1u, std::thread::hardware_concurrency());
   uint32_t timeout_ms = 10'000;
+  std::string policy = "route";
 };
 
 // The result of comparing the two decodes of one agent.
@@ -130,6 +131,12 @@ size_t DistinctAnswers(std::span<const AgentResult> routed) {
   return hashes.size();
 }
 
+// The part of what an agent attended that the requester attended itself.
+double NearShare(const AgentResult& result) {
+  const uint64_t all = result.routed_pairs + result.near_pairs;
+  return all == 0 ? 0 : static_cast<double>(result.near_pairs) / static_cast<double>(all);
+}
+
 void Report(const Ctl& ctl, const AgentsOptions& options, const AgentRun& run,
             std::span<const Prompt> prompts, std::span<const AgentResult> routed,
             const Comparison& comparison, Duration elapsed) {
@@ -142,6 +149,7 @@ void Report(const Ctl& ctl, const AgentsOptions& options, const AgentRun& run,
                {"ROUTED", true},
                {"FETCH", true},
                {"HOLDERS", true},
+               {"NEAR", true},
                {"TOKENS HASH"},
                {"CHECK"}});
   Json agents = Json::array();
@@ -151,8 +159,8 @@ void Report(const Ctl& ctl, const AgentsOptions& options, const AgentRun& run,
     table.AddRow({std::to_string(agent), std::to_string(prompts[agent].size()),
                   std::to_string(r.choices.size()), FormatDuration(r.first_token),
                   absl::StrFormat("%.1f", r.decode_ms_per_token()), FormatBytes(r.bytes_routed),
-                  FormatBytes(fetch_bytes), std::to_string(r.holder_count), TokensHash(r.choices),
-                  check});
+                  FormatBytes(fetch_bytes), std::to_string(r.holder_count),
+                  absl::StrFormat("%.0f %%", 100 * NearShare(r)), TokensHash(r.choices), check});
     Json tokens = Json::array();
     for (const GreedyChoice& choice : r.choices) tokens.push_back(choice.token);
     agents.push_back({{"agent", agent},
@@ -164,6 +172,7 @@ void Report(const Ctl& ctl, const AgentsOptions& options, const AgentRun& run,
                       {"bytes_routed", r.bytes_routed},
                       {"bytes_fetch", fetch_bytes},
                       {"holder_count", r.holder_count},
+                      {"near_share", NearShare(r)},
                       {"check", check}});
   }
   std::string text = RenderFields(
@@ -172,6 +181,7 @@ void Report(const Ctl& ctl, const AgentsOptions& options, const AgentRun& run,
                                   FormatCount(run.corpus.chunks.size(), "chunk"))},
        {"geometry", run.corpus.geometry.ToString()},
        {"wire", run.f32 ? "f32 partials" : "bf16 partials"},
+       {"policy", options.policy},
        {"routed decode", FormatDuration(elapsed)},
        {"answers", absl::StrFormat("%d different of %d", DistinctAnswers(routed), routed.size())}});
   text += "\n" + table.Render() + "\n" + DescribeBytes(prompts, routed, fetch_bytes);
@@ -180,6 +190,7 @@ void Report(const Ctl& ctl, const AgentsOptions& options, const AgentRun& run,
                    {"token_count", run.corpus.token_count()},
                    {"chunk_count", run.corpus.chunks.size()},
                    {"wire", run.f32 ? "f32" : "bf16"},
+                   {"policy", options.policy},
                    {"seconds", static_cast<double>(elapsed.count()) / 1e9},
                    {"agents", agents},
                    {"distinct_answers", DistinctAnswers(routed)},
@@ -196,6 +207,9 @@ absl::StatusOr<AgentRun> Prepare(const AgentsOptions& options, const ReferenceEn
   run.token_count = options.tokens;
   run.f32 = options.wire == "f32";
   run.timeout_ms = options.timeout_ms;
+  run.policy = options.policy == "near"   ? v1::CONTEXT_POLICY_NEAR
+               : options.policy == "auto" ? v1::CONTEXT_POLICY_AUTO
+                                          : v1::CONTEXT_POLICY_ROUTE;
   if (run.corpus.geometry != engine.geometry()) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "corpus %s is not of the reference engine's model: %s\n  ckvctl corpus load %s FILE --text "
@@ -261,6 +275,7 @@ void AddAgentsCommands(CLI::App& app, Ctl& ctl) {
               "Let agents decode a corpus by routing, and compare with single-instance decoding",
               "  ckvctl agents run --corpus gpl --text /usr/share/common-licenses/GPL-3\n"
               "  ckvctl agents run --corpus gpl --no-check --count 16 --tokens 32 -o json\n"
+              "  ckvctl agents run --corpus gpl --no-check --policy auto\n"
               "  ckvctl agents run --corpus gpl --text GPL-3 --prompts questions.txt --wire bf16");
   verb->add_option("--corpus", options->corpus, "A corpus made by corpus load --text")->required();
   verb->add_option("--text", options->text, "The text it was loaded from, for the comparison");
@@ -279,6 +294,14 @@ void AddAgentsCommands(CLI::App& app, Ctl& ctl) {
                    "differ at a margin below 0.1")
       ->check(OneOf(dtypes))
       ->type_name(JoinNames(dtypes));
+  const std::vector<std::string> policies = {"route", "near", "auto"};
+  verb->add_option(
+          "--policy", options->policy,
+          "How the requester attends the corpus: routes every query; pulls all rows first; "
+          "or decides by itself")
+      ->capture_default_str()
+      ->check(OneOf(policies))
+      ->type_name(JoinNames(policies));
   verb->add_flag("--no-check", options->no_check, "Do not compare with single-instance decoding");
   verb->add_option("--threads", options->threads, "Threads of the single instance")
       ->capture_default_str()

@@ -81,7 +81,8 @@ void BM_NearChunk(benchmark::State& state) {
   const ChunkPin pin = fleet.Pin();
   AttentionPiece piece;
   piece.q = {step.q.data(), kRows, step.d_qk};
-  piece.rows = {pin.chunk().layer(0).data(), kTokens, static_cast<uint32_t>(fleet.geometry().row_bytes())};
+  piece.rows = {pin.chunk().layer(0).data(), kTokens,
+                static_cast<uint32_t>(fleet.geometry().row_bytes())};
   piece.out = step.Out();
   WorkerPool pool(1);
   const auto kernel = [&] {

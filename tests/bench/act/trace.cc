@@ -26,7 +26,9 @@ std::vector<TraceRequest> ReadTrace(const std::string& path) {
   size_t capacity = 0;
   while (getline(&line, &capacity, input.get()) > 0) {
     const nlohmann::json row = nlohmann::json::parse(line);
-    TraceRequest request = {.ms = row.at("timestamp"), .steps = row.at("output_length")};
+    TraceRequest request;
+    request.ms = row.at("timestamp");
+    request.steps = row.at("output_length");
     const auto& blocks = row.at("hash_ids");
     for (size_t i = kRunBlocks - 1; i < blocks.size(); i += kRunBlocks)
       request.runs.push_back(blocks[i]);

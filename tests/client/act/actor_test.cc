@@ -41,11 +41,12 @@ class ActorTest : public testing::Test {
       const double n = static_cast<double>(chunks.size());
       return StepCost{cost_.route_us, cost_.near_us, cost_.pull_us * n};
     };
+    tools.same_target = [this](const Corpus&) { return same_target_; };
     tools.pull = [this](const FetchCall& call, const ActorTools::Place& place,
                         const std::function<bool()>&) {
-      ++pulls_;
+      if (call.layer_begin == 0) ++pulls_;
       for (uint32_t chunk = call.chunk_begin; chunk < call.chunk_end; ++chunk) {
-        for (uint32_t layer = 0; layer < layers_; ++layer)
+        for (uint32_t layer = call.layer_begin; layer < call.layer_end; ++layer)
           place(RowRun{chunk, layer, 0, kTokens})[0] = static_cast<std::byte>(chunk + 1);
       }
       return pull_status_;
@@ -90,6 +91,7 @@ class ActorTest : public testing::Test {
   std::atomic<bool> cost_known_{true};
   StepCost cost_ = {.route_us = 110, .near_us = 10, .pull_us = 1000};  // loses 100 us a step
   absl::Status pull_status_;
+  bool same_target_ = true;
   std::atomic<int> asked_{0}, pulls_{0};
   std::unique_ptr<Actor> actor_;
 };
@@ -200,6 +202,18 @@ TEST_F(ActorTest, RowsOfACallStayUntilItEnds) {
   Step(*second, 15);
   EXPECT_EQ(NearCount(*second), 0u) << "there is no room while the call goes on";
   EXPECT_EQ(uint8_t((*in_use)[0]->layer(0)[0]), 1);
+}
+
+TEST_F(ActorTest, SaysWhetherNearRowsHaveTheBitsOfTheirHolders) {
+  Start(10 * chunk_bytes_);
+  const auto same = Open({0});
+  same_target_ = false;
+  const auto other = Open({1});
+  Step(*same, 11);
+  Step(*other, 11);
+  EXPECT_TRUE(same->near_same_bits());
+  EXPECT_EQ(NearCount(*other), 1u);
+  EXPECT_FALSE(other->near_same_bits());
 }
 
 TEST_F(ActorTest, AContextMayOutliveTheActor) {

@@ -369,6 +369,7 @@ TEST(ConfigTest, CheckConfigPrintsAFileThatReadsBack) {
                                               "--drain-timeout=1min",
                                               "--default-timeout-ms=9",
                                               "--requester-profile=/etc/profile.json",
+                                              "--requester-near-bytes=3GiB",
                                               "--oracle-address=o:5",
                                               "--oracle-host=rack7",
                                               "--metrics-address=127.0.0.1:9464",
