@@ -93,8 +93,11 @@ struct Actor::Watched {
   bool opened = false;     // in the rule, once costs are known
   uint64_t counted = 0;
   CallShape shape;
+  double own_count = 0;  // own rows of a call, on average since the last look
+  uint64_t own_sum = 0;
   StepCost cost;
-  double call_us = 0;  // lost by a call that is routed
+  bool near_pays = true;  // as the cost model has it; else its near rows are not used
+  double call_us = 0;     // lost by a call that is routed
   Instant cost_at{};
 };
 
@@ -243,6 +246,12 @@ void Actor::Update(const std::shared_ptr<Watched>& watched) {
       Log().debug("auto: {}; the context is routed", unknown.ToString());
     }
   }
+  if (calls > watched->counted) {
+    const uint64_t own_sum = watched->context->own_sum();
+    watched->own_count = static_cast<double>(own_sum - watched->own_sum) /
+                         static_cast<double>(calls - watched->counted);
+    watched->own_sum = own_sum;
+  }
   absl::MutexLock lock(&mu_);
   if (unknown.ok() && watched->cost_at != Instant{}) Count(*watched, calls);
   if (closed) {
@@ -250,6 +259,16 @@ void Actor::Update(const std::shared_ptr<Watched>& watched) {
     return;
   }
   if (!unknown.ok()) watched->context->SetDueAt(std::max<uint64_t>(1, 2 * calls));
+}
+
+// What a routed step takes over a near one. Own rows are attended while holders compute, but after
+// or before near rows, on the same thread.
+double Actor::LostUs(const Watched& watched) {
+  const auto tokens = static_cast<double>(watched.context->token_count());
+  const double selected = watched.shape.selected;
+  const double attended = std::max(1.0, selected > 0 ? std::min(selected, tokens) : tokens);
+  const double own_us = watched.cost.near_us * watched.own_count / attended;
+  return std::max(own_us, watched.cost.route_us) - (own_us + watched.cost.near_us);
 }
 
 // Tells the rule what the calls since the last time lost, and queues what it wants pulled.
@@ -260,7 +279,12 @@ void Actor::Count(Watched& watched, uint64_t calls) {
   // A segment's part of what its call costs.
   const double part = static_cast<double>(watched.shape.row_count) /
                       std::max(1.0, static_cast<double>(watched.shape.call_row_count));
-  watched.call_us = std::max(0.0, cost.route_us - cost.near_us) * part / layers;
+  const double lost_us = LostUs(watched);
+  watched.call_us = std::max(0.0, lost_us) * part / layers;
+  if (watched.near_pays != (lost_us >= 0)) {
+    watched.near_pays = lost_us >= 0;
+    PublishTo(watched);
+  }
   for (Watched::Use& use : watched.uses) {
     const PullPrice price = {cost.pull_us * use.share / double(watched.context->corpora().size()),
                              use.run.bytes};
@@ -274,14 +298,14 @@ void Actor::Count(Watched& watched, uint64_t calls) {
     use.use = rule_.Open(use.run.key, watched.context->corpora()[corpus]->name, price, hint, now);
   }
   watched.opened = true;
-  const double lost_us = static_cast<double>(calls - watched.counted) * watched.call_us;
+  const double all_us = static_cast<double>(calls - watched.counted) * watched.call_us;
   watched.counted = calls;
   double left_calls = static_cast<double>(calls) + 1;  // then the load may have changed
   for (Watched::Use& use : watched.uses) {
     Run& run = *runs_[use.run.key];
     if (run.state == Run::State::kNear) rule_.CameNear(use.use);
-    const PullVerdict verdict = rule_.Lose(use.use, lost_us * use.share, now);
-    if (run.state == Run::State::kNear) run.saved_us += lost_us * use.share;
+    const PullVerdict verdict = rule_.Lose(use.use, all_us * use.share, now);
+    if (run.state == Run::State::kNear) run.saved_us += all_us * use.share;
     if (verdict == PullVerdict::kPull && run.state == Run::State::kFar && watched.call_us > 0 &&
         queue_.size() < kQueuedPullsMax) {
       run.state = Run::State::kQueued;
@@ -451,7 +475,7 @@ void Actor::PublishTo(Watched& watched) {
   auto table = std::make_shared<NearTable>(context.chunks().size());
   bool any = false;
   for (const Watched::Use& use : watched.uses) {
-    if (runs_[use.run.key]->state != Run::State::kNear) continue;
+    if (!watched.near_pays || runs_[use.run.key]->state != Run::State::kNear) continue;
     any = true;
     for (uint32_t i = use.run.chunk_begin; i < use.run.chunk_end; ++i) {
       const ContextChunk& chunk = context.chunks()[i];

@@ -115,6 +115,7 @@ class Actor {
 
   void Work() ABSL_LOCKS_EXCLUDED(mu_);
   void Update(const std::shared_ptr<Watched>& watched) ABSL_LOCKS_EXCLUDED(mu_);
+  static double LostUs(const Watched& watched);
   void Count(Watched& watched, uint64_t calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Forget(Watched& watched) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Whether all chunks of a run are here already, pulled for other runs; they are held then.

@@ -379,7 +379,9 @@ void Router::CountPairs(AttendReport& report) const {
 
 void Router::Finish(AttendReport* report) {
   for (const RouteSegment& segment : call_->segments) {
-    segment.context->CountCall({segment.row_count, call_->q.count, segment.selection.k});
+    uint32_t own_count = 0;
+    for (const OwnRows& own : segment.own) own_count += own.rows.count;
+    segment.context->CountCall({segment.row_count, call_->q.count, segment.selection.k, own_count});
   }
   if (here_.size() > kHereFloatsKept) here_ = {};
   if (near_q_.size() > kHereFloatsKept) near_q_ = {};

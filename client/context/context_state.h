@@ -38,11 +38,12 @@ class ContextWatcher {
   virtual void Due(uint64_t context_id) = 0;
 };
 
-// The last call of a context.
+// A call of a context.
 struct CallShape {
   uint32_t row_count = 0;       // its own query rows
   uint32_t call_row_count = 0;  // those of all segments of the call
   uint32_t selected = 0;        // rows that each attends; 0 if dense
+  uint32_t own_count = 0;       // rows of the caller's own, attended on the same thread
 };
 
 // Immutable, but for its calls' count, Close and the near rows, so any thread may read it. The cost
@@ -105,15 +106,19 @@ class ContextState {
     row_count_.store(shape.row_count, std::memory_order_relaxed);
     call_row_count_.store(shape.call_row_count, std::memory_order_relaxed);
     selected_.store(shape.selected, std::memory_order_relaxed);
+    if (shape.own_count > 0) own_sum_.fetch_add(shape.own_count, std::memory_order_relaxed);
     const uint64_t calls = call_count_.fetch_add(1, std::memory_order_seq_cst) + 1;
     if (calls == due_at_.load(std::memory_order_seq_cst)) watcher_->Due(watch_id_);
   }
   uint64_t call_count() const { return call_count_.load(std::memory_order_acquire); }
+  // The last call, but for its own rows.
   CallShape last_call() const {
     return {row_count_.load(std::memory_order_relaxed),
             call_row_count_.load(std::memory_order_relaxed),
-            selected_.load(std::memory_order_relaxed)};
+            selected_.load(std::memory_order_relaxed), 0};
   }
+  // Own rows of all calls.
+  uint64_t own_sum() const { return own_sum_.load(std::memory_order_relaxed); }
   // The watcher waits for that many calls. If they were made already, it is told at once.
   void SetDueAt(uint64_t calls) {
     due_at_.store(calls, std::memory_order_seq_cst);
@@ -164,6 +169,7 @@ class ContextState {
   mutable std::atomic<uint64_t> call_count_{0};
   std::atomic<uint64_t> due_at_{1};
   mutable std::atomic<uint32_t> row_count_{0}, call_row_count_{0}, selected_{0};
+  mutable std::atomic<uint64_t> own_sum_{0};
   mutable absl::Mutex near_mu_;
   std::shared_ptr<const NearTable> near_ ABSL_GUARDED_BY(near_mu_);
   std::atomic<bool> near_same_bits_{false};

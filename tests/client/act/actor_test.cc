@@ -65,7 +65,7 @@ class ActorTest : public testing::Test {
   // Calls of so many steps, each seen by the actor, a microsecond of the clock each.
   void Step(const ContextState& context, uint32_t steps) {
     for (uint32_t i = 0; i < steps * layers_; ++i) {
-      context.CountCall({16, 16, 0});
+      context.CountCall({16, 16, 0, own_count_});
       clock_.Advance(std::chrono::microseconds(1));
       actor_->AwaitIdle();
     }
@@ -92,6 +92,7 @@ class ActorTest : public testing::Test {
   StepCost cost_ = {.route_us = 110, .near_us = 10, .pull_us = 1000};  // loses 100 us a step
   absl::Status pull_status_;
   bool same_target_ = true;
+  uint32_t own_count_ = 0;
   std::atomic<int> asked_{0}, pulls_{0};
   std::unique_ptr<Actor> actor_;
 };
@@ -120,7 +121,7 @@ TEST_F(ActorTest, AHintOfManyStepsPullsAtOnceAndOfFewNever) {
   hundred.steps = 100;
   two.steps = 2;
   const auto many = Open({0}, hundred), few = Open({1}, two);
-  many->CountCall({16, 16, 0});
+  many->CountCall({16, 16, 0, own_count_});
   actor_->AwaitIdle();
   EXPECT_EQ(NearCount(*many), 1u);
   Step(*few, 2);
@@ -132,7 +133,7 @@ TEST_F(ActorTest, LearnsFromContextsThatClose) {
   for (int i = 0; i < 60; ++i) UseOnce(uint32_t(i % 2), 40);
   // Every use has been worth a pull, so the next is pulled with its first call.
   const auto context = Open({4});
-  context->CountCall({16, 16, 0});
+  context->CountCall({16, 16, 0, own_count_});
   actor_->AwaitIdle();
   EXPECT_EQ(NearCount(*context), 1u);
 }
@@ -152,6 +153,29 @@ TEST_F(ActorTest, NothingIsPulledWhereRoutingIsFaster) {
   const auto context = Open({0});
   Step(*context, 50);
   EXPECT_EQ(pulls_, 0);
+}
+
+// Own rows hide behind the round trip, and not behind near rows.
+TEST_F(ActorTest, NothingIsPulledWhereOwnRowsTakeAsLong) {
+  cost_ = {.route_us = 110, .near_us = 100, .pull_us = 1};
+  own_count_ = kTokens;
+  Start(10 * chunk_bytes_);
+  const auto context = Open({0});
+  Step(*context, 50);
+  EXPECT_EQ(pulls_, 0);
+  own_count_ = 1;
+  const auto few = Open({1});
+  Step(*few, 50);
+  EXPECT_EQ(pulls_, 1);
+  EXPECT_EQ(NearCount(*few), 1u);
+  // What is near is not used any more once it is slower, and is again.
+  own_count_ = kTokens;
+  Step(*few, 200);
+  EXPECT_EQ(NearCount(*few), 0u);
+  own_count_ = 0;
+  Step(*few, 1000);
+  EXPECT_EQ(NearCount(*few), 1u);
+  EXPECT_EQ(pulls_, 1);
 }
 
 TEST_F(ActorTest, WhileAConstantIsUnknownTheContextIsRouted) {
@@ -221,7 +245,7 @@ TEST_F(ActorTest, AContextMayOutliveTheActor) {
   const auto context = Open({0});
   Step(*context, 11);
   actor_.reset();
-  context->CountCall({16, 16, 0});
+  context->CountCall({16, 16, 0, own_count_});
   context->Close();
 }
 
