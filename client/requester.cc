@@ -83,6 +83,11 @@ struct Requester::State {
                return std::make_unique<CallContext>(&link_options, &peers, spin, &counters);
              }),
         attempts(options.clock, &pool, &view, &counters),
+        actor_pool(options.clock, /*call_count_max=*/1,
+                   [this, spin = options.spin_max] {
+                     return std::make_unique<CallContext>(&link_options, &peers, spin, &counters);
+                   }),
+        actor_attempts(options.clock, &actor_pool, &view, &counters),
         actor({.clock = options.clock, .near_bytes = options.near_bytes}, Tools()) {
     link_options.requester = options.id;
     link_options.host_identity = HostIdentity();
@@ -122,7 +127,8 @@ struct Requester::State {
   }
   static constexpr size_t kCalibrationCountMax = 64;
 
-  absl::Status Fetch(const FetchCall& call, const Fetcher::Place* place, Fetcher::Sink sink) {
+  absl::Status Fetch(const FetchCall& call, const Fetcher::Place* place, Fetcher::Sink sink,
+                     Attempts& by) {
     counters.fetches.fetch_add(1, std::memory_order_relaxed);
     uint64_t shown = 0;
     bool refused = false;
@@ -136,7 +142,7 @@ struct Requester::State {
       shown = context.fetcher.shown();
       return AttemptResult{std::move(status), !refused};
     };
-    return attempts.Run(call.corpus.get(), call.deadline, fetch);
+    return by.Run(call.corpus.get(), call.deadline, fetch);
   }
 
   ActorTools Tools() {
@@ -150,9 +156,12 @@ struct Requester::State {
     tools.pull = [this](const FetchCall& call, const ActorTools::Place& place,
                         const std::function<bool()>& wanted) {
       const Fetcher::Place to = place;
-      return Fetch(call, &to, [&](const FetchedRows&) {
-        return wanted() ? absl::OkStatus() : absl::CancelledError("the requester is closing");
-      });
+      return Fetch(
+          call, &to,
+          [&](const FetchedRows&) {
+            return wanted() ? absl::OkStatus() : absl::CancelledError("the requester is closing");
+          },
+          actor_attempts);
     };
     return tools;
   }
@@ -172,11 +181,12 @@ struct Requester::State {
     return true;
   }
 
-  absl::StatusOr<DecisionInput> Measure(const ExplainCall& call, std::vector<HolderId>* holders) {
+  absl::StatusOr<DecisionInput> Measure(const ExplainCall& call, std::vector<HolderId>* holders,
+                                        Attempts& by) {
     DecisionInput input;
     const RequesterConstants constants = Here(call.corpus->geometry);
     CKV_RETURN_IF_ERROR(
-        attempts.Run(call.corpus.get(), call.deadline, [&](CallContext& context) -> AttemptResult {
+        by.Run(call.corpus.get(), call.deadline, [&](CallContext& context) -> AttemptResult {
           const ExplainTools tools = {peers, context.links, context.router, *clock, oracle};
           auto measured = MeasureDecisionInput(call, constants, tools);
           if (measured.ok()) {
@@ -198,7 +208,7 @@ struct Requester::State {
     call.query_rows = query_rows;
     call.select = selected;
     call.deadline = deadline;
-    CKV_ASSIGN_OR_RETURN(DecisionInput input, Measure(call, /*holders=*/nullptr));
+    CKV_ASSIGN_OR_RETURN(DecisionInput input, Measure(call, /*holders=*/nullptr, actor_attempts));
     input.canonical = true;
     const Decision step = Decide(input);
     if (!step.cost(Primitive::kRoute).offered || !step.cost(Primitive::kFetch).offered)
@@ -235,6 +245,9 @@ struct Requester::State {
       ABSL_GUARDED_BY(mu);
   CallContextPool pool;  // its lanes go before what they use
   Attempts attempts;
+  // The actor's own, so that it takes none from calls.
+  CallContextPool actor_pool;
+  Attempts actor_attempts;
   Actor actor;  // its thread uses all of the others
 };
 
@@ -362,13 +375,13 @@ absl::StatusOr<Ticket> Requester::Submit(const LayerCall& call, const PartialVie
 
 absl::Status Requester::Fetch(const FetchCall& call,
                               absl::FunctionRef<absl::Status(const FetchedRows&)> sink) {
-  return state_->Fetch(call, /*place=*/nullptr, sink);
+  return state_->Fetch(call, /*place=*/nullptr, sink, state_->attempts);
 }
 
 absl::Status Requester::Fetch(const FetchCall& call,
                               absl::FunctionRef<std::span<std::byte>(const RowRun&)> place,
                               absl::FunctionRef<absl::Status(const FetchedRows&)> sink) {
-  return state_->Fetch(call, &place, sink);
+  return state_->Fetch(call, &place, sink, state_->attempts);
 }
 
 absl::Status Requester::FetchSelection(const SelectionCall& call,
@@ -437,7 +450,8 @@ absl::StatusOr<Requester::Explanation> Requester::Explain(const ExplainCall& cal
   state_->counters.explains.fetch_add(1, std::memory_order_relaxed);
   if (call.corpus == nullptr) return absl::InvalidArgumentError("explain: no corpus");
   Explanation explanation;
-  CKV_ASSIGN_OR_RETURN(explanation.input, state_->Measure(call, &explanation.holders));
+  CKV_ASSIGN_OR_RETURN(explanation.input,
+                       state_->Measure(call, &explanation.holders, state_->attempts));
   explanation.decision = Decide(explanation.input);
   explanation.flips = Flips(explanation.input);
   explanation.sensitivities = Sensitivities(explanation.input);

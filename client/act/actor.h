@@ -127,7 +127,9 @@ class Actor {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Fill(const ContextState& context, const ContextRun& run,
                     std::vector<NearFill>& fills) const;
-  bool EvictOne(const Run& for_run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EvictFor(const Run& wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Evict(Run& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ReleaseAll(Run& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Gives every context of a run its new table.
   void Publish(Run& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PublishTo(Watched& watched) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -23,8 +23,11 @@ namespace {
 
 // A call merged as it comes keeps its result here first; what a large call took is given back.
 constexpr size_t kMergedFloatsKept = size_t{4} << 20;
-// Partials made here: 128 heads over 256 near chunks.
-constexpr size_t kHereFloatsKept = size_t{17} << 20;
+// Memory for the partials of near chunks, and for the queries turned for them: 128 heads over 256
+// chunks. Near chunks beyond it are routed.
+constexpr uint64_t kNearBytesMax = uint64_t{72} << 20;
+// Floats of it that stay for the next call.
+constexpr size_t kHereFloatsKept = kNearBytesMax / sizeof(float);
 
 // More rows than this for one holder are a bulk call. A default slot holds as many of DeepSeek's,
 // and a holder's queue of short requests takes one slot a session while others wait
@@ -83,6 +86,7 @@ absl::Status Router::Begin(const RouteCall& call) {
 // Brings up the links of the holders to ask, and finds the handles.
 absl::Status Router::Prepare(const RouteCall& call) {
   lines_.clear();
+  near_bytes_ = 0;
   links_.BeginAttempt();
   for (const RouteSegment& segment : call.segments) {
     const ReplicaWork work = {Primitive::kRoute, call.q.count, segment.selection.k, call.wire};
@@ -102,11 +106,12 @@ absl::Status Router::FindHandles(const RouteCall& call, const PlannedUnit& unit)
   HolderLink* link = nullptr;
   const NearTable* const near = call.segments[unit.segment].near;
   for (uint32_t i = unit.piece_begin; i < unit.piece_end; ++i) {
-    if (near != nullptr && (*near)[pieces[i].chunk] != nullptr) {
+    const ContextChunk& chunk = context.chunks()[pieces[i].chunk];
+    if (near != nullptr && (*near)[pieces[i].chunk] != nullptr &&
+        TakeHere(unit, context, chunk.rotation)) {
       pieces[i].line = kNearLine;
       continue;
     }
-    const ContextChunk& chunk = context.chunks()[pieces[i].chunk];
     if (chunk.part != part) {
       part = chunk.part;
       group = LinkTable::kNoLink;
@@ -358,6 +363,22 @@ void Router::Learn(const PlannedFrame& planned, const Frame& frame, const Exchan
   }
 }
 
+// Takes memory for one more near piece, if there is enough.
+bool Router::TakeHere(const PlannedUnit& unit, const ContextState& context, uint32_t rotation) {
+  const Geometry& geometry = context.geometry();
+  uint64_t row_bytes = (geometry.d_v + 2) * sizeof(float);
+  if (!context.rotations()[rotation].is_identity()) row_bytes += geometry.query_row_bytes();
+  const uint64_t bytes = near_bytes_ + unit.row_count * row_bytes;
+  if (bytes > kNearBytesMax) return false;
+  near_bytes_ = bytes;
+  return true;
+}
+
+void Router::TrimHere() {
+  if (here_.size() > kHereFloatsKept) here_ = {};
+  if (near_q_.size() > kHereFloatsKept) near_q_ = {};
+}
+
 void Router::CountPairs(AttendReport& report) const {
   for (const PlannedUnit& unit : plan_.units()) {
     const RouteSegment& segment = call_->segments[unit.segment];
@@ -383,8 +404,7 @@ void Router::Finish(AttendReport* report) {
     for (const OwnRows& own : segment.own) own_count += own.rows.count;
     segment.context->CountCall({segment.row_count, call_->q.count, segment.selection.k, own_count});
   }
-  if (here_.size() > kHereFloatsKept) here_ = {};
-  if (near_q_.size() > kHereFloatsKept) near_q_ = {};
+  TrimHere();
   if (report == nullptr) return;
   *report = {};
   for (const Flow& flow : flows()) {

@@ -54,7 +54,10 @@ class Router {
   // Ends an attempt that is complete. `report` may be null.
   void Finish(AttendReport* report);
   // Ends an attempt that failed or is no longer wanted.
-  void GiveUp() { exchange_.GiveUp(); }
+  void GiveUp() {
+    exchange_.GiveUp();
+    TrimHere();
+  }
 
   // After an Advance that was not complete: whether it did something, so that another may too, and
   // if not, the lanes to wait for.
@@ -104,6 +107,8 @@ class Router {
 
   // Attends what is here: own rows, and near chunks.
   absl::Status AttendHere();
+  bool TakeHere(const PlannedUnit& unit, const ContextState& context, uint32_t rotation);
+  void TrimHere();
   void AddOwnPieces();
   void AddNearPieces();
   void ReserveCopies();
@@ -154,6 +159,7 @@ class Router {
     uint32_t unit = 0, rotation = 0;
     size_t begin = 0, end = 0;  // in near_q_
   };
+  uint64_t near_bytes_ = 0;  // memory for the near pieces planned so far
   std::vector<NearCopy> near_copies_;
   std::vector<uint16_t> near_q_;
   bool started_ = false;       // Advance has been called

@@ -11,6 +11,7 @@ absl::StatusOr<RouteCall> LayerCallSegments::Take(const LayerCall& call, bool ag
   for (const Segment& segment : call.segments) {
     const size_t ordinal = segments.size();
     if (segment.context == nullptr) {
+      Clear();
       return absl::InvalidArgumentError(
           absl::StrFormat("attend: segment %d has no context", ordinal));
     }

@@ -30,6 +30,7 @@ class NearFill::Memory final : public NearRows {
   ~Memory() override {
     if (mapped_ != nullptr) munmap(mapped_, bytes_ + kAlignBytes);
     room_->used.fetch_sub(bytes_, std::memory_order_relaxed);
+    room_->chunk_count.fetch_sub(1, std::memory_order_relaxed);
   }
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
@@ -91,9 +92,14 @@ absl::StatusOr<NearFill> NearStore::Begin(const ChunkId& id, const Geometry& geo
                           bytes, used, room_->bytes_max));
     }
   } while (!room_->used.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
+  const uint32_t count = room_->chunk_count.fetch_add(1, std::memory_order_relaxed);
   NearFill fill;
   fill.id_ = id;
   fill.memory_ = std::make_shared<NearFill::Memory>(geometry, token_count, room_);
+  if (count >= kChunkCountMax) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("near store: %d chunks, the limit: use larger chunks", kChunkCountMax));
+  }
   if (bytes > 0 && !fill.memory_->Map()) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("near store: the system has no memory for a chunk of %d bytes", bytes));

@@ -50,6 +50,9 @@ class NearFill {
 // Thread-safe. Rows and fills may outlive it.
 class NearStore {
  public:
+  // Chunks at once. Each takes two of the system's mappings, of which a process may have 65,530.
+  static constexpr uint32_t kChunkCountMax = 8192;
+
   explicit NearStore(uint64_t room_bytes);
   ~NearStore();
 
@@ -81,6 +84,7 @@ class NearStore {
   struct Room {
     uint64_t bytes_max = 0;
     std::atomic<uint64_t> used{0};
+    std::atomic<uint32_t> chunk_count{0};  // in use, being filled or evicted ones too
   };
 
   struct Chunk {

@@ -47,7 +47,8 @@ class ActorTest : public testing::Test {
       if (call.layer_begin == 0) ++pulls_;
       for (uint32_t chunk = call.chunk_begin; chunk < call.chunk_end; ++chunk) {
         for (uint32_t layer = call.layer_begin; layer < call.layer_end; ++layer)
-          place(RowRun{chunk, layer, 0, kTokens})[0] = static_cast<std::byte>(chunk + 1);
+          place(RowRun{chunk, layer, 0, corpus_->chunks[chunk].token_count})[0] =
+              static_cast<std::byte>(chunk + 1);
       }
       return pull_status_;
     };
@@ -199,6 +200,47 @@ TEST_F(ActorTest, APullThatFailsIsNotRepeatedAtOnce) {
   EXPECT_EQ(actor_->stats().pulls_failed, 1u);
   EXPECT_EQ(actor_->stats().near_bytes, 0u);
   EXPECT_EQ(NearCount(*context), 0u);
+}
+
+TEST_F(ActorTest, APullIsForTheContextThatAskedAndNotForAnIdleOne) {
+  pull_status_ = absl::UnavailableError("the holder is gone");
+  Start(10 * chunk_bytes_);
+  const auto idle = Open({0}), busy = Open({0});
+  Step(*busy, 15);
+  EXPECT_EQ(pulls_, 1) << "a pull that failed is not repeated at once";
+  EXPECT_GT(actor_->stats().pulled_us, 0);
+}
+
+// A run whose chunks came near as parts of other runs is near for all who attend it.
+TEST_F(ActorTest, ChunksOfOtherRunsMakeARunNear) {
+  for (ChunkPlacement& chunk : corpus_->chunks) chunk.token_count = 512;  // runs of 4
+  Start(10 * chunk_bytes_);
+  const auto whole = Open({0, 1, 2, 3}), first = Open({0, 1}), second = Open({2, 3});
+  Step(*first, 30);
+  Step(*second, 30);
+  EXPECT_EQ(NearCount(*whole), 0u);
+  const int pulls = pulls_;
+  auto again = Open({0, 1, 2, 3});
+  EXPECT_EQ(NearCount(*again), 4u);
+  EXPECT_EQ(NearCount(*whole), 4u);
+  EXPECT_EQ(pulls_, pulls);
+  again->Close();
+  whole->Close();
+  actor_->AwaitIdle();
+  EXPECT_EQ(actor_->stats().near_chunks, 4u) << "those that were pulled stay";
+}
+
+TEST_F(ActorTest, NothingIsEvictedInVain) {
+  Start(2 * chunk_bytes_);
+  const auto small = Open({0}), other = Open({1});
+  Step(*small, 11);
+  Step(*other, 11);
+  // Room for two, all of it used by what saves more than a run of twice the size promises.
+  for (ChunkPlacement& chunk : corpus_->chunks) chunk.token_count = 3 * kTokens;
+  const auto large = Open({5});  // larger than the near store
+  Step(*large, 30);
+  EXPECT_EQ(actor_->stats().evictions, 0u);
+  EXPECT_EQ(NearCount(*small) + NearCount(*other), 2u);
 }
 
 TEST_F(ActorTest, RunsThatSaveMorePushOutOthers) {
