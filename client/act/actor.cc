@@ -28,13 +28,22 @@ class Actor::Waker final : public ContextWatcher {
     absl::MutexLock lock(&mu_);
     poked_ = true;
   }
-  // Waits for something, and takes it.
-  std::vector<uint64_t> Take(Clock& clock) ABSL_LOCKS_EXCLUDED(mu_) {
+  // Makes room for what so many contexts may tell between two Takes, so that none of them allocates
+  // in a call: a count, an end, and a count that was waited for too late.
+  void Expect(size_t contexts) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    expected_ = std::max(expected_, 4 * contexts);
+    due_.reserve(expected_);
+  }
+  // Waits for something, and moves it to `taken`.
+  void Take(Clock& clock, std::vector<uint64_t>& taken) ABSL_LOCKS_EXCLUDED(mu_) {
+    taken.clear();
     absl::MutexLock lock(&mu_);
     clock.Await(mu_, absl::Condition(this, &Waker::HasAny), kInstantMax);
     poked_ = false;
     busy_ = true;
-    return std::exchange(due_, {});
+    taken.reserve(expected_);
+    taken.swap(due_);
   }
   // Everything that was taken is done.
   void Done() ABSL_LOCKS_EXCLUDED(mu_) {
@@ -50,6 +59,7 @@ class Actor::Waker final : public ContextWatcher {
   bool HasAny() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return poked_ || !due_.empty(); }
   absl::Mutex mu_;
   std::vector<uint64_t> due_ ABSL_GUARDED_BY(mu_);
+  size_t expected_ ABSL_GUARDED_BY(mu_) = 0;
   bool poked_ ABSL_GUARDED_BY(mu_) = false;
   bool busy_ ABSL_GUARDED_BY(mu_) = false;
 };
@@ -97,6 +107,7 @@ absl::Status Actor::Watch(const std::shared_ptr<ContextState>& context, ContextP
   watched->id = ++last_id_;
   context->Watch(waker_, watched->id);
   contexts_.emplace(watched->id, watched);
+  waker_->Expect(contexts_.size());
   std::vector<Run*> came_near;
   for (const Watched::Use& use : watched->uses) {
     std::unique_ptr<Run>& run = runs_[use.run.key];
@@ -140,8 +151,9 @@ absl::Status Actor::Watch(const std::shared_ptr<ContextState>& context, ContextP
 }
 
 void Actor::Work() {
+  std::vector<uint64_t> due;
   while (true) {
-    const std::vector<uint64_t> due = waker_->Take(*options_.clock);
+    waker_->Take(*options_.clock, due);
     for (const uint64_t id : due) {
       std::shared_ptr<Watched> watched;
       {
@@ -174,8 +186,9 @@ void Actor::Update(const std::shared_ptr<Watched>& watched) {
   const Instant now = options_.clock->Now();
   const bool same = watched->shape.call_row_count == shape.call_row_count &&
                     watched->shape.row_count == shape.row_count &&
-                    watched->shape.selected == shape.selected;
+                    watched->shape.selected == shape.selected && watched->shape.f32 == shape.f32;
   absl::Status unknown;
+  bool same_bits = true;
   if (calls > 0 && !closed && (!watched->opened || !same || now > watched->cost_at + kCostAgeMax)) {
     StepCost cost;
     // Parts are asked side by side, and attended here one after another.
@@ -191,12 +204,15 @@ void Actor::Update(const std::shared_ptr<Watched>& watched) {
                       shape.selected, now + options_.cost_timeout);
       unknown = of_part.status();
       if (!unknown.ok()) break;
+      same_bits &= tools_.same_target(*watched->context->corpora()[part]);
       cost.route_us = std::max(cost.route_us, of_part->route_us);
       cost.near_us += of_part->near_us;
       cost.pull_us += of_part->pull_us;
     }
     if (unknown.ok()) {
       watched->cost = cost;
+      // Holders may have told their targets since.
+      watched->same_bits = same_bits;
       watched->cost_at = now;
       watched->shape = shape;
     } else {
@@ -238,7 +254,9 @@ void Actor::Count(Watched& watched, uint64_t calls) {
                         static_cast<double>(calls - watched.counted);
     watched.own_sum = own_sum;
   }
-  const double lost_us = LostUs(watched);
+  // Calls of f32 partials use no near rows of another kernel target.
+  const bool usable = watched.same_bits || !watched.shape.f32;
+  const double lost_us = usable ? LostUs(watched) : 0;
   watched.call_us = std::max(0.0, lost_us) * part / layers;
   if (watched.near_pays != (lost_us >= 0)) {
     watched.near_pays = lost_us >= 0;

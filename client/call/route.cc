@@ -402,7 +402,8 @@ void Router::Finish(AttendReport* report) {
   for (const RouteSegment& segment : call_->segments) {
     uint32_t own_count = 0;
     for (const OwnRows& own : segment.own) own_count += own.rows.count;
-    segment.context->CountCall({segment.row_count, call_->q.count, segment.selection.k, own_count});
+    segment.context->CountCall({segment.row_count, call_->q.count, segment.selection.k, own_count,
+                                call_->wire == PartialDtype::kF32});
   }
   TrimHere();
   if (report == nullptr) return;

@@ -44,6 +44,7 @@ struct CallShape {
   uint32_t call_row_count = 0;  // those of all segments of the call
   uint32_t selected = 0;        // rows that each attends; 0 if dense
   uint32_t own_count = 0;       // rows of the caller's own, attended on the same thread
+  bool f32 = false;             // its partials are f32
 };
 
 // Immutable, but for its calls' count, Close and the near rows, so any thread may read it. The cost
@@ -106,6 +107,7 @@ class ContextState {
     row_count_.store(shape.row_count, std::memory_order_relaxed);
     call_row_count_.store(shape.call_row_count, std::memory_order_relaxed);
     selected_.store(shape.selected, std::memory_order_relaxed);
+    f32_.store(shape.f32, std::memory_order_relaxed);
     if (shape.own_count > 0) own_sum_.fetch_add(shape.own_count, std::memory_order_relaxed);
     const uint64_t calls = call_count_.fetch_add(1, std::memory_order_seq_cst) + 1;
     if (calls == due_at_.load(std::memory_order_seq_cst)) watcher_->Due(watch_id_);
@@ -115,7 +117,7 @@ class ContextState {
   CallShape last_call() const {
     return {row_count_.load(std::memory_order_relaxed),
             call_row_count_.load(std::memory_order_relaxed),
-            selected_.load(std::memory_order_relaxed), 0};
+            selected_.load(std::memory_order_relaxed), 0, f32_.load(std::memory_order_relaxed)};
   }
   // Own rows of all calls.
   uint64_t own_sum() const { return own_sum_.load(std::memory_order_relaxed); }
@@ -170,6 +172,7 @@ class ContextState {
   std::atomic<uint64_t> due_at_{1};
   mutable std::atomic<uint32_t> row_count_{0}, call_row_count_{0}, selected_{0};
   mutable std::atomic<uint64_t> own_sum_{0};
+  mutable std::atomic<bool> f32_{false};
   mutable absl::Mutex near_mu_;
   std::shared_ptr<const NearTable> near_ ABSL_GUARDED_BY(near_mu_);
   std::atomic<bool> near_same_bits_{false};

@@ -66,7 +66,7 @@ class ActorTest : public testing::Test {
   // Calls of so many steps, each seen by the actor, a microsecond of the clock each.
   void Step(const ContextState& context, uint32_t steps) {
     for (uint32_t i = 0; i < steps * layers_; ++i) {
-      context.CountCall({16, 16, 0, own_count_});
+      context.CountCall({16, 16, 0, own_count_, f32_});
       clock_.Advance(std::chrono::microseconds(1));
       actor_->AwaitIdle();
     }
@@ -94,6 +94,7 @@ class ActorTest : public testing::Test {
   absl::Status pull_status_;
   bool same_target_ = true;
   uint32_t own_count_ = 0;
+  bool f32_ = false;
   std::atomic<int> asked_{0}, pulls_{0};
   std::unique_ptr<Actor> actor_;
 };
@@ -122,7 +123,7 @@ TEST_F(ActorTest, AHintOfManyStepsPullsAtOnceAndOfFewNever) {
   hundred.steps = 100;
   two.steps = 2;
   const auto many = Open({0}, hundred), few = Open({1}, two);
-  many->CountCall({16, 16, 0, own_count_});
+  many->CountCall({16, 16, 0, own_count_, f32_});
   actor_->AwaitIdle();
   EXPECT_EQ(NearCount(*many), 1u);
   Step(*few, 2);
@@ -134,7 +135,7 @@ TEST_F(ActorTest, LearnsFromContextsThatClose) {
   for (int i = 0; i < 60; ++i) UseOnce(uint32_t(i % 2), 40);
   // Every use has been worth a pull, so the next is pulled with its first call.
   const auto context = Open({4});
-  context->CountCall({16, 16, 0, own_count_});
+  context->CountCall({16, 16, 0, own_count_, f32_});
   actor_->AwaitIdle();
   EXPECT_EQ(NearCount(*context), 1u);
 }
@@ -273,13 +274,17 @@ TEST_F(ActorTest, RowsOfACallStayUntilItEnds) {
 TEST_F(ActorTest, SaysWhetherNearRowsHaveTheBitsOfTheirHolders) {
   Start(10 * chunk_bytes_);
   const auto same = Open({0});
+  Step(*same, 11);
+  EXPECT_TRUE(same->near_same_bits());
   same_target_ = false;
   const auto other = Open({1});
-  Step(*same, 11);
   Step(*other, 11);
-  EXPECT_TRUE(same->near_same_bits());
   EXPECT_EQ(NearCount(*other), 1u);
   EXPECT_FALSE(other->near_same_bits());
+  f32_ = true;
+  const auto exact = Open({2});
+  Step(*exact, 50);
+  EXPECT_EQ(NearCount(*exact), 0u) << "its calls could not use them";
 }
 
 TEST_F(ActorTest, AContextMayOutliveTheActor) {
@@ -287,7 +292,7 @@ TEST_F(ActorTest, AContextMayOutliveTheActor) {
   const auto context = Open({0});
   Step(*context, 11);
   actor_.reset();
-  context->CountCall({16, 16, 0, own_count_});
+  context->CountCall({16, 16, 0, own_count_, f32_});
   context->Close();
 }
 

@@ -1,4 +1,4 @@
-// Goal: a routed call allocates nothing once its context has made one like it.
+// Goal: a call, routed or near, allocates nothing once its context has made one like it.
 // Method: every operator new of the calling thread is counted, over calls of the same shape to
 // three holders, with slots so small that a call is cut into many frames.
 
@@ -79,6 +79,42 @@ TEST_F(RequesterAllocation, NoneOnceWarm) {
       call.deadline = Soon();
       const uint64_t count = CountOf(call, answer);
       if (round >= 4) {
+        EXPECT_EQ(count, 0u) << "round " << round;
+      }
+    }
+  }
+}
+
+// Of contexts, too: routed by policy auto, which counts and decides meanwhile, and near.
+TEST_F(RequesterAllocation, NoneOfContextsOnceWarm) {
+  const auto published = requester_->Resolve("c", "", Soon());
+  ASSERT_TRUE(published.ok());
+  std::mt19937 rng(1);
+  constexpr uint32_t kRows = 40;
+  const auto q = RandomBf16(size_t{kRows} * corpus_.geometry.d_qk, rng);
+  Answer answer(kRows, corpus_.geometry.d_v);
+  const ContextPart part = {*published, {}};
+  for (const ContextPolicy policy : {ContextPolicy::kAuto, ContextPolicy::kNear}) {
+    SCOPED_TRACE(testing::Message() << "policy " << int(policy));
+    const auto context =
+        requester_->Open({.parts = {&part, 1}, .expect = {}, .policy = policy}, Soon());
+    ASSERT_TRUE(context.ok()) << context.status();
+    const Segment segment = {.row_count = kRows, .context = &*context};
+    LayerCall call;
+    call.q = {q.data(), kRows, corpus_.geometry.d_qk};
+    call.segments = {&segment, 1};
+    uint64_t near_pairs = 0;
+    int alike = 0;  // calls since rows came near
+    for (int round = 0; round < 60; ++round) {
+      call.layer = static_cast<uint32_t>(round) % corpus_.geometry.layers;
+      call.deadline = Soon();
+      AttendReport report;
+      const uint64_t before = allocation_count;
+      ASSERT_TRUE(requester_->Attend(call, answer.View(), &report).ok());
+      const uint64_t count = allocation_count - before;
+      alike = report.near_pairs == near_pairs ? alike + 1 : 0;
+      near_pairs = report.near_pairs;
+      if (alike >= 4) {
         EXPECT_EQ(count, 0u) << "round " << round;
       }
     }
