@@ -149,7 +149,7 @@ double BestFixed(const std::vector<TraceRequest>& trace, size_t begin, size_t en
   return best;
 }
 
-// What knowing all steps of all requests would pay, with room for all.
+// The cost for one who knows all steps of all requests, and has room for all.
 double Optimum(const std::vector<TraceRequest>& trace, double price) {
   std::array<std::unordered_map<uint64_t, double>, kRequesters> steps;
   for (size_t i = 0; i < trace.size(); ++i) {

@@ -1,4 +1,4 @@
-// What benchmarks over gRPC share: a requester's service, and a server for it.
+// A requester's service and a server for it, for benchmarks over gRPC.
 
 #pragma once
 

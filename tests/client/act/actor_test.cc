@@ -170,7 +170,7 @@ TEST_F(ActorTest, NothingIsPulledWhereOwnRowsTakeAsLong) {
   Step(*few, 50);
   EXPECT_EQ(pulls_, 1);
   EXPECT_EQ(NearCount(*few), 1u);
-  // What is near is not used any more once it is slower, and is again.
+  // Near rows are left unused while they are slower, and are used again later.
   own_count_ = kTokens;
   Step(*few, 200);
   EXPECT_EQ(NearCount(*few), 0u);

@@ -85,7 +85,7 @@ TEST_F(RequesterAllocation, NoneOnceWarm) {
   }
 }
 
-// Of contexts, too: routed by policy auto, which counts and decides meanwhile, and near.
+// The same for contexts of policy auto, which counts and decides meanwhile, and of policy near.
 TEST_F(RequesterAllocation, NoneOfContextsOnceWarm) {
   const auto published = requester_->Resolve("c", "", Soon());
   ASSERT_TRUE(published.ok());

@@ -20,7 +20,7 @@ namespace {
 constexpr Instant kNow = {1'000'000'000};
 constexpr PullRuleOptions kWide = {.room_bytes = 1 << 20};
 
-// What a use costs: its routed steps, and the pull. Returns the cost.
+// Returns the cost of one use: its routed steps, and the pull.
 double UseOnce(PullRule& rule, uint64_t item, double steps, double price,
                std::optional<double> hint = {}) {
   const PullRule::UseId use = rule.Open(item, "c", {price, 1}, hint, kNow);
