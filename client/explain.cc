@@ -129,6 +129,7 @@ absl::StatusOr<double> MeasureGather(const ExplainCall& call, uint32_t chunk,
 absl::Status MeasureHolder(const ExplainCall& call, HolderLink& link, uint32_t chunk,
                            const ExplainTools& tools) {
   HolderPeer& peer = link.peer();
+  const RowWidths widths = call.corpus->geometry.widths();
   LinkTable& links = tools.links;
   Clock& clock = tools.clock;
   const Duration age = clock.Now() - Instant{peer.probed_ns.load(std::memory_order_relaxed)};
@@ -139,15 +140,15 @@ absl::Status MeasureHolder(const ExplainCall& call, HolderLink& link, uint32_t c
     if (!known) link.Close();
   }
   if (!known) CKV_RETURN_IF_ERROR(ProbeFabric(links, link, clock, call.deadline));
-  std::optional<ComputeConstants> compute = peer.compute();
+  std::optional<ComputeConstants> compute = peer.compute(widths);
   if (!compute) {
     CKV_ASSIGN_OR_RETURN(compute, MeasureCompute(call, chunk, tools.router));
-    peer.set_compute(*compute);
+    peer.set_compute(widths, *compute);
   }
   if (call.select > 0 && compute->gather_factor == 0) {
     CKV_ASSIGN_OR_RETURN(compute->gather_factor,
                          MeasureGather(call, chunk, *compute, tools.router));
-    peer.set_compute(*compute);
+    peer.set_compute(widths, *compute);
   }
   return absl::OkStatus();
 }
@@ -213,7 +214,7 @@ absl::Status AddGroup(const ExplainCall& call, const ExplainTools& tools, uint32
       continue;
     }
     Candidate candidate =
-        CandidateOf(link->peer(), tools.peers, tools.oracle, &call.corpus->geometry);
+        CandidateOf(link->peer(), tools.peers, tools.oracle, call.corpus->geometry);
     candidate.group = ordinal;
     candidate.token_share = 0;
     measured.input.candidates.push_back(std::move(candidate));

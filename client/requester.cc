@@ -1,15 +1,13 @@
 #include "client/requester.h"
 
 #include <algorithm>
-#include <map>
-#include <tuple>
+#include <atomic>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "attention/mla_partial.h"
 #include "client/act/actor.h"
-#include "client/cache/calibrate_here.h"
 #include "client/cache/fetch_into.h"
 #include "client/call/attempts.h"
 #include "client/call/call_context_pool.h"
@@ -17,6 +15,7 @@
 #include "client/call/ticket_state.h"
 #include "client/context/layer_call.h"
 #include "client/explain.h"
+#include "client/live_costs.h"
 #include "proto/base/log.h"
 #include "proto/base/status.h"
 
@@ -49,7 +48,9 @@ RequesterNearStats NearStatsOf(const Actor::Stats& stats) {
           .pulled_bytes = stats.pulled_bytes,
           .routed_us = stats.routed_us,
           .saved_us = stats.saved_us,
-          .pulled_us = stats.pulled_us};
+          .pulled_us = stats.pulled_us,
+          .recomputed_token_count = stats.recomputed_tokens,
+          .decisions = stats.decisions};
 }
 
 absl::Status CheckOptions(const RequesterOptions& options, const DirectoryControl* directory,
@@ -78,12 +79,15 @@ struct Requester::State {
         oracle(options.oracle),
         view(directory),
         peers(&view, holders, options.profile),
+        costs(&peers, options.oracle, options.clock, options.lane_shape),
+        near_source(options.near_source),
         pool(options.clock, options.call_count_max,
              [this, spin = options.spin_max] {
                return std::make_unique<CallContext>(&link_options, &peers, spin, &counters);
              }),
         attempts(options.clock, &pool, &view, &counters),
-        actor_pool(options.clock, /*call_count_max=*/1,
+        // One to measure, and one for each flow.
+        actor_pool(options.clock, /*call_count_max=*/1 + Actor::kFlowsMax,
                    [this, spin = options.spin_max] {
                      return std::make_unique<CallContext>(&link_options, &peers, spin, &counters);
                    }),
@@ -105,28 +109,6 @@ struct Requester::State {
     for (const auto& fabric : own_fabrics) link_options.fabrics.push_back(fabric.get());
   }
 
-  RequesterConstants Here(const Geometry& geometry) ABSL_LOCKS_EXCLUDED(mu) {
-    const Profile* const profile = peers.seed().For(geometry);
-    if (profile == nullptr) return MeasuredHere(geometry);
-    RequesterConstants constants = profile->here;
-    if (constants.attend.empty())
-      constants.attend_per_row_token_us = MeasuredHere(geometry).attend_per_row_token_us;
-    return constants;
-  }
-
-  RequesterConstants MeasuredHere(const Geometry& geometry) ABSL_LOCKS_EXCLUDED(mu) {
-    const auto key = std::make_tuple(geometry.d_qk, geometry.d_v, geometry.d_rope, geometry.dtype);
-    {
-      absl::MutexLock lock(&mu);
-      if (const auto it = here.find(key); it != here.end()) return it->second;
-    }
-    const RequesterConstants measured = CalibrateHere(geometry, *clock);
-    absl::MutexLock lock(&mu);
-    if (here.size() >= kCalibrationCountMax) here.clear();
-    return here.emplace(key, measured).first->second;
-  }
-  static constexpr size_t kCalibrationCountMax = 64;
-
   absl::Status Fetch(const FetchCall& call, const Fetcher::Place* place, Fetcher::Sink sink,
                      Attempts& by) {
     counters.fetches.fetch_add(1, std::memory_order_relaxed);
@@ -147,12 +129,26 @@ struct Requester::State {
 
   ActorTools Tools() {
     ActorTools tools;
-    tools.cost = [this](const std::shared_ptr<const Corpus>& corpus,
-                        const std::vector<uint32_t>& chunks, uint32_t query_rows, uint32_t selected,
-                        Instant deadline) {
-      return Cost(corpus, chunks, query_rows, selected, deadline);
+    tools.cost = [this](const ActorTools::Work& work) { return Cost(work); };
+    tools.measure = [this](const ActorTools::Work& work, Instant deadline) {
+      ExplainCall call;
+      call.corpus = work.corpus;
+      call.chunks = work.chunks;
+      call.query_rows = work.query_rows;
+      call.select = work.selected;
+      call.deadline = deadline;
+      return Measure(call, /*holders=*/nullptr, actor_attempts).status();
     };
-    tools.same_target = [this](const Corpus& corpus) { return SameTarget(corpus); };
+    tools.same_target = [this](const std::shared_ptr<const Corpus>& corpus) {
+      return costs.HaveTarget(corpus, KernelTargetIdOf(KernelTarget()));
+    };
+    tools.source = [this](const std::shared_ptr<const Corpus>& corpus,
+                          uint32_t chunk) -> const void* {
+      const auto groups = costs.GroupsOf(corpus);
+      if (!groups.ok() || (*groups)->Of(chunk) == ChunkGroups::kNoGroup) return nullptr;
+      return (*groups)->PeersOf((*groups)->Of(chunk)).front();
+    };
+    tools.here = near_source;
     tools.pull = [this](const FetchCall& call, const ActorTools::Place& place,
                         const std::function<bool()>& wanted) {
       const Fetcher::Place to = place;
@@ -166,25 +162,10 @@ struct Requester::State {
     return tools;
   }
 
-  // Members say their targets to the directory. One that is not known is taken for another.
-  bool SameTarget(const Corpus& corpus) {
-    const KernelTargetId mine = KernelTargetIdOf(KernelTarget());
-    const HolderId* last = nullptr;
-    for (const ChunkPlacement& chunk : corpus.chunks) {
-      for (const HolderId& holder : chunk.holders) {
-        if (last != nullptr && *last == holder) continue;
-        last = &holder;
-        const auto peer = peers.Find(holder);
-        if (!peer.ok() || (*peer)->View().member.kernel_target != mine) return false;
-      }
-    }
-    return true;
-  }
-
   absl::StatusOr<DecisionInput> Measure(const ExplainCall& call, std::vector<HolderId>* holders,
                                         Attempts& by) {
     DecisionInput input;
-    const RequesterConstants constants = Here(call.corpus->geometry);
+    const RequesterConstants constants = costs.Here(call.corpus->geometry);
     CKV_RETURN_IF_ERROR(
         by.Run(call.corpus.get(), call.deadline, [&](CallContext& context) -> AttemptResult {
           const ExplainTools tools = {peers, context.links, context.router, *clock, oracle};
@@ -199,25 +180,24 @@ struct Requester::State {
   }
 
   // The terms of one step, and of a pull of canonical rows, which rotates nothing.
-  absl::StatusOr<StepCost> Cost(const std::shared_ptr<const Corpus>& corpus,
-                                const std::vector<uint32_t>& chunks, uint32_t query_rows,
-                                uint32_t selected, Instant deadline) {
-    ExplainCall call;
-    call.corpus = corpus;
-    call.chunks = chunks;
-    call.query_rows = query_rows;
-    call.select = selected;
-    call.deadline = deadline;
-    CKV_ASSIGN_OR_RETURN(DecisionInput input, Measure(call, /*holders=*/nullptr, actor_attempts));
-    input.canonical = true;
+  absl::StatusOr<StepCost> Cost(const ActorTools::Work& work) {
+    CKV_ASSIGN_OR_RETURN(DecisionInput input, costs.KnownInput({.corpus = work.corpus,
+                                                                .chunks = work.chunks,
+                                                                .query_rows = work.query_rows,
+                                                                .select = work.selected}));
     const Decision step = Decide(input);
     if (!step.cost(Primitive::kRoute).offered || !step.cost(Primitive::kFetch).offered)
-      return absl::UnavailableError("no holder of a chunk can be measured");
+      return absl::UnavailableError("no holder of a chunk can be asked");
     input.selected = 0;  // a pull takes whole chunks
-    const CostBreakdown pull = Decide(input).cost(Primitive::kFetch);
-    return StepCost{.route_us = step.cost(Primitive::kRoute).total_us,
-                    .near_us = step.cost(Primitive::kFetch).compute_us,
-                    .pull_us = pull.probe_us + pull.transfer_us};
+    const Decision whole = Decide(input);
+    const CostBreakdown& pull = whole.cost(Primitive::kFetch);
+    StepCost cost = {.route_us = step.cost(Primitive::kRoute).total_us,
+                     .near_us = step.cost(Primitive::kFetch).compute_us,
+                     .pull_us = pull.probe_us + pull.transfer_us,
+                     .prefill_token_us = std::nullopt};
+    if (const CostBreakdown& local = whole.cost(Primitive::kLocal); local.offered)
+      cost.prefill_token_us = local.prefill_us / double(input.tokens);
+    return cost;
   }
 
   // Attempts of a FetchInto, counted in `count`, until a wait is called for.
@@ -240,10 +220,10 @@ struct Requester::State {
   std::vector<std::unique_ptr<Fabric>> own_fabrics;
   DirectoryView view;
   PeerTable peers;
-  absl::Mutex mu;
-  std::map<std::tuple<uint32_t, uint32_t, uint32_t, RowDtype>, RequesterConstants> here
-      ABSL_GUARDED_BY(mu);
-  CallContextPool pool;  // its lanes go before what they use
+  LiveCosts costs;
+  NearSource* const near_source;
+  std::atomic<uint64_t> reused_token_count{0};  // of contexts that were opened
+  CallContextPool pool;                         // its lanes go before what they use
   Attempts attempts;
   // The actor's own, so that it takes none from calls.
   CallContextPool actor_pool;
@@ -321,7 +301,8 @@ absl::StatusOr<Context> Requester::Open(const ContextSpec& spec, Instant deadlin
   CKV_RETURN_IF_ERROR(state_->attempts.Run(corpora, deadline, [&](CallContext& context) {
     return AttemptResult{context.router.Warm(call)};
   }));
-  CKV_RETURN_IF_ERROR(state_->actor.Watch(state, spec.policy, spec.expect, deadline));
+  CKV_RETURN_IF_ERROR(state_->actor.Watch(state, spec, deadline));
+  state_->reused_token_count.fetch_add(state->token_count(), std::memory_order_relaxed);
   return Context(std::move(state), spec.expect);
 }
 
@@ -452,11 +433,26 @@ absl::StatusOr<Requester::Explanation> Requester::Explain(const ExplainCall& cal
   Explanation explanation;
   CKV_ASSIGN_OR_RETURN(explanation.input,
                        state_->Measure(call, &explanation.holders, state_->attempts));
-  explanation.decision = Decide(explanation.input);
+  // Rows that are near are neither pulled nor made anew.
+  DecisionInput& input = explanation.input;
+  input.canonical = true;  // they are attended where they stand, and queries are turned
+  const auto add = [&](const ChunkPlacement& chunk) {
+    if (state_->actor.IsNear(chunk.id, input.geometry)) input.near_tokens += chunk.token_count;
+  };
+  if (call.chunks.empty())
+    std::for_each(call.corpus->chunks.begin(), call.corpus->chunks.end(), add);
+  for (const uint32_t chunk : call.chunks) add(call.corpus->chunks[chunk]);
+  explanation.decision = Decide(input);
   explanation.flips = Flips(explanation.input);
   explanation.sensitivities = Sensitivities(explanation.input);
   explanation.summary = DescribeDecision(explanation.decision, explanation.input);
   return explanation;
+}
+
+absl::StatusOr<std::vector<GroupQuote>> Requester::Quote(const QuoteCall& call) const {
+  return state_->costs.Quote(call, [&](uint32_t chunk) {
+    return state_->actor.IsNear(call.corpus->chunks[chunk].id, call.corpus->geometry);
+  });
 }
 
 RequesterStats Requester::Stats() const {
@@ -470,6 +466,7 @@ RequesterStats Requester::Stats() const {
           .reopen_count = read(counters.reopens),
           .fetch_count = read(counters.fetches),
           .explain_count = read(counters.explains),
+          .reused_token_count = read(state_->reused_token_count),
           .near = NearStatsOf(state_->actor.stats())};
 }
 

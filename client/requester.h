@@ -54,10 +54,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "attention/partial.h"
+#include "client/act/act_reason.h"
 #include "client/call/ticket.h"
 #include "client/calls.h"
 #include "client/context/context.h"
 #include "client/decide/explanation.h"
+#include "client/decide/quote.h"
 #include "client/holders/control.h"
 #include "client/holders/holder_view.h"
 #include "proto/base/clock.h"
@@ -69,6 +71,7 @@ namespace ckv {
 struct RequesterOptions;  // below, after the class
 struct RequesterStats;
 struct CacheSequenceId;  // client/cache/paged_cache.h
+class NearSource;        // client/near/near_rows.h
 class PagedCache;
 class NetworkOracle;  // client/decide/network_oracle.h
 struct Profile;       // client/decide/profile_file.h
@@ -266,8 +269,15 @@ class Requester {
   //   ResourceExhausted   also: this process can map no more.
   absl::StatusOr<MappedChunk> Map(const MapCall& call);
 
+  // Says for each group of chunks with the same holders which primitive would be cheapest, by the
+  // constants that are known now, and how much of it is near. Asks nobody and waits for nothing:
+  // for routers that place requests where they cost least. Takes about 1 us a group.
+  //   InvalidArgument     as Explain.
+  absl::StatusOr<std::vector<GroupQuote>> Quote(const QuoteCall& call) const;
+
   using Explanation = ckv::Explanation;
-  // Says which primitive would be cheapest for these chunks, and why. Acts on nothing.
+  // Says which primitive would be cheapest for these chunks, and why. Acts on nothing. Rows that
+  // are near already are neither pulled nor made anew.
   //
   // It asks the directory who is a member and sends every holder of the chunks one echo. It probes
   // holders whose constants are unknown or older than a minute: about 90 frames. The first time it
@@ -330,6 +340,9 @@ struct RequesterOptions {
   // Room for rows that contexts of policy near or auto have pulled (client/act/actor.h). Memory is
   // taken as it is used. 0 routes every query.
   uint64_t near_bytes = uint64_t{1} << 30;
+  // Rows of a holder in the same process; borrowed. If set, what is pulled is copied to that
+  // holder, and its chunks are near from the start. It must outlive the requester.
+  NearSource* near_source = nullptr;
   // The costs of the network's paths, for Explain and the choice of replicas; borrowed. If null,
   // only measured constants count.
   NetworkOracle* oracle = nullptr;
@@ -349,9 +362,12 @@ struct RequesterNearStats {
   uint64_t pull_failed_count = 0;
   uint64_t eviction_count = 0;
   uint64_t pulled_bytes = 0;
-  double routed_us = 0;  // lost by routing what could have been near
-  double saved_us = 0;   // saved by what was near
-  double pulled_us = 0;  // the time of all pulls
+  double routed_us = 0;                 // lost by routing what could have been near
+  double saved_us = 0;                  // saved by what was near
+  double pulled_us = 0;                 // the time of all pulls
+  uint64_t recomputed_token_count = 0;  // made anew by contexts' own functions
+  // How often a use of a run was decided so, [primitive][reason].
+  DecisionCounts decisions{};
 };
 
 // Counters since the requester was made, over all calls.
@@ -365,6 +381,8 @@ struct RequesterStats {
   uint64_t reopen_count = 0;    // attempts made again over a new session
   uint64_t fetch_count = 0;     // calls of Fetch, FetchSelection and FetchInto
   uint64_t explain_count = 0;   // calls of Explain
+  // Tokens of all contexts that were opened: each would have been prefilled again without ckv.
+  uint64_t reused_token_count = 0;
   RequesterNearStats near;
 };
 

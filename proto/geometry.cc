@@ -83,6 +83,11 @@ uint32_t Geometry::row_bytes() const {
   return d_v + d_v / kFp8ScaleGroup * 4 + d_rope * 2;
 }
 
+std::string RowWidths::ToString() const {
+  return absl::StrFormat("%d (%d+%d) %s", d_qk, d_v, d_rope,
+                         dtype == RowDtype::kBf16 ? "bf16" : "fp8_ds_mla");
+}
+
 std::string Geometry::ToString() const {
   std::string rope_text = "no rope";
   if (rope.style != RopeStyle::kNone) {
@@ -90,8 +95,7 @@ std::string Geometry::ToString() const {
         "%s theta %g%s", rope.style == RopeStyle::kInterleaved ? "interleaved" : "half", rope.theta,
         rope.yarn ? absl::StrFormat(" yarn x%g", rope.yarn->factor) : "");
   }
-  return absl::StrFormat("%s@%s %dx%d (%d+%d) %s %s", model, revision, layers, d_qk, d_v, d_rope,
-                         dtype == RowDtype::kBf16 ? "bf16" : "fp8_ds_mla", rope_text);
+  return absl::StrFormat("%s@%s %dx%s %s", model, revision, layers, widths().ToString(), rope_text);
 }
 
 absl::Status ValidateGeometry(const Geometry& g) {

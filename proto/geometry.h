@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -53,6 +54,16 @@ struct RopeParams {
   friend bool operator==(const RopeParams&, const RopeParams&) = default;
 };
 
+// What the time of a kernel over rows depends on. Models that share it share measured constants.
+struct RowWidths {
+  uint32_t d_qk = 0, d_v = 0, d_rope = 0;
+  RowDtype dtype = RowDtype::kBf16;
+
+  friend auto operator<=>(const RowWidths&, const RowWidths&) = default;
+  // Returns "576 (512+64) bf16", as Geometry::ToString has it.
+  std::string ToString() const;
+};
+
 // A value type. Two geometries are equal iff every field is; compare with ==.
 struct Geometry {
   std::string model;     // "deepseek-ai/DeepSeek-V2-Lite"
@@ -69,6 +80,7 @@ struct Geometry {
 
   friend bool operator==(const Geometry&, const Geometry&) = default;
 
+  RowWidths widths() const { return {d_qk, d_v, d_rope, dtype}; }
   // The bytes of one cKV row as stored: 1152 for DeepSeek bf16, 656 for fp8_ds_mla.
   uint32_t row_bytes() const;
   // The bytes of one query row on the wire (bf16, whatever the row dtype): 1152 for DeepSeek.

@@ -64,7 +64,7 @@ MAY_INCLUDE = {
                      "client* attention transport* store* proto*",
     "server": "server/daemon proto*",
 }
-ROOF = {"client/requester", "client/explain"}
+ROOF = {"client/requester", "client/explain", "client/live_costs"}
 FOLDERS = {room.split("/")[0] for room in MAY_INCLUDE} | {"tests"}
 # ckvctl is a program: what the library and the daemon need of it is not in its folder.
 PROGRAM = "client/ctl"

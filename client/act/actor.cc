@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/act/watched.h"
 #include "proto/base/log.h"
@@ -16,6 +17,10 @@ namespace {
 constexpr uint64_t kCallsMax = uint64_t{1} << 40;
 
 }  // namespace
+
+std::string Actor::ModelOf(const Geometry& geometry) {
+  return absl::StrCat(geometry.model, "@", geometry.revision);
+}
 
 // The contexts' end of the actor. It outlives the actor, since contexts may.
 class Actor::Waker final : public ContextWatcher {
@@ -72,66 +77,83 @@ Actor::Actor(const ActorOptions& options, ActorTools tools)
       rule_({.room_bytes = options.near_bytes}) {}
 
 Actor::~Actor() {
-  stopping_ = true;
+  std::vector<std::thread> threads;
+  {
+    absl::MutexLock lock(&mu_);
+    stopping_ = true;
+    threads.swap(threads_);
+  }
   waker_->Poke();
-  if (thread_.joinable()) thread_.join();
+  for (std::thread& thread : threads) thread.join();
 }
 
-absl::Status Actor::Watch(const std::shared_ptr<ContextState>& context, ContextPolicy policy,
-                          const ContextExpectation& expect, Instant deadline) {
+void Actor::StartThreads() {
+  if (!threads_.empty()) return;
+  threads_.emplace_back([this] { Work(); });
+  for (uint32_t i = 0; i < kFlowsMax; ++i) threads_.emplace_back([this] { Pull(); });
+}
+
+absl::Status Actor::Watch(const std::shared_ptr<ContextState>& context, const ContextSpec& spec,
+                          Instant deadline) {
+  const ContextPolicy policy = spec.policy;
   if (policy == ContextPolicy::kRoute ||
       (options_.near_bytes == 0 && policy != ContextPolicy::kNear))
     return absl::OkStatus();
   auto watched = std::make_shared<Watched>();
   watched->policy = policy;
-  watched->expect = expect;
+  watched->expect = spec.expect;
+  if (policy == ContextPolicy::kAuto) watched->recompute = spec.recompute;
   watched->context = context;
+  watched->measured_at = options_.clock->Now();
   uint64_t bytes = 0;
-  for (const ContextRun& run : RunsOf(*context)) {
+  for (ContextRun& run : RunsOf(*context)) {
     bytes += run.bytes;
-    watched->uses.push_back({.run = run});
-    watched->uses.back().share =
-        static_cast<double>(run.tokens) / static_cast<double>(context->token_count());
+    // Rows made anew are for contexts that can do so: these have runs of their own.
+    if (watched->can_recompute()) run.key = ~run.key;
+    Watched::Use& use = watched->uses.emplace_back();
+    use.run = run;
+    use.share = static_cast<double>(run.tokens) / static_cast<double>(context->token_count());
   }
   if (policy == ContextPolicy::kNear && bytes > options_.near_bytes) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("near: the context's rows are %d bytes, and the near store has %d: raise "
-                        "near_bytes, or use "
-                        "policy auto or route",
+                        "near_bytes, or use policy auto or route",
                         bytes, options_.near_bytes));
   }
   watched->same_bits = policy == ContextPolicy::kNear ||
                        std::all_of(context->corpora().begin(), context->corpora().end(),
-                                   [&](const auto& corpus) { return tools_.same_target(*corpus); });
+                                   [&](const auto& corpus) { return tools_.same_target(corpus); });
   absl::MutexLock lock(&mu_);
   watched->id = ++last_id_;
   context->Watch(waker_, watched->id);
   contexts_.emplace(watched->id, watched);
   waker_->Expect(contexts_.size());
   std::vector<Run*> came_near;
-  for (const Watched::Use& use : watched->uses) {
-    std::unique_ptr<Run>& run = runs_[use.run.key];
+  for (size_t i = 0; i < watched->uses.size(); ++i) {
+    const ContextRun& context_run = watched->uses[i].run;
+    std::unique_ptr<Run>& run = runs_[context_run.key];
     if (run == nullptr) {
       run = std::make_unique<Run>();
-      run->key = use.run.key;
-      run->bytes = use.run.bytes;
+      run->key = context_run.key;
+      run->bytes = context_run.bytes;
     }
     run->users.push_back(watched->id);
-    if (run->state == Run::State::kFar && HoldAll(*run, *context, use.run))
+    if (run->state == Run::State::kFar && HoldAll(*run, *watched, context_run))
       came_near.push_back(run.get());
+    if (run->state == Run::State::kNear) Decided(*watched, i, Primitive::kFetch, ActReason::kHere);
     if (policy != ContextPolicy::kNear) continue;
     ++run->held;
     run->asker = watched->id;
     if (run->state != Run::State::kFar) continue;
+    Decided(*watched, i, Primitive::kFetch, ActReason::kPolicy);
     run->state = Run::State::kQueued;
     queue_.push_back(run->key);
   }
   PublishTo(*watched);
   for (Run* const run : came_near) Publish(*run);  // to other contexts that have it
-  if (!thread_.joinable()) thread_ = std::thread([this] { Work(); });
+  StartThreads();
   if (policy != ContextPolicy::kNear) return absl::OkStatus();
 
-  waker_->Poke();
   absl::Status status;
   // All of it is near, or a pull failed.
   const auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -163,13 +185,9 @@ void Actor::Work() {
           watched = known->second;
       }
       if (watched != nullptr) Update(watched);
-      PullNext();
     }
-    // One pull at a time; what came due meanwhile goes first.
-    PullNext();
     absl::MutexLock lock(&mu_);
     if (stopping_) return;
-    if (!queue_.empty()) waker_->Poke();
     waker_->Done();
   }
 }
@@ -183,51 +201,70 @@ void Actor::Update(const std::shared_ptr<Watched>& watched) {
     if (closed) Forget(*watched);
     return;
   }
-  const Instant now = options_.clock->Now();
-  const bool same = watched->shape.call_row_count == shape.call_row_count &&
-                    watched->shape.row_count == shape.row_count &&
-                    watched->shape.selected == shape.selected && watched->shape.f32 == shape.f32;
-  absl::Status unknown;
   bool same_bits = true;
-  if (calls > 0 && !closed && (!watched->opened || !same || now > watched->cost_at + kCostAgeMax)) {
-    StepCost cost;
-    // Parts are asked side by side, and attended here one after another.
-    const std::span<const ContextChunk> chunks = watched->context->chunks();
-    for (uint32_t part = 0; part < watched->context->corpora().size() && unknown.ok(); ++part) {
-      std::vector<uint32_t> ordinals;
-      for (const ContextChunk& chunk : chunks) {
-        if (chunk.part == part) ordinals.push_back(chunk.ordinal);
-      }
-      if (ordinals.empty()) continue;
-      const auto of_part =
-          tools_.cost(watched->context->corpora()[part], ordinals, shape.call_row_count,
-                      shape.selected, now + options_.cost_timeout);
-      unknown = of_part.status();
-      if (!unknown.ok()) break;
-      same_bits &= tools_.same_target(*watched->context->corpora()[part]);
-      cost.route_us = std::max(cost.route_us, of_part->route_us);
-      cost.near_us += of_part->near_us;
-      cost.pull_us += of_part->pull_us;
-    }
-    if (unknown.ok()) {
-      watched->cost = cost;
-      // Holders may have told their targets since.
-      watched->same_bits = same_bits;
-      watched->cost_at = now;
-      watched->shape = shape;
-    } else {
-      Log().debug("auto: {}; the context is routed", unknown.ToString());
-    }
+  absl::StatusOr<StepCost> cost = absl::UnavailableError("no call has been made yet");
+  if (calls > 0 && !closed) {
+    cost = CostOf(*watched, shape, &same_bits);
+    if (!cost.ok()) Log().debug("auto: {}; the context is routed", cost.status().ToString());
   }
   absl::MutexLock lock(&mu_);
+  if (cost.ok()) {
+    watched->known = true;
+    watched->cost = *cost;
+    watched->shape = shape;
+    // Holders may have told their targets since.
+    if (watched->same_bits != same_bits) {
+      watched->same_bits = same_bits;
+      PublishTo(*watched);
+    }
+  }
   // Without new costs the old ones count.
-  const bool known = watched->cost_at != Instant{};
-  if (known) Count(*watched, calls);
+  if (watched->known) Count(*watched, calls);
   if (closed) {
     Forget(*watched);
-    return;
+  } else if (!watched->known) {
+    for (size_t i = 0; i < watched->uses.size(); ++i)
+      Decided(*watched, i, Primitive::kRoute, ActReason::kUnknown);
+    watched->context->SetDueAt(std::max<uint64_t>(1, 2 * calls));
   }
-  if (!known) watched->context->SetDueAt(std::max<uint64_t>(1, 2 * calls));
+}
+
+absl::StatusOr<StepCost> Actor::CostOf(Watched& watched, const CallShape& shape, bool* same_bits) {
+  const ContextState& context = *watched.context;
+  StepCost cost;
+  // Parts are asked side by side, and attended here one after another.
+  for (uint32_t part = 0; part < context.corpora().size(); ++part) {
+    ActorTools::Work work;
+    work.corpus = context.corpora()[part];
+    work.query_rows = shape.call_row_count;
+    work.selected = shape.selected;
+    for (const ContextChunk& chunk : context.chunks()) {
+      if (chunk.part == part) work.chunks.push_back(chunk.ordinal);
+    }
+    if (work.chunks.empty()) continue;
+    absl::StatusOr<StepCost> of_part = tools_.cost(work);
+    if (!of_part.ok() || options_.clock->Now() > watched.measured_at + kMeasuredAgeMax) {
+      if (absl::Status status = Measure(watched, work); !status.ok()) return status;
+      of_part = tools_.cost(work);
+    }
+    if (!of_part.ok()) return of_part;
+    *same_bits &= tools_.same_target(work.corpus);
+    cost.route_us = std::max(cost.route_us, of_part->route_us);
+    cost.near_us += of_part->near_us;
+    cost.pull_us += of_part->pull_us;
+    cost.prefill_token_us = of_part->prefill_token_us;
+  }
+  return cost;
+}
+
+absl::Status Actor::Measure(Watched& watched, const ActorTools::Work& work) {
+  const Instant begin = options_.clock->Now();
+  if (begin < measure_again_) return absl::UnavailableError("a holder was too slow to be measured");
+  watched.measured_at = begin;
+  absl::Status status = tools_.measure(work, begin + options_.measure_timeout);
+  const Instant end = options_.clock->Now();
+  if (!status.ok()) measure_again_ = end + (end - begin) * kMeasureShare;
+  return status;
 }
 
 // The time that a routed step takes over a near one. Own rows are attended while holders compute,
@@ -240,10 +277,41 @@ double Actor::LostUs(const Watched& watched) {
   return std::max(own_us, watched.cost.route_us) - (own_us + watched.cost.near_us);
 }
 
-// Tells the rule what the calls since the last time lost, and queues what it wants pulled.
+std::pair<double, Primitive> Actor::PriceOf(const Watched& watched) const {
+  const std::pair<double, Primitive> pull = {watched.cost.pull_us, Primitive::kFetch};
+  if (!watched.can_recompute() || watched.recompute_failed) return pull;
+  const Geometry& geometry = watched.context->geometry();
+  double token_us = watched.recompute.us_per_token;
+  if (!(token_us > 0)) token_us = watched.cost.prefill_token_us.value_or(0);
+  if (const auto made = made_us_.find(ModelOf(geometry)); made != made_us_.end())
+    token_us = made->second;
+  const double us = token_us * static_cast<double>(watched.context->token_count());
+  return token_us > 0 && us < pull.first ? std::pair(us, Primitive::kLocal) : pull;
+}
+
+void Actor::Open(Watched& watched, Instant now) {
+  const double price_us = PriceOf(watched).first;
+  const double layers = watched.context->geometry().layers;
+  for (Watched::Use& use : watched.uses) {
+    const PullPrice price = {price_us * use.share, use.run.bytes};
+    if (watched.opened) {
+      rule_.SetPrice(use.use, price);
+      continue;
+    }
+    std::optional<double> hint;
+    if (watched.expect.steps) {
+      hint = double(*watched.expect.steps) * watched.expect.agents.value_or(1) * layers *
+             watched.call_us * use.share;
+    }
+    const uint32_t corpus = watched.context->chunks()[use.run.chunk_begin].part;
+    use.use = rule_.Open(use.run.key, watched.context->corpora()[corpus]->name, price, hint, now);
+  }
+  watched.opened = true;
+}
+
+// Tells the rule what the calls since the last time lost, and queues what it wants near.
 void Actor::Count(Watched& watched, uint64_t calls) {
   const Instant now = options_.clock->Now();
-  const StepCost& cost = watched.cost;
   const double layers = watched.context->geometry().layers;
   // A segment's part of what its call costs.
   const double part = static_cast<double>(watched.shape.row_count) /
@@ -255,46 +323,74 @@ void Actor::Count(Watched& watched, uint64_t calls) {
     watched.own_sum = own_sum;
   }
   // Calls of f32 partials use no near rows of another kernel target.
-  const bool usable = watched.same_bits || !watched.shape.f32;
-  const double lost_us = usable ? LostUs(watched) : 0;
+  const double lost_us = watched.same_bits || !watched.shape.f32 ? LostUs(watched) : 0;
   watched.call_us = std::max(0.0, lost_us) * part / layers;
   if (watched.near_pays != (lost_us >= 0)) {
     watched.near_pays = lost_us >= 0;
     PublishTo(watched);
   }
-  for (Watched::Use& use : watched.uses) {
-    const PullPrice price = {cost.pull_us * use.share, use.run.bytes};
-    if (watched.opened) {
-      rule_.SetPrice(use.use, price);
-      continue;
-    }
-    std::optional<double> hint;
-    if (watched.expect.steps) hint = *watched.expect.steps * layers * watched.call_us * use.share;
-    const uint32_t corpus = watched.context->chunks()[use.run.chunk_begin].part;
-    use.use = rule_.Open(use.run.key, watched.context->corpora()[corpus]->name, price, hint, now);
-  }
-  watched.opened = true;
+  Open(watched, now);
   const double all_us = static_cast<double>(calls - watched.counted) * watched.call_us;
   // Looked at again by then: the load may have changed.
   double left_calls = static_cast<double>(calls - watched.counted) * 2 + 1;
   watched.counted = calls;
-  for (Watched::Use& use : watched.uses) {
+  for (size_t i = 0; i < watched.uses.size(); ++i) {
+    const Watched::Use& use = watched.uses[i];
     Run& run = *runs_[use.run.key];
-    if (run.state == Run::State::kNear) rule_.CameNear(use.use);
-    const PullVerdict verdict = rule_.Lose(use.use, all_us * use.share, now);
-    if (run.state == Run::State::kNear) run.saved_us += all_us * use.share;
-    if (verdict == PullVerdict::kPull && run.state == Run::State::kFar && watched.call_us > 0 &&
-        queue_.size() < kQueuedPullsMax) {
-      run.asker = watched.id;
-      run.state = Run::State::kQueued;
-      queue_.push_back(run.key);
+    if (run.state == Run::State::kNear) {
+      rule_.CameNear(use.use);
+      run.saved_us += all_us * use.share;
     }
+    Act(watched, i, rule_.Lose(use.use, all_us * use.share, now));
     const double each_us = watched.call_us * use.share;
     if (each_us > 0) left_calls = std::min(left_calls, rule_.LeftUs(use.use, now) / each_us);
   }
   const auto more =
       static_cast<uint64_t>(std::clamp(std::ceil(left_calls), 1.0, double(kCallsMax)));
   if (!watched.context->closed()) watched.context->SetDueAt(calls + more);
+}
+
+void Actor::Act(Watched& watched, size_t i, PullVerdict verdict) {
+  const Watched::Use& use = watched.uses[i];
+  Run& run = *runs_[use.run.key];
+  if (!(watched.call_us > 0)) {
+    const bool usable = watched.same_bits || !watched.shape.f32;
+    return Decided(watched, i, Primitive::kRoute,
+                   usable ? ActReason::kSlower : ActReason::kOtherTarget);
+  }
+  if (run.state == Run::State::kNear) {
+    const bool mine = use.decided && use.decided->first != Primitive::kRoute;
+    if (!mine) Decided(watched, i, Primitive::kFetch, ActReason::kHere);
+    return;
+  }
+  if (run.state != Run::State::kFar) return;
+  switch (verdict) {
+    case PullVerdict::kPull:
+      break;
+    case PullVerdict::kNever:
+      return Decided(watched, i, Primitive::kRoute, ActReason::kNever);
+    case PullVerdict::kNoRoom:
+      return Decided(watched, i, Primitive::kRoute, ActReason::kNoRoom);
+    case PullVerdict::kTooSoon:
+      return Decided(watched, i, Primitive::kRoute, ActReason::kTooSoon);
+    case PullVerdict::kBelowThreshold:
+    case PullVerdict::kNear:
+      return Decided(watched, i, Primitive::kRoute, ActReason::kBelowThreshold);
+  }
+  if (queue_.size() >= kQueuedPullsMax)
+    return Decided(watched, i, Primitive::kRoute, ActReason::kQueueFull);
+  Decided(watched, i, PriceOf(watched).second,
+          rule_.ByHint(use.use) ? ActReason::kHint : ActReason::kLostEnough);
+  run.asker = watched.id;
+  run.state = Run::State::kQueued;
+  queue_.push_back(run.key);
+}
+
+void Actor::Decided(Watched& watched, size_t i, Primitive primitive, ActReason reason) {
+  const std::pair decided = {primitive, reason};
+  if (watched.uses[i].decided == decided) return;
+  watched.uses[i].decided = decided;
+  ++stats_.decisions[size_t(primitive)][size_t(reason)];
 }
 
 void Actor::Forget(Watched& watched) {
@@ -327,7 +423,7 @@ Actor::Stats Actor::stats() const {
 
 void Actor::AwaitIdle() {
   const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return queue_.empty() && waker_->idle();
+    return queue_.empty() && job_count_ == 0 && waker_->idle();
   };
   absl::MutexLock lock(&mu_);
   mu_.Await(absl::Condition(&idle));

@@ -5,9 +5,14 @@
 //   1  asks the cost model what a step costs if the context is routed, and if it is near, and what
 //      a pull costs. Its constants are measured; while one is unknown, the context is routed
 //   2  tells the rule (client/decide/pull_rule.h) what each run has lost since, and asks it
-//   3  pulls the runs that the rule wants, one after another: one flow at a time. It makes room by
-//      evicting runs that have saved less time a byte and second, as far as they do
-//   4  gives contexts a new table of near rows. Calls that are under way go on with theirs
+//   3  queues the runs that the rule wants near
+//
+// Threads of their own (client/act/actor_pull.cc) take the queued runs, at most kFlowsMax at once
+// and kHolderFlowsMax from one holder. Each
+//   1  makes room by evicting runs that have saved less time a byte and second, as far as they do
+//   2  takes the rows where they cost least: those of this process' holder as they are; made anew,
+//      if the context can and that is cheaper than a pull; or pulled
+//   3  gives contexts a new table of near rows. Calls that are under way go on with theirs
 //
 // Policy near pulls all of a context while it is opened. Policy route does nothing here.
 
@@ -21,6 +26,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -28,6 +34,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "client/act/act_reason.h"
 #include "client/act/context_runs.h"
 #include "client/calls.h"
 #include "client/context/context.h"
@@ -43,40 +50,59 @@ struct StepCost {
   double route_us = 0;
   double near_us = 0;
   double pull_us = 0;  // once, of all its chunks
+  // To make a token of it anew, all layers, as a profile has it. Unset if none does.
+  std::optional<double> prefill_token_us;
 };
 
-// The actor's hands. Those that may wait are called by its thread alone.
+// The actor's hands. Those that may wait are called by its threads alone.
 struct ActorTools {
-  // The cost of attending these chunks of a corpus with `query_rows` rows a call. Each attends
+  // Chunks of a corpus that a context attends with `query_rows` rows a call. Each attends
   // `selected` rows, or all if it is 0.
-  //   Any error           a constant is unknown yet, or a holder is away.
-  std::function<absl::StatusOr<StepCost>(const std::shared_ptr<const Corpus>& corpus,
-                                         const std::vector<uint32_t>& chunks, uint32_t query_rows,
-                                         uint32_t selected, Instant deadline)>
-      cost;
+  struct Work {
+    std::shared_ptr<const Corpus> corpus;
+    std::vector<uint32_t> chunks;
+    uint32_t query_rows = 0;
+    uint32_t selected = 0;
+  };
+  // The cost by constants that are known. Does not wait.
+  //   Any error           a constant is unknown yet.
+  std::function<absl::StatusOr<StepCost>(const Work& work)> cost;
+  // Measures what is not known, or not lately. Waits for holders.
+  std::function<absl::Status(const Work& work, Instant deadline)> measure;
   // Whether all holders of a corpus have this process' kernel target. Does not wait; by any thread.
-  std::function<bool(const Corpus& corpus)> same_target;
+  std::function<bool(const std::shared_ptr<const Corpus>& corpus)> same_target;
+  // Names the holder that a chunk would be pulled from. Does not wait.
+  std::function<const void*(const std::shared_ptr<const Corpus>& corpus, uint32_t chunk)> source;
   // Fetches rows to the place that is given for each run of them.
   using Place = std::function<std::span<std::byte>(const RowRun&)>;
   // Gives up once `wanted` says no.
   std::function<absl::Status(const FetchCall& call, const Place& place,
                              const std::function<bool()>& wanted)>
       pull;
+  // Rows of this process' holder; null if there is none.
+  NearSource* here = nullptr;
 };
 
 struct ActorOptions {
   Clock* clock = Clock::Real();
   uint64_t near_bytes = 0;  // room of the near store; 0 turns the actor off
-  // Limits of one question and of one slice of a pull. Destruction waits for either.
-  Duration cost_timeout = std::chrono::seconds(1);
+  // Limits of one measurement and of one slice of a pull. Destruction waits for either.
+  Duration measure_timeout = std::chrono::seconds(1);
   Duration slice_timeout = std::chrono::seconds(5);
 };
 
-// Thread-safe. Its thread starts with the first context that it watches.
+// Thread-safe. Its threads start with the first context that it watches.
 class Actor {
  public:
-  // How long a context's costs are believed before they are asked for again.
-  static constexpr Duration kCostAgeMax = std::chrono::seconds(10);
+  // How long constants are believed that no call renews, before they are measured again.
+  static constexpr Duration kMeasuredAgeMax = std::chrono::seconds(60);
+  // Measuring takes at most this share of the thread's time, so a holder that hangs delays others
+  // by little.
+  static constexpr int kMeasureShare = 10;
+  // A link carries two flows as fast as one, and a third slows all (arXiv:2606.01502 section 6.3).
+  static constexpr uint32_t kFlowsMax = 2;
+  // A holder has other requesters, too, and each may pull from it.
+  static constexpr uint32_t kHolderFlowsMax = 1;
   // Bytes of a slice of a pull: 0.13 s at 1 Gbit/s.
   static constexpr uint64_t kSliceBytes = uint64_t{16} << 20;
   // Runs that wait to be pulled. Others wait for their context's next calls.
@@ -91,14 +117,20 @@ class Actor {
   //   ResourceExhausted   policy near, and the context does not fit beside others that must be
   //   near. DeadlineExceeded    policy near, and the pulls took longer. else                policy
   //   near, and a pull failed.
-  absl::Status Watch(const std::shared_ptr<ContextState>& context, ContextPolicy policy,
-                     const ContextExpectation& expect, Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Watch(const std::shared_ptr<ContextState>& context, const ContextSpec& spec,
+                     Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  // Whether the rows of a chunk are near.
+  bool IsNear(const ChunkId& id, const Geometry& geometry) const {
+    return store_.Find(id, geometry) != nullptr;
+  }
 
   struct Stats {
     uint64_t near_bytes = 0, near_bytes_max = 0;
     uint32_t near_chunks = 0;
     uint64_t pulls = 0, pulls_failed = 0, evictions = 0;
     uint64_t pulled_bytes = 0;
+    uint64_t recomputed_tokens = 0;
+    DecisionCounts decisions{};
     double routed_us = 0;  // time lost by routing, as the cost model has it
     double saved_us = 0;   // time saved by near rows
     double pulled_us = 0;  // prices of all pulls
@@ -112,22 +144,53 @@ class Actor {
   class Waker;
   struct Run;
   struct Watched;
+  // A run that is being brought near. It belongs to one thread.
+  struct Job;
 
   void Work() ABSL_LOCKS_EXCLUDED(mu_);
   void Update(const std::shared_ptr<Watched>& watched) ABSL_LOCKS_EXCLUDED(mu_);
+  // The cost of a step of a context. Measures, if it must and may.
+  absl::StatusOr<StepCost> CostOf(Watched& watched, const CallShape& shape, bool* same_bits);
+  absl::Status Measure(Watched& watched, const ActorTools::Work& work);
   static double LostUs(const Watched& watched);
+  // Names what the time of a prefill depends on.
+  static std::string ModelOf(const Geometry& geometry);
+  void Open(Watched& watched, Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Count(Watched& watched, uint64_t calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // To bring the context near by what costs least, and whether that is to make it anew.
+  std::pair<double, Primitive> PriceOf(const Watched& watched) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Queues the run of a use if the rule wants it, and notes what was decided.
+  void Act(Watched& watched, size_t use, PullVerdict verdict) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Decided(Watched& watched, size_t use, Primitive primitive, ActReason reason)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Forget(Watched& watched) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Whether all chunks of a run are here already, pulled for other runs; they are held then.
-  bool HoldAll(Run& run, const ContextState& context, const ContextRun& context_run)
+  // Whether all chunks of a run are here already, pulled for other runs or held by this process'
+  // holder. They are held then.
+  bool HoldAll(Run& run, const Watched& watched, const ContextRun& context_run)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void PullNext() ABSL_LOCKS_EXCLUDED(mu_);
-  absl::StatusOr<std::vector<NearFill>> TakeRoom(const Run& run, const ContextState& context,
-                                                 const ContextRun& context_run)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status Fill(const ContextState& context, const ContextRun& run,
-                    std::vector<NearFill>& fills) const;
-  void EvictFor(const Run& wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Holds the chunk of a context if it is here. Returns its key in the near store, or zero.
+  ChunkId HoldOne(const Watched& watched, uint32_t chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  void StartThreads() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Pull() ABSL_LOCKS_EXCLUDED(mu_);
+  // The first queued run whose holder may be asked, as an index; queue_.size() if there is none.
+  size_t NextPull() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool HasPullOrStops() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return stopping_ || NextPull() < queue_.size();
+  }
+  // Takes a run off the queue, and room for it. Returns false if there is nothing more to do.
+  bool Begin(size_t at, Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TakeRoom(Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status TakeFills(Job& job);
+  absl::Status Fill(Job& job) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status CopyHere(Job& job) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status MakeAnew(Job& job) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status PullRows(Job& job, size_t begin, size_t end) const;
+  void End(Job& job, absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool wanted() const { return !stopping_.load(std::memory_order_relaxed); }
+
+  void EvictFor(const Run& wanted, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Evict(Run& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ReleaseAll(Run& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Gives every context of a run its new table.
@@ -138,15 +201,20 @@ class Actor {
   const ActorTools tools_;
   NearStore store_;
   const std::shared_ptr<Waker> waker_;
+  Instant measure_again_{};  // its thread's: nothing is measured before
   mutable absl::Mutex mu_;
   PullRule rule_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<uint64_t, std::shared_ptr<Watched>> contexts_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<uint64_t, std::unique_ptr<Run>> runs_ ABSL_GUARDED_BY(mu_);
-  std::deque<uint64_t> queue_ ABSL_GUARDED_BY(mu_);  // keys of runs to pull
+  std::deque<uint64_t> queue_ ABSL_GUARDED_BY(mu_);        // keys of runs to bring near
+  std::vector<const void*> sources_ ABSL_GUARDED_BY(mu_);  // holders that are being pulled from
+  uint32_t job_count_ ABSL_GUARDED_BY(mu_) = 0;
+  // Microseconds that a token took to be made anew, by model and revision.
+  absl::flat_hash_map<std::string, double> made_us_ ABSL_GUARDED_BY(mu_);
   uint64_t last_id_ ABSL_GUARDED_BY(mu_) = 0;
   std::atomic<bool> stopping_{false};
   Stats stats_ ABSL_GUARDED_BY(mu_);
-  std::thread thread_;
+  std::vector<std::thread> threads_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace ckv

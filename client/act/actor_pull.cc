@@ -1,4 +1,4 @@
-// The pulling half of the actor: room, transfers, and the tables that contexts get.
+// The pulling half of the actor: its queue, room, transfers, and the tables that contexts get.
 
 #include <algorithm>
 #include <utility>
@@ -10,101 +10,283 @@
 #include "proto/base/status.h"
 
 namespace ckv {
+namespace {
 
-void Actor::PullNext() {
+// The key of rows that were made anew, in the near store. Ids are hashes, so no other has it.
+ChunkId AnewId(ChunkId id) {
+  for (uint8_t& byte : id.bytes) byte = static_cast<uint8_t>(~byte);
+  return id;
+}
+
+}  // namespace
+
+struct Actor::Job {
   std::shared_ptr<Watched> watched;
   ContextRun context_run;
   Run* run = nullptr;
+  Primitive primitive = Primitive::kFetch;
+  const void* source = nullptr;
+  std::vector<ChunkId> held;  // keys of chunks that are here already, or were copied here
+  // Chunks that are not. Their fills are made when the rows are known to come that way.
+  std::vector<uint32_t> missing;
   std::vector<NearFill> fills;
-  {
+  bool anew = false;  // keys of the fills
+
+  const ContextState& context() const { return *watched->context; }
+};
+
+void Actor::Pull() {
+  while (true) {
+    Job job;
+    {
+      absl::MutexLock lock(&mu_);
+      mu_.Await(absl::Condition(this, &Actor::HasPullOrStops));
+      if (stopping_) return;
+      if (!Begin(NextPull(), job)) continue;
+    }
+    absl::Status status = Fill(job);
     absl::MutexLock lock(&mu_);
-    if (queue_.empty() || stopping_) return;
-    run = runs_[queue_.front()].get();
-    queue_.pop_front();
-    if (run->users.empty()) {  // closed meanwhile
-      runs_.erase(run->key);
-      return;
-    }
-    const auto asker = contexts_.find(run->asker);
-    watched = asker != contexts_.end() ? asker->second : contexts_[run->users.back()];
-    for (Watched::Use& use : watched->uses) {
-      if (use.run.key != run->key) continue;
-      context_run = use.run;
-      run->price_us = watched->cost.pull_us * use.share;
-    }
-    if (HoldAll(*run, *watched->context, context_run)) {  // pulled for others meanwhile
-      Publish(*run);
-      return;
-    }
-    for (const Watched::Use& use : watched->uses) {
-      if (use.run.key == run->key && watched->opened) rule_.Pulling(use.use, options_.clock->Now());
-    }
-    run->state = Run::State::kPulling;
-    ++stats_.pulls;
-    auto room = TakeRoom(*run, *watched->context, context_run);
-    if (room.ok()) {
-      fills = *std::move(room);
-    } else {
-      run->last_error = room.status();
-    }
+    End(job, std::move(status));
   }
-  absl::Status status =
-      fills.empty() ? absl::Status() : Fill(*watched->context, context_run, fills);
-  absl::MutexLock lock(&mu_);
-  if (fills.empty()) status = run->last_error;
-  run->last_error = status;
-  if (!status.ok()) {
-    Log().debug("near: a pull of {} bytes failed: {}", run->bytes, status.ToString());
-    ++stats_.pulls_failed;
-    run->state = Run::State::kFar;
-    rule_.PullFailed(run->key);
-    if (run->users.empty()) runs_.erase(run->key);
-    return;
-  }
-  for (NearFill& fill : fills) {
-    run->ids.push_back(fill.id());
-    store_.Commit(std::move(fill));
-  }
-  stats_.pulled_bytes += run->bytes;
-  run->BecomeNear(options_.clock->Now(), /*by_others=*/false);
-  Publish(*run);
 }
 
-bool Actor::HoldAll(Run& run, const ContextState& context, const ContextRun& context_run) {
+size_t Actor::NextPull() const {
+  for (size_t i = 0; i < queue_.size(); ++i) {
+    const auto asked = std::count(sources_.begin(), sources_.end(), runs_.at(queue_[i])->source);
+    if (asked < kHolderFlowsMax) return i;
+  }
+  return queue_.size();
+}
+
+bool Actor::Begin(size_t at, Job& job) {
+  job.run = runs_[queue_[at]].get();
+  queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(at));
+  Run& run = *job.run;
+  if (run.users.empty()) {  // closed meanwhile
+    runs_.erase(run.key);
+    return false;
+  }
+  const auto asker = contexts_.find(run.asker);
+  job.watched = asker != contexts_.end() ? asker->second : contexts_[run.users.back()];
+  const auto use = std::find_if(job.watched->uses.begin(), job.watched->uses.end(),
+                                [&](const auto& each) { return each.run.key == run.key; });
+  job.context_run = use->run;
+  const auto [price_us, primitive] = PriceOf(*job.watched);
+  run.price_us = price_us * use->share;
+  job.primitive = primitive;
+  if (HoldAll(run, *job.watched, job.context_run)) {  // pulled for others meanwhile
+    Publish(run);
+    return false;
+  }
+  if (job.watched->opened) rule_.Pulling(use->use, options_.clock->Now());
+  run.state = Run::State::kPulling;
+  sources_.push_back(run.source);
+  ++job_count_;
+  ++stats_.pulls;
+  return true;
+}
+
+bool Actor::HoldAll(Run& run, const Watched& watched, const ContextRun& context_run) {
+  const ContextChunk& first = watched.context->chunks()[context_run.chunk_begin];
+  run.source = tools_.source(watched.context->corpora()[first.part], first.ordinal);
   std::vector<ChunkId> held;
   bool all = true;
   for (uint32_t i = context_run.chunk_begin; i < context_run.chunk_end && all; ++i) {
-    const ContextChunk& chunk = context.chunks()[i];
-    const ChunkId& id = context.corpora()[chunk.part]->chunks[chunk.ordinal].id;
-    all = store_.Hold(id, context.geometry());
-    if (all) held.push_back(id);
+    const ChunkId key = HoldOne(watched, i);
+    all = key != ChunkId{};
+    if (all) held.push_back(key);
   }
   if (all) {
     run.ids = std::move(held);
     run.BecomeNear(options_.clock->Now(), /*by_others=*/true);
     return true;
   }
-  for (const ChunkId& id : held) store_.Release(id);
+  for (const ChunkId& key : held) store_.Release(key);
   return false;
 }
 
-absl::StatusOr<std::vector<NearFill>> Actor::TakeRoom(const Run& run, const ContextState& context,
-                                                      const ContextRun& context_run) {
-  EvictFor(run);
-  std::vector<NearFill> fills;
-  for (uint32_t i = context_run.chunk_begin; i < context_run.chunk_end; ++i) {
-    const ContextChunk& chunk = context.chunks()[i];
-    const ChunkId& id = context.corpora()[chunk.part]->chunks[chunk.ordinal].id;
-    CKV_ASSIGN_OR_RETURN(NearFill fill, store_.Begin(id, context.geometry(), chunk.token_count));
-    fills.push_back(std::move(fill));
+ChunkId Actor::HoldOne(const Watched& watched, uint32_t chunk) {
+  const ChunkId& id = ChunkIdOf(*watched.context, chunk);
+  const Geometry& geometry = watched.context->geometry();
+  if (store_.Hold(id, geometry)) return id;
+  if (tools_.here != nullptr) {
+    auto rows = tools_.here->Find(id, geometry);
+    // They are the holder's own, and take no room here.
+    if (rows != nullptr && store_.Adopt(id, geometry, std::move(rows), /*bytes=*/0).ok()) return id;
   }
-  return fills;
+  if (watched.can_recompute() && store_.Hold(AnewId(id), geometry)) return AnewId(id);
+  return {};
+}
+
+// Holds the chunks that are here, and makes room for the others.
+void Actor::TakeRoom(Job& job) {
+  uint64_t bytes = 0;
+  for (uint32_t i = job.context_run.chunk_begin; i < job.context_run.chunk_end; ++i) {
+    const ChunkId key = HoldOne(*job.watched, i);
+    if (key != ChunkId{}) {
+      job.held.push_back(key);
+      continue;
+    }
+    job.missing.push_back(i);
+    bytes += NearStore::BytesOf(job.context().geometry(), job.context().chunks()[i].token_count);
+  }
+  EvictFor(*job.run, bytes);
+}
+
+absl::Status Actor::TakeFills(Job& job) {
+  job.anew = job.primitive == Primitive::kLocal;
+  job.fills.clear();
+  for (const uint32_t chunk : job.missing) {
+    const ChunkId& id = ChunkIdOf(job.context(), chunk);
+    CKV_ASSIGN_OR_RETURN(NearFill fill,
+                         store_.Begin(job.anew ? AnewId(id) : id, job.context().geometry(),
+                                      job.context().chunks()[chunk].token_count));
+    job.fills.push_back(std::move(fill));
+  }
+  return absl::OkStatus();
+}
+
+// Brings the rows here: by the way that costs least, and if that fails, by a pull.
+absl::Status Actor::Fill(Job& job) {
+  {
+    absl::MutexLock lock(&mu_);
+    TakeRoom(job);
+  }
+  if (job.primitive == Primitive::kLocal) {
+    CKV_RETURN_IF_ERROR(TakeFills(job));
+    const absl::Status status = MakeAnew(job);
+    if (status.ok() || !wanted()) return status;
+    Log().warn("auto: rows were not made anew: {}; they are pulled", status.ToString());
+    job.primitive = Primitive::kFetch;
+  } else if (tools_.here != nullptr) {
+    const absl::Status status = CopyHere(job);
+    if (status.ok()) return status;
+    Log().debug("auto: no copy in this process' holder: {}", status.ToString());
+  }
+  CKV_RETURN_IF_ERROR(TakeFills(job));
+  // Neighbours are pulled together.
+  for (size_t begin = 0, end = 0; begin < job.missing.size(); begin = end) {
+    end = begin + 1;
+    while (end < job.missing.size() && job.missing[end] == job.missing[end - 1] + 1) ++end;
+    CKV_RETURN_IF_ERROR(PullRows(job, begin, end));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Actor::CopyHere(Job& job) {
+  const ContextState& context = job.context();
+  const ContextChunk& first = context.chunks()[job.context_run.chunk_begin];
+  std::vector<uint32_t> ordinals;
+  for (const uint32_t chunk : job.missing) ordinals.push_back(context.chunks()[chunk].ordinal);
+  CKV_RETURN_IF_ERROR(tools_.here->Copy(context.corpora()[first.part], ordinals,
+                                        options_.clock->Now() + options_.slice_timeout));
+  while (!job.missing.empty()) {
+    const uint32_t chunk = job.missing.back();
+    const ChunkId& id = ChunkIdOf(context, chunk);
+    auto rows = tools_.here->Find(id, context.geometry());
+    if (rows == nullptr) return absl::UnavailableError("a copy was not kept");
+    CKV_RETURN_IF_ERROR(
+        store_.Adopt(id, context.geometry(), std::move(rows),
+                     NearStore::BytesOf(context.geometry(), context.chunks()[chunk].token_count)));
+    job.held.push_back(id);
+    job.missing.pop_back();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Actor::MakeAnew(Job& job) {
+  const ContextState& context = job.context();
+  if (job.missing.empty()) return absl::OkStatus();
+  const Instant begin = options_.clock->Now();
+  // All of the run, even if some of it is here: what comes later is made of what comes before.
+  RecomputeCall call;
+  const ContextChunk& first = context.chunks()[job.missing.front()];
+  call.corpus = context.corpora()[first.part];
+  call.chunk_begin = first.ordinal;
+  call.chunk_end = context.chunks()[job.missing.back()].ordinal + 1;
+  std::vector<std::byte> unused;  // rows of chunks that are here
+  call.rows = [&](uint32_t ordinal, uint32_t layer) {
+    for (size_t i = 0; i < job.missing.size(); ++i) {
+      if (context.chunks()[job.missing[i]].ordinal == ordinal) return job.fills[i].layer(layer);
+    }
+    unused.resize(uint64_t{call.corpus->chunks[ordinal].token_count} *
+                  context.geometry().row_bytes());
+    return std::span(unused);
+  };
+  call.wanted = [this] { return wanted(); };
+  absl::Status status = job.watched->recompute.make(call);
+  uint64_t tokens = 0;
+  for (uint32_t i = call.chunk_begin; i < call.chunk_end; ++i)
+    tokens += call.corpus->chunks[i].token_count;
+  const double us = double((options_.clock->Now() - begin).count()) / 1e3;
+  absl::MutexLock lock(&mu_);
+  if (!status.ok()) {
+    job.watched->recompute_failed = true;
+    return status;
+  }
+  const auto [known, is_new] = made_us_.emplace(ModelOf(context.geometry()), us / double(tokens));
+  if (!is_new) known->second = (known->second + us / double(tokens)) / 2;
+  stats_.recomputed_tokens += tokens;
+  return status;
+}
+
+absl::Status Actor::PullRows(Job& job, size_t begin, size_t end) const {
+  const ContextState& context = job.context();
+  const ContextChunk& first = context.chunks()[job.missing[begin]];
+  const uint64_t row_bytes = context.geometry().row_bytes();
+  const auto place = [&](const RowRun& rows) {
+    return job.fills[begin + (rows.chunk - first.ordinal)]
+        .layer(rows.layer)
+        .subspan(rows.token_begin * row_bytes, rows.token_count * row_bytes);
+  };
+  FetchCall call;
+  call.corpus = context.corpora()[first.part];
+  call.chunk_begin = first.ordinal;
+  call.chunk_end = first.ordinal + static_cast<uint32_t>(end - begin);
+  uint64_t tokens = 0;
+  for (size_t i = begin; i < end; ++i) tokens += context.chunks()[job.missing[i]].token_count;
+  const uint32_t layers = context.geometry().layers;
+  const auto layers_each = static_cast<uint32_t>(
+      std::clamp<uint64_t>(kSliceBytes / (tokens * row_bytes + 1), 1, layers));
+  for (uint32_t layer = 0; layer < layers; layer += layers_each) {
+    if (!wanted()) return absl::CancelledError("the requester is closing");
+    call.layer_begin = layer;
+    call.layer_end = std::min(layers, layer + layers_each);
+    call.deadline = options_.clock->Now() + options_.slice_timeout;
+    CKV_RETURN_IF_ERROR(tools_.pull(call, place, [this] { return wanted(); }));
+  }
+  return absl::OkStatus();
+}
+
+void Actor::End(Job& job, absl::Status status) {
+  Run& run = *job.run;
+  --job_count_;
+  sources_.erase(std::find(sources_.begin(), sources_.end(), run.source));
+  run.last_error = status;
+  if (!status.ok()) {
+    Log().debug("near: a pull of {} bytes failed: {}", run.bytes, status.ToString());
+    ++stats_.pulls_failed;
+    for (const ChunkId& key : job.held) store_.Release(key);
+    job.fills.clear();  // who waits for this sees the room free
+    run.state = Run::State::kFar;
+    rule_.PullFailed(run.key);
+    if (run.users.empty()) runs_.erase(run.key);
+    return;
+  }
+  run.ids = std::move(job.held);
+  for (NearFill& fill : job.fills) {
+    run.ids.push_back(fill.id());
+    if (!job.anew) stats_.pulled_bytes += fill.bytes();
+    store_.Commit(std::move(fill));
+  }
+  run.BecomeNear(options_.clock->Now(), /*by_others=*/false);
+  Publish(run);
 }
 
 // Evicts runs that have saved less a byte and time than `wanted` promises, those that saved the
 // least first, if that makes enough room. Rows that calls still attend keep their room until they
 // end.
-void Actor::EvictFor(const Run& wanted) {
+void Actor::EvictFor(const Run& wanted, uint64_t bytes) {
   const Instant now = options_.clock->Now();
   const double promised = wanted.held > 0 ? 1e300 : 1 / static_cast<double>(wanted.bytes + 1);
   std::vector<std::pair<double, Run*>> victims;
@@ -115,13 +297,14 @@ void Actor::EvictFor(const Run& wanted) {
     const double worth = run->Worth(now);
     if (worth >= promised) continue;
     victims.emplace_back(worth, run.get());
-    evictable += run->bytes;
+    evictable += store_.BytesHeldOnce(run->ids);
   }
-  if (room + evictable < wanted.bytes) return;
+  if (room + evictable < bytes) return;
   std::sort(victims.begin(), victims.end());
   for (const auto& [worth, victim] : victims) {
-    if (room >= wanted.bytes) return;
-    room += victim->bytes;
+    if (room >= bytes) return;
+    // Chunks that another run holds, too, stay.
+    room += store_.BytesHeldOnce(victim->ids);
     Evict(*victim);
   }
 }
@@ -137,35 +320,8 @@ void Actor::Evict(Run& run) {
 void Actor::ReleaseAll(Run& run) {
   run.state = Run::State::kFar;
   run.borrowed = false;
-  for (const ChunkId& id : run.ids) store_.Release(id);
+  for (const ChunkId& key : run.ids) store_.Release(key);
   run.ids.clear();
-}
-
-absl::Status Actor::Fill(const ContextState& context, const ContextRun& run,
-                         std::vector<NearFill>& fills) const {
-  const ContextChunk& first = context.chunks()[run.chunk_begin];
-  const uint64_t row_bytes = context.geometry().row_bytes();
-  const auto place = [&](const RowRun& rows) {
-    return fills[rows.chunk - first.ordinal]
-        .layer(rows.layer)
-        .subspan(rows.token_begin * row_bytes, rows.token_count * row_bytes);
-  };
-  const auto wanted = [this] { return !stopping_.load(std::memory_order_relaxed); };
-  FetchCall call;
-  call.corpus = context.corpora()[first.part];
-  call.chunk_begin = first.ordinal;
-  call.chunk_end = first.ordinal + (run.chunk_end - run.chunk_begin);
-  const uint32_t layers = context.geometry().layers;
-  const auto layers_each = static_cast<uint32_t>(
-      std::clamp<uint64_t>(kSliceBytes / (run.tokens * row_bytes + 1), 1, layers));
-  for (uint32_t layer = 0; layer < layers; layer += layers_each) {
-    if (!wanted()) return absl::CancelledError("the requester is closing");
-    call.layer_begin = layer;
-    call.layer_end = std::min(layers, layer + layers_each);
-    call.deadline = options_.clock->Now() + options_.slice_timeout;
-    CKV_RETURN_IF_ERROR(tools_.pull(call, place, wanted));
-  }
-  return absl::OkStatus();
 }
 
 void Actor::Publish(Run& run) {
@@ -175,17 +331,21 @@ void Actor::Publish(Run& run) {
 void Actor::PublishTo(Watched& watched) {
   const ContextState& context = *watched.context;
   auto table = std::make_shared<NearTable>(context.chunks().size());
-  bool any = false;
+  bool any = false, same_bits = watched.same_bits;
   for (const Watched::Use& use : watched.uses) {
-    if (!watched.near_pays || runs_[use.run.key]->state != Run::State::kNear) continue;
+    const Run& run = *runs_[use.run.key];
+    if (!watched.near_pays || run.state != Run::State::kNear) continue;
     any = true;
     for (uint32_t i = use.run.chunk_begin; i < use.run.chunk_end; ++i) {
-      const ContextChunk& chunk = context.chunks()[i];
-      (*table)[i] =
-          store_.Find(context.corpora()[chunk.part]->chunks[chunk.ordinal].id, context.geometry());
+      const ChunkId& id = ChunkIdOf(context, i);
+      std::shared_ptr<const NearRows>& rows = (*table)[i];
+      rows = store_.Find(id, context.geometry());
+      if (rows != nullptr || !watched.can_recompute()) continue;
+      rows = store_.Find(AnewId(id), context.geometry());
+      same_bits = false;
     }
   }
-  watched.context->SetNear(any ? std::move(table) : nullptr, watched.same_bits);
+  watched.context->SetNear(any ? std::move(table) : nullptr, same_bits);
 }
 
 }  // namespace ckv

@@ -10,21 +10,21 @@
 namespace ckv {
 namespace {
 
-const ChunkId& IdOf(const ContextState& context, uint32_t chunk) {
-  const ContextChunk& at = context.chunks()[chunk];
-  return context.corpora()[at.part]->chunks[at.ordinal].id;
-}
-
 uint64_t KeyOf(const ContextState& context, const ContextRun& run) {
   uint64_t key = 0;
   for (uint32_t chunk = run.chunk_begin; chunk < run.chunk_end; ++chunk) {
-    const ChunkId& id = IdOf(context, chunk);
+    const ChunkId& id = ChunkIdOf(context, chunk);
     key = XXH3_64bits_withSeed(id.bytes.data(), id.bytes.size(), key);
   }
   return key;
 }
 
 }  // namespace
+
+const ChunkId& ChunkIdOf(const ContextState& context, uint32_t chunk) {
+  const ContextChunk& at = context.chunks()[chunk];
+  return context.corpora()[at.part]->chunks[at.ordinal].id;
+}
 
 std::vector<ContextRun> RunsOf(const ContextState& context) {
   const std::span<const ContextChunk> chunks = context.chunks();

@@ -24,6 +24,9 @@ struct ContextRun {
   uint64_t bytes = 0;  // in the near store
 };
 
+// Returns the id of a chunk of a context.
+const ChunkId& ChunkIdOf(const ContextState& context, uint32_t chunk);
+
 // Cuts all chunks of a context into runs, in their order.
 std::vector<ContextRun> RunsOf(const ContextState& context);
 

@@ -1,11 +1,13 @@
 #include "client/characterize/target_calibrator.h"
-#include "client/cache/calibrate_here.h"
 
 #include <algorithm>
 #include <cstddef>
 #include <utility>
 
+#include "attention/mla_partial.h"
+#include "client/cache/calibrate_here.h"
 #include "client/characterize/findings.h"
+#include "client/requester.h"
 #include "proto/base/status.h"
 
 namespace ckv {
@@ -22,6 +24,18 @@ bool RoundsDisagree(const std::vector<double>& us) {
   const double width = sorted[sorted.size() - 1 - quarter] - sorted[quarter];
   return width > kTieBand * TrimmedMean(sorted);
 }
+
+namespace {
+
+// As the directory says it.
+KernelTargetId TargetOf(const Requester& requester, const HolderId& holder) {
+  for (const HolderView& view : requester.KnownHolders()) {
+    if (view.member.id == holder) return view.member.kernel_target;
+  }
+  return KernelTargetId::kUnknown;
+}
+
+}  // namespace
 
 TargetCalibrator::TargetCalibrator(const CharacterizeTarget& target,
                                    const CharacterizeOptions& options, const PagedCache& cache,
@@ -109,6 +123,7 @@ Profile TargetCalibrator::Finish(const std::string& subject) const {
   Profile profile;
   profile.subject = subject;
   profile.here = here_;
+  profile.kernel_target = KernelTargetIdOf(KernelTarget());
   std::vector<ComputeSample> attend;
   for (const Point& point : attend_)
     attend.push_back({point.rows, point.tokens, TrimmedMean(parts_[point.part].us)});
@@ -119,14 +134,16 @@ Profile TargetCalibrator::Finish(const std::string& subject) const {
         TrimmedMean(parts_[*prefill_].us) /
         (double(TokensOf(target_, few)) * target_.corpus->geometry.layers);
   }
+  const HolderId& holder = target_.corpus->chunks[few].holders[0];
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const LaneCalibration lane = lanes_[i]->Fit();
-    profile.lanes.push_back({.holder = target_.corpus->chunks[few].holders[0].name,
+    profile.lanes.push_back({.holder = holder.name,
                              .fabric = target_.lanes[i].fabric,
                              .constants = lane.fabric,
                              .compute = lane.holder,
                              .wire_share = lane.wire_share,
-                             .splice_share = lane.splice_share});
+                             .splice_share = lane.splice_share,
+                             .kernel_target = TargetOf(*target_.lanes[i].requester, holder)});
   }
   return profile;
 }

@@ -12,14 +12,18 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "client/calls.h"
 #include "proto/base/clock.h"
+#include "proto/corpus.h"
 #include "proto/geometry.h"
 
 namespace ckv {
@@ -42,6 +46,31 @@ enum class ContextPolicy : uint8_t {
   kAuto = 2,
 };
 
+// Asks for the rows of a range of chunks, to be made anew: their tokens are prefilled behind those
+// of the chunks before them.
+struct RecomputeCall {
+  std::shared_ptr<const Corpus> corpus;
+  uint32_t chunk_begin = 0, chunk_end = 0;  // ordinals, [begin, end)
+  // Returns where a layer of a chunk goes: [token_count][row_bytes], as a chunk stores them, at
+  // canonical positions. All of them are to be written. The memory is valid until the call returns.
+  std::function<std::span<std::byte>(uint32_t chunk, uint32_t layer)> rows;
+  // Says no once nobody waits for the rows any more. Look now and then.
+  std::function<bool()> wanted;
+};
+
+// How the caller makes rows anew, if it can.
+struct Recompute {
+  // Called on a thread of the requester's, for one range at a time of a context and for up to two
+  // contexts at once. It must stay callable until the context's last copy of it is gone, which may
+  // be a while after Close.
+  //   Any error           the rows are pulled, and this context's are not made anew again.
+  std::function<absl::Status(const RecomputeCall&)> make;
+  // Time of a token over all layers, in microseconds. It counts until one range was made, which is
+  // timed. If it is 0, the profile's cost of prefill counts (client/decide/profile.h), and without
+  // one nothing is made anew.
+  double us_per_token = 0;
+};
+
 // Borrowed until Open returns.
 struct ContextSpec {
   // One or many corpora of one geometry, each with the chunks to attend. Answers merge one tree for
@@ -49,6 +78,10 @@ struct ContextSpec {
   std::span<const ContextPart> parts;
   ContextExpectation expect = {};
   ContextPolicy policy = ContextPolicy::kAuto;
+  // Only for policy auto. Rows made anew have this process' last bits and not the holders', so a
+  // call of f32 partials does not use them. Other contexts see only those rows if they can
+  // recompute too.
+  Recompute recompute = {};
 };
 
 // Made by Requester::Open; a default one is closed. Movable. Thread-safe but for moves and

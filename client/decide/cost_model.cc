@@ -192,7 +192,8 @@ RoundCost PullFrom(const Workload& work, const Candidate& candidate) noexcept {
   const double share = CleanCost(candidate.token_share);
   if (work.selected) cost.probe_us = ProbeUs(candidate);
   const double rows = work.selected ? work.attended : TimesCost(work.tokens, work.layers);
-  cost.transfer_us = TransferUs(TimesCost(rows, share) * work.row_bytes, bytes_per_us);
+  cost.transfer_us =
+      TransferUs(TimesCost(rows, share * CleanCost(work.far_share)) * work.row_bytes, bytes_per_us);
   const double shown = std::min(CleanCost(candidate.splice_share), 1.0);
   cost.splice_us = TimesCost(TimesCost(work.splice_us, share), shown);
   cost.total_us = cost.probe_us + cost.transfer_us + cost.splice_us;

@@ -95,10 +95,11 @@ FrameRows FrameRowsOf(const Geometry& geometry, bool f32_partials, const LaneSha
 
 // The work that a holder is asked for, and how often.
 struct Workload {
-  double rounds = 0;    // S x A x L
-  double rows = 0;      // M_q
-  double tokens = 0;    // tokens of all chunks
-  double attended = 0;  // tokens attended; fewer under selection
+  double rounds = 0;     // S x A x L
+  double rows = 0;       // M_q
+  double tokens = 0;     // tokens of all chunks
+  double far_share = 1;  // the share of them that a pull moves; the rest is near
+  double attended = 0;   // tokens attended; fewer under selection
   double layers = 0;
   double row_bytes = 0;       // b_kv, one layer
   double exchange_bytes = 0;  // q + p

@@ -16,30 +16,59 @@ LiveModel::LiveModel(const HolderId& holder, const SeedProfile* seed, const Busy
 const LaneProfile* LiveModel::SeedOf(const Geometry& geometry, FabricKind fabric) const {
   const auto index = static_cast<size_t>(fabric);
   if (index >= kFabricKindEnd || lanes_[index] == nullptr) return nullptr;
+  const KernelTargetId target = target_.load(std::memory_order_relaxed);
+  const KernelTargetId measured = lanes_[index]->kernel_target;
+  if (target != measured && target != KernelTargetId::kUnknown &&
+      measured != KernelTargetId::kUnknown)
+    return nullptr;
   return seed_->For(geometry) == nullptr ? nullptr : lanes_[index];
 }
 
-ComputeConstants LiveModel::ComputeFor(const std::optional<ComputeConstants>& measured,
+// Widths are below kRowWidthMax, which is 2^10: each takes 11 bits, and d_qk is never 0.
+uint64_t LiveModel::KeyOf(const RowWidths& widths) {
+  static_assert(kRowWidthMax < 1u << 11);
+  return uint64_t{widths.d_qk} | uint64_t{widths.d_v} << 11 | uint64_t{widths.d_rope} << 22 |
+         uint64_t{static_cast<uint8_t>(widths.dtype)} << 33;
+}
+
+const LiveModel::Fit* LiveModel::Find(const RowWidths& widths) const {
+  const uint64_t key = KeyOf(widths);
+  for (const Fit& fit : fits_) {
+    const uint64_t known = fit.key.load(std::memory_order_acquire);
+    if (known == key) return &fit;
+    if (known == 0) return nullptr;
+  }
+  return nullptr;
+}
+
+double LiveModel::points_factor(const RowWidths& widths) const {
+  const Fit* const fit = Find(widths);
+  return fit == nullptr ? 1 : fit->live.Get();
+}
+
+ComputeConstants LiveModel::ComputeFor(const RowWidths& widths,
+                                       const std::optional<ComputeConstants>& measured,
                                        const LaneProfile* seed) const {
   ComputeConstants compute = measured.value_or(ComputeConstants{});
   const bool seeded = seed != nullptr && !seed->compute.empty();
   if (seeded) compute.curve = seed->compute;
-  compute.live_factor = factor(seeded);
+  compute.live_factor = seeded ? curve_factor() : points_factor(widths);
   return compute;
 }
 
-void LiveModel::SetMeasured(const ComputeConstants& measured) {
-  const double base_us = base_us_.exchange(measured.base_us, std::memory_order_relaxed);
-  const double per_row_token_us =
-      per_row_token_us_.exchange(measured.per_row_token_us, std::memory_order_relaxed);
-  if (base_us != measured.base_us || per_row_token_us != measured.per_row_token_us)
-    of_points_.Reset();
-}
-
-double LiveModel::PredictUs(const LaneProfile* seed, double rows, double tokens) const {
-  if (seed != nullptr && !seed->compute.empty()) return seed->compute.Us(rows, tokens);
-  return base_us_.load(std::memory_order_relaxed) +
-         per_row_token_us_.load(std::memory_order_relaxed) * rows * tokens;
+void LiveModel::SetMeasured(const RowWidths& widths, const ComputeConstants& measured) {
+  const uint64_t key = KeyOf(widths);
+  for (Fit& fit : fits_) {
+    uint64_t known = 0;
+    if (!fit.key.compare_exchange_strong(known, key, std::memory_order_acq_rel) && known != key)
+      continue;
+    const double base_us = fit.base_us.exchange(measured.base_us, std::memory_order_relaxed);
+    const double per_row_token_us =
+        fit.per_row_token_us.exchange(measured.per_row_token_us, std::memory_order_relaxed);
+    if (base_us != measured.base_us || per_row_token_us != measured.per_row_token_us)
+      fit.live.Reset();
+    return;
+  }
 }
 
 void LiveModel::Observe(const AnsweredFrame& frame, const std::optional<FabricConstants>& fabric,
@@ -47,9 +76,16 @@ void LiveModel::Observe(const AnsweredFrame& frame, const std::optional<FabricCo
   if (!requests_->LastWasAlone()) return;
   if (frame.compute_ns == std::numeric_limits<uint32_t>::max()) return;  // or longer
   const LaneProfile* const seed = SeedOf(frame.geometry, frame.fabric);
-  const double predicted_us = PredictUs(seed, frame.rows, double(frame.tokens));
+  const bool seeded = seed != nullptr && !seed->compute.empty();
+  Fit* const fit = seeded ? nullptr : const_cast<Fit*>(Find(frame.geometry.widths()));
+  if (!seeded && fit == nullptr) return;
+  const double rows = frame.rows, tokens = double(frame.tokens);
+  const double predicted_us =
+      seeded ? seed->compute.Us(rows, tokens)
+             : fit->base_us.load(std::memory_order_relaxed) +
+                   fit->per_row_token_us.load(std::memory_order_relaxed) * rows * tokens;
   if (!(predicted_us > 0)) return;
-  LiveCompute& live = seed != nullptr && !seed->compute.empty() ? of_curve_ : of_points_;
+  LiveCompute& live = seeded ? of_curve_ : fit->live;
   if (frame.whole && fabric) {
     // The kernel's time is known already: it goes in as a base, which costs no second look at the
     // curve.

@@ -12,7 +12,9 @@
 #include "client/decide/profile.h"
 #include "client/decide/profile_seed.h"
 #include "proto/base/clock.h"
+#include "proto/geometry.h"
 #include "proto/ids.h"
+#include "proto/kernel_target.h"
 #include "transport/fabric.h"
 
 namespace ckv {
@@ -38,16 +40,25 @@ class LiveModel {
   // `seed`, which may be null, and `requests` must outlive it.
   LiveModel(const HolderId& holder, const SeedProfile* seed, const BusyPeriod* requests);
 
+  // The widths that are told apart. A holder serves one or two: bf16 and fp8 rows of one family.
+  static constexpr size_t kWidthsMax = 8;
+
   // Returns the profile's constants of the holder over `fabric`. Returns null if the profile does
-  // not cover `geometry`, the holder or the fabric.
+  // not cover `geometry`, the holder, its kernel target or the fabric.
   const LaneProfile* SeedOf(const Geometry& geometry, FabricKind fabric) const;
+  // What the directory says of the holder's kernels. Until then a profile's target is believed.
+  void SetTarget(KernelTargetId target) { target_.store(target, std::memory_order_relaxed); }
+  KernelTargetId target() const { return target_.load(std::memory_order_relaxed); }
 
   // Returns kernel constants for the cost model: the profile's curve if `seed` has one, else
-  // `measured`, Explain's two-point fit. Either is scaled by the current slowdown of the kernel.
-  ComputeConstants ComputeFor(const std::optional<ComputeConstants>& measured,
+  // `measured`, Explain's two-point fit for these widths. Either is scaled by the current slowdown
+  // of the kernel.
+  ComputeConstants ComputeFor(const RowWidths& widths,
+                              const std::optional<ComputeConstants>& measured,
                               const LaneProfile* seed) const;
-  // Takes a new two-point fit. If it differs from the last one, its live factor starts at 1 again.
-  void SetMeasured(const ComputeConstants& measured);
+  // Takes a new two-point fit. If it differs from the last one for these widths, its live factor
+  // starts at 1 again. Widths beyond kWidthsMax have no live factor.
+  void SetMeasured(const RowWidths& widths, const ComputeConstants& measured);
 
   // Learns from one answered frame. On the hot path: no lock and no allocation, except when
   // SeedProfile first sees a geometry. `fabric` and `queue_us` are those known before this answer.
@@ -56,18 +67,27 @@ class LiveModel {
 
   // Returns LiveError's median over whole calls of one frame, from post to answer.
   std::optional<double> error() const { return error_.Median(); }
-  // Returns the live factor of what ComputeFor gives, with a seed's curve or without; 1 at first.
-  double factor(bool seeded) const { return (seeded ? of_curve_ : of_points_).Get(); }
+  // Returns the live factor of what ComputeFor gives, by a seed's curve or without; 1 at first.
+  double curve_factor() const { return of_curve_.Get(); }
+  double points_factor(const RowWidths& widths) const;
 
  private:
-  // Predicts from the curve or the fit, without the live factor. It returns 0 if neither is known.
-  double PredictUs(const LaneProfile* seed, double rows, double tokens) const;
+  // Explain's fit for one key of widths, 0 while it is free. Keys are set once.
+  struct Fit {
+    std::atomic<uint64_t> key{0};
+    std::atomic<double> base_us{0}, per_row_token_us{0};
+    LiveCompute live;
+  };
+  static uint64_t KeyOf(const RowWidths& widths);
+  // Returns the fit of these widths, or null.
+  const Fit* Find(const RowWidths& widths) const;
 
   const SeedProfile* const seed_;
   const BusyPeriod* const requests_;
   std::array<const LaneProfile*, kFabricKindEnd> lanes_{};  // the seed's, or null
-  std::atomic<double> base_us_{0}, per_row_token_us_{0};    // measured
-  LiveCompute of_curve_, of_points_;
+  std::atomic<KernelTargetId> target_{KernelTargetId::kUnknown};
+  LiveCompute of_curve_;
+  std::array<Fit, kWidthsMax> fits_;
   LiveError error_;
 };
 

@@ -26,6 +26,8 @@ Workload WorkloadOf(const DecisionInput& input) {
   work.rounds = double(input.steps) * double(input.agents) * work.layers;
   work.rows = input.query_rows;
   work.tokens = double(input.tokens);
+  if (input.tokens > 0)
+    work.far_share = 1 - double(std::min(input.near_tokens, input.tokens)) / work.tokens;
   work.selected = input.selected > 0;
   work.attended = double(work.selected ? std::min(input.selected, input.tokens) : input.tokens);
   work.row_bytes = input.geometry.row_bytes();
@@ -111,12 +113,13 @@ double AttendHereUs(const DecisionInput& input, const Workload& work) {
 // Rows to be kept here: null, and what must go first is charged; or why they cannot be.
 const char* MakeRoom(const DecisionInput& input, const Workload& work, CostBreakdown& cost) {
   const auto room = double(input.cache_room_tokens);
-  if (room > 0 && room >= work.attended) return nullptr;
-  if (!input.eviction || double(input.eviction->capacity_tokens) < work.attended ||
+  const double needed = work.attended * work.far_share;
+  if (needed == 0 || (room > 0 && room >= needed)) return nullptr;
+  if (!input.eviction || double(input.eviction->capacity_tokens) < needed ||
       input.eviction->capacity_tokens == 0) {
     return kNoRoom;
   }
-  cost.evict_us = TimesCost(work.attended - room, CleanCost(input.eviction->per_token_us));
+  cost.evict_us = TimesCost(needed - room, CleanCost(input.eviction->per_token_us));
   return nullptr;
 }
 
@@ -156,8 +159,8 @@ CostBreakdown LocalCost(const DecisionInput& input, const Workload& work) {
   } else if (const char* why = MakeRoom(input, work, cost)) {
     cost.why_not = why;
   } else {
-    cost.prefill_us =
-        TimesCost(work.tokens * work.layers, CleanCost(*input.here.prefill_per_token_layer_us));
+    cost.prefill_us = TimesCost(work.tokens * work.far_share * work.layers,
+                                CleanCost(*input.here.prefill_per_token_layer_us));
     cost.compute_us = AttendHereUs(input, work);
     Sum(cost);
   }

@@ -20,7 +20,8 @@
 //   T_attend_here   here.attend for M_q rows over the tokens; if that curve is empty,
 //                   M_q x tokens x here.attend_per_row_token_us
 //   c               here.prefill_per_token_layer_us
-//   tokens          under selection, T_attend_here and T_evict count at most `selected` of them
+//   tokens          under selection, T_attend_here and T_evict count at most `selected` of them.
+//                   Rows that are near already are left out of T_pull, T_local and T_evict
 //   T_evict         (tokens - cache_room_tokens) x eviction->per_token_us, if they do not fit
 //
 // Sources: arXiv:2606.01502 sections 4 and 5. client/decide/cost_model.h has the terms of one
@@ -73,7 +74,10 @@ struct Eviction {
 // The question and the candidates. Keep one and refill it: its vector keeps its memory.
 struct DecisionInput {
   Geometry geometry;
-  uint64_t tokens = 0;      // tokens of all chunks together
+  uint64_t tokens = 0;  // tokens of all chunks together
+  // Of them, tokens whose rows lie in the near store: neither a fetch nor local moves or makes
+  // them.
+  uint64_t near_tokens = 0;
   uint64_t selected = 0;    // rows a query attends under selection; 0 if dense
   uint32_t query_rows = 0;  // M_q of one layer
   uint32_t steps = 1;       // decode steps expected against the chunks

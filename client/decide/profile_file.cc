@@ -73,6 +73,15 @@ absl::Status ReadText(const nlohmann::json& object, const char* name, std::strin
   return absl::OkStatus();
 }
 
+// A file may leave it out.
+absl::Status ReadTarget(const nlohmann::json& object, KernelTargetId* target) {
+  if (!object.is_object() || !object.contains("kernel_target")) return absl::OkStatus();
+  std::string name;
+  CKV_RETURN_IF_ERROR(ReadText(object, "kernel_target", &name));
+  *target = KernelTargetIdOf(name);
+  return absl::OkStatus();
+}
+
 absl::Status ReadCurve(const nlohmann::json& parent, const char* name, ComputeCurve* curve) {
   CKV_ASSIGN_OR_RETURN(const nlohmann::json* object,
                        Field(parent, name, nlohmann::json::value_t::object));
@@ -97,6 +106,7 @@ absl::StatusOr<LaneProfile> ReadLane(const nlohmann::json& object) {
   CKV_RETURN_IF_ERROR(ReadText(object, "holder", &lane.holder));
   CKV_RETURN_IF_ERROR(ReadText(object, "fabric", &lane.fabric));
   CKV_RETURN_IF_ERROR(ReadNumber(object, "t_probe_us", &lane.constants.t_probe_us));
+  CKV_RETURN_IF_ERROR(ReadTarget(object, &lane.kernel_target));
   CKV_RETURN_IF_ERROR(
       ReadNumber(object, "bandwidth_bytes_per_s", &lane.constants.bandwidth_bytes_per_s));
   CKV_RETURN_IF_ERROR(
@@ -125,11 +135,22 @@ std::string SubjectOf(const Geometry& geometry, std::string_view host_identity,
 }
 
 std::string WhyNotOf(const Profile& profile, const Geometry& geometry,
-                     std::string_view host_identity) {
-  const std::string wanted = geometry.ToString() + From(host_identity);
-  if (profile.subject.starts_with(wanted)) return "";
-  const bool same_host = WhyNotFrom(profile, host_identity).empty();
-  return (same_host ? "of another geometry: " : kOtherHost) + NotOf(profile, wanted + "...");
+                     std::string_view host_identity, KernelTargetId target) {
+  if (std::string why_not = WhyNotFrom(profile, host_identity); !why_not.empty()) return why_not;
+  const std::string wanted = absl::StrFormat("x%s ", geometry.widths().ToString());
+  if (profile.subject.find(wanted) == std::string::npos)
+    return "of rows of other widths: " + NotOf(profile, "..." + wanted + "...");
+  if (profile.kernel_target == KernelTargetId::kUnknown || profile.kernel_target == target)
+    return "";
+  return absl::StrFormat("of another kernel target: it is of %s, not of %s",
+                         KernelTargetName(profile.kernel_target), KernelTargetName(target));
+}
+
+RequesterConstants HereFor(const Profile& profile, const Geometry& geometry) {
+  RequesterConstants here = profile.here;
+  if (!profile.subject.starts_with(absl::StrFormat("%s@%s ", geometry.model, geometry.revision)))
+    here.prefill_per_token_layer_us.reset();
+  return here;
 }
 
 std::string WhyNotFrom(const Profile& profile, std::string_view host_identity) {
@@ -143,6 +164,7 @@ std::string FormatProfile(const Profile& profile) {
   for (const LaneProfile& lane : profile.lanes) {
     lanes.push_back({{"holder", lane.holder},
                      {"fabric", lane.fabric},
+                     {"kernel_target", KernelTargetName(lane.kernel_target)},
                      {"t_probe_us", lane.constants.t_probe_us},
                      {"bandwidth_bytes_per_s", lane.constants.bandwidth_bytes_per_s},
                      {"pull_bandwidth_bytes_per_s", lane.constants.pull_bandwidth_bytes_per_s},
@@ -150,7 +172,8 @@ std::string FormatProfile(const Profile& profile) {
                      {"splice_share", lane.splice_share},
                      {"compute", CurveJson(lane.compute)}});
   }
-  Json here = {{"merge_per_row_us", profile.here.merge_per_row_us},
+  Json here = {{"kernel_target", KernelTargetName(profile.kernel_target)},
+               {"merge_per_row_us", profile.here.merge_per_row_us},
                {"splice_per_token_layer_us", profile.here.splice_per_token_layer_us},
                {"splice_per_layer_us", profile.here.splice_per_layer_us}};
   if (profile.here.prefill_per_token_layer_us)
@@ -166,6 +189,7 @@ absl::StatusOr<Profile> ParseProfile(std::string_view text) {
   CKV_RETURN_IF_ERROR(ReadText(json, "subject", &profile.subject));
   CKV_ASSIGN_OR_RETURN(const nlohmann::json* here,
                        Field(json, "here", nlohmann::json::value_t::object));
+  CKV_RETURN_IF_ERROR(ReadTarget(*here, &profile.kernel_target));
   CKV_RETURN_IF_ERROR(ReadNumber(*here, "merge_per_row_us", &profile.here.merge_per_row_us));
   CKV_RETURN_IF_ERROR(
       ReadNumber(*here, "splice_per_token_layer_us", &profile.here.splice_per_token_layer_us));

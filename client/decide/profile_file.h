@@ -1,8 +1,9 @@
 // The constants of a calibration as a JSON file. `ckvctl calibrate` writes it. People, programs and
 // requesters (RequesterOptions::profile) read it.
 //
-// A profile belongs to one geometry and one host, named by its `subject`. Requesters use it only if
-// both are theirs: see WhyNotOf.
+// A profile belongs to the widths of one geometry, one host and its kernel target, which its
+// `subject` names. Requesters use it only if all are theirs: see WhyNotOf. The cost of prefill is
+// of one model alone: see HereFor.
 
 #pragma once
 
@@ -15,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "client/decide/profile.h"
 #include "proto/geometry.h"
+#include "proto/kernel_target.h"
 
 namespace ckv {
 
@@ -26,6 +28,8 @@ struct LaneProfile {
   ComputeCurve compute = {};
   double wire_share = 0;    // Candidate::wire_share
   double splice_share = 1;  // Candidate::splice_share
+  // The holder's. If it is unknown, as in files that do not say it, any is taken for it.
+  KernelTargetId kernel_target = KernelTargetId::kUnknown;
 
   friend bool operator==(const LaneProfile&, const LaneProfile&) = default;
 };
@@ -34,6 +38,7 @@ struct Profile {
   // Says in words what was measured, as SubjectOf writes it. Its constants apply to nothing else.
   std::string subject;
   RequesterConstants here;
+  KernelTargetId kernel_target = KernelTargetId::kUnknown;  // of `here`; unknown if not said
   std::vector<LaneProfile> lanes;
 
   // Returns the lane of this holder and fabric, or null.
@@ -46,17 +51,20 @@ struct Profile {
 std::string SubjectOf(const Geometry& geometry, std::string_view host_identity,
                       std::span<const std::string> holders, bool quick);
 
-// Returns an empty string if `profile` was measured with `geometry` from the host of
-// `host_identity` (HostIdentity(), transport/fabric.h). Its subject must begin with "GEOMETRY from
-// HOST to ", letter for letter as SubjectOf writes it. Otherwise it returns the reason for people,
-// which says whether the host is at fault. The parts compare so:
-//   geometry  Model, revision, layers, widths, dtype and RoPE must be the same. The softmax scale
-//             and YaRN's betas, which Geometry::ToString leaves out, may differ: no time depends
-//             on them.
+// Returns an empty string if `profile` is for corpora of `geometry` on the host of `host_identity`
+// (HostIdentity(), transport/fabric.h) with kernels of `target`. Otherwise it returns the reason
+// for people, which says whether the host is at fault. The parts compare so:
+//   geometry  Widths and dtype must be the same, letter for letter as SubjectOf writes them:
+//             "x576 (512+64) bf16 ". All constants are of one layer, so layers, model, RoPE and
+//             scales may differ: no time depends on them, but that of prefill.
 //   host      Must be the same boot of the same machine. After a reboot, calibrate again.
+//   target    Must be the same, unless the profile does not say it.
 //   holders   Are not compared. Nothing is used for a holder that the profile does not name.
 std::string WhyNotOf(const Profile& profile, const Geometry& geometry,
-                     std::string_view host_identity);
+                     std::string_view host_identity, KernelTargetId target);
+// Returns profile.here, without the cost of prefill if that was measured on another model or
+// revision than `geometry`'s.
+RequesterConstants HereFor(const Profile& profile, const Geometry& geometry);
 // Checks the host alone, if no geometry is known yet: " from HOST to " must stand in the subject.
 std::string WhyNotFrom(const Profile& profile, std::string_view host_identity);
 

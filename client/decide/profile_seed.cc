@@ -6,8 +6,9 @@
 
 namespace ckv {
 
-SeedProfile::SeedProfile(std::shared_ptr<const Profile> profile, std::string host_identity)
-    : host_identity_(std::move(host_identity)), profile_(std::move(profile)) {
+SeedProfile::SeedProfile(std::shared_ptr<const Profile> profile, std::string host_identity,
+                         KernelTargetId target)
+    : host_identity_(std::move(host_identity)), target_(target), profile_(std::move(profile)) {
   if (profile_ == nullptr) return;
   const std::string why_not = WhyNotFrom(*profile_, host_identity_);
   if (why_not.empty()) return;
@@ -31,7 +32,7 @@ const Profile* SeedProfile::Judge(const Geometry& geometry) const {
     if (seen_[i].geometry == geometry) return seen_[i].covered ? profile_.get() : nullptr;
   }
   if (count == kGeometryCountMax) return nullptr;
-  const std::string why_not = WhyNotOf(*profile_, geometry, host_identity_);
+  const std::string why_not = WhyNotOf(*profile_, geometry, host_identity_, target_);
   if (!why_not.empty()) {
     Log().warn("the profile is not used for corpora of {}: {}; run ckvctl calibrate",
                geometry.ToString(), why_not);

@@ -16,7 +16,7 @@
 
 namespace ckv {
 
-// A profile as one requester uses it: only for geometries it was measured with, on the host it was
+// A profile as one requester uses it: only for the widths it was measured with, on the host it was
 // measured from (WhyNotOf, WhyNotFrom). If it is not used, one warning says why. Thread-safe.
 class SeedProfile {
  public:
@@ -24,7 +24,9 @@ class SeedProfile {
   static constexpr uint32_t kGeometryCountMax = 16;
 
   // If `profile` is null, nothing is covered and nothing is logged.
-  SeedProfile(std::shared_ptr<const Profile> profile, std::string host_identity);
+  // `target` is that of this process' kernels.
+  SeedProfile(std::shared_ptr<const Profile> profile, std::string host_identity,
+              KernelTargetId target);
 
   // Returns the profile if it covers `geometry` on this host, else null. The first question about a
   // geometry takes a lock and allocates. Later ones take about 20 ns and no lock.
@@ -41,6 +43,7 @@ class SeedProfile {
   const Profile* Judge(const Geometry& geometry) const ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::string host_identity_;
+  const KernelTargetId target_;
   std::shared_ptr<const Profile> profile_;  // constant after construction
   // Guards additions to seen_; entries below seen_count_ never change.
   mutable absl::Mutex mu_;

@@ -110,6 +110,8 @@ class PullRule {
   // verdict, and infinity if no loss will make it so.
   double LeftUs(UseId use, Instant now) const;
   PullVerdict Verdict(UseId use, Instant now) const;
+  // Whether the hint's expert decides for the use.
+  bool ByHint(UseId use) const { return uses_[use].expert == kHint; }
   // The new price of the item of a use, once its constants are known better.
   void SetPrice(UseId use, const PullPrice& price);
   void Close(UseId use);

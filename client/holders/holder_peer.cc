@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "attention/mla_partial.h"
 #include "proto/base/status.h"
 
 namespace ckv {
@@ -61,24 +62,35 @@ bool HolderPeer::gone() const {
   return gone_;
 }
 
-std::optional<ComputeConstants> HolderPeer::compute() const {
+std::optional<ComputeConstants> HolderPeer::compute(const RowWidths& widths) const {
   absl::MutexLock lock(&mu_);
-  return compute_;
+  for (const auto& [known, compute] : compute_) {
+    if (known == widths) return compute;
+  }
+  return std::nullopt;
 }
 
-void HolderPeer::set_compute(const ComputeConstants& compute) {
+void HolderPeer::set_compute(const RowWidths& widths, const ComputeConstants& compute) {
   absl::MutexLock lock(&mu_);
-  compute_ = compute;
-  model.SetMeasured(compute);
+  const auto known = std::find_if(compute_.begin(), compute_.end(),
+                                  [&](const auto& entry) { return entry.first == widths; });
+  if (known != compute_.end()) {
+    known->second = compute;
+  } else {
+    // Widths beyond the limit take the place of the last ones.
+    if (compute_.size() == LiveModel::kWidthsMax) compute_.pop_back();
+    compute_.emplace_back(widths, compute);
+  }
+  model.SetMeasured(widths, compute);
 }
 
 // Returns null before a lane came up, because no fabric is known then.
-const LaneProfile* HolderPeer::SeedOf(const Geometry* geometry) const {
-  if (geometry == nullptr || lane_epoch.load(std::memory_order_relaxed) == 0) return nullptr;
-  return model.SeedOf(*geometry, fabric_kind.load(std::memory_order_relaxed));
+const LaneProfile* HolderPeer::SeedOf(const Geometry& geometry) const {
+  if (lane_epoch.load(std::memory_order_relaxed) == 0) return nullptr;
+  return model.SeedOf(geometry, fabric_kind.load(std::memory_order_relaxed));
 }
 
-std::optional<FabricConstants> HolderPeer::FabricFor(const Geometry* geometry) const {
+std::optional<FabricConstants> HolderPeer::FabricFor(const Geometry& geometry) const {
   std::optional<FabricConstants> constants = fabric.Get();
   const LaneProfile* const seed = SeedOf(geometry);
   if (seed == nullptr) return constants;
@@ -87,18 +99,19 @@ std::optional<FabricConstants> HolderPeer::FabricFor(const Geometry* geometry) c
   return constants;
 }
 
-double HolderPeer::WireShareFor(const Geometry* geometry) const {
+double HolderPeer::WireShareFor(const Geometry& geometry) const {
   const LaneProfile* const seed = SeedOf(geometry);
   return seed == nullptr ? 0 : seed->wire_share;
 }
 
-double HolderPeer::SpliceShareFor(const Geometry* geometry) const {
+double HolderPeer::SpliceShareFor(const Geometry& geometry) const {
   const LaneProfile* const seed = SeedOf(geometry);
   return seed == nullptr ? 1 : seed->splice_share;
 }
 
-ComputeConstants HolderPeer::ComputeFor(const Geometry* geometry) const {
-  return model.ComputeFor(compute(), SeedOf(geometry));
+ComputeConstants HolderPeer::ComputeFor(const Geometry& geometry) const {
+  const RowWidths widths = geometry.widths();
+  return model.ComputeFor(widths, compute(widths), SeedOf(geometry));
 }
 
 FabricChoice HolderPeer::choice() const {
@@ -129,7 +142,9 @@ void HolderPeer::EndChoice(std::optional<FabricChoice> made) {
 
 PeerTable::PeerTable(DirectoryView* view, HolderControlFactory* factory,
                      std::shared_ptr<const Profile> profile)
-    : view_(view), factory_(factory), seed_(std::move(profile), HostIdentity()) {}
+    : view_(view),
+      factory_(factory),
+      seed_(std::move(profile), HostIdentity(), KernelTargetIdOf(KernelTarget())) {}
 
 absl::StatusOr<HolderPeer*> PeerTable::Find(const HolderId& id) {
   absl::MutexLock lock(&mu_);
@@ -175,6 +190,7 @@ absl::Status PeerTable::Settle(HolderPeer& peer, const Member& member) {
     if (!control.ok()) return Annotate(control.status(), "connecting");
     peer.control_ = *std::move(control);
     peer.member_ = member;
+    peer.model.SetTarget(member.kernel_target);
   }
   peer.suspect_ = false;
   peer.gone_ = false;
@@ -229,6 +245,8 @@ void PeerTable::Refresh(Instant deadline) {
       peer->lane_broke.store(true, std::memory_order_relaxed);
       peer->epoch.store(it->second.epoch.value, std::memory_order_relaxed);
     }
+    // Also of holders that nothing is connected to yet.
+    if (!gone) peer->model.SetTarget(it->second.kernel_target);
     absl::MutexLock lock(&peer->mu_);
     peer->gone_ = gone;
     if (gone || reborn) peer->suspect_ = true;

@@ -71,12 +71,14 @@ class HolderPeer {
   // Returns true if the directory did not list it at the last PeerTable::Refresh.
   bool gone() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The measured constants of its kernel. Explain sets them; they are unset before.
-  std::optional<ComputeConstants> compute() const ABSL_LOCKS_EXCLUDED(mu_);
-  void set_compute(const ComputeConstants& compute) ABSL_LOCKS_EXCLUDED(mu_);
+  // The measured constants of its kernel over rows of these widths. Explain sets them; they are
+  // unset before.
+  std::optional<ComputeConstants> compute(const RowWidths& widths) const ABSL_LOCKS_EXCLUDED(mu_);
+  void set_compute(const RowWidths& widths, const ComputeConstants& compute)
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   // Constants for the cost model. The requester's profile adds its constants for this holder, over
-  // the fabric of its last lane. It adds none if `geometry` is null or is not the profile's.
+  // the fabric of its last lane. It adds none if the profile is not for `geometry`.
   //   FabricFor       T_probe and BW from live probes and requests, or the profile's before any.
   //   The
   //                   pull bandwidth is the profile's.
@@ -85,10 +87,10 @@ class HolderPeer {
   //                   by the current slowdown of the kernel.
   //   WireShareFor    the profile's, or 0 without one.
   //   SpliceShareFor  the profile's, or 1 without one.
-  std::optional<FabricConstants> FabricFor(const Geometry* geometry) const;
-  double WireShareFor(const Geometry* geometry) const;
-  double SpliceShareFor(const Geometry* geometry) const;
-  ComputeConstants ComputeFor(const Geometry* geometry) const ABSL_LOCKS_EXCLUDED(mu_);
+  std::optional<FabricConstants> FabricFor(const Geometry& geometry) const;
+  double WireShareFor(const Geometry& geometry) const;
+  double SpliceShareFor(const Geometry& geometry) const;
+  ComputeConstants ComputeFor(const Geometry& geometry) const ABSL_LOCKS_EXCLUDED(mu_);
   // Passes an answer to LiveModel::Observe. Call it before `fabric` and `queue_ns` take the same
   // answer. An answer over a fabric that is no longer the chosen one is ignored.
   void ObserveAttend(const AnsweredFrame& frame, Clock& clock) {
@@ -135,7 +137,7 @@ class HolderPeer {
  private:
   friend class PeerTable;
 
-  const LaneProfile* SeedOf(const Geometry* geometry) const;
+  const LaneProfile* SeedOf(const Geometry& geometry) const;
 
   std::atomic<int64_t> avoid_until_ns_{0};
   std::atomic<uint32_t> failure_count_{0};  // since it last answered
@@ -147,7 +149,8 @@ class HolderPeer {
   std::shared_ptr<HolderControl> control_ ABSL_GUARDED_BY(mu_);
   bool suspect_ ABSL_GUARDED_BY(mu_) = false;  // ask the directory before the next connection
   bool gone_ ABSL_GUARDED_BY(mu_) = false;
-  std::optional<ComputeConstants> compute_ ABSL_GUARDED_BY(mu_);
+  // A few widths: LiveModel::kWidthsMax at most.
+  std::vector<std::pair<RowWidths, ComputeConstants>> compute_ ABSL_GUARDED_BY(mu_);
   FabricChoice choice_ ABSL_GUARDED_BY(mu_);
   bool choosing_ ABSL_GUARDED_BY(mu_) = false;
 };

@@ -8,7 +8,7 @@
 namespace ckv {
 
 Candidate CandidateOf(const HolderPeer& peer, const PeerTable& peers, NetworkOracle* oracle,
-                      const Geometry* geometry) {
+                      const Geometry& geometry) {
   Candidate candidate;
   candidate.fabric = peer.FabricFor(geometry);
   candidate.wire_share = peer.WireShareFor(geometry);
@@ -48,7 +48,7 @@ void ReplicaChooser::Look(const Geometry& geometry, const ReplicaWork& work,
   avoided_until_.clear();
   for (const HolderLink* link : links) {
     const HolderPeer& peer = link->peer();
-    candidates_.push_back(CandidateOf(peer, peers, oracle, &geometry));
+    candidates_.push_back(CandidateOf(peer, peers, oracle, geometry));
     const bool failed = std::find(tried.begin(), tried.end(), &peer) != tried.end();
     avoided_until_.push_back(failed ? kInstantMax : peer.gone() ? kGone : peer.avoided_until());
   }

@@ -32,10 +32,9 @@ namespace ckv {
 
 // Returns the known constants of a holder, without asking anybody. They rank replicas that were
 // measured before, or that only the oracle knows the way to. The result has group 0 and token_share
-// 1. `oracle` may be null. `geometry` is that of the corpus. If it is null, a profile's constants
-// are left out, because they belong to one geometry.
+// 1. `oracle` may be null. `geometry` is that of the corpus.
 Candidate CandidateOf(const HolderPeer& peer, const PeerTable& peers, NetworkOracle* oracle,
-                      const Geometry* geometry = nullptr);
+                      const Geometry& geometry);
 
 // The size of a call. A fetch sets only the primitive.
 struct ReplicaWork {

@@ -8,6 +8,12 @@
 #include <span>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "proto/base/clock.h"
+#include "proto/corpus.h"
+#include "proto/geometry.h"
+#include "proto/ids.h"
+
 namespace ckv {
 
 // A chunk's rows of all layers at their canonical positions, checked. Nobody writes them any more.
@@ -17,6 +23,20 @@ class NearRows {
   virtual ~NearRows() = default;
   // Rows of layer l < geometry.layers: [token_count][row_bytes], 64-byte aligned.
   virtual std::span<const std::byte> layer(uint32_t l) const = 0;
+};
+
+// Rows that lie in this process or on this host already, so that nothing is pulled. Implemented by
+// who has them: the holder of the same process. Thread-safe.
+class NearSource {
+ public:
+  virtual ~NearSource() = default;
+  // Returns the rows of a chunk if they are here, or null. Does not wait.
+  virtual std::shared_ptr<const NearRows> Find(const ChunkId& id, const Geometry& geometry) = 0;
+  // Copies chunks of a corpus to where Find finds them, and announces them to others. `chunks` are
+  // ordinals.
+  //   Any error           not all of them were copied; they are pulled instead.
+  virtual absl::Status Copy(const std::shared_ptr<const Corpus>& corpus,
+                            const std::vector<uint32_t>& chunks, Instant deadline) = 0;
 };
 
 // The near rows of one context: an entry for each of its chunks, in the order of the tree. An entry

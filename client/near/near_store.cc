@@ -21,6 +21,7 @@ uint64_t LayerStride(const Geometry& geometry, uint32_t token_count) {
 // One mapping a chunk, so that its memory goes back to the system at once.
 class NearFill::Memory final : public NearRows {
  public:
+  // Takes over the room that was taken for it.
   Memory(const Geometry& geometry, uint32_t token_count, std::shared_ptr<NearStore::Room> room)
       : geometry_(geometry),
         layer_bytes_(uint64_t{token_count} * geometry.row_bytes()),
@@ -53,6 +54,7 @@ class NearFill::Memory final : public NearRows {
   }
   std::span<const std::byte> layer(uint32_t l) const override { return writable(l); }
   const Geometry& geometry() const { return geometry_; }
+  uint64_t bytes() const { return bytes_; }
 
  private:
   const Geometry geometry_;
@@ -62,7 +64,26 @@ class NearFill::Memory final : public NearRows {
   std::byte* data_ = nullptr;
 };
 
+// Rows of somebody else, and their part of the room.
+class NearStore::Adopted final : public NearRows {
+ public:
+  Adopted(std::shared_ptr<const NearRows> rows, uint64_t bytes, std::shared_ptr<Room> room)
+      : rows_(std::move(rows)), bytes_(bytes), room_(std::move(room)) {}
+  ~Adopted() override {
+    room_->used.fetch_sub(bytes_, std::memory_order_relaxed);
+    room_->chunk_count.fetch_sub(1, std::memory_order_relaxed);
+  }
+  std::span<const std::byte> layer(uint32_t l) const override { return rows_->layer(l); }
+
+ private:
+  const std::shared_ptr<const NearRows> rows_;
+  const uint64_t bytes_;
+  const std::shared_ptr<Room> room_;
+};
+
 std::span<std::byte> NearFill::layer(uint32_t l) const { return memory_->writable(l); }
+
+uint64_t NearFill::bytes() const { return memory_->bytes(); }
 
 NearStore::NearStore(uint64_t room_bytes) : room_(std::make_shared<Room>()) {
   room_->bytes_max = room_bytes;
@@ -77,13 +98,12 @@ uint64_t NearStore::BytesOf(const Geometry& geometry, uint32_t token_count) {
 std::shared_ptr<const NearRows> NearStore::Find(const ChunkId& id, const Geometry& geometry) const {
   absl::MutexLock lock(&mu_);
   const auto known = chunks_.find(id);
-  if (known == chunks_.end() || known->second.memory->geometry() != geometry) return nullptr;
-  return known->second.memory;
+  if (known == chunks_.end() || known->second.geometry != geometry) return nullptr;
+  return known->second.rows;
 }
 
-absl::StatusOr<NearFill> NearStore::Begin(const ChunkId& id, const Geometry& geometry,
-                                          uint32_t token_count) {
-  const uint64_t bytes = BytesOf(geometry, token_count);
+// Takes room for a chunk, which whoever has its rows gives back.
+absl::Status NearStore::Take(uint64_t bytes) {
   uint64_t used = room_->used.load(std::memory_order_relaxed);
   do {
     if (bytes > room_->bytes_max || used > room_->bytes_max - bytes) {
@@ -92,14 +112,21 @@ absl::StatusOr<NearFill> NearStore::Begin(const ChunkId& id, const Geometry& geo
                           bytes, used, room_->bytes_max));
     }
   } while (!room_->used.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
-  const uint32_t count = room_->chunk_count.fetch_add(1, std::memory_order_relaxed);
+  if (room_->chunk_count.fetch_add(1, std::memory_order_relaxed) < kChunkCountMax)
+    return absl::OkStatus();
+  room_->used.fetch_sub(bytes, std::memory_order_relaxed);
+  room_->chunk_count.fetch_sub(1, std::memory_order_relaxed);
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("near store: %d chunks, the limit: use larger chunks", kChunkCountMax));
+}
+
+absl::StatusOr<NearFill> NearStore::Begin(const ChunkId& id, const Geometry& geometry,
+                                          uint32_t token_count) {
+  const uint64_t bytes = BytesOf(geometry, token_count);
+  CKV_RETURN_IF_ERROR(Take(bytes));
   NearFill fill;
   fill.id_ = id;
   fill.memory_ = std::make_shared<NearFill::Memory>(geometry, token_count, room_);
-  if (count >= kChunkCountMax) {
-    return absl::ResourceExhaustedError(
-        absl::StrFormat("near store: %d chunks, the limit: use larger chunks", kChunkCountMax));
-  }
   if (bytes > 0 && !fill.memory_->Map()) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("near store: the system has no memory for a chunk of %d bytes", bytes));
@@ -111,23 +138,47 @@ void NearStore::Commit(NearFill fill) {
   absl::MutexLock lock(&mu_);
   Chunk& chunk = chunks_[fill.id_];
   ++chunk.holds;
-  if (chunk.memory == nullptr) chunk.memory = std::move(fill.memory_);
+  if (chunk.rows != nullptr) return;
+  chunk.geometry = fill.memory_->geometry();
+  chunk.bytes = fill.memory_->bytes();
+  chunk.rows = std::move(fill.memory_);
+}
+
+absl::Status NearStore::Adopt(const ChunkId& id, const Geometry& geometry,
+                              std::shared_ptr<const NearRows> rows, uint64_t bytes) {
+  CKV_RETURN_IF_ERROR(Take(bytes));
+  auto adopted = std::make_shared<Adopted>(std::move(rows), bytes, room_);
+  absl::MutexLock lock(&mu_);
+  Chunk& chunk = chunks_[id];
+  ++chunk.holds;
+  if (chunk.rows == nullptr) chunk = {std::move(adopted), geometry, bytes, chunk.holds};
+  return absl::OkStatus();
+}
+
+uint64_t NearStore::BytesHeldOnce(std::span<const ChunkId> ids) const {
+  uint64_t bytes = 0;
+  absl::MutexLock lock(&mu_);
+  for (const ChunkId& id : ids) {
+    const auto known = chunks_.find(id);
+    if (known != chunks_.end() && known->second.holds == 1) bytes += known->second.bytes;
+  }
+  return bytes;
 }
 
 bool NearStore::Hold(const ChunkId& id, const Geometry& geometry) {
   absl::MutexLock lock(&mu_);
   const auto known = chunks_.find(id);
-  if (known == chunks_.end() || known->second.memory->geometry() != geometry) return false;
+  if (known == chunks_.end() || known->second.geometry != geometry) return false;
   ++known->second.holds;
   return true;
 }
 
 void NearStore::Release(const ChunkId& id) {
-  std::shared_ptr<const NearFill::Memory> gone;  // freed after the lock
+  std::shared_ptr<const NearRows> gone;  // freed after the lock
   absl::MutexLock lock(&mu_);
   const auto known = chunks_.find(id);
   if (known == chunks_.end() || --known->second.holds > 0) return;
-  gone = std::move(known->second.memory);
+  gone = std::move(known->second.rows);
   chunks_.erase(known);
 }
 

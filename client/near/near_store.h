@@ -4,6 +4,8 @@
 //   ... rows land in fill.layer(l) ...
 //   store.Commit(std::move(fill))  from now on Find gives the chunk
 //
+// Rows that lie elsewhere on this host are adopted instead: nothing is copied.
+//
 // A chunk is there once, however many runs it is part of: each holds it. Rows stay in use after the
 // last Release until nobody has them any more, and count until then.
 
@@ -39,6 +41,7 @@ class NearFill {
   // Rows of layer l: [token_count][row_bytes], 64-byte aligned.
   std::span<std::byte> layer(uint32_t l) const;
   const ChunkId& id() const { return id_; }
+  uint64_t bytes() const;
 
  private:
   friend class NearStore;
@@ -68,10 +71,18 @@ class NearStore {
   absl::StatusOr<NearFill> Begin(const ChunkId& id, const Geometry& geometry, uint32_t token_count);
   // Publishes a chunk whose rows have all come, and holds it. If another was first, its rows stay.
   void Commit(NearFill fill) ABSL_LOCKS_EXCLUDED(mu_);
+  // Publishes rows that lie elsewhere on this host, and holds the chunk. They take `bytes` of the
+  // room as long as the chunk is held.
+  //   ResourceExhausted   as Begin.
+  absl::Status Adopt(const ChunkId& id, const Geometry& geometry,
+                     std::shared_ptr<const NearRows> rows, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   // Holds a chunk once more. Returns false if it is not there.
   bool Hold(const ChunkId& id, const Geometry& geometry) ABSL_LOCKS_EXCLUDED(mu_);
   // Ends one Hold or Commit. The last one forgets the chunk. Calls that have its rows go on.
   void Release(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Bytes that one Release each would free of these chunks, once nobody attends them.
+  uint64_t BytesHeldOnce(std::span<const ChunkId> ids) const ABSL_LOCKS_EXCLUDED(mu_);
 
   uint64_t room_bytes() const { return room_->bytes_max; }
   // Bytes in use: published, evicted but still attended, and being filled.
@@ -80,6 +91,7 @@ class NearStore {
 
  private:
   friend class NearFill;
+  class Adopted;
   // Outlives the store, since rows may.
   struct Room {
     uint64_t bytes_max = 0;
@@ -88,9 +100,12 @@ class NearStore {
   };
 
   struct Chunk {
-    std::shared_ptr<const NearFill::Memory> memory;
+    std::shared_ptr<const NearRows> rows;
+    Geometry geometry;
+    uint64_t bytes = 0;
     uint32_t holds = 0;
   };
+  absl::Status Take(uint64_t bytes);
 
   const std::shared_ptr<Room> room_;
   mutable absl::Mutex mu_;

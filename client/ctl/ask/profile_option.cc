@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "attention/mla_partial.h"
 #include "client/ctl/checks.h"
 #include "proto/base/status.h"
 #include "transport/fabric.h"
@@ -22,7 +23,8 @@ absl::StatusOr<std::shared_ptr<const Profile>> LoadProfileFor(const std::string&
                                         std::string(read.status().message())));
   }
   Profile profile = *std::move(read);
-  const std::string why_not = WhyNotOf(profile, geometry, HostIdentity());
+  const std::string why_not = 
+      WhyNotOf(profile, geometry, HostIdentity(), KernelTargetIdOf(KernelTarget()));
   if (!why_not.empty()) {
     return absl::FailedPreconditionError(
         absl::StrFormat("%s: %s: run ckvctl calibrate --profile here", path, why_not));

@@ -10,94 +10,10 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/support/test_corpus.h"
+#include "tests/client/act/actor_fixture.h"
 
 namespace ckv {
 namespace {
-
-constexpr uint32_t kTokens = 3000;  // a run is one chunk
-
-class ActorTest : public testing::Test {
- protected:
-  ActorTest() {
-    corpus_ = std::make_shared<Corpus>();
-    corpus_->name = "c";
-    corpus_->geometry = test::TestGeometry();
-    for (uint8_t i = 0; i < 6; ++i) {
-      ChunkPlacement chunk;
-      chunk.id.bytes[0] = static_cast<uint8_t>(i + 1);
-      chunk.token_count = kTokens;
-      corpus_->chunks.push_back(chunk);
-    }
-    layers_ = corpus_->geometry.layers;
-    chunk_bytes_ = NearStore::BytesOf(corpus_->geometry, kTokens);
-  }
-  void Start(uint64_t near_bytes) {
-    ActorTools tools;
-    tools.cost = [this](const auto&, const std::vector<uint32_t>& chunks, uint32_t, uint32_t,
-                        Instant) -> absl::StatusOr<StepCost> {
-      ++asked_;
-      if (!cost_known_) return absl::UnavailableError("nothing is measured yet");
-      const double n = static_cast<double>(chunks.size());
-      return StepCost{cost_.route_us, cost_.near_us, cost_.pull_us * n};
-    };
-    tools.same_target = [this](const Corpus&) { return same_target_; };
-    tools.pull = [this](const FetchCall& call, const ActorTools::Place& place,
-                        const std::function<bool()>&) {
-      if (call.layer_begin == 0) ++pulls_;
-      for (uint32_t chunk = call.chunk_begin; chunk < call.chunk_end; ++chunk) {
-        for (uint32_t layer = call.layer_begin; layer < call.layer_end; ++layer)
-          place(RowRun{chunk, layer, 0, corpus_->chunks[chunk].token_count})[0] =
-              static_cast<std::byte>(chunk + 1);
-      }
-      return pull_status_;
-    };
-    actor_ = std::make_unique<Actor>(ActorOptions{.clock = &clock_, .near_bytes = near_bytes},
-                                     std::move(tools));
-  }
-  std::shared_ptr<ContextState> Open(std::vector<uint32_t> chunks, ContextExpectation expect = {}) {
-    std::vector<ChunkUse> uses;
-    for (const uint32_t chunk : chunks) uses.push_back({chunk, 0});
-    const ContextPart part = {corpus_, uses};
-    auto context = *ContextState::Make({&part, 1});
-    EXPECT_TRUE(actor_->Watch(context, ContextPolicy::kAuto, expect, kInstantMax).ok());
-    return context;
-  }
-  // Calls of so many steps, each seen by the actor, a microsecond of the clock each.
-  void Step(const ContextState& context, uint32_t steps) {
-    for (uint32_t i = 0; i < steps * layers_; ++i) {
-      context.CountCall({16, 16, 0, own_count_, f32_});
-      clock_.Advance(std::chrono::microseconds(1));
-      actor_->AwaitIdle();
-    }
-  }
-  static size_t NearCount(const ContextState& context) {
-    const auto near = context.near();
-    if (near == nullptr) return 0;
-    return size_t(
-        std::count_if(near->begin(), near->end(), [](auto& rows) { return rows != nullptr; }));
-  }
-  // A use of a chunk that nobody else uses, from open to close.
-  void UseOnce(uint32_t chunk, uint32_t steps) {
-    const auto context = Open({chunk});
-    Step(*context, steps);
-    context->Close();
-    actor_->AwaitIdle();
-  }
-
-  ManualClock clock_;
-  std::shared_ptr<Corpus> corpus_;
-  uint32_t layers_ = 0;
-  uint64_t chunk_bytes_ = 0;
-  std::atomic<bool> cost_known_{true};
-  StepCost cost_ = {.route_us = 110, .near_us = 10, .pull_us = 1000};  // loses 100 us a step
-  absl::Status pull_status_;
-  bool same_target_ = true;
-  uint32_t own_count_ = 0;
-  bool f32_ = false;
-  std::atomic<int> asked_{0}, pulls_{0};
-  std::unique_ptr<Actor> actor_;
-};
 
 TEST_F(ActorTest, RoutesUntilRoutingHasCostThePull) {
   Start(10 * chunk_bytes_);
@@ -109,7 +25,7 @@ TEST_F(ActorTest, RoutesUntilRoutingHasCostThePull) {
   EXPECT_EQ(pulls_, 1);
   ASSERT_EQ(NearCount(*context), 1u);
   EXPECT_EQ(uint8_t((*context->near())[0]->layer(layers_ - 1)[0]), 1);
-  EXPECT_LE(asked_, 2) << "costs are asked for once, and when they are old";
+  EXPECT_EQ(measured_, 0) << "all constants were known";
   const Actor::Stats stats = actor_->stats();
   EXPECT_EQ(stats.near_chunks, 1u);
   EXPECT_EQ(stats.near_bytes, chunk_bytes_);
@@ -150,7 +66,7 @@ TEST_F(ActorTest, WhatIsNearServesTheNextContextFromItsFirstCall) {
 }
 
 TEST_F(ActorTest, NothingIsPulledWhereRoutingIsFaster) {
-  cost_ = {.route_us = 10, .near_us = 30, .pull_us = 1};
+  cost_ = Cost(10, 30, 1);
   Start(10 * chunk_bytes_);
   const auto context = Open({0});
   Step(*context, 50);
@@ -159,8 +75,8 @@ TEST_F(ActorTest, NothingIsPulledWhereRoutingIsFaster) {
 
 // Own rows hide behind the round trip, and not behind near rows.
 TEST_F(ActorTest, NothingIsPulledWhereOwnRowsTakeAsLong) {
-  cost_ = {.route_us = 110, .near_us = 100, .pull_us = 1};
-  own_count_ = kTokens;
+  cost_ = Cost(110, 100, 1);
+  own_count_ = kActorTokens;
   Start(10 * chunk_bytes_);
   const auto context = Open({0});
   Step(*context, 50);
@@ -171,7 +87,7 @@ TEST_F(ActorTest, NothingIsPulledWhereOwnRowsTakeAsLong) {
   EXPECT_EQ(pulls_, 1);
   EXPECT_EQ(NearCount(*few), 1u);
   // Near rows are left unused while they are slower, and are used again later.
-  own_count_ = kTokens;
+  own_count_ = kActorTokens;
   Step(*few, 200);
   EXPECT_EQ(NearCount(*few), 0u);
   own_count_ = 0;
@@ -182,14 +98,30 @@ TEST_F(ActorTest, NothingIsPulledWhereOwnRowsTakeAsLong) {
 
 TEST_F(ActorTest, WhileAConstantIsUnknownTheContextIsRouted) {
   cost_known_ = false;
+  measure_status_ = absl::UnavailableError("the holder does not answer");
+  measure_time_ = std::chrono::seconds(1);
   Start(10 * chunk_bytes_);
   const auto context = Open({0});
-  Step(*context, 30);
+  Step(*context, 200);
   EXPECT_EQ(pulls_, 0);
-  EXPECT_LE(asked_, 10) << "asked for ever more rarely";
-  cost_known_ = true;
-  Step(*context, 40);
+  EXPECT_EQ(measured_, 1) << "what takes long is not measured again soon";
+  EXPECT_EQ(Decisions(Primitive::kRoute, ActReason::kUnknown), 1u);
+  clock_.Advance(std::chrono::seconds(Actor::kMeasureShare));
+  measure_status_ = absl::OkStatus();
+  Step(*context, 400);
+  EXPECT_EQ(measured_, 2);
   EXPECT_EQ(pulls_, 1);
+  EXPECT_EQ(Decisions(Primitive::kFetch, ActReason::kLostEnough), 1u);
+}
+
+TEST_F(ActorTest, ConstantsThatNobodyRenewsAreMeasuredAgain) {
+  Start(10 * chunk_bytes_);
+  const auto context = Open({0});
+  Step(*context, 2);
+  EXPECT_EQ(measured_, 0);
+  clock_.Advance(Actor::kMeasuredAgeMax + std::chrono::seconds(1));
+  Step(*context, 5);
+  EXPECT_EQ(measured_, 1);
 }
 
 TEST_F(ActorTest, APullThatFailsIsNotRepeatedAtOnce) {
@@ -237,7 +169,7 @@ TEST_F(ActorTest, NothingIsEvictedInVain) {
   Step(*small, 11);
   Step(*other, 11);
   // Room for two, all of it used by what saves more than a run of twice the size promises.
-  for (ChunkPlacement& chunk : corpus_->chunks) chunk.token_count = 3 * kTokens;
+  for (ChunkPlacement& chunk : corpus_->chunks) chunk.token_count = 3 * kActorTokens;
   const auto large = Open({5});  // larger than the near store
   Step(*large, 30);
   EXPECT_EQ(actor_->stats().evictions, 0u);

@@ -93,6 +93,8 @@ TEST(LiveError, IsTheMedianOfTheLast) {
   EXPECT_NEAR(*error.Median(), 0.1, 1e-6);
 }
 
+constexpr KernelTargetId kTarget = KernelTargetId::kAvx2;
+
 // A holder of a profile, and frames of 8 rows over chunks of 100 and 50 tokens.
 struct LiveModelTest : testing::Test {
   LiveModelTest() {
@@ -100,7 +102,7 @@ struct LiveModelTest : testing::Test {
     profile.subject = SubjectOf(geometry, HostIdentity(), {}, true);
     // 5 us, and 8 rows take 0.2 us a token: 35 us of both chunks.
     profile.lanes = {{"h0", "tcp", {10, 1e9, 5e8}, {5, 0, 1, {{{8, 0.2}}}}}};
-    seed = std::make_unique<SeedProfile>(std::make_shared<const Profile>(profile), HostIdentity());
+    seed = std::make_unique<SeedProfile>(std::make_shared<const Profile>(profile), HostIdentity(), kTarget);
     model = std::make_unique<LiveModel>(HolderId{"h0"}, seed.get(), &requests);
   }
   // `us` from post to answer, `compute_us` of it in the kernel.
@@ -132,57 +134,98 @@ struct LiveModelTest : testing::Test {
 TEST_F(LiveModelTest, TheCurveIsScaledByWhatRepliesTell) {
   const LaneProfile* lane = model->SeedOf(geometry, FabricKind::kTcp);
   ASSERT_NE(lane, nullptr);
-  EXPECT_EQ(model->ComputeFor(std::nullopt, lane).live_factor, 1);
+  EXPECT_EQ(model->ComputeFor(geometry.widths(), std::nullopt, lane).live_factor, 1);
   // 10 us of probe, 10 of bytes, 35 of kernel.
   ObserveMany(geometry, FabricKind::kTcp, 35, 55);
-  EXPECT_NEAR(model->factor(true), 1, 1e-6);
+  EXPECT_NEAR(model->curve_factor(), 1, 1e-6);
   EXPECT_NEAR(*model->error(), 0, 1e-6);
   // A kernel of twice the time is what the model expects after a while.
   ObserveMany(geometry, FabricKind::kTcp, 70, 90);
-  EXPECT_NEAR(model->ComputeFor(std::nullopt, lane).live_factor, 2, 1e-6);
-  EXPECT_EQ(model->ComputeFor(std::nullopt, lane).curve, lane->compute);
+  EXPECT_NEAR(model->ComputeFor(geometry.widths(), std::nullopt, lane).live_factor, 2, 1e-6);
+  EXPECT_EQ(model->ComputeFor(geometry.widths(), std::nullopt, lane).curve, lane->compute);
   EXPECT_NEAR(*model->error(), 0, 1e-6);
   // What the constants do not explain shows: 90 us are expected.
   ObserveMany(geometry, FabricKind::kTcp, 70, 135);
   EXPECT_NEAR(*model->error(), 0.5, 1e-3);
-  EXPECT_EQ(model->factor(false), 1) << "of other constants";
+  EXPECT_EQ(model->points_factor(geometry.widths()), 1) << "of other constants";
 }
 
 TEST_F(LiveModelTest, MeasuredPointsHaveAFactorOfTheirOwn) {
   EXPECT_EQ(model->SeedOf(geometry, FabricKind::kShm), nullptr);
   ObserveMany(geometry, FabricKind::kShm, 70, 90);
-  EXPECT_EQ(model->factor(false), 1) << "nothing to compare with yet";
+  EXPECT_EQ(model->points_factor(geometry.widths()), 1) << "nothing to compare with yet";
   EXPECT_FALSE(model->error().has_value());
   ComputeConstants measured;
   measured.base_us = 11;
   measured.per_row_token_us = 0.02;  // 8 x 150 x 0.02 + 11 = 35
-  model->SetMeasured(measured);
+  model->SetMeasured(geometry.widths(), measured);
   ObserveMany(geometry, FabricKind::kShm, 70, 90);
-  EXPECT_NEAR(model->factor(false), 2, 1e-6);
-  EXPECT_NEAR(model->ComputeFor(measured, nullptr).live_factor, 2, 1e-6);
-  EXPECT_EQ(model->factor(true), 1);
+  EXPECT_NEAR(model->points_factor(geometry.widths()), 2, 1e-6);
+  EXPECT_NEAR(model->ComputeFor(geometry.widths(), measured, nullptr).live_factor, 2, 1e-6);
+  EXPECT_EQ(model->curve_factor(), 1);
   measured.gather_factor = 2;
-  model->SetMeasured(measured);
-  EXPECT_NEAR(model->factor(false), 2, 1e-6) << "the same two points";
+  model->SetMeasured(geometry.widths(), measured);
+  EXPECT_NEAR(model->points_factor(geometry.widths()), 2, 1e-6) << "the same two points";
   measured.base_us = 12;
-  model->SetMeasured(measured);
-  EXPECT_EQ(model->factor(false), 1);
+  model->SetMeasured(geometry.widths(), measured);
+  EXPECT_EQ(model->points_factor(geometry.widths()), 1);
 }
 
-TEST_F(LiveModelTest, AnotherGeometryHasNoSeed) {
+TEST_F(LiveModelTest, OtherWidthsHaveNoSeed) {
   Geometry other = geometry;
-  other.revision += "-other";
+  other.d_rope += 2;
   EXPECT_EQ(model->SeedOf(other, FabricKind::kTcp), nullptr);
   ObserveMany(other, FabricKind::kTcp, 70, 90);
-  EXPECT_EQ(model->factor(true), 1);
+  EXPECT_EQ(model->curve_factor(), 1);
   EXPECT_FALSE(model->error().has_value());
+}
+
+// Layers and model do not matter: all constants are of one layer.
+TEST_F(LiveModelTest, AModelOfTheSameWidthsHasTheSeed) {
+  Geometry other = geometry;
+  other.model = "another";
+  other.layers = 61;
+  EXPECT_NE(model->SeedOf(other, FabricKind::kTcp), nullptr);
+}
+
+TEST_F(LiveModelTest, AHolderThatChangedItsKernelTargetHasNoSeed) {
+  Profile profile = *seed->profile();
+  profile.lanes[0].kernel_target = kTarget;
+  const SeedProfile of_target(std::make_shared<const Profile>(profile), HostIdentity(), kTarget);
+  LiveModel holder({"h0"}, &of_target, &requests);
+  EXPECT_NE(holder.SeedOf(geometry, FabricKind::kTcp), nullptr) << "nothing is known yet";
+  holder.SetTarget(kTarget);
+  EXPECT_NE(holder.SeedOf(geometry, FabricKind::kTcp), nullptr);
+  holder.SetTarget(KernelTargetId::kAvx3);
+  EXPECT_EQ(holder.SeedOf(geometry, FabricKind::kTcp), nullptr);
+}
+
+// Two points of one model must not be taken for another's of other widths.
+TEST_F(LiveModelTest, EachWidthsHaveTheirOwnPoints) {
+  Geometry wide = geometry;
+  wide.d_qk *= 2;
+  model->SetMeasured(geometry.widths(), {.base_us = 11, .per_row_token_us = 0.02});
+  model->SetMeasured(wide.widths(), {.base_us = 11, .per_row_token_us = 0.04});
+  ObserveMany(geometry, FabricKind::kShm, 70, 90);
+  EXPECT_NEAR(model->points_factor(geometry.widths()), 2, 1e-6);
+  EXPECT_EQ(model->points_factor(wide.widths()), 1);
+  ObserveMany(wide, FabricKind::kShm, 59, 90);
+  EXPECT_NEAR(model->points_factor(wide.widths()), 1, 1e-6);
+  // There is room for kWidthsMax of them; the rest have none.
+  for (uint32_t i = 0; i < 2 * LiveModel::kWidthsMax; ++i) {
+    Geometry more = geometry;
+    more.d_v += i + 1;
+    model->SetMeasured(more.widths(), {.base_us = 35});
+    ObserveMany(more, FabricKind::kShm, 70, 90);
+    EXPECT_NEAR(model->points_factor(more.widths()), i + 2 < LiveModel::kWidthsMax ? 2 : 1, 1e-6);
+  }
 }
 
 TEST_F(LiveModelTest, OnlyFramesThatWereAloneCount) {
   requests.Begin(1);
   ObserveMany(geometry, FabricKind::kTcp, 70, 90);
   requests.End(1);
-  EXPECT_EQ(model->factor(true), 1);
+  EXPECT_EQ(model->curve_factor(), 1);
   EXPECT_FALSE(model->error().has_value());
   // A time that saturated is not one.
   AnsweredFrame frame = {.geometry = geometry, .rows = 8, .tokens = tokens};
@@ -192,20 +235,21 @@ TEST_F(LiveModelTest, OnlyFramesThatWereAloneCount) {
     requests.End(1);
     model->Observe(frame, std::nullopt, 0, clock);
   }
-  EXPECT_EQ(model->factor(true), 1);
+  EXPECT_EQ(model->curve_factor(), 1);
 }
 
 TEST(SeedProfile, OfAnotherHostIsNeverUsed) {
   Profile profile;
   const Geometry geometry = test::TestGeometry();
   profile.subject = SubjectOf(geometry, "another-host-altogether", {}, true);
-  const SeedProfile elsewhere(std::make_shared<const Profile>(profile), HostIdentity());
+  const SeedProfile elsewhere(std::make_shared<const Profile>(profile), HostIdentity(), kTarget);
   EXPECT_EQ(elsewhere.profile(), nullptr);
   EXPECT_EQ(elsewhere.For(geometry), nullptr);
-  const SeedProfile here(std::make_shared<const Profile>(profile), "another-host-altogether");
+  const SeedProfile here(std::make_shared<const Profile>(profile), "another-host-altogether",
+                         kTarget);
   EXPECT_EQ(here.For(geometry), here.profile());
   EXPECT_NE(here.profile(), nullptr);
-  EXPECT_EQ(SeedProfile(nullptr, "h").For(geometry), nullptr);
+  EXPECT_EQ(SeedProfile(nullptr, "h", kTarget).For(geometry), nullptr);
 }
 
 TEST(SeedProfile, ManyGeometriesAreBounded) {
@@ -213,11 +257,11 @@ TEST(SeedProfile, ManyGeometriesAreBounded) {
   Profile profile;
   Geometry geometry = test::TestGeometry();
   profile.subject = SubjectOf(geometry, "host", {}, true);
-  const SeedProfile seed(std::make_shared<const Profile>(profile), "host");
+  const SeedProfile seed(std::make_shared<const Profile>(profile), "host", kTarget);
   EXPECT_NE(seed.For(geometry), nullptr);
   for (uint32_t i = 0; i < 2 * SeedProfile::kGeometryCountMax; ++i) {
     Geometry other = geometry;
-    other.model += std::to_string(i);
+    other.d_qk += i + 1;
     EXPECT_EQ(seed.For(other), nullptr);
   }
   EXPECT_NE(seed.For(geometry), nullptr);

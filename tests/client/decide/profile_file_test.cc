@@ -28,7 +28,9 @@ Profile Sample() {
   profile.here.prefill_per_token_layer_us = 3.5;
   profile.here.attend = {
       .base_us = 1, .per_row_us = 2, .anchor_count = 1, .anchors = {{{16, 0.25}}}};
-  profile.lanes = {{"h0", "shm", {1.5, 9e9, 8e9}, {2, 0.5, 2, {{{1, 0.5}, {64, 4}}}}, 0},
+  profile.kernel_target = KernelTargetId::kNeon;
+  profile.lanes = {{"h0", "shm", {1.5, 9e9, 8e9}, {2, 0.5, 2, {{{1, 0.5}, {64, 4}}}}, 0, 1,
+                    KernelTargetId::kAvx3},
                    {"h1", "tcp", {20, 1e9, 2e9}, {}, 0.75, 0.25}};
   return profile;
 }
@@ -45,6 +47,7 @@ TEST(Profile, IsReadAsItWasWritten) {
     EXPECT_EQ(read->here.splice_per_layer_us, profile.here.splice_per_layer_us);
     EXPECT_EQ(read->here.prefill_per_token_layer_us, profile.here.prefill_per_token_layer_us);
     EXPECT_EQ(read->here.attend, profile.here.attend);
+    EXPECT_EQ(read->kernel_target, profile.kernel_target);
     EXPECT_EQ(read->lanes, profile.lanes);
     EXPECT_EQ(read->Find("h1", "tcp"), &read->lanes[1]);
     EXPECT_EQ(read->Find("h1", "shm"), nullptr);
@@ -87,35 +90,48 @@ TEST(Profile, ASpliceOfNoFixedCostMayBeLeftOut) {
   EXPECT_EQ(read->here.splice_per_layer_us, 0);
 }
 
-TEST(Profile, SpeaksOfOneGeometryAndHost) {
+TEST(Profile, SpeaksOfOneHostAndItsWidths) {
+  constexpr KernelTargetId kTarget = KernelTargetId::kAvx3;
   Geometry geometry = *NamedGeometry("deepseek-v2-lite");
   geometry.revision = "r1";
   const std::string host = "0123456789abcdef-boot";
   Profile profile;
   const std::vector<std::string> holders = {"h0", "h1"};
   profile.subject = SubjectOf(geometry, host, holders, /*quick=*/false);
+  profile.here.prefill_per_token_layer_us = 3;
   EXPECT_EQ(profile.subject, geometry.ToString() + " from 0123456789ab to h0 h1, full");
-  EXPECT_EQ(WhyNotOf(profile, geometry, host), "");
+  EXPECT_EQ(WhyNotOf(profile, geometry, host, kTarget), "");
   EXPECT_EQ(WhyNotFrom(profile, host), "");
-  Geometry scaled = geometry;
-  scaled.softmax_scale *= 2;
-  EXPECT_EQ(WhyNotOf(profile, scaled, host), "") << "no time hangs on it";
+  EXPECT_TRUE(HereFor(profile, geometry).prefill_per_token_layer_us);
+  // Other models of the same widths; but prefill is of one model.
   for (const auto change : std::vector<void (*)(Geometry&)>{
            [](Geometry& g) { g.model += "x"; }, [](Geometry& g) { g.revision = "r"; },
-           [](Geometry& g) { ++g.layers; }, [](Geometry& g) { g.d_qk += 64; },
-           [](Geometry& g) { g.d_v -= 64; }, [](Geometry& g) { g.dtype = RowDtype::kFp8DsMla; },
-           [](Geometry& g) { g.rope.theta *= 2; }}) {
+           [](Geometry& g) { g.layers = 61; }, [](Geometry& g) { g.rope.theta *= 2; },
+           [](Geometry& g) { g.softmax_scale *= 2; }}) {
     Geometry other = geometry;
     change(other);
-    EXPECT_THAT(WhyNotOf(profile, other, host),
-                AllOf(HasSubstr(profile.subject), HasSubstr(other.ToString()),
-                      HasSubstr("another geometry")));
+    EXPECT_EQ(WhyNotOf(profile, other, host, kTarget), "");
+    const bool same_model = other.model == geometry.model && other.revision == geometry.revision;
+    EXPECT_EQ(HereFor(profile, other).prefill_per_token_layer_us.has_value(), same_model);
   }
-  EXPECT_THAT(WhyNotOf(profile, geometry, "another host"), HasSubstr("booted again"));
+  for (const auto change : std::vector<void (*)(Geometry&)>{
+           [](Geometry& g) { g.d_qk += 64; }, [](Geometry& g) { g.d_v -= 64; },
+           [](Geometry& g) { g.d_rope = 6; }, [](Geometry& g) { g.dtype = RowDtype::kFp8DsMla; }}) {
+    Geometry other = geometry;
+    change(other);
+    EXPECT_THAT(WhyNotOf(profile, other, host, kTarget),
+                AllOf(HasSubstr(profile.subject), HasSubstr(other.widths().ToString()),
+                      HasSubstr("other widths")));
+  }
+  profile.kernel_target = kTarget;
+  EXPECT_EQ(WhyNotOf(profile, geometry, host, kTarget), "");
+  EXPECT_THAT(WhyNotOf(profile, geometry, host, KernelTargetId::kAvx2),
+              AllOf(HasSubstr("AVX3"), HasSubstr("AVX2")));
+  EXPECT_THAT(WhyNotOf(profile, geometry, "another host", kTarget), HasSubstr("booted again"));
   EXPECT_THAT(WhyNotFrom(profile, "another host"),
               AllOf(HasSubstr(profile.subject), HasSubstr("booted again")));
   EXPECT_NE(WhyNotFrom({}, host), "");
-  EXPECT_NE(WhyNotOf({}, geometry, host), "");
+  EXPECT_NE(WhyNotOf({}, geometry, host, kTarget), "");
 }
 
 TEST(Profile, FilesAreReplacedWhole) {

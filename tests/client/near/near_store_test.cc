@@ -115,5 +115,40 @@ TEST_F(NearStoreTest, ThreadsTakeNoMoreThanThereIs) {
   EXPECT_EQ(store_.used_bytes(), 0u);
 }
 
+class Elsewhere final : public NearRows {
+ public:
+  std::span<const std::byte> layer(uint32_t) const override { return bytes; }
+  std::vector<std::byte> bytes = std::vector<std::byte>(7);
+};
+
+TEST_F(NearStoreTest, AdoptsRowsThatLieElsewhere) {
+  const auto rows = std::make_shared<Elsewhere>();
+  ASSERT_TRUE(store_.Adopt(Id(1), geometry_, rows, /*bytes=*/bytes_).ok());
+  EXPECT_EQ(store_.used_bytes(), bytes_);
+  EXPECT_EQ(store_.Find(Id(1), geometry_)->layer(0).data(), rows->bytes.data());
+  // What does not fit is refused, and leaves nothing behind.
+  EXPECT_EQ(store_.Adopt(Id(2), geometry_, rows, 2 * bytes_).code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(store_.used_bytes(), bytes_);
+  EXPECT_EQ(store_.Find(Id(2), geometry_), nullptr);
+  // A second of the same chunk takes no more room, and its rows are not used.
+  ASSERT_TRUE(store_.Adopt(Id(1), geometry_, std::make_shared<Elsewhere>(), 0).ok());
+  EXPECT_EQ(store_.Find(Id(1), geometry_)->layer(0).data(), rows->bytes.data());
+  store_.Release(Id(1));
+  EXPECT_NE(store_.Find(Id(1), geometry_), nullptr) << "it was adopted twice";
+  store_.Release(Id(1));
+  EXPECT_EQ(store_.Find(Id(1), geometry_), nullptr);
+  EXPECT_EQ(store_.used_bytes(), 0u);
+  EXPECT_EQ(rows.use_count(), 1);
+}
+
+TEST_F(NearStoreTest, SaysWhatAReleaseWouldFree) {
+  ASSERT_TRUE(Put(1) && Put(2) && store_.Hold(Id(2), geometry_));
+  const std::vector<ChunkId> ids = {Id(1), Id(2), Id(3)};
+  EXPECT_EQ(store_.BytesHeldOnce(ids), bytes_) << "the second is held twice";
+  store_.Release(Id(2));
+  EXPECT_EQ(store_.BytesHeldOnce(ids), 2 * bytes_);
+}
+
 }  // namespace
 }  // namespace ckv

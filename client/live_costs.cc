@@ -1,0 +1,202 @@
+#include "client/live_costs.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "client/cache/calibrate_here.h"
+#include "client/calls.h"
+#include "client/holders/replica_choice.h"
+#include "proto/base/status.h"
+
+namespace ckv {
+namespace {
+
+constexpr const char* kUnknownHere = "the speed of this host's kernels is not measured yet";
+constexpr const char* kUnknownThere = "no holder of a chunk has been measured yet";
+
+// A replica that nobody measured would look free.
+bool IsKnown(const Candidate& candidate) {
+  const ComputeConstants& compute = candidate.compute;
+  return candidate.fabric.has_value() &&
+         (!compute.curve.empty() || compute.base_us > 0 || compute.per_row_token_us > 0);
+}
+
+// Calls `visit` with each chunk of a call that has tokens.
+template <typename Visit>
+void ForEachChunk(const QuoteCall& call, Visit visit) {
+  const std::vector<ChunkPlacement>& all = call.corpus->chunks;
+  const auto count = static_cast<uint32_t>(call.chunks.empty() ? all.size() : call.chunks.size());
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t chunk = call.chunks.empty() ? i : call.chunks[i];
+    if (all[chunk].token_count > 0) visit(chunk);
+  }
+}
+
+}  // namespace
+
+RequesterConstants LiveCosts::Here(const Geometry& geometry) {
+  if (const auto known = KnownHere(geometry)) return *known;
+  const Profile* const profile = peers_.seed().For(geometry);
+  const RequesterConstants measured = MeasuredHere(geometry);
+  if (profile == nullptr) return measured;
+  RequesterConstants constants = HereFor(*profile, geometry);
+  constants.attend_per_row_token_us = measured.attend_per_row_token_us;
+  return constants;
+}
+
+std::optional<RequesterConstants> LiveCosts::KnownHere(const Geometry& geometry) const {
+  const Profile* const profile = peers_.seed().For(geometry);
+  std::optional<RequesterConstants> constants;
+  if (profile != nullptr) constants = HereFor(*profile, geometry);
+  if (constants && !constants->attend.empty()) return constants;
+  absl::MutexLock lock(&mu_);
+  const auto measured = here_.find(geometry.widths());
+  if (measured == here_.end()) return std::nullopt;
+  if (!constants) return measured->second;
+  constants->attend_per_row_token_us = measured->second.attend_per_row_token_us;
+  return constants;
+}
+
+RequesterConstants LiveCosts::MeasuredHere(const Geometry& geometry) {
+  constexpr size_t kWidthsMax = 64;
+  const RequesterConstants measured = CalibrateHere(geometry, clock_);
+  absl::MutexLock lock(&mu_);
+  if (here_.size() >= kWidthsMax) here_.clear();
+  return here_.emplace(geometry.widths(), measured).first->second;
+}
+
+absl::StatusOr<std::shared_ptr<const ChunkGroups>> LiveCosts::GroupsOf(
+    const std::shared_ptr<const Corpus>& corpus) {
+  {
+    absl::MutexLock lock(&mu_);
+    const auto known = groups_.find(corpus.get());
+    if (known != groups_.end() && known->second.corpus.lock() == corpus)
+      return known->second.groups;
+  }
+  CKV_ASSIGN_OR_RETURN(std::shared_ptr<const ChunkGroups> groups,
+                       ChunkGroups::Make(corpus, peers_));
+  absl::MutexLock lock(&mu_);
+  if (groups_.size() >= kCorpusCountMax) groups_.clear();
+  groups_[corpus.get()] = {corpus, groups};
+  return groups;
+}
+
+absl::Status LiveCosts::CheckCall(const QuoteCall& call) const {
+  if (call.corpus == nullptr) return absl::InvalidArgumentError("quote: no corpus");
+  if (call.query_rows == 0 || call.query_rows > kAttendRowCountMax) {
+    return absl::InvalidArgumentError(absl::StrFormat("quote: %d query rows, 1 to %d can be",
+                                                      call.query_rows, kAttendRowCountMax));
+  }
+  for (const uint32_t chunk : call.chunks) {
+    if (chunk < call.corpus->chunks.size()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("quote: chunk %d of a corpus of %d", chunk, call.corpus->chunks.size()));
+  }
+  return absl::OkStatus();
+}
+
+DecisionInput LiveCosts::InputOf(const QuoteCall& call, const RequesterConstants& here) const {
+  DecisionInput input;
+  input.geometry = call.corpus->geometry;
+  input.query_rows = call.query_rows;
+  input.steps = std::max(1u, call.steps);
+  input.agents = std::max(1u, call.agents);
+  input.selected = call.select;
+  input.f32_partials = call.wire == PartialDtype::kF32;
+  input.canonical = true;  // near rows are attended where they stand; queries are turned
+  input.here = here;
+  input.lane_shape = lane_shape_;
+  return input;
+}
+
+bool LiveCosts::AddCandidates(const ChunkGroups& groups, uint32_t group, uint32_t ordinal,
+                              DecisionInput& input) const {
+  bool any = false;
+  for (const HolderPeer* const peer : groups.PeersOf(group)) {
+    Candidate candidate = CandidateOf(*peer, peers_, oracle_, input.geometry);
+    candidate.group = ordinal;
+    if (!IsKnown(candidate) || peer->gone()) {
+      candidate.fabric.reset();
+      candidate.path.reset();
+    } else {
+      any = true;
+    }
+    input.candidates.push_back(std::move(candidate));
+  }
+  return any;
+}
+
+absl::StatusOr<std::vector<GroupQuote>> LiveCosts::Quote(
+    const QuoteCall& call, const std::function<bool(uint32_t)>& is_near) {
+  CKV_RETURN_IF_ERROR(CheckCall(call));
+  CKV_ASSIGN_OR_RETURN(const std::shared_ptr<const ChunkGroups> groups, GroupsOf(call.corpus));
+  std::vector<GroupQuote> quotes;
+  std::vector<uint32_t> seen;  // the group of each quote
+  ForEachChunk(call, [&](uint32_t chunk) {
+    const uint32_t group = groups->Of(chunk);
+    size_t i = 0;
+    while (i < seen.size() && seen[i] != group) ++i;
+    if (i == seen.size()) {
+      seen.push_back(group);
+      quotes.emplace_back().first_chunk = chunk;
+    }
+    const uint32_t tokens = call.corpus->chunks[chunk].token_count;
+    ++quotes[i].chunk_count;
+    quotes[i].tokens += tokens;
+    if (is_near(chunk)) quotes[i].near_tokens += tokens;
+  });
+  const std::optional<RequesterConstants> here = KnownHere(call.corpus->geometry);
+  DecisionInput input = InputOf(call, here.value_or(RequesterConstants{}));
+  for (size_t i = 0; i < quotes.size(); ++i) {
+    GroupQuote& quote = quotes[i];
+    input.tokens = input.cache_room_tokens = quote.tokens;
+    input.near_tokens = quote.near_tokens;
+    input.candidates.clear();
+    const bool known = AddCandidates(*groups, seen[i], /*ordinal=*/0, input);
+    if (known && here) {
+      quote.decision = Decide(input);
+      continue;
+    }
+    for (CostBreakdown& cost : quote.decision.costs)
+      cost.why_not = known ? kUnknownHere : kUnknownThere;
+  }
+  return quotes;
+}
+
+absl::StatusOr<DecisionInput> LiveCosts::KnownInput(const QuoteCall& call) {
+  CKV_RETURN_IF_ERROR(CheckCall(call));
+  const std::optional<RequesterConstants> here = KnownHere(call.corpus->geometry);
+  if (!here) return absl::UnavailableError(kUnknownHere);
+  CKV_ASSIGN_OR_RETURN(const std::shared_ptr<const ChunkGroups> groups, GroupsOf(call.corpus));
+  DecisionInput input = InputOf(call, *here);
+  std::vector<uint64_t> tokens(groups->group_count());
+  ForEachChunk(call, [&](uint32_t chunk) {
+    tokens[groups->Of(chunk)] += call.corpus->chunks[chunk].token_count;
+    input.tokens += call.corpus->chunks[chunk].token_count;
+  });
+  input.cache_room_tokens = input.tokens;
+  uint32_t ordinal = 0;
+  for (uint32_t group = 0; group < groups->group_count(); ++group) {
+    if (tokens[group] == 0) continue;
+    const size_t begin = input.candidates.size();
+    if (!AddCandidates(*groups, group, ordinal++, input))
+      return absl::UnavailableError(kUnknownThere);
+    for (size_t i = begin; i < input.candidates.size(); ++i)
+      input.candidates[i].token_share = double(tokens[group]) / double(input.tokens);
+  }
+  return input;
+}
+
+bool LiveCosts::HaveTarget(const std::shared_ptr<const Corpus>& corpus, KernelTargetId target) {
+  const auto groups = GroupsOf(corpus);
+  if (!groups.ok()) return false;
+  for (uint32_t group = 0; group < (*groups)->group_count(); ++group) {
+    for (const HolderPeer* const peer : (*groups)->PeersOf(group)) {
+      if (peer->model.target() != target) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace ckv

@@ -1,0 +1,132 @@
+// An actor whose costs, pulls and clock the test sets.
+
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "client/act/actor.h"
+#include "gtest/gtest.h"
+#include "tests/support/test_corpus.h"
+
+namespace ckv {
+
+inline constexpr uint32_t kActorTokens = 3000;  // a run is one chunk
+
+class ActorTest : public testing::Test {
+ protected:
+  ActorTest() {
+    corpus_ = std::make_shared<Corpus>();
+    corpus_->name = "c";
+    corpus_->geometry = test::TestGeometry();
+    for (uint8_t i = 0; i < 6; ++i) {
+      ChunkPlacement chunk;
+      chunk.id.bytes[0] = static_cast<uint8_t>(i + 1);
+      chunk.token_count = kActorTokens;
+      corpus_->chunks.push_back(chunk);
+    }
+    layers_ = corpus_->geometry.layers;
+    chunk_bytes_ = NearStore::BytesOf(corpus_->geometry, kActorTokens);
+  }
+  void Start(uint64_t near_bytes) {
+    ActorTools tools;
+    tools.cost = [this](const ActorTools::Work& work) -> absl::StatusOr<StepCost> {
+      if (!cost_known_) return absl::UnavailableError("nothing is measured yet");
+      StepCost cost = cost_;
+      cost.pull_us *= static_cast<double>(work.chunks.size());
+      return cost;
+    };
+    tools.measure = [this](const ActorTools::Work&, Instant) {
+      ++measured_;
+      clock_.Advance(measure_time_);
+      if (measure_status_.ok()) cost_known_ = true;
+      return measure_status_;
+    };
+    tools.same_target = [this](const auto&) { return same_target_; };
+    tools.source = [this](const auto&, uint32_t chunk) -> const void* {
+      return corpus_->chunks.data() + chunk % holder_count_;
+    };
+    tools.here = here_;
+    tools.pull = [this](const FetchCall& call, const ActorTools::Place& place,
+                        const std::function<bool()>&) {
+      if (call.layer_begin == 0) ++pulls_;
+      if (on_pull_) on_pull_(call);
+      for (uint32_t chunk = call.chunk_begin; chunk < call.chunk_end; ++chunk) {
+        for (uint32_t layer = call.layer_begin; layer < call.layer_end; ++layer)
+          place(RowRun{chunk, layer, 0, corpus_->chunks[chunk].token_count})[0] =
+              static_cast<std::byte>(chunk + 1);
+      }
+      return pull_status_;
+    };
+    actor_ = std::make_unique<Actor>(ActorOptions{.clock = &clock_, .near_bytes = near_bytes},
+                                     std::move(tools));
+  }
+  std::shared_ptr<ContextState> Open(std::vector<uint32_t> chunks, ContextExpectation expect = {},
+                                     Recompute recompute = {}) {
+    std::vector<ChunkUse> uses;
+    for (const uint32_t chunk : chunks) uses.push_back({chunk, 0});
+    const ContextPart part = {corpus_, uses};
+    auto context = *ContextState::Make({&part, 1});
+    EXPECT_TRUE(actor_
+                    ->Watch(context,
+                            {.parts = {&part, 1}, .expect = expect, .recompute = recompute},
+                            kInstantMax)
+                    .ok());
+    return context;
+  }
+  static StepCost Cost(double route_us, double near_us, double pull_us) {
+    StepCost cost;
+    cost.route_us = route_us;
+    cost.near_us = near_us;
+    cost.pull_us = pull_us;
+    return cost;
+  }
+  // Calls of so many steps, each seen by the actor, a microsecond of the clock each.
+  void Step(const ContextState& context, uint32_t steps) {
+    for (uint32_t i = 0; i < steps * layers_; ++i) {
+      context.CountCall({16, 16, 0, own_count_, f32_});
+      clock_.Advance(std::chrono::microseconds(1));
+      actor_->AwaitIdle();
+    }
+  }
+  static size_t NearCount(const ContextState& context) {
+    const auto near = context.near();
+    if (near == nullptr) return 0;
+    return size_t(
+        std::count_if(near->begin(), near->end(), [](auto& rows) { return rows != nullptr; }));
+  }
+  uint64_t Decisions(Primitive primitive, ActReason reason) const {
+    return actor_->stats().decisions[size_t(primitive)][size_t(reason)];
+  }
+  // A use of a chunk that nobody else uses, from open to close.
+  void UseOnce(uint32_t chunk, uint32_t steps) {
+    const auto context = Open({chunk});
+    Step(*context, steps);
+    context->Close();
+    actor_->AwaitIdle();
+  }
+
+  ManualClock clock_;
+  std::shared_ptr<Corpus> corpus_;
+  uint32_t layers_ = 0;
+  uint64_t chunk_bytes_ = 0;
+  std::atomic<bool> cost_known_{true};
+  StepCost cost_ = Cost(110, 10, 1000);  // loses 100 us a step
+  absl::Status pull_status_;
+  bool same_target_ = true;
+  uint32_t own_count_ = 0;
+  bool f32_ = false;
+  std::atomic<int> measured_{0}, pulls_{0};
+  absl::Status measure_status_;
+  Duration measure_time_{0};
+  uint32_t holder_count_ = 1;  // chunks go round them
+  NearSource* here_ = nullptr;
+  std::function<void(const FetchCall&)> on_pull_;
+  std::unique_ptr<Actor> actor_;
+};
+
+}  // namespace ckv

@@ -1,0 +1,246 @@
+// Goal: a run comes near by the way that costs least: rows of this process' holder, rows made anew,
+// or a pull; and no more pulls run at once than links and holders bear. Method: an actor whose
+// costs, pulls and clock the test sets.
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "gtest/gtest.h"
+#include "tests/client/act/actor_fixture.h"
+
+namespace ckv {
+namespace {
+
+class ActorWaysTest : public ActorTest {
+ protected:
+  // Makes rows of 100 + ordinal; each call takes `us` of the clock.
+  Recompute Maker(double us_per_token, int64_t us = 0) {
+    Recompute recompute;
+    recompute.us_per_token = us_per_token;
+    recompute.make = [this, us](const RecomputeCall& call) {
+      ++made_;
+      clock_.Advance(std::chrono::microseconds(us));
+      for (uint32_t chunk = call.chunk_begin; chunk < call.chunk_end; ++chunk) {
+        for (uint32_t layer = 0; layer < layers_; ++layer)
+          call.rows(chunk, layer)[0] = static_cast<std::byte>(100 + chunk);
+      }
+      return make_status_;
+    };
+    return recompute;
+  }
+  static int FirstByte(const ContextState& context, uint32_t chunk) {
+    return int((*context.near())[chunk]->layer(0)[0]);
+  }
+
+  std::atomic<int> made_{0};
+  absl::Status make_status_;
+};
+
+// A pull costs 1,000 us, and 3,000 tokens of 0.17 us are 510.
+TEST_F(ActorWaysTest, RowsAreMadeAnewWhereThatCostsLess) {
+  Start(10 * chunk_bytes_);
+  const auto context = Open({0}, {}, Maker(0.17, /*us=*/1500));
+  Step(*context, 5);
+  EXPECT_EQ(made_, 0);
+  Step(*context, 1);
+  EXPECT_EQ(made_, 1);
+  EXPECT_EQ(pulls_, 0);
+  ASSERT_EQ(NearCount(*context), 1u);
+  EXPECT_EQ(FirstByte(*context, 0), 100);
+  EXPECT_FALSE(context->near_same_bits()) << "they were not made by the holder";
+  EXPECT_EQ(actor_->stats().recomputed_tokens, kActorTokens);
+  EXPECT_EQ(actor_->stats().pulled_bytes, 0u);
+  EXPECT_EQ(Decisions(Primitive::kLocal, ActReason::kLostEnough), 1u);
+  // It took 0.5 us a token: 1,500 us, and so the next one is pulled.
+  const auto next = Open({1}, {}, Maker(0.17));
+  Step(*next, 11);
+  EXPECT_EQ(made_, 1);
+  EXPECT_EQ(pulls_, 1);
+  EXPECT_TRUE(next->near_same_bits());
+}
+
+TEST_F(ActorWaysTest, AProfilesCostOfPrefillCountsWhereNoneIsTold) {
+  cost_.prefill_token_us = 0.17;
+  Start(10 * chunk_bytes_);
+  const auto context = Open({0}, {}, Maker(0, /*us=*/300));
+  Step(*context, 6);
+  EXPECT_EQ(made_, 1);
+  cost_.prefill_token_us.reset();
+  const auto unknown = Open({1}, {}, Maker(0));
+  Step(*unknown, 11);
+  EXPECT_EQ(made_, 2) << "it was timed meanwhile";
+}
+
+TEST_F(ActorWaysTest, WithoutAnyCostNothingIsMadeAnew) {
+  Start(10 * chunk_bytes_);
+  const auto context = Open({0}, {}, Maker(0));
+  Step(*context, 11);
+  EXPECT_EQ(made_, 0);
+  EXPECT_EQ(pulls_, 1);
+}
+
+TEST_F(ActorWaysTest, RowsMadeAnewAreForContextsThatMakeThem) {
+  Start(10 * chunk_bytes_);
+  const auto context = Open({0}, {}, Maker(0.17));
+  Step(*context, 6);
+  ASSERT_EQ(NearCount(*context), 1u);
+  const auto other = Open({0});
+  EXPECT_EQ(NearCount(*other), 0u);
+  const auto same = Open({0}, {}, Maker(0.17));
+  EXPECT_EQ(NearCount(*same), 1u);
+  // Once the holder's rows are near, they serve both.
+  Step(*other, 11);
+  ASSERT_EQ(NearCount(*other), 1u);
+  EXPECT_EQ(FirstByte(*other, 0), 1);
+  EXPECT_TRUE(other->near_same_bits());
+  EXPECT_EQ(made_, 1);
+}
+
+TEST_F(ActorWaysTest, WhatCannotBeMadeIsPulled) {
+  make_status_ = absl::InternalError("the engine is gone");
+  Start(10 * chunk_bytes_);
+  const auto context = Open({0, 1}, {}, Maker(0.17));
+  Step(*context, 12);
+  EXPECT_EQ(made_, 1) << "nor tried again";
+  ASSERT_EQ(NearCount(*context), 2u);
+  EXPECT_EQ(FirstByte(*context, 0), 1);
+  EXPECT_TRUE(context->near_same_bits());
+}
+
+// Rows of a holder in this process, some of them there and some to be copied.
+class HolderHere final : public NearSource {
+ public:
+  struct Rows final : NearRows {
+    explicit Rows(uint8_t first) : bytes(size_t{1} << 20, std::byte{first}) {}
+    std::span<const std::byte> layer(uint32_t) const override { return bytes; }
+    std::vector<std::byte> bytes;
+  };
+  std::shared_ptr<const NearRows> Find(const ChunkId& id, const Geometry&) override {
+    const auto known = rows.find(id.bytes[0]);
+    return known == rows.end() ? nullptr : known->second;
+  }
+  absl::Status Copy(const std::shared_ptr<const Corpus>& corpus,
+                    const std::vector<uint32_t>& chunks, Instant) override {
+    ++copies;
+    if (!status.ok()) return status;
+    for (const uint32_t chunk : chunks) Put(corpus->chunks[chunk].id.bytes[0]);
+    return status;
+  }
+  void Put(uint8_t id) { rows[id] = std::make_shared<Rows>(static_cast<uint8_t>(200 + id)); }
+
+  std::map<uint8_t, std::shared_ptr<const NearRows>> rows;
+  std::atomic<int> copies{0};
+  absl::Status status;
+};
+
+TEST_F(ActorWaysTest, ChunksOfThisProcessHolderAreNearFromTheStart) {
+  HolderHere holder;
+  holder.Put(1);
+  here_ = &holder;
+  Start(10 * chunk_bytes_);
+  const auto context = Open({0, 1});
+  ASSERT_EQ(NearCount(*context), 1u);
+  EXPECT_EQ(FirstByte(*context, 0), 201);
+  EXPECT_EQ(actor_->stats().near_bytes, 0u) << "they take no room twice";
+  EXPECT_EQ(Decisions(Primitive::kFetch, ActReason::kHere), 1u);
+  // The other is copied to the holder, which answers for it from then on.
+  Step(*context, 21);
+  EXPECT_EQ(holder.copies, 1);
+  EXPECT_EQ(pulls_, 0);
+  ASSERT_EQ(NearCount(*context), 2u);
+  EXPECT_EQ(FirstByte(*context, 1), 202);
+  EXPECT_EQ(actor_->stats().near_bytes, chunk_bytes_);
+  // Nobody keeps the holder's rows when no context is open.
+  context->Close();
+  actor_->AwaitIdle();
+  EXPECT_EQ(holder.rows[1].use_count(), 1);
+  actor_.reset();
+}
+
+TEST_F(ActorWaysTest, WhatTheHolderDoesNotTakeIsPulled) {
+  HolderHere holder;
+  holder.status = absl::ResourceExhaustedError("no room for copies");
+  here_ = &holder;
+  Start(10 * chunk_bytes_);
+  const auto context = Open({0});
+  Step(*context, 11);
+  EXPECT_EQ(holder.copies, 1);
+  EXPECT_EQ(pulls_, 1);
+  EXPECT_EQ(FirstByte(*context, 0), 1);
+  actor_.reset();
+}
+
+// Four chunks are one run. Two of them are near for another context's sake.
+TEST_F(ActorWaysTest, OnlyWhatIsMissingIsPulled) {
+  for (ChunkPlacement& chunk : corpus_->chunks) chunk.token_count = 512;
+  std::atomic<uint32_t> chunks{0};
+  on_pull_ = [&](const FetchCall& call) {
+    if (call.layer_begin == 0) chunks += call.chunk_end - call.chunk_begin;
+  };
+  Start(10 * chunk_bytes_);
+  const auto some = Open({1, 2});
+  Step(*some, 30);
+  EXPECT_EQ(chunks, 2u);
+  const auto all = Open({0, 1, 2, 3});
+  Step(*all, 60);
+  EXPECT_EQ(NearCount(*all), 4u);
+  EXPECT_EQ(chunks, 4u);
+}
+
+TEST_F(ActorWaysTest, TwoPullsAtOnceAndOneOfEachHolder) {
+  absl::Mutex mu;
+  std::set<uint32_t> under_way;
+  size_t most = 0;
+  bool go_on = false;
+  holder_count_ = 3;
+  on_pull_ = [&](const FetchCall& call) {
+    absl::MutexLock lock(&mu);
+    const uint32_t holder = call.chunk_begin % holder_count_;
+    if (call.layer_begin > 0) return;
+    EXPECT_TRUE(under_way.insert(holder).second) << "two pulls of one holder";
+    most = std::max(most, under_way.size());
+    mu.Await(absl::Condition(&go_on));
+    under_way.erase(holder);
+  };
+  Start(10 * chunk_bytes_);
+  ContextExpectation many;
+  many.steps = 1000;
+  // Chunks 0 and 3 are one holder's.
+  const auto first = Open({0}, many), second = Open({3}, many), third = Open({1}, many),
+             fourth = Open({2}, many);
+  for (const auto* const context : {&first, &second, &third, &fourth})
+    (*context)->CountCall({16, 16, 0, 0, false});
+  {
+    absl::MutexLock lock(&mu);
+    const auto two = [&] { return under_way.size() == Actor::kFlowsMax; };
+    mu.Await(absl::Condition(&two));
+    go_on = true;
+  }
+  actor_->AwaitIdle();
+  EXPECT_EQ(pulls_, 4);
+  EXPECT_EQ(most, Actor::kFlowsMax);
+}
+
+TEST_F(ActorWaysTest, AHintCountsForAllAgentsThatShareTheChunks) {
+  Start(10 * chunk_bytes_);
+  ContextExpectation few;
+  few.steps = 4;  // 400 us of 1,000
+  const auto alone = Open({0}, few);
+  alone->CountCall({16, 16, 0, 0, false});
+  actor_->AwaitIdle();
+  EXPECT_EQ(NearCount(*alone), 0u);
+  few.agents = 3;
+  const auto many = Open({1}, few);
+  many->CountCall({16, 16, 0, 0, false});
+  actor_->AwaitIdle();
+  EXPECT_EQ(NearCount(*many), 1u);
+  EXPECT_EQ(Decisions(Primitive::kFetch, ActReason::kHint), 1u);
+}
+
+}  // namespace
+}  // namespace ckv
