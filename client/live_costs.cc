@@ -37,29 +37,28 @@ void ForEachChunk(const QuoteCall& call, Visit visit) {
 
 RequesterConstants LiveCosts::Here(const Geometry& geometry) {
   if (const auto known = KnownHere(geometry)) return *known;
-  const Profile* const profile = peers_.seed().For(geometry);
-  const RequesterConstants measured = MeasuredHere(geometry);
-  if (profile == nullptr) return measured;
-  RequesterConstants constants = HereFor(*profile, geometry);
-  constants.attend_per_row_token_us = measured.attend_per_row_token_us;
-  return constants;
+  (void)MeasuredHere(geometry);
+  return KnownHere(geometry).value_or(RequesterConstants{});
 }
 
-std::optional<RequesterConstants> LiveCosts::KnownHere(const Geometry& geometry) const {
+std::optional<RequesterConstants> LiveCosts::KnownHere(const Geometry& geometry) {
+  const RowWidths widths = geometry.widths();
   const Profile* const profile = peers_.seed().For(geometry);
   std::optional<RequesterConstants> constants;
   if (profile != nullptr) constants = HereFor(*profile, geometry);
-  if (constants && !constants->attend.empty()) return constants;
-  absl::MutexLock lock(&mu_);
-  const auto measured = here_.find(geometry.widths());
-  if (measured == here_.end()) return std::nullopt;
-  if (!constants) return measured->second;
-  constants->attend_per_row_token_us = measured->second.attend_per_row_token_us;
-  return constants;
+  if (!constants || constants->attend.empty()) {
+    absl::MutexLock lock(&mu_);
+    const auto measured = here_.find(widths);
+    if (measured == here_.end()) return std::nullopt;
+    if (!constants) constants = measured->second;
+    constants->attend_per_row_token_us = measured->second.attend_per_row_token_us;
+  }
+  live_here_.SetKnown(widths, *constants);
+  return WithAttendFactor(*std::move(constants), live_here_.Factor(widths));
 }
 
 RequesterConstants LiveCosts::MeasuredHere(const Geometry& geometry) {
-  constexpr size_t kWidthsMax = 64;
+  constexpr size_t kWidthsMax = LiveHere::kWidthsMax;
   const RequesterConstants measured = CalibrateHere(geometry, clock_);
   absl::MutexLock lock(&mu_);
   if (here_.size() >= kWidthsMax) here_.clear();
@@ -186,6 +185,20 @@ absl::StatusOr<DecisionInput> LiveCosts::KnownInput(const QuoteCall& call) {
       input.candidates[i].token_share = double(tokens[group]) / double(input.tokens);
   }
   return input;
+}
+
+void LiveCosts::ObservePull(const FetchCall& call, Duration took) {
+  const auto groups = GroupsOf(call.corpus);
+  if (!groups.ok()) return;
+  uint64_t tokens = 0;
+  for (uint32_t i = call.chunk_begin; i < call.chunk_end; ++i)
+    tokens += call.corpus->chunks[i].token_count;
+  const uint64_t bytes =
+      tokens * (call.layer_end - call.layer_begin) * call.corpus->geometry.row_bytes();
+  const uint32_t group = (*groups)->Of(call.chunk_begin);
+  if (group == ChunkGroups::kNoGroup) return;
+  for (HolderPeer* const peer : (*groups)->PeersOf(group))
+    peer->pull.Observe(bytes, double(took.count()) / 1e3);
 }
 
 bool LiveCosts::HaveTarget(const std::shared_ptr<const Corpus>& corpus, KernelTargetId target) {

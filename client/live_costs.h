@@ -16,6 +16,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "client/calls.h"
+#include "client/decide/live_here.h"
 #include "client/decide/network_oracle.h"
 #include "client/decide/predicate.h"
 #include "client/decide/profile.h"
@@ -42,8 +44,7 @@ class LiveCosts {
   // profile has them, it measures for some 10 ms.
   RequesterConstants Here(const Geometry& geometry) ABSL_LOCKS_EXCLUDED(mu_);
   // The same, but null if they would have to be measured.
-  std::optional<RequesterConstants> KnownHere(const Geometry& geometry) const
-      ABSL_LOCKS_EXCLUDED(mu_);
+  std::optional<RequesterConstants> KnownHere(const Geometry& geometry) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Returns the groups of a corpus' chunks, made once.
   //   ResourceExhausted   as PeerTable::Find.
@@ -63,6 +64,11 @@ class LiveCosts {
   //   Unavailable         a constant is not known yet; says which.
   //   else                as Quote.
   absl::StatusOr<DecisionInput> KnownInput(const QuoteCall& call) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // What attends of near rows tell.
+  LiveHere& live_here() { return live_here_; }
+  // Notes that a pull took so long, with the holders it may have come from.
+  void ObservePull(const FetchCall& call, Duration took) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Whether every holder of these chunks has `target`. Members tell theirs to the directory. One
   // that did not counts as another.
@@ -86,6 +92,7 @@ class LiveCosts {
   NetworkOracle* const oracle_;
   Clock& clock_;
   const LaneShape lane_shape_;
+  LiveHere live_here_;
   mutable absl::Mutex mu_;
   std::map<RowWidths, RequesterConstants> here_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<const Corpus*, Grouped> groups_ ABSL_GUARDED_BY(mu_);

@@ -103,6 +103,7 @@ struct Requester::State {
     link_options.rdma_fallback = options.rdma_fallback;
     link_options.counters = &counters;
     link_options.oracle = options.oracle;
+    link_options.here = &costs.live_here();
     if (!options.fabrics.empty()) return;
     own_fabrics.push_back(NewShmFabric(options.clock));
     own_fabrics.push_back(NewTcpFabric(options.clock));
@@ -152,12 +153,15 @@ struct Requester::State {
     tools.pull = [this](const FetchCall& call, const ActorTools::Place& place,
                         const std::function<bool()>& wanted) {
       const Fetcher::Place to = place;
-      return Fetch(
+      const Instant begin = clock->Now();
+      absl::Status status = Fetch(
           call, &to,
           [&](const FetchedRows&) {
             return wanted() ? absl::OkStatus() : absl::CancelledError("the requester is closing");
           },
           actor_attempts);
+      if (status.ok()) costs.ObservePull(call, clock->Now() - begin);
+      return status;
     };
     return tools;
   }
@@ -185,6 +189,8 @@ struct Requester::State {
                                                                 .chunks = work.chunks,
                                                                 .query_rows = work.query_rows,
                                                                 .select = work.selected}));
+    // What is under way now is mostly the context's own call, and says nothing of later ones.
+    for (Candidate& candidate : input.candidates) candidate.in_flight = candidate.concurrent = 0;
     const Decision step = Decide(input);
     if (!step.cost(Primitive::kRoute).offered || !step.cost(Primitive::kFetch).offered)
       return absl::UnavailableError("no holder of a chunk can be asked");

@@ -199,7 +199,8 @@ class Requester {
                                 AttendReport* report = nullptr);
 
   // The same, but never waits for a holder, for a thread that drives many calls. A call that needs
-  // a session or handles is not posted: its ticket's TryPoll returns kMustWait.
+  // a session or handles is not posted: its ticket's TryPoll returns kMustWait. So does that of a
+  // call that attends more than TicketState::kShortPairsMax near rows, once it is posted.
   absl::StatusOr<Ticket> TrySubmit(const LayerCall& call, const PartialView& out,
                                    AttendReport* report = nullptr);
 

@@ -34,7 +34,7 @@ MAY_INCLUDE = {
     "client/decide": "client attention transport store* proto*",
     "client/holders": "client client/decide attention transport store* proto*",
     "client/near": "proto*",
-    "client/context": "client client/near attention transport proto*",
+    "client/context": "client client/decide client/near attention transport store* proto*",
     "client/call": "client client/context client/decide client/holders client/near attention transport store* proto*",
     "client/act": "client client/context client/decide client/near proto*",
     "client/cache": "client client/call client/decide client/holders attention transport store* proto*",

@@ -15,6 +15,8 @@ namespace {
 
 // Calls after which a context is looked at again if nothing can be said of its future.
 constexpr uint64_t kCallsMax = uint64_t{1} << 40;
+// Of the cost model, over all query counts (deploy/bench.sh decision).
+constexpr double kModelError = 0.12;
 
 }  // namespace
 
@@ -209,6 +211,10 @@ void Actor::Update(const std::shared_ptr<Watched>& watched) {
   }
   absl::MutexLock lock(&mu_);
   if (cost.ok()) {
+    const CallShape& known = watched->shape;
+    const bool same = known.call_row_count == shape.call_row_count &&
+                      known.selected == shape.selected && known.f32 == shape.f32;
+    if (watched->known && !same) watched->context->ForgetRouted();
     watched->known = true;
     watched->cost = *cost;
     watched->shape = shape;
@@ -267,14 +273,17 @@ absl::Status Actor::Measure(Watched& watched, const ActorTools::Work& work) {
   return status;
 }
 
-// The time that a routed step takes over a near one. Own rows are attended while holders compute,
-// but after or before near rows, on the same thread.
+// The time that a routed step takes over a near one. Calls that were routed tell what they take:
+// the model leaves out that both ends sleep between calls, which costs up to half of a short one.
+// Own rows are attended while holders compute, but after or before near rows, on the same thread.
 double Actor::LostUs(const Watched& watched) {
   const auto tokens = static_cast<double>(watched.context->token_count());
   const double selected = watched.shape.selected;
   const double attended = std::max(1.0, selected > 0 ? std::min(selected, tokens) : tokens);
   const double own_us = watched.cost.near_us * watched.own_count / attended;
-  return std::max(own_us, watched.cost.route_us) - (own_us + watched.cost.near_us);
+  const double measured_us = watched.context->routed_us() * watched.context->geometry().layers;
+  const double routed_us = measured_us > 0 ? measured_us : watched.cost.route_us;
+  return std::max(own_us, routed_us) - (own_us + watched.cost.near_us);
 }
 
 std::pair<double, Primitive> Actor::PriceOf(const Watched& watched) const {
@@ -325,8 +334,10 @@ void Actor::Count(Watched& watched, uint64_t calls) {
   // Calls of f32 partials use no near rows of another kernel target.
   const double lost_us = watched.same_bits || !watched.shape.f32 ? LostUs(watched) : 0;
   watched.call_us = std::max(0.0, lost_us) * part / layers;
-  if (watched.near_pays != (lost_us >= 0)) {
-    watched.near_pays = lost_us >= 0;
+  // Near rows that are there stay in use, unless they are slower by more than the model errs.
+  const bool near_pays = lost_us >= (watched.near_pays ? -kModelError * watched.cost.route_us : 0);
+  if (watched.near_pays != near_pays) {
+    watched.near_pays = near_pays;
     PublishTo(watched);
   }
   Open(watched, now);
@@ -402,7 +413,10 @@ void Actor::Forget(Watched& watched) {
     if (watched.policy == ContextPolicy::kNear) --run.held;
     if (!run.users.empty()) continue;
     // Its chunks stay as long as the runs that brought them.
-    if (run.state == Run::State::kNear && run.borrowed) ReleaseAll(run);
+    if (run.state == Run::State::kNear && run.borrowed) {
+      rule_.Evicted(run.key);
+      ReleaseAll(run);
+    }
     if (run.state == Run::State::kFar) runs_.erase(use.run.key);
   }
   watched.context->SetNear(nullptr, false);

@@ -110,7 +110,8 @@ ChunkId Actor::HoldOne(const Watched& watched, uint32_t chunk) {
   const Geometry& geometry = watched.context->geometry();
   if (store_.Hold(id, geometry)) return id;
   if (tools_.here != nullptr) {
-    auto rows = tools_.here->Find(id, geometry);
+    const ContextChunk& at = watched.context->chunks()[chunk];
+    auto rows = tools_.here->Find(*watched.context->corpora()[at.part], at.ordinal);
     // They are the holder's own, and take no room here.
     if (rows != nullptr && store_.Adopt(id, geometry, std::move(rows), /*bytes=*/0).ok()) return id;
   }
@@ -183,11 +184,9 @@ absl::Status Actor::CopyHere(Job& job) {
   while (!job.missing.empty()) {
     const uint32_t chunk = job.missing.back();
     const ChunkId& id = ChunkIdOf(context, chunk);
-    auto rows = tools_.here->Find(id, context.geometry());
+    auto rows = tools_.here->Find(*context.corpora()[first.part], context.chunks()[chunk].ordinal);
     if (rows == nullptr) return absl::UnavailableError("a copy was not kept");
-    CKV_RETURN_IF_ERROR(
-        store_.Adopt(id, context.geometry(), std::move(rows),
-                     NearStore::BytesOf(context.geometry(), context.chunks()[chunk].token_count)));
+    CKV_RETURN_IF_ERROR(store_.Adopt(id, context.geometry(), std::move(rows), /*bytes=*/0));
     job.held.push_back(id);
     job.missing.pop_back();
   }
@@ -279,7 +278,8 @@ void Actor::End(Job& job, absl::Status status) {
     if (!job.anew) stats_.pulled_bytes += fill.bytes();
     store_.Commit(std::move(fill));
   }
-  run.BecomeNear(options_.clock->Now(), /*by_others=*/false);
+  // What was copied to this process' holder stays there.
+  run.BecomeNear(options_.clock->Now(), /*by_others=*/job.fills.empty());
   Publish(run);
 }
 

@@ -38,6 +38,7 @@ constexpr uint64_t kShortRowCountMax = 256;
 
 Router::Router(const LinkOptions* options, LinkTable* links, Exchange* exchange)
     : clock_(options->clock),
+      live_here_(options->here),
       shape_(options->shape),
       links_(*links),
       exchange_(*exchange),
@@ -86,7 +87,8 @@ absl::Status Router::Begin(const RouteCall& call) {
 // Brings up the links of the holders to ask, and finds the handles.
 absl::Status Router::Prepare(const RouteCall& call) {
   lines_.clear();
-  near_bytes_ = 0;
+  near_bytes_ = near_pairs_ = 0;
+  near_dense_ = true;
   links_.BeginAttempt();
   for (const RouteSegment& segment : call.segments) {
     const ReplicaWork work = {Primitive::kRoute, call.q.count, segment.selection.k, call.wire};
@@ -110,6 +112,9 @@ absl::Status Router::FindHandles(const RouteCall& call, const PlannedUnit& unit)
     if (near != nullptr && (*near)[pieces[i].chunk] != nullptr &&
         TakeHere(unit, context, chunk.rotation)) {
       pieces[i].line = kNearLine;
+      near_dense_ &= pieces[i].index_begin == kDense;
+      near_pairs_ += uint64_t{unit.row_count} *
+                     (pieces[i].index_begin == kDense ? chunk.token_count : pieces[i].k);
       continue;
     }
     if (chunk.part != part) {
@@ -399,11 +404,15 @@ void Router::CountPairs(AttendReport& report) const {
 }
 
 void Router::Finish(AttendReport* report) {
+  double routed_us = 0;  // of a call with watched contexts, if it was all routed
   for (const RouteSegment& segment : call_->segments) {
+    if (!segment.context->watched()) continue;
+    if (routed_us == 0 && near_pairs_ == 0)
+      routed_us = double((clock_->Now() - begin_).count()) / 1e3;
     uint32_t own_count = 0;
     for (const OwnRows& own : segment.own) own_count += own.rows.count;
     segment.context->CountCall({segment.row_count, call_->q.count, segment.selection.k, own_count,
-                                call_->wire == PartialDtype::kF32});
+                                call_->wire == PartialDtype::kF32, routed_us});
   }
   TrimHere();
   if (report == nullptr) return;

@@ -17,6 +17,7 @@
 #include "client/calls.h"
 #include "client/context/attend_plan.h"
 #include "client/context/route_call.h"
+#include "client/decide/live_here.h"
 #include "client/holders/link_table.h"
 #include "proto/kernel_target.h"
 
@@ -45,6 +46,8 @@ class Router {
   // Starts an attempt. `call` must stay as it is until Finish or GiveUp. Opens the links that are
   // not up, which may wait for their holders.
   absl::Status Begin(const RouteCall& call);
+  // Pairs of a query row and a near row that the first Advance will attend, on its thread.
+  uint64_t near_pairs_left() const { return started_ ? 0 : near_pairs_; }
   // Returns true once the answer is complete. Does not wait. The first time, it also attends the
   // rows of the caller's own, and those that are near.
   //   Also as Exchange::EndRound, if it finds nothing to do.
@@ -128,6 +131,7 @@ class Router {
   std::span<Flow> flows() { return {flows_.data(), lines_.size()}; }
 
   Clock* const clock_;
+  LiveHere* const live_here_;
   const LaneShape shape_;
   LinkTable& links_;
   Exchange& exchange_;
@@ -160,6 +164,8 @@ class Router {
     size_t begin = 0, end = 0;  // in near_q_
   };
   uint64_t near_bytes_ = 0;  // memory for the near pieces planned so far
+  uint64_t near_pairs_ = 0;
+  bool near_dense_ = true;  // no near piece is of a selection
   std::vector<NearCopy> near_copies_;
   std::vector<uint16_t> near_q_;
   bool started_ = false;       // Advance has been called

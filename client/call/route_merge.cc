@@ -30,7 +30,14 @@ absl::Status Router::AttendHere() {
     next += rows * (geometry.d_v + 2);
   }
   PlaceAnswers();
+  const Instant begin = clock_->Now();
   AttendPartials(AttentionShape::Of(geometry), here_pieces_, here_pool_);
+  // Dense near rows alone: what a pull is for.
+  if (live_here_ != nullptr && own_begin_.back() == 0 && near_dense_) {
+    const double rows = call_->q.count;
+    live_here_->Observe(geometry.widths(), rows, double(near_pairs_) / rows,
+                        double((clock_->Now() - begin).count()) / 1e3);
+  }
   NoteTarget(KernelTargetIdOf(KernelTarget()));
   return CoverNear();
 }

@@ -21,7 +21,8 @@ struct TicketState;  // client/call/ticket_state.h
 enum class TicketProgress : uint8_t {
   kDone,
   kInFlight,
-  kMustWait,  // the next step may wait for a holder: only Poll and Wait take it
+  // The next step may wait for a holder, or attends many near rows: only Poll and Wait take it.
+  kMustWait,
 };
 
 // A call that Requester::Submit began. Nothing happens but in Submit, Poll and Wait, on the thread

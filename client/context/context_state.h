@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "attention/rope.h"
 #include "client/calls.h"
+#include "client/decide/live_window.h"
 #include "client/near/near_rows.h"
 #include "proto/corpus.h"
 #include "proto/geometry.h"
@@ -45,6 +47,8 @@ struct CallShape {
   uint32_t selected = 0;        // rows that each attends; 0 if dense
   uint32_t own_count = 0;       // rows of the caller's own, attended on the same thread
   bool f32 = false;             // its partials are f32
+  // Microseconds that the call took, if all of its chunks were routed; else 0.
+  double routed_us = 0;
 };
 
 // Immutable, but for its calls' count, Close and the near rows, so any thread may read it. The cost
@@ -109,18 +113,32 @@ class ContextState {
     selected_.store(shape.selected, std::memory_order_relaxed);
     f32_.store(shape.f32, std::memory_order_relaxed);
     if (shape.own_count > 0) own_sum_.fetch_add(shape.own_count, std::memory_order_relaxed);
+    if (shape.routed_us > 0) {
+      const std::optional<double> us = routed_window_.Add(shape.routed_us);
+      if (us) routed_us_.store(*us, std::memory_order_relaxed);
+    }
     const uint64_t calls = call_count_.fetch_add(1, std::memory_order_seq_cst) + 1;
     if (calls == due_at_.load(std::memory_order_seq_cst)) watcher_->Due(watch_id_);
   }
   uint64_t call_count() const { return call_count_.load(std::memory_order_acquire); }
   // The last call, but for its own rows.
   CallShape last_call() const {
-    return {row_count_.load(std::memory_order_relaxed),
-            call_row_count_.load(std::memory_order_relaxed),
-            selected_.load(std::memory_order_relaxed), 0, f32_.load(std::memory_order_relaxed)};
+    return {
+        row_count_.load(std::memory_order_relaxed), call_row_count_.load(std::memory_order_relaxed),
+        selected_.load(std::memory_order_relaxed),  0,
+        f32_.load(std::memory_order_relaxed),       0};
   }
   // Own rows of all calls.
   uint64_t own_sum() const { return own_sum_.load(std::memory_order_relaxed); }
+  // The time that a call takes if it is all routed, as the least of the last calls tell
+  // (BestWindow). It is 0 before BestWindow::kCount of them.
+  double routed_us() const { return routed_us_.load(std::memory_order_relaxed); }
+  // Forgets it: calls are of another shape now.
+  void ForgetRouted() {
+    routed_window_.Clear();
+    routed_us_.store(0, std::memory_order_relaxed);
+  }
+  bool watched() const { return watcher_ != nullptr; }
   // The watcher waits for that many calls. If they were made already, it is told at once.
   void SetDueAt(uint64_t calls) {
     due_at_.store(calls, std::memory_order_seq_cst);
@@ -173,6 +191,8 @@ class ContextState {
   mutable std::atomic<uint32_t> row_count_{0}, call_row_count_{0}, selected_{0};
   mutable std::atomic<uint64_t> own_sum_{0};
   mutable std::atomic<bool> f32_{false};
+  mutable BestWindow routed_window_;
+  mutable std::atomic<double> routed_us_{0};
   mutable absl::Mutex near_mu_;
   std::shared_ptr<const NearTable> near_ ABSL_GUARDED_BY(near_mu_);
   std::atomic<bool> near_same_bits_{false};

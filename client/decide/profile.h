@@ -124,6 +124,27 @@ class LiveFabric {
   BestWindow large_;  // us per byte
 };
 
+// The bandwidth of pulls from one holder, from pulls that ended: what they got beside all other
+// traffic and with their memory touched for the first time. Thread-safe; a lost race loses one
+// sample.
+class LivePull {
+ public:
+  // Less says nothing: it is over before a transfer is at its speed.
+  static constexpr uint64_t kBytesMin = 256u << 10;
+
+  void Observe(uint64_t bytes, double us) {
+    if (bytes < kBytesMin || !(us > 0)) return;
+    const double now = double(bytes) / us * 1e6, known = Get();
+    // A quarter of each: about the last four count.
+    bytes_per_s_.store(known > 0 ? known + (now - known) / 4 : now, std::memory_order_relaxed);
+  }
+  // Bytes per second; 0 before the first.
+  double Get() const { return bytes_per_s_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<double> bytes_per_s_{0};
+};
+
 // Returns the bytes per second that one core copies between buffers larger than its own caches.
 // That is the bandwidth of a lane over memory, whose payload moves as cores write and read it. A
 // probe touches no payload and cannot see it.

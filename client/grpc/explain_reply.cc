@@ -11,8 +11,7 @@
 namespace ckv {
 namespace {
 
-void AddCost(const CostBreakdown& cost, Primitive primitive, v1::ExplainReply& reply) {
-  v1::PrimitiveCost* message = reply.add_costs();
+void SetCost(const CostBreakdown& cost, Primitive primitive, v1::PrimitiveCost* message) {
   message->set_primitive(std::string(PrimitiveName(primitive)));
   message->set_offered(cost.offered);
   message->set_reason(cost.why_not);
@@ -26,6 +25,15 @@ void AddCost(const CostBreakdown& cost, Primitive primitive, v1::ExplainReply& r
     term->set_name(name);
     term->set_microseconds(microseconds);
   }
+}
+
+// Of both replies: the choice, the runner-up, and every cost.
+template <typename Reply>
+void SetDecision(const Decision& decision, Reply& reply) {
+  if (decision.choice) reply.set_choice(std::string(PrimitiveName(*decision.choice)));
+  if (decision.runner_up) reply.set_runner_up(std::string(PrimitiveName(*decision.runner_up)));
+  for (size_t i = 0; i < kPrimitiveCount; ++i)
+    SetCost(decision.costs[i], static_cast<Primitive>(i), reply.add_costs());
 }
 
 void AddInputs(const Explanation& explanation, v1::ExplainReply& reply) {
@@ -90,14 +98,28 @@ void AddHolders(const Explanation& explanation, std::span<const HolderView> hold
 void FillExplainReply(const Explanation& explanation, std::span<const HolderView> holders,
                       v1::ExplainReply& reply) {
   const Decision& decision = explanation.decision;
-  if (decision.choice) reply.set_choice(std::string(PrimitiveName(*decision.choice)));
-  if (decision.runner_up) reply.set_runner_up(std::string(PrimitiveName(*decision.runner_up)));
-  for (size_t i = 0; i < kPrimitiveCount; ++i)
-    AddCost(decision.costs[i], static_cast<Primitive>(i), reply);
+  SetDecision(decision, reply);
+  reply.set_tokens(explanation.input.tokens);
+  reply.set_near_tokens(explanation.input.near_tokens);
   reply.set_flips(explanation.summary);
   reply.set_fetch_bytes(decision.fetch_bytes);
   AddInputs(explanation, reply);
   AddHolders(explanation, holders, reply);
+}
+
+void FillQuoteReply(std::span<const GroupQuote> quotes, const Corpus& corpus,
+                    v1::QuoteReply& reply) {
+  for (const GroupQuote& quote : quotes) {
+    v1::GroupQuote& group = *reply.add_groups();
+    const ChunkPlacement& first = corpus.chunks[quote.first_chunk];
+    for (const HolderId& holder : first.holders) group.add_holders(holder.name);
+    for (const HolderId& holder : first.leased) group.add_holders(holder.name);
+    group.set_first_chunk(quote.first_chunk);
+    group.set_chunk_count(quote.chunk_count);
+    group.set_tokens(quote.tokens);
+    group.set_near_tokens(quote.near_tokens);
+    SetDecision(quote.decision, group);
+  }
 }
 
 }  // namespace ckv

@@ -1,4 +1,4 @@
-// An explained decision as RequesterService::Explain answers it.
+// Decisions as RequesterService::Explain and Quote answer them.
 
 #pragma once
 
@@ -6,7 +6,9 @@
 
 #include "ckv/v1/requester.pb.h"
 #include "client/decide/explanation.h"
+#include "client/decide/quote.h"
 #include "client/holders/holder_view.h"
+#include "proto/corpus.h"
 
 namespace ckv {
 
@@ -14,5 +16,9 @@ namespace ckv {
 // comes from the requester (KnownHolders) and tells how accurate its predictions are.
 void FillExplainReply(const Explanation& explanation, std::span<const HolderView> holders,
                       v1::ExplainReply& reply);
+
+// Fills in the groups' costs and holders. `quotes` are of chunks of `corpus`.
+void FillQuoteReply(std::span<const GroupQuote> quotes, const Corpus& corpus,
+                    v1::QuoteReply& reply);
 
 }  // namespace ckv

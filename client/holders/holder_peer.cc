@@ -93,9 +93,12 @@ const LaneProfile* HolderPeer::SeedOf(const Geometry& geometry) const {
 std::optional<FabricConstants> HolderPeer::FabricFor(const Geometry& geometry) const {
   std::optional<FabricConstants> constants = fabric.Get();
   const LaneProfile* const seed = SeedOf(geometry);
-  if (seed == nullptr) return constants;
-  if (!constants) return seed->constants;
-  constants->pull_bandwidth_bytes_per_s = seed->constants.pull_bandwidth_bytes_per_s;
+  if (seed != nullptr) {
+    if (!constants) constants = seed->constants;
+    constants->pull_bandwidth_bytes_per_s = seed->constants.pull_bandwidth_bytes_per_s;
+  }
+  const double pulled = pull.Get();
+  if (constants && pulled > 0) constants->pull_bandwidth_bytes_per_s = pulled;
   return constants;
 }
 

@@ -80,8 +80,7 @@ class HolderPeer {
   // Constants for the cost model. The requester's profile adds its constants for this holder, over
   // the fabric of its last lane. It adds none if the profile is not for `geometry`.
   //   FabricFor       T_probe and BW from live probes and requests, or the profile's before any.
-  //   The
-  //                   pull bandwidth is the profile's.
+  //                   The pull bandwidth is that of pulls that ended, or the profile's before any.
   //   ComputeFor      the profile's curve, or the measured constants if it has none. They are
   //   scaled
   //                   by the current slowdown of the kernel.
@@ -109,6 +108,7 @@ class HolderPeer {
   void EndChoice(std::optional<FabricChoice> made) ABSL_LOCKS_EXCLUDED(mu_);
 
   LiveFabric fabric;
+  LivePull pull;
   LiveModel model;
   std::atomic<int64_t> probed_ns{0};  // when `fabric` was last set by a probe
   InFlight in_flight;

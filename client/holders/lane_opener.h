@@ -22,6 +22,7 @@
 
 namespace ckv {
 
+class LiveHere;       // client/decide/live_here.h
 class NetworkOracle;  // client/decide/network_oracle.h
 
 // The most handles of one session, which is as many as a holder gives out.
@@ -29,6 +30,7 @@ inline constexpr size_t kLinkHandleCountMax = kCorpusChunkCountMax;
 
 // Options that are the same for all links of a requester.
 struct LinkOptions {
+  LiveHere* here = nullptr;  // is told what attends of near rows take; may be null
   std::string requester;
   std::string host_identity;
   Clock* clock = nullptr;

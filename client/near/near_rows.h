@@ -11,8 +11,6 @@
 #include "absl/status/status.h"
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
-#include "proto/geometry.h"
-#include "proto/ids.h"
 
 namespace ckv {
 
@@ -30,8 +28,9 @@ class NearRows {
 class NearSource {
  public:
   virtual ~NearSource() = default;
-  // Returns the rows of a chunk if they are here, or null. Does not wait.
-  virtual std::shared_ptr<const NearRows> Find(const ChunkId& id, const Geometry& geometry) = 0;
+  // Returns the rows of a chunk if they are here and the corpus' tenant may read them, else null.
+  // Does not wait.
+  virtual std::shared_ptr<const NearRows> Find(const Corpus& corpus, uint32_t chunk) = 0;
   // Copies chunks of a corpus to where Find finds them, and announces them to others. `chunks` are
   // ordinals.
   //   Any error           not all of them were copied; they are pulled instead.

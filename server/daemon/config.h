@@ -72,7 +72,7 @@ struct Config {
   Duration drain_timeout = std::chrono::seconds(10);
   uint32_t default_timeout_ms = 5000;
   std::string requester_profile;
-  uint64_t requester_near_bytes = 0;
+  uint64_t requester_near_bytes = uint64_t{1} << 30;
   std::string oracle_file;
   std::string oracle_address;
   std::string oracle_host;

@@ -105,6 +105,7 @@ struct Daemon::State {
   std::unique_ptr<DirectoryControl> directory_control;
   std::unique_ptr<HolderStubFactory> holder_stubs;
   std::unique_ptr<NetworkOracle> oracle;  // null if the requester has none
+  std::unique_ptr<DaemonNear> near;       // set if a holder is a requester, too
   std::unique_ptr<Requester> requester;
   std::unique_ptr<DaemonReplicas> replicas;  // set if a holder is a requester, too
   std::unique_ptr<RequesterServiceImpl> requester_service;
@@ -170,9 +171,7 @@ absl::Status Daemon::State::StartHolder() {
   options.capacity_bytes = config.store_capacity_bytes;
   options.chunk_count_max = config.store_chunk_count_max;
   options.store_path = config.store_path;
-  options.pages = config.store_pages == "reserved" ? PagePolicy::kReserved
-                  : config.store_pages == "small"  ? PagePolicy::kSmall
-                                                   : PagePolicy::kAuto;
+  options.pages = PagesOf(config);
   options.shadow_bytes_max = config.store_capacity_bytes / 100 * config.store_shadow_percent;
   options.compute_threads = config.compute_threads;
   options.fabrics = fabric_order;
@@ -208,6 +207,8 @@ absl::Status Daemon::State::StartRequester() {
   options.lane_shape = LaneShapeOf(config);
   options.call_count_max = config.call_count_max;
   options.near_bytes = config.requester_near_bytes;
+  if (holder != nullptr) near = std::make_unique<DaemonNear>(holder.get());
+  options.near_source = near.get();
   options.spin_max = std::chrono::microseconds(config.spin_us);
   if (config.directory.empty()) {
     directory_control = std::make_unique<LocalDirectory>(directory.get());
@@ -226,6 +227,7 @@ absl::Status Daemon::State::StartRequester() {
         config, clock, directory.get(), directory_control.get(), requester.get(), holder.get());
     holder_service->OnPut([this](const ChunkId& id) { replicas->keeper().Adopt(id); });
     service.replicas = &replicas->keeper();
+    near->SetKeeper(&replicas->keeper());
   }
   service.id = config.name;
   service.directory_address = [this] { return DirectoryAddress(); };
@@ -483,7 +485,10 @@ void Daemon::Drain(Instant deadline) {
   idle_by(std::min(half + kReplyGrace, std::max(deadline, half)));
   if (state.holder) state.holder->Drain(std::max(deadline, now));
   state.metrics.reset();  // it reads the registrations
-  if (state.replicas) state.replicas->SetRegistration(nullptr);
+  if (state.replicas) {
+    state.near->SetKeeper(nullptr);
+    state.replicas->SetRegistration(nullptr);
+  }
   state.registrations.clear();
   // By now only replies on their way out and idle connections are left.
   const Duration grace = deadline > now ? kReplyGrace : Duration(0);

@@ -122,6 +122,11 @@ absl::StatusOr<std::unique_ptr<Fabric>> MakeFabric(FabricKind kind, const Config
   return absl::InvalidArgumentError("fabrics: one that this build does not know");
 }
 
+PagePolicy PagesOf(const Config& config) {
+  if (config.store_pages == "reserved") return PagePolicy::kReserved;
+  return config.store_pages == "small" ? PagePolicy::kSmall : PagePolicy::kAuto;
+}
+
 absl::StatusOr<std::unique_ptr<NetworkOracle>> StartOracle(const Config& config, Clock* clock) {
   std::unique_ptr<OracleSource> source;
   if (!config.oracle_file.empty()) {
@@ -178,6 +183,38 @@ std::optional<LeaseGrant> DaemonReplicas::Lease() {
   absl::MutexLock lock(&mu_);
   if (registration_ == nullptr) return std::nullopt;
   return registration_->report().lease;
+}
+
+namespace {
+
+// Rows of a holder's store, as long as they are pinned.
+class PinnedRows final : public NearRows {
+ public:
+  explicit PinnedRows(ChunkPin pin) : pin_(std::move(pin)) {}
+  std::span<const std::byte> layer(uint32_t l) const override { return pin_.chunk().layer(l); }
+
+ private:
+  const ChunkPin pin_;
+};
+
+}  // namespace
+
+void DaemonNear::SetKeeper(ReplicaKeeper* keeper) {
+  absl::MutexLock lock(&mu_);
+  keeper_ = keeper;
+}
+
+std::shared_ptr<const NearRows> DaemonNear::Find(const Corpus& corpus, uint32_t chunk) {
+  auto pin = holder_->table().Pin(corpus.chunks[chunk].id, corpus.geometry, corpus.tenant);
+  if (!pin.ok()) return nullptr;
+  return std::make_shared<const PinnedRows>(*std::move(pin));
+}
+
+absl::Status DaemonNear::Copy(const std::shared_ptr<const Corpus>& corpus,
+                              const std::vector<uint32_t>& chunks, Instant deadline) {
+  absl::MutexLock lock(&mu_);
+  if (keeper_ == nullptr) return absl::UnavailableError("the daemon is stopping");
+  return keeper_->Replicate({corpus, chunks, deadline}).status();
 }
 
 DaemonScrub::DaemonScrub(const Config& config, Clock* clock, Holder* holder,

@@ -12,6 +12,7 @@
 #include "client/decide/network_oracle.h"
 #include "client/decide/profile_file.h"
 #include "client/holders/control.h"
+#include "client/near/near_rows.h"
 #include "client/requester.h"
 #include "proto/base/clock.h"
 #include "proto/base/host_port.h"
@@ -40,6 +41,9 @@ std::string WhyNotBound(const std::string& address);
 //   Errors of CheckVerbs, for verbs: each says what to do.
 absl::StatusOr<std::unique_ptr<Fabric>> MakeFabric(FabricKind kind, const Config& config,
                                                    Clock* clock);
+
+// Returns what store.pages says.
+PagePolicy PagesOf(const Config& config);
 
 // Starts the oracle of oracle.file or oracle.address. Returns null if neither is set. A file is
 // read first, so an invalid one is found at once. A service may come up later.
@@ -71,6 +75,26 @@ class DaemonReplicas {
   std::unique_ptr<ReplicaRegistry> registry_;
   std::unique_ptr<ChunkInfoSource> infos_;
   std::unique_ptr<ReplicaKeeper> keeper_;  // last, because its thread uses the others
+};
+
+// The chunks of this process' holder, for its requester: near without a copy. What the requester
+// pulls is copied to the holder, which announces it.
+class DaemonNear final : public NearSource {
+ public:
+  // `holder` must outlive it and all rows that it gave.
+  explicit DaemonNear(Holder* holder) : holder_(holder) {}
+
+  // Sets who makes copies, and null before it goes away; waits for a copy that is being made.
+  void SetKeeper(ReplicaKeeper* keeper) ABSL_LOCKS_EXCLUDED(mu_);
+
+  std::shared_ptr<const NearRows> Find(const Corpus& corpus, uint32_t chunk) override;
+  absl::Status Copy(const std::shared_ptr<const Corpus>& corpus,
+                    const std::vector<uint32_t>& chunks, Instant deadline) override;
+
+ private:
+  Holder* const holder_;
+  absl::Mutex mu_;
+  ReplicaKeeper* keeper_ ABSL_GUARDED_BY(mu_) = nullptr;
 };
 
 // The file of `ready_file`, if one is named. Prepare removes what an earlier life left and checks

@@ -36,13 +36,17 @@ struct AttendJob {
   Ticket ticket;
 };
 
-// Thread-safe. Its thread opens no session and asks no directory: what may wait so goes to helpers.
+// Thread-safe. Its thread opens no session and asks no directory: what may wait so goes to helpers,
+// and so does a call that attends many near rows.
 // It does tell holders that sessions end which failed or are idle. That takes a round trip, and
 // 100 ms at most.
 class AttendLoop {
  public:
   // Threads for work that waits for others and holds no call context.
   static constexpr uint32_t kHelperCountMax = 16;
+  // Threads for contexts of policy near that are opened. Two pulls run at once
+  // (client/act/actor.h): more of them would only wait.
+  static constexpr uint32_t kLongHelperCountMax = 16;
 
   // Both must outlive it. `spin_max` as in RequesterOptions.
   AttendLoop(Requester* requester, Clock* clock, Duration spin_max);
@@ -58,6 +62,8 @@ class AttendLoop {
   void Wake() ABSL_LOCKS_EXCLUDED(mu_);
   // Runs work that may wait on a helper.
   void Run(HelperThreads::Work work) { helpers_.Run(std::move(work)); }
+  // Runs work that waits for pulls: seconds, where other work takes milliseconds.
+  void RunLong(HelperThreads::Work work) { long_helpers_.Run(std::move(work)); }
   // Runs short work that must not wait behind that.
   void RunSoon(HelperThreads::Work work) { soon_.Run(std::move(work)); }
 
@@ -87,6 +93,7 @@ class AttendLoop {
   // they have threads of their own, as many as there may be tickets.
   HelperThreads ticket_helpers_{RequesterOptions::kCallCountMax};
   HelperThreads soon_{1};
+  HelperThreads long_helpers_{kLongHelperCountMax};
   absl::Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool signalled_ ABSL_GUARDED_BY(mu_) = false;  // wake_fd_ is readable

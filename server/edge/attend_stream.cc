@@ -262,7 +262,13 @@ void AttendStream::Begin(Item* item) {
   if (current && !context_->doubtful.load(std::memory_order_relaxed)) return Post(item);
   // A caller that names its chunks means those that there are now; else they must be the same.
   opening_ = true;
-  streams_.loop_.Run([this, item, known = names ? nullptr : context_] { Open(item, known); });
+  const v1::AttendRequest& naming = names ? request : context_->naming;
+  const auto open = [this, item, known = names ? nullptr : context_] { Open(item, known); };
+  if (naming.policy() == v1::CONTEXT_POLICY_NEAR) {
+    streams_.loop_.RunLong(open);
+  } else {
+    streams_.loop_.Run(open);
+  }
 }
 
 void AttendStream::Open(Item* item, const ContextPtr& known) {

@@ -278,6 +278,29 @@ grpc::Status RequesterServiceImpl::FetchSelection(
   return Answered(*context, WithTimeGiven(requester_.FetchSelection(call, send), given));
 }
 
+grpc::Status RequesterServiceImpl::Quote(grpc::ServerContext* context,
+                                         const v1::QuoteRequest* request, v1::QuoteReply* reply) {
+  const auto entry = gate_.EnterCall();
+  if (!entry.ok()) return ToGrpc(entry.status());
+  const auto corpus =
+      requester_.Resolve(request->corpus(), request->tenant(), DeadlineFor(*context, 0));
+  if (!corpus.ok()) return ToGrpc(corpus.status());
+  const auto chunks = ChunksOf(*request, **corpus);
+  if (!chunks.ok()) return ToGrpc(chunks.status());
+  const auto wire = DtypeOf(request->wire());
+  if (!wire.ok()) return ToGrpc(wire.status());
+  const auto quotes = requester_.Quote({.corpus = *corpus,
+                                        .chunks = *chunks,
+                                        .query_rows = request->query_rows(),
+                                        .steps = request->steps(),
+                                        .agents = request->agents(),
+                                        .select = request->select(),
+                                        .wire = *wire});
+  if (!quotes.ok()) return ToGrpc(quotes.status());
+  FillQuoteReply(*quotes, **corpus, *reply);
+  return grpc::Status::OK;
+}
+
 template <typename Request>
 absl::StatusOr<ReplicaCall> RequesterServiceImpl::ReplicaCallOf(const Request& request,
                                                                 uint64_t version,
@@ -360,6 +383,18 @@ grpc::Status RequesterServiceImpl::Describe(grpc::ServerContext* /*context*/,
   near.set_routed_us(stats.near.routed_us);
   near.set_saved_us(stats.near.saved_us);
   near.set_pulled_us(stats.near.pulled_us);
+  near.set_recomputed_token_count(stats.near.recomputed_token_count);
+  for (size_t primitive = 0; primitive < kPrimitiveCount; ++primitive) {
+    for (size_t reason = 0; reason < kActReasonCount; ++reason) {
+      const uint64_t count = stats.near.decisions[primitive][reason];
+      if (count == 0) continue;
+      v1::DescribeReply::Near::Decisions& decisions = *near.add_decisions();
+      decisions.set_primitive(std::string(PrimitiveName(static_cast<Primitive>(primitive))));
+      decisions.set_reason(std::string(ActReasonName(static_cast<ActReason>(reason))));
+      decisions.set_count(count);
+    }
+  }
+  reply->set_reused_token_count(stats.reused_token_count);
   return grpc::Status::OK;
 }
 

@@ -51,6 +51,8 @@ class RequesterServiceImpl final
   AttendStreams::Reactor* AttendStream(grpc::CallbackServerContext* context) override {
     return streams_.Accept(context);
   }
+  grpc::Status Quote(grpc::ServerContext* context, const v1::QuoteRequest* request,
+                     v1::QuoteReply* reply) override;
   grpc::Status Explain(grpc::ServerContext* context, const v1::ExplainRequest* request,
                        v1::ExplainReply* reply) override;
   grpc::Status Fetch(grpc::ServerContext* context, const v1::FetchRequest* request,

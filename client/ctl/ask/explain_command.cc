@@ -189,7 +189,8 @@ void Print(const Ctl& ctl, const ExplainOptions& options, const v1::ExplainReply
                         FormatBytes(reply.route_bytes_per_holder()),
                         FormatCount(reply.route_holder_count(), "holder"))},
        {"fetch moves", FormatBytes(reply.fetch_bytes()) +
-                           (options.select > 0 ? " a layer and step" : " a layer, once")}});
+                           (options.select > 0 ? " a layer and step" : " a layer, once")},
+       {"near already", absl::StrFormat("%d of %d tokens", reply.near_tokens(), reply.tokens())}});
   if (!options.profile.empty()) text += kProfileNote;
   text += "\n" + CostText(reply);
   if (offered) {  // else the table says why not, and no input of another value helps
@@ -206,6 +207,8 @@ void Print(const Ctl& ctl, const ExplainOptions& options, const v1::ExplainReply
                    {"route_bytes", reply.route_bytes()},
                    {"route_bytes_per_holder", reply.route_bytes_per_holder()},
                    {"fetch_bytes", reply.fetch_bytes()},
+                   {"tokens", reply.tokens()},
+                   {"near_tokens", reply.near_tokens()},
                    {"costs", CostJson(reply)},
                    {"holders", HolderJson(reply)},
                    {"inputs", InputJson(reply)}});

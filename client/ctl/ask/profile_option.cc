@@ -23,7 +23,7 @@ absl::StatusOr<std::shared_ptr<const Profile>> LoadProfileFor(const std::string&
                                         std::string(read.status().message())));
   }
   Profile profile = *std::move(read);
-  const std::string why_not = 
+  const std::string why_not =
       WhyNotOf(profile, geometry, HostIdentity(), KernelTargetIdOf(KernelTarget()));
   if (!why_not.empty()) {
     return absl::FailedPreconditionError(

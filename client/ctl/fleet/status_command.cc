@@ -128,6 +128,58 @@ std::string RequesterText(const v1::DescribeReply& d) {
   return table.Render();
 }
 
+// What the requester keeps near and what that gained, a line each.
+std::string NearText(const v1::DescribeReply& d) {
+  const v1::DescribeReply::Near& near = d.near();
+  const auto seconds = [](double us) { return absl::StrFormat("%.1f s", us / 1e6); };
+  return RenderFields(
+      {{"near rows",
+        absl::StrFormat("%s of %s, %s", FormatBytes(near.bytes()), FormatBytes(near.bytes_max()),
+                        FormatCount(near.chunk_count(), "chunk"))},
+       {"pulls", absl::StrFormat("%d, %s; %d failed, %d evicted", near.pull_count(),
+                                 FormatBytes(near.pulled_bytes()), near.pull_failed_count(),
+                                 near.eviction_count())},
+       {"time", absl::StrFormat("%s saved by near rows, %s lost by routing, %s of pulls",
+                                seconds(near.saved_us()), seconds(near.routed_us()),
+                                seconds(near.pulled_us()))},
+       {"not prefilled", absl::StrFormat("%d tokens; %d made anew", d.reused_token_count(),
+                                         near.recomputed_token_count())}});
+}
+
+// How often runs of chunks were routed, pulled or made anew, and why.
+std::string DecisionsText(const v1::DescribeReply& d) {
+  if (d.near().decisions().empty()) return "";
+  Table table({{"DECIDED"}, {"BECAUSE"}, {"TIMES", true}});
+  for (const v1::DescribeReply::Near::Decisions& decisions : d.near().decisions()) {
+    table.AddRow({Printable(decisions.primitive()), Printable(decisions.reason()),
+                  std::to_string(decisions.count())});
+  }
+  return table.Render();
+}
+
+Json NearJson(const v1::DescribeReply& d) {
+  const v1::DescribeReply::Near& near = d.near();
+  Json json = {{"bytes", near.bytes()},
+               {"bytes_max", near.bytes_max()},
+               {"chunk_count", near.chunk_count()},
+               {"pull_count", near.pull_count()},
+               {"pull_failed_count", near.pull_failed_count()},
+               {"eviction_count", near.eviction_count()},
+               {"pulled_bytes", near.pulled_bytes()},
+               {"routed_us", near.routed_us()},
+               {"saved_us", near.saved_us()},
+               {"pulled_us", near.pulled_us()},
+               {"recomputed_token_count", near.recomputed_token_count()},
+               {"reused_token_count", d.reused_token_count()},
+               {"decisions", Json::array()}};
+  for (const v1::DescribeReply::Near::Decisions& decisions : near.decisions()) {
+    json["decisions"].push_back({{"primitive", decisions.primitive()},
+                                 {"reason", decisions.reason()},
+                                 {"count", decisions.count()}});
+  }
+  return json;
+}
+
 Json HolderJson(const MemberReport& holder) {
   Json json = {{"id", holder.member.id.name}, {"answers", holder.status.ok()}};
   if (!holder.status.ok()) {
@@ -190,6 +242,7 @@ Json RequesterJson(const v1::DescribeReply& d) {
                {"rdma_fallback_count", d.rdma_fallback_count()},
                {"retry_count", d.retry_count()},
                {"retry_refused_count", d.retry_refused_count()},
+               {"near", NearJson(d)},
                {"holders", Json::array()}};
   for (const v1::DescribeReply::Holder& h : d.holders()) {
     json["holders"].push_back({{"id", h.member().id()},
@@ -249,10 +302,14 @@ void Print(const Ctl& ctl, const Fleet& fleet, const View& view,
   json["requester"] = RequesterPart(view);
   std::string text = HeadText(fleet, view);
   if (members.empty()) text += "no members\n";
-  for (const std::string& part :
-       {MembersText(members), EndedText(view.ended), CoverageText(coverage), HoldersText(members),
-        DamageText(members),
-        view.requester.ok() && view.of_fleet ? RequesterText(*view.requester) : std::string()}) {
+  std::vector<std::string> parts = {MembersText(members), EndedText(view.ended),
+                                    CoverageText(coverage), HoldersText(members),
+                                    DamageText(members)};
+  if (view.requester.ok() && view.of_fleet) {
+    const v1::DescribeReply& d = *view.requester;
+    parts.insert(parts.end(), {RequesterText(d), NearText(d), DecisionsText(d)});
+  }
+  for (const std::string& part : parts) {
     if (!part.empty()) text += "\n" + part;
   }
   ctl.Print(text, json);

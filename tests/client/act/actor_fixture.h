@@ -88,7 +88,7 @@ class ActorTest : public testing::Test {
   // Calls of so many steps, each seen by the actor, a microsecond of the clock each.
   void Step(const ContextState& context, uint32_t steps) {
     for (uint32_t i = 0; i < steps * layers_; ++i) {
-      context.CountCall({16, 16, 0, own_count_, f32_});
+      context.CountCall({16, 16, 0, own_count_, f32_, routed_us_});
       clock_.Advance(std::chrono::microseconds(1));
       actor_->AwaitIdle();
     }
@@ -120,6 +120,7 @@ class ActorTest : public testing::Test {
   bool same_target_ = true;
   uint32_t own_count_ = 0;
   bool f32_ = false;
+  double routed_us_ = 0;
   std::atomic<int> measured_{0}, pulls_{0};
   absl::Status measure_status_;
   Duration measure_time_{0};

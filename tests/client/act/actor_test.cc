@@ -39,7 +39,7 @@ TEST_F(ActorTest, AHintOfManyStepsPullsAtOnceAndOfFewNever) {
   hundred.steps = 100;
   two.steps = 2;
   const auto many = Open({0}, hundred), few = Open({1}, two);
-  many->CountCall({16, 16, 0, own_count_, f32_});
+  many->CountCall({16, 16, 0, own_count_, f32_, routed_us_});
   actor_->AwaitIdle();
   EXPECT_EQ(NearCount(*many), 1u);
   Step(*few, 2);
@@ -51,9 +51,23 @@ TEST_F(ActorTest, LearnsFromContextsThatClose) {
   for (int i = 0; i < 60; ++i) UseOnce(uint32_t(i % 2), 40);
   // Every use has been worth a pull, so the next is pulled with its first call.
   const auto context = Open({4});
-  context->CountCall({16, 16, 0, own_count_, f32_});
+  context->CountCall({16, 16, 0, own_count_, f32_, routed_us_});
   actor_->AwaitIdle();
   EXPECT_EQ(NearCount(*context), 1u);
+}
+
+// The model says that routing is free, and calls say that a step of them takes 110 us.
+TEST_F(ActorTest, BelievesCallsMoreThanTheModel) {
+  cost_ = Cost(10, 10, 1000);
+  Start(10 * chunk_bytes_);
+  const auto modelled = Open({0});
+  Step(*modelled, 50);
+  EXPECT_EQ(pulls_, 0);
+  routed_us_ = 110.0 / layers_;
+  const auto context = Open({1});
+  Step(*context, 50);
+  EXPECT_EQ(NearCount(*context), 1u);
+  EXPECT_EQ(pulls_, 1);
 }
 
 TEST_F(ActorTest, WhatIsNearServesTheNextContextFromItsFirstCall) {
@@ -224,7 +238,7 @@ TEST_F(ActorTest, AContextMayOutliveTheActor) {
   const auto context = Open({0});
   Step(*context, 11);
   actor_.reset();
-  context->CountCall({16, 16, 0, own_count_, f32_});
+  context->CountCall({16, 16, 0, own_count_, f32_, routed_us_});
   context->Close();
 }
 

@@ -120,8 +120,8 @@ class HolderHere final : public NearSource {
     std::span<const std::byte> layer(uint32_t) const override { return bytes; }
     std::vector<std::byte> bytes;
   };
-  std::shared_ptr<const NearRows> Find(const ChunkId& id, const Geometry&) override {
-    const auto known = rows.find(id.bytes[0]);
+  std::shared_ptr<const NearRows> Find(const Corpus& corpus, uint32_t chunk) override {
+    const auto known = rows.find(corpus.chunks[chunk].id.bytes[0]);
     return known == rows.end() ? nullptr : known->second;
   }
   absl::Status Copy(const std::shared_ptr<const Corpus>& corpus,
@@ -154,7 +154,7 @@ TEST_F(ActorWaysTest, ChunksOfThisProcessHolderAreNearFromTheStart) {
   EXPECT_EQ(pulls_, 0);
   ASSERT_EQ(NearCount(*context), 2u);
   EXPECT_EQ(FirstByte(*context, 1), 202);
-  EXPECT_EQ(actor_->stats().near_bytes, chunk_bytes_);
+  EXPECT_EQ(actor_->stats().near_bytes, 0u);
   // Nobody keeps the holder's rows when no context is open.
   context->Close();
   actor_->AwaitIdle();
@@ -214,7 +214,7 @@ TEST_F(ActorWaysTest, TwoPullsAtOnceAndOneOfEachHolder) {
   const auto first = Open({0}, many), second = Open({3}, many), third = Open({1}, many),
              fourth = Open({2}, many);
   for (const auto* const context : {&first, &second, &third, &fourth})
-    (*context)->CountCall({16, 16, 0, 0, false});
+    (*context)->CountCall({16, 16, 0, 0, false, 0});
   {
     absl::MutexLock lock(&mu);
     const auto two = [&] { return under_way.size() == Actor::kFlowsMax; };
@@ -231,12 +231,12 @@ TEST_F(ActorWaysTest, AHintCountsForAllAgentsThatShareTheChunks) {
   ContextExpectation few;
   few.steps = 4;  // 400 us of 1,000
   const auto alone = Open({0}, few);
-  alone->CountCall({16, 16, 0, 0, false});
+  alone->CountCall({16, 16, 0, 0, false, 0});
   actor_->AwaitIdle();
   EXPECT_EQ(NearCount(*alone), 0u);
   few.agents = 3;
   const auto many = Open({1}, few);
-  many->CountCall({16, 16, 0, 0, false});
+  many->CountCall({16, 16, 0, 0, false, 0});
   actor_->AwaitIdle();
   EXPECT_EQ(NearCount(*many), 1u);
   EXPECT_EQ(Decisions(Primitive::kFetch, ActReason::kHint), 1u);

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "client/context/context.h"
@@ -88,6 +89,35 @@ TEST_F(NearTest, ContextsShareWhatIsNear) {
   EXPECT_TRUE(got.SameBits(want));
   EXPECT_EQ(report.near_pairs, kRows * 1031u);
   EXPECT_EQ(report.routed_pairs, kRows * 1090u);
+}
+
+// A thread that drives many calls leaves to others what would hold it up.
+TEST_F(NearTest, ATryDoesNotAttendManyNearRows) {
+  Start(kWide);
+  const auto routed = Open(ContextPolicy::kRoute);
+  const auto many = Open(ContextPolicy::kNear), few = Open(ContextPolicy::kNear, {{3, 0}});
+  ASSERT_TRUE(routed.ok() && many.ok() && few.ok());
+  Answer want(kRows, kLatentValues), got(kRows, kLatentValues), small(kRows, kLatentValues);
+  ASSERT_TRUE(Attend(*routed, want).ok());
+  const auto submit = [&](const Context& context, Answer& answer) {
+    const Segment segment = {.row_count = kRows, .context = &context};
+    LayerCall call;
+    call.layer = 1;
+    call.q = {q_.data(), kRows, kRowValues};
+    call.segments = {&segment, 1};
+    call.wire = PartialDtype::kF32;
+    call.deadline = Soon();
+    return cluster_->requester->TrySubmit(call, answer.View());
+  };
+  auto ticket = submit(*many, got);
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(ticket->TryPoll(), TicketProgress::kMustWait);
+  std::thread([&] { EXPECT_TRUE(ticket->Wait().ok()); }).join();
+  EXPECT_TRUE(got.SameBits(want));
+  auto short_one = submit(*few, small);
+  ASSERT_TRUE(short_one.ok()) << short_one.status();
+  EXPECT_EQ(short_one->TryPoll(), TicketProgress::kDone);
+  EXPECT_TRUE(short_one->Wait().ok());
 }
 
 TEST_F(NearTest, AContextThatDoesNotFitIsRefusedWithAdvice) {

@@ -102,7 +102,8 @@ struct LiveModelTest : testing::Test {
     profile.subject = SubjectOf(geometry, HostIdentity(), {}, true);
     // 5 us, and 8 rows take 0.2 us a token: 35 us of both chunks.
     profile.lanes = {{"h0", "tcp", {10, 1e9, 5e8}, {5, 0, 1, {{{8, 0.2}}}}}};
-    seed = std::make_unique<SeedProfile>(std::make_shared<const Profile>(profile), HostIdentity(), kTarget);
+    seed = std::make_unique<SeedProfile>(std::make_shared<const Profile>(profile), HostIdentity(),
+                                         kTarget);
     model = std::make_unique<LiveModel>(HolderId{"h0"}, seed.get(), &requests);
   }
   // `us` from post to answer, `compute_us` of it in the kernel.

@@ -26,12 +26,12 @@ using test::BareInput;
 using test::PaperInput;
 using test::PublishedGeometry;
 
-constexpr size_t kRoute = 0, kFetch = 1;
+constexpr size_t kPaperRoute = 0, kPaperFetch = 1;
 constexpr double kSpliceUs = 3000;  // "the flat 3 ms splice"
 
 void ExpectWithinOnePercent(double got, double want) { EXPECT_NEAR(got, want, want / 100); }
 
-double RouteUs(const DecisionInput& input) { return Decide(input).costs[kRoute].total_us; }
+double RouteUs(const DecisionInput& input) { return Decide(input).costs[kPaperRoute].total_us; }
 
 // The paper sets one layer's round trip against the pull of all 27 layers. A layer of 27 times the
 // tokens has as many bytes.
@@ -93,7 +93,7 @@ TEST(PaperFigures, NvLinkLeadsToAboutAThousandRows) {
 // 4.2, 5.1
 TEST(PaperFigures, AFetchIsPullAndSplice) {
   const DecisionInput input = PaperInput("deepseek-v2-lite", 16);
-  const CostBreakdown fetch = Decide(input).costs[kFetch];
+  const CostBreakdown fetch = Decide(input).costs[kPaperFetch];
   ExpectWithinOnePercent(fetch.transfer_us, 63.7e6 / 25e9 * 1e6);
   ExpectWithinOnePercent(fetch.splice_us, 2910);
   ExpectWithinOnePercent(fetch.total_us, 5460);
@@ -153,7 +153,7 @@ TEST(PaperFigures, RouteIsTheCheapestOnEveryFabric) {
   }
   DecisionInput input = OneLayerAgainstTheChunk(256, 25e9);
   input.candidates[0].fabric->t_probe_us *= 10;
-  EXPECT_GT(Decide(input).costs[kFetch].total_us, 10 * RouteUs(input));
+  EXPECT_GT(Decide(input).costs[kPaperFetch].total_us, 10 * RouteUs(input));
 }
 
 // A step is L dependent round trips: about 1 ms of V2-Lite, which a fetch of 5.5 ms amortises after
@@ -175,7 +175,7 @@ TEST(PaperFigures, AHolderServesEightRequestersForTheTimeOfOne) {
   compute.per_row_token_us = (400 - 15) / (248.0 * 16 * 2048);
   const auto compute_us = [&](double requesters) {
     input.candidates[0].concurrent = requesters - 1;
-    return Decide(input).costs[kRoute].compute_us;
+    return Decide(input).costs[kPaperRoute].compute_us;
   };
   EXPECT_EQ(compute_us(1), 15);
   EXPECT_EQ(compute_us(8), 15);
@@ -202,12 +202,13 @@ TEST(PaperFigures, UnderSelectionRouteIsFlatInTheHolders) {
   };
   for (uint32_t holders = 2; holders <= 7; ++holders) {
     const Decision few = over(holders - 1, 1 << 15), more = over(holders, 1 << 15);
-    EXPECT_GT(more.costs[kFetch].total_us, few.costs[kFetch].total_us);
+    EXPECT_GT(more.costs[kPaperFetch].total_us, few.costs[kPaperFetch].total_us);
     // One more partial to merge, 128 rows of 0.1 us: the paper's "at most 25 us" is not exceeded
     // by that, and each kernel has fewer rows.
-    EXPECT_LT(more.costs[kRoute].total_us, few.costs[kRoute].total_us + 13);
+    EXPECT_LT(more.costs[kPaperRoute].total_us, few.costs[kPaperRoute].total_us + 13);
   }
-  EXPECT_EQ(over(1, 1 << 11).costs[kRoute].total_us, over(1, 1 << 20).costs[kRoute].total_us);
+  EXPECT_EQ(over(1, 1 << 11).costs[kPaperRoute].total_us,
+            over(1, 1 << 20).costs[kPaperRoute].total_us);
 }
 
 }  // namespace

@@ -29,7 +29,12 @@ Profile Sample() {
   profile.here.attend = {
       .base_us = 1, .per_row_us = 2, .anchor_count = 1, .anchors = {{{16, 0.25}}}};
   profile.kernel_target = KernelTargetId::kNeon;
-  profile.lanes = {{"h0", "shm", {1.5, 9e9, 8e9}, {2, 0.5, 2, {{{1, 0.5}, {64, 4}}}}, 0, 1,
+  profile.lanes = {{"h0",
+                    "shm",
+                    {1.5, 9e9, 8e9},
+                    {2, 0.5, 2, {{{1, 0.5}, {64, 4}}}},
+                    0,
+                    1,
                     KernelTargetId::kAvx3},
                    {"h1", "tcp", {20, 1e9, 2e9}, {}, 0.75, 0.25}};
   return profile;

@@ -1,0 +1,50 @@
+// Learns from the attends of near rows how fast this host's kernel is now.
+
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "client/decide/live_compute.h"
+#include "client/decide/profile.h"
+#include "proto/geometry.h"
+
+namespace ckv {
+
+// Thread-safe. A calibration attends a few rows of a quiet process. This follows what calls take:
+// rows that lie in memory and not in a cache, and other work on the same cores.
+class LiveHere {
+ public:
+  // The widths that are told apart; for others the calibration stands.
+  static constexpr size_t kWidthsMax = 8;
+
+  // Sets what Observe compares with. Only the first of these widths counts.
+  void SetKnown(const RowWidths& widths, const RequesterConstants& here) ABSL_LOCKS_EXCLUDED(mu_);
+  // Takes an attend of `rows` query rows over `tokens` near rows each, which took `us`. On the hot
+  // path: no lock and no allocation.
+  void Observe(const RowWidths& widths, double rows, double tokens, double us);
+  // The time now over the calibration's; 1 at first.
+  double Factor(const RowWidths& widths) const;
+
+ private:
+  struct Known {
+    RowWidths widths;
+    ComputeCurve attend;
+    double per_row_token_us = 0;
+    LiveCompute live;
+  };
+
+  absl::Mutex mu_;  // of those who add
+  std::array<Known, kWidthsMax> known_;
+  std::atomic<uint32_t> count_{0};  // entries below it do not change, but for `live`
+};
+
+// Returns the time to attend here by these constants.
+double AttendHereUs(const RequesterConstants& here, double rows, double tokens);
+// Returns the constants with the time to attend here multiplied.
+RequesterConstants WithAttendFactor(RequesterConstants here, double factor);
+
+}  // namespace ckv
