@@ -8,14 +8,15 @@
 #                   gRPC, an idle holder
 #     decision      the model against real holders at full speed, 10 and 1 Gbit/s (root, to limit
 #                   the network), the predicate, splices
-#     act           near rows and policy auto; the rule that pulls, on a trace of requests.
+#     act           near rows and policy auto; agents on real processes over shm, tcp and 1 Gbit/s
+#                   (root, to limit the network); the rule that pulls, on a trace of requests.
 #                   CKV_TRACE names its file: conversation_trace.jsonl of kvcache-ai/Mooncake,
 #                   FAST25-release/traces
 #     contexts      many sequences in one call, own rows, selections, the fixed tree, streams
 #     store         restart, load and cold read beside the disk's own time, look-ups, plans, cuts
 set -euo pipefail
 cd "$(dirname "$0")/.."
-usage() { sed -n '2,15p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,16p' "$0" | sed 's/^# \{0,1\}//'; }
 realtime=()
 if [ "${1:-}" = --realtime ]; then
   realtime=(chrt --fifo 1)
@@ -35,7 +36,8 @@ case $1 in
     ;;
   act)
     [ -r "${CKV_TRACE:-}" ] || { echo "bench: set CKV_TRACE to the trace's file (--help says which)" >&2; exit 2; }
-    preset=release targets=(pull_rule_bench near_bench)
+    preset=release targets=(pull_rule_bench near_bench agents_bench ckvd)
+    deploy/install-packages.sh check
     ;;
   contexts) preset=release targets=(contexts_bench) ;;
   store) preset=release targets=(store_bench store_disk_bench store_plan_bench) ;;

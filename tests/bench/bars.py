@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 
+import act_links
 import decision_links
 
 # The median of so many repetitions is what counts: two shared cores are noisy.
@@ -86,8 +87,9 @@ def over_prices(benchmark, name, worst=max):
 
 PRICES = (2, 6, 20, 60, 200, 350, 700, 2000, 6000)
 ROWS = (1, 16, 256)
-# Not a binary: tests/bench/decision_links.py.
-LINKS = "decision_links"
+# Not binaries: what these functions say.
+LINKS, AGENTS = "decision_links", "act_links"
+SCRIPTS = {LINKS: decision_links.figures, AGENTS: act_links.figures}
 SPLICES = (("bf16, in its place", "BM_Splice/fp8:0/delta:0"), ("bf16, rotated", "BM_Splice/fp8:0/delta:4096"),
            ("fp8, rotated", "BM_Splice/fp8:1/delta:4096"))
 FABRIC_NUMBERS = (("shm", 2), ("tcp", 3))
@@ -199,7 +201,8 @@ SETS = {
             "x tickets of the library", at_most=1.25, base=counter("BM_Stream", "library_us"), base_unit="us an answer"),
     ],
     # The requester decides: the rule on a trace of requests (CKV_TRACE), on seeds and against adversaries. Arithmetic
-    # alone: the figures are the same on every machine. Prices of a pull are in routed steps.
+    # alone: the figures are the same on every machine. Prices of a pull are in routed steps. Then agents on real
+    # processes, where no policy but auto is the better one everywhere.
     "act": [
         Bar("trace, at every price of a pull", "pull_rule_bench", over_prices("BM_Trace", "of_best"),
             "x the best fixed threshold", at_most=1.02),
@@ -228,6 +231,13 @@ SETS = {
             base=counter("BM_NearChunk/tokens:2048", "kernel_us"), base_unit="us"),
         Bar("a step of policy auto that routes", "near_bench", counter("BM_AutoStep", "over_us"), "us over policy route",
             at_most=1, base=counter("BM_AutoStep", "route_us"), base_unit="us"),
+        *(bar for link in act_links.LINKS for bar in (
+            Bar(f"24 agents of 1 to 400 steps, auto, {link}", AGENTS, counter(link, "of_better"),
+                "x the better of route and pull at once", at_most=1.05, base=counter(link, "auto_s"), base_unit="s"),
+            Bar(f"the same, always routed, {link}", AGENTS, counter(link, "route_s"), "s",
+                base=counter(link, "near_s"), base_unit="s pulled at once"))),
+        Bar("of route and pull at once, those that win on a link", AGENTS, counter("mix", "winners"), "policies",
+            at_least=2),
         Bar("a use opened, counted in 16 parts and closed", "pull_rule_bench", counter("BM_Use", "real_time"), "ns"),
     ],
     # Chunks on disk and in memory. Reads come from the page cache, the fastest disk there is; writes go to
@@ -322,7 +332,7 @@ def main():
         return 2
     name, build = sys.argv[1], pathlib.Path(sys.argv[2])
     binaries = sorted({bar.binary for bar in SETS[name]})
-    runs = {binary: decision_links.figures(build) if binary == LINKS else run_binary(build / "bin" / binary)
+    runs = {binary: SCRIPTS[binary](build) if binary in SCRIPTS else run_binary(build / "bin" / binary)
             for binary in binaries}
     rows = []
     for bar in SETS[name]:
