@@ -34,6 +34,7 @@ Batch::Batch(const BatchOptions& options, Clock* clock, const ChunkTable* table,
   handles_.reserve(kPieceCountMax);
   pieces_.reserve(kPieceCountMax);
   pins_.reserve(kBatchPieceCountMax);
+  holds_.reserve(kBatchPieceCountMax);
 }
 
 Batch::Verdict Batch::Add(const ReadyRequest& ready) {
@@ -131,10 +132,11 @@ uint64_t Batch::WorkOf(const Item& item) const {
   return work;
 }
 
-absl::StatusOr<Batch::PieceRows> Batch::RowsOf(const Item& item, uint32_t handle) {
+absl::StatusOr<Batch::PieceRows> Batch::RowsOf(const Item& item, const AttendSegment& segment,
+                                               const PieceEntry& entry) {
   const ReadyRequest& ready = item.ready;
   const uint32_t row_bytes = ready.session->geometry.row_bytes();
-  absl::StatusOr<ChunkPin> pin = PinHandle(*table_, *ready.session, handle);
+  absl::StatusOr<ChunkPin> pin = PinHandle(*table_, *ready.session, entry.handle);
   if (pin.ok()) {
     const Chunk& chunk = pin->chunk();
     const RowView rows = {.data = chunk.layer(ready.header.layer).data(),
@@ -144,14 +146,30 @@ absl::StatusOr<Batch::PieceRows> Batch::RowsOf(const Item& item, uint32_t handle
     return PieceRows{rows};
   }
   if (!absl::IsUnavailable(pin.status())) return pin.status();
-  const ChunkLocator chunk = *ready.session->handles.Lookup({handle});
+  const ChunkLocator chunk = *ready.session->handles.Lookup({entry.handle});
   const ColdRows::Layer* const read =
       ready.cold_rows == nullptr ? nullptr : ready.cold_rows->Find(chunk);
   if (read != nullptr) {
     return PieceRows{{.data = read->rows, .count = read->token_count, .stride_bytes = row_bytes}};
   }
+  if (const auto found = StripesOf(item, segment, entry, chunk); found.has_value()) return *found;
   if (const auto shadow = ShadowOf(item, chunk); shadow.has_value()) return *shadow;
   return pin.status();
+}
+
+// The rows of a chunk on disk, if those that the piece selects are in memory.
+std::optional<Batch::PieceRows> Batch::StripesOf(const Item& item, const AttendSegment& segment,
+                                                 const PieceEntry& entry, ChunkLocator chunk) {
+  if (entry.index_begin == kDense || options_.stripes == nullptr) return std::nullopt;
+  StripeCache::Hold hold =
+      options_.stripes->Find(chunk, item.ready.header.layer, IndicesOf(attend_, segment, entry));
+  if (!hold.held()) return std::nullopt;
+  const RowView rows = {.data = hold.rows(),
+                        .count = hold.token_count(),
+                        .stride_bytes = item.ready.session->geometry.row_bytes()};
+  stripe_hit_count_ += hold.stripe_count();
+  holds_.push_back(std::move(hold));
+  return PieceRows{rows};
 }
 
 // The rows that stand for a chunk on disk, if the request allows an approximation.
@@ -171,10 +189,11 @@ std::optional<Batch::PieceRows> Batch::ShadowOf(const Item& item, ChunkLocator c
 
 absl::Status Batch::FindPieces(const Item& item) {
   pieces_.clear();
+  stripe_hit_count_ = 0;
   for (const AttendSegment& segment : attend_.segments) {
     for (uint32_t i = segment.piece_begin; i < segment.piece_end; ++i) {
       const PieceEntry& entry = attend_.pieces[i];
-      CKV_ASSIGN_OR_RETURN(const PieceRows found, RowsOf(item, entry.handle));
+      CKV_ASSIGN_OR_RETURN(const PieceRows found, RowsOf(item, segment, entry));
       pieces_.push_back({MakePiece(item, segment, entry, found.rows), found.shadow});
     }
   }
@@ -187,6 +206,7 @@ absl::Status Batch::AddAttend(Item& item, Verdict& verdict) {
   in_rounds_ = BatchPlan::InRounds(attend_, item.ready.session->geometry);
   const size_t pin_begin = pins_.size();
   const size_t shadow_begin = shadows_.size();
+  const size_t hold_begin = holds_.size();
   absl::Status status = FindPieces(item);
   uint64_t work = 0;
   if (absl::IsUnavailable(status)) {
@@ -207,6 +227,7 @@ absl::Status Batch::AddAttend(Item& item, Verdict& verdict) {
   if (!status.ok() || verdict != Verdict::kTaken) {
     pins_.resize(pin_begin);
     shadows_.resize(shadow_begin);
+    holds_.resize(hold_begin);
     return status;
   }
   last_work_ = work;
@@ -221,6 +242,7 @@ absl::Status Batch::AddAttend(Item& item, Verdict& verdict) {
     Bump(counters_->approximate_count);
   }
   Bump(counters_->query_row_count, header.row_count);
+  Bump(counters_->stripe_hit_count, stripe_hit_count_);
   return absl::OkStatus();
 }
 
@@ -276,6 +298,7 @@ void Batch::Clear() {
   plan_.Clear();
   pins_.clear();
   shadows_.clear();
+  holds_.clear();
   for (uint32_t i = 0; i < item_count_; ++i) items_[i].ready.cold_rows.reset();
   item_count_ = 0;
 }

@@ -22,6 +22,7 @@
 #include "server/batch/batch_compute.h"
 #include "server/batch/batch_plan.h"
 #include "server/batch/ready_request.h"
+#include "server/batch/stripe_cache.h"
 #include "server/session/lease_gate.h"
 #include "server/session/serve_counters.h"
 #include "server/session/session.h"
@@ -49,6 +50,8 @@ struct BatchOptions {
   // Packed copies of evicted chunks, for requests that allow an approximation. If null, there are
   // none.
   const ShadowTable* shadows = nullptr;
+  // Stripes of chunks on disk, for requests that select rows. If null, there are none.
+  StripeCache* stripes = nullptr;
 };
 
 // Belongs to one thread, except Compute; debug builds check that. Nothing is allocated after
@@ -109,7 +112,10 @@ class Batch {
   absl::Status CheckNoHandleTwice();
   // Pins the chunks of the request being judged and fills pieces_. Unavailable: some are cold.
   absl::Status FindPieces(const Item& item);
-  absl::StatusOr<PieceRows> RowsOf(const Item& item, uint32_t handle);
+  absl::StatusOr<PieceRows> RowsOf(const Item& item, const AttendSegment& segment,
+                                   const PieceEntry& entry);
+  std::optional<PieceRows> StripesOf(const Item& item, const AttendSegment& segment,
+                                     const PieceEntry& entry, ChunkLocator chunk);
   std::optional<PieceRows> ShadowOf(const Item& item, ChunkLocator chunk);
   uint64_t WorkOf(const Item& item) const;
   AttentionPiece MakePiece(const Item& item, const AttendSegment& segment, const PieceEntry& entry,
@@ -137,10 +143,12 @@ class Batch {
   bool in_rounds_ = false;  // BatchPlan::InRounds of it
   std::vector<uint32_t> handles_;
   std::vector<BatchPlan::Piece> pieces_;
+  uint64_t stripe_hit_count_ = 0;  // stripes found for it in the cache
 
   // These hold the rows of the batch in place, beside the requests' own cold_rows.
   std::vector<ChunkPin> pins_;
   std::vector<std::shared_ptr<const Shadow>> shadows_;
+  std::vector<StripeCache::Hold> holds_;
 };
 
 }  // namespace ckv

@@ -62,6 +62,7 @@ struct Config {
   uint32_t queue_request_count_max = 1024;
   uint64_t store_map_bytes_max = 0;
   uint32_t store_shadow_percent = 0;  // percentage of store.capacity; 0 for no shadows
+  uint32_t store_stripe_percent = 3;  // the same, as StripeBytesMax; 0 to keep no stripes
   uint32_t spin_us = 50;
   uint32_t lane_slot_count = LaneShape{}.slot_count;
   uint64_t lane_request_bytes_max = LaneShape{}.request_bytes_max;

@@ -80,6 +80,10 @@ const OptionSpec kOptions[] = {
      "per cent",
      "most of store.capacity for fp8 copies of evicted chunks, which answer requests that allow an "
      "approximation; if 0, none are made"},
+    {"store.stripe_percent", OptionKind::kCount, &Config::store_stripe_percent, 0, 100, "",
+     "per cent",
+     "most memory, beside store.capacity and in per cent of it, for rows of chunks on disk that "
+     "selections read and may select again; if 0, none are kept"},
     {"store.path", OptionKind::kText, &Config::store_path, 0, 0, "", "folder",
      "folder that keeps a holder's chunks over a restart; if unset, they end with the process"},
     {"store.capacity", OptionKind::kBytes, &Config::store_capacity_bytes, kMiB, 64 * kTiB, "",

@@ -173,6 +173,7 @@ absl::Status Daemon::State::StartHolder() {
   options.store_path = config.store_path;
   options.pages = PagesOf(config);
   options.shadow_bytes_max = config.store_capacity_bytes / 100 * config.store_shadow_percent;
+  options.stripe_bytes_max = config.store_capacity_bytes / 100 * config.store_stripe_percent;
   options.compute_threads = config.compute_threads;
   options.fabrics = fabric_order;
   options.listen.tcp_address = config.data_listen;

@@ -63,13 +63,13 @@ class Page {
     }
     families_.back().metric.push_back(std::move(metric));
   }
-  void Counter(std::string_view name, std::string_view help, double value) {
+  void Counter(std::string_view name, std::string_view help, auto value) {
     Family(MetricType::Counter, name, help);
-    Add({}, value);
+    Add({}, static_cast<double>(value));
   }
-  void Gauge(std::string_view name, std::string_view help, double value) {
+  void Gauge(std::string_view name, std::string_view help, auto value) {
     Family(MetricType::Gauge, name, help);
-    Add({}, value);
+    Add({}, static_cast<double>(value));
   }
   // Adds every code but OK, so that the first error of a kind is an increase.
   void ByCode(std::string_view name, std::string_view help, const StatusCounts& counts) {
@@ -86,34 +86,32 @@ class Page {
 };
 
 void AddHolderTraffic(const HolderStats& stats, Page& page) {
-  const auto number = [](auto value) { return static_cast<double>(value); };
   page.Counter("ckv_holder_requests_total",
-               "Frames that came over lanes, of every kind: probes, too.",
-               number(stats.request_count));
+               "Frames that came over lanes, of every kind: probes, too.", stats.request_count);
   page.Counter("ckv_holder_query_rows_total", "Query rows of the attends among them.",
-               number(stats.query_row_count));
+               stats.query_row_count);
   page.Counter("ckv_holder_kernel_calls_total",
                "Calls of the attention kernel; requests that are ready together share one.",
-               number(stats.batch_count));
+               stats.batch_count);
   page.Counter("ckv_holder_compute_seconds_total",
                "Time that kernel calls took, beside the polling thread as well. At a rate near 1 "
                "that thread does little else: the holder is full.",
-               Seconds(number(stats.compute_ns)));
+               Seconds(static_cast<double>(stats.compute_ns)));
   page.Counter("ckv_holder_long_requests_total",
                "Requests computed beside the polling thread, over 2^29 multiply-adds each.",
-               number(stats.long_count));
+               stats.long_count);
   page.Counter("ckv_holder_pushes_total", "Replies to fetches that carried rows.",
-               number(stats.push_count));
-  page.Counter("ckv_holder_push_bytes_total", "Bytes of rows in them.", number(stats.push_bytes));
+               stats.push_count);
+  page.Counter("ckv_holder_push_bytes_total", "Bytes of rows in them.", stats.push_bytes);
   page.Counter("ckv_holder_maps_total", "Chunks handed to requesters of this host to map.",
-               number(stats.map_count));
+               stats.map_count);
   page.Counter("ckv_holder_received_bytes_total", "Bytes of frames that came over lanes.",
-               number(stats.bytes_in));
+               stats.bytes_in);
   page.Counter("ckv_holder_sent_bytes_total", "Bytes of frames that went over lanes.",
-               number(stats.bytes_out));
+               stats.bytes_out);
   page.Counter("ckv_holder_sleeps_total",
                "Times the dispatcher had nothing to poll for and slept on its lanes' events.",
-               number(stats.sleep_count));
+               stats.sleep_count);
 }
 
 void AddHolderRefusals(const HolderStats& stats, Page& page) {
@@ -129,7 +127,7 @@ void AddHolderRefusals(const HolderStats& stats, Page& page) {
   page.Counter("ckv_holder_expired_total",
                "Requests dropped because their deadline had passed: they waited too long, or were "
                "sent with too little time.",
-               static_cast<double>(stats.expired_count));
+               stats.expired_count);
   page.ByCode("ckv_holder_session_refusals_total",
               "Sessions that were not opened. FAILED_PRECONDITION: another model, revision or "
               "wire version asks; RESOURCE_EXHAUSTED: session_count_max or the lanes' memory; "
@@ -156,66 +154,73 @@ void AddHolderState(const HolderStats& stats, Page& page) {
     page.Add({{"fabric", std::string(FabricName(kind))}}, stats.lanes[static_cast<size_t>(kind)]);
   }
   const ChunkTableStats& table = stats.table;
-  page.Gauge("ckv_holder_chunks", "Chunks held.", static_cast<double>(table.chunk_count));
-  page.Gauge("ckv_holder_tokens", "Tokens of the chunks held.",
-             static_cast<double>(table.token_count));
-  page.Gauge("ckv_holder_pins", "Pins on chunks: requests that are reading now.",
-             static_cast<double>(table.pin_count));
+  page.Gauge("ckv_holder_chunks", "Chunks held.", table.chunk_count);
+  page.Gauge("ckv_holder_tokens", "Tokens of the chunks held.", table.token_count);
+  page.Gauge("ckv_holder_pins", "Pins on chunks: requests that are reading now.", table.pin_count);
   page.Gauge(
       "ckv_holder_store_used_bytes",
       "Memory taken by rows. Near capacity, chunks become cold, or, without store.path, puts "
       "are refused.",
-      static_cast<double>(table.used_bytes));
+      table.used_bytes);
   page.Gauge("ckv_holder_store_capacity_bytes", "Memory for rows (store.capacity).",
-             static_cast<double>(table.capacity_bytes));
+             table.capacity_bytes);
 }
 
 void AddHolderStore(const HolderStats& stats, Page& page) {
-  const auto counter = [&page](std::string_view name, std::string_view help, uint64_t value) {
-    page.Counter(name, help, static_cast<double>(value));
-  };
-  page.Gauge("ckv_holder_cold_chunks", "Chunks held on the device only.",
-             static_cast<double>(stats.table.cold_count));
-  counter("ckv_holder_cold_requests_total",
-          "Requests that waited for the device: their chunks were cold. A high share of all: raise "
-          "store.capacity, or add holders.",
-          stats.cold_count);
+  page.Gauge("ckv_holder_cold_chunks", "Chunks held on the device only.", stats.table.cold_count);
+  page.Counter(
+      "ckv_holder_cold_requests_total",
+      "Requests that waited for the device: their chunks were cold. A high share of all: raise "
+      "store.capacity, or add holders.",
+      stats.cold_count);
+  page.Counter(
+      "ckv_holder_stripe_hits_total",
+      "Stripes (32 rows) that selections needed of cold chunks and that earlier ones had read.",
+      stats.stripe_hit_count);
+  page.Counter(
+      "ckv_holder_stripe_reads_total",
+      "Stripes that selections needed of cold chunks and that were read from the device. Many "
+      "beside few hits: raise store.stripe_percent or store.capacity.",
+      stats.stripe_read_count);
+  page.Gauge("ckv_holder_stripe_bytes", "Memory taken by stripes that selections read.",
+             stats.stripe_bytes);
   page.Gauge("ckv_holder_shadow_chunks",
-             "Chunks held on the device only, with fp8 copies in memory.",
-             static_cast<double>(stats.shadow_count));
-  counter("ckv_holder_approximate_requests_total",
-          "Requests that allow an approximation and were answered from fp8 copies.",
-          stats.approximate_count);
-  counter("ckv_holder_store_loads_total", "Cold chunks read into memory.", stats.load_count);
-  counter("ckv_holder_store_load_bytes_total", "Bytes of the rows of chunks read into memory.",
-          stats.load_bytes);
-  counter("ckv_holder_store_evictions_total", "Hot chunks that became cold to make room.",
-          stats.table.evicted_count);
-  counter("ckv_holder_store_damaged_total",
-          "Chunks found damaged and taken out; a file is in quarantine/ with its reason. Any "
-          "increase: look at the device, and at the memory's ECC counters.",
-          stats.damaged_count);
-  counter(
+             "Chunks held on the device only, with fp8 copies in memory.", stats.shadow_count);
+  page.Counter("ckv_holder_approximate_requests_total",
+               "Requests that allow an approximation and were answered from fp8 copies.",
+               stats.approximate_count);
+  page.Counter("ckv_holder_store_loads_total", "Cold chunks read into memory.", stats.load_count);
+  page.Counter("ckv_holder_store_load_bytes_total", "Bytes of the rows of chunks read into memory.",
+               stats.load_bytes);
+  page.Counter("ckv_holder_store_evictions_total", "Hot chunks that became cold to make room.",
+               stats.table.evicted_count);
+  page.Counter("ckv_holder_store_damaged_total",
+               "Chunks found damaged and taken out; a file is in quarantine/ with its reason. Any "
+               "increase: look at the device, and at the memory's ECC counters.",
+               stats.damaged_count);
+  page.Counter(
       "ckv_holder_store_healed_total",
       "Damage in memory or in a file that the other one made good. Any increase: as for damaged.",
       stats.healed_count);
-  counter("ckv_holder_store_unreadable_total",
-          "Chunks that a check could not read: the device fails. They stay.",
-          stats.scrub.unreadable_count);
-  counter("ckv_holder_store_repaired_total", "Damaged chunks got again from a replica.",
-          stats.scrub.repaired_count);
-  counter("ckv_holder_store_repair_failures_total",
-          "Damaged chunks that no replica gave: lost here. ckvctl corpus verify says which; load "
-          "their corpora again.",
-          stats.scrub.repair_failure_count);
+  page.Counter("ckv_holder_store_unreadable_total",
+               "Chunks that a check could not read: the device fails. They stay.",
+               stats.scrub.unreadable_count);
+  page.Counter("ckv_holder_store_repaired_total", "Damaged chunks got again from a replica.",
+               stats.scrub.repaired_count);
+  page.Counter(
+      "ckv_holder_store_repair_failures_total",
+      "Damaged chunks that no replica gave: lost here. ckvctl corpus verify says which; load "
+      "their corpora again.",
+      stats.scrub.repair_failure_count);
   page.Gauge("ckv_holder_store_repairs_pending", "Damaged chunks still tried for.",
-             static_cast<double>(stats.scrub.repair_pending_count));
-  counter("ckv_holder_store_scrubbed_bytes_total",
-          "Bytes checked in the background, in memory and on the device. A rate of 0 for minutes: "
-          "store.scrub_bytes_per_second is 0, or the device hangs.",
-          stats.scrub.checked_bytes);
-  counter("ckv_holder_store_scrub_passes_total",
-          "Times that the background check came to the last chunk.", stats.scrub.pass_count);
+             stats.scrub.repair_pending_count);
+  page.Counter(
+      "ckv_holder_store_scrubbed_bytes_total",
+      "Bytes checked in the background, in memory and on the device. A rate of 0 for minutes: "
+      "store.scrub_bytes_per_second is 0, or the device hangs.",
+      stats.scrub.checked_bytes);
+  page.Counter("ckv_holder_store_scrub_passes_total",
+               "Times that the background check came to the last chunk.", stats.scrub.pass_count);
 }
 
 void AddPeers(const std::vector<HolderView>& holders, Page& page) {
@@ -259,40 +264,40 @@ void AddRequester(const MetricsSources& sources, Page& page) {
   const RequesterStats stats = sources.requester->Stats();
   if (sources.attend_count) {
     page.Counter("ckv_requester_attends_total", "Attends over gRPC, by calls and by streams.",
-                 static_cast<double>(sources.attend_count()));
+                 sources.attend_count());
     page.Counter("ckv_requester_attend_errors_total", "Attends over gRPC that failed.",
-                 static_cast<double>(sources.attend_error_count()));
+                 sources.attend_error_count());
   }
   page.Counter("ckv_requester_retries_total",
                "Requests sent again as an overloaded holder asked. A rate near a tenth of all "
                "requests says that the fleet is too small.",
-               static_cast<double>(stats.retry_count));
+               stats.retry_count);
   page.Counter("ckv_requester_retries_refused_total",
                "Retries not made because a tenth of all requests were retries: callers saw "
                "RESOURCE_EXHAUSTED.",
-               static_cast<double>(stats.retry_refused_count));
+               stats.retry_refused_count);
   page.Counter("ckv_requester_fetches_total",
                "Fetches of rows, of selected rows and into caches, failed ones included.",
-               static_cast<double>(stats.fetch_count));
+               stats.fetch_count);
   page.Counter("ckv_requester_explains_total", "Explains, failed ones included.",
-               static_cast<double>(stats.explain_count));
+               stats.explain_count);
   page.Gauge("ckv_requester_near_bytes",
              "Memory in use for chunks that were pulled, of requester.near_bytes.",
-             static_cast<double>(stats.near.bytes));
+             stats.near.bytes);
   page.Gauge("ckv_requester_near_chunks", "Chunks that were pulled and are near.",
              stats.near.chunk_count);
   page.Counter("ckv_requester_pulls_total", "Pulls of runs of chunks, failed ones included.",
-               static_cast<double>(stats.near.pull_count));
+               stats.near.pull_count);
   page.Counter(
       "ckv_requester_pulls_failed_total",
       "Pulls that failed. The contexts went on by routing; the log says why at level debug.",
-      static_cast<double>(stats.near.pull_failed_count));
+      stats.near.pull_failed_count);
   page.Counter("ckv_requester_near_evictions_total",
                "Runs of chunks evicted for others. A rate near that of pulls: raise "
                "requester.near_bytes.",
-               static_cast<double>(stats.near.eviction_count));
+               stats.near.eviction_count);
   page.Counter("ckv_requester_pulled_bytes_total", "Bytes of pulled rows.",
-               static_cast<double>(stats.near.pulled_bytes));
+               stats.near.pulled_bytes);
   page.Counter("ckv_requester_routed_seconds_total",
                "Time lost by routing what could have been near, by the cost model.",
                stats.near.routed_us / 1e6);
@@ -301,19 +306,19 @@ void AddRequester(const MetricsSources& sources, Page& page) {
   page.Counter("ckv_requester_failovers_total",
                "Calls that went on with a replica after a holder had failed them. An increase "
                "without a restart or an overload: ckvctl status says which holder is in trouble.",
-               static_cast<double>(stats.failover_count));
+               stats.failover_count);
   page.Counter("ckv_requester_reopens_total",
                "Sessions opened anew for a call because the holder's lane broke or its epoch had "
                "moved on. A few for each restart; a steady rate: a network or a holder that comes "
                "and goes.",
-               static_cast<double>(stats.reopen_count));
+               stats.reopen_count);
   page.Counter("ckv_requester_discarded_replies_total",
                "Replies that nobody waited for any more: their calls had ended.",
-               static_cast<double>(stats.discarded_reply_count));
+               stats.discarded_reply_count);
   page.Counter("ckv_requester_rdma_fallbacks_total",
                "Lanes opened over tcp that should be of verbs. Any increase: repair RDMA, or take "
                "verbs out of the fabrics.",
-               static_cast<double>(stats.rdma_fallback_count));
+               stats.rdma_fallback_count);
   if (sources.directory_connected) {
     page.Gauge("ckv_requester_directory_connected",
                "1: changes of corpora come as they happen. 0 for long: the directory is away.",
@@ -365,34 +370,29 @@ void AddDirectory(DirectoryState& directory, Page& page) {
   page.Add({{"role", "holder"}}, static_cast<double>(holders));
   page.Add({{"role", "requester"}}, static_cast<double>(requesters));
   const DirectoryState::Counts counts = directory.counts();
-  page.Gauge("ckv_directory_corpora", "Corpora published, of all tenants.",
-             static_cast<double>(counts.corpus_count));
+  page.Gauge("ckv_directory_corpora", "Corpora published, of all tenants.", counts.corpus_count);
   page.Gauge("ckv_directory_placements", "Chunks placed, once a corpus that has them.",
-             static_cast<double>(counts.placement_count));
+             counts.placement_count);
   page.Gauge("ckv_directory_replicas", "Copies that members announced under their leases.",
-             static_cast<double>(counts.replica_count));
-  page.Gauge("ckv_directory_watchers", "Streams of changes that are open.",
-             static_cast<double>(counts.watcher_count));
+             counts.replica_count);
+  page.Gauge("ckv_directory_watchers", "Streams of changes that are open.", counts.watcher_count);
 }
 
 void AddReplicas(const ReplicaStats& stats, Page& page) {
   page.Gauge("ckv_replicas_chunks", "Copies made here that this holder answers for.",
-             static_cast<double>(stats.chunk_count));
-  page.Gauge("ckv_replicas_bytes", "Memory of the store that copies take.",
-             static_cast<double>(stats.bytes));
+             stats.chunk_count);
+  page.Gauge("ckv_replicas_bytes", "Memory of the store that copies take.", stats.bytes);
   page.Gauge("ckv_replicas_limit_bytes", "Most memory that copies may take (replicas.percent).",
-             static_cast<double>(stats.bytes_max));
-  page.Counter("ckv_replicas_fetched_total", "Chunks that were copied.",
-               static_cast<double>(stats.fetched_count));
-  page.Counter("ckv_replicas_fetched_bytes_total", "Bytes of their rows.",
-               static_cast<double>(stats.fetched_bytes));
+             stats.bytes_max);
+  page.Counter("ckv_replicas_fetched_total", "Chunks that were copied.", stats.fetched_count);
+  page.Counter("ckv_replicas_fetched_bytes_total", "Bytes of their rows.", stats.fetched_bytes);
   page.Counter("ckv_replicas_evicted_total",
                "Copies dropped to make room for others. A rate near that of copies made: the limit "
                "is too small for what is asked for.",
-               static_cast<double>(stats.evicted_count));
+               stats.evicted_count);
   page.Counter("ckv_replicas_announce_failures_total",
                "Calls to announce copies that failed: the directory is away, or the lease is lost.",
-               static_cast<double>(stats.announce_failure_count));
+               stats.announce_failure_count);
 }
 
 // A connection that says nothing.

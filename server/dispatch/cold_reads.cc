@@ -1,6 +1,8 @@
 #include "server/dispatch/cold_reads.h"
 
+#include <algorithm>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -16,8 +18,8 @@ constexpr size_t kShareCountMax = 4096;
 
 }  // namespace
 
-ColdReads::ColdReads(ChunkStore* store, absl::AnyInvocable<void()> tell)
-    : store_(store), thread_(std::make_unique<SideThread>(std::move(tell))) {
+ColdReads::ColdReads(ChunkStore* store, StripeCache* stripes, absl::AnyInvocable<void()> tell)
+    : store_(store), cache_(stripes), thread_(std::make_unique<SideThread>(std::move(tell))) {
   attend_.segments.reserve(kSegmentCountMax);
   attend_.pieces.reserve(kPieceCountMax);
   wanted_.reserve(kPieceCountMax);
@@ -42,9 +44,7 @@ absl::Status ColdReads::ListChunks(const ReadyRequest& ready) {
           if (wanted == nullptr) continue;
           wanted->layer_is_enough = true;
           wanted->selected = piece.index_begin != kDense;
-          if (!wanted->selected) continue;
-          const size_t lists = (segment.row_count + piece.group_rows - 1) / piece.group_rows;
-          wanted->indices = attend_.indices.subspan(piece.index_begin, lists * piece.k);
+          if (wanted->selected) wanted->indices = IndicesOf(attend_, segment, piece);
         }
       }
       break;
@@ -62,6 +62,10 @@ absl::Status ColdReads::ListChunks(const ReadyRequest& ready) {
     case WireKind::kProbe:
       break;
   }
+  // All entries of one chunk become one group.
+  std::sort(wanted_.begin(), wanted_.end(), [](const Wanted& a, const Wanted& b) {
+    return std::tie(a.chunk.slot, a.chunk.generation) < std::tie(b.chunk.slot, b.chunk.generation);
+  });
   return absl::OkStatus();
 }
 
@@ -78,11 +82,16 @@ absl::Status ColdReads::Start(const ReadyRequest& ready, HolderLane& lane) {
 void ColdReads::Read() {
   auto rows = std::make_shared<ColdRows>(ColdRowBytesMax(store_->memory().size()));
   status_ = absl::OkStatus();
-  for (const Wanted& wanted : wanted_) {
-    status_ = ReadChunk(wanted, *rows);
+  hit_count_ = read_count_ = 0;
+  for (size_t begin = 0, end = 0; begin < wanted_.size() && status_.ok(); begin = end) {
+    const ChunkLocator chunk = wanted_[begin].chunk;
+    while (end < wanted_.size() && wanted_[end].chunk.slot == chunk.slot &&
+           wanted_[end].chunk.generation == chunk.generation) {
+      ++end;
+    }
+    status_ = ReadChunk(Group(wanted_).subspan(begin, end - begin), *rows);
     // Dropped meanwhile: the request is told so when it has its turn.
     if (absl::IsNotFound(status_)) status_ = absl::OkStatus();
-    if (!status_.ok()) break;
   }
   if (absl::IsResourceExhausted(status_)) {
     status_ = absl::ResourceExhaustedError(absl::StrFormat(
@@ -93,48 +102,96 @@ void ColdReads::Read() {
   if (status_.ok()) ready_->cold_rows = std::move(rows);
 }
 
-absl::Status ColdReads::ReadChunk(const Wanted& wanted, ColdRows& rows) {
-  if (wanted.selected) return ReadLayer(wanted, rows);
-  absl::StatusOr<ChunkPin> pin = store_->Load(wanted.chunk);
+absl::Status ColdReads::ReadChunk(Group group, ColdRows& rows) {
+  const ChunkLocator chunk = group.front().chunk;
+  if (std::all_of(group.begin(), group.end(), [](const Wanted& w) { return w.selected; }))
+    return ReadSelected(group, rows);
+  absl::StatusOr<ChunkPin> pin = store_->Load(chunk);
   if (pin.ok()) {
     rows.Keep(*std::move(pin));
-  } else if (absl::IsResourceExhausted(pin.status()) && wanted.layer_is_enough) {
-    return ReadLayer(wanted, rows);
+  } else if (absl::IsResourceExhausted(pin.status()) && group.front().layer_is_enough) {
+    return ReadLayer(chunk, rows);
   }
   return pin.status();
 }
 
-absl::Status ColdReads::ReadLayer(const Wanted& wanted, ColdRows& rows) {
-  if (auto pin = store_->table().Pin(wanted.chunk); pin.ok()) {
+absl::Status ColdReads::ReadLayer(ChunkLocator chunk, ColdRows& rows) {
+  CKV_ASSIGN_OR_RETURN(const ChunkRows file, store_->OpenRows(chunk));
+  stripes_.resize(StripeCount(file.info().token_count()));
+  std::iota(stripes_.begin(), stripes_.end(), 0u);
+  return rows.Add(chunk, file, ready_->header.layer, stripes_);
+}
+
+absl::Status ColdReads::ReadSelected(Group group, ColdRows& rows) {
+  const ChunkLocator chunk = group.front().chunk;
+  if (auto pin = store_->table().Pin(chunk); pin.ok()) {
     rows.Keep(*std::move(pin));
     return absl::OkStatus();
   }
-  CKV_ASSIGN_OR_RETURN(const ChunkRows file, store_->OpenRows(wanted.chunk));
-  const uint32_t token_count = file.info().token_count();
-  if (wanted.selected) {
-    SelectedStripes(wanted.indices, token_count, &stripes_);
-    const uint64_t bytes = stripes_.size() * kStripeTokens * file.geometry().row_bytes();
-    if (!TakeShare(wanted.chunk, bytes, file.layer_bytes() * file.geometry().layers)) {
-      absl::StatusOr<ChunkPin> pin = store_->Load(wanted.chunk);
-      if (pin.ok()) {
-        rows.Keep(*std::move(pin));
-        return absl::OkStatus();
-      }
-      if (!absl::IsResourceExhausted(pin.status())) return pin.status();
+  if (FindSelected(group, rows)) return absl::OkStatus();
+  CKV_ASSIGN_OR_RETURN(const ChunkRows file, store_->OpenRows(chunk));
+  stripes_.clear();
+  for (const Wanted& wanted : group)
+    AddSelectedStripes(wanted.indices, file.info().token_count(), &stripes_);
+  const size_t missing = cache_->Missing(chunk, ready_->header.layer, stripes_);
+  // The last stripe may be shorter; a layer is not.
+  const uint64_t bytes =
+      std::min<uint64_t>(missing * kStripeTokens * file.geometry().row_bytes(), file.layer_bytes());
+  if (!TakeShare(chunk, bytes, file.layer_bytes() * file.geometry().layers)) {
+    absl::StatusOr<ChunkPin> pin = store_->Load(chunk);
+    if (pin.ok()) {
+      rows.Keep(*std::move(pin));
+      return absl::OkStatus();
     }
-  } else {
-    stripes_.resize(StripeCount(token_count));
-    std::iota(stripes_.begin(), stripes_.end(), 0u);
+    if (!absl::IsResourceExhausted(pin.status())) return pin.status();
   }
-  return rows.Add(wanted.chunk, file, ready_->header.layer, stripes_);
+  return ReadStripes(chunk, file, rows);
 }
 
-bool ColdReads::TakeShare(ChunkLocator chunk, uint64_t bytes, uint64_t chunk_bytes) {
+// Whether all that is selected is in the cache: then nothing is read, not even the file's header.
+bool ColdReads::FindSelected(Group group, ColdRows& rows) {
+  std::vector<StripeCache::Hold> holds;
+  for (const Wanted& wanted : group) {
+    holds.push_back(cache_->Find(wanted.chunk, ready_->header.layer, wanted.indices));
+    if (!holds.back().held()) return false;
+  }
+  for (StripeCache::Hold& hold : holds) {
+    hit_count_ += hold.stripe_count();
+    rows.Keep(group.front().chunk, std::move(hold));
+  }
+  return true;
+}
+
+absl::Status ColdReads::ReadStripes(ChunkLocator chunk, const ChunkRows& file, ColdRows& rows) {
+  const uint32_t layer = ready_->header.layer;
+  const size_t missing = cache_->Missing(chunk, layer, stripes_);
+  if (!stripes_.empty()) {
+    auto hold = cache_->Fill(chunk, file, layer, stripes_);
+    if (hold.ok()) {
+      hit_count_ += stripes_.size() - missing;
+      read_count_ += missing;
+      rows.Keep(chunk, *std::move(hold));
+      return absl::OkStatus();
+    }
+    if (!absl::IsResourceExhausted(hold.status())) return hold.status();
+  }
+  CKV_RETURN_IF_ERROR(rows.Add(chunk, file, layer, stripes_));
+  read_count_ += stripes_.size();
+  ShareOf(chunk) += (stripes_.size() - missing) * kStripeTokens * file.geometry().row_bytes();
+  return absl::OkStatus();
+}
+
+uint64_t& ColdReads::ShareOf(ChunkLocator chunk) {
   if (shares_.size() >= kShareCountMax) shares_.clear();
   Share& share = shares_[chunk.slot];
   if (share.generation != chunk.generation) share = {.generation = chunk.generation};
-  share.bytes += bytes;
-  if (share.bytes <= chunk_bytes) return true;
+  return share.bytes;
+}
+
+bool ColdReads::TakeShare(ChunkLocator chunk, uint64_t bytes, uint64_t chunk_bytes) {
+  uint64_t& share = ShareOf(chunk);
+  share += bytes;
+  if (share <= chunk_bytes) return true;
   shares_.erase(chunk.slot);  // when it is cold once more, it begins anew
   return false;
 }
@@ -143,7 +200,7 @@ ColdReads::Done ColdReads::Finish() {
   role_.ClaimOrAssertHeld();
   thread_->Collect();
   --lane_->busy;
-  Done done = {*std::move(ready_), std::exchange(lane_, nullptr), status_};
+  Done done = {*std::move(ready_), std::exchange(lane_, nullptr), status_, hit_count_, read_count_};
   ready_.reset();
   held_ = done.ready.cold_rows;
   return done;

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "server/batch/cold_rows.h"
 #include "server/batch/ready_request.h"
+#include "server/batch/stripe_cache.h"
 #include "server/dispatch/lane_set.h"
 #include "server/dispatch/side_thread.h"
 #include "store/chunk_store.h"
@@ -21,18 +22,19 @@
 
 namespace ckv {
 
-// For a request that selects rows, only those are read. Once as many bytes were read from a chunk
-// as it has, the chunk is read whole. Whatever requests come next, this reads at most twice as much
-// as the best choice in hindsight.
+// For a request that selects rows, only the stripes with these are read, and kept in a StripeCache
+// for the next. Stripes that are there are not read again. Once as many bytes were read from a
+// chunk as it has, the chunk is read whole. Whatever requests come next, this reads at most twice
+// as much as the best choice in hindsight.
 //
 // Belongs to the dispatcher's thread (debug builds check that); only the reading runs on a thread
-// of its own. The next request is read for when the rows of the last one have been used: memory
-// holds one request's rows.
+// of its own. The next request is read for when the rows of the last one have been used: beside the
+// cache, memory holds one request's rows.
 class ColdReads {
  public:
-  // `store` must outlive this object. `tell` is called on the reading thread when a read is done,
-  // and should wake the dispatcher.
-  ColdReads(ChunkStore* store, absl::AnyInvocable<void()> tell);
+  // `store` and `stripes` must outlive this object. `tell` is called on the reading thread when a
+  // read is done, and should wake the dispatcher.
+  ColdReads(ChunkStore* store, StripeCache* stripes, absl::AnyInvocable<void()> tell);
 
   // Whether Start may be called: nothing is being read, and no copy of the last request is left.
   bool idle() const { return thread_->idle() && held_.expired(); }
@@ -42,7 +44,8 @@ class ColdReads {
   // Call while idle. Starts reading what the request needs; its lane is busy until Finish. A chunk
   // that the request attends whole, fetches or maps is loaded into memory with all layers. If there
   // is no room for it, an attend has only its layer read. A chunk of which rows are selected has
-  // only these rows of the layer read (see above).
+  // only these rows of the layer read (see above). If there is no room for them in the cache, they
+  // are read for this request alone.
   //   InvalidArgument     the frame is malformed and not answered: close its lane.
   absl::Status Start(const ReadyRequest& ready, HolderLane& lane);
 
@@ -52,6 +55,8 @@ class ColdReads {
     ReadyRequest ready;
     HolderLane* lane = nullptr;
     absl::Status status;
+    uint64_t stripe_hit_count = 0;   // stripes of selections that were in the cache
+    uint64_t stripe_read_count = 0;  // those that were read from disk
   };
   Done Finish();
 
@@ -66,19 +71,28 @@ class ColdReads {
     bool selected = false;
     std::span<const int32_t> indices;  // in the request's slot
   };
+  // All entries of one chunk: at least one.
+  using Group = std::span<const Wanted>;
 
   absl::Status ListChunks(const ReadyRequest& ready);
   void Read();
-  absl::Status ReadChunk(const Wanted& wanted, ColdRows& rows);
-  absl::Status ReadLayer(const Wanted& wanted, ColdRows& rows);
+  absl::Status ReadChunk(Group group, ColdRows& rows);
+  absl::Status ReadLayer(ChunkLocator chunk, ColdRows& rows);
+  absl::Status ReadSelected(Group group, ColdRows& rows);
+  bool FindSelected(Group group, ColdRows& rows);
+  absl::Status ReadStripes(ChunkLocator chunk, const ChunkRows& file, ColdRows& rows);
   // Counts `bytes` of selected rows; false if the chunk should be read whole instead.
   bool TakeShare(ChunkLocator chunk, uint64_t bytes, uint64_t chunk_bytes);
+  uint64_t& ShareOf(ChunkLocator chunk);
 
   ThreadRole role_;
   ChunkStore* const store_;
+  StripeCache* const cache_;
   AttendRequest attend_;
   std::vector<Wanted> wanted_;     // chunks that the request in progress needs
-  std::vector<uint32_t> stripes_;  // stripes being read of one of them
+  std::vector<uint32_t> stripes_;  // stripes that it needs of one of them
+  uint64_t hit_count_ = 0;         // stripe_hit_count of the next Done
+  uint64_t read_count_ = 0;        // stripe_read_count of the next Done
   // Bytes of selected rows read so far from a chunk that was not read whole.
   struct Share {
     uint32_t generation = 0;

@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "proto/base/clock.h"
 #include "server/batch/batch.h"
+#include "server/batch/stripe_cache.h"
 #include "server/dispatch/admission.h"
 #include "server/dispatch/cold_reads.h"
 #include "server/dispatch/fair_queue.h"
@@ -38,6 +39,7 @@ struct DispatcherOptions {
   uint32_t batch_request_count_max;
   uint32_t queue_request_count_max;
   uint64_t map_bytes_max;
+  uint64_t stripe_bytes_max;
   Duration spin_max;
 };
 
@@ -63,7 +65,7 @@ inline constexpr uint64_t kBulkQueueWorkMax = 64 * kPollingWorkMax;
 //                    '-> refused: the queue is full (Admission)
 //
 // A request of any queue that needs rows from disk moves to kCold; ColdReads reads them, and the
-// request joins its queue again.
+// request joins its queue again. Selections whose rows earlier ones read (StripeCache) do not move.
 //
 // Requests of one queue and session are answered in order. Sessions take turns by what their
 // requests cost (FairQueue). A batch takes what has arrived and never waits for more.
@@ -158,6 +160,8 @@ class Dispatcher {
   std::atomic<bool> draining_{false};
   absl::Mutex drain_mu_;
   bool drained_ ABSL_GUARDED_BY(drain_mu_) = false;
+
+  StripeCache stripes_;  // before all that may hold some of it
 
   ThreadRole role_;
   const std::unique_ptr<LaneSet> lanes_ ABSL_PT_GUARDED_BY(role_);

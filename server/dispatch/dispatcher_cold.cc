@@ -34,6 +34,9 @@ void Dispatcher::AdmitCold(const ReadyRequest& ready) {
 // The rows stay with the request, which waits in its queue again.
 void Dispatcher::FinishColdRead() {
   ColdReads::Done done = cold_reads_.Finish();
+  Bump(counters_.stripe_hit_count, done.stripe_hit_count);
+  Bump(counters_.stripe_read_count, done.stripe_read_count);
+  counters_.stripe_bytes.store(stripes_.bytes(), std::memory_order_relaxed);
   if (done.lane->broken) return;
   if (done.status.ok()) {
     Enqueue(done.ready);

@@ -26,7 +26,8 @@ SideWork::SideWork(const SideWorkOptions& options, Clock* clock, const ChunkTabl
       batch_({.request_count_max = 1,
               .thread_count = options.compute_threads,
               .work_max = kRequestWorkMax,
-              .shadows = options.shadows},
+              .shadows = options.shadows,
+              .stripes = options.stripes},
              clock, table, lease, counters),
       thread_(std::make_unique<SideThread>(std::move(tell))) {}
 

@@ -10,6 +10,7 @@
 #include "proto/base/log.h"
 #include "proto/base/status.h"
 #include "server/batch/shadow_codec.h"
+#include "server/batch/stripe_cache.h"
 #include "server/dispatch/dispatcher.h"
 #include "server/session/session.h"
 #include "store/chunk_store.h"
@@ -18,7 +19,8 @@
 namespace ckv {
 namespace {
 
-// So that a holder stays within capacity_bytes and a tenth, with what ColdRowBytesMax adds.
+// So that a holder stays within capacity_bytes and an eighth, with what ColdRowBytesMax and
+// StripeBytesMax add.
 constexpr uint64_t kMapShareOfCapacity = 16;
 
 absl::Status ValidateOptions(const HolderOptions& options) {
@@ -161,6 +163,7 @@ absl::StatusOr<std::unique_ptr<Holder>> Holder::Start(const HolderOptions& optio
       .batch_request_count_max = options.batch_request_count_max,
       .queue_request_count_max = options.queue_request_count_max,
       .map_bytes_max = options.map_bytes_max.value_or(options.capacity_bytes / kMapShareOfCapacity),
+      .stripe_bytes_max = options.stripe_bytes_max.value_or(StripeBytesMax(options.capacity_bytes)),
       .spin_max = options.spin_max};
   CKV_ASSIGN_OR_RETURN(state->dispatcher,
                        Dispatcher::Start(dispatcher, state->store.get(), &state->sessions,
@@ -318,6 +321,9 @@ HolderStats Holder::stats() const {
           .push_bytes = read(counters.push_bytes),
           .map_count = read(counters.map_count),
           .cold_count = read(counters.cold_count),
+          .stripe_hit_count = read(counters.stripe_hit_count),
+          .stripe_read_count = read(counters.stripe_read_count),
+          .stripe_bytes = read(counters.stripe_bytes),
           .approximate_count = read(counters.approximate_count),
           .error_count = sum(errors),
           .errors = errors,

@@ -90,6 +90,10 @@ struct HolderOptions {
   // Copies of chunks that requesters of this host map into their memory instead of fetching rows.
   // They are beside capacity_bytes. If unset, a sixteenth of capacity_bytes.
   std::optional<uint64_t> map_bytes_max;
+  // Stripes of chunks on disk that selections read, kept in memory for the next selections
+  // (server/batch/stripe_cache.h). They are beside capacity_bytes. If unset, StripeBytesMax of
+  // capacity_bytes; zero keeps none.
+  std::optional<uint64_t> stripe_bytes_max;
   // How long the dispatcher polls after its last work before it sleeps on the lanes' events
   // (transport/wait_policy.h). Zero disables polling.
   Duration spin_max = std::chrono::microseconds(50);
@@ -131,6 +135,11 @@ struct HolderStats {
   uint64_t push_bytes = 0;       // bytes of those rows
   uint64_t map_count = 0;        // chunks handed over by descriptor
   uint64_t cold_count = 0;       // times that chunks were read from disk for a request that waits
+  // Stripes (32 rows) that selections needed of chunks on disk: those that were in memory from
+  // earlier selections, and those that were read.
+  uint64_t stripe_hit_count = 0;
+  uint64_t stripe_read_count = 0;
+  uint64_t stripe_bytes = 0;       // memory of the stripes that are kept now
   uint64_t approximate_count = 0;  // requests answered with the help of shadows
   uint64_t error_count = 0;        // requests answered with an error
   StatusCounts errors{};           // the same by status code

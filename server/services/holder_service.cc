@@ -335,6 +335,9 @@ grpc::Status HolderServiceImpl::Stats(grpc::ServerContext* /*context*/,
   reply->set_repaired_count(stats.scrub.repaired_count);
   reply->set_scrubbed_bytes(stats.scrub.checked_bytes);
   reply->set_scrub_pass_count(stats.scrub.pass_count);
+  reply->set_stripe_hit_count(stats.stripe_hit_count);
+  reply->set_stripe_read_count(stats.stripe_read_count);
+  reply->set_stripe_bytes(stats.stripe_bytes);
   for (const Geometry& geometry : holder_.table().geometries()) {
     reply->add_models(geometry.ToString());
   }

@@ -58,6 +58,9 @@ struct ServeCounters {
   std::atomic<uint64_t> push_bytes{0};         // bytes of those rows
   std::atomic<uint64_t> map_count{0};          // chunks handed over by descriptor
   std::atomic<uint64_t> cold_count{0};         // reads from disk for a request that waits
+  std::atomic<uint64_t> stripe_hit_count{0};   // stripes of selections found in the cache
+  std::atomic<uint64_t> stripe_read_count{0};  // stripes of selections read from disk
+  std::atomic<uint64_t> stripe_bytes{0};       // memory that the cache of stripes takes now
   std::atomic<uint64_t> approximate_count{0};  // requests answered with the help of shadows
   std::array<std::atomic<uint64_t>, kStatusCodeCount> errors{};  // error answers by code
   std::atomic<uint64_t> expired_count{0};  // requests whose deadline passed before their answer

@@ -211,6 +211,9 @@ Json HolderJson(const MemberReport& holder) {
   json["repaired_count"] = s.repaired_count();
   json["scrubbed_bytes"] = s.scrubbed_bytes();
   json["scrub_pass_count"] = s.scrub_pass_count();
+  json["stripe_hit_count"] = s.stripe_hit_count();
+  json["stripe_read_count"] = s.stripe_read_count();
+  json["stripe_bytes"] = s.stripe_bytes();
   json["models"] = std::vector<std::string>(s.models().begin(), s.models().end());
   return json;
 }

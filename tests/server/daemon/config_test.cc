@@ -353,6 +353,7 @@ TEST(ConfigTest, CheckConfigPrintsAFileThatReadsBack) {
                                               "--store-capacity=3MiB",
                                               "--store-pages=small",
                                               "--store-shadow-percent=20",
+                                              "--store-stripe-percent=7",
                                               "--store-chunk-count-max=5",
                                               "--store-scrub-bytes-per-second=2MiB",
                                               "--replicas-percent=50",

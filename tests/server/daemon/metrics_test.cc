@@ -83,6 +83,7 @@ TEST_P(HolderMetricsTest, BothTiersAndTheirTraffic) {
   server_.reset();
   options_.store_path = test::TempPath("metrics" + std::string(FabricName(GetParam())));
   options_.capacity_bytes = 128 << 10;  // of 155
+  options_.stripe_bytes_max = 64 << 10;
   ASSERT_NO_FATAL_FAILURE(StartHolder());
   for (const test::TestChunk& chunk : corpus_.chunks)
     ASSERT_TRUE(test::PutChunk(holder_->store(), corpus_.geometry, chunk).ok());
@@ -95,6 +96,15 @@ TEST_P(HolderMetricsTest, BothTiersAndTheirTraffic) {
   EXPECT_EQ(before["ckv_holder_store_loads_total"], 0);
   const auto client = Open();
   const std::vector<uint32_t> handles = client->Resolve(corpus_);
+  // Five tokens of the first chunk are a stripe. It was put first, so it is cold.
+  RawAttend selected = Dense({handles[0]}, 1);
+  selected.pieces[0].indices = {1, 4};
+  selected.pieces[0].k = 2;
+  for (int i = 0; i < 3; ++i) ExpectRight(*client, selected);
+  const Scrape kept = Look();
+  EXPECT_EQ(kept["ckv_holder_stripe_reads_total"], 1);
+  EXPECT_EQ(kept["ckv_holder_stripe_hits_total"], 2);
+  EXPECT_EQ(kept["ckv_holder_stripe_bytes"], 4096);
   ExpectRight(*client, Dense({handles[0]}, 1));
   ExpectRight(*client, Dense({handles[0], handles[1]}, 1));
   ExpectRight(*client, Dense({handles[0], handles[1], handles[2], handles[3]}, 1));

@@ -14,18 +14,19 @@ namespace {
 
 using absl::StatusCode;
 
-std::vector<uint32_t> Stripes(std::vector<int32_t> indices, uint32_t token_count) {
-  std::vector<uint32_t> stripes = {77};  // of an earlier request
-  SelectedStripes(indices, token_count, &stripes);
+std::vector<uint32_t> Stripes(std::vector<int32_t> indices, uint32_t token_count,
+                              std::vector<uint32_t> stripes = {}) {
+  AddSelectedStripes(indices, token_count, &stripes);
   return stripes;
 }
 
-TEST(SelectedStripesTest, EachOnceAndAscending) {
+TEST(AddSelectedStripesTest, EachOnceAndAscending) {
   using List = std::vector<uint32_t>;
   EXPECT_EQ(Stripes({}, 100), List());
   EXPECT_EQ(Stripes({99, 0, 31, 32, 0}, 100), (List{0, 1, 3}));
   EXPECT_EQ(Stripes({-1, 100, -2147483647 - 1, 2147483647}, 100), List());
   EXPECT_EQ(Stripes({0}, 0), List());
+  EXPECT_EQ(Stripes({99, 40}, 100, {1, 2}), (List{1, 2, 3}));
 }
 
 struct ColdRowsTest : testing::Test {

@@ -25,7 +25,9 @@ class OneHolder final : public DirectoryControl, public HolderControlFactory {
     options.capacity_bytes = capacity_bytes;
     options.fabrics = {fabric_};
     options.store_path = path_;
+    options.store_files = files;
     options.shadow_bytes_max = shadow_bytes_max;
+    options.stripe_bytes_max = stripe_bytes_max;
     auto started = Holder::Start(options);
     ASSERT_TRUE(started.ok()) << started.status();
     holder_ = *std::move(started);
@@ -33,6 +35,9 @@ class OneHolder final : public DirectoryControl, public HolderControlFactory {
   }
   Holder& holder() { return *holder_; }
   Corpus corpus;
+  // Of the next Start, as HolderOptions has them.
+  FileSystem* files = FileSystem::Real();
+  std::optional<uint64_t> stripe_bytes_max;
 
   absl::StatusOr<Corpus> GetCorpus(std::string_view, std::string_view, Instant) override {
     return corpus;
