@@ -13,7 +13,7 @@
 #                   CKV_TRACE names its file: conversation_trace.jsonl of kvcache-ai/Mooncake,
 #                   FAST25-release/traces
 #     contexts      many sequences in one call, own rows, selections, the fixed tree, streams
-#     store         restart, load and cold read beside the disk's own time, look-ups, plans, cuts
+#     store         restart, load and cold read beside the disk's own time, kept stripes, look-ups, plans, cuts
 set -euo pipefail
 cd "$(dirname "$0")/.."
 usage() { sed -n '2,16p' "$0" | sed 's/^# \{0,1\}//'; }
@@ -40,7 +40,7 @@ case $1 in
     deploy/install-packages.sh check
     ;;
   contexts) preset=release targets=(contexts_bench) ;;
-  store) preset=release targets=(store_bench store_disk_bench store_plan_bench) ;;
+  store) preset=release targets=(store_bench store_disk_bench store_stripe_bench store_plan_bench) ;;
   *) echo "bench: no set is named '$1'; there are: act, contexts, data-path, decision, kernels, store" >&2; exit 2 ;;
 esac
 deploy/build.sh "$preset" "${targets[@]}"

@@ -23,7 +23,7 @@ import decision_links
 
 # The median of so many repetitions is what counts: two shared cores are noisy.
 REPETITIONS = {"attention_bench": 5, "requester_bench": 5, "data_path_bench": 3, "decision_bench": 5,
-               "splice_bench": 3, "contexts_bench": 3, "store_bench": 5, "store_disk_bench": 2, "store_plan_bench": 3,
+               "splice_bench": 3, "contexts_bench": 3, "store_bench": 5, "store_disk_bench": 2, "store_stripe_bench": 3, "store_plan_bench": 3,
                "pull_rule_bench": 2, "near_bench": 3}
 # What a set runs of a binary, where that is not all of it.
 FILTERS = {"requester_bench": "BM_RoutedDecode/rows:16/spin_us:50/"}
@@ -252,6 +252,11 @@ SETS = {
             at_least=0.85, base=counter("BM_ColdRead/1", "plain_GBps"), base_unit="GB/s"),
         Bar("cold read of 64 MB chunks from the page cache", "store_disk_bench", counter("BM_ColdRead/0", "ratio"),
             "of pread", base=counter("BM_ColdRead/0", "plain_GBps"), base_unit="GB/s"),
+        # A kernel over 2048 rows takes half a millisecond for 16 query rows: 20 us are 4 % of it.
+        *(Bar(f"2048 selected rows in {runs}, kept from the last step", "store_stripe_bench",
+              counter(f"BM_SelectedStripes/{run}", "find_us"), "us", at_most=20,
+              base=counter(f"BM_SelectedStripes/{run}", "read_us"), base_unit="us from the device")
+          for run, runs in ((32, "64 stripes"), (1, "2048 stripes"))),
         Bar("pin and unpin by handle, 100,000 chunks", "store_bench",
             counter("BM_PinByLocator/threads:1", "real_time"), "ns", at_most=150),
         Bar("look-up, pin and unpin, 100,000 chunks", "store_bench", counter("BM_PinById/threads:1", "real_time"), "ns",
