@@ -1,6 +1,6 @@
 // Goal: a real ckvd whose disk is full refuses puts, answers, and takes puts again once there is
-// room; and one that holds twice what fits in its memory stays within its capacity and a
-// tenth.
+// room; one that holds twice what fits in its memory stays within its capacity and a tenth; and
+// one that keeps stripes for selections says so.
 
 #include <sched.h>
 #include <sys/mount.h>
@@ -168,6 +168,47 @@ TEST(StoreLimits, TwiceTheCapacityStaysWithinIt) {
       kCapacityKib, peak_kib, base_kib, KibibytesOf(daemon.process(), "RssAnon"),
       KibibytesOf(daemon.process(), "RssShmem"), KibibytesOf(daemon.process(), "RssFile"));
   EXPECT_LE(peak_kib, kCapacityKib + kCapacityKib / 10);
+}
+
+// Method: eight chunks where six fit. One row of each is selected three times: what is cold is read
+// once, and found twice.
+TEST(StoreLimits, KeptStripesAreReported) {
+  test::OneDaemon daemon("directory,holder,requester",
+                         {"--store-path=" + test::TempPath("stripes"), "--store-capacity=1MiB",
+                          "--store-stripe-percent=10"});
+  daemon.Start();
+  ASSERT_TRUE(daemon.AwaitListening()) << daemon.process().log();
+  const auto corpus =
+      test::MakeTestCorpus(test::TestGeometry(), std::vector<uint32_t>(8, 300), /*seed=*/3);
+  for (const test::TestChunk& chunk : corpus.chunks)
+    ASSERT_TRUE(test::Put(daemon.holder(), corpus.geometry, chunk).ok());
+  ASSERT_TRUE(test::Publish(daemon.directory(), corpus.Publish("c", "", {{{"one"}}})).ok());
+  std::mt19937 random(4);
+  const std::vector<uint16_t> q = test::RandomBf16(4 * corpus.geometry.d_qk, random);
+  const int32_t first_row = 0;
+  for (uint32_t i = 0; i < 3 * 8; ++i) {
+    v1::AttendRequest request = test::AttendOf("c", 1, q, corpus.geometry.d_qk);
+    request.set_chunk_begin(i % 8);
+    request.set_chunk_end(i % 8 + 1);
+    request.mutable_selection()->set_indices(&first_row, sizeof(first_row));
+    request.mutable_selection()->set_k(1);
+    request.mutable_selection()->set_group_rows(4);
+    v1::AttendReply reply;
+    grpc::Status status;
+    for (const Instant give_up = test::After(test::kStartTime);;) {
+      status = daemon.requester().Attend(Call().get(), request, &reply);
+      // Its lease may come a moment after the first calls.
+      if (status.error_code() != grpc::StatusCode::UNAVAILABLE) break;
+      if (Clock::Real()->Now() >= give_up) break;
+    }
+    ASSERT_TRUE(status.ok()) << status.error_message();
+  }
+  v1::StatsReply stats;
+  ASSERT_TRUE(daemon.holder().Stats(Call().get(), {}, &stats).ok());
+  EXPECT_GE(stats.cold_count(), 2u);
+  EXPECT_EQ(stats.stripe_read_count(), stats.cold_count());
+  EXPECT_EQ(stats.stripe_hit_count(), 2 * stats.cold_count());
+  EXPECT_EQ(stats.stripe_bytes(), stats.cold_count() * 2 * 4096);  // 6144 bytes each
 }
 
 }  // namespace
