@@ -19,8 +19,8 @@ void AddAgentsCommands(CLI::App& app, Ctl& ctl);
 void AddCharacterizeCommands(CLI::App& app, Ctl& ctl);
 void AddGcCommand(CLI::App& app, Ctl& ctl);
 
-// Adds `agents choose` to the noun `agents`.
-void AddChooseCommand(CLI::App& agents, Ctl& ctl);
+// Adds `agents compare` to the noun `agents`.
+void AddCompareCommand(CLI::App& agents, Ctl& ctl);
 // Adds `chunk replicate` and `chunk release` to the noun `chunk`.
 void AddReplicateCommands(CLI::App& chunk, Ctl& ctl);
 // Adds `corpus partition` to the noun `corpus`.

@@ -83,21 +83,6 @@ class CharacterizeTest(unittest.TestCase):
         self.assertEqual([lane["fabric"] for lane in printed["lanes"]], ["tcp"])
         self.assertGreater(printed["here"]["prefill_per_token_layer_us"], 0)
 
-    def test_each_agent_does_what_was_chosen_for_it(self):
-        text = self.folder / "text"
-        text.write_text("".join(chr(32 + i * 7 % 90) for i in range(600)), encoding="ascii")
-        self.ctl("corpus", "load", "text", text, "--text", "--chunk-tokens", 512, "-o", "json")
-        try:
-            chosen = self.ctl("agents", "choose", "--corpus", "text", "--text", text, "-o", "json")
-        finally:
-            self.ctl("corpus", "drop", "text", "-o", "json")
-        self.assertTrue(chosen["equal"])
-        self.assertEqual([agent["equal"] for agent in chosen["agents"]], [True] * 3)
-        # Nobody has the note, so nothing else is offered; the others depend on the machine.
-        self.assertEqual(chosen["agents"][2]["choice"], "local")
-        for agent in chosen["agents"]:
-            self.assertTrue(agent["why"].startswith(agent["choice"]), agent)
-
     @unittest.skipIf(CHROMIUM is None, "no chromium: deploy/install-packages.sh check")
     def test_a_browser_shows_it(self):
         page = subprocess.run(

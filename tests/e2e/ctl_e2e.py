@@ -408,6 +408,17 @@ class CtlTest(unittest.TestCase):
                 self.assertTrue(report["equal"], report["check"])
                 self.assertEqual([len(a["tokens"]) for a in report["agents"]], [5, 5, 5])
                 self.assertEqual(len({a["tokens_hash"] for a in report["agents"]}), 3)
+        compared = self.ctl("agents", "compare", "--corpus", "words", "--text", text, "--tokens", 4,
+                            "--rounds", 1)
+        self.assertEqual([(p["policy"], p["equal"]) for p in compared["policies"]],
+                         [("route", True), ("near", True), ("auto", True)])
+        routed, near, _ = compared["policies"]
+        self.assertEqual((routed["bytes_pulled"], routed["near_share"]), (0, 0))
+        self.assertEqual((near["bytes_routed"], near["near_share"]), (0, 1))
+        table = self.run_ctl("agents", "compare", "--corpus", "words", "--text", text, "--tokens", 4,
+                             "--rounds", 1, "--policy", "near,auto").stdout
+        self.assertIn("check: every agent's tokens equal", table)
+        self.assertRegex(table, r"\nauto: (the fastest|took \d+\.\d+ x the time of the fastest, near)")
         other = self.folder / "other.md"
         other.write_text("Another text, not the one that the corpus was loaded from. " * 6)
         refused = self.run_ctl(*arguments[:5], other, *arguments[6:])

@@ -258,6 +258,14 @@ std::string TokensHash(std::span<const GreedyChoice> choices) {
   return absl::StrFormat("%016x", hash);
 }
 
+absl::Status CheckEngine(const Corpus& corpus, const Engine& engine) {
+  if (corpus.geometry == engine.geometry()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "corpus %s is not of the reference engine's model: %s\n  ckvctl corpus load %s FILE --text "
+      "--replace makes one that is",
+      corpus.name, DescribeDifference(engine.geometry(), corpus.geometry), corpus.name));
+}
+
 absl::Status CheckText(const Corpus& corpus, std::span<const int32_t> tokens) {
   if (tokens.size() != corpus.token_count()) {
     return absl::InvalidArgumentError(absl::StrFormat("the text gives %d tokens, corpus %s has %d",
@@ -281,6 +289,20 @@ absl::Status CheckText(const Corpus& corpus, std::span<const int32_t> tokens) {
     begin += chunk.token_count;
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Sequence>> PrefillAlone(const Ctl& ctl, const Engine& engine,
+                                                       std::span<const int32_t> tokens,
+                                                       uint32_t threads) {
+  WorkerPool pool(threads);
+  const auto progress =
+      ctl.StartProgress("single instance: prefill", "tokens", tokens.size(), /*quadratic=*/true);
+  uint32_t last = 0;
+  return engine.Prefill(tokens, 0, pool, [&](uint32_t done) {
+    progress->Advance(done - last);
+    last = done;
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace ckv::ctl

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ckv/v1/requester.grpc.pb.h"
+#include "client/ctl/ctl.h"
 #include "client/ctl/fleet.h"
 #include "client/engine/decode.h"
 #include "client/engine/engine.h"
@@ -84,11 +85,23 @@ std::optional<Difference> FirstDifference(std::span<const GreedyChoice> routed,
 // Two logits move against each other by at most twice as much; the bound leaves half as much again.
 float MarginMax(const AgentRun& run);
 
+// The check of a run whose agents all say what a single instance says.
+inline constexpr char kAllEqual[] = "every agent's tokens equal single-instance decoding";
+
 // FNV-1a over the tokens: what one agent said, short enough for a table.
 std::string TokensHash(std::span<const GreedyChoice> choices);
+
+// Checks that `corpus` is of the engine's model.
+//   FailedPrecondition  it is not; says how to make one that is.
+absl::Status CheckEngine(const Corpus& corpus, const Engine& engine);
 
 // Checks that `tokens` are what `corpus` was loaded from, by its chunks' ids.
 //   InvalidArgument     they are not; says from which chunk on.
 absl::Status CheckText(const Corpus& corpus, std::span<const int32_t> tokens);
+
+// Computes the rows of `tokens` on `threads` threads in this process, and shows how far it is.
+absl::StatusOr<std::unique_ptr<Sequence>> PrefillAlone(const Ctl& ctl, const Engine& engine,
+                                                       std::span<const int32_t> tokens,
+                                                       uint32_t threads);
 
 }  // namespace ckv::ctl

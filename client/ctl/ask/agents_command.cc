@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "client/ctl/ask/agents.h"
+#include "client/ctl/ask/policy_run.h"
 #include "client/ctl/checks.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/corpus/token_lines.h"
@@ -56,18 +57,8 @@ absl::StatusOr<std::vector<AgentResult>> RunAlone(const Ctl& ctl, const AgentsOp
                                                   const AgentRun& run,
                                                   std::span<const Prompt> prompts,
                                                   std::span<const int32_t> tokens) {
-  std::unique_ptr<Sequence> prefilled;
-  {
-    WorkerPool pool(options.threads);
-    const auto progress =
-        ctl.StartProgress("single instance: prefill", "tokens", tokens.size(), /*quadratic=*/true);
-    uint32_t last = 0;
-    CKV_ASSIGN_OR_RETURN(prefilled, run.engine->Prefill(tokens, 0, pool, [&](uint32_t done) {
-      progress->Advance(done - last);
-      last = done;
-      return absl::OkStatus();
-    }));
-  }
+  CKV_ASSIGN_OR_RETURN(const std::unique_ptr<Sequence> prefilled,
+                       PrefillAlone(ctl, *run.engine, tokens, options.threads));
   const auto progress = ctl.StartProgress("single instance: decode", "tokens",
                                           prompts.size() * uint64_t{options.tokens});
   auto results = DecodeAlone(run, prompts, *prefilled, options.threads, *ctl.clock,
@@ -94,7 +85,7 @@ Comparison Compare(const AgentRun& run, std::span<const AgentResult> routed,
     different += comparison.verdicts.back().equal ? 0 : 1;
   }
   if (comparison.all_equal) {
-    comparison.summary = "every agent's tokens equal single-instance decoding";
+    comparison.summary = kAllEqual;
   } else if (comparison.all_allowed) {
     comparison.summary = absl::StrFormat(
         "%d of %d agents part from single-instance decoding, each at a margin below %.2g, which "
@@ -210,13 +201,7 @@ absl::StatusOr<AgentRun> Prepare(const AgentsOptions& options, const ReferenceEn
   run.policy = options.policy == "near"   ? v1::CONTEXT_POLICY_NEAR
                : options.policy == "auto" ? v1::CONTEXT_POLICY_AUTO
                                           : v1::CONTEXT_POLICY_ROUTE;
-  if (run.corpus.geometry != engine.geometry()) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "corpus %s is not of the reference engine's model: %s\n  ckvctl corpus load %s FILE --text "
-        "--replace makes one that is",
-        options.corpus, DescribeDifference(engine.geometry(), run.corpus.geometry),
-        options.corpus));
-  }
+  CKV_RETURN_IF_ERROR(CheckEngine(run.corpus, engine));
   return run;
 }
 
@@ -266,9 +251,10 @@ absl::Status RunAgents(const Ctl& ctl, const AgentsOptions& options) {
 
 void AddAgentsCommands(CLI::App& app, Ctl& ctl) {
   CLI::App* agents = AddVerb(app, "agents", "Decode with the reference engine over a corpus",
-                             "  ckvctl agents run --corpus gpl --text GPL-3 --count 8 --tokens 64");
+                             "  ckvctl agents run --corpus gpl --text GPL-3 --count 8 --tokens 64\n"
+                             "  ckvctl agents compare --corpus gpl --text GPL-3");
   agents->require_subcommand(1);
-  AddChooseCommand(*agents, ctl);
+  AddCompareCommand(*agents, ctl);
   const auto options = std::make_shared<AgentsOptions>();
   CLI::App* verb =
       AddVerb(*agents, "run",
@@ -294,14 +280,13 @@ void AddAgentsCommands(CLI::App& app, Ctl& ctl) {
                    "differ at a margin below 0.1")
       ->check(OneOf(dtypes))
       ->type_name(JoinNames(dtypes));
-  const std::vector<std::string> policies = {"route", "near", "auto"};
   verb->add_option(
           "--policy", options->policy,
           "How the requester attends the corpus: routes every query; pulls all rows first; "
           "or decides by itself")
       ->capture_default_str()
-      ->check(OneOf(policies))
-      ->type_name(JoinNames(policies));
+      ->check(OneOf(PolicyNames()))
+      ->type_name(JoinNames(PolicyNames()));
   verb->add_flag("--no-check", options->no_check, "Do not compare with single-instance decoding");
   verb->add_option("--threads", options->threads, "Threads of the single instance")
       ->capture_default_str()

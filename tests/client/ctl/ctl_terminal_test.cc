@@ -127,7 +127,7 @@ TEST(RunCtl, HelpSpeaksNoCxx) {
                                              {"explain"},
                                              {"fetch"},
                                              {"agents", "run"},
-                                             {"agents", "choose"},
+                                             {"agents", "compare"},
                                              {"characterize"}}) {
     std::vector<std::string> arguments = verb;
     arguments.emplace_back("--help");

@@ -364,6 +364,7 @@ TEST(RunCtl, ACommandLineThatDoesNotParseIsCodeTwo) {
                                              {"status", "--directory", "h:0"},
                                              {"agents", "run", "--corpus", "c", "--wire", "1"},
                                              {"agents", "run", "--corpus", "c", "--timeout", "9"},
+                                             {"agents", "choose", "--corpus", "c", "--text", "t"},
                                              {"explain", "--corpus", "c", "--chunks", ""}}) {
     const Outcome outcome = RunWith(arguments);
     EXPECT_EQ(outcome.code, 2) << outcome.err;

@@ -1,0 +1,205 @@
+#include "client/ctl/ask/policy_run.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "attention/worker_pool.h"
+#include "client/requester.h"
+#include "proto/base/status.h"
+
+namespace ckv::ctl {
+namespace {
+
+// The reader of a whole corpus decodes this part of what the one decodes that stays with a chunk.
+// So their times are of one size over a corpus of some 8 to 32 chunks.
+constexpr uint32_t kReaderTokensPart = 32;
+
+// The context of one agent, which attends its own rows beside it.
+class PolicyContext {
+ public:
+  PolicyContext(const PolicyRun& run, Requester& requester, PolicyResult& result)
+      : run_(run), requester_(requester), result_(result) {}
+
+  absl::Status Open(const std::shared_ptr<const Corpus>& corpus, const PolicyAgent& agent,
+                    ContextPolicy policy) {
+    std::vector<ChunkUse> uses;
+    for (const uint32_t chunk : agent.chunks) uses.push_back({chunk, 0});
+    const ContextPart part = {corpus, uses};
+    CKV_ASSIGN_OR_RETURN(context_, requester_.Open({.parts = {&part, 1}, .policy = policy},
+                                                   run_.clock->Now() + run_.attend_timeout));
+    return absl::OkStatus();
+  }
+
+  absl::Status Attend(uint32_t layer, const QueryView& q, const SequenceRows& sequence,
+                      const PartialView& out) {
+    const OwnRows own = {sequence.rows, sequence.visible};
+    const Segment segment = {.row_count = q.count, .context = &context_, .own = {&own, 1}};
+    LayerCall call;
+    call.layer = layer;
+    call.q = q;
+    call.segments = {&segment, 1};
+    call.wire = PartialDtype::kF32;
+    call.deadline = run_.clock->Now() + run_.attend_timeout;
+    AttendReport report;
+    CKV_RETURN_IF_ERROR(requester_.Attend(call, out, &report));
+    result_.routed_bytes += report.bytes_sent + report.bytes_received;
+    result_.routed_pairs += report.routed_pairs;
+    result_.near_pairs += report.near_pairs;
+    return absl::OkStatus();
+  }
+
+ private:
+  const PolicyRun& run_;
+  Requester& requester_;
+  PolicyResult& result_;
+  Context context_;
+};
+
+absl::StatusOr<std::vector<GreedyChoice>> DecodeAgent(const PolicyRun& run,
+                                                      const PolicyAgent& agent,
+                                                      SequenceOptions options,
+                                                      const TokenCallback& on_token) {
+  WorkerPool pool(1);
+  options.pool = &pool;
+  CKV_ASSIGN_OR_RETURN(const std::unique_ptr<Sequence> sequence,
+                       run.engine->Start(std::move(options)));
+  return DecodeGreedy(*sequence, run.engine->vocabulary(), agent.prompt, agent.token_count,
+                      [&](const GreedyChoice&) {
+                        on_token();
+                        return absl::OkStatus();
+                      });
+}
+
+// Opens an agent's context, decodes, and closes it.
+absl::StatusOr<std::vector<GreedyChoice>> DecodeWith(const PolicyRun& run, Requester& requester,
+                                                     const std::shared_ptr<const Corpus>& corpus,
+                                                     const PolicyAgent& agent, ContextPolicy policy,
+                                                     PolicyResult& result,
+                                                     const TokenCallback& on_token) {
+  PolicyContext context(run, requester, result);
+  CKV_RETURN_IF_ERROR(context.Open(corpus, agent, policy));
+  SequenceOptions sequence;
+  sequence.position = corpus->token_count();
+  sequence.whole = [&](uint32_t layer, const QueryView& q, const SequenceRows& own,
+                       const PartialView& out) { return context.Attend(layer, q, own, out); };
+  return DecodeAgent(run, agent, std::move(sequence), on_token);
+}
+
+// Routes one row to every chunk.
+absl::Status BringLanesUp(const PolicyRun& run, Requester& requester,
+                          const std::shared_ptr<const Corpus>& corpus) {
+  const Geometry& geometry = corpus->geometry;
+  const std::vector<uint16_t> q(geometry.d_qk);
+  std::vector<float> o(geometry.d_v), m(1), l(1);
+  AttendCall call;
+  call.corpus = corpus;
+  call.q = {q.data(), 1, geometry.d_qk};
+  call.deadline = run.clock->Now() + run.attend_timeout;
+  return requester.Attend(call, {o.data(), m.data(), l.data(), PartialDtype::kF32}, nullptr);
+}
+
+}  // namespace
+
+const std::vector<std::string>& PolicyNames() {
+  static const std::vector<std::string> names = {"route", "near", "auto"};
+  return names;
+}
+
+ContextPolicy PolicyOf(std::string_view name) {
+  if (name == "route") return ContextPolicy::kRoute;
+  return name == "near" ? ContextPolicy::kNear : ContextPolicy::kAuto;
+}
+
+double PolicyResult::near_share() const {
+  const uint64_t all = routed_pairs + near_pairs;
+  return all == 0 ? 0 : static_cast<double>(near_pairs) / static_cast<double>(all);
+}
+
+std::vector<PolicyAgent> MakePolicyAgents(const Corpus& corpus, uint32_t count,
+                                          uint32_t token_count) {
+  const auto chunk_count = static_cast<uint32_t>(corpus.chunks.size());
+  std::vector<PolicyAgent> agents;
+  for (uint32_t i = 0; i < count; ++i) {
+    PolicyAgent agent;
+    // The last token decides most of the next one, so the agents' last tokens differ.
+    agent.prompt = {'\n', static_cast<int32_t>('0' + i % 75)};
+    agent.chunks = {i % chunk_count};
+    if (i % 4 == 0) agent.token_count = token_count;
+    if (i % 4 == 2) {
+      agent.token_count = std::max(1u, token_count / kReaderTokensPart);
+      agent.chunks.clear();
+      for (uint32_t chunk = 0; chunk < chunk_count; ++chunk) agent.chunks.push_back(chunk);
+    }
+    agents.push_back(std::move(agent));
+  }
+  return agents;
+}
+
+absl::StatusOr<PolicyResult> RunPolicy(const PolicyRun& run, ContextPolicy policy,
+                                       const TokenCallback& on_token) {
+  RequesterOptions options;
+  options.id = "ckvctl";
+  options.clock = run.clock;
+  options.near_bytes = run.near_bytes;
+  CKV_ASSIGN_OR_RETURN(const std::unique_ptr<Requester> requester,
+                       Requester::Create(options, run.directory, run.holders));
+  CKV_ASSIGN_OR_RETURN(
+      const std::shared_ptr<const Corpus> corpus,
+      requester->Resolve(run.corpus, run.tenant, run.clock->Now() + run.attend_timeout));
+  CKV_RETURN_IF_ERROR(BringLanesUp(run, *requester, corpus));
+
+  PolicyResult result;
+  const Instant start = run.clock->Now();
+  for (const PolicyAgent& agent : run.agents) {
+    auto answer = DecodeWith(run, *requester, corpus, agent, policy, result, on_token);
+    if (!answer.ok()) {
+      return Annotate(answer.status(), absl::StrFormat("agent %d", result.answers.size()));
+    }
+    result.answers.push_back(*std::move(answer));
+  }
+  result.elapsed = run.clock->Now() - start;
+  const RequesterNearStats near = requester->Stats().near;
+  result.pulled_bytes = near.pulled_bytes;
+  result.near_bytes = near.bytes;
+  return result;
+}
+
+absl::StatusOr<PolicyAnswers> RunPolicyAlone(const PolicyRun& run, const Corpus& corpus,
+                                             const Sequence& prefilled,
+                                             const TokenCallback& on_token) {
+  std::vector<uint32_t> begins;
+  uint32_t end = 0;
+  for (const ChunkPlacement& chunk : corpus.chunks) {
+    begins.push_back(end);
+    end += chunk.token_count;
+  }
+  PolicyAnswers answers;
+  WorkerPool pool(1);
+  for (const PolicyAgent& agent : run.agents) {
+    LocalContext context(run.engine->geometry(), &pool);
+    for (const uint32_t chunk : agent.chunks) {
+      context.AddCut(prefilled, begins[chunk], corpus.chunks[chunk].token_count);
+    }
+    SequenceOptions sequence;
+    sequence.position = end;
+    sequence.context = [&](uint32_t layer, const QueryView& q, const PartialView& out) {
+      return context.Attend(layer, q, out);
+    };
+    CKV_ASSIGN_OR_RETURN(auto answer, DecodeAgent(run, agent, std::move(sequence), on_token));
+    answers.push_back(std::move(answer));
+  }
+  return answers;
+}
+
+size_t CountDifferent(const PolicyAnswers& answers, const PolicyAnswers& expected) {
+  size_t different = std::max(answers.size(), expected.size());
+  for (size_t i = 0; i < std::min(answers.size(), expected.size()); ++i) {
+    const bool equal = answers[i].size() == expected[i].size() &&
+                       !FirstDifference(answers[i], expected[i]).has_value();
+    different -= equal ? 1 : 0;
+  }
+  return different;
+}
+
+}  // namespace ckv::ctl

@@ -1,0 +1,86 @@
+// The same agents under one policy or another, each time with a fresh requester in this process.
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/ctl/ask/agents.h"
+#include "client/engine/decode.h"
+#include "client/engine/engine.h"
+#include "client/holders/control.h"
+#include "client/requester.h"
+#include "proto/base/clock.h"
+#include "proto/corpus.h"
+
+namespace ckv::ctl {
+
+// The names of the policies as --policy takes them: route, near, auto.
+const std::vector<std::string>& PolicyNames();
+// `name` is one of them.
+ContextPolicy PolicyOf(std::string_view name);
+
+// An agent's work.
+struct PolicyAgent {
+  std::vector<uint32_t> chunks;  // ordinals of what it reads in the corpus, ascending
+  Prompt prompt;
+  uint32_t token_count = 1;
+};
+
+// Makes `count` agents. Every fourth stays with a chunk and decodes `token_count` tokens. Every
+// second looks at a chunk and decodes one token. The others read the whole corpus and decode a
+// part of `token_count`, at least one token. The chunks of the corpus are taken in turn. Prompts
+// have two tokens: a long one would be most of the work, and alike under every policy.
+std::vector<PolicyAgent> MakePolicyAgents(const Corpus& corpus, uint32_t count,
+                                          uint32_t token_count);
+
+// The inputs that all runs share. Everything that it points to is borrowed.
+struct PolicyRun {
+  const Engine* engine = nullptr;
+  DirectoryControl* directory = nullptr;
+  HolderControlFactory* holders = nullptr;
+  Clock* clock = nullptr;
+  std::string corpus;
+  std::string tenant;
+  uint64_t near_bytes = 0;    // room of each requester's near store
+  Duration attend_timeout{};  // limit of each open and attend
+  std::span<const PolicyAgent> agents;
+};
+
+// The tokens of each agent.
+using PolicyAnswers = std::vector<std::vector<GreedyChoice>>;
+
+struct PolicyResult {
+  Duration elapsed{0};        // all agents, one after another
+  uint64_t routed_bytes = 0;  // queries and partials, with the headers of their frames
+  uint64_t pulled_bytes = 0;  // rows
+  uint64_t near_bytes = 0;    // memory that the near store has taken at the end
+  // Pairs of a query row and a row of the corpus that it attended, at holders and in this process.
+  uint64_t routed_pairs = 0, near_pairs = 0;
+  PolicyAnswers answers;
+
+  // The part of the pairs that were attended in this process.
+  double near_share() const;
+};
+
+// Runs the agents once, one after another, with a requester that has pulled nothing yet. Its lanes
+// are up before the time counts. The constants that policy auto measures do count.
+//   Errors of Requester::Resolve, Open and Attend, which say which agent they met.
+absl::StatusOr<PolicyResult> RunPolicy(const PolicyRun& run, ContextPolicy policy,
+                                       const TokenCallback& on_token);
+
+// The answers of the same agents over the rows of `prefilled`, which is all of `corpus`.
+absl::StatusOr<PolicyAnswers> RunPolicyAlone(const PolicyRun& run, const Corpus& corpus,
+                                             const Sequence& prefilled,
+                                             const TokenCallback& on_token);
+
+// Returns how many agents decoded other tokens, or another number of them.
+size_t CountDifferent(const PolicyAnswers& answers, const PolicyAnswers& expected);
+
+}  // namespace ckv::ctl
