@@ -1,5 +1,5 @@
-// What routing, pulling and attending cost this requester now: the constants that probes and calls
-// have told, put into the predicate's terms.
+// The costs of routing, pulling and attending at this requester now: constants that probes and
+// calls have told, put into the predicate's terms.
 
 #pragma once
 
@@ -17,13 +17,13 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "client/calls.h"
-#include "client/decide/live_here.h"
 #include "client/decide/network_oracle.h"
 #include "client/decide/predicate.h"
 #include "client/decide/profile.h"
 #include "client/decide/quote.h"
 #include "client/holders/chunk_groups.h"
 #include "client/holders/holder_peer.h"
+#include "client/learn/live_here.h"
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
 #include "proto/geometry.h"
@@ -65,9 +65,9 @@ class LiveCosts {
   //   else                as Quote.
   absl::StatusOr<DecisionInput> KnownInput(const QuoteCall& call) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // What attends of near rows tell.
+  // Is told the times of attends of near rows.
   LiveHere& live_here() { return live_here_; }
-  // Notes that a pull took so long, with the holders it may have come from.
+  // Notes the time of a pull for the holders that it may have come from.
   void ObservePull(const FetchCall& call, Duration took) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Whether every holder of these chunks has `target`. Members tell theirs to the directory. One

@@ -189,7 +189,7 @@ struct Requester::State {
                                                                 .chunks = work.chunks,
                                                                 .query_rows = work.query_rows,
                                                                 .select = work.selected}));
-    // What is under way now is mostly the context's own call, and says nothing of later ones.
+    // Requests under way now are mostly the context's own call, and say nothing of later ones.
     for (Candidate& candidate : input.candidates) candidate.in_flight = candidate.concurrent = 0;
     const Decision step = Decide(input);
     if (!step.cost(Primitive::kRoute).offered || !step.cost(Primitive::kFetch).offered)
@@ -228,7 +228,7 @@ struct Requester::State {
   PeerTable peers;
   LiveCosts costs;
   NearSource* const near_source;
-  std::atomic<uint64_t> reused_token_count{0};  // of contexts that were opened
+  std::atomic<uint64_t> reused_token_count{0};  // tokens of contexts that were opened
   CallContextPool pool;                         // its lanes go before what they use
   Attempts attempts;
   // The actor's own, so that it takes none from calls.

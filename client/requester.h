@@ -270,9 +270,9 @@ class Requester {
   //   ResourceExhausted   also: this process can map no more.
   absl::StatusOr<MappedChunk> Map(const MapCall& call);
 
-  // Says for each group of chunks with the same holders which primitive would be cheapest, by the
-  // constants that are known now, and how much of it is near. Asks nobody and waits for nothing:
-  // for routers that place requests where they cost least. Takes about 1 us a group.
+  // Says which primitive would be cheapest for each group of chunks with the same holders, and how
+  // much of it is near. It goes by the constants that are known now: it asks nobody and waits for
+  // nothing. Routers that place requests can ask many requesters so. Takes about 1 us a group.
   //   InvalidArgument     as Explain.
   absl::StatusOr<std::vector<GroupQuote>> Quote(const QuoteCall& call) const;
 

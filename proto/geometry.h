@@ -54,7 +54,7 @@ struct RopeParams {
   friend bool operator==(const RopeParams&, const RopeParams&) = default;
 };
 
-// What the time of a kernel over rows depends on. Models that share it share measured constants.
+// The widths of rows. A kernel's time depends on them, so models of the same ones share constants.
 struct RowWidths {
   uint32_t d_qk = 0, d_v = 0, d_rope = 0;
   RowDtype dtype = RowDtype::kBf16;

@@ -15,7 +15,7 @@ namespace {
 
 // Calls after which a context is looked at again if nothing can be said of its future.
 constexpr uint64_t kCallsMax = uint64_t{1} << 40;
-// Of the cost model, over all query counts (deploy/bench.sh decision).
+// The cost model's error over all query counts (deploy/bench.sh decision).
 constexpr double kModelError = 0.12;
 
 }  // namespace

@@ -10,8 +10,8 @@
 // Threads of their own (client/act/actor_pull.cc) take the queued runs, at most kFlowsMax at once
 // and kHolderFlowsMax from one holder. Each
 //   1  makes room by evicting runs that have saved less time a byte and second, as far as they do
-//   2  takes the rows where they cost least: those of this process' holder as they are; made anew,
-//      if the context can and that is cheaper than a pull; or pulled
+//   2  takes the rows where they cost least: from this process' holder, as they are; or made anew,
+//      if the context can do that; or pulled
 //   3  gives contexts a new table of near rows. Calls that are under way go on with theirs
 //
 // Policy near pulls all of a context while it is opened. Policy route does nothing here.

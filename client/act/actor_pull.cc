@@ -278,7 +278,7 @@ void Actor::End(Job& job, absl::Status status) {
     if (!job.anew) stats_.pulled_bytes += fill.bytes();
     store_.Commit(std::move(fill));
   }
-  // What was copied to this process' holder stays there.
+  // Copies that this process' holder has stay there.
   run.BecomeNear(options_.clock->Now(), /*by_others=*/job.fills.empty());
   Publish(run);
 }

@@ -18,8 +18,8 @@ namespace {
 
 constexpr int kRunCount = 5;
 constexpr uint32_t kQueryRows = 16;  // one token of the narrowest model
-// A chunk's rows, mostly: 1.2 MB of DeepSeek's. Of a few rows the fixed costs of a call would count
-// for all of a chunk's, and they would lie in a cache.
+// About a chunk's rows: 1.2 MB of DeepSeek's. A few rows would lie in a cache, and the fixed cost
+// of a call would be most of theirs.
 constexpr uint32_t kTokens = 1024;
 constexpr uint32_t kParts = 4;
 constexpr uint32_t kSpliceTokens = 256;

@@ -404,7 +404,7 @@ void Router::CountPairs(AttendReport& report) const {
 }
 
 void Router::Finish(AttendReport* report) {
-  double routed_us = 0;  // of a call with watched contexts, if it was all routed
+  double routed_us = 0;  // 0 unless all of it was routed for watched contexts
   for (const RouteSegment& segment : call_->segments) {
     if (!segment.context->watched()) continue;
     if (routed_us == 0 && near_pairs_ == 0)

@@ -17,8 +17,8 @@
 #include "client/calls.h"
 #include "client/context/attend_plan.h"
 #include "client/context/route_call.h"
-#include "client/decide/live_here.h"
 #include "client/holders/link_table.h"
+#include "client/learn/live_here.h"
 #include "proto/kernel_target.h"
 
 namespace ckv {

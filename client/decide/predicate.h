@@ -75,8 +75,7 @@ struct Eviction {
 struct DecisionInput {
   Geometry geometry;
   uint64_t tokens = 0;  // tokens of all chunks together
-  // Of them, tokens whose rows lie in the near store: neither a fetch nor local moves or makes
-  // them.
+  // The tokens among them whose rows are near: neither a fetch nor local moves or makes them.
   uint64_t near_tokens = 0;
   uint64_t selected = 0;    // rows a query attends under selection; 0 if dense
   uint32_t query_rows = 0;  // M_q of one layer

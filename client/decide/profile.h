@@ -39,7 +39,7 @@ struct ComputeConstants {
   // per_row_token.
   ComputeCurve curve = {};
   // Multiplies all of the above: the kernel's time now over its time when they were measured
-  // (client/decide/live_compute.h). A value not above 0 counts as 1.
+  // (client/learn/live_compute.h). A value not above 0 counts as 1.
   double live_factor = 1;
   // The time to attend k selected rows over the time to attend k adjacent rows. If 0, it was not
   // measured and counts as 1.
@@ -124,9 +124,8 @@ class LiveFabric {
   BestWindow large_;  // us per byte
 };
 
-// The bandwidth of pulls from one holder, from pulls that ended: what they got beside all other
-// traffic and with their memory touched for the first time. Thread-safe; a lost race loses one
-// sample.
+// The bandwidth that pulls from one holder got. It counts all other traffic, and memory that is
+// touched for the first time. Thread-safe; a lost race loses one sample.
 class LivePull {
  public:
   // Less says nothing: it is over before a transfer is at its speed.

@@ -38,7 +38,7 @@ struct Profile {
   // Says in words what was measured, as SubjectOf writes it. Its constants apply to nothing else.
   std::string subject;
   RequesterConstants here;
-  KernelTargetId kernel_target = KernelTargetId::kUnknown;  // of `here`; unknown if not said
+  KernelTargetId kernel_target = KernelTargetId::kUnknown;  // the target of `here`; may be unknown
   std::vector<LaneProfile> lanes;
 
   // Returns the lane of this holder and fabric, or null.

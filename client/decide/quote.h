@@ -25,14 +25,14 @@ struct QuoteCall {
   PartialDtype wire = PartialDtype::kBf16;
 };
 
-// What the chunks of a call that have the same holders cost at this requester.
+// The costs at this requester of those chunks of a call that have the same holders.
 struct GroupQuote {
   // Members that hold all of these chunks: the ones of this chunk of the corpus, first its
   // `holders`, then its `leased`. `decision`'s candidates count them.
   uint32_t first_chunk = 0;
   uint32_t chunk_count = 0;
   uint64_t tokens = 0;
-  uint64_t near_tokens = 0;  // of them, those of chunks that are near here
+  uint64_t near_tokens = 0;  // the part of `tokens` that is near here
   // If a constant is not known yet, nothing is chosen, and each cost says why_not.
   // Requester::Explain measures all constants, and so does a context of policy auto.
   Decision decision;

@@ -27,7 +27,7 @@ void SetCost(const CostBreakdown& cost, Primitive primitive, v1::PrimitiveCost* 
   }
 }
 
-// Of both replies: the choice, the runner-up, and every cost.
+// Sets the choice, the runner-up and every cost of either reply.
 template <typename Reply>
 void SetDecision(const Decision& decision, Reply& reply) {
   if (decision.choice) reply.set_choice(std::string(PrimitiveName(*decision.choice)));

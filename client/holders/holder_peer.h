@@ -16,12 +16,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "client/decide/live_model.h"
 #include "client/decide/profile.h"
 #include "client/decide/profile_seed.h"
 #include "client/holders/control.h"
 #include "client/holders/directory_view.h"
 #include "client/holders/holder_view.h"
+#include "client/learn/live_model.h"
 #include "proto/ids.h"
 
 namespace ckv {

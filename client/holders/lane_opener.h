@@ -22,7 +22,7 @@
 
 namespace ckv {
 
-class LiveHere;       // client/decide/live_here.h
+class LiveHere;       // client/learn/live_here.h
 class NetworkOracle;  // client/decide/network_oracle.h
 
 // The most handles of one session, which is as many as a holder gives out.

@@ -102,7 +102,7 @@ std::shared_ptr<const NearRows> NearStore::Find(const ChunkId& id, const Geometr
   return known->second.rows;
 }
 
-// Takes room for a chunk, which whoever has its rows gives back.
+// Takes room for a chunk. The object that has its rows gives it back.
 absl::Status NearStore::Take(uint64_t bytes) {
   uint64_t used = room_->used.load(std::memory_order_relaxed);
   do {

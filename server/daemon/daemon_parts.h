@@ -77,8 +77,8 @@ class DaemonReplicas {
   std::unique_ptr<ReplicaKeeper> keeper_;  // last, because its thread uses the others
 };
 
-// The chunks of this process' holder, for its requester: near without a copy. What the requester
-// pulls is copied to the holder, which announces it.
+// The chunks of this process' holder, for its requester: near without a copy. A pull becomes a copy
+// at the holder, which announces it.
 class DaemonNear final : public NearSource {
  public:
   // `holder` must outlive it and all rows that it gave.

@@ -36,8 +36,8 @@ struct AttendJob {
   Ticket ticket;
 };
 
-// Thread-safe. Its thread opens no session and asks no directory: what may wait so goes to helpers,
-// and so does a call that attends many near rows.
+// Thread-safe. Its thread opens no session and asks no directory: what may wait so goes to helpers.
+// So does a call that attends many near rows.
 // It does tell holders that sessions end which failed or are idle. That takes a round trip, and
 // 100 ms at most.
 class AttendLoop {

@@ -128,7 +128,7 @@ std::string RequesterText(const v1::DescribeReply& d) {
   return table.Render();
 }
 
-// What the requester keeps near and what that gained, a line each.
+// Tells the rows that the requester keeps near and the time that they save, a line each.
 std::string NearText(const v1::DescribeReply& d) {
   const v1::DescribeReply::Near& near = d.near();
   const auto seconds = [](double us) { return absl::StrFormat("%.1f s", us / 1e6); };

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "client/decide/live_compute.h"
-#include "client/decide/live_error.h"
+#include "client/learn/live_compute.h"
+#include "client/learn/live_error.h"
 #include "client/decide/oracle_file.h"
 #include "client/decide/profile_file.h"
 #include "client/requester.h"

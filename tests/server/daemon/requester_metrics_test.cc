@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "client/decide/live_error.h"
+#include "client/learn/live_error.h"
 #include "client/decide/profile_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

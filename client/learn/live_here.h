@@ -8,8 +8,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "client/decide/live_compute.h"
 #include "client/decide/profile.h"
+#include "client/learn/live_compute.h"
 #include "proto/geometry.h"
 
 namespace ckv {
@@ -37,7 +37,7 @@ class LiveHere {
     LiveCompute live;
   };
 
-  absl::Mutex mu_;  // of those who add
+  absl::Mutex mu_;  // held by SetKnown
   std::array<Known, kWidthsMax> known_;
   std::atomic<uint32_t> count_{0};  // entries below it do not change, but for `live`
 };

@@ -1,4 +1,4 @@
-#include "client/decide/live_model.h"
+#include "client/learn/live_model.h"
 
 #include <limits>
 

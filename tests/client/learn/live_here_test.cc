@@ -1,7 +1,7 @@
 // Goal: what near rows take follows what calls take, for each widths by themselves, whatever the
 // calibration said. Method: made-up samples.
 
-#include "client/decide/live_here.h"
+#include "client/learn/live_here.h"
 
 #include "gtest/gtest.h"
 #include "tests/support/test_corpus.h"

@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <optional>
 
-#include "client/decide/live_compute.h"
-#include "client/decide/live_error.h"
 #include "client/decide/profile.h"
 #include "client/decide/profile_seed.h"
+#include "client/learn/live_compute.h"
+#include "client/learn/live_error.h"
 #include "proto/base/clock.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
@@ -46,7 +46,8 @@ class LiveModel {
   // Returns the profile's constants of the holder over `fabric`. Returns null if the profile does
   // not cover `geometry`, the holder, its kernel target or the fabric.
   const LaneProfile* SeedOf(const Geometry& geometry, FabricKind fabric) const;
-  // What the directory says of the holder's kernels. Until then a profile's target is believed.
+  // Sets the holder's kernel target, as the directory has it. Until then a profile's target is
+  // believed.
   void SetTarget(KernelTargetId target) { target_.store(target, std::memory_order_relaxed); }
   KernelTargetId target() const { return target_.load(std::memory_order_relaxed); }
 

@@ -1,4 +1,4 @@
-#include "client/decide/live_here.h"
+#include "client/learn/live_here.h"
 
 namespace ckv {
 namespace {

@@ -1,4 +1,4 @@
-#include "client/decide/live_error.h"
+#include "client/learn/live_error.h"
 
 #include <algorithm>
 #include <cmath>

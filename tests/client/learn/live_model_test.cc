@@ -2,15 +2,15 @@
 // bounds, and is of the constants that it is applied to. Method: made-up samples; a clock that
 // stands where it is put.
 
-#include "client/decide/live_model.h"
+#include "client/learn/live_model.h"
 
 #include <cmath>
 #include <limits>
 #include <memory>
 #include <vector>
 
-#include "client/decide/live_compute.h"
-#include "client/decide/live_error.h"
+#include "client/learn/live_compute.h"
+#include "client/learn/live_error.h"
 #include "gtest/gtest.h"
 #include "proto/base/log.h"
 #include "tests/support/shifted_clock.h"
