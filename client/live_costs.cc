@@ -109,6 +109,19 @@ DecisionInput LiveCosts::InputOf(const QuoteCall& call, const RequesterConstants
   return input;
 }
 
+// Until near rows have been attended here, this host is taken to be as fast as the fastest holder
+// of its kernel target, if that is faster than its calibration. A calibration in a bad moment would
+// otherwise never be corrected: where near rows look slow, none come. Hope costs one pull at most.
+void LiveCosts::HopeForHere(DecisionInput& input) const {
+  if (!input.here.attend.empty() || live_here_.Learned(input.geometry.widths())) return;
+  for (const Candidate& candidate : input.candidates) {
+    const ComputeConstants& compute = candidate.compute;
+    if (!candidate.fabric || !compute.curve.empty() || !(compute.per_row_token_us > 0)) continue;
+    input.here.attend_per_row_token_us = std::min(input.here.attend_per_row_token_us,
+                                                  compute.per_row_token_us * compute.live_factor);
+  }
+}
+
 bool LiveCosts::AddCandidates(const ChunkGroups& groups, uint32_t group, uint32_t ordinal,
                               DecisionInput& input) const {
   bool any = false;
@@ -184,6 +197,7 @@ absl::StatusOr<DecisionInput> LiveCosts::KnownInput(const QuoteCall& call) {
     for (size_t i = begin; i < input.candidates.size(); ++i)
       input.candidates[i].token_share = double(tokens[group]) / double(input.tokens);
   }
+  HopeForHere(input);
   return input;
 }
 

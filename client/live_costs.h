@@ -83,6 +83,7 @@ class LiveCosts {
 
   absl::Status CheckCall(const QuoteCall& call) const;
   DecisionInput InputOf(const QuoteCall& call, const RequesterConstants& here) const;
+  void HopeForHere(DecisionInput& input) const;
   // Adds the candidates of a group. Returns whether the constants of one of them are known.
   bool AddCandidates(const ChunkGroups& groups, uint32_t group, uint32_t ordinal,
                      DecisionInput& input) const;

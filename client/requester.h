@@ -349,8 +349,9 @@ struct RequesterOptions {
   NetworkOracle* oracle = nullptr;
   // A profile written by `ckvctl calibrate` (ReadProfile, client/decide/profile_file.h). Explain
   // then uses its constants instead of measuring: merge, splice and prefill here, and per holder
-  // the pull bandwidth and kernel time. It applies only on the host and to the geometry it was
-  // measured with. Otherwise it is ignored, with one warning in the log. If null, there is none.
+  // the pull bandwidth and kernel time. It applies only on the host, to the
+  // row widths and the kernel target it was measured with. Otherwise it is ignored, with one
+  // warning in the log. If null, there is none.
   std::shared_ptr<const Profile> profile;
 };
 

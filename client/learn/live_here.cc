@@ -26,8 +26,11 @@ void LiveHere::Observe(const RowWidths& widths, double rows, double tokens, doub
   const uint32_t count = count_.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < count; ++i) {
     Known& known = known_[i];
-    if (known.widths == widths)
-      return known.live.Observe(Us(known.attend, known.per_row_token_us, rows, tokens), us);
+    if (known.widths != widths) continue;
+    known.live.Observe(Us(known.attend, known.per_row_token_us, rows, tokens), us);
+    if (known.seen.load(std::memory_order_relaxed) < BestWindow::kCount)
+      known.seen.fetch_add(1, std::memory_order_relaxed);
+    return;
   }
 }
 
@@ -37,6 +40,15 @@ double LiveHere::Factor(const RowWidths& widths) const {
     if (known_[i].widths == widths) return known_[i].live.Get();
   }
   return 1;
+}
+
+bool LiveHere::Learned(const RowWidths& widths) const {
+  const uint32_t count = count_.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < count; ++i) {
+    if (known_[i].widths == widths)
+      return known_[i].seen.load(std::memory_order_relaxed) >= BestWindow::kCount;
+  }
+  return false;
 }
 
 double AttendHereUs(const RequesterConstants& here, double rows, double tokens) {

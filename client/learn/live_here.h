@@ -28,6 +28,8 @@ class LiveHere {
   void Observe(const RowWidths& widths, double rows, double tokens, double us);
   // The time now over the calibration's; 1 at first.
   double Factor(const RowWidths& widths) const;
+  // Whether enough attends have told it.
+  bool Learned(const RowWidths& widths) const;
 
  private:
   struct Known {
@@ -35,6 +37,7 @@ class LiveHere {
     ComputeCurve attend;
     double per_row_token_us = 0;
     LiveCompute live;
+    std::atomic<uint32_t> seen{0};
   };
 
   absl::Mutex mu_;  // held by SetKnown

@@ -133,7 +133,7 @@ const OptionSpec kOptions[] = {
      "milliseconds", "time limit of a request to the requester that names none"},
     {"requester.profile", OptionKind::kText, &Config::requester_profile, 0, 0, "", "path",
      "constants that ckvctl calibrate --profile wrote on this host, for decisions about corpora of "
-     "their geometry; read once, at the start"},
+     "the same row widths; read once, at the start"},
     {"requester.near_bytes", OptionKind::kBytes, &Config::requester_near_bytes, 0, 64 * kTiB, "",
      "bytes",
      "memory for chunks that a requester pulls for streams where that is faster than routing; "

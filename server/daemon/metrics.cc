@@ -2,11 +2,8 @@
 
 #include <netdb.h>
 #include <netinet/in.h>
-#include <prometheus/client_metric.h>
 #include <prometheus/collectable.h>
 #include <prometheus/exposer.h>
-#include <prometheus/metric_family.h>
-#include <prometheus/metric_type.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -21,14 +18,14 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "attention/mla_partial.h"
+#include "server/daemon/metrics_page.h"
 #include "transport/socket.h"
 
 namespace ckv {
 namespace {
 
-using prometheus::MetricFamily;
-using prometheus::MetricType;
-using Labels = std::vector<prometheus::ClientMetric::Label>;
+using Labels = MetricLabels;
+using Page = MetricsPage;
 
 // Threads that answer, and so scrapes at once: one that hangs must not hide the process.
 constexpr size_t kScrapeCountMax = 2;
@@ -41,49 +38,6 @@ constexpr FabricKind kFabrics[] = {FabricKind::kLoopback, FabricKind::kShm, Fabr
                                    FabricKind::kVerbs};
 
 double Seconds(double ns) { return ns / 1e9; }
-
-// Families in the order in which they are added.
-class Page {
- public:
-  void Family(MetricType type, std::string_view name, std::string_view help) {
-    MetricFamily family;
-    family.name = std::string(name);
-    family.help = std::string(help);
-    family.type = type;
-    families_.push_back(std::move(family));
-  }
-  // To the last family.
-  void Add(Labels labels, double value) {
-    prometheus::ClientMetric metric;
-    metric.label = std::move(labels);
-    if (families_.back().type == MetricType::Counter) {
-      metric.counter.value = value;
-    } else {
-      metric.gauge.value = value;
-    }
-    families_.back().metric.push_back(std::move(metric));
-  }
-  void Counter(std::string_view name, std::string_view help, auto value) {
-    Family(MetricType::Counter, name, help);
-    Add({}, static_cast<double>(value));
-  }
-  void Gauge(std::string_view name, std::string_view help, auto value) {
-    Family(MetricType::Gauge, name, help);
-    Add({}, static_cast<double>(value));
-  }
-  // Adds every code but OK, so that the first error of a kind is an increase.
-  void ByCode(std::string_view name, std::string_view help, const StatusCounts& counts) {
-    Family(MetricType::Counter, name, help);
-    for (size_t i = 1; i < counts.size(); ++i) {
-      Add({{"code", absl::StatusCodeToString(static_cast<absl::StatusCode>(i))}},
-          static_cast<double>(counts[i]));
-    }
-  }
-  std::vector<MetricFamily> Take() { return std::move(families_); }
-
- private:
-  std::vector<MetricFamily> families_;
-};
 
 void AddHolderTraffic(const HolderStats& stats, Page& page) {
   page.Counter("ckv_holder_requests_total",
@@ -260,27 +214,7 @@ void AddPeers(const std::vector<HolderView>& holders, Page& page) {
   }
 }
 
-void AddRequester(const MetricsSources& sources, Page& page) {
-  const RequesterStats stats = sources.requester->Stats();
-  if (sources.attend_count) {
-    page.Counter("ckv_requester_attends_total", "Attends over gRPC, by calls and by streams.",
-                 sources.attend_count());
-    page.Counter("ckv_requester_attend_errors_total", "Attends over gRPC that failed.",
-                 sources.attend_error_count());
-  }
-  page.Counter("ckv_requester_retries_total",
-               "Requests sent again as an overloaded holder asked. A rate near a tenth of all "
-               "requests says that the fleet is too small.",
-               stats.retry_count);
-  page.Counter("ckv_requester_retries_refused_total",
-               "Retries not made because a tenth of all requests were retries: callers saw "
-               "RESOURCE_EXHAUSTED.",
-               stats.retry_refused_count);
-  page.Counter("ckv_requester_fetches_total",
-               "Fetches of rows, of selected rows and into caches, failed ones included.",
-               stats.fetch_count);
-  page.Counter("ckv_requester_explains_total", "Explains, failed ones included.",
-               stats.explain_count);
+void AddNear(const RequesterStats& stats, Page& page) {
   page.Gauge("ckv_requester_near_bytes",
              "Memory in use for chunks that were pulled, of requester.near_bytes.",
              stats.near.bytes);
@@ -303,6 +237,50 @@ void AddRequester(const MetricsSources& sources, Page& page) {
                stats.near.routed_us / 1e6);
   page.Counter("ckv_requester_near_saved_seconds_total",
                "Time saved by rows that were near, by the cost model.", stats.near.saved_us / 1e6);
+  page.Counter("ckv_requester_pull_seconds_total", "Time of all pulls, by the cost model.",
+               stats.near.pulled_us / 1e6);
+  page.Counter("ckv_requester_reused_tokens_total",
+               "Tokens of contexts that were opened. Without their rows each would have been "
+               "prefilled again.",
+               stats.reused_token_count);
+  page.Counter("ckv_requester_recomputed_tokens_total",
+               "Tokens made anew by contexts' own functions.", stats.near.recomputed_token_count);
+  page.Family(
+      MetricType::Counter, "ckv_requester_decisions_total",
+      "Decisions on runs of chunks of contexts of policy auto and near, by what is done and "
+      "why. Many of constants_unknown: a holder cannot be measured; the log says why at "
+      "level debug.");
+  for (size_t primitive = 0; primitive < kPrimitiveCount; ++primitive) {
+    for (size_t reason = 0; reason < kActReasonCount; ++reason) {
+      page.Add({{"primitive", std::string(PrimitiveName(static_cast<Primitive>(primitive)))},
+                {"reason", std::string(ActReasonName(static_cast<ActReason>(reason)))}},
+               static_cast<double>(stats.near.decisions[primitive][reason]));
+    }
+  }
+}
+
+void AddRequester(const MetricsSources& sources, Page& page) {
+  const RequesterStats stats = sources.requester->Stats();
+  if (sources.attend_count) {
+    page.Counter("ckv_requester_attends_total", "Attends over gRPC, by calls and by streams.",
+                 sources.attend_count());
+    page.Counter("ckv_requester_attend_errors_total", "Attends over gRPC that failed.",
+                 sources.attend_error_count());
+  }
+  page.Counter("ckv_requester_retries_total",
+               "Requests sent again as an overloaded holder asked. A rate near a tenth of all "
+               "requests says that the fleet is too small.",
+               stats.retry_count);
+  page.Counter("ckv_requester_retries_refused_total",
+               "Retries not made because a tenth of all requests were retries: callers saw "
+               "RESOURCE_EXHAUSTED.",
+               stats.retry_refused_count);
+  page.Counter("ckv_requester_fetches_total",
+               "Fetches of rows, of selected rows and into caches, failed ones included.",
+               stats.fetch_count);
+  page.Counter("ckv_requester_explains_total", "Explains, failed ones included.",
+               stats.explain_count);
+  AddNear(stats, page);
   page.Counter("ckv_requester_failovers_total",
                "Calls that went on with a replica after a holder had failed them. An increase "
                "without a restart or an overload: ckvctl status says which holder is in trouble.",

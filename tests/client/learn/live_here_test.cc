@@ -24,10 +24,12 @@ TEST(LiveHere, FollowsWhatCallsTake) {
   live.SetKnown(widths, points);
   live.SetKnown(other, curve);
   live.SetKnown(widths, curve);  // the first counts
+  EXPECT_FALSE(live.Learned(widths));
   for (int i = 0; i < 100; ++i) {
     live.Observe(widths, 16, 100, 48);
     live.Observe(other, 16, 100, 27);
   }
+  EXPECT_TRUE(live.Learned(widths));
   EXPECT_NEAR(live.Factor(widths), 1.5, 1e-9);
   EXPECT_NEAR(live.Factor(other), 0.5, 1e-9);
   EXPECT_DOUBLE_EQ(AttendHereUs(WithAttendFactor(points, 1.5), 16, 100), 48);
