@@ -190,6 +190,7 @@ class Actor {
   void End(Job& job, absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool wanted() const { return !stopping_.load(std::memory_order_relaxed); }
 
+  void ForgetClosed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EvictFor(const Run& wanted, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Evict(Run& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ReleaseAll(Run& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -287,6 +287,7 @@ void Actor::End(Job& job, absl::Status status) {
 // least first, if that makes enough room. Rows that calls still attend keep their room until they
 // end.
 void Actor::EvictFor(const Run& wanted, uint64_t bytes) {
+  ForgetClosed();
   const Instant now = options_.clock->Now();
   const double promised = wanted.held > 0 ? 1e300 : 1 / static_cast<double>(wanted.bytes + 1);
   std::vector<std::pair<double, Run*>> victims;
@@ -307,6 +308,16 @@ void Actor::EvictFor(const Run& wanted, uint64_t bytes) {
     room += store_.BytesHeldOnce(victim->ids);
     Evict(*victim);
   }
+}
+
+// Contexts of policy near that were closed hold their runs until the actor's thread has seen it.
+void Actor::ForgetClosed() {
+  std::vector<std::shared_ptr<Watched>> closed;
+  for (const auto& [id, watched] : contexts_) {
+    if (watched->policy == ContextPolicy::kNear && watched->context->closed())
+      closed.push_back(watched);
+  }
+  for (const auto& watched : closed) Forget(*watched);
 }
 
 void Actor::Evict(Run& run) {
