@@ -238,6 +238,7 @@ SETS = {
                 base=counter(link, "near_s"), base_unit="s pulled at once"))),
         Bar("of route and pull at once, those that win on a link", AGENTS, counter("mix", "winners"), "policies",
             at_least=2),
+        Bar("a quote of a group of chunks", "near_bench", counter("BM_Quote", "real_time"), "ns", at_most=2000),
         Bar("a use opened, counted in 16 parts and closed", "pull_rule_bench", counter("BM_Use", "real_time"), "ns"),
     ],
     # Chunks on disk and in memory. Reads come from the page cache, the fastest disk there is; writes go to

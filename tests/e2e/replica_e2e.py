@@ -36,6 +36,9 @@ class ReplicaTest(unittest.TestCase):
         Rows(1, 70, 0).write(path)
         # Before there is another holder, so that h0 has it all.
         self.ctl("corpus", "load", "docs", path, "--chunk-tokens", 32)
+        self.text = folder / "text"
+        self.text.write_text("a corpus of more than one chunk, read twice " * 4)
+        self.ctl("corpus", "load", "text", self.text, "--text", "--chunk-tokens", 64)
         self.both = self.fleet.start("both", "--role=holder,requester", "--lease-ttl=1s",
                                      f"--directory={self.fleet.directory}", "--store-capacity=16MiB")
 
@@ -87,6 +90,19 @@ class ReplicaTest(unittest.TestCase):
         self.ctl("chunk", "replicate", "docs", "--at", self.both)
         dropped = self.ctl("corpus", "drop", "docs")
         self.assertEqual((dropped["chunks_dropped"], dropped["warnings"]), (6, []))
+
+    def test_what_its_requester_pulls_is_a_copy_that_answers_others(self):
+        """The requester of such a process has its holder's chunks near, and pulls others into that holder."""
+        agents = ("agents", "run", "--corpus", "text", "--text", self.text, "--count", 1, "--tokens", 2)
+        hashes = {agent["tokens_hash"] for policy in ("route", "near")
+                  for agent in self.ctl(*agents, "--policy", policy, "--requester", self.both)["agents"]}
+        self.assertEqual(len(hashes), 1, "the same tokens")
+        near = self.ctl("status", "--requester", self.both)["requester"]["near"]
+        self.assertEqual((near["pulled_bytes"], near["pull_failed_count"]), (0, 0), "copies, which take no room twice")
+        self.assertGreater(near["pull_count"], 0)
+        self.assertIn(("fetch", "policy_near"), {(d["primitive"], d["reason"]) for d in near["decisions"]})
+        chunks = self.ctl("corpus", "show", "text")["chunks"]
+        self.assertEqual({tuple(c["leased"]) for c in chunks}, {("both",)})
 
     def test_a_process_without_a_holder_says_what_to_do(self):
         result = self.run_ctl("chunk", "replicate", "docs", "--at", self.fleet.requester)

@@ -1,6 +1,6 @@
 // Question: what do near rows cost over the kernel, and what does policy auto add to a routed step?
 // Bounds: a near chunk is attended in its kernel's time and 1 us; a step that auto routes takes 1
-// us more than one of policy route.
+// us more than one of policy route; a quote takes 2 us.
 //
 // One holder and the requester are in this process, on shm. What an attend adds does not grow with
 // the rows, so it is held to its bound over 64 of them. 2,048 take 2.4 MB, more than a cache here:
@@ -128,6 +128,26 @@ void BM_AutoStep(benchmark::State& state) {
   }
 }
 BENCHMARK(BM_AutoStep)->Iterations(1)->UseManualTime()->Unit(benchmark::kMicrosecond);
+
+// What a router pays to ask: one group of chunks, by constants that Explain has measured.
+void BM_Quote(benchmark::State& state) {
+  const OnCpu cpu(kDriverCpu);
+  Fleet fleet({.token_count = kTokens, .near_bytes = uint64_t{128} << 20});
+  const std::shared_ptr<const Corpus> corpus = *fleet.requester().Resolve("bench", "", kInstantMax);
+  ExplainCall explain;
+  explain.corpus = corpus;
+  explain.query_rows = kRows;
+  explain.deadline = Clock::Real()->Now() + std::chrono::seconds(30);
+  CKV_CHECK(fleet.requester().Explain(explain).ok());
+  QuoteCall call;
+  call.corpus = corpus;
+  call.query_rows = kRows;
+  for (auto _ : state) {
+    const auto quotes = fleet.requester().Quote(call);
+    CKV_CHECK(quotes.ok() && quotes->front().decision.choice.has_value());
+  }
+}
+BENCHMARK(BM_Quote)->Unit(benchmark::kNanosecond);
 
 }  // namespace
 }  // namespace ckv::bench

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "client/learn/live_compute.h"
-#include "client/learn/live_error.h"
 #include "client/decide/oracle_file.h"
 #include "client/decide/profile_file.h"
+#include "client/learn/live_compute.h"
+#include "client/learn/live_error.h"
 #include "client/requester.h"
 #include "gtest/gtest.h"
 #include "tests/support/temp_folder.h"

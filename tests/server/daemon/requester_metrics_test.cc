@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "client/learn/live_error.h"
 #include "client/decide/profile_file.h"
+#include "client/learn/live_error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/daemon/metrics.h"
