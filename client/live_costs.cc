@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "attention/mla_partial.h"
 #include "client/cache/calibrate_here.h"
 #include "client/calls.h"
 #include "client/holders/replica_choice.h"
@@ -112,10 +113,14 @@ DecisionInput LiveCosts::InputOf(const QuoteCall& call, const RequesterConstants
 // Until near rows have been attended here, this host is taken to be as fast as the fastest holder
 // of its kernel target, if that is faster than its calibration. A calibration in a bad moment would
 // otherwise never be corrected: where near rows look slow, none come. Hope costs one pull at most.
-void LiveCosts::HopeForHere(DecisionInput& input) const {
+void LiveCosts::HopeForHere(const ChunkGroups& groups, uint32_t group, size_t begin,
+                            DecisionInput& input) const {
   if (!input.here.attend.empty() || live_here_.Learned(input.geometry.widths())) return;
-  for (const Candidate& candidate : input.candidates) {
+  const KernelTargetId mine = KernelTargetIdOf(KernelTarget());
+  for (size_t i = begin; i < input.candidates.size(); ++i) {
+    const Candidate& candidate = input.candidates[i];
     const ComputeConstants& compute = candidate.compute;
+    if (groups.PeersOf(group)[i - begin]->model.target() != mine) continue;
     if (!candidate.fabric || !compute.curve.empty() || !(compute.per_row_token_us > 0)) continue;
     input.here.attend_per_row_token_us = std::min(input.here.attend_per_row_token_us,
                                                   compute.per_row_token_us * compute.live_factor);
@@ -196,8 +201,8 @@ absl::StatusOr<DecisionInput> LiveCosts::KnownInput(const QuoteCall& call) {
       return absl::UnavailableError(kUnknownThere);
     for (size_t i = begin; i < input.candidates.size(); ++i)
       input.candidates[i].token_share = double(tokens[group]) / double(input.tokens);
+    HopeForHere(*groups, group, begin, input);
   }
-  HopeForHere(input);
   return input;
 }
 

@@ -83,7 +83,9 @@ class LiveCosts {
 
   absl::Status CheckCall(const QuoteCall& call) const;
   DecisionInput InputOf(const QuoteCall& call, const RequesterConstants& here) const;
-  void HopeForHere(DecisionInput& input) const;
+  // Takes the candidates from `begin` on, those of one group, into account.
+  void HopeForHere(const ChunkGroups& groups, uint32_t group, size_t begin,
+                   DecisionInput& input) const;
   // Adds the candidates of a group. Returns whether the constants of one of them are known.
   bool AddCandidates(const ChunkGroups& groups, uint32_t group, uint32_t ordinal,
                      DecisionInput& input) const;

@@ -149,7 +149,7 @@ absl::Status Actor::Watch(const std::shared_ptr<ContextState>& context, const Co
     if (run->state != Run::State::kFar) continue;
     Decided(*watched, i, Primitive::kFetch, ActReason::kPolicy);
     run->state = Run::State::kQueued;
-    queue_.push_back(run->key);
+    queue_.push_front(run->key);  // its caller waits
   }
   PublishTo(*watched);
   for (Run* const run : came_near) Publish(*run);  // to other contexts that have it
@@ -237,6 +237,7 @@ void Actor::Update(const std::shared_ptr<Watched>& watched) {
 
 absl::StatusOr<StepCost> Actor::CostOf(Watched& watched, const CallShape& shape, bool* same_bits) {
   const ContextState& context = *watched.context;
+  const bool old = options_.clock->Now() > watched.measured_at + kMeasuredAgeMax;
   StepCost cost;
   // Parts are asked side by side, and attended here one after another.
   for (uint32_t part = 0; part < context.corpora().size(); ++part) {
@@ -249,7 +250,7 @@ absl::StatusOr<StepCost> Actor::CostOf(Watched& watched, const CallShape& shape,
     }
     if (work.chunks.empty()) continue;
     absl::StatusOr<StepCost> of_part = tools_.cost(work);
-    if (!of_part.ok() || options_.clock->Now() > watched.measured_at + kMeasuredAgeMax) {
+    if (!of_part.ok() || old) {
       if (absl::Status status = Measure(watched, work); !status.ok()) return status;
       of_part = tools_.cost(work);
     }
@@ -354,7 +355,9 @@ void Actor::Count(Watched& watched, uint64_t calls) {
     }
     Act(watched, i, rule_.Lose(use.use, all_us * use.share, now));
     const double each_us = watched.call_us * use.share;
-    if (each_us > 0) left_calls = std::min(left_calls, rule_.LeftUs(use.use, now) / each_us);
+    const bool waits = run.state == Run::State::kFar && queue_.size() < kQueuedPullsMax;
+    if (waits && each_us > 0)
+      left_calls = std::min(left_calls, rule_.LeftUs(use.use, now) / each_us);
   }
   const auto more =
       static_cast<uint64_t>(std::clamp(std::ceil(left_calls), 1.0, double(kCallsMax)));

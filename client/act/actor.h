@@ -181,10 +181,12 @@ class Actor {
   }
   // Takes a run off the queue, and room for it. Returns false if there is nothing more to do.
   bool Begin(size_t at, Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void TakeRoom(Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status TakeFills(Job& job);
+  // Whom a run's rows come from: a holder, or the context that makes them anew.
+  const void* SourceOf(const Run& run) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status TakeRoom(Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status TakeFills(Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Fill(Job& job) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status CopyHere(Job& job) ABSL_LOCKS_EXCLUDED(mu_);
+  void CopyHere(const Job& job) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status MakeAnew(Job& job) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status PullRows(Job& job, size_t begin, size_t end) const;
   void End(Job& job, absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -26,11 +26,11 @@ struct Actor::Job {
   Run* run = nullptr;
   Primitive primitive = Primitive::kFetch;
   const void* source = nullptr;
-  std::vector<ChunkId> held;  // keys of chunks that are here already, or were copied here
-  // Chunks that are not. Their fills are made when the rows are known to come that way.
-  std::vector<uint32_t> missing;
-  std::vector<NearFill> fills;
-  bool anew = false;  // keys of the fills
+  std::vector<ChunkId> held;      // keys of chunks that are here already, or were copied here
+  std::vector<uint32_t> missing;  // chunks that are not
+  std::vector<NearFill> fills;    // their memory, in the same order
+  bool anew = false;              // keys of the fills
+  uint32_t run_held = 0;          // Run::held when it began
 
   const ContextState& context() const { return *watched->context; }
 };
@@ -52,10 +52,17 @@ void Actor::Pull() {
 
 size_t Actor::NextPull() const {
   for (size_t i = 0; i < queue_.size(); ++i) {
-    const auto asked = std::count(sources_.begin(), sources_.end(), runs_.at(queue_[i])->source);
-    if (asked < kHolderFlowsMax) return i;
+    const void* const source = SourceOf(*runs_.at(queue_[i]));
+    if (std::count(sources_.begin(), sources_.end(), source) < kHolderFlowsMax) return i;
   }
   return queue_.size();
+}
+
+const void* Actor::SourceOf(const Run& run) const {
+  const auto asker = contexts_.find(run.asker);
+  const bool anew = asker != contexts_.end() && asker->second->can_recompute() &&
+                    !asker->second->recompute_failed;
+  return anew ? asker->second.get() : run.source;
 }
 
 bool Actor::Begin(size_t at, Job& job) {
@@ -80,7 +87,9 @@ bool Actor::Begin(size_t at, Job& job) {
   }
   if (job.watched->opened) rule_.Pulling(use->use, options_.clock->Now());
   run.state = Run::State::kPulling;
-  sources_.push_back(run.source);
+  job.run_held = run.held;
+  job.source = SourceOf(run);
+  sources_.push_back(job.source);
   ++job_count_;
   ++stats_.pulls;
   return true;
@@ -112,15 +121,16 @@ ChunkId Actor::HoldOne(const Watched& watched, uint32_t chunk) {
   if (tools_.here != nullptr) {
     const ContextChunk& at = watched.context->chunks()[chunk];
     auto rows = tools_.here->Find(*watched.context->corpora()[at.part], at.ordinal);
-    // They are the holder's own, and take no room here.
-    if (rows != nullptr && store_.Adopt(id, geometry, std::move(rows), /*bytes=*/0).ok()) return id;
+    // They take room all the same: the holder cannot evict what is near.
+    const uint64_t bytes = NearStore::BytesOf(geometry, at.token_count);
+    if (rows != nullptr && store_.Adopt(id, geometry, std::move(rows), bytes).ok()) return id;
   }
   if (watched.can_recompute() && store_.Hold(AnewId(id), geometry)) return AnewId(id);
   return {};
 }
 
-// Holds the chunks that are here, and makes room for the others.
-void Actor::TakeRoom(Job& job) {
+// Holds the chunks that are here, and takes room for the others: at once, since two jobs run.
+absl::Status Actor::TakeRoom(Job& job) {
   uint64_t bytes = 0;
   for (uint32_t i = job.context_run.chunk_begin; i < job.context_run.chunk_end; ++i) {
     const ChunkId key = HoldOne(*job.watched, i);
@@ -131,7 +141,8 @@ void Actor::TakeRoom(Job& job) {
     job.missing.push_back(i);
     bytes += NearStore::BytesOf(job.context().geometry(), job.context().chunks()[i].token_count);
   }
-  EvictFor(*job.run, bytes);
+  if (bytes > 0) EvictFor(*job.run, bytes);
+  return TakeFills(job);
 }
 
 absl::Status Actor::TakeFills(Job& job) {
@@ -149,22 +160,19 @@ absl::Status Actor::TakeFills(Job& job) {
 
 // Brings the rows here: by the way that costs least, and if that fails, by a pull.
 absl::Status Actor::Fill(Job& job) {
+  if (tools_.here != nullptr && job.primitive == Primitive::kFetch) CopyHere(job);
   {
     absl::MutexLock lock(&mu_);
-    TakeRoom(job);
+    CKV_RETURN_IF_ERROR(TakeRoom(job));
   }
-  if (job.primitive == Primitive::kLocal) {
-    CKV_RETURN_IF_ERROR(TakeFills(job));
+  if (job.anew) {
     const absl::Status status = MakeAnew(job);
     if (status.ok() || !wanted()) return status;
     Log().warn("auto: rows were not made anew: {}; they are pulled", status.ToString());
     job.primitive = Primitive::kFetch;
-  } else if (tools_.here != nullptr) {
-    const absl::Status status = CopyHere(job);
-    if (status.ok()) return status;
-    Log().debug("auto: no copy in this process' holder: {}", status.ToString());
+    absl::MutexLock lock(&mu_);
+    CKV_RETURN_IF_ERROR(TakeFills(job));
   }
-  CKV_RETURN_IF_ERROR(TakeFills(job));
   // Neighbours are pulled together.
   for (size_t begin = 0, end = 0; begin < job.missing.size(); begin = end) {
     end = begin + 1;
@@ -174,23 +182,24 @@ absl::Status Actor::Fill(Job& job) {
   return absl::OkStatus();
 }
 
-absl::Status Actor::CopyHere(Job& job) {
+// Copies what this process' holder lacks to it. Copies are found there even if some failed.
+void Actor::CopyHere(const Job& job) {
   const ContextState& context = job.context();
   const ContextChunk& first = context.chunks()[job.context_run.chunk_begin];
-  std::vector<uint32_t> ordinals;
-  for (const uint32_t chunk : job.missing) ordinals.push_back(context.chunks()[chunk].ordinal);
-  CKV_RETURN_IF_ERROR(tools_.here->Copy(context.corpora()[first.part], ordinals,
-                                        options_.clock->Now() + options_.slice_timeout));
-  while (!job.missing.empty()) {
-    const uint32_t chunk = job.missing.back();
-    const ChunkId& id = ChunkIdOf(context, chunk);
-    auto rows = tools_.here->Find(*context.corpora()[first.part], context.chunks()[chunk].ordinal);
-    if (rows == nullptr) return absl::UnavailableError("a copy was not kept");
-    CKV_RETURN_IF_ERROR(store_.Adopt(id, context.geometry(), std::move(rows), /*bytes=*/0));
-    job.held.push_back(id);
-    job.missing.pop_back();
+  const std::shared_ptr<const Corpus>& corpus = context.corpora()[first.part];
+  std::vector<uint32_t> missing;
+  uint64_t bytes = 0;
+  for (uint32_t i = job.context_run.chunk_begin; i < job.context_run.chunk_end; ++i) {
+    const ContextChunk& chunk = context.chunks()[i];
+    if (IsNear(corpus->chunks[chunk.ordinal].id, context.geometry())) continue;
+    if (tools_.here->Find(*corpus, chunk.ordinal) != nullptr) continue;
+    missing.push_back(chunk.ordinal);
+    bytes += NearStore::BytesOf(context.geometry(), chunk.token_count);
   }
-  return absl::OkStatus();
+  if (missing.empty()) return;
+  const Duration timeout = options_.slice_timeout * static_cast<int64_t>(1 + bytes / kSliceBytes);
+  const absl::Status status = tools_.here->Copy(corpus, missing, options_.clock->Now() + timeout);
+  if (!status.ok()) Log().debug("auto: no copies in this process' holder: {}", status.ToString());
 }
 
 absl::Status Actor::MakeAnew(Job& job) {
@@ -260,26 +269,38 @@ absl::Status Actor::PullRows(Job& job, size_t begin, size_t end) const {
 void Actor::End(Job& job, absl::Status status) {
   Run& run = *job.run;
   --job_count_;
-  sources_.erase(std::find(sources_.begin(), sources_.end(), run.source));
+  sources_.erase(std::find(sources_.begin(), sources_.end(), job.source));
   run.last_error = status;
   if (!status.ok()) {
     Log().debug("near: a pull of {} bytes failed: {}", run.bytes, status.ToString());
     ++stats_.pulls_failed;
     for (const ChunkId& key : job.held) store_.Release(key);
     job.fills.clear();  // who waits for this sees the room free
-    run.state = Run::State::kFar;
     rule_.PullFailed(run.key);
+    if (run.held > job.run_held && wanted()) {  // somebody needs it near by now, and may evict more
+      run.state = Run::State::kQueued;
+      queue_.push_front(run.key);
+      return;
+    }
+    run.state = Run::State::kFar;
     if (run.users.empty()) runs_.erase(run.key);
     return;
   }
   run.ids = std::move(job.held);
+  // Rows of this process' holder are its own: nothing keeps them here once no context needs them.
+  const bool by_others = tools_.here != nullptr ? !run.ids.empty() : job.fills.empty();
   for (NearFill& fill : job.fills) {
     run.ids.push_back(fill.id());
     if (!job.anew) stats_.pulled_bytes += fill.bytes();
     store_.Commit(std::move(fill));
   }
-  // Copies that this process' holder has stay there.
-  run.BecomeNear(options_.clock->Now(), /*by_others=*/job.fills.empty());
+  run.BecomeNear(options_.clock->Now(), by_others);
+  if (by_others && run.users.empty()) {
+    rule_.Evicted(run.key);
+    ReleaseAll(run);
+    runs_.erase(run.key);
+    return;
+  }
   Publish(run);
 }
 
@@ -294,17 +315,18 @@ void Actor::EvictFor(const Run& wanted, uint64_t bytes) {
   uint64_t room = store_.room_bytes() - std::min(store_.used_bytes(), store_.room_bytes());
   uint64_t evictable = 0;
   for (const auto& [key, run] : runs_) {
-    if (run->state != Run::State::kNear || run->held > 0 || run->borrowed) continue;
+    if (run->state != Run::State::kNear || run->held > 0) continue;
     const double worth = run->Worth(now);
-    if (worth >= promised) continue;
+    // Chunks that another run holds, too, stay.
+    const uint64_t freed = worth < promised ? store_.BytesHeldOnce(run->ids) : 0;
+    if (freed == 0) continue;
     victims.emplace_back(worth, run.get());
-    evictable += store_.BytesHeldOnce(run->ids);
+    evictable += freed;
   }
   if (room + evictable < bytes) return;
   std::sort(victims.begin(), victims.end());
   for (const auto& [worth, victim] : victims) {
     if (room >= bytes) return;
-    // Chunks that another run holds, too, stay.
     room += store_.BytesHeldOnce(victim->ids);
     Evict(*victim);
   }

@@ -88,7 +88,6 @@ absl::Status Router::Begin(const RouteCall& call) {
 absl::Status Router::Prepare(const RouteCall& call) {
   lines_.clear();
   near_bytes_ = near_pairs_ = 0;
-  near_dense_ = true;
   links_.BeginAttempt();
   for (const RouteSegment& segment : call.segments) {
     const ReplicaWork work = {Primitive::kRoute, call.q.count, segment.selection.k, call.wire};
@@ -109,10 +108,9 @@ absl::Status Router::FindHandles(const RouteCall& call, const PlannedUnit& unit)
   const NearTable* const near = call.segments[unit.segment].near;
   for (uint32_t i = unit.piece_begin; i < unit.piece_end; ++i) {
     const ContextChunk& chunk = context.chunks()[pieces[i].chunk];
-    if (near != nullptr && (*near)[pieces[i].chunk] != nullptr &&
-        TakeHere(unit, context, chunk.rotation)) {
+    const NearRows* const rows = near == nullptr ? nullptr : (*near)[pieces[i].chunk].get();
+    if (rows != nullptr && rows->current() && TakeHere(unit, context, chunk.rotation)) {
       pieces[i].line = kNearLine;
-      near_dense_ &= pieces[i].index_begin == kDense;
       near_pairs_ += uint64_t{unit.row_count} *
                      (pieces[i].index_begin == kDense ? chunk.token_count : pieces[i].k);
       continue;
@@ -395,19 +393,14 @@ void Router::CountPairs(AttendReport& report) const {
           uint64_t{unit.row_count} * rows;
     }
   }
-  for (const RouteSegment& segment : call_->segments) {
-    for (const OwnRows& own : segment.own) {
-      for (uint32_t i = 0; i < segment.row_count; ++i)
-        report.own_pairs += own.visible == nullptr ? own.rows.count : own.visible[i];
-    }
-  }
+  report.own_pairs += OwnPairs();
 }
 
 void Router::Finish(AttendReport* report) {
   double routed_us = 0;  // 0 unless all of it was routed for watched contexts
   for (const RouteSegment& segment : call_->segments) {
     if (!segment.context->watched()) continue;
-    if (routed_us == 0 && near_pairs_ == 0)
+    if (routed_us == 0 && near_pairs_ == 0 && call_->prompt)
       routed_us = double((clock_->Now() - begin_).count()) / 1e3;
     uint32_t own_count = 0;
     for (const OwnRows& own : segment.own) own_count += own.rows.count;

@@ -113,6 +113,7 @@ class Router {
   bool TakeHere(const PlannedUnit& unit, const ContextState& context, uint32_t rotation);
   void TrimHere();
   void AddOwnPieces();
+  uint64_t OwnPairs() const;
   void AddNearPieces();
   void ReserveCopies();
   QueryView QueriesOf(uint32_t unit, uint32_t rotation);
@@ -165,7 +166,6 @@ class Router {
   };
   uint64_t near_bytes_ = 0;  // memory for the near pieces planned so far
   uint64_t near_pairs_ = 0;
-  bool near_dense_ = true;  // no near piece is of a selection
   std::vector<NearCopy> near_copies_;
   std::vector<uint16_t> near_q_;
   bool started_ = false;       // Advance has been called

@@ -32,10 +32,9 @@ absl::Status Router::AttendHere() {
   PlaceAnswers();
   const Instant begin = clock_->Now();
   AttendPartials(AttentionShape::Of(geometry), here_pieces_, here_pool_);
-  // Dense near rows alone: what a pull is for.
-  if (live_here_ != nullptr && own_begin_.back() == 0 && near_dense_) {
+  if (live_here_ != nullptr && near_pairs_ > 0) {
     const double rows = call_->q.count;
-    live_here_->Observe(geometry.widths(), rows, double(near_pairs_) / rows,
+    live_here_->Observe(geometry.widths(), rows, double(near_pairs_ + OwnPairs()) / rows,
                         double((clock_->Now() - begin).count()) / 1e3);
   }
   NoteTarget(KernelTargetIdOf(KernelTarget()));
@@ -60,6 +59,20 @@ void Router::PlaceAnswers() {
 PartialView Router::TargetRows(uint32_t row) const {
   return {static_cast<float*>(target_.o) + size_t{row} * call_->geometry().d_v, target_.m + row,
           target_.l + row, PartialDtype::kF32};
+}
+
+uint64_t Router::OwnPairs() const {
+  uint64_t pairs = 0;
+  for (const RouteSegment& segment : call_->segments) {
+    for (const OwnRows& own : segment.own) {
+      if (own.visible == nullptr) {
+        pairs += uint64_t{segment.row_count} * own.rows.count;
+      } else {
+        for (uint32_t i = 0; i < segment.row_count; ++i) pairs += own.visible[i];
+      }
+    }
+  }
+  return pairs;
 }
 
 void Router::AddOwnPieces() {

@@ -21,6 +21,7 @@ TicketState::TicketState(Attempts* attempts, Clock* clock, CallContextPool::Leas
   // The call's segments moved with their vector.
   call_.segments = segments_.segments;
   call_.polled_at_once = false;
+  call_.prompt = !may_wait;  // a thread that drives many calls does nothing else
   attempts_->Begin(**lease_);
   BeginAttempt(may_wait);
 }

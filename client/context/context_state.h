@@ -109,7 +109,10 @@ class ContextState {
   void CountCall(const CallShape& shape) const {
     if (watcher_ == nullptr) return;
     row_count_.store(shape.row_count, std::memory_order_relaxed);
-    call_row_count_.store(shape.call_row_count, std::memory_order_relaxed);
+    // Times of calls of another size do not mix.
+    if (call_row_count_.exchange(shape.call_row_count, std::memory_order_relaxed) !=
+        shape.call_row_count)
+      routed_window_.Clear();
     selected_.store(shape.selected, std::memory_order_relaxed);
     f32_.store(shape.f32, std::memory_order_relaxed);
     if (shape.own_count > 0) own_sum_.fetch_add(shape.own_count, std::memory_order_relaxed);

@@ -38,6 +38,9 @@ struct RouteCall {
   Instant deadline = kInstantMax;
   // False if its thread does other things between its polls. Its times then teach nothing.
   bool polled_at_once = true;
+  // The call ends soon after its answer is there. A caller with work of its own between polls may
+  // see it late, and its time says nothing.
+  bool prompt = true;
 
   const Geometry& geometry() const { return segments.front().context->geometry(); }
 };

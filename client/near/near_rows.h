@@ -21,6 +21,9 @@ class NearRows {
   virtual ~NearRows() = default;
   // Rows of layer l < geometry.layers: [token_count][row_bytes], 64-byte aligned.
   virtual std::span<const std::byte> layer(uint32_t l) const = 0;
+  // Whether they may still be attended. Rows of a holder no longer may once it found them damaged
+  // or dropped them. Asked for each chunk of each call: it takes nanoseconds.
+  virtual bool current() const { return true; }
 };
 
 // Rows that lie in this process or on this host already, so that nothing is pulled. Implemented by

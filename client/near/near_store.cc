@@ -74,6 +74,7 @@ class NearStore::Adopted final : public NearRows {
     room_->chunk_count.fetch_sub(1, std::memory_order_relaxed);
   }
   std::span<const std::byte> layer(uint32_t l) const override { return rows_->layer(l); }
+  bool current() const override { return rows_->current(); }
 
  private:
   const std::shared_ptr<const NearRows> rows_;

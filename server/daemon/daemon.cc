@@ -207,7 +207,7 @@ absl::Status Daemon::State::StartRequester() {
       config.rdma_fallback == "tcp" ? RdmaFallback::kTcp : RdmaFallback::kRefuse;
   options.lane_shape = LaneShapeOf(config);
   options.call_count_max = config.call_count_max;
-  options.near_bytes = config.requester_near_bytes;
+  options.near_bytes = NearBytesOf(config);
   if (holder != nullptr) near = std::make_unique<DaemonNear>(holder.get());
   options.near_source = near.get();
   options.spin_max = std::chrono::microseconds(config.spin_us);

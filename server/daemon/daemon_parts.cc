@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -127,6 +128,11 @@ PagePolicy PagesOf(const Config& config) {
   return config.store_pages == "small" ? PagePolicy::kSmall : PagePolicy::kAuto;
 }
 
+uint64_t NearBytesOf(const Config& config) {
+  if (!config.HasRole("holder")) return config.requester_near_bytes;
+  return std::min(config.requester_near_bytes, config.store_capacity_bytes / 4);
+}
+
 absl::StatusOr<std::unique_ptr<NetworkOracle>> StartOracle(const Config& config, Clock* clock) {
   std::unique_ptr<OracleSource> source;
   if (!config.oracle_file.empty()) {
@@ -190,10 +196,14 @@ namespace {
 // Rows of a holder's store, as long as they are pinned.
 class PinnedRows final : public NearRows {
  public:
-  explicit PinnedRows(ChunkPin pin) : pin_(std::move(pin)) {}
+  PinnedRows(const ChunkTable* table, ChunkLocator locator, ChunkPin pin)
+      : table_(table), locator_(locator), pin_(std::move(pin)) {}
   std::span<const std::byte> layer(uint32_t l) const override { return pin_.chunk().layer(l); }
+  bool current() const override { return table_->IsHot(locator_); }
 
  private:
+  const ChunkTable* const table_;
+  const ChunkLocator locator_;
   const ChunkPin pin_;
 };
 
@@ -202,19 +212,32 @@ class PinnedRows final : public NearRows {
 void DaemonNear::SetKeeper(ReplicaKeeper* keeper) {
   absl::MutexLock lock(&mu_);
   keeper_ = keeper;
+  const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return copying_ == 0; };
+  mu_.Await(absl::Condition(&idle));
 }
 
 std::shared_ptr<const NearRows> DaemonNear::Find(const Corpus& corpus, uint32_t chunk) {
-  auto pin = holder_->table().Pin(corpus.chunks[chunk].id, corpus.geometry, corpus.tenant);
+  const ChunkTable& table = holder_->table();
+  const auto locator = table.Find(corpus.chunks[chunk].id, corpus.geometry, corpus.tenant);
+  if (!locator.ok()) return nullptr;
+  auto pin = table.Pin(*locator);
   if (!pin.ok()) return nullptr;
-  return std::make_shared<const PinnedRows>(*std::move(pin));
+  return std::make_shared<const PinnedRows>(&table, *locator, *std::move(pin));
 }
 
 absl::Status DaemonNear::Copy(const std::shared_ptr<const Corpus>& corpus,
                               const std::vector<uint32_t>& chunks, Instant deadline) {
+  ReplicaKeeper* keeper = nullptr;
+  {
+    absl::MutexLock lock(&mu_);
+    keeper = keeper_;
+    if (keeper == nullptr) return absl::UnavailableError("the daemon is stopping");
+    ++copying_;
+  }
+  absl::Status status = keeper->Replicate({corpus, chunks, deadline}).status();
   absl::MutexLock lock(&mu_);
-  if (keeper_ == nullptr) return absl::UnavailableError("the daemon is stopping");
-  return keeper_->Replicate({corpus, chunks, deadline}).status();
+  --copying_;
+  return status;
 }
 
 DaemonScrub::DaemonScrub(const Config& config, Clock* clock, Holder* holder,

@@ -45,6 +45,10 @@ absl::StatusOr<std::unique_ptr<Fabric>> MakeFabric(FabricKind kind, const Config
 // Returns what store.pages says.
 PagePolicy PagesOf(const Config& config);
 
+// Returns the room of the requester's near store. Beside a holder it is at most a quarter of
+// store.capacity, as for copies: near chunks of the holder cannot be evicted there.
+uint64_t NearBytesOf(const Config& config);
+
 // Starts the oracle of oracle.file or oracle.address. Returns null if neither is set. A file is
 // read first, so an invalid one is found at once. A service may come up later.
 //   InvalidArgument, NotFound, Unavailable  as reading the file; begins with "oracle.file: ".
@@ -95,6 +99,7 @@ class DaemonNear final : public NearSource {
   Holder* const holder_;
   absl::Mutex mu_;
   ReplicaKeeper* keeper_ ABSL_GUARDED_BY(mu_) = nullptr;
+  uint32_t copying_ ABSL_GUARDED_BY(mu_) = 0;  // copies that are being made
 };
 
 // The file of `ready_file`, if one is named. Prepare removes what an earlier life left and checks

@@ -275,6 +275,14 @@ absl::StatusOr<ChunkPin> ChunkTable::Pin(ChunkLocator locator) const {
   return ChunkPin(const_cast<ChunkTable*>(this), locator.slot, slot->chunk.get());
 }
 
+bool ChunkTable::IsHot(ChunkLocator locator) const {
+  const Slot* const slot = SlotAt(locator.slot);
+  if (slot == nullptr) return false;
+  const uint64_t state = slot->state.load(std::memory_order_acquire);
+  return GenerationOf(state) == locator.generation && (state & kResident) != 0 &&
+         (state & kHot) != 0;
+}
+
 absl::StatusOr<ChunkPin> ChunkTable::Pin(const ChunkId& id, const Geometry& geometry,
                                          std::string_view tenant) const {
   CKV_ASSIGN_OR_RETURN(const ChunkLocator locator, Find(id, geometry, tenant));

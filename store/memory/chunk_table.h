@@ -139,6 +139,8 @@ class ChunkTable {
   //   NotFound            the chunk was dropped since it was found; look it up again.
   //   Unavailable         the chunk is cold: ChunkStore::Load reads its rows.
   absl::StatusOr<ChunkPin> Pin(ChunkLocator locator) const;
+  // Whether Pin would succeed. Takes one load.
+  bool IsHot(ChunkLocator locator) const;
   // Finds and pins the chunk.
   //   NotFound, FailedPrecondition  as Find.
   //   NotFound, Unavailable         as Pin by a locator.

@@ -127,6 +127,7 @@ class HolderHere final : public NearSource {
   absl::Status Copy(const std::shared_ptr<const Corpus>& corpus,
                     const std::vector<uint32_t>& chunks, Instant) override {
     ++copies;
+    if (on_copy) on_copy();
     if (!status.ok()) return status;
     for (const uint32_t chunk : chunks) Put(corpus->chunks[chunk].id.bytes[0]);
     return status;
@@ -135,6 +136,7 @@ class HolderHere final : public NearSource {
 
   std::map<uint8_t, std::shared_ptr<const NearRows>> rows;
   std::atomic<int> copies{0};
+  std::function<void()> on_copy;
   absl::Status status;
 };
 
@@ -146,7 +148,7 @@ TEST_F(ActorWaysTest, ChunksOfThisProcessHolderAreNearFromTheStart) {
   const auto context = Open({0, 1});
   ASSERT_EQ(NearCount(*context), 1u);
   EXPECT_EQ(FirstByte(*context, 0), 201);
-  EXPECT_EQ(actor_->stats().near_bytes, 0u) << "they take no room twice";
+  EXPECT_EQ(actor_->stats().near_bytes, chunk_bytes_) << "the holder cannot evict it";
   EXPECT_EQ(Decisions(Primitive::kFetch, ActReason::kHere), 1u);
   // The other is copied to the holder, which answers for it from then on.
   Step(*context, 21);
@@ -154,7 +156,7 @@ TEST_F(ActorWaysTest, ChunksOfThisProcessHolderAreNearFromTheStart) {
   EXPECT_EQ(pulls_, 0);
   ASSERT_EQ(NearCount(*context), 2u);
   EXPECT_EQ(FirstByte(*context, 1), 202);
-  EXPECT_EQ(actor_->stats().near_bytes, 0u);
+  EXPECT_EQ(actor_->stats().near_bytes, 2 * chunk_bytes_);
   // Nobody keeps the holder's rows when no context is open.
   context->Close();
   actor_->AwaitIdle();
@@ -173,6 +175,52 @@ TEST_F(ActorWaysTest, WhatTheHolderDoesNotTakeIsPulled) {
   EXPECT_EQ(pulls_, 1);
   EXPECT_EQ(FirstByte(*context, 0), 1);
   actor_.reset();
+}
+
+TEST_F(ActorWaysTest, ChunksOfTheHolderAreNearAsFarAsThereIsRoom) {
+  HolderHere holder;
+  for (uint8_t id = 1; id <= 4; ++id) holder.Put(id);
+  here_ = &holder;
+  Start(2 * chunk_bytes_);
+  const auto context = Open({0, 1, 2, 3});
+  EXPECT_EQ(NearCount(*context), 2u);
+  actor_.reset();
+}
+
+// A copy that is made when its context has closed is the holder's alone.
+TEST_F(ActorWaysTest, ACopyThatComesTooLateIsNotKept) {
+  HolderHere holder;
+  here_ = &holder;
+  std::shared_ptr<ContextState> context;
+  holder.on_copy = [&] { context->Close(); };
+  Start(10 * chunk_bytes_);
+  context = Open({0});
+  Step(*context, 11);
+  EXPECT_EQ(holder.copies, 1);
+  actor_->AwaitIdle();
+  EXPECT_EQ(actor_->stats().near_bytes, 0u);
+  EXPECT_EQ(holder.rows[1].use_count(), 1);
+  actor_.reset();
+}
+
+// Two runs of one context are at two holders, and the caller's function must not run twice at once.
+TEST_F(ActorWaysTest, OneRangeOfAContextIsMadeAtATime) {
+  holder_count_ = 2;
+  Start(10 * chunk_bytes_);
+  std::atomic<int> running{0}, most{0};
+  Recompute recompute = Maker(0.01, /*us=*/30);
+  recompute.make = [&, make = recompute.make](const RecomputeCall& call) {
+    most = std::max<int>(most, ++running);
+    absl::Status status = make(call);
+    --running;
+    return status;
+  };
+  ContextExpectation many;
+  many.steps = 1000;
+  const auto context = Open({0, 1, 2, 3, 4, 5}, many, recompute);
+  Step(*context, 2);
+  EXPECT_EQ(made_, 6);
+  EXPECT_EQ(most, 1);
 }
 
 // Four chunks are one run. Two of them are near for another context's sake.

@@ -10,6 +10,7 @@
 
 #include "client/cache/paged_cache.h"
 #include "client/engine/decode.h"
+#include "client/engine/recompute.h"
 #include "client/engine/reference_engine.h"
 #include "gtest/gtest.h"
 #include "store/formats/import.h"
@@ -153,6 +154,48 @@ TEST_F(ThreeWays, RoutedFetchedAndPrefilledSayTheSame) {
   LocalContext fetched(engine_->geometry(), &pool_);
   fetched.AddChunk(Fetch(*cache, std::nullopt));
   ExpectSame(DecodeOver(fetched), prefilled);
+}
+
+// A context that can make its rows anew does so where that costs less than a pull, by itself.
+TEST_F(ThreeWays, RowsMadeAnewComeNearAndSayTheSame) {
+  WorkerPool other(1);  // used by the requester's thread
+  const std::vector<uint32_t> counts = {kTokens};
+  Recompute recompute;
+  recompute.us_per_token = 1e-6;
+  recompute.make = [&](const RecomputeCall& call) {
+    return RecomputeRows(*engine_, other, tokens_, counts, call.chunk_begin, call.chunk_end,
+                         call.rows, call.wanted);
+  };
+  const ContextPart part = {corpus_, {}};
+  const auto context =
+      requester_->Open({.parts = {&part, 1}, .recompute = recompute}, test::Soon());
+  ASSERT_TRUE(context.ok()) << context.status();
+  AttendReport report;
+  const auto attend = [&](uint32_t layer, const QueryView& q, const PartialView& out) {
+    const Segment segment = {.row_count = q.count, .context = &*context};
+    LayerCall call;
+    call.layer = layer;
+    call.q = q;
+    call.segments = {&segment, 1};
+    call.deadline = test::Soon();
+    return requester_->Attend(call, out, &report);
+  };
+  const uint32_t d_qk = engine_->geometry().d_qk, d_v = engine_->geometry().d_v;
+  const std::vector<uint16_t> q(d_qk);
+  std::vector<float> answer(d_v + 2);
+  const Instant give_up = test::Soon();
+  while (report.near_pairs == 0) {
+    ASSERT_LT(Clock::Real()->Now(), give_up);
+    float* const o = answer.data();
+    ASSERT_TRUE(attend(0, {q.data(), 1, d_qk}, {o, o + d_v, o + d_v + 1, PartialDtype::kF32}).ok());
+  }
+  LocalContext local(engine_->geometry(), &pool_);
+  local.AddCuts(*prefilled_, kTokens);
+  ExpectSame(Decode(attend), DecodeOver(local));
+  EXPECT_EQ(report.routed_pairs, 0u);
+  const RequesterNearStats near = requester_->Stats().near;
+  EXPECT_EQ(near.recomputed_token_count, kTokens);
+  EXPECT_EQ(near.pulled_bytes, 0u);
 }
 
 // Rows at 1000 seen by queries at 1000 + x are rows at 0 seen by queries at x: attention knows
