@@ -129,7 +129,7 @@ void BM_AutoStep(benchmark::State& state) {
 }
 BENCHMARK(BM_AutoStep)->Iterations(1)->UseManualTime()->Unit(benchmark::kMicrosecond);
 
-// What a router pays to ask: one group of chunks, by constants that Explain has measured.
+// The time of a quote of one group of chunks, by constants that Explain has measured.
 void BM_Quote(benchmark::State& state) {
   const OnCpu cpu(kDriverCpu);
   Fleet fleet({.token_count = kTokens, .near_bytes = uint64_t{128} << 20});

@@ -126,7 +126,7 @@ TEST_F(NearStoreTest, AdoptsRowsThatLieElsewhere) {
   ASSERT_TRUE(store_.Adopt(Id(1), geometry_, rows, /*bytes=*/bytes_).ok());
   EXPECT_EQ(store_.used_bytes(), bytes_);
   EXPECT_EQ(store_.Find(Id(1), geometry_)->layer(0).data(), rows->bytes.data());
-  // What does not fit is refused, and leaves nothing behind.
+  // Rows that do not fit are refused and leave nothing behind.
   EXPECT_EQ(store_.Adopt(Id(2), geometry_, rows, 2 * bytes_).code(),
             absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(store_.used_bytes(), bytes_);

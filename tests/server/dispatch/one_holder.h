@@ -35,7 +35,7 @@ class OneHolder final : public DirectoryControl, public HolderControlFactory {
   }
   Holder& holder() { return *holder_; }
   Corpus corpus;
-  // Of the next Start, as HolderOptions has them.
+  // Options of the next Start, named as in HolderOptions.
   FileSystem* files = FileSystem::Real();
   std::optional<uint64_t> stripe_bytes_max;
 

@@ -219,7 +219,7 @@ TEST_F(StripeCacheTest, MemoryIsWhatIsCountedOrLess) {
       const auto hold = Fill(cache, cold, 1, stripes);
       ASSERT_TRUE(hold.ok()) << hold.status();
       ASSERT_TRUE(Right(*hold, cold, 1, stripes));
-      // What others read before is right as long as it is there.
+      // Stripes that others read earlier are right as long as they are there.
       for (uint32_t s = 0; s < 32; ++s) {
         if (MissingOf(cache, cold, 1, {s}) == 0) {
           ASSERT_TRUE(Right(*hold, cold, 1, {s}));
