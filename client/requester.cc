@@ -16,6 +16,7 @@
 #include "client/context/layer_call.h"
 #include "client/explain.h"
 #include "client/live_costs.h"
+#include "client/near/mapped_rows.h"
 #include "proto/base/log.h"
 #include "proto/base/status.h"
 
@@ -46,6 +47,7 @@ RequesterNearStats NearStatsOf(const Actor::Stats& stats) {
           .pull_failed_count = stats.pulls_failed,
           .eviction_count = stats.evictions,
           .pulled_bytes = stats.pulled_bytes,
+          .mapped_bytes = stats.mapped_bytes,
           .routed_us = stats.routed_us,
           .saved_us = stats.saved_us,
           .pulled_us = stats.pulled_us,
@@ -128,6 +130,17 @@ struct Requester::State {
     return by.Run(call.corpus.get(), call.deadline, fetch);
   }
 
+  absl::StatusOr<MappedChunk> Map(const MapCall& call, Attempts& by) {
+    MappedChunk mapped;
+    const auto map = [&](CallContext& context) {
+      auto made = MapChunk(call, context.links, context.exchange, *clock);
+      if (made.ok()) mapped = *std::move(made);
+      return AttemptResult{made.status()};
+    };
+    CKV_RETURN_IF_ERROR(by.Run(call.corpus.get(), call.deadline, map));
+    return mapped;
+  }
+
   ActorTools Tools() {
     ActorTools tools;
     tools.cost = [this](const ActorTools::Work& work) { return Cost(work); };
@@ -150,6 +163,10 @@ struct Requester::State {
       return (*groups)->PeersOf((*groups)->Of(chunk)).front();
     };
     tools.here = near_source;
+    tools.map = [this](const MapCall& call) -> absl::StatusOr<std::shared_ptr<const NearRows>> {
+      CKV_ASSIGN_OR_RETURN(MappedChunk chunk, Map(call, actor_attempts));
+      return std::make_shared<MappedRows>(std::move(chunk));
+    };
     tools.pull = [this](const FetchCall& call, const ActorTools::Place& place,
                         const std::function<bool()>& wanted) {
       const Fetcher::Place to = place;
@@ -423,14 +440,7 @@ absl::Status Requester::FetchInto(const FetchCall& call, PagedCache& cache,
 }
 
 absl::StatusOr<MappedChunk> Requester::Map(const MapCall& call) {
-  MappedChunk mapped;
-  const auto map = [&](CallContext& context) {
-    auto made = MapChunk(call, context.links, context.exchange, *state_->clock);
-    if (made.ok()) mapped = *std::move(made);
-    return AttemptResult{made.status()};
-  };
-  CKV_RETURN_IF_ERROR(state_->attempts.Run(call.corpus.get(), call.deadline, map));
-  return mapped;
+  return state_->Map(call, state_->attempts);
 }
 
 absl::StatusOr<Requester::Explanation> Requester::Explain(const ExplainCall& call) {

@@ -364,6 +364,7 @@ struct RequesterNearStats {
   uint64_t pull_failed_count = 0;
   uint64_t eviction_count = 0;
   uint64_t pulled_bytes = 0;
+  uint64_t mapped_bytes = 0;            // rows of holders on this host, used where they lie
   double routed_us = 0;                 // lost by routing what could have been near
   double saved_us = 0;                  // saved by what was near
   double pulled_us = 0;                 // the time of all pulls

@@ -34,7 +34,7 @@ MAY_INCLUDE = {
     "client/decide": "client attention transport store* proto*",
     "client/learn": "client/decide attention transport store* proto*",
     "client/holders": "client client/decide client/learn attention transport store* proto*",
-    "client/near": "proto*",
+    "client/near": "client proto*",
     "client/context": "client client/decide client/near attention transport store* proto*",
     "client/call": "client client/context client/decide client/holders client/learn client/near attention transport store* "
                    "proto*",

@@ -10,8 +10,9 @@
 // Threads of their own (client/act/actor_pull.cc) take the queued runs, at most kFlowsMax at once
 // and kHolderFlowsMax from one holder. Each
 //   1  makes room by evicting runs that have saved less time a byte and second, as far as they do
-//   2  takes the rows where they cost least: from this process' holder, as they are; or made anew,
-//      if the context can do that; or pulled
+//   2  takes the rows where they cost least. Rows of this process' holder are taken as they are.
+//      Else a context that can makes them anew, or a holder on this host lets them be mapped, or
+//      they are pulled
 //   3  gives contexts a new table of near rows. Calls that are under way go on with theirs
 //
 // Policy near pulls all of a context while it is opened. Policy route does nothing here.
@@ -79,6 +80,9 @@ struct ActorTools {
   std::function<absl::Status(const FetchCall& call, const Place& place,
                              const std::function<bool()>& wanted)>
       pull;
+  // Maps the copy of a chunk that a holder on this host made for all requesters of the host.
+  //   Any error           it is not on this host, or has no room; the rows are pulled instead.
+  std::function<absl::StatusOr<std::shared_ptr<const NearRows>>(const MapCall& call)> map;
   // Rows of this process' holder; null if there is none.
   NearSource* here = nullptr;
 };
@@ -111,12 +115,11 @@ class Actor {
   Actor(const ActorOptions& options, ActorTools tools);
   ~Actor();
 
-  // Watches a context until it is closed. Its
-  // chunks that are near already are used from the first call.
-  // With policy near it returns once all of it is near.
-  //   ResourceExhausted   policy near, and the context does not fit beside others that must be
-  //   near. DeadlineExceeded    policy near, and the pulls took longer. else                policy
-  //   near, and a pull failed.
+  // Watches a context until it is closed. Its chunks that are near already are used from the first
+  // call. With policy near it returns once all of it is near.
+  //   ResourceExhausted   policy near, and it does not fit beside others that must be near.
+  //   DeadlineExceeded    policy near, and the pulls took longer.
+  //   else                policy near, and a pull failed.
   absl::Status Watch(const std::shared_ptr<ContextState>& context, const ContextSpec& spec,
                      Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
   // Whether the rows of a chunk are near.
@@ -129,6 +132,7 @@ class Actor {
     uint32_t near_chunks = 0;
     uint64_t pulls = 0, pulls_failed = 0, evictions = 0;
     uint64_t pulled_bytes = 0;
+    uint64_t mapped_bytes = 0;  // in copies made by holders on this host
     uint64_t recomputed_tokens = 0;
     DecisionCounts decisions{};
     double routed_us = 0;  // time lost by routing, as the cost model has it
@@ -187,6 +191,7 @@ class Actor {
   absl::Status TakeFills(Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Fill(Job& job) ABSL_LOCKS_EXCLUDED(mu_);
   void CopyHere(const Job& job) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status MapRows(Job& job) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status MakeAnew(Job& job) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status PullRows(Job& job, size_t begin, size_t end) const;
   void End(Job& job, absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

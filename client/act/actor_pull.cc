@@ -30,6 +30,7 @@ struct Actor::Job {
   std::vector<uint32_t> missing;  // chunks that are not
   std::vector<NearFill> fills;    // their memory, in the same order
   bool anew = false;              // keys of the fills
+  bool mapped = false;            // some of `held` was mapped for it
   uint32_t run_held = 0;          // Run::held when it began
 
   const ContextState& context() const { return *watched->context; }
@@ -173,6 +174,7 @@ absl::Status Actor::Fill(Job& job) {
     absl::MutexLock lock(&mu_);
     CKV_RETURN_IF_ERROR(TakeFills(job));
   }
+  CKV_RETURN_IF_ERROR(MapRows(job));
   // Neighbours are pulled together.
   for (size_t begin = 0, end = 0; begin < job.missing.size(); begin = end) {
     end = begin + 1;
@@ -200,6 +202,39 @@ void Actor::CopyHere(const Job& job) {
   const Duration timeout = options_.slice_timeout * static_cast<int64_t>(1 + bytes / kSliceBytes);
   const absl::Status status = tools_.here->Copy(corpus, missing, options_.clock->Now() + timeout);
   if (!status.ok()) Log().debug("auto: no copies in this process' holder: {}", status.ToString());
+}
+
+// Maps what is missing, as far as holders on this host hand it over. Copies take room like other
+// rows, although all requesters of the host share them: a chunk that is near here keeps its copy.
+absl::Status Actor::MapRows(Job& job) {
+  if (tools_.map == nullptr) return absl::OkStatus();
+  const ContextState& context = job.context();
+  std::vector<std::shared_ptr<const NearRows>> mapped;
+  for (const uint32_t chunk : job.missing) {
+    if (!wanted()) return absl::CancelledError("the requester is closing");
+    const ContextChunk& at = context.chunks()[chunk];
+    auto rows = tools_.map({.corpus = context.corpora()[at.part],
+                            .chunk = at.ordinal,
+                            .deadline = options_.clock->Now() + options_.slice_timeout});
+    if (!rows.ok()) {
+      Log().debug("auto: a chunk is not mapped: {}", rows.status().ToString());
+      break;  // one holder has all of a run, so the others would not be either
+    }
+    mapped.push_back(*std::move(rows));
+  }
+  absl::MutexLock lock(&mu_);
+  for (size_t i = 0; i < mapped.size(); ++i) {
+    const ChunkId id = job.fills[i].id();
+    const uint64_t bytes = job.fills[i].bytes();
+    job.fills[i] = {};  // its room is the copy's now
+    CKV_RETURN_IF_ERROR(store_.Adopt(id, context.geometry(), std::move(mapped[i]), bytes));
+    job.held.push_back(id);
+    stats_.mapped_bytes += bytes;
+    job.mapped = true;
+  }
+  job.missing.erase(job.missing.begin(), job.missing.begin() + std::ptrdiff_t(mapped.size()));
+  job.fills.erase(job.fills.begin(), job.fills.begin() + std::ptrdiff_t(mapped.size()));
+  return absl::OkStatus();
 }
 
 absl::Status Actor::MakeAnew(Job& job) {
@@ -288,7 +323,8 @@ void Actor::End(Job& job, absl::Status status) {
   }
   run.ids = std::move(job.held);
   // Rows of this process' holder are its own: nothing keeps them here once no context needs them.
-  const bool by_others = tools_.here != nullptr ? !run.ids.empty() : job.fills.empty();
+  const bool by_others =
+      !job.mapped && (tools_.here != nullptr ? !run.ids.empty() : job.fills.empty());
   for (NearFill& fill : job.fills) {
     run.ids.push_back(fill.id());
     if (!job.anew) stats_.pulled_bytes += fill.bytes();

@@ -232,6 +232,9 @@ void AddNear(const RequesterStats& stats, Page& page) {
                stats.near.eviction_count);
   page.Counter("ckv_requester_pulled_bytes_total", "Bytes of pulled rows.",
                stats.near.pulled_bytes);
+  page.Counter("ckv_requester_mapped_bytes_total",
+               "Bytes of rows of holders on this host, used where they lie instead of pulled.",
+               stats.near.mapped_bytes);
   page.Counter("ckv_requester_routed_seconds_total",
                "Time lost by routing what could have been near, by the cost model.",
                stats.near.routed_us / 1e6);

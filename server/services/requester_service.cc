@@ -380,6 +380,7 @@ grpc::Status RequesterServiceImpl::Describe(grpc::ServerContext* /*context*/,
   near.set_pull_failed_count(stats.near.pull_failed_count);
   near.set_eviction_count(stats.near.eviction_count);
   near.set_pulled_bytes(stats.near.pulled_bytes);
+  near.set_mapped_bytes(stats.near.mapped_bytes);
   near.set_routed_us(stats.near.routed_us);
   near.set_saved_us(stats.near.saved_us);
   near.set_pulled_us(stats.near.pulled_us);

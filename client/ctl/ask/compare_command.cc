@@ -99,6 +99,7 @@ void Report(const Ctl& ctl, const CompareOptions& options, const PolicyRun& run,
                {"OF FASTEST", true},
                {"ROUTED", true},
                {"PULLED", true},
+               {"MAPPED", true},
                {"MEMORY", true},
                {"NEAR", true},
                {"CHECK"}});
@@ -108,7 +109,8 @@ void Report(const Ctl& ctl, const CompareOptions& options, const PolicyRun& run,
     const double factor = one.seconds() / fastest.seconds();
     table.AddRow({one.policy, absl::StrFormat("%.2f s", one.seconds()),
                   absl::StrFormat("%.2f x", factor), FormatBytes(result.routed_bytes),
-                  FormatBytes(result.pulled_bytes), FormatBytes(result.near_bytes),
+                  FormatBytes(result.pulled_bytes), FormatBytes(result.mapped_bytes),
+                  FormatBytes(result.near_bytes),
                   absl::StrFormat("%.0f %%", 100 * result.near_share()),
                   one.different == 0 ? "equal" : "DIFFERS"});
     Json rounds = Json::array();
@@ -119,6 +121,7 @@ void Report(const Ctl& ctl, const CompareOptions& options, const PolicyRun& run,
                         {"of_fastest", factor},
                         {"bytes_routed", result.routed_bytes},
                         {"bytes_pulled", result.pulled_bytes},
+                        {"bytes_mapped", result.mapped_bytes},
                         {"bytes_memory", result.near_bytes},
                         {"near_share", result.near_share()},
                         {"equal", one.different == 0}});

@@ -161,6 +161,7 @@ absl::StatusOr<PolicyResult> RunPolicy(const PolicyRun& run, ContextPolicy polic
   result.elapsed = run.clock->Now() - start;
   const RequesterNearStats near = requester->Stats().near;
   result.pulled_bytes = near.pulled_bytes;
+  result.mapped_bytes = near.mapped_bytes;
   result.near_bytes = near.bytes;
   return result;
 }

@@ -60,6 +60,7 @@ struct PolicyResult {
   Duration elapsed{0};        // all agents, one after another
   uint64_t routed_bytes = 0;  // queries and partials, with the headers of their frames
   uint64_t pulled_bytes = 0;  // rows
+  uint64_t mapped_bytes = 0;  // rows of holders on this host, which nobody moved
   uint64_t near_bytes = 0;    // memory that the near store has taken at the end
   // Pairs of a query row and a row of the corpus that it attended, at holders and in this process.
   uint64_t routed_pairs = 0, near_pairs = 0;

@@ -51,6 +51,7 @@ class ActorTest : public testing::Test {
       return corpus_->chunks.data() + chunk % holder_count_;
     };
     tools.here = here_;
+    tools.map = map_;
     tools.pull = [this](const FetchCall& call, const ActorTools::Place& place,
                         const std::function<bool()>&) {
       if (call.layer_begin == 0) ++pulls_;
@@ -126,6 +127,7 @@ class ActorTest : public testing::Test {
   Duration measure_time_{0};
   uint32_t holder_count_ = 1;  // chunks go round them
   NearSource* here_ = nullptr;
+  std::function<absl::StatusOr<std::shared_ptr<const NearRows>>(const MapCall&)> map_;
   std::function<void(const FetchCall&)> on_pull_;
   std::unique_ptr<Actor> actor_;
 };

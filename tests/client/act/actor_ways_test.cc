@@ -177,6 +177,37 @@ TEST_F(ActorWaysTest, WhatTheHolderDoesNotTakeIsPulled) {
   actor_.reset();
 }
 
+// Chunk 0's holder is on this host; chunk 1's is not.
+TEST_F(ActorWaysTest, WhatAHolderOfThisHostHandsOverIsNotPulled) {
+  std::atomic<int> maps{0};
+  map_ = [&](const MapCall& call) -> absl::StatusOr<std::shared_ptr<const NearRows>> {
+    ++maps;
+    if (call.chunk == 1) return absl::UnimplementedError("not over shm");
+    return std::make_shared<HolderHere::Rows>(uint8_t{77});
+  };
+  Start(chunk_bytes_);
+  const auto context = Open({0});
+  Step(*context, 11);
+  ASSERT_EQ(NearCount(*context), 1u);
+  EXPECT_EQ(FirstByte(*context, 0), 77);
+  EXPECT_EQ(maps, 1);
+  EXPECT_EQ(pulls_, 0);
+  EXPECT_EQ(actor_->stats().mapped_bytes, chunk_bytes_);
+  EXPECT_EQ(actor_->stats().near_bytes, chunk_bytes_) << "the copy takes room";
+  // It stays when nobody attends it, like pulled rows, until another run needs its room.
+  context->Close();
+  actor_->AwaitIdle();
+  EXPECT_EQ(actor_->stats().near_chunks, 1u);
+  const auto other = Open({1});
+  clock_.Advance(std::chrono::seconds(100));
+  Step(*other, 11);
+  ASSERT_EQ(NearCount(*other), 1u);
+  EXPECT_EQ(FirstByte(*other, 0), 2);
+  EXPECT_EQ(pulls_, 1);
+  EXPECT_EQ(actor_->stats().near_bytes, chunk_bytes_);
+  actor_.reset();
+}
+
 TEST_F(ActorWaysTest, ChunksOfTheHolderAreNearAsFarAsThereIsRoom) {
   HolderHere holder;
   for (uint8_t id = 1; id <= 4; ++id) holder.Put(id);

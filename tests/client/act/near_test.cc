@@ -28,8 +28,9 @@ constexpr uint64_t kWide = uint64_t{64} << 20;
 
 class NearTest : public testing::Test {
  protected:
-  void Start(uint64_t near_bytes) {
-    cluster_ = std::make_unique<Cluster>(fabric_.get(), 2, SmallShape(), nullptr, 16, near_bytes);
+  void Start(uint64_t near_bytes, Fabric* fabric = nullptr) {
+    if (fabric == nullptr) fabric = fabric_.get();
+    cluster_ = std::make_unique<Cluster>(fabric, 2, SmallShape(), nullptr, 16, near_bytes);
     cluster_->fleet.Load("c", corpus_, {0, 1, 0, 1});
     resolved_ = cluster_->Resolve();
   }
@@ -74,6 +75,26 @@ TEST_F(NearTest, ADecodeGoesOnWhenItsHoldersAreGone) {
   EXPECT_EQ(report.holder_count, 0u);
   EXPECT_TRUE(report.same_bits_anywhere);
   EXPECT_FALSE(Attend(*routed, lost).ok());
+}
+
+TEST_F(NearTest, RowsOfHoldersOnThisHostAreUsedWhereTheyLie) {
+  const std::unique_ptr<Fabric> shm = NewShmFabric(Clock::Real());
+  Start(kWide, shm.get());
+  const auto routed = Open(ContextPolicy::kRoute), near = Open(ContextPolicy::kNear);
+  ASSERT_TRUE(routed.ok() && near.ok()) << near.status();
+  Answer want(kRows, kLatentValues), got(kRows, kLatentValues);
+  ASSERT_TRUE(Attend(*routed, want).ok());
+  const RequesterNearStats stats = cluster_->requester->Stats().near;
+  EXPECT_EQ(stats.pulled_bytes, 0u);
+  EXPECT_GE(stats.mapped_bytes, 2121 * kRowValues * 2 * TestGeometry().layers);
+  EXPECT_EQ(stats.mapped_bytes, stats.bytes);
+  cluster_->fleet.StopHolder(0);
+  cluster_->fleet.StopHolder(1);
+  AttendReport report;
+  ASSERT_TRUE(Attend(*near, got, &report).ok());
+  EXPECT_TRUE(got.SameBits(want));
+  EXPECT_EQ(report.routed_pairs, 0u);
+  cluster_.reset();  // its lanes go before the fabric
 }
 
 TEST_F(NearTest, ContextsShareWhatIsNear) {
