@@ -133,6 +133,9 @@ struct AttendReport {
   // Pairs of a query row and a row that it attended: of chunks that holders attended, of near
   // chunks, and of the caller's own rows.
   uint64_t routed_pairs = 0, near_pairs = 0, own_pairs = 0;
+  // Rows that came near for the call's contexts since their last report, pulled, mapped or made
+  // anew: bytes.
+  uint64_t pulled_bytes = 0;
   Duration elapsed{0};
 };
 

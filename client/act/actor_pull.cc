@@ -30,7 +30,7 @@ struct Actor::Job {
   std::vector<uint32_t> missing;  // chunks that are not
   std::vector<NearFill> fills;    // their memory, in the same order
   bool anew = false;              // keys of the fills
-  bool mapped = false;            // some of `held` was mapped for it
+  uint64_t mapped_bytes = 0;      // mapped for it; part of `held`
   uint32_t run_held = 0;          // Run::held when it began
 
   const ContextState& context() const { return *watched->context; }
@@ -229,8 +229,7 @@ absl::Status Actor::MapRows(Job& job) {
     job.fills[i] = {};  // its room is the copy's now
     CKV_RETURN_IF_ERROR(store_.Adopt(id, context.geometry(), std::move(mapped[i]), bytes));
     job.held.push_back(id);
-    stats_.mapped_bytes += bytes;
-    job.mapped = true;
+    job.mapped_bytes += bytes;
   }
   job.missing.erase(job.missing.begin(), job.missing.begin() + std::ptrdiff_t(mapped.size()));
   job.fills.erase(job.fills.begin(), job.fills.begin() + std::ptrdiff_t(mapped.size()));
@@ -324,10 +323,13 @@ void Actor::End(Job& job, absl::Status status) {
   run.ids = std::move(job.held);
   // Rows of this process' holder are its own: nothing keeps them here once no context needs them.
   const bool by_others =
-      !job.mapped && (tools_.here != nullptr ? !run.ids.empty() : job.fills.empty());
+      job.mapped_bytes == 0 && (tools_.here != nullptr ? !run.ids.empty() : job.fills.empty());
+  stats_.mapped_bytes += job.mapped_bytes;
+  job.watched->context->AddPulled(job.mapped_bytes);
   for (NearFill& fill : job.fills) {
     run.ids.push_back(fill.id());
     if (!job.anew) stats_.pulled_bytes += fill.bytes();
+    job.watched->context->AddPulled(fill.bytes());
     store_.Commit(std::move(fill));
   }
   run.BecomeNear(options_.clock->Now(), by_others);

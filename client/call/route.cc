@@ -416,6 +416,8 @@ void Router::Finish(AttendReport* report) {
     report->approximate = report->approximate || flow.approximate;
   }
   CountPairs(*report);
+  for (const RouteSegment& segment : call_->segments)
+    report->pulled_bytes += segment.context->TakePulled();
   report->bytes_sent = bytes_sent_;
   report->bytes_received = bytes_received_;
   report->targets_differ = targets_differ_;

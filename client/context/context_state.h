@@ -100,6 +100,13 @@ class ContextState {
     near_.swap(near);
   }
 
+  // Notes rows that came near for this context, until a call reports them.
+  void AddPulled(uint64_t bytes) { pulled_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
+  uint64_t TakePulled() const {
+    if (pulled_bytes_.load(std::memory_order_relaxed) == 0) return 0;
+    return pulled_bytes_.exchange(0, std::memory_order_relaxed);
+  }
+
   // Sets who is told, under which id. Before the context is used.
   void Watch(std::shared_ptr<ContextWatcher> watcher, uint64_t id) {
     watcher_ = std::move(watcher);
@@ -189,6 +196,7 @@ class ContextState {
   std::atomic<bool> closed_{false};
   std::shared_ptr<ContextWatcher> watcher_;  // null if nobody watches
   uint64_t watch_id_ = 0;
+  mutable std::atomic<uint64_t> pulled_bytes_{0};
   mutable std::atomic<uint64_t> call_count_{0};
   std::atomic<uint64_t> due_at_{1};
   mutable std::atomic<uint32_t> row_count_{0}, call_row_count_{0}, selected_{0};

@@ -181,6 +181,7 @@ void AnswerRoom::Finish(const v1::AttendRequest& request, const AttendReport& re
   reply.set_approximate(report.approximate);
   reply.set_routed_pairs(report.routed_pairs);
   reply.set_near_pairs(report.near_pairs);
+  reply.set_pulled_bytes(report.pulled_bytes);
 }
 
 uint32_t RetryAfterUs(const absl::Status& status) {

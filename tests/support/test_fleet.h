@@ -241,7 +241,7 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
 // Holders over one fabric, and a requester over it or another.
 struct Cluster {
   Cluster(Fabric* fabric, size_t holder_count, const LaneShape& shape, Fabric* requesters = nullptr,
-          uint32_t call_count_max = 16, uint64_t near_bytes = 0)
+          uint32_t call_count_max = 16, uint64_t near_bytes = 0, NearSource* near_source = nullptr)
       : fleet({fabric}) {
     for (size_t i = 0; i < holder_count; ++i) fleet.StartHolder(i);
     RequesterOptions options;
@@ -249,6 +249,7 @@ struct Cluster {
     options.lane_shape = shape;
     options.call_count_max = call_count_max;
     options.near_bytes = near_bytes;
+    options.near_source = near_source;
     auto made = Requester::Create(options, &fleet, &fleet);
     EXPECT_TRUE(made.ok()) << made.status();
     requester = *std::move(made);

@@ -1,8 +1,10 @@
 // Goal: rows that a requester pulled answer as their holders did, also when holders go; what does
 // not fit is refused with advice. Method: real holders in this process, and a near store.
 
+#include <atomic>
 #include <memory>
 #include <random>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -30,7 +32,8 @@ class NearTest : public testing::Test {
  protected:
   void Start(uint64_t near_bytes, Fabric* fabric = nullptr) {
     if (fabric == nullptr) fabric = fabric_.get();
-    cluster_ = std::make_unique<Cluster>(fabric, 2, SmallShape(), nullptr, 16, near_bytes);
+    cluster_ =
+        std::make_unique<Cluster>(fabric, 2, SmallShape(), nullptr, 16, near_bytes, near_source_);
     cluster_->fleet.Load("c", corpus_, {0, 1, 0, 1});
     resolved_ = cluster_->Resolve();
   }
@@ -50,6 +53,7 @@ class NearTest : public testing::Test {
     return cluster_->requester->Attend(call, answer.View(), report);
   }
 
+  NearSource* near_source_ = nullptr;
   std::mt19937 rng_{7};
   const std::unique_ptr<Fabric> fabric_ = NewLoopbackFabric(Clock::Real());
   const test::TestCorpus corpus_ = MakeTestCorpus(TestGeometry(), {1030, 1050, 1, 40}, 3);
@@ -73,7 +77,10 @@ TEST_F(NearTest, ADecodeGoesOnWhenItsHoldersAreGone) {
   EXPECT_EQ(report.routed_pairs, 0u);
   EXPECT_EQ(report.near_pairs, kRows * 2121u);
   EXPECT_EQ(report.holder_count, 0u);
+  EXPECT_EQ(report.pulled_bytes, cluster_->requester->Stats().near.pulled_bytes);
   EXPECT_TRUE(report.same_bits_anywhere);
+  ASSERT_TRUE(Attend(*near, got, &report).ok());
+  EXPECT_EQ(report.pulled_bytes, 0u) << "told once";
   EXPECT_FALSE(Attend(*routed, lost).ok());
 }
 
@@ -108,6 +115,7 @@ TEST_F(NearTest, ContextsShareWhatIsNear) {
   EXPECT_EQ(report.near_pairs, 0u) << "policy route uses no near rows";
   ASSERT_TRUE(Attend(*both, got, &report).ok());
   EXPECT_TRUE(got.SameBits(want));
+  EXPECT_EQ(report.pulled_bytes, 0u) << "the other context's";
   EXPECT_EQ(report.near_pairs, kRows * 1031u);
   EXPECT_EQ(report.routed_pairs, kRows * 1090u);
 }
@@ -164,6 +172,73 @@ TEST_F(NearTest, WhatMustBeNearIsNotEvictedForOthers) {
   const auto routed = Open(ContextPolicy::kRoute, {{3, 0}});
   ASSERT_TRUE(Attend(*third, got).ok() && Attend(*routed, want).ok());
   EXPECT_TRUE(got.SameBits(want));
+}
+
+// What is evicted between two steps is routed from the next one on.
+TEST_F(NearTest, EvictionInTheMiddleOfADecodeChangesNoBit) {
+  Start(1050 * kRowValues * 2 * TestGeometry().layers + 4096);
+  ASSERT_TRUE(Open(ContextPolicy::kRoute).ok());  // both holders tell their kernel target
+  auto pulled = Open(ContextPolicy::kNear, {{1, 0}});
+  const auto routed = Open(ContextPolicy::kRoute, {{1, 0}});
+  ASSERT_TRUE(pulled.ok() && routed.ok()) << pulled.status();
+  const auto decode = Open(ContextPolicy::kAuto, {{1, 0}});
+  pulled->Close();
+  Answer want(kRows, kLatentValues), got(kRows, kLatentValues);
+  AttendReport report;
+  ASSERT_TRUE(Attend(*routed, want).ok());
+  ASSERT_TRUE(Attend(*decode, got, &report).ok());
+  EXPECT_EQ(report.near_pairs, kRows * 1050u);
+  EXPECT_TRUE(got.SameBits(want));
+  const auto other = Open(ContextPolicy::kNear, {{3, 0}});
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_EQ(cluster_->requester->Stats().near.eviction_count, 1u);
+  ASSERT_TRUE(Attend(*decode, got, &report).ok());
+  EXPECT_EQ(report.near_pairs, 0u);
+  EXPECT_EQ(report.routed_pairs, kRows * 1050u);
+  EXPECT_TRUE(got.SameBits(want));
+}
+
+// Rows of chunk 0 as its holder in this process has them, until they are found damaged.
+class RowsHere final : public NearSource {
+ public:
+  struct Rows final : NearRows {
+    std::span<const std::byte> layer(uint32_t l) const override {
+      return std::as_bytes(std::span(chunk->layers[l]));
+    }
+    bool current() const override { return sound; }
+    const test::TestChunk* chunk = nullptr;
+    std::atomic<bool> sound{true};
+  };
+  std::shared_ptr<const NearRows> Find(const Corpus&, uint32_t chunk) override {
+    return chunk == 0 && rows->sound ? rows : nullptr;
+  }
+  absl::Status Copy(const std::shared_ptr<const Corpus>&, const std::vector<uint32_t>&,
+                    Instant) override {
+    return absl::UnavailableError("no copies here");
+  }
+  const std::shared_ptr<Rows> rows = std::make_shared<Rows>();
+};
+
+TEST_F(NearTest, RowsFoundDamagedAreRoutedFromTheNextCallOn) {
+  RowsHere here;
+  here.rows->chunk = &corpus_.chunks[0];
+  near_source_ = &here;
+  Start(kWide);
+  ASSERT_TRUE(Open(ContextPolicy::kRoute).ok());  // both holders tell their kernel target
+  const auto context = Open(ContextPolicy::kAuto, {{0, 0}});
+  const auto routed = Open(ContextPolicy::kRoute, {{0, 0}});
+  ASSERT_TRUE(context.ok() && routed.ok());
+  Answer want(kRows, kLatentValues), got(kRows, kLatentValues);
+  AttendReport report;
+  ASSERT_TRUE(Attend(*routed, want).ok());
+  ASSERT_TRUE(Attend(*context, got, &report).ok());
+  EXPECT_EQ(report.near_pairs, kRows * 1030u);
+  EXPECT_TRUE(got.SameBits(want));
+  here.rows->sound = false;
+  ASSERT_TRUE(Attend(*context, got, &report).ok());
+  EXPECT_EQ(report.near_pairs, 0u);
+  EXPECT_TRUE(got.SameBits(want));
+  cluster_.reset();  // it borrows the rows
 }
 
 }  // namespace

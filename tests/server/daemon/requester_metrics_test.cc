@@ -73,6 +73,37 @@ TEST_F(RequesterMetricsTest, AFailoverShows) {
   EXPECT_EQ(scrape["ckv_requester_failovers_total"], 1);
 }
 
+// Goal: what came near, and why, shows by name. Its holder is reached over tcp, so it is pulled.
+TEST_F(RequesterMetricsTest, WhatCameNearShows) {
+  options.fabrics = {&tcp};
+  options.near_bytes = uint64_t{64} << 20;
+  auto requester = *Requester::Create(options, &fleet, &fleet);
+  MetricsSources sources;
+  sources.requester = requester.get();
+  const auto server = ServeRequester(std::move(sources));
+  const Instant deadline = clock.Now() + std::chrono::hours(10'000);
+  const ContextPart part = {*requester->Resolve("c", "", deadline), {}};
+  const auto context =
+      requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kNear}, deadline);
+  ASSERT_TRUE(context.ok()) << context.status();
+  const Scrape scrape(server->address());
+  const RequesterNearStats stats = requester->Stats().near;
+  EXPECT_GT(stats.bytes, 0u);
+  EXPECT_EQ(scrape["ckv_requester_near_bytes"], double(stats.bytes));
+  EXPECT_EQ(scrape["ckv_requester_near_chunks"], 1);
+  EXPECT_EQ(scrape["ckv_requester_pulls_total"], 1);
+  EXPECT_EQ(scrape["ckv_requester_pulls_failed_total"], 0);
+  EXPECT_EQ(scrape["ckv_requester_near_evictions_total"], 0);
+  EXPECT_EQ(scrape["ckv_requester_pulled_bytes_total"], double(stats.pulled_bytes));
+  EXPECT_EQ(scrape["ckv_requester_mapped_bytes_total"], 0);
+  EXPECT_EQ(scrape["ckv_requester_reused_tokens_total"], 3);
+  EXPECT_EQ(scrape["ckv_requester_recomputed_tokens_total"], 0);
+  EXPECT_EQ(scrape["ckv_requester_decisions_total{primitive=\"fetch\",reason=\"policy_near\"}"], 1);
+  for (const char* name : {"ckv_requester_routed_seconds_total", "ckv_requester_pull_seconds_total",
+                           "ckv_requester_near_saved_seconds_total"})
+    EXPECT_GE(scrape[name], 0) << name;
+}
+
 // Goal: tcp where verbs should be is never silent.
 TEST_F(RequesterMetricsTest, AFallbackShows) {
   verbs.set_connect_error(absl::UnavailableError("the port is down"));
