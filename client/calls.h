@@ -222,6 +222,8 @@ struct MapCall {
   std::shared_ptr<const Corpus> corpus;
   uint32_t chunk = 0;  // ordinal in the corpus
   Instant deadline = kInstantMax;
+  // The caller can do without. The holder is asked once, and not doubted if it is slow or refuses.
+  bool may_be_refused = false;
 };
 
 // A chunk's rows in its holder's memory, mapped read-only without a copy. Nobody writes or frees

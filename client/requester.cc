@@ -135,7 +135,7 @@ struct Requester::State {
     const auto map = [&](CallContext& context) {
       auto made = MapChunk(call, context.links, context.exchange, *clock);
       if (made.ok()) mapped = *std::move(made);
-      return AttemptResult{made.status()};
+      return AttemptResult{made.status(), /*repeatable=*/!call.may_be_refused};
     };
     CKV_RETURN_IF_ERROR(by.Run(call.corpus.get(), call.deadline, map));
     return mapped;
@@ -165,7 +165,7 @@ struct Requester::State {
     tools.here = near_source;
     tools.map = [this](const MapCall& call) -> absl::StatusOr<std::shared_ptr<const NearRows>> {
       CKV_ASSIGN_OR_RETURN(MappedChunk chunk, Map(call, actor_attempts));
-      return std::make_shared<MappedRows>(std::move(chunk));
+      return std::make_shared<MappedRows>(std::move(chunk), call.corpus->geometry.layers);
     };
     tools.pull = [this](const FetchCall& call, const ActorTools::Place& place,
                         const std::function<bool()>& wanted) {

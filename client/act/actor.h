@@ -109,6 +109,9 @@ class Actor {
   static constexpr uint32_t kHolderFlowsMax = 1;
   // Bytes of a slice of a pull: 0.13 s at 1 Gbit/s.
   static constexpr uint64_t kSliceBytes = uint64_t{16} << 20;
+  // How long the maps of a run may take together. A holder copies 64 MiB in tens of milliseconds,
+  // but behind large queries; a pull goes ahead of those.
+  static constexpr Duration kMapTimeout = std::chrono::milliseconds(250);
   // Runs that wait to be pulled. Others wait for their context's next calls.
   static constexpr size_t kQueuedPullsMax = 1024;
 
@@ -192,6 +195,8 @@ class Actor {
   absl::Status Fill(Job& job) ABSL_LOCKS_EXCLUDED(mu_);
   void CopyHere(const Job& job) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status MapRows(Job& job) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Adopt(Job& job, std::vector<std::shared_ptr<const NearRows>> mapped)
+      ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status MakeAnew(Job& job) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status PullRows(Job& job, size_t begin, size_t end) const;
   void End(Job& job, absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

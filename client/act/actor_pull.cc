@@ -30,8 +30,9 @@ struct Actor::Job {
   std::vector<uint32_t> missing;  // chunks that are not
   std::vector<NearFill> fills;    // their memory, in the same order
   bool anew = false;              // keys of the fills
-  uint64_t mapped_bytes = 0;      // mapped for it; part of `held`
-  uint32_t run_held = 0;          // Run::held when it began
+  size_t mapped_count = 0;        // so many of `held` were mapped for it
+  uint64_t mapped_bytes = 0;
+  uint32_t run_held = 0;  // Run::held when it began
 
   const ContextState& context() const { return *watched->context; }
 };
@@ -204,35 +205,53 @@ void Actor::CopyHere(const Job& job) {
   if (!status.ok()) Log().debug("auto: no copies in this process' holder: {}", status.ToString());
 }
 
-// Maps what is missing, as far as holders on this host hand it over. Copies take room like other
-// rows, although all requesters of the host share them: a chunk that is near here keeps its copy.
+// Maps what is missing, as far as holders on this host hand it over in time. Copies take room like
+// other rows, although all requesters of the host share them: a chunk that is near here keeps its
+// copy.
 absl::Status Actor::MapRows(Job& job) {
   if (tools_.map == nullptr) return absl::OkStatus();
   const ContextState& context = job.context();
-  std::vector<std::shared_ptr<const NearRows>> mapped;
-  for (const uint32_t chunk : job.missing) {
+  std::vector<std::shared_ptr<const NearRows>> mapped(job.missing.size());
+  const Instant deadline = options_.clock->Now() + kMapTimeout;
+  for (size_t i = 0; i < job.missing.size(); ++i) {
     if (!wanted()) return absl::CancelledError("the requester is closing");
-    const ContextChunk& at = context.chunks()[chunk];
+    const ContextChunk& at = context.chunks()[job.missing[i]];
     auto rows = tools_.map({.corpus = context.corpora()[at.part],
                             .chunk = at.ordinal,
-                            .deadline = options_.clock->Now() + options_.slice_timeout});
-    if (!rows.ok()) {
-      Log().debug("auto: a chunk is not mapped: {}", rows.status().ToString());
-      break;  // one holder has all of a run, so the others would not be either
+                            .deadline = deadline,
+                            .may_be_refused = true});
+    if (rows.ok()) {
+      mapped[i] = *std::move(rows);
+      continue;
     }
-    mapped.push_back(*std::move(rows));
+    Log().debug("auto: a chunk is not mapped: {}", rows.status().ToString());
+    // Elsewhere than on this host; the next chunk may be here.
+    if (!absl::IsUnimplemented(rows.status())) break;
   }
+  return Adopt(job, std::move(mapped));
+}
+
+// Takes mapped rows in the place of fills, of the same order.
+absl::Status Actor::Adopt(Job& job, std::vector<std::shared_ptr<const NearRows>> mapped) {
+  std::vector<uint32_t> missing;
+  std::vector<NearFill> fills;
   absl::MutexLock lock(&mu_);
   for (size_t i = 0; i < mapped.size(); ++i) {
+    if (mapped[i] == nullptr) {
+      missing.push_back(job.missing[i]);
+      fills.push_back(std::move(job.fills[i]));
+      continue;
+    }
     const ChunkId id = job.fills[i].id();
     const uint64_t bytes = job.fills[i].bytes();
     job.fills[i] = {};  // its room is the copy's now
-    CKV_RETURN_IF_ERROR(store_.Adopt(id, context.geometry(), std::move(mapped[i]), bytes));
+    CKV_RETURN_IF_ERROR(store_.Adopt(id, job.context().geometry(), std::move(mapped[i]), bytes));
     job.held.push_back(id);
     job.mapped_bytes += bytes;
+    ++job.mapped_count;
   }
-  job.missing.erase(job.missing.begin(), job.missing.begin() + std::ptrdiff_t(mapped.size()));
-  job.fills.erase(job.fills.begin(), job.fills.begin() + std::ptrdiff_t(mapped.size()));
+  job.missing = std::move(missing);
+  job.fills = std::move(fills);
   return absl::OkStatus();
 }
 
@@ -320,10 +339,10 @@ void Actor::End(Job& job, absl::Status status) {
     if (run.users.empty()) runs_.erase(run.key);
     return;
   }
-  run.ids = std::move(job.held);
   // Rows of this process' holder are its own: nothing keeps them here once no context needs them.
-  const bool by_others =
-      job.mapped_bytes == 0 && (tools_.here != nullptr ? !run.ids.empty() : job.fills.empty());
+  const bool by_others = tools_.here != nullptr ? job.held.size() > job.mapped_count
+                                                : job.fills.empty() && job.mapped_count == 0;
+  run.ids = std::move(job.held);
   stats_.mapped_bytes += job.mapped_bytes;
   job.watched->context->AddPulled(job.mapped_bytes);
   for (NearFill& fill : job.fills) {

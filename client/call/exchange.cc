@@ -33,9 +33,10 @@ uint32_t Exchange::Add(HolderLink& link) {
   return static_cast<uint32_t>(line_count_++);
 }
 
-void Exchange::Start(Instant deadline) {
+void Exchange::Start(Instant deadline, bool may_be_refused) {
   links_->AssertHeld();
   deadline_ = deadline;
+  may_be_refused_ = may_be_refused;
   for (Line& line : lines()) {
     line.slots.assign(line.link->lane().shape().slot_count, Slot{});
     line.outstanding = 0;
@@ -148,7 +149,7 @@ absl::Status Exchange::Silence(const absl::Status& status) {
   for (Line& line : lines()) {
     if (awaits ? line.outstanding == 0 : line.link->lane().in_flight() == 0) continue;
     silent.push_back(&line.link->peer());
-    links_->NoteSilent(*line.link);
+    if (!may_be_refused_) links_->NoteSilent(*line.link);
   }
   return Annotate(status, DescribePeers(silent));
 }

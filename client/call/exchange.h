@@ -39,8 +39,10 @@ class Exchange {
   uint32_t Add(HolderLink& link);
   size_t line_count() const { return line_count_; }
   HolderLink& link(uint32_t line) const { return *lines_[line].link; }
-  // Starts the call. All links are added and up. Every wait ends at `deadline`.
-  void Start(Instant deadline);
+  // Starts the call. All links are added and up. Every wait ends at `deadline`. Links that are
+  // silent then are avoided for a while, unless the call `may_be_refused`: it waits for less time
+  // than a holder may need.
+  void Start(Instant deadline, bool may_be_refused = false);
 
   enum class Send : uint8_t { kNow, kWithNext };  // RequestLane::Post, PostLater
   // Sends a request from a slot that the caller acquired and filled, body behind the header. Writes
@@ -115,6 +117,7 @@ class Exchange {
   CallCounters* const counters_;
   LaneWait wait_;
   Instant deadline_;
+  bool may_be_refused_ = false;
   std::vector<Line> lines_;  // the first line_count_ are in use; the rest keep their memory
   size_t line_count_ = 0;
   std::vector<Completion> completions_;

@@ -93,7 +93,7 @@ absl::StatusOr<MappedChunk> MapOverLane(const MapCall& call, HolderLink& link, u
     CKV_ASSIGN_OR_RETURN(mapped, Accept(call, reply, link));
     return absl::OkStatus();
   };
-  exchange.Start(call.deadline);
+  exchange.Start(call.deadline, call.may_be_refused);
   CKV_RETURN_IF_ERROR(Post(link, handle, clock, exchange));
   while (true) {
     CKV_ASSIGN_OR_RETURN(const bool came, exchange.Collect(accept));

@@ -16,7 +16,15 @@ namespace ckv {
 // and they stay as they are when the holder goes away.
 class MappedRows final : public NearRows {
  public:
-  explicit MappedRows(MappedChunk chunk) : chunk_(std::move(chunk)) {}
+  // Touches every page, so that no call waits for it: 64 MiB take some milliseconds.
+  MappedRows(MappedChunk chunk, uint32_t layers) : chunk_(std::move(chunk)) {
+    constexpr size_t kPageBytes = 4096;
+    for (uint32_t l = 0; l < layers; ++l) {
+      const std::span<const std::byte> rows = chunk_.layer(l);
+      for (size_t at = 0; at < rows.size(); at += kPageBytes)
+        (void)*static_cast<const volatile std::byte*>(&rows[at]);
+    }
+  }
   std::span<const std::byte> layer(uint32_t l) const override { return chunk_.layer(l); }
 
  private:

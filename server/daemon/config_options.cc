@@ -75,7 +75,7 @@ const OptionSpec kOptions[] = {
     {"store.map_bytes_max", OptionKind::kBytes, &Config::store_map_bytes_max, 0, 64 * kTiB, "",
      "bytes",
      "memory for copies of chunks that requesters of this host map; if 0, a sixteenth of "
-     "store.capacity"},
+     "store.capacity; if 1, none are handed over"},
     {"store.shadow_percent", OptionKind::kCount, &Config::store_shadow_percent, 0, 50, "",
      "per cent",
      "most of store.capacity for fp8 copies of evicted chunks, which answer requests that allow an "

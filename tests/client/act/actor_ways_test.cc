@@ -208,6 +208,68 @@ TEST_F(ActorWaysTest, WhatAHolderOfThisHostHandsOverIsNotPulled) {
   actor_.reset();
 }
 
+// Four chunks of a run are at two holders in turn, and every other one is on this host.
+class ActorMixedRunTest : public ActorWaysTest {
+ protected:
+  ActorMixedRunTest() {
+    for (ChunkPlacement& chunk : corpus_->chunks) chunk.token_count = 512;
+    bytes_ = NearStore::BytesOf(corpus_->geometry, 512);
+    map_ = [](const MapCall& call) -> absl::StatusOr<std::shared_ptr<const NearRows>> {
+      if (call.chunk % 2 == 0) return absl::UnimplementedError("not over shm");
+      return std::make_shared<HolderHere::Rows>(static_cast<uint8_t>(70 + call.chunk));
+    };
+  }
+  uint64_t bytes_ = 0;
+};
+
+TEST_F(ActorMixedRunTest, IsMappedAsFarAsItIsOnThisHost) {
+  Start(4 * bytes_);
+  const auto context = Open({0, 1, 2, 3});
+  Step(*context, 60);
+  ASSERT_EQ(NearCount(*context), 4u);
+  EXPECT_EQ(FirstByte(*context, 0), 1);
+  EXPECT_EQ(FirstByte(*context, 1), 71);
+  EXPECT_EQ(FirstByte(*context, 2), 3);
+  EXPECT_EQ(FirstByte(*context, 3), 73);
+  EXPECT_EQ(pulls_, 2);
+  EXPECT_EQ(actor_->stats().mapped_bytes, 2 * bytes_);
+  EXPECT_EQ(actor_->stats().pulled_bytes, 2 * bytes_);
+  EXPECT_EQ(actor_->stats().near_bytes, 4 * bytes_);
+  EXPECT_EQ(context->TakePulled(), 4 * bytes_);
+  actor_.reset();
+}
+
+TEST_F(ActorMixedRunTest, KeepsNothingIfTheRestCannotBePulled) {
+  pull_status_ = absl::UnavailableError("the holder is gone");
+  Start(4 * bytes_);
+  const auto context = Open({0, 1, 2, 3});
+  Step(*context, 60);
+  EXPECT_EQ(NearCount(*context), 0u);
+  EXPECT_GT(actor_->stats().pulls_failed, 0u);
+  EXPECT_EQ(actor_->stats().near_bytes, 0u);
+  EXPECT_EQ(actor_->stats().near_chunks, 0u);
+  actor_.reset();
+}
+
+// Chunk 1 is this process' holder's, which has no room for copies.
+TEST_F(ActorMixedRunTest, LeavesTheHoldersOwnRowsWhenNobodyNeedsThem) {
+  HolderHere holder;
+  holder.Put(2);
+  holder.status = absl::ResourceExhaustedError("no room for copies");
+  here_ = &holder;
+  Start(4 * bytes_);
+  const auto context = Open({0, 1, 2, 3});
+  Step(*context, 60);
+  ASSERT_EQ(NearCount(*context), 4u);
+  EXPECT_EQ(FirstByte(*context, 1), 202);
+  EXPECT_EQ(FirstByte(*context, 3), 73);
+  context->Close();
+  actor_->AwaitIdle();
+  EXPECT_EQ(holder.rows[2].use_count(), 1);
+  EXPECT_EQ(actor_->stats().near_bytes, 0u);
+  actor_.reset();
+}
+
 TEST_F(ActorWaysTest, ChunksOfTheHolderAreNearAsFarAsThereIsRoom) {
   HolderHere holder;
   for (uint8_t id = 1; id <= 4; ++id) holder.Put(id);

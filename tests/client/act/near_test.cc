@@ -104,6 +104,30 @@ TEST_F(NearTest, RowsOfHoldersOnThisHostAreUsedWhereTheyLie) {
   cluster_.reset();  // its lanes go before the fabric
 }
 
+// The first holder has no room to copy a chunk. That says nothing of how it answers queries.
+TEST_F(NearTest, AHolderThatHandsNothingOverIsNotAvoided) {
+  const std::unique_ptr<Fabric> shm = NewShmFabric(Clock::Real());
+  test::TestFleet fleet({shm.get()});
+  fleet.StartHolder(0, /*capacity_bytes=*/size_t{8} << 20);
+  fleet.StartHolder(1, /*capacity_bytes=*/size_t{8} << 20);
+  fleet.Load("c", corpus_, {0, 0, 0, 0});
+  fleet.Lease("c", corpus_, 1, {0, 1, 2, 3});
+  RequesterOptions options;
+  options.fabrics = {shm.get()};
+  options.lane_shape = SmallShape();
+  options.near_bytes = kWide;
+  auto requester = *Requester::Create(options, &fleet, &fleet);
+  const std::vector<ChunkUse> uses = {{1, 0}};
+  const ContextPart part = {*requester->Resolve("c", "", Soon()), uses};
+  const auto near = requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kNear}, Soon());
+  ASSERT_TRUE(near.ok()) << near.status();
+  const RequesterStats stats = requester->Stats();
+  EXPECT_EQ(stats.near.mapped_bytes, 0u);
+  EXPECT_GT(stats.near.pulled_bytes, 0u);
+  EXPECT_EQ(stats.failover_count, 0u);
+  EXPECT_EQ(stats.retry_count, 0u);
+}
+
 TEST_F(NearTest, ContextsShareWhatIsNear) {
   Start(kWide);
   const auto near = Open(ContextPolicy::kNear, {{0, 0}, {2, 0}});
