@@ -9,10 +9,12 @@
 //
 // Threads of their own (client/act/actor_pull.cc) take the queued runs, at most kFlowsMax at once
 // and kHolderFlowsMax from one holder. Each
-//   1  makes room by evicting runs that have saved less time a byte and second, as far as they do
-//   2  takes the rows where they cost least. Rows of this process' holder are taken as they are.
-//      Else a context that can makes them anew, or a holder on this host lets them be mapped, or
-//      they are pulled
+//   1  makes room. It evicts the runs that save least time per byte and second, as long as they
+//      save less than this one promises. If that is not room enough, it evicts none
+//   2  takes the rows that are here already, in the near store or at this process' holder. If the
+//      context can make rows anew for less than a pull, it does. Else this process' holder, if
+//      there is one, copies them to itself. Else they are mapped from a holder on this host (shm),
+//      for kMapTimeout at most. The rest is pulled
 //   3  gives contexts a new table of near rows. Calls that are under way go on with theirs
 //
 // Policy near pulls all of a context while it is opened. Policy route does nothing here.

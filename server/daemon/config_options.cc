@@ -136,9 +136,9 @@ const OptionSpec kOptions[] = {
      "the same row widths; read once, at the start"},
     {"requester.near_bytes", OptionKind::kBytes, &Config::requester_near_bytes, 0, 64 * kTiB, "",
      "bytes",
-     "memory for chunks that a requester pulls for streams where that is faster than routing; "
-     "taken as it is used. Beside a holder it is at most a quarter of store.capacity. If 0, every "
-     "query is routed"},
+     "memory for chunks that a requester pulls for streams of policy auto, where that is faster, "
+     "and near; taken as it is used. Beside a holder it is at most a quarter of store.capacity. If "
+     "0, auto routes every query and near is refused"},
     {"oracle.file", OptionKind::kText, &Config::oracle_file, 0, 0, "", "path",
      "JSON that tells a requester what the network costs (client/decide/oracle_file.h); read every "
      "second"},

@@ -216,10 +216,9 @@ void AddPeers(const std::vector<HolderView>& holders, Page& page) {
 
 void AddNear(const RequesterStats& stats, Page& page) {
   page.Gauge("ckv_requester_near_bytes",
-             "Memory in use for chunks that were pulled, of requester.near_bytes.",
+             "Room that near chunks take, mapped ones included, of requester.near_bytes.",
              stats.near.bytes);
-  page.Gauge("ckv_requester_near_chunks", "Chunks that were pulled and are near.",
-             stats.near.chunk_count);
+  page.Gauge("ckv_requester_near_chunks", "Chunks that are near.", stats.near.chunk_count);
   page.Counter("ckv_requester_pulls_total", "Pulls of runs of chunks, failed ones included.",
                stats.near.pull_count);
   page.Counter(

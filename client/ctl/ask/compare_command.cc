@@ -198,7 +198,7 @@ void AddCompareCommand(CLI::App& agents, Ctl& ctl) {
       "looks at a\nchunk and decodes one token. The others read the whole corpus and decode "
       "a few. They run one\nafter another in this process. Each policy and round has a "
       "requester of its own, so no rows\nare near at its start. MEMORY is what its near "
-      "store has taken at the end.");
+      "store has taken at the end, mapped rows\nincluded.");
   verb->add_option("--corpus", options->corpus, "A corpus made by corpus load --text")->required();
   verb->add_option("--text", options->text, "The text it was loaded from, to check the tokens")
       ->required();
