@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client/context/context.h"
+#include "client/near/near_rows.h"
 #include "client/requester.h"
 #include "gtest/gtest.h"
 #include "tests/support/test_fleet.h"
