@@ -97,7 +97,7 @@ void AttendSpanImpl(const AttentionShape& shape, const RowBlock& block, uint32_t
     }
     NextTilePrefetch prefetch(rows[1 - current], ahead, RowBytes(shape));
     CountVisible(block, begin, count, visible);
-    if (block.narrow()) {
+    if (IsNarrow(block)) {
       AttendNarrowTile(shape, block, rows[current], count, visible, first, scratch, result,
                        prefetch);
     } else {
@@ -111,7 +111,7 @@ void AttendSpanImpl(const AttentionShape& shape, const RowBlock& block, uint32_t
 
 void PackQueriesImpl(const AttentionShape& shape, const RowBlock& block, float* q) {
   const bool quads = UsesQuads(block.count);
-  if (block.narrow() && !quads) {
+  if (IsNarrow(block) && !quads) {
     for (uint32_t i = 0; i < block.count; ++i, q += shape.d_qk) {
       FloatsFromBf16(block.rows[i].q, q, shape.d_qk);
     }
@@ -238,7 +238,7 @@ void WriteBlockImpl(const AttentionShape& shape, const RowBlock& block, const Bl
       *row.l = 0;
       continue;
     }
-    WriteRow(total.o + size_t{i} * o_stride, l, shape.d_v, block.narrow(), row.dtype, row.o);
+    WriteRow(total.o + size_t{i} * o_stride, l, shape.d_v, IsNarrow(block), row.dtype, row.o);
     // A NaN logit makes l NaN and may leave m = -inf, which a merge would take for an empty part
     // and drop. With a finite m the NaN reaches the answer, where it is seen. + 0 turns a -0 into a
     // +0: the paths differ in which of the two the maximum of both is.
@@ -258,14 +258,6 @@ HWY_EXPORT(PackQueriesImpl);
 HWY_EXPORT(AttendSpanImpl);
 HWY_EXPORT(FoldSpanImpl);
 HWY_EXPORT(WriteBlockImpl);
-
-uint32_t SpanEnd(const RowBlock& block, uint32_t begin) {
-  const uint32_t end = block.key_count();
-  if (block.indices == nullptr) return begin + std::min(kSpanRows, end - begin);
-  uint32_t attended = 0;
-  while (begin < end && attended < kSpanRows) attended += block.Selects(begin++) ? 1 : 0;
-  return begin;
-}
 
 TileSource::TileSource(const RowBlock& block, uint32_t begin)
     : block_(block), position_(begin), remaining_(kSpanRows) {
@@ -300,11 +292,11 @@ uint32_t TileSource::Next(const std::byte** rows) {
   return count;
 }
 
-BlockScratch BlockScratch::Cut(const AttentionShape& shape, std::byte* memory, size_t bytes) {
+BlockScratch BlockScratch::Cut(const AttentionShape& shape, std::span<std::byte> memory) {
   const size_t panels = RoundUp(shape.d_qk, kPanelWidth) / kPanelWidth;
   const size_t state_floats = BlockState::FloatCount(shape, kBlockRows);
   BlockScratch cut;
-  cut.q = reinterpret_cast<float*>(memory);
+  cut.q = reinterpret_cast<float*>(memory.data());
   cut.tile = cut.q + size_t{shape.d_qk} * kBlockRows;
   cut.scales = cut.tile + panels * kPanelFloats;
   cut.keys = cut.scales + panels * kKeyStride;
@@ -312,7 +304,8 @@ BlockScratch BlockScratch::Cut(const AttentionShape& shape, std::byte* memory, s
   cut.scaled = cut.logits + size_t{kTileRows} * kLogitStride;
   cut.total = cut.scaled + size_t{kTileRows} * kLogitStride;
   cut.results = cut.total + state_floats;
-  CKV_CHECK(reinterpret_cast<std::byte*>(cut.results + state_floats) <= memory + bytes);
+  CKV_CHECK(reinterpret_cast<std::byte*>(cut.results + state_floats) <=
+            memory.data() + memory.size());
   return cut;
 }
 

@@ -1,5 +1,5 @@
-// One block of query rows over one span of cKV rows: mla_partial.cc schedules it, mla_block.cc
-// computes it. Internal to this folder.
+// One block of query rows over one span of cKV rows, as the vector targets compute it. Internal to
+// this folder; block_kernel.h says what a block is.
 //
 // Batch invariance rests on the order of every sum:
 //   logit   over d in blocks of kPanelWidth, each from zero and ascending. The blocks are then
@@ -14,13 +14,11 @@
 
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
+#include <span>
 
-#include "attention/fp8.h"
-#include "attention/partial.h"
+#include "attention/block_kernel.h"
 
 namespace ckv {
 
@@ -31,6 +29,7 @@ inline constexpr uint32_t kColumnRows = 64;
 // call. Their accumulators and queries take 0.56 MB, which leaves room for the tile in an L2 of 1
 // MB.
 inline constexpr uint32_t kBlockRows = 2 * kColumnRows;
+static_assert(kBlockRows <= kBlockRowsMax);
 // Rows of a tile: a multiple of 6, 8, 12 and 24, the keys a register block holds beside 4, 3, 2 and
 // 1 vectors.
 inline constexpr uint32_t kTileRows = 72;
@@ -53,57 +52,8 @@ inline constexpr uint32_t kNarrowRowsMax = 12;
 // From this many rows on, mla_quad.inl.h computes the logits if vectors have 16 lanes.
 inline constexpr uint32_t kQuadRowsMin = 3;
 
-inline constexpr uint32_t kNoLimit = std::numeric_limits<uint32_t>::max();
-
-constexpr uint32_t RoundUp(uint32_t value, uint32_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
-// Returns how many bytes of one cKV row a kernel reads.
-constexpr uint32_t RowBytes(const AttentionShape& shape) {
-  if (shape.row_dtype == RowDtype::kBf16) return shape.d_qk * 2;
-  return shape.d_v + shape.d_v / kFp8ScaleGroup * 4 + (shape.d_qk - shape.d_v) * 2;
-}
-
-// One query row of a block: the place to read it, and the place for its partial.
-struct BlockRow {
-  const uint16_t* q = nullptr;
-  uint32_t limit = kNoLimit;  // dense: attends rows below it
-  void* o = nullptr;
-  float* m = nullptr;
-  float* l = nullptr;
-  PartialDtype dtype = PartialDtype::kF32;
-};
-
-// Up to kBlockRows query rows that read the same cKV rows in the same order.
-struct RowBlock {
-  BlockRow rows[kBlockRows];
-  uint32_t count = 0;
-  RowView keys;
-  const int32_t* indices = nullptr;  // null if dense
-  uint32_t index_count = 0;
-  uint32_t index_limit = 0;  // an index at or above it is skipped
-
-  // The number of query rows as they are packed: whole vectors of the widest target.
-  uint32_t packed_rows() const { return RoundUp(count, 16); }
-  bool narrow() const { return count <= kNarrowRowsMax; }
-  // Whether the entry at `place` of the index list names a row that the block attends.
-  bool Selects(uint32_t place) const {
-    return indices[place] >= 0 && static_cast<uint32_t>(indices[place]) < index_limit;
-  }
-  // The end of the block's spans: a row or, for a selected block, a place in the index list.
-  uint32_t key_count() const {
-    if (indices != nullptr) return index_count;
-    uint32_t limit = 0;
-    for (uint32_t i = 0; i < count; ++i) limit = std::max(limit, rows[i].limit);
-    return std::min(limit, keys.count);
-  }
-};
-
-// Returns the end of the span that begins at `begin`, where the next one begins; key_count() after
-// the last. Walking a block's spans this way reads its index list once, whatever it holds. The list
-// comes from a peer and may be 4 M entries that are all skipped. AttendSpan reads it once more.
-uint32_t SpanEnd(const RowBlock& block, uint32_t begin);
+// Whether mla_narrow.inl.h computes the block.
+inline bool IsNarrow(const RowBlock& block) { return block.count <= kNarrowRowsMax; }
 
 // Yields the attended rows of one span of a block, a tile at a time. The span begins at `begin`.
 class TileSource {
@@ -153,7 +103,7 @@ struct BlockScratch {
   float* total = nullptr;    // one BlockState
   float* results = nullptr;  // kBlockRows rows' worth of BlockStates
 
-  static BlockScratch Cut(const AttentionShape& shape, std::byte* memory, size_t bytes);
+  static BlockScratch Cut(const AttentionShape& shape, std::span<std::byte> memory);
 };
 
 // Packs the block's query rows in f32, in the layout of BlockScratch::q. Rows beyond `count` repeat

@@ -4,21 +4,21 @@
 #include <array>
 #include <utility>
 
-#include "attention/mla_block.h"
+#include "attention/block_kernel.h"
 #include "proto/base/status.h"
 
 namespace ckv {
 namespace {
 
-// Blocks are cut from runs. A run is one selected piece, or the longest sequence of dense pieces
-// over the same rows, whose query rows then share blocks. That is the gain of batching: 8 requests
-// of 16 rows read and convert each cKV row once instead of 8 times.
+// Blocks are cut from runs. A run is one selected piece, or the longest sequence of dense pieces of
+// one grade over the same rows, whose query rows then share blocks. That is the gain of batching: 8
+// requests of 16 rows read and convert each cKV row once instead of 8 times.
 struct Run {
   uint32_t first_piece = 0;
   uint32_t piece_count = 0;
   uint32_t row_count = 0;
   uint32_t group_rows = 0;  // selected: rows that share an index list; dense: 0
-  // Rows per block of the call: kBlockRows, or fewer if threads share its query rows.
+  // Rows per block of the call: the kernel's, or fewer if threads share its query rows.
   uint32_t block_rows = 0;
 
   uint32_t blocks_per_group() const { return (group_rows + block_rows - 1) / block_rows; }
@@ -28,9 +28,11 @@ struct Run {
   }
 };
 
-bool SameRows(const AttentionPiece& a, const AttentionPiece& b) {
+Grade GradeOf(const AttentionPiece& piece) { return GradeOf(piece.grade, piece.out.dtype); }
+
+bool ShareBlocks(const AttentionPiece& a, const AttentionPiece& b) {
   return a.rows.data == b.rows.data && a.rows.count == b.rows.count &&
-         a.rows.stride_bytes == b.rows.stride_bytes;
+         a.rows.stride_bytes == b.rows.stride_bytes && GradeOf(a) == GradeOf(b);
 }
 
 Run RunFrom(std::span<const AttentionPiece> pieces, uint32_t first, uint32_t block_rows) {
@@ -42,7 +44,7 @@ Run RunFrom(std::span<const AttentionPiece> pieces, uint32_t first, uint32_t blo
     return run;
   }
   for (uint32_t p = first + 1; p < pieces.size(); ++p) {
-    if (pieces[p].selection.present() || !SameRows(head, pieces[p])) break;
+    if (pieces[p].selection.present() || !ShareBlocks(head, pieces[p])) break;
     run.row_count += pieces[p].q.count;
     ++run.piece_count;
   }
@@ -65,6 +67,7 @@ BlockRow RowOf(const AttentionShape& shape, const AttentionPiece& piece, uint32_
 void FillDense(const AttentionShape& shape, std::span<const AttentionPiece> pieces, const Run& run,
                uint32_t begin, RowBlock* block) {
   block->keys = pieces[run.first_piece].rows;
+  block->grade = GradeOf(pieces[run.first_piece]);
   block->indices = nullptr;
   block->count = 0;
   uint32_t piece_begin = 0;
@@ -85,6 +88,7 @@ void FillSelected(const AttentionShape& shape, const AttentionPiece& piece, uint
                   uint32_t end, RowBlock* block) {
   const uint32_t group = begin / piece.selection.group_rows;
   block->keys = piece.rows;
+  block->grade = GradeOf(piece);
   block->indices = piece.selection.indices + size_t{group} * piece.selection.k;
   block->index_count = piece.selection.k;
   block->count = 0;
@@ -121,36 +125,31 @@ void ForEachRowBlock(const AttentionShape& shape, std::span<const AttentionPiece
   }
 }
 
-BlockState EmptyState(float* memory, uint32_t packed_rows) {
-  const BlockState state = BlockState::At(memory, packed_rows);
-  std::fill_n(state.m, packed_rows, kEmptyM);
-  std::fill_n(state.l, packed_rows, 0.0f);
-  return state;
-}
-
-BlockScratch ScratchOf(const AttentionShape& shape, WorkerPool& pool, uint32_t worker) {
-  const std::span<std::byte> memory = pool.scratch(worker);
-  return BlockScratch::Cut(shape, memory.data(), memory.size());
-}
+// Spans that one thread hands to the kernel at once: a matrix kernel overlaps neighbours.
+constexpr uint32_t kRunSpansMax = 32;
+// A block of up to 16 rows leaves room for the results of eight spans in each worker's scratch.
+constexpr uint32_t kWaveSpanCountMax =
+    WorkerPool::kThreadCountMax * (kBlockRowsMax / kRowsPerVector);
 
 // Computes the block's spans on one thread, one after the other.
-void ComputeBlock(const AttentionShape& shape, const RowBlock& block, const BlockScratch& scratch) {
-  const uint32_t packed_rows = block.packed_rows();
-  const BlockState total = EmptyState(scratch.total, packed_rows);
-  const BlockState result = BlockState::At(scratch.results, packed_rows);
-  PackQueries(shape, block, scratch.q);
+void ComputeBlock(const BlockKernel& kernel, const AttentionShape& shape, const RowBlock& block,
+                  std::span<std::byte> scratch) {
+  float* const total = kernel.TotalIn(shape, scratch);
+  float* const result = kernel.ResultsIn(shape, scratch);
+  kernel.Clear(shape, block, total);
+  kernel.Pack(shape, block, scratch);
+  std::array<uint32_t, kRunSpansMax> begins;
   const uint32_t end = block.key_count();
-  for (uint32_t begin = 0; begin < end;) {
-    const uint32_t next = SpanEnd(block, begin);
-    AttendSpan(shape, block, begin, next, scratch, result);
-    FoldSpan(shape, block.count, result, total);
-    begin = next;
+  for (uint32_t next = 0; next < end;) {
+    uint32_t count = 0;
+    for (; count < kRunSpansMax && next < end; next = SpanEnd(block, next, kernel.span_rows()))
+      begins[count++] = next;
+    kernel.Attend(
+        shape, block, {begins.data(), count, next, next}, scratch,
+        [result](uint32_t) { return result; }, total);
   }
-  WriteBlock(shape, block, total);
+  kernel.Write(shape, block, total);
 }
-
-// A block of up to 16 rows leaves room for the results of eight spans in each worker's scratch.
-constexpr uint32_t kWaveSpanCountMax = WorkerPool::kThreadCountMax * (kBlockRows / 16);
 
 // All threads compute spans of one block, in waves of as many spans as there is room for results.
 // Each thread takes a run of them, so that it can prefetch from one to the next. The first run is
@@ -159,22 +158,29 @@ constexpr uint32_t kWaveSpanCountMax = WorkerPool::kThreadCountMax * (kBlockRows
 // are those of ComputeBlock, so the bits are too.
 class WaveCompute {
  public:
-  WaveCompute(const AttentionShape& shape, const RowBlock& block, WorkerPool& pool)
-      : shape_(shape), block_(block), pool_(pool), packed_rows_(block.packed_rows()) {}
+  WaveCompute(const BlockKernel& kernel, const AttentionShape& shape, const RowBlock& block,
+              WorkerPool& pool)
+      : kernel_(kernel),
+        shape_(shape),
+        block_(block),
+        pool_(pool),
+        state_floats_(kernel.StateFloats(shape, block.packed_rows())) {}
 
   void Run() {
-    total_ = EmptyState(ScratchOf(shape_, pool_, 0).total, packed_rows_);
-    const uint32_t slots = pool_.thread_count() * (kBlockRows / packed_rows_);
+    total_ = kernel_.TotalIn(shape_, pool_.scratch(0));
+    kernel_.Clear(shape_, block_, total_);
+    const uint32_t slots = pool_.thread_count() * (kernel_.block_rows() / block_.packed_rows());
     const uint32_t end = block_.key_count();
-    for (uint32_t next = 0; next < end;) {
+    for (wave_end_ = 0; wave_end_ < end;) {
       wave_count_ = 0;
-      for (; wave_count_ < slots && next < end; next = SpanEnd(block_, next)) {
-        begins_[wave_count_++] = next;
+      while (wave_count_ < slots && wave_end_ < end) {
+        begins_[wave_count_++] = wave_end_;
+        wave_end_ = SpanEnd(block_, wave_end_, kernel_.span_rows());
       }
       Attend();
       FoldRest();
     }
-    WriteBlock(shape_, block_, total_);
+    kernel_.Write(shape_, block_, total_);
   }
 
  private:
@@ -182,15 +188,14 @@ class WaveCompute {
     const uint32_t tasks = std::min(pool_.thread_count(), wave_count_);
     folded_ = wave_count_ / tasks;
     pool_.Run(tasks, [&](uint32_t task, uint32_t worker) {
-      const BlockScratch scratch = ScratchOf(shape_, pool_, worker);
-      if (!packed_[worker]) PackQueries(shape_, block_, scratch.q);
+      const std::span<std::byte> scratch = pool_.scratch(worker);
+      if (!packed_[worker]) kernel_.Pack(shape_, block_, scratch);
       packed_[worker] = true;
-      const uint32_t end = (task + 1) * wave_count_ / tasks;
-      for (uint32_t i = task * wave_count_ / tasks; i < end; ++i) {
-        const uint32_t next = i + 1 < end ? begins_[i + 1] : block_.key_count();
-        AttendSpan(shape_, block_, begins_[i], next, scratch, Slot(i));
-        if (task == 0) FoldSpan(shape_, block_.count, Slot(i), total_);
-      }
+      const uint32_t begin = task * wave_count_ / tasks, end = (task + 1) * wave_count_ / tasks;
+      const uint32_t run_end = end < wave_count_ ? begins_[end] : wave_end_;
+      kernel_.Attend(
+          shape_, block_, {&begins_[begin], end - begin, run_end, block_.key_count()}, scratch,
+          [&](uint32_t i) { return Slot(begin + i); }, task == 0 ? total_ : nullptr);
     });
   }
 
@@ -201,29 +206,28 @@ class WaveCompute {
     pool_.Run(shares, [&](uint32_t share, uint32_t) {
       const uint32_t begin = share * block_.count / shares;
       const uint32_t end = (share + 1) * block_.count / shares;
-      for (uint32_t i = folded_; i < wave_count_; ++i) {
-        FoldSpan(shape_, end - begin, Slot(i).From(shape_, begin), total_.From(shape_, begin));
-      }
+      for (uint32_t i = folded_; i < wave_count_; ++i)
+        kernel_.Fold(shape_, block_, begin, end, Slot(i), total_);
     });
   }
 
   // A slot lies in some worker's scratch, but belongs to the span that is computed into it.
-  BlockState Slot(uint32_t i) {
+  float* Slot(uint32_t i) {
     const uint32_t threads = pool_.thread_count();
-    float* results = ScratchOf(shape_, pool_, i % threads).results;
-    return BlockState::At(results + i / threads * BlockState::FloatCount(shape_, packed_rows_),
-                          packed_rows_);
+    return kernel_.ResultsIn(shape_, pool_.scratch(i % threads)) + i / threads * state_floats_;
   }
 
+  const BlockKernel& kernel_;
   const AttentionShape& shape_;
   const RowBlock& block_;
   WorkerPool& pool_;
-  const uint32_t packed_rows_;
+  const size_t state_floats_;
   std::array<bool, WorkerPool::kThreadCountMax> packed_ = {};
-  BlockState total_;
+  float* total_ = nullptr;
   uint32_t folded_ = 0;  // spans of the wave that are in total_ after Attend
   std::array<uint32_t, kWaveSpanCountMax> begins_;  // the first key of each span of the wave
   uint32_t wave_count_ = 0;
+  uint32_t wave_end_ = 0;  // the end of its last span
 };
 
 // Walks the block numbers of a whole call. Each worker's only grow, so each keeps its own place.
@@ -261,7 +265,7 @@ void CheckShape(const AttentionShape& shape) {
 
 // How the work of a call is cut. The bits do not depend on it.
 struct Schedule {
-  uint32_t block_rows = kBlockRows;
+  uint32_t block_rows = kBlockRowsMax;
   uint64_t block_count = 0;
   bool by_rows = true;  // threads take blocks; else they share each block's spans
 };
@@ -283,24 +287,29 @@ std::pair<uint64_t, bool> CountBlocks(std::span<const AttentionPiece> pieces, ui
 // same cKV rows. Fewer blocks are split by query rows only if that is even: 128 rows on two threads
 // are two blocks of 64. Otherwise, and if runs have other rows, threads share the spans of each
 // block.
-Schedule PlanCall(std::span<const AttentionPiece> pieces, uint32_t threads) {
-  const auto [whole_count, whole_full] = CountBlocks(pieces, kBlockRows);
-  if (threads == 1 || whole_count >= uint64_t{4} * threads) return {kBlockRows, whole_count, true};
-  const auto [column_count, column_full] = CountBlocks(pieces, kColumnRows);
+Schedule PlanCall(std::span<const AttentionPiece> pieces, uint32_t block_rows, uint32_t threads) {
+  const auto [whole_count, whole_full] = CountBlocks(pieces, block_rows);
+  if (threads == 1 || whole_count >= uint64_t{4} * threads) return {block_rows, whole_count, true};
+  const auto [column_count, column_full] = CountBlocks(pieces, block_rows / 2);
   const bool same_rows =
       std::all_of(pieces.begin(), pieces.end(), [&](const AttentionPiece& piece) {
         return piece.rows.count == pieces[0].rows.count && piece.row_limits == nullptr;
       });
   if (same_rows && column_full && column_count > 0 && column_count % threads == 0) {
-    return {kColumnRows, column_count, true};
+    return {block_rows / 2, column_count, true};
   }
-  return {kBlockRows, whole_count, false};
+  return {block_rows, whole_count, false};
 }
 
 }  // namespace
 
 void AttendPartials(const AttentionShape& shape, std::span<const AttentionPiece> pieces,
                     WorkerPool& pool) noexcept {
+  AttendPartialsOn(KernelFor(shape), shape, pieces, pool);
+}
+
+void AttendPartialsOn(const BlockKernel& kernel, const AttentionShape& shape,
+                      std::span<const AttentionPiece> pieces, WorkerPool& pool) noexcept {
   CheckShape(shape);
   uint64_t query_rows = 0;
   for (const AttentionPiece& piece : pieces) {
@@ -308,13 +317,14 @@ void AttendPartials(const AttentionShape& shape, std::span<const AttentionPiece>
     query_rows += piece.q.count;
   }
   CKV_CHECK(query_rows <= kNoLimit);  // so that rows and blocks are numbered in 32 bits
-  const Schedule plan = PlanCall(pieces, pool.thread_count());
+  const Schedule plan = PlanCall(pieces, kernel.block_rows(), pool.thread_count());
   if (!plan.by_rows) {
     Cursor cursor;
     for (uint64_t index = 0; index < plan.block_count; ++index) {
       const Run run = cursor.Seek(pieces, plan.block_rows, index);
-      ForEachRowBlock(shape, pieces, run, index - cursor.first_block,
-                      [&](const RowBlock& block) { WaveCompute(shape, block, pool).Run(); });
+      ForEachRowBlock(shape, pieces, run, index - cursor.first_block, [&](const RowBlock& block) {
+        WaveCompute(kernel, shape, block, pool).Run();
+      });
     }
     return;
   }
@@ -322,9 +332,9 @@ void AttendPartials(const AttentionShape& shape, std::span<const AttentionPiece>
   pool.Run(static_cast<uint32_t>(plan.block_count), [&](uint32_t index, uint32_t worker) {
     Cursor& cursor = cursors[worker];
     const Run run = cursor.Seek(pieces, plan.block_rows, index);
-    const BlockScratch scratch = ScratchOf(shape, pool, worker);
-    ForEachRowBlock(shape, pieces, run, index - cursor.first_block,
-                    [&](const RowBlock& block) { ComputeBlock(shape, block, scratch); });
+    ForEachRowBlock(shape, pieces, run, index - cursor.first_block, [&](const RowBlock& block) {
+      ComputeBlock(kernel, shape, block, pool.scratch(worker));
+    });
   });
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "attention/grade.h"
 #include "attention/partial.h"
 #include "attention/worker_pool.h"
 
@@ -26,6 +27,7 @@ struct AttentionPiece {
   // valid lengths. It bounds selected indices too. If null, there is no limit.
   const uint32_t* row_limits = nullptr;
   PartialView out;
+  Grade grade = Grade::kDefault;  // the vector targets compute kExact always (grade.h)
 };
 
 // Computes the partial of every piece. One query token of 16 heads over a chunk:
@@ -48,17 +50,17 @@ struct AttentionPiece {
 // sees makes its o and l NaN and leaves m finite, so that no merge takes it for empty. Infinite
 // values that leave no finite logit do the same.
 //
-// Error against exact arithmetic on the same rows, for |logit| up to about 4: |o| errs by at most
-// 5e-7 x max(1, max|o|). bf16 output errs by 2^-9 of the value more. A logit errs by about 2^-22 of
-// its size; beyond 4 that adds 2^-21 x |logit| x max|o|. Constant inputs can make all roundings
-// point one way; the error then stays within 70 x 2^-24 of the sum of absolute products. exp is a
-// polynomial with a relative error below 2^-22.6; it is 0 below exp(-87). Logits of any finite size
-// are safe.
+// Error against exact arithmetic on the same rows in Grade::kExact, for |logit| up to about 4: |o|
+// errs by at most 5e-7 x max(1, max|o|). bf16 output errs by 2^-9 of the value more. A logit errs
+// by about 2^-22 of its size; beyond 4 that adds 2^-21 x |logit| x max|o|. Constant inputs can make
+// all roundings point one way; the error then stays within 70 x 2^-24 of the sum of absolute
+// products. exp is a polynomial with a relative error below 2^-22.6; it is 0 below exp(-87). Logits
+// of any finite size are safe.
 //
-// Batch invariant: a row's result depends only on that row, the rows it attends and the kernel
-// target, bit for bit. Other rows in the call, the number of threads, alignment and strides do not
-// matter. The index of the cKV row fixes the order of every sum. So an answer can be compared with
-// a run without faults (I2). A selection sums in the order of its index list.
+// Batch invariant: a row's result depends only on that row, the rows it attends, the grade and the
+// kernel target, bit for bit. Other rows in the call, the number of threads, alignment and strides
+// do not matter. The index of the cKV row fixes the order of every sum. So an answer can be
+// compared with a run without faults (I2). A selection sums in the order of its index list.
 //
 // The caller has checked counts against its limits; a wrong count here is our bug (CKV_CHECK). A
 // pool serves one call at a time; calls with pools of their own run side by side.
@@ -68,7 +70,10 @@ struct AttentionPiece {
 void AttendPartials(const AttentionShape& shape, std::span<const AttentionPiece> pieces,
                     WorkerPool& pool) noexcept;
 
-// Returns the SIMD targets compiled in that this machine can run, best first: "AVX3", "AVX2", ...
+// Returns the targets compiled in that this machine can run: "AMX", "AVX3", "AVX2", ... The first
+// is the best. A unit that multiplies bf16 comes before the vector targets only if a loop of its
+// products was measured to be faster. That takes 1 ms, at the first call of any of these functions.
+// The last is "AMX_MODEL", which computes the bits of "AMX" in software, for tests.
 std::vector<std::string_view> KernelTargets();
 // Returns the target in use.
 std::string_view KernelTarget();

@@ -28,7 +28,7 @@ class WorkerPool {
   // cKV rows 295 KB. Its logits and what goes with them take 72 KB, and two sets of accumulators
   // 525 KB each. Together that is 1.95 MB, and one huge page. DeepSeek's 576 use 1.07 MB of it, a
   // quarter of that once per span.
-  static constexpr size_t kScratchBytes = size_t{2} << 20;
+  static constexpr size_t kScratchBytes = size_t{4} << 20;
 
   uint32_t thread_count() const;
 

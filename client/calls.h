@@ -12,6 +12,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "attention/grade.h"
 #include "attention/partial.h"
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
@@ -83,6 +84,9 @@ struct LayerCall {
   std::span<const Segment> segments;
   // The type of the partials on the wire. Answers are promised to be exactly equal only with kF32.
   PartialDtype wire = PartialDtype::kBf16;
+  // How exactly holders and this requester compute (attention/grade.h). The default is `wire`'s
+  // own.
+  Grade grade = Grade::kDefault;
   // As in AttendCall.
   bool allow_approximate = false;
   // Names the call. It travels with every frame; zero names nothing.
@@ -104,6 +108,9 @@ struct AttendCall {
   Selection selection;
   // The type of the partials on the wire. Answers are promised to be exactly equal only with kF32.
   PartialDtype wire = PartialDtype::kBf16;
+  // How exactly holders and this requester compute (attention/grade.h). The default is `wire`'s
+  // own.
+  Grade grade = Grade::kDefault;
   // Allows a holder whose exact rows are on disk to answer from fp8 copies in memory, if it has
   // them. The report says whether one did. Otherwise an answer is exact or an error.
   bool allow_approximate = false;
@@ -122,6 +129,9 @@ struct AttendReport {
   uint64_t bytes_received = 0;
   uint64_t compute_ns_max = 0;  // kernel time of the slowest holder
   bool approximate = false;     // some rows were fp8 copies, which the call must allow
+  // The grade that was asked for; never kDefault. Holders without a matrix unit answer exactly in
+  // all grades.
+  Grade grade = Grade::kExact;
   // The partials were made by different kernel targets, own rows' among them, or by a holder that
   // does not say which.
   bool targets_differ = false;

@@ -305,6 +305,7 @@ absl::Status Requester::Attend(const AttendCall& call, AttendRoom room, AttendRe
                              .q = call.q,
                              .segments = {&segment, 1},
                              .wire = call.wire,
+                             .grade = call.grade,
                              .allow_approximate = call.allow_approximate,
                              .deadline = call.deadline};
     return {context.router.Attend(route, checked_room, report)};

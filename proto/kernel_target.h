@@ -30,10 +30,13 @@ enum class KernelTargetId : uint8_t {
   kSve2 = 24,
   kSve256 = 25,
   kSve2_128 = 26,
+  kAmx = 40,         // AMX tiles, with bf16 operands
+  kAvx512Bf16 = 41,  // VDPBF16PS
+  kAmxModel = 42,    // the tiles in software, with the bits of kAmx
 };
 
 // Their names, as attention/mla_partial.h has them (KernelTarget).
-inline constexpr std::array<std::pair<KernelTargetId, std::string_view>, 17> kKernelTargetNames = {{
+inline constexpr std::array<std::pair<KernelTargetId, std::string_view>, 20> kKernelTargetNames = {{
     {KernelTargetId::kScalar, "SCALAR"},
     {KernelTargetId::kSse2, "SSE2"},
     {KernelTargetId::kSsse3, "SSSE3"},
@@ -51,6 +54,9 @@ inline constexpr std::array<std::pair<KernelTargetId, std::string_view>, 17> kKe
     {KernelTargetId::kSve2, "SVE2"},
     {KernelTargetId::kSve256, "SVE_256"},
     {KernelTargetId::kSve2_128, "SVE2_128"},
+    {KernelTargetId::kAmx, "AMX"},
+    {KernelTargetId::kAvx512Bf16, "AVX512_BF16"},
+    {KernelTargetId::kAmxModel, "AMX_MODEL"},
 }};
 
 // Returns the number of a target, kUnknown if its name has none.

@@ -21,6 +21,8 @@ MAY_INCLUDE = {
     "proto/base": "",
     "proto": "proto/base",
     "attention": "proto*",
+    "attention/matrix": "attention proto*",
+    "attention/roof": "attention attention/matrix proto*",
     "store/memory": "attention* proto*",
     "store/formats": "store/memory proto*",
     "store/disk": "store/formats store/memory proto*",
@@ -66,7 +68,7 @@ MAY_INCLUDE = {
                      "client* attention transport* store* proto*",
     "server": "server/daemon proto*",
 }
-ROOF = {"client/requester", "client/explain", "client/live_costs"}
+ROOF = {"attention/kernel_target", "client/requester", "client/explain", "client/live_costs"}
 FOLDERS = {room.split("/")[0] for room in MAY_INCLUDE} | {"tests"}
 # ckvctl is a program: what the library and the daemon need of it is not in its folder.
 PROGRAM = "client/ctl"

@@ -74,8 +74,8 @@ inline constexpr uint8_t kFlagBulk = 4;
 // some did.
 inline constexpr uint8_t kFlagApproximate = 8;
 
-// How exact an answer must be. A holder may always answer in a better grade. This build answers
-// every grade exactly.
+// How exact an answer must be (attention/grade.h). A holder may always answer in a better grade,
+// and one without a matrix unit does.
 enum class WireGrade : uint8_t { kExact = 0, kWire = 1, kFast = 2 };
 
 struct RequestHeader {

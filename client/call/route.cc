@@ -422,6 +422,7 @@ void Router::Finish(AttendReport* report) {
   report->bytes_received = bytes_received_;
   report->targets_differ = targets_differ_;
   if (!targets_differ_ && target_kernel_) report->kernel_target = *target_kernel_;
+  report->grade = GradeOf(call_->grade, call_->wire);
   report->same_bits_anywhere =
       call_->wire == PartialDtype::kF32 && !targets_differ_ && !report->approximate;
   report->elapsed = clock_->Now() - begin_;

@@ -86,6 +86,7 @@ void Router::AddOwnPieces() {
                  call_->q.stride};
       piece.rows = own.rows;
       piece.row_limits = own.visible;
+      piece.grade = GradeOf(call_->grade, call_->wire);
       here_pieces_.push_back(piece);
     }
   }
@@ -111,6 +112,7 @@ void Router::AddNearPieces() {
       piece.q = QueriesOf(u, chunk.rotation);
       piece.rows = {(*segment.near)[planned.chunk]->layer(call_->layer).data(), chunk.token_count,
                     row_bytes};
+      piece.grade = GradeOf(call_->grade, call_->wire);
       if (planned.index_begin != kDense)
         piece.selection = {plan_.IndicesOf(planned).data(), planned.k, unit.row_count};
       here_pieces_.push_back(piece);

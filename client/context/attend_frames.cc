@@ -201,6 +201,17 @@ class PartWriter {
   uint32_t index_count_ = 0;
 };
 
+WireGrade WireGradeOf(Grade grade) {
+  switch (grade) {
+    case Grade::kFast:
+      return WireGrade::kFast;
+    case Grade::kWire:
+      return WireGrade::kWire;
+    default:
+      return WireGrade::kExact;
+  }
+}
+
 Version4::PieceEntry Version4Of(const PieceEntry& piece) {
   return {.handle = piece.handle,
           .copy = piece.copy,
@@ -232,7 +243,10 @@ RequestHeader AttendPlan::WriteFrame(const RouteCall& call, const PlannedFrame& 
   header.piece_count = frame.piece_count;
   header.index_count = frame.index_count;
   header.body_bytes = static_cast<uint32_t>(layout.total_bytes - RequestHeaderBytes(wire_version));
-  if (!old) header.trace_id = call.trace_id;
+  if (!old) {
+    header.trace_id = call.trace_id;
+    header.grade = WireGradeOf(GradeOf(call.grade, call.wire));
+  }
   PartWriter writer(call, slot.data() + layout.pieces,
                     reinterpret_cast<uint16_t*>(slot.data() + layout.rows),
                     reinterpret_cast<int32_t*>(slot.data() + layout.indices));

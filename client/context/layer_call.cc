@@ -37,6 +37,7 @@ absl::StatusOr<RouteCall> LayerCallSegments::Take(const LayerCall& call, bool ag
                    .q = call.q,
                    .segments = segments,
                    .wire = call.wire,
+                   .grade = call.grade,
                    .allow_approximate = call.allow_approximate,
                    .trace_id = call.trace_id,
                    .deadline = call.deadline};

@@ -58,6 +58,8 @@ absl::Status CheckQueries(const RouteCall& call) {
   }
   if (call.wire != PartialDtype::kBf16 && call.wire != PartialDtype::kF32)
     return absl::InvalidArgumentError("attend: no such dtype of partials");
+  if (static_cast<uint8_t>(call.grade) > kGradeMax)
+    return absl::InvalidArgumentError("attend: no such grade");
   return absl::OkStatus();
 }
 

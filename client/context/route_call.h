@@ -8,6 +8,7 @@
 #include <span>
 
 #include "absl/functional/function_ref.h"
+#include "attention/grade.h"
 #include "attention/partial.h"
 #include "client/calls.h"
 #include "client/context/context_state.h"
@@ -33,6 +34,7 @@ struct RouteCall {
   QueryView q = {};
   std::span<const RouteSegment> segments = {};  // one at least
   PartialDtype wire = PartialDtype::kBf16;
+  Grade grade = Grade::kDefault;
   bool allow_approximate = false;
   std::array<uint8_t, 16> trace_id = {};
   Instant deadline = kInstantMax;

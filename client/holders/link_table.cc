@@ -145,13 +145,17 @@ void LinkTable::Choose(ChunkLinks& chunk_links, const ReplicaWork& work) {
   }
   ReplicaRanking& ranking = chunk_links.rankings[size_t(work.primitive)];
   const uint64_t avoid_count = peers_->avoid_count();
-  if (tried_.empty() && ranking.made && now_ < ranking.next && ranking.avoid_count == avoid_count)
+  const bool one_target = work.primitive == Primitive::kRoute && work.wire == PartialDtype::kF32;
+  if (tried_.empty() && ranking.made && now_ < ranking.next && ranking.avoid_count == avoid_count &&
+      ranking.one_target == one_target) {
     return;
-  ranking = {now_ + ReplicaChooser::kRankingAgeMax, avoid_count, true};
+  }
+  ranking = {now_ + ReplicaChooser::kRankingAgeMax, avoid_count, true, one_target};
   // The choice avoids holders that failed this call, so the next call must choose anew.
   if (!tried_.empty()) ranking.made = false;
   chooser_.Look(chunk_links.corpus->geometry, work, chunk_links.links, *peers_, options_->shape,
                 options_->oracle, now_, tried_);
+  if (one_target) chooser_.KeepToOneTarget(chunk_links.groups);
   for (ReplicaGroup& group : chunk_links.groups) {
     if (group.links.size() > 1) chooser_.Choose(group);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "proto/corpus.h"
 
@@ -46,12 +47,37 @@ void ReplicaChooser::Look(const Geometry& geometry, const ReplicaWork& work,
   now_ = now;
   candidates_.clear();
   avoided_until_.clear();
+  targets_.clear();
+  wanted_ = KernelTargetId::kUnknown;
   for (const HolderLink* link : links) {
     const HolderPeer& peer = link->peer();
     candidates_.push_back(CandidateOf(peer, peers, oracle, geometry));
     const bool failed = std::find(tried.begin(), tried.end(), &peer) != tried.end();
     avoided_until_.push_back(failed ? kInstantMax : peer.gone() ? kGone : peer.avoided_until());
+    targets_.push_back(peer.model.target());
   }
+}
+
+void ReplicaChooser::KeepToOneTarget(std::span<const ReplicaGroup> groups) {
+  uint64_t most = 0;
+  for (const KernelTargetId target : targets_) {
+    if (target == KernelTargetId::kUnknown) continue;
+    uint64_t tokens = 0;
+    const KernelTargetId before = std::exchange(wanted_, target);
+    for (const ReplicaGroup& group : groups) tokens += HasWanted(group) ? group.token_count : 0;
+    if (tokens > most || (tokens == most && target > before)) {
+      most = tokens;
+    } else {
+      wanted_ = before;
+    }
+  }
+}
+
+bool ReplicaChooser::HasWanted(const ReplicaGroup& group) const {
+  return wanted_ != KernelTargetId::kUnknown &&
+         std::any_of(group.links.begin(), group.links.end(), [this](uint32_t link) {
+           return targets_[link] == wanted_ && avoided_until_[link] <= now_;
+         });
 }
 
 void ReplicaChooser::Choose(ReplicaGroup& group) {
@@ -63,10 +89,11 @@ void ReplicaChooser::Choose(ReplicaGroup& group) {
   uint32_t& chosen = group.chosen[size_t(primitive_)];
   std::optional<RankedCandidate> best, current;
   uint32_t soonest = 0;  // whose failure is the longest ago, about
+  const bool wanted_only = HasWanted(group);
   for (const RankedCandidate& next : std::span(ranked).first(count)) {
     const Instant until = avoided_until_[group.links[next.index]];
     if (until < avoided_until_[group.links[soonest]]) soonest = next.index;
-    if (until > now_) continue;
+    if (until > now_ || (wanted_only && targets_[group.links[next.index]] != wanted_)) continue;
     if (!best) best = next;
     if (next.index == chosen) current = next;
   }

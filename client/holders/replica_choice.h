@@ -8,6 +8,10 @@
 //   * A holder that failed a call lately comes after all that did not. Among them the one that is
 //     avoided for the shortest time comes first. One that the directory no longer lists comes last.
 //   * The chosen holder stays until another is cheaper by more than the model's own error.
+//   * A call of f32 partials wants equal bits, which only holders of one kernel target give. It
+//   asks
+//     holders of the target that can attend the most tokens of the corpus, where a group has one.
+//     So a cheaper replica of another target does not change the bits of a decode.
 //
 // Chunks are grouped by the whole list of their holders, and a choice moves a whole group. So a
 // group's partials are made of the same chunks in the same order at every replica, and the answer
@@ -27,6 +31,7 @@
 #include "client/holders/holder_link.h"
 #include "proto/base/clock.h"
 #include "proto/geometry.h"
+#include "proto/kernel_target.h"
 
 namespace ckv {
 
@@ -60,6 +65,7 @@ struct ReplicaRanking {
   Instant next;              // when to choose anew
   uint64_t avoid_count = 0;  // PeerTable::avoid_count at that choice
   bool made = false;
+  bool one_target = false;  // it kept to one kernel target
 };
 
 // Belongs to one call context. Keeps its memory between calls; not thread-safe.
@@ -77,14 +83,23 @@ class ReplicaChooser {
   void Look(const Geometry& geometry, const ReplicaWork& work, std::span<HolderLink* const> links,
             const PeerTable& peers, const LaneShape& lane_shape, NetworkOracle* oracle, Instant now,
             std::span<const HolderPeer* const> tried = {});
+  // For work that wants equal bits: finds the kernel target that Choose keeps to. It is the one
+  // whose holders have most tokens over all groups, without those that are avoided. If two have as
+  // many, the larger number wins, so that all requesters choose alike.
+  void KeepToOneTarget(std::span<const ReplicaGroup> groups);
   // Sets group.chosen for the work's primitive.
   void Choose(ReplicaGroup& group);
 
  private:
+  // Whether the group has a holder of the wanted target that is not avoided.
+  bool HasWanted(const ReplicaGroup& group) const;
+
   Primitive primitive_ = Primitive::kRoute;
   DecisionInput input_;
-  std::vector<Candidate> candidates_;   // one per link
-  std::vector<Instant> avoided_until_;  // one per link; kInstantMax if its holder is gone
+  std::vector<Candidate> candidates_;    // one per link
+  std::vector<Instant> avoided_until_;   // one per link; kInstantMax if its holder is gone
+  std::vector<KernelTargetId> targets_;  // one per link
+  KernelTargetId wanted_ = KernelTargetId::kUnknown;  // unknown: any
   Instant now_;
 };
 

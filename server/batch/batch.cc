@@ -253,6 +253,7 @@ AttentionPiece Batch::MakePiece(const Item& item, const AttendSegment& segment,
   AttentionPiece piece;
   piece.q = {.data = attend_.rows + row * d_qk, .count = segment.row_count, .stride = d_qk};
   piece.rows = rows;
+  piece.grade = GradeOf(item.ready.header);
   if (entry.index_begin != kDense) {
     piece.selection = {
         .indices = entry.k == 0 ? kNoIndices : attend_.indices.data() + entry.index_begin,

@@ -63,11 +63,11 @@ BatchComputed Computation::Run() {
   for (BatchPlan::Group& group : plan_.groups()) {
     std::vector<AttentionPiece>& pieces = group.pieces;
     if (pieces.empty() || GivenUp(group)) continue;
-    // Requests for the same (chunk, layer) one after another: the kernel takes their query rows
-    // together, and reads the chunk's rows once for all of them (selections apart).
+    // Requests of a grade for the same (chunk, layer) one after another: the kernel takes their
+    // query rows together, and reads the chunk's rows once for all of them (selections apart).
     std::sort(pieces.begin(), pieces.end(), [](const AttentionPiece& a, const AttentionPiece& b) {
-      return std::tuple(a.rows.data, a.rows.count, a.selection.indices != nullptr) <
-             std::tuple(b.rows.data, b.rows.count, b.selection.indices != nullptr);
+      return std::tuple(a.rows.data, a.rows.count, a.selection.indices != nullptr, a.grade) <
+             std::tuple(b.rows.data, b.rows.count, b.selection.indices != nullptr, b.grade);
     });
     Attend(group, pieces);
     NoteLate(group);

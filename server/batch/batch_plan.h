@@ -32,6 +32,11 @@ inline constexpr uint32_t kBatchPieceCountMax = 4 * kPieceCountMax;
 inline constexpr size_t kMergeScratchBytes = size_t{128} << 20;
 
 inline bool WantsF32(const RequestHeader& header) { return (header.flags & kFlagPartialF32) != 0; }
+// The grade of a request that was decoded, so one of the three.
+inline Grade GradeOf(const RequestHeader& header) {
+  if (header.grade == WireGrade::kFast) return Grade::kFast;
+  return header.grade == WireGrade::kWire ? Grade::kWire : Grade::kExact;
+}
 
 // Filled by Batch with Add; worked off by ComputePlan, which marks groups as expired; read
 // again for the replies; then cleared. Used by one thread at a time.

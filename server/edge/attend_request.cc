@@ -132,6 +132,21 @@ absl::StatusOr<PartialDtype> DtypeOf(v1::PartialDtype dtype) {
   }
 }
 
+absl::StatusOr<Grade> GradeOf(v1::Grade grade) {
+  switch (grade) {
+    case v1::GRADE_UNSPECIFIED:
+      return Grade::kDefault;
+    case v1::GRADE_EXACT:
+      return Grade::kExact;
+    case v1::GRADE_WIRE:
+      return Grade::kWire;
+    case v1::GRADE_FAST:
+      return Grade::kFast;
+    default:
+      return absl::InvalidArgumentError("grade: unknown");
+  }
+}
+
 absl::StatusOr<AttendParts> PartsOf(const v1::AttendRequest& request, const Geometry& geometry,
                                     std::vector<int32_t>& indices) {
   AttendParts parts;
@@ -140,6 +155,7 @@ absl::StatusOr<AttendParts> PartsOf(const v1::AttendRequest& request, const Geom
   parts.q = {reinterpret_cast<const uint16_t*>(request.q().data()), request.row_count(),
              geometry.d_qk};
   CKV_ASSIGN_OR_RETURN(parts.wire, DtypeOf(request.wire()));
+  CKV_ASSIGN_OR_RETURN(parts.grade, GradeOf(request.grade()));
   if (!request.has_selection()) return parts;
   CKV_ASSIGN_OR_RETURN(indices, IndicesOf(request));
   parts.selection = {indices.data(), request.selection().k(),
@@ -173,6 +189,7 @@ void AnswerRoom::Finish(const v1::AttendRequest& request, const AttendReport& re
   }
   reply.set_tag(request.tag());
   reply.set_row_count(request.row_count());
+  reply.set_grade(static_cast<v1::Grade>(report.grade));  // the numbers are the same
   reply.set_holder_count(report.holder_count);
   reply.set_bytes_sent(report.bytes_sent);
   reply.set_bytes_received(report.bytes_received);

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "attention/grade.h"
 #include "ckv/v1/requester.pb.h"
 #include "client/requester.h"
 #include "proto/base/clock.h"
@@ -70,14 +71,19 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> IndicesOf(
 //   InvalidArgument     unknown.
 absl::StatusOr<PartialDtype> DtypeOf(v1::PartialDtype dtype);
 
-// The queries, selection and wire type of a request. Borrowed from it and its indices.
+// The grade of a request.
+//   InvalidArgument     unknown.
+absl::StatusOr<Grade> GradeOf(v1::Grade grade);
+
+// The queries, selection, wire type and grade of a request. Borrowed from it and its indices.
 struct AttendParts {
   QueryView q;
   Selection selection;
   PartialDtype wire = PartialDtype::kBf16;
+  Grade grade = Grade::kDefault;
 };
 // Fills `indices` if the request selects.
-//   InvalidArgument     as CheckAttendShape, IndicesOf and DtypeOf.
+//   InvalidArgument     as CheckAttendShape, IndicesOf, DtypeOf and GradeOf.
 absl::StatusOr<AttendParts> PartsOf(const v1::AttendRequest& request, const Geometry& geometry,
                                     std::vector<int32_t>& indices);
 

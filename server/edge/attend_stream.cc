@@ -319,6 +319,7 @@ absl::Status AttendStream::MakeCall(Item* item) {
   LayerCall& call = item->job.call;
   call = {.layer = request.layer(), .q = parts.q, .segments = {&item->segment, 1}};
   call.wire = parts.wire;
+  call.grade = parts.grade;
   call.allow_approximate = request.allow_approximate();
   call.deadline = item->deadline;
   item->job.report = {};

@@ -150,6 +150,7 @@ absl::Status RequesterServiceImpl::AttendOnce(const v1::AttendRequest& request, 
   call.q = parts.q;
   call.selection = parts.selection;
   call.wire = parts.wire;
+  call.grade = parts.grade;
   call.allow_approximate = request.allow_approximate();
   call.deadline = deadline;
 

@@ -80,6 +80,11 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
     absl::MutexLock lock(&mu_);
     members_.at(Name(i).name).control_address = address;
   }
+  // The directory says that the holder's kernels are of this target.
+  void SetKernelTarget(size_t i, KernelTargetId target) {
+    absl::MutexLock lock(&mu_);
+    members_.at(Name(i).name).kernel_target = target;
+  }
   // The holder answers at `address` alone from now on, and the directory says so.
   void Move(size_t i, const std::string& address) {
     Place(i, address);

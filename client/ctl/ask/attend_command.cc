@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "attention/grade.h"
 #include "client/calls.h"
 #include "client/ctl/checks.h"
 #include "client/ctl/chunk_range.h"
@@ -30,6 +31,7 @@ struct AttendOptions {
   std::string out;
   int64_t offset = 0;
   std::string wire = "bf16";
+  std::string grade;
   bool approximate = false;
   uint32_t timeout_ms = 10'000;
 };
@@ -41,7 +43,14 @@ struct Totals {
   uint64_t bytes_received = 0;
   uint64_t elapsed_ns = 0;
   bool approximate = false;
+  v1::Grade grade = v1::GRADE_UNSPECIFIED;
 };
+
+v1::Grade GradeOf(std::string_view name) {
+  if (name == "exact") return v1::GRADE_EXACT;
+  if (name == "wire") return v1::GRADE_WIRE;
+  return name == "fast" ? v1::GRADE_FAST : v1::GRADE_UNSPECIFIED;
+}
 
 // Everything of the request but its rows.
 v1::AttendRequest Template(const Ctl& ctl, const AttendOptions& options, const Corpus& corpus,
@@ -52,6 +61,7 @@ v1::AttendRequest Template(const Ctl& ctl, const AttendOptions& options, const C
   request.set_corpus_version(corpus.version);
   request.set_layer(options.layer);
   request.set_wire(options.wire == "f32" ? v1::PARTIAL_DTYPE_F32 : v1::PARTIAL_DTYPE_BF16);
+  request.set_grade(GradeOf(options.grade));
   request.set_allow_approximate(options.approximate);
   request.set_timeout_ms(options.timeout_ms);
   if (const auto run = AsRun(ordinals); run && options.offset == 0) {
@@ -120,6 +130,7 @@ absl::StatusOr<Totals> SendAll(const Ctl& ctl, Fleet& fleet, v1::AttendRequest r
     totals.bytes_received += reply.bytes_received();
     totals.elapsed_ns += reply.elapsed_ns();
     totals.approximate = totals.approximate || reply.approximate();
+    totals.grade = reply.grade();
     progress->Advance(rows);
   }
   return totals;
@@ -208,6 +219,7 @@ absl::Status RunAttend(const Ctl& ctl, const AttendOptions& options) {
                           {"received", FormatBytes(totals.bytes_received)},
                           {"answer",
                            totals.approximate ? "approximate: some rows were fp8 copies" : "exact"},
+                          {"grade", std::string(GradeName(static_cast<Grade>(totals.grade)))},
                           {"took", FormatDuration(elapsed)}}),
             {{"out", options.out},
              {"row_count", answered.query_count},
@@ -218,6 +230,7 @@ absl::Status RunAttend(const Ctl& ctl, const AttendOptions& options) {
              {"bytes_sent", totals.bytes_sent},
              {"bytes_received", totals.bytes_received},
              {"approximate", totals.approximate},
+             {"grade", std::string(GradeName(static_cast<Grade>(totals.grade)))},
              {"seconds", static_cast<double>(totals.elapsed_ns) / 1e9}});
   return absl::OkStatus();
 }
@@ -251,6 +264,12 @@ void AddAttendCommand(CLI::App& app, Ctl& ctl) {
                    "for any placement")
       ->check(OneOf(dtypes))
       ->type_name(JoinNames(dtypes));
+  const std::vector<std::string> grades = {"exact", "wire", "fast"};
+  verb->add_option("--grade", options->grade,
+                   "How exactly to compute: exact (default for f32), wire (default for bf16) or "
+                   "fast, on processors that multiply bf16; others always compute exactly")
+      ->check(OneOf(grades))
+      ->type_name(JoinNames(grades));
   verb->add_flag("--approximate", options->approximate,
                  "Holders may answer from fp8 copies in memory of chunks that are on disk");
   verb->add_option("--timeout-ms", options->timeout_ms, "Limit of each message")

@@ -1,8 +1,12 @@
 // ckvctl status: the directory, its members, the holders' counters, and the requester's view.
 
+#include <map>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/fleet/fleet_health.h"
 #include "proto/base/status.h"
@@ -50,6 +54,30 @@ std::string MembersText(const std::vector<MemberReport>& members) {
                   report.status.ok() ? "answers" : "does not answer"});
   }
   return table.Render();
+}
+
+// How many holders have each kernel target, as the members say.
+std::map<std::string, int> TargetsOf(const std::vector<MemberReport>& members) {
+  std::map<std::string, int> targets;
+  for (const MemberReport& report : members) {
+    if (report.member.role != MemberRole::kHolder) continue;
+    const std::string name(KernelTargetName(report.member.kernel_target));
+    ++targets[name.empty() ? "unknown" : name];
+  }
+  return targets;
+}
+
+// A fleet of one target has nothing to say.
+std::string MixedText(const std::vector<MemberReport>& members) {
+  const std::map<std::string, int> targets = TargetsOf(members);
+  if (targets.size() < 2) return "";
+  std::vector<std::string> counts;
+  for (const auto& [target, count] : targets)
+    counts.push_back(absl::StrFormat("%s (%s)", target, FormatCount(count, "holder")));
+  return absl::StrFormat(
+      "mixed kernel targets: %s. Answers have equal bits within one target only: calls of f32\n"
+      "partials keep to one where replicas allow it, and say in their report if they could not.\n",
+      absl::StrJoin(counts, ", "));
 }
 
 std::string HoldersText(const std::vector<MemberReport>& members) {
@@ -301,14 +329,15 @@ void Print(const Ctl& ctl, const Fleet& fleet, const View& view,
                                {"answers", report.status.ok()}});
     if (m.role == MemberRole::kHolder) json["holders"].push_back(HolderJson(report));
   }
+  json["kernel_targets"] = TargetsOf(members);
   json["ended"] = EndedJson(view.ended);
   json["missing"] = CoverageJson(coverage);
   json["requester"] = RequesterPart(view);
   std::string text = HeadText(fleet, view);
   if (members.empty()) text += "no members\n";
-  std::vector<std::string> parts = {MembersText(members), EndedText(view.ended),
-                                    CoverageText(coverage), HoldersText(members),
-                                    DamageText(members)};
+  std::vector<std::string> parts = {MembersText(members),  MixedText(members),
+                                    EndedText(view.ended), CoverageText(coverage),
+                                    HoldersText(members),  DamageText(members)};
   if (view.requester.ok() && view.of_fleet) {
     const v1::DescribeReply& d = *view.requester;
     parts.insert(parts.end(), {RequesterText(d), NearText(d), DecisionsText(d)});

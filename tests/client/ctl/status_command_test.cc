@@ -51,6 +51,23 @@ TEST_F(StatusCommandTest, AFleetThatIsWholeIsZero) {
                               HasSubstr("WHEN IT WAS CHOSEN"), Not(HasSubstr("is gone"))));
 }
 
+TEST_F(StatusCommandTest, AFleetOfSeveralKernelTargetsIsCalledMixed) {
+  StartHolders(2);
+  EXPECT_THAT(Status().text, Not(HasSubstr("mixed kernel targets")));
+  EXPECT_EQ(StatusJson()["kernel_targets"].size(), 1u);
+  v1::RegisterRequest request;
+  request.mutable_member()->set_id("other");
+  request.mutable_member()->set_role(v1::MEMBER_ROLE_HOLDER);
+  request.mutable_member()->set_control_address("127.0.0.1:1");
+  request.mutable_member()->set_kernel_target("SVE2");
+  request.set_lease_ttl_ms(60'000);
+  v1::RegisterReply reply;
+  ASSERT_TRUE(directory_stub_->Register(Call().get(), request, &reply).ok());
+  EXPECT_THAT(Status().text, AllOf(HasSubstr("mixed kernel targets"), HasSubstr("(2 holders)"),
+                                   HasSubstr("SVE2 (1 holder)")));
+  EXPECT_EQ(StatusJson()["kernel_targets"]["SVE2"], 1);
+}
+
 TEST_F(StatusCommandTest, ASilentMemberIsAnError) {
   StartHolders(1);
   for (const auto role : {v1::MEMBER_ROLE_HOLDER, v1::MEMBER_ROLE_REQUESTER}) {

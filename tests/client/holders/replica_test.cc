@@ -74,6 +74,37 @@ TEST_F(ReplicaTest, AnotherAnswersWithTheSameBits) {
   EXPECT_EQ(requester->Stats().failover_count, 1u);
 }
 
+// Chunk 2 is asked of h1 or h2, whichever has the kernel target of the other chunks' holder.
+TEST_F(ReplicaTest, CallsOfF32KeepToOneKernelTarget) {
+  for (const size_t alike : {1, 2}) {
+    SCOPED_TRACE(alike);
+    const size_t other = 3 - alike;
+    fleet.SetKernelTarget(0, KernelTargetId::kAvx3);
+    fleet.SetKernelTarget(alike, KernelTargetId::kAvx3);
+    fleet.SetKernelTarget(other, KernelTargetId::kAvx2);
+    Connect();
+    ExplainCall question;  // asks all holders, so that their targets are known
+    question.corpus = call.corpus;
+    question.query_rows = 40;
+    question.deadline = clock.Now() + kTimeout;
+    ASSERT_TRUE(requester->Explain(question).ok());
+    const uint64_t of_alike = RequestsOf(alike), of_other = RequestsOf(other);
+    (void)Asked();
+    EXPECT_EQ(RequestsOf(other), of_other);
+    EXPECT_GT(RequestsOf(alike), of_alike);
+    // An answer of two targets is better than none.
+    fleet.StopHolder(alike);
+    (void)Asked();
+    EXPECT_GT(RequestsOf(other), of_other);
+    fleet.StartHolder(alike);
+    for (const size_t chunk : {0, 1, 2}) {
+      if (alike == 1 && chunk != 2) continue;
+      ASSERT_TRUE(
+          test::PutChunk(fleet.holder(alike).store(), corpus.geometry, corpus.chunks[chunk]).ok());
+    }
+  }
+}
+
 TEST_F(ReplicaTest, WhatNobodyElseHoldsIsAnError) {
   (void)Asked();
   fleet.StopHolder(0);

@@ -1,0 +1,126 @@
+// Sixteen lanes of f32 or 32-bit integers in AVX-512 (F, BW, DQ, VL). Included between the
+// attributes of a target: see matrix_amx.cc. <immintrin.h> comes before them.
+
+#pragma once
+
+namespace ckv::matrix {
+
+// `kTarget` tells apart what different files compile from the same templates with different
+// instructions: the linker keeps one of two functions of the same name.
+template <int kTarget>
+struct Avx512Lanes {
+  using F = __m512;
+  using I = __m512i;
+  using Mask = __mmask16;
+
+  static HWY_INLINE F Set(float x) { return _mm512_set1_ps(x); }
+  static HWY_INLINE I SetI(uint32_t x) { return _mm512_set1_epi32(static_cast<int>(x)); }
+  static HWY_INLINE F Load(const float* p) { return _mm512_loadu_ps(p); }
+  static HWY_INLINE void Store(float* p, F x) { _mm512_storeu_ps(p, x); }
+  static HWY_INLINE I LoadI(const void* p) { return _mm512_loadu_si512(p); }
+  static HWY_INLINE void StoreI(void* p, I x) { _mm512_storeu_si512(p, x); }
+  static HWY_INLINE F AsF(I x) { return _mm512_castsi512_ps(x); }
+  static HWY_INLINE I AsI(F x) { return _mm512_castps_si512(x); }
+
+  static HWY_INLINE F Add(F a, F b) { return _mm512_add_ps(a, b); }
+  static HWY_INLINE F Sub(F a, F b) { return _mm512_sub_ps(a, b); }
+  static HWY_INLINE F Mul(F a, F b) { return _mm512_mul_ps(a, b); }
+  static HWY_INLINE F MulAdd(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+  static HWY_INLINE F MulSub(F a, F b, F c) { return _mm512_fmsub_ps(a, b, c); }
+  // The second, if either is a NaN.
+  static HWY_INLINE F Max(F a, F b) { return _mm512_max_ps(a, b); }
+  static HWY_INLINE Mask NotLess(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ); }
+  static HWY_INLINE Mask Equal(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+  static HWY_INLINE Mask LessI(I a, I b) { return _mm512_cmplt_epi32_mask(a, b); }
+  static HWY_INLINE F Select(Mask mask, F yes, F no) { return _mm512_mask_mov_ps(no, mask, yes); }
+  static HWY_INLINE F OrZero(Mask mask, F x) { return _mm512_maskz_mov_ps(mask, x); }
+
+  static HWY_INLINE I AddI(I a, I b) { return _mm512_add_epi32(a, b); }
+  static HWY_INLINE I AndI(I a, I b) { return _mm512_and_si512(a, b); }
+  static HWY_INLINE I OrI(I a, I b) { return _mm512_or_si512(a, b); }
+  static HWY_INLINE bool IsZeroI(I a) { return _mm512_test_epi32_mask(a, a) == 0; }
+  template <int kBits>
+  static HWY_INLINE I ShiftLeft(I a) {
+    return _mm512_slli_epi32(a, kBits);
+  }
+  // (odd & 0xffff0000) | (even >> 16): the upper halves of both, as a pair of bf16.
+  static HWY_INLINE I PairUp(I even, I odd) {
+    return _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(even, 16), odd);
+  }
+
+  // Pairs up two rows of 32 bf16 values. The pairs of the first four of each 8
+  // columns go to lo, those of the others to hi.
+  static HWY_INLINE void Interleave(const uint16_t* row0, const uint16_t* row1, uint32_t* lo,
+                                    uint32_t* hi) {
+    const I a = _mm512_loadu_si512(row0), b = _mm512_loadu_si512(row1);
+    _mm512_store_si512(lo, _mm512_unpacklo_epi16(a, b));
+    _mm512_store_si512(hi, _mm512_unpackhi_epi16(a, b));
+  }
+  // Undoes the order of Interleave: 32 columns in two vectors.
+  static HWY_INLINE void JoinColumns(F lo, F hi, F* first, F* second) {
+    const I even = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+    const I odd = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
+    *first = _mm512_permutex2var_ps(lo, even, hi);
+    *second = _mm512_permutex2var_ps(lo, odd, hi);
+  }
+  // Transposes 16 x 16 words of 32 bits; `from` has `stride` words to a row. The outer half is done
+  // by loads of four words, so 32 shuffles are left of 64: they share one port.
+  static HWY_INLINE void Transpose(const uint32_t* from, size_t stride, uint32_t* to) {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      I a[4];
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        const uint32_t* p = from + i * stride + 4 * j;
+        I v = _mm512_castsi128_si512(Load4(p));
+        v = _mm512_inserti32x4(v, Load4(p + 4 * stride), 1);
+        v = _mm512_inserti32x4(v, Load4(p + 8 * stride), 2);
+        a[i] = _mm512_inserti32x4(v, Load4(p + 12 * stride), 3);
+      }
+      const I low0 = _mm512_unpacklo_epi32(a[0], a[1]), high0 = _mm512_unpackhi_epi32(a[0], a[1]);
+      const I low1 = _mm512_unpacklo_epi32(a[2], a[3]), high1 = _mm512_unpackhi_epi32(a[2], a[3]);
+      _mm512_storeu_si512(to + (4 * j + 0) * 16, _mm512_unpacklo_epi64(low0, low1));
+      _mm512_storeu_si512(to + (4 * j + 1) * 16, _mm512_unpackhi_epi64(low0, low1));
+      _mm512_storeu_si512(to + (4 * j + 2) * 16, _mm512_unpacklo_epi64(high0, high1));
+      _mm512_storeu_si512(to + (4 * j + 3) * 16, _mm512_unpackhi_epi64(high0, high1));
+    }
+  }
+  // To nearest, ties to even; NaN quietened.
+  static HWY_INLINE void StoreBf16(F x, void* p) {
+    const I bits = AsI(x);
+    const I odd = AndI(_mm512_srli_epi32(bits, 16), SetI(1));
+    const I rounded = AddI(bits, AddI(odd, SetI(0x7fff)));
+    const I quiet = _mm512_or_si512(bits, SetI(0x00400000));
+    const Mask nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    StoreUpper(_mm512_mask_mov_epi32(rounded, nan, quiet), static_cast<uint16_t*>(p));
+  }
+  // 16 values of e4m3 as f32, exactly; a NaN is 0x7fc00000 with the sign.
+  static HWY_INLINE F LoadE4m3(const uint8_t* p) {
+    const I x = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const I magnitude = AndI(x, SetI(0x7f));
+    const I sign = _mm512_slli_epi32(AndI(x, SetI(0x80)), 24);
+    // Subnormal values too: the bits as a binary32 of exponent 0 would need 2^120; converted from
+    // an integer they are exact.
+    const I normal = AddI(_mm512_slli_epi32(magnitude, 20), SetI(120u << 23));
+    const F tiny = Mul(_mm512_cvtepi32_ps(magnitude), Set(0x1p-9f));
+    const Mask subnormal = _mm512_cmplt_epi32_mask(magnitude, SetI(8));
+    const Mask nan = _mm512_cmpeq_epi32_mask(magnitude, SetI(0x7f));
+    const I value = _mm512_mask_mov_epi32(normal, subnormal, AsI(tiny));
+    return AsF(_mm512_or_si512(_mm512_mask_mov_epi32(value, nan, SetI(0x7fc00000)), sign));
+  }
+  // The upper halves, as 16 bf16 values.
+  static HWY_INLINE void StoreUpper(I x, uint16_t* p) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                        _mm512_cvtepi32_epi16(_mm512_srli_epi32(x, 16)));
+  }
+  static HWY_INLINE void Prefetch(const void* p) {
+    _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
+  }
+
+ private:
+  static HWY_INLINE __m128i Load4(const uint32_t* p) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  }
+};
+
+}  // namespace ckv::matrix

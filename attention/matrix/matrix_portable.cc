@@ -1,0 +1,36 @@
+// The kernel on a model of the tile unit, in plain C++.
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <span>
+
+#include "absl/functional/function_ref.h"
+#include "attention/matrix/matrix_kernel.h"
+#include "attention/matrix/span_layout.h"
+#include "hwy/base.h"
+
+#define CKV_MATRIX_LAMBDA
+
+#include "attention/matrix/lanes_portable.h"
+// After the lanes.
+#include "attention/matrix/span_rows.h"
+#include "attention/matrix/tile_model.h"
+#include "attention/matrix/tile_products.h"
+#include "attention/matrix/weights.h"
+// After the products.
+#include "attention/matrix/span_kernel.h"
+// After the kernel.
+#include "attention/matrix/matrix_block.h"
+
+namespace ckv::matrix {
+
+const BlockKernel& PortableModelBlockKernel() {
+  static const MatrixBlock<TileProducts<TileModel<PortableLanes>>, 0> kernel;
+  return kernel;
+}
+
+}  // namespace ckv::matrix

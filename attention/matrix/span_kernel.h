@@ -1,0 +1,414 @@
+// Partial attention over spans of keys, on a unit that multiplies bf16: TileProducts on AMX or its
+// model, DotProducts on VDPBF16PS.
+//
+// For each span and item of the block (span_layout.h):
+//   logits    queries x keys; meanwhile the softmax of the item before
+//   softmax   a span has its own maximum; weights are split into terms and transposed
+//   values    once the weights of all items are there: 32 columns of the keys at a time are
+//             interleaved into a slice that stays in L1, while the slice before is multiplied; then
+//             folded into the state with o = o * to + sums * from, as partials are merged
+// The products take the tile unit, all else the vector unit, so each runs between the other's
+// instructions. The values of one span are multiplied after the first logits of the next.
+
+#pragma once
+
+namespace ckv::matrix {
+
+template <class Products, int kTiles, int kTerms, int kSteps>
+class SpanKernel {
+  using L = typename Products::Lanes;
+  using F = typename L::F;
+  using I = typename L::I;
+  // Keys in groups of 32, two sub-blocks of 32 keys x 16 rows at a time: of two tiles, or two
+  // groups of one tile.
+  static constexpr uint32_t kGroupsAtOnce = kTiles == 2 ? 1 : 2;
+  static constexpr uint32_t kChunksAtOnce = kTiles == 2 ? 1 : 2;
+  static constexpr uint32_t kItemWeights = kTiles * kTerms * kSpanGroups * 256;
+  static constexpr size_t kSliceWords = size_t{kRowTermsMax} * 2 * kSpanGroups * 512;
+
+ public:
+  SpanKernel(const AttentionShape& shape, const RowBlock& block, const Workspace& work)
+      : shape_(shape),
+        block_(block),
+        work_(work),
+        steps_(static_cast<int>(Workspace::Width(shape) / kStepColumns)),
+        items_(RoundUp(block.packed_rows() / 16, kTiles) / kTiles),
+        exp_(shape.softmax_scale) {}
+
+  // Adds a span whose rows are ready, and prefetches the rows `ahead`. Its keys must stay as they
+  // are until the next span has been added, or Finish has returned; `span` itself too.
+  void Add(const Span* span, const std::byte* const* ahead, uint32_t ahead_count) {
+    prefetch_.Set(ahead, ahead_count, RowBytes(shape_), StepsOf(*span));
+    for (uint32_t item = 0; item < items_; ++item) {
+      F max[kTiles];
+      float* const logits = work_.logits[logits_turn_];
+      if (pending_.on) {
+        Begin();
+        LogitsOf<true>(*span, item, logits, max);
+        End();
+        if (item == 0) ValuesOf(*last_);
+      } else {
+        LogitsOf<false>(*span, item, logits, max);
+      }
+      if (!span->all_see_all) MaskLogits(*span, item, logits, max);
+      Suspend(span, item, logits, max);
+      logits_turn_ ^= 1;
+    }
+    last_ = span;
+  }
+
+  // Completes the last span if its rows have low terms.
+  void FinishLowTerms() {
+    if (last_ != nullptr && last_->row_terms > 1) Finish();
+  }
+  // Completes the last span.
+  void Finish() {
+    if (last_ == nullptr) return;
+    Begin();
+    SoftmaxRest(0, 0);
+    End();
+    ValuesOf(*last_);
+    last_ = nullptr;
+  }
+
+ private:
+  // The softmax of an item whose logits are there.
+  struct Pending {
+    bool on = false;
+    const Span* span = nullptr;
+    uint32_t item = 0;
+    const float* logits = nullptr;
+    uint32_t* weights = nullptr;
+    uint32_t turns = 0;  // kGroupsAtOnce groups each
+    F max[kTiles];       // this span's; -inf if nothing is seen
+    F base[kTiles];      // weights are measured from it
+    F sum[kTiles][2];
+  };
+
+  // Fetches the rows that come next, a few lines at each step. All at once they would queue up.
+  class Prefetch {
+   public:
+    void Set(const std::byte* const* rows, uint32_t count, uint32_t row_bytes, uint32_t steps) {
+      row_ = rows;
+      left_ = count;
+      offset_ = 0;
+      row_bytes_ = row_bytes;
+      const uint32_t lines = count * ((row_bytes + 63) / 64);
+      lines_a_step_ = (lines + steps - 1) / std::max(1u, steps);
+    }
+    HWY_INLINE void Step() {
+      for (uint32_t i = 0; i < lines_a_step_ && left_ > 0; ++i) {
+        L::Prefetch(*row_ + offset_);
+        offset_ += 64;
+        if (offset_ < row_bytes_) continue;
+        offset_ = 0;
+        ++row_;
+        --left_;
+      }
+    }
+
+   private:
+    const std::byte* const* row_ = nullptr;
+    uint32_t left_ = 0;
+    uint32_t offset_ = 0;
+    uint32_t row_bytes_ = 0;
+    uint32_t lines_a_step_ = 0;
+  };
+
+  uint32_t StepsOf(const Span& span) const {
+    const uint32_t chunks = RoundUp(Chunks(), kChunksAtOnce) / kChunksAtOnce;
+    return items_ *
+           (span.groups / kGroupsAtOnce * static_cast<uint32_t>(steps_) + span.groups * chunks);
+  }
+  uint32_t Chunks() const { return (shape_.d_v + kStepColumns - 1) / kStepColumns; }
+
+  static constexpr uint32_t TileOf(uint32_t sub) { return kTiles == 2 ? sub : 0; }
+  static constexpr uint32_t GroupOf(uint32_t turn, uint32_t sub) {
+    return kTiles == 2 ? turn : 2 * turn + sub;
+  }
+  // Returns the start of a sub-block's logits, 32 keys x 16 rows.
+  static constexpr size_t LogitsAt(uint32_t turn, uint32_t sub) {
+    return (size_t{TileOf(sub)} * kSpanKeys + GroupOf(turn, sub) * kGroupKeys) * 16;
+  }
+
+  // ---- logits, with the softmax of the pending item between the steps
+
+  template <bool kSoftmax>
+  HWY_NOINLINE void LogitsOf(const Span& span, uint32_t item, float* logits, F* max) {
+    const uint32_t* const queries = work_.queries + size_t{item} * kTiles * steps_ * 256;
+    // Copies, which stay in registers.
+    const WeightExp<L> exp = exp_;
+    Pending soft = pending_;
+    F running[2] = {L::Set(kEmptyM), L::Set(kEmptyM)};
+    const uint32_t turns = span.groups / kGroupsAtOnce;
+    for (uint32_t turn = 0; turn < turns; ++turn) {
+      float* const at0 = logits + LogitsAt(turn, 0);
+      float* const at1 = logits + LogitsAt(turn, 1);
+      // Tiles in the order of the products: keys 0..15 of both sub-blocks, then 16..31; or 64 keys.
+      float* const two[4] = {at0, at1, at0 + 256, at1 + 256};
+      float* const one[4] = {at0, at0 + 256, at1, at1 + 256};
+      float* const(&to)[4] = kTiles == 2 ? two : one;
+      const float* const before0 = turn > 0 ? logits + LogitsAt(turn - 1, 0) : nullptr;
+      const float* const before1 = turn > 0 ? logits + LogitsAt(turn - 1, 1) : nullptr;
+      products_.template Logits<kTiles, kSteps>(&span.keys[turn * kGroupsAtOnce], span.row_terms,
+                                                queries, steps_, to,
+                                                [&](int step) CKV_MATRIX_LAMBDA {
+                                                  if constexpr (kSoftmax)
+                                                    SoftmaxStep(exp, soft, turn, step);
+                                                  if (before0 != nullptr)
+                                                    MaxStep(before0, before1, step, running);
+                                                  prefetch_.Step();
+                                                });
+    }
+    const size_t last0 = LogitsAt(turns - 1, 0), last1 = LogitsAt(turns - 1, 1);
+    for (uint32_t j = 0; j < kGroupKeys; ++j) {
+      running[0] = L::Max(L::Load(logits + last0 + 16 * j), running[0]);
+      running[1] = L::Max(L::Load(logits + last1 + 16 * j), running[1]);
+    }
+    if constexpr (kSoftmax) {
+      pending_ = soft;
+      SoftmaxRest(std::min(turns, soft.turns), std::min(turns - 1, soft.turns));
+    }
+    if constexpr (kTiles == 2) {
+      max[0] = running[0];
+      max[1] = running[1];
+    } else {
+      max[0] = L::Max(running[0], running[1]);
+    }
+  }
+
+  // Step `step` does these of `count` things.
+  HWY_INLINE int ShareBegin(int count, int step) const {
+    return count * step / (kSteps > 0 ? kSteps : steps_);
+  }
+
+  HWY_INLINE void MaxStep(const float* before0, const float* before1, int step, F* running) {
+    for (int j = ShareBegin(kGroupKeys, step); j < ShareBegin(kGroupKeys, step + 1); ++j) {
+      running[0] = L::Max(L::Load(before0 + 16 * j), running[0]);
+      running[1] = L::Max(L::Load(before1 + 16 * j), running[1]);
+    }
+  }
+
+  // Weights of a turn take its steps; they are transposed during the next turn.
+  HWY_INLINE void SoftmaxStep(const WeightExp<L>& exp, Pending& soft, uint32_t turn, int step) {
+    if (turn < soft.turns) {
+      for (int u = ShareBegin(16, step); u < ShareBegin(16, step + 1); ++u)
+        WeightPair(exp, soft, turn, u);
+    }
+    if (turn > 0 && turn - 1 < soft.turns) {
+      for (int k = ShareBegin(2 * kTerms, step); k < ShareBegin(2 * kTerms, step + 1); ++k)
+        TransposeWeights(soft, turn - 1, k);
+    }
+  }
+
+  // Does the rest after `weighed` turns of weights and `transposed` turns of transposes.
+  HWY_NOINLINE void SoftmaxRest(uint32_t weighed, uint32_t transposed) {
+    for (; transposed < weighed; ++transposed) TransposeTurn(transposed);
+    for (; weighed < pending_.turns; ++weighed) {
+      for (int u = 0; u < 16; ++u) WeightPair(exp_, pending_, weighed, u);
+      TransposeTurn(weighed);
+    }
+  }
+  void TransposeTurn(uint32_t turn) {
+    for (int k = 0; k < 2 * kTerms; ++k) TransposeWeights(pending_, turn, k);
+  }
+
+  // Weights of keys 2 pair and 2 pair + 1 of both sub-blocks. Sums of l run over even and odd
+  // groups apart, whatever kTiles is.
+  HWY_INLINE void WeightPair(const WeightExp<L>& exp, Pending& soft, uint32_t turn, int pair) {
+#pragma GCC unroll 2
+    for (uint32_t sub = 0; sub < 2; ++sub) {
+      const uint32_t tile = TileOf(sub);
+      const float* const at = soft.logits + LogitsAt(turn, sub) + size_t(pair) * 32;
+      I even[kTermsMax], odd[kTermsMax];
+      const F base = soft.base[tile];
+      const F first =
+          SplitWeight<L, kTerms>(exp.template Of<kTerms>(L::Sub(L::Load(at), base)), even);
+      const F second =
+          SplitWeight<L, kTerms>(exp.template Of<kTerms>(L::Sub(L::Load(at + 16), base)), odd);
+      F& sum = kTiles == 2 ? soft.sum[tile][turn & 1] : soft.sum[0][sub];
+      sum = L::Add(sum, L::Add(first, second));
+#pragma GCC unroll 3
+      for (int t = 0; t < kTerms; ++t)
+        L::StoreI(PairsAt(turn, sub, t) + pair * 16, L::PairUp(even[t], odd[t]));
+    }
+  }
+  HWY_INLINE uint32_t* PairsAt(uint32_t turn, uint32_t sub, int term) const {
+    return work_.pairs + (((turn & 1) * 2 + sub) * kTerms + static_cast<uint32_t>(term)) * 256;
+  }
+  // k-th of the 2 * kTerms transposes of a turn.
+  HWY_INLINE void TransposeWeights(const Pending& soft, uint32_t turn, int k) {
+    const uint32_t sub = static_cast<uint32_t>(k) / kTerms;
+    const int term = k % kTerms;
+    uint32_t* const to =
+        soft.weights + ((size_t{TileOf(sub)} * kTerms + static_cast<uint32_t>(term)) * kSpanGroups +
+                        GroupOf(turn, sub)) *
+                           256;
+    L::Transpose(PairsAt(turn, sub, term), 16, to);
+  }
+
+  // ---- the softmax's bookkeeping
+
+  // Keys that a query row does not see get -inf, and so weight 0.
+  HWY_NOINLINE void MaskLogits(const Span& span, uint32_t item, float* logits, F* max) {
+    for (uint32_t tile = 0; tile < kTiles; ++tile) {
+      const I seen = L::LoadI(&span.seen[(item * kTiles + tile) * 16]);
+      float* const at = logits + size_t{tile} * kSpanKeys * 16;
+      F running = L::Set(kEmptyM);
+      for (uint32_t j = 0; j < span.groups * kGroupKeys; ++j) {
+        const F logit =
+            L::Select(L::LessI(L::SetI(j), seen), L::Load(at + 16 * j), L::Set(kEmptyM));
+        L::Store(at + 16 * j, logit);
+        running = L::Max(logit, running);
+      }
+      max[tile] = running;
+    }
+  }
+
+  void Suspend(const Span* span, uint32_t item, const float* logits, const F* max) {
+    pending_.on = true;
+    pending_.span = span;
+    pending_.item = item;
+    pending_.logits = logits;
+    pending_.weights = work_.weights + size_t{item} * kItemWeights;
+    pending_.turns = span->groups / kGroupsAtOnce;
+    for (int t = 0; t < kTiles; ++t) pending_.max[t] = max[t];
+  }
+
+  // The new maximum, and the factors by which the state and this span's sums are folded. A row that
+  // sees nothing here keeps its state bit for bit: o * 1 + 0 * -0, where + 0 would turn a -0 into
+  // +0.
+  void Begin() {
+    const F none = L::Set(kEmptyM);
+    const SpanState& state = pending_.span->state;
+    for (uint32_t t = 0; t < kTiles; ++t) {
+      const uint32_t row = (pending_.item * kTiles + t) * 16;
+      const F max = pending_.max[t];
+      const auto sees_none = L::Equal(max, none);
+      pending_.base[t] = L::Select(sees_none, L::Set(0), max);
+      pending_.sum[t][0] = pending_.sum[t][1] = L::Set(0);
+      if (row >= block_.packed_rows()) continue;
+      const F old = pending_.span->fold ? L::Load(state.m + row) : none;
+      const F both = L::Max(max, old);
+      const F base = L::Select(L::Equal(both, none), L::Set(0), both);
+      const F to = exp_.template Of<3>(L::Sub(old, base));
+      const F from = exp_.template Of<3>(L::Sub(max, base));
+      L::Store(to_ + row, L::Select(sees_none, L::Set(1), to));
+      L::Store(from_ + row, L::Select(sees_none, L::Set(-0.0f), from));
+      L::Store(state.m + row, both);
+    }
+  }
+
+  void End() {
+    const SpanState& state = pending_.span->state;
+    for (uint32_t t = 0; t < kTiles; ++t) {
+      const uint32_t row = (pending_.item * kTiles + t) * 16;
+      if (row >= block_.packed_rows()) continue;
+      const F sum = L::Mul(L::Add(pending_.sum[t][0], pending_.sum[t][1]), L::Load(from_ + row));
+      const F l =
+          pending_.span->fold ? L::MulAdd(L::Load(state.l + row), L::Load(to_ + row), sum) : sum;
+      L::Store(state.l + row, l);
+    }
+    pending_.on = false;
+  }
+
+  // ---- values
+
+  // Sums that wait to be folded while the next ones are computed.
+  struct Unfolded {
+    const float* sums = nullptr;
+    float* o = nullptr;
+    uint32_t row = 0;
+  };
+
+  HWY_NOINLINE void ValuesOf(const Span& span) {
+    // Interleaving takes the time of the products that hide it: its share of each group's step.
+    const uint32_t units = span.groups * 16 * kChunksAtOnce;
+    const uint32_t share = (16 * kChunksAtOnce + items_ - 1) / items_;
+    const uint32_t chunks = Chunks();
+    const uint32_t column_tiles = SpanState::ColumnTiles(shape_);
+    Unfolded unfolded;
+    uint32_t turn = 0;
+    InterleaveUnits(span, 0, SliceAt(0), 0, units);
+    for (uint32_t chunk = 0; chunk < chunks; chunk += kChunksAtOnce) {
+      uint32_t* const slice = SliceAt(chunk / kChunksAtOnce);
+      uint32_t* const next_slice = SliceAt(chunk / kChunksAtOnce + 1);
+      const bool more = chunk + kChunksAtOnce < chunks;
+      uint32_t unit = more ? 0 : units;
+      for (uint32_t item = 0; item < items_; ++item, turn ^= 1) {
+        float* const sums = work_.sums + size_t{turn} * 1024;
+        products_.template Values<kTiles, kTerms>(
+            work_.weights + size_t{item} * kItemWeights, slice, span.row_terms, span.groups, sums,
+            [&](bool first, bool last, uint32_t group) CKV_MATRIX_LAMBDA {
+              if (first && unfolded.sums != nullptr) FoldPart(span, unfolded, group, span.groups);
+              if (!last) return;
+              const uint32_t end = std::min(unit + share, units);
+              InterleaveUnits(span, chunk + kChunksAtOnce, next_slice, unit, end);
+              unit = end;
+              prefetch_.Step();
+            });
+        unfolded = {sums, span.state.o + (size_t{item} * kTiles * column_tiles + 2 * chunk) * 256,
+                    item * kTiles * 16};
+      }
+      InterleaveUnits(span, chunk + kChunksAtOnce, next_slice, unit, units);
+    }
+    if (unfolded.sums != nullptr) FoldPart(span, unfolded, 0, 1);
+  }
+
+  uint32_t* SliceAt(uint32_t turn) const { return work_.values + (turn & 1) * kSliceWords; }
+
+  // A unit is a pair of keys of one chunk.
+  HWY_INLINE void InterleaveUnits(const Span& span, uint32_t chunk, uint32_t* slice, uint32_t begin,
+                                  uint32_t end) {
+    const uint32_t pairs = span.groups * 16, chunks = Chunks();
+    for (uint32_t u = begin; u < end; ++u) {
+      const uint32_t which = kChunksAtOnce == 2 && u >= pairs ? 1 : 0;
+      const uint32_t pair = u - which * pairs;
+      if (chunk + which >= chunks) return;
+      const KeyGroup& group = span.keys[pair / 16];
+      for (uint32_t term = 0; term < span.row_terms; ++term) {
+        const auto* const row0 =
+            reinterpret_cast<const uint16_t*>(reinterpret_cast<const std::byte*>(group.rows[term]) +
+                                              size_t{2 * (pair % 16)} * group.stride_bytes);
+        const auto* const row1 = reinterpret_cast<const uint16_t*>(
+            reinterpret_cast<const std::byte*>(row0) + group.stride_bytes);
+        const uint32_t column = (chunk + which) * kStepColumns;
+        uint32_t* const to = slice + (size_t{term} * kChunksAtOnce + which) * kSpanGroups * 512 +
+                             size_t{pair / 16} * 512 + pair % 16 * 16;
+        L::Interleave(row0 + column, row1 + column, to, to + 256);
+      }
+    }
+  }
+
+  // Folds part `part` of `parts` of four tiles of sums into o.
+  HWY_INLINE void FoldPart(const Span& span, const Unfolded& unfolded, uint32_t part,
+                           uint32_t parts) {
+    // Sums of two tiles: rows 0..15 with both halves of the columns, then rows 16..31.
+    const size_t second = kTiles == 2 ? size_t{SpanState::ColumnTiles(shape_)} * 256 : 512;
+    const uint32_t row_end = block_.packed_rows();
+    for (uint32_t i = part * 64 / parts; i < (part + 1) * 64 / parts; ++i) {
+      const uint32_t tile = i / 16;
+      const uint32_t row = unfolded.row + i % 16 + (kTiles == 2 ? tile / 2 * 16 : 0);
+      if (row >= row_end || (span.some_skip && span.skip[row])) continue;
+      float* const o = unfolded.o + (tile < 2 ? 0 : second) + (tile & 1) * 256 + i % 16 * 16;
+      const F sum = L::Mul(L::Load(unfolded.sums + size_t{i} * 16), L::Set(from_[row]));
+      L::Store(o, span.fold ? L::MulAdd(L::Load(o), L::Set(to_[row]), sum) : sum);
+    }
+  }
+
+  const AttentionShape& shape_;
+  const RowBlock& block_;
+  const Workspace& work_;
+  const int steps_;
+  const uint32_t items_;
+  const WeightExp<L> exp_;
+  Products products_;
+  Prefetch prefetch_;
+  Pending pending_;
+  const Span* last_ = nullptr;
+  uint32_t logits_turn_ = 0;
+  alignas(64) float to_[kBlockRowsMax];
+  alignas(64) float from_[kBlockRowsMax];
+};
+
+}  // namespace ckv::matrix

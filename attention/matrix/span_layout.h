@@ -1,0 +1,115 @@
+// How a matrix kernel lays out a span in memory: the shapes that its products and its softmax
+// share.
+//
+// A span is up to kSpanKeys attended rows ("keys"), in groups of 32. Query rows come in tiles of
+// 16. An item is one tile, or two if the block has more than one. All operands are
+// bf16 in the pairs that dot products take: a word holds two values that are multiplied and added
+// together.
+//
+//   queries   [tile][step][16 pairs of columns][16 rows]    words; a step is 32 columns
+//   logits    [tile of the item][kSpanKeys][16 rows]        f32, raw: not yet scaled
+//   weights   [item][tile][term][group][16 rows][16 pairs of keys]   words
+//   values    [group][2 halves][16 pairs of keys][16 columns]        words: 32 columns of a span
+//   o         [tile][column tile][16 rows][16 columns]      f32; a chunk of 32 columns is two
+//             column tiles, whose columns are in the order of Lanes::Interleave
+
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "attention/block_kernel.h"
+#include "attention/fp8.h"
+#include "proto/base/status.h"
+
+namespace ckv::matrix {
+
+// 256 keys: their interleaved values of 32 columns are 16 KB, and two of these slices stay in L1.
+inline constexpr uint32_t kSpanKeys = 256;
+inline constexpr uint32_t kGroupKeys = 32;
+inline constexpr uint32_t kSpanGroups = kSpanKeys / kGroupKeys;
+inline constexpr uint32_t kStepColumns = 32;
+inline constexpr uint32_t kTermsMax = 3;
+// A row in bf16 terms that add up to it: one but for fp8 rows whose scale is no power of two.
+inline constexpr uint32_t kRowTermsMax = 3;
+
+// The state of a block: m is raw (not yet times the scale), o not yet divided by l.
+struct SpanState {
+  float* m = nullptr;  // [packed_rows]
+  float* l = nullptr;  // [packed_rows]; m = -inf and l = 0: saw nothing, o is not initialised
+  float* o = nullptr;
+
+  // Column tiles of one query tile: whole quadruples, which one-tile items compute at once.
+  static uint32_t ColumnTiles(const AttentionShape& shape) { return RoundUp(shape.d_v, 64) / 16; }
+  static size_t FloatCount(const AttentionShape& shape, uint32_t packed_rows) {
+    return size_t{packed_rows} * (2 + 16 * ColumnTiles(shape));
+  }
+  static SpanState At(float* memory, uint32_t packed_rows) {
+    return {memory, memory + packed_rows, memory + 2 * packed_rows};
+  }
+  bool empty(uint32_t row) const { return m[row] == kEmptyM && l[row] == 0; }
+  // Whether any of `count` rows saw something.
+  bool started(uint32_t count) const {
+    for (uint32_t i = 0; i < count; ++i) {
+      if (!empty(i)) return true;
+    }
+    return false;
+  }
+};
+
+// 32 keys, where the products read them.
+struct KeyGroup {
+  std::array<const uint16_t*, kRowTermsMax> rows = {};  // one for each term of the rows
+  size_t stride_bytes = 0;
+};
+
+// The scratch memory of one worker, cut up.
+struct Workspace {
+  uint32_t* queries = nullptr;
+  uint32_t* weights = nullptr;
+  uint32_t* values = nullptr;  // [2][row term][chunks of an item][group]...
+  uint32_t* pairs = nullptr;   // [2 groups][2][term][16 pairs][16 rows]: weights to transpose
+  float* logits[2] = {};
+  float* sums = nullptr;          // [2][4 tiles]
+  uint16_t* staged[2] = {};       // [kSpanKeys][width]: rows that cannot be read in place
+  uint16_t* low_terms = nullptr;  // [kRowTermsMax - 1][kSpanKeys][width], fp8 rows only
+  float* total = nullptr;         // one SpanState
+  float* results = nullptr;       // as many as fit in the rows of a block
+
+  // Values of a row as products take it: whole steps.
+  static uint32_t Width(const AttentionShape& shape) { return RoundUp(shape.d_qk, kStepColumns); }
+
+  static Workspace Cut(const AttentionShape& shape, std::span<std::byte> memory) {
+    const size_t width = Width(shape), rows = kBlockRowsMax;
+    const size_t state = SpanState::FloatCount(shape, kBlockRowsMax);
+    std::byte* at = memory.data();
+    const auto cut = [&](size_t bytes) {
+      // A line and a page apart: operands that are used together fall into different sets.
+      std::byte* const begin = at;
+      at += RoundUp(static_cast<uint32_t>(bytes), 64) + 64;
+      return begin;
+    };
+    const auto words = [&](size_t count) { return reinterpret_cast<uint32_t*>(cut(4 * count)); };
+    const auto floats = [&](size_t count) { return reinterpret_cast<float*>(cut(4 * count)); };
+    Workspace w;
+    w.queries = words(rows * width / 2);
+    w.weights = words(rows * kSpanKeys / 2 * kTermsMax);
+    w.values = words(size_t{2} * kRowTermsMax * 2 * kSpanGroups * 512);
+    w.pairs = words(size_t{2} * 2 * kTermsMax * 256);
+    for (float*& logits : w.logits) logits = floats(size_t{kSpanKeys} * 32);
+    w.sums = floats(size_t{2} * 4 * 256);
+    for (uint16_t*& staged : w.staged)
+      staged = reinterpret_cast<uint16_t*>(words(kSpanKeys * width / 2));
+    w.total = floats(state);
+    w.results = floats(state);
+    if (shape.row_dtype == RowDtype::kFp8DsMla) {
+      w.low_terms = reinterpret_cast<uint16_t*>(words((kRowTermsMax - 1) * kSpanKeys * width / 2));
+    }
+    CKV_CHECK(at <= memory.data() + memory.size());
+    return w;
+  }
+};
+
+}  // namespace ckv::matrix

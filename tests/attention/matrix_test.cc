@@ -1,0 +1,280 @@
+// Goal: grades err as grade.h says; the tile unit, its model and the model in plain C++ have equal
+// bits; and neither a neighbour's NaN nor its odd scale moves a bit of a row. Method: random,
+// peaked, cancelling and single rows against the f64 reference; kernels compared bit for bit.
+
+#include "attention/matrix/matrix_kernel.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "attention/bf16.h"
+#include "attention/mla_partial.h"
+#include "tests/attention/each_target.h"
+#include "tests/attention/random_piece.h"
+#include "tests/attention/reference.h"
+
+namespace ckv {
+namespace {
+
+using test::ForEachTarget;
+using test::PieceOptions;
+using test::RandomIndices;
+using test::TestPiece;
+
+constexpr Grade kGrades[] = {Grade::kExact, Grade::kWire, Grade::kFast};
+
+// The kernels of this machine whose bits are the tile unit's; the model in plain C++ comes first.
+std::vector<const BlockKernel*> TileKernels() {
+  std::vector<const BlockKernel*> kernels = {&matrix::PortableModelBlockKernel()};
+#if defined(__x86_64__)
+  if (matrix::VectorRate(1) > 0) kernels.push_back(&matrix::ModelBlockKernel());
+  if (matrix::AmxUnit().usable) kernels.push_back(&matrix::AmxBlockKernel());
+#endif
+  return kernels;
+}
+
+std::vector<float> OutputOf(const TestPiece& piece) {
+  std::vector<float> all;
+  for (uint32_t i = 0; i < piece.piece().q.count; ++i) {
+    for (uint32_t d = 0; d < piece.shape().d_v; ++d) all.push_back(piece.o(i, d));
+    all.push_back(piece.m(i));
+    all.push_back(piece.l(i));
+  }
+  return all;
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+TEST(MatrixKernel, TheModelsAndTheUnitHaveEqualBits) {
+  const std::vector<const BlockKernel*> kernels = TileKernels();
+  WorkerPool pool(1), pool3(3);
+  for (uint32_t seed = 0; seed < 24; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 rng(seed);
+    PieceOptions options;
+    const bool fp8 = seed % 4 == 3;
+    options.shape = {64 + 32 * (seed % 3), 48 + 16 * (seed % 2), 0, RowDtype::kBf16, 0.3f};
+    if (fp8) options.shape = {128 + 64, 128, 64, RowDtype::kFp8DsMla, 0.2f};
+    if (seed == 0) options.shape = {576, 512, 64, RowDtype::kBf16, 0.07f};
+    options.q_count = 1 + rng() % 40;
+    options.row_count = 1 + rng() % 600;
+    options.q_sigma = seed % 5 == 4 ? 30.0f : 1.0f;  // peaked, with weights near the smallest
+    TestPiece piece(options, &rng);
+    if (fp8) piece.StoreScale(0, 0, 0.0071f);
+    if (seed % 2 == 0) {
+      std::vector<uint32_t> limits(options.q_count);
+      for (uint32_t& limit : limits) limit = rng() % (options.row_count + 10);
+      piece.SetLimits(limits);
+      if (seed % 4 == 2) piece.FillRowWithNan(options.row_count / 2);
+    } else if (seed % 3 == 1) {
+      piece.SetSelection(RandomIndices(300, options.row_count, &rng), 300, options.q_count);
+    }
+    piece.piece().grade = kGrades[seed % 3];
+    std::vector<float> want;
+    for (const BlockKernel* kernel : kernels) {
+      piece.ResetOutput();
+      AttendPartialsOn(*kernel, piece.shape(), {&piece.piece(), 1}, rng() % 2 == 0 ? pool : pool3);
+      if (want.empty()) want = OutputOf(piece);
+      EXPECT_TRUE(SameBits(OutputOf(piece), want));
+    }
+  }
+}
+
+// Denormal queries, rows and products vanish alike.
+TEST(MatrixKernel, DenormalsAreZeroInTheUnitAndItsModels) {
+  WorkerPool pool(1);
+  std::mt19937 rng(3);
+  PieceOptions options;
+  options.shape = {64, 32, 0, RowDtype::kBf16, 1.0f};
+  options.q_count = 3;
+  options.row_count = 40;
+  options.q_sigma = 1e-19f;
+  TestPiece piece(options, &rng);
+  for (uint32_t j = 0; j < 40; ++j) {
+    std::vector<float> row(64);
+    for (float& x : row) x = std::ldexp(static_cast<float>(rng() % 1000) - 500, -140 + rng() % 90);
+    piece.StoreRow(j, row);
+  }
+  std::vector<float> want;
+  for (const BlockKernel* kernel : TileKernels()) {
+    piece.ResetOutput();
+    AttendPartialsOn(*kernel, piece.shape(), {&piece.piece(), 1}, pool);
+    if (want.empty()) want = OutputOf(piece);
+    EXPECT_TRUE(SameBits(OutputOf(piece), want));
+  }
+}
+
+// What a grade's terms may move |o| by, over the tolerance of the exact grade; P is max |v|.
+double TermsTolerance(Grade grade, double value_max) {
+  if (grade == Grade::kWire) return 2 * 0x1p-18 * value_max;
+  if (grade == Grade::kFast) return 2 * 0x1p-9 * value_max;
+  return 0;
+}
+
+struct Data {
+  std::string name;
+  uint32_t rows;
+  float q_sigma;
+  float row_mean;
+};
+
+// Returns the largest error, over max(1, P), that the target in use makes in a grade.
+double WorstError(const Data& data, Grade grade, WorkerPool& pool) {
+  std::mt19937 rng(17);
+  PieceOptions options;
+  options.shape = {576, 512, 64, RowDtype::kBf16, 0.0417f};
+  options.q_count = 18;
+  options.row_count = data.rows;
+  options.q_sigma = data.q_sigma;
+  options.row_mean = data.row_mean;
+  TestPiece piece(options, &rng);
+  if (data.name == "cancelling") {  // pairs of equal logits and opposite values
+    for (uint32_t j = 0; j + 1 < data.rows; j += 2) {
+      std::vector<float> row(576);
+      for (float& x : row) x = std::normal_distribution<float>()(rng);
+      std::fill(row.begin() + 512, row.end(), 0.0f);
+      for (uint32_t sign = 0; sign < 2; ++sign) {
+        piece.StoreRow(j + sign, row);
+        for (float& x : row) x = -x;
+      }
+    }
+  }
+  piece.piece().grade = grade;
+  AttendPartials(piece.shape(), {&piece.piece(), 1}, pool);
+  const std::vector<reference::Partial> want = reference::Attend(piece.shape(), piece.piece());
+  double worst = 0, o_max = 0;
+  for (const auto& row : want) o_max = std::max(o_max, reference::AbsMax(row.o));
+  for (uint32_t i = 0; i < want.size(); ++i) {
+    const double excess = std::max(0.0, want[i].logit_abs_max - 4);
+    const double exact = (5e-7 + 2 * 0x1p-22 * excess) * std::max(1.0, o_max);
+    const double bound = exact + TermsTolerance(grade, want[i].value_abs_max);
+    for (uint32_t d = 0; d < 512; ++d) {
+      const double error = std::fabs(double{piece.o(i, d)} - want[i].o[d]);
+      EXPECT_LE(error, bound) << data.name << ", " << GradeName(grade) << ", row " << i;
+      worst = std::max(worst, error / std::max(1.0, want[i].value_abs_max));
+      if (error > bound) return worst;
+    }
+  }
+  return worst;
+}
+
+TEST(Grades, ErrWithinTheirBounds) {
+  const Data kinds[] = {{"random", 400, 1, 0},
+                        {"peaked", 400, 12, 0},
+                        {"one visible row", 1, 1, 0},
+                        {"same sign", 400, 0.3f, 1},
+                        {"cancelling", 400, 1, 0}};
+  WorkerPool pool(1);
+  for (const Data& data : kinds) {
+    ForEachTarget([&] {
+      double worst[3];
+      for (int g = 0; g < 3; ++g) worst[g] = WorstError(data, kGrades[g], pool);
+      const bool is_matrix = KernelTarget().starts_with("AMX") || KernelTarget() == "AVX512_BF16";
+      if (!is_matrix || data.rows == 1) {
+        EXPECT_EQ(worst[0], worst[2]);
+        return;
+      }
+      // Fewer terms do less, and so err more: a grade that did nothing would pass the bounds.
+      // Of peaked data the logits err more than two terms do.
+      if (data.name != "peaked") {
+        EXPECT_LT(worst[0], worst[1]);
+      }
+      EXPECT_LT(4 * worst[1], worst[2]);
+    });
+  }
+}
+
+TEST(Grades, TheDefaultIsThePartialsOwn) {
+  EXPECT_EQ(GradeOf(Grade::kDefault, PartialDtype::kF32), Grade::kExact);
+  EXPECT_EQ(GradeOf(Grade::kDefault, PartialDtype::kBf16), Grade::kWire);
+  EXPECT_EQ(GradeOf(Grade::kFast, PartialDtype::kF32), Grade::kFast);
+}
+
+// Two requests of different grades over the same rows, in one call: each has the bits of its own.
+TEST(Grades, OfPiecesInOneCallAreTheirOwn) {
+  WorkerPool pool(1);
+  PieceOptions options;
+  options.q_count = 16;
+  options.row_count = 300;
+  std::mt19937 rng(5);
+  TestPiece piece(options, &rng);
+  ForEachTarget([&] {
+    std::vector<std::vector<float>> alone, together;
+    for (const Grade grade : kGrades) {
+      piece.piece().grade = grade;
+      AttendPartials(piece.shape(), {&piece.piece(), 1}, pool);
+      alone.push_back(OutputOf(piece));
+    }
+    std::vector<AttentionPiece> pieces(3, piece.piece());
+    std::vector<std::vector<float>> o(3, std::vector<float>(16 * 512)), m(3), l(3);
+    for (int g = 0; g < 3; ++g) {
+      m[g].resize(16);
+      l[g].resize(16);
+      pieces[g].grade = kGrades[g];
+      pieces[g].out = {o[g].data(), m[g].data(), l[g].data(), PartialDtype::kF32};
+    }
+    AttendPartials(piece.shape(), pieces, pool);
+    for (int g = 0; g < 3; ++g) {
+      for (uint32_t i = 0; i < 16; ++i) {
+        EXPECT_EQ(std::memcmp(&o[g][i * 512], &alone[g][i * 514], 512 * sizeof(float)), 0);
+      }
+    }
+  });
+}
+
+// A query row's bits are those it has alone, when later rows of its span hold a NaN or an fp8 scale
+// that is no power of two, and its neighbours see them.
+TEST(MatrixKernel, RowsThatOnlyNeighboursSeeMoveNoBit) {
+  WorkerPool pool(1);
+  for (const bool fp8 : {false, true}) {
+    PieceOptions options;
+    options.shape = {128 + 64, 128, 64, fp8 ? RowDtype::kFp8DsMla : RowDtype::kBf16, 0.2f};
+    options.q_count = 20;
+    options.row_count = 200;
+    std::mt19937 rng(23);
+    TestPiece piece(options, &rng);
+    std::vector<uint32_t> limits;
+    for (uint32_t i = 0; i < 20; ++i) limits.push_back(60 + 7 * i);
+    piece.SetLimits(limits);
+    std::vector<std::vector<float>> before;
+    ForEachTarget([&] {
+      AttendPartials(piece.shape(), {&piece.piece(), 1}, pool);
+      before.push_back(OutputOf(piece));
+    });
+    if (fp8) piece.StoreScale(150, 0, 0.0071f);
+    piece.FillRowWithNan(170);
+    size_t target = 0;
+    ForEachTarget([&] {
+      piece.ResetOutput();
+      AttendPartials(piece.shape(), {&piece.piece(), 1}, pool);
+      const std::vector<float> after = OutputOf(piece);
+      for (uint32_t i = 0; i < 20; ++i) {
+        const bool sees = limits[i] > (fp8 ? 150u : 170u);
+        EXPECT_EQ(std::memcmp(&before[target][i * 130], &after[i * 130], 130 * sizeof(float)) != 0,
+                  sees)
+            << "query row " << i;
+      }
+      ++target;
+    });
+  }
+}
+
+TEST(MatrixUnits, AreThereOrSayWhyNot) {
+  for (const matrix::UnitState& unit : {matrix::AmxUnit(), matrix::DotUnit()}) {
+    EXPECT_EQ(unit.usable, unit.why_not.empty());
+  }
+  EXPECT_EQ(matrix::AmxUnit().usable, matrix::AmxRate(1) > 0);
+  EXPECT_EQ(matrix::DotUnit().usable, matrix::DotRate(1) > 0);
+}
+
+}  // namespace
+}  // namespace ckv
