@@ -119,10 +119,13 @@ struct PortableLanes {
   // Pairs up two rows of 32 bf16 values. The pairs of the first four of each 8
   // columns go to lo, those of the others to hi.
   static void Interleave(const uint16_t* row0, const uint16_t* row1, uint32_t* lo, uint32_t* hi) {
-    for (int i = 0; i < 16; ++i) {
-      const int c = i / 4 * 8 + i % 4;
-      lo[i] = uint32_t{row1[c]} << 16 | row0[c];
-      hi[i] = uint32_t{row1[c + 4]} << 16 | row0[c + 4];
+    std::array<uint16_t, 32> even, odd;
+    std::memcpy(&even, row0, sizeof(even));  // rows lie at any address
+    std::memcpy(&odd, row1, sizeof(odd));
+    for (size_t i = 0; i < 16; ++i) {
+      const size_t c = i / 4 * 8 + i % 4;
+      lo[i] = uint32_t{odd[c]} << 16 | even[c];
+      hi[i] = uint32_t{odd[c + 4]} << 16 | even[c + 4];
     }
   }
   // Undoes the order of Interleave: 32 columns in two vectors.
