@@ -113,7 +113,7 @@ class Actor {
   static constexpr uint64_t kSliceBytes = uint64_t{16} << 20;
   // How long the maps of a run may take together. A holder copies 64 MiB in tens of milliseconds,
   // but behind large queries; a pull goes ahead of those.
-  static constexpr Duration kMapTimeout = std::chrono::milliseconds(250);
+  static constexpr Duration kMapTimeout = std::chrono::seconds(1);
   // Runs that wait to be pulled. Others wait for their context's next calls.
   static constexpr size_t kQueuedPullsMax = 1024;
 

@@ -83,8 +83,10 @@ TEST_F(CompareTest, EachPolicyIsRunWithNothingNear) {
   }
   const Json& near = json["policies"][0];
   EXPECT_EQ(near["policy"], "near");
-  EXPECT_GE(near["bytes_mapped"], row_bytes_) << "the holders are on this host";
-  EXPECT_EQ(near["bytes_pulled"], 0u);
+  // The holders are on this host, so rows are mapped; what takes them too long is pulled.
+  const uint64_t mapped = near["bytes_mapped"], pulled = near["bytes_pulled"];
+  EXPECT_GT(mapped, 0u);
+  EXPECT_GE(mapped + pulled, row_bytes_);
   EXPECT_GE(near["bytes_memory"], row_bytes_);
   EXPECT_EQ(near["bytes_routed"], 0u);
   EXPECT_EQ(near["near_share"], 1.0);
