@@ -16,13 +16,12 @@ namespace ckv {
 // With weights p_j = exp(logit_j - m) and P = max_j |v_j| over the attended rows, what the terms
 // leave out moves |o| by at most
 //   kExact   three terms, of 8 bits each, are all of an f32. So the bound of AttendPartials holds.
-//            Terms and products below 2^-126 become 0: that moves |o| by 2^-124 x max(1, P).
-//   kWire    two terms, rounded: a weight errs by 2^-18 of itself, and l sums the rounded weights.
-//            So o is the exact answer to weights that err by 2^-18: |o| errs by 2 x 2^-18 x P more.
-//            A bf16 partial loses 2^-9 x |o| when it is rounded, some hundred times that.
-//   kFast    one term: a weight errs by 2^-9, so |o| by 2 x 2^-9 x P more. Attention kernels of
-//   GPUs
-//            do this. Only where a caller asks for it.
+//            Terms and products below 2^-126 become 0: that moves |o| by 2^-124 x max(1, P) a key.
+//   kWire    two terms, rounded: a weight errs by 2^-17 of itself, and l sums the rounded weights.
+//            So o is the exact answer to weights that err by that: |o| errs by 2^-17 x P more. A
+//            bf16 partial loses 2^-9 x |o| when it is rounded, some hundred times that.
+//   kFast    one term: a weight errs by 2^-8, so |o| by 2^-8 x P more. Attention kernels of GPUs do
+//            this. Only where a caller asks for it.
 // Errors of different rows have different signs: over 2048 rows of equal weight the sum errs by a
 // fortieth of these bounds.
 enum class Grade : uint8_t {

@@ -32,7 +32,8 @@ constexpr int kRateRounds = 20;  // 10 us each
 // Highway's numbering has the lowest bit for the best target.
 std::vector<Target> FindTargets() {
   std::vector<Target> targets, slower;
-  const double vectors = matrix::DotUnit().usable ? matrix::VectorRate(kRateRounds) : 0;
+  const bool has_unit = matrix::AmxUnit().usable || matrix::DotUnit().usable;
+  const double vectors = has_unit ? matrix::VectorRate(kRateRounds) : 0;
 #if defined(__x86_64__)
   if (matrix::AmxUnit().usable) {
     const bool pays = matrix::AmxRate(kRateRounds) >= kAmxGainMin * vectors;

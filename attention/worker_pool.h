@@ -24,10 +24,9 @@ class WorkerPool {
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   static constexpr uint32_t kThreadCountMax = 256;
-  // Sized for rows of kRowWidthMax values. 128 packed query rows in f32 take 524 KB, a tile of 72
-  // cKV rows 295 KB. Its logits and what goes with them take 72 KB, and two sets of accumulators
-  // 525 KB each. Together that is 1.95 MB, and one huge page. DeepSeek's 576 use 1.07 MB of it, a
-  // quarter of that once per span.
+  // Sized for rows of kRowWidthMax values, by what the matrix kernels take: 3.9 MB with fp8 rows,
+  // of which 2.1 MB are staged rows (attention/matrix/span_layout.h). The vector kernel takes 1.95
+  // MB. DeepSeek's 576 use 1.7 and 1.07 MB.
   static constexpr size_t kScratchBytes = size_t{4} << 20;
 
   uint32_t thread_count() const;

@@ -10,6 +10,7 @@
 #include "absl/container/btree_map.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/str_format.h"
+#include "attention/mla_partial.h"
 #include "client/holders/retry.h"
 #include "proto/base/status.h"
 
@@ -155,7 +156,7 @@ void LinkTable::Choose(ChunkLinks& chunk_links, const ReplicaWork& work) {
   if (!tried_.empty()) ranking.made = false;
   chooser_.Look(chunk_links.corpus->geometry, work, chunk_links.links, *peers_, options_->shape,
                 options_->oracle, now_, tried_);
-  if (one_target) chooser_.KeepToOneTarget(chunk_links.groups);
+  if (one_target) chooser_.KeepToOneTarget(chunk_links.groups, KernelTargetIdOf(KernelTarget()));
   for (ReplicaGroup& group : chunk_links.groups) {
     if (group.links.size() > 1) chooser_.Choose(group);
   }

@@ -1,8 +1,8 @@
 #include "client/holders/replica_choice.h"
 
 #include <algorithm>
+#include <compare>
 #include <optional>
-#include <utility>
 
 #include "proto/corpus.h"
 
@@ -58,26 +58,36 @@ void ReplicaChooser::Look(const Geometry& geometry, const ReplicaWork& work,
   }
 }
 
-void ReplicaChooser::KeepToOneTarget(std::span<const ReplicaGroup> groups) {
-  uint64_t most = 0;
-  for (const KernelTargetId target : targets_) {
-    if (target == KernelTargetId::kUnknown) continue;
-    uint64_t tokens = 0;
-    const KernelTargetId before = std::exchange(wanted_, target);
-    for (const ReplicaGroup& group : groups) tokens += HasWanted(group) ? group.token_count : 0;
-    if (tokens > most || (tokens == most && target > before)) {
-      most = tokens;
-    } else {
-      wanted_ = before;
+void ReplicaChooser::KeepToOneTarget(std::span<const ReplicaGroup> groups, KernelTargetId mine) {
+  struct Standing {
+    uint64_t tokens = 0;  // that its holders have
+    bool is_mine = false;
+    uint64_t copies = 0;  // tokens, once for each holder
+    KernelTargetId target = KernelTargetId::kUnknown;
+
+    auto operator<=>(const Standing&) const = default;
+  };
+  Standing best;
+  for (size_t i = 0; i < targets_.size(); ++i) {
+    const KernelTargetId target = targets_[i];
+    const bool seen =
+        std::find(targets_.begin(), targets_.begin() + i, target) != targets_.begin() + i;
+    if (target == KernelTargetId::kUnknown || seen) continue;
+    Standing standing = {.is_mine = target == mine, .target = target};
+    for (const ReplicaGroup& group : groups) {
+      const uint64_t holders = CountOf(group, target);
+      standing.tokens += holders > 0 ? group.token_count : 0;
+      standing.copies += holders * group.token_count;
     }
+    best = std::max(best, standing);
   }
+  wanted_ = best.target;
 }
 
-bool ReplicaChooser::HasWanted(const ReplicaGroup& group) const {
-  return wanted_ != KernelTargetId::kUnknown &&
-         std::any_of(group.links.begin(), group.links.end(), [this](uint32_t link) {
-           return targets_[link] == wanted_ && avoided_until_[link] <= now_;
-         });
+uint64_t ReplicaChooser::CountOf(const ReplicaGroup& group, KernelTargetId target) const {
+  return static_cast<uint64_t>(std::count_if(
+      group.links.begin(), group.links.end(),
+      [&](uint32_t link) { return targets_[link] == target && avoided_until_[link] <= now_; }));
 }
 
 void ReplicaChooser::Choose(ReplicaGroup& group) {
@@ -89,7 +99,7 @@ void ReplicaChooser::Choose(ReplicaGroup& group) {
   uint32_t& chosen = group.chosen[size_t(primitive_)];
   std::optional<RankedCandidate> best, current;
   uint32_t soonest = 0;  // whose failure is the longest ago, about
-  const bool wanted_only = HasWanted(group);
+  const bool wanted_only = wanted_ != KernelTargetId::kUnknown && CountOf(group, wanted_) > 0;
   for (const RankedCandidate& next : std::span(ranked).first(count)) {
     const Instant until = avoided_until_[group.links[next.index]];
     if (until < avoided_until_[group.links[soonest]]) soonest = next.index;

@@ -85,14 +85,15 @@ class ReplicaChooser {
             std::span<const HolderPeer* const> tried = {});
   // For work that wants equal bits: finds the kernel target that Choose keeps to. It is the one
   // whose holders have most tokens over all groups, without those that are avoided. If two have as
-  // many, the larger number wins, so that all requesters choose alike.
-  void KeepToOneTarget(std::span<const ReplicaGroup> groups);
+  // many, `mine` wins, the target of what this process computes itself. Then the one with more
+  // copies of them does, so that one odd holder does not get all calls.
+  void KeepToOneTarget(std::span<const ReplicaGroup> groups, KernelTargetId mine);
   // Sets group.chosen for the work's primitive.
   void Choose(ReplicaGroup& group);
 
  private:
-  // Whether the group has a holder of the wanted target that is not avoided.
-  bool HasWanted(const ReplicaGroup& group) const;
+  // The group's holders of a target that are not avoided.
+  uint64_t CountOf(const ReplicaGroup& group, KernelTargetId target) const;
 
   Primitive primitive_ = Primitive::kRoute;
   DecisionInput input_;

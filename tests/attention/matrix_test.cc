@@ -115,8 +115,8 @@ TEST(MatrixKernel, DenormalsAreZeroInTheUnitAndItsModels) {
 
 // What a grade's terms may move |o| by, over the tolerance of the exact grade; P is max |v|.
 double TermsTolerance(Grade grade, double value_max) {
-  if (grade == Grade::kWire) return 2 * 0x1p-18 * value_max;
-  if (grade == Grade::kFast) return 2 * 0x1p-9 * value_max;
+  if (grade == Grade::kWire) return 0x1p-17 * value_max;
+  if (grade == Grade::kFast) return 0x1p-8 * value_max;
   return 0;
 }
 

@@ -203,12 +203,14 @@ absl::Status RunAttend(const Ctl& ctl, const AttendOptions& options) {
   CKV_ASSIGN_OR_RETURN(const Answered answered, AttendCurrent(ctl, fleet, options));
   const Totals& totals = answered.totals;
   const Geometry& geometry = answered.corpus.geometry;
-  CKV_RETURN_IF_ERROR(WritePartial(options.out, answered.partial,
-                                   {{"corpus", answered.corpus.name},
-                                    {"layer", std::to_string(options.layer)},
-                                    {"rows", totals.approximate ? "approximate" : "exact"},
-                                    {"model", geometry.model},
-                                    {"revision", geometry.revision}}));
+  CKV_RETURN_IF_ERROR(
+      WritePartial(options.out, answered.partial,
+                   {{"corpus", answered.corpus.name},
+                    {"layer", std::to_string(options.layer)},
+                    {"rows", totals.approximate ? "approximate" : "exact"},
+                    {"grade", std::string(GradeName(static_cast<Grade>(totals.grade)))},
+                    {"model", geometry.model},
+                    {"revision", geometry.revision}}));
   const Duration elapsed(static_cast<int64_t>(totals.elapsed_ns));
   ctl.Print(RenderFields({{"wrote", options.out},
                           {"rows", absl::StrFormat("%d over %s of %s", answered.query_count,
@@ -217,8 +219,8 @@ absl::Status RunAttend(const Ctl& ctl, const AttendOptions& options) {
                           {"holders", std::to_string(totals.holder_count)},
                           {"sent", FormatBytes(totals.bytes_sent)},
                           {"received", FormatBytes(totals.bytes_received)},
-                          {"answer",
-                           totals.approximate ? "approximate: some rows were fp8 copies" : "exact"},
+                          {"answer", totals.approximate ? "approximate: some rows were fp8 copies"
+                                                        : "exact rows"},
                           {"grade", std::string(GradeName(static_cast<Grade>(totals.grade)))},
                           {"took", FormatDuration(elapsed)}}),
             {{"out", options.out},
