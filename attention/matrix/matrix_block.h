@@ -142,22 +142,15 @@ class MatrixBlock final : public BlockKernel {
     Span spans[2];
     const std::byte* ahead[kSpanKeys];
     uint32_t turn = 0;
-    bool started = total != nullptr && SpanState::At(total, rows).started(block.count);
     for (uint32_t i = 0; i < run.count; ++i) {
       const SpanState state = SpanState::At(total != nullptr ? total : slot(i), rows);
-      if (total == nullptr) {
-        ClearState(state, rows);
-        started = false;
-      }
+      if (total == nullptr) ClearState(state, rows);
       reader.Open(run.begins[i], i + 1 < run.count ? run.begins[i + 1] : run.end);
       const uint32_t ahead_count = AddressesAfter(block, run, i, ahead);
       // The low terms of fp8 rows have one place, so the span before must be done with them.
       while (kernel.FinishLowTerms(), reader.Prepare(turn, &spans[turn])) {
         Span& span = spans[turn];
         span.state = state;
-        if (span.some_skip && !started) std::memset(state.o, 0, OBytes(shape, rows));
-        span.fold = started || span.some_skip;
-        started = true;
         kernel.Add(&span, ahead, ahead_count);
         turn ^= 1;
       }
@@ -179,9 +172,6 @@ class MatrixBlock final : public BlockKernel {
     return SpanRows<L>::Addresses(block, begin, end, rows);
   }
 
-  static size_t OBytes(const AttentionShape& shape, uint32_t rows) {
-    return size_t{rows} * SpanState::ColumnTiles(shape) * 16 * sizeof(float);
-  }
   // Returns the start of row i in o; its column tiles are 256 floats apart.
   static size_t RowAt(const AttentionShape& shape, uint32_t i) {
     return (size_t{i / 16} * SpanState::ColumnTiles(shape)) * 256 + i % 16 * 16;

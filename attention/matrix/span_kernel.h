@@ -275,9 +275,13 @@ class SpanKernel {
     for (int t = 0; t < kTiles; ++t) pending_.max[t] = max[t];
   }
 
-  // The new maximum, and the factors by which the state and this span's sums are folded. A row that
-  // sees nothing here keeps its state bit for bit: o * 1 + 0 * -0, where + 0 would turn a -0 into
-  // +0.
+  // What becomes of a query row's sums. BlockKernel::Fold does the same with a span of another
+  // thread, so that the bits do not depend on who computed it.
+  static constexpr float kSkip = 0;   // nothing was seen: the state stays as it is
+  static constexpr float kStore = 1;  // the state saw nothing yet: its o is not initialised
+  static constexpr float kFold = 2;
+
+  // The new maximum, and the factors by which the state and this span's sums are folded.
   void Begin() {
     const F none = L::Set(kEmptyM);
     const SpanState& state = pending_.span->state;
@@ -288,7 +292,10 @@ class SpanKernel {
       pending_.base[t] = L::Select(sees_none, L::Set(0), max);
       pending_.sum[t][0] = pending_.sum[t][1] = L::Set(0);
       if (row >= block_.packed_rows()) continue;
-      const F old = pending_.span->fold ? L::Load(state.m + row) : none;
+      const F old = L::Load(state.m + row);
+      const F started =
+          L::Select(L::Equal(L::Load(state.l + row), L::Set(0)), L::Set(kStore), L::Set(kFold));
+      L::Store(fate_ + row, L::Select(L::Equal(old, none), started, L::Set(kFold)));
       const F both = L::Max(max, old);
       const F base = L::Select(L::Equal(both, none), L::Set(0), both);
       const F to = exp_.template Of<3>(L::Sub(old, base));
@@ -304,10 +311,12 @@ class SpanKernel {
     for (uint32_t t = 0; t < kTiles; ++t) {
       const uint32_t row = (pending_.item * kTiles + t) * 16;
       if (row >= block_.packed_rows()) continue;
-      const F sum = L::Mul(L::Add(pending_.sum[t][0], pending_.sum[t][1]), L::Load(from_ + row));
-      const F l =
-          pending_.span->fold ? L::MulAdd(L::Load(state.l + row), L::Load(to_ + row), sum) : sum;
-      L::Store(state.l + row, l);
+      const F weights = L::Add(pending_.sum[t][0], pending_.sum[t][1]);
+      const F fate = L::Load(fate_ + row);
+      const F if_none = L::Select(L::Equal(weights, L::Set(0)), L::Set(kSkip), fate);
+      L::Store(fate_ + row, L::Select(L::Equal(pending_.max[t], L::Set(kEmptyM)), if_none, fate));
+      const F sum = L::Mul(weights, L::Load(from_ + row));
+      L::Store(state.l + row, L::MulAdd(L::Load(state.l + row), L::Load(to_ + row), sum));
     }
     pending_.on = false;
   }
@@ -340,7 +349,7 @@ class SpanKernel {
         products_.template Values<kTiles, kTerms>(
             work_.weights + size_t{item} * kItemWeights, slice, span.row_terms, span.groups, sums,
             [&](bool first, bool last, uint32_t group) CKV_MATRIX_LAMBDA {
-              if (first && unfolded.sums != nullptr) FoldPart(span, unfolded, group, span.groups);
+              if (first && unfolded.sums != nullptr) FoldPart(unfolded, group, span.groups);
               if (!last) return;
               const uint32_t end = std::min(unit + share, units);
               InterleaveUnits(span, chunk + kChunksAtOnce, next_slice, unit, end);
@@ -352,7 +361,7 @@ class SpanKernel {
       }
       InterleaveUnits(span, chunk + kChunksAtOnce, next_slice, unit, units);
     }
-    if (unfolded.sums != nullptr) FoldPart(span, unfolded, 0, 1);
+    if (unfolded.sums != nullptr) FoldPart(unfolded, 0, 1);
   }
 
   uint32_t* SliceAt(uint32_t turn) const { return work_.values + (turn & 1) * kSliceWords; }
@@ -381,18 +390,17 @@ class SpanKernel {
   }
 
   // Folds part `part` of `parts` of four tiles of sums into o.
-  HWY_INLINE void FoldPart(const Span& span, const Unfolded& unfolded, uint32_t part,
-                           uint32_t parts) {
+  HWY_INLINE void FoldPart(const Unfolded& unfolded, uint32_t part, uint32_t parts) {
     // Sums of two tiles: rows 0..15 with both halves of the columns, then rows 16..31.
     const size_t second = kTiles == 2 ? size_t{SpanState::ColumnTiles(shape_)} * 256 : 512;
     const uint32_t row_end = block_.packed_rows();
     for (uint32_t i = part * 64 / parts; i < (part + 1) * 64 / parts; ++i) {
       const uint32_t tile = i / 16;
       const uint32_t row = unfolded.row + i % 16 + (kTiles == 2 ? tile / 2 * 16 : 0);
-      if (row >= row_end || (span.some_skip && span.skip[row])) continue;
+      if (row >= row_end || fate_[row] == kSkip) continue;
       float* const o = unfolded.o + (tile < 2 ? 0 : second) + (tile & 1) * 256 + i % 16 * 16;
       const F sum = L::Mul(L::Load(unfolded.sums + size_t{i} * 16), L::Set(from_[row]));
-      L::Store(o, span.fold ? L::MulAdd(L::Load(o), L::Set(to_[row]), sum) : sum);
+      L::Store(o, fate_[row] == kFold ? L::MulAdd(L::Load(o), L::Set(to_[row]), sum) : sum);
     }
   }
 
@@ -409,6 +417,7 @@ class SpanKernel {
   uint32_t logits_turn_ = 0;
   alignas(64) float to_[kBlockRowsMax];
   alignas(64) float from_[kBlockRowsMax];
+  alignas(64) float fate_[kBlockRowsMax];
 };
 
 }  // namespace ckv::matrix

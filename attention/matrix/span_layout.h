@@ -50,13 +50,6 @@ struct SpanState {
     return {memory, memory + packed_rows, memory + 2 * packed_rows};
   }
   bool empty(uint32_t row) const { return m[row] == kEmptyM && l[row] == 0; }
-  // Whether any of `count` rows saw something.
-  bool started(uint32_t count) const {
-    for (uint32_t i = 0; i < count; ++i) {
-      if (!empty(i)) return true;
-    }
-    return false;
-  }
 };
 
 // 32 keys, where the products read them.

@@ -11,12 +11,9 @@ struct Span {
   uint32_t groups = 0;  // 32 keys each; even, so that one-tile items can take two at once
   uint32_t row_terms = 1;
   bool all_see_all = false;  // all query rows see all keys of all groups
-  bool some_skip = false;    // query rows with skip[i] have no part in it
-  SpanState state;           // it ends here
-  bool fold = false;         // it is folded into the state, not stored
+  SpanState state;           // it is folded into this
   std::array<KeyGroup, kSpanGroups> keys;
   alignas(64) std::array<int32_t, kBlockRowsMax> seen;  // keys that each query row sees
-  std::array<bool, kBlockRowsMax> skip;
 };
 
 // Finds and stages spans, one after the other. There may be two at a time, in turn.
@@ -59,9 +56,9 @@ class SpanRows {
   // not. A weight of 0 does not keep it out of a product. Then each number of keys that query rows
   // see is a part of its own, with the rows beyond zeroed.
   bool Prepare(uint32_t buffer, Span* span) {
-    span->some_skip = next_limit_ != kNoLimit;
+    const bool one_limit = next_limit_ != kNoLimit;
     span->count = 0;
-    if (span->some_skip) {
+    if (one_limit) {
       if (!NextLimit(span)) return false;
     } else {
       if (done_) return false;
@@ -74,11 +71,10 @@ class SpanRows {
     const auto all = static_cast<int32_t>(span->count);
     for (uint32_t i = 0; i < kBlockRowsMax; ++i) {
       span->seen[i] = i < block_.count ? seen_[i] : all;
-      span->skip[i] = span->some_skip && span->seen[i] != all;
-      if (span->skip[i]) span->seen[i] = 0;
+      if (one_limit && span->seen[i] != all) span->seen[i] = 0;
     }
     span->groups = RoundUp(RoundUp(span->count, kGroupKeys) / kGroupKeys, 2);
-    span->all_see_all = !span->some_skip && least_ == span->groups * kGroupKeys;
+    span->all_see_all = !one_limit && least_ == span->groups * kGroupKeys;
     Place(buffer, span);
     return true;
   }

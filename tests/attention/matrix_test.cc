@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <span>
 #include <string>
@@ -265,6 +266,33 @@ TEST(MatrixKernel, RowsThatOnlyNeighboursSeeMoveNoBit) {
       }
       ++target;
     });
+  }
+}
+
+// A span whose logits are all -inf has no part in the answer, though its values are infinite: not
+// when its thread folds it into what came before, and not when another thread does.
+TEST(MatrixKernel, ASpanWithoutWeightsIsLeftOutOnAnyThread) {
+  WorkerPool one(1), three(3);
+  for (const uint32_t span : {0u, 1u, 2u}) {
+    PieceOptions options;
+    options.shape = {64, 64, 0, RowDtype::kBf16, 0.2f};
+    options.q_count = 3;
+    options.row_count = 3 * 256;
+    std::mt19937 rng(29);
+    TestPiece piece(options, &rng);
+    for (uint32_t i = 0; i < 3; ++i)
+      const_cast<uint16_t*>(piece.piece().q.data)[i * piece.piece().q.stride] = 0x3f80;
+    std::vector<float> row(64, 0.5f);
+    row[0] = -std::numeric_limits<float>::infinity();
+    for (uint32_t j = span * 256; j < (span + 1) * 256; ++j) piece.StoreRow(j, row);
+    for (const BlockKernel* kernel : TileKernels()) {
+      AttendPartialsOn(*kernel, piece.shape(), {&piece.piece(), 1}, one);
+      const std::vector<float> in_place = OutputOf(piece);
+      piece.ResetOutput();
+      AttendPartialsOn(*kernel, piece.shape(), {&piece.piece(), 1}, three);
+      EXPECT_TRUE(SameBits(OutputOf(piece), in_place)) << "span " << span;
+      for (const float x : in_place) EXPECT_TRUE(std::isfinite(x));
+    }
   }
 }
 
