@@ -275,8 +275,8 @@ class SpanKernel {
     for (int t = 0; t < kTiles; ++t) pending_.max[t] = max[t];
   }
 
-  // What becomes of a query row's sums. BlockKernel::Fold does the same with a span of another
-  // thread, so that the bits do not depend on who computed it.
+  // A query row's sums are left out, stored or folded. BlockKernel::Fold does the same with a span
+  // of another thread, so that the bits do not depend on who computed it.
   static constexpr float kSkip = 0;   // nothing was seen: the state stays as it is
   static constexpr float kStore = 1;  // the state saw nothing yet: its o is not initialised
   static constexpr float kFold = 2;
