@@ -78,7 +78,10 @@ HWY_PUSH_ATTRIBUTES("avx512f")
 void VectorMultiply(int steps) {
   __m512 sum[16];
 #pragma GCC unroll 16
-  for (__m512& one : sum) one = _mm512_setzero_ps();
+  for (__m512& one : sum) {
+    one = _mm512_setzero_ps();
+    asm volatile("" : "+v"(one));  // else the compiler sees that all are equal, and computes one
+  }
   const __m512 x = _mm512_set1_ps(1.5f);
   for (int i = 0; i < steps; ++i) {
 #pragma GCC unroll 16

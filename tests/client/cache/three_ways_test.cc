@@ -177,6 +177,7 @@ TEST_F(ThreeWays, RowsMadeAnewComeNearAndSayTheSame) {
     call.layer = layer;
     call.q = q;
     call.segments = {&segment, 1};
+    call.grade = Grade::kExact;  // as the local call
     call.deadline = test::Soon();
     return requester_->Attend(call, out, &report);
   };

@@ -334,6 +334,7 @@ TEST_F(ContextTest, ASequenceMayHaveOwnRowsAlone) {
   LayerCall call;
   call.q = {q.data(), 5, kRowValues};
   call.segments = {&segment, 1};
+  call.wire = PartialDtype::kF32;  // so that both are exact
   call.deadline = Soon();
   Answer got(5, kLatentValues), want(5, kLatentValues);
   ASSERT_TRUE(cluster.requester->Attend(call, got.View()).ok());
