@@ -315,6 +315,8 @@ class SpanKernel {
       const F fate = L::Load(fate_ + row);
       const F if_none = L::Select(L::Equal(weights, L::Set(0)), L::Set(kSkip), fate);
       L::Store(fate_ + row, L::Select(L::Equal(pending_.max[t], L::Set(kEmptyM)), if_none, fate));
+      all_fold_[row / 16] =
+          std::all_of(fate_ + row, fate_ + row + 16, [](float one) { return one == kFold; });
       const F sum = L::Mul(weights, L::Load(from_ + row));
       L::Store(state.l + row, L::MulAdd(L::Load(state.l + row), L::Load(to_ + row), sum));
     }
@@ -370,37 +372,55 @@ class SpanKernel {
   HWY_INLINE void InterleaveUnits(const Span& span, uint32_t chunk, uint32_t* slice, uint32_t begin,
                                   uint32_t end) {
     const uint32_t pairs = span.groups * 16, chunks = Chunks();
-    for (uint32_t u = begin; u < end; ++u) {
+    for (uint32_t u = begin; u < end;) {
       const uint32_t which = kChunksAtOnce == 2 && u >= pairs ? 1 : 0;
-      const uint32_t pair = u - which * pairs;
+      const uint32_t pair = u - which * pairs, first = pair % 16;
       if (chunk + which >= chunks) return;
       const KeyGroup& group = span.keys[pair / 16];
+      const uint32_t count = std::min(end - u, 16 - first);
       for (uint32_t term = 0; term < span.row_terms; ++term) {
-        const auto* const row0 =
-            reinterpret_cast<const uint16_t*>(reinterpret_cast<const std::byte*>(group.rows[term]) +
-                                              size_t{2 * (pair % 16)} * group.stride_bytes);
-        const auto* const row1 = reinterpret_cast<const uint16_t*>(
-            reinterpret_cast<const std::byte*>(row0) + group.stride_bytes);
-        const uint32_t column = (chunk + which) * kStepColumns;
-        uint32_t* const to = slice + (size_t{term} * kChunksAtOnce + which) * kSpanGroups * 512 +
-                             size_t{pair / 16} * 512 + pair % 16 * 16;
-        L::Interleave(row0 + column, row1 + column, to, to + 256);
+        const auto* row = reinterpret_cast<const std::byte*>(group.rows[term]) +
+                          size_t{2 * first} * group.stride_bytes +
+                          size_t{chunk + which} * kStepColumns * sizeof(uint16_t);
+        uint32_t* to = slice + (size_t{term} * kChunksAtOnce + which) * kSpanGroups * 512 +
+                       size_t{pair / 16} * 512 + first * 16;
+        for (uint32_t i = 0; i < count; ++i, to += 16, row += 2 * group.stride_bytes) {
+          L::Interleave(reinterpret_cast<const uint16_t*>(row),
+                        reinterpret_cast<const uint16_t*>(row + group.stride_bytes), to, to + 256);
+        }
       }
+      u += count;
     }
   }
 
-  // Folds part `part` of `parts` of four tiles of sums into o.
+  // Folds part `part` of `parts` of four tiles of sums into o, eight rows at a time.
   HWY_INLINE void FoldPart(const Unfolded& unfolded, uint32_t part, uint32_t parts) {
+    const uint32_t eighths = (8 + parts - 1) / parts;
+    for (uint32_t i = part * eighths; i < std::min(8u, (part + 1) * eighths); ++i)
+      FoldEighth(unfolded, i);
+  }
+  HWY_INLINE void FoldEighth(const Unfolded& unfolded, uint32_t eighth) {
     // Sums of two tiles: rows 0..15 with both halves of the columns, then rows 16..31.
     const size_t second = kTiles == 2 ? size_t{SpanState::ColumnTiles(shape_)} * 256 : 512;
-    const uint32_t row_end = block_.packed_rows();
-    for (uint32_t i = part * 64 / parts; i < (part + 1) * 64 / parts; ++i) {
-      const uint32_t tile = i / 16;
-      const uint32_t row = unfolded.row + i % 16 + (kTiles == 2 ? tile / 2 * 16 : 0);
-      if (row >= row_end || fate_[row] == kSkip) continue;
-      float* const o = unfolded.o + (tile < 2 ? 0 : second) + (tile & 1) * 256 + i % 16 * 16;
-      const F sum = L::Mul(L::Load(unfolded.sums + size_t{i} * 16), L::Set(from_[row]));
-      L::Store(o, fate_[row] == kFold ? L::MulAdd(L::Load(o), L::Set(to_[row]), sum) : sum);
+    const uint32_t tile = eighth / 2, begin = eighth % 2 * 8;
+    const uint32_t row = unfolded.row + begin + (kTiles == 2 ? tile / 2 * 16 : 0);
+    if (row >= block_.packed_rows()) return;
+    const float* const sums = unfolded.sums + size_t{tile} * 256 + begin * 16;
+    float* const o = unfolded.o + (tile < 2 ? 0 : second) + (tile & 1) * 256 + begin * 16;
+    if (all_fold_[row / 16]) {
+#pragma GCC unroll 8
+      for (uint32_t i = 0; i < 8; ++i) {
+        const F sum = L::Mul(L::Load(sums + i * 16), L::Set(from_[row + i]));
+        L::Store(o + i * 16, L::MulAdd(L::Load(o + i * 16), L::Set(to_[row + i]), sum));
+      }
+      return;
+    }
+    for (uint32_t i = 0; i < 8; ++i) {
+      if (fate_[row + i] == kSkip) continue;
+      const F sum = L::Mul(L::Load(sums + i * 16), L::Set(from_[row + i]));
+      L::Store(o + i * 16, fate_[row + i] == kFold
+                               ? L::MulAdd(L::Load(o + i * 16), L::Set(to_[row + i]), sum)
+                               : sum);
     }
   }
 
@@ -418,6 +438,7 @@ class SpanKernel {
   alignas(64) float to_[kBlockRowsMax];
   alignas(64) float from_[kBlockRowsMax];
   alignas(64) float fate_[kBlockRowsMax];
+  bool all_fold_[kBlockRowsMax / 16] = {};  // for each query tile
 };
 
 }  // namespace ckv::matrix
