@@ -1,72 +1,26 @@
 // Question: how near does partial attention come to what one core can do: its fp32 FMA peak where
 // query rows are many, its memory's read bandwidth where they are few?
 // Bound: 2 x rows x q x (d_qk + d_v) flop against floor.h's FMA rate; row bytes against its read
-// rate. merge_rope_bench.cc and onednn_bench.cc are the same binary's other questions.
+// rate. merge_rope_bench.cc and onednn_bench.cc are the same binary's other questions; what matrix
+// units can do is matrix_bench.cc's.
 //
 // "ratio" of a case is the median over pairs of neighbouring samples; deploy/bench.sh kernels holds
 // it against the bars.
 
 #include <benchmark/benchmark.h>
 
-#include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <memory>
-#include <random>
 #include <vector>
 
-#include "attention/fp8.h"
 #include "attention/mla_partial.h"
 #include "attention/worker_pool.h"
 #include "tests/bench/floor.h"
+#include "tests/bench/kernel_case.h"
 #include "tests/bench/kernel_data.h"
 
 namespace ckv::bench {
 namespace {
-
-// Query rows over rows of one dtype, and where the answer goes.
-struct Case {
-  Case(uint32_t q_count, uint32_t row_count, RowDtype dtype = RowDtype::kBf16)
-      : shape(ShapeOf(dtype)),
-        q(RandomBf16(size_t{q_count} * kWidth)),
-        rows(RandomRows(row_count, dtype)),
-        out(q_count) {
-    piece.q = {q.data(), q_count, kWidth};
-    piece.rows = {rows->bytes().data(), row_count, RowBytes(dtype)};
-    piece.out = out.view();
-  }
-  double Seconds(WorkerPool& pool) {
-    return SecondsOf([&] { AttendPartials(shape, {&piece, 1}, pool); });
-  }
-  double Flop(uint32_t attended) const {
-    return 2.0 * attended * piece.q.count * (shape.d_qk + shape.d_v);
-  }
-
-  AttentionShape shape;
-  std::vector<uint16_t> q;
-  std::unique_ptr<Buffer> rows;
-  Output out;
-  AttentionPiece piece;
-};
-
-// Which sample comes first alternates, so that neither always finds the other's caches.
-template <typename Floor, typename Work>
-void ReportRatio(benchmark::State& state, Floor floor, Work work) {
-  std::vector<double> ratios, rates;
-  bool floor_first = true;
-  work();  // warm
-  for (auto _ : state) {
-    const double before = floor_first ? floor() : 0;
-    const double rate = work();
-    const double bound = floor_first ? before : floor();
-    ratios.push_back(rate / bound);
-    rates.push_back(rate);
-    floor_first = !floor_first;
-  }
-  state.counters["ratio"] = Median(ratios);
-  state.counters["rate"] = Median(rates);
-  state.SetLabel(std::string(KernelTarget()));
-}
 
 void BM_Dense(benchmark::State& state) {
   const auto row_count = static_cast<uint32_t>(state.range(1));
@@ -85,31 +39,6 @@ BENCHMARK(BM_Dense)
     ->ArgsProduct({{16, 64, 128}, {32768}})
     ->Iterations(12)
     ->Unit(benchmark::kMicrosecond);
-
-// Rows that every call finds in DRAM: 12 sets of 32768 rows, taken in turn, since some machines
-// have an L3 that holds several of the 37.7 MB.
-class ColdRows {
- public:
-  static constexpr uint32_t kRows = 32768;
-
-  explicit ColdRows(RowDtype dtype)
-      : set_bytes_(size_t{kRows} * RowBytes(dtype)), memory_(kSets * set_bytes_) {
-    const auto rows = RandomRows(kRows, dtype);
-    for (size_t i = 0; i < kSets; ++i) {
-      std::memcpy(memory_.as<std::byte>() + i * set_bytes_, rows->bytes().data(), set_bytes_);
-    }
-  }
-  std::span<std::byte> Next() {
-    return memory_.bytes().subspan(next_++ % kSets * set_bytes_, set_bytes_);
-  }
-  double set_bytes() const { return static_cast<double>(set_bytes_); }
-
- private:
-  static constexpr size_t kSets = 12;
-  size_t set_bytes_;
-  Buffer memory_;
-  size_t next_ = 0;
-};
 
 void BM_MemoryBound(benchmark::State& state) {
   const auto dtype = static_cast<RowDtype>(state.range(1));
@@ -286,7 +215,7 @@ void BM_Avx2(benchmark::State& state) {
   ReportRatio(
       state, [] { return FmaRate(FmaWidth::kAvx2); },
       [&] { return c.Flop(kRows) / c.Seconds(pool); });
-  if (!ForceKernelTarget("").ok()) state.SkipWithError("no way back to the best target");
+  UseTarget(VectorTarget());
 }
 BENCHMARK(BM_Avx2)->ArgName("q")->Arg(1)->Arg(16)->Arg(64)->Arg(128)->Iterations(40)->Unit(
     benchmark::kMicrosecond);
@@ -294,4 +223,12 @@ BENCHMARK(BM_Avx2)->ArgName("q")->Arg(1)->Arg(16)->Arg(64)->Arg(128)->Iterations
 }  // namespace
 }  // namespace ckv::bench
 
-BENCHMARK_MAIN();
+// The bars of this binary are those of the vector kernel; matrix_bench.cc has the matrix kernel's.
+int main(int argc, char** argv) {
+  ckv::bench::UseTarget(ckv::bench::VectorTarget());
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}

@@ -71,6 +71,14 @@ double FmaRate([[maybe_unused]] FmaWidth width) {
   return 0;
 }
 
+void Flush([[maybe_unused]] std::span<const std::byte> memory) {
+#if defined(__x86_64__)
+  for (size_t i = 0; i < memory.size(); i += 64) _mm_clflush(memory.data() + i);
+  if (!memory.empty()) _mm_clflush(&memory.back());
+  _mm_mfence();
+#endif
+}
+
 double ReadRate(std::span<const std::byte> memory) {
   const auto* words = reinterpret_cast<const uint64_t*>(memory.data());
   const size_t count = memory.size() / sizeof(uint64_t) / 32 * 32;

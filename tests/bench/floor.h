@@ -29,6 +29,9 @@ enum class FmaWidth { kWidest, kAvx2 };
 // chains of FMA, three times what two 4-cycle pipes need. One sample of some 0.2 ms.
 double FmaRate(FmaWidth width = FmaWidth::kWidest);
 
+// Takes `memory` out of every cache, where the processor can.
+void Flush(std::span<const std::byte> memory);
+
 // Bytes per second at which this thread reads `memory` once, in order.
 double ReadRate(std::span<const std::byte> memory);
 

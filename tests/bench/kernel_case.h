@@ -1,0 +1,111 @@
+// One call of a kernel benchmark, its data, and the ratio against a floor that is taken beside it.
+
+#pragma once
+
+#include <benchmark/benchmark.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "attention/mla_partial.h"
+#include "attention/worker_pool.h"
+#include "tests/bench/floor.h"
+#include "tests/bench/kernel_data.h"
+
+namespace ckv::bench {
+
+// Query rows over rows of one dtype, and where the answer goes.
+struct Case {
+  Case(uint32_t q_count, uint32_t row_count, RowDtype dtype = RowDtype::kBf16)
+      : shape(ShapeOf(dtype)),
+        q(RandomBf16(size_t{q_count} * kWidth)),
+        rows(RandomRows(row_count, dtype)),
+        out(q_count) {
+    piece.q = {q.data(), q_count, kWidth};
+    piece.rows = {rows->bytes().data(), row_count, RowBytes(dtype)};
+    piece.out = out.view();
+  }
+  double Seconds(WorkerPool& pool) {
+    return SecondsOf([&] { AttendPartials(shape, {&piece, 1}, pool); });
+  }
+  size_t row_bytes() const { return size_t{piece.rows.count} * piece.rows.stride_bytes; }
+  double Flop(uint32_t attended) const {
+    return 2.0 * attended * piece.q.count * (shape.d_qk + shape.d_v);
+  }
+
+  AttentionShape shape;
+  std::vector<uint16_t> q;
+  std::unique_ptr<Buffer> rows;
+  Output out;
+  AttentionPiece piece;
+};
+
+// Which sample comes first alternates, so that neither always finds the other's caches.
+template <typename Floor, typename Work>
+void ReportRatio(benchmark::State& state, Floor floor, Work work) {
+  std::vector<double> ratios, rates;
+  bool floor_first = true;
+  work();  // warm
+  for (auto _ : state) {
+    const double before = floor_first ? floor() : 0;
+    const double rate = work();
+    const double bound = floor_first ? before : floor();
+    ratios.push_back(rate / bound);
+    rates.push_back(rate);
+    floor_first = !floor_first;
+  }
+  state.counters["ratio"] = Median(ratios);
+  state.counters["rate"] = Median(rates);
+  state.SetLabel(std::string(KernelTarget()));
+}
+
+// Rows that every call finds in DRAM: 12 sets of 32768 rows, taken in turn, since some machines
+// have an L3 that holds several of the 37.7 MB.
+class ColdRows {
+ public:
+  static constexpr uint32_t kRows = 32768;
+
+  explicit ColdRows(RowDtype dtype)
+      : set_bytes_(size_t{kRows} * RowBytes(dtype)), memory_(kSets * set_bytes_) {
+    const auto rows = RandomRows(kRows, dtype);
+    for (size_t i = 0; i < kSets; ++i) {
+      std::memcpy(memory_.as<std::byte>() + i * set_bytes_, rows->bytes().data(), set_bytes_);
+    }
+  }
+  std::span<std::byte> Next() {
+    return memory_.bytes().subspan(next_++ % kSets * set_bytes_, set_bytes_);
+  }
+  double set_bytes() const { return static_cast<double>(set_bytes_); }
+
+ private:
+  static constexpr size_t kSets = 12;
+  size_t set_bytes_;
+  Buffer memory_;
+  size_t next_ = 0;
+};
+
+// The best target of f32 multiply-adds. Matrix targets have figures of their own.
+inline std::string_view VectorTarget() {
+  for (const std::string_view target : KernelTargets()) {
+    if (target != "AMX" && target != "AVX512_BF16") return target;
+  }
+  return "";
+}
+
+// Ends the program if this machine lacks `target`: a figure of another would be read as its own.
+inline void UseTarget(std::string_view target) {
+  const absl::Status forced = ForceKernelTarget(target);
+  if (forced.ok()) return;
+  std::fprintf(stderr, "benchmark: %s\n", std::string(forced.message()).c_str());
+  std::exit(1);
+}
+
+}  // namespace ckv::bench

@@ -1,0 +1,232 @@
+// Question: how near does the kernel on the AMX tile unit come to what one core can do: the unit's
+// peak where query rows are many, reading the rows where they are few?
+// Bound: 2 x rows x q x (d_qk + d_v) flop, which are the useful ones whatever the grade, against a
+// loop of the unit's products on operands in the first cache; row bytes against floor.h's read
+// rate. Where this machine has no AMX, the context "amx" of the output says why, and nothing runs.
+//
+// "ratio" of a case is the median over pairs of neighbouring samples; deploy/bench.sh kernels holds
+// it against the bars.
+
+#include "attention/matrix/matrix_kernel.h"
+
+#include <benchmark/benchmark.h>
+
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "attention/grade.h"
+#include "attention/mla_partial.h"
+#include "attention/worker_pool.h"
+#include "tests/bench/floor.h"
+#include "tests/bench/kernel_case.h"
+#include "tests/bench/kernel_data.h"
+
+namespace ckv::bench {
+namespace {
+
+constexpr int kExact = static_cast<int>(Grade::kExact);
+constexpr int kWire = static_cast<int>(Grade::kWire);
+constexpr int kFast = static_cast<int>(Grade::kFast);
+
+// Flop per second. 30 rounds of 10 us: the unit takes some 200 us to come to its full rate.
+double PeakRate() { return 1e6 * matrix::AmxRate(30); }
+
+Case GradedCase(benchmark::State& state, RowDtype dtype = RowDtype::kBf16) {
+  Case c(static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(1)), dtype);
+  c.piece.grade = static_cast<Grade>(state.range(2));
+  return c;
+}
+
+void BM_Matrix(benchmark::State& state) {
+  Case c = GradedCase(state);
+  WorkerPool pool(1);
+  ReportRatio(state, PeakRate, [&] { return c.Flop(c.piece.rows.count) / c.Seconds(pool); });
+}
+BENCHMARK(BM_Matrix)
+    ->ArgNames({"q", "rows", "grade"})
+    ->ArgsProduct({{16, 64, 128, 1024}, {2048}, {kExact, kWire, kFast}})
+    ->Iterations(60)
+    ->Unit(benchmark::kMicrosecond);
+
+// Calls per second against the vector kernel's.
+void BM_AgainstVectors(benchmark::State& state) {
+  Case c = GradedCase(state);
+  WorkerPool pool(1);
+  const auto calls_per_second = [&](std::string_view target) {
+    UseTarget(target);
+    return 1 / c.Seconds(pool);
+  };
+  ReportRatio(
+      state, [&] { return calls_per_second(VectorTarget()); },
+      [&] {
+        UseTarget("AMX");
+        PeakRate();
+        return calls_per_second("AMX");
+      });
+  UseTarget("AMX");
+}
+BENCHMARK(BM_AgainstVectors)
+    ->ArgNames({"q", "rows", "grade"})
+    ->ArgsProduct({{1, 4, 16, 64, 128}, {2048}, {kExact}})
+    ->Iterations(40)
+    ->Unit(benchmark::kMicrosecond);
+
+// Rows that lie in no cache, against reading them: bytes per second. The unit is kept warm, as in a
+// holder that computes all the time.
+void BM_Flushed(benchmark::State& state) {
+  Case c = GradedCase(state);
+  WorkerPool pool(1);
+  const std::span<const std::byte> rows = c.rows->bytes().first(c.row_bytes());
+  const auto bytes = static_cast<double>(rows.size());
+  ReportRatio(
+      state,
+      [&] {
+        Flush(rows);
+        return ReadRate(rows);
+      },
+      [&] {
+        Flush(rows);
+        PeakRate();
+        return bytes / c.Seconds(pool);
+      });
+}
+BENCHMARK(BM_Flushed)
+    ->ArgNames({"q", "rows", "grade"})
+    ->ArgsProduct({{1, 16}, {2048}, {kExact, kFast}})
+    ->Iterations(40)
+    ->Unit(benchmark::kMicrosecond);
+BENCHMARK(BM_Flushed)
+    ->ArgNames({"q", "rows", "grade"})
+    ->ArgsProduct({{1, 16}, {32768}, {kExact, kFast}})
+    ->Iterations(15)
+    ->Unit(benchmark::kMicrosecond);
+
+// Rows that lie in no cache, against the vector kernel: calls per second.
+void BM_FlushedAgainstVectors(benchmark::State& state) {
+  Case c = GradedCase(state);
+  WorkerPool pool(1);
+  const auto calls_per_second = [&](std::string_view target) {
+    UseTarget(target);
+    Flush(c.rows->bytes().first(c.row_bytes()));
+    PeakRate();
+    return 1 / c.Seconds(pool);
+  };
+  ReportRatio(
+      state, [&] { return calls_per_second(VectorTarget()); },
+      [&] { return calls_per_second("AMX"); });
+  UseTarget("AMX");
+}
+BENCHMARK(BM_FlushedAgainstVectors)
+    ->ArgNames({"q", "rows", "grade"})
+    ->ArgsProduct({{1, 2, 4}, {32768}, {kExact}})
+    ->Iterations(15)
+    ->Unit(benchmark::kMicrosecond);
+
+// 2048 of 131072 rows, scattered, against 2048 rows in order; both lie in no cache.
+void BM_SelectedFlushed(benchmark::State& state) {
+  constexpr uint32_t kLists = 16, kBudget = 2048, kRows = 131072;
+  const auto q_count = static_cast<uint32_t>(state.range(0));
+  Case c(q_count, kRows);
+  c.piece.grade = static_cast<Grade>(state.range(1));
+  const auto lists = RandomLists(kLists, kBudget, kRows);
+  AttentionPiece dense = c.piece;
+  dense.rows.count = kBudget;
+  WorkerPool pool(1);
+  uint32_t next = 0;
+  const auto calls_per_second = [&](const AttentionPiece& piece) {
+    PeakRate();
+    return 1 / SecondsOf([&] { AttendPartials(c.shape, {&piece, 1}, pool); });
+  };
+  ReportRatio(
+      state,
+      [&] {
+        Flush(c.rows->bytes().first(size_t{kBudget} * RowBytes(RowDtype::kBf16)));
+        return calls_per_second(dense);
+      },
+      [&] {
+        const std::vector<int32_t>& list = lists[next++ % kLists];
+        for (const int32_t row : list) Flush(c.rows->bytes().subspan(size_t(row) * 1152, 1152));
+        c.piece.selection = {list.data(), kBudget, q_count};
+        return calls_per_second(c.piece);
+      });
+}
+BENCHMARK(BM_SelectedFlushed)
+    ->ArgNames({"q", "grade"})
+    ->ArgsProduct({{16, 128}, {kFast}})
+    ->Iterations(40)
+    ->Unit(benchmark::kMicrosecond);
+
+// fp8_ds_mla rows against bf16 rows, calls per second: 2048 warm rows, or 32768 in no cache.
+void BM_MatrixFp8(benchmark::State& state) {
+  Case bf16 = GradedCase(state), fp8 = GradedCase(state, RowDtype::kFp8DsMla);
+  WorkerPool pool(1);
+  const auto calls_per_second = [&](Case& c) {
+    if (c.piece.rows.count > 2048) Flush(c.rows->bytes().first(c.row_bytes()));
+    PeakRate();
+    return 1 / c.Seconds(pool);
+  };
+  ReportRatio(
+      state, [&] { return calls_per_second(bf16); }, [&] { return calls_per_second(fp8); });
+}
+BENCHMARK(BM_MatrixFp8)
+    ->ArgNames({"q", "rows", "grade"})
+    ->Args({128, 2048, kExact})
+    ->Args({1, 32768, kExact})
+    ->Args({16, 32768, kExact})
+    ->Iterations(15)
+    ->Unit(benchmark::kMicrosecond);
+
+// What two threads gain over one, against what two threads' peak loops gain over one's. Calls come
+// back to back, as a busy holder makes them: the first of each sample is not timed.
+void BM_MatrixTwoThreads(benchmark::State& state) {
+  Case c = GradedCase(state);
+  WorkerPool one(1), two(2);
+  const auto gain = [](auto&& rate_of) { return rate_of(2) / rate_of(1); };
+  ReportRatio(
+      state,
+      [&] {
+        return gain([&](uint32_t threads) {
+          double rates[2] = {};
+          two.Run(threads, [&](uint32_t task, uint32_t) { rates[task] = PeakRate(); });
+          return rates[0] + rates[1];
+        });
+      },
+      [&] {
+        return gain([&](uint32_t threads) {
+          WorkerPool& pool = threads == 2 ? two : one;
+          c.Seconds(pool);
+          return 1 / c.Seconds(pool);
+        });
+      });
+}
+BENCHMARK(BM_MatrixTwoThreads)
+    ->ArgNames({"q", "rows", "grade"})
+    ->ArgsProduct({{16, 128}, {2048}, {kExact}})
+    ->Iterations(40)
+    ->Unit(benchmark::kMicrosecond)
+    ->UseRealTime();
+
+// Why the kernel is not on AMX, or "yes".
+std::string HasAmx() {
+  if (!matrix::AmxUnit().usable) return matrix::AmxUnit().why_not;
+  if (KernelTargets().front() != "AMX") return "its loop was measured to be no faster than f32's";
+  return "yes";
+}
+
+}  // namespace
+}  // namespace ckv::bench
+
+int main(int argc, char** argv) {
+  const std::string amx = ckv::bench::HasAmx();
+  benchmark::AddCustomContext("amx", amx);
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  if (amx != "yes") benchmark::SetBenchmarkFilter("-.");
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}
