@@ -13,6 +13,7 @@ template <class L>
 class DotProducts {
  public:
   using Lanes = L;
+  static constexpr bool kFewRows = false;  // FewRowValues has another order
 
   static void Configure() {}
   static void Release() {}

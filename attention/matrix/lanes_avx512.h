@@ -56,6 +56,25 @@ struct Avx512Lanes {
     _mm512_store_si512(lo, _mm512_unpacklo_epi16(a, b));
     _mm512_store_si512(hi, _mm512_unpackhi_epi16(a, b));
   }
+  // Even and odd columns of 32, put in the order of Interleave.
+  static HWY_INLINE void JoinPairs(F even, F odd, float* lo, float* hi) {
+    Store(lo, _mm512_unpacklo_ps(even, odd));
+    Store(hi, _mm512_unpackhi_ps(even, odd));
+  }
+  // While it lives, denormal inputs and results of this thread's vector instructions are zero. The
+  // compiler may move arithmetic across its ends, so the arithmetic belongs in a function that is
+  // not inlined.
+  class FlushDenormals {
+   public:
+    FlushDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040u); }
+    ~FlushDenormals() { _mm_setcsr(before_); }
+    FlushDenormals(const FlushDenormals&) = delete;
+    FlushDenormals& operator=(const FlushDenormals&) = delete;
+
+   private:
+    const unsigned before_;
+  };
+  static constexpr bool kCanFlush = true;
   // Undoes the order of Interleave: 32 columns in two vectors.
   static HWY_INLINE void JoinColumns(F lo, F hi, F* first, F* second) {
     const I even = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);

@@ -22,6 +22,8 @@ struct PortableLanes {
     std::array<uint32_t, 16> v;
   };
   using Mask = uint16_t;
+  // Plain code cannot make denormals zero at once.
+  static constexpr bool kCanFlush = false;
 
   template <class Op>
   static F EachF(Op op) {

@@ -30,6 +30,7 @@ HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16")
 #include "attention/matrix/span_rows.h"
 #include "attention/matrix/weights.h"
 // After the products.
+#include "attention/matrix/few_rows.h"
 #include "attention/matrix/span_kernel.h"
 // After the kernel.
 #include "attention/matrix/matrix_block.h"

@@ -22,6 +22,7 @@
 #include "attention/matrix/tile_products.h"
 #include "attention/matrix/weights.h"
 // After the products.
+#include "attention/matrix/few_rows.h"
 #include "attention/matrix/span_kernel.h"
 // After the kernel.
 #include "attention/matrix/matrix_block.h"

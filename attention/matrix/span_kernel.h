@@ -23,6 +23,8 @@ class SpanKernel {
   // groups of one tile.
   static constexpr uint32_t kGroupsAtOnce = kTiles == 2 ? 1 : 2;
   static constexpr uint32_t kChunksAtOnce = kTiles == 2 ? 1 : 2;
+  // Up to so many query rows are quicker without tiles: one takes 132 us for 215, four 290 for 195.
+  static constexpr uint32_t kFewRowsMax = 1;
   static constexpr uint32_t kItemWeights = kTiles * kTerms * kSpanGroups * 256;
   static constexpr size_t kSliceWords = size_t{kRowTermsMax} * 2 * kSpanGroups * 512;
 
@@ -46,7 +48,7 @@ class SpanKernel {
         Begin();
         LogitsOf<true>(*span, item, logits, max);
         End();
-        if (item == 0) ValuesOf(*last_);
+        if (item == 0) Values(*last_);
       } else {
         LogitsOf<false>(*span, item, logits, max);
       }
@@ -67,7 +69,7 @@ class SpanKernel {
     Begin();
     SoftmaxRest(0, 0);
     End();
-    ValuesOf(*last_);
+    Values(*last_);
     last_ = nullptr;
   }
 
@@ -87,19 +89,23 @@ class SpanKernel {
 
   // Fetches the rows that come next, a few lines at each step. All at once they would queue up.
   class Prefetch {
+    // Every other line: the processor fetches lines in pairs. Asking for both took 15 % longer over
+    // rows that lie in no cache, and 9 % longer over warm ones.
+    static constexpr uint32_t kStride = 128;
+
    public:
     void Set(const std::byte* const* rows, uint32_t count, uint32_t row_bytes, uint32_t steps) {
       row_ = rows;
       left_ = count;
       offset_ = 0;
       row_bytes_ = row_bytes;
-      const uint32_t lines = count * ((row_bytes + 63) / 64);
+      const uint32_t lines = count * ((row_bytes + kStride - 1) / kStride);
       lines_a_step_ = (lines + steps - 1) / std::max(1u, steps);
     }
     HWY_INLINE void Step() {
       for (uint32_t i = 0; i < lines_a_step_ && left_ > 0; ++i) {
         L::Prefetch(*row_ + offset_);
-        offset_ += 64;
+        offset_ += kStride;
         if (offset_ < row_bytes_) continue;
         offset_ = 0;
         ++row_;
@@ -324,6 +330,38 @@ class SpanKernel {
   }
 
   // ---- values
+
+  void Values(const Span& span) {
+    if constexpr (kTiles == 1 && Products::kFewRows) {
+      if (block_.count <= kFewRowsMax && span.row_terms == 1) return ValuesOfFew(span);
+    }
+    ValuesOf(span);
+  }
+
+  // Values of few query rows, one after the other.
+  void ValuesOfFew(const Span& span) {
+    alignas(64) float sums[kRowWidthMax + kStepColumns];
+    for (uint32_t row = 0; row < block_.count; ++row) {
+      {
+        const typename L::FlushDenormals flush;
+        SumRow(span, row, sums);
+      }
+      if (fate_[row] == kSkip) continue;
+      const F to = L::Set(to_[row]), from = L::Set(from_[row]);
+      for (uint32_t tile = 0; tile < 2 * Chunks(); ++tile) {
+        float* const o = span.state.o + size_t{tile} * 256 + row * 16;
+        const F sum = L::Mul(L::Load(sums + tile * 16), from);
+        L::Store(o, fate_[row] == kFold ? L::MulAdd(L::Load(o), to, sum) : sum);
+      }
+    }
+  }
+  HWY_NOINLINE void SumRow(const Span& span, uint32_t row, float* sums) {
+    const FewRowValues<L, kTerms> values(work_.weights, row, span.groups);
+    for (uint32_t chunk = 0; chunk < Chunks(); ++chunk) {
+      values.Sum(span.keys, chunk * kStepColumns, sums + chunk * kStepColumns);
+      for (uint32_t g = 0; g < span.groups && row == 0; ++g) prefetch_.Step();
+    }
+  }
 
   // Sums that wait to be folded while the next ones are computed.
   struct Unfolded {

@@ -10,6 +10,8 @@ template <class T>
 class TileProducts {
  public:
   using Lanes = typename T::Lanes;
+  // FewRowValues has the bits of Values.
+  static constexpr bool kFewRows = Lanes::kCanFlush;
 
   static void Configure() { T::Configure(); }
   static void Release() { T::Release(); }
