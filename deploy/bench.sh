@@ -3,7 +3,7 @@
 # exits 0 only if all hold. Run it on an idle machine: with fewer than two free cores it measures
 # the scheduler. --realtime (root) runs it ahead of all other work, which stands still for minutes.
 #   deploy/bench.sh [--realtime] SET
-#     kernels       partial attention, merge, rotation; oneDNN for comparison
+#     kernels       partial attention on vectors and on matrix units, merge, rotation; oneDNN for comparison
 #     data-path     the time that routing adds to the kernel, fetches, many requesters, overload,
 #                   gRPC, an idle holder
 #     decision      the model against real holders at full speed, 10 and 1 Gbit/s (root, to limit
@@ -26,7 +26,7 @@ fi
 case $1 in
   -h | --help) usage; exit 0 ;;
   kernels)
-    preset=bench targets=(attention_bench)
+    preset=bench targets=(attention_bench matrix_bench)
     deploy/install-packages.sh bench
     ;;
   data-path) preset=release targets=(requester_bench data_path_bench) ;;

@@ -3,7 +3,8 @@
 
     python3 tests/bench/bars.py SET BUILD_DIR
 
-A row is: measure, measured, floor or base of the same run, bar, ok or short; - where there is no bar.
+A row is: measure, measured, floor or base of the same run, bar, ok or short; - where there is no bar. Where the machine
+lacks what a row is about, the row says why.
 Exit 0 only when every bar holds. Each run is appended to tests/bench/history.csv under its commit, so a claim of speed has
 both its rows there.
 """
@@ -22,7 +23,7 @@ import act_links
 import decision_links
 
 # The median of so many repetitions is what counts: two shared cores are noisy.
-REPETITIONS = {"attention_bench": 5, "requester_bench": 5, "data_path_bench": 3, "decision_bench": 5,
+REPETITIONS = {"attention_bench": 5, "matrix_bench": 3, "requester_bench": 5, "data_path_bench": 3, "decision_bench": 5,
                "splice_bench": 3, "contexts_bench": 3, "store_bench": 5, "store_disk_bench": 2, "store_stripe_bench": 3, "store_plan_bench": 3,
                "pull_rule_bench": 2, "near_bench": 3}
 # What a set runs of a binary, where that is not all of it.
@@ -62,6 +63,17 @@ class Bar:
 def ratio(measure, benchmark, at_least, unit):
     """A bar over a ratio that attention_bench took sample by sample against its floor."""
     return Bar(measure, "attention_bench", counter(benchmark, "ratio"), unit, at_least=at_least)
+
+
+EXACT, WIRE, FAST = 1, 2, 3  # attention/grade.h
+GRADES = {EXACT: "exact", WIRE: "wire", FAST: "fast"}
+
+
+def on_amx(measure, benchmark, grade, at_least, unit):
+    """A bar over a ratio of the kernel on the AMX tile unit, in one grade."""
+    if grade is not None:
+        measure, benchmark = f"{measure}, {GRADES[grade]}", f"{benchmark}/grade:{grade}"
+    return Bar(measure, "matrix_bench", counter(benchmark, "ratio"), unit, at_least=at_least)
 
 
 def data_path(measure, benchmark, value, unit, base=None, base_unit=None, **limit):
@@ -297,8 +309,34 @@ SETS = {
                 "of touching the bands") for style, name in ((1, "interleaved"), (2, "half-split"))),
         *(ratio(f"rotation of copied rows, {name}", f"BM_RotateCopy/style:{style}", 0.8, "of copy")
           for style, name in ((1, "interleaved"), (2, "half-split"))),
+        # The rows above keep to the vector kernel. Those below are the AMX tile unit's; its peak is a loop of its
+        # products on operands in the first cache.
+        *(on_amx(f"AMX, {q} query rows over 2048", f"BM_Matrix/q:{q}/rows:2048", grade, bar, "of the tile unit's peak")
+          for q, grade, bar in ((128, EXACT, 0.25), (128, WIRE, 0.33), (128, FAST, 0.42), (1024, EXACT, 0.27),
+                                (1024, FAST, 0.45))),
+        *(on_amx(f"AMX, {q} query rows over 2048", f"BM_AgainstVectors/q:{q}/rows:2048", EXACT, bar,
+                 "x the vector kernel") for q, bar in ((128, 4.5), (64, 4.2), (16, 2.8))),
+        *(on_amx(f"AMX against oneDNN's bf16, {q} query rows over 2048", f"BM_MatrixAgainstOneDnn/q:{q}", grade, bar,
+                 "x oneDNN's products and softmax")
+          for q, grade, bar in ((64, FAST, 1.5), (128, FAST, 1.5), (1024, FAST, 1.5), (128, EXACT, 1.0))),
+        *(on_amx(f"AMX, 16 query rows over {rows} flushed", f"BM_Flushed/q:16/rows:{rows}", grade, bar,
+                 "of reading the rows")
+          for rows, grade, bar in ((2048, FAST, 0.43), (32768, FAST, 0.50), (2048, EXACT, 0.37), (32768, EXACT, 0.45))),
+        on_amx("AMX, 1 query row over 32768 flushed", "BM_Flushed/q:1/rows:32768", EXACT, 0.90, "of reading the rows"),
+        on_amx("AMX, 1 query row over 32768 flushed", "BM_FlushedAgainstVectors/q:1/rows:32768", EXACT, 1.0,
+               "x the vector kernel"),
+        *(on_amx(f"AMX, selected 2048 of 131072 flushed, {q} query rows", f"BM_SelectedFlushed/q:{q}", FAST, bar,
+                 "x dense over 2048 flushed") for q, bar in ((128, 0.66), (16, 0.62))),
+        *(on_amx(f"AMX, fp8 rows, {q} query rows over {rows}", f"BM_MatrixFp8/q:{q}/rows:{rows}", EXACT, bar,
+                 "x bf16 rows") for q, rows, bar in ((128, 2048, 0.95), (1, 32768, 1.2), (16, 32768, 1.2))),
+        *(on_amx(f"AMX on two threads, {q} query rows over 2048", f"BM_MatrixTwoThreads/q:{q}/rows:2048", EXACT, 0.90,
+                 "of what two peak loops gain") for q in (16, 128)),
     ],
 }
+
+
+# The figure of a binary that says why this machine has nothing for it to measure.
+NOT_HERE = "not here"
 
 
 def digits(unit):
@@ -306,7 +344,7 @@ def digits(unit):
 
 
 def run_binary(path):
-    """{benchmark: {figure: median}} of a google-benchmark binary."""
+    """{benchmark: {figure: median}} of a google-benchmark binary; or NOT_HERE, and why."""
     # Not by stdout, where a holder that a benchmark starts logs too.
     with tempfile.NamedTemporaryFile("r", suffix=".json") as out:
         subprocess.run(
@@ -315,9 +353,11 @@ def run_binary(path):
              "--benchmark_report_aggregates_only=true", "--benchmark_enable_random_interleaving=true",
              f"--benchmark_filter={FILTERS.get(path.name, '.')}"],
             check=True, stdout=subprocess.DEVNULL)
-        rows = json.load(out)["benchmarks"]
+        said = json.load(out)
     figures = {}
-    for row in rows:
+    if said["context"].get("amx", "yes") != "yes":
+        figures[NOT_HERE] = said["context"]["amx"]
+    for row in said["benchmarks"]:
         if row.get("aggregate_name") == "median":
             name = OPTIONS.sub("", row["run_name"])
             figures[name] = {k: v for k, v in row.items() if isinstance(v, (int, float))}
@@ -342,6 +382,9 @@ def main():
             for binary in binaries}
     rows = []
     for bar in SETS[name]:
+        if NOT_HERE in runs[bar.binary]:
+            rows.append([bar.measure, f"{NOT_HERE}: {runs[bar.binary][NOT_HERE]}", "-", bar.limit(), "-"])
+            continue
         value = bar.value(runs[bar.binary])
         base = bar.base(runs[bar.binary]) if bar.base else None
         value = round(value, digits(bar.unit))
