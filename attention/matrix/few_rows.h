@@ -1,9 +1,9 @@
 // The second product for one query row, without tiles: the bits of TDPBF16PS in vector
 // instructions.
 //
-// A tile computes 16 query rows or none, and its values must be interleaved first. That takes longer
-// than all else if rows are few. Here lanes are columns, so values are used as they
-// lie. One row takes 6 multiply-adds for 32 columns of a key with three terms.
+// A tile computes 16 query rows or none, and its values must be interleaved first. That takes
+// longer than all else if rows are few. Here lanes are columns, so values are used as they lie. One
+// row takes 6 multiply-adds for 32 columns of a key with three terms.
 
 #pragma once
 

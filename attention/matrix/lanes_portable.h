@@ -24,6 +24,8 @@ struct PortableLanes {
   using Mask = uint16_t;
   // Plain code cannot make denormals zero at once.
   static constexpr bool kCanFlush = false;
+  // Always by terms, one value at a time.
+  static bool UnpackE4m3(const uint8_t*, float, uint16_t*) { return false; }
 
   template <class Op>
   static F EachF(Op op) {

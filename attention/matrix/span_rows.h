@@ -175,13 +175,28 @@ class SpanRows {
   // of scaled values that a bf16 cannot hold; three terms hold 24 bits. Returns whether there are
   // any. A value has 4 bits, so a scale that is a power of two leaves none.
   bool UnpackFp8(const std::byte* row, uint16_t* high, uint16_t* middle, uint16_t* low) const {
+    std::memcpy(high + shape_.d_v, row + shape_.d_v + shape_.d_v / kFp8ScaleGroup * sizeof(float),
+                size_t{shape_.d_qk - shape_.d_v} * 2);
+    for (uint32_t d = 0; d < shape_.d_v; d += kFp8ScaleGroup) {
+      const auto* const group = reinterpret_cast<const uint8_t*>(row + d);
+      if (!L::UnpackE4m3(group, ScaleAt(row, d), high + d))
+        return UnpackTerms(row, high, middle, low);
+    }
+    return false;
+  }
+
+  float ScaleAt(const std::byte* row, uint32_t column) const {
+    float scale;
+    std::memcpy(&scale, row + shape_.d_v + column / kFp8ScaleGroup * sizeof(float), sizeof(scale));
+    return scale;
+  }
+
+  bool UnpackTerms(const std::byte* row, uint16_t* high, uint16_t* middle, uint16_t* low) const {
     typename L::I lost = L::SetI(0);
     const typename L::I upper = L::SetI(0xffff0000u);
     for (uint32_t d = 0; d < shape_.d_v; d += 16) {
-      float scale;
-      std::memcpy(&scale, row + shape_.d_v + d / kFp8ScaleGroup * sizeof(float), sizeof(scale));
       const typename L::F value =
-          L::Mul(L::LoadE4m3(reinterpret_cast<const uint8_t*>(row + d)), L::Set(scale));
+          L::Mul(L::LoadE4m3(reinterpret_cast<const uint8_t*>(row + d)), L::Set(ScaleAt(row, d)));
       const typename L::I first = L::AndI(L::AsI(value), upper);
       const typename L::F rest = L::Sub(value, L::AsF(first));
       const typename L::I second = L::AndI(L::AsI(rest), upper);
@@ -191,8 +206,6 @@ class SpanRows {
       L::StoreUpper(L::AsI(last), low + d);
       lost = L::OrI(lost, L::AsI(rest));
     }
-    std::memcpy(high + shape_.d_v, row + shape_.d_v + shape_.d_v / kFp8ScaleGroup * sizeof(float),
-                size_t{shape_.d_qk - shape_.d_v} * 2);
     return !L::IsZeroI(lost);
   }
 
