@@ -9,9 +9,11 @@
 
 namespace ckv {
 
-// The vector targets compute every grade as kExact. A matrix target multiplies bf16 alone, so it
-// writes each softmax weight as a sum of bf16 terms; more terms cost more products. The queries and
-// the rows are bf16 already, so logits are the same in all grades.
+// The vector targets compute every grade as kExact. A tile unit multiplies bf16 alone, so its
+// targets write each softmax weight as a sum of bf16 terms; more terms cost more products. The
+// target AVX512_BF16 multiplies f32 weights in kExact and kWire, which cost the same there, and has
+// one term in kFast. The queries and the rows are bf16 already, so logits are the same in all
+// grades.
 //
 // With weights p_j = exp(logit_j - m) and P = max_j |v_j| over the attended rows, what the terms
 // leave out moves |o| by at most

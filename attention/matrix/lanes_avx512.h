@@ -18,6 +18,12 @@ struct Avx512Lanes {
   static HWY_INLINE F Load(const float* p) { return _mm512_loadu_ps(p); }
   static HWY_INLINE void Store(float* p, F x) { _mm512_storeu_ps(p, x); }
   static HWY_INLINE I LoadI(const void* p) { return _mm512_loadu_si512(p); }
+  // Read into a register, where the compiler would read it anew for each use.
+  static HWY_INLINE I LoadOnce(const void* p) {
+    I x = LoadI(p);
+    asm("" : "+v"(x));
+    return x;
+  }
   static HWY_INLINE void StoreI(void* p, I x) { _mm512_storeu_si512(p, x); }
   static HWY_INLINE F AsF(I x) { return _mm512_castsi512_ps(x); }
   static HWY_INLINE I AsI(F x) { return _mm512_castps_si512(x); }
@@ -48,8 +54,12 @@ struct Avx512Lanes {
     return _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(even, 16), odd);
   }
 
-  // Pairs up two rows of 32 bf16 values. The pairs of the first four of each 8
-  // columns go to lo, those of the others to hi.
+  // Pairs up two rows of 32 bf16 values. The pairs of the first four of each 8 columns go to lo,
+  // those of the others to hi.
+  static HWY_INLINE void PairRows(I row0, I row1, I* lo, I* hi) {
+    *lo = _mm512_unpacklo_epi16(row0, row1);
+    *hi = _mm512_unpackhi_epi16(row0, row1);
+  }
   static HWY_INLINE void Interleave(const uint16_t* row0, const uint16_t* row1, uint32_t* lo,
                                     uint32_t* hi) {
     const I a = _mm512_loadu_si512(row0), b = _mm512_loadu_si512(row1);
@@ -57,6 +67,10 @@ struct Avx512Lanes {
     _mm512_store_si512(hi, _mm512_unpackhi_epi16(a, b));
   }
   // Even and odd columns of 32, put in the order of Interleave.
+  static HWY_INLINE void Zip(F even, F odd, F* lo, F* hi) {
+    *lo = _mm512_unpacklo_ps(even, odd);
+    *hi = _mm512_unpackhi_ps(even, odd);
+  }
   static HWY_INLINE void JoinPairs(F even, F odd, float* lo, float* hi) {
     Store(lo, _mm512_unpacklo_ps(even, odd));
     Store(hi, _mm512_unpackhi_ps(even, odd));
@@ -102,6 +116,36 @@ struct Avx512Lanes {
       _mm512_storeu_si512(to + (4 * j + 1) * 16, _mm512_unpackhi_epi64(low0, low1));
       _mm512_storeu_si512(to + (4 * j + 2) * 16, _mm512_unpacklo_epi64(high0, high1));
       _mm512_storeu_si512(to + (4 * j + 3) * 16, _mm512_unpackhi_epi64(high0, high1));
+    }
+  }
+  // Reads 16 rows of 16 words, at any address and `stride` bytes apart, and transposes them in
+  // registers: columns[k] has word k of each row. 64 shuffles, for processors that run two a cycle.
+  static HWY_INLINE void LoadTransposed(const std::byte* from, size_t stride, I (&columns)[16]) {
+    I a[16], b[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) a[i] = LoadI(from + i * stride);
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) {  // words of rows i and i + 1
+      b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
+      b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4) {  // a[i + k]: column 4 j + k in part j, of rows i to i + 3
+      a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
+      a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
+      a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
+      a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
+    }
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k) {
+      const I low0 = _mm512_shuffle_i32x4(a[k], a[4 + k], 0x44);
+      const I high0 = _mm512_shuffle_i32x4(a[k], a[4 + k], 0xee);
+      const I low1 = _mm512_shuffle_i32x4(a[8 + k], a[12 + k], 0x44);
+      const I high1 = _mm512_shuffle_i32x4(a[8 + k], a[12 + k], 0xee);
+      columns[k] = _mm512_shuffle_i32x4(low0, low1, 0x88);
+      columns[4 + k] = _mm512_shuffle_i32x4(low0, low1, 0xdd);
+      columns[8 + k] = _mm512_shuffle_i32x4(high0, high1, 0x88);
+      columns[12 + k] = _mm512_shuffle_i32x4(high0, high1, 0xdd);
     }
   }
   // To nearest, ties to even; NaN quietened.

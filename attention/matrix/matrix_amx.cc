@@ -32,9 +32,12 @@ HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
 #include "attention/matrix/weights.h"
 // After the products.
 #include "attention/matrix/few_rows.h"
+#include "attention/matrix/row_prefetch.h"
+#include "attention/matrix/span_fold.h"
 #include "attention/matrix/span_kernel.h"
 // After the kernel.
 #include "attention/matrix/matrix_block.h"
+#include "attention/matrix/tile_block.h"
 
 namespace ckv::matrix {
 namespace {
@@ -44,7 +47,7 @@ using Tiles = TileAmx<Avx512Lanes<0>>;
 }  // namespace
 
 const BlockKernel& AmxBlockKernel() {
-  static const MatrixBlock<TileProducts<Tiles>, 18> kernel;
+  static const TileBlock<TileProducts<Tiles>, 18> kernel;
   return kernel;
 }
 

@@ -1,14 +1,12 @@
-// A BlockKernel over a unit that multiplies bf16. Each file that compiles one includes this between
-// the attributes of its target.
+// What the BlockKernels over units that multiply bf16 share: all but the work on spans. Each file
+// that compiles one includes this between the attributes of its target.
 
 #pragma once
 
 namespace ckv::matrix {
 
-// `kSteps`: the width that has code of its own, in steps of 32 columns; 0 for none.
-template <class Products, int kSteps>
-class MatrixBlock final : public BlockKernel {
-  using L = typename Products::Lanes;
+template <class L>
+class MatrixBlock : public BlockKernel {
   using F = typename L::F;
 
  public:
@@ -32,8 +30,8 @@ class MatrixBlock final : public BlockKernel {
   // Rows beyond the block's are zeros.
   void Pack(const AttentionShape& shape, const RowBlock& block,
             std::span<std::byte> scratch) const override {
-    const uint32_t width = Workspace::Width(shape), steps = width / kStepColumns;
     uint32_t* const queries = Workspace::Cut(shape, scratch).queries;
+    const uint32_t width = Workspace::Width(shape), steps = width / kStepColumns;
     alignas(64) uint16_t rows[16 * kRowWidthMax];
     for (uint32_t tile = 0; tile < Tiles(block); ++tile) {
       std::memset(rows, 0, size_t{16} * width * sizeof(uint16_t));
@@ -43,23 +41,6 @@ class MatrixBlock final : public BlockKernel {
         L::Transpose(reinterpret_cast<const uint32_t*>(rows) + d * 16, width / 2,
                      queries + (size_t{tile} * steps + d) * 256);
       }
-    }
-  }
-
-  void Attend(const AttentionShape& shape, const RowBlock& block, const SpanRun& run,
-              std::span<std::byte> scratch, absl::FunctionRef<float*(uint32_t)> slot,
-              float* total) const override {
-    const bool wide = Tiles(block) > 1;
-    switch (block.grade) {
-      case Grade::kFast:
-        return wide ? AttendAs<2, 1>(shape, block, run, scratch, slot, total)
-                    : AttendAs<1, 1>(shape, block, run, scratch, slot, total);
-      case Grade::kWire:
-        return wide ? AttendAs<2, 2>(shape, block, run, scratch, slot, total)
-                    : AttendAs<1, 2>(shape, block, run, scratch, slot, total);
-      default:
-        return wide ? AttendAs<2, 3>(shape, block, run, scratch, slot, total)
-                    : AttendAs<1, 3>(shape, block, run, scratch, slot, total);
     }
   }
 
@@ -105,33 +86,14 @@ class MatrixBlock final : public BlockKernel {
     }
   }
 
- private:
+ protected:
   // Query tiles of the block, as items take them.
   static uint32_t Tiles(const RowBlock& block) {
     const uint32_t tiles = block.packed_rows() / 16;
     return tiles == 1 ? 1 : RoundUp(tiles, 2);
   }
 
-  static void ClearState(const SpanState& state, uint32_t rows) {
-    for (uint32_t i = 0; i < rows; ++i) {
-      state.m[i] = kEmptyM;
-      state.l[i] = 0;
-    }
-  }
-
-  template <int kTiles, int kTerms>
-  static void AttendAs(const AttentionShape& shape, const RowBlock& block, const SpanRun& run,
-                       std::span<std::byte> scratch, absl::FunctionRef<float*(uint32_t)> slot,
-                       float* total) {
-    const Workspace work = Workspace::Cut(shape, scratch);
-    Products::Configure();
-    if (kSteps > 0 && Workspace::Width(shape) == kSteps * kStepColumns)
-      AttendRun<SpanKernel<Products, kTiles, kTerms, kSteps>>(shape, block, run, work, slot, total);
-    else
-      AttendRun<SpanKernel<Products, kTiles, kTerms, 0>>(shape, block, run, work, slot, total);
-    Products::Release();
-  }
-
+  // Runs `Kernel`, which takes spans: SpanKernel or DotKernel.
   template <class Kernel>
   static HWY_NOINLINE void AttendRun(const AttentionShape& shape, const RowBlock& block,
                                      const SpanRun& run, const Workspace& work,
@@ -156,6 +118,14 @@ class MatrixBlock final : public BlockKernel {
       }
     }
     kernel.Finish();
+  }
+
+ private:
+  static void ClearState(const SpanState& state, uint32_t rows) {
+    for (uint32_t i = 0; i < rows; ++i) {
+      state.m[i] = kEmptyM;
+      state.l[i] = 0;
+    }
   }
 
   // The rows of the span after the i-th of the run.
@@ -183,26 +153,16 @@ class MatrixBlock final : public BlockKernel {
       L::Store(to + at + tile * 256, L::Load(from + at + tile * 256));
   }
 
-  // The arithmetic of SpanKernel's Begin, End and FoldPart, for one row.
   static void FoldRow(const AttentionShape& shape, const WeightExp<L>& exp, const SpanState& from,
                       const SpanState& to, uint32_t i) {
-    const F none = L::Set(kEmptyM), max = L::Set(from.m[i]), old = L::Set(to.m[i]);
-    const auto sees_none = L::Equal(max, none);
-    const F both = L::Max(max, old);
-    const F base = L::Select(L::Equal(both, none), L::Set(0), both);
-    const F a = L::Select(sees_none, L::Set(1), exp.template Of<3>(L::Sub(old, base)));
-    const F b = L::Select(sees_none, L::Set(-0.0f), exp.template Of<3>(L::Sub(max, base)));
+    F a, b;
+    SpanFold<L>::Join(exp, from, to, i, &a, &b);
     const size_t at = RowAt(shape, i);
     for (uint32_t tile = 0; tile < SpanState::ColumnTiles(shape); ++tile) {
       float* const o = to.o + at + tile * 256;
       const F sum = L::Mul(L::Load(from.o + at + tile * 256), b);
       L::Store(o, L::MulAdd(L::Load(o), a, sum));
     }
-    alignas(64) float lanes[16];
-    L::Store(lanes, L::MulAdd(L::Set(to.l[i]), a, L::Mul(L::Set(from.l[i]), b)));
-    to.l[i] = lanes[0];
-    L::Store(lanes, both);
-    to.m[i] = lanes[0];
   }
 
   // Whether the rows of a selected block attend any row. The list may be a peer's 4 M entries that

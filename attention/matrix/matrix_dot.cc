@@ -26,19 +26,21 @@ HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16")
 
 #include "attention/matrix/lanes_avx512.h"
 // After the lanes.
-#include "attention/matrix/dot_products.h"
+#include "attention/matrix/row_prefetch.h"
 #include "attention/matrix/span_rows.h"
 #include "attention/matrix/weights.h"
-// After the products.
-#include "attention/matrix/few_rows.h"
-#include "attention/matrix/span_kernel.h"
-// After the kernel.
+// After those.
+#include "attention/matrix/span_fold.h"
+// After the fold.
+#include "attention/matrix/dot_kernel.h"
 #include "attention/matrix/matrix_block.h"
+// After the kernel.
+#include "attention/matrix/dot_block.h"
 
 namespace ckv::matrix {
 
 const BlockKernel& DotBlockKernel() {
-  static const MatrixBlock<DotProducts<Avx512Lanes<1>>, 0> kernel;
+  static const DotBlock<Avx512Lanes<1>> kernel;
   return kernel;
 }
 

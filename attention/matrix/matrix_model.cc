@@ -32,14 +32,17 @@ HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
 #include "attention/matrix/weights.h"
 // After the products.
 #include "attention/matrix/few_rows.h"
+#include "attention/matrix/row_prefetch.h"
+#include "attention/matrix/span_fold.h"
 #include "attention/matrix/span_kernel.h"
 // After the kernel.
 #include "attention/matrix/matrix_block.h"
+#include "attention/matrix/tile_block.h"
 
 namespace ckv::matrix {
 
 const BlockKernel& ModelBlockKernel() {
-  static const MatrixBlock<TileProducts<TileModel<Avx512Lanes<0>>>, 0> kernel;
+  static const TileBlock<TileProducts<TileModel<Avx512Lanes<0>>>, 0> kernel;
   return kernel;
 }
 

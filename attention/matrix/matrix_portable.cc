@@ -23,14 +23,17 @@
 #include "attention/matrix/weights.h"
 // After the products.
 #include "attention/matrix/few_rows.h"
+#include "attention/matrix/row_prefetch.h"
+#include "attention/matrix/span_fold.h"
 #include "attention/matrix/span_kernel.h"
 // After the kernel.
 #include "attention/matrix/matrix_block.h"
+#include "attention/matrix/tile_block.h"
 
 namespace ckv::matrix {
 
 const BlockKernel& PortableModelBlockKernel() {
-  static const MatrixBlock<TileProducts<TileModel<PortableLanes>>, 0> kernel;
+  static const TileBlock<TileProducts<TileModel<PortableLanes>>, 0> kernel;
   return kernel;
 }
 

@@ -1,0 +1,41 @@
+// Fetches the rows that come next, a few lines at each step of the work on the present ones. All at
+// once they would queue up.
+
+#pragma once
+
+namespace ckv::matrix {
+
+// `kStride`: bytes from one line to the next that it asks for. A processor that fetches lines in
+// pairs needs every other one.
+template <class L, uint32_t kStride>
+class RowPrefetch {
+ public:
+  // Fetches `row_bytes` of each of the `count` rows within `steps` steps. `rows` stays borrowed.
+  void Set(const std::byte* const* rows, uint32_t count, uint32_t row_bytes, uint32_t steps) {
+    row_ = rows;
+    left_ = count;
+    offset_ = 0;
+    row_bytes_ = row_bytes;
+    const uint32_t lines = count * ((row_bytes + kStride - 1) / kStride);
+    lines_a_step_ = (lines + steps - 1) / std::max(1u, steps);
+  }
+  HWY_INLINE void Step() {
+    for (uint32_t i = 0; i < lines_a_step_ && left_ > 0; ++i) {
+      L::Prefetch(*row_ + offset_);
+      offset_ += kStride;
+      if (offset_ < row_bytes_) continue;
+      offset_ = 0;
+      ++row_;
+      --left_;
+    }
+  }
+
+ private:
+  const std::byte* const* row_ = nullptr;
+  uint32_t left_ = 0;
+  uint32_t offset_ = 0;
+  uint32_t row_bytes_ = 0;
+  uint32_t lines_a_step_ = 0;
+};
+
+}  // namespace ckv::matrix
