@@ -26,7 +26,7 @@ fi
 case $1 in
   -h | --help) usage; exit 0 ;;
   kernels)
-    preset=bench targets=(attention_bench matrix_bench)
+    preset=bench targets=(attention_bench matrix_bench dot_bench prefill_bench)
     deploy/install-packages.sh bench
     ;;
   data-path) preset=release targets=(requester_bench data_path_bench) ;;

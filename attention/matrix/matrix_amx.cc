@@ -13,6 +13,7 @@
 #include <span>
 
 #include "absl/functional/function_ref.h"
+#include "attention/matrix/dense_kernel.h"
 #include "attention/matrix/matrix_kernel.h"
 #include "attention/matrix/span_layout.h"
 #include "hwy/base.h"
@@ -31,6 +32,7 @@ HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
 #include "attention/matrix/tile_products.h"
 #include "attention/matrix/weights.h"
 // After the products.
+#include "attention/matrix/dense_tiles.h"
 #include "attention/matrix/few_rows.h"
 #include "attention/matrix/row_prefetch.h"
 #include "attention/matrix/span_fold.h"
@@ -48,6 +50,11 @@ using Tiles = TileAmx<Avx512Lanes<0>>;
 
 const BlockKernel& AmxBlockKernel() {
   static const TileBlock<TileProducts<Tiles>, 18> kernel;
+  return kernel;
+}
+
+const DenseKernel& AmxDenseKernel() {
+  static const DenseTiles<TileProducts<Tiles>> kernel;
   return kernel;
 }
 

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "absl/functional/function_ref.h"
+#include "attention/matrix/dense_kernel.h"
 #include "attention/matrix/matrix_kernel.h"
 #include "attention/matrix/span_layout.h"
 #include "hwy/base.h"
@@ -22,6 +23,7 @@
 #include "attention/matrix/tile_products.h"
 #include "attention/matrix/weights.h"
 // After the products.
+#include "attention/matrix/dense_tiles.h"
 #include "attention/matrix/few_rows.h"
 #include "attention/matrix/row_prefetch.h"
 #include "attention/matrix/span_fold.h"
@@ -34,6 +36,11 @@ namespace ckv::matrix {
 
 const BlockKernel& PortableModelBlockKernel() {
   static const TileBlock<TileProducts<TileModel<PortableLanes>>, 0> kernel;
+  return kernel;
+}
+
+const DenseKernel& PortableModelDenseKernel() {
+  static const DenseTiles<TileProducts<TileModel<PortableLanes>>> kernel;
   return kernel;
 }
 

@@ -8,7 +8,12 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <span>
+#include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "attention/bf16.h"
+#include "attention/dense.h"
 #include "proto/base/status.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -121,6 +126,49 @@ namespace {
 
 HWY_EXPORT(RunPanel);
 
+// Below 8 rows a panel of 256 x 32 weights takes a few microseconds, as long as waking a thread.
+void RunTasks(uint32_t count, uint32_t rows, WorkerPool& pool,
+              absl::FunctionRef<void(uint32_t, uint32_t)> task) {
+  if (rows >= 8 && pool.thread_count() > 1) return pool.Run(count, task);
+  for (uint32_t i = 0; i < count; ++i) task(i, 0);
+}
+
+// Outputs of a task on the unit: its rows are split into terms anew for each.
+constexpr uint32_t kUnitColumns = 512;
+
+struct UnitTask {
+  const LinearJob* job;
+  uint32_t row;
+  uint32_t column;
+};
+
+void RunOnUnit(const UnitTask& task, uint32_t rows, std::span<std::byte> scratch) {
+  const Linear& linear = *task.job->linear;
+  const size_t steps = (size_t{linear.input()} + 31) / 32;
+  const DenseCall call = {.x = task.job->x + task.row * task.job->x_stride,
+                          .x_stride = task.job->x_stride,
+                          .rows = std::min(kDenseRowsMax, rows - task.row),
+                          .weights = linear.packed().data() + task.column / 16 * steps * 256,
+                          .input = linear.input(),
+                          .output = std::min(kUnitColumns, linear.output() - task.column),
+                          .y = task.job->y + task.row * task.job->y_stride + task.column,
+                          .y_stride = task.job->y_stride};
+  RunDense(call, scratch);
+}
+
+void RunOnUnit(std::span<const LinearJob> jobs, uint32_t rows, WorkerPool& pool) {
+  std::vector<UnitTask> tasks;
+  for (const LinearJob& job : jobs) {
+    for (uint32_t row = 0; row < rows; row += kDenseRowsMax) {
+      for (uint32_t column = 0; column < job.linear->output(); column += kUnitColumns)
+        tasks.push_back({&job, row, column});
+    }
+  }
+  RunTasks(static_cast<uint32_t>(tasks.size()), rows, pool, [&](uint32_t task, uint32_t worker) {
+    RunOnUnit(tasks[task], rows, pool.scratch(worker));
+  });
+}
+
 }  // namespace
 
 Linear::Linear(uint32_t input, uint32_t output, std::span<const float> weights)
@@ -136,23 +184,26 @@ Linear::Linear(uint32_t input, uint32_t output, std::span<const float> weights)
           weights[size_t{k} * output + n];
     }
   }
+  std::vector<uint16_t> bits(weights.size());
+  Bf16FromFloats(weights.data(), bits.data(), bits.size());
+  const auto same = [](float weight, uint16_t rounded) { return weight == FloatFromBf16(rounded); };
+  if (input <= kDenseInputMax &&
+      std::equal(weights.begin(), weights.end(), bits.begin(), bits.end(), same))
+    packed_ = PackDenseWeights(input, output, bits);
 }
 
 void RunLinears(std::span<const LinearJob> jobs, uint32_t rows, WorkerPool& pool) noexcept {
   if (rows == 0) return;
+  const auto has_packed = [](const LinearJob& job) { return !job.linear->packed().empty(); };
+  if (HasDenseUnit() && std::all_of(jobs.begin(), jobs.end(), has_packed))
+    return RunOnUnit(jobs, rows, pool);
   uint32_t panel_count = 0;
   for (const LinearJob& job : jobs) panel_count += job.linear->panel_count();
-  const auto run = [&](uint32_t task) {
+  RunTasks(panel_count, rows, pool, [&](uint32_t task, uint32_t) {
     const LinearJob* job = jobs.data();
     for (; task >= job->linear->panel_count(); ++job) task -= job->linear->panel_count();
     HWY_DYNAMIC_DISPATCH(RunPanel)(*job, task, rows);
-  };
-  // Below 8 rows a panel of 256 x 32 weights takes a few microseconds, as long as waking a thread.
-  if (rows < 8 || pool.thread_count() == 1) {
-    for (uint32_t task = 0; task < panel_count; ++task) run(task);
-    return;
-  }
-  pool.Run(panel_count, [&](uint32_t task, uint32_t) { run(task); });
+  });
 }
 
 }  // namespace ckv

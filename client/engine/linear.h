@@ -3,7 +3,8 @@
 // A BLAS would not do: OpenBLAS and oneDNN choose their blocking, and so the order of a sum, by the
 // shape of the call. A token's bits would then depend on how many tokens were prefilled with it.
 // Here every output is one chain of multiply-adds over k = 0, 1, 2, ... SIMD lanes and register
-// tiles only run over outputs.
+// tiles only run over outputs. On a kernel target with a tile unit, the unit multiplies instead
+// (attention/dense.h), in an order of its own.
 
 #pragma once
 
@@ -23,7 +24,8 @@ class Linear {
   static constexpr uint32_t kPanelColumns = 32;
 
   Linear() = default;
-  // Copies `weights`, f32 [input, output], row-major.
+  // Copies `weights`, f32 [input, output], row-major. A unit that multiplies bf16 takes them if all
+  // of them are bf16 values.
   Linear(uint32_t input, uint32_t output, std::span<const float> weights);
 
   uint32_t input() const { return input_; }
@@ -33,12 +35,16 @@ class Linear {
   const float* panel(uint32_t index) const {
     return panels_.data() + size_t{index} * input_ * kPanelColumns;
   }
+  // Returns the weights as RunDense takes them (attention/dense.h); empty if some are no bf16
+  // values.
+  std::span<const uint32_t> packed() const { return packed_; }
 
  private:
   uint32_t input_ = 0;
   uint32_t output_ = 0;
   uint32_t panel_count_ = 0;
   std::vector<float> panels_;  // [panel_count][input][kPanelColumns]
+  std::vector<uint32_t> packed_;
 };
 
 // One product of a call. `x` and `y` are [rows] rows with strides in values; `y` aliases nothing.
@@ -50,10 +56,11 @@ struct LinearJob {
   size_t y_stride = 0;
 };
 
-// Computes every job over `rows` rows, with panels spread over the pool's threads. On a given SIMD
-// target, a row's result depends on that row and the weights alone, bit for bit. Targets with a
-// fused multiply-add agree with each other.
-// Cost: 2 x rows x input x output flop per job; weights are read once per 6 rows.
+// Computes every job over `rows` rows, spread over the pool's threads. On a given kernel target, a
+// row's result depends on that row and the weights alone, bit for bit. Vector targets with a fused
+// multiply-add agree with each other, and the tile unit with its models.
+// Cost: 2 x rows x input x output flop per job; weights are read once per 6 rows, or 32 on a tile
+// unit, which does three times the flop.
 void RunLinears(std::span<const LinearJob> jobs, uint32_t rows, WorkerPool& pool) noexcept;
 
 }  // namespace ckv

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "absl/strings/str_format.h"
+#include "attention/bf16.h"
 #include "proto/base/sha256.h"
 #include "proto/ids.h"
 
@@ -83,7 +84,7 @@ absl::Status ValidateReferenceConfig(const ReferenceConfig& config) {
 
 Geometry ReferenceGeometry(const ReferenceConfig& config) {
   Sha256 hash;
-  hash.AppendString("ckv.reference.1");
+  hash.AppendString("ckv.reference.2");
   hash.AppendValue(config.seed);
   for (const uint32_t value :
        {config.layers, config.heads, config.hidden, config.d_nope, config.d_rope, config.d_latent,
@@ -118,7 +119,8 @@ std::vector<float> GenerateTensor(const ReferenceConfig& config, uint32_t layer,
   const double scale = plan.gain / std::sqrt(static_cast<double>(plan.fan_in));
   std::vector<float> values(plan.count);
   for (uint64_t i = 0; i < plan.count; ++i) {
-    values[i] = static_cast<float>(UnitNormal(Mix(base + i)) * scale);
+    const auto value = static_cast<float>(UnitNormal(Mix(base + i)) * scale);
+    values[i] = FloatFromBf16(Bf16FromFloat(value));
   }
   return values;
 }

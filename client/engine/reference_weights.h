@@ -61,7 +61,8 @@ enum class ReferenceTensor : uint8_t {
   kLogits = 9,        // [hidden][vocabulary]
 };
 
-// Returns one whole matrix; kEmbedding and kLogits ignore `layer`.
+// Returns one whole matrix; kEmbedding and kLogits ignore `layer`. Its values are bf16 values, as a
+// model's weights are.
 //
 // Value i of a tensor is a hash (splitmix64) of (seed, layer, tensor, i) as four 16-bit uniforms.
 // Their sum less its mean has a bell shape cut at 3.5 sigma (Irwin-Hall of four). It uses integer

@@ -23,19 +23,30 @@ import act_links
 import decision_links
 
 # The median of so many repetitions is what counts: two shared cores are noisy.
-REPETITIONS = {"attention_bench": 5, "matrix_bench": 3, "requester_bench": 5, "data_path_bench": 3, "decision_bench": 5,
+REPETITIONS = {"attention_bench": 5, "matrix_bench": 3, "dot_bench": 3, "prefill_bench": 3, "requester_bench": 5, "data_path_bench": 3, "decision_bench": 5,
                "splice_bench": 3, "contexts_bench": 3, "store_bench": 5, "store_disk_bench": 2, "store_stripe_bench": 3, "store_plan_bench": 3,
                "pull_rule_bench": 2, "near_bench": 3}
 # What a set runs of a binary, where that is not all of it.
 FILTERS = {"requester_bench": "BM_RoutedDecode/rows:16/spin_us:50/"}
 # What google-benchmark appends to a name for how it was run.
 OPTIONS = re.compile(r"/(min_time|repeats|iterations|manual_time|real_time)[^/]*")
+# What a binary says of itself, or with "/NAME" of one benchmark, if this machine has nothing to measure.
+NOT_HERE = "not_here"
 HISTORY = pathlib.Path(__file__).with_name("history.csv")
+
+
+class NotHere(Exception):
+    """This machine lacks what a row is about; the text says what."""
 
 
 def counter(benchmark, name):
     """The median over repetitions of a counter of one benchmark."""
-    return lambda run: run[benchmark][name]
+    def value(run):
+        for absent in (NOT_HERE, f"{NOT_HERE}/{benchmark}"):
+            if absent in run:
+                raise NotHere(run[absent])
+        return run[benchmark][name]
+    return value
 
 
 class Bar:
@@ -69,11 +80,15 @@ EXACT, WIRE, FAST = 1, 2, 3  # attention/grade.h
 GRADES = {EXACT: "exact", WIRE: "wire", FAST: "fast"}
 
 
-def on_amx(measure, benchmark, grade, at_least, unit):
+def on_amx(measure, benchmark, grade, at_least, unit, binary="matrix_bench"):
     """A bar over a ratio of the kernel on the AMX tile unit, in one grade."""
-    if grade is not None:
-        measure, benchmark = f"{measure}, {GRADES[grade]}", f"{benchmark}/grade:{grade}"
-    return Bar(measure, "matrix_bench", counter(benchmark, "ratio"), unit, at_least=at_least)
+    measure, benchmark = f"{measure}, {GRADES[grade]}", f"{benchmark}/grade:{grade}"
+    return Bar(measure, binary, counter(benchmark, "ratio"), unit, at_least=at_least)
+
+
+def on_dot(measure, benchmark, grade, at_least, unit):
+    """The same on VDPBF16PS."""
+    return on_amx(f"VDPBF16PS, {measure}", benchmark, grade, at_least, unit, "dot_bench")
 
 
 def data_path(measure, benchmark, value, unit, base=None, base_unit=None, **limit):
@@ -331,12 +346,26 @@ SETS = {
                  "x bf16 rows") for q, rows, bar in ((128, 2048, 0.95), (1, 32768, 1.2), (16, 32768, 1.2))),
         *(on_amx(f"AMX on two threads, {q} query rows over 2048", f"BM_MatrixTwoThreads/q:{q}/rows:2048", EXACT, 0.90,
                  "of what two peak loops gain") for q in (16, 128)),
+        # VDPBF16PS of Zen 4 and 5; its bound is the units' instructions.
+        *(on_dot(f"{q} query rows over 2048", f"BM_Dot/q:{q}/rows:2048", grade, bar, "of its instructions' bound")
+          for q, grade, bar in ((128, EXACT, 0.85), (128, FAST, 0.80), (1024, EXACT, 0.85), (1024, FAST, 0.75))),
+        *(on_dot(f"{rows_of(q)} over 2048".replace("row", "query row"), f"BM_DotAgainstVectors/q:{q}/rows:2048", grade,
+                 bar, "x the vector kernel")
+          for q, grade, bar in ((128, EXACT, 1.3), (128, FAST, 1.8), (64, EXACT, 1.3), (16, EXACT, 1.35), (16, FAST, 1.75),
+                                (1, EXACT, 1.0))),
+        *(on_dot(f"{rows_of(q)} over 32768 flushed".replace("row", "query row"),
+                 f"BM_DotFlushedAgainstVectors/q:{q}/rows:32768", grade, bar, "x the vector kernel")
+          for q, grade, bar in ((16, EXACT, 1.3), (16, FAST, 1.6), (1, EXACT, 1.0))),
+        on_dot("1 query row over 32768 flushed", "BM_DotFlushed/q:1/rows:32768", EXACT, 0.70, "of reading the rows"),
+        *(on_dot(f"fp8 rows, {rows_of(q)} over {rows}".replace(" row", " query row", 2).replace("fp8 query", "fp8"),
+                 f"BM_DotFp8/q:{q}/rows:{rows}", EXACT, bar, "x bf16 rows")
+          for q, rows, bar in ((128, 2048, 0.9), (1, 32768, None), (16, 32768, None))),
+        # The reference engine, two threads, on the target that this machine chooses.
+        *(Bar(f"prefill of 8,192 tokens, {name}", "prefill_bench", counter(f"BM_Prefill/{target}", "ratio"),
+              "x the f32 path", at_least=bar)
+          for name, target, bar in (("AMX", "AMX", 3.0), ("VDPBF16PS", "AVX512_BF16", 1.3))),
     ],
 }
-
-
-# The figure of a binary that says why this machine has nothing for it to measure.
-NOT_HERE = "not here"
 
 
 def digits(unit):
@@ -355,8 +384,7 @@ def run_binary(path):
             check=True, stdout=subprocess.DEVNULL)
         said = json.load(out)
     figures = {}
-    if said["context"].get("amx", "yes") != "yes":
-        figures[NOT_HERE] = said["context"]["amx"]
+    figures.update((key, why) for key, why in said["context"].items() if key.startswith(NOT_HERE))
     for row in said["benchmarks"]:
         if row.get("aggregate_name") == "median":
             name = OPTIONS.sub("", row["run_name"])
@@ -382,10 +410,11 @@ def main():
             for binary in binaries}
     rows = []
     for bar in SETS[name]:
-        if NOT_HERE in runs[bar.binary]:
-            rows.append([bar.measure, f"{NOT_HERE}: {runs[bar.binary][NOT_HERE]}", "-", bar.limit(), "-"])
+        try:
+            value = bar.value(runs[bar.binary])
+        except NotHere as why:
+            rows.append([bar.measure, f"not here: {why}", "-", bar.limit(), "-"])
             continue
-        value = bar.value(runs[bar.binary])
         base = bar.base(runs[bar.binary]) if bar.base else None
         value = round(value, digits(bar.unit))
         rows.append([bar.measure, f"{value:.{digits(bar.unit)}f} {bar.unit}",

@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "attention/grade.h"
 #include "attention/mla_partial.h"
 #include "attention/worker_pool.h"
 #include "tests/bench/floor.h"
@@ -106,6 +107,58 @@ inline void UseTarget(std::string_view target) {
   if (forced.ok()) return;
   std::fprintf(stderr, "benchmark: %s\n", std::string(forced.message()).c_str());
   std::exit(1);
+}
+
+// A case of the benchmark's arguments: query rows, rows, and the grade.
+inline Case GradedCase(benchmark::State& state, RowDtype dtype = RowDtype::kBf16) {
+  Case c(static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(1)), dtype);
+  c.piece.grade = static_cast<Grade>(state.range(2));
+  return c;
+}
+
+// Calls per second of `target` against the vector kernel's; `before` runs before each sample.
+template <typename Before>
+void ReportAgainstVectors(benchmark::State& state, std::string_view target, Case& c,
+                          Before before) {
+  WorkerPool pool(1);
+  const auto calls_per_second = [&](std::string_view used) {
+    UseTarget(used);
+    before();
+    return 1 / c.Seconds(pool);
+  };
+  ReportRatio(
+      state, [&] { return calls_per_second(VectorTarget()); },
+      [&] { return calls_per_second(target); });
+  UseTarget(target);
+}
+
+// Row bytes per second against reading the rows; they lie in no cache before either.
+template <typename Seconds>
+void ReportAgainstRead(benchmark::State& state, const Case& c, Seconds seconds) {
+  const std::span<const std::byte> rows = c.rows->bytes().first(c.row_bytes());
+  const auto bytes = static_cast<double>(rows.size());
+  ReportRatio(
+      state,
+      [&] {
+        Flush(rows);
+        return ReadRate(rows);
+      },
+      [&] {
+        Flush(rows);
+        return bytes / seconds();
+      });
+}
+
+// Runs the benchmarks, or none if the machine lacks what they are about; the context "not_here"
+// then says why. Returns the exit status.
+inline int RunUnless(const std::string& why_not, int argc, char** argv) {
+  if (!why_not.empty()) benchmark::AddCustomContext("not_here", why_not);
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  if (!why_not.empty()) benchmark::SetBenchmarkFilter("-.");
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
 }
 
 }  // namespace ckv::bench

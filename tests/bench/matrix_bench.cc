@@ -2,7 +2,8 @@
 // peak where query rows are many, reading the rows where they are few?
 // Bound: 2 x rows x q x (d_qk + d_v) flop, which are the useful ones whatever the grade, against a
 // loop of the unit's products on operands in the first cache; row bytes against floor.h's read
-// rate. Where this machine has no AMX, the context "amx" of the output says why, and nothing runs.
+// rate. If this machine has no AMX, the context "not_here" of the output says why, and nothing
+// runs.
 //
 // "ratio" of a case is the median over pairs of neighbouring samples; deploy/bench.sh kernels holds
 // it against the bars.
@@ -35,12 +36,6 @@ constexpr int kFast = static_cast<int>(Grade::kFast);
 // Flop per second. 30 rounds of 10 us: the unit takes some 200 us to come to its full rate.
 double PeakRate() { return 1e6 * matrix::AmxRate(30); }
 
-Case GradedCase(benchmark::State& state, RowDtype dtype = RowDtype::kBf16) {
-  Case c(static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(1)), dtype);
-  c.piece.grade = static_cast<Grade>(state.range(2));
-  return c;
-}
-
 void BM_Matrix(benchmark::State& state) {
   Case c = GradedCase(state);
   WorkerPool pool(1);
@@ -52,22 +47,10 @@ BENCHMARK(BM_Matrix)
     ->Iterations(60)
     ->Unit(benchmark::kMicrosecond);
 
-// Calls per second against the vector kernel's.
+// The unit is kept warm, as in a holder that computes all the time.
 void BM_AgainstVectors(benchmark::State& state) {
   Case c = GradedCase(state);
-  WorkerPool pool(1);
-  const auto calls_per_second = [&](std::string_view target) {
-    UseTarget(target);
-    return 1 / c.Seconds(pool);
-  };
-  ReportRatio(
-      state, [&] { return calls_per_second(VectorTarget()); },
-      [&] {
-        UseTarget("AMX");
-        PeakRate();
-        return calls_per_second("AMX");
-      });
-  UseTarget("AMX");
+  ReportAgainstVectors(state, "AMX", c, PeakRate);
 }
 BENCHMARK(BM_AgainstVectors)
     ->ArgNames({"q", "rows", "grade"})
@@ -75,24 +58,14 @@ BENCHMARK(BM_AgainstVectors)
     ->Iterations(40)
     ->Unit(benchmark::kMicrosecond);
 
-// Rows that lie in no cache, against reading them: bytes per second. The unit is kept warm, as in a
-// holder that computes all the time.
+// Rows that lie in no cache, against reading them: bytes per second.
 void BM_Flushed(benchmark::State& state) {
   Case c = GradedCase(state);
   WorkerPool pool(1);
-  const std::span<const std::byte> rows = c.rows->bytes().first(c.row_bytes());
-  const auto bytes = static_cast<double>(rows.size());
-  ReportRatio(
-      state,
-      [&] {
-        Flush(rows);
-        return ReadRate(rows);
-      },
-      [&] {
-        Flush(rows);
-        PeakRate();
-        return bytes / c.Seconds(pool);
-      });
+  ReportAgainstRead(state, c, [&] {
+    PeakRate();
+    return c.Seconds(pool);
+  });
 }
 BENCHMARK(BM_Flushed)
     ->ArgNames({"q", "rows", "grade"})
@@ -105,20 +78,13 @@ BENCHMARK(BM_Flushed)
     ->Iterations(15)
     ->Unit(benchmark::kMicrosecond);
 
-// Rows that lie in no cache, against the vector kernel: calls per second.
+// Rows that lie in no cache, against the vector kernel.
 void BM_FlushedAgainstVectors(benchmark::State& state) {
   Case c = GradedCase(state);
-  WorkerPool pool(1);
-  const auto calls_per_second = [&](std::string_view target) {
-    UseTarget(target);
+  ReportAgainstVectors(state, "AMX", c, [&] {
     Flush(c.rows->bytes().first(c.row_bytes()));
     PeakRate();
-    return 1 / c.Seconds(pool);
-  };
-  ReportRatio(
-      state, [&] { return calls_per_second(VectorTarget()); },
-      [&] { return calls_per_second("AMX"); });
-  UseTarget("AMX");
+  });
 }
 BENCHMARK(BM_FlushedAgainstVectors)
     ->ArgNames({"q", "rows", "grade"})
@@ -210,23 +176,16 @@ BENCHMARK(BM_MatrixTwoThreads)
     ->Unit(benchmark::kMicrosecond)
     ->UseRealTime();
 
-// Why the kernel is not on AMX, or "yes".
-std::string HasAmx() {
+// Why the kernel is not on AMX, or "".
+std::string WhyNotHere() {
   if (!matrix::AmxUnit().usable) return matrix::AmxUnit().why_not;
   if (KernelTargets().front() != "AMX") return "its loop was measured to be no faster than f32's";
-  return "yes";
+  return "";
 }
 
 }  // namespace
 }  // namespace ckv::bench
 
 int main(int argc, char** argv) {
-  const std::string amx = ckv::bench::HasAmx();
-  benchmark::AddCustomContext("amx", amx);
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
-  if (amx != "yes") benchmark::SetBenchmarkFilter("-.");
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
-  return 0;
+  return ckv::bench::RunUnless(ckv::bench::WhyNotHere(), argc, argv);
 }

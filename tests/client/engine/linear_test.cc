@@ -1,6 +1,7 @@
 // Goal: a dense layer is right, and a row's bits do not depend on what shares the call.
 // Method: compare with float64 over widths around the tile and panel sizes; then compute the same
-// rows alone, in groups and on two threads, and compare bit for bit.
+// rows alone, in groups and on two threads, and compare bit for bit. All on every kernel target,
+// with bf16 weights, which a tile unit takes, and with others.
 
 #include "client/engine/linear.h"
 
@@ -9,8 +10,10 @@
 #include <random>
 #include <vector>
 
+#include "attention/bf16.h"
 #include "attention/worker_pool.h"
 #include "gtest/gtest.h"
+#include "tests/attention/each_target.h"
 
 namespace ckv {
 namespace {
@@ -22,6 +25,12 @@ std::vector<float> RandomValues(std::mt19937& rng, size_t count) {
   return values;
 }
 
+std::vector<float> RandomWeights(std::mt19937& rng, size_t count) {
+  std::vector<float> weights = RandomValues(rng, count);
+  for (float& w : weights) w = FloatFromBf16(Bf16FromFloat(w));
+  return weights;
+}
+
 struct Shape {
   uint32_t rows, input, output;
 };
@@ -29,17 +38,20 @@ struct Shape {
 constexpr Shape kShapes[] = {{1, 1, 1},    {1, 256, 32}, {5, 17, 31},   {6, 64, 33},
                              {7, 512, 48}, {13, 3, 100}, {64, 32, 512}, {64, 256, 257}};
 
-TEST(Linear, EqualsFloat64) {
+void CheckAgainstFloat64(bool bf16_weights) {
   WorkerPool pool(1);
   for (const Shape& shape : kShapes) {
     SCOPED_TRACE(testing::Message() << shape.rows << " x " << shape.input << " x " << shape.output);
     std::mt19937 rng(shape.output);
-    const std::vector<float> w = RandomValues(rng, size_t{shape.input} * shape.output);
+    const size_t weight_count = size_t{shape.input} * shape.output;
+    const std::vector<float> w =
+        bf16_weights ? RandomWeights(rng, weight_count) : RandomValues(rng, weight_count);
     // Strides wider than the rows: what lies between must be neither read nor written.
     const size_t x_stride = shape.input + 3, y_stride = shape.output + 5;
     const std::vector<float> x = RandomValues(rng, shape.rows * x_stride);
     std::vector<float> y(shape.rows * y_stride, 7.0f);
     const Linear linear(shape.input, shape.output, w);
+    ASSERT_EQ(linear.packed().empty(), !bf16_weights);
     const LinearJob job = {&linear, x.data(), x_stride, y.data(), y_stride};
     RunLinears({&job, 1}, shape.rows, pool);
     for (uint32_t row = 0; row < shape.rows; ++row) {
@@ -57,12 +69,19 @@ TEST(Linear, EqualsFloat64) {
   }
 }
 
-TEST(Linear, ARowsBitsDoNotDependOnTheCall) {
+TEST(Linear, EqualsFloat64) {
+  test::ForEachTarget([] {
+    CheckAgainstFloat64(true);
+    CheckAgainstFloat64(false);
+  });
+}
+
+void CheckRowsAlone() {
   constexpr uint32_t kRows = 64, kInput = 256;
   std::mt19937 rng(3);
   const std::vector<float> x = RandomValues(rng, size_t{kRows} * kInput);
-  const Linear first(kInput, 300, RandomValues(rng, size_t{kInput} * 300));
-  const Linear second(kInput, 64, RandomValues(rng, size_t{kInput} * 64));
+  const Linear first(kInput, 300, RandomWeights(rng, size_t{kInput} * 300));
+  const Linear second(kInput, 64, RandomWeights(rng, size_t{kInput} * 64));
 
   // All rows and both matrices in one call of two threads.
   WorkerPool two(2);
@@ -86,6 +105,8 @@ TEST(Linear, ARowsBitsDoNotDependOnTheCall) {
     EXPECT_EQ(std::memcmp(y_second.data(), whole_second.data(), y_second.size() * 4), 0) << group;
   }
 }
+
+TEST(Linear, ARowsBitsDoNotDependOnTheCall) { test::ForEachTarget(CheckRowsAlone); }
 
 TEST(Linear, NoRowsWriteNothing) {
   WorkerPool pool(1);
