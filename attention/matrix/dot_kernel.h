@@ -1,5 +1,5 @@
-// Partial attention over spans of keys with VDPBF16PS, which adds two products of bf16 to each of
-// 16 sums of f32, at twice the rate of f32 multiply-adds (Zen 4, Zen 5).
+// Partial attention over spans of keys with VDPBF16PS. It adds two products of bf16 to each of 16
+// sums of f32, at twice the rate of f32 multiply-adds on Zen 4 and Zen 5.
 //
 // For each span:
 //   logits    query rows in lanes times broadcast pairs of a key's columns
@@ -401,7 +401,7 @@ class DotKernel {
   const uint32_t tiles_;
   const uint32_t chunks_;
   const WeightExp<L> exp_;
-  uint32_t keys_ = 0;  // of the span, in whole 16
+  uint32_t keys_ = 0;  // the span's, in whole 16
   RowPrefetch<L, kPrefetchStride> prefetch_;
   SpanFold<L> fold_;
 };

@@ -1,4 +1,4 @@
-// What the BlockKernels over units that multiply bf16 share: all but the work on spans. Each file
+// The base of the BlockKernels over units that multiply bf16: all but the work on spans. Each file
 // that compiles one includes this between the attributes of its target.
 
 #pragma once

@@ -1,5 +1,6 @@
-// How a span's sums are folded into the state of a block: o = o * to + sums * from, as partials are
-// merged, with the same factors for m and l.
+// How a span's sums are folded into the state of a block, as partials are merged:
+//   o = o * to + sums * from
+// m and l are folded with the same factors.
 
 #pragma once
 
@@ -21,7 +22,7 @@ struct SpanFold {
   alignas(64) float fate[kBlockRowsMax];
   bool all[kBlockRowsMax / 16] = {};  // for each query tile: all of its rows are folded
 
-  // What a span's weights are measured from.
+  // The logit that a span's weights are measured from.
   static F BaseOf(F max) { return L::Select(L::Equal(max, L::Set(kEmptyM)), L::Set(0), max); }
 
   // The new maximum, and the factors.

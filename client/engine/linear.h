@@ -59,8 +59,8 @@ struct LinearJob {
 // Computes every job over `rows` rows, spread over the pool's threads. On a given kernel target, a
 // row's result depends on that row and the weights alone, bit for bit. Vector targets with a fused
 // multiply-add agree with each other, and the tile unit with its models.
-// Cost: 2 x rows x input x output flop per job; weights are read once per 6 rows, or 32 on a tile
-// unit, which does three times the flop.
+// Cost: 2 x rows x input x output flop per job; weights are read once per 6 rows. A tile unit does
+// three times the flop, and reads weights once per 32 rows.
 void RunLinears(std::span<const LinearJob> jobs, uint32_t rows, WorkerPool& pool) noexcept;
 
 }  // namespace ckv
