@@ -1,6 +1,11 @@
 #include "transport/wait_policy.h"
 
+#include <sched.h>
+
 #include <algorithm>
+#include <utility>
+
+#include "proto/base/pause_cpu.h"
 
 namespace ckv {
 
@@ -12,10 +17,32 @@ void WaitPolicy::Came(Instant now) {
 }
 
 bool WaitPolicy::Spins(Instant now) const {
-  if (spin_max_ == Duration::zero()) return false;
+  if (spin_max_ == Duration::zero() || now < shared_until_) return false;
   const Duration waited = now - begun_;
   const Duration longer = std::max(last_, before_);
   return waited < (longer <= kPredictMax ? longer + spin_max_ : spin_max_);
+}
+
+bool WaitPolicy::Rest(Clock& clock, Instant now) {
+  if (!Spins(now)) return false;
+  if (now - yielded_ < kYieldEvery) {
+    PauseCpu();
+    return true;
+  }
+  sched_yield();
+  const Instant after = clock.Now();
+  Yielded(after, after - now);
+  return true;
+}
+
+void WaitPolicy::Yielded(Instant now, Duration took) {
+  yielded_ = now;
+  const bool was_shared = std::exchange(last_was_shared_, took >= kShared);
+  if (!was_shared || !last_was_shared_) return;
+  // Long after the last time, it is another crowd.
+  const bool again = now - shared_until_ < shared_for_;
+  shared_for_ = again ? std::min(2 * shared_for_, kSharedMax) : kSharedMin;
+  shared_until_ = now + shared_for_;
 }
 
 }  // namespace ckv

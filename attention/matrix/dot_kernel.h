@@ -1,5 +1,5 @@
-// Partial attention over spans of keys with VDPBF16PS, which adds two products of bf16 to each of 16
-// sums of f32. On Zen 4 and Zen 5 it has twice the rate of f32 multiply-adds.
+// Partial attention over spans of keys with VDPBF16PS, which adds two products of bf16 to each of
+// 16 sums of f32. On Zen 4 and Zen 5 it has twice the rate of f32 multiply-adds.
 //
 // For each span:
 //   logits    query rows in lanes times broadcast pairs of a key's columns

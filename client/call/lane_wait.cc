@@ -5,17 +5,12 @@
 #include <algorithm>
 #include <ctime>
 
-#include "proto/base/pause_cpu.h"
-
 namespace ckv {
 absl::Status LaneWait::Pause(std::span<RequestLane* const> lanes, Instant deadline) {
   const Instant now = clock_->Now();
   if (now >= deadline) return PassedError();
-  if (policy_.Spins(now)) {
-    PauseCpu();
-  } else {
+  if (!policy_.Rest(*clock_, now))
     sleep_.Sleep(lanes, /*wake_fd=*/-1, std::min(kSleepMax, deadline - now));
-  }
   return absl::OkStatus();
 }
 

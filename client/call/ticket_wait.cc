@@ -3,13 +3,12 @@
 #include <algorithm>
 
 #include "client/call/ticket_state.h"
-#include "proto/base/pause_cpu.h"
 
 namespace ckv {
 
 void TicketWait::Rest(std::span<const Ticket* const> tickets, int wake_fd) {
   const Instant now = clock_->Now();
-  if (policy_.Spins(now)) return PauseCpu();
+  if (policy_.Rest(*clock_, now)) return;
   lanes_.clear();
   Instant until = now + LaneWait::kSleepMax;
   for (const Ticket* ticket : tickets) {

@@ -112,7 +112,7 @@ const OptionSpec kOptions[] = {
      "most requests that wait on a holder; more are refused with a hint when to retry"},
     {"spin_us", OptionKind::kCount, &Config::spin_us, 0, 1'000'000, "", "microseconds",
      "how long a thread polls its lanes before it sleeps; it polls through waits of up to 2 ms "
-     "that come again and again, and never with 0"},
+     "that come again and again, not while other threads want its processor, and never with 0"},
     {"lane.slot_count", OptionKind::kCount, &Config::lane_slot_count, 1, kSlotCountMax, "", "slots",
      "slots of a requester's lane: how many requests may be in flight on it"},
     {"lane.request_bytes_max", OptionKind::kBytes, &Config::lane_request_bytes_max, 4 * kKiB,

@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_format.h"
 #include "proto/base/log.h"
-#include "proto/base/pause_cpu.h"
 #include "proto/base/status.h"
 #include "transport/wire.h"
 
@@ -129,9 +128,7 @@ void Dispatcher::Run() {
     if (worked) {
       wait_.Came(polled_);
       wait_.Begin(now);
-    } else if (wait_.Spins(now)) {
-      PauseCpu();
-    } else {
+    } else if (!wait_.Rest(*options_.clock, now)) {
       Sleep(now);
     }
   }

@@ -27,6 +27,12 @@ class WaitPolicyTest : public testing::Test {
     return policy_.Spins(now_ + waited);
   }
 
+  // Whether a wait that begins at `begin` spins at first.
+  bool SpinsAt(Instant begin) {
+    policy_.Begin(begin);
+    return policy_.Spins(begin);
+  }
+
   WaitPolicy policy_{kSpin};
   Instant now_{1'000'000'000};
 };
@@ -61,6 +67,37 @@ TEST_F(WaitPolicyTest, LongWaitsAreSlept) {
   EXPECT_FALSE(SpinsAfter(microseconds(60)));
   Wait(microseconds(600));
   EXPECT_TRUE(SpinsAfter(microseconds(60)));
+}
+
+TEST_F(WaitPolicyTest, ASharedProcessorIsGivenAway) {
+  Wait(microseconds(600));
+  Wait(microseconds(600));
+  policy_.Yielded(now_, microseconds(3));
+  EXPECT_TRUE(SpinsAfter(microseconds(300))) << "nobody else ran";
+  policy_.Yielded(now_, WaitPolicy::kShared);
+  EXPECT_TRUE(SpinsAfter(microseconds(300))) << "a passer-by";
+  policy_.Yielded(now_, microseconds(3));
+  policy_.Yielded(now_, WaitPolicy::kShared);
+  EXPECT_TRUE(SpinsAfter(microseconds(300))) << "another";
+  policy_.Yielded(now_, WaitPolicy::kShared);
+  EXPECT_FALSE(SpinsAt(now_));
+  EXPECT_FALSE(SpinsAt(now_ + WaitPolicy::kSharedMin - microseconds(1)));
+  EXPECT_TRUE(SpinsAt(now_ + WaitPolicy::kSharedMin)) << "it tries again";
+}
+
+TEST_F(WaitPolicyTest, ItSleepsLongerEachTimeItFindsTheProcessorShared) {
+  Duration expected = WaitPolicy::kSharedMin;
+  policy_.Yielded(now_, milliseconds(1));
+  for (int i = 0; i < 12; ++i) {
+    policy_.Yielded(now_, milliseconds(1));
+    EXPECT_FALSE(SpinsAt(now_ + expected - microseconds(1))) << i;
+    now_ = now_ + expected;
+    EXPECT_TRUE(SpinsAt(now_)) << i;
+    expected = std::min(2 * expected, WaitPolicy::kSharedMax);
+  }
+  now_ = now_ + 2 * WaitPolicy::kSharedMax;
+  policy_.Yielded(now_, milliseconds(1));
+  EXPECT_TRUE(SpinsAt(now_ + WaitPolicy::kSharedMin)) << "another crowd";
 }
 
 TEST(WaitPolicy, ZeroTurnsSpinningOff) {

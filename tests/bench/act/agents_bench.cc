@@ -3,6 +3,9 @@
 //
 //   agents_bench load DIRECTORY                      puts the documents on all holders
 //   agents_bench play DIRECTORY POLICY FABRIC SEED   plays the agents; prints their times as JSON
+//   agents_bench calls DIRECTORY FABRIC SPIN_US N    times N calls that ask every holder; prints
+//   the
+//                                                    median in microseconds
 //
 // The fleet is real: a directory and holders are ckvd processes, and this program is the
 // requester. tests/bench/act_links.py starts them, and says which link leads there.
@@ -18,11 +21,13 @@
 
 #include <sys/prctl.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -128,6 +133,24 @@ class Player {
         {"document", agent.document}, {"steps", agent.steps}, {"open_ms", open_ms}, {"ms", ms}};
   }
 
+  // Times calls of 16 query rows over the first chunk of a document on each of `holder_count`
+  // holders.
+  absl::StatusOr<std::vector<double>> TimeCalls(uint32_t holder_count, uint32_t count) {
+    std::vector<ChunkUse> chunks;
+    for (uint32_t i = 0; i < holder_count; ++i) chunks.push_back({i * kChunksOfDocument, 0});
+    const ContextPart part = {corpus_, chunks};
+    CKV_ASSIGN_OR_RETURN(
+        const Context context,
+        requester_->Open({.parts = {&part, 1}, .policy = ContextPolicy::kRoute}, Soon()));
+    std::vector<double> us;
+    for (uint32_t i = 0; i < count; ++i) {
+      const Instant begin = Clock::Real()->Now();
+      CKV_RETURN_IF_ERROR(Call(context, i % corpus_->geometry.layers, nullptr));
+      us.push_back(1e3 * MsSince(begin));
+    }
+    return us;
+  }
+
   double sum_ms() const { return sum_ms_; }
   nlohmann::json StepsSoFar() const {
     return {{"routed", routed_.ToJson()}, {"near", near_.ToJson()}, {"mixed", mixed_.ToJson()}};
@@ -202,6 +225,14 @@ class Player {
   Steps routed_, near_, mixed_;
 };
 
+RequesterOptions OptionsFor(FabricKind fabric) {
+  RequesterOptions options;
+  options.id = "agents";
+  options.fabric = fabric;
+  options.near_bytes = kNearBytes;
+  return options;
+}
+
 absl::StatusOr<nlohmann::json> Play(const std::string& address, ContextPolicy policy,
                                     FabricKind fabric, uint32_t seed) {
   // Small pages for pulled rows. The host of a virtual machine may take free huge pages back: the
@@ -209,11 +240,8 @@ absl::StatusOr<nlohmann::json> Play(const std::string& address, ContextPolicy po
   CKV_CHECK(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0);
   DirectoryStub directory(address, Clock::Real());
   HolderStubFactory holders(Clock::Real());
-  RequesterOptions options;
-  options.id = "agents";
-  options.fabric = fabric;
-  options.near_bytes = kNearBytes;
-  CKV_ASSIGN_OR_RETURN(const auto requester, Requester::Create(options, &directory, &holders));
+  CKV_ASSIGN_OR_RETURN(const auto requester,
+                       Requester::Create(OptionsFor(fabric), &directory, &holders));
   CKV_ASSIGN_OR_RETURN(auto corpus, requester->Resolve(kCorpus, "", Soon()));
   Player player(requester.get(), std::move(corpus));
   CKV_RETURN_IF_ERROR(player.WarmUp());
@@ -236,15 +264,34 @@ absl::StatusOr<nlohmann::json> Play(const std::string& address, ContextPolicy po
                         {"agents", std::move(agents)}};
 }
 
+absl::StatusOr<double> Calls(const std::string& address, FabricKind fabric, uint32_t spin_us,
+                             uint32_t count) {
+  DirectoryStub directory(address, Clock::Real());
+  HolderStubFactory holders(Clock::Real());
+  RequesterOptions options = OptionsFor(fabric);
+  options.spin_max = std::chrono::microseconds(spin_us);
+  CKV_ASSIGN_OR_RETURN(const auto requester, Requester::Create(options, &directory, &holders));
+  CKV_ASSIGN_OR_RETURN(auto corpus, requester->Resolve(kCorpus, "", Soon()));
+  std::set<std::string> names;
+  for (const auto& chunk : corpus->chunks) names.insert(chunk.holders.front().name);
+  Player player(requester.get(), std::move(corpus));
+  const auto holder_count = static_cast<uint32_t>(names.size());
+  CKV_RETURN_IF_ERROR(player.TimeCalls(holder_count, count / 10 + 1).status());
+  CKV_ASSIGN_OR_RETURN(std::vector<double> us, player.TimeCalls(holder_count, count));
+  std::nth_element(us.begin(), us.begin() + us.size() / 2, us.end());
+  return us[us.size() / 2];
+}
+
 int Main(const std::vector<std::string>& arguments) {
   const std::map<std::string, ContextPolicy> policies = {{"route", ContextPolicy::kRoute},
                                                          {"near", ContextPolicy::kNear},
                                                          {"auto", ContextPolicy::kAuto}};
   const std::map<std::string, FabricKind> fabrics = {{"shm", FabricKind::kShm},
                                                      {"tcp", FabricKind::kTcp}};
-  uint32_t seed = 0;
+  uint32_t seed = 0, spin_us = 0, count = 0;
   absl::Status status = absl::InvalidArgumentError(
-      "usage: agents_bench load DIRECTORY | play DIRECTORY route|near|auto shm|tcp SEED");
+      "usage: agents_bench load DIRECTORY | play DIRECTORY route|near|auto shm|tcp SEED | "
+      "calls DIRECTORY shm|tcp SPIN_US N");
   if (arguments.size() == 2 && arguments[0] == "load") {
     status = Load(arguments[1]);
   } else if (arguments.size() == 5 && arguments[0] == "play" && policies.contains(arguments[2]) &&
@@ -253,6 +300,12 @@ int Main(const std::vector<std::string>& arguments) {
         Play(arguments[1], policies.at(arguments[2]), fabrics.at(arguments[3]), seed);
     status = played.status();
     if (played.ok()) std::printf("%s\n", played->dump(2).c_str());
+  }
+  if (arguments.size() == 5 && arguments[0] == "calls" && fabrics.contains(arguments[2]) &&
+      absl::SimpleAtoi(arguments[3], &spin_us) && absl::SimpleAtoi(arguments[4], &count) && count) {
+    const absl::StatusOr<double> us = Calls(arguments[1], fabrics.at(arguments[2]), spin_us, count);
+    status = us.status();
+    if (us.ok()) std::printf("%.2f\n", *us);
   }
   if (status.ok()) return 0;
   std::fprintf(stderr, "agents_bench: %s\n", status.ToString().c_str());
