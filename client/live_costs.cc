@@ -222,7 +222,8 @@ void LiveCosts::ObservePull(const FetchCall& call, Duration took) {
 
 bool LiveCosts::HaveTarget(const std::shared_ptr<const Corpus>& corpus, KernelTargetId target) {
   const auto groups = GroupsOf(corpus);
-  if (!groups.ok()) return false;
+  if (!groups.ok() || target == KernelTargetId::kUnknown) return false;
+  peers_.Hear();
   for (uint32_t group = 0; group < (*groups)->group_count(); ++group) {
     for (const HolderPeer* const peer : (*groups)->PeersOf(group)) {
       if (peer->model.target() != target) return false;

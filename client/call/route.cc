@@ -84,8 +84,16 @@ absl::Status Router::Begin(const RouteCall& call) {
   return PostAll().status();
 }
 
-// Brings up the links of the holders to ask, and finds the handles.
 absl::Status Router::Prepare(const RouteCall& call) {
+  CKV_RETURN_IF_ERROR(ChooseAndConnect(call));
+  if (!links_.TargetsChanged()) return absl::OkStatus();
+  // Once: a holder that comes back with another target in these moments is told in the report.
+  exchange_.Clear();
+  return ChooseAndConnect(call);
+}
+
+// Brings up the links of the holders to ask, and finds the handles.
+absl::Status Router::ChooseAndConnect(const RouteCall& call) {
   lines_.clear();
   near_bytes_ = near_pairs_ = 0;
   links_.BeginAttempt();
@@ -406,6 +414,9 @@ void Router::Finish(AttendReport* report) {
     for (const OwnRows& own : segment.own) own_count += own.rows.count;
     segment.context->CountCall({segment.row_count, call_->q.count, segment.selection.k, own_count,
                                 call_->wire == PartialDtype::kF32, routed_us});
+    // A holder came back with another kernel target than its near rows are attended with here.
+    if (call_->wire == PartialDtype::kF32 && targets_differ_ && near_pairs_ > 0)
+      segment.context->LookNow();
   }
   TrimHere();
   if (report == nullptr) return;

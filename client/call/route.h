@@ -93,6 +93,7 @@ class Router {
   };
 
   absl::Status Prepare(const RouteCall& call);
+  absl::Status ChooseAndConnect(const RouteCall& call);
   absl::Status FindHandles(const RouteCall& call, const PlannedUnit& unit);
   absl::Status AddLine(HolderLink& link, uint32_t line, Instant deadline);
   absl::Status StartFlows(const RouteCall& call);

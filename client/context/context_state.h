@@ -154,6 +154,12 @@ class ContextState {
     due_at_.store(calls, std::memory_order_seq_cst);
     if (call_count_.load(std::memory_order_seq_cst) >= calls) watcher_->Due(watch_id_);
   }
+  // Tells the watcher not to wait for more calls: what it knew has changed. Once until it says
+  // again how long it waits.
+  void LookNow() const {
+    if (watcher_ != nullptr && due_at_.exchange(0, std::memory_order_seq_cst) != 0)
+      watcher_->Due(watch_id_);
+  }
 
   void Close() {
     if (closed_.exchange(true, std::memory_order_acq_rel) || watcher_ == nullptr) return;
@@ -198,7 +204,7 @@ class ContextState {
   uint64_t watch_id_ = 0;
   mutable std::atomic<uint64_t> pulled_bytes_{0};
   mutable std::atomic<uint64_t> call_count_{0};
-  std::atomic<uint64_t> due_at_{1};
+  mutable std::atomic<uint64_t> due_at_{1};
   mutable std::atomic<uint32_t> row_count_{0}, call_row_count_{0}, selected_{0};
   mutable std::atomic<uint64_t> own_sum_{0};
   mutable std::atomic<bool> f32_{false};

@@ -48,6 +48,8 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryView::Resolve(std::string
     answer = Annotate(answer.status(), absl::StrFormat("corpus '%s'", name));
   } else if (absl::Status status = ValidateCorpus(*answer); !status.ok()) {
     return Annotate(status, "the directory's answer");
+  } else {
+    HearOfHolders(*answer, deadline);
   }
   return Take(key, kept, std::move(answer), before);
 }
@@ -70,7 +72,31 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryView::ResolveChunks(
   if (kept.corpus != nullptr && !HasChunks(*kept.corpus, ids)) kept = {};
   if (kept.corpus != nullptr && !kept.doubtful) return kept.corpus;
   const uint64_t before = generation();
-  return Take(key, kept, AskForChunks(ids, geometry, tenant, deadline), before);
+  auto answer = AskForChunks(ids, geometry, tenant, deadline);
+  if (answer.ok()) HearOfHolders(*answer, deadline);
+  return Take(key, kept, std::move(answer), before);
+}
+
+void DirectoryView::HearOfHolders(const Corpus& corpus, Instant deadline) {
+  // Without an answer the holders' targets stay unknown until one of them is connected to.
+  if (!KnowsHolders(corpus)) ListHolders(deadline).IgnoreError();
+}
+
+bool DirectoryView::KnowsHolders(const Corpus& corpus) const {
+  absl::MutexLock lock(&mu_);
+  if (!members_listed_) return false;
+  const ChunkPlacement* last = nullptr;
+  for (const ChunkPlacement& chunk : corpus.chunks) {
+    // Neighbours mostly have the same holders.
+    if (last != nullptr && last->holders == chunk.holders && last->leased == chunk.leased) continue;
+    last = &chunk;
+    for (const std::vector<HolderId>* const ids : {&chunk.holders, &chunk.leased}) {
+      for (const HolderId& id : *ids) {
+        if (!members_.contains(id)) return false;
+      }
+    }
+  }
+  return true;
 }
 
 absl::StatusOr<Corpus> DirectoryView::AskForChunks(std::span<const ChunkId> ids,
@@ -111,7 +137,7 @@ void DirectoryView::Forget(std::string_view name) {
   if (name.empty()) {
     kept_.clear();
     kept_chunk_count_ = 0;
-    members_.clear();
+    members_listed_ = false;
     return;
   }
   for (auto it = kept_.begin(); it != kept_.end();) {
@@ -150,15 +176,43 @@ absl::StatusOr<absl::flat_hash_map<HolderId, Member>> DirectoryView::ListHolders
     holders.insert_or_assign(member.id, std::move(member));
   }
   absl::MutexLock lock(&mu_);
+  // A watch may have told of a later life while the list was on its way.
+  for (auto& [id, member] : holders) {
+    const auto known = members_.find(id);
+    if (known != members_.end() && known->second.epoch.value > member.epoch.value)
+      member = known->second;
+  }
   members_ = holders;
+  members_listed_ = true;
+  member_news_.fetch_add(1, std::memory_order_release);
   return holders;
+}
+
+void DirectoryView::Note(const Member& member) {
+  if (member.role != MemberRole::kHolder) return;
+  absl::MutexLock lock(&mu_);
+  const auto known = members_.find(member.id);
+  if (known == members_.end()) {
+    if (members_.size() >= kMemberCountMax) return;
+    members_.emplace(member.id, member);
+  } else {
+    if (member.epoch.value < known->second.epoch.value) return;
+    known->second = member;
+  }
+  member_news_.fetch_add(1, std::memory_order_release);
+}
+
+absl::flat_hash_map<HolderId, Member> DirectoryView::KnownHolders() const {
+  absl::MutexLock lock(&mu_);
+  return members_;
 }
 
 absl::StatusOr<Member> DirectoryView::FindMember(const HolderId& id, bool refresh,
                                                  Instant deadline) {
   if (!refresh) {
     absl::MutexLock lock(&mu_);
-    if (const auto it = members_.find(id); it != members_.end()) return it->second;
+    const auto it = members_.find(id);
+    if (members_listed_ && it != members_.end()) return it->second;
   }
   CKV_ASSIGN_OR_RETURN(const auto holders, ListHolders(deadline));
   const auto it = holders.find(id);

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -36,7 +37,9 @@ class DirectoryView {
   DirectoryView(const DirectoryView&) = delete;
   DirectoryView& operator=(const DirectoryView&) = delete;
 
-  // Returns the corpus of this name.
+  // Returns the corpus of this name. If the directory is asked and names a holder that is not
+  // known, it is asked for its members too. So kernel targets are known before the first call. If
+  // that fails, the corpus is returned all the same.
   //   NotFound            there is no such corpus for this tenant.
   //   Unavailable         nothing is kept and the directory does not answer.
   //   InvalidArgument     the directory's answer is not a corpus.
@@ -49,7 +52,8 @@ class DirectoryView {
   std::shared_ptr<const Corpus> Kept(std::string_view name, std::string_view tenant)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Returns a nameless corpus of these chunks. The same ids give the same snapshot.
+  // Returns a nameless corpus of these chunks. The same ids give the same snapshot. Asks for
+  // members as Resolve does.
   //   InvalidArgument     no ids, or more than kCorpusChunkCountMax.
   //   NotFound            nobody holds one of the chunks; says which.
   //   FailedPrecondition  a chunk is known, but only with another geometry.
@@ -60,7 +64,8 @@ class DirectoryView {
       ABSL_LOCKS_EXCLUDED(mu_);
 
   // Forgets every tenant's corpus of this name, and all nameless ones, which may share its chunks.
-  // If `name` is empty, forgets everything, members too.
+  // If `name` is empty, forgets everything, and asks for members again before their addresses are
+  // used.
   void Forget(std::string_view name) ABSL_LOCKS_EXCLUDED(mu_);
   // Forgets this snapshot, whatever name it is kept under.
   void Forget(const Corpus& corpus) ABSL_LOCKS_EXCLUDED(mu_);
@@ -77,6 +82,15 @@ class DirectoryView {
   absl::StatusOr<Member> FindMember(const HolderId& id, bool refresh, Instant deadline)
       ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Keeps what a watch of the directory told of a holder. Other roles, and news of an earlier epoch
+  // than is known, are ignored.
+  void Note(const Member& member) ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns the holders that are known, also if they have to be asked for again before they are
+  // used. Never asks.
+  absl::flat_hash_map<HolderId, Member> KnownHolders() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Rises whenever KnownHolders may have changed.
+  uint64_t member_news() const { return member_news_.load(std::memory_order_acquire); }
+
  private:
   struct Snapshot {
     std::shared_ptr<const Corpus> corpus;  // null if nothing is kept
@@ -84,6 +98,9 @@ class DirectoryView {
   };
   using Snapshots = absl::flat_hash_map<std::string, Snapshot>;
 
+  // Lists the members if the corpus names one that is not known, or if they are to be asked again.
+  void HearOfHolders(const Corpus& corpus, Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  bool KnowsHolders(const Corpus& corpus) const ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<Corpus> AskForChunks(std::span<const ChunkId> ids, const Geometry& geometry,
                                       std::string_view tenant, Instant deadline);
   Snapshot Find(const std::string& key) ABSL_LOCKS_EXCLUDED(mu_);
@@ -97,11 +114,13 @@ class DirectoryView {
   uint64_t generation() ABSL_LOCKS_EXCLUDED(mu_);
 
   DirectoryControl* const directory_;
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
   uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;  // counts calls of Forget
   Snapshots kept_ ABSL_GUARDED_BY(mu_);
   size_t kept_chunk_count_ ABSL_GUARDED_BY(mu_) = 0;
   absl::flat_hash_map<HolderId, Member> members_ ABSL_GUARDED_BY(mu_);
+  bool members_listed_ ABSL_GUARDED_BY(mu_) = false;  // since everything was last forgotten
+  std::atomic<uint64_t> member_news_{0};
 };
 
 }  // namespace ckv

@@ -117,6 +117,20 @@ ComputeConstants HolderPeer::ComputeFor(const Geometry& geometry) const {
   return model.ComputeFor(widths, compute(widths), SeedOf(geometry));
 }
 
+bool HolderPeer::Hear(const Member& member) {
+  absl::MutexLock lock(&mu_);
+  if (member.epoch.value < heard_epoch_.value) return false;
+  heard_epoch_ = member.epoch;
+  if (model.target() == member.kernel_target) return false;
+  model.SetTarget(member.kernel_target);
+  return true;
+}
+
+Epoch HolderPeer::heard_epoch() const {
+  absl::MutexLock lock(&mu_);
+  return heard_epoch_;
+}
+
 FabricChoice HolderPeer::choice() const {
   absl::MutexLock lock(&mu_);
   return choice_;
@@ -150,15 +164,47 @@ PeerTable::PeerTable(DirectoryView* view, HolderControlFactory* factory,
       seed_(std::move(profile), HostIdentity(), KernelTargetIdOf(KernelTarget())) {}
 
 absl::StatusOr<HolderPeer*> PeerTable::Find(const HolderId& id) {
-  absl::MutexLock lock(&mu_);
-  const auto it = peers_.find(id);
-  if (it != peers_.end()) return it->second.get();
-  if (peers_.size() >= kPeerCountMax) {
-    return absl::ResourceExhaustedError(
-        absl::StrFormat("holder '%s': %d holders are known already", id.name, kPeerCountMax));
+  HolderPeer* peer = nullptr;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto it = peers_.find(id);
+    if (it != peers_.end()) return it->second.get();
+    if (peers_.size() >= kPeerCountMax) {
+      return absl::ResourceExhaustedError(
+          absl::StrFormat("holder '%s': %d holders are known already", id.name, kPeerCountMax));
+    }
+    peer = peers_.emplace(id, std::make_unique<HolderPeer>(id, &requests_, &seed_))
+               .first->second.get();
   }
-  return peers_.emplace(id, std::make_unique<HolderPeer>(id, &requests_, &seed_))
-      .first->second.get();
+  // Only now that Hear finds it, or news of these moments would pass it by.
+  const auto known = view_->KnownHolders();
+  const auto member = known.find(id);
+  if (member != known.end()) Tell(*peer, member->second);
+  return peer;
+}
+
+void PeerTable::Tell(HolderPeer& peer, const Member& member) {
+  if (peer.Hear(member)) target_count_.fetch_add(1, std::memory_order_release);
+}
+
+void PeerTable::Meet(HolderPeer& peer, Epoch epoch, Instant deadline) {
+  if (epoch.value <= peer.heard_epoch().value) return;
+  view_->ListHolders(deadline).IgnoreError();
+  Hear();
+  if (epoch.value <= peer.heard_epoch().value) return;
+  Tell(peer, {.id = peer.id(), .control_address = {}, .epoch = epoch});
+}
+
+void PeerTable::Hear() {
+  const uint64_t news = view_->member_news();
+  if (heard_news_.load(std::memory_order_acquire) == news) return;
+  const auto known = view_->KnownHolders();
+  for (HolderPeer* peer : Peers()) {
+    const auto member = known.find(peer->id());
+    if (member != known.end()) Tell(*peer, member->second);
+  }
+  // Only now: who finds it set finds the targets set too. News of meanwhile are heard next time.
+  heard_news_.store(news, std::memory_order_release);
 }
 
 absl::StatusOr<std::shared_ptr<HolderControl>> PeerTable::Connect(HolderPeer& peer,
@@ -170,6 +216,7 @@ absl::StatusOr<std::shared_ptr<HolderControl>> PeerTable::Connect(HolderPeer& pe
     refresh = peer.suspect_;
   }
   const absl::StatusOr<Member> member = view_->FindMember(peer.id_, refresh, deadline);
+  Hear();
   absl::MutexLock lock(&peer.mu_);
   if (!member.ok()) {
     // If the directory is away, the holder is taken to be where it was.
@@ -193,7 +240,6 @@ absl::Status PeerTable::Settle(HolderPeer& peer, const Member& member) {
     if (!control.ok()) return Annotate(control.status(), "connecting");
     peer.control_ = *std::move(control);
     peer.member_ = member;
-    peer.model.SetTarget(member.kernel_target);
   }
   peer.suspect_ = false;
   peer.gone_ = false;
@@ -201,6 +247,8 @@ absl::Status PeerTable::Settle(HolderPeer& peer, const Member& member) {
 }
 
 void PeerTable::Learn(const Member& member) {
+  view_->Note(member);
+  Hear();
   HolderPeer* peer = nullptr;
   {
     absl::MutexLock lock(&mu_);
@@ -237,6 +285,7 @@ void PeerTable::Avoid(HolderPeer& peer, Instant now, std::optional<Duration> pau
 void PeerTable::Refresh(Instant deadline) {
   const auto members = view_->ListHolders(deadline);
   if (!members.ok()) return;
+  Hear();
   for (HolderPeer* peer : Peers()) {
     const auto it = members->find(peer->id());
     const bool gone = it == members->end();
@@ -248,8 +297,6 @@ void PeerTable::Refresh(Instant deadline) {
       peer->lane_broke.store(true, std::memory_order_relaxed);
       peer->epoch.store(it->second.epoch.value, std::memory_order_relaxed);
     }
-    // Also of holders that nothing is connected to yet.
-    if (!gone) peer->model.SetTarget(it->second.kernel_target);
     absl::MutexLock lock(&peer->mu_);
     peer->gone_ = gone;
     if (gone || reborn) peer->suspect_ = true;

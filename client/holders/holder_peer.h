@@ -97,6 +97,12 @@ class HolderPeer {
     model.Observe(frame, fabric.Get(), queue_ns.load(std::memory_order_relaxed) / 1e3, clock);
   }
 
+  // Takes what the directory told of it: its kernel target, even before anything is connected. News
+  // of an earlier epoch than was heard are ignored. Returns true if the target is another now.
+  bool Hear(const Member& member) ABSL_LOCKS_EXCLUDED(mu_);
+  // The latest epoch that Hear was told.
+  Epoch heard_epoch() const ABSL_LOCKS_EXCLUDED(mu_);
+
   // Returns the last choice. Its ordinal is 0 before the first.
   FabricChoice choice() const ABSL_LOCKS_EXCLUDED(mu_);
   // Waits until no other call is choosing, and takes the turn to choose. If it returns true, call
@@ -144,7 +150,8 @@ class HolderPeer {
 
   const HolderId id_;
   mutable absl::Mutex mu_;
-  Member member_ ABSL_GUARDED_BY(mu_);
+  Member member_ ABSL_GUARDED_BY(mu_);  // the one that control_ was connected to
+  Epoch heard_epoch_ ABSL_GUARDED_BY(mu_);
   // Shared, because a call may still use the connection that an address change replaces.
   std::shared_ptr<HolderControl> control_ ABSL_GUARDED_BY(mu_);
   bool suspect_ ABSL_GUARDED_BY(mu_) = false;  // ask the directory before the next connection
@@ -172,8 +179,8 @@ class PeerTable {
   // The profile, for the geometries and the host it applies to.
   const SeedProfile& seed() const { return seed_; }
 
-  // Returns the holder of this id, and adds it if it is new. Never touches the network. The pointer
-  // stays valid as long as the table.
+  // Returns the holder of this id, and adds it if it is new. Never touches the network. Its kernel
+  // target is known from then on if its member is. The pointer stays valid as long as the table.
   //   ResourceExhausted   the table has kPeerCountMax holders.
   absl::StatusOr<HolderPeer*> Find(const HolderId& id) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -185,9 +192,22 @@ class PeerTable {
   // Call when the holder did not answer. The next Connect asks the directory for its address.
   void Suspect(HolderPeer& peer);
 
-  // Call when the directory says that this member is up. If it was asked before, in an earlier
-  // epoch, its control connection is replaced. Its earlier sessions are no longer used.
+  // Call when the directory says that this member is up. Its kernel target is known from then on.
+  // If it was asked before, in an earlier epoch, its control connection is replaced. Its earlier
+  // sessions are no longer used.
   void Learn(const Member& member) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Call when a session with the holder opened. An epoch that the directory has not told yet is
+  // another life, whose kernel target may be another: asks the directory, up to `deadline`. Until
+  // it answers, the target is unknown.
+  void Meet(HolderPeer& peer, Epoch epoch, Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Tells the holders what the view has heard of members, for whatever reason it was asked. Call it
+  // before reading model.target(). Takes two loads if there is no news.
+  void Hear() ABSL_LOCKS_EXCLUDED(mu_);
+  // Rises when the target of any holder becomes known or changes. A choice by targets made at a
+  // lower count is made again.
+  uint64_t target_count() const { return target_count_.load(std::memory_order_acquire); }
 
   // Call when a call to the holder failed. Its replicas, if it has any, are asked instead for
   // `pause`, which may be the holder's own hint. If unset, the pause is kAvoidMin, doubled with
@@ -207,6 +227,7 @@ class PeerTable {
 
  private:
   std::vector<HolderPeer*> Peers() const ABSL_LOCKS_EXCLUDED(mu_);
+  void Tell(HolderPeer& peer, const Member& member);
   // Connects to the member if it is not the one that the peer is connected to.
   absl::Status Settle(HolderPeer& peer, const Member& member)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(peer.mu_);
@@ -218,6 +239,8 @@ class PeerTable {
   // to one meanwhile. Every request of every call writes it, so it has its own cache line.
   alignas(64) BusyPeriod requests_;
   alignas(64) std::atomic<uint64_t> avoid_count_{0};
+  std::atomic<uint64_t> heard_news_{0};  // DirectoryView::member_news that all peers were told
+  std::atomic<uint64_t> target_count_{0};
   alignas(64) mutable absl::Mutex mu_;
   absl::flat_hash_map<HolderId, std::unique_ptr<HolderPeer>> peers_ ABSL_GUARDED_BY(mu_);
 };

@@ -141,17 +141,19 @@ void LinkTable::Choose(ChunkLinks& chunk_links, const ReplicaWork& work) {
           group.chosen[size_t(work.primitive)] = i;
       }
     }
-    chunk_links.rankings[size_t(work.primitive)].made = false;
+    chunk_links.rankings[size_t(work.primitive)] = {};
     return;
   }
   ReplicaRanking& ranking = chunk_links.rankings[size_t(work.primitive)];
   const uint64_t avoid_count = peers_->avoid_count();
+  peers_->Hear();
+  const uint64_t target_count = peers_->target_count();
   const bool one_target = work.primitive == Primitive::kRoute && work.wire == PartialDtype::kF32;
   if (tried_.empty() && ranking.made && now_ < ranking.next && ranking.avoid_count == avoid_count &&
-      ranking.one_target == one_target) {
+      ranking.target_count == target_count && ranking.one_target == one_target) {
     return;
   }
-  ranking = {now_ + ReplicaChooser::kRankingAgeMax, avoid_count, true, one_target};
+  ranking = {now_ + ReplicaChooser::kRankingAgeMax, avoid_count, target_count, true, one_target};
   // The choice avoids holders that failed this call, so the next call must choose anew.
   if (!tried_.empty()) ranking.made = false;
   chooser_.Look(chunk_links.corpus->geometry, work, chunk_links.links, *peers_, options_->shape,
@@ -160,6 +162,13 @@ void LinkTable::Choose(ChunkLinks& chunk_links, const ReplicaWork& work) {
   for (ReplicaGroup& group : chunk_links.groups) {
     if (group.links.size() > 1) chooser_.Choose(group);
   }
+}
+
+bool LinkTable::TargetsChanged() const {
+  return std::any_of(current_.begin(), current_.end(), [&](const ChunkLinks* corpus) {
+    const ReplicaRanking& ranking = corpus->rankings[size_t(corpus->primitive)];
+    return ranking.one_target && ranking.target_count != peers_->target_count();
+  });
 }
 
 HolderLink& LinkTable::Ask(ChunkLinks& chunk_links, uint32_t chunk) {

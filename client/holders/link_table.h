@@ -83,6 +83,10 @@ class LinkTable {
   //   NotFound            nobody holds a chunk; says which.
   absl::StatusOr<ChunkLinks*> AddCorpus(const std::shared_ptr<const Corpus>& corpus,
                                         const ReplicaWork& work);
+  // Returns true if this attempt keeps to one kernel target, and that of any holder has become
+  // known or changed since the choice. The first connection to a holder may tell those of all. Then
+  // begin the attempt again.
+  bool TargetsChanged() const;
   // Closes one link that this attempt does not use and that has been idle for kLinkIdleMax. It
   // closes no more than one, because each costs a round trip.
   void Tidy();

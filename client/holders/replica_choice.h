@@ -62,8 +62,9 @@ struct ReplicaGroup {
 
 // When the choices of one primitive were made, over all groups of a corpus.
 struct ReplicaRanking {
-  Instant next;              // when to choose anew
-  uint64_t avoid_count = 0;  // PeerTable::avoid_count at that choice
+  Instant next;               // when to choose anew
+  uint64_t avoid_count = 0;   // PeerTable::avoid_count at that choice
+  uint64_t target_count = 0;  // PeerTable::target_count at that choice
   bool made = false;
   bool one_target = false;  // it kept to one kernel target
 };

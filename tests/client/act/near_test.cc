@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "attention/mla_partial.h"
 #include "client/context/context.h"
 #include "client/near/near_rows.h"
 #include "client/requester.h"
@@ -202,7 +203,6 @@ TEST_F(NearTest, WhatMustBeNearIsNotEvictedForOthers) {
 // What is evicted between two steps is routed from the next one on.
 TEST_F(NearTest, EvictionInTheMiddleOfADecodeChangesNoBit) {
   Start(1050 * kRowValues * 2 * TestGeometry().layers + 4096);
-  ASSERT_TRUE(Open(ContextPolicy::kRoute).ok());  // both holders tell their kernel target
   auto pulled = Open(ContextPolicy::kNear, {{1, 0}});
   const auto routed = Open(ContextPolicy::kRoute, {{1, 0}});
   ASSERT_TRUE(pulled.ok() && routed.ok()) << pulled.status();
@@ -249,7 +249,6 @@ TEST_F(NearTest, RowsFoundDamagedAreRoutedFromTheNextCallOn) {
   here.rows->chunk = &corpus_.chunks[0];
   near_source_ = &here;
   Start(kWide);
-  ASSERT_TRUE(Open(ContextPolicy::kRoute).ok());  // both holders tell their kernel target
   const auto context = Open(ContextPolicy::kAuto, {{0, 0}});
   const auto routed = Open(ContextPolicy::kRoute, {{0, 0}});
   ASSERT_TRUE(context.ok() && routed.ok());
@@ -263,6 +262,38 @@ TEST_F(NearTest, RowsFoundDamagedAreRoutedFromTheNextCallOn) {
   ASSERT_TRUE(Attend(*context, got, &report).ok());
   EXPECT_EQ(report.near_pairs, 0u);
   EXPECT_TRUE(got.SameBits(want));
+  cluster_.reset();  // it borrows the rows
+}
+
+// Bits that were the same when the context was opened are not for ever.
+TEST_F(NearTest, RowsOfHoldersThatComeBackWithAnotherKernelTargetAreRouted) {
+  RowsHere here;
+  here.rows->chunk = &corpus_.chunks[0];
+  near_source_ = &here;
+  Start(kWide);
+  const auto context = Open(ContextPolicy::kAuto, {{0, 0}, {1, 0}});
+  ASSERT_TRUE(context.ok()) << context.status();
+  Answer answer(kRows, kLatentValues);
+  AttendReport report;
+  ASSERT_TRUE(Attend(*context, answer, &report).ok());
+  EXPECT_EQ(report.near_pairs, kRows * 1030u);
+  EXPECT_TRUE(report.same_bits_anywhere);
+  test::TestFleet& fleet = cluster_->fleet;
+  fleet.StopHolder(1);
+  ASSERT_TRUE(ForceKernelTarget(KernelTargets()[1]).ok());
+  fleet.StartHolder(1);
+  ASSERT_TRUE(ForceKernelTarget("").ok());
+  for (const size_t chunk : {1, 3}) {
+    ASSERT_TRUE(
+        test::PutChunk(fleet.holder(1).store(), corpus_.geometry, corpus_.chunks[chunk]).ok());
+  }
+  // The first call finds out, and says so. The requester acts on it a moment later.
+  ASSERT_TRUE(Attend(*context, answer, &report).ok());
+  EXPECT_TRUE(report.targets_differ);
+  EXPECT_FALSE(report.same_bits_anywhere);
+  for (const Instant give_up = Soon(); report.near_pairs > 0 && Clock::Real()->Now() < give_up;)
+    ASSERT_TRUE(Attend(*context, answer, &report).ok());
+  EXPECT_EQ(report.near_pairs, 0u);
   cluster_.reset();  // it borrows the rows
 }
 

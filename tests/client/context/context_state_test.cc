@@ -124,5 +124,30 @@ TEST(ContextState, WithoutTokensItHasNoRows) {
   EXPECT_TRUE((*state)->chunks().empty());
 }
 
+// A watcher that waits for many calls looks at once if it is told to, and is told once.
+TEST(ContextState, ItsWatcherIsToldOnceNotToWait) {
+  struct Counter final : ContextWatcher {
+    void Due(uint64_t context_id) override { count += context_id == 5 ? 1 : 100; }
+    int count = 0;
+  };
+  const auto corpus = CorpusOf({3, 4});
+  const ContextPart part = {corpus, {}};
+  const auto state = *ContextState::Make({&part, 1});
+  state->LookNow();  // nobody watches
+  const auto watcher = std::make_shared<Counter>();
+  state->Watch(watcher, 5);
+  state->SetDueAt(1000);
+  state->CountCall({});
+  EXPECT_EQ(watcher->count, 0);
+  for (int i = 0; i < 3; ++i) {
+    state->LookNow();
+    state->CountCall({});
+    EXPECT_EQ(watcher->count, 1);
+  }
+  state->SetDueAt(1000);
+  state->LookNow();
+  EXPECT_EQ(watcher->count, 2);
+}
+
 }  // namespace
 }  // namespace ckv

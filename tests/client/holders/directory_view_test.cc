@@ -33,7 +33,44 @@ TEST_F(View, TheSameSnapshotWithoutAsking) {
   const auto second = view.Resolve("c", "", kInstantMax);
   ASSERT_TRUE(second.ok());
   EXPECT_EQ(first->get(), second->get());
-  EXPECT_EQ(fleet.directory_calls(), 1);
+  EXPECT_EQ(fleet.directory_calls(), 2) << "for the corpus, and for its holders";
+}
+
+TEST_F(View, MembersComeWithTheCorpusThatNamesThem) {
+  ASSERT_TRUE(view.Resolve("c", "", kInstantMax).ok());
+  EXPECT_EQ(view.KnownHolders().count(TestFleet::Name(0)), 1u);
+  // Holders that are known are not asked for again.
+  fleet.Load("d", corpus, {0, 0});
+  const int calls = fleet.directory_calls();
+  ASSERT_TRUE(view.Resolve("d", "", kInstantMax).ok());
+  EXPECT_EQ(fleet.directory_calls(), calls + 1);
+  fleet.StartHolder(1);
+  fleet.Lease("d", corpus, 1, {0});
+  view.Forget("d");
+  ASSERT_TRUE(view.Resolve("d", "", kInstantMax).ok());
+  EXPECT_EQ(view.KnownHolders().count(TestFleet::Name(1)), 1u);
+  view.Forget("");
+  ASSERT_TRUE(view.ResolveChunks(ids, corpus.geometry, "", kInstantMax).ok());
+  EXPECT_EQ(view.KnownHolders().count(TestFleet::Name(1)), 1u);
+}
+
+TEST_F(View, NewsOfAnEarlierLifeAreIgnored) {
+  const uint64_t news = view.member_news();
+  Member member = fleet.member(0);
+  member.epoch = {7};
+  member.kernel_target = KernelTargetId::kAvx3;
+  view.Note(member);
+  EXPECT_GT(view.member_news(), news);
+  member.epoch = {6};
+  member.kernel_target = KernelTargetId::kAvx2;
+  view.Note(member);
+  // Nor is a list believed that left the directory before.
+  ASSERT_TRUE(view.ListHolders(kInstantMax).ok());
+  EXPECT_EQ(view.KnownHolders().at(TestFleet::Name(0)).kernel_target, KernelTargetId::kAvx3);
+  member.role = MemberRole::kRequester;
+  member.epoch = {8};
+  view.Note(member);
+  EXPECT_EQ(view.KnownHolders().at(TestFleet::Name(0)).epoch.value, 7u);
 }
 
 TEST_F(View, ForgottenMeansAskedAgain) {

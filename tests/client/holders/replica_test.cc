@@ -28,13 +28,13 @@ struct ReplicaTest : testing::Test {
     fleet.Lease("c", corpus, 2, {0, 1, 2});
     Connect();
   }
-  void Connect() {
+  void Connect(bool resolve = true) {
     RequesterOptions options;
     options.clock = &clock;
     options.fabrics = {fabric.get()};
     options.lane_shape = SmallShape();
     requester = *Requester::Create(options, &fleet, &fleet);
-    call.corpus = *requester->Resolve("c", "", clock.Now() + kTimeout);
+    if (resolve) call.corpus = *requester->Resolve("c", "", clock.Now() + kTimeout);
     call.q = {q.data(), 40, 96};
     call.wire = PartialDtype::kF32;
   }
@@ -49,6 +49,27 @@ struct ReplicaTest : testing::Test {
     return answer;
   }
   uint64_t RequestsOf(size_t holder) { return fleet.holder(holder).stats().request_count; }
+  // The directory says that h0 and h`alike` have one kernel target, and h`other` another.
+  void SetTargets(size_t alike, KernelTargetId one, size_t other, KernelTargetId another) {
+    fleet.SetKernelTarget(0, one);
+    fleet.SetKernelTarget(alike, one);
+    fleet.SetKernelTarget(other, another);
+  }
+  // Makes a call. Returns which of the two was asked for chunk 2; 9 if both or neither.
+  size_t AskedOf(size_t one, size_t other) {
+    const auto rows_of = [&](size_t i) { return fleet.holder(i).stats().query_row_count; };
+    const uint64_t of_one = rows_of(one), of_other = rows_of(other);
+    (void)Asked();
+    const bool asked_one = rows_of(one) > of_one, asked_other = rows_of(other) > of_other;
+    return asked_one == asked_other ? 9 : asked_one ? one : other;
+  }
+  // The chunks of h1 and h2, which came back empty.
+  void PutAgain() {
+    for (const auto& [holder, chunk] : {std::pair(1, 2), {2, 0}, {2, 1}, {2, 2}}) {
+      ASSERT_TRUE(
+          test::PutChunk(fleet.holder(holder).store(), corpus.geometry, corpus.chunks[chunk]).ok());
+    }
+  }
   static constexpr Duration kTimeout = std::chrono::seconds(20);
 
   test::TestCorpus corpus = MakeTestCorpus(TestGeometry(), {5, 64, 130, 0, 33}, 9);
@@ -74,24 +95,16 @@ TEST_F(ReplicaTest, AnotherAnswersWithTheSameBits) {
   EXPECT_EQ(requester->Stats().failover_count, 1u);
 }
 
-// Chunk 2 is asked of h1 or h2, whichever has the kernel target of the other chunks' holder.
+// Chunk 2 is asked of h1 or h2, whichever has the kernel target of the other chunks' holder. That
+// holds for a requester's first call, when no lane is up.
 TEST_F(ReplicaTest, CallsOfF32KeepToOneKernelTarget) {
   for (const size_t alike : {1, 2}) {
     SCOPED_TRACE(alike);
     const size_t other = 3 - alike;
-    fleet.SetKernelTarget(0, KernelTargetId::kAvx3);
-    fleet.SetKernelTarget(alike, KernelTargetId::kAvx3);
-    fleet.SetKernelTarget(other, KernelTargetId::kAvx2);
+    SetTargets(alike, KernelTargetId::kAvx3, other, KernelTargetId::kAvx2);
     Connect();
-    ExplainCall question;  // asks all holders, so that their targets are known
-    question.corpus = call.corpus;
-    question.query_rows = 40;
-    question.deadline = clock.Now() + kTimeout;
-    ASSERT_TRUE(requester->Explain(question).ok());
-    const uint64_t of_alike = RequestsOf(alike), of_other = RequestsOf(other);
-    (void)Asked();
-    EXPECT_EQ(RequestsOf(other), of_other);
-    EXPECT_GT(RequestsOf(alike), of_alike);
+    EXPECT_EQ(AskedOf(alike, other), alike);
+    const uint64_t of_other = RequestsOf(other);
     // An answer of two targets is better than none.
     fleet.StopHolder(alike);
     (void)Asked();
@@ -102,6 +115,55 @@ TEST_F(ReplicaTest, CallsOfF32KeepToOneKernelTarget) {
       ASSERT_TRUE(
           test::PutChunk(fleet.holder(alike).store(), corpus.geometry, corpus.chunks[chunk]).ok());
     }
+  }
+}
+
+// A corpus that another requester resolved: the first connection tells all targets, and the choice
+// is made again before anything is sent.
+TEST_F(ReplicaTest, TheFirstCallOverACorpusOfAnotherRequesterKeepsToOneTarget) {
+  for (const size_t alike : {1, 2}) {
+    SCOPED_TRACE(alike);
+    SetTargets(alike, KernelTargetId::kAvx3, 3 - alike, KernelTargetId::kAvx2);
+    const std::shared_ptr<const Corpus> resolved = call.corpus;
+    Connect(/*resolve=*/false);
+    call.corpus = resolved;
+    EXPECT_EQ(AskedOf(alike, 3 - alike), alike);
+  }
+}
+
+// A member that tells no target may compute anything.
+TEST_F(ReplicaTest, AHolderThatTellsNoTargetCountsAsAnother) {
+  for (const size_t alike : {1, 2}) {
+    SCOPED_TRACE(alike);
+    SetTargets(alike, KernelTargetId::kAvx3, 3 - alike, KernelTargetId::kUnknown);
+    Connect();
+    EXPECT_EQ(AskedOf(alike, 3 - alike), alike);
+  }
+}
+
+TEST_F(ReplicaTest, AHolderThatComesBackWithAnotherTargetIsLeftForOneThatKeptIt) {
+  for (const bool watched : {true, false}) {
+    SCOPED_TRACE(watched ? "the requester watches the directory" : "it finds out by itself");
+    SetTargets(1, KernelTargetId::kAvx3, 2, KernelTargetId::kAvx2);
+    Connect();
+    EXPECT_EQ(AskedOf(1, 2), 1u);
+    // Both restart, and have changed places.
+    for (const size_t i : {1, 2}) {
+      fleet.StopHolder(i);
+      fleet.StartHolder(i);
+    }
+    PutAgain();
+    SetTargets(2, KernelTargetId::kAvx3, 1, KernelTargetId::kAvx2);
+    if (watched) {
+      requester->Learn(fleet.member(1));
+      requester->Learn(fleet.member(2));
+      // News of an earlier life come late.
+      Member before = fleet.member(1);
+      before.epoch = {1};
+      before.kernel_target = KernelTargetId::kAvx3;
+      requester->Learn(before);
+    }
+    EXPECT_EQ(AskedOf(2, 1), 2u) << "by the first call, though its lane to h1 was up";
   }
 }
 

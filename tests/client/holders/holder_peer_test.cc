@@ -1,0 +1,90 @@
+// Goal: a holder's kernel target is known as soon as its member is, with nothing connected, and is
+// that of its latest life. Method: a peer table over a directory that counts its calls.
+
+#include "client/holders/holder_peer.h"
+
+#include <memory>
+
+#include "client/live_costs.h"
+#include "gtest/gtest.h"
+#include "tests/support/test_fleet.h"
+
+namespace ckv {
+namespace {
+
+using test::TestFleet;
+
+constexpr KernelTargetId kOne = KernelTargetId::kAvx3, kAnother = KernelTargetId::kAvx2;
+
+struct HolderPeerTest : testing::Test {
+  static Member MemberOf(size_t i, uint64_t epoch, KernelTargetId target) {
+    return {TestFleet::Name(i), MemberRole::kHolder, "inproc:0", {epoch}, target};
+  }
+  KernelTargetId TargetOf(size_t i) {
+    peers.Hear();
+    return (*peers.Find(TestFleet::Name(i)))->model.target();
+  }
+
+  TestFleet fleet{{}};
+  DirectoryView view{&fleet};
+  PeerTable peers{&view, &fleet};
+};
+
+TEST_F(HolderPeerTest, AMemberThatAWatchToldIsKnownBeforeAnythingIsConnected) {
+  EXPECT_EQ(TargetOf(0), KernelTargetId::kUnknown);
+  for (const size_t i : {0, 1}) peers.Learn(MemberOf(i, 5, kOne));  // h0 was asked for, h1 was not
+  view.Forget("");  // as a watch does that began anew, after it told the members
+  EXPECT_EQ(TargetOf(0), kOne);
+  EXPECT_EQ(TargetOf(1), kOne);
+  EXPECT_EQ(fleet.directory_calls(), 0);
+}
+
+TEST_F(HolderPeerTest, TheTargetIsThatOfTheLatestLife) {
+  peers.Learn(MemberOf(0, 5, kOne));
+  EXPECT_EQ(TargetOf(0), kOne);
+  const uint64_t count = peers.target_count();
+  peers.Learn(MemberOf(0, 6, kOne));
+  EXPECT_EQ(peers.target_count(), count) << "nothing to choose anew for";
+  peers.Learn(MemberOf(0, 7, kAnother));
+  EXPECT_EQ(TargetOf(0), kAnother);
+  EXPECT_GT(peers.target_count(), count);
+  peers.Learn(MemberOf(0, 6, kOne));
+  EXPECT_EQ(TargetOf(0), kAnother);
+  peers.Learn(MemberOf(0, 8, KernelTargetId::kUnknown));
+  EXPECT_EQ(TargetOf(0), KernelTargetId::kUnknown);
+}
+
+// A session tells the holder's epoch, and not its target.
+TEST_F(HolderPeerTest, ALifeThatTheDirectoryDoesNotTellHasNoTarget) {
+  peers.Learn(MemberOf(0, 5, kOne));
+  HolderPeer& peer = **peers.Find(TestFleet::Name(0));
+  peers.Meet(peer, {5}, kInstantMax);
+  EXPECT_EQ(fleet.directory_calls(), 0);
+  EXPECT_EQ(TargetOf(0), kOne);
+  fleet.set_directory_down(true);
+  peers.Meet(peer, {6}, kInstantMax);
+  EXPECT_EQ(TargetOf(0), KernelTargetId::kUnknown);
+  peers.Learn(MemberOf(0, 6, kAnother));
+  EXPECT_EQ(TargetOf(0), kAnother);
+}
+
+// Whether rows that are near have the bits of their holders.
+TEST_F(HolderPeerTest, HoldersHaveATargetIfAllOfThemSaySo) {
+  LiveCosts costs(&peers, nullptr, Clock::Real(), LaneShape());
+  const auto chunks = test::MakeTestCorpus(test::TestGeometry(), {3, 4}, 1);
+  const auto corpus = std::make_shared<const Corpus>(
+      chunks.Publish("c", "", {{TestFleet::Name(0)}, {TestFleet::Name(1)}}));
+  EXPECT_FALSE(costs.HaveTarget(corpus, kOne));
+  EXPECT_FALSE(costs.HaveTarget(corpus, KernelTargetId::kUnknown)) << "unknown equals nothing";
+  peers.Learn(MemberOf(0, 1, kOne));
+  EXPECT_FALSE(costs.HaveTarget(corpus, kOne));
+  peers.Learn(MemberOf(1, 1, kOne));
+  EXPECT_TRUE(costs.HaveTarget(corpus, kOne));
+  EXPECT_FALSE(costs.HaveTarget(corpus, kAnother));
+  peers.Learn(MemberOf(1, 2, kAnother));
+  EXPECT_FALSE(costs.HaveTarget(corpus, kOne));
+  EXPECT_FALSE(costs.HaveTarget(corpus, kAnother));
+}
+
+}  // namespace
+}  // namespace ckv
