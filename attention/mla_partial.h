@@ -72,13 +72,15 @@ void AttendPartials(const AttentionShape& shape, std::span<const AttentionPiece>
 
 // Returns the targets compiled in that this machine can run: "AMX", "AVX3", "AVX2", ... The first
 // is the best. A unit that multiplies bf16 comes before the vector targets only if a loop of its
-// products was measured to be faster. That takes 1 ms, at the first call of any of these functions.
+// products was measured to be faster. That takes 2 ms at the first call of one of these functions.
+// attention/target/kernel_choice.h tells why, and how to make the same choice at the next start.
 // The last is "AMX_MODEL", which computes the bits of "AMX" in software, for tests.
 std::vector<std::string_view> KernelTargets();
 // Returns the target in use.
 std::string_view KernelTarget();
-// Makes every kernel of this folder use `target`, for tests and for comparing targets. If `target`
-// is empty, goes back to the best. Not thread-safe: call before any kernel runs.
+// Makes every kernel of this folder use `target`: for equal bits, one that all machines of a fleet
+// have; for tests and comparisons, any. If `target` is empty, goes back to the best. Not
+// thread-safe: call before any kernel runs.
 //   NotFound            `target` is not compiled in, or this machine lacks it; the message lists
 //                       KernelTargets().
 absl::Status ForceKernelTarget(std::string_view target);
