@@ -66,7 +66,7 @@ MAY_INCLUDE = {
     "server/services": "server/edge server/directory server/holder server/upkeep server/session client* attention "
                        "transport store* proto*",
     "server/daemon": "server/directory server/edge server/holder server/services server/session server/upkeep "
-                     "client* attention transport* store* proto*",
+                     "client* attention* transport* store* proto*",
     "server": "server/daemon proto*",
 }
 ROOF = {"attention/kernel_target", "client/requester", "client/explain", "client/live_costs"}

@@ -1,9 +1,9 @@
 // The kernel target of this process: how it came to be chosen, and a choice that is kept over
 // restarts. The functions that name and force targets are in attention/mla_partial.h.
 //
-// A choice by measurement may differ from one start to the next, if a unit is about as fast as the
-// rule asks, or beside a noisy neighbour. Then so do the bits of answers. A process that keeps its
-// record, and gives it back at the next start, computes the same bits again:
+// Beside a noisy neighbour, or if a unit is about as fast as the rule asks, two starts may choose
+// differently. Then so do the bits of answers. A process that keeps its record, and gives it back
+// at the next start, computes the same bits again:
 //
 //   if (!KeepKernelChoice(record_of_last_time).ok()) { ... }  // before anything else of ckv
 //   record_of_next_time = ChosenKernelRecord();

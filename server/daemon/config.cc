@@ -9,6 +9,7 @@
 #include <exception>
 
 #include "absl/strings/str_format.h"
+#include "attention/target/kernel_choice.h"
 #include "client/grpc/default_addresses.h"
 #include "proto/base/host_port.h"
 #include "proto/base/nearest_word.h"
@@ -291,6 +292,13 @@ void CheckWhole(const Config& config, std::vector<std::string>& errors) {
                                            config.fabric) == config.fabrics.end()) {
     errors.push_back(absl::StrFormat("fabric: %s is not among fabrics: add it there, or say auto",
                                      config.fabric));
+  }
+  if (config.kernel_target != kKernelTargetAuto) {
+    const absl::Status known = CheckKernelTarget(config.kernel_target);
+    if (!known.ok()) {
+      errors.push_back(absl::StrFormat("kernel_target: %s; or say %s", std::string(known.message()),
+                                       kKernelTargetAuto));
+    }
   }
   if (!config.oracle_file.empty() && !config.oracle_address.empty()) {
     errors.emplace_back("oracle.file: there is an oracle.address too: name one of them");

@@ -27,6 +27,7 @@
 
 namespace ckv {
 
+inline constexpr std::string_view kKernelTargetAuto = "auto";
 inline constexpr uint32_t kVerbsGidIndexAuto = 256;  // one more than the highest index
 
 // The options with their defaults. The table in config_options.cc explains each, and --help prints
@@ -57,6 +58,7 @@ struct Config {
   // A percentage of store.capacity. If 0, there are no copies.
   uint32_t replicas_percent = 25;
   uint32_t compute_threads = 1;
+  std::string kernel_target = std::string(kKernelTargetAuto);
   uint32_t session_count_max = 256;
   uint32_t batch_request_count_max = 64;
   uint32_t queue_request_count_max = 1024;

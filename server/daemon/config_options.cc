@@ -103,6 +103,9 @@ const OptionSpec kOptions[] = {
     {"compute_threads", OptionKind::kCount, &Config::compute_threads, 1,
      WorkerPool::kThreadCountMax, "", "threads",
      "threads of a holder's kernels, its dispatcher included"},
+    {"kernel_target", OptionKind::kText, &Config::kernel_target, 0, 0, "", "name",
+     "instruction set of all kernels, as KERNEL of ckvctl status names it. Give all processes of a "
+     "mixed fleet one that all hosts have, and their bits are equal; auto takes the fastest here"},
     {"session_count_max", OptionKind::kCount, &Config::session_count_max, 1, kSessionCountMax, "",
      "sessions", "most sessions that are open on a holder at once"},
     {"batch_request_count_max", OptionKind::kCount, &Config::batch_request_count_max, 1,

@@ -31,6 +31,7 @@
 #include "proto/base/status.h"
 #include "proto/base/version.h"
 #include "server/daemon/daemon_parts.h"
+#include "server/daemon/kernel_start.h"
 #include "server/daemon/metrics.h"
 #include "server/directory/directory_registrar_stub.h"
 #include "server/directory/directory_state.h"
@@ -177,13 +178,7 @@ absl::Status Daemon::State::StartHolder() {
   options.compute_threads = config.compute_threads;
   options.fabrics = fabric_order;
   options.listen.tcp_address = config.data_listen;
-  CKV_ASSIGN_OR_RETURN(const HostPort data, HostPort::Parse(config.data_listen));
-  if (data.IsWildcard()) {
-    const std::string& seen = config.advertise.empty() ? config.listen : config.advertise;
-    CKV_ASSIGN_OR_RETURN(HostPort advertised, HostPort::Parse(seen));
-    advertised.port = 0;  // as bound
-    options.listen.tcp_advertise = advertised.ToString();
-  }
+  CKV_ASSIGN_OR_RETURN(options.listen.tcp_advertise, TcpAdvertiseOf(config));
   options.session_count_max = config.session_count_max;
   options.batch_request_count_max = config.batch_request_count_max;
   options.queue_request_count_max = config.queue_request_count_max;
@@ -392,6 +387,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config) {
   auto state = std::make_unique<State>(config);
   CKV_RETURN_IF_ERROR(PrepareReadyFile(config.ready_file));
   CKV_RETURN_IF_ERROR(state->Name());
+  CKV_RETURN_IF_ERROR(SettleKernelTarget(config));
   CKV_RETURN_IF_ERROR(state->StartRoles());
   CKV_RETURN_IF_ERROR(state->ListenForMetrics());
   CKV_RETURN_IF_ERROR(state->StartServer());

@@ -123,6 +123,15 @@ absl::StatusOr<std::unique_ptr<Fabric>> MakeFabric(FabricKind kind, const Config
   return absl::InvalidArgumentError("fabrics: one that this build does not know");
 }
 
+absl::StatusOr<std::string> TcpAdvertiseOf(const Config& config) {
+  CKV_ASSIGN_OR_RETURN(const HostPort data, HostPort::Parse(config.data_listen));
+  if (!data.IsWildcard()) return std::string();
+  const std::string& seen = config.advertise.empty() ? config.listen : config.advertise;
+  CKV_ASSIGN_OR_RETURN(HostPort advertised, HostPort::Parse(seen));
+  advertised.port = 0;  // as bound
+  return advertised.ToString();
+}
+
 PagePolicy PagesOf(const Config& config) {
   if (config.store_pages == "reserved") return PagePolicy::kReserved;
   return config.store_pages == "small" ? PagePolicy::kSmall : PagePolicy::kAuto;

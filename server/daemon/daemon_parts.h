@@ -42,6 +42,11 @@ std::string WhyNotBound(const std::string& address);
 absl::StatusOr<std::unique_ptr<Fabric>> MakeFabric(FabricKind kind, const Config& config,
                                                    Clock* clock);
 
+// Returns the host of a holder's tcp lanes as peers are told, with port 0 for the one that is
+// bound. Returns an empty string if data_listen names a host itself.
+//   InvalidArgument     an address is malformed.
+absl::StatusOr<std::string> TcpAdvertiseOf(const Config& config);
+
 // Returns what store.pages says.
 PagePolicy PagesOf(const Config& config);
 

@@ -312,6 +312,8 @@ grpc::Status HolderServiceImpl::Stats(grpc::ServerContext* /*context*/,
   reply->set_id(id_);
   reply->set_epoch(holder_.lease().epoch().value);
   reply->set_kernel_target(std::string(KernelTarget()));
+  for (const std::string_view target : KernelTargets())
+    reply->add_kernel_targets(std::string(target));
   reply->set_chunk_count(stats.table.chunk_count);
   reply->set_token_count(stats.table.token_count);
   reply->set_used_bytes(stats.table.used_bytes);

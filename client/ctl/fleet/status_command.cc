@@ -1,5 +1,6 @@
 // ckvctl status: the directory, its members, the holders' counters, and the requester's view.
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
@@ -67,6 +68,30 @@ std::map<std::string, int> TargetsOf(const std::vector<MemberReport>& members) {
   return targets;
 }
 
+// The target that is never far from the fastest on any of these holders, if all of them have one.
+std::string BestCommonTarget(const std::vector<MemberReport>& members) {
+  std::map<std::string, std::pair<size_t, size_t>> found;  // its worst rank, and how many have it
+  size_t holder_count = 0;
+  for (const MemberReport& report : members) {
+    const auto& targets = report.stats.kernel_targets();
+    if (report.member.role != MemberRole::kHolder || targets.empty()) continue;
+    ++holder_count;
+    for (int i = 0; i < targets.size(); ++i) {
+      auto& [rank, count] = found[targets[i]];
+      rank = std::max(rank, static_cast<size_t>(i));
+      ++count;
+    }
+  }
+  // AMX's model is for tests.
+  found.erase(std::string(KernelTargetName(KernelTargetId::kAmxModel)));
+  const std::pair<const std::string, std::pair<size_t, size_t>>* best = nullptr;
+  for (const auto& entry : found) {
+    if (entry.second.second < holder_count) continue;
+    if (best == nullptr || entry.second.first < best->second.first) best = &entry;
+  }
+  return best == nullptr ? "" : best->first;
+}
+
 // A fleet of one target has nothing to say.
 std::string MixedText(const std::vector<MemberReport>& members) {
   const std::map<std::string, int> targets = TargetsOf(members);
@@ -74,10 +99,15 @@ std::string MixedText(const std::vector<MemberReport>& members) {
   std::vector<std::string> counts;
   for (const auto& [target, count] : targets)
     counts.push_back(absl::StrFormat("%s (%s)", target, FormatCount(count, "holder")));
+  const std::string common = BestCommonTarget(members);
   return absl::StrFormat(
       "mixed kernel targets: %s. Answers have equal bits within one target only: calls of f32\n"
-      "partials keep to one where replicas allow it, and say in their report if they could not.\n",
-      absl::StrJoin(counts, ", "));
+      "partials keep to one where replicas allow it, and say in their report if they could not.\n"
+      "For equal bits everywhere, start every holder and requester with %s.\n",
+      absl::StrJoin(counts, ", "),
+      common.empty()
+          ? "the same --kernel-target, which all of their\nhosts must have"
+          : absl::StrFormat("--kernel-target=%s, the fastest\nthat all holders here have", common));
 }
 
 std::string HoldersText(const std::vector<MemberReport>& members) {
@@ -217,6 +247,8 @@ Json HolderJson(const MemberReport& holder) {
   }
   const v1::StatsReply& s = holder.stats;
   json["kernel_target"] = s.kernel_target();
+  json["kernel_targets"] =
+      std::vector<std::string>(s.kernel_targets().begin(), s.kernel_targets().end());
   json["chunk_count"] = s.chunk_count();
   json["token_count"] = s.token_count();
   json["used_bytes"] = s.used_bytes();
@@ -330,6 +362,7 @@ void Print(const Ctl& ctl, const Fleet& fleet, const View& view,
     if (m.role == MemberRole::kHolder) json["holders"].push_back(HolderJson(report));
   }
   json["kernel_targets"] = TargetsOf(members);
+  json["kernel_target_of_all"] = BestCommonTarget(members);
   json["ended"] = EndedJson(view.ended);
   json["missing"] = CoverageJson(coverage);
   json["requester"] = RequesterPart(view);

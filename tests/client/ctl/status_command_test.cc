@@ -4,6 +4,7 @@
 
 #include <thread>
 
+#include "attention/mla_partial.h"
 #include "tests/server/services/moving_chunks_fixture.h"
 
 namespace ckv {
@@ -66,6 +67,12 @@ TEST_F(StatusCommandTest, AFleetOfSeveralKernelTargetsIsCalledMixed) {
   EXPECT_THAT(Status().text, AllOf(HasSubstr("mixed kernel targets"), HasSubstr("(2 holders)"),
                                    HasSubstr("SVE2 (1 holder)")));
   EXPECT_EQ(StatusJson()["kernel_targets"]["SVE2"], 1);
+  // The remedy is one that holders have, as far as they tell.
+  const std::string best(KernelTargets().front());
+  EXPECT_THAT(Status().text, HasSubstr("start every holder and requester with --kernel-target=" +
+                                       best + ", the fastest\nthat all holders here have"));
+  EXPECT_EQ(StatusJson()["kernel_target_of_all"], best);
+  EXPECT_EQ(StatusJson()["holders"][0]["kernel_targets"][0], best);
 }
 
 TEST_F(StatusCommandTest, ASilentMemberIsAnError) {

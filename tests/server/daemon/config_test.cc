@@ -13,6 +13,7 @@
 #include <map>
 #include <set>
 
+#include "attention/mla_partial.h"
 #include "client/grpc/default_addresses.h"
 #include "server/daemon/config_options.h"
 #include "tests/support/temp_folder.h"
@@ -76,6 +77,30 @@ TEST(ConfigTest, TheFileCanBeNamedByTheEnvironment) {
   const auto parsed = Read({}, {{"CKV_CONFIG", path}});
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(parsed->config.log_level, "debug");
+}
+
+TEST(ConfigTest, AKernelTargetIsOneOfThisMachine) {
+  const std::vector<std::string> base = {"--role=directory"};
+  EXPECT_EQ(Read(base)->config.kernel_target, "auto");
+  const std::string target(KernelTargets().back());
+  const std::string path = WriteFile("target.yaml", "kernel_target: " + target + "\n");
+  for (const auto& parsed : {Read({"--role=directory", "--kernel-target=" + target}),
+                             Read(base, {{"CKV_KERNEL_TARGET", target}}),
+                             Read({"--role=directory", "--config", path})}) {
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(parsed->config.kernel_target, target);
+  }
+  const auto printed = Read({"--role=directory", "--kernel-target=" + target, "--check-config"});
+  EXPECT_THAT(printed->text, HasSubstr("kernel_target: \"" + target + "\"  # --kernel-target"));
+  // A start and --check-config refuse it alike.
+  for (const std::string wrong : {"PDP11", "Auto", ""}) {
+    for (const std::string& more : {std::string("--check-config"), std::string("--name=n")}) {
+      const std::string errors = ErrorsOf({base[0], more}, {{"CKV_KERNEL_TARGET", wrong}});
+      EXPECT_THAT(errors, HasSubstr("kernel_target: no kernel target '" + wrong + "'"));
+      for (const std::string_view known : KernelTargets())
+        EXPECT_THAT(errors, HasSubstr(std::string(known)));
+    }
+  }
 }
 
 TEST(ConfigTest, AFormerKeyIsTakenWithAWarning) {
@@ -358,6 +383,7 @@ TEST(ConfigTest, CheckConfigPrintsAFileThatReadsBack) {
                                               "--store-scrub-bytes-per-second=2MiB",
                                               "--replicas-percent=50",
                                               "--compute-threads=2",
+                                              "--kernel-target=AMX_MODEL",
                                               "--session-count-max=3",
                                               "--batch-request-count-max=4",
                                               "--spin-us=0",

@@ -6,6 +6,7 @@
 
 #include <fstream>
 
+#include "attention/mla_partial.h"
 #include "client/decide/profile_file.h"
 #include "tests/server/daemon/scrape.h"
 #include "tests/server/services/services_fixture.h"
@@ -58,6 +59,35 @@ TEST_F(DaemonTest, AHolderWithoutADirectoryIsNotReadyAndNotServing) {
   const auto channel = MakeChannel((*daemon)->address());
   EXPECT_EQ(test::CheckHealth(channel, "ckv.v1.HolderService").serving, 2);
   EXPECT_EQ(test::CheckHealth(channel, "").serving, 2) << "what Kubernetes asks";
+}
+
+TEST_F(DaemonTest, ComputesWithTheKernelTargetThatItIsTold) {
+  Config config = ConfigOf({"holder"}, "told");
+  config.directory = directory_->address();
+  config.kernel_target = "PDP11";
+  const absl::Status refused = Daemon::Start(config).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("kernel_target"), HasSubstr("PDP11"),
+                    HasSubstr(std::string(KernelTargets().front()))));
+  const std::string target(KernelTargets()[1]);
+  config.kernel_target = target;
+  config.metrics_address = "127.0.0.1:0";
+  {
+    const auto daemon = StartDaemon(config);
+    const auto stub = v1::HolderService::NewStub(MakeChannel(daemon->address()));
+    v1::StatsReply stats;
+    ASSERT_TRUE(stub->Stats(Call().get(), {}, &stats).ok());
+    EXPECT_EQ(stats.kernel_target(), target);
+    EXPECT_EQ(static_cast<size_t>(stats.kernel_targets_size()), KernelTargets().size());
+    EXPECT_EQ(stats.kernel_targets(1), target);
+    v1::ListMembersReply members;
+    ASSERT_TRUE(directory_stub_->ListMembers(Call().get(), {}, &members).ok());
+    EXPECT_EQ(members.members(0).kernel_target(), target);
+    EXPECT_THAT(test::Scrape(daemon->metrics_address()).text(),
+                HasSubstr("kernel=\"" + target + "\""));
+  }
+  ASSERT_TRUE(ForceKernelTarget("").ok());
 }
 
 TEST_F(DaemonTest, AReadyFileThatIsALinkStaysOne) {
