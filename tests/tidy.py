@@ -34,7 +34,7 @@ MAY_INCLUDE = {
     "transport/tcp": "transport proto*",
     "transport/verbs": "transport proto*",
     "client": "attention transport store* proto*",
-    "client/decide": "client attention transport store* proto*",
+    "client/decide": "client attention attention/target transport store* proto*",
     "client/learn": "client/decide attention transport store* proto*",
     "client/holders": "client client/decide client/learn attention transport store* proto*",
     "client/near": "client proto*",
@@ -47,15 +47,16 @@ MAY_INCLUDE = {
                    "client/learn client/near attention transport store* proto*",
     "client/grpc": "client client/decide client/holders attention transport store* proto*",
     "client/engine": "attention proto*",
-    "client/characterize": "client/roof client client/cache client/decide attention transport store* "
-                           "proto*",
+    "client/characterize": "client/roof client client/cache client/decide attention attention/target transport "
+                           "store* proto*",
     "client/ctl": "client/roof client client/decide client/grpc client/holders transport store* proto*",
     "client/ctl/fleet": "client/ctl client/roof client client/grpc client/holders transport store* "
                         "proto*",
     "client/ctl/corpus": "client/ctl client/ctl/fleet client/engine client/roof client client/grpc "
                          "client/holders attention transport store* proto*",
     "client/ctl/ask": "client/ctl* client/cache client/characterize client/decide client/engine "
-                      "client/grpc client/holders client/roof client attention transport* store* proto*",
+                      "client/grpc client/holders client/roof client attention attention/target transport* store* "
+                      "proto*",
     "server/session": "client/holders transport store* proto*",
     "server/batch": "server/session attention transport store* proto*",
     "server/dispatch": "server/batch server/session attention transport store* proto*",
@@ -63,8 +64,8 @@ MAY_INCLUDE = {
     "server/directory": "server/session client* transport store* proto*",
     "server/upkeep": "server/directory server/session client* transport store* proto*",
     "server/edge": "client* attention transport store* proto*",
-    "server/services": "server/edge server/directory server/holder server/upkeep server/session client* attention "
-                       "transport store* proto*",
+    "server/services": "server/edge server/directory server/holder server/upkeep server/session client* "
+                       "attention attention/target transport store* proto*",
     "server/daemon": "server/directory server/edge server/holder server/services server/session server/upkeep "
                      "client* attention* transport* store* proto*",
     "server": "server/daemon proto*",

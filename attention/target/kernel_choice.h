@@ -25,6 +25,12 @@ enum class ChoiceOrigin : uint8_t {
   kForced,    // by its name, ForceKernelTarget
 };
 
+constexpr std::string_view ChoiceOriginName(ChoiceOrigin origin) {
+  return origin == ChoiceOrigin::kForced ? "forced"
+         : origin == ChoiceOrigin::kKept ? "kept"
+                                         : "measured";
+}
+
 struct KernelChoice {
   std::string_view target;  // KernelTarget()
   ChoiceOrigin origin = ChoiceOrigin::kMeasured;

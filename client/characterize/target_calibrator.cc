@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "attention/mla_partial.h"
+#include "attention/target/kernel_choice.h"
 #include "client/cache/calibrate_here.h"
 #include "client/characterize/findings.h"
 #include "client/requester.h"
@@ -124,6 +125,7 @@ Profile TargetCalibrator::Finish(const std::string& subject) const {
   profile.subject = subject;
   profile.here = here_;
   profile.kernel_target = KernelTargetIdOf(KernelTarget());
+  profile.kernel = ChosenKernelRecord();
   std::vector<ComputeSample> attend;
   for (const Point& point : attend_)
     attend.push_back({point.rows, point.tokens, TrimmedMean(parts_[point.part].us)});

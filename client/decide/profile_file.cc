@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "client/decide/kernel_record.h"
 #include "proto/base/status.h"
 #include "store/formats/json.h"
 #include "store/formats/output_file.h"
@@ -179,7 +180,8 @@ std::string FormatProfile(const Profile& profile) {
   if (profile.here.prefill_per_token_layer_us)
     here["prefill_per_token_layer_us"] = *profile.here.prefill_per_token_layer_us;
   here["compute"] = CurveJson(profile.here.attend);
-  const Json json = {{"subject", profile.subject}, {"here", here}, {"lanes", lanes}};
+  Json json = {{"subject", profile.subject}, {"here", here}, {"lanes", lanes}};
+  if (profile.kernel) json["kernel"] = KernelRecordJson(*profile.kernel);
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -209,6 +211,9 @@ absl::StatusOr<Profile> ParseProfile(std::string_view text) {
   for (const nlohmann::json& object : *lanes) {
     CKV_ASSIGN_OR_RETURN(LaneProfile lane, ReadLane(object));
     profile.lanes.push_back(std::move(lane));
+  }
+  if (json.contains("kernel")) {
+    CKV_ASSIGN_OR_RETURN(profile.kernel, ReadKernelRecord(json["kernel"]));
   }
   return profile;
 }

@@ -7,6 +7,7 @@
 
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "attention/target/target_choice.h"
 #include "client/decide/profile.h"
 #include "proto/geometry.h"
 #include "proto/kernel_target.h"
@@ -40,6 +42,9 @@ struct Profile {
   RequesterConstants here;
   KernelTargetId kernel_target = KernelTargetId::kUnknown;  // the target of `here`; may be unknown
   std::vector<LaneProfile> lanes;
+  // The choice of a kernel target that was made where the profile was, for the next start there
+  // (kernel_choice.h). It counts as long as the machine is the same, booted again or not.
+  std::optional<KernelRecord> kernel = {};
 
   // Returns the lane of this holder and fabric, or null.
   const LaneProfile* Find(std::string_view holder, std::string_view fabric) const;

@@ -105,8 +105,9 @@ struct Daemon::State {
 
   std::unique_ptr<DirectoryControl> directory_control;
   std::unique_ptr<HolderStubFactory> holder_stubs;
-  std::unique_ptr<NetworkOracle> oracle;  // null if the requester has none
-  std::unique_ptr<DaemonNear> near;       // set if a holder is a requester, too
+  std::unique_ptr<NetworkOracle> oracle;   // null if the requester has none
+  std::shared_ptr<const Profile> profile;  // null if there is none
+  std::unique_ptr<DaemonNear> near;        // set if a holder is a requester, too
   std::unique_ptr<Requester> requester;
   std::unique_ptr<DaemonReplicas> replicas;  // set if a holder is a requester, too
   std::unique_ptr<RequesterServiceImpl> requester_service;
@@ -214,7 +215,7 @@ absl::Status Daemon::State::StartRequester() {
   holder_stubs = std::make_unique<HolderStubFactory>(clock);
   CKV_ASSIGN_OR_RETURN(oracle, StartOracle(config, clock));
   options.oracle = oracle.get();
-  CKV_ASSIGN_OR_RETURN(options.profile, LoadProfile(config));
+  options.profile = profile;
   CKV_ASSIGN_OR_RETURN(requester,
                        Requester::Create(options, directory_control.get(), holder_stubs.get()));
   RequesterServiceOptions service;
@@ -387,8 +388,10 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config) {
   auto state = std::make_unique<State>(config);
   CKV_RETURN_IF_ERROR(PrepareReadyFile(config.ready_file));
   CKV_RETURN_IF_ERROR(state->Name());
-  CKV_RETURN_IF_ERROR(SettleKernelTarget(config));
+  CKV_ASSIGN_OR_RETURN(state->profile, LoadProfile(config));
+  CKV_ASSIGN_OR_RETURN(const auto kernels, SettleKernelTarget(config, state->profile.get()));
   CKV_RETURN_IF_ERROR(state->StartRoles());
+  if (kernels.to_keep) KeepKernelTarget(config).IgnoreError();
   CKV_RETURN_IF_ERROR(state->ListenForMetrics());
   CKV_RETURN_IF_ERROR(state->StartServer());
   for (const auto& [service, present] :

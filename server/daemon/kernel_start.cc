@@ -1,22 +1,103 @@
 #include "server/daemon/kernel_start.h"
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "attention/mla_partial.h"
 #include "attention/target/kernel_choice.h"
+#include "client/decide/kernel_record.h"
 #include "proto/base/log.h"
 #include "proto/base/status.h"
 
 namespace ckv {
+namespace {
 
-absl::Status SettleKernelTarget(const Config& config) {
-  if (config.kernel_target != kKernelTargetAuto) {
-    if (absl::Status status = ForceKernelTarget(config.kernel_target); !status.ok())
-      return Annotate(status, "kernel_target");
-    Log().info("kernel target {}: kernel_target names it", KernelTarget());
-    return absl::OkStatus();
+// Whether a holder's folder keeps the choice.
+bool HasFolder(const Config& config) {
+  return config.HasRole("holder") && !config.store_path.empty();
+}
+
+std::string FileOf(const Config& config) {
+  return absl::StrCat(config.store_path, "/", std::string(kKernelFile));
+}
+
+//   NotFound            nothing is kept.
+//   else                what is kept cannot be used; says why.
+absl::Status KeepFromFile(const Config& config, FileSystem& files) {
+  CKV_ASSIGN_OR_RETURN(const std::string text,
+                       ReadSmallFile(files, FileOf(config), kKernelRecordBytesMax));
+  const auto record = ParseKernelRecord(text);
+  if (!record.ok()) {
+    return absl::DataLossError(
+        absl::StrFormat("it is damaged: %s", std::string(record.status().message())));
+  }
+  const absl::Status status = KeepKernelChoice(*record);
+  // The file is there, so this is no reason to look for another.
+  return absl::IsNotFound(status) ? absl::FailedPreconditionError(status.message()) : status;
+}
+
+std::string NotUsed(const std::string& where, const absl::Status& why) {
+  return absl::StrFormat("the kernel target that %s keeps is not used, and chosen anew: %s", where,
+                         std::string(why.message()));
+}
+
+// As kernel_target says.
+absl::StatusOr<KernelStart> Force(const std::string& target) {
+  if (absl::Status status = ForceKernelTarget(target); !status.ok())
+    return Annotate(status, "kernel_target");
+  (void)ChosenKernel();  // measures now and not beside calls: people may ask for the rates
+  KernelStart start;
+  start.told = absl::StrFormat("kernel target %s: kernel_target names it", target);
+  return start;
+}
+
+KernelStart Choose(const Config& config, const Profile* profile, FileSystem& files) {
+  KernelStart start;
+  std::string kept_in;
+  if (HasFolder(config)) {
+    const absl::Status kept = KeepFromFile(config, files);
+    if (kept.ok()) {
+      kept_in = FileOf(config);
+    } else {
+      // Another daemon of this process may have chosen: the file is right for the next start.
+      start.to_keep = !absl::IsAlreadyExists(kept);
+      if (!absl::IsNotFound(kept)) start.warning = NotUsed(FileOf(config), kept);
+    }
+  }
+  if (kept_in.empty() && profile != nullptr && profile->kernel) {
+    const absl::Status kept = KeepKernelChoice(*profile->kernel);
+    if (kept.ok()) kept_in = config.requester_profile;
+    if (!kept.ok() && start.warning.empty())
+      start.warning = NotUsed(config.requester_profile, kept);
   }
   const KernelChoice choice = ChosenKernel();
-  Log().info("kernel target {}: {}", choice.target, choice.reason);
-  return absl::OkStatus();
+  start.told = absl::StrFormat(
+      "kernel target %s, %s: %s", choice.target,
+      kept_in.empty() ? "measured" : absl::StrFormat("kept in %s", kept_in), choice.reason);
+  return start;
+}
+
+}  // namespace
+
+absl::StatusOr<KernelStart> SettleKernelTarget(const Config& config, const Profile* profile,
+                                               FileSystem& files) {
+  absl::StatusOr<KernelStart> start = config.kernel_target == kKernelTargetAuto
+                                          ? Choose(config, profile, files)
+                                          : Force(config.kernel_target);
+  if (!start.ok()) return start;
+  if (!start->warning.empty()) Log().warn("{}", start->warning);
+  Log().info("{}", start->told);
+  return start;
+}
+
+absl::Status KeepKernelTarget(const Config& config, FileSystem& files) {
+  if (!HasFolder(config)) return absl::OkStatus();
+  const std::string text = FormatKernelRecord(ChosenKernelRecord());
+  const std::string name(kKernelFile);
+  absl::Status status = WriteSmallFile(files, absl::StrCat(config.store_path, "/new/", name),
+                                       config.store_path, name, text);
+  if (!status.ok())
+    Log().warn("the kernel target is measured again at the next start: {}", status.ToString());
+  return status;
 }
 
 }  // namespace ckv

@@ -1,15 +1,44 @@
-// Settles the kernel target of a ckvd, before it has a thread that computes.
+// Settles the kernel target of a ckvd, before it has a thread that computes:
+//
+//   kernel_target names one       that one
+//   a choice was kept             the choice in the folder store.path, else that of
+//                                 requester.profile, if it was made on this machine by this build
+//   otherwise                     by measurement; a holder with store.path keeps the choice there
+//
+// So a restart changes no bit, however close the rates of two targets are.
 
 #pragma once
 
+#include <string>
+
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/decide/profile_file.h"
 #include "server/daemon/config.h"
+#include "store/disk/file_system.h"
 
 namespace ckv {
 
-// Takes the target that kernel_target names, or leaves the choice to measurement. Logs the target
-// with the reason, once.
-//   NotFound            this machine lacks the target; the message names those it has.
-absl::Status SettleKernelTarget(const Config& config);
+// The name of the file in store.path (client/decide/kernel_record.h).
+inline constexpr std::string_view kKernelFile = "KERNEL";
+
+struct KernelStart {
+  std::string told;      // the target in use, and why
+  std::string warning;   // why a choice that was kept is not used; empty if it is, or there is none
+  bool to_keep = false;  // store.path has no choice that can be used: call KeepKernelTarget
+};
+
+// Settles the target, and logs what it tells, a line each. It writes nothing. `profile` may be
+// null. In a process that has chosen before, auto keeps to that choice.
+//   NotFound            this machine lacks the target that kernel_target names; the message has
+//                       those that it has.
+absl::StatusOr<KernelStart> SettleKernelTarget(const Config& config, const Profile* profile,
+                                               FileSystem& files = *FileSystem::Real());
+
+// Writes the choice of this process to store.path, whole or not at all. Call it while the folder is
+// open: its lock keeps other processes away. An error is logged, and returned for tests: the next
+// start measures again.
+//   Errors as of file_system.h.
+absl::Status KeepKernelTarget(const Config& config, FileSystem& files = *FileSystem::Real());
 
 }  // namespace ckv

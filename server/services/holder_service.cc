@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "attention/mla_partial.h"
+#include "attention/target/kernel_choice.h"
 #include "client/grpc/channel_stub.h"
 #include "client/grpc/grpc_status.h"
 #include "client/grpc/holder_stub.h"
@@ -314,6 +315,13 @@ grpc::Status HolderServiceImpl::Stats(grpc::ServerContext* /*context*/,
   reply->set_kernel_target(std::string(KernelTarget()));
   for (const std::string_view target : KernelTargets())
     reply->add_kernel_targets(std::string(target));
+  const KernelChoice choice = ChosenKernel();
+  v1::KernelChoice* told = reply->mutable_kernel_choice();
+  told->set_origin(std::string(ChoiceOriginName(choice.origin)));
+  told->set_reason(choice.reason);
+  told->set_f32_gflop_per_s(choice.rates.f32);
+  told->set_amx_gflop_per_s(choice.rates.amx);
+  told->set_avx512_bf16_gflop_per_s(choice.rates.dot);
   reply->set_chunk_count(stats.table.chunk_count);
   reply->set_token_count(stats.table.token_count);
   reply->set_used_bytes(stats.table.used_bytes);

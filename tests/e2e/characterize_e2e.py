@@ -82,6 +82,9 @@ class CharacterizeTest(unittest.TestCase):
         self.assertEqual(json.loads(path.read_text(encoding="utf-8")), printed)
         self.assertEqual([lane["fabric"] for lane in printed["lanes"]], ["tcp"])
         self.assertGreater(printed["here"]["prefill_per_token_layer_us"], 0)
+        # The choice of a kernel target goes with it.
+        self.assertEqual(printed["kernel"]["target"], printed["here"]["kernel_target"])
+        self.assertIn(printed["kernel"]["target"], printed["kernel"]["machine"])
 
     @unittest.skipIf(CHROMIUM is None, "no chromium: deploy/install-packages.sh check")
     def test_a_browser_shows_it(self):

@@ -1,6 +1,6 @@
 // Goal: in a fleet of two kernel targets, calls of f32 partials keep to one from the first call on,
-// and a target that all are given makes equal bits everywhere. Method: real holders, each told its
-// target, and a requester in this process.
+// a target that all are given makes equal bits everywhere, and a restart changes no target. Method:
+// real holders, each told its target or left to choose, and a requester in this process.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,6 +15,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "attention/mla_partial.h"
+#include "attention/target/kernel_choice.h"
+#include "client/decide/kernel_record.h"
 #include "client/grpc/directory_stub.h"
 #include "client/grpc/holder_stub.h"
 #include "client/requester.h"
@@ -25,7 +27,9 @@
 namespace ckv {
 namespace {
 
+using test::Call;
 using test::Process;
+using testing::HasSubstr;
 
 Instant After(Duration duration) { return Clock::Real()->Now() + duration; }
 // A daemon is up in 50 ms; a loaded machine under a sanitizer gets its time.
@@ -145,6 +149,60 @@ TEST_F(KernelTargetTest, ATargetThatAllAreGivenMakesEqualBits) {
     EXPECT_EQ(report.kernel_target, KernelTargetIdOf(VectorTarget()));
     EXPECT_TRUE(report.same_bits_anywhere);
   }
+}
+
+// The record that chooses a target other than the one of `record`.
+KernelRecord Turned(KernelRecord record) {
+  const bool is_unit = record.target == kAmxTarget || record.target == kDotTarget;
+  record.rates.f32 = 100;
+  for (double* rate : {&record.rates.amx, &record.rates.dot}) {
+    if (*rate > 0) *rate = is_unit ? 1 : 1000;
+  }
+  const bool amx = record.rates.amx > 0;
+  record.target = std::string(is_unit ? VectorTarget() : amx ? kAmxTarget : kDotTarget);
+  return record;
+}
+
+// A machine whose rates are near what the rule asks measures now this and now that. The file stands
+// for the start that measured otherwise.
+TEST_F(KernelTargetTest, ARestartKeepsTheChoice) {
+  const std::string folder = test::TempPath("kept"), path = folder + "/KERNEL";
+  const auto start = [&] {
+    nodes_.clear();
+    Start("one", {"--role=directory,holder", "--store-path=" + folder});
+    v1::StatsReply stats;
+    const auto holder = v1::HolderService::NewStub(MakeChannel(address_));
+    EXPECT_TRUE(holder->Stats(Call().get(), {}, &stats).ok());
+    return stats;
+  };
+  const v1::StatsReply measured = start();
+  EXPECT_EQ(measured.kernel_choice().origin(), "measured");
+  const std::string text = test::ReadWhole(path);
+  const auto record = ParseKernelRecord(text);
+  ASSERT_TRUE(record.ok()) << record.status();
+  EXPECT_EQ(record->target, measured.kernel_target());
+  EXPECT_THAT(nodes_[0]->log(), HasSubstr("kernel target " + record->target + ", measured: "));
+  const v1::StatsReply kept = start();
+  EXPECT_EQ(kept.kernel_choice().origin(), "kept");
+  EXPECT_EQ(kept.kernel_choice().reason(), measured.kernel_choice().reason());
+  EXPECT_THAT(nodes_[0]->log(), HasSubstr("kept in " + path));
+  EXPECT_EQ(test::ReadWhole(path), text);
+
+  std::ofstream(path) << "not a choice";
+  EXPECT_EQ(start().kernel_choice().origin(), "measured");
+  EXPECT_THAT(nodes_[0]->log(),
+              HasSubstr(path + " keeps is not used, and chosen anew: it is damaged"));
+  const auto again = ParseKernelRecord(test::ReadWhole(path));
+  ASSERT_TRUE(again.ok()) << again.status();
+
+  const KernelChoice here = ChosenKernel();
+  if (here.rates.f32 == 0) GTEST_SKIP() << "no second target to choose: " << here.reason;
+  const KernelRecord other = Turned(*again);
+  std::ofstream(path) << FormatKernelRecord(other);
+  const v1::StatsReply turned = start();
+  EXPECT_EQ(turned.kernel_target(), other.target);
+  EXPECT_EQ(turned.kernel_choice().origin(), "kept");
+  EXPECT_EQ(*ParseKernelRecord(test::ReadWhole(path)), other);
 }
 
 }  // namespace

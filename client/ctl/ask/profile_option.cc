@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "attention/mla_partial.h"
+#include "attention/target/kernel_choice.h"
 #include "client/ctl/checks.h"
 #include "proto/base/status.h"
 #include "transport/fabric.h"
@@ -23,6 +24,9 @@ absl::StatusOr<std::shared_ptr<const Profile>> LoadProfileFor(const std::string&
                                         std::string(read.status().message())));
   }
   Profile profile = *std::move(read);
+  // Its constants are of that target. If the choice does not count here, WhyNotOf says what
+  // differs.
+  if (profile.kernel) KeepKernelChoice(*profile.kernel).IgnoreError();
   const std::string why_not =
       WhyNotOf(profile, geometry, HostIdentity(), KernelTargetIdOf(KernelTarget()));
   if (!why_not.empty()) {

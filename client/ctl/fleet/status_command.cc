@@ -249,6 +249,12 @@ Json HolderJson(const MemberReport& holder) {
   json["kernel_target"] = s.kernel_target();
   json["kernel_targets"] =
       std::vector<std::string>(s.kernel_targets().begin(), s.kernel_targets().end());
+  json["kernel_choice"] = {
+      {"origin", s.kernel_choice().origin()},
+      {"reason", s.kernel_choice().reason()},
+      {"f32_gflop_per_s", s.kernel_choice().f32_gflop_per_s()},
+      {"amx_gflop_per_s", s.kernel_choice().amx_gflop_per_s()},
+      {"avx512_bf16_gflop_per_s", s.kernel_choice().avx512_bf16_gflop_per_s()}};
   json["chunk_count"] = s.chunk_count();
   json["token_count"] = s.token_count();
   json["used_bytes"] = s.used_bytes();

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "attention/mla_partial.h"
+#include "attention/target/kernel_choice.h"
 #include "tests/server/services/moving_chunks_fixture.h"
 
 namespace ckv {
@@ -73,6 +74,10 @@ TEST_F(StatusCommandTest, AFleetOfSeveralKernelTargetsIsCalledMixed) {
                                        best + ", the fastest\nthat all holders here have"));
   EXPECT_EQ(StatusJson()["kernel_target_of_all"], best);
   EXPECT_EQ(StatusJson()["holders"][0]["kernel_targets"][0], best);
+  const ctl::Json choice = StatusJson()["holders"][0]["kernel_choice"];
+  EXPECT_EQ(choice["origin"], "measured");
+  EXPECT_EQ(choice["reason"], ChosenKernel().reason);
+  EXPECT_EQ(choice["f32_gflop_per_s"], ChosenKernel().rates.f32);
 }
 
 TEST_F(StatusCommandTest, ASilentMemberIsAnError) {

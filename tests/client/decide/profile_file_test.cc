@@ -18,6 +18,7 @@ namespace {
 using absl::StatusCode;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 Profile Sample() {
   Profile profile;
@@ -57,6 +58,24 @@ TEST(Profile, IsReadAsItWasWritten) {
     EXPECT_EQ(read->Find("h1", "tcp"), &read->lanes[1]);
     EXPECT_EQ(read->Find("h1", "shm"), nullptr);
   }
+}
+
+// A profile may carry the choice of a kernel target; those of before do not.
+TEST(Profile, CarriesTheChoiceOfAKernelTarget) {
+  Profile profile = Sample();
+  EXPECT_THAT(FormatProfile(profile), Not(HasSubstr("\"kernel\"")));
+  EXPECT_FALSE(ParseProfile(FormatProfile(profile))->kernel);
+  profile.kernel = {"AVX3", {.f32 = 370.25, .amx = 0, .dot = 410.5}, "a machine; targets AVX3"};
+  const std::string text = FormatProfile(profile);
+  const auto read = ParseProfile(text);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->kernel, profile.kernel);
+  EXPECT_EQ(read->lanes, profile.lanes);
+  std::string lie = text;
+  lie.replace(lie.find("370.25"), 6, "\"fast\"");
+  const absl::Status refused = ParseProfile(lie).status();
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("kernel: f32_gflop_per_s"));
 }
 
 TEST(Profile, WhatLiesIsRefusedByName) {

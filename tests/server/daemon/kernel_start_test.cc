@@ -1,0 +1,152 @@
+// Goal: a kept choice of a kernel target is used, or the log says in a line why not, and it is
+// written anew. Method: the folder of a store, and records of this machine that were changed. A
+// choice other than this process' own needs another process: tests/e2e/kernel_target_test.cc.
+
+#include "server/daemon/kernel_start.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "attention/mla_partial.h"
+#include "attention/target/kernel_choice.h"
+#include "client/decide/kernel_record.h"
+#include "store/disk/chunk_folder.h"
+#include "tests/support/temp_folder.h"
+
+namespace ckv {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class KernelStartTest : public testing::Test {
+ protected:
+  KernelStartTest() {
+    static int count = 0;
+    config_.role = {"holder"};
+    config_.store_path = test::TempPath("store" + std::to_string(++count));
+  }
+  // What a ckvd does at its start.
+  KernelStart Start(const Profile* profile = nullptr) {
+    auto start = SettleKernelTarget(config_, profile);
+    EXPECT_TRUE(start.ok()) << start.status();
+    const auto folder = ChunkFolder::Open({.path = config_.store_path});
+    EXPECT_TRUE(folder.ok()) << folder.status();
+    if (start->to_keep) {
+      const absl::Status kept = KeepKernelTarget(config_);
+      EXPECT_TRUE(kept.ok()) << kept;
+    }
+    return *std::move(start);
+  }
+  std::string path() const { return config_.store_path + "/KERNEL"; }
+  std::string Text() const {
+    std::ostringstream text;
+    text << std::ifstream(path()).rdbuf();
+    return text.str();
+  }
+  void Write(const std::string& text) { std::ofstream(path()) << text; }
+
+  Config config_;
+};
+
+TEST_F(KernelStartTest, TheFirstStartMeasuresAndTheNextKeeps) {
+  const KernelStart first = Start();
+  EXPECT_THAT(first.warning, IsEmpty());
+  EXPECT_THAT(first.told, AllOf(HasSubstr("kernel target " + std::string(KernelTarget())),
+                                HasSubstr(", measured: "), HasSubstr(ChosenKernel().reason)));
+  const std::string text = Text();
+  const auto record = ParseKernelRecord(text);
+  ASSERT_TRUE(record.ok()) << record.status();
+  EXPECT_EQ(*record, ChosenKernelRecord());
+  const KernelStart second = Start();
+  EXPECT_FALSE(second.to_keep);
+  EXPECT_THAT(second.warning, IsEmpty());
+  EXPECT_THAT(second.told, HasSubstr(", kept in " + path() + ": "));
+  EXPECT_EQ(Text(), text);
+}
+
+TEST_F(KernelStartTest, AFileThatCannotBeUsedIsNamedAndWrittenAnew) {
+  (void)Start();
+  const std::string good = Text();
+  const auto changed = [&](auto change) {
+    KernelRecord record = *ParseKernelRecord(good);
+    change(record);
+    return FormatKernelRecord(record);
+  };
+  std::string damaged = good;
+  damaged[20] ^= 4;
+  const std::pair<std::string, std::string> cases[] = {
+      {damaged, "it is damaged: its checksum is wrong"},
+      {good.substr(0, 100), "it is damaged"},
+      {"", "it is damaged"},
+      {std::string(5000, 'x'), "5000 bytes"},
+      {changed([](KernelRecord& r) { r.signature = "another"; }), "of another machine or build"},
+      {changed([](KernelRecord& r) { r.target = "PDP11"; }), "no kernel target 'PDP11'"},
+  };
+  for (const auto& [text, why] : cases) {
+    SCOPED_TRACE(why);
+    Write(text);
+    const KernelStart start = Start();
+    EXPECT_TRUE(start.to_keep);
+    EXPECT_THAT(start.warning, AllOf(HasSubstr(path()), HasSubstr(why), HasSubstr("chosen anew")));
+    EXPECT_EQ(std::count(start.warning.begin(), start.warning.end(), '\n'), 0);
+    EXPECT_THAT(start.told, HasSubstr("measured"));
+    EXPECT_EQ(Text(), good);
+    EXPECT_THAT(Start().warning, IsEmpty());
+  }
+}
+
+TEST_F(KernelStartTest, AProfileKeepsTheChoiceOfARequester) {
+  config_ = Config();
+  config_.role = {"requester"};
+  config_.requester_profile = "/etc/ckv/profile.json";
+  Profile profile;
+  const auto start = [&] { return *SettleKernelTarget(config_, &profile); };
+  EXPECT_THAT(start().told, HasSubstr("measured"));
+  EXPECT_THAT(start().warning, IsEmpty());
+  profile.kernel = ChosenKernelRecord();
+  EXPECT_THAT(start().told, HasSubstr("kept in /etc/ckv/profile.json"));
+  EXPECT_FALSE(start().to_keep) << "a profile is its owner's to write";
+  profile.kernel->signature = "another";
+  EXPECT_THAT(start().told, HasSubstr("measured"));
+  EXPECT_THAT(start().warning, AllOf(HasSubstr("profile.json"), HasSubstr("another machine")));
+}
+
+TEST_F(KernelStartTest, AHolderWithoutAFileTakesTheChoiceOfItsProfile) {
+  config_.role = {"holder", "requester"};
+  config_.requester_profile = "p";
+  Profile profile;
+  profile.kernel = ChosenKernelRecord();
+  const KernelStart start = Start(&profile);
+  EXPECT_THAT(start.told, HasSubstr("kept in p"));
+  EXPECT_EQ(*ParseKernelRecord(Text()), *profile.kernel);
+}
+
+TEST_F(KernelStartTest, AForcedTargetIsNotKept) {
+  config_.kernel_target = "AMX_MODEL";
+  const KernelStart start = Start();
+  EXPECT_EQ(KernelTarget(), "AMX_MODEL");
+  EXPECT_EQ(start.told, "kernel target AMX_MODEL: kernel_target names it");
+  EXPECT_FALSE(std::filesystem::exists(path()));
+  config_.kernel_target = "PDP11";
+  EXPECT_EQ(SettleKernelTarget(config_, nullptr).status().code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(ForceKernelTarget("").ok());
+}
+
+// A full disk costs the next start a measurement, and nothing else.
+TEST_F(KernelStartTest, AFolderThatTakesNoFileIsNoReasonNotToStart) {
+  config_.store_path = "/dev/null";
+  const auto start = SettleKernelTarget(config_, nullptr);
+  ASSERT_TRUE(start.ok()) << start.status();
+  EXPECT_TRUE(start->to_keep);
+  EXPECT_FALSE(KeepKernelTarget(config_).ok());
+}
+
+}  // namespace
+}  // namespace ckv
