@@ -38,6 +38,12 @@
 // knows only the interfaces of client/holders/control.h. An engine with a directory of its own
 // implements those. The structs of calls and reports are in client/calls.h, which this file
 // includes. A WatchStub (client/grpc/watch_stub.h) tells when to call Forget and Learn.
+//
+// ckv installs no signal handlers and no alternate signal stacks. On a processor with AMX it asks
+// Linux for the tile registers, once, in Create at the latest. A signal's frame then takes 12 KB
+// instead of 3. So an engine that calls sigaltstack gives each stack getauxval(AT_MINSIGSTKSZ)
+// bytes and its handler's own room beside. A smaller one that is there before Create makes Linux
+// refuse AMX; kernels then use vector instructions. After Create, sigaltstack fails with ENOMEM.
 
 #pragma once
 

@@ -93,13 +93,19 @@ class Tidy(unittest.TestCase):
             ("class A { friend class ATest; };", "befriends"),
             ("using namespace std;", "using namespace"),
             ("auto t = std::chrono::steady_clock::now();", "reads time"),
+            ("void F(void* p) { _tile_loadd(0, p, 64); }", "tile intrinsics"),
+            ("void F(__tile1024i* p) { __tile_zero(p); }", "tile intrinsics"),
+            ("void F() { __builtin_ia32_tilezero(0); }", "tile intrinsics"),
+            ("#include <amxintrin.h>", "tile intrinsics"),
+            ("#include <amxtileintrin.h>", "tile intrinsics"),
         ]:
             with self.subTest(line=line):
                 self.refuses(words, store__a_cc=f'#include "store/a.h"\n{line}\n')
 
     def test_words_in_comments_and_strings_are_fine(self):
         files = dict(CLEAN)
-        files["store/a.cc"] = '#include "store/a.h"\n// never throw\nconst char* s = "usleep(1)";\n'
+        files["store/a.cc"] = ('#include "store/a.h"\n// never throw, nor _tile_zero\n'
+                               'const char* s = "usleep(1)";\n')
         self.assertEqual(tidy(files).returncode, 0)
 
     def test_headers(self):

@@ -16,8 +16,8 @@ struct UnitState {
 
 // AMX: the processor has it (amx_tile, amx_bf16, AVX-512), the system saves its registers, and
 // Linux has granted this process their use. Asks for the grant, once; threads and children inherit
-// it. A process that has it needs 11,952 bytes for a signal's frame, so an alternate signal stack
-// of less is refused from then on.
+// it. It is refused if a thread has an alternate signal stack of less than a frame, 11,952 bytes.
+// Once it is granted, a stack of less is refused. client/requester.h tells embedders.
 const UnitState& AmxUnit();
 // AVX512_BF16's VDPBF16PS.
 const UnitState& DotUnit();

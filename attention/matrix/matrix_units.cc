@@ -3,6 +3,7 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
+#include <sys/auxv.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -66,9 +67,9 @@ UnitState AskForAmx() {
     return {false, "the system does not save tile registers (Linux does from 5.16 on)"};
   // Without the grant ldtilecfg succeeds, and the first tile operation is SIGILL.
   if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0) {
-    return {false,
-            absl::StrCat("the system refused the use of tile registers: ", std::strerror(errno),
-                         "; an alternate signal stack of less than 11952 bytes is a reason")};
+    return {false, absl::StrCat("the system refused the use of tile registers: ",
+                                std::strerror(errno), "; an alternate signal stack of less than ",
+                                getauxval(AT_MINSIGSTKSZ), " bytes is a reason")};
   }
   return {true, ""};
 }

@@ -1,4 +1,5 @@
-// Settles the kernel target of a ckvd, before it has a thread that computes:
+// Settles the kernel target of a ckvd, while it has one thread. So the use of AMX is asked for
+// before any thread could have an alternate signal stack:
 //
 //   kernel_target names one       that one
 //   a choice was kept             the choice in the folder store.path, else that of
