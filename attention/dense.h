@@ -38,9 +38,10 @@ struct DenseCall {
 bool HasDenseUnit();
 
 // Computes y = x W. An activation is the sum of three bf16 terms, which hold all of its bits. So
-// products are exact, and sums are f32, in an order that depends on nothing but `input`. Rows do
-// not depend on each other, and outputs neither. `scratch` is a worker's (WorkerPool). Thread-safe.
-// The kernel target must have the unit (CKV_CHECK).
+// products are exact, and sums are f32, in an order that depends on nothing but `input`. Terms and
+// products below 2^-126 count as 0. An infinite activation or weight gives NaN. Rows do not depend
+// on each other, and outputs neither. `scratch` is a worker's (WorkerPool). Thread-safe. The kernel
+// target must have the unit (CKV_CHECK).
 // Cost: 6 x 32 x input x output flop of the unit, even for one row.
 void RunDense(const DenseCall& call, std::span<std::byte> scratch) noexcept;
 

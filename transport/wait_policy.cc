@@ -9,6 +9,8 @@
 
 namespace ckv {
 
+void WaitPolicy::YieldProcessor() { sched_yield(); }
+
 void WaitPolicy::Came(Instant now) {
   const Duration wait = now - begun_;
   if (wait <= spin_max_) return;  // needs no prediction, and says nothing of the longer ones
@@ -25,19 +27,20 @@ bool WaitPolicy::Spins(Instant now) const {
 
 bool WaitPolicy::Rest(Clock& clock, Instant now) {
   if (!Spins(now)) return false;
-  if (now - yielded_ < kYieldEvery) {
+  if (now - std::max(yielded_, begun_) < kYieldEvery) {
     PauseCpu();
     return true;
   }
-  sched_yield();
+  yield_();
   const Instant after = clock.Now();
   Yielded(after, after - now);
   return true;
 }
 
 void WaitPolicy::Yielded(Instant now, Duration took) {
+  const bool is_long_ago = now - yielded_ - took > kSharedMin;
   yielded_ = now;
-  const bool was_shared = std::exchange(last_was_shared_, took >= kShared);
+  const bool was_shared = std::exchange(last_was_shared_, took >= kShared) && !is_long_ago;
   if (!was_shared || !last_was_shared_) return;
   // Long after the last time, it is another crowd.
   const bool again = now - shared_until_ < shared_for_;

@@ -15,10 +15,10 @@ namespace ckv {
 // After a wait of more than kPredictMax it spins for spin_max only, so an idle thread stays asleep.
 // If spin_max is zero, it never spins.
 //
-// A thread that spins takes a processor from threads that could compute. So every kYieldEvery it
-// gives the processor away. If that takes kShared or longer, another thread has run there, and this
-// one sleeps through its waits for a while: threads outnumber processors. Belongs to one thread at
-// a time; allocates nothing.
+// A thread that spins takes a processor from threads that could compute. So every kYieldEvery of a
+// wait it gives the processor away. If that takes kShared or longer, another thread has run there,
+// and this one sleeps through its waits for a while: threads outnumber processors. Belongs to one
+// thread at a time; allocates nothing.
 class WaitPolicy {
  public:
   // A yield takes some 0.3 us if nobody else wants the processor, so this costs 3 % of a spin.
@@ -35,7 +35,9 @@ class WaitPolicy {
   // that size, 2 ms added 5 to 17.
   static constexpr Duration kPredictMax = std::chrono::milliseconds(2);
 
-  explicit WaitPolicy(Duration spin_max) : spin_max_(spin_max) {}
+  // `yield` gives the processor away, for tests.
+  explicit WaitPolicy(Duration spin_max, void (*yield)() = YieldProcessor)
+      : spin_max_(spin_max), yield_(yield) {}
 
   // Notes that the awaited event came.
   void Came(Instant now);
@@ -51,7 +53,10 @@ class WaitPolicy {
   void Yielded(Instant now, Duration took);
 
  private:
+  static void YieldProcessor();
+
   const Duration spin_max_;
+  void (*const yield_)();
   Instant begun_;
   Instant yielded_;       // the end of the last yield
   Instant shared_until_;  // until then it sleeps

@@ -14,7 +14,8 @@ const matrix::DenseKernel* InUse() {
   const std::string_view target = KernelTarget();
 #if defined(__x86_64__)
   if (target == "AMX") return &matrix::AmxDenseKernel();
-  if (target == "AMX_MODEL" && matrix::VectorRate(1) > 0) return &matrix::ModelDenseKernel();
+  static const bool has_avx512 = matrix::VectorRate(1) > 0;
+  if (target == "AMX_MODEL" && has_avx512) return &matrix::ModelDenseKernel();
 #endif
   return target == "AMX_MODEL" ? &matrix::PortableModelDenseKernel() : nullptr;
 }

@@ -10,8 +10,8 @@
 // into terms would take as many instructions for two terms, and half as many again for three. The
 // fast grade rounds weights to bf16 and takes two keys at once.
 //
-// Instructions per key and 16 query rows, of which two a cycle run: DeepSeek's logits take 288, its
-// exact values 512, its fast ones 256. The vector kernel takes 576 + 512.
+// Instructions per key and 16 query rows, of which Zen 5 runs two a cycle: DeepSeek's logits take
+// 288, its exact values 512, its fast ones 256. The vector kernel takes 576 + 512.
 
 #pragma once
 
@@ -22,6 +22,9 @@ class DotKernel {
   using F = typename L::F;
   using I = typename L::I;
   static constexpr uint32_t kTileLogits = kSpanKeys * 16;
+  static_assert(kTileLogits * kBlockRowsMax / 16 <= kBlockRowsMax * kSpanKeys / 2 * kTermsMax,
+                "logits lie where a tile unit's weights do");
+  static constexpr int kExpTerms = kFast ? 1 : 3;  // WeightExp::Of
   // Logits are sums over 192 columns from zero, which are then added. One chain over all columns
   // would err more than AttendPartials may.
   static constexpr uint32_t kChainSteps = 6;
@@ -199,7 +202,7 @@ class DotKernel {
 #pragma GCC unroll 2
       for (uint32_t i = 0; i < 2; ++i) {
         const F logit = L::Load(at + (2 * pair + i) * 16);
-        weights[i] = exp_.template Of < kFast ? 1 : 3 > (L::Sub(logit, base));
+        weights[i] = exp_.template Of<kExpTerms>(L::Sub(logit, base));
       }
       if constexpr (kFast) {
         I even, odd;
@@ -267,21 +270,15 @@ class DotKernel {
       SumTerms<kRows, kChunks, kRowTermsMax>(span, row, chunk);
   }
 
-  // Sums of weights times values over the span's keys in order, from zero.
+  // Sums of weights times values over the span's keys.
   template <uint32_t kRows, uint32_t kChunks, uint32_t kRowTerms>
   HWY_NOINLINE void SumTerms(const Span& span, uint32_t row, uint32_t chunk) {
     F low[kRows][kChunks], high[kRows][kChunks];
-#pragma GCC unroll 8
-    for (uint32_t i = 0; i < kRows; ++i) {
-#pragma GCC unroll 8
-      for (uint32_t c = 0; c < kChunks; ++c) low[i][c] = high[i][c] = L::Set(0);
-    }
     const float* const weights = logits_ + size_t{row / 16} * kTileLogits + row % 16;
-    if constexpr (kFast) {
-      for (uint32_t term = kRowTerms; term-- > 0;) FastSums(span, term, weights, chunk, low, high);
-    } else {
+    if constexpr (kFast)
+      FastSums<kRows, kChunks, kRowTerms>(span, weights, chunk, low, high);
+    else
       ExactSums<kRows, kChunks, kRowTerms>(span, weights, chunk, low, high);
-    }
 #pragma GCC unroll 8
     for (uint32_t i = 0; i < kRows; ++i) {
 #pragma GCC unroll 8
@@ -290,16 +287,49 @@ class DotKernel {
     }
   }
 
-  // low and high take the even and odd columns.
+  // The sums of each half of a span are added: one chain of 128 keys would err by more than
+  // AttendPartials may (1.2 times, over rows with a mean of 1).
   template <uint32_t kRows, uint32_t kChunks, uint32_t kRowTerms>
   HWY_INLINE void ExactSums(const Span& span, const float* weights, uint32_t chunk,
                             F (&low)[kRows][kChunks], F (&high)[kRows][kChunks]) {
+    const uint32_t half = std::min(keys_, kSpanKeys / 2);
+    HalfSums<kRows, kChunks, kRowTerms>(span, 0, half, weights, chunk, low, high);
+    F second_low[kRows][kChunks], second_high[kRows][kChunks];
+    if (half < keys_) {
+      HalfSums<kRows, kChunks, kRowTerms>(span, half, keys_, weights, chunk, second_low,
+                                          second_high);
+    }
+#pragma GCC unroll 8
+    for (uint32_t i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+      for (uint32_t c = 0; c < kChunks; ++c) {
+        if (half < keys_) {
+          low[i][c] = L::Add(low[i][c], second_low[i][c]);
+          high[i][c] = L::Add(high[i][c], second_high[i][c]);
+        }
+        const F even = low[i][c], odd = high[i][c];
+        L::Zip(even, odd, &low[i][c], &high[i][c]);
+      }
+    }
+  }
+
+  // Sums over the keys [begin, end), from zero. low and high take the even and odd columns.
+  template <uint32_t kRows, uint32_t kChunks, uint32_t kRowTerms>
+  HWY_NOINLINE void HalfSums(const Span& span, uint32_t begin, uint32_t end, const float* weights,
+                             uint32_t chunk, F (&sum_low)[kRows][kChunks],
+                             F (&sum_high)[kRows][kChunks]) {
+    F low[kRows][kChunks], high[kRows][kChunks];  // in registers
+#pragma GCC unroll 8
+    for (uint32_t i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+      for (uint32_t c = 0; c < kChunks; ++c) low[i][c] = high[i][c] = L::Set(0);
+    }
     const I upper = L::SetI(0xffff0000u);
-    const float* w = weights;
-    for (uint32_t key = 0; key < keys_; key += kGroupKeys) {
+    const float* w = weights + begin * 16;
+    for (uint32_t key = begin; key < end; key += kGroupKeys) {
       const KeyGroup& group = span.keys[key / kGroupKeys];
       const auto* row = reinterpret_cast<const std::byte*>(group.rows[0] + chunk * kStepColumns);
-      const uint32_t count = std::min(kGroupKeys, keys_ - key);
+      const uint32_t count = std::min(kGroupKeys, end - key);
       prefetch_.Step();
       for (uint32_t j = 0; j < count; ++j, row += group.stride_bytes, w += 16) {
         F even[kChunks], odd[kChunks];
@@ -325,8 +355,8 @@ class DotKernel {
     for (uint32_t i = 0; i < kRows; ++i) {
 #pragma GCC unroll 8
       for (uint32_t c = 0; c < kChunks; ++c) {
-        const F even = low[i][c], odd = high[i][c];
-        L::Zip(even, odd, &low[i][c], &high[i][c]);
+        sum_low[i][c] = low[i][c];
+        sum_high[i][c] = high[i][c];
       }
     }
   }
@@ -347,10 +377,22 @@ class DotKernel {
     *odd = L::Add(*odd, o);
   }
 
-  // low and high take the columns in the order of Lanes::Interleave.
-  template <uint32_t kRows, uint32_t kChunks>
-  HWY_INLINE void FastSums(const Span& span, uint32_t term, const float* weights, uint32_t chunk,
+  // Sums over the keys in order, low terms of rows first, from zero. low and high take the columns
+  // in the order of Lanes::Interleave.
+  template <uint32_t kRows, uint32_t kChunks, uint32_t kRowTerms>
+  HWY_INLINE void FastSums(const Span& span, const float* weights, uint32_t chunk,
                            F (&low)[kRows][kChunks], F (&high)[kRows][kChunks]) {
+#pragma GCC unroll 8
+    for (uint32_t i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+      for (uint32_t c = 0; c < kChunks; ++c) low[i][c] = high[i][c] = L::Set(0);
+    }
+    for (uint32_t term = kRowTerms; term-- > 0;) AddTerm(span, term, weights, chunk, low, high);
+  }
+
+  template <uint32_t kRows, uint32_t kChunks>
+  HWY_INLINE void AddTerm(const Span& span, uint32_t term, const float* weights, uint32_t chunk,
+                          F (&low)[kRows][kChunks], F (&high)[kRows][kChunks]) {
     const float* w = weights;
     for (uint32_t key = 0; key < keys_; key += kGroupKeys) {
       const KeyGroup& group = span.keys[key / kGroupKeys];
@@ -377,14 +419,16 @@ class DotKernel {
     }
   }
 
+  // A sum of nothing but tiny negative products is -0, and +0 if keys of weight 0 follow, which a
+  // neighbour's limit decides. So it is made +0.
   HWY_INLINE void FoldSums(const Span& span, uint32_t row, uint32_t chunk, F low, F high) const {
     if (fold_.fate[row] == kSkip) return;
     float* const o = span.state.o +
                      (size_t{row / 16} * SpanState::ColumnTiles(shape_) + 2 * chunk) * 256 +
                      row % 16 * 16;
     const F from = L::Set(fold_.from[row]), to = L::Set(fold_.to[row]);
-    low = L::Mul(low, from);
-    high = L::Mul(high, from);
+    low = L::Mul(L::Add(low, L::Set(0)), from);
+    high = L::Mul(L::Add(high, L::Set(0)), from);
     if (fold_.fate[row] == kFold) {
       low = L::MulAdd(L::Load(o), to, low);
       high = L::MulAdd(L::Load(o + 256), to, high);

@@ -194,13 +194,17 @@ Linear::Linear(uint32_t input, uint32_t output, std::span<const float> weights)
 
 void RunLinears(std::span<const LinearJob> jobs, uint32_t rows, WorkerPool& pool) noexcept {
   if (rows == 0) return;
-  const auto has_packed = [](const LinearJob& job) { return !job.linear->packed().empty(); };
-  if (HasDenseUnit() && std::all_of(jobs.begin(), jobs.end(), has_packed))
-    return RunOnUnit(jobs, rows, pool);
+  // Each job takes the unit or not by its own weights, whatever else is in the call.
+  std::vector<LinearJob> on_unit, on_vectors;
+  for (const LinearJob& job : jobs) {
+    const bool takes_unit = HasDenseUnit() && !job.linear->packed().empty();
+    (takes_unit ? on_unit : on_vectors).push_back(job);
+  }
+  if (!on_unit.empty()) RunOnUnit(on_unit, rows, pool);
   uint32_t panel_count = 0;
-  for (const LinearJob& job : jobs) panel_count += job.linear->panel_count();
+  for (const LinearJob& job : on_vectors) panel_count += job.linear->panel_count();
   RunTasks(panel_count, rows, pool, [&](uint32_t task, uint32_t) {
-    const LinearJob* job = jobs.data();
+    const LinearJob* job = on_vectors.data();
     for (; task >= job->linear->panel_count(); ++job) task -= job->linear->panel_count();
     HWY_DYNAMIC_DISPATCH(RunPanel)(*job, task, rows);
   });

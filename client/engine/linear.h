@@ -60,7 +60,7 @@ struct LinearJob {
 // row's result depends on that row and the weights alone, bit for bit. Vector targets with a fused
 // multiply-add agree with each other, and the tile unit with its models.
 // Cost: 2 x rows x input x output flop per job; weights are read once per 6 rows. A tile unit does
-// three times the flop, and reads weights once per 32 rows.
+// 6 x 32 x input x output flop for each 32 rows or fewer, and reads weights once.
 void RunLinears(std::span<const LinearJob> jobs, uint32_t rows, WorkerPool& pool) noexcept;
 
 }  // namespace ckv

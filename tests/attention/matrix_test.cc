@@ -41,6 +41,15 @@ std::vector<const BlockKernel*> TileKernels() {
   return kernels;
 }
 
+// And the other matrix kernels, which have bits of their own.
+std::vector<const BlockKernel*> MatrixKernels() {
+  std::vector<const BlockKernel*> kernels = TileKernels();
+#if defined(__x86_64__)
+  if (matrix::DotUnit().usable) kernels.push_back(&matrix::DotBlockKernel());
+#endif
+  return kernels;
+}
+
 std::vector<float> OutputOf(const TestPiece& piece) {
   std::vector<float> all;
   for (uint32_t i = 0; i < piece.piece().q.count; ++i) {
@@ -178,6 +187,7 @@ TEST(Grades, ErrWithinTheirBounds) {
                         {"peaked", 400, 12, 0},
                         {"one visible row", 1, 1, 0},
                         {"same sign", 400, 0.3f, 1},
+                        {"same sign in one span", 128, 0.3f, 1},
                         {"cancelling", 400, 1, 0}};
   WorkerPool pool(1);
   for (const Data& data : kinds) {
@@ -292,13 +302,44 @@ TEST(MatrixKernel, ASpanWithoutWeightsIsLeftOutOnAnyThread) {
     std::vector<float> row(64, 0.5f);
     row[0] = -std::numeric_limits<float>::infinity();
     for (uint32_t j = span * 256; j < (span + 1) * 256; ++j) piece.StoreRow(j, row);
-    for (const BlockKernel* kernel : TileKernels()) {
+    for (const BlockKernel* kernel : MatrixKernels()) {
       AttendPartialsOn(*kernel, piece.shape(), {&piece.piece(), 1}, one);
       const std::vector<float> in_place = OutputOf(piece);
       piece.ResetOutput();
       AttendPartialsOn(*kernel, piece.shape(), {&piece.piece(), 1}, three);
       EXPECT_TRUE(SameBits(OutputOf(piece), in_place)) << "span " << span;
       for (const float x : in_place) EXPECT_TRUE(std::isfinite(x));
+    }
+  }
+}
+
+// A product below 2^-149 is -0, and a later key of weight 0 must not make it +0.
+TEST(MatrixKernel, KeysOfNeighboursMoveNoSignOfAZero) {
+  WorkerPool pool(1);
+  PieceOptions options;
+  options.shape = {64, 32, 0, RowDtype::kBf16, 1.0f};
+  options.q_count = 2;
+  options.row_count = 32;
+  std::mt19937 rng(1);
+  TestPiece piece(options, &rng);
+  for (uint32_t j = 0; j < 32; ++j) {
+    std::vector<float> row(64, 0.0f);
+    row[63] = j == 15 ? -80.0f : 0.0f;  // the logit
+    row[3] = j == 15 ? -0x1p-40f : j == 16 ? 1.0f : 0.0f;
+    piece.StoreRow(j, row);
+  }
+  for (uint32_t i = 0; i < 2; ++i)
+    const_cast<uint16_t*>(piece.piece().q.data)[i * piece.piece().q.stride + 63] = 0x3f80;
+  for (const BlockKernel* kernel : MatrixKernels()) {
+    for (const Grade grade : {Grade::kExact, Grade::kFast}) {
+      piece.piece().grade = grade;
+      piece.SetLimits({16, 16});
+      AttendPartialsOn(*kernel, piece.shape(), {&piece.piece(), 1}, pool);
+      const float alone = piece.o(0, 3);
+      piece.SetLimits({16, 32});
+      piece.ResetOutput();
+      AttendPartialsOn(*kernel, piece.shape(), {&piece.piece(), 1}, pool);
+      EXPECT_EQ(std::signbit(piece.o(0, 3)), std::signbit(alone));
     }
   }
 }

@@ -23,14 +23,14 @@ import act_links
 import decision_links
 
 # The median of so many repetitions is what counts: two shared cores are noisy.
-REPETITIONS = {"attention_bench": 5, "matrix_bench": 3, "dot_bench": 3, "prefill_bench": 3, "requester_bench": 5, "data_path_bench": 3, "decision_bench": 5,
+REPETITIONS = {"attention_bench": 5, "matrix_bench": 3, "dot_bench": 3, "prefill_bench": 1, "requester_bench": 5, "data_path_bench": 3, "decision_bench": 5,
                "splice_bench": 3, "contexts_bench": 3, "store_bench": 5, "store_disk_bench": 2, "store_stripe_bench": 3, "store_plan_bench": 3,
                "pull_rule_bench": 2, "near_bench": 3}
 # What a set runs of a binary, where that is not all of it.
 FILTERS = {"requester_bench": "BM_RoutedDecode/rows:16/spin_us:50/"}
 # What google-benchmark appends to a name for how it was run.
 OPTIONS = re.compile(r"/(min_time|repeats|iterations|manual_time|real_time)[^/]*")
-# What a binary says of itself, or with "/NAME" of one benchmark, if this machine has nothing to measure.
+# A binary says this of itself, or with "/NAME" of one benchmark, if this machine has nothing to measure.
 NOT_HERE = "not_here"
 HISTORY = pathlib.Path(__file__).with_name("history.csv")
 
@@ -373,7 +373,7 @@ def digits(unit):
 
 
 def run_binary(path):
-    """{benchmark: {figure: median}} of a google-benchmark binary; or NOT_HERE, and why."""
+    """{benchmark: {figure: median}} of a google-benchmark binary, and why it has nothing to measure, if so."""
     # Not by stdout, where a holder that a benchmark starts logs too.
     with tempfile.NamedTemporaryFile("r", suffix=".json") as out:
         subprocess.run(

@@ -50,7 +50,9 @@ BENCHMARK(BM_Matrix)
 // The unit is kept warm, as in a holder that computes all the time.
 void BM_AgainstVectors(benchmark::State& state) {
   Case c = GradedCase(state);
-  ReportAgainstVectors(state, "AMX", c, PeakRate);
+  ReportAgainstVectors(state, "AMX", c, [](std::string_view target) {
+    if (target == "AMX") PeakRate();
+  });
 }
 BENCHMARK(BM_AgainstVectors)
     ->ArgNames({"q", "rows", "grade"})
@@ -81,9 +83,9 @@ BENCHMARK(BM_Flushed)
 // Rows that lie in no cache, against the vector kernel.
 void BM_FlushedAgainstVectors(benchmark::State& state) {
   Case c = GradedCase(state);
-  ReportAgainstVectors(state, "AMX", c, [&] {
+  ReportAgainstVectors(state, "AMX", c, [&](std::string_view target) {
     Flush(c.rows->bytes().first(c.row_bytes()));
-    PeakRate();
+    if (target == "AMX") PeakRate();
   });
 }
 BENCHMARK(BM_FlushedAgainstVectors)
@@ -179,7 +181,8 @@ BENCHMARK(BM_MatrixTwoThreads)
 // Why the kernel is not on AMX, or "".
 std::string WhyNotHere() {
   if (!matrix::AmxUnit().usable) return matrix::AmxUnit().why_not;
-  if (KernelTargets().front() != "AMX") return "its loop was measured to be no faster than f32's";
+  if (KernelTargets().front() != "AMX")
+    return "its loop was measured to be less than 3 times as fast as f32's";
   return "";
 }
 

@@ -2,7 +2,7 @@
 
     python3 tests/bench/wait_fleets.py BUILD_DIR [SPINNING_BUILD_DIR]
 
-Of each number there are two fleets. The daemons and the requester of one wait as they are made to, those of the other
+There are two fleets of each number. The daemons and the requester of one wait as they are made to. Those of the other
 never spin (spin_us 0). Calls ask every holder for 16 query rows over a chunk of 2,048 rows. The fleets take turns; the
 idle one sleeps. With a second folder, its ckvd and agents_bench make a third fleet, to compare two builds.
 """

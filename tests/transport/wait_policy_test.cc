@@ -87,17 +87,81 @@ TEST_F(WaitPolicyTest, ASharedProcessorIsGivenAway) {
 
 TEST_F(WaitPolicyTest, ItSleepsLongerEachTimeItFindsTheProcessorShared) {
   Duration expected = WaitPolicy::kSharedMin;
-  policy_.Yielded(now_, milliseconds(1));
-  for (int i = 0; i < 12; ++i) {
+  const auto find_it_shared = [this] {
     policy_.Yielded(now_, milliseconds(1));
+    policy_.Yielded(now_, milliseconds(1));
+  };
+  for (int i = 0; i < 12; ++i) {
+    find_it_shared();
     EXPECT_FALSE(SpinsAt(now_ + expected - microseconds(1))) << i;
     now_ = now_ + expected;
     EXPECT_TRUE(SpinsAt(now_)) << i;
     expected = std::min(2 * expected, WaitPolicy::kSharedMax);
   }
   now_ = now_ + 2 * WaitPolicy::kSharedMax;
-  policy_.Yielded(now_, milliseconds(1));
+  find_it_shared();
   EXPECT_TRUE(SpinsAt(now_ + WaitPolicy::kSharedMin)) << "another crowd";
+}
+
+ManualClock* yield_clock = nullptr;
+int yield_count = 0;
+Duration yield_takes{0};
+void CountYield() {
+  ++yield_count;
+  yield_clock->Advance(yield_takes);
+}
+
+// A poll takes 1 us here.
+class WaitPolicyRest : public testing::Test {
+ protected:
+  WaitPolicyRest() {
+    yield_clock = &clock_;
+    yield_count = 0;
+    yield_takes = Duration::zero();
+  }
+  // Waits that many polls, and returns how many of them spun.
+  int Wait(int polls) {
+    int spun = 0;
+    policy_.Begin(clock_.Now());
+    for (int i = 0; i < polls; ++i) {
+      spun += policy_.Rest(clock_, clock_.Now()) ? 1 : 0;
+      clock_.Advance(microseconds(1));
+    }
+    policy_.Came(clock_.Now());
+    return spun;
+  }
+
+  ManualClock clock_;
+  WaitPolicy policy_{kSpin, CountYield};
+};
+
+TEST_F(WaitPolicyRest, ShortWaitsYieldToNobody) {
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(Wait(9), 9);
+  EXPECT_EQ(yield_count, 0);
+}
+
+TEST_F(WaitPolicyRest, ALongWaitYieldsEveryTenMicroseconds) {
+  EXPECT_EQ(Wait(45), 45);
+  EXPECT_EQ(yield_count, 4);
+}
+
+TEST_F(WaitPolicyRest, SleepsOnceTwoYieldsLetOthersRun) {
+  yield_takes = milliseconds(1);
+  EXPECT_EQ(Wait(200), 11) << "the first yield comes after 10 us, and the wait's 50 us are over";
+  EXPECT_EQ(Wait(200), 11);
+  EXPECT_EQ(yield_count, 2);
+  EXPECT_EQ(Wait(200), 0);
+  EXPECT_EQ(yield_count, 2);
+}
+
+TEST_F(WaitPolicyRest, TwoPassersByFarApartAreNoCrowd) {
+  yield_takes = milliseconds(1);
+  Wait(200);
+  clock_.Advance(std::chrono::hours(1));
+  Wait(200);
+  EXPECT_EQ(yield_count, 2);
+  yield_takes = Duration::zero();
+  EXPECT_GT(Wait(30), 0);
 }
 
 TEST(WaitPolicy, ZeroTurnsSpinningOff) {

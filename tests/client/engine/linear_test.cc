@@ -81,7 +81,7 @@ void CheckRowsAlone() {
   std::mt19937 rng(3);
   const std::vector<float> x = RandomValues(rng, size_t{kRows} * kInput);
   const Linear first(kInput, 300, RandomWeights(rng, size_t{kInput} * 300));
-  const Linear second(kInput, 64, RandomWeights(rng, size_t{kInput} * 64));
+  const Linear second(kInput, 64, RandomValues(rng, size_t{kInput} * 64));  // no unit takes it
 
   // All rows and both matrices in one call of two threads.
   WorkerPool two(2);
