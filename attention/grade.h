@@ -21,7 +21,7 @@ namespace ckv {
 //            Terms and products below 2^-126 become 0: that moves |o| by 2^-124 x max(1, P) a key.
 //   kWire    two terms, rounded: a weight errs by 2^-17 of itself, and l sums the rounded weights.
 //            So o is the exact answer to weights that err by that: |o| errs by 2^-17 x P more. A
-//            bf16 partial loses 2^-9 x |o| when it is rounded, some hundred times that.
+//            bf16 partial loses up to 2^-8 x |o| when it is rounded, some hundred times that.
 //   kFast    one term: a weight errs by 2^-8, so |o| by 2^-8 x P more. Attention kernels of GPUs do
 //            this. Only where a caller asks for it.
 // Errors of different rows have different signs: over 2048 rows of equal weight the sum errs by a

@@ -51,9 +51,9 @@ struct AttentionPiece {
 // values that leave no finite logit do the same.
 //
 // Error against exact arithmetic on the same rows in Grade::kExact, for |logit| up to about 4: |o|
-// errs by at most 5e-7 x max(1, max|o|). bf16 output errs by 2^-9 of the value more. A logit errs
-// by about 2^-22 of its size; beyond 4 that adds 2^-21 x |logit| x max|o|. Constant inputs can make
-// all roundings point one way; the error then stays within 70 x 2^-24 of the sum of absolute
+// errs by at most 5e-7 x max(1, max|o|). bf16 output errs by up to 2^-8 of the value more. A logit
+// errs by about 2^-22 of its size; beyond 4 that adds 2^-21 x |logit| x max|o|. Constant inputs can
+// make all roundings point one way; the error then stays within 70 x 2^-24 of the sum of absolute
 // products. exp is a polynomial with a relative error below 2^-22.6; it is 0 below exp(-87). Logits
 // of any finite size are safe.
 //

@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""Writes the seed files of attention_fuzz that reach each unit, grade and kind of row by name."""
+
+import hashlib
+import pathlib
+
+ROOT = pathlib.Path(__file__).parent / "corpus" / "attention"
+
+TARGETS = {"amx": 0, "dot": 1, "model": 2, "vector": 4}
+GRADES = {"exact": 1, "wire": 2, "fast": 3}
+BF16, ODD, WILD = 32, 64, 128
+FP8, SELECTED, LIMITED, POISONED, LARGE = 1, 2, 4, 16, 8 | 32
+# What is set in the first byte beside target and grade, and in the second.
+KINDS = {
+    "dense": (0, 0),
+    "limited_poisoned": (0, LIMITED | POISONED),
+    "selected_bf16": (BF16, SELECTED | LIMITED),
+    "fp8_odd": (ODD, FP8 | LIMITED),
+    "fp8_wild_poisoned": (ODD | WILD, FP8 | SELECTED | POISONED),
+    "large": (0, LARGE | LIMITED),
+    "large_fp8_odd": (ODD, LARGE | FP8 | LIMITED),
+}
+
+
+def rest(name, length):
+    """Bytes that look random and are the same each time."""
+    data = b""
+    while len(data) < length:
+        data += hashlib.sha256(f"{name} {len(data)}".encode()).digest()
+    return data[:length]
+
+
+def main():
+    for target, how in TARGETS.items():
+        for grade, number in GRADES.items():
+            for kind, (more, what) in KINDS.items():
+                if what & LARGE and grade != "exact":
+                    continue  # they take longest, and differ from small ones by their spans only
+                name = f"{target}_{grade}_{kind}"
+                seed = bytes([how | number << 3 | more, what]) + rest(name, 211)
+                (ROOT / name).write_bytes(seed)
+
+
+if __name__ == "__main__":
+    main()
