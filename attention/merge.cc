@@ -93,8 +93,6 @@ HWY_EXPORT(AddWeighted);
 // The most parts that one pass over a row's columns takes: as many streams as a core prefetches.
 constexpr size_t kGroupMax = 16;
 
-size_t ValueBytes(PartialDtype dtype) { return dtype == PartialDtype::kF32 ? 4 : 2; }
-
 bool IsEmpty(const ConstPartialView& part, uint32_t row) {
   const float m = part.m[row];
   // !(m < inf) is true for NaN and +inf.

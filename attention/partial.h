@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
+#include <string_view>
 
 #include "proto/geometry.h"
 #include "proto/selection.h"
@@ -34,13 +36,31 @@ struct AttentionShape {
   }
 };
 
-// Query rows: bf16 [count, d_qk], token-major (token x heads + head). Borrowed, at any 2-byte
-// aligned address, so a kernel reads them where the fabric put them.
-struct QueryView {
-  const uint16_t* data = nullptr;
-  uint32_t count = 0;
-  uint32_t stride = 0;  // values from one row to the next, >= d_qk
+// The kind of memory that a view is of.
+enum class MemoryKind : uint8_t {
+  kHost = 0,    // memory of this process
+  kPinned = 1,  // page-locked host memory, which a device can read and write itself
+  kDevice = 2,  // memory of a device; only operations of its backend touch it
 };
+
+// Returns "host", "pinned" or "device".
+constexpr std::string_view MemoryKindName(MemoryKind kind) {
+  switch (kind) {
+    case MemoryKind::kHost:
+      return "host";
+    case MemoryKind::kPinned:
+      return "pinned";
+    default:
+      return "device";
+  }
+}
+
+class ComputeStream;  // attention/backend.h
+
+// Every view below names the kind of its memory. Its memory may be touched once the work put on the
+// stream `after` so far is done, or now if that is null. An operation of a Backend
+// (attention/backend.h) heeds both. The functions beside this file take host memory that is ready,
+// which is the default.
 
 // cKV rows of one layer of one chunk: [count] rows of the shape's dtype. Borrowed: the caller holds
 // the pin that keeps them alive.
@@ -48,7 +68,52 @@ struct RowView {
   const std::byte* data = nullptr;
   uint32_t count = 0;
   uint32_t stride_bytes = 0;  // >= the row's bytes
+  MemoryKind memory = MemoryKind::kHost;
+  ComputeStream* after = nullptr;
 };
+
+// Query rows: bf16 [count, d_qk], token-major (token x heads + head). Borrowed, at any 2-byte
+// aligned address, so a kernel reads them where the fabric put them.
+struct QueryView {
+  const uint16_t* data = nullptr;
+  uint32_t count = 0;
+  uint32_t stride = 0;  // values from one row to the next, >= d_qk
+  MemoryKind memory = MemoryKind::kHost;
+  ComputeStream* after = nullptr;
+
+  // Returns the rows [begin, begin + row_count).
+  QueryView Rows(uint32_t begin, uint32_t row_count) const {
+    QueryView rows = *this;
+    rows.data += size_t{begin} * stride;
+    rows.count = row_count;
+    return rows;
+  }
+  // Returns the same memory as rows of bytes.
+  RowView Bytes() const {
+    return {reinterpret_cast<const std::byte*>(data), count, stride * 2, memory, after};
+  }
+};
+
+// The place of rows, one after another.
+struct RowPlace {
+  std::byte* data = nullptr;
+  MemoryKind memory = MemoryKind::kHost;
+  ComputeStream* after = nullptr;
+};
+
+// The place of rows in one layer of a paged cache. Its row r is row r % block_rows of the block
+// table[r / block_rows].
+struct PagedPlace {
+  std::span<std::byte> layer;       // [blocks][block_rows][row_bytes]
+  std::span<const uint32_t> table;  // host memory, whatever the layer's is
+  uint64_t row_begin = 0;           // the first row of the place, inside a block or not
+  uint32_t block_rows = 0;
+  MemoryKind memory = MemoryKind::kHost;
+  ComputeStream* after = nullptr;
+};
+
+// Returns the bytes of a value of a partial's o.
+constexpr uint32_t ValueBytes(PartialDtype dtype) { return dtype == PartialDtype::kF32 ? 4 : 2; }
 
 // The place of a partial: o [rows, d_v] of `dtype`, m f32 [rows], l f32 [rows].
 //   o = sum_j p_j v_j / l     m = max_j logit_j     l = sum_j exp(logit_j - m)
@@ -58,18 +123,36 @@ struct PartialView {
   float* m = nullptr;
   float* l = nullptr;
   PartialDtype dtype = PartialDtype::kF32;
+  MemoryKind memory = MemoryKind::kHost;
+  ComputeStream* after = nullptr;
+
+  // Returns the rows from `row` on.
+  PartialView From(size_t row, uint32_t d_v) const {
+    PartialView rows = *this;
+    rows.o = static_cast<std::byte*>(o) + row * d_v * ValueBytes(dtype);
+    rows.m += row;
+    rows.l += row;
+    return rows;
+  }
 };
 struct ConstPartialView {
   const void* o = nullptr;
   const float* m = nullptr;
   const float* l = nullptr;
   PartialDtype dtype = PartialDtype::kF32;
+  MemoryKind memory = MemoryKind::kHost;
+  ComputeStream* after = nullptr;
 
   ConstPartialView() = default;
   ConstPartialView(const void* o_in, const float* m_in, const float* l_in, PartialDtype dtype_in)
       : o(o_in), m(m_in), l(l_in), dtype(dtype_in) {}
   ConstPartialView(const PartialView& view)  // NOLINT(google-explicit-constructor): T* to const T*
-      : o(view.o), m(view.m), l(view.l), dtype(view.dtype) {}
+      : o(view.o),
+        m(view.m),
+        l(view.l),
+        dtype(view.dtype),
+        memory(view.memory),
+        after(view.after) {}
 };
 
 }  // namespace ckv

@@ -265,6 +265,27 @@ void CopyRotatedRows(const RopeRotation& rotation, const std::byte* in, size_t i
   (TableOf(rotation), in, in_stride_bytes, out, count, row_bytes);
 }
 
+void ScatterRotatedRows(const RopeRotation& rotation, const RowView& rows, uint32_t row_bytes,
+                        const PagedPlace& to) noexcept {
+  const uint32_t block_rows = to.block_rows;
+  CKV_CHECK(block_rows > 0);
+  const uint64_t row_count_max = uint64_t{to.table.size()} * block_rows;
+  CKV_CHECK(to.row_begin <= row_count_max && rows.count <= row_count_max - to.row_begin);
+  const uint64_t end = to.row_begin + rows.count;
+  for (uint64_t row = to.row_begin; row < end;) {
+    // Blocks that are neighbours are one copy.
+    size_t block = row / block_rows;
+    const uint64_t slot = uint64_t{to.table[block]} * block_rows + row % block_rows;
+    while ((block + 1) * block_rows < end && to.table[block + 1] == to.table[block] + 1) ++block;
+    const uint64_t run = std::min<uint64_t>((block + 1) * block_rows, end) - row;
+    CKV_CHECK((slot + run) * row_bytes <= to.layer.size());
+    CopyRotatedRows(rotation, rows.data + (row - to.row_begin) * rows.stride_bytes,
+                    rows.stride_bytes, to.layer.data() + slot * row_bytes,
+                    static_cast<uint32_t>(run), row_bytes);
+    row += run;
+  }
+}
+
 void RotateBandsFp8DsMla(const RopeRotation& rotation, std::byte* rows, uint32_t count,
                          uint32_t row_bytes, uint32_t stride_bytes) noexcept {
   if (TouchesNothing(rotation)) return;

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "attention/partial.h"
 #include "proto/geometry.h"
 
 namespace ckv {
@@ -64,6 +65,12 @@ void CopyRotatedBf16(const RopeRotation& rotation, const uint16_t* in, uint32_t 
 // Cost: reads and writes each row once and should run at memory speed.
 void CopyRotatedRows(const RopeRotation& rotation, const std::byte* in, size_t in_stride_bytes,
                      std::byte* out, uint32_t count, uint32_t row_bytes) noexcept;
+
+// Does the same into the blocks of a paged cache. Writes the place's first rows.count rows and
+// nothing else. They must fit its table, and the blocks its layer (CKV_CHECK).
+//   rows  [count] rows of row_bytes; any address and stride; must not overlap the layer
+void ScatterRotatedRows(const RopeRotation& rotation, const RowView& rows, uint32_t row_bytes,
+                        const PagedPlace& to) noexcept;
 
 // Rotates the bf16 band of rows of either dtype (the last d_rope x 2 of row_bytes) in place; the
 // rest is untouched. An identity rotation or style kNone touches nothing.

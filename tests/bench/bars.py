@@ -324,6 +324,11 @@ SETS = {
                 "of touching the bands") for style, name in ((1, "interleaved"), (2, "half-split"))),
         *(ratio(f"rotation of copied rows, {name}", f"BM_RotateCopy/style:{style}", 0.8, "of copy")
           for style, name in ((1, "interleaved"), (2, "half-split"))),
+        ratio("through the seam, 16 query rows over 2048", "BM_SeamAttend/q:16/rows:2048/pieces:1", 0.98,
+              "of the function"),
+        Bar("what the seam adds to the rotation of 1 row", "attention_bench",
+            counter("BM_SeamRotate/rows:1", "more_ns"), "ns", at_most=20,
+            base=counter("BM_SeamRotate/rows:1", "function_ns")),
         # The rows above keep to the vector kernel. Those below are the AMX tile unit's; its peak is a loop of its
         # products on operands in the first cache.
         *(on_amx(f"AMX, {q} query rows over 2048", f"BM_Matrix/q:{q}/rows:2048", grade, bar, "of the tile unit's peak")

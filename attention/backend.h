@@ -1,0 +1,219 @@
+// The seam behind which attention is computed: by this processor's kernels, or by a device.
+//
+//   Backend& backend = *Backend::Cpu();
+//   CKV_ASSIGN_OR_RETURN(const auto stream, backend.NewStream(/*thread_count=*/2));
+//   CKV_RETURN_IF_ERROR(backend.AttendPartials(shape, pieces, *stream));
+//   CKV_RETURN_IF_ERROR(backend.Merge({&job, 1}, *stream));
+//   CKV_RETURN_IF_ERROR(stream->Wait());  // the answer is in job.out
+//
+// An operation checks its views, puts work on a stream, and may return before the work is done. The
+// processor's is done when it returns.
+//
+// Order      Work of one stream is done in the order in which it was put there. A view's `after`
+//            orders work of other streams: an operation touches the view's memory once all work put
+//            on `after` before the call is done. `after` may be of another backend; the call then
+//            waits for it.
+// Lifetimes  Arrays of views, selections, row limits, levels, block tables and rotations are host
+//            memory. They are read before the operation returns. The memory that views point at is
+//            borrowed until a Wait that begins after the call has returned, whatever it returns.
+// Aliasing   Memory that an operation writes overlaps no other memory that it reads or writes.
+//            Rotate in place is the exception.
+// Bits       A result depends on the values alone, never on kinds of memory, streams, threads or
+//            the rest of a call. One kernel target gives one set of bits.
+// Errors     InvalidArgument  a view is of a kind of memory that the operation does not reach. The
+//                             text names both. Nothing was put on the stream.
+//            Internal         the device failed. Results since the last good Wait mean nothing, and
+//                             the stream fails from now on. The processor's never does.
+//            A wrong count or width is our bug (CKV_CHECK), as in the functions beside this file.
+//
+// A device's backend derives from Backend and ComputeStream, and tests/attention/backend_test.cc
+// runs over it. deploy/adr/0025-backend-seam.md says what else it has to bring.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "attention/merge.h"
+#include "attention/mla_partial.h"
+#include "attention/partial.h"
+#include "attention/rope.h"
+
+namespace ckv {
+
+class Backend;
+
+// A queue of one backend's work. One thread at a time puts work on it; the caller orders a
+// hand-over. Streams do not wait for each other. A stream of the processor owns its worker threads,
+// and computes on them and on the calling thread.
+class ComputeStream {
+ public:
+  // Waits for its work.
+  virtual ~ComputeStream() = default;
+  ComputeStream(const ComputeStream&) = delete;
+  ComputeStream& operator=(const ComputeStream&) = delete;
+
+  Backend& backend() const { return *backend_; }
+  // Returns once all work put on it so far is done. Even after an error, none of it touches memory
+  // any more.
+  //   Internal            the device failed.
+  virtual absl::Status Wait() = 0;
+  // Whether Wait would return at once. For a thread that polls.
+  virtual bool Ready() const = 0;
+
+ protected:
+  explicit ComputeStream(Backend* backend) : backend_(backend) {}
+
+ private:
+  Backend* const backend_;
+};
+
+// A set of kinds of memory.
+class MemoryKinds {
+ public:
+  constexpr MemoryKinds() = default;
+  constexpr MemoryKinds(std::initializer_list<MemoryKind> kinds) {
+    for (const MemoryKind kind : kinds) Add(kind);
+  }
+  constexpr void Add(MemoryKind kind) { bits_ |= 1u << static_cast<unsigned>(kind); }
+  constexpr bool Has(MemoryKind kind) const { return HasAll({kind}); }
+  constexpr bool HasAll(MemoryKinds other) const { return (other.bits_ & ~bits_) == 0; }
+
+ private:
+  uint32_t bits_ = 0;
+};
+
+// The kinds of memory that each operation reads and writes.
+struct BackendReach {
+  MemoryKinds queries;       // AttendPartials: AttentionPiece::q
+  MemoryKinds rows;          // AttendPartials: AttentionPiece::rows
+  MemoryKinds partials;      // AttendPartials: AttentionPiece::out
+  MemoryKinds parts;         // Merge: MergeJob::parts
+  MemoryKinds merged;        // Merge: MergeJob::out
+  MemoryKinds rotated_from;  // Rotate
+  MemoryKinds rotated_to;
+  MemoryKinds scattered_from;  // Scatter
+  MemoryKinds scattered_to;
+};
+
+enum class MergeOrder : uint8_t {
+  kTree = 0,    // MergeTree
+  kInTurn = 1,  // MergePartials
+};
+
+// Partials that become one (attention/merge.h).
+struct MergeJob {
+  MergeOrder order = MergeOrder::kTree;
+  std::span<const ConstPartialView> parts;
+  std::span<const uint8_t> levels;  // one per part, as MergeTree takes them; kInTurn reads none
+  uint32_t row_count = 0;
+  uint32_t d_v = 0;
+  PartialView out;
+};
+
+// Memory that a backend allocated; it is freed with this object. The backend must outlive it.
+class BackendMemory {
+ public:
+  BackendMemory() = default;
+  BackendMemory(Backend* backend, std::span<std::byte> bytes, MemoryKind kind)
+      : backend_(backend), bytes_(bytes), kind_(kind) {}
+  BackendMemory(BackendMemory&& other) noexcept { *this = std::move(other); }
+  BackendMemory& operator=(BackendMemory&& other) noexcept;
+  ~BackendMemory();
+
+  // 64-byte aligned. Only operations touch memory of a device.
+  std::byte* data() const { return bytes_.data(); }
+  size_t size() const { return bytes_.size(); }
+  MemoryKind kind() const { return kind_; }
+
+ private:
+  Backend* backend_ = nullptr;  // null if there is no memory
+  std::span<std::byte> bytes_;
+  MemoryKind kind_ = MemoryKind::kHost;
+};
+
+// Returns a place in `memory` for an f32 partial: o, m and l one after another, from the float
+// `begin` on.
+PartialView PartialIn(const BackendMemory& memory, size_t begin, uint32_t row_count, uint32_t d_v);
+// Returns how many floats it takes.
+constexpr size_t PartialFloats(uint32_t row_count, uint32_t d_v) {
+  return size_t{row_count} * (size_t{d_v} + 2);
+}
+
+// Thread-safe. It outlives its streams and its memory.
+class Backend {
+ public:
+  // Returns the backend of this processor, which lives as long as the process. It reaches host and
+  // pinned memory, and computes what the functions beside this file compute.
+  static Backend* Cpu();
+
+  virtual ~Backend() = default;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+
+  // Returns the name of its bits, which membership and replies tell (proto/kernel_target.h).
+  virtual std::string_view kernel_target() const = 0;
+  const BackendReach& reach() const { return reach_; }
+  // The kind of memory for what only operations touch. All of them reach it.
+  MemoryKind home() const { return home_; }
+
+  // Makes a stream. `thread_count` is as WorkerPool has it; a device takes no notice of it.
+  //   ResourceExhausted, Internal  the device has no more of them, or failed.
+  virtual absl::StatusOr<std::unique_ptr<ComputeStream>> NewStream(uint32_t thread_count) = 0;
+
+  // Returns memory that operations reach. Its contents mean nothing. It takes long on a device: do
+  // not call it for each operation.
+  //   InvalidArgument     the backend has no memory of this kind.
+  //   ResourceExhausted   there is not as much of it.
+  virtual absl::StatusOr<BackendMemory> Allocate(MemoryKind kind, size_t bytes) = 0;
+  // Makes `memory` one of home() and of at least `bytes`. It stays as it is if it is long enough.
+  // If not, what it held is lost; no work in progress may use it.
+  //   ResourceExhausted   as Allocate; `memory` is then empty.
+  absl::Status Grow(BackendMemory& memory, size_t bytes);
+
+  // Computes the partial of every piece (attention/mla_partial.h).
+  absl::Status AttendPartials(const AttentionShape& shape, std::span<const AttentionPiece> pieces,
+                              ComputeStream& stream);
+  // Merges the parts of every job (attention/merge.h). Jobs do not depend on each other.
+  absl::Status Merge(std::span<const MergeJob> jobs, ComputeStream& stream);
+  // Copies rows and rotates their bands on the way (CopyRotatedRows in attention/rope.h), or in
+  // place if `to` is the rows' own address. The identity copies between kinds of memory.
+  absl::Status Rotate(const RopeRotation& rotation, const RowView& rows, uint32_t row_bytes,
+                      const RowPlace& to, ComputeStream& stream);
+  // Does the same into the blocks of a paged cache (ScatterRotatedRows in attention/rope.h).
+  absl::Status Scatter(const RopeRotation& rotation, const RowView& rows, uint32_t row_bytes,
+                       const PagedPlace& to, ComputeStream& stream);
+
+ protected:
+  Backend(const BackendReach& reach, MemoryKind home) : reach_(reach), home_(home) {}
+
+  // The operations. Their views are reachable and, in the stream's order, ready.
+  virtual absl::Status DoAttend(const AttentionShape& shape, std::span<const AttentionPiece> pieces,
+                                ComputeStream& stream) = 0;
+  virtual absl::Status DoMerge(std::span<const MergeJob> jobs, ComputeStream& stream) = 0;
+  virtual absl::Status DoRotate(const RopeRotation& rotation, const RowView& rows,
+                                uint32_t row_bytes, const RowPlace& to, ComputeStream& stream) = 0;
+  virtual absl::Status DoScatter(const RopeRotation& rotation, const RowView& rows,
+                                 uint32_t row_bytes, const PagedPlace& to,
+                                 ComputeStream& stream) = 0;
+  // Makes later work of `stream` wait for all work put on `first` so far. Both are this backend's.
+  virtual absl::Status DoOrder(ComputeStream& first, ComputeStream& stream) = 0;
+  virtual void DoFree(std::span<std::byte> bytes, MemoryKind kind) = 0;
+
+ private:
+  friend class BackendMemory;
+
+  absl::Status Order(ComputeStream* first, ComputeStream& stream);
+
+  const BackendReach reach_;
+  const MemoryKind home_;
+};
+
+}  // namespace ckv

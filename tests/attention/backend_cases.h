@@ -1,0 +1,171 @@
+// What the conformance test of backends runs over: this processor's, and one that is as late and as
+// closed as the seam allows. A device's is one more case here: how it is made, and how its memory
+// is filled and read.
+
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "attention/backend.h"
+#include "gtest/gtest.h"
+#include "tests/support/deferred_backend.h"
+
+namespace ckv::test {
+
+class BackendUnderTest;
+
+// Memory of one kind, with copies in and out.
+class Placed {
+ public:
+  Placed(BackendUnderTest* under, MemoryKind kind, size_t bytes);
+  Placed(BackendUnderTest* under, MemoryKind kind, std::span<const std::byte> bytes)
+      : Placed(under, kind, bytes.size()) {
+    Write(bytes);
+  }
+
+  template <typename T = std::byte>
+  T* data() const {
+    return reinterpret_cast<T*>(data_);
+  }
+  size_t size() const { return size_; }
+  MemoryKind kind() const { return kind_; }
+  void Write(std::span<const std::byte> bytes);
+  std::vector<std::byte> Read() const;
+
+ private:
+  BackendUnderTest* under_;
+  MemoryKind kind_;
+  size_t size_;
+  std::vector<std::byte> host_;
+  BackendMemory memory_;
+  std::byte* data_;
+};
+
+class BackendUnderTest {
+ public:
+  virtual ~BackendUnderTest() = default;
+  virtual Backend& backend() = 0;
+  // Whether its results have the bits of the functions beside attention/backend.h. If not, they are
+  // compared with f64 alone.
+  virtual bool has_cpu_bits() const { return true; }
+  // Whether memory of the kind is the test's own, and not the backend's.
+  virtual bool IsPlain(MemoryKind kind) const { return kind == MemoryKind::kHost; }
+  // Copies to or from its memory of a device.
+  virtual void Copy(std::byte* to, std::span<const std::byte> from) {
+    std::memcpy(to, from.data(), from.size());
+  }
+};
+
+inline Placed::Placed(BackendUnderTest* under, MemoryKind kind, size_t bytes)
+    : under_(under), kind_(kind), size_(bytes) {
+  if (under->IsPlain(kind)) {
+    host_.resize(bytes + 1);  // never null
+    data_ = host_.data();
+    return;
+  }
+  auto memory = under->backend().Allocate(kind, bytes);
+  CKV_CHECK(memory.ok());
+  memory_ = *std::move(memory);
+  data_ = memory_.data();
+}
+
+inline void Placed::Write(std::span<const std::byte> bytes) {
+  CKV_CHECK(bytes.size() <= size_);
+  if (!bytes.empty()) under_->Copy(data_, bytes);
+}
+
+inline std::vector<std::byte> Placed::Read() const {
+  std::vector<std::byte> bytes(size_);
+  if (size_ > 0) under_->Copy(bytes.data(), {data_, size_});
+  return bytes;
+}
+
+class CpuUnderTest final : public BackendUnderTest {
+ public:
+  Backend& backend() override { return *Backend::Cpu(); }
+  bool IsPlain(MemoryKind kind) const override { return kind != MemoryKind::kDevice; }
+};
+
+class DeferredUnderTest : public BackendUnderTest {
+ public:
+  explicit DeferredUnderTest(const BackendReach& reach = DeferredBackend::ReachAll())
+      : backend_(reach) {}
+  Backend& backend() override { return backend_; }
+  void Copy(std::byte* to, std::span<const std::byte> from) override { backend_.Copy(to, from); }
+
+ private:
+  DeferredBackend backend_;
+};
+
+// The same, with rows and partials on the device only.
+class ClosedUnderTest final : public DeferredUnderTest {
+ public:
+  ClosedUnderTest() : DeferredUnderTest(Reach()) {}
+
+ private:
+  static BackendReach Reach() {
+    const MemoryKinds device = {MemoryKind::kDevice};
+    const MemoryKinds pinned = {MemoryKind::kPinned, MemoryKind::kDevice};
+    BackendReach reach = DeferredBackend::ReachAll();
+    reach.queries = reach.merged = reach.scattered_from = pinned;
+    reach.rows = reach.partials = reach.parts = reach.scattered_to = device;
+    return reach;
+  }
+};
+
+struct BackendCase {
+  const char* name;
+  std::unique_ptr<BackendUnderTest> (*make)();
+};
+
+template <typename Under>
+BackendCase CaseOf(const char* name) {
+  return {name, [] { return std::unique_ptr<BackendUnderTest>(std::make_unique<Under>()); }};
+}
+
+inline auto AllBackends() {
+  return testing::Values(CaseOf<CpuUnderTest>("cpu"), CaseOf<DeferredUnderTest>("deferred"),
+                         CaseOf<ClosedUnderTest>("closed"));
+}
+
+inline std::string CaseName(const testing::TestParamInfo<BackendCase>& test) {
+  return test.param.name;
+}
+
+class BackendTest : public testing::TestWithParam<BackendCase> {
+ protected:
+  std::unique_ptr<ComputeStream> NewStream(uint32_t thread_count = 1) {
+    auto stream = backend_.NewStream(thread_count);
+    CKV_CHECK(stream.ok());
+    return *std::move(stream);
+  }
+  // One of the kinds that an operand may be of.
+  MemoryKind Pick(MemoryKinds reached) {
+    MemoryKind kind;
+    do {
+      kind = static_cast<MemoryKind>(rng_() % 3);
+    } while (!reached.Has(kind));
+    return kind;
+  }
+  Placed Place(MemoryKinds reached, std::span<const std::byte> bytes) {
+    return Placed(under_.get(), Pick(reached), bytes);
+  }
+  Placed Place(MemoryKinds reached, size_t bytes) {
+    return Placed(under_.get(), Pick(reached), bytes);
+  }
+
+  const std::unique_ptr<BackendUnderTest> under_ = GetParam().make();
+  Backend& backend_ = under_->backend();
+  const BackendReach& reach_ = backend_.reach();
+  std::mt19937 rng_{1};
+  const std::unique_ptr<ComputeStream> stream_ = NewStream();
+};
+
+}  // namespace ckv::test

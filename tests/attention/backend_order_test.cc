@@ -1,0 +1,296 @@
+// Goal: what a backend promises beside its arithmetic. Work is done in order, within a stream and
+// after others. Arrays are read before a call returns. A view in memory that is not reached is
+// refused by name, and nothing happens.
+// Method: chains of operations without a Wait between them, whose arrays are gone by then.
+
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "attention/worker_pool.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/attention/backend_cases.h"
+#include "tests/attention/random_piece.h"
+
+namespace ckv::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+// Query rows that are turned, attended over two halves of some rows, and merged: what a holder and
+// a requester do with one call.
+class BackendChain : public BackendTest {
+ protected:
+  static constexpr uint32_t kQueries = 16, kHalf = 100;
+  static constexpr uint8_t kLevels[2] = {0, 1};
+
+  BackendChain() : piece_({.q_count = kQueries, .row_count = 2 * kHalf}, &rng_) {}
+
+  BackendMemory Home(size_t bytes) {
+    auto memory = backend_.Allocate(backend_.home(), bytes);
+    CKV_CHECK(memory.ok());
+    return *std::move(memory);
+  }
+
+  // All operations of the chain, on streams of the test's choice. Their arrays are gone or changed
+  // when it returns.
+  void Put(ComputeStream& turn, ComputeStream& attend, ComputeStream& merge) {
+    ComputeStream* const turned = &turn == &attend ? nullptr : &turn;
+    ComputeStream* const attended = &attend == &merge ? nullptr : &attend;
+    {
+      const RopeRotation rotation(RopeParams(), piece_.shape().d_rope, 1234);
+      ASSERT_TRUE(
+          backend_
+              .Rotate(rotation, placed_q_.view.Bytes(), row_bytes_, {q_.data(), q_.kind()}, turn)
+              .ok());
+    }
+    std::vector<AttentionPiece> pieces(2);
+    for (uint32_t half = 0; half < 2; ++half) {
+      AttentionPiece& piece = pieces[half];
+      piece.q = {reinterpret_cast<uint16_t*>(q_.data()), kQueries, piece_.shape().d_qk, q_.kind(),
+                 turned};
+      piece.rows = {rows_.data() + size_t{half} * kHalf * RowBytesOf(piece_.shape()), kHalf,
+                    RowBytesOf(piece_.shape()), rows_.kind()};
+      piece.out = PartialIn(parts_, half * PartialFloats(kQueries, d_v_), kQueries, d_v_);
+    }
+    std::vector<ConstPartialView> parts = {pieces[0].out, pieces[1].out};
+    ASSERT_TRUE(backend_.AttendPartials(piece_.shape(), pieces, attend).ok());
+    std::fill(pieces.begin(), pieces.end(), AttentionPiece());
+    std::vector<uint8_t> levels(std::begin(kLevels), std::end(kLevels));
+    for (ConstPartialView& part : parts) part.after = attended;
+    std::vector<MergeJob> jobs = {{.order = MergeOrder::kTree,
+                                   .parts = parts,
+                                   .levels = levels,
+                                   .row_count = kQueries,
+                                   .d_v = d_v_,
+                                   .out = out_}};
+    ASSERT_TRUE(backend_.Merge(jobs, merge).ok());
+    std::fill(jobs.begin(), jobs.end(), MergeJob());
+    std::fill(parts.begin(), parts.end(), ConstPartialView());
+    std::fill(levels.begin(), levels.end(), uint8_t{63});
+  }
+
+  // The same by the functions.
+  std::vector<std::byte> Want() {
+    std::vector<uint16_t> q(size_t{kQueries} * piece_.shape().d_qk);
+    CopyRotatedBf16(RopeRotation(RopeParams(), piece_.shape().d_rope, 1234), piece_.piece().q.data,
+                    piece_.piece().q.stride, q.data(), kQueries, piece_.shape().d_qk);
+    const size_t floats = PartialFloats(kQueries, d_v_);
+    std::vector<float> memory(3 * floats);
+    const auto partial = [&](size_t i) -> PartialView {
+      float* const o = &memory[i * floats];
+      return {o, o + size_t{kQueries} * d_v_, o + size_t{kQueries} * (d_v_ + 1)};
+    };
+    WorkerPool pool(1);
+    for (uint32_t half = 0; half < 2; ++half) {
+      AttentionPiece piece = piece_.piece();
+      piece.q = {q.data(), kQueries, piece_.shape().d_qk};
+      piece.rows.data += size_t{half} * kHalf * piece.rows.stride_bytes;
+      piece.rows.count = kHalf;
+      piece.out = partial(half);
+      AttendPartials(piece_.shape(), {&piece, 1}, pool);
+    }
+    const ConstPartialView parts[] = {partial(0), partial(1)};
+    MergeTree(parts, kLevels, kQueries, d_v_, partial(2));
+    const auto* const bytes = reinterpret_cast<const std::byte*>(&memory[2 * floats]);
+    return {bytes, bytes + floats * sizeof(float)};
+  }
+
+  void Expect() {
+    if (!under_->has_cpu_bits()) return;
+    EXPECT_EQ(answer_.Read(), Want());
+  }
+
+  struct PlacedQueries {
+    Placed memory;
+    QueryView view;
+  };
+  PlacedQueries PlaceQueries() {
+    const QueryView& q = piece_.piece().q;
+    PlacedQueries placed = {
+        Place(reach_.rotated_from, std::as_bytes(std::span(q.data, size_t{q.count} * q.stride))),
+        q};
+    placed.view.data = placed.memory.data<uint16_t>();
+    placed.view.memory = placed.memory.kind();
+    return placed;
+  }
+
+  TestPiece piece_;
+  const uint32_t d_v_ = piece_.shape().d_v;
+  const uint32_t row_bytes_ = piece_.shape().d_qk * 2;
+  const PlacedQueries placed_q_ = PlaceQueries();
+  const Placed rows_ =
+      Place(reach_.rows,
+            std::span(piece_.piece().rows.data, size_t{2} * kHalf * RowBytesOf(piece_.shape())));
+  const BackendMemory q_ = Home(size_t{kQueries} * row_bytes_);
+  const BackendMemory parts_ = Home(2 * PartialFloats(kQueries, d_v_) * sizeof(float));
+  const Placed answer_ = Place(reach_.merged, PartialFloats(kQueries, d_v_) * sizeof(float));
+  const PartialView out_ = {answer_.data(), answer_.data<float>() + size_t{kQueries} * d_v_,
+                            answer_.data<float>() + size_t{kQueries} * (d_v_ + 1),
+                            PartialDtype::kF32, answer_.kind()};
+};
+
+TEST_P(BackendChain, WorkOfOneStreamIsDoneInOrder) {
+  Put(*stream_, *stream_, *stream_);
+  ASSERT_TRUE(stream_->Wait().ok());
+  EXPECT_TRUE(stream_->Ready());
+  Expect();
+}
+
+TEST_P(BackendChain, AViewIsReadyAfterTheStreamThatItNames) {
+  const auto attend = NewStream(), merge = NewStream();
+  Put(*stream_, *attend, *merge);
+  ASSERT_TRUE(merge->Wait().ok());
+  Expect();
+}
+
+// Partials of another backend: this processor merges what a device attended, or the other way
+// round.
+TEST_P(BackendChain, AStreamOfAnotherBackendIsWaitedFor) {
+  DeferredBackend other;
+  const auto first = *other.NewStream(1);
+  const QueryView q = piece_.piece().q;
+  std::vector<uint16_t> host(size_t{q.count} * q.stride);
+  ASSERT_TRUE(other
+                  .Rotate(RopeRotation(RopeParams(), 0, 0), q.Bytes(), row_bytes_,
+                          {reinterpret_cast<std::byte*>(host.data())}, *first)
+                  .ok());
+  EXPECT_FALSE(first->Ready());
+  RowView rows = {reinterpret_cast<const std::byte*>(host.data()), q.count, row_bytes_};
+  rows.after = first.get();
+  const Placed copy = Place(reach_.rotated_to, size_t{q.count} * row_bytes_);
+  ASSERT_TRUE(backend_
+                  .Rotate(RopeRotation(RopeParams(), 0, 0), rows, row_bytes_,
+                          {copy.data(), copy.kind()}, *stream_)
+                  .ok());
+  ASSERT_TRUE(stream_->Wait().ok());
+  const auto got = copy.Read();
+  EXPECT_EQ(std::memcmp(got.data(), q.data, got.size()), 0);
+}
+
+TEST_P(BackendChain, OfNothingIsDone) {
+  ASSERT_TRUE(backend_.AttendPartials(piece_.shape(), {}, *stream_).ok());
+  ASSERT_TRUE(backend_.Merge({}, *stream_).ok());
+  EXPECT_TRUE(stream_->Wait().ok());
+}
+
+TEST_P(BackendChain, MemoryIsAlignedAndGrows) {
+  BackendMemory memory;
+  ASSERT_TRUE(backend_.Grow(memory, 1000).ok());
+  EXPECT_EQ(memory.kind(), backend_.home());
+  EXPECT_GE(memory.size(), 1000u);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(memory.data()) % 64, 0u);
+  const std::byte* const first = memory.data();
+  ASSERT_TRUE(backend_.Grow(memory, 500).ok());
+  EXPECT_EQ(memory.data(), first);
+  ASSERT_TRUE(backend_.Grow(memory, 5000).ok());
+  EXPECT_GE(memory.size(), 5000u);
+  for (const MemoryKinds& role :
+       {reach_.queries, reach_.rows, reach_.partials, reach_.parts, reach_.merged,
+        reach_.rotated_from, reach_.rotated_to, reach_.scattered_from, reach_.scattered_to})
+    EXPECT_TRUE(role.Has(backend_.home()));
+}
+
+// Each operand in each kind of memory that it may not be in. Its address is never touched: null.
+TEST_P(BackendChain, AViewThatIsNotReachedIsRefusedByName) {
+  const RopeRotation still(RopeParams(), 0, 0);
+  const uint32_t table[] = {0};
+  AttentionPiece piece;
+  ConstPartialView part;
+  MergeJob job;
+  job.order = MergeOrder::kInTurn;
+  RowView rows = {nullptr, 1, 64};
+  RowPlace place;
+  PagedPlace paged = {.layer = {}, .table = table, .row_begin = 0, .block_rows = 1};
+  const auto attend = [&] {
+    return backend_.AttendPartials(piece_.shape(), {&piece, 1}, *stream_);
+  };
+  const auto merge = [&] {
+    job.parts = {&part, 1};
+    return backend_.Merge({&job, 1}, *stream_);
+  };
+  const auto rotate = [&] { return backend_.Rotate(still, rows, 64, place, *stream_); };
+  const auto scatter = [&] { return backend_.Scatter(still, rows, 64, paged, *stream_); };
+  struct Operand {
+    const char* name;
+    MemoryKinds reached;
+    MemoryKind* memory;
+    std::function<absl::Status()> call;
+  };
+  const Operand operands[] = {
+      {"attend: query rows", reach_.queries, &piece.q.memory, attend},
+      {"attend: cKV rows", reach_.rows, &piece.rows.memory, attend},
+      {"attend: partials", reach_.partials, &piece.out.memory, attend},
+      {"merge: parts", reach_.parts, &part.memory, merge},
+      {"merge: sums", reach_.merged, &job.out.memory, merge},
+      {"rotate: rows", reach_.rotated_from, &rows.memory, rotate},
+      {"rotate: copied rows", reach_.rotated_to, &place.memory, rotate},
+      {"scatter: rows", reach_.scattered_from, &rows.memory, scatter},
+      {"scatter: blocks", reach_.scattered_to, &paged.memory, scatter},
+  };
+  for (const Operand& operand : operands) *operand.memory = backend_.home();
+  for (const Operand& operand : operands) {
+    const MemoryKind was = *operand.memory;
+    for (const MemoryKind kind : {MemoryKind::kHost, MemoryKind::kPinned, MemoryKind::kDevice}) {
+      if (operand.reached.Has(kind)) continue;
+      *operand.memory = kind;
+      const absl::Status refused = operand.call();
+      EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << operand.name;
+      EXPECT_THAT(std::string(refused.message()),
+                  AllOf(HasSubstr(operand.name), HasSubstr(std::string(MemoryKindName(kind))),
+                        HasSubstr(std::string(backend_.kernel_target()))));
+    }
+    *operand.memory = was;
+  }
+  // The stream is as good as before.
+  Put(*stream_, *stream_, *stream_);
+  ASSERT_TRUE(stream_->Wait().ok());
+  Expect();
+}
+
+INSTANTIATE_TEST_SUITE_P(All, BackendChain, AllBackends(), CaseName);
+
+// What this processor cannot have.
+TEST(CpuBackend, HasHostMemoryOnlyAndReachesNoDevice) {
+  Backend& cpu = *Backend::Cpu();
+  EXPECT_EQ(cpu.home(), MemoryKind::kHost);
+  EXPECT_FALSE(cpu.reach().rows.Has(MemoryKind::kDevice));
+  const absl::Status refused = cpu.Allocate(MemoryKind::kDevice, 64).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("device"));
+  EXPECT_EQ(cpu.Allocate(MemoryKind::kHost, size_t{1} << 60).status().code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
+TEST(CpuBackend, IsNamedAsItsKernels) {
+  for (const std::string_view target : KernelTargets()) {
+    ASSERT_TRUE(ForceKernelTarget(target).ok());
+    EXPECT_EQ(Backend::Cpu()->kernel_target(), target);
+  }
+  ASSERT_TRUE(ForceKernelTarget("").ok());
+}
+
+// The seam's own rule for errors, as a device that fails shows them.
+TEST(DeferredBackend, AFailureIsTheStreamsFromThenOn) {
+  for (const auto failure :
+       {DeferredBackend::Failure::kAtCall, DeferredBackend::Failure::kAtWait}) {
+    DeferredBackend device;
+    const auto stream = *device.NewStream(1), other = *device.NewStream(1);
+    std::byte row[64] = {}, copy[64] = {};
+    const auto rotate = [&](ComputeStream& on) {
+      return device.Rotate(RopeRotation(RopeParams(), 0, 0), {row, 1, 64}, 64, {copy}, on);
+    };
+    device.Fail(failure);
+    EXPECT_EQ(rotate(*stream).ok(), failure == DeferredBackend::Failure::kAtWait);
+    EXPECT_EQ(stream->Wait().code(), absl::StatusCode::kInternal);
+    EXPECT_EQ(rotate(*stream).code(), absl::StatusCode::kInternal);
+    EXPECT_TRUE(rotate(*other).ok() && other->Wait().ok());
+  }
+}
+
+}  // namespace
+}  // namespace ckv::test

@@ -1,0 +1,279 @@
+// A backend as late and as closed as the seam allows one to be, with this processor's bits.
+//
+// Work is done when its stream is waited for, and not before. So who reads an answer without a
+// Wait, or gives a slot back too early, gets wrong bytes. Memory of its "device" cannot be touched
+// while no work is done: who does it all the same ends the process.
+
+#pragma once
+
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "attention/backend.h"
+#include "proto/base/status.h"
+
+namespace ckv::test {
+
+class DeferredBackend final : public Backend {
+ public:
+  // `kernel_target` is the name that it gives its bits; if empty, this processor's.
+  explicit DeferredBackend(std::string_view kernel_target = "")
+      : DeferredBackend(ReachAll(), kernel_target) {}
+  explicit DeferredBackend(const BackendReach& reach, std::string_view kernel_target = "")
+      : Backend(reach, MemoryKind::kDevice), kernel_target_(kernel_target) {}
+
+  static BackendReach ReachAll() {
+    const MemoryKinds all = {MemoryKind::kHost, MemoryKind::kPinned, MemoryKind::kDevice};
+    return {all, all, all, all, all, all, all, all, all};
+  }
+  ~DeferredBackend() override { CKV_CHECK(device_.empty()); }
+
+  std::string_view kernel_target() const override {
+    return kernel_target_.empty() ? Cpu()->kernel_target() : kernel_target_;
+  }
+
+  absl::StatusOr<std::unique_ptr<ComputeStream>> NewStream(uint32_t thread_count) override {
+    if (stream_failure_) return absl::ResourceExhaustedError("no more streams");
+    return std::make_unique<Stream>(this, thread_count);
+  }
+
+  absl::StatusOr<BackendMemory> Allocate(MemoryKind kind, size_t bytes) override {
+    const std::lock_guard lock(mu_);
+    const int access = kind != MemoryKind::kDevice || open_count_ > 0 ? kOpen : PROT_NONE;
+    void* const memory = mmap(nullptr, MappedBytes(bytes), access,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CKV_CHECK(memory != MAP_FAILED);
+    if (kind == MemoryKind::kDevice) device_[memory] = MappedBytes(bytes);
+    return BackendMemory(this, {static_cast<std::byte*>(memory), bytes}, kind);
+  }
+
+  // As a driver copies. All work on the memory must be done.
+  void Copy(std::byte* to, std::span<const std::byte> from) {
+    const Opened opened(this);
+    std::memcpy(to, from.data(), from.size());
+  }
+
+  // Operations that were put on streams.
+  uint64_t attend_count() const { return attends_; }
+  uint64_t merge_count() const { return merges_; }
+  uint64_t rotate_count() const { return rotates_; }
+  uint64_t scatter_count() const { return scatters_; }
+
+  // The next operation fails when it is called, or when its stream is waited for. So does all that
+  // comes after it on that stream.
+  enum class Failure { kNone, kAtCall, kAtWait };
+  void Fail(Failure failure) { failure_ = failure; }
+  void FailStreams(bool fail) { stream_failure_ = fail; }
+
+ private:
+  static constexpr int kOpen = PROT_READ | PROT_WRITE;
+  static constexpr size_t MappedBytes(size_t bytes) { return (bytes + 4096) / 4096 * 4096; }
+
+  // Opens the device's memory while it lives.
+  class Opened {
+   public:
+    explicit Opened(DeferredBackend* backend) : backend_(backend) { backend_->Open(1); }
+    ~Opened() { backend_->Open(-1); }
+    Opened(const Opened&) = delete;
+    Opened& operator=(const Opened&) = delete;
+
+   private:
+    DeferredBackend* const backend_;
+  };
+
+  // Work of one stream that is not done, in order. Others may have to wait for it, after the stream
+  // as well.
+  struct Queue {
+    using Work = std::function<void(ComputeStream& here)>;
+
+    Queue(DeferredBackend* backend_in, uint32_t thread_count)
+        : backend(backend_in), here(*Cpu()->NewStream(thread_count)) {}
+
+    uint64_t put_count() {
+      const std::lock_guard lock(mu);
+      return done_count + work.size();
+    }
+    absl::Status Put(Work one) {
+      const std::lock_guard lock(mu);
+      switch (backend->failure_.exchange(Failure::kNone)) {
+        case Failure::kAtCall:
+          failed = true;
+          break;
+        case Failure::kAtWait:
+          work.push_back([this](ComputeStream&) { failed = true; });
+          return absl::OkStatus();
+        case Failure::kNone:
+          work.push_back(std::move(one));
+      }
+      return status();
+    }
+    absl::Status DoUpTo(uint64_t count) {
+      const std::lock_guard lock(mu);
+      const Opened opened(backend);
+      while (done_count < count) {
+        const Work next = std::move(work.front());
+        work.pop_front();
+        ++done_count;
+        if (!failed) next(*here);
+      }
+      return status();
+    }
+    absl::Status status() const {
+      return failed ? absl::InternalError("the device is on fire") : absl::OkStatus();
+    }
+
+    DeferredBackend* const backend;
+    const std::unique_ptr<ComputeStream> here;
+    // Recursive, since a queue may wait for another that waits for what the first has done.
+    std::recursive_mutex mu;
+    std::deque<Work> work;
+    uint64_t done_count = 0;
+    bool failed = false;
+  };
+
+  class Stream final : public ComputeStream {
+   public:
+    Stream(DeferredBackend* backend, uint32_t thread_count)
+        : ComputeStream(backend), queue(std::make_shared<Queue>(backend, thread_count)) {}
+    ~Stream() override { Wait().IgnoreError(); }
+    absl::Status Wait() override { return queue->DoUpTo(queue->put_count()); }
+    bool Ready() const override {
+      const std::lock_guard lock(queue->mu);
+      return queue->work.empty();
+    }
+
+    const std::shared_ptr<Queue> queue;
+  };
+
+  static Queue& QueueOf(ComputeStream& stream) { return *static_cast<Stream&>(stream).queue; }
+
+  // The view as this processor's backend takes it.
+  template <typename View>
+  static View Here(View view) {
+    view.memory = MemoryKind::kHost;
+    view.after = nullptr;
+    return view;
+  }
+
+  void Open(int change) {
+    const std::lock_guard lock(mu_);
+    const int before = std::exchange(open_count_, open_count_ + change);
+    if (before != 0 && open_count_ != 0) return;
+    for (const auto& [memory, bytes] : device_)
+      CKV_CHECK(mprotect(memory, bytes, open_count_ > 0 ? kOpen : PROT_NONE) == 0);
+  }
+
+  absl::Status DoAttend(const AttentionShape& shape, std::span<const AttentionPiece> pieces,
+                        ComputeStream& stream) override {
+    ++attends_;
+    struct Piece {
+      AttentionPiece piece;
+      std::vector<int32_t> indices;
+      std::vector<uint32_t> limits;
+    };
+    std::vector<Piece> copies;
+    for (const AttentionPiece& piece : pieces) {
+      Piece& copy = copies.emplace_back();
+      copy.piece = piece;
+      copy.piece.q = Here(piece.q);
+      copy.piece.rows = Here(piece.rows);
+      copy.piece.out = Here(piece.out);
+      const Selection& chosen = piece.selection;
+      if (chosen.present()) {
+        const size_t groups = (size_t{piece.q.count} + chosen.group_rows - 1) / chosen.group_rows;
+        copy.indices.assign(chosen.indices, chosen.indices + groups * chosen.k);
+        copy.indices.reserve(1);  // never null
+      }
+      if (piece.row_limits != nullptr)
+        copy.limits.assign(piece.row_limits, piece.row_limits + piece.q.count);
+    }
+    return QueueOf(stream).Put([shape, copies = std::move(copies)](ComputeStream& here) {
+      std::vector<AttentionPiece> all;
+      for (const Piece& copy : copies) {
+        AttentionPiece& piece = all.emplace_back(copy.piece);
+        if (piece.selection.present()) piece.selection.indices = copy.indices.data();
+        if (piece.row_limits != nullptr) piece.row_limits = copy.limits.data();
+      }
+      CKV_CHECK(Cpu()->AttendPartials(shape, all, here).ok());
+    });
+  }
+  absl::Status DoMerge(std::span<const MergeJob> jobs, ComputeStream& stream) override {
+    ++merges_;
+    struct Job {
+      MergeJob job;
+      std::vector<ConstPartialView> parts;
+      std::vector<uint8_t> levels;
+    };
+    std::vector<Job> copies;
+    for (const MergeJob& job : jobs) {
+      Job& copy = copies.emplace_back();
+      copy.job = job;
+      copy.job.out = Here(job.out);
+      for (const ConstPartialView& part : job.parts) copy.parts.push_back(Here(part));
+      copy.levels.assign(job.levels.begin(), job.levels.end());
+    }
+    return QueueOf(stream).Put([copies = std::move(copies)](ComputeStream& here) {
+      for (const Job& copy : copies) {
+        MergeJob job = copy.job;
+        job.parts = copy.parts;
+        job.levels = copy.levels;
+        CKV_CHECK(Cpu()->Merge({&job, 1}, here).ok());
+      }
+    });
+  }
+  absl::Status DoRotate(const RopeRotation& rotation, const RowView& rows, uint32_t row_bytes,
+                        const RowPlace& to, ComputeStream& stream) override {
+    ++rotates_;
+    return QueueOf(stream).Put(
+        [rotation, rows = Here(rows), row_bytes, to = Here(to)](ComputeStream& here) {
+          CKV_CHECK(Cpu()->Rotate(rotation, rows, row_bytes, to, here).ok());
+        });
+  }
+  absl::Status DoScatter(const RopeRotation& rotation, const RowView& rows, uint32_t row_bytes,
+                         const PagedPlace& to, ComputeStream& stream) override {
+    ++scatters_;
+    return QueueOf(stream).Put(
+        [rotation, rows = Here(rows), row_bytes, to = Here(to),
+         table = std::vector<uint32_t>(to.table.begin(), to.table.end())](ComputeStream& here) {
+          PagedPlace place = to;
+          place.table = table;
+          CKV_CHECK(Cpu()->Scatter(rotation, rows, row_bytes, place, here).ok());
+        });
+  }
+  absl::Status DoOrder(ComputeStream& first, ComputeStream& stream) override {
+    const std::shared_ptr<Queue> queue = static_cast<Stream&>(first).queue;
+    return QueueOf(stream).Put([queue, count = queue->put_count()](ComputeStream&) {
+      queue->DoUpTo(count).IgnoreError();
+    });
+  }
+  void DoFree(std::span<std::byte> bytes, MemoryKind /*kind*/) override {
+    const std::lock_guard lock(mu_);
+    device_.erase(bytes.data());
+    munmap(bytes.data(), MappedBytes(bytes.size()));
+  }
+
+  const std::string kernel_target_;
+  std::atomic<uint64_t> attends_{0}, merges_{0}, rotates_{0}, scatters_{0};
+  std::atomic<Failure> failure_{Failure::kNone};
+  std::atomic<bool> stream_failure_{false};
+  std::mutex mu_;
+  std::map<void*, size_t> device_;  // guarded by mu_, as is open_count_
+  int open_count_ = 0;
+};
+
+}  // namespace ckv::test
