@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "attention/mla_partial.h"
+#include "proto/base/log.h"
 #include "proto/base/status.h"
 #include "proto/kernel_target.h"
 #include "server/batch/cold_rows.h"
@@ -19,15 +19,16 @@ constexpr int32_t kNoIndices[1] = {-1};
 
 }  // namespace
 
-Batch::Batch(const BatchOptions& options, Clock* clock, const ChunkTable* table,
+Batch::Batch(const BatchOptions& options, BatchTools tools, Clock* clock, const ChunkTable* table,
              const LeaseGate* lease, ServeCounters* counters)
     : options_(options),
       clock_(clock),
       table_(table),
       lease_(lease),
       counters_(counters),
-      kernel_target_(KernelTargetIdOf(KernelTarget())),
-      pool_(options.thread_count),
+      stream_(std::move(tools.stream)),
+      kernel_target_(KernelTargetIdOf(stream_->backend().kernel_target())),
+      plan_(std::move(tools.partials)),
       items_(options.request_count_max) {
   attend_.segments.reserve(kSegmentCountMax);
   attend_.pieces.reserve(kPieceCountMax);
@@ -265,6 +266,11 @@ AttentionPiece Batch::MakePiece(const Item& item, const AttendSegment& segment,
 
 void Batch::Reply(uint32_t waiting_count) {
   role_.ClaimOrAssertHeld();
+  if (!computed_.status.ok() && !failing_) {
+    Log().error("requests are refused until the next batch that is computed: {}",
+                computed_.status.ToString());
+  }
+  failing_ = !computed_.status.ok();
   Bump(counters_->batch_count, computed_.kernel_call_count);
   if (computed_.kernel_call_count != 0) {
     Bump(counters_->compute_ns, static_cast<uint64_t>(computed_.elapsed.count()));
@@ -272,13 +278,21 @@ void Batch::Reply(uint32_t waiting_count) {
   for (uint32_t i = 0; i < item_count_; ++i) {
     Item& item = items_[i];
     const bool attended = item.ready.header.kind == WireKind::kAttend;
-    if (attended && item.error.ok() && plan_.Expired(item.groups)) {
-      Bump(counters_->expired_count);
-      item.error = ExpiredError(item.ready.header);
-    }
+    if (attended && item.error.ok()) item.error = ResultOf(item);
     Post(item, waiting_count + (item_count_ - 1 - i));
   }
   Clear();
+}
+
+absl::Status Batch::ResultOf(const Item& item) const {
+  if (plan_.Expired(item.groups)) {
+    Bump(counters_->expired_count);
+    return ExpiredError(item.ready.header);
+  }
+  if (computed_.status.ok()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrFormat("kernels of %s failed: %s",
+                                                stream_->backend().kernel_target(),
+                                                std::string(computed_.status.message())));
 }
 
 void Batch::Post(Item& item, uint32_t behind_count) {

@@ -17,7 +17,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "attention/worker_pool.h"
 #include "proto/base/clock.h"
 #include "server/batch/batch_compute.h"
 #include "server/batch/batch_plan.h"
@@ -44,7 +43,6 @@ inline constexpr uint64_t kRequestWorkMax = uint64_t{LaneShape{}.request_bytes_m
 
 struct BatchOptions {
   uint32_t request_count_max;
-  uint32_t thread_count;  // threads of the kernel, the calling one included
   // The limit of multiply-adds of all requests together. A request over it by itself is not taken.
   uint64_t work_max = kPollingWorkMax;
   // Packed copies of evicted chunks, for requests that allow an approximation. If null, there are
@@ -58,9 +56,9 @@ struct BatchOptions {
 // construction but the text of errors.
 class Batch {
  public:
-  // Everything borrowed must outlive the batch.
-  Batch(const BatchOptions& options, Clock* clock, const ChunkTable* table, const LeaseGate* lease,
-        ServeCounters* counters);
+  // Everything borrowed must outlive the batch, the tools' backend as well.
+  Batch(const BatchOptions& options, BatchTools tools, Clock* clock, const ChunkTable* table,
+        const LeaseGate* lease, ServeCounters* counters);
 
   enum class Verdict {
     kTaken,      // the request will be answered, with a result or an error
@@ -84,12 +82,13 @@ class Batch {
   // Computes all requests together; see ComputePlan for `stop`. May run on another thread than the
   // rest, which must wait for it.
   void Compute(const std::atomic<bool>* stop = nullptr) {
-    computed_ = ComputePlan(plan_, pool_, clock_, stop);
+    computed_ = ComputePlan(plan_, *stream_, clock_, stop);
   }
   // How long the last Compute took.
   Duration elapsed() const { return computed_.elapsed; }
   // Posts the replies in the order of Add and empties the batch. `waiting_count` requests wait
-  // behind it. Call after Compute.
+  // behind it. Call after Compute. If the backend failed, attends are answered with Unavailable, so
+  // that their requesters ask other holders.
   void Reply(uint32_t waiting_count);
   // Forgets every request, unanswered: for lanes that break.
   void Clear();
@@ -120,6 +119,8 @@ class Batch {
   uint64_t WorkOf(const Item& item) const;
   AttentionPiece MakePiece(const Item& item, const AttendSegment& segment, const PieceEntry& entry,
                            const RowView& rows) const;
+  // How an attend request ended that was taken without an error.
+  absl::Status ResultOf(const Item& item) const;
   void Post(Item& item, uint32_t behind_count);
 
   ThreadRole role_;
@@ -128,10 +129,11 @@ class Batch {
   const ChunkTable* const table_;
   const LeaseGate* const lease_;
   ServeCounters* const counters_;
+  const std::unique_ptr<ComputeStream> stream_;
   const KernelTargetId kernel_target_;
-  WorkerPool pool_;
   BatchPlan plan_;
   BatchComputed computed_;  // the last Compute's
+  bool failing_ = false;    // the last batch was not computed, which the log tells once
 
   std::vector<Item> items_;  // has a fixed size; the first item_count_ are in use
   uint32_t item_count_ = 0;

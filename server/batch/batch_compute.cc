@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "proto/base/status.h"
+
 namespace ckv {
 namespace {
 
@@ -15,20 +17,10 @@ uint64_t RowWork(const AttentionShape& shape, const AttentionPiece& piece) {
   return uint64_t{selected ? piece.selection.k : piece.rows.count} * (shape.d_qk + shape.d_v);
 }
 
-// The rows of a partial from `begin` on. A piece whose `out` is not decided yet has none.
-PartialView RowsOf(const AttentionShape& shape, PartialView partial, uint32_t begin) {
-  if (partial.o == nullptr) return partial;
-  const size_t value_bytes = partial.dtype == PartialDtype::kF32 ? 4 : 2;
-  partial.o = static_cast<std::byte*>(partial.o) + size_t{begin} * shape.d_v * value_bytes;
-  partial.m += begin;
-  partial.l += begin;
-  return partial;
-}
-
 class Computation {
  public:
-  Computation(BatchPlan& plan, WorkerPool& pool, Clock* clock, const std::atomic<bool>* stop)
-      : plan_(plan), pool_(pool), clock_(clock), stop_(stop) {}
+  Computation(BatchPlan& plan, ComputeStream& stream, Clock* clock, const std::atomic<bool>* stop)
+      : plan_(plan), stream_(stream), backend_(stream.backend()), clock_(clock), stop_(stop) {}
 
   BatchComputed Run();
 
@@ -42,20 +34,27 @@ class Computation {
   bool stopped() const { return stop_ != nullptr && stop_->load(std::memory_order_relaxed); }
   // Whether the rest of the group's work is of no use to anybody.
   bool GivenUp(BatchPlan::Group& group) {
-    if (stopped()) return true;
+    if (stopped() || !status_.ok()) return true;
     if (clock_->Now() >= group.deadline) group.expired = true;
     return group.expired;
   }
+  // The same between two slices, once the work so far is done.
+  bool GivenUpByNow(BatchPlan::Group& group) {
+    status_.Update(stream_.Wait());
+    return GivenUp(group);
+  }
   // Marks a group as expired if it took several slices and the last one ended too late.
   void NoteLate(BatchPlan::Group& group) {
-    if (plan_.work() > kPollingWorkMax) (void)GivenUp(group);
+    if (plan_.work() > kPollingWorkMax) (void)GivenUpByNow(group);
   }
 
   BatchPlan& plan_;
-  WorkerPool& pool_;
+  ComputeStream& stream_;
+  Backend& backend_;
   Clock* const clock_;
   const std::atomic<bool>* const stop_;
   uint64_t kernel_call_count_ = 0;
+  absl::Status status_;  // the first error
 };
 
 BatchComputed Computation::Run() {
@@ -74,9 +73,11 @@ BatchComputed Computation::Run() {
   }
   MergeInRounds();
   Merge();
+  status_.Update(stream_.Wait());
   return {.started = started,
           .elapsed = clock_->Now() - started,
-          .kernel_call_count = kernel_call_count_};
+          .kernel_call_count = kernel_call_count_,
+          .status = status_};
 }
 
 // In slices, so that a long request that has expired, or whose holder stops, gives the thread back
@@ -84,14 +85,15 @@ BatchComputed Computation::Run() {
 void Computation::Attend(BatchPlan::Group& group, std::span<const AttentionPiece> pieces) {
   ++kernel_call_count_;
   for (size_t begin = 0; begin < pieces.size();) {
-    if (begin != 0 && GivenUp(group)) return;
+    if (begin != 0 && GivenUpByNow(group)) return;
     size_t end = begin;
     for (uint64_t work = 0; end < pieces.size(); ++end) {
       work += RowWork(group.shape, pieces[end]) * pieces[end].q.count;
       if (work > kPollingWorkMax) break;
     }
     if (end != begin) {
-      AttendPartials(group.shape, pieces.subspan(begin, end - begin), pool_);
+      status_.Update(
+          backend_.AttendPartials(group.shape, pieces.subspan(begin, end - begin), stream_));
       begin = end;
     } else if (!AttendByRows(group, pieces[begin++])) {
       return;
@@ -103,13 +105,13 @@ void Computation::Attend(BatchPlan::Group& group, std::span<const AttentionPiece
 AttentionPiece RunOf(const AttentionShape& shape, const AttentionPiece& piece, uint32_t begin,
                      uint32_t count) {
   AttentionPiece run = piece;
-  run.q.data += size_t{begin} * piece.q.stride;
-  run.q.count = count;
+  run.q = piece.q.Rows(begin, count);
   if (piece.selection.indices != nullptr) {
     run.selection.indices += size_t{begin / piece.selection.group_rows} * piece.selection.k;
     run.selection.group_rows = std::min(piece.selection.group_rows, count);
   }
-  run.out = RowsOf(shape, piece.out, begin);
+  // A piece whose `out` is not decided yet has none.
+  if (piece.out.o != nullptr) run.out = piece.out.From(begin, shape.d_v);
   return run;
 }
 
@@ -129,10 +131,10 @@ bool Computation::AttendByRows(BatchPlan::Group& group, const AttentionPiece& pi
   const auto rows_max = static_cast<uint32_t>(
       std::clamp<uint64_t>(kPollingWorkMax / RowWork(group.shape, piece), 1, piece.q.count));
   for (uint32_t begin = 0, count = 0; begin < piece.q.count; begin += count) {
-    if (begin != 0 && GivenUp(group)) return false;
+    if (begin != 0 && GivenUpByNow(group)) return false;
     count = RunRows(piece, begin, rows_max);
     const AttentionPiece run = RunOf(group.shape, piece, begin, count);
-    AttendPartials(group.shape, {&run, 1}, pool_);
+    status_.Update(backend_.AttendPartials(group.shape, {&run, 1}, stream_));
   }
   return true;
 }
@@ -149,7 +151,7 @@ void Computation::MergeInRounds() {
             .subspan(partial.piece_begin, partial.piece_end - partial.piece_begin);
     const uint32_t rows_max = BatchPlan::RowsInScratch(pieces.size(), group.shape.d_v);
     for (uint32_t begin = 0, count = 0; begin < pieces[0].q.count; begin += count) {
-      if (GivenUp(group)) return;
+      if (GivenUpByNow(group)) return;
       // Pieces may have groups of different sizes: a run that suits all of them.
       count = RunRows(pieces[0], begin, rows_max);
       for (const AttentionPiece& piece : pieces) {
@@ -175,31 +177,36 @@ void Computation::ComputeRound(BatchPlan::Group& group, BatchPlan::Rounds& round
     rounds.parts.emplace_back(run.out);
   }
   Attend(group, group.pieces);
-  const BatchPlan::Merge merge = {
-      .how = rounds.how,
+  if (!status_.ok()) return;
+  const MergeJob merge = {
+      .order = rounds.order,
       .parts = rounds.parts,
       .levels = std::span(rounds.levels)
                     .subspan(partial.piece_begin, partial.piece_end - partial.piece_begin),
       .row_count = count,
       .d_v = d_v,
-      .out = RowsOf(group.shape, partial.out, begin)};
-  merge.Run();
+      .out = partial.out.From(begin, d_v)};
+  status_.Update(backend_.Merge({&merge, 1}, stream_));
 }
 
 void Computation::Merge() {
-  std::vector<BatchPlan::Merge>& merges = plan_.merges();
-  std::erase_if(merges,
-                [this](const BatchPlan::Merge& merge) { return plan_.Expired(merge.groups); });
-  if (merges.empty() || stopped()) return;
-  pool_.Run(static_cast<uint32_t>(merges.size()),
-            [&merges](uint32_t task, uint32_t) { merges[task].Run(); });
+  if (stopped() || !status_.ok()) return;
+  const std::span<const MergeJob> merges = plan_.LiveMerges();
+  if (!merges.empty()) status_.Update(backend_.Merge(merges, stream_));
 }
 
 }  // namespace
 
-BatchComputed ComputePlan(BatchPlan& plan, WorkerPool& pool, Clock* clock,
+absl::StatusOr<BatchTools> BatchTools::Make(Backend& backend, uint32_t thread_count) {
+  BatchTools tools;
+  CKV_ASSIGN_OR_RETURN(tools.partials, backend.Allocate(backend.home(), kMergeScratchBytes));
+  CKV_ASSIGN_OR_RETURN(tools.stream, backend.NewStream(thread_count));
+  return tools;
+}
+
+BatchComputed ComputePlan(BatchPlan& plan, ComputeStream& stream, Clock* clock,
                           const std::atomic<bool>* stop) {
-  return Computation(plan, pool, clock, stop).Run();
+  return Computation(plan, stream, clock, stop).Run();
 }
 
 }  // namespace ckv

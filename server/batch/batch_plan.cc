@@ -1,6 +1,7 @@
 #include "server/batch/batch_plan.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "proto/base/status.h"
 
@@ -58,11 +59,17 @@ uint8_t LevelOf(const AttendRequest& request, size_t piece, size_t piece_begin) 
   return TreeLevel(request.pieces[piece - 1].ordinal, request.pieces[piece].ordinal);
 }
 
+MergeOrder OrderOf(const AttendRequest& request) {
+  return request.merge == PieceMerge::kTree ? MergeOrder::kTree : MergeOrder::kInTurn;
+}
+
 }  // namespace
 
-BatchPlan::BatchPlan() : scratch_(new float[kScratchFloats]) {
+BatchPlan::BatchPlan(BackendMemory scratch) : scratch_(std::move(scratch)) {
+  CKV_CHECK(scratch_.size() >= kMergeScratchBytes);
   parts_.reserve(kBatchPieceCountMax);
   merges_.reserve(kBatchPieceCountMax / 2);  // each has two pieces at least
+  merge_groups_.reserve(kBatchPieceCountMax / 2);
   levels_.reserve(kBatchPieceCountMax);
   rounds_.partials.reserve(kPieceCountMax);
   rounds_.pieces.reserve(kPieceCountMax);
@@ -73,7 +80,7 @@ BatchPlan::BatchPlan() : scratch_(new float[kScratchFloats]) {
 size_t BatchPlan::MergedFloats(const AttendRequest& request, const Geometry& geometry) {
   size_t floats = 0;
   ForEachPartial(request, [&](const AttendSegment& segment, uint32_t begin, uint32_t end) {
-    if (end - begin > 1) floats += (end - begin) * PartialFloats(segment.row_count, geometry.d_v);
+    if (end - begin > 1) floats += (end - begin) * LineFloats(segment.row_count, geometry.d_v);
   });
   return floats;
 }
@@ -99,7 +106,7 @@ BatchPlan::Groups BatchPlan::Add(const ReadyRequest& ready, const AttendRequest&
   PartialsInReply reply(ready, geometry);
   if (InRounds(request, geometry)) {
     rounds_.group = groups.exact;
-    rounds_.how = request.merge;
+    rounds_.order = OrderOf(request);
     ForEachPartial(request, [&](const AttendSegment& segment, uint32_t begin, uint32_t end) {
       AddRound(request, pieces, begin, end, reply.Next(segment.row_count));
     });
@@ -131,8 +138,8 @@ void BatchPlan::AddPartial(const AttendRequest& request, std::span<const Piece> 
     groups_[pieces[i].shadow ? groups.shadow : groups.exact].pieces.push_back(piece);
   }
   if (!merged) return;
-  merges_.push_back({.groups = groups,
-                     .how = request.merge,
+  merge_groups_.push_back(groups);
+  merges_.push_back({.order = OrderOf(request),
                      .parts = std::span(parts_).subspan(part_begin),
                      .levels = std::span(levels_).subspan(part_begin),
                      .row_count = pieces[piece_begin].piece.q.count,
@@ -166,18 +173,29 @@ size_t BatchPlan::GroupFor(const AttentionShape& shape, Instant deadline) {
 }
 
 PartialView BatchPlan::TakeScratch(uint32_t row_count, uint32_t d_v) {
-  const size_t floats = PartialFloats(row_count, d_v);
+  const size_t floats = LineFloats(row_count, d_v);
   CKV_CHECK(floats <= kScratchFloats - scratch_used_);
-  float* const o = scratch_.get() + scratch_used_;
-  scratch_used_ += floats;
-  float* const m = o + size_t{row_count} * d_v;
-  return {.o = o, .m = m, .l = m + row_count, .dtype = PartialDtype::kF32};
+  const size_t begin = std::exchange(scratch_used_, scratch_used_ + floats);
+  return PartialIn(scratch_, begin, row_count, d_v);
+}
+
+std::span<const MergeJob> BatchPlan::LiveMerges() {
+  size_t live = 0;
+  for (size_t i = 0; i < merges_.size(); ++i) {
+    if (Expired(merge_groups_[i])) continue;
+    merges_[live] = merges_[i];
+    merge_groups_[live++] = merge_groups_[i];
+  }
+  merges_.resize(live);
+  merge_groups_.resize(live);
+  return merges_;
 }
 
 void BatchPlan::Clear() {
   for (Group& group : groups()) group.pieces.clear();
   group_count_ = 0;
   merges_.clear();
+  merge_groups_.clear();
   parts_.clear();
   levels_.clear();
   rounds_.partials.clear();

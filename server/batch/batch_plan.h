@@ -5,11 +5,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
-#include "attention/merge.h"
+#include "attention/backend.h"
 #include "attention/mla_partial.h"
 #include "proto/base/clock.h"
 #include "proto/geometry.h"
@@ -46,7 +45,8 @@ inline Grade GradeOf(const RequestHeader& header) {
 // a batch first has so many geometries.
 class BatchPlan {
  public:
-  BatchPlan();
+  // `scratch` is kMergeScratchBytes that the backend which computes the plan reaches.
+  explicit BatchPlan(BackendMemory scratch);
 
   // A piece of a request, whose `out` the plan decides.
   struct Piece {
@@ -89,21 +89,6 @@ class BatchPlan {
     bool expired = false;  // its pieces are not computed, or came too late
     std::vector<AttentionPiece> pieces;
   };
-  // Partials that become one.
-  struct Merge {
-    Groups groups = {};
-    PieceMerge how = PieceMerge::kTree;
-    std::span<const ConstPartialView> parts;  // in the order of the pieces
-    std::span<const uint8_t> levels;          // as MergeTree takes them
-    uint32_t row_count = 0;
-    uint32_t d_v = 0;
-    PartialView out;
-
-    void Run() const {
-      if (how == PieceMerge::kTree) return MergeTree(parts, levels, row_count, d_v, out);
-      MergePartials(parts, row_count, d_v, out);
-    }
-  };
   // The request that is computed in rounds; without partials there is none.
   struct Rounds {
     size_t group = 0;
@@ -111,14 +96,16 @@ class BatchPlan {
       size_t piece_begin = 0, piece_end = 0;  // in `pieces` and `levels`
       PartialView out;
     };
-    PieceMerge how = PieceMerge::kTree;
+    MergeOrder order = MergeOrder::kTree;
     std::vector<Partial> partials;
     std::vector<AttentionPiece> pieces;
     std::vector<uint8_t> levels;
     std::vector<ConstPartialView> parts;  // the partials merged in the current round
   };
   std::span<Group> groups() { return std::span(groups_).first(group_count_); }
-  std::vector<Merge>& merges() { return merges_; }
+  // Drops the merges of expired groups, and returns the others. Parts are in the order of the
+  // pieces.
+  std::span<const MergeJob> LiveMerges();
   Rounds& rounds() { return rounds_; }
 
   // An f32 partial in the scratch, until the scratch is rewound or the plan cleared.
@@ -135,8 +122,8 @@ class BatchPlan {
   static constexpr size_t kLineFloats = 16;
   static_assert(kScratchFloats / kPieceCountMax >= kRowWidthMax + 2 + kLineFloats);
   // Floats of one f32 partial, in whole cache lines.
-  static constexpr size_t PartialFloats(uint32_t row_count, uint32_t d_v) {
-    return (size_t{row_count} * (size_t{d_v} + 2) + kLineFloats - 1) / kLineFloats * kLineFloats;
+  static constexpr size_t LineFloats(uint32_t row_count, uint32_t d_v) {
+    return (PartialFloats(row_count, d_v) + kLineFloats - 1) / kLineFloats * kLineFloats;
   }
   // Floats of all partials of a request that are merged.
   static size_t MergedFloats(const AttendRequest& request, const Geometry& geometry);
@@ -154,9 +141,10 @@ class BatchPlan {
   size_t group_count_ = 0;
   std::vector<ConstPartialView> parts_;  // the merges' partials; never reallocated
   std::vector<uint8_t> levels_;          // the same
-  std::vector<Merge> merges_;
+  std::vector<MergeJob> merges_;
+  std::vector<Groups> merge_groups_;  // the groups of each merge
   Rounds rounds_;
-  std::unique_ptr<float[]> scratch_;
+  const BackendMemory scratch_;
   size_t scratch_used_ = 0;  // floats
 };
 

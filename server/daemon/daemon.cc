@@ -20,7 +20,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
-#include "attention/mla_partial.h"
+#include "attention/backend.h"
 #include "client/grpc/channel_stub.h"
 #include "client/grpc/directory_stub.h"
 #include "client/grpc/holder_stub.h"
@@ -92,6 +92,7 @@ struct Daemon::State {
 
   Config config;
   Clock* const clock = Clock::Real();
+  Backend* const backend = Backend::Cpu();
   ServiceGate gate;
   std::vector<std::unique_ptr<Fabric>> fabrics;
   std::vector<Fabric*> fabric_order;
@@ -167,24 +168,10 @@ absl::Status Daemon::State::StartRoles() {
 }
 
 absl::Status Daemon::State::StartHolder() {
-  HolderOptions options;
-  options.id = {config.name};
+  CKV_ASSIGN_OR_RETURN(HolderOptions options, HolderOptionsOf(config));
   options.clock = clock;
-  options.capacity_bytes = config.store_capacity_bytes;
-  options.chunk_count_max = config.store_chunk_count_max;
-  options.store_path = config.store_path;
-  options.pages = PagesOf(config);
-  options.shadow_bytes_max = config.store_capacity_bytes / 100 * config.store_shadow_percent;
-  options.stripe_bytes_max = config.store_capacity_bytes / 100 * config.store_stripe_percent;
-  options.compute_threads = config.compute_threads;
+  options.backend = backend;
   options.fabrics = fabric_order;
-  options.listen.tcp_address = config.data_listen;
-  CKV_ASSIGN_OR_RETURN(options.listen.tcp_advertise, TcpAdvertiseOf(config));
-  options.session_count_max = config.session_count_max;
-  options.batch_request_count_max = config.batch_request_count_max;
-  options.queue_request_count_max = config.queue_request_count_max;
-  if (config.store_map_bytes_max != 0) options.map_bytes_max = config.store_map_bytes_max;
-  options.spin_max = std::chrono::microseconds(config.spin_us);
   CKV_ASSIGN_OR_RETURN(holder, Holder::Start(options));
   expirer = std::make_unique<ChunkExpirer>(&holder->store());
   holder_service = std::make_unique<HolderServiceImpl>(holder.get(), config.name, &gate, clock);
@@ -300,7 +287,7 @@ void Daemon::State::AddRegistration(MemberRole role, LeaseGate* lease) {
   if (role == MemberRole::kRequester && holder != nullptr) options.member.id.name += ".requester";
   options.member.role = role;
   options.member.control_address = address;
-  options.member.kernel_target = KernelTargetIdOf(KernelTarget());
+  options.member.kernel_target = KernelTargetIdOf(backend->kernel_target());
   options.ttl = config.lease_ttl;
   options.clock = clock;
   if (config.directory.empty()) {
@@ -357,6 +344,7 @@ void Daemon::State::ServeMetrics() {
   MetricsSources sources;
   sources.clock = clock;
   sources.version = std::string(Version());
+  sources.kernel = std::string(backend->kernel_target());
   sources.directory = directory.get();
   sources.holder = holder.get();
   sources.requester = requester.get();
@@ -406,7 +394,8 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config) {
   // From here on an error ends what serves already: its streams are closed, nobody waits.
   std::unique_ptr<Daemon> daemon(new Daemon(std::move(state)));
   Log().info("ckvd {} '{}' serves {} at {}, kernels {}", Version(), daemon->state_->config.name,
-             absl::StrJoin(config.role, "+"), daemon->address(), KernelTarget());
+             absl::StrJoin(config.role, "+"), daemon->address(),
+             daemon->state_->backend->kernel_target());
   CKV_RETURN_IF_ERROR(daemon->Tick());
   return daemon;
 }

@@ -78,6 +78,11 @@ ScrubberOptions ScrubOf(const Config& config, Clock* clock) {
   return options;
 }
 
+PagePolicy PagesOf(const Config& config) {
+  if (config.store_pages == "reserved") return PagePolicy::kReserved;
+  return config.store_pages == "small" ? PagePolicy::kSmall : PagePolicy::kAuto;
+}
+
 }  // namespace
 
 absl::StatusOr<UniqueFd> BindPort(HostPort& address) {
@@ -123,18 +128,30 @@ absl::StatusOr<std::unique_ptr<Fabric>> MakeFabric(FabricKind kind, const Config
   return absl::InvalidArgumentError("fabrics: one that this build does not know");
 }
 
-absl::StatusOr<std::string> TcpAdvertiseOf(const Config& config) {
+absl::StatusOr<HolderOptions> HolderOptionsOf(const Config& config) {
+  HolderOptions options;
+  options.id = {config.name};
+  options.capacity_bytes = config.store_capacity_bytes;
+  options.chunk_count_max = config.store_chunk_count_max;
+  options.store_path = config.store_path;
+  options.pages = PagesOf(config);
+  options.shadow_bytes_max = config.store_capacity_bytes / 100 * config.store_shadow_percent;
+  options.stripe_bytes_max = config.store_capacity_bytes / 100 * config.store_stripe_percent;
+  options.compute_threads = config.compute_threads;
+  options.listen.tcp_address = config.data_listen;
   CKV_ASSIGN_OR_RETURN(const HostPort data, HostPort::Parse(config.data_listen));
-  if (!data.IsWildcard()) return std::string();
-  const std::string& seen = config.advertise.empty() ? config.listen : config.advertise;
-  CKV_ASSIGN_OR_RETURN(HostPort advertised, HostPort::Parse(seen));
-  advertised.port = 0;  // as bound
-  return advertised.ToString();
-}
-
-PagePolicy PagesOf(const Config& config) {
-  if (config.store_pages == "reserved") return PagePolicy::kReserved;
-  return config.store_pages == "small" ? PagePolicy::kSmall : PagePolicy::kAuto;
+  if (data.IsWildcard()) {
+    const std::string& seen = config.advertise.empty() ? config.listen : config.advertise;
+    CKV_ASSIGN_OR_RETURN(HostPort advertised, HostPort::Parse(seen));
+    advertised.port = 0;  // as bound
+    options.listen.tcp_advertise = advertised.ToString();
+  }
+  options.session_count_max = config.session_count_max;
+  options.batch_request_count_max = config.batch_request_count_max;
+  options.queue_request_count_max = config.queue_request_count_max;
+  if (config.store_map_bytes_max != 0) options.map_bytes_max = config.store_map_bytes_max;
+  options.spin_max = std::chrono::microseconds(config.spin_us);
+  return options;
 }
 
 uint64_t NearBytesOf(const Config& config) {

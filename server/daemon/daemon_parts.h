@@ -42,13 +42,9 @@ std::string WhyNotBound(const std::string& address);
 absl::StatusOr<std::unique_ptr<Fabric>> MakeFabric(FabricKind kind, const Config& config,
                                                    Clock* clock);
 
-// Returns the host of a holder's tcp lanes as peers are told, with port 0 for the one that is
-// bound. Returns an empty string if data_listen names a host itself.
-//   InvalidArgument     an address is malformed.
-absl::StatusOr<std::string> TcpAdvertiseOf(const Config& config);
-
-// Returns what store.pages says.
-PagePolicy PagesOf(const Config& config);
+// Returns what the config says of a holder. Its clock, backend and fabrics are the caller's to set.
+//   InvalidArgument     an address that is not host:port.
+absl::StatusOr<HolderOptions> HolderOptionsOf(const Config& config);
 
 // Returns the room of the requester's near store. Beside a holder it is at most a quarter of
 // store.capacity, as for copies: near chunks of the holder cannot be evicted there.

@@ -17,7 +17,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
-#include "attention/mla_partial.h"
 #include "server/daemon/metrics_page.h"
 #include "transport/socket.h"
 
@@ -397,7 +396,7 @@ class Reader final : public prometheus::Collectable {
     page.Family(MetricType::Gauge, "ckv_build_info",
                 "1; what runs is in the labels. Holders of one fleet must run the same version and "
                 "kernel, or partials differ in their last bits.");
-    page.Add({{"version", sources_.version}, {"kernel", std::string(KernelTarget())}}, 1);
+    page.Add({{"version", sources_.version}, {"kernel", sources_.kernel}}, 1);
     if (!sources_.registrations.empty()) AddLeases(sources_, page);
     if (sources_.directory != nullptr) AddDirectory(*sources_.directory, page);
     if (sources_.holder != nullptr) {

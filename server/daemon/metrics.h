@@ -28,6 +28,7 @@ namespace ckv {
 struct MetricsSources {
   Clock* clock = Clock::Real();
   std::string version;
+  std::string kernel;  // the kernel target
   DirectoryState* directory = nullptr;
   Holder* holder = nullptr;
   const Requester* requester = nullptr;

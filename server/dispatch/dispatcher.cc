@@ -33,16 +33,20 @@ absl::StatusOr<std::unique_ptr<Dispatcher>> Dispatcher::Start(const DispatcherOp
                                                               const LeaseGate* lease,
                                                               std::vector<Listener*> listeners) {
   CKV_ASSIGN_OR_RETURN(std::unique_ptr<LaneSet> lanes, LaneSet::Create());
-  std::unique_ptr<Dispatcher> dispatcher(
-      new Dispatcher(options, store, sessions, lease, std::move(listeners), std::move(lanes)));
+  Tools tools;
+  for (BatchTools* one : {&tools.here, &tools.side}) {
+    CKV_ASSIGN_OR_RETURN(*one, BatchTools::Make(*options.backend, options.compute_threads));
+  }
+  std::unique_ptr<Dispatcher> dispatcher(new Dispatcher(
+      options, std::move(tools), store, sessions, lease, std::move(listeners), std::move(lanes)));
   CKV_RETURN_IF_ERROR(dispatcher->OpenEvents());
   dispatcher->thread_ = std::thread([d = dispatcher.get()] { d->Run(); });
   return dispatcher;
 }
 
-Dispatcher::Dispatcher(const DispatcherOptions& options, ChunkStore* store, SessionTable* sessions,
-                       const LeaseGate* lease, std::vector<Listener*> listeners,
-                       std::unique_ptr<LaneSet> lanes)
+Dispatcher::Dispatcher(const DispatcherOptions& options, Tools tools, ChunkStore* store,
+                       SessionTable* sessions, const LeaseGate* lease,
+                       std::vector<Listener*> listeners, std::unique_ptr<LaneSet> lanes)
     : options_(options),
       lease_(lease),
       sessions_(sessions),
@@ -51,16 +55,15 @@ Dispatcher::Dispatcher(const DispatcherOptions& options, ChunkStore* store, Sess
       lanes_(std::move(lanes)),
       queues_(MakeQueues()),
       batch_({.request_count_max = options.batch_request_count_max,
-              .thread_count = options.compute_threads,
               .shadows = &store->shadows(),
               .stripes = &stripes_},
-             options.clock, &store->table(), lease, &counters_),
+             std::move(tools.here), options.clock, &store->table(), lease, &counters_),
       push_server_(options.clock, &store->table(), lease, &counters_),
-      side_work_({.compute_threads = options.compute_threads,
-                  .map_bytes_max = options.map_bytes_max,
+      side_work_({.map_bytes_max = options.map_bytes_max,
                   .shadows = &store->shadows(),
                   .stripes = &stripes_},
-                 options.clock, &store->table(), lease, &counters_, [this] { RingBell(); }),
+                 std::move(tools.side), options.clock, &store->table(), lease, &counters_,
+                 [this] { RingBell(); }),
       cold_reads_(store, &stripes_, [this] { RingBell(); }),
       wait_(options.spin_max) {}
 

@@ -35,6 +35,7 @@ namespace ckv {
 // HolderOptions has the meaning, the defaults and the limits of these.
 struct DispatcherOptions {
   Clock* clock;
+  Backend* backend;
   uint32_t compute_threads;
   uint32_t batch_request_count_max;
   uint32_t queue_request_count_max;
@@ -72,6 +73,7 @@ inline constexpr uint64_t kBulkQueueWorkMax = 64 * kPollingWorkMax;
 class Dispatcher {
  public:
   //   ResourceExhausted   the process has no descriptor left.
+  //   and errors of BatchTools::Make.
   static absl::StatusOr<std::unique_ptr<Dispatcher>> Start(const DispatcherOptions& options,
                                                            ChunkStore* store,
                                                            SessionTable* sessions,
@@ -97,8 +99,12 @@ class Dispatcher {
   static constexpr Duration kSleepMax = std::chrono::seconds(1);
 
  private:
-  Dispatcher(const DispatcherOptions& options, ChunkStore* store, SessionTable* sessions,
-             const LeaseGate* lease, std::vector<Listener*> listeners,
+  // Tools of the dispatcher's thread, and of the side thread.
+  struct Tools {
+    BatchTools here, side;
+  };
+  Dispatcher(const DispatcherOptions& options, Tools tools, ChunkStore* store,
+             SessionTable* sessions, const LeaseGate* lease, std::vector<Listener*> listeners,
              std::unique_ptr<LaneSet> lanes);
   // Requests of one kind that wait, and the limits they wait within.
   struct Queue {

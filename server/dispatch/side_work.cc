@@ -16,19 +16,19 @@ constexpr uint64_t kMapCostPerByte = 64;
 
 }  // namespace
 
-SideWork::SideWork(const SideWorkOptions& options, Clock* clock, const ChunkTable* table,
-                   const LeaseGate* lease, ServeCounters* counters, absl::AnyInvocable<void()> tell)
+SideWork::SideWork(const SideWorkOptions& options, BatchTools tools, Clock* clock,
+                   const ChunkTable* table, const LeaseGate* lease, ServeCounters* counters,
+                   absl::AnyInvocable<void()> tell)
     : clock_(clock),
       table_(table),
       lease_(lease),
       counters_(counters),
       exports_(options.map_bytes_max),
       batch_({.request_count_max = 1,
-              .thread_count = options.compute_threads,
               .work_max = kRequestWorkMax,
               .shadows = options.shadows,
               .stripes = options.stripes},
-             clock, table, lease, counters),
+             std::move(tools), clock, table, lease, counters),
       thread_(std::make_unique<SideThread>(std::move(tell))) {}
 
 absl::StatusOr<SideWork::Outcome> SideWork::TryMap(const ReadyRequest& ready) {

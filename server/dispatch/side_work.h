@@ -25,7 +25,6 @@
 namespace ckv {
 
 struct SideWorkOptions {
-  uint32_t compute_threads;    // threads of the kernel, the side thread included
   uint64_t map_bytes_max;      // bytes of all copies of chunks (ChunkExports)
   const ShadowTable* shadows;  // as BatchOptions
   StripeCache* stripes;        // as BatchOptions
@@ -38,7 +37,7 @@ class SideWork {
  public:
   // Everything borrowed must outlive this object. `tell` is called on the side thread when a job is
   // done, and should wake the dispatcher.
-  SideWork(const SideWorkOptions& options, Clock* clock, const ChunkTable* table,
+  SideWork(const SideWorkOptions& options, BatchTools tools, Clock* clock, const ChunkTable* table,
            const LeaseGate* lease, ServeCounters* counters, absl::AnyInvocable<void()> tell);
 
   bool idle() const { return thread_->idle(); }

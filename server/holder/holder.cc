@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "attention/worker_pool.h"
 #include "proto/base/log.h"
 #include "proto/base/status.h"
 #include "server/batch/shadow_codec.h"
@@ -30,6 +31,13 @@ absl::Status ValidateOptions(const HolderOptions& options) {
         absl::StrFormat("holder: %s is %d, must be 1 to %d", what, value, limit));
   };
   if (options.fabrics.empty()) return absl::InvalidArgumentError("holder: no fabric");
+  const BackendReach& reach = options.backend->reach();
+  for (const MemoryKinds& kinds : {reach.queries, reach.rows, reach.partials, reach.merged}) {
+    if (kinds.Has(MemoryKind::kHost)) continue;
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "holder: its chunks and lanes are in host memory, which kernels of %s do not reach",
+        options.backend->kernel_target()));
+  }
   if (options.spin_max < Duration(0)) return absl::InvalidArgumentError("holder: spin_max < 0");
   CKV_RETURN_IF_ERROR(in("compute_threads", options.compute_threads, WorkerPool::kThreadCountMax));
   CKV_RETURN_IF_ERROR(in("session_count_max", options.session_count_max, kSessionCountMax));
@@ -159,6 +167,7 @@ absl::StatusOr<std::unique_ptr<Holder>> Holder::Start(const HolderOptions& optio
   }
   const DispatcherOptions dispatcher = {
       .clock = options.clock,
+      .backend = options.backend,
       .compute_threads = options.compute_threads,
       .batch_request_count_max = options.batch_request_count_max,
       .queue_request_count_max = options.queue_request_count_max,
@@ -288,6 +297,7 @@ const ChunkTable& Holder::table() const { return state_->store->table(); }
 ChunkStore& Holder::store() { return *state_->store; }
 LeaseGate& Holder::lease() { return state_->lease; }
 ScrubCounters& Holder::scrub_counters() { return state_->scrub; }
+std::string_view Holder::kernel_target() const { return state_->options.backend->kernel_target(); }
 
 void Holder::Drain(Instant deadline) { state_->dispatcher->Drain(deadline); }
 

@@ -45,10 +45,12 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "attention/backend.h"
 #include "client/holders/control.h"
 #include "proto/base/clock.h"
 #include "proto/ids.h"
@@ -61,8 +63,10 @@
 namespace ckv {
 
 struct HolderOptions {
-  HolderId id;                              // the name in log lines
-  Clock* clock = Clock::Real();             // borrowed
+  HolderId id;                   // the name in log lines
+  Clock* clock = Clock::Real();  // borrowed
+  // Computes the answers; borrowed. It reaches host memory, where chunks and lanes are.
+  Backend* backend = Backend::Cpu();
   size_t capacity_bytes = size_t{1} << 30;  // memory for rows of chunks
   uint32_t chunk_count_max = 1u << 17;      // chunks in memory and on disk together
   // The folder that keeps chunks over a restart (store/disk/chunk_folder.h). If empty, chunks are
@@ -74,7 +78,7 @@ struct HolderOptions {
   // requests that allow an approximation. Zero turns shadows off.
   uint64_t shadow_bytes_max = 0;
   // Threads that compute a batch, the dispatcher's included; those that compute a long request, the
-  // side thread's included, are as many again.
+  // side thread's included, are as many again. A device takes no notice of it.
   uint32_t compute_threads = 1;
   std::vector<Fabric*> fabrics;  // the fabrics that sessions may use, at least one; borrowed
   ListenOptions listen;          // their addresses; Start sets gather_memory
@@ -161,7 +165,8 @@ class Holder final : public HolderControl {
   // every session and request is refused as Unavailable (I4).
   //   InvalidArgument     an option outside its limits.
   //   Unavailable         an address that cannot be bound.
-  //   ResourceExhausted   no memory for the store, or no descriptors.
+  //   Internal            the backend's device failed.
+  //   ResourceExhausted   no memory for the store or of the backend, or no descriptors.
   //   and ChunkStore::Open's errors.
   static absl::StatusOr<std::unique_ptr<Holder>> Start(const HolderOptions& options);
   // Stops at once: lanes break, and requests that wait are not answered. Call Drain first to stop
@@ -181,6 +186,9 @@ class Holder final : public HolderControl {
   // The right to answer. The daemon's registration thread grants it; without a directory, grant it
   // yourself, with any epoch that rises from start to start. The dispatcher reads it.
   LeaseGate& lease();
+
+  // Returns the kernel target of its answers, which its member record tells.
+  std::string_view kernel_target() const;
 
   // The counters that the scrubber and the repairer write and stats() reads.
   ScrubCounters& scrub_counters();

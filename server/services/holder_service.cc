@@ -312,7 +312,7 @@ grpc::Status HolderServiceImpl::Stats(grpc::ServerContext* /*context*/,
   const HolderStats stats = holder_.stats();
   reply->set_id(id_);
   reply->set_epoch(holder_.lease().epoch().value);
-  reply->set_kernel_target(std::string(KernelTarget()));
+  reply->set_kernel_target(std::string(holder_.kernel_target()));
   for (const std::string_view target : KernelTargets())
     reply->add_kernel_targets(std::string(target));
   const KernelChoice choice = ChosenKernel();

@@ -18,6 +18,7 @@ using testing::HasSubstr;
 
 std::unique_ptr<MetricsServer> Serve(MetricsSources sources) {
   sources.version = "1.2.3";
+  sources.kernel = "AVX9";
   auto server = MetricsServer::Start("127.0.0.1:0");
   CKV_CHECK(server.ok());
   (*server)->Serve(std::move(sources));
@@ -41,7 +42,7 @@ class HolderMetricsTest : public test::HolderTest {
 
 TEST_P(HolderMetricsTest, WhatIsHeldAndAnswered) {
   const Scrape before = Look();
-  EXPECT_THAT(before.text(), HasSubstr("ckv_build_info{version=\"1.2.3\",kernel=\""));
+  EXPECT_THAT(before.text(), HasSubstr("ckv_build_info{version=\"1.2.3\",kernel=\"AVX9\"}"));
   EXPECT_EQ(before["ckv_holder_chunks"], 5);
   EXPECT_EQ(before["ckv_holder_tokens"], 5 + 64 + 0 + 130 + 71);
   EXPECT_GE(before["ckv_holder_store_used_bytes"], 270 * 96 * 2 * 3);

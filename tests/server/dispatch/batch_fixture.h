@@ -20,6 +20,39 @@ namespace ckv::test {
 inline constexpr Epoch kBatchEpoch = {5};
 inline constexpr uint32_t kBatchSize = 16;
 
+// Requests of every kind: dense and selected, one chunk and several, merged here and not, bf16 and
+// f32, one and several position offsets, all layers.
+inline std::vector<RawAttend> Mixture(const Geometry& geometry,
+                                      const std::vector<uint32_t>& handles, uint32_t seed) {
+  std::mt19937 rng(seed);
+  std::vector<RawAttend> requests;
+  for (uint32_t i = 0; i < 12; ++i) {
+    RawAttend attend;
+    attend.layer = i % geometry.layers;
+    attend.row_count = 1 + rng() % 20;
+    attend.flags =
+        static_cast<uint8_t>((i % 2 == 0 ? kFlagPartialF32 : 0) | (i % 3 == 0 ? kFlagPerPiece : 0));
+    const uint32_t copies = 1 + i % 2;
+    attend.rows = RandomBf16(size_t{copies} * attend.row_count * geometry.d_qk, rng, 2);
+    const size_t piece_count = 1 + rng() % handles.size();
+    for (size_t p = 0; p < piece_count; ++p) {
+      RawPiece piece = {.handle = handles[p], .copy = static_cast<uint32_t>(p) % copies};
+      if (rng() % 3 == 0) {
+        piece.k = 1 + rng() % 8;
+        piece.group_rows = 1 + rng() % attend.row_count;
+        const size_t groups = (attend.row_count + piece.group_rows - 1) / piece.group_rows;
+        piece.indices.emplace();
+        for (size_t j = 0; j < groups * piece.k; ++j) {
+          piece.indices->push_back(static_cast<int32_t>(rng() % 80) - 2);
+        }
+      }
+      attend.pieces.push_back(std::move(piece));
+    }
+    requests.push_back(std::move(attend));
+  }
+  return requests;
+}
+
 class BatchFixture : public testing::Test {
  protected:
   // Both ends of one lane, and the session it belongs to.
@@ -39,9 +72,14 @@ class BatchFixture : public testing::Test {
     ASSERT_TRUE(listener.ok());
     listener_ = *std::move(listener);
     lease_.Grant(kBatchEpoch, clock_.Now() + std::chrono::seconds(3600));
-    batch_ =
-        std::make_unique<Batch>(BatchOptions{.request_count_max = kBatchSize, .thread_count = 1},
-                                &clock_, table_.get(), &lease_, &counters_);
+    batch_ = NewBatch({.request_count_max = kBatchSize});
+  }
+
+  std::unique_ptr<Batch> NewBatch(const BatchOptions& options, Backend& backend = *Backend::Cpu()) {
+    auto tools = BatchTools::Make(backend, /*thread_count=*/1);
+    CKV_CHECK(tools.ok());
+    return std::make_unique<Batch>(options, *std::move(tools), &clock_, table_.get(), &lease_,
+                                   &counters_);
   }
 
   Peer Connect(const TestCorpus& corpus, const LaneShape& shape) {

@@ -16,6 +16,7 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using test::Mixture;
 using test::RawAttend;
 using test::RawPartial;
 using test::RawReply;
@@ -25,39 +26,6 @@ constexpr uint32_t kRequestCountMax = test::kBatchSize;
 constexpr LaneShape kShape = test::kBatchShape;
 
 using BatchTest = test::BatchFixture;
-
-// Requests of every kind: dense and selected, one chunk and several, merged here and not, bf16 and
-// f32, one and several position offsets, all layers.
-std::vector<RawAttend> Mixture(const Geometry& geometry, const std::vector<uint32_t>& handles,
-                               uint32_t seed) {
-  std::mt19937 rng(seed);
-  std::vector<RawAttend> requests;
-  for (uint32_t i = 0; i < 12; ++i) {
-    RawAttend attend;
-    attend.layer = i % geometry.layers;
-    attend.row_count = 1 + rng() % 20;
-    attend.flags =
-        static_cast<uint8_t>((i % 2 == 0 ? kFlagPartialF32 : 0) | (i % 3 == 0 ? kFlagPerPiece : 0));
-    const uint32_t copies = 1 + i % 2;
-    attend.rows = test::RandomBf16(size_t{copies} * attend.row_count * geometry.d_qk, rng, 2);
-    const size_t piece_count = 1 + rng() % handles.size();
-    for (size_t p = 0; p < piece_count; ++p) {
-      test::RawPiece piece = {.handle = handles[p], .copy = static_cast<uint32_t>(p) % copies};
-      if (rng() % 3 == 0) {
-        piece.k = 1 + rng() % 8;
-        piece.group_rows = 1 + rng() % attend.row_count;
-        const size_t groups = (attend.row_count + piece.group_rows - 1) / piece.group_rows;
-        piece.indices.emplace();
-        for (size_t j = 0; j < groups * piece.k; ++j) {
-          piece.indices->push_back(static_cast<int32_t>(rng() % 80) - 2);
-        }
-      }
-      attend.pieces.push_back(std::move(piece));
-    }
-    requests.push_back(std::move(attend));
-  }
-  return requests;
-}
 
 // Goal: what shares a batch does not change a bit of an answer (I2), and costs one kernel call.
 // Method: the same requests of two sessions, each alone and then all in one batch.
@@ -196,8 +164,7 @@ TEST_F(BatchTest, ARequestOfTooMuchWorkIsRefused) {
   const auto k = static_cast<uint32_t>(kRequestWorkMax / row_work + 1);
   attend.pieces = {{.handle = peer.handles[0], .k = k, .group_rows = kQueryRowCountMax}};
   attend.pieces[0].indices.emplace(k, -1);
-  Batch long_batch({.request_count_max = 1, .thread_count = 1, .work_max = kRequestWorkMax},
-                   &clock_, table_.get(), &lease_, &counters_);
+  const auto long_batch = NewBatch({.request_count_max = 1, .work_max = kRequestWorkMax});
   Post(peer, attend);
   ASSERT_EQ(batch_->Add(Take(peer)), Batch::Verdict::kTaken);
   EXPECT_EQ(table_->stats().pin_count, 0u);
@@ -213,9 +180,9 @@ TEST_F(BatchTest, ARequestOfTooMuchWorkIsRefused) {
   ASSERT_EQ(batch_->Add(at_limit), Batch::Verdict::kLong);
   EXPECT_EQ(batch_->size(), 0u);
   EXPECT_EQ(table_->stats().pin_count, 0u);
-  ASSERT_EQ(long_batch.Add(at_limit), Batch::Verdict::kTaken);
-  long_batch.Compute();
-  long_batch.Reply(0);
+  ASSERT_EQ(long_batch->Add(at_limit), Batch::Verdict::kTaken);
+  long_batch->Compute();
+  long_batch->Reply(0);
   EXPECT_TRUE(Reply(peer).status().ok());
 }
 
