@@ -20,7 +20,11 @@ constexpr int kComputeRunCount = 3;  // the fastest counts
 constexpr Duration kMembersTimeout = std::chrono::seconds(1);
 // One echo over a lane that works takes microseconds, or a kernel's time where the holder computes.
 constexpr Duration kPingTimeout = std::chrono::milliseconds(200);
-constexpr uint32_t kFewRows = 1, kManyRows = 16;
+// One query row waits for memory on every kernel. 64 compute for longer than their rows take to
+// come in, even on matrix units: 375 us against 318 for 2048 tokens on AMX.
+constexpr uint32_t kFewRows = 1, kManyRows = 64;
+// Selections are for decoding: one token of the narrowest model.
+constexpr uint32_t kGatherRows = 16;
 // A kernel's selected path costs between these and its dense one; beyond is a disturbed
 // measurement.
 constexpr double kGatherFactorMin = 0.25, kGatherFactorMax = 16;
@@ -82,8 +86,11 @@ absl::Status ProbeFabric(LinkTable& links, HolderLink& link, Clock& clock, Insta
 }
 
 // The holder's kernel time of one attend over `chunk`; with `selected`, over those of its rows.
+// `layer` counts the attends: each takes the next layer, whose rows lie where calls find them. An
+// attend of the same rows again would find them in a cache.
 absl::StatusOr<double> ComputeUs(const ExplainCall& call, uint32_t chunk, uint32_t row_count,
-                                 std::span<const int32_t> selected, Router& router) {
+                                 std::span<const int32_t> selected, uint32_t& layer,
+                                 Router& router) {
   const Geometry& geometry = call.corpus->geometry;
   const std::vector<uint16_t> q(size_t{row_count} * geometry.d_qk, Bf16FromFloat(0.125f));
   std::vector<float> o(size_t{row_count} * geometry.d_v), m(row_count), l(row_count);
@@ -93,13 +100,14 @@ absl::StatusOr<double> ComputeUs(const ExplainCall& call, uint32_t chunk, uint32
   RouteSegment segment = {.row_count = row_count, .context = context.get()};
   if (!selected.empty())
     segment.selection = {selected.data(), static_cast<uint32_t>(selected.size()), row_count};
-  const RouteCall attend = {.q = {q.data(), row_count, geometry.d_qk},
-                            .segments = {&segment, 1},
-                            .deadline = call.deadline};
+  RouteCall attend = {.q = {q.data(), row_count, geometry.d_qk},
+                      .segments = {&segment, 1},
+                      .deadline = call.deadline};
   const auto room = [&] { return PartialView{o.data(), m.data(), l.data(), PartialDtype::kF32}; };
   double fastest_us = 0;
   for (int i = 0; i < kComputeRunCount; ++i) {
     AttendReport report;
+    attend.layer = layer++ % geometry.layers;
     CKV_RETURN_IF_ERROR(router.Attend(attend, room, &report));
     const double us = double(report.compute_ns_max) / 1e3;
     fastest_us = i == 0 ? us : std::min(fastest_us, us);
@@ -107,27 +115,38 @@ absl::StatusOr<double> ComputeUs(const ExplainCall& call, uint32_t chunk, uint32
   return fastest_us;
 }
 
+// A base, which one query row over one row costs; a floor, which a query row over all rows rests
+// on; and the cost of a query row where many leave the floor. Two numbers of query rows alone tell
+// the floor from the base only if there is none: what one query row waits for memory would count as
+// a base, of short chunks and long ones alike.
 absl::StatusOr<ComputeConstants> MeasureCompute(const ExplainCall& call, uint32_t chunk,
-                                                Router& router) {
-  CKV_ASSIGN_OR_RETURN(const double few_us, ComputeUs(call, chunk, kFewRows, {}, router));
-  CKV_ASSIGN_OR_RETURN(const double many_us, ComputeUs(call, chunk, kManyRows, {}, router));
+                                                uint32_t& layer, Router& router) {
   const double tokens = call.corpus->chunks[chunk].token_count;
+  const int32_t first = 0;
+  CKV_ASSIGN_OR_RETURN(const double few_us, ComputeUs(call, chunk, kFewRows, {}, layer, router));
+  CKV_ASSIGN_OR_RETURN(const double many_us, ComputeUs(call, chunk, kManyRows, {}, layer, router));
+  CKV_ASSIGN_OR_RETURN(const double least_us,
+                       ComputeUs(call, chunk, kFewRows, {&first, 1}, layer, router));
   ComputeConstants compute;
-  compute.per_row_token_us = std::max(0.0, (many_us - few_us) / ((kManyRows - kFewRows) * tokens));
-  compute.base_us = std::max(0.0, few_us - kFewRows * tokens * compute.per_row_token_us);
+  compute.base_us = std::min(least_us, few_us);
+  compute.per_row_token_us = std::max(0.0, (many_us - compute.base_us) / (kManyRows * tokens));
+  compute.floor.us_per_token = (few_us - compute.base_us) / tokens;
   return compute;
 }
 
 // Measures how much longer picked-out rows take than rows that lie together. It picks every second
 // row of the chunk, so that no two are neighbours, up to the budget.
 absl::StatusOr<double> MeasureGather(const ExplainCall& call, uint32_t chunk,
-                                     const ComputeConstants& compute, Router& router) {
+                                     const ComputeConstants& compute, uint32_t& layer,
+                                     Router& router) {
   const uint32_t tokens = call.corpus->chunks[chunk].token_count;
   std::vector<int32_t> rows;
   for (uint32_t row = 0; row < tokens && rows.size() < call.select; row += 2)
     rows.push_back(static_cast<int32_t>(row));
-  CKV_ASSIGN_OR_RETURN(const double us, ComputeUs(call, chunk, kManyRows, rows, router));
-  const double dense_us = double(kManyRows) * double(rows.size()) * compute.per_row_token_us;
+  CKV_ASSIGN_OR_RETURN(const double us, ComputeUs(call, chunk, kGatherRows, rows, layer, router));
+  const double picked = double(rows.size());
+  const double dense_us =
+      OverFloor(0, kGatherRows * picked * compute.per_row_token_us, compute.floor, picked).Us();
   if (!(dense_us > 0)) return 1;
   return std::clamp((us - compute.base_us) / dense_us, kGatherFactorMin, kGatherFactorMax);
 }
@@ -147,13 +166,14 @@ absl::Status MeasureHolder(const ExplainCall& call, HolderLink& link, uint32_t c
   }
   if (!known) CKV_RETURN_IF_ERROR(ProbeFabric(links, link, clock, call.deadline));
   std::optional<ComputeConstants> compute = peer.compute(widths);
+  uint32_t layer = 0;
   if (!compute) {
-    CKV_ASSIGN_OR_RETURN(compute, MeasureCompute(call, chunk, tools.router));
+    CKV_ASSIGN_OR_RETURN(compute, MeasureCompute(call, chunk, layer, tools.router));
     peer.set_compute(widths, *compute);
   }
   if (call.select > 0 && compute->gather_factor == 0) {
     CKV_ASSIGN_OR_RETURN(compute->gather_factor,
-                         MeasureGather(call, chunk, *compute, tools.router));
+                         MeasureGather(call, chunk, *compute, layer, tools.router));
     peer.set_compute(widths, *compute);
   }
   return absl::OkStatus();

@@ -36,8 +36,9 @@ struct MeasuredInput {
 // share.
 //
 // T_probe and BW come from a probe of the call context's lane. Compute constants are measured once
-// per holder, by routing 1 and 16 rows over its first chunk. Under selection, 16 rows are also
-// routed over rows picked out of that chunk.
+// per holder, by routing 1 and 64 query rows over its first chunk, and 1 over one row of it. Each
+// attend takes another layer, whose rows lie where calls find them. Under selection, 16 query rows
+// are also routed over rows picked out of that chunk.
 //
 // A holder whose constants are known is still sent one echo, so that a dead one is not recommended.
 // A replica that cannot be measured is left out if another of its group can be. If no holder of a

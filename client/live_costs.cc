@@ -53,9 +53,10 @@ std::optional<RequesterConstants> LiveCosts::KnownHere(const Geometry& geometry)
     if (measured == here_.end()) return std::nullopt;
     if (!constants) constants = measured->second;
     constants->attend_per_row_token_us = measured->second.attend_per_row_token_us;
+    constants->attend_floor = measured->second.attend_floor;
   }
   live_here_.SetKnown(widths, *constants);
-  return WithAttendFactor(*std::move(constants), live_here_.Factor(widths));
+  return WithAttendFactors(*std::move(constants), live_here_.Factors(widths));
 }
 
 RequesterConstants LiveCosts::MeasuredHere(const Geometry& geometry) {
@@ -123,7 +124,10 @@ void LiveCosts::HopeForHere(const ChunkGroups& groups, uint32_t group, size_t be
     if (groups.PeersOf(group)[i - begin]->model.target() != mine) continue;
     if (!candidate.fabric || !compute.curve.empty() || !(compute.per_row_token_us > 0)) continue;
     input.here.attend_per_row_token_us = std::min(input.here.attend_per_row_token_us,
-                                                  compute.per_row_token_us * compute.live_factor);
+                                                  compute.per_row_token_us * compute.live.compute);
+    if (!(compute.floor.us_per_token > 0)) continue;
+    double& floor_us = input.here.attend_floor.us_per_token;
+    floor_us = std::min(floor_us, compute.floor.us_per_token * compute.live.memory);
   }
 }
 

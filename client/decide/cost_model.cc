@@ -43,19 +43,18 @@ double TransferUs(double bytes, double bytes_per_us) {
   return CleanCost(bytes / bytes_per_us);  // an infinity over another: no time
 }
 
+// The rows of the tokens are read once, for all query rows of all requesters.
 double ComputeUs(const ComputeConstants& compute, const Workload& work, double attended,
                  double requesters) {
   const double gather = work.selected && compute.gather_factor > 0 ? compute.gather_factor : 1;
-  const double live = compute.live_factor > 0 ? compute.live_factor : 1;
-  if (!compute.curve.empty()) {
-    return TimesCost(
-        live, compute.curve.Us(TimesCost(work.rows, requesters), TimesCost(attended, gather)));
-  }
-  double load = TimesCost(TimesCost(work.rows, attended), requesters);
-  load = TimesCost(load, gather);
+  const double rows = TimesCost(work.rows, requesters);
+  const double tokens = TimesCost(attended, gather);
+  if (!compute.curve.empty()) return compute.curve.Time(rows, tokens).Us(compute.live);
+  const double load = TimesCost(TimesCost(TimesCost(work.rows, attended), requesters), gather);
   const double paid = CleanCost(load - CleanCost(compute.free_row_tokens));
-  return TimesCost(
-      live, CleanCost(compute.base_us) + TimesCost(paid, CleanCost(compute.per_row_token_us)));
+  const double compute_us = TimesCost(paid, CleanCost(compute.per_row_token_us));
+  return OverFloor(compute.base_us, compute_us, compute.floor, rows > 0 ? tokens : 0)
+      .Us(compute.live);
 }
 
 bool OneFrameTakes(const Geometry& geometry, bool f32_partials, const LaneShape& shape,

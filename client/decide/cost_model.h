@@ -5,6 +5,9 @@
 //   pull, a round    T_probe + k x b_kv / BW          for a selection, which changes every step
 //   BW               min(measured, B (1 - c)) / (1 + n)
 //
+// T_compute grows with the query rows of all requesters. It never falls below the floor, the time
+// to bring the tokens' rows in, which requesters share (client/decide/compute_curve.h).
+//
 // A call with more rows than a lane's slot takes is cut into F frames (FrameRowsOf). While one
 // frame is computed, the next is on its way out and the previous one on its way back. For one frame
 // of f rows, let u = f q / BW, d = f p / BW and c = T_compute. Let U, D and C be the same for all

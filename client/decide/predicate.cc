@@ -104,10 +104,7 @@ CostBreakdown RouteCost(const DecisionInput& input, const Workload& work) {
 }
 
 double AttendHereUs(const DecisionInput& input, const Workload& work) {
-  if (!input.here.attend.empty())
-    return TimesCost(work.rounds, input.here.attend.Us(work.rows, work.attended));
-  const double per_row_us = TimesCost(work.attended, CleanCost(input.here.attend_per_row_token_us));
-  return TimesCost(work.rounds, TimesCost(work.rows, per_row_us));
+  return TimesCost(work.rounds, AttendHereTime(input.here, work.rows, work.attended).Us());
 }
 
 // Rows to be kept here: null, and what must go first is charged; or why they cannot be.

@@ -18,7 +18,7 @@
 //   T_splice        L x (here.splice_per_layer_us + tokens x here.splice_per_token_layer_us);
 //                   0 if `canonical` or under selection
 //   T_attend_here   here.attend for M_q rows over the tokens; if that curve is empty,
-//                   M_q x tokens x here.attend_per_row_token_us
+//                   tokens x max(M_q x here.attend_per_row_token_us, here.attend_floor)
 //   c               here.prefill_per_token_layer_us
 //   tokens          under selection, T_attend_here and T_evict count at most `selected` of them.
 //                   Rows that are near already are left out of T_pull, T_local and T_evict

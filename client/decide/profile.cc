@@ -13,6 +13,14 @@ constexpr int kCopyRunCount = 5;
 
 }  // namespace
 
+KernelTime AttendHereTime(const RequesterConstants& here, double rows, double tokens) noexcept {
+  if (!here.attend.empty()) return here.attend.Time(rows, tokens);
+  if (!(rows > 0) || !(tokens > 0)) return {};
+  const double per_row_token_us = here.attend_per_row_token_us;
+  const double compute_us = per_row_token_us > 0 ? rows * (tokens * per_row_token_us) : 0;
+  return OverFloor(0, compute_us, here.attend_floor, tokens);
+}
+
 void LiveFabric::Set(const FabricConstants& constants, bool bandwidth_fixed) {
   t_probe_us_.store(constants.t_probe_us, std::memory_order_relaxed);
   bandwidth_fixed_.store(bandwidth_fixed, std::memory_order_relaxed);

@@ -28,22 +28,25 @@ struct FabricConstants {
 };
 
 // One holder's compute for one geometry, over its whole load W = rows x tokens x requesters:
-//   T_compute = base + max(0, W x gather - free) x per_row_token
+//   T_compute = base + max(u, tokens x gather x f)        u = max(0, W x gather - free) x
+//   per_row_token
 // A few requesters do not fill a GPU (arXiv:2606.01502 section 6.3: flat to 8 of them, then
-// linear). `free_row_tokens` is the load that costs nothing; on a CPU it is 0.
+// linear). `free_row_tokens` is the load that costs nothing; on a CPU it is 0. f is the floor. The
+// tokens' rows come from memory once, for all query rows of all requesters that share the kernel.
+// client/decide/compute_curve.h has the formula for a shown share above 0.
 struct ComputeConstants {
   double base_us = 0;
   double per_row_token_us = 0;
   double free_row_tokens = 0;
-  // The calibrated curve, over rows x requesters query rows. Unless empty, it replaces base and
-  // per_row_token.
+  // The calibrated curve, over rows x requesters query rows. Unless empty, it replaces base,
+  // per_row_token and floor.
   ComputeCurve curve = {};
-  // Multiplies all of the above: the kernel's time now over its time when they were measured
-  // (client/learn/live_compute.h). A value not above 0 counts as 1.
-  double live_factor = 1;
+  // The kernel's time now over its time when the above were measured (client/learn/live_kernel.h).
+  LiveFactors live = {};
   // The time to attend k selected rows over the time to attend k adjacent rows. If 0, it was not
   // measured and counts as 1.
   double gather_factor = 0;
+  MemoryFloor floor = {};  // goes with base and per_row_token; all zeros if it was not measured
 };
 
 // The constants of this requester. A profile gives them, or CalibrateHere
@@ -56,12 +59,18 @@ struct RequesterConstants {
   // The fixed cost of a splice per layer: kernel launches on a GPU, about 100 us in
   // arXiv:2606.01502 section 7. It is paid only if rows are rotated.
   double splice_per_layer_us = 0;
-  double attend_per_row_token_us = 0;  // the same kernel, run here
-  ComputeCurve attend = {};            // unless empty, replaces it
+  // The same kernel, run here, and its floor: rows x tokens x per_row_token, but at least the time
+  // to bring the tokens' rows in. Unless the curve is empty, it replaces both.
+  double attend_per_row_token_us = 0;
+  MemoryFloor attend_floor = {};
+  ComputeCurve attend = {};
   // Prefill of one token at one layer. If unset, no engine is attached and recomputing is not
   // offered. A profile gives it: `ckvctl calibrate` times its engine.
   std::optional<double> prefill_per_token_layer_us;
 };
+
+// Returns the time to attend here: one layer, `rows` query rows over `tokens` tokens.
+KernelTime AttendHereTime(const RequesterConstants& here, double rows, double tokens) noexcept;
 
 // Tells whether a request had its requester to itself. A request that shares it waits for its turn
 // in the lane and for its caller, who writes and merges the others. That can take up to 30 times

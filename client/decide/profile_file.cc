@@ -22,6 +22,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kDepthMax = 6;
+// Version 1 has neither the field nor floors.
+constexpr int kProfileVersion = 2;
 constexpr size_t kFileBytesMax = size_t{16} << 20;
 constexpr size_t kHostCharacters =
     12;  // characters shown of an identity, which begins with a boot id
@@ -42,7 +44,11 @@ Json CurveJson(const ComputeCurve& curve) {
     anchors.push_back(
         {{"query_rows", curve.anchors[i].rows}, {"us_per_token", curve.anchors[i].us_per_token}});
   }
-  return {{"base_us", curve.base_us}, {"per_row_us", curve.per_row_us}, {"anchors", anchors}};
+  return {{"base_us", curve.base_us},
+          {"per_row_us", curve.per_row_us},
+          {"anchors", anchors},
+          {"floor_us_per_token", curve.floor.us_per_token},
+          {"floor_shown_share", curve.floor.shown_share}};
 }
 
 absl::Status Malformed(std::string_view field, std::string_view why) {
@@ -83,7 +89,14 @@ absl::Status ReadTarget(const nlohmann::json& object, KernelTargetId* target) {
   return absl::OkStatus();
 }
 
-absl::Status ReadCurve(const nlohmann::json& parent, const char* name, ComputeCurve* curve) {
+absl::Status ReadFloor(const nlohmann::json& object, MemoryFloor* floor) {
+  CKV_RETURN_IF_ERROR(ReadNumber(object, "floor_us_per_token", &floor->us_per_token));
+  CKV_RETURN_IF_ERROR(ReadNumber(object, "floor_shown_share", &floor->shown_share));
+  return floor->shown_share > 1 ? Malformed("floor_shown_share", "above 1") : absl::OkStatus();
+}
+
+absl::Status ReadCurve(const nlohmann::json& parent, const char* name, bool has_floor,
+                       ComputeCurve* curve) {
   CKV_ASSIGN_OR_RETURN(const nlohmann::json* object,
                        Field(parent, name, nlohmann::json::value_t::object));
   CKV_RETURN_IF_ERROR(ReadNumber(*object, "base_us", &curve->base_us));
@@ -99,10 +112,10 @@ absl::Status ReadCurve(const nlohmann::json& parent, const char* name, ComputeCu
     if (to.rows <= before) return Malformed("query_rows", "not ascending");
     before = to.rows;
   }
-  return absl::OkStatus();
+  return has_floor ? ReadFloor(*object, &curve->floor) : absl::OkStatus();
 }
 
-absl::StatusOr<LaneProfile> ReadLane(const nlohmann::json& object) {
+absl::StatusOr<LaneProfile> ReadLane(const nlohmann::json& object, bool has_floor) {
   LaneProfile lane;
   CKV_RETURN_IF_ERROR(ReadText(object, "holder", &lane.holder));
   CKV_RETURN_IF_ERROR(ReadText(object, "fabric", &lane.fabric));
@@ -116,8 +129,19 @@ absl::StatusOr<LaneProfile> ReadLane(const nlohmann::json& object) {
     CKV_RETURN_IF_ERROR(ReadNumber(object, "wire_share", &lane.wire_share));
   if (object.contains("splice_share"))
     CKV_RETURN_IF_ERROR(ReadNumber(object, "splice_share", &lane.splice_share));
-  CKV_RETURN_IF_ERROR(ReadCurve(object, "compute", &lane.compute));
+  CKV_RETURN_IF_ERROR(ReadCurve(object, "compute", has_floor, &lane.compute));
   return lane;
+}
+
+// Reads the version: whether curves have a floor.
+absl::StatusOr<bool> HasFloors(const nlohmann::json& json) {
+  if (!json.is_object() || !json.contains("version")) return false;
+  double version = 0;
+  CKV_RETURN_IF_ERROR(ReadNumber(json, "version", &version));
+  if (version == 1 || version == kProfileVersion) return version == kProfileVersion;
+  return Malformed("version",
+                   absl::StrFormat("%g, but 1 and %d can be read here: run ckvctl calibrate again",
+                                   version, kProfileVersion));
 }
 
 }  // namespace
@@ -180,13 +204,15 @@ std::string FormatProfile(const Profile& profile) {
   if (profile.here.prefill_per_token_layer_us)
     here["prefill_per_token_layer_us"] = *profile.here.prefill_per_token_layer_us;
   here["compute"] = CurveJson(profile.here.attend);
-  Json json = {{"subject", profile.subject}, {"here", here}, {"lanes", lanes}};
+  Json json = {
+      {"version", kProfileVersion}, {"subject", profile.subject}, {"here", here}, {"lanes", lanes}};
   if (profile.kernel) json["kernel"] = KernelRecordJson(*profile.kernel);
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 absl::StatusOr<Profile> ParseProfile(std::string_view text) {
   CKV_ASSIGN_OR_RETURN(const nlohmann::json json, ParseJson(text, kDepthMax));
+  CKV_ASSIGN_OR_RETURN(const bool has_floor, HasFloors(json));
   Profile profile;
   CKV_RETURN_IF_ERROR(ReadText(json, "subject", &profile.subject));
   CKV_ASSIGN_OR_RETURN(const nlohmann::json* here,
@@ -204,12 +230,12 @@ absl::StatusOr<Profile> ParseProfile(std::string_view text) {
     CKV_RETURN_IF_ERROR(
         ReadNumber(*here, "prefill_per_token_layer_us", &*profile.here.prefill_per_token_layer_us));
   }
-  CKV_RETURN_IF_ERROR(ReadCurve(*here, "compute", &profile.here.attend));
+  CKV_RETURN_IF_ERROR(ReadCurve(*here, "compute", has_floor, &profile.here.attend));
   CKV_ASSIGN_OR_RETURN(const nlohmann::json* lanes,
                        Field(json, "lanes", nlohmann::json::value_t::array));
   if (lanes->size() > kProfileLaneCountMax) return Malformed("lanes", "too many");
   for (const nlohmann::json& object : *lanes) {
-    CKV_ASSIGN_OR_RETURN(LaneProfile lane, ReadLane(object));
+    CKV_ASSIGN_OR_RETURN(LaneProfile lane, ReadLane(object, has_floor));
     profile.lanes.push_back(std::move(lane));
   }
   if (json.contains("kernel")) {

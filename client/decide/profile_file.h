@@ -75,11 +75,14 @@ std::string WhyNotFrom(const Profile& profile, std::string_view host_identity);
 
 // Writes JSON indented by two spaces. The name of every constant ends in its unit.
 std::string FormatProfile(const Profile& profile);
-// Reads what FormatProfile writes. If here.splice_per_layer_us is missing, it is 0; if
-// here.prefill_per_token_layer_us is missing, it is unset.
+// Reads what FormatProfile writes, and what earlier versions of it wrote. A file without a version
+// is one of version 1, whose curves have no floor: they are read with a floor of 0. If
+// here.splice_per_layer_us is missing, it is 0; if here.prefill_per_token_layer_us is missing, it
+// is unset.
 //   InvalidArgument     the text is not JSON, or a field is missing, has another type, or is
-//                       negative or not finite. More than kProfileLaneCountMax lanes or
-//                       ComputeCurve::kAnchorCountMax anchors are refused too. Names the field.
+//                       negative or not finite. A shown share above 1, a later version, more than
+//                       kProfileLaneCountMax lanes or ComputeCurve::kAnchorCountMax anchors are
+//                       refused too. Names the field.
 absl::StatusOr<Profile> ParseProfile(std::string_view text);
 inline constexpr size_t kProfileLaneCountMax = 4096;
 

@@ -234,9 +234,20 @@ std::optional<uint64_t> BreakEven(const DecisionInput& input, Knob knob, Primiti
     const CostBreakdown &a = decision.cost(winner), &b = decision.cost(loser);
     return a.offered && b.offered && a.total_us < b.total_us;
   };
-  // Two straight lines cross once at most: bisect.
   double low = spec.range.min - 1, high = spec.range.max;  // not at low, or it is no value
   if (!wins(high)) return std::nullopt;
+  // Two straight lines cross once at most. Bent ones may cross again below a crossing: the last one
+  // is looked for from above.
+  if (knob == Knob::kQueryRows || knob == Knob::kTokens) {
+    for (auto next = NextValue(spec, high, /*up=*/false); next;
+         next = NextValue(spec, *next, /*up=*/false)) {
+      if (!wins(*next)) {
+        low = *next;
+        break;
+      }
+      high = *next;
+    }
+  }
   while (high - low > 1) {
     const double middle = std::floor(low + (high - low) / 2);
     (wins(middle) ? high : low) = middle;

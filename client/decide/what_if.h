@@ -47,10 +47,10 @@ struct KnobRange {
 KnobRange RangeOf(Knob knob) noexcept;
 
 // Returns the least steps, query rows, tokens or agents from which on `winner` costs less than
-// `loser`. Costs are straight lines of steps and agents. Over query rows and tokens they bend if
-// there is a calibrated curve, a pipeline of frames or a holder with spare compute. They also bend
-// if replicas change places. The result is then one of the crossings, for a `winner` that wins at
-// the end of the range.
+// `loser`. Costs are straight lines of steps and agents. Over query rows and tokens they bend where
+// a kernel leaves the floor of memory, and at the anchors of its curve. They also bend in a
+// pipeline of frames, and if a holder has spare compute or replicas change places. The result is
+// then the last crossing, unless `loser` wins again within 9 % of the input.
 //
 // Room and evictions are left out. The result is empty if `winner` does not win at the end of the
 // range or one of the two is not offered. It is also empty for any other knob.

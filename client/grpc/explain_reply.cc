@@ -76,7 +76,8 @@ void AddHolders(const Explanation& explanation, std::span<const HolderView> hold
       message->set_bandwidth_bytes_per_s(candidate.fabric->bandwidth_bytes_per_s);
     }
     message->set_route_us(place.cost.total_us);
-    message->set_compute_factor(candidate.compute.live_factor);
+    message->set_compute_factor(candidate.compute.live.compute);
+    message->set_memory_factor(candidate.compute.live.memory);
     const auto view = std::find_if(holders.begin(), holders.end(), [&](const HolderView& holder) {
       return holder.member.id == explanation.holders[place.index];
     });

@@ -1,4 +1,4 @@
-// How much slower or faster a holder's kernel is now than its calibration said.
+// How much slower or faster something is now than its calibration said.
 
 #pragma once
 
@@ -11,7 +11,8 @@ namespace ckv {
 
 // One factor, measured over predicted, kept true by the replies that carry a kernel's time. A
 // calibration is made on a quiet holder. The factor follows later changes: the clock rate, the
-// number of threads, other requesters in its batches. It starts at 1. Thread-safe.
+// number of threads, other requesters in its batches. It starts at 1. Thread-safe. LiveKernel
+// (client/learn/live_kernel.h) has one for computing and one for memory.
 //
 // The second least ratio of every BestWindow::kCount samples is taken. A step is at most a factor
 // of 2, and the factor stays within [kFactorMin, kFactorMax]. So no single reply moves it, and a
@@ -26,10 +27,13 @@ class LiveCompute {
   // constants without this factor predicted `predicted_us`. Anything not above 0, or not finite, is
   // ignored.
   void Observe(double predicted_us, double compute_us) {
-    if (!(predicted_us > 0) || !(compute_us > 0)) return;
-    const double ratio = compute_us / predicted_us;
-    if (!(ratio <= kRatioMax)) return;
-    const std::optional<double> measured = window_.Add(ratio);
+    if (predicted_us > 0 && compute_us > 0) Follow(compute_us / predicted_us);
+  }
+  // Takes the factor that one call says. Ignores one that is negative or not finite; 0 says that
+  // nothing was left of what was predicted.
+  void Follow(double factor) {
+    if (!(factor >= 0) || !(factor <= kRatioMax)) return;
+    const std::optional<double> measured = window_.Add(factor);
     if (!measured) return;
     factor_.store(std::clamp(LiveStep(Get(), *measured), kFactorMin, kFactorMax),
                   std::memory_order_relaxed);

@@ -9,7 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "client/decide/profile.h"
-#include "client/learn/live_compute.h"
+#include "client/learn/live_kernel.h"
 #include "proto/geometry.h"
 
 namespace ckv {
@@ -26,17 +26,16 @@ class LiveHere {
   // Takes an attend of `rows` query rows over `tokens` near rows each, which took `us`. On the hot
   // path: no lock and no allocation.
   void Observe(const RowWidths& widths, double rows, double tokens, double us);
-  // The time now over the calibration's; 1 at first.
-  double Factor(const RowWidths& widths) const;
+  // The times now over the calibration's; 1 at first.
+  LiveFactors Factors(const RowWidths& widths) const;
   // Whether enough attends have told it.
   bool Learned(const RowWidths& widths) const;
 
  private:
   struct Known {
     RowWidths widths;
-    ComputeCurve attend;
-    double per_row_token_us = 0;
-    LiveCompute live;
+    RequesterConstants here;
+    LiveKernel live;
     std::atomic<uint32_t> seen{0};
   };
 
@@ -45,9 +44,7 @@ class LiveHere {
   std::atomic<uint32_t> count_{0};  // entries below it do not change, but for `live`
 };
 
-// Returns the time to attend here by these constants.
-double AttendHereUs(const RequesterConstants& here, double rows, double tokens);
 // Returns the constants with the time to attend here multiplied.
-RequesterConstants WithAttendFactor(RequesterConstants here, double factor);
+RequesterConstants WithAttendFactors(RequesterConstants here, const LiveFactors& live);
 
 }  // namespace ckv

@@ -41,9 +41,16 @@ const LiveModel::Fit* LiveModel::Find(const RowWidths& widths) const {
   return nullptr;
 }
 
-double LiveModel::points_factor(const RowWidths& widths) const {
+LiveFactors LiveModel::points_factors(const RowWidths& widths) const {
   const Fit* const fit = Find(widths);
-  return fit == nullptr ? 1 : fit->live.Get();
+  return fit == nullptr ? LiveFactors() : fit->live.Get();
+}
+
+KernelTime LiveModel::Fit::Time(double rows, double tokens) const {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  const MemoryFloor floor = {floor_us_per_token.load(kRelaxed), floor_shown_share.load(kRelaxed)};
+  return OverFloor(base_us.load(kRelaxed), per_row_token_us.load(kRelaxed) * rows * tokens, floor,
+                   tokens);
 }
 
 ComputeConstants LiveModel::ComputeFor(const RowWidths& widths,
@@ -52,7 +59,7 @@ ComputeConstants LiveModel::ComputeFor(const RowWidths& widths,
   ComputeConstants compute = measured.value_or(ComputeConstants{});
   const bool seeded = seed != nullptr && !seed->compute.empty();
   if (seeded) compute.curve = seed->compute;
-  compute.live_factor = seeded ? curve_factor() : points_factor(widths);
+  compute.live = seeded ? curve_factors() : points_factors(widths);
   return compute;
 }
 
@@ -62,11 +69,15 @@ void LiveModel::SetMeasured(const RowWidths& widths, const ComputeConstants& mea
     uint64_t known = 0;
     if (!fit.key.compare_exchange_strong(known, key, std::memory_order_acq_rel) && known != key)
       continue;
-    const double base_us = fit.base_us.exchange(measured.base_us, std::memory_order_relaxed);
-    const double per_row_token_us =
-        fit.per_row_token_us.exchange(measured.per_row_token_us, std::memory_order_relaxed);
-    if (base_us != measured.base_us || per_row_token_us != measured.per_row_token_us)
-      fit.live.Reset();
+    bool changed = false;
+    const auto set = [&changed](std::atomic<double>& to, double value) {
+      changed |= to.exchange(value, std::memory_order_relaxed) != value;
+    };
+    set(fit.base_us, measured.base_us);
+    set(fit.per_row_token_us, measured.per_row_token_us);
+    set(fit.floor_us_per_token, measured.floor.us_per_token);
+    set(fit.floor_shown_share, measured.floor.shown_share);
+    if (changed) fit.live.Reset();
     return;
   }
 }
@@ -80,18 +91,16 @@ void LiveModel::Observe(const AnsweredFrame& frame, const std::optional<FabricCo
   Fit* const fit = seeded ? nullptr : const_cast<Fit*>(Find(frame.geometry.widths()));
   if (!seeded && fit == nullptr) return;
   const double rows = frame.rows, tokens = double(frame.tokens);
-  const double predicted_us =
-      seeded ? seed->compute.Us(rows, tokens)
-             : fit->base_us.load(std::memory_order_relaxed) +
-                   fit->per_row_token_us.load(std::memory_order_relaxed) * rows * tokens;
+  const KernelTime time = seeded ? seed->compute.Time(rows, tokens) : fit->Time(rows, tokens);
+  LiveKernel& live = seeded ? of_curve_ : fit->live;
+  const double predicted_us = time.Us(live.Get());
   if (!(predicted_us > 0)) return;
-  LiveCompute& live = seeded ? of_curve_ : fit->live;
   if (frame.whole && fabric) {
     // The kernel's time is known already: it goes in as a base, which costs no second look at the
     // curve.
     Candidate candidate;
     candidate.fabric = fabric;
-    candidate.compute.base_us = predicted_us * live.Get();
+    candidate.compute.base_us = predicted_us;
     candidate.queue_us = queue_us;
     Workload work;
     work.rows = 1;
@@ -99,7 +108,7 @@ void LiveModel::Observe(const AnsweredFrame& frame, const std::optional<FabricCo
     error_.Observe(RouteRound(work, candidate).total_us,
                    double((clock.Now() - frame.posted).count()) / 1e3);
   }
-  live.Observe(predicted_us, double(frame.compute_ns) / 1e3);
+  live.Observe(time, double(frame.compute_ns) / 1e3);
 }
 
 }  // namespace ckv

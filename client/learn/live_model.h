@@ -9,8 +9,8 @@
 
 #include "client/decide/profile.h"
 #include "client/decide/profile_seed.h"
-#include "client/learn/live_compute.h"
 #include "client/learn/live_error.h"
+#include "client/learn/live_kernel.h"
 #include "proto/base/clock.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
@@ -52,13 +52,13 @@ class LiveModel {
   KernelTargetId target() const { return target_.load(std::memory_order_relaxed); }
 
   // Returns kernel constants for the cost model: the profile's curve if `seed` has one, else
-  // `measured`, Explain's two-point fit for these widths. Either is scaled by the current slowdown
-  // of the kernel.
+  // `measured`, what Explain measured for these widths. Either comes with the current slowdown of
+  // the kernel.
   ComputeConstants ComputeFor(const RowWidths& widths,
                               const std::optional<ComputeConstants>& measured,
                               const LaneProfile* seed) const;
-  // Takes a new two-point fit. If it differs from the last one for these widths, its live factor
-  // starts at 1 again. Widths beyond kWidthsMax have no live factor.
+  // Takes what Explain measured. If it differs from the last for these widths, its live factors
+  // start at 1 again. Widths beyond kWidthsMax have no live factors.
   void SetMeasured(const RowWidths& widths, const ComputeConstants& measured);
 
   // Learns from one answered frame. On the hot path: no lock and no allocation, except when
@@ -68,16 +68,20 @@ class LiveModel {
 
   // Returns LiveError's median over whole calls of one frame, from post to answer.
   std::optional<double> error() const { return error_.Median(); }
-  // Returns the live factor of what ComputeFor gives, by a seed's curve or without; 1 at first.
-  double curve_factor() const { return of_curve_.Get(); }
-  double points_factor(const RowWidths& widths) const;
+  // Returns the live factors of what ComputeFor gives, by a seed's curve or without; 1 at first.
+  LiveFactors curve_factors() const { return of_curve_.Get(); }
+  LiveFactors points_factors(const RowWidths& widths) const;
 
  private:
-  // Explain's fit for one key of widths, 0 while it is free. Keys are set once.
+  // The constants that Explain measured for one key of widths, 0 while it is free. Keys are set
+  // once.
   struct Fit {
     std::atomic<uint64_t> key{0};
     std::atomic<double> base_us{0}, per_row_token_us{0};
-    LiveCompute live;
+    std::atomic<double> floor_us_per_token{0}, floor_shown_share{0};
+    LiveKernel live;
+
+    KernelTime Time(double rows, double tokens) const;
   };
   static uint64_t KeyOf(const RowWidths& widths);
   // Returns the fit of these widths, or null.
@@ -87,7 +91,7 @@ class LiveModel {
   const BusyPeriod* const requests_;
   std::array<const LaneProfile*, kFabricKindEnd> lanes_{};  // the seed's, or null
   std::atomic<KernelTargetId> target_{KernelTargetId::kUnknown};
-  LiveCompute of_curve_;
+  LiveKernel of_curve_;
   std::array<Fit, kWidthsMax> fits_;
   LiveError error_;
 };

@@ -24,6 +24,7 @@ import decision_links
 
 # The median of so many repetitions is what counts: two shared cores are noisy.
 REPETITIONS = {"attention_bench": 5, "matrix_bench": 3, "dot_bench": 3, "prefill_bench": 1, "requester_bench": 5, "data_path_bench": 3, "decision_bench": 5,
+               "curve_bench": 2,
                "splice_bench": 3, "contexts_bench": 3, "store_bench": 5, "store_disk_bench": 2, "store_stripe_bench": 3, "store_plan_bench": 3,
                "pull_rule_bench": 2, "near_bench": 3}
 # What a set runs of a binary, where that is not all of it.
@@ -172,6 +173,11 @@ SETS = {
     "decision": [
         Bar("decision over 8 candidates", "decision_bench", counter("BM_Decide/candidates:8", "cpu_time"), "ns",
             at_most=1000, base=counter("BM_Decide/candidates:1", "cpu_time")),
+        # The default target and the best vector target, over rows in no cache: fitted to few, held against more.
+        *(Bar(f"kernel's curve against its measured times, {target} target", "curve_bench",
+              counter(f"BM_Curve/{target}/curve", "error"), "% MAPE", at_most=8,
+              base=counter(f"BM_Curve/{target}/without_floor", "error"), base_unit="% without a floor")
+          for target in ("default", "vector")),
         # What the model is held to is at full speed; what its choices cost, everywhere.
         *(bar for link, large, all_rows in (("shm", 7, 12), ("tcp", 7, 12), ("10gbit", None, None),
                                             ("1gbit", None, None)) for bar in (

@@ -26,6 +26,7 @@ DecisionInput InputOf(int64_t candidates) {
   input.here.splice_per_token_layer_us = 0.05;
   input.here.splice_per_layer_us = 100;
   input.here.attend_per_row_token_us = 1e-4;
+  input.here.attend_floor = {0.06, 0.1};
   input.here.prefill_per_token_layer_us = 1.0;
   for (int64_t i = 0; i < candidates; ++i) {
     Candidate candidate;
@@ -34,10 +35,13 @@ DecisionInput InputOf(int64_t candidates) {
     candidate.path = PathCost{static_cast<uint32_t>(i % 4), 50e9, 3, 0.2, 2};
     candidate.compute = {.base_us = 15, .per_row_token_us = 8e-5, .free_row_tokens = 1e5};
     candidate.compute.gather_factor = 1.1;
+    candidate.compute.floor = {0.06, 0.1};
+    candidate.compute.live = {1.1, 0.9};
     // Half of them calibrated: both ways of telling a kernel's time.
     if (i % 2 == 1) {
       candidate.compute.curve.anchor_count = 4;
       candidate.compute.curve.anchors = {{{1, 0.1}, {16, 0.3}, {64, 1}, {256, 4}}};
+      candidate.compute.curve.floor = candidate.compute.floor;
     }
     candidate.in_flight = 1;
     candidate.queue_us = 5;

@@ -147,6 +147,7 @@ Json HolderJson(const v1::ExplainReply& reply) {
                   {"bandwidth_bytes_per_s", holder.bandwidth_bytes_per_s()},
                   {"route_us", holder.route_us()},
                   {"compute_factor", holder.compute_factor()},
+                  {"memory_factor", holder.memory_factor()},
                   {"model_error", nullptr},
                   {"path", nullptr}};
     if (holder.has_model_error()) entry["model_error"] = holder.model_error();

@@ -115,6 +115,42 @@ TEST(RouteRound, NeverFallsAsRowsGrow) {
   }
 }
 
+// The rows of the tokens are read once, for all requesters that share the kernel, and take as long
+// however few query rows there are.
+TEST(CostModel, NoKernelIsFasterThanItsRowsComeIn) {
+  DecisionInput input = test::PaperInput("deepseek-v2-lite", 16);
+  input.geometry.layers = 1;
+  Candidate& holder = input.candidates[0];
+  holder.compute = {5, 0.01 / 16};  // 16 query rows take 10 ns a token
+  holder.compute.floor.us_per_token = 0.08;
+  input.here.attend_per_row_token_us = 0.02 / 16;
+  input.here.attend_floor.us_per_token = 0.05;
+  const auto route_us = [&] { return Decide(input).cost(Primitive::kRoute).compute_us; };
+  const auto here_us = [&] { return Decide(input).cost(Primitive::kFetch).compute_us; };
+  for (const uint32_t rows : {1u, 16u, 128u, 1024u}) {
+    input.query_rows = rows;
+    EXPECT_NEAR(route_us(), 5 + 2048 * std::max(0.01 / 16 * rows, 0.08), 1e-9) << rows;
+    EXPECT_NEAR(here_us(), 2048 * std::max(0.02 / 16 * rows, 0.05), 1e-9) << rows;
+  }
+  input.query_rows = 16;
+  holder.concurrent = 7;  // 8 x 16 query rows come to 80 ns just so
+  EXPECT_NEAR(route_us(), 5 + 2048 * 0.08, 1e-9);
+  holder.concurrent = 15;
+  EXPECT_NEAR(route_us(), 5 + 2048 * 0.16, 1e-9);
+  holder.concurrent = 0;
+  holder.compute.live = {2, 3};
+  EXPECT_NEAR(route_us(), 10 + 2048 * 0.24, 1e-9);
+  input.selected = 512;
+  holder.compute.gather_factor = 2;  // rows that lie apart come in more slowly too
+  EXPECT_NEAR(route_us(), 10 + 2 * 512 * 0.24, 1e-9);
+  EXPECT_NEAR(here_us(), 512 * 0.05, 1e-9);
+  // A curve brings its own floor.
+  input.selected = 0;
+  holder.compute.live = {};
+  holder.compute.curve = {3, 0, 1, {{{16, .01}}}, {.04, .5}};
+  EXPECT_NEAR(route_us(), 3 + 2048 * (.04 + .5 * .01), 1e-9);
+}
+
 // One chunk, attended densely: what is cut is what the model counts on.
 TEST(FrameRowsOf, IsWhatACallIsCutInto) {
   std::mt19937 rng(3);

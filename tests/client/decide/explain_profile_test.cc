@@ -128,7 +128,7 @@ TEST_F(ExplainProfile, CallsKeepItTrue) {
     ASSERT_TRUE(requester->Attend(call, answer.View(), nullptr).ok());
   const auto explained = Explain();
   ASSERT_TRUE(explained.ok()) << explained.status();
-  EXPECT_EQ(explained->input.candidates[0].compute.live_factor, LiveCompute::kFactorMin);
+  EXPECT_EQ(explained->input.candidates[0].compute.live.compute, LiveCompute::kFactorMin);
   const std::vector<HolderView> holders = requester->KnownHolders();
   ASSERT_TRUE(holders[0].model_error.has_value());
   EXPECT_GT(*holders[0].model_error, 0.9);

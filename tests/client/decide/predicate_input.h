@@ -58,6 +58,16 @@ inline Candidate RandomCandidate(std::mt19937& rng) {
   }
   candidate.compute = {AnyScale(rng), AnyScale(rng) * 1e-5, double(rng() % 3) * 1e5,
                        double(rng() % 4)};
+  if (rng() % 2) candidate.compute.floor = {AnyScale(rng) * 1e-5, double(rng() % 101) / 100};
+  if (rng() % 4 == 0) {
+    const double us = AnyScale(rng) * 1e-3;
+    candidate.compute.curve = {AnyScale(rng),
+                               AnyScale(rng) * 1e-2,
+                               2,
+                               {{{1, us}, {64, us * double(1 + rng() % 64)}}},
+                               {AnyScale(rng) * 1e-3, double(rng() % 101) / 100}};
+  }
+  if (rng() % 4 == 0) candidate.compute.live = {AnyScale(rng) * 1e-2, AnyScale(rng) * 1e-2};
   if (rng() % 2) candidate.wire_share = double(rng() % 101) / 100;
   if (rng() % 2) candidate.splice_share = double(rng() % 101) / 100;
   candidate.in_flight = rng() % 10;
@@ -91,6 +101,7 @@ inline DecisionInput RandomInput(std::mt19937& rng) {
   input.here.splice_per_token_layer_us = AnyScale(rng) * 1e-3;
   input.here.splice_per_layer_us = AnyScale(rng);
   input.here.attend_per_row_token_us = AnyScale(rng) * 1e-5;
+  if (rng() % 2) input.here.attend_floor = {AnyScale(rng) * 1e-5, double(rng() % 101) / 100};
   if (rng() % 2) input.here.prefill_per_token_layer_us = AnyScale(rng);
   return input;
 }

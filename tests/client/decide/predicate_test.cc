@@ -258,6 +258,7 @@ std::vector<Change> Dearer() {
       [](DecisionInput& in) { in.here.splice_per_layer_us *= 2; },
       all([](Candidate& c) { c.splice_share = (1 + c.splice_share) / 2; }),
       [](DecisionInput& in) { in.here.attend_per_row_token_us *= 2; },
+      [](DecisionInput& in) { in.here.attend_floor.us_per_token += 1e-3; },
       [](DecisionInput& in) {
         if (in.here.prefill_per_token_layer_us) *in.here.prefill_per_token_layer_us *= 2;
       },
@@ -284,6 +285,13 @@ std::vector<Change> Dearer() {
       all([](Candidate& c) { c.compute.base_us *= 2; }),
       all([](Candidate& c) { c.compute.per_row_token_us *= 2; }),
       all([](Candidate& c) { c.compute.free_row_tokens /= 2; }),
+      all([](Candidate& c) {
+        for (MemoryFloor* floor : {&c.compute.floor, &c.compute.curve.floor}) {
+          floor->us_per_token += 1e-3;
+          floor->shown_share = (1 + floor->shown_share) / 2;
+        }
+      }),
+      all([](Candidate& c) { c.compute.live.compute *= 2, c.compute.live.memory *= 3; }),
       all([](Candidate& c) {
         c.compute.gather_factor = std::max(1.0, c.compute.gather_factor) + 1;
       }),
@@ -353,7 +361,8 @@ TEST(Predicate, TheUnitOfTimeDecidesNothing) {
     const Decision before = Decide(input);
     constexpr double kSlower = 4;
     for (double* us : {&input.here.merge_per_row_us, &input.here.splice_per_token_layer_us,
-                       &input.here.splice_per_layer_us, &input.here.attend_per_row_token_us}) {
+                       &input.here.splice_per_layer_us, &input.here.attend_per_row_token_us,
+                       &input.here.attend_floor.us_per_token}) {
       *us *= kSlower;
     }
     if (input.here.prefill_per_token_layer_us) *input.here.prefill_per_token_layer_us *= kSlower;
@@ -369,6 +378,12 @@ TEST(Predicate, TheUnitOfTimeDecidesNothing) {
       }
       c.compute.base_us *= kSlower;
       c.compute.per_row_token_us *= kSlower;
+      c.compute.floor.us_per_token *= kSlower;
+      ComputeCurve& curve = c.compute.curve;
+      for (double* us : {&curve.base_us, &curve.per_row_us, &curve.anchors[0].us_per_token,
+                         &curve.anchors[1].us_per_token, &curve.floor.us_per_token}) {
+        *us *= kSlower;
+      }
       c.queue_us *= kSlower;
     });
     const Decision after = Decide(input);
@@ -412,13 +427,19 @@ void MakeOdd(std::mt19937& rng, DecisionInput& input) {
     for (double* value :
          {&c.token_share, &c.compute.base_us, &c.compute.per_row_token_us,
           &c.compute.free_row_tokens, &c.compute.gather_factor, &c.wire_share, &c.splice_share,
-          &c.in_flight, &c.concurrent, &c.queue_us, &c.queue_requests}) {
+          &c.in_flight, &c.concurrent, &c.queue_us, &c.queue_requests,
+          &c.compute.floor.us_per_token, &c.compute.floor.shown_share,
+          &c.compute.curve.floor.us_per_token, &c.compute.curve.floor.shown_share,
+          &c.compute.curve.anchors[1].us_per_token, &c.compute.live.compute,
+          &c.compute.live.memory}) {
       maybe(*value);
     }
     if (rng() % 8 == 0) c.group = rng();
   });
-  for (double* value : {&input.here.merge_per_row_us, &input.here.splice_per_token_layer_us,
-                        &input.here.splice_per_layer_us, &input.here.attend_per_row_token_us}) {
+  for (double* value :
+       {&input.here.merge_per_row_us, &input.here.splice_per_token_layer_us,
+        &input.here.splice_per_layer_us, &input.here.attend_per_row_token_us,
+        &input.here.attend_floor.us_per_token, &input.here.attend_floor.shown_share}) {
     maybe(*value);
   }
   if (input.here.prefill_per_token_layer_us) maybe(*input.here.prefill_per_token_layer_us);

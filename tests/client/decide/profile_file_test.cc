@@ -4,6 +4,7 @@
 #include "client/decide/profile_file.h"
 
 #include <fstream>
+#include <regex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,13 +28,16 @@ Profile Sample() {
   profile.here.splice_per_token_layer_us = 0.0625;
   profile.here.splice_per_layer_us = 0.75;
   profile.here.prefill_per_token_layer_us = 3.5;
-  profile.here.attend = {
-      .base_us = 1, .per_row_us = 2, .anchor_count = 1, .anchors = {{{16, 0.25}}}};
+  profile.here.attend = {.base_us = 1,
+                         .per_row_us = 2,
+                         .anchor_count = 1,
+                         .anchors = {{{16, 0.25}}},
+                         .floor = {0.125, 0.5}};
   profile.kernel_target = KernelTargetId::kNeon;
   profile.lanes = {{"h0",
                     "shm",
                     {1.5, 9e9, 8e9},
-                    {2, 0.5, 2, {{{1, 0.5}, {64, 4}}}},
+                    {2, 0.5, 2, {{{1, 0.5}, {64, 4}}}, {0.0625, 1}},
                     0,
                     1,
                     KernelTargetId::kAvx3},
@@ -90,6 +94,15 @@ TEST(Profile, WhatLiesIsRefusedByName) {
       {"\"splice_share\": 0.25", "\"splice_share\": \"x\""},
       {"\"query_rows\": 64", "\"query_rows\": 1"},
       {"\"lanes\": [", "\"lanes\": {}, \"others\": ["},
+      {"\"floor_us_per_token\": 0.125", "\"floor_us_per_token\": -0.125"},
+      {"\"floor_us_per_token\": 0.125", "\"floor_us_per_token\": 1e999"},
+      {"\"floor_us_per_token\"", "\"floor\""},
+      {"\"floor_shown_share\": 0.5", "\"floor_shown_share\": 1.5"},
+      {"\"floor_shown_share\": 0.5", "\"floor_shown_share\": -0.5"},
+      {"\"floor_shown_share\": 0.5", "\"floor_shown_share\": \"half\""},
+      {"\"version\": 2", "\"version\": 3"},
+      {"\"version\": 2", "\"version\": 0"},
+      {"\"version\": 2", "\"version\": \"2\""},
   };
   for (const auto& [from, to] : lies) {
     std::string text = good;
@@ -112,6 +125,34 @@ TEST(Profile, ASpliceOfNoFixedCostMayBeLeftOut) {
   const auto read = ParseProfile(text);
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->here.splice_per_layer_us, 0);
+}
+
+// A file of before there were floors has none, whether it says its version or not.
+TEST(Profile, OfVersionOneHasNoFloors) {
+  for (const std::string version : {"", "\n  \"version\": 1,"}) {
+    std::string text = FormatProfile(Sample());
+    const std::string now = "\n  \"version\": 2,";
+    ASSERT_EQ(text.find(now), 1u) << text;
+    text.replace(1, now.size(), version);
+    text = std::regex_replace(text, std::regex(",\\s*\"floor_[a-z_]*\": [0-9.]+"), "");
+    ASSERT_EQ(text.find("floor"), std::string::npos) << text;
+    const auto read = ParseProfile(text);
+    ASSERT_TRUE(read.ok()) << read.status() << text;
+    Profile expected = Sample();
+    expected.here.attend.floor = {};
+    EXPECT_EQ(read->here.attend, expected.here.attend);
+    EXPECT_EQ(read->here.attend.Us(16, 1000), 1 + 2 * 16 + 0.25 * 1000);
+    for (LaneProfile& lane : expected.lanes) lane.compute.floor = {};
+    EXPECT_EQ(read->lanes, expected.lanes);
+  }
+}
+
+// A file from a later ckv says what to do.
+TEST(Profile, OfALaterVersionIsRefused) {
+  std::string text = FormatProfile(Sample());
+  text.replace(text.find("\"version\": 2"), 12, "\"version\": 3");
+  EXPECT_THAT(std::string(ParseProfile(text).status().message()),
+              AllOf(HasSubstr("version: 3"), HasSubstr("calibrate again")));
 }
 
 TEST(Profile, SpeaksOfOneHostAndItsWidths) {

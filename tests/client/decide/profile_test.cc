@@ -132,6 +132,7 @@ TEST(Calibrate, EveryTermIsMeasured) {
     const RequesterConstants here = CalibrateHere(geometry, *Clock::Real());
     EXPECT_GT(here.merge_per_row_us, 0);
     EXPECT_GT(here.attend_per_row_token_us, 0);
+    EXPECT_GT(here.attend_floor.us_per_token, 0);
     EXPECT_GT(here.splice_per_token_layer_us, 0);
     EXPECT_GE(here.splice_per_layer_us, 0);
     EXPECT_FALSE(here.prefill_per_token_layer_us.has_value());
@@ -184,7 +185,10 @@ TEST(Explain, EveryInputIsMeasured) {
     ASSERT_TRUE(candidate.fabric.has_value());
     EXPECT_GT(candidate.fabric->t_probe_us, 0);
     EXPECT_GT(candidate.fabric->bandwidth_bytes_per_s, 0);
-    EXPECT_GT(candidate.compute.base_us + candidate.compute.per_row_token_us, 0);
+    EXPECT_GT(candidate.compute.base_us, 0);
+    EXPECT_GT(candidate.compute.per_row_token_us, 0);
+    EXPECT_GE(candidate.compute.floor.us_per_token, 0);
+    EXPECT_EQ(candidate.compute.floor.shown_share, 0);
     EXPECT_EQ(candidate.compute.gather_factor, 0);  // nobody asked for a selection yet
   }
   EXPECT_TRUE(explained->decision.costs[0].offered);

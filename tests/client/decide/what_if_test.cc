@@ -52,6 +52,32 @@ TEST(WhatIf, BreakEvensOfRowsAndTokens) {
   EXPECT_FALSE(BreakEven(input, Knob::kQueue, Primitive::kFetch, Primitive::kRoute).has_value());
 }
 
+// Few query rows rest on the holder's floor, and many are computed faster here. From 133 to 226 of
+// them routing wins, and halving from above steps over that.
+TEST(WhatIf, TheBreakEvenIsTheLastWhereCostsCrossAgain) {
+  DecisionInput input = PaperInput("deepseek-v2-lite", 16);
+  input.geometry.layers = 1;
+  input.lane_shape.reset();
+  input.steps = 1 << 20;
+  input.tokens = 1000;
+  input.here = {};
+  input.here.attend_per_row_token_us = 0.01;
+  Candidate& holder = input.candidates[0];
+  holder.fabric = FabricConstants{0, 2184e6 / 5};  // 5 us a query row
+  holder.compute = {};
+  holder.compute.curve = {0, 0, 4, {{{1, .05}, {128, .65}, {180, .8}, {250, 1.3}}}, {.1, 0}};
+  const auto fetch_wins = [&](double rows) {
+    const Decision decision = Decide(WithKnob(input, Knob::kQueryRows, rows));
+    return decision.cost(Primitive::kFetch).total_us < decision.cost(Primitive::kRoute).total_us;
+  };
+  for (const double rows : {1., 16., 128., 256., 1024.}) ASSERT_TRUE(fetch_wins(rows)) << rows;
+  ASSERT_FALSE(fetch_wins(180));
+  const auto rows = BreakEven(input, Knob::kQueryRows, Primitive::kFetch, Primitive::kRoute);
+  EXPECT_EQ(rows, 227u);
+  EXPECT_FALSE(fetch_wins(226));
+  for (double more = 227; more < 1e6; more *= 1.1) EXPECT_TRUE(fetch_wins(more)) << more;
+}
+
 TEST(WhatIf, SensitivitiesAreTheSharesOfTheTerms) {
   DecisionInput input = PaperInput("deepseek-v2-lite", 256);
   input.candidates[0].queue_us = 7;

@@ -16,11 +16,11 @@ TEST(LiveHere, FollowsWhatCallsTake) {
   RequesterConstants points, curve;
   points.attend_per_row_token_us = 0.02;
   curve.attend = {4, 0, 1, {{{16, 0.5}}}};
-  EXPECT_DOUBLE_EQ(AttendHereUs(points, 16, 100), 32);
-  EXPECT_DOUBLE_EQ(AttendHereUs(curve, 16, 100), 54);
+  EXPECT_DOUBLE_EQ(AttendHereTime(points, 16, 100).Us(), 32);
+  EXPECT_DOUBLE_EQ(AttendHereTime(curve, 16, 100).Us(), 54);
   LiveHere live;
   live.Observe(widths, 16, 100, 64);  // nothing to compare with yet
-  EXPECT_EQ(live.Factor(widths), 1);
+  EXPECT_EQ(live.Factors(widths), LiveFactors());
   live.SetKnown(widths, points);
   live.SetKnown(other, curve);
   live.SetKnown(widths, curve);  // the first counts
@@ -30,10 +30,32 @@ TEST(LiveHere, FollowsWhatCallsTake) {
     live.Observe(other, 16, 100, 27);
   }
   EXPECT_TRUE(live.Learned(widths));
-  EXPECT_NEAR(live.Factor(widths), 1.5, 1e-9);
-  EXPECT_NEAR(live.Factor(other), 0.5, 1e-9);
-  EXPECT_DOUBLE_EQ(AttendHereUs(WithAttendFactor(points, 1.5), 16, 100), 48);
-  EXPECT_DOUBLE_EQ(AttendHereUs(WithAttendFactor(curve, 0.5), 16, 100), 27);
+  EXPECT_NEAR(live.Factors(widths).compute, 1.5, 1e-9);
+  EXPECT_NEAR(live.Factors(other).compute, 0.5, 1e-9);
+  EXPECT_DOUBLE_EQ(AttendHereTime(WithAttendFactors(points, {1.5, 3}), 16, 100).Us(), 48);
+  EXPECT_DOUBLE_EQ(AttendHereTime(WithAttendFactors(curve, {0.5, 3}), 16, 100).Us(), 27);
+}
+
+// One query row waits for memory, many compute: each tells of its own.
+TEST(LiveHere, TellsMemoryFromComputing) {
+  const RowWidths widths = test::TestGeometry().widths();
+  RequesterConstants points;
+  points.attend_per_row_token_us = 0.01;
+  points.attend_floor.us_per_token = 0.08;
+  LiveHere live;
+  live.SetKnown(widths, points);
+  for (int i = 0; i < 100; ++i) {
+    live.Observe(widths, 1, 1000, 120);
+    live.Observe(widths, 128, 1000, 1280);
+  }
+  const LiveFactors factors = live.Factors(widths);
+  EXPECT_NEAR(factors.compute, 1, 1e-9);
+  EXPECT_NEAR(factors.memory, 1.5, 1e-9);
+  const RequesterConstants now = WithAttendFactors(points, factors);
+  EXPECT_NEAR(AttendHereTime(now, 1, 1000).Us(), 120, 1e-6);
+  EXPECT_NEAR(AttendHereTime(now, 128, 1000).Us(), 1280, 1e-6);
+  points.attend = {4, 0, 1, {{{16, 0.5}}}, {0.2, 1}};
+  EXPECT_NEAR(AttendHereTime(WithAttendFactors(points, {2, 3}), 16, 100).Us(), 8 + 100 + 60, 1e-9);
 }
 
 TEST(LiveHere, HasRoomForSoManyWidths) {
@@ -45,7 +67,7 @@ TEST(LiveHere, HasRoomForSoManyWidths) {
     ++widths.d_qk;
     live.SetKnown(widths, here);
     for (int n = 0; n < 100; ++n) live.Observe(widths, 1, 1, 2);
-    EXPECT_NEAR(live.Factor(widths), i < LiveHere::kWidthsMax ? 2 : 1, 1e-9);
+    EXPECT_NEAR(live.Factors(widths).compute, i < LiveHere::kWidthsMax ? 2 : 1, 1e-9);
   }
 }
 

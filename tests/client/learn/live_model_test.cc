@@ -135,41 +135,67 @@ struct LiveModelTest : testing::Test {
 TEST_F(LiveModelTest, TheCurveIsScaledByWhatRepliesTell) {
   const LaneProfile* lane = model->SeedOf(geometry, FabricKind::kTcp);
   ASSERT_NE(lane, nullptr);
-  EXPECT_EQ(model->ComputeFor(geometry.widths(), std::nullopt, lane).live_factor, 1);
+  EXPECT_EQ(model->ComputeFor(geometry.widths(), std::nullopt, lane).live, LiveFactors());
   // 10 us of probe, 10 of bytes, 35 of kernel.
   ObserveMany(geometry, FabricKind::kTcp, 35, 55);
-  EXPECT_NEAR(model->curve_factor(), 1, 1e-6);
+  EXPECT_NEAR(model->curve_factors().compute, 1, 1e-6);
   EXPECT_NEAR(*model->error(), 0, 1e-6);
   // A kernel of twice the time is what the model expects after a while.
   ObserveMany(geometry, FabricKind::kTcp, 70, 90);
-  EXPECT_NEAR(model->ComputeFor(geometry.widths(), std::nullopt, lane).live_factor, 2, 1e-6);
+  EXPECT_NEAR(model->ComputeFor(geometry.widths(), std::nullopt, lane).live.compute, 2, 1e-6);
   EXPECT_EQ(model->ComputeFor(geometry.widths(), std::nullopt, lane).curve, lane->compute);
   EXPECT_NEAR(*model->error(), 0, 1e-6);
   // What the constants do not explain shows: 90 us are expected.
   ObserveMany(geometry, FabricKind::kTcp, 70, 135);
   EXPECT_NEAR(*model->error(), 0.5, 1e-3);
-  EXPECT_EQ(model->points_factor(geometry.widths()), 1) << "of other constants";
+  EXPECT_EQ(model->points_factors(geometry.widths()).compute, 1) << "of other constants";
 }
 
 TEST_F(LiveModelTest, MeasuredPointsHaveAFactorOfTheirOwn) {
   EXPECT_EQ(model->SeedOf(geometry, FabricKind::kShm), nullptr);
   ObserveMany(geometry, FabricKind::kShm, 70, 90);
-  EXPECT_EQ(model->points_factor(geometry.widths()), 1) << "nothing to compare with yet";
+  EXPECT_EQ(model->points_factors(geometry.widths()).compute, 1) << "nothing to compare with yet";
   EXPECT_FALSE(model->error().has_value());
   ComputeConstants measured;
   measured.base_us = 11;
   measured.per_row_token_us = 0.02;  // 8 x 150 x 0.02 + 11 = 35
   model->SetMeasured(geometry.widths(), measured);
   ObserveMany(geometry, FabricKind::kShm, 70, 90);
-  EXPECT_NEAR(model->points_factor(geometry.widths()), 2, 1e-6);
-  EXPECT_NEAR(model->ComputeFor(geometry.widths(), measured, nullptr).live_factor, 2, 1e-6);
-  EXPECT_EQ(model->curve_factor(), 1);
+  EXPECT_NEAR(model->points_factors(geometry.widths()).compute, 2, 1e-6);
+  EXPECT_NEAR(model->ComputeFor(geometry.widths(), measured, nullptr).live.compute, 2, 1e-6);
+  EXPECT_EQ(model->curve_factors().compute, 1);
   measured.gather_factor = 2;
   model->SetMeasured(geometry.widths(), measured);
-  EXPECT_NEAR(model->points_factor(geometry.widths()), 2, 1e-6) << "the same two points";
+  EXPECT_NEAR(model->points_factors(geometry.widths()).compute, 2, 1e-6) << "the same two points";
   measured.base_us = 12;
   model->SetMeasured(geometry.widths(), measured);
-  EXPECT_EQ(model->points_factor(geometry.widths()), 1);
+  EXPECT_EQ(model->points_factors(geometry.widths()).compute, 1);
+}
+
+// Frames of 8 rows rest on the floor: what they take over it is memory's, and computing stays as it
+// was measured.
+TEST_F(LiveModelTest, AFrameAtTheFloorTeachesMemory) {
+  Profile profile = *seed->profile();
+  profile.lanes[0].compute = {5, 0, 2, {{{8, 0.05}, {256, 2}}}, {0.2, 0}};  // 35 us of both chunks
+  const SeedProfile with_floor(std::make_shared<const Profile>(profile), HostIdentity(), kTarget);
+  model = std::make_unique<LiveModel>(HolderId{"h0"}, &with_floor, &requests);
+  ObserveMany(geometry, FabricKind::kTcp, 70, 90);
+  EXPECT_EQ(model->curve_factors().compute, 1);
+  EXPECT_GT(model->curve_factors().memory, 2);
+  EXPECT_NEAR(*model->error(), 0, 1e-3);
+  const LaneProfile* lane = model->SeedOf(geometry, FabricKind::kTcp);
+  EXPECT_EQ(model->ComputeFor(geometry.widths(), std::nullopt, lane).live, model->curve_factors());
+  ComputeConstants measured;
+  measured.base_us = 5;
+  measured.per_row_token_us = 0.001;
+  measured.floor.us_per_token = 0.2;
+  model->SetMeasured(geometry.widths(), measured);
+  ObserveMany(geometry, FabricKind::kShm, 70, 90);
+  EXPECT_EQ(model->points_factors(geometry.widths()).compute, 1);
+  EXPECT_GT(model->points_factors(geometry.widths()).memory, 2);
+  measured.floor.us_per_token = 0.3;  // another measurement
+  model->SetMeasured(geometry.widths(), measured);
+  EXPECT_EQ(model->points_factors(geometry.widths()), LiveFactors());
 }
 
 TEST_F(LiveModelTest, OtherWidthsHaveNoSeed) {
@@ -177,7 +203,7 @@ TEST_F(LiveModelTest, OtherWidthsHaveNoSeed) {
   other.d_rope += 2;
   EXPECT_EQ(model->SeedOf(other, FabricKind::kTcp), nullptr);
   ObserveMany(other, FabricKind::kTcp, 70, 90);
-  EXPECT_EQ(model->curve_factor(), 1);
+  EXPECT_EQ(model->curve_factors().compute, 1);
   EXPECT_FALSE(model->error().has_value());
 }
 
@@ -208,17 +234,18 @@ TEST_F(LiveModelTest, EachWidthsHaveTheirOwnPoints) {
   model->SetMeasured(geometry.widths(), {.base_us = 11, .per_row_token_us = 0.02});
   model->SetMeasured(wide.widths(), {.base_us = 11, .per_row_token_us = 0.04});
   ObserveMany(geometry, FabricKind::kShm, 70, 90);
-  EXPECT_NEAR(model->points_factor(geometry.widths()), 2, 1e-6);
-  EXPECT_EQ(model->points_factor(wide.widths()), 1);
+  EXPECT_NEAR(model->points_factors(geometry.widths()).compute, 2, 1e-6);
+  EXPECT_EQ(model->points_factors(wide.widths()).compute, 1);
   ObserveMany(wide, FabricKind::kShm, 59, 90);
-  EXPECT_NEAR(model->points_factor(wide.widths()), 1, 1e-6);
+  EXPECT_NEAR(model->points_factors(wide.widths()).compute, 1, 1e-6);
   // There is room for kWidthsMax of them; the rest have none.
   for (uint32_t i = 0; i < 2 * LiveModel::kWidthsMax; ++i) {
     Geometry more = geometry;
     more.d_v += i + 1;
     model->SetMeasured(more.widths(), {.base_us = 35});
     ObserveMany(more, FabricKind::kShm, 70, 90);
-    EXPECT_NEAR(model->points_factor(more.widths()), i + 2 < LiveModel::kWidthsMax ? 2 : 1, 1e-6);
+    EXPECT_NEAR(model->points_factors(more.widths()).compute, i + 2 < LiveModel::kWidthsMax ? 2 : 1,
+                1e-6);
   }
 }
 
@@ -226,7 +253,7 @@ TEST_F(LiveModelTest, OnlyFramesThatWereAloneCount) {
   requests.Begin(1);
   ObserveMany(geometry, FabricKind::kTcp, 70, 90);
   requests.End(1);
-  EXPECT_EQ(model->curve_factor(), 1);
+  EXPECT_EQ(model->curve_factors().compute, 1);
   EXPECT_FALSE(model->error().has_value());
   // A time that saturated is not one.
   AnsweredFrame frame = {.geometry = geometry, .rows = 8, .tokens = tokens};
@@ -236,7 +263,7 @@ TEST_F(LiveModelTest, OnlyFramesThatWereAloneCount) {
     requests.End(1);
     model->Observe(frame, std::nullopt, 0, clock);
   }
-  EXPECT_EQ(model->curve_factor(), 1);
+  EXPECT_EQ(model->curve_factors().compute, 1);
 }
 
 TEST(SeedProfile, OfAnotherHostIsNeverUsed) {
