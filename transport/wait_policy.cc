@@ -42,6 +42,7 @@ void WaitPolicy::Yielded(Instant now, Duration took) {
   yielded_ = now;
   const bool was_shared = std::exchange(last_was_shared_, took >= kShared) && !is_long_ago;
   if (!was_shared || !last_was_shared_) return;
+  last_was_shared_ = false;  // the next time takes two more
   // Long after the last time, it is another crowd.
   const bool again = now - shared_until_ < shared_for_;
   shared_for_ = again ? std::min(2 * shared_for_, kSharedMax) : kSharedMin;

@@ -287,8 +287,8 @@ class DotKernel {
     }
   }
 
-  // The sums of each half of a span are added: one chain of 128 keys would err by more than
-  // AttendPartials may (1.2 times, over rows with a mean of 1).
+  // The sums of each half of a span are added. One chain of 128 keys would err by 1.2 times the
+  // bound of AttendPartials, over rows with a mean of 1.
   template <uint32_t kRows, uint32_t kChunks, uint32_t kRowTerms>
   HWY_INLINE void ExactSums(const Span& span, const float* weights, uint32_t chunk,
                             F (&low)[kRows][kChunks], F (&high)[kRows][kChunks]) {

@@ -55,7 +55,7 @@ TEST(ComputeCurve, NeverFallsAndTakesAnyNumber) {
     const auto count = rng() % 20;
     for (uint64_t i = 0; i < count; ++i) {
       const auto any = [&] { return rng() % 8 == 0 ? odd[rng() % 4] : double(rng() % 5000); };
-      samples.push_back({any(), any(), any()});
+      samples.push_back({any(), any(), any(), rng() % 2 == 0});
     }
     const ComputeCurve curve = FitComputeCurve(samples);
     for (const double value : odd) {
