@@ -20,8 +20,8 @@ constexpr int kComputeRunCount = 3;  // the fastest counts
 constexpr Duration kMembersTimeout = std::chrono::seconds(1);
 // One echo over a lane that works takes microseconds, or a kernel's time where the holder computes.
 constexpr Duration kPingTimeout = std::chrono::milliseconds(200);
-// One query row waits for memory on every kernel. 64 compute for longer than their rows take to come
-// in, even on matrix units: 2048 warm rows take AMX 375 us, reading them some 160 to 320.
+// One query row waits for memory on every kernel. 64 compute for longer than their rows take to
+// come in, even on matrix units: 2048 warm rows take AMX 375 us, reading them some 160 to 320.
 constexpr uint32_t kFewRows = 1, kManyRows = 64;
 // Selections are for decoding: one token of the narrowest model.
 constexpr uint32_t kGatherRows = 16;

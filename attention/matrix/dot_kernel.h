@@ -10,7 +10,7 @@
 // into terms would take as many instructions for two terms, and half as many again for three. The
 // fast grade rounds weights to bf16 and takes two keys at once.
 //
-// Instructions per key and 16 query rows, of which Zen 5 runs two a cycle: DeepSeek's logits take
+// Instructions per key and 16 query rows, two a cycle on Zen 5: DeepSeek's logits take
 // 288, its exact values 512, its fast ones 256. The vector kernel takes 576 + 512.
 
 #pragma once

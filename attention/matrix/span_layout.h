@@ -8,7 +8,8 @@
 //
 //   queries   [tile][step][16 pairs of columns][16 rows]    words; a step is 32 columns
 //   logits    [tile of the item][kSpanKeys][16 rows]        f32, raw: not yet scaled
-//   weights   [item][tile][term][group][16 rows][16 pairs of keys]   words. DotKernel has its logits
+//   weights   [item][tile][term][group][16 rows][16 pairs of keys]   words. DotKernel has its
+//   logits
 //             there, f32 [tile][kSpanKeys][16 rows], and then its weights
 //   values    [group][2 halves][16 pairs of keys][16 columns]        words: 32 columns of a span
 //   o         [tile][column tile][16 rows][16 columns]      f32; a chunk of 32 columns is two
