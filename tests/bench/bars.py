@@ -21,6 +21,7 @@ import time
 
 import act_links
 import decision_links
+import wait_fleets
 
 # The median of so many repetitions is what counts: two shared cores are noisy.
 REPETITIONS = {"attention_bench": 5, "matrix_bench": 3, "dot_bench": 3, "prefill_bench": 1, "requester_bench": 5, "data_path_bench": 3, "decision_bench": 5,
@@ -116,8 +117,8 @@ def over_prices(benchmark, name, worst=max):
 PRICES = (2, 6, 20, 60, 200, 350, 700, 2000, 6000)
 ROWS = (1, 16, 256)
 # Not binaries: what these functions say.
-LINKS, AGENTS = "decision_links", "act_links"
-SCRIPTS = {LINKS: decision_links.figures, AGENTS: act_links.figures}
+LINKS, AGENTS, WAITS = "decision_links", "act_links", "wait_fleets"
+SCRIPTS = {LINKS: decision_links.figures, AGENTS: act_links.figures, WAITS: wait_fleets.figures}
 SPLICES = (("bf16, in its place", "BM_Splice/fp8:0/delta:0"), ("bf16, rotated", "BM_Splice/fp8:0/delta:4096"),
            ("fp8, rotated", "BM_Splice/fp8:1/delta:4096"))
 FABRIC_NUMBERS = (("shm", 2), ("tcp", 3))
@@ -304,6 +305,12 @@ SETS = {
             at_most=1.05),
         Bar("cuts that stay when one character of 1 MB is edited", "store_plan_bench",
             counter("BM_EditedCuts", "kept_percent"), "%", at_least=95),
+    ],
+    # Real daemons on this machine's processors, which they outnumber.
+    "operate": [
+        Bar(f"a routed call, {count} holder{'s' * (count > 1)}, 16 query rows x 2048 on each", WAITS,
+            counter(f"{count}", "of_sleeping"), "x the same that never spins", at_most=1.10,
+            base=counter(f"{count}", "sleeping_us"), base_unit="us") for count in wait_fleets.COUNTS
     ],
     # One thread unless it says two; DeepSeek rows; bf16 unless it says fp8.
     "kernels": [
