@@ -20,7 +20,7 @@
 //
 // One core of a Zen 5 was measured (deploy/adr/0026-kernel-curves-with-a-floor.md). The vector
 // kernel computes one query row in 48 ns a token, reads in 55, and hides nearly all of the shorter.
-// The kernel of VDPBF16PS computes up to 16 query rows in 132 ns, reads in 53, and hides nothing.
+// A first kernel of VDPBF16PS computed up to 16 query rows in 132 ns, read in 53, and hid nothing.
 // Forms with one number fit one of the two kernels and miss the other.
 //
 // per_row is the cost of a query row however few tokens it sees: packing it and writing its
