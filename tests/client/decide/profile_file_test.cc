@@ -4,7 +4,6 @@
 #include "client/decide/profile_file.h"
 
 #include <fstream>
-#include <regex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -134,7 +133,10 @@ TEST(Profile, OfVersionOneHasNoFloors) {
     const std::string now = "\n  \"version\": 2,";
     ASSERT_EQ(text.find(now), 1u) << text;
     text.replace(1, now.size(), version);
-    text = std::regex_replace(text, std::regex(",\\s*\"floor_[a-z_]*\": [0-9.]+"), "");
+    for (size_t at = text.find("\"floor_"); at != std::string::npos; at = text.find("\"floor_")) {
+      const size_t comma = text.rfind(',', at);
+      text.erase(comma, text.find_first_of(",\n}", at) - comma);
+    }
     ASSERT_EQ(text.find("floor"), std::string::npos) << text;
     const auto read = ParseProfile(text);
     ASSERT_TRUE(read.ok()) << read.status() << text;
