@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "attention/mla_partial.h"
 #include "client/cache/calibrate_here.h"
 #include "client/calls.h"
 #include "client/holders/replica_choice.h"
@@ -36,9 +35,9 @@ void ForEachChunk(const QuoteCall& call, Visit visit) {
 
 }  // namespace
 
-RequesterConstants LiveCosts::Here(const Geometry& geometry) {
+absl::StatusOr<RequesterConstants> LiveCosts::Here(const Geometry& geometry) {
   if (const auto known = KnownHere(geometry)) return *known;
-  (void)MeasuredHere(geometry);
+  CKV_RETURN_IF_ERROR(MeasureHere(geometry));
   return KnownHere(geometry).value_or(RequesterConstants{});
 }
 
@@ -59,12 +58,14 @@ std::optional<RequesterConstants> LiveCosts::KnownHere(const Geometry& geometry)
   return WithAttendFactors(*std::move(constants), live_here_.Factors(widths));
 }
 
-RequesterConstants LiveCosts::MeasuredHere(const Geometry& geometry) {
+absl::Status LiveCosts::MeasureHere(const Geometry& geometry) {
   constexpr size_t kWidthsMax = LiveHere::kWidthsMax;
-  const RequesterConstants measured = CalibrateHere(geometry, clock_);
+  CKV_ASSIGN_OR_RETURN(const RequesterConstants measured,
+                       CalibrateHere(geometry, clock_, backend_));
   absl::MutexLock lock(&mu_);
   if (here_.size() >= kWidthsMax) here_.clear();
-  return here_.emplace(geometry.widths(), measured).first->second;
+  here_.emplace(geometry.widths(), measured);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::shared_ptr<const ChunkGroups>> LiveCosts::GroupsOf(
@@ -117,7 +118,7 @@ DecisionInput LiveCosts::InputOf(const QuoteCall& call, const RequesterConstants
 void LiveCosts::HopeForHere(const ChunkGroups& groups, uint32_t group, size_t begin,
                             DecisionInput& input) const {
   if (!input.here.attend.empty() || live_here_.Learned(input.geometry.widths())) return;
-  const KernelTargetId mine = KernelTargetIdOf(KernelTarget());
+  const KernelTargetId mine = KernelTargetIdOf(backend_.kernel_target());
   for (size_t i = begin; i < input.candidates.size(); ++i) {
     const Candidate& candidate = input.candidates[i];
     const ComputeConstants& compute = candidate.compute;

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "attention/backend.h"
 #include "client/calls.h"
 #include "client/decide/network_oracle.h"
 #include "client/decide/predicate.h"
@@ -37,12 +38,18 @@ class LiveCosts {
   static constexpr size_t kCorpusCountMax = 256;
 
   // All must outlive it; `oracle` may be null.
-  LiveCosts(PeerTable* peers, NetworkOracle* oracle, Clock* clock, const LaneShape& lane_shape)
-      : peers_(*peers), oracle_(oracle), clock_(*clock), lane_shape_(lane_shape) {}
+  LiveCosts(PeerTable* peers, NetworkOracle* oracle, Clock* clock, Backend* backend,
+            const LaneShape& lane_shape)
+      : peers_(*peers),
+        oracle_(oracle),
+        clock_(*clock),
+        backend_(*backend),
+        lane_shape_(lane_shape) {}
 
   // Returns the constants of this requester for rows of these widths. The first time, unless a
   // profile has them, it measures for some 10 ms.
-  RequesterConstants Here(const Geometry& geometry) ABSL_LOCKS_EXCLUDED(mu_);
+  //   Errors of CalibrateHere.
+  absl::StatusOr<RequesterConstants> Here(const Geometry& geometry) ABSL_LOCKS_EXCLUDED(mu_);
   // The same, but null if they would have to be measured.
   std::optional<RequesterConstants> KnownHere(const Geometry& geometry) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -89,11 +96,12 @@ class LiveCosts {
   // Adds the candidates of a group. Returns whether the constants of one of them are known.
   bool AddCandidates(const ChunkGroups& groups, uint32_t group, uint32_t ordinal,
                      DecisionInput& input) const;
-  RequesterConstants MeasuredHere(const Geometry& geometry) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status MeasureHere(const Geometry& geometry) ABSL_LOCKS_EXCLUDED(mu_);
 
   PeerTable& peers_;
   NetworkOracle* const oracle_;
   Clock& clock_;
+  Backend& backend_;
   const LaneShape lane_shape_;
   LiveHere live_here_;
   mutable absl::Mutex mu_;

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
-#include "attention/mla_partial.h"
 #include "client/act/actor.h"
 #include "client/cache/fetch_into.h"
 #include "client/call/attempts.h"
@@ -59,6 +58,7 @@ absl::Status CheckOptions(const RequesterOptions& options, const DirectoryContro
                           const HolderControlFactory* holders) {
   if (directory == nullptr || holders == nullptr || options.clock == nullptr)
     return absl::InvalidArgumentError("requester: directory, holders and clock are needed");
+  CKV_RETURN_IF_ERROR(CheckBackend(options.backend));
   if (options.call_count_max == 0 || options.call_count_max > RequesterOptions::kCallCountMax) {
     return absl::InvalidArgumentError(absl::StrFormat("requester: call_count_max %d, 1 to %d",
                                                       options.call_count_max,
@@ -80,18 +80,18 @@ struct Requester::State {
       : clock(options.clock),
         oracle(options.oracle),
         view(directory),
-        peers(&view, holders, options.profile),
-        costs(&peers, options.oracle, options.clock, options.lane_shape),
+        peers(&view, holders, options.profile, *options.backend),
+        costs(&peers, options.oracle, options.clock, options.backend, options.lane_shape),
         near_source(options.near_source),
         pool(options.clock, options.call_count_max,
              [this, spin = options.spin_max] {
-               return std::make_unique<CallContext>(&link_options, &peers, spin, &counters);
+               return CallContext::Make(&link_options, &peers, spin, &counters);
              }),
         attempts(options.clock, &pool, &view, &counters),
         // One to measure, and one for each flow.
         actor_pool(options.clock, /*call_count_max=*/1 + Actor::kFlowsMax,
                    [this, spin = options.spin_max] {
-                     return std::make_unique<CallContext>(&link_options, &peers, spin, &counters);
+                     return CallContext::Make(&link_options, &peers, spin, &counters);
                    }),
         actor_attempts(options.clock, &actor_pool, &view, &counters),
         actor({.clock = options.clock, .near_bytes = options.near_bytes}, Tools()) {
@@ -106,6 +106,7 @@ struct Requester::State {
     link_options.counters = &counters;
     link_options.oracle = options.oracle;
     link_options.here = &costs.live_here();
+    link_options.backend = options.backend;
     if (!options.fabrics.empty()) return;
     own_fabrics.push_back(NewShmFabric(options.clock));
     own_fabrics.push_back(NewTcpFabric(options.clock));
@@ -154,7 +155,7 @@ struct Requester::State {
       return Measure(call, /*holders=*/nullptr, actor_attempts).status();
     };
     tools.same_target = [this](const std::shared_ptr<const Corpus>& corpus) {
-      return costs.HaveTarget(corpus, KernelTargetIdOf(KernelTarget()));
+      return costs.HaveTarget(corpus, KernelTargetIdOf(link_options.backend->kernel_target()));
     };
     tools.source = [this](const std::shared_ptr<const Corpus>& corpus,
                           uint32_t chunk) -> const void* {
@@ -186,7 +187,7 @@ struct Requester::State {
   absl::StatusOr<DecisionInput> Measure(const ExplainCall& call, std::vector<HolderId>* holders,
                                         Attempts& by) {
     DecisionInput input;
-    const RequesterConstants constants = costs.Here(call.corpus->geometry);
+    CKV_ASSIGN_OR_RETURN(const RequesterConstants constants, costs.Here(call.corpus->geometry));
     CKV_RETURN_IF_ERROR(
         by.Run(call.corpus.get(), call.deadline, [&](CallContext& context) -> AttemptResult {
           const ExplainTools tools = {peers, context.links, context.router, *clock, oracle};
@@ -226,10 +227,10 @@ struct Requester::State {
   // Attempts of a FetchInto, counted in `count`, until a wait is called for.
   absl::Status FetchOn(CacheFetch& fetch, uint32_t& count) {
     const auto spans = [&](const RowRun& run) { return fetch.Spans(run); };
-    const auto take = [&](const FetchedRows& run) { return fetch.Take(run); };
     const auto attempt = [&](CallContext& context) {
       ++count;
       const FetchFrom from = fetch.Resume();
+      const auto take = [&](const FetchedRows& run) { return fetch.Take(run, *context.stream); };
       return AttemptResult{context.fetcher.FetchOn(fetch.canonical(), from, spans, take)};
     };
     const FetchCall& call = fetch.canonical();
@@ -371,7 +372,7 @@ absl::StatusOr<Ticket> Requester::Submit(const LayerCall& call, const PartialVie
                                          AttendReport* report, bool may_wait) {
   LayerCallSegments segments;
   CKV_ASSIGN_OR_RETURN(const RouteCall route, segments.Take(call));
-  CKV_RETURN_IF_ERROR(CheckRouteCall(route));
+  CKV_RETURN_IF_ERROR(CheckRouteCall(route, *state_->link_options.backend));
   CKV_ASSIGN_OR_RETURN(CallContextPool::Lease lease, state_->pool.TryTake());
   return Ticket(std::make_unique<TicketState>(&state_->attempts, state_->clock, std::move(lease),
                                               std::move(segments), route,
@@ -418,7 +419,8 @@ absl::Status Requester::FetchInto(const FetchCall& call, PagedCache& cache,
                                   CacheSequenceId sequence, FetchIntoReport* report) {
   state_->counters.fetches.fetch_add(1, std::memory_order_relaxed);
   const Instant begin = state_->clock->Now();
-  CKV_ASSIGN_OR_RETURN(CacheFetch fetch, CacheFetch::Begin(call, cache, sequence));
+  CKV_ASSIGN_OR_RETURN(CacheFetch fetch,
+                       CacheFetch::Begin(call, cache, sequence, *state_->link_options.backend));
   absl::Status status;
   int reopening = 0;  // since the last whole layer
   uint32_t attempt_count = 0;

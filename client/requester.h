@@ -59,6 +59,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "attention/backend.h"
 #include "attention/partial.h"
 #include "client/act/act_reason.h"
 #include "client/call/ticket.h"
@@ -325,6 +326,11 @@ struct RequesterOptions {
 
   std::string id = "requester";  // the name in the logs of holders
   Clock* clock = Clock::Real();  // borrowed
+  // Computes here: turns queries, attends own and near rows, merges and splices. Borrowed. Query
+  // rows, own rows, answers and paged caches may lie in any memory that it reaches. It must reach
+  // the host's for lanes; near rows are routed if it does not reach rows there. If its device
+  // fails, calls end with Internal, and the answer's memory means nothing.
+  Backend* backend = Backend::Cpu();
   // The fabrics to use, in order of preference; borrowed. If empty, the requester makes shm (for
   // holders on this host) and tcp. A probe picks the fastest that the holder has too. The order
   // decides if the probe finds no difference.

@@ -2,19 +2,19 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "absl/status/statusor.h"
 #include "attention/bf16.h"
 #include "attention/grade.h"
-#include "attention/merge.h"
-#include "attention/mla_partial.h"
-#include "attention/rope.h"
 #include "client/cache/cold_rows.h"
+#include "client/cache/paged_cache.h"
 #include "client/cache/splice.h"
+#include "proto/base/status.h"
 #include "store/memory/huge_pages.h"
 
 namespace ckv {
@@ -35,104 +35,175 @@ constexpr Duration kAttendMax = std::chrono::milliseconds(5);
 constexpr int kRunCountMin = 2;
 constexpr uint32_t kSpliceTokens = 256;
 
-double FastestUs(Clock& clock, absl::FunctionRef<void()> run) {
+class HereCalibrator {
+ public:
+  HereCalibrator(const Geometry& geometry, Clock& clock, ComputeStream& stream)
+      : geometry_(geometry), clock_(clock), stream_(stream), backend_(stream.backend()) {}
+
+  absl::StatusOr<double> MergeUs();
+  absl::Status AttendUs(RequesterConstants& here);
+  absl::Status SpliceUs(RequesterConstants& here);
+
+ private:
+  absl::StatusOr<BackendMemory> Filled(size_t bytes, std::byte with);
+  absl::StatusOr<BackendMemory> Copied(std::span<const std::byte> bytes);
+  absl::StatusOr<BackendMemory> Partials(uint32_t query_rows);
+  absl::StatusOr<double> AttendUs(const RowView& rows, uint32_t query_rows);
+  PartialView ViewOf(const BackendMemory& partials, uint32_t query_rows) const {
+    return PartialIn(partials, 0, query_rows, geometry_.d_v);
+  }
+  absl::StatusOr<double> FastestUs(absl::FunctionRef<absl::Status()> run);
+
+  const Geometry& geometry_;
+  Clock& clock_;
+  ComputeStream& stream_;
+  Backend& backend_;
+};
+
+absl::StatusOr<double> HereCalibrator::FastestUs(absl::FunctionRef<absl::Status()> run) {
   Duration fastest = Duration::max();
   for (int i = 0; i < kRunCount; ++i) {
-    const Instant begin = clock.Now();
-    run();
-    fastest = std::min(fastest, clock.Now() - begin);
+    const Instant begin = clock_.Now();
+    CKV_RETURN_IF_ERROR(run());
+    CKV_RETURN_IF_ERROR(stream_.Wait());
+    fastest = std::min(fastest, clock_.Now() - begin);
   }
   return double(fastest.count()) / 1e3;
 }
 
-double MergeUs(const Geometry& geometry, Clock& clock) {
-  std::vector<float> o(size_t{kMergedRows} * geometry.d_v, 0.5f), merged(o.size());
-  std::vector<float> m(kMergedRows, 1.0f), l(kMergedRows, 2.0f), merged_m(kMergedRows),
-      merged_l(kMergedRows);
-  const std::vector<ConstPartialView> parts(
-      kParts, ConstPartialView(o.data(), m.data(), l.data(), PartialDtype::kF32));
-  const PartialView out = {merged.data(), merged_m.data(), merged_l.data(), PartialDtype::kF32};
-  return FastestUs(clock, [&] { MergePartials(parts, kMergedRows, geometry.d_v, out); }) /
-         (kMergedRows * kParts);
+// Memory of the backend that holds these bytes.
+absl::StatusOr<BackendMemory> HereCalibrator::Copied(std::span<const std::byte> bytes) {
+  CKV_ASSIGN_OR_RETURN(BackendMemory memory, backend_.Allocate(backend_.home(), bytes.size()));
+  const auto size = static_cast<uint32_t>(bytes.size());
+  CKV_RETURN_IF_ERROR(backend_.Rotate(RopeRotation(RopeParams(), 0, 0), {bytes.data(), 1, size},
+                                      size, {memory.data(), memory.kind()}, stream_));
+  CKV_RETURN_IF_ERROR(stream_.Wait());
+  return memory;
+}
+
+absl::StatusOr<BackendMemory> HereCalibrator::Filled(size_t bytes, std::byte with) {
+  return Copied(std::vector<std::byte>(bytes, with));
+}
+
+// Partials that are not empty: o, m and l are .5.
+absl::StatusOr<BackendMemory> HereCalibrator::Partials(uint32_t query_rows) {
+  const std::vector<float> values(PartialFloats(query_rows, geometry_.d_v), 0.5f);
+  return Copied(std::as_bytes(std::span(values)));
+}
+
+absl::StatusOr<double> HereCalibrator::MergeUs() {
+  CKV_ASSIGN_OR_RETURN(const BackendMemory part, Partials(kMergedRows));
+  CKV_ASSIGN_OR_RETURN(const BackendMemory merged, Partials(kMergedRows));
+  const std::vector<ConstPartialView> parts(kParts, ViewOf(part, kMergedRows));
+  MergeJob job;
+  job.order = MergeOrder::kInTurn;
+  job.parts = parts;
+  job.row_count = kMergedRows;
+  job.d_v = geometry_.d_v;
+  job.out = ViewOf(merged, kMergedRows);
+  CKV_ASSIGN_OR_RETURN(const double us, FastestUs([&] {
+                         return backend_.Merge({&job, 1}, stream_);
+                       }));
+  return us / (kMergedRows * kParts);
 }
 
 // As calls find a chunk's rows: in memory and in no cache.
-double AttendUs(const Geometry& geometry, Clock& clock, std::span<const std::byte> rows,
-                uint32_t query_rows) {
-  const std::vector<uint16_t> q(size_t{query_rows} * geometry.d_qk, Bf16FromFloat(0.125f));
-  std::vector<float> o(size_t{query_rows} * geometry.d_v), m(query_rows), l(query_rows);
+absl::StatusOr<double> HereCalibrator::AttendUs(const RowView& rows, uint32_t query_rows) {
+  // Zero bytes are valid queries. The kernel's time does not depend on values.
+  CKV_ASSIGN_OR_RETURN(const BackendMemory q,
+                       Filled(size_t{query_rows} * geometry_.d_qk * 2, std::byte{0}));
+  CKV_ASSIGN_OR_RETURN(const BackendMemory partial, Partials(query_rows));
   AttentionPiece piece;
-  piece.q = {q.data(), query_rows, geometry.d_qk};
-  piece.rows = {rows.data(), kTokens, geometry.row_bytes()};
-  piece.out = {o.data(), m.data(), l.data(), PartialDtype::kF32};
-  piece.grade =
-      GradeOf(Grade::kDefault,
-              PartialDtype::kBf16);  // the grade of near rows, unless a call asks for another
-  WorkerPool pool(1);
-  const AttentionShape shape = AttentionShape::Of(geometry);
+  piece.q = {reinterpret_cast<const uint16_t*>(q.data()), query_rows, geometry_.d_qk, q.kind()};
+  piece.rows = rows;
+  piece.out = ViewOf(partial, query_rows);
+  // The grade of near rows, unless a call asks for another.
+  piece.grade = GradeOf(Grade::kDefault, PartialDtype::kBf16);
+  const AttentionShape shape = AttentionShape::Of(geometry_);
   Duration fastest = Duration::max(), all{0};
   for (int i = 0; i < kRunCount && (i < kRunCountMin || all < kAttendMax); ++i) {
-    TakeOutOfCaches(rows);
-    const Instant begin = clock.Now();
-    AttendPartials(shape, {&piece, 1}, pool);
-    const Duration took = clock.Now() - begin;
+    if (rows.memory == MemoryKind::kHost)
+      TakeOutOfCaches({rows.data, size_t{rows.count} * rows.stride_bytes});
+    const Instant begin = clock_.Now();
+    CKV_RETURN_IF_ERROR(backend_.AttendPartials(shape, {&piece, 1}, stream_));
+    CKV_RETURN_IF_ERROR(stream_.Wait());
+    const Duration took = clock_.Now() - begin;
     fastest = std::min(fastest, took);
     all += took;
   }
   return double(fastest.count()) / 1e3;
 }
 
-// Rows lie in huge pages, as in every store. With small pages, a core stops reading ahead at the
-// end of each, and one query row takes half as long again.
-void AttendUs(const Geometry& geometry, Clock& clock, RequesterConstants& here) {
-  const size_t bytes = size_t{kTokens} * geometry.row_bytes();
-  const absl::StatusOr<PagedMemory> memory =
-      PagedMemory::Map(std::max(bytes, kHugePageBytes), PagePolicy::kAuto);
-  std::vector<std::byte> small;
-  if (!memory.ok()) small.resize(bytes);
-  const std::span rows(memory.ok() ? memory->base() : small.data(), bytes);
-  // Written, so that they are not all the kernel's one page of zeros. Zero bytes are valid rows of
-  // every dtype, and times do not depend on values.
-  std::memset(rows.data(), 0, rows.size());
-  const double many_us = AttendUs(geometry, clock, rows, kManyRows);
+// Rows in host memory lie in huge pages, as in every store. With small pages, a core stops reading
+// ahead at the end of each, and one query row takes half as long again.
+absl::Status HereCalibrator::AttendUs(RequesterConstants& here) {
+  const size_t bytes = size_t{kTokens} * geometry_.row_bytes();
+  const auto row_bytes = static_cast<uint32_t>(geometry_.row_bytes());
+  absl::StatusOr<PagedMemory> huge = absl::UnavailableError("not host memory");
+  if (backend_.home() == MemoryKind::kHost)
+    huge = PagedMemory::Map(std::max(bytes, kHugePageBytes), PagePolicy::kAuto);
+  BackendMemory other;
+  RowView rows;
+  if (huge.ok()) {
+    // Written, so that they are not all the system's one page of zeros. Zero bytes are valid rows
+    // of every dtype.
+    std::memset(huge->base(), 0, bytes);
+    rows = {huge->base(), kTokens, row_bytes};
+  } else {
+    CKV_ASSIGN_OR_RETURN(other, Filled(bytes, std::byte{0}));
+    rows = {other.data(), kTokens, row_bytes, other.kind()};
+  }
+  CKV_ASSIGN_OR_RETURN(const double many_us, AttendUs(rows, kManyRows));
   here.attend_per_row_token_us = many_us / (double{kManyRows} * kTokens);
-  here.attend_floor.us_per_token = AttendUs(geometry, clock, rows, kFewRows) / kTokens;
+  CKV_ASSIGN_OR_RETURN(const double few_us, AttendUs(rows, kFewRows));
+  here.attend_floor.us_per_token = few_us / kTokens;
+  return absl::OkStatus();
 }
 
 // Into blocks of a cache that has been in use: no two are neighbours, and every run takes others,
 // so that none was just written. Pages are touched before: an engine's cache has its memory.
-void SpliceUs(const Geometry& geometry, Clock& clock, RequesterConstants& here) {
-  if (geometry.d_rope == 0 || geometry.rope.style == RopeStyle::kNone) return;
+absl::Status HereCalibrator::SpliceUs(RequesterConstants& here) {
+  if (geometry_.d_rope == 0 || geometry_.rope.style == RopeStyle::kNone) return absl::OkStatus();
   constexpr size_t kBlocks = kSpliceTokens / kCacheBlockTokens;
-  const size_t block_bytes = size_t{kCacheBlockTokens} * geometry.row_bytes();
+  const size_t block_bytes = size_t{kCacheBlockTokens} * geometry_.row_bytes();
   const std::vector<std::byte> rows(kBlocks * block_bytes, std::byte{1});
-  std::vector<std::byte> layer(2 * kBlocks * kRunCount * block_bytes, std::byte{1});
-  const RopeRotation rotation = SpliceRotation(geometry, 1);
+  CKV_ASSIGN_OR_RETURN(const BackendMemory layer,
+                       Filled(2 * kBlocks * kRunCount * block_bytes, std::byte{1}));
+  const RopeRotation rotation = SpliceRotation(geometry_, 1);
   CacheBlock next = 0;
   const auto time = [&](size_t blocks) {
-    return FastestUs(clock, [&] {
+    return FastestUs([&] {
       std::array<CacheBlock, kBlocks> table{};
       for (size_t i = 0; i < blocks; ++i, next += 2) table[i] = next;
-      Splice(rotation, geometry, std::span(rows).first(blocks * block_bytes),
-             {layer, std::span(table).first(blocks)});
+      return Splice(rotation, geometry_, std::span(rows).first(blocks * block_bytes),
+                    {.layer = {layer.data(), layer.size()},
+                     .table = std::span(table).first(blocks),
+                     .block_rows = kCacheBlockTokens,
+                     .memory = layer.kind()},
+                    stream_);
     });
   };
-  const double many_us = time(kBlocks);
+  CKV_ASSIGN_OR_RETURN(const double many_us, time(kBlocks));
   next = 1;  // the blocks between
-  const double few_us = time(1);
+  CKV_ASSIGN_OR_RETURN(const double few_us, time(1));
   const double more_tokens = double{kSpliceTokens} - kCacheBlockTokens;
   here.splice_per_token_layer_us = std::max(0.0, (many_us - few_us) / more_tokens);
   here.splice_per_layer_us =
       std::max(0.0, few_us - kCacheBlockTokens * here.splice_per_token_layer_us);
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-RequesterConstants CalibrateHere(const Geometry& geometry, Clock& clock) {
+absl::StatusOr<RequesterConstants> CalibrateHere(const Geometry& geometry, Clock& clock,
+                                                 Backend& backend) {
+  CKV_ASSIGN_OR_RETURN(const std::unique_ptr<ComputeStream> stream,
+                       backend.NewStream(/*thread_count=*/1));
+  HereCalibrator calibrator(geometry, clock, *stream);
   RequesterConstants here;
-  here.merge_per_row_us = MergeUs(geometry, clock);
-  AttendUs(geometry, clock, here);
-  SpliceUs(geometry, clock, here);
+  CKV_ASSIGN_OR_RETURN(here.merge_per_row_us, calibrator.MergeUs());
+  CKV_RETURN_IF_ERROR(calibrator.AttendUs(here));
+  CKV_RETURN_IF_ERROR(calibrator.SpliceUs(here));
   return here;
 }
 

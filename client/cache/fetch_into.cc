@@ -13,7 +13,7 @@ namespace {
 constexpr Duration kReopenWaitFirst = std::chrono::milliseconds(20);
 constexpr int kReopenWaitFactor = 4;
 
-absl::Status CheckCall(const FetchCall& call, const PagedCache& cache) {
+absl::Status CheckCall(const FetchCall& call, const PagedCache& cache, const Backend& backend) {
   if (call.corpus == nullptr) return absl::InvalidArgumentError("fetch: no corpus");
   if (call.chunk_begin >= call.chunk_end || call.chunk_end > call.corpus->chunks.size()) {
     return absl::InvalidArgumentError(absl::StrFormat("fetch: chunks %d to %d of %d",
@@ -30,6 +30,12 @@ absl::Status CheckCall(const FetchCall& call, const PagedCache& cache) {
   if (call.position.value_or(0) > uint64_t{kOffsetMax}) {
     return absl::InvalidArgumentError(
         absl::StrFormat("fetch: position %d, limit %d", *call.position, kOffsetMax));
+  }
+  const BackendReach& reach = backend.reach();
+  if (!reach.scattered_to.Has(cache.memory()) || !reach.rotated_to.Has(cache.memory())) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("fetch: the cache is in %s memory, which kernels of %s do not reach",
+                        MemoryKindName(cache.memory()), backend.kernel_target()));
   }
   const std::string difference = DescribeDifference(cache.geometry(), call.corpus->geometry);
   if (!difference.empty())
@@ -49,8 +55,8 @@ Duration ReopenWait(int reopening) {
 bool CanReopen(const absl::Status& status) { return NextActFor(status) == NextAct::kReopen; }
 
 absl::StatusOr<CacheFetch> CacheFetch::Begin(const FetchCall& call, PagedCache& cache,
-                                             CacheSequenceId sequence) {
-  CKV_RETURN_IF_ERROR(CheckCall(call, cache));
+                                             CacheSequenceId sequence, const Backend& backend) {
+  CKV_RETURN_IF_ERROR(CheckCall(call, cache, backend));
   CacheFetch fetch(call, cache);
   fetch.canonical_ = call;
   fetch.canonical_.position.reset();
@@ -92,19 +98,25 @@ ScatterList CacheFetch::Spans(const RowRun& run) const {
   return reservation_->Spans(run.layer, RowOf(run.chunk) + run.token_begin, run.token_count);
 }
 
-absl::Status CacheFetch::Take(const FetchedRows& run) {
+absl::Status CacheFetch::SpliceRun(const FetchedRows& run, ComputeStream& stream) {
+  const Geometry& geometry = cache_.geometry();
+  if (!run.rows.empty()) {
+    return Splice(rotation_, geometry, run.rows,
+                  reservation_->From(run.layer, RowOf(run.chunk) + run.token_begin), stream);
+  }
+  const ScatterList places = Spans(run);
+  for (const std::span<std::byte> span : places.spans())
+    CKV_RETURN_IF_ERROR(SpliceInPlace(rotation_, geometry, span, stream));
+  return absl::OkStatus();
+}
+
+absl::Status CacheFetch::Take(const FetchedRows& run, ComputeStream& stream) {
   CKV_CHECK(!whole() && run.chunk == next_.chunk && run.layer == next_.layer &&
             run.token_begin == next_token_);
-  const Geometry& geometry = cache_.geometry();
-  if (run.rows.empty()) {
-    const ScatterList places = Spans(run);
-    for (const std::span<std::byte> span : places.spans()) SpliceInPlace(rotation_, geometry, span);
-  } else {
-    const uint64_t row = RowOf(run.chunk) + run.token_begin;
-    Splice(
-        rotation_, geometry, run.rows,
-        {reservation_->layer(run.layer), reservation_->table(), reservation_->row_begin() + row});
-  }
+  absl::Status spliced = SpliceRun(run, stream);
+  // The rows' slot is given back next, whatever came of them.
+  spliced.Update(stream.Wait());
+  CKV_RETURN_IF_ERROR(spliced);
   rows_taken_ += run.token_count;
   next_token_ += run.token_count;
   const uint32_t token_count = call_.corpus->chunks[run.chunk].token_count;

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "attention/backend.h"
 #include "attention/rope.h"
 #include "client/cache/paged_cache.h"
 #include "client/call/fetch_plan.h"
@@ -30,12 +31,13 @@ bool CanReopen(const absl::Status& status);
 class CacheFetch {
  public:
   // Reserves the blocks.
-  //   InvalidArgument     no corpus, an invalid range of chunks or position, a slice of columns, or
-  //                       layers other than the cache's.
+  //   InvalidArgument     no corpus, an invalid range of chunks or position, a slice of columns,
+  //                       layers other than the cache's, or a cache in memory that `backend` does
+  //                       not reach.
   //   FailedPrecondition  the geometry is not the cache's, or the sequence is being extended.
   //   NotFound, ResourceExhausted  as PagedCache::Reserve.
   static absl::StatusOr<CacheFetch> Begin(const FetchCall& call, PagedCache& cache,
-                                          CacheSequenceId sequence);
+                                          CacheSequenceId sequence, const Backend& backend);
 
   // Returns the call to make: rows at canonical positions, from the first layer that is not whole.
   const FetchCall& canonical() const { return canonical_; }
@@ -43,9 +45,10 @@ class CacheFetch {
   FetchFrom Resume();
   // Returns where the run lies in the cache, or nothing if it lies in too many spans.
   ScatterList Spans(const RowRun& run) const;
-  // Splices the next run. If `run.rows` is empty, the rows already lie in their spans and are
-  // rotated in place.
-  absl::Status Take(const FetchedRows& run);
+  // Splices the next run, and returns once it is done. If `run.rows` is empty, the rows already lie
+  // in their spans and are rotated in place.
+  //   Errors of Backend::Scatter and of `stream`.
+  absl::Status Take(const FetchedRows& run, ComputeStream& stream);
 
   // Counts the layers of chunks that are whole.
   uint64_t whole_count() const { return whole_count_; }
@@ -61,6 +64,7 @@ class CacheFetch {
  private:
   CacheFetch(const FetchCall& call, const PagedCache& cache) : call_(call), cache_(cache) {}
   void EnterChunk();
+  absl::Status SpliceRun(const FetchedRows& run, ComputeStream& stream);
   int64_t DeltaOf(uint32_t chunk) const;
   uint64_t RowOf(uint32_t chunk) const { return row_of_chunk_[chunk - call_.chunk_begin]; }
 

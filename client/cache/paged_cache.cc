@@ -49,12 +49,15 @@ uint64_t LayerBytes(const Geometry& geometry, const PagedCache::Options& options
 
 }  // namespace
 
-PagedCache::PagedCache(const Geometry& geometry, uint32_t layer_begin, uint32_t block_count)
-    : geometry_(geometry), layer_begin_(layer_begin), block_count_(block_count) {
+PagedCache::PagedCache(const Geometry& geometry, const Options& options)
+    : geometry_(geometry),
+      layer_begin_(options.layer_begin),
+      block_count_(options.block_count),
+      memory_kind_(options.memory) {
   absl::MutexLock lock(&mu_);
-  free_.resize(block_count);
+  free_.resize(block_count_);
   // Block 0 is taken first, and the next after it: fresh caches have long runs of neighbours.
-  for (uint32_t i = 0; i < block_count; ++i) free_[i] = block_count - 1 - i;
+  for (uint32_t i = 0; i < block_count_; ++i) free_[i] = block_count_ - 1 - i;
 }
 
 PagedCache::~PagedCache() {
@@ -64,6 +67,11 @@ PagedCache::~PagedCache() {
 absl::StatusOr<std::unique_ptr<PagedCache>> PagedCache::Create(const Geometry& geometry,
                                                                const Options& options) {
   CKV_RETURN_IF_ERROR(CheckOptions(geometry, options));
+  if (options.memory != MemoryKind::kHost) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "cache: its own memory is the host's, not %s memory; allocate that and use Over",
+        MemoryKindName(options.memory)));
+  }
   // Below 2^24 x 2^6 x 2^11 x 2^9: no overflow.
   const uint64_t layer_bytes = LayerBytes(geometry, options);
   const uint32_t layer_count = LayerCount(geometry, options);
@@ -77,8 +85,7 @@ absl::StatusOr<std::unique_ptr<PagedCache>> PagedCache::Create(const Geometry& g
   }
   // Rows are scattered by the block: on 4 KiB pages every row would be a page walk.
   if (bytes >= kHugePageBytes) (void)madvise(memory, bytes, MADV_HUGEPAGE);
-  auto cache = std::unique_ptr<PagedCache>(
-      new PagedCache(geometry, options.layer_begin, options.block_count));
+  auto cache = std::unique_ptr<PagedCache>(new PagedCache(geometry, options));
   cache->memory_ = {static_cast<std::byte*>(memory), bytes};
   for (uint32_t i = 0; i < layer_count; ++i)
     cache->layers_.push_back(cache->memory_.subspan(i * layer_bytes, layer_bytes));
@@ -101,8 +108,7 @@ absl::StatusOr<std::unique_ptr<PagedCache>> PagedCache::Over(
                           layer.size(), layer.data(), LayerBytes(geometry, options)));
     }
   }
-  auto cache = std::unique_ptr<PagedCache>(
-      new PagedCache(geometry, options.layer_begin, options.block_count));
+  auto cache = std::unique_ptr<PagedCache>(new PagedCache(geometry, options));
   cache->layers_.assign(layers.begin(), layers.end());
   return cache;
 }
@@ -209,7 +215,8 @@ absl::Status PagedCache::Slots(CacheSequenceId sequence, std::vector<int32_t>& s
 }
 
 RowView PagedCache::layer_rows(uint32_t layer_index) const {
-  return {layer(layer_index).data(), block_count_ * kCacheBlockTokens, geometry_.row_bytes()};
+  return {layer(layer_index).data(), block_count_ * kCacheBlockTokens, geometry_.row_bytes(),
+          memory_kind_};
 }
 
 absl::Status PagedCache::Runs(CacheSequenceId sequence, uint32_t layer_index,
@@ -223,7 +230,7 @@ absl::Status PagedCache::Runs(CacheSequenceId sequence, uint32_t layer_index,
     const size_t blocks = RunLength(found->table, i);
     const auto rows = static_cast<uint32_t>(std::min<uint64_t>(left, blocks * kCacheBlockTokens));
     const size_t row = size_t{found->table[i]} * kCacheBlockTokens;
-    runs.push_back({layer(layer_index).data() + row * row_bytes, rows, row_bytes});
+    runs.push_back({layer(layer_index).data() + row * row_bytes, rows, row_bytes, memory_kind_});
     left -= rows;
     i += blocks;
   }
@@ -247,10 +254,19 @@ std::span<std::byte> CacheReservation::layer(uint32_t layer) const {
   return cache_->layers_[layer - cache_->layer_begin_];
 }
 
+PagedPlace CacheReservation::From(uint32_t layer_index, uint64_t token_begin) const {
+  return {.layer = layer(layer_index),
+          .table = table_,
+          .row_begin = row_begin_ + token_begin,
+          .block_rows = kCacheBlockTokens,
+          .memory = cache_->memory()};
+}
+
 ScatterList CacheReservation::Spans(uint32_t layer_index, uint64_t token_begin,
                                     uint64_t token_count) const {
   CKV_CHECK(token_count > 0 && token_begin <= token_count_ &&
             token_count <= token_count_ - token_begin);
+  if (cache_->memory() == MemoryKind::kDevice) return {};
   const uint64_t row_bytes = cache_->geometry().row_bytes();
   const uint64_t end = row_begin_ + token_begin + token_count;
   const std::span table = std::span(table_).first((end - 1) / kCacheBlockTokens + 1);

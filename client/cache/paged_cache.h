@@ -61,11 +61,15 @@ class PagedCache {
     uint32_t block_count = 0;  // blocks in every layer; fixed
     uint32_t layer_begin = 0;  // first layer; a pipeline stage has some of them
     uint32_t layer_end = 0;    // end of the layers; 0 means all of them
+    // The kind of the engine's memory, for Over. In memory of a device, a fetch scatters the rows
+    // that came to this host.
+    MemoryKind memory = MemoryKind::kHost;
   };
 
   // Creates a cache with memory of its own. The memory is zeroed, on huge pages if there are any,
   // and touched when it is first written.
-  //   InvalidArgument     the geometry, block_count (not 1 to kCacheBlockCountMax) or the layers.
+  //   InvalidArgument     the geometry, block_count (not 1 to kCacheBlockCountMax), the layers, or
+  //                       another kind of memory than the host's.
   //   ResourceExhausted   there is not enough memory.
   static absl::StatusOr<std::unique_ptr<PagedCache>> Create(const Geometry& geometry,
                                                             const Options& options);
@@ -86,6 +90,7 @@ class PagedCache {
   uint32_t layer_begin() const { return layer_begin_; }
   uint32_t layer_end() const { return layer_begin_ + static_cast<uint32_t>(layers_.size()); }
   uint32_t block_count() const { return block_count_; }
+  MemoryKind memory() const { return memory_kind_; }
   uint32_t free_block_count() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // Starts a new sequence without tokens.
@@ -138,7 +143,7 @@ class PagedCache {
     bool reserved = false;
   };
 
-  PagedCache(const Geometry& geometry, uint32_t layer_begin, uint32_t block_count);
+  PagedCache(const Geometry& geometry, const Options& options);
   absl::StatusOr<const Sequence*> Find(CacheSequenceId sequence) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Ends a reservation: its rows become visible, or its blocks free.
@@ -148,6 +153,7 @@ class PagedCache {
   const Geometry geometry_;
   const uint32_t layer_begin_;
   const uint32_t block_count_;
+  const MemoryKind memory_kind_;
   std::vector<std::span<std::byte>> layers_;
   std::span<std::byte> memory_;  // mapped here, or empty
 
@@ -172,8 +178,10 @@ class CacheReservation {
   std::span<std::byte> layer(uint32_t layer) const;
   std::span<const CacheBlock> table() const { return table_; }
   uint32_t row_begin() const { return row_begin_; }
+  // Returns the place of the rows from `token_begin` on, for Splice.
+  PagedPlace From(uint32_t layer, uint64_t token_begin) const;
   // Returns where rows [token_begin, token_begin + token_count) lie; adjacent blocks form one
-  // span. The list is empty if there are more spans than fit.
+  // span. The list is empty if there are more spans than fit, or if the memory is a device's.
   ScatterList Spans(uint32_t layer, uint64_t token_begin, uint64_t token_count) const;
 
   // Makes the rows visible. They must have been written in every layer. Call it once.

@@ -4,30 +4,55 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 
-CallContextPool::CallContextPool(Clock* clock, uint32_t call_count_max,
-                                 absl::AnyInvocable<std::unique_ptr<CallContext>()> make)
+absl::Status CheckBackend(const Backend* backend) {
+  if (backend == nullptr) return absl::InvalidArgumentError("requester: no backend");
+  const BackendReach& reach = backend->reach();
+  // Queries go to slots, and partials and rows come in them.
+  for (const MemoryKinds& kinds :
+       {reach.rotated_from, reach.rotated_to, reach.parts, reach.scattered_from}) {
+    if (kinds.Has(MemoryKind::kHost)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("requester: its lanes are in host memory, which kernels of %s do not reach",
+                        backend->kernel_target()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<CallContext>> CallContext::Make(const LinkOptions* options,
+                                                               PeerTable* peers, Duration spin_max,
+                                                               CallCounters* counters) {
+  CKV_ASSIGN_OR_RETURN(std::unique_ptr<ComputeStream> stream,
+                       options->backend->NewStream(/*thread_count=*/1));
+  return std::make_unique<CallContext>(options, std::move(stream), peers, spin_max, counters);
+}
+
+CallContextPool::CallContextPool(
+    Clock* clock, uint32_t call_count_max,
+    absl::AnyInvocable<absl::StatusOr<std::unique_ptr<CallContext>>()> make)
     : clock_(clock), call_count_max_(call_count_max), make_(std::move(make)) {
   free_.reserve(call_count_max);
 }
 
-std::unique_ptr<CallContext> CallContextPool::TakeFree() {
+absl::StatusOr<std::unique_ptr<CallContext>> CallContextPool::TakeFree() {
   if (!free_.empty()) {
     std::unique_ptr<CallContext> context = std::move(free_.back());
     free_.pop_back();
     return context;
   }
   if (context_count_ == call_count_max_) return nullptr;
+  CKV_ASSIGN_OR_RETURN(std::unique_ptr<CallContext> made, make_());
   ++context_count_;
-  return make_();
+  return made;
 }
 
 absl::StatusOr<CallContextPool::Lease> CallContextPool::TryTake() {
   absl::MutexLock lock(&mu_);
-  if (std::unique_ptr<CallContext> free = TakeFree(); free != nullptr)
-    return Lease(this, std::move(free));
+  CKV_ASSIGN_OR_RETURN(std::unique_ptr<CallContext> free, TakeFree());
+  if (free != nullptr) return Lease(this, std::move(free));
   return absl::ResourceExhaustedError(absl::StrFormat(
       "%d calls in progress, the limit of this requester: wait for one of them, or raise "
       "call_count_max",
@@ -36,8 +61,8 @@ absl::StatusOr<CallContextPool::Lease> CallContextPool::TryTake() {
 
 absl::StatusOr<CallContextPool::Lease> CallContextPool::Take(Instant deadline) {
   absl::MutexLock lock(&mu_);
-  if (std::unique_ptr<CallContext> free = TakeFree(); free != nullptr)
-    return Lease(this, std::move(free));
+  CKV_ASSIGN_OR_RETURN(std::unique_ptr<CallContext> free, TakeFree());
+  if (free != nullptr) return Lease(this, std::move(free));
   if (waiters_.size() >= kWaiterCountMax) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("%d calls in progress and %d waiting: the limit of this requester",

@@ -6,12 +6,15 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "attention/backend.h"
 #include "client/call/exchange.h"
 #include "client/call/fetch.h"
 #include "client/call/route.h"
@@ -21,15 +24,26 @@
 
 namespace ckv {
 
+// Checks that call contexts can compute with a backend.
+//   InvalidArgument     it is null, or it does not reach the memory of lanes, which is the host's.
+absl::Status CheckBackend(const Backend* backend);
+
 // The links to holders and the memory that one call uses exclusively. It belongs to the thread that
 // took it from the pool. Debug builds check that.
 struct CallContext {
-  CallContext(const LinkOptions* options, PeerTable* peers, Duration spin_max,
-              CallCounters* counters)
-      : links(options, peers),
+  //   Errors of Backend::NewStream.
+  static absl::StatusOr<std::unique_ptr<CallContext>> Make(const LinkOptions* options,
+                                                           PeerTable* peers, Duration spin_max,
+                                                           CallCounters* counters);
+  CallContext(const LinkOptions* options, std::unique_ptr<ComputeStream> stream_in,
+              PeerTable* peers, Duration spin_max, CallCounters* counters)
+      : stream(std::move(stream_in)),
+        links(options, peers),
         exchange(options->clock, spin_max, &links, counters),
-        router(options, &links, &exchange),
-        fetcher(options, &links, &exchange) {}
+        router(options, &links, &exchange, stream.get()),
+        fetcher(options, &links, &exchange, stream.get()) {}
+  // Computes what the calls compute here, on the calling thread alone if the processor does.
+  const std::unique_ptr<ComputeStream> stream;
   LinkTable links;
   Exchange exchange;  // serves the call in progress
   Router router;
@@ -73,9 +87,9 @@ class CallContextPool {
   };
 
   CallContextPool(Clock* clock, uint32_t call_count_max,
-                  absl::AnyInvocable<std::unique_ptr<CallContext>()> make);
+                  absl::AnyInvocable<absl::StatusOr<std::unique_ptr<CallContext>>()> make);
 
-  // Takes a context, or waits for one.
+  // Takes a context, or waits for one. Errors of `make` are passed on.
   //   DeadlineExceeded    every context was in use until the deadline.
   //   ResourceExhausted   kWaiterCountMax calls wait already.
   absl::StatusOr<Lease> Take(Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
@@ -94,7 +108,7 @@ class CallContextPool {
   };
 
   // A free context, or a new one; null if every one is in use.
-  std::unique_ptr<CallContext> TakeFree() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<std::unique_ptr<CallContext>> TakeFree() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void GiveBack(std::unique_ptr<CallContext> context) ABSL_LOCKS_EXCLUDED(mu_);
   // Takes out and returns a free context that has a link to close now, or null if there is none.
   std::unique_ptr<CallContext> TakeUntidy(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -104,7 +118,7 @@ class CallContextPool {
   Clock* const clock_;
   const uint32_t call_count_max_;
   absl::Mutex mu_;
-  absl::AnyInvocable<std::unique_ptr<CallContext>()> make_ ABSL_GUARDED_BY(mu_);
+  absl::AnyInvocable<absl::StatusOr<std::unique_ptr<CallContext>>()> make_ ABSL_GUARDED_BY(mu_);
   uint32_t context_count_ ABSL_GUARDED_BY(mu_) = 0;
   // The context used last is taken first, because its lanes are the warmest.
   std::vector<std::unique_ptr<CallContext>> free_ ABSL_GUARDED_BY(mu_);

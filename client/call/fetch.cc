@@ -20,23 +20,15 @@ bool Fits(std::span<const std::byte> place, size_t bytes) {
   return place.size() == bytes && reinterpret_cast<uintptr_t>(place.data()) % sizeof(uint16_t) == 0;
 }
 
-// Rotates the bands of the rows. The band is at the end of a row of either dtype. Columns have all
-// of it or none.
-void Rotate(const RopeRotation& rotation, const Geometry& geometry, const FetchEntry& entry,
-            std::span<std::byte> rows) {
-  const uint32_t row_bytes = geometry.row_bytes();
-  const auto width = static_cast<uint32_t>(entry.sent_row_bytes(row_bytes));
-  if (rotation.is_identity() || entry.column_begin + width < row_bytes) return;
-  RotateBandsFp8DsMla(rotation, rows.data(), entry.token_count, width, width);
-}
-
 }  // namespace
 
-Fetcher::Fetcher(const LinkOptions* options, LinkTable* links, Exchange* exchange)
+Fetcher::Fetcher(const LinkOptions* options, LinkTable* links, Exchange* exchange,
+                 ComputeStream* stream)
     : clock_(options->clock),
       shape_(options->shape),
       table_(links),
       exchange_(exchange),
+      stream_(*stream),
       window_(std::max(1u, options->shape.slot_count / 2)) {}
 
 absl::Status Fetcher::Fetch(const FetchCall& call, const Place* place, Sink sink, uint64_t shown) {
@@ -267,6 +259,19 @@ absl::Status Fetcher::Deliver(const FetchCall& call, Sink sink) {
   return absl::OkStatus();
 }
 
+// Rotates the bands of the rows, and returns once it is done. The band is at the end of a row of
+// either dtype. Columns have all of it or none.
+absl::Status Fetcher::Rotate(const RopeRotation& rotation, const Geometry& geometry,
+                             const FetchEntry& entry, std::span<std::byte> rows) {
+  const uint32_t row_bytes = geometry.row_bytes();
+  const auto width = static_cast<uint32_t>(entry.sent_row_bytes(row_bytes));
+  if (rotation.is_identity() || entry.column_begin + width < row_bytes) return absl::OkStatus();
+  absl::Status rotated = stream_.backend().Rotate(rotation, {rows.data(), entry.token_count, width},
+                                                  width, {rows.data()}, stream_);
+  rotated.Update(stream_.Wait());
+  return rotated;
+}
+
 absl::Status Fetcher::Show(const FetchCall& call, const Segment& segment, Sink sink) {
   const Geometry& geometry = call.corpus->geometry;
   const FetchEntry& entry = segment.entry;
@@ -292,7 +297,7 @@ absl::Status Fetcher::Show(const FetchCall& call, const Segment& segment, Sink s
     }
     if (!place.empty()) {
       if (!segment.landed) std::memcpy(place.data(), rows.data(), layer_bytes);
-      Rotate(rotation, geometry, entry, place);
+      CKV_RETURN_IF_ERROR(Rotate(rotation, geometry, entry, place));
       rows = place;
     }
     CKV_RETURN_IF_ERROR(sink({run, rows}));

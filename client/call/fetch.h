@@ -9,6 +9,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "attention/backend.h"
 #include "client/call/exchange.h"
 #include "client/call/fetch_plan.h"
 #include "client/call/rotation_cache.h"
@@ -18,7 +19,7 @@
 
 namespace ckv {
 
-// Part of a call context. Borrows its links and exchange. Belongs to one thread at a time.
+// Part of a call context. Borrows its links, exchange and stream. Belongs to one thread at a time.
 class Fetcher {
  public:
   using Sink = absl::FunctionRef<absl::Status(const FetchedRows&)>;
@@ -26,7 +27,7 @@ class Fetcher {
   using Place = absl::FunctionRef<std::span<std::byte>(const RowRun&)>;
   using SpansOf = absl::FunctionRef<ScatterList(const RowRun&)>;
 
-  Fetcher(const LinkOptions* options, LinkTable* links, Exchange* exchange);
+  Fetcher(const LinkOptions* options, LinkTable* links, Exchange* exchange, ComputeStream* stream);
 
   // One attempt of Requester::Fetch. It skips the first `shown` parts. A call is cut into the same
   // parts whichever holder is asked, so an attempt goes on where the last one ended. `place` may
@@ -68,6 +69,8 @@ class Fetcher {
   absl::Status Land(const FetchCall& call, Segment& segment, RequestLane& lane);
   absl::StatusOr<std::span<std::byte>> PlaceOf(const RowRun& run, size_t bytes) const;
   absl::Status Show(const FetchCall& call, const Segment& segment, Sink sink);
+  absl::Status Rotate(const RopeRotation& rotation, const Geometry& geometry,
+                      const FetchEntry& entry, std::span<std::byte> rows);
   absl::Status Accept(const FetchCall& call, const Exchange::Reply& reply);
   absl::Status Deliver(const FetchCall& call, Sink sink);
   Segment& at(size_t i) { return window_[(head_ + i) % window_.size()]; }
@@ -76,6 +79,7 @@ class Fetcher {
   const LaneShape shape_;
   LinkTable* const table_;
   Exchange* const exchange_;
+  ComputeStream& stream_;
 
   // The state of the call in progress.
   FetchPlan plan_;

@@ -12,7 +12,6 @@
 #include "client/call/route.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "absl/strings/str_format.h"
 #include "client/holders/retry.h"
@@ -22,12 +21,10 @@ namespace ckv {
 namespace {
 
 // A call merged as it comes keeps its result here first; what a large call took is given back.
-constexpr size_t kMergedFloatsKept = size_t{4} << 20;
+constexpr size_t kMergedBytesKept = size_t{16} << 20;
 // Memory for the partials of near chunks, and for the queries turned for them: 128 heads over 256
 // chunks. Near chunks beyond it are routed.
 constexpr uint64_t kNearBytesMax = uint64_t{72} << 20;
-// Floats of it that stay for the next call.
-constexpr size_t kHereFloatsKept = kNearBytesMax / sizeof(float);
 
 // More rows than this for one holder are a bulk call. A default slot holds as many of DeepSeek's,
 // and a holder's queue of short requests takes one slot a session while others wait
@@ -36,13 +33,15 @@ constexpr uint64_t kShortRowCountMax = 256;
 
 }  // namespace
 
-Router::Router(const LinkOptions* options, LinkTable* links, Exchange* exchange)
+Router::Router(const LinkOptions* options, LinkTable* links, Exchange* exchange,
+               ComputeStream* stream)
     : clock_(options->clock),
       live_here_(options->here),
       shape_(options->shape),
       links_(*links),
       exchange_(*exchange),
-      here_pool_(/*thread_count=*/1) {}
+      stream_(*stream),
+      backend_(stream->backend()) {}
 
 absl::Status Router::Attend(const RouteCall& call, AttendRoom room, AttendReport* report) {
   const auto run = [&]() -> absl::Status {
@@ -75,7 +74,7 @@ absl::Status Router::Begin(const RouteCall& call) {
   exchange_.Clear();
   if (begin_ >= call.deadline)
     return absl::DeadlineExceededError("attend: the deadline had passed before anything was sent");
-  CKV_RETURN_IF_ERROR(CheckRouteCall(call));
+  CKV_RETURN_IF_ERROR(CheckRouteCall(call, backend_));
   CKV_RETURN_IF_ERROR(plan_.Begin(call));
   CKV_RETURN_IF_ERROR(Prepare(call));
   CKV_RETURN_IF_ERROR(plan_.Cut(call, lines_));
@@ -113,7 +112,9 @@ absl::Status Router::FindHandles(const RouteCall& call, const PlannedUnit& unit)
   uint32_t part = kContextPartCountMax, group = LinkTable::kNoLink, line = 0;
   LinkTable::ChunkLinks* chunk_links = nullptr;
   HolderLink* link = nullptr;
-  const NearTable* const near = call.segments[unit.segment].near;
+  // Near rows are in host memory.
+  const bool reached = backend_.reach().rows.Has(MemoryKind::kHost);
+  const NearTable* const near = reached ? call.segments[unit.segment].near : nullptr;
   for (uint32_t i = unit.piece_begin; i < unit.piece_end; ++i) {
     const ContextChunk& chunk = context.chunks()[pieces[i].chunk];
     const NearRows* const rows = near == nullptr ? nullptr : (*near)[pieces[i].chunk].get();
@@ -193,21 +194,37 @@ absl::Status Router::StartCoverage() {
   return absl::OkStatus();
 }
 
-void Router::MakeTarget(AttendRoom room) {
-  if (merge_late_) {
-    target_ = room();
-    return;
+absl::Status Router::MakeTarget(AttendRoom room) {
+  const BackendReach& reach = backend_.reach();
+  target_ = room();
+  if (!reach.merged.Has(target_.memory) || !reach.partials.Has(target_.memory)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "attend: the answer's place is in %s memory, which kernels of %s do not reach",
+        MemoryKindName(target_.memory), backend_.kernel_target()));
   }
-  const size_t rows = call_->q.count, d_v = call_->geometry().d_v;
-  merged_.resize(rows * (d_v + 2));
-  target_ = {merged_.data(), merged_.data() + rows * d_v, merged_.data() + rows * (d_v + 1),
-             PartialDtype::kF32};
+  if (merge_late_) return absl::OkStatus();
+  const uint32_t rows = call_->q.count, d_v = call_->geometry().d_v;
+  CKV_RETURN_IF_ERROR(backend_.Grow(merged_, PartialFloats(rows, d_v) * sizeof(float)));
+  target_ = PartialIn(merged_, 0, rows, d_v);
+  return absl::OkStatus();
+}
+
+// A merge of one part is a copy of its bits, whatever memory they are in.
+absl::Status Router::CopyMerged(const PartialView& out) {
+  const ConstPartialView whole = target_;
+  MergeJob job;
+  job.order = MergeOrder::kInTurn;
+  job.parts = {&whole, 1};
+  job.row_count = call_->q.count;
+  job.d_v = call_->geometry().d_v;
+  job.out = out;
+  return backend_.Merge({&job, 1}, stream_);
 }
 
 absl::StatusOr<bool> Router::Advance(AttendRoom room) {
   if (!started_) {
     started_ = true;
-    MakeTarget(room);
+    CKV_RETURN_IF_ERROR(MakeTarget(room));
     CKV_RETURN_IF_ERROR(AttendHere());
   }
   CKV_ASSIGN_OR_RETURN(const bool came, exchange_.Collect([&](const Exchange::Reply& reply) {
@@ -222,14 +239,9 @@ absl::StatusOr<bool> Router::Advance(AttendRoom room) {
     return false;
   }
   CKV_RETURN_IF_ERROR(coverage_.CheckComplete());
-  if (!merge_late_) {
-    const PartialView out = room();
-    const size_t rows = call_->q.count, d_v = call_->geometry().d_v;
-    std::memcpy(out.o, target_.o, rows * d_v * sizeof(float));
-    std::memcpy(out.m, target_.m, rows * sizeof(float));
-    std::memcpy(out.l, target_.l, rows * sizeof(float));
-    if (merged_.size() > kMergedFloatsKept) merged_ = {};
-  }
+  if (!merge_late_) CKV_RETURN_IF_ERROR(CopyMerged(room()));
+  CKV_RETURN_IF_ERROR(stream_.Wait());
+  if (merged_.size() > kMergedBytesKept) merged_ = BackendMemory();
   return true;
 }
 
@@ -261,8 +273,15 @@ absl::StatusOr<bool> Router::PostNext(uint32_t line) {
   RequestLane& lane = exchange_.link(line).lane();
   const std::optional<uint32_t> slot = lane.Acquire();
   if (!slot) return false;
-  RequestHeader header =
-      plan_.WriteFrame(*call_, planned, lines_[line].wire_version, lane.request(*slot));
+  absl::StatusOr<RequestHeader> written =
+      plan_.WriteFrame(*call_, planned, lines_[line].wire_version, lane.request(*slot), stream_);
+  absl::Status ready = written.status();
+  ready.Update(stream_.Wait());
+  if (!ready.ok()) {
+    lane.Release(*slot);
+    return ready;
+  }
+  RequestHeader& header = *written;
   if (lines_[line].row_count > kShortRowCountMax) header.flags |= kFlagBulk;
   Frame& posting = frames_[ordinal];
   posting.slot = *slot;
@@ -386,8 +405,8 @@ bool Router::TakeHere(const PlannedUnit& unit, const ContextState& context, uint
 }
 
 void Router::TrimHere() {
-  if (here_.size() > kHereFloatsKept) here_ = {};
-  if (near_q_.size() > kHereFloatsKept) near_q_ = {};
+  if (here_.size() > kNearBytesMax) here_ = BackendMemory();
+  if (near_q_.size() > kNearBytesMax) near_q_ = BackendMemory();
 }
 
 void Router::CountPairs(AttendReport& report) const {

@@ -9,9 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "attention/mla_partial.h"
+#include "attention/backend.h"
 #include "attention/partial.h"
-#include "attention/worker_pool.h"
 #include "client/call/coverage.h"
 #include "client/call/exchange.h"
 #include "client/calls.h"
@@ -33,8 +32,8 @@ namespace ckv {
 // Attend does all of it. After an error of any of them call GiveUp; the answer is as it was.
 class Router {
  public:
-  // Borrows its context's links and exchange. All three must outlive the router.
-  Router(const LinkOptions* options, LinkTable* links, Exchange* exchange);
+  // Borrows its context's links, exchange and stream. All of them must outlive the router.
+  Router(const LinkOptions* options, LinkTable* links, Exchange* exchange, ComputeStream* stream);
 
   // One attempt of an attend. After an error nothing is written to the room.
   absl::Status Attend(const RouteCall& call, AttendRoom room, AttendReport* report);
@@ -58,6 +57,7 @@ class Router {
   void Finish(AttendReport* report);
   // Ends an attempt that failed or is no longer wanted.
   void GiveUp() {
+    stream_.Wait().IgnoreError();  // slots and the caller's memory are in use until then
     exchange_.GiveUp();
     TrimHere();
   }
@@ -98,7 +98,8 @@ class Router {
   absl::Status AddLine(HolderLink& link, uint32_t line, Instant deadline);
   absl::Status StartFlows(const RouteCall& call);
   absl::Status StartCoverage();
-  void MakeTarget(AttendRoom room);
+  absl::Status MakeTarget(AttendRoom room);
+  absl::Status CopyMerged(const PartialView& out);
   absl::StatusOr<bool> PostAll();
   absl::StatusOr<bool> PostNext(uint32_t line);
   absl::Status Accept(const Exchange::Reply& reply);
@@ -115,16 +116,17 @@ class Router {
   void TrimHere();
   void AddOwnPieces();
   uint64_t OwnPairs() const;
-  void AddNearPieces();
-  void ReserveCopies();
-  QueryView QueriesOf(uint32_t unit, uint32_t rotation);
+  absl::Status AddNearPieces();
+  absl::Status ReserveCopies();
+  absl::StatusOr<QueryView> QueriesOf(uint32_t unit, uint32_t rotation);
   absl::Status CoverNear();
   bool IsInPlace(const PlannedUnit& unit) const;
   void PlaceAnswers();
   PartialView TargetRows(uint32_t row) const;
   void AddHerePart(const PartialView& made, size_t row);
   absl::Status MergeReady();
-  absl::Status MergeBlock(uint32_t block);
+  absl::Status MergeBlocks(std::span<const uint32_t> blocks);
+  absl::Status AddMerge(uint32_t block);
   void CollectParts(const PlannedBlock& block);
   void AddOwnParts(const PlannedBlock& block);
   void CloseBlock(uint32_t block);
@@ -139,7 +141,8 @@ class Router {
   Exchange& exchange_;
   AttendPlan plan_;
   Coverage coverage_;
-  WorkerPool here_pool_;  // the calling thread alone
+  ComputeStream& stream_;
+  Backend& backend_;
 
   // The state of the call in progress.
   const RouteCall* call_ = nullptr;
@@ -154,26 +157,29 @@ class Router {
   std::vector<bool> merged_block_;  // [blocks]
   uint32_t merged_count_ = 0;
   uint32_t first_open_ = 0;  // all blocks before it are merged
+  // The merges of one operation, and their parts one after another.
+  std::vector<MergeJob> merges_;
+  std::vector<size_t> part_ends_;  // [merges] in parts_ and levels_
   std::vector<ConstPartialView> parts_;
   std::vector<uint8_t> levels_;
   std::vector<AttentionPiece> here_pieces_;  // own rows, then near chunks in the plan's order
-  std::vector<float> here_;                  // their partials: o, m, l of each piece
+  BackendMemory here_;                       // their partials: f32 o, m, l of each piece
   std::vector<uint32_t> own_begin_;          // [segments + 1] in here_pieces_
   // Queries of near chunks that are not at their canonical positions: a copy for each unit and
   // rotation.
   struct NearCopy {
     uint32_t unit = 0, rotation = 0;
-    size_t begin = 0, end = 0;  // in near_q_
+    size_t begin = 0, end = 0;  // bytes of near_q_
   };
   uint64_t near_bytes_ = 0;  // memory for the near pieces planned so far
   uint64_t near_pairs_ = 0;
   std::vector<NearCopy> near_copies_;
-  std::vector<uint16_t> near_q_;
-  bool started_ = false;       // Advance has been called
-  bool progress_ = false;      // the last Advance did something
-  bool merge_late_ = true;     // all replies fit their slots, so they are merged at the end
-  PartialView target_;         // the caller's room, or merged_
-  std::vector<float> merged_;  // o, m, l of a call that is merged block by block
+  BackendMemory near_q_;
+  bool started_ = false;    // Advance has been called
+  bool progress_ = false;   // the last Advance did something
+  bool merge_late_ = true;  // all replies fit their slots, so they are merged at the end
+  PartialView target_;      // the caller's room, or merged_
+  BackendMemory merged_;    // f32 o, m, l of a call that is merged block by block
   uint64_t bytes_sent_ = 0, bytes_received_ = 0;
   std::optional<KernelTargetId> target_kernel_;
   bool targets_differ_ = false;

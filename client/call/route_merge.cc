@@ -3,41 +3,44 @@
 
 #include <algorithm>
 
-#include "attention/merge.h"
-#include "attention/mla_partial.h"
-#include "attention/rope.h"
 #include "client/call/route.h"
 #include "proto/base/status.h"
 
 namespace ckv {
+namespace {
+
+// Parts that one operation merges, so that a call of many blocks needs no list of all their parts:
+// 200 KB. A block has at most some thousands.
+constexpr size_t kMergedAtOnce = 4096;
+
+}  // namespace
 
 // On the caller's thread, while the holders compute.
 absl::Status Router::AttendHere() {
   here_pieces_.clear();
   AddOwnPieces();
-  AddNearPieces();
+  CKV_RETURN_IF_ERROR(AddNearPieces());
   if (here_pieces_.empty()) return absl::OkStatus();
   const Geometry& geometry = call_->geometry();
   size_t floats = 0;
   for (const AttentionPiece& piece : here_pieces_)
-    floats += size_t{piece.q.count} * (geometry.d_v + 2);
-  if (here_.size() < floats) here_.resize(floats);
-  float* next = here_.data();
+    floats += PartialFloats(piece.q.count, geometry.d_v);
+  CKV_RETURN_IF_ERROR(backend_.Grow(here_, floats * sizeof(float)));
+  size_t next = 0;
   for (AttentionPiece& piece : here_pieces_) {
-    const size_t rows = piece.q.count;
-    piece.out = {next, next + rows * geometry.d_v, next + rows * (geometry.d_v + 1),
-                 PartialDtype::kF32};
-    next += rows * (geometry.d_v + 2);
+    piece.out = PartialIn(here_, next, piece.q.count, geometry.d_v);
+    next += PartialFloats(piece.q.count, geometry.d_v);
   }
   PlaceAnswers();
   const Instant begin = clock_->Now();
-  AttendPartials(AttentionShape::Of(geometry), here_pieces_, here_pool_);
+  CKV_RETURN_IF_ERROR(backend_.AttendPartials(AttentionShape::Of(geometry), here_pieces_, stream_));
   if (live_here_ != nullptr && near_pairs_ > 0) {
+    CKV_RETURN_IF_ERROR(stream_.Wait());
     const double rows = call_->q.count;
     live_here_->Observe(geometry.widths(), rows, double(near_pairs_ + OwnPairs()) / rows,
                         double((clock_->Now() - begin).count()) / 1e3);
   }
-  NoteTarget(KernelTargetIdOf(KernelTarget()));
+  NoteTarget(KernelTargetIdOf(backend_.kernel_target()));
   return CoverNear();
 }
 
@@ -57,8 +60,7 @@ void Router::PlaceAnswers() {
 }
 
 PartialView Router::TargetRows(uint32_t row) const {
-  return {static_cast<float*>(target_.o) + size_t{row} * call_->geometry().d_v, target_.m + row,
-          target_.l + row, PartialDtype::kF32};
+  return target_.From(row, call_->geometry().d_v);
 }
 
 uint64_t Router::OwnPairs() const {
@@ -82,8 +84,7 @@ void Router::AddOwnPieces() {
     for (const OwnRows& own : segment.own) {
       if (own.rows.count == 0) continue;
       AttentionPiece piece;
-      piece.q = {call_->q.data + size_t{segment.row_begin} * call_->q.stride, segment.row_count,
-                 call_->q.stride};
+      piece.q = call_->q.Rows(segment.row_begin, segment.row_count);
       piece.rows = own.rows;
       piece.row_limits = own.visible;
       piece.grade = GradeOf(call_->grade, call_->wire);
@@ -94,10 +95,10 @@ void Router::AddOwnPieces() {
 }
 
 // A leaf of the tree each, as at a holder, so that the bits are a holder's.
-void Router::AddNearPieces() {
+absl::Status Router::AddNearPieces() {
   near_copies_.clear();
-  if (plan_.near_count() == 0) return;
-  ReserveCopies();
+  if (plan_.near_count() == 0) return absl::OkStatus();
+  CKV_RETURN_IF_ERROR(ReserveCopies());
   const Geometry& geometry = call_->geometry();
   const auto row_bytes = static_cast<uint32_t>(geometry.row_bytes());
   for (uint32_t u = 0; u < plan_.units().size(); ++u) {
@@ -109,7 +110,7 @@ void Router::AddNearPieces() {
       const PlannedPiece& planned = plan_.pieces()[plan_.nodes()[n].piece_begin];
       const ContextChunk& chunk = segment.context->chunks()[planned.chunk];
       AttentionPiece piece;
-      piece.q = QueriesOf(u, chunk.rotation);
+      CKV_ASSIGN_OR_RETURN(piece.q, QueriesOf(u, chunk.rotation));
       piece.rows = {(*segment.near)[planned.chunk]->layer(call_->layer).data(), chunk.token_count,
                     row_bytes};
       piece.grade = GradeOf(call_->grade, call_->wire);
@@ -118,38 +119,43 @@ void Router::AddNearPieces() {
       here_pieces_.push_back(piece);
     }
   }
+  return absl::OkStatus();
 }
 
 // Room for the copies that QueriesOf makes, since pieces point into it.
-void Router::ReserveCopies() {
-  size_t values = 0;
+absl::Status Router::ReserveCopies() {
+  size_t bytes = 0;
   for (const PlannedUnit& unit : plan_.units()) {
     if (unit.near_count == 0) continue;
     const size_t rotations = call_->segments[unit.segment].context->rotations().size();
-    values +=
-        std::min<size_t>(rotations, unit.near_count) * unit.row_count * call_->geometry().d_qk;
+    bytes += std::min<size_t>(rotations, unit.near_count) * unit.row_count *
+             call_->geometry().query_row_bytes();
   }
-  if (near_q_.size() < values) near_q_.resize(values);
+  return backend_.Grow(near_q_, bytes);
 }
 
 // The query rows of a unit as a chunk of this rotation sees them.
-QueryView Router::QueriesOf(uint32_t unit_ordinal, uint32_t rotation) {
+absl::StatusOr<QueryView> Router::QueriesOf(uint32_t unit_ordinal, uint32_t rotation) {
   const PlannedUnit& unit = plan_.units()[unit_ordinal];
   const ContextState& context = *call_->segments[unit.segment].context;
-  const uint16_t* const q = call_->q.data + size_t{unit.row_begin} * call_->q.stride;
-  if (context.rotations()[rotation].is_identity()) return {q, unit.row_count, call_->q.stride};
-  const uint32_t d_qk = call_->geometry().d_qk;
+  const QueryView q = call_->q.Rows(unit.row_begin, unit.row_count);
+  if (context.rotations()[rotation].is_identity()) return q;
+  const Geometry& geometry = call_->geometry();
+  const auto copied = [&](size_t begin) -> QueryView {
+    return {reinterpret_cast<const uint16_t*>(near_q_.data() + begin), unit.row_count,
+            geometry.d_qk, near_q_.kind()};
+  };
   size_t end = 0;
   for (auto copy = near_copies_.rbegin(); copy != near_copies_.rend(); ++copy) {
     if (copy->unit != unit_ordinal) break;
-    if (copy->rotation == rotation) return {near_q_.data() + copy->begin, unit.row_count, d_qk};
+    if (copy->rotation == rotation) return copied(copy->begin);
   }
   if (!near_copies_.empty()) end = near_copies_.back().end;
-  const size_t values = size_t{unit.row_count} * d_qk;
-  CopyRotatedBf16(context.rotations()[rotation], q, call_->q.stride, near_q_.data() + end,
-                  unit.row_count, d_qk);
-  near_copies_.push_back({unit_ordinal, rotation, end, end + values});
-  return {near_q_.data() + end, unit.row_count, d_qk};
+  const uint32_t row_bytes = geometry.query_row_bytes();
+  CKV_RETURN_IF_ERROR(backend_.Rotate(context.rotations()[rotation], q.Bytes(), row_bytes,
+                                      {near_q_.data() + end, near_q_.kind()}, stream_));
+  near_copies_.push_back({unit_ordinal, rotation, end, end + size_t{unit.row_count} * row_bytes});
+  return copied(end);
 }
 
 // Near pieces are there once, too (I1).
@@ -168,22 +174,45 @@ absl::Status Router::MergeReady() {
   if (merge_late_ && ready_.size() < plan_.blocks().size()) return absl::OkStatus();
   // I1 before the first byte, too.
   if (merge_late_) CKV_RETURN_IF_ERROR(coverage_.CheckComplete());
-  for (const uint32_t block : ready_) CKV_RETURN_IF_ERROR(MergeBlock(block));
+  if (ready_.empty()) return absl::OkStatus();
+  CKV_RETURN_IF_ERROR(MergeBlocks(ready_));
+  // Slots are given back once nothing reads them any more.
+  CKV_RETURN_IF_ERROR(stream_.Wait());
+  for (const uint32_t block : ready_) CloseBlock(block);
   ready_.clear();
   return absl::OkStatus();
 }
 
-absl::Status Router::MergeBlock(uint32_t block_ordinal) {
-  const PlannedBlock& block = plan_.blocks()[block_ordinal];
-  CKV_RETURN_IF_ERROR(coverage_.CheckBlock(block_ordinal));
-  if (!IsInPlace(plan_.units()[block.unit])) {
+absl::Status Router::MergeBlocks(std::span<const uint32_t> blocks) {
+  for (size_t next = 0; next < blocks.size();) {
+    merges_.clear();
+    part_ends_.clear();
     parts_.clear();
     levels_.clear();
-    CollectParts(block);
-    AddOwnParts(block);
-    MergeTree(parts_, levels_, block.row_count, call_->geometry().d_v, TargetRows(block.row_begin));
+    while (next < blocks.size() && parts_.size() < kMergedAtOnce)
+      CKV_RETURN_IF_ERROR(AddMerge(blocks[next++]));
+    if (merges_.empty()) continue;
+    // Only now, since the lists moved as they grew.
+    for (size_t i = 0, begin = 0; i < merges_.size(); begin = part_ends_[i++]) {
+      merges_[i].parts = std::span(parts_).subspan(begin, part_ends_[i] - begin);
+      merges_[i].levels = std::span(levels_).subspan(begin, part_ends_[i] - begin);
+    }
+    CKV_RETURN_IF_ERROR(backend_.Merge(merges_, stream_));
   }
-  CloseBlock(block_ordinal);
+  return absl::OkStatus();
+}
+
+absl::Status Router::AddMerge(uint32_t block_ordinal) {
+  const PlannedBlock& block = plan_.blocks()[block_ordinal];
+  CKV_RETURN_IF_ERROR(coverage_.CheckBlock(block_ordinal));
+  if (IsInPlace(plan_.units()[block.unit])) return absl::OkStatus();
+  CollectParts(block);
+  AddOwnParts(block);
+  part_ends_.push_back(parts_.size());
+  MergeJob& merge = merges_.emplace_back();
+  merge.row_count = block.row_count;
+  merge.d_v = call_->geometry().d_v;
+  merge.out = TargetRows(block.row_begin);
   return absl::OkStatus();
 }
 
@@ -224,8 +253,7 @@ void Router::AddOwnParts(const PlannedBlock& block) {
 
 // Adds a partial that was made here, from one of its rows on.
 void Router::AddHerePart(const PartialView& made, size_t row) {
-  parts_.emplace_back(static_cast<const float*>(made.o) + row * call_->geometry().d_v, made.m + row,
-                      made.l + row, PartialDtype::kF32);
+  parts_.emplace_back(made.From(row, call_->geometry().d_v));
 }
 
 // Gives back the slots of the frames whose blocks are all merged.

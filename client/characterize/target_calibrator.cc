@@ -42,7 +42,9 @@ TargetCalibrator::TargetCalibrator(const CharacterizeTarget& target,
                                    const CharacterizeOptions& options, const PagedCache& cache,
                                    Clock& clock)
     : target_(target), options_(options), cache_(cache), clock_(clock) {
-  here_ = CalibrateHere(target.corpus->geometry, clock);
+  const auto here = CalibrateHere(target.corpus->geometry, clock);
+  CKV_CHECK(here.ok());  // this processor's never fails
+  here_ = *here;
   for (const CharacterizedLane& lane : target.lanes) AddLane(lane);
   // Things that are compared stand together, here too: rounds visit small and large chunks of the
   // grid in turn. A processor that has just computed for long runs slower.

@@ -163,17 +163,19 @@ namespace {
 // Writes the parts of one frame, one after another.
 class PartWriter {
  public:
-  PartWriter(const RouteCall& call, std::byte* pieces, uint16_t* rows, int32_t* indices)
+  PartWriter(const RouteCall& call, std::byte* pieces, std::byte* rows, int32_t* indices)
       : call_(call), pieces_(pieces), rows_(rows), indices_(indices) {}
 
-  void WriteRows(const ContextState& context, const PlannedShare& share, const PlannedPart& part) {
-    const uint32_t d_qk = call_.geometry().d_qk;
-    const uint16_t* const q = call_.q.data + size_t{part.row_begin} * call_.q.stride;
+  absl::Status WriteRows(const ContextState& context, const PlannedShare& share,
+                         const PlannedPart& part, ComputeStream& stream) {
+    const uint32_t row_bytes = call_.geometry().query_row_bytes();
+    const RowView q = call_.q.Rows(part.row_begin, part.row_count).Bytes();
     for (uint32_t copy = 0; copy < share.copy_count; ++copy) {
-      CopyRotatedBf16(context.rotations()[share.copies[copy]], q, call_.q.stride, rows_,
-                      part.row_count, d_qk);
-      rows_ += size_t{part.row_count} * d_qk;
+      CKV_RETURN_IF_ERROR(stream.backend().Rotate(context.rotations()[share.copies[copy]], q,
+                                                  row_bytes, {rows_}, stream));
+      rows_ += size_t{part.row_count} * row_bytes;
     }
+    return absl::OkStatus();
   }
 
   // Writes the chosen rows of a node's pieces, which lie one after another. Returns how far they
@@ -196,7 +198,7 @@ class PartWriter {
  private:
   const RouteCall& call_;
   std::byte* pieces_;
-  uint16_t* rows_;
+  std::byte* rows_;
   int32_t* const indices_;
   uint32_t index_count_ = 0;
 };
@@ -222,8 +224,11 @@ Version4::PieceEntry Version4Of(const PieceEntry& piece) {
 
 }  // namespace
 
-RequestHeader AttendPlan::WriteFrame(const RouteCall& call, const PlannedFrame& frame,
-                                     uint16_t wire_version, std::span<std::byte> slot) const {
+absl::StatusOr<RequestHeader> AttendPlan::WriteFrame(const RouteCall& call,
+                                                     const PlannedFrame& frame,
+                                                     uint16_t wire_version,
+                                                     std::span<std::byte> slot,
+                                                     ComputeStream& stream) const {
   const uint32_t d_qk = call.geometry().d_qk;
   const bool old = wire_version == 4;
   const uint32_t part_count = frame.part_end - frame.part_begin;
@@ -247,8 +252,7 @@ RequestHeader AttendPlan::WriteFrame(const RouteCall& call, const PlannedFrame& 
     header.trace_id = call.trace_id;
     header.grade = WireGradeOf(GradeOf(call.grade, call.wire));
   }
-  PartWriter writer(call, slot.data() + layout.pieces,
-                    reinterpret_cast<uint16_t*>(slot.data() + layout.rows),
+  PartWriter writer(call, slot.data() + layout.pieces, slot.data() + layout.rows,
                     reinterpret_cast<int32_t*>(slot.data() + layout.indices));
   std::byte* segments = slot.data() + layout.segments;
   for (const PlannedPart& part : PartsOf(frame)) {
@@ -264,7 +268,7 @@ RequestHeader AttendPlan::WriteFrame(const RouteCall& call, const PlannedFrame& 
       std::memcpy(segments, &segment, sizeof(segment));
       segments += sizeof(segment);
     }
-    writer.WriteRows(context, share, part);
+    CKV_RETURN_IF_ERROR(writer.WriteRows(context, share, part, stream));
     for (uint32_t left = share.node_count, n = share.first_node; left > 0;
          --left, n = nodes_[n].next) {
       const std::span<const PlannedPiece> pieces = std::span(pieces_).subspan(

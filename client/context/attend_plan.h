@@ -21,6 +21,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "attention/backend.h"
 #include "client/context/route_call.h"
 #include "transport/fabric.h"
 #include "transport/wire_attend.h"
@@ -146,10 +148,12 @@ class AttendPlan {
     return std::span(parts_).subspan(frame.part_begin, frame.part_end - frame.part_begin);
   }
 
-  // Writes the body of a frame into `slot`. Returns the header, whose ids the caller sets before it
-  // encodes it.
-  RequestHeader WriteFrame(const RouteCall& call, const PlannedFrame& frame, uint16_t wire_version,
-                           std::span<std::byte> slot) const;
+  // Writes the body of a frame into `slot`, its query rows on `stream`: they are there after a
+  // Wait. Returns the header, whose ids the caller sets before it encodes it.
+  //   Errors of Backend::Rotate.
+  absl::StatusOr<RequestHeader> WriteFrame(const RouteCall& call, const PlannedFrame& frame,
+                                           uint16_t wire_version, std::span<std::byte> slot,
+                                           ComputeStream& stream) const;
 
  private:
   void AddDenseUnit(const RouteCall& call, uint32_t segment);

@@ -1,5 +1,7 @@
 #include "client/context/route_call.h"
 
+#include <string_view>
+
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
 
@@ -14,7 +16,14 @@ absl::Status CheckSelection(const RouteSegment& segment) {
   return absl::OkStatus();
 }
 
-absl::Status CheckOwn(const RouteSegment& segment, size_t ordinal, const Geometry& geometry) {
+absl::Status Unreached(std::string_view what, MemoryKind memory, const Backend& backend) {
+  return absl::InvalidArgumentError(
+      absl::StrFormat("attend: %s in %s memory, which kernels of %s do not reach", what,
+                      MemoryKindName(memory), backend.kernel_target()));
+}
+
+absl::Status CheckOwn(const RouteSegment& segment, size_t ordinal, const Geometry& geometry,
+                      const Backend& backend) {
   if (segment.own.size() > kOwnRowsCountMax) {
     return absl::InvalidArgumentError(absl::StrFormat("attend: %d own rows in segment %d, limit %d",
                                                       segment.own.size(), ordinal,
@@ -27,6 +36,8 @@ absl::Status CheckOwn(const RouteSegment& segment, size_t ordinal, const Geometr
           absl::StrFormat("attend: own rows of %d bytes in segment %d, the model has %d",
                           own.rows.stride_bytes, ordinal, geometry.row_bytes()));
     }
+    if (!backend.reach().rows.Has(own.rows.memory))
+      return Unreached("own rows", own.rows.memory, backend);
   }
   return absl::OkStatus();
 }
@@ -42,7 +53,7 @@ absl::Status CheckContext(const RouteSegment& segment, size_t ordinal, const Geo
                       DescribeDifference(geometry, other)));
 }
 
-absl::Status CheckQueries(const RouteCall& call) {
+absl::Status CheckQueries(const RouteCall& call, const Backend& backend) {
   const Geometry& geometry = call.geometry();
   if (call.layer >= geometry.layers) {
     return absl::InvalidArgumentError(
@@ -56,6 +67,10 @@ absl::Status CheckQueries(const RouteCall& call) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "attend: query rows of %d values, the model has %d", call.q.stride, geometry.d_qk));
   }
+  // They are rotated for holders, and attended here as they are.
+  const BackendReach& reach = backend.reach();
+  if (!reach.rotated_from.Has(call.q.memory) || !reach.queries.Has(call.q.memory))
+    return Unreached("query rows", call.q.memory, backend);
   if (call.wire != PartialDtype::kBf16 && call.wire != PartialDtype::kF32)
     return absl::InvalidArgumentError("attend: no such dtype of partials");
   if (static_cast<uint8_t>(call.grade) > kGradeMax)
@@ -65,7 +80,7 @@ absl::Status CheckQueries(const RouteCall& call) {
 
 }  // namespace
 
-absl::Status CheckRouteCall(const RouteCall& call) {
+absl::Status CheckRouteCall(const RouteCall& call, const Backend& backend) {
   if (call.segments.empty()) return absl::InvalidArgumentError("attend: no segments");
   for (size_t i = 0; i < call.segments.size(); ++i) {
     const RouteSegment& first = call.segments.front();
@@ -73,7 +88,7 @@ absl::Status CheckRouteCall(const RouteCall& call) {
       return absl::InvalidArgumentError("attend: segment 0 has no context");
     CKV_RETURN_IF_ERROR(CheckContext(call.segments[i], i, first.context->geometry()));
   }
-  CKV_RETURN_IF_ERROR(CheckQueries(call));
+  CKV_RETURN_IF_ERROR(CheckQueries(call, backend));
   uint64_t next_row = 0;
   for (size_t i = 0; i < call.segments.size(); ++i) {
     const RouteSegment& segment = call.segments[i];
@@ -84,7 +99,7 @@ absl::Status CheckRouteCall(const RouteCall& call) {
     }
     next_row += segment.row_count;
     CKV_RETURN_IF_ERROR(CheckSelection(segment));
-    CKV_RETURN_IF_ERROR(CheckOwn(segment, i, call.geometry()));
+    CKV_RETURN_IF_ERROR(CheckOwn(segment, i, call.geometry(), backend));
   }
   if (next_row == call.q.count) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat(

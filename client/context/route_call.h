@@ -8,6 +8,7 @@
 #include <span>
 
 #include "absl/functional/function_ref.h"
+#include "attention/backend.h"
 #include "attention/grade.h"
 #include "attention/partial.h"
 #include "client/calls.h"
@@ -49,7 +50,8 @@ struct RouteCall {
 
 // Checks everything about a call that needs no holder but the selected indices (AttendPlan::Begin).
 //   InvalidArgument     A count, a width, the layer or the dtype is not valid. Segments leave
-//                       rows out or overlap. Contexts have different geometries.
-absl::Status CheckRouteCall(const RouteCall& call);
+//                       rows out or overlap. Contexts have different geometries. `backend` does not
+//                       reach the memory of the query rows or of own rows.
+absl::Status CheckRouteCall(const RouteCall& call, const Backend& backend);
 
 }  // namespace ckv

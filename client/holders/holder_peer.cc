@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "attention/mla_partial.h"
 #include "proto/base/status.h"
 
 namespace ckv {
@@ -158,10 +157,10 @@ void HolderPeer::EndChoice(std::optional<FabricChoice> made) {
 }
 
 PeerTable::PeerTable(DirectoryView* view, HolderControlFactory* factory,
-                     std::shared_ptr<const Profile> profile)
+                     std::shared_ptr<const Profile> profile, const Backend& backend)
     : view_(view),
       factory_(factory),
-      seed_(std::move(profile), HostIdentity(), KernelTargetIdOf(KernelTarget())) {}
+      seed_(std::move(profile), HostIdentity(), KernelTargetIdOf(backend.kernel_target())) {}
 
 absl::StatusOr<HolderPeer*> PeerTable::Find(const HolderId& id) {
   HolderPeer* peer = nullptr;

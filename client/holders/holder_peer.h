@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "attention/backend.h"
 #include "client/decide/profile.h"
 #include "client/decide/profile_seed.h"
 #include "client/holders/control.h"
@@ -172,9 +173,10 @@ class PeerTable {
   static constexpr size_t kPeerCountMax = 2 * size_t{kMemberCountMax};
 
   // `view` and `factory` must outlive the table. `profile` seeds the constants of the holders that
-  // it names. It may be null.
+  // it names, if it was measured with the kernels of `backend`. It may be null.
   PeerTable(DirectoryView* view, HolderControlFactory* factory,
-            std::shared_ptr<const Profile> profile = nullptr);
+            std::shared_ptr<const Profile> profile = nullptr,
+            const Backend& backend = *Backend::Cpu());
 
   // The profile, for the geometries and the host it applies to.
   const SeedProfile& seed() const { return seed_; }

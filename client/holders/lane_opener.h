@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "attention/backend.h"
 #include "client/holders/control.h"
 #include "client/holders/counters.h"
 #include "client/holders/holder_view.h"
@@ -41,8 +42,9 @@ struct LinkOptions {
   LaneShape shape;
   Duration connect_timeout{0};
   size_t handle_count_max = kLinkHandleCountMax;
-  CallCounters* counters = nullptr;  // may be null
-  NetworkOracle* oracle = nullptr;   // knows the paths to replicas; may be null
+  CallCounters* counters = nullptr;   // may be null
+  NetworkOracle* oracle = nullptr;    // knows the paths to replicas; may be null
+  Backend* backend = Backend::Cpu();  // computes what calls compute here
 };
 
 // A session and its open lane.

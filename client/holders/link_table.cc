@@ -10,7 +10,6 @@
 #include "absl/container/btree_map.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/str_format.h"
-#include "attention/mla_partial.h"
 #include "client/holders/retry.h"
 #include "proto/base/status.h"
 
@@ -158,7 +157,10 @@ void LinkTable::Choose(ChunkLinks& chunk_links, const ReplicaWork& work) {
   if (!tried_.empty()) ranking.made = false;
   chooser_.Look(chunk_links.corpus->geometry, work, chunk_links.links, *peers_, options_->shape,
                 options_->oracle, now_, tried_);
-  if (one_target) chooser_.KeepToOneTarget(chunk_links.groups, KernelTargetIdOf(KernelTarget()));
+  if (one_target) {
+    chooser_.KeepToOneTarget(chunk_links.groups,
+                             KernelTargetIdOf(options_->backend->kernel_target()));
+  }
   for (ReplicaGroup& group : chunk_links.groups) {
     if (group.links.size() > 1) chooser_.Choose(group);
   }

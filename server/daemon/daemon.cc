@@ -182,6 +182,7 @@ absl::Status Daemon::State::StartRequester() {
   RequesterOptions options;
   options.id = config.name;
   options.clock = clock;
+  options.backend = backend;
   options.fabrics = fabric_order;
   if (config.fabric != "auto") {
     CKV_ASSIGN_OR_RETURN(options.fabric, ParseFabricName(config.fabric));

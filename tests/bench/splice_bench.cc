@@ -79,10 +79,12 @@ void BM_Splice(benchmark::State& state) {
   std::move(*cache->Reserve(sequence, 10)).Commit();  // so that runs begin inside a block
   const auto reservation = *cache->Reserve(sequence, kTokens);
   const RopeRotation rotation = SpliceRotation(geometry, state.range(1));
+  const auto stream = *Backend::Cpu()->NewStream(/*thread_count=*/1);
   const auto splice = [&] {
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
-      Splice(rotation, geometry, source.bytes().subspan(layer * layer_bytes, layer_bytes),
-             {reservation.layer(layer), reservation.table(), reservation.row_begin()});
+      CKV_CHECK(Splice(rotation, geometry, source.bytes().subspan(layer * layer_bytes, layer_bytes),
+                       reservation.From(layer, 0), *stream)
+                    .ok());
     }
     benchmark::ClobberMemory();
   };

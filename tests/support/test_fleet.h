@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
+#include "attention/backend.h"
 #include "attention/mla_partial.h"
 #include "client/holders/control.h"
 #include "client/requester.h"
@@ -43,6 +44,9 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
 
   static HolderId Name(size_t i) { return {absl::StrFormat("h%d", i)}; }
 
+  // What holders that are started from now on compute with. It must outlive the fleet.
+  void set_backend(Backend* backend) { backend_ = backend; }
+
   // `fill` puts chunks there before the directory names it.
   void StartHolder(size_t i, size_t capacity_bytes = size_t{64} << 20,
                    uint32_t session_count_max = 256,
@@ -50,6 +54,7 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
     HolderOptions options;
     options.id = Name(i);
     options.clock = clock_;
+    options.backend = backend_;
     options.capacity_bytes = capacity_bytes;
     options.fabrics = fabrics_;
     options.session_count_max = session_count_max;
@@ -62,7 +67,7 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
     holders_[Name(i).name] = *std::move(holder);
     members_[Name(i).name] = {
         Name(i), MemberRole::kHolder, absl::StrFormat("inproc:%d", i), {epoch}};
-    members_[Name(i).name].kernel_target = KernelTargetIdOf(KernelTarget());
+    members_[Name(i).name].kernel_target = KernelTargetIdOf(backend_->kernel_target());
   }
   void StopHolder(size_t i) {
     std::unique_ptr<Holder> stopped;
@@ -232,6 +237,7 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
 
   const std::vector<Fabric*> fabrics_;
   Clock* const clock_;
+  Backend* backend_ = Backend::Cpu();
   std::atomic<bool> directory_down_{false}, tells_fabrics_{true};
   std::atomic<int> directory_calls_{0}, resolve_calls_{0}, session_calls_{0};
   std::atomic<uint64_t> last_epoch_{0};
@@ -243,11 +249,13 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
   std::map<std::string, Corpus> corpora_ ABSL_GUARDED_BY(mu_);
 };
 
-// Holders over one fabric, and a requester over it or another.
+// Holders over one fabric, and a requester over it or another. All compute with `backend`.
 struct Cluster {
   Cluster(Fabric* fabric, size_t holder_count, const LaneShape& shape, Fabric* requesters = nullptr,
-          uint32_t call_count_max = 16, uint64_t near_bytes = 0, NearSource* near_source = nullptr)
+          uint32_t call_count_max = 16, uint64_t near_bytes = 0, NearSource* near_source = nullptr,
+          Backend* backend = Backend::Cpu())
       : fleet({fabric}) {
+    fleet.set_backend(backend);
     for (size_t i = 0; i < holder_count; ++i) fleet.StartHolder(i);
     RequesterOptions options;
     options.fabrics = {requesters == nullptr ? fabric : requesters};
@@ -255,6 +263,7 @@ struct Cluster {
     options.call_count_max = call_count_max;
     options.near_bytes = near_bytes;
     options.near_source = near_source;
+    options.backend = backend;
     auto made = Requester::Create(options, &fleet, &fleet);
     EXPECT_TRUE(made.ok()) << made.status();
     requester = *std::move(made);

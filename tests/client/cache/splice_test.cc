@@ -13,8 +13,10 @@
 #include <vector>
 
 #include "attention/bf16.h"
+#include "client/cache/paged_cache.h"
 #include "gtest/gtest.h"
 #include "tests/attention/reference.h"
+#include "tests/support/cpu_stream.h"
 #include "tests/support/named_geometry.h"
 #include "tests/support/test_corpus.h"
 
@@ -92,6 +94,16 @@ struct Blocks {
   std::vector<CacheBlock> table;
 };
 
+void SpliceHere(const RopeRotation& rotation, const Geometry& geometry,
+                std::span<const std::byte> rows, Blocks& to, uint64_t row_begin) {
+  const PagedPlace place = {.layer = to.layer,
+                            .table = to.table,
+                            .row_begin = row_begin,
+                            .block_rows = kCacheBlockTokens};
+  const absl::Status status = Splice(rotation, geometry, rows, place, test::CpuStream());
+  ASSERT_TRUE(status.ok()) << status;
+}
+
 TEST(Splice, IsTheRotationWithinTheBoundAndTheLatentBitForBit) {
   std::mt19937 rng(1);
   for (const RowDtype dtype : {RowDtype::kBf16, RowDtype::kFp8DsMla}) {
@@ -105,7 +117,7 @@ TEST(Splice, IsTheRotationWithinTheBoundAndTheLatentBitForBit) {
           const std::vector<std::byte> rows = RandomRows(geometry, count, rng);
           Blocks to(geometry, 5, rng);
           const uint64_t begin = rng() % 100;
-          Splice(SpliceRotation(geometry, delta), geometry, rows, {to.layer, to.table, begin});
+          SpliceHere(SpliceRotation(geometry, delta), geometry, rows, to, begin);
           for (uint32_t r = 0; r < count; ++r) {
             const std::byte* in = rows.data() + size_t{r} * row_bytes;
             const std::byte* out = to.Row(begin + r, row_bytes);
@@ -140,8 +152,7 @@ TEST(Splice, AgainstUnroundedValuesTheBoundIsThreeRoundings) {
     }
   }
   Blocks to(geometry, 1, rng);
-  Splice(SpliceRotation(geometry, 5000), geometry, std::as_bytes(std::span(rows)),
-         {to.layer, to.table, 0});
+  SpliceHere(SpliceRotation(geometry, 5000), geometry, std::as_bytes(std::span(rows)), to, 0);
   for (uint32_t r = 0; r < count; ++r) {
     const auto got = Pairs(geometry, to.Row(r, 1152));
     for (uint32_t i = 0; i < 32; ++i) {
@@ -161,9 +172,9 @@ TEST(Splice, TouchesTheRunAndNothingElseAtAnyOffset) {
       const uint64_t begin = rng() % 256, count = rng() % (257 - begin);
       const auto rows = RandomRows(geometry, count, rng);
       const RopeRotation rotation = SpliceRotation(geometry, delta);
-      Splice(rotation, geometry, rows, {to.layer, to.table, begin});
+      SpliceHere(rotation, geometry, rows, to, begin);
       auto turned = rows;
-      SpliceInPlace(rotation, geometry, turned);
+      ASSERT_TRUE(SpliceInPlace(rotation, geometry, turned, test::CpuStream()).ok());
       if (delta == 0) {
         ASSERT_EQ(turned, rows);
       }
@@ -190,7 +201,7 @@ TEST(Splice, WithoutABandNothingTurns) {
     EXPECT_TRUE(SpliceRotation(geometry, 12345).is_identity());
     const auto rows = RandomRows(geometry, 64, rng);
     Blocks to(geometry, 1, rng);
-    Splice(SpliceRotation(geometry, 12345), geometry, rows, {to.layer, to.table, 0});
+    SpliceHere(SpliceRotation(geometry, 12345), geometry, rows, to, 0);
     EXPECT_EQ(to.layer, rows);
   }
   EXPECT_TRUE(
@@ -204,9 +215,11 @@ TEST(Splice, ManyHopsDriftAndOneDoesNot) {
   const Geometry geometry = WideGeometry(RowDtype::kBf16, RopeStyle::kInterleaved, false);
   const auto rows = RandomRows(geometry, 64, rng);
   auto hopped = rows;
-  for (int hop = 0; hop < 64; ++hop) SpliceInPlace(SpliceRotation(geometry, 100), geometry, hopped);
+  const RopeRotation hop = SpliceRotation(geometry, 100);
+  for (int i = 0; i < 64; ++i)
+    ASSERT_TRUE(SpliceInPlace(hop, geometry, hopped, test::CpuStream()).ok());
   Blocks to(geometry, 1, rng);
-  Splice(SpliceRotation(geometry, 6400), geometry, rows, {to.layer, to.table, 0});
+  SpliceHere(SpliceRotation(geometry, 6400), geometry, rows, to, 0);
   double drift = 0, once = 0;
   for (uint32_t r = 0; r < 64; ++r) {
     const auto before = Pairs(geometry, rows.data() + r * 1152);

@@ -44,8 +44,7 @@ struct AttemptsTest : testing::Test {
   CallCounters counters;
   CallContextPool pool{Clock::Real(), 1, [this] {
                          options.clock = Clock::Real();
-                         return std::make_unique<CallContext>(&options, nullptr, Duration(0),
-                                                              &counters);
+                         return CallContext::Make(&options, nullptr, Duration(0), &counters);
                        }};
   Attempts attempts{Clock::Real(), &pool, &view, &counters};
   std::shared_ptr<const Corpus> corpus;

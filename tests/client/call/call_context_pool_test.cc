@@ -19,7 +19,7 @@ struct Pool : testing::Test {
   CallContextPool Make(uint32_t contexts) {
     return CallContextPool(&clock, contexts, [this] {
       ++made;
-      return std::make_unique<CallContext>(&options, nullptr, Duration(0), &counters);
+      return CallContext::Make(&options, nullptr, Duration(0), &counters);
     });
   }
   ManualClock clock;
@@ -123,8 +123,7 @@ struct IdleContexts : testing::Test {
   CallCounters counters;
   test::TestCorpus corpus = test::MakeTestCorpus(test::TestGeometry(), {3}, 1);
   CallContextPool pool{
-      &clock, 3,
-      [this] { return std::make_unique<CallContext>(&options, &peers, Duration(0), &counters); }};
+      &clock, 3, [this] { return CallContext::Make(&options, &peers, Duration(0), &counters); }};
 };
 
 TEST_F(IdleContexts, LinksOfContextsNeverUsedAgainAreClosed) {

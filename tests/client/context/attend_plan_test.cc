@@ -15,6 +15,7 @@
 
 #include "attention/merge.h"
 #include "gtest/gtest.h"
+#include "tests/support/cpu_stream.h"
 #include "tests/support/test_corpus.h"
 
 namespace ckv {
@@ -117,7 +118,10 @@ class PlanChecker {
     std::vector<std::byte> memory(line.shape.request_bytes_max + 64);
     const auto slot = std::span<std::byte>(memory).subspan(
         (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64, line.shape.request_bytes_max);
-    const RequestHeader header = plan_.WriteFrame(random_.call, frame, line.wire_version, slot);
+    const auto written =
+        plan_.WriteFrame(random_.call, frame, line.wire_version, slot, test::CpuStream());
+    ASSERT_TRUE(written.ok()) << written.status();
+    const RequestHeader& header = *written;
     EncodeHeader(header, slot);
     const size_t bytes = RequestHeaderBytes(header.version) + header.body_bytes;
     ASSERT_LE(bytes, line.shape.request_bytes_max);
@@ -211,7 +215,7 @@ TEST(AttendPlan, FramesFitDecodeAndCover) {
   for (uint32_t seed = 0; seed < 400; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     RandomCall random(seed);
-    ASSERT_TRUE(CheckRouteCall(random.call).ok()) << CheckRouteCall(random.call);
+    ASSERT_TRUE(CheckRouteCall(random.call, *Backend::Cpu()).ok());
     AttendPlan plan;
     for (int again = 0; again < 2; ++again) {  // nothing is left of the call before
       const absl::Status begun = plan.Begin(random.call);

@@ -129,7 +129,7 @@ TEST(Calibrate, EveryTermIsMeasured) {
     Geometry geometry = *NamedGeometry("deepseek-v2-lite");
     geometry.revision = "r";
     geometry.dtype = dtype;
-    const RequesterConstants here = CalibrateHere(geometry, *Clock::Real());
+    const RequesterConstants here = *CalibrateHere(geometry, *Clock::Real());
     EXPECT_GT(here.merge_per_row_us, 0);
     EXPECT_GT(here.attend_per_row_token_us, 0);
     EXPECT_GT(here.attend_floor.us_per_token, 0);
@@ -142,7 +142,7 @@ TEST(Calibrate, EveryTermIsMeasured) {
     geometry.rope.style = RopeStyle::kNone;
     return geometry;
   }();
-  const RequesterConstants still = CalibrateHere(unrotated, *Clock::Real());
+  const RequesterConstants still = *CalibrateHere(unrotated, *Clock::Real());
   EXPECT_EQ(still.splice_per_token_layer_us, 0);
   EXPECT_EQ(still.splice_per_layer_us, 0);
 }

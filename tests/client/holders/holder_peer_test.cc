@@ -70,7 +70,7 @@ TEST_F(HolderPeerTest, ALifeThatTheDirectoryDoesNotTellHasNoTarget) {
 
 // Whether rows that are near have the bits of their holders.
 TEST_F(HolderPeerTest, HoldersHaveATargetIfAllOfThemSaySo) {
-  LiveCosts costs(&peers, nullptr, Clock::Real(), LaneShape());
+  LiveCosts costs(&peers, nullptr, Clock::Real(), Backend::Cpu(), LaneShape());
   const auto chunks = test::MakeTestCorpus(test::TestGeometry(), {3, 4}, 1);
   const auto corpus = std::make_shared<const Corpus>(
       chunks.Publish("c", "", {{TestFleet::Name(0)}, {TestFleet::Name(1)}}));
