@@ -8,8 +8,10 @@
 
 #include "absl/strings/str_format.h"
 #include "attention/bf16.h"
+#include "attention/grade.h"
 #include "attention/mla_partial.h"
 #include "attention/worker_pool.h"
+#include "client/cache/cold_rows.h"
 #include "proto/base/status.h"
 
 namespace ckv {
@@ -69,6 +71,52 @@ absl::Status CallAtPace(const TimingPace& pace, uint32_t layers, Clock& clock,
   return absl::OkStatus();
 }
 
+absl::Status CallCold(const TimingPace& pace, uint32_t layers, Clock& clock,
+                      absl::FunctionRef<absl::Status()> push_out,
+                      absl::FunctionRef<absl::Status(uint32_t layer)> call) {
+  Duration took{0};
+  for (uint32_t run = 0; run < std::max(1u, pace.run_count);) {
+    CKV_RETURN_IF_ERROR(push_out());
+    for (uint32_t layer = 0; layer < layers; ++layer, ++run) {
+      if (run >= pace.run_count && run > 0 && took >= pace.time_min) break;
+      const Instant begin = clock.Now();
+      CKV_RETURN_IF_ERROR(call(layer));
+      took += clock.Now() - begin;
+    }
+  }
+  return absl::OkStatus();
+}
+
+namespace {
+
+// The layers that a turn goes over, if rows are not pushed out.
+uint32_t LayersOf(RowCaching caching, const Geometry& geometry) {
+  return caching == RowCaching::kCached ? 1 : geometry.layers;
+}
+
+// Routes one query row over all rows of `call.push_out`, which are then what the holder's caches
+// hold.
+absl::Status PushOut(Requester& requester, const TimingCall& call) {
+  const Geometry& geometry = call.corpus->geometry;
+  const std::vector<uint16_t> q(geometry.d_qk, Bf16FromFloat(0.125f));
+  std::vector<float> o(geometry.d_v);
+  float m = 0, l = 0;
+  std::vector<ChunkUse> uses;
+  for (const uint32_t chunk : call.push_out) uses.push_back({chunk, 0});
+  AttendCall attend;
+  attend.corpus = call.corpus;
+  attend.chunks = uses;
+  attend.q = {q.data(), 1, geometry.d_qk};
+  attend.wire = call.wire;
+  attend.deadline = call.deadline;
+  const PartialView out = {o.data(), &m, &l, PartialDtype::kF32};
+  for (attend.layer = 0; attend.layer < geometry.layers; ++attend.layer)
+    CKV_RETURN_IF_ERROR(requester.Attend(attend, out, nullptr));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<RouteTiming> TimeRoute(Requester& requester, const TimingCall& call, Clock& clock) {
   CKV_RETURN_IF_ERROR(CheckCall(call));
   const Geometry& geometry = call.corpus->geometry;
@@ -98,7 +146,13 @@ absl::StatusOr<RouteTiming> TimeRoute(Requester& requester, const TimingCall& ca
     timing.bytes_in = report.bytes_received;
     return absl::OkStatus();
   };
-  CKV_RETURN_IF_ERROR(CallAtPace(call.pace, geometry.layers, clock, attend_one));
+  if (call.caching == RowCaching::kCold) {
+    CKV_RETURN_IF_ERROR(CallCold(
+        call.pace, geometry.layers, clock, [&] { return PushOut(requester, call); },
+        [&](uint32_t layer) { return attend_one(layer, /*counts=*/true); }));
+  } else {
+    CKV_RETURN_IF_ERROR(CallAtPace(call.pace, LayersOf(call.caching, geometry), clock, attend_one));
+  }
   timing.us = TrimmedMean(std::move(all));
   timing.compute_us = TrimmedMean(std::move(compute));
   return timing;
@@ -164,24 +218,41 @@ absl::StatusOr<std::unique_ptr<PagedCache>> CacheForTiming(const Geometry& geome
 }
 
 double TimeAttendHere(const PagedCache& cache, uint64_t tokens, uint32_t query_rows,
-                      const TimingPace& pace, Clock& clock) {
+                      RowCaching caching, const TimingPace& pace, Clock& clock) {
   const Geometry& geometry = cache.geometry();
   const std::vector<uint16_t> q(size_t{query_rows} * geometry.d_qk, Bf16FromFloat(0.125f));
   std::vector<float> o(size_t{query_rows} * geometry.d_v), m(query_rows), l(query_rows);
   AttentionPiece piece;
   piece.q = {q.data(), query_rows, geometry.d_qk};
   piece.out = {o.data(), m.data(), l.data(), PartialDtype::kF32};
+  piece.grade = GradeOf(Grade::kDefault, PartialDtype::kBf16);
   WorkerPool pool(1);
   std::vector<double> all;
+  const auto rows_of = [&](uint32_t layer) {
+    RowView rows = cache.layer_rows(layer);
+    rows.count = static_cast<uint32_t>(tokens);
+    return rows;
+  };
+  const auto push_out = [&] {
+    for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
+      const RowView rows = rows_of(layer);
+      TakeOutOfCaches({rows.data, size_t{rows.count} * rows.stride_bytes});
+    }
+    return absl::OkStatus();
+  };
   const auto attend_one = [&](uint32_t layer, bool counts) {
-    piece.rows = cache.layer_rows(layer);
-    piece.rows.count = static_cast<uint32_t>(tokens);
+    piece.rows = rows_of(layer);
     const Instant begin = clock.Now();
     AttendPartials(AttentionShape::Of(geometry), {&piece, 1}, pool);
     if (counts) all.push_back(UsSince(begin, clock));
     return absl::OkStatus();
   };
-  CKV_CHECK(CallAtPace(pace, geometry.layers, clock, attend_one).ok());
+  const absl::Status timed =
+      caching == RowCaching::kCold
+          ? CallCold(pace, geometry.layers, clock, push_out,
+                     [&](uint32_t layer) { return attend_one(layer, /*counts=*/true); })
+          : CallAtPace(pace, LayersOf(caching, geometry), clock, attend_one);
+  CKV_CHECK(timed.ok());
   return TrimmedMean(std::move(all));
 }
 
@@ -216,11 +287,21 @@ FabricConstants FitFabric(std::span<const ExchangeSample> samples) {
   return constants;
 }
 
+std::span<const RowCaching> CachingsOf(bool can_push_out) {
+  static constexpr RowCaching kPlaces[] = {RowCaching::kAsLeft, RowCaching::kCached,
+                                           RowCaching::kCold};
+  return can_push_out ? std::span(kPlaces).last(2) : std::span(kPlaces).first(1);
+}
+
 LaneCalibrator::LaneCalibrator(Requester* requester, CalibrationCall call, Clock* clock)
-    : requester_(requester),
-      call_(std::move(call)),
-      clock_(clock),
-      points_(2 * call_.query_rows.size()) {}
+    : requester_(requester), call_(std::move(call)), clock_(clock) {
+  for (const uint32_t rows : call_.query_rows) {
+    for (const RowCaching caching : CachingsOf(!call_.push_out.empty())) {
+      for (const uint32_t chunk : {call_.few, call_.many})
+        points_.push_back({.query_rows = rows, .chunk = chunk, .caching = caching});
+    }
+  }
+}
 
 namespace {
 
@@ -309,8 +390,10 @@ absl::Status LaneCalibrator::Part(size_t i) {
     return absl::OkStatus();
   }
   Point& point = points_[i];
-  timing.chunk = i % 2 == 0 ? call_.few : call_.many;
-  timing.query_rows = call_.query_rows[i / 2];
+  timing.chunk = point.chunk;
+  timing.query_rows = point.query_rows;
+  timing.caching = point.caching;
+  timing.push_out = call_.push_out;
   CKV_ASSIGN_OR_RETURN(point.timing, TimeRoute(*requester_, timing, *clock_));
   point.us.push_back(point.timing.us);
   point.compute_us.push_back(point.timing.compute_us);
@@ -342,19 +425,20 @@ LaneCalibration LaneCalibrator::Fit() const {
   LaneCalibration lane;
   std::vector<ComputeSample> compute;
   std::vector<CallSample> calls;
-  for (size_t i = 0; i < points_.size(); ++i) {
-    RouteTiming timing = points_[i].timing;
-    timing.us = TrimmedMean(points_[i].us);
-    timing.compute_us = TrimmedMean(points_[i].compute_us);
-    compute.push_back({double(timing.query_rows), double(timing.tokens), timing.compute_us});
+  for (const Point& point : points_) {
+    const bool cold = point.caching == RowCaching::kCold;
+    RouteTiming timing = point.timing;
+    timing.us = TrimmedMean(point.us);
+    timing.compute_us = TrimmedMean(point.compute_us);
+    compute.push_back({double(timing.query_rows), double(timing.tokens), timing.compute_us, cold});
     // Beside a short kernel, what moving bytes takes is not lost in its jitter.
-    if (i % 2 == 0) {
-      calls.push_back({.rows = double(timing.query_rows),
-                       .bytes_out = double(timing.bytes_out),
-                       .bytes_in = double(timing.bytes_in),
-                       .compute_us = timing.compute_us,
-                       .beside_us = TrimmedMean(points_[i].beside_us) -
-                                    timing.query_rows * call_.merge_per_row_us});
+    if (point.chunk == call_.few && !cold) {
+      calls.push_back(
+          {.rows = double(timing.query_rows),
+           .bytes_out = double(timing.bytes_out),
+           .bytes_in = double(timing.bytes_in),
+           .compute_us = timing.compute_us,
+           .beside_us = TrimmedMean(point.beside_us) - timing.query_rows * call_.merge_per_row_us});
     }
     lane.timings.push_back(timing);
   }

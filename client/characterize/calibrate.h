@@ -50,6 +50,21 @@ inline constexpr uint32_t kTimingRunCountMax = 256;
 // counts. The first error ends it.
 absl::Status CallAtPace(const TimingPace& pace, uint32_t layers, Clock& clock,
                         absl::FunctionRef<absl::Status(uint32_t layer, bool counts)> call);
+// Makes calls that find their rows in memory and in no cache, as calls in life do. Between two
+// attends of a layer, a step reads all others. `push_out` puts the rows of all layers there before
+// each turn over them. All runs count. Once there are enough runs, the turn goes on for
+// pace.time_min, but not beyond its last layer.
+absl::Status CallCold(const TimingPace& pace, uint32_t layers, Clock& clock,
+                      absl::FunctionRef<absl::Status()> push_out,
+                      absl::FunctionRef<absl::Status(uint32_t layer)> call);
+
+// Which caches hold the rows that a timed attend reads.
+enum class RowCaching : uint8_t {
+  // Wherever the turn over the layers left them: in a cache if it holds the rows of all layers.
+  kAsLeft,
+  kCached,  // in a cache, if it holds the rows of one layer: the first is attended again and again
+  kCold,    // in memory and in no cache, as CallCold has it
+};
 
 struct TimingCall {
   std::shared_ptr<const Corpus> corpus;
@@ -59,6 +74,10 @@ struct TimingCall {
   // The pace, after one run that never counts: it brings lanes up and touches memory. Fetches use
   // only its run_count.
   TimingPace pace = {};
+  RowCaching caching = RowCaching::kAsLeft;
+  // For kCold: other chunks of the same holder, whose rows are more than its caches hold. One query
+  // row is routed over them, which pushes the rows out.
+  std::span<const uint32_t> push_out = {};
   Instant deadline = kInstantMax;
 };
 // Times a route. Errors as Requester::Attend.
@@ -80,10 +99,11 @@ absl::StatusOr<double> TimeFetchInto(Requester& requester, const TimingCall& cal
 //   ResourceExhausted   there is not enough memory.
 absl::StatusOr<std::unique_ptr<PagedCache>> CacheForTiming(const Geometry& geometry,
                                                            uint64_t tokens);
-// Times the kernel here, on one thread. Returns microseconds for one layer of the cache's first
-// `tokens` rows: the mean of the runs (TrimmedMean).
+// Times the kernel here, on one thread, in the grade of calls of bf16 partials. Returns
+// microseconds for one layer of the cache's first `tokens` rows: the mean of the runs
+// (TrimmedMean).
 double TimeAttendHere(const PagedCache& cache, uint64_t tokens, uint32_t query_rows,
-                      const TimingPace& pace, Clock& clock);
+                      RowCaching caching, const TimingPace& pace, Clock& clock);
 
 // One exchange: the bytes it moved, and its time without the kernel and the merge.
 struct ExchangeSample {
@@ -129,6 +149,10 @@ struct CalibrationCall {
   std::shared_ptr<const Corpus> corpus;
   // Two chunks of the same holder, of fewer and of more tokens.
   uint32_t few = 0, many = 1;
+  // Others of that holder, as TimingCall::push_out. If there are any, each call is timed with its
+  // rows in a cache and in none, and the curve has a floor. If there are none, rows are where they
+  // were left.
+  std::vector<uint32_t> push_out;
   std::vector<uint32_t> query_rows;  // ascending; small ones give T_probe, large ones BW
   PartialDtype wire = PartialDtype::kBf16;
   TimingPace pace = {.run_count = 1, .time_min = kTimingMin};
@@ -138,6 +162,10 @@ struct CalibrationCall {
   LaneShape lane_shape = {};  // the requester's, which its calls are cut for
   Instant deadline = kInstantMax;
 };
+// Returns how rows are timed: in a cache and in none if they can be pushed out of caches, else
+// wherever they were left.
+std::span<const RowCaching> CachingsOf(bool can_push_out);
+
 // Calibrates one lane, round by round, so that other measurements can come in between. A machine
 // has slow moments, and measurements that are compared should share them. Belongs to one thread.
 class LaneCalibrator {
@@ -159,8 +187,11 @@ class LaneCalibrator {
 
  private:
   struct Point {
-    RouteTiming timing;  // the last round
-    std::vector<double> us, compute_us, beside_us;
+    uint32_t query_rows = 0;
+    uint32_t chunk = 0;  // few or many
+    RowCaching caching = RowCaching::kAsLeft;
+    RouteTiming timing = {};  // the last round
+    std::vector<double> us = {}, compute_us = {}, beside_us = {};
   };
 
   double SpliceShare() const;
@@ -168,7 +199,7 @@ class LaneCalibrator {
   Requester* const requester_;
   const CalibrationCall call_;
   Clock* const clock_;
-  std::vector<Point> points_;  // [query rows][few, many]
+  std::vector<Point> points_;  // [query rows][cachings][few, many]
   // Times of pairs of fetches, side by side: one without a splice and one with it.
   std::vector<double> fetch_us_, spliced_us_;
   std::unique_ptr<PagedCache> cache_;  // for the fetches that splice

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/strings/str_format.h"
+
 namespace ckv {
 namespace {
 
@@ -157,6 +159,29 @@ SweepGrowth GrowthOf(std::span<const Sample> samples, Sweep sweep, const std::st
   const std::vector<const Sample*> curve = CurveOf(samples, sweep, fabric);
   if (curve.empty() || curve.front()->us <= 0) return {};
   return {curve.back()->us / curve.front()->us, curve.back()->key.parallel};
+}
+
+std::vector<KernelCurve> KernelCurvesOf(const Profile& profile) {
+  std::vector<KernelCurve> kernels = {{"here", profile.here.attend}};
+  for (const LaneProfile& lane : profile.lanes)
+    kernels.push_back({absl::StrFormat("%s over %s", lane.holder, lane.fabric), lane.compute});
+  return kernels;
+}
+
+std::string DescribeFloor(const ComputeCurve& curve) {
+  const double floor_ns = 1e3 * curve.floor.us_per_token;
+  if (!(floor_ns > 0)) return "no floor was measured";
+  const double rows = RowsBoundByMemory(curve);
+  const std::string floor = absl::StrFormat("a row comes in in %.3g ns", floor_ns);
+  if (std::isinf(rows)) return floor + "; bound by memory at any number of query rows";
+  if (rows >= 1) {
+    return floor + absl::StrFormat("; bound by memory up to %.0f query row%s", std::floor(rows),
+                                   rows < 2 ? "" : "s");
+  }
+  return floor + absl::StrFormat(
+                     ", and computing takes longer from the first query row on; %.0f %% of the "
+                     "shorter shows",
+                     100 * curve.floor.shown_share);
 }
 
 }  // namespace ckv

@@ -12,7 +12,9 @@
 
 #include "absl/functional/function_ref.h"
 #include "client/characterize/sample.h"
+#include "client/decide/compute_curve.h"
 #include "client/decide/predicate.h"
+#include "client/decide/profile_file.h"
 
 namespace ckv {
 
@@ -94,5 +96,16 @@ struct SweepGrowth {
   uint32_t parallel = 0;  // the highest count
 };
 SweepGrowth GrowthOf(std::span<const Sample> samples, Sweep sweep, const std::string& fabric);
+
+// A kernel whose curve was calibrated.
+struct KernelCurve {
+  std::string name;  // "here", or "h0 over shm" for a holder's
+  ComputeCurve curve;
+};
+// Returns the curves of a profile: the one of this machine first, then the lanes'.
+std::vector<KernelCurve> KernelCurvesOf(const Profile& profile);
+// Returns how the curve's floor stands to its anchors: "a row comes in in 57 ns; bound by memory up
+// to 3 query rows".
+std::string DescribeFloor(const ComputeCurve& curve);
 
 }  // namespace ckv

@@ -127,6 +127,49 @@ std::string RoutePlots(const ReportInput& input) {
   return plots;
 }
 
+// The time that a token of cKV takes in a kernel, over query rows: computing, bringing the row in,
+// and both.
+// Marks of the kernel here are its measured times over the longest chunk.
+std::string KernelPlots(const ReportInput& input) {
+  uint64_t longest = 0;
+  for (const Sample& sample : input.samples) {
+    if (sample.key.sweep == Sweep::kHere) longest = std::max(longest, sample.key.tokens);
+  }
+  std::string plots;
+  for (const KernelCurve& kernel : input.kernels) {
+    const ComputeCurve& curve = kernel.curve;
+    if (curve.empty() || !(curve.floor.us_per_token > 0)) continue;
+    PlotSeries computing = {"computing, rows in a cache", {}, true, 0};
+    PlotSeries reading = {"bringing a row in: the floor", {}, true, 1};
+    PlotSeries both = {"both, the model", {}, true, 2};
+    ComputeCurve alone = curve;
+    alone.base_us = alone.per_row_us = 0;
+    ComputeCurve warm = alone;
+    warm.floor = {};
+    const double last = curve.anchors[curve.anchor_count - 1].rows;
+    for (double rows = curve.anchors[0].rows; rows > 0; rows = std::min(last, rows * 1.2)) {
+      computing.points.push_back({rows, 1e3 * warm.Us(rows, 1)});
+      reading.points.push_back({rows, 1e3 * curve.floor.us_per_token});
+      both.points.push_back({rows, 1e3 * alone.Us(rows, 1)});
+      if (rows >= last) break;
+    }
+    std::vector<PlotSeries> series = {computing, reading, both};
+    PlotSeries measured = {absl::StrFormat("measured, %d tokens", longest), {}, false, 2};
+    for (const Sample& sample : input.samples) {
+      if (kernel.name != "here" || !Of(Sweep::kHere, "")(sample) || sample.key.tokens != longest)
+        continue;
+      measured.points.push_back(
+          {double(sample.key.query_rows), 1e3 * sample.us / double(sample.key.tokens)});
+    }
+    if (!measured.points.empty()) series.push_back(std::move(measured));
+    plots += RenderLinePlot({absl::StrFormat("%s: %s", kernel.name, DescribeFloor(curve)),
+                             {"query rows (M_q)", true},
+                             {"ns a token", true},
+                             std::move(series)});
+  }
+  return plots;
+}
+
 // The points of one fabric and number of steps as a grid.
 std::string MapOf(const FabricFindings& findings, uint32_t steps) {
   std::set<uint64_t> rows, tokens;
@@ -298,6 +341,11 @@ std::string RenderReport(const ReportInput& input) {
                   "bytes / bandwidth + compute + merge, with the calibrated constants. Calls of "
                   "several frames overlap as far as the wire does by itself.",
                   RoutePlots(input));
+  html += Section("Kernels and memory",
+                  "A kernel computes with a token's row, for each query row, and brings the row in "
+                  "from memory, once for all. As far as the processor reads ahead, the longer of "
+                  "the two hides the shorter. Few query rows rest on the floor.",
+                  KernelPlots(input));
   html += Section("Which is cheapest",
                   "For a chunk attended again and again: by the measured times, a cell's colour is "
                   "the cheapest way over all steps and layers.",

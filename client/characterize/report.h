@@ -21,6 +21,7 @@ struct ReportInput {
   uint32_t row_bytes = 0;  // one token and layer
   std::span<const Sample> samples = {};
   std::span<const FabricFindings> findings = {};
+  std::span<const KernelCurve> kernels = {};
 };
 
 // Returns the whole file, UTF-8. Sections without samples are left out.

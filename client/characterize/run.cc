@@ -43,6 +43,8 @@ class Sweeps {
   using Call = std::function<absl::Status(uint32_t thread)>;
 
   Instant Deadline() const { return clock_.Now() + options_.call_timeout; }
+  // In life, rows lie in no cache: so do the grid's, if they can be pushed out.
+  RowCaching Caching() const { return CachingsOf(!target_.push_out.empty()).back(); }
   void AddChunk(uint32_t chunk, std::vector<Task>& tasks);
   void AddRows(uint32_t chunk, uint32_t rows, std::vector<Task>& tasks);
   void AddParallel(const CharacterizedLane& lane, std::vector<Task>& tasks);
@@ -113,7 +115,7 @@ void Sweeps::AddRows(uint32_t chunk, uint32_t rows, std::vector<Task>& tasks) {
   tasks.push_back({here,
                    [this, here](uint32_t runs) -> absl::StatusOr<Sample> {
                      const double us = TimeAttendHere(cache_, here.tokens, here.query_rows,
-                                                      {runs, kTimingMin}, clock_);
+                                                      Caching(), {runs, kTimingMin}, clock_);
                      return Sample{.key = here, .us = us, .runs = runs};
                    },
                    1, cell});
@@ -177,6 +179,8 @@ absl::StatusOr<Sample> Sweeps::Route(const CharacterizedLane& lane, const Sample
                            .chunk = chunk,
                            .query_rows = key.query_rows,
                            .pace = {runs, kTimingMin},
+                           .caching = Caching(),
+                           .push_out = target_.push_out,
                            .deadline = Deadline()};
   CKV_ASSIGN_OR_RETURN(const RouteTiming timing, TimeRoute(*lane.requester, call, clock_));
   return Sample{.key = key,
@@ -290,7 +294,7 @@ absl::Status CheckTarget(const CharacterizeTarget& target) {
         "characterize: a corpus with two sizes of chunks on one holder, and one fabric, are "
         "needed");
   }
-  for (const std::vector<uint32_t>* ordinals : {&target.sizes, &target.spread}) {
+  for (const std::vector<uint32_t>* ordinals : {&target.sizes, &target.push_out, &target.spread}) {
     for (const uint32_t chunk : *ordinals) {
       if (chunk >= target.corpus->chunks.size())
         return absl::InvalidArgumentError("characterize: a chunk that the corpus does not have");

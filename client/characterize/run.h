@@ -31,6 +31,10 @@ struct CharacterizeTarget {
   std::shared_ptr<const Corpus> corpus;
   // Ordinals of chunks of one holder, at least two, with tokens ascending.
   std::vector<uint32_t> sizes;
+  // Ordinals of more chunks of that holder, whose rows of all layers are more than its caches hold
+  // (TimingCall::push_out). Rows are then attended, here too, as calls find them: in no cache. If
+  // empty, they are found in a cache, and curves have no floor.
+  std::vector<uint32_t> push_out = {};
   // Ordinals of equally long, adjacent chunks of the corpus, each on another holder.
   std::vector<uint32_t> spread;
   std::vector<CharacterizedLane> lanes;

@@ -48,31 +48,35 @@ TargetCalibrator::TargetCalibrator(const CharacterizeTarget& target,
   for (const CharacterizedLane& lane : target.lanes) AddLane(lane);
   // Things that are compared stand together, here too: rounds visit small and large chunks of the
   // grid in turn. A processor that has just computed for long runs slower.
-  for (size_t i = 0; i < options.calibrate_query_rows.size(); ++i) {
-    const uint32_t rows = options.calibrate_query_rows[i];
-    for (const size_t many : {0, 1}) {
-      AddAttend(rows, many == 0 ? target.sizes.front() : target.sizes.back());
-      AddPartOfLanes(2 * i + many);
+  size_t part = 0;
+  for (const uint32_t rows : options.calibrate_query_rows) {
+    for (const RowCaching caching : CachingsOf(!target.push_out.empty())) {
+      for (const uint32_t chunk : {target.sizes.front(), target.sizes.back()}) {
+        AddAttend(rows, chunk, caching);
+        AddPartOfLanes(part++);
+      }
     }
   }
-  AddPartOfLanes(2 * options.calibrate_query_rows.size());  // the fetches
+  AddPartOfLanes(part);  // the fetches
   if (target.prefill) AddPrefill();
 }
 
-void TargetCalibrator::AddAttend(uint32_t rows, uint32_t chunk) {
+void TargetCalibrator::AddAttend(uint32_t rows, uint32_t chunk, RowCaching caching) {
   const uint64_t tokens = TokensOf(target_, chunk);
-  attend_.push_back({double(rows), double(tokens), parts_.size()});
-  parts_.push_back({[this, rows, tokens](std::vector<double>& us) {
-                      us.push_back(TimeAttendHere(cache_, tokens, rows, {1, kTimingMin}, clock_));
-                      return absl::OkStatus();
-                    },
-                    {}});
+  attend_.push_back({double(rows), double(tokens), caching, parts_.size()});
+  parts_.push_back(
+      {[this, rows, tokens, caching](std::vector<double>& us) {
+         us.push_back(TimeAttendHere(cache_, tokens, rows, caching, {1, kTimingMin}, clock_));
+         return absl::OkStatus();
+       },
+       {}});
 }
 
 void TargetCalibrator::AddLane(const CharacterizedLane& lane) {
   const CalibrationCall call = {.corpus = target_.corpus,
                                 .few = target_.sizes.front(),
                                 .many = target_.sizes.back(),
+                                .push_out = target_.push_out,
                                 .query_rows = options_.calibrate_query_rows,
                                 .merge_per_row_us = here_.merge_per_row_us,
                                 .splice_per_token_layer_us = here_.splice_per_token_layer_us,
@@ -130,7 +134,8 @@ Profile TargetCalibrator::Finish(const std::string& subject) const {
   profile.kernel = ChosenKernelRecord();
   std::vector<ComputeSample> attend;
   for (const Point& point : attend_)
-    attend.push_back({point.rows, point.tokens, TrimmedMean(parts_[point.part].us)});
+    attend.push_back({point.rows, point.tokens, TrimmedMean(parts_[point.part].us),
+                      point.caching == RowCaching::kCold});
   profile.here.attend = FitComputeCurve(attend);
   const uint32_t few = target_.sizes.front();
   if (prefill_) {

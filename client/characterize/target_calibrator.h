@@ -53,10 +53,11 @@ class TargetCalibrator {
   // A point of the attention here; the lanes' parts that are measured with it follow it.
   struct Point {
     double rows = 0, tokens = 0;
+    RowCaching caching = RowCaching::kAsLeft;
     size_t part = 0;
   };
 
-  void AddAttend(uint32_t rows, uint32_t chunk);
+  void AddAttend(uint32_t rows, uint32_t chunk, RowCaching caching);
   void AddLane(const CharacterizedLane& lane);
   void AddPartOfLanes(size_t part);
   void AddPrefill();

@@ -1,6 +1,8 @@
 // ckvctl calibrate, ckvctl characterize: what routing, fetching and recomputing cost on this fleet.
 
+#include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <system_error>
 #include <utility>
@@ -104,6 +106,42 @@ std::string SubjectOf(const Geometry& geometry, const TrialCorpus& trial, bool q
   return ckv::SubjectOf(geometry, HostIdentity(), names, quick);
 }
 
+// Rows that push others out of a holder's caches are twice what a core's last cache holds. That of
+// a holder elsewhere is not known: it is taken to be like this machine's.
+constexpr uint64_t kPushOutBytesMin = uint64_t{32} << 20, kPushOutBytesMax = uint64_t{256} << 20;
+constexpr uint64_t kLastCacheBytes = uint64_t{32} << 20;  // if the kernel does not say it
+
+// Returns the bytes of the last cache that one core can use. sysconf(_SC_LEVEL3_CACHE_SIZE) counts
+// all caches of a package on some processors, 384 MiB where a core has 32.
+uint64_t LastCacheBytes() {
+  uint64_t largest_kib = 0;
+  for (int index = 0; index < 8; ++index) {
+    std::ifstream file(absl::StrFormat("/sys/devices/system/cpu/cpu0/cache/index%d/size", index));
+    uint64_t kib = 0;  // "32768K"
+    if (file >> kib) largest_kib = std::max(largest_kib, kib);
+  }
+  return largest_kib > 0 ? largest_kib << 10 : kLastCacheBytes;
+}
+
+uint64_t PushOutBytes() {
+  return std::clamp(2 * LastCacheBytes(), kPushOutBytesMin, kPushOutBytesMax);
+}
+
+// If the holder has no room for rows that push others out, it is measured without them.
+absl::StatusOr<std::unique_ptr<TrialCorpus>> PutTrial(const Ctl& ctl, Fleet& fleet,
+                                                      TrialShape shape) {
+  auto trial = TrialCorpus::Put(ctl, fleet, shape);
+  if (!absl::IsResourceExhausted(trial.status())) return trial;
+  shape.push_out_bytes = 0;
+  auto smaller = TrialCorpus::Put(ctl, fleet, shape);
+  if (!smaller.ok()) return trial;
+  ctl.Note(
+      absl::StrFormat("ckvctl: not measured: how rows come in from memory, which takes %s more of "
+                      "the holder's room",
+                      FormatBytes(PushOutBytes())));
+  return smaller;
+}
+
 // Everything that a measurement stands on, for as long as it runs.
 struct Setup {
   std::unique_ptr<Fleet> fleet;
@@ -138,10 +176,12 @@ absl::StatusOr<std::unique_ptr<Setup>> Prepare(const Ctl& ctl, const Characteriz
                               : std::vector<uint32_t>{64, 128, 256, 512, 1024, 2048, 4096};
   shape.spread_tokens = 512;
   CKV_RETURN_IF_ERROR(setup->fleet->directory().status());
-  CKV_ASSIGN_OR_RETURN(setup->trial, TrialCorpus::Put(ctl, *setup->fleet, shape));
+  shape.push_out_bytes = PushOutBytes();
+  CKV_ASSIGN_OR_RETURN(setup->trial, PutTrial(ctl, *setup->fleet, shape));
   CKV_ASSIGN_OR_RETURN(Corpus corpus, setup->fleet->GetCorpus(setup->trial->name()));
   setup->target.corpus = std::make_shared<const Corpus>(std::move(corpus));
   setup->target.sizes = setup->trial->sizes();
+  setup->target.push_out = setup->trial->push_out();
   setup->target.spread = setup->trial->spread();
   setup->target.prefill = [engine = setup->engine, clock = ctl.clock](uint64_t tokens) {
     return PrefillUs(*engine, tokens, *clock);
@@ -153,12 +193,19 @@ absl::StatusOr<std::unique_ptr<Setup>> Prepare(const Ctl& ctl, const Characteriz
   return setup;
 }
 
+// The time to bring one token's row of one layer in.
+std::string FloorText(const MemoryFloor& floor) {
+  return floor.us_per_token > 0 ? absl::StrFormat("%.3g ns a token", 1e3 * floor.us_per_token)
+                                : "-";
+}
+
 std::string ProfileText(const Profile& profile) {
   Table table({{"HOLDER"},
                {"FABRIC"},
                {"T_PROBE", true},
                {"BW", true},
                {"FETCH BW", true},
+               {"FLOOR", true},
                {"ONE ROW, 1024 TOKENS", true},
                {"16 ROWS", true},
                {"256 ROWS", true}});
@@ -166,7 +213,7 @@ std::string ProfileText(const Profile& profile) {
     table.AddRow({lane.holder, lane.fabric, FormatMicroseconds(lane.constants.t_probe_us),
                   FormatRate(lane.constants.bandwidth_bytes_per_s),
                   FormatRate(lane.constants.pull_bandwidth_bytes_per_s),
-                  FormatMicroseconds(lane.compute.Us(1, 1024)),
+                  FloorText(lane.compute.floor), FormatMicroseconds(lane.compute.Us(1, 1024)),
                   FormatMicroseconds(lane.compute.Us(16, 1024)),
                   FormatMicroseconds(lane.compute.Us(256, 1024))});
   }
@@ -180,7 +227,8 @@ std::string ProfileText(const Profile& profile) {
                                          " a token and layer"
                                    : "no engine"},
               {"attend here", FormatMicroseconds(profile.here.attend.Us(16, 1024)) +
-                                  " for 16 rows of 1024 tokens, one layer"}});
+                                  " for 16 rows of 1024 tokens, one layer"},
+              {"memory here", DescribeFloor(profile.here.attend)}});
 }
 
 absl::Status RunCalibrate(const Ctl& ctl, const CharacterizeCommand& command) {
@@ -229,6 +277,24 @@ Json FindingsJson(std::span<const FabricFindings> findings) {
   return json;
 }
 
+Json KernelsJson(std::span<const KernelCurve> kernels) {
+  Json json = Json::array();
+  for (const KernelCurve& kernel : kernels) {
+    json.push_back({{"kernel", kernel.name},
+                    {"floor_us_per_token", kernel.curve.floor.us_per_token},
+                    {"floor_shown_share", kernel.curve.floor.shown_share},
+                    {"query_rows_bound_by_memory", RowsBoundByMemory(kernel.curve)}});
+  }
+  return json;
+}
+
+std::string KernelsText(std::span<const KernelCurve> kernels) {
+  std::vector<std::pair<std::string, std::string>> fields;
+  for (const KernelCurve& kernel : kernels)
+    fields.emplace_back("kernel " + kernel.name, DescribeFloor(kernel.curve));
+  return RenderFields(fields);
+}
+
 std::string FindingsText(std::span<const FabricFindings> findings) {
   // RIGHT: outside a tie of 10 %; SURELY: of them, those that are so by more than the noise.
   Table table({{"FABRIC"},
@@ -272,12 +338,17 @@ class Stages {
   size_t done_ = 0;
 };
 
+// Samples of rows in a cache do not go together with those of rows in none.
+std::string SamplesSubject(const Setup& setup) {
+  return setup.subject + (setup.target.push_out.empty() ? "" : ", rows in no cache");
+}
+
 absl::Status RunCharacterize(const Ctl& ctl, const CharacterizeCommand& command) {
   const Instant start = ctl.clock->Now();
   CKV_RETURN_IF_ERROR(MakeFolder(command.folder));
   CKV_ASSIGN_OR_RETURN(const std::unique_ptr<Setup> setup, Prepare(ctl, command));
   CKV_ASSIGN_OR_RETURN(SampleFile file,
-                       SampleFile::Open(command.folder + "/samples.csv", setup->subject));
+                       SampleFile::Open(command.folder + "/samples.csv", SamplesSubject(*setup)));
   const size_t known_count = file.samples().size();
   const std::string profile_path = command.folder + "/profile.json";
   Stages stages(ctl);
@@ -295,12 +366,14 @@ absl::Status RunCharacterize(const Ctl& ctl, const CharacterizeCommand& command)
                  [&](const std::string& fabric, uint32_t rows, uint64_t tokens, uint32_t steps) {
                    return PredictChoice(profile, geometry, fabric, rows, tokens, steps);
                  });
+  const std::vector<KernelCurve> kernels = KernelCurvesOf(profile);
   ReportInput input = {.title = "The cost of routing, fetching and recomputing here",
                        .facts = {{"measured", setup->subject}},
                        .layers = geometry.layers,
                        .row_bytes = geometry.row_bytes(),
                        .samples = file.samples(),
-                       .findings = findings};
+                       .findings = findings,
+                       .kernels = kernels};
   for (const LaneProfile& lane : profile.lanes) {
     input.facts.emplace_back(
         absl::StrFormat("%s over %s", lane.holder, lane.fabric),
@@ -312,12 +385,13 @@ absl::Status RunCharacterize(const Ctl& ctl, const CharacterizeCommand& command)
   const std::string report = command.folder + "/report.html";
   CKV_RETURN_IF_ERROR(WriteOutput(report, RenderReport(input)));
   ctl.Print(
-      FindingsText(findings) +
+      FindingsText(findings) + "\n" + KernelsText(kernels) +
           absl::StrFormat(
               "\n%d points, %d of them from before, in %s; %s, %s/samples.csv, %s/profile.json\n",
               file.samples().size(), known_count, FormatDuration(ctl.clock->Now() - start), report,
               command.folder, command.folder),
       {{"findings", FindingsJson(findings)},
+       {"kernels", KernelsJson(kernels)},
        {"points", file.samples().size()},
        {"points_from_before", known_count},
        {"report", report}});
@@ -343,7 +417,7 @@ void AddCharacterizeCommands(CLI::App& app, Ctl& ctl) {
       app, "calibrate", "Measure the constants of the cost model; takes some seconds",
       "  ckvctl calibrate\n  ckvctl calibrate --profile fleet.json --fabric tcp\n\n"
       "Kernels and fetches are measured of one holder, the first by name; run it where the\n"
-      "requester runs. Puts a corpus of some 12 MB on the fleet, and 2.4 MB a holder, and "
+      "requester runs. Puts a corpus of 50 to 280 MB on that holder, and 2.4 MB on each, and "
       "drops it\n"
       "again, also when interrupted. A killed one leaves it: ckvctl corpus drop trial-...");
   calibrate->add_option("--profile", calibration->profile, "Write the constants to this file");
@@ -364,7 +438,8 @@ void AddCharacterizeCommands(CLI::App& app, Ctl& ctl) {
       "cut off goes on where it stopped. The grid of routes, fetches and prefills is measured in\n"
       "rounds, so it counts only when it is whole.\n"
       "Calls are made from this machine: run it where a requester would run. Puts a corpus of\n"
-      "some 40 MB on the fleet, and 2.4 MB a holder, and drops it again, also when interrupted.\n"
+      "80 to 330 MB on one holder, and 2.4 MB on each, and drops it again, also when "
+      "interrupted.\n"
       "A killed one leaves it: ckvctl corpus drop trial-...");
   characterize->add_option("--dir", command->folder, "Folder of the results; made if need be")
       ->required()

@@ -55,6 +55,10 @@ absl::StatusOr<std::unique_ptr<TrialCorpus>> TrialCorpus::Put(const Ctl& ctl, Fl
     placement.push_back({holder.id});
   };
   for (const uint32_t tokens : shape.sizes) add(tokens, trial->holders_[0], trial->sizes_);
+  const uint64_t chunk_bytes =
+      uint64_t{shape.sizes.back()} * shape.geometry.layers * shape.geometry.row_bytes();
+  for (uint64_t bytes = 0; bytes < shape.push_out_bytes; bytes += chunk_bytes)
+    add(shape.sizes.back(), trial->holders_[0], trial->push_out_);
   for (const Member& holder : trial->holders_) add(shape.spread_tokens, holder, trial->spread_);
 
   Corpus corpus;

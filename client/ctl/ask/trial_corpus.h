@@ -25,6 +25,9 @@ struct TrialShape {
   Geometry geometry;
   std::vector<uint32_t> sizes;  // tokens of the chunks on the first holder, ascending
   uint32_t spread_tokens = 0;   // size of one chunk on each holder
+  // Bytes of more chunks on the first holder, of all layers together at least. They are as long as
+  // the longest of `sizes`.
+  uint64_t push_out_bytes = 0;
 };
 
 // A corpus on the fleet's live holders, published under a name of this process. It is dropped
@@ -45,6 +48,7 @@ class TrialCorpus {
   const std::vector<Member>& holders() const { return holders_; }
   // Ordinals of the chunks of each kind, in the order of the shape and of the holders.
   const std::vector<uint32_t>& sizes() const { return sizes_; }
+  const std::vector<uint32_t>& push_out() const { return push_out_; }
   const std::vector<uint32_t>& spread() const { return spread_; }
 
  private:
@@ -55,7 +59,7 @@ class TrialCorpus {
   const Ctl& ctl_;
   std::string name_;
   std::vector<Member> holders_;
-  std::vector<uint32_t> sizes_, spread_;
+  std::vector<uint32_t> sizes_, push_out_, spread_;
   absl::Mutex drop_mu_;
   // The copies that are on the fleet, or on their way.
   google::protobuf::RepeatedPtrField<v1::ChunkPlacement> placed_ ABSL_GUARDED_BY(drop_mu_);

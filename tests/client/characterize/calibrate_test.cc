@@ -3,10 +3,18 @@
 
 #include "client/characterize/calibrate.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <span>
+#include <string>
+#include <tuple>
+#include <vector>
 
+#include "client/cache/cold_rows.h"
 #include "gtest/gtest.h"
+#include "tests/support/named_geometry.h"
 #include "tests/support/test_fleet.h"
 
 namespace ckv {
@@ -123,6 +131,86 @@ TEST(CallAtPace, TurnsOverTheLayersFirst) {
   EXPECT_TRUE(absl::IsInternal(refused));
 }
 
+// Goal: every call finds its rows pushed out, a turn over the layers is enough unless more runs are
+// asked for, and long calls end it early.
+TEST(CallCold, PushesOutBeforeEachTurn) {
+  ManualClock clock;
+  std::string calls;
+  const auto run = [&](const TimingPace& pace, Duration each) {
+    calls.clear();
+    const auto push_out = [&] {
+      calls += '|';
+      clock.Advance(std::chrono::milliseconds(50));  // which is not counted
+      return absl::OkStatus();
+    };
+    const absl::Status status = CallCold(pace, /*layers=*/3, clock, push_out, [&](uint32_t layer) {
+      calls += static_cast<char>('0' + layer);
+      clock.Advance(each);
+      return absl::OkStatus();
+    });
+    EXPECT_TRUE(status.ok());
+    return calls;
+  };
+  const auto ms = [](int count) { return Duration(std::chrono::milliseconds(count)); };
+  EXPECT_EQ(run({1, ms(0)}, ms(1)), "|0");
+  EXPECT_EQ(run({0, ms(0)}, ms(1)), "|0");
+  EXPECT_EQ(run({5, ms(0)}, ms(1)), "|012|01");
+  EXPECT_EQ(run({1, ms(2)}, ms(1)), "|01");
+  EXPECT_EQ(run({1, ms(2)}, ms(9)), "|0");
+  EXPECT_EQ(run({1, ms(100)}, ms(1)), "|012");
+  const auto fail = [](bool push) {
+    return CallCold(
+               {1, Duration(0)}, 3, *Clock::Real(),
+               [&] { return push ? absl::InternalError("x") : absl::OkStatus(); },
+               [](uint32_t) { return absl::AbortedError("y"); })
+        .code();
+  };
+  EXPECT_EQ(fail(true), absl::StatusCode::kInternal);
+  EXPECT_EQ(fail(false), absl::StatusCode::kAborted);
+}
+
+// Goal: the floor that is fitted from attends here, warm and cold, is that of this machine's
+// memory. Method: beside a plain read of the same rows. Both are tried until they agree within a
+// factor of three, and only get faster.
+TEST(TimeAttendHere, ColdRowsHaveAFloor) {
+  Geometry geometry = *NamedGeometry("deepseek-v2-lite");
+  geometry.revision = "r";
+  geometry.layers = 2;
+  constexpr uint32_t kFew = 64, kMany = 2048;
+  const auto cache = CacheForTiming(geometry, kMany);
+  ASSERT_TRUE(cache.ok()) << cache.status();
+  std::map<std::tuple<uint32_t, uint32_t, bool>, double> least_us;
+  double read_us = std::numeric_limits<double>::infinity();
+  ComputeCurve curve;
+  bool agree = false;
+  for (int i = 0; i < 50 && !agree; ++i) {
+    std::vector<ComputeSample> samples;
+    for (const uint32_t rows : {1u, 4u, 16u, 64u}) {
+      for (const uint32_t tokens : {kFew, kMany}) {
+        for (const bool cold : {false, true}) {
+          const double us =
+              TimeAttendHere(**cache, tokens, rows, cold ? RowCaching::kCold : RowCaching::kCached,
+                             {.run_count = 2}, *Clock::Real());
+          double& least = least_us.emplace(std::tuple(rows, tokens, cold), us).first->second;
+          least = std::min(least, us);
+          samples.push_back({double(rows), double(tokens), least, cold});
+        }
+      }
+    }
+    curve = FitComputeCurve(samples);
+    const RowView rows = (*cache)->layer_rows(0);
+    const std::span bytes(rows.data, size_t{kMany} * rows.stride_bytes);
+    TakeOutOfCaches(bytes);
+    const Instant begin = Clock::Real()->Now();
+    uint64_t sum = 0;
+    for (size_t at = 0; at < bytes.size(); at += 64) sum += uint64_t(bytes[at]);
+    read_us = std::min(read_us, UsSince(begin, *Clock::Real()) / kMany);
+    EXPECT_LE(sum, 255 * bytes.size() / 64);  // used, so that the loop is not left out
+    agree = curve.floor.us_per_token > read_us / 3 && curve.floor.us_per_token < read_us * 3;
+  }
+  EXPECT_TRUE(agree) << curve.floor.us_per_token << " us a token, and a read takes " << read_us;
+}
+
 TEST(TrimmedMean, LeavesOutWhatStandsOut) {
   EXPECT_EQ(TrimmedMean({}), 0);
   EXPECT_EQ(TrimmedMean({3}), 3);
@@ -178,6 +266,19 @@ TEST(LaneCalibrator, SaysWhatWasMeasured) {
   ASSERT_TRUE(hidden.ok()) << hidden.status();
   EXPECT_LT(hidden->splice_share, 0.1);  // no splice takes minutes
   EXPECT_GE(hidden->splice_share, 0);
+  // Cold, too: the same chunk again pushes the few rows of this test out of nothing.
+  call.push_out = {1};
+  LaneCalibrator both(requester.get(), call, Clock::Real());
+  EXPECT_EQ(both.part_count(), 2 * 2 * 3 + 1u);
+  ASSERT_TRUE(both.Round().ok());
+  const LaneCalibration cold = both.Fit();
+  EXPECT_EQ(cold.holder.anchor_count, 3u);
+  ASSERT_EQ(cold.timings.size(), 12u);
+  EXPECT_EQ(cold.timings[2].query_rows, 1u);  // by query rows, then warm and cold
+  EXPECT_GE(cold.holder.floor.us_per_token, 0);
+  call.push_out = {7};
+  EXPECT_EQ(Calibrated(*requester, call).status().code(), absl::StatusCode::kInvalidArgument);
+  call.push_out = {};
   call.many = 2;
   EXPECT_EQ(Calibrated(*requester, call).status().code(), absl::StatusCode::kInvalidArgument);
   call.query_rows.clear();

@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "client/characterize/findings.h"
 #include "client/characterize/grid.h"
 #include "gtest/gtest.h"
 #include "tests/support/named_geometry.h"
@@ -109,6 +110,33 @@ TEST_F(CharacterizeRun, MeasuresEveryPointOnce) {
   EXPECT_EQ(again->lanes, profile->lanes);
 }
 
+// With rows that push others out, everything is calibrated warm and cold, and the profile's curves
+// come back from a file as they are.
+TEST_F(CharacterizeRun, RowsThatPushOthersOutMakeFloors) {
+  target_.push_out = {2};
+  std::map<std::string, size_t> told;
+  CharacterizeWatch watch;
+  watch.progress = [&](const char* stage, size_t, size_t total) { told[stage] = total; };
+  auto file = SampleFile::Open(path_, "s");
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto profile =
+      Characterize(target_, options_, "s", std::nullopt, *file, *Clock::Real(), watch);
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  constexpr size_t kGrid = 2 * 3 + 2 * 2 * 3;
+  constexpr size_t kParts = 2 * 2 * 2 + 1 + 2 * (2 * 2 * 2 + 1);
+  EXPECT_EQ(told["grid"], kGrid + kParts);
+  EXPECT_EQ(profile->here.attend.anchor_count, 2u);
+  const auto read = ParseProfile(FormatProfile(*profile));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->here.attend, profile->here.attend);
+  EXPECT_EQ(read->lanes, profile->lanes);
+  const std::vector<KernelCurve> kernels = KernelCurvesOf(*profile);
+  ASSERT_EQ(kernels.size(), 3u);
+  EXPECT_EQ(kernels[0].name, "here");
+  EXPECT_EQ(kernels[1].name, "h0 over loopback");
+  EXPECT_EQ(kernels[2].curve, profile->lanes[1].compute);
+}
+
 TEST_F(CharacterizeRun, GoesOnAfterAHolderCameBack) {
   const auto profile = CalibrateTarget(target_, options_, "s", *Clock::Real());
   ASSERT_TRUE(profile.ok()) << profile.status();
@@ -131,6 +159,7 @@ TEST_F(CharacterizeRun, WhatItCannotMeasureIsRefused) {
            [](CharacterizeTarget& target) { target.sizes = {0}; },
            [](CharacterizeTarget& target) { target.lanes.clear(); },
            [](CharacterizeTarget& target) { target.spread = {9}; },
+           [](CharacterizeTarget& target) { target.push_out = {9}; },
            [](CharacterizeTarget& target) {
              target.spread = {3, 2};
            }}) {

@@ -163,6 +163,24 @@ TEST(Findings, NoiseJudgesNoChoice) {
   EXPECT_EQ(find().resolved_count, 1u);
 }
 
+TEST(Findings, SayWhereAKernelLeavesTheFloor) {
+  ComputeCurve curve = {2, 0, 3, {{{1, .048}, {16, .184}, {256, 2.54}}}};
+  EXPECT_EQ(DescribeFloor(curve), "no floor was measured");
+  curve.floor = {.125, .1};  // half-way from 66 to 184 ns
+  EXPECT_EQ(DescribeFloor(curve), "a row comes in in 125 ns; bound by memory up to 9 query rows");
+  curve.floor = {.048, .1};
+  EXPECT_EQ(DescribeFloor(curve), "a row comes in in 48 ns; bound by memory up to 1 query row");
+  curve.floor = {.04, .5};
+  EXPECT_EQ(DescribeFloor(curve),
+            "a row comes in in 40 ns, and computing takes longer from the first query row on; 50 % "
+            "of the shorter shows");
+  curve.anchors = {};
+  curve.anchors[0].rows = 1;
+  curve.anchor_count = 1;
+  EXPECT_EQ(DescribeFloor(curve),
+            "a row comes in in 40 ns; bound by memory at any number of query rows");
+}
+
 TEST(Findings, TheElbowIsWhereLatencyDoubles) {
   std::vector<Sample> samples;
   for (const auto& [count, us] : std::map<uint32_t, double>{{8, 21}, {1, 10}, {2, 11}, {4, 19.9}}) {
@@ -233,12 +251,22 @@ TEST(Report, IsOneWellFormedPageOfItsOwn) {
                        .row_bytes = 1152,
                        .samples = samples,
                        .findings = findings};
+  EXPECT_EQ(RenderReport(input).find("Kernels and memory"), std::string::npos);
+  const std::vector<KernelCurve> kernels = {
+      {"here", {2, 0, 2, {{{1, .048}, {256, 2.54}}}, {.06, .1}}},
+      {"h0 <over> shm", {2, 0, 1, {{{16, .048}}}, {.06, .1}}},
+      {"h0 over tcp", {2, 0, 2, {{{1, .048}, {256, 2.54}}}}}};  // no floor: no plot
+  input.kernels = kernels;
   const std::string page = RenderReport(input);
   EXPECT_TRUE(WellFormed(page));
+  EXPECT_EQ(page.find("h0 over tcp"), std::string::npos);
   for (const char* word :
        {"Route: measured against the model", "Which is cheapest", "The cost of a chunk", "Fan-in",
         "Scatter", "64 chosen rows (route x 4.0, fetch x 4.0 from 1 to 4 holders)", "Congestion",
-        "Bytes moved a layer", "elbow at 2", "chosen: fetch"}) {
+        "Bytes moved a layer", "elbow at 2", "chosen: fetch", "Kernels and memory",
+        "here: a row comes in in 60 ns; bound by memory up to 2 query rows",
+        "h0 &lt;over&gt; shm: a row comes in in 60 ns; bound by memory up to 20 query rows",
+        "bringing a row in: the floor", "measured, 64 tokens"}) {
     EXPECT_THAT(page, HasSubstr(word));
   }
   EXPECT_EQ(page.find("<script"), std::string::npos);
