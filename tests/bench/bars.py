@@ -179,6 +179,13 @@ SETS = {
               counter(f"BM_Curve/{target}/curve", "error"), "% MAPE", at_most=8,
               base=counter(f"BM_Curve/{target}/without_floor", "error"), base_unit="% without a floor")
           for target in ("default", "vector")),
+        # A vector kernel reads rows about as fast as a plain loop; a matrix kernel takes longer for one query row.
+        Bar("this host's floor of a token beside a read of its row, default target", "curve_bench",
+            counter("BM_Here/default", "of_read"), "x a read", at_least=0.5, base=counter("BM_Here/default", "read_ns"),
+            base_unit="ns"),
+        Bar("this host's floor of a token beside a read of its row, vector target", "curve_bench",
+            counter("BM_Here/vector", "of_read"), "x a read", at_most=2, base=counter("BM_Here/vector", "read_ns"),
+            base_unit="ns"),
         # What the model is held to is at full speed; what its choices cost, everywhere.
         *(bar for link, large, all_rows in (("shm", 7, 12), ("tcp", 7, 12), ("10gbit", None, None),
                                             ("1gbit", None, None)) for bar in (

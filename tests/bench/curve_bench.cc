@@ -21,10 +21,12 @@
 
 #include "attention/grade.h"
 #include "attention/mla_partial.h"
+#include "client/cache/calibrate_here.h"
 #include "client/decide/compute_curve.h"
 #include "client/decide/profile.h"
 #include "tests/bench/floor.h"
 #include "tests/bench/kernel_case.h"
+#include "tests/support/named_geometry.h"
 
 namespace ckv::bench {
 namespace {
@@ -183,6 +185,25 @@ void Run(benchmark::State& state, const std::string& target, Form form) {
   state.SetLabel(target);
 }
 
+// What this host's own constants (client/cache/calibrate_here.h) have for the floor of a token,
+// beside a plain read of its row.
+void RunHere(benchmark::State& state, const std::string& target) {
+  UseTarget(target);
+  const Measured& measured = GridOf(target);
+  Geometry geometry = *NamedGeometry("deepseek-v2-lite");
+  geometry.revision = "bench";
+  double floor_us = 0;
+  for (auto _ : state) {
+    std::vector<double> us;
+    for (int i = 0; i < 9; ++i)
+      us.push_back(CalibrateHere(geometry, *Clock::Real())->attend_floor.us_per_token);
+    floor_us = Median(us);
+  }
+  state.counters["of_read"] = floor_us / measured.read_us_per_token;
+  state.counters["read_ns"] = 1e3 * measured.read_us_per_token;
+  state.SetLabel(target);
+}
+
 void Register() {
   constexpr std::pair<const char*, Form> kForms[] = {
       {"without_floor", kWithoutFloor}, {"max", kMax},  {"sum", kSum}, {"curve", kCurve},
@@ -196,6 +217,10 @@ void Register() {
           [target = target, form = form](benchmark::State& state) { Run(state, target, form); })
           ->Iterations(1);
     }
+    benchmark::RegisterBenchmark(
+        (std::string("BM_Here/") + name).c_str(),
+        [target = target](benchmark::State& state) { RunHere(state, target); })
+        ->Iterations(1);
   }
 }
 
