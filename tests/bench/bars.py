@@ -411,7 +411,8 @@ def run_binary(path):
     figures = {}
     figures.update((key, why) for key, why in said["context"].items() if key.startswith(NOT_HERE))
     for row in said["benchmarks"]:
-        if row.get("aggregate_name") == "median":
+        # One repetition has no median: it is reported itself.
+        if row["run_type"] == "iteration" or row.get("aggregate_name") == "median":
             name = OPTIONS.sub("", row["run_name"])
             figures[name] = {k: v for k, v in row.items() if isinstance(v, (int, float))}
     return figures
