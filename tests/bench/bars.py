@@ -450,13 +450,14 @@ def main():
     widths = [max(len(row[i]) for row in rows + [header]) for i in range(len(header))]
     for row in [header] + rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
-    fresh = not HISTORY.exists()
+    # Before the file changes, which would make the tree dirty.
+    at, fresh = commit(HISTORY.parent), not HISTORY.exists()
     with HISTORY.open("a", newline="") as file:
         writer = csv.writer(file)
         if fresh:
             writer.writerow(["commit", "date", "set"] + header)
         for row in rows:
-            writer.writerow([commit(HISTORY.parent), time.strftime("%Y-%m-%d"), name] + row)
+            writer.writerow([at, time.strftime("%Y-%m-%d"), name] + row)
     return 1 if any(row[-1] == "short" for row in rows) else 0
 
 
