@@ -19,7 +19,8 @@
 // Aliasing   Memory that an operation writes overlaps no other memory that it reads or writes.
 //            Rotate in place is the exception.
 // Bits       A result depends on the values alone, never on kinds of memory, streams, threads or
-//            the rest of a call. One kernel target gives one set of bits.
+//            the rest of a call. One build, kernel target and grade give
+//            one set of bits.
 // Errors     InvalidArgument  a view is of a kind of memory that the operation does not reach. The
 //                             text names both. Nothing was put on the stream.
 //            Internal         the device failed. Results since the last good Wait mean nothing, and

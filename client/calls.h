@@ -129,8 +129,8 @@ struct AttendReport {
   uint64_t bytes_received = 0;
   uint64_t compute_ns_max = 0;  // kernel time of the slowest holder
   bool approximate = false;     // some rows were fp8 copies, which the call must allow
-  // The grade that was asked for; never kDefault. Holders without a matrix unit answer exactly in
-  // all grades.
+  // The grade that was asked for; never kDefault. Vector targets answer exactly in all
+  // grades (attention/grade.h).
   Grade grade = Grade::kExact;
   // The partials were made by different kernel targets, own rows' among them, or by a holder that
   // does not say which.
@@ -138,7 +138,7 @@ struct AttendReport {
   // The kernel target of all partials, if they had one.
   KernelTargetId kernel_target = KernelTargetId::kUnknown;
   // Any other placement, replica or batch of this kernel target gives the same bits. The partials
-  // were f32, exact, and of one target.
+  // were f32 and of one target, and none was of an fp8 copy.
   bool same_bits_anywhere = false;
   // Pairs of a query row and a row that it attended: of chunks that holders attended, of near
   // chunks, and of the caller's own rows.
