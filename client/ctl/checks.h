@@ -11,9 +11,6 @@
 
 namespace ckv::ctl {
 
-// The largest --timeout-ms: an hour.
-inline constexpr uint32_t kTimeoutMsMax = 3'600'000;
-
 // One of these words and nothing else. The option's type_name lists them: JoinNames.
 CLI::Validator OneOf(std::vector<std::string> names);
 std::string JoinNames(const std::vector<std::string>& names);  // "bf16|f32"

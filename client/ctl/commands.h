@@ -18,6 +18,8 @@ void AddFetchCommand(CLI::App& app, Ctl& ctl);
 void AddAgentsCommands(CLI::App& app, Ctl& ctl);
 void AddCharacterizeCommands(CLI::App& app, Ctl& ctl);
 void AddGcCommand(CLI::App& app, Ctl& ctl);
+void AddHealthCommand(CLI::App& app, Ctl& ctl);
+void AddVersionCommand(CLI::App& app, Ctl& ctl);
 
 // Adds `agents compare` to the noun `agents`.
 void AddCompareCommand(CLI::App& agents, Ctl& ctl);

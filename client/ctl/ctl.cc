@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <sstream>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "client/ctl/checks.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/time_span.h"
+#include "client/ctl/watch.h"
 #include "proto/base/nearest_word.h"
 #include "proto/base/status.h"
 #include "proto/base/version.h"
@@ -32,7 +36,8 @@ Exit codes:
   ckvctl status: 4 if the directory or a member does not answer, or no live holder has a chunk;
   7 if the requester and --directory are of two fleets
 
-Results go to stdout, as a table or JSON; errors, warnings and progress are text on stderr.)";
+Results go to stdout, as a table or JSON. Errors, warnings and progress go to stderr. With -o json
+an error is an object: {"error": {"code", "message", "hints", "exit_code"}}.)";
 
 void AddGlobalOptions(CLI::App& app, Ctl& ctl, uint32_t& timeout_ms, std::string& wait,
                       std::string& output) {
@@ -48,16 +53,13 @@ void AddGlobalOptions(CLI::App& app, Ctl& ctl, uint32_t& timeout_ms, std::string
       ->check(HostPort())
       ->type_name("HOST:PORT");
   app.add_option("--tenant", ctl.fleet.tenant, "Tenant whose corpora are meant (default: shared)");
-  app.add_option("--rpc-timeout-ms", timeout_ms, "Limit of each control call")
-      ->capture_default_str()
-      ->check(InRange(1u, kTimeoutMsMax));
+  AddTimeout(app, "--rpc-timeout", timeout_ms, "Limit of each control call");
   app.add_option("--wait", wait,
                  "Wait this long, like 5s, for the requester and the directory to serve (default: "
                  "not at all)")
       ->check(TimeSpan());
   const std::vector<std::string> formats = {"table", "json"};
-  app.add_option("-o,--output", output,
-                 "How the result is written (default: table); errors are text on stderr")
+  app.add_option("-o,--output", output, "How a result and an error are written (default: table)")
       ->check(OneOf(formats))
       ->type_name(JoinNames(formats));
 }
@@ -101,6 +103,54 @@ void NameNumbers(CLI::App& app) {
   for (CLI::App* verb : app.get_subcommands([](CLI::App*) { return true; })) NameNumbers(*verb);
 }
 
+// Whether errors of this command line are to be JSON, for when it does not parse.
+bool AsksForJson(const std::vector<std::string>& arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    if (word == "-ojson" || word == "--output=json") return true;
+    if ((word == "-o" || word == "--output") && i + 1 < arguments.size() &&
+        arguments[i + 1] == "json") {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Lines after the first say what to do.
+void TellError(const Ctl& ctl, absl::StatusCode code, const std::string& message, int exit_code) {
+  const std::string name = absl::StatusCodeToString(code);
+  if (ctl.format != OutputFormat::kJson) {
+    *ctl.err << absl::StrFormat("ckvctl: %s (%s)\n", message, name);
+    return;
+  }
+  std::vector<std::string> lines = absl::StrSplit(message, '\n', absl::SkipWhitespace());
+  for (std::string& line : lines) absl::StripAsciiWhitespace(&line);
+  Json hints = Json::array();
+  for (size_t i = 1; i < lines.size(); ++i) hints.push_back(lines[i]);
+  *ctl.err << RenderJson({{"error",
+                           {{"code", name},
+                            {"message", lines.empty() ? "" : lines.front()},
+                            {"hints", hints},
+                            {"exit_code", exit_code}}}});
+}
+
+// Only --help and --version are a "parse error" with exit code 0; CLI11's other codes are its own
+// and not ours.
+int TellUsage(const Ctl& ctl, const CLI::App& app, const CLI::ParseError& error) {
+  std::ostringstream told;
+  if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr ||
+      dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    TellUnknown(app, told);
+  }
+  if (app.exit(error, *ctl.out, told) == 0) return 0;
+  if (ctl.format == OutputFormat::kJson) {
+    TellError(ctl, absl::StatusCode::kInvalidArgument, told.str(), 2);
+  } else {
+    *ctl.err << told.str();
+  }
+  return 2;
+}
+
 // A result that nobody got is no success, whatever the command did.
 int WithResultOut(const Ctl& ctl, int code) {
   errno = 0;
@@ -119,8 +169,7 @@ CLI::App* AddVerb(CLI::App& parent, const char* name, const char* description,
   verb->fallthrough();
   verb->footer(std::string("\nExamples:\n") + examples +
                "\n\nEvery command takes -o json, --requester, --directory, --tenant and --wait: "
-               "ckvctl --help.\n"
-               "Errors are text on stderr, whatever -o says.");
+               "ckvctl --help.");
   return verb;
 }
 
@@ -144,30 +193,28 @@ int RunCtl(Ctl& ctl, std::vector<std::string> arguments) {
   AddAgentsCommands(app, ctl);
   AddCharacterizeCommands(app, ctl);
   AddGcCommand(app, ctl);
+  AddHealthCommand(app, ctl);
+  AddVersionCommand(app, ctl);
   NameNumbers(app);
 
+  if (AsksForJson(arguments)) ctl.format = OutputFormat::kJson;
   std::reverse(arguments.begin(), arguments.end());  // CLI11 pops them from the back
   try {
     app.parse(arguments);
   } catch (const CLI::ParseError& error) {
-    if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr ||
-        dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
-      TellUnknown(app, *ctl.err);
-    }
-    // Only --help and --version are a "parse error" with exit code 0; CLI11's other codes are its
-    // own and not ours.
-    return WithResultOut(ctl, app.exit(error, *ctl.out, *ctl.err) == 0 ? 0 : 2);
+    return WithResultOut(ctl, TellUsage(ctl, app, error));
   }
   ctl.fleet.timeout = std::chrono::milliseconds(timeout_ms);
-  ctl.fleet.wait = ParseTimeSpan(wait);
+  ctl.fleet.wait = TimeSpanOf(wait);
   ctl.format = output == "json" ? OutputFormat::kJson : OutputFormat::kTable;
   CKV_CHECK(ctl.run != nullptr);
-  const absl::Status status = ctl.run();
+  const auto tell = [&ctl](const absl::Status& status) {
+    if (status.ok()) return;
+    TellError(ctl, status.code(), std::string(status.message()), ExitCodeFor(status));
+  };
+  const absl::Status status = ctl.watch > Duration(0) ? RunWatched(ctl, tell) : ctl.run();
   const int code = WithResultOut(ctl, ExitCodeFor(status));
-  if (!status.ok()) {
-    *ctl.err << absl::StrFormat("ckvctl: %s (%s)\n", std::string(status.message()),
-                                absl::StatusCodeToString(status.code()));
-  }
+  tell(status);
   return code;
 }
 

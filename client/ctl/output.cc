@@ -19,26 +19,49 @@ void Table::AddRow(std::vector<std::string> cells) {
   rows_.push_back(std::move(cells));
 }
 
-std::string Table::Render() const {
-  if (rows_.empty()) return "";
+std::vector<size_t> Table::Widths() const {
   std::vector<size_t> widths;
   for (size_t c = 0; c < columns_.size(); ++c) {
     size_t width = columns_[c].title.size();
     for (const auto& row : rows_) width = std::max(width, row[c].size());
     widths.push_back(width);
   }
+  return widths;
+}
+
+std::string Table::RenderColumns(const std::vector<size_t>& shown,
+                                 const std::vector<size_t>& widths) const {
   std::string text;
   const auto cell = [&](const std::string& value, size_t c) {
     const std::string padding(widths[c] - value.size(), ' ');
-    const bool last = c + 1 == columns_.size();
+    const bool last = c == shown.back();
     text += columns_[c].right ? padding + value : value + (last ? "" : padding);
     text += last ? "\n" : "  ";
   };
-  for (size_t c = 0; c < columns_.size(); ++c) cell(columns_[c].title, c);
+  for (const size_t c : shown) cell(columns_[c].title, c);
   for (const auto& row : rows_) {
-    for (size_t c = 0; c < row.size(); ++c) cell(row[c], c);
+    for (const size_t c : shown) cell(row[c], c);
   }
   return text;
+}
+
+std::string Table::Render() const {
+  if (rows_.empty()) return "";
+  const std::vector<size_t> widths = Widths();
+  std::string text;
+  std::vector<size_t> shown = {0};
+  size_t used = widths[0];
+  for (size_t c = 1; c < columns_.size(); ++c) {
+    // A column that is too wide by itself has a table of its own, and is too wide there.
+    if (used + 2 + widths[c] > kTerminalColumns && shown.size() > 1) {
+      text += RenderColumns(shown, widths) + "\n";
+      shown = {0};
+      used = widths[0];
+    }
+    shown.push_back(c);
+    used += 2 + widths[c];
+  }
+  return text + RenderColumns(shown, widths);
 }
 
 std::string RenderFields(const std::vector<std::pair<std::string, std::string>>& fields) {

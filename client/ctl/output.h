@@ -16,7 +16,11 @@ using Json = nlohmann::ordered_json;
 
 enum class OutputFormat { kTable, kJson };
 
-// Columns as wide as their widest cell, two spaces between; the last is not padded.
+// The width of a terminal that nobody has widened.
+inline constexpr size_t kTerminalColumns = 80;
+
+// Columns as wide as their widest cell, two spaces between; the last is not padded. A table wider
+// than kTerminalColumns is several, one below the other: each begins with the first column.
 class Table {
  public:
   struct Column {
@@ -33,6 +37,10 @@ class Table {
   std::string Render() const;
 
  private:
+  std::vector<size_t> Widths() const;
+  std::string RenderColumns(const std::vector<size_t>& shown,
+                            const std::vector<size_t>& widths) const;
+
   std::vector<Column> columns_;
   std::vector<std::vector<std::string>> rows_;
 };

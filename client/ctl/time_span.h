@@ -1,20 +1,23 @@
-// Spans of time on the command line: 250ms, 30m, 1h30m.
+// Options of the command line that are lengths of time (proto/base/time_span.h).
 
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "CLI/CLI.hpp"
-#include "proto/base/clock.h"
+#include "proto/base/time_span.h"
 
 namespace ckv::ctl {
-
-inline constexpr Duration kTimeSpanMax = std::chrono::hours(24 * 365);
 
 // A length of time with its unit, at most kTimeSpanMax.
 CLI::Validator TimeSpan();
 
 // Returns the time that `text` says if TimeSpan let it through, else 0.
-Duration ParseTimeSpan(const std::string& text);
+Duration TimeSpanOf(const std::string& text);
+
+// Adds an option of 1ms to 1h, whose default is what `timeout_ms` has. `timeout_ms` lives as long
+// as `verb`.
+void AddTimeout(CLI::App& verb, const char* name, uint32_t& timeout_ms, const char* description);
 
 }  // namespace ckv::ctl

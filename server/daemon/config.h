@@ -73,7 +73,7 @@ struct Config {
   uint32_t rpc_thread_count_max = 256;
   Duration lease_ttl = std::chrono::seconds(3);
   Duration drain_timeout = std::chrono::seconds(10);
-  uint32_t default_timeout_ms = 5000;
+  Duration default_timeout = std::chrono::seconds(5);
   std::string requester_profile;
   uint64_t requester_near_bytes = uint64_t{1} << 30;
   std::string oracle_file;

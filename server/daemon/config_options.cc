@@ -11,6 +11,7 @@
 #include "client/requester.h"
 #include "proto/base/host_port.h"
 #include "proto/base/status.h"
+#include "proto/base/time_span.h"
 #include "proto/corpus.h"
 #include "server/directory/lease_end.h"
 #include "server/holder/holder.h"
@@ -132,8 +133,8 @@ const OptionSpec kOptions[] = {
      "", "lease that a member requests; a directory grants it to members that request none"},
     {"drain_timeout", OptionKind::kDuration, &Config::drain_timeout, 0, 600'000, "", "",
      "how long requests in flight may take to end after SIGTERM"},
-    {"default_timeout_ms", OptionKind::kCount, &Config::default_timeout_ms, 1, 600'000, "",
-     "milliseconds", "time limit of a request to the requester that names none"},
+    {"default_timeout", OptionKind::kDuration, &Config::default_timeout, 1, 600'000, "", "",
+     "time limit of a request to the requester that names none"},
     {"requester.profile", OptionKind::kText, &Config::requester_profile, 0, 0, "", "path",
      "constants that ckvctl calibrate --profile wrote on this host, for decisions about corpora of "
      "the same row widths; read once, at the start"},
@@ -343,11 +344,10 @@ absl::Status AssignOption(const OptionSpec& option, std::string_view text, Confi
       return absl::OkStatus();
     }
     case OptionKind::kDuration: {
-      CKV_ASSIGN_OR_RETURN(const uint64_t value,
-                           ParseScaled(text, kTimeSuffixes, /*bare=*/false,
-                                       "a duration: a number and us, ms, s or min"));
+      CKV_ASSIGN_OR_RETURN(const Duration span, ParseTimeSpan(text));
+      const auto value = static_cast<uint64_t>(span.count());
       CKV_RETURN_IF_ERROR(CheckRange(option, value, text, kTimeSuffixes, 1'000'000));
-      config.*std::get<Duration Config::*>(option.member) = Duration(value);
+      config.*std::get<Duration Config::*>(option.member) = span;
       return absl::OkStatus();
     }
     case OptionKind::kList:

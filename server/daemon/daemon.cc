@@ -218,7 +218,7 @@ absl::Status Daemon::State::StartRequester() {
   service.directory_address = [this] { return DirectoryAddress(); };
   service.version = std::string(Version());
   service.clock = clock;
-  service.default_timeout = std::chrono::milliseconds(config.default_timeout_ms);
+  service.default_timeout = config.default_timeout;
   service.spin_max = options.spin_max;
   service.directory_connected = [this] {
     return directory_connected.load(std::memory_order_relaxed);

@@ -479,7 +479,7 @@ class BrokenFleetTest(unittest.TestCase):
 
     def test_a_deadline_names_the_holder_that_hangs(self):
         self.h1.send_signal(signal.SIGSTOP)
-        done = self.attend("--timeout-ms", 1500)
+        done = self.attend("--timeout", "1500ms")
         self.h1.send_signal(signal.SIGCONT)
         self.assertEqual(done.returncode, 5, done.stderr)
         self.assertIn("holder h1", done.stderr)

@@ -12,6 +12,7 @@
 #include "client/ctl/checks.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/corpus/token_lines.h"
+#include "client/ctl/time_span.h"
 #include "client/engine/reference_engine.h"
 #include "proto/base/status.h"
 
@@ -291,9 +292,7 @@ void AddAgentsCommands(CLI::App& app, Ctl& ctl) {
   verb->add_option("--threads", options->threads, "Threads of the single instance")
       ->capture_default_str()
       ->check(InRange(1u, WorkerPool::kThreadCountMax));
-  verb->add_option("--timeout-ms", options->timeout_ms, "Limit of each attend")
-      ->capture_default_str()
-      ->check(InRange(1u, kTimeoutMsMax));
+  AddTimeout(*verb, "--timeout", options->timeout_ms, "Limit of each attend");
   verb->callback(
       [&ctl, options] { ctl.run = [&ctl, options] { return RunAgents(ctl, *options); }; });
 }

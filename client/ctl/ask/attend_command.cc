@@ -12,6 +12,7 @@
 #include "client/ctl/chunk_range.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/corpus/tensor_files.h"
+#include "client/ctl/time_span.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
 
@@ -259,7 +260,7 @@ void AddAttendCommand(CLI::App& app, Ctl& ctl) {
   verb->add_option("--out", options->out, "safetensors file to write")->required();
   verb->add_option("--offset", options->offset,
                    "Positions by which the chunks stand after their canonical place")
-      ->check(CLI::Range(-kOffsetMax, kOffsetMax));
+      ->check(CLI::Range(-kOffsetMax, kOffsetMax).description(""));
   const std::vector<std::string> dtypes = {"bf16", "f32"};
   verb->add_option("--wire", options->wire,
                    "Partials between holder and requester (default: bf16); f32 has the same bits "
@@ -274,9 +275,7 @@ void AddAttendCommand(CLI::App& app, Ctl& ctl) {
       ->type_name(JoinNames(grades));
   verb->add_flag("--approximate", options->approximate,
                  "Holders may answer from fp8 copies in memory of chunks that are on disk");
-  verb->add_option("--timeout-ms", options->timeout_ms, "Limit of each message")
-      ->capture_default_str()
-      ->check(InRange(1u, kTimeoutMsMax));
+  AddTimeout(*verb, "--timeout", options->timeout_ms, "Limit of each message");
   verb->callback(
       [&ctl, options] { ctl.run = [&ctl, options] { return RunAttend(ctl, *options); }; });
 }

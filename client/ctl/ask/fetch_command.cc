@@ -12,6 +12,7 @@
 #include "client/ctl/chunk_range.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/corpus/tensor_files.h"
+#include "client/ctl/time_span.h"
 #include "proto/base/status.h"
 #include "store/formats/safetensors.h"
 
@@ -194,9 +195,7 @@ void AddFetchCommand(CLI::App& app, Ctl& ctl) {
   verb->add_option("--position", options->position,
                    "Rotate the rows to stand from this position on (default: canonical)")
       ->check(WholeNumber());
-  verb->add_option("--timeout-ms", options->timeout_ms, "Limit of the whole fetch")
-      ->capture_default_str()
-      ->check(InRange(1u, kTimeoutMsMax));
+  AddTimeout(*verb, "--timeout", options->timeout_ms, "Limit of the whole fetch");
   verb->callback(
       [&ctl, options] { ctl.run = [&ctl, options] { return RunFetch(ctl, *options); }; });
 }

@@ -27,9 +27,11 @@ namespace ckv::ctl {
 namespace {
 
 constexpr uint32_t kPrefillChunkTokens = 1024;
+// Rows come as long as their files are; one chunk would be one holder's.
+constexpr uint32_t kRowChunkTokens = 2048;
 
 constexpr char kExamples[] =
-    "  ckvctl corpus load docs rows-0.safetensors rows-1.safetensors --chunk-tokens 2048\n"
+    "  ckvctl corpus load docs rows-0.safetensors rows-1.safetensors\n"
     "  ckvctl corpus load docs exported/ --replicas 2          # a folder with an index\n"
     "  ckvctl corpus load docs rows.npy --dtype f16 --geometry v2-lite.json --token-ids ids.npy\n"
     "  ckvctl corpus load gpl /usr/share/common-licenses/GPL-3 --text --max-tokens 8192\n"
@@ -154,11 +156,19 @@ absl::StatusOr<std::unique_ptr<ChunkSource>> Prefill(const Ctl& ctl, const LoadO
                      [progress = progress.get()](uint64_t tokens) { progress->Advance(tokens); });
 }
 
+// Standalone rows are one chunk a file.
+CutOptions RowCut(CutOptions cut) {
+  if (cut.policy == CutPolicy::kFixed && cut.chunk_tokens == 0 && !cut.standalone)
+    cut.chunk_tokens = kRowChunkTokens;
+  return cut;
+}
+
 absl::StatusOr<std::unique_ptr<ChunkSource>> OpenSource(const Ctl& ctl, const LoadOptions& options,
                                                         InputKind kind) {
-  if (kind == InputKind::kRows) return OpenRowFiles(options.files, options.cut, options.max_tokens);
+  if (kind == InputKind::kRows)
+    return OpenRowFiles(options.files, RowCut(options.cut), options.max_tokens);
   if (kind == InputKind::kNpy) {
-    return OpenNpyRows(options.files[0], options.npy, options.cut, options.max_tokens);
+    return OpenNpyRows(options.files[0], options.npy, RowCut(options.cut), options.max_tokens);
   }
   return Prefill(ctl, options, kind);
 }
@@ -258,10 +268,10 @@ void AddCutOptions(CLI::App& verb, LoadOptions& options) {
       ->check(OneOf(policies))
       ->type_name(JoinNames(policies));
   verb.add_option("--chunk-tokens", options.cut.chunk_tokens,
-                  absl::StrFormat("Tokens a chunk (default: one chunk a file of rows; %d of "
-                                  "tokens that are prefilled); with --cut content their average, "
-                                  "a power of two (default: 2048)",
-                                  kPrefillChunkTokens))
+                  absl::StrFormat("Tokens a chunk (default: %d of rows, %d of tokens that are "
+                                  "prefilled); with --cut content their average, a power of two "
+                                  "(default: 2048)",
+                                  kRowChunkTokens, kPrefillChunkTokens))
       ->check(InRange(1u, kChunkTokenCountMax));
   verb.add_option("--chunk-min", options.cut.chunk_min,
                   "Fewest tokens a chunk with --cut content (default: a quarter of the average)")

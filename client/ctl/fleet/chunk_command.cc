@@ -155,7 +155,7 @@ absl::Status RunPin(const Ctl& ctl, const PinOptions& options, bool unpin) {
   v1::PinChunkRequest request;
   request.set_id(std::string(id.AsBytes()));
   request.set_unpin(unpin);
-  const Duration time = ParseTimeSpan(options.time);
+  const Duration time = TimeSpanOf(options.time);
   if (!options.time.empty()) {
     // 0 would be for good.
     request.set_ttl_ms(std::max<uint64_t>(1, static_cast<uint64_t>(time / kMillisecond)));

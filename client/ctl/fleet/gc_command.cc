@@ -82,7 +82,7 @@ void Report(const Ctl& ctl, const GcOptions& options, const GcResult& result) {
                             FormatCount(total.touched_count, "chunk"));
   }
   Json json = {{"dry_run", options.dry_run},
-               {"grace_ms", ParseTimeSpan(options.grace) / std::chrono::milliseconds(1)}};
+               {"grace_ms", TimeSpanOf(options.grace) / std::chrono::milliseconds(1)}};
   json.update(TallyJson(total));
   json["holders"] = holders;
   json["warnings"] = result.warnings;
@@ -109,7 +109,7 @@ absl::Status CheckDirectoryKnows(const GcOptions& options, const GarbageTally& t
 }
 
 absl::Status RunGc(const Ctl& ctl, const GcOptions& options) {
-  const Duration grace = ParseTimeSpan(options.grace);
+  const Duration grace = TimeSpanOf(options.grace);
   Fleet fleet(ctl.fleet, ctl.clock);
   CKV_ASSIGN_OR_RETURN(const std::vector<Member> holders, fleet.Holders());
   GcResult result;

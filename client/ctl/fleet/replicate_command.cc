@@ -7,6 +7,7 @@
 #include "client/ctl/checks.h"
 #include "client/ctl/chunk_range.h"
 #include "client/ctl/commands.h"
+#include "client/ctl/time_span.h"
 #include "proto/base/status.h"
 
 namespace ckv::ctl {
@@ -94,9 +95,7 @@ void AddOptions(CLI::App& verb, ReplicateOptions& options) {
       ->check(HostPort())
       ->type_name("HOST:PORT");
   verb.add_option("--chunks", options.chunks, kChunksHelp)->check(NotEmpty());
-  verb.add_option("--timeout-ms", options.timeout_ms, "Limit of the whole call")
-      ->capture_default_str()
-      ->check(CLI::Range(1u, 600'000u));
+  AddTimeout(verb, "--timeout", options.timeout_ms, "Limit of the whole call");
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/fleet/fleet_health.h"
+#include "client/ctl/watch.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
 
@@ -411,12 +412,14 @@ absl::Status RunStatus(const Ctl& ctl) {
 
 void AddStatusCommand(CLI::App& app, Ctl& ctl) {
   CLI::App* verb = AddVerb(app, "status", "Show the directory, the members and their counters",
-                           "  ckvctl status\n  ckvctl status -o json --directory 10.0.0.1:7400\n\n"
+                           "  ckvctl status\n  ckvctl status --watch 2s\n  ckvctl status -o json "
+                           "--directory 10.0.0.1:7400\n\n"
                            "It fails, for a monitor to see, if a member does not answer or no live "
                            "holder has a chunk\n(4), or if the requester is of another fleet (7). "
                            "LAST PROBE is a round trip without payload,\nas last measured; WHEN IT "
                            "WAS CHOSEN is what each fabric was then expected to take for 16\nquery "
                            "rows, there and back, which may be long ago.");
+  AddWatch(*verb, ctl);
   verb->callback([&ctl] { ctl.run = [&ctl] { return RunStatus(ctl); }; });
 }
 

@@ -163,7 +163,7 @@ TEST(ConfigTest, EveryErrorIsReportedWithItsSource) {
   EXPECT_THAT(errors,
               AllOf(HasSubstr("errors.yaml:3: store.capacity: 'lots' is not a size"),
                     HasSubstr("--lane-slot-count: 257 is out of range: 1 to 256"),
-                    HasSubstr("CKV_LEASE_TTL: '3' is not a duration"),
+                    HasSubstr("CKV_LEASE_TTL: '3' is no length of time"),
                     HasSubstr("CKV_FABRICS: 'carrier' is not one of shm,tcp,verbs,loopback")));
 }
 
@@ -227,11 +227,10 @@ TEST(ConfigTest, Sizes) {
 
 TEST(ConfigTest, Durations) {
   const std::map<std::string, std::optional<int64_t>> cases = {
-      {"500ms", 500'000'000},   {"3s", 3'000'000'000},
-      {"1min", 60'000'000'000}, {"600000us", 600'000'000},
-      {"499ms", std::nullopt},  {"61s", std::nullopt},
-      {"3", std::nullopt},      {"s", std::nullopt},
-      {"3h", std::nullopt},     {"307445734561825861min", std::nullopt},
+      {"500ms", 500'000'000},    {"3s", 3'000'000'000},  {"1min", 60'000'000'000},
+      {"600000us", 600'000'000}, {"1m", 60'000'000'000}, {"1.5s", 1'500'000'000},
+      {"499ms", std::nullopt},   {"61s", std::nullopt},  {"3", std::nullopt},
+      {"s", std::nullopt},       {"3h", std::nullopt},   {"307445734561825861min", std::nullopt},
   };
   for (const auto& [text, expected] : cases) {
     SCOPED_TRACE(text);
@@ -394,7 +393,7 @@ TEST(ConfigTest, CheckConfigPrintsAFileThatReadsBack) {
                                               "--rpc-thread-count-max=17",
                                               "--lease-ttl=1500ms",
                                               "--drain-timeout=1min",
-                                              "--default-timeout-ms=9",
+                                              "--default-timeout=9ms",
                                               "--requester-profile=/etc/profile.json",
                                               "--requester-near-bytes=3GiB",
                                               "--oracle-address=o:5",
