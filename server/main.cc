@@ -26,13 +26,16 @@ static std::vector<std::string> EnvironmentNames() {
 
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  const auto parsed = ckv::ReadConfig(
-      arguments,
-      [](const std::string& name) -> std::optional<std::string> {
-        const char* value = std::getenv(name.c_str());
-        return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-      },
-      EnvironmentNames());
+  const auto read_config = [&arguments] {
+    return ckv::ReadConfig(
+        arguments,
+        [](const std::string& name) -> std::optional<std::string> {
+          const char* value = std::getenv(name.c_str());
+          return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+        },
+        EnvironmentNames());
+  };
+  const auto parsed = read_config();
   if (!parsed.ok()) {
     const std::string message(parsed.status().message());
     std::fprintf(stderr, "%s\n", message.c_str());
@@ -52,5 +55,5 @@ int main(int argc, char** argv) {
   } else {
     ckv::KeepHeapSmall();
   }
-  return ckv::RunDaemon(parsed->config);
+  return ckv::RunDaemon(parsed->config, read_config);
 }

@@ -132,7 +132,7 @@ const OptionSpec kOptions[] = {
      kLeaseTtlMin / std::chrono::milliseconds(1), kLeaseTtlMax / std::chrono::milliseconds(1), "",
      "", "lease that a member requests; a directory grants it to members that request none"},
     {"drain_timeout", OptionKind::kDuration, &Config::drain_timeout, 0, 600'000, "", "",
-     "how long requests in flight may take to end after SIGTERM"},
+     "how long requests in flight may take to end after SIGTERM", "", /*live=*/true},
     {"default_timeout", OptionKind::kDuration, &Config::default_timeout, 1, 600'000, "", "",
      "time limit of a request to the requester that names none"},
     {"requester.profile", OptionKind::kText, &Config::requester_profile, 0, 0, "", "path",
@@ -154,7 +154,7 @@ const OptionSpec kOptions[] = {
      "where Prometheus may scrape /metrics, for example 127.0.0.1:9464; port 0: a free one, see "
      "the log; if unset, nowhere. Everybody who reaches it may read it"},
     {"log.level", OptionKind::kChoice, &Config::log_level, 0, 0, "trace,debug,info,warn,error,off",
-     "", "what is worth a line in the log on stderr"},
+     "", "what is worth a line in the log on stderr", "", /*live=*/true},
     {"ready_file", OptionKind::kText, &Config::ready_file, 0, 0, "", "path",
      "file that gets the address as bound, written whole, once this process serves"},
 };
@@ -387,9 +387,10 @@ std::string ConfigHelp() {
     text += absl::StrFormat("  %s VALUE\n      %s\n", OptionFlagName(option.key), option.help);
     const std::string values = DescribeValues(option);
     const std::string preset = FormatOption(option, defaults);
-    text += absl::StrFormat("      key %s, environment %s%s%s%s%s\n", option.key,
+    text += absl::StrFormat("      key %s, environment %s%s%s%s%s%s\n", option.key,
                             OptionEnvironmentName(option.key), values.empty() ? "" : "; ", values,
-                            preset.empty() ? "" : "; default ", preset);
+                            preset.empty() ? "" : "; default ", preset,
+                            option.live ? "; changes on SIGHUP" : "");
   }
   text +=
       "\nExamples\n"
@@ -398,8 +399,9 @@ std::string ConfigHelp() {
       "       --store-capacity 4GiB\n"
       "  ckvd --role requester --name r1 --listen 127.0.0.1:7311 --directory 127.0.0.1:7400\n"
       "  ckvd --config /etc/ckv/ckvd.yaml --check-config\n\n"
-      "SIGTERM, SIGINT and SIGHUP drain and exit 0; a second SIGTERM or SIGINT exits at once "
-      "with 1.\n";
+      "SIGTERM and SIGINT drain and exit 0; a second one exits at once with 1. SIGHUP reads the "
+      "configuration\n"
+      "anew: options marked above change at once, and the log names those that need a restart.\n";
   return text;
 }
 

@@ -39,6 +39,7 @@ struct OptionSpec {
   std::string_view unit;     // unit of a bare number, for --help
   std::string_view help;
   std::string_view former_key = {};  // an earlier name of the key, still taken with a warning
+  bool live = false;                 // SIGHUP changes it; others need a restart
 };
 
 std::span<const OptionSpec> ConfigOptions();

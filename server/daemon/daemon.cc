@@ -32,6 +32,7 @@
 #include "proto/base/version.h"
 #include "server/daemon/daemon_parts.h"
 #include "server/daemon/kernel_start.h"
+#include "server/daemon/live_parts.h"
 #include "server/daemon/metrics.h"
 #include "server/directory/directory_registrar_stub.h"
 #include "server/directory/directory_state.h"
@@ -69,8 +70,8 @@ void LogFromGrpc(gpr_log_func_args* args) { Log().debug("grpc: {}", args->messag
 
 // In order of construction; destroyed in reverse.
 struct Daemon::State {
-  explicit State(const Config& config_in)
-      : config(config_in), gate(config_in.rpc_thread_count_max / 2) {}
+  State(const Config& config_in, FileSystem* files)
+      : config(config_in), store_files(files), gate(config_in.rpc_thread_count_max / 2) {}
 
   // Gives the process the name that it was not given.
   absl::Status Name();
@@ -91,6 +92,7 @@ struct Daemon::State {
   void SetHealth(const char* service, bool serving, bool& was);
 
   Config config;
+  FileSystem* const store_files;
   Clock* const clock = Clock::Real();
   Backend* const backend = Backend::Cpu();
   ServiceGate gate;
@@ -172,6 +174,7 @@ absl::Status Daemon::State::StartHolder() {
   options.clock = clock;
   options.backend = backend;
   options.fabrics = fabric_order;
+  options.store_files = store_files;
   CKV_ASSIGN_OR_RETURN(holder, Holder::Start(options));
   expirer = std::make_unique<ChunkExpirer>(&holder->store());
   holder_service = std::make_unique<HolderServiceImpl>(holder.get(), config.name, &gate, clock);
@@ -372,9 +375,9 @@ void Daemon::State::SetHealth(const char* service, bool serving, bool& was) {
 
 Daemon::Daemon(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
-absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config) {
+absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, FileSystem* files) {
   gpr_set_log_function(LogFromGrpc);
-  auto state = std::make_unique<State>(config);
+  auto state = std::make_unique<State>(config, files);
   CKV_RETURN_IF_ERROR(PrepareReadyFile(config.ready_file));
   CKV_RETURN_IF_ERROR(state->Name());
   CKV_ASSIGN_OR_RETURN(state->profile, LoadProfile(config));
@@ -408,6 +411,14 @@ const std::string& Daemon::address() const { return state_->address; }
 const std::string& Daemon::metrics_address() const { return state_->metrics_address; }
 
 bool Daemon::ready() const { return state_->ready; }
+
+std::string Daemon::status() const {
+  return DescribeDaemon(state_->registrations, state_->ready, state_->whole_serving, address());
+}
+
+std::vector<LivePart> Daemon::live_parts() const {
+  return LivePartsOf(state_->holder.get(), state_->requester_service.get(), state_->local_address);
+}
 
 absl::Status Daemon::Tick() {
   State& state = *state_;

@@ -6,13 +6,17 @@
 
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/base/clock.h"
 #include "server/daemon/config.h"
+#include "server/daemon/service_manager.h"
+#include "store/disk/file_system.h"
 
 namespace ckv {
 
@@ -26,7 +30,9 @@ class Daemon {
   //   InvalidArgument     the part that uses an option refuses it.
   //   Unavailable         an address cannot be bound; says why.
   //   ResourceExhausted   there is no memory for the store.
-  static absl::StatusOr<std::unique_ptr<Daemon>> Start(const Config& config);
+  // `store_files` is how a holder reaches its folder; it must outlive the daemon.
+  static absl::StatusOr<std::unique_ptr<Daemon>> Start(
+      const Config& config, FileSystem* store_files = FileSystem::Real());
   // Stops at once everything that Drain has not.
   ~Daemon();
   Daemon(const Daemon&) = delete;
@@ -44,6 +50,10 @@ class Daemon {
   absl::Status Tick();
   // Returns true if every role has been registered.
   bool ready() const;
+  // Returns how it is, in one line for people.
+  std::string status() const;
+  // Returns the parts that stand still only if the daemon hangs. They end with Drain.
+  std::vector<LivePart> live_parts() const;
   // Calls Tick until ready.
   //   DeadlineExceeded    with the directory's last error.
   //   AlreadyExists       as Tick.
@@ -59,9 +69,13 @@ class Daemon {
   std::unique_ptr<State> state_;
 };
 
-// Runs until SIGTERM, SIGINT or SIGHUP, drains, and returns the process' exit status: 0 after a
-// drain, 1 if it could not start. A second SIGTERM or SIGINT ends the process at once with 1. Call
-// it before any other thread starts: it blocks the signals, and threads inherit that.
-int RunDaemon(const Config& config);
+// Reads the configuration once more, from the sources of the first time.
+using ConfigReader = std::function<absl::StatusOr<ParsedConfig>()>;
+
+// Runs until SIGTERM or SIGINT, drains, and returns the process' exit status: 0 after a drain, 1 if
+// it could not start. A second SIGTERM or SIGINT ends the process at once with 1. SIGHUP calls
+// `reread` and takes the live options. A service manager is told of all that. Call it before any
+// other thread starts: it blocks the signals, and threads inherit that.
+int RunDaemon(const Config& config, const ConfigReader& reread);
 
 }  // namespace ckv

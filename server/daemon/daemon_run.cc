@@ -6,10 +6,18 @@
 #include <csignal>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
 #include "proto/base/log.h"
 #include "server/daemon/daemon.h"
+#include "server/daemon/live_parts.h"
+#include "server/daemon/reload.h"
+#include "server/daemon/service_manager.h"
 
 namespace ckv {
 namespace {
@@ -17,22 +25,22 @@ namespace {
 // Time for what comes after a drain's deadline: joining threads, giving leases back.
 constexpr Duration kDrainGrace = std::chrono::seconds(5);
 
+// How often a start asks the service manager for time, and how much. So a start may stand still for
+// the difference: a cold disk answers within seconds, or is lost.
+constexpr Duration kExtendPeriod = std::chrono::seconds(1);
+constexpr Duration kExtendBy = std::chrono::seconds(30);
+
 // The end of a daemon that is asked twice. Async-signal-safe.
 void ExitAtOnce(int /*signal*/) { _exit(1); }
 
-sigset_t EndingSignals() {
+sigset_t HandledSignals() {
   sigset_t signals;
   sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  // A terminal that goes away ends a daemon as SIGTERM does; one under nohup goes on.
-  struct sigaction hang_up {};
-  sigaction(SIGHUP, nullptr, &hang_up);
-  if (hang_up.sa_handler != SIG_IGN) sigaddset(&signals, SIGHUP);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);
   return signals;
 }
 
-// Waits for an ending signal, at most Daemon::kTickPeriod. Returns it, or 0.
+// Waits for a handled signal, at most Daemon::kTickPeriod. Returns it, or 0.
 int AwaitSignal(int fd) {
   const auto period = std::chrono::duration_cast<std::chrono::milliseconds>(Daemon::kTickPeriod);
   pollfd waiting = {fd, POLLIN, 0};
@@ -43,8 +51,7 @@ int AwaitSignal(int fd) {
 }
 
 // From here on SIGTERM and SIGINT end the process at once, and so does a drain that hangs: a call
-// that waits for a silent holder is not cut short by the server's shutdown. SIGHUP stays blocked: a
-// shell that ends sends it more than once.
+// that waits for a silent holder is not cut short by the server's shutdown. SIGHUP stays blocked.
 void ArmLastExit(sigset_t signals, Duration drain_timeout) {
   sigdelset(&signals, SIGHUP);
   struct sigaction action {};
@@ -57,13 +64,143 @@ void ArmLastExit(sigset_t signals, Duration drain_timeout) {
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }
 
+// Asks for more time while Daemon::Start reads a store, as long as the reading goes on.
+class LoadingTeller {
+ public:
+  LoadingTeller(const ServiceManager& manager, const CountedFiles& files)
+      : manager_(manager), files_(files), thread_([this] { Run(); }) {}
+  ~LoadingTeller() {
+    {
+      absl::MutexLock lock(&mu_);
+      done_ = true;
+    }
+    thread_.join();
+  }
+  LoadingTeller(const LoadingTeller&) = delete;
+  LoadingTeller& operator=(const LoadingTeller&) = delete;
+
+ private:
+  void Run() {
+    Clock& clock = *Clock::Real();
+    std::optional<uint64_t> told;
+    absl::MutexLock lock(&mu_);
+    while (!done_) {
+      const uint64_t count = files_.call_count();
+      if (told != count) {
+        manager_.Loading(absl::StrFormat("loads: %d calls to the store's files", count), kExtendBy);
+      }
+      told = count;
+      clock.Await(mu_, absl::Condition(&done_), clock.Now() + kExtendPeriod);
+    }
+  }
+
+  const ServiceManager& manager_;
+  const CountedFiles& files_;
+  absl::Mutex mu_;
+  bool done_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread thread_;  // last, because it uses the others
+};
+
+// Tells the service manager how a daemon is while it runs.
+class Teller {
+ public:
+  Teller(const ServiceManager& manager, const Daemon& daemon) : manager_(manager), daemon_(daemon) {
+    if (const auto period = manager.watchdog_period()) {
+      heart_.emplace(daemon.live_parts(), *period, Clock::Real()->Now());
+    }
+  }
+
+  // Call it after each Tick.
+  void Tick() {
+    const Instant now = Clock::Real()->Now();
+    if (now >= next_tell_) TellState(now);
+    if (!heart_) return;
+    if (heart_->Due(now)) manager_.Beat();
+    const std::string still = heart_->Standstill(now);
+    if (!still.empty()) Log().error("{} stands still: the watchdog is told nothing more", still);
+  }
+
+  void TellReady() {
+    told_ = daemon_.status();
+    manager_.Ready(told_);
+    ready_ = true;
+  }
+
+ private:
+  void TellState(Instant now) {
+    // Ready is told at once, the rest once a second.
+    if (!ready_ && daemon_.ready()) return TellReady();
+    next_tell_ = now + (ready_ ? kExtendPeriod : Daemon::kTickPeriod);
+    const std::string status = daemon_.status();
+    // A directory that is away is waited for. A start that fails would read the store again.
+    if (!ready_ && now >= next_extend_) {
+      manager_.Loading(status, kExtendBy);
+      next_extend_ = now + kExtendPeriod;
+    } else if (ready_ && status != told_) {
+      manager_.Status(status);
+    }
+    told_ = status;
+  }
+
+  const ServiceManager& manager_;
+  const Daemon& daemon_;
+  std::optional<Heart> heart_;
+  Instant next_tell_{}, next_extend_{};
+  bool ready_ = false;
+  std::string told_;
+};
+
+void SetLogLevel(const Config& config) {
+  Log().set_level(spdlog::level::from_str(config.log_level));
+}
+
+// Takes what can change from the configuration as it is now. If it has errors, nothing changes.
+void Reload(const ConfigReader& reread, Config& config) {
+  const auto wanted = reread();
+  if (!wanted.ok()) {
+    Log().error("SIGHUP: nothing changes: {}", std::string(wanted.status().message()));
+    return;
+  }
+  for (const std::string& warning : wanted->warnings) Log().warn("{}", warning);
+  const ReloadReport report = TakeLiveOptions(wanted->config, config);
+  // Told on the more talkative of the two levels.
+  for (const std::string& line : report.changed) Log().info("SIGHUP: {}", line);
+  SetLogLevel(config);
+  for (const std::string& line : report.needs_restart) {
+    Log().warn("SIGHUP: {}: needs a restart", line);
+  }
+  Log().info("SIGHUP: read the configuration anew, {} changed, {} need a restart",
+             report.changed.size(), report.needs_restart.size());
+}
+
+// Returns the signal that ends the daemon, or 0 if an error has ended it.
+int RunUntilAsked(Daemon& daemon, Teller& teller, const ServiceManager& manager,
+                  const ConfigReader& reread, Config& config, int signal_fd) {
+  for (;;) {
+    const int received = AwaitSignal(signal_fd);
+    if (received == SIGHUP) {
+      manager.Reloading(Clock::Real()->Now());
+      Reload(reread, config);
+      if (daemon.ready()) teller.TellReady();
+    } else if (received != 0) {
+      return received;
+    }
+    if (const absl::Status status = daemon.Tick(); !status.ok()) {
+      Log().error("{}", std::string(status.message()));
+      return 0;
+    }
+    teller.Tick();
+  }
+}
+
 }  // namespace
 
-int RunDaemon(const Config& config) {
+int RunDaemon(const Config& start_config, const ConfigReader& reread) {
+  Config config = start_config;
   Log().set_pattern("%Y-%m-%dT%H:%M:%S.%eZ %l %v", spdlog::pattern_time_type::utc);
-  Log().set_level(spdlog::level::from_str(config.log_level));
+  SetLogLevel(config);
 
-  const sigset_t signals = EndingSignals();
+  const sigset_t signals = HandledSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);  // a lane's peer may go at any time
   const int fd = signalfd(-1, &signals, SFD_CLOEXEC);
@@ -71,21 +208,23 @@ int RunDaemon(const Config& config) {
     Log().error("signalfd: {}", std::strerror(errno));
     return 1;
   }
-  auto daemon = Daemon::Start(config);
+  const ServiceManager manager;
+  CountedFiles files;
+  std::optional<LoadingTeller> loading(std::in_place, manager, files);
+  auto daemon = Daemon::Start(config, &files);
+  loading.reset();
   if (!daemon.ok()) {
     Log().error("{}", std::string(daemon.status().message()));
+    manager.Status(std::string(daemon.status().message()));
     return 1;
   }
-  int received = 0;
-  while (received == 0) {
-    received = AwaitSignal(fd);
-    if (const absl::Status status = (*daemon)->Tick(); !status.ok()) {
-      Log().error("{}", std::string(status.message()));
-      return 1;
-    }
-  }
+  std::optional<Teller> teller(std::in_place, manager, **daemon);
+  const int received = RunUntilAsked(**daemon, *teller, manager, reread, config, fd);
+  if (received == 0) return 1;
   Log().info("{}: draining, at most {} ms", strsignal(received),
              std::chrono::duration_cast<std::chrono::milliseconds>(config.drain_timeout).count());
+  manager.Stopping("drains", config.drain_timeout + kDrainGrace);
+  teller.reset();
   ArmLastExit(signals, config.drain_timeout);
   (*daemon)->Drain(Clock::Real()->Now() + config.drain_timeout);
   daemon->reset();

@@ -1,5 +1,6 @@
 #include "server/dispatch/dispatcher.h"
 
+#include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -123,9 +124,11 @@ void Dispatcher::Drain(Instant deadline) {
 
 void Dispatcher::Run() {
   role_.Claim();
+  pthread_setname_np(pthread_self(), "dispatcher");  // for ps -L, top -H and tests
   next_accept_ = options_.clock->Now();
   wait_.Begin(next_accept_);
   while (!stop_.load(std::memory_order_acquire)) {
+    Bump(counters_.turn_count);
     const bool worked = RunOnce();
     const Instant now = options_.clock->Now();
     if (worked) {

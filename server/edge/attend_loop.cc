@@ -54,6 +54,7 @@ void AttendLoop::Wake() {
 
 void AttendLoop::Drive() {
   while (TakePosted()) {
+    turn_count_.fetch_add(1, std::memory_order_relaxed);
     SubmitWaiting();
     if (Step()) {
       full_ = false;

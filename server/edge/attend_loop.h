@@ -60,6 +60,8 @@ class AttendLoop {
   void Post(AttendJob* job) ABSL_LOCKS_EXCLUDED(mu_);
   // Looks at unwanted jobs soon.
   void Wake() ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns the turns of the loop. An idle loop makes one after Wake. From any thread.
+  uint64_t turn_count() const { return turn_count_.load(std::memory_order_relaxed); }
   // Runs work that may wait on a helper.
   void Run(HelperThreads::Work work) { helpers_.Run(std::move(work)); }
   // Runs work that waits for pulls: seconds, where other work takes milliseconds.
@@ -99,6 +101,7 @@ class AttendLoop {
   bool signalled_ ABSL_GUARDED_BY(mu_) = false;  // wake_fd_ is readable
   std::vector<AttendJob*> posted_ ABSL_GUARDED_BY(mu_);
   std::atomic<bool> handed_over_{false};  // a helper waits for a call context
+  std::atomic<uint64_t> turn_count_{0};   // written by the loop alone; orders nothing
   // The loop's own.
   Instant next_sweep_;
   bool full_ = false;  // the last try found every call context in use, and no job has left since

@@ -56,6 +56,10 @@ class AttendStreams {
         loop_(requester, options.clock, options.spin_max) {}
 
   using Reactor = grpc::ServerBidiReactor<v1::AttendRequest, v1::AttendStreamReply>;
+  // Returns the turns of the loop that drives all streams; an idle loop makes one after Wake.
+  uint64_t turn_count() const { return loop_.turn_count(); }
+  void Wake() { loop_.Wake(); }
+
   // Returns the reactor of a new stream, which deletes itself.
   Reactor* Accept(grpc::CallbackServerContext* context);
 

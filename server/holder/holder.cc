@@ -301,6 +301,10 @@ std::string_view Holder::kernel_target() const { return state_->options.backend-
 
 void Holder::Drain(Instant deadline) { state_->dispatcher->Drain(deadline); }
 
+uint64_t Holder::turn_count() const {
+  return state_->dispatcher->counters().turn_count.load(std::memory_order_relaxed);
+}
+
 HolderStats Holder::stats() const {
   const ServeCounters& counters = state_->dispatcher->counters();
   const auto read = [](const auto& counter) { return counter.load(std::memory_order_relaxed); };

@@ -197,6 +197,10 @@ class Holder final : public HolderControl {
   // nothing is in flight or at `deadline`. There is no way back: destroy the holder next.
   void Drain(Instant deadline);
 
+  // Returns the turns of the dispatcher's loop, at least one in Dispatcher::kSleepMax. If it stands
+  // still for longer, the dispatcher hangs. Takes no lock.
+  uint64_t turn_count() const;
+
   // Takes short locks and delays no request. Call it as often as metrics are read.
   HolderStats stats() const;
 

@@ -71,6 +71,9 @@ class RequesterServiceImpl final
   // Counts Attend and AttendStream calls since the start, for people and metrics.
   uint64_t attend_count() const { return counters_.attends.load(std::memory_order_relaxed); }
   uint64_t error_count() const { return counters_.errors.load(std::memory_order_relaxed); }
+  // Returns the turns of the loop of streams. WakeStreams makes an idle loop turn soon.
+  uint64_t stream_turn_count() const { return streams_.turn_count(); }
+  void WakeStreams() { streams_.Wake(); }
 
  private:
   struct CorpusRange {

@@ -69,6 +69,7 @@ struct ServeCounters {
   std::atomic<uint64_t> bytes_out{0};                                  // bytes of replies posted
   std::atomic<uint64_t> compute_ns{0};                        // time that batches took to compute
   std::atomic<uint64_t> sleep_count{0};                       // times the dispatcher slept
+  std::atomic<uint64_t> turn_count{0};                        // turns of its loop
   std::array<QueueGauge, kQueueCount> queues{};               // by QueueKind
   std::array<std::atomic<uint32_t>, kFabricKindEnd> lanes{};  // lanes that are up, by fabric
 };

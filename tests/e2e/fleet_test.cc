@@ -276,21 +276,33 @@ TEST_P(DaemonProcessTest, ASecondProcessOfANameEndsAndSaysWhoHasIt) {
                                        ": Register: " + refusal + "\n"));
 }
 
-// Goal: a terminal that closes drains the daemon, and one under nohup is left alone.
-TEST_P(DaemonProcessTest, AHangUpDrainsExceptUnderNohup) {
-  nodes_.reserve(2);
-  signal(SIGHUP, SIG_DFL);
-  Node& ends = Start("ends", {"--role=directory"});
-  ends.process->Signal(SIGHUP);
-  EXPECT_EQ(ends.process->AwaitExit(After(kStartTime)), 0) << ends.process->log();
-  EXPECT_THAT(ends.process->log(), AllOf(HasSubstr("Hangup: draining"), HasSubstr("drained")));
-  signal(SIGHUP, SIG_IGN);  // as nohup does for what it runs
-  Node& stays = Start("stays", {"--role=directory"});
-  signal(SIGHUP, SIG_DFL);
-  stays.process->Signal(SIGHUP);
-  stays.process->Signal(SIGTERM);
-  EXPECT_EQ(stays.process->AwaitExit(After(kStartTime)), 0) << stays.process->log();
-  EXPECT_THAT(stays.process->log(), HasSubstr("Terminated: draining"));
+// Goal: a hang-up reads the configuration anew and ends nothing, whatever the file says by then.
+TEST_P(DaemonProcessTest, AHangUpReloadsAndNeverEnds) {
+  const std::string path = testing::TempDir() + "/reload." + std::to_string(getpid()) + ".yaml";
+  const auto write = [&path](const std::string& text) { std::ofstream(path) << text; };
+  write("log.level: info\ndrain_timeout: 5s\nlease_ttl: 3s\n");
+  Node& node = Start("d", {"--role=directory", "--config=" + path});
+  const auto reload_until = [&node](const std::string& line) {
+    node.process->Signal(SIGHUP);
+    const Instant deadline = After(kStartTime);
+    while (node.process->log().find(line) == std::string::npos) {
+      if (Clock::Real()->Now() > deadline) return false;
+      Clock::Real()->WaitUntil(Clock::Real()->Now() + std::chrono::milliseconds(5));
+    }
+    return true;
+  };
+  write("log.level: debug\ndrain_timeout: 7s\nlease_ttl: 4s\n");
+  EXPECT_TRUE(reload_until("2 changed, 1 need a restart")) << node.process->log();
+  EXPECT_THAT(node.process->log(),
+              AllOf(HasSubstr("log.level: 'info' is now 'debug'"),
+                    HasSubstr("lease_ttl: '3s' here, '4s' in the configuration: needs a restart")));
+  write("log.level: loud\n");
+  EXPECT_TRUE(reload_until("nothing changes: " + path + ":1: log.level")) << node.process->log();
+  std::remove(path.c_str());
+  EXPECT_TRUE(reload_until("nothing changes: " + path + ": No such file")) << node.process->log();
+  node.process->Signal(SIGTERM);
+  EXPECT_EQ(node.process->AwaitExit(After(kStartTime)), 0) << node.process->log();
+  EXPECT_THAT(node.process->log(), HasSubstr("Terminated: draining, at most 7000 ms"));
 }
 
 // Goal: a second signal does not wait for the drain. Method: a put that is never finished keeps the

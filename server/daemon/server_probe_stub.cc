@@ -1,0 +1,40 @@
+#include "server/daemon/server_probe_stub.h"
+
+#include "client/grpc/channel_stub.h"
+
+namespace ckv {
+
+ServerProbe::ServerProbe(const std::string& address) : stub_(MakeChannel(address)) {
+  const grpc::Slice nothing;
+  request_ = grpc::ByteBuffer(&nothing, 1);
+}
+
+ServerProbe::~ServerProbe() {
+  absl::MutexLock lock(&mu_);
+  if (call_ != nullptr) call_->TryCancel();
+  mu_.Await(absl::Condition(
+      +[](std::unique_ptr<grpc::ClientContext>* call) { return *call == nullptr; }, &call_));
+}
+
+void ServerProbe::Ask() {
+  grpc::ClientContext* call = nullptr;
+  {
+    absl::MutexLock lock(&mu_);
+    if (call_ != nullptr) return;
+    call_ = std::make_unique<grpc::ClientContext>();
+    call = call_.get();
+  }
+  // Until the call has ended, this and the buffers are its own.
+  const auto done = [this](const grpc::Status& status) {
+    // A server that cannot be reached gives no answer.
+    if (status.error_code() != grpc::StatusCode::UNAVAILABLE) {
+      answer_count_.fetch_add(1, std::memory_order_relaxed);
+    }
+    absl::MutexLock lock(&mu_);
+    call_.reset();
+  };
+  stub_.UnaryCall(call, "/grpc.health.v1.Health/Check", grpc::StubOptions(), &request_, &reply_,
+                  done);
+}
+
+}  // namespace ckv
