@@ -13,11 +13,12 @@
 #                   CKV_TRACE names its file: conversation_trace.jsonl of kvcache-ai/Mooncake,
 #                   FAST25-release/traces
 #     contexts      many sequences in one call, own rows, selections, the fixed tree, streams
-#     operate       how waits fit a machine that daemons outnumber
+#     operate       how waits fit a machine that daemons outnumber; exposure of the units, their life and that of
+#                   the packages (root, for a machine with systemd)
 #     store         restart, load and cold read beside the disk's own time, kept stripes, look-ups, plans, cuts
 set -euo pipefail
 cd "$(dirname "$0")/.."
-usage() { sed -n '2,17p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,18p' "$0" | sed 's/^# \{0,1\}//'; }
 realtime=()
 if [ "${1:-}" = --realtime ]; then
   realtime=(chrt --fifo 1)
@@ -41,7 +42,10 @@ case $1 in
     deploy/install-packages.sh check
     ;;
   contexts) preset=release targets=(contexts_bench) ;;
-  operate) preset=release targets=(agents_bench ckvd) ;;
+  operate)
+    preset=release targets=(agents_bench ckvd ckvctl)
+    deploy/install-packages.sh check
+    ;;
   store) preset=release targets=(store_bench store_disk_bench store_stripe_bench store_plan_bench) ;;
   *) echo "bench: no set is named '$1'; there are: act, contexts, data-path, decision, kernels, operate, store" >&2; exit 2 ;;
 esac

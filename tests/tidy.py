@@ -68,6 +68,7 @@ MAY_INCLUDE = {
                        "attention attention/target transport store* proto*",
     "server/daemon": "server/directory server/edge server/holder server/services server/session server/upkeep "
                      "client* attention* transport* store* proto*",
+    "server/pages": "server/daemon client/ctl proto*",
     "server": "server/daemon proto*",
 }
 ROOF = {"attention/kernel_target", "client/requester", "client/explain", "client/live_costs"}

@@ -2,6 +2,9 @@
 
 #pragma once
 
+#include <cstdint>
+#include <string>
+
 #include "CLI/CLI.hpp"
 #include "client/ctl/ctl.h"
 
@@ -20,6 +23,16 @@ void AddCharacterizeCommands(CLI::App& app, Ctl& ctl);
 void AddGcCommand(CLI::App& app, Ctl& ctl);
 void AddHealthCommand(CLI::App& app, Ctl& ctl);
 void AddVersionCommand(CLI::App& app, Ctl& ctl);
+
+// The values of ckvctl's own options, before they are read into Ctl.
+struct GlobalValues {
+  uint32_t timeout_ms = 0;
+  std::string wait = "0";
+  std::string output = "table";
+};
+// Adds all of ckvctl: its options, nouns and verbs. All three outlive the parse and the run. Manual
+// pages and completions are written from the same `app` (server/pages).
+void BuildCommandLine(CLI::App& app, Ctl& ctl, GlobalValues& values);
 
 // Adds `agents compare` to the noun `agents`.
 void AddCompareCommand(CLI::App& agents, Ctl& ctl);

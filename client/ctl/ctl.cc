@@ -173,17 +173,16 @@ CLI::App* AddVerb(CLI::App& parent, const char* name, const char* description,
   return verb;
 }
 
-int RunCtl(Ctl& ctl, std::vector<std::string> arguments) {
-  CLI::App app("ckvctl: corpora, chunks and queries of a ckv fleet", "ckvctl");
+void BuildCommandLine(CLI::App& app, Ctl& ctl, GlobalValues& values) {
+  app.description("ckvctl: corpora, chunks and queries of a ckv fleet");
+  app.name("ckvctl");
   app.footer(kFooter);
   app.set_version_flag("--version", absl::StrFormat("ckvctl %s", Version()));
   app.require_subcommand(1);
   app.fallthrough();
-  auto timeout_ms = static_cast<uint32_t>(
+  values.timeout_ms = static_cast<uint32_t>(
       std::chrono::duration_cast<std::chrono::milliseconds>(ctl.fleet.timeout).count());
-  std::string output = "table";
-  std::string wait = "0";
-  AddGlobalOptions(app, ctl, timeout_ms, wait, output);
+  AddGlobalOptions(app, ctl, values.timeout_ms, values.wait, values.output);
   AddStatusCommand(app, ctl);
   AddCorpusCommands(app, ctl);
   AddChunkCommands(app, ctl);
@@ -196,6 +195,12 @@ int RunCtl(Ctl& ctl, std::vector<std::string> arguments) {
   AddHealthCommand(app, ctl);
   AddVersionCommand(app, ctl);
   NameNumbers(app);
+}
+
+int RunCtl(Ctl& ctl, std::vector<std::string> arguments) {
+  CLI::App app;
+  GlobalValues values;
+  BuildCommandLine(app, ctl, values);
 
   if (AsksForJson(arguments)) ctl.format = OutputFormat::kJson;
   std::reverse(arguments.begin(), arguments.end());  // CLI11 pops them from the back
@@ -204,9 +209,9 @@ int RunCtl(Ctl& ctl, std::vector<std::string> arguments) {
   } catch (const CLI::ParseError& error) {
     return WithResultOut(ctl, TellUsage(ctl, app, error));
   }
-  ctl.fleet.timeout = std::chrono::milliseconds(timeout_ms);
-  ctl.fleet.wait = TimeSpanOf(wait);
-  ctl.format = output == "json" ? OutputFormat::kJson : OutputFormat::kTable;
+  ctl.fleet.timeout = std::chrono::milliseconds(values.timeout_ms);
+  ctl.fleet.wait = TimeSpanOf(values.wait);
+  ctl.format = values.output == "json" ? OutputFormat::kJson : OutputFormat::kTable;
   CKV_CHECK(ctl.run != nullptr);
   const auto tell = [&ctl](const absl::Status& status) {
     if (status.ok()) return;

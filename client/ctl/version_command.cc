@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "attention/mla_partial.h"
 #include "client/ctl/commands.h"
 #include "proto/base/version.h"
 
@@ -10,10 +9,10 @@ namespace ckv::ctl {
 namespace {
 
 absl::Status RunVersion(const Ctl& ctl) {
-  const std::string version(Version()), kernel(KernelTarget());
+  const std::string version(Version());
   const std::string commit(Commit().empty() ? "unknown" : Commit());
-  ctl.Print(RenderFields({{"ckvctl", version}, {"commit", commit}, {"kernels here", kernel}}),
-            {{"version", version}, {"commit", commit}, {"kernel_target", kernel}});
+  ctl.Print(RenderFields({{"ckvctl", version}, {"commit", commit}}),
+            {{"version", version}, {"commit", commit}});
   return absl::OkStatus();
 }
 

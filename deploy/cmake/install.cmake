@@ -1,6 +1,7 @@
 # What `cmake --install` puts into a prefix: headers under include/ckv, the client as static
 # libraries (ckv::client, ckv::client_grpc) and as one shared one (ckv::shared), the files by which
-# CMake and pkg-config find them, and the programs. Components: development, programs.
+# CMake and pkg-config find them, and the programs. Components: development, ckvd, ckvctl; with programs, each is a package
+# (package.cmake).
 include(CMakePackageConfigHelpers)
 
 set(ckv_archives ckv_base ckv_attention ckv_store ckv_transport ckv_client)
@@ -72,5 +73,7 @@ configure_file(${CMAKE_CURRENT_LIST_DIR}/ckv.pc.in ${CMAKE_BINARY_DIR}/install/c
 install(FILES ${CMAKE_BINARY_DIR}/install/ckv.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig
         COMPONENT development)
 if(CKV_PROGRAMS AND CKV_GRPC)
-  install(TARGETS ckvd ckvctl COMPONENT programs)
+  install(TARGETS ckvd COMPONENT ckvd)
+  install(TARGETS ckvctl COMPONENT ckvctl)
+  include(${CMAKE_CURRENT_LIST_DIR}/package.cmake)
 endif()

@@ -21,6 +21,7 @@ import time
 
 import act_links
 import decision_links
+import unit_figures
 import wait_fleets
 
 # The median of so many repetitions is what counts: two shared cores are noisy.
@@ -117,8 +118,9 @@ def over_prices(benchmark, name, worst=max):
 PRICES = (2, 6, 20, 60, 200, 350, 700, 2000, 6000)
 ROWS = (1, 16, 256)
 # Not binaries: what these functions say.
-LINKS, AGENTS, WAITS = "decision_links", "act_links", "wait_fleets"
-SCRIPTS = {LINKS: decision_links.figures, AGENTS: act_links.figures, WAITS: wait_fleets.figures}
+LINKS, AGENTS, WAITS, UNITS = "decision_links", "act_links", "wait_fleets", "unit_figures"
+SCRIPTS = {LINKS: decision_links.figures, AGENTS: act_links.figures, WAITS: wait_fleets.figures,
+           UNITS: unit_figures.figures}
 SPLICES = (("bf16, in its place", "BM_Splice/fp8:0/delta:0"), ("bf16, rotated", "BM_Splice/fp8:0/delta:4096"),
            ("fp8, rotated", "BM_Splice/fp8:1/delta:4096"))
 FABRIC_NUMBERS = (("shm", 2), ("tcp", 3))
@@ -318,6 +320,11 @@ SETS = {
         Bar(f"a routed call, {count} holder{'s' * (count > 1)}, 16 query rows x 2048 on each", WAITS,
             counter(f"{count}", "of_sleeping"), "x the same that never spins", at_most=1.10,
             base=counter(f"{count}", "sleeping_us"), base_unit="us") for count in wait_fleets.COUNTS
+    ] + [
+        Bar("exposure of the units, as systemd rates them", UNITS, counter("exposure", "plain"), "of 10", at_most=1.2),
+        Bar("the same with the drop-in for RDMA", UNITS, counter("exposure", "rdma"), "of 10", at_most=1.5),
+        Bar("start, watch, reload and stop under systemd", UNITS, counter("units", "steps"), "steps of 7", at_least=7),
+        Bar("install, upgrade, refuse, remove and purge", UNITS, counter("packages", "steps"), "steps of 9", at_least=9),
     ],
     # One thread unless it says two; DeepSeek rows; bf16 unless it says fp8.
     "kernels": [

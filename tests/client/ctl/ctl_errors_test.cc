@@ -139,7 +139,7 @@ TEST(CtlHealth, NamesWhoDoesNotAnswer) {
 TEST(CtlVersion, NamesTheCommit) {
   const CtlOutcome outcome = Told({"version"});
   EXPECT_EQ(outcome.code, 0);
-  EXPECT_THAT(outcome.out, AllOf(HasSubstr("commit:"), HasSubstr("kernels here:")));
+  EXPECT_THAT(outcome.out, HasSubstr("commit:"));
 }
 
 }  // namespace

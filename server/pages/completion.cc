@@ -1,0 +1,178 @@
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "server/pages/pages.h"
+
+namespace ckv {
+namespace {
+
+bool IsFlag(const std::string& name) { return name.starts_with("-"); }
+
+// Text between single quotes; `escaped` is how the shell writes one inside.
+std::string Quoted(std::string_view text, std::string_view escaped) {
+  std::string out = "'";
+  for (const char c : text) {
+    if (c == '\'') {
+      out += escaped;
+    } else {
+      out += c;
+    }
+  }
+  return out + "'";
+}
+
+// The words that may stand after a command: its verbs and flags, and the program's own flags.
+std::vector<std::string> WordsOf(const PageProgram& program, const PageCommand& command) {
+  std::vector<std::string> words = command.verbs;
+  for (const PageCommand* one : {&command, &program.commands.front()}) {
+    for (const PageOption& option : one->options) {
+      for (const std::string& name : option.names) {
+        if (IsFlag(name) && std::find(words.begin(), words.end(), name) == words.end()) {
+          words.push_back(name);
+        }
+      }
+    }
+  }
+  return words;
+}
+
+// Branches of a shell's `case`: the words after each command, and the values of each flag.
+std::string WordCases(const PageProgram& program) {
+  std::string cases;
+  for (const PageCommand& command : program.commands) {
+    cases += absl::StrFormat("    '%s') offers='%s' ;;\n", command.path,
+                             absl::StrJoin(WordsOf(program, command), " "));
+  }
+  return cases;
+}
+
+std::string ValueCases(const PageProgram& program) {
+  std::string cases;
+  for (const PageCommand& command : program.commands) {
+    for (const PageOption& option : command.options) {
+      if (option.value.empty() || !IsFlag(option.names.front())) continue;
+      for (const std::string& name : option.names) {
+        // The program's own flags may stand after any command.
+        const std::string line = absl::StrFormat("'%s %s'", command.path, name);
+        cases +=
+            absl::StrFormat("    %s%s) takes=1 values='%s' ;;\n", command.path.empty() ? "*" : "",
+                            line, absl::StrJoin(option.choices, " "));
+      }
+    }
+  }
+  return cases;
+}
+
+// The verbs that lead on from a command, for the shells to find where a line stands.
+std::string PathCases(const PageProgram& program) {
+  std::string cases;
+  for (const PageCommand& command : program.commands) {
+    if (!command.path.empty())
+      cases += absl::StrFormat("%s'%s'", cases.empty() ? "" : "|", command.path);
+  }
+  return cases.empty() ? "" : absl::StrFormat("      %s) path=$next ;;\n", cases);
+}
+
+// The same for bash and zsh: where the line stands, and what may come there. `before` are the words
+// before the one to complete, without the program.
+std::string Body(const PageProgram& program) {
+  return absl::StrFormat(
+      "  local word path='' next words='' values='' takes='' last=''\n"
+      "  for word in \"${before[@]}\"; do\n"
+      "    next=\"${path:+$path }$word\"\n"
+      "    case $next in\n%s      *) ;;\n    esac\n"
+      "    last=$word\n"
+      "  done\n"
+      "  case \"$path $last\" in\n%s    *) ;;\n  esac\n"
+      "  case $path in\n%s  esac\n",
+      PathCases(program), ValueCases(program), WordCases(program));
+}
+
+}  // namespace
+
+std::string BashCompletion(const PageProgram& program) {
+  return absl::StrFormat(
+      "# bash completion of %s, written from its own table of options.\n"
+      "_%s() {\n"
+      "  local current=${COMP_WORDS[COMP_CWORD]}\n"
+      "  local -a before=(\"${COMP_WORDS[@]:1:COMP_CWORD-1}\")\n"
+      "%s"
+      "  if [ -n \"$values\" ]; then\n"
+      "    mapfile -t COMPREPLY < <(compgen -W \"$values\" -- \"$current\")\n"
+      "  elif [ -n \"$takes\" ]; then\n"
+      "    mapfile -t COMPREPLY < <(compgen -f -- \"$current\")\n"
+      "  else\n"
+      "    mapfile -t COMPREPLY < <(compgen -W \"$offers\" -- \"$current\")\n"
+      "    [ ${#COMPREPLY[@]} -gt 0 ] || mapfile -t COMPREPLY < <(compgen -f -- \"$current\")\n"
+      "  fi\n"
+      "}\n"
+      "complete -o filenames -F _%s %s\n",
+      program.name, program.name, Body(program), program.name, program.name);
+}
+
+std::string ZshCompletion(const PageProgram& program) {
+  return absl::StrFormat(
+      "#compdef %s\n"
+      "# zsh completion of %s, written from its own table of options.\n"
+      "_%s() {\n"
+      "  local -a before=(\"${(@)argv_words}\")\n"
+      "%s"
+      "  if [[ -n $values ]]; then\n"
+      "    compadd -- ${=values}\n"
+      "  elif [[ -n $takes ]]; then\n"
+      "    _files\n"
+      "  else\n"
+      "    compadd -- ${=offers}\n"
+      "    _files\n"
+      "  fi\n"
+      "}\n"
+      "local -a argv_words=(\"${(@)words[2,CURRENT-1]}\")\n"
+      "_%s\n",
+      program.name, program.name, program.name, Body(program), program.name);
+}
+
+std::string FishCompletion(const PageProgram& program) {
+  std::string text = absl::StrFormat(
+      "# fish completion of %s, written from its own table of options.\n"
+      "# True if the words so far have these verbs, in order.\n"
+      "function __fish_%s_at\n"
+      "  set -l left $argv\n"
+      "  for word in (commandline -opc)[2..]\n"
+      "    if test (count $left) -gt 0; and test $word = $left[1]\n"
+      "      set left $left[2..]\n"
+      "    end\n"
+      "  end\n"
+      "  test (count $left) -eq 0\n"
+      "end\n",
+      program.name, program.name);
+  for (const PageCommand& command : program.commands) {
+    std::string begin = absl::StrFormat("complete -c %s", program.name);
+    if (!command.path.empty()) {
+      begin += absl::StrFormat(" -n '__fish_%s_at %s'", program.name, command.path);
+    }
+    for (const std::string& verb : command.verbs) {
+      const auto named = std::find_if(
+          program.commands.begin(), program.commands.end(), [&](const PageCommand& one) {
+            return one.path == (command.path.empty() ? verb : command.path + " " + verb);
+          });
+      text += absl::StrFormat("%s -a %s -d %s\n", begin, verb, Quoted(named->help, "\\'"));
+    }
+    for (const PageOption& option : command.options) {
+      if (!IsFlag(option.names.front())) continue;
+      text += begin;
+      for (const std::string& name : option.names) {
+        const bool is_long = name.starts_with("--");
+        text += absl::StrFormat(" -%s %s", is_long ? "l" : "s", name.substr(is_long ? 2 : 1));
+      }
+      if (!option.value.empty()) text += " -r";
+      if (!option.choices.empty()) {
+        text += absl::StrFormat(" -f -a '%s'", absl::StrJoin(option.choices, " "));
+      }
+      text += absl::StrFormat(" -d %s\n", Quoted(option.help, "\\'"));
+    }
+  }
+  return text;
+}
+
+}  // namespace ckv
