@@ -1,11 +1,6 @@
 #include "store/disk/chunk_folder.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -19,8 +14,7 @@
 namespace ckv {
 namespace {
 
-constexpr std::string_view kFormat = "ckv chunk folder 1\n";
-constexpr std::string_view kFormatPrefix = "ckv chunk folder ";
+constexpr FolderKind kKind = {.name = "chunk folder", .owners = "holders", .version = 1};
 // 64 tenants' names of 128 bytes and the rest of the JSON.
 constexpr size_t kFactsBytesMax = 16 << 10;
 // So much is written before the device is set to work on it: large enough for a disk's best rate,
@@ -66,21 +60,6 @@ absl::StatusOr<ChunkFacts> DecodeFacts(std::string_view text) {
     facts.readers.push_back(reader.get<std::string>());
   }
   return facts;
-}
-
-// The first thing in a new folder, so that it is known as one whatever else is there.
-absl::Status MakeFormat(FileSystem& files, const std::string& path) {
-  CKV_ASSIGN_OR_RETURN(const std::vector<FolderEntry> there, files.List(path));
-  const std::string temporary = absl::StrCat(path, "/FORMAT.new");
-  for (const FolderEntry& entry : there) {
-    if (entry.name == "FORMAT.new") {
-      CKV_RETURN_IF_ERROR(files.Remove(temporary));  // left by a process that died here
-    } else if (entry.name != "LOCK" && entry.name != "lost+found") {
-      return absl::FailedPreconditionError(absl::StrFormat(
-          "chunk folder %s: it has no FORMAT but \"%s\": name an empty folder", path, entry.name));
-    }
-  }
-  return WriteSmallFile(files, temporary, path, "FORMAT", kFormat);
 }
 
 }  // namespace
@@ -244,43 +223,18 @@ absl::StatusOr<std::unique_ptr<ChunkFolder>> ChunkFolder::Open(const ChunkFolder
     return absl::InvalidArgumentError("chunk folder: scan_threads, 1 to 256");
   FileSystem& files = *options.files;
   const std::string& path = options.path;
-  CKV_RETURN_IF_ERROR(files.MakeFolder(path));
-  const std::string lock = absl::StrCat(path, "/LOCK");
-  // The lock goes with the process, however that ends.
-  const int lock_fd = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0640);
-  if (lock_fd < 0) {
-    return absl::PermissionDeniedError(
-        absl::StrFormat("chunk folder %s: cannot make its LOCK: %s", path, strerror(errno)));
-  }
-  std::unique_ptr<ChunkFolder> folder(new ChunkFolder(options, lock_fd));  // closes it
-  if (flock(lock_fd, LOCK_EX | LOCK_NB) != 0) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "chunk folder %s: another process uses it: two holders need two folders", path));
-  }
-  const auto format = ReadSmallFile(files, absl::StrCat(path, "/FORMAT"), /*bytes_max=*/64);
-  if (absl::IsNotFound(format.status())) {
-    CKV_RETURN_IF_ERROR(MakeFormat(files, path));
-  } else if (!format.ok()) {
-    return format.status();
-  } else if (*format != kFormat) {
-    const bool later = format->starts_with(kFormatPrefix);
-    return absl::FailedPreconditionError(
-        absl::StrFormat("chunk folder %s: %s", path,
-                        later ? "it was made by a later version of ckv: upgrade this one"
-                              : "its FORMAT is not that of a chunk folder"));
-  }
+  CKV_ASSIGN_OR_RETURN(OwnedFolder owned, OwnedFolder::Open(files, path, kKind));
+  std::unique_ptr<ChunkFolder> folder(new ChunkFolder(options, std::move(owned)));
   for (const char* name : {"/chunks", "/new", "/quarantine"})
     CKV_RETURN_IF_ERROR(files.MakeFolder(absl::StrCat(path, name)));
   return folder;
 }
 
-ChunkFolder::ChunkFolder(const ChunkFolderOptions& options, int lock_fd)
+ChunkFolder::ChunkFolder(const ChunkFolderOptions& options, OwnedFolder owned)
     : path_(options.path),
       files_(options.files),
       scan_threads_(options.scan_threads),
-      lock_fd_(lock_fd) {}
-
-ChunkFolder::~ChunkFolder() { close(lock_fd_); }
+      owned_(std::move(owned)) {}
 
 std::string ChunkFolder::LeafOf(const ChunkId& id) const {
   const std::string hex = id.ToHex();

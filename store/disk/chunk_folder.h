@@ -1,7 +1,6 @@
 // The chunks of one holder on disk: a folder of chunk files (store/disk/chunk_file.h).
 //
-//   FORMAT             "ckv chunk folder 1"
-//   LOCK               held by the process that uses the folder
+//   FORMAT, LOCK       of store/disk/owned_folder.h
 //   chunks/ab/c/ID     chunk files, under the first two and the third hex digit of their id
 //   chunks/ab/c/ID.facts   who else may read it, whether it is kept, when it ends. Missing if only
 //                          the tenant in its file may read it and it is neither kept nor ends.
@@ -31,6 +30,7 @@
 #include "absl/status/statusor.h"
 #include "store/disk/chunk_file.h"
 #include "store/disk/file_system.h"
+#include "store/disk/owned_folder.h"
 #include "store/memory/chunk_facts.h"
 
 namespace ckv {
@@ -138,7 +138,6 @@ class ChunkFolder {
   //   FailedPrecondition  another process uses the folder, a later version of ckv made it, or it is
   //                       neither empty nor a chunk folder.
   static absl::StatusOr<std::unique_ptr<ChunkFolder>> Open(const ChunkFolderOptions& options);
-  ~ChunkFolder();
   ChunkFolder(const ChunkFolder&) = delete;
   ChunkFolder& operator=(const ChunkFolder&) = delete;
 
@@ -173,7 +172,7 @@ class ChunkFolder {
  private:
   friend class ChunkFileWriter;
   class Scanner;
-  ChunkFolder(const ChunkFolderOptions& options, int lock_fd);
+  ChunkFolder(const ChunkFolderOptions& options, OwnedFolder owned);
 
   std::string LeafOf(const ChunkId& id) const;
   std::string PathOf(const ChunkId& id) const;
@@ -186,7 +185,7 @@ class ChunkFolder {
   const std::string path_;
   FileSystem* const files_;
   const uint32_t scan_threads_;
-  const int lock_fd_;
+  const OwnedFolder owned_;
   std::array<std::atomic<bool>, 4096> leaf_made_{};
   std::atomic<uint64_t> new_count_{0};
 };

@@ -114,6 +114,9 @@ class RealFileSystem final : public FileSystem {
   absl::StatusOr<std::unique_ptr<File>> OpenForReading(const std::string& path) override {
     return Open(path, O_RDONLY, "opening");
   }
+  absl::StatusOr<std::unique_ptr<File>> OpenForWriting(const std::string& path) override {
+    return Open(path, O_RDWR, "opening");
+  }
   absl::Status Rename(const std::string& from, const std::string& to) override {
     if (rename(from.c_str(), to.c_str()) != 0) return SystemError(errno, "renaming to", to);
     return absl::OkStatus();

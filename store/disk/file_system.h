@@ -71,6 +71,8 @@ class FileSystem {
   //   AlreadyExists       there is one of this name.
   virtual absl::StatusOr<std::unique_ptr<File>> Create(const std::string& path) = 0;
   virtual absl::StatusOr<std::unique_ptr<File>> OpenForReading(const std::string& path) = 0;
+  // Opens a file that is there, to read it and to write on.
+  virtual absl::StatusOr<std::unique_ptr<File>> OpenForWriting(const std::string& path) = 0;
   // Gives the file another name at once; a file at `to` is replaced.
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
   virtual absl::Status Remove(const std::string& path) = 0;

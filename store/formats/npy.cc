@@ -16,7 +16,9 @@ namespace {
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr size_t kVersionEnd = 8;  // the magic, a major and a minor version of a byte each
 
-absl::Status Refuse(std::string_view what) { return absl::InvalidArgumentError(std::string(what)); }
+absl::Status BadFile(std::string_view what) {
+  return absl::InvalidArgumentError(std::string(what));
+}
 
 // The header's dict, read from left to right: strings, True and False, tuples of whole numbers, and
 // nothing else of Python.
@@ -129,7 +131,7 @@ std::string NpyFile::ShapeText() const {
 
 absl::Status NpyFile::ReadHeader(std::string_view header) {
   const auto malformed = [] {
-    return Refuse(
+    return BadFile(
         "header: not a dict of descr, fortran_order and shape, as NumPy writes it for an array of "
         "plain numbers");
   };
@@ -152,13 +154,13 @@ absl::Status NpyFile::ReadHeader(std::string_view header) {
       shape = reader.Tuple();
       if (!shape) return malformed();
     } else {
-      return Refuse(
+      return BadFile(
           absl::StrFormat("header: the key %s is not known, or there twice", QuotedName(*key)));
     }
   }
   if (!reader.AtEnd() || !descr || !fortran_order || !shape) return malformed();
   if (*fortran_order) {
-    return Refuse("Fortran order; save it in C order, with numpy.ascontiguousarray");
+    return BadFile("Fortran order; save it in C order, with numpy.ascontiguousarray");
   }
   CKV_ASSIGN_OR_RETURN(dtype_, ParseDtype(*descr));
   shape_ = *std::move(shape);
@@ -167,20 +169,20 @@ absl::Status NpyFile::ReadHeader(std::string_view header) {
 
 absl::Status NpyFile::Read(std::span<const std::byte> bytes) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  if (!text.starts_with(kMagic) || text.size() < kVersionEnd) return Refuse("not a .npy file");
+  if (!text.starts_with(kMagic) || text.size() < kVersionEnd) return BadFile("not a .npy file");
   const auto major = static_cast<uint8_t>(text[6]), minor = static_cast<uint8_t>(text[7]);
   if (major < 1 || major > 3 || minor != 0) {
-    return Refuse(
+    return BadFile(
         absl::StrFormat(".npy version %d.%d, this ckv reads 1.0, 2.0 and 3.0", major, minor));
   }
   uint32_t header_bytes = 0;
   const size_t length_bytes = major == 1 ? 2 : 4;
   const size_t header_begin = kVersionEnd + length_bytes;
-  if (text.size() < header_begin) return Refuse("cut off before its header");
+  if (text.size() < header_begin) return BadFile("cut off before its header");
   std::memcpy(&header_bytes, text.data() + kVersionEnd, length_bytes);
   if (header_bytes > kNpyHeaderBytesMax || header_bytes > text.size() - header_begin) {
-    return Refuse(absl::StrFormat("header: %d bytes, of a file of %d; limit %d", header_bytes,
-                                  text.size(), kNpyHeaderBytesMax));
+    return BadFile(absl::StrFormat("header: %d bytes, of a file of %d; limit %d", header_bytes,
+                                   text.size(), kNpyHeaderBytesMax));
   }
   CKV_RETURN_IF_ERROR(ReadHeader(text.substr(header_begin, header_bytes)));
   data_ = bytes.subspan(header_begin + header_bytes);
@@ -190,13 +192,13 @@ absl::Status NpyFile::Read(std::span<const std::byte> bytes) {
     empty |= size == 0;
     // Zero axes count as one: a product of a part of the axes must not overflow either.
     if (__builtin_mul_overflow(due, std::max<uint64_t>(size, 1), &due)) {
-      return Refuse("shape: its size overflows");
+      return BadFile("shape: its size overflows");
     }
   }
   if (empty) due = 0;
   if (due != data_.size()) {
-    return Refuse(absl::StrFormat("%s takes %d bytes, and %d follow the header", ShapeText(), due,
-                                  data_.size()));
+    return BadFile(absl::StrFormat("%s takes %d bytes, and %d follow the header", ShapeText(), due,
+                                   data_.size()));
   }
   return absl::OkStatus();
 }

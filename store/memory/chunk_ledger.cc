@@ -19,7 +19,7 @@ uint64_t MillisecondsUp(Duration duration) {
   return static_cast<uint64_t>(std::chrono::ceil<std::chrono::milliseconds>(duration).count());
 }
 
-absl::Status NotHere(const ChunkId& id) {
+absl::Status NotKnown(const ChunkId& id) {
   return absl::NotFoundError(absl::StrFormat("chunk %s is not here", id.ShortHex()));
 }
 
@@ -115,7 +115,7 @@ absl::Status ChunkLedger::Close(const ChunkId& id, const DropIf& only) {
   Shard& shard = ShardOf(id);
   absl::MutexLock lock(&shard.mu);
   const Entry* entry = shard.Find(id);
-  if (entry == nullptr) return NotHere(id);
+  if (entry == nullptr) return NotKnown(id);
   if (only.not_kept && entry->kept)
     return absl::FailedPreconditionError(absl::StrFormat("chunk %s is kept", id.ShortHex()));
   const ChunkExpiry::Times* times = shard.expiry.Find(id);
@@ -140,7 +140,7 @@ absl::Status ChunkLedger::AddReader(const ChunkId& id, std::string_view tenant) 
   Shard& shard = ShardOf(id);
   absl::MutexLock lock(&shard.mu);
   Entry* entry = shard.Find(id);
-  if (entry == nullptr) return NotHere(id);
+  if (entry == nullptr) return NotKnown(id);
   if (entry->MayRead(tenant)) return absl::OkStatus();
   if (!tenant.empty() && entry->readers.size() == kReaderCountMax) {
     return absl::ResourceExhaustedError(absl::StrFormat(
@@ -160,7 +160,7 @@ absl::Status ChunkLedger::SetKept(const ChunkId& id, bool keep, Instant until) {
   Shard& shard = ShardOf(id);
   absl::MutexLock lock(&shard.mu);
   Entry* entry = shard.Find(id);
-  if (entry == nullptr) return NotHere(id);
+  if (entry == nullptr) return NotKnown(id);
   shard.SetKept(id, *entry, keep, until);
   return absl::OkStatus();
 }
@@ -185,7 +185,7 @@ absl::Status ChunkLedger::PutAgain(const ChunkId& id, Duration ttl) {
   Shard& shard = ShardOf(id);
   absl::MutexLock lock(&shard.mu);
   Entry* entry = shard.Find(id);
-  if (entry == nullptr) return NotHere(id);
+  if (entry == nullptr) return NotKnown(id);
   if (shard.expiry.PutAgain(id, ttl, now)) entry->unsaved = true;
   return absl::OkStatus();
 }

@@ -149,7 +149,7 @@ TEST_F(ChunkFolderTest, FactsOutliveTheProcess) {
 
 TEST_F(ChunkFolderTest, OneProcessAndOnlyItsOwnFolder) {
   auto folder = *Open();
-  EXPECT_THAT(Open().status().ToString(), HasSubstr("another process uses it"));
+  EXPECT_THAT(Open().status().ToString(), HasSubstr("two holders need two folders"));
   folder.reset();
   std::ofstream(path + "/FORMAT") << "ckv chunk folder 2\n";
   EXPECT_THAT(Open().status().ToString(), HasSubstr("later version"));

@@ -43,6 +43,10 @@ class FaultFileSystem final : public FileSystem {
     CKV_RETURN_IF_ERROR(Ask(Call::kOpen, path));
     return Wrap(real_->OpenForReading(path), path);
   }
+  absl::StatusOr<std::unique_ptr<File>> OpenForWriting(const std::string& path) override {
+    CKV_RETURN_IF_ERROR(Ask(Call::kOpen, path));
+    return Wrap(real_->OpenForWriting(path), path);
+  }
   absl::Status Rename(const std::string& from, const std::string& to) override {
     CKV_RETURN_IF_ERROR(Ask(Call::kRename, to));
     return real_->Rename(from, to);
