@@ -61,12 +61,13 @@ MAY_INCLUDE = {
     "server/batch": "server/session attention transport store* proto*",
     "server/dispatch": "server/batch server/session attention transport store* proto*",
     "server/holder": "server/dispatch server/batch server/session client/holders attention transport store* proto*",
-    "server/directory": "server/session client* transport store* proto*",
+    "server/directory/log": "store* proto*",
+    "server/directory": "server/directory/log server/session client* transport store* proto*",
     "server/upkeep": "server/directory server/session client* transport store* proto*",
     "server/edge": "client* attention transport store* proto*",
     "server/services": "server/edge server/directory server/holder server/upkeep server/session client* "
                        "attention attention/target transport store* proto*",
-    "server/daemon": "server/directory server/edge server/holder server/services server/session server/upkeep "
+    "server/daemon": "server/directory* server/edge server/holder server/services server/session server/upkeep "
                      "client* attention* transport* store* proto*",
     "server/pages": "server/daemon client/ctl proto*",
     "server": "server/daemon proto*",

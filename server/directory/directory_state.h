@@ -1,4 +1,7 @@
 // The directory's state: members under leases, corpora, and their watchers. No I/O.
+//
+// Corpora change by DirectoryChange only. A caller's change is checked, made durable by a journal
+// if there is one, and applied. A change that a log replays is applied in the same way.
 
 #pragma once
 
@@ -14,6 +17,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -22,6 +26,7 @@
 #include "proto/corpus.h"
 #include "server/directory/ended_leases.h"
 #include "server/directory/lease_end.h"
+#include "server/directory/log/change_log.h"
 #include "server/directory/replica_table.h"
 
 namespace ckv {
@@ -38,10 +43,12 @@ struct DirectoryOptions {
   // in the tables.
   uint64_t replica_count_max = 1u << 20;
   uint32_t watcher_count_max = 4096;
-  // Epochs and versions start above this. A directory keeps nothing over a restart, so it must get
-  // a value that rises from one process to the next. The daemon takes the milliseconds of the wall
-  // clock.
+  // Epochs and versions start above this, and above all that were replayed. A directory without a
+  // journal must get a value that rises from one process to the next. The daemon takes the
+  // milliseconds of the wall clock.
   uint64_t first_epoch = 0;
+  // The longest that a caller waits for its change to become durable.
+  Duration change_timeout = std::chrono::seconds(30);
 };
 
 struct LeaseGrant {
@@ -72,15 +79,32 @@ struct LocatedChunk {
 };
 
 // Thread-safe, with one mutex. Expired leases are found by the next caller and by Expire.
-class DirectoryState {
+//
+// With a journal, an answer to a change means that it is durable. Nobody sees a change before that,
+// and reads never wait for the disk. Epochs are given from blocks whose end is durable, so none is
+// given twice.
+class DirectoryState final : public ChangeSink {
  public:
   explicit DirectoryState(const DirectoryOptions& options);
-  ~DirectoryState();
+  ~DirectoryState() override;
   DirectoryState(const DirectoryState&) = delete;
   DirectoryState& operator=(const DirectoryState&) = delete;
 
-  // These are the calls of DirectoryService in proto/ckv/v1/directory.proto, with its errors.
-  absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl) ABSL_LOCKS_EXCLUDED(mu_);
+  // Applies a change that a log replays. Call it before SetJournal.
+  //   DataLoss            the change does not follow from those before.
+  absl::Status Replay(const DirectoryChange& change) ABSL_LOCKS_EXCLUDED(mu_);
+  // Makes changes durable from now on. Call it before others use the state. `journal` must outlive
+  // all calls that change the state.
+  void SetJournal(ChangeJournal* journal);
+
+  // These are the calls of DirectoryService in proto/ckv/v1/directory.proto, with its errors. With
+  // a journal, Register, Publish and Drop return also:
+  //   ResourceExhausted   the disk is full, or too many changes wait for it. It was not made.
+  //   Unavailable         the disk fails. It was not made, or it is seen after a restart.
+  //   DeadlineExceeded    it is not durable by the deadline, or after change_timeout. It may become
+  //                       so: look whether it was made.
+  absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl,
+                                      Instant deadline = kInstantMax) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<Duration> KeepAlive(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Deregister(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<Member> Members() ABSL_LOCKS_EXCLUDED(mu_);
@@ -96,7 +120,8 @@ class DirectoryState {
   // Publishes a corpus and returns its version. Unless null, `orphans` gets those of the version
   // that it replaces.
   absl::StatusOr<uint64_t> Publish(Corpus corpus, bool replace, uint64_t expected_version,
-                                   Orphans* orphans = nullptr) ABSL_LOCKS_EXCLUDED(mu_);
+                                   Orphans* orphans = nullptr, Instant deadline = kInstantMax)
+      ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the corpus with its present leased members: a copy of the corpus if there are any.
   absl::StatusOr<std::shared_ptr<const Corpus>> Get(std::string_view name, std::string_view tenant)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -104,7 +129,8 @@ class DirectoryState {
   std::vector<std::shared_ptr<const Corpus>> List(std::string_view tenant) ABSL_LOCKS_EXCLUDED(mu_);
   // Drops a corpus and returns it as it was.
   absl::StatusOr<std::shared_ptr<const Corpus>> Drop(std::string_view name, std::string_view tenant,
-                                                     Orphans* orphans = nullptr)
+                                                     Orphans* orphans = nullptr,
+                                                     Instant deadline = kInstantMax)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the places of the chunk in corpora that `tenant` may see.
   std::vector<LocatedChunk> Locate(const ChunkId& id, std::string_view tenant)
@@ -139,11 +165,21 @@ class DirectoryState {
   };
   Counts counts() ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Returns the holders on which replayed corpora place chunks and that have not registered since,
+  // by name. It is not known yet what they announce.
+  std::vector<HolderId> MissingHolders() ABSL_LOCKS_EXCLUDED(mu_);
+
+  void Settle(const DirectoryChange& change, const absl::Status& status) override
+      ABSL_LOCKS_EXCLUDED(mu_);
+  DirectoryImage Image() override ABSL_LOCKS_EXCLUDED(mu_);
+
   // Ends expired leases and tells the watchers.
   void Expire() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // One watcher's place in the stream of changes, which starts with the whole state and kSynced. It
-  // is used by one thread at a time. The state must outlive it.
+  // One watcher's place in the stream of changes, which starts with the whole state and kSynced.
+  // The state is read as the watcher comes to it, so a watcher takes little memory. Changes
+  // behind its place follow after kSynced. It is used by one thread at a time. The state must
+  // outlive it.
   class Watcher;
   // Watches the members and the corpora that `tenant` may see, or all corpora with `all_tenants`.
   //   ResourceExhausted   there are watcher_count_max watchers.
@@ -164,6 +200,32 @@ class DirectoryState {
   using CorpusKey = std::pair<std::string, std::string>;  // tenant, name
   // Sorted by key, so that a run replays (I8).
   using CorporaByKey = std::map<CorpusKey, std::shared_ptr<const Corpus>>;
+  // A change that its caller waits for.
+  struct Pending {
+    uint64_t added_count = 0;  // chunks that it adds, at most
+    bool is_new = false;       // a corpus that is not there yet
+    bool is_settled = false;
+    absl::Status status;
+    Orphans orphans;
+  };
+  using PendingByKey = std::map<CorpusKey, std::shared_ptr<Pending>>;
+
+  // Gives epochs out of the next block if few are left.
+  absl::Status ReserveEpochs(Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<LeaseGrant> RegisterLocked(const Member& member, Duration ttl, uint64_t lease_id)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Instant LatestOf(Instant deadline) const;
+  // Waits until no change of this corpus is pending: changes of one corpus come one by one.
+  absl::Status AwaitTurn(const CorpusKey& key, Instant deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status CheckPublish(const Corpus& corpus, bool replace, uint64_t expected_version) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Makes a pending change durable, and returns when it is settled.
+  absl::Status Commit(std::shared_ptr<const DirectoryChange> change, const Pending* pending,
+                      Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  void SettleEpochs(uint64_t epoch_max, const absl::Status& status)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Applies a change to the corpora. `orphans` may be null.
+  void Apply(const DirectoryChange& change, Orphans* orphans) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   std::shared_ptr<const Corpus> FindLocked(std::string_view name, std::string_view tenant)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -183,9 +245,11 @@ class DirectoryState {
                       std::span<const ChunkId> ids) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TellReplicasChanged(const CorporaByKey& corpora) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Tell(const DirectoryEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::optional<DirectoryEvent> NextOfSnapshot(Watcher& watcher) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Forget(Watcher* watcher) ABSL_LOCKS_EXCLUDED(mu_);
 
   const DirectoryOptions options_;
+  ChangeJournal* journal_ = nullptr;  // if null, changes are in memory only
   absl::Mutex mu_;
   std::map<uint64_t, Lease> leases_ ABSL_GUARDED_BY(mu_);
   std::map<HolderId, uint64_t> lease_by_member_ ABSL_GUARDED_BY(mu_);
@@ -195,10 +259,19 @@ class DirectoryState {
   CorporaByKey corpora_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<ChunkId, std::vector<ChunkPlace>> places_ ABSL_GUARDED_BY(mu_);
   uint64_t placement_count_ ABSL_GUARDED_BY(mu_) = 0;
+  // How many placements name a holder.
+  absl::flat_hash_map<HolderId, uint64_t> placed_on_ ABSL_GUARDED_BY(mu_);
+  // Holders that replayed corpora name and that have not registered since.
+  absl::btree_set<HolderId> missing_ ABSL_GUARDED_BY(mu_);
+  PendingByKey pending_ ABSL_GUARDED_BY(mu_);
   ReplicaTable replicas_ ABSL_GUARDED_BY(mu_);
   std::vector<Watcher*> watchers_ ABSL_GUARDED_BY(mu_);
   uint64_t last_epoch_ ABSL_GUARDED_BY(mu_);
   uint64_t last_version_ ABSL_GUARDED_BY(mu_);
+  // With a journal: the durable end of the block that epochs are given from.
+  uint64_t epoch_max_ ABSL_GUARDED_BY(mu_) = 0;
+  bool is_reserving_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status reserved_ ABSL_GUARDED_BY(mu_);  // how the last reservation ended
 };
 
 class DirectoryState::Watcher {
@@ -211,18 +284,30 @@ class DirectoryState::Watcher {
   friend class DirectoryState;
   Watcher(DirectoryState* state, std::string_view tenant, bool all_tenants)
       : state_(state), tenant_(tenant), all_tenants_(all_tenants) {}
-  bool Ready() const { return !events_.empty() || fell_behind_; }
+  bool Ready() const { return phase_ != Phase::kChanges || !events_.empty() || fell_behind_; }
   bool Sees(const Corpus& corpus) const {
     return all_tenants_ || corpus.tenant.empty() || corpus.tenant == tenant_;
+  }
+  // Whether the snapshot will tell of this event's subject as it then is.
+  bool IsAhead(const DirectoryEvent& event) const {
+    if (event.corpus == nullptr)
+      return phase_ == Phase::kMembers && (!last_member_ || *last_member_ < event.member.id);
+    if (phase_ == Phase::kMembers) return true;
+    return phase_ == Phase::kCorpora &&
+           (!last_corpus_ || *last_corpus_ < CorpusKey(event.corpus->tenant, event.corpus->name));
   }
 
   DirectoryState* const state_;
   const std::string tenant_;
   const bool all_tenants_;
   // Guarded by the state's mutex.
+  // The first snapshot, and how far it was told.
+  enum class Phase { kMembers, kCorpora, kChanges };
+  Phase phase_ = Phase::kMembers;
+  std::optional<HolderId> last_member_;
+  std::optional<CorpusKey> last_corpus_;
+  // Changes since, of what the snapshot had told already.
   std::deque<DirectoryEvent> events_;
-  // Events of the first snapshot still in front; they are not a backlog.
-  size_t snapshot_left_ = 0;
   bool fell_behind_ = false;
 };
 

@@ -335,18 +335,45 @@ TEST_F(DirectoryStateTest, AWatcherOfAllTenantsSeesPrivateCorpora) {
   EXPECT_THAT(Drain(**watcher), testing::ElementsAre("corpus notes 2", "dropped notes 2"));
 }
 
+// So a watcher that comes slowly keeps no copy of the state, and cannot fall behind before it is
+// synced.
+TEST_F(DirectoryStateTest, TheSnapshotIsReadAsTheWatcherComesToIt) {
+  ASSERT_TRUE(state_.Register(HolderAt("b"), Duration(0)).ok());
+  ASSERT_TRUE(state_.Register(HolderAt("d"), Duration(0)).ok());
+  for (const char* name : {"k", "m", "p"})
+    ASSERT_TRUE(state_.Publish(MakeCorpus(name, "", 1, name[0]), false, 0).ok());
+  const auto watcher = state_.Watch("");
+  const auto next = [&] { return **state_.Next(**watcher, clock_.Now()); };
+  EXPECT_EQ(next().member.id.name, "b");
+  // Behind its place: told after kSynced. Ahead of it: told as it then is.
+  ASSERT_TRUE(state_.Register(HolderAt("a"), Duration(0)).ok());
+  const auto ahead = state_.Register(HolderAt("c"), Duration(0));
+  ASSERT_TRUE(state_.Register(HolderAt("d"), Duration(0)).ok());
+  EXPECT_EQ(next().member.id.name, "c");
+  EXPECT_EQ(next().member.epoch.value, 5u) << "d, in its second life";
+  EXPECT_EQ(next().corpus->name, "k");
+  ASSERT_TRUE(state_.Drop("k", "").ok());
+  ASSERT_TRUE(state_.Drop("m", "").ok());
+  const auto p = state_.Publish(MakeCorpus("p", "", 2, 'p'), true, 0);
+  ASSERT_TRUE(state_.Deregister(ahead->lease_id).ok());
+  EXPECT_EQ(next().corpus->version, *p);
+  EXPECT_THAT(Drain(**watcher),
+              testing::ElementsAre("synced", "up a 3", "dropped k 1", "gone c 4"));
+}
+
 TEST_F(DirectoryStateTest, AWatcherThatFallsBehindIsTold) {
   auto slow = state_.Watch("");
   ASSERT_TRUE(slow.ok());
   auto quick = state_.Watch("");
   ASSERT_TRUE(quick.ok());
   EXPECT_TRUE(absl::IsResourceExhausted(state_.Watch("").status()));
-  // The snapshot does not count: kWatchBacklogMax changes still fit behind it.
+  EXPECT_THAT(Drain(**slow), testing::ElementsAre("synced"));
+  EXPECT_THAT(Drain(**quick), testing::ElementsAre("synced"));
   for (size_t i = 0; i < DirectoryState::kWatchBacklogMax / 2; ++i) {
     const auto grant = state_.Register(HolderAt("a"), Duration(0));
     ASSERT_TRUE(grant.ok() && state_.Deregister(grant->lease_id).ok());
   }
-  EXPECT_THAT(Drain(**quick), testing::SizeIs(DirectoryState::kWatchBacklogMax + 1));
+  EXPECT_THAT(Drain(**quick), testing::SizeIs(DirectoryState::kWatchBacklogMax));
   ASSERT_TRUE(state_.Register(HolderAt("a"), Duration(0)).ok());
   EXPECT_THAT(Drain(**slow), testing::ElementsAre("RESOURCE_EXHAUSTED"));
   EXPECT_THAT(Drain(**quick), testing::SizeIs(1));

@@ -1,0 +1,200 @@
+// Changes of corpora: checked, made durable, applied. A replayed change is applied the same way.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "proto/base/status.h"
+#include "server/directory/directory_state.h"
+
+namespace ckv {
+
+void DirectoryState::SetJournal(ChangeJournal* journal) {
+  journal_ = journal;
+  absl::MutexLock lock(&mu_);
+  for (const auto& [holder, count] : placed_on_) missing_.insert(holder);
+}
+
+absl::Status DirectoryState::Replay(const DirectoryChange& change) {
+  absl::MutexLock lock(&mu_);
+  last_epoch_ = std::max(last_epoch_, change.epoch_max);
+  epoch_max_ = std::max(epoch_max_, change.epoch_max);
+  const bool publishes = change.kind == ChangeKind::kPublish;
+  if (!publishes && change.kind != ChangeKind::kDrop) {
+    last_version_ = std::max(last_version_, change.version);
+    return absl::OkStatus();
+  }
+  const uint64_t version = publishes ? change.corpus->version : change.version;
+  const CorpusKey key = publishes ? CorpusKey(change.corpus->tenant, change.corpus->name)
+                                  : CorpusKey(change.tenant, change.name);
+  const auto current = corpora_.find(key);
+  const uint64_t before = current == corpora_.end() ? 0 : current->second->version;
+  if (publishes ? version <= before : version != before || before == 0) {
+    return absl::DataLossError(absl::StrFormat("corpus \"%s\": version %d is %s after version %d",
+                                               key.second, version,
+                                               publishes ? "published" : "dropped", before));
+  }
+  last_version_ = std::max(last_version_, version);
+  Apply(change, /*orphans=*/nullptr);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> DirectoryState::Publish(Corpus corpus, bool replace,
+                                                 uint64_t expected_version, Orphans* orphans,
+                                                 Instant deadline) {
+  CKV_RETURN_IF_ERROR(ValidateCorpus(corpus));
+  for (size_t i = 0; i < corpus.chunks.size(); ++i) {
+    if (corpus.chunks[i].leased.empty()) continue;
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "corpus: chunk %d: leased members are told, not published: clear `leased`", i));
+  }
+  deadline = LatestOf(deadline);
+  const auto pending = std::make_shared<Pending>();
+  auto change = std::make_shared<DirectoryChange>();
+  {
+    absl::MutexLock lock(&mu_);
+    const CorpusKey key(corpus.tenant, corpus.name);
+    CKV_RETURN_IF_ERROR(AwaitTurn(key, deadline));
+    ExpireLocked();
+    CKV_RETURN_IF_ERROR(CheckPublish(corpus, replace, expected_version));
+    const auto current = corpora_.find(key);
+    const size_t freed = current == corpora_.end() ? 0 : current->second->chunks.size();
+    pending->is_new = current == corpora_.end();
+    pending->added_count = corpus.chunks.size() - std::min(freed, corpus.chunks.size());
+    corpus.version = ++last_version_;
+    change->corpus = std::make_shared<const Corpus>(std::move(corpus));
+    pending_.emplace(key, pending);
+  }
+  const uint64_t version = change->corpus->version;
+  CKV_RETURN_IF_ERROR(Commit(std::move(change), pending.get(), deadline));
+  if (orphans != nullptr) *orphans = std::move(pending->orphans);
+  return version;
+}
+
+absl::Status DirectoryState::CheckPublish(const Corpus& corpus, bool replace,
+                                          uint64_t expected_version) const {
+  const auto current = corpora_.find(CorpusKey(corpus.tenant, corpus.name));
+  const bool exists = current != corpora_.end();
+  const uint64_t version = exists ? current->second->version : 0;
+  if (expected_version != 0 && expected_version != version) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("corpus \"%s\": version %d expected, %d is current", corpus.name,
+                        expected_version, version));
+  }
+  if (exists && !replace) {
+    return absl::AlreadyExistsError(
+        absl::StrFormat("corpus \"%s\" exists in version %d", corpus.name, version));
+  }
+  uint64_t corpus_count = corpora_.size(), placement_count = placement_count_;
+  for (const auto& [key, pending] : pending_) {
+    corpus_count += pending->is_new ? 1 : 0;
+    placement_count += pending->added_count;
+  }
+  if (!exists && corpus_count >= options_.corpus_count_max)
+    return absl::ResourceExhaustedError(absl::StrFormat("%d corpora, limit reached", corpus_count));
+  const uint64_t freed = exists ? current->second->chunks.size() : 0;
+  const uint64_t room = options_.placement_count_max -
+                        std::min(placement_count - freed, options_.placement_count_max);
+  if (corpus.chunks.size() > room) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("corpus \"%s\": %d chunks, %d of %d are free", corpus.name,
+                        corpus.chunks.size(), room, options_.placement_count_max));
+  }
+  return absl::OkStatus();
+}
+
+// Only its own: a tenant that may read a shared corpus may not take it from the others. The answer
+// is the one for a corpus that is not there.
+absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryState::Drop(std::string_view name,
+                                                                   std::string_view tenant,
+                                                                   Orphans* orphans,
+                                                                   Instant deadline) {
+  deadline = LatestOf(deadline);
+  const CorpusKey key(tenant, name);
+  const auto pending = std::make_shared<Pending>();
+  auto change = std::make_shared<DirectoryChange>();
+  std::shared_ptr<const Corpus> corpus;
+  {
+    absl::MutexLock lock(&mu_);
+    CKV_RETURN_IF_ERROR(AwaitTurn(key, deadline));
+    ExpireLocked();
+    const auto found = corpora_.find(key);
+    if (found == corpora_.end()) {
+      return absl::NotFoundError(absl::StrFormat("there is no corpus \"%s\" here", name));
+    }
+    corpus = found->second;
+    change->kind = ChangeKind::kDrop;
+    change->tenant = corpus->tenant;
+    change->name = corpus->name;
+    change->version = corpus->version;
+    pending_.emplace(key, pending);
+  }
+  CKV_RETURN_IF_ERROR(Commit(std::move(change), pending.get(), deadline));
+  if (orphans != nullptr) *orphans = std::move(pending->orphans);
+  return corpus;
+}
+
+absl::Status DirectoryState::AwaitTurn(const CorpusKey& key, Instant deadline) {
+  const auto is_free = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !pending_.contains(key); };
+  if (options_.clock->Await(mu_, absl::Condition(&is_free), deadline)) return absl::OkStatus();
+  return absl::DeadlineExceededError(
+      absl::StrFormat("corpus \"%s\": an earlier change of it is still not durable", key.second));
+}
+
+absl::Status DirectoryState::Commit(std::shared_ptr<const DirectoryChange> change,
+                                    const Pending* pending, Instant deadline) {
+  const absl::Status submitted = journal_ == nullptr ? absl::OkStatus() : journal_->Submit(change);
+  if (journal_ == nullptr || !submitted.ok()) Settle(*change, submitted);
+  absl::MutexLock lock(&mu_);
+  if (options_.clock->Await(mu_, absl::Condition(&pending->is_settled), deadline))
+    return pending->status;
+  return absl::DeadlineExceededError(
+      "the change is not durable yet and may become so: look whether it was made");
+}
+
+void DirectoryState::Settle(const DirectoryChange& change, const absl::Status& status) {
+  absl::MutexLock lock(&mu_);
+  if (change.kind == ChangeKind::kEpochs) return SettleEpochs(change.epoch_max, status);
+  const auto place = pending_.find(change.kind == ChangeKind::kPublish
+                                       ? CorpusKey(change.corpus->tenant, change.corpus->name)
+                                       : CorpusKey(change.tenant, change.name));
+  CKV_CHECK(place != pending_.end());
+  const std::shared_ptr<Pending> pending = place->second;
+  pending_.erase(place);
+  if (status.ok()) Apply(change, &pending->orphans);
+  pending->status = status;
+  pending->is_settled = true;
+}
+
+void DirectoryState::Apply(const DirectoryChange& change, Orphans* orphans) {
+  const bool publishes = change.kind == ChangeKind::kPublish;
+  CorpusKey key = publishes ? CorpusKey(change.corpus->tenant, change.corpus->name)
+                            : CorpusKey(change.tenant, change.name);
+  const auto current = corpora_.find(key);
+  const std::shared_ptr<const Corpus> gone = current == corpora_.end() ? nullptr : current->second;
+  if (gone != nullptr) RemovePlaces(*gone);
+  if (publishes) AddPlaces(change.corpus);
+  if (gone != nullptr) {
+    if (orphans != nullptr) *orphans = OrphansOf(*gone);
+    RemoveReplicas(*gone);
+  }
+  if (publishes) {
+    corpora_.insert_or_assign(std::move(key), change.corpus);
+    Tell({.kind = DirectoryEvent::Kind::kCorpusPublished, .member = {}, .corpus = change.corpus});
+  } else {
+    corpora_.erase(current);
+    Tell({.kind = DirectoryEvent::Kind::kCorpusDropped, .member = {}, .corpus = gone});
+  }
+}
+
+DirectoryImage DirectoryState::Image() {
+  absl::MutexLock lock(&mu_);
+  DirectoryImage image;
+  image.corpora.reserve(corpora_.size());
+  for (const auto& [key, corpus] : corpora_) image.corpora.push_back(corpus);
+  image.version = last_version_;
+  image.epoch_max = epoch_max_;
+  return image;
+}
+
+}  // namespace ckv

@@ -1,0 +1,44 @@
+#include "server/directory/durable_directory.h"
+
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "proto/base/log.h"
+#include "proto/base/status.h"
+
+namespace ckv {
+
+absl::StatusOr<std::unique_ptr<DurableDirectory>> DurableDirectory::Open(
+    const DirectoryOptions& options, const ChangeLogOptions& log) {
+  std::unique_ptr<DurableDirectory> directory(new DurableDirectory(options));
+  Found& found = directory->found_;
+  found.is_new = true;
+  if (log.path.empty()) {
+    Log().info(
+        "the directory keeps corpora in memory and forgets them when it ends: give it a "
+        "folder with directory.path");
+    return directory;
+  }
+  const Instant begin = options.clock->Now();
+  auto opened = ChangeLog::Open(
+      log, [&](const DirectoryChange& change) { return directory->state_.Replay(change); });
+  if (!opened.ok()) return Annotate(opened.status(), "directory.path");
+  directory->log_ = *std::move(opened);
+  const LogReplay& replay = directory->log_->replay();
+  found.path = log.path;
+  found.is_new = replay.is_new;
+  found.corpus_count = directory->state_.counts().corpus_count;
+  found.record_count = replay.record_count;
+  found.took = options.clock->Now() - begin;
+  if (!replay.cut.empty()) Log().warn("{}", replay.cut);
+  Log().info("the directory keeps corpora in {}: {}", found.path,
+             found.is_new
+                 ? std::string("a new folder")
+                 : absl::StrFormat("%d corpora read from %d records in %d ms", found.corpus_count,
+                                   found.record_count, found.took / std::chrono::milliseconds(1)));
+  directory->state_.SetJournal(directory->log_.get());
+  directory->log_->Start(&directory->state_);
+  return directory;
+}
+
+}  // namespace ckv

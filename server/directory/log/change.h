@@ -1,0 +1,95 @@
+// The changes of a directory's state that survive it, and their bytes in the log.
+//
+// A payload of a frame is a run of records. Integers are little-endian.
+//
+//   bytes  a record
+//       1  kind: ChangeKind
+//       1  version of the kind's body: 1
+//       2  zero
+//       4  body_bytes
+//          body
+//
+//   bytes  body of kPublish; a name is 1 byte of length and as many bytes
+//       8  version of the corpus
+//          tenant, a name
+//          name of the corpus
+//          geometry: 2 bytes of length, then JSON (store/formats/geometry_json.h)
+//       4  holder_count, then so many names
+//       4  chunk_count, then so many chunks
+//
+//   bytes  a chunk
+//       1  flags
+//      32  id
+//      32  parent, without flags 1 and 2
+//       4  token_count
+//       8  position, without flags 4 and 8
+//       1  without flag 16: how many holders, then a 4-byte index into the names for each
+//
+//   flag  says
+//      1  the parent is the chunk before
+//      2  there is no parent
+//      4  the position is the end of the chunk before
+//      8  the position is 0
+//     16  the holders are those of the chunk before
+//
+//   bytes  bodies of the other kinds
+//       8  kDrop: version of the corpus that was dropped, then names of tenant and corpus
+//       8  kEpochs: no epoch above it was given
+//       8  kFounded: id of the folder. It is the first record of log.1
+//      16  kContinues: number of the log before, and its bytes. It is the first of other logs
+//      28  kSnapshotBegin: id of the folder, last version, as kEpochs, number of corpora
+//       4  kSnapshotEnd: number of corpora
+//
+// A chunk of a chain takes 37 bytes, and 79 at most with one holder. No payload has 512 zeros in a
+// row: ids are not zero, and what lies between two ids is shorter.
+//
+// A build reads the bodies of its own version and refuses later ones, and later kinds. So a build
+// of before does not misread what a later one wrote.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "proto/corpus.h"
+
+namespace ckv {
+
+enum class ChangeKind : uint8_t {
+  kPublish = 1,
+  kDrop = 2,
+  kEpochs = 3,
+  kFounded = 4,
+  kContinues = 5,
+  kSnapshotBegin = 6,
+  kSnapshotEnd = 7,
+};
+
+// A value type. Fields that a kind does not name have their defaults.
+struct DirectoryChange {
+  ChangeKind kind = ChangeKind::kPublish;
+  std::shared_ptr<const Corpus> corpus;  // kPublish, with its version
+  std::string tenant, name;              // kDrop
+  uint64_t version = 0;                  // kDrop, kSnapshotBegin
+  uint64_t epoch_max = 0;                // kEpochs, kSnapshotBegin
+  uint64_t folder_id = 0;                // kFounded, kSnapshotBegin
+  uint64_t log_number = 0;               // kContinues
+  uint64_t log_bytes = 0;                // kContinues
+  uint32_t corpus_count = 0;             // kSnapshotBegin, kSnapshotEnd
+};
+
+// Appends the change as a record. A corpus to be published is valid and lists no leased members.
+void AppendRecord(const DirectoryChange& change, std::string& payload);
+
+// Calls `take` for each record of a payload in order; its error ends the reading and is returned.
+// Counts and lengths are checked before anything is allocated.
+//   DataLoss            the bytes are not records, or a corpus in them is not valid.
+//   FailedPrecondition  a later version of ckv wrote a record.
+absl::Status ReadRecords(std::string_view payload,
+                         absl::FunctionRef<absl::Status(DirectoryChange)> take);
+
+}  // namespace ckv

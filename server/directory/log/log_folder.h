@@ -1,0 +1,127 @@
+// A directory's state on disk: a folder of one snapshot and the logs after it.
+//
+//   FORMAT, LOCK     store/disk/owned_folder.h
+//   log.1, log.2...  changes, in frames (server/directory/log/frame.h). Each continues the one
+//                    before, and its first record says how many bytes of that one count
+//   snapshot.N       the state before log.N: it replaces all logs before that
+//   *.new            what is being written; removed at the start
+//
+// A file gets its name once its first bytes are durable. A snapshot is written beside the log that
+// goes on, and earlier files are removed when it is durable. So a process that dies at any
+// instruction leaves a snapshot and all the logs after it.
+//
+// The folder is read whole or not at all. An unfinished frame at the end of the last log is cut:
+// nobody was told of it. Anything else that is damaged or missing is refused.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "server/directory/log/change.h"
+#include "store/disk/file_system.h"
+#include "store/disk/owned_folder.h"
+
+namespace ckv {
+
+// All of a state that survives, as it is between two changes.
+struct DirectoryImage {
+  std::vector<std::shared_ptr<const Corpus>> corpora;
+  uint64_t version = 0;    // the highest that was given
+  uint64_t epoch_max = 0;  // no epoch above it was given
+};
+
+// The findings of Open.
+struct LogReplay {
+  bool is_new = false;        // the folder was empty
+  uint64_t folder_id = 0;     // random, of the folder's first start
+  uint64_t record_count = 0;  // changes read, those of the snapshot included
+  std::string cut;            // says what was cut off the last log; mostly empty
+};
+
+// One thread at a time appends, and another one may write a snapshot meanwhile. Sizes may be read
+// by any thread.
+class LogFolder {
+ public:
+  // The most bytes of a frame of a snapshot, unless one corpus takes more.
+  static constexpr size_t kSnapshotFrameBytes = size_t{1} << 20;
+
+  // Makes the folder or takes it over, and calls `replay` for every change in order: kPublish,
+  // kDrop, kEpochs and kSnapshotBegin. Its error ends the reading. `files` must outlive the folder.
+  // Beside the errors below, it may return those of FileSystem and of OwnedFolder::Open.
+  //   DataLoss            a file is damaged or missing; names it, the byte, and what to do.
+  //   FailedPrecondition  a later version of ckv wrote one of the files.
+  static absl::StatusOr<std::unique_ptr<LogFolder>> Open(
+      FileSystem* files, const std::string& path,
+      absl::FunctionRef<absl::Status(DirectoryChange)> replay);
+  LogFolder(const LogFolder&) = delete;
+  LogFolder& operator=(const LogFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+  const LogReplay& replay() const { return replay_; }
+
+  // Appends records as one frame, which is durable once this returns OK. After an error nothing of
+  // them is ever read, unless the device lies. A log whose sync failed is given up for a new one.
+  //   ResourceExhausted   the disk is full.
+  //   Unavailable         the device fails.
+  absl::Status Append(std::string_view records);
+  // Ends the log and begins the next one. Errors are those of Append.
+  absl::Status BeginLog();
+  // The log that Append writes.
+  uint64_t log_number() const { return number_; }
+  // Writes snapshot.`number` and removes the files that it replaces. `image` is the state before
+  // the first change of log.`number`. Errors are those of Append; after one the folder is as
+  // before.
+  absl::Status WriteSnapshot(uint64_t number, const DirectoryImage& image);
+
+  // Bytes of the logs that no snapshot replaces.
+  uint64_t log_bytes() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Bytes of the last snapshot; 0 if there is none.
+  uint64_t snapshot_bytes() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct FoundLog;
+  class Reader;
+  LogFolder(FileSystem* files, const std::string& path, OwnedFolder owned)
+      : files_(*files), path_(path), owned_(std::move(owned)) {}
+
+  // The number of a file "KIND.NUMBER", where `kind` is "log." or "snapshot.".
+  static std::optional<uint64_t> NumberOf(std::string_view name, std::string_view kind);
+  std::string LogPath(uint64_t number) const;
+  std::string SnapshotPath(uint64_t number) const;
+  absl::Status MakeLog(uint64_t number, const DirectoryChange& first);
+  absl::Status WriteSnapshotFile(const std::string& path, uint64_t number,
+                                 const DirectoryImage& image, uint64_t& bytes);
+  void RemoveBefore(uint64_t number) ABSL_LOCKS_EXCLUDED(mu_);
+
+  FileSystem& files_;
+  const std::string path_;
+  const OwnedFolder owned_;
+  LogReplay replay_;
+
+  // The log that is written: used by the thread that appends.
+  std::unique_ptr<File> file_;
+  uint64_t number_ = 0;
+  uint64_t end_ = 0;  // all before is durable
+  uint64_t sequence_ = 0;
+  // A sync failed, so what is behind end_ is not known, nor whether the next log has its name. Only
+  // a new log may be written to.
+  bool is_broken_ = false;
+
+  mutable absl::Mutex mu_;
+  std::map<uint64_t, uint64_t> log_bytes_ ABSL_GUARDED_BY(mu_);  // by number
+  uint64_t snapshot_number_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t snapshot_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace ckv

@@ -1,0 +1,296 @@
+// Goal: an answer to a change means that it survives; nobody sees a change before that; a restart
+// gives no epoch and no version twice (I4). Method: real folders, over a file system whose syncs a
+// test holds or fails; restarts are new objects over the same folder.
+
+#include "server/directory/durable_directory.h"
+
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/store/disk/fault_file_system.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/test_corpus.h"
+
+namespace ckv {
+namespace {
+
+using absl::StatusCode;
+using std::chrono::seconds;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using Call = FaultFileSystem::Call;
+
+Member HolderOf(const std::string& name, const std::string& address = "127.0.0.1:7400") {
+  return {.id = {name}, .role = MemberRole::kHolder, .control_address = address, .epoch = {}};
+}
+
+Corpus CorpusOf(const std::string& name, size_t chunk_count, uint32_t seed,
+                const std::string& holder = "a", const std::string& tenant = "") {
+  return test::MakeTestCorpus(test::TestGeometry(), std::vector<uint32_t>(chunk_count, 2), seed)
+      .Publish(name, tenant, {{HolderId{holder}}});
+}
+
+struct DurableDirectoryTest : testing::Test {
+  DurableDirectoryTest() {
+    static int count = 0;
+    options.clock = &clock;
+    log.path = test::TempPath(absl::StrCat("durable", count++));
+    log.files = &files;
+    log.clock = &clock;
+  }
+  // Another life over the same folder.
+  DirectoryState& Start() {
+    directory.reset();
+    auto opened = DurableDirectory::Open(options, log);
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    directory = *std::move(opened);
+    return directory->state();
+  }
+  std::vector<std::string> Listed(const std::string& tenant = "") {
+    std::vector<std::string> names;
+    for (const auto& corpus : directory->state().List(tenant))
+      names.push_back(absl::StrCat(corpus->name, " ", corpus->version));
+    return names;
+  }
+
+  ManualClock clock;
+  FaultFileSystem files;
+  DirectoryOptions options;
+  ChangeLogOptions log;
+  std::unique_ptr<DurableDirectory> directory;
+};
+
+TEST_F(DurableDirectoryTest, ARestartForgetsNoCorpusAndNoDrop) {
+  DirectoryState* state = &Start();
+  EXPECT_TRUE(directory->found().is_new);
+  const auto gpl = state->Publish(CorpusOf("gpl", 3, 1), false, 0);
+  const auto mine = state->Publish(CorpusOf("gpl", 2, 2, "b", "acme"), false, 0);
+  ASSERT_TRUE(gpl.ok() && mine.ok() && state->Publish(CorpusOf("old", 1, 3), false, 0).ok());
+  const auto again = state->Publish(CorpusOf("gpl", 5, 4), true, *gpl);
+  ASSERT_TRUE(again.ok() && state->Drop("old", "").ok());
+  const Corpus before = **state->Get("gpl", "");
+
+  state = &Start();
+  EXPECT_FALSE(directory->found().is_new);
+  EXPECT_EQ(directory->found().corpus_count, 2u);
+  EXPECT_EQ(directory->found().record_count, 5u);
+  EXPECT_EQ(**state->Get("gpl", ""), before);
+  EXPECT_THAT(Listed("acme"),
+              ElementsAre(absl::StrCat("gpl ", *again), absl::StrCat("gpl ", *mine)));
+  EXPECT_EQ(state->counts().placement_count, 7u);
+  // What a client knew of a corpus is still what it was.
+  EXPECT_EQ(state->Publish(CorpusOf("gpl", 1, 5), true, *gpl).status().code(),
+            StatusCode::kFailedPrecondition);
+  const auto later = state->Publish(CorpusOf("gpl", 1, 5), true, *again);
+  ASSERT_TRUE(later.ok());
+  EXPECT_GT(*later, *again);
+}
+
+TEST_F(DurableDirectoryTest, NoEpochAndNoVersionIsGivenTwice) {
+  uint64_t epoch = 0, version = 0;
+  for (int life = 0; life < 5; ++life) {
+    DirectoryState& state = Start();
+    // The wall clock jumped back: what the folder knows is above it.
+    options.first_epoch = 1'000'000 / static_cast<uint64_t>(life + 1);
+    for (int i = 0; i < (life == 2 ? 10'000 : 3); ++i) {
+      const auto grant = state.Register(HolderOf("a"), seconds(3));
+      ASSERT_TRUE(grant.ok()) << grant.status();
+      ASSERT_GT(grant->epoch.value, epoch);
+      epoch = grant->epoch.value;
+    }
+    const auto published = state.Publish(CorpusOf("gpl", 1, 1), true, 0);
+    ASSERT_TRUE(published.ok());
+    ASSERT_GT(*published, version);
+    version = *published;
+    // The version of a corpus that is gone is not given again either.
+    if (life % 2 == 0) {
+      ASSERT_TRUE(state.Drop("gpl", "").ok());
+    }
+  }
+  options.first_epoch = epoch + 5'000'000;
+  const auto grant = Start().Register(HolderOf("a"), seconds(3));
+  EXPECT_EQ(grant->epoch.value, epoch + 5'000'001) << "a clock that is ahead is followed";
+}
+
+TEST_F(DurableDirectoryTest, ALeaseOfAnEarlierLifeIsNoLease) {
+  const auto before = Start().Register(HolderOf("a"), seconds(3));
+  ASSERT_TRUE(before.ok());
+  DirectoryState& state = Start();
+  EXPECT_TRUE(absl::IsNotFound(state.KeepAlive(before->lease_id).status()));
+  EXPECT_THAT(state.Members(), IsEmpty());
+  const auto after = state.Register(HolderOf("a"), seconds(3));
+  ASSERT_TRUE(after.ok());
+  EXPECT_GT(after->epoch, before->epoch);
+  EXPECT_TRUE(absl::IsNotFound(state.KeepAlive(before->lease_id).status()));
+}
+
+TEST_F(DurableDirectoryTest, SaysWhichHoldersHaveNotComeBack) {
+  DirectoryState* state = &Start();
+  EXPECT_THAT(state->MissingHolders(), IsEmpty());
+  ASSERT_TRUE(state->Publish(CorpusOf("x", 1, 1, "h1"), false, 0).ok());
+  ASSERT_TRUE(state->Publish(CorpusOf("y", 1, 2, "h2"), false, 0).ok());
+  ASSERT_TRUE(state->Publish(CorpusOf("z", 1, 3, "h3"), false, 0).ok());
+  EXPECT_THAT(state->MissingHolders(), IsEmpty()) << "who publishes knows of them";
+  state = &Start();
+  EXPECT_THAT(state->MissingHolders(), ElementsAre(HolderId{"h1"}, HolderId{"h2"}, HolderId{"h3"}));
+  ASSERT_TRUE(state->Register(HolderOf("h2"), seconds(3)).ok());
+  EXPECT_THAT(state->MissingHolders(), ElementsAre(HolderId{"h1"}, HolderId{"h3"}));
+  clock.Advance(seconds(4));
+  state->Expire();
+  EXPECT_THAT(state->MissingHolders(), ElementsAre(HolderId{"h1"}, HolderId{"h3"}))
+      << "it has reported once";
+  // Nothing is placed there any more.
+  ASSERT_TRUE(state->Drop("x", "").ok());
+  ASSERT_TRUE(state->Publish(CorpusOf("z", 1, 3, "h2"), true, 0).ok());
+  EXPECT_THAT(state->MissingHolders(), IsEmpty());
+}
+
+TEST_F(DurableDirectoryTest, AFullDiskRefusesChangesAndReadsGoOn) {
+  DirectoryState& state = Start();
+  const auto version = state.Publish(CorpusOf("gpl", 3, 1), false, 0);
+  ASSERT_TRUE(version.ok() && state.Register(HolderOf("a"), seconds(3)).ok());
+  files.set_hook([](Call call, const std::string&) {
+    return call == Call::kWrite ? absl::ResourceExhaustedError("writing: No space left on device")
+                                : absl::OkStatus();
+  });
+  const auto refused = state.Publish(CorpusOf("gpl", 4, 2), true, 0).status();
+  EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(refused.ToString(), HasSubstr("No space left"));
+  EXPECT_EQ(state.Drop("gpl", "").status().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ((*state.Get("gpl", ""))->version, *version);
+  EXPECT_TRUE(state.Register(HolderOf("b"), seconds(3)).ok()) << "epochs were put by";
+  files.set_hook({});
+  EXPECT_TRUE(state.Publish(CorpusOf("gpl", 4, 2), true, 0).ok());
+  ASSERT_EQ((*Start().Get("gpl", ""))->chunks.size(), 4u);
+}
+
+// A reader that saw a change which a crash then takes back would keep what never was.
+TEST_F(DurableDirectoryTest, NobodySeesAChangeBeforeItIsDurable) {
+  DirectoryState& state = Start();
+  ASSERT_TRUE(state.Publish(CorpusOf("gpl", 1, 1), false, 0).ok());
+  const auto watcher = state.Watch("");
+  while ((*state.Next(**watcher, clock.Now()))->kind != DirectoryEvent::Kind::kSynced) continue;
+  absl::Notification reached, go;
+  files.set_hook([&](Call call, const std::string&) {
+    if (call != Call::kSync || reached.HasBeenNotified()) return absl::OkStatus();
+    reached.Notify();
+    go.WaitForNotification();
+    return absl::OkStatus();
+  });
+  absl::StatusOr<uint64_t> published;
+  std::thread publisher([&] { published = state.Publish(CorpusOf("gpl", 2, 2), true, 0); });
+  reached.WaitForNotification();
+  EXPECT_EQ((*state.Get("gpl", ""))->chunks.size(), 1u) << "and no read waits";
+  EXPECT_FALSE((*state.Next(**watcher, clock.Now())).has_value());
+  go.Notify();
+  publisher.join();
+  ASSERT_TRUE(published.ok()) << published.status();
+  EXPECT_EQ((*state.Get("gpl", ""))->version, *published);
+  EXPECT_EQ((*state.Next(**watcher, clock.Now()))->corpus->version, *published);
+}
+
+TEST_F(DurableDirectoryTest, AChangeThatIsNotDurableInTimeSaysSo) {
+  DirectoryState& state = Start();
+  absl::Notification reached, go;
+  files.set_hook([&](Call call, const std::string&) {
+    if (call != Call::kSync || reached.HasBeenNotified()) return absl::OkStatus();
+    reached.Notify();
+    go.WaitForNotification();
+    return absl::OkStatus();
+  });
+  absl::StatusOr<uint64_t> published;
+  std::thread publisher([&] {
+    published = state.Publish(CorpusOf("gpl", 2, 2), false, 0, nullptr, clock.Now() + seconds(1));
+  });
+  reached.WaitForNotification();
+  clock.Advance(seconds(1));
+  publisher.join();
+  EXPECT_EQ(published.status().code(), StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(published.status().ToString(), HasSubstr("look whether it was made"));
+  // Another change of the same corpus waits its turn.
+  EXPECT_EQ(state.Drop("gpl", "", nullptr, clock.Now()).status().code(),
+            StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(state.Publish(CorpusOf("gpl", 3, 3), false, 0, nullptr, clock.Now()).status().code(),
+            StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(Listed(), IsEmpty());
+  go.Notify();
+  EXPECT_TRUE(state.Drop("gpl", "").ok()) << "it waits for the change, which was made";
+}
+
+// Threads publish, replace and drop; each change is acknowledged or refused, and a restart has
+// exactly what was acknowledged. The disk fails now and then.
+TEST_F(DurableDirectoryTest, ManyCallersAtOnce) {
+  log.log_bytes_min = 10'000;
+  DirectoryState& state = Start();
+  std::atomic<int> calls{0};
+  files.set_hook([&](Call call, const std::string&) {
+    const bool fails = (call == Call::kWrite || call == Call::kSync) && ++calls % 17 == 0;
+    return fails ? absl::UnavailableError("EIO") : absl::OkStatus();
+  });
+  constexpr int kThreads = 8, kChanges = 150;
+  std::vector<uint64_t> versions(kThreads);  // of each thread's corpus; 0: it is not there
+  std::atomic<int> refused{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      const std::string name = absl::StrCat("c", t);
+      for (uint32_t i = 0; i < kChanges; ++i) {
+        if (i % 10 == 9) {
+          const absl::Status dropped = state.Drop(name, "").status();
+          if (dropped.ok()) versions[t] = 0;
+          refused += absl::IsUnavailable(dropped);
+        } else {
+          const auto published = state.Publish(CorpusOf(name, 1 + i % 5, i), true, 0);
+          if (published.ok()) versions[t] = *published;
+          refused += absl::IsUnavailable(published.status());
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(refused.load(), 10);
+  EXPECT_LT(directory->log()->stats().sync_count, directory->log()->stats().change_count);
+  files.set_hook({});
+  std::vector<std::string> due;
+  for (int t = 0; t < kThreads; ++t)
+    if (versions[t] != 0) due.push_back(absl::StrCat("c", t, " ", versions[t]));
+  EXPECT_EQ(Listed(), due);
+  Start();
+  EXPECT_EQ(Listed(), due);
+}
+
+TEST_F(DurableDirectoryTest, AFolderThatContradictsItselfIsRefused) {
+  ASSERT_TRUE(Start().Publish(CorpusOf("gpl", 1, 1), false, 0).ok());
+  directory.reset();
+  {
+    const auto folder =
+        LogFolder::Open(&files, log.path, [](const DirectoryChange&) { return absl::OkStatus(); });
+    DirectoryChange drop;
+    drop.kind = ChangeKind::kDrop;
+    drop.name = "never";
+    drop.version = 7;
+    std::string record;
+    AppendRecord(drop, record);
+    ASSERT_TRUE((*folder)->Append(record).ok());
+  }
+  const auto refused = DurableDirectory::Open(options, log).status();
+  EXPECT_EQ(refused.code(), StatusCode::kDataLoss);
+  EXPECT_THAT(refused.ToString(), testing::AllOf(HasSubstr("directory.path: "), HasSubstr("log.1"),
+                                                 HasSubstr("\"never\"")));
+}
+
+TEST_F(DurableDirectoryTest, WithoutAFolderItForgets) {
+  log.path.clear();
+  ASSERT_TRUE(Start().Publish(CorpusOf("gpl", 1, 1), false, 0).ok());
+  EXPECT_EQ(directory->log(), nullptr);
+  Start();
+  EXPECT_THAT(Listed(), IsEmpty());
+  EXPECT_EQ(directory->found().path, "");
+}
+
+}  // namespace
+}  // namespace ckv
