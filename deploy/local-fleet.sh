@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Starts a whole fleet on loopback, to play with: a directory, holders and a requester. Each is a
-# ckvd of its own in the background. Builds if needed.
+# ckvd of its own in the background. Builds if needed. The directory keeps its corpora in
+# DIR/directory until the next "up".
 #   deploy/local-fleet.sh up --holders N --state DIR [--fabrics shm,tcp] [--capacity 1GiB]
 #       prints CKV_REQUESTER=host:port and CKV_DIRECTORY=host:port on stdout; prints "false" there
 #       if it fails, so that eval fails, too
@@ -68,7 +69,9 @@ up() {
     die "$state holds a fleet already; end it with: deploy/local-fleet.sh down --state $state"
   fi
   "$repo/deploy/build.sh" release ckvd ckvctl
-  start directory --role=directory
+  # Holders keep chunks in memory only, so corpora of an earlier fleet would be of nothing.
+  rm -rf "$state/directory"
+  start directory --role=directory --directory-path="$state/directory"
   local directory
   directory=$(await directory)
   for i in $(seq "$holders"); do

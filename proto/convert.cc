@@ -145,6 +145,43 @@ absl::StatusOr<Corpus> FromProto(const v1::Corpus& message) {
   return corpus;
 }
 
+v1::CorpusPart ToProto(const CorpusPart& part) {
+  v1::CorpusPart message;
+  message.set_name(part.corpus.name);
+  message.set_tenant(part.corpus.tenant);
+  *message.mutable_geometry() = ToProto(part.corpus.geometry);
+  message.set_version(part.corpus.version);
+  message.set_chunk_count(part.chunk_count);
+  message.set_folder_id(part.folder_id);
+  for (size_t i = 0; i < part.ordinals.size(); ++i) {
+    v1::CorpusPart::Chunk* chunk = message.add_chunks();
+    chunk->set_ordinal(part.ordinals[i]);
+    *chunk->mutable_chunk() = ToProto(part.corpus.chunks[i]);
+  }
+  return message;
+}
+
+absl::StatusOr<CorpusPart> FromProto(const v1::CorpusPart& message) {
+  if (message.chunks_size() > static_cast<int>(kPartChunksPerCallMax)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "corpus part: %d chunks, limit %d", message.chunks_size(), kPartChunksPerCallMax));
+  }
+  CorpusPart part;
+  part.corpus.name = message.name();
+  part.corpus.tenant = message.tenant();
+  CKV_ASSIGN_OR_RETURN(part.corpus.geometry, FromProto(message.geometry()));
+  part.corpus.version = message.version();
+  part.chunk_count = message.chunk_count();
+  part.folder_id = message.folder_id();
+  for (const v1::CorpusPart::Chunk& chunk : message.chunks()) {
+    CKV_ASSIGN_OR_RETURN(ChunkPlacement plain, FromProto(chunk.chunk()));
+    part.corpus.chunks.push_back(std::move(plain));
+    part.ordinals.push_back(chunk.ordinal());
+  }
+  CKV_RETURN_IF_ERROR(ValidateCorpusPart(part));
+  return part;
+}
+
 v1::Member ToProto(const Member& member) {
   v1::Member message;
   message.set_id(member.id.name);

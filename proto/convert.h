@@ -9,8 +9,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "ckv/v1/directory.pb.h"
 #include "ckv/v1/types.pb.h"
 #include "proto/corpus.h"
+#include "proto/corpus_part.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
 
@@ -25,6 +27,11 @@ v1::ChunkPlacement ToProto(const ChunkPlacement& chunk);
 //   InvalidArgument     ValidateCorpus refuses it.
 absl::StatusOr<Corpus> FromProto(const v1::Corpus& message);
 absl::StatusOr<ChunkPlacement> FromProto(const v1::ChunkPlacement& message);
+
+v1::CorpusPart ToProto(const CorpusPart& part);
+//   InvalidArgument     ValidateCorpusPart refuses it, or it has more than kPartChunksPerCallMax
+//                       chunks.
+absl::StatusOr<CorpusPart> FromProto(const v1::CorpusPart& message);
 
 v1::Member ToProto(const Member& member);
 //   InvalidArgument     there is no id or ValidateName refuses it, there is no role, or an address

@@ -26,7 +26,7 @@ MAY_INCLUDE = {
     "attention/roof": "attention attention/matrix attention/target proto*",
     "store/memory": "attention* proto*",
     "store/formats": "store/memory proto*",
-    "store/disk": "store/formats store/memory proto*",
+    "store/disk": "store/corpus store/formats store/memory proto*",
     "store/corpus": "store/formats proto*",
     "store": "store/disk store/formats store/memory proto*",
     "transport": "proto*",

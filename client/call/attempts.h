@@ -23,7 +23,8 @@ struct AttemptResult {
 
 // Thread-safe. NextActFor (proto/base/status.h) says what may cure an error. This class says how
 // often each cure is tried (I5):
-//   a new session          once per holder, if its session or lane failed
+//   a new session          once per holder, if its session or lane failed; a few times while its
+//                          epoch moves on (LinkTable::Reopen)
 //   another replica        once each; after an overload it spends a retry of the budget
 //   the same again, later  kRetryCountMax times, after the wait that an overloaded holder asks for,
 //                          if the budget of retries allows it

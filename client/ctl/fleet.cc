@@ -88,8 +88,10 @@ absl::StatusOr<std::vector<Member>> Fleet::Members(std::vector<v1::EndedLease>* 
   CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * stub, directory());
   grpc::ClientContext context;
   Prepare(context);
+  v1::ListMembersRequest request;
+  request.set_as_known(ended != nullptr);
   v1::ListMembersReply reply;
-  CKV_RETURN_IF_ERROR(DirectoryError(stub->ListMembers(&context, {}, &reply), "ListMembers"));
+  CKV_RETURN_IF_ERROR(DirectoryError(stub->ListMembers(&context, request, &reply), "ListMembers"));
   std::vector<Member> members;
   for (const v1::Member& message : reply.members()) {
     CKV_ASSIGN_OR_RETURN(Member member, FromProto(message));
@@ -140,6 +142,15 @@ absl::StatusOr<v1::ListCorporaReply> Fleet::ListCorpora() {
   request.set_tenant(options_.tenant);
   v1::ListCorporaReply reply;
   CKV_RETURN_IF_ERROR(DirectoryError(stub->ListCorpora(&context, request, &reply), "ListCorpora"));
+  return reply;
+}
+
+absl::StatusOr<v1::DescribeDirectoryReply> Fleet::DescribeDirectory() {
+  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * stub, directory());
+  grpc::ClientContext context;
+  Prepare(context);
+  v1::DescribeDirectoryReply reply;
+  CKV_RETURN_IF_ERROR(DirectoryError(stub->Describe(&context, {}, &reply), "Describe"));
   return reply;
 }
 

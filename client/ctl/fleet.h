@@ -51,7 +51,9 @@ class Fleet {
   const std::string& directory_address() const { return directory_address_; }
 
   absl::StatusOr<v1::DescribeReply> Describe();
-  // `ended`, unless null, gets the members whose lease ended lately.
+  // `ended`, unless null, gets the members whose lease ended lately: for people, who see who is
+  // there now.
+  //   Unavailable         without `ended` also a directory whose holders are just coming back.
   absl::StatusOr<std::vector<Member>> Members(std::vector<v1::EndedLease>* ended = nullptr);
   // The live holders in the order of their names.
   //   FailedPrecondition  none.
@@ -59,6 +61,9 @@ class Fleet {
   //   NotFound            no such corpus; says how to list them.
   absl::StatusOr<Corpus> GetCorpus(const std::string& name);
   absl::StatusOr<v1::ListCorporaReply> ListCorpora();
+  // Tells where the directory keeps its state and what it found there.
+  //   Unimplemented       the directory is of an earlier build.
+  absl::StatusOr<v1::DescribeDirectoryReply> DescribeDirectory();
   // Places of a chunk; empty where no corpus has it.
   absl::StatusOr<v1::LocateChunkReply> Locate(const ChunkId& id);
   // Returns for each of `ids`, at most kIdsPerCallMax, how many corpora of any tenant place it on

@@ -33,9 +33,11 @@ absl::StatusOr<Corpus> DirectoryStub::GetCorpus(std::string_view name, std::stri
 absl::StatusOr<std::vector<Member>> DirectoryStub::ListMembers(Instant deadline) {
   grpc::ClientContext context;
   SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
+  v1::ListMembersRequest request;
+  request.set_as_known(true);  // a holder that is not back yet is asked where it was
   v1::ListMembersReply reply;
-  CKV_RETURN_IF_ERROR(FromGrpc(stub_->ListMembers(&context, v1::ListMembersRequest(), &reply),
-                               Context("ListMembers")));
+  CKV_RETURN_IF_ERROR(
+      FromGrpc(stub_->ListMembers(&context, request, &reply), Context("ListMembers")));
   if (reply.members_size() > static_cast<int>(kMemberCountMax)) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s: %d members, limit %d", Context("ListMembers"), reply.members_size(), kMemberCountMax));

@@ -22,6 +22,9 @@ inline constexpr char kRetryAfterKey[] = "retry-after-us";
 // Trailing metadata of a registration refused because another address holds the name: the
 // milliseconds, in decimal, after which that lease ends if nobody renews it.
 inline constexpr char kLeaseEndKey[] = "lease-ends-ms";
+// Trailing metadata of a renewal refused because the lease is not known: the life of the directory
+// that says so, in decimal.
+inline constexpr char kDirectoryLifeKey[] = "ckv-directory-life";
 
 grpc::Status ToGrpc(const absl::Status& status);
 // Puts "context: " before the message; OK stays OK.

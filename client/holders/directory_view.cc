@@ -1,6 +1,7 @@
 #include "client/holders/directory_view.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -27,6 +28,11 @@ std::string ChunksKey(std::span<const ChunkId> ids, const Geometry& geometry,
   key.append(ModelFingerprint(geometry).AsBytes());
   key.append(reinterpret_cast<const char*>(&hash), sizeof(hash));
   return key;
+}
+
+// Whether the directory did not answer.
+bool IsAway(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }
 
 bool HasChunks(const Corpus& corpus, std::span<const ChunkId> ids) {
@@ -118,9 +124,7 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryView::Take(const std::str
                                                                   absl::StatusOr<Corpus> answer,
                                                                   uint64_t generation) {
   if (!answer.ok()) {
-    const bool away =
-        absl::IsUnavailable(answer.status()) || absl::IsDeadlineExceeded(answer.status());
-    if (away && kept.corpus != nullptr) return kept.corpus;
+    if (IsAway(answer.status()) && kept.corpus != nullptr) return kept.corpus;
     return answer.status();
   }
   // The same as before is the same snapshot: links and handles are kept by it.
@@ -135,8 +139,7 @@ void DirectoryView::Forget(std::string_view name) {
   absl::MutexLock lock(&mu_);
   ++generation_;
   if (name.empty()) {
-    kept_.clear();
-    kept_chunk_count_ = 0;
+    for (auto& [key, kept] : kept_) kept.doubtful = true;
     members_listed_ = false;
     return;
   }
@@ -209,14 +212,18 @@ absl::flat_hash_map<HolderId, Member> DirectoryView::KnownHolders() const {
 
 absl::StatusOr<Member> DirectoryView::FindMember(const HolderId& id, bool refresh,
                                                  Instant deadline) {
+  std::optional<Member> kept;
   if (!refresh) {
     absl::MutexLock lock(&mu_);
     const auto it = members_.find(id);
-    if (members_listed_ && it != members_.end()) return it->second;
+    if (it != members_.end()) kept = it->second;
+    if (kept && members_listed_) return *kept;
   }
-  CKV_ASSIGN_OR_RETURN(const auto holders, ListHolders(deadline));
-  const auto it = holders.find(id);
-  if (it == holders.end()) {
+  const auto holders = ListHolders(deadline);
+  if (kept && IsAway(holders.status())) return *kept;
+  if (!holders.ok()) return holders.status();
+  const auto it = holders->find(id);
+  if (it == holders->end()) {
     return absl::UnavailableError(
         absl::StrFormat("holder '%s' is not registered with the directory", id.name));
   }

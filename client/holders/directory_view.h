@@ -64,8 +64,8 @@ class DirectoryView {
       ABSL_LOCKS_EXCLUDED(mu_);
 
   // Forgets every tenant's corpus of this name, and all nameless ones, which may share its chunks.
-  // If `name` is empty, forgets everything, and asks for members again before their addresses are
-  // used.
+  // If `name` is empty, changes were missed: everything is doubtful, members too. It is asked for
+  // again before it is used, and used as it is if the directory is away.
   void Forget(std::string_view name) ABSL_LOCKS_EXCLUDED(mu_);
   // Forgets this snapshot, whatever name it is kept under.
   void Forget(const Corpus& corpus) ABSL_LOCKS_EXCLUDED(mu_);
@@ -77,7 +77,8 @@ class DirectoryView {
   absl::StatusOr<absl::flat_hash_map<HolderId, Member>> ListHolders(Instant deadline)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Returns the member of a holder. With `refresh`, the directory is asked even if a copy is kept.
+  // Returns the member of a holder. With `refresh`, the directory is asked even if a copy is kept,
+  // and the copy is not used.
   //   Unavailable         it is not registered now, or the directory does not answer.
   absl::StatusOr<Member> FindMember(const HolderId& id, bool refresh, Instant deadline)
       ABSL_LOCKS_EXCLUDED(mu_);

@@ -199,7 +199,8 @@ bool LinkTable::OthersCanBeAsked(const HolderPeer& peer,
 bool LinkTable::Reopen() {
   AssertHeld();
   if (failed_ == nullptr || !session_failed_) return false;
-  if (std::find(reopened_.begin(), reopened_.end(), failed_) != reopened_.end()) return false;
+  const auto count = std::count(reopened_.begin(), reopened_.end(), failed_);
+  if (count >= (epoch_moved_ ? kEpochReopenMax : 1)) return false;
   reopened_.push_back(failed_);
   return true;
 }
@@ -363,6 +364,7 @@ absl::Status LinkTable::Fail(HolderLink& link, const absl::Status& status) {
   if (would_wait_) return status;
   failed_ = &link.peer();
   session_failed_ = false;
+  epoch_moved_ = absl::IsAborted(status);
   absl::Status annotated = Annotate(status, link.peer().Describe());
   // The text already ends with the hint.
   status.ForEachPayload(

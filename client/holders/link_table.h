@@ -126,7 +126,11 @@ class LinkTable {
   // holder should be asked again over a new session. It is true at most once per holder and call. A
   // holder that restarted costs a call this one attempt. A session that could not be opened is not
   // tried again.
+  //
+  // A holder whose epoch moves on while the call reopens it is there, and is asked again, at most
+  // kEpochReopenMax times in all. A directory that restarts again and again does that.
   bool Reopen();
+  static constexpr int kEpochReopenMax = 4;
 
   // Call after an attempt failed with `status`. Marks the failing holder as avoided: for all calls
   // for a while, for this call to its end. Returns true if every chunk asked of it has another
@@ -179,6 +183,7 @@ class LinkTable {
   std::vector<ChunkLinks*> current_;         // the corpora of the attempt
   HolderPeer* failed_ = nullptr;             // the holder that failed the last attempt
   bool session_failed_ = false;              // a new session with it may help
+  bool epoch_moved_ = false;                 // its epoch is another than the session's
   std::vector<const HolderPeer*> reopened_;  // asked again over a new session
   std::vector<const HolderPeer*> tried_;     // failed an earlier attempt
   const HolderPeer* forced_ = nullptr;

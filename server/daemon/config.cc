@@ -82,7 +82,8 @@ class YamlReader {
       }
       const std::string key =
           prefix.empty() ? entry.first.Scalar() : prefix + "." + entry.first.Scalar();
-      if (entry.second.IsMap() && FindOption(key) == nullptr) {
+      // `directory` is both a value and a section.
+      if (entry.second.IsMap() && (FindOption(key) == nullptr || !KeysOf(key).empty())) {
         Walk(entry.second, key, depth + 1);
       } else {
         Take(entry.first, key, entry.second);
@@ -278,6 +279,10 @@ void CheckWhole(const Config& config, std::vector<std::string>& errors) {
   if (config.directory.empty() && !config.HasRole("directory")) {
     errors.emplace_back("directory: a holder or requester needs --directory host:port");
   }
+  if (!config.directory_path.empty() && !config.HasRole("directory")) {
+    errors.emplace_back(
+        "directory.path: this process is no directory: take it out, or add the role");
+  }
   if (config.store_shadow_percent > 0 && config.store_path.empty()) {
     errors.emplace_back(
         "store.shadow_percent: shadows are of chunks that went to disk: name a store.path");
@@ -463,7 +468,8 @@ std::string ConfigToYaml(const Config& config, const std::map<std::string, std::
     const std::string value = FormatOption(option, config);
     if (value.empty()) continue;  // an empty text is the default of what has one
     const size_t dot = key.find('.');
-    const std::string outer = dot == std::string::npos ? "" : key.substr(0, dot);
+    std::string outer = dot == std::string::npos ? "" : key.substr(0, dot);
+    if (FindOption(outer) != nullptr) outer.clear();  // a value, so its section is written dotted
     if (!outer.empty() && outer != group) text += outer + ":\n";
     group = outer;
     const bool number = option.kind == OptionKind::kCount;

@@ -38,7 +38,8 @@ struct Config {
   std::string listen;  // if empty, as FillConfig says
   std::string advertise;
   std::string directory;
-  std::string data_listen;  // if empty, as FillConfig says
+  std::string directory_path;  // if empty, a directory keeps its state in memory
+  std::string data_listen;     // if empty, as FillConfig says
   std::vector<std::string> fabrics = {"shm", "tcp"};
   std::string fabric = "auto";
   std::string rdma_fallback = "refuse";

@@ -47,6 +47,8 @@ const OptionSpec kOptions[] = {
      "where peers reach it; if unset, the listen address as bound"},
     {"directory", OptionKind::kPeerAddress, &Config::directory, 0, 0, "", "host:port",
      "the directory; may be empty only if this process is the directory"},
+    {"directory.path", OptionKind::kText, &Config::directory_path, 0, 0, "", "folder",
+     "folder that keeps a directory's corpora over a restart; if unset, they end with the process"},
     {"data_listen", OptionKind::kAddress, &Config::data_listen, 0, 0, "", "host:port",
      "address of a holder's tcp lanes; port 0 takes a free one; if unset, port 0 at the host of "
      "listen"},

@@ -5,14 +5,9 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
-#include <netdb.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -22,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "attention/backend.h"
 #include "client/grpc/channel_stub.h"
+#include "client/grpc/channel_watch.h"
 #include "client/grpc/directory_stub.h"
 #include "client/grpc/holder_stub.h"
 #include "client/grpc/watch_stub.h"
@@ -34,8 +30,6 @@
 #include "server/daemon/kernel_start.h"
 #include "server/daemon/live_parts.h"
 #include "server/daemon/metrics.h"
-#include "server/directory/directory_registrar_stub.h"
-#include "server/directory/directory_state.h"
 #include "server/directory/local_directory.h"
 #include "server/directory/registration.h"
 #include "server/edge/service_gate.h"
@@ -80,6 +74,7 @@ struct Daemon::State {
   absl::Status StartRequester();
   absl::Status StartServer();
   void StartRegistrations();
+  void StartMembers();
   absl::Status ListenForMetrics();
   void ServeMetrics();
   // As peers reach it; of this process once it listens. From any thread.
@@ -99,11 +94,13 @@ struct Daemon::State {
   std::vector<std::unique_ptr<Fabric>> fabrics;
   std::vector<Fabric*> fabric_order;
 
-  std::unique_ptr<DirectoryState> directory;
+  std::unique_ptr<DurableDirectory> directory_home;
+  DirectoryState* directory = nullptr;  // its state
   std::unique_ptr<DirectoryServiceImpl> directory_service;
 
   std::unique_ptr<Holder> holder;
   std::unique_ptr<ChunkExpirer> expirer;
+  std::unique_ptr<DaemonPlacement> placement;
   std::unique_ptr<HolderServiceImpl> holder_service;
 
   std::unique_ptr<DirectoryControl> directory_control;
@@ -131,6 +128,7 @@ struct Daemon::State {
 
   std::vector<std::unique_ptr<DirectoryRegistrar>> registrars;
   std::vector<std::unique_ptr<Registration>> registrations;
+  std::unique_ptr<ChannelWatch> directory_channel;  // null if the directory is of this process
   std::unique_ptr<WatchStub> watch;
   std::unique_ptr<DaemonScrub> scrub;  // set on a holder
   std::unique_ptr<MetricsServer> metrics;
@@ -157,12 +155,10 @@ absl::Status Daemon::State::StartRoles() {
     fabric_order.push_back(fabrics.back().get());
   }
   if (config.HasRole("directory")) {
-    DirectoryOptions options;
-    options.clock = clock;
-    options.lease_ttl = config.lease_ttl;
-    options.first_epoch = WallClockMilliseconds();
-    directory = std::make_unique<DirectoryState>(options);
-    directory_service = std::make_unique<DirectoryServiceImpl>(directory.get(), &gate, clock);
+    CKV_ASSIGN_OR_RETURN(directory_home, OpenDirectory(config, clock));
+    directory = &directory_home->state();
+    directory_service =
+        std::make_unique<DirectoryServiceImpl>(directory, &gate, clock, directory_home.get());
   }
   if (config.HasRole("holder")) CKV_RETURN_IF_ERROR(StartHolder());
   if (config.HasRole("requester")) CKV_RETURN_IF_ERROR(StartRequester());
@@ -177,6 +173,7 @@ absl::Status Daemon::State::StartHolder() {
   options.store_files = store_files;
   CKV_ASSIGN_OR_RETURN(holder, Holder::Start(options));
   expirer = std::make_unique<ChunkExpirer>(&holder->store());
+  CKV_ASSIGN_OR_RETURN(placement, DaemonPlacement::Start(config, clock, directory, holder.get()));
   holder_service = std::make_unique<HolderServiceImpl>(holder.get(), config.name, &gate, clock);
   return absl::OkStatus();
 }
@@ -199,7 +196,7 @@ absl::Status Daemon::State::StartRequester() {
   options.near_source = near.get();
   options.spin_max = std::chrono::microseconds(config.spin_us);
   if (config.directory.empty()) {
-    directory_control = std::make_unique<LocalDirectory>(directory.get());
+    directory_control = std::make_unique<LocalDirectory>(directory);
   } else {
     directory_control = std::make_unique<DirectoryStub>(config.directory, clock);
   }
@@ -211,8 +208,8 @@ absl::Status Daemon::State::StartRequester() {
                        Requester::Create(options, directory_control.get(), holder_stubs.get()));
   RequesterServiceOptions service;
   if (holder != nullptr) {
-    replicas = std::make_unique<DaemonReplicas>(
-        config, clock, directory.get(), directory_control.get(), requester.get(), holder.get());
+    replicas = std::make_unique<DaemonReplicas>(config, clock, directory, directory_control.get(),
+                                                requester.get(), holder.get());
     holder_service->OnPut([this](const ChunkId& id) { replicas->keeper().Adopt(id); });
     service.replicas = &replicas->keeper();
     near->SetKeeper(&replicas->keeper());
@@ -294,15 +291,24 @@ void Daemon::State::AddRegistration(MemberRole role, LeaseGate* lease) {
   options.member.kernel_target = KernelTargetIdOf(backend->kernel_target());
   options.ttl = config.lease_ttl;
   options.clock = clock;
-  if (config.directory.empty()) {
-    registrars.push_back(std::make_unique<LocalRegistrar>(directory.get()));
-  } else {
-    registrars.push_back(std::make_unique<DirectoryRegistrarStub>(config.directory, clock));
+  if (role == MemberRole::kHolder) {
+    options.on_lease = [this](const LeaseGrant& grant, uint64_t placed_change_count) {
+      placement->keeper().Note(grant, placed_change_count);
+    };
   }
+  registrars.push_back(MakeRegistrar(config, clock, directory, role));
   registrations.push_back(std::make_unique<Registration>(options, registrars.back().get(), lease));
 }
 
 void Daemon::State::StartRegistrations() {
+  StartMembers();
+  if (config.directory.empty() || registrations.empty()) return;
+  directory_channel = std::make_unique<ChannelWatch>(config.directory, [this] {
+    for (const auto& registration : registrations) registration->Prod();
+  });
+}
+
+void Daemon::State::StartMembers() {
   if (holder) AddRegistration(MemberRole::kHolder, &holder->lease());
   if (replicas) replicas->SetRegistration(registrations.back().get());
   if (holder) {
@@ -349,8 +355,10 @@ void Daemon::State::ServeMetrics() {
   sources.clock = clock;
   sources.version = std::string(Version());
   sources.kernel = std::string(backend->kernel_target());
-  sources.directory = directory.get();
+  sources.directory = directory;
+  if (directory_home) sources.directory_log = directory_home->log();
   sources.holder = holder.get();
+  if (placement) sources.placement = &placement->keeper();
   sources.requester = requester.get();
   if (replicas) sources.replicas = &replicas->keeper();
   if (requester_service) {
@@ -432,6 +440,7 @@ absl::Status Daemon::Tick() {
   }
   if (state.directory) {
     state.directory->Expire();
+    state.directory->PublishRebuilt();
     state.SetHealth(v1::DirectoryService::service_full_name(), true, state.directory_serving);
   }
   if (state.holder) {
@@ -472,6 +481,7 @@ void Daemon::Drain(Instant deadline) {
   state.gate.Close();
   state.scrub.reset();
   state.watch.reset();
+  state.directory_channel.reset();
   state.directory_connected.store(false, std::memory_order_relaxed);
   // Calls in progress get half of the time, what is left goes to the lanes. Leases are given back
   // after that: without one a holder would refuse what has arrived.
@@ -491,6 +501,7 @@ void Daemon::Drain(Instant deadline) {
     state.replicas->SetRegistration(nullptr);
   }
   state.registrations.clear();
+  state.placement.reset();
   // By now only replies on their way out and idle connections are left.
   const Duration grace = deadline > now ? kReplyGrace : Duration(0);
   state.server->Shutdown(

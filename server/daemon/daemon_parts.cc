@@ -15,7 +15,10 @@
 #include "absl/strings/str_format.h"
 #include "client/decide/oracle_file.h"
 #include "client/grpc/oracle_stub.h"
+#include "proto/base/log.h"
 #include "proto/base/status.h"
+#include "server/directory/directory_registrar_stub.h"
+#include "server/upkeep/placement_stub.h"
 #include "server/upkeep/replica_stub.h"
 #include "store/formats/output_file.h"
 #include "transport/verbs/verbs_fabric.h"
@@ -126,6 +129,26 @@ absl::StatusOr<std::unique_ptr<Fabric>> MakeFabric(FabricKind kind, const Config
     }
   }
   return absl::InvalidArgumentError("fabrics: one that this build does not know");
+}
+
+absl::StatusOr<std::unique_ptr<DurableDirectory>> OpenDirectory(const Config& config,
+                                                                Clock* clock) {
+  DirectoryOptions options;
+  options.clock = clock;
+  options.lease_ttl = config.lease_ttl;
+  options.first_epoch = WallClockMilliseconds();
+  options.rebuild_grace = 3 * config.lease_ttl;
+  ChangeLogOptions log;
+  log.path = config.directory_path;
+  log.clock = clock;
+  return DurableDirectory::Open(options, log);
+}
+
+std::unique_ptr<DirectoryRegistrar> MakeRegistrar(const Config& config, Clock* clock,
+                                                  DirectoryState* local, MemberRole role) {
+  const bool reports_parts = role == MemberRole::kHolder;
+  if (config.directory.empty()) return std::make_unique<LocalRegistrar>(local, reports_parts);
+  return std::make_unique<DirectoryRegistrarStub>(config.directory, clock, reports_parts);
 }
 
 absl::StatusOr<HolderOptions> HolderOptionsOf(const Config& config) {
@@ -264,6 +287,29 @@ absl::Status DaemonNear::Copy(const std::shared_ptr<const Corpus>& corpus,
   absl::MutexLock lock(&mu_);
   --copying_;
   return status;
+}
+
+absl::StatusOr<std::unique_ptr<DaemonPlacement>> DaemonPlacement::Start(const Config& config,
+                                                                        Clock* clock,
+                                                                        DirectoryState* local,
+                                                                        Holder* holder) {
+  std::unique_ptr<DaemonPlacement> placement(new DaemonPlacement);
+  std::string damaged;
+  CKV_ASSIGN_OR_RETURN(placement->parts_,
+                       CorpusParts::Open(FileSystem::Real(), config.store_path, &damaged));
+  if (!damaged.empty()) Log().warn("{}: it is asked for again", damaged);
+  if (config.directory.empty()) {
+    placement->source_ = std::make_unique<LocalPlacementSource>(local);
+  } else {
+    placement->source_ = std::make_unique<PlacementStub>(config.directory, clock);
+  }
+  PlacementKeeperOptions options;
+  options.self = {config.name};
+  options.clock = clock;
+  placement->keeper_ = std::make_unique<PlacementKeeper>(
+      options, placement->source_.get(), placement->parts_.get(),
+      [holder](const ChunkId& id) { return holder->table().Contains(id); });
+  return placement;
 }
 
 DaemonScrub::DaemonScrub(const Config& config, Clock* clock, Holder* holder,

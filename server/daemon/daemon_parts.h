@@ -17,9 +17,10 @@
 #include "proto/base/clock.h"
 #include "proto/base/host_port.h"
 #include "server/daemon/config.h"
-#include "server/directory/directory_state.h"
+#include "server/directory/durable_directory.h"
 #include "server/directory/registration.h"
 #include "server/holder/holder.h"
+#include "server/upkeep/placement_keeper.h"
 #include "server/upkeep/repair_stub.h"
 #include "server/upkeep/repairer.h"
 #include "server/upkeep/replica_keeper.h"
@@ -41,6 +42,15 @@ std::string WhyNotBound(const std::string& address);
 //   Errors of CheckVerbs, for verbs: each says what to do.
 absl::StatusOr<std::unique_ptr<Fabric>> MakeFabric(FabricKind kind, const Config& config,
                                                    Clock* clock);
+
+// Opens the directory that this process is.
+//   Errors of DurableDirectory::Open.
+absl::StatusOr<std::unique_ptr<DurableDirectory>> OpenDirectory(const Config& config, Clock* clock);
+
+// Makes the directory as a member of this role uses it: `local`, the directory of this process, if
+// the config names no other. `local` and `clock` must outlive it.
+std::unique_ptr<DirectoryRegistrar> MakeRegistrar(const Config& config, Clock* clock,
+                                                  DirectoryState* local, MemberRole role);
 
 // Returns what the config says of a holder. Its clock, backend and fabrics are the caller's to set.
 //   InvalidArgument     an address that is not host:port.
@@ -108,6 +118,25 @@ class DaemonNear final : public NearSource {
 //   FailedPrecondition, Unavailable  as OutputFile::Check.
 absl::Status PrepareReadyFile(const std::string& path);
 void RemoveReadyFile(const std::string& path);
+
+// Keeps what the directory says of a holder's chunks, beside them, and reports it to a directory
+// that lost it.
+class DaemonPlacement {
+ public:
+  // Opens the parts in store.path. `local` is the directory of this process, used if the config
+  // names no other. `holder`, `clock` and `local` must outlive it.
+  //   Errors of CorpusParts::Open.
+  static absl::StatusOr<std::unique_ptr<DaemonPlacement>> Start(const Config& config, Clock* clock,
+                                                                DirectoryState* local,
+                                                                Holder* holder);
+  PlacementKeeper& keeper() { return *keeper_; }
+
+ private:
+  DaemonPlacement() = default;
+  std::unique_ptr<CorpusParts> parts_;
+  std::unique_ptr<PlacementSource> source_;
+  std::unique_ptr<PlacementKeeper> keeper_;  // last, because its thread uses the others
+};
 
 // Checks and repairs a holder's store while this lives.
 class DaemonScrub {

@@ -17,6 +17,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "server/daemon/metrics_directory.h"
 #include "server/daemon/metrics_page.h"
 #include "transport/socket.h"
 
@@ -338,25 +339,6 @@ void AddLeases(const MetricsSources& sources, Page& page) {
          [](const Report& report) { return report.failure_count; });
 }
 
-void AddDirectory(DirectoryState& directory, Page& page) {
-  size_t holders = 0, requesters = 0;
-  for (const Member& member : directory.Members()) {
-    ++(member.role == MemberRole::kHolder ? holders : requesters);
-  }
-  page.Family(
-      MetricType::Gauge, "ckv_directory_members",
-      "Members with a live lease. Fewer holders than were started: look for those missing.");
-  page.Add({{"role", "holder"}}, static_cast<double>(holders));
-  page.Add({{"role", "requester"}}, static_cast<double>(requesters));
-  const DirectoryState::Counts counts = directory.counts();
-  page.Gauge("ckv_directory_corpora", "Corpora published, of all tenants.", counts.corpus_count);
-  page.Gauge("ckv_directory_placements", "Chunks placed, once a corpus that has them.",
-             counts.placement_count);
-  page.Gauge("ckv_directory_replicas", "Copies that members announced under their leases.",
-             counts.replica_count);
-  page.Gauge("ckv_directory_watchers", "Streams of changes that are open.", counts.watcher_count);
-}
-
 void AddReplicas(const ReplicaStats& stats, Page& page) {
   page.Gauge("ckv_replicas_chunks", "Copies made here that this holder answers for.",
              stats.chunk_count);
@@ -399,6 +381,8 @@ class Reader final : public prometheus::Collectable {
     page.Add({{"version", sources_.version}, {"kernel", sources_.kernel}}, 1);
     if (!sources_.registrations.empty()) AddLeases(sources_, page);
     if (sources_.directory != nullptr) AddDirectory(*sources_.directory, page);
+    if (sources_.placement != nullptr) AddPlacement(*sources_.placement, page);
+    if (sources_.directory_log != nullptr) AddDirectoryLog(*sources_.directory_log, page);
     if (sources_.holder != nullptr) {
       const HolderStats stats = sources_.holder->stats();
       page.Gauge("ckv_holder_lease_live",

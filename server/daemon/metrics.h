@@ -18,8 +18,10 @@
 #include "proto/base/clock.h"
 #include "proto/base/host_port.h"
 #include "server/directory/directory_state.h"
+#include "server/directory/log/change_log.h"
 #include "server/directory/registration.h"
 #include "server/holder/holder.h"
+#include "server/upkeep/placement_keeper.h"
 #include "server/upkeep/replica_keeper.h"
 
 namespace ckv {
@@ -30,7 +32,9 @@ struct MetricsSources {
   std::string version;
   std::string kernel;  // the kernel target
   DirectoryState* directory = nullptr;
+  const ChangeLog* directory_log = nullptr;  // null if the directory keeps its state in memory
   Holder* holder = nullptr;
+  const PlacementKeeper* placement = nullptr;
   const Requester* requester = nullptr;
   const ReplicaKeeper* replicas = nullptr;
   // Counters of the requester's gRPC service. If empty, there is no service.

@@ -1,4 +1,4 @@
-// A page of metrics in the making. Only metrics.cc includes this file.
+// A page of metrics in the making. Only metrics*.cc include this file.
 
 #pragma once
 

@@ -9,10 +9,21 @@
 
 namespace ckv {
 
-void DirectoryState::SetJournal(ChangeJournal* journal) {
+void DirectoryState::SetJournal(ChangeJournal* journal, uint64_t folder_id) {
+  CKV_CHECK(journal != nullptr && folder_id != 0);
   journal_ = journal;
+  StartLife(folder_id);
+}
+
+void DirectoryState::StartInMemory() { StartLife(life_); }
+
+void DirectoryState::StartLife(uint64_t folder_id) {
+  folder_id_ = folder_id;
   absl::MutexLock lock(&mu_);
-  for (const auto& [holder, count] : placed_on_) missing_.insert(holder);
+  for (const auto& [holder, corpora] : placed_on_) missing_.insert(holder);
+  first_version_ = last_version_;
+  returning_until_ = options_.clock->Now() + options_.lease_ttl;
+  rebuild_from_ = options_.clock->Now() + options_.rebuild_grace;
 }
 
 absl::Status DirectoryState::Replay(const DirectoryChange& change) {
@@ -22,6 +33,7 @@ absl::Status DirectoryState::Replay(const DirectoryChange& change) {
   const bool publishes = change.kind == ChangeKind::kPublish;
   if (!publishes && change.kind != ChangeKind::kDrop) {
     last_version_ = std::max(last_version_, change.version);
+    read_version_ = std::max(read_version_, change.version);
     return absl::OkStatus();
   }
   const uint64_t version = publishes ? change.corpus->version : change.version;
@@ -35,6 +47,7 @@ absl::Status DirectoryState::Replay(const DirectoryChange& change) {
                                                publishes ? "published" : "dropped", before));
   }
   last_version_ = std::max(last_version_, version);
+  read_version_ = std::max(read_version_, version);
   Apply(change, /*orphans=*/nullptr);
   return absl::OkStatus();
 }
@@ -119,9 +132,7 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryState::Drop(std::string_v
     CKV_RETURN_IF_ERROR(AwaitTurn(key, deadline));
     ExpireLocked();
     const auto found = corpora_.find(key);
-    if (found == corpora_.end()) {
-      return absl::NotFoundError(absl::StrFormat("there is no corpus \"%s\" here", name));
-    }
+    if (found == corpora_.end()) return DropUnproven(key);
     corpus = found->second;
     change->kind = ChangeKind::kDrop;
     change->tenant = corpus->tenant;
@@ -141,10 +152,14 @@ absl::Status DirectoryState::AwaitTurn(const CorpusKey& key, Instant deadline) {
       absl::StrFormat("corpus \"%s\": an earlier change of it is still not durable", key.second));
 }
 
-absl::Status DirectoryState::Commit(std::shared_ptr<const DirectoryChange> change,
-                                    const Pending* pending, Instant deadline) {
+void DirectoryState::SubmitOrSettle(const std::shared_ptr<const DirectoryChange>& change) {
   const absl::Status submitted = journal_ == nullptr ? absl::OkStatus() : journal_->Submit(change);
   if (journal_ == nullptr || !submitted.ok()) Settle(*change, submitted);
+}
+
+absl::Status DirectoryState::Commit(std::shared_ptr<const DirectoryChange> change,
+                                    const Pending* pending, Instant deadline) {
+  SubmitOrSettle(change);
   absl::MutexLock lock(&mu_);
   if (options_.clock->Await(mu_, absl::Condition(&pending->is_settled), deadline))
     return pending->status;
@@ -162,6 +177,7 @@ void DirectoryState::Settle(const DirectoryChange& change, const absl::Status& s
   const std::shared_ptr<Pending> pending = place->second;
   pending_.erase(place);
   if (status.ok()) Apply(change, &pending->orphans);
+  if (status.ok() && pending->is_rebuilt) ++rebuilt_count_;
   pending->status = status;
   pending->is_settled = true;
 }
@@ -178,10 +194,14 @@ void DirectoryState::Apply(const DirectoryChange& change, Orphans* orphans) {
     if (orphans != nullptr) *orphans = OrphansOf(*gone);
     RemoveReplicas(*gone);
   }
+  // Reports of it are of no use any more.
+  rebuild_.Forget(key, publishes ? change.corpus->version : gone->version);
   if (publishes) {
+    dropped_.erase(key);
     corpora_.insert_or_assign(std::move(key), change.corpus);
     Tell({.kind = DirectoryEvent::Kind::kCorpusPublished, .member = {}, .corpus = change.corpus});
   } else {
+    NoteDropped(key, gone->version);
     corpora_.erase(current);
     Tell({.kind = DirectoryEvent::Kind::kCorpusDropped, .member = {}, .corpus = gone});
   }
@@ -193,7 +213,7 @@ DirectoryImage DirectoryState::Image() {
   image.corpora.reserve(corpora_.size());
   for (const auto& [key, corpus] : corpora_) image.corpora.push_back(corpus);
   image.version = last_version_;
-  image.epoch_max = epoch_max_;
+  image.epoch_max = std::max(epoch_max_, last_epoch_);
   return image;
 }
 

@@ -34,8 +34,9 @@ absl::Status ValidateMember(const Member& member) {
   return absl::OkStatus();
 }
 
-// Random, so that nobody renews or ends another's lease by counting.
-uint64_t RandomLeaseId() {
+// Random and not 0: nobody renews or ends another's lease by counting, and no two lives of a
+// directory are the same.
+uint64_t RandomId() {
   std::random_device random;
   uint64_t id = 0;
   while (id == 0) id = uint64_t{random()} << 32 | random();
@@ -46,6 +47,8 @@ uint64_t RandomLeaseId() {
 
 DirectoryState::DirectoryState(const DirectoryOptions& options)
     : options_(options),
+      life_(RandomId()),
+      rebuild_(options.placement_count_max),
       replicas_(options.replica_count_max),
       last_epoch_(options.first_epoch),
       last_version_(options.first_epoch) {}
@@ -53,17 +56,30 @@ DirectoryState::DirectoryState(const DirectoryOptions& options)
 DirectoryState::~DirectoryState() { CKV_CHECK(watchers_.empty()); }
 
 absl::StatusOr<LeaseGrant> DirectoryState::Register(const Member& member, Duration ttl,
-                                                    Instant deadline) {
+                                                    Instant deadline, bool reports_parts) {
   CKV_RETURN_IF_ERROR(ValidateMember(member));
-  const uint64_t lease_id = RandomLeaseId();
-  CKV_RETURN_IF_ERROR(ReserveEpochs(deadline));
+  const uint64_t lease_id = RandomId();
+  NoteEpoch(member.epoch);
+  // A disk that fails must not keep members out. An epoch beyond the durable block is still not
+  // given again: the next life starts at the wall clock, and above what its members had.
+  const bool durable = ReserveEpochs(deadline).ok();
   absl::MutexLock lock(&mu_);
   ExpireLocked();
-  return RegisterLocked(member, ttl, lease_id);
+  CKV_ASSIGN_OR_RETURN(const LeaseGrant grant, RegisterLocked(member, ttl, lease_id, durable));
+  const bool reports = reports_parts && member.role == MemberRole::kHolder && folder_id_ != 0;
+  if (reports) reporting_.insert(member.id);
+  return grant;
+}
+
+// A directory that lost its disk begins at the wall clock, which may be behind.
+void DirectoryState::NoteEpoch(Epoch before) {
+  absl::MutexLock lock(&mu_);
+  if (before.value > last_epoch_ && before.value - last_epoch_ <= kNumberLeapMax)
+    last_epoch_ = before.value;
 }
 
 absl::StatusOr<LeaseGrant> DirectoryState::RegisterLocked(const Member& member, Duration ttl,
-                                                          uint64_t lease_id) {
+                                                          uint64_t lease_id, bool durable) {
   const auto earlier = lease_by_member_.find(member.id);
   if (earlier == lease_by_member_.end() && leases_.size() >= kMemberCountMax) {
     return absl::ResourceExhaustedError(
@@ -81,7 +97,7 @@ absl::StatusOr<LeaseGrant> DirectoryState::RegisterLocked(const Member& member, 
     }
     EndLease(lease);
   }
-  if (journal_ != nullptr && last_epoch_ >= epoch_max_)
+  if (journal_ != nullptr && durable && last_epoch_ >= epoch_max_)
     return absl::UnavailableError("all epochs of a block were taken meanwhile: register again");
   Lease lease;
   lease.member = member;
@@ -93,7 +109,11 @@ absl::StatusOr<LeaseGrant> DirectoryState::RegisterLocked(const Member& member, 
   lease_by_member_[member.id] = lease_id;
   if (member.role == MemberRole::kHolder) missing_.erase(member.id);
   Tell({.kind = DirectoryEvent::Kind::kMemberUp, .member = lease.member, .corpus = nullptr});
-  const LeaseGrant grant = {.lease_id = lease_id, .epoch = lease.member.epoch, .ttl = lease.ttl};
+  const LeaseGrant grant = {.lease_id = lease_id,
+                            .epoch = lease.member.epoch,
+                            .ttl = lease.ttl,
+                            .directory_life = life_,
+                            .folder_id = folder_id_};
   leases_.emplace(lease_id, std::move(lease));
   return grant;
 }
@@ -112,8 +132,7 @@ absl::Status DirectoryState::ReserveEpochs(Instant deadline) {
     is_reserving_ = true;
   }
   if (change->epoch_max != 0) {
-    const absl::Status submitted = journal_->Submit(change);
-    if (!submitted.ok()) Settle(*change, submitted);
+    SubmitOrSettle(change);
   }
   absl::MutexLock lock(&mu_);
   const auto is_reserved = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !is_reserving_; };
@@ -133,13 +152,14 @@ Instant DirectoryState::LatestOf(Instant deadline) const {
   return std::min(deadline, options_.clock->Now() + options_.change_timeout);
 }
 
-absl::StatusOr<Duration> DirectoryState::KeepAlive(uint64_t lease_id) {
+absl::StatusOr<LeaseRenewal> DirectoryState::KeepAlive(uint64_t lease_id) {
   absl::MutexLock lock(&mu_);
   ExpireLocked();
   const auto lease = leases_.find(lease_id);
-  if (lease == leases_.end()) return absl::NotFoundError("no such lease: register again");
+  if (lease == leases_.end())
+    return WithDirectoryLife(absl::NotFoundError("no such lease: register again"), life_);
   lease->second.expires = options_.clock->Now() + lease->second.ttl;
-  return lease->second.ttl;
+  return LeaseRenewal{lease->second.ttl, lease->second.placed_change_count};
 }
 
 absl::Status DirectoryState::Deregister(uint64_t lease_id) {
@@ -201,6 +221,7 @@ void DirectoryState::EndLease(std::map<uint64_t, Lease>::iterator lease) {
         .member = lease->second.member,
         .corpus = nullptr});
   WithdrawLocked(lease->first, std::nullopt, replicas_.ChunksOf(lease->first));
+  reporting_.erase(lease->second.member.id);
   lease_by_member_.erase(lease->second.member.id);
   leases_.erase(lease);
 }
@@ -276,7 +297,19 @@ std::vector<HolderId> DirectoryState::MissingHolders() {
   absl::MutexLock lock(&mu_);
   for (auto it = missing_.begin(); it != missing_.end();)
     it = placed_on_.contains(*it) ? std::next(it) : missing_.erase(it);
-  return {missing_.begin(), missing_.end()};
+  absl::btree_set<HolderId> all = missing_;
+  all.insert(reporting_.begin(), reporting_.end());
+  return {all.begin(), all.end()};
+}
+
+absl::Status DirectoryState::CheckReturned() {
+  absl::MutexLock lock(&mu_);
+  const Duration left = returning_until_ - options_.clock->Now();
+  if (missing_.empty() || left <= Duration(0)) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrFormat(
+      "the directory was just started, and holder %s is not back yet, the first of %d: all may be "
+      "back in %d ms",
+      missing_.begin()->name, missing_.size(), left / std::chrono::milliseconds(1)));
 }
 
 }  // namespace ckv

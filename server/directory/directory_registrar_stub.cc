@@ -13,23 +13,32 @@
 namespace ckv {
 namespace {
 
+// Returns the number that the directory told beside its status, if it did.
+template <typename Number>
+std::optional<Number> ToldBeside(const grpc::ClientContext& context, const char* key) {
+  const auto& metadata = context.GetServerTrailingMetadata();
+  const auto told = metadata.find(key);
+  Number number = 0;
+  if (told == metadata.end() ||
+      !absl::SimpleAtoi(std::string(told->second.data(), told->second.size()), &number)) {
+    return std::nullopt;
+  }
+  return number;
+}
+
 // Returns `status` with the lease's end that the directory told beside it, if it did.
 absl::Status WithLeaseEndOf(const grpc::ClientContext& context, const absl::Status& status) {
-  const auto& metadata = context.GetServerTrailingMetadata();
-  const auto told = metadata.find(kLeaseEndKey);
-  uint32_t ms = 0;
-  if (told == metadata.end() ||
-      !absl::SimpleAtoi(std::string(told->second.data(), told->second.size()), &ms)) {
-    return status;
-  }
-  return WithLeaseEnd(status, std::chrono::milliseconds(ms));
+  const auto ms = ToldBeside<uint32_t>(context, kLeaseEndKey);
+  return ms ? WithLeaseEnd(status, std::chrono::milliseconds(*ms)) : status;
 }
 
 }  // namespace
 
-DirectoryRegistrarStub::DirectoryRegistrarStub(std::string address, Clock* clock)
+DirectoryRegistrarStub::DirectoryRegistrarStub(std::string address, Clock* clock,
+                                               bool reports_parts)
     : address_(std::move(address)),
       clock_(clock),
+      reports_parts_(reports_parts),
       stub_(v1::DirectoryService::NewStub(MakeChannel(address_))) {}
 
 absl::StatusOr<LeaseGrant> DirectoryRegistrarStub::Register(const Member& member, Duration ttl,
@@ -40,22 +49,33 @@ absl::StatusOr<LeaseGrant> DirectoryRegistrarStub::Register(const Member& member
   *request.mutable_member() = ToProto(member);
   request.set_lease_ttl_ms(
       static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::milliseconds>(ttl).count()));
+  request.set_last_epoch(member.epoch.value);
+  request.set_reports_parts(reports_parts_);
   v1::RegisterReply reply;
   const absl::Status status =
       FromGrpc(stub_->Register(&context, request, &reply), Context("Register"));
   if (!status.ok()) return WithLeaseEndOf(context, status);
-  return LeaseGrant{
-      reply.lease_id(), {reply.epoch()}, std::chrono::milliseconds(reply.lease_ttl_ms())};
+  return LeaseGrant{reply.lease_id(),
+                    {reply.epoch()},
+                    std::chrono::milliseconds(reply.lease_ttl_ms()),
+                    reply.directory_life(),
+                    reply.folder_id()};
 }
 
-absl::StatusOr<Duration> DirectoryRegistrarStub::KeepAlive(uint64_t lease_id, Instant deadline) {
+absl::StatusOr<LeaseRenewal> DirectoryRegistrarStub::KeepAlive(uint64_t lease_id,
+                                                               Instant deadline) {
   grpc::ClientContext context;
   SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
   v1::KeepAliveRequest request;
   request.set_lease_id(lease_id);
   v1::KeepAliveReply reply;
-  CKV_RETURN_IF_ERROR(FromGrpc(stub_->KeepAlive(&context, request, &reply), Context("KeepAlive")));
-  return std::chrono::milliseconds(reply.lease_ttl_ms());
+  const absl::Status status =
+      FromGrpc(stub_->KeepAlive(&context, request, &reply), Context("KeepAlive"));
+  if (!status.ok()) {
+    const auto life = ToldBeside<uint64_t>(context, kDirectoryLifeKey);
+    return life ? WithDirectoryLife(status, *life) : status;
+  }
+  return LeaseRenewal{std::chrono::milliseconds(reply.lease_ttl_ms()), reply.placed_change_count()};
 }
 
 absl::Status DirectoryRegistrarStub::Deregister(uint64_t lease_id, Instant deadline) {

@@ -15,12 +15,12 @@ namespace ckv {
 // Errors as in registration.h; every message names the call and the directory's address.
 class DirectoryRegistrarStub final : public DirectoryRegistrar {
  public:
-  // Does not touch the network. `clock` must outlive it.
-  DirectoryRegistrarStub(std::string address, Clock* clock);
+  // Does not touch the network. `clock` must outlive it. `reports_parts` as for LocalRegistrar.
+  DirectoryRegistrarStub(std::string address, Clock* clock, bool reports_parts = false);
 
   absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl,
                                       Instant deadline) override;
-  absl::StatusOr<Duration> KeepAlive(uint64_t lease_id, Instant deadline) override;
+  absl::StatusOr<LeaseRenewal> KeepAlive(uint64_t lease_id, Instant deadline) override;
   absl::Status Deregister(uint64_t lease_id, Instant deadline) override;
 
  private:
@@ -28,6 +28,7 @@ class DirectoryRegistrarStub final : public DirectoryRegistrar {
 
   const std::string address_;
   Clock* const clock_;
+  const bool reports_parts_;
   const std::unique_ptr<v1::DirectoryService::StubInterface> stub_;
 };
 

@@ -14,10 +14,6 @@ bool Visible(const Corpus& corpus, std::string_view tenant) {
   return corpus.tenant.empty() || corpus.tenant == tenant;
 }
 
-absl::Status NoCorpus(std::string_view name) {
-  return absl::NotFoundError(absl::StrFormat("there is no corpus \"%s\" here", name));
-}
-
 }  // namespace
 
 DirectoryState::Counts DirectoryState::counts() {
@@ -37,24 +33,47 @@ ReplicaTable::Places DirectoryState::PlacesOf(const ChunkId& id) const {
 void DirectoryState::AddPlaces(const std::shared_ptr<const Corpus>& corpus) {
   for (uint32_t i = 0; i < corpus->chunks.size(); ++i) {
     places_[corpus->chunks[i].id].push_back({.corpus = corpus, .ordinal = i});
-    for (const HolderId& holder : corpus->chunks[i].holders) ++placed_on_[holder];
   }
+  CountPlaces(*corpus, /*in=*/true);
   placement_count_ += corpus->chunks.size();
   replicas_.AddCorpus(*corpus);
 }
 
+// Chunks beside each other mostly have the same holders.
+void DirectoryState::CountPlaces(const Corpus& corpus, bool in) {
+  const CorpusKey key(corpus.tenant, corpus.name);
+  absl::btree_set<HolderId> told;
+  for (size_t begin = 0; begin < corpus.chunks.size();) {
+    const std::vector<HolderId>& holders = corpus.chunks[begin].holders;
+    size_t end = begin + 1;
+    while (end < corpus.chunks.size() && corpus.chunks[end].holders == holders) ++end;
+    for (const HolderId& holder : holders) {
+      told.insert(holder);
+      auto& counts = placed_on_[holder];
+      uint64_t& count = counts[key];
+      count = in ? count + (end - begin) : count - (end - begin);
+      if (count == 0) counts.erase(key);
+      if (counts.empty()) placed_on_.erase(holder);
+    }
+    begin = end;
+  }
+  for (const HolderId& holder : told) NotePlacedChange(holder);
+}
+
+void DirectoryState::NotePlacedChange(const HolderId& holder) {
+  const auto lease = lease_by_member_.find(holder);
+  if (lease != lease_by_member_.end()) ++leases_.find(lease->second)->second.placed_change_count;
+}
+
 void DirectoryState::RemovePlaces(const Corpus& corpus) {
   for (const ChunkPlacement& chunk : corpus.chunks) {
-    for (const HolderId& holder : chunk.holders) {
-      const auto placed = placed_on_.find(holder);
-      if (--placed->second == 0) placed_on_.erase(placed);
-    }
     const auto places = places_.find(chunk.id);
     if (places == places_.end()) continue;  // a chunk that the corpus names twice
     std::erase_if(places->second,
                   [&](const ChunkPlace& place) { return place.corpus.get() == &corpus; });
     if (places->second.empty()) places_.erase(places);
   }
+  CountPlaces(corpus, /*in=*/false);
   placement_count_ -= corpus.chunks.size();
   replicas_.RemoveCorpus(corpus);
 }
@@ -102,7 +121,7 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryState::Get(std::string_vi
     absl::MutexLock lock(&mu_);
     ExpireLocked();
     corpus = FindLocked(name, tenant);
-    if (corpus == nullptr) return NoCorpus(name);
+    if (corpus == nullptr) return NoCorpusLocked(name, tenant);
     leased = replicas_.LeasedOf(*corpus);
   }
   if (leased.empty()) return corpus;
@@ -154,6 +173,8 @@ std::vector<uint32_t> DirectoryState::CountReferences(std::span<const ChunkId> i
     uint32_t count = 0;
     for (const ChunkPlace& place : PlacesOf(id))
       count += holder.empty() || IsPlacedOn(place, holder) ? 1 : 0;
+    // It may be all that is left of a corpus.
+    count += rebuild_.CountOf(id);
     counts.push_back(count);
   }
   return counts;

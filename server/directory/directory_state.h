@@ -24,6 +24,8 @@
 #include "absl/synchronization/mutex.h"
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
+#include "proto/corpus_part.h"
+#include "server/directory/corpus_rebuild.h"
 #include "server/directory/ended_leases.h"
 #include "server/directory/lease_end.h"
 #include "server/directory/log/change_log.h"
@@ -49,12 +51,26 @@ struct DirectoryOptions {
   uint64_t first_epoch = 0;
   // The longest that a caller waits for its change to become durable.
   Duration change_timeout = std::chrono::seconds(30);
+  // A corpus that holders report is not published before all had this time to come back: one that
+  // is late may know a later version.
+  // They try at least every two seconds.
+  Duration rebuild_grace = std::chrono::seconds(9);
 };
 
 struct LeaseGrant {
   uint64_t lease_id = 0;
   Epoch epoch;
   Duration ttl{0};
+  // That of the directory that granted it. Another life knows no such lease. If 0, it is not told.
+  uint64_t directory_life = 0;
+  // That of its folder, or random if it has none; 0 if it takes no parts.
+  uint64_t folder_id = 0;
+};
+
+struct LeaseRenewal {
+  Duration ttl{0};
+  // Counts the changes of corpora that place chunks on the member, or did until they changed.
+  uint64_t placed_change_count = 0;
 };
 
 struct DirectoryEvent {
@@ -82,7 +98,7 @@ struct LocatedChunk {
 //
 // With a journal, an answer to a change means that it is durable. Nobody sees a change before that,
 // and reads never wait for the disk. Epochs are given from blocks whose end is durable, so none is
-// given twice.
+// given twice; while the disk fails, the wall clock stands in for it.
 class DirectoryState final : public ChangeSink {
  public:
   explicit DirectoryState(const DirectoryOptions& options);
@@ -94,18 +110,24 @@ class DirectoryState final : public ChangeSink {
   //   DataLoss            the change does not follow from those before.
   absl::Status Replay(const DirectoryChange& change) ABSL_LOCKS_EXCLUDED(mu_);
   // Makes changes durable from now on. Call it before others use the state. `journal` must outlive
-  // all calls that change the state.
-  void SetJournal(ChangeJournal* journal);
+  // all calls that change the state. `folder_id` is that of its folder, not 0.
+  void SetJournal(ChangeJournal* journal, uint64_t folder_id);
+  // Begins a life in memory only, of which holders keep their parts as they do for one with a
+  // folder. Call it before others use the state.
+  void StartInMemory();
 
   // These are the calls of DirectoryService in proto/ckv/v1/directory.proto, with its errors. With
-  // a journal, Register, Publish and Drop return also:
+  // a journal, Publish and Drop return also:
   //   ResourceExhausted   the disk is full, or too many changes wait for it. It was not made.
   //   Unavailable         the disk fails. It was not made, or it is seen after a restart.
   //   DeadlineExceeded    it is not durable by the deadline, or after change_timeout. It may become
   //                       so: look whether it was made.
+  // `member.epoch` is the epoch that it had before, or 0: later ones are above it. A member that
+  // `reports_parts` is missing until FinishReport.
   absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl,
-                                      Instant deadline = kInstantMax) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::StatusOr<Duration> KeepAlive(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mu_);
+                                      Instant deadline = kInstantMax, bool reports_parts = false)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<LeaseRenewal> KeepAlive(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Deregister(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<Member> Members() ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the ended leases of members that have not registered again, the latest first. None is
@@ -165,9 +187,46 @@ class DirectoryState final : public ChangeSink {
   };
   Counts counts() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Returns the holders on which replayed corpora place chunks and that have not registered since,
-  // by name. It is not known yet what they announce.
+  // Returns by name the holders on which replayed corpora place chunks and that have not registered
+  // since. Members that have not reported all their parts are among them. It is not known yet what
+  // they have.
   std::vector<HolderId> MissingHolders() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Returns whether the list of members is what a caller may go by.
+  //   Unavailable         the process was just started and MissingHolders has some. For one default
+  //                       lease they are taken to be on their way.
+  absl::Status CheckReturned() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Returns the corpora, after that of `after`, that place chunks on the holder, in the order of
+  // tenants and names, and at most `count_max`.
+  using CorpusKey = std::pair<std::string, std::string>;  // tenant, name
+  std::vector<std::shared_ptr<const Corpus>> ListPlacedCorpora(const HolderId& holder,
+                                                               std::optional<CorpusKey> after,
+                                                               size_t count_max)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns the chunks of the corpus that are placed on the holder, from `first_ordinal` on, at
+  // most `count_max`. `next_ordinal` gets where the next page begins, or 0 if there is none.
+  //   NotFound            there is no such corpus.
+  absl::StatusOr<CorpusPart> PartOf(const HolderId& holder, std::string_view tenant,
+                                    std::string_view name, uint32_t first_ordinal, size_t count_max,
+                                    uint32_t* next_ordinal = nullptr) ABSL_LOCKS_EXCLUDED(mu_);
+  // Takes a part of a corpus from a holder. Returns true if it is of no use: this directory knows
+  // that version or a later one, or knows that the corpus was dropped. Errors as ReportPart in
+  // proto/ckv/v1/directory.proto. None is taken before SetJournal or
+  // StartInMemory.
+  absl::StatusOr<bool> ReportPart(uint64_t lease_id, const CorpusPart& part)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Notes that the holder has reported all its parts.
+  absl::Status FinishReport(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mu_);
+  // Publishes the corpora that are whole again. Call it now and then.
+  void PublishRebuilt() ABSL_LOCKS_EXCLUDED(mu_);
+  struct Rebuilt {
+    uint64_t rebuilt_count = 0;   // corpora made whole again since the start
+    uint32_t unproven_count = 0;  // reported corpora that are not served
+    std::vector<UnprovenCorpus> unproven;
+  };
+  // `unproven` gets the first `count_max` of them.
+  Rebuilt rebuilt(size_t count_max) ABSL_LOCKS_EXCLUDED(mu_);
 
   void Settle(const DirectoryChange& change, const absl::Status& status) override
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -190,18 +249,24 @@ class DirectoryState final : public ChangeSink {
   absl::StatusOr<std::optional<DirectoryEvent>> Next(Watcher& watcher, Instant deadline)
       ABSL_LOCKS_EXCLUDED(mu_);
   static constexpr size_t kWatchBacklogMax = 4096;
+  // An epoch or a version that somebody reports is at most so far above the last one here: 35 years
+  // of milliseconds. So nobody uses the numbers up.
+  static constexpr uint64_t kNumberLeapMax = uint64_t{1} << 40;
+  // Dropped corpora that are remembered for reports that come later.
+  static constexpr size_t kDroppedCountMax = 10'000;
 
  private:
   struct Lease {
     Member member;
     Duration ttl{0};
     Instant expires;
+    uint64_t placed_change_count = 0;
   };
-  using CorpusKey = std::pair<std::string, std::string>;  // tenant, name
   // Sorted by key, so that a run replays (I8).
   using CorporaByKey = std::map<CorpusKey, std::shared_ptr<const Corpus>>;
   // A change that its caller waits for.
   struct Pending {
+    bool is_rebuilt = false;   // made whole from reports; nobody waits for it
     uint64_t added_count = 0;  // chunks that it adds, at most
     bool is_new = false;       // a corpus that is not there yet
     bool is_settled = false;
@@ -210,15 +275,22 @@ class DirectoryState final : public ChangeSink {
   };
   using PendingByKey = std::map<CorpusKey, std::shared_ptr<Pending>>;
 
+  // Raises the epochs above that of a member's life before.
+  void NoteEpoch(Epoch before) ABSL_LOCKS_EXCLUDED(mu_);
   // Gives epochs out of the next block if few are left.
   absl::Status ReserveEpochs(Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::StatusOr<LeaseGrant> RegisterLocked(const Member& member, Duration ttl, uint64_t lease_id)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // `durable`: only an epoch of the durable block may be given.
+  absl::StatusOr<LeaseGrant> RegisterLocked(const Member& member, Duration ttl, uint64_t lease_id,
+                                            bool durable) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void StartLife(uint64_t folder_id) ABSL_LOCKS_EXCLUDED(mu_);
   Instant LatestOf(Instant deadline) const;
   // Waits until no change of this corpus is pending: changes of one corpus come one by one.
   absl::Status AwaitTurn(const CorpusKey& key, Instant deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckPublish(const Corpus& corpus, bool replace, uint64_t expected_version) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Hands the change to the journal. It is settled at once if there is none, or if it refuses.
+  void SubmitOrSettle(const std::shared_ptr<const DirectoryChange>& change)
+      ABSL_LOCKS_EXCLUDED(mu_);
   // Makes a pending change durable, and returns when it is settled.
   absl::Status Commit(std::shared_ptr<const DirectoryChange> change, const Pending* pending,
                       Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
@@ -231,6 +303,17 @@ class DirectoryState final : public ChangeSink {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ExpireLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndLease(std::map<uint64_t, Lease>::iterator lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Counts the corpus' chunks on each of its holders, in or out, and tells those that are members.
+  void CountPlaces(const Corpus& corpus, bool in) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Tells the holder, with its next renewal, to ask what is placed on it.
+  void NotePlacedChange(const HolderId& holder) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool IsSuperseded(const CorpusPart& part) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Drops a corpus that is only reported. NotFound if it is not.
+  absl::StatusOr<std::shared_ptr<const Corpus>> DropUnproven(const CorpusKey& key)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NoteDropped(const CorpusKey& key, uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status NoCorpusLocked(std::string_view name, std::string_view tenant) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AddPlaces(const std::shared_ptr<const Corpus>& corpus) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RemovePlaces(const Corpus& corpus) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Orphans OrphansOf(const Corpus& gone) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -249,6 +332,7 @@ class DirectoryState final : public ChangeSink {
   void Forget(Watcher* watcher) ABSL_LOCKS_EXCLUDED(mu_);
 
   const DirectoryOptions options_;
+  const uint64_t life_;
   ChangeJournal* journal_ = nullptr;  // if null, changes are in memory only
   absl::Mutex mu_;
   std::map<uint64_t, Lease> leases_ ABSL_GUARDED_BY(mu_);
@@ -259,15 +343,26 @@ class DirectoryState final : public ChangeSink {
   CorporaByKey corpora_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<ChunkId, std::vector<ChunkPlace>> places_ ABSL_GUARDED_BY(mu_);
   uint64_t placement_count_ ABSL_GUARDED_BY(mu_) = 0;
-  // How many placements name a holder.
-  absl::flat_hash_map<HolderId, uint64_t> placed_on_ ABSL_GUARDED_BY(mu_);
+  // The corpora that place chunks on a holder, and how many.
+  absl::flat_hash_map<HolderId, std::map<CorpusKey, uint64_t>> placed_on_ ABSL_GUARDED_BY(mu_);
   // Holders that replayed corpora name and that have not registered since.
   absl::btree_set<HolderId> missing_ ABSL_GUARDED_BY(mu_);
+  Instant returning_until_ ABSL_GUARDED_BY(mu_);
+  // Members that have parts to report.
+  absl::btree_set<HolderId> reporting_ ABSL_GUARDED_BY(mu_);
+  CorpusRebuild rebuild_ ABSL_GUARDED_BY(mu_);
+  Instant rebuild_from_ ABSL_GUARDED_BY(mu_);  // no reported corpus is published before
+  uint64_t rebuilt_count_ ABSL_GUARDED_BY(mu_) = 0;
+  // Versions up to which corpora were dropped in this life, for reports that come later.
+  std::map<CorpusKey, uint64_t> dropped_ ABSL_GUARDED_BY(mu_);
   PendingByKey pending_ ABSL_GUARDED_BY(mu_);
   ReplicaTable replicas_ ABSL_GUARDED_BY(mu_);
   std::vector<Watcher*> watchers_ ABSL_GUARDED_BY(mu_);
   uint64_t last_epoch_ ABSL_GUARDED_BY(mu_);
   uint64_t last_version_ ABSL_GUARDED_BY(mu_);
+  uint64_t folder_id_ = 0;                           // 0 if no parts are taken
+  uint64_t read_version_ ABSL_GUARDED_BY(mu_) = 0;   // the highest that was replayed
+  uint64_t first_version_ ABSL_GUARDED_BY(mu_) = 0;  // this life gives versions above it
   // With a journal: the durable end of the block that epochs are given from.
   uint64_t epoch_max_ ABSL_GUARDED_BY(mu_) = 0;
   bool is_reserving_ ABSL_GUARDED_BY(mu_) = false;

@@ -13,13 +13,14 @@ absl::StatusOr<std::unique_ptr<DurableDirectory>> DurableDirectory::Open(
   std::unique_ptr<DurableDirectory> directory(new DurableDirectory(options));
   Found& found = directory->found_;
   found.is_new = true;
+  found.started = options.clock->Now();
   if (log.path.empty()) {
     Log().info(
-        "the directory keeps corpora in memory and forgets them when it ends: give it a "
-        "folder with directory.path");
+        "the directory keeps corpora in memory: after a restart it knows only those that holders "
+        "report; a folder (directory.path) keeps all");
+    directory->state_.StartInMemory();
     return directory;
   }
-  const Instant begin = options.clock->Now();
   auto opened = ChangeLog::Open(
       log, [&](const DirectoryChange& change) { return directory->state_.Replay(change); });
   if (!opened.ok()) return Annotate(opened.status(), "directory.path");
@@ -29,14 +30,14 @@ absl::StatusOr<std::unique_ptr<DurableDirectory>> DurableDirectory::Open(
   found.is_new = replay.is_new;
   found.corpus_count = directory->state_.counts().corpus_count;
   found.record_count = replay.record_count;
-  found.took = options.clock->Now() - begin;
+  found.took = options.clock->Now() - found.started;
   if (!replay.cut.empty()) Log().warn("{}", replay.cut);
   Log().info("the directory keeps corpora in {}: {}", found.path,
              found.is_new
                  ? std::string("a new folder")
                  : absl::StrFormat("%d corpora read from %d records in %d ms", found.corpus_count,
                                    found.record_count, found.took / std::chrono::milliseconds(1)));
-  directory->state_.SetJournal(directory->log_.get());
+  directory->state_.SetJournal(directory->log_.get(), replay.folder_id);
   directory->log_->Start(&directory->state_);
   return directory;
 }

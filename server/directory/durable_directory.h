@@ -31,6 +31,7 @@ class DurableDirectory {
     bool is_new = false;        // the folder was empty, or there is none
     uint64_t corpus_count = 0;  // read from the folder
     uint64_t record_count = 0;
+    Instant started;
     Duration took{0};
   };
   const Found& found() const { return found_; }

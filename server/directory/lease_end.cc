@@ -9,7 +9,9 @@
 namespace ckv {
 namespace {
 
-constexpr char kPayloadName[] = "ckv/lease-ends-ms";  // in decimal
+// In decimal.
+constexpr char kPayloadName[] = "ckv/lease-ends-ms";
+constexpr char kLifePayloadName[] = "ckv/directory-life";
 
 }  // namespace
 
@@ -24,6 +26,18 @@ std::optional<Duration> LeaseEndOf(const absl::Status& status) {
   uint32_t ms = 0;
   if (!payload || !absl::SimpleAtoi(std::string(*payload), &ms)) return std::nullopt;
   return std::min<Duration>(std::chrono::milliseconds(ms), kLeaseTtlMax);
+}
+
+absl::Status WithDirectoryLife(absl::Status status, uint64_t life) {
+  status.SetPayload(kLifePayloadName, absl::Cord(std::to_string(life)));
+  return status;
+}
+
+std::optional<uint64_t> DirectoryLifeOf(const absl::Status& status) {
+  const auto payload = status.GetPayload(kLifePayloadName);
+  uint64_t life = 0;
+  if (!payload || !absl::SimpleAtoi(std::string(*payload), &life)) return std::nullopt;
+  return life;
 }
 
 }  // namespace ckv

@@ -1,4 +1,5 @@
-// How long a refused registration waits: the time that is left of the lease in its way.
+// Facts that go with the errors of leases. A refused registration learns how long the lease in its
+// way lasts. A refused renewal learns which life of the directory does not know its lease.
 
 #pragma once
 
@@ -18,5 +19,10 @@ inline constexpr Duration kLeaseTtlMax = std::chrono::seconds(60);
 absl::Status WithLeaseEnd(absl::Status status, Duration left);
 // Returns that time, at most kLeaseTtlMax, or nothing if `status` carries none.
 std::optional<Duration> LeaseEndOf(const absl::Status& status);
+
+// Puts the life of the directory into the error that it knows no such lease.
+absl::Status WithDirectoryLife(absl::Status status, uint64_t life);
+// Returns that life, or nothing if `status` carries none.
+std::optional<uint64_t> DirectoryLifeOf(const absl::Status& status);
 
 }  // namespace ckv

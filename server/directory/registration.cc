@@ -23,9 +23,9 @@ absl::Status CheckTtl(Duration ttl) {
 
 absl::StatusOr<LeaseGrant> LocalRegistrar::Register(const Member& member, Duration ttl,
                                                     Instant /*deadline*/) {
-  return state_->Register(member, ttl);
+  return state_->Register(member, ttl, kInstantMax, reports_parts_);
 }
-absl::StatusOr<Duration> LocalRegistrar::KeepAlive(uint64_t lease_id, Instant /*deadline*/) {
+absl::StatusOr<LeaseRenewal> LocalRegistrar::KeepAlive(uint64_t lease_id, Instant /*deadline*/) {
   return state_->KeepAlive(lease_id);
 }
 absl::Status LocalRegistrar::Deregister(uint64_t lease_id, Instant /*deadline*/) {
@@ -34,7 +34,11 @@ absl::Status LocalRegistrar::Deregister(uint64_t lease_id, Instant /*deadline*/)
 
 Registration::Registration(const RegistrationOptions& options, DirectoryRegistrar* registrar,
                            LeaseGate* gate)
-    : options_(options), registrar_(registrar), gate_(gate), backoff_(options.backoff_min) {
+    : options_(options),
+      registrar_(registrar),
+      gate_(gate),
+      backoff_(options.backoff_min),
+      last_epoch_(options.member.epoch) {
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -52,9 +56,14 @@ void Registration::Run() {
     std::optional<LeaseGrant> lease;
     {
       absl::MutexLock lock(&mu_);
-      options_.clock->Await(mu_, absl::Condition(&stop_), std::min(next, gate_until_));
+      options_.clock->Await(mu_, absl::Condition(this, &Registration::IsAwake),
+                            std::min(next, gate_until_));
       if (stop_) break;
       const Instant now = options_.clock->Now();
+      if (std::exchange(prodded_, false) && !report_.gave_up) {
+        next = now;
+        backoff_ = options_.backoff_min;
+      }
       if (now >= gate_until_) NoteClosed();
       if (now < next) continue;
       lease = report_.lease;
@@ -62,6 +71,11 @@ void Registration::Run() {
     next = lease.has_value() ? Renew(*lease) : Register();
   }
   EndLease();
+}
+
+void Registration::Prod() {
+  absl::MutexLock lock(&mu_);
+  prodded_ = true;
 }
 
 void Registration::EndLease() {
@@ -79,13 +93,25 @@ void Registration::EndLease() {
 
 Instant Registration::Register() {
   const Instant sent = options_.clock->Now();
+  Member member = options_.member;
+  {
+    absl::MutexLock lock(&mu_);
+    member.epoch = last_epoch_;
+  }
   const absl::StatusOr<LeaseGrant> grant =
-      registrar_->Register(options_.member, options_.ttl, sent + options_.call_timeout);
+      registrar_->Register(member, options_.ttl, sent + options_.call_timeout);
+  const Instant next = TakeGrant(grant, sent);
+  if (grant.ok() && options_.on_lease) options_.on_lease(*grant, 0);
+  return next;
+}
+
+Instant Registration::TakeGrant(const absl::StatusOr<LeaseGrant>& grant, Instant sent) {
   absl::MutexLock lock(&mu_);
   if (absl::IsAlreadyExists(grant.status())) return NoteNameTaken(grant.status(), sent);
   const absl::Status usable = grant.ok() ? CheckTtl(grant->ttl) : grant.status();
   if (!usable.ok()) return NoteFailure(usable, "the directory does not register it");
   report_.lease = *grant;
+  last_epoch_ = grant->epoch;
   report_.last_error = absl::OkStatus();
   ++report_.registration_count;
   name_taken_until_.reset();
@@ -98,17 +124,13 @@ Instant Registration::Register() {
 Instant Registration::Renew(const LeaseGrant& lease) {
   const Instant sent = options_.clock->Now();
   const Duration timeout = std::min(options_.call_timeout, lease.ttl / 3);
-  const absl::StatusOr<Duration> ttl = registrar_->KeepAlive(lease.lease_id, sent + timeout);
+  const auto renewal = registrar_->KeepAlive(lease.lease_id, sent + timeout);
+  if (renewal.ok() && options_.on_lease) options_.on_lease(lease, renewal->placed_change_count);
+  const absl::StatusOr<Duration> ttl =
+      renewal.ok() ? absl::StatusOr<Duration>(renewal->ttl) : renewal.status();
   absl::MutexLock lock(&mu_);
   if (absl::IsNotFound(ttl.status())) {
-    // Another life of this name may be answering already.
-    if (gate_ != nullptr) gate_->Revoke();
-    report_.lease.reset();
-    report_.last_error = ttl.status();
-    ++report_.failure_count;
-    Log().warn("{} lost its lease of epoch {}: {}", options_.member.id.name, lease.epoch.value,
-               std::string(ttl.status().message()));
-    if (gate_ != nullptr && !closed_) NoteClosed();
+    NoteLost(lease, ttl.status());
     return sent;
   }
   const absl::Status usable = ttl.ok() ? CheckTtl(*ttl) : ttl.status();
@@ -120,6 +142,28 @@ Instant Registration::Renew(const LeaseGrant& lease) {
   backoff_ = options_.backoff_min;
   OpenGate(*report_.lease, sent);
   return sent + *ttl / 3;
+}
+
+void Registration::NoteLost(const LeaseGrant& lease, const absl::Status& status) {
+  report_.lease.reset();
+  report_.last_error = status;
+  ++report_.failure_count;
+  const auto life = DirectoryLifeOf(status);
+  if (life && lease.directory_life != 0 && *life != lease.directory_life) {
+    Log().warn("{}: the directory was started anew and does not know its lease of epoch {}",
+               options_.member.id.name, lease.epoch.value);
+    return;
+  }
+  Log().warn("{} lost its lease of epoch {}: {}", options_.member.id.name, lease.epoch.value,
+             std::string(status.message()));
+  // Another life of this name may be answering already.
+  CloseGate();
+}
+
+void Registration::CloseGate() {
+  if (gate_ == nullptr) return;
+  gate_->Revoke();
+  if (!closed_) NoteClosed();
 }
 
 // Logged when it begins, not at every try.
@@ -149,6 +193,7 @@ Instant Registration::NoteNameTaken(const absl::Status& status, Instant sent) {
                                      wait_ms.count()));
   }
   report_.last_error = status;
+  if (gate_until_ != kInstantMax) CloseGate();
   const Instant next = NoteFailure(status, "");  // which has been said
   if (registered_before) return next;
   if (sent < *name_taken_until_) return std::min(next, *name_taken_until_);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string_view>
 #include <thread>
@@ -28,28 +29,31 @@ class DirectoryRegistrar {
   //   Unavailable, DeadlineExceeded    the directory does not answer.
   virtual absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl,
                                               Instant deadline) = 0;
-  // Renews the lease and returns its time to live.
+  // Renews the lease.
   //   NotFound            the lease expired or was replaced: register again.
-  virtual absl::StatusOr<Duration> KeepAlive(uint64_t lease_id, Instant deadline) = 0;
+  virtual absl::StatusOr<LeaseRenewal> KeepAlive(uint64_t lease_id, Instant deadline) = 0;
   virtual absl::Status Deregister(uint64_t lease_id, Instant deadline) = 0;
 };
 
-// The directory of the same process. `state` must outlive it.
+// The directory of the same process. `state` must outlive it. `reports_parts`: the member is a
+// holder that has a PlacementKeeper.
 class LocalRegistrar final : public DirectoryRegistrar {
  public:
-  explicit LocalRegistrar(DirectoryState* state) : state_(state) {}
+  explicit LocalRegistrar(DirectoryState* state, bool reports_parts = false)
+      : state_(state), reports_parts_(reports_parts) {}
 
   absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl,
                                       Instant deadline) override;
-  absl::StatusOr<Duration> KeepAlive(uint64_t lease_id, Instant deadline) override;
+  absl::StatusOr<LeaseRenewal> KeepAlive(uint64_t lease_id, Instant deadline) override;
   absl::Status Deregister(uint64_t lease_id, Instant deadline) override;
 
  private:
   DirectoryState* const state_;
+  const bool reports_parts_;
 };
 
 struct RegistrationOptions {
-  Member member;  // epoch is ignored
+  Member member;  // epoch: what it had in an earlier life, or 0
   // The lease to request; 0 takes the directory's. A first registration waits this long for a name
   // that another address holds, and at least until the lease of that address would end.
   Duration ttl{0};
@@ -59,6 +63,9 @@ struct RegistrationOptions {
   // The wait between tries while the directory is away; it doubles from min to max.
   Duration backoff_min = std::chrono::milliseconds(50);
   Duration backoff_max = std::chrono::seconds(2);
+  // Called on the registration's thread when the lease was granted or renewed, with what the
+  // directory counts (LeaseRenewal); after a grant with 0. It must not wait. It may be empty.
+  std::function<void(const LeaseGrant& lease, uint64_t placed_change_count)> on_lease;
 };
 
 // Thread-safe. It owns a thread that registers and renews every third of the lease. If the
@@ -67,6 +74,8 @@ struct RegistrationOptions {
 // The gate is opened for half a lease from the moment a request was sent. So a holder that is cut
 // off stops answering before the directory may give its place away. A failed renewal is tried again
 // while the gate expires by itself. A lease that the directory denies closes the gate at once.
+// If another life of the directory says so, the gate waits for the next registration: that life
+// knows no leases of the one before. It closes then if the name was given to somebody else.
 //
 // A name that another address holds may be that of an earlier process, whose lease will expire. So
 // the first registration is tried again for one lease, and then never again. A process that was
@@ -86,6 +95,9 @@ class Registration {
   //   AlreadyExists       another member has the name: the registration has given up.
   absl::StatusOr<Epoch> AwaitLease(Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Makes the next call at once: call it when the directory can be reached again.
+  void Prod() ABSL_LOCKS_EXCLUDED(mu_);
+
   struct Report {
     std::optional<LeaseGrant> lease;  // as far as this side knows; unset once it has run out
     absl::Status last_error;          // result of the last call; OK after a success
@@ -102,6 +114,8 @@ class Registration {
   // Each makes one call and returns when the next is due.
   Instant Register() ABSL_LOCKS_EXCLUDED(mu_);
   Instant Renew(const LeaseGrant& lease) ABSL_LOCKS_EXCLUDED(mu_);
+  // Takes what the directory answered to a registration that was sent at `sent`.
+  Instant TakeGrant(const absl::StatusOr<LeaseGrant>& grant, Instant sent) ABSL_LOCKS_EXCLUDED(mu_);
   Instant NoteFailure(const absl::Status& status, std::string_view what)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Notes the failure of an attempt sent at `sent`, refused because another member has the name.
@@ -109,8 +123,14 @@ class Registration {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndLease() ABSL_LOCKS_EXCLUDED(mu_);
   void OpenGate(const LeaseGrant& lease, Instant sent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Notes that the directory does not know the lease.
+  void NoteLost(const LeaseGrant& lease, const absl::Status& status)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Closes the gate if it is open, and logs that it is closed.
+  void CloseGate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Logs that the gate is closed.
   void NoteClosed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool IsAwake() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_ || prodded_; }
   bool IsDecided() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return report_.lease.has_value() || report_.gave_up;
   }
@@ -121,9 +141,11 @@ class Registration {
 
   mutable absl::Mutex mu_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  bool prodded_ ABSL_GUARDED_BY(mu_) = false;
   Report report_ ABSL_GUARDED_BY(mu_);
   Duration backoff_ ABSL_GUARDED_BY(mu_);
   Instant lease_until_ ABSL_GUARDED_BY(mu_);  // end of report_.lease
+  Epoch last_epoch_ ABSL_GUARDED_BY(mu_);
   // When the gate closes by itself; kInstantMax if it is closed or there is none.
   Instant gate_until_ ABSL_GUARDED_BY(mu_) = kInstantMax;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;  // closed after it was open, and logged

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "client/grpc/channel_stub.h"
 #include "client/grpc/grpc_status.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
@@ -18,6 +19,15 @@ namespace {
 
 // How long a watch may not notice that its peer has gone or that the server drains.
 constexpr Duration kWatchSlice = std::chrono::milliseconds(200);
+// Missing holders, and unproven corpora, in one answer.
+constexpr size_t kDescribedMax = 64;
+constexpr size_t kReportersMax = 8;
+// Corpora in one page of those on a holder: at most 600 bytes each.
+constexpr size_t kPlacedCorporaPerCallMax = 4096;
+
+uint64_t WholeMilliseconds(Duration duration) {
+  return static_cast<uint64_t>(std::max(duration, Duration(0)) / std::chrono::milliseconds(1));
+}
 
 uint32_t ToMilliseconds(Duration duration) {
   return static_cast<uint32_t>(
@@ -59,6 +69,18 @@ v1::CorpusSummary Summarise(const Corpus& corpus) {
   return summary;
 }
 
+void DescribeUnproven(const UnprovenCorpus& unproven, v1::UnprovenCorpus& message) {
+  message.set_name(unproven.name);
+  message.set_tenant(unproven.tenant);
+  message.set_version(unproven.version);
+  message.set_chunk_count(unproven.chunk_count);
+  message.set_missing_count(unproven.missing_count);
+  message.set_conflict(unproven.conflict);
+  message.set_version_count(unproven.version_count);
+  for (size_t i = 0; i < std::min(unproven.reporters.size(), kReportersMax); ++i)
+    message.add_reporters(unproven.reporters[i].name);
+}
+
 v1::WatchEvent EventToProto(const DirectoryEvent& event) {
   v1::WatchEvent message;
   switch (event.kind) {
@@ -89,9 +111,12 @@ v1::WatchEvent EventToProto(const DirectoryEvent& event) {
 grpc::Status DirectoryServiceImpl::Register(grpc::ServerContext* context,
                                             const v1::RegisterRequest* request,
                                             v1::RegisterReply* reply) {
-  const auto member = FromProto(request->member());
+  auto member = FromProto(request->member());
   if (!member.ok()) return ToGrpc(member.status());
-  const auto grant = state_.Register(*member, std::chrono::milliseconds(request->lease_ttl_ms()));
+  member->epoch = {request->last_epoch()};
+  const auto grant =
+      state_.Register(*member, std::chrono::milliseconds(request->lease_ttl_ms()),
+                      DeadlineOf(*context, clock_, kControlTimeoutMax), request->reports_parts());
   if (const auto left = LeaseEndOf(grant.status())) {
     context->AddTrailingMetadata(kLeaseEndKey, std::to_string(ToMilliseconds(*left)));
   }
@@ -99,15 +124,20 @@ grpc::Status DirectoryServiceImpl::Register(grpc::ServerContext* context,
   reply->set_lease_id(grant->lease_id);
   reply->set_epoch(grant->epoch.value);
   reply->set_lease_ttl_ms(ToMilliseconds(grant->ttl));
+  reply->set_directory_life(grant->directory_life);
+  reply->set_folder_id(grant->folder_id);
   return grpc::Status::OK;
 }
 
-grpc::Status DirectoryServiceImpl::KeepAlive(grpc::ServerContext* /*context*/,
+grpc::Status DirectoryServiceImpl::KeepAlive(grpc::ServerContext* context,
                                              const v1::KeepAliveRequest* request,
                                              v1::KeepAliveReply* reply) {
-  const auto ttl = state_.KeepAlive(request->lease_id());
-  if (!ttl.ok()) return ToGrpc(ttl.status());
-  reply->set_lease_ttl_ms(ToMilliseconds(*ttl));
+  const auto renewal = state_.KeepAlive(request->lease_id());
+  if (const auto life = DirectoryLifeOf(renewal.status()))
+    context->AddTrailingMetadata(kDirectoryLifeKey, std::to_string(*life));
+  if (!renewal.ok()) return ToGrpc(renewal.status());
+  reply->set_lease_ttl_ms(ToMilliseconds(renewal->ttl));
+  reply->set_placed_change_count(renewal->placed_change_count);
   return grpc::Status::OK;
 }
 
@@ -118,27 +148,57 @@ grpc::Status DirectoryServiceImpl::Deregister(grpc::ServerContext* /*context*/,
 }
 
 grpc::Status DirectoryServiceImpl::ListMembers(grpc::ServerContext* /*context*/,
-                                               const v1::ListMembersRequest* /*request*/,
+                                               const v1::ListMembersRequest* request,
                                                v1::ListMembersReply* reply) {
+  if (!request->as_known()) {
+    if (const absl::Status status = state_.CheckReturned(); !status.ok()) return ToGrpc(status);
+  }
   for (const Member& member : state_.Members()) *reply->add_members() = ToProto(member);
   for (const EndedLease& ended : state_.Ended()) {
     v1::EndedLease* message = reply->add_ended();
     *message->mutable_member() = ToProto(ended.member);
-    message->set_ago_ms(static_cast<uint64_t>(std::max(clock_.Now() - ended.ended, Duration(0)) /
-                                              std::chrono::milliseconds(1)));
+    message->set_ago_ms(WholeMilliseconds(clock_.Now() - ended.ended));
     message->set_ran_out(ended.ran_out);
   }
   return grpc::Status::OK;
 }
 
-grpc::Status DirectoryServiceImpl::PublishCorpus(grpc::ServerContext* /*context*/,
+grpc::Status DirectoryServiceImpl::Describe(grpc::ServerContext* /*context*/,
+                                            const v1::DescribeDirectoryRequest* /*request*/,
+                                            v1::DescribeDirectoryReply* reply) {
+  const std::vector<HolderId> missing = state_.MissingHolders();
+  reply->set_missing_holder_count(static_cast<uint32_t>(missing.size()));
+  for (size_t i = 0; i < std::min(missing.size(), kDescribedMax); ++i)
+    reply->add_missing_holders(missing[i].name);
+  const DirectoryState::Rebuilt rebuilt = state_.rebuilt(kDescribedMax);
+  reply->set_rebuilt_corpus_count(rebuilt.rebuilt_count);
+  reply->set_unproven_corpus_count(rebuilt.unproven_count);
+  for (const UnprovenCorpus& unproven : rebuilt.unproven)
+    DescribeUnproven(unproven, *reply->add_unproven_corpora());
+  if (home_ == nullptr) return grpc::Status::OK;
+  const DurableDirectory::Found& found = home_->found();
+  reply->set_path(found.path);
+  reply->set_started_ago_ms(WholeMilliseconds(clock_.Now() - found.started));
+  reply->set_read_corpus_count(found.corpus_count);
+  reply->set_read_record_count(found.record_count);
+  reply->set_read_ms(WholeMilliseconds(found.took));
+  if (home_->log() == nullptr) return grpc::Status::OK;
+  const ChangeLog::Stats stats = home_->log()->stats();
+  reply->set_log_bytes(stats.log_bytes);
+  reply->set_snapshot_bytes(stats.snapshot_bytes);
+  reply->set_refusal(std::string(stats.last_error.message()));
+  return grpc::Status::OK;
+}
+
+grpc::Status DirectoryServiceImpl::PublishCorpus(grpc::ServerContext* context,
                                                  const v1::PublishCorpusRequest* request,
                                                  v1::PublishCorpusReply* reply) {
   auto corpus = FromProto(request->corpus());
   if (!corpus.ok()) return ToGrpc(corpus.status());
   DirectoryState::Orphans orphans;
   const auto version =
-      state_.Publish(*std::move(corpus), request->replace(), request->expected_version(), &orphans);
+      state_.Publish(*std::move(corpus), request->replace(), request->expected_version(), &orphans,
+                     DeadlineOf(*context, clock_, kControlTimeoutMax));
   if (!version.ok()) return ToGrpc(version.status());
   reply->set_version(*version);
   for (const ChunkPlacement& orphan : orphans) *reply->add_orphans() = ToProto(orphan);
@@ -167,14 +227,15 @@ grpc::Status DirectoryServiceImpl::ListCorpora(grpc::ServerContext* /*context*/,
   return grpc::Status::OK;
 }
 
-grpc::Status DirectoryServiceImpl::DropCorpus(grpc::ServerContext* /*context*/,
+grpc::Status DirectoryServiceImpl::DropCorpus(grpc::ServerContext* context,
                                               const v1::DropCorpusRequest* request,
                                               v1::DropCorpusReply* reply) {
   if (auto status = CheckKey(request->name(), request->tenant()); !status.ok()) {
     return ToGrpc(status);
   }
   DirectoryState::Orphans orphans;
-  const auto corpus = state_.Drop(request->name(), request->tenant(), &orphans);
+  const auto corpus = state_.Drop(request->name(), request->tenant(), &orphans,
+                                  DeadlineOf(*context, clock_, kControlTimeoutMax));
   if (!corpus.ok()) return ToGrpc(corpus.status());
   *reply->mutable_corpus() = ToProto(**corpus);
   for (const ChunkPlacement& orphan : orphans) *reply->add_orphans() = ToProto(orphan);
@@ -243,6 +304,50 @@ grpc::Status DirectoryServiceImpl::WithdrawReplicas(grpc::ServerContext* /*conte
   std::optional<std::string_view> tenant;
   if (request->has_tenant()) tenant = request->tenant();
   return ToGrpc(state_.WithdrawReplicas(request->lease_id(), tenant, *ids));
+}
+
+grpc::Status DirectoryServiceImpl::ListPlacedCorpora(grpc::ServerContext* /*context*/,
+                                                     const v1::ListPlacedCorporaRequest* request,
+                                                     v1::ListPlacedCorporaReply* reply) {
+  if (auto status = CheckKey(request->holder(), ""); !status.ok()) return ToGrpc(status);
+  if (auto status = CheckKey(request->after_name(), request->after_tenant()); !status.ok())
+    return ToGrpc(status);
+  std::optional<DirectoryState::CorpusKey> after;
+  if (!request->after_name().empty()) after.emplace(request->after_tenant(), request->after_name());
+  const auto corpora =
+      state_.ListPlacedCorpora({request->holder()}, after, kPlacedCorporaPerCallMax + 1);
+  for (size_t i = 0; i < std::min(corpora.size(), kPlacedCorporaPerCallMax); ++i)
+    *reply->add_corpora() = Summarise(*corpora[i]);
+  reply->set_more(corpora.size() > kPlacedCorporaPerCallMax);
+  return grpc::Status::OK;
+}
+
+grpc::Status DirectoryServiceImpl::ListPlaced(grpc::ServerContext* /*context*/,
+                                              const v1::ListPlacedRequest* request,
+                                              v1::ListPlacedReply* reply) {
+  if (auto status = CheckKey(request->holder(), ""); !status.ok()) return ToGrpc(status);
+  if (auto status = CheckKey(request->name(), request->tenant()); !status.ok())
+    return ToGrpc(status);
+  uint32_t next = 0;
+  const auto part = state_.PartOf({request->holder()}, request->tenant(), request->name(),
+                                  request->first_ordinal(), kPartChunksPerCallMax, &next);
+  if (!part.ok()) return ToGrpc(part.status());
+  *reply->mutable_part() = ToProto(*part);
+  reply->set_more(next != 0);
+  reply->set_next_ordinal(next);
+  return grpc::Status::OK;
+}
+
+grpc::Status DirectoryServiceImpl::ReportPart(grpc::ServerContext* /*context*/,
+                                              const v1::ReportPartRequest* request,
+                                              v1::ReportPartReply* reply) {
+  if (!request->has_part()) return ToGrpc(state_.FinishReport(request->lease_id()));
+  const auto part = FromProto(request->part());
+  if (!part.ok()) return ToGrpc(part.status());
+  const auto superseded = state_.ReportPart(request->lease_id(), *part);
+  if (!superseded.ok()) return ToGrpc(superseded.status());
+  reply->set_superseded(*superseded);
+  return grpc::Status::OK;
 }
 
 grpc::Status DirectoryServiceImpl::Watch(grpc::ServerContext* context,

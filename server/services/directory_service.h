@@ -5,6 +5,7 @@
 #include "ckv/v1/directory.grpc.pb.h"
 #include "proto/base/clock.h"
 #include "server/directory/directory_state.h"
+#include "server/directory/durable_directory.h"
 #include "server/edge/service_gate.h"
 
 namespace ckv {
@@ -12,9 +13,10 @@ namespace ckv {
 // Thread-safe. Errors as in proto/ckv/v1/directory.proto.
 class DirectoryServiceImpl final : public v1::DirectoryService::Service {
  public:
-  // All arguments must outlive the service.
-  DirectoryServiceImpl(DirectoryState* state, ServiceGate* gate, Clock* clock)
-      : state_(*state), gate_(*gate), clock_(*clock) {}
+  // All arguments must outlive the service. `home`, which Describe tells of, may be null.
+  DirectoryServiceImpl(DirectoryState* state, ServiceGate* gate, Clock* clock,
+                       DurableDirectory* home = nullptr)
+      : state_(*state), gate_(*gate), clock_(*clock), home_(home) {}
 
   grpc::Status Register(grpc::ServerContext* context, const v1::RegisterRequest* request,
                         v1::RegisterReply* reply) override;
@@ -24,6 +26,8 @@ class DirectoryServiceImpl final : public v1::DirectoryService::Service {
                           v1::DeregisterReply* reply) override;
   grpc::Status ListMembers(grpc::ServerContext* context, const v1::ListMembersRequest* request,
                            v1::ListMembersReply* reply) override;
+  grpc::Status Describe(grpc::ServerContext* context, const v1::DescribeDirectoryRequest* request,
+                        v1::DescribeDirectoryReply* reply) override;
   grpc::Status PublishCorpus(grpc::ServerContext* context, const v1::PublishCorpusRequest* request,
                              v1::PublishCorpusReply* reply) override;
   grpc::Status GetCorpus(grpc::ServerContext* context, const v1::GetCorpusRequest* request,
@@ -45,6 +49,13 @@ class DirectoryServiceImpl final : public v1::DirectoryService::Service {
   grpc::Status WithdrawReplicas(grpc::ServerContext* context,
                                 const v1::WithdrawReplicasRequest* request,
                                 v1::WithdrawReplicasReply* reply) override;
+  grpc::Status ListPlacedCorpora(grpc::ServerContext* context,
+                                 const v1::ListPlacedCorporaRequest* request,
+                                 v1::ListPlacedCorporaReply* reply) override;
+  grpc::Status ListPlaced(grpc::ServerContext* context, const v1::ListPlacedRequest* request,
+                          v1::ListPlacedReply* reply) override;
+  grpc::Status ReportPart(grpc::ServerContext* context, const v1::ReportPartRequest* request,
+                          v1::ReportPartReply* reply) override;
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
                      grpc::ServerWriter<v1::WatchEvent>* writer) override;
 
@@ -52,6 +63,7 @@ class DirectoryServiceImpl final : public v1::DirectoryService::Service {
   DirectoryState& state_;
   ServiceGate& gate_;
   Clock& clock_;
+  DurableDirectory* const home_;
 };
 
 }  // namespace ckv

@@ -348,6 +348,7 @@ grpc::Status HolderServiceImpl::Stats(grpc::ServerContext* /*context*/,
   reply->set_stripe_hit_count(stats.stripe_hit_count);
   reply->set_stripe_read_count(stats.stripe_read_count);
   reply->set_stripe_bytes(stats.stripe_bytes);
+  reply->set_refuses_without_lease(!holder_.lease().LiveAt(clock_.Now()));
   for (const Geometry& geometry : holder_.table().geometries()) {
     reply->add_models(geometry.ToString());
   }

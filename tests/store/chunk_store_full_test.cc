@@ -1,33 +1,23 @@
 // Goal: a full disk refuses puts with a clear error, reads go on, and puts work again when there is
 // room. Method: a real tmpfs of 1 MiB, mounted in a namespace of this process alone.
 
-#include <sched.h>
-#include <sys/mount.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 
 #include "gtest/gtest.h"
 #include "store/chunk_store.h"
+#include "tests/support/small_disk.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/test_chunks.h"
 
 namespace ckv {
 namespace {
 
-// As root, or as root of a user namespace where those are allowed.
-bool MountSmall(const std::string& path) {
-  if (unshare(CLONE_NEWNS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
-  if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return false;
-  return mount("tmpfs", path.c_str(), "tmpfs", 0, "size=1m") == 0;
-}
-
 TEST(ChunkStoreFull, AFullDiskRefusesPutsAndNothingElse) {
   const std::string path = test::TempPath("small");
   std::filesystem::create_directory(path);
-  if (!MountSmall(path)) GTEST_SKIP() << "no mount for this user: " << strerror(errno);
+  if (!test::MountSmallDisk(path)) GTEST_SKIP() << "no mount for this user: " << strerror(errno);
   const Geometry geometry = SmallGeometry();
   ChunkStoreOptions options;
   options.path = path + "/store";

@@ -94,7 +94,9 @@ absl::Status RunShow(const Ctl& ctl, const std::string& name) {
 
 absl::Status RunDrop(const Ctl& ctl, const std::string& name) {
   Fleet fleet(ctl.fleet, ctl.clock);
-  CKV_RETURN_IF_ERROR(fleet.GetCorpus(name).status());
+  // One that is not proven to be whole is Unavailable, and can be dropped.
+  const absl::Status known = fleet.GetCorpus(name).status();
+  if (!absl::IsUnavailable(known)) CKV_RETURN_IF_ERROR(known);
   std::vector<std::string> warnings;
   CKV_ASSIGN_OR_RETURN(const DropCounts counts, DropCorpus(fleet, name, warnings));
   uint32_t dropped = 0;

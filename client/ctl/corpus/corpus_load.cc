@@ -191,6 +191,8 @@ Corpus MakeCorpus(const Ctl& ctl, const LoadOptions& options, const ChunkSource&
 absl::StatusOr<std::optional<Corpus>> Previous(Fleet& fleet, const LoadOptions& options) {
   absl::StatusOr<Corpus> existing = fleet.GetCorpus(options.name);
   if (absl::IsNotFound(existing.status())) return std::nullopt;
+  // One that is not proven to be whole is Unavailable. Nobody has a version that is replaced.
+  if (options.replace && absl::IsUnavailable(existing.status())) return std::nullopt;
   if (!existing.ok()) return existing.status();
   if (!options.replace) {
     return absl::AlreadyExistsError(

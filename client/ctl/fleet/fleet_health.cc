@@ -113,9 +113,12 @@ bool IsOfFleet(const Fleet& fleet, const v1::DescribeReply& requester,
 absl::Status Judge(const std::vector<MemberReport>& members, const Coverage& coverage) {
   std::vector<std::string> problems;
   for (const MemberReport& report : members) {
-    if (report.status.ok()) continue;
-    problems.push_back(absl::StrFormat("%s %s at %s does not answer", RoleName(report.member.role),
-                                       report.member.id.name, report.member.control_address));
+    const bool refuses = report.stats.refuses_without_lease();
+    if (report.status.ok() && !refuses) continue;
+    problems.push_back(absl::StrFormat(
+        "%s %s at %s %s", RoleName(report.member.role), report.member.id.name,
+        report.member.control_address,
+        refuses ? "refuses every request: it has no live lease" : "does not answer"));
   }
   for (const MissingChunks& missing : coverage.missing) problems.push_back(MissingText(missing));
   return problems.empty() ? absl::OkStatus()

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/fleet/garbage.h"
 #include "client/ctl/time_span.h"
@@ -96,8 +97,31 @@ void Warn(const Ctl& ctl, const absl::Status& status, GcResult& result) {
   result.status.Update(status);
 }
 
-// A directory that was started anew knows no corpus until they are loaded again: then everything
-// looks like garbage.
+// A holder that has not come back since the directory started may have copies to announce, and
+// chunks that only it could tell of.
+absl::Status CheckHoldersReported(const GcOptions& options, Fleet& fleet) {
+  if (options.without_corpora) return absl::OkStatus();
+  const auto directory = fleet.DescribeDirectory();
+  if (absl::IsUnimplemented(directory.status())) return absl::OkStatus();
+  CKV_RETURN_IF_ERROR(directory.status());
+  if (directory->missing_holder_count() == 0) return absl::OkStatus();
+  std::vector<std::string> names(directory->missing_holders().begin(),
+                                 directory->missing_holders().end());
+  for (std::string& name : names) name = Printable(name);
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "the directory started %s ago, and %s with chunks of corpora %s not reported since: %s%s\n  "
+      "start %s, or move the chunks of one that is gone for good (corpus partition); "
+      "--without-corpora collects all the same",
+      FormatDuration(std::chrono::milliseconds(
+          std::min<uint64_t>(directory->started_ago_ms(), uint64_t{1} << 40))),
+      FormatCount(directory->missing_holder_count(), "holder"),
+      directory->missing_holder_count() == 1 ? "has" : "have", absl::StrJoin(names, ", "),
+      names.size() < directory->missing_holder_count() ? ", ..." : "",
+      directory->missing_holder_count() == 1 ? "it" : "them"));
+}
+
+// A directory that was started anew without a folder knows no corpus until they are loaded again:
+// then everything looks like garbage.
 absl::Status CheckDirectoryKnows(const GcOptions& options, const GarbageTally& total) {
   if (options.without_corpora || total.garbage_count == 0 || total.placed_count > 0) {
     return absl::OkStatus();
@@ -111,6 +135,7 @@ absl::Status CheckDirectoryKnows(const GcOptions& options, const GarbageTally& t
 absl::Status RunGc(const Ctl& ctl, const GcOptions& options) {
   const Duration grace = TimeSpanOf(options.grace);
   Fleet fleet(ctl.fleet, ctl.clock);
+  CKV_RETURN_IF_ERROR(CheckHoldersReported(options, fleet));
   CKV_ASSIGN_OR_RETURN(const std::vector<Member> holders, fleet.Holders());
   GcResult result;
   for (const Member& holder : holders) {
@@ -148,6 +173,9 @@ void AddGcCommand(CLI::App& app, Ctl& ctl) {
       "decides in one step. So the grace must be longer than what lies between a load's last\n"
       "question and its publishing; an hour is far more than that takes. A holder that was\n"
       "restarted counts from its start.\n\n"
+      "It refuses while a holder on which corpora place chunks has not reported since the "
+      "directory\n"
+      "started, and names it.\n\n"
       "It can be interrupted at any point and run again: each drop stands by itself.");
   gc->add_flag("--dry-run", options->dry_run, "Only say what would be dropped");
   gc->add_option("--grace", options->grace, "Leave what was put or asked for within this time")
@@ -155,7 +183,8 @@ void AddGcCommand(CLI::App& app, Ctl& ctl) {
       ->check(TimeSpan())
       ->type_name("SPAN");
   gc->add_flag("--without-corpora", options->without_corpora,
-               "Even if no corpus places any chunk: after the last corpus was dropped");
+               "Even if no corpus places any chunk, as after the last one was dropped; and even "
+               "if a holder\nhas not reported since the directory started");
   gc->callback([&ctl, options] { ctl.run = [&ctl, options] { return RunGc(ctl, *options); }; });
 }
 

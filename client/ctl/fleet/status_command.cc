@@ -6,9 +6,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/ctl/commands.h"
+#include "client/ctl/fleet/directory_home.h"
 #include "client/ctl/fleet/fleet_health.h"
 #include "client/ctl/watch.h"
 #include "proto/base/status.h"
@@ -24,6 +26,7 @@ struct View {
   std::vector<Member> members;
   absl::StatusOr<v1::DescribeReply> requester;
   std::vector<v1::EndedLease> ended = {};
+  absl::StatusOr<v1::DescribeDirectoryReply> home = absl::UnknownError("not asked");
   bool of_fleet = true;  // the requester's directory is the one above
 };
 
@@ -35,6 +38,7 @@ absl::StatusOr<View> Look(Fleet& fleet) {
   if (members.ok()) {
     view.members = *std::move(members);
     view.of_fleet = !view.requester.ok() || IsOfFleet(fleet, *view.requester, view.members);
+    view.home = fleet.DescribeDirectory();
     return view;
   }
   if (!view.requester.ok()) return members.status();
@@ -47,13 +51,17 @@ absl::StatusOr<View> Look(Fleet& fleet) {
   return view;
 }
 
+std::string StateOf(const MemberReport& report) {
+  if (!report.status.ok()) return "does not answer";
+  return report.stats.refuses_without_lease() ? "refuses: it has no lease" : "answers";
+}
+
 std::string MembersText(const std::vector<MemberReport>& members) {
   Table table({{"MEMBER"}, {"ROLE"}, {"ADDRESS"}, {"EPOCH", true}, {"KERNEL"}, {"STATE"}});
   for (const MemberReport& report : members) {
     const Member& m = report.member;
     table.AddRow({m.id.name, RoleName(m.role), m.control_address, std::to_string(m.epoch.value),
-                  std::string(KernelTargetName(m.kernel_target)),
-                  report.status.ok() ? "answers" : "does not answer"});
+                  std::string(KernelTargetName(m.kernel_target)), StateOf(report)});
   }
   return table.Render();
 }
@@ -342,7 +350,10 @@ std::string HeadText(const Fleet& fleet, const View& view) {
         absl::StrFormat(" (%s) is of another fleet, that of the directory at %s: not shown",
                         view.requester->id(), view.requester->directory_address());
   }
-  return RenderFields({{"directory", directory}, {"requester", requester}});
+  std::vector<std::pair<std::string, std::string>> fields = {{"directory", directory}};
+  if (view.home.ok()) fields.emplace_back("its state", HomeText(*view.home));
+  fields.emplace_back("requester", requester);
+  return RenderFields(fields);
 }
 
 Json RequesterPart(const View& view) {
@@ -357,6 +368,7 @@ void Print(const Ctl& ctl, const Fleet& fleet, const View& view,
            const std::vector<MemberReport>& members, const Coverage& coverage) {
   Json json = {{"directory", fleet.directory_address()}, {"members", Json::array()}};
   if (!view.directory.ok()) json["directory_error"] = std::string(view.directory.message());
+  if (view.home.ok()) json["directory_state"] = HomeJson(*view.home);
   json["holders"] = Json::array();
   for (const MemberReport& report : members) {
     const Member& m = report.member;
@@ -365,7 +377,8 @@ void Print(const Ctl& ctl, const Fleet& fleet, const View& view,
                                {"address", m.control_address},
                                {"epoch", m.epoch.value},
                                {"kernel_target", KernelTargetName(m.kernel_target)},
-                               {"answers", report.status.ok()}});
+                               {"answers", report.status.ok()},
+                               {"refuses", report.stats.refuses_without_lease()}});
     if (m.role == MemberRole::kHolder) json["holders"].push_back(HolderJson(report));
   }
   json["kernel_targets"] = TargetsOf(members);
@@ -375,9 +388,11 @@ void Print(const Ctl& ctl, const Fleet& fleet, const View& view,
   json["requester"] = RequesterPart(view);
   std::string text = HeadText(fleet, view);
   if (members.empty()) text += "no members\n";
-  std::vector<std::string> parts = {MembersText(members),  MixedText(members),
-                                    EndedText(view.ended), CoverageText(coverage),
-                                    HoldersText(members),  DamageText(members)};
+  std::vector<std::string> parts = {
+      MembersText(members),   MixedText(members),
+      EndedText(view.ended),  view.home.ok() ? UnprovenText(*view.home) : "",
+      CoverageText(coverage), HoldersText(members),
+      DamageText(members)};
   if (view.requester.ok() && view.of_fleet) {
     const v1::DescribeReply& d = *view.requester;
     parts.insert(parts.end(), {RequesterText(d), NearText(d), DecisionsText(d)});
@@ -404,6 +419,11 @@ absl::Status RunStatus(const Ctl& ctl) {
   }
   CKV_RETURN_IF_ERROR(coverage.status());
   CKV_RETURN_IF_ERROR(Judge(members, *coverage));
+  if (view.home.ok() && view.home->unproven_corpus_count() > 0) {
+    return absl::UnavailableError(
+        absl::StrFormat("%d corpora are not proven to be whole and are not served",
+                        view.home->unproven_corpus_count()));
+  }
   // A fleet without a requester is one that a requester was not named for; a named one must answer.
   return ctl.fleet.requester.empty() ? absl::OkStatus() : view.requester.status();
 }

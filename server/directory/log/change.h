@@ -9,39 +9,18 @@
 //       4  body_bytes
 //          body
 //
-//   bytes  body of kPublish; a name is 1 byte of length and as many bytes
-//       8  version of the corpus
-//          tenant, a name
-//          name of the corpus
-//          geometry: 2 bytes of length, then JSON (store/formats/geometry_json.h)
-//       4  holder_count, then so many names
-//       4  chunk_count, then so many chunks
-//
-//   bytes  a chunk
-//       1  flags
-//      32  id
-//      32  parent, without flags 1 and 2
-//       4  token_count
-//       8  position, without flags 4 and 8
-//       1  without flag 16: how many holders, then a 4-byte index into the names for each
-//
-//   flag  says
-//      1  the parent is the chunk before
-//      2  there is no parent
-//      4  the position is the end of the chunk before
-//      8  the position is 0
-//     16  the holders are those of the chunk before
+//   bytes  body of kPublish: a corpus (store/corpus/corpus_bytes.h)
 //
 //   bytes  bodies of the other kinds
-//       8  kDrop: version of the corpus that was dropped, then names of tenant and corpus
+//       8  kDrop: version of the corpus that was dropped, then the names of tenant and corpus, each
+//          after 1 byte of length
 //       8  kEpochs: no epoch above it was given
 //       8  kFounded: id of the folder. It is the first record of log.1
 //      16  kContinues: number of the log before, and its bytes. It is the first of other logs
 //      28  kSnapshotBegin: id of the folder, last version, as kEpochs, number of corpora
 //       4  kSnapshotEnd: number of corpora
 //
-// A chunk of a chain takes 37 bytes, and 79 at most with one holder. No payload has 512 zeros in a
-// row: ids are not zero, and what lies between two ids is shorter.
+// No payload has 512 zeros in a row: no corpus has.
 //
 // A build reads the bodies of its own version and refuses later ones, and later kinds. So a build
 // of before does not misread what a later one wrote.

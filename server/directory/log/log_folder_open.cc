@@ -17,10 +17,10 @@ namespace ckv {
 namespace {
 
 constexpr FolderKind kDirectoryFolder = {
-    .name = "directory folder", .owner = "directory", .version = 1};
+    .name = "directory folder", .owners = "directories", .version = 1};
 constexpr char kRemedy[] =
-    "restore the folder from a backup; or move it away and start with an empty one, and then load "
-    "the corpora again: rows that holders have are not sent";
+    "restore the folder from a backup; or move it away and start with an empty one: holders report "
+    "the corpora that they have chunks of, and ckvctl status says which are not whole";
 
 uint64_t RandomId() {
   std::random_device random;

@@ -81,9 +81,29 @@ TEST_F(View, ForgottenMeansAskedAgain) {
   view.Forget("c");
   EXPECT_EQ((*view.Resolve("c", "", kInstantMax))->version, 9u);
   EXPECT_EQ((*first)->version, 0u);  // a snapshot stays what it was
-  view.Forget("");
+  view.Forget("c");
   fleet.set_directory_down(true);
   EXPECT_EQ(view.Resolve("c", "", kInstantMax).status().code(), absl::StatusCode::kUnavailable);
+}
+
+// A directory that was started again may be gone again before anybody asked it.
+TEST_F(View, MissedChangesMeanAskedAgainIfItAnswers) {
+  const auto first = view.Resolve("c", "", kInstantMax);
+  const auto member = view.FindMember(TestFleet::Name(0), false, kInstantMax);
+  ASSERT_TRUE(first.ok() && member.ok()) << member.status();
+  fleet.Edit("c", [](Corpus& c) { c.version = 9; });
+  view.Forget("");
+  fleet.set_directory_down(true);
+  EXPECT_EQ(view.Resolve("c", "", kInstantMax)->get(), first->get());
+  EXPECT_EQ(*view.FindMember(TestFleet::Name(0), false, kInstantMax), *member);
+  EXPECT_EQ(view.FindMember(TestFleet::Name(0), true, kInstantMax).status().code(),
+            absl::StatusCode::kUnavailable);
+  fleet.set_directory_down(false);
+  EXPECT_EQ((*view.Resolve("c", "", kInstantMax))->version, 9u);
+  const int calls = fleet.directory_calls();
+  EXPECT_TRUE(view.Resolve("c", "", kInstantMax).ok());
+  EXPECT_TRUE(view.FindMember(TestFleet::Name(0), false, kInstantMax).ok());
+  EXPECT_EQ(fleet.directory_calls(), calls) << "no longer doubted, and members were listed with it";
 }
 
 TEST_F(View, TenantsAreApart) {

@@ -174,6 +174,27 @@ TEST_F(LinkTableTest, ACallAsksNoReplicaTwice) {
   EXPECT_FALSE(table.FailOver(errors[0])) << "nobody failed this call";
 }
 
+// A directory that restarts gives its holders new epochs. One that restarts again while a call
+// opens new sessions must not cost the call; one that never stops must not keep it for ever.
+TEST_F(LinkTableTest, AHolderWhoseEpochMovesOnIsReopenedAFewTimes) {
+  fleet.StartHolder(0);
+  const auto published = CorpusOf(corpus, "");
+  const auto fail = [&](const absl::Status& status) {
+    table.Fail(Use(published), status).IgnoreError();
+    return table.Reopen();
+  };
+  table.BeginCall();
+  EXPECT_TRUE(fail(absl::UnavailableError("the lane broke")));
+  EXPECT_FALSE(fail(absl::UnavailableError("the lane broke")));
+  table.BeginCall();
+  for (int i = 0; i < LinkTable::kEpochReopenMax; ++i)
+    EXPECT_TRUE(fail(absl::AbortedError("another epoch"))) << i;
+  EXPECT_FALSE(fail(absl::AbortedError("another epoch")));
+  table.BeginCall();
+  EXPECT_TRUE(fail(absl::AbortedError("another epoch")));
+  EXPECT_FALSE(fail(absl::UnavailableError("the lane broke"))) << "that is no epoch";
+}
+
 TEST_F(LinkTableTest, BelongsToOneThreadAtATime) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   std::thread([&] {

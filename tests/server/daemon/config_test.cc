@@ -141,6 +141,28 @@ TEST(ConfigTest, AValueForASectionNamesItsKeys) {
                     HasSubstr("store.path, store.capacity"), Not(HasSubstr("lane."))));
 }
 
+// `directory` is the address of the directory, and the section of one that this process is.
+TEST(ConfigTest, DirectoryIsAValueAndASection) {
+  const std::string path = WriteFile("directory.yaml",
+                                     "role: directory\n"
+                                     "directory:\n"
+                                     "  path: /var/lib/ckv/directory\n");
+  auto parsed = Read({"--config", path});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->config.directory_path, "/var/lib/ckv/directory");
+  EXPECT_EQ(parsed->config.directory, "");
+  const std::string both = WriteFile("both.yaml",
+                                     "role: [directory, holder]\n"
+                                     "directory: h:1\n"
+                                     "directory.path: /d\n");
+  parsed = Read({"--config", both});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->config.directory_path, "/d");
+  EXPECT_EQ(parsed->config.directory, "h:1");
+  EXPECT_THAT(ErrorsOf({"--role=holder", "--directory=h:1", "--directory-path=/d"}),
+              HasSubstr("directory.path: this process is no directory"));
+}
+
 TEST(ConfigTest, AnUnknownFlagNamesTheNearestOne) {
   EXPECT_THAT(ErrorsOf({"--role=directory", "--listn", "127.0.0.1:0"}),
               AllOf(HasSubstr("--listn: unknown flag; did you mean --listen?"),
@@ -360,6 +382,7 @@ TEST(ConfigTest, CheckConfigPrintsAFileThatReadsBack) {
                                               "--listen=127.0.0.1:1",
                                               "--advertise=h:2",
                                               "--directory=d:3",
+                                              "--directory-path=/var/lib/ckv/directory",
                                               "--data-listen=h:4",
                                               "--fabrics=tcp",
                                               "--fabric=tcp",

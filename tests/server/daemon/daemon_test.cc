@@ -128,6 +128,11 @@ TEST_F(DaemonTest, AHolderWhoseLeaseRanOutSaysSoEverywhere) {
   while (held() != std::pair(0.0, 0.0) && Clock::Real()->Now() < give_up) {
   }
   EXPECT_EQ(held(), std::pair(0.0, 0.0));
+  v1::StatsReply stats;
+  Call call;
+  const auto holder = v1::HolderService::NewStub(channel);
+  ASSERT_TRUE(holder->Stats(call.get(), {}, &stats).ok());
+  EXPECT_TRUE(stats.refuses_without_lease());
   ASSERT_TRUE(daemon->Tick().ok());
   EXPECT_EQ(test::CheckHealth(channel, "ckv.v1.HolderService").serving, 2);
   EXPECT_EQ(test::CheckHealth(channel, "").serving, 2);

@@ -137,6 +137,11 @@ TEST_F(DurableDirectoryTest, SaysWhichHoldersHaveNotComeBack) {
   EXPECT_THAT(state->MissingHolders(), IsEmpty()) << "who publishes knows of them";
   state = &Start();
   EXPECT_THAT(state->MissingHolders(), ElementsAre(HolderId{"h1"}, HolderId{"h2"}, HolderId{"h3"}));
+  // Nobody is to take those who are not back yet for gone.
+  EXPECT_EQ(state->CheckReturned().code(), StatusCode::kUnavailable);
+  clock.Advance(options.lease_ttl);
+  EXPECT_TRUE(state->CheckReturned().ok()) << "they had their time";
+  state = &Start();
   ASSERT_TRUE(state->Register(HolderOf("h2"), seconds(3)).ok());
   EXPECT_THAT(state->MissingHolders(), ElementsAre(HolderId{"h1"}, HolderId{"h3"}));
   clock.Advance(seconds(4));
@@ -147,6 +152,10 @@ TEST_F(DurableDirectoryTest, SaysWhichHoldersHaveNotComeBack) {
   ASSERT_TRUE(state->Drop("x", "").ok());
   ASSERT_TRUE(state->Publish(CorpusOf("z", 1, 3, "h2"), true, 0).ok());
   EXPECT_THAT(state->MissingHolders(), IsEmpty());
+  state = &Start();
+  EXPECT_FALSE(state->CheckReturned().ok());
+  ASSERT_TRUE(state->Register(HolderOf("h2"), seconds(3)).ok());
+  EXPECT_TRUE(state->CheckReturned().ok()) << "all are back";
 }
 
 TEST_F(DurableDirectoryTest, AFullDiskRefusesChangesAndReadsGoOn) {
@@ -166,6 +175,29 @@ TEST_F(DurableDirectoryTest, AFullDiskRefusesChangesAndReadsGoOn) {
   files.set_hook({});
   EXPECT_TRUE(state.Publish(CorpusOf("gpl", 4, 2), true, 0).ok());
   ASSERT_EQ((*Start().Get("gpl", ""))->chunks.size(), 4u);
+}
+
+TEST_F(DurableDirectoryTest, AFullDiskKeepsNoMemberOut) {
+  uint64_t epoch = Start().Register(HolderOf("a"), seconds(3))->epoch.value;
+  directory.reset();
+  files.set_hook([](Call call, const std::string&) {
+    return call == Call::kWrite ? absl::ResourceExhaustedError("no space") : absl::OkStatus();
+  });
+  for (int life = 0; life < 3; ++life) {
+    options.first_epoch += 1'000'000;  // the wall clock goes on
+    DirectoryState& state = Start();
+    for (int i = 0; i < 3; ++i) {
+      const auto grant = state.Register(HolderOf("a"), seconds(3));
+      ASSERT_TRUE(grant.ok()) << grant.status();
+      ASSERT_GT(grant->epoch.value, epoch);
+      epoch = grant->epoch.value;
+    }
+  }
+  // With room again, what was given counts.
+  files.set_hook({});
+  ASSERT_TRUE(Start().Register(HolderOf("a"), seconds(3)).ok());
+  options.first_epoch = 0;
+  EXPECT_GT(Start().Register(HolderOf("a"), seconds(3))->epoch.value, epoch);
 }
 
 // A reader that saw a change which a crash then takes back would keep what never was.

@@ -21,26 +21,38 @@ using std::chrono::seconds;
 // The local registrar, with a wire that can be cut, and which forgets nothing it was asked.
 class CuttableRegistrar final : public DirectoryRegistrar {
  public:
-  explicit CuttableRegistrar(DirectoryState* state) : local_(state) {}
+  explicit CuttableRegistrar(DirectoryState* state)
+      : local_(std::make_unique<LocalRegistrar>(state)) {}
 
   absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl,
                                       Instant deadline) override {
     if (!Connected()) return absl::UnavailableError("cut off");
-    return local_.Register(member, ttl, deadline);
+    return local_->Register(member, ttl, deadline);
   }
-  absl::StatusOr<Duration> KeepAlive(uint64_t lease_id, Instant deadline) override {
+  absl::StatusOr<LeaseRenewal> KeepAlive(uint64_t lease_id, Instant deadline) override {
     if (!Connected()) return absl::UnavailableError("cut off");
-    return local_.KeepAlive(lease_id, deadline);
+    const auto answer = local_->KeepAlive(lease_id, deadline);
+    absl::MutexLock lock(&mu_);
+    // The directory may die right after it denied a lease.
+    if (absl::IsNotFound(answer.status()) && cut_after_denial_) connected_ = false;
+    return answer;
   }
   absl::Status Deregister(uint64_t lease_id, Instant deadline) override {
     if (!Connected()) return absl::UnavailableError("cut off");
-    return local_.Deregister(lease_id, deadline);
+    return local_->Deregister(lease_id, deadline);
   }
 
   void Connect(bool connected) {
     absl::MutexLock lock(&mu_);
     connected_ = connected;
+    cut_after_denial_ = false;
   }
+  void CutAfterDenial() {
+    absl::MutexLock lock(&mu_);
+    cut_after_denial_ = true;
+  }
+  // Another life of the directory. Call it while the member waits.
+  void Restart(DirectoryState* state) { local_ = std::make_unique<LocalRegistrar>(state); }
   uint64_t call_count() {
     absl::MutexLock lock(&mu_);
     return call_count_;
@@ -53,9 +65,10 @@ class CuttableRegistrar final : public DirectoryRegistrar {
     return connected_;
   }
 
-  LocalRegistrar local_;
+  std::unique_ptr<LocalRegistrar> local_;
   absl::Mutex mu_;
   bool connected_ ABSL_GUARDED_BY(mu_) = true;
+  bool cut_after_denial_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t call_count_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
@@ -330,6 +343,61 @@ TEST_F(RegistrationTest, ARequesterNeedsNoGate) {
   ASSERT_TRUE(registration_->AwaitLease(kInstantMax).ok());
   registration_.reset();
   EXPECT_TRUE(directory_->Members().empty());
+}
+
+// A directory that was started anew knows no lease. The life before promised the name until the
+// lease ends, so the gate need not wait for the next epoch, which may take long.
+TEST_F(RegistrationTest, ADirectoryThatWasStartedAnewClosesNoGate) {
+  const Instant start = clock_.Now();
+  Start();
+  const auto epoch = registration_->AwaitLease(kInstantMax);
+  ASSERT_TRUE(epoch.ok());
+  directory_options_.first_epoch = 100;
+  DirectoryState later(directory_options_);
+  registrar_->Restart(&later);
+  registrar_->CutAfterDenial();
+  clock_.Advance(seconds(1));
+  ASSERT_TRUE(Await([](const auto& report) { return !report.lease && report.failure_count >= 2; }));
+  EXPECT_EQ(gate_.epoch(), *epoch);
+  EXPECT_TRUE(gate_.LiveAt(start + milliseconds(1499)));
+  EXPECT_FALSE(gate_.LiveAt(start + milliseconds(1500))) << "no longer than it was promised";
+  registrar_->Connect(true);
+  clock_.Advance(milliseconds(400));
+  ASSERT_TRUE(Await([](const auto& report) { return report.lease.has_value(); }));
+  EXPECT_EQ(gate_.epoch().value, 101u);
+  EXPECT_TRUE(gate_.LiveAt(clock_.Now()));
+  registration_.reset();
+}
+
+// The directory is back long before the pause between two tries is over.
+TEST_F(RegistrationTest, ProddedItTriesAtOnce) {
+  Start();
+  ASSERT_TRUE(registration_->AwaitLease(kInstantMax).ok());
+  registrar_->Connect(false);
+  for (uint64_t failures = 1; failures <= 5; ++failures) {
+    clock_.Advance(seconds(1));
+    ASSERT_TRUE(Await([&](const auto& report) { return report.failure_count >= failures; }));
+  }
+  registrar_->Connect(true);
+  const Instant now = clock_.Now();
+  registration_->Prod();
+  ASSERT_TRUE(Await([](const auto& report) { return report.last_error.ok(); }));
+  EXPECT_EQ(clock_.Now(), now) << "no time had to pass";
+}
+
+// It has given the name to somebody else: then this life of it ends at once.
+TEST_F(RegistrationTest, ANameThatADirectoryGaveAwayAfterItsStartClosesTheGate) {
+  Start();
+  ASSERT_TRUE(registration_->AwaitLease(kInstantMax).ok());
+  DirectoryState later(directory_options_);
+  Member other = options_.member;
+  other.control_address = "127.0.0.1:7999";
+  ASSERT_TRUE(later.Register(other, seconds(3)).ok());
+  registrar_->Restart(&later);
+  clock_.Advance(seconds(1));
+  ASSERT_TRUE(Await([](const auto& report) { return absl::IsAlreadyExists(report.last_error); }));
+  EXPECT_FALSE(gate_.LiveAt(clock_.Now()));
+  registration_.reset();
 }
 
 TEST_F(RegistrationTest, AnAbsurdLeaseIsAnErrorAndNotALoop) {

@@ -1,0 +1,88 @@
+#include "client/ctl/fleet/directory_home.h"
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace ckv::ctl {
+namespace {
+
+Json UnprovenJson(const v1::DescribeDirectoryReply& home) {
+  Json json = Json::array();
+  for (const v1::UnprovenCorpus& corpus : home.unproven_corpora()) {
+    json.push_back({{"corpus", corpus.name()},
+                    {"tenant", corpus.tenant()},
+                    {"version", corpus.version()},
+                    {"chunk_count", corpus.chunk_count()},
+                    {"missing_count", corpus.missing_count()},
+                    {"conflict", corpus.conflict()},
+                    {"version_count", corpus.version_count()},
+                    {"reporters", std::vector<std::string>(corpus.reporters().begin(),
+                                                           corpus.reporters().end())}});
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string HomeText(const v1::DescribeDirectoryReply& home) {
+  const std::string ago = FormatDuration(
+      std::chrono::milliseconds(std::min<uint64_t>(home.started_ago_ms(), uint64_t{1} << 40)));
+  std::string text =
+      home.path().empty()
+          ? absl::StrFormat("in memory, no folder (directory.path): started %s ago", ago)
+          : absl::StrFormat("in %s: %d %s read at its start, %s ago", Printable(home.path()),
+                            home.read_corpus_count(),
+                            home.read_corpus_count() == 1 ? "corpus" : "corpora", ago);
+  if (home.missing_holder_count() > 0) {
+    absl::StrAppendFormat(&text, "; %s not back since",
+                          FormatCount(home.missing_holder_count(), "holder"));
+  }
+  if (home.rebuilt_corpus_count() > 0)
+    absl::StrAppendFormat(&text, "; %d made whole again from its holders",
+                          home.rebuilt_corpus_count());
+  if (!home.refusal().empty())
+    absl::StrAppend(&text, "; refuses changes: ", Printable(home.refusal()));
+  return text;
+}
+
+std::string UnprovenText(const v1::DescribeDirectoryReply& home) {
+  std::string text;
+  for (const v1::UnprovenCorpus& corpus : home.unproven_corpora()) {
+    absl::StrAppendFormat(
+        &text, "corpus %s is not proven to be whole and is not served: %d of its %s missing",
+        Printable(corpus.name()), corpus.missing_count(),
+        FormatCount(corpus.chunk_count(), "chunk"));
+    if (corpus.conflict()) absl::StrAppend(&text, ", and holders contradict each other");
+    if (corpus.version_count() > 1)
+      absl::StrAppendFormat(&text, ", %d versions are reported", corpus.version_count());
+    absl::StrAppend(&text,
+                    ": start the holders that have it, or load it with --replace, or drop it\n");
+  }
+  if (home.unproven_corpus_count() > static_cast<uint32_t>(home.unproven_corpora_size()))
+    absl::StrAppendFormat(&text, "%d corpora in all are not proven\n",
+                          home.unproven_corpus_count());
+  return text;
+}
+
+Json HomeJson(const v1::DescribeDirectoryReply& home) {
+  return {{"path", home.path()},
+          {"started_ago_ms", home.started_ago_ms()},
+          {"read_corpus_count", home.read_corpus_count()},
+          {"read_record_count", home.read_record_count()},
+          {"read_ms", home.read_ms()},
+          {"missing_holder_count", home.missing_holder_count()},
+          {"missing_holders",
+           std::vector<std::string>(home.missing_holders().begin(), home.missing_holders().end())},
+          {"log_bytes", home.log_bytes()},
+          {"snapshot_bytes", home.snapshot_bytes()},
+          {"refusal", home.refusal()},
+          {"rebuilt_corpus_count", home.rebuilt_corpus_count()},
+          {"unproven_corpus_count", home.unproven_corpus_count()},
+          {"unproven_corpora", UnprovenJson(home)}};
+}
+
+}  // namespace ckv::ctl

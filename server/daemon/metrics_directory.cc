@@ -1,0 +1,76 @@
+#include "server/daemon/metrics_directory.h"
+
+#include <cstddef>
+
+namespace ckv {
+
+void AddDirectory(DirectoryState& directory, MetricsPage& page) {
+  size_t holders = 0, requesters = 0;
+  for (const Member& member : directory.Members()) {
+    ++(member.role == MemberRole::kHolder ? holders : requesters);
+  }
+  page.Family(
+      MetricType::Gauge, "ckv_directory_members",
+      "Members with a live lease. Fewer holders than were started: look for those missing.");
+  page.Add({{"role", "holder"}}, static_cast<double>(holders));
+  page.Add({{"role", "requester"}}, static_cast<double>(requesters));
+  const DirectoryState::Counts counts = directory.counts();
+  page.Gauge("ckv_directory_corpora", "Corpora published, of all tenants.", counts.corpus_count);
+  page.Gauge("ckv_directory_placements", "Chunks placed, once a corpus that has them.",
+             counts.placement_count);
+  page.Gauge("ckv_directory_replicas", "Copies that members announced under their leases.",
+             counts.replica_count);
+  const DirectoryState::Rebuilt rebuilt = directory.rebuilt(0);
+  page.Counter("ckv_directory_rebuilt_corpora_total",
+               "Corpora made whole again from what holders reported.", rebuilt.rebuilt_count);
+  page.Gauge(
+      "ckv_directory_unproven_corpora",
+      "Corpora that holders report and that are not served, because nothing proves that they "
+      "are whole; ckvctl status names them.",
+      rebuilt.unproven_count);
+  page.Gauge("ckv_directory_watchers", "Streams of changes that are open.", counts.watcher_count);
+}
+
+void AddPlacement(const PlacementKeeper& keeper, MetricsPage& page) {
+  const PlacementKeeper::Stats stats = keeper.stats();
+  page.Gauge("ckv_holder_corpus_parts",
+             "Corpora whose places here are kept beside the chunks, for a directory that loses its "
+             "disk.",
+             stats.part_count);
+  page.Gauge("ckv_holder_corpus_parts_behind",
+             "If 1, the directory's last changes are not kept yet: it does not answer, is of an "
+             "earlier build, or the disk is full. The log says which.",
+             stats.last_error.ok() ? 0 : 1);
+}
+
+void AddDirectoryLog(const ChangeLog& log, MetricsPage& page) {
+  const ChangeLog::Stats stats = log.stats();
+  page.Gauge("ckv_directory_log_bytes",
+             "Bytes of the log since the last snapshot. Above four times the snapshot for long: no "
+             "snapshot can be written; the log says why.",
+             stats.log_bytes);
+  page.Gauge("ckv_directory_snapshot_bytes", "Bytes of the last snapshot. If 0, there is none yet.",
+             stats.snapshot_bytes);
+  page.Gauge("ckv_directory_snapshot_age_seconds",
+             "Time since the last snapshot was written, or since the start.",
+             static_cast<double>(stats.snapshot_age.count()) / 1e9);
+  page.Counter("ckv_directory_snapshots_total", "Snapshots written.", stats.snapshot_count);
+  page.Counter("ckv_directory_snapshot_failures_total",
+               "Snapshots that could not be written. Any increase: look at the disk of "
+               "directory.path. The log grows meanwhile.",
+               stats.snapshot_failure_count);
+  page.Counter("ckv_directory_log_changes_total",
+               "Changes made durable: corpora published and dropped, and blocks of epochs.",
+               stats.change_count);
+  page.Counter("ckv_directory_log_syncs_total",
+               "Syncs that made them durable; those that wait share one.", stats.sync_count);
+  page.Counter("ckv_directory_log_failures_total",
+               "Writes and syncs of the log that failed: their changes were refused. Any increase: "
+               "look at the disk of directory.path.",
+               stats.failure_count);
+  page.Gauge("ckv_directory_log_replayed_records",
+             "Records that the start read, those of the snapshot included.",
+             log.replay().record_count);
+}
+
+}  // namespace ckv

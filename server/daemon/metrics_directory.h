@@ -1,0 +1,17 @@
+// The metrics of a directory: its members and corpora, and the log that keeps them.
+
+#pragma once
+
+#include "server/daemon/metrics_page.h"
+#include "server/directory/directory_state.h"
+#include "server/directory/log/change_log.h"
+#include "server/upkeep/placement_keeper.h"
+
+namespace ckv {
+
+void AddDirectory(DirectoryState& directory, MetricsPage& page);
+// The parts that a holder keeps for a directory that loses its disk.
+void AddPlacement(const PlacementKeeper& keeper, MetricsPage& page);
+void AddDirectoryLog(const ChangeLog& log, MetricsPage& page);
+
+}  // namespace ckv

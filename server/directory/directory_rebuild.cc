@@ -1,0 +1,166 @@
+// The parts of corpora that holders keep: what they are told, what they report, and what is made
+// whole of it.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "proto/base/log.h"
+#include "proto/base/status.h"
+#include "server/directory/directory_state.h"
+
+namespace ckv {
+
+std::vector<std::shared_ptr<const Corpus>> DirectoryState::ListPlacedCorpora(
+    const HolderId& holder, std::optional<CorpusKey> after, size_t count_max) {
+  std::vector<std::shared_ptr<const Corpus>> corpora;
+  absl::MutexLock lock(&mu_);
+  const auto placed = placed_on_.find(holder);
+  if (placed == placed_on_.end()) return corpora;
+  auto next = after ? placed->second.upper_bound(*after) : placed->second.begin();
+  for (; next != placed->second.end() && corpora.size() < count_max; ++next)
+    corpora.push_back(corpora_.find(next->first)->second);
+  return corpora;
+}
+
+absl::StatusOr<CorpusPart> DirectoryState::PartOf(const HolderId& holder, std::string_view tenant,
+                                                  std::string_view name, uint32_t first_ordinal,
+                                                  size_t count_max, uint32_t* next_ordinal) {
+  std::shared_ptr<const Corpus> corpus;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto found = corpora_.find(CorpusKey(tenant, name));
+    if (found == corpora_.end())
+      return absl::NotFoundError(absl::StrFormat("there is no corpus \"%s\" here", name));
+    corpus = found->second;
+  }
+  CorpusPart part;
+  part.corpus.name = corpus->name;
+  part.corpus.tenant = corpus->tenant;
+  part.corpus.geometry = corpus->geometry;
+  part.corpus.version = corpus->version;
+  part.chunk_count = static_cast<uint32_t>(corpus->chunks.size());
+  part.folder_id = folder_id_;
+  if (next_ordinal != nullptr) *next_ordinal = 0;
+  for (uint32_t i = first_ordinal; i < part.chunk_count; ++i) {
+    const std::vector<HolderId>& holders = corpus->chunks[i].holders;
+    if (std::find(holders.begin(), holders.end(), holder) == holders.end()) continue;
+    if (part.ordinals.size() == count_max) {
+      if (next_ordinal != nullptr) *next_ordinal = i;
+      break;
+    }
+    part.ordinals.push_back(i);
+    part.corpus.chunks.push_back(corpus->chunks[i]);
+  }
+  return part;
+}
+
+// A directory that gave the version, or a later one, knows better than who was told of it.
+bool DirectoryState::IsSuperseded(const CorpusPart& part) const {
+  const CorpusKey key(part.corpus.tenant, part.corpus.name);
+  const uint64_t version = part.corpus.version;
+  const auto here = corpora_.find(key);
+  if (here != corpora_.end() && here->second->version >= version) return true;
+  const auto gone = dropped_.find(key);
+  if (gone != dropped_.end() && gone->second >= version) return true;
+  // Told by this folder: it was read, or given in this life, and is gone. Between these two are the
+  // versions that an old copy of the folder does not know.
+  return part.folder_id == folder_id_ && (version <= read_version_ || version > first_version_);
+}
+
+absl::StatusOr<bool> DirectoryState::ReportPart(uint64_t lease_id, const CorpusPart& part) {
+  absl::MutexLock lock(&mu_);
+  ExpireLocked();
+  CKV_ASSIGN_OR_RETURN(const Lease* lease, FindHolderLease(lease_id, 0));
+  if (folder_id_ == 0) return false;
+  if (IsSuperseded(part)) return true;
+  if (part.corpus.version > last_version_ + kNumberLeapMax) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "corpus part: version %d, %d is the last here", part.corpus.version, last_version_));
+  }
+  CKV_RETURN_IF_ERROR(rebuild_.Add(lease->member.id, part));
+  // Its next version is above all that anybody was told.
+  last_version_ = std::max(last_version_, part.corpus.version);
+  return false;
+}
+
+absl::Status DirectoryState::FinishReport(uint64_t lease_id) {
+  absl::MutexLock lock(&mu_);
+  ExpireLocked();
+  CKV_ASSIGN_OR_RETURN(const Lease* lease, FindHolderLease(lease_id, 0));
+  reporting_.erase(lease->member.id);
+  return absl::OkStatus();
+}
+
+void DirectoryState::PublishRebuilt() {
+  while (true) {
+    const auto change = std::make_shared<DirectoryChange>();
+    {
+      absl::MutexLock lock(&mu_);
+      if (folder_id_ == 0 || options_.clock->Now() < rebuild_from_) return;
+      std::optional<Corpus> corpus = rebuild_.TakeWhole();
+      if (!corpus) return;
+      const CorpusKey key(corpus->tenant, corpus->name);
+      absl::Status status = CheckPublish(*corpus, /*replace=*/true, /*expected_version=*/0);
+      if (pending_.contains(key)) status.Update(absl::UnavailableError("it is being changed"));
+      if (!status.ok()) {
+        Log().warn("corpus \"{}\" is whole again, and is not published: {}", key.second,
+                   std::string(status.message()));
+        continue;
+      }
+      Log().info("corpus \"{}\" is whole again from what holders reported: {} chunks, version {}",
+                 key.second, corpus->chunks.size(), corpus->version);
+      last_version_ = std::max(last_version_, corpus->version);
+      const auto pending = std::make_shared<Pending>();
+      pending->is_rebuilt = true;
+      pending->is_new = !corpora_.contains(key);
+      pending->added_count = corpus->chunks.size();
+      pending_.emplace(key, pending);
+      change->corpus = std::make_shared<const Corpus>(*std::move(corpus));
+    }
+    SubmitOrSettle(change);
+  }
+}
+
+DirectoryState::Rebuilt DirectoryState::rebuilt(size_t count_max) {
+  absl::MutexLock lock(&mu_);
+  return {.rebuilt_count = rebuilt_count_,
+          .unproven_count = static_cast<uint32_t>(rebuild_.count()),
+          .unproven = rebuild_.List(count_max)};
+}
+
+void DirectoryState::NoteDropped(const CorpusKey& key, uint64_t version) {
+  if (dropped_.size() >= kDroppedCountMax) dropped_.erase(dropped_.begin());
+  dropped_[key] = version;
+}
+
+absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryState::DropUnproven(const CorpusKey& key) {
+  const std::optional<UnprovenCorpus> unproven = rebuild_.Find(key);
+  if (!unproven) {
+    return absl::NotFoundError(absl::StrFormat("there is no corpus \"%s\" here", key.second));
+  }
+  NoteDropped(key, unproven->version);
+  // They ask again, report it once more, and are told to forget it.
+  for (const HolderId& reporter : unproven->reporters) NotePlacedChange(reporter);
+  rebuild_.Forget(key, unproven->version);
+  Corpus dropped;
+  dropped.name = unproven->name;
+  dropped.tenant = unproven->tenant;
+  dropped.version = unproven->version;
+  return std::make_shared<const Corpus>(std::move(dropped));
+}
+
+// The tenant's own first, then the shared one of that name.
+absl::Status DirectoryState::NoCorpusLocked(std::string_view name, std::string_view tenant) const {
+  for (const std::string_view owner : {tenant, std::string_view()}) {
+    const std::optional<UnprovenCorpus> unproven = rebuild_.Find(CorpusKey(owner, name));
+    if (!unproven) continue;
+    return absl::UnavailableError(absl::StrFormat(
+        "corpus \"%s\" is not proven to be whole: holders report %d of its %d chunks%s", name,
+        unproven->chunk_count - unproven->missing_count, unproven->chunk_count,
+        unproven->conflict ? ", and contradict each other" : ""));
+  }
+  return absl::NotFoundError(absl::StrFormat("there is no corpus \"%s\" here", name));
+}
+
+}  // namespace ckv

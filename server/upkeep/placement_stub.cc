@@ -1,0 +1,119 @@
+#include "server/upkeep/placement_stub.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "client/grpc/channel_stub.h"
+#include "client/grpc/grpc_status.h"
+#include "proto/base/status.h"
+#include "proto/convert.h"
+
+namespace ckv {
+
+PlacementStub::PlacementStub(std::string address, Clock* clock)
+    : address_(std::move(address)),
+      clock_(clock),
+      stub_(v1::DirectoryService::NewStub(MakeChannel(address_))) {}
+
+absl::StatusOr<std::map<CorpusParts::Key, uint64_t>> PlacementStub::ListPlacedCorpora(
+    const HolderId& holder, Instant deadline) {
+  std::map<CorpusParts::Key, uint64_t> placed;
+  v1::ListPlacedCorporaRequest request;
+  request.set_holder(holder.name);
+  v1::ListPlacedCorporaReply page;
+  do {
+    grpc::ClientContext context;
+    SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
+    page.Clear();
+    CKV_RETURN_IF_ERROR(
+        FromGrpc(stub_->ListPlacedCorpora(&context, request, &page), Context("ListPlacedCorpora")));
+    if (page.corpora().empty()) break;
+    for (const v1::CorpusSummary& corpus : page.corpora())
+      placed.emplace(CorpusParts::Key(corpus.tenant(), corpus.name()), corpus.version());
+    const v1::CorpusSummary& last = page.corpora(page.corpora_size() - 1);
+    // Each page begins behind the one before, so this ends.
+    if (std::pair(last.tenant(), last.name()) <=
+        std::pair(request.after_tenant(), request.after_name())) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: pages out of order", Context("ListPlacedCorpora")));
+    }
+    request.set_after_tenant(last.tenant());
+    request.set_after_name(last.name());
+  } while (page.more());
+  return placed;
+}
+
+absl::StatusOr<CorpusPart> PlacementStub::GetPart(const HolderId& holder,
+                                                  const CorpusParts::Key& key, Instant deadline) {
+  CorpusPart whole;
+  v1::ListPlacedRequest request;
+  request.set_holder(holder.name);
+  request.set_tenant(key.first);
+  request.set_name(key.second);
+  v1::ListPlacedReply page;
+  do {
+    grpc::ClientContext context;
+    SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
+    page.Clear();
+    CKV_RETURN_IF_ERROR(
+        FromGrpc(stub_->ListPlaced(&context, request, &page), Context("ListPlaced")));
+    auto part = FromProto(page.part());
+    if (!part.ok()) return Annotate(part.status(), Context("ListPlaced"));
+    const bool first = request.first_ordinal() == 0;
+    if (!first && part->corpus.version != whole.corpus.version)
+      return absl::AbortedError(absl::StrFormat("%s: changed meanwhile", Context("ListPlaced")));
+    if (page.more() && page.next_ordinal() <= request.first_ordinal()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: pages out of order", Context("ListPlaced")));
+    }
+    if (first) {
+      whole = *std::move(part);
+    } else {
+      std::move(part->corpus.chunks.begin(), part->corpus.chunks.end(),
+                std::back_inserter(whole.corpus.chunks));
+      whole.ordinals.insert(whole.ordinals.end(), part->ordinals.begin(), part->ordinals.end());
+    }
+    request.set_first_ordinal(page.next_ordinal());
+  } while (page.more());
+  if (auto valid = ValidateCorpusPart(whole); !valid.ok())
+    return Annotate(valid, Context("ListPlaced"));
+  return whole;
+}
+
+absl::StatusOr<bool> PlacementStub::ReportPart(uint64_t lease_id, const CorpusPart& part,
+                                               Instant deadline) {
+  CorpusPart page = part;
+  for (size_t begin = 0; begin < part.ordinals.size(); begin += kPartChunksPerCallMax) {
+    const size_t end = std::min(part.ordinals.size(), begin + kPartChunksPerCallMax);
+    page.corpus.chunks.assign(part.corpus.chunks.begin() + static_cast<ptrdiff_t>(begin),
+                              part.corpus.chunks.begin() + static_cast<ptrdiff_t>(end));
+    page.ordinals.assign(part.ordinals.begin() + static_cast<ptrdiff_t>(begin),
+                         part.ordinals.begin() + static_cast<ptrdiff_t>(end));
+    grpc::ClientContext context;
+    SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
+    v1::ReportPartRequest request;
+    request.set_lease_id(lease_id);
+    *request.mutable_part() = ToProto(page);
+    v1::ReportPartReply reply;
+    CKV_RETURN_IF_ERROR(
+        FromGrpc(stub_->ReportPart(&context, request, &reply), Context("ReportPart")));
+    if (reply.superseded()) return true;
+  }
+  return false;
+}
+
+absl::Status PlacementStub::FinishReport(uint64_t lease_id, Instant deadline) {
+  grpc::ClientContext context;
+  SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
+  v1::ReportPartRequest request;
+  request.set_lease_id(lease_id);
+  v1::ReportPartReply reply;
+  return FromGrpc(stub_->ReportPart(&context, request, &reply), Context("ReportPart"));
+}
+
+std::string PlacementStub::Context(std::string_view call) const {
+  return absl::StrFormat("directory %s: %s", address_, call);
+}
+
+}  // namespace ckv

@@ -1,0 +1,34 @@
+// The directory of another process, as the placement keeper asks it.
+
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "ckv/v1/directory.grpc.pb.h"
+#include "server/upkeep/placement_keeper.h"
+
+namespace ckv {
+
+class PlacementStub final : public PlacementSource {
+ public:
+  // `clock` must outlive it.
+  PlacementStub(std::string address, Clock* clock);
+
+  absl::StatusOr<std::map<CorpusParts::Key, uint64_t>> ListPlacedCorpora(const HolderId& holder,
+                                                                         Instant deadline) override;
+  absl::StatusOr<CorpusPart> GetPart(const HolderId& holder, const CorpusParts::Key& key,
+                                     Instant deadline) override;
+  absl::StatusOr<bool> ReportPart(uint64_t lease_id, const CorpusPart& part,
+                                  Instant deadline) override;
+  absl::Status FinishReport(uint64_t lease_id, Instant deadline) override;
+
+ private:
+  std::string Context(std::string_view call) const;
+
+  const std::string address_;
+  Clock* const clock_;
+  const std::unique_ptr<v1::DirectoryService::Stub> stub_;
+};
+
+}  // namespace ckv

@@ -1,0 +1,80 @@
+// An engine over gRPC that asks the same thing over and over until its stdin ends: what a fault
+// elsewhere costs it.
+//
+//   attend_caller REQUESTER CORPUS D_QK
+//
+// Prints "answered" after the first answer, and at the end one line of JSON: queries made, those
+// that failed, those whose answer had other bits than the first one, and the first error.
+
+#include <grpcpp/grpcpp.h>
+#include <poll.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "ckv/v1/requester.grpc.pb.h"
+#include "client/grpc/channel_stub.h"
+
+namespace ckv {
+namespace {
+
+constexpr uint32_t kRows = 2;
+constexpr uint32_t kTimeoutMs = 5000;
+constexpr uint16_t kOne = 0x3f80;  // bf16
+
+bool StdinEnded() {
+  pollfd ended = {0, POLLIN, 0};
+  return poll(&ended, 1, 0) != 0;
+}
+
+int Run(const char* requester, const char* corpus, uint32_t d_qk) {
+  const auto stub = v1::RequesterService::NewStub(MakeChannel(requester));
+  v1::AttendRequest request;
+  request.set_corpus(corpus);
+  request.set_layer(1);
+  request.set_row_count(kRows);
+  for (uint32_t i = 0; i < kRows * d_qk; ++i)
+    request.mutable_q()->append(reinterpret_cast<const char*>(&kOne), sizeof(kOne));
+  request.set_wire(v1::PARTIAL_DTYPE_F32);
+  request.set_timeout_ms(kTimeoutMs);
+  uint64_t queries = 0, failed = 0, changed = 0;
+  std::string first_error, first_answer;
+  for (; !StdinEnded(); ++queries) {
+    grpc::ClientContext context;
+    context.set_deadline(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                                      gpr_time_from_millis(2 * kTimeoutMs, GPR_TIMESPAN)));
+    v1::AttendReply reply;
+    const grpc::Status status = stub->Attend(&context, request, &reply);
+    if (!status.ok()) {
+      ++failed;
+      if (first_error.empty()) first_error = status.error_message();
+      continue;
+    }
+    const std::string answer = reply.o() + reply.m() + reply.l();
+    if (first_answer.empty()) {
+      first_answer = answer;
+      std::printf("answered\n");
+      std::fflush(stdout);
+    }
+    changed += answer != first_answer ? 1 : 0;
+  }
+  const nlohmann::json said = {
+      {"queries", queries}, {"failed", failed}, {"changed", changed}, {"first_error", first_error}};
+  std::printf("%s\n", said.dump().c_str());
+  return 0;
+}
+
+}  // namespace
+}  // namespace ckv
+
+int main(int argc, char** argv) {
+  if (argc != 4) {
+    std::fprintf(stderr, "usage: attend_caller REQUESTER CORPUS D_QK\n");
+    return 2;
+  }
+  return ckv::Run(argv[1], argv[2], static_cast<uint32_t>(std::strtoul(argv[3], nullptr, 10)));
+}

@@ -1,0 +1,286 @@
+// Goal: a directory with a folder restarts, and its fleet goes on; whoever asks sees where it keeps
+// its state, what it read, and who is not back. Method: whole daemons in this process, and ckvctl.
+
+#include <filesystem>
+
+#include "tests/server/daemon/scrape.h"
+#include "tests/server/services/moving_chunks_fixture.h"
+#include "tests/support/temp_folder.h"
+
+namespace ckv {
+namespace {
+
+using test::Call;
+using test::ConfigOf;
+using test::Soon;
+using test::StartDaemon;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+class DirectoryRestartTest : public test::MovingChunksTest {
+ protected:
+  void SetUp() override {
+    static int count = 0;
+    path_ = test::TempPath("directory" + std::to_string(count++));
+    StartDirectory("127.0.0.1:0");
+  }
+  Config DirectoryConfig(const std::string& listen) {
+    Config config = ConfigOf({"directory"}, "d");
+    config.listen = listen;
+    config.directory_path = path_;
+    config.lease_ttl = std::chrono::milliseconds(500);
+    config.metrics_address = "127.0.0.1:0";
+    return config;
+  }
+  void StartDirectory(const std::string& listen) {
+    directory_ = StartDaemon(DirectoryConfig(listen));
+    directory_channel_ = MakeChannel(directory_->address());
+    directory_stub_ = v1::DirectoryService::NewStub(directory_channel_);
+  }
+  // As the fixture's, with metrics.
+  void StartHolders(size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      Config config = ConfigOf({"holder"}, "h" + std::to_string(i));
+      config.directory = directory_->address();
+      config.metrics_address = "127.0.0.1:0";
+      holders_.push_back(StartDaemon(config));
+      holder_stubs_.push_back(v1::HolderService::NewStub(MakeChannel(holders_[i]->address())));
+    }
+  }
+  void RestartDirectory() {
+    const std::string address = directory_->address();
+    directory_stub_.reset();
+    directory_channel_.reset();
+    directory_.reset();
+    StartDirectory(address);
+  }
+  // Until the holders are members again; in real time, so that a bug fails the test.
+  void AwaitMembers(size_t count) {
+    const Instant give_up = Soon();
+    v1::ListMembersRequest request;
+    request.set_as_known(true);
+    v1::ListMembersReply reply;
+    while (reply.members_size() != static_cast<int>(count) && Clock::Real()->Now() < give_up) {
+      reply.Clear();
+      ASSERT_TRUE(directory_stub_->ListMembers(Call().get(), request, &reply).ok());
+    }
+    ASSERT_EQ(reply.members_size(), static_cast<int>(count));
+  }
+  // Until all but so many holders have reported.
+  void AwaitReported(uint32_t missing = 0) {
+    const Instant give_up = Soon();
+    v1::DescribeDirectoryReply reply;
+    do {
+      ASSERT_TRUE(directory_stub_->Describe(Call().get(), {}, &reply).ok());
+    } while (reply.missing_holder_count() != missing && Clock::Real()->Now() < give_up);
+    ASSERT_EQ(reply.missing_holder_count(), missing);
+  }
+  // Until so many holders keep a part of a corpus.
+  void AwaitKept(size_t count) {
+    const auto keeping = [&] {
+      size_t kept = 0;
+      for (const auto& holder : holders_)
+        kept += test::Scrape(holder->metrics_address())["ckv_holder_corpus_parts"] > 0 ? 1 : 0;
+      return kept;
+    };
+    const Instant give_up = Soon();
+    while (keeping() < count && Clock::Real()->Now() < give_up) continue;
+    ASSERT_EQ(keeping(), count);
+  }
+  grpc::Status Attend(v1::AttendReply* reply) {
+    v1::AttendRequest request;
+    request.set_corpus("c");
+    request.set_row_count(1);
+    request.set_q(std::string(2 * test::TestGeometry().d_qk, '\x3c'));
+    request.set_wire(v1::PARTIAL_DTYPE_F32);
+    return requester_stub_->Attend(Call().get(), request, reply);
+  }
+
+  std::string path_;
+};
+
+TEST_F(DirectoryRestartTest, TheFleetGoesOn) {
+  StartHolders(2);
+  StartRequester();
+  const Corpus corpus = LoadOn("c", Chunks(5), {0, 1});
+  v1::AttendReply before, meanwhile, after;
+  ASSERT_TRUE(Attend(&before).ok());
+  const std::string address = directory_->address();
+  directory_stub_.reset();
+  directory_channel_.reset();
+  directory_.reset();
+  grpc::Status asked = Attend(&meanwhile);
+  EXPECT_TRUE(asked.ok()) << "the directory is away: " << asked.error_message();
+  StartDirectory(address);
+  EXPECT_EQ(Get("c"), corpus) << "the same version, too";
+  AwaitMembers(3);
+  asked = Attend(&after);
+  EXPECT_TRUE(asked.ok()) << asked.error_message();
+  EXPECT_EQ(after.o(), before.o());
+  EXPECT_EQ(meanwhile.o(), before.o());
+  // What was known goes on, and what is told now is later.
+  EXPECT_GT(LoadOn("d", Chunks(1, 2), {0}).version, corpus.version);
+}
+
+TEST_F(DirectoryRestartTest, StatusAndMetricsTellOfTheFolder) {
+  StartHolders(2);
+  LoadOn("c", Chunks(5), {0, 1});
+  RestartDirectory();
+  AwaitMembers(2);
+  AwaitReported();
+  const Ran ran = Run({"status"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  const ctl::Json& state = ran.json["directory_state"];
+  EXPECT_EQ(state["path"], path_);
+  EXPECT_EQ(state["read_corpus_count"], 1);
+  EXPECT_EQ(state["missing_holder_count"], 0);
+  EXPECT_EQ(state["refusal"], "");
+  EXPECT_THAT(Run({"status"}, /*json=*/false).text,
+              HasSubstr("in " + path_ + ": 1 corpus read at its start"));
+  const test::Scrape scrape(directory_->metrics_address());
+  EXPECT_GT(scrape["ckv_directory_log_bytes"], 0);
+  EXPECT_GE(scrape["ckv_directory_log_replayed_records"], 2);
+  EXPECT_GE(scrape["ckv_directory_log_syncs_total"], 1);
+  EXPECT_EQ(scrape["ckv_directory_log_failures_total"], 0);
+  EXPECT_GE(scrape["ckv_directory_snapshot_age_seconds"], 0);
+}
+
+TEST_F(DirectoryRestartTest, NothingIsGarbageBeforeEveryHolderIsBack) {
+  StartHolders(2);
+  const auto mine = Chunks(3);
+  LoadOn("c", mine, {0, 1});
+  // A chunk that no corpus has.
+  const auto rest = Chunks(1, /*seed=*/2);
+  ASSERT_TRUE(test::Put(*holder_stubs_[0], rest.geometry, rest.chunks[0]).ok());
+  holders_[1].reset();
+  RestartDirectory();
+  AwaitMembers(1);
+  AwaitReported(/*missing=*/1);
+  AwaitIdle(0);
+  // Who asks for the members before all are back is told to come again.
+  Ran ran = Run({"gc", "--grace", "1ms", "--dry-run"});
+  EXPECT_EQ(ran.code, 7) << ran.err;
+  EXPECT_THAT(ran.err,
+              AllOf(HasSubstr("1 holder with chunks of corpora has not reported since: h1"),
+                    HasSubstr("corpus partition")));
+  EXPECT_EQ(Listed(0).size(), 4u);
+  EXPECT_THAT(Run({"status"}, /*json=*/false).text, HasSubstr("1 holder not back since"));
+
+  Config config = ConfigOf({"holder"}, "h1");
+  config.directory = directory_->address();
+  holders_[1] = StartDaemon(config);
+  holder_stubs_[1] = v1::HolderService::NewStub(MakeChannel(holders_[1]->address()));
+  AwaitReported();
+  ran = Run({"gc", "--grace", "1ms"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(ran.json["dropped_count"], 1);
+}
+
+// Two of three holders have all chunks between them; the third is away.
+TEST_F(DirectoryRestartTest, ALostFolderIsMadeGoodByTheHolders) {
+  StartHolders(3);
+  StartRequester();
+  const auto chunks = Chunks(9);
+  for (size_t i = 0; i < 9; ++i) {
+    for (const size_t holder : {i % 3, (i + 1) % 3})
+      ASSERT_TRUE(test::Put(*holder_stubs_[holder], chunks.geometry, chunks.chunks[i]).ok());
+  }
+  const std::vector<std::vector<HolderId>> places = {
+      {{"h0"}, {"h1"}}, {{"h1"}, {"h2"}}, {{"h2"}, {"h0"}}};
+  ASSERT_TRUE(test::Publish(*directory_stub_, chunks.Publish("c", "", places)).ok());
+  const Corpus corpus = Get("c");
+  v1::AttendReply before, after;
+  ASSERT_TRUE(Attend(&before).ok());
+  // What a holder keeps follows the directory within a third of a lease.
+  AwaitKept(3);
+  holders_[2].reset();
+  const std::string address = directory_->address();
+  directory_stub_.reset();
+  directory_channel_.reset();
+  directory_.reset();
+  path_ += "-empty";
+  StartDirectory(address);
+  AwaitMembers(3);  // two holders and the requester
+  const Instant give_up = Soon();
+  absl::StatusOr<Corpus> again = absl::UnknownError("");
+  while (!again.ok() && Clock::Real()->Now() < give_up) {
+    ASSERT_TRUE(directory_->Tick().ok());
+    again = MakeFleet().GetCorpus("c");
+  }
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(*again, corpus) << "the version and all holders, too";
+  const grpc::Status asked = Attend(&after);
+  EXPECT_TRUE(asked.ok()) << asked.error_message();
+  EXPECT_EQ(after.o(), before.o());
+  const Ran ran = Run({"status"});
+  EXPECT_EQ(ran.json["directory_state"]["rebuilt_corpus_count"], 1) << ran.err;
+  EXPECT_EQ(ran.json["directory_state"]["unproven_corpus_count"], 0);
+}
+
+TEST_F(DirectoryRestartTest, ACorpusThatIsNotWholeIsToldOf) {
+  StartHolders(2);
+  LoadOn("a", Chunks(2), {0});
+  const auto chunks = Chunks(4, /*seed=*/2);
+  for (size_t i = 0; i < 4; ++i)
+    ASSERT_TRUE(test::Put(*holder_stubs_[i % 2], chunks.geometry, chunks.chunks[i]).ok());
+  for (const char* name : {"b", "d"}) {
+    const Corpus corpus = chunks.Publish(name, "", {{{"h0"}}, {{"h1"}}});
+    ASSERT_TRUE(test::Publish(*directory_stub_, corpus).ok());
+  }
+  AwaitKept(2);
+  holders_[1].reset();
+  const std::string address = directory_->address();
+  directory_stub_.reset();
+  directory_channel_.reset();
+  directory_.reset();
+  path_ += "-empty";
+  StartDirectory(address);
+  AwaitMembers(1);
+  const Instant give_up = Soon();
+  Ran ran;
+  do {
+    ASSERT_TRUE(directory_->Tick().ok());
+    ran = Run({"corpus", "show", "a"});
+  } while (ran.code != 0 && Clock::Real()->Now() < give_up);
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  ran = Run({"corpus", "show", "b"});
+  EXPECT_EQ(ran.code, 4);
+  EXPECT_THAT(ran.err, HasSubstr("holders report 2 of its 4 chunks"));
+  ran = Run({"status"}, /*json=*/false);
+  EXPECT_EQ(ran.code, 4);
+  EXPECT_THAT(ran.text, HasSubstr("corpus b is not proven to be whole and is not served: 2 of its "
+                                  "4 chunks missing"));
+  // Nothing of it is garbage.
+  AwaitReported();
+  AwaitIdle(0);
+  ran = Run({"gc", "--grace", "1ms"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(ran.json["garbage_count"], 0);
+  ASSERT_EQ(Run({"corpus", "drop", "b"}).code, 0);
+  ran = Run({"corpus", "load", "d", "/usr/share/common-licenses/GPL-3", "--text", "--max-tokens",
+             "32", "--chunk-tokens", "16", "--replace"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  ran = Run({"status"}, /*json=*/false);
+  EXPECT_EQ(ran.code, 0) << ran.err << ran.text;
+  ran = Run({"gc", "--grace", "1ms"});
+  EXPECT_EQ(ran.json["dropped_count"], 2) << ran.err;
+}
+
+TEST_F(DirectoryRestartTest, OneFolderIsOneDirectorys) {
+  const auto second = Daemon::Start(DirectoryConfig("127.0.0.1:0"));
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(second.status().ToString(),
+              AllOf(HasSubstr("directory.path: "),
+                    HasSubstr("process " + std::to_string(getpid()) + " uses it"),
+                    HasSubstr("two directories need two folders")));
+}
+
+TEST_F(DirectoryRestartTest, WithoutAFolderItSaysSo) {
+  directory_ = StartDaemon(ConfigOf({"directory"}, "memory"));
+  const Ran ran = Run({"status"}, /*json=*/false);
+  EXPECT_THAT(ran.text, HasSubstr("in memory, no folder (directory.path)"));
+}
+
+}  // namespace
+}  // namespace ckv
