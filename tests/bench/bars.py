@@ -21,6 +21,7 @@ import time
 
 import act_links
 import decision_links
+import directory_kills
 import unit_figures
 import wait_fleets
 
@@ -28,7 +29,8 @@ import wait_fleets
 REPETITIONS = {"attention_bench": 5, "matrix_bench": 3, "dot_bench": 3, "prefill_bench": 1, "requester_bench": 5, "data_path_bench": 3, "decision_bench": 5,
                "curve_bench": 2,
                "splice_bench": 3, "contexts_bench": 3, "store_bench": 5, "store_disk_bench": 2, "store_stripe_bench": 3, "store_plan_bench": 3,
-               "pull_rule_bench": 2, "near_bench": 3}
+               "pull_rule_bench": 2, "near_bench": 3,
+               "directory_bench": 1}  # a second one in the process would find memory that the first one left
 # What a set runs of a binary, where that is not all of it.
 FILTERS = {"requester_bench": "BM_RoutedDecode/rows:16/spin_us:50/"}
 # What google-benchmark appends to a name for how it was run.
@@ -118,9 +120,10 @@ def over_prices(benchmark, name, worst=max):
 PRICES = (2, 6, 20, 60, 200, 350, 700, 2000, 6000)
 ROWS = (1, 16, 256)
 # Not binaries: what these functions say.
-LINKS, AGENTS, WAITS, UNITS = "decision_links", "act_links", "wait_fleets", "unit_figures"
+LINKS, AGENTS, WAITS, KILLS = "decision_links", "act_links", "wait_fleets", "directory_kills"
+UNITS = "unit_figures"
 SCRIPTS = {LINKS: decision_links.figures, AGENTS: act_links.figures, WAITS: wait_fleets.figures,
-           UNITS: unit_figures.figures}
+           KILLS: directory_kills.figures, UNITS: unit_figures.figures}
 SPLICES = (("bf16, in its place", "BM_Splice/fp8:0/delta:0"), ("bf16, rotated", "BM_Splice/fp8:0/delta:4096"),
            ("fp8, rotated", "BM_Splice/fp8:1/delta:4096"))
 FABRIC_NUMBERS = (("shm", 2), ("tcp", 3))
@@ -315,7 +318,9 @@ SETS = {
         Bar("cuts that stay when one character of 1 MB is edited", "store_plan_bench",
             counter("BM_EditedCuts", "kept_percent"), "%", at_least=95),
     ],
-    # Real daemons on this machine's processors, which they outnumber.
+    # Real daemons on this machine's processors, which they outnumber. A directory of 1,000 members, 10,000 corpora and
+    # 1,000,000 chunks with two holders each; and one that is killed. Its folder is on the disk of CKV_BENCH_FOLDER, or
+    # of /tmp.
     "operate": [
         Bar(f"a routed call, {count} holder{'s' * (count > 1)}, 16 query rows x 2048 on each", WAITS,
             counter(f"{count}", "of_sleeping"), "x the same that never spins", at_most=1.10,
@@ -325,6 +330,23 @@ SETS = {
         Bar("the same with the drop-in for RDMA", UNITS, counter("exposure", "rdma"), "of 10", at_most=1.5),
         Bar("start, watch, reload and stop under systemd", UNITS, counter("units", "steps"), "steps of 7", at_least=7),
         Bar("install, upgrade, refuse, remove and purge", UNITS, counter("packages", "steps"), "steps of 9", at_least=9),
+        Bar("memory and disk of a chunk", "directory_bench", counter("BM_Million", "bytes_per_chunk"), "B", at_most=1024,
+            base=counter("BM_Million", "memory_per_chunk"), base_unit="B of memory"),
+        Bar("restart with 1,000,000 chunks, 1,000 members registered", "directory_bench",
+            counter("BM_Million", "restart_s"), "s", at_most=10),
+        Bar("a change of one corpus, told to a watcher", "directory_bench", counter("BM_ToldChange", "bytes"), "B",
+            at_most=4096),
+        Bar("changes of 32 callers", "directory_bench", counter("BM_Million", "changes_per_s"), "/s",
+            base=counter("BM_Million", "changes_per_sync"), base_unit="changes a sync"),
+        Bar("a change of one caller", "directory_bench", counter("BM_OneCaller", "change_us"), "us"),
+        Bar(f"{directory_kills.KILLS} kills, acknowledged changes lost", KILLS, counter("kills", "lost"), "changes",
+            at_most=0, base=counter("kills", "acknowledged"), base_unit="acknowledged"),
+        Bar("changes half seen", KILLS, counter("kills", "half_seen"), "changes", at_most=0),
+        Bar("errors of changes other than UNAVAILABLE", KILLS, counter("kills", "other_errors"), "errors", at_most=0,
+            base=counter("kills", "refused"), base_unit="UNAVAILABLE"),
+        Bar("queries that failed meanwhile", KILLS, counter("kills", "failed_queries"), "queries", at_most=0,
+            base=counter("kills", "queries"), base_unit="queries"),
+        Bar("answers that changed meanwhile", KILLS, counter("kills", "changed_answers"), "answers", at_most=0),
     ],
     # One thread unless it says two; DeepSeek rows; bf16 unless it says fp8.
     "kernels": [
@@ -401,7 +423,8 @@ SETS = {
 
 
 def digits(unit):
-    return {"us": 1, "ns": 0, "/s": 0, "us of it merging": 1}.get(unit, 2)
+    counts = ("changes", "errors", "queries", "answers", "acknowledged", "UNAVAILABLE", "B", "B of memory")
+    return {"us": 1, "ns": 0, "/s": 0, "us of it merging": 1, **dict.fromkeys(counts, 0)}.get(unit, 2)
 
 
 def run_binary(path):
