@@ -32,13 +32,17 @@ install(FILES ${debian}/copyright DESTINATION share/doc/ckvd COMPONENT ckvd)
 install(FILES ${debian}/copyright DESTINATION share/doc/ckvctl COMPONENT ckvctl)
 install(FILES ${debian}/copyright DESTINATION share/doc/libckv-dev COMPONENT development)
 
-# The format of a store's folder, from the code that writes it.
-file(STRINGS ${PROJECT_SOURCE_DIR}/store/disk/chunk_folder.cc format REGEX "ckv chunk folder [0-9]+")
-string(REGEX MATCH "ckv chunk folder ([0-9]+)" format "${format}")
-set(CKV_STORE_FORMAT ${CMAKE_MATCH_1})
-if(NOT CKV_STORE_FORMAT)
-  message(FATAL_ERROR "store/disk/chunk_folder.cc names no format for preinst")
-endif()
+# The formats of the folders that daemons keep, from the code that writes them.
+function(ckv_folder_format file kind out)
+  file(READ ${PROJECT_SOURCE_DIR}/${file} text)
+  string(REGEX MATCH "name = \"${kind}\"[^;]*version = ([0-9]+)" found "${text}")
+  if(NOT CMAKE_MATCH_1)
+    message(FATAL_ERROR "${file} names no format of a ${kind} for preinst")
+  endif()
+  set(${out} ${CMAKE_MATCH_1} PARENT_SCOPE)
+endfunction()
+ckv_folder_format(store/disk/chunk_folder.cc "chunk folder" CKV_STORE_FORMAT)
+ckv_folder_format(server/directory/log/log_folder_open.cc "directory folder" CKV_DIRECTORY_FORMAT)
 # dpkg takes scripts by these names, and runs those that may be run.
 configure_file(${debian}/ckvd.preinst.in ${CMAKE_BINARY_DIR}/debian/preinst @ONLY
                FILE_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)

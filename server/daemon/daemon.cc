@@ -179,22 +179,12 @@ absl::Status Daemon::State::StartHolder() {
 }
 
 absl::Status Daemon::State::StartRequester() {
-  RequesterOptions options;
-  options.id = config.name;
+  CKV_ASSIGN_OR_RETURN(RequesterOptions options, RequesterOptionsOf(config));
   options.clock = clock;
   options.backend = backend;
   options.fabrics = fabric_order;
-  if (config.fabric != "auto") {
-    CKV_ASSIGN_OR_RETURN(options.fabric, ParseFabricName(config.fabric));
-  }
-  options.rdma_fallback =
-      config.rdma_fallback == "tcp" ? RdmaFallback::kTcp : RdmaFallback::kRefuse;
-  options.lane_shape = LaneShapeOf(config);
-  options.call_count_max = config.call_count_max;
-  options.near_bytes = NearBytesOf(config);
   if (holder != nullptr) near = std::make_unique<DaemonNear>(holder.get());
   options.near_source = near.get();
-  options.spin_max = std::chrono::microseconds(config.spin_us);
   if (config.directory.empty()) {
     directory_control = std::make_unique<LocalDirectory>(directory);
   } else {
@@ -337,14 +327,7 @@ void Daemon::State::StartMembers() {
 
 absl::Status Daemon::State::ListenForMetrics() {
   if (config.metrics_address.empty()) return absl::OkStatus();
-  absl::StatusOr<std::unique_ptr<MetricsServer>> started =
-      MetricsServer::Start(config.metrics_address);
-  if (!started.ok()) {
-    return absl::UnavailableError(absl::StrFormat(
-        "cannot serve metrics on %s: %s; choose another address by --metrics-address",
-        config.metrics_address, WhyNotBound(config.metrics_address)));
-  }
-  metrics = *std::move(started);
+  CKV_ASSIGN_OR_RETURN(metrics, StartMetrics(config.metrics_address));
   metrics_address = metrics->address();
   return absl::OkStatus();
 }

@@ -177,6 +177,29 @@ absl::StatusOr<HolderOptions> HolderOptionsOf(const Config& config) {
   return options;
 }
 
+absl::StatusOr<RequesterOptions> RequesterOptionsOf(const Config& config) {
+  RequesterOptions options;
+  options.id = config.name;
+  if (config.fabric != "auto") {
+    CKV_ASSIGN_OR_RETURN(options.fabric, ParseFabricName(config.fabric));
+  }
+  options.rdma_fallback =
+      config.rdma_fallback == "tcp" ? RdmaFallback::kTcp : RdmaFallback::kRefuse;
+  options.lane_shape = LaneShapeOf(config);
+  options.call_count_max = config.call_count_max;
+  options.near_bytes = NearBytesOf(config);
+  options.spin_max = std::chrono::microseconds(config.spin_us);
+  return options;
+}
+
+absl::StatusOr<std::unique_ptr<MetricsServer>> StartMetrics(const std::string& address) {
+  absl::StatusOr<std::unique_ptr<MetricsServer>> started = MetricsServer::Start(address);
+  if (started.ok()) return started;
+  return absl::UnavailableError(
+      absl::StrFormat("cannot serve metrics on %s: %s; choose another address by --metrics-address",
+                      address, WhyNotBound(address)));
+}
+
 uint64_t NearBytesOf(const Config& config) {
   if (!config.HasRole("holder")) return config.requester_near_bytes;
   return std::min(config.requester_near_bytes, config.store_capacity_bytes / 4);

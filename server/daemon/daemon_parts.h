@@ -17,6 +17,7 @@
 #include "proto/base/clock.h"
 #include "proto/base/host_port.h"
 #include "server/daemon/config.h"
+#include "server/daemon/metrics.h"
 #include "server/directory/durable_directory.h"
 #include "server/directory/registration.h"
 #include "server/holder/holder.h"
@@ -56,9 +57,18 @@ std::unique_ptr<DirectoryRegistrar> MakeRegistrar(const Config& config, Clock* c
 //   InvalidArgument     an address that is not host:port.
 absl::StatusOr<HolderOptions> HolderOptionsOf(const Config& config);
 
+// Returns what the config says of a requester. Its clock, backend, fabrics and the rest are the
+// caller's to set.
+//   InvalidArgument     a fabric of no such name.
+absl::StatusOr<RequesterOptions> RequesterOptionsOf(const Config& config);
+
 // Returns the room of the requester's near store. Beside a holder it is at most a quarter of
 // store.capacity, as for copies: near chunks of the holder cannot be evicted there.
 uint64_t NearBytesOf(const Config& config);
+
+// Listens for scrapes at host:port.
+//   Unavailable         says why, and names --metrics-address.
+absl::StatusOr<std::unique_ptr<MetricsServer>> StartMetrics(const std::string& address);
 
 // Starts the oracle of oracle.file or oracle.address. Returns null if neither is set. A file is
 // read first, so an invalid one is found at once. A service may come up later.
