@@ -155,7 +155,7 @@ absl::Status Daemon::State::StartRoles() {
     fabric_order.push_back(fabrics.back().get());
   }
   if (config.HasRole("directory")) {
-    CKV_ASSIGN_OR_RETURN(directory_home, OpenDirectory(config, clock));
+    CKV_ASSIGN_OR_RETURN(directory_home, OpenDirectory(config, clock, store_files));
     directory = &directory_home->state();
     directory_service =
         std::make_unique<DirectoryServiceImpl>(directory, &gate, clock, directory_home.get());

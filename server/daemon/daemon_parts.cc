@@ -131,8 +131,8 @@ absl::StatusOr<std::unique_ptr<Fabric>> MakeFabric(FabricKind kind, const Config
   return absl::InvalidArgumentError("fabrics: one that this build does not know");
 }
 
-absl::StatusOr<std::unique_ptr<DurableDirectory>> OpenDirectory(const Config& config,
-                                                                Clock* clock) {
+absl::StatusOr<std::unique_ptr<DurableDirectory>> OpenDirectory(const Config& config, Clock* clock,
+                                                                FileSystem* files) {
   DirectoryOptions options;
   options.clock = clock;
   options.lease_ttl = config.lease_ttl;
@@ -141,6 +141,7 @@ absl::StatusOr<std::unique_ptr<DurableDirectory>> OpenDirectory(const Config& co
   ChangeLogOptions log;
   log.path = config.directory_path;
   log.clock = clock;
+  if (files != nullptr) log.files = files;
   return DurableDirectory::Open(options, log);
 }
 

@@ -44,9 +44,10 @@ std::string WhyNotBound(const std::string& address);
 absl::StatusOr<std::unique_ptr<Fabric>> MakeFabric(FabricKind kind, const Config& config,
                                                    Clock* clock);
 
-// Opens the directory that this process is.
+// Opens the directory that this process is. `files` must outlive it; if null, it is the real one.
 //   Errors of DurableDirectory::Open.
-absl::StatusOr<std::unique_ptr<DurableDirectory>> OpenDirectory(const Config& config, Clock* clock);
+absl::StatusOr<std::unique_ptr<DurableDirectory>> OpenDirectory(const Config& config, Clock* clock,
+                                                                FileSystem* files);
 
 // Makes the directory as a member of this role uses it: `local`, the directory of this process, if
 // the config names no other. `local` and `clock` must outlive it.

@@ -38,6 +38,9 @@ class CountedFiles final : public FileSystem {
   absl::StatusOr<std::unique_ptr<File>> OpenForReading(const std::string& path) override {
     return Real().OpenForReading(path);
   }
+  absl::StatusOr<std::unique_ptr<File>> OpenForWriting(const std::string& path) override {
+    return Real().OpenForWriting(path);
+  }
   absl::Status Rename(const std::string& from, const std::string& to) override {
     return Real().Rename(from, to);
   }

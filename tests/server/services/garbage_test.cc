@@ -173,8 +173,8 @@ TEST_F(GarbageTest, TimesEnd) {
 }
 
 TEST(TimeSpans, HaveUnits) {
-  EXPECT_EQ(ctl::ParseTimeSpan("1h30m"), std::chrono::minutes(90));
-  EXPECT_EQ(ctl::ParseTimeSpan("250ms"), std::chrono::milliseconds(250));
+  EXPECT_EQ(ctl::TimeSpanOf("1h30m"), std::chrono::minutes(90));
+  EXPECT_EQ(ctl::TimeSpanOf("250ms"), std::chrono::milliseconds(250));
   for (std::string good : {"0", "1h", "8760h"}) EXPECT_EQ(ctl::TimeSpan()(good), "");
   for (std::string bad : {"", "1", "-1h", "h", "8761h", "inf"})
     EXPECT_NE(ctl::TimeSpan()(bad), "") << bad;
