@@ -337,6 +337,7 @@ void Daemon::State::ServeMetrics() {
   MetricsSources sources;
   sources.clock = clock;
   sources.version = std::string(Version());
+  sources.commit = std::string(Commit());
   sources.kernel = std::string(backend->kernel_target());
   sources.directory = directory;
   if (directory_home) sources.directory_log = directory_home->log();

@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "server/daemon/metrics_directory.h"
 #include "server/daemon/metrics_page.h"
+#include "server/daemon/metrics_process.h"
 #include "transport/socket.h"
 
 namespace ckv {
@@ -378,7 +379,10 @@ class Reader final : public prometheus::Collectable {
     page.Family(MetricType::Gauge, "ckv_build_info",
                 "1; what runs is in the labels. Holders of one fleet must run the same version and "
                 "kernel, or partials differ in their last bits.");
-    page.Add({{"version", sources_.version}, {"kernel", sources_.kernel}}, 1);
+    page.Add(
+        {{"version", sources_.version}, {"commit", sources_.commit}, {"kernel", sources_.kernel}},
+        1);
+    AddProcess(page);
     if (!sources_.registrations.empty()) AddLeases(sources_, page);
     if (sources_.directory != nullptr) AddDirectory(*sources_.directory, page);
     if (sources_.placement != nullptr) AddPlacement(*sources_.placement, page);

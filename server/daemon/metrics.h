@@ -30,6 +30,7 @@ namespace ckv {
 struct MetricsSources {
   Clock* clock = Clock::Real();
   std::string version;
+  std::string commit;
   std::string kernel;  // the kernel target
   DirectoryState* directory = nullptr;
   const ChangeLog* directory_log = nullptr;  // null if the directory keeps its state in memory

@@ -4,10 +4,15 @@
 
 #include "server/daemon/metrics.h"
 
+#include <unistd.h>
+
+#include <vector>
+
 #include "gmock/gmock.h"
 #include "tests/server/daemon/scrape.h"
 #include "tests/server/holder/holder_fixture.h"
 #include "tests/support/temp_folder.h"
+#include "transport/socket.h"
 
 namespace ckv {
 namespace {
@@ -18,6 +23,7 @@ using testing::HasSubstr;
 
 std::unique_ptr<MetricsServer> Serve(MetricsSources sources) {
   sources.version = "1.2.3";
+  sources.commit = "0123abc";
   sources.kernel = "AVX9";
   auto server = MetricsServer::Start("127.0.0.1:0");
   CKV_CHECK(server.ok());
@@ -40,9 +46,27 @@ class HolderMetricsTest : public test::HolderTest {
   std::unique_ptr<MetricsServer> server_;
 };
 
+TEST_P(HolderMetricsTest, WhatTheProcessUses) {
+  const Scrape before = Look();
+  EXPECT_GT(before["process_cpu_seconds_total"], 0);
+  EXPECT_GT(before["process_resident_memory_bytes"], 1 << 20);
+  EXPECT_GE(before["process_virtual_memory_bytes"], before["process_resident_memory_bytes"]);
+  EXPECT_GT(before["process_threads"], 1);
+  EXPECT_GT(before["process_max_fds"], before["process_open_fds"]);
+  // It started less than a day ago.
+  const double now = static_cast<double>(WallClockMilliseconds()) / 1e3;
+  EXPECT_LT(before["process_start_time_seconds"], now + 1);
+  EXPECT_GT(before["process_start_time_seconds"], now - 86400);
+  // More than the connections of scrapes that are not closed yet.
+  std::vector<UniqueFd> more(20);
+  for (UniqueFd& fd : more) fd = UniqueFd(dup(STDERR_FILENO));
+  EXPECT_GE(Look()["process_open_fds"], before["process_open_fds"] + 10);
+}
+
 TEST_P(HolderMetricsTest, WhatIsHeldAndAnswered) {
   const Scrape before = Look();
-  EXPECT_THAT(before.text(), HasSubstr("ckv_build_info{version=\"1.2.3\",kernel=\"AVX9\"}"));
+  EXPECT_THAT(before.text(),
+              HasSubstr("ckv_build_info{version=\"1.2.3\",commit=\"0123abc\",kernel=\"AVX9\"}"));
   EXPECT_EQ(before["ckv_holder_chunks"], 5);
   EXPECT_EQ(before["ckv_holder_tokens"], 5 + 64 + 0 + 130 + 71);
   EXPECT_GE(before["ckv_holder_store_used_bytes"], 270 * 96 * 2 * 3);

@@ -1,0 +1,110 @@
+#include "server/daemon/metrics_process.h"
+
+#include <dirent.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+
+namespace ckv {
+namespace {
+
+std::string ReadAll(const char* path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// The fields of /proc/self/stat from the state on, which is field 3 of proc(5).
+constexpr size_t kFirstField = 3;
+constexpr size_t kUserTicks = 14, kSystemTicks = 15, kThreads = 20, kStartTicks = 22,
+                 kVirtualBytes = 23, kResidentPages = 24;
+
+class ProcessStat {
+ public:
+  ProcessStat() {
+    const std::string text = ReadAll("/proc/self/stat");
+    // The name of the program is in parentheses, and may have some itself.
+    const size_t name_end = text.rfind(')');
+    if (name_end == std::string::npos) return;
+    for (const absl::string_view field :
+         absl::StrSplit(absl::string_view(text).substr(name_end + 1), ' ', absl::SkipEmpty())) {
+      fields_.emplace_back(field);
+    }
+  }
+  std::optional<uint64_t> Field(size_t number) const {
+    uint64_t value = 0;
+    const size_t index = number - kFirstField;
+    if (index >= fields_.size() || !absl::SimpleAtoi(fields_[index], &value)) return std::nullopt;
+    return value;
+  }
+
+ private:
+  std::vector<std::string> fields_;
+};
+
+// Seconds since 1970 at which the system booted.
+std::optional<uint64_t> BootSeconds() {
+  const std::string text = ReadAll("/proc/stat");
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    uint64_t seconds = 0;
+    if (line.substr(0, 6) == "btime " && absl::SimpleAtoi(line.substr(6), &seconds)) return seconds;
+  }
+  return std::nullopt;
+}
+
+std::optional<uint64_t> OpenFdCount() {
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/fd"), closedir);
+  if (folder == nullptr) return std::nullopt;
+  uint64_t count = 0;
+  while (const dirent* entry = readdir(folder.get())) count += entry->d_name[0] != '.' ? 1 : 0;
+  return count - 1;  // but for the folder's own
+}
+
+}  // namespace
+
+void AddProcess(MetricsPage& page) {
+  const ProcessStat stat;
+  const auto ticks_per_second = static_cast<double>(sysconf(_SC_CLK_TCK));
+  const auto user = stat.Field(kUserTicks), system = stat.Field(kSystemTicks);
+  if (user && system) {
+    page.Counter("process_cpu_seconds_total",
+                 "Processor time. A rate of the number of processors is all of them.",
+                 static_cast<double>(*user + *system) / ticks_per_second);
+  }
+  if (const auto pages = stat.Field(kResidentPages)) {
+    page.Gauge("process_resident_memory_bytes",
+               "Memory in use, a holder's rows included. If it grows without ckv_holder_chunks, "
+               "something leaks.",
+               *pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)));
+  }
+  if (const auto bytes = stat.Field(kVirtualBytes))
+    page.Gauge("process_virtual_memory_bytes", "Addresses in use.", *bytes);
+  if (const auto threads = stat.Field(kThreads))
+    page.Gauge("process_threads", "Threads.", *threads);
+  if (const auto count = OpenFdCount()) {
+    page.Gauge("process_open_fds",
+               "Open files and sockets. Near process_max_fds: raise LimitNOFILE of the unit.",
+               *count);
+  }
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
+    page.Gauge("process_max_fds", "The most that may be open.", limit.rlim_cur);
+  const auto boot = BootSeconds(), start = stat.Field(kStartTicks);
+  if (boot && start) {
+    page.Gauge("process_start_time_seconds",
+               "When the process started, in seconds since 1970. A change is a restart.",
+               static_cast<double>(*boot) + static_cast<double>(*start) / ticks_per_second);
+  }
+}
+
+}  // namespace ckv

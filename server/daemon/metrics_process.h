@@ -1,0 +1,13 @@
+// The process metrics that client libraries of Prometheus have, by their usual names.
+
+#pragma once
+
+#include "server/daemon/metrics_page.h"
+
+namespace ckv {
+
+// Adds processor time, memory, threads, file descriptors and the start of this process, from /proc.
+// What cannot be read is left out.
+void AddProcess(MetricsPage& page);
+
+}  // namespace ckv
