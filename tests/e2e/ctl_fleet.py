@@ -132,12 +132,12 @@ class Fleet:
         """Chunk files that a holder's folder has: whole ones, each with its place."""
         return sum(1 for path in self.store(index).glob("chunks/*/*/*") if not path.suffix)
 
-    def start(self, name, *arguments):
+    def start(self, name, *arguments, listen="127.0.0.1:0"):
         ready, log = self.folder / f"{name}.ready", self.folder / f"{name}.log"
         ready.unlink(missing_ok=True)  # of an earlier life
         with log.open("wb") as out:
             process = subprocess.Popen(
-                [PROGRAMS.ckvd, f"--name={name}", "--listen=127.0.0.1:0", f"--ready-file={ready}",
+                [PROGRAMS.ckvd, f"--name={name}", f"--listen={listen}", f"--ready-file={ready}",
                  *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=out)
         self.processes.append(process)
         for _ in range(READY_TIMEOUT_S * 20):
