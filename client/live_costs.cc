@@ -119,6 +119,7 @@ void LiveCosts::HopeForHere(const ChunkGroups& groups, uint32_t group, size_t be
                             DecisionInput& input) const {
   if (!input.here.attend.empty() || live_here_.Learned(input.geometry.widths())) return;
   const KernelTargetId mine = KernelTargetIdOf(backend_.kernel_target());
+  if (mine == KernelTargetId::kUnknown) return;  // it equals nothing
   for (size_t i = begin; i < input.candidates.size(); ++i) {
     const Candidate& candidate = input.candidates[i];
     const ComputeConstants& compute = candidate.compute;

@@ -1,5 +1,6 @@
 // ckvd: reads its configuration and becomes what it says.
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -25,6 +26,11 @@ static std::vector<std::string> EnvironmentNames() {
 }
 
 int main(int argc, char** argv) {
+  // Until it is handled: a reload that comes while the configuration is read must not end this.
+  sigset_t hangup;
+  sigemptyset(&hangup);
+  sigaddset(&hangup, SIGHUP);
+  pthread_sigmask(SIG_BLOCK, &hangup, nullptr);
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const auto read_config = [&arguments] {
     return ckv::ReadConfig(

@@ -87,6 +87,8 @@ void DirectoryState::RemoveReplicas(const Corpus& gone) {
 DirectoryState::Orphans DirectoryState::OrphansOf(const Corpus& gone) const {
   Orphans orphans;
   for (const ChunkPlacement& chunk : gone.chunks) {
+    // It may be all that is left of a corpus that is not whole yet.
+    if (rebuild_.CountOf(chunk.id) > 0) continue;
     ChunkPlacement orphan = chunk;
     if (const auto places = places_.find(chunk.id); places != places_.end()) {
       for (const ChunkPlace& place : places->second) {

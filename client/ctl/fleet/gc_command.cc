@@ -145,6 +145,8 @@ absl::Status RunGc(const Ctl& ctl, const GcOptions& options) {
   }
   const GarbageTally total = Sum(result);
   CKV_RETURN_IF_ERROR(CheckDirectoryKnows(options, total));
+  // Who came back or went while holders were asked has not been counted.
+  CKV_RETURN_IF_ERROR(CheckHoldersReported(options, fleet));
   if (!options.dry_run && total.garbage_count > 0) {
     const auto progress = ctl.StartProgress("drop", "chunks", total.garbage_count);
     for (Garbage& garbage : result.holders) {

@@ -251,8 +251,11 @@ class LogFolder::Reader {
           "finished, and nobody was told of it",
           log.path, end, log.bytes - end);
       CKV_RETURN_IF_ERROR(log.file->Resize(end));
-      CKV_RETURN_IF_ERROR(log.file->Sync());
     }
+    // A process that was killed may have written a change, or made a file, and synced neither.
+    // From now on they are shown, so they must outlive a power failure.
+    CKV_RETURN_IF_ERROR(log.file->Sync());
+    CKV_RETURN_IF_ERROR(files_.SyncFolder(folder_.path_));
     folder_.sequence_ = log.frames->sequence();
     folder_.end_ = end;
     folder_.number_ = log.number;

@@ -107,23 +107,26 @@ class DirectoryRestartTest : public test::MovingChunksTest {
 
 TEST_F(DirectoryRestartTest, TheFleetGoesOn) {
   StartHolders(2);
-  StartRequester();
+  // A requester that hears of the corpus only after it asked for it would have to ask again.
   const Corpus corpus = LoadOn("c", Chunks(5), {0, 1});
+  StartRequester();
   v1::AttendReply before, meanwhile, after;
+  // Twice: the first answer is not kept if the requester's watch begins while it comes.
+  ASSERT_TRUE(Attend(&before).ok());
   ASSERT_TRUE(Attend(&before).ok());
   const std::string address = directory_->address();
   directory_stub_.reset();
   directory_channel_.reset();
   directory_.reset();
   grpc::Status asked = Attend(&meanwhile);
-  EXPECT_TRUE(asked.ok()) << "the directory is away: " << asked.error_message();
+  ASSERT_TRUE(asked.ok()) << "the directory is away: " << asked.error_message();
   StartDirectory(address);
   EXPECT_EQ(Get("c"), corpus) << "the same version, too";
   AwaitMembers(3);
   asked = Attend(&after);
-  EXPECT_TRUE(asked.ok()) << asked.error_message();
-  EXPECT_EQ(after.o(), before.o());
-  EXPECT_EQ(meanwhile.o(), before.o());
+  ASSERT_TRUE(asked.ok()) << asked.error_message();
+  EXPECT_TRUE(after.o() == before.o());
+  EXPECT_TRUE(meanwhile.o() == before.o());
   // What was known goes on, and what is told now is later.
   EXPECT_GT(LoadOn("d", Chunks(1, 2), {0}).version, corpus.version);
 }
