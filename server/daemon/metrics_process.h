@@ -7,7 +7,7 @@
 namespace ckv {
 
 // Adds processor time, memory, threads, file descriptors and the start of this process, from /proc.
-// What cannot be read is left out.
+// It leaves out values that it cannot read.
 void AddProcess(MetricsPage& page);
 
 }  // namespace ckv
