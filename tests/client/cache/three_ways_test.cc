@@ -19,6 +19,7 @@
 namespace ckv {
 namespace {
 
+constexpr int kAttendCountMax = 500;
 constexpr uint32_t kTokens = 150;  // two blocks and a part of a third
 constexpr uint32_t kDecoded = 24;
 
@@ -33,6 +34,9 @@ class ThreeWays : public testing::Test {
     prefilled_ = *engine_->Prefill(tokens_, 0, pool_, [](uint32_t) { return absl::OkStatus(); });
     fleet_.StartHolder(0);
     fleet_.Load("c", {engine_->geometry(), {MakeChunk()}}, {0});
+    MakeRequester();
+  }
+  void MakeRequester() {
     RequesterOptions options;
     options.fabrics = {fabric_.get()};
     requester_ = *Requester::Create(options, &fleet_, &fleet_);
@@ -166,9 +170,11 @@ TEST_F(ThreeWays, RowsMadeAnewComeNearAndSayTheSame) {
     return RecomputeRows(*engine_, other, tokens_, counts, call.chunk_begin, call.chunk_end,
                          call.rows, call.wanted);
   };
-  const ContextPart part = {corpus_, {}};
-  const auto context =
-      requester_->Open({.parts = {&part, 1}, .recompute = recompute}, test::Soon());
+  const auto open = [&] {
+    const ContextPart part = {corpus_, {}};
+    return requester_->Open({.parts = {&part, 1}, .recompute = recompute}, test::Soon());
+  };
+  auto context = open();
   ASSERT_TRUE(context.ok()) << context.status();
   AttendReport report;
   const auto attend = [&](uint32_t layer, const QueryView& q, const PartialView& out) {
@@ -185,8 +191,15 @@ TEST_F(ThreeWays, RowsMadeAnewComeNearAndSayTheSame) {
   const std::vector<uint16_t> q(d_qk);
   std::vector<float> answer(d_v + 2);
   const Instant give_up = test::Soon();
-  while (report.near_pairs == 0) {
+  for (int count = 1; report.near_pairs == 0; ++count) {
     ASSERT_LT(Clock::Real()->Now(), give_up);
+    // A requester measures its costs once. On a busy machine they may say that near rows never pay.
+    if (count % kAttendCountMax == 0) {
+      context = absl::CancelledError("of the requester before");
+      MakeRequester();
+      context = open();
+      ASSERT_TRUE(context.ok()) << context.status();
+    }
     float* const o = answer.data();
     ASSERT_TRUE(attend(0, {q.data(), 1, d_qk}, {o, o + d_v, o + d_v + 1, PartialDtype::kF32}).ok());
   }
