@@ -185,8 +185,8 @@ void Run(benchmark::State& state, const std::string& target, Form form) {
   state.SetLabel(target);
 }
 
-// What this host's own constants (client/cache/calibrate_here.h) have for the floor of a token,
-// beside a plain read of its row.
+// Compares the floor of a token in this host's constants (client/cache/calibrate_here.h) with a
+// plain read of its row.
 void RunHere(benchmark::State& state, const std::string& target) {
   UseTarget(target);
   const Measured& measured = GridOf(target);

@@ -152,8 +152,16 @@ def write_inputs(folder):
 class Faults:
     """Each method makes the fault of one alert, and returns what mends it. `instance` is the label of the alert."""
 
-    def __init__(self, fleet, folder):
-        self.fleet, self.folder = fleet, folder
+    def __init__(self, fleet, folder, prometheus):
+        self.fleet, self.folder, self.prometheus = fleet, folder, prometheus
+        self.lives = set()
+
+    def await_scrape(self, instance):
+        """Until Prometheus has seen a life of the process that it had not seen before."""
+        def new_life():
+            found = self.prometheus.query(f'process_start_time_seconds{{instance="{instance}"}}')
+            return {one["value"][1] for one in found} - self.lives
+        self.lives |= wait_until("the life is scraped", new_life)
 
     def CkvDoesNotAnswer(self):
         self.fleet.end("h1", signal.SIGKILL)
@@ -213,7 +221,7 @@ class Faults:
         for _ in range(4):
             self.fleet.end("h1")
             self.fleet.holder(1)
-            time.sleep(1.5 * SCRAPE_S)  # each life is scraped
+            self.await_scrape(self.fleet.metrics["h1"])
         return self.fleet.metrics["h1"], lambda: None
 
     def CkvFilesNearLimit(self):
@@ -269,7 +277,7 @@ def test(folder):
         print(f"== {len(list(expressions()))} queries have data")
         quiet(prometheus)
         names = re.findall(r"alert: (\w+)", (RULES / "alerts.yaml").read_text())
-        faults = Faults(fleet, folder)
+        faults = Faults(fleet, folder, prometheus)
         for name in names:
             check_alert(prometheus, faults, name)
             quiet(prometheus)

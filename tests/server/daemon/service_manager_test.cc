@@ -21,7 +21,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// What systemd's end of NOTIFY_SOCKET gets.
+// Takes the place of systemd at NOTIFY_SOCKET, and keeps each message.
 class NotifySocket {
  public:
   explicit NotifySocket(const std::string& path)

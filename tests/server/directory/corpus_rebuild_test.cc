@@ -101,7 +101,7 @@ TEST_F(CorpusRebuildTest, AContradictionIsToldAndNeverGiven) {
   EXPECT_FALSE(rebuild.TakeWhole());
   EXPECT_TRUE(rebuild.Find({"", "c"})->conflict);
   EXPECT_EQ(rebuild.Find({"", "c"})->missing_count, 0u);
-  // Of another length, or another model.
+  // These parts have another length, or another model.
   for (const bool longer : {true, false}) {
     Corpus second = Spread("d", 7, 6);
     ASSERT_TRUE(Report(second, "h0").ok());

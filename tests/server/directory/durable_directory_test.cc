@@ -82,7 +82,7 @@ TEST_F(DurableDirectoryTest, ARestartForgetsNoCorpusAndNoDrop) {
   EXPECT_THAT(Listed("acme"),
               ElementsAre(absl::StrCat("gpl ", *again), absl::StrCat("gpl ", *mine)));
   EXPECT_EQ(state->counts().placement_count, 7u);
-  // What a client knew of a corpus is still what it was.
+  // Each corpus still has the version that a client knew.
   EXPECT_EQ(state->Publish(CorpusOf("gpl", 1, 5), true, *gpl).status().code(),
             StatusCode::kFailedPrecondition);
   const auto later = state->Publish(CorpusOf("gpl", 1, 5), true, *again);
@@ -264,7 +264,7 @@ TEST_F(DurableDirectoryTest, ManyCallersAtOnce) {
     return fails ? absl::UnavailableError("EIO") : absl::OkStatus();
   });
   constexpr int kThreads = 8, kChanges = 150;
-  std::vector<uint64_t> versions(kThreads);  // of each thread's corpus; 0: it is not there
+  std::vector<uint64_t> versions(kThreads);  // one a thread; 0 if its corpus is dropped
   std::atomic<int> refused{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {

@@ -267,7 +267,7 @@ TEST_F(LogFolderTest, ALaterBuildsFilesAreRefusedWithTheReason) {
                            HasSubstr("later version of ckv")));
 }
 
-// What happens to a folder in these tests: appends, a new log, a snapshot, and appends again.
+// Uses a folder as these tests do: appends, a new log, a snapshot, and appends again.
 struct Story {
   std::vector<std::string> all = SomeRecords();
   std::vector<std::shared_ptr<const Corpus>> corpora = {test::RandomCorpus("s", 1, 30, 1)};
@@ -315,7 +315,7 @@ TEST_F(LogFolderTest, AProcessThatDiesAtAnyCallLosesNothing) {
     files.set_hook({});
     auto folder = Open();
     ASSERT_TRUE(folder.ok()) << death << ": " << folder.status();
-    // What was durable when the process died may be there although nobody was told.
+    // A change may be there that was durable at the death and that nobody was told of.
     auto one_more = played.acknowledged;
     if (!played.tried.empty()) one_more.push_back(played.tried);
     EXPECT_THAT(records, testing::AnyOf(played.acknowledged, one_more, story.AfterSnapshot()))
