@@ -158,6 +158,8 @@ TEST_P(FleetTest, AHolderKilledMidStreamIsUnavailableAndNeverWrong) {
   const std::vector<uint16_t> q = test::RandomBf16(16 * corpus.geometry.d_qk, rng);
   v1::AttendRequest request = test::AttendOf("c", 1, q, corpus.geometry.d_qk);
   request.set_timeout_ms(5000);
+  // Policy auto pulls rows that are asked for often, and then needs no holder.
+  request.set_policy(v1::CONTEXT_POLICY_ROUTE);
 
   Call call;
   const auto stream = requester_->AttendStream(call.get());
@@ -208,6 +210,7 @@ TEST_P(FleetTest, AStoppedHolderEndsInTheDeadline) {
   std::mt19937 rng(6);
   const std::vector<uint16_t> q = test::RandomBf16(corpus.geometry.d_qk, rng);
   v1::AttendRequest request = test::AttendOf("c", 0, q, corpus.geometry.d_qk);
+  request.set_policy(v1::CONTEXT_POLICY_ROUTE);  // rows near the requester need no holder
   v1::AttendReply reply;
   ASSERT_TRUE(Attend(request, &reply).ok());
   const std::string o = reply.o();
