@@ -22,6 +22,18 @@ bool IsKnown(const Candidate& candidate) {
          (!compute.curve.empty() || compute.base_us > 0 || compute.per_row_token_us > 0);
 }
 
+// Takes the time of a slice that was pulled from a holder, and how far it is from what was known.
+void ObserveSlice(HolderPeer& peer, const Geometry& geometry, uint64_t bytes, double took_us) {
+  if (const auto known = peer.FabricFor(geometry); known && bytes >= LivePull::kBytesMin) {
+    const double bandwidth = known->pull_bandwidth_bytes_per_s > 0
+                                 ? known->pull_bandwidth_bytes_per_s
+                                 : known->bandwidth_bytes_per_s;
+    if (bandwidth > 0)
+      peer.pull_ratios.Observe(known->t_probe_us + double(bytes) / bandwidth * 1e6, took_us);
+  }
+  peer.pull.Observe(bytes, took_us);
+}
+
 // Calls `visit` with each chunk of a call that has tokens.
 template <typename Visit>
 void ForEachChunk(const QuoteCall& call, Visit visit) {
@@ -223,7 +235,7 @@ void LiveCosts::ObservePull(const FetchCall& call, Duration took) {
   const uint32_t group = (*groups)->Of(call.chunk_begin);
   if (group == ChunkGroups::kNoGroup) return;
   for (HolderPeer* const peer : (*groups)->PeersOf(group))
-    peer->pull.Observe(bytes, double(took.count()) / 1e3);
+    ObserveSlice(*peer, call.corpus->geometry, bytes, double(took.count()) / 1e3);
 }
 
 bool LiveCosts::HaveTarget(const std::shared_ptr<const Corpus>& corpus, KernelTargetId target) {

@@ -38,22 +38,6 @@ bool HasFabric(const RequesterOptions& options, FabricKind kind) {
                      [&](const Fabric* fabric) { return fabric->kind() == kind; });
 }
 
-RequesterNearStats NearStatsOf(const Actor::Stats& stats) {
-  return {.bytes = stats.near_bytes,
-          .bytes_max = stats.near_bytes_max,
-          .chunk_count = stats.near_chunks,
-          .pull_count = stats.pulls,
-          .pull_failed_count = stats.pulls_failed,
-          .eviction_count = stats.evictions,
-          .pulled_bytes = stats.pulled_bytes,
-          .mapped_bytes = stats.mapped_bytes,
-          .routed_us = stats.routed_us,
-          .saved_us = stats.saved_us,
-          .pulled_us = stats.pulled_us,
-          .recomputed_token_count = stats.recomputed_tokens,
-          .decisions = stats.decisions};
-}
-
 absl::Status CheckOptions(const RequesterOptions& options, const DirectoryControl* directory,
                           const HolderControlFactory* holders) {
   if (directory == nullptr || holders == nullptr || options.clock == nullptr)
@@ -111,6 +95,14 @@ struct Requester::State {
     own_fabrics.push_back(NewShmFabric(options.clock));
     own_fabrics.push_back(NewTcpFabric(options.clock));
     for (const auto& fabric : own_fabrics) link_options.fabrics.push_back(fabric.get());
+  }
+
+  // Runs a call, and counts how long it took if it succeeded.
+  absl::Status Timed(LatencyHistogram& histogram, absl::FunctionRef<absl::Status()> call) {
+    const Instant begin = clock->Now();
+    absl::Status status = call();
+    if (status.ok()) histogram.Add(clock->Now() - begin);
+    return status;
   }
 
   absl::Status Fetch(const FetchCall& call, const Fetcher::Place* place, Fetcher::Sink sink,
@@ -178,7 +170,9 @@ struct Requester::State {
             return wanted() ? absl::OkStatus() : absl::CancelledError("the requester is closing");
           },
           actor_attempts);
-      if (status.ok()) costs.ObservePull(call, clock->Now() - begin);
+      const Duration took = clock->Now() - begin;
+      if (status.ok()) costs.ObservePull(call, took);
+      if (status.ok()) counters.pull.Add(took);
       return status;
     };
     return tools;
@@ -246,8 +240,7 @@ struct Requester::State {
   PeerTable peers;
   LiveCosts costs;
   NearSource* const near_source;
-  std::atomic<uint64_t> reused_token_count{0};  // tokens of contexts that were opened
-  CallContextPool pool;                         // its lanes go before what they use
+  CallContextPool pool;  // its lanes go before what they use
   Attempts attempts;
   // The actor's own, so that it takes none from calls.
   CallContextPool actor_pool;
@@ -327,7 +320,7 @@ absl::StatusOr<Context> Requester::Open(const ContextSpec& spec, Instant deadlin
     return AttemptResult{context.router.Warm(call)};
   }));
   CKV_RETURN_IF_ERROR(state_->actor.Watch(state, spec, deadline));
-  state_->reused_token_count.fetch_add(state->token_count(), std::memory_order_relaxed);
+  state_->counters.reused_tokens.fetch_add(state->token_count(), std::memory_order_relaxed);
   return Context(std::move(state), spec.expect);
 }
 
@@ -381,13 +374,16 @@ absl::StatusOr<Ticket> Requester::Submit(const LayerCall& call, const PartialVie
 
 absl::Status Requester::Fetch(const FetchCall& call,
                               absl::FunctionRef<absl::Status(const FetchedRows&)> sink) {
-  return state_->Fetch(call, /*place=*/nullptr, sink, state_->attempts);
+  return state_->Timed(state_->counters.fetch, [&] {
+    return state_->Fetch(call, /*place=*/nullptr, sink, state_->attempts);
+  });
 }
 
 absl::Status Requester::Fetch(const FetchCall& call,
                               absl::FunctionRef<std::span<std::byte>(const RowRun&)> place,
                               absl::FunctionRef<absl::Status(const FetchedRows&)> sink) {
-  return state_->Fetch(call, &place, sink, state_->attempts);
+  return state_->Timed(state_->counters.fetch,
+                       [&] { return state_->Fetch(call, &place, sink, state_->attempts); });
 }
 
 absl::Status Requester::FetchSelection(const SelectionCall& call,
@@ -405,7 +401,9 @@ absl::Status Requester::FetchSelection(const SelectionCall& call,
     shown = context.fetcher.shown();
     return AttemptResult{std::move(status), !refused};
   };
-  return state_->attempts.Run(call.corpus.get(), call.deadline, fetch);
+  return state_->Timed(state_->counters.fetch, [&] {
+    return state_->attempts.Run(call.corpus.get(), call.deadline, fetch);
+  });
 }
 
 absl::Status Requester::FetchSelection(
@@ -439,6 +437,7 @@ absl::Status Requester::FetchInto(const FetchCall& call, PagedCache& cache,
     *report = {fetch.rows_taken(), reopen_count, state_->clock->Now() - begin};
   }
   if (!status.ok()) return fetch.Describe(status);
+  state_->counters.fetch.Add(state_->clock->Now() - begin);
   return std::move(fetch).Commit();
 }
 
@@ -474,19 +473,8 @@ absl::StatusOr<std::vector<GroupQuote>> Requester::Quote(const QuoteCall& call) 
   });
 }
 
-RequesterStats Requester::Stats() const {
-  const CallCounters& counters = state_->counters;
-  const auto read = [](const auto& counter) { return counter.load(std::memory_order_relaxed); };
-  return {.discarded_reply_count = read(counters.discarded),
-          .rdma_fallback_count = read(counters.rdma_fallbacks),
-          .retry_count = read(counters.retries),
-          .retry_refused_count = read(counters.retries_refused),
-          .failover_count = read(counters.failovers),
-          .reopen_count = read(counters.reopens),
-          .fetch_count = read(counters.fetches),
-          .explain_count = read(counters.explains),
-          .reused_token_count = read(state_->reused_token_count),
-          .near = NearStatsOf(state_->actor.stats())};
+RequesterStats Requester::Stats(size_t corpus_count_max) const {
+  return StatsOf(state_->counters, state_->actor.stats(), corpus_count_max);
 }
 
 std::vector<HolderView> Requester::Holders() const {

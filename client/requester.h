@@ -61,7 +61,6 @@
 #include "absl/status/statusor.h"
 #include "attention/backend.h"
 #include "attention/partial.h"
-#include "client/act/act_reason.h"
 #include "client/call/ticket.h"
 #include "client/calls.h"
 #include "client/context/context.h"
@@ -69,6 +68,7 @@
 #include "client/decide/quote.h"
 #include "client/holders/control.h"
 #include "client/holders/holder_view.h"
+#include "client/requester_stats.h"
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
 #include "transport/fabric.h"
@@ -76,9 +76,8 @@
 namespace ckv {
 
 struct RequesterOptions;  // below, after the class
-struct RequesterStats;
-struct CacheSequenceId;  // client/cache/paged_cache.h
-class NearSource;        // client/near/near_rows.h
+struct CacheSequenceId;   // client/cache/paged_cache.h
+class NearSource;         // client/near/near_rows.h
 class PagedCache;
 class NetworkOracle;  // client/decide/network_oracle.h
 struct Profile;       // client/decide/profile_file.h
@@ -309,8 +308,9 @@ class Requester {
   // short locks only.
   std::vector<HolderView> KnownHolders() const;
 
-  // Returns the counters. Takes no lock but the near store's, and delays no call.
-  RequesterStats Stats() const;
+  // Returns the counters. Takes no lock that a call holds for long. The hottest corpora are at most
+  // `corpus_count_max`.
+  RequesterStats Stats(size_t corpus_count_max = 0) const;
 
  private:
   struct State;
@@ -365,40 +365,6 @@ struct RequesterOptions {
   // row widths and the kernel target it was measured with. Otherwise it is ignored, with one
   // warning in the log. If null, there is none.
   std::shared_ptr<const Profile> profile;
-};
-
-// The near store, and what pulling gained by the cost model. Times are microseconds.
-struct RequesterNearStats {
-  uint64_t bytes = 0;  // in use, of bytes_max
-  uint64_t bytes_max = 0;
-  uint32_t chunk_count = 0;
-  uint64_t pull_count = 0;  // a run of chunks each
-  uint64_t pull_failed_count = 0;
-  uint64_t eviction_count = 0;
-  uint64_t pulled_bytes = 0;
-  uint64_t mapped_bytes = 0;            // rows of holders on this host, used where they lie
-  double routed_us = 0;                 // lost by routing what could have been near
-  double saved_us = 0;                  // saved by what was near
-  double pulled_us = 0;                 // the time of all pulls
-  uint64_t recomputed_token_count = 0;  // made anew by contexts' own functions
-  // How often a use of a run was decided so, [primitive][reason].
-  DecisionCounts decisions{};
-};
-
-// Counters since the requester was made, over all calls.
-struct RequesterStats {
-  uint64_t discarded_reply_count = 0;  // replies that nobody waited for (I1)
-  uint64_t rdma_fallback_count = 0;    // lanes on tcp that should use verbs
-  uint64_t retry_count = 0;            // retries that overloaded holders asked for
-  // Retries asked for but not made, because the budget was spent (client/holders/retry.h).
-  uint64_t retry_refused_count = 0;
-  uint64_t failover_count = 0;  // attempts made again with another replica
-  uint64_t reopen_count = 0;    // attempts made again over a new session
-  uint64_t fetch_count = 0;     // calls of Fetch, FetchSelection and FetchInto
-  uint64_t explain_count = 0;   // calls of Explain
-  // Tokens of all contexts that were opened: each would have been prefilled again without ckv.
-  uint64_t reused_token_count = 0;
-  RequesterNearStats near;
 };
 
 }  // namespace ckv

@@ -45,6 +45,7 @@
 #include "client/decide/pull_rule.h"
 #include "client/near/near_store.h"
 #include "proto/base/clock.h"
+#include "proto/base/latency_histogram.h"
 
 namespace ckv {
 
@@ -55,6 +56,21 @@ struct StepCost {
   double pull_us = 0;  // once, of all its chunks
   // To make a token of it anew, all layers, as a profile has it. Unset if none does.
   std::optional<double> prefill_token_us;
+};
+
+// Counters since the actor was made.
+struct ActorStats {
+  uint64_t near_bytes = 0, near_bytes_max = 0;
+  uint32_t near_chunks = 0;
+  uint64_t pulls = 0, pulls_failed = 0, evictions = 0;
+  uint64_t pulled_bytes = 0;
+  uint64_t mapped_bytes = 0;  // in copies made by holders on this host
+  uint64_t recomputed_tokens = 0;
+  LatencyCounts recompute;  // each time that rows were made anew
+  DecisionCounts decisions{};
+  double routed_us = 0;  // time lost by routing, as the cost model has it
+  double saved_us = 0;   // time saved by near rows
+  double pulled_us = 0;  // prices of all pulls
 };
 
 // The actor's hands. Those that may wait are called by its threads alone.
@@ -132,18 +148,7 @@ class Actor {
     return store_.Find(id, geometry) != nullptr;
   }
 
-  struct Stats {
-    uint64_t near_bytes = 0, near_bytes_max = 0;
-    uint32_t near_chunks = 0;
-    uint64_t pulls = 0, pulls_failed = 0, evictions = 0;
-    uint64_t pulled_bytes = 0;
-    uint64_t mapped_bytes = 0;  // in copies made by holders on this host
-    uint64_t recomputed_tokens = 0;
-    DecisionCounts decisions{};
-    double routed_us = 0;  // time lost by routing, as the cost model has it
-    double saved_us = 0;   // time saved by near rows
-    double pulled_us = 0;  // prices of all pulls
-  };
+  using Stats = ActorStats;
   Stats stats() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // Waits until nothing is due and nothing is being pulled. For tests.

@@ -279,7 +279,8 @@ absl::Status Actor::MakeAnew(Job& job) {
   uint64_t tokens = 0;
   for (uint32_t i = call.chunk_begin; i < call.chunk_end; ++i)
     tokens += call.corpus->chunks[i].token_count;
-  const double us = double((options_.clock->Now() - begin).count()) / 1e3;
+  const Duration took = options_.clock->Now() - begin;
+  const double us = double(took.count()) / 1e3;
   absl::MutexLock lock(&mu_);
   if (!status.ok()) {
     job.watched->recompute_failed = true;
@@ -288,6 +289,7 @@ absl::Status Actor::MakeAnew(Job& job) {
   const auto [known, is_new] = made_us_.emplace(ModelOf(context.geometry()), us / double(tokens));
   if (!is_new) known->second = (known->second + us / double(tokens)) / 2;
   stats_.recomputed_tokens += tokens;
+  stats_.recompute.Add(took);
   return status;
 }
 

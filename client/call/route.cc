@@ -37,6 +37,7 @@ Router::Router(const LinkOptions* options, LinkTable* links, Exchange* exchange,
                ComputeStream* stream)
     : clock_(options->clock),
       live_here_(options->here),
+      counters_(options->counters),
       shape_(options->shape),
       links_(*links),
       exchange_(*exchange),
@@ -386,11 +387,14 @@ void Router::Learn(const PlannedFrame& planned, const Frame& frame, const Exchan
                        *clock_);
   }
   peer.queue_ns.store(reply.header.queue_ns, std::memory_order_relaxed);
-  const double held_us = (double(reply.header.compute_ns) + double(reply.header.queue_ns)) / 1e3;
+  if (!Timed()) return;
+  const Duration on_lane =
+      clock_->Now() - reply.posted -
+      std::chrono::nanoseconds(uint64_t{reply.header.compute_ns} + reply.header.queue_ns);
+  if (counters_ != nullptr) counters_->lanes[static_cast<size_t>(fabric)].Add(on_lane);
   // A lane over a fabric that is no longer the chosen one tells nothing about it.
-  if (Timed() && fabric == peer.fabric_kind.load(std::memory_order_relaxed)) {
-    peer.fabric.Observe(bytes, double((clock_->Now() - reply.posted).count()) / 1e3 - held_us);
-  }
+  if (fabric == peer.fabric_kind.load(std::memory_order_relaxed))
+    peer.fabric.Observe(bytes, double(on_lane.count()) / 1e3);
 }
 
 // Takes memory for one more near piece, if there is enough.
@@ -423,12 +427,25 @@ void Router::CountPairs(AttendReport& report) const {
   report.own_pairs += OwnPairs();
 }
 
+void Router::CountCall(Duration elapsed) {
+  if (counters_ == nullptr) return;
+  const bool asked =
+      std::any_of(flows().begin(), flows().end(), [](const Flow& flow) { return flow.asked; });
+  (asked ? counters_->route : counters_->near).Add(elapsed);
+  for (const RouteSegment& segment : call_->segments) {
+    for (const std::shared_ptr<const Corpus>& corpus : segment.context->corpora())
+      counters_->corpora.Count(*corpus, segment.row_count);
+  }
+}
+
 void Router::Finish(AttendReport* report) {
+  const Duration elapsed = clock_->Now() - begin_;
+  CountCall(elapsed);
   double routed_us = 0;  // 0 unless all of it was routed for watched contexts
   for (const RouteSegment& segment : call_->segments) {
     if (!segment.context->watched()) continue;
     if (routed_us == 0 && near_pairs_ == 0 && call_->prompt)
-      routed_us = double((clock_->Now() - begin_).count()) / 1e3;
+      routed_us = double(elapsed.count()) / 1e3;
     uint32_t own_count = 0;
     for (const OwnRows& own : segment.own) own_count += own.rows.count;
     segment.context->CountCall({segment.row_count, call_->q.count, segment.selection.k, own_count,
@@ -455,7 +472,7 @@ void Router::Finish(AttendReport* report) {
   report->grade = GradeOf(call_->grade, call_->wire);
   report->same_bits_anywhere =
       call_->wire == PartialDtype::kF32 && !targets_differ_ && !report->approximate;
-  report->elapsed = clock_->Now() - begin_;
+  report->elapsed = elapsed;
 }
 
 }  // namespace ckv

@@ -16,6 +16,7 @@
 #include "client/calls.h"
 #include "client/context/attend_plan.h"
 #include "client/context/route_call.h"
+#include "client/holders/counters.h"
 #include "client/holders/link_table.h"
 #include "client/learn/live_here.h"
 #include "proto/kernel_target.h"
@@ -131,11 +132,13 @@ class Router {
   void AddOwnParts(const PlannedBlock& block);
   void CloseBlock(uint32_t block);
   void CountPairs(AttendReport& report) const;
+  void CountCall(Duration elapsed);
 
   std::span<Flow> flows() { return {flows_.data(), lines_.size()}; }
 
   Clock* const clock_;
   LiveHere* const live_here_;
+  CallCounters* const counters_;  // may be null
   const LaneShape shape_;
   LinkTable& links_;
   Exchange& exchange_;

@@ -2,8 +2,13 @@
 
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
+
+#include "client/holders/corpus_meter.h"
+#include "proto/base/latency_histogram.h"
+#include "transport/fabric.h"
 
 namespace ckv {
 
@@ -14,10 +19,16 @@ struct CallCounters {
   std::atomic<uint64_t> retries{0};         // retries that overloaded holders asked for
   // Retries asked for but not made, because the budget was spent.
   std::atomic<uint64_t> retries_refused{0};
-  std::atomic<uint64_t> failovers{0};  // attempts made again with another replica
-  std::atomic<uint64_t> reopens{0};    // attempts made again over a new session
-  std::atomic<uint64_t> fetches{0};    // calls that fetch ranges, selections, or into a cache
-  std::atomic<uint64_t> explains{0};   // calls of Explain
+  std::atomic<uint64_t> failovers{0};      // attempts made again with another replica
+  std::atomic<uint64_t> reopens{0};        // attempts made again over a new session
+  std::atomic<uint64_t> fetches{0};        // calls that fetch ranges, selections, or into a cache
+  std::atomic<uint64_t> explains{0};       // calls of Explain
+  std::atomic<uint64_t> reused_tokens{0};  // tokens of contexts that were opened
+
+  // How long calls and lanes took (RequesterLatency, client/requester_stats.h).
+  LatencyHistogram route, near, fetch, pull;
+  std::array<LatencyHistogram, kFabricKindEnd> lanes;
+  CorpusMeter corpora;
 };
 
 }  // namespace ckv

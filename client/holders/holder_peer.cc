@@ -52,6 +52,8 @@ HolderView HolderPeer::View() const {
   view.fabric = fabric_kind.load(std::memory_order_relaxed);
   view.constants = fabric.Get().value_or(FabricConstants{});
   view.model_error = model.error();
+  view.route_ratios = model.ratios();
+  view.pull_ratios = pull_ratios.Read();
   view.in_flight = in_flight.Get();
   return view;
 }

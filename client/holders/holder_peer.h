@@ -116,6 +116,7 @@ class HolderPeer {
 
   LiveFabric fabric;
   LivePull pull;
+  RatioHistogram pull_ratios;  // slices against the constants known before each
   LiveModel model;
   std::atomic<int64_t> probed_ns{0};  // when `fabric` was last set by a probe
   InFlight in_flight;

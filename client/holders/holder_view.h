@@ -9,6 +9,7 @@
 
 #include "client/decide/profile.h"
 #include "client/holders/control.h"
+#include "client/learn/ratio_histogram.h"
 #include "transport/fabric.h"
 
 namespace ckv {
@@ -58,6 +59,9 @@ struct HolderView {
   // before 16 of them. It is also unset while the fabric was never probed or nothing is known of
   // the kernel's time.
   std::optional<double> model_error;
+  // Measured / predicted since the start: of the same calls, and of slices that were pulled.
+  RatioCounts route_ratios;
+  RatioCounts pull_ratios;
 };
 
 }  // namespace ckv

@@ -105,8 +105,10 @@ void LiveModel::Observe(const AnsweredFrame& frame, const std::optional<FabricCo
     Workload work;
     work.rows = 1;
     work.exchange_bytes = double(frame.bytes);
-    error_.Observe(RouteRound(work, candidate).total_us,
-                   double((clock.Now() - frame.posted).count()) / 1e3);
+    const double round_us = RouteRound(work, candidate).total_us;
+    const double took_us = double((clock.Now() - frame.posted).count()) / 1e3;
+    error_.Observe(round_us, took_us);
+    ratios_.Observe(round_us, took_us);
   }
   live.Observe(time, double(frame.compute_ns) / 1e3);
 }

@@ -11,6 +11,7 @@
 #include "client/decide/profile_seed.h"
 #include "client/learn/live_error.h"
 #include "client/learn/live_kernel.h"
+#include "client/learn/ratio_histogram.h"
 #include "proto/base/clock.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
@@ -68,6 +69,8 @@ class LiveModel {
 
   // Returns LiveError's median over whole calls of one frame, from post to answer.
   std::optional<double> error() const { return error_.Median(); }
+  // Returns measured / predicted of the same calls, all since the start.
+  RatioCounts ratios() const { return ratios_.Read(); }
   // Returns the live factors of what ComputeFor gives, by a seed's curve or without; 1 at first.
   LiveFactors curve_factors() const { return of_curve_.Get(); }
   LiveFactors points_factors(const RowWidths& widths) const;
@@ -94,6 +97,7 @@ class LiveModel {
   LiveKernel of_curve_;
   std::array<Fit, kWidthsMax> fits_;
   LiveError error_;
+  RatioHistogram ratios_;
 };
 
 }  // namespace ckv

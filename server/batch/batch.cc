@@ -274,6 +274,7 @@ void Batch::Reply(uint32_t waiting_count) {
   Bump(counters_->batch_count, computed_.kernel_call_count);
   if (computed_.kernel_call_count != 0) {
     Bump(counters_->compute_ns, static_cast<uint64_t>(computed_.elapsed.count()));
+    counters_->kernel.AddAlone(computed_.elapsed);
   }
   for (uint32_t i = 0; i < item_count_; ++i) {
     Item& item = items_[i];
@@ -303,7 +304,9 @@ void Batch::Post(Item& item, uint32_t behind_count) {
   }
   const bool attended = item.ready.header.kind == WireKind::kAttend;
   item.reply.compute_ns = attended ? Saturate32(computed_.elapsed.count()) : 0;
-  item.reply.queue_ns = Saturate32((computed_.started - item.ready.arrived).count());
+  const Duration waited = computed_.started - item.ready.arrived;
+  if (attended) counters_->attend_wait.AddAlone(waited);
+  item.reply.queue_ns = Saturate32(waited.count());
   item.reply.queue_depth = behind_count;
   PostReply(item.ready, item.reply, *counters_);
 }

@@ -29,7 +29,6 @@
 #include "server/daemon/daemon_parts.h"
 #include "server/daemon/kernel_start.h"
 #include "server/daemon/live_parts.h"
-#include "server/daemon/metrics.h"
 #include "server/directory/local_directory.h"
 #include "server/directory/registration.h"
 #include "server/edge/service_gate.h"
@@ -131,8 +130,9 @@ struct Daemon::State {
   std::unique_ptr<ChannelWatch> directory_channel;  // null if the directory is of this process
   std::unique_ptr<WatchStub> watch;
   std::unique_ptr<DaemonScrub> scrub;  // set on a holder
-  std::unique_ptr<MetricsServer> metrics;
+  std::unique_ptr<WebServer> web;
   std::string metrics_address;  // as bound
+  const Instant started = clock->Now();
   bool ready = false;
   bool drained = false;
 };
@@ -272,15 +272,9 @@ absl::Status Daemon::State::StartServer() {
 }
 
 void Daemon::State::AddRegistration(MemberRole role, LeaseGate* lease) {
-  RegistrationOptions options;
-  options.member.id.name = config.name;
-  // A name is one lease: of two roles in one process the requester takes another.
-  if (role == MemberRole::kRequester && holder != nullptr) options.member.id.name += ".requester";
-  options.member.role = role;
+  RegistrationOptions options = RegistrationOptionsOf(config, role, clock);
   options.member.control_address = address;
   options.member.kernel_target = KernelTargetIdOf(backend->kernel_target());
-  options.ttl = config.lease_ttl;
-  options.clock = clock;
   if (role == MemberRole::kHolder) {
     options.on_lease = [this](const LeaseGrant& grant, uint64_t placed_change_count) {
       placement->keeper().Note(grant, placed_change_count);
@@ -327,15 +321,18 @@ void Daemon::State::StartMembers() {
 
 absl::Status Daemon::State::ListenForMetrics() {
   if (config.metrics_address.empty()) return absl::OkStatus();
-  CKV_ASSIGN_OR_RETURN(metrics, StartMetrics(config.metrics_address));
-  metrics_address = metrics->address();
+  CKV_ASSIGN_OR_RETURN(web, StartWeb(config.metrics_address, clock));
+  metrics_address = web->address();
   return absl::OkStatus();
 }
 
 void Daemon::State::ServeMetrics() {
-  if (metrics == nullptr) return;
-  MetricsSources sources;
+  if (web == nullptr) return;
+  WebSources sources;
   sources.clock = clock;
+  sources.name = config.name;
+  sources.roles = config.role;
+  sources.started = started;
   sources.version = std::string(Version());
   sources.commit = std::string(Commit());
   sources.kernel = std::string(backend->kernel_target());
@@ -355,8 +352,8 @@ void Daemon::State::ServeMetrics() {
   for (const auto& registration : registrations) {
     sources.registrations.push_back(registration.get());
   }
-  metrics->Serve(std::move(sources));
-  Log().info("metrics at http://{}/metrics", metrics_address);
+  web->Serve(std::move(sources));
+  Log().info("metrics at http://{0}/metrics, a page at http://{0}/", metrics_address);
 }
 
 void Daemon::State::SetHealth(const char* service, bool serving, bool& was) {
@@ -374,9 +371,9 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, File
   CKV_RETURN_IF_ERROR(state->Name());
   CKV_ASSIGN_OR_RETURN(state->profile, LoadProfile(config));
   CKV_ASSIGN_OR_RETURN(const auto kernels, SettleKernelTarget(config, state->profile.get()));
+  CKV_RETURN_IF_ERROR(state->ListenForMetrics());  // so that probes see a store being read
   CKV_RETURN_IF_ERROR(state->StartRoles());
   if (kernels.to_keep) KeepKernelTarget(config).IgnoreError();
-  CKV_RETURN_IF_ERROR(state->ListenForMetrics());
   CKV_RETURN_IF_ERROR(state->StartServer());
   for (const auto& [service, present] :
        {std::pair{v1::DirectoryService::service_full_name(), state->directory != nullptr},
@@ -442,6 +439,7 @@ absl::Status Daemon::Tick() {
                       (!state.holder || state.holder_serving) &&
                       (!state.requester || state.requester_serving),
                   state.whole_serving);
+  if (state.web != nullptr) state.web->Note(state.whole_serving, status());
   if (state.ready || !registered) return absl::OkStatus();
   if (!state.config.ready_file.empty()) {
     CKV_RETURN_IF_ERROR(WriteOutput(state.config.ready_file, state.address + "\n"));
@@ -479,7 +477,7 @@ void Daemon::Drain(Instant deadline) {
   state.gate.End();
   idle_by(std::min(half + kReplyGrace, std::max(deadline, half)));
   if (state.holder) state.holder->Drain(std::max(deadline, now));
-  state.metrics.reset();  // it reads the registrations
+  state.web.reset();  // it reads the registrations
   if (state.replicas) {
     state.near->SetKeeper(nullptr);
     state.replicas->SetRegistration(nullptr);

@@ -193,8 +193,20 @@ absl::StatusOr<RequesterOptions> RequesterOptionsOf(const Config& config) {
   return options;
 }
 
-absl::StatusOr<std::unique_ptr<MetricsServer>> StartMetrics(const std::string& address) {
-  absl::StatusOr<std::unique_ptr<MetricsServer>> started = MetricsServer::Start(address);
+RegistrationOptions RegistrationOptionsOf(const Config& config, MemberRole role, Clock* clock) {
+  RegistrationOptions options;
+  options.member.id.name = config.name;
+  // A name is one lease: of two roles in one process the requester takes another.
+  if (role == MemberRole::kRequester && config.HasRole("holder"))
+    options.member.id.name += ".requester";
+  options.member.role = role;
+  options.ttl = config.lease_ttl;
+  options.clock = clock;
+  return options;
+}
+
+absl::StatusOr<std::unique_ptr<WebServer>> StartWeb(const std::string& address, Clock* clock) {
+  absl::StatusOr<std::unique_ptr<WebServer>> started = WebServer::Start(address, clock);
   if (started.ok()) return started;
   return absl::UnavailableError(
       absl::StrFormat("cannot serve metrics on %s: %s; choose another address by --metrics-address",

@@ -17,7 +17,6 @@
 #include "proto/base/clock.h"
 #include "proto/base/host_port.h"
 #include "server/daemon/config.h"
-#include "server/daemon/metrics.h"
 #include "server/directory/durable_directory.h"
 #include "server/directory/registration.h"
 #include "server/holder/holder.h"
@@ -26,6 +25,7 @@
 #include "server/upkeep/repairer.h"
 #include "server/upkeep/replica_keeper.h"
 #include "server/upkeep/scrubber.h"
+#include "server/web/web_server.h"
 #include "transport/fabric.h"
 #include "transport/socket.h"
 
@@ -54,6 +54,10 @@ absl::StatusOr<std::unique_ptr<DurableDirectory>> OpenDirectory(const Config& co
 std::unique_ptr<DirectoryRegistrar> MakeRegistrar(const Config& config, Clock* clock,
                                                   DirectoryState* local, MemberRole role);
 
+// Returns what the config says of a member's registration. Its address and kernel target are the
+// caller's to set.
+RegistrationOptions RegistrationOptionsOf(const Config& config, MemberRole role, Clock* clock);
+
 // Returns what the config says of a holder. Its clock, backend and fabrics are the caller's to set.
 //   InvalidArgument     an address that is not host:port.
 absl::StatusOr<HolderOptions> HolderOptionsOf(const Config& config);
@@ -67,9 +71,9 @@ absl::StatusOr<RequesterOptions> RequesterOptionsOf(const Config& config);
 // store.capacity, as for copies: near chunks of the holder cannot be evicted there.
 uint64_t NearBytesOf(const Config& config);
 
-// Listens for scrapes at host:port.
+// Listens at host:port for scrapes, probes and people.
 //   Unavailable         says why, and names --metrics-address.
-absl::StatusOr<std::unique_ptr<MetricsServer>> StartMetrics(const std::string& address);
+absl::StatusOr<std::unique_ptr<WebServer>> StartWeb(const std::string& address, Clock* clock);
 
 // Starts the oracle of oracle.file or oracle.address. Returns null if neither is set. A file is
 // read first, so an invalid one is found at once. A service may come up later.

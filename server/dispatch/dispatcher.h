@@ -176,6 +176,7 @@ class Dispatcher {
   PushServer push_server_ ABSL_GUARDED_BY(role_);
   SideWork side_work_ ABSL_GUARDED_BY(role_);
   ColdReads cold_reads_ ABSL_GUARDED_BY(role_);
+  Instant cold_started_ ABSL_GUARDED_BY(role_){};  // when the read in progress began
   bool any_broken_ ABSL_GUARDED_BY(role_) = false;
   bool drain_seen_ ABSL_GUARDED_BY(role_) = false;  // requests polled from now on came too late
   bool drain_told_ ABSL_GUARDED_BY(role_) = false;  // Drain was told that all is answered

@@ -34,6 +34,7 @@ void Dispatcher::AdmitCold(const ReadyRequest& ready) {
 // The rows stay with the request, which waits in its queue again.
 void Dispatcher::FinishColdRead() {
   ColdReads::Done done = cold_reads_.Finish();
+  counters_.cold_read.AddAlone(options_.clock->Now() - cold_started_);
   Bump(counters_.stripe_hit_count, done.stripe_hit_count);
   Bump(counters_.stripe_read_count, done.stripe_read_count);
   counters_.stripe_bytes.store(stripes_.bytes(), std::memory_order_relaxed);
@@ -54,7 +55,8 @@ void Dispatcher::StartColdReads() {
     HolderLane& lane = *ready.from;
     colds.Pop(*flow, kFetchBodyBytesMax);
     // Nothing is read for whom nobody answers any more.
-    if (absl::Status bad = CheckTurn(ready, *lease_, options_.clock->Now(), counters_); !bad.ok()) {
+    cold_started_ = options_.clock->Now();
+    if (absl::Status bad = CheckTurn(ready, *lease_, cold_started_, counters_); !bad.ok()) {
       PostError(ready, bad, /*retry_after_us=*/0, counters_);
       continue;
     }

@@ -96,6 +96,7 @@ PushServer::PushServer(Clock* clock, const ChunkTable* table, const LeaseGate* l
 absl::StatusOr<bool> PushServer::Answer(const ReadyRequest& ready) {
   role_.ClaimOrAssertHeld();
   const Instant started = clock_->Now();
+  counters_->push_wait.AddAlone(started - ready.arrived);
   absl::Status status = CheckTurn(ready, *lease_, started, *counters_);
   if (status.ok()) {
     CKV_ASSIGN_OR_RETURN(const FetchRequest request,

@@ -349,7 +349,8 @@ HolderStats Holder::stats() const {
           .sleep_count = read(counters.sleep_count),
           .bytes_in = read(counters.bytes_in),
           .bytes_out = read(counters.bytes_out),
-          .compute_ns = read(counters.compute_ns)};
+          .compute_ns = read(counters.compute_ns),
+          .latency = ReadLatency(counters)};
 }
 
 }  // namespace ckv

@@ -155,6 +155,7 @@ struct HolderStats {
   uint64_t bytes_in = 0;           // bytes of requests received over lanes
   uint64_t bytes_out = 0;          // bytes of replies posted over lanes
   uint64_t compute_ns = 0;         // time that batches took to compute, without their waiting
+  HolderLatency latency;           // how long it took, in buckets
 };
 
 // Thread-safe. A requester opens a session by HolderControl's calls; from then on its requests come

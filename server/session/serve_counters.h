@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "proto/base/latency_histogram.h"
 #include "transport/fabric.h"
 
 namespace ckv {
@@ -67,11 +68,20 @@ struct ServeCounters {
   std::array<std::atomic<uint64_t>, kRefusalNames.size()> refusals{};  // by Refusal
   std::atomic<uint64_t> bytes_in{0};                                   // bytes of requests received
   std::atomic<uint64_t> bytes_out{0};                                  // bytes of replies posted
-  std::atomic<uint64_t> compute_ns{0};                        // time that batches took to compute
-  std::atomic<uint64_t> sleep_count{0};                       // times the dispatcher slept
-  std::atomic<uint64_t> turn_count{0};                        // turns of its loop
-  std::array<QueueGauge, kQueueCount> queues{};               // by QueueKind
-  std::array<std::atomic<uint32_t>, kFabricKindEnd> lanes{};  // lanes that are up, by fabric
+  std::atomic<uint64_t> compute_ns{0};                         // time that batches took to compute
+  std::atomic<uint64_t> sleep_count{0};                        // times the dispatcher slept
+  std::atomic<uint64_t> turn_count{0};                         // turns of its loop
+  std::array<QueueGauge, kQueueCount> queues{};                // by QueueKind
+  std::array<std::atomic<uint32_t>, kFabricKindEnd> lanes{};   // lanes that are up, by fabric
+  LatencyHistogram kernel, attend_wait, push_wait, cold_read;  // see HolderLatency
+};
+
+// How long a holder's work took, since it started.
+struct HolderLatency {
+  LatencyCounts kernel;       // the kernel calls of one batch, together
+  LatencyCounts attend_wait;  // attends, from their arrival to the start of their kernel calls
+  LatencyCounts push_wait;    // fetches, from their arrival to the start of their answer
+  LatencyCounts cold_read;    // reads from disk for one request
 };
 
 // Adds to a counter that one thread writes: a load and a store, no read-modify-write.
@@ -89,6 +99,11 @@ std::array<T, kCount> ReadAll(const std::array<std::atomic<T>, kCount>& counters
   std::array<T, kCount> values;
   for (size_t i = 0; i < kCount; ++i) values[i] = counters[i].load(std::memory_order_relaxed);
   return values;
+}
+
+inline HolderLatency ReadLatency(const ServeCounters& counters) {
+  return {counters.kernel.Read(), counters.attend_wait.Read(), counters.push_wait.Read(),
+          counters.cold_read.Read()};
 }
 
 inline QueueDepths ReadDepths(const ServeCounters& counters) {

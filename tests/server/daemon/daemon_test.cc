@@ -8,8 +8,8 @@
 
 #include "attention/mla_partial.h"
 #include "client/decide/profile_file.h"
-#include "tests/server/daemon/scrape.h"
 #include "tests/server/services/services_fixture.h"
+#include "tests/server/web/scrape.h"
 #include "tests/support/temp_folder.h"
 
 namespace ckv {

@@ -3,8 +3,8 @@
 
 #include <filesystem>
 
-#include "tests/server/daemon/scrape.h"
 #include "tests/server/services/moving_chunks_fixture.h"
+#include "tests/server/web/scrape.h"
 #include "tests/support/temp_folder.h"
 
 namespace ckv {

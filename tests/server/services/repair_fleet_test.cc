@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/upkeep/repair_stub.h"
-#include "tests/server/daemon/scrape.h"
 #include "tests/server/services/services_fixture.h"
+#include "tests/server/web/scrape.h"
 #include "tests/store/disk/chunk_files.h"
 #include "tests/support/temp_folder.h"
 

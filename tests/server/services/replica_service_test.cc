@@ -4,8 +4,8 @@
 
 #include "client/grpc/directory_stub.h"
 #include "server/upkeep/replica_stub.h"
-#include "tests/server/daemon/scrape.h"
 #include "tests/server/services/services_fixture.h"
+#include "tests/server/web/scrape.h"
 
 namespace ckv {
 namespace {

@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "server/daemon/metrics_page.h"
+#include "server/web/metrics_page.h"
 
 namespace ckv {
 

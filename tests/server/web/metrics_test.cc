@@ -2,15 +2,16 @@
 // process is asked for what it answers and for what it refuses; its scrape on loopback must show
 // each.
 
-#include "server/daemon/metrics.h"
+#include "server/web/metrics.h"
 
 #include <unistd.h>
 
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "tests/server/daemon/scrape.h"
+#include "server/web/web_server.h"
 #include "tests/server/holder/holder_fixture.h"
+#include "tests/server/web/scrape.h"
 #include "tests/support/temp_folder.h"
 #include "transport/socket.h"
 
@@ -21,11 +22,11 @@ using test::RawAttend;
 using test::Scrape;
 using testing::HasSubstr;
 
-std::unique_ptr<MetricsServer> Serve(MetricsSources sources) {
+std::unique_ptr<WebServer> Serve(WebSources sources) {
   sources.version = "1.2.3";
   sources.commit = "0123abc";
   sources.kernel = "AVX9";
-  auto server = MetricsServer::Start("127.0.0.1:0");
+  auto server = WebServer::Start("127.0.0.1:0");
   CKV_CHECK(server.ok());
   (*server)->Serve(std::move(sources));
   return *std::move(server);
@@ -36,14 +37,14 @@ class HolderMetricsTest : public test::HolderTest {
   void SetUp() override {
     HolderTest::SetUp();
     Put();
-    MetricsSources sources;
+    WebSources sources;
     sources.holder = holder_.get();
     server_ = Serve(std::move(sources));
   }
   void TearDown() override { server_.reset(); }
   Scrape Look() { return Scrape(server_->address()); }
 
-  std::unique_ptr<MetricsServer> server_;
+  std::unique_ptr<WebServer> server_;
 };
 
 TEST_P(HolderMetricsTest, WhatTheProcessUses) {
@@ -96,6 +97,12 @@ TEST_P(HolderMetricsTest, WhatIsHeldAndAnswered) {
   EXPECT_EQ(after["ckv_holder_query_rows_total"], 3);
   EXPECT_GE(after["ckv_holder_kernel_calls_total"], 1);
   EXPECT_GT(after["ckv_holder_compute_seconds_total"], 0);
+  EXPECT_EQ(after["ckv_holder_kernel_seconds_count"], 1);
+  EXPECT_EQ(after["ckv_holder_kernel_seconds_bucket{le=\"+Inf\"}"], 1);
+  EXPECT_GT(after["ckv_holder_kernel_seconds_sum"], 0);
+  EXPECT_EQ(after["ckv_holder_queue_wait_seconds_count{kind=\"attend\"}"], 1);
+  EXPECT_EQ(after["ckv_holder_queue_wait_seconds_count{kind=\"push\"}"], 1);
+  EXPECT_EQ(after["ckv_holder_load_seconds_count"], 0);
   EXPECT_EQ(after["ckv_holder_pushes_total"], 1);
   EXPECT_EQ(after["ckv_holder_push_bytes_total"], 4 * 96 * 2);
   EXPECT_GT(after["ckv_holder_sent_bytes_total"], 4 * 96 * 2);
@@ -112,7 +119,7 @@ TEST_P(HolderMetricsTest, BothTiersAndTheirTraffic) {
   ASSERT_NO_FATAL_FAILURE(StartHolder());
   for (const test::TestChunk& chunk : corpus_.chunks)
     ASSERT_TRUE(test::PutChunk(holder_->store(), corpus_.geometry, chunk).ok());
-  MetricsSources sources;
+  WebSources sources;
   sources.holder = holder_.get();
   server_ = Serve(std::move(sources));
   const Scrape before = Look();
@@ -141,6 +148,7 @@ TEST_P(HolderMetricsTest, BothTiersAndTheirTraffic) {
   holder_->scrub_counters().repair_pending_count = 7;
   const Scrape after = Look();
   EXPECT_GT(after["ckv_holder_store_loads_total"], 0);
+  EXPECT_EQ(after["ckv_holder_load_seconds_count"], after["ckv_holder_cold_requests_total"]);
   EXPECT_GT(after["ckv_holder_store_load_bytes_total"], 0);
   EXPECT_GT(after["ckv_holder_cold_requests_total"], 0);
   EXPECT_EQ(after["ckv_holder_store_damaged_total"], 0);
@@ -186,7 +194,7 @@ TEST_P(HolderMetricsTest, AFullQueue) {
   options_.queue_request_count_max = 2;
   ASSERT_NO_FATAL_FAILURE(StartHolder());
   Put();
-  MetricsSources sources;
+  WebSources sources;
   sources.holder = holder_.get();
   server_ = Serve(std::move(sources));
   const auto client = Open();
@@ -210,16 +218,23 @@ INSTANTIATE_TEST_SUITE_P(Fabrics, HolderMetricsTest,
                          testing::Values(FabricKind::kShm, FabricKind::kTcp), test::FabricOf);
 
 // Goal: no drain waits for the exposer, which by itself looks once in 2 s whether it shall end.
-TEST(MetricsServer, EndsAtOnce) {
+TEST(WebServer, EndsAtOnce) {
   const Instant start = Clock::Real()->Now();
   for (int i = 0; i < 5; ++i)
     EXPECT_THAT(Scrape(Serve({})->address()).text(), HasSubstr("ckv_build"));
   EXPECT_LT(Clock::Real()->Now() - start, std::chrono::seconds(5));
 }
 
-TEST(MetricsServer, AnAddressInUseIsRefused) {
+// A process without roles, as it is for a moment at its end, has metrics of its own.
+TEST(Metrics, AProcessWithoutRoles) {
+  const std::string text = MetricsText({});
+  EXPECT_THAT(text, HasSubstr("process_start_time_seconds"));
+  EXPECT_THAT(text, testing::Not(HasSubstr("ckv_holder_lanes")));
+}
+
+TEST(WebServer, AnAddressInUseIsRefused) {
   const auto first = Serve({});
-  const auto second = MetricsServer::Start(first->address());
+  const auto second = WebServer::Start(first->address());
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(second.status().message()), HasSubstr(first->address()));
 }

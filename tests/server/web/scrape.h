@@ -17,8 +17,9 @@
 
 namespace ckv::test {
 
-// The body of GET `path` of `address`, 127.0.0.1:port; "" and a failure where there is none.
-inline std::string HttpGet(const std::string& address, const std::string& path) {
+// All that `address`, 127.0.0.1:port, answers to a request; "" if nobody does.
+inline std::string HttpAnswer(const std::string& address, const std::string& method,
+                              const std::string& path) {
   sockaddr_in to = {};
   to.sin_family = AF_INET;
   to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
@@ -27,7 +28,7 @@ inline std::string HttpGet(const std::string& address, const std::string& path) 
   const timeval patience = {20, 0};
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   const std::string request =
-      "GET " + path + " HTTP/1.1\r\nHost: " + address + "\r\nConnection: close\r\n\r\n";
+      method + " " + path + " HTTP/1.1\r\nHost: " + address + "\r\nConnection: close\r\n\r\n";
   std::string reply;
   if (connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0 &&
       send(fd, request.data(), request.size(), MSG_NOSIGNAL) > 0) {
@@ -37,6 +38,12 @@ inline std::string HttpGet(const std::string& address, const std::string& path) 
     }
   }
   close(fd);
+  return reply;
+}
+
+// The body of GET `path` of `address`; "" and a failure where there is none.
+inline std::string HttpGet(const std::string& address, const std::string& path) {
+  const std::string reply = HttpAnswer(address, "GET", path);
   EXPECT_EQ(reply.substr(0, 12), "HTTP/1.1 200") << address << path;
   const size_t body = reply.find("\r\n\r\n");
   return body == std::string::npos ? "" : reply.substr(body + 4);

@@ -9,8 +9,8 @@
 #include "client/learn/live_error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/daemon/metrics.h"
-#include "tests/server/daemon/scrape.h"
+#include "server/web/web_server.h"
+#include "tests/server/web/scrape.h"
 #include "tests/support/scripted_fabric.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/test_fleet.h"
@@ -20,8 +20,8 @@ namespace {
 
 using test::Scrape;
 
-std::unique_ptr<MetricsServer> ServeRequester(MetricsSources sources) {
-  auto server = MetricsServer::Start("127.0.0.1:0");
+std::unique_ptr<WebServer> ServeRequester(WebSources sources) {
+  auto server = WebServer::Start("127.0.0.1:0");
   CKV_CHECK(server.ok());
   (*server)->Serve(std::move(sources));
   return *std::move(server);
@@ -51,7 +51,7 @@ TEST_F(RequesterMetricsTest, AFailoverShows) {
   fleet.StartHolder(1);
   fleet.Lease("c", corpus, 1, {0});
   auto requester = *Requester::Create(options, &fleet, &fleet);
-  MetricsSources sources;
+  WebSources sources;
   sources.requester = requester.get();
   const auto server = ServeRequester(std::move(sources));
   const Instant deadline = clock.Now() + std::chrono::hours(10'000);
@@ -78,7 +78,7 @@ TEST_F(RequesterMetricsTest, WhatCameNearShows) {
   options.fabrics = {&tcp};
   options.near_bytes = uint64_t{64} << 20;
   auto requester = *Requester::Create(options, &fleet, &fleet);
-  MetricsSources sources;
+  WebSources sources;
   sources.requester = requester.get();
   const auto server = ServeRequester(std::move(sources));
   const Instant deadline = clock.Now() + std::chrono::hours(10'000);
@@ -108,7 +108,7 @@ TEST_F(RequesterMetricsTest, WhatCameNearShows) {
 TEST_F(RequesterMetricsTest, AFallbackShows) {
   verbs.set_connect_error(absl::UnavailableError("the port is down"));
   auto requester = *Requester::Create(options, &fleet, &fleet);
-  MetricsSources sources;
+  WebSources sources;
   sources.requester = requester.get();
   const auto server = ServeRequester(std::move(sources));
   EXPECT_EQ(Scrape(server->address())["ckv_requester_rdma_fallbacks_total"], 0);
@@ -151,7 +151,7 @@ TEST_F(RequesterMetricsTest, HowFarTheModelIsOffShows) {
   profile.lanes = {{"h0", "tcp", {20, 1e9, 1e9}, {1e7, 0, 1, {{{1, 1}}}}}};
   options.profile = std::make_shared<const Profile>(profile);
   auto requester = *Requester::Create(options, &fleet, &fleet);
-  MetricsSources sources;
+  WebSources sources;
   sources.requester = requester.get();
   const auto server = ServeRequester(std::move(sources));
   const std::string series = "ckv_requester_holder_model_error_ratio{holder=\"h0\"}";
@@ -191,7 +191,7 @@ TEST_F(RequesterMetricsTest, PrometheusFindsNothingWrong) {
   Registration registration(member, &registrar, /*gate=*/nullptr);
   ASSERT_TRUE(registration.AwaitLease(Clock::Real()->Now() + std::chrono::seconds(20)).ok());
   ASSERT_TRUE(requester->Resolve("c", "", kInstantMax).ok());
-  MetricsSources sources;
+  WebSources sources;
   sources.version = "1.2.3";
   sources.directory = &directory;
   sources.holder = &fleet.holder(0);

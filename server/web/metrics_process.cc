@@ -1,4 +1,4 @@
-#include "server/daemon/metrics_process.h"
+#include "server/web/metrics_process.h"
 
 #include <dirent.h>
 #include <sys/resource.h>

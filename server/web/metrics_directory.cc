@@ -1,4 +1,4 @@
-#include "server/daemon/metrics_directory.h"
+#include "server/web/metrics_directory.h"
 
 #include <cstddef>
 

@@ -2,10 +2,10 @@
 
 #pragma once
 
-#include "server/daemon/metrics_page.h"
 #include "server/directory/directory_state.h"
 #include "server/directory/log/change_log.h"
 #include "server/upkeep/placement_keeper.h"
+#include "server/web/metrics_page.h"
 
 namespace ckv {
 

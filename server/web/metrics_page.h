@@ -7,12 +7,16 @@
 #include <prometheus/metric_type.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "client/learn/ratio_histogram.h"
+#include "proto/base/latency_histogram.h"
 #include "server/session/serve_counters.h"
 
 namespace ckv {
@@ -42,6 +46,18 @@ class MetricsPage {
     }
     families_.back().metric.push_back(std::move(metric));
   }
+  // To the last family, which is a histogram.
+  void Add(MetricLabels labels, const LatencyCounts& counts) {
+    AddBuckets(std::move(labels), counts.counts, static_cast<double>(counts.sum_ns) / 1e9,
+               [](size_t i) { return static_cast<double>(LatencyCounts::Bound(i).count()) / 1e9; });
+  }
+  void Add(MetricLabels labels, const RatioCounts& counts) {
+    AddBuckets(std::move(labels), counts.counts, counts.sum,
+               [](size_t i) { return RatioCounts::kBounds[i]; });
+  }
+  void Histogram(std::string_view name, std::string_view help) {
+    Family(MetricType::Histogram, name, help);
+  }
   void Counter(std::string_view name, std::string_view help, auto value) {
     Family(MetricType::Counter, name, help);
     Add({}, static_cast<double>(value));
@@ -61,6 +77,22 @@ class MetricsPage {
   std::vector<MetricFamily> Take() { return std::move(families_); }
 
  private:
+  // Prometheus' buckets count all that is at most their bound.
+  void AddBuckets(MetricLabels labels, const auto& counts, double sum, auto bound) {
+    prometheus::ClientMetric metric;
+    metric.label = std::move(labels);
+    uint64_t total = 0;
+    for (size_t i = 0; i < counts.size(); ++i) {
+      total += counts[i];
+      const bool last = i + 1 == counts.size();
+      metric.histogram.bucket.push_back(
+          {total, last ? std::numeric_limits<double>::infinity() : bound(i)});
+    }
+    metric.histogram.sample_count = total;
+    metric.histogram.sample_sum = sum;
+    families_.back().metric.push_back(std::move(metric));
+  }
+
   std::vector<MetricFamily> families_;
 };
 

@@ -1,0 +1,54 @@
+#include "client/requester_stats.h"
+
+#include <atomic>
+
+#include "client/act/actor.h"
+#include "client/holders/counters.h"
+
+namespace ckv {
+namespace {
+
+RequesterNearStats NearStatsOf(const ActorStats& stats) {
+  return {.bytes = stats.near_bytes,
+          .bytes_max = stats.near_bytes_max,
+          .chunk_count = stats.near_chunks,
+          .pull_count = stats.pulls,
+          .pull_failed_count = stats.pulls_failed,
+          .eviction_count = stats.evictions,
+          .pulled_bytes = stats.pulled_bytes,
+          .mapped_bytes = stats.mapped_bytes,
+          .routed_us = stats.routed_us,
+          .saved_us = stats.saved_us,
+          .pulled_us = stats.pulled_us,
+          .recomputed_token_count = stats.recomputed_tokens,
+          .recompute = stats.recompute,
+          .decisions = stats.decisions};
+}
+
+RequesterLatency LatencyOf(const CallCounters& counters) {
+  RequesterLatency latency = {
+      counters.route.Read(), counters.near.Read(), counters.fetch.Read(), counters.pull.Read(), {}};
+  for (size_t i = 0; i < latency.lanes.size(); ++i) latency.lanes[i] = counters.lanes[i].Read();
+  return latency;
+}
+
+}  // namespace
+
+RequesterStats StatsOf(const CallCounters& counters, const ActorStats& actor,
+                       size_t corpus_count_max) {
+  const auto read = [](const auto& counter) { return counter.load(std::memory_order_relaxed); };
+  return {.discarded_reply_count = read(counters.discarded),
+          .rdma_fallback_count = read(counters.rdma_fallbacks),
+          .retry_count = read(counters.retries),
+          .retry_refused_count = read(counters.retries_refused),
+          .failover_count = read(counters.failovers),
+          .reopen_count = read(counters.reopens),
+          .fetch_count = read(counters.fetches),
+          .explain_count = read(counters.explains),
+          .reused_token_count = read(counters.reused_tokens),
+          .near = NearStatsOf(actor),
+          .latency = LatencyOf(counters),
+          .hottest = counters.corpora.Hottest(corpus_count_max)};
+}
+
+}  // namespace ckv

@@ -1,0 +1,16 @@
+// The metrics of a holder.
+
+#pragma once
+
+#include "proto/base/clock.h"
+#include "server/holder/holder.h"
+#include "server/upkeep/replica_keeper.h"
+#include "server/web/metrics_page.h"
+
+namespace ckv {
+
+void AddHolder(Holder& holder, Instant now, MetricsPage& page);
+// The copies that a holder keeps of what its process' requester fetched.
+void AddReplicas(const ReplicaStats& stats, MetricsPage& page);
+
+}  // namespace ckv

@@ -1,0 +1,180 @@
+#include "server/web/metrics_requester.h"
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "transport/fabric.h"
+
+namespace ckv {
+namespace {
+
+using Page = MetricsPage;
+
+void AddPeers(const std::vector<HolderView>& holders, Page& page) {
+  const auto family = [&](std::string_view name, std::string_view help, auto value) {
+    page.Family(MetricType::Gauge, name, help);
+    for (const HolderView& holder : holders)
+      page.Add({{"holder", holder.member.id.name}}, value(holder));
+  };
+  page.Family(MetricType::Gauge, "ckv_requester_lanes",
+              "Lanes open to a holder, under the fabric that was chosen for it last.");
+  for (const HolderView& holder : holders) {
+    page.Add(
+        {{"holder", holder.member.id.name}, {"fabric", std::string(FabricName(holder.fabric))}},
+        holder.lane_count);
+  }
+  family("ckv_requester_holder_connected",
+         "1: a lane to the holder is up and none was found broken since.",
+         [](const HolderView& holder) { return holder.connected ? 1 : 0; });
+  family("ckv_requester_holder_fallback",
+         "1: lanes to the holder are tcp where they should be verbs; ckvctl status says why.",
+         [](const HolderView& holder) { return holder.fallback.empty() ? 0 : 1; });
+  family("ckv_requester_holder_in_flight", "Requests posted to the holder and not answered.",
+         [](const HolderView& holder) { return holder.in_flight; });
+  family("ckv_requester_holder_probe_seconds",
+         "Round trip without payload, as last measured. If 0, it is not measured yet.",
+         [](const HolderView& holder) { return holder.constants.t_probe_us / 1e6; });
+  family("ckv_requester_holder_bandwidth_bytes_per_second",
+         "Bandwidth of transfers, as last measured. If 0, it is not measured yet.",
+         [](const HolderView& holder) { return holder.constants.bandwidth_bytes_per_s; });
+  // If nothing is known there is no sample: 0 would say that the model is exact.
+  page.Family(
+      MetricType::Gauge, "ckv_requester_holder_model_error_ratio",
+      "How far predicted route times are off: the median of |measured / predicted - 1| over "
+      "the last 64 attends of one frame. Above 0.25 for long: run ckvctl calibrate.");
+  for (const HolderView& holder : holders) {
+    if (holder.model_error) page.Add({{"holder", holder.member.id.name}}, *holder.model_error);
+  }
+}
+
+void AddNear(const RequesterStats& stats, Page& page) {
+  page.Gauge("ckv_requester_near_bytes",
+             "Room that near chunks take, mapped ones included, of requester.near_bytes.",
+             stats.near.bytes);
+  page.Gauge("ckv_requester_near_chunks", "Chunks that are near.", stats.near.chunk_count);
+  page.Counter("ckv_requester_pulls_total", "Pulls of runs of chunks, failed ones included.",
+               stats.near.pull_count);
+  page.Counter(
+      "ckv_requester_pulls_failed_total",
+      "Pulls that failed. The contexts went on by routing; the log says why at level debug.",
+      stats.near.pull_failed_count);
+  page.Counter("ckv_requester_near_evictions_total",
+               "Runs of chunks evicted for others. A rate near that of pulls: raise "
+               "requester.near_bytes.",
+               stats.near.eviction_count);
+  page.Counter("ckv_requester_pulled_bytes_total", "Bytes of pulled rows.",
+               stats.near.pulled_bytes);
+  page.Counter("ckv_requester_mapped_bytes_total",
+               "Bytes of rows of holders on this host, used where they lie instead of pulled.",
+               stats.near.mapped_bytes);
+  page.Counter("ckv_requester_routed_seconds_total",
+               "Time lost by routing what could have been near, by the cost model.",
+               stats.near.routed_us / 1e6);
+  page.Counter("ckv_requester_near_saved_seconds_total",
+               "Time saved by rows that were near, by the cost model.", stats.near.saved_us / 1e6);
+  page.Counter("ckv_requester_pull_seconds_total", "Time of all pulls, by the cost model.",
+               stats.near.pulled_us / 1e6);
+  page.Counter("ckv_requester_reused_tokens_total",
+               "Tokens of contexts that were opened. Without their rows each would have been "
+               "prefilled again.",
+               stats.reused_token_count);
+  page.Counter("ckv_requester_recomputed_tokens_total",
+               "Tokens made anew by contexts' own functions.", stats.near.recomputed_token_count);
+  page.Family(
+      MetricType::Counter, "ckv_requester_decisions_total",
+      "Decisions on runs of chunks of contexts of policy auto and near, by what is done and "
+      "why. Many of constants_unknown: a holder cannot be measured; the log says why at "
+      "level debug.");
+  for (size_t primitive = 0; primitive < kPrimitiveCount; ++primitive) {
+    for (size_t reason = 0; reason < kActReasonCount; ++reason) {
+      page.Add({{"primitive", std::string(PrimitiveName(static_cast<Primitive>(primitive)))},
+                {"reason", std::string(ActReasonName(static_cast<ActReason>(reason)))}},
+               static_cast<double>(stats.near.decisions[primitive][reason]));
+    }
+  }
+}
+
+void AddRequesterLatency(const RequesterStats& stats, const std::vector<HolderView>& holders,
+                         Page& page) {
+  const RequesterLatency& latency = stats.latency;
+  page.Histogram("ckv_requester_call_seconds",
+                 "Time of calls that succeeded, by what they were: route, attends that asked a "
+                 "holder; near, attends of rows that were here; fetch, rows for a caller; pull, "
+                 "slices of rows brought near in the background; local, rows made anew.");
+  page.Add({{"primitive", "route"}}, latency.route);
+  page.Add({{"primitive", "near"}}, latency.near);
+  page.Add({{"primitive", "fetch"}}, latency.fetch);
+  page.Add({{"primitive", "pull"}}, latency.pull);
+  page.Add({{"primitive", "local"}}, stats.near.recompute);
+  page.Histogram("ckv_requester_lane_seconds",
+                 "Time that frames and their replies were on a lane: the round trip less what the "
+                 "holder says that they waited and computed there.");
+  for (size_t i = 0; i < latency.lanes.size(); ++i) {
+    page.Add({{"fabric", std::string(FabricName(static_cast<FabricKind>(i)))}}, latency.lanes[i]);
+  }
+  RatioCounts route, pull;
+  for (const HolderView& holder : holders) {
+    route.Add(holder.route_ratios);
+    pull.Add(holder.pull_ratios);
+  }
+  page.Histogram("ckv_requester_measured_over_predicted_ratio",
+                 "Measured time over the time that the cost model had predicted: of attends that "
+                 "were one frame, and of slices that were pulled. Far from 1 for long: run ckvctl "
+                 "calibrate.");
+  page.Add({{"primitive", "route"}}, route);
+  page.Add({{"primitive", "pull"}}, pull);
+}
+
+}  // namespace
+
+void AddRequester(const WebSources& sources, MetricsPage& page) {
+  const RequesterStats stats = sources.requester->Stats();
+  const std::vector<HolderView> holders = sources.requester->KnownHolders();
+  if (sources.attend_count) {
+    page.Counter("ckv_requester_attends_total", "Attends over gRPC, by calls and by streams.",
+                 sources.attend_count());
+    page.Counter("ckv_requester_attend_errors_total", "Attends over gRPC that failed.",
+                 sources.attend_error_count());
+  }
+  page.Counter("ckv_requester_retries_total",
+               "Requests sent again as an overloaded holder asked. A rate near a tenth of all "
+               "requests says that the fleet is too small.",
+               stats.retry_count);
+  page.Counter("ckv_requester_retries_refused_total",
+               "Retries not made because a tenth of all requests were retries: callers saw "
+               "RESOURCE_EXHAUSTED.",
+               stats.retry_refused_count);
+  page.Counter("ckv_requester_fetches_total",
+               "Fetches of rows, of selected rows and into caches, failed ones included.",
+               stats.fetch_count);
+  page.Counter("ckv_requester_explains_total", "Explains, failed ones included.",
+               stats.explain_count);
+  AddNear(stats, page);
+  page.Counter("ckv_requester_failovers_total",
+               "Calls that went on with a replica after a holder had failed them. An increase "
+               "without a restart or an overload: ckvctl status says which holder is in trouble.",
+               stats.failover_count);
+  page.Counter("ckv_requester_reopens_total",
+               "Sessions opened anew for a call because the holder's lane broke or its epoch had "
+               "moved on. A few for each restart; a steady rate: a network or a holder that comes "
+               "and goes.",
+               stats.reopen_count);
+  page.Counter("ckv_requester_discarded_replies_total",
+               "Replies that nobody waited for any more: their calls had ended.",
+               stats.discarded_reply_count);
+  page.Counter("ckv_requester_rdma_fallbacks_total",
+               "Lanes opened over tcp that should be of verbs. Any increase: repair RDMA, or take "
+               "verbs out of the fabrics.",
+               stats.rdma_fallback_count);
+  if (sources.directory_connected) {
+    page.Gauge("ckv_requester_directory_connected",
+               "1: changes of corpora come as they happen. 0 for long: the directory is away.",
+               sources.directory_connected() ? 1 : 0);
+  }
+  AddRequesterLatency(stats, holders, page);
+  AddPeers(holders, page);
+}
+
+}  // namespace ckv

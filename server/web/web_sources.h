@@ -1,0 +1,42 @@
+// The parts of a process of which its pages tell.
+
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "client/requester.h"
+#include "proto/base/clock.h"
+#include "server/directory/directory_state.h"
+#include "server/directory/log/change_log.h"
+#include "server/directory/registration.h"
+#include "server/holder/holder.h"
+#include "server/upkeep/placement_keeper.h"
+#include "server/upkeep/replica_keeper.h"
+
+namespace ckv {
+
+// The parts of this process; a missing part is null. All must outlive the server that shows them.
+struct WebSources {
+  Clock* clock = Clock::Real();
+  std::string name;                // the name of this process
+  std::vector<std::string> roles;  // directory, holder, requester
+  Instant started{};
+  std::string version;
+  std::string commit;
+  std::string kernel;  // the kernel target
+  DirectoryState* directory = nullptr;
+  const ChangeLog* directory_log = nullptr;  // null if the directory keeps its state in memory
+  Holder* holder = nullptr;
+  const PlacementKeeper* placement = nullptr;
+  const Requester* requester = nullptr;
+  const ReplicaKeeper* replicas = nullptr;
+  // Counters of the requester's gRPC service. If empty, there is no service.
+  std::function<uint64_t()> attend_count;
+  std::function<uint64_t()> attend_error_count;
+  std::function<bool()> directory_connected;
+  std::vector<const Registration*> registrations;
+};
+
+}  // namespace ckv
