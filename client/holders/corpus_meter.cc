@@ -23,19 +23,22 @@ void CorpusMeter::Count(const Corpus& corpus, uint32_t query_rows) {
 CorpusMeter::Place* CorpusMeter::Find(const Corpus& corpus) {
   const uint64_t hash =
       absl::HashOf(std::string_view(corpus.tenant), std::string_view(corpus.name)) | 1;
+  // Once it is full no key changes, so calls over corpora that came too late need no lock.
+  const bool full = taken_.load(std::memory_order_acquire) == kCorpusCountMax;
   for (size_t at = hash % kPlaceCount;; at = (at + 1) % kPlaceCount) {
     Place& place = places_[at];
     const uint64_t key = place.key.load(std::memory_order_acquire);
     if (key == hash) return &place;
     if (key != 0) continue;
+    if (full) return nullptr;
     absl::MutexLock lock(&mu_);
     const uint64_t now = place.key.load(std::memory_order_relaxed);
     if (now == hash) return &place;
     if (now != 0) continue;
-    if (taken_ == kCorpusCountMax) return nullptr;
-    ++taken_;
+    if (taken_.load(std::memory_order_relaxed) == kCorpusCountMax) return nullptr;
     names_[at] = {corpus.name, corpus.tenant};
     place.key.store(hash, std::memory_order_release);
+    taken_.fetch_add(1, std::memory_order_release);  // after its key, for `full`
     return &place;
   }
 }

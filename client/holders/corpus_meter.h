@@ -23,7 +23,7 @@ struct CorpusCalls {
 };
 
 // Thread-safe. Counting takes no lock once a corpus is known: a hash of its name and two atomic
-// additions. It keeps the first kCorpusCountMax corpora; calls over others are counted together.
+// additions. It keeps the first kCorpusCountMax corpora, and counts calls over others together.
 class CorpusMeter {
  public:
   // 49 KB of counters. A requester that serves more corpora has no few hot ones.
@@ -52,7 +52,7 @@ class CorpusMeter {
   std::array<Place, kPlaceCount> places_;
   std::atomic<uint64_t> other_calls_{0};
   mutable absl::Mutex mu_;
-  size_t taken_ ABSL_GUARDED_BY(mu_) = 0;
+  std::atomic<size_t> taken_{0};  // rises under the lock
   std::array<Names, kPlaceCount> names_ ABSL_GUARDED_BY(mu_);
 };
 

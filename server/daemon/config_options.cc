@@ -153,8 +153,9 @@ const OptionSpec kOptions[] = {
     {"oracle.host", OptionKind::kText, &Config::oracle_host, 0, 0, "", "name",
      "this requester's host as the oracle names it; if unset, that of advertise, else of listen"},
     {"metrics.address", OptionKind::kAddress, &Config::metrics_address, 0, 0, "", "host:port",
-     "where Prometheus may scrape /metrics, for example 127.0.0.1:9464; port 0: a free one, see "
-     "the log; if unset, nowhere. Everybody who reaches it may read it"},
+     "where /metrics, /healthz, /readyz and a status page are served, for example "
+     "127.0.0.1:9464; port 0: a free one, see the log; if unset, nowhere. Everybody who reaches it "
+     "may read it"},
     {"log.level", OptionKind::kChoice, &Config::log_level, 0, 0, "trace,debug,info,warn,error,off",
      "", "what is worth a line in the log on stderr", "", /*live=*/true},
     {"ready_file", OptionKind::kText, &Config::ready_file, 0, 0, "", "path",

@@ -74,8 +74,8 @@ struct Daemon::State {
   absl::Status StartServer();
   void StartRegistrations();
   void StartMembers();
-  absl::Status ListenForMetrics();
-  void ServeMetrics();
+  absl::Status ListenForPages();
+  void ServePages();
   // As peers reach it; of this process once it listens. From any thread.
   std::string DirectoryAddress() {
     if (!config.directory.empty()) return config.directory;
@@ -319,14 +319,14 @@ void Daemon::State::StartMembers() {
       [this](const Member& member) { requester->Learn(member); });
 }
 
-absl::Status Daemon::State::ListenForMetrics() {
+absl::Status Daemon::State::ListenForPages() {
   if (config.metrics_address.empty()) return absl::OkStatus();
   CKV_ASSIGN_OR_RETURN(web, StartWeb(config.metrics_address, clock));
   metrics_address = web->address();
   return absl::OkStatus();
 }
 
-void Daemon::State::ServeMetrics() {
+void Daemon::State::ServePages() {
   if (web == nullptr) return;
   WebSources sources;
   sources.clock = clock;
@@ -371,7 +371,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, File
   CKV_RETURN_IF_ERROR(state->Name());
   CKV_ASSIGN_OR_RETURN(state->profile, LoadProfile(config));
   CKV_ASSIGN_OR_RETURN(const auto kernels, SettleKernelTarget(config, state->profile.get()));
-  CKV_RETURN_IF_ERROR(state->ListenForMetrics());  // so that probes see a store being read
+  CKV_RETURN_IF_ERROR(state->ListenForPages());  // so that probes see a store being read
   CKV_RETURN_IF_ERROR(state->StartRoles());
   if (kernels.to_keep) KeepKernelTarget(config).IgnoreError();
   CKV_RETURN_IF_ERROR(state->StartServer());
@@ -383,7 +383,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, File
   }
   state->server->GetHealthCheckService()->SetServingStatus("", false);
   state->StartRegistrations();
-  state->ServeMetrics();
+  state->ServePages();
   // From here on an error ends what serves already: its streams are closed, nobody waits.
   std::unique_ptr<Daemon> daemon(new Daemon(std::move(state)));
   Log().info("ckvd {} '{}' serves {} at {}, kernels {}", Version(), daemon->state_->config.name,
@@ -459,6 +459,7 @@ void Daemon::Drain(Instant deadline) {
   State& state = *state_;
   if (std::exchange(state.drained, true)) return;
   RemoveReadyFile(state.config.ready_file);
+  if (state.web != nullptr) state.web->EndNotes();
   state.server->GetHealthCheckService()->SetServingStatus(false);
   state.gate.Close();
   state.scrub.reset();

@@ -1,7 +1,7 @@
 // Composes ckvd: the roles a config names, on one gRPC server, started and stopped in order.
 //
-//   start  name -> directory -> holder -> requester -> metrics -> server -> registrations
-//   stop   watch -> calls -> holder's lanes -> metrics -> registrations -> server -> requester ->
+//   start  name -> pages -> directory -> holder -> requester -> server -> registrations
+//   stop   watch -> calls -> holder's lanes -> pages -> registrations -> server -> requester ->
 //          directory
 
 #pragma once

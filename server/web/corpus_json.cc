@@ -73,7 +73,7 @@ std::string MapOfCorpus(const Corpus& corpus) {
                      {"groups", groups.listed()},
                      {"chunks_per_cell", per_cell},
                      {"cells", cells}};
-  return json.dump() + "\n";
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";  // as StatusJson
 }
 
 absl::StatusOr<std::string> CorpusJson(const WebSources& sources, const std::string& name) {

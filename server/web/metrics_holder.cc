@@ -3,15 +3,10 @@
 #include <cstddef>
 #include <string>
 
-#include "transport/fabric.h"
-
 namespace ckv {
 namespace {
 
 using Page = MetricsPage;
-
-constexpr FabricKind kFabrics[] = {FabricKind::kLoopback, FabricKind::kShm, FabricKind::kTcp,
-                                   FabricKind::kVerbs};
 
 void AddHolderTraffic(const HolderStats& stats, Page& page) {
   page.Counter("ckv_holder_requests_total",

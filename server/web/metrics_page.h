@@ -18,11 +18,16 @@
 #include "client/learn/ratio_histogram.h"
 #include "proto/base/latency_histogram.h"
 #include "server/session/serve_counters.h"
+#include "transport/fabric.h"
 
 namespace ckv {
 
 using MetricFamily = prometheus::MetricFamily;
 using MetricType = prometheus::MetricType;
+// All kinds of lanes, as label values.
+inline constexpr FabricKind kFabrics[] = {FabricKind::kLoopback, FabricKind::kShm, FabricKind::kTcp,
+                                          FabricKind::kVerbs};
+
 using MetricLabels = std::vector<prometheus::ClientMetric::Label>;
 
 // Families in the order in which they are added.

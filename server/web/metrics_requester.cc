@@ -111,9 +111,8 @@ void AddRequesterLatency(const RequesterStats& stats, const std::vector<HolderVi
   page.Histogram("ckv_requester_lane_seconds",
                  "Time that frames and their replies were on a lane: the round trip less what the "
                  "holder says that they waited and computed there.");
-  for (size_t i = 0; i < latency.lanes.size(); ++i) {
-    page.Add({{"fabric", std::string(FabricName(static_cast<FabricKind>(i)))}}, latency.lanes[i]);
-  }
+  for (const FabricKind kind : kFabrics)
+    page.Add({{"fabric", std::string(FabricName(kind))}}, latency.lanes[static_cast<size_t>(kind)]);
   RatioCounts route, pull;
   for (const HolderView& holder : holders) {
     route.Add(holder.route_ratios);

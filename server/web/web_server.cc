@@ -34,12 +34,17 @@ absl::StatusOr<std::unique_ptr<WebServer>> WebServer::Start(const std::string& a
   return server;
 }
 
-WebServer::~WebServer() { http_.reset(); }
-
 void WebServer::Serve(WebSources sources) {
   absl::MutexLock lock(&mu_);
   sources_ = std::make_shared<const WebSources>(std::move(sources));
   noted_ = clock_->Now();
+  awaits_notes_ = true;
+}
+
+void WebServer::EndNotes() {
+  absl::MutexLock lock(&mu_);
+  awaits_notes_ = serves_ = false;
+  status_ = "draining";
 }
 
 void WebServer::Note(bool serves, std::string status) {
@@ -52,8 +57,7 @@ void WebServer::Note(bool serves, std::string status) {
 HttpReply WebServer::Health(bool wants_roles) {
   absl::MutexLock lock(&mu_);
   const Duration silence = clock_->Now() - noted_;
-  const bool starts = sources_ == nullptr;  // a store may take minutes to read
-  if (!starts && silence > kProgressMax) {
+  if (awaits_notes_ && silence > kProgressMax) {
     return {.status = 503,
             .body = absl::StrFormat("no progress for %d s\n",
                                     std::chrono::floor<std::chrono::seconds>(silence).count())};

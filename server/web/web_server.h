@@ -25,7 +25,8 @@ namespace ckv {
 // counts the corpora of tenants, and does not name them.
 class WebServer {
  public:
-  // /healthz fails if Note was last called so much earlier. Its caller turns ten times a second.
+  // /healthz fails if Note was last called so much earlier, between Serve and EndNotes. Its caller
+  // turns ten times a second.
   static constexpr Duration kProgressMax = std::chrono::seconds(10);
 
   // Listens on host:port; port 0 takes a free one. Until Serve it answers for health only.
@@ -36,8 +37,11 @@ class WebServer {
   void Serve(WebSources sources) ABSL_LOCKS_EXCLUDED(mu_);
   // Takes how the process is: whether it serves every role, and a line for people. Call it often.
   void Note(bool serves, std::string status) ABSL_LOCKS_EXCLUDED(mu_);
+  // Call it when a drain begins, which may take longer than kProgressMax: from then on the process
+  // counts as alive and not ready.
+  void EndNotes() ABSL_LOCKS_EXCLUDED(mu_);
   // Waits for requests in progress.
-  ~WebServer();
+  ~WebServer() = default;
   WebServer(const WebServer&) = delete;
   WebServer& operator=(const WebServer&) = delete;
 
@@ -52,6 +56,7 @@ class WebServer {
   Clock* const clock_;
   absl::Mutex mu_;
   std::shared_ptr<const WebSources> sources_ ABSL_GUARDED_BY(mu_);  // null before Serve
+  bool awaits_notes_ ABSL_GUARDED_BY(mu_) = false;
   bool serves_ ABSL_GUARDED_BY(mu_) = false;
   std::string status_ ABSL_GUARDED_BY(mu_) = "starting";
   Instant noted_ ABSL_GUARDED_BY(mu_);

@@ -133,6 +133,9 @@ TEST_F(RequesterMetricsTest, AFallbackShows) {
   EXPECT_GT(asked, directory_calls);
   const Scrape scrape(server->address());
   EXPECT_EQ(scrape["ckv_requester_rdma_fallbacks_total"], 1);
+  EXPECT_EQ(scrape["ckv_requester_call_seconds_count{primitive=\"route\"}"], 1);
+  EXPECT_EQ(scrape["ckv_requester_lane_seconds_count{fabric=\"verbs\"}"], 0);
+  EXPECT_EQ(scrape.text().find("fabric=\"unknown\""), std::string::npos);
   EXPECT_EQ(scrape["ckv_requester_lanes{holder=\"h0\",fabric=\"tcp\"}"], 1);
   EXPECT_EQ(scrape["ckv_requester_holder_connected{holder=\"h0\"}"], 1);
   EXPECT_EQ(scrape["ckv_requester_holder_fallback{holder=\"h0\"}"], 1);

@@ -52,6 +52,11 @@ TEST(WebServer, ProbesSeeAStartProgressAndAStandstill) {
   EXPECT_THAT(ask("/readyz"), StartsWith("HTTP/1.1 503"));
   server->Note(true, "");
   EXPECT_THAT(ask("/healthz"), StartsWith("HTTP/1.1 200"));
+  // A drain may take minutes: nobody should end the process for that, nor send it anything.
+  server->EndNotes();
+  clock.Advance(2 * WebServer::kProgressMax);
+  EXPECT_THAT(ask("/healthz"), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(ask("/readyz"), AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("draining")));
 }
 
 TEST(WebServer, OnlyItsPathsAndOnlyReading) {
