@@ -219,7 +219,13 @@ void ReadFlags(std::span<const std::string> arguments, Flags& flags,
       [&](std::string_view key) { app.add_option(OptionFlagName(key), values[std::string(key)]); });
   // CLI11 wants them last first. It reports by exceptions; none passes this function.
   std::vector<std::string> reversed;
-  for (const std::string& argument : arguments) reversed.push_back(NormaliseFlag(argument));
+  for (const std::string& argument : arguments) {
+    reversed.push_back(NormaliseFlag(argument));
+    if (!reversed.back().starts_with("--") || !reversed.back().ends_with("=")) continue;
+    // An empty value. CLI11 would take the next argument for it.
+    reversed.back().pop_back();
+    reversed.emplace_back();
+  }
   std::reverse(reversed.begin(), reversed.end());
   try {
     app.parse(std::move(reversed));

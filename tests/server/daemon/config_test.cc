@@ -219,6 +219,14 @@ TEST(ConfigTest, FlagsMayBeWrittenAsKeys) {
   EXPECT_EQ(parsed->config.ready_file, "/a_b.c");
 }
 
+TEST(ConfigTest, AnEmptyValueIsAValue) {
+  const auto parsed = Read({"--role=directory", "--metrics-address=", "--name=n"},
+                           {{"CKV_METRICS_ADDRESS", "127.0.0.1:9464"}});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->config.metrics_address, "");
+  EXPECT_EQ(parsed->config.name, "n");
+}
+
 // One row a text: what it becomes, or nothing where it is refused.
 TEST(ConfigTest, Sizes) {
   const std::map<std::string, std::optional<uint64_t>> cases = {
