@@ -1,5 +1,5 @@
-"""What tests share that run on the machine of machine.sh, as its root: its services, and a corpus
-whose answers have bits to compare."""
+"""What tests of deploy share: checks that wait, and for those on the machine of machine.sh, as its
+root, its services and a corpus whose answers have bits to compare."""
 
 import json
 import os

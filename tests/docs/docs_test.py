@@ -31,6 +31,25 @@ class Blocks(unittest.TestCase):
         self.assertEqual(len(self.errors("<!-- not run -->\n```sh\nls\n```\n")), 1)
         self.assertEqual(self.errors("<!-- not run: root only -->\n```sh\nls\n```\n"), [])
 
+    def test_marks_of_several_hosts(self):
+        found, errors = pages.blocks("<!-- file on host-1: a.yaml -->\n```yaml\na: 1\n```\n"
+                                     "<!-- run on host-1, host-2 -->\n```sh\nls\n```\n"
+                                     "<!-- prints -->\n```text\nx\n```\n<!-- shows: a b -->\n```text\nx\n```\n")
+        self.assertEqual(errors, [])
+        self.assertEqual([b.mark for b in found],
+                         ["file on host-1: a.yaml", "run on host-1, host-2", "prints", "shows: a b"])
+        self.assertEqual([pages.is_configuration(b) for b in found], [True, False, False, False])
+        self.assertEqual(len(self.errors("<!-- prints -->\n```sh\nls\n```\n")), 1)
+        self.assertEqual(len(self.errors("<!-- run on host-1 -->\n```text\nls\n```\n")), 1)
+
+    def test_lines_that_an_output_lacks(self):
+        output = "NAME   STATE\nh1     10.0.0.1:7401   answers\n"
+        for expected, missing in (("h1 10.0.0.1:7401 answers\n", []), ("h1 ... answers", []),
+                                  ("STATE\nh1", []), ("h1 ... STATE", ["h1 ... STATE"]),
+                                  ("answers ... h1", ["answers ... h1"]), ("h.", ["h."])):
+            with self.subTest(expected=expected):
+                self.assertEqual(list(pages.lines_missing(expected, output)), missing)
+
     def test_no_code_escapes(self):
         self.assertEqual(len(self.errors("Run:\n\n    ls\n")), 1)
         self.assertEqual(len(self.errors("```\nls\n```\n")), 1)

@@ -6,6 +6,13 @@ a program (python) is preceded by an HTML comment that says what tests do with i
     <!-- run -->               run_commands.py runs it, in the order of the page, in one shell
     <!-- check-config -->      a configuration: ckvd --check-config takes it
     <!-- not run: REASON -->   why a test cannot
+
+A page of several hosts names them. tests/deploy/hosts_test.py reads these:
+
+    <!-- file on HOST: NAME -->    a configuration, which that host has as NAME; it is checked, too
+    <!-- run on HOST, HOST -->     commands, which each of them runs
+    <!-- prints -->                text: the commands before it print these lines, "..." is anything
+    <!-- shows: MISTAKE -->        text: what is seen after a mistake, likewise
 """
 
 import pathlib
@@ -14,7 +21,9 @@ import re
 FOLDERS = ("attention", "client", "proto", "server", "store", "transport")
 MARKED_LANGUAGES = ("sh", "yaml", "python")
 PLAIN_LANGUAGES = ("text", "cpp", "cmake", "json")
-MARK = re.compile(r"<!-- (run|check-config|not run: \S.*?) -->$")
+MARK = re.compile(r"<!-- (run|check-config|not run: \S.*?|file on [\w-]+: [\w.-]+|run on [\w-]+(?:, [\w-]+)*"
+                  r"|prints|shows: \S.*?) -->$")
+TEXT_MARK = re.compile(r"prints$|shows: ")
 CODE_SPAN = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
@@ -63,6 +72,8 @@ def blocks(text):
                                + ", ".join(MARKED_LANGUAGES + PLAIN_LANGUAGES)))
             if language in MARKED_LANGUAGES and mark is None:
                 errors.append((number, "a block that says neither <!-- run --> nor <!-- not run: REASON -->"))
+            elif mark is not None and (language == "text") != bool(TEXT_MARK.match(mark)):
+                errors.append((number, f"<!-- {mark} --> before a block in '{language}'"))
             block = Block(number + 1, language, mark)
             found.append(block)
         elif re.match(r" {4}\S", line) and not above:
@@ -74,6 +85,19 @@ def blocks(text):
     if block is not None:
         errors.append((block.line, "a block of code without an end"))
     return found, errors
+
+
+def is_configuration(block):
+    return block.mark is not None and (block.mark == "check-config" or block.mark.startswith("file on "))
+
+
+def lines_missing(expected, text):
+    """The lines of a block of text that an output lacks. "..." is anything, and so is more space."""
+    lines = [" ".join(line.split()) for line in text.split("\n")]
+    for wanted in filter(None, (" ".join(line.split()) for line in expected.split("\n"))):
+        pattern = re.compile(".*?".join(re.escape(part.strip()) for part in wanted.split("...")))
+        if not any(pattern.search(line) for line in lines):
+            yield wanted
 
 
 def without_blocks(text):

@@ -172,7 +172,7 @@ def main():
         blocks, wrong = pages.blocks(text)
         errors += [f"{page}:{line}: {what}" for line, what in wrong]
         errors += check_names(page, text, helps)
-        errors += filter(None, (check_config(page, b) for b in blocks if b.mark == "check-config"))
+        errors += filter(None, (check_config(page, b) for b in filter(pages.is_configuration, blocks)))
         runs = [block for block in blocks if block.mark == "run"]
         run_count += len(runs)
         if runs:

@@ -1,0 +1,161 @@
+"""Hosts on one network, for tests: each has a network, a name, processes, an uptime and a /var/lib of
+its own. They are namespaces of this host, joined by a bridge in a namespace of its own.
+
+All of it lives as long as the Lan, or this process: the first process of a host ends with its standard
+input, and the kernel ends the others with it.
+"""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+
+NETWORK = "10.77.0"
+DAY_S = 86400
+COMMAND_TIMEOUT_S = 120
+# The first process: it reaps, and waits for the end of its standard input.
+FIRST = """
+set -e
+trap '' CHLD
+[ -z "$1" ] || hostname "$1"
+mount -t tmpfs lib /var/lib
+ip link set lo up
+echo up
+exec cat
+"""
+
+
+class NoLan(Exception):
+    """This machine cannot have hosts; the text says why."""
+
+
+def why_not():
+    """Why this machine cannot have hosts, or nothing."""
+    if os.geteuid() != 0:
+        return "not root"
+    if shutil.which("ip") is None:
+        return "needs the ip command (package iproute2)"
+    if subprocess.run(["unshare", "-nmupf", "true"], capture_output=True).returncode != 0:
+        return "no namespaces may be made"
+    return None
+
+
+def child_of(pid):
+    """The one child of unshare or nsenter: they stay outside, and wait."""
+    return int(pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+
+class Host:
+    def __init__(self, name, folder, days_up):
+        """days_up: how much longer than this machine it has been up."""
+        self.name, self.folder = name, folder
+        folder.mkdir()
+        apart = ["--net", "--uts", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child=KILL"]
+        self._enter = ["-n", "-u", "-m", "-p"]
+        if subprocess.run(["unshare", "-T", "true"], capture_output=True).returncode == 0:
+            apart += ["--time", "--monotonic", str(days_up * DAY_S)]
+            self._enter.append("-T")
+        self._life = subprocess.Popen(["unshare", *apart, "bash", "-c", FIRST, "_", name],
+                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        if self._life.stdout.readline() != "up\n":
+            self.end()
+            raise NoLan(f"{name} did not start")
+        self.pid = child_of(self._life.pid)
+
+    def command(self, *command):
+        """The command as this machine runs it there, in the host's folder."""
+        return ["nsenter", "-t", str(self.pid), *self._enter, f"--wd={self.folder}", *map(str, command)]
+
+    def run(self, *command, env=None, code=0):
+        """What a command writes, on either stream; it must end with `code`, if that is not None."""
+        # A file, because a daemon that it leaves behind would keep a pipe open.
+        with (self.folder / ".output").open("w+") as out:
+            done = subprocess.run(self.command(*command), stdin=subprocess.DEVNULL, stdout=out,
+                                  stderr=out, env=env, timeout=COMMAND_TIMEOUT_S)
+            out.seek(0)
+            text = out.read()
+        if code is not None and done.returncode != code:
+            raise subprocess.CalledProcessError(done.returncode, command, text)
+        return text
+
+    @contextlib.contextmanager
+    def daemon(self, *command, env, log):
+        """A process that lives meanwhile, and then is asked to end."""
+        with log.open("wb") as out:
+            outside = subprocess.Popen(self.command(*command), stdin=subprocess.DEVNULL, stdout=out,
+                                       stderr=out, env=env)
+        try:
+            yield
+        finally:
+            if outside.poll() is None:
+                os.kill(child_of(outside.pid), signal.SIGTERM)
+            outside.wait(COMMAND_TIMEOUT_S)
+
+    def close_port(self, port):
+        """Drops what comes for a port and belongs to no connection, as a firewall does.
+        Rules of routing do it, which every kernel has; the table of local addresses must come after."""
+        self.run("ip", "rule", "add", "pref", 100, "lookup", "local")
+        self.run("ip", "rule", "del", "pref", 0)
+        self.run("ip", "rule", "add", "pref", 10, "ipproto", "tcp", "dport", port, "blackhole")
+
+    def open_port(self):
+        self.run("ip", "rule", "del", "pref", 10)
+        self.run("ip", "rule", "add", "pref", 0, "lookup", "local")
+        self.run("ip", "rule", "del", "pref", 100)
+
+    def end(self):
+        self._life.stdin.close()
+        try:
+            self._life.wait(10)
+        except subprocess.TimeoutExpired:
+            self._life.kill()
+            self._life.wait()
+        self._life.stdout.close()
+
+
+class Lan:
+    """host-1 to host-COUNT at NETWORK.1 and so on."""
+
+    def __init__(self, folder, count):
+        self._switch = Host("switch", folder / "switch", 0)
+        self.hosts = {}
+        try:
+            self._switch.run("ip", "link", "add", "bridge", "type", "bridge")
+            self._switch.run("ip", "link", "set", "bridge", "up")
+            for number in range(1, count + 1):
+                self._add(folder, number)
+        except BaseException:
+            self.end()
+            raise
+
+    def _add(self, folder, number):
+        name = f"host-{number}"
+        host = self.hosts[name] = Host(name, folder / name, number)
+        # Named by process, so the device goes there as it is made.
+        self._switch_ip("link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", host.pid)
+        self._switch_ip("link", "set", name, "master", "bridge", "up")
+        host.run("ip", "addr", "add", f"{NETWORK}.{number}/24", "dev", "eth0")
+        host.run("ip", "link", "set", "eth0", "up")
+
+    def _switch_ip(self, *arguments):
+        # In the switch's network alone: its processes have numbers of their own.
+        subprocess.run(["nsenter", "-t", str(self._switch.pid), "-n", "ip", *map(str, arguments)],
+                       check=True, timeout=COMMAND_TIMEOUT_S)
+
+    def cut(self, name):
+        """Pulls the host's cable."""
+        self._switch_ip("link", "set", name, "down")
+
+    def isolate(self, name):
+        """Its link stays up, and nothing passes the switch."""
+        self._switch_ip("link", "set", name, "nomaster")
+
+    def join(self, name):
+        """Undoes both."""
+        self._switch_ip("link", "set", name, "master", "bridge", "up")
+
+    def end(self):
+        for host in [*self.hosts.values(), self._switch]:
+            host.end()
