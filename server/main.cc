@@ -47,10 +47,10 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", message.c_str());
     return 2;
   }
-  for (const std::string& warning : parsed->warnings) {
-    std::fprintf(stderr, "warning: %s\n", warning.c_str());
-  }
   if (parsed->action == ckv::ConfigAction::kPrint) {
+    for (const std::string& warning : parsed->warnings) {
+      std::fprintf(stderr, "warning: %s\n", warning.c_str());
+    }
     std::fputs(parsed->text.c_str(), stdout);
     if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return 0;
     std::fprintf(stderr, "ckvd: stdout cannot be written: %s\n", std::strerror(errno));
@@ -61,5 +61,5 @@ int main(int argc, char** argv) {
   } else {
     ckv::KeepHeapSmall();
   }
-  return ckv::RunDaemon(parsed->config, read_config);
+  return ckv::RunDaemon(*parsed, read_config);
 }

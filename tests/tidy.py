@@ -67,9 +67,10 @@ MAY_INCLUDE = {
     "server/edge": "client* attention transport store* proto*",
     "server/services": "server/edge server/directory server/holder server/upkeep server/session client* "
                        "attention attention/target transport store* proto*",
+    "server/telemetry": "proto*",
     "server/web": "server/directory* server/holder server/session server/upkeep client* transport store* proto*",
-    "server/daemon": "server/directory* server/edge server/holder server/services server/session server/upkeep "
-                     "server/web client* attention* transport* store* proto*",
+    "server/daemon": "server/directory* server/edge server/holder server/services server/session server/telemetry "
+                     "server/upkeep server/web client* attention* transport* store* proto*",
     "server/pages": "server/daemon client/ctl proto*",
     "server": "server/daemon proto*",
 }

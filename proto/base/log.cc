@@ -6,7 +6,7 @@
 
 namespace ckv {
 
-spdlog::logger& Log() {
+spdlog::logger& Logger() {
   // Outside spdlog's registry: a program's own loggers, names and shutdown do not touch it.
   static spdlog::logger* const logger = [] {
     auto* made = new spdlog::logger("ckv", std::make_shared<spdlog::sinks::stderr_sink_mt>());

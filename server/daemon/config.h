@@ -82,6 +82,7 @@ struct Config {
   std::string oracle_host;
   std::string metrics_address;  // if empty, no metrics are served
   std::string log_level = "info";
+  std::string log_format = "text";
   std::string ready_file;
 
   bool HasRole(std::string_view wanted) const;

@@ -158,6 +158,10 @@ const OptionSpec kOptions[] = {
      "may read it"},
     {"log.level", OptionKind::kChoice, &Config::log_level, 0, 0, "trace,debug,info,warn,error,off",
      "", "what is worth a line in the log on stderr", "", /*live=*/true},
+    {"log.format", OptionKind::kChoice, &Config::log_format, 0, 0, "text,logfmt,json", "",
+     "how a line of the log looks: for people, or for programs with name, role and place in the "
+     "source. Under journald lines have priorities and no time",
+     "", /*live=*/true},
     {"ready_file", OptionKind::kText, &Config::ready_file, 0, 0, "", "path",
      "file that gets the address as bound, written whole, once this process serves"},
 };

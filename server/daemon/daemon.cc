@@ -1,6 +1,5 @@
 #include "server/daemon/daemon.h"
 
-#include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
@@ -19,6 +18,7 @@
 #include "client/grpc/channel_stub.h"
 #include "client/grpc/channel_watch.h"
 #include "client/grpc/directory_stub.h"
+#include "client/grpc/grpc_log.h"
 #include "client/grpc/holder_stub.h"
 #include "client/grpc/watch_stub.h"
 #include "client/requester.h"
@@ -55,9 +55,6 @@ constexpr Duration kStuckPeerMax = std::chrono::seconds(1);
 int Milliseconds(Duration duration) {
   return static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count());
 }
-
-// Errors that matter reach us as a status, which is logged once, where it is handled.
-void LogFromGrpc(gpr_log_func_args* args) { Log().debug("grpc: {}", args->message); }
 
 }  // namespace
 
@@ -365,7 +362,7 @@ void Daemon::State::SetHealth(const char* service, bool serving, bool& was) {
 Daemon::Daemon(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, FileSystem* files) {
-  gpr_set_log_function(LogFromGrpc);
+  LogGrpcErrors();
   auto state = std::make_unique<State>(config, files);
   CKV_RETURN_IF_ERROR(PrepareReadyFile(config.ready_file));
   CKV_RETURN_IF_ERROR(state->Name());
@@ -394,6 +391,8 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, File
 }
 
 Daemon::~Daemon() { Drain(state_->clock->Now()); }
+
+const std::string& Daemon::name() const { return state_->config.name; }
 
 const std::string& Daemon::address() const { return state_->address; }
 

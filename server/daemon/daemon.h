@@ -38,6 +38,8 @@ class Daemon {
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;
 
+  // Returns the name that the directory knows it by.
+  const std::string& name() const;
   // Returns the address for peers: as advertised, with the port as bound.
   const std::string& address() const;
   // Returns the address of the metrics, with the port as bound, or "" if there are none.
@@ -72,10 +74,10 @@ class Daemon {
 // Reads the configuration once more, from the sources of the first time.
 using ConfigReader = std::function<absl::StatusOr<ParsedConfig>()>;
 
-// Runs until SIGTERM or SIGINT, drains, and returns the process' exit status: 0 after a drain, 1 if
-// it could not start. A second SIGTERM or SIGINT ends the process at once with 1. SIGHUP calls
-// `reread` and takes the live options. A service manager is told of all that. Call it before any
-// other thread starts: it blocks the signals, and threads inherit that.
-int RunDaemon(const Config& config, const ConfigReader& reread);
+// Logs the warnings of `start`. Runs until SIGTERM or SIGINT, drains, and returns the process' exit
+// status: 0 after a drain, 1 if it could not start. A second SIGTERM or SIGINT ends the process at
+// once with 1. SIGHUP calls `reread` and takes the live options. A service manager is told of all
+// that. Call it before any other thread starts: it blocks the signals, and threads inherit that.
+int RunDaemon(const ParsedConfig& start, const ConfigReader& reread);
 
 }  // namespace ckv

@@ -12,12 +12,14 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/base/log.h"
 #include "server/daemon/daemon.h"
 #include "server/daemon/live_parts.h"
 #include "server/daemon/reload.h"
 #include "server/daemon/service_manager.h"
+#include "server/telemetry/log_output.h"
 
 namespace ckv {
 namespace {
@@ -150,12 +152,53 @@ class Teller {
   std::string told_;
 };
 
-void SetLogLevel(const Config& config) {
-  Log().set_level(spdlog::level::from_str(config.log_level));
-}
+// The log of this process, as the configuration wants it.
+class DaemonLog {
+ public:
+  explicit DaemonLog(const Config& config)
+      : name_(NameOf(config)), output_(LogToStderr(StyleOf(config))) {
+    SetLevel(config);
+  }
+  ~DaemonLog() { Logger().flush(); }
+  DaemonLog(const DaemonLog&) = delete;
+  DaemonLog& operator=(const DaemonLog&) = delete;
+
+  // Lines have the name, which follows from the port, from here on.
+  void SetName(const std::string& name, const Config& config) {
+    name_ = name;
+    output_->SetStyle(StyleOf(config));
+  }
+  // Takes the live options.
+  void Take(const Config& config) {
+    SetLevel(config);
+    output_->SetStyle(StyleOf(config));
+  }
+  void Tick() { output_->Tick(); }
+
+ private:
+  static std::string NameOf(Config config) {
+    FillConfig(config);
+    return config.name;
+  }
+  static void SetLevel(const Config& config) {
+    Logger().set_level(spdlog::level::from_str(config.log_level));
+  }
+  LogStyle StyleOf(const Config& config) const {
+    const auto format = ParseLogFormat(config.log_format);
+    CKV_CHECK(format.ok());  // the option takes no other word
+    LogStyle style;
+    style.format = *format;
+    style.name = name_;
+    style.roles = absl::StrJoin(config.role, "+");
+    return style;
+  }
+
+  std::string name_;
+  const std::shared_ptr<LogOutput> output_;
+};
 
 // Takes what can change from the configuration as it is now. If it has errors, nothing changes.
-void Reload(const ConfigReader& reread, Config& config) {
+void Reload(const ConfigReader& reread, DaemonLog& log, Config& config) {
   const auto wanted = reread();
   if (!wanted.ok()) {
     Log().error("SIGHUP: nothing changes: {}", std::string(wanted.status().message()));
@@ -165,7 +208,7 @@ void Reload(const ConfigReader& reread, Config& config) {
   const ReloadReport report = TakeLiveOptions(wanted->config, config);
   // Told on the more talkative of the two levels.
   for (const std::string& line : report.changed) Log().info("SIGHUP: {}", line);
-  SetLogLevel(config);
+  log.Take(config);
   for (const std::string& line : report.needs_restart) {
     Log().warn("SIGHUP: {}: needs a restart", line);
   }
@@ -175,12 +218,12 @@ void Reload(const ConfigReader& reread, Config& config) {
 
 // Returns the signal that ends the daemon, or 0 if an error has ended it.
 int RunUntilAsked(Daemon& daemon, Teller& teller, const ServiceManager& manager,
-                  const ConfigReader& reread, Config& config, int signal_fd) {
+                  const ConfigReader& reread, DaemonLog& log, Config& config, int signal_fd) {
   for (;;) {
     const int received = AwaitSignal(signal_fd);
     if (received == SIGHUP) {
       manager.Reloading(Clock::Real()->Now());
-      Reload(reread, config);
+      Reload(reread, log, config);
       if (daemon.ready()) teller.TellReady();
     } else if (received != 0) {
       return received;
@@ -190,16 +233,12 @@ int RunUntilAsked(Daemon& daemon, Teller& teller, const ServiceManager& manager,
       return 0;
     }
     teller.Tick();
+    log.Tick();
   }
 }
 
-}  // namespace
-
-int RunDaemon(const Config& start_config, const ConfigReader& reread) {
-  Config config = start_config;
-  Log().set_pattern("%Y-%m-%dT%H:%M:%S.%eZ %l %v", spdlog::pattern_time_type::utc);
-  SetLogLevel(config);
-
+// Returns the process' exit status.
+int RunUntilDrained(const ConfigReader& reread, DaemonLog& log, Config& config) {
   const sigset_t signals = HandledSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);  // a lane's peer may go at any time
@@ -218,8 +257,9 @@ int RunDaemon(const Config& start_config, const ConfigReader& reread) {
     manager.Status(std::string(daemon.status().message()));
     return 1;
   }
+  log.SetName((*daemon)->name(), config);
   std::optional<Teller> teller(std::in_place, manager, **daemon);
-  const int received = RunUntilAsked(**daemon, *teller, manager, reread, config, fd);
+  const int received = RunUntilAsked(**daemon, *teller, manager, reread, log, config, fd);
   if (received == 0) return 1;
   Log().info("{}: draining, at most {} ms", strsignal(received),
              std::chrono::duration_cast<std::chrono::milliseconds>(config.drain_timeout).count());
@@ -231,6 +271,15 @@ int RunDaemon(const Config& start_config, const ConfigReader& reread) {
   Log().info("drained");
   close(fd);
   return 0;
+}
+
+}  // namespace
+
+int RunDaemon(const ParsedConfig& start, const ConfigReader& reread) {
+  Config config = start.config;
+  DaemonLog log(config);
+  for (const std::string& warning : start.warnings) Log().warn("{}", warning);
+  return RunUntilDrained(reread, log, config);
 }
 
 }  // namespace ckv

@@ -43,9 +43,9 @@ def show(unit, name):
     return run("systemctl", "show", "--value", "-p", name, unit).strip()
 
 
-def journal(unit):
+def journal(unit, *more):
     run("journalctl", "--sync")
-    return run("journalctl", "--no-pager", "-o", "cat", "-u", unit)
+    return run("journalctl", "--no-pager", "-o", "cat", "-u", unit, *more)
 
 
 def wait_until(what, holds):

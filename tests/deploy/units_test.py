@@ -113,6 +113,10 @@ def reload():
     check("log.level: 'info' is now 'debug'" in log, "what changed is named")
     check("store.capacity: '64MiB' here, '128MiB' in the configuration: needs a restart" in log,
           "what needs a restart is named")
+    warnings = journal(HOLDER, "-p", "warning")
+    check("needs a restart" in warnings and "SIGHUP: read the configuration" not in warnings,
+          "journald knows the priorities of lines")
+    check("<4>" not in log and "Z warning" not in log, "lines have no mark and no second time")
     check("reads its configuration anew" not in show(HOLDER, "StatusText"), "it is ready again")
     CONFIG.write_text("log.level: loud\n")
     refused = run("systemctl", "reload", HOLDER, code=1)

@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -71,8 +72,11 @@ class OneDaemon {
   // `arguments` beside the name and the address.
   OneDaemon(const std::string& roles, std::vector<std::string> arguments, std::string name = "one")
       : name_(std::move(name)), arguments_(std::move(arguments)) {
-    arguments_.insert(arguments_.begin(), {"--role=" + roles, "--name=" + name_,
-                                           "--listen=" + address(), "--log-level=warn"});
+    const bool has_level = std::any_of(arguments_.begin(), arguments_.end(),
+                                       [](const auto& a) { return a.starts_with("--log-level="); });
+    if (!has_level) arguments_.emplace_back("--log-level=warn");
+    arguments_.insert(arguments_.begin(),
+                      {"--role=" + roles, "--name=" + name_, "--listen=" + address()});
   }
 
   std::string address() const { return absl::StrCat("127.0.0.1:", port_.number()); }

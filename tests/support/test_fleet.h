@@ -39,7 +39,7 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
   explicit TestFleet(std::vector<Fabric*> fabrics, Clock* clock = Clock::Real())
       : fabrics_(std::move(fabrics)), clock_(clock) {
     // Lanes break on purpose here, by the hundred.
-    Log().set_level(spdlog::level::err);
+    Logger().set_level(spdlog::level::err);
   }
 
   static HolderId Name(size_t i) { return {absl::StrFormat("h%d", i)}; }

@@ -24,8 +24,8 @@ TEST(Quiet, TheLibraryNeverWritesToStdout) {
   fleet.Load("c", corpus, {0});
   RequesterOptions options;
   options.fabrics = {shm.get(), tcp.get()};
-  const auto before = Log().level();
-  Log().set_level(spdlog::level::trace);
+  const auto before = Logger().level();
+  Logger().set_level(spdlog::level::trace);
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
   {
@@ -46,7 +46,7 @@ TEST(Quiet, TheLibraryNeverWritesToStdout) {
     fleet.StopHolder(0);
     EXPECT_FALSE((*requester)->Attend(call, got.View(), &report).ok());
   }
-  Log().set_level(before);
+  Logger().set_level(before);
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
   EXPECT_NE(testing::internal::GetCapturedStderr().find("spoken to over"), std::string::npos);
 }

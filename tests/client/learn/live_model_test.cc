@@ -281,7 +281,7 @@ TEST(SeedProfile, OfAnotherHostIsNeverUsed) {
 }
 
 TEST(SeedProfile, ManyGeometriesAreBounded) {
-  Log().set_level(spdlog::level::err);  // each is said
+  Logger().set_level(spdlog::level::err);  // each is said
   Profile profile;
   Geometry geometry = test::TestGeometry();
   profile.subject = SubjectOf(geometry, "host", {}, true);

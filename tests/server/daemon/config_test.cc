@@ -431,6 +431,7 @@ TEST(ConfigTest, CheckConfigPrintsAFileThatReadsBack) {
                                               "--oracle-host=rack7",
                                               "--metrics-address=127.0.0.1:9464",
                                               "--log-level=warn",
+                                              "--log-format=json",
                                               "--ready-file=/tmp/a \"b\" \\c"};
   // oracle.file does not stand beside oracle.address: see OneOracle.
   ASSERT_EQ(arguments.size() + 1, ConfigOptions().size());
