@@ -35,6 +35,7 @@ Exit codes:
   9 data loss            10 permission denied or unauthenticated
   ckvctl status: 4 if the directory or a member does not answer, or no live holder has a chunk;
   7 if the requester and --directory are of two fleets
+  ckvctl doctor: 7 if a check fails
 
 Results go to stdout, as a table or JSON. Errors, warnings and progress go to stderr. With -o json
 an error is an object: {"error": {"code", "message", "hints", "exit_code"}}.)";
@@ -193,6 +194,7 @@ void BuildCommandLine(CLI::App& app, Ctl& ctl, GlobalValues& values) {
   AddCharacterizeCommands(app, ctl);
   AddGcCommand(app, ctl);
   AddHealthCommand(app, ctl);
+  AddDoctorCommand(app, ctl);
   AddVersionCommand(app, ctl);
   NameNumbers(app);
 }

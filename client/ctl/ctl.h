@@ -28,6 +28,7 @@ struct Ctl {
   // Set by --watch: how often the command runs. If 0, once.
   Duration watch{0};
   uint64_t watch_count_max = 0;  // runs, for tests; if 0, without end
+  std::string host_root;  // folder that stands for /, for tests of doctor; "" for this machine
   // Set by the command line: the one command to run.
   std::function<absl::Status()> run;
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "attention/worker_pool.h"
 #include "client/requester.h"
+#include "proto/base/byte_size.h"
 #include "proto/base/host_port.h"
 #include "proto/base/status.h"
 #include "proto/base/time_span.h"
@@ -201,23 +202,6 @@ absl::Status Refuse(std::string_view text, std::string_view expected) {
   return absl::InvalidArgumentError(absl::StrFormat("'%s' is not %s", text, expected));
 }
 
-// A number with one of `suffixes`; `bare` allows none.
-absl::StatusOr<uint64_t> ParseScaled(std::string_view text, std::span<const Suffix> suffixes,
-                                     bool bare, std::string_view expected) {
-  std::string_view rest = text;
-  const std::optional<uint64_t> number = TakeNumber(rest);
-  if (!number) return Refuse(text, expected);
-  while (rest.starts_with(' ')) rest.remove_prefix(1);
-  if (rest.empty() && (bare || *number == 0)) return *number;
-  for (const Suffix& suffix : suffixes) {
-    if (rest != suffix.name) continue;
-    uint64_t value = 0;
-    if (__builtin_mul_overflow(*number, suffix.factor, &value)) return Refuse(text, "in range");
-    return value;
-  }
-  return Refuse(text, expected);
-}
-
 std::string FormatScaled(uint64_t value, std::span<const Suffix> suffixes) {
   for (const Suffix& suffix : suffixes) {
     if (value != 0 && value % suffix.factor == 0) {
@@ -343,9 +327,7 @@ absl::Status AssignOption(const OptionSpec& option, std::string_view text, Confi
       return absl::OkStatus();
     }
     case OptionKind::kBytes: {
-      CKV_ASSIGN_OR_RETURN(const uint64_t value,
-                           ParseScaled(text, kByteSuffixes, /*bare=*/true,
-                                       "a size: a number and B, KiB, MiB, GiB or TiB"));
+      CKV_ASSIGN_OR_RETURN(const uint64_t value, ParseByteSize(text));
       CKV_RETURN_IF_ERROR(CheckRange(option, value, text, kByteSuffixes, 1));
       config.*std::get<uint64_t Config::*>(option.member) = value;
       return absl::OkStatus();

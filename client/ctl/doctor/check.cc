@@ -1,0 +1,148 @@
+#include "client/ctl/doctor/check.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+namespace ckv::ctl::doctor {
+namespace {
+
+constexpr size_t kNameColumn = 6, kNameWidth = 12;
+
+// Appends the words of `text` in lines that begin at `column`. The first goes on where the text
+// stands. A line of `text` begins a new one. Words longer than a line stand alone.
+void AppendWrapped(std::string& out, std::string_view text, size_t column) {
+  bool first_line = true;
+  for (const auto& line : absl::StrSplit(absl::string_view(text.data(), text.size()), '\n')) {
+    if (!first_line) out += "\n" + std::string(column, ' ');
+    first_line = false;
+    size_t at = column;
+    bool first_word = true;
+    for (const auto& word : absl::StrSplit(line, ' ', absl::SkipEmpty())) {
+      if (!first_word && at + 1 + word.size() > kTerminalColumns) {
+        out += "\n" + std::string(column, ' ');
+        at = column;
+        first_word = true;
+      }
+      if (!first_word) out += ' ';
+      at += word.size() + (first_word ? 0 : 1);
+      out.append(word.data(), word.size());
+      first_word = false;
+    }
+  }
+  out += "\n";
+}
+
+// Keeps the ends of lines, which a remedy of several commands has.
+std::string PrintableLines(std::string_view text) {
+  std::vector<std::string> lines;
+  for (const auto& line : absl::StrSplit(absl::string_view(text.data(), text.size()), '\n'))
+    lines.push_back(Printable({line.data(), line.size()}));
+  return absl::StrJoin(lines, "\n");
+}
+
+std::array<size_t, 4> CountsOf(const std::vector<Part>& parts) {
+  std::array<size_t, 4> counts = {};
+  for (const Part& part : parts) {
+    for (const Check& check : part.checks) ++counts[static_cast<size_t>(check.verdict)];
+  }
+  return counts;
+}
+
+}  // namespace
+
+std::string_view VerdictName(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kOk:
+      return "ok";
+    case Verdict::kSkipped:
+      return "skipped";
+    case Verdict::kWarn:
+      return "warn";
+    case Verdict::kFail:
+      break;
+  }
+  return "fail";
+}
+
+Check Ok(std::string name, std::string finding) {
+  return {std::move(name), Verdict::kOk, std::move(finding), ""};
+}
+Check Skipped(std::string name, std::string why) {
+  return {std::move(name), Verdict::kSkipped, std::move(why), ""};
+}
+Check Warn(std::string name, std::string finding, std::string remedy) {
+  return {std::move(name), Verdict::kWarn, std::move(finding), std::move(remedy)};
+}
+Check Fail(std::string name, std::string finding, std::string remedy) {
+  return {std::move(name), Verdict::kFail, std::move(finding), std::move(remedy)};
+}
+
+void AddOr(Checks& checks, Checks found, Check ok) {
+  if (found.empty()) found.push_back(std::move(ok));
+  for (Check& check : found) checks.push_back(std::move(check));
+}
+
+std::string PartText(const Part& part) {
+  std::string text = Printable(part.title) + "\n";
+  for (const Check& check : part.checks) {
+    const bool skipped = check.verdict == Verdict::kSkipped;
+    absl::StrAppendFormat(&text, "%-5s %-*s ",
+                          skipped ? "-" : std::string(VerdictName(check.verdict)),
+                          static_cast<int>(kNameWidth), check.name);
+    const size_t column = kNameColumn + std::max(kNameWidth, check.name.size()) + 1;
+    AppendWrapped(text, (skipped ? "skipped: " : "") + Printable(check.finding), column);
+    if (check.remedy.empty()) continue;
+    text += std::string(column, ' ') + "-> ";
+    AppendWrapped(text, PrintableLines(check.remedy), column + 3);
+  }
+  return text;
+}
+
+Json PartsJson(const std::vector<Part>& parts) {
+  Json json = {{"checks", Json::array()}};
+  for (const Part& part : parts) {
+    for (const Check& check : part.checks) {
+      json["checks"].push_back({{"part", part.name},
+                                {"name", check.name},
+                                {"verdict", std::string(VerdictName(check.verdict))},
+                                {"finding", check.finding},
+                                {"remedy", check.remedy}});
+    }
+  }
+  const auto counts = CountsOf(parts);
+  for (const Verdict verdict : {Verdict::kOk, Verdict::kSkipped, Verdict::kWarn, Verdict::kFail}) {
+    json[std::string(VerdictName(verdict)) + "_count"] = counts[static_cast<size_t>(verdict)];
+  }
+  return json;
+}
+
+std::string CountsText(const std::vector<Part>& parts) {
+  const auto counts = CountsOf(parts);
+  const auto count = [&](Verdict verdict) { return counts[static_cast<size_t>(verdict)]; };
+  return absl::StrFormat("%d ok, %d skipped, %s, %d failed", count(Verdict::kOk),
+                         count(Verdict::kSkipped), FormatCount(count(Verdict::kWarn), "warning"),
+                         count(Verdict::kFail));
+}
+
+absl::Status JudgeParts(const std::vector<Part>& parts, bool strict) {
+  std::vector<std::string> names;
+  for (const Part& part : parts) {
+    for (const Check& check : part.checks) {
+      const bool bad =
+          check.verdict == Verdict::kFail || (strict && check.verdict == Verdict::kWarn);
+      const std::string name = part.name + " " + check.name;
+      if (bad && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    }
+  }
+  if (names.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrFormat("%s: %s\n  each has its remedy above, after ->",
+                      FormatCount(names.size(), "thing") + " to mend", absl::StrJoin(names, ", ")));
+}
+
+}  // namespace ckv::ctl::doctor

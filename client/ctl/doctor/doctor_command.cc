@@ -1,0 +1,64 @@
+// ckvctl doctor: what is wrong with this machine, each with its remedy.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "client/ctl/commands.h"
+#include "client/ctl/doctor/host_checks.h"
+#include "proto/base/status.h"
+
+namespace ckv::ctl {
+namespace {
+
+struct DoctorOptions {
+  std::string config;
+  bool strict = false;
+};
+
+constexpr char kExamples[] =
+    "  ckvctl doctor\n  ckvctl doctor host --config /etc/ckv/ckvd.yaml\n"
+    "  ckvctl doctor -o json | jq '.checks[] | select(.verdict == \"fail\")'\n\n"
+    "A check is ok, skipped with the reason, or has a finding and after -> its remedy: commands,\n"
+    "or lines of a configuration. The exit code is 0, or 7 if a check fails. With --strict a\n"
+    "warning fails, too. As root it sees more: limits and settings of other users' daemons.";
+
+absl::Status RunDoctor(const Ctl& ctl, const DoctorOptions& options) {
+  std::string config = options.config;
+  const std::string usual = ctl.host_root + std::string(doctor::kDefaultConfigPath);
+  // The packages' own, if this machine has it.
+  if (config.empty() && doctor::HostFiles("").Read(usual)) config = usual;
+  CKV_ASSIGN_OR_RETURN(const doctor::HostView host,
+                       doctor::LookAtHost(ctl.host_root, config, doctor::ReadClockSync()));
+  const std::vector<doctor::Part> parts = {doctor::JudgeHost(host)};
+  std::string text;
+  for (const doctor::Part& part : parts) text += doctor::PartText(part) + "\n";
+  ctl.Print(text + doctor::CountsText(parts) + "\n", doctor::PartsJson(parts));
+  return doctor::JudgeParts(parts, options.strict);
+}
+
+void AddOptions(CLI::App& verb, const std::shared_ptr<DoctorOptions>& options) {
+  verb.add_option("--config", options->config,
+                  absl::StrFormat("Configuration of a ckvd that is to run here (default: %s, if it "
+                                  "is there)",
+                                  doctor::kDefaultConfigPath))
+      ->type_name("FILE");
+  verb.add_flag("--strict", options->strict, "A warning fails, too");
+}
+
+}  // namespace
+
+void AddDoctorCommand(CLI::App& app, Ctl& ctl) {
+  auto options = std::make_shared<DoctorOptions>();
+  CLI::App* verb = AddVerb(
+      app, "doctor", "Look for mistakes of this machine, and tell how to mend each", kExamples);
+  AddOptions(*verb, options);
+  CLI::App* host = AddVerb(*verb, "host", "Look at this machine alone", kExamples);
+  AddOptions(*host, options);
+  verb->callback(
+      [&ctl, options] { ctl.run = [&ctl, options] { return RunDoctor(ctl, *options); }; });
+}
+
+}  // namespace ckv::ctl
