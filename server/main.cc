@@ -10,8 +10,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "server/daemon/address_checks.h"
 #include "server/daemon/config.h"
 #include "server/daemon/daemon.h"
 #include "server/daemon/heap.h"
@@ -41,11 +43,14 @@ int main(int argc, char** argv) {
         },
         EnvironmentNames());
   };
-  const auto parsed = read_config();
+  auto parsed = read_config();
   if (!parsed.ok()) {
     const std::string message(parsed.status().message());
     std::fprintf(stderr, "%s\n", message.c_str());
     return 2;
+  }
+  for (std::string& warning : ckv::AddressWarnings(parsed->config, ckv::ResolveHost)) {
+    parsed->warnings.push_back(std::move(warning));
   }
   if (parsed->action == ckv::ConfigAction::kPrint) {
     for (const std::string& warning : parsed->warnings) {

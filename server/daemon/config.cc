@@ -15,6 +15,7 @@
 #include "proto/base/nearest_word.h"
 #include "proto/base/status.h"
 #include "proto/base/version.h"
+#include "server/daemon/address_checks.h"
 #include "server/daemon/config_options.h"
 #include "transport/verbs/verbs_fabric.h"
 
@@ -249,31 +250,6 @@ std::string HostName() {
 std::string_view DefaultListen(const Config& config) {
   if (config.HasRole("requester")) return kDefaultRequesterAddress;
   return config.HasRole("directory") ? kDefaultDirectoryAddress : kDefaultHolderAddress;
-}
-
-// Checks what the addresses together say. Each of them has been read.
-void CheckAddresses(const Config& config, std::vector<std::string>& errors) {
-  const HostPort listen = *HostPort::Parse(config.listen);
-  if (listen.IsWildcard() && config.advertise.empty()) {
-    errors.push_back(absl::StrFormat(
-        "advertise: nobody reaches %s: name the address that peers use", config.listen));
-    return;
-  }
-  const HostPort advertised =
-      config.advertise.empty() ? listen : *HostPort::Parse(config.advertise);
-  if (advertised.IsWildcard()) {
-    errors.push_back(absl::StrFormat("advertise: nobody reaches %s", config.advertise));
-    return;
-  }
-  const bool tcp =
-      std::find(config.fabrics.begin(), config.fabrics.end(), "tcp") != config.fabrics.end();
-  if (config.HasRole("holder") && tcp && !advertised.IsLoopback() &&
-      HostPort::Parse(config.data_listen)->IsLoopback()) {
-    errors.push_back(absl::StrFormat(
-        "data_listen: peers find this holder at %s, and no other host reaches %s: set "
-        "--data-listen %s, or take tcp out of fabrics",
-        advertised.ToString(), config.data_listen, HostPort{advertised.host, 0}.ToString()));
-  }
 }
 
 // Checks what no option alone can say.

@@ -187,10 +187,22 @@ def _(test):
 def _(test):
     with test.daemon("host-2", "--role=holder", "--name=holder-4", f"--directory={DIRECTORY}") as log:
         wait_until("it is registered", lambda: "registered in epoch" in log())
-        seen = test.ckvctl("status", code=4)
+        seen = log() + test.ckvctl("status", code=4)
         check("holder holder-4: " in test.ckvctl("health", code=4), "health says so, too")
     wait_until("it is gone", test.healthy)
     return seen
+
+
+@mistake("a name that is loopback")
+def _(test):
+    return test.on("host-2", "ckvd", "--config", "holder.yaml", "--listen=host-2:7401",
+                   "--data-listen=host-2:7402", "--check-config")
+
+
+@mistake("a name that nobody may know")
+def _(test):
+    return test.on("host-2", "ckvd", "--config", "holder.yaml", "--listen=0.0.0.0:7401",
+                   "--advertise=holder-2.example:7401", "--check-config")
 
 
 @mistake("nobody is the directory")

@@ -1,5 +1,5 @@
-"""Hosts on one network, for tests: each has a network, a name, processes, an uptime and a /var/lib of
-its own. They are namespaces of this host, joined by a bridge in a namespace of its own.
+"""Hosts on one network, for tests: each has a network, a name, processes, an uptime, an /etc/hosts and a
+/var/lib of its own. They are namespaces of this host, joined by a bridge in a namespace of its own.
 
 All of it lives as long as the Lan, or this process: the first process of a host ends with its standard
 input, and the kernel ends the others with it.
@@ -13,14 +13,16 @@ import signal
 import subprocess
 
 NETWORK = "10.77.0"
+HOSTS_MAX = 9
 DAY_S = 86400
 COMMAND_TIMEOUT_S = 120
 # The first process: it reaps, and waits for the end of its standard input.
 FIRST = """
 set -e
 trap '' CHLD
-[ -z "$1" ] || hostname "$1"
+hostname "$1"
 mount -t tmpfs lib /var/lib
+mount --bind hosts /etc/hosts
 ip link set lo up
 echo up
 exec cat
@@ -52,13 +54,16 @@ class Host:
         """days_up: how much longer than this machine it has been up."""
         self.name, self.folder = name, folder
         folder.mkdir()
+        # As Debian's installer writes it: a host knows itself by loopback.
+        others = "".join(f"{NETWORK}.{i} host-{i}\n" for i in range(1, HOSTS_MAX + 1) if f"host-{i}" != name)
+        (folder / "hosts").write_text(f"127.0.0.1 localhost\n127.0.1.1 {name}\n{others}")
         apart = ["--net", "--uts", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child=KILL"]
         self._enter = ["-n", "-u", "-m", "-p"]
         if subprocess.run(["unshare", "-T", "true"], capture_output=True).returncode == 0:
             apart += ["--time", "--monotonic", str(days_up * DAY_S)]
             self._enter.append("-T")
         self._life = subprocess.Popen(["unshare", *apart, "bash", "-c", FIRST, "_", name],
-                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder)
         if self._life.stdout.readline() != "up\n":
             self.end()
             raise NoLan(f"{name} did not start")

@@ -315,34 +315,6 @@ TEST(ConfigTest, ANameThatIsNotGivenSaysWhatAndWhere) {
   EXPECT_EQ(name_of({"--role=holder", "--name=h1"}), "h1");
 }
 
-TEST(ConfigTest, LanesAreReachedWhereTheControlPlaneIs) {
-  const auto data_of = [](std::vector<std::string> arguments) {
-    arguments.insert(arguments.end(), {"--role=holder", "--directory=h:1"});
-    const auto parsed = Read(arguments);
-    EXPECT_TRUE(parsed.ok()) << parsed.status();
-    return parsed.ok() ? parsed->config.data_listen : "";
-  };
-  EXPECT_EQ(data_of({}), "127.0.0.1:0");
-  EXPECT_EQ(data_of({"--listen=10.77.0.1:7401"}), "10.77.0.1:0");
-  EXPECT_EQ(data_of({"--listen=[fd00::1]:7401"}), "[fd00::1]:0");
-  EXPECT_EQ(data_of({"--listen=0.0.0.0:1", "--advertise=h1:1"}), "0.0.0.0:0");
-  EXPECT_EQ(data_of({"--listen=10.77.0.1:1", "--data-listen=10.78.0.1:2"}), "10.78.0.1:2");
-}
-
-TEST(ConfigTest, AHolderThatPeersFindAndCannotReachIsRefused) {
-  const std::vector<std::string> holder = {"--role=holder", "--directory=h:1",
-                                           "--listen=10.77.0.1:7401", "--data-listen=127.0.0.1:0"};
-  EXPECT_EQ(ErrorsOf(holder),
-            "data_listen: peers find this holder at 10.77.0.1:7401, and no other host reaches "
-            "127.0.0.1:0: set --data-listen 10.77.0.1:0, or take tcp out of fabrics");
-  auto others = holder;
-  others.emplace_back("--fabrics=shm");
-  EXPECT_TRUE(Read(others).ok());
-  auto near = holder;
-  near.emplace_back("--advertise=localhost:7401");
-  EXPECT_TRUE(Read(near).ok()) << "for this host alone";
-}
-
 TEST(ConfigTest, WhatIsProbablyAMistakeIsWarnedOf) {
   const auto parsed = ReadConfig(
       std::vector<std::string>{"--role=directory,holder", "--store-capacity=64TiB"},
