@@ -3,7 +3,8 @@
 
 Method: on the machine of machine.sh, with the programs of this build where a package puts them. A
 holder waits for its directory past its start limit; it serves once it is ready; it reloads; its
-dispatcher is held still until the watchdog ends it; it comes back with the same bits; all stop.
+dispatcher is held still until the watchdog ends it; it comes back with the same bits; it reads a store
+that is slow past the limit; all stop.
 
     tests/deploy/machine.sh python3 tests/deploy/units_test.py --ckvd build/... --ckvctl build/...
 """
@@ -20,6 +21,7 @@ import time
 sys.dont_write_bytecode = True  # the source tree stays as it is
 from on_machine import (ALL_UNITS, HERE, Corpus, check, journal, main, run, show, status, step,
                         wait_active, wait_until)  # noqa: E402
+from slow_store import SlowFiles  # noqa: E402
 
 DIRECTORY, HOLDER, REQUESTER = ALL_UNITS
 # shm by name: a probe may find tcp faster on a busy machine.
@@ -167,6 +169,24 @@ def watchdog(corpus, bits):
     corpus.await_same_bits(bits)
 
 
+def slow_store(corpus, bits):
+    step("a holder that reads a slow store past its start limit is waited for")
+    run("systemctl", "stop", HOLDER)
+    slow = SlowFiles(pathlib.Path("/var/lib/ckv/holder-a"), count=2)
+    begin = time.monotonic()
+    run("systemctl", "start", "--no-block", HOLDER)
+    slow.let_go()
+    wait_until("it says that it loads", lambda: show(HOLDER, "StatusText").startswith("loads: "))
+    wait_until("its start has taken longer than its limit",
+               lambda: time.monotonic() > begin + START_LIMIT_S + 1)
+    check(show(HOLDER, "ActiveState") == "activating", "it is still starting")
+    slow.let_go()
+    wait_active(HOLDER)
+    # A failed start would have been tried again, and found the files in quarantine.
+    check(show(HOLDER, "Result") == "success" and "timed out" not in journal(HOLDER), "its start was one")
+    corpus.await_same_bits(bits)
+
+
 def stop():
     step("a stop drains")
     run("systemctl", "stop", REQUESTER, HOLDER, DIRECTORY)
@@ -192,6 +212,7 @@ def test(folder):
     rows_go_by_shm()
     reload()
     watchdog(corpus, bits)
+    slow_store(corpus, bits)
     stop()
 
 
