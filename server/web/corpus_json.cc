@@ -24,6 +24,7 @@ class HolderGroups {
     for (const auto* ids : {&chunk.holders, &chunk.leased}) {
       for (const HolderId& id : *ids) group.push_back(Holder(id.name));
     }
+    std::sort(group.begin(), group.end());  // which of them is asked first does not matter here
     const auto known = groups_.find(group);
     if (known != groups_.end()) return known->second;
     if (groups_.size() == kShownGroupCountMax) return -1;

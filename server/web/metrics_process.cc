@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <fstream>
 #include <iterator>
@@ -62,9 +63,11 @@ std::optional<uint64_t> BootSeconds() {
   return std::nullopt;
 }
 
-std::optional<uint64_t> OpenFdCount() {
+// `limit`: the most that may be open.
+std::optional<uint64_t> OpenFdCount(std::optional<uint64_t> limit) {
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/fd"), closedir);
-  if (folder == nullptr) return std::nullopt;
+  // If none is left to look with, all are open: an alert must not clear then.
+  if (folder == nullptr) return errno == EMFILE ? limit : std::nullopt;
   uint64_t count = 0;
   while (const dirent* entry = readdir(folder.get())) count += entry->d_name[0] != '.' ? 1 : 0;
   return count - 1;  // but for the folder's own
@@ -91,14 +94,15 @@ void AddProcess(MetricsPage& page) {
     page.Gauge("process_virtual_memory_bytes", "Addresses in use.", *bytes);
   if (const auto threads = stat.Field(kThreads))
     page.Gauge("process_threads", "Threads.", *threads);
-  if (const auto count = OpenFdCount()) {
+  rlimit files = {};
+  std::optional<uint64_t> limit;
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0) limit = files.rlim_cur;
+  if (const auto count = OpenFdCount(limit)) {
     page.Gauge("process_open_fds",
                "Open files and sockets. Near process_max_fds: raise LimitNOFILE of the unit.",
                *count);
   }
-  rlimit limit = {};
-  if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
-    page.Gauge("process_max_fds", "The most that may be open.", limit.rlim_cur);
+  if (limit) page.Gauge("process_max_fds", "The most that may be open.", *limit);
   const auto boot = BootSeconds(), start = stat.Field(kStartTicks);
   if (boot && start) {
     page.Gauge("process_start_time_seconds",

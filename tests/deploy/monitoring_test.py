@@ -5,7 +5,8 @@ once, and clears when the fault is mended.
 Method: a fleet of real processes and Debian's Prometheus on loopback. The rules are those of deploy/monitoring
 with shorter windows: a fault of minutes would take minutes. Exits 77, with the reason, without Prometheus.
 
-    python3 tests/deploy/monitoring_test.py --ckvd build/release/bin/ckvd --ckvctl build/release/bin/ckvctl
+    python3 tests/deploy/monitoring_test.py --ckvd build/release/bin/ckvd --ckvctl build/release/bin/ckvctl \\
+        --attend-caller build/release/bin/attend_caller
 """
 
 import argparse
@@ -16,68 +17,25 @@ import re
 import resource
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.parse
 import urllib.request
 
 sys.dont_write_bytecode = True  # the source tree stays as it is
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "e2e"))
-import ctl_fleet  # noqa: E402
+from monitored_fleet import NEAR_BYTES, TEXTS, Load, Monitored, attend, ctl_fleet, free_port, load_corpora, wait_until  # noqa: E402
 
-RULES = HERE.parent.parent / "deploy" / "monitoring"
+RULES = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "monitoring"
 SKIPPED = 77
 SCRAPE_S = 1
 WINDOW = f"{8 * SCRAPE_S}s"  # of rates and increases
-WAIT_S = 60                  # for an alert, on a machine that may be busy
 HOLDERS = 2
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
-class Monitored(ctl_fleet.Fleet):
-    """A fleet whose processes keep their addresses, and can be started again by name."""
-
-    def __init__(self, folder):
-        self.folder, self.processes, self.by_name, self.metrics = folder, [], {}, {}
-        self.directory = f"127.0.0.1:{free_port()}"
-        self.again("directory", "--role=directory", f"--directory-path={folder}/directory", listen=self.directory)
-        for index in range(HOLDERS):
-            self.holder(index)
-        self.requester = self.again("requester", "--role=requester", f"--directory={self.directory}")
-
-    def holder(self, index, *more, capacity="16MiB"):
-        return self.again(f"h{index}", "--role=holder", f"--directory={self.directory}", "--lease-ttl=1s",
-                          f"--store-capacity={capacity}", f"--store-path={self.store(index)}",
-                          *more)
-
-    def again(self, name, *arguments, listen="127.0.0.1:0"):
-        self.metrics.setdefault(name, f"127.0.0.1:{free_port()}")
-        address = self.start(name, f"--metrics-address={self.metrics[name]}", *arguments, listen=listen)
-        self.by_name[name] = self.processes[-1]
-        return address
-
-    def end(self, name, how=signal.SIGTERM):
-        process = self.by_name.pop(name)
-        process.send_signal(how)
-        process.wait(60)
-        self.processes.remove(process)
-
-    def ctl(self, *arguments, check=True):
-        env = {k: v for k, v in os.environ.items() if not k.startswith("CKV_")}
-        env["CKV_REQUESTER"] = self.requester
-        done = subprocess.run([ctl_fleet.PROGRAMS.ckvctl, "--directory", self.directory, *map(str, arguments)], env=env,
-                              timeout=120, capture_output=True, text=True, check=False)
-        assert done.returncode == 0 or not check, done.stderr
-        return done
+# (metric, label, the values of the label that every query of the metric must tell of). No ckvd makes rows anew: "local"
+# is for engines that link the library.
+SERIES = (("ckv_requester_call_seconds", "primitive", {"route", "near", "fetch", "pull"}),
+          ("ckv_requester_measured_over_predicted", "primitive", {"route", "pull"}),
+          ("ckv_requester_lane_seconds", "fabric", {"tcp"}), ("ckv_holder_queue_wait_seconds", "kind", {"attend", "push"}))
 
 
 class Prometheus:
@@ -113,19 +71,6 @@ class Prometheus:
         self.process.wait(30)
 
 
-def wait_until(what, condition):
-    deadline = time.monotonic() + WAIT_S
-    while True:
-        try:
-            value = condition()
-        except OSError:
-            value = None
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"not in {WAIT_S} s: {what}"
-        time.sleep(0.2)
-
-
 def expressions():
     """(where, expression) of the dashboard, and of each alert without its threshold."""
     for panel in json.loads((RULES / "dashboard.json").read_text())["panels"]:
@@ -135,18 +80,6 @@ def expressions():
         bare = re.sub(r" [<>] [\d.]+$", "", re.sub(r"\[\d+m\]", f"[{WINDOW}]", expression))
         assert bare != expression, f"{alert} has no threshold"
         yield alert, bare
-
-
-def attend(fleet, folder, *more, check=True):
-    return fleet.ctl("attend", "--corpus", "docs", "--layer", 0, "--queries", folder / "q.safetensors", "--out",
-                     folder / "o.safetensors", *more, check=check)
-
-
-def write_inputs(folder):
-    ctl_fleet.Rows(1, 70, 0).write(folder / "rows.safetensors")
-    query = [ctl_fleet.bf16(0.5)] * ctl_fleet.D_QK
-    ctl_fleet.write_safetensors(folder / "q.safetensors",
-                                {"q": ("BF16", [1, ctl_fleet.D_QK], b"".join(v.to_bytes(2, "little") for v in query))})
 
 
 class Faults:
@@ -261,20 +194,47 @@ def quiet(prometheus):
     wait_until("no alert is left", lambda: not prometheus.get("alerts")["alerts"])
 
 
-def test(folder):
-    write_inputs(folder)
-    fleet, prometheus = Monitored(folder), None
+def make_cold_read(fleet, folder, prometheus):
+    """Until reads of cold chunks show: a holder that starts again has its chunks on disk only."""
+    def seen():
+        return [one for one in prometheus.query('ckv_holder_load_seconds_count') if float(one["value"][1]) > 0]
+    if not seen():
+        wait_until("the holder is scraped", lambda: prometheus.query(f'up{{instance="{fleet.metrics["h0"]}"}} == 1'))
+        fleet.end("h0")
+        fleet.holder(0)
+
+
+def has_data(prometheus, expression):
+    """Whether the query has a value that is a number, and for each series that the load must make."""
+    found = [one for one in prometheus.query(expression) if one["value"][1] != "NaN"]
+    for metric, label, values in SERIES:
+        if metric in expression and not values <= {one["metric"].get(label) for one in found}:
+            return False
+    return bool(found)
+
+
+def check_queries(fleet, folder, prometheus, caller):
+    load = Load(fleet, folder, caller)
     try:
-        fleet.ctl("corpus", "load", "docs", folder / "rows.safetensors", "--chunk-tokens", 32)
+        for where, expression in expressions():
+            if "load_seconds" in expression:
+                make_cold_read(fleet, folder, prometheus)
+            wait_until(f"{where}: {expression} has data", lambda: has_data(prometheus, expression))
+    finally:
+        load.stop()
+    print(f"== {len(list(expressions()))} queries have data")
+
+
+def test(folder, caller):
+    fleet, prometheus = Monitored(folder, HOLDERS, "--fabric=tcp", NEAR_BYTES), None
+    try:
+        load_corpora(fleet, folder, copies=1)
         fleet.ctl("explain", "--corpus", "docs", "--mq", 1)  # measures holders, so that calls are predicted
-        attend(fleet, folder)
-        for _ in range(20):  # LiveError::kSampleCountMin and more, each of one frame
-            attend(fleet, folder, "--chunks", 0)
         prometheus = Prometheus(folder, list(fleet.metrics.values()))
         wait_until("all targets answer", lambda: len(prometheus.query('up{job="ckv"} == 1')) == len(fleet.metrics))
-        for where, expression in expressions():
-            wait_until(f"{where}: {expression} has data", lambda: prometheus.query(expression))
-        print(f"== {len(list(expressions()))} queries have data")
+        check_queries(fleet, folder, prometheus, caller)
+        for name in TEXTS:
+            fleet.ctl("corpus", "drop", name)
         quiet(prometheus)
         names = re.findall(r"alert: (\w+)", (RULES / "alerts.yaml").read_text())
         faults = Faults(fleet, folder, prometheus)
@@ -292,12 +252,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ckvd", required=True)
     parser.add_argument("--ckvctl", required=True)
-    parser.parse_args(namespace=ctl_fleet.PROGRAMS)
+    parser.add_argument("--attend-caller", required=True)
+    options = parser.parse_args()
+    ctl_fleet.PROGRAMS.ckvd, ctl_fleet.PROGRAMS.ckvctl = options.ckvd, options.ckvctl
     if not shutil.which("prometheus"):
         print("skipped: no prometheus here (deploy/install-packages.sh check)")
         return SKIPPED
     with tempfile.TemporaryDirectory(prefix="ckv-monitoring-") as folder:
-        test(pathlib.Path(folder))
+        test(pathlib.Path(folder), options.attend_caller)
     return 0
 
 

@@ -4,6 +4,7 @@
 
 #include "server/web/metrics.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <vector>
@@ -20,6 +21,7 @@ namespace {
 
 using test::RawAttend;
 using test::Scrape;
+using testing::AllOf;
 using testing::HasSubstr;
 
 std::unique_ptr<WebServer> Serve(WebSources sources) {
@@ -62,6 +64,17 @@ TEST_P(HolderMetricsTest, WhatTheProcessUses) {
   std::vector<UniqueFd> more(20);
   for (UniqueFd& fd : more) fd = UniqueFd(dup(STDERR_FILENO));
   EXPECT_GE(Look()["process_open_fds"], before["process_open_fds"] + 10);
+}
+
+// Nothing can be looked at then, and an alert on files must not clear for that.
+TEST(ProcessMetrics, WithoutAFileLeftAllAreOpen) {
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few = {3, before.rlim_max};  // 0 to 2 are open
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  const std::string text = MetricsText({});
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_THAT(text, AllOf(HasSubstr("process_open_fds 3\n"), HasSubstr("process_max_fds 3\n")));
 }
 
 TEST_P(HolderMetricsTest, WhatIsHeldAndAnswered) {

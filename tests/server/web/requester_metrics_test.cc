@@ -2,9 +2,11 @@
 // that Prometheus takes. Method: a requester and a holder in this process, fabrics that fail as
 // they are told to; Prometheus' own tool judges names and syntax of all that can be served.
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
 #include "client/decide/profile_file.h"
 #include "client/learn/live_error.h"
 #include "gmock/gmock.h"
@@ -12,6 +14,7 @@
 #include "server/web/web_server.h"
 #include "tests/server/web/scrape.h"
 #include "tests/support/scripted_fabric.h"
+#include "tests/support/soon.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/test_fleet.h"
 
@@ -35,6 +38,53 @@ struct RequesterMetricsTest : testing::Test {
     options.connect_timeout = std::chrono::hours(1000);
     fleet.StartHolder(0);
     fleet.Load("c", corpus, {0});
+  }
+
+  // A profile whose kernel takes 10 s.
+  void UseSlowProfile() {
+    options.fabrics = {&tcp};
+    Profile profile;
+    profile.subject = SubjectOf(corpus.geometry, HostIdentity(), {}, /*quick=*/true);
+    profile.lanes = {{"h0", "tcp", {20, 1e9, 1e9}, {1e7, 0, 1, {{{1, 1}}}}}};
+    options.profile = std::make_shared<const Profile>(profile);
+  }
+  // Attends "c" by frames whose time is predicted.
+  void AttendPredicted(Requester& requester, uint32_t count) {
+    ExplainCall explain;
+    explain.corpus = *requester.Resolve("c", "", kInstantMax);
+    explain.chunks = {0};
+    explain.query_rows = 1;
+    explain.deadline = clock.Now() + std::chrono::hours(10'000);
+    // On a busy machine a probe may find full slots no later than empty ones, and say so.
+    absl::Status explained = absl::UnknownError("not asked");
+    for (int i = 0; i < 20 && !explained.ok(); ++i) explained = requester.Explain(explain).status();
+    ASSERT_TRUE(explained.ok()) << explained;
+    const std::vector<uint16_t> q(corpus.geometry.d_qk);
+    std::vector<float> o(corpus.geometry.d_v), m(1), l(1);
+    AttendCall call;
+    call.corpus = explain.corpus;
+    call.q = {q.data(), 1, corpus.geometry.d_qk};
+    call.deadline = explain.deadline;
+    for (uint32_t i = 0; i < count; ++i) {
+      const PartialView out = {o.data(), m.data(), l.data(), PartialDtype::kF32};
+      ASSERT_TRUE(requester.Attend(call, out, nullptr).ok());
+    }
+  }
+  // Attends `context` once; returns how many rows were near.
+  uint64_t AttendOnce(Requester& requester, const Context& context) {
+    const std::vector<uint16_t> q(corpus.geometry.d_qk);
+    std::vector<float> o(corpus.geometry.d_v), m(1), l(1);
+    const Segment segment = {.row_count = 1, .context = &context};
+    LayerCall call;
+    call.q = {q.data(), 1, corpus.geometry.d_qk};
+    call.segments = {&segment, 1};
+    call.grade = Grade::kExact;
+    call.deadline = clock.Now() + std::chrono::hours(10'000);
+    AttendReport report;
+    const PartialView out = {o.data(), m.data(), l.data(), PartialDtype::kF32};
+    const absl::Status attended = requester.Attend(call, out, &report);
+    EXPECT_TRUE(attended.ok()) << attended;
+    return report.near_pairs;
   }
 
   test::ShiftedClock clock;
@@ -148,38 +198,75 @@ TEST_F(RequesterMetricsTest, AFallbackShows) {
 // Goal: a model that has come to be wrong is seen. Method: a profile whose kernel takes 10 s, and
 // calls that take what they take.
 TEST_F(RequesterMetricsTest, HowFarTheModelIsOffShows) {
-  options.fabrics = {&tcp};
-  Profile profile;
-  profile.subject = SubjectOf(corpus.geometry, HostIdentity(), {}, /*quick=*/true);
-  profile.lanes = {{"h0", "tcp", {20, 1e9, 1e9}, {1e7, 0, 1, {{{1, 1}}}}}};
-  options.profile = std::make_shared<const Profile>(profile);
+  UseSlowProfile();
   auto requester = *Requester::Create(options, &fleet, &fleet);
   WebSources sources;
   sources.requester = requester.get();
   const auto server = ServeRequester(std::move(sources));
   const std::string series = "ckv_requester_holder_model_error_ratio{holder=\"h0\"}";
-  ExplainCall explain;
-  explain.corpus = *requester->Resolve("c", "", kInstantMax);
-  explain.chunks = {0};
-  explain.query_rows = 1;
-  explain.deadline = clock.Now() + std::chrono::hours(10'000);
-  // On a busy machine a probe may find full slots no later than empty ones, and say so.
-  absl::Status explained = absl::UnknownError("not asked");
-  for (int i = 0; i < 20 && !explained.ok(); ++i) explained = requester->Explain(explain).status();
-  ASSERT_TRUE(explained.ok()) << explained;
-  const std::vector<uint16_t> q(corpus.geometry.d_qk);
-  std::vector<float> o(corpus.geometry.d_v), m(1), l(1);
-  AttendCall call;
-  call.corpus = explain.corpus;
-  call.q = {q.data(), 1, corpus.geometry.d_qk};
-  call.deadline = explain.deadline;
-  for (uint32_t i = 0; i < LiveError::kSampleCountMin; ++i) {
-    const PartialView out = {o.data(), m.data(), l.data(), PartialDtype::kF32};
-    ASSERT_TRUE(requester->Attend(call, out, nullptr).ok());
-  }
+  AttendPredicted(*requester, LiveError::kSampleCountMin);
   const Scrape scrape(server->address());
   EXPECT_GT(scrape[series], 0.5) << scrape.text();
   EXPECT_LE(scrape[series], 1) << "a tiny share of 10 s";
+}
+
+// Goal: each way to an answer has its times, and those that were predicted their ratios. Method:
+// "c" is routed and then pulled; "d" is made anew by a function that costs nothing.
+TEST_F(RequesterMetricsTest, EachWayHasItsTimes) {
+  const std::unique_ptr<Fabric> wire = NewTcpFabric(Clock::Real());
+  test::TestFleet ways({wire.get()});
+  ways.StartHolder(0);
+  ways.Load("c", corpus, {0});
+  // 345,600 bytes: slices of less than LivePull::kBytesMin have no predicted time.
+  ways.Load("big", test::MakeTestCorpus(test::TestGeometry(), {600}, 3), {0});
+  ways.Load("d", test::MakeTestCorpus(test::TestGeometry(), {3}, 2), {0});
+  UseSlowProfile();
+  options.clock = Clock::Real();
+  options.fabrics = {wire.get()};
+  options.near_bytes = uint64_t{64} << 20;
+  auto requester = *Requester::Create(options, &ways, &ways);
+  WebSources sources;
+  sources.requester = requester.get();
+  const auto server = ServeRequester(std::move(sources));
+  AttendPredicted(*requester, 5);
+  const Instant deadline = clock.Now() + std::chrono::hours(10'000);
+  const ContextPart pulled_part = {*requester->Resolve("big", "", deadline), {}};
+  const auto pulled =
+      requester->Open({.parts = {&pulled_part, 1}, .policy = ContextPolicy::kNear}, deadline);
+  ASSERT_TRUE(pulled.ok()) << pulled.status();
+  EXPECT_GT(AttendOnce(*requester, *pulled), 0u);
+  Recompute recompute;
+  recompute.us_per_token = 1e-6;
+  recompute.make = [](const RecomputeCall& call) {
+    for (uint32_t layer = 0; layer < call.corpus->geometry.layers; ++layer) {
+      const std::span<std::byte> rows = call.rows(0, layer);
+      std::fill(rows.begin(), rows.end(), std::byte{0});
+    }
+    return absl::OkStatus();
+  };
+  const ContextPart anew_part = {*requester->Resolve("d", "", deadline), {}};
+  ContextExpectation expect;
+  expect.steps = 1'000'000'000;
+  const auto anew = requester->Open(
+      {.parts = {&anew_part, 1}, .expect = expect, .recompute = recompute}, deadline);
+  ASSERT_TRUE(anew.ok()) << anew.status();
+  const Instant give_up = test::Soon();
+  while (requester->Stats().near.recomputed_token_count == 0) {
+    AttendOnce(*requester, *anew);
+    ASSERT_LT(Clock::Real()->Now(), give_up) << "rows were not made anew";
+  }
+  const Scrape scrape(server->address());
+  const auto count = [&](const char* name, const char* primitive) {
+    return scrape[absl::StrCat(name, "_count{primitive=\"", primitive, "\"}")];
+  };
+  for (const char* primitive : {"route", "near", "pull", "local"})
+    EXPECT_GE(count("ckv_requester_call_seconds", primitive), 1) << primitive;
+  EXPECT_EQ(count("ckv_requester_call_seconds", "fetch"), 0);
+  EXPECT_EQ(count("ckv_requester_call_seconds", "local"), 1);
+  EXPECT_EQ(scrape["ckv_requester_recomputed_tokens_total"], 3);
+  EXPECT_GE(count("ckv_requester_measured_over_predicted_ratio", "route"), 1);
+  EXPECT_GE(count("ckv_requester_measured_over_predicted_ratio", "pull"), 1);
+  EXPECT_GT(scrape["ckv_requester_call_seconds_sum{primitive=\"pull\"}"], 0);
 }
 
 // Everything that a process can serve, through promtool: every family has a help text, counters are

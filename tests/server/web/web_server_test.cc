@@ -128,6 +128,7 @@ TEST(CorpusJson, ACellShowsTheChunkWithTheFewestCopies) {
     ChunkPlacement chunk;
     chunk.token_count = 1;
     chunk.holders = {{"a"}, {"b"}};
+    if (i % 4 == 3) chunk.holders = {{"b"}, {"a"}};  // the same set
     if (i == 5) chunk.holders = {{"c"}};
     if (i == 8) chunk.leased = {{"d"}};
     corpus.chunks.push_back(std::move(chunk));
