@@ -182,6 +182,34 @@ absl::StatusOr<CorpusPart> FromProto(const v1::CorpusPart& message) {
   return part;
 }
 
+v1::DroppedCorpus ToProto(const DroppedCorpus& dropped) {
+  v1::DroppedCorpus message;
+  message.set_name(dropped.name);
+  message.set_tenant(dropped.tenant);
+  message.set_folder_id(dropped.folder_id);
+  message.set_version(dropped.version);
+  message.set_number(dropped.number);
+  return message;
+}
+
+absl::StatusOr<DroppedCorpus> FromProto(const v1::DroppedCorpus& message) {
+  DroppedCorpus dropped = {message.tenant(), message.name(), message.folder_id(), message.version(),
+                           message.number()};
+  CKV_RETURN_IF_ERROR(ValidateDropped(dropped));
+  return dropped;
+}
+
+v1::SeenDirectory ToProto(const SeenDirectory& seen) {
+  v1::SeenDirectory message;
+  message.set_folder_id(seen.folder_id);
+  message.set_number(seen.number);
+  return message;
+}
+
+SeenDirectory FromProto(const v1::SeenDirectory& message) {
+  return {message.folder_id(), message.number()};
+}
+
 v1::Member ToProto(const Member& member) {
   v1::Member message;
   message.set_id(member.id.name);

@@ -32,6 +32,11 @@ v1::CorpusPart ToProto(const CorpusPart& part);
 //   InvalidArgument     ValidateCorpusPart refuses it, or it has more than kPartChunksPerCallMax
 //                       chunks.
 absl::StatusOr<CorpusPart> FromProto(const v1::CorpusPart& message);
+v1::DroppedCorpus ToProto(const DroppedCorpus& dropped);
+//   InvalidArgument     ValidateDropped refuses it.
+absl::StatusOr<DroppedCorpus> FromProto(const v1::DroppedCorpus& message);
+v1::SeenDirectory ToProto(const SeenDirectory& seen);
+SeenDirectory FromProto(const v1::SeenDirectory& message);
 
 v1::Member ToProto(const Member& member);
 //   InvalidArgument     there is no id or ValidateName refuses it, there is no role, or an address

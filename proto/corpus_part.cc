@@ -27,4 +27,12 @@ absl::Status ValidateCorpusPart(const CorpusPart& part) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateDropped(const DroppedCorpus& dropped) {
+  CKV_RETURN_IF_ERROR(ValidateName("tenant", dropped.tenant));
+  CKV_RETURN_IF_ERROR(ValidateName("name", dropped.name));
+  if (dropped.name.empty() || dropped.version == 0)
+    return absl::InvalidArgumentError("dropped corpus: no name, or no version");
+  return absl::OkStatus();
+}
+
 }  // namespace ckv

@@ -60,8 +60,11 @@ int Milliseconds(Duration duration) {
 
 // In order of construction; destroyed in reverse.
 struct Daemon::State {
-  State(const Config& config_in, FileSystem* files)
-      : config(config_in), store_files(files), gate(config_in.rpc_thread_count_max / 2) {}
+  State(const Config& config_in, FileSystem* files, ReplayProgress* progress)
+      : config(config_in),
+        store_files(files),
+        replay(progress),
+        gate(config_in.rpc_thread_count_max / 2) {}
 
   // Gives the process the name that it was not given.
   absl::Status Name();
@@ -84,6 +87,7 @@ struct Daemon::State {
 
   Config config;
   FileSystem* const store_files;
+  ReplayProgress* const replay;  // used by the start
   Clock* const clock = Clock::Real();
   Backend* const backend = Backend::Cpu();
   ServiceGate gate;
@@ -152,7 +156,7 @@ absl::Status Daemon::State::StartRoles() {
     fabric_order.push_back(fabrics.back().get());
   }
   if (config.HasRole("directory")) {
-    CKV_ASSIGN_OR_RETURN(directory_home, OpenDirectory(config, clock, store_files));
+    CKV_ASSIGN_OR_RETURN(directory_home, OpenDirectory(config, clock, store_files, replay));
     directory = &directory_home->state();
     directory_service =
         std::make_unique<DirectoryServiceImpl>(directory, &gate, clock, directory_home.get());
@@ -361,9 +365,10 @@ void Daemon::State::SetHealth(const char* service, bool serving, bool& was) {
 
 Daemon::Daemon(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
-absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, FileSystem* files) {
+absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, FileSystem* files,
+                                                      ReplayProgress* replay) {
   LogGrpcErrors();
-  auto state = std::make_unique<State>(config, files);
+  auto state = std::make_unique<State>(config, files, replay);
   CKV_RETURN_IF_ERROR(PrepareReadyFile(config.ready_file));
   CKV_RETURN_IF_ERROR(state->Name());
   CKV_ASSIGN_OR_RETURN(state->profile, LoadProfile(config));

@@ -16,6 +16,7 @@
 #include "proto/base/clock.h"
 #include "server/daemon/config.h"
 #include "server/daemon/service_manager.h"
+#include "server/directory/log/log_folder.h"
 #include "store/disk/file_system.h"
 
 namespace ckv {
@@ -30,9 +31,11 @@ class Daemon {
   //   InvalidArgument     the part that uses an option refuses it.
   //   Unavailable         an address cannot be bound; says why.
   //   ResourceExhausted   there is no memory for the store.
-  // `store_files` is how a holder reaches its folder; it must outlive the daemon.
-  static absl::StatusOr<std::unique_ptr<Daemon>> Start(
-      const Config& config, FileSystem* store_files = FileSystem::Real());
+  // `store_files` is how a holder reaches its folder; it must outlive the daemon. Unless null,
+  // `replay` tells meanwhile how much of a directory's folder is read.
+  static absl::StatusOr<std::unique_ptr<Daemon>> Start(const Config& config,
+                                                       FileSystem* store_files = FileSystem::Real(),
+                                                       ReplayProgress* replay = nullptr);
   // Stops at once everything that Drain has not.
   ~Daemon();
   Daemon(const Daemon&) = delete;

@@ -132,7 +132,8 @@ absl::StatusOr<std::unique_ptr<Fabric>> MakeFabric(FabricKind kind, const Config
 }
 
 absl::StatusOr<std::unique_ptr<DurableDirectory>> OpenDirectory(const Config& config, Clock* clock,
-                                                                FileSystem* files) {
+                                                                FileSystem* files,
+                                                                ReplayProgress* replay) {
   DirectoryOptions options;
   options.clock = clock;
   options.lease_ttl = config.lease_ttl;
@@ -141,6 +142,7 @@ absl::StatusOr<std::unique_ptr<DurableDirectory>> OpenDirectory(const Config& co
   ChangeLogOptions log;
   log.path = config.directory_path;
   log.clock = clock;
+  log.progress = replay;
   if (files != nullptr) log.files = files;
   return DurableDirectory::Open(options, log);
 }

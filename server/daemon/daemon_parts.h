@@ -45,9 +45,11 @@ absl::StatusOr<std::unique_ptr<Fabric>> MakeFabric(FabricKind kind, const Config
                                                    Clock* clock);
 
 // Opens the directory that this process is. `files` must outlive it; if null, it is the real one.
+// `replay` may be null.
 //   Errors of DurableDirectory::Open.
 absl::StatusOr<std::unique_ptr<DurableDirectory>> OpenDirectory(const Config& config, Clock* clock,
-                                                                FileSystem* files);
+                                                                FileSystem* files,
+                                                                ReplayProgress* replay);
 
 // Makes the directory as a member of this role uses it: `local`, the directory of this process, if
 // the config names no other. `local` and `clock` must outlive it.

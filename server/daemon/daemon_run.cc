@@ -66,11 +66,13 @@ void ArmLastExit(sigset_t signals, Duration drain_timeout) {
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }
 
-// Asks for more time while Daemon::Start reads a store, as long as the reading goes on.
+// Asks for more time while Daemon::Start reads a store or a directory's folder, as long as the
+// reading goes on.
 class LoadingTeller {
  public:
-  LoadingTeller(const ServiceManager& manager, const CountedFiles& files)
-      : manager_(manager), files_(files), thread_([this] { Run(); }) {}
+  LoadingTeller(const ServiceManager& manager, const CountedFiles& files,
+                const ReplayProgress& replay)
+      : manager_(manager), files_(files), replay_(replay), thread_([this] { Run(); }) {}
   ~LoadingTeller() {
     {
       absl::MutexLock lock(&mu_);
@@ -84,20 +86,31 @@ class LoadingTeller {
  private:
   void Run() {
     Clock& clock = *Clock::Real();
-    std::optional<uint64_t> told;
+    std::optional<std::string> told;
     absl::MutexLock lock(&mu_);
     while (!done_) {
-      const uint64_t count = files_.call_count();
-      if (told != count) {
-        manager_.Loading(absl::StrFormat("loads: %d calls to the store's files", count), kExtendBy);
-      }
-      told = count;
+      const std::string status = Status();
+      if (told != status) manager_.Loading(status, kExtendBy);
+      told = status;
       clock.Await(mu_, absl::Condition(&done_), clock.Now() + kExtendPeriod);
     }
   }
 
+  // Says another thing whenever the start has come further.
+  std::string Status() const {
+    std::string status = "loads: ";
+    if (replay_.bytes_due.load(std::memory_order_relaxed) != 0) {
+      absl::StrAppendFormat(&status, "%d %% of the directory's folder, %d changes; ",
+                            replay_.percent(),
+                            replay_.record_count.load(std::memory_order_relaxed));
+    }
+    absl::StrAppendFormat(&status, "%d calls to the store's files", files_.call_count());
+    return status;
+  }
+
   const ServiceManager& manager_;
   const CountedFiles& files_;
+  const ReplayProgress& replay_;
   absl::Mutex mu_;
   bool done_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;  // last, because it uses the others
@@ -249,8 +262,9 @@ int RunUntilDrained(const ConfigReader& reread, DaemonLog& log, Config& config) 
   }
   const ServiceManager manager;
   CountedFiles files;
-  std::optional<LoadingTeller> loading(std::in_place, manager, files);
-  auto daemon = Daemon::Start(config, &files);
+  ReplayProgress replay;
+  std::optional<LoadingTeller> loading(std::in_place, manager, files, replay);
+  auto daemon = Daemon::Start(config, &files, &replay);
   loading.reset();
   if (!daemon.ok()) {
     Log().error("{}", std::string(daemon.status().message()));

@@ -1,6 +1,8 @@
 #include "server/directory/corpus_rebuild.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
@@ -16,29 +18,75 @@ absl::Status CorpusRebuild::Add(const HolderId& reporter, const CorpusPart& part
                                                         chunk.id.ShortHex(), reporter.name));
     }
   }
-  if (chunk_count_ + chunks.size() > chunk_count_max_) {
-    return absl::ResourceExhaustedError(absl::StrFormat(
-        "%d chunks of corpora that are not whole yet, limit %d", chunk_count_, chunk_count_max_));
-  }
   const Key key(part.corpus.tenant, part.corpus.name);
+  CKV_RETURN_IF_ERROR(CheckRoom(key, part));
   const auto [place, added] = corpora_[key].try_emplace(part.corpus.version);
   Version& version = place->second;
   if (added) {
     version.geometry = part.corpus.geometry;
     version.chunk_count = part.chunk_count;
   }
-  version.conflict |=
-      version.geometry != part.corpus.geometry || version.chunk_count != part.chunk_count;
+  if (version.geometry != part.corpus.geometry) NoteConflict(reporter, "the geometry", version);
+  if (version.chunk_count != part.chunk_count)
+    NoteConflict(reporter, "the number of chunks", version);
   version.reporters.insert(reporter);
-  for (size_t i = 0; i < chunks.size(); ++i) {
-    const auto [known, is_new] = version.chunks.try_emplace(part.ordinals[i], chunks[i]);
-    version.conflict |= known->second != chunks[i];
-    if (!is_new) continue;
-    ++chunk_count_;
-    ++counts_[chunks[i].id];
-  }
+  version.folder_ids.insert(part.folder_id);
+  for (size_t i = 0; i < chunks.size(); ++i)
+    AddChunk(reporter, part.ordinals[i], chunks[i], version);
   if (version.IsWhole()) whole_.insert(key);
   return absl::OkStatus();
+}
+
+absl::Status CorpusRebuild::CheckRoom(const Key& key, const CorpusPart& part) const {
+  if (chunk_count_ + part.corpus.chunks.size() > chunk_count_max_) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "%d chunks of corpora that are not whole yet, limit %d", chunk_count_, chunk_count_max_));
+  }
+  const auto found = corpora_.find(key);
+  if (found == corpora_.end() && corpora_.size() >= corpus_count_max_) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("%d corpora that are not whole yet, limit reached", corpora_.size()));
+  }
+  if (found != corpora_.end() && found->second.size() >= kVersionCountMax &&
+      !found->second.contains(part.corpus.version)) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "corpus \"%s\": %d versions are reported, limit reached", key.second, kVersionCountMax));
+  }
+  return absl::OkStatus();
+}
+
+// Both facts stay until somebody decides: the chunk of either may be the one that counts.
+void CorpusRebuild::AddChunk(const HolderId& reporter, uint32_t ordinal,
+                             const ChunkPlacement& chunk, Version& version) {
+  const auto [known, is_new] = version.chunks.try_emplace(ordinal, chunk);
+  if (is_new) return Count(chunk, /*in=*/true);
+  if (known->second == chunk) return;
+  NoteConflict(reporter, absl::StrFormat("chunk %d", ordinal), version);
+  const auto [begin, end] = version.others.equal_range(ordinal);
+  const bool is_kept =
+      std::any_of(begin, end, [&](const auto& other) { return other.second == chunk; });
+  if (is_kept) return;
+  version.others.emplace(ordinal, chunk);
+  Count(chunk, /*in=*/true);
+}
+
+void CorpusRebuild::NoteConflict(const HolderId& reporter, std::string_view what,
+                                 Version& version) {
+  if (!std::exchange(version.conflict, true)) {
+    version.why =
+        absl::StrFormat("holder %s contradicts an earlier report about %s", reporter.name, what);
+  }
+}
+
+void CorpusRebuild::Count(const ChunkPlacement& chunk, bool in) {
+  if (in) {
+    ++chunk_count_;
+    ++counts_[chunk.id];
+    return;
+  }
+  --chunk_count_;
+  const auto count = counts_.find(chunk.id);
+  if (--count->second == 0) counts_.erase(count);
 }
 
 std::optional<Corpus> CorpusRebuild::TakeWhole() {
@@ -59,27 +107,46 @@ std::optional<Corpus> CorpusRebuild::TakeWhole() {
     // Two parts that agree chunk by chunk may still name one chunk at two places.
     if (ValidateCorpus(corpus).ok()) return corpus;
     found->second.rbegin()->second.conflict = true;
+    found->second.rbegin()->second.why = "two of its chunks are the same";
   }
   return std::nullopt;
 }
 
 void CorpusRebuild::Drop(const Version& version) {
-  chunk_count_ -= version.chunks.size();
-  for (const auto& [ordinal, chunk] : version.chunks) {
-    const auto count = counts_.find(chunk.id);
-    if (--count->second == 0) counts_.erase(count);
-  }
+  for (const auto& [ordinal, chunk] : version.chunks) Count(chunk, /*in=*/false);
+  for (const auto& [ordinal, chunk] : version.others) Count(chunk, /*in=*/false);
 }
 
-void CorpusRebuild::Forget(const Key& key, uint64_t version) {
+void CorpusRebuild::Forget(const Key& key, uint64_t version, uint64_t folder_id) {
   const auto found = corpora_.find(key);
   if (found == corpora_.end()) return;
   Versions& versions = found->second;
-  while (!versions.empty() && versions.begin()->first <= version) {
-    Drop(versions.begin()->second);
-    versions.erase(versions.begin());
+  for (auto it = versions.begin(); it != versions.end() && it->first <= version;) {
+    const bool forgets =
+        folder_id == 0 || it->first == version || it->second.folder_ids.contains(folder_id);
+    if (forgets) Drop(it->second);
+    it = forgets ? versions.erase(it) : std::next(it);
   }
   if (versions.empty()) corpora_.erase(found);
+}
+
+void CorpusRebuild::NoteRefusal(const Key& key, std::string why) {
+  const auto found = corpora_.find(key);
+  if (found != corpora_.end()) found->second.rbegin()->second.why = std::move(why);
+}
+
+bool CorpusRebuild::IsTold(const Key& key, uint64_t folder_id) const {
+  const auto found = corpora_.find(key);
+  return found != corpora_.end() && found->second.rbegin()->second.folder_ids.contains(folder_id);
+}
+
+uint64_t CorpusRebuild::HighestOf(const Key& key, uint64_t folder_id) const {
+  const auto found = corpora_.find(key);
+  if (found == corpora_.end()) return 0;
+  for (auto it = found->second.rbegin(); it != found->second.rend(); ++it) {
+    if (folder_id == 0 || it->second.folder_ids.contains(folder_id)) return it->first;
+  }
+  return 0;
 }
 
 UnprovenCorpus CorpusRebuild::Describe(const Key& key, const Versions& versions) {
@@ -92,6 +159,7 @@ UnprovenCorpus CorpusRebuild::Describe(const Key& key, const Versions& versions)
   unproven.missing_count = version.chunk_count - static_cast<uint32_t>(std::min<size_t>(
                                                      version.chunks.size(), version.chunk_count));
   unproven.conflict = version.conflict;
+  unproven.why = version.why;
   unproven.version_count = static_cast<uint32_t>(versions.size());
   unproven.reporters.assign(version.reporters.begin(), version.reporters.end());
   return unproven;

@@ -32,6 +32,7 @@ struct UnprovenCorpus {
   uint32_t chunk_count = 0;
   uint32_t missing_count = 0;  // chunks that no holder has reported
   bool conflict = false;       // two holders say different things of this version
+  std::string why;             // says what contradicts, or why it is whole and not served
   uint32_t version_count = 0;  // that are reported
   std::vector<HolderId> reporters;
 };
@@ -41,16 +42,30 @@ class CorpusRebuild {
  public:
   using Key = std::pair<std::string, std::string>;  // tenant, name
 
-  explicit CorpusRebuild(uint64_t chunk_count_max) : chunk_count_max_(chunk_count_max) {}
+  // Versions of one corpus: a holder that was away knows an earlier one, and few know others.
+  static constexpr size_t kVersionCountMax = 8;
 
-  // Adds what `reporter` says; the same again changes nothing.
+  CorpusRebuild(uint64_t chunk_count_max, size_t corpus_count_max)
+      : chunk_count_max_(chunk_count_max), corpus_count_max_(corpus_count_max) {}
+
+  // Adds what `reporter` says; the same again changes nothing. A contradiction of an earlier report
+  // is kept beside it.
   //   InvalidArgument     the part is not valid, or has a chunk that is not placed on the reporter.
-  //   ResourceExhausted   there are chunk_count_max chunks.
+  //   ResourceExhausted   there are chunk_count_max chunks, corpus_count_max corpora, or
+  //                       kVersionCountMax versions of it.
   absl::Status Add(const HolderId& reporter, const CorpusPart& part);
   // Returns a corpus that is whole and not yet taken, or nothing.
   std::optional<Corpus> TakeWhole();
-  // Forgets the versions of the corpus up to `version`.
-  void Forget(const Key& key, uint64_t version);
+  // Forgets the versions of the corpus up to `version`. If `folder_id` is not 0, these are only the
+  // ones that a directory with this folder told of, and `version` itself.
+  void Forget(const Key& key, uint64_t version, uint64_t folder_id);
+  // Keeps why the corpus, which is whole, is not served.
+  void NoteRefusal(const Key& key, std::string why);
+  // Returns true if a directory with this folder told of the highest version that is reported.
+  bool IsTold(const Key& key, uint64_t folder_id) const;
+  // Returns the highest version that a directory with this folder told of, or 0. If `folder_id` is
+  // 0, any folder counts.
+  uint64_t HighestOf(const Key& key, uint64_t folder_id) const;
 
   // Returns what is known of the corpus, if it is reported and not forgotten.
   std::optional<UnprovenCorpus> Find(const Key& key) const;
@@ -64,18 +79,27 @@ class CorpusRebuild {
   struct Version {
     Geometry geometry;
     uint32_t chunk_count = 0;
-    std::map<uint32_t, ChunkPlacement> chunks;  // by ordinal
+    std::map<uint32_t, ChunkPlacement> chunks;       // by ordinal
+    std::multimap<uint32_t, ChunkPlacement> others;  // that contradict `chunks`
     std::set<HolderId> reporters;
+    std::set<uint64_t> folder_ids;
     bool conflict = false;
+    std::string why;
 
     bool IsWhole() const { return !conflict && chunks.size() == chunk_count; }
   };
   using Versions = std::map<uint64_t, Version>;
 
+  absl::Status CheckRoom(const Key& key, const CorpusPart& part) const;
+  void AddChunk(const HolderId& reporter, uint32_t ordinal, const ChunkPlacement& chunk,
+                Version& version);
+  static void NoteConflict(const HolderId& reporter, std::string_view what, Version& version);
+  void Count(const ChunkPlacement& chunk, bool in);
   void Drop(const Version& version);
   static UnprovenCorpus Describe(const Key& key, const Versions& versions);
 
   const uint64_t chunk_count_max_;
+  const size_t corpus_count_max_;
   uint64_t chunk_count_ = 0;
   std::map<Key, Versions> corpora_;
   absl::flat_hash_map<ChunkId, uint32_t> counts_;

@@ -8,6 +8,23 @@
 #include "server/directory/directory_state.h"
 
 namespace ckv {
+namespace {
+
+std::pair<std::string, std::string> KeyOf(const DirectoryChange& change) {
+  if (change.kind == ChangeKind::kPublish) return {change.corpus->tenant, change.corpus->name};
+  return {change.tenant, change.name};
+}
+
+// A corpus of which only reports are known, as Drop returns it.
+std::shared_ptr<const Corpus> AsCorpus(const UnprovenCorpus& unproven) {
+  Corpus corpus;
+  corpus.name = unproven.name;
+  corpus.tenant = unproven.tenant;
+  corpus.version = unproven.version;
+  return std::make_shared<const Corpus>(std::move(corpus));
+}
+
+}  // namespace
 
 void DirectoryState::SetJournal(ChangeJournal* journal, uint64_t folder_id) {
   CKV_CHECK(journal != nullptr && folder_id != 0);
@@ -22,6 +39,7 @@ void DirectoryState::StartLife(uint64_t folder_id) {
   absl::MutexLock lock(&mu_);
   for (const auto& [holder, corpora] : placed_on_) missing_.insert(holder);
   first_version_ = last_version_;
+  AddGap({applied_, last_version_});
   returning_until_ = options_.clock->Now() + options_.lease_ttl;
   rebuild_from_ = options_.clock->Now() + options_.rebuild_grace;
 }
@@ -30,25 +48,35 @@ absl::Status DirectoryState::Replay(const DirectoryChange& change) {
   absl::MutexLock lock(&mu_);
   last_epoch_ = std::max(last_epoch_, change.epoch_max);
   epoch_max_ = std::max(epoch_max_, change.epoch_max);
-  const bool publishes = change.kind == ChangeKind::kPublish;
-  if (!publishes && change.kind != ChangeKind::kDrop) {
-    last_version_ = std::max(last_version_, change.version);
-    read_version_ = std::max(read_version_, change.version);
-    return absl::OkStatus();
+  switch (change.kind) {
+    case ChangeKind::kPublish:
+    case ChangeKind::kDrop:
+    case ChangeKind::kForget:
+      break;
+    case ChangeKind::kGap:
+      gaps_.Add(change.gap);
+      last_version_ = std::max(last_version_, change.gap.until);
+      return absl::OkStatus();
+    default:
+      applied_ = std::max(applied_, change.version);
+      last_version_ = std::max(last_version_, applied_);
+      return absl::OkStatus();
   }
-  const uint64_t version = publishes ? change.corpus->version : change.version;
-  const CorpusKey key = publishes ? CorpusKey(change.corpus->tenant, change.corpus->name)
-                                  : CorpusKey(change.tenant, change.name);
+  const bool publishes = change.kind == ChangeKind::kPublish;
+  const uint64_t version = publishes                            ? change.corpus->version
+                           : change.kind == ChangeKind::kForget ? change.removed_version
+                                                                : change.version;
+  const CorpusKey key = KeyOf(change);
   const auto current = corpora_.find(key);
   const uint64_t before = current == corpora_.end() ? 0 : current->second->version;
-  if (publishes ? version <= before : version != before || before == 0) {
+  const bool removes = change.kind == ChangeKind::kDrop || change.removed_version != 0;
+  if (publishes ? version <= before : removes && (version != before || before == 0)) {
     return absl::DataLossError(absl::StrFormat("corpus \"%s\": version %d is %s after version %d",
                                                key.second, version,
                                                publishes ? "published" : "dropped", before));
   }
-  last_version_ = std::max(last_version_, version);
-  read_version_ = std::max(read_version_, version);
   Apply(change, /*orphans=*/nullptr);
+  last_version_ = std::max({last_version_, applied_, version});
   return absl::OkStatus();
 }
 
@@ -75,6 +103,7 @@ absl::StatusOr<uint64_t> DirectoryState::Publish(Corpus corpus, bool replace,
     pending->is_new = current == corpora_.end();
     pending->added_count = corpus.chunks.size() - std::min(freed, corpus.chunks.size());
     corpus.version = ++last_version_;
+    pending->number = corpus.version;
     change->corpus = std::make_shared<const Corpus>(std::move(corpus));
     pending_.emplace(key, pending);
   }
@@ -132,12 +161,21 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryState::Drop(std::string_v
     CKV_RETURN_IF_ERROR(AwaitTurn(key, deadline));
     ExpireLocked();
     const auto found = corpora_.find(key);
-    if (found == corpora_.end()) return DropUnproven(key);
-    corpus = found->second;
-    change->kind = ChangeKind::kDrop;
+    const std::optional<UnprovenCorpus> unproven = rebuild_.Find(key);
+    if (found == corpora_.end() && !unproven)
+      return absl::NotFoundError(absl::StrFormat("there is no corpus \"%s\" here", name));
+    corpus = found != corpora_.end() ? found->second : AsCorpus(*unproven);
+    change->kind = unproven ? ChangeKind::kForget : ChangeKind::kDrop;
     change->tenant = corpus->tenant;
     change->name = corpus->name;
     change->version = corpus->version;
+    if (unproven) {
+      // All that is reported under the name goes.
+      change->version = std::max(corpus->version, unproven->version);
+      change->removed_version = found != corpora_.end() ? corpus->version : 0;
+    }
+    change->number = ++last_version_;
+    pending->number = change->number;
     pending_.emplace(key, pending);
   }
   CKV_RETURN_IF_ERROR(Commit(std::move(change), pending.get(), deadline));
@@ -153,8 +191,22 @@ absl::Status DirectoryState::AwaitTurn(const CorpusKey& key, Instant deadline) {
 }
 
 void DirectoryState::SubmitOrSettle(const std::shared_ptr<const DirectoryChange>& change) {
-  const absl::Status submitted = journal_ == nullptr ? absl::OkStatus() : journal_->Submit(change);
-  if (journal_ == nullptr || !submitted.ok()) Settle(*change, submitted);
+  if (journal_ == nullptr) return Settle(*change, absl::OkStatus());
+  std::vector<VersionGap> gaps;
+  {
+    absl::MutexLock lock(&mu_);
+    gaps.swap(unsaved_gaps_);
+  }
+  absl::Status submitted;
+  for (const VersionGap& gap : gaps) {
+    const auto record = std::make_shared<DirectoryChange>();
+    record->kind = ChangeKind::kGap;
+    record->gap = gap;
+    submitted.Update(journal_->Submit(record));
+    if (!submitted.ok()) Settle(*record, submitted);
+  }
+  submitted.Update(submitted.ok() ? journal_->Submit(change) : submitted);
+  if (!submitted.ok()) Settle(*change, submitted);
 }
 
 absl::Status DirectoryState::Commit(std::shared_ptr<const DirectoryChange> change,
@@ -170,9 +222,12 @@ absl::Status DirectoryState::Commit(std::shared_ptr<const DirectoryChange> chang
 void DirectoryState::Settle(const DirectoryChange& change, const absl::Status& status) {
   absl::MutexLock lock(&mu_);
   if (change.kind == ChangeKind::kEpochs) return SettleEpochs(change.epoch_max, status);
-  const auto place = pending_.find(change.kind == ChangeKind::kPublish
-                                       ? CorpusKey(change.corpus->tenant, change.corpus->name)
-                                       : CorpusKey(change.tenant, change.name));
+  if (change.kind == ChangeKind::kGap) {
+    // It goes before the next change.
+    if (!status.ok()) unsaved_gaps_.push_back(change.gap);
+    return;
+  }
+  const auto place = pending_.find(KeyOf(change));
   CKV_CHECK(place != pending_.end());
   const std::shared_ptr<Pending> pending = place->second;
   pending_.erase(place);
@@ -184,27 +239,33 @@ void DirectoryState::Settle(const DirectoryChange& change, const absl::Status& s
 
 void DirectoryState::Apply(const DirectoryChange& change, Orphans* orphans) {
   const bool publishes = change.kind == ChangeKind::kPublish;
-  CorpusKey key = publishes ? CorpusKey(change.corpus->tenant, change.corpus->name)
-                            : CorpusKey(change.tenant, change.name);
+  const CorpusKey key = KeyOf(change);
   const auto current = corpora_.find(key);
-  const std::shared_ptr<const Corpus> gone = current == corpora_.end() ? nullptr : current->second;
+  const bool removes = publishes || change.kind == ChangeKind::kDrop || change.removed_version != 0;
+  const std::shared_ptr<const Corpus> gone =
+      current == corpora_.end() || !removes ? nullptr : current->second;
   if (gone != nullptr) RemovePlaces(*gone);
   if (publishes) AddPlaces(change.corpus);
   if (gone != nullptr) {
     if (orphans != nullptr) *orphans = OrphansOf(*gone);
     RemoveReplicas(*gone);
   }
-  // Reports of it are of no use any more.
-  rebuild_.Forget(key, publishes ? change.corpus->version : gone->version);
+  // The version of a corpus that was made whole again says nothing of the changes before it.
+  const bool is_rebuilt = publishes && gaps_.Has(change.corpus->version);
+  if (!is_rebuilt)
+    applied_ = std::max(applied_, publishes ? change.corpus->version : change.number);
   if (publishes) {
-    dropped_.erase(key);
-    corpora_.insert_or_assign(std::move(key), change.corpus);
+    // Reports of it are of no use any more.
+    rebuild_.Forget(key, change.corpus->version, /*folder_id=*/0);
+    corpora_.insert_or_assign(key, change.corpus);
     Tell({.kind = DirectoryEvent::Kind::kCorpusPublished, .member = {}, .corpus = change.corpus});
-  } else {
-    NoteDropped(key, gone->version);
-    corpora_.erase(current);
-    Tell({.kind = DirectoryEvent::Kind::kCorpusDropped, .member = {}, .corpus = gone});
+    return;
   }
+  ApplyDrop(change);
+  TellOfDrop(gone.get());
+  if (gone == nullptr) return;
+  corpora_.erase(current);
+  Tell({.kind = DirectoryEvent::Kind::kCorpusDropped, .member = {}, .corpus = gone});
 }
 
 DirectoryImage DirectoryState::Image() {
@@ -212,7 +273,9 @@ DirectoryImage DirectoryState::Image() {
   DirectoryImage image;
   image.corpora.reserve(corpora_.size());
   for (const auto& [key, corpus] : corpora_) image.corpora.push_back(corpus);
-  image.version = last_version_;
+  image.gaps = gaps_.all();
+  image.dropped = dropped_.All();
+  image.version = applied_;
   image.epoch_max = std::max(epoch_max_, last_epoch_);
   return image;
 }

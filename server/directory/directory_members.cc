@@ -48,7 +48,7 @@ uint64_t RandomId() {
 DirectoryState::DirectoryState(const DirectoryOptions& options)
     : options_(options),
       life_(RandomId()),
-      rebuild_(options.placement_count_max),
+      rebuild_(options.placement_count_max, options.corpus_count_max),
       replicas_(options.replica_count_max),
       last_epoch_(options.first_epoch),
       last_version_(options.first_epoch) {}

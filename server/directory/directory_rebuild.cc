@@ -57,15 +57,27 @@ absl::StatusOr<CorpusPart> DirectoryState::PartOf(const HolderId& holder, std::s
 
 // A directory that gave the version, or a later one, knows better than who was told of it.
 bool DirectoryState::IsSuperseded(const CorpusPart& part) const {
-  const CorpusKey key(part.corpus.tenant, part.corpus.name);
   const uint64_t version = part.corpus.version;
-  const auto here = corpora_.find(key);
+  const auto here = corpora_.find(CorpusKey(part.corpus.tenant, part.corpus.name));
   if (here != corpora_.end() && here->second->version >= version) return true;
-  const auto gone = dropped_.find(key);
-  if (gone != dropped_.end() && gone->second >= version) return true;
-  // Told by this folder: it was read, or given in this life, and is gone. Between these two are the
-  // versions that an old copy of the folder does not know.
-  return part.folder_id == folder_id_ && (version <= read_version_ || version > first_version_);
+  if (dropped_.Covers(part.corpus.tenant, part.corpus.name, part.folder_id, version)) return true;
+  // Given by this folder, which remembers the life that gave it: it is gone.
+  return part.folder_id == folder_id_ && !IsForgotten(folder_id_, version);
+}
+
+bool DirectoryState::IsForgotten(uint64_t folder_id, uint64_t number) const {
+  return folder_id == folder_id_ && (number > last_version_ || gaps_.Has(number));
+}
+
+void DirectoryState::RaiseVersions(uint64_t number) {
+  AddGap({last_version_, number});
+  last_version_ = std::max(last_version_, number);
+}
+
+void DirectoryState::AddGap(const VersionGap& gap) {
+  if (gap.until <= gap.after) return;
+  gaps_.Add(gap);
+  if (journal_ != nullptr) unsaved_gaps_.push_back(gap);
 }
 
 absl::StatusOr<bool> DirectoryState::ReportPart(uint64_t lease_id, const CorpusPart& part) {
@@ -80,7 +92,7 @@ absl::StatusOr<bool> DirectoryState::ReportPart(uint64_t lease_id, const CorpusP
   }
   CKV_RETURN_IF_ERROR(rebuild_.Add(lease->member.id, part));
   // Its next version is above all that anybody was told.
-  last_version_ = std::max(last_version_, part.corpus.version);
+  RaiseVersions(part.corpus.version);
   return false;
 }
 
@@ -92,6 +104,21 @@ absl::Status DirectoryState::FinishReport(uint64_t lease_id) {
   return absl::OkStatus();
 }
 
+absl::Status DirectoryState::CheckRebuilt(const Corpus& corpus) const {
+  const CorpusKey key(corpus.tenant, corpus.name);
+  if (pending_.contains(key)) return absl::UnavailableError("it is being changed");
+  const auto here = corpora_.find(key);
+  // The one that is here was meant, unless this folder then gave a later version.
+  const bool replaces = here == corpora_.end() || gaps_.Has(here->second->version) ||
+                        rebuild_.IsTold(key, folder_id_);
+  if (!replaces) {
+    return absl::AlreadyExistsError(absl::StrFormat(
+        "another directory gave version %d, and version %d was published here: it is served",
+        corpus.version, here->second->version));
+  }
+  return CheckPublish(corpus, /*replace=*/true, /*expected_version=*/0);
+}
+
 void DirectoryState::PublishRebuilt() {
   while (true) {
     const auto change = std::make_shared<DirectoryChange>();
@@ -101,17 +128,16 @@ void DirectoryState::PublishRebuilt() {
       std::optional<Corpus> corpus = rebuild_.TakeWhole();
       if (!corpus) return;
       const CorpusKey key(corpus->tenant, corpus->name);
-      absl::Status status = CheckPublish(*corpus, /*replace=*/true, /*expected_version=*/0);
-      if (pending_.contains(key)) status.Update(absl::UnavailableError("it is being changed"));
-      if (!status.ok()) {
+      if (const absl::Status status = CheckRebuilt(*corpus); !status.ok()) {
+        rebuild_.NoteRefusal(key, std::string(status.message()));
         Log().warn("corpus \"{}\" is whole again, and is not published: {}", key.second,
                    std::string(status.message()));
         continue;
       }
       Log().info("corpus \"{}\" is whole again from what holders reported: {} chunks, version {}",
                  key.second, corpus->chunks.size(), corpus->version);
-      last_version_ = std::max(last_version_, corpus->version);
       const auto pending = std::make_shared<Pending>();
+      pending->number = corpus->version;
       pending->is_rebuilt = true;
       pending->is_new = !corpora_.contains(key);
       pending->added_count = corpus->chunks.size();
@@ -126,28 +152,22 @@ DirectoryState::Rebuilt DirectoryState::rebuilt(size_t count_max) {
   absl::MutexLock lock(&mu_);
   return {.rebuilt_count = rebuilt_count_,
           .unproven_count = static_cast<uint32_t>(rebuild_.count()),
-          .unproven = rebuild_.List(count_max)};
+          .unproven = rebuild_.List(count_max),
+          .old_copy = old_copy_,
+          .redropped_count = redropped_count_};
 }
 
-void DirectoryState::NoteDropped(const CorpusKey& key, uint64_t version) {
-  if (dropped_.size() >= kDroppedCountMax) dropped_.erase(dropped_.begin());
-  dropped_[key] = version;
-}
-
-absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryState::DropUnproven(const CorpusKey& key) {
-  const std::optional<UnprovenCorpus> unproven = rebuild_.Find(key);
-  if (!unproven) {
-    return absl::NotFoundError(absl::StrFormat("there is no corpus \"%s\" here", key.second));
-  }
-  NoteDropped(key, unproven->version);
-  // They ask again, report it once more, and are told to forget it.
-  for (const HolderId& reporter : unproven->reporters) NotePlacedChange(reporter);
-  rebuild_.Forget(key, unproven->version);
-  Corpus dropped;
-  dropped.name = unproven->name;
-  dropped.tenant = unproven->tenant;
-  dropped.version = unproven->version;
-  return std::make_shared<const Corpus>(std::move(dropped));
+absl::Status DirectoryState::CheckLatest(const Corpus& corpus) const {
+  if (rebuild_.count() == 0) return absl::OkStatus();
+  const CorpusKey key(corpus.tenant, corpus.name);
+  // One that was made whole from reports gives way to any later report.
+  const bool is_rebuilt = gaps_.Has(corpus.version);
+  const uint64_t latest = rebuild_.HighestOf(key, is_rebuilt ? 0 : folder_id_);
+  if (latest <= corpus.version) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrFormat(
+      "corpus \"%s\": version %d was published after version %d, which is all that this directory "
+      "has of it: start the holders that have it, or load it with --replace, or drop it",
+      corpus.name, latest, corpus.version));
 }
 
 // The tenant's own first, then the shared one of that name.

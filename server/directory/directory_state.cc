@@ -124,6 +124,7 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryState::Get(std::string_vi
     ExpireLocked();
     corpus = FindLocked(name, tenant);
     if (corpus == nullptr) return NoCorpusLocked(name, tenant);
+    CKV_RETURN_IF_ERROR(CheckLatest(*corpus));
     leased = replicas_.LeasedOf(*corpus);
   }
   if (leased.empty()) return corpus;

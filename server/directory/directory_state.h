@@ -26,10 +26,12 @@
 #include "proto/corpus.h"
 #include "proto/corpus_part.h"
 #include "server/directory/corpus_rebuild.h"
+#include "server/directory/dropped_corpora.h"
 #include "server/directory/ended_leases.h"
 #include "server/directory/lease_end.h"
 #include "server/directory/log/change_log.h"
 #include "server/directory/replica_table.h"
+#include "server/directory/version_gaps.h"
 
 namespace ckv {
 
@@ -216,6 +218,25 @@ class DirectoryState final : public ChangeSink {
   // StartInMemory.
   absl::StatusOr<bool> ReportPart(uint64_t lease_id, const CorpusPart& part)
       ABSL_LOCKS_EXCLUDED(mu_);
+
+  // The drops that a holder has not seen, and how much it has seen with them and with the corpora
+  // that are listed afterwards.
+  struct News {
+    SeenDirectory seen;
+    std::vector<DroppedCorpus> dropped;  // at most kDroppedCountMax, the latest
+  };
+  News NewsSince(const SeenDirectory& seen) ABSL_LOCKS_EXCLUDED(mu_);
+  // Notes how much of a directory the holder has seen. Returns true if that was another one, or if
+  // it is more than this folder remembers. The holder is then to report the drops that it knows.
+  absl::StatusOr<bool> NoteSeen(uint64_t lease_id, const SeenDirectory& seen)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Takes drops that a holder remembers, and returns when they are durable. Corpora that are here
+  // go with them if they came from an old copy of the folder, or from reports.
+  //   InvalidArgument     a name is malformed, a version is 0, or there are too many.
+  //   Errors of Drop, and those of ReportPart.
+  absl::Status ReportDropped(uint64_t lease_id, const SeenDirectory& seen,
+                             std::span<const DroppedCorpus> dropped, Instant deadline)
+      ABSL_LOCKS_EXCLUDED(mu_);
   // Notes that the holder has reported all its parts.
   absl::Status FinishReport(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mu_);
   // Publishes the corpora that are whole again. Call it now and then.
@@ -224,6 +245,9 @@ class DirectoryState final : public ChangeSink {
     uint64_t rebuilt_count = 0;   // corpora made whole again since the start
     uint32_t unproven_count = 0;  // reported corpora that are not served
     std::vector<UnprovenCorpus> unproven;
+    // If not empty, a holder has seen changes that this folder does not remember: says which one.
+    std::string old_copy;
+    uint64_t redropped_count = 0;  // corpora that were here and that holders reported as dropped
   };
   // `unproven` gets the first `count_max` of them.
   Rebuilt rebuilt(size_t count_max) ABSL_LOCKS_EXCLUDED(mu_);
@@ -252,8 +276,8 @@ class DirectoryState final : public ChangeSink {
   // An epoch or a version that somebody reports is at most so far above the last one here: 35 years
   // of milliseconds. So nobody uses the numbers up.
   static constexpr uint64_t kNumberLeapMax = uint64_t{1} << 40;
-  // Dropped corpora that are remembered for reports that come later.
-  static constexpr size_t kDroppedCountMax = 10'000;
+  // Drops that are remembered for reports that come later: 3 MB with the longest names.
+  static constexpr size_t kDropsCountMax = 10'000;
 
  private:
   struct Lease {
@@ -269,6 +293,7 @@ class DirectoryState final : public ChangeSink {
     bool is_rebuilt = false;   // made whole from reports; nobody waits for it
     uint64_t added_count = 0;  // chunks that it adds, at most
     bool is_new = false;       // a corpus that is not there yet
+    uint64_t number = 0;       // the version or number of the change
     bool is_settled = false;
     absl::Status status;
     Orphans orphans;
@@ -288,7 +313,8 @@ class DirectoryState final : public ChangeSink {
   absl::Status AwaitTurn(const CorpusKey& key, Instant deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckPublish(const Corpus& corpus, bool replace, uint64_t expected_version) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Hands the change to the journal. It is settled at once if there is none, or if it refuses.
+  // Hands the change to the journal, after gaps that are not there yet. It is settled at once if
+  // there is no journal, or if it refuses.
   void SubmitOrSettle(const std::shared_ptr<const DirectoryChange>& change)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Makes a pending change durable, and returns when it is settled.
@@ -308,10 +334,22 @@ class DirectoryState final : public ChangeSink {
   // Tells the holder, with its next renewal, to ask what is placed on it.
   void NotePlacedChange(const HolderId& holder) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool IsSuperseded(const CorpusPart& part) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Drops a corpus that is only reported. NotFound if it is not.
-  absl::StatusOr<std::shared_ptr<const Corpus>> DropUnproven(const CorpusKey& key)
+  // Makes the highest number at least this one. Those between were not given.
+  void RaiseVersions(uint64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AddGap(const VersionGap& gap) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether this folder gave the number in a life that it does not remember.
+  bool IsForgotten(uint64_t folder_id, uint64_t number) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether a reported drop takes the corpus of this name that is here.
+  bool Takes(const DroppedCorpus& dropped, const Corpus& here) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void NoteDropped(const CorpusKey& key, uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether a corpus that is whole again may be published.
+  absl::Status CheckRebuilt(const Corpus& corpus) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ApplyDrop(const DirectoryChange& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Makes all holders ask for news if one that had the corpus is away: the others remember it.
+  void TellOfDrop(const Corpus* gone) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // UNAVAILABLE if holders report a part of a later version which this folder gave. If the corpus
+  // was made whole from reports, the later version may be of any folder.
+  absl::Status CheckLatest(const Corpus& corpus) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status NoCorpusLocked(std::string_view name, std::string_view tenant) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AddPlaces(const std::shared_ptr<const Corpus>& corpus) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -353,16 +391,20 @@ class DirectoryState final : public ChangeSink {
   CorpusRebuild rebuild_ ABSL_GUARDED_BY(mu_);
   Instant rebuild_from_ ABSL_GUARDED_BY(mu_);  // no reported corpus is published before
   uint64_t rebuilt_count_ ABSL_GUARDED_BY(mu_) = 0;
-  // Versions up to which corpora were dropped in this life, for reports that come later.
-  std::map<CorpusKey, uint64_t> dropped_ ABSL_GUARDED_BY(mu_);
+  DroppedCorpora dropped_ ABSL_GUARDED_BY(mu_){kDropsCountMax};
+  std::string old_copy_ ABSL_GUARDED_BY(mu_);
+  uint64_t redropped_count_ ABSL_GUARDED_BY(mu_) = 0;
   PendingByKey pending_ ABSL_GUARDED_BY(mu_);
   ReplicaTable replicas_ ABSL_GUARDED_BY(mu_);
   std::vector<Watcher*> watchers_ ABSL_GUARDED_BY(mu_);
   uint64_t last_epoch_ ABSL_GUARDED_BY(mu_);
   uint64_t last_version_ ABSL_GUARDED_BY(mu_);
   uint64_t folder_id_ = 0;                           // 0 if no parts are taken
-  uint64_t read_version_ ABSL_GUARDED_BY(mu_) = 0;   // the highest that was replayed
   uint64_t first_version_ ABSL_GUARDED_BY(mu_) = 0;  // this life gives versions above it
+  // The highest version or number of a change that was applied, of those that this folder gave.
+  uint64_t applied_ ABSL_GUARDED_BY(mu_) = 0;
+  VersionGaps gaps_ ABSL_GUARDED_BY(mu_);
+  std::vector<VersionGap> unsaved_gaps_ ABSL_GUARDED_BY(mu_);  // not in the log yet
   // With a journal: the durable end of the block that epochs are given from.
   uint64_t epoch_max_ ABSL_GUARDED_BY(mu_) = 0;
   bool is_reserving_ ABSL_GUARDED_BY(mu_) = false;

@@ -21,8 +21,18 @@ absl::StatusOr<std::unique_ptr<DurableDirectory>> DurableDirectory::Open(
     directory->state_.StartInMemory();
     return directory;
   }
-  auto opened = ChangeLog::Open(
-      log, [&](const DirectoryChange& change) { return directory->state_.Replay(change); });
+  ReplayProgress unseen;
+  ChangeLogOptions told = log;
+  if (told.progress == nullptr) told.progress = &unseen;
+  Instant next = found.started + kProgressPeriod;
+  auto opened = ChangeLog::Open(told, [&](const DirectoryChange& change) {
+    if (const Instant now = options.clock->Now(); now >= next) {
+      next = now + kProgressPeriod;
+      Log().info("reading {}: {} %, {} corpora so far", log.path, told.progress->percent(),
+                 directory->state_.counts().corpus_count);
+    }
+    return directory->state_.Replay(change);
+  });
   if (!opened.ok()) return Annotate(opened.status(), "directory.path");
   directory->log_ = *std::move(opened);
   const LogReplay& replay = directory->log_->replay();

@@ -15,11 +15,14 @@ namespace ckv {
 // state.
 class DurableDirectory {
  public:
-  // Opens the folder of `log`, replays it, and logs in one line what was found. If the path is
-  // empty, the state is in memory only, and the line says so.
+  // Opens the folder of `log`, replays it, and logs in one line what was found. A replay that takes
+  // long logs how far it is each kProgressPeriod. If the path is empty, the state is in memory
+  // only, and the line says so.
   //   Errors of LogFolder::Open; they begin with "directory.path: ".
   static absl::StatusOr<std::unique_ptr<DurableDirectory>> Open(const DirectoryOptions& options,
                                                                 const ChangeLogOptions& log);
+
+  static constexpr Duration kProgressPeriod = std::chrono::seconds(5);
 
   DirectoryState& state() { return state_; }
   // Returns the log, or null if the state is in memory only.

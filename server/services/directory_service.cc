@@ -77,6 +77,7 @@ void DescribeUnproven(const UnprovenCorpus& unproven, v1::UnprovenCorpus& messag
   message.set_missing_count(unproven.missing_count);
   message.set_conflict(unproven.conflict);
   message.set_version_count(unproven.version_count);
+  message.set_why(unproven.why);
   for (size_t i = 0; i < std::min(unproven.reporters.size(), kReportersMax); ++i)
     message.add_reporters(unproven.reporters[i].name);
 }
@@ -168,13 +169,15 @@ grpc::Status DirectoryServiceImpl::Describe(grpc::ServerContext* /*context*/,
                                             v1::DescribeDirectoryReply* reply) {
   const std::vector<HolderId> missing = state_.MissingHolders();
   reply->set_missing_holder_count(static_cast<uint32_t>(missing.size()));
-  for (size_t i = 0; i < std::min(missing.size(), kDescribedMax); ++i)
+  for (size_t i = 0; i < std::min<size_t>(missing.size(), kMemberCountMax); ++i)
     reply->add_missing_holders(missing[i].name);
   const DirectoryState::Rebuilt rebuilt = state_.rebuilt(kDescribedMax);
   reply->set_rebuilt_corpus_count(rebuilt.rebuilt_count);
   reply->set_unproven_corpus_count(rebuilt.unproven_count);
   for (const UnprovenCorpus& unproven : rebuilt.unproven)
     DescribeUnproven(unproven, *reply->add_unproven_corpora());
+  reply->set_old_copy(rebuilt.old_copy);
+  reply->set_redropped_corpus_count(rebuilt.redropped_count);
   if (home_ == nullptr) return grpc::Status::OK;
   const DurableDirectory::Found& found = home_->found();
   reply->set_path(found.path);
@@ -313,7 +316,14 @@ grpc::Status DirectoryServiceImpl::ListPlacedCorpora(grpc::ServerContext* /*cont
   if (auto status = CheckKey(request->after_name(), request->after_tenant()); !status.ok())
     return ToGrpc(status);
   std::optional<DirectoryState::CorpusKey> after;
-  if (!request->after_name().empty()) after.emplace(request->after_tenant(), request->after_name());
+  if (!request->after_name().empty()) {
+    after.emplace(request->after_tenant(), request->after_name());
+  } else {
+    // Before the corpora are listed: what is changed meanwhile counts as not seen.
+    const DirectoryState::News news = state_.NewsSince(FromProto(request->seen()));
+    *reply->mutable_seen() = ToProto(news.seen);
+    for (const DroppedCorpus& dropped : news.dropped) *reply->add_dropped() = ToProto(dropped);
+  }
   const auto corpora =
       state_.ListPlacedCorpora({request->holder()}, after, kPlacedCorporaPerCallMax + 1);
   for (size_t i = 0; i < std::min(corpora.size(), kPlacedCorporaPerCallMax); ++i)
@@ -348,6 +358,28 @@ grpc::Status DirectoryServiceImpl::ReportPart(grpc::ServerContext* /*context*/,
   if (!superseded.ok()) return ToGrpc(superseded.status());
   reply->set_superseded(*superseded);
   return grpc::Status::OK;
+}
+
+grpc::Status DirectoryServiceImpl::ReportDropped(grpc::ServerContext* context,
+                                                 const v1::ReportDroppedRequest* request,
+                                                 v1::ReportDroppedReply* reply) {
+  if (request->dropped_size() > static_cast<int>(kDroppedCountMax)) {
+    return ToGrpc(absl::InvalidArgumentError(absl::StrFormat(
+        "%d dropped corpora, limit %d a call", request->dropped_size(), kDroppedCountMax)));
+  }
+  std::vector<DroppedCorpus> drops;
+  for (const v1::DroppedCorpus& message : request->dropped()) {
+    auto dropped = FromProto(message);
+    if (!dropped.ok()) return ToGrpc(dropped.status());
+    drops.push_back(*std::move(dropped));
+  }
+  const SeenDirectory seen = FromProto(request->seen());
+  const auto wanted = state_.NoteSeen(request->lease_id(), seen);
+  if (!wanted.ok()) return ToGrpc(wanted.status());
+  reply->set_wanted(*wanted);
+  if (drops.empty()) return grpc::Status::OK;
+  return ToGrpc(state_.ReportDropped(request->lease_id(), seen, drops,
+                                     DeadlineOf(*context, clock_, kControlTimeoutMax)));
 }
 
 grpc::Status DirectoryServiceImpl::Watch(grpc::ServerContext* context,

@@ -56,6 +56,8 @@ class DirectoryServiceImpl final : public v1::DirectoryService::Service {
                           v1::ListPlacedReply* reply) override;
   grpc::Status ReportPart(grpc::ServerContext* context, const v1::ReportPartRequest* request,
                           v1::ReportPartReply* reply) override;
+  grpc::Status ReportDropped(grpc::ServerContext* context, const v1::ReportDroppedRequest* request,
+                             v1::ReportDroppedReply* reply) override;
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
                      grpc::ServerWriter<v1::WatchEvent>* writer) override;
 

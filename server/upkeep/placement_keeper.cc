@@ -1,19 +1,22 @@
 #include "server/upkeep/placement_keeper.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "proto/base/log.h"
 #include "proto/base/status.h"
+#include "server/directory/dropped_corpora.h"
 
 namespace ckv {
 
-absl::StatusOr<std::map<CorpusParts::Key, uint64_t>> LocalPlacementSource::ListPlacedCorpora(
-    const HolderId& holder, Instant /*deadline*/) {
-  std::map<CorpusParts::Key, uint64_t> placed;
+absl::StatusOr<PlacementSource::Placed> LocalPlacementSource::ListPlacedCorpora(
+    const HolderId& holder, const SeenDirectory& seen, Instant /*deadline*/) {
+  DirectoryState::News news = state_.NewsSince(seen);
+  Placed placed = {.versions = {}, .seen = news.seen, .dropped = std::move(news.dropped)};
   for (const auto& corpus : state_.ListPlacedCorpora(holder, std::nullopt, SIZE_MAX))
-    placed.emplace(CorpusParts::Key(corpus->tenant, corpus->name), corpus->version);
+    placed.versions.emplace(CorpusParts::Key(corpus->tenant, corpus->name), corpus->version);
   return placed;
 }
 
@@ -26,6 +29,15 @@ absl::StatusOr<CorpusPart> LocalPlacementSource::GetPart(const HolderId& holder,
 absl::StatusOr<bool> LocalPlacementSource::ReportPart(uint64_t lease_id, const CorpusPart& part,
                                                       Instant /*deadline*/) {
   return state_.ReportPart(lease_id, part);
+}
+
+absl::StatusOr<bool> LocalPlacementSource::ReportDropped(uint64_t lease_id,
+                                                         const SeenDirectory& seen,
+                                                         std::span<const DroppedCorpus> dropped,
+                                                         Instant deadline) {
+  CKV_ASSIGN_OR_RETURN(const bool wanted, state_.NoteSeen(lease_id, seen));
+  CKV_RETURN_IF_ERROR(state_.ReportDropped(lease_id, seen, dropped, deadline));
+  return wanted;
 }
 
 absl::Status LocalPlacementSource::FinishReport(uint64_t lease_id, Instant /*deadline*/) {
@@ -99,14 +111,13 @@ void PlacementKeeper::NoteRound(const absl::Status& status) {
 
 absl::Status PlacementKeeper::Round(const LeaseGrant& lease, bool first) {
   const Instant deadline = options_.clock->Now() + options_.round_timeout;
-  CKV_ASSIGN_OR_RETURN(const Listed listed, source_.ListPlacedCorpora(options_.self, deadline));
-  const auto kept = parts_.List();
-  for (const auto& [key, summary] : kept) {
-    const auto there = listed.find(key);
-    // A directory that was restored from an old copy may list a version of before.
-    if (there != listed.end() && there->second >= summary.version) continue;
-    // A part of a corpus that was dropped or moved is superseded, and forgotten then.
-    if (lease.folder_id != 0) CKV_RETURN_IF_ERROR(Report(lease, key, deadline));
+  CKV_ASSIGN_OR_RETURN(const PlacementSource::Placed placed,
+                       source_.ListPlacedCorpora(options_.self, parts_.seen(), deadline));
+  const Listed& listed = placed.versions;
+  if (lease.folder_id != 0) {
+    // Drops first, or parts of what was dropped would be taken for news.
+    if (first) CKV_RETURN_IF_ERROR(ReportDrops(lease, listed, deadline));
+    CKV_RETURN_IF_ERROR(ReportParts(lease, listed, deadline));
   }
   const auto left = parts_.List();
   for (const auto& [key, version] : listed) {
@@ -115,7 +126,69 @@ absl::Status PlacementKeeper::Round(const LeaseGrant& lease, bool first) {
     if (known != left.end() && (known->second == due || known->second.version > version)) continue;
     CKV_RETURN_IF_ERROR(Ask(key, deadline));
   }
+  CKV_RETURN_IF_ERROR(NoteSeen(placed));
   return first ? source_.FinishReport(lease.lease_id, deadline) : absl::OkStatus();
+}
+
+absl::Status PlacementKeeper::ReportDrops(const LeaseGrant& lease, const Listed& listed,
+                                          Instant deadline) {
+  const SeenDirectory seen = parts_.seen();
+  const auto wanted = source_.ReportDropped(lease.lease_id, seen, {}, deadline);
+  if (absl::IsUnimplemented(wanted.status())) return absl::OkStatus();
+  CKV_RETURN_IF_ERROR(wanted.status());
+  if (!*wanted) return absl::OkStatus();
+  std::vector<DroppedCorpus> drops = parts_.dropped();
+  const auto kept = parts_.List();
+  for (const auto& [key, version] : listed) {
+    // It has seen a later state of this folder, in which that version was not placed here.
+    const bool is_gone =
+        seen.folder_id == lease.folder_id && version <= seen.number && !kept.contains(key);
+    if (is_gone) drops.push_back({key.first, key.second, seen.folder_id, version, seen.number});
+  }
+  for (size_t begin = 0; begin < drops.size(); begin += kDroppedCountMax) {
+    const size_t count = std::min(kDroppedCountMax, drops.size() - begin);
+    CKV_RETURN_IF_ERROR(
+        source_
+            .ReportDropped(lease.lease_id, seen, std::span(drops).subspan(begin, count), deadline)
+            .status());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PlacementKeeper::ReportParts(const LeaseGrant& lease, const Listed& listed,
+                                          Instant deadline) {
+  if (std::exchange(reported_lease_, lease.lease_id) != lease.lease_id) reported_.clear();
+  absl::Status refused;
+  const auto kept = parts_.List();
+  for (const auto& [key, summary] : kept) {
+    const auto there = listed.find(key);
+    // A directory that was restored from an old copy may list a version of before.
+    if (there != listed.end() && there->second >= summary.version) continue;
+    const auto reported = reported_.find(key);
+    if (reported != reported_.end() && reported->second == summary.version) continue;
+    // A part of a corpus that was dropped or moved is superseded, and forgotten then.
+    const absl::Status status = Report(lease, key, deadline);
+    if (status.ok()) reported_[key] = summary.version;
+    if (absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status)) {
+      // That part is refused; the others are reported all the same.
+      refused.Update(status);
+      continue;
+    }
+    CKV_RETURN_IF_ERROR(status);
+  }
+  CKV_RETURN_IF_ERROR(refused);
+  reported_.clear();
+  return absl::OkStatus();
+}
+
+absl::Status PlacementKeeper::NoteSeen(const PlacementSource::Placed& placed) {
+  if (placed.seen.folder_id == 0) return absl::OkStatus();
+  DroppedCorpora drops(kDroppedCountMax);
+  for (const DroppedCorpus& dropped : parts_.dropped()) drops.Note(dropped);
+  for (const DroppedCorpus& dropped : placed.dropped) drops.Note(dropped);
+  std::vector<DroppedCorpus> all = drops.All();
+  if (placed.seen == parts_.seen() && all == parts_.dropped()) return absl::OkStatus();
+  return parts_.WriteSeen(placed.seen, std::move(all));
 }
 
 absl::Status PlacementKeeper::Report(const LeaseGrant& lease, const CorpusParts::Key& key,
@@ -123,7 +196,7 @@ absl::Status PlacementKeeper::Report(const LeaseGrant& lease, const CorpusParts:
   absl::StatusOr<CorpusPart> part = parts_.Read(key);
   if (absl::IsDataLoss(part.status()) || absl::IsNotFound(part.status())) {
     Log().warn("{}: {}", options_.self.name, std::string(part.status().message()));
-    return parts_.Remove(key);
+    return parts_.GiveUp(key);
   }
   CKV_RETURN_IF_ERROR(part.status());
   CorpusPart there = *part;

@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -27,9 +29,15 @@ namespace ckv {
 class PlacementSource {
  public:
   virtual ~PlacementSource() = default;
-  // Returns the corpora that place chunks on the holder: versions by tenant and name.
-  virtual absl::StatusOr<std::map<CorpusParts::Key, uint64_t>> ListPlacedCorpora(
-      const HolderId& holder, Instant deadline) = 0;
+  struct Placed {
+    std::map<CorpusParts::Key, uint64_t> versions;  // by tenant and name
+    // How much the holder has seen once it keeps these, and the drops since it last asked.
+    SeenDirectory seen;
+    std::vector<DroppedCorpus> dropped;
+  };
+  // Returns the corpora that place chunks on the holder, and the news since `seen`.
+  virtual absl::StatusOr<Placed> ListPlacedCorpora(const HolderId& holder,
+                                                   const SeenDirectory& seen, Instant deadline) = 0;
   // Returns the part of a corpus that is placed on the holder. It may have no chunks.
   //   NotFound            there is no such corpus.
   virtual absl::StatusOr<CorpusPart> GetPart(const HolderId& holder, const CorpusParts::Key& key,
@@ -37,6 +45,12 @@ class PlacementSource {
   // Reports a part. Returns true if the holder may forget it.
   virtual absl::StatusOr<bool> ReportPart(uint64_t lease_id, const CorpusPart& part,
                                           Instant deadline) = 0;
+  // Tells how much of a directory the holder has seen, and drops that it remembers, at most
+  // kDroppedCountMax. Returns true if the directory wants to know of drops.
+  //   Unimplemented       it is of an earlier build.
+  virtual absl::StatusOr<bool> ReportDropped(uint64_t lease_id, const SeenDirectory& seen,
+                                             std::span<const DroppedCorpus> dropped,
+                                             Instant deadline) = 0;
   // Says that all parts are reported.
   virtual absl::Status FinishReport(uint64_t lease_id, Instant deadline) = 0;
 };
@@ -45,12 +59,15 @@ class PlacementSource {
 class LocalPlacementSource final : public PlacementSource {
  public:
   explicit LocalPlacementSource(DirectoryState* state) : state_(*state) {}
-  absl::StatusOr<std::map<CorpusParts::Key, uint64_t>> ListPlacedCorpora(const HolderId& holder,
-                                                                         Instant deadline) override;
+  absl::StatusOr<Placed> ListPlacedCorpora(const HolderId& holder, const SeenDirectory& seen,
+                                           Instant deadline) override;
   absl::StatusOr<CorpusPart> GetPart(const HolderId& holder, const CorpusParts::Key& key,
                                      Instant deadline) override;
   absl::StatusOr<bool> ReportPart(uint64_t lease_id, const CorpusPart& part,
                                   Instant deadline) override;
+  absl::StatusOr<bool> ReportDropped(uint64_t lease_id, const SeenDirectory& seen,
+                                     std::span<const DroppedCorpus> dropped,
+                                     Instant deadline) override;
   absl::Status FinishReport(uint64_t lease_id, Instant deadline) override;
 
  private:
@@ -69,7 +86,11 @@ struct PlacementKeeperOptions {
 // Thread-safe. It owns a thread, which makes a round when the holder has another lease, and when
 // the directory counts another change of its corpora. A round asks which corpora place chunks here,
 // and for the parts that are new. It reports the parts that the directory does not list, or lists
-// in an earlier version, and forgets those of which the directory knows better.
+// in an earlier version, and forgets those of which the directory knows better. A round that failed
+// is made again from the part on that it came to.
+//
+// It also keeps how much of the directory it has seen, and the drops that it was told of. A
+// directory that has forgotten them is told before parts are reported.
 //
 // A part is of help only while the chunks are there: chunks that are gone are not reported.
 class PlacementKeeper {
@@ -100,6 +121,10 @@ class PlacementKeeper {
   };
   using Listed = std::map<CorpusParts::Key, uint64_t>;
 
+  // Tells of drops, also of corpora that are listed and that it has seen to be gone.
+  absl::Status ReportDrops(const LeaseGrant& lease, const Listed& listed, Instant deadline);
+  absl::Status ReportParts(const LeaseGrant& lease, const Listed& listed, Instant deadline);
+  absl::Status NoteSeen(const PlacementSource::Placed& placed);
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
   // `first`: no round under this lease has succeeded.
   absl::Status Round(const LeaseGrant& lease, bool first);
@@ -112,6 +137,9 @@ class PlacementKeeper {
   PlacementSource& source_;
   CorpusParts& parts_;  // used by the thread
   const std::function<bool(const ChunkId&)> has_chunk_;
+  // Versions that a round reported which then failed, under this lease. Used by the thread.
+  uint64_t reported_lease_ = 0;
+  Listed reported_;
 
   mutable absl::Mutex mu_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;

@@ -10,17 +10,35 @@
 #include "proto/convert.h"
 
 namespace ckv {
+namespace {
+
+// The news of a first page; other pages have none.
+absl::Status TakeNews(const v1::ListPlacedCorporaReply& page, PlacementSource::Placed& placed) {
+  if (!page.has_seen()) return absl::OkStatus();
+  placed.seen = FromProto(page.seen());
+  if (page.dropped_size() > static_cast<int>(kDroppedCountMax))
+    return absl::InvalidArgumentError(absl::StrFormat("%d drops", page.dropped_size()));
+  for (const v1::DroppedCorpus& message : page.dropped()) {
+    CKV_ASSIGN_OR_RETURN(DroppedCorpus dropped, FromProto(message));
+    placed.dropped.push_back(std::move(dropped));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 PlacementStub::PlacementStub(std::string address, Clock* clock)
     : address_(std::move(address)),
       clock_(clock),
       stub_(v1::DirectoryService::NewStub(MakeChannel(address_))) {}
 
-absl::StatusOr<std::map<CorpusParts::Key, uint64_t>> PlacementStub::ListPlacedCorpora(
-    const HolderId& holder, Instant deadline) {
-  std::map<CorpusParts::Key, uint64_t> placed;
+absl::StatusOr<PlacementSource::Placed> PlacementStub::ListPlacedCorpora(const HolderId& holder,
+                                                                         const SeenDirectory& seen,
+                                                                         Instant deadline) {
+  Placed placed;
   v1::ListPlacedCorporaRequest request;
   request.set_holder(holder.name);
+  *request.mutable_seen() = ToProto(seen);
   v1::ListPlacedCorporaReply page;
   do {
     grpc::ClientContext context;
@@ -28,9 +46,10 @@ absl::StatusOr<std::map<CorpusParts::Key, uint64_t>> PlacementStub::ListPlacedCo
     page.Clear();
     CKV_RETURN_IF_ERROR(
         FromGrpc(stub_->ListPlacedCorpora(&context, request, &page), Context("ListPlacedCorpora")));
+    CKV_RETURN_IF_ERROR(TakeNews(page, placed));
     if (page.corpora().empty()) break;
     for (const v1::CorpusSummary& corpus : page.corpora())
-      placed.emplace(CorpusParts::Key(corpus.tenant(), corpus.name()), corpus.version());
+      placed.versions.emplace(CorpusParts::Key(corpus.tenant(), corpus.name()), corpus.version());
     const v1::CorpusSummary& last = page.corpora(page.corpora_size() - 1);
     // Each page begins behind the one before, so this ends.
     if (std::pair(last.tenant(), last.name()) <=
@@ -101,6 +120,21 @@ absl::StatusOr<bool> PlacementStub::ReportPart(uint64_t lease_id, const CorpusPa
     if (reply.superseded()) return true;
   }
   return false;
+}
+
+absl::StatusOr<bool> PlacementStub::ReportDropped(uint64_t lease_id, const SeenDirectory& seen,
+                                                  std::span<const DroppedCorpus> dropped,
+                                                  Instant deadline) {
+  grpc::ClientContext context;
+  SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
+  v1::ReportDroppedRequest request;
+  request.set_lease_id(lease_id);
+  *request.mutable_seen() = ToProto(seen);
+  for (const DroppedCorpus& one : dropped) *request.add_dropped() = ToProto(one);
+  v1::ReportDroppedReply reply;
+  CKV_RETURN_IF_ERROR(
+      FromGrpc(stub_->ReportDropped(&context, request, &reply), Context("ReportDropped")));
+  return reply.wanted();
 }
 
 absl::Status PlacementStub::FinishReport(uint64_t lease_id, Instant deadline) {

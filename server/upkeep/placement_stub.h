@@ -15,12 +15,15 @@ class PlacementStub final : public PlacementSource {
   // `clock` must outlive it.
   PlacementStub(std::string address, Clock* clock);
 
-  absl::StatusOr<std::map<CorpusParts::Key, uint64_t>> ListPlacedCorpora(const HolderId& holder,
-                                                                         Instant deadline) override;
+  absl::StatusOr<Placed> ListPlacedCorpora(const HolderId& holder, const SeenDirectory& seen,
+                                           Instant deadline) override;
   absl::StatusOr<CorpusPart> GetPart(const HolderId& holder, const CorpusParts::Key& key,
                                      Instant deadline) override;
   absl::StatusOr<bool> ReportPart(uint64_t lease_id, const CorpusPart& part,
                                   Instant deadline) override;
+  absl::StatusOr<bool> ReportDropped(uint64_t lease_id, const SeenDirectory& seen,
+                                     std::span<const DroppedCorpus> dropped,
+                                     Instant deadline) override;
   absl::Status FinishReport(uint64_t lease_id, Instant deadline) override;
 
  private:

@@ -15,6 +15,10 @@ constexpr std::string_view kPartMagic = "ckvpart1";
 // Ordinals and chunks of kCorpusChunkCountMax with 8 holders each.
 constexpr size_t kPartBytesMax = size_t{256} << 20;
 constexpr char kNewName[] = "new";
+constexpr std::string_view kSeenMagic = "ckvseen1";
+constexpr char kSeenName[] = "SEEN";
+// kDroppedCountMax drops with the longest names.
+constexpr size_t kSeenBytesMax = size_t{1} << 20;
 
 uint64_t ChecksumOfText(std::string_view text) { return XXH3_64bits(text.data(), text.size()); }
 
@@ -53,6 +57,50 @@ absl::StatusOr<CorpusPart> DecodePart(std::string_view bytes) {
   return part;
 }
 
+std::string EncodeSeen(const SeenDirectory& seen, const std::vector<DroppedCorpus>& dropped) {
+  std::string body;
+  PutBytes(seen.folder_id, body);
+  PutBytes(seen.number, body);
+  PutBytes(static_cast<uint32_t>(dropped.size()), body);
+  for (const DroppedCorpus& one : dropped) {
+    PutBytes(one.folder_id, body);
+    PutBytes(one.version, body);
+    PutBytes(one.number, body);
+    PutText<uint8_t>(one.tenant, body);
+    PutText<uint8_t>(one.name, body);
+  }
+  std::string bytes(kSeenMagic);
+  PutBytes(ChecksumOfText(body), bytes);
+  return bytes + body;
+}
+
+absl::Status DecodeSeen(std::string_view bytes, SeenDirectory& seen,
+                        std::vector<DroppedCorpus>& dropped) {
+  ByteReader from(bytes);
+  const bool begins = from.TakeBytes(kSeenMagic.size()) == kSeenMagic;
+  const auto checksum = from.Take<uint64_t>();
+  constexpr size_t kBodyAt = kSeenMagic.size() + sizeof(checksum);
+  if (!begins || from.IsShort() || checksum != ChecksumOfText(bytes.substr(kBodyAt)))
+    return absl::DataLossError("what was seen: the checksum is not its bytes'");
+  seen.folder_id = from.Take<uint64_t>();
+  seen.number = from.Take<uint64_t>();
+  const auto count = from.Take<uint32_t>();
+  if (count > kDroppedCountMax) return absl::DataLossError("what was seen: too many drops");
+  for (uint32_t i = 0; i < count; ++i) {
+    DroppedCorpus one;
+    one.folder_id = from.Take<uint64_t>();
+    one.version = from.Take<uint64_t>();
+    one.number = from.Take<uint64_t>();
+    one.tenant = std::string(from.TakeText<uint8_t>());
+    one.name = std::string(from.TakeText<uint8_t>());
+    if (from.IsShort() || !ValidateDropped(one).ok())
+      return absl::DataLossError("what was seen: a drop is malformed");
+    dropped.push_back(std::move(one));
+  }
+  return from.IsDone() ? absl::OkStatus()
+                       : absl::DataLossError("what was seen: more bytes than drops");
+}
+
 std::string NameOf(const CorpusParts::Key& key) {
   // No name has a slash.
   const std::string text = absl::StrCat(key.first, "/", key.second);
@@ -76,8 +124,9 @@ absl::StatusOr<std::unique_ptr<CorpusParts>> CorpusParts::Open(FileSystem* files
 absl::Status CorpusParts::ReadAll(std::string* damaged) {
   CKV_RETURN_IF_ERROR(files_.MakeFolder(folder_));
   CKV_ASSIGN_OR_RETURN(const std::vector<FolderEntry> there, files_.List(folder_));
+  CKV_RETURN_IF_ERROR(ReadSeen(damaged));
   for (const FolderEntry& entry : there) {
-    if (entry.is_folder) continue;
+    if (entry.is_folder || entry.name == kSeenName) continue;
     const std::string path = absl::StrCat(folder_, "/", entry.name);
     absl::StatusOr<CorpusPart> part = absl::DataLossError("");
     if (entry.name != kNewName) {
@@ -92,9 +141,42 @@ absl::Status CorpusParts::ReadAll(std::string* damaged) {
     }
     if (damaged->empty() && entry.name != kNewName)
       *damaged = absl::StrFormat("%s: %s", path, std::string(part.status().message()));
+    if (entry.name != kNewName) CKV_RETURN_IF_ERROR(ForgetSeen());
     CKV_RETURN_IF_ERROR(files_.Remove(path));
   }
   return absl::OkStatus();
+}
+
+absl::Status CorpusParts::ReadSeen(std::string* damaged) {
+  const std::string path = absl::StrCat(folder_, "/", kSeenName);
+  const absl::StatusOr<std::string> bytes = ReadSmallFile(files_, path, kSeenBytesMax);
+  if (absl::IsNotFound(bytes.status())) return absl::OkStatus();
+  absl::Status read = bytes.status();
+  if (read.ok()) read = DecodeSeen(*bytes, seen_, dropped_);
+  if (!absl::IsDataLoss(read) && !absl::IsFailedPrecondition(read)) return read;
+  *damaged = absl::StrFormat("%s: %s", path, std::string(read.message()));
+  seen_ = {};
+  dropped_.clear();
+  return files_.Remove(path);
+}
+
+absl::Status CorpusParts::ForgetSeen() {
+  return seen_ == SeenDirectory() ? absl::OkStatus() : WriteSeen({}, dropped_);
+}
+
+absl::Status CorpusParts::WriteSeen(const SeenDirectory& seen, std::vector<DroppedCorpus> dropped) {
+  if (!folder_.empty()) {
+    CKV_RETURN_IF_ERROR(WriteSmallFile(files_, absl::StrCat(folder_, "/", kNewName), folder_,
+                                       kSeenName, EncodeSeen(seen, dropped)));
+  }
+  seen_ = seen;
+  dropped_ = std::move(dropped);
+  return absl::OkStatus();
+}
+
+absl::Status CorpusParts::GiveUp(const Key& key) {
+  CKV_RETURN_IF_ERROR(ForgetSeen());
+  return Remove(key);
 }
 
 std::map<CorpusParts::Key, CorpusParts::Summary> CorpusParts::List() const {

@@ -12,6 +12,18 @@
 //       4  ordinal_count, then so many ordinals of 4 bytes
 //          the chunks, as a corpus (store/corpus/corpus_bytes.h)
 //
+//   corpora/SEEN   how much of its directory the holder has seen, and drops that it was told of
+//
+//   bytes  SEEN
+//       8  magic "ckvseen1"
+//       8  checksum of all that follows, XXH3-64
+//      16  folder_id and number (SeenDirectory)
+//       4  count of drops, then so many drops
+//
+//   bytes  a drop
+//      24  folder_id, version and number
+//          names of its tenant and corpus, each after 1 byte of length
+//
 // A file is replaced as a whole and is durable when Write returns. A build that knows no parts
 // leaves the folder `corpora` alone.
 
@@ -39,7 +51,8 @@ class CorpusParts {
 
   // Opens `corpora` in the folder `path`, which a ChunkFolder owns, and reads what is there. If the
   // path is empty, parts are kept in memory. A damaged file is removed, and the first one is told
-  // in `damaged`: its part is asked for again. `files` must outlive the object.
+  // in `damaged`: its part is asked for again, and seen() begins anew. `files` must outlive the
+  // object.
   //   Errors of FileSystem.
   static absl::StatusOr<std::unique_ptr<CorpusParts>> Open(FileSystem* files,
                                                            const std::string& path,
@@ -63,6 +76,17 @@ class CorpusParts {
   absl::Status Write(const CorpusPart& part);
   // Removes the part. Returns OK if there is none.
   absl::Status Remove(const Key& key);
+  // Removes a part that may still be true, after seen() was forgotten: a directory must not take
+  // its absence for news.
+  absl::Status GiveUp(const Key& key);
+
+  // How much of its directory the holder has seen: all parts of that state were written or removed.
+  const SeenDirectory& seen() const { return seen_; }
+  // Drops that the holder was told of, in the order of numbers, at most kDroppedCountMax.
+  const std::vector<DroppedCorpus>& dropped() const { return dropped_; }
+  // Replaces both. Durable once it returns OK.
+  //   ResourceExhausted   the disk is full; both are as before.
+  absl::Status WriteSeen(const SeenDirectory& seen, std::vector<DroppedCorpus> dropped);
 
  private:
   struct Entry {
@@ -71,10 +95,14 @@ class CorpusParts {
   };
   CorpusParts(FileSystem* files, std::string folder) : files_(*files), folder_(std::move(folder)) {}
   absl::Status ReadAll(std::string* damaged);
+  absl::Status ReadSeen(std::string* damaged);
+  absl::Status ForgetSeen();
 
   FileSystem& files_;
   const std::string folder_;  // if empty, parts are in memory
   std::map<Key, Entry> entries_;
+  SeenDirectory seen_;
+  std::vector<DroppedCorpus> dropped_;
 };
 
 }  // namespace ckv

@@ -20,6 +20,7 @@ Json UnprovenJson(const v1::DescribeDirectoryReply& home) {
                     {"missing_count", corpus.missing_count()},
                     {"conflict", corpus.conflict()},
                     {"version_count", corpus.version_count()},
+                    {"why", corpus.why()},
                     {"reporters", std::vector<std::string>(corpus.reporters().begin(),
                                                            corpus.reporters().end())}});
   }
@@ -44,6 +45,11 @@ std::string HomeText(const v1::DescribeDirectoryReply& home) {
   if (home.rebuilt_corpus_count() > 0)
     absl::StrAppendFormat(&text, "; %d made whole again from its holders",
                           home.rebuilt_corpus_count());
+  if (home.redropped_corpus_count() > 0)
+    absl::StrAppendFormat(&text, "; %d dropped, as its holders had seen",
+                          home.redropped_corpus_count());
+  if (!home.old_copy().empty())
+    absl::StrAppend(&text, "; an old copy, or without its end: ", Printable(home.old_copy()));
   if (!home.refusal().empty())
     absl::StrAppend(&text, "; refuses changes: ", Printable(home.refusal()));
   return text;
@@ -57,6 +63,7 @@ std::string UnprovenText(const v1::DescribeDirectoryReply& home) {
         Printable(corpus.name()), corpus.missing_count(),
         FormatCount(corpus.chunk_count(), "chunk"));
     if (corpus.conflict()) absl::StrAppend(&text, ", and holders contradict each other");
+    if (!corpus.why().empty()) absl::StrAppend(&text, " (", Printable(corpus.why()), ")");
     if (corpus.version_count() > 1)
       absl::StrAppendFormat(&text, ", %d versions are reported", corpus.version_count());
     absl::StrAppend(&text,
@@ -82,7 +89,9 @@ Json HomeJson(const v1::DescribeDirectoryReply& home) {
           {"refusal", home.refusal()},
           {"rebuilt_corpus_count", home.rebuilt_corpus_count()},
           {"unproven_corpus_count", home.unproven_corpus_count()},
-          {"unproven_corpora", UnprovenJson(home)}};
+          {"unproven_corpora", UnprovenJson(home)},
+          {"old_copy", home.old_copy()},
+          {"redropped_corpus_count", home.redropped_corpus_count()}};
 }
 
 }  // namespace ckv::ctl

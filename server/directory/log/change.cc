@@ -22,6 +22,7 @@ absl::Status TakeBody(ByteReader& body, DirectoryChange& change) {
       break;
     }
     case ChangeKind::kDrop:
+      change.number = body.Take<uint64_t>();
       change.version = body.Take<uint64_t>();
       change.tenant = std::string(body.TakeText<uint8_t>());
       change.name = std::string(body.TakeText<uint8_t>());
@@ -45,6 +46,18 @@ absl::Status TakeBody(ByteReader& body, DirectoryChange& change) {
     case ChangeKind::kSnapshotEnd:
       change.corpus_count = body.Take<uint32_t>();
       break;
+    case ChangeKind::kGap:
+      change.gap.after = body.Take<uint64_t>();
+      change.gap.until = body.Take<uint64_t>();
+      break;
+    case ChangeKind::kForget:
+      change.number = body.Take<uint64_t>();
+      change.folder_id = body.Take<uint64_t>();
+      change.version = body.Take<uint64_t>();
+      change.removed_version = body.Take<uint64_t>();
+      change.tenant = std::string(body.TakeText<uint8_t>());
+      change.name = std::string(body.TakeText<uint8_t>());
+      break;
   }
   return body.IsDone() ? absl::OkStatus() : Bad("a record of another length than its fields");
 }
@@ -62,6 +75,7 @@ void AppendRecord(const DirectoryChange& change, std::string& payload) {
       PutCorpus(*change.corpus, payload);
       break;
     case ChangeKind::kDrop:
+      PutBytes(change.number, payload);
       PutBytes(change.version, payload);
       PutText<uint8_t>(change.tenant, payload);
       PutText<uint8_t>(change.name, payload);
@@ -85,6 +99,18 @@ void AppendRecord(const DirectoryChange& change, std::string& payload) {
     case ChangeKind::kSnapshotEnd:
       PutBytes(change.corpus_count, payload);
       break;
+    case ChangeKind::kGap:
+      PutBytes(change.gap.after, payload);
+      PutBytes(change.gap.until, payload);
+      break;
+    case ChangeKind::kForget:
+      PutBytes(change.number, payload);
+      PutBytes(change.folder_id, payload);
+      PutBytes(change.version, payload);
+      PutBytes(change.removed_version, payload);
+      PutText<uint8_t>(change.tenant, payload);
+      PutText<uint8_t>(change.name, payload);
+      break;
   }
   const auto body_bytes = static_cast<uint32_t>(payload.size() - length_at - sizeof(uint32_t));
   std::memcpy(payload.data() + length_at, &body_bytes, sizeof(body_bytes));
@@ -100,7 +126,7 @@ absl::Status ReadRecords(std::string_view payload,
     const auto zero = records.Take<uint16_t>();
     ByteReader body(records.TakeText<uint32_t>());
     if (records.IsShort()) return Bad("a record that is longer than its frame");
-    if (version > kBodyVersion || kind > static_cast<uint8_t>(ChangeKind::kSnapshotEnd)) {
+    if (version > kBodyVersion || kind > static_cast<uint8_t>(ChangeKind::kForget)) {
       return absl::FailedPreconditionError(
           absl::StrFormat("a record of kind %d, version %d: it was written by a later version of "
                           "ckv: upgrade this one",

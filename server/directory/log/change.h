@@ -12,13 +12,19 @@
 //   bytes  body of kPublish: a corpus (store/corpus/corpus_bytes.h)
 //
 //   bytes  bodies of the other kinds
-//       8  kDrop: version of the corpus that was dropped, then the names of tenant and corpus, each
-//          after 1 byte of length
+//      16  kDrop: number of the drop, version of the corpus, then the names of tenant and corpus,
+//          each after 1 byte of length
 //       8  kEpochs: no epoch above it was given
 //       8  kFounded: id of the folder. It is the first record of log.1
 //      16  kContinues: number of the log before, and its bytes. It is the first of other logs
-//      28  kSnapshotBegin: id of the folder, last version, as kEpochs, number of corpora
+//      28  kSnapshotBegin: id of the folder, last version or number, as kEpochs, number of corpora
 //       4  kSnapshotEnd: number of corpora
+//      16  kGap: no version or number above the first one was given, up to the second one
+//      32  kForget: number of the drop, folder_id and version (DroppedCorpus), version of the
+//      corpus
+//          that is here and goes, or 0; then the names as of kDrop
+//
+// A snapshot has kGap and kForget for all that is remembered, before its corpora.
 //
 // No payload has 512 zeros in a row: no corpus has.
 //
@@ -46,16 +52,29 @@ enum class ChangeKind : uint8_t {
   kContinues = 5,
   kSnapshotBegin = 6,
   kSnapshotEnd = 7,
+  kGap = 8,
+  kForget = 9,
+};
+
+// Versions and numbers that a folder never gave: those above `after`, up to `until`.
+struct VersionGap {
+  uint64_t after = 0;
+  uint64_t until = 0;
+
+  friend bool operator==(const VersionGap&, const VersionGap&) = default;
 };
 
 // A value type. Fields that a kind does not name have their defaults.
 struct DirectoryChange {
   ChangeKind kind = ChangeKind::kPublish;
   std::shared_ptr<const Corpus> corpus;  // kPublish, with its version
-  std::string tenant, name;              // kDrop
-  uint64_t version = 0;                  // kDrop, kSnapshotBegin
+  std::string tenant, name;              // kDrop, kForget
+  uint64_t version = 0;                  // kDrop, kForget, kSnapshotBegin
+  uint64_t number = 0;                   // kDrop, kForget
+  uint64_t removed_version = 0;          // kForget
+  VersionGap gap;                        // kGap
   uint64_t epoch_max = 0;                // kEpochs, kSnapshotBegin
-  uint64_t folder_id = 0;                // kFounded, kSnapshotBegin
+  uint64_t folder_id = 0;                // kForget, kFounded, kSnapshotBegin
   uint64_t log_number = 0;               // kContinues
   uint64_t log_bytes = 0;                // kContinues
   uint32_t corpus_count = 0;             // kSnapshotBegin, kSnapshotEnd

@@ -13,7 +13,7 @@ namespace ckv {
 absl::StatusOr<std::unique_ptr<ChangeLog>> ChangeLog::Open(
     const ChangeLogOptions& options, absl::FunctionRef<absl::Status(DirectoryChange)> replay) {
   CKV_ASSIGN_OR_RETURN(std::unique_ptr<LogFolder> folder,
-                       LogFolder::Open(options.files, options.path, replay));
+                       LogFolder::Open(options.files, options.path, replay, options.progress));
   return std::unique_ptr<ChangeLog>(new ChangeLog(options, std::move(folder)));
 }
 
@@ -85,12 +85,13 @@ void ChangeLog::Append() {
   for (;;) {
     const std::deque<Queued> batch = TakeBatch();
     if (batch.empty()) return;
-    AwaitShortLog();
-    std::string records;
-    for (const Queued& queued : batch) records += queued.record;
-    const absl::Status status =
-        Annotate(folder_->Append(records), "the directory's log, which refuses the change");
-    Settle(batch, status);
+    absl::Status status = AwaitShortLog();
+    if (status.ok()) {
+      std::string records;
+      for (const Queued& queued : batch) records += queued.record;
+      status = folder_->Append(records);
+    }
+    Settle(batch, Annotate(status, "the directory's log, which refuses the change"));
     MaybeBeginSnapshot();
   }
 }
@@ -131,12 +132,22 @@ void ChangeLog::MaybeBeginSnapshot() {
 }
 
 // A snapshot that fails lets the log grow: changes go on as long as the disk takes them.
-void ChangeLog::AwaitShortLog() {
+absl::Status ChangeLog::AwaitShortLog() {
   const bool is_long = folder_->log_bytes() > kLogFactorMax * LogBytesDue();
-  if (!is_long) return;
+  if (!is_long) {
+    short_log_deadline_.reset();
+    return absl::OkStatus();
+  }
+  if (!short_log_deadline_) short_log_deadline_ = options_.clock->Now() + kShortLogWaitMax;
   absl::MutexLock lock(&mu_);
   const auto is_written = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !is_writing_; };
-  mu_.Await(absl::Condition(&is_written));
+  if (options_.clock->Await(mu_, absl::Condition(&is_written), *short_log_deadline_)) {
+    short_log_deadline_.reset();
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "its %d bytes are too many, and the disk of %s did not take a snapshot within %d s",
+      folder_->log_bytes(), path(), kShortLogWaitMax / std::chrono::seconds(1)));
 }
 
 void ChangeLog::WriteSnapshots() {

@@ -136,6 +136,7 @@ absl::StatusOr<std::optional<std::string_view>> FrameReader::Next() {
       std::memcmp(payload.data() + payload.size(), kFrameEnd, kFrameEndBytes) != 0) {
     return Judge(frame_bytes, "a frame's bytes are not those of its checksum");
   }
+  last_offset_ = offset_;
   offset_ += frame_bytes;
   ++sequence_;
   return payload;

@@ -75,6 +75,8 @@ class FrameReader {
   absl::StatusOr<std::optional<std::string_view>> Next();
   // The place of the next frame: everything before it is whole.
   uint64_t offset() const { return offset_; }
+  // The place of the last frame that was whole, or of the first one.
+  uint64_t last_offset() const { return last_offset_; }
   // The sequence of the next frame.
   uint64_t sequence() const { return sequence_; }
   // Returns true if Next has returned nothing and there are bytes left: an unfinished frame.
@@ -91,6 +93,7 @@ class FrameReader {
   File& file_;
   const uint64_t file_bytes_;
   uint64_t offset_ = kLogFileHeaderBytes;
+  uint64_t last_offset_ = kLogFileHeaderBytes;
   uint64_t sequence_ = 0;
   bool is_torn_ = false;
   std::vector<char> payload_;

@@ -122,6 +122,22 @@ absl::Status LogFolder::WriteSnapshotFile(const std::string& path, uint64_t numb
   change.epoch_max = image.epoch_max;
   change.corpus_count = static_cast<uint32_t>(image.corpora.size());
   CKV_RETURN_IF_ERROR(writer.Add(change));
+  for (const VersionGap& gap : image.gaps) {
+    DirectoryChange record;
+    record.kind = ChangeKind::kGap;
+    record.gap = gap;
+    CKV_RETURN_IF_ERROR(writer.Add(record));
+  }
+  for (const DroppedCorpus& dropped : image.dropped) {
+    DirectoryChange record;
+    record.kind = ChangeKind::kForget;
+    record.tenant = dropped.tenant;
+    record.name = dropped.name;
+    record.folder_id = dropped.folder_id;
+    record.version = dropped.version;
+    record.number = dropped.number;
+    CKV_RETURN_IF_ERROR(writer.Add(record));
+  }
   for (const std::shared_ptr<const Corpus>& corpus : image.corpora) {
     DirectoryChange publish;
     publish.corpus = corpus;

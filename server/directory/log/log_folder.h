@@ -15,6 +15,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -28,6 +29,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "proto/corpus_part.h"
 #include "server/directory/log/change.h"
 #include "store/disk/file_system.h"
 #include "store/disk/owned_folder.h"
@@ -37,8 +39,23 @@ namespace ckv {
 // All of a state that survives, as it is between two changes.
 struct DirectoryImage {
   std::vector<std::shared_ptr<const Corpus>> corpora;
-  uint64_t version = 0;    // the highest that was given
-  uint64_t epoch_max = 0;  // no epoch above it was given
+  std::vector<VersionGap> gaps;        // rising
+  std::vector<DroppedCorpus> dropped;  // that are remembered
+  uint64_t version = 0;                // the highest version or number of a change
+  uint64_t epoch_max = 0;              // no epoch above it was given
+};
+
+// How far Open has come, for people: any thread may read it, and it orders nothing.
+struct ReplayProgress {
+  std::atomic<uint64_t> bytes{0};
+  std::atomic<uint64_t> bytes_due{0};  // 0 until all files are found
+  std::atomic<uint64_t> record_count{0};
+
+  // From 0 to 100.
+  int percent() const {
+    const uint64_t due = bytes_due.load(std::memory_order_relaxed);
+    return due == 0 ? 0 : static_cast<int>(bytes.load(std::memory_order_relaxed) * 100 / due);
+  }
 };
 
 // The findings of Open.
@@ -57,13 +74,14 @@ class LogFolder {
   static constexpr size_t kSnapshotFrameBytes = size_t{1} << 20;
 
   // Makes the folder or takes it over, and calls `replay` for every change in order: kPublish,
-  // kDrop, kEpochs and kSnapshotBegin. Its error ends the reading. `files` must outlive the folder.
-  // Beside the errors below, it may return those of FileSystem and of OwnedFolder::Open.
+  // kDrop, kForget, kGap, kEpochs and kSnapshotBegin. Its error ends the reading. `files` must
+  // outlive the folder. Unless null, `progress` is written meanwhile. Beside the errors below, it
+  // may return those of FileSystem and of OwnedFolder::Open.
   //   DataLoss            a file is damaged or missing; names it, the byte, and what to do.
   //   FailedPrecondition  a later version of ckv wrote one of the files.
   static absl::StatusOr<std::unique_ptr<LogFolder>> Open(
       FileSystem* files, const std::string& path,
-      absl::FunctionRef<absl::Status(DirectoryChange)> replay);
+      absl::FunctionRef<absl::Status(DirectoryChange)> replay, ReplayProgress* progress = nullptr);
   LogFolder(const LogFolder&) = delete;
   LogFolder& operator=(const LogFolder&) = delete;
 

@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "proto/base/log.h"
 #include "proto/base/status.h"
 #include "server/directory/log/frame.h"
 #include "server/directory/log/log_folder.h"
@@ -70,18 +71,18 @@ struct LogFolder::FoundLog {
 
 class LogFolder::Reader {
  public:
-  Reader(LogFolder* folder, absl::FunctionRef<absl::Status(DirectoryChange)> replay)
-      : folder_(*folder), files_(folder->files_), replay_(replay) {}
+  // `progress` may be null.
+  Reader(LogFolder* folder, absl::FunctionRef<absl::Status(DirectoryChange)> replay,
+         ReplayProgress* progress)
+      : folder_(*folder), files_(folder->files_), replay_(replay), progress_(progress) {}
 
   absl::Status Run() {
     CKV_RETURN_IF_ERROR(FindFiles());
     if (logs_.empty() && snapshots_.empty()) return Found();
-    uint64_t first = 1;
-    if (!snapshots_.empty()) {
-      first = *snapshots_.rbegin();
-      CKV_RETURN_IF_ERROR(ReadSnapshot(first));
-    }
+    const uint64_t first = snapshots_.empty() ? 1 : *snapshots_.rbegin();
     CKV_RETURN_IF_ERROR(FindLogs(first));
+    for (const FoundLog& log : found_) AddDue(log.bytes);
+    if (!snapshots_.empty()) CKV_RETURN_IF_ERROR(ReadSnapshot(first));
     for (FoundLog& log : found_) CKV_RETURN_IF_ERROR(ReadLog(log, &log == &found_.back()));
     CKV_RETURN_IF_ERROR(TakeOver(found_.back()));
     folder_.RemoveBefore(first);
@@ -115,6 +116,7 @@ class LogFolder::Reader {
     CKV_ASSIGN_OR_RETURN(const uint64_t bytes, file->Size());
     absl::Status status = ReadLogFileHeader(*file, LogFileKind::kSnapshot, number);
     if (!status.ok()) return Refuse(status, path, 0, /*is_log=*/false);
+    AddDue(bytes);
     FrameReader frames(file.get(), bytes);
     SnapshotCount count;
     uint64_t offset = frames.offset();
@@ -147,6 +149,9 @@ class LogFolder::Reader {
         break;
       case ChangeKind::kPublish:
         ++count.corpora;
+        break;
+      case ChangeKind::kGap:
+      case ChangeKind::kForget:
         break;
       case ChangeKind::kSnapshotEnd:
         count.is_ended = true;
@@ -228,6 +233,8 @@ class LogFolder::Reader {
       case ChangeKind::kPublish:
       case ChangeKind::kDrop:
       case ChangeKind::kEpochs:
+      case ChangeKind::kGap:
+      case ChangeKind::kForget:
         ++folder_.replay_.record_count;
         return replay_(std::move(change));
       default:
@@ -238,8 +245,18 @@ class LogFolder::Reader {
   // Reads one frame and its records. At the end it takes nothing, and offset() stays.
   absl::Status ReadFrame(FrameReader& frames,
                          absl::FunctionRef<absl::Status(DirectoryChange)> take) {
+    const uint64_t before = frames.offset();
     CKV_ASSIGN_OR_RETURN(const std::optional<std::string_view> payload, frames.Next());
-    return payload ? ReadRecords(*payload, take) : absl::OkStatus();
+    if (!payload) return absl::OkStatus();
+    const absl::Status status = ReadRecords(*payload, take);
+    if (progress_ != nullptr) {
+      progress_->bytes.fetch_add(frames.offset() - before, std::memory_order_relaxed);
+      progress_->record_count.store(folder_.replay_.record_count, std::memory_order_relaxed);
+    }
+    return status;
+  }
+  void AddDue(uint64_t bytes) {
+    if (progress_ != nullptr) progress_->bytes_due.fetch_add(bytes, std::memory_order_relaxed);
   }
 
   // Cuts the unfinished frame, if there is one, and goes on behind the last whole one.
@@ -253,7 +270,9 @@ class LogFolder::Reader {
       CKV_RETURN_IF_ERROR(log.file->Resize(end));
     }
     // A process that was killed may have written a change, or made a file, and synced neither.
-    // From now on they are shown, so they must outlive a power failure.
+    // From now on they are shown, so they must outlive a power failure. If its sync failed, the
+    // system has forgotten that it could not write the frame, so the frame is written once more.
+    CKV_RETURN_IF_ERROR(WriteAgain(*log.file, log.frames->last_offset(), end));
     CKV_RETURN_IF_ERROR(log.file->Sync());
     CKV_RETURN_IF_ERROR(files_.SyncFolder(folder_.path_));
     folder_.sequence_ = log.frames->sequence();
@@ -265,19 +284,33 @@ class LogFolder::Reader {
     return absl::OkStatus();
   }
 
+  // Writes the bytes [begin, end) as they are. A disk that is full mostly takes them; if it does
+  // not, they are shown all the same, as after a sync that failed unseen.
+  static absl::Status WriteAgain(File& file, uint64_t begin, uint64_t end) {
+    std::vector<std::byte> bytes(end - begin);
+    CKV_RETURN_IF_ERROR(file.ReadAt(begin, bytes));
+    const absl::Status written = file.WriteAt(begin, bytes);
+    if (!written.ok()) {
+      Log().warn("the last change in the directory's log cannot be written once more: {}",
+                 std::string(written.message()));
+    }
+    return absl::OkStatus();
+  }
+
   LogFolder& folder_;
   FileSystem& files_;
   const absl::FunctionRef<absl::Status(DirectoryChange)> replay_;
+  ReplayProgress* const progress_;
   std::set<uint64_t> logs_, snapshots_;
   std::vector<FoundLog> found_;
 };
 
 absl::StatusOr<std::unique_ptr<LogFolder>> LogFolder::Open(
     FileSystem* files, const std::string& path,
-    absl::FunctionRef<absl::Status(DirectoryChange)> replay) {
+    absl::FunctionRef<absl::Status(DirectoryChange)> replay, ReplayProgress* progress) {
   CKV_ASSIGN_OR_RETURN(OwnedFolder owned, OwnedFolder::Open(*files, path, kDirectoryFolder));
   std::unique_ptr<LogFolder> folder(new LogFolder(files, path, std::move(owned)));
-  CKV_RETURN_IF_ERROR(Reader(folder.get(), replay).Run());
+  CKV_RETURN_IF_ERROR(Reader(folder.get(), replay, progress).Run());
   return folder;
 }
 

@@ -39,7 +39,7 @@ struct CorpusRebuildTest : testing::Test {
   absl::Status Report(const Corpus& corpus, const std::string& holder) {
     return rebuild.Add({holder}, PartOn(corpus, holder));
   }
-  CorpusRebuild rebuild{100};
+  CorpusRebuild rebuild{100, 10};
 };
 
 TEST_F(CorpusRebuildTest, WholeAsItWas) {
@@ -57,7 +57,7 @@ TEST_F(CorpusRebuildTest, WholeAsItWas) {
   ASSERT_TRUE(Report(corpus, "h2").ok());
   EXPECT_EQ(rebuild.TakeWhole(), corpus) << "with the holders that did not report, too";
   EXPECT_FALSE(rebuild.TakeWhole()) << "once";
-  rebuild.Forget({"", "c"}, 7);
+  rebuild.Forget({"", "c"}, 7, 0);
   EXPECT_EQ(rebuild.count(), 0u);
   EXPECT_EQ(rebuild.CountOf(corpus.chunks[0].id), 0u);
 }
@@ -88,7 +88,7 @@ TEST_F(CorpusRebuildTest, OnlyTheHighestVersionCounts) {
   EXPECT_GT(unproven.missing_count, 0u);
   ASSERT_TRUE(Report(present, "h1").ok());
   EXPECT_EQ(rebuild.TakeWhole(), present);
-  rebuild.Forget({"", "c"}, 9);
+  rebuild.Forget({"", "c"}, 9, 0);
   EXPECT_EQ(rebuild.count(), 0u);
 }
 
@@ -101,6 +101,7 @@ TEST_F(CorpusRebuildTest, AContradictionIsToldAndNeverGiven) {
   EXPECT_FALSE(rebuild.TakeWhole());
   EXPECT_TRUE(rebuild.Find({"", "c"})->conflict);
   EXPECT_EQ(rebuild.Find({"", "c"})->missing_count, 0u);
+  EXPECT_EQ(rebuild.Find({"", "c"})->why, "holder h1 contradicts an earlier report about chunk 1");
   // These parts have another length, or another model.
   for (const bool longer : {true, false}) {
     Corpus second = Spread("d", 7, 6);
@@ -115,7 +116,7 @@ TEST_F(CorpusRebuildTest, AContradictionIsToldAndNeverGiven) {
     ASSERT_TRUE(Report(second, "h2").ok());
     EXPECT_FALSE(rebuild.TakeWhole());
     EXPECT_TRUE(rebuild.Find({"", "d"})->conflict);
-    rebuild.Forget({"", "d"}, 7);
+    rebuild.Forget({"", "d"}, 7, 0);
   }
   // One chunk at two places.
   Corpus twice = Spread("e", 7, 6);
@@ -132,6 +133,53 @@ TEST_F(CorpusRebuildTest, AContradictionIsToldAndNeverGiven) {
   }
   EXPECT_FALSE(rebuild.TakeWhole());
   EXPECT_TRUE(rebuild.Find({"", "e"})->conflict);
+}
+
+// Until somebody decides, neither chunk is garbage.
+TEST_F(CorpusRebuildTest, BothSidesOfAContradictionAreKept) {
+  const Corpus corpus = Spread("c", 7, 6);
+  Corpus other = corpus;
+  other.chunks[1].id.bytes[0] ^= 1;
+  ASSERT_TRUE(Report(corpus, "h2").ok());
+  for (int again = 0; again < 2; ++again) ASSERT_TRUE(Report(other, "h1").ok());
+  EXPECT_EQ(rebuild.CountOf(corpus.chunks[1].id), 1u);
+  EXPECT_EQ(rebuild.CountOf(other.chunks[1].id), 1u);
+  rebuild.Forget({"", "c"}, 7, 0);
+  EXPECT_EQ(rebuild.CountOf(corpus.chunks[1].id) + rebuild.CountOf(other.chunks[1].id), 0u);
+}
+
+TEST_F(CorpusRebuildTest, ADropTakesWhatItsFolderTold) {
+  for (const uint64_t version : {5, 7, 9}) {
+    CorpusPart part = PartOn(Spread("c", version, 6), "h0");
+    part.folder_id = version == 5 ? 1 : 2;
+    ASSERT_TRUE(rebuild.Add({"h0"}, part).ok());
+  }
+  EXPECT_TRUE(rebuild.IsTold({"", "c"}, 2));
+  EXPECT_FALSE(rebuild.IsTold({"", "c"}, 1));
+  EXPECT_EQ(rebuild.HighestOf({"", "c"}, 1), 5u);
+  EXPECT_EQ(rebuild.HighestOf({"", "c"}, 2), 9u);
+  EXPECT_EQ(rebuild.HighestOf({"", "c"}, 3), 0u);
+  EXPECT_EQ(rebuild.HighestOf({"", "c"}, 0), 9u);
+  rebuild.Forget({"", "c"}, 8, 2);
+  EXPECT_EQ(rebuild.Find({"", "c"})->version_count, 2u) << "5 is another one's";
+  rebuild.Forget({"", "c"}, 5, 3);
+  EXPECT_EQ(rebuild.Find({"", "c"})->version_count, 1u) << "the very version";
+  rebuild.NoteRefusal({"", "c"}, "because");
+  EXPECT_EQ(rebuild.Find({"", "c"})->why, "because");
+  rebuild.Forget({"", "c"}, 9, 0);
+  EXPECT_EQ(rebuild.count(), 0u);
+}
+
+TEST_F(CorpusRebuildTest, CorporaAndVersionsHaveLimits) {
+  CorpusRebuild small(1000, 2);
+  for (uint64_t version = 1; version <= CorpusRebuild::kVersionCountMax; ++version)
+    ASSERT_TRUE(small.Add({"h0"}, PartOn(Spread("a", version, 2), "h0")).ok());
+  EXPECT_EQ(small.Add({"h0"}, PartOn(Spread("a", 99, 2), "h0")).code(),
+            StatusCode::kResourceExhausted);
+  EXPECT_TRUE(small.Add({"h2"}, PartOn(Spread("a", 3, 3), "h2")).ok()) << "a version that is there";
+  ASSERT_TRUE(small.Add({"h0"}, PartOn(Spread("b", 1, 2), "h0")).ok());
+  EXPECT_EQ(small.Add({"h0"}, PartOn(Spread("c", 1, 2), "h0")).code(),
+            StatusCode::kResourceExhausted);
 }
 
 TEST_F(CorpusRebuildTest, WhatIsNotOnesOwnIsRefused) {
@@ -152,7 +200,7 @@ TEST_F(CorpusRebuildTest, WhatIsNotOnesOwnIsRefused) {
 TEST_F(CorpusRebuildTest, HasALimit) {
   ASSERT_TRUE(Report(Spread("c", 7, 90), "h0").ok());  // 60 of them
   EXPECT_EQ(Report(Spread("d", 7, 90, 2), "h0").code(), StatusCode::kResourceExhausted);
-  rebuild.Forget({"", "c"}, 7);
+  rebuild.Forget({"", "c"}, 7, 0);
   EXPECT_TRUE(Report(Spread("d", 7, 90, 2), "h0").ok());
 }
 

@@ -3,15 +3,9 @@
 // while the directory can know. Method: real folders; a "life" is a new object over a folder, a
 // lost disk another folder; parts are what the life before told its holders.
 
-#include <map>
-
-#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/directory/durable_directory.h"
-#include "tests/store/disk/fault_file_system.h"
-#include "tests/support/temp_folder.h"
-#include "tests/support/test_corpus.h"
+#include "tests/server/directory/rebuild_fixture.h"
 
 namespace ckv {
 namespace {
@@ -22,89 +16,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-constexpr uint64_t kFirstStart = 1'700'000'000'000;
-
-Corpus SpreadOver(const std::string& name, size_t chunk_count, uint32_t seed,
-                  const std::string& tenant = "") {
-  return test::MakeTestCorpus(test::TestGeometry(), std::vector<uint32_t>(chunk_count, 2), seed)
-      .Publish(name, tenant, {{{"h0"}, {"h1"}}, {{"h1"}, {"h2"}}, {{"h2"}, {"h0"}}});
-}
-
-struct RebuildDirectoryTest : testing::Test {
-  RebuildDirectoryTest() {
-    options.clock = &clock;
-    options.first_epoch = kFirstStart;
-    log.files = &files;
-    log.clock = &clock;
-    LoseDisk();
-  }
-  void LoseDisk() {
-    static int count = 0;
-    log.path = test::TempPath(absl::StrCat("rebuild", count++));
-  }
-  DirectoryState& Start() {
-    directory.reset();
-    options.first_epoch += 1'000'000;  // the wall clock goes on
-    auto opened = DurableDirectory::Open(options, log);
-    EXPECT_TRUE(opened.ok()) << opened.status();
-    directory = *std::move(opened);
-    leases.clear();
-    return directory->state();
-  }
-  uint64_t Join(const std::string& name) {
-    const Member member = {.id = {name},
-                           .role = MemberRole::kHolder,
-                           .control_address = "127.0.0.1:7400",
-                           .epoch = epochs[name]};
-    const auto grant = directory->state().Register(member, seconds(60), kInstantMax,
-                                                   /*reports_parts=*/true);
-    EXPECT_TRUE(grant.ok()) << grant.status();
-    EXPECT_GT(grant->epoch, epochs[name]) << "never twice, whatever was lost";
-    epochs[name] = grant->epoch;
-    return leases[name] = grant->lease_id;
-  }
-  // What a holder's keeper would have of all corpora.
-  void Keep(const std::string& name) {
-    auto& kept = parts[name];
-    kept.clear();
-    for (const auto& corpus : directory->state().ListPlacedCorpora({name}, std::nullopt, 1000))
-      kept.push_back(*directory->state().PartOf({name}, corpus->tenant, corpus->name, 0, 1000));
-  }
-  // Reports all parts, and returns how many were of no use.
-  int Report(const std::string& name) {
-    const uint64_t lease = Join(name);
-    int superseded = 0;
-    for (const CorpusPart& part : parts[name]) {
-      const auto reported = directory->state().ReportPart(lease, part);
-      EXPECT_TRUE(reported.ok()) << reported.status();
-      superseded += *reported ? 1 : 0;
-    }
-    EXPECT_TRUE(directory->state().FinishReport(lease).ok());
-    return superseded;
-  }
-  void PassGrace() {
-    clock.Advance(options.rebuild_grace);
-    directory->state().PublishRebuilt();
-  }
-  // Until the corpus is there; publishing is another thread's.
-  std::shared_ptr<const Corpus> AwaitCorpus(const std::string& name, uint64_t version) {
-    const Instant give_up = Clock::Real()->Now() + seconds(30);
-    while (Clock::Real()->Now() < give_up) {
-      const auto corpus = directory->state().Get(name, "");
-      if (corpus.ok() && (*corpus)->version == version) return *corpus;
-    }
-    return nullptr;
-  }
-
-  ManualClock clock;
-  FaultFileSystem files;
-  DirectoryOptions options;
-  ChangeLogOptions log;
-  std::unique_ptr<DurableDirectory> directory;
-  std::map<std::string, uint64_t> leases;
-  std::map<std::string, Epoch> epochs;
-  std::map<std::string, std::vector<CorpusPart>> parts;  // as holders keep them
-};
+using RebuildDirectoryTest = test::RebuildFixture;
+using test::SpreadOver;
 
 TEST_F(RebuildDirectoryTest, AsItWasAcknowledged) {
   DirectoryState* state = &Start();
@@ -243,9 +156,7 @@ TEST_F(RebuildDirectoryTest, AnOldCopyLearnsWhatItMissed) {
   DirectoryState* state = &Start();
   ASSERT_TRUE(state->Publish(SpreadOver("old", 6, 1), false, 0).ok());
   ASSERT_TRUE(state->Publish(SpreadOver("gone", 6, 2), false, 0).ok());
-  directory.reset();
-  const std::string copy = log.path + ".copy";
-  std::filesystem::copy(log.path, copy);
+  const std::string copy = Copy();
   state = &Start();
   ASSERT_TRUE(state->Publish(SpreadOver("old", 9, 3), true, 0).ok());
   ASSERT_TRUE(state->Publish(SpreadOver("new", 4, 4), false, 0).ok());
@@ -260,7 +171,9 @@ TEST_F(RebuildDirectoryTest, AnOldCopyLearnsWhatItMissed) {
   ASSERT_NE(AwaitCorpus("old", later.version), nullptr);
   EXPECT_EQ(**state->Get("old", ""), later);
   ASSERT_NE(AwaitCorpus("new", fresh.version), nullptr);
-  EXPECT_TRUE(state->Get("gone", "").ok()) << "nobody can tell that it was dropped";
+  EXPECT_EQ(state->Get("gone", "").status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(state->rebuilt(10).redropped_count, 1u);
+  EXPECT_THAT(state->rebuilt(10).old_copy, HasSubstr("holder h0 has seen change"));
 }
 
 TEST_F(RebuildDirectoryTest, AHolderIsMissingUntilItHasReported) {

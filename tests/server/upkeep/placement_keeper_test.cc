@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/base/status.h"
 #include "server/directory/durable_directory.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/test_corpus.h"
@@ -23,11 +24,18 @@ using std::chrono::seconds;
 // The local source, which can be cut off and moved to another directory.
 class CuttableSource final : public PlacementSource {
  public:
-  absl::StatusOr<std::map<CorpusParts::Key, uint64_t>> ListPlacedCorpora(
-      const HolderId& holder, Instant deadline) override {
+  absl::StatusOr<Placed> ListPlacedCorpora(const HolderId& holder, const SeenDirectory& seen,
+                                           Instant deadline) override {
     absl::MutexLock lock(&mu_);
     if (state_ == nullptr) return absl::UnavailableError("cut off");
-    return LocalPlacementSource(state_).ListPlacedCorpora(holder, deadline);
+    return LocalPlacementSource(state_).ListPlacedCorpora(holder, seen, deadline);
+  }
+  absl::StatusOr<bool> ReportDropped(uint64_t lease_id, const SeenDirectory& seen,
+                                     std::span<const DroppedCorpus> dropped,
+                                     Instant deadline) override {
+    absl::MutexLock lock(&mu_);
+    if (state_ == nullptr) return absl::UnavailableError("cut off");
+    return LocalPlacementSource(state_).ReportDropped(lease_id, seen, dropped, deadline);
   }
   absl::StatusOr<CorpusPart> GetPart(const HolderId& holder, const CorpusParts::Key& key,
                                      Instant deadline) override {
@@ -39,6 +47,7 @@ class CuttableSource final : public PlacementSource {
                                   Instant deadline) override {
     absl::MutexLock lock(&mu_);
     if (state_ == nullptr) return absl::UnavailableError("cut off");
+    if (refusal_) CKV_RETURN_IF_ERROR(refusal_(part.corpus.name));
     reported_.push_back(absl::StrCat(part.corpus.name, " ", part.ordinals.size()));
     return LocalPlacementSource(state_).ReportPart(lease_id, part, deadline);
   }
@@ -51,6 +60,11 @@ class CuttableSource final : public PlacementSource {
     absl::MutexLock lock(&mu_);
     state_ = state;
   }
+  // Says with what the part of a corpus is refused.
+  void set_refusal(std::function<absl::Status(const std::string& name)> refusal) {
+    absl::MutexLock lock(&mu_);
+    refusal_ = std::move(refusal);
+  }
   std::vector<std::string> reported() {
     absl::MutexLock lock(&mu_);
     return reported_;
@@ -60,6 +74,7 @@ class CuttableSource final : public PlacementSource {
   absl::Mutex mu_;
   DirectoryState* state_ ABSL_GUARDED_BY(mu_) = nullptr;
   std::vector<std::string> reported_ ABSL_GUARDED_BY(mu_);
+  std::function<absl::Status(const std::string&)> refusal_ ABSL_GUARDED_BY(mu_);
 };
 
 struct PlacementKeeperTest : testing::Test {
@@ -274,6 +289,89 @@ TEST_F(PlacementKeeperTest, ForgetsAnUnprovenCorpusThatIsDropped) {
   ASSERT_TRUE(AwaitRounds(3));
   EXPECT_EQ(Kept(), std::vector<std::string>{});
   EXPECT_EQ(directory->state().rebuilt(10).unproven_count, 0u);
+}
+
+// One that was away reports a corpus that another one has seen to be dropped.
+TEST_F(PlacementKeeperTest, RemembersDropsForADirectoryThatLostItsDisk) {
+  Publish("a", 6, 1, "h7");
+  Publish("b", 6, 2);
+  StartHolder();
+  Join();
+  ASSERT_TRUE(AwaitRounds(1));
+  const CorpusPart part = *directory->state().PartOf({"h7"}, "", "a", 0, 100);
+  ASSERT_TRUE(directory->state().Drop("a", "").ok());
+  Renew();
+  ASSERT_TRUE(AwaitRounds(2)) << "it is told, because h7 is away";
+  EXPECT_EQ(parts->dropped().size(), 1u);
+  StopHolder();
+  StartDirectory();
+  StartHolder();
+  Join();
+  ASSERT_TRUE(AwaitRounds(1));
+  const auto late = directory->state().Register(
+      {.id = {"h7"}, .role = MemberRole::kHolder, .control_address = "h:2", .epoch = {}},
+      seconds(60));
+  EXPECT_TRUE(*directory->state().ReportPart(late->lease_id, part)) << "it is known to be gone";
+  EXPECT_EQ(parts->seen().folder_id, lease.folder_id);
+}
+
+// A copy of the folder has a corpus that was dropped since, and one that left this holder.
+TEST_F(PlacementKeeperTest, HasSeenWhatAnOldCopyForgot) {
+  const std::string folder = test::TempPath("old_copy");
+  StartDirectory(folder);
+  Publish("dropped", 4, 1);
+  Publish("moved", 4, 2);
+  Publish("stays", 4, 3);
+  source.Connect(nullptr);
+  directory.reset();
+  std::filesystem::copy(folder, folder + ".copy");
+  StartDirectory(folder);
+  StartHolder();
+  Join();
+  ASSERT_TRUE(AwaitRounds(1));
+  ASSERT_TRUE(directory->state().Drop("dropped", "").ok());
+  Publish("moved", 4, 2, "h7");
+  Renew();
+  ASSERT_TRUE(AwaitRounds(2));
+  StopHolder();
+  StartDirectory(folder + ".copy");
+  StartHolder();
+  Join();
+  ASSERT_TRUE(AwaitRounds(1));
+  DirectoryState& state = directory->state();
+  EXPECT_FALSE(state.rebuilt(10).old_copy.empty());
+  EXPECT_TRUE(absl::IsNotFound(state.Get("dropped", "").status()));
+  EXPECT_TRUE(absl::IsNotFound(state.Get("moved", "").status()));
+  EXPECT_TRUE(state.Get("stays", "").ok());
+  EXPECT_EQ(Kept(), std::vector<std::string>{"stays 2"});
+}
+
+// A round that fails in the middle goes on there, and one part that is refused stops no other.
+TEST_F(PlacementKeeperTest, ReportsGoOnWhereTheyStopped) {
+  for (const char* name : {"a", "b", "c"}) Publish(name, 6, 1 + name[0]);
+  StartHolder();
+  Join();
+  ASSERT_TRUE(AwaitRounds(1));
+  StartDirectory();
+  source.set_refusal([](const std::string& name) {
+    return name == "b" ? absl::UnavailableError("cut off") : absl::OkStatus();
+  });
+  Join();
+  ASSERT_TRUE(Await([](const auto& stats) { return !stats.last_error.ok(); }));
+  source.set_refusal([](const std::string& name) {
+    return name == "b" ? absl::ResourceExhaustedError("no room") : absl::OkStatus();
+  });
+  clock.Advance(options.retry_pause);
+  ASSERT_TRUE(Await([](const auto& stats) {
+    return absl::IsResourceExhausted(stats.last_error) && stats.reported_count == 2;
+  }));
+  EXPECT_EQ(source.reported(), (std::vector<std::string>{"a 3", "c 3"}));
+  EXPECT_EQ(directory->state().MissingHolders(), std::vector<HolderId>{{"h0"}});
+  source.set_refusal({});
+  clock.Advance(options.retry_pause);
+  ASSERT_TRUE(AwaitRounds(2));
+  EXPECT_EQ(source.reported(), (std::vector<std::string>{"a 3", "c 3", "b 3"}));
+  EXPECT_TRUE(directory->state().MissingHolders().empty());
 }
 
 TEST_F(PlacementKeeperTest, ADirectoryThatDoesNotAnswerIsAskedAgain) {

@@ -129,6 +129,47 @@ TEST_F(CorpusPartsTest, AFullDiskKeepsTheEarlierPart) {
   EXPECT_EQ(*Open()->Read({"acme", "a"}), before);
 }
 
+TEST_F(CorpusPartsTest, WhatWasSeenIsThereAgain) {
+  const SeenDirectory seen = {77, 1234};
+  const std::vector<DroppedCorpus> drops = {{"acme", "a", 77, 5, 6}, {"", "b", 0, 7, 8}};
+  ASSERT_TRUE(Open()->WriteSeen(seen, drops).ok());
+  auto parts = Open();
+  EXPECT_EQ(parts->seen(), seen);
+  EXPECT_EQ(parts->dropped(), drops);
+  EXPECT_THAT(parts->List(), IsEmpty());
+  ASSERT_TRUE(parts->Write(PartOf("a", 5, {0, 7})).ok());
+  // A directory may take the absence of a part for news, so a lost one must not look like it.
+  ASSERT_TRUE(parts->GiveUp({"acme", "a"}).ok());
+  parts = Open();
+  EXPECT_EQ(parts->seen(), SeenDirectory());
+  EXPECT_EQ(parts->dropped(), drops) << "these are still true";
+  ASSERT_TRUE(parts->WriteSeen(seen, drops).ok());
+  std::ofstream(path + "/corpora/0123", std::ios::binary) << "damaged";
+  EXPECT_EQ(Open()->seen(), SeenDirectory());
+  EXPECT_EQ(Open()->seen(), SeenDirectory());
+}
+
+TEST_F(CorpusPartsTest, WhatWasSeenAndIsDamagedIsNotBelieved) {
+  const std::vector<DroppedCorpus> drops = {{"acme", "a", 77, 5, 6}, {"", "b", 0, 7, 8}};
+  ASSERT_TRUE(Open()->WriteSeen({77, 1234}, drops).ok());
+  const std::string file = path + "/corpora/SEEN";
+  std::ifstream in(file, std::ios::binary);
+  const std::string whole{std::istreambuf_iterator<char>(in), {}};
+  for (size_t at = 0; at < whole.size(); ++at) {
+    std::string bad = whole;
+    bad[at] = static_cast<char>(bad[at] ^ 4);
+    for (const std::string& bytes : {bad, whole.substr(0, at)}) {
+      fs::remove(file);
+      std::ofstream(file, std::ios::binary) << bytes;
+      const auto parts = Open();
+      ASSERT_EQ(parts->seen(), SeenDirectory()) << at;
+      ASSERT_THAT(parts->dropped(), IsEmpty());
+      ASSERT_THAT(damaged, HasSubstr(file));
+      ASSERT_FALSE(fs::exists(file));
+    }
+  }
+}
+
 // As a build that knows no parts does: it scans the folders that it knows.
 TEST_F(CorpusPartsTest, AScanOfChunksLeavesThemAlone) {
   ChunkFolderOptions options;

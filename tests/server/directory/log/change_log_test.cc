@@ -49,6 +49,10 @@ class Sink final : public ChangeSink {
     EXPECT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&settled), absl::FromChrono(kLong)));
     return statuses_;
   }
+  size_t settled_count() {
+    absl::MutexLock lock(&mu_);
+    return statuses_.size();
+  }
   std::map<std::string, uint64_t> versions() {
     absl::MutexLock lock(&mu_);
     std::map<std::string, uint64_t> versions;
@@ -234,6 +238,46 @@ TEST_F(ChangeLogTest, ASnapshotThatFailsIsTriedAgainLater) {
   files.set_hook({});
   clock.Advance(ChangeLog::kSnapshotPause);
   while (log->stats().snapshot_count == 0) publish();
+  log.reset();
+  Sink again;
+  Open(again);
+  EXPECT_EQ(again.versions(), sink.versions());
+}
+
+// A disk that takes a snapshot's bytes too slowly stops changes, after a time that is bounded.
+TEST_F(ChangeLogTest, ASnapshotThatHangsIsNotWaitedForInVain) {
+  options.log_bytes_min = 5'000;
+  Sink sink;
+  auto log = Open(sink);
+  Gate gate(Call::kCreate);
+  files.set_hook([&](Call call, const std::string& path) {
+    return path.find("snapshot") != path.npos ? gate.Pass(call) : absl::OkStatus();
+  });
+  uint64_t version = 0;
+  const auto submit = [&] {
+    ++version;
+    EXPECT_TRUE(log->Submit(Publish(absl::StrCat("c", version % 10), version, 40)).ok());
+  };
+  while (log->stats().log_bytes <= ChangeLog::kLogFactorMax * options.log_bytes_min) {
+    submit();
+    ASSERT_TRUE(sink.AwaitSettled(version).back().ok());
+  }
+  gate.AwaitCaller();
+  const auto due = sink.versions();
+  submit();
+  const Instant give_up = Clock::Real()->Now() + kLong;
+  while (sink.settled_count() < version && Clock::Real()->Now() < give_up)
+    clock.Advance(std::chrono::seconds(1));
+  EXPECT_EQ(sink.AwaitSettled(version).back().code(), StatusCode::kResourceExhausted);
+  submit();
+  const absl::Status refused = sink.AwaitSettled(version).back();
+  EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted) << "at once";
+  EXPECT_NE(refused.message().find("did not take a snapshot within 30 s"), std::string::npos);
+  EXPECT_EQ(sink.versions(), due);
+  gate.Open();
+  while (log->stats().snapshot_count == 0) continue;
+  submit();
+  EXPECT_TRUE(sink.AwaitSettled(version).back().ok());
   log.reset();
   Sink again;
   Open(again);

@@ -41,6 +41,19 @@ std::vector<DirectoryChange> EveryKind() {
   change.kind = ChangeKind::kSnapshotEnd;
   change.corpus_count = 8;
   changes.push_back(change);
+  change = {};
+  change.kind = ChangeKind::kGap;
+  change.gap = {9, 10};
+  changes.push_back(change);
+  change = {};
+  change.kind = ChangeKind::kForget;
+  change.tenant = "acme";
+  change.name = "gpl";
+  change.number = 11;
+  change.folder_id = 12;
+  change.version = 13;
+  change.removed_version = 14;
+  changes.push_back(change);
   return changes;
 }
 
@@ -63,6 +76,9 @@ void ExpectSame(const DirectoryChange& a, const DirectoryChange& b) {
   EXPECT_EQ(a.tenant, b.tenant);
   EXPECT_EQ(a.name, b.name);
   EXPECT_EQ(a.version, b.version);
+  EXPECT_EQ(a.number, b.number);
+  EXPECT_EQ(a.removed_version, b.removed_version);
+  EXPECT_EQ(a.gap, b.gap);
   EXPECT_EQ(a.epoch_max, b.epoch_max);
   EXPECT_EQ(a.folder_id, b.folder_id);
   EXPECT_EQ(a.log_number, b.log_number);
@@ -133,7 +149,7 @@ TEST(Change, ALaterBuildsRecordsAreRefused) {
   EXPECT_EQ(Read(record).status().code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(Read(record).status().ToString(), HasSubstr("later version of ckv"));
   record[1] = 1;
-  record[0] = 8;
+  record[0] = 10;
   EXPECT_EQ(Read(record).status().code(), StatusCode::kFailedPrecondition);
   record[0] = 0;
   EXPECT_EQ(Read(record).status().code(), StatusCode::kDataLoss);

@@ -121,6 +121,55 @@ TEST(Frame, AZeroSectorOfTheLastFrameIsUnfinished) {
   EXPECT_EQ(outcome.offset, begin);
 }
 
+// A power loss writes any of a frame's sectors, of 512 bytes or of 4096, and not the others.
+TEST(Frame, AnySectorsOfTheLastFrameMayBeMissing) {
+  std::mt19937 random(4);
+  for (const size_t sector_bytes : {size_t{512}, size_t{4096}}) {
+    // So that the frame, and its header, begin at every place of a sector now and then.
+    for (size_t before = 1; before < sector_bytes; before += sector_bytes / 64 - 1) {
+      std::vector<std::string> payloads = {std::string(before, 'x'), ""};
+      payloads[1].resize(3 * sector_bytes);
+      for (char& byte : payloads[1]) byte = static_cast<char>(1 + random() % 255);
+      const std::string bytes = FileOf(payloads);
+      const size_t begin = kLogFileHeaderBytes + kFrameHeaderBytes + before + kFrameEndBytes;
+      const size_t first = begin / sector_bytes,
+                   count = (bytes.size() - 1) / sector_bytes - first + 1;
+      for (size_t lost = 1; lost < size_t{1} << count; ++lost) {
+        std::string torn = bytes;
+        for (size_t i = 0; i < count; ++i) {
+          if ((lost >> i & 1) == 0) continue;
+          const size_t from = std::max(begin, (first + i) * sector_bytes);
+          const size_t to = std::min(bytes.size(), (first + i + 1) * sector_bytes);
+          std::fill(torn.begin() + static_cast<long>(from), torn.begin() + static_cast<long>(to),
+                    '\0');
+        }
+        const Outcome outcome = Read(torn);
+        ASSERT_TRUE(outcome.status.ok()) << before << " " << lost << ": " << outcome.status;
+        ASSERT_EQ(outcome.payloads.size(), 1u);
+        ASSERT_TRUE(outcome.is_torn);
+        ASSERT_EQ(outcome.offset, begin);
+      }
+    }
+  }
+}
+
+// A file system that shows what a block had before: that could as well be damage of a change that
+// somebody was told of, so it is refused, never believed.
+TEST(Frame, OldBytesInASectorAreDamage) {
+  const std::vector<std::string> payloads = {"one", std::string(2000, 'a')};
+  const std::string bytes = FileOf(payloads);
+  const size_t begin = bytes.size() - (kFrameHeaderBytes + 2000 + kFrameEndBytes);
+  for (size_t sector = begin / 512; sector * 512 < bytes.size(); ++sector) {
+    std::string old = bytes;
+    const size_t from = std::max(begin, sector * 512), to = std::min(bytes.size(), from + 512);
+    std::fill(old.begin() + static_cast<long>(from), old.begin() + static_cast<long>(to), 'o');
+    const Outcome outcome = Read(old);
+    EXPECT_EQ(outcome.status.code(), StatusCode::kDataLoss) << sector;
+    EXPECT_EQ(outcome.offset, begin) << "the place to cut at";
+    EXPECT_EQ(outcome.payloads.size(), 1u);
+  }
+}
+
 // Nothing follows an unfinished frame: zeros before another frame were written over it later.
 TEST(Frame, AZeroSectorInTheMiddleIsDamage) {
   const std::string bytes = FileOf(Payloads());

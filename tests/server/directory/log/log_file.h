@@ -88,6 +88,7 @@ inline DirectoryChange DropOf(const Corpus& corpus) {
   change.tenant = corpus.tenant;
   change.name = corpus.name;
   change.version = corpus.version;
+  change.number = corpus.version + 1;
   return change;
 }
 
@@ -103,6 +104,18 @@ inline std::string RecordOf(const DirectoryChange& change) {
   std::string record;
   AppendRecord(change, record);
   return record;
+}
+
+// Records of one frame each: corpora, drops, epochs, of one sector and of several.
+inline std::vector<std::string> SomeRecords(size_t count = 8) {
+  std::vector<std::string> some;
+  for (uint32_t i = 0; i < count; ++i) {
+    const auto corpus = RandomCorpus(absl::StrCat("c", i), i + 1, i * 5 % 16, i);
+    some.push_back(RecordOf(PublishOf(corpus)));
+    if (i % 3 == 1) some.push_back(RecordOf(DropOf(*corpus)));
+    if (i % 4 == 2) some.push_back(RecordOf(EpochsTo(1000 * i)));
+  }
+  return some;
 }
 
 }  // namespace ckv::test

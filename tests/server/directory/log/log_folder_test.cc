@@ -20,6 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using absl::StatusCode;
+using test::SomeRecords;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -69,18 +70,6 @@ struct LogFolderTest : testing::Test {
   std::string path;
   std::vector<std::string> records;
 };
-
-// Records of one frame each: corpora, drops, epochs, of one sector and of several.
-std::vector<std::string> SomeRecords(size_t count = 8) {
-  std::vector<std::string> some;
-  for (uint32_t i = 0; i < count; ++i) {
-    const auto corpus = test::RandomCorpus(absl::StrCat("c", i), i + 1, i * 5 % 16, i);
-    some.push_back(test::RecordOf(test::PublishOf(corpus)));
-    if (i % 3 == 1) some.push_back(test::RecordOf(test::DropOf(*corpus)));
-    if (i % 4 == 2) some.push_back(test::RecordOf(test::EpochsTo(1000 * i)));
-  }
-  return some;
-}
 
 std::vector<std::string> Prefix(const std::vector<std::string>& all, size_t count) {
   return {all.begin(), all.begin() + static_cast<ptrdiff_t>(count)};
@@ -141,6 +130,38 @@ TEST_F(LogFolderTest, ASnapshotReplacesWhatWasBefore) {
   EXPECT_EQ(records, due);
   EXPECT_EQ((*folder)->replay().folder_id, id);
   EXPECT_EQ((*folder)->snapshot_bytes(), fs::file_size(File("snapshot.2")));
+}
+
+TEST_F(LogFolderTest, TellsHowFarItHasRead) {
+  const std::vector<std::string> all = SomeRecords();
+  {
+    const auto folder = *Open();
+    DirectoryImage image;
+    for (uint32_t i = 0; i < 40; ++i)
+      image.corpora.push_back(test::RandomCorpus(absl::StrCat("s", i), 70 + i, 2'000, i));
+    ASSERT_TRUE(folder->BeginLog().ok() && folder->WriteSnapshot(2, image).ok());
+    ASSERT_TRUE(folder->Append(all[0]).ok() && folder->BeginLog().ok());
+    ASSERT_TRUE(folder->Append(all[1]).ok());
+  }
+  ReplayProgress progress;
+  EXPECT_EQ(progress.percent(), 0);
+  std::vector<int> told;
+  const auto folder = LogFolder::Open(
+      &files, path,
+      [&](const DirectoryChange&) {
+        told.push_back(progress.percent());
+        return absl::OkStatus();
+      },
+      &progress);
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  EXPECT_TRUE(std::is_sorted(told.begin(), told.end()));
+  EXPECT_EQ(told.front(), 0);
+  EXPECT_GE(told[20], 30);
+  EXPECT_LE(told[20], 60);
+  EXPECT_GE(told.back(), 95);
+  EXPECT_LE(progress.percent(), 100);
+  EXPECT_GE(progress.percent(), 98) << "headers and first frames are not counted";
+  EXPECT_EQ(progress.record_count.load(), (*folder)->replay().record_count);
 }
 
 TEST_F(LogFolderTest, EveryPrefixOfALogOpensToAPrefixOfItsChanges) {
