@@ -1,8 +1,11 @@
 // ckvctl gc: takes away the chunks that no corpus places where they lie.
 
+#include <algorithm>
 #include <memory>
+#include <set>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/ctl/commands.h"
@@ -13,10 +16,13 @@
 namespace ckv::ctl {
 namespace {
 
+constexpr size_t kMissingNamesMax = 64;
+
 struct GcOptions {
   bool dry_run = false;
   bool without_corpora = false;
   std::string grace = "1h";
+  std::vector<std::string> gone;
 };
 
 struct GcResult {
@@ -97,6 +103,26 @@ void Warn(const Ctl& ctl, const absl::Status& status, GcResult& result) {
   result.status.Update(status);
 }
 
+// Holders that have not reported, as an operator is told of them.
+std::string MissingText(const std::vector<std::string>& missing, bool is_here) {
+  if (missing.empty()) return "";
+  std::vector<std::string> names(
+      missing.begin(),
+      missing.begin() + static_cast<ptrdiff_t>(std::min(missing.size(), kMissingNamesMax)));
+  for (std::string& name : names) name = Printable(name);
+  const std::string list =
+      absl::StrCat(absl::StrJoin(names, ", "), names.size() < missing.size() ? ", ..." : "");
+  if (is_here) {
+    return absl::StrFormat("\n  registered, and still reporting: %s: try again, or see its log",
+                           list);
+  }
+  return absl::StrFormat(
+      "\n  not registered: %s: start %s; or say that a machine is gone for good (--gone %s) and "
+      "move "
+      "its chunks (corpus partition)",
+      list, missing.size() == 1 ? "it" : "them", names[0]);
+}
+
 // A holder that has not come back since the directory started may have copies to announce, and
 // chunks that only it could tell of.
 absl::Status CheckHoldersReported(const GcOptions& options, Fleet& fleet) {
@@ -104,20 +130,29 @@ absl::Status CheckHoldersReported(const GcOptions& options, Fleet& fleet) {
   const auto directory = fleet.DescribeDirectory();
   if (absl::IsUnimplemented(directory.status())) return absl::OkStatus();
   CKV_RETURN_IF_ERROR(directory.status());
-  if (directory->missing_holder_count() == 0) return absl::OkStatus();
-  std::vector<std::string> names(directory->missing_holders().begin(),
-                                 directory->missing_holders().end());
-  for (std::string& name : names) name = Printable(name);
-  return absl::FailedPreconditionError(absl::StrFormat(
-      "the directory started %s ago, and %s with chunks of corpora %s not reported since: %s%s\n  "
-      "start %s, or move the chunks of one that is gone for good (corpus partition); "
-      "--without-corpora collects all the same",
-      FormatDuration(std::chrono::milliseconds(
-          std::min<uint64_t>(directory->started_ago_ms(), uint64_t{1} << 40))),
-      FormatCount(directory->missing_holder_count(), "holder"),
-      directory->missing_holder_count() == 1 ? "has" : "have", absl::StrJoin(names, ", "),
-      names.size() < directory->missing_holder_count() ? ", ..." : "",
-      directory->missing_holder_count() == 1 ? "it" : "them"));
+  std::set<std::string> missing(directory->missing_holders().begin(),
+                                directory->missing_holders().end());
+  const size_t unnamed = directory->missing_holder_count() - missing.size();
+  for (const std::string& name : options.gone) missing.erase(name);
+  if (missing.size() + unnamed == 0) return absl::OkStatus();
+  // A directory that was just started may not list them yet: then all count as away.
+  const std::vector<Member> holders = fleet.Holders().value_or(std::vector<Member>());
+  std::vector<std::string> here, away;
+  for (const std::string& name : missing) {
+    const bool is_here = std::any_of(holders.begin(), holders.end(),
+                                     [&](const Member& member) { return member.id.name == name; });
+    (is_here ? here : away).push_back(name);
+  }
+  const size_t count = missing.size() + unnamed;
+  return absl::FailedPreconditionError(
+      absl::StrFormat("the directory started %s ago, and %s with chunks of corpora %s not reported "
+                      "since: %s%s%s%s\n"
+                      "  --without-corpora collects all the same",
+                      FormatDuration(std::chrono::milliseconds(
+                          std::min<uint64_t>(directory->started_ago_ms(), uint64_t{1} << 40))),
+                      FormatCount(count, "holder"), count == 1 ? "has" : "have",
+                      missing.empty() ? "" : Printable(*missing.begin()), count > 1 ? ", ..." : "",
+                      MissingText(away, /*is_here=*/false), MissingText(here, /*is_here=*/true)));
 }
 
 // A directory that was started anew without a folder knows no corpus until they are loaded again:
@@ -177,13 +212,19 @@ void AddGcCommand(CLI::App& app, Ctl& ctl) {
       "restarted counts from its start.\n\n"
       "It refuses while a holder on which corpora place chunks has not reported since the "
       "directory\n"
-      "started, and names it.\n\n"
+      "started, and names it. It never waits. If its machine is gone for good, name it with "
+      "--gone.\n"
+      "\n"
       "It can be interrupted at any point and run again: each drop stands by itself.");
   gc->add_flag("--dry-run", options->dry_run, "Only say what would be dropped");
   gc->add_option("--grace", options->grace, "Leave what was put or asked for within this time")
       ->capture_default_str()
       ->check(TimeSpan())
       ->type_name("SPAN");
+  gc->add_option("--gone", options->gone,
+                 "A holder that is gone for good: its report is not needed (repeatable)")
+      ->type_name("HOLDER")
+      ->take_all();
   gc->add_flag("--without-corpora", options->without_corpora,
                "Even if no corpus places any chunk, as after the last one was dropped; and even "
                "if a holder\nhas not reported since the directory started");

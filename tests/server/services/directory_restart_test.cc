@@ -171,6 +171,7 @@ TEST_F(DirectoryRestartTest, NothingIsGarbageBeforeEveryHolderIsBack) {
   EXPECT_EQ(ran.code, 7) << ran.err;
   EXPECT_THAT(ran.err,
               AllOf(HasSubstr("1 holder with chunks of corpora has not reported since: h1"),
+                    HasSubstr("not registered: h1: start it"), HasSubstr("--gone h1"),
                     HasSubstr("corpus partition")));
   EXPECT_EQ(Listed(0).size(), 4u);
   EXPECT_THAT(Run({"status"}, /*json=*/false).text, HasSubstr("1 holder not back since"));
@@ -282,6 +283,29 @@ TEST_F(DirectoryRestartTest, OneFolderIsOneDirectorys) {
               AllOf(HasSubstr("directory.path: "),
                     HasSubstr("process " + std::to_string(getpid()) + " uses it"),
                     HasSubstr("two directories need two folders")));
+}
+
+// Its machine will never come back: an operator says so.
+TEST_F(DirectoryRestartTest, AHolderThatIsGoneForGoodHoldsNothingUp) {
+  StartHolders(2);
+  LoadOn("c", Chunks(3), {0, 1});
+  const auto rest = Chunks(1, /*seed=*/2);
+  ASSERT_TRUE(test::Put(*holder_stubs_[0], rest.geometry, rest.chunks[0]).ok());
+  holders_[1].reset();
+  RestartDirectory();
+  AwaitMembers(1);
+  AwaitReported(/*missing=*/1);
+  AwaitIdle(0);
+  EXPECT_EQ(Run({"gc", "--grace", "1ms", "--gone", "h7"}).code, 7) << "another one is missing";
+  // For one lease the directory lists no members, because others may be on their way.
+  const Instant give_up = Soon();
+  Ran ran;
+  do {
+    ran = Run({"gc", "--grace", "1ms", "--gone", "h7", "--gone", "h1"});
+  } while (ran.code == 4 && Clock::Real()->Now() < give_up);
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(ran.json["dropped_count"], 1);
+  EXPECT_EQ(Listed(0).size(), 3u) << "what corpora place stays";
 }
 
 TEST_F(DirectoryRestartTest, WithoutAFolderItSaysSo) {
