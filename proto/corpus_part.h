@@ -26,8 +26,8 @@ struct CorpusPart {
 // Chunks of a part in one message of the control plane.
 inline constexpr size_t kPartChunksPerCallMax = 4096;
 
-// A corpus that was dropped. A directory numbers its drops and its versions in one row, so a number
-// says before which changes a drop was made.
+// A corpus that was dropped. A directory numbers its drops and its versions in one sequence, so a
+// number says before which changes a drop was made.
 struct DroppedCorpus {
   std::string tenant, name;
   uint64_t folder_id = 0;  // the directory's that gave the versions; 0 means any

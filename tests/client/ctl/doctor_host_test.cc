@@ -318,7 +318,7 @@ TEST_F(DoctorHostTest, TwoOfOneNameOrStoreAreAMistake) {
   Daemon(813, {"--role=holder", "--name=h1", "--directory=10.0.0.1:7400"});
   EXPECT_THAT(Only(Judge(), "names", Verdict::kFail).finding,
               HasSubstr("h1 (pid 812) and h1 (pid 813) have the name h1"));
-  // Of two directories, or in two networks, they are two.
+  // Members of two directories, or in two networks, may share a name.
   Daemon(813, {"--role=holder", "--name=h1", "--directory=10.0.0.2:7400"});
   EXPECT_THAT(Wrong(Judge(), "names"), IsEmpty());
   Daemon(813, {"--role=holder", "--name=h1", "--directory=10.0.0.1:7400"});

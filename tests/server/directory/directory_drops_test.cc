@@ -91,7 +91,7 @@ TEST_F(DirectoryDropsTest, ALaterVersionThatIsReportedLateCounts) {
   EXPECT_EQ(*whole, later);
 }
 
-// What an operator gives up is given up, also by holders that are away at that time.
+// A drop by an operator also counts for holders that are away at that time.
 TEST_F(DirectoryDropsTest, AnUnprovenCorpusThatIsDroppedStaysSo) {
   DirectoryState* state = &Start();
   ASSERT_TRUE(state->Publish(SpreadOver("gpl", 6, 1), false, 0).ok());
@@ -223,7 +223,7 @@ TEST_F(DirectoryDropsTest, AnotherFleetsHolderChangesNothing) {
   ASSERT_THAT(unproven, SizeIs(1));
   EXPECT_THAT(unproven[0].why, HasSubstr("another directory gave version"));
   EXPECT_EQ(state->CountReferences(std::vector{foreign.chunks[8].id}, "h2")[0], 1u);
-  // What the other fleet dropped does not touch a corpus that is made whole again.
+  // A drop in the other fleet does not touch a corpus that is made whole again.
   LoseDisk();
   state = &Start();
   for (const char* holder : {"h2", "h0", "h1"}) Report(holder);

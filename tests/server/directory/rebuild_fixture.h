@@ -70,7 +70,7 @@ struct RebuildFixture : testing::Test {
     std::filesystem::copy(log.path, copy);
     return copy;
   }
-  // What a holder's keeper would have of all corpora, and of drops.
+  // The corpora and drops that a holder's keeper would have.
   void Keep(const std::string& name) {
     auto& kept = parts[name];
     kept.clear();

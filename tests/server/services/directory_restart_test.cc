@@ -93,6 +93,19 @@ class DirectoryRestartTest : public test::MovingChunksTest {
     while (keeping() < count && Clock::Real()->Now() < give_up) continue;
     ASSERT_EQ(keeping(), count);
   }
+  // Corpus "c" is on h0 and h1, and h0 has a chunk that no corpus has. Then h1 ends, and the
+  // directory starts anew.
+  void RestartWithoutH1() {
+    StartHolders(2);
+    LoadOn("c", Chunks(3), {0, 1});
+    const auto rest = Chunks(1, /*seed=*/2);
+    ASSERT_TRUE(test::Put(*holder_stubs_[0], rest.geometry, rest.chunks[0]).ok());
+    holders_[1].reset();
+    RestartDirectory();
+    AwaitMembers(1);
+    AwaitReported(/*missing=*/1);
+    AwaitIdle(0);
+  }
   grpc::Status Attend(v1::AttendReply* reply) {
     v1::AttendRequest request;
     request.set_corpus("c");
@@ -155,17 +168,7 @@ TEST_F(DirectoryRestartTest, StatusAndMetricsTellOfTheFolder) {
 }
 
 TEST_F(DirectoryRestartTest, NothingIsGarbageBeforeEveryHolderIsBack) {
-  StartHolders(2);
-  const auto mine = Chunks(3);
-  LoadOn("c", mine, {0, 1});
-  // A chunk that no corpus has.
-  const auto rest = Chunks(1, /*seed=*/2);
-  ASSERT_TRUE(test::Put(*holder_stubs_[0], rest.geometry, rest.chunks[0]).ok());
-  holders_[1].reset();
-  RestartDirectory();
-  AwaitMembers(1);
-  AwaitReported(/*missing=*/1);
-  AwaitIdle(0);
+  ASSERT_NO_FATAL_FAILURE(RestartWithoutH1());
   // Who asks for the members before all are back is told to come again.
   Ran ran = Run({"gc", "--grace", "1ms", "--dry-run"});
   EXPECT_EQ(ran.code, 7) << ran.err;
@@ -287,15 +290,7 @@ TEST_F(DirectoryRestartTest, OneFolderIsOneDirectorys) {
 
 // Its machine will never come back: an operator says so.
 TEST_F(DirectoryRestartTest, AHolderThatIsGoneForGoodHoldsNothingUp) {
-  StartHolders(2);
-  LoadOn("c", Chunks(3), {0, 1});
-  const auto rest = Chunks(1, /*seed=*/2);
-  ASSERT_TRUE(test::Put(*holder_stubs_[0], rest.geometry, rest.chunks[0]).ok());
-  holders_[1].reset();
-  RestartDirectory();
-  AwaitMembers(1);
-  AwaitReported(/*missing=*/1);
-  AwaitIdle(0);
+  ASSERT_NO_FATAL_FAILURE(RestartWithoutH1());
   EXPECT_EQ(Run({"gc", "--grace", "1ms", "--gone", "h7"}).code, 7) << "another one is missing";
   // For one lease the directory lists no members, because others may be on their way.
   const Instant give_up = Soon();

@@ -22,7 +22,8 @@ class CachedFiles final : public FileSystem {
   // Returns whether the next sync of a file fails.
   using Fails = std::function<bool()>;
   void set_sync_fails(Fails fails) { fails_ = std::move(fails); }
-  // What is not on the device is gone: pages that were never written there are as they were.
+  // A power loss takes all that is not on the device. Pages that were never written there are as
+  // they were.
   void LosePower() {
     for (const auto& [path, disk] : disks_) {
       if (!std::filesystem::exists(path)) continue;
