@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "client/act/act_reason.h"
@@ -63,6 +64,21 @@ struct RequesterStats {
   RequesterNearStats near;
   RequesterLatency latency;
   std::vector<CorpusCalls> hottest;  // see CorpusMeter::Hottest
+
+  // Calls `visit` with each name that people see, and its counts: those of lanes only for fabrics
+  // that were used.
+  template <typename Visit>
+  void ForEachLatency(Visit visit) const {
+    visit("route", latency.route);
+    visit("near", latency.near);
+    visit("fetch", latency.fetch);
+    visit("pull", latency.pull);
+    visit("local", near.recompute);
+    for (size_t i = 0; i < latency.lanes.size(); ++i) {
+      if (latency.lanes[i].total() > 0)
+        visit("lane " + std::string(FabricName(FabricKind(i))), latency.lanes[i]);
+    }
+  }
 };
 
 // Puts together what the parts of a requester count. The hottest corpora are at most

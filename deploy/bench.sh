@@ -15,11 +15,12 @@
 #     contexts      many sequences in one call, own rows, selections, the fixed tree, streams
 #     operate       how waits fit a machine that daemons outnumber; exposure of the units, their life and that of
 #                   the packages (root, for a machine with systemd); a directory of 1,000,000 chunks: memory, disk,
-#                   restart, changes; and one that is killed 200 times while its fleet works
+#                   restart, changes; and one that is killed 200 times while its fleet works;
+#                   the status page of a large fleet, a scrape of many sessions, each query and each alert of deploy/monitoring
 #     store         restart, load and cold read beside the disk's own time, kept stripes, look-ups, plans, cuts
 set -euo pipefail
 cd "$(dirname "$0")/.."
-usage() { sed -n '2,19p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,20p' "$0" | sed 's/^# \{0,1\}//'; }
 realtime=()
 if [ "${1:-}" = --realtime ]; then
   realtime=(chrt --fifo 1)
@@ -44,7 +45,7 @@ case $1 in
     ;;
   contexts) preset=release targets=(contexts_bench) ;;
   operate)
-    preset=release targets=(agents_bench directory_bench ckvd ckvctl attend_caller)
+    preset=release targets=(agents_bench directory_bench ckvd ckvctl attend_caller web_fill)
     deploy/install-packages.sh check
     ;;
   store) preset=release targets=(store_bench store_disk_bench store_stripe_bench store_plan_bench) ;;

@@ -1,5 +1,6 @@
 #include "proto/convert.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -208,6 +209,24 @@ v1::SeenDirectory ToProto(const SeenDirectory& seen) {
 
 SeenDirectory FromProto(const v1::SeenDirectory& message) {
   return {message.folder_id(), message.number()};
+}
+
+v1::Latency ToProto(std::string_view of, const LatencyCounts& counts) {
+  v1::Latency message;
+  message.set_of(std::string(of));
+  message.set_sum_ns(counts.sum_ns);
+  size_t used = counts.counts.size();
+  while (used > 0 && counts.counts[used - 1] == 0) --used;
+  for (size_t i = 0; i < used; ++i) message.add_counts(counts.counts[i]);
+  return message;
+}
+
+LatencyCounts FromProto(const v1::Latency& message) {
+  LatencyCounts counts;
+  counts.sum_ns = message.sum_ns();
+  for (int i = 0; i < message.counts_size(); ++i)
+    counts.counts[std::min<size_t>(i, counts.counts.size() - 1)] += message.counts(i);
+  return counts;
 }
 
 v1::Member ToProto(const Member& member) {

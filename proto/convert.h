@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "ckv/v1/directory.pb.h"
 #include "ckv/v1/types.pb.h"
+#include "proto/base/latency_histogram.h"
 #include "proto/corpus.h"
 #include "proto/corpus_part.h"
 #include "proto/geometry.h"
@@ -37,6 +38,10 @@ v1::DroppedCorpus ToProto(const DroppedCorpus& dropped);
 absl::StatusOr<DroppedCorpus> FromProto(const v1::DroppedCorpus& message);
 v1::SeenDirectory ToProto(const SeenDirectory& seen);
 SeenDirectory FromProto(const v1::SeenDirectory& message);
+
+v1::Latency ToProto(std::string_view of, const LatencyCounts& counts);
+// Counts that no bucket is for are in the last one.
+LatencyCounts FromProto(const v1::Latency& message);
 
 v1::Member ToProto(const Member& member);
 //   InvalidArgument     there is no id or ValidateName refuses it, there is no role, or an address

@@ -54,6 +54,8 @@ MAY_INCLUDE = {
                         "proto*",
     "client/ctl/doctor": "client/ctl client/ctl/fleet client/grpc client/holders store/memory transport "
                          "transport/verbs proto*",
+    "client/ctl/top": "client/ctl client/ctl/fleet client/roof client client/grpc client/holders transport store* "
+                      "proto*",
     "client/ctl/corpus": "client/ctl client/ctl/fleet client/engine client/roof client client/grpc "
                          "client/holders attention transport store* proto*",
     "client/ctl/ask": "client/ctl* client/cache client/characterize client/decide client/engine "

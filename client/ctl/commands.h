@@ -23,6 +23,7 @@ void AddCharacterizeCommands(CLI::App& app, Ctl& ctl);
 void AddGcCommand(CLI::App& app, Ctl& ctl);
 void AddDoctorCommand(CLI::App& app, Ctl& ctl);
 void AddHealthCommand(CLI::App& app, Ctl& ctl);
+void AddTopCommand(CLI::App& app, Ctl& ctl);
 void AddVersionCommand(CLI::App& app, Ctl& ctl);
 
 // The values of ckvctl's own options, before they are read into Ctl.

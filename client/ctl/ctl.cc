@@ -195,6 +195,7 @@ void BuildCommandLine(CLI::App& app, Ctl& ctl, GlobalValues& values) {
   AddGcCommand(app, ctl);
   AddHealthCommand(app, ctl);
   AddDoctorCommand(app, ctl);
+  AddTopCommand(app, ctl);
   AddVersionCommand(app, ctl);
   NameNumbers(app);
 }

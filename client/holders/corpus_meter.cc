@@ -43,6 +43,21 @@ CorpusMeter::Place* CorpusMeter::Find(const Corpus& corpus) {
   }
 }
 
+std::vector<CorpusCalls> WithoutTenants(const std::vector<CorpusCalls>& hottest, size_t count_max) {
+  std::vector<CorpusCalls> shown;
+  CorpusCalls tenants;
+  for (const CorpusCalls& corpus : hottest) {
+    if (!corpus.tenant.empty()) {
+      tenants.call_count += corpus.call_count;
+      tenants.query_row_count += corpus.query_row_count;
+    } else if (shown.size() < count_max) {
+      shown.push_back(corpus);
+    }
+  }
+  if (tenants.call_count > 0) shown.push_back(tenants);
+  return shown;
+}
+
 std::vector<CorpusCalls> CorpusMeter::Hottest(size_t count_max) const {
   std::vector<std::pair<uint64_t, size_t>> order;  // calls, place
   if (count_max == 0) return {};

@@ -22,6 +22,11 @@ struct CorpusCalls {
   uint64_t query_row_count = 0;
 };
 
+// Returns the first `count_max` of `hottest` that belong to no tenant. The calls of all tenants'
+// corpora, if there are some, are the last entry, without a name: their names are nobody else's
+// business (I6).
+std::vector<CorpusCalls> WithoutTenants(const std::vector<CorpusCalls>& hottest, size_t count_max);
+
 // Thread-safe. Counting takes no lock once a corpus is known: a hash of its name and two atomic
 // additions. It keeps the first kCorpusCountMax corpora, and counts calls over others together.
 class CorpusMeter {

@@ -349,6 +349,13 @@ grpc::Status HolderServiceImpl::Stats(grpc::ServerContext* /*context*/,
   reply->set_stripe_read_count(stats.stripe_read_count);
   reply->set_stripe_bytes(stats.stripe_bytes);
   reply->set_refuses_without_lease(!holder_.lease().LiveAt(clock_.Now()));
+  stats.latency.ForEach([reply](std::string_view of, const LatencyCounts& counts) {
+    *reply->add_latency() = ToProto(of, counts);
+  });
+  reply->set_refused_count(stats.refused_count);
+  uint32_t waiting = 0;
+  for (const QueueDepth& queue : stats.queues) waiting += queue.request_count;
+  reply->set_waiting_count(waiting);
   for (const Geometry& geometry : holder_.table().geometries()) {
     reply->add_models(geometry.ToString());
   }

@@ -20,6 +20,34 @@ namespace {
 
 constexpr size_t kPromptTokenCountMax = 1u << 22;
 
+// Corpora that Describe tells.
+constexpr size_t kHottestCountMax = 64;
+
+void AddNear(const RequesterNearStats& stats, v1::DescribeReply::Near& near) {
+  near.set_bytes(stats.bytes);
+  near.set_bytes_max(stats.bytes_max);
+  near.set_chunk_count(stats.chunk_count);
+  near.set_pull_count(stats.pull_count);
+  near.set_pull_failed_count(stats.pull_failed_count);
+  near.set_eviction_count(stats.eviction_count);
+  near.set_pulled_bytes(stats.pulled_bytes);
+  near.set_mapped_bytes(stats.mapped_bytes);
+  near.set_routed_us(stats.routed_us);
+  near.set_saved_us(stats.saved_us);
+  near.set_pulled_us(stats.pulled_us);
+  near.set_recomputed_token_count(stats.recomputed_token_count);
+  for (size_t primitive = 0; primitive < kPrimitiveCount; ++primitive) {
+    for (size_t reason = 0; reason < kActReasonCount; ++reason) {
+      const uint64_t count = stats.decisions[primitive][reason];
+      if (count == 0) continue;
+      v1::DescribeReply::Near::Decisions& decisions = *near.add_decisions();
+      decisions.set_primitive(std::string(PrimitiveName(static_cast<Primitive>(primitive))));
+      decisions.set_reason(std::string(ActReasonName(static_cast<ActReason>(reason))));
+      decisions.set_count(count);
+    }
+  }
+}
+
 void AddTrial(const FabricTrial& trial, v1::DescribeReply::Holder& holder) {
   v1::DescribeReply::FabricTrial* message = holder.add_trials();
   message->set_fabric(std::string(FabricName(trial.fabric)));
@@ -368,33 +396,21 @@ grpc::Status RequesterServiceImpl::Describe(grpc::ServerContext* /*context*/,
   reply->set_attend_count(attend_count());
   reply->set_error_count(error_count());
   reply->set_directory_connected(options_.directory_connected());
-  const RequesterStats stats = requester_.Stats();
+  // All are needed: those of tenants are told by their sum.
+  const RequesterStats stats = requester_.Stats(CorpusMeter::kCorpusCountMax);
   reply->set_discarded_reply_count(stats.discarded_reply_count);
   reply->set_rdma_fallback_count(stats.rdma_fallback_count);
   reply->set_retry_count(stats.retry_count);
   reply->set_retry_refused_count(stats.retry_refused_count);
-  v1::DescribeReply::Near& near = *reply->mutable_near();
-  near.set_bytes(stats.near.bytes);
-  near.set_bytes_max(stats.near.bytes_max);
-  near.set_chunk_count(stats.near.chunk_count);
-  near.set_pull_count(stats.near.pull_count);
-  near.set_pull_failed_count(stats.near.pull_failed_count);
-  near.set_eviction_count(stats.near.eviction_count);
-  near.set_pulled_bytes(stats.near.pulled_bytes);
-  near.set_mapped_bytes(stats.near.mapped_bytes);
-  near.set_routed_us(stats.near.routed_us);
-  near.set_saved_us(stats.near.saved_us);
-  near.set_pulled_us(stats.near.pulled_us);
-  near.set_recomputed_token_count(stats.near.recomputed_token_count);
-  for (size_t primitive = 0; primitive < kPrimitiveCount; ++primitive) {
-    for (size_t reason = 0; reason < kActReasonCount; ++reason) {
-      const uint64_t count = stats.near.decisions[primitive][reason];
-      if (count == 0) continue;
-      v1::DescribeReply::Near::Decisions& decisions = *near.add_decisions();
-      decisions.set_primitive(std::string(PrimitiveName(static_cast<Primitive>(primitive))));
-      decisions.set_reason(std::string(ActReasonName(static_cast<ActReason>(reason))));
-      decisions.set_count(count);
-    }
+  AddNear(stats.near, *reply->mutable_near());
+  stats.ForEachLatency([reply](std::string_view of, const LatencyCounts& counts) {
+    *reply->add_latency() = ToProto(of, counts);
+  });
+  for (const CorpusCalls& corpus : WithoutTenants(stats.hottest, kHottestCountMax)) {
+    v1::DescribeReply::CorpusCalls& calls = *reply->add_hottest();
+    calls.set_name(corpus.name);
+    calls.set_call_count(corpus.call_count);
+    calls.set_query_row_count(corpus.query_row_count);
   }
   reply->set_reused_token_count(stats.reused_token_count);
   return grpc::Status::OK;

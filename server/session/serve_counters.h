@@ -82,6 +82,15 @@ struct HolderLatency {
   LatencyCounts attend_wait;  // attends, from their arrival to the start of their kernel calls
   LatencyCounts push_wait;    // fetches, from their arrival to the start of their answer
   LatencyCounts cold_read;    // reads from disk for one request
+
+  // Calls `visit` with each name that people see, and its counts.
+  template <typename Visit>
+  void ForEach(Visit visit) const {
+    visit("kernel", kernel);
+    visit("wait", attend_wait);
+    visit("push wait", push_wait);
+    visit("load", cold_read);
+  }
 };
 
 // Adds to a counter that one thread writes: a load and a store, no read-modify-write.

@@ -89,21 +89,13 @@ Json PeersJson(const std::vector<HolderView>& holders) {
   return shown;
 }
 
-// Tenants' corpora are counted together: their names are nobody else's business (I6).
 Json HottestJson(const std::vector<CorpusCalls>& hottest) {
   Json shown = Json::array();
-  uint64_t calls = 0, rows = 0;
-  for (const CorpusCalls& corpus : hottest) {
-    if (!corpus.tenant.empty()) {
-      calls += corpus.call_count;
-      rows += corpus.query_row_count;
-    } else if (shown.size() < kShownCorpusCountMax) {
-      shown.push_back({{"name", corpus.name},
-                       {"calls", corpus.call_count},
-                       {"query_rows", corpus.query_row_count}});
-    }
+  for (const CorpusCalls& corpus : WithoutTenants(hottest, kShownCorpusCountMax)) {
+    shown.push_back({{"name", corpus.name.empty() ? Json() : Json(corpus.name)},
+                     {"calls", corpus.call_count},
+                     {"query_rows", corpus.query_row_count}});
   }
-  if (calls > 0) shown.push_back({{"name", nullptr}, {"calls", calls}, {"query_rows", rows}});
   return shown;
 }
 
@@ -214,24 +206,16 @@ std::string StatusJson(const WebSources& sources, bool serves, std::string_view 
   if (sources.requester != nullptr) {
     // All are needed: tenants' corpora are told by their sum.
     const RequesterStats stats = sources.requester->Stats(CorpusMeter::kCorpusCountMax);
-    latency.push_back(Latency("route", stats.latency.route));
-    latency.push_back(Latency("near", stats.latency.near));
-    latency.push_back(Latency("fetch", stats.latency.fetch));
-    latency.push_back(Latency("pull", stats.latency.pull));
-    latency.push_back(Latency("local", stats.near.recompute));
-    for (size_t i = 0; i < stats.latency.lanes.size(); ++i) {
-      const LatencyCounts& lane = stats.latency.lanes[i];
-      if (lane.total() == 0) continue;
-      latency.push_back(Latency(absl::StrFormat("lane %s", FabricName(FabricKind(i))), lane));
-    }
+    stats.ForEachLatency([&](std::string_view of, const LatencyCounts& counts) {
+      latency.push_back(Latency(of, counts));
+    });
     json["requester"] = RequesterJson(sources, stats);
   }
   if (sources.holder != nullptr) {
     const HolderStats stats = sources.holder->stats();
-    latency.push_back(Latency("kernel", stats.latency.kernel));
-    latency.push_back(Latency("wait", stats.latency.attend_wait));
-    latency.push_back(Latency("push wait", stats.latency.push_wait));
-    latency.push_back(Latency("load", stats.latency.cold_read));
+    stats.latency.ForEach([&](std::string_view of, const LatencyCounts& counts) {
+      latency.push_back(Latency(of, counts));
+    });
     json["holder"] = HolderJson(stats);
   }
   json["latency"] = std::move(latency);

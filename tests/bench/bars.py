@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Runs a set of benchmarks, holds their figures against the bars, prints one row a bar.
 
-    python3 tests/bench/bars.py SET BUILD_DIR
+    python3 tests/bench/bars.py SET BUILD_DIR [BINARY]...
 
+BINARY: only the rows of this binary, or of this script of tests/bench.
 A row is: measure, measured, floor or base of the same run, bar, ok or short; - where there is no bar. Where the machine
 lacks what a row is about, the row says why.
 Exit 0 only when every bar holds. Each run is appended to tests/bench/history.csv under its commit, so a claim of speed has
@@ -24,6 +25,7 @@ import decision_links
 import directory_kills
 import unit_figures
 import wait_fleets
+import web_figures
 
 # The median of so many repetitions is what counts: two shared cores are noisy.
 REPETITIONS = {"attention_bench": 5, "matrix_bench": 3, "dot_bench": 3, "prefill_bench": 1, "requester_bench": 5, "data_path_bench": 3, "decision_bench": 5,
@@ -121,9 +123,9 @@ PRICES = (2, 6, 20, 60, 200, 350, 700, 2000, 6000)
 ROWS = (1, 16, 256)
 # Not binaries: what these functions say.
 LINKS, AGENTS, WAITS, KILLS = "decision_links", "act_links", "wait_fleets", "directory_kills"
-UNITS = "unit_figures"
+UNITS, WEB = "unit_figures", "web_figures"
 SCRIPTS = {LINKS: decision_links.figures, AGENTS: act_links.figures, WAITS: wait_fleets.figures,
-           KILLS: directory_kills.figures, UNITS: unit_figures.figures}
+           KILLS: directory_kills.figures, UNITS: unit_figures.figures, WEB: web_figures.figures}
 SPLICES = (("bf16, in its place", "BM_Splice/fp8:0/delta:0"), ("bf16, rotated", "BM_Splice/fp8:0/delta:4096"),
            ("fp8, rotated", "BM_Splice/fp8:1/delta:4096"))
 FABRIC_NUMBERS = (("shm", 2), ("tcp", 3))
@@ -347,6 +349,15 @@ SETS = {
         Bar("queries that failed meanwhile", KILLS, counter("kills", "failed_queries"), "queries", at_most=0,
             base=counter("kills", "queries"), base_unit="queries"),
         Bar("answers that changed meanwhile", KILLS, counter("kills", "changed_answers"), "answers", at_most=0),
+        Bar(f"status page and its data, {web_figures.MEMBERS} members and {web_figures.CORPORA} corpora", WEB,
+            counter("page", "bytes"), "B", at_most=100_000, base=counter("page", "json_ms"), base_unit="ms of the data"),
+        Bar(f"scrape of a holder with {web_figures.SESSIONS} sessions, median", WEB, counter("scrape", "median_ms"), "ms",
+            at_most=5, base=counter("scrape", "bytes"), base_unit="B"),
+        Bar(f"the worst of {web_figures.SCRAPES} scrapes", WEB, counter("scrape", "worst_ms"), "ms"),
+        Bar("queries of the dashboard and of the alerts that return data", WEB, counter("monitoring", "queries"),
+            "queries", at_least=web_figures.QUERIES),
+        Bar("alerts that fire once when their fault is made, and clear", WEB, counter("monitoring", "alerts"), "alerts",
+            at_least=web_figures.ALERTS),
     ],
     # One thread unless it says two; DeepSeek rows; bf16 unless it says fp8.
     "kernels": [
@@ -423,7 +434,7 @@ SETS = {
 
 
 def digits(unit):
-    counts = ("changes", "errors", "queries", "answers", "acknowledged", "UNAVAILABLE", "B", "B of memory")
+    counts = ("changes", "errors", "queries", "answers", "alerts", "acknowledged", "UNAVAILABLE", "B", "B of memory")
     return {"us": 1, "ns": 0, "/s": 0, "us of it merging": 1, **dict.fromkeys(counts, 0)}.get(unit, 2)
 
 
@@ -457,15 +468,21 @@ def commit(root):
 
 
 def main():
-    if len(sys.argv) != 3 or sys.argv[1] not in SETS:
-        print(f"usage: bars.py {'|'.join(SETS)} BUILD_DIR", file=sys.stderr)
+    if len(sys.argv) < 3 or sys.argv[1] not in SETS:
+        print(f"usage: bars.py {'|'.join(SETS)} BUILD_DIR [BINARY]...", file=sys.stderr)
         return 2
     name, build = sys.argv[1], pathlib.Path(sys.argv[2])
     binaries = sorted({bar.binary for bar in SETS[name]})
+    if len(sys.argv) > 3:
+        unknown = set(sys.argv[3:]) - set(binaries)
+        if unknown:
+            print(f"bars.py: {name} runs no {', '.join(sorted(unknown))}; it runs {', '.join(binaries)}", file=sys.stderr)
+            return 2
+        binaries = sys.argv[3:]
     runs = {binary: SCRIPTS[binary](build) if binary in SCRIPTS else run_binary(build / "bin" / binary)
             for binary in binaries}
     rows = []
-    for bar in SETS[name]:
+    for bar in (bar for bar in SETS[name] if bar.binary in binaries):
         try:
             value = bar.value(runs[bar.binary])
         except NotHere as why:

@@ -150,6 +150,25 @@ TEST(ConvertMember, Refusals) {
   refused([](v1::Member& m) { m.set_control_address(std::string(300, 'h') + ":1"); }, "host:port");
 }
 
+TEST(ConvertLatency, RoundTrip) {
+  LatencyCounts counts;
+  for (const int64_t us : {1, 3, 1000, 60'000'000}) counts.Add(std::chrono::microseconds(us));
+  const v1::Latency message = Sent(ToProto("route", counts));
+  EXPECT_EQ(message.of(), "route");
+  const LatencyCounts back = FromProto(message);
+  EXPECT_EQ(back.counts, counts.counts);
+  EXPECT_EQ(back.sum_ns, counts.sum_ns);
+  EXPECT_EQ(ToProto("none", {}).counts_size(), 0);
+}
+
+TEST(ConvertLatency, CountsOfNoBucketAreLong) {
+  v1::Latency message;
+  for (size_t i = 0; i < LatencyCounts::kBucketCount + 5; ++i) message.add_counts(1);
+  const LatencyCounts counts = FromProto(message);
+  EXPECT_EQ(counts.counts.front(), 1u);
+  EXPECT_EQ(counts.counts.back(), 6u);
+}
+
 TEST(ConvertInt32s, RoundTripAndRefusals) {
   const std::vector<int32_t> values = {0, 1, -1, INT32_MAX, INT32_MIN};
   const std::string bytes = Int32sToBytes(values);

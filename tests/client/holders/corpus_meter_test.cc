@@ -33,6 +33,21 @@ TEST(CorpusMeter, TheMostAskedComeFirst) {
   EXPECT_EQ(meter.Hottest(9).size(), 3u);
 }
 
+// Goal: a tenant's corpora are counted, and not named (I6).
+TEST(CorpusMeter, TenantsAreToldTogether) {
+  const std::vector<CorpusCalls> hottest = {
+      {"secret", "a", 9, 90}, {"x", "", 8, 80}, {"x", "b", 7, 70}, {"y", "", 6, 60}};
+  const auto shown = WithoutTenants(hottest, 1);
+  ASSERT_EQ(shown.size(), 2u);
+  EXPECT_EQ(shown[0].name, "x");
+  EXPECT_EQ(shown[0].call_count, 8u);
+  EXPECT_EQ(shown[1].name, "");
+  EXPECT_EQ(shown[1].tenant, "");
+  EXPECT_EQ(shown[1].call_count, 16u);
+  EXPECT_EQ(shown[1].query_row_count, 160u);
+  EXPECT_EQ(WithoutTenants({hottest[1], hottest[3]}, 5).size(), 2u);
+}
+
 // Goal: threads that meet a corpus at the same moment agree on its place, and none beyond the limit
 // is taken.
 TEST(CorpusMeter, ThreadsAgreeAndTheTableIsLimited) {

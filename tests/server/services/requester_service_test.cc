@@ -246,6 +246,14 @@ TEST_F(RequesterServiceTest, AStreamOutlivesErrors) {
   EXPECT_EQ(described.attend_count(), 9u);
   EXPECT_EQ(described.error_count(), 2u);
   EXPECT_EQ(described.holders_size(), 2);
+  for (const v1::Latency& latency : described.latency()) {
+    const bool routed = latency.of() == "route";
+    EXPECT_EQ(FromProto(latency).total() >= 7u, routed || latency.of().starts_with("lane "))
+        << latency.of();  // 7 were answered
+  }
+  ASSERT_EQ(described.hottest_size(), 1);
+  EXPECT_EQ(described.hottest(0).name(), "c");
+  EXPECT_EQ(described.hottest(0).call_count(), 7u);
 }
 
 TEST_F(RequesterServiceTest, ExplainNamesEveryTerm) {

@@ -1,0 +1,79 @@
+// Tells what ckvctl top shows: the difference of two samples of a fleet.
+
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/ctl/output.h"
+#include "client/ctl/top/top_sample.h"
+#include "proto/base/latency_histogram.h"
+
+namespace ckv::ctl {
+
+// A number a second. It is unset if there is one sample only, and for a member that one of the two
+// samples lacks.
+using PerSecond = std::optional<double>;
+
+// Durations between the two samples; with one sample, all since the members started.
+struct TopTime {
+  std::string of;  // "route", "kernel", ...
+  PerSecond rate;
+  LatencyCounts counts;
+};
+
+struct TopHolder {
+  std::string name, address, kernel_target;
+  PerSecond requests, query_rows, errors, refused, bytes_in, bytes_out;
+  PerSecond busy;  // seconds of kernels a second
+  uint32_t waiting_count = 0, session_count = 0;
+  uint64_t chunk_count = 0, used_bytes = 0, capacity_bytes = 0;
+  LatencyCounts wait, kernel;
+};
+
+struct TopRequester {
+  std::string name, address;
+  PerSecond route, near, fetch, pull, local, errors;
+  LatencyCounts attends;  // routed and near ones
+  uint64_t near_bytes = 0, near_bytes_max = 0;
+};
+
+struct TopCorpus {
+  std::string name;  // if empty, those of all tenants, together
+  PerSecond calls, query_rows;
+  uint64_t call_count = 0;
+};
+
+// A decision on runs of chunks, and its reason.
+struct TopDecision {
+  std::string primitive, reason;
+  PerSecond rate;
+  uint64_t count = 0;
+};
+
+// Something wrong with a member, or with the directory.
+struct TopProblem {
+  std::string what, why;
+};
+
+struct TopView {
+  std::optional<double> seconds;  // between the samples
+  std::string directory;
+  std::vector<TopProblem> problems;
+  std::vector<TopHolder> holders;        // those that answer, the busiest first
+  std::vector<TopRequester> requesters;  // those that answer, the busiest first
+  std::vector<TopTime> times;            // over all members, the requesters' first
+  std::vector<TopCorpus> corpora;        // over all requesters, the hottest first
+  std::vector<TopDecision> decisions;    // over all requesters, the most frequent first
+};
+
+// `before` is the sample before, or null. Counters of a member that began a new life since, as its
+// epoch tells, have no rate.
+TopView MakeTopView(const TopSample* before, const TopSample& now);
+
+// One object: rates are null where a PerSecond is unset, times are microseconds.
+Json TopJson(const TopView& view);
+
+}  // namespace ckv::ctl

@@ -1,0 +1,140 @@
+// Fills real daemons for tests/bench/web_figures.py.
+//
+//   web_fill members DIRECTORY MEMBERS CORPORA   registers members and publishes corpora of 10
+//                                                chunks, all with long names
+//   web_fill sessions DIRECTORY CORPUS COUNT     opens a session of a requester of its own, and
+//                                                attends, COUNT times; keeps them until stdin ends
+//
+// Prints "ready" once that is done.
+
+#include <grpcpp/grpcpp.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "ckv/v1/directory.grpc.pb.h"
+#include "client/grpc/channel_stub.h"
+#include "client/grpc/directory_stub.h"
+#include "client/grpc/holder_stub.h"
+#include "client/requester.h"
+#include "proto/convert.h"
+#include "tests/support/named_geometry.h"
+
+namespace ckv {
+namespace {
+
+constexpr size_t kChunks = 10;
+constexpr uint32_t kLeaseMs = 60'000;
+
+Instant Soon() { return Clock::Real()->Now() + std::chrono::seconds(20); }
+
+std::string MemberName(size_t i) {
+  return absl::StrFormat("node%04d.rack%02d-holder-7401", i, i % 40);
+}
+
+void Check(const grpc::Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "web_fill: %s\n", status.error_message().c_str());
+  std::exit(1);
+}
+
+Corpus MakeCorpus(size_t number, size_t members) {
+  Corpus corpus;
+  corpus.name = absl::StrFormat("documents-of-the-year-%05d-by-author-and-title", number);
+  corpus.geometry = *NamedGeometry("deepseek-v2-lite");
+  for (size_t i = 0; i < kChunks; ++i) {
+    ChunkPlacement chunk;
+    for (size_t byte = 0; byte < 8; ++byte)
+      chunk.id.bytes[byte] = static_cast<uint8_t>((number * kChunks + i + 1) >> (8 * byte));
+    if (i > 0) chunk.parent = corpus.chunks.back().id;
+    chunk.token_count = 2048;
+    chunk.position = 2048 * i;
+    chunk.holders = {{MemberName((number + i) % members)},
+                     {MemberName((number + i + 1) % members)}};
+    corpus.chunks.push_back(std::move(chunk));
+  }
+  return corpus;
+}
+
+int Members(const std::string& address, size_t members, size_t corpora) {
+  const auto stub = v1::DirectoryService::NewStub(MakeChannel(address));
+  for (size_t i = 0; i < members; ++i) {
+    Member member;
+    member.id = {MemberName(i)};
+    member.role = MemberRole::kHolder;
+    member.control_address = absl::StrFormat("node%04d.rack%02d.example.net:7401", i, i % 40);
+    v1::RegisterRequest request;
+    *request.mutable_member() = ToProto(member);
+    request.set_lease_ttl_ms(kLeaseMs);
+    grpc::ClientContext context;
+    v1::RegisterReply reply;
+    Check(stub->Register(&context, request, &reply));
+  }
+  for (size_t i = 0; i < corpora; ++i) {
+    v1::PublishCorpusRequest request;
+    *request.mutable_corpus() = ToProto(MakeCorpus(i, members));
+    grpc::ClientContext context;
+    v1::PublishCorpusReply reply;
+    Check(stub->PublishCorpus(&context, request, &reply));
+  }
+  std::printf("ready\n");
+  return 0;
+}
+
+int Sessions(const std::string& address, const std::string& name, size_t count) {
+  DirectoryStub directory(address, Clock::Real());
+  HolderStubFactory holders(Clock::Real());
+  std::vector<std::unique_ptr<Requester>> requesters;
+  for (size_t i = 0; i < count; ++i) {
+    RequesterOptions options;
+    options.id = absl::StrFormat("r%d", i);
+    options.fabric = FabricKind::kTcp;
+    options.call_count_max = 1;
+    options.near_bytes = 0;
+    auto requester = Requester::Create(options, &directory, &holders);
+    const auto corpus =
+        requester.ok() ? (*requester)->Resolve(name, "", Soon()) : requester.status();
+    absl::Status status = corpus.status();
+    if (status.ok()) {
+      const Geometry& g = (*corpus)->geometry;
+      const std::vector<uint16_t> q(g.d_qk);
+      std::vector<float> o(g.d_v), m(1), l(1);
+      AttendCall call;
+      call.corpus = *corpus;
+      call.q = {q.data(), 1, g.d_qk};
+      call.deadline = Soon();
+      status =
+          (*requester)->Attend(call, {o.data(), m.data(), l.data(), PartialDtype::kF32}, nullptr);
+    }
+    if (!status.ok()) {
+      std::fprintf(stderr, "web_fill: %s\n", status.ToString().c_str());
+      return 1;
+    }
+    requesters.push_back(*std::move(requester));
+  }
+  std::printf("ready\n");
+  std::fflush(stdout);
+  char end = 0;
+  while (read(STDIN_FILENO, &end, 1) > 0) {
+  }
+  return 0;
+}
+
+int Run(const std::vector<std::string>& words) {
+  const auto number = [&](size_t i) { return std::strtoull(words[i].c_str(), nullptr, 10); };
+  if (words.size() == 4 && words[0] == "members") return Members(words[1], number(2), number(3));
+  if (words.size() == 4 && words[0] == "sessions") return Sessions(words[1], words[2], number(3));
+  std::fprintf(stderr, "usage: web_fill members|sessions DIRECTORY ...\n");
+  return 2;
+}
+
+}  // namespace
+}  // namespace ckv
+
+int main(int argc, char** argv) { return ckv::Run({argv + 1, argv + argc}); }
