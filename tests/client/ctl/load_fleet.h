@@ -20,8 +20,7 @@ class LoadFleet : public ServicesTest {
     for (size_t i = 0; i < count; ++i) StartDurableHolder(i, capacity_bytes);
   }
   void StartDurableHolder(size_t index, size_t capacity_bytes = 16u << 20) {
-    Config config = ConfigOf({"holder"}, "h" + std::to_string(index));
-    config.directory = directory_->address();
+    Config config = MemberOf({"holder"}, "h" + std::to_string(index));
     config.store_capacity_bytes = capacity_bytes;
     // Of this test alone: others of this process have holders of the same names.
     const auto* test = testing::UnitTest::GetInstance()->current_test_info();

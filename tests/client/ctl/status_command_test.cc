@@ -22,11 +22,13 @@ using testing::Not;
 class StatusCommandTest : public test::MovingChunksTest {
  protected:
   // Registers `name` at an address where nobody listens.
-  uint64_t RegisterSilent(const std::string& name, v1::MemberRole role) {
+  uint64_t RegisterSilent(const std::string& name, v1::MemberRole role,
+                          const std::string& kernel_target = "") {
     v1::RegisterRequest request;
     request.mutable_member()->set_id(name);
     request.mutable_member()->set_role(role);
     request.mutable_member()->set_control_address("127.0.0.1:1");
+    request.mutable_member()->set_kernel_target(kernel_target);
     request.set_lease_ttl_ms(60'000);
     v1::RegisterReply reply;
     EXPECT_TRUE(directory_stub_->Register(Call().get(), request, &reply).ok());
@@ -57,14 +59,7 @@ TEST_F(StatusCommandTest, AFleetOfSeveralKernelTargetsIsCalledMixed) {
   StartHolders(2);
   EXPECT_THAT(Status().text, Not(HasSubstr("mixed kernel targets")));
   EXPECT_EQ(StatusJson()["kernel_targets"].size(), 1u);
-  v1::RegisterRequest request;
-  request.mutable_member()->set_id("other");
-  request.mutable_member()->set_role(v1::MEMBER_ROLE_HOLDER);
-  request.mutable_member()->set_control_address("127.0.0.1:1");
-  request.mutable_member()->set_kernel_target("SVE2");
-  request.set_lease_ttl_ms(60'000);
-  v1::RegisterReply reply;
-  ASSERT_TRUE(directory_stub_->Register(Call().get(), request, &reply).ok());
+  RegisterSilent("other", v1::MEMBER_ROLE_HOLDER, "SVE2");
   EXPECT_THAT(Status().text, AllOf(HasSubstr("mixed kernel targets"), HasSubstr("(2 holders)"),
                                    HasSubstr("SVE2 (1 holder)")));
   EXPECT_EQ(StatusJson()["kernel_targets"]["SVE2"], 1);
@@ -120,15 +115,11 @@ TEST_F(StatusCommandTest, ChunksThatNoLiveHolderHasAreCounted) {
 TEST_F(StatusCommandTest, TwoFleetsAreNotShownAsOne) {
   StartRequester();
   const std::unique_ptr<Daemon> other = StartDaemon(ConfigOf({"directory"}, "d2"));
-  ctl::Ctl ctl;
-  std::ostringstream out, err;
-  ctl.out = &out;
-  ctl.err = &err;
-  const int code = ctl::RunCtl(
-      ctl, {"status", "--directory", other->address(), "--requester", requester_->address()});
-  EXPECT_EQ(code, 7);
-  EXPECT_THAT(err.str(), AllOf(HasSubstr(other->address()), HasSubstr(directory_->address())));
-  EXPECT_THAT(out.str(), AllOf(HasSubstr("another fleet"), Not(HasSubstr("FROM REQUESTER"))));
+  const Ran ran =
+      RunAt("", {"status", "--directory", other->address(), "--requester", requester_->address()});
+  EXPECT_EQ(ran.code, 7);
+  EXPECT_THAT(ran.err, AllOf(HasSubstr(other->address()), HasSubstr(directory_->address())));
+  EXPECT_THAT(ran.text, AllOf(HasSubstr("another fleet"), Not(HasSubstr("FROM REQUESTER"))));
 }
 
 // The same directory by another name.
@@ -138,43 +129,29 @@ TEST_F(StatusCommandTest, ADirectoryByAnotherNameIsTheSame) {
   for (const std::string& requester :
        {requester_->address(),
         "localhost" + requester_->address().substr(requester_->address().rfind(':'))}) {
-    ctl::Ctl ctl;
-    std::ostringstream out, err;
-    ctl.out = &out;
-    ctl.err = &err;
-    const int code =
-        ctl::RunCtl(ctl, {"status", "--directory", "localhost" + port, "--requester", requester});
-    EXPECT_EQ(code, 0) << err.str();
+    const Ran ran =
+        RunAt("", {"status", "--directory", "localhost" + port, "--requester", requester});
+    EXPECT_EQ(ran.code, 0) << ran.err;
   }
 }
 
 // Goal: a command of a script that has just started its ckvd waits for it. Method: the command runs
 // before the daemon does, at an address that was free a moment ago.
 TEST_F(StatusCommandTest, WaitsForAServerThatStarts) {
-  Config config = ConfigOf({"requester"}, "late");
-  config.directory = directory_->address();
+  Config config = MemberOf({"requester"}, "late");
   config.listen = StartDaemon(config)->address();
-  ctl::Ctl ctl;
-  std::ostringstream out, err;
-  ctl.out = &out;
-  ctl.err = &err;
-  int code = -1;
+  Ran ran;
   std::thread command([&] {
-    code = ctl::RunCtl(ctl, {"corpus", "list", "--wait", "20s", "--requester", config.listen});
+    ran = RunAt("", {"corpus", "list", "--wait", "20s", "--requester", config.listen});
   });
   const std::unique_ptr<Daemon> late = StartDaemon(config);
   command.join();
-  EXPECT_EQ(code, 0) << err.str();
+  EXPECT_EQ(ran.code, 0) << ran.err;
 }
 
 TEST_F(StatusCommandTest, AWaitEnds) {
-  ctl::Ctl ctl;
-  std::ostringstream out, err;
-  ctl.out = &out;
-  ctl.err = &err;
-  EXPECT_EQ(ctl::RunCtl(ctl, {"corpus", "list", "--wait", "50ms", "--directory", "127.0.0.1:1"}),
-            4);
-  EXPECT_EQ(ctl::RunCtl(ctl, {"corpus", "list", "--wait", "soon"}), 2);
+  EXPECT_EQ(RunAt("", {"corpus", "list", "--wait", "50ms", "--directory", "127.0.0.1:1"}).code, 4);
+  EXPECT_EQ(RunAt("", {"corpus", "list", "--wait", "soon"}).code, 2);
 }
 
 }  // namespace

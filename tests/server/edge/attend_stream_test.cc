@@ -270,10 +270,7 @@ TEST_F(AttendStreamTest, AHolderThatComesBackIsFoundAgain) {
     const v1::AttendStreamReply other = Ask(*stream, of_holder_0);
     EXPECT_EQ(other.code(), 0u) << other.message();
   }
-  Config config = test::ConfigOf({"holder"}, "h1");
-  config.directory = directory_->address();
-  holders_[1] = test::StartDaemon(config);
-  holder_stubs_[1] = v1::HolderService::NewStub(MakeChannel(holders_[1]->address()));
+  StartHolderAgain(1);
   ASSERT_TRUE(test::Put(*holder_stubs_[1], corpus_.geometry, corpus_.chunks[1]).ok());
   v1::AttendStreamReply reply;
   const Instant give_up = Soon();

@@ -19,8 +19,7 @@ using test::Soon;
 class ChunkReadTest : public test::ServicesTest {
  protected:
   void StartHolder(size_t capacity_bytes = 16u << 20, const std::string& folder = "") {
-    Config config = test::ConfigOf({"holder"}, "h0");
-    config.directory = directory_->address();
+    Config config = MemberOf({"holder"}, "h0");
     config.store_capacity_bytes = capacity_bytes;
     config.store_path = folder;
     if (!folder.empty()) std::filesystem::create_directories(folder);

@@ -28,8 +28,7 @@ class ChunkVerifyTest : public test::ServicesTest {
   }
   void StartHolder() {
     holder_.reset();
-    Config config = ConfigOf({"holder"}, "h0");
-    config.directory = directory_->address();
+    Config config = MemberOf({"holder"}, "h0");
     config.store_path = path_;
     config.store_scrub_bytes_per_second = 0;
     holder_ = StartDaemon(config);

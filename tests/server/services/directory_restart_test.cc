@@ -23,7 +23,8 @@ class DirectoryRestartTest : public test::MovingChunksTest {
   void SetUp() override {
     static int count = 0;
     path_ = test::TempPath("directory" + std::to_string(count++));
-    StartDirectory("127.0.0.1:0");
+    holder_metrics_address_ = "127.0.0.1:0";
+    StartDirectoryAt("127.0.0.1:0");
   }
   Config DirectoryConfig(const std::string& listen) {
     Config config = ConfigOf({"directory"}, "d");
@@ -33,27 +34,12 @@ class DirectoryRestartTest : public test::MovingChunksTest {
     config.metrics_address = "127.0.0.1:0";
     return config;
   }
-  void StartDirectory(const std::string& listen) {
-    directory_ = StartDaemon(DirectoryConfig(listen));
-    directory_channel_ = MakeChannel(directory_->address());
-    directory_stub_ = v1::DirectoryService::NewStub(directory_channel_);
-  }
-  // As the fixture's, with metrics.
-  void StartHolders(size_t count) {
-    for (size_t i = 0; i < count; ++i) {
-      Config config = ConfigOf({"holder"}, "h" + std::to_string(i));
-      config.directory = directory_->address();
-      config.metrics_address = "127.0.0.1:0";
-      holders_.push_back(StartDaemon(config));
-      holder_stubs_.push_back(v1::HolderService::NewStub(MakeChannel(holders_[i]->address())));
-    }
-  }
-  void RestartDirectory() {
-    const std::string address = directory_->address();
-    directory_stub_.reset();
-    directory_channel_.reset();
-    directory_.reset();
-    StartDirectory(address);
+  void StartDirectoryAt(const std::string& listen) { StartDirectory(DirectoryConfig(listen)); }
+  void RestartDirectory() { StartDirectoryAt(EndDirectory()); }
+  // With an empty folder in the place of its own.
+  void RestartWithLostDisk() {
+    path_ += "-empty";
+    RestartDirectory();
   }
   // Until the holders are members again; in real time, so that a bug fails the test.
   void AwaitMembers(size_t count) {
@@ -127,13 +113,10 @@ TEST_F(DirectoryRestartTest, TheFleetGoesOn) {
   // Twice: the first answer is not kept if the requester's watch begins while it comes.
   ASSERT_TRUE(Attend(&before).ok());
   ASSERT_TRUE(Attend(&before).ok());
-  const std::string address = directory_->address();
-  directory_stub_.reset();
-  directory_channel_.reset();
-  directory_.reset();
+  const std::string address = EndDirectory();
   grpc::Status asked = Attend(&meanwhile);
   ASSERT_TRUE(asked.ok()) << "the directory is away: " << asked.error_message();
-  StartDirectory(address);
+  StartDirectoryAt(address);
   EXPECT_EQ(Get("c"), corpus) << "the same version, too";
   AwaitMembers(3);
   asked = Attend(&after);
@@ -179,10 +162,7 @@ TEST_F(DirectoryRestartTest, NothingIsGarbageBeforeEveryHolderIsBack) {
   EXPECT_EQ(Listed(0).size(), 4u);
   EXPECT_THAT(Run({"status"}, /*json=*/false).text, HasSubstr("1 holder not back since"));
 
-  Config config = ConfigOf({"holder"}, "h1");
-  config.directory = directory_->address();
-  holders_[1] = StartDaemon(config);
-  holder_stubs_[1] = v1::HolderService::NewStub(MakeChannel(holders_[1]->address()));
+  StartHolderAgain(1);
   AwaitReported();
   ran = Run({"gc", "--grace", "1ms"});
   ASSERT_EQ(ran.code, 0) << ran.err;
@@ -207,12 +187,7 @@ TEST_F(DirectoryRestartTest, ALostFolderIsMadeGoodByTheHolders) {
   // What a holder keeps follows the directory within a third of a lease.
   AwaitKept(3);
   holders_[2].reset();
-  const std::string address = directory_->address();
-  directory_stub_.reset();
-  directory_channel_.reset();
-  directory_.reset();
-  path_ += "-empty";
-  StartDirectory(address);
+  RestartWithLostDisk();
   AwaitMembers(3);  // two holders and the requester
   const Instant give_up = Soon();
   absl::StatusOr<Corpus> again = absl::UnknownError("");
@@ -242,12 +217,7 @@ TEST_F(DirectoryRestartTest, ACorpusThatIsNotWholeIsToldOf) {
   }
   AwaitKept(2);
   holders_[1].reset();
-  const std::string address = directory_->address();
-  directory_stub_.reset();
-  directory_channel_.reset();
-  directory_.reset();
-  path_ += "-empty";
-  StartDirectory(address);
+  RestartWithLostDisk();
   AwaitMembers(1);
   const Instant give_up = Soon();
   Ran ran;

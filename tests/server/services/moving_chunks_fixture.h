@@ -26,17 +26,22 @@ class MovingChunksTest : public ServicesTest {
   };
   // A command of ckvctl, without and with -o json.
   Ran Run(std::vector<std::string> arguments, bool json = true) {
+    if (json) arguments.insert(arguments.end(), {"-o", "json"});
+    Ran ran = RunAt(directory_->address(), std::move(arguments));
+    if (json && ran.code == 0) ran.json = ctl::Json::parse(ran.text);
+    return ran;
+  }
+  // A command that is told that directory, or none.
+  static Ran RunAt(const std::string& directory, std::vector<std::string> arguments) {
     ctl::Ctl ctl;
     std::ostringstream out, err;
     ctl.out = &out;
     ctl.err = &err;
-    ctl.fleet.directory = directory_->address();
-    if (json) arguments.insert(arguments.end(), {"-o", "json"});
+    ctl.fleet.directory = directory;
     Ran ran;
     ran.code = ctl::RunCtl(ctl, std::move(arguments));
     ran.text = out.str();
     ran.err = err.str();
-    if (json && ran.code == 0) ran.json = ctl::Json::parse(ran.text);
     return ran;
   }
   ctl::Fleet MakeFleet() {

@@ -37,8 +37,7 @@ class RepairFleetTest : public test::ServicesTest {
     if (nodes_[i] != nullptr) nodes_[i]->Drain(Soon());
     nodes_[i].reset();
     const std::string name = absl::StrCat("h", i);
-    Config config = ConfigOf({"holder"}, name);
-    config.directory = directory_->address();
+    Config config = MemberOf({"holder"}, name);
     config.store_path = absl::StrCat(path_, "/", name);
     config.store_capacity_bytes = 1u << 20;
     config.store_scrub_bytes_per_second = 1u << 30;

@@ -21,8 +21,7 @@ using testing::IsEmpty;
 class ReplicaServiceTest : public test::ServicesTest {
  protected:
   void StartBoth(uint32_t replicas_percent = 25) {
-    Config config = ConfigOf({"holder", "requester"}, "both");
-    config.directory = directory_->address();
+    Config config = MemberOf({"holder", "requester"}, "both");
     config.metrics_address = "127.0.0.1:0";
     config.replicas_percent = replicas_percent;
     both_ = StartDaemon(config);

@@ -42,24 +42,40 @@ inline std::unique_ptr<Daemon> StartDaemon(const Config& config) {
 
 class ServicesTest : public testing::Test {
  protected:
-  void SetUp() override {
-    directory_ = StartDaemon(ConfigOf({"directory"}, "d"));
+  void SetUp() override { StartDirectory(ConfigOf({"directory"}, "d")); }
+
+  void StartDirectory(const Config& config) {
+    directory_ = StartDaemon(config);
     directory_channel_ = MakeChannel(directory_->address());
     directory_stub_ = v1::DirectoryService::NewStub(directory_channel_);
   }
-
+  // Returns its address, for the next one.
+  std::string EndDirectory() {
+    std::string address = directory_->address();
+    directory_stub_.reset();
+    directory_channel_.reset();
+    directory_.reset();
+    return address;
+  }
+  // A process of this fleet, not started yet.
+  Config MemberOf(std::vector<std::string> role, const std::string& name) {
+    Config config = ConfigOf(std::move(role), name);
+    config.directory = directory_->address();
+    return config;
+  }
   void StartHolders(size_t count) {
-    for (size_t i = 0; i < count; ++i) {
-      Config config = ConfigOf({"holder"}, "h" + std::to_string(i));
-      config.directory = directory_->address();
-      holders_.push_back(StartDaemon(config));
-      holder_stubs_.push_back(v1::HolderService::NewStub(MakeChannel(holders_[i]->address())));
-    }
+    holders_.resize(count);
+    holder_stubs_.resize(count);
+    for (size_t i = 0; i < count; ++i) StartHolderAgain(i);
+  }
+  void StartHolderAgain(size_t i) {
+    Config config = MemberOf({"holder"}, "h" + std::to_string(i));
+    config.metrics_address = holder_metrics_address_;
+    holders_[i] = StartDaemon(config);
+    holder_stubs_[i] = v1::HolderService::NewStub(MakeChannel(holders_[i]->address()));
   }
   void StartRequester() {
-    Config config = ConfigOf({"requester"}, "r");
-    config.directory = directory_->address();
-    requester_ = StartDaemon(config);
+    requester_ = StartDaemon(MemberOf({"requester"}, "r"));
     requester_stub_ = v1::RequesterService::NewStub(MakeChannel(requester_->address()));
   }
 
@@ -98,6 +114,7 @@ class ServicesTest : public testing::Test {
   std::unique_ptr<Daemon> directory_;
   std::shared_ptr<grpc::Channel> directory_channel_;
   std::unique_ptr<v1::DirectoryService::Stub> directory_stub_;
+  std::string holder_metrics_address_;  // of holders that start; none if empty
   std::vector<std::unique_ptr<Daemon>> holders_;
   std::vector<std::unique_ptr<v1::HolderService::Stub>> holder_stubs_;
   std::unique_ptr<Daemon> requester_;
