@@ -149,7 +149,9 @@ absl::Status Daemon::State::Name() {
 }
 
 absl::Status Daemon::State::StartRoles() {
-  for (const std::string& name : config.fabrics) {
+  // A directory has no lanes. Its host may say fabrics for others, whose device it does not see.
+  const bool has_lanes = config.HasRole("holder") || config.HasRole("requester");
+  for (const std::string& name : has_lanes ? config.fabrics : std::vector<std::string>()) {
     CKV_ASSIGN_OR_RETURN(const FabricKind kind, ParseFabricName(name));
     CKV_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric, MakeFabric(kind, config, clock));
     fabrics.push_back(std::move(fabric));

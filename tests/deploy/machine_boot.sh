@@ -18,6 +18,10 @@ for device in null zero full random urandom tty; do
   touch "$root/dev/$device"
   mount --bind "/dev/$device" "$root/dev/$device"
 done
+if [ -d /dev/infiniband ]; then
+  mkdir "$root/dev/infiniband"
+  mount --bind /dev/infiniband "$root/dev/infiniband"
+fi
 mkdir "$root/dev/shm" "$root/dev/pts"
 mount -t tmpfs shm "$root/dev/shm"
 mount -t devpts -o newinstance,ptmxmode=0666 pts "$root/dev/pts"

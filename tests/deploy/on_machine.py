@@ -4,6 +4,7 @@ root, its services and a corpus whose answers have bits to compare."""
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import time
@@ -12,6 +13,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "e2e"))
 from ctl_fleet import D_QK, Rows, bf16, write_safetensors  # noqa: E402
 
+DEPLOY = HERE.parent.parent / "deploy"
+CONFIG = pathlib.Path("/etc/ckv/ckvd.yaml")
 PATIENCE_S = 60
 TOKENS = 96
 ALL_UNITS = ("ckvd-directory.service", "ckvd-holder@a.service", "ckvd-requester@a.service")
@@ -55,6 +58,18 @@ def wait_until(what, holds):
         if time.monotonic() > end:
             raise Failed(f"after {PATIENCE_S} s still not: {what}")
         time.sleep(0.05)
+
+
+def install_units(programs, config):
+    """The programs of a build, the tree's units and a configuration, where the package puts them."""
+    for name, path in programs.items():
+        shutil.copy(path, f"/usr/bin/{name}")
+    for unit in (DEPLOY / "systemd").glob("*.service"):
+        shutil.copy(unit, "/usr/lib/systemd/system")
+    run("systemd-sysusers", DEPLOY / "debian" / "ckvd.sysusers")
+    CONFIG.parent.mkdir(exist_ok=True)
+    CONFIG.write_text(config)
+    run("systemctl", "daemon-reload")
 
 
 def wait_active(*units):

@@ -14,20 +14,17 @@ import ctypes
 import os
 import pathlib
 import resource
-import shutil
 import sys
 import time
 
 sys.dont_write_bytecode = True  # the source tree stays as it is
-from on_machine import (ALL_UNITS, HERE, Corpus, check, journal, main, run, show, status, step,
-                        wait_active, wait_until)  # noqa: E402
+from on_machine import (ALL_UNITS, CONFIG, Corpus, check, install_units, journal, main, run, show,
+                        status, step, wait_active, wait_until)  # noqa: E402
 from slow_store import SlowFiles  # noqa: E402
 
 DIRECTORY, HOLDER, REQUESTER = ALL_UNITS
 # shm by name: a probe may find tcp faster on a busy machine.
 FLEET = "directory: 127.0.0.1:7400\nfabric: shm\n"
-CONFIG = pathlib.Path("/etc/ckv/ckvd.yaml")
-SOURCE = HERE.parent.parent / "deploy"
 # Short, so that the test is; a dispatcher turns once a second, and this machine may be busy.
 WATCHDOG_S = 6
 START_LIMIT_S = 2
@@ -36,13 +33,7 @@ WALL = 0x40000000  # waitpid: threads, too
 
 
 def install(programs):
-    for name, path in programs.items():
-        shutil.copy(path, f"/usr/bin/{name}")
-    for unit in (SOURCE / "systemd").glob("*.service"):
-        shutil.copy(unit, "/usr/lib/systemd/system")
-    run("systemd-sysusers", SOURCE / "debian" / "ckvd.sysusers")
-    CONFIG.parent.mkdir(exist_ok=True)
-    CONFIG.write_text(FLEET + "store.capacity: 64MiB\nlog.level: info\n")
+    install_units(programs, FLEET + "store.capacity: 64MiB\nlog.level: info\n")
     drop_in = pathlib.Path("/etc/systemd/system/ckvd-holder@.service.d/test.conf")
     drop_in.parent.mkdir()
     drop_in.write_text(f"[Service]\nTimeoutStartSec={START_LIMIT_S}s\nWatchdogSec={WATCHDOG_S}s\n")

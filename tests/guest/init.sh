@@ -25,6 +25,9 @@ mount -t proc proc /root/proc
 mount -t tmpfs run /root/run
 ifconfig lo 127.0.0.1 up
 echo up >/root/guest/booted
-chroot /root /bin/bash /guest/command
-echo $? >/root/guest/status
+# Moved to the top: what lives in a root that is not may make no namespace of users.
+cd /root
+mount --move . /
+chroot . /bin/bash /guest/command
+echo $? >guest/status
 poweroff -f

@@ -6,9 +6,11 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <system_error>
 
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
@@ -37,6 +39,13 @@ absl::Status NoDevice() {
     return absl::UnavailableError(
         "no RDMA device: the kernel's ib_uverbs is not loaded (modprobe ib_uverbs, and the "
         "device's own module: mlx5_ib; or rdma_rxe for soft-RoCE)");
+  }
+  std::error_code error;
+  const bool in_kernel = !std::filesystem::is_empty("/sys/class/infiniband", error) && !error;
+  if (in_kernel && access("/dev/infiniband", F_OK) != 0) {
+    return absl::UnavailableError(
+        "the kernel has an RDMA device, and this process does not see /dev/infiniband: a unit of "
+        "systemd needs rdma.conf (deploy/handbook/install.md), a container the folder itself");
   }
   if (access("/sys/class/infiniband", F_OK) != 0 || access("/dev/infiniband", F_OK) != 0) {
     return absl::UnavailableError(

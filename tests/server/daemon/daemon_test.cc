@@ -62,8 +62,7 @@ TEST_F(DaemonTest, AHolderWithoutADirectoryIsNotReadyAndNotServing) {
 }
 
 TEST_F(DaemonTest, ComputesWithTheKernelTargetThatItIsTold) {
-  Config config = ConfigOf({"holder"}, "told");
-  config.directory = directory_->address();
+  Config config = MemberOf({"holder"}, "told");
   config.kernel_target = "PDP11";
   const absl::Status refused = Daemon::Start(config).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kNotFound);
@@ -90,11 +89,23 @@ TEST_F(DaemonTest, ComputesWithTheKernelTargetThatItIsTold) {
   ASSERT_TRUE(ForceKernelTarget("").ok());
 }
 
+// One file of a host serves all its daemons, and a directory may not see the device of the others.
+TEST_F(DaemonTest, ADirectoryNeedsNoFabric) {
+  Config config = ConfigOf({"directory"}, "far from RDMA");
+  config.fabrics = {"verbs"};
+  config.verbs_device = "none";
+  const auto directory = Daemon::Start(config);
+  EXPECT_TRUE(directory.ok()) << directory.status();
+  Config holder = MemberOf({"holder"}, "h");
+  holder.fabrics = {"verbs"};
+  holder.verbs_device = "none";
+  EXPECT_FALSE(Daemon::Start(holder).ok());
+}
+
 TEST_F(DaemonTest, AReadyFileThatIsALinkStaysOne) {
   const std::string file = test::TempPath("linked.ready"), link = test::TempPath("link.ready");
   ASSERT_EQ(symlink(file.c_str(), link.c_str()), 0);
-  Config config = ConfigOf({"holder"}, "linked");
-  config.directory = directory_->address();
+  Config config = MemberOf({"holder"}, "linked");
   config.ready_file = link;
   std::string address;
   {
@@ -110,8 +121,7 @@ TEST_F(DaemonTest, AReadyFileThatIsALinkStaysOne) {
 
 // Goal: who looks at a holder that lost its directory sees it, by whichever face it looks.
 TEST_F(DaemonTest, AHolderWhoseLeaseRanOutSaysSoEverywhere) {
-  Config config = ConfigOf({"holder", "requester"}, "left");
-  config.directory = directory_->address();
+  Config config = MemberOf({"holder", "requester"}, "left");
   config.lease_ttl = std::chrono::milliseconds(500);
   config.metrics_address = "127.0.0.1:0";
   const auto daemon = StartDaemon(config);
@@ -139,8 +149,7 @@ TEST_F(DaemonTest, AHolderWhoseLeaseRanOutSaysSoEverywhere) {
 }
 
 TEST_F(DaemonTest, AProcessWithoutANameIsNamedByItsPort) {
-  Config config = ConfigOf({"holder"}, "");
-  config.directory = directory_->address();
+  Config config = MemberOf({"holder"}, "");
   const auto daemon = StartDaemon(config);
   v1::ListMembersReply members;
   ASSERT_TRUE(directory_stub_->ListMembers(Call().get(), {}, &members).ok());
@@ -153,8 +162,7 @@ TEST_F(DaemonTest, AProcessWithoutANameIsNamedByItsPort) {
 
 TEST_F(DaemonTest, ASecondProcessOfANameEndsAndLeavesTheFirstAlone) {
   StartHolders(1);
-  Config config = ConfigOf({"holder"}, "h0");
-  config.directory = directory_->address();
+  Config config = MemberOf({"holder"}, "h0");
   config.lease_ttl = std::chrono::milliseconds(500);
   const auto second = Daemon::Start(config);
   ASSERT_TRUE(second.ok()) << second.status();
@@ -191,8 +199,7 @@ TEST_F(DaemonTest, AMetricsAddressInUseSaysSo) {
 }
 
 TEST_F(DaemonTest, AProfileThatCannotBeReadEndsTheStart) {
-  Config config = ConfigOf({"requester"}, "seeded");
-  config.directory = directory_->address();
+  Config config = MemberOf({"requester"}, "seeded");
   config.requester_profile = test::TempPath("no-profile.json");
   const auto none = Daemon::Start(config);
   EXPECT_EQ(none.status().code(), absl::StatusCode::kNotFound);
