@@ -16,6 +16,7 @@
 #include "proto/corpus_part.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
+#include "proto/process_facts.h"
 
 namespace ckv {
 
@@ -47,6 +48,10 @@ v1::Member ToProto(const Member& member);
 //   InvalidArgument     there is no id or ValidateName refuses it, there is no role, or an address
 //                       is not host:port.
 absl::StatusOr<Member> FromProto(const v1::Member& message);
+
+v1::ProcessFacts ToProto(const ProcessFacts& facts);
+//   InvalidArgument     a text or a list is too long, or an address is not host:port.
+absl::StatusOr<ProcessFacts> FromProto(const v1::ProcessFacts& message);
 
 // Encodes values as little-endian bytes.
 std::string Int32sToBytes(std::span<const int32_t> values);

@@ -109,6 +109,14 @@ std::string FormatDuration(Duration duration) {
   return absl::StrFormat("%d min %02d s", seconds / 60, seconds % 60);
 }
 
+std::string FormatAge(Duration age) {
+  const int64_t seconds = std::max<int64_t>(0, age.count() / 1'000'000'000);
+  if (seconds < 120) return absl::StrFormat("%d s", seconds);
+  if (seconds < 120 * 60) return absl::StrFormat("%d min", seconds / 60);
+  if (seconds < 48 * 3600) return absl::StrFormat("%d h", seconds / 3600);
+  return absl::StrFormat("%d d", seconds / 86'400);
+}
+
 std::string FormatMicroseconds(double microseconds) {
   if (microseconds > 0 && microseconds < 0.1) return absl::StrFormat("%.3g ns", microseconds * 1e3);
   if (microseconds < 1e3) return absl::StrFormat("%.1f us", microseconds);

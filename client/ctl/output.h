@@ -56,6 +56,7 @@ std::string FormatCount(uint64_t count, std::string_view noun);  // "1 chunk", "
 std::string FormatBytes(uint64_t bytes);                         // "0 B", "1.5 KiB", "63.7 MiB"
 std::string FormatRate(double bytes_per_s);                      // "1.2 GiB/s"
 std::string FormatDuration(Duration duration);        // "850 us", "12 ms", "3.4 s", "2 min 05 s"
+std::string FormatAge(Duration age);                  // "42 s", "3 min", "5 h", "12 d"
 std::string FormatMicroseconds(double microseconds);  // "0.8 us", "12.3 ms"
 
 // The double with the fewest digits that is `value` as a float: 0.1147 and not

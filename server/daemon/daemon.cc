@@ -29,6 +29,7 @@
 #include "server/daemon/daemon_parts.h"
 #include "server/daemon/kernel_start.h"
 #include "server/daemon/live_parts.h"
+#include "server/daemon/process_facts.h"
 #include "server/directory/local_directory.h"
 #include "server/directory/registration.h"
 #include "server/edge/service_gate.h"
@@ -76,6 +77,8 @@ struct Daemon::State {
   void StartMembers();
   absl::Status ListenForPages();
   void ServePages();
+  bool HearsDirectory() const { return directory_connected.load(std::memory_order_relaxed); }
+  ProcessFacts Process() const { return ProcessFactsOf(config, *clock, started); }
   // As peers reach it; of this process once it listens. From any thread.
   std::string DirectoryAddress() {
     if (!config.directory.empty()) return config.directory;
@@ -162,6 +165,7 @@ absl::Status Daemon::State::StartRoles() {
     directory = &directory_home->state();
     directory_service =
         std::make_unique<DirectoryServiceImpl>(directory, &gate, clock, directory_home.get());
+    directory_service->TellProcess([this] { return Process(); });
   }
   if (config.HasRole("holder")) CKV_RETURN_IF_ERROR(StartHolder());
   if (config.HasRole("requester")) CKV_RETURN_IF_ERROR(StartRequester());
@@ -178,6 +182,7 @@ absl::Status Daemon::State::StartHolder() {
   expirer = std::make_unique<ChunkExpirer>(&holder->store());
   CKV_ASSIGN_OR_RETURN(placement, DaemonPlacement::Start(config, clock, directory, holder.get()));
   holder_service = std::make_unique<HolderServiceImpl>(holder.get(), config.name, &gate, clock);
+  holder_service->TellProcess([this] { return Process(); });
   return absl::OkStatus();
 }
 
@@ -210,12 +215,11 @@ absl::Status Daemon::State::StartRequester() {
   service.id = config.name;
   service.directory_address = [this] { return DirectoryAddress(); };
   service.version = std::string(Version());
+  service.process = [this] { return Process(); };
   service.clock = clock;
   service.default_timeout = config.default_timeout;
   service.spin_max = options.spin_max;
-  service.directory_connected = [this] {
-    return directory_connected.load(std::memory_order_relaxed);
-  };
+  service.directory_connected = [this] { return HearsDirectory(); };
   requester_service =
       std::make_unique<RequesterServiceImpl>(std::move(service), requester.get(), &gate);
   return absl::OkStatus();
@@ -348,9 +352,7 @@ void Daemon::State::ServePages() {
   if (requester_service) {
     sources.attend_count = [this] { return requester_service->attend_count(); };
     sources.attend_error_count = [this] { return requester_service->error_count(); };
-    sources.directory_connected = [this] {
-      return directory_connected.load(std::memory_order_relaxed);
-    };
+    sources.directory_connected = [this] { return HearsDirectory(); };
   }
   for (const auto& registration : registrations) {
     sources.registrations.push_back(registration.get());

@@ -167,6 +167,7 @@ grpc::Status DirectoryServiceImpl::ListMembers(grpc::ServerContext* /*context*/,
 grpc::Status DirectoryServiceImpl::Describe(grpc::ServerContext* /*context*/,
                                             const v1::DescribeDirectoryRequest* /*request*/,
                                             v1::DescribeDirectoryReply* reply) {
+  if (process_) *reply->mutable_process() = ToProto(process_());
   const std::vector<HolderId> missing = state_.MissingHolders();
   reply->set_missing_holder_count(static_cast<uint32_t>(missing.size()));
   for (size_t i = 0; i < std::min<size_t>(missing.size(), kMemberCountMax); ++i)

@@ -2,8 +2,12 @@
 
 #pragma once
 
+#include <functional>
+#include <utility>
+
 #include "ckv/v1/directory.grpc.pb.h"
 #include "proto/base/clock.h"
+#include "proto/process_facts.h"
 #include "server/directory/directory_state.h"
 #include "server/directory/durable_directory.h"
 #include "server/edge/service_gate.h"
@@ -17,6 +21,10 @@ class DirectoryServiceImpl final : public v1::DirectoryService::Service {
   DirectoryServiceImpl(DirectoryState* state, ServiceGate* gate, Clock* clock,
                        DurableDirectory* home = nullptr)
       : state_(*state), gate_(*gate), clock_(*clock), home_(home) {}
+
+  // `process` returns what Describe tells of the process. Set it before the service serves; without
+  // it, Describe tells nothing.
+  void TellProcess(std::function<ProcessFacts()> process) { process_ = std::move(process); }
 
   grpc::Status Register(grpc::ServerContext* context, const v1::RegisterRequest* request,
                         v1::RegisterReply* reply) override;
@@ -66,6 +74,7 @@ class DirectoryServiceImpl final : public v1::DirectoryService::Service {
   ServiceGate& gate_;
   Clock& clock_;
   DurableDirectory* const home_;
+  std::function<ProcessFacts()> process_;  // may be empty
 };
 
 }  // namespace ckv

@@ -311,6 +311,7 @@ grpc::Status HolderServiceImpl::Stats(grpc::ServerContext* /*context*/,
                                       const v1::StatsRequest* /*request*/, v1::StatsReply* reply) {
   const HolderStats stats = holder_.stats();
   reply->set_id(id_);
+  if (process_) *reply->mutable_process() = ToProto(process_());
   reply->set_epoch(holder_.lease().epoch().value);
   reply->set_kernel_target(std::string(holder_.kernel_target()));
   for (const std::string_view target : KernelTargets())

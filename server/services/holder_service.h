@@ -9,6 +9,7 @@
 
 #include "ckv/v1/holder.grpc.pb.h"
 #include "proto/base/clock.h"
+#include "proto/process_facts.h"
 #include "server/edge/service_gate.h"
 #include "server/holder/holder.h"
 #include "server/services/chunk_push_service.h"
@@ -39,6 +40,10 @@ class HolderServiceImpl final : public v1::HolderService::Service {
   // `on_put` is called with each chunk that is put: before the table is asked for it, and again
   // once the table has it. Set it before the service serves.
   void OnPut(std::function<void(const ChunkId&)> on_put) { on_put_ = std::move(on_put); }
+
+  // `process` returns what Stats tells of the process. Set it before the service serves; without
+  // it, Stats tells nothing.
+  void TellProcess(std::function<ProcessFacts()> process) { process_ = std::move(process); }
 
   grpc::Status OpenSession(grpc::ServerContext* context, const v1::OpenSessionRequest* request,
                            v1::OpenSessionReply* reply) override;
@@ -89,6 +94,7 @@ class HolderServiceImpl final : public v1::HolderService::Service {
   ChunkReads reads_;
   ChunkVerifyService verify_;
   std::function<void(const ChunkId&)> on_put_;  // may be empty
+  std::function<ProcessFacts()> process_;       // may be empty
   ServiceGate::Kind puts_{"puts", kPutCountMax};
 };
 

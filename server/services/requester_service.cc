@@ -382,6 +382,7 @@ grpc::Status RequesterServiceImpl::Describe(grpc::ServerContext* /*context*/,
   reply->set_id(options_.id);
   reply->set_directory_address(options_.directory_address());
   reply->set_version(options_.version);
+  if (options_.process) *reply->mutable_process() = ToProto(options_.process());
   for (const HolderView& holder : requester_.Holders()) {
     v1::DescribeReply::Holder* message = reply->add_holders();
     *message->mutable_member() = ToProto(holder.member);

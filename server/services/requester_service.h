@@ -11,6 +11,7 @@
 #include "ckv/v1/requester.grpc.pb.h"
 #include "client/requester.h"
 #include "proto/base/clock.h"
+#include "proto/process_facts.h"
 #include "server/edge/attend_request.h"
 #include "server/edge/attend_stream.h"
 #include "server/edge/request_corpora.h"
@@ -27,6 +28,7 @@ struct RequesterServiceOptions {
   Duration default_timeout = std::chrono::seconds(5);
   Duration spin_max = std::chrono::microseconds(50);  // as in RequesterOptions
   std::function<bool()> directory_connected;
+  std::function<ProcessFacts()> process;  // facts that Describe tells; may be empty
   // The copies of the holder in this process. It is null if there are none.
   ReplicaKeeper* replicas = nullptr;
 };

@@ -1,13 +1,13 @@
 #include "server/web/metrics_process.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdint>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,9 +20,18 @@
 namespace ckv {
 namespace {
 
+// The text of a file in /proc, which is shorter than 1 MiB; empty if it cannot be read.
 std::string ReadAll(const char* path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  constexpr size_t kMostBytes = size_t{1} << 20;
+  const UniqueFd file(open(path, O_RDONLY | O_CLOEXEC));
+  std::string text;
+  std::array<char, 4096> part = {};
+  ssize_t count = 0;
+  while (file.valid() && text.size() < kMostBytes &&
+         (count = read(file.get(), part.data(), part.size())) > 0) {
+    text.append(part.data(), static_cast<size_t>(count));
+  }
+  return text;
 }
 
 // The fields of /proc/self/stat from the state on, which is field 3 of proc(5).

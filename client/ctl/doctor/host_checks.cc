@@ -48,10 +48,14 @@ Part JudgeHost(const HostView& view) {
   const auto online = view.files.Read("/sys/devices/system/cpu/online");
   const size_t processors = online ? ListedNumbers(*online).size() : 0;
   const auto memory = view.files.ReadField("/proc/meminfo", "MemTotal:");
-  part.title = absl::StrFormat("host: %s, %s of memory, %s", FormatCount(processors, "processor"),
-                               FormatBytes(memory.value_or(0) * 1024),
-                               FormatCount(view.daemons.size(), "ckvd") +
-                                   (view.planned ? " and " + view.planned->origin : std::string()));
+  const bool partial =
+      std::any_of(view.daemons.begin(), view.daemons.end(),
+                  [](const HostDaemon& daemon) { return daemon.settings_are_partial; });
+  part.title = absl::StrFormat(
+      "host: %s, %s of memory, %s%s%s", FormatCount(processors, "processor"),
+      FormatBytes(memory.value_or(0) * 1024), FormatCount(view.daemons.size(), "ckvd"),
+      view.planned ? " and " + view.planned->origin : std::string(),
+      partial ? "; root sees the variables of all" : "");
   for (const auto judge : {&JudgeMemory, &JudgeProcessors, &JudgeRdma, &JudgePorts}) {
     for (Check& check : judge(view)) part.checks.push_back(std::move(check));
   }

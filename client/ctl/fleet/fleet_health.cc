@@ -1,6 +1,7 @@
 #include "client/ctl/fleet/fleet_health.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -14,12 +15,14 @@
 namespace ckv::ctl {
 namespace {
 
-absl::Status AskRequester(const Fleet& fleet, const Member& member) {
+absl::Status AskRequester(const Fleet& fleet, const Member& member, v1::ProcessFacts& process) {
   grpc::ClientContext context;
   fleet.Prepare(context);
   v1::DescribeReply reply;
   const auto stub = v1::RequesterService::NewStub(MakeChannel(member.control_address));
-  return FromGrpc(stub->Describe(&context, {}, &reply), "Describe");
+  const absl::Status status = FromGrpc(stub->Describe(&context, {}, &reply), "Describe");
+  process = reply.process();
+  return status;
 }
 
 absl::Status AskHolder(const Fleet& fleet, const Member& member, v1::StatsReply& stats) {
@@ -48,8 +51,10 @@ std::vector<MemberReport> AskMembers(const Fleet& fleet, const std::vector<Membe
   std::vector<MemberReport> reports;
   for (const Member& member : members) {
     MemberReport report{member, absl::OkStatus(), {}};
-    report.status = member.role == MemberRole::kHolder ? AskHolder(fleet, member, report.stats)
-                                                       : AskRequester(fleet, member);
+    report.status = member.role == MemberRole::kHolder
+                        ? AskHolder(fleet, member, report.stats)
+                        : AskRequester(fleet, member, report.process);
+    if (member.role == MemberRole::kHolder) report.process = report.stats.process();
     reports.push_back(std::move(report));
   }
   return reports;
@@ -123,6 +128,29 @@ absl::Status Judge(const std::vector<MemberReport>& members, const Coverage& cov
   for (const MissingChunks& missing : coverage.missing) problems.push_back(MissingText(missing));
   return problems.empty() ? absl::OkStatus()
                           : absl::UnavailableError(absl::StrJoin(problems, "; "));
+}
+
+std::string BestCommonTarget(const std::vector<MemberReport>& members) {
+  std::map<std::string, std::pair<size_t, size_t>> found;  // its worst rank, and how many have it
+  size_t holder_count = 0;
+  for (const MemberReport& report : members) {
+    const auto& targets = report.stats.kernel_targets();
+    if (report.member.role != MemberRole::kHolder || targets.empty()) continue;
+    ++holder_count;
+    for (int i = 0; i < targets.size(); ++i) {
+      auto& [rank, count] = found[targets[i]];
+      rank = std::max(rank, static_cast<size_t>(i));
+      ++count;
+    }
+  }
+  // AMX's model is for tests.
+  found.erase(std::string(KernelTargetName(KernelTargetId::kAmxModel)));
+  const std::pair<const std::string, std::pair<size_t, size_t>>* best = nullptr;
+  for (const auto& entry : found) {
+    if (entry.second.second < holder_count) continue;
+    if (best == nullptr || entry.second.first < best->second.first) best = &entry;
+  }
+  return best == nullptr ? "" : best->first;
 }
 
 std::string EndedText(const std::vector<v1::EndedLease>& ended) {

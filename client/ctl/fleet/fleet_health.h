@@ -18,7 +18,8 @@ namespace ckv::ctl {
 struct MemberReport {
   Member member;
   absl::Status status;
-  v1::StatsReply stats;  // counters of a holder that answers
+  v1::StatsReply stats;           // counters of a holder that answers
+  v1::ProcessFacts process = {};  // unset fields of one that does not tell
 };
 
 // Asks each member: a holder for its counters, a requester to describe itself.
@@ -47,6 +48,10 @@ bool IsOfFleet(const Fleet& fleet, const v1::DescribeReply& requester,
 
 // Unavailable if somebody is silent or chunks are missing; names them all.
 absl::Status Judge(const std::vector<MemberReport>& members, const Coverage& coverage);
+
+// The kernel target that is never far from the fastest on any of the holders, if all of them have
+// one; else "".
+std::string BestCommonTarget(const std::vector<MemberReport>& members);
 
 const char* RoleName(MemberRole role);
 // "holder h2 at 10.0.0.2:7401 is gone: its lease ran out 12 s ago", a line each.

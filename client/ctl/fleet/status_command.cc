@@ -19,6 +19,8 @@
 namespace ckv::ctl {
 namespace {
 
+constexpr size_t kShortCommit = 7;
+
 // The members that are known. They are from the directory or, if it does not answer, the holders
 // that the requester has asked before.
 struct View {
@@ -56,12 +58,28 @@ std::string StateOf(const MemberReport& report) {
   return report.stats.refuses_without_lease() ? "refuses: it has no lease" : "answers";
 }
 
+// "0.1.0+3bb4fde"; "-" of one that does not tell.
+std::string BuildText(const v1::ProcessFacts& process) {
+  if (process.version().empty()) return "-";
+  return process.version() +
+         (process.commit().empty() ? "" : "+" + process.commit().substr(0, kShortCommit)) +
+         (process.commit().ends_with("-dirty") ? "*" : "");
+}
+
+std::string UpText(const v1::ProcessFacts& process) {
+  if (process.version().empty()) return "-";
+  return FormatAge(
+      std::chrono::milliseconds(std::min<uint64_t>(process.started_ago_ms(), uint64_t{1} << 40)));
+}
+
 std::string MembersText(const std::vector<MemberReport>& members) {
-  Table table({{"MEMBER"}, {"ROLE"}, {"ADDRESS"}, {"EPOCH", true}, {"KERNEL"}, {"STATE"}});
+  Table table(
+      {{"MEMBER"}, {"ROLE"}, {"ADDRESS"}, {"STATE"}, {"UP", true}, {"VERSION"}, {"KERNEL"}});
   for (const MemberReport& report : members) {
     const Member& m = report.member;
-    table.AddRow({m.id.name, RoleName(m.role), m.control_address, std::to_string(m.epoch.value),
-                  std::string(KernelTargetName(m.kernel_target)), StateOf(report)});
+    table.AddRow({m.id.name, RoleName(m.role), m.control_address, StateOf(report),
+                  UpText(report.process), BuildText(report.process),
+                  std::string(KernelTargetName(m.kernel_target))});
   }
   return table.Render();
 }
@@ -75,30 +93,6 @@ std::map<std::string, int> TargetsOf(const std::vector<MemberReport>& members) {
     ++targets[name.empty() ? "unknown" : name];
   }
   return targets;
-}
-
-// The target that is never far from the fastest on any of these holders, if all of them have one.
-std::string BestCommonTarget(const std::vector<MemberReport>& members) {
-  std::map<std::string, std::pair<size_t, size_t>> found;  // its worst rank, and how many have it
-  size_t holder_count = 0;
-  for (const MemberReport& report : members) {
-    const auto& targets = report.stats.kernel_targets();
-    if (report.member.role != MemberRole::kHolder || targets.empty()) continue;
-    ++holder_count;
-    for (int i = 0; i < targets.size(); ++i) {
-      auto& [rank, count] = found[targets[i]];
-      rank = std::max(rank, static_cast<size_t>(i));
-      ++count;
-    }
-  }
-  // AMX's model is for tests.
-  found.erase(std::string(KernelTargetName(KernelTargetId::kAmxModel)));
-  const std::pair<const std::string, std::pair<size_t, size_t>>* best = nullptr;
-  for (const auto& entry : found) {
-    if (entry.second.second < holder_count) continue;
-    if (best == nullptr || entry.second.first < best->second.first) best = &entry;
-  }
-  return best == nullptr ? "" : best->first;
 }
 
 // A fleet of one target has nothing to say.
@@ -376,6 +370,9 @@ void Print(const Ctl& ctl, const Fleet& fleet, const View& view,
                                {"role", RoleName(m.role)},
                                {"address", m.control_address},
                                {"epoch", m.epoch.value},
+                               {"version", report.process.version()},
+                               {"commit", report.process.commit()},
+                               {"up_ms", report.process.started_ago_ms()},
                                {"kernel_target", KernelTargetName(m.kernel_target)},
                                {"answers", report.status.ok()},
                                {"refuses", report.stats.refuses_without_lease()}});

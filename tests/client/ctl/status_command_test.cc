@@ -6,6 +6,7 @@
 
 #include "attention/mla_partial.h"
 #include "attention/target/kernel_choice.h"
+#include "proto/base/version.h"
 #include "tests/server/services/moving_chunks_fixture.h"
 
 namespace ckv {
@@ -53,6 +54,14 @@ TEST_F(StatusCommandTest, AFleetThatIsWholeIsZero) {
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.text, AllOf(HasSubstr("answers"), HasSubstr("LAST PROBE"),
                               HasSubstr("WHEN IT WAS CHOSEN"), Not(HasSubstr("is gone"))));
+  // What an operator looks for in each member, rather than the number of its life.
+  EXPECT_THAT(ran.text, AllOf(HasSubstr("UP  VERSION"), HasSubstr(" s  " + std::string(Version())),
+                              Not(HasSubstr("EPOCH"))));
+  for (const ctl::Json& member : StatusJson()["members"]) {
+    EXPECT_EQ(member["version"], std::string(Version()));
+    EXPECT_GT(member["epoch"], 0);
+    EXPECT_LT(member["up_ms"], 600'000);
+  }
 }
 
 TEST_F(StatusCommandTest, AFleetOfSeveralKernelTargetsIsCalledMixed) {

@@ -1,0 +1,32 @@
+// Judges a fleet by what its processes tell: who is silent, and who does not fit to the others.
+
+#pragma once
+
+#include <vector>
+
+#include "client/ctl/doctor/check.h"
+#include "client/ctl/doctor/fleet_facts.h"
+#include "client/ctl/doctor/host_daemons.h"
+#include "proto/base/clock.h"
+
+namespace ckv::ctl::doctor {
+
+// Clocks that differ by more than this make lines of logs hard to compare.
+inline constexpr Duration kClockAheadMax = std::chrono::seconds(1);
+// Leases below this end by a pause of a host, and above that keep the dead among the living.
+inline constexpr Duration kLeaseTtlMin = std::chrono::seconds(1);
+inline constexpr Duration kLeaseTtlMax = std::chrono::seconds(30);
+
+// All of the checks below. `here` are the daemons of this machine.
+Part JudgeFleet(const FleetFacts& facts, const std::vector<HostDaemon>& here);
+
+// directory, members, holders, chunks, durable
+Checks JudgeService(const FleetFacts& facts);
+// address, data_address, names, rdma
+Checks JudgeAddresses(const FleetFacts& facts, const std::vector<HostDaemon>& here);
+// version, wire, kernel, geometry, lease
+Checks JudgeBuilds(const FleetFacts& facts);
+// clock, spin, memlock
+Checks JudgeHosts(const FleetFacts& facts);
+
+}  // namespace ckv::ctl::doctor
