@@ -44,7 +44,8 @@ void AddReplicateCommands(CLI::App& chunk, Ctl& ctl);
 void AddPartitionCommand(CLI::App& corpus, Ctl& ctl);
 // Adds `corpus load` to the noun `corpus`.
 void AddCorpusLoadCommand(CLI::App& corpus, Ctl& ctl);
-// Adds `corpus export` to it.
+// Adds `corpus list` and `corpus export` to it.
+void AddCorpusListCommand(CLI::App& corpus, Ctl& ctl);
 void AddCorpusExportCommand(CLI::App& corpus, Ctl& ctl);
 
 // Adds `corpus verify` to the noun `corpus`.

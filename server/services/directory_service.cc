@@ -199,11 +199,13 @@ grpc::Status DirectoryServiceImpl::PublishCorpus(grpc::ServerContext* context,
                                                  v1::PublishCorpusReply* reply) {
   auto corpus = FromProto(request->corpus());
   if (!corpus.ok()) return ToGrpc(corpus.status());
+  const std::string tenant = corpus->tenant, name = corpus->name;
   DirectoryState::Orphans orphans;
   const auto version =
       state_.Publish(*std::move(corpus), request->replace(), request->expected_version(), &orphans,
                      DeadlineOf(*context, clock_, kControlTimeoutMax));
   if (!version.ok()) return ToGrpc(version.status());
+  published_.Note(tenant, name, *version, clock_.Now());
   reply->set_version(*version);
   for (const ChunkPlacement& orphan : orphans) *reply->add_orphans() = ToProto(orphan);
   return grpc::Status::OK;
@@ -226,7 +228,10 @@ grpc::Status DirectoryServiceImpl::ListCorpora(grpc::ServerContext* /*context*/,
                                                v1::ListCorporaReply* reply) {
   if (auto status = CheckKey("", request->tenant()); !status.ok()) return ToGrpc(status);
   for (const auto& corpus : state_.List(request->tenant())) {
-    *reply->add_corpora() = Summarise(*corpus);
+    v1::CorpusSummary& summary = *reply->add_corpora();
+    summary = Summarise(*corpus);
+    const auto published = published_.Of(corpus->tenant, corpus->name, corpus->version);
+    if (published) summary.set_published_ago_ms(WholeMilliseconds(clock_.Now() - *published));
   }
   return grpc::Status::OK;
 }
@@ -241,6 +246,7 @@ grpc::Status DirectoryServiceImpl::DropCorpus(grpc::ServerContext* context,
   const auto corpus = state_.Drop(request->name(), request->tenant(), &orphans,
                                   DeadlineOf(*context, clock_, kControlTimeoutMax));
   if (!corpus.ok()) return ToGrpc(corpus.status());
+  published_.Forget(request->tenant(), request->name());
   *reply->mutable_corpus() = ToProto(**corpus);
   for (const ChunkPlacement& orphan : orphans) *reply->add_orphans() = ToProto(orphan);
   return grpc::Status::OK;

@@ -11,6 +11,7 @@
 #include "server/directory/directory_state.h"
 #include "server/directory/durable_directory.h"
 #include "server/edge/service_gate.h"
+#include "server/services/publish_times.h"
 
 namespace ckv {
 
@@ -75,6 +76,7 @@ class DirectoryServiceImpl final : public v1::DirectoryService::Service {
   Clock& clock_;
   DurableDirectory* const home_;
   std::function<ProcessFacts()> process_;  // may be empty
+  PublishTimes published_;
 };
 
 }  // namespace ckv

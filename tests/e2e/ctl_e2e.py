@@ -125,6 +125,13 @@ class CtlTest(unittest.TestCase):
     def test_list_show_and_locate(self):
         listed = {c["name"]: c for c in self.ctl("corpus", "list")["corpora"]}
         self.assertEqual(listed["docs"]["token_count"], 90)
+        self.assertEqual(listed["docs"]["total_row_bytes"], 90 * D_QK * 2 * LAYERS)
+        self.assertEqual([listed["docs"][key] for key in ("layers", "copies_min", "copies_max",
+                                                          "missing_count")], [LAYERS, 1, 1, 0])
+        self.assertLess(listed["docs"]["age_ms"], 600_000)
+        table = self.run_ctl("corpus", "list").stdout
+        self.assertIn("MISSING", table)
+        self.assertNotIn("VERSION", table)
         shown = self.ctl("corpus", "show", "docs")
         self.assertEqual(shown["total_row_bytes"], sum(c["bytes"] for c in shown["chunks"]))
         chunks = shown["chunks"]

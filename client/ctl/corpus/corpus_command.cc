@@ -1,4 +1,4 @@
-// ckvctl corpus list, show and drop; load and export are in files of their own.
+// ckvctl corpus show and drop; the others are in files of their own.
 
 #include <memory>
 #include <utility>
@@ -18,26 +18,6 @@ std::string HoldersOf(const ChunkPlacement& chunk) {
   for (const HolderId& holder : chunk.holders) text += (text.empty() ? "" : ",") + holder.name;
   for (const HolderId& member : chunk.leased) text += ",+" + member.name;
   return text;
-}
-
-absl::Status RunList(const Ctl& ctl) {
-  Fleet fleet(ctl.fleet, ctl.clock);
-  CKV_ASSIGN_OR_RETURN(const v1::ListCorporaReply reply, fleet.ListCorpora());
-  Json json = {{"corpora", Json::array()}};
-  Table table(
-      {{"CORPUS"}, {"TENANT"}, {"VERSION", true}, {"CHUNKS", true}, {"TOKENS", true}, {"MODEL"}});
-  for (const v1::CorpusSummary& c : reply.corpora()) {
-    table.AddRow({c.name(), c.tenant().empty() ? "-" : c.tenant(), std::to_string(c.version()),
-                  std::to_string(c.chunk_count()), std::to_string(c.token_count()), c.model()});
-    json["corpora"].push_back({{"name", c.name()},
-                               {"tenant", c.tenant()},
-                               {"version", c.version()},
-                               {"chunk_count", c.chunk_count()},
-                               {"token_count", c.token_count()},
-                               {"model", c.model()}});
-  }
-  ctl.Print(table.row_count() > 0 ? table.Render() : "no corpora\n", json);
-  return absl::OkStatus();
 }
 
 absl::Status RunShow(const Ctl& ctl, const std::string& name) {
@@ -122,9 +102,7 @@ void AddCorpusCommands(CLI::App& app, Ctl& ctl) {
   AddPartitionCommand(*corpus, ctl);
   AddVerifyCommand(*corpus, ctl);
 
-  CLI::App* list = AddVerb(*corpus, "list", "List the corpora",
-                           "  ckvctl corpus list\n  ckvctl corpus list --tenant acme -o json");
-  list->callback([&ctl] { ctl.run = [&ctl] { return RunList(ctl); }; });
+  AddCorpusListCommand(*corpus, ctl);
 
   const auto name = std::make_shared<std::string>();
   CLI::App* show =

@@ -1,0 +1,150 @@
+// ckvctl corpus list: what a tenant may read, how much it is, and whether somebody has it.
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_format.h"
+#include "client/ctl/commands.h"
+#include "client/ctl/fleet/fleet_health.h"
+#include "proto/base/status.h"
+
+namespace ckv::ctl {
+namespace {
+
+// Facts that the chunks of a corpus tell; its summary is the directory's.
+struct ListedCorpus {
+  uint32_t layers = 0;
+  uint64_t row_bytes = 0;
+  size_t copies_min = 0, copies_max = 0;  // holders of one chunk
+  uint64_t missing_count = 0;             // chunks that no registered member has
+};
+
+// "5 h", or "> 5 h" of one that is older than the directory's process, `up_ms`.
+std::string AgeText(const v1::CorpusSummary& c, std::optional<uint64_t> up_ms) {
+  const auto text = [](uint64_t ms) {
+    return FormatAge(std::chrono::milliseconds(std::min(ms, uint64_t{1} << 40)));
+  };
+  if (c.has_published_ago_ms()) return text(c.published_ago_ms());
+  return up_ms ? "> " + text(*up_ms) : "-";
+}
+
+ListedCorpus Describe(const Corpus& corpus, const absl::flat_hash_set<HolderId>& registered) {
+  ListedCorpus listed = {corpus.geometry.layers,
+                         corpus.token_count() * corpus.geometry.token_bytes()};
+  bool first = true;
+  for (const ChunkPlacement& chunk : corpus.chunks) {
+    const size_t copies = chunk.holders.size() + chunk.leased.size();
+    listed.copies_min = first ? copies : std::min(listed.copies_min, copies);
+    listed.copies_max = std::max(listed.copies_max, copies);
+    first = false;
+    const auto is_there = [&](const HolderId& id) { return registered.contains(id); };
+    if (chunk.token_count > 0 &&
+        std::none_of(chunk.holders.begin(), chunk.holders.end(), is_there) &&
+        std::none_of(chunk.leased.begin(), chunk.leased.end(), is_there)) {
+      ++listed.missing_count;
+    }
+  }
+  return listed;
+}
+
+std::string CopiesText(const ListedCorpus& listed) {
+  return listed.copies_min == listed.copies_max
+             ? std::to_string(listed.copies_max)
+             : absl::StrFormat("%d-%d", listed.copies_min, listed.copies_max);
+}
+
+// Nothing for one that was dropped meanwhile, that is not proven to be whole, or that is beyond
+// `room` chunks.
+absl::StatusOr<std::optional<ListedCorpus>> LookAt(Fleet& fleet, const v1::CorpusSummary& summary,
+                                                   const absl::flat_hash_set<HolderId>& registered,
+                                                   uint64_t& room) {
+  if (summary.chunk_count() > room) return std::nullopt;
+  room -= summary.chunk_count();
+  const absl::StatusOr<Corpus> corpus = fleet.GetCorpus(summary.name());
+  if (absl::IsNotFound(corpus.status()) || absl::IsUnavailable(corpus.status()))
+    return std::nullopt;
+  if (!corpus.ok()) return corpus.status();
+  return Describe(*corpus, registered);
+}
+
+Json ListJson(const v1::CorpusSummary& c, const std::optional<ListedCorpus>& listed,
+              std::optional<uint64_t> up_ms) {
+  Json json = {{"name", c.name()},
+               {"tenant", c.tenant()},
+               {"version", c.version()},
+               {"chunk_count", c.chunk_count()},
+               {"token_count", c.token_count()},
+               {"model", c.model()}};
+  if (c.has_published_ago_ms()) {
+    json["age_ms"] = c.published_ago_ms();
+  } else if (up_ms) {
+    json["age_ms_min"] = *up_ms;
+  }
+  if (!listed) return json;
+  json["layers"] = listed->layers;
+  json["total_row_bytes"] = listed->row_bytes;
+  json["copies_min"] = listed->copies_min;
+  json["copies_max"] = listed->copies_max;
+  json["missing_count"] = listed->missing_count;
+  return json;
+}
+
+absl::Status RunList(const Ctl& ctl) {
+  Fleet fleet(ctl.fleet, ctl.clock);
+  CKV_ASSIGN_OR_RETURN(const v1::ListCorporaReply reply, fleet.ListCorpora());
+  CKV_ASSIGN_OR_RETURN(const std::vector<Member> members, fleet.Members());
+  const absl::StatusOr<v1::DescribeDirectoryReply> home = fleet.DescribeDirectory();
+  std::optional<uint64_t> up_ms;
+  if (home.ok()) up_ms = home->started_ago_ms();
+  absl::flat_hash_set<HolderId> registered;
+  for (const Member& member : members) registered.insert(member.id);
+  // A tenant's own corpus hides a shared one of its name.
+  FleetOptions of_all = ctl.fleet;
+  of_all.tenant.clear();
+  of_all.directory = fleet.directory_address();
+  Fleet shared(std::move(of_all), ctl.clock);
+
+  Json json = {{"corpora", Json::array()}};
+  Table table({{"CORPUS"},
+               {"TENANT"},
+               {"CHUNKS", true},
+               {"TOKENS", true},
+               {"BYTES", true},
+               {"LAYERS", true},
+               {"COPIES", true},
+               {"MISSING", true},
+               {"AGE", true},
+               {"MODEL"}});
+  uint64_t room = kStatusChunkCountMax;
+  for (const v1::CorpusSummary& c : reply.corpora()) {
+    CKV_ASSIGN_OR_RETURN(const std::optional<ListedCorpus> listed,
+                         LookAt(c.tenant().empty() ? shared : fleet, c, registered, room));
+    table.AddRow({c.name(), c.tenant().empty() ? "-" : c.tenant(), std::to_string(c.chunk_count()),
+                  std::to_string(c.token_count()), listed ? FormatBytes(listed->row_bytes) : "-",
+                  listed ? std::to_string(listed->layers) : "-", listed ? CopiesText(*listed) : "-",
+                  listed ? std::to_string(listed->missing_count) : "-", AgeText(c, up_ms),
+                  c.model()});
+    json["corpora"].push_back(ListJson(c, listed, up_ms));
+  }
+  ctl.Print(table.row_count() > 0 ? table.Render() : "no corpora\n", json);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddCorpusListCommand(CLI::App& corpus, Ctl& ctl) {
+  CLI::App* list = AddVerb(
+      corpus, "list", "List the corpora",
+      "  ckvctl corpus list\n  ckvctl corpus list --tenant acme -o json\n\n"
+      "BYTES are the rows of one copy. COPIES are holders of a chunk, the fewest and the most.\n"
+      "MISSING counts chunks that no registered member has. AGE is the time since this version of\n"
+      "the corpus was published, as far as the directory's process saw it: > 5 h is before its\n"
+      "start. ckvctl corpus show names the version.");
+  list->callback([&ctl] { ctl.run = [&ctl] { return RunList(ctl); }; });
+}
+
+}  // namespace ckv::ctl
