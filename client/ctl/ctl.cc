@@ -53,12 +53,16 @@ void AddGlobalOptions(CLI::App& app, Ctl& ctl, uint32_t& timeout_ms, std::string
       ->envname("CKV_DIRECTORY")
       ->check(HostPort())
       ->type_name("HOST:PORT");
-  app.add_option("--tenant", ctl.fleet.tenant, "Tenant whose corpora are meant (default: shared)");
+  app.add_option("--tenant", ctl.fleet.tenant,
+                 "Tenant whose corpora are meant, beside the shared ones that everybody sees "
+                 "(default: those alone). A name, not a credential")
+      ->type_name("NAME");
   AddTimeout(app, "--rpc-timeout", timeout_ms, "Limit of each control call");
   app.add_option("--wait", wait,
                  "Wait this long, like 5s, for the requester and the directory to serve (default: "
                  "not at all)")
-      ->check(TimeSpan());
+      ->check(TimeSpan())
+      ->type_name("TIME");
   const std::vector<std::string> formats = {"table", "json"};
   app.add_option("-o,--output", output, "How a result and an error are written (default: table)")
       ->check(OneOf(formats))
@@ -95,13 +99,14 @@ void TellUnknown(const CLI::App& app, std::ostream& err) {
   err << "\n";
 }
 
-// CLI11 shows the C++ type of a number.
-void NameNumbers(CLI::App& app) {
+// CLI11 shows the C++ type of a value.
+void NameValues(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
     const std::string type = option->get_type_name();
     if (type == "UINT" || type == "INT") option->type_name("N");
+    if (option->get_positional()) option->type_name("");  // its name says it
   }
-  for (CLI::App* verb : app.get_subcommands([](CLI::App*) { return true; })) NameNumbers(*verb);
+  for (CLI::App* verb : app.get_subcommands([](CLI::App*) { return true; })) NameValues(*verb);
 }
 
 // Whether errors of this command line are to be JSON, for when it does not parse.
@@ -133,6 +138,19 @@ void TellError(const Ctl& ctl, absl::StatusCode code, const std::string& message
                             {"message", lines.empty() ? "" : lines.front()},
                             {"hints", hints},
                             {"exit_code", exit_code}}}});
+}
+
+// ckvd has variables of its own, so one that is like none of these is not judged here.
+void WarnOfVariables(const Ctl& ctl) {
+  const std::vector<std::string> known = {"CKV_REQUESTER", "CKV_DIRECTORY"};
+  for (const std::string& name : ctl.variables) {
+    const auto is_of_ckvd = [&](const std::string& one) { return name.starts_with(one); };
+    if (!name.starts_with("CKV_") || std::any_of(known.begin(), known.end(), is_of_ckvd)) continue;
+    const std::string_view nearest = NearestWord(name, known);
+    if (nearest.empty()) continue;
+    ctl.Note(absl::StrFormat("ckvctl: warning: %s: unknown variable, ignored; did you mean %s?",
+                             Printable(name), nearest));
+  }
 }
 
 // Only --help and --version are a "parse error" with exit code 0; CLI11's other codes are its own
@@ -197,7 +215,7 @@ void BuildCommandLine(CLI::App& app, Ctl& ctl, GlobalValues& values) {
   AddDoctorCommand(app, ctl);
   AddTopCommand(app, ctl);
   AddVersionCommand(app, ctl);
-  NameNumbers(app);
+  NameValues(app);
 }
 
 int RunCtl(Ctl& ctl, std::vector<std::string> arguments) {
@@ -216,6 +234,7 @@ int RunCtl(Ctl& ctl, std::vector<std::string> arguments) {
   ctl.fleet.wait = TimeSpanOf(values.wait);
   ctl.format = values.output == "json" ? OutputFormat::kJson : OutputFormat::kTable;
   CKV_CHECK(ctl.run != nullptr);
+  WarnOfVariables(ctl);
   const auto tell = [&ctl](const absl::Status& status) {
     if (status.ok()) return;
     TellError(ctl, status.code(), std::string(status.message()), ExitCodeFor(status));

@@ -25,6 +25,7 @@ struct Ctl {
   std::ostream* err = nullptr;
   int err_terminal_fd = -1;  // the terminal that `err` writes to, or -1 if it is none
   bool out_is_terminal = false;
+  std::vector<std::string> variables;  // the names of those that are set, to find mistyped ones
   // Set by --watch: how often the command runs. If 0, once.
   Duration watch{0};
   uint64_t watch_count_max = 0;  // runs, for tests; if 0, without end

@@ -32,7 +32,7 @@ PageOption OptionOf(const CLI::Option& option) {
   for (const std::string& name : option.get_lnames()) page.names.push_back("--" + name);
   if (page.names.empty()) page.names.push_back(option.get_name(/*positional=*/true));
   if (option.get_items_expected_max() > 0) {
-    page.value = option.get_type_name().empty() ? "TEXT" : option.get_type_name();
+    page.value = option.get_type_name();  // empty for a positional
     page.choices = ChoicesOf(page.value);
   }
   page.help = option.get_description();

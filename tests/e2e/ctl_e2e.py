@@ -113,6 +113,27 @@ class CtlTest(unittest.TestCase):
         self.assertEqual((dropped["warnings"], dropped["chunks_dropped"]), ([], 4))
         self.attend(0)
 
+    def test_stdin_is_a_file_called_dash(self):
+        def load(text, *arguments):
+            env = {k: v for k, v in os.environ.items() if not k.startswith("CKV_")}
+            env["CKV_REQUESTER"] = self.fleet.requester
+            return subprocess.run([PROGRAMS.ckvctl, "corpus", "load", "piped", "-", *arguments],
+                                  env=env, timeout=120, input=text, capture_output=True, text=True,
+                                  check=False)
+        done = load("[1,2,3]\n[4,5]\n", "--jsonl", "--cut", "document", "-o", "json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        report = json.loads(done.stdout)
+        self.assertEqual((report["chunk_count"], report["token_count"]), (2, 5))
+        self.ctl("corpus", "drop", "piped")
+        done = load("a text", "--text", "-o", "json")
+        self.assertEqual(json.loads(done.stdout)["token_count"], 6)
+        self.ctl("corpus", "drop", "piped")
+        for arguments, why in (([], "say --jsonl or --text"), (["-", "--jsonl"], "read once"),
+                               (["--jsonl"], "/dev/stdin:1: ")):
+            done = load("not json\n", *arguments)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(why, done.stderr)
+
     def test_dry_run_puts_nothing(self):
         report = self.load("dry", "--dry-run")
         # They are docs' chunks, and there.

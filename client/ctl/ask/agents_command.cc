@@ -264,11 +264,15 @@ void AddAgentsCommands(CLI::App& app, Ctl& ctl) {
               "  ckvctl agents run --corpus gpl --no-check --count 16 --tokens 32 -o json\n"
               "  ckvctl agents run --corpus gpl --no-check --policy auto\n"
               "  ckvctl agents run --corpus gpl --text GPL-3 --prompts questions.txt --wire bf16");
-  verb->add_option("--corpus", options->corpus, "A corpus made by corpus load --text")->required();
-  verb->add_option("--text", options->text, "The text it was loaded from, for the comparison");
+  verb->add_option("--corpus", options->corpus, "A corpus made by corpus load --text")
+      ->required()
+      ->type_name("NAME");
+  verb->add_option("--text", options->text, "The text it was loaded from, for the comparison")
+      ->type_name("FILE");
   verb->add_option("--max-tokens", options->max_tokens, "Take only so many tokens of the text")
       ->check(InRange(1u, kChunkTokenCountMax));
-  verb->add_option("--prompts", options->prompts, "A file with a prompt a line, used in turn");
+  verb->add_option("--prompts", options->prompts, "A file with a prompt a line, used in turn")
+      ->type_name("FILE");
   verb->add_option("--count", options->count, "Agents that decode at once")
       ->capture_default_str()
       ->check(InRange(1u, kAgentCountMax));

@@ -250,14 +250,18 @@ void AddAttendCommand(CLI::App& app, Ctl& ctl) {
       "Files: queries have tensor q [M, d_qk] BF16 or F32; a selection has indices [M, k] I32, -1\n"
       "skipped, counting rows over the chosen chunks in order; the result has o [M, d_v], m [M]\n"
       "and l [M], F32 (natural log, the softmax scale in m).");
-  verb->add_option("--corpus", options->corpus, "The corpus")->required();
-  verb->add_option("--chunks", options->chunks, kChunksHelp)->check(NotEmpty());
+  verb->add_option("--corpus", options->corpus, "The corpus")->required()->type_name("NAME");
+  verb->add_option("--chunks", options->chunks, kChunksHelp)->check(NotEmpty())->type_name("LIST");
   verb->add_option("--layer", options->layer, "The layer, counted from 0")
       ->required()
       ->check(WholeNumber());
-  verb->add_option("--queries", options->queries, "safetensors file with q")->required();
-  verb->add_option("--select", options->select, "safetensors file with indices");
-  verb->add_option("--out", options->out, "safetensors file to write")->required();
+  verb->add_option("--queries", options->queries, "safetensors file with q")
+      ->required()
+      ->type_name("FILE");
+  verb->add_option("--select", options->select, "safetensors file with indices")->type_name("FILE");
+  verb->add_option("--out", options->out, "safetensors file to write")
+      ->required()
+      ->type_name("FILE");
   verb->add_option("--offset", options->offset,
                    "Positions by which the chunks stand after their canonical place")
       ->check(CLI::Range(-kOffsetMax, kOffsetMax).description(""));

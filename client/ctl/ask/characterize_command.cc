@@ -420,7 +420,8 @@ void AddCharacterizeCommands(CLI::App& app, Ctl& ctl) {
       "requester runs. Puts a corpus of 50 to 280 MB on that holder, and 2.4 MB on each, and "
       "drops it\n"
       "again, also when interrupted. A killed one leaves it: ckvctl corpus drop trial-...");
-  calibrate->add_option("--profile", calibration->profile, "Write the constants to this file");
+  calibrate->add_option("--profile", calibration->profile, "Write the constants to this file")
+      ->type_name("FILE");
   AddFabrics(*calibrate, *calibration);
   calibrate->callback([&ctl, calibration] {
     ctl.run = [&ctl, calibration] { return RunCalibrate(ctl, *calibration); };

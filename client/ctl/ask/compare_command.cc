@@ -200,9 +200,12 @@ void AddCompareCommand(CLI::App& agents, Ctl& ctl) {
       "a few. They run one\nafter another in this process. Each policy and round has a "
       "requester of its own, so no rows\nare near at its start. MEMORY is what its near "
       "store has taken at the end, mapped rows\nincluded.");
-  verb->add_option("--corpus", options->corpus, "A corpus made by corpus load --text")->required();
+  verb->add_option("--corpus", options->corpus, "A corpus made by corpus load --text")
+      ->required()
+      ->type_name("NAME");
   verb->add_option("--text", options->text, "The text it was loaded from, to check the tokens")
-      ->required();
+      ->required()
+      ->type_name("FILE");
   verb->add_option("--policy", options->policies,
                    "Policies, with commas: route sends every query to holders; near pulls all rows "
                    "first; auto decides by itself (default: all)")

@@ -276,8 +276,10 @@ void AddExplainCommand(CLI::App& app, Ctl& ctl) {
       "The table has a line for each holder and group; copies are among them.\n\n"
       "It compares time, from costs that were measured; the table of ckvctl agents run compares\n"
       "bytes, so the two may favour different ones.");
-  verb->add_option("--corpus", options->corpus, "The corpus")->required();
-  verb->add_option("--chunks,--chunk", options->chunks, kChunksHelp)->check(NotEmpty());
+  verb->add_option("--corpus", options->corpus, "The corpus")->required()->type_name("NAME");
+  verb->add_option("--chunks,--chunk", options->chunks, kChunksHelp)
+      ->check(NotEmpty())
+      ->type_name("LIST");
   verb->add_option("--mq", options->query_rows, "Query rows of a layer: tokens x heads")
       ->capture_default_str()
       ->check(InRange(1u, kAttendRowCountMax));

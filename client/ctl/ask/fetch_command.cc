@@ -189,9 +189,11 @@ void AddFetchCommand(CLI::App& app, Ctl& ctl) {
       "File: layers.{i}.ckv [T, row] and the metadata of a row file (ckvctl corpus load --help).\n"
       "token_ids [T] I32 is not among them, since holders do not give token ids back: add it\n"
       "before corpus load takes the file.");
-  verb->add_option("--corpus", options->corpus, "The corpus")->required();
-  verb->add_option("--chunks", options->chunks, kChunksHelp)->check(NotEmpty());
-  verb->add_option("--out", options->out, "safetensors file to write")->required();
+  verb->add_option("--corpus", options->corpus, "The corpus")->required()->type_name("NAME");
+  verb->add_option("--chunks", options->chunks, kChunksHelp)->check(NotEmpty())->type_name("LIST");
+  verb->add_option("--out", options->out, "safetensors file to write")
+      ->required()
+      ->type_name("FILE");
   verb->add_option("--position", options->position,
                    "Rotate the rows to stand from this position on (default: canonical)")
       ->check(WholeNumber());

@@ -262,8 +262,10 @@ void AddCorpusExportCommand(CLI::App& corpus, Ctl& ctl) {
       "whole. Exit code 9: no holder has a chunk any more. Exit code 4: one that may have it is\n"
       "not there.");
   verb->add_option("NAME", options->corpus, "The corpus")->required();
-  verb->add_option("--out", options->out, "safetensors file to write")->required();
-  verb->add_option("--chunks", options->chunks, kChunksHelp)->check(NotEmpty());
+  verb->add_option("--out", options->out, "safetensors file to write")
+      ->required()
+      ->type_name("FILE");
+  verb->add_option("--chunks", options->chunks, kChunksHelp)->check(NotEmpty())->type_name("LIST");
   verb->callback(
       [&ctl, options] { ctl.run = [&ctl, options] { return RunExport(ctl, *options); }; });
 }

@@ -26,6 +26,7 @@
 namespace ckv::ctl {
 namespace {
 
+constexpr std::string_view kStdin = "-", kStdinPath = "/dev/stdin";
 constexpr uint32_t kPrefillChunkTokens = 1024;
 // Rows come as long as their files are; one chunk would be one holder's.
 constexpr uint32_t kRowChunkTokens = 2048;
@@ -37,6 +38,7 @@ constexpr char kExamples[] =
     "  ckvctl corpus load gpl /usr/share/common-licenses/GPL-3 --text --max-tokens 8192\n"
     "  ckvctl corpus load notes notes.jsonl --cut document --standalone\n"
     "  ckvctl corpus load docs rows.safetensors --replace --dry-run   # what would be sent\n"
+    "  pdftotext manual.pdf - | ckvctl corpus load manual - --text    # - is stdin\n"
     "\n"
     "A FILE is, all of one kind:\n"
     "  rows          safetensors, with nothing else in it:\n"
@@ -52,6 +54,7 @@ constexpr char kExamples[] =
     "  FILE.jsonl    a document a line: [ids] or {\"token_ids\": [ids]}, which the reference "
     "engine\n"
     "                prefills, so ids from 0 to 255; --text: texts, a token a byte\n"
+    "  -             stdin, with --jsonl or --text\n"
     "\n"
     "--cut says where chunks end:\n"
     "  fixed         every --chunk-tokens tokens\n"
@@ -113,11 +116,22 @@ absl::StatusOr<InputKind> KindOf(const LoadOptions& options) {
                  : "files of one kind at a time: all .jsonl, or none");
 }
 
+// A pipe is read once, from its beginning to its end. Rows are mapped, and read chunk by chunk.
+absl::Status CheckStdin(const LoadOptions& options, InputKind kind) {
+  const auto count = std::count(options.files.begin(), options.files.end(), kStdin);
+  if (count > 1) return absl::InvalidArgumentError("-: stdin can be read once");
+  if (count == 0 || kind == InputKind::kText || kind == InputKind::kTokens) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "-: stdin has lines of token ids or a text: say --jsonl or --text\n  rows are read chunk by "
+      "chunk, so they need a file that can be mapped");
+}
+
 absl::Status CheckOptions(const LoadOptions& options, InputKind kind) {
   // Refuses before the prefill what the directory would refuse at the end.
   if (options.name.empty()) return absl::InvalidArgumentError("NAME: a corpus needs a name");
   CKV_RETURN_IF_ERROR(ValidateName("NAME", options.name));
   CKV_RETURN_IF_ERROR(ValidateCut(options.cut));
+  CKV_RETURN_IF_ERROR(CheckStdin(options, kind));
   const NpyOptions& npy = options.npy;
   if (kind != InputKind::kNpy && (!npy.dtype.empty() || !npy.geometry.empty() ||
                                   !npy.token_ids.empty() || npy.base_position != 0)) {
@@ -136,11 +150,12 @@ absl::Status CheckOptions(const LoadOptions& options, InputKind kind) {
 absl::StatusOr<std::unique_ptr<ChunkSource>> Prefill(const Ctl& ctl, const LoadOptions& options,
                                                      InputKind kind) {
   CKV_ASSIGN_OR_RETURN(std::shared_ptr<const Engine> engine, ReferenceEngine::Create({}));
-  CKV_ASSIGN_OR_RETURN(
-      TokenDocuments documents,
-      kind == InputKind::kText
-          ? ReadTexts(options.files, options.max_tokens)
-          : ReadTokenLines(options.files, engine->vocabulary(), options.max_tokens));
+  std::vector<std::string> files = options.files;
+  std::replace(files.begin(), files.end(), std::string(kStdin), std::string(kStdinPath));
+  CKV_ASSIGN_OR_RETURN(TokenDocuments documents,
+                       kind == InputKind::kText
+                           ? ReadTexts(files, options.max_tokens)
+                           : ReadTokenLines(files, engine->vocabulary(), options.max_tokens));
   CutOptions cut = options.cut;
   if (cut.policy == CutPolicy::kFixed && cut.chunk_tokens == 0) {
     cut.chunk_tokens = kPrefillChunkTokens;
@@ -294,11 +309,13 @@ void AddInputOptions(CLI::App& verb, LoadOptions& options) {
       ->type_name("bf16|f16|f32|fp8_ds_mla")
       ->check(OneOf({"bf16", "f16", "f32", "fp8_ds_mla"}));
   verb.add_option(
-      "--geometry", options.npy.geometry,
-      "Geometry of a .npy file: a JSON file with the keys model, revision, layers, d_qk, d_v, "
-      "d_rope, dtype (bf16 or fp8_ds_mla), rope_style, rope_theta, softmax_scale, yarn");
+          "--geometry", options.npy.geometry,
+          "Geometry of a .npy file: a JSON file with the keys model, revision, layers, d_qk, d_v, "
+          "d_rope, dtype (bf16 or fp8_ds_mla), rope_style, rope_theta, softmax_scale, yarn")
+      ->type_name("FILE");
   verb.add_option("--token-ids", options.npy.token_ids,
-                  "Token ids of a .npy file: a .npy file of i4 or i8 [T]");
+                  "Token ids of a .npy file: a .npy file of i4 or i8 [T]")
+      ->type_name("FILE");
   verb.add_option("--base-position", options.npy.base_position,
                   "Position of the first token of a .npy file (default: 0)")
       ->check(WholeNumber());

@@ -183,7 +183,7 @@ absl::Status RunPin(const Ctl& ctl, const PinOptions& options, bool unpin) {
 
 void AddChunkOptions(CLI::App& verb, LocateOptions& options) {
   verb.add_option("ID", options.id, "The chunk's id, or the first 4 or more of its digits");
-  verb.add_option("--corpus", options.corpus, "Look in this corpus only");
+  verb.add_option("--corpus", options.corpus, "Look in this corpus only")->type_name("NAME");
   verb.add_option("--ordinal", options.ordinal, "The chunk with this ordinal in --corpus")
       ->check(WholeNumber());
 }
@@ -199,7 +199,7 @@ void AddPinCommands(CLI::App& chunk, Ctl& ctl) {
   AddChunkOptions(*pin, options->chunk);
   pin->add_option("--for", options->time, "How long (default: until it is unpinned)")
       ->check(TimeSpan())
-      ->type_name("SPAN");
+      ->type_name("TIME");
   pin->callback([&ctl, options] {
     ctl.run = [&ctl, options] { return RunPin(ctl, *options, /*unpin=*/false); };
   });

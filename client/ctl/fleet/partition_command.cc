@@ -279,6 +279,7 @@ void AddPartitionCommand(CLI::App& corpus, Ctl& ctl) {
       ->check(InRange(1u, kReplicaCountMax));
   verb->add_option("--weights", options->weights,
                    "Shares of holders, like h0=2,h1=0.5 (default: 1 each; 0 empties one)")
+      ->type_name("HOLDER=SHARE")
       ->delimiter(',');
   verb->add_flag("--dry-run", options->dry_run, "Only print the plan");
   verb->callback(

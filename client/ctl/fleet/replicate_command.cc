@@ -94,7 +94,7 @@ void AddOptions(CLI::App& verb, ReplicateOptions& options) {
       ->required()
       ->check(HostPort())
       ->type_name("HOST:PORT");
-  verb.add_option("--chunks", options.chunks, kChunksHelp)->check(NotEmpty());
+  verb.add_option("--chunks", options.chunks, kChunksHelp)->check(NotEmpty())->type_name("LIST");
   AddTimeout(verb, "--timeout", options.timeout_ms, "Limit of the whole call");
 }
 

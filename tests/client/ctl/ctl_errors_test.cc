@@ -88,6 +88,35 @@ TEST(CtlErrors, ACommandLineThatDoesNotParseIsJsonToo) {
   EXPECT_THAT(Told({"helth"}).err, Not(HasSubstr("{")));
 }
 
+TEST(CtlVariables, OneThatIsMistypedIsNamed) {
+  const auto told = [](const std::string& name) {
+    std::ostringstream out, err;
+    Ctl ctl;
+    ctl.out = &out;
+    ctl.err = &err;
+    ctl.variables = {"PATH", name};
+    EXPECT_EQ(RunCtl(ctl, {"version"}), 0);
+    return err.str();
+  };
+  EXPECT_THAT(told("CKV_REQESTER"), HasSubstr("did you mean CKV_REQUESTER?"));
+  EXPECT_THAT(told("CKV_DIRECTRY"), HasSubstr("did you mean CKV_DIRECTORY?"));
+  // ckvd's own, and right ones.
+  for (const char* name : {"CKV_DIRECTORY", "CKV_DIRECTORY_PATH", "CKV_REQUESTER_PROFILE",
+                           "CKV_STORE_CAPACITY", "CKV_CONFIG", "CKV_LISTEN"}) {
+    EXPECT_EQ(told(name), "") << name;
+  }
+}
+
+TEST(CtlAges, HaveOneUnit) {
+  using std::chrono::hours, std::chrono::minutes, std::chrono::seconds;
+  EXPECT_EQ(FormatAge(seconds(-3)), "0 s");
+  EXPECT_EQ(FormatAge(seconds(119)), "119 s");
+  EXPECT_EQ(FormatAge(minutes(2)), "2 min");
+  EXPECT_EQ(FormatAge(minutes(119)), "119 min");
+  EXPECT_EQ(FormatAge(hours(47)), "47 h");
+  EXPECT_EQ(FormatAge(hours(24 * 12)), "12 d");
+}
+
 TEST(CtlTimes, HaveOneGrammar) {
   EXPECT_THAT(Told({"corpus", "list", "--rpc-timeout", "5"}).err,
               HasSubstr("'5' is no length of time: like 250ms"));

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "client/ctl/commands.h"
 #include "client/ctl/ctl.h"
 #include "client/ctl/interrupt.h"
 #include "client/ctl/progress.h"
@@ -114,6 +115,30 @@ TEST(RunCtl, AMistypedWordBringsTheNearestOne) {
   // Nothing else is missing here.
   EXPECT_THAT(ErrorOf({"status", "--directry", "h:1"}), HasSubstr("did you mean --directory?"));
   EXPECT_THAT(ErrorOf({"frobnicate"}), Not(HasSubstr("did you mean")));
+}
+
+// The values of all options, of `app` and of its verbs.
+void ExpectNamedValues(const CLI::App& app, const std::string& path) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string type = option->get_type_name();
+    for (const char* word : {"TEXT", "UINT", "INT", "FLOAT", "SPAN", "BOOLEAN"}) {
+      EXPECT_EQ(type.find(word), std::string::npos)
+          << path << " " << option->get_name(true) << " takes a " << type;
+    }
+    if (!option->get_positional() && option->get_items_expected_max() > 0) {
+      EXPECT_NE(type, "") << path << " " << option->get_name();
+    }
+  }
+  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; }))
+    ExpectNamedValues(*verb, path + " " + verb->get_name());
+}
+
+TEST(RunCtl, HelpSaysWhatEachValueIs) {
+  Ctl ctl;
+  GlobalValues values;
+  CLI::App app;
+  BuildCommandLine(app, ctl, values);
+  ExpectNamedValues(app, "ckvctl");
 }
 
 TEST(RunCtl, HelpSpeaksNoCxx) {
