@@ -3,7 +3,6 @@
 
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -15,6 +14,7 @@
 #include "attention/grade.h"
 #include "attention/partial.h"
 #include "proto/base/clock.h"
+#include "proto/base/trace_context.h"
 #include "proto/corpus.h"
 #include "proto/geometry.h"
 #include "proto/kernel_target.h"
@@ -89,8 +89,8 @@ struct LayerCall {
   Grade grade = Grade::kDefault;
   // As in AttendCall.
   bool allow_approximate = false;
-  // Names the call. It travels with every frame; zero names nothing.
-  std::array<uint8_t, 16> trace_id = {};
+  // Names the call. It travels with every frame, and is in the text of an error.
+  TraceContext trace = {};
   Instant deadline = kInstantMax;
 };
 
@@ -114,6 +114,7 @@ struct AttendCall {
   // Allows a holder whose exact rows are on disk to answer from fp8 copies in memory, if it has
   // them. The report says whether one did. Otherwise an answer is exact or an error.
   bool allow_approximate = false;
+  TraceContext trace = {};  // as in LayerCall
   Instant deadline = kInstantMax;
 };
 
@@ -171,6 +172,7 @@ struct FetchCall {
   std::optional<uint64_t> position;
   // The slice of each row to fetch. With a position, it holds all of the RoPE band or none of it.
   ColumnRange columns;
+  TraceContext trace = {};  // as in LayerCall
   Instant deadline = kInstantMax;
 };
 
@@ -186,6 +188,7 @@ struct SelectionCall {
   uint32_t layer_begin = 0;
   std::span<const std::span<const int32_t>> indices;
   ColumnRange columns;
+  TraceContext trace = {};  // as in LayerCall
   Instant deadline = kInstantMax;
 };
 // Rows of one layer of one chunk: rows[i] answers the layer's index number ordinals[i].

@@ -120,7 +120,7 @@ struct Requester::State {
       shown = context.fetcher.shown();
       return AttemptResult{std::move(status), !refused};
     };
-    return by.Run(call.corpus.get(), call.deadline, fetch);
+    return by.Run(call.corpus.get(), call.deadline, fetch, call.trace);
   }
 
   absl::StatusOr<MappedChunk> Map(const MapCall& call, Attempts& by) {
@@ -228,7 +228,7 @@ struct Requester::State {
       return AttemptResult{context.fetcher.FetchOn(fetch.canonical(), from, spans, take)};
     };
     const FetchCall& call = fetch.canonical();
-    return attempts.Run(call.corpus.get(), call.deadline, attempt);
+    return attempts.Run(call.corpus.get(), call.deadline, attempt, call.trace);
   }
 
   Clock* const clock;
@@ -301,10 +301,11 @@ absl::Status Requester::Attend(const AttendCall& call, AttendRoom room, AttendRe
                              .wire = call.wire,
                              .grade = call.grade,
                              .allow_approximate = call.allow_approximate,
+                             .trace = call.trace,
                              .deadline = call.deadline};
     return {context.router.Attend(route, checked_room, report)};
   };
-  return state_->attempts.Run(call.corpus.get(), call.deadline, attend);
+  return state_->attempts.Run(call.corpus.get(), call.deadline, attend, call.trace);
 }
 
 absl::StatusOr<Context> Requester::Open(const ContextSpec& spec, Instant deadline) {
@@ -331,13 +332,14 @@ absl::Status Requester::Attend(const LayerCall& call, const PartialView& out,
     LayerCallSegments::ForEachCorpus(call, visit);
   };
   bool again = false;
-  return state_->attempts.Run(corpora, call.deadline, [&](CallContext& context) -> AttemptResult {
+  const auto attend = [&](CallContext& context) -> AttemptResult {
     const auto route = context.segments.Take(call, std::exchange(again, true));
     if (!route.ok()) return {route.status()};
     absl::Status status = context.router.Attend(*route, room, report);
     context.segments.Clear();
     return {std::move(status)};
-  });
+  };
+  return state_->attempts.Run(corpora, call.deadline, attend, call.trace);
 }
 
 absl::Status Requester::Attend(const Context& context, uint32_t layer, const QueryView& q,
@@ -402,7 +404,7 @@ absl::Status Requester::FetchSelection(const SelectionCall& call,
     return AttemptResult{std::move(status), !refused};
   };
   return state_->Timed(state_->counters.fetch, [&] {
-    return state_->attempts.Run(call.corpus.get(), call.deadline, fetch);
+    return state_->attempts.Run(call.corpus.get(), call.deadline, fetch, call.trace);
   });
 }
 

@@ -92,6 +92,9 @@ absl::Status CheckReserved(const RequestHeader& header) {
   };
   if (!zero(header.reserved) || header.reserved_word != 0 || !zero(header.reserved_end))
     return absl::InvalidArgumentError("request: a reserved field is not zero");
+  if (header.sampled > 1) {
+    return absl::InvalidArgumentError(absl::StrFormat("request: sampled %d", header.sampled));
+  }
   const bool has_grade = header.kind == WireKind::kAttend && header.version != 4;
   if (header.grade <= (has_grade ? WireGrade::kFast : WireGrade::kExact)) return absl::OkStatus();
   return absl::InvalidArgumentError(

@@ -33,6 +33,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "proto/base/trace_context.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
 #include "proto/kernel_target.h"
@@ -96,11 +97,24 @@ struct RequestHeader {
   WireGrade grade = WireGrade::kExact;
   uint8_t reserved[3] = {};    // zero
   uint32_t reserved_word = 0;  // zero; in version 4 the checksum stands here and ends the header
-  std::array<uint8_t, 16> trace_id = {};  // the caller's, for logs; zero if there is none
-  uint32_t reserved_end[3] = {};          // zero
-  uint32_t checksum = 0;                  // low half of XXH3-64 of the bytes before it
+  // The trace of the call (proto/base/trace_context.h), for logs and spans. All are zero if it has
+  // none.
+  TraceId trace_id = {};
+  SpanId span_id = {};
+  uint8_t sampled = 0;           // 0 or 1
+  uint8_t reserved_end[3] = {};  // zero
+  uint32_t checksum = 0;         // low half of XXH3-64 of the bytes before it
 };
 static_assert(sizeof(RequestHeader) == 96 && std::is_trivially_copyable_v<RequestHeader>);
+
+inline TraceContext TraceOf(const RequestHeader& header) {
+  return {header.trace_id, header.span_id, header.sampled != 0};
+}
+inline void SetTrace(const TraceContext& trace, RequestHeader& header) {
+  header.trace_id = trace.trace_id;
+  header.span_id = trace.span_id;
+  header.sampled = trace.sampled ? 1 : 0;
+}
 
 // Returns the bytes of a request's header; the body begins behind them.
 constexpr size_t RequestHeaderBytes(uint16_t version) {

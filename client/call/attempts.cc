@@ -7,21 +7,23 @@
 
 namespace ckv {
 
-absl::Status Attempts::Run(Corpora corpora, Instant deadline, Attempt attempt) {
+absl::Status Attempts::Run(Corpora corpora, Instant deadline, Attempt attempt,
+                           const TraceContext& trace) {
   budget_.Earn();
   for (int retry = 0;; ++retry) {
     AttemptResult result;
     {
       // Given back before a wait: others may use it meanwhile.
       auto context = pool_->Take(deadline);
-      if (!context.ok()) return context.status();
+      if (!context.ok()) return WithTrace(context.status(), trace);
       (*context)->links.BeginCall();
       do {
         result = attempt(**context);
-      } while (Cure(**context, corpora, deadline, result));
+        if (result.status.ok()) return absl::OkStatus();
+      } while (Cure(**context, corpora, deadline, result, trace));
     }
-    const std::optional<Instant> again = RetryAt(result, retry, deadline);
-    if (!again) return std::move(result.status);
+    const std::optional<Instant> again = RetryAt(result, retry, deadline, trace);
+    if (!again) return WithTrace(result.status, trace);
     clock_->WaitUntil(*again);
   }
 }
@@ -32,7 +34,8 @@ void Attempts::Begin(CallContext& context) {
 }
 
 bool Attempts::Cure(CallContext& context, Corpora corpora, Instant deadline,
-                    const AttemptResult& result) {
+                    const AttemptResult& result, const TraceContext& trace) {
+  const ScopedTrace scope(trace);
   const NextAct act = NextActFor(result.status);
   if (act == NextAct::kNone) return false;
   const bool may_repeat = result.repeatable && clock_->Now() < deadline;
@@ -54,7 +57,8 @@ bool Attempts::Cure(CallContext& context, Corpora corpora, Instant deadline,
 }
 
 std::optional<Instant> Attempts::RetryAt(const AttemptResult& result, int retry_count,
-                                         Instant deadline) {
+                                         Instant deadline, const TraceContext& trace) {
+  const ScopedTrace scope(trace);
   if (NextActFor(result.status) != NextAct::kRetryLater || !result.repeatable ||
       retry_count >= kRetryCountMax) {
     return std::nullopt;

@@ -11,6 +11,7 @@
 #include "client/holders/directory_view.h"
 #include "client/holders/retry.h"
 #include "proto/base/clock.h"
+#include "proto/base/trace_context.h"
 #include "proto/corpus.h"
 
 namespace ckv {
@@ -43,20 +44,25 @@ class Attempts {
   // Takes a call context and runs `attempt` until it succeeds or the policy ends it. Returns the
   // last status. If the error casts doubt on a corpus, the directory is asked about it before its
   // next use.
+  // Errors, and lines of the log about them, name `trace` if it is set.
   //   DeadlineExceeded, ResourceExhausted  also as CallContextPool::Take.
-  absl::Status Run(Corpora corpora, Instant deadline, Attempt attempt);
+  absl::Status Run(Corpora corpora, Instant deadline, Attempt attempt,
+                   const TraceContext& trace = {});
   // The same for a call over one corpus.
-  absl::Status Run(const Corpus* corpus, Instant deadline, Attempt attempt) {
+  absl::Status Run(const Corpus* corpus, Instant deadline, Attempt attempt,
+                   const TraceContext& trace = {}) {
     return Run([corpus](absl::FunctionRef<void(const Corpus&)> visit) { visit(*corpus); }, deadline,
-               attempt);
+               attempt, trace);
   }
 
   // The same, step by step, for calls that do not wait here. Begin once; after an attempt failed,
   // Cure says whether to try again at once, and RetryAt whether to try again later.
   void Begin(CallContext& context);
-  bool Cure(CallContext& context, Corpora corpora, Instant deadline, const AttemptResult& result);
+  bool Cure(CallContext& context, Corpora corpora, Instant deadline, const AttemptResult& result,
+            const TraceContext& trace = {});
   // Returns when to try again, or nothing if the call has failed. `retry_count` retries were made.
-  std::optional<Instant> RetryAt(const AttemptResult& result, int retry_count, Instant deadline);
+  std::optional<Instant> RetryAt(const AttemptResult& result, int retry_count, Instant deadline,
+                                 const TraceContext& trace = {});
 
  private:
   Clock* const clock_;

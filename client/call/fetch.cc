@@ -63,6 +63,7 @@ absl::Status Fetcher::FetchSelection(const SelectionCall& call, SelectionSink si
   range.layer_end =
       call.layer_begin + static_cast<uint32_t>(std::min<size_t>(call.indices.size(), UINT16_MAX));
   range.columns = call.columns;
+  range.trace = call.trace;
   range.deadline = call.deadline;
   CKV_RETURN_IF_ERROR(Begin(range, shown));
   CKV_RETURN_IF_ERROR(plan_.BeginSelection(range, shape_, call.indices));
@@ -189,6 +190,7 @@ absl::StatusOr<bool> Fetcher::PostNext(const FetchCall& call) {
   RequestHeader header;
   header.version = exchange_->link(segment.line).wire_version();
   header.kind = WireKind::kFetch;
+  if (header.version != 4) SetTrace(call.trace, header);
   header.body_bytes = static_cast<uint32_t>(sizeof(FetchEntry) + part.indices.size_bytes());
   std::byte* const body = lane.request(*slot).data() + RequestHeaderBytes(header.version);
   std::memcpy(body, &segment.entry, sizeof(FetchEntry));

@@ -51,17 +51,17 @@ void TicketState::EndAttempt(absl::Status status) {
   const auto corpora = [&](absl::FunctionRef<void(const Corpus&)> visit) {
     ForEachCorpus(call_, visit);
   };
-  if (attempts_->Cure(context, corpora, call_.deadline, result)) {
+  if (attempts_->Cure(context, corpora, call_.deadline, result, call_.trace)) {
     again_at_ = clock_->Now();
     return;
   }
-  again_at_ = attempts_->RetryAt(result, retry_count_++, call_.deadline);
+  again_at_ = attempts_->RetryAt(result, retry_count_++, call_.deadline, call_.trace);
   if (!again_at_) return End(result.status);
   context.links.BeginCall();
 }
 
 void TicketState::End(absl::Status status) {
-  status_ = std::move(status);
+  status_ = WithTrace(status, call_.trace);
   running_ = false;
   lease_.reset();
   segments_.Clear();

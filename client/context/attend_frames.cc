@@ -249,7 +249,7 @@ absl::StatusOr<RequestHeader> AttendPlan::WriteFrame(const RouteCall& call,
   header.index_count = frame.index_count;
   header.body_bytes = static_cast<uint32_t>(layout.total_bytes - RequestHeaderBytes(wire_version));
   if (!old) {
-    header.trace_id = call.trace_id;
+    SetTrace(call.trace, header);
     header.grade = WireGradeOf(GradeOf(call.grade, call.wire));
   }
   PartWriter writer(call, slot.data() + layout.pieces, slot.data() + layout.rows,

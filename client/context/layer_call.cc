@@ -39,7 +39,7 @@ absl::StatusOr<RouteCall> LayerCallSegments::Take(const LayerCall& call, bool ag
                    .wire = call.wire,
                    .grade = call.grade,
                    .allow_approximate = call.allow_approximate,
-                   .trace_id = call.trace_id,
+                   .trace = call.trace,
                    .deadline = call.deadline};
 }
 

@@ -2,7 +2,6 @@
 
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -15,6 +14,7 @@
 #include "client/context/context_state.h"
 #include "client/near/near_rows.h"
 #include "proto/base/clock.h"
+#include "proto/base/trace_context.h"
 #include "proto/selection.h"
 
 namespace ckv {
@@ -37,7 +37,7 @@ struct RouteCall {
   PartialDtype wire = PartialDtype::kBf16;
   Grade grade = Grade::kDefault;
   bool allow_approximate = false;
-  std::array<uint8_t, 16> trace_id = {};
+  TraceContext trace = {};
   Instant deadline = kInstantMax;
   // False if its thread does other things between its polls. Its times then teach nothing.
   bool polled_at_once = true;

@@ -4,8 +4,11 @@
 #include <string_view>
 
 #include "client/ctl/ctl.h"
+#include "proto/base/trace_context.h"
 
 int main(int argc, char** argv) {
+  // All calls of a command are one trace, and errors of servers name it.
+  const ckv::ScopedTrace trace(ckv::NewTrace());
   ckv::ctl::Ctl ctl;
   ctl.out = &std::cout;
   ctl.err = &std::cerr;

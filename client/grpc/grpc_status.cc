@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/strings/str_format.h"
+#include "proto/base/trace_context.h"
 
 namespace ckv {
 namespace {
@@ -46,6 +47,8 @@ std::function<void(const absl::Status&)> EndCall(grpc::ServerContextBase* contex
 void SetDeadline(grpc::ClientContext& context, const Clock& clock, Instant deadline,
                  Duration timeout_max) {
   context.set_wait_for_ready(false);
+  if (const TraceContext* trace = CurrentTrace(); trace != nullptr)
+    context.AddMetadata(kTraceparentKey, FormatTraceparent(*trace));
   const Duration remaining = deadline == kInstantMax
                                  ? timeout_max
                                  : std::clamp(deadline - clock.Now(), Duration(0), timeout_max);

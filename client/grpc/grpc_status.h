@@ -37,7 +37,8 @@ absl::Status FromGrpc(const grpc::Status& status, std::string_view context);
 std::function<void(const absl::Status&)> EndCall(grpc::ServerContextBase* context);
 
 // Sets the call's deadline to `deadline`, but no later than `timeout_max` from now, so that no call
-// waits for ever (I5). The call fails at once if the peer cannot be reached.
+// waits for ever (I5). The call fails at once if the peer cannot be reached. It carries the
+// thread's CurrentTrace (proto/base/trace_context.h). Call it once.
 void SetDeadline(grpc::ClientContext& context, const Clock& clock, Instant deadline,
                  Duration timeout_max);
 

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "absl/strings/str_format.h"
+#include "proto/base/log.h"
 
 namespace ckv {
 
@@ -54,9 +55,20 @@ absl::StatusOr<ChunkPin> PinHandle(const ChunkTable& table, const Session& sessi
       absl::StrFormat("handle %d names no chunk here: resolve it again", handle));
 }
 
+namespace {
+
+void LogRefusal(const ReadyRequest& ready, const absl::Status& error) {
+  const ScopedTrace scope(TraceOf(ready.header));
+  Log().debug("{}: request {} refused: {}", ready.session->requester, ready.header.request_id,
+              error.ToString());
+}
+
+}  // namespace
+
 void PostError(const ReadyRequest& ready, const absl::Status& error, uint32_t retry_after_us,
                ServeCounters& counters) {
   Bump(counters.errors[static_cast<size_t>(error.code())]);
+  if (Logger().should_log(spdlog::level::debug)) LogRefusal(ready, error);
   const uint32_t bytes =
       EncodeErrorReply(ready.header, error, retry_after_us, ready.lane->reply(ready.slot));
   // A lane that broke meanwhile says so in its status, where the dispatcher looks.

@@ -33,6 +33,7 @@
 #include "server/directory/local_directory.h"
 #include "server/directory/registration.h"
 #include "server/edge/service_gate.h"
+#include "server/edge/trace_interceptor.h"
 #include "server/holder/chunk_expirer.h"
 #include "server/holder/holder.h"
 #include "server/services/directory_service.h"
@@ -250,6 +251,7 @@ absl::Status Daemon::State::StartServer() {
   builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 4);
+  builder.experimental().SetInterceptorCreators(TraceInterceptors([] { return false; }));
   if (directory_service) builder.RegisterService(directory_service.get());
   if (holder_service) builder.RegisterService(holder_service.get());
   if (requester_service) builder.RegisterService(requester_service.get());

@@ -262,9 +262,9 @@ void Dispatcher::Arrive(HolderLane& lane, const Arrival& arrival) {
   }
   ready.header = *header;
   if (header->version != ready.session->wire_version) {
-    Break(lane, absl::InvalidArgumentError(
-                    absl::StrFormat("a frame of version %d in a session of version %d",
-                                    header->version, ready.session->wire_version)));
+    BreakFor(ready, absl::InvalidArgumentError(
+                        absl::StrFormat("a frame of version %d in a session of version %d",
+                                        header->version, ready.session->wire_version)));
     return;
   }
   Bump(counters_.request_count);
@@ -331,7 +331,7 @@ void Dispatcher::FillBatch(QueueKind kind, uint32_t request_count_max, uint64_t 
     HolderLane& lane = *ready.from;
     switch (verdict) {
       case Batch::Verdict::kMalformed:
-        Break(lane, batch_.malformed());
+        BreakFor(ready, batch_.malformed());
         break;
       case Batch::Verdict::kLong:
         lane.owner->work_per_row = kPollingWorkMax / ready.header.row_count + 1;
@@ -354,12 +354,11 @@ void Dispatcher::FillBatch(QueueKind kind, uint32_t request_count_max, uint64_t 
 void Dispatcher::AnswerPush() {
   FairQueue::Flow* flow = queue(QueueKind::kPush).Next();
   const ReadyRequest ready = flow->front();
-  HolderLane& lane = *ready.from;
   queue(QueueKind::kPush).Pop(*flow, kFetchBodyBytesMax);
   if (ready.header.kind == WireKind::kFetch) {
     const absl::StatusOr<bool> answered = push_server_.Answer(ready);
     if (!answered.ok()) {
-      Break(lane, answered.status());
+      BreakFor(ready, answered.status());
     } else if (!*answered) {
       AdmitCold(ready);
     }
@@ -367,7 +366,7 @@ void Dispatcher::AnswerPush() {
   }
   const absl::StatusOr<SideWork::Outcome> outcome = side_work_.TryMap(ready);
   if (!outcome.ok()) {
-    Break(lane, outcome.status());
+    BreakFor(ready, outcome.status());
   } else if (*outcome == SideWork::Outcome::kNotMade) {
     AdmitTo(QueueKind::kLong, ready);
   } else if (*outcome == SideWork::Outcome::kCold) {
@@ -388,7 +387,7 @@ void Dispatcher::RunSideWork() {
     const absl::StatusOr<SideWork::Outcome> outcome = side_work_.Start(ready, lane);
     longs.Pop(*flow, side_work_.last_cost());
     if (!outcome.ok()) {
-      Break(lane, outcome.status());
+      BreakFor(ready, outcome.status());
     } else if (*outcome == SideWork::Outcome::kCold) {
       AdmitCold(ready);
     } else if (side_work_.last_work() != 0) {
@@ -410,6 +409,11 @@ void Dispatcher::Break(HolderLane& lane, const absl::Status& why) {
   Log().log(peer_is_wrong ? spdlog::level::warn : spdlog::level::debug, "{} lane of {} closed: {}",
             FabricName(lane.lane->kind()), lane.owner->session->requester,
             std::string(why.message()));
+}
+
+void Dispatcher::BreakFor(const ReadyRequest& ready, const absl::Status& why) {
+  const ScopedTrace scope(TraceOf(ready.header));
+  Break(*ready.from, why);
 }
 
 void Dispatcher::DropBrokenLanes(Instant now) {

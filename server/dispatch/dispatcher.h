@@ -144,6 +144,9 @@ class Dispatcher {
   }
   uint32_t waiting_count() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void Break(HolderLane& lane, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
+  // The same for a request that breaks its lane. The log names its trace.
+  void BreakFor(const ReadyRequest& ready, const absl::Status& why)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void DropBrokenLanes(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void DropLane(HolderLane& lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   std::atomic<uint32_t>& lanes_of_kind(FabricKind kind) {

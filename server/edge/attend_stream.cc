@@ -22,6 +22,7 @@
 #include "client/grpc/grpc_status.h"
 #include "proto/base/status.h"
 #include "server/edge/attend_request.h"
+#include "server/edge/trace_interceptor.h"
 
 namespace ckv {
 namespace {
@@ -58,7 +59,7 @@ class AttendStream final : public AttendStreams::Reactor,
   static constexpr uint64_t kInFlightBytesMax = uint64_t{64} << 20;
 
   AttendStream(AttendStreams* streams, grpc::CallbackServerContext* context)
-      : streams_(*streams), context_of_call_(context) {}
+      : streams_(*streams), context_of_call_(context), trace_(TraceOf(*context)) {}
 
   void Start(ServiceGate::Stream entry) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
@@ -85,6 +86,7 @@ class AttendStream final : public AttendStreams::Reactor,
     std::vector<int32_t> indices;
     AnswerRoom room;
     ContextPtr context;
+    TraceContext trace;
     Instant deadline;
     Duration given{0};
     uint64_t bytes = 0;
@@ -94,6 +96,8 @@ class AttendStream final : public AttendStreams::Reactor,
 
   Item* TakeItem() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FreeItem(Item* item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The trace of a request: its own, or the stream's.
+  TraceContext TraceOfRequest(const v1::AttendRequest& request) const;
   // Begins a request that was read: opens a context first, or posts it.
   void Begin(Item* item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Opens a context for `item` on this thread, which may wait; `known` again if it is set.
@@ -115,6 +119,7 @@ class AttendStream final : public AttendStreams::Reactor,
 
   AttendStreams& streams_;
   grpc::CallbackServerContext* const context_of_call_;
+  const TraceContext trace_;  // the stream's
   absl::Mutex mu_;
   std::shared_ptr<AttendStream> self_ ABSL_GUARDED_BY(mu_);  // until OnDone
   std::optional<ServiceGate::Stream> entry_ ABSL_GUARDED_BY(mu_);
@@ -237,12 +242,19 @@ void AttendStream::OnReadDone(bool ok) {
   item->deadline = RequestDeadline(*context_of_call_, *streams_.options_.clock,
                                    item->request.timeout_ms(), streams_.options_.default_timeout);
   item->given = item->deadline - streams_.options_.clock->Now();
+  item->trace = TraceOfRequest(item->request);
   if (opening_) {
     pending_.push_back(item);
   } else {
     Begin(item);
   }
   Settle();
+}
+
+TraceContext AttendStream::TraceOfRequest(const v1::AttendRequest& request) const {
+  if (request.traceparent().empty()) return trace_;
+  const std::optional<TraceContext> own = ParseTraceparent(request.traceparent());
+  return own ? *own : NewTrace();
 }
 
 void AttendStream::Begin(Item* item) {
@@ -273,6 +285,7 @@ void AttendStream::Begin(Item* item) {
 
 void AttendStream::Open(Item* item, const ContextPtr& known) {
   const auto self = shared_from_this();
+  const ScopedTrace scope(item->trace);
   // Others wait behind it.
   const Instant deadline =
       std::min(item->deadline, streams_.options_.clock->Now() + streams_.options_.default_timeout);
@@ -321,6 +334,7 @@ absl::Status AttendStream::MakeCall(Item* item) {
   call.wire = parts.wire;
   call.grade = parts.grade;
   call.allow_approximate = request.allow_approximate();
+  call.trace = item->trace;
   call.deadline = item->deadline;
   item->job.report = {};
   item->job.out = item->room.Make(request, geometry, *item->reply.mutable_reply());
@@ -353,7 +367,7 @@ void AttendStream::Complete(Item* item, absl::Status status) {
 void AttendStream::Reply(Item* item, const absl::Status& status) {
   streams_.counters_.Count(status);
   v1::AttendStreamReply& reply = item->reply;
-  const grpc::Status answer = ToGrpc(WithTimeGiven(status, item->given));
+  const grpc::Status answer = ToGrpc(WithTrace(WithTimeGiven(status, item->given), item->trace));
   reply.set_tag(item->request.tag());
   reply.set_code(static_cast<uint32_t>(answer.error_code()));
   reply.set_message(answer.error_message());

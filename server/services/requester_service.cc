@@ -11,6 +11,7 @@
 #include "client/grpc/explain_reply.h"
 #include "client/grpc/grpc_status.h"
 #include "proto/base/status.h"
+#include "proto/base/trace_context.h"
 #include "proto/convert.h"
 #include "server/edge/attend_request.h"
 #include "server/services/prompt_match.h"
@@ -63,6 +64,12 @@ grpc::Status Answered(grpc::ServerContext& context, const absl::Status& status) 
   if (const uint32_t us = RetryAfterUs(status); us > 0)
     context.AddTrailingMetadata(kRetryAfterKey, std::to_string(us));
   return ToGrpc(status);
+}
+
+// The trace of the call whose handler runs on this thread (server/edge/trace_interceptor.h).
+TraceContext ThreadsTrace() {
+  const TraceContext* const trace = CurrentTrace();
+  return trace == nullptr ? TraceContext{} : *trace;
 }
 
 // Sends the rows in messages of at most kMessageRowsBytesMax.
@@ -180,6 +187,7 @@ absl::Status RequesterServiceImpl::AttendOnce(const v1::AttendRequest& request, 
   call.wire = parts.wire;
   call.grade = parts.grade;
   call.allow_approximate = request.allow_approximate();
+  call.trace = ThreadsTrace();
   call.deadline = deadline;
 
   AttendReport report;
@@ -268,6 +276,7 @@ grpc::Status RequesterServiceImpl::Fetch(grpc::ServerContext* context,
   call.chunk_end = range->chunks.end;
   call.layer_begin = request->layer_begin();
   call.layer_end = request->layer_end() == 0 ? geometry.layers : request->layer_end();
+  call.trace = ThreadsTrace();
   call.deadline = deadline;
   if (request->has_position()) call.position = request->position();
   const auto write = [&](const v1::FetchReply& reply) {
@@ -297,6 +306,7 @@ grpc::Status RequesterServiceImpl::FetchSelection(
                               .layer_begin = request->layer_begin(),
                               .indices = indices,
                               .columns = {},
+                              .trace = ThreadsTrace(),
                               .deadline = deadline};
   const auto write = [&](const v1::FetchSelectionReply& reply) {
     return Write(reply, *entry, gate_, *writer);

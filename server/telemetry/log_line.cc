@@ -109,6 +109,7 @@ void AppendText(const LogStyle& style, const LogLine& line, std::string& out) {
   out.append(level.data(), level.size());
   out += ' ';
   AppendPlainText(ShownText(line.text), out);
+  if (!line.trace_id.empty()) out += absl::StrFormat(" trace_id=%s", line.trace_id);
 }
 
 void AppendFields(const LogStyle& style, const LogLine& line, std::string& out) {
@@ -119,6 +120,7 @@ void AppendFields(const LogStyle& style, const LogLine& line, std::string& out) 
   fields.Text("role", style.roles);
   fields.Text("src", PlaceText(line));
   fields.Number("tid", line.thread);
+  fields.Text("trace_id", line.trace_id);
   fields.Text("msg", ShownText(line.text));
   fields.End();
 }

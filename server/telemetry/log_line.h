@@ -46,7 +46,8 @@ struct LogLine {
   std::string_view text;
   std::string_view file;  // path of the source; the line has its last part. If empty, no field
   int line = 0;
-  uint64_t thread = 0;  // as gettid(2)
+  uint64_t thread = 0;        // as gettid(2)
+  std::string_view trace_id;  // 32 hexadecimal digits; if empty, no field
 };
 
 // Appends one line with its newline. No byte of `line` or of the style's names can end it early,

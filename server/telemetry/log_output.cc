@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_format.h"
 #include "proto/base/log.h"
+#include "proto/base/trace_context.h"
 
 namespace ckv {
 namespace {
@@ -53,6 +54,8 @@ void LogOutput::log(const spdlog::details::log_msg& message) {
   const char* const file = message.source.filename;
   const LogPlaceKey place = {
       .file = file == nullptr ? "" : file, .line = message.source.line, .level = message.level};
+  const TraceContext* const trace = CurrentTrace();
+  const std::string trace_id = trace == nullptr ? "" : ToHex(trace->trace_id);
   absl::MutexLock lock(&mu_);
   TellLeftOut(now);
   if (!limiter_.Admit(place, View(message.payload), now)) return;
@@ -61,7 +64,8 @@ void LogOutput::log(const spdlog::details::log_msg& message) {
          .text = View(message.payload),
          .file = place.file,
          .line = place.line,
-         .thread = message.thread_id});
+         .thread = message.thread_id,
+         .trace_id = trace_id});
 }
 
 void LogOutput::flush() {
@@ -78,7 +82,8 @@ void LogOutput::TellLeftOut(Instant now) {
            .text = text,
            .file = left_out.place.file,
            .line = left_out.place.line,
-           .thread = spdlog::details::os::thread_id()});
+           .thread = spdlog::details::os::thread_id(),
+           .trace_id = {}});
   }
 }
 

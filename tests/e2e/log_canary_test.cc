@@ -133,7 +133,7 @@ class LogCanaryTest : public testing::TestWithParam<std::string> {
     unsetenv("GRPC_TRACE");
     unsetenv("GRPC_VERBOSITY");
     for (test::OneDaemon* daemon : {directory_.get(), holder_.get(), requester_.get()}) {
-      ASSERT_TRUE(daemon->AwaitListening() && AwaitServing(*daemon)) << daemon->process().log();
+      ASSERT_TRUE(daemon->AwaitServing()) << daemon->process().log();
     }
     AddCanaries();
   }
@@ -187,16 +187,6 @@ class LogCanaryTest : public testing::TestWithParam<std::string> {
     request = test::AttendOf("c", 0, q, corpus.geometry.d_qk);
     request.set_tenant(tenant);
     EXPECT_FALSE(Attend(request));
-  }
-
-  // A holder serves once it has a lease.
-  static bool AwaitServing(const test::OneDaemon& daemon) {
-    const auto channel = MakeChannel(daemon.address());
-    for (const Instant give_up = After(kStartTime); Clock::Real()->Now() < give_up;) {
-      if (test::CheckHealth(channel, "").serving == 1) return true;
-      poll(nullptr, 0, /*timeout ms=*/5);
-    }
-    return false;
   }
 
   bool Attend(const v1::AttendRequest& request) {

@@ -101,6 +101,16 @@ class OneDaemon {
     requester_ = v1::RequesterService::NewStub(channel);
     return true;
   }
+  // Until every role has its lease.
+  bool AwaitServing() {
+    if (!AwaitListening()) return false;
+    const auto channel = MakeChannel(address());
+    for (const Instant give_up = After(kStartTime); Clock::Real()->Now() < give_up;) {
+      if (CheckHealth(channel, "").serving == 1) return true;
+      poll(nullptr, 0, /*timeout ms=*/5);
+    }
+    return false;
+  }
   void Kill() {
     process_->Signal(SIGKILL);
     EXPECT_EQ(process_->AwaitExit(After(kStartTime)), 128 + SIGKILL) << process_->log();

@@ -48,6 +48,8 @@ TEST(Wire, GoldenRequestHeader) {
   RequestHeader header = GoldenRequest(kFlagPartialF32 | kFlagBulk);
   header.grade = WireGrade::kFast;
   for (size_t i = 0; i < 16; ++i) header.trace_id[i] = static_cast<uint8_t>(0xe0 + i);
+  for (size_t i = 0; i < 8; ++i) header.span_id[i] = static_cast<uint8_t>(0xf0 + i);
+  header.sampled = 1;
   Slot slot(96);
   EncodeHeader(header, slot.bytes());
   const std::vector<uint8_t> golden = {
@@ -60,8 +62,9 @@ TEST(Wire, GoldenRequestHeader) {
       0x84, 0x83, 0x82, 0x81, 0x94, 0x93, 0x92, 0x91,  // pieces, indices
       0x02, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,  // grade
       0xe0, 0xe1, 0xe2, 0xe3, 0xe4, 0xe5, 0xe6, 0xe7,  // trace id
-      0xe8, 0xe9, 0xea, 0xeb, 0xec, 0xed, 0xee, 0xef, 0x00, 0x00, 0x00, 0x00,
-      0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x0c, 0x21, 0x22, 0x9e};
+      0xe8, 0xe9, 0xea, 0xeb, 0xec, 0xed, 0xee, 0xef,
+      0xf0, 0xf1, 0xf2, 0xf3, 0xf4, 0xf5, 0xf6, 0xf7,   // span id
+      0x01, 0x00, 0x00, 0x00, 0x0c, 0x21, 0x22, 0x9e};  // sampled, checksum
   EXPECT_EQ(Copy(slot.bytes()), golden);
 }
 
@@ -195,6 +198,9 @@ TEST(Wire, RequestHeaderRefusals) {
   EXPECT_TRUE(refused([](H& h) { h.grade = static_cast<WireGrade>(3); }));
   EXPECT_FALSE(refused([](H& h) { h.grade = WireGrade::kFast; }));
   EXPECT_FALSE(refused([](H& h) { h.trace_id[15] = 1; }));
+  EXPECT_FALSE(refused([](H& h) { h.span_id[7] = 1; }));
+  EXPECT_FALSE(refused([](H& h) { h.sampled = 1; }));
+  EXPECT_TRUE(refused([](H& h) { h.sampled = 2; }));
   // Probe, fetch and map have no counts.
   EXPECT_TRUE(refused([](H& h) { h.kind = WireKind::kProbe; }));
   EXPECT_TRUE(refused([](H& h) { h.kind = WireKind::kFetch; }));

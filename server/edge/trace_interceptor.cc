@@ -1,0 +1,109 @@
+#include "server/edge/trace_interceptor.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "client/grpc/grpc_status.h"
+
+namespace ckv {
+namespace {
+
+using grpc::experimental::InterceptionHookPoints;
+using Received = std::multimap<grpc::string_ref, grpc::string_ref>;
+
+constexpr std::string_view kRequesterPrefix = "/ckv.v1.RequesterService/";
+
+// The trace of the metadata, if there is one, and only one.
+std::optional<TraceContext> TraceIn(const Received& metadata) {
+  const auto [begin, end] = metadata.equal_range(kTraceparentKey);
+  if (begin == end || std::next(begin) != end) return std::nullopt;
+  return ParseTraceparent({begin->second.data(), begin->second.size()});
+}
+
+// Lives as long as its call.
+class TraceInterceptor final : public grpc::experimental::Interceptor {
+ public:
+  TraceInterceptor(grpc::experimental::ServerRpcInfo* info, const std::function<bool()>& sample)
+      : sync_(info->type() != grpc::experimental::ServerRpcInfo::Type::BIDI_STREAMING),
+        of_requester_(std::string_view(info->method()).starts_with(kRequesterPrefix)),
+        sample_(sample) {}
+  ~TraceInterceptor() override { Leave(); }
+
+  void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
+    if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::POST_RECV_INITIAL_METADATA))
+      Begin(methods->GetRecvInitialMetadata());
+    if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::PRE_SEND_STATUS)) End(*methods);
+    methods->Proceed();
+  }
+
+ private:
+  void Begin(Received* metadata) {
+    if (metadata == nullptr) return;
+    const std::optional<TraceContext> callers = TraceIn(*metadata);
+    sent_ = callers.has_value();
+    trace_ = sent_ ? *callers : NewTrace(sample_());
+    if (!sent_) {
+      text_ = FormatTraceparent(trace_);
+      metadata->erase(kTraceparentKey);
+      metadata->emplace(kTraceparentKey, text_);
+    }
+    // The handler of a synchronous call runs on the thread on which this does.
+    if (sync_) SetCurrentTrace(&trace_);
+  }
+
+  void End(grpc::experimental::InterceptorBatchMethods& methods) {
+    Leave();
+    if (!trace_.set()) return;
+    if (auto* const metadata = methods.GetSendTrailingMetadata(); metadata != nullptr)
+      metadata->emplace(kTraceIdKey, ToHex(trace_.trace_id));
+    const grpc::Status status = methods.GetSendStatus();
+    const std::string suffix = TraceSuffix(trace_);
+    const bool named = status.error_message().find(suffix) != std::string::npos;
+    if (status.ok() || named || (!sent_ && !of_requester_)) return;
+    methods.ModifySendStatus(
+        grpc::Status(status.error_code(), status.error_message() + suffix, status.error_details()));
+  }
+
+  void Leave() {
+    if (CurrentTrace() == &trace_) SetCurrentTrace(nullptr);
+  }
+
+  const bool sync_;  // a stream both ways is of the callback API, and takes no thread
+  const bool of_requester_;
+  const std::function<bool()>& sample_;
+  TraceContext trace_;
+  bool sent_ = false;
+  std::string text_;  // the metadata borrows it
+};
+
+class TraceInterceptorFactory final : public grpc::experimental::ServerInterceptorFactoryInterface {
+ public:
+  explicit TraceInterceptorFactory(std::function<bool()> sample) : sample_(std::move(sample)) {}
+  grpc::experimental::Interceptor* CreateServerInterceptor(
+      grpc::experimental::ServerRpcInfo* info) override {
+    return new TraceInterceptor(info, sample_);
+  }
+
+ private:
+  const std::function<bool()> sample_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
+TraceInterceptors(std::function<bool()> sample) {
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> made;
+  made.push_back(std::make_unique<TraceInterceptorFactory>(std::move(sample)));
+  return made;
+}
+
+TraceContext TraceOf(const grpc::ServerContextBase& context) {
+  return TraceIn(context.client_metadata()).value_or(TraceContext{});
+}
+
+}  // namespace ckv

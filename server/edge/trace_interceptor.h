@@ -1,0 +1,38 @@
+// Gives each call of a server its trace: the caller's, or a new one.
+
+#pragma once
+
+#include <grpcpp/support/server_interceptor.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "proto/base/trace_context.h"
+
+namespace grpc {
+class ServerContextBase;
+}  // namespace grpc
+
+namespace ckv {
+
+// Trailing metadata of every call: its trace id, 32 hexadecimal digits.
+inline constexpr char kTraceIdKey[] = "ckv-trace-id";
+
+// Returns what a grpc::ServerBuilder takes. A call's `traceparent` metadata is its trace. If it has
+// none, a malformed one or several, it begins a new trace, which is sampled if `sample` returns
+// true (from any thread). The handler finds a valid `traceparent` in any case.
+//
+// While the handler of a call of the synchronous API runs, the trace is CurrentTrace() of its
+// thread.
+//
+// The trace id comes back in the trailing metadata. An error also has it in its text, if the caller
+// sent one or the method is of RequesterService. Members call each other all the time, and their
+// texts stay as they are.
+std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
+TraceInterceptors(std::function<bool()> sample);
+
+// Returns the trace of a call that went through an interceptor, else one that is not set.
+TraceContext TraceOf(const grpc::ServerContextBase& context);
+
+}  // namespace ckv

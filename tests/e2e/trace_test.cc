@@ -1,0 +1,164 @@
+// Goal: one id names a request from the caller to the holder: in metadata, errors and logs.
+// Method: a fleet of real processes; calls with a known traceparent, without one and with malformed
+// ones succeed and fail; the logs of both sides are read.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "proto/base/trace_context.h"
+#include "tests/e2e/one_daemon.h"
+
+namespace ckv {
+namespace {
+
+using test::After;
+using test::Call;
+using test::kStartTime;
+using testing::HasSubstr;
+
+constexpr char kTraceparent[] = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
+constexpr char kTraceId[] = "4bf92f3577b34da6a3ce929d0e0e4736";
+
+class TraceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const std::vector<std::string> all = {"--log-level=debug", "--log-format=json",
+                                          "--fabrics=tcp"};
+    const auto with = [&all](std::vector<std::string> more) {
+      more.insert(more.end(), all.begin(), all.end());
+      return more;
+    };
+    directory_ = std::make_unique<test::OneDaemon>("directory", with({}), "d");
+    const std::string directory = "--directory=" + directory_->address();
+    holder_ = std::make_unique<test::OneDaemon>("holder",
+                                                with({directory, "--store-capacity=64MiB"}), "h");
+    requester_ = std::make_unique<test::OneDaemon>("requester", with({directory}), "r");
+    for (test::OneDaemon* daemon : {directory_.get(), holder_.get(), requester_.get()})
+      daemon->Start();
+    for (test::OneDaemon* daemon : {directory_.get(), holder_.get(), requester_.get()})
+      ASSERT_TRUE(daemon->AwaitServing()) << daemon->process().log();
+    const grpc::Status put = test::Put(holder_->holder(), corpus_.geometry, corpus_.chunks[0]);
+    ASSERT_TRUE(put.ok()) << put.error_message();
+    ASSERT_TRUE(test::Publish(directory_->directory(), corpus_.Publish("c", "", {{{"h"}}})).ok());
+  }
+
+  v1::AttendRequest Request() const {
+    const std::vector<uint16_t> q(size_t{4} * corpus_.geometry.d_qk, 0x3f80);
+    return test::AttendOf("c", 0, q, corpus_.geometry.d_qk);
+  }
+  struct Answer {
+    grpc::Status status;
+    std::string trace_id;  // of the trailing metadata
+  };
+  Answer Attend(const std::vector<std::string>& traceparents, const v1::AttendRequest& request) {
+    Call call;
+    for (const std::string& text : traceparents) call.get()->AddMetadata("traceparent", text);
+    v1::AttendReply reply;
+    Answer answer;
+    answer.status = requester_->requester().Attend(call.get(), request, &reply);
+    const auto& trailing = call.get()->GetServerTrailingMetadata();
+    EXPECT_EQ(trailing.count("ckv-trace-id"), 1u);
+    if (const auto found = trailing.find("ckv-trace-id"); found != trailing.end())
+      answer.trace_id.assign(found->second.data(), found->second.size());
+    return answer;
+  }
+
+  // The messages of a daemon's log that name the trace.
+  static std::vector<std::string> Lines(test::OneDaemon& daemon, const std::string& trace_id) {
+    std::vector<std::string> messages;
+    std::istringstream lines(daemon.process().log());
+    for (std::string line; std::getline(lines, line);) {
+      const auto parsed = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+      if (parsed.is_object() && parsed.value("trace_id", "") == trace_id)
+        messages.push_back(parsed.value("msg", ""));
+    }
+    return messages;
+  }
+
+  const test::TestCorpus corpus_ = test::MakeTestCorpus(test::TestGeometry(), {8}, /*seed=*/1);
+  std::unique_ptr<test::OneDaemon> directory_, holder_, requester_;
+};
+
+TEST_F(TraceTest, TheCallersIdComesBack) {
+  const Answer answer = Attend({kTraceparent}, Request());
+  EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
+  EXPECT_EQ(answer.trace_id, kTraceId);
+}
+
+TEST_F(TraceTest, WithoutAValidOneATraceBegins) {
+  std::string upper = kTraceparent;
+  upper[3] = 'A';
+  const std::vector<std::vector<std::string>> cases = {
+      {}, {"nonsense"}, {upper}, {kTraceparent, kTraceparent}};
+  std::set<std::string> ids;
+  for (const auto& traceparents : cases) {
+    const Answer answer = Attend(traceparents, Request());
+    EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
+    EXPECT_TRUE(ParseTraceparent("00-" + answer.trace_id + "-00f067aa0ba902b7-00").has_value());
+    EXPECT_NE(answer.trace_id, kTraceId);
+    ids.insert(answer.trace_id);
+  }
+  EXPECT_EQ(ids.size(), cases.size());
+}
+
+// The holder refuses: it has dropped the chunk that the requester asks for.
+TEST_F(TraceTest, AFailedCallIsNamedInItsErrorAndInBothLogs) {
+  ASSERT_TRUE(Attend({}, Request()).status.ok());
+  v1::DropChunkRequest drop;
+  drop.set_id(std::string(corpus_.chunks[0].info.id.AsBytes()));
+  v1::DropChunkReply dropped;
+  ASSERT_TRUE(holder_->holder().DropChunk(Call().get(), drop, &dropped).ok());
+  const Answer answer = Attend({kTraceparent}, Request());
+  EXPECT_FALSE(answer.status.ok());
+  EXPECT_EQ(answer.trace_id, kTraceId);
+  EXPECT_THAT(answer.status.error_message(), HasSubstr(" [trace " + std::string(kTraceId) + "]"));
+  EXPECT_THAT(Lines(*holder_, kTraceId), testing::Contains(HasSubstr("refused: NOT_FOUND")));
+  EXPECT_THAT(Lines(*requester_, kTraceId), testing::Not(testing::IsEmpty()));
+  // Nothing else has it.
+  EXPECT_THAT(Lines(*holder_, ""), testing::Not(testing::IsEmpty()));
+}
+
+// A requester that was given none names its errors all the same; members do only if they were
+// asked.
+TEST_F(TraceTest, ErrorsNameTheTraceThatBegan) {
+  v1::AttendRequest request = Request();
+  request.set_layer(1000);
+  const Answer answer = Attend({}, request);
+  EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(answer.status.error_message(), HasSubstr(" [trace " + answer.trace_id + "]"));
+
+  v1::GetCorpusRequest get;
+  get.set_name("nobody");
+  v1::GetCorpusReply got;
+  const grpc::Status plain = directory_->directory().GetCorpus(Call().get(), get, &got);
+  EXPECT_THAT(plain.error_message(), testing::Not(HasSubstr("[trace")));
+  Call call;
+  call.get()->AddMetadata("traceparent", kTraceparent);
+  const grpc::Status named = directory_->directory().GetCorpus(call.get(), get, &got);
+  EXPECT_THAT(named.error_message(), HasSubstr(kTraceId));
+}
+
+TEST_F(TraceTest, RequestsOfAStreamHaveTheStreamsTraceOrTheirOwn) {
+  Call call;
+  call.get()->AddMetadata("traceparent", kTraceparent);
+  const auto stream = requester_->requester().AttendStream(call.get());
+  v1::AttendRequest request = Request();
+  request.set_layer(1000);
+  const std::string own = "0af7651916cd43dd8448eb211c80319c";
+  for (const std::string& traceparent : {std::string(), "00-" + own + "-b7ad6b7169203331-01"}) {
+    request.set_traceparent(traceparent);
+    ASSERT_TRUE(stream->Write(request));
+    v1::AttendStreamReply reply;
+    ASSERT_TRUE(stream->Read(&reply));
+    EXPECT_NE(reply.code(), 0u);
+    EXPECT_THAT(reply.message(), HasSubstr(traceparent.empty() ? kTraceId : own));
+  }
+  stream->WritesDone();
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+}  // namespace
+}  // namespace ckv
