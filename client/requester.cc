@@ -91,6 +91,7 @@ struct Requester::State {
     link_options.oracle = options.oracle;
     link_options.here = &costs.live_here();
     link_options.backend = options.backend;
+    link_options.spans = options.spans;
     if (!options.fabrics.empty()) return;
     own_fabrics.push_back(NewShmFabric(options.clock));
     own_fabrics.push_back(NewTcpFabric(options.clock));

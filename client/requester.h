@@ -70,6 +70,7 @@
 #include "client/holders/holder_view.h"
 #include "client/requester_stats.h"
 #include "proto/base/clock.h"
+#include "proto/base/span.h"
 #include "proto/corpus.h"
 #include "transport/fabric.h"
 
@@ -356,6 +357,10 @@ struct RequesterOptions {
   // Rows of a holder in the same process; borrowed. If set, what is pulled is copied to that
   // holder, and its chunks are near from the start. It must outlive the requester.
   NearSource* near_source = nullptr;
+  // Takes the spans of attends whose trace is sampled (proto/base/span.h): attend, its lanes, what
+  // is attended here, merges. Borrowed; by `clock`. If null, there are none, and holders have
+  // theirs below the caller's.
+  SpanSink* spans = nullptr;
   // The costs of the network's paths, for Explain and the choice of replicas; borrowed. If null,
   // only measured constants count.
   NetworkOracle* oracle = nullptr;

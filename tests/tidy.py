@@ -38,13 +38,14 @@ MAY_INCLUDE = {
     "client/learn": "client/decide attention transport store* proto*",
     "client/holders": "client client/decide client/learn attention transport store* proto*",
     "client/near": "client proto*",
+    "client/trace": "transport proto*",
     "client/context": "client client/decide client/near attention transport store* proto*",
-    "client/call": "client client/context client/decide client/holders client/learn client/near attention transport store* "
-                   "proto*",
+    "client/call": "client client/context client/decide client/holders client/learn client/near client/trace "
+                   "attention transport store* proto*",
     "client/act": "client client/context client/decide client/near proto*",
     "client/cache": "client client/call client/decide client/holders attention transport store* proto*",
     "client/roof": "client client/act client/cache client/call client/context client/decide client/holders "
-                   "client/learn client/near attention transport store* proto*",
+                   "client/learn client/near client/trace attention transport store* proto*",
     "client/grpc": "client client/decide client/holders attention transport store* proto*",
     "client/engine": "attention proto*",
     "client/characterize": "client/roof client client/cache client/decide attention attention/target transport "

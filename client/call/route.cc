@@ -41,6 +41,7 @@ Router::Router(const LinkOptions* options, LinkTable* links, Exchange* exchange,
       shape_(options->shape),
       links_(*links),
       exchange_(*exchange),
+      spans_(options->spans),
       stream_(*stream),
       backend_(stream->backend()) {}
 
@@ -72,6 +73,7 @@ absl::Status Router::Begin(const RouteCall& call) {
   call_ = &call;
   begin_ = clock_->Now();
   started_ = progress_ = false;
+  spans_.Begin(call.trace, call.layer, call.q.count, begin_);
   exchange_.Clear();
   if (begin_ >= call.deadline)
     return absl::DeadlineExceededError("attend: the deadline had passed before anything was sent");
@@ -288,6 +290,10 @@ absl::StatusOr<bool> Router::PostNext(uint32_t line) {
   posting.slot = *slot;
   posting.flags = header.flags;
   posting.bytes = static_cast<uint32_t>(RequestHeaderBytes(header.version) + header.body_bytes);
+  if (spans_.on()) {
+    spans_.BeginFrame(ordinal, exchange_.link(line).peer().id().name, FabricName(lane.kind()),
+                      posting.bytes, now, header);
+  }
   CKV_RETURN_IF_ERROR(exchange_.Post(line, *slot, header, ordinal, now));
   posting.state = FrameState::kPosted;
   ++flow.next;
@@ -317,6 +323,7 @@ absl::Status Router::Accept(const Exchange::Reply& reply) {
   if (reply.header.compute_ns != flow.last_compute_ns) flow.compute_ns += reply.header.compute_ns;
   flow.last_compute_ns = reply.header.compute_ns;
   NoteTarget(reply.header.kernel_target);
+  if (spans_.on()) spans_.EndFrame(reply.tag, reply.bytes.size(), clock_->Now());
   Learn(planned, arrived, reply);
   if (flow.copy_out) {
     if (free_copies_.empty()) {
@@ -440,6 +447,7 @@ void Router::CountCall(Duration elapsed) {
 
 void Router::Finish(AttendReport* report) {
   const Duration elapsed = clock_->Now() - begin_;
+  if (spans_.on()) spans_.End(/*failed=*/false, begin_ + elapsed);
   CountCall(elapsed);
   double routed_us = 0;  // 0 unless all of it was routed for watched contexts
   for (const RouteSegment& segment : call_->segments) {

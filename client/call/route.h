@@ -19,6 +19,7 @@
 #include "client/holders/counters.h"
 #include "client/holders/link_table.h"
 #include "client/learn/live_here.h"
+#include "client/trace/call_spans.h"
 #include "proto/kernel_target.h"
 
 namespace ckv {
@@ -61,6 +62,7 @@ class Router {
     stream_.Wait().IgnoreError();  // slots and the caller's memory are in use until then
     exchange_.GiveUp();
     TrimHere();
+    if (spans_.on()) spans_.End(/*failed=*/true, clock_->Now());
   }
 
   // After an Advance that was not complete: whether it did something, so that another may too, and
@@ -144,6 +146,7 @@ class Router {
   Exchange& exchange_;
   AttendPlan plan_;
   Coverage coverage_;
+  CallSpans spans_;
   ComputeStream& stream_;
   Backend& backend_;
 

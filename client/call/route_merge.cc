@@ -41,6 +41,7 @@ absl::Status Router::AttendHere() {
                         double((clock_->Now() - begin).count()) / 1e3);
   }
   NoteTarget(KernelTargetIdOf(backend_.kernel_target()));
+  if (spans_.on()) spans_.Add("attend here", begin, clock_->Now());
   return CoverNear();
 }
 
@@ -175,9 +176,11 @@ absl::Status Router::MergeReady() {
   // I1 before the first byte, too.
   if (merge_late_) CKV_RETURN_IF_ERROR(coverage_.CheckComplete());
   if (ready_.empty()) return absl::OkStatus();
+  const Instant begin = spans_.on() ? clock_->Now() : Instant{};
   CKV_RETURN_IF_ERROR(MergeBlocks(ready_));
   // Slots are given back once nothing reads them any more.
   CKV_RETURN_IF_ERROR(stream_.Wait());
+  if (spans_.on()) spans_.Add("merge", begin, clock_->Now());
   for (const uint32_t block : ready_) CloseBlock(block);
   ready_.clear();
   return absl::OkStatus();

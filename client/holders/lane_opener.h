@@ -16,6 +16,7 @@
 #include "client/holders/counters.h"
 #include "client/holders/holder_view.h"
 #include "proto/base/clock.h"
+#include "proto/base/span.h"
 #include "proto/corpus.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
@@ -45,6 +46,7 @@ struct LinkOptions {
   CallCounters* counters = nullptr;   // may be null
   NetworkOracle* oracle = nullptr;    // knows the paths to replicas; may be null
   Backend* backend = Backend::Cpu();  // computes what calls compute here
+  SpanSink* spans = nullptr;          // takes the spans of calls; may be null
 };
 
 // A session and its open lane.

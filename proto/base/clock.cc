@@ -57,6 +57,13 @@ uint64_t WallClockMilliseconds() {
   return static_cast<uint64_t>(now.tv_sec) * 1000 + static_cast<uint64_t>(now.tv_nsec) / 1'000'000;
 }
 
+int64_t WallClockAheadNs(const Clock& clock) {
+  timespec wall;
+  const Instant now = clock.Now();
+  clock_gettime(CLOCK_REALTIME, &wall);
+  return int64_t{wall.tv_sec} * 1'000'000'000 + wall.tv_nsec - now.ns;
+}
+
 Instant ManualClock::Now() const noexcept { return {now_ns_.load(std::memory_order_acquire)}; }
 
 bool ManualClock::Await(absl::Mutex& mu, const absl::Condition& condition, Instant deadline) {

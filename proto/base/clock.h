@@ -60,6 +60,10 @@ inline double UsSince(Instant begin, const Clock& clock) {
 // it, because it may jump.
 uint64_t WallClockMilliseconds();
 
+// Returns how many nanoseconds the wall clock, since 1970, is ahead of `clock` now: to show people
+// an Instant. It changes when the wall clock is set.
+int64_t WallClockAheadNs(const Clock& clock);
+
 // A clock that stands still until Advance. Await returns once the condition holds or the time has
 // passed the deadline.
 class ManualClock final : public Clock {

@@ -11,7 +11,7 @@
 namespace ckv {
 namespace {
 
-// Where the parts of "vv-tttttttttttttttttttttttttttttttt-ssssssssssssssss-ff" begin.
+// The places of the parts of "vv-tttttttttttttttttttttttttttttttt-ssssssssssssssss-ff".
 constexpr size_t kTraceIdAt = 3, kSpanIdAt = 36, kFlagsAt = 53, kLength = 55;
 constexpr uint8_t kSampledFlag = 1;
 

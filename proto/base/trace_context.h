@@ -1,5 +1,5 @@
-// The name of a request on its way through processes, as W3C Trace Context has it: a trace id, the
-// span of the caller, and whether spans are recorded.
+// The name of a request on its way through processes. As in W3C Trace Context, it has a trace id,
+// the span of the caller, and whether spans are recorded.
 
 #pragma once
 
@@ -49,7 +49,7 @@ std::string ToHex(const SpanId& id);
 // Returns the status with " [trace 4bf9...]" behind its message, so that a caller finds its call in
 // the logs. Payloads stay. OK stays OK, and so does a status that names the trace already.
 absl::Status WithTrace(const absl::Status& status, const TraceContext& trace);
-// What WithTrace adds.
+// Returns the text that WithTrace adds.
 std::string TraceSuffix(const TraceContext& trace);
 
 // The trace that the calling thread works for now, null if there is none. Lines of the log name it,

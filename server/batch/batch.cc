@@ -7,6 +7,7 @@
 #include "proto/base/log.h"
 #include "proto/base/status.h"
 #include "proto/kernel_target.h"
+#include "server/batch/batch_spans.h"
 #include "server/batch/cold_rows.h"
 #include "store/memory/chunk.h"
 #include "transport/wire_attend.h"
@@ -297,6 +298,8 @@ absl::Status Batch::ResultOf(const Item& item) const {
 }
 
 void Batch::Post(Item& item, uint32_t behind_count) {
+  if (options_.spans != nullptr && item.ready.header.sampled != 0)
+    RecordServed(item.ready, computed_, !item.error.ok(), clock_->Now(), *options_.spans);
   if (!item.error.ok()) {
     PostError(item.ready, item.error, /*retry_after_us=*/0, *counters_);
     item.error = absl::OkStatus();

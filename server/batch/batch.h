@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/base/clock.h"
+#include "proto/base/span.h"
 #include "server/batch/batch_compute.h"
 #include "server/batch/batch_plan.h"
 #include "server/batch/ready_request.h"
@@ -50,6 +51,7 @@ struct BatchOptions {
   const ShadowTable* shadows = nullptr;
   // Stripes of chunks on disk, for requests that select rows. If null, there are none.
   StripeCache* stripes = nullptr;
+  SpanSink* spans = nullptr;  // takes the spans of requests whose trace is sampled; may be null
 };
 
 // Belongs to one thread, except Compute; debug builds check that. Nothing is allocated after

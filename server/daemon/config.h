@@ -83,6 +83,9 @@ struct Config {
   std::string metrics_address;  // if empty, no metrics are served
   std::string log_level = "info";
   std::string log_format = "text";
+  std::string trace_path;  // if empty, no spans are written
+  uint64_t trace_file_bytes_max = uint64_t{64} << 20;
+  uint32_t trace_sample_one_in = 0;  // if 0, none
   std::string ready_file;
 
   bool HasRole(std::string_view wanted) const;

@@ -163,6 +163,14 @@ const OptionSpec kOptions[] = {
      "how a line of the log looks: for people, or for programs with name, role and place in the "
      "source. Under journald lines have priorities and no time",
      "", /*live=*/true},
+    {"trace.path", OptionKind::kText, &Config::trace_path, 0, 0, "", "path",
+     "file for spans of sampled calls, in lines of OTLP/JSON; if unset, none are written"},
+    {"trace.file_bytes_max", OptionKind::kBytes, &Config::trace_file_bytes_max, kMiB, kTiB, "",
+     "bytes", "most bytes of trace.path; it is then renamed, with .1 behind its name"},
+    {"trace.sample_one_in", OptionKind::kCount, &Config::trace_sample_one_in, 0, 1'000'000'000, "",
+     "calls",
+     "of a requester's calls without a traceparent, one in so many is sampled; if 0, none. Others "
+     "say so themselves"},
     {"ready_file", OptionKind::kText, &Config::ready_file, 0, 0, "", "path",
      "file that gets the address as bound, written whole, once this process serves"},
 };

@@ -3,7 +3,6 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
-#include <grpcpp/resource_quota.h>
 
 #include <algorithm>
 #include <atomic>
@@ -32,6 +31,7 @@
 #include "server/daemon/process_facts.h"
 #include "server/directory/local_directory.h"
 #include "server/directory/registration.h"
+#include "server/edge/server_limits.h"
 #include "server/edge/service_gate.h"
 #include "server/edge/trace_interceptor.h"
 #include "server/holder/chunk_expirer.h"
@@ -39,6 +39,7 @@
 #include "server/services/directory_service.h"
 #include "server/services/holder_service.h"
 #include "server/services/requester_service.h"
+#include "server/telemetry/trace_sampler.h"
 #include "store/formats/output_file.h"
 #include "transport/fabric.h"
 #include "transport/socket.h"
@@ -46,17 +47,10 @@
 namespace ckv {
 namespace {
 
-// All messages of this process together; beyond it gRPC refuses calls. 32 of the largest.
-constexpr size_t kMessageMemoryMax = size_t{32} * kMessageBytesMax;
-
 // A connection whose client is idle does not close by itself, so every drain may take this long.
 constexpr Duration kReplyGrace = std::chrono::milliseconds(300);
 // A drain ends the streams whose peers take nothing for this time, or at most twice as long.
 constexpr Duration kStuckPeerMax = std::chrono::seconds(1);
-
-int Milliseconds(Duration duration) {
-  return static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count());
-}
 
 }  // namespace
 
@@ -66,7 +60,8 @@ struct Daemon::State {
       : config(config_in),
         store_files(files),
         replay(progress),
-        gate(config_in.rpc_thread_count_max / 2) {}
+        gate(config_in.rpc_thread_count_max / 2),
+        sampler(config_in.trace_sample_one_in) {}
 
   // Gives the process the name that it was not given.
   absl::Status Name();
@@ -95,6 +90,8 @@ struct Daemon::State {
   Clock* const clock = Clock::Real();
   Backend* const backend = Backend::Cpu();
   ServiceGate gate;
+  TraceSampler sampler;
+  std::unique_ptr<SpanWriter> spans;  // null if none are written
   std::vector<std::unique_ptr<Fabric>> fabrics;
   std::vector<Fabric*> fabric_order;
 
@@ -153,6 +150,7 @@ absl::Status Daemon::State::Name() {
 }
 
 absl::Status Daemon::State::StartRoles() {
+  CKV_ASSIGN_OR_RETURN(spans, StartSpans(config, clock));
   // A directory has no lanes. Its host may say fabrics for others, whose device it does not see.
   const bool has_lanes = config.HasRole("holder") || config.HasRole("requester");
   for (const std::string& name : has_lanes ? config.fabrics : std::vector<std::string>()) {
@@ -179,6 +177,7 @@ absl::Status Daemon::State::StartHolder() {
   options.backend = backend;
   options.fabrics = fabric_order;
   options.store_files = store_files;
+  options.spans = spans.get();
   CKV_ASSIGN_OR_RETURN(holder, Holder::Start(options));
   expirer = std::make_unique<ChunkExpirer>(&holder->store());
   CKV_ASSIGN_OR_RETURN(placement, DaemonPlacement::Start(config, clock, directory, holder.get()));
@@ -203,6 +202,7 @@ absl::Status Daemon::State::StartRequester() {
   CKV_ASSIGN_OR_RETURN(oracle, StartOracle(config, clock));
   options.oracle = oracle.get();
   options.profile = profile;
+  options.spans = spans.get();
   CKV_ASSIGN_OR_RETURN(requester,
                        Requester::Create(options, directory_control.get(), holder_stubs.get()));
   RequesterServiceOptions service;
@@ -235,23 +235,9 @@ absl::Status Daemon::State::StartServer() {
   builder.AddListeningPort(config.listen, grpc::InsecureServerCredentials(), &port);
   const bool holder_only = directory == nullptr && requester == nullptr;
   const int message_bytes_max = holder_only ? kHolderMessageBytesMax : kMessageBytesMax;
-  builder.SetMaxReceiveMessageSize(message_bytes_max);
-  builder.SetMaxSendMessageSize(message_bytes_max);
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // a second ckvd here is a mistake
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(kKeepAlivePeriod));
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Milliseconds(kKeepAliveTimeout));
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // Peers ping as often as this side does; half of it leaves room for jitter.
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
-                             Milliseconds(kKeepAlivePeriod / 2));
-  grpc::ResourceQuota quota("ckvd");
-  quota.SetMaxThreads(static_cast<int>(config.rpc_thread_count_max));
-  quota.Resize(kMessageMemoryMax);
-  builder.SetResourceQuota(quota);
-  builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
-  builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
-  builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 4);
-  builder.experimental().SetInterceptorCreators(TraceInterceptors([] { return false; }));
+  SetServerLimits(message_bytes_max, config.rpc_thread_count_max, builder);
+  builder.experimental().SetInterceptorCreators(
+      TraceInterceptors([this] { return sampler.Sample(); }, spans.get(), clock));
   if (directory_service) builder.RegisterService(directory_service.get());
   if (holder_service) builder.RegisterService(holder_service.get());
   if (requester_service) builder.RegisterService(requester_service.get());
@@ -350,6 +336,7 @@ void Daemon::State::ServePages() {
   sources.holder = holder.get();
   if (placement) sources.placement = &placement->keeper();
   sources.requester = requester.get();
+  sources.spans = spans.get();
   if (replicas) sources.replicas = &replicas->keeper();
   if (requester_service) {
     sources.attend_count = [this] { return requester_service->attend_count(); };

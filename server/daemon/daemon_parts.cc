@@ -13,10 +13,12 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "client/decide/oracle_file.h"
 #include "client/grpc/oracle_stub.h"
 #include "proto/base/log.h"
 #include "proto/base/status.h"
+#include "proto/base/version.h"
 #include "server/directory/directory_registrar_stub.h"
 #include "server/upkeep/placement_stub.h"
 #include "server/upkeep/replica_stub.h"
@@ -129,6 +131,16 @@ absl::StatusOr<std::unique_ptr<Fabric>> MakeFabric(FabricKind kind, const Config
     }
   }
   return absl::InvalidArgumentError("fabrics: one that this build does not know");
+}
+
+absl::StatusOr<std::unique_ptr<SpanWriter>> StartSpans(const Config& config, Clock* clock) {
+  if (config.trace_path.empty()) return nullptr;
+  SpanWriterOptions options;
+  options.path = config.trace_path;
+  options.file_bytes_max = config.trace_file_bytes_max;
+  options.resource = {config.name, absl::StrJoin(config.role, "+"), std::string(Version())};
+  options.clock = clock;
+  return SpanWriter::Start(std::move(options));
 }
 
 absl::StatusOr<std::unique_ptr<DurableDirectory>> OpenDirectory(const Config& config, Clock* clock,

@@ -20,6 +20,7 @@
 #include "server/directory/durable_directory.h"
 #include "server/directory/registration.h"
 #include "server/holder/holder.h"
+#include "server/telemetry/span_writer.h"
 #include "server/upkeep/placement_keeper.h"
 #include "server/upkeep/repair_stub.h"
 #include "server/upkeep/repairer.h"
@@ -43,6 +44,10 @@ std::string WhyNotBound(const std::string& address);
 //   Errors of CheckVerbs, for verbs: each says what to do.
 absl::StatusOr<std::unique_ptr<Fabric>> MakeFabric(FabricKind kind, const Config& config,
                                                    Clock* clock);
+
+// Starts the writer of spans, or returns null if the config wants none. `clock` must outlive it.
+//   InvalidArgument     trace.path cannot be opened.
+absl::StatusOr<std::unique_ptr<SpanWriter>> StartSpans(const Config& config, Clock* clock);
 
 // Opens the directory that this process is. `files` must outlive it; if null, it is the real one.
 // `replay` may be null.

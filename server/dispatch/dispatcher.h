@@ -42,6 +42,7 @@ struct DispatcherOptions {
   uint64_t map_bytes_max;
   uint64_t stripe_bytes_max;
   Duration spin_max;
+  SpanSink* spans;
 };
 
 // The limit of multiply-adds that wait in kAttend: 0.45 ms of one core. A request that was admitted

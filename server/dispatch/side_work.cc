@@ -27,7 +27,8 @@ SideWork::SideWork(const SideWorkOptions& options, BatchTools tools, Clock* cloc
       batch_({.request_count_max = 1,
               .work_max = kRequestWorkMax,
               .shadows = options.shadows,
-              .stripes = options.stripes},
+              .stripes = options.stripes,
+              .spans = options.spans},
              std::move(tools), clock, table, lease, counters),
       thread_(std::make_unique<SideThread>(std::move(tell))) {}
 

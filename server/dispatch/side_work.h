@@ -28,6 +28,7 @@ struct SideWorkOptions {
   uint64_t map_bytes_max;      // bytes of all copies of chunks (ChunkExports)
   const ShadowTable* shadows;  // as BatchOptions
   StripeCache* stripes;        // as BatchOptions
+  SpanSink* spans;             // as BatchOptions
 };
 
 // Belongs to the dispatcher's thread (debug builds check that), where requests are judged and

@@ -25,13 +25,20 @@ std::optional<TraceContext> TraceIn(const Received& metadata) {
   return ParseTraceparent({begin->second.data(), begin->second.size()});
 }
 
+struct TraceTools {
+  std::function<bool()> sample;
+  SpanSink* spans = nullptr;
+  const Clock* clock = nullptr;
+};
+
 // Lives as long as its call.
 class TraceInterceptor final : public grpc::experimental::Interceptor {
  public:
-  TraceInterceptor(grpc::experimental::ServerRpcInfo* info, const std::function<bool()>& sample)
-      : sync_(info->type() != grpc::experimental::ServerRpcInfo::Type::BIDI_STREAMING),
+  TraceInterceptor(grpc::experimental::ServerRpcInfo* info, const TraceTools& tools)
+      : method_(info->method()),
+        sync_(info->type() != grpc::experimental::ServerRpcInfo::Type::BIDI_STREAMING),
         of_requester_(std::string_view(info->method()).starts_with(kRequesterPrefix)),
-        sample_(sample) {}
+        tools_(tools) {}
   ~TraceInterceptor() override { Leave(); }
 
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
@@ -46,7 +53,12 @@ class TraceInterceptor final : public grpc::experimental::Interceptor {
     if (metadata == nullptr) return;
     const std::optional<TraceContext> callers = TraceIn(*metadata);
     sent_ = callers.has_value();
-    trace_ = sent_ ? *callers : NewTrace(sample_());
+    trace_ = sent_ ? *callers : NewTrace(of_requester_ && tools_.sample());
+    recording_ = sync_ && trace_.sampled && tools_.spans != nullptr;
+    if (recording_) {
+      span_ = BeginSpan(trace_, method_, SpanKind::kServer, tools_.clock->Now());
+      trace_.span_id = span_.span_id;
+    }
     if (!sent_) {
       text_ = FormatTraceparent(trace_);
       metadata->erase(kTraceparentKey);
@@ -62,6 +74,12 @@ class TraceInterceptor final : public grpc::experimental::Interceptor {
     if (auto* const metadata = methods.GetSendTrailingMetadata(); metadata != nullptr)
       metadata->emplace(kTraceIdKey, ToHex(trace_.trace_id));
     const grpc::Status status = methods.GetSendStatus();
+    if (std::exchange(recording_, false)) {
+      span_.end = tools_.clock->Now();
+      span_.failed = !status.ok();
+      if (span_.failed) span_.Set("grpc.status_code", status.error_code());
+      tools_.spans->Record(span_);
+    }
     const std::string suffix = TraceSuffix(trace_);
     const bool named = status.error_message().find(suffix) != std::string::npos;
     if (status.ok() || named || (!sent_ && !of_requester_)) return;
@@ -73,32 +91,36 @@ class TraceInterceptor final : public grpc::experimental::Interceptor {
     if (CurrentTrace() == &trace_) SetCurrentTrace(nullptr);
   }
 
+  const char* const method_;
   const bool sync_;  // a stream both ways is of the callback API, and takes no thread
   const bool of_requester_;
-  const std::function<bool()>& sample_;
+  const TraceTools& tools_;
   TraceContext trace_;
+  Span span_;  // the call's own, if it is recorded
+  bool recording_ = false;
   bool sent_ = false;
   std::string text_;  // the metadata borrows it
 };
 
 class TraceInterceptorFactory final : public grpc::experimental::ServerInterceptorFactoryInterface {
  public:
-  explicit TraceInterceptorFactory(std::function<bool()> sample) : sample_(std::move(sample)) {}
+  explicit TraceInterceptorFactory(TraceTools tools) : tools_(std::move(tools)) {}
   grpc::experimental::Interceptor* CreateServerInterceptor(
       grpc::experimental::ServerRpcInfo* info) override {
-    return new TraceInterceptor(info, sample_);
+    return new TraceInterceptor(info, tools_);
   }
 
  private:
-  const std::function<bool()> sample_;
+  const TraceTools tools_;
 };
 
 }  // namespace
 
 std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
-TraceInterceptors(std::function<bool()> sample) {
+TraceInterceptors(std::function<bool()> sample, SpanSink* spans, const Clock* clock) {
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> made;
-  made.push_back(std::make_unique<TraceInterceptorFactory>(std::move(sample)));
+  made.push_back(
+      std::make_unique<TraceInterceptorFactory>(TraceTools{std::move(sample), spans, clock}));
   return made;
 }
 

@@ -8,6 +8,8 @@
 #include <memory>
 #include <vector>
 
+#include "proto/base/clock.h"
+#include "proto/base/span.h"
 #include "proto/base/trace_context.h"
 
 namespace grpc {
@@ -20,8 +22,13 @@ namespace ckv {
 inline constexpr char kTraceIdKey[] = "ckv-trace-id";
 
 // Returns what a grpc::ServerBuilder takes. A call's `traceparent` metadata is its trace. If it has
-// none, a malformed one or several, it begins a new trace, which is sampled if `sample` returns
-// true (from any thread). The handler finds a valid `traceparent` in any case.
+// none, a malformed one or several, it begins a new trace. That of a method of RequesterService is
+// sampled if `sample` returns true (from any thread). The handler finds a valid `traceparent` in
+// any case.
+//
+// `spans` takes a span of each sampled call, below which is what the handler does. Streams both
+// ways have none, because they may last for ever. `spans` may be null. It and `clock` must outlive
+// the server.
 //
 // While the handler of a call of the synchronous API runs, the trace is CurrentTrace() of its
 // thread.
@@ -30,7 +37,7 @@ inline constexpr char kTraceIdKey[] = "ckv-trace-id";
 // sent one or the method is of RequesterService. Members call each other all the time, and their
 // texts stay as they are.
 std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
-TraceInterceptors(std::function<bool()> sample);
+TraceInterceptors(std::function<bool()> sample, SpanSink* spans, const Clock* clock);
 
 // Returns the trace of a call that went through an interceptor, else one that is not set.
 TraceContext TraceOf(const grpc::ServerContextBase& context);

@@ -173,7 +173,8 @@ absl::StatusOr<std::unique_ptr<Holder>> Holder::Start(const HolderOptions& optio
       .queue_request_count_max = options.queue_request_count_max,
       .map_bytes_max = options.map_bytes_max.value_or(options.capacity_bytes / kMapShareOfCapacity),
       .stripe_bytes_max = options.stripe_bytes_max.value_or(StripeBytesMax(options.capacity_bytes)),
-      .spin_max = options.spin_max};
+      .spin_max = options.spin_max,
+      .spans = options.spans};
   CKV_ASSIGN_OR_RETURN(state->dispatcher,
                        Dispatcher::Start(dispatcher, state->store.get(), &state->sessions,
                                          &state->lease, std::move(listeners)));

@@ -53,6 +53,7 @@
 #include "attention/backend.h"
 #include "client/holders/control.h"
 #include "proto/base/clock.h"
+#include "proto/base/span.h"
 #include "proto/ids.h"
 #include "server/session/lease_gate.h"
 #include "server/session/scrub_counters.h"
@@ -101,6 +102,9 @@ struct HolderOptions {
   // How long the dispatcher polls after its last work before it sleeps on the lanes' events
   // (transport/wait_policy.h). Zero disables polling.
   Duration spin_max = std::chrono::microseconds(50);
+  // Takes the spans of attends whose trace is sampled (server/batch/batch_spans.h). Borrowed; by
+  // `clock`. If null, there are none.
+  SpanSink* spans = nullptr;
 };
 
 // The highest values of the options of these names. Start refuses more.

@@ -51,6 +51,12 @@ void AddLeases(const WebSources& sources, Page& page) {
          [](const Report& report) { return report.failure_count; });
 }
 
+void AddSpans(const SpanSink::Counts& counts, Page& page) {
+  page.Counter("ckv_trace_spans_total", "Spans of sampled calls.", counts.recorded);
+  page.Counter("ckv_trace_spans_dropped_total",
+               "Spans that found no room, or could not be written to trace.path.", counts.dropped);
+}
+
 }  // namespace
 
 std::string MetricsText(const WebSources& sources) {
@@ -61,6 +67,7 @@ std::string MetricsText(const WebSources& sources) {
   page.Add({{"version", sources.version}, {"commit", sources.commit}, {"kernel", sources.kernel}},
            1);
   AddProcess(page);
+  if (sources.spans != nullptr) AddSpans(sources.spans->counts(), page);
   if (!sources.registrations.empty()) AddLeases(sources, page);
   if (sources.directory != nullptr) AddDirectory(*sources.directory, page);
   if (sources.placement != nullptr) AddPlacement(*sources.placement, page);

@@ -8,6 +8,7 @@
 
 #include "client/requester.h"
 #include "proto/base/clock.h"
+#include "proto/base/span.h"
 #include "server/directory/directory_state.h"
 #include "server/directory/log/change_log.h"
 #include "server/directory/registration.h"
@@ -32,6 +33,7 @@ struct WebSources {
   const PlacementKeeper* placement = nullptr;
   const Requester* requester = nullptr;
   const ReplicaKeeper* replicas = nullptr;
+  const SpanSink* spans = nullptr;  // null if no spans are written
   // Counters of the requester's gRPC service. If empty, there is no service.
   std::function<uint64_t()> attend_count;
   std::function<uint64_t()> attend_error_count;

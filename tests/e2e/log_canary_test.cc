@@ -1,7 +1,7 @@
-// Goal: no secret is in a log, at any level and in any format, whatever succeeds or fails.
+// Goal: no secret is in a log or a span, at any level and in any format, whatever fails.
 // Method: a fleet of real processes logs everything, and gRPC's own tracing is on. Calls carry
 // canaries wherever a secret or a tenant's data may be: metadata, environment, prompts, query rows,
-// chunks, tokens of lanes. Then no log has a canary, in any of the ways to print bytes.
+// chunks, tokens of lanes. Then no log and no span has one, in any of the ways to print bytes.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -116,16 +116,20 @@ class LogCanaryTest : public testing::TestWithParam<std::string> {
     setenv("GRPC_VERBOSITY", "DEBUG", 1);
     setenv("GRPC_TRACE", "all", 1);
     const std::vector<std::string> all = {"--log-level=trace", "--log-format=" + GetParam(),
-                                          "--fabrics=tcp", "--lease-ttl=1s"};
+                                          "--fabrics=tcp", "--lease-ttl=1s",
+                                          "--trace-sample-one-in=1"};
     const auto with = [&all](std::vector<std::string> more) {
       more.insert(more.end(), all.begin(), all.end());
       return more;
     };
+    std::remove(spans_path_.c_str());
     directory_ = std::make_unique<test::OneDaemon>("directory", with({}), "d");
     const std::string directory = "--directory=" + directory_->address();
-    holder_ = std::make_unique<test::OneDaemon>("holder",
-                                                with({directory, "--store-capacity=64MiB"}), "h");
-    requester_ = std::make_unique<test::OneDaemon>("requester", with({directory}), "r");
+    // One file: each line is one write.
+    const std::string spans = "--trace-path=" + spans_path_;
+    holder_ = std::make_unique<test::OneDaemon>(
+        "holder", with({directory, "--store-capacity=64MiB", spans}), "h");
+    requester_ = std::make_unique<test::OneDaemon>("requester", with({directory, spans}), "r");
     for (test::OneDaemon* daemon : {directory_.get(), holder_.get(), requester_.get()}) {
       daemon->Start();
     }
@@ -266,6 +270,7 @@ class LogCanaryTest : public testing::TestWithParam<std::string> {
     }
   }
 
+  const std::string spans_path_ = test::TempPath("spans");
   std::vector<Canary> canaries_;
   std::unique_ptr<test::OneDaemon> directory_, holder_, requester_;
 };
@@ -284,6 +289,9 @@ TEST_P(LogCanaryTest, NoLogHasACanary) {
     for (std::string line; std::getline(lines, line);) ExpectInFormat(line);
   }
   EXPECT_THAT(holder_->process().log(), testing::HasSubstr("no such invitation"));
+  const std::string spans = test::ReadWhole(spans_path_);
+  EXPECT_THAT(spans, testing::HasSubstr("RequesterService/Attend"));
+  for (const Canary& canary : canaries_) canary.ExpectAbsent(spans);
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, LogCanaryTest, testing::Values("text", "logfmt", "json"),

@@ -5,7 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "proto/base/trace_context.h"
@@ -24,7 +26,9 @@ constexpr char kTraceId[] = "4bf92f3577b34da6a3ce929d0e0e4736";
 
 class TraceTest : public testing::Test {
  protected:
-  void SetUp() override {
+  void SetUp() override { StartFleet({}); }
+
+  void StartFleet(const std::vector<std::string>& more_of_requester) {
     const std::vector<std::string> all = {"--log-level=debug", "--log-format=json",
                                           "--fabrics=tcp"};
     const auto with = [&all](std::vector<std::string> more) {
@@ -33,9 +37,11 @@ class TraceTest : public testing::Test {
     };
     directory_ = std::make_unique<test::OneDaemon>("directory", with({}), "d");
     const std::string directory = "--directory=" + directory_->address();
-    holder_ = std::make_unique<test::OneDaemon>("holder",
-                                                with({directory, "--store-capacity=64MiB"}), "h");
-    requester_ = std::make_unique<test::OneDaemon>("requester", with({directory}), "r");
+    holder_ = std::make_unique<test::OneDaemon>(
+        "holder", with({directory, "--store-capacity=64MiB", "--trace-path=" + PathOf("h")}), "h");
+    std::vector<std::string> of_requester = {directory, "--trace-path=" + PathOf("r")};
+    of_requester.insert(of_requester.end(), more_of_requester.begin(), more_of_requester.end());
+    requester_ = std::make_unique<test::OneDaemon>("requester", with(of_requester), "r");
     for (test::OneDaemon* daemon : {directory_.get(), holder_.get(), requester_.get()})
       daemon->Start();
     for (test::OneDaemon* daemon : {directory_.get(), holder_.get(), requester_.get()})
@@ -43,6 +49,35 @@ class TraceTest : public testing::Test {
     const grpc::Status put = test::Put(holder_->holder(), corpus_.geometry, corpus_.chunks[0]);
     ASSERT_TRUE(put.ok()) << put.error_message();
     ASSERT_TRUE(test::Publish(directory_->directory(), corpus_.Publish("c", "", {{{"h"}}})).ok());
+  }
+
+  // Of this test alone.
+  static std::string PathOf(const std::string& name) {
+    const auto* const info = testing::UnitTest::GetInstance()->current_test_info();
+    return test::TempPath(std::string(info->name()) + "." + name + ".spans");
+  }
+
+  // Ends both daemons, and returns the spans of a trace that they have written.
+  std::vector<nlohmann::json> EndAndReadSpans(const std::string& trace_id) {
+    std::vector<nlohmann::json> spans;
+    const std::pair<test::OneDaemon*, std::string> both[] = {{requester_.get(), "r"},
+                                                             {holder_.get(), "h"}};
+    for (const auto& [daemon, name] : both) {
+      daemon->process().Signal(SIGTERM);
+      EXPECT_EQ(daemon->process().AwaitExit(After(kStartTime)), 0) << daemon->process().log();
+      std::istringstream lines(test::ReadWhole(PathOf(name)));
+      for (std::string line; std::getline(lines, line);) {
+        const auto request = nlohmann::json::parse(line);
+        const auto& of = request.at("resourceSpans").at(0);
+        EXPECT_EQ(of.at("resource").at("attributes").at(1).at("value").at("stringValue"), name);
+        for (nlohmann::json span : of.at("scopeSpans").at(0).at("spans")) {
+          if (span.at("traceId") != trace_id) continue;
+          span["process"] = name;
+          spans.push_back(std::move(span));
+        }
+      }
+    }
+    return spans;
   }
 
   v1::AttendRequest Request() const {
@@ -158,6 +193,74 @@ TEST_F(TraceTest, RequestsOfAStreamHaveTheStreamsTraceOrTheirOwn) {
   }
   stream->WritesDone();
   EXPECT_TRUE(stream->Finish().ok());
+}
+
+int64_t TimeOf(const nlohmann::json& span, const char* field) {
+  return std::stoll(span.at(field).get<std::string>());
+}
+
+// Times of spans of one process nest. Those of two processes of this host may differ by as much as
+// the wall clock was set between their starts.
+void ExpectWithin(const nlohmann::json& span, const nlohmann::json& parent) {
+  const int64_t slack_ns = parent.at("process") == span.at("process") ? 0 : 1'000'000;
+  EXPECT_GE(TimeOf(span, "startTimeUnixNano") + slack_ns, TimeOf(parent, "startTimeUnixNano"))
+      << span << parent;
+  EXPECT_LE(TimeOf(span, "endTimeUnixNano"), TimeOf(parent, "endTimeUnixNano") + slack_ns)
+      << span << parent;
+}
+
+TEST_F(TraceTest, SpansFormOneTreeOverBothProcesses) {
+  const std::string caller = "00f067aa0ba902b7";
+  const std::string unsampled = "0af7651916cd43dd8448eb211c80319c";
+  EXPECT_TRUE(Attend({"00-" + unsampled + "-" + caller + "-00"}, Request()).status.ok());
+  EXPECT_TRUE(
+      Attend({"00-" + std::string(kTraceId) + "-" + caller + "-01"}, Request()).status.ok());
+  std::map<std::string, nlohmann::json> by_id;
+  for (const nlohmann::json& span : EndAndReadSpans(kTraceId)) {
+    const std::string id = span.at("spanId");
+    EXPECT_EQ(id.size(), 16u);
+    EXPECT_EQ(id.find_first_not_of("0123456789abcdef"), std::string::npos) << id;
+    EXPECT_LE(TimeOf(span, "startTimeUnixNano"), TimeOf(span, "endTimeUnixNano")) << span;
+    EXPECT_TRUE(by_id.emplace(id, span).second) << id << " is there twice";
+  }
+  std::vector<std::string> edges;
+  for (const auto& [id, span] : by_id) {
+    const std::string parent_id = span.at("parentSpanId"), name = span.at("name");
+    if (parent_id == caller) {
+      edges.push_back("caller > " + name);
+      continue;
+    }
+    ASSERT_TRUE(by_id.contains(parent_id)) << span;
+    edges.push_back(by_id[parent_id].at("name").get<std::string>() + " > " + name);
+    ExpectWithin(span, by_id[parent_id]);
+  }
+  EXPECT_THAT(edges,
+              testing::UnorderedElementsAre("caller > /ckv.v1.RequesterService/Attend",
+                                            "/ckv.v1.RequesterService/Attend > attend",
+                                            "attend > lane", "attend > merge", "lane > serve",
+                                            "serve > queue", "serve > kernel", "serve > reply"));
+  for (const char* process : {"h", "r"})
+    EXPECT_THAT(test::ReadWhole(PathOf(process)), testing::Not(HasSubstr(unsampled)));
+}
+
+class SampledTraceTest : public TraceTest {
+ protected:
+  void SetUp() override { StartFleet({"--trace-sample-one-in=1"}); }
+};
+
+// The trace begins at the requester, and its root has no parent. The calls that it makes on the
+// way, which open the session, are of the trace, too.
+TEST_F(SampledTraceTest, ATraceThatBeginsHereMayBeSampled) {
+  const Answer answer = Attend({}, Request());
+  EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
+  std::set<std::string> names;
+  for (const nlohmann::json& span : EndAndReadSpans(answer.trace_id)) {
+    const std::string name = span.at("name");
+    names.insert(name);
+    EXPECT_EQ(span.contains("parentSpanId"), name != "/ckv.v1.RequesterService/Attend") << span;
+  }
+  EXPECT_THAT(names, testing::IsSupersetOf({"/ckv.v1.RequesterService/Attend", "attend", "lane",
+                                            "serve", "/ckv.v1.HolderService/OpenSession"}));
 }
 
 }  // namespace

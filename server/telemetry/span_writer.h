@@ -1,0 +1,81 @@
+// Writes spans to a file, as lines of OTLP/JSON.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/base/clock.h"
+#include "proto/base/span.h"
+#include "server/telemetry/otlp_json.h"
+
+namespace ckv {
+
+struct SpanWriterOptions {
+  std::string path;
+  // The most bytes of a file. A file that would grow beyond it becomes `path`.1, in place of the
+  // one before, and a new one begins. So both take at most twice as many.
+  uint64_t file_bytes_max = uint64_t{64} << 20;
+  SpanResource resource;
+  Clock* clock = Clock::Real();  // borrowed; that of the spans
+  // Nanoseconds that the wall clock, since 1970, is ahead of `clock`. If 0, it is measured.
+  int64_t unix_offset_ns = 0;
+};
+
+// Thread-safe. Record copies into memory that was allocated at the start, under a short lock. A
+// thread writes what has come every kFlushPeriod, or once the memory is half full. Spans that find
+// no room are dropped and counted.
+class SpanWriter final : public SpanSink {
+ public:
+  static constexpr size_t kSpanCountMax = 8192;  // 4 MB; 16,000 spans a second find room
+  static constexpr Duration kFlushPeriod = std::chrono::milliseconds(500);
+  static constexpr size_t kSpansPerLineMax = 256;
+
+  // Opens the file, and appends to what it has.
+  //   InvalidArgument     it cannot be opened; says why.
+  static absl::StatusOr<std::unique_ptr<SpanWriter>> Start(SpanWriterOptions options);
+  // Writes what has come.
+  ~SpanWriter() override;
+  SpanWriter(const SpanWriter&) = delete;
+  SpanWriter& operator=(const SpanWriter&) = delete;
+
+  void Record(const Span& span) noexcept override ABSL_LOCKS_EXCLUDED(mu_);
+  Counts counts() const override ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Returns once all that was recorded before is in the file, or dropped.
+  void Flush() ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  explicit SpanWriter(SpanWriterOptions options, int fd, uint64_t file_bytes);
+  void Run() ABSL_LOCKS_EXCLUDED(mu_);
+  bool MustWrite() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return stopping_ || flush_wanted_ || spans_.size() >= kSpanCountMax / 2;
+  }
+  // Returns how many of the spans are in the file.
+  size_t WriteAll(const std::vector<Span>& spans);
+  bool WriteLine();
+  absl::Status Rotate();
+
+  const SpanWriterOptions options_;
+  mutable absl::Mutex mu_;
+  std::vector<Span> spans_ ABSL_GUARDED_BY(mu_);
+  Counts counts_ ABSL_GUARDED_BY(mu_);
+  uint64_t written_round_ ABSL_GUARDED_BY(mu_) = 0;  // rounds of the thread that have ended
+  bool flush_wanted_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  // The thread's own.
+  int fd_ = -1;
+  uint64_t file_bytes_ = 0;
+  bool failing_ = false;  // the last line was not written, which the log tells once
+  std::string line_;
+  std::thread thread_;  // last, because it uses the others
+};
+
+}  // namespace ckv
