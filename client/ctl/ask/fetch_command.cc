@@ -1,6 +1,5 @@
-// ckvctl fetch: pulls the rows of chunks into a safetensors file.
+// ckvctl fetch: pulls the rows of chunks into a file.
 
-#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
@@ -8,33 +7,34 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "client/ctl/ask/fetch_sink.h"
 #include "client/ctl/checks.h"
 #include "client/ctl/chunk_range.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/corpus/tensor_files.h"
 #include "client/ctl/time_span.h"
 #include "proto/base/status.h"
-#include "store/formats/safetensors.h"
+#include "store/formats/llama_state.h"
 
 namespace ckv::ctl {
 namespace {
-
-// The rows are gathered in memory before they are written.
-constexpr uint64_t kFetchBytesMax = uint64_t{4} << 30;
 
 struct FetchOptions {
   std::string corpus;
   std::string chunks;
   std::string out;
   std::optional<uint64_t> position;
+  uint32_t streams = 0;  // 0 if not given
   uint32_t timeout_ms = 60'000;
+
+  bool is_llama() const { return std::string_view(out).ends_with(".ggsq"); }
 };
 
-// The rows of the chosen chunks, [layer][token][row], and how many have come.
+// The chosen chunks, and how many bytes of their rows have come.
 struct Gathered {
-  uint64_t token_count = 0;
+  FetchFile file;
   std::map<uint32_t, uint64_t> first_token;  // by ordinal
-  std::vector<std::vector<std::byte>> layers;
+  std::unique_ptr<FetchSink> sink;
   uint64_t bytes = 0;
 };
 
@@ -52,10 +52,8 @@ absl::Status Take(const v1::FetchReply& reply, const Corpus& corpus, ChunkRun ru
         reply.chunk(), reply.layer(), reply.token_count()));
   }
   const uint64_t token = gathered.first_token.at(reply.chunk()) + reply.token_begin();
-  std::memcpy(gathered.layers[reply.layer()].data() + token * row_bytes, reply.rows().data(),
-              reply.rows().size());
   gathered.bytes += reply.rows().size();
-  return absl::OkStatus();
+  return gathered.sink->Take(reply.layer(), token, std::as_bytes(std::span(reply.rows())));
 }
 
 // One call: the requester fetches chunks that follow each other.
@@ -89,49 +87,37 @@ absl::Status FetchRun(Fleet& fleet, const FetchOptions& options, const Corpus& c
   return taken.ok() ? status : taken;
 }
 
-absl::StatusOr<Gathered> Gather(const Ctl& ctl, Fleet& fleet, const FetchOptions& options,
-                                const Corpus& corpus, const std::vector<uint32_t>& ordinals) {
+absl::StatusOr<Gathered> OpenSink(Fleet& fleet, const FetchOptions& options, const Corpus& corpus,
+                                  const std::vector<uint32_t>& ordinals) {
   Gathered gathered;
+  const uint64_t canonical = ordinals.empty() ? 0 : corpus.chunks[ordinals.front()].position;
+  gathered.file = {options.out, 0, options.position.value_or(canonical)};
   for (const uint32_t ordinal : ordinals) {
-    gathered.first_token[ordinal] = gathered.token_count;
-    gathered.token_count += corpus.chunks[ordinal].token_count;
+    gathered.first_token[ordinal] = gathered.file.token_count;
+    gathered.file.token_count += corpus.chunks[ordinal].token_count;
   }
-  const uint64_t total = gathered.token_count * corpus.geometry.token_bytes();
-  if (total > kFetchBytesMax) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("the rows take %s, limit %s\n  fetch fewer chunks at once with --chunks",
-                        FormatBytes(total), FormatBytes(kFetchBytesMax)));
+  if (!options.is_llama()) {
+    CKV_ASSIGN_OR_RETURN(gathered.sink, OpenTensorSink(gathered.file, corpus.geometry));
+    return gathered;
   }
-  gathered.layers.assign(
-      corpus.geometry.layers,
-      std::vector<std::byte>(gathered.token_count * corpus.geometry.row_bytes()));
+  CKV_ASSIGN_OR_RETURN(const std::vector<int32_t> token_ids,
+                       AskForTokenIds(fleet, corpus, ordinals));
+  CKV_ASSIGN_OR_RETURN(gathered.sink, OpenLlamaSink(gathered.file, corpus.geometry, token_ids,
+                                                    options.streams == 0 ? 1 : options.streams));
+  return gathered;
+}
+
+absl::Status Gather(const Ctl& ctl, Fleet& fleet, const FetchOptions& options, const Corpus& corpus,
+                    const std::vector<uint32_t>& ordinals, Gathered& gathered) {
+  const uint64_t total = gathered.file.token_count * corpus.geometry.token_bytes();
   const auto progress = ctl.StartProgress("fetch", "B", total);
   const Instant deadline = ctl.clock->Now() + std::chrono::milliseconds(options.timeout_ms);
   for (const ChunkRun run : AsRuns(ordinals)) {
     CKV_RETURN_IF_ERROR(FetchRun(fleet, options, corpus, run, deadline, *progress, gathered));
   }
-  if (gathered.bytes != total) {
-    return absl::InternalError(
-        absl::StrFormat("the requester sent %d bytes of %d", gathered.bytes, total));
-  }
-  return gathered;
-}
-
-absl::Status Write(const FetchOptions& options, const Corpus& corpus,
-                   const std::vector<uint32_t>& ordinals, const Gathered& gathered) {
-  const Geometry& geometry = corpus.geometry;
-  const bool bf16 = geometry.dtype == RowDtype::kBf16;
-  const uint64_t width = bf16 ? geometry.d_qk : geometry.row_bytes();
-  std::vector<TensorToWrite> tensors;
-  for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
-    tensors.push_back({absl::StrFormat("layers.%d.ckv", layer),
-                       bf16 ? TensorDtype::kBf16 : TensorDtype::kU8,
-                       {gathered.token_count, width},
-                       gathered.layers[layer]});
-  }
-  const uint64_t canonical = ordinals.empty() ? 0 : corpus.chunks[ordinals.front()].position;
-  return WriteSafetensors(options.out,
-                          RowFileMetadata(geometry, options.position.value_or(canonical)), tensors);
+  if (gathered.bytes == total) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrFormat("the requester sent %d bytes of %d", gathered.bytes, total));
 }
 
 // A row file has one base_position, so rows that do not follow each other would lie about theirs.
@@ -152,6 +138,9 @@ absl::Status CheckPositions(const FetchOptions& options, const Corpus& corpus,
 }
 
 absl::Status RunFetch(const Ctl& ctl, const FetchOptions& options) {
+  if (options.streams != 0 && !options.is_llama()) {
+    return absl::InvalidArgumentError("--streams is for a sequence state: --out FILE.ggsq");
+  }
   CKV_RETURN_IF_ERROR(CheckOutput(options.out));
   Fleet fleet(ctl.fleet, ctl.clock);
   CKV_ASSIGN_OR_RETURN(const Corpus corpus, fleet.GetCorpus(options.corpus));
@@ -160,18 +149,19 @@ absl::Status RunFetch(const Ctl& ctl, const FetchOptions& options) {
       ParseChunkRanges(options.chunks, static_cast<uint32_t>(corpus.chunks.size())));
   CKV_RETURN_IF_ERROR(CheckPositions(options, corpus, ordinals));
   const Instant start = ctl.clock->Now();
-  CKV_ASSIGN_OR_RETURN(const Gathered gathered, Gather(ctl, fleet, options, corpus, ordinals));
+  CKV_ASSIGN_OR_RETURN(Gathered gathered, OpenSink(fleet, options, corpus, ordinals));
+  CKV_RETURN_IF_ERROR(Gather(ctl, fleet, options, corpus, ordinals, gathered));
   const Duration elapsed = ctl.clock->Now() - start;
-  CKV_RETURN_IF_ERROR(Write(options, corpus, ordinals, gathered));
+  CKV_RETURN_IF_ERROR(gathered.sink->Finish());
   const double seconds = static_cast<double>(elapsed.count()) / 1e9;
   ctl.Print(RenderFields({{"wrote", options.out},
-                          {"tokens", std::to_string(gathered.token_count)},
+                          {"tokens", std::to_string(gathered.file.token_count)},
                           {"rows", FormatBytes(gathered.bytes)},
                           {"took", FormatDuration(elapsed)},
                           {"rate", FormatRate(static_cast<double>(gathered.bytes) / seconds)}}),
             {{"out", options.out},
              {"chunk_count", ordinals.size()},
-             {"token_count", gathered.token_count},
+             {"token_count", gathered.file.token_count},
              {"bytes", gathered.bytes},
              {"seconds", seconds}});
   return absl::OkStatus();
@@ -182,21 +172,30 @@ absl::Status RunFetch(const Ctl& ctl, const FetchOptions& options) {
 void AddFetchCommand(CLI::App& app, Ctl& ctl) {
   const auto options = std::make_shared<FetchOptions>();
   CLI::App* verb = AddVerb(
-      app, "fetch", "Pull the rows of chunks into a safetensors file",
+      app, "fetch", "Pull the rows of chunks into a file",
       "  ckvctl fetch --corpus docs --chunks 0-1 --out rows.safetensors\n"
-      "  ckvctl fetch --corpus docs --chunks 0-2,5 --position 4096 --out moved.safetensors\n\n"
+      "  ckvctl fetch --corpus docs --chunks 0-2,5 --position 4096 --out moved.safetensors\n"
+      "  ckvctl fetch --corpus docs --position 0 --out docs.ggsq --streams 4\n\n"
       "A file has one base_position, so a list with gaps needs --position.\n"
       "File: layers.{i}.ckv [T, row] and the metadata of a row file (ckvctl corpus load --help).\n"
       "token_ids [T] I32 is not among them, since holders do not give token ids back: add it\n"
-      "before corpus load takes the file.");
+      "before corpus load takes the file.\n\n"
+      "FILE.ggsq is a sequence state that llama.cpp restores, token ids and all. Its cache has\n"
+      "keys of bf16, flash attention, and --streams: as many as it has sequences, or 1 if it is\n"
+      "unified.");
   verb->add_option("--corpus", options->corpus, "The corpus")->required()->type_name("NAME");
   verb->add_option("--chunks", options->chunks, kChunksHelp)->check(NotEmpty())->type_name("LIST");
-  verb->add_option("--out", options->out, "safetensors file to write")
+  verb->add_option(
+          "--out", options->out,
+          "File to write: FILE.ggsq is a sequence state of llama.cpp, any other is safetensors")
       ->required()
       ->type_name("FILE");
   verb->add_option("--position", options->position,
                    "Rotate the rows to stand from this position on (default: canonical)")
       ->check(WholeNumber());
+  verb->add_option("--streams", options->streams,
+                   "Streams of the cache that loads a sequence state (default: 1)")
+      ->check(InRange(1u, kLlamaStreamCountMax));
   AddTimeout(*verb, "--timeout", options->timeout_ms, "Limit of the whole fetch");
   verb->callback(
       [&ctl, options] { ctl.run = [&ctl, options] { return RunFetch(ctl, *options); }; });

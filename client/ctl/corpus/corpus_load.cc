@@ -12,6 +12,7 @@
 #include "client/ctl/commands.h"
 #include "client/ctl/corpus/chunk_io.h"
 #include "client/ctl/corpus/finite_rows.h"
+#include "client/ctl/corpus/llama_source.h"
 #include "client/ctl/corpus/load_report.h"
 #include "client/ctl/corpus/load_source.h"
 #include "client/ctl/corpus/npy_source.h"
@@ -22,6 +23,7 @@
 #include "client/engine/reference_engine.h"
 #include "proto/base/status.h"
 #include "store/corpus/placement.h"
+#include "store/formats/llama_state.h"
 
 namespace ckv::ctl {
 namespace {
@@ -35,6 +37,7 @@ constexpr char kExamples[] =
     "  ckvctl corpus load docs rows-0.safetensors rows-1.safetensors\n"
     "  ckvctl corpus load docs exported/ --replicas 2          # a folder with an index\n"
     "  ckvctl corpus load docs rows.npy --dtype f16 --geometry v2-lite.json --token-ids ids.npy\n"
+    "  ckvctl corpus load docs slot.ggsq --geometry v2-lite.json   # prefilled by llama.cpp\n"
     "  ckvctl corpus load gpl /usr/share/common-licenses/GPL-3 --text --max-tokens 8192\n"
     "  ckvctl corpus load notes notes.jsonl --cut document --standalone\n"
     "  ckvctl corpus load docs rows.safetensors --replace --dry-run   # what would be sent\n"
@@ -51,6 +54,10 @@ constexpr char kExamples[] =
     "                child; any other starts anew.\n"
     "  a folder      the same tensors in several files, by model.safetensors.index.json\n"
     "  FILE.npy      [layers, T, d_qk], one array, with --dtype, --geometry and --token-ids\n"
+    "  FILE.ggsq     a sequence state of llama.cpp, of any name: a saved slot of llama-server, or\n"
+    "                what llama_state_seq_save_file wrote. With --geometry, whose rope_style is\n"
+    "                interleaved, and whose rope_theta and yarn are those of the engine: no file\n"
+    "                says them. Keys of f16 are rounded to bf16\n"
     "  FILE.jsonl    a document a line: [ids] or {\"token_ids\": [ids]}, which the reference "
     "engine\n"
     "                prefills, so ids from 0 to 255; --text: texts, a token a byte\n"
@@ -94,7 +101,7 @@ bool EndsWith(const std::string& path, std::string_view suffix) {
   return path.size() > suffix.size() && std::string_view(path).ends_with(suffix);
 }
 
-enum class InputKind { kRows, kNpy, kText, kTokens };
+enum class InputKind { kRows, kNpy, kLlama, kText, kTokens };
 
 absl::StatusOr<InputKind> KindOf(const LoadOptions& options) {
   if (options.text && options.jsonl) {
@@ -108,12 +115,32 @@ absl::StatusOr<InputKind> KindOf(const LoadOptions& options) {
                       [&](const std::string& file) { return EndsWith(file, suffix); }));
   };
   const size_t lines = count(".jsonl"), arrays = count(".npy");
-  if (lines == 0 && arrays == 0) return InputKind::kRows;
+  // A slot of llama-server has the name that somebody gave it.
+  const auto states = static_cast<size_t>(std::count_if(
+      options.files.begin(), options.files.end(),
+      [](const std::string& file) { return EndsWith(file, ".ggsq") || LlamaState::IsOne(file); }));
+  if (lines == 0 && arrays == 0 && states == 0) return InputKind::kRows;
   if (lines == options.files.size()) return InputKind::kTokens;
+  if (states == options.files.size()) return InputKind::kLlama;
   if (arrays == 1 && options.files.size() == 1) return InputKind::kNpy;
   return absl::InvalidArgumentError(
       arrays > 0 ? "a .npy file is loaded by itself: it has one --token-ids and one position"
-                 : "files of one kind at a time: all .jsonl, or none");
+                 : "files of one kind at a time: all .jsonl, all sequence states, or none");
+}
+
+absl::Status CheckRowOptions(const NpyOptions& npy, InputKind kind) {
+  const bool of_array = !npy.dtype.empty() || npy.base_position != 0;
+  const bool of_both = !npy.geometry.empty() || !npy.token_ids.empty();
+  if (kind == InputKind::kNpy || (!of_array && !of_both)) return absl::OkStatus();
+  if (kind == InputKind::kLlama && !of_array) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      kind == InputKind::kLlama
+          ? "--dtype and --base-position are for a .npy file\n  a sequence state says them itself"
+          : "--dtype and --base-position are for a .npy file, --geometry and --token-ids for one "
+            "or "
+            "for a sequence state\n  files of rows say it themselves, and tokens have the "
+            "reference "
+            "engine's");
 }
 
 // A pipe is read once, from its beginning to its end. Rows are mapped, and read chunk by chunk.
@@ -132,13 +159,7 @@ absl::Status CheckOptions(const LoadOptions& options, InputKind kind) {
   CKV_RETURN_IF_ERROR(ValidateName("NAME", options.name));
   CKV_RETURN_IF_ERROR(ValidateCut(options.cut));
   CKV_RETURN_IF_ERROR(CheckStdin(options, kind));
-  const NpyOptions& npy = options.npy;
-  if (kind != InputKind::kNpy && (!npy.dtype.empty() || !npy.geometry.empty() ||
-                                  !npy.token_ids.empty() || npy.base_position != 0)) {
-    return absl::InvalidArgumentError(
-        "--dtype, --geometry, --token-ids and --base-position are for a .npy file\n  files of rows "
-        "say it themselves, and tokens have the reference engine's");
-  }
+  CKV_RETURN_IF_ERROR(CheckRowOptions(options.npy, kind));
   if (kind == InputKind::kText && options.files.size() != 1 &&
       options.cut.policy != CutPolicy::kDocument) {
     return absl::InvalidArgumentError(
@@ -184,6 +205,10 @@ absl::StatusOr<std::unique_ptr<ChunkSource>> OpenSource(const Ctl& ctl, const Lo
     return OpenRowFiles(options.files, RowCut(options.cut), options.max_tokens);
   if (kind == InputKind::kNpy) {
     return OpenNpyRows(options.files[0], options.npy, RowCut(options.cut), options.max_tokens);
+  }
+  if (kind == InputKind::kLlama) {
+    return OpenLlamaStates(options.files, {options.npy.geometry, options.npy.token_ids},
+                           RowCut(options.cut), options.max_tokens);
   }
   return Prefill(ctl, options, kind);
 }
@@ -310,11 +335,13 @@ void AddInputOptions(CLI::App& verb, LoadOptions& options) {
       ->check(OneOf({"bf16", "f16", "f32", "fp8_ds_mla"}));
   verb.add_option(
           "--geometry", options.npy.geometry,
-          "Geometry of a .npy file: a JSON file with the keys model, revision, layers, d_qk, d_v, "
-          "d_rope, dtype (bf16 or fp8_ds_mla), rope_style, rope_theta, softmax_scale, yarn")
+          "Geometry of a .npy file or a sequence state: a JSON file with the keys model, revision, "
+          "layers, d_qk, d_v, d_rope, dtype (bf16 or fp8_ds_mla), rope_style, rope_theta, "
+          "softmax_scale, yarn")
       ->type_name("FILE");
   verb.add_option("--token-ids", options.npy.token_ids,
-                  "Token ids of a .npy file: a .npy file of i4 or i8 [T]")
+                  "Token ids of a .npy file, or of a sequence state without any: a .npy file of i4 "
+                  "or i8 [T]")
       ->type_name("FILE");
   verb.add_option("--base-position", options.npy.base_position,
                   "Position of the first token of a .npy file (default: 0)")

@@ -85,6 +85,9 @@ absl::Status ChunkPlanner::Add(const ChunkId& parent, uint64_t position,
   return absl::OkStatus();
 }
 
+namespace {
+
+// Rows that are one chunk by themselves.
 absl::Status CheckStandalone(const std::string& path, uint64_t base_position, size_t chunk_count) {
   if (base_position != 0) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -100,6 +103,32 @@ absl::Status CheckStandalone(const std::string& path, uint64_t base_position, si
         path, chunk_count));
   }
   return absl::OkStatus();
+}
+
+}  // namespace
+
+FilePlanner::FilePlanner(const Geometry& geometry, const CutOptions& cut, uint32_t token_count_max,
+                         std::vector<PlannedChunk>* chunks)
+    : cut_(cut),
+      planner_(geometry, chunks),
+      chunks_(*chunks),
+      tokens_left_(token_count_max == 0 ? UINT64_MAX : token_count_max) {}
+
+absl::StatusOr<std::vector<TokenRange>> FilePlanner::Add(const std::string& path,
+                                                         uint64_t base_position,
+                                                         std::span<const int32_t> token_ids) {
+  const auto tokens = token_ids.first(std::min<uint64_t>(token_ids.size(), tokens_left_));
+  std::vector<TokenRange> ranges = Cut(tokens, cut_);
+  if (cut_.standalone) CKV_RETURN_IF_ERROR(CheckStandalone(path, base_position, ranges.size()));
+  if (cut_.standalone || base_position != next_position_) parent_ = ChunkId();
+  for (const TokenRange range : ranges) {
+    CKV_RETURN_IF_ERROR(planner_.Add(parent_, base_position + range.begin,
+                                     tokens.subspan(range.begin, range.end - range.begin), path));
+    parent_ = chunks_.back().id;
+  }
+  tokens_left_ -= tokens.size();
+  next_position_ = base_position + tokens.size();
+  return ranges;
 }
 
 namespace {
@@ -163,37 +192,21 @@ class RowFileSource final : public ChunkSource {
 absl::StatusOr<std::unique_ptr<ChunkSource>> RowFileSource::Open(
     const std::vector<std::string>& paths, const CutOptions& cut, uint32_t token_count_max) {
   auto source = std::make_unique<RowFileSource>();
-  std::optional<ChunkPlanner> planner;
-  ChunkId parent;
-  uint64_t next_position = 0;
-  uint64_t tokens_left = token_count_max == 0 ? UINT64_MAX : token_count_max;
-  for (size_t f = 0; f < paths.size() && tokens_left > 0; ++f) {
+  std::optional<FilePlanner> planner;
+  for (size_t f = 0; f < paths.size() && !(planner && planner->full()); ++f) {
     CKV_ASSIGN_OR_RETURN(RowFile opened, OpenRowFile(paths[f]));
     const auto file = std::make_shared<const RowFile>(std::move(opened));
     if (f == 0) {
       source->geometry_ = file->geometry();
-      planner.emplace(source->geometry_, &source->chunks_);
+      planner.emplace(source->geometry_, cut, token_count_max, &source->chunks_);
     } else if (source->geometry_ != file->geometry()) {
       return absl::InvalidArgumentError(
           absl::StrFormat("%s: another geometry than %s: %s", paths[f], paths[0],
                           DescribeDifference(file->geometry(), source->geometry_)));
     }
-    const auto tokens =
-        file->token_ids().first(std::min<uint64_t>(file->token_ids().size(), tokens_left));
-    const std::vector<TokenRange> ranges = Cut(tokens, cut);
-    if (cut.standalone) {
-      CKV_RETURN_IF_ERROR(CheckStandalone(paths[f], file->base_position(), ranges.size()));
-    }
-    if (f == 0 || cut.standalone || file->base_position() != next_position) parent = ChunkId();
-    for (const TokenRange range : ranges) {
-      CKV_RETURN_IF_ERROR(planner->Add(parent, file->base_position() + range.begin,
-                                       tokens.subspan(range.begin, range.end - range.begin),
-                                       paths[f]));
-      parent = source->chunks_.back().id;
-      source->places_.push_back({file, range});
-    }
-    tokens_left -= tokens.size();
-    next_position = file->base_position() + tokens.size();
+    CKV_ASSIGN_OR_RETURN(const std::vector<TokenRange> ranges,
+                         planner->Add(paths[f], file->base_position(), file->token_ids()));
+    for (const TokenRange range : ranges) source->places_.push_back({file, range});
   }
   return source;
 }

@@ -1,6 +1,6 @@
 // Gives the chunks of `ckvctl corpus load`: known before a row is read, and read one at a time.
 // This file has files of rows; prefill_source.h has tokens that the reference engine prefills,
-// npy_source.h arrays of rows.
+// npy_source.h arrays of rows, llama_source.h sequence states of llama.cpp.
 
 #pragma once
 
@@ -105,9 +105,32 @@ class ChunkPlanner {
   std::map<ChunkId, std::string> origins_;
 };
 
+// Plans the chunks of files of rows, in order. A file whose first token stands right behind the
+// last of the file before is its child; any other starts a chain.
+class FilePlanner {
+ public:
+  // If `token_count_max` is not 0, no more tokens than that are taken. `chunks` is appended to and
+  // outlives the planner.
+  FilePlanner(const Geometry& geometry, const CutOptions& cut, uint32_t token_count_max,
+              std::vector<PlannedChunk>* chunks);
+  // Returns the tokens of each chunk of the next file, whose first stands at `base_position`.
+  //   InvalidArgument     a chunk comes twice, or the file cannot be standalone; names the path.
+  absl::StatusOr<std::vector<TokenRange>> Add(const std::string& path, uint64_t base_position,
+                                              std::span<const int32_t> token_ids);
+  // Whether no more tokens are taken.
+  bool full() const { return tokens_left_ == 0; }
+
+ private:
+  const CutOptions cut_;
+  ChunkPlanner planner_;
+  std::vector<PlannedChunk>& chunks_;
+  uint64_t tokens_left_;
+  ChunkId parent_;
+  uint64_t next_position_ = 0;
+};
+
 // The chunks of files of rows, in order; a path that is a folder has an index
-// (store/formats/safetensors_index.h). A file whose base_position continues the one before it is
-// its child; any other starts a chain. Standalone: each file is one chunk of base_position 0. Files
+// (store/formats/safetensors_index.h). Standalone: each file is one chunk of base_position 0. Files
 // are mapped, and of their rows only those of chunks that are given out stay in memory.
 //   NotFound            no such file.
 //   InvalidArgument     a file that is not one of rows, or of another geometry, or that cannot be
@@ -115,8 +138,5 @@ class ChunkPlanner {
 absl::StatusOr<std::unique_ptr<ChunkSource>> OpenRowFiles(const std::vector<std::string>& paths,
                                                           const CutOptions& cut,
                                                           uint32_t token_count_max);
-
-// The error of rows at `path` that `cut`.standalone takes and that are not one chunk at position 0.
-absl::Status CheckStandalone(const std::string& path, uint64_t base_position, size_t chunk_count);
 
 }  // namespace ckv::ctl

@@ -52,34 +52,6 @@ float FloatFromHalf(uint16_t half) {
   return sign != 0 ? -value : value;
 }
 
-absl::StatusOr<std::vector<int32_t>> ReadTokenIds(const std::string& path, uint64_t token_count) {
-  CKV_ASSIGN_OR_RETURN(const NpyFile file, NpyFile::Open(path));
-  const NpyDtype& dtype = file.dtype();
-  if (dtype.kind != 'i' || (dtype.item_bytes != 4 && dtype.item_bytes != 8) ||
-      file.shape() != std::vector<uint64_t>{token_count}) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s: %s, must be i4 or i8 [%d], an id a row of each layer", path,
-                        file.ShapeText(), token_count));
-  }
-  std::vector<int32_t> ids(token_count);
-  for (uint64_t i = 0; i < token_count; ++i) {
-    int64_t id = 0;
-    if (dtype.item_bytes == 4) {
-      int32_t narrow = 0;
-      std::memcpy(&narrow, file.data().data() + i * 4, 4);
-      id = narrow;
-    } else {
-      std::memcpy(&id, file.data().data() + i * 8, 8);
-    }
-    if (id < 0 || id > std::numeric_limits<int32_t>::max()) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("%s: [%d] is %d, no token id: those are 0 to 2^31 - 1", path, i, id));
-    }
-    ids[i] = static_cast<int32_t>(id);
-  }
-  return ids;
-}
-
 absl::Status CheckOptions(const std::string& path, const NpyOptions& options) {
   const std::pair<const char*, const std::string*> needed[] = {{"--dtype", &options.dtype},
                                                                {"--geometry", &options.geometry},
@@ -153,21 +125,10 @@ absl::StatusOr<std::unique_ptr<ChunkSource>> NpySource::Open(const std::string& 
         absl::StrFormat("--base-position: the last token stands beyond %d", kPositionMax));
   }
   source->base_position_ = options.base_position;
-  CKV_ASSIGN_OR_RETURN(source->token_ids_, ReadTokenIds(options.token_ids, count));
-  const auto tokens =
-      std::span<const int32_t>(source->token_ids_)
-          .first(token_count_max == 0 ? count : std::min<uint64_t>(count, token_count_max));
-  source->ranges_ = Cut(tokens, cut);
-  if (cut.standalone) {
-    CKV_RETURN_IF_ERROR(CheckStandalone(path, options.base_position, source->ranges_.size()));
-  }
-  ChunkPlanner planner(source->geometry_, &source->chunks_);
-  ChunkId parent;
-  for (const TokenRange range : source->ranges_) {
-    CKV_RETURN_IF_ERROR(planner.Add(parent, options.base_position + range.begin,
-                                    tokens.subspan(range.begin, range.end - range.begin), path));
-    parent = source->chunks_.back().id;
-  }
+  CKV_ASSIGN_OR_RETURN(source->token_ids_, ReadNpyTokenIds(options.token_ids, count));
+  FilePlanner planner(source->geometry_, cut, token_count_max, &source->chunks_);
+  CKV_ASSIGN_OR_RETURN(source->ranges_,
+                       planner.Add(path, options.base_position, source->token_ids_));
   return source;
 }
 
@@ -253,6 +214,35 @@ absl::StatusOr<std::unique_ptr<ChunkSource>> OpenNpyRows(const std::string& path
                                                          const CutOptions& cut,
                                                          uint32_t token_count_max) {
   return NpySource::Open(path, options, cut, token_count_max);
+}
+
+absl::StatusOr<std::vector<int32_t>> ReadNpyTokenIds(const std::string& path,
+                                                     uint64_t token_count) {
+  CKV_ASSIGN_OR_RETURN(const NpyFile file, NpyFile::Open(path));
+  const NpyDtype& dtype = file.dtype();
+  if (dtype.kind != 'i' || (dtype.item_bytes != 4 && dtype.item_bytes != 8) ||
+      file.shape() != std::vector<uint64_t>{token_count}) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %s, must be i4 or i8 [%d], an id a row of each layer", path,
+                        file.ShapeText(), token_count));
+  }
+  std::vector<int32_t> ids(token_count);
+  for (uint64_t i = 0; i < token_count; ++i) {
+    int64_t id = 0;
+    if (dtype.item_bytes == 4) {
+      int32_t narrow = 0;
+      std::memcpy(&narrow, file.data().data() + i * 4, 4);
+      id = narrow;
+    } else {
+      std::memcpy(&id, file.data().data() + i * 8, 8);
+    }
+    if (id < 0 || id > std::numeric_limits<int32_t>::max()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: [%d] is %d, no token id: those are 0 to 2^31 - 1", path, i, id));
+    }
+    ids[i] = static_cast<int32_t>(id);
+  }
+  return ids;
 }
 
 void Bf16FromHalves(const std::byte* in, uint16_t* out, size_t count) {

@@ -42,6 +42,11 @@ absl::StatusOr<std::unique_ptr<ChunkSource>> OpenNpyRows(const std::string& path
 //   InvalidArgument     not one; names the file and the field.
 absl::StatusOr<Geometry> ReadGeometryFile(const std::string& path);
 
+// The token ids in a .npy file of i4 or i8 [token_count].
+//   NotFound            no such file.
+//   InvalidArgument     not one, or of another number of tokens; names the file.
+absl::StatusOr<std::vector<int32_t>> ReadNpyTokenIds(const std::string& path, uint64_t token_count);
+
 // `count` binary16 values at any address, rounded to bf16: to nearest, ties to even.
 void Bf16FromHalves(const std::byte* in, uint16_t* out, size_t count);
 

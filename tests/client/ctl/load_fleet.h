@@ -49,7 +49,7 @@ class LoadFleet : public ServicesTest {
     ctl::Ctl ctl;
     ctl.out = &out;
     ctl.err = &err;
-    ctl.fleet.requester = "127.0.0.1:1";
+    ctl.fleet.requester = requester_ == nullptr ? "127.0.0.1:1" : requester_->address();
     ctl.fleet.directory = directory_->address();
     ctl.fleet.tenant = tenant;
     arguments.insert(arguments.end(), {"-o", "json"});

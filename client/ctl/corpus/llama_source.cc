@@ -1,0 +1,155 @@
+#include "client/ctl/corpus/llama_source.h"
+
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "client/ctl/corpus/npy_source.h"
+#include "proto/base/status.h"
+#include "store/formats/llama_state.h"
+
+namespace ckv::ctl {
+namespace {
+
+// A state and its token ids, wherever they come from.
+struct SavedSequence {
+  LlamaState state;
+  std::vector<int32_t> token_ids;
+};
+
+absl::StatusOr<std::shared_ptr<const SavedSequence>> OpenSequence(const std::string& path,
+                                                                  const LlamaOptions& options) {
+  CKV_ASSIGN_OR_RETURN(LlamaState state, LlamaState::Open(path));
+  std::vector<int32_t> ids(state.token_ids().begin(), state.token_ids().end());
+  if (ids.empty() && options.token_ids.empty()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: has no token ids, which name its chunks: it needs --token-ids\n  or save it with "
+        "llama_state_seq_save_file and its tokens",
+        path));
+  }
+  if (!ids.empty() && !options.token_ids.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: has token ids itself\n  leave --token-ids out", path));
+  }
+  if (ids.empty()) {
+    CKV_ASSIGN_OR_RETURN(ids, ReadNpyTokenIds(options.token_ids, state.token_count()));
+  }
+  return std::make_shared<const SavedSequence>(SavedSequence{std::move(state), std::move(ids)});
+}
+
+class LlamaSource final : public ChunkSource {
+ public:
+  static absl::StatusOr<std::unique_ptr<ChunkSource>> Open(const std::vector<std::string>& paths,
+                                                           const LlamaOptions& options,
+                                                           const CutOptions& cut,
+                                                           uint32_t token_count_max);
+  absl::StatusOr<SourceChunk> Read(uint32_t ordinal) override;
+
+ private:
+  struct Place {
+    std::shared_ptr<const SavedSequence> sequence;
+    TokenRange range;
+  };
+  absl::Status CheckShape(const std::string& path, const LlamaState& state) const;
+  // The chunk's rows as they lie in the file, given back to the system when nobody has them.
+  void TakeRows(const Place& place, SourceChunk& chunk) const;
+  void ConvertRows(const Place& place, SourceChunk& chunk) const;
+
+  std::vector<Place> places_;  // one for each chunk
+};
+
+absl::Status LlamaSource::CheckShape(const std::string& path, const LlamaState& state) const {
+  if (geometry_.dtype != RowDtype::kBf16) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: keys become rows of bf16, and the geometry has others: %s", path,
+                        geometry_.ToString()));
+  }
+  if (state.layer_count() == geometry_.layers && state.row_bytes() == geometry_.row_bytes()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s: %d layers with keys of %d values, and the geometry has %d of %d: %s\n  a model without "
+      "MLA has other keys, and ckv holds rows of MLA",
+      path, state.layer_count(), state.row_bytes() / 2, geometry_.layers, geometry_.d_qk,
+      geometry_.ToString()));
+}
+
+absl::StatusOr<std::unique_ptr<ChunkSource>> LlamaSource::Open(
+    const std::vector<std::string>& paths, const LlamaOptions& options, const CutOptions& cut,
+    uint32_t token_count_max) {
+  if (options.geometry.empty()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: a sequence state does not say what model it is of: it needs --geometry\n  ckvctl "
+        "corpus load --help says what that is",
+        paths.front()));
+  }
+  if (!options.token_ids.empty() && paths.size() != 1) {
+    return absl::InvalidArgumentError("--token-ids is for one sequence state: load one at a time");
+  }
+  auto source = std::make_unique<LlamaSource>();
+  CKV_ASSIGN_OR_RETURN(source->geometry_, ReadGeometryFile(options.geometry));
+  FilePlanner planner(source->geometry_, cut, token_count_max, &source->chunks_);
+  for (size_t f = 0; f < paths.size() && !planner.full(); ++f) {
+    CKV_ASSIGN_OR_RETURN(const std::shared_ptr<const SavedSequence> sequence,
+                         OpenSequence(paths[f], options));
+    CKV_RETURN_IF_ERROR(source->CheckShape(paths[f], sequence->state));
+    CKV_ASSIGN_OR_RETURN(
+        const std::vector<TokenRange> ranges,
+        planner.Add(paths[f], sequence->state.base_position(), sequence->token_ids));
+    for (const TokenRange range : ranges) source->places_.push_back({sequence, range});
+  }
+  return source;
+}
+
+void LlamaSource::TakeRows(const Place& place, SourceChunk& chunk) const {
+  const auto rows = [state = &place.sequence->state, range = place.range](uint32_t layer) {
+    return state->Rows(layer, range.begin, range.end);
+  };
+  chunk.rows = rows;
+  chunk.owned = std::shared_ptr<const void>(
+      place.sequence.get(), [sequence = place.sequence, rows](const void*) {
+        for (uint32_t layer = 0; layer < sequence->state.layer_count(); ++layer) {
+          sequence->state.DropPages(rows(layer));
+        }
+      });
+}
+
+void LlamaSource::ConvertRows(const Place& place, SourceChunk& chunk) const {
+  const auto& [sequence, range] = place;
+  const size_t layer_values = size_t{range.end - range.begin} * geometry_.d_qk;
+  auto values = std::make_shared<std::vector<uint16_t>>(layer_values * geometry_.layers);
+  for (uint32_t layer = 0; layer < geometry_.layers; ++layer) {
+    const std::span<const std::byte> halves = sequence->state.Rows(layer, range.begin, range.end);
+    Bf16FromHalves(halves.data(), values->data() + layer * layer_values, layer_values);
+    sequence->state.DropPages(halves);
+  }
+  chunk.rows = [all = std::span<const uint16_t>(*values), layer_values](uint32_t layer) {
+    return std::as_bytes(all.subspan(layer * layer_values, layer_values));
+  };
+  chunk.owned = std::move(values);
+}
+
+absl::StatusOr<SourceChunk> LlamaSource::Read(uint32_t ordinal) {
+  const Place& place = places_.at(ordinal);
+  const auto& [sequence, range] = place;
+  SourceChunk chunk;
+  if (sequence->state.key_type() == LlamaKeyType::kBf16) {
+    TakeRows(place, chunk);
+  } else {
+    ConvertRows(place, chunk);
+  }
+  chunk.info = DescribeChunk(geometry_, chunks_[ordinal].parent, sequence->state.base_position(),
+                             sequence->token_ids, range, chunk.rows);
+  return chunk;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ChunkSource>> OpenLlamaStates(const std::vector<std::string>& paths,
+                                                             const LlamaOptions& options,
+                                                             const CutOptions& cut,
+                                                             uint32_t token_count_max) {
+  return LlamaSource::Open(paths, options, cut, token_count_max);
+}
+
+}  // namespace ckv::ctl
