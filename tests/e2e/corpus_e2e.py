@@ -168,6 +168,23 @@ class CorpusTest(unittest.TestCase):
         _, many = self.measure("corpus", "export", "large", "--out", self.folder / "large.out")
         print(f"export: {few >> 20} MiB for 9 MiB of rows, {many >> 20} MiB for 144 MiB")
         self.assertLess(many - few, 16 << 20)
+        # As a sequence state of llama.cpp, out and in.
+        states = [self.folder / "small.ggsq", self.folder / "large.ggsq"]
+        (_, few), (_, many) = (self.measure("fetch", "--corpus", path.stem, "--out", path)
+                               for path in states)
+        print(f"fetch: {few >> 20} MiB for 9 MiB of rows, {many >> 20} MiB for 144 MiB")
+        self.assertLess(many - few, 16 << 20)
+        geometry = self.folder / "geometry.json"
+        geometry.write_text(json.dumps({
+            "model": "test/large", "revision": "2", "layers": LARGE_LAYERS,
+            "d_qk": LARGE_ROW_BYTES // 2, "d_v": 512, "d_rope": 64, "dtype": "bf16",
+            "rope_style": "interleaved", "rope_theta": 10000, "softmax_scale": 0.125}))
+        (_, few), (report, many) = (
+            self.measure("corpus", "load", f"{path.stem}-state", path, "--geometry", geometry, *cut)
+            for path in states)
+        self.assertEqual(report["bytes_sent"], 128 * CHUNK_BYTES)
+        print(f"load of a state: {few >> 20} MiB for 9 MiB of rows, {many >> 20} MiB for 144 MiB")
+        self.assertLess(many - few, 32 << 20)
 
     def test_ctrl_c_leaves_nothing_half_written(self):
         path = self.folder / "rows.safetensors"
