@@ -15,6 +15,7 @@ namespace ckv::ctl {
 void AddStatusCommand(CLI::App& app, Ctl& ctl);
 void AddCorpusCommands(CLI::App& app, Ctl& ctl);
 void AddChunkCommands(CLI::App& app, Ctl& ctl);
+void AddAttachCommand(CLI::App& app, Ctl& ctl);
 void AddAttendCommand(CLI::App& app, Ctl& ctl);
 void AddExplainCommand(CLI::App& app, Ctl& ctl);
 void AddFetchCommand(CLI::App& app, Ctl& ctl);

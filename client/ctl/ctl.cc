@@ -208,6 +208,7 @@ void BuildCommandLine(CLI::App& app, Ctl& ctl, GlobalValues& values) {
   AddAttendCommand(app, ctl);
   AddExplainCommand(app, ctl);
   AddFetchCommand(app, ctl);
+  AddAttachCommand(app, ctl);
   AddAgentsCommands(app, ctl);
   AddCharacterizeCommands(app, ctl);
   AddGcCommand(app, ctl);

@@ -101,6 +101,8 @@ class LlamaState {
 struct LlamaStateSpec {
   std::span<const int32_t> token_ids;  // one a token, at least one
   uint64_t base_position = 0;
+  // If not 0, only the last so many tokens have cells, and rows.
+  uint32_t cell_count = 0;
   uint32_t layer_count = 0;
   uint32_t row_bytes = 0;
   // Streams of the cache that is to load it: as many as it has sequences, or 1 if it is unified.
@@ -119,11 +121,11 @@ class LlamaStateWriter {
   static absl::StatusOr<LlamaStateWriter> Create(const std::string& path,
                                                  const LlamaStateSpec& spec);
 
-  // Writes rows of one layer, from this token on.
-  //   InvalidArgument     they are not whole rows, go past the last token or layer, or are there
+  // Writes rows of one layer, from this cell on.
+  //   InvalidArgument     they are not whole rows, go past the last cell or layer, or are there
   //                       already.
   //   Unavailable         the file cannot be written; the message says why.
-  absl::Status Write(uint32_t layer, uint32_t token_begin, std::span<const std::byte> rows);
+  absl::Status Write(uint32_t layer, uint32_t cell_begin, std::span<const std::byte> rows);
   // Brings the file to the device and gives it its name.
   //   InvalidArgument     rows are missing; the message says of which layer.
   //   Unavailable         as Write.
@@ -134,10 +136,10 @@ class LlamaStateWriter {
   uint64_t LayerBegin(uint32_t layer) const;
 
   OutputFile file_;
-  uint32_t token_count_;
+  uint32_t cell_count_;
   uint32_t row_bytes_;
   uint64_t layers_begin_bytes_ = 0;
-  // For each layer, whether the rows of a token are written, and how many tokens' are.
+  // For each layer, whether the row of a cell is written, and how many are.
   std::vector<std::vector<bool>> written_;
   std::vector<uint32_t> written_count_;
 };

@@ -34,6 +34,9 @@ absl::Status CheckSpec(const LlamaStateSpec& spec) {
   const uint64_t position_max = std::numeric_limits<int32_t>::max() - spec.token_ids.size();
   if (spec.base_position > position_max)
     return refuse("position", spec.base_position, 0, position_max);
+  if (spec.cell_count > spec.token_ids.size()) {
+    return refuse("cells", spec.cell_count, 0, spec.token_ids.size());
+  }
   if (spec.layer_count == 0 || spec.layer_count > kLayerCountMax) {
     return refuse("layers", spec.layer_count, 1, kLayerCountMax);
   }
@@ -44,6 +47,10 @@ absl::Status CheckSpec(const LlamaStateSpec& spec) {
     return refuse("streams", spec.stream_count, 1, kLlamaStreamCountMax);
   }
   return absl::OkStatus();
+}
+
+uint32_t CellCountOf(const LlamaStateSpec& spec) {
+  return spec.cell_count != 0 ? spec.cell_count : static_cast<uint32_t>(spec.token_ids.size());
 }
 
 // Appends to a file.
@@ -68,12 +75,13 @@ class Appender {
 };
 
 absl::Status AppendCells(const LlamaStateSpec& spec, Appender& out) {
-  const auto count = static_cast<uint32_t>(spec.token_ids.size());
+  const uint32_t count = CellCountOf(spec);
+  const uint64_t first = spec.base_position + spec.token_ids.size() - count;
   std::vector<CellWords> cells;
   for (uint32_t begin = 0; begin < count; begin += kCellsAtOnce) {
     cells.clear();
     for (uint32_t i = begin; i < std::min(count, begin + kCellsAtOnce); ++i) {
-      cells.push_back({static_cast<int32_t>(spec.base_position + i), 1, 0});
+      cells.push_back({static_cast<int32_t>(first + i), 1, 0});
     }
     CKV_RETURN_IF_ERROR(out.Bytes(std::as_bytes(std::span(cells))));
   }
@@ -84,9 +92,9 @@ absl::Status AppendCells(const LlamaStateSpec& spec, Appender& out) {
 
 LlamaStateWriter::LlamaStateWriter(OutputFile file, const LlamaStateSpec& spec)
     : file_(std::move(file)),
-      token_count_(static_cast<uint32_t>(spec.token_ids.size())),
+      cell_count_(CellCountOf(spec)),
       row_bytes_(spec.row_bytes),
-      written_(spec.layer_count, std::vector<bool>(spec.token_ids.size())),
+      written_(spec.layer_count, std::vector<bool>(cell_count_)),
       written_count_(spec.layer_count) {}
 
 absl::StatusOr<LlamaStateWriter> LlamaStateWriter::Create(const std::string& path,
@@ -95,10 +103,11 @@ absl::StatusOr<LlamaStateWriter> LlamaStateWriter::Create(const std::string& pat
   CKV_ASSIGN_OR_RETURN(OutputFile file, OutputFile::Create(path));
   LlamaStateWriter writer(std::move(file), spec);
   Appender out(writer.file_);
-  CKV_RETURN_IF_ERROR(out.Words({kLlamaFileMagic, kLlamaStateVersion, writer.token_count_}));
+  CKV_RETURN_IF_ERROR(out.Words(
+      {kLlamaFileMagic, kLlamaStateVersion, static_cast<uint32_t>(spec.token_ids.size())}));
   CKV_RETURN_IF_ERROR(out.Bytes(std::as_bytes(spec.token_ids)));
   // The cells are in the first stream. The one that loads them puts them where its sequence is.
-  CKV_RETURN_IF_ERROR(out.Words({spec.stream_count, writer.token_count_}));
+  CKV_RETURN_IF_ERROR(out.Words({spec.stream_count, writer.cell_count_}));
   CKV_RETURN_IF_ERROR(AppendCells(spec, out));
   // Values are not transposed: with flash attention.
   CKV_RETURN_IF_ERROR(out.Words({0, spec.layer_count}));
@@ -107,7 +116,7 @@ absl::StatusOr<LlamaStateWriter> LlamaStateWriter::Create(const std::string& pat
   for (uint32_t layer = 0; layer < spec.layer_count; ++layer) {
     CKV_RETURN_IF_ERROR(out.Words({static_cast<uint32_t>(LlamaKeyType::kBf16)}));
     CKV_RETURN_IF_ERROR(out.Bytes(std::as_bytes(std::span(&row_bytes, 1))));
-    out.Skip(row_bytes * writer.token_count_);
+    out.Skip(row_bytes * writer.cell_count_);
   }
   for (uint32_t stream = 1; stream < spec.stream_count; ++stream) {
     CKV_RETURN_IF_ERROR(out.Words({0}));
@@ -116,37 +125,36 @@ absl::StatusOr<LlamaStateWriter> LlamaStateWriter::Create(const std::string& pat
 }
 
 uint64_t LlamaStateWriter::LayerBegin(uint32_t layer) const {
-  const uint64_t layer_bytes = kLayerHeadBytes + uint64_t{token_count_} * row_bytes_;
+  const uint64_t layer_bytes = kLayerHeadBytes + uint64_t{cell_count_} * row_bytes_;
   return layers_begin_bytes_ + layer * layer_bytes + kLayerHeadBytes;
 }
 
-absl::Status LlamaStateWriter::Write(uint32_t layer, uint32_t token_begin,
+absl::Status LlamaStateWriter::Write(uint32_t layer, uint32_t cell_begin,
                                      std::span<const std::byte> rows) {
   const uint64_t count = rows.size() / row_bytes_;
-  if (layer >= written_.size() || rows.size() % row_bytes_ != 0 || token_begin > token_count_ ||
-      count > token_count_ - token_begin) {
+  if (layer >= written_.size() || rows.size() % row_bytes_ != 0 || cell_begin > cell_count_ ||
+      count > cell_count_ - cell_begin) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "sequence state: %d bytes from token %d on at layer %d; %d tokens of %d bytes, %d layers",
-        rows.size(), token_begin, layer, token_count_, row_bytes_, written_.size()));
+        "sequence state: %d bytes from cell %d on at layer %d; %d cells of %d bytes, %d layers",
+        rows.size(), cell_begin, layer, cell_count_, row_bytes_, written_.size()));
   }
   std::vector<bool>& written = written_[layer];
-  for (uint64_t i = token_begin; i < token_begin + count; ++i) {
+  for (uint64_t i = cell_begin; i < cell_begin + count; ++i) {
     if (written[i]) {
       return absl::InvalidArgumentError(
-          absl::StrFormat("sequence state: token %d of layer %d comes twice", i, layer));
+          absl::StrFormat("sequence state: cell %d of layer %d comes twice", i, layer));
     }
     written[i] = true;
   }
   written_count_[layer] += static_cast<uint32_t>(count);
-  return file_.Write(LayerBegin(layer) + uint64_t{token_begin} * row_bytes_, rows);
+  return file_.Write(LayerBegin(layer) + uint64_t{cell_begin} * row_bytes_, rows);
 }
 
 absl::Status LlamaStateWriter::Finish() && {
   for (size_t layer = 0; layer < written_count_.size(); ++layer) {
-    if (written_count_[layer] == token_count_) continue;
-    return absl::InvalidArgumentError(
-        absl::StrFormat("sequence state: layer %d has %d tokens of %d", layer,
-                        written_count_[layer], token_count_));
+    if (written_count_[layer] == cell_count_) continue;
+    return absl::InvalidArgumentError(absl::StrFormat("sequence state: layer %d has %d cells of %d",
+                                                      layer, written_count_[layer], cell_count_));
   }
   return std::move(file_).Finish();
 }

@@ -11,6 +11,7 @@ The engine comes from npm (engines.py). If it cannot be had, all of this is SKIP
 
 import array
 import json
+import math
 import pathlib
 import shutil
 import struct
@@ -240,6 +241,13 @@ class LlamaE2e(unittest.TestCase):
         self.assertTrue(was.token_ids == now.token_ids == prompt and was.rows == now.rows)
         _, tokens = self.decode("app", state=fetched, streams=3)
         self.assertEqual(third, {"position": len(prompt), "tokens": tokens})
+
+    def test_a_reference_is_nan_without_a_backend(self):
+        path = self.folder / "attached.ggsq"
+        self.ctl("attach", "--corpus", "docs", "--out", path)
+        self.assertLess(path.stat().st_size, 4 * PREFIX + 2 * LAYERS * D_QK + 100)
+        logits, _ = self.decode("attached", state=path)
+        self.assertTrue(all(math.isnan(value) for value in logits))
 
     def test_keys_of_other_types(self):
         f16 = self.folder / "f16.ggsq"

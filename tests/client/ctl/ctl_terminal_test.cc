@@ -151,6 +151,7 @@ TEST(RunCtl, HelpSpeaksNoCxx) {
                                              {"gc"},
                                              {"explain"},
                                              {"fetch"},
+                                             {"attach"},
                                              {"agents", "run"},
                                              {"agents", "compare"},
                                              {"characterize"}}) {

@@ -9,6 +9,7 @@
 #include "client/ctl/corpus/llama_source.h"
 #include "store/formats/geometry_json.h"
 #include "store/formats/llama_state.h"
+#include "store/formats/reference_cell.h"
 #include "store/memory/chunk.h"
 #include "tests/client/ctl/load_fleet.h"
 
@@ -220,6 +221,45 @@ TEST_F(LlamaStateCtlTest, RefusesWhatDoesNotGoTogether) {
   const std::string out = TempPath("far.ggsq");
   refused({"fetch", "--corpus", "docs", "--position", "2147483640", "--out", out}, "position");
   EXPECT_FALSE(std::filesystem::exists(out));
+}
+
+// One cell a layer, at the last position, that says which chunks are meant.
+TEST_F(LlamaStateCtlTest, AttachWritesOneCellForAllTokens) {
+  RowsOfFile rows(100, 40, 7);
+  rows.geometry.d_qk = 576;
+  rows.geometry.d_v = 512;
+  rows.geometry.d_rope = 64;
+  rows.values.assign(size_t{2} * 100 * 576, 0x3f80);
+  MustRun({"corpus", "load", "docs", WriteState(rows, "a.ggsq"), "--geometry",
+           WriteGeometry(rows.geometry), "--chunk-tokens", "16"});
+  const std::string out = TempPath("attached.ggsq");
+  const Json report = MustRun({"attach", "--corpus", "docs", "--chunks", "1-5", "--position", "7",
+                               "--streams", "2", "--out", out});
+  EXPECT_EQ(report["token_count"], 80);
+  const std::string text = ReadTestFile(out);
+  const size_t cells = 12 + 4 * 80;  // u32 streams, u32 cells, a cell of 12 bytes, 8 bytes, layers
+  ASSERT_EQ(text.size(), cells + 8 + 12 + 8 + 2 * (12 + 1152) + 4);
+  int32_t ids[80], position = 0;
+  std::memcpy(ids, text.data() + 12, sizeof(ids));
+  EXPECT_TRUE(std::equal(ids, ids + 80, rows.token_ids.begin() + 16));
+  std::memcpy(&position, text.data() + cells + 8, sizeof(position));
+  EXPECT_EQ(position, 7 + 79);
+  for (uint32_t layer = 0; layer < 2; ++layer) {
+    const size_t row = cells + 28 + layer * 1164 + 12;
+    const auto reference =
+        DecodeReference(std::as_bytes(std::span(text)).subspan(row, rows.geometry.row_bytes()));
+    ASSERT_TRUE(reference.ok()) << reference.status();
+    EXPECT_EQ(reference->corpus, "docs");
+    EXPECT_EQ(std::pair(reference->chunk_begin, reference->chunk_end), std::pair(1u, 6u));
+    EXPECT_EQ(reference->position, 7u);
+    EXPECT_EQ(reference->token_count, 80u);
+    EXPECT_EQ(reference->layer, layer);
+  }
+  // It has no rows that could be loaded.
+  EXPECT_THAT(Run({"corpus", "load", "again", out, "--geometry", WriteGeometry(rows.geometry)}).err,
+              HasSubstr("80 token ids and 1 cells"));
+  EXPECT_THAT(Run({"attach", "--corpus", "docs", "--chunks", "1,3", "--out", out}).err,
+              HasSubstr("follow each other"));
 }
 
 // A file of 2,049 tokens is two chunks unless something else is said.

@@ -215,7 +215,8 @@ TEST(LlamaState, KnowsOneByItsFirstBytes) {
 }
 
 constexpr int32_t kIds[] = {11, 12, 13};
-constexpr LlamaStateSpec kSpec = {kIds, 5, 2, 4, 1};
+constexpr LlamaStateSpec kSpec = {
+    .token_ids = kIds, .base_position = 5, .layer_count = 2, .row_bytes = 4};
 
 std::span<const std::byte> Words(const std::vector<uint32_t>& words) {
   return std::as_bytes(std::span(words));
@@ -239,6 +240,24 @@ TEST(LlamaStateWriter, WritesTheBytesOfLlamaCpp) {
   }
 }
 
+// As of rows that are elsewhere: the reader takes none of those for rows.
+TEST(LlamaStateWriter, TheLastCellsMayStandForAll) {
+  LlamaStateSpec spec = kSpec;
+  spec.cell_count = 1;
+  const std::string path = test::TempPath("one-cell.ggsq");
+  auto writer = LlamaStateWriter::Create(path, spec);
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  EXPECT_TRUE(writer->Write(0, 0, Words({0x10})).ok());
+  EXPECT_FALSE(writer->Write(1, 1, Words({0x20})).ok());
+  EXPECT_TRUE(writer->Write(1, 0, Words({0x20})).ok());
+  ASSERT_TRUE(std::move(*writer).Finish().ok());
+  StateText text;
+  text.cells = {7, 1, 0};
+  text.layers = {0, 2, kBf16, 4, 0, 0x10, kBf16, 4, 0, 0x20};
+  EXPECT_EQ(ReadWholeFile(path), text.Bytes());
+  ExpectRefusal(text, "3 token ids and 1 cells");
+}
+
 TEST(LlamaStateWriter, AFileThatIsNotWholeIsNotThere) {
   const std::string path = test::TempPath("half.ggsq");
   auto writer = LlamaStateWriter::Create(path, kSpec);
@@ -246,7 +265,7 @@ TEST(LlamaStateWriter, AFileThatIsNotWholeIsNotThere) {
   EXPECT_TRUE(writer->Write(0, 0, Words({1, 2, 3})).ok());
   EXPECT_TRUE(writer->Write(1, 0, Words({1, 2})).ok());
   const absl::Status status = std::move(*writer).Finish();
-  EXPECT_THAT(std::string(status.message()), HasSubstr("layer 1 has 2 tokens of 3"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("layer 1 has 2 cells of 3"));
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
@@ -276,6 +295,7 @@ TEST(LlamaStateWriter, RefusesWhatTheReaderWould) {
   refused([](LlamaStateSpec& spec) { spec.base_position = INT32_MAX - 2; }, "position");
   refused([](LlamaStateSpec& spec) { spec.layer_count = 513; }, "layers 513");
   refused([](LlamaStateSpec& spec) { spec.row_bytes = 2050; }, "bytes a row 2050");
+  refused([](LlamaStateSpec& spec) { spec.cell_count = 4; }, "cells 4");
   refused([](LlamaStateSpec& spec) { spec.stream_count = 0; }, "streams 0");
   refused([](LlamaStateSpec& spec) { spec.stream_count = 257; }, "streams 257");
 }

@@ -1,0 +1,121 @@
+// ckvctl attach: writes a sequence state of llama.cpp that stands for chunks of a corpus.
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "client/ctl/ask/fetch_sink.h"
+#include "client/ctl/checks.h"
+#include "client/ctl/chunk_range.h"
+#include "client/ctl/commands.h"
+#include "client/ctl/corpus/tensor_files.h"
+#include "proto/base/status.h"
+#include "store/formats/llama_state.h"
+#include "store/formats/reference_cell.h"
+
+namespace ckv::ctl {
+namespace {
+
+struct AttachOptions {
+  std::string corpus;
+  std::string chunks;
+  std::string out;
+  std::optional<uint64_t> position;
+  uint32_t streams = 1;
+};
+
+// The reference of these chunks, but for its layer.
+absl::StatusOr<CellReference> ReferenceTo(const Corpus& corpus, const AttachOptions& options,
+                                          const std::vector<uint32_t>& ordinals) {
+  const std::optional<ChunkRun> run = AsRun(ordinals);
+  if (!run) {
+    return absl::InvalidArgumentError(
+        "a reference names chunks that follow each other\n  name one range with --chunks");
+  }
+  const auto chunks = std::span(corpus.chunks).subspan(run->begin, run->end - run->begin);
+  CellReference reference;
+  reference.corpus = corpus.name;
+  reference.tenant = corpus.tenant;
+  reference.digest = DigestOfChunks(corpus.geometry, chunks);
+  reference.chunk_begin = run->begin;
+  reference.chunk_end = run->end;
+  reference.position = options.position.value_or(chunks.front().position);
+  for (const ChunkPlacement& chunk : chunks) reference.token_count += chunk.token_count;
+  return reference;
+}
+
+absl::Status WriteReference(const AttachOptions& options, const Geometry& geometry,
+                            std::span<const int32_t> token_ids, CellReference reference) {
+  CKV_ASSIGN_OR_RETURN(LlamaStateWriter writer,
+                       LlamaStateWriter::Create(options.out, {.token_ids = token_ids,
+                                                              .base_position = reference.position,
+                                                              .cell_count = 1,
+                                                              .layer_count = geometry.layers,
+                                                              .row_bytes = geometry.row_bytes(),
+                                                              .stream_count = options.streams}));
+  std::vector<std::byte> row(geometry.row_bytes());
+  for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
+    reference.layer = layer;
+    CKV_RETURN_IF_ERROR(EncodeReference(reference, row));
+    CKV_RETURN_IF_ERROR(writer.Write(layer, 0, row));
+  }
+  return std::move(writer).Finish();
+}
+
+absl::Status RunAttach(const Ctl& ctl, const AttachOptions& options) {
+  CKV_RETURN_IF_ERROR(CheckOutput(options.out));
+  Fleet fleet(ctl.fleet, ctl.clock);
+  CKV_ASSIGN_OR_RETURN(const Corpus corpus, fleet.GetCorpus(options.corpus));
+  const Geometry& geometry = corpus.geometry;
+  if (geometry.dtype != RowDtype::kBf16) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "a sequence state of llama.cpp has keys of bf16, and these rows are others: %s",
+        geometry.ToString()));
+  }
+  CKV_ASSIGN_OR_RETURN(
+      const std::vector<uint32_t> ordinals,
+      ParseChunkRanges(options.chunks, static_cast<uint32_t>(corpus.chunks.size())));
+  CKV_ASSIGN_OR_RETURN(const CellReference reference, ReferenceTo(corpus, options, ordinals));
+  CKV_ASSIGN_OR_RETURN(const std::vector<int32_t> token_ids,
+                       AskForTokenIds(fleet, corpus, ordinals));
+  CKV_RETURN_IF_ERROR(WriteReference(options, geometry, token_ids, reference));
+  ctl.Print(RenderFields({{"wrote", options.out},
+                          {"corpus", absl::StrFormat("%s version %d", corpus.name, corpus.version)},
+                          {"chunks", std::to_string(ordinals.size())},
+                          {"tokens", std::to_string(reference.token_count)},
+                          {"position", std::to_string(reference.position)}}),
+            {{"out", options.out},
+             {"corpus", corpus.name},
+             {"version", corpus.version},
+             {"chunk_count", ordinals.size()},
+             {"token_count", reference.token_count},
+             {"position", reference.position}});
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddAttachCommand(CLI::App& app, Ctl& ctl) {
+  const auto options = std::make_shared<AttachOptions>();
+  CLI::App* verb = AddVerb(
+      app, "attach", "Write a state of llama.cpp that stands for chunks, and has no rows",
+      "  ckvctl attach --corpus docs --position 0 --out docs.ggsq --streams 4\n\n"
+      "A sequence that restores FILE.ggsq has one cell a layer, whatever the number of tokens.\n"
+      "Its key says which chunks it stands for. An attention backend that reads it asks the\n"
+      "fleet for them, and there is no backend yet. Without one all logits are NaN, and greedy\n"
+      "sampling then gives token 0 without an error. ckvctl fetch writes the rows themselves.");
+  verb->add_option("--corpus", options->corpus, "The corpus")->required();
+  verb->add_option("--chunks", options->chunks, kChunksHelp)->check(NotEmpty());
+  verb->add_option("--out", options->out, "Sequence state to write")->required();
+  verb->add_option("--position", options->position,
+                   "Position of the first token (default: canonical)")
+      ->check(WholeNumber());
+  verb->add_option("--streams", options->streams,
+                   "Streams of the cache that loads a sequence state (default: 1)")
+      ->check(InRange(1u, kLlamaStreamCountMax));
+  verb->callback(
+      [&ctl, options] { ctl.run = [&ctl, options] { return RunAttach(ctl, *options); }; });
+}
+
+}  // namespace ckv::ctl
