@@ -9,15 +9,27 @@
 #include "server/directory/directory_state.h"
 
 namespace ckv {
+namespace {
+
+// The number, or the last one before it that was given.
+uint64_t LastGiven(const VersionGaps& gaps, uint64_t number) {
+  for (const VersionGap& gap : gaps.all())
+    if (gap.after < number && number <= gap.until) return gap.after;
+  return number;
+}
+
+}  // namespace
 
 DirectoryState::News DirectoryState::NewsSince(const SeenDirectory& seen) {
   absl::MutexLock lock(&mu_);
   News news;
   news.seen = {folder_id_, applied_};
   // Changes become durable in another order than they are numbered. Those that are not here yet
-  // have not been seen.
-  for (const auto& [key, pending] : pending_)
-    news.seen.number = std::min(news.seen.number, pending->number - 1);
+  // have not been seen. A corpus that is made whole again has no number of this folder.
+  for (const auto& [key, pending] : pending_) {
+    if (!pending->is_rebuilt)
+      news.seen.number = std::min(news.seen.number, LastGiven(gaps_, pending->number - 1));
+  }
   news.dropped = dropped_.After(seen.folder_id == folder_id_ ? seen.number : 0, kDroppedCountMax);
   return news;
 }

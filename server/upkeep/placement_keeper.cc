@@ -202,12 +202,18 @@ absl::Status PlacementKeeper::Report(const LeaseGrant& lease, const CorpusParts:
   CorpusPart there = *part;
   there.corpus.chunks.clear();
   there.ordinals.clear();
+  bool is_ours = false;
   for (size_t i = 0; i < part->ordinals.size(); ++i) {
     const ChunkPlacement& chunk = part->corpus.chunks[i];
-    if (chunk.token_count > 0 && !has_chunk_(chunk.id)) continue;
+    const auto& holders = chunk.holders;
+    const bool names_us = std::find(holders.begin(), holders.end(), options_.self) != holders.end();
+    is_ours |= names_us;
+    if (!names_us || (chunk.token_count > 0 && !has_chunk_(chunk.id))) continue;
     there.corpus.chunks.push_back(chunk);
     there.ordinals.push_back(part->ordinals[i]);
   }
+  // It was told under another name of this holder, and helps only if it has that name again.
+  if (!is_ours) return absl::OkStatus();
   // All of it was dropped here: no directory would send anybody for it.
   if (there.ordinals.empty()) return parts_.Remove(key);
   CKV_ASSIGN_OR_RETURN(const bool superseded, source_.ReportPart(lease.lease_id, there, deadline));

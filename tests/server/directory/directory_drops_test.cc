@@ -281,6 +281,50 @@ TEST_F(DirectoryDropsTest, SnapshotsRememberDropsAndGaps) {
   EXPECT_NE(AwaitCorpus("old", later.version), nullptr);
 }
 
+// Takes changes, which the test settles as it likes.
+struct HeldJournal final : ChangeJournal {
+  absl::Status Submit(std::shared_ptr<const DirectoryChange> change) override {
+    changes.push_back(std::move(change));
+    return absl::OkStatus();
+  }
+  std::vector<std::shared_ptr<const DirectoryChange>> changes;
+};
+
+// A holder has not seen a change that became durable after one with a higher number.
+TEST_F(DirectoryDropsTest, WhatIsNotDurableYetIsNotSeen) {
+  HeldJournal journal;
+  DirectoryState state(options);
+  DirectoryChange before;
+  before.corpus = std::make_shared<const Corpus>([] {
+    Corpus corpus = SpreadOver("before", 3, 1);
+    corpus.version = 77;
+    return corpus;
+  }());
+  ASSERT_TRUE(state.Replay(before).ok());
+  state.SetJournal(&journal, 4711);
+  EXPECT_EQ(state.NewsSince({}).seen, (SeenDirectory{4711, 77}));
+  const auto submit = [&](const char* name) {
+    EXPECT_EQ(state.Publish(SpreadOver(name, 3, 2), false, 0, nullptr, clock.Now()).status().code(),
+              StatusCode::kDeadlineExceeded);
+  };
+  for (const char* name : {"a", "b", "c"}) submit(name);
+  ASSERT_THAT(journal.changes, SizeIs(4)) << "the gap of the start comes first";
+  EXPECT_EQ(journal.changes[0]->kind, ChangeKind::kGap);
+  EXPECT_EQ(journal.changes[0]->gap, (VersionGap{77, options.first_epoch}));
+  state.Settle(*journal.changes[3], absl::OkStatus());
+  EXPECT_EQ(state.NewsSince({}).seen.number, 77u) << "and not one that was never given";
+  state.Settle(*journal.changes[1], absl::OkStatus());
+  EXPECT_EQ(state.NewsSince({}).seen.number, options.first_epoch + 1);
+  state.Settle(*journal.changes[2], absl::UnavailableError("EIO"));
+  EXPECT_EQ(state.NewsSince({}).seen.number, options.first_epoch + 3);
+  // A gap that was not written goes with the next change.
+  state.Settle(*journal.changes[0], absl::UnavailableError("EIO"));
+  submit("d");
+  ASSERT_THAT(journal.changes, SizeIs(6));
+  EXPECT_EQ(journal.changes[4]->kind, ChangeKind::kGap);
+  state.Settle(*journal.changes[5], absl::OkStatus());
+}
+
 TEST_F(DirectoryDropsTest, WhatIsReportedHasLimits) {
   DirectoryState& state = Start();
   const uint64_t lease = Join("h0");

@@ -346,6 +346,23 @@ TEST_F(PlacementKeeperTest, HasSeenWhatAnOldCopyForgot) {
   EXPECT_EQ(Kept(), std::vector<std::string>{"stays 2"});
 }
 
+// A holder that was given another name has parts that are not its own.
+TEST_F(PlacementKeeperTest, PartsOfAnotherNameHoldNothingUp) {
+  Publish("a", 6, 1);
+  StartHolder();
+  Join();
+  ASSERT_TRUE(AwaitRounds(1));
+  StopHolder();
+  StartDirectory();
+  options.self = {"renamed"};
+  StartHolder();
+  Join();
+  ASSERT_TRUE(AwaitRounds(1));
+  EXPECT_TRUE(source.reported().empty());
+  EXPECT_TRUE(directory->state().MissingHolders().empty());
+  EXPECT_EQ(Kept(), std::vector<std::string>{"a 3"});
+}
+
 // A round that fails in the middle goes on there, and one part that is refused stops no other.
 TEST_F(PlacementKeeperTest, ReportsGoOnWhereTheyStopped) {
   for (const char* name : {"a", "b", "c"}) Publish(name, 6, 1 + name[0]);
