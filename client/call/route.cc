@@ -398,7 +398,8 @@ void Router::Learn(const PlannedFrame& planned, const Frame& frame, const Exchan
   const Duration on_lane =
       clock_->Now() - reply.posted -
       std::chrono::nanoseconds(uint64_t{reply.header.compute_ns} + reply.header.queue_ns);
-  if (counters_ != nullptr) counters_->lanes[static_cast<size_t>(fabric)].Add(on_lane);
+  if (counters_ != nullptr && !call_->is_trial)
+    counters_->lanes[static_cast<size_t>(fabric)].Add(on_lane);
   // A lane over a fabric that is no longer the chosen one tells nothing about it.
   if (fabric == peer.fabric_kind.load(std::memory_order_relaxed))
     peer.fabric.Observe(bytes, double(on_lane.count()) / 1e3);
@@ -435,7 +436,7 @@ void Router::CountPairs(AttendReport& report) const {
 }
 
 void Router::CountCall(Duration elapsed) {
-  if (counters_ == nullptr) return;
+  if (counters_ == nullptr || call_->is_trial) return;
   const bool asked =
       std::any_of(flows().begin(), flows().end(), [](const Flow& flow) { return flow.asked; });
   (asked ? counters_->route : counters_->near).Add(elapsed);

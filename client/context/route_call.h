@@ -44,6 +44,8 @@ struct RouteCall {
   // The call ends soon after its answer is there. A caller with work of its own between polls may
   // see it late, and its time says nothing.
   bool prompt = true;
+  // The requester's own measurement, which counters of callers' work leave out.
+  bool is_trial = false;
 
   const Geometry& geometry() const { return segments.front().context->geometry(); }
 };

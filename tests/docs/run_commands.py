@@ -35,7 +35,7 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9_-]+")
 KEY = re.compile(r"`((?:lane|log|metrics|oracle|replicas|requester|store|tcp|verbs)\.[a-z_]+)`")
 # Flags of programs that are not ours: cmake, pkg-config, protoc.
 FOREIGN_FLAGS = {"--preset", "--workflow", "--install", "--prefix", "--component", "--libs",
-                 "--python_out", "--grpc_out", "--plugin"}
+                 "--python_out", "--grpc_out", "--plugin", "--rope-freq-base", "--slot-save-path"}
 
 
 class PageFleet(Fleet):

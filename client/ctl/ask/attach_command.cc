@@ -105,9 +105,9 @@ void AddAttachCommand(CLI::App& app, Ctl& ctl) {
       "Its key says which chunks it stands for. An attention backend that reads it asks the\n"
       "fleet for them, and there is no backend yet. Without one all logits are NaN, and greedy\n"
       "sampling then gives token 0 without an error. ckvctl fetch writes the rows themselves.");
-  verb->add_option("--corpus", options->corpus, "The corpus")->required();
-  verb->add_option("--chunks", options->chunks, kChunksHelp)->check(NotEmpty());
-  verb->add_option("--out", options->out, "Sequence state to write")->required();
+  verb->add_option("--corpus", options->corpus, "The corpus")->required()->type_name("NAME");
+  verb->add_option("--chunks", options->chunks, kChunksHelp)->check(NotEmpty())->type_name("LIST");
+  verb->add_option("--out", options->out, "Sequence state to write")->required()->type_name("FILE");
   verb->add_option("--position", options->position,
                    "Position of the first token (default: canonical)")
       ->check(WholeNumber());

@@ -118,7 +118,7 @@ void Report(const Ctl& ctl, const CompareOptions& options, const PolicyRun& run,
     for (const Duration round : one.rounds) rounds.push_back(double(round.count()) / 1e9);
     policies.push_back({{"policy", one.policy},
                         {"seconds", one.seconds()},
-                        {"rounds_seconds", rounds},
+                        {"rounds_s", rounds},
                         {"of_fastest", factor},
                         {"bytes_routed", result.routed_bytes},
                         {"bytes_pulled", result.pulled_bytes},

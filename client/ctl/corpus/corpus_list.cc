@@ -20,8 +20,20 @@ struct ListedCorpus {
   uint32_t layers = 0;
   uint64_t row_bytes = 0;
   size_t copies_min = 0, copies_max = 0;  // holders of one chunk
-  uint64_t missing_count = 0;             // chunks that no registered member has
+  std::optional<uint64_t> missing_count;  // chunks that no registered member has, if that is known
 };
+
+// Nothing while the directory waits for holders, just after its start.
+using Registered = std::optional<absl::flat_hash_set<HolderId>>;
+
+absl::StatusOr<Registered> WhoIsThere(Fleet& fleet) {
+  const absl::StatusOr<std::vector<Member>> members = fleet.Members();
+  if (absl::IsUnavailable(members.status())) return std::nullopt;
+  if (!members.ok()) return members.status();
+  Registered registered(std::in_place);
+  for (const Member& member : *members) registered->insert(member.id);
+  return registered;
+}
 
 // "5 h", or "> 5 h" of one that is older than the directory's process, `up_ms`.
 std::string AgeText(const v1::CorpusSummary& c, std::optional<uint64_t> up_ms) {
@@ -32,20 +44,22 @@ std::string AgeText(const v1::CorpusSummary& c, std::optional<uint64_t> up_ms) {
   return up_ms ? "> " + text(*up_ms) : "-";
 }
 
-ListedCorpus Describe(const Corpus& corpus, const absl::flat_hash_set<HolderId>& registered) {
-  ListedCorpus listed = {corpus.geometry.layers,
-                         corpus.token_count() * corpus.geometry.token_bytes()};
+ListedCorpus Describe(const Corpus& corpus, const Registered& registered) {
+  ListedCorpus listed;
+  listed.layers = corpus.geometry.layers;
+  listed.row_bytes = corpus.token_count() * corpus.geometry.token_bytes();
+  if (registered) listed.missing_count = 0;
   bool first = true;
   for (const ChunkPlacement& chunk : corpus.chunks) {
     const size_t copies = chunk.holders.size() + chunk.leased.size();
     listed.copies_min = first ? copies : std::min(listed.copies_min, copies);
     listed.copies_max = std::max(listed.copies_max, copies);
     first = false;
-    const auto is_there = [&](const HolderId& id) { return registered.contains(id); };
-    if (chunk.token_count > 0 &&
+    const auto is_there = [&](const HolderId& id) { return registered->contains(id); };
+    if (registered && chunk.token_count > 0 &&
         std::none_of(chunk.holders.begin(), chunk.holders.end(), is_there) &&
         std::none_of(chunk.leased.begin(), chunk.leased.end(), is_there)) {
-      ++listed.missing_count;
+      ++*listed.missing_count;
     }
   }
   return listed;
@@ -60,8 +74,7 @@ std::string CopiesText(const ListedCorpus& listed) {
 // Nothing for one that was dropped meanwhile, that is not proven to be whole, or that is beyond
 // `room` chunks.
 absl::StatusOr<std::optional<ListedCorpus>> LookAt(Fleet& fleet, const v1::CorpusSummary& summary,
-                                                   const absl::flat_hash_set<HolderId>& registered,
-                                                   uint64_t& room) {
+                                                   const Registered& registered, uint64_t& room) {
   if (summary.chunk_count() > room) return std::nullopt;
   room -= summary.chunk_count();
   const absl::StatusOr<Corpus> corpus = fleet.GetCorpus(summary.name());
@@ -89,19 +102,17 @@ Json ListJson(const v1::CorpusSummary& c, const std::optional<ListedCorpus>& lis
   json["total_row_bytes"] = listed->row_bytes;
   json["copies_min"] = listed->copies_min;
   json["copies_max"] = listed->copies_max;
-  json["missing_count"] = listed->missing_count;
+  if (listed->missing_count) json["missing_count"] = *listed->missing_count;
   return json;
 }
 
 absl::Status RunList(const Ctl& ctl) {
   Fleet fleet(ctl.fleet, ctl.clock);
   CKV_ASSIGN_OR_RETURN(const v1::ListCorporaReply reply, fleet.ListCorpora());
-  CKV_ASSIGN_OR_RETURN(const std::vector<Member> members, fleet.Members());
+  CKV_ASSIGN_OR_RETURN(const Registered registered, WhoIsThere(fleet));
   const absl::StatusOr<v1::DescribeDirectoryReply> home = fleet.DescribeDirectory();
   std::optional<uint64_t> up_ms;
   if (home.ok()) up_ms = home->started_ago_ms();
-  absl::flat_hash_set<HolderId> registered;
-  for (const Member& member : members) registered.insert(member.id);
   // A tenant's own corpus hides a shared one of its name.
   FleetOptions of_all = ctl.fleet;
   of_all.tenant.clear();
@@ -126,8 +137,8 @@ absl::Status RunList(const Ctl& ctl) {
     table.AddRow({c.name(), c.tenant().empty() ? "-" : c.tenant(), std::to_string(c.chunk_count()),
                   std::to_string(c.token_count()), listed ? FormatBytes(listed->row_bytes) : "-",
                   listed ? std::to_string(listed->layers) : "-", listed ? CopiesText(*listed) : "-",
-                  listed ? std::to_string(listed->missing_count) : "-", AgeText(c, up_ms),
-                  c.model()});
+                  listed && listed->missing_count ? std::to_string(*listed->missing_count) : "-",
+                  AgeText(c, up_ms), c.model()});
     json["corpora"].push_back(ListJson(c, listed, up_ms));
   }
   ctl.Print(table.row_count() > 0 ? table.Render() : "no corpora\n", json);
@@ -141,7 +152,8 @@ void AddCorpusListCommand(CLI::App& corpus, Ctl& ctl) {
       corpus, "list", "List the corpora",
       "  ckvctl corpus list\n  ckvctl corpus list --tenant acme -o json\n\n"
       "BYTES are the rows of one copy. COPIES are holders of a chunk, the fewest and the most.\n"
-      "MISSING counts chunks that no registered member has. AGE is the time since this version of\n"
+      "MISSING counts chunks that no registered member has; - is not known, as for a few seconds\n"
+      "after the directory's start. AGE is the time since this version of\n"
       "the corpus was published, as far as the directory's process saw it: > 5 h is before its\n"
       "start. ckvctl corpus show names the version.");
   list->callback([&ctl] { ctl.run = [&ctl] { return RunList(ctl); }; });

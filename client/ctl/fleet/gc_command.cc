@@ -220,15 +220,11 @@ void AddGcCommand(CLI::App& app, Ctl& ctl) {
   gc->add_option("--grace", options->grace, "Leave what was put or asked for within this time")
       ->capture_default_str()
       ->check(TimeSpan())
-<<<<<<< HEAD
-      ->type_name("SPAN");
+      ->type_name("TIME");
   gc->add_option("--gone", options->gone,
                  "A holder that is gone for good: its report is not needed (repeatable)")
       ->type_name("HOLDER")
       ->take_all();
-=======
-      ->type_name("TIME");
->>>>>>> 628c7f9 (ckvctl: loads stdin, says what values are, names mistyped variables)
   gc->add_flag("--without-corpora", options->without_corpora,
                "Even if no corpus places any chunk, as after the last one was dropped; and even "
                "if a holder\nhas not reported since the directory started");

@@ -271,7 +271,7 @@ Json HolderJson(const MemberReport& holder) {
   json["expired_count"] = s.expired_count();
   json["bytes_in"] = s.bytes_in();
   json["bytes_out"] = s.bytes_out();
-  json["compute_ns"] = s.compute_ns();
+  json["compute_us"] = s.compute_ns() / 1000;
   json["cold_count"] = s.cold_count();
   json["shadow_count"] = s.shadow_count();
   json["load_count"] = s.load_count();

@@ -78,7 +78,7 @@ TEST_F(CompareTest, EachPolicyIsRunWithNothingNear) {
   ASSERT_EQ(json["policies"].size(), 3u);
   for (const Json& one : json["policies"]) {
     EXPECT_TRUE(one["equal"]) << one;
-    EXPECT_EQ(one["rounds_seconds"].size(), 2u);
+    EXPECT_EQ(one["rounds_s"].size(), 2u);
     EXPECT_GE(one["of_fastest"], 1.0);
   }
   const Json& near = json["policies"][0];

@@ -246,11 +246,12 @@ TEST_F(RequesterServiceTest, AStreamOutlivesErrors) {
   EXPECT_EQ(described.attend_count(), 9u);
   EXPECT_EQ(described.error_count(), 2u);
   EXPECT_EQ(described.holders_size(), 2);
+  // Rows may have come near meanwhile. Neither counts the trials of the holders' kernels.
+  uint64_t attended = 0;
   for (const v1::Latency& latency : described.latency()) {
-    const bool routed = latency.of() == "route";
-    EXPECT_EQ(FromProto(latency).total() >= 7u, routed || latency.of().starts_with("lane "))
-        << latency.of();  // 7 were answered
+    if (latency.of() == "route" || latency.of() == "near") attended += FromProto(latency).total();
   }
+  EXPECT_EQ(attended, 7u);
   ASSERT_EQ(described.hottest_size(), 1);
   EXPECT_EQ(described.hottest(0).name(), "c");
   EXPECT_EQ(described.hottest(0).call_count(), 7u);
