@@ -54,9 +54,8 @@ absl::StatusOr<uint16_t> DecodeStart(const char* what, uint32_t magic,
   if (start.magic != magic)
     return absl::InvalidArgumentError(absl::StrFormat("%s: magic 0x%08x", what, start.magic));
   if (start.version < kWireVersionMin || start.version > kWireVersion) {
-    return absl::FailedPreconditionError(absl::StrFormat("%s: wire version %d, speak %d and %d",
-                                                         what, start.version, kWireVersionMin,
-                                                         kWireVersion));
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "%s: wire version %d, speak %d to %d", what, start.version, kWireVersionMin, kWireVersion));
   }
   return start.version;
 }
@@ -92,6 +91,8 @@ absl::Status CheckReserved(const RequestHeader& header) {
   };
   if (!zero(header.reserved) || header.reserved_word != 0 || !zero(header.reserved_end))
     return absl::InvalidArgumentError("request: a reserved field is not zero");
+  if (header.version < 6 && (!zero(header.span_id) || header.sampled != 0))
+    return absl::InvalidArgumentError("request: a span, which versions before 6 do not have");
   if (header.sampled > 1) {
     return absl::InvalidArgumentError(absl::StrFormat("request: sampled %d", header.sampled));
   }

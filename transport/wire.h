@@ -17,7 +17,7 @@
 //     map       MappedLayout; a descriptor comes beside the reply
 //     error     UTF-8 text, at most kErrorTextBytesMax
 //
-// A session speaks one version: the highest that both peers know. This build knows two, so that a
+// A session speaks one version: the highest that both peers know. This build knows three, so that a
 // fleet can be upgraded one process at a time (I7).
 
 #pragma once
@@ -45,8 +45,9 @@ static_assert(std::endian::native == std::endian::little);
 
 inline constexpr uint32_t kRequestMagic = 0x51564b43;  // "CKVQ"
 inline constexpr uint32_t kReplyMagic = 0x52564b43;    // "CKVR"
-inline constexpr uint16_t kWireVersion = 5;
-// The oldest version that this build speaks. Version 4 has one segment a frame and no tree.
+inline constexpr uint16_t kWireVersion = 6;
+// The oldest version that this build speaks. Version 4 has one segment a frame and no tree. Version
+// 5 has the id of a trace, and no span.
 inline constexpr uint16_t kWireVersionMin = 4;
 
 // Returns the newest version that this build speaks and a peer of versions `oldest` to `newest`
@@ -100,8 +101,8 @@ struct RequestHeader {
   // The trace of the call (proto/base/trace_context.h), for logs and spans. All are zero if it has
   // none.
   TraceId trace_id = {};
-  SpanId span_id = {};
-  uint8_t sampled = 0;           // 0 or 1
+  SpanId span_id = {};           // zero in version 5
+  uint8_t sampled = 0;           // 0 or 1; 0 in version 5
   uint8_t reserved_end[3] = {};  // zero
   uint32_t checksum = 0;         // low half of XXH3-64 of the bytes before it
 };
@@ -110,8 +111,11 @@ static_assert(sizeof(RequestHeader) == 96 && std::is_trivially_copyable_v<Reques
 inline TraceContext TraceOf(const RequestHeader& header) {
   return {header.trace_id, header.span_id, header.sampled != 0};
 }
+// Writes as much of the trace as the header's version carries.
 inline void SetTrace(const TraceContext& trace, RequestHeader& header) {
+  if (header.version == 4) return;
   header.trace_id = trace.trace_id;
+  if (header.version == 5) return;
   header.span_id = trace.span_id;
   header.sampled = trace.sampled ? 1 : 0;
 }

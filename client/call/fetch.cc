@@ -190,7 +190,7 @@ absl::StatusOr<bool> Fetcher::PostNext(const FetchCall& call) {
   RequestHeader header;
   header.version = exchange_->link(segment.line).wire_version();
   header.kind = WireKind::kFetch;
-  if (header.version != 4) SetTrace(call.trace, header);
+  SetTrace(call.trace, header);
   header.body_bytes = static_cast<uint32_t>(sizeof(FetchEntry) + part.indices.size_bytes());
   std::byte* const body = lane.request(*slot).data() + RequestHeaderBytes(header.version);
   std::memcpy(body, &segment.entry, sizeof(FetchEntry));

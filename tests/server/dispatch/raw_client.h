@@ -54,7 +54,7 @@ struct RawPartial {
 };
 
 // Writes the request at the start of `slot` with `header`'s version, ids and deadline; returns its
-// bytes. It has one segment. With kFlagPerPiece each piece is a partial of its own, in version 5
+// bytes. It has one segment. With kFlagPerPiece each piece is a partial of its own, since version 5
 // too.
 inline uint32_t EncodeAttend(const RawAttend& attend, uint32_t d_qk, RequestHeader header,
                              std::span<std::byte> slot) {
