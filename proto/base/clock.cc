@@ -58,10 +58,20 @@ uint64_t WallClockMilliseconds() {
 }
 
 int64_t WallClockAheadNs(const Clock& clock) {
-  timespec wall;
-  const Instant now = clock.Now();
-  clock_gettime(CLOCK_REALTIME, &wall);
-  return int64_t{wall.tv_sec} * 1'000'000'000 + wall.tv_nsec - now.ns;
+  // A thread may be put off between two readings. The closest pair of some is taken.
+  constexpr int kReadingCount = 8;
+  int64_t ahead_ns = 0;
+  Duration closest = Duration::max();
+  for (int i = 0; i < kReadingCount; ++i) {
+    timespec wall;
+    const Instant before = clock.Now();
+    clock_gettime(CLOCK_REALTIME, &wall);
+    const Duration apart = clock.Now() - before;
+    if (apart >= closest) continue;
+    closest = apart;
+    ahead_ns = int64_t{wall.tv_sec} * 1'000'000'000 + wall.tv_nsec - before.ns - apart.count() / 2;
+  }
+  return ahead_ns;
 }
 
 Instant ManualClock::Now() const noexcept { return {now_ns_.load(std::memory_order_acquire)}; }

@@ -17,11 +17,12 @@ namespace ckv {
 // The numbers are those of OpenTelemetry.
 enum class SpanKind : uint8_t { kInternal = 1, kServer = 2, kClient = 3 };
 
-// A value of a span: a number, or a text if `text_bytes` is not 0.
+// A value of a span: a number or a text.
 struct SpanAttribute {
   static constexpr size_t kTextBytesMax = 40;
   const char* key = nullptr;  // a literal
   int64_t number = 0;
+  bool is_text = false;
   uint8_t text_bytes = 0;
   char text[kTextBytesMax] = {};
 };
@@ -46,12 +47,13 @@ struct Span {
     SpanAttribute& attribute = attributes[attribute_count++];
     attribute.key = key;
     attribute.number = number;
-    attribute.text_bytes = 0;
+    attribute.is_text = false;
   }
   void Set(const char* key, std::string_view text) {
     if (attribute_count == kAttributeCountMax) return;
     SpanAttribute& attribute = attributes[attribute_count++];
     attribute.key = key;
+    attribute.is_text = true;
     attribute.text_bytes =
         static_cast<uint8_t>(std::min(text.size(), SpanAttribute::kTextBytesMax));
     std::memcpy(attribute.text, text.data(), attribute.text_bytes);

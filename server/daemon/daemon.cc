@@ -217,6 +217,7 @@ absl::Status Daemon::State::StartRequester() {
   service.directory_address = [this] { return DirectoryAddress(); };
   service.version = std::string(Version());
   service.process = [this] { return Process(); };
+  service.sample_trace = [this] { return sampler.Sample(); };
   service.clock = clock;
   service.default_timeout = config.default_timeout;
   service.spin_max = options.spin_max;

@@ -96,7 +96,7 @@ class AttendStream final : public AttendStreams::Reactor,
 
   Item* TakeItem() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FreeItem(Item* item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The trace of a request: its own, or the stream's.
+  // The trace of a request: its own, the stream's, or a new one.
   TraceContext TraceOfRequest(const v1::AttendRequest& request) const;
   // Begins a request that was read: opens a context first, or posts it.
   void Begin(Item* item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -119,7 +119,7 @@ class AttendStream final : public AttendStreams::Reactor,
 
   AttendStreams& streams_;
   grpc::CallbackServerContext* const context_of_call_;
-  const TraceContext trace_;  // the stream's
+  const TraceContext trace_;  // the stream's; not set if its caller sent none
   absl::Mutex mu_;
   std::shared_ptr<AttendStream> self_ ABSL_GUARDED_BY(mu_);  // until OnDone
   std::optional<ServiceGate::Stream> entry_ ABSL_GUARDED_BY(mu_);
@@ -252,9 +252,10 @@ void AttendStream::OnReadDone(bool ok) {
 }
 
 TraceContext AttendStream::TraceOfRequest(const v1::AttendRequest& request) const {
-  if (request.traceparent().empty()) return trace_;
-  const std::optional<TraceContext> own = ParseTraceparent(request.traceparent());
-  return own ? *own : NewTrace();
+  if (const auto own = ParseTraceparent(request.traceparent())) return *own;
+  if (trace_.set() && request.traceparent().empty()) return trace_;
+  const auto& sample = streams_.options_.sample;
+  return NewTrace(sample && sample());
 }
 
 void AttendStream::Begin(Item* item) {
@@ -368,6 +369,8 @@ void AttendStream::Reply(Item* item, const absl::Status& status) {
   streams_.counters_.Count(status);
   v1::AttendStreamReply& reply = item->reply;
   const grpc::Status answer = ToGrpc(WithTrace(WithTimeGiven(status, item->given), item->trace));
+  if (!status.ok())
+    LogFailedCall("/ckv.v1.RequesterService/AttendStream", ToGrpc(status), item->trace);
   reply.set_tag(item->request.tag());
   reply.set_code(static_cast<uint32_t>(answer.error_code()));
   reply.set_message(answer.error_message());

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -43,6 +44,8 @@ class AttendStreams {
     Duration default_timeout = std::chrono::seconds(5);
     // How long the loop polls before it sleeps, as in RequesterOptions.
     Duration spin_max = std::chrono::microseconds(50);
+    // Whether a trace that begins here is sampled. If it is empty, none is.
+    std::function<bool()> sample = {};
   };
 
   // All must outlive it.

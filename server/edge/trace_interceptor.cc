@@ -8,7 +8,9 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "client/grpc/grpc_status.h"
+#include "proto/base/log.h"
 
 namespace ckv {
 namespace {
@@ -17,6 +19,9 @@ using grpc::experimental::InterceptionHookPoints;
 using Received = std::multimap<grpc::string_ref, grpc::string_ref>;
 
 constexpr std::string_view kRequesterPrefix = "/ckv.v1.RequesterService/";
+// Our services are synchronous but for streams both ways. Those of gRPC, as health, are of the
+// callback API.
+constexpr std::string_view kOurPrefix = "/ckv.v1.";
 
 // The trace of the metadata, if there is one, and only one.
 std::optional<TraceContext> TraceIn(const Received& metadata) {
@@ -36,7 +41,8 @@ class TraceInterceptor final : public grpc::experimental::Interceptor {
  public:
   TraceInterceptor(grpc::experimental::ServerRpcInfo* info, const TraceTools& tools)
       : method_(info->method()),
-        sync_(info->type() != grpc::experimental::ServerRpcInfo::Type::BIDI_STREAMING),
+        sync_(std::string_view(info->method()).starts_with(kOurPrefix) &&
+              info->type() != grpc::experimental::ServerRpcInfo::Type::BIDI_STREAMING),
         of_requester_(std::string_view(info->method()).starts_with(kRequesterPrefix)),
         tools_(tools) {}
   ~TraceInterceptor() override { Leave(); }
@@ -53,13 +59,14 @@ class TraceInterceptor final : public grpc::experimental::Interceptor {
     if (metadata == nullptr) return;
     const std::optional<TraceContext> callers = TraceIn(*metadata);
     sent_ = callers.has_value();
-    trace_ = sent_ ? *callers : NewTrace(of_requester_ && tools_.sample());
+    // Requests of a stream begin traces of their own (TraceOfRequest of attend_stream.cc).
+    trace_ = sent_ ? *callers : NewTrace(sync_ && of_requester_ && tools_.sample());
     recording_ = sync_ && trace_.sampled && tools_.spans != nullptr;
     if (recording_) {
       span_ = BeginSpan(trace_, method_, SpanKind::kServer, tools_.clock->Now());
       trace_.span_id = span_.span_id;
     }
-    if (!sent_) {
+    if (!sent_ && sync_) {
       text_ = FormatTraceparent(trace_);
       metadata->erase(kTraceparentKey);
       metadata->emplace(kTraceparentKey, text_);
@@ -80,6 +87,7 @@ class TraceInterceptor final : public grpc::experimental::Interceptor {
       if (span_.failed) span_.Set("grpc.status_code", status.error_code());
       tools_.spans->Record(span_);
     }
+    if (!status.ok() && of_requester_) LogFailedCall(method_, status, trace_);
     const std::string suffix = TraceSuffix(trace_);
     const bool named = status.error_message().find(suffix) != std::string::npos;
     if (status.ok() || named || (!sent_ && !of_requester_)) return;
@@ -92,7 +100,7 @@ class TraceInterceptor final : public grpc::experimental::Interceptor {
   }
 
   const char* const method_;
-  const bool sync_;  // a stream both ways is of the callback API, and takes no thread
+  const bool sync_;  // its handler stays on one thread
   const bool of_requester_;
   const TraceTools& tools_;
   TraceContext trace_;
@@ -122,6 +130,15 @@ TraceInterceptors(std::function<bool()> sample, SpanSink* spans, const Clock* cl
   made.push_back(
       std::make_unique<TraceInterceptorFactory>(TraceTools{std::move(sample), spans, clock}));
   return made;
+}
+
+void LogFailedCall(std::string_view method, const grpc::Status& status, const TraceContext& trace) {
+  if (status.error_code() == grpc::StatusCode::CANCELLED) return;
+  const ScopedTrace scope(trace);
+  Log().info(
+      "{} failed: {}", method,
+      absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message())
+          .ToString(absl::StatusToStringMode::kWithNoExtraData));
 }
 
 TraceContext TraceOf(const grpc::ServerContextBase& context) {

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <grpcpp/support/server_interceptor.h>
+#include <grpcpp/support/status.h>
 
 #include <functional>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "proto/base/clock.h"
@@ -24,14 +26,14 @@ inline constexpr char kTraceIdKey[] = "ckv-trace-id";
 // Returns what a grpc::ServerBuilder takes. A call's `traceparent` metadata is its trace. If it has
 // none, a malformed one or several, it begins a new trace. That of a method of RequesterService is
 // sampled if `sample` returns true (from any thread). The handler finds a valid `traceparent` in
-// any case.
+// any case, but for streams both ways: their requests begin traces of their own.
 //
 // `spans` takes a span of each sampled call, below which is what the handler does. Streams both
 // ways have none, because they may last for ever. `spans` may be null. It and `clock` must outlive
 // the server.
 //
-// While the handler of a call of the synchronous API runs, the trace is CurrentTrace() of its
-// thread.
+// While the handler of a call of our synchronous services runs, the trace is CurrentTrace() of its
+// thread. Others, as gRPC's health service, change threads, and have none.
 //
 // The trace id comes back in the trailing metadata. An error also has it in its text, if the caller
 // sent one or the method is of RequesterService. Members call each other all the time, and their
@@ -41,5 +43,9 @@ TraceInterceptors(std::function<bool()> sample, SpanSink* spans, const Clock* cl
 
 // Returns the trace of a call that went through an interceptor, else one that is not set.
 TraceContext TraceOf(const grpc::ServerContextBase& context);
+
+// Writes a line about a requester's call that failed, with its trace, so that the id in an error
+// leads to one. A call that its client cancelled is no failure.
+void LogFailedCall(std::string_view method, const grpc::Status& status, const TraceContext& trace);
 
 }  // namespace ckv

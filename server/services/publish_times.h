@@ -15,12 +15,17 @@
 
 namespace ckv {
 
-// Thread-safe. It has as many entries as there are corpora, at most.
+// Thread-safe.
 class PublishTimes {
  public:
+  // As many corpora as a directory takes. Corpora that a holder's report dropped may be among the
+  // entries; if there are more in all, the times are forgotten.
+  static constexpr size_t kCountMax = 100'000;
+
   void Note(const std::string& tenant, const std::string& name, uint64_t version, Instant now)
       ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
+    if (times_.size() >= kCountMax && !times_.contains({tenant, name})) times_.clear();
     Entry& entry = times_[{tenant, name}];
     // Two that publish at once are here in any order.
     if (version > entry.version) entry = {version, now};

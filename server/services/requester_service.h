@@ -29,6 +29,7 @@ struct RequesterServiceOptions {
   Duration spin_max = std::chrono::microseconds(50);  // as in RequesterOptions
   std::function<bool()> directory_connected;
   std::function<ProcessFacts()> process;  // facts that Describe tells; may be empty
+  std::function<bool()> sample_trace;     // as AttendStreams::Options::sample
   // The copies of the holder in this process. It is null if there are none.
   ReplicaKeeper* replicas = nullptr;
 };
@@ -43,8 +44,9 @@ class RequesterServiceImpl final
         requester_(*requester),
         gate_(*gate),
         corpora_(requester),
-        streams_({options_.clock, options_.default_timeout, options_.spin_max}, requester,
-                 &corpora_, gate, &counters_) {}
+        streams_(
+            {options_.clock, options_.default_timeout, options_.spin_max, options_.sample_trace},
+            requester, &corpora_, gate, &counters_) {}
 
   grpc::Status Resolve(grpc::ServerContext* context, const v1::ResolveRequest* request,
                        v1::ResolveReply* reply) override;

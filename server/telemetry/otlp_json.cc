@@ -20,7 +20,7 @@ void AppendText(std::string_view key, std::string_view text, std::string& out) {
 }
 
 void AppendAttribute(const SpanAttribute& attribute, std::string& out) {
-  if (attribute.text_bytes > 0) {
+  if (attribute.is_text) {
     return AppendText(attribute.key,
                       CutText({attribute.text, attribute.text_bytes}, SpanAttribute::kTextBytesMax),
                       out);

@@ -1,55 +1,21 @@
 #include "server/telemetry/span_writer.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <utility>
 
-#include "absl/strings/str_format.h"
 #include "proto/base/log.h"
 #include "proto/base/status.h"
 
 namespace ckv {
-namespace {
-
-constexpr mode_t kFileMode = 0640;  // spans name members and corpora; not for everybody
-
-absl::StatusOr<int> OpenFile(const std::string& path) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kFileMode);
-  if (fd >= 0) return fd;
-  return absl::InvalidArgumentError(
-      absl::StrFormat("trace.path: %s: %s", path, std::strerror(errno)));
-}
-
-// Writes all of `text`. A file that takes a part of a line ends with half a line, which a reader of
-// JSON lines skips.
-bool WriteWhole(int fd, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t count = write(fd, text.data(), text.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return false;
-    text.remove_prefix(static_cast<size_t>(count));
-  }
-  return true;
-}
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<SpanWriter>> SpanWriter::Start(SpanWriterOptions options) {
-  CKV_ASSIGN_OR_RETURN(const int fd, OpenFile(options.path));
-  struct stat found {};
-  const uint64_t file_bytes = fstat(fd, &found) == 0 ? static_cast<uint64_t>(found.st_size) : 0;
+  CKV_ASSIGN_OR_RETURN(std::unique_ptr<SpanFile> file,
+                       SpanFile::Open(options.path, options.file_bytes_max));
   if (options.unix_offset_ns == 0) options.unix_offset_ns = WallClockAheadNs(*options.clock);
-  return std::unique_ptr<SpanWriter>(new SpanWriter(std::move(options), fd, file_bytes));
+  return std::unique_ptr<SpanWriter>(new SpanWriter(std::move(options), std::move(file)));
 }
 
-SpanWriter::SpanWriter(SpanWriterOptions options, int fd, uint64_t file_bytes)
-    : options_(std::move(options)), fd_(fd), file_bytes_(file_bytes) {
+SpanWriter::SpanWriter(SpanWriterOptions options, std::unique_ptr<SpanFile> file)
+    : options_(std::move(options)), file_(std::move(file)) {
   {
     absl::MutexLock lock(&mu_);
     spans_.reserve(kSpanCountMax);
@@ -63,7 +29,6 @@ SpanWriter::~SpanWriter() {
     stopping_ = true;
   }
   thread_.join();
-  if (fd_ >= 0) close(fd_);
 }
 
 void SpanWriter::Record(const Span& span) noexcept {
@@ -127,26 +92,11 @@ size_t SpanWriter::WriteAll(const std::vector<Span>& spans) {
 }
 
 bool SpanWriter::WriteLine() {
-  absl::Status status;
-  if (file_bytes_ > 0 && file_bytes_ + line_.size() > options_.file_bytes_max) status = Rotate();
-  if (status.ok() && (fd_ < 0 || !WriteWhole(fd_, line_))) {
-    status = absl::UnavailableError(absl::StrFormat("%s: %s", options_.path, std::strerror(errno)));
-  }
+  const absl::Status status = file_->Write(line_);
   if (!status.ok() && !failing_)
     Log().warn("spans are dropped until they can be written again: {}", status.ToString());
   failing_ = !status.ok();
-  if (status.ok()) file_bytes_ += line_.size();
   return status.ok();
-}
-
-absl::Status SpanWriter::Rotate() {
-  const std::string before = options_.path + ".1";
-  if (std::rename(options_.path.c_str(), before.c_str()) != 0 && errno != ENOENT)
-    return absl::UnavailableError(absl::StrFormat("%s: %s", before, std::strerror(errno)));
-  CKV_ASSIGN_OR_RETURN(const int fd, OpenFile(options_.path));
-  close(std::exchange(fd_, fd));
-  file_bytes_ = 0;
-  return absl::OkStatus();
 }
 
 }  // namespace ckv

@@ -15,14 +15,13 @@
 #include "proto/base/clock.h"
 #include "proto/base/span.h"
 #include "server/telemetry/otlp_json.h"
+#include "server/telemetry/span_file.h"
 
 namespace ckv {
 
 struct SpanWriterOptions {
   std::string path;
-  // The most bytes of a file. A file that would grow beyond it becomes `path`.1, in place of the
-  // one before, and a new one begins. So both take at most twice as many.
-  uint64_t file_bytes_max = uint64_t{64} << 20;
+  uint64_t file_bytes_max = uint64_t{64} << 20;  // as SpanFile::Open
   SpanResource resource;
   Clock* clock = Clock::Real();  // borrowed; that of the spans
   // Nanoseconds that the wall clock, since 1970, is ahead of `clock`. If 0, it is measured.
@@ -39,7 +38,7 @@ class SpanWriter final : public SpanSink {
   static constexpr size_t kSpansPerLineMax = 256;
 
   // Opens the file, and appends to what it has.
-  //   InvalidArgument     it cannot be opened; says why.
+  //   InvalidArgument     as SpanFile::Open.
   static absl::StatusOr<std::unique_ptr<SpanWriter>> Start(SpanWriterOptions options);
   // Writes what has come.
   ~SpanWriter() override;
@@ -53,7 +52,7 @@ class SpanWriter final : public SpanSink {
   void Flush() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  explicit SpanWriter(SpanWriterOptions options, int fd, uint64_t file_bytes);
+  SpanWriter(SpanWriterOptions options, std::unique_ptr<SpanFile> file);
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
   bool MustWrite() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return stopping_ || flush_wanted_ || spans_.size() >= kSpanCountMax / 2;
@@ -61,7 +60,6 @@ class SpanWriter final : public SpanSink {
   // Returns how many of the spans are in the file.
   size_t WriteAll(const std::vector<Span>& spans);
   bool WriteLine();
-  absl::Status Rotate();
 
   const SpanWriterOptions options_;
   mutable absl::Mutex mu_;
@@ -71,8 +69,7 @@ class SpanWriter final : public SpanSink {
   bool flush_wanted_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   // The thread's own.
-  int fd_ = -1;
-  uint64_t file_bytes_ = 0;
+  const std::unique_ptr<SpanFile> file_;
   bool failing_ = false;  // the last line was not written, which the log tells once
   std::string line_;
   std::thread thread_;  // last, because it uses the others

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <random>
 
 namespace ckv {
 
@@ -11,7 +12,7 @@ namespace ckv {
 class TraceSampler {
  public:
   // If `one_in` is 0, none is.
-  explicit TraceSampler(uint32_t one_in) : one_in_(one_in) {}
+  explicit TraceSampler(uint32_t one_in) : one_in_(one_in), count_(std::random_device{}()) {}
 
   bool Sample() {
     return one_in_ != 0 && count_.fetch_add(1, std::memory_order_relaxed) % one_in_ == 0;
@@ -19,7 +20,7 @@ class TraceSampler {
 
  private:
   const uint32_t one_in_;
-  std::atomic<uint64_t> count_{0};
+  std::atomic<uint64_t> count_;  // begins anywhere, or each first call would be sampled
 };
 
 }  // namespace ckv

@@ -109,10 +109,16 @@ void PlacementKeeper::NoteRound(const absl::Status& status) {
   if (status.ok()) ++stats_.round_count;
 }
 
+// A disk that comes back under another name, perhaps that of a holder that is away, has seen
+// nothing of what is listed for that name: it must not say that it is gone.
+SeenDirectory PlacementKeeper::Seen() const {
+  return parts_.seen_by() == options_.self.name ? parts_.seen() : SeenDirectory();
+}
+
 absl::Status PlacementKeeper::Round(const LeaseGrant& lease, bool first) {
   const Instant deadline = options_.clock->Now() + options_.round_timeout;
   CKV_ASSIGN_OR_RETURN(const PlacementSource::Placed placed,
-                       source_.ListPlacedCorpora(options_.self, parts_.seen(), deadline));
+                       source_.ListPlacedCorpora(options_.self, Seen(), deadline));
   const Listed& listed = placed.versions;
   if (lease.folder_id != 0) {
     // Drops first, or parts of what was dropped would be taken for news.
@@ -132,7 +138,7 @@ absl::Status PlacementKeeper::Round(const LeaseGrant& lease, bool first) {
 
 absl::Status PlacementKeeper::ReportDrops(const LeaseGrant& lease, const Listed& listed,
                                           Instant deadline) {
-  const SeenDirectory seen = parts_.seen();
+  const SeenDirectory seen = Seen();
   const auto wanted = source_.ReportDropped(lease.lease_id, seen, {}, deadline);
   if (absl::IsUnimplemented(wanted.status())) return absl::OkStatus();
   CKV_RETURN_IF_ERROR(wanted.status());
@@ -187,8 +193,8 @@ absl::Status PlacementKeeper::NoteSeen(const PlacementSource::Placed& placed) {
   for (const DroppedCorpus& dropped : parts_.dropped()) drops.Note(dropped);
   for (const DroppedCorpus& dropped : placed.dropped) drops.Note(dropped);
   std::vector<DroppedCorpus> all = drops.All();
-  if (placed.seen == parts_.seen() && all == parts_.dropped()) return absl::OkStatus();
-  return parts_.WriteSeen(placed.seen, std::move(all));
+  if (placed.seen == Seen() && all == parts_.dropped()) return absl::OkStatus();
+  return parts_.WriteSeen(placed.seen, options_.self.name, std::move(all));
 }
 
 absl::Status PlacementKeeper::Report(const LeaseGrant& lease, const CorpusParts::Key& key,
@@ -212,7 +218,8 @@ absl::Status PlacementKeeper::Report(const LeaseGrant& lease, const CorpusParts:
     there.corpus.chunks.push_back(chunk);
     there.ordinals.push_back(part->ordinals[i]);
   }
-  // It was told under another name of this holder, and helps only if it has that name again.
+  // It was told under another name of this holder, and helps only if it has that name again. It is
+  // left there for that.
   if (!is_ours) return absl::OkStatus();
   // All of it was dropped here: no directory would send anybody for it.
   if (there.ordinals.empty()) return parts_.Remove(key);

@@ -127,6 +127,7 @@ class PlacementKeeper {
   absl::Status NoteSeen(const PlacementSource::Placed& placed);
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
   // `first`: no round under this lease has succeeded.
+  SeenDirectory Seen() const;
   absl::Status Round(const LeaseGrant& lease, bool first);
   absl::Status Report(const LeaseGrant& lease, const CorpusParts::Key& key, Instant deadline);
   absl::Status Ask(const CorpusParts::Key& key, Instant deadline);

@@ -15,7 +15,7 @@ constexpr std::string_view kPartMagic = "ckvpart1";
 // Ordinals and chunks of kCorpusChunkCountMax with 8 holders each.
 constexpr size_t kPartBytesMax = size_t{256} << 20;
 constexpr char kNewName[] = "new";
-constexpr std::string_view kSeenMagic = "ckvseen1";
+constexpr std::string_view kSeenMagic = "ckvseen2", kSeenMagicNameless = "ckvseen1";
 constexpr char kSeenName[] = "SEEN";
 // kDroppedCountMax drops with the longest names.
 constexpr size_t kSeenBytesMax = size_t{1} << 20;
@@ -57,10 +57,12 @@ absl::StatusOr<CorpusPart> DecodePart(std::string_view bytes) {
   return part;
 }
 
-std::string EncodeSeen(const SeenDirectory& seen, const std::vector<DroppedCorpus>& dropped) {
+std::string EncodeSeen(const SeenDirectory& seen, const std::string& by,
+                       const std::vector<DroppedCorpus>& dropped) {
   std::string body;
   PutBytes(seen.folder_id, body);
   PutBytes(seen.number, body);
+  PutText<uint8_t>(by, body);
   PutBytes(static_cast<uint32_t>(dropped.size()), body);
   for (const DroppedCorpus& one : dropped) {
     PutBytes(one.folder_id, body);
@@ -74,16 +76,18 @@ std::string EncodeSeen(const SeenDirectory& seen, const std::vector<DroppedCorpu
   return bytes + body;
 }
 
-absl::Status DecodeSeen(std::string_view bytes, SeenDirectory& seen,
+absl::Status DecodeSeen(std::string_view bytes, SeenDirectory& seen, std::string& by,
                         std::vector<DroppedCorpus>& dropped) {
   ByteReader from(bytes);
-  const bool begins = from.TakeBytes(kSeenMagic.size()) == kSeenMagic;
+  const std::string_view magic = from.TakeBytes(kSeenMagic.size());
+  const bool begins = magic == kSeenMagic || magic == kSeenMagicNameless;
   const auto checksum = from.Take<uint64_t>();
   constexpr size_t kBodyAt = kSeenMagic.size() + sizeof(checksum);
   if (!begins || from.IsShort() || checksum != ChecksumOfText(bytes.substr(kBodyAt)))
     return absl::DataLossError("what was seen: the checksum is not its bytes'");
   seen.folder_id = from.Take<uint64_t>();
   seen.number = from.Take<uint64_t>();
+  if (magic == kSeenMagic) by = std::string(from.TakeText<uint8_t>());
   const auto count = from.Take<uint32_t>();
   if (count > kDroppedCountMax) return absl::DataLossError("what was seen: too many drops");
   for (uint32_t i = 0; i < count; ++i) {
@@ -152,24 +156,27 @@ absl::Status CorpusParts::ReadSeen(std::string* damaged) {
   const absl::StatusOr<std::string> bytes = ReadSmallFile(files_, path, kSeenBytesMax);
   if (absl::IsNotFound(bytes.status())) return absl::OkStatus();
   absl::Status read = bytes.status();
-  if (read.ok()) read = DecodeSeen(*bytes, seen_, dropped_);
+  if (read.ok()) read = DecodeSeen(*bytes, seen_, seen_by_, dropped_);
   if (!absl::IsDataLoss(read) && !absl::IsFailedPrecondition(read)) return read;
   *damaged = absl::StrFormat("%s: %s", path, std::string(read.message()));
   seen_ = {};
+  seen_by_.clear();
   dropped_.clear();
   return files_.Remove(path);
 }
 
 absl::Status CorpusParts::ForgetSeen() {
-  return seen_ == SeenDirectory() ? absl::OkStatus() : WriteSeen({}, dropped_);
+  return seen_ == SeenDirectory() ? absl::OkStatus() : WriteSeen({}, seen_by_, dropped_);
 }
 
-absl::Status CorpusParts::WriteSeen(const SeenDirectory& seen, std::vector<DroppedCorpus> dropped) {
+absl::Status CorpusParts::WriteSeen(const SeenDirectory& seen, const std::string& by,
+                                    std::vector<DroppedCorpus> dropped) {
   if (!folder_.empty()) {
     CKV_RETURN_IF_ERROR(WriteSmallFile(files_, absl::StrCat(folder_, "/", kNewName), folder_,
-                                       kSeenName, EncodeSeen(seen, dropped)));
+                                       kSeenName, EncodeSeen(seen, by, dropped)));
   }
   seen_ = seen;
+  seen_by_ = by;
   dropped_ = std::move(dropped);
   return absl::OkStatus();
 }

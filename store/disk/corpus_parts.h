@@ -15,9 +15,10 @@
 //   corpora/SEEN   how much of its directory the holder has seen, and drops that it was told of
 //
 //   bytes  SEEN
-//       8  magic "ckvseen1"
+//       8  magic "ckvseen2"; "ckvseen1" has no name
 //       8  checksum of all that follows, XXH3-64
 //      16  folder_id and number (SeenDirectory)
+//          name of the holder that has seen it, after 1 byte of length
 //       4  count of drops, then so many drops
 //
 //   bytes  a drop
@@ -82,11 +83,15 @@ class CorpusParts {
 
   // How much of its directory the holder has seen: all parts of that state were written or removed.
   const SeenDirectory& seen() const { return seen_; }
+  // The name under which the holder has seen it, or "" if that was not kept. Under another name it
+  // has seen nothing: what the directory lists for that name was another holder's.
+  const std::string& seen_by() const { return seen_by_; }
   // Drops that the holder was told of, in the order of numbers, at most kDroppedCountMax.
   const std::vector<DroppedCorpus>& dropped() const { return dropped_; }
-  // Replaces both. Durable once it returns OK.
-  //   ResourceExhausted   the disk is full; both are as before.
-  absl::Status WriteSeen(const SeenDirectory& seen, std::vector<DroppedCorpus> dropped);
+  // Replaces all three. Durable once it returns OK. `by` is a valid name.
+  //   ResourceExhausted   the disk is full; all are as before.
+  absl::Status WriteSeen(const SeenDirectory& seen, const std::string& by,
+                         std::vector<DroppedCorpus> dropped);
 
  private:
   struct Entry {
@@ -102,6 +107,7 @@ class CorpusParts {
   const std::string folder_;  // if empty, parts are in memory
   std::map<Key, Entry> entries_;
   SeenDirectory seen_;
+  std::string seen_by_;
   std::vector<DroppedCorpus> dropped_;
 };
 

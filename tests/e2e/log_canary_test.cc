@@ -122,14 +122,15 @@ class LogCanaryTest : public testing::TestWithParam<std::string> {
       more.insert(more.end(), all.begin(), all.end());
       return more;
     };
-    std::remove(spans_path_.c_str());
+    for (const char* name : {".h", ".r"}) std::remove((spans_path_ + name).c_str());
     directory_ = std::make_unique<test::OneDaemon>("directory", with({}), "d");
     const std::string directory = "--directory=" + directory_->address();
     // One file: each line is one write.
-    const std::string spans = "--trace-path=" + spans_path_;
+    const std::string spans = "--trace-path=" + spans_path_;  // and the daemon's name
     holder_ = std::make_unique<test::OneDaemon>(
-        "holder", with({directory, "--store-capacity=64MiB", spans}), "h");
-    requester_ = std::make_unique<test::OneDaemon>("requester", with({directory, spans}), "r");
+        "holder", with({directory, "--store-capacity=64MiB", spans + ".h"}), "h");
+    requester_ =
+        std::make_unique<test::OneDaemon>("requester", with({directory, spans + ".r"}), "r");
     for (test::OneDaemon* daemon : {directory_.get(), holder_.get(), requester_.get()}) {
       daemon->Start();
     }
@@ -289,7 +290,8 @@ TEST_P(LogCanaryTest, NoLogHasACanary) {
     for (std::string line; std::getline(lines, line);) ExpectInFormat(line);
   }
   EXPECT_THAT(holder_->process().log(), testing::HasSubstr("no such invitation"));
-  const std::string spans = test::ReadWhole(spans_path_);
+  const std::string spans =
+      test::ReadWhole(spans_path_ + ".h") + test::ReadWhole(spans_path_ + ".r");
   EXPECT_THAT(spans, testing::HasSubstr("RequesterService/Attend"));
   for (const Canary& canary : canaries_) canary.ExpectAbsent(spans);
 }

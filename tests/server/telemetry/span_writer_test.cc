@@ -4,8 +4,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -141,15 +144,61 @@ TEST_F(SpanWriterTest, ABurstIsDroppedAndCounted) {
   EXPECT_EQ(SpanCount(path_) + writer->counts().dropped, kCount);
 }
 
-TEST_F(SpanWriterTest, ADiskThatTakesNothingDropsAndCounts) {
-  SpanWriterOptions options;
-  options.path = "/dev/full";
-  options.clock = &clock_;
-  auto writer = SpanWriter::Start(options);
-  ASSERT_TRUE(writer.ok()) << writer.status();
-  (*writer)->Record(MakeSpan());
-  (*writer)->Flush();
-  EXPECT_EQ((*writer)->counts().dropped, 1u);
+// A disk that is full in the middle of a line, and later has room again.
+TEST_F(SpanWriterTest, AFullDiskDropsAndCountsAndLeavesNoHalfLine) {
+  const auto writer = Start();
+  writer->Record(MakeSpan());
+  writer->Flush();
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit few = {std::filesystem::file_size(path_) + 10, before.rlim_max};
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &few), 0);
+  writer->Record(MakeSpan());
+  writer->Flush();
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(writer->counts().dropped, 1u);
+  writer->Record(MakeSpan());
+  writer->Flush();
+  EXPECT_EQ(SpanCount(path_), 2u);
+}
+
+TEST_F(SpanWriterTest, ALineThatAKilledProcessLeftSwallowsNoOther) {
+  std::ofstream(path_) << R"({"resourceSpans":[{"reso)";
+  Start()->Record(MakeSpan());
+  std::ifstream file(path_);
+  std::string half, whole;
+  std::getline(file, half);
+  std::getline(file, whole);
+  EXPECT_EQ(SpansOf(json::parse(whole)).size(), 1u);
+}
+
+// As logrotate or an operator do.
+TEST_F(SpanWriterTest, AFileThatWasTakenAwayBeginsAnew) {
+  const auto writer = Start();
+  writer->Record(MakeSpan());
+  writer->Flush();
+  std::filesystem::remove(path_);
+  writer->Record(MakeSpan());
+  writer->Flush();
+  EXPECT_EQ(SpanCount(path_), 1u);
+}
+
+TEST_F(SpanWriterTest, WhatIsNoFileOfItsOwnIsRefused) {
+  const auto refusal = [&](const std::string& path) {
+    SpanWriterOptions options;
+    options.path = path;
+    options.clock = &clock_;
+    const absl::Status status = SpanWriter::Start(options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  const auto first = Start();
+  EXPECT_THAT(refusal(path_), testing::HasSubstr("another process writes to it"));
+  EXPECT_THAT(refusal("/dev/null"), testing::HasSubstr("is no regular file"));
+  ASSERT_EQ(mkfifo((path_ + ".1").c_str(), 0600), 0);
+  EXPECT_THAT(refusal(path_ + ".1"), testing::HasSubstr("is no regular file"));
 }
 
 TEST_F(SpanWriterTest, APathThatCannotBeOpenedIsRefused) {

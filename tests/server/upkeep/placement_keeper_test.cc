@@ -346,6 +346,30 @@ TEST_F(PlacementKeeperTest, HasSeenWhatAnOldCopyForgot) {
   EXPECT_EQ(Kept(), std::vector<std::string>{"stays 2"});
 }
 
+// Its disk has seen much, and nothing of what h7 was to have. h7 itself may be away for good.
+TEST_F(PlacementKeeperTest, HasSeenNothingUnderAnotherName) {
+  const std::string folder = test::TempPath("other_name");
+  StartDirectory(folder);
+  Publish("others", 4, 1, "h7");
+  source.Connect(nullptr);
+  directory.reset();
+  std::filesystem::copy(folder, folder + ".copy");
+  StartDirectory(folder);
+  StartHolder();
+  Join();
+  ASSERT_TRUE(AwaitRounds(1));
+  Publish("later", 4, 2);
+  Renew();
+  ASSERT_TRUE(AwaitRounds(2));
+  StopHolder();
+  StartDirectory(folder + ".copy");
+  options.self = {"h7"};
+  StartHolder();
+  Join();
+  ASSERT_TRUE(AwaitRounds(1));
+  EXPECT_TRUE(directory->state().Get("others", "").ok());
+}
+
 // A holder that was given another name has parts that are not its own.
 TEST_F(PlacementKeeperTest, PartsOfAnotherNameHoldNothingUp) {
   Publish("a", 6, 1);

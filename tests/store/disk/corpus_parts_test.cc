@@ -132,9 +132,10 @@ TEST_F(CorpusPartsTest, AFullDiskKeepsTheEarlierPart) {
 TEST_F(CorpusPartsTest, WhatWasSeenIsThereAgain) {
   const SeenDirectory seen = {77, 1234};
   const std::vector<DroppedCorpus> drops = {{"acme", "a", 77, 5, 6}, {"", "b", 0, 7, 8}};
-  ASSERT_TRUE(Open()->WriteSeen(seen, drops).ok());
+  ASSERT_TRUE(Open()->WriteSeen(seen, "h1", drops).ok());
   auto parts = Open();
   EXPECT_EQ(parts->seen(), seen);
+  EXPECT_EQ(parts->seen_by(), "h1");
   EXPECT_EQ(parts->dropped(), drops);
   EXPECT_THAT(parts->List(), IsEmpty());
   ASSERT_TRUE(parts->Write(PartOf("a", 5, {0, 7})).ok());
@@ -143,7 +144,7 @@ TEST_F(CorpusPartsTest, WhatWasSeenIsThereAgain) {
   parts = Open();
   EXPECT_EQ(parts->seen(), SeenDirectory());
   EXPECT_EQ(parts->dropped(), drops) << "these are still true";
-  ASSERT_TRUE(parts->WriteSeen(seen, drops).ok());
+  ASSERT_TRUE(parts->WriteSeen(seen, "h1", drops).ok());
   std::ofstream(path + "/corpora/0123", std::ios::binary) << "damaged";
   EXPECT_EQ(Open()->seen(), SeenDirectory());
   EXPECT_EQ(Open()->seen(), SeenDirectory());
@@ -151,7 +152,7 @@ TEST_F(CorpusPartsTest, WhatWasSeenIsThereAgain) {
 
 TEST_F(CorpusPartsTest, WhatWasSeenAndIsDamagedIsNotBelieved) {
   const std::vector<DroppedCorpus> drops = {{"acme", "a", 77, 5, 6}, {"", "b", 0, 7, 8}};
-  ASSERT_TRUE(Open()->WriteSeen({77, 1234}, drops).ok());
+  ASSERT_TRUE(Open()->WriteSeen({77, 1234}, "h1", drops).ok());
   const std::string file = path + "/corpora/SEEN";
   std::ifstream in(file, std::ios::binary);
   const std::string whole{std::istreambuf_iterator<char>(in), {}};
