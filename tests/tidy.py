@@ -48,6 +48,8 @@ MAY_INCLUDE = {
                    "client/learn client/near client/trace attention transport store* proto*",
     "client/grpc": "client client/decide client/holders attention transport store* proto*",
     "client/engine": "attention proto*",
+    "client/ggml": "client/roof client client/call client/context client/grpc client/holders attention transport "
+                   "store* proto*",
     "client/characterize": "client/roof client client/cache client/decide attention attention/target transport "
                            "store* proto*",
     "client/ctl": "client/roof client client/decide client/grpc client/holders transport store* proto*",
