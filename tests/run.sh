@@ -47,6 +47,14 @@ for preset in "${presets[@]}"; do
   echo "== preset $preset: build" >&2
   # A build folder that was configured before the library came must look for it again.
   [ $rdma -eq 0 ] || cmake --preset "$preset" >&2
+  deploy/install-packages.sh build
+  headers=0
+  deploy/llama-headers.sh "$preset" || headers=$?
+  if [ $headers -eq 77 ]; then
+    echo "== preset $preset: SKIPPED libggml-ckv.so and its tests: no headers of llama.cpp" >&2
+  elif [ $headers -ne 0 ]; then
+    exit $headers
+  fi
   deploy/build.sh "$preset"
   if [ $rdma -eq 1 ] && [ "$preset" = release ]; then
     echo "== preset $preset: test in the guest" >&2

@@ -50,6 +50,8 @@ MAY_INCLUDE = {
     "client/engine": "attention proto*",
     "client/ggml": "client/roof client client/call client/context client/grpc client/holders attention transport "
                    "store* proto*",
+    "client/ggml/module": "client/ggml client/roof client client/grpc client/holders attention transport store* "
+                          "proto*",
     "client/characterize": "client/roof client client/cache client/decide attention attention/target transport "
                            "store* proto*",
     "client/ctl": "client/roof client client/decide client/grpc client/holders transport store* proto*",

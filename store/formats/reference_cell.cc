@@ -105,6 +105,20 @@ std::array<uint8_t, 32> DigestOfChunks(const Geometry& geometry,
   return digest.Finish();
 }
 
+CellReference ReferenceTo(const Corpus& corpus, uint32_t chunk_begin, uint32_t chunk_end,
+                          std::optional<uint64_t> position) {
+  const auto chunks = std::span(corpus.chunks).subspan(chunk_begin, chunk_end - chunk_begin);
+  CellReference reference;
+  reference.corpus = corpus.name;
+  reference.tenant = corpus.tenant;
+  reference.digest = DigestOfChunks(corpus.geometry, chunks);
+  reference.chunk_begin = chunk_begin;
+  reference.chunk_end = chunk_end;
+  reference.position = position.value_or(chunks.front().position);
+  for (const ChunkPlacement& chunk : chunks) reference.token_count += chunk.token_count;
+  return reference;
+}
+
 absl::Status EncodeReference(const CellReference& reference, std::span<std::byte> row) {
   if (const std::string fault = Fault(reference); !fault.empty()) {
     return absl::InvalidArgumentError("reference: " + fault);

@@ -25,6 +25,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -58,6 +59,11 @@ struct CellReference {
 //   SHA-256(15 as u64 | "ckv.reference.1" | fingerprint | count u64 | ids)
 std::array<uint8_t, 32> DigestOfChunks(const Geometry& geometry,
                                        std::span<const ChunkPlacement> chunks);
+
+// Returns the reference to chunks [chunk_begin, chunk_end) of a corpus, which has them, at layer 0.
+// If there is no position, the first token stands at its canonical one.
+CellReference ReferenceTo(const Corpus& corpus, uint32_t chunk_begin, uint32_t chunk_end,
+                          std::optional<uint64_t> position);
 
 // Fills `row` with the reference. It is a row of bf16 values, at any address.
 //   InvalidArgument     the row is too short, has half a value, or the reference names no chunk, no

@@ -2,6 +2,7 @@
 """Brings engines that others built: by name and hash from npm, to a cache, unpacked for one test.
 
     engines.py UNPACK-INTO [--cache DIR]
+    engines.py UNPACK-INTO --headers [--cache DIR]     the engine's headers alone, if they are not there
 
 packages.txt lists the packages. Their tarballs are kept in --cache, or $CKV_ENGINES, or
 $XDG_CACHE_HOME/ckv-engines, or ~/.cache/ckv-engines, and each is checked against its hash at every
@@ -23,7 +24,9 @@ import tempfile
 
 LIST = pathlib.Path(__file__).parent / "packages.txt"
 NPM_TIMEOUT_S = 240  # 100 MB
-BUNDLE = "node_modules/node-llama-cpp/llama/gitRelease.bundle"
+SOURCE = "node-llama-cpp"
+BUNDLE = "llama/gitRelease.bundle"  # of SOURCE
+HEADERS = ["include", "ggml/include", "ggml/src/ggml-backend-impl.h"]
 
 
 class Unavailable(Exception):
@@ -104,20 +107,41 @@ def fetch(cache):
 def unpack(cache, into):
     """The packages below into/node_modules, and the engine's headers below into/llama.cpp."""
     for package in packages():
-        folder = into / "node_modules" / package.path
-        folder.mkdir(parents=True)
-        subprocess.run(["tar", "-xzf", cache / package.tarball, "-C", folder,
-                        "--strip-components=1"], check=True)
+        unpack_one(package, cache, into / "node_modules" / package.path)
+    unpack_headers(into / "node_modules" / SOURCE / BUNDLE, into / "llama.cpp")
+
+
+def unpack_one(package, cache, folder):
+    folder.mkdir(parents=True)
+    subprocess.run(["tar", "-xzf", cache / package.tarball, "-C", folder, "--strip-components=1"],
+                   check=True)
+
+
+def unpack_headers(bundle, folder):
     if shutil.which("git") is None:
         raise Unavailable("no git here, which unpacks the engine's headers")
-    source, headers = into / "source.git", into / "llama.cpp"
-    headers.mkdir()
-    subprocess.run(["git", "-c", "advice.detachedHead=false", "clone", "--quiet", "--bare",
-                    into / BUNDLE, source], check=True)
-    archive = subprocess.run(["git", "--git-dir", source, "archive", "HEAD", "include",
-                              "ggml/include"], check=True, stdout=subprocess.PIPE)
-    subprocess.run(["tar", "-x", "-C", headers], input=archive.stdout, check=True)
-    shutil.rmtree(source)
+    folder.mkdir()
+    with tempfile.TemporaryDirectory(dir=folder) as source:
+        subprocess.run(["git", "-c", "advice.detachedHead=false", "clone", "--quiet", "--bare",
+                        bundle, source], check=True)
+        archive = subprocess.run(["git", "--git-dir", source, "archive", "HEAD", *HEADERS],
+                                 check=True, stdout=subprocess.PIPE)
+        subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+
+
+def bring_headers(into, cache):
+    """The headers below `into`, of the release that packages.txt names."""
+    package = next(p for p in packages() if p.name == SOURCE)
+    stamp = into / "hash"
+    if stamp.exists() and stamp.read_text() == package.hash:
+        return
+    fetch(cache)
+    shutil.rmtree(into, ignore_errors=True)
+    into.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=into.parent) as name:
+        unpack_one(package, cache, pathlib.Path(name) / "package")
+        unpack_headers(pathlib.Path(name) / "package" / BUNDLE, into)
+    stamp.write_text(package.hash)
 
 
 class Engine:
@@ -146,9 +170,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("into", type=pathlib.Path)
     parser.add_argument("--cache", type=pathlib.Path)
+    parser.add_argument("--headers", action="store_true", help="the headers alone")
     arguments = parser.parse_args()
     try:
-        Engine(arguments.into.absolute(), arguments.cache)
+        if arguments.headers:
+            bring_headers(arguments.into.absolute(), (arguments.cache or default_cache()).absolute())
+        else:
+            Engine(arguments.into.absolute(), arguments.cache)
     except Unavailable as error:
         print(f"SKIPPED: {error}")
         return 77

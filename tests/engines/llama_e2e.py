@@ -33,7 +33,7 @@ Q8_0, F16 = 8, 1
 TIMEOUT_S = 120
 GEOMETRY = {"model": "test/tiny-mla", "revision": "1", "layers": LAYERS, "d_qk": D_QK, "d_v": D_V,
             "d_rope": 64, "dtype": "bf16", "rope_style": "interleaved", "rope_theta": 10000,
-            "softmax_scale": 128 ** -0.5,
+            "softmax_scale": 128 ** -0.5 * (0.0707 * math.log(40) + 1) ** 2,
             "yarn": {"factor": 40, "original_max_position": 4096, "beta_fast": 32, "beta_slow": 1,
                      "mscale": 0.707, "mscale_all_dim": 0.707}}
 ARGUMENTS = None

@@ -25,26 +25,6 @@ struct AttachOptions {
   uint32_t streams = 1;
 };
 
-// The reference of these chunks, but for its layer.
-absl::StatusOr<CellReference> ReferenceTo(const Corpus& corpus, const AttachOptions& options,
-                                          const std::vector<uint32_t>& ordinals) {
-  const std::optional<ChunkRun> run = AsRun(ordinals);
-  if (!run) {
-    return absl::InvalidArgumentError(
-        "a reference names chunks that follow each other\n  name one range with --chunks");
-  }
-  const auto chunks = std::span(corpus.chunks).subspan(run->begin, run->end - run->begin);
-  CellReference reference;
-  reference.corpus = corpus.name;
-  reference.tenant = corpus.tenant;
-  reference.digest = DigestOfChunks(corpus.geometry, chunks);
-  reference.chunk_begin = run->begin;
-  reference.chunk_end = run->end;
-  reference.position = options.position.value_or(chunks.front().position);
-  for (const ChunkPlacement& chunk : chunks) reference.token_count += chunk.token_count;
-  return reference;
-}
-
 absl::Status WriteReference(const AttachOptions& options, const Geometry& geometry,
                             std::span<const int32_t> token_ids, CellReference reference) {
   CKV_ASSIGN_OR_RETURN(LlamaStateWriter writer,
@@ -76,7 +56,12 @@ absl::Status RunAttach(const Ctl& ctl, const AttachOptions& options) {
   CKV_ASSIGN_OR_RETURN(
       const std::vector<uint32_t> ordinals,
       ParseChunkRanges(options.chunks, static_cast<uint32_t>(corpus.chunks.size())));
-  CKV_ASSIGN_OR_RETURN(const CellReference reference, ReferenceTo(corpus, options, ordinals));
+  const std::optional<ChunkRun> run = AsRun(ordinals);
+  if (!run) {
+    return absl::InvalidArgumentError(
+        "a reference names chunks that follow each other\n  name one range with --chunks");
+  }
+  const CellReference reference = ReferenceTo(corpus, run->begin, run->end, options.position);
   CKV_ASSIGN_OR_RETURN(const std::vector<int32_t> token_ids,
                        AskForTokenIds(fleet, corpus, ordinals));
   CKV_RETURN_IF_ERROR(WriteReference(options, geometry, token_ids, reference));

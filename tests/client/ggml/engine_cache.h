@@ -99,19 +99,4 @@ struct EngineCache {
   std::vector<float> out;      // [stream][token][head][d_v]
 };
 
-// The reference to chunks [begin, end) of a corpus, the first token at `position`.
-inline CellReference ReferenceTo(const Corpus& corpus, uint32_t begin, uint32_t end,
-                                 uint64_t position) {
-  CellReference reference;
-  reference.corpus = corpus.name;
-  reference.tenant = corpus.tenant;
-  const auto chunks = std::span(corpus.chunks).subspan(begin, end - begin);
-  reference.digest = DigestOfChunks(corpus.geometry, chunks);
-  reference.chunk_begin = begin;
-  reference.chunk_end = end;
-  reference.position = position;
-  for (const ChunkPlacement& chunk : chunks) reference.token_count += chunk.token_count;
-  return reference;
-}
-
 }  // namespace ckv::test

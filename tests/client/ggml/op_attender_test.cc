@@ -23,7 +23,6 @@ namespace {
 using test::EngineCache;
 using test::EngineGeometry;
 using test::MakeTestCorpus;
-using test::ReferenceTo;
 using test::Soon;
 using testing::HasSubstr;
 

@@ -1,0 +1,51 @@
+// The functions that libggml-ckv.so has for programs that embed llama.cpp, in C.
+//
+//   ggml_backend_reg_t reg = ggml_backend_reg_by_name("CKV");   // null: it is not loaded
+//   ckv_attach_t attach = (ckv_attach_t)ggml_backend_reg_get_proc_address(reg, "ckv_attach");
+//   int64_t next = 0;
+//   int64_t bytes = attach("docs", "", 0, 4, NULL, 0, &next);
+//   void* state = malloc(bytes);
+//   attach("docs", "", 0, 4, state, bytes, &next);
+//   llama_state_seq_set_data(context, state, bytes, sequence);
+//   ... decode from position `next` on ...
+//
+// All are thread-safe. Errors are logged to stderr. Settings are variables of the environment:
+// client/ggml/settings.h.
+
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// "ckv_attach". Writes the state of a sequence that attends a whole corpus, as
+// llama_state_seq_set_data takes it. It is one cell a layer: some KB for any number of tokens.
+//   tenant         "" or null is the shared tenant
+//   position       of the first token; if negative, where the corpus' own begins
+//   stream_count   n_seq_max of the context, or 1 if its cache is unified (kv_unified)
+//   out, size      written if the state fits; `out` may be null
+//   next_position  the position after the last token, at which the sequence goes on; may be null
+// Returns the bytes of the state. Returns -1 if there is no such corpus, or it cannot be attached.
+typedef int64_t (*ckv_attach_t)(const char* corpus, const char* tenant, int64_t position,
+                                uint32_t stream_count, void* out, size_t size,
+                                int64_t* next_position);
+
+// "ckv_check". Tells whether attention goes through ckv: the settings, the directory, and what
+// contexts that were made so far had of it. Writes lines for people, cut to `size` and ended by a
+// zero; each that is wrong says what to do. Asks the directory, for 3 seconds at most.
+// Returns 0 if nothing has to be done, and 1 if something has.
+typedef int (*ckv_check_t)(char* text, size_t size);
+
+// "ckv_counter". Returns a counter of this process by its name, or UINT64_MAX if there is no such
+// name. The names are:
+//   ops, ops_routed, ops_failed                  attentions of one layer
+//   rows, rows_routed                            their query rows
+//   sent_bytes, received_bytes, pulled_bytes     on the way to holders and back
+typedef uint64_t (*ckv_counter_t)(const char* name);
+
+#ifdef __cplusplus
+}
+#endif

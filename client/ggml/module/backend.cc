@@ -1,0 +1,223 @@
+#include "client/ggml/module/backend.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "client/ggml/attach_state.h"
+#include "client/ggml/ckv_ggml.h"
+#include "client/ggml/module/process.h"
+#include "client/ggml/module/tensor_op.h"
+#include "client/ggml/op_attender.h"
+#include "proto/base/clock.h"
+#include "proto/base/log.h"
+
+namespace ckv::ggml {
+namespace {
+
+constexpr Duration kAttachTimeout = std::chrono::seconds(10);
+
+// Set once, before the registration is returned.
+GgmlApi ggml_api;
+
+// ---- one context's backend
+
+OpAttender& AttenderOf(ggml_backend_t backend) {
+  return *static_cast<OpAttender*>(backend->context);
+}
+
+const char* BackendName(ggml_backend_t) { return "CKV"; }
+
+void FreeBackend(ggml_backend_t backend) {
+  delete &AttenderOf(backend);
+  delete backend;
+}
+
+ggml_status Compute(ggml_backend_t backend, ggml_cgraph* graph) {
+  for (int i = 0; i < ggml_api.graph_n_nodes(graph); ++i) {
+    const ggml_tensor* node = ggml_api.graph_node(graph, i);
+    if (node->op != GGML_OP_FLASH_ATTN_EXT || (node->flags & GGML_TENSOR_FLAG_COMPUTE) == 0) {
+      continue;
+    }
+    const MlaOp op = OpOf(*node);
+    absl::Status status = Process::Get().settings().status();
+    if (status.ok()) status = AttenderOf(backend).Attend(op);
+    if (!status.ok()) {
+      Log().error("llama.cpp: the attention of layer {} fails: {}", op.layer,
+                  std::string(status.message()));
+      return GGML_STATUS_FAILED;
+    }
+  }
+  return GGML_STATUS_SUCCESS;
+}
+
+void SetThreads(ggml_backend_t backend, int thread_count) {
+  AttenderOf(backend).set_thread_count(static_cast<uint32_t>(std::max(1, thread_count)));
+}
+
+// ---- the device
+
+const char* DeviceName(ggml_backend_dev_t) { return "CKV"; }
+const char* DeviceDescription(ggml_backend_dev_t) {
+  return "attention with MLA, of corpora where they are";
+}
+void DeviceMemory(ggml_backend_dev_t, size_t* free, size_t* total) { *free = *total = 0; }
+enum ggml_backend_dev_type DeviceType(ggml_backend_dev_t) { return GGML_BACKEND_DEVICE_TYPE_ACCEL; }
+void DeviceProps(ggml_backend_dev_t device, ggml_backend_dev_props* props) {
+  *props = {};
+  props->name = DeviceName(device);
+  props->description = DeviceDescription(device);
+  props->type = DeviceType(device);
+}
+ggml_backend_buffer_type_t DeviceBufferType(ggml_backend_dev_t) {
+  return ggml_api.cpu_buffer_type();
+}
+bool SupportsBufferType(ggml_backend_dev_t, ggml_backend_buffer_type_t type) {
+  return ggml_api.buft_is_host(type);
+}
+
+bool SupportsOp(ggml_backend_dev_t, const ggml_tensor* node) {
+  switch (node->op) {
+    case GGML_OP_NONE:
+    case GGML_OP_RESHAPE:
+    case GGML_OP_VIEW:
+    case GGML_OP_PERMUTE:
+    case GGML_OP_TRANSPOSE:
+      return true;
+    default:
+      break;
+  }
+  const OpVerdict verdict = JudgeOp(*node, ggml_api.type_name);
+  if (verdict.verdict == Verdict::kRefused) Process::Get().NoteRefused(verdict.reason);
+  if (verdict.verdict != Verdict::kTaken) return false;
+  Process::Get().NoteTaken();
+  return true;
+}
+
+ggml_backend_t InitBackend(ggml_backend_dev_t device, const char*) {
+  static ggml_guid guid = {'c',  'k',  'v',  '-',  'g',  'g',  'm',  'l',
+                           0x5d, 0x11, 0x9a, 0x4e, 0xb3, 0x07, 0xc2, 0x68};
+  auto backend = std::make_unique<ggml_backend>();
+  backend->guid = &guid;
+  backend->iface.get_name = BackendName;
+  backend->iface.free = FreeBackend;
+  backend->iface.graph_compute = Compute;
+  backend->device = device;
+  backend->context = Process::Get().NewAttender().release();
+  return backend.release();
+}
+
+// ---- functions for programs
+
+// The corpus' state, and the position after it.
+absl::StatusOr<std::vector<std::byte>> StateOf(const char* name, const char* tenant,
+                                               const AttachSpec& spec, uint64_t& next) {
+  const absl::StatusOr<Requester*> requester = Process::Get().requester();
+  if (!requester.ok()) return requester.status();
+  const auto corpus = (*requester)
+                          ->Resolve(name == nullptr ? "" : name, tenant == nullptr ? "" : tenant,
+                                    Clock::Real()->Now() + kAttachTimeout);
+  if (!corpus.ok()) return corpus.status();
+  return AttachStateOf(**corpus, spec, next);
+}
+
+int64_t Attach(const char* corpus, const char* tenant, int64_t position, uint32_t stream_count,
+               void* out, size_t size, int64_t* next_position) {
+  AttachSpec spec;
+  spec.stream_count = stream_count;
+  if (position >= 0) spec.position = static_cast<uint64_t>(position);
+  uint64_t next = 0;
+  const auto state = StateOf(corpus, tenant, spec, next);
+  if (!state.ok()) {
+    Log().error("llama.cpp: attach: {}", std::string(state.status().message()));
+    return -1;
+  }
+  if (out != nullptr && state->size() <= size) std::memcpy(out, state->data(), state->size());
+  if (next_position != nullptr) *next_position = static_cast<int64_t>(next);
+  return static_cast<int64_t>(state->size());
+}
+
+int Check(char* text, size_t size) {
+  bool good = false;
+  const std::string lines = Process::Get().Check(good);
+  if (text != nullptr && size > 0) {
+    const size_t count = std::min(size - 1, lines.size());
+    std::memcpy(text, lines.data(), count);
+    text[count] = 0;
+  }
+  return good ? 0 : 1;
+}
+
+uint64_t CounterOf(const char* name) {
+  const OpCounters& counters = Process::Get().counters();
+  const std::pair<std::string_view, const std::atomic<uint64_t>*> all[] = {
+      {"ops", &counters.ops},
+      {"ops_routed", &counters.ops_routed},
+      {"ops_failed", &counters.ops_failed},
+      {"rows", &counters.rows},
+      {"rows_routed", &counters.rows_routed},
+      {"sent_bytes", &counters.sent_bytes},
+      {"received_bytes", &counters.received_bytes},
+      {"pulled_bytes", &counters.pulled_bytes}};
+  for (const auto& [known, counter] : all) {
+    if (name != nullptr && known == name) return counter->load(std::memory_order_relaxed);
+  }
+  return UINT64_MAX;
+}
+
+// ---- the registration
+
+const char* RegistrationName(ggml_backend_reg_t) { return "CKV"; }
+size_t DeviceCount(ggml_backend_reg_t) { return 1; }
+
+ggml_backend_dev_t DeviceAt(ggml_backend_reg_t registration, size_t) {
+  static ggml_backend_device device = [registration] {
+    ggml_backend_device made{};
+    made.iface.get_name = DeviceName;
+    made.iface.get_description = DeviceDescription;
+    made.iface.get_memory = DeviceMemory;
+    made.iface.get_type = DeviceType;
+    made.iface.get_props = DeviceProps;
+    made.iface.init_backend = InitBackend;
+    made.iface.get_buffer_type = DeviceBufferType;
+    made.iface.supports_op = SupportsOp;
+    made.iface.supports_buft = SupportsBufferType;
+    made.reg = registration;
+    return made;
+  }();
+  return &device;
+}
+
+void* ProcAddress(ggml_backend_reg_t, const char* name) {
+  const std::string_view wanted(name);
+  const ckv_attach_t attach = Attach;
+  const ckv_check_t check = Check;
+  const ckv_counter_t counter = CounterOf;
+  const ggml_backend_set_n_threads_t set_threads = SetThreads;
+  if (wanted == "ckv_attach") return reinterpret_cast<void*>(attach);
+  if (wanted == "ckv_check") return reinterpret_cast<void*>(check);
+  if (wanted == "ckv_counter") return reinterpret_cast<void*>(counter);
+  if (wanted == "ggml_backend_set_n_threads") return reinterpret_cast<void*>(set_threads);
+  return nullptr;
+}
+
+}  // namespace
+
+ggml_backend_reg_t BackendOf(const GgmlApi& api) {
+  ggml_api = api;
+  static ggml_backend_reg registration = [] {
+    ggml_backend_reg made{};
+    made.api_version = GGML_BACKEND_API_VERSION;
+    made.iface.get_name = RegistrationName;
+    made.iface.get_device_count = DeviceCount;
+    made.iface.get_device = DeviceAt;
+    made.iface.get_proc_address = ProcAddress;
+    return made;
+  }();
+  return &registration;
+}
+
+}  // namespace ckv::ggml

@@ -1,0 +1,48 @@
+// The functions of ggml that the backend calls, found in the ggml that loads it.
+//
+// libggml-ckv.so links no ggml: engines ship theirs under many names, as libraries or inside the
+// program. The functions are those of the caller itself, even if a process has two.
+
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ggml-backend.h"
+#include "ggml.h"
+
+namespace ckv::ggml {
+
+struct GgmlApi {
+  decltype(&ggml_version) version = nullptr;
+  decltype(&ggml_op_name) op_name = nullptr;
+  decltype(&ggml_type_name) type_name = nullptr;
+  decltype(&ggml_graph_n_nodes) graph_n_nodes = nullptr;
+  decltype(&ggml_graph_node) graph_node = nullptr;
+  decltype(&ggml_backend_cpu_buffer_type) cpu_buffer_type = nullptr;
+  decltype(&ggml_backend_buft_is_host) buft_is_host = nullptr;
+  // For CheckLayout.
+  decltype(&ggml_init) init = nullptr;
+  decltype(&ggml_free) free = nullptr;
+  decltype(&ggml_new_tensor_4d) new_tensor_4d = nullptr;
+  decltype(&ggml_view_4d) view_4d = nullptr;
+  decltype(&ggml_permute) permute = nullptr;
+  decltype(&ggml_flash_attn_ext) flash_attn_ext = nullptr;
+  decltype(&ggml_set_name) set_name = nullptr;
+  decltype(&ggml_set_input) set_input = nullptr;
+  decltype(&ggml_get_data) get_data = nullptr;
+};
+
+// Finds them from the object of the code at `caller`: there, in what it depends on, or anywhere
+// in the program.
+//   NotFound            one is missing; says which.
+absl::StatusOr<GgmlApi> FindGgmlApi(const void* caller);
+
+// Whether tensors of this ggml lie in memory as the headers say that this was built with. The
+// version of its backend interface does not tell (GGML_BACKEND_API_VERSION): ops get new numbers
+// in releases of one version. Makes some tensors and looks at each field that is used.
+//   FailedPrecondition  something is elsewhere; says what.
+absl::Status CheckLayout(const GgmlApi& api);
+
+}  // namespace ckv::ggml

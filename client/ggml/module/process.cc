@@ -1,0 +1,138 @@
+#include "client/ggml/module/process.h"
+
+#include <unistd.h>
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "client/grpc/directory_stub.h"
+#include "client/grpc/holder_stub.h"
+#include "client/grpc/watch_stub.h"
+#include "proto/base/clock.h"
+#include "proto/base/log.h"
+#include "proto/base/status.h"
+
+namespace ckv::ggml {
+namespace {
+
+// Ops of different contexts of the engine may be in progress at once.
+constexpr uint32_t kCallCountMax = 64;
+constexpr Duration kCheckTimeout = std::chrono::seconds(3);
+// A reason has names and numbers of tensors in it, and an engine may make many.
+constexpr size_t kRefusedCountMax = 64;
+
+}  // namespace
+
+struct Process::Connection {
+  explicit Connection(const Settings& settings)
+      : directory(settings.directory, Clock::Real()), holders(Clock::Real()) {}
+
+  DirectoryStub directory;
+  HolderStubFactory holders;
+  std::unique_ptr<Requester> requester;
+  std::unique_ptr<WatchStub> watch;
+};
+
+Process& Process::Get() {
+  static Process* const process = new Process();
+  return *process;
+}
+
+Process::Process() : settings_(ReadSettings()) {
+  if (!settings_.ok()) {
+    Log().error("llama.cpp: {}: every attention of ckv's will fail",
+                std::string(settings_.status().message()));
+  }
+}
+
+absl::StatusOr<Requester*> Process::requester() {
+  if (!settings_.ok()) return settings_.status();
+  absl::MutexLock lock(&mu_);
+  if (connection_ != nullptr) return connection_->requester.get();
+  auto connection = std::make_unique<Connection>(*settings_);
+  RequesterOptions options;
+  options.id = absl::StrFormat("llama-%d", getpid());
+  options.call_count_max = kCallCountMax;
+  options.near_bytes = settings_->near_bytes;
+  CKV_ASSIGN_OR_RETURN(connection->requester,
+                       Requester::Create(options, &connection->directory, &connection->holders));
+  Requester* const requester = connection->requester.get();
+  connection->watch = std::make_unique<WatchStub>(
+      WatchOptions{.address = settings_->directory, .tenant = settings_->tenant},
+      [requester](std::string_view corpus) { requester->Forget(corpus); },
+      [address = settings_->directory](const absl::Status& status) {
+        Log().debug("directory {}: {}", address, std::string(status.message()));
+      },
+      [requester](const Member& member) { requester->Learn(member); });
+  connection_ = std::move(connection);
+  return requester;
+}
+
+std::unique_ptr<OpAttender> Process::NewAttender() {
+  OpAttender::Options options;
+  options.counters = &counters_;
+  if (settings_.ok()) {
+    options.contexts.tenant = settings_->tenant;
+    options.contexts.policy = settings_->policy;
+    options.wire = settings_->wire;
+    options.timeout = settings_->timeout;
+    if (!settings_->corpus.empty()) {
+      Attached all;
+      all.corpus = settings_->corpus;
+      all.tenant = settings_->tenant;
+      all.position = settings_->position;
+      options.otherwise = std::make_shared<const Attached>(std::move(all));
+    }
+  }
+  return std::make_unique<OpAttender>([this] { return requester(); }, std::move(options));
+}
+
+void Process::NoteRefused(const std::string& reason) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (refused_.size() >= kRefusedCountMax || !refused_.insert(reason).second) return;
+  }
+  Log().warn("llama.cpp: an attention with MLA does not go through ckv: {}", reason);
+}
+
+std::string Process::Check(bool& good) {
+  good = false;
+  if (!settings_.ok()) return "settings: " + std::string(settings_.status().message()) + "\n";
+  const auto made = requester();
+  if (!made.ok()) return "settings: " + std::string(made.status().message()) + "\n";
+  std::string text = absl::StrFormat("settings: ok, directory %s\n", settings_->directory);
+  good = true;
+  const auto tell = [&](const absl::Status& status, const std::string& what) {
+    good = good && status.ok();
+    text += status.ok() ? what + "\n" : std::string(status.message()) + "\n";
+  };
+  const Instant deadline = Clock::Real()->Now() + kCheckTimeout;
+  absl::StatusOr<std::vector<Member>> members;
+  {
+    absl::MutexLock lock(&mu_);
+    members = connection_->directory.ListMembers(deadline);
+  }
+  tell(members.status(), absl::StrFormat("fleet: %d members", members.ok() ? members->size() : 0));
+  if (!settings_->corpus.empty()) {
+    // A corpus of the shared tenant is seen by every tenant.
+    const auto corpus = (*made)->Resolve(settings_->corpus, settings_->tenant, deadline);
+    tell(corpus.status(), absl::StrFormat("corpus %s: %d tokens", settings_->corpus,
+                                          corpus.ok() ? (*corpus)->token_count() : 0));
+  }
+  absl::MutexLock lock(&mu_);
+  for (const std::string& reason : refused_) {
+    good = false;
+    text += "attention: not taken: " + reason + "\n";
+  }
+  if (taken_.load(std::memory_order_relaxed)) {
+    text += "attention: taken\n";
+  } else if (refused_.empty()) {
+    good = false;
+    text += "attention: no context of a model with MLA was made yet\n";
+  }
+  return text;
+}
+
+}  // namespace ckv::ggml

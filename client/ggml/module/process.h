@@ -1,0 +1,58 @@
+// The one of everything that all contexts of an engine's process share: settings, requester,
+// counters, and what was refused.
+
+#pragma once
+
+#include <memory>
+#include <set>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "client/ggml/op_attender.h"
+#include "client/ggml/settings.h"
+#include "client/requester.h"
+
+namespace ckv::ggml {
+
+// Thread-safe. It is made at its first use and never destroyed: its threads may run until the
+// process ends.
+class Process {
+ public:
+  static Process& Get();
+
+  // The settings of the environment as it was at the first use, or what is wrong with them.
+  const absl::StatusOr<Settings>& settings() const { return settings_; }
+  // Returns the requester. The first call makes it, and does not touch the network.
+  //   InvalidArgument     the settings are wrong.
+  absl::StatusOr<Requester*> requester() ABSL_LOCKS_EXCLUDED(mu_);
+  // Makes what attends the ops of one context.
+  std::unique_ptr<OpAttender> NewAttender();
+
+  OpCounters& counters() { return counters_; }
+  // Notes that an attention was taken by a graph.
+  void NoteTaken() { taken_.store(true, std::memory_order_relaxed); }
+  // Notes why an attention was not taken. Each reason is logged once.
+  void NoteRefused(const std::string& reason) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Tells whether attention goes through ckv as far as it is known, in lines for people. Asks the
+  // directory. Sets `good` to false if something has to be done, which the text says.
+  std::string Check(bool& good) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct Connection;  // the requester and what it borrows
+
+  Process();
+  ~Process() = delete;
+
+  const absl::StatusOr<Settings> settings_;
+  OpCounters counters_;
+  std::atomic<bool> taken_{false};
+  absl::Mutex mu_;
+  std::unique_ptr<Connection> connection_ ABSL_GUARDED_BY(mu_);
+  std::set<std::string> refused_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace ckv::ggml
