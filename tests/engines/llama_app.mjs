@@ -1,7 +1,7 @@
 // Stock node-llama-cpp for llama_e2e.py: does what argv's JSON file asks for, and prints JSON.
 //
-//   {"model": path, "sequences": n, "runs": [{"restore": path} or {"tokens": ids},
-//                                            "save": path, "suffix": ids, "greedy": n]}
+//   {"model": path, "sequences": n, "together": whether all runs are decoded at once,
+//    "runs": [{"restore": path} or {"tokens": ids}, "save": path, "suffix": ids, "greedy": n]}
 //
 // Each run has a sequence of its own. Its answer is {"position": tokens it has, "tokens": greedy}.
 
@@ -19,8 +19,7 @@ const context = await model.createContext({
   experimentalKvCacheKeyType: "BF16", experimentalKvCacheValueType: "BF16"
 });
 
-const answers = [];
-for (const run of asked.runs) {
+async function answer(run) {
   const sequence = context.getSequence();
   if (run.restore) await sequence.loadStateFromFile(run.restore, {acceptRisk: true});
   else await sequence.evaluateWithoutGeneratingNewTokens(run.tokens);
@@ -30,7 +29,11 @@ for (const run of asked.runs) {
   for await (const token of sequence.evaluate(run.suffix, {temperature: 0})) {
     if (tokens.push(token) >= run.greedy) break;
   }
-  answers.push({position, tokens});
+  return {position, tokens};
 }
+
+let answers = [];
+if (asked.together) answers = await Promise.all(asked.runs.map(answer));
+else for (const run of asked.runs) answers.push(await answer(run));
 console.log(JSON.stringify({release: llama.llamaCppRelease.release, answers}));
 process.exit(0);
