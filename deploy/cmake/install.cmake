@@ -1,7 +1,7 @@
 # What `cmake --install` puts into a prefix: headers under include/ckv, the client as static
 # libraries (ckv::client, ckv::client_grpc) and as one shared one (ckv::shared), the files by which
 # CMake and pkg-config find them, and the programs. Components: development, ckvd, ckvctl; with programs, each is a package
-# (package.cmake).
+# (package.cmake). libggml-ckv.so, if it is built, is the component ggml.
 include(CMakePackageConfigHelpers)
 
 set(ckv_archives ckv_base ckv_attention ckv_store ckv_transport ckv_client)
@@ -47,8 +47,15 @@ foreach(folder proto attention store transport client)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ckv
           COMPONENT development FILES_MATCHING PATTERN "*.h" PATTERN "*.inl.h" EXCLUDE
           PATTERN "client/ctl" EXCLUDE PATTERN "client/characterize" EXCLUDE
-          PATTERN "client/engine" EXCLUDE PATTERN "proto/ckv" EXCLUDE ${ckv_grpc_headers})
+          PATTERN "client/engine" EXCLUDE PATTERN "client/ggml" EXCLUDE PATTERN "proto/ckv" EXCLUDE
+          ${ckv_grpc_headers})
 endforeach()
+# llama.cpp's backend, and its functions for programs.
+if(TARGET ggml_ckv)
+  install(TARGETS ggml_ckv LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT ggml)
+  install(FILES ${PROJECT_SOURCE_DIR}/client/ggml/ckv_ggml.h
+          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ckv/client/ggml COMPONENT ggml)
+endif()
 if(CKV_GRPC)
   install(DIRECTORY ${CMAKE_BINARY_DIR}/generated/ckv DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
           COMPONENT development FILES_MATCHING PATTERN "*.pb.h")

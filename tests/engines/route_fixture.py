@@ -46,9 +46,9 @@ class Fleet(ctl_fleet.Fleet):
         assert run.returncode == 0, run.stderr
         return json.loads(run.stdout)
 
-    def load(self, name, state, *arguments):
+    def load(self, name, state, *arguments, chunk=CHUNK):
         self.ctl("corpus", "load", name, state, "--geometry", state.parent / "geometry.json",
-                 "--chunk-tokens", CHUNK, *arguments)
+                 "--chunk-tokens", chunk, *arguments)
 
     def attach(self, corpus, *arguments, streams=1):
         path = self.folder / f"{corpus}-{streams}{'-'.join(map(str, arguments))}.ggsq"
