@@ -614,7 +614,8 @@ class LocalFleetTest(unittest.TestCase):
                 self.assertIn(expected, result.stdout + result.stderr)
 
     def test_every_script_has_help(self):
-        for name in ("bench", "build", "check", "install-packages", "local-fleet", "quickstart"):
+        for name in ("bench", "build", "check", "install-packages", "llama-headers", "local-fleet", "quickstart",
+                     "quickstart-llama"):
             result = subprocess.run([DEPLOY / f"{name}.sh", "--help"], capture_output=True,
                                     text=True, check=False, timeout=60)
             self.assertEqual((result.returncode, result.stderr), (0, ""), name)
