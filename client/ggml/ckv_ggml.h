@@ -14,6 +14,7 @@
 
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -45,6 +46,20 @@ typedef int (*ckv_check_t)(char* text, size_t size);
 //   rows, rows_routed                            their query rows
 //   sent_bytes, received_bytes, pulled_bytes     on the way to holders and back
 typedef uint64_t (*ckv_counter_t)(const char* name);
+
+// For layers on a GPU, of which llama.cpp asks no other backend: client/ggml/ckv_eval.h uses these.
+struct ggml_tensor;
+// "ckv_eval_open". Returns a session for one context, and has the device take no attention of
+// contexts that are made later. `thread_count` is for the context's own cells.
+typedef void* (*ckv_eval_open_t)(uint32_t thread_count);
+// "ckv_eval". The callback of llama_context_params.cb_eval; the session is its user data. It
+// attends what tokens attend elsewhere, after the engine's own attention.
+typedef bool (*ckv_eval_t)(struct ggml_tensor* node, bool ask, void* session);
+// "ckv_eval_take_failure". Returns 1 if an attention failed since it was last called, and 0 if none
+// did. llama_decode returns 0 in both cases, and its logits are NaN after a failure.
+typedef int (*ckv_eval_take_failure_t)(void* session);
+// "ckv_eval_close". Ends the session. Its context must be freed before.
+typedef void (*ckv_eval_close_t)(void* session);
 
 #ifdef __cplusplus
 }

@@ -81,18 +81,34 @@ void OpAttender::set_thread_count(uint32_t thread_count) {
 }
 
 absl::Status OpAttender::Attend(const MlaOp& op) {
-  absl::Status status = CheckShape(op);
-  if (status.ok()) status = plan_.Make(op, options_.otherwise, reader_);
+  absl::Status status = Plan(op);
   if (status.ok()) status = AttendPlanned(op);
-  if (options_.counters != nullptr) {
-    OpCounters& counters = *options_.counters;
-    Add(counters.ops, 1);
-    Add(counters.ops_routed, plan_.routed_count() > 0 ? 1 : 0);
-    Add(counters.ops_failed, status.ok() ? 0 : 1);
-    Add(counters.rows, plan_.tokens().size() * op.head_count);
-    Add(counters.rows_routed, uint64_t{plan_.routed_count()} * op.head_count);
-  }
+  Count(op, status.ok());
   return status;
+}
+
+absl::StatusOr<bool> OpAttender::AttendIfElsewhere(const MlaOp& op) {
+  absl::Status status = Plan(op);
+  if (status.ok() && plan_.routed_count() == 0) return false;
+  if (status.ok()) status = AttendPlanned(op);
+  Count(op, status.ok());
+  if (!status.ok()) return status;
+  return true;
+}
+
+absl::Status OpAttender::Plan(const MlaOp& op) {
+  CKV_RETURN_IF_ERROR(CheckShape(op));
+  return plan_.Make(op, options_.otherwise, reader_);
+}
+
+void OpAttender::Count(const MlaOp& op, bool ok) {
+  if (options_.counters == nullptr) return;
+  OpCounters& counters = *options_.counters;
+  Add(counters.ops, 1);
+  Add(counters.ops_routed, plan_.routed_count() > 0 ? 1 : 0);
+  Add(counters.ops_failed, ok ? 0 : 1);
+  Add(counters.rows, plan_.tokens().size() * op.head_count);
+  Add(counters.rows_routed, uint64_t{plan_.routed_count()} * op.head_count);
 }
 
 absl::Status OpAttender::AttendPlanned(const MlaOp& op) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "attention/mla_partial.h"
 #include "attention/worker_pool.h"
 #include "client/calls.h"
@@ -56,8 +57,13 @@ class OpAttender {
   //   DataLoss            a cell is damaged (OpPlan), or the answer is NaN.
   //   else                as CorpusContexts::Find and Requester::Attend.
   absl::Status Attend(const MlaOp& op);
+  // The same, but only if a token attends something elsewhere: for an engine that has attended its
+  // own cells already. Returns whether it has written op.out.
+  absl::StatusOr<bool> AttendIfElsewhere(const MlaOp& op);
 
  private:
+  absl::Status Plan(const MlaOp& op);
+  void Count(const MlaOp& op, bool ok);
   absl::Status AttendPlanned(const MlaOp& op);
   // Attends tokens of the plan that all attend something elsewhere.
   absl::Status AttendRouted(const MlaOp& op, std::span<const TokenPlan> tokens);

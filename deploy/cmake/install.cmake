@@ -53,7 +53,7 @@ endforeach()
 # llama.cpp's backend, and its functions for programs.
 if(TARGET ggml_ckv)
   install(TARGETS ggml_ckv LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT ggml)
-  install(FILES ${PROJECT_SOURCE_DIR}/client/ggml/ckv_ggml.h
+  install(FILES ${PROJECT_SOURCE_DIR}/client/ggml/ckv_ggml.h ${PROJECT_SOURCE_DIR}/client/ggml/ckv_eval.h
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ckv/client/ggml COMPONENT ggml)
 endif()
 if(CKV_GRPC)

@@ -3,7 +3,7 @@
 //
 //   llama_driver LIBS MODEL key=value...
 //     sequences, unified, threads, context (tokens of a sequence), keys (ggml's number of a type),
-//     flash
+//     flash, eval (whether the context has the callback of ckv_eval.h)
 //
 //   restore SEQUENCE FILE            ok COUNT          a sequence state, its tokens
 //   attach SEQUENCE CORPUS POSITION  ok NEXT           by the backend's ckv_attach
@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "client/ggml/ckv_eval.h"
 #include "client/ggml/ckv_ggml.h"
 #include "ggml-backend.h"
 #include "ggml.h"
@@ -64,6 +65,11 @@ class Driver {
     params.type_k = params.type_v = static_cast<ggml_type>(Number(options, "keys", GGML_TYPE_BF16));
     params.flash_attn_type = Number(options, "flash", 1) != 0 ? LLAMA_FLASH_ATTN_TYPE_ENABLED
                                                               : LLAMA_FLASH_ATTN_TYPE_DISABLED;
+    has_eval_ = Number(options, "eval", 0) != 0;
+    if (has_eval_) {
+      if (!eval_.Open(1)) std::exit(2);
+      eval_.SetUp(params);
+    }
     context_ = llama_init_from_model(model_, params);
     if (context_ == nullptr) std::exit(2);
     backend_ = ggml_backend_reg_by_name("CKV");
@@ -147,7 +153,7 @@ class Driver {
       }
     }
     const int64_t begin = ggml_time_us();
-    const int code = llama_decode(context_, batch);
+    const int code = has_eval_ ? eval_.Decode(context_, batch) : llama_decode(context_, batch);
     const int64_t elapsed = ggml_time_us() - begin;
     if (code == 0) {
       std::FILE* out = std::fopen(path.c_str(), "wb");
@@ -172,6 +178,8 @@ class Driver {
     return "ok " + std::to_string(code) + " " + lines;
   }
 
+  ckv_llama::Eval eval_;
+  bool has_eval_ = false;
   llama_model* model_ = nullptr;
   llama_context* context_ = nullptr;
   ggml_backend_reg_t backend_ = nullptr;

@@ -353,6 +353,25 @@ class LlamaRoute(unittest.TestCase):
         with Engine(self, self.fleet, settings=settings) as engine:
             self.assert_same(engine.suffix(0, PREFIX), self.local)
 
+    def test_the_callback_for_layers_on_a_gpu(self):
+        """On this processor, over the stock kernel's answers. The same bits as the backend's."""
+        routed = self.routed(self.fleet)
+        with Engine(self, backend=False) as engine:
+            stock = engine.suffix(0, 0)
+        with Engine(self, self.fleet, sequences=2, eval=1) as engine:
+            self.assertEqual(engine.suffix(1, 0), stock)  # which attend nothing elsewhere
+            self.assertEqual(engine.counter("ops"), 0)
+            engine.done("restore", 0, self.fleet.attach("docs", streams=2))
+            self.fleet.kill_holder(2)
+            tokens = [(0, PREFIX + i, token) for i, token in enumerate(self.suffix_tokens)]
+            for _ in range(2):
+                self.assertEqual(engine.try_decode(tokens)[0], -3)
+                self.assertEqual(engine.done("last", 0), str(PREFIX - 1))
+            self.fleet.start_holder(2)
+            self.assertEqual(engine.decode(tokens), routed)
+            self.assertGreater(engine.counter("ops_routed"), 0)
+            self.assertEqual(engine.done("check").split(" ")[0], "0")
+
     def check(self, **options):
         with Engine(self, self.fleet, **options) as engine:
             engine.try_decode([(0, 0, 5)])

@@ -9,6 +9,7 @@
 
 #include "client/ggml/attach_state.h"
 #include "client/ggml/ckv_ggml.h"
+#include "client/ggml/module/eval_session.h"
 #include "client/ggml/module/process.h"
 #include "client/ggml/module/tensor_op.h"
 #include "client/ggml/op_attender.h"
@@ -90,6 +91,7 @@ bool SupportsOp(ggml_backend_dev_t, const ggml_tensor* node) {
     default:
       break;
   }
+  if (Process::Get().left_to_callback()) return false;
   const OpVerdict verdict = JudgeOp(*node, ggml_api.type_name);
   if (verdict.verdict == Verdict::kRefused) Process::Get().NoteRefused(verdict.reason);
   if (verdict.verdict != Verdict::kTaken) return false;
@@ -168,6 +170,21 @@ uint64_t CounterOf(const char* name) {
   return UINT64_MAX;
 }
 
+void* OpenEval(uint32_t thread_count) {
+  Process::Get().LeaveToCallback();
+  std::unique_ptr<OpAttender> attender = Process::Get().NewAttender();
+  attender->set_thread_count(thread_count);
+  return new EvalSession(ggml_api, std::move(attender));
+}
+bool Eval(ggml_tensor* node, bool ask, void* session) {
+  auto& eval = *static_cast<EvalSession*>(session);
+  return ask ? eval.Wants(*node) : eval.See(*node);
+}
+int TakeEvalFailure(void* session) {
+  return static_cast<EvalSession*>(session)->TakeFailure() ? 1 : 0;
+}
+void CloseEval(void* session) { delete static_cast<EvalSession*>(session); }
+
 // ---- the registration
 
 const char* RegistrationName(ggml_backend_reg_t) { return "CKV"; }
@@ -200,6 +217,14 @@ void* ProcAddress(ggml_backend_reg_t, const char* name) {
   if (wanted == "ckv_attach") return reinterpret_cast<void*>(attach);
   if (wanted == "ckv_check") return reinterpret_cast<void*>(check);
   if (wanted == "ckv_counter") return reinterpret_cast<void*>(counter);
+  const ckv_eval_open_t open_eval = OpenEval;
+  const ckv_eval_t eval = Eval;
+  const ckv_eval_take_failure_t take_failure = TakeEvalFailure;
+  const ckv_eval_close_t close_eval = CloseEval;
+  if (wanted == "ckv_eval_open") return reinterpret_cast<void*>(open_eval);
+  if (wanted == "ckv_eval") return reinterpret_cast<void*>(eval);
+  if (wanted == "ckv_eval_take_failure") return reinterpret_cast<void*>(take_failure);
+  if (wanted == "ckv_eval_close") return reinterpret_cast<void*>(close_eval);
   if (wanted == "ggml_backend_set_n_threads") return reinterpret_cast<void*>(set_threads);
   return nullptr;
 }

@@ -97,6 +97,9 @@ absl::StatusOr<GgmlApi> FindGgmlApi(const void* caller) {
   CKV_RETURN_IF_ERROR(Find(object, "ggml_graph_node", api.graph_node));
   CKV_RETURN_IF_ERROR(Find(object, "ggml_backend_cpu_buffer_type", api.cpu_buffer_type));
   CKV_RETURN_IF_ERROR(Find(object, "ggml_backend_buft_is_host", api.buft_is_host));
+  CKV_RETURN_IF_ERROR(Find(object, "ggml_nbytes", api.nbytes));
+  CKV_RETURN_IF_ERROR(Find(object, "ggml_backend_tensor_get", api.tensor_get));
+  CKV_RETURN_IF_ERROR(Find(object, "ggml_backend_tensor_set", api.tensor_set));
   CKV_RETURN_IF_ERROR(Find(object, "ggml_init", api.init));
   CKV_RETURN_IF_ERROR(Find(object, "ggml_free", api.free));
   CKV_RETURN_IF_ERROR(Find(object, "ggml_new_tensor_4d", api.new_tensor_4d));

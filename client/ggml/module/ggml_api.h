@@ -22,6 +22,9 @@ struct GgmlApi {
   decltype(&ggml_graph_node) graph_node = nullptr;
   decltype(&ggml_backend_cpu_buffer_type) cpu_buffer_type = nullptr;
   decltype(&ggml_backend_buft_is_host) buft_is_host = nullptr;
+  decltype(&ggml_nbytes) nbytes = nullptr;
+  decltype(&ggml_backend_tensor_get) tensor_get = nullptr;
+  decltype(&ggml_backend_tensor_set) tensor_set = nullptr;
   // For CheckLayout.
   decltype(&ggml_init) init = nullptr;
   decltype(&ggml_free) free = nullptr;

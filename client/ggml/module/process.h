@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <set>
 #include <string>
@@ -32,6 +33,9 @@ class Process {
   std::unique_ptr<OpAttender> NewAttender();
 
   OpCounters& counters() { return counters_; }
+  // Has the device take no attention from now on: a callback attends instead.
+  void LeaveToCallback() { left_to_callback_.store(true, std::memory_order_relaxed); }
+  bool left_to_callback() const { return left_to_callback_.load(std::memory_order_relaxed); }
   // Notes that an attention was taken by a graph.
   void NoteTaken() { taken_.store(true, std::memory_order_relaxed); }
   // Notes why an attention was not taken. Each reason is logged once.
@@ -49,7 +53,7 @@ class Process {
 
   const absl::StatusOr<Settings> settings_;
   OpCounters counters_;
-  std::atomic<bool> taken_{false};
+  std::atomic<bool> taken_{false}, left_to_callback_{false};
   absl::Mutex mu_;
   std::unique_ptr<Connection> connection_ ABSL_GUARDED_BY(mu_);
   std::set<std::string> refused_ ABSL_GUARDED_BY(mu_);

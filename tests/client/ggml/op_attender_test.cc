@@ -204,6 +204,27 @@ TEST_F(OpAttenderTest, TwoCorporaInOneBatchAndInOneToken) {
   ExpectBits(cache.Answer(0, 4), Due(cache, 0, 4, 0, {}, {}));
 }
 
+// For an engine that has attended its own cells already.
+TEST_F(OpAttenderTest, OnlyIfElsewhere) {
+  EngineCache cache(1, 8, 2, kHeads, 4);
+  cache.Show(0, 0, 1, 3);
+  cache.Show(0, 1, 1, 4);
+  const std::vector<float> untouched = cache.out;
+  auto attended = attender_->AttendIfElsewhere(cache.Op(0));
+  ASSERT_TRUE(attended.ok()) << attended.status();
+  EXPECT_FALSE(*attended);
+  EXPECT_EQ(cache.out, untouched);
+  cache.Put(0, 0, To("b", 0, 2, 0), 0);
+  cache.Show(0, 1, 0, 1);
+  attended = attender_->AttendIfElsewhere(cache.Op(0));
+  ASSERT_TRUE(attended.ok()) << attended.status();
+  EXPECT_TRUE(*attended);
+  ExpectBits(cache.Answer(0, 0), Due(cache, 0, 0, 0, {}, {}));
+  ExpectBits(cache.Answer(0, 1), Due(cache, 0, 1, 0, {{"b", {}}}, {0}));
+  cache.Put(0, 0, To("b", 0, 2, 0), 1);
+  EXPECT_TRUE(absl::IsDataLoss(attender_->AttendIfElsewhere(cache.Op(0)).status()));
+}
+
 // A batch of more rows than are in work at once, and queries whose heads are apart.
 TEST_F(OpAttenderTest, LargeBatches) {
   constexpr uint32_t kTokens = OpAttender::kRowsAtOnceMax / kHeads + 7;
