@@ -344,6 +344,9 @@ class LlamaRoute(unittest.TestCase):
         due = self.alone("docs", PREFIX, self.suffix_tokens)
         settings = {"CKV_GGML_CORPUS": "docs"}
         with Engine(self, self.fleet, settings=settings) as engine:
+            code, text = engine.done("check").split(" ", 1)
+            self.assertEqual(code, "1")
+            self.assertIn("|attention: none so far; decode a token", text)
             before = [engine.one(0, i, token) for i, token in enumerate(self.suffix_tokens)]
             self.assertEqual(engine.done("check").split(" ")[0], "0")
         # Rotations by another distance of positions: errors of angles, and roundings of queries.
@@ -382,7 +385,7 @@ class LlamaRoute(unittest.TestCase):
         code, text = self.check()
         self.assertEqual((code, text.split("|")[0]), ("0", f"settings: ok, directory "
                                                            f"{self.fleet.directory}"))
-        self.assertIn("|attention: taken|", text)
+        self.assertIn("|attention: taken, 2 times so far|", text)
         code, text = self.check(keys=base.F16)
         self.assertEqual(code, "1")
         self.assertIn("keys of f16: -ctk bf16 -ctv bf16", text)

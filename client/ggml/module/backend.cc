@@ -95,7 +95,7 @@ bool SupportsOp(ggml_backend_dev_t, const ggml_tensor* node) {
   const OpVerdict verdict = JudgeOp(*node, ggml_api.type_name);
   if (verdict.verdict == Verdict::kRefused) Process::Get().NoteRefused(verdict.reason);
   if (verdict.verdict != Verdict::kTaken) return false;
-  Process::Get().NoteTaken();
+  Process::Get().NoteOffered();
   return true;
 }
 

@@ -15,7 +15,7 @@ namespace ckv::ggml {
 bool EvalSession::Wants(const ggml_tensor& node) const {
   const OpVerdict verdict = JudgeOp(node, api_.type_name);
   if (verdict.verdict == Verdict::kRefused) Process::Get().NoteRefused(verdict.reason);
-  if (verdict.verdict == Verdict::kTaken) Process::Get().NoteTaken();
+  if (verdict.verdict == Verdict::kTaken) Process::Get().NoteOffered();
   return verdict.verdict == Verdict::kTaken;
 }
 

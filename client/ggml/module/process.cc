@@ -126,11 +126,16 @@ std::string Process::Check(bool& good) {
     good = false;
     text += "attention: not taken: " + reason + "\n";
   }
-  if (taken_.load(std::memory_order_relaxed)) {
-    text += "attention: taken\n";
+  const uint64_t ops = counters_.ops.load(std::memory_order_relaxed);
+  if (ops > 0) {
+    text += absl::StrFormat("attention: taken, %d times so far\n", ops);
   } else if (refused_.empty()) {
     good = false;
-    text += "attention: no context of a model with MLA was made yet\n";
+    text +=
+        offered_.load(std::memory_order_relaxed)
+            ? "attention: none so far; decode a token, and if there is none then, the layers are "
+              "on a GPU: -ngl 0, or client/ggml/ckv_eval.h\n"
+            : "attention: no context of a model with MLA was made yet\n";
   }
   return text;
 }

@@ -36,8 +36,8 @@ class Process {
   // Has the device take no attention from now on: a callback attends instead.
   void LeaveToCallback() { left_to_callback_.store(true, std::memory_order_relaxed); }
   bool left_to_callback() const { return left_to_callback_.load(std::memory_order_relaxed); }
-  // Notes that an attention was taken by a graph.
-  void NoteTaken() { taken_.store(true, std::memory_order_relaxed); }
+  // Notes that an attention was offered that ckv takes. llama.cpp may keep it all the same.
+  void NoteOffered() { offered_.store(true, std::memory_order_relaxed); }
   // Notes why an attention was not taken. Each reason is logged once.
   void NoteRefused(const std::string& reason) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -53,7 +53,7 @@ class Process {
 
   const absl::StatusOr<Settings> settings_;
   OpCounters counters_;
-  std::atomic<bool> taken_{false}, left_to_callback_{false};
+  std::atomic<bool> offered_{false}, left_to_callback_{false};
   absl::Mutex mu_;
   std::unique_ptr<Connection> connection_ ABSL_GUARDED_BY(mu_);
   std::set<std::string> refused_ ABSL_GUARDED_BY(mu_);

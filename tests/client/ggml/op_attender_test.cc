@@ -15,6 +15,7 @@
 #include "attention/merge.h"
 #include "client/requester.h"
 #include "tests/client/ggml/engine_cache.h"
+#include "tests/support/allocation_count.h"
 #include "tests/support/test_fleet.h"
 
 namespace ckv::ggml {
@@ -445,6 +446,27 @@ TEST_F(OpAttenderRefusals, NoRequester) {
   cache_.mask.assign(cache_.mask.size(), EngineCache::kHidden);
   cache_.Show(0, 0, 1, 4);
   EXPECT_TRUE(attender.Attend(cache_.Op(0)).ok());  // needs none
+}
+
+// What an op of a shape that was there before allocates.
+TEST_F(OpAttenderTest, AllocatesLittle) {
+  if (!kCountsAllocations) GTEST_SKIP() << "the sanitizer owns the allocator";
+  EngineCache cache(2, 64, 3, kHeads, 10);
+  for (uint32_t token = 0; token < 3; ++token) {
+    cache.Show(0, token, 1, 9 + token);
+    cache.Show(1, token, 1, 9);
+    cache.Show(1, token, 20, 30 + token);
+  }
+  const auto count = [&] {
+    for (int i = 0; i < 3; ++i) Attend(cache, 0);
+    const uint64_t before = allocation_count;
+    Attend(cache, 0);
+    return allocation_count - before;
+  };
+  EXPECT_EQ(count(), 0u);
+  cache.Put(0, 0, To("a", 0, 3, 0), 0);
+  for (uint32_t token = 0; token < 3; ++token) cache.Show(0, token, 0, 1);
+  EXPECT_LE(count(), 8u);  // the ticket, and the list of what its tokens attend
 }
 
 // More sequences than contexts are kept.
