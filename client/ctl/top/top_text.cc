@@ -69,8 +69,10 @@ class TopTable {
   TopTable(std::string name_title, std::vector<Column> columns, size_t fixed_count)
       : name_title_(std::move(name_title)), columns_(std::move(columns)), shown_(fixed_count) {}
 
-  // As many cells as columns, after the name.
+  // As many cells as columns, after the name. Control characters, which a peer may have sent,
+  // become '?'.
   void AddRow(const std::string& name, std::vector<std::string> cells) {
+    for (std::string& cell : cells) cell = Printable(cell);
     rows_.emplace_back(Printable(name), std::move(cells));
   }
 
@@ -191,15 +193,15 @@ Lines CorpusLines(const TopView& view, size_t columns) {
 Lines DecisionLines(const TopView& view, size_t columns) {
   TopTable table("DECIDED", {{"BECAUSE", 20, true}, {"/S", 7}, {"TIMES", 10}}, 3);
   for (const TopDecision& decision : view.decisions) {
-    table.AddRow(decision.primitive, {Printable(decision.reason), RateText(decision.rate),
-                                      std::to_string(decision.count)});
+    table.AddRow(decision.primitive,
+                 {decision.reason, RateText(decision.rate), std::to_string(decision.count)});
   }
   return table.Render(columns);
 }
 
 // "directory 10.0.0.1:7400: 3 holders, 1 requester", with the hint at the right.
 std::string HeadLine(const TopView& view, size_t columns, const std::string& hint) {
-  std::string line = absl::StrFormat("directory %s: %s, %s", view.directory,
+  std::string line = absl::StrFormat("directory %s: %s, %s", Printable(view.directory),
                                      FormatCount(view.holders.size(), "holder"),
                                      FormatCount(view.requesters.size(), "requester"));
   if (line.size() + kGap + hint.size() <= columns)
@@ -237,7 +239,7 @@ std::string TopText(const TopView& view, const TopRoom& room, const std::string&
   std::vector<Lines> parts;
   Lines problems;
   for (const TopProblem& problem : view.problems)
-    problems.push_back(absl::StrCat("! ", Printable(problem.what), ": ", problem.why));
+    problems.push_back(absl::StrCat("! ", Printable(problem.what), ": ", Printable(problem.why)));
   parts.push_back(std::move(problems));
   parts.push_back(RequesterLines(view, room.columns));
   parts.push_back(HolderLines(view, room.columns));

@@ -12,6 +12,10 @@
 namespace ckv::ctl {
 namespace {
 
+// The names that a requester tells in DescribeReply.hottest; the tenants' together come beside
+// them.
+constexpr size_t kHottestNamedMax = 64;
+
 // The same life of a member in the sample before, if it answered there.
 const TopMember* FindBefore(const TopSample* before, const TopMember& member) {
   if (before == nullptr) return nullptr;
@@ -21,20 +25,6 @@ const TopMember* FindBefore(const TopSample* before, const TopMember& member) {
       });
   return at == before->members.end() || !at->status.ok() ? nullptr : &*at;
 }
-
-// Differences of counters; without a sample before there are none.
-class Rates {
- public:
-  Rates(std::optional<double> seconds, bool has_before)
-      : seconds_(has_before ? seconds : std::nullopt) {}
-  PerSecond Of(uint64_t now, uint64_t before) const {
-    if (!seconds_) return std::nullopt;
-    return now < before ? 0 : static_cast<double>(now - before) / *seconds_;
-  }
-
- private:
-  const std::optional<double> seconds_;
-};
 
 template <typename Reply>
 LatencyCounts CountsOf(const Reply& reply, std::string_view of) {
@@ -49,6 +39,26 @@ LatencyCounts Less(LatencyCounts now, const LatencyCounts& before) {
   now.sum_ns -= std::min(now.sum_ns, before.sum_ns);
   return now;
 }
+
+// Differences between two samples, for one member. One that the sample before lacks has none: its
+// counters are of a whole life, and not of the time between.
+class Rates {
+ public:
+  Rates(std::optional<double> seconds, bool has_before)
+      : seconds_(has_before ? seconds : std::nullopt), of_a_life_(seconds && !has_before) {}
+  PerSecond Of(uint64_t now, uint64_t before) const {
+    if (!seconds_) return std::nullopt;
+    return now < before ? 0 : static_cast<double>(now - before) / *seconds_;
+  }
+  // With one sample only, all durations since the member's start.
+  LatencyCounts Of(const LatencyCounts& now, const LatencyCounts& before) const {
+    return of_a_life_ ? LatencyCounts{} : Less(now, before);
+  }
+
+ private:
+  const std::optional<double> seconds_;
+  const bool of_a_life_;
+};
 
 void AddTo(LatencyCounts& sum, const LatencyCounts& more) {
   for (size_t i = 0; i < sum.counts.size(); ++i) sum.counts[i] += more.counts[i];
@@ -72,7 +82,7 @@ void AddTimes(const Reply& now, const Reply* before, const Rates& rates,
     }
     const LatencyCounts all = FromProto(latency);
     const LatencyCounts old = before == nullptr ? LatencyCounts{} : CountsOf(*before, latency.of());
-    AddTo(at->counts, Less(all, old));
+    AddTo(at->counts, rates.Of(all, old));
     AddTo(at->rate, rates.Of(all.total(), old.total()));
   }
 }
@@ -98,8 +108,8 @@ TopHolder HolderOf(const TopMember& now, const TopMember* before, const Rates& r
   holder.chunk_count = s.chunk_count();
   holder.used_bytes = s.used_bytes();
   holder.capacity_bytes = s.capacity_bytes();
-  holder.wait = Less(CountsOf(s, "wait"), CountsOf(old, "wait"));
-  holder.kernel = Less(CountsOf(s, "kernel"), CountsOf(old, "kernel"));
+  holder.wait = rates.Of(CountsOf(s, "wait"), CountsOf(old, "wait"));
+  holder.kernel = rates.Of(CountsOf(s, "kernel"), CountsOf(old, "kernel"));
   return holder;
 }
 
@@ -120,29 +130,41 @@ TopRequester RequesterOf(const TopMember& now, const TopMember* before, const Ra
   requester.local = rate("local");
   requester.errors = rates.Of(d.error_count(), old.error_count());
   for (const std::string_view of : {"route", "near"})
-    AddTo(requester.attends, Less(CountsOf(d, of), CountsOf(old, of)));
+    AddTo(requester.attends, rates.Of(CountsOf(d, of), CountsOf(old, of)));
   requester.near_bytes = d.near().bytes();
   requester.near_bytes_max = d.near().bytes_max();
   return requester;
 }
 
+using CorpusCalls = v1::DescribeReply::CorpusCalls;
+
+// The counters of a corpus in the description before. Nothing if the list there is full without it:
+// it has been called before, nobody knows how often.
+std::optional<CorpusCalls> CallsBefore(const v1::DescribeReply& before, const std::string& name) {
+  size_t named_count = 0;
+  for (const CorpusCalls& calls : before.hottest()) {
+    if (calls.name() == name) return calls;
+    if (!calls.name().empty()) ++named_count;
+  }
+  if (named_count >= kHottestNamedMax && !name.empty()) return std::nullopt;
+  return CorpusCalls();
+}
+
 void AddCorpora(const v1::DescribeReply& now, const v1::DescribeReply* before, const Rates& rates,
                 std::vector<TopCorpus>& corpora) {
-  for (const v1::DescribeReply::CorpusCalls& calls : now.hottest()) {
+  for (const CorpusCalls& calls : now.hottest()) {
     auto at = std::find_if(corpora.begin(), corpora.end(),
                            [&](const TopCorpus& corpus) { return corpus.name == calls.name(); });
     if (at == corpora.end()) {
       corpora.push_back({calls.name(), std::nullopt, std::nullopt, 0});
       at = corpora.end() - 1;
     }
-    v1::DescribeReply::CorpusCalls old;
-    if (before != nullptr) {
-      for (const auto& one : before->hottest())
-        if (one.name() == calls.name()) old = one;
-    }
     at->call_count += calls.call_count();
-    AddTo(at->calls, rates.Of(calls.call_count(), old.call_count()));
-    AddTo(at->query_rows, rates.Of(calls.query_row_count(), old.query_row_count()));
+    if (before == nullptr) continue;
+    const std::optional<CorpusCalls> old = CallsBefore(*before, calls.name());
+    if (!old) continue;
+    AddTo(at->calls, rates.Of(calls.call_count(), old->call_count()));
+    AddTo(at->query_rows, rates.Of(calls.query_row_count(), old->query_row_count()));
   }
 }
 
@@ -204,8 +226,8 @@ std::vector<TopProblem> ProblemsOf(const TopSample& now) {
 TopView MakeTopView(const TopSample* before, const TopSample& now) {
   TopView view;
   view.directory = now.directory;
-  if (before != nullptr && now.at > before->at)
-    view.seconds = static_cast<double>((now.at - before->at).count()) / 1e9;
+  if (before != nullptr && now.at <= before->at) before = nullptr;
+  if (before != nullptr) view.seconds = static_cast<double>((now.at - before->at).count()) / 1e9;
   view.problems = ProblemsOf(now);
   std::vector<TopTime> holder_times;
   for (const TopMember& member : now.members) {

@@ -14,10 +14,11 @@
 namespace ckv::ctl {
 
 // A number a second. It is unset if there is one sample only, and for a member that one of the two
-// samples lacks.
+// samples lacks. It is unset, too, for a corpus that was not among the hottest ones before.
 using PerSecond = std::optional<double>;
 
-// Durations between the two samples; with one sample, all since the members started.
+// Durations between the two samples, of members that both have; with one sample, all since the
+// members started.
 struct TopTime {
   std::string of;  // "route", "kernel", ...
   PerSecond rate;
@@ -69,8 +70,8 @@ struct TopView {
   std::vector<TopDecision> decisions;    // over all requesters, the most frequent first
 };
 
-// `before` is the sample before, or null. Counters of a member that began a new life since, as its
-// epoch tells, have no rate.
+// `before` is the sample before, or null. A member that did not answer there, or that began a new
+// life since, as its epoch tells, has neither rates nor times.
 TopView MakeTopView(const TopSample* before, const TopSample& now);
 
 // One object: rates are null where a PerSecond is unset, times are microseconds.

@@ -1,6 +1,7 @@
 // Goal: top tells what happened between two looks, in 80 columns and in more, and what is wrong.
 // Method: two samples made by hand, of members that work, that began anew, and that are silent.
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -141,6 +142,54 @@ TEST(TopView, ANewLifeHasNoRateYet) {
   EXPECT_EQ(h2.requests, std::nullopt);
 }
 
+// A requester tells of 64 corpora, so one that was not among them has been called before, too.
+TEST(TopView, ACorpusThatEntersAFullListHasNoRateYet) {
+  for (const bool full : {true, false}) {
+    TopMember then = MakeRequester("r", {}, 0, 0);
+    then.description.clear_hottest();
+    for (int i = 0; i < (full ? 64 : 63); ++i) {
+      v1::DescribeReply::CorpusCalls& calls = *then.description.add_hottest();
+      calls.set_name(absl::StrCat("c", i));
+      calls.set_call_count(100);
+    }
+    then.description.add_hottest()->set_call_count(7);  // of tenants
+    TopMember later = then;
+    later.description.mutable_hottest(0)->set_call_count(120);
+    later.description.mutable_hottest(1)->set_name("docs");
+    later.description.mutable_hottest(1)->set_call_count(1000);
+    const TopSample before = SampleAt(std::chrono::seconds(10), {then});
+    const TopView view = MakeTopView(&before, SampleAt(std::chrono::seconds(12), {later}));
+    const auto& corpora = view.corpora;
+    const auto docs = std::find_if(corpora.begin(), corpora.end(),
+                                   [](const TopCorpus& corpus) { return corpus.name == "docs"; });
+    ASSERT_NE(docs, corpora.end());
+    EXPECT_EQ(docs->calls, full ? PerSecond() : PerSecond(500));
+    EXPECT_EQ(docs->query_rows, full ? PerSecond() : PerSecond(0));
+    EXPECT_EQ(docs->call_count, 1000u);
+    EXPECT_EQ(corpora.front().name, full ? "c0" : "docs");
+  }
+}
+
+// The holder h1 is silent in the sample before, h2 and the requester begin to live after it.
+TEST(TopView, TimesOfALifeAreNotThoseSinceTheLastLook) {
+  TopSample before =
+      SampleAt(std::chrono::seconds(10), {MakeHolder("h0", 1, 0, CountsOfMs({900})),
+                                          MakeHolder("h1", 1, 0, CountsOfMs({900, 900})),
+                                          MakeHolder("h2", 1, 0, CountsOfMs({900}), 1)});
+  before.members[1].status = absl::UnavailableError("h1: no");
+  const TopSample now =
+      SampleAt(std::chrono::seconds(12), {MakeHolder("h0", 2, 0, CountsOfMs({900, 1})),
+                                          MakeHolder("h1", 2, 0, CountsOfMs({900, 900, 900})),
+                                          MakeHolder("h2", 2, 0, CountsOfMs({900}), 2),
+                                          MakeRequester("r", CountsOfMs({900}), 1, 1)});
+  const TopView view = MakeTopView(&before, now);
+  for (const TopHolder& holder : view.holders)
+    EXPECT_EQ(holder.wait.total(), holder.name == "h0" ? 1u : 0u) << holder.name;
+  EXPECT_EQ(view.requesters[0].attends.total(), 0u);
+  for (const TopTime& time : view.times)
+    EXPECT_EQ(time.counts.total(), time.of == "wait" ? 1u : 0u) << time.of;
+}
+
 TEST(TopView, OneSampleTellsTimesSinceTheStart) {
   const TopSample only =
       SampleAt(std::chrono::seconds(5), {MakeHolder("h", 9, 1, CountsOfMs({2}))});
@@ -183,6 +232,25 @@ TEST(TopText, MoreColumnsHaveMore) {
   const std::string text = TopText(Worked(), {.columns = 200});
   EXPECT_THAT(LinesOf(text), FitsIn(200));
   EXPECT_THAT(LineOf(text, "h1"), AllOf(HasSubstr("AVX3"), HasSubstr("10.0.0.1:7401")));
+}
+
+TEST(TopText, NoTextOfAMemberMovesTheCursor) {
+  const std::string bad = "\x1b[2J\n";
+  TopView view = Worked();
+  view.directory += bad;
+  view.holders[0].name += bad;
+  view.holders[0].kernel_target = "A" + bad;
+  view.holders[0].address = "B" + bad;
+  view.requesters[0].address = bad;
+  view.corpora[0].name += bad;
+  view.times[0].of += bad;
+  view.decisions[0].primitive += bad;
+  view.decisions[0].reason = "C" + bad;
+  view.problems.push_back({"D" + bad, "E" + bad});
+  const std::string text = TopText(view, {.columns = 200});
+  EXPECT_THAT(text, AllOf(Not(HasSubstr("\x1b")), HasSubstr("A?[2J?"), HasSubstr("B?[2J?"),
+                          HasSubstr("C?[2J?"), HasSubstr("! D?[2J?: E?[2J?\n")));
+  EXPECT_EQ(LinesOf(text).size(), LinesOf(TopText(Worked(), {.columns = 200})).size() + 1);
 }
 
 TEST(TopText, FewRowsKeepEachTable) {
