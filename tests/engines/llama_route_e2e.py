@@ -166,6 +166,24 @@ class LlamaRoute(unittest.TestCase):
             self.assertEqual(engine.counter("sent_bytes"), before)
         self.assertEqual(len(again), base.VOCABULARY)
 
+    def test_hot_chunks_come_near_by_themselves(self):
+        """And no bit changes when they do. It takes some 20 tokens, and at most 2,000."""
+        tokens, logits = [], []
+        with Engine(self, self.fleet) as engine:
+            engine.done("restore", 0, self.fleet.attach("docs"))
+            sent = -1
+            while engine.counter("sent_bytes") > sent:
+                sent = engine.counter("sent_bytes")
+                self.assertLess(len(tokens), 2000)
+                tokens.append(self.other[len(tokens) % OTHER])
+                logits.append(engine.one(0, PREFIX + len(tokens) - 1, tokens[-1]))
+            self.assertEqual(engine.counter("pulled_bytes"), PREFIX * base.LAYERS * base.D_QK * 2)
+        with Engine(self, self.fleet, settings={"CKV_GGML_POLICY": "route"}) as engine:
+            engine.done("restore", 0, self.fleet.attach("docs"))
+            for i, (token, due) in enumerate(zip(tokens, logits)):
+                self.assertEqual(engine.one(0, PREFIX + i, token), due)
+            self.assertEqual(engine.counter("pulled_bytes"), 0)
+
     def alone(self, corpus, count, tokens):
         """The logits of these tokens, one by one, in an engine of their own."""
         with Engine(self, self.fleet) as engine:
@@ -178,7 +196,7 @@ class LlamaRoute(unittest.TestCase):
         with Engine(self) as engine:
             none = [engine.one(0, i, token) for i, token in enumerate(self.suffix_tokens[8:])]
         for unified in (0, 1):
-            with Engine(self, self.fleet, sequences=3, unified=unified) as engine:
+            with Engine(self, self.fleet, sequences=3, unified=unified, threads=2) as engine:
                 streams = 1 if unified else 3
                 for sequence, corpus in ((2, "docs"), (0, "other")):
                     engine.done("restore", sequence, self.fleet.attach(corpus, streams=streams))
