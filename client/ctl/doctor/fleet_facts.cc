@@ -3,8 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "client/grpc/channel_stub.h"
-#include "client/grpc/grpc_status.h"
 #include "proto/base/version.h"
 #include "proto/convert.h"
 #include "transport/fabric.h"
@@ -22,29 +20,19 @@ void TakeProcess(const Reply& reply, Told& told) {
   if (facts.ok()) told.process = *std::move(facts);
 }
 
-void AskHolder(const Fleet& fleet, MemberReport& report, Told& told) {
-  grpc::ClientContext context;
-  fleet.Prepare(context);
-  const uint64_t asked = WallClockMilliseconds();
-  report.status = HolderError(ConnectHolder(report.member)->Stats(&context, {}, &report.stats),
-                              report.member, "Stats");
-  if (!report.status.ok()) return;
-  TakeProcess(report.stats, told);
-  told.ReadClock(asked, WallClockMilliseconds());
-}
-
-void AskRequester(const Fleet& fleet, MemberReport& report, Told& told,
-                  std::vector<v1::DescribeReply>& requesters) {
-  grpc::ClientContext context;
-  fleet.Prepare(context);
-  v1::DescribeReply reply;
-  const auto stub = v1::RequesterService::NewStub(MakeChannel(report.member.control_address));
-  const uint64_t asked = WallClockMilliseconds();
-  report.status = FromGrpc(stub->Describe(&context, {}, &reply), "Describe");
-  if (!report.status.ok()) return;
-  TakeProcess(reply, told);
-  told.ReadClock(asked, WallClockMilliseconds());
-  requesters.push_back(std::move(reply));
+Told ToldBy(const MemberReport& report) {
+  Told told;
+  told.who = absl::StrFormat("%s %s", RoleName(report.member.role), report.member.id.name);
+  told.address = report.member.control_address;
+  told.status = report.status;
+  if (!report.status.ok()) return told;
+  if (report.member.role == MemberRole::kHolder) {
+    TakeProcess(report.stats, told);
+  } else {
+    TakeProcess(report.description, told);
+  }
+  told.ReadClock(report.asked_wall_ms, report.answered_wall_ms);
+  return told;
 }
 
 }  // namespace
@@ -85,19 +73,11 @@ FleetFacts AskFleet(Fleet& fleet) {
     TakeProcess(facts.home, facts.directory);
     facts.directory.ReadClock(asked, WallClockMilliseconds());
   }
-  for (const Member& member : *members) {
-    MemberReport report{member, absl::OkStatus(), {}};
-    Told told;
-    told.who = absl::StrFormat("%s %s", RoleName(member.role), member.id.name);
-    told.address = member.control_address;
-    if (member.role == MemberRole::kHolder) {
-      AskHolder(fleet, report, told);
-    } else {
-      AskRequester(fleet, report, told, facts.requesters);
-    }
-    told.status = report.status;
-    facts.members.push_back(std::move(told));
-    facts.reports.push_back(std::move(report));
+  facts.reports = AskMembers(fleet, *members);
+  for (const MemberReport& report : facts.reports) {
+    facts.members.push_back(ToldBy(report));
+    if (report.status.ok() && report.member.role == MemberRole::kRequester)
+      facts.requesters.push_back(report.description);
   }
   facts.coverage = FindMissing(fleet, facts.reports);
   return facts;

@@ -7,29 +7,11 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "client/grpc/channel_stub.h"
-#include "client/grpc/grpc_status.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
 
 namespace ckv::ctl {
 namespace {
-
-absl::Status AskRequester(const Fleet& fleet, const Member& member, v1::ProcessFacts& process) {
-  grpc::ClientContext context;
-  fleet.Prepare(context);
-  v1::DescribeReply reply;
-  const auto stub = v1::RequesterService::NewStub(MakeChannel(member.control_address));
-  const absl::Status status = FromGrpc(stub->Describe(&context, {}, &reply), "Describe");
-  process = reply.process();
-  return status;
-}
-
-absl::Status AskHolder(const Fleet& fleet, const Member& member, v1::StatsReply& stats) {
-  grpc::ClientContext context;
-  fleet.Prepare(context);
-  return HolderError(ConnectHolder(member)->Stats(&context, {}, &stats), member, "Stats");
-}
 
 bool Names(const std::vector<HolderId>& holders, const absl::flat_hash_set<HolderId>& among) {
   return std::any_of(holders.begin(), holders.end(),
@@ -45,19 +27,6 @@ std::string MissingText(const MissingChunks& missing) {
 
 const char* RoleName(MemberRole role) {
   return role == MemberRole::kHolder ? "holder" : "requester";
-}
-
-std::vector<MemberReport> AskMembers(const Fleet& fleet, const std::vector<Member>& members) {
-  std::vector<MemberReport> reports;
-  for (const Member& member : members) {
-    MemberReport report{member, absl::OkStatus(), {}};
-    report.status = member.role == MemberRole::kHolder
-                        ? AskHolder(fleet, member, report.stats)
-                        : AskRequester(fleet, member, report.process);
-    if (member.role == MemberRole::kHolder) report.process = report.stats.process();
-    reports.push_back(std::move(report));
-  }
-  return reports;
 }
 
 absl::StatusOr<Coverage> FindMissing(Fleet& fleet, const std::vector<MemberReport>& members) {

@@ -10,20 +10,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/ctl/fleet.h"
+#include "client/ctl/fleet/ask_members.h"
 #include "client/ctl/output.h"
 
 namespace ckv::ctl {
-
-// Whether a member answers, and a holder's counters.
-struct MemberReport {
-  Member member;
-  absl::Status status;
-  v1::StatsReply stats;           // counters of a holder that answers
-  v1::ProcessFacts process = {};  // unset fields of one that does not tell
-};
-
-// Asks each member: a holder for its counters, a requester to describe itself.
-std::vector<MemberReport> AskMembers(const Fleet& fleet, const std::vector<Member>& members);
 
 // Chunks of a corpus that no holder has who answers, by what the corpus says of their places.
 struct MissingChunks {

@@ -78,7 +78,7 @@ std::string MembersText(const std::vector<MemberReport>& members) {
   for (const MemberReport& report : members) {
     const Member& m = report.member;
     table.AddRow({m.id.name, RoleName(m.role), m.control_address, StateOf(report),
-                  UpText(report.process), BuildText(report.process),
+                  UpText(report.process()), BuildText(report.process()),
                   std::string(KernelTargetName(m.kernel_target))});
   }
   return table.Render();
@@ -370,9 +370,9 @@ void Print(const Ctl& ctl, const Fleet& fleet, const View& view,
                                {"role", RoleName(m.role)},
                                {"address", m.control_address},
                                {"epoch", m.epoch.value},
-                               {"version", report.process.version()},
-                               {"commit", report.process.commit()},
-                               {"up_ms", report.process.started_ago_ms()},
+                               {"version", report.process().version()},
+                               {"commit", report.process().commit()},
+                               {"up_ms", report.process().started_ago_ms()},
                                {"kernel_target", KernelTargetName(m.kernel_target)},
                                {"answers", report.status.ok()},
                                {"refuses", report.stats.refuses_without_lease()}});

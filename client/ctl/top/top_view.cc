@@ -17,10 +17,10 @@ namespace {
 constexpr size_t kHottestNamedMax = 64;
 
 // The same life of a member in the sample before, if it answered there.
-const TopMember* FindBefore(const TopSample* before, const TopMember& member) {
+const MemberReport* FindBefore(const TopSample* before, const MemberReport& member) {
   if (before == nullptr) return nullptr;
   const auto at =
-      std::find_if(before->members.begin(), before->members.end(), [&](const TopMember& old) {
+      std::find_if(before->members.begin(), before->members.end(), [&](const MemberReport& old) {
         return old.member.id == member.member.id && old.member.epoch == member.member.epoch;
       });
   return at == before->members.end() || !at->status.ok() ? nullptr : &*at;
@@ -87,7 +87,7 @@ void AddTimes(const Reply& now, const Reply* before, const Rates& rates,
   }
 }
 
-TopHolder HolderOf(const TopMember& now, const TopMember* before, const Rates& rates) {
+TopHolder HolderOf(const MemberReport& now, const MemberReport* before, const Rates& rates) {
   static const v1::StatsReply kNothing;
   const v1::StatsReply& s = now.stats;
   const v1::StatsReply& old = before == nullptr ? kNothing : before->stats;
@@ -113,7 +113,7 @@ TopHolder HolderOf(const TopMember& now, const TopMember* before, const Rates& r
   return holder;
 }
 
-TopRequester RequesterOf(const TopMember& now, const TopMember* before, const Rates& rates) {
+TopRequester RequesterOf(const MemberReport& now, const MemberReport* before, const Rates& rates) {
   static const v1::DescribeReply kNothing;
   const v1::DescribeReply& d = now.description;
   const v1::DescribeReply& old = before == nullptr ? kNothing : before->description;
@@ -203,7 +203,7 @@ std::vector<TopProblem> ProblemsOf(const TopSample& now) {
     problems.push_back(
         {"directory " + now.directory, Printable(std::string(now.directory_status.message()))});
   }
-  for (const TopMember& member : now.members) {
+  for (const MemberReport& member : now.members) {
     const std::string what =
         absl::StrFormat("%s %s", RoleName(member.member.role), member.member.id.name);
     if (!member.status.ok()) problems.push_back({what, "does not answer"});
@@ -230,9 +230,9 @@ TopView MakeTopView(const TopSample* before, const TopSample& now) {
   if (before != nullptr) view.seconds = static_cast<double>((now.at - before->at).count()) / 1e9;
   view.problems = ProblemsOf(now);
   std::vector<TopTime> holder_times;
-  for (const TopMember& member : now.members) {
+  for (const MemberReport& member : now.members) {
     if (!member.status.ok()) continue;
-    const TopMember* const old = FindBefore(before, member);
+    const MemberReport* const old = FindBefore(before, member);
     const Rates rates(view.seconds, old != nullptr);
     if (member.member.role == MemberRole::kHolder) {
       view.holders.push_back(HolderOf(member, old, rates));

@@ -42,9 +42,9 @@ LatencyCounts CountsOfMs(std::vector<int> milliseconds) {
   return counts;
 }
 
-TopMember MakeHolder(const std::string& name, uint64_t requests, double busy_s,
-                     const LatencyCounts& wait, uint64_t epoch = 1) {
-  TopMember holder = {MakeMember(name, MemberRole::kHolder, epoch), absl::OkStatus(), {}, {}};
+MemberReport MakeHolder(const std::string& name, uint64_t requests, double busy_s,
+                        const LatencyCounts& wait, uint64_t epoch = 1) {
+  MemberReport holder = {MakeMember(name, MemberRole::kHolder, epoch), absl::OkStatus(), {}};
   holder.stats.set_request_count(requests);
   holder.stats.set_compute_ns(static_cast<uint64_t>(busy_s * 1e9));
   holder.stats.set_used_bytes(1 << 20);
@@ -55,9 +55,9 @@ TopMember MakeHolder(const std::string& name, uint64_t requests, double busy_s,
   return holder;
 }
 
-TopMember MakeRequester(const std::string& name, const LatencyCounts& route, uint64_t docs,
-                        uint64_t decisions) {
-  TopMember requester = {MakeMember(name, MemberRole::kRequester), absl::OkStatus(), {}, {}};
+MemberReport MakeRequester(const std::string& name, const LatencyCounts& route, uint64_t docs,
+                           uint64_t decisions) {
+  MemberReport requester = {MakeMember(name, MemberRole::kRequester), absl::OkStatus(), {}};
   v1::DescribeReply& d = requester.description;
   *d.add_latency() = ToProto("route", route);
   v1::DescribeReply::CorpusCalls& hot = *d.add_hottest();
@@ -71,7 +71,7 @@ TopMember MakeRequester(const std::string& name, const LatencyCounts& route, uin
   return requester;
 }
 
-TopSample SampleAt(Duration at, std::vector<TopMember> members) {
+TopSample SampleAt(Duration at, std::vector<MemberReport> members) {
   TopSample sample;
   sample.at = Instant{} + at;
   sample.directory = "10.0.0.9:7400";
@@ -145,7 +145,7 @@ TEST(TopView, ANewLifeHasNoRateYet) {
 // A requester tells of 64 corpora, so one that was not among them has been called before, too.
 TEST(TopView, ACorpusThatEntersAFullListHasNoRateYet) {
   for (const bool full : {true, false}) {
-    TopMember then = MakeRequester("r", {}, 0, 0);
+    MemberReport then = MakeRequester("r", {}, 0, 0);
     then.description.clear_hottest();
     for (int i = 0; i < (full ? 64 : 63); ++i) {
       v1::DescribeReply::CorpusCalls& calls = *then.description.add_hottest();
@@ -153,7 +153,7 @@ TEST(TopView, ACorpusThatEntersAFullListHasNoRateYet) {
       calls.set_call_count(100);
     }
     then.description.add_hottest()->set_call_count(7);  // of tenants
-    TopMember later = then;
+    MemberReport later = then;
     later.description.mutable_hottest(0)->set_call_count(120);
     later.description.mutable_hottest(1)->set_name("docs");
     later.description.mutable_hottest(1)->set_call_count(1000);

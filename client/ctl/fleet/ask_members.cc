@@ -1,0 +1,43 @@
+#include "client/ctl/fleet/ask_members.h"
+
+#include "absl/strings/str_format.h"
+#include "client/ctl/at_once.h"
+#include "client/ctl/output.h"
+#include "client/grpc/channel_stub.h"
+#include "client/grpc/grpc_status.h"
+
+namespace ckv::ctl {
+namespace {
+
+void AskMember(const Fleet& fleet, Instant deadline, MemberReport& report) {
+  const Member& member = report.member;
+  const Duration limit = fleet.options().timeout;
+  if (fleet.clock().Now() >= deadline) {
+    report.status = absl::DeadlineExceededError(absl::StrFormat(
+        "it was not asked: those before it took %s", FormatDuration(limit * kAskLimitCountMax)));
+    return;
+  }
+  grpc::ClientContext context;
+  SetDeadline(context, fleet.clock(), deadline, limit);
+  report.asked_wall_ms = WallClockMilliseconds();
+  if (member.role == MemberRole::kHolder) {
+    report.status =
+        HolderError(ConnectHolder(member)->Stats(&context, {}, &report.stats), member, "Stats");
+  } else {
+    const auto stub = v1::RequesterService::NewStub(MakeChannel(member.control_address));
+    report.status = FromGrpc(stub->Describe(&context, {}, &report.description), "Describe");
+  }
+  report.answered_wall_ms = WallClockMilliseconds();
+}
+
+}  // namespace
+
+std::vector<MemberReport> AskMembers(const Fleet& fleet, const std::vector<Member>& members) {
+  std::vector<MemberReport> reports;
+  for (const Member& member : members) reports.push_back({member, absl::OkStatus(), {}});
+  const Instant deadline = fleet.clock().Now() + fleet.options().timeout * kAskLimitCountMax;
+  AtOnce(reports.size(), [&](size_t i) { AskMember(fleet, deadline, reports[i]); });
+  return reports;
+}
+
+}  // namespace ckv::ctl
