@@ -33,8 +33,8 @@ struct FleetOptions {
   Duration wait{0};
 };
 
-// One thread at a time, but for holder stubs, which are gRPC's and thread-safe. Errors carry who
-// was asked, and for Unavailable what to do.
+// One thread at a time, but for holder stubs, which are gRPC's and thread-safe, and for GetCorpus
+// once directory() has returned. Errors carry who was asked, and for Unavailable what to do.
 class Fleet {
  public:
   // Touches no network; what waits is the first call to each. `clock` must outlive it.
@@ -58,6 +58,7 @@ class Fleet {
   // The live holders in the order of their names.
   //   FailedPrecondition  none.
   absl::StatusOr<std::vector<Member>> Holders();
+  // Thread-safe once directory() has returned.
   //   NotFound            no such corpus; says how to list them.
   absl::StatusOr<Corpus> GetCorpus(const std::string& name);
   absl::StatusOr<v1::ListCorporaReply> ListCorpora();

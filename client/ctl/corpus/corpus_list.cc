@@ -8,6 +8,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_format.h"
+#include "client/ctl/at_once.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/fleet/fleet_health.h"
 #include "proto/base/status.h"
@@ -71,17 +72,46 @@ std::string CopiesText(const ListedCorpus& listed) {
              : absl::StrFormat("%d-%d", listed.copies_min, listed.copies_max);
 }
 
-// Nothing for one that was dropped meanwhile, that is not proven to be whole, or that is beyond
-// `room` chunks.
-absl::StatusOr<std::optional<ListedCorpus>> LookAt(Fleet& fleet, const v1::CorpusSummary& summary,
-                                                   const Registered& registered, uint64_t& room) {
-  if (summary.chunk_count() > room) return std::nullopt;
-  room -= summary.chunk_count();
-  const absl::StatusOr<Corpus> corpus = fleet.GetCorpus(summary.name());
-  if (absl::IsNotFound(corpus.status()) || absl::IsUnavailable(corpus.status()))
+// The looks end after this many limits of a call: a directory that hangs answers none of them.
+constexpr int kLookLimitCountMax = 6;
+
+// The corpora of the list in its order. Nothing for one that was dropped meanwhile, that is not
+// proven to be whole, that the directory does not read in time, or that is beyond
+// kStatusChunkCountMax chunks in all.
+using Looks = std::vector<absl::StatusOr<std::optional<ListedCorpus>>>;
+
+absl::StatusOr<std::optional<ListedCorpus>> LookAt(Fleet& fleet, const std::string& name,
+                                                   const Registered& registered) {
+  const absl::StatusOr<Corpus> corpus = fleet.GetCorpus(name);
+  if (absl::IsNotFound(corpus.status()) || absl::IsUnavailable(corpus.status()) ||
+      absl::IsDeadlineExceeded(corpus.status())) {
     return std::nullopt;
+  }
   if (!corpus.ok()) return corpus.status();
   return Describe(*corpus, registered);
+}
+
+absl::StatusOr<Looks> LookAtAll(Fleet& own, Fleet& shared, const v1::ListCorporaReply& list,
+                                const Registered& registered) {
+  // Before several threads ask.
+  for (Fleet* fleet : {&own, &shared}) CKV_RETURN_IF_ERROR(fleet->directory().status());
+  Looks looks(static_cast<size_t>(list.corpora_size()), std::optional<ListedCorpus>());
+  std::vector<int> chosen;
+  uint64_t room = kStatusChunkCountMax;
+  for (int i = 0; i < list.corpora_size(); ++i) {
+    const uint64_t chunk_count = list.corpora(i).chunk_count();
+    if (chunk_count > room) continue;
+    room -= chunk_count;
+    chosen.push_back(i);
+  }
+  const Instant deadline = own.clock().Now() + own.options().timeout * kLookLimitCountMax;
+  AtOnce(chosen.size(), [&](size_t i) {
+    if (own.clock().Now() >= deadline) return;
+    const v1::CorpusSummary& summary = list.corpora(chosen[i]);
+    looks[static_cast<size_t>(chosen[i])] =
+        LookAt(summary.tenant().empty() ? shared : own, summary.name(), registered);
+  });
+  return looks;
 }
 
 Json ListJson(const v1::CorpusSummary& c, const std::optional<ListedCorpus>& listed,
@@ -118,6 +148,7 @@ absl::Status RunList(const Ctl& ctl) {
   of_all.tenant.clear();
   of_all.directory = fleet.directory_address();
   Fleet shared(std::move(of_all), ctl.clock);
+  CKV_ASSIGN_OR_RETURN(const Looks looks, LookAtAll(fleet, shared, reply, registered));
 
   Json json = {{"corpora", Json::array()}};
   Table table({{"CORPUS"},
@@ -130,10 +161,9 @@ absl::Status RunList(const Ctl& ctl) {
                {"MISSING", true},
                {"AGE", true},
                {"MODEL"}});
-  uint64_t room = kStatusChunkCountMax;
-  for (const v1::CorpusSummary& c : reply.corpora()) {
-    CKV_ASSIGN_OR_RETURN(const std::optional<ListedCorpus> listed,
-                         LookAt(c.tenant().empty() ? shared : fleet, c, registered, room));
+  for (int i = 0; i < reply.corpora_size(); ++i) {
+    const v1::CorpusSummary& c = reply.corpora(i);
+    CKV_ASSIGN_OR_RETURN(const std::optional<ListedCorpus> listed, looks[static_cast<size_t>(i)]);
     table.AddRow({c.name(), c.tenant().empty() ? "-" : c.tenant(), std::to_string(c.chunk_count()),
                   std::to_string(c.token_count()), listed ? FormatBytes(listed->row_bytes) : "-",
                   listed ? std::to_string(listed->layers) : "-", listed ? CopiesText(*listed) : "-",
@@ -153,9 +183,9 @@ void AddCorpusListCommand(CLI::App& corpus, Ctl& ctl) {
       "  ckvctl corpus list\n  ckvctl corpus list --tenant acme -o json\n\n"
       "BYTES are the rows of one copy. COPIES are holders of a chunk, the fewest and the most.\n"
       "MISSING counts chunks that no registered member has; - is not known, as for a few seconds\n"
-      "after the directory's start. AGE is the time since this version of\n"
-      "the corpus was published, as far as the directory's process saw it: > 5 h is before its\n"
-      "start. ckvctl corpus show names the version.");
+      "after the directory's start, or if the directory was late. AGE is the time since this\n"
+      "version of the corpus was published, as far as the directory's process saw it: > 5 h is\n"
+      "before its start. ckvctl corpus show names the version.");
   list->callback([&ctl] { ctl.run = [&ctl] { return RunList(ctl); }; });
 }
 

@@ -194,5 +194,25 @@ TEST_F(SilentMembersTest, AskingEndsThoughNotAllHaveHadTheirTurn) {
   EXPECT_LE(answer_count, kAtOnceMax);
 }
 
+TEST_F(SilentMembersTest, TheListAsksForCorporaAtOnce) {
+  for (const char* name : {"a", "b", "c"}) AddCorpus(name);
+  directory_.gathering.Expect(3);
+  const Ran ran = Run({"corpus", "list", "-o", "json"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  const Json json = Json::parse(ran.text);
+  ASSERT_EQ(json["corpora"].size(), 3u);
+  for (const Json& corpus : json["corpora"]) EXPECT_TRUE(corpus.contains("layers")) << corpus;
+}
+
+TEST_F(SilentMembersTest, ACorpusThatIsLateDoesNotHideTheOthers) {
+  for (const char* name : {"a", "late", "z"}) AddCorpus(name);
+  directory_.late = {"late"};
+  const Ran ran = Run({"corpus", "list", "-o", "json"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  for (const Json& corpus : Json::parse(ran.text)["corpora"])
+    EXPECT_EQ(corpus.contains("layers"), corpus["name"] != "late") << corpus;
+  EXPECT_THAT(Run({"corpus", "list"}).text, HasSubstr("late    -"));
+}
+
 }  // namespace
 }  // namespace ckv::ctl
