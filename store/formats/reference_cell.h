@@ -36,8 +36,6 @@
 namespace ckv {
 
 inline constexpr uint32_t kReferenceVersion = 1;
-// With the longest names: 74 bytes, twice 128, and the checksum.
-inline constexpr size_t kReferenceBytesMax = 74 + 2 * kCorpusNameBytesMax + 8;
 
 // Chunks of a corpus, as one sequence attends them at one layer: one behind the other, the first
 // token at `position`.

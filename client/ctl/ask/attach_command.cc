@@ -10,6 +10,7 @@
 #include "client/ctl/chunk_range.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/corpus/tensor_files.h"
+#include "client/ctl/time_span.h"
 #include "proto/base/status.h"
 #include "store/formats/llama_state.h"
 #include "store/formats/reference_cell.h"
@@ -23,6 +24,7 @@ struct AttachOptions {
   std::string out;
   std::optional<uint64_t> position;
   uint32_t streams = 1;
+  uint32_t timeout_ms = 60'000;
 };
 
 absl::Status WriteReference(const AttachOptions& options, const Geometry& geometry,
@@ -46,6 +48,7 @@ absl::Status WriteReference(const AttachOptions& options, const Geometry& geomet
 absl::Status RunAttach(const Ctl& ctl, const AttachOptions& options) {
   CKV_RETURN_IF_ERROR(CheckOutput(options.out));
   Fleet fleet(ctl.fleet, ctl.clock);
+  const Instant deadline = ctl.clock->Now() + std::chrono::milliseconds(options.timeout_ms);
   CKV_ASSIGN_OR_RETURN(const Corpus corpus, fleet.GetCorpus(options.corpus));
   const Geometry& geometry = corpus.geometry;
   if (geometry.dtype != RowDtype::kBf16) {
@@ -63,7 +66,7 @@ absl::Status RunAttach(const Ctl& ctl, const AttachOptions& options) {
   }
   const CellReference reference = ReferenceTo(corpus, run->begin, run->end, options.position);
   CKV_ASSIGN_OR_RETURN(const std::vector<int32_t> token_ids,
-                       AskForTokenIds(fleet, corpus, ordinals));
+                       AskForTokenIds(fleet, corpus, ordinals, deadline));
   CKV_RETURN_IF_ERROR(WriteReference(options, geometry, token_ids, reference));
   ctl.Print(RenderFields({{"wrote", options.out},
                           {"corpus", absl::StrFormat("%s version %d", corpus.name, corpus.version)},
@@ -99,6 +102,7 @@ void AddAttachCommand(CLI::App& app, Ctl& ctl) {
   verb->add_option("--streams", options->streams,
                    "Streams of the cache that loads a sequence state (default: 1)")
       ->check(InRange(1u, kLlamaStreamCountMax));
+  AddTimeout(*verb, "--timeout", options->timeout_ms, "Limit of asking for all token ids");
   verb->callback(
       [&ctl, options] { ctl.run = [&ctl, options] { return RunAttach(ctl, *options); }; });
 }

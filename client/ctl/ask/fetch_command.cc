@@ -88,7 +88,7 @@ absl::Status FetchRun(Fleet& fleet, const FetchOptions& options, const Corpus& c
 }
 
 absl::StatusOr<Gathered> OpenSink(Fleet& fleet, const FetchOptions& options, const Corpus& corpus,
-                                  const std::vector<uint32_t>& ordinals) {
+                                  const std::vector<uint32_t>& ordinals, Instant deadline) {
   Gathered gathered;
   const uint64_t canonical = ordinals.empty() ? 0 : corpus.chunks[ordinals.front()].position;
   gathered.file = {options.out, 0, options.position.value_or(canonical)};
@@ -101,17 +101,16 @@ absl::StatusOr<Gathered> OpenSink(Fleet& fleet, const FetchOptions& options, con
     return gathered;
   }
   CKV_ASSIGN_OR_RETURN(const std::vector<int32_t> token_ids,
-                       AskForTokenIds(fleet, corpus, ordinals));
+                       AskForTokenIds(fleet, corpus, ordinals, deadline));
   CKV_ASSIGN_OR_RETURN(gathered.sink, OpenLlamaSink(gathered.file, corpus.geometry, token_ids,
                                                     options.streams == 0 ? 1 : options.streams));
   return gathered;
 }
 
 absl::Status Gather(const Ctl& ctl, Fleet& fleet, const FetchOptions& options, const Corpus& corpus,
-                    const std::vector<uint32_t>& ordinals, Gathered& gathered) {
+                    const std::vector<uint32_t>& ordinals, Instant deadline, Gathered& gathered) {
   const uint64_t total = gathered.file.token_count * corpus.geometry.token_bytes();
   const auto progress = ctl.StartProgress("fetch", "B", total);
-  const Instant deadline = ctl.clock->Now() + std::chrono::milliseconds(options.timeout_ms);
   for (const ChunkRun run : AsRuns(ordinals)) {
     CKV_RETURN_IF_ERROR(FetchRun(fleet, options, corpus, run, deadline, *progress, gathered));
   }
@@ -149,8 +148,9 @@ absl::Status RunFetch(const Ctl& ctl, const FetchOptions& options) {
       ParseChunkRanges(options.chunks, static_cast<uint32_t>(corpus.chunks.size())));
   CKV_RETURN_IF_ERROR(CheckPositions(options, corpus, ordinals));
   const Instant start = ctl.clock->Now();
-  CKV_ASSIGN_OR_RETURN(Gathered gathered, OpenSink(fleet, options, corpus, ordinals));
-  CKV_RETURN_IF_ERROR(Gather(ctl, fleet, options, corpus, ordinals, gathered));
+  const Instant deadline = start + std::chrono::milliseconds(options.timeout_ms);
+  CKV_ASSIGN_OR_RETURN(Gathered gathered, OpenSink(fleet, options, corpus, ordinals, deadline));
+  CKV_RETURN_IF_ERROR(Gather(ctl, fleet, options, corpus, ordinals, deadline, gathered));
   const Duration elapsed = ctl.clock->Now() - start;
   CKV_RETURN_IF_ERROR(gathered.sink->Finish());
   const double seconds = static_cast<double>(elapsed.count()) / 1e9;

@@ -49,9 +49,11 @@ absl::StatusOr<std::unique_ptr<FetchSink>> OpenLlamaSink(const FetchFile& file,
 
 // The token ids of these chunks, in order. A requester does not give them: a live holder of each
 // chunk is asked.
+//   DeadlineExceeded    they had not all come at `deadline`.
 //   NotFound            no live holder has a chunk; names it.
 //   else the holder's error.
 absl::StatusOr<std::vector<int32_t>> AskForTokenIds(Fleet& fleet, const Corpus& corpus,
-                                                    std::span<const uint32_t> ordinals);
+                                                    std::span<const uint32_t> ordinals,
+                                                    Instant deadline);
 
 }  // namespace ckv::ctl

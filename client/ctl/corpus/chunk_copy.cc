@@ -73,7 +73,7 @@ uint64_t Put(const HolderCalls& calls, const SourceChunk& chunk, bool with_rows,
 
 absl::StatusOr<ChunkInfo> AskForChunk(const HolderCalls& calls, const ChunkId& id) {
   grpc::ClientContext context;
-  SetDeadline(context, calls.clock, calls.clock.Now() + kAskTimeout, kAskTimeout);
+  SetDeadline(context, calls.clock, calls.deadline, kAskTimeout);
   v1::GetChunkInfoRequest request;
   request.set_id(std::string(id.AsBytes()));
   *request.mutable_geometry() = ToProto(calls.geometry);

@@ -16,13 +16,14 @@
 
 namespace ckv::ctl {
 
-// A holder, and who asks it; all borrowed.
+// A holder, and who asks it, all borrowed. AskForChunk takes no longer than until `deadline`.
 struct HolderCalls {
   v1::HolderService::StubInterface& stub;
   const Member& holder;
   const Geometry& geometry;
   const std::string& tenant;
   Clock& clock;
+  Instant deadline = kInstantMax;
 };
 
 // Returns what a chunk is, as the holder has it.

@@ -214,5 +214,20 @@ TEST_F(SilentMembersTest, ACorpusThatIsLateDoesNotHideTheOthers) {
   EXPECT_THAT(Run({"corpus", "list"}).text, HasSubstr("late    -"));
 }
 
+// A holder may take 10 s, and the whole command less.
+TEST_F(SilentMembersTest, TokenIdsTakeTimeOfTheWholeCommand) {
+  AddHolders(1);
+  AddCorpus("docs");
+  for (const char* command : {"fetch", "attach"}) {
+    holder_.left_max = {};
+    const Ran ran = Run({command, "--corpus", "docs", "--out",
+                         test::TempPath(absl::StrCat(command, ".ggsq")), "--timeout", "4s"});
+    EXPECT_EQ(ran.code, 4) << ran.err;
+    EXPECT_GT(holder_.left_max, std::chrono::seconds(0)) << ran.err;
+    EXPECT_LT(holder_.left_max, std::chrono::seconds(5)) << command;  // the wire rounds it up
+    EXPECT_THAT(ran.err, HasSubstr("token ids of chunk 0"));
+  }
+}
+
 }  // namespace
 }  // namespace ckv::ctl
