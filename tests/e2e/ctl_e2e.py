@@ -15,6 +15,7 @@ import os
 import pathlib
 import random
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -113,24 +114,38 @@ class CtlTest(unittest.TestCase):
         self.assertEqual((dropped["warnings"], dropped["chunks_dropped"]), ([], 4))
         self.attend(0)
 
-    def test_stdin_is_a_file_called_dash(self):
-        def load(text, *arguments):
-            env = {k: v for k, v in os.environ.items() if not k.startswith("CKV_")}
-            env["CKV_REQUESTER"] = self.fleet.requester
-            return subprocess.run([PROGRAMS.ckvctl, "corpus", "load", "piped", "-", *arguments],
-                                  env=env, timeout=120, input=text, capture_output=True, text=True,
-                                  check=False)
-        done = load("[1,2,3]\n[4,5]\n", "--jsonl", "--cut", "document", "-o", "json")
+    def load_stdin(self, *arguments, **stdin):
+        env = {k: v for k, v in os.environ.items() if not k.startswith("CKV_")}
+        env["CKV_REQUESTER"] = self.fleet.requester
+        return subprocess.run([PROGRAMS.ckvctl, "corpus", "load", "piped", "-", *arguments],
+                              env=env, timeout=120, capture_output=True, text=True, check=False,
+                              **stdin)
+
+    def loaded_from_stdin(self, *arguments, **stdin):
+        done = self.load_stdin(*arguments, "-o", "json", **stdin)
         self.assertEqual(done.returncode, 0, done.stderr)
+        self.ctl("corpus", "drop", "piped")
         report = json.loads(done.stdout)
-        self.assertEqual((report["chunk_count"], report["token_count"]), (2, 5))
-        self.ctl("corpus", "drop", "piped")
-        done = load("a text", "--text", "-o", "json")
-        self.assertEqual(json.loads(done.stdout)["token_count"], 6)
-        self.ctl("corpus", "drop", "piped")
+        return report["chunk_count"], report["token_count"]
+
+    def test_stdin_is_a_file_called_dash(self):
+        lines = ("--jsonl", "--cut", "document")
+        self.assertEqual(self.loaded_from_stdin(*lines, input="[1,2,3]\n[4,5]\n"), (2, 5))
+        self.assertEqual(self.loaded_from_stdin("--text", input="a text"), (1, 6))
+        # Somebody has read the first line.
+        path = self.folder / "read.jsonl"
+        path.write_text("[9]\n[1,2,3]\n[4]\n")
+        with open(path, "rb") as file:
+            os.lseek(file.fileno(), 4, os.SEEK_SET)
+            self.assertEqual(self.loaded_from_stdin(*lines, stdin=file), (2, 4))
+        ours, theirs = socket.socketpair()
+        with theirs:
+            with ours:
+                ours.sendall(b"[1,2]\n")
+            self.assertEqual(self.loaded_from_stdin(*lines, stdin=theirs), (1, 2))
         for arguments, why in (([], "say --jsonl or --text"), (["-", "--jsonl"], "read once"),
-                               (["--jsonl"], "/dev/stdin:1: ")):
-            done = load("not json\n", *arguments)
+                               (["--jsonl"], "stdin:1: ")):
+            done = self.load_stdin(*arguments, input="not json\n")
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(why, done.stderr)
 

@@ -28,7 +28,6 @@
 namespace ckv::ctl {
 namespace {
 
-constexpr std::string_view kStdin = "-", kStdinPath = "/dev/stdin";
 constexpr uint32_t kPrefillChunkTokens = 1024;
 // Rows come as long as their files are; one chunk would be one holder's.
 constexpr uint32_t kRowChunkTokens = 2048;
@@ -145,7 +144,7 @@ absl::Status CheckRowOptions(const NpyOptions& npy, InputKind kind) {
 
 // A pipe is read once, from its beginning to its end. Rows are mapped, and read chunk by chunk.
 absl::Status CheckStdin(const LoadOptions& options, InputKind kind) {
-  const auto count = std::count(options.files.begin(), options.files.end(), kStdin);
+  const auto count = std::count(options.files.begin(), options.files.end(), kStdinPath);
   if (count > 1) return absl::InvalidArgumentError("-: stdin can be read once");
   if (count == 0 || kind == InputKind::kText || kind == InputKind::kTokens) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -171,12 +170,11 @@ absl::Status CheckOptions(const LoadOptions& options, InputKind kind) {
 absl::StatusOr<std::unique_ptr<ChunkSource>> Prefill(const Ctl& ctl, const LoadOptions& options,
                                                      InputKind kind) {
   CKV_ASSIGN_OR_RETURN(std::shared_ptr<const Engine> engine, ReferenceEngine::Create({}));
-  std::vector<std::string> files = options.files;
-  std::replace(files.begin(), files.end(), std::string(kStdin), std::string(kStdinPath));
-  CKV_ASSIGN_OR_RETURN(TokenDocuments documents,
-                       kind == InputKind::kText
-                           ? ReadTexts(files, options.max_tokens)
-                           : ReadTokenLines(files, engine->vocabulary(), options.max_tokens));
+  CKV_ASSIGN_OR_RETURN(
+      TokenDocuments documents,
+      kind == InputKind::kText
+          ? ReadTexts(options.files, options.max_tokens)
+          : ReadTokenLines(options.files, engine->vocabulary(), options.max_tokens));
   CutOptions cut = options.cut;
   if (cut.policy == CutPolicy::kFixed && cut.chunk_tokens == 0) {
     cut.chunk_tokens = kPrefillChunkTokens;

@@ -1,9 +1,12 @@
 #include "client/ctl/corpus/token_lines.h"
 
-#include <sys/stat.h>
+#include <fcntl.h>
+#include <unistd.h>
 
-#include <algorithm>
-#include <fstream>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
@@ -15,33 +18,72 @@ namespace {
 
 constexpr int kLineDepthMax = 8;  // depth of what an exporter writes beside token_ids
 
-absl::StatusOr<std::ifstream> OpenText(const std::string& path) {
-  struct stat about;
-  if (stat(path.c_str(), &about) != 0) {
-    return absl::NotFoundError(absl::StrFormat("%s: no such file", path));
+constexpr size_t kReadBytes = 64 << 10;  // a pipe holds as much
+
+std::string NameOf(const std::string& path) { return path == kStdinPath ? "stdin" : path; }
+
+// The bytes of a file from its beginning, or of stdin from where it stands, to the end.
+class TextFile {
+ public:
+  //   NotFound            no such file.
+  //   InvalidArgument     it cannot be opened.
+  static absl::StatusOr<TextFile> Open(const std::string& path) {
+    // Its number, since its name opens another: from the beginning, or not at all (a socket).
+    if (path == kStdinPath) return TextFile(STDIN_FILENO);
+    TextFile file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (file.fd_ >= 0) return file;
+    if (errno == ENOENT) return absl::NotFoundError(absl::StrFormat("%s: no such file", path));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: cannot be read as a file: %s", path, std::strerror(errno)));
   }
-  std::ifstream in(path, std::ios::binary);
-  if (S_ISDIR(about.st_mode) || !in) {
-    return absl::InvalidArgumentError(absl::StrFormat("%s: cannot be read as a file", path));
+  TextFile(TextFile&& other) noexcept
+      : fd_(std::exchange(other.fd_, -1)), bytes_(std::move(other.bytes_)) {}
+  ~TextFile() {
+    if (fd_ > STDIN_FILENO) close(fd_);
   }
-  return in;
-}
+
+  // Bytes that are not taken yet, at least one but at the end.
+  //   InvalidArgument     they cannot be read: a folder, a terminal that hung up, a broken disk.
+  absl::StatusOr<std::string_view> Peek() {
+    if (taken_ < size_) return std::string_view(bytes_).substr(taken_, size_ - taken_);
+    ssize_t got = -1;
+    do {
+      got = read(fd_, bytes_.data(), bytes_.size());
+    } while (got < 0 && errno == EINTR);
+    if (got < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("cannot be read as a file: %s", std::strerror(errno)));
+    }
+    taken_ = 0;
+    size_ = static_cast<size_t>(got);
+    return std::string_view(bytes_).substr(0, size_);
+  }
+  void Take(size_t count) { taken_ += count; }
+
+ private:
+  explicit TextFile(int fd) : fd_(fd), bytes_(kReadBytes, '\0') {}
+
+  int fd_;
+  std::string bytes_;
+  size_t taken_ = 0, size_ = 0;  // bytes that were taken, and bytes that were read
+};
 
 // Reads up to the next newline; false at the end of the file.
-absl::StatusOr<bool> ReadLine(std::ifstream& in, std::string& line) {
-  using Traits = std::ifstream::traits_type;
+absl::StatusOr<bool> ReadLine(TextFile& in, std::string& line) {
   line.clear();
-  std::streambuf& buffer = *in.rdbuf();
-  int c = buffer.sbumpc();
-  if (c == Traits::eof()) return false;
-  for (; c != Traits::eof() && c != '\n'; c = buffer.sbumpc()) {
-    if (line.size() == kTokenLineBytesMax) {
+  for (bool begun = false;; begun = true) {
+    CKV_ASSIGN_OR_RETURN(const std::string_view bytes, in.Peek());
+    if (bytes.empty()) return begun;
+    const size_t end = bytes.find('\n');
+    const std::string_view part = bytes.substr(0, end);
+    if (line.size() + part.size() > kTokenLineBytesMax) {
       return absl::InvalidArgumentError(
           absl::StrFormat("a line of more than %d bytes", kTokenLineBytesMax));
     }
-    line.push_back(static_cast<char>(c));
+    line.append(part);
+    in.Take(part.size() + (end == std::string_view::npos ? 0 : 1));
+    if (end != std::string_view::npos) return true;
   }
-  return true;
 }
 
 // Appends the ids of one line, but no more than `room`.
@@ -78,7 +120,7 @@ uint64_t LimitOf(uint32_t token_count_max) {
 absl::Status CheckCount(const std::string& path, const std::vector<int32_t>& tokens) {
   if (tokens.size() <= kRowFileTokenCountMax) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat(
-      "%s: more than %d tokens\n  --max-tokens takes fewer", path, kRowFileTokenCountMax));
+      "%s: more than %d tokens\n  --max-tokens takes fewer", NameOf(path), kRowFileTokenCountMax));
 }
 
 }  // namespace
@@ -96,9 +138,9 @@ absl::StatusOr<TokenDocuments> ReadTokenLines(const std::vector<std::string>& pa
   const uint64_t limit = LimitOf(token_count_max);
   std::string line;
   for (const std::string& path : paths) {
-    CKV_ASSIGN_OR_RETURN(std::ifstream in, OpenText(path));
+    CKV_ASSIGN_OR_RETURN(TextFile in, TextFile::Open(path));
     for (uint64_t number = 1; result.tokens.size() < limit; ++number) {
-      const std::string origin = absl::StrFormat("%s:%d", path, number);
+      const std::string origin = absl::StrFormat("%s:%d", NameOf(path), number);
       const absl::StatusOr<bool> more = ReadLine(in, line);
       if (!more.ok()) return Annotate(more.status(), origin);
       if (!*more) break;
@@ -110,7 +152,7 @@ absl::StatusOr<TokenDocuments> ReadTokenLines(const std::vector<std::string>& pa
     CKV_RETURN_IF_ERROR(CheckCount(path, result.tokens));
   }
   if (result.tokens.empty()) {
-    return absl::InvalidArgumentError(absl::StrFormat("%s: empty", paths.front()));
+    return absl::InvalidArgumentError(absl::StrFormat("%s: empty", NameOf(paths.front())));
   }
   return result;
 }
@@ -124,7 +166,7 @@ absl::StatusOr<TokenDocuments> ReadTexts(const std::vector<std::string>& paths,
     CKV_ASSIGN_OR_RETURN(
         const std::vector<int32_t> tokens,
         ReadTextTokens(path, token_count_max == 0 ? 0 : static_cast<uint32_t>(left)));
-    result.documents.push_back({static_cast<uint32_t>(result.tokens.size()), path});
+    result.documents.push_back({static_cast<uint32_t>(result.tokens.size()), NameOf(path)});
     result.tokens.insert(result.tokens.end(), tokens.begin(), tokens.end());
     CKV_RETURN_IF_ERROR(CheckCount(path, result.tokens));
   }
@@ -133,14 +175,18 @@ absl::StatusOr<TokenDocuments> ReadTexts(const std::vector<std::string>& paths,
 
 absl::StatusOr<std::vector<int32_t>> ReadTextTokens(const std::string& path,
                                                     uint32_t token_count_max) {
-  CKV_ASSIGN_OR_RETURN(std::ifstream in, OpenText(path));
+  CKV_ASSIGN_OR_RETURN(TextFile in, TextFile::Open(path));
   const uint64_t limit = LimitOf(token_count_max);
   std::vector<int32_t> tokens;
-  for (int c = in.get(); c != std::ifstream::traits_type::eof() && tokens.size() < limit;
-       c = in.get()) {
-    tokens.push_back(c);
+  while (tokens.size() < limit) {
+    const absl::StatusOr<std::string_view> bytes = in.Peek();
+    if (!bytes.ok()) return Annotate(bytes.status(), NameOf(path));
+    if (bytes->empty()) break;
+    const std::string_view part = bytes->substr(0, limit - tokens.size());
+    for (const char c : part) tokens.push_back(static_cast<unsigned char>(c));
+    in.Take(part.size());
   }
-  if (tokens.empty()) return absl::InvalidArgumentError(absl::StrFormat("%s: empty", path));
+  if (tokens.empty()) return absl::InvalidArgumentError(absl::StrFormat("%s: empty", NameOf(path)));
   CKV_RETURN_IF_ERROR(CheckCount(path, tokens));
   return tokens;
 }

@@ -1,15 +1,19 @@
-// Documents as token ids: the lines of JSONL files, or the bytes of texts.
+// Documents as token ids: the lines of JSONL files, or the bytes of texts. A file whose path is
+// kStdinPath is stdin, from where it stands; errors and origins call it "stdin".
 
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 
 namespace ckv::ctl {
+
+inline constexpr std::string_view kStdinPath = "-";
 
 // A line is read into memory whole: 64 MiB are 8 million ids of seven digits.
 inline constexpr size_t kTokenLineBytesMax = size_t{64} << 20;
@@ -32,20 +36,20 @@ struct TokenDocuments {
 // below `vocabulary`.
 //   NotFound            no such file.
 //   InvalidArgument     the message begins with file:line. The line is neither, has no token or an
-//                       id that is none, or has more than kTokenLineBytesMax bytes. Or there are
-//                       too many tokens.
+//                       id that is none, has more than kTokenLineBytesMax bytes, or cannot be read.
+//                       Or there are too many tokens.
 absl::StatusOr<TokenDocuments> ReadTokenLines(const std::vector<std::string>& paths,
                                               uint32_t vocabulary, uint32_t token_count_max);
 
 // The files, one document each, a token a byte; `token_count_max` as above.
 //   NotFound            no such file.
-//   InvalidArgument     one is empty, or a folder.
+//   InvalidArgument     one is empty, or cannot be read to its end.
 absl::StatusOr<TokenDocuments> ReadTexts(const std::vector<std::string>& paths,
                                          uint32_t token_count_max);
 
 // The bytes of a file as tokens, at most `token_count_max` of them (0: all).
 //   NotFound            no such file.
-//   InvalidArgument     it is empty, or a folder, or has more than 2^30 bytes.
+//   InvalidArgument     it is empty, cannot be read to its end, or has more than 2^30 bytes.
 absl::StatusOr<std::vector<int32_t>> ReadTextTokens(const std::string& path,
                                                     uint32_t token_count_max);
 

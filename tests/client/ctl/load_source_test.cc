@@ -145,60 +145,6 @@ TEST(RowFiles, StandaloneTakesAFileAChunkFromPositionZero) {
               AllOf(HasSubstr("each chunk once"), HasSubstr(path_a)));
 }
 
-TEST(TokenLines, TakesArraysAndObjects) {
-  const std::string path = WriteTestFile(
-      "docs.jsonl", "[1, 2, 3]\n{\"text\": {\"a\": [1]}, \"token_ids\": [4]}\r\n[5,6]");
-  auto documents = ReadTokenLines({path}, 256, 0);
-  ASSERT_TRUE(documents.ok()) << documents.status();
-  EXPECT_THAT(documents->tokens, ElementsAre(1, 2, 3, 4, 5, 6));
-  ASSERT_EQ(documents->documents.size(), 3u);
-  EXPECT_THAT(documents->of(1), ElementsAre(4));
-  EXPECT_EQ(documents->documents[2].origin, path + ":3");
-  documents = ReadTokenLines({path, path}, 256, 8);
-  ASSERT_TRUE(documents.ok());
-  EXPECT_THAT(documents->tokens, ElementsAre(1, 2, 3, 4, 5, 6, 1, 2));
-  EXPECT_EQ(documents->documents[3].origin, path + ":1");
-}
-
-TEST(TokenLines, ABadLineIsNamed) {
-  for (const auto& [line, error] : std::vector<std::pair<std::string, std::string>>{
-           {"", "not JSON"},
-           {"[1, 2", "not JSON"},
-           {"[]", "without a token"},
-           {"7", "must be an array"},
-           {"{\"ids\": [1]}", "no token_ids"},
-           {"{\"token_ids\": 1}", "must be an array"},
-           {"{\"token_ids\": [1], \"token_ids\": [2]}", "twice"},
-           {"[1, 256]", "token_ids[1] must be a whole number from 0 to 255"},
-           {"[-1]", "token_ids[0]"},
-           {"[1.5]", "token_ids[0]"},
-           {"[\"1\"]", "token_ids[0]"},
-           {"[18446744073709551616]", "token_ids[0]"},
-           {"[[1]]", "token_ids[0]"},
-           {std::string(40, '['), "nested"}}) {
-    const std::string path = WriteTestFile("bad.jsonl", "[1]\n" + line + "\n[2]\n");
-    const absl::Status status = ReadTokenLines({path}, 256, 0).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << line;
-    EXPECT_THAT(Message(status), AllOf(HasSubstr(path + ":2: "), HasSubstr(error)));
-  }
-  EXPECT_FALSE(ReadTokenLines({WriteTestFile("none.jsonl", "")}, 256, 0).ok());
-  EXPECT_EQ(ReadTokenLines({TempPath("absent")}, 256, 0).status().code(),
-            absl::StatusCode::kNotFound);
-}
-
-TEST(TokenLines, ATextIsATokenAByte) {
-  const std::string path = WriteTestFile("text", "0123456789\xff");
-  EXPECT_EQ(ReadTextTokens(path, 0)->size(), 11u);
-  EXPECT_EQ(ReadTextTokens(path, 0)->back(), 255);
-  EXPECT_EQ(ReadTextTokens(TempPath("absent"), 0).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_FALSE(ReadTextTokens(testing::TempDir(), 0).ok());
-  EXPECT_FALSE(ReadTextTokens(WriteTestFile("empty", ""), 0).ok());
-  const auto texts = ReadTexts({path, path}, 13);
-  ASSERT_TRUE(texts.ok());
-  EXPECT_EQ(texts->documents.size(), 2u);
-  EXPECT_EQ(texts->of(1).size(), 2u);
-}
-
 TokenDocuments Documents(const std::vector<std::vector<int32_t>>& documents) {
   TokenDocuments result;
   for (const std::vector<int32_t>& tokens : documents) {
