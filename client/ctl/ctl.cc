@@ -126,7 +126,7 @@ bool AsksForJson(const std::vector<std::string>& arguments) {
 void TellError(const Ctl& ctl, absl::StatusCode code, const std::string& message, int exit_code) {
   const std::string name = absl::StatusCodeToString(code);
   if (ctl.format != OutputFormat::kJson) {
-    *ctl.err << absl::StrFormat("ckvctl: %s (%s)\n", message, name);
+    *ctl.err << absl::StrFormat("ckvctl: %s (%s)\n", PrintableLines(message), name);
     return;
   }
   std::vector<std::string> lines = absl::StrSplit(message, '\n', absl::SkipWhitespace());

@@ -33,10 +33,11 @@ struct Ctl {
   // Set by the command line: the one command to run.
   std::function<absl::Status()> run;
 
+  // Control characters of texts become '?': there are names and reasons in them that a peer sent.
   void Print(const std::string& text, const Json& json) const {
-    *out << (format == OutputFormat::kJson ? RenderJson(json) : text);
+    *out << (format == OutputFormat::kJson ? RenderJson(json) : PrintableLines(text));
   }
-  void Note(const std::string& text) const { *err << text << "\n"; }
+  void Note(const std::string& text) const { *err << PrintableLines(text) << "\n"; }
   std::unique_ptr<Progress> StartProgress(std::string label, std::string unit, uint64_t total,
                                           bool quadratic = false) const {
     return std::make_unique<Progress>(clock, err, err_terminal_fd, std::move(label),

@@ -77,8 +77,22 @@ std::string RenderFields(const std::vector<std::pair<std::string, std::string>>&
 std::string Printable(std::string_view text) {
   std::string out(text);
   absl::StrReplaceAll({{"\n  ", "; "}}, &out);
-  for (char& c : out) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  out = PrintableLines(out);
+  std::replace(out.begin(), out.end(), '\n', '?');
+  return out;
+}
+
+std::string PrintableLines(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
+    // U+0080 to U+009F are control characters, too: U+009B begins a sequence as ESC [ does.
+    const bool upper = byte == 0xc2 && next >= 0x80 && next < 0xa0;
+    const bool lower = (byte < 0x20 && byte != '\n') || byte == 0x7f;
+    out += upper || lower ? '?' : text[i];
+    if (upper) ++i;
   }
   return out;
 }

@@ -51,6 +51,8 @@ std::string RenderFields(const std::vector<std::pair<std::string, std::string>>&
 // The text in one line, an error's hint after a semicolon, and with control characters as '?':
 // nothing a peer sends moves the terminal's cursor.
 std::string Printable(std::string_view text);
+// The same for a text of several lines, which stay.
+std::string PrintableLines(std::string_view text);
 
 std::string FormatCount(uint64_t count, std::string_view noun);  // "1 chunk", "2 chunks"
 std::string FormatBytes(uint64_t bytes);                         // "0 B", "1.5 KiB", "63.7 MiB"

@@ -37,14 +37,6 @@ void AppendWrapped(std::string& out, std::string_view text, size_t column) {
   out += "\n";
 }
 
-// Keeps the ends of lines, which a remedy of several commands has.
-std::string PrintableLines(std::string_view text) {
-  std::vector<std::string> lines;
-  for (const auto& line : absl::StrSplit(absl::string_view(text.data(), text.size()), '\n'))
-    lines.push_back(Printable({line.data(), line.size()}));
-  return absl::StrJoin(lines, "\n");
-}
-
 std::array<size_t, 4> CountsOf(const std::vector<Part>& parts) {
   std::array<size_t, 4> counts = {};
   for (const Part& part : parts) {
@@ -98,6 +90,7 @@ std::string PartText(const Part& part) {
     AppendWrapped(text, (skipped ? "skipped: " : "") + Printable(check.finding), column);
     if (check.remedy.empty()) continue;
     text += std::string(column, ' ') + "-> ";
+    // A remedy may be several commands, a line each.
     AppendWrapped(text, PrintableLines(check.remedy), column + 3);
   }
   return text;

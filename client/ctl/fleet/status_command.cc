@@ -102,7 +102,7 @@ std::string MixedText(const std::vector<MemberReport>& members) {
   std::vector<std::string> counts;
   for (const auto& [target, count] : targets)
     counts.push_back(absl::StrFormat("%s (%s)", target, FormatCount(count, "holder")));
-  const std::string common = BestCommonTarget(members);
+  const std::string common = Printable(BestCommonTarget(members));
   return absl::StrFormat(
       "mixed kernel targets: %s. Answers have equal bits within one target only: calls of f32\n"
       "partials keep to one where replicas allow it, and say in their report if they could not.\n"
@@ -212,8 +212,7 @@ std::string DecisionsText(const v1::DescribeReply& d) {
   if (d.near().decisions().empty()) return "";
   Table table({{"DECIDED"}, {"BECAUSE"}, {"TIMES", true}});
   for (const v1::DescribeReply::Near::Decisions& decisions : d.near().decisions()) {
-    table.AddRow({Printable(decisions.primitive()), Printable(decisions.reason()),
-                  std::to_string(decisions.count())});
+    table.AddRow({decisions.primitive(), decisions.reason(), std::to_string(decisions.count())});
   }
   return table.Render();
 }

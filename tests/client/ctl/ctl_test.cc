@@ -111,6 +111,22 @@ TEST(Printable, OneLineThatMovesNoCursor) {
   EXPECT_EQ(Printable("no holder\n  ckvctl status shows who is"),
             "no holder; ckvctl status shows who is");
   EXPECT_EQ(Printable("a\nb\x1b[2J\x7f"), "a?b?[2J?");
+  // U+009B is ESC [ in one, and U+00E9 a letter.
+  EXPECT_EQ(Printable("a\xc2\x9b"
+                      "2J\xc3\xa9\xc2"),
+            "a?2J\xc3\xa9\xc2");
+}
+
+// Many texts have names and reasons that a peer sent.
+TEST(Printing, MovesNoCursor) {
+  std::ostringstream out, err;
+  Ctl ctl;
+  ctl.out = &out;
+  ctl.err = &err;
+  ctl.Print("a\x1b[2J\n  b\r\n", {});
+  EXPECT_EQ(out.str(), "a?[2J\n  b?\n");
+  ctl.Note("warning: \x1b[2J\n  hint");
+  EXPECT_EQ(err.str(), "warning: ?[2J\n  hint\n");
 }
 
 TEST(ProgressBar, ShowsAmountRateAndRest) {
