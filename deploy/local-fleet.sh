@@ -3,8 +3,8 @@
 # ckvd of its own in the background. Builds if needed. The directory keeps its corpora in
 # DIR/directory until the next "up".
 #   deploy/local-fleet.sh up --holders N --state DIR [--fabrics shm,tcp] [--capacity 1GiB]
-#       prints CKV_REQUESTER=host:port and CKV_DIRECTORY=host:port on stdout; prints "false" there
-#       if it fails, so that eval fails, too
+#       prints CKV_REQUESTER=host:port and CKV_DIRECTORY=host:port on stdout. If it fails, it
+#       prints there what unsets both and makes eval fail
 #   deploy/local-fleet.sh down --state DIR
 #       ends the processes by pid and waits for them. If one was dead already or does not end in
 #       time, shows its last log line and exits 1
@@ -22,6 +22,23 @@ down_timeout_s=15   # the daemons' own drain takes at most 10
 
 usage() {
   sed -n '2,15p' "$0" | sed 's/^# \{0,1\}//'
+}
+
+# wrong WHAT: usage goes to stderr, for a shell may eval what is on stdout.
+wrong() {
+  echo "local-fleet: $*" >&2
+  usage >&2
+  exit 2
+}
+
+help() {
+  if [ "$command" = up ]; then
+    usage >&2
+    echo false
+  else
+    usage
+  fi
+  exit 0
 }
 
 die() {
@@ -136,31 +153,33 @@ status() {
   return $code
 }
 
-[ $# -ge 1 ] || { usage >&2; exit 2; }
+[ $# -ge 1 ] || wrong "no command"
 command=$1
 shift
 if [ "$command" = up ]; then
-  trap '[ $? -eq 0 ] || echo false' EXIT
+  # What an earlier fleet exported must not reach it, or a fleet that took its ports.
+  trap '[ $? -eq 0 ] || echo "unset CKV_REQUESTER CKV_DIRECTORY; false"' EXIT
 fi
 holders=3 state='' fabrics=shm,tcp capacity=1GiB
 while [ $# -gt 0 ]; do
   case $1 in
     --holders | --state | --fabrics | --capacity)
-      [ $# -ge 2 ] || { usage >&2; exit 2; }
+      [ $# -ge 2 ] || wrong "$1 needs a value"
       printf -v "${1#--}" '%s' "$2"
       shift 2
       ;;
-    -h | --help) usage; exit 0 ;;
-    *) usage >&2; exit 2 ;;
+    -h | --help) help ;;
+    *) wrong "no such option: $1" ;;
   esac
 done
 case $command in
-  -h | --help) usage; exit 0 ;;
+  up | down | status) ;;
+  -h | --help) help ;;
+  *) wrong "no such command: $command" ;;
 esac
-[ -n "$state" ] || { usage >&2; exit 2; }
+[ -n "$state" ] || wrong "--state DIR is missing"
 case $command in
   up) up ;;
   down) down ;;
   status) status ;;
-  *) usage >&2; exit 2 ;;
 esac

@@ -150,7 +150,10 @@ CostBreakdown FetchCost(const DecisionInput& input, const Workload& work) {
 CostBreakdown LocalCost(const DecisionInput& input, const Workload& work) {
   CostBreakdown cost;
   if (!input.here.prefill_per_token_layer_us) {
-    cost.why_not = "the cost of prefill is not known (ckvctl calibrate measures it)";
+    cost.why_not =
+        "the cost of prefill is not known. To measure it, run ckvctl calibrate --profile FILE, "
+        "name "
+        "the file as requester.profile, and restart the requester";
   } else if (work.selected) {
     cost.why_not = "a selection is not recomputed";
   } else if (const char* why = MakeRoom(input, work, cost)) {

@@ -636,6 +636,19 @@ class LocalFleetTest(unittest.TestCase):
             self.assertEqual((result.returncode, result.stderr), (0, ""), name)
             self.assertIn(f"deploy/{name}.sh", result.stdout)
 
+    def test_what_a_shell_evals_is_never_the_usage(self):
+        """A failed "up" leaves no addresses of an earlier fleet, and a wrong flag is named."""
+        failed = "unset CKV_REQUESTER CKV_DIRECTORY; false\n"
+        for words, stdout, said in ((["up", "--help"], "false\n", "Starts a whole fleet"),
+                                    (["up", "--bogus"], failed, "no such option: --bogus"),
+                                    (["up", "--holders"], failed, "--holders needs a value"),
+                                    (["up"], failed, "--state DIR is missing"),
+                                    (["start"], "", "no such command: start")):
+            result = subprocess.run([DEPLOY / "local-fleet.sh", *words], capture_output=True,
+                                    text=True, check=False, timeout=60)
+            self.assertEqual(result.stdout, stdout, words)
+            self.assertIn(said, result.stderr, words)
+
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])

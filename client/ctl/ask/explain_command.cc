@@ -49,7 +49,7 @@ std::string CostText(const v1::ExplainReply& reply) {
                FormatMicroseconds(term.microseconds());
     }
     table.AddRow({cost.primitive(), cost.offered() ? FormatMicroseconds(cost.total_us()) : "-",
-                  cost.offered() ? terms : "not offered: " + cost.reason()});
+                  cost.offered() ? terms : "not offered"});
   }
   return table.Render();
 }
@@ -132,8 +132,11 @@ std::vector<std::string> Warnings(const v1::ExplainReply& reply) {
   std::vector<std::string> lines;
   for (const v1::ExplainHolder& holder : reply.holders()) {
     if (!holder.has_model_error() || !(holder.model_error() > kModelErrorMax)) continue;
-    lines.push_back(absl::StrFormat("%s: the model is off by %.0f %% lately: run ckvctl calibrate",
-                                    holder.name(), 100 * holder.model_error()));
+    lines.push_back(
+        absl::StrFormat("%s: the model is off by %.0f %% lately: run ckvctl calibrate "
+                        "--profile FILE, name the file as requester.profile, and "
+                        "restart the requester",
+                        holder.name(), 100 * holder.model_error()));
   }
   return lines;
 }
@@ -194,9 +197,9 @@ void Print(const Ctl& ctl, const ExplainOptions& options, const v1::ExplainReply
        {"near already", absl::StrFormat("%d of %d tokens", reply.near_tokens(), reply.tokens())}});
   if (!options.profile.empty()) text += kProfileNote;
   text += "\n" + CostText(reply);
-  if (offered) {  // else the table says why not, and no input of another value helps
-    text += "\n";
-    for (const std::string& sentence : alternatives) text += Printable(sentence) + "\n";
+  text += "\n";
+  for (const std::string& sentence : alternatives) text += Printable(sentence) + "\n";
+  if (offered) {  // else no input of another value helps
     for (const std::string& line : Warnings(reply)) text += Printable(line) + "\n";
     for (const std::string& table : {HolderText(reply), InputText(reply)})
       if (!table.empty()) text += "\n" + table;

@@ -121,9 +121,10 @@ Checks JudgeDurable(const FleetFacts& facts) {
 
 Checks JudgeService(const FleetFacts& facts) {
   if (!facts.directory.status.ok()) {
-    return {Fail("directory", FirstLine(facts.directory.status),
-                 "start it: ckvd --role=directory\nor name another with --directory or "
-                 "CKV_DIRECTORY")};
+    return {
+        Fail("directory", FirstLine(facts.directory.status),
+             "start it again with its own configuration: its --listen and directory.path\nor name "
+             "another with --directory or CKV_DIRECTORY")};
   }
   Checks checks = {Ok("directory", facts.directory.address + " answers")};
   for (const auto judge : {&JudgeMembers, &JudgeChunks, &JudgeDurable}) {
