@@ -18,17 +18,19 @@ constexpr Duration kCallMargin = std::chrono::seconds(2);
 // For a requester to say that it is there, after a call failed.
 constexpr Duration kAnswerTimeout = std::chrono::seconds(2);
 
+constexpr char kShowsMembers[] = "ckvctl status shows the members with their roles and addresses";
+
+// Lines after the first are hints, one a line. `advice` is that of Unavailable; if empty, none.
 absl::Status WithAdvice(const grpc::Status& status, const std::string& context,
-                        std::string_view advice) {
+                        std::string_view advice, std::string_view if_not_served = kShowsMembers) {
   absl::Status plain = FromGrpc(status, context);
   // gRPC leaves the text empty where no service of that name is served.
   if (plain.code() == absl::StatusCode::kUnimplemented) {
     return absl::UnimplementedError(
-        absl::StrFormat("%s: not served there: a ckvd of another role, or of another version\n"
-                        "  ckvctl status shows the members with their roles and addresses",
-                        context));
+        absl::StrFormat("%s: not served there: a ckvd of another role, or of another version\n  %s",
+                        context, if_not_served));
   }
-  if (plain.code() != absl::StatusCode::kUnavailable) return plain;
+  if (plain.code() != absl::StatusCode::kUnavailable || advice.empty()) return plain;
   return absl::UnavailableError(absl::StrFormat("%s\n  %s", std::string(plain.message()), advice));
 }
 
@@ -207,12 +209,15 @@ absl::Status Fleet::RequesterError(const grpc::Status& status, std::string_view 
   const bool drains = status.error_message().find("draining") != std::string::npos;
   const bool ask =
       status.error_code() == grpc::StatusCode::UNAVAILABLE && call != "Describe" && !drains;
+  const std::string_view option = options_.requester_option;
   return WithAdvice(
-      status, absl::StrFormat("requester at %s: %s", requester_address_, call),
+      status,
+      absl::StrFormat("%s %s: %s", option.empty() ? "requester at" : option, requester_address_,
+                      call),
       ask && RequesterAnswers()
-          ? "the requester is there, but not what it needs. ckvctl status shows who is alive, and "
-            "ckvctl corpus show NAME\n  who holds the chunks. If a holder is alive: check its "
-            "data_listen and the firewall between. If it is gone:\n  ckvctl corpus load NAME ... "
+          ? "the requester is there, but not what it needs: ckvctl status shows who is alive, and "
+            "ckvctl corpus show NAME who holds the chunks\n  if a holder is alive: check its "
+            "data_listen and the firewall between\n  if it is gone: ckvctl corpus load NAME ... "
             "--replace places its chunks on those that are alive"
       : options_.requester_option.empty()
           ? "is it running? name another with --requester or CKV_REQUESTER"
@@ -228,8 +233,11 @@ bool Fleet::RequesterAnswers() const {
 }
 
 absl::Status Fleet::DirectoryError(const grpc::Status& status, std::string_view call) const {
-  return WithAdvice(status, absl::StrFormat("directory at %s: %s", directory_address_, call),
-                    "is it running? name another with --directory or CKV_DIRECTORY");
+  return WithAdvice(
+      status, absl::StrFormat("directory at %s: %s", directory_address_, call),
+      IsConnectionError(status) ? "is it running? name another with --directory or CKV_DIRECTORY"
+                                : "",
+      "name the address of a ckvd of --role=directory with --directory or CKV_DIRECTORY");
 }
 
 std::unique_ptr<v1::HolderService::StubInterface> ConnectHolder(const Member& member) {

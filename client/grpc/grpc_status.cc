@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
 #include "proto/base/trace_context.h"
 
@@ -20,7 +21,30 @@ size_t CutLength(std::string_view text) {
   return length;
 }
 
+constexpr char kNoConnection[] = "failed to connect to all addresses";
+
+// "...; last error: UNKNOWN: ipv4:10.0.0.1:7400: Failed to connect to remote host: Connection
+// refused" says why at its end.
+std::string PlainText(const std::string& text) {
+  if (!text.starts_with(kNoConnection)) return text;
+  const size_t colon = text.rfind(": ");
+  if (colon == std::string::npos) return "cannot connect";
+  std::string why = text.substr(colon + 2);
+  if (!why.empty()) why[0] = absl::ascii_tolower(static_cast<unsigned char>(why[0]));
+  return "cannot connect: " + why;
+}
+
 }  // namespace
+
+bool IsConnectionError(const grpc::Status& status) {
+  if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return false;
+  const std::string& text = status.error_message();
+  for (const std::string_view words : {kNoConnection, "DNS resolution failed", "Socket closed",
+                                       "Connection reset", "Broken pipe", "keepalive watchdog"}) {
+    if (text.find(words) != std::string::npos) return true;
+  }
+  return false;
+}
 
 grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
@@ -31,7 +55,7 @@ grpc::Status ToGrpc(const absl::Status& status) {
 
 absl::Status FromGrpc(const grpc::Status& status, std::string_view context) {
   if (status.ok()) return absl::OkStatus();
-  const std::string text = absl::StrFormat("%s: %s", context, status.error_message());
+  const std::string text = absl::StrFormat("%s: %s", context, PlainText(status.error_message()));
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), text);
 }
 

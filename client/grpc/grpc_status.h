@@ -27,8 +27,12 @@ inline constexpr char kLeaseEndKey[] = "lease-ends-ms";
 inline constexpr char kDirectoryLifeKey[] = "ckv-directory-life";
 
 grpc::Status ToGrpc(const absl::Status& status);
-// Puts "context: " before the message; OK stays OK.
+// Puts "context: " before the message; OK stays OK. If there is no connection, the message says
+// "cannot connect: connection refused", without gRPC's own words.
 absl::Status FromGrpc(const grpc::Status& status, std::string_view context);
+
+// Whether the call never reached a server, or its connection broke: nobody answered it.
+bool IsConnectionError(const grpc::Status& status);
 
 // Returns a function that ends the call from outside its handler. The peer sees the status that the
 // function is called with, and a Read or Write in progress returns false. (ServerContext::TryCancel

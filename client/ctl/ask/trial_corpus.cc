@@ -82,8 +82,13 @@ absl::StatusOr<std::unique_ptr<TrialCorpus>> TrialCorpus::Put(const Ctl& ctl, Fl
   const auto put = PutChunks(source, placement, trial->holders_, fleet.options().tenant, *ctl.clock,
                              {[&](uint64_t bytes) { progress->Advance(bytes); }, nullptr});
   if (!put.ok()) {
-    return Annotate(put.status(), absl::StrFormat("a trial corpus of %s could not be put",
-                                                  FormatBytes(source.row_bytes())));
+    // Its hint, to run the same command again, does not hold: what was put is dropped, and the next
+    // run puts other chunks.
+    const std::string text(put.status().message());
+    return absl::Status(
+        put.status().code(),
+        absl::StrFormat("a trial corpus of %s could not be put: %s",
+                        FormatBytes(source.row_bytes()), text.substr(0, text.find('\n'))));
   }
   CKV_RETURN_IF_ERROR(PublishCorpus(fleet, corpus, /*replace=*/false).status());
   return trial;

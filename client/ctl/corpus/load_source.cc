@@ -170,8 +170,8 @@ absl::StatusOr<RowFile> OpenRowFile(const std::string& path) {
       std::string(named.message()),
       message.find("'token_ids': is missing") == std::string::npos
           ? ""
-          : "; one that ckvctl fetch wrote lacks\n  token_ids, since a requester does not "
-            "give token ids: ckvctl corpus export writes them"));
+          : "\n  one that ckvctl fetch wrote lacks token_ids, since a requester does not give "
+            "token ids: ckvctl corpus export writes them"));
 }
 
 class RowFileSource final : public ChunkSource {

@@ -79,6 +79,25 @@ void AddOr(Checks& checks, Checks found, Check ok) {
   for (Check& check : found) checks.push_back(std::move(check));
 }
 
+std::string JoinWho(const std::vector<std::string>& names) {
+  const auto role_of = [&](size_t i) {
+    return i < names.size() ? names[i].substr(0, names[i].find(' ')) : "";
+  };
+  std::string text, told;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::string role = role_of(i);
+    text += i == 0 ? "" : ", ";
+    if (role == told) {
+      text += names[i].substr(std::min(names[i].size(), role.size() + 1));
+      continue;
+    }
+    const bool several = role.size() < names[i].size() && role == role_of(i + 1);
+    text += several ? role + "s" + names[i].substr(role.size()) : names[i];
+    told = several ? role : "";
+  }
+  return text;
+}
+
 std::string PartText(const Part& part) {
   std::string text = Printable(part.title) + "\n";
   for (const Check& check : part.checks) {

@@ -31,6 +31,9 @@ Check Fail(std::string name, std::string finding, std::string remedy);
 // Adds `found` to `checks`, or `ok` if there is none.
 void AddOr(Checks& checks, Checks found, Check ok);
 
+// Joins names of one role each, like "holder h1": "holders h1, h2, requester r1".
+std::string JoinWho(const std::vector<std::string>& names);
+
 // The checks of one part, each with its finding and remedy in lines of at most kTerminalColumns.
 struct Part {
   std::string name;   // "host", "fleet"

@@ -14,11 +14,11 @@ std::string BuildOf(const std::string& version, const std::string& commit) {
   return commit.empty() ? version : absl::StrFormat("%s (%s)", version, commit);
 }
 
-// Who has each value: "0.1.0 (3bb4fde): holder h1, holder h2; 0.2.0 (...): requester r1".
+// Who has each value: "0.1.0 (3bb4fde): holders h1, h2; 0.2.0 (...): requester r1".
 std::string GroupsText(const std::map<std::string, std::vector<std::string>>& groups) {
   std::vector<std::string> parts;
   for (const auto& [value, names] : groups)
-    parts.push_back(absl::StrFormat("%s: %s", value, absl::StrJoin(names, ", ")));
+    parts.push_back(absl::StrFormat("%s: %s", value, JoinWho(names)));
   return absl::StrJoin(parts, "; ");
 }
 
@@ -126,12 +126,12 @@ Checks JudgeLeases(const FleetFacts& facts) {
   for (const auto& [ms, names] : spans) {
     const Duration ttl = std::chrono::milliseconds(ms);
     if (ttl >= kLeaseTtlMin && ttl <= kLeaseTtlMax) continue;
-    found.push_back(Warn(
-        "lease",
-        absl::StrFormat("leases of %s last %s: %s", absl::StrJoin(names, ", "), FormatDuration(ttl),
-                        ttl < kLeaseTtlMin ? "a pause of the host ends them, and calls fail"
-                                           : "as long as that a dead member counts as alive"),
-        "lease_ttl: 3s"));
+    found.push_back(
+        Warn("lease",
+             absl::StrFormat("leases of %s last %s: %s", JoinWho(names), FormatDuration(ttl),
+                             ttl < kLeaseTtlMin ? "a pause of the host ends them, and calls fail"
+                                                : "as long as that a dead member counts as alive"),
+             "lease_ttl: 3s"));
   }
   Checks checks;
   AddOr(checks, std::move(found),

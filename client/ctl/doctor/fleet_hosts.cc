@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "client/ctl/doctor/fleet_checks.h"
 #include "transport/verbs/verbs_fabric.h"
 
@@ -69,7 +68,7 @@ Checks JudgePolling(const FleetFacts& facts) {
         Warn("spin",
              absl::StrFormat("%d threads of %s poll on the %s of their host: they yield "
                              "to each other, and calls wait for wake-ups",
-                             load.threads, absl::StrJoin(load.names, ", "),
+                             load.threads, JoinWho(load.names),
                              FormatCount(load.processors, "processor")),
              "run fewer of them there, or less compute_threads; or spin_us: 0 in those "
              "that may answer late"));

@@ -14,17 +14,24 @@ std::string FirstLine(const absl::Status& status) {
   return text.substr(0, text.find('\n'));
 }
 
+// An error of a holder names it, as the finding does already.
+std::string WhyOf(const Told& told) {
+  const std::string text = FirstLine(told.status);
+  const std::string named = absl::StrFormat("%s at %s: ", told.who, told.address);
+  return text.starts_with(named) ? text.substr(named.size()) : text;
+}
+
 Checks JudgeMembers(const FleetFacts& facts) {
   Checks found;
   for (size_t i = 0; i < facts.members.size(); ++i) {
     const Told& told = facts.members[i];
     const bool refuses = facts.reports[i].stats.refuses_without_lease();
     if (!told.status.ok()) {
-      found.push_back(Fail("members",
-                           absl::StrFormat("%s at %s does not answer: %s", told.who, told.address,
-                                           FirstLine(told.status)),
-                           "start it again, or open its port to this host: nc -vz of that address "
-                           "tells\nif it is gone for good, its lease ends by itself"));
+      found.push_back(
+          Fail("members",
+               absl::StrFormat("%s at %s does not answer: %s", told.who, told.address, WhyOf(told)),
+               "start it again, or open its port to this host: nc -vz of that address "
+               "tells\nif it is gone for good, its lease ends by itself"));
     } else if (refuses) {
       found.push_back(Fail(
           "members", absl::StrFormat("%s refuses every request: it has no live lease", told.who),
@@ -137,8 +144,10 @@ Checks JudgeService(const FleetFacts& facts) {
 Part JudgeFleet(const FleetFacts& facts, const std::vector<HostDaemon>& here) {
   Part part;
   part.name = "fleet";
-  part.title = absl::StrFormat("fleet: directory %s, %s", facts.directory.address,
-                               FormatCount(facts.members.size(), "member"));
+  part.title =
+      absl::StrFormat("fleet: directory %s, %s",
+                      facts.directory.address.empty() ? "not known" : facts.directory.address,
+                      FormatCount(facts.members.size(), "member"));
   part.checks = JudgeService(facts);
   if (!facts.directory.status.ok()) return part;
   for (Check& check : JudgeAddresses(facts, here)) part.checks.push_back(std::move(check));

@@ -28,7 +28,9 @@ absl::Status RunHealth(const Ctl& ctl) {
   };
   size_t member_count = 0;
   const absl::StatusOr<std::vector<Member>> known = fleet.Members();
-  note("directory " + fleet.directory_address(), known.status());
+  // If a requester is to tell the directory's address and does not answer, there is none.
+  note(fleet.directory_address().empty() ? "directory" : "directory " + fleet.directory_address(),
+       known.status());
   if (known.ok()) {
     const std::vector<MemberReport> members = AskMembers(fleet, *known);
     member_count = members.size();
@@ -47,7 +49,9 @@ absl::Status RunHealth(const Ctl& ctl) {
   Json json = {{"healthy", problems.empty()}, {"problems", Json::array()}};
   std::string text;
   for (const Problem& problem : problems) {
-    absl::StrAppendFormat(&text, "%s: %s\n", problem.what, problem.why);
+    // An error of a holder names it, with its address.
+    const bool named = problem.why.starts_with(problem.what + " ");
+    absl::StrAppendFormat(&text, "%s%s\n", named ? "" : problem.what + ": ", problem.why);
     json["problems"].push_back({{"what", problem.what}, {"why", problem.why}});
   }
   if (problems.empty()) text = absl::StrFormat("ok: %s\n", FormatCount(member_count, "member"));

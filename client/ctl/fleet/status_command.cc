@@ -29,6 +29,8 @@ struct View {
   absl::StatusOr<v1::DescribeReply> requester;
   std::vector<v1::EndedLease> ended = {};
   absl::StatusOr<v1::DescribeDirectoryReply> home = absl::UnknownError("not asked");
+  // The directory's error if it has just started, and holders are on their way back to it.
+  absl::Status returning = {};
   bool of_fleet = true;  // the requester's directory is the one above
 };
 
@@ -41,6 +43,8 @@ absl::StatusOr<View> Look(Fleet& fleet) {
     view.members = *std::move(members);
     view.of_fleet = !view.requester.ok() || IsOfFleet(fleet, *view.requester, view.members);
     view.home = fleet.DescribeDirectory();
+    if (view.home.ok() && view.home->missing_holder_count() > 0)
+      view.returning = fleet.Members().status();
     return view;
   }
   if (!view.requester.ok()) return members.status();
@@ -349,6 +353,15 @@ std::string HeadText(const Fleet& fleet, const View& view) {
   return RenderFields(fields);
 }
 
+// Just after its start a directory waits for the holders on which its corpora are.
+std::string ReturningText(const v1::DescribeDirectoryReply& home) {
+  std::string names;
+  for (const std::string& name : home.missing_holders())
+    names += (names.empty() ? ": " : ", ") + Printable(name);
+  return absl::StrFormat("the directory has just started, and waits for %s%s\n",
+                         FormatCount(home.missing_holder_count(), "holder"), names);
+}
+
 Json RequesterPart(const View& view) {
   if (!view.requester.ok()) return {{"error", std::string(view.requester.status().message())}};
   if (view.of_fleet) return RequesterJson(*view.requester);
@@ -381,9 +394,14 @@ void Print(const Ctl& ctl, const Fleet& fleet, const View& view,
   json["kernel_target_of_all"] = BestCommonTarget(members);
   json["ended"] = EndedJson(view.ended);
   json["missing"] = CoverageJson(coverage);
+  if (!view.returning.ok()) json["returning"] = std::string(view.returning.message());
   json["requester"] = RequesterPart(view);
   std::string text = HeadText(fleet, view);
-  if (members.empty()) text += "no members\n";
+  if (!view.returning.ok()) {
+    text += ReturningText(*view.home);
+  } else if (members.empty()) {
+    text += "no members\n";
+  }
   std::vector<std::string> parts = {
       MembersText(members),   MixedText(members),
       EndedText(view.ended),  view.home.ok() ? UnprovenText(*view.home) : "",
@@ -404,7 +422,7 @@ absl::Status RunStatus(const Ctl& ctl) {
   CKV_ASSIGN_OR_RETURN(const View view, Look(fleet));
   const std::vector<MemberReport> members = AskMembers(fleet, view.members);
   absl::StatusOr<Coverage> coverage = Coverage{};
-  if (view.directory.ok()) coverage = FindMissing(fleet, members);
+  if (view.directory.ok() && view.returning.ok()) coverage = FindMissing(fleet, members);
   Print(ctl, fleet, view, members, coverage.ok() ? *coverage : Coverage{});
   CKV_RETURN_IF_ERROR(view.directory);
   if (!view.of_fleet) {
@@ -413,6 +431,7 @@ absl::Status RunStatus(const Ctl& ctl) {
         "requester of this fleet with --requester or CKV_REQUESTER",
         fleet.requester_address(), view.requester->directory_address(), fleet.directory_address()));
   }
+  CKV_RETURN_IF_ERROR(view.returning);
   CKV_RETURN_IF_ERROR(coverage.status());
   CKV_RETURN_IF_ERROR(Judge(members, *coverage));
   if (view.home.ok() && view.home->unproven_corpus_count() > 0) {

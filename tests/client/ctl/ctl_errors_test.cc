@@ -74,6 +74,22 @@ TEST(CtlErrors, AreJsonWhereTheResultWouldBe) {
   EXPECT_THAT(Told({"corpus", "list"}).err, HasSubstr("ckvctl: "));
 }
 
+// A program shows each hint by itself, so none is half a sentence.
+TEST(CtlErrors, OfAConnectionSayWhyInPlainWords) {
+  const Json error = Json::parse(Told({"corpus", "list", "-o", "json"}).err).at("error");
+  EXPECT_EQ(error.at("message"),
+            "directory at 127.0.0.1:1: ListCorpora: cannot connect: connection refused");
+  EXPECT_EQ(error.at("hints").size(), 1u);
+  // Who named a process by --at is told of --at.
+  std::ostringstream out, err;
+  Ctl ctl;
+  ctl.out = &out;
+  ctl.err = &err;
+  EXPECT_EQ(RunCtl(ctl, {"chunk", "release", "docs", "--at", "127.0.0.1:1"}), 4);
+  EXPECT_THAT(err.str(), HasSubstr("looking for the directory: --at 127.0.0.1:1: Describe: "));
+  EXPECT_THAT(err.str(), HasSubstr("name another with --at ("));
+}
+
 TEST(CtlErrors, ACommandLineThatDoesNotParseIsJsonToo) {
   for (const std::vector<std::string>& asked :
        std::vector<std::vector<std::string>>{{"-o", "json"}, {"-ojson"}, {"--output=json"}}) {

@@ -89,6 +89,13 @@ void ExpectNone(const FleetFacts& facts, const std::vector<HostDaemon>& here = {
     EXPECT_EQ(check.remedy, "") << check.name << ": " << check.finding;
 }
 
+TEST(DoctorNames, ARoleIsSaidOnce) {
+  EXPECT_EQ(JoinWho({}), "");
+  EXPECT_EQ(JoinWho({"holder h1"}), "holder h1");
+  EXPECT_EQ(JoinWho({"the directory", "holder h1", "holder h2", "requester r1", "this ckvctl"}),
+            "the directory, holders h1, h2, requester r1, this ckvctl");
+}
+
 TEST(DoctorFleet, AGoodFleetHasNoMistake) { ExpectNone(GoodFacts()); }
 
 TEST(DoctorFleet, ADirectoryThatIsSilentIsAllThatIsTold) {

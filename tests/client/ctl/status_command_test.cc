@@ -8,6 +8,7 @@
 #include "attention/target/kernel_choice.h"
 #include "proto/base/version.h"
 #include "tests/server/services/moving_chunks_fixture.h"
+#include "tests/support/temp_folder.h"
 
 namespace ckv {
 namespace {
@@ -129,6 +130,46 @@ TEST_F(StatusCommandTest, TwoFleetsAreNotShownAsOne) {
   EXPECT_EQ(ran.code, 7);
   EXPECT_THAT(ran.err, AllOf(HasSubstr(other->address()), HasSubstr(directory_->address())));
   EXPECT_THAT(ran.text, AllOf(HasSubstr("another fleet"), Not(HasSubstr("FROM REQUESTER"))));
+}
+
+// Holders that are about to come back are no damage, and the directory runs.
+TEST_F(StatusCommandTest, ADirectoryThatHasJustStartedWaitsForItsHolders) {
+  EndDirectory();
+  Config config = ConfigOf({"directory"}, "d");
+  config.directory_path = test::TempPath("directory");
+  StartDirectory(config);
+  StartHolders(1);
+  LoadOn("docs", test::MakeTestCorpus(test::TestGeometry(), {5}, /*seed=*/44), {0});
+  holders_.clear();
+  EndDirectory();
+  StartDirectory(config);
+  const Ran ran = Status();
+  EXPECT_EQ(ran.code, 4);
+  EXPECT_THAT(ran.text,
+              AllOf(HasSubstr("the directory has just started, and waits for 1 holder: h0\n"),
+                    Not(HasSubstr("no members")), Not(HasSubstr("start the holders"))));
+  EXPECT_THAT(ran.err,
+              AllOf(HasSubstr("holder h0 is not back yet"), Not(HasSubstr("is it running"))));
+  const ctl::Json json = StatusJson();
+  EXPECT_THAT(json["returning"].get<std::string>(), HasSubstr("was just started"));
+  EXPECT_TRUE(json["missing"].empty());
+  EXPECT_THAT(Run({"health"}, /*json=*/false).text, Not(HasSubstr("is it running")));
+}
+
+TEST_F(StatusCommandTest, ASilentHolderIsNamedOnce) {
+  RegisterSilent("mute", v1::MEMBER_ROLE_HOLDER);
+  EXPECT_THAT(
+      Run({"health"}, /*json=*/false).text,
+      testing::StartsWith("holder mute at 127.0.0.1:1: Stats: cannot connect: connection refused"));
+}
+
+// A daemon of another role says so, and no command that needs that address is named.
+TEST_F(StatusCommandTest, AHolderIsNoDirectory) {
+  StartHolders(1);
+  const Ran ran = RunAt("", {"status", "--directory", holders_[0]->address()});
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("not served there"), HasSubstr("--role=directory"),
+                             Not(HasSubstr("ckvctl status shows"))));
 }
 
 // The same directory by another name.
