@@ -32,6 +32,7 @@ struct GlobalValues {
   uint32_t timeout_ms = 0;
   std::string wait = "0";
   std::string output = "table";
+  bool trace = false;
 };
 // Adds all of ckvctl: its options, nouns and verbs. All three outlive the parse and the run. Manual
 // pages and completions are written from the same `app` (server/pages).

@@ -15,6 +15,7 @@
 #include "client/ctl/watch.h"
 #include "proto/base/nearest_word.h"
 #include "proto/base/status.h"
+#include "proto/base/trace_context.h"
 #include "proto/base/version.h"
 
 namespace ckv::ctl {
@@ -40,8 +41,7 @@ Exit codes:
 Results go to stdout, as a table or JSON. Errors, warnings and progress go to stderr. With -o json
 an error is an object: {"error": {"code", "message", "hints", "exit_code"}}.)";
 
-void AddGlobalOptions(CLI::App& app, Ctl& ctl, uint32_t& timeout_ms, std::string& wait,
-                      std::string& output) {
+void AddGlobalOptions(CLI::App& app, Ctl& ctl, GlobalValues& values) {
   app.add_option("--requester", ctl.fleet.requester,
                  absl::StrFormat("Address of a requester (default %s)", kDefaultRequesterAddress))
       ->envname("CKV_REQUESTER")
@@ -57,16 +57,20 @@ void AddGlobalOptions(CLI::App& app, Ctl& ctl, uint32_t& timeout_ms, std::string
                  "Tenant whose corpora are meant, beside the shared ones that everybody sees "
                  "(default: those alone). A name, not a credential")
       ->type_name("NAME");
-  AddTimeout(app, "--rpc-timeout", timeout_ms, "Limit of each control call");
-  app.add_option("--wait", wait,
+  AddTimeout(app, "--rpc-timeout", values.timeout_ms, "Limit of each control call");
+  app.add_option("--wait", values.wait,
                  "Wait this long, like 5s, for the requester and the directory to serve (default: "
                  "not at all)")
       ->check(TimeSpan())
       ->type_name("TIME");
   const std::vector<std::string> formats = {"table", "json"};
-  app.add_option("-o,--output", output, "How a result and an error are written (default: table)")
+  app.add_option("-o,--output", values.output,
+                 "How a result and an error are written (default: table)")
       ->check(OneOf(formats))
       ->type_name(JoinNames(formats));
+  app.add_flag("--trace", values.trace,
+               "Have daemons with trace.path write the spans of this command's calls. Its trace id "
+               "goes to stderr at the end");
 }
 
 // The verbs and options that could stand where the command line of `app` ended.
@@ -201,7 +205,7 @@ void BuildCommandLine(CLI::App& app, Ctl& ctl, GlobalValues& values) {
   app.fallthrough();
   values.timeout_ms = static_cast<uint32_t>(
       std::chrono::duration_cast<std::chrono::milliseconds>(ctl.fleet.timeout).count());
-  AddGlobalOptions(app, ctl, values.timeout_ms, values.wait, values.output);
+  AddGlobalOptions(app, ctl, values);
   AddStatusCommand(app, ctl);
   AddCorpusCommands(app, ctl);
   AddChunkCommands(app, ctl);
@@ -240,9 +244,12 @@ int RunCtl(Ctl& ctl, std::vector<std::string> arguments) {
     if (status.ok()) return;
     TellError(ctl, status.code(), std::string(status.message()), ExitCodeFor(status));
   };
+  const TraceContext trace = values.trace ? NewTrace(/*sampled=*/true) : TraceContext();
+  const ScopedTrace traced(trace);
   const absl::Status status = ctl.watch > Duration(0) ? RunWatched(ctl, tell) : ctl.run();
   const int code = WithResultOut(ctl, ExitCodeFor(status));
   tell(status);
+  if (trace.set()) ctl.Note("ckvctl: trace " + ToHex(trace.trace_id));
   return code;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <charconv>
 #include <utility>
 
@@ -10,6 +11,13 @@
 #include "proto/base/status.h"
 
 namespace ckv::ctl {
+namespace {
+
+std::atomic<size_t> table_columns{kTerminalColumns};
+
+}  // namespace
+
+void SetTableColumns(size_t columns) { table_columns = columns; }
 
 Table::Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
 
@@ -49,14 +57,20 @@ std::string Table::Render() const {
   if (rows_.empty()) return "";
   const std::vector<size_t> widths = Widths();
   std::string text;
-  std::vector<size_t> shown = {0};
-  size_t used = widths[0];
-  for (size_t c = 1; c < columns_.size(); ++c) {
+  std::vector<size_t> keys = {0};
+  size_t keys_width = widths[0];
+  for (size_t c = 1; c < columns_.size() && columns_[c].key; ++c) {
+    keys.push_back(c);
+    keys_width += 2 + widths[c];
+  }
+  std::vector<size_t> shown = keys;
+  size_t used = keys_width;
+  for (size_t c = keys.size(); c < columns_.size(); ++c) {
     // A column that is too wide by itself has a table of its own, and is too wide there.
-    if (used + 2 + widths[c] > kTerminalColumns && shown.size() > 1) {
+    if (used + 2 + widths[c] > table_columns && shown.size() > keys.size()) {
       text += RenderColumns(shown, widths) + "\n";
-      shown = {0};
-      used = widths[0];
+      shown = keys;
+      used = keys_width;
     }
     shown.push_back(c);
     used += 2 + widths[c];

@@ -19,13 +19,18 @@ enum class OutputFormat { kTable, kJson };
 // The width of a terminal that nobody has widened.
 inline constexpr size_t kTerminalColumns = 80;
 
+// Sets the room for tables of this process, kTerminalColumns until then.
+void SetTableColumns(size_t columns);
+
 // Columns as wide as their widest cell, two spaces between; the last is not padded. A table wider
-// than kTerminalColumns is several, one below the other: each begins with the first column.
+// than the room is several, one below the other. Each begins with the columns that name a row: the
+// first, and those marked as keys.
 class Table {
  public:
   struct Column {
     std::string title;
     bool right = false;  // numbers
+    bool key = false;    // stands next to the first column, or to other keys
   };
   explicit Table(std::vector<Column> columns);
 

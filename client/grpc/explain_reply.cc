@@ -66,9 +66,12 @@ void AddHolders(const Explanation& explanation, std::span<const HolderView> hold
   std::optional<uint32_t> group;
   for (const RankedCandidate& place : ranked) {
     const Candidate& candidate = candidates[place.index];
-    if (group != candidate.group) asked.insert(explanation.holders[place.index].name);
+    const bool first = group != candidate.group;
+    if (first) asked.insert(explanation.holders[place.index].name);
     group = candidate.group;
     v1::ExplainHolder* message = reply.add_holders();
+    message->set_group(candidate.group);
+    message->set_asked(first && place.cost.why_not == nullptr);
     message->set_name(explanation.holders[place.index].name);
     message->set_token_share(candidate.token_share);
     if (candidate.fabric) {

@@ -201,7 +201,7 @@ std::string FloorText(const MemoryFloor& floor) {
 
 std::string ProfileText(const Profile& profile) {
   Table table({{"HOLDER"},
-               {"FABRIC"},
+               {.title = "FABRIC", .key = true},
                {"T_PROBE", true},
                {"BW", true},
                {"FETCH BW", true},

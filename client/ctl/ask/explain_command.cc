@@ -109,13 +109,16 @@ Json InputJson(const v1::ExplainReply& reply) {
 
 std::string HolderText(const v1::ExplainReply& reply) {
   Table table({{"HOLDER"},
+               {.title = "GROUP", .right = true, .key = true},
+               {"ASKED"},
                {"TOKENS", true},
                {"T_PROBE", true},
                {"BANDWIDTH", true},
                {"ROUND", true},
                {"TIER"}});
   for (const v1::ExplainHolder& holder : reply.holders()) {
-    table.AddRow({holder.name(), absl::StrFormat("%.0f %%", 100 * holder.token_share()),
+    table.AddRow({holder.name(), std::to_string(holder.group()), holder.asked() ? "yes" : "no",
+                  absl::StrFormat("%.0f %%", 100 * holder.token_share()),
                   FormatMicroseconds(holder.t_probe_us()),
                   FormatRate(holder.bandwidth_bytes_per_s()), FormatMicroseconds(holder.route_us()),
                   holder.has_path()
@@ -145,6 +148,8 @@ Json HolderJson(const v1::ExplainReply& reply) {
   Json json = Json::array();
   for (const v1::ExplainHolder& holder : reply.holders()) {
     Json entry = {{"name", holder.name()},
+                  {"group", holder.group()},
+                  {"asked", holder.asked()},
                   {"token_share", holder.token_share()},
                   {"t_probe_us", holder.t_probe_us()},
                   {"bandwidth_bytes_per_s", holder.bandwidth_bytes_per_s()},
@@ -273,10 +278,17 @@ void AddExplainCommand(CLI::App& app, Ctl& ctl) {
       app, "explain", "Compare route, fetch and local for a query, term by term",
       "  ckvctl explain --corpus docs --mq 256\n"
       "  ckvctl explain --corpus docs --chunks 0-3,9 --mq 16 --steps 200 --agents 8 -o json\n\n"
+      "TOTAL is the time of all layers x steps. Its terms: probe, the round trips alone; "
+      "transfer,\n"
+      "the bytes; compute, the kernels; queue, waiting for others; merge, of partials here;\n"
+      "splice, rows put at their positions here; evict, room made here; prefill, rows made "
+      "anew.\n\n"
+      "Chunks with the same holders form a GROUP. The table has a line for each holder of each\n"
+      "group, and a route asks one of them (ASKED). TOKENS is the group's share of all tokens.\n"
+      "T_PROBE is a round trip without payload. ROUND is one layer there and back. TIER is what\n"
+      "the network oracle says of the way there; - if it says nothing.\n\n"
       "WEIGHT is how the chosen cost follows an input: at 1 it doubles with it. FLIPS is the\n"
-      "nearest value of that input alone that changes the choice. ROUND is one layer there and\n"
-      "back. Chunks with the same holders form a group, and one holder of each group is asked.\n"
-      "The table has a line for each holder and group; copies are among them.\n\n"
+      "nearest value of that input alone that changes the choice.\n\n"
       "It compares time, from costs that were measured; the table of ckvctl agents run compares\n"
       "bytes, so the two may favour different ones.");
   verb->add_option("--corpus", options->corpus, "The corpus")->required()->type_name("NAME");

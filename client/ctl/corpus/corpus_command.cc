@@ -1,28 +1,46 @@
 // ckvctl corpus show and drop; the others are in files of their own.
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/fleet/orphans.h"
+#include "client/ctl/fleet/places.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
 
 namespace ckv::ctl {
 namespace {
 
-// "h0,h1,+r0": '+' is a member that copied the chunk and answers for it under its lease.
-std::string HoldersOf(const ChunkPlacement& chunk) {
-  std::string text;
-  for (const HolderId& holder : chunk.holders) text += (text.empty() ? "" : ",") + holder.name;
-  for (const HolderId& member : chunk.leased) text += ",+" + member.name;
-  return text;
+// How long ago the corpus was published. The JSON of corpus list has the same keys.
+struct Age {
+  std::string text = "-";  // "> 5 h" of one that is older than the directory's process
+  Json json = Json::object();
+};
+
+Age AgeOf(Fleet& fleet, const Corpus& corpus) {
+  const auto told = [](uint64_t ms) {
+    return FormatAge(std::chrono::milliseconds(std::min(ms, uint64_t{1} << 40)));
+  };
+  const absl::StatusOr<v1::ListCorporaReply> listed = fleet.ListCorpora();
+  if (!listed.ok()) return {};
+  for (const v1::CorpusSummary& summary : listed->corpora()) {
+    if (summary.name() != corpus.name || summary.tenant() != corpus.tenant) continue;
+    if (!summary.has_published_ago_ms()) break;
+    return {told(summary.published_ago_ms()), {{"age_ms", summary.published_ago_ms()}}};
+  }
+  const absl::StatusOr<v1::DescribeDirectoryReply> home = fleet.DescribeDirectory();
+  if (!home.ok()) return {};
+  return {"> " + told(home->started_ago_ms()), {{"age_ms_min", home->started_ago_ms()}}};
 }
 
 absl::Status RunShow(const Ctl& ctl, const std::string& name) {
   Fleet fleet(ctl.fleet, ctl.clock);
   CKV_ASSIGN_OR_RETURN(const Corpus corpus, fleet.GetCorpus(name));
+  const LiveNames live = AskLiveNames(fleet);
+  const Age age = AgeOf(fleet, corpus);
   const uint64_t token_count = corpus.token_count();
   Json json = {{"name", corpus.name},
                {"tenant", corpus.tenant},
@@ -37,6 +55,7 @@ absl::Status RunShow(const Ctl& ctl, const std::string& name) {
                {"token_count", token_count},
                {"total_row_bytes", token_count * corpus.geometry.token_bytes()},
                {"chunks", Json::array()}};
+  json.update(age.json);
   Table table({{"ORDINAL", true},
                {"CHUNK"},
                {"POSITION", true},
@@ -47,24 +66,20 @@ absl::Status RunShow(const Ctl& ctl, const std::string& name) {
     const ChunkPlacement& chunk = corpus.chunks[i];
     const uint64_t bytes = chunk.token_count * corpus.geometry.token_bytes();
     table.AddRow({std::to_string(i), chunk.id.ShortHex(), std::to_string(chunk.position),
-                  std::to_string(chunk.token_count), FormatBytes(bytes), HoldersOf(chunk)});
-    Json holders = Json::array();
-    for (const HolderId& holder : chunk.holders) holders.push_back(holder.name);
-    Json leased = Json::array();
-    for (const HolderId& member : chunk.leased) leased.push_back(member.name);
+                  std::to_string(chunk.token_count), FormatBytes(bytes), PlacesText(chunk, live)});
     json["chunks"].push_back({{"ordinal", i},
                               {"id", chunk.id.ToHex()},
                               {"parent", chunk.parent.IsZero() ? "" : chunk.parent.ToHex()},
                               {"position", chunk.position},
                               {"token_count", chunk.token_count},
-                              {"bytes", bytes},
-                              {"holders", holders},
-                              {"leased", leased}});
+                              {"bytes", bytes}});
+    AddPlaces(chunk, live, json["chunks"].back());
   }
   const std::string text =
       RenderFields({{"corpus", corpus.name},
                     {"tenant", corpus.tenant.empty() ? "-" : corpus.tenant},
                     {"version", std::to_string(corpus.version)},
+                    {"age", age.text},
                     {"geometry", corpus.geometry.ToString()},
                     {"tokens", std::to_string(token_count)},
                     {"rows", FormatBytes(token_count * corpus.geometry.token_bytes())}});
@@ -109,7 +124,7 @@ void AddCorpusCommands(CLI::App& app, Ctl& ctl) {
       AddVerb(*corpus, "show", "Show a corpus and where its chunks are",
               "  ckvctl corpus show docs\n  ckvctl corpus show docs -o json | jq .chunks[0].id\n\n"
               "A '+' before a holder's name: it copied the chunk, and answers for it under its "
-              "lease.");
+              "lease.\n'(gone)' behind one: it is not registered with the directory.");
   show->add_option("NAME", *name, "The corpus")->required();
   show->callback([&ctl, name] { ctl.run = [&ctl, name] { return RunShow(ctl, *name); }; });
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "client/ctl/checks.h"
 #include "client/ctl/commands.h"
+#include "client/ctl/fleet/places.h"
 #include "client/ctl/time_span.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
@@ -104,29 +105,18 @@ absl::Status RunLocate(const Ctl& ctl, const LocateOptions& options) {
     return absl::NotFoundError(absl::StrFormat(
         "no corpus has chunk %s\n  ckvctl corpus show NAME lists a corpus's chunks", id.ToHex()));
   }
+  const LiveNames live = AskLiveNames(fleet);
   Json json = {{"id", id.ToHex()}, {"places", Json::array()}};
   Table table({{"CORPUS"}, {"ORDINAL", true}, {"POSITION", true}, {"TOKENS", true}, {"HOLDERS"}});
   for (const v1::LocateChunkReply::Place& place : reply.places()) {
     CKV_ASSIGN_OR_RETURN(const ChunkPlacement chunk, FromProto(place.chunk()));
-    std::string holders;
-    Json holder_names = Json::array();
-    for (const HolderId& holder : chunk.holders) {
-      holders += (holders.empty() ? "" : ",") + holder.name;
-      holder_names.push_back(holder.name);
-    }
-    Json leased_names = Json::array();
-    for (const HolderId& member : chunk.leased) {  // '+': beside those it was published with
-      holders += ",+" + member.name;
-      leased_names.push_back(member.name);
-    }
     table.AddRow({place.corpus(), std::to_string(place.ordinal()), std::to_string(chunk.position),
-                  std::to_string(chunk.token_count), holders});
+                  std::to_string(chunk.token_count), PlacesText(chunk, live)});
     json["places"].push_back({{"corpus", place.corpus()},
                               {"ordinal", place.ordinal()},
                               {"position", chunk.position},
-                              {"token_count", chunk.token_count},
-                              {"holders", holder_names},
-                              {"leased", leased_names}});
+                              {"token_count", chunk.token_count}});
+    AddPlaces(chunk, live, json["places"].back());
   }
   ctl.Print("chunk " + id.ToHex() + "\n\n" + table.Render(), json);
   return absl::OkStatus();

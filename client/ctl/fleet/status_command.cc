@@ -127,13 +127,11 @@ std::string HoldersText(const std::vector<MemberReport>& members) {
                {"SESSIONS", true},
                {"REQUESTS", true},
                {"ROWS", true},
-               {"ERRORS", true},
-               {"KERNEL"}});
+               {"ERRORS", true}});
   for (const MemberReport& holder : members) {
     if (holder.member.role != MemberRole::kHolder) continue;
     if (!holder.status.ok()) {
-      table.AddRow(
-          {holder.member.id.name, "-", "-", "-", "-", "-", "-", "-", "-", "-", "does not answer"});
+      table.AddRow({holder.member.id.name, "-", "-", "-", "-", "-", "-", "-", "-", "-"});
       continue;
     }
     const v1::StatsReply& s = holder.stats;
@@ -141,8 +139,7 @@ std::string HoldersText(const std::vector<MemberReport>& members) {
                   std::to_string(s.cold_count()), std::to_string(s.token_count()),
                   FormatBytes(s.used_bytes()), FormatBytes(s.capacity_bytes()),
                   std::to_string(s.session_count()), std::to_string(s.request_count()),
-                  std::to_string(s.query_row_count()), std::to_string(s.error_count()),
-                  s.kernel_target()});
+                  std::to_string(s.query_row_count()), std::to_string(s.error_count())});
   }
   return table.Render();
 }

@@ -159,6 +159,29 @@ TEST(CtlTables, WiderThanATerminalAreSeveral) {
                 "two   c\n");
 }
 
+TEST(CtlTables, RepeatWhatNamesARowAndFillTheRoom) {
+  Table table({{"NAME"}, {.title = "FABRIC", .key = true}, {"A"}, {"B"}});
+  table.AddRow({"one", "tcp", std::string(65, 'a'), "b"});
+  EXPECT_EQ(table.Render(),
+            "NAME  FABRIC  A\n"
+            "one   tcp     " +
+                std::string(65, 'a') +
+                "\n\n"
+                "NAME  FABRIC  B\n"
+                "one   tcp     b\n");
+  SetTableColumns(100);
+  EXPECT_THAT(table.Render(), Not(HasSubstr("\n\n")));
+  SetTableColumns(kTerminalColumns);
+}
+
+TEST(CtlTrace, IsSampledAndItsIdIsTold) {
+  const CtlOutcome outcome = Told({"--trace", "version"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.err, testing::MatchesRegex("ckvctl: trace [0-9a-f]+\n"));
+  EXPECT_EQ(outcome.err.size(), std::string("ckvctl: trace ").size() + 32 + 1);
+  EXPECT_EQ(Told({"version"}).err, "");
+}
+
 TEST(CtlWatch, RunsAgainAfterEachSpan) {
   HastyClock clock;
   const CtlOutcome watched = Told({"health", "--watch", "2m"}, 3, &clock);

@@ -51,6 +51,12 @@ TEST_F(StatusCommandTest, AFleetThatIsWholeIsZero) {
   LoadOn("docs", test::MakeTestCorpus(test::TestGeometry(), {5, 6}, /*seed=*/40), {0, 1});
   // A requester tells of the holders that it has spoken to.
   ASSERT_EQ(Run({"explain", "--corpus", "docs", "--requester", requester_->address()}).code, 0);
+  // The chunks of both holders are of one group, and one holder of it is asked.
+  const ctl::Json told =
+      Run({"explain", "--corpus", "docs", "--requester", requester_->address()}).json["holders"];
+  ASSERT_EQ(told.size(), 2u);
+  EXPECT_EQ(told[0]["group"], told[1]["group"]);
+  EXPECT_NE(told[0]["asked"], told[1]["asked"]);
   const Ran ran = Status({"--requester", requester_->address()});
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.text, AllOf(HasSubstr("answers"), HasSubstr("LAST PROBE"),
@@ -116,6 +122,13 @@ TEST_F(StatusCommandTest, ChunksThatNoLiveHolderHasAreCounted) {
   EXPECT_THAT(ran.err, AllOf(HasSubstr("no live holder has 1 of 3 chunks of corpus docs"),
                              Not(HasSubstr("safe"))));
   EXPECT_THAT(ran.text, AllOf(HasSubstr("holder h1 at"), HasSubstr("is gone")));
+  EXPECT_THAT(Run({"corpus", "show", "docs"}, /*json=*/false).text,
+              AllOf(HasSubstr("h1 (gone)\n"), HasSubstr("  h0\n"), HasSubstr("age:")));
+  const ctl::Json shown = Run({"corpus", "show", "docs"}).json;
+  EXPECT_EQ(shown["chunks"][0]["gone"].size() + shown["chunks"][1]["gone"].size() +
+                shown["chunks"][2]["gone"].size(),
+            1u);
+  EXPECT_LT(shown["age_ms"], 600'000);
   const ctl::Json json = StatusJson();
   ASSERT_EQ(json["missing"].size(), 1u);
   EXPECT_EQ(json["missing"][0]["missing_count"], 1);
