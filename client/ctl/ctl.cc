@@ -103,6 +103,23 @@ void TellUnknown(const CLI::App& app, std::ostream& err) {
   err << "\n";
 }
 
+// A noun alone, like "ckvctl corpus".
+void TellVerbs(const CLI::App& app, std::ostream& err) {
+  const CLI::App* verb = &app;
+  std::string path = app.get_name();
+  while (!verb->get_subcommands().empty()) {
+    verb = verb->get_subcommands().front();
+    path += " " + verb->get_name();
+  }
+  err << path << " needs a command:";
+  const char* separator = " ";
+  for (const CLI::App* sub : verb->get_subcommands([](const CLI::App*) { return true; })) {
+    err << separator << sub->get_name();
+    separator = ", ";
+  }
+  err << "\n";
+}
+
 // CLI11 shows the C++ type of a value.
 void NameValues(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
@@ -161,11 +178,18 @@ void WarnOfVariables(const Ctl& ctl) {
 // and not ours.
 int TellUsage(const Ctl& ctl, const CLI::App& app, const CLI::ParseError& error) {
   std::ostringstream told;
-  if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr ||
-      dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
-    TellUnknown(app, told);
+  const bool extras = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
+  const bool misses = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  if (extras || misses) TellUnknown(app, told);
+  const bool misses_verb =
+      misses && std::string_view(error.what()).starts_with("A subcommand is required");
+  if (misses_verb && told.str().empty()) TellVerbs(app, told);
+  // CLI11 would name unknown words again, from the last to the first.
+  if (extras || misses_verb) {
+    told << "Run with --help for more information.\n";
+  } else if (app.exit(error, *ctl.out, told) == 0) {
+    return 0;
   }
-  if (app.exit(error, *ctl.out, told) == 0) return 0;
   if (ctl.format == OutputFormat::kJson) {
     TellError(ctl, absl::StatusCode::kInvalidArgument, told.str(), 2);
   } else {
@@ -229,6 +253,7 @@ int RunCtl(Ctl& ctl, std::vector<std::string> arguments) {
   BuildCommandLine(app, ctl, values);
 
   if (AsksForJson(arguments)) ctl.format = OutputFormat::kJson;
+  if (arguments == std::vector<std::string>{"help"}) arguments = {"--help"};
   std::reverse(arguments.begin(), arguments.end());  // CLI11 pops them from the back
   try {
     app.parse(arguments);

@@ -5,8 +5,10 @@
 
 #include "absl/strings/str_format.h"
 #include "client/ctl/await_serving.h"
+#include "client/ctl/output.h"
 #include "client/grpc/channel_stub.h"
 #include "client/grpc/grpc_status.h"
+#include "proto/base/nearest_word.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
 
@@ -128,12 +130,22 @@ absl::StatusOr<Corpus> Fleet::GetCorpus(const std::string& name) {
   const absl::Status status =
       DirectoryError(stub->GetCorpus(&context, request, &reply), "GetCorpus");
   if (status.code() == absl::StatusCode::kNotFound) {
+    const std::string nearest = NearestCorpus(name);
     return absl::NotFoundError(absl::StrFormat(
-        "no corpus '%s'%s\n  ckvctl corpus list shows what there is", name,
-        options_.tenant.empty() ? "" : absl::StrFormat(" of tenant '%s'", options_.tenant)));
+        "no corpus '%s'%s%s\n  ckvctl corpus list shows what there is", name,
+        options_.tenant.empty() ? "" : absl::StrFormat(" of tenant '%s'", options_.tenant),
+        nearest.empty() ? "" : absl::StrFormat("\n  did you mean %s?", nearest)));
   }
   CKV_RETURN_IF_ERROR(status);
   return FromProto(reply.corpus());
+}
+
+std::string Fleet::NearestCorpus(const std::string& name) {
+  const absl::StatusOr<v1::ListCorporaReply> listed = ListCorpora();
+  if (!listed.ok()) return "";
+  std::vector<std::string> names;
+  for (const v1::CorpusSummary& summary : listed->corpora()) names.push_back(summary.name());
+  return Printable(NearestWord(name, names));
 }
 
 absl::StatusOr<v1::ListCorporaReply> Fleet::ListCorpora() {

@@ -59,7 +59,7 @@ class Fleet {
   //   FailedPrecondition  none.
   absl::StatusOr<std::vector<Member>> Holders();
   // Thread-safe once directory() has returned.
-  //   NotFound            no such corpus; says how to list them.
+  //   NotFound            no such corpus; names the nearest, and says how to list them.
   absl::StatusOr<Corpus> GetCorpus(const std::string& name);
   absl::StatusOr<v1::ListCorporaReply> ListCorpora();
   // Tells where the directory keeps its state and what it found there.
@@ -88,6 +88,8 @@ class Fleet {
 
  private:
   bool RequesterAnswers() const;
+  // The name of a corpus that `name` may be meant for. Empty if there is none.
+  std::string NearestCorpus(const std::string& name);
   // The channel to `address`, once it serves `service` or options().wait is over.
   std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address, const char* service,
                                            bool wait);

@@ -349,7 +349,7 @@ class CtlTest(unittest.TestCase):
         process.send_signal(signal.SIGINT)
         error = process.communicate(timeout=60)[1]
         self.assertEqual(process.returncode, -signal.SIGINT, error)
-        self.assertIn("interrupted; run the same command again to go on", error)
+        self.assertIn("interrupted; the same command prefills from the start again", error)
 
     def test_explain_compares_three_costs(self):
         report = self.ctl("explain", "--corpus", "docs", "--mq", 16, "--steps", 10)

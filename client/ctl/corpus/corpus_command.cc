@@ -90,8 +90,14 @@ absl::Status RunShow(const Ctl& ctl, const std::string& name) {
 absl::Status RunDrop(const Ctl& ctl, const std::string& name) {
   Fleet fleet(ctl.fleet, ctl.clock);
   // One that is not proven to be whole is Unavailable, and can be dropped.
-  const absl::Status known = fleet.GetCorpus(name).status();
-  if (!absl::IsUnavailable(known)) CKV_RETURN_IF_ERROR(known);
+  const absl::StatusOr<Corpus> known = fleet.GetCorpus(name);
+  if (!absl::IsUnavailable(known.status())) CKV_RETURN_IF_ERROR(known.status());
+  const std::string& tenant = fleet.options().tenant;
+  if (known.ok() && known->tenant != tenant) {
+    return absl::NotFoundError(
+        absl::StrFormat("no corpus '%s' of tenant '%s'\n  %s is shared: drop it without --tenant",
+                        name, tenant, name));
+  }
   std::vector<std::string> warnings;
   CKV_ASSIGN_OR_RETURN(const DropCounts counts, DropCorpus(fleet, name, warnings));
   uint32_t dropped = 0;

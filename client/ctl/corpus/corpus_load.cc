@@ -88,7 +88,7 @@ struct LoadOptions {
   NpyOptions npy;
   std::string cut_name = "fixed";
   CutOptions cut;
-  uint32_t replicas = 1;
+  uint32_t replicas = 0;  // if 0, as many as the version before has, or 1
   bool replace = false;
   bool dry_run = false;
   bool reject_non_finite = false;
@@ -256,18 +256,40 @@ absl::StatusOr<PutReport> PutOrPlan(const Ctl& ctl, const LoadOptions& options, 
   return report;
 }
 
-absl::Status RunLoad(const Ctl& ctl, const LoadOptions& options) {
+// The copies of a new version are those of the version before, as far as there are holders.
+uint32_t ReplicasOf(const Ctl& ctl, const std::optional<Corpus>& previous, size_t holder_count) {
+  size_t copies = 1;
+  if (previous) {
+    for (const ChunkPlacement& chunk : previous->chunks)
+      copies = std::max(copies, chunk.holders.size());
+  }
+  if (copies > holder_count) {
+    ctl.Note(
+        absl::StrFormat("ckvctl: warning: %d copies of each chunk become %d: there are no more "
+                        "holders",
+                        copies, holder_count));
+  }
+  return static_cast<uint32_t>(std::min(copies, holder_count));
+}
+
+absl::Status RunLoad(const Ctl& ctl, LoadOptions options) {
   const Instant start = ctl.clock->Now();
   CKV_ASSIGN_OR_RETURN(const InputKind kind, KindOf(options));
   CKV_RETURN_IF_ERROR(CheckOptions(options, kind));
-  const OnInterrupt on_interrupt(
-      [&ctl] { ctl.Note("\nckvctl: interrupted; run the same command again to go on"); });
+  const bool prefills = kind == InputKind::kText || kind == InputKind::kTokens;
+  const OnInterrupt on_interrupt([&ctl, prefills] {
+    ctl.Note(prefills
+                 ? "\nckvctl: interrupted; the same command prefills from the start again, and "
+                   "reuses the chunks that were put"
+                 : "\nckvctl: interrupted; run the same command again to go on");
+  });
   Fleet fleet(ctl.fleet, ctl.clock);
   // Asked before the prefill, so that what cannot be published is refused in a second.
   CKV_ASSIGN_OR_RETURN(const std::vector<Member> holders, fleet.Holders());
   CKV_ASSIGN_OR_RETURN(const std::optional<Corpus> previous, Previous(fleet, options));
   std::vector<HolderId> ids;
   for (const Member& holder : holders) ids.push_back(holder.id);
+  if (options.replicas == 0) options.replicas = ReplicasOf(ctl, previous, ids.size());
   CKV_RETURN_IF_ERROR(Annotate(PlaceChunks(1, ids, options.replicas).status(), "--replicas"));
 
   CKV_ASSIGN_OR_RETURN(const std::unique_ptr<ChunkSource> source, OpenSource(ctl, options, kind));
@@ -361,8 +383,8 @@ void AddCorpusLoadCommand(CLI::App& corpus, Ctl& ctl) {
   verb->add_option("FILE", options->files, "Rows, token ids or texts, in order")->required();
   AddInputOptions(*verb, *options);
   AddCutOptions(*verb, *options);
-  verb->add_option("--replicas", options->replicas, "Copies of each chunk")
-      ->capture_default_str()
+  verb->add_option("--replicas", options->replicas,
+                   "Copies of each chunk (default: 1; with --replace, as many as it has)")
       ->check(InRange(1u, kReplicaCountMax));
   verb->add_flag("--replace", options->replace, "Publish a new version of an existing corpus");
   verb->add_flag("--reject-non-finite", options->reject_non_finite,

@@ -11,6 +11,7 @@
 #include "client/ctl/commands.h"
 #include "client/ctl/fleet/garbage.h"
 #include "client/ctl/time_span.h"
+#include "proto/base/nearest_word.h"
 #include "proto/base/status.h"
 
 namespace ckv::ctl {
@@ -155,6 +156,41 @@ absl::Status CheckHoldersReported(const GcOptions& options, Fleet& fleet) {
                       MissingText(away, /*is_here=*/false), MissingText(here, /*is_here=*/true)));
 }
 
+// The holders that are registered, that the directory misses, or on which corpora place chunks.
+absl::StatusOr<std::set<std::string>> KnownNames(Fleet& fleet) {
+  std::set<std::string> names;
+  std::vector<v1::EndedLease> ended;
+  CKV_ASSIGN_OR_RETURN(const std::vector<Member> members, fleet.Members(&ended));
+  for (const Member& member : members) names.insert(member.id.name);
+  for (const v1::EndedLease& lease : ended) names.insert(lease.member().id());
+  if (const auto home = fleet.DescribeDirectory(); home.ok())
+    names.insert(home->missing_holders().begin(), home->missing_holders().end());
+  CKV_ASSIGN_OR_RETURN(const v1::ListCorporaReply listed, fleet.ListCorpora());
+  for (const v1::CorpusSummary& summary : listed.corpora()) {
+    const absl::StatusOr<Corpus> corpus = fleet.GetCorpus(summary.name());
+    if (!corpus.ok()) continue;  // dropped meanwhile, or not served
+    for (const ChunkPlacement& chunk : corpus->chunks) {
+      for (const HolderId& holder : chunk.holders) names.insert(holder.name);
+    }
+  }
+  return names;
+}
+
+// A mistyped name would be believed, and the one that was meant still be waited for.
+absl::Status CheckGone(const GcOptions& options, Fleet& fleet) {
+  if (options.gone.empty()) return absl::OkStatus();
+  CKV_ASSIGN_OR_RETURN(const std::set<std::string> known, KnownNames(fleet));
+  for (const std::string& name : options.gone) {
+    if (known.contains(name)) continue;
+    const std::vector<std::string> names(known.begin(), known.end());
+    const std::string nearest(NearestWord(name, names));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--gone %s: no member has that name, and no corpus places chunks there%s", name,
+        nearest.empty() ? "" : absl::StrFormat("\n  did you mean %s?", Printable(nearest))));
+  }
+  return absl::OkStatus();
+}
+
 // A directory that was started anew without a folder knows no corpus until they are loaded again:
 // then everything looks like garbage.
 absl::Status CheckDirectoryKnows(const GcOptions& options, const GarbageTally& total) {
@@ -170,7 +206,12 @@ absl::Status CheckDirectoryKnows(const GcOptions& options, const GarbageTally& t
 absl::Status RunGc(const Ctl& ctl, const GcOptions& options) {
   const Duration grace = TimeSpanOf(options.grace);
   Fleet fleet(ctl.fleet, ctl.clock);
+  CKV_RETURN_IF_ERROR(CheckGone(options, fleet));
   CKV_RETURN_IF_ERROR(CheckHoldersReported(options, fleet));
+  if (grace == Duration(0)) {
+    ctl.Note(
+        "ckvctl: warning: --grace 0: chunks of a load that is under way count as garbage, too");
+  }
   CKV_ASSIGN_OR_RETURN(const std::vector<Member> holders, fleet.Holders());
   GcResult result;
   for (const Member& holder : holders) {
@@ -215,6 +256,9 @@ void AddGcCommand(CLI::App& app, Ctl& ctl) {
       "started, and names it. It never waits. If its machine is gone for good, name it with "
       "--gone.\n"
       "\n"
+      "PLACED counts chunks that a corpus places there, KEPT those that are pinned, YOUNG those\n"
+      "that were put or asked for within the grace. The rest is GARBAGE, and ROWS are its "
+      "bytes.\n\n"
       "It can be interrupted at any point and run again: each drop stands by itself.");
   gc->add_flag("--dry-run", options->dry_run, "Only say what would be dropped");
   gc->add_option("--grace", options->grace, "Leave what was put or asked for within this time")

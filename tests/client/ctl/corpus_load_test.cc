@@ -174,6 +174,20 @@ TEST_F(CorpusLoadTest, OtherRowsUnderTheSameIdAreRefused) {
   }
 }
 
+TEST_F(CorpusLoadTest, ANewVersionHasAsManyCopiesUnlessToldOtherwise) {
+  StartHolders(2);
+  const std::string file = RowsOfFile(64, 0, 1).Write("copies");
+  const auto copies_of = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"corpus", "load", "a", file, "--replace"});
+    MustRun(more);
+    return Run({"corpus", "show", "a"}).json["chunks"][0]["holders"].size();
+  };
+  EXPECT_EQ(copies_of({}), 1u);
+  EXPECT_EQ(copies_of({"--replicas", "2"}), 2u);
+  EXPECT_EQ(copies_of({}), 2u);
+  EXPECT_EQ(copies_of({"--replicas", "1"}), 1u);
+}
+
 TEST_F(CorpusLoadTest, SaysWhatIsNewSharedAndReused) {
   StartHolders(2);
   const std::string head = RowsOfFile(64, 0, 1).Write("head");

@@ -117,6 +117,19 @@ TEST(RunCtl, AMistypedWordBringsTheNearestOne) {
   EXPECT_THAT(ErrorOf({"frobnicate"}), Not(HasSubstr("did you mean")));
 }
 
+TEST(RunCtl, WhatIsNotKnownIsNamedOnceAndInOrder) {
+  EXPECT_EQ(ErrorOf({"status", "--outptu", "json"}),
+            "not known here: --outptu json; did you mean --output?\n"
+            "Run with --help for more information.\n");
+  EXPECT_THAT(ErrorOf({}), StartsWith("ckvctl needs a command: status, corpus, "));
+  EXPECT_THAT(ErrorOf({"chunk"}), StartsWith("ckvctl chunk needs a command: replicate, "));
+  std::ostringstream out;
+  Ctl ctl;
+  ctl.out = ctl.err = &out;
+  EXPECT_EQ(RunCtl(ctl, {"help"}), 0);
+  EXPECT_THAT(out.str(), HasSubstr("characterize"));
+}
+
 // The values of all options, of `app` and of its verbs.
 void ExpectNamedValues(const CLI::App& app, const std::string& path) {
   for (const CLI::Option* option : app.get_options()) {

@@ -185,6 +185,21 @@ TEST_F(StatusCommandTest, AHolderIsNoDirectory) {
                              Not(HasSubstr("ckvctl status shows"))));
 }
 
+TEST_F(StatusCommandTest, ANameThatIsNearlyRightBringsTheNearest) {
+  StartHolders(1);
+  LoadOn("docs", test::MakeTestCorpus(test::TestGeometry(), {5}, /*seed=*/45), {0});
+  EXPECT_THAT(Run({"corpus", "show", "Docs"}, /*json=*/false).err, HasSubstr("did you mean docs?"));
+  const Ran drop = Run({"corpus", "drop", "docs", "--tenant", "acme"}, /*json=*/false);
+  EXPECT_EQ(drop.code, 3);
+  EXPECT_THAT(drop.err, HasSubstr("docs is shared: drop it without --tenant"));
+  const Ran gc = Run({"gc", "--gone", "h00"}, /*json=*/false);
+  EXPECT_EQ(gc.code, 2);
+  EXPECT_THAT(gc.err, AllOf(HasSubstr("--gone h00: no member"), HasSubstr("did you mean h0?")));
+  EXPECT_EQ(Run({"gc", "--gone", "h0"}, /*json=*/false).code, 0);
+  EXPECT_THAT(Run({"gc", "--dry-run", "--grace", "0"}, /*json=*/false).err,
+              HasSubstr("warning: --grace 0"));
+}
+
 // The same directory by another name.
 TEST_F(StatusCommandTest, ADirectoryByAnotherNameIsTheSame) {
   StartRequester();
