@@ -50,7 +50,7 @@ MAY_INCLUDE = {
     "client/engine": "attention proto*",
     "client/ggml": "client/roof client client/call client/context client/grpc client/holders attention transport "
                    "store* proto*",
-    "client/ggml/module": "client/ggml client/roof client client/grpc client/holders attention transport store* "
+    "client/ggml/module": "client/ggml client/roof client client/grpc client/holders attention transport* store* "
                           "proto*",
     "client/characterize": "client/roof client client/cache client/decide attention attention/target transport "
                            "store* proto*",

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "client/grpc/default_addresses.h"
 #include "proto/base/byte_size.h"
 #include "proto/base/host_port.h"
@@ -21,8 +22,9 @@ namespace ckv::ggml {
 namespace {
 
 constexpr std::string_view kPrefix = "CKV_GGML_";
-const char* const kNames[] = {"CKV_GGML_CORPUS", "CKV_GGML_POSITION",   "CKV_GGML_TENANT",
-                              "CKV_GGML_POLICY", "CKV_GGML_NEAR_BYTES", "CKV_GGML_TIMEOUT",
+const char* const kNames[] = {"CKV_GGML_FABRICS", "CKV_GGML_VERBS_DEVICE", "CKV_GGML_KERNEL_TARGET",
+                              "CKV_GGML_CORPUS",  "CKV_GGML_POSITION",     "CKV_GGML_TENANT",
+                              "CKV_GGML_POLICY",  "CKV_GGML_NEAR_BYTES",   "CKV_GGML_TIMEOUT",
                               "CKV_GGML_WIRE"};
 
 absl::Status Wrong(std::string_view name, std::string_view value, std::string_view due) {
@@ -78,6 +80,16 @@ std::string TakePosition(const std::string& value, std::optional<int64_t>& to) {
   return "";
 }
 
+std::string TakeFabrics(const std::string& value, std::vector<FabricKind>& to) {
+  to.clear();
+  for (const std::string& name : std::vector<std::string>(absl::StrSplit(value, ','))) {
+    const auto kind = ParseFabricName(name);
+    if (!kind.ok() || *kind == FabricKind::kLoopback) return "a list of shm, tcp and verbs";
+    to.push_back(*kind);
+  }
+  return "";
+}
+
 std::string TakePolicy(const std::string& value, ContextPolicy& to) {
   if (value == "auto") {
     to = ContextPolicy::kAuto;
@@ -130,6 +142,12 @@ absl::StatusOr<Settings> ReadSettings(
     settings.wire = value == "f32" ? PartialDtype::kF32 : PartialDtype::kBf16;
     return "";
   });
+  reader.Read("CKV_GGML_FABRICS",
+              [&](const std::string& value) { return TakeFabrics(value, settings.fabrics); });
+  reader.Read("CKV_GGML_VERBS_DEVICE",
+              [&](const std::string& value) { return TakeName(value, settings.verbs_device); });
+  reader.Read("CKV_GGML_KERNEL_TARGET",
+              [&](const std::string& value) { return TakeName(value, settings.kernel_target); });
   CKV_RETURN_IF_ERROR(reader.status());
   if (settings.position && settings.corpus.empty()) {
     return absl::InvalidArgumentError(

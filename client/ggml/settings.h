@@ -8,11 +8,13 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "attention/partial.h"
 #include "client/context/context.h"
 #include "proto/base/clock.h"
+#include "transport/fabric.h"
 
 namespace ckv::ggml {
 
@@ -35,6 +37,14 @@ struct Settings {
   Duration timeout = std::chrono::seconds(10);
   // CKV_GGML_WIRE: f32 or bf16, the type of the partials on the wire.
   PartialDtype wire = PartialDtype::kF32;
+  // CKV_GGML_FABRICS, like shm,tcp,verbs: the fabrics to use. A probe takes the fastest that a
+  // holder has too.
+  std::vector<FabricKind> fabrics = {FabricKind::kShm, FabricKind::kTcp};
+  // CKV_GGML_VERBS_DEVICE: the RDMA device of verbs. If empty, the only one.
+  std::string verbs_device;
+  // CKV_GGML_KERNEL_TARGET: that of the fleet, if it was given one (AVX3, say). If empty, the
+  // fastest here.
+  std::string kernel_target;
 };
 
 // Reads them. `value_of` returns the value of a variable that is set; `names` has all variables.

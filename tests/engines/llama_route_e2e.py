@@ -154,7 +154,8 @@ class LlamaRoute(unittest.TestCase):
         routed = self.routed(self.fleet)
         tcp = self.start_fleet("tcp")
         self.assertEqual(self.routed(tcp), routed)
-        self.assertEqual(self.routed(tcp, {"CKV_GGML_POLICY": "route"}), routed)
+        self.assertEqual(self.routed(self.fleet, {"CKV_GGML_POLICY": "route",
+                                                  "CKV_GGML_FABRICS": "tcp"}), routed)
         with Engine(self, tcp, settings={"CKV_GGML_POLICY": "near"}) as engine:
             engine.done("restore", 0, tcp.attach("docs"))
             self.assertEqual(engine.suffix(0, PREFIX), routed)
@@ -415,6 +416,13 @@ class LlamaRoute(unittest.TestCase):
         self.assertIn("127.0.0.1:1: ListMembers", text)
         code, text = self.check(settings={"CKV_GGML_CORPUS": "nothing"})
         self.assertEqual(code, "1")
+        code, text = self.check(settings={"CKV_GGML_KERNEL_TARGET": "AVX9"})
+        self.assertEqual(code, "1")
+        self.assertIn("settings: CKV_GGML_KERNEL_TARGET: ", text)
+        code, text = self.check(settings={"CKV_GGML_FABRICS": "verbs",
+                                          "CKV_GGML_VERBS_DEVICE": "none0"})
+        self.assertEqual(code, "1")
+        self.assertIn("settings: CKV_GGML_FABRICS: verbs: ", text)
         code, text = self.check(settings={"CKV_GGML_POLICY": "x"})
         self.assertEqual((code, text), ("1", "settings: CKV_GGML_POLICY is 'x', must be auto, "
                                              "route or near|"))

@@ -7,12 +7,15 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "attention/mla_partial.h"
 #include "client/grpc/directory_stub.h"
 #include "client/grpc/holder_stub.h"
 #include "client/grpc/watch_stub.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
 #include "proto/base/status.h"
+#include "transport/fabric.h"
+#include "transport/verbs/verbs_fabric.h"
 
 namespace ckv::ggml {
 namespace {
@@ -29,18 +32,53 @@ struct Process::Connection {
   explicit Connection(const Settings& settings)
       : directory(settings.directory, Clock::Real()), holders(Clock::Real()) {}
 
+  absl::Status MakeFabrics(const Settings& settings);
+
   DirectoryStub directory;
   HolderStubFactory holders;
+  std::vector<std::unique_ptr<Fabric>> fabrics;
   std::unique_ptr<Requester> requester;
   std::unique_ptr<WatchStub> watch;
 };
+
+absl::Status Process::Connection::MakeFabrics(const Settings& settings) {
+  for (const FabricKind kind : settings.fabrics) {
+    if (kind == FabricKind::kShm) {
+      fabrics.push_back(NewShmFabric(Clock::Real()));
+    } else if (kind == FabricKind::kTcp) {
+      fabrics.push_back(NewTcpFabric(Clock::Real()));
+    } else {
+      VerbsOptions options;
+      options.device = settings.verbs_device;
+      auto verbs = NewVerbsFabric(options, Clock::Real());
+      if (!verbs.ok()) {
+        return absl::Status(
+            verbs.status().code(),
+            absl::StrFormat("CKV_GGML_FABRICS: verbs: %s", std::string(verbs.status().message())));
+      }
+      fabrics.push_back(*std::move(verbs));
+    }
+  }
+  return absl::OkStatus();
+}
 
 Process& Process::Get() {
   static Process* const process = new Process();
   return *process;
 }
 
-Process::Process() : settings_(ReadSettings()) {
+// Forces the kernel target before any kernel runs.
+absl::StatusOr<Settings> Process::TakeSettings() {
+  CKV_ASSIGN_OR_RETURN(Settings settings, ReadSettings());
+  if (settings.kernel_target.empty()) return settings;
+  if (const absl::Status status = ForceKernelTarget(settings.kernel_target); !status.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("CKV_GGML_KERNEL_TARGET: %s", std::string(status.message())));
+  }
+  return settings;
+}
+
+Process::Process() : settings_(TakeSettings()) {
   if (!settings_.ok()) {
     Log().error("llama.cpp: {}: every attention of ckv's will fail",
                 std::string(settings_.status().message()));
@@ -52,7 +90,9 @@ absl::StatusOr<Requester*> Process::requester() {
   absl::MutexLock lock(&mu_);
   if (connection_ != nullptr) return connection_->requester.get();
   auto connection = std::make_unique<Connection>(*settings_);
+  CKV_RETURN_IF_ERROR(connection->MakeFabrics(*settings_));
   RequesterOptions options;
+  for (const auto& fabric : connection->fabrics) options.fabrics.push_back(fabric.get());
   options.id = absl::StrFormat("llama-%d", getpid());
   options.call_count_max = kCallCountMax;
   options.near_bytes = settings_->near_bytes;

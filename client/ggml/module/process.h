@@ -28,6 +28,7 @@ class Process {
   const absl::StatusOr<Settings>& settings() const { return settings_; }
   // Returns the requester. The first call makes it, and does not touch the network.
   //   InvalidArgument     the settings are wrong.
+  //   else                verbs is among the fabrics, and there is no such device.
   absl::StatusOr<Requester*> requester() ABSL_LOCKS_EXCLUDED(mu_);
   // Makes what attends the ops of one context.
   std::unique_ptr<OpAttender> NewAttender();
@@ -50,6 +51,7 @@ class Process {
 
   Process();
   ~Process() = delete;
+  static absl::StatusOr<Settings> TakeSettings();
 
   const absl::StatusOr<Settings> settings_;
   OpCounters counters_;

@@ -37,6 +37,7 @@ TEST(GgmlSettings, Defaults) {
   EXPECT_EQ(settings->policy, ContextPolicy::kAuto);
   EXPECT_EQ(settings->wire, PartialDtype::kF32);
   EXPECT_EQ(settings->timeout, std::chrono::seconds(10));
+  EXPECT_EQ(settings->fabrics, (std::vector{FabricKind::kShm, FabricKind::kTcp}));
 }
 
 TEST(GgmlSettings, All) {
@@ -47,7 +48,10 @@ TEST(GgmlSettings, All) {
                               {"CKV_GGML_POLICY", "near"},
                               {"CKV_GGML_NEAR_BYTES", "4GiB"},
                               {"CKV_GGML_TIMEOUT", "500ms"},
-                              {"CKV_GGML_WIRE", "bf16"}});
+                              {"CKV_GGML_WIRE", "bf16"},
+                              {"CKV_GGML_FABRICS", "tcp,verbs"},
+                              {"CKV_GGML_VERBS_DEVICE", "mlx5_0"},
+                              {"CKV_GGML_KERNEL_TARGET", "AVX3"}});
   ASSERT_TRUE(settings.ok()) << settings.status();
   EXPECT_EQ(settings->directory, "[::1]:7");
   EXPECT_EQ(settings->corpus, "docs");
@@ -57,10 +61,13 @@ TEST(GgmlSettings, All) {
   EXPECT_EQ(settings->near_bytes, uint64_t{4} << 30);
   EXPECT_EQ(settings->timeout, std::chrono::milliseconds(500));
   EXPECT_EQ(settings->wire, PartialDtype::kBf16);
+  EXPECT_EQ(settings->fabrics, (std::vector{FabricKind::kTcp, FabricKind::kVerbs}));
+  EXPECT_EQ(settings->verbs_device, "mlx5_0");
+  EXPECT_EQ(settings->kernel_target, "AVX3");
 }
 
 TEST(GgmlSettings, WrongOnesAreNamed) {
-  const std::map<std::string, std::pair<std::string, std::string>> wrong = {
+  const std::multimap<std::string, std::pair<std::string, std::string>> wrong = {
       {"CKV_DIRECTORY", {"host", "host:port"}},
       {"CKV_GGML_CORPUS", {"a b", "letters"}},
       {"CKV_GGML_POSITION", {"-1", "0 to"}},
@@ -68,7 +75,11 @@ TEST(GgmlSettings, WrongOnesAreNamed) {
       {"CKV_GGML_POLICY", {"far", "auto, route or near"}},
       {"CKV_GGML_NEAR_BYTES", {"much", "4GiB"}},
       {"CKV_GGML_TIMEOUT", {"0", "10s"}},
-      {"CKV_GGML_WIRE", {"f16", "f32 or bf16"}}};
+      {"CKV_GGML_WIRE", {"f16", "f32 or bf16"}},
+      {"CKV_GGML_FABRICS", {"shm,udp", "shm, tcp and verbs"}},
+      {"CKV_GGML_FABRICS", {"loopback", "shm, tcp and verbs"}},
+      {"CKV_GGML_VERBS_DEVICE", {"a b", "letters"}},
+      {"CKV_GGML_KERNEL_TARGET", {"a b", "letters"}}};
   for (const auto& [name, value_and_text] : wrong) {
     const auto settings = Read({{name, value_and_text.first}});
     ASSERT_TRUE(absl::IsInvalidArgument(settings.status())) << name;
