@@ -141,13 +141,7 @@ absl::Status OpAttender::AttendRouted(const MlaOp& op, std::span<const TokenPlan
 absl::Status OpAttender::Route(const MlaOp& op, std::span<const TokenPlan> tokens,
                                Instant deadline) {
   const uint32_t row_count = static_cast<uint32_t>(tokens.size()) * op.head_count;
-  const size_t floats = PartialFloats(row_count, op.d_v);
-  GrowPartials(2 * floats + 2 * size_t{row_count});
-  const PartialView far = PartialAt(partials_.data(), row_count, op.d_v);
-  const PartialView here = PartialAt(partials_.data() + floats, row_count, op.d_v);
-  float* const m = partials_.data() + 2 * floats;
-  float* const l = m + row_count;
-
+  const PartialView far = PlacePartials(op, tokens.size(), /*with_far=*/true);
   CKV_RETURN_IF_ERROR(MakeSegments(op, tokens, deadline));
   CKV_ASSIGN_OR_RETURN(Requester * requester, contexts_.requester());
   LayerCall call;
@@ -161,7 +155,7 @@ absl::Status OpAttender::Route(const MlaOp& op, std::span<const TokenPlan> token
   absl::Status status = ticket.status();
   if (ticket.ok()) {
     BeginPieces(op, tokens);
-    AddPieces(op, tokens, 0, here);
+    AddPieces(op, tokens, 0, main_, rest_);
     AttendPieces(op);
     status = ticket->Wait();
   }
@@ -169,20 +163,13 @@ absl::Status OpAttender::Route(const MlaOp& op, std::span<const TokenPlan> token
     for (const TokenPlan& token : tokens) contexts_.Drop(plan_.list(token.list));
     return status;
   }
-  for (size_t i = 0; i < tokens.size();) {
-    const size_t count = RunLength(tokens.subspan(i));
-    const size_t row = i * op.head_count;
-    const PartialView out = {op.Out(tokens[i].stream, tokens[i].token), m + row, l + row};
-    const std::array<ConstPartialView, 2> parts = {far.From(row, op.d_v), here.From(row, op.d_v)};
-    MergePartials(parts, static_cast<uint32_t>(count) * op.head_count, op.d_v, out);
-    i += count;
-  }
+  MergeOut(op, tokens, std::array<ConstPartialView, 3>{far, main_, rest_});
   if (options_.counters != nullptr) {
     Add(options_.counters->sent_bytes, report.bytes_sent);
     Add(options_.counters->received_bytes, report.bytes_received);
     Add(options_.counters->pulled_bytes, report.pulled_bytes);
   }
-  return CheckNumbers(l, row_count);
+  return CheckNumbers(merged_l_, row_count);
 }
 
 absl::Status OpAttender::MakeSegments(const MlaOp& op, std::span<const TokenPlan> tokens,
@@ -205,20 +192,59 @@ absl::Status OpAttender::MakeSegments(const MlaOp& op, std::span<const TokenPlan
 
 absl::Status OpAttender::AttendLocal(const MlaOp& op, std::span<const TokenPlan> tokens) {
   RoundQueries(op, tokens);
-  const size_t row_count = tokens.size() * op.head_count;
-  GrowPartials(2 * row_count);
-  float* const m = partials_.data();
-  float* const l = m + row_count;
+  PlacePartials(op, tokens.size(), /*with_far=*/false);
   BeginPieces(op, tokens);
+  const bool in_place = std::all_of(tokens.begin(), tokens.end(),
+                                    [](const TokenPlan& token) { return token.range_count < 2; });
+  if (!in_place) {
+    AddPieces(op, tokens, 0, main_, rest_);
+    AttendPieces(op);
+    MergeOut(op, tokens, std::array<ConstPartialView, 2>{main_, rest_});
+    return CheckNumbers(merged_l_, tokens.size() * op.head_count);
+  }
   for (size_t i = 0; i < tokens.size();) {
     const size_t count = RunLength(tokens.subspan(i));
     const size_t row = i * op.head_count;
     AddPieces(op, tokens.subspan(i, count), static_cast<uint32_t>(row),
-              {op.Out(tokens[i].stream, tokens[i].token), m + row, l + row});
+              {op.Out(tokens[i].stream, tokens[i].token), merged_m_ + row, merged_l_ + row}, {});
     i += count;
   }
   AttendPieces(op);
-  return CheckNumbers(l, row_count);
+  return CheckNumbers(merged_l_, tokens.size() * op.head_count);
+}
+
+// Lays out the partials of a slice. Returns that of the chunks.
+PartialView OpAttender::PlacePartials(const MlaOp& op, size_t token_count, bool with_far) {
+  const auto row_count = static_cast<uint32_t>(token_count * op.head_count);
+  const size_t floats = PartialFloats(row_count, op.d_v);
+  GrowPartials((with_far ? 3 : 2) * floats + 2 * size_t{row_count});
+  float* next = partials_.data();
+  merged_m_ = next;
+  merged_l_ = next + row_count;
+  next += 2 * size_t{row_count};
+  main_ = PartialAt(next, row_count, op.d_v);
+  rest_ = PartialAt(next + floats, row_count, op.d_v);
+  return with_far ? PartialAt(next + 2 * floats, row_count, op.d_v) : PartialView{};
+}
+
+void OpAttender::MergeOut(const MlaOp& op, std::span<const TokenPlan> tokens,
+                          std::span<const ConstPartialView> parts) {
+  for (size_t i = 0; i < tokens.size();) {
+    const size_t count = RunLength(tokens.subspan(i));
+    const size_t row = i * op.head_count;
+    const PartialView out = {op.Out(tokens[i].stream, tokens[i].token), merged_m_ + row,
+                             merged_l_ + row};
+    std::array<ConstPartialView, 3> rows;
+    for (size_t part = 0; part < parts.size(); ++part) {
+      rows[part] = parts[part];
+      rows[part].o = static_cast<const float*>(rows[part].o) + row * op.d_v;
+      rows[part].m += row;
+      rows[part].l += row;
+    }
+    MergePartials(std::span(rows).first(parts.size()), static_cast<uint32_t>(count) * op.head_count,
+                  op.d_v, out);
+    i += count;
+  }
 }
 
 void OpAttender::RoundQueries(const MlaOp& op, std::span<const TokenPlan> tokens) {
@@ -246,57 +272,75 @@ void OpAttender::BeginPieces(const MlaOp& op, std::span<const TokenPlan> tokens)
   indices_.clear();
   size_t index_count = 0;
   for (const TokenPlan& token : tokens) {
-    if (token.range_count < 2) continue;
+    if (token.range_count < 3) continue;
     for (const CellRange& range : plan_.ranges(token)) index_count += range.end - range.begin;
   }
   indices_.reserve(index_count);
 }
 
-void OpAttender::AddPieces(const MlaOp& op, std::span<const TokenPlan> tokens, uint32_t row_begin,
-                           const PartialView& out) {
-  const auto begin_of = [this](const TokenPlan& token) {
-    return token.range_count == 0 ? 0 : plan_.ranges(token).front().begin;
+// The cells of a token that are attended as one range: the first of its longest. Nothing but what
+// it sees decides that, so its bits do not depend on the batch.
+CellRange OpAttender::MainRange(const TokenPlan& token) const {
+  if (token.range_count == 0) return {};
+  const auto ranges = plan_.ranges(token);
+  const auto shorter = [](const CellRange& a, const CellRange& b) {
+    return a.end - a.begin < b.end - b.begin;
   };
+  return *std::max_element(ranges.begin(), ranges.end(), shorter);
+}
+
+void OpAttender::AddPieces(const MlaOp& op, std::span<const TokenPlan> tokens, uint32_t row_begin,
+                           const PartialView& main, const PartialView& rest) {
   for (size_t i = 0; i < tokens.size();) {
     const TokenPlan& first = tokens[i];
-    const bool selects = first.range_count > 1;
-    size_t end = i + 1;
-    while (!selects && end < tokens.size() && tokens[end].range_count == first.range_count &&
-           tokens[end].stream == first.stream && begin_of(tokens[end]) == begin_of(first)) {
-      ++end;
-    }
+    const uint32_t begin = MainRange(first).begin;
     const uint32_t row = static_cast<uint32_t>(i) * op.head_count;
     AttentionPiece piece;
-    piece.q = {q_.data() + size_t{row_begin + row} * op.d_qk,
-               static_cast<uint32_t>(end - i) * op.head_count, op.d_qk};
-    piece.out = out.From(row, op.d_v);
-    if (selects) {
-      AddSelection(op, first, piece);
-    } else {
-      // To the last cell, so that tokens that begin alike share what is read of them.
-      const uint32_t begin = begin_of(first);
-      piece.rows = op.Cells(first.stream, begin, op.cell_count - begin);
-      piece.row_limits = limits_.data() + limits_.size();
-      for (const TokenPlan& token : tokens.subspan(i, end - i)) {
-        const uint32_t limit = token.range_count == 0 ? 0 : plan_.ranges(token)[0].end - begin;
-        limits_.insert(limits_.end(), op.head_count, limit);
-      }
+    piece.row_limits = limits_.data() + limits_.size();
+    for (; i < tokens.size() && tokens[i].stream == first.stream; ++i) {
+      const CellRange range = MainRange(tokens[i]);
+      if (range.begin != begin) break;
+      limits_.insert(limits_.end(), op.head_count, range.end - begin);
     }
+    piece.q = {q_.data() + size_t{row_begin + row} * op.d_qk,
+               static_cast<uint32_t>(i) * op.head_count - row, op.d_qk};
+    // To the last cell, so that tokens that begin alike share what is read of them.
+    piece.rows = op.Cells(first.stream, begin, op.cell_count - begin);
+    piece.out = main.From(row, op.d_v);
     pieces_.push_back(piece);
-    i = end;
+  }
+  if (rest.o == nullptr) return;
+  std::fill_n(rest.l, tokens.size() * op.head_count, 0.0f);  // most have none
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const uint32_t row = static_cast<uint32_t>(i) * op.head_count;
+    if (tokens[i].range_count > 1) {
+      AddRest(op, tokens[i], row_begin + row, rest.From(row, op.d_v));
+    }
   }
 }
 
-void OpAttender::AddSelection(const MlaOp& op, const TokenPlan& token, AttentionPiece& piece) {
-  piece.rows = op.Cells(token.stream, 0, op.cell_count);
-  const size_t begin = indices_.size();
-  for (const CellRange& range : plan_.ranges(token)) {
-    for (uint32_t cell = range.begin; cell < range.end; ++cell) {
-      indices_.push_back(static_cast<int32_t>(cell));
+void OpAttender::AddRest(const MlaOp& op, const TokenPlan& token, uint32_t row,
+                         const PartialView& out) {
+  const CellRange main = MainRange(token);
+  const auto ranges = plan_.ranges(token);
+  AttentionPiece piece;
+  piece.q = {q_.data() + size_t{row} * op.d_qk, op.head_count, op.d_qk};
+  piece.out = out;
+  if (ranges.size() == 2) {
+    const CellRange& other = ranges[0] == main ? ranges[1] : ranges[0];
+    piece.rows = op.Cells(token.stream, other.begin, other.end - other.begin);
+  } else {
+    const size_t begin = indices_.size();
+    for (const CellRange& range : ranges) {
+      for (uint32_t cell = range.begin; cell < range.end && range != main; ++cell) {
+        indices_.push_back(static_cast<int32_t>(cell));
+      }
     }
+    piece.rows = op.Cells(token.stream, 0, op.cell_count);
+    piece.selection = {indices_.data() + begin, static_cast<uint32_t>(indices_.size() - begin),
+                       op.head_count};
   }
-  piece.selection = {indices_.data() + begin, static_cast<uint32_t>(indices_.size() - begin),
-                     op.head_count};
+  pieces_.push_back(piece);
 }
 
 void OpAttender::AttendPieces(const MlaOp& op) {

@@ -50,9 +50,9 @@ class OpAttender {
 
   // Attends the op and writes op.out. Queries are rounded to bf16 first. Cells are attended by this
   // process' kernel (attention/mla_partial.h) while the holders compute. Partials are merged in
-  // this order: chunks, then cells. So the same cache and queries give the same bits, if the wire
-  // is f32 and the fleet has one kernel target. A token that sees nothing gets zeros.
-  // After an error op.out means nothing. The same op may be tried again.
+  // this order: chunks, the longest range of cells, other cells. So the same cache and queries give
+  // the same bits, if the wire is f32 and the fleet has one kernel target. A token that sees
+  // nothing gets zeros. After an error op.out means nothing. The same op may be tried again.
   //   InvalidArgument     the mask or a width is none that ckv knows.
   //   DataLoss            a cell is damaged (OpPlan), or the answer is NaN.
   //   else                as CorpusContexts::Find and Requester::Attend.
@@ -72,11 +72,17 @@ class OpAttender {
   // Attends tokens that see cells of the engine alone.
   absl::Status AttendLocal(const MlaOp& op, std::span<const TokenPlan> tokens);
   void RoundQueries(const MlaOp& op, std::span<const TokenPlan> tokens);
-  // Makes the pieces of these tokens' cells. The tokens' rows begin at `row_begin` of q_, and their
-  // answers at out.
+  PartialView PlacePartials(const MlaOp& op, size_t token_count, bool with_far);
+  CellRange MainRange(const TokenPlan& token) const;
+  // Makes the pieces of these tokens' cells: the longest range of each to `main`, all others to
+  // `rest`. The tokens' rows begin at `row_begin` of q_. If no token has another range, `rest` may
+  // be none.
   void AddPieces(const MlaOp& op, std::span<const TokenPlan> tokens, uint32_t row_begin,
-                 const PartialView& out);
-  void AddSelection(const MlaOp& op, const TokenPlan& token, AttentionPiece& piece);
+                 const PartialView& main, const PartialView& rest);
+  void AddRest(const MlaOp& op, const TokenPlan& token, uint32_t row, const PartialView& out);
+  // Merges the partials of a slice into the op's answer.
+  void MergeOut(const MlaOp& op, std::span<const TokenPlan> tokens,
+                std::span<const ConstPartialView> parts);
   void BeginPieces(const MlaOp& op, std::span<const TokenPlan> tokens);
   void AttendPieces(const MlaOp& op);
   void GrowPartials(size_t floats);
@@ -91,8 +97,10 @@ class OpAttender {
   WorkerPool* pool_ = nullptr;  // has thread_count_ threads; null until it is needed
 
   // The op in work has these.
-  std::vector<uint16_t> q_;      // bf16 [rows][d_qk]
-  std::vector<float> partials_;  // two partials of all rows, and m and l of their merge
+  std::vector<uint16_t> q_;  // bf16 [rows][d_qk]
+  PartialView main_, rest_;  // the partials of cells
+  float *merged_m_ = nullptr, *merged_l_ = nullptr;
+  std::vector<float> partials_;  // the partials of all rows, and m and l of their merge
   std::vector<AttentionPiece> pieces_;
   std::vector<uint32_t> limits_;  // cells that each row of a piece sees
   std::vector<int32_t> indices_;  // the selections of pieces
