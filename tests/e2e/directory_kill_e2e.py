@@ -37,6 +37,7 @@ LIFE_S_MAX, START_S_MAX = 1.5, 0.05
 UNAVAILABLE, NOT_FOUND = 4, 3
 # How long a caller asks again while the directory is away.
 PATIENCE_S = 30
+UNKNOWN = object()  # the state of a corpus while the directory does not answer
 
 
 class Directory:
@@ -129,7 +130,7 @@ class Worker(threading.Thread):
         self.ids = []  # of the longest
 
     def look(self, name):
-        """What the directory says; it is asked until it answers."""
+        """What the directory says; it is asked until it answers, or UNKNOWN."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             shown = run_ctl(self.fleet, "corpus", "show", name, "-o", "json")
@@ -141,14 +142,14 @@ class Worker(threading.Thread):
                         tuple(tuple(chunk["holders"]) for chunk in corpus["chunks"]))
             if shown.returncode != UNAVAILABLE or time.monotonic() > deadline:
                 self.tally.add("other_errors", f"corpus show {name}: {shown.returncode} {shown.stderr}")
-                return self.states[name]
+                return UNKNOWN
 
     def check(self, name):
         """Is what was acknowledged what is there? Nothing of this worker is pending."""
         seen = self.look(name)
-        if seen != self.states[name]:
+        if UNKNOWN not in (seen, self.states[name]) and seen != self.states[name]:
             self.tally.add("lost", f"{name}: {self.states[name]} was acknowledged, {seen} is there")
-            self.states[name] = seen
+        self.states[name] = seen
 
     def change(self, name, arguments, is_wanted):
         """Runs a change; afterwards the corpus is as before or as `is_wanted` says, the latter if it was acknowledged."""
@@ -158,13 +159,13 @@ class Worker(threading.Thread):
         self.states[name] = seen
         if ran.returncode == 0:
             self.tally.add("acknowledged")
-            if not is_wanted(before, seen):
+            if seen is not UNKNOWN and not is_wanted(before, seen):
                 self.tally.add("lost", f"{arguments}: was {before}, is {seen}")
             return
         self.tally.add("refused")
         if ran.returncode != UNAVAILABLE:
             self.tally.add("other_errors", f"{arguments}: {ran.returncode} {ran.stderr}")
-        if seen != before and not is_wanted(before, seen):
+        if seen not in (UNKNOWN, before) and not is_wanted(before, seen):
             self.tally.add("half_seen", f"{arguments}: was {before}, is {seen}")
 
     def load(self, name, length):
@@ -196,6 +197,8 @@ class Worker(threading.Thread):
         while not self.done.is_set():
             name = self.random.choice(list(self.states))
             self.check(name)
+            if self.states[name] is UNKNOWN:
+                continue
             act = self.random.random()
             if self.states[name] is None or act < 0.5:
                 self.load(name, self.random.randrange(1, LENGTHS + 1))
