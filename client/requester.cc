@@ -48,6 +48,10 @@ absl::Status CheckOptions(const RequesterOptions& options, const DirectoryContro
                                                       options.call_count_max,
                                                       RequesterOptions::kCallCountMax));
   }
+  if (options.call_threads == 0 || options.call_threads > WorkerPool::kThreadCountMax) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "requester: call_threads %d, 1 to %d", options.call_threads, WorkerPool::kThreadCountMax));
+  }
   if (options.spin_max < Duration::zero() || options.connect_timeout <= Duration::zero())
     return absl::InvalidArgumentError("requester: spin_max or connect_timeout is negative");
   if (options.fabric && !HasFabric(options, *options.fabric)) {
@@ -68,8 +72,8 @@ struct Requester::State {
         costs(&peers, options.oracle, options.clock, options.backend, options.lane_shape),
         near_source(options.near_source),
         pool(options.clock, options.call_count_max,
-             [this, spin = options.spin_max] {
-               return CallContext::Make(&link_options, &peers, spin, &counters);
+             [this, spin = options.spin_max, threads = options.call_threads] {
+               return CallContext::Make(&link_options, &peers, spin, &counters, threads);
              }),
         attempts(options.clock, &pool, &view, &counters),
         // One to measure, and one for each flow.

@@ -346,6 +346,10 @@ struct RequesterOptions {
   // Calls in progress at once, 1 to kCallCountMax. More calls wait for one to end, until their
   // deadline.
   uint32_t call_count_max = 16;
+  // Threads that attend near and own rows of one call, its caller's among them: 1 to
+  // WorkerPool::kThreadCountMax. Each call context has its own; they sleep while it computes
+  // nothing. Bits do not depend on them. A device takes no notice of it.
+  uint32_t call_threads = 1;
   // How long a waiting call polls before it sleeps. It polls through waits of up to 2 ms if the
   // last two were that short (transport/wait_policy.h). Zero disables polling.
   Duration spin_max = std::chrono::microseconds(50);

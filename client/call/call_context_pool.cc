@@ -24,9 +24,10 @@ absl::Status CheckBackend(const Backend* backend) {
 
 absl::StatusOr<std::unique_ptr<CallContext>> CallContext::Make(const LinkOptions* options,
                                                                PeerTable* peers, Duration spin_max,
-                                                               CallCounters* counters) {
+                                                               CallCounters* counters,
+                                                               uint32_t thread_count) {
   CKV_ASSIGN_OR_RETURN(std::unique_ptr<ComputeStream> stream,
-                       options->backend->NewStream(/*thread_count=*/1));
+                       options->backend->NewStream(thread_count));
   return std::make_unique<CallContext>(options, std::move(stream), peers, spin_max, counters);
 }
 

@@ -34,7 +34,8 @@ struct CallContext {
   //   Errors of Backend::NewStream.
   static absl::StatusOr<std::unique_ptr<CallContext>> Make(const LinkOptions* options,
                                                            PeerTable* peers, Duration spin_max,
-                                                           CallCounters* counters);
+                                                           CallCounters* counters,
+                                                           uint32_t thread_count = 1);
   CallContext(const LinkOptions* options, std::unique_ptr<ComputeStream> stream_in,
               PeerTable* peers, Duration spin_max, CallCounters* counters)
       : stream(std::move(stream_in)),

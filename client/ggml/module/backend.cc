@@ -56,7 +56,9 @@ ggml_status Compute(ggml_backend_t backend, ggml_cgraph* graph) {
 }
 
 void SetThreads(ggml_backend_t backend, int thread_count) {
-  AttenderOf(backend).set_thread_count(static_cast<uint32_t>(std::max(1, thread_count)));
+  const auto count = static_cast<uint32_t>(std::max(1, thread_count));
+  Process::Get().NoteThreads(count);
+  AttenderOf(backend).set_thread_count(count);
 }
 
 // ---- the device
@@ -173,6 +175,7 @@ uint64_t CounterOf(const char* name) {
 void* OpenEval(uint32_t thread_count) {
   Process::Get().LeaveToCallback();
   std::unique_ptr<OpAttender> attender = Process::Get().NewAttender();
+  Process::Get().NoteThreads(thread_count);
   attender->set_thread_count(thread_count);
   return new EvalSession(ggml_api, std::move(attender));
 }

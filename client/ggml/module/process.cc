@@ -2,12 +2,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
 #include "attention/mla_partial.h"
+#include "attention/worker_pool.h"
 #include "client/grpc/directory_stub.h"
 #include "client/grpc/holder_stub.h"
 #include "client/grpc/watch_stub.h"
@@ -95,6 +97,7 @@ absl::StatusOr<Requester*> Process::requester() {
   for (const auto& fabric : connection->fabrics) options.fabrics.push_back(fabric.get());
   options.id = absl::StrFormat("llama-%d", getpid());
   options.call_count_max = kCallCountMax;
+  options.call_threads = threads_.load(std::memory_order_relaxed);
   options.near_bytes = settings_->near_bytes;
   CKV_ASSIGN_OR_RETURN(connection->requester,
                        Requester::Create(options, &connection->directory, &connection->holders));
@@ -127,6 +130,14 @@ std::unique_ptr<OpAttender> Process::NewAttender() {
     }
   }
   return std::make_unique<OpAttender>([this] { return requester(); }, std::move(options));
+}
+
+void Process::NoteThreads(uint32_t thread_count) {
+  thread_count = std::min(thread_count, WorkerPool::kThreadCountMax);
+  uint32_t known = threads_.load(std::memory_order_relaxed);
+  while (known < thread_count &&
+         !threads_.compare_exchange_weak(known, thread_count, std::memory_order_relaxed)) {
+  }
 }
 
 void Process::NoteRefused(const std::string& reason) {

@@ -34,6 +34,9 @@ class Process {
   std::unique_ptr<OpAttender> NewAttender();
 
   OpCounters& counters() { return counters_; }
+  // Notes how many threads a context computes with. The requester attends near rows with as many as
+  // the largest one had when it was made.
+  void NoteThreads(uint32_t thread_count);
   // Has the device take no attention from now on: a callback attends instead.
   void LeaveToCallback() { left_to_callback_.store(true, std::memory_order_relaxed); }
   bool left_to_callback() const { return left_to_callback_.load(std::memory_order_relaxed); }
@@ -55,6 +58,7 @@ class Process {
 
   const absl::StatusOr<Settings> settings_;
   OpCounters counters_;
+  std::atomic<uint32_t> threads_{1};
   std::atomic<bool> offered_{false}, left_to_callback_{false};
   absl::Mutex mu_;
   std::unique_ptr<Connection> connection_ ABSL_GUARDED_BY(mu_);

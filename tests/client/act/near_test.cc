@@ -86,6 +86,36 @@ TEST_F(NearTest, ADecodeGoesOnWhenItsHoldersAreGone) {
   EXPECT_FALSE(Attend(*routed, lost).ok());
 }
 
+TEST_F(NearTest, AnyNumberOfThreadsGivesTheSameBits) {
+  Start(kWide);
+  const auto routed = Open(ContextPolicy::kRoute);
+  Answer want(kRows, kLatentValues);
+  ASSERT_TRUE(Attend(*routed, want).ok());
+  for (const uint32_t threads : {1u, 2u, 5u}) {
+    RequesterOptions options;
+    options.fabrics = {fabric_.get()};
+    options.near_bytes = kWide;
+    options.call_threads = threads;
+    auto requester = Requester::Create(options, &cluster_->fleet, &cluster_->fleet);
+    ASSERT_TRUE(requester.ok()) << requester.status();
+    cluster_->requester = *std::move(requester);
+    resolved_ = cluster_->Resolve();
+    const auto near = Open(ContextPolicy::kNear);
+    ASSERT_TRUE(near.ok()) << near.status();
+    Answer got(kRows, kLatentValues);
+    AttendReport report;
+    ASSERT_TRUE(Attend(*near, got, &report).ok());
+    EXPECT_EQ(report.routed_pairs, 0u);
+    EXPECT_TRUE(got.SameBits(want)) << threads;
+  }
+  for (const uint32_t threads : {0u, WorkerPool::kThreadCountMax + 1}) {
+    RequesterOptions options;
+    options.call_threads = threads;
+    const auto requester = Requester::Create(options, &cluster_->fleet, &cluster_->fleet);
+    EXPECT_TRUE(absl::IsInvalidArgument(requester.status())) << threads;
+  }
+}
+
 TEST_F(NearTest, RowsOfHoldersOnThisHostAreUsedWhereTheyLie) {
   const std::unique_ptr<Fabric> shm = NewShmFabric(Clock::Real());
   Start(kWide, shm.get());
