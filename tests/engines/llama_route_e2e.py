@@ -69,6 +69,7 @@ class LlamaRoute(unittest.TestCase):
                             f"save={path}.ggsq"], check=True, timeout=TIMEOUT_S,
                            stderr=subprocess.DEVNULL,
                            env={**os.environ, "GGML_BACKEND_PATH": str(ARGUMENTS.backend),
+                                "CKV_GGML_KERNEL_TARGET": route_fixture.kernel_target(),
                                 **sanitizer()})
         with Engine(cls) as engine:
             engine.prefill(0, cls.prefix)
@@ -254,6 +255,7 @@ class LlamaRoute(unittest.TestCase):
         run = subprocess.run(
             [self.engine.node, program, asked], capture_output=True, text=True, timeout=TIMEOUT_S,
             env={**os.environ, "GGML_BACKEND_PATH": str(ARGUMENTS.backend),
+                 "CKV_GGML_KERNEL_TARGET": route_fixture.kernel_target(),
                  # A name: node has a resolver of its own under the names of gRPC's.
                  "CKV_DIRECTORY": self.fleet.directory.replace("127.0.0.1", "localhost"),
                  **sanitizer()})

@@ -48,7 +48,8 @@ class Run:
         environment = {key: value for key, value in os.environ.items()
                        if not key.startswith(("CKV_", "GGML_"))}
         environment.update(GGML_BACKEND_PATH=str(self.arguments.backend),
-                           CKV_DIRECTORY=self.fleet.directory, **settings,
+                           CKV_DIRECTORY=self.fleet.directory,
+                           CKV_GGML_KERNEL_TARGET=route_fixture.kernel_target(), **settings,
                            **route_fixture.sanitizer())
         run = subprocess.run([self.engine.node, self.program, path], capture_output=True, text=True,
                              timeout=TIMEOUT_S, env=environment)

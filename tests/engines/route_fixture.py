@@ -16,7 +16,18 @@ import llama_e2e as base  # noqa: E402
 CHUNK = 256
 TIMEOUT_S = 120
 # The backend (libggml-ckv.so) and the compiler of programs that embed the engine.
-PROGRAMS = argparse.Namespace(backend=None, cxx=None)
+PROGRAMS = argparse.Namespace(backend=None, cxx=None, target=None)
+
+
+def kernel_target():
+    """One that all processes are given. Each would choose by a measurement, which other load may turn
+    around, and equal bits are promised within one target."""
+    if PROGRAMS.target is None:
+        run = subprocess.run([ctl_fleet.PROGRAMS.ckvd, "--role=directory", "--kernel-target=none"],
+                             capture_output=True, text=True, timeout=TIMEOUT_S)
+        there = re.search(r"there are (.*); or say auto", run.stderr).group(1).split(", ")
+        PROGRAMS.target = "AMX" if "AMX" in there else there[0]
+    return PROGRAMS.target
 
 
 class Fleet(ctl_fleet.Fleet):
@@ -31,7 +42,7 @@ class Fleet(ctl_fleet.Fleet):
         self.holder = getattr(self, "holder", {})
         self.start(f"h{index}", "--role=holder", f"--directory={self.directory}",
                    "--store-capacity=64MiB", f"--store-path={self.store(index)}",
-                   f"--fabrics={self.fabrics}")
+                   f"--fabrics={self.fabrics}", f"--kernel-target={kernel_target()}")
         self.holder[index] = self.processes[-1]
 
     def kill_holder(self, index):
@@ -66,6 +77,7 @@ class Engine:
                        if not key.startswith(("CKV_", "GGML_"))}
         if backend:
             environment["GGML_BACKEND_PATH"] = str(PROGRAMS.backend)
+            environment["CKV_GGML_KERNEL_TARGET"] = kernel_target()
             environment.update(sanitizer())
         if fleet is not None:
             environment["CKV_DIRECTORY"] = fleet.directory
