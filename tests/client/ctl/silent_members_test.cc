@@ -209,7 +209,8 @@ TEST_F(SilentMembersTest, ACorpusThatIsLateDoesNotHideTheOthers) {
   directory_.late = {"late"};
   const Ran ran = Run({"corpus", "list", "-o", "json"});
   ASSERT_EQ(ran.code, 0) << ran.err;
-  for (const Json& corpus : Json::parse(ran.text)["corpora"])
+  const Json listed = Json::parse(ran.text);
+  for (const Json& corpus : listed.at("corpora"))
     EXPECT_EQ(corpus.contains("layers"), corpus["name"] != "late") << corpus;
   EXPECT_THAT(Run({"corpus", "list"}).text, HasSubstr("late    -"));
 }

@@ -7,9 +7,13 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <map>
+#include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "server/web/metrics_page.h"
+#include "server/web/metrics_process.h"
 #include "server/web/web_server.h"
 #include "tests/server/holder/holder_fixture.h"
 #include "tests/server/web/scrape.h"
@@ -72,9 +76,14 @@ TEST(ProcessMetrics, WithoutAFileLeftAllAreOpen) {
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit few = {3, before.rlim_max};  // 0 to 2 are open
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
-  const std::string text = MetricsText({});
+  MetricsPage page;
+  AddProcess(page);
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
-  EXPECT_THAT(text, AllOf(HasSubstr("process_open_fds 3\n"), HasSubstr("process_max_fds 3\n")));
+  std::map<std::string, double> values;
+  for (const MetricFamily& family : page.Take())
+    values[family.name] = family.metric.at(0).gauge.value;
+  EXPECT_EQ(values["process_open_fds"], 3);
+  EXPECT_EQ(values["process_max_fds"], 3);
 }
 
 TEST_P(HolderMetricsTest, WhatIsHeldAndAnswered) {
