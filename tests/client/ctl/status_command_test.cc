@@ -64,7 +64,8 @@ TEST_F(StatusCommandTest, AFleetThatIsWholeIsZero) {
   // What an operator looks for in each member, rather than the number of its life.
   EXPECT_THAT(ran.text, AllOf(HasSubstr("UP  VERSION"), HasSubstr(" s  " + std::string(Version())),
                               Not(HasSubstr("EPOCH"))));
-  for (const ctl::Json& member : StatusJson()["members"]) {
+  const ctl::Json status = StatusJson();
+  for (const ctl::Json& member : status.at("members")) {
     EXPECT_EQ(member["version"], std::string(Version()));
     EXPECT_GT(member["epoch"], 0);
     EXPECT_LT(member["up_ms"], 600'000);
