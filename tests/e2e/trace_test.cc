@@ -51,7 +51,7 @@ class TraceTest : public testing::Test {
     ASSERT_TRUE(test::Publish(directory_->directory(), corpus_.Publish("c", "", {{{"h"}}})).ok());
   }
 
-  // Of this test alone.
+  // No other test has a path of this name.
   static std::string PathOf(const std::string& name) {
     const auto* const info = testing::UnitTest::GetInstance()->current_test_info();
     return test::TempPath(std::string(info->name()) + "." + name + ".spans");

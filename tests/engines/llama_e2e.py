@@ -267,6 +267,23 @@ class LlamaE2e(unittest.TestCase):
         self.assertIn("keys of q8_0 at layer 0, must be bf16 or f16", refused.stderr)
 
 
+def run_with_engine(arguments, rest):
+    """Runs the tests of the program with `arguments.engine` in the folder `arguments.work`; returns the exit code."""
+    ctl_fleet.PROGRAMS.ckvd, ctl_fleet.PROGRAMS.ckvctl = arguments.ckvd, arguments.ckvctl
+    arguments.work = arguments.work.absolute()
+    shutil.rmtree(arguments.work, ignore_errors=True)
+    arguments.work.mkdir(parents=True)
+    try:
+        arguments.engine = engines.Engine(arguments.work)
+    except engines.Unavailable as error:
+        print(f"SKIPPED: no stock llama.cpp: {error}")
+        return SKIPPED
+    try:
+        return 0 if unittest.main(argv=[sys.argv[0], *rest], exit=False).result.wasSuccessful() else 1
+    finally:
+        shutil.rmtree(arguments.work / "node_modules", ignore_errors=True)  # 227 MB
+
+
 def main():
     parser = ctl_fleet.argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--ckvd", required=True)
@@ -275,19 +292,7 @@ def main():
     parser.add_argument("--work", required=True, type=pathlib.Path, help="folder, emptied first")
     global ARGUMENTS
     ARGUMENTS, rest = parser.parse_known_args()
-    ctl_fleet.PROGRAMS.ckvd, ctl_fleet.PROGRAMS.ckvctl = ARGUMENTS.ckvd, ARGUMENTS.ckvctl
-    ARGUMENTS.work = ARGUMENTS.work.absolute()
-    shutil.rmtree(ARGUMENTS.work, ignore_errors=True)
-    ARGUMENTS.work.mkdir(parents=True)
-    try:
-        ARGUMENTS.engine = engines.Engine(ARGUMENTS.work)
-    except engines.Unavailable as error:
-        print(f"SKIPPED: no stock llama.cpp: {error}")
-        return SKIPPED
-    try:
-        return 0 if unittest.main(argv=[sys.argv[0], *rest], exit=False).result.wasSuccessful() else 1
-    finally:
-        shutil.rmtree(ARGUMENTS.work / "node_modules", ignore_errors=True)  # 227 MB
+    return run_with_engine(ARGUMENTS, rest)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ import unittest
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "e2e"))
 import ctl_fleet  # noqa: E402
-import engines  # noqa: E402
 import llama_e2e as base  # noqa: E402
 import route_fixture  # noqa: E402
 from route_fixture import Engine, Fleet, sanitizer  # noqa: E402
@@ -460,19 +459,7 @@ def main():
     ARGUMENTS, rest = parser.parse_known_args()
     route_fixture.PROGRAMS.backend = ARGUMENTS.backend.absolute()
     route_fixture.PROGRAMS.cxx = ARGUMENTS.cxx
-    ctl_fleet.PROGRAMS.ckvd, ctl_fleet.PROGRAMS.ckvctl = ARGUMENTS.ckvd, ARGUMENTS.ckvctl
-    ARGUMENTS.work = ARGUMENTS.work.absolute()
-    shutil.rmtree(ARGUMENTS.work, ignore_errors=True)
-    ARGUMENTS.work.mkdir(parents=True)
-    try:
-        ARGUMENTS.engine = engines.Engine(ARGUMENTS.work)
-    except engines.Unavailable as error:
-        print(f"SKIPPED: no stock llama.cpp: {error}")
-        return base.SKIPPED
-    try:
-        return 0 if unittest.main(argv=[sys.argv[0], *rest], exit=False).result.wasSuccessful() else 1
-    finally:
-        shutil.rmtree(ARGUMENTS.work / "node_modules", ignore_errors=True)  # 227 MB
+    return base.run_with_engine(ARGUMENTS, rest)
 
 
 if __name__ == "__main__":

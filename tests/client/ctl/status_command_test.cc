@@ -61,7 +61,7 @@ TEST_F(StatusCommandTest, AFleetThatIsWholeIsZero) {
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.text, AllOf(HasSubstr("answers"), HasSubstr("LAST PROBE"),
                               HasSubstr("WHEN IT WAS CHOSEN"), Not(HasSubstr("is gone"))));
-  // What an operator looks for in each member, rather than the number of its life.
+  // Operators look for how long a member runs, and for its build. The epoch is in the JSON.
   EXPECT_THAT(ran.text, AllOf(HasSubstr("UP  VERSION"), HasSubstr(" s  " + std::string(Version())),
                               Not(HasSubstr("EPOCH"))));
   const ctl::Json status = StatusJson();

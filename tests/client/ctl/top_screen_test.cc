@@ -29,7 +29,7 @@ struct TopScreenTest : testing::Test {
     close(master);
     close(terminal);
   }
-  // What was written until now.
+  // Returns all that was written until now.
   std::string Shown() const {
     std::string shown(1 << 16, '\0');
     const ssize_t got = read(master, shown.data(), shown.size());

@@ -62,7 +62,8 @@ class OpAttenderTest : public testing::Test {
     piece.out = answer.View();
     AttendPartials(AttentionShape::Of(cache.geometry), {&piece, 1}, pool_);
   }
-  // What a token is due that attends these chunks and the rows that the mask shows but `skip`.
+  // Returns the answer of a token that attends these chunks, and the rows that the mask shows,
+  // but not `skip`.
   std::vector<float> Due(EngineCache& cache, uint32_t stream, uint32_t token, uint32_t layer,
                          const std::vector<Use>& uses, const std::vector<uint32_t>& skip) {
     const std::vector<uint16_t> q = cache.Queries(stream, token);

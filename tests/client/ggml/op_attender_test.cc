@@ -185,7 +185,7 @@ TEST_F(OpAttenderTest, NanIsNoAnswer) {
   EXPECT_TRUE(absl::IsDataLoss(attender_->Attend(cache.Op(0))));
 }
 
-// What an op of a shape that was there before allocates.
+// An op allocates nothing if one of its shape came before it.
 TEST_F(OpAttenderTest, AllocatesLittle) {
   if (!kCountsAllocations) GTEST_SKIP() << "the sanitizer owns the allocator";
   EngineCache cache(2, 64, 3, kHeads, 10);

@@ -104,6 +104,16 @@ struct PlacementKeeperTest : testing::Test {
     directory = *std::move(opened);
     source.Connect(&directory->state());
   }
+  // Copies the directory's folder to `folder`.copy. Then both work, until the holder has seen all.
+  void CopyAndGoOn(const std::string& folder) {
+    source.Connect(nullptr);
+    directory.reset();
+    std::filesystem::copy(folder, folder + ".copy");
+    StartDirectory(folder);
+    StartHolder();
+    Join();
+    ASSERT_TRUE(AwaitRounds(1));
+  }
   void StartHolder() {
     std::string damaged;
     parts = *CorpusParts::Open(FileSystem::Real(), path, &damaged);
@@ -322,13 +332,7 @@ TEST_F(PlacementKeeperTest, HasSeenWhatAnOldCopyForgot) {
   Publish("dropped", 4, 1);
   Publish("moved", 4, 2);
   Publish("stays", 4, 3);
-  source.Connect(nullptr);
-  directory.reset();
-  std::filesystem::copy(folder, folder + ".copy");
-  StartDirectory(folder);
-  StartHolder();
-  Join();
-  ASSERT_TRUE(AwaitRounds(1));
+  ASSERT_NO_FATAL_FAILURE(CopyAndGoOn(folder));
   ASSERT_TRUE(directory->state().Drop("dropped", "").ok());
   Publish("moved", 4, 2, "h7");
   Renew();
@@ -351,13 +355,7 @@ TEST_F(PlacementKeeperTest, HasSeenNothingUnderAnotherName) {
   const std::string folder = test::TempPath("other_name");
   StartDirectory(folder);
   Publish("others", 4, 1, "h7");
-  source.Connect(nullptr);
-  directory.reset();
-  std::filesystem::copy(folder, folder + ".copy");
-  StartDirectory(folder);
-  StartHolder();
-  Join();
-  ASSERT_TRUE(AwaitRounds(1));
+  ASSERT_NO_FATAL_FAILURE(CopyAndGoOn(folder));
   Publish("later", 4, 2);
   Renew();
   ASSERT_TRUE(AwaitRounds(2));

@@ -16,7 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// What the functions below do wrong.
+// The mistake that the functions below make.
 const char* broken = "";
 std::deque<ggml_tensor> tensors;
 char memory[64];
