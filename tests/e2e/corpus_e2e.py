@@ -173,7 +173,8 @@ class CorpusTest(unittest.TestCase):
         (_, few), (_, many) = (self.measure("fetch", "--corpus", path.stem, "--out", path)
                                for path in states)
         print(f"fetch: {few >> 20} MiB for 9 MiB of rows, {many >> 20} MiB for 144 MiB")
-        self.assertLess(many - few, 16 << 20)
+        # gRPC holds more when the disk is slow: 1 to 7 MiB on an idle machine, 20 beside other tests.
+        self.assertLess(many - few, 32 << 20)
         geometry = self.folder / "geometry.json"
         geometry.write_text(json.dumps({
             "model": "test/large", "revision": "2", "layers": LARGE_LAYERS,
