@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <sstream>
 #include <utility>
 
@@ -13,10 +14,10 @@
 #include "client/ctl/commands.h"
 #include "client/ctl/time_span.h"
 #include "client/ctl/watch.h"
-#include "proto/base/nearest_word.h"
 #include "proto/base/status.h"
 #include "proto/base/trace_context.h"
 #include "proto/base/version.h"
+#include "proto/base/words.h"
 
 namespace ckv::ctl {
 namespace {
@@ -34,12 +35,13 @@ Exit codes:
   3 not found             4 unavailable           5 deadline exceeded
   6 resource exhausted    7 failed precondition   8 already exists
   9 data loss            10 permission denied or unauthenticated
-  ckvctl status: 4 if the directory or a member does not answer, or no live holder has a chunk;
-  7 if the requester and --directory are of two fleets
+  ckvctl status: 4 if the directory or a member does not answer, or no live
+  holder has a chunk; 7 if the requester and --directory are of two fleets
   ckvctl doctor: 7 if a check fails
 
-Results go to stdout, as a table or JSON. Errors, warnings and progress go to stderr. With -o json
-an error is an object: {"error": {"code", "message", "hints", "exit_code"}}.)";
+Results go to stdout, as a table or JSON. Errors, warnings and progress go to
+stderr. With -o json an error is an object:
+{"error": {"code", "message", "hints", "exit_code"}}.)";
 
 void AddGlobalOptions(CLI::App& app, Ctl& ctl, GlobalValues& values) {
   app.add_option("--requester", ctl.fleet.requester,
@@ -119,6 +121,24 @@ void TellVerbs(const CLI::App& app, std::ostream& err) {
   }
   err << "\n";
 }
+
+// Descriptions keep to the columns of a terminal, beside the names.
+class HelpFormatter final : public CLI::Formatter {
+ public:
+  std::string make_option_desc(const CLI::Option* option) const override {
+    return WrapWords(CLI::Formatter::make_option_desc(option), kHelpColumns - column_width_);
+  }
+  std::string make_description(const CLI::App* app) const override {
+    return WrapWords(CLI::Formatter::make_description(app), kHelpColumns);
+  }
+  std::string make_subcommand(const CLI::App* verb) const override {
+    std::ostringstream line;
+    CLI::detail::format_help(line, verb->get_display_name(),
+                             WrapWords(verb->get_description(), kHelpColumns - column_width_),
+                             column_width_);
+    return line.str();
+  }
+};
 
 // CLI11 shows the C++ type of a value.
 void NameValues(CLI::App& app) {
@@ -215,7 +235,7 @@ CLI::App* AddVerb(CLI::App& parent, const char* name, const char* description,
   CLI::App* verb = parent.add_subcommand(name, description);
   verb->fallthrough();
   verb->footer(std::string("\nExamples:\n") + examples +
-               "\n\nEvery command takes -o json, --requester, --directory, --tenant and --wait: "
+               "\n\nEvery command takes -o json, --requester, --directory, --tenant and --wait:\n"
                "ckvctl --help.");
   return verb;
 }
@@ -223,6 +243,7 @@ CLI::App* AddVerb(CLI::App& parent, const char* name, const char* description,
 void BuildCommandLine(CLI::App& app, Ctl& ctl, GlobalValues& values) {
   app.description("ckvctl: corpora, chunks and queries of a ckv fleet");
   app.name("ckvctl");
+  app.formatter(std::make_shared<HelpFormatter>());  // before its verbs, which inherit it
   app.footer(kFooter);
   app.set_version_flag("--version", absl::StrFormat("ckvctl %s", Version()));
   app.require_subcommand(1);

@@ -8,8 +8,8 @@
 #include "client/ctl/output.h"
 #include "client/grpc/channel_stub.h"
 #include "client/grpc/grpc_status.h"
-#include "proto/base/nearest_word.h"
 #include "proto/base/status.h"
+#include "proto/base/words.h"
 #include "proto/convert.h"
 
 namespace ckv::ctl {

@@ -13,9 +13,9 @@
 #include "client/grpc/default_addresses.h"
 #include "proto/base/byte_size.h"
 #include "proto/base/host_port.h"
-#include "proto/base/nearest_word.h"
 #include "proto/base/status.h"
 #include "proto/base/time_span.h"
+#include "proto/base/words.h"
 #include "proto/corpus.h"
 
 namespace ckv::ggml {

@@ -13,6 +13,7 @@
 #include "proto/base/host_port.h"
 #include "proto/base/status.h"
 #include "proto/base/time_span.h"
+#include "proto/base/words.h"
 #include "proto/corpus.h"
 #include "server/directory/lease_end.h"
 #include "server/holder/holder.h"
@@ -33,7 +34,7 @@ struct Suffix {
 constexpr Suffix kByteSuffixes[] = {
     {"TiB", kTiB}, {"GiB", kGiB}, {"MiB", kMiB}, {"KiB", kKiB}, {"B", 1}};
 constexpr Suffix kTimeSuffixes[] = {
-    {"min", 60'000'000'000}, {"s", 1'000'000'000}, {"ms", 1'000'000}, {"us", 1'000}};
+    {"m", 60'000'000'000}, {"s", 1'000'000'000}, {"ms", 1'000'000}, {"us", 1'000}};
 
 const OptionSpec kOptions[] = {
     {"role", OptionKind::kList, &Config::role, 0, 0, "directory,holder,requester", "",
@@ -373,21 +374,24 @@ std::string FormatOption(const OptionSpec& option, const Config& config) {
 
 std::string ConfigHelp() {
   std::string text =
-      "ckvd: a daemon of ckv, which answers attention over cKV cache that lives elsewhere.\n\n"
+      "ckvd: a daemon of ckv, which answers attention over cKV cache elsewhere\n\n"
       "  ckvd --role ROLE[,ROLE] [--config FILE] [options]\n\n"
       "Flags win over CKV_* environment variables, which win over the YAML file.\n\n"
-      "  --config FILE           or CKV_CONFIG: YAML, keys as below, nested or dotted\n"
-      "  --check-config          print the effective configuration, or its errors (exit 2)\n"
+      "  --config FILE        or CKV_CONFIG: YAML, keys as below, nested or dotted\n"
+      "  --check-config       print the effective configuration, or its errors (exit 2)\n"
       "  --version, --help\n\n";
   const Config defaults;
   for (const OptionSpec& option : ConfigOptions()) {
-    text += absl::StrFormat("  %s VALUE\n      %s\n", OptionFlagName(option.key), option.help);
+    constexpr std::string_view kIndent = "      ";
+    text += absl::StrFormat("  %s VALUE\n%s%s\n", OptionFlagName(option.key), kIndent,
+                            WrapWords(option.help, kHelpColumns, kIndent));
     const std::string values = DescribeValues(option);
     const std::string preset = FormatOption(option, defaults);
-    text += absl::StrFormat("      key %s, environment %s%s%s%s%s%s\n", option.key,
-                            OptionEnvironmentName(option.key), values.empty() ? "" : "; ", values,
-                            preset.empty() ? "" : "; default ", preset,
-                            option.live ? "; changes on SIGHUP" : "");
+    const std::string facts = absl::StrFormat(
+        "key %s, environment %s%s%s%s%s%s", option.key, OptionEnvironmentName(option.key),
+        values.empty() ? "" : "; ", values, preset.empty() ? "" : "; default ", preset,
+        option.live ? "; changes on SIGHUP" : "");
+    text += absl::StrFormat("%s%s\n", kIndent, WrapWords(facts, kHelpColumns, kIndent));
   }
   text +=
       "\nExamples\n"
@@ -396,9 +400,9 @@ std::string ConfigHelp() {
       "       --store-capacity 4GiB\n"
       "  ckvd --role requester --name r1 --listen 127.0.0.1:7311 --directory 127.0.0.1:7400\n"
       "  ckvd --config /etc/ckv/ckvd.yaml --check-config\n\n"
-      "SIGTERM and SIGINT drain and exit 0; a second one exits at once with 1. SIGHUP reads the "
-      "configuration\n"
-      "anew: options marked above change at once, and the log names those that need a restart.\n";
+      "SIGTERM and SIGINT drain and exit 0; a second one exits at once with 1. SIGHUP\n"
+      "reads the configuration anew: options marked above change at once, and the log\n"
+      "names those that need a restart.\n";
   return text;
 }
 

@@ -6,8 +6,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
-#include "proto/base/nearest_word.h"
 #include "proto/base/status.h"
+#include "proto/base/words.h"
 #include "store/formats/json.h"
 #include "store/formats/safetensors_header.h"
 #include "store/memory/chunk_id.h"

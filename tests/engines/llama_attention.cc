@@ -1,11 +1,11 @@
-// Times one layer's attention of stock llama.cpp and of libggml-ckv.so, for llama_bench.py.
+// Times one layer's attention of stock llama.cpp and of libggml-ckv.so, for llama_figures.py.
 //
-//   llama_attention LIBS THREADS ROUNDS CELLS TOKENS HEADS [STATE]
+//   llama_attention LIBS BACKENDS THREADS ROUNDS CELLS TOKENS HEADS [STATE]
 //
 // The graph is that of one layer of a model with MLA: queries of TOKENS x HEADS rows over CELLS
 // rows of bf16, all visible. With STATE, a sequence state of ckvctl attach, its first layer's
-// cell stands alone in the cache instead. Prints the microseconds of the median of ROUNDS:
-// "CPU" is the stock kernel's, "CKV" the backend's.
+// cell stands alone in the cache instead. BACKENDS is CPU (the stock kernel), CKV or CPU,CKV: they
+// are timed one after the other. Prints for each the microseconds of the median of ROUNDS.
 
 #include <algorithm>
 #include <cmath>
@@ -95,21 +95,24 @@ bool PutReference(Graph& graph, const char* path) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 7) return 2;
+  if (argc < 8) return 2;
   ggml_time_init();
   ggml_backend_load_all_from_path(argv[1]);
-  const int threads = std::atoi(argv[2]), rounds = std::atoi(argv[3]);
+  const std::string backends = argv[2];
+  const int threads = std::atoi(argv[3]), rounds = std::atoi(argv[4]);
+  const char* state = argc > 8 ? argv[8] : nullptr;
   for (const char* name : {"CPU", "CKV"}) {
     ggml_backend_dev_t device = ggml_backend_dev_by_name(name);
-    if (device == nullptr || (argc > 7 && std::string(name) == "CPU")) continue;
+    if (backends.find(name) == std::string::npos) continue;
+    if (device == nullptr) return 5;
     ggml_backend_t backend = ggml_backend_dev_init(device, nullptr);
     const auto set_threads =
         reinterpret_cast<ggml_backend_set_n_threads_t>(ggml_backend_reg_get_proc_address(
             ggml_backend_dev_backend_reg(device), "ggml_backend_set_n_threads"));
     set_threads(backend, threads);
-    Graph graph(backend, std::atoi(argv[4]), std::atoi(argv[5]), std::atoi(argv[6]));
+    Graph graph(backend, std::atoi(argv[5]), std::atoi(argv[6]), std::atoi(argv[7]));
     Fill(graph);
-    if (argc > 7 && !PutReference(graph, argv[7])) return 3;
+    if (state != nullptr && !PutReference(graph, state)) return 3;
     std::vector<int64_t> times;
     for (int i = 0; i < rounds; ++i) {
       const int64_t begin = ggml_time_us();

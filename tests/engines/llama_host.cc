@@ -1,15 +1,17 @@
 // A program that embeds stock llama.cpp, for llama_e2e.py. It uses the public headers only, and is
 // compiled at test time against the release that npm has (engines.py).
 //
-//   llama_host model OUT.gguf
-//       writes a random model with MLA: deepseek2, 2 layers, 4 heads, rows of 512 + 64, YaRN x40
+//   llama_host model OUT.gguf [LAYERS HEADS]
+//       writes a random model with MLA: deepseek2, 2 layers and 4 heads unless it says otherwise,
+//       rows of 512 + 64, YaRN x40. With 27 layers its queries have no rank, as V2-Lite's
 //   llama_host run LIBS MODEL key=value...
 //       tokens=FILE      i32: prefilled from `position` on
 //       state=FILE       a sequence state, restored instead
 //       save=FILE        the state after either
 //       suffix=FILE      i32: decoded in one batch behind it
 //       logits=FILE      f32 [suffix and greedy tokens][vocabulary], written
-//       position, sequence, streams, greedy, keys (ggml's number of a type)
+//       position, sequence, streams, greedy, keys (ggml's number of a type), threads,
+//       context (tokens of a sequence)
 //     prints the greedy tokens. Exit code 3: the engine refused the state.
 
 #include <algorithm>
@@ -28,7 +30,7 @@
 
 namespace {
 
-constexpr int kThreads = 1, kBatch = 512, kContext = 4096;
+constexpr int kBatch = 512, kContext = 4096;
 
 [[noreturn]] void Die(const char* what) {
   std::fprintf(stderr, "llama_host: %s\n", what);
@@ -37,25 +39,29 @@ constexpr int kThreads = 1, kBatch = 512, kContext = 4096;
 
 // ---- the model
 
-constexpr int kLayers = 2, kHidden = 128, kHeads = 4, kVocabulary = 512, kQueryRank = 64;
+constexpr int kHidden = 128, kVocabulary = 512, kQueryRank = 64;
 constexpr int kLatent = 512, kRope = 64, kNope = 64, kValue = 64, kMlp = 128;
 
 class ModelWriter {
  public:
-  ModelWriter()
-      : tensors_(ggml_init({size_t{64} << 20, nullptr, false})), file_(gguf_init_empty()) {}
+  ModelWriter(int layers, int heads)
+      : layers_(layers),
+        heads_(heads),
+        tensors_(ggml_init({static_cast<size_t>(1 + layers * (1 + heads)) << 20, nullptr, false})),
+        file_(gguf_init_empty()) {}
 
   void WriteNumbers() {
     gguf_set_val_str(file_, "general.architecture", "deepseek2");
     gguf_set_val_str(file_, "general.name", "tiny-mla-random");
+    const auto layers = static_cast<uint32_t>(layers_);
     const std::map<std::string, uint32_t> numbers = {
-        {"block_count", kLayers},
+        {"block_count", layers},
         {"context_length", 163840},
         {"embedding_length", kHidden},
         {"feed_forward_length", kMlp},
-        {"attention.head_count", kHeads},
+        {"attention.head_count", static_cast<uint32_t>(heads_)},
         {"attention.head_count_kv", 1},
-        {"leading_dense_block_count", kLayers},
+        {"leading_dense_block_count", layers},
         {"vocab_size", kVocabulary},
         {"attention.q_lora_rank", kQueryRank},
         {"attention.kv_lora_rank", kLatent},
@@ -124,21 +130,26 @@ class ModelWriter {
   }
 
   void AddLayer(const std::string& block) {
-    for (const auto& [name, width] : std::map<std::string, int64_t>{{"attn_norm", kHidden},
-                                                                    {"attn_q_a_norm", kQueryRank},
-                                                                    {"attn_kv_a_norm", kLatent},
-                                                                    {"ffn_norm", kHidden}}) {
+    for (const auto& [name, width] : std::map<std::string, int64_t>{
+             {"attn_norm", kHidden}, {"attn_kv_a_norm", kLatent}, {"ffn_norm", kHidden}}) {
       Add(block + name + ".weight", {width}, 0);
     }
-    AddMatrix(block + "attn_q_a.weight", {kHidden, kQueryRank});
-    AddMatrix(block + "attn_q_b.weight", {kQueryRank, kHeads * (kNope + kRope)}, 3);
+    if (layers_ == 27) {  // llama.cpp knows V2-Lite by this
+      AddMatrix(block + "attn_q.weight", {kHidden, heads_ * (kNope + kRope)}, 3);
+    } else {
+      Add(block + "attn_q_a_norm.weight", {kQueryRank}, 0);
+      AddMatrix(block + "attn_q_a.weight", {kHidden, kQueryRank});
+      AddMatrix(block + "attn_q_b.weight", {kQueryRank, heads_ * (kNope + kRope)}, 3);
+    }
     AddMatrix(block + "attn_kv_a_mqa.weight", {kHidden, kLatent + kRope});
-    Add(block + "attn_k_b.weight", {kNope, kLatent, kHeads}, 1 / std::sqrt(float{kLatent}));
-    AddMatrix(block + "attn_v_b.weight", {kLatent, kValue, kHeads});
-    AddMatrix(block + "attn_output.weight", {kHeads * kValue, kHidden}, 3);
+    Add(block + "attn_k_b.weight", {kNope, kLatent, heads_}, 1 / std::sqrt(float{kLatent}));
+    AddMatrix(block + "attn_v_b.weight", {kLatent, kValue, heads_});
+    // All layers together add as much as two: rounding would grow from layer to layer.
+    const float depth = std::sqrt(2 / static_cast<float>(layers_));
+    AddMatrix(block + "attn_output.weight", {heads_ * kValue, kHidden}, 3 * depth);
     AddMatrix(block + "ffn_gate.weight", {kHidden, kMlp});
     AddMatrix(block + "ffn_up.weight", {kHidden, kMlp});
-    AddMatrix(block + "ffn_down.weight", {kMlp, kHidden});
+    AddMatrix(block + "ffn_down.weight", {kMlp, kHidden}, depth);
   }
 
   void Write(const char* path) {
@@ -147,12 +158,13 @@ class ModelWriter {
     Add("token_embd.weight", {kHidden, kVocabulary}, 1);
     Add("output_norm.weight", {kHidden}, 0);
     AddMatrix("output.weight", {kHidden, kVocabulary});
-    for (int i = 0; i < kLayers; ++i) AddLayer("blk." + std::to_string(i) + ".");
+    for (int i = 0; i < layers_; ++i) AddLayer("blk." + std::to_string(i) + ".");
     if (!gguf_write_to_file(file_, path, false)) Die("cannot write the model");
   }
 
  private:
   std::mt19937 rng_{7};
+  const int64_t layers_, heads_;
   ggml_context* tensors_;
   gguf_context* file_;
 };
@@ -195,9 +207,9 @@ class Sequence {
     vocabulary_ = llama_vocab_n_tokens(llama_model_get_vocab(model_));
     llama_context_params params = llama_context_default_params();
     params.n_seq_max = static_cast<uint32_t>(Number(options, "streams", 1));
-    params.n_ctx = kContext * params.n_seq_max;
+    params.n_ctx = static_cast<uint32_t>(Number(options, "context", kContext)) * params.n_seq_max;
     params.n_batch = kBatch;
-    params.n_threads = params.n_threads_batch = kThreads;
+    params.n_threads = params.n_threads_batch = Number(options, "threads", 1);
     params.type_k = params.type_v = static_cast<ggml_type>(Number(options, "keys", GGML_TYPE_BF16));
     params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
     context_ = llama_init_from_model(model_, params);
@@ -227,7 +239,7 @@ class Sequence {
   }
   // How many tokens the state has.
   size_t Restore(const std::string& path) {
-    std::vector<llama_token> tokens(kContext);
+    std::vector<llama_token> tokens(llama_n_ctx(context_));
     size_t count = 0;
     if (llama_state_seq_load_file(context_, path.c_str(), id_, tokens.data(), tokens.size(),
                                   &count) == 0) {
@@ -286,8 +298,11 @@ void Run(const char* libraries, const char* model, const Options& options) {
 
 int main(int argc, char** argv) {
   const std::string verb = argc > 1 ? argv[1] : "";
-  if (verb == "model" && argc == 3) {
-    ModelWriter().Write(argv[2]);
+  if (verb == "model" && (argc == 3 || argc == 5)) {
+    const int layers = argc == 5 ? std::atoi(argv[3]) : 2,
+              heads = argc == 5 ? std::atoi(argv[4]) : 4;
+    if (layers < 1 || heads < 1) Die("see the top of llama_host.cc");
+    ModelWriter(layers, heads).Write(argv[2]);
     return 0;
   }
   if (verb != "run" || argc < 4) Die("see the top of llama_host.cc");

@@ -5,7 +5,8 @@
 //    "agents": [{"restore": path or null, "suffix": ids}]}
 //
 // All agents decode together, each in a sequence of its own. Prints {"ms": time of the decoding,
-// "rss": bytes of the process, "agents": [[[token, its probability, the next best, its own]]]}.
+// "rss": bytes of the process, "agents": [[[token, its probability, the next best, its own]]]}, or
+// {"ms": time of the prefill, "position": tokens}.
 
 import {readFileSync} from "node:fs";
 import {getLlama, LlamaLogLevel} from "node-llama-cpp";
@@ -33,9 +34,11 @@ async function decode(sequence, suffix) {
 
 if (asked.prefill) {
   const sequence = context.getSequence();
+  const begin = performance.now();
   await sequence.evaluateWithoutGeneratingNewTokens(asked.prefill.tokens);
+  const ms = performance.now() - begin;
   await sequence.saveStateToFile(asked.prefill.save);
-  console.log(JSON.stringify({position: sequence.nextTokenIndex}));
+  console.log(JSON.stringify({ms, position: sequence.nextTokenIndex}));
 } else {
   const sequences = asked.agents.map(() => context.getSequence());
   for (const [i, agent] of asked.agents.entries()) {

@@ -2,9 +2,10 @@
 """Eight agents of stock node-llama-cpp over one text, which stays with three holders.
 
 The text is prefilled once, in the engine itself, and becomes a corpus. Then the agents go on with
-it together: each with all rows in its own sequence, each by a reference, and all by a setting. Every
-token is compared. A table tells time, memory and bytes. It fails if a token differs, unless the two
-are as likely as each other, to what rounding does; and not because of a time.
+it together: each with all rows in its own sequence (also without libggml-ckv.so, by the engine's own
+kernel), each by a reference, and all by a setting. Every token is compared. A table tells time,
+memory and bytes, and a line what prefills were saved. It fails if a token differs, unless the two are
+as likely as each other, to what rounding does; and not because of a time.
 
     quickstart_llama.py --ckvd ... --ckvctl ... --backend libggml-ckv.so --work DIR
 
@@ -42,15 +43,16 @@ class Run:
         self.program = arguments.work / "quickstart_llama.mjs"  # beside node_modules
         shutil.copy(HERE / "quickstart_llama.mjs", self.program)
 
-    def app(self, settings, **asked):
+    def app(self, settings, backend=True, **asked):
         path = self.arguments.work / "asked.json"
         path.write_text(json.dumps({"model": str(self.model), "count": COUNT, **asked}))
         environment = {key: value for key, value in os.environ.items()
                        if not key.startswith(("CKV_", "GGML_"))}
-        environment.update(GGML_BACKEND_PATH=str(self.arguments.backend),
-                           CKV_DIRECTORY=self.fleet.directory,
-                           CKV_GGML_KERNEL_TARGET=route_fixture.kernel_target(), **settings,
-                           **route_fixture.sanitizer())
+        if backend:
+            environment.update(GGML_BACKEND_PATH=str(self.arguments.backend),
+                               CKV_DIRECTORY=self.fleet.directory,
+                               CKV_GGML_KERNEL_TARGET=route_fixture.kernel_target(), **settings,
+                               **route_fixture.sanitizer())
         run = subprocess.run([self.engine.node, self.program, path], capture_output=True, text=True,
                              timeout=TIMEOUT_S, env=environment)
         if run.returncode != 0:
@@ -101,7 +103,8 @@ def run(arguments, engine, fleet):
     (work / "geometry.json").write_text(json.dumps(base.GEOMETRY))
 
     print(f"== the engine prefills {len(ids)} tokens of {arguments.text}, once")
-    runs.app({}, context=len(ids) + ROOM, prefill={"tokens": ids, "save": str(state)})
+    prefill_s = runs.app({}, context=len(ids) + ROOM,
+                         prefill={"tokens": ids, "save": str(state)})["ms"] / 1e3
     fleet.load("text", state, chunk=CHUNK)
     rows = fleet.folder / "rows.ggsq"
     fleet.ctl("fetch", "--corpus", "text", "--out", rows, "--position", 0, "--streams", AGENTS)
@@ -112,9 +115,9 @@ def run(arguments, engine, fleet):
     cell = base.LAYERS * base.D_QK * 2
     whole, lines = len(ids) + ROOM, []
 
-    def mode(name, settings, restore, context, due, ratio):
+    def mode(name, settings, restore, context, due, ratio, backend=True):
         before = runs.bytes_out()
-        done = runs.app(settings, context=context,
+        done = runs.app(settings, backend, context=context,
                         agents=[{"restore": restore and str(restore), "suffix": suffix}
                                 for suffix in suffixes])
         same = compare(name, done["agents"], due or done["agents"], ratio)
@@ -126,13 +129,16 @@ def run(arguments, engine, fleet):
 
     print(f"== {AGENTS} agents decode {COUNT} tokens each behind it")
     due = mode("have the rows", {}, rows, whole, None, 1)
+    mode("the same, the engine's kernel", {}, rows, whole, due, RATIO_HERE, backend=False)
     mode("have a reference, route", {"CKV_GGML_POLICY": "route"}, reference, whole, due, RATIO_HERE)
     mode("have a reference, auto", {}, reference, whole, due, RATIO_HERE)
     mode("share a setting, route", {"CKV_GGML_POLICY": "route", "CKV_GGML_CORPUS": "text"}, None,
          ROOM, due, RATIO_ELSEWHERE)
     table(lines)
     print("cache: the engine's, allocated for all sequences. node-llama-cpp has room for all tokens "
-          "of a\nreference, though it has no rows of them. restored: files of all agents.")
+          "of a\nreference, though it has no rows of them. restored: files of all agents.\n"
+          f"The text was prefilled once, in {prefill_s:.2f} s. {AGENTS} agents that each do it take "
+          f"{AGENTS * prefill_s:.2f} s: {(AGENTS - 1) * prefill_s:.2f} s are saved.")
 
 
 def main():

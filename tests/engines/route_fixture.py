@@ -19,13 +19,18 @@ TIMEOUT_S = 120
 PROGRAMS = argparse.Namespace(backend=None, cxx=None, target=None)
 
 
+def kernel_targets():
+    """What this processor has, the best first."""
+    run = subprocess.run([ctl_fleet.PROGRAMS.ckvd, "--role=directory", "--kernel-target=none"],
+                         capture_output=True, text=True, timeout=TIMEOUT_S)
+    return re.search(r"there are (.*); or say auto", run.stderr).group(1).split(", ")
+
+
 def kernel_target():
     """One that all processes are given. Each would choose by a measurement, which other load may turn
     around, and equal bits are promised within one target."""
     if PROGRAMS.target is None:
-        run = subprocess.run([ctl_fleet.PROGRAMS.ckvd, "--role=directory", "--kernel-target=none"],
-                             capture_output=True, text=True, timeout=TIMEOUT_S)
-        there = re.search(r"there are (.*); or say auto", run.stderr).group(1).split(", ")
+        there = kernel_targets()
         PROGRAMS.target = "AMX" if "AMX" in there else there[0]
     return PROGRAMS.target
 
@@ -33,15 +38,15 @@ def kernel_target():
 class Fleet(ctl_fleet.Fleet):
     """Holders of these fabrics, which keep their chunks over a restart."""
 
-    def __init__(self, folder, holders, fabrics):
-        self.fabrics = fabrics
+    def __init__(self, folder, holders, fabrics, capacity="64MiB"):
+        self.fabrics, self.capacity = fabrics, capacity
         folder.mkdir()
         super().__init__(folder, holders, durable=True)
 
     def start_holder(self, index):
         self.holder = getattr(self, "holder", {})
         self.start(f"h{index}", "--role=holder", f"--directory={self.directory}",
-                   "--store-capacity=64MiB", f"--store-path={self.store(index)}",
+                   f"--store-capacity={self.capacity}", f"--store-path={self.store(index)}",
                    f"--fabrics={self.fabrics}", f"--kernel-target={kernel_target()}")
         self.holder[index] = self.processes[-1]
 

@@ -11,8 +11,8 @@
 #include "client/ctl/commands.h"
 #include "client/ctl/fleet/garbage.h"
 #include "client/ctl/time_span.h"
-#include "proto/base/nearest_word.h"
 #include "proto/base/status.h"
+#include "proto/base/words.h"
 
 namespace ckv::ctl {
 namespace {

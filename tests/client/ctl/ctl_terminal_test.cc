@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_split.h"
 #include "absl/synchronization/notification.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/ctl.h"
@@ -154,7 +155,7 @@ TEST(RunCtl, HelpSaysWhatEachValueIs) {
   ExpectNamedValues(app, "ckvctl");
 }
 
-TEST(RunCtl, HelpSpeaksNoCxx) {
+TEST(RunCtl, HelpSpeaksNoCxxAndFitsATerminal) {
   for (const std::vector<std::string>& verb :
        std::vector<std::vector<std::string>>{{},
                                              {"corpus", "load"},
@@ -177,6 +178,11 @@ TEST(RunCtl, HelpSpeaksNoCxx) {
     EXPECT_EQ(RunCtl(ctl, arguments), 0);
     for (const char* leak : {"UINT", "SPAN:", ":SPAN", " in [", "End that"}) {
       EXPECT_THAT(out.str(), Not(HasSubstr(leak))) << arguments[0];
+    }
+    // Behind the examples, lines are as they are written.
+    const std::string options = out.str().substr(0, out.str().find("\nExamples:"));
+    for (const absl::string_view line : absl::StrSplit(options, '\n')) {
+      EXPECT_LE(line.size(), 80) << line;
     }
   }
 }

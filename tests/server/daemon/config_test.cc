@@ -13,6 +13,9 @@
 #include <map>
 #include <set>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "attention/mla_partial.h"
 #include "client/grpc/default_addresses.h"
 #include "server/daemon/config_options.h"
@@ -460,12 +463,19 @@ TEST(ConfigTest, HelpHasEveryName) {
   const auto parsed = Read({"--help"});
   ASSERT_TRUE(parsed.ok());
   EXPECT_EQ(parsed->action, ConfigAction::kPrint);
+  const std::string help = absl::StrReplaceAll(parsed->text, {{"\n      ", " "}});  // unwrapped
   for (const OptionSpec& option : ConfigOptions()) {
-    EXPECT_THAT(parsed->text, AllOf(HasSubstr(OptionFlagName(option.key)),
-                                    HasSubstr(OptionEnvironmentName(option.key)),
-                                    HasSubstr(std::string(option.help))));
+    EXPECT_THAT(help, AllOf(HasSubstr(OptionFlagName(option.key)),
+                            HasSubstr(OptionEnvironmentName(option.key)),
+                            HasSubstr(std::string(option.help))));
   }
-  EXPECT_THAT(parsed->text, AllOf(HasSubstr("CKV_VERBS_PORT; 1 to 255"), Not(HasSubstr("; ,"))));
+  EXPECT_THAT(help, AllOf(HasSubstr("CKV_VERBS_PORT; 1 to 255"), Not(HasSubstr("; ,")),
+                          HasSubstr("500ms to 1m")));
+  // Commands are for copying, and stay whole.
+  for (const absl::string_view line : absl::StrSplit(parsed->text, '\n')) {
+    if (absl::StrContains(line, "ckvd --")) continue;
+    EXPECT_LE(line.size(), 80) << line;
+  }
   const auto version = Read({"--version"});
   ASSERT_TRUE(version.ok());
   EXPECT_EQ(version->text, "ckvd 0.1.0\n");

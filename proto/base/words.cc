@@ -1,7 +1,9 @@
-#include "proto/base/nearest_word.h"
+#include "proto/base/words.h"
 
 #include <algorithm>
 #include <vector>
+
+#include "absl/strings/str_split.h"
 
 namespace ckv {
 namespace {
@@ -34,6 +36,33 @@ std::string_view NearestWord(std::string_view word, std::span<const std::string>
     nearest = candidate;
   }
   return nearest;
+}
+
+std::string WrapWords(std::string_view text, size_t columns, std::string_view indent) {
+  std::string wrapped;
+  bool is_first = true;
+  const absl::string_view whole(text.data(), text.size());
+  for (const absl::string_view line : absl::StrSplit(whole, '\n')) {
+    size_t at = 0;  // columns of the line that are taken
+    const auto begin_line = [&] {
+      if (!is_first) wrapped.append("\n").append(indent);
+      is_first = false;
+      at = indent.size();
+    };
+    begin_line();
+    bool has_word = false;
+    for (const absl::string_view word : absl::StrSplit(line, ' ')) {
+      if (has_word && at + 1 + word.size() > columns) {
+        begin_line();
+        has_word = false;
+      }
+      if (has_word) wrapped += ' ';
+      at += word.size() + (has_word ? 1 : 0);
+      wrapped.append(word.data(), word.size());
+      has_word = true;
+    }
+  }
+  return wrapped;
 }
 
 }  // namespace ckv

@@ -1,0 +1,289 @@
+"""Stock llama.cpp with ckv behind it, on a random model of a real size: 27 layers, 16 heads, 8,192 tokens.
+
+    python3 tests/bench/llama_figures.py BUILD_DIR
+
+The engine comes from npm (tests/engines/engines.py). Its own kernel, libggml-ckv.so over the engine's cells, and
+libggml-ckv.so over three holders on this host (shm) do the same work in one run:
+  * one layer's attention alone, by llama_attention.cc: rounds of all three take turns, and the median is taken;
+  * whole models, by llama_driver.cc: one sequence behind 2,048 tokens, eight behind 8,192;
+  * the memory of all processes (their proportional set sizes) above the same processes without a corpus.
+And the tests of stock llama.cpp run once, so that speed is never told of an engine that is wrong.
+"""
+
+import array
+import contextlib
+import json
+import os
+import pathlib
+import re
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import types
+
+ENGINES = pathlib.Path(__file__).resolve().parent.parent / "engines"
+sys.path.insert(0, str(ENGINES))
+sys.path.insert(0, str(ENGINES.parent / "e2e"))
+import ctl_fleet  # noqa: E402
+import engines  # noqa: E402
+import llama_e2e as base  # noqa: E402
+import route_fixture  # noqa: E402
+
+CASES = ("llama_e2e", "llama_route_e2e")
+LAYERS, HEADS, AGENTS, GREEDY, WHOLE, SHORT = 27, 16, 8, 64, 8192, 2048
+CHUNK = 512  # so that 2,048 tokens, too, are on all three holders
+ROOM = 128  # for what an agent says behind the corpus; a multiple of 32, to which llama.cpp rounds
+HOLDERS, CAPACITY = 3, "512MiB"  # 255 MB of rows, wherever the directory puts them
+TURNS, CALLS, STEPS = 7, 60, 24
+ROUTE = {"CKV_GGML_POLICY": "route"}
+
+
+def run(*command, **more):
+    done = subprocess.run(list(map(str, command)), text=True, **{"stderr": subprocess.PIPE, **more})
+    if done.returncode != 0:
+        raise RuntimeError(f"{command[0]}: exit code {done.returncode}: {(done.stderr or '')[-2000:]}")
+    return done
+
+
+def cases(build, work):
+    """(tests, failures) of the tests of stock llama.cpp."""
+    count = failed = 0
+    for name in CASES:
+        command = [sys.executable, ENGINES / f"{name}.py", "--ckvd", build / "bin/ckvd", "--ckvctl", build / "bin/ckvctl",
+                   "--cxx", "c++", "--work", work / name]
+        if name == "llama_route_e2e":
+            command += ["--backend", library(build)]
+        said = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+        ran = re.search(r"Ran (\d+) tests?", said.stderr)
+        if ran is None or int(ran.group(1)) == 0:
+            raise RuntimeError(f"{name} ran no test: {said.stdout[-500:]}{said.stderr[-500:]}")
+        count += int(ran.group(1))
+        bad = sum(int(number) for number in re.findall(r"(?:failures|errors|skipped)=(\d+)", said.stderr))
+        failed += max(bad, int(said.returncode != 0))
+        if bad or said.returncode:
+            print(said.stderr[-3000:], file=sys.stderr)
+    return count, failed
+
+
+def library(build):
+    return build / "client/ggml/module/libggml-ckv.so"
+
+
+class Bench:
+    """The engine's programs, its model, and its text as a corpus on three holders."""
+
+    def __init__(self, build, folder, layers, heads):
+        self.folder, self.build, self.layers, self.fleet = folder, build, layers, None
+        folder.mkdir()
+        ctl_fleet.PROGRAMS.ckvd, ctl_fleet.PROGRAMS.ckvctl = build / "bin/ckvd", build / "bin/ckvctl"
+        route_fixture.PROGRAMS.backend, route_fixture.PROGRAMS.cxx = library(build), "c++"
+        self.engine = engines.Engine(folder)
+        self.programs = {}
+        for name in ("llama_host", "llama_attention"):
+            self.programs[name] = folder / name
+            self.engine.compile("c++", ENGINES / f"{name}.cc", folder / name)
+        self.driver = folder / "llama_driver"
+        self.engine.includes.append(ENGINES.parent.parent)
+        self.engine.compile("c++", ENGINES / "llama_driver.cc", self.driver)
+        self.model = folder / "model.gguf"
+        run(self.programs["llama_host"], "model", self.model, layers, heads)
+        text = base.TEXT.read_bytes()
+        self.ids = [byte + 3 for byte in text[:WHOLE]]
+        self.suffixes = [[byte + 3 for byte in text[97 * i:97 * i + 5 + i]] for i in range(AGENTS)]
+
+    def backend(self, **settings):
+        fleet = {"CKV_DIRECTORY": self.fleet.directory} if self.fleet else {}
+        return {"GGML_BACKEND_PATH": str(library(self.build)), "CKV_GGML_KERNEL_TARGET": route_fixture.kernel_target(),
+                **fleet, **settings}
+
+    def prefill(self):
+        """The state of the whole text, prefilled by the engine over ckv's kernel: a stock one takes an hour."""
+        (self.folder / "text").write_bytes(struct.pack(f"<{WHOLE}i", *self.ids))
+        state = self.folder / "whole.ggsq"
+        run(self.programs["llama_host"], "run", self.engine.libraries, self.model, f"tokens={self.folder / 'text'}",
+            f"save={state}", f"context={WHOLE}", "threads=2", env={**os.environ, **self.backend()})
+        return state
+
+    @contextlib.contextmanager
+    def with_fleet(self):
+        """Bytes of memory of three holders, before the corpora are on them."""
+        state = self.prefill()
+        self.fleet = route_fixture.Fleet(self.folder / "fleet", HOLDERS, "shm,tcp", CAPACITY)
+        try:
+            empty = self.holders_pss()
+            self.load(state)
+            yield empty
+        finally:
+            self.fleet.stop()
+
+    def holders_pss(self):
+        return pss([process.pid for process in self.fleet.holder.values()])
+
+    def load(self, state):
+        (self.folder / "geometry.json").write_text(json.dumps({**base.GEOMETRY, "layers": self.layers}))
+        self.fleet.load("whole", state, chunk=CHUNK)
+        self.fleet.load("short", state, "--max-tokens", SHORT, chunk=CHUNK)
+
+    def rows(self, corpus, streams):
+        """A state with all rows of a corpus."""
+        path = self.folder / f"{corpus}-rows-{streams}.ggsq"
+        self.fleet.ctl("fetch", "--corpus", corpus, "--out", path, "--position", 0, "--streams", streams)
+        return path
+
+    def attached(self, corpus, streams=1):
+        return self.fleet.attach(corpus, "--position", 0, streams=streams)
+
+    def layer(self, backends, cells, tokens, settings, *state):
+        """{backend: microseconds of one layer's attention, on one thread}"""
+        said = run(self.programs["llama_attention"], self.engine.libraries, backends, 1, CALLS, cells, tokens, HEADS, *state,
+                   env={**os.environ, **self.backend(**settings)}, stdout=subprocess.PIPE).stdout
+        return {line.split()[0]: int(line.split()[1]) for line in said.splitlines()}
+
+    @contextlib.contextmanager
+    def process(self, ckv=True, settings=None, **options):
+        test = types.SimpleNamespace(folder=self.folder, driver=self.driver, engine=self.engine, model=self.model)
+        with route_fixture.Engine(test, self.fleet, backend=ckv, settings=settings, **options) as engine:
+            yield engine
+
+
+def pss(pids):
+    """Bytes of memory that processes have, a page of several counted once."""
+    return sum(int(re.search(r"^Pss:\s+(\d+) kB", pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text(), re.M).group(1))
+               for pid in pids) * 1024
+
+
+def step(engine, folder, tokens):
+    """(logits of each token, microseconds) of one batch."""
+    out = folder / "batch.logits"
+    said = engine.ask("decode", out, *(f"{s}:{p}:{t}" for s, p, t in tokens)).split()
+    if said[:2] != ["rc", "0"]:
+        raise RuntimeError(f"the engine: {said}\n{engine.log.read_text()}")
+    values = array.array("f")
+    values.frombytes(out.read_bytes())
+    return [values[i:i + base.VOCABULARY] for i in range(0, len(values), base.VOCABULARY)], int(said[2])
+
+
+def best(logits):
+    return max(range(len(logits)), key=logits.__getitem__)
+
+
+def decode(bench, engine, suffixes, position, count, tokens=None):
+    """Each sequence reads its suffix and goes on with `count` tokens, all in one batch: with the most likely ones, or with
+    `tokens` of each. ([[logits]] before each token, microseconds of a step)"""
+    said, us, last = [[] for _ in suffixes], [], []
+    for sequence, suffix in enumerate(suffixes):
+        logits, _ = step(engine, bench.folder, [(sequence, position + i, t) for i, t in enumerate(suffix)])
+        last.append(logits[-1])
+    for i in range(count):
+        for sequence, logits in enumerate(last):
+            said[sequence].append(logits)
+        last, took = step(engine, bench.folder,
+                          [(sequence, position + len(suffixes[sequence]) + i,
+                            tokens[sequence][i] if tokens else best(logits)) for sequence, logits in enumerate(last)])
+        us.append(took)
+    return said, statistics.median(us)
+
+
+def attention(bench):
+    """One layer's attention, a median of turns of each kind, and of the ratios within a turn."""
+    short, whole = bench.attached("short"), bench.attached("whole")
+    kinds = {
+        "own": lambda: bench.layer("CPU,CKV", SHORT, 1, {}),
+        **{name: lambda state=state, cells=cells: {"own": bench.layer("CKV", cells, AGENTS, {})["CKV"],
+                                                   "routed": bench.layer("CKV", ROOM, AGENTS, ROUTE, state)["CKV"]}
+           for name, state, cells in (("short", short, SHORT), ("whole", whole, WHOLE))},
+    }
+    turns = {name: [] for name in kinds}
+    for _ in range(TURNS):
+        for name, measure in kinds.items():
+            turns[name].append(measure())
+    said = {"own": {"stock_us": statistics.median(t["CPU"] for t in turns["own"]),
+                    "ratio": statistics.median(t["CPU"] / t["CKV"] for t in turns["own"])}}
+    for name in ("short", "whole"):
+        said[name] = {"own_us": statistics.median(t["own"] for t in turns[name]),
+                      "ratio": statistics.median(t["routed"] / t["own"] for t in turns[name])}
+    return said
+
+
+def one_sequence(bench):
+    """{kind: tokens a second} of a whole model behind 2,048 tokens, one thread."""
+    rows, rate = bench.rows("short", 1), {}
+    for kind, ckv in (("stock", False), ("own", True)):
+        with bench.process(ckv=ckv, context=SHORT + ROOM) as engine:
+            engine.done("restore", 0, rows)
+            _, us = decode(bench, engine, bench.suffixes[:1], SHORT, STEPS)
+            rate[kind] = 1e6 / us
+    return rate
+
+
+def other_target():
+    """A kernel target that is not the fleet's, whose sums are rounded elsewhere."""
+    return next(target for target in ("AVX3_SPR", "AVX3_ZEN4", "AVX3_DL", "AVX3", "AVX2") if
+                target in route_fixture.kernel_targets() and target != route_fixture.kernel_target())
+
+
+def eight(bench, state, context, settings, tokens=None):
+    """(logits of each agent, tokens a second, bytes) of eight sequences behind 8,192 tokens, which decode in one batch."""
+    with bench.process(settings=settings, sequences=1, context=32) as engine:
+        idle = pss([engine.process.pid])
+    with bench.process(settings=settings, sequences=AGENTS, context=context) as engine:
+        for sequence in range(AGENTS):
+            engine.done("restore", sequence, state)
+        logits, us = decode(bench, engine, bench.suffixes, WHOLE, GREEDY, tokens)
+        return logits, AGENTS * 1e6 / us, pss([engine.process.pid]) - idle
+
+
+def differ(own, other):
+    """(tokens that are the same, the largest difference of a logit, the margins of tokens that are not)"""
+    equal, worst, margins = 0, 0.0, []
+    for a, b in ((a, b) for mine, theirs in zip(own, other) for a, b in zip(mine, theirs)):
+        worst = max(worst, max(abs(x - y) for x, y in zip(a, b)))
+        equal += best(a) == best(b)
+        if best(a) != best(b):
+            margins.append(a[best(a)] - a[best(b)])
+    return equal, worst, margins
+
+
+def agents(bench, empty):
+    """Eight sequences that have all rows, and eight that have a reference, and the tokens of the first."""
+    rows = bench.rows("whole", AGENTS)
+    own, own_rate, own_bytes = eight(bench, rows, WHOLE + ROOM, {})
+    tokens = [[best(logits) for logits in mine] for mine in own]
+    noise = differ(own, eight(bench, rows, WHOLE + ROOM, {"CKV_GGML_KERNEL_TARGET": other_target()}, tokens)[0])[1]
+    routed, rate, engine_bytes = eight(bench, bench.attached("whole", AGENTS), ROOM, ROUTE, tokens)
+    equal, worst, margins = differ(own, routed)
+    return {"equal": equal, "worst": worst, "worst_of_noise": worst / noise, "noise": noise,
+            "own_rate": own_rate, "rate_ratio": rate / own_rate, "own_MiB": own_bytes / 2**20,
+            # Two logits may each be off by the noise.
+            "beyond_noise": sum(margin > 2 * noise for margin in margins),
+            "memory_ratio": (engine_bytes + bench.holders_pss() - empty) / own_bytes}
+
+
+def figures(build):
+    """{part: {figure: value}}"""
+    build = build.absolute()
+    with tempfile.TemporaryDirectory() as name:
+        try:
+            tiny = Bench(build, pathlib.Path(name) / "tiny", 2, 4)
+            bench = Bench(build, pathlib.Path(name) / "real", LAYERS, HEADS)
+        except engines.Unavailable as error:
+            sys.exit(f"llama_figures: no stock llama.cpp, and without it this set says nothing: {error}")
+        with tiny.with_fleet() as empty:
+            said = {"tiny": agents(tiny, empty)}
+        with bench.with_fleet() as empty:
+            said.update((f"attention/{key}", value) for key, value in attention(bench).items())
+            has_units = route_fixture.kernel_target() == "AMX"
+            said[f"attention/own/{int(has_units)}"] = said.pop("attention/own")
+            said[f"not_here/attention/own/{int(not has_units)}"] = "ckv runs on " + route_fixture.kernel_target()
+            rate = one_sequence(bench)
+            said["model"] = {"rate": rate["own"], "ratio": rate["own"] / rate["stock"], "stock_rate": rate["stock"]}
+            said["agents"] = agents(bench, empty)
+        count, failed = cases(build, pathlib.Path(name))
+        said["cases"] = {"count": count, "failed": failed}
+    return said
+
+
+if __name__ == "__main__":
+    print(json.dumps(figures(pathlib.Path(sys.argv[1])), indent=2))
