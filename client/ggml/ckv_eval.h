@@ -35,7 +35,9 @@ class Eval {
     if (session_ != nullptr) close_(session_);
   }
 
-  // Returns false if the library is not loaded. `threads` attend the context's own cells.
+  // Returns false if the library is not loaded, or a context without a session is there: stderr
+  // tells. Every context of the process needs one of its own, opened before it. `threads` attend
+  // the context's own cells.
   bool Open(uint32_t threads) {
     ggml_backend_reg_t reg = ggml_backend_reg_by_name("CKV");
     if (reg == nullptr) return false;

@@ -49,14 +49,17 @@ typedef uint64_t (*ckv_counter_t)(const char* name);
 
 // For layers on a GPU, of which llama.cpp asks no other backend: client/ggml/ckv_eval.h uses these.
 struct ggml_tensor;
-// "ckv_eval_open". Returns a session for one context, and has the device take no attention of
-// contexts that are made later. `thread_count` is for the context's own cells.
+// "ckv_eval_open". Returns a session for one context that is made after it. While a process has
+// sessions, the device takes no attention, and each of its contexts needs one: without, a context
+// is not made. Returns null if there is such a context already. `thread_count` is for the context's
+// own cells.
 typedef void* (*ckv_eval_open_t)(uint32_t thread_count);
 // "ckv_eval". The callback of llama_context_params.cb_eval; the session is its user data. It
 // attends what tokens attend elsewhere, after the engine's own attention.
 typedef bool (*ckv_eval_t)(struct ggml_tensor* node, bool ask, void* session);
 // "ckv_eval_take_failure". Returns 1 if an attention failed since it was last called, and 0 if none
-// did. llama_decode returns 0 in both cases, and its logits are NaN after a failure.
+// did. llama_decode returns 0 in both cases, and its logits are NaN after a failure. All later ones
+// are NaN, too, until this is called.
 typedef int (*ckv_eval_take_failure_t)(void* session);
 // "ckv_eval_close". Ends the session. Its context must be freed before.
 typedef void (*ckv_eval_close_t)(void* session);

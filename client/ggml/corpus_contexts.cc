@@ -40,6 +40,13 @@ absl::Status Of(const std::string& corpus, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrFormat("corpus '%s': %s", corpus, status.message()));
 }
 
+// Two readings of one reference may be two objects.
+bool AreSame(const AttachedList& a, const AttachedList& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& one, const auto& other) {
+    return one == other || one->Key() == other->Key();
+  });
+}
+
 // Whether the corpus still has the chunks that the reference was made of.
 bool HasItsChunks(const Corpus& corpus, const Attached& attached) {
   if (attached.chunk_end > corpus.chunks.size()) return false;
@@ -73,11 +80,18 @@ std::vector<ChunkUse> UsesOf(const Corpus& corpus, const Attached& attached) {
 absl::StatusOr<std::shared_ptr<const Context>> CorpusContexts::Find(const AttachedList& list,
                                                                     const MlaOp& op,
                                                                     Instant deadline) {
-  for (Entry& entry : entries_) {
-    if (entry.list != list) continue;
-    entry.used = ++use_count_;
-    CKV_RETURN_IF_ERROR(Of(list.front()->corpus, CheckGeometry(entry.context->geometry(), op)));
-    return entry.context;
+  // By the pointers first: keys are text, and there may be hundreds.
+  auto entry = std::find_if(entries_.begin(), entries_.end(),
+                            [&](const Entry& one) { return one.list == list; });
+  if (entry == entries_.end()) {
+    entry = std::find_if(entries_.begin(), entries_.end(),
+                         [&](const Entry& one) { return AreSame(one.list, list); });
+  }
+  if (entry != entries_.end()) {
+    entry->list = list;
+    entry->used = ++use_count_;
+    CKV_RETURN_IF_ERROR(Of(list.front()->corpus, CheckGeometry(entry->context->geometry(), op)));
+    return entry->context;
   }
   CKV_ASSIGN_OR_RETURN(std::shared_ptr<const Context> context, Open(list, op, deadline));
   if (entries_.size() >= kContextCountMax) {
@@ -90,8 +104,11 @@ absl::StatusOr<std::shared_ptr<const Context>> CorpusContexts::Find(const Attach
   return context;
 }
 
-void CorpusContexts::Drop(const AttachedList& list) {
-  std::erase_if(entries_, [&](const Entry& entry) { return entry.list == list; });
+void CorpusContexts::DropAfter(const absl::Status& status, const AttachedList& list) {
+  if (absl::IsNotFound(status) || absl::IsUnavailable(status) ||
+      absl::IsFailedPrecondition(status)) {
+    std::erase_if(entries_, [&](const Entry& entry) { return AreSame(entry.list, list); });
+  }
 }
 
 absl::StatusOr<std::shared_ptr<const Corpus>> CorpusContexts::ResolveTo(Requester& requester,
@@ -125,6 +142,9 @@ absl::StatusOr<std::shared_ptr<const Context>> CorpusContexts::Open(const Attach
     auto corpus = ResolveTo(*requester, *attached, deadline);
     if (!corpus.ok()) return Of(attached->corpus, corpus.status());
     CKV_RETURN_IF_ERROR(Of(attached->corpus, CheckGeometry((*corpus)->geometry, op)));
+    if (!attached->digest) {
+      CKV_RETURN_IF_ERROR(Of(attached->corpus, options_.pins->Check(*attached, **corpus)));
+    }
     uses.push_back(UsesOf(**corpus, *attached));
     parts.push_back({.corpus = *std::move(corpus), .chunks = {}});
   }

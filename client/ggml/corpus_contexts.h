@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "client/context/context.h"
 #include "client/ggml/attached.h"
+#include "client/ggml/corpus_pins.h"
 #include "client/ggml/mla_op.h"
 #include "client/requester.h"
 #include "proto/base/clock.h"
@@ -35,6 +36,8 @@ class CorpusContexts {
     std::string tenant = "";  // whose corpora may be attended, beside the shared ones
     ContextPolicy policy = ContextPolicy::kAuto;
     Clock* clock = Clock::Real();
+    // What corpora without a digest are held to.
+    std::shared_ptr<CorpusPins> pins = std::make_shared<CorpusPins>();
   };
   CorpusContexts(RequesterSource requester, Options options)
       : requester_(std::move(requester)), options_(std::move(options)) {}
@@ -42,15 +45,18 @@ class CorpusContexts {
   // Returns the context of these chunks, in the order of the list.
   //   NotFound            there is no such corpus for its tenant.
   //   PermissionDenied    a chunk is of another tenant than ours.
-  //   FailedPrecondition  the corpus has other chunks by now, its rows are of another shape or
-  //                       scale than the engine's, or it lacks the op's layer.
+  //   FailedPrecondition  the corpus has other chunks by now than the reference was made of, or
+  //   than
+  //                       a corpus without a reference had at first; its rows are of another shape
+  //                       or scale than the engine's, or it lacks the op's layer.
   //   else                as Requester::Resolve and Open.
   absl::StatusOr<std::shared_ptr<const Context>> Find(const AttachedList& list, const MlaOp& op,
                                                       Instant deadline);
   // Returns the requester that makes its calls.
   absl::StatusOr<Requester*> requester() const { return requester_(); }
-  // Forgets the context of a call that failed. The next Find asks anew where the chunks are.
-  void Drop(const AttachedList& list);
+  // Forgets the context of a call that failed, if opening it anew may help: its chunks may be
+  // elsewhere by now. That a holder is busy or late changes nothing about the context.
+  void DropAfter(const absl::Status& status, const AttachedList& list);
 
  private:
   struct Entry {

@@ -160,7 +160,7 @@ absl::Status OpAttender::Route(const MlaOp& op, std::span<const TokenPlan> token
     status = ticket->Wait();
   }
   if (!status.ok()) {
-    for (const TokenPlan& token : tokens) contexts_.Drop(plan_.list(token.list));
+    for (const TokenPlan& token : tokens) contexts_.DropAfter(status, plan_.list(token.list));
     return status;
   }
   MergeOut(op, tokens, std::array<ConstPartialView, 3>{far, main_, rest_});

@@ -37,10 +37,9 @@ absl::StatusOr<std::shared_ptr<const Attached>> ReferenceReader::Read(
   }
   CKV_ASSIGN_OR_RETURN(const CellReference reference, DecodeReference(row));
   if (reference.layer != layer) return WrongLayer(reference.layer, layer);
-  if (rows_.size() >= kRowCountMax) {
-    rows_.clear();
-    attached_.clear();
-  }
+  // Any of them: an engine with so many reads them all at every token.
+  if (rows_.size() >= kRowCountMax) rows_.erase(rows_.begin());
+  if (attached_.size() >= kAttachedCountMax) attached_.erase(attached_.begin());
   Attached attached = AttachedBy(reference);
   std::shared_ptr<const Attached>& kept = attached_[attached.Key()];
   if (kept == nullptr) kept = std::make_shared<const Attached>(std::move(attached));

@@ -23,8 +23,10 @@ bool MayBeReference(std::span<const std::byte> row);
 // time.
 class ReferenceReader {
  public:
-  // Rows that are kept: 64 references in 61 layers. Beyond them it begins anew.
-  static constexpr size_t kRowCountMax = 4096;
+  // Rows that are kept, 1.2 KB each: 256 references, as CorpusContexts keeps contexts, in 64
+  // layers. Beyond them one is forgotten, and read anew when it comes: 10 us.
+  static constexpr size_t kRowCountMax = 256 * 64;
+  static constexpr size_t kAttachedCountMax = 1024;
 
   // Returns the chunks that a cell of this layer stands for. The same reference in another layer
   // gives the same object, as long as both are kept.

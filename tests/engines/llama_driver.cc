@@ -12,6 +12,8 @@
 //   decode FILE S:P:T...             rc CODE MICROSECONDS
 //       one batch of tokens T at positions P of sequences S; their logits go to FILE
 //   last SEQUENCE                    ok POSITION       the last that the cache has
+//   context                          ok                another context like this, which ends at
+//   once session                          ok                another session of ckv_eval.h, likewise
 //   check                            ok CODE LINES     by ckv_check; "|" stands for an end of line
 //   counter NAME                     ok VALUE
 // Anything else that goes wrong is answered with "failed".
@@ -70,6 +72,7 @@ class Driver {
       if (!eval_.Open(1)) std::exit(2);
       eval_.SetUp(params);
     }
+    params_ = params;
     context_ = llama_init_from_model(model_, params);
     if (context_ == nullptr) std::exit(2);
     backend_ = ggml_backend_reg_by_name("CKV");
@@ -82,6 +85,15 @@ class Driver {
     if (verb == "attach") return Attach(line);
     if (verb == "decode") return Decode(line);
     if (verb == "check") return Check();
+    if (verb == "session") return ckv_llama::Eval().Open(1) ? "ok" : "failed";
+    if (verb == "context") {
+      llama_context_params params = params_;
+      params.cb_eval = nullptr;
+      llama_context* another = llama_init_from_model(model_, params);
+      if (another == nullptr) return "failed";
+      llama_free(another);
+      return "ok";
+    }
     int a = 0, b = 0, c = 0;
     if (verb == "copy" && line >> a >> b) {
       llama_memory_seq_cp(llama_get_memory(context_), a, b, -1, -1);
@@ -182,6 +194,7 @@ class Driver {
   bool has_eval_ = false;
   llama_model* model_ = nullptr;
   llama_context* context_ = nullptr;
+  llama_context_params params_{};
   ggml_backend_reg_t backend_ = nullptr;
   int vocabulary_ = 0;
   uint32_t stream_count_ = 1;

@@ -178,8 +178,8 @@ void AddFetchCommand(CLI::App& app, Ctl& ctl) {
       "  ckvctl fetch --corpus docs --position 0 --out docs.ggsq --streams 4\n\n"
       "A file has one base_position, so a list with gaps needs --position.\n"
       "File: layers.{i}.ckv [T, row] and the metadata of a row file (ckvctl corpus load --help).\n"
-      "token_ids [T] I32 is not among them, since holders do not give token ids back: add it\n"
-      "before corpus load takes the file.\n\n"
+      "token_ids [T] I32 is not among them. Add it before corpus load takes the file, or write a\n"
+      "FILE.ggsq, which has them.\n\n"
       "FILE.ggsq is a sequence state that llama.cpp restores, token ids and all. Its cache has\n"
       "keys of bf16, flash attention, and --streams: as many as it has sequences, or 1 if it is\n"
       "unified.");

@@ -1,7 +1,9 @@
 #include "client/ggml/module/backend.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,11 +17,24 @@
 #include "client/ggml/op_attender.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
+#include "proto/base/status.h"
 
 namespace ckv::ggml {
 namespace {
 
 constexpr Duration kAttachTimeout = std::chrono::seconds(10);
+
+// Calls `function` for C code, which no exception may cross. After one, of memory or threads that
+// there are not, returns `failed`.
+template <typename Result, typename Function>
+Result Guarded(Result failed, const Function& function) noexcept {
+  try {
+    return function();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "ckv: llama.cpp: %s\n", error.what());
+    return failed;
+  }
+}
 
 // Set once, before the registration is returned.
 GgmlApi ggml_api;
@@ -35,24 +50,36 @@ const char* BackendName(ggml_backend_t) { return "CKV"; }
 void FreeBackend(ggml_backend_t backend) {
   delete &AttenderOf(backend);
   delete backend;
+  Process::Get().EndContext();
 }
 
-ggml_status Compute(ggml_backend_t backend, ggml_cgraph* graph) {
+absl::Status ComputeNode(OpAttender& attender, const ggml_tensor& node) {
+  CKV_RETURN_IF_ERROR(Process::Get().settings().status());
+  const OpVerdict verdict = JudgeOp(node, ggml_api.type_name);
+  if (verdict.verdict != Verdict::kTaken) {
+    return absl::FailedPreconditionError("CKV_GGML_CORPUS is set, and ckv cannot take it: " +
+                                         verdict.reason);
+  }
+  return attender.Attend(OpOf(node));
+}
+
+ggml_status ComputeGraph(OpAttender& attender, ggml_cgraph* graph) {
   for (int i = 0; i < ggml_api.graph_n_nodes(graph); ++i) {
     const ggml_tensor* node = ggml_api.graph_node(graph, i);
-    if (node->op != GGML_OP_FLASH_ATTN_EXT || (node->flags & GGML_TENSOR_FLAG_COMPUTE) == 0) {
-      continue;
-    }
-    const MlaOp op = OpOf(*node);
-    absl::Status status = Process::Get().settings().status();
-    if (status.ok()) status = AttenderOf(backend).Attend(op);
-    if (!status.ok()) {
-      Log().error("llama.cpp: the attention of layer {} fails: {}", op.layer,
+    // Products are there only to fail: those of an attention that SupportsOp must not leave.
+    const bool attends = node->op == GGML_OP_FLASH_ATTN_EXT || node->op == GGML_OP_MUL_MAT;
+    if (!attends || (node->flags & GGML_TENSOR_FLAG_COMPUTE) == 0) continue;
+    if (const absl::Status status = ComputeNode(attender, *node); !status.ok()) {
+      Log().error("llama.cpp: the attention of layer {} fails: {}", LayerOfOp(*node),
                   std::string(status.message()));
       return GGML_STATUS_FAILED;
     }
   }
   return GGML_STATUS_SUCCESS;
+}
+
+ggml_status Compute(ggml_backend_t backend, ggml_cgraph* graph) {
+  return Guarded(GGML_STATUS_FAILED, [&] { return ComputeGraph(AttenderOf(backend), graph); });
 }
 
 void SetThreads(ggml_backend_t backend, int thread_count) {
@@ -93,25 +120,40 @@ bool SupportsOp(ggml_backend_dev_t, const ggml_tensor* node) {
     default:
       break;
   }
-  if (Process::Get().left_to_callback()) return false;
-  const OpVerdict verdict = JudgeOp(*node, ggml_api.type_name);
-  if (verdict.verdict == Verdict::kRefused) Process::Get().NoteRefused(verdict.reason);
-  if (verdict.verdict != Verdict::kTaken) return false;
-  Process::Get().NoteOffered();
-  return true;
+  return Guarded(false, [&] {
+    Process& process = Process::Get();
+    if (process.left_to_callback()) return false;
+    const OpVerdict verdict = JudgeOp(*node, ggml_api.type_name);
+    if (verdict.verdict == Verdict::kRefused) {
+      process.NoteRefused(verdict.reason);
+      return process.takes_all();  // and fails it
+    }
+    if (verdict.verdict != Verdict::kTaken) return false;
+    process.NoteOffered();
+    return true;
+  });
 }
 
 ggml_backend_t InitBackend(ggml_backend_dev_t device, const char*) {
   static ggml_guid guid = {'c',  'k',  'v',  '-',  'g',  'g',  'm',  'l',
                            0x5d, 0x11, 0x9a, 0x4e, 0xb3, 0x07, 0xc2, 0x68};
-  auto backend = std::make_unique<ggml_backend>();
-  backend->guid = &guid;
-  backend->iface.get_name = BackendName;
-  backend->iface.free = FreeBackend;
-  backend->iface.graph_compute = Compute;
-  backend->device = device;
-  backend->context = Process::Get().NewAttender().release();
-  return backend.release();
+  return Guarded<ggml_backend_t>(nullptr, [&]() -> ggml_backend_t {
+    auto backend = std::make_unique<ggml_backend>();
+    backend->guid = &guid;
+    backend->iface.get_name = BackendName;
+    backend->iface.free = FreeBackend;
+    backend->iface.graph_compute = Compute;
+    backend->device = device;
+    std::unique_ptr<OpAttender> attender = Process::Get().NewAttender();
+    if (!Process::Get().BeginContext()) {
+      Log().error(
+          "llama.cpp: this context has no session, and others have one: ckv_eval_open, or "
+          "client/ggml/ckv_eval.h, for each context of the process");
+      return nullptr;
+    }
+    backend->context = attender.release();
+    return backend.release();
+  });
 }
 
 // ---- functions for programs
@@ -128,8 +170,8 @@ absl::StatusOr<std::vector<std::byte>> StateOf(const char* name, const char* ten
   return AttachStateOf(**corpus, spec, next);
 }
 
-int64_t Attach(const char* corpus, const char* tenant, int64_t position, uint32_t stream_count,
-               void* out, size_t size, int64_t* next_position) {
+int64_t AttachTo(const char* corpus, const char* tenant, int64_t position, uint32_t stream_count,
+                 void* out, size_t size, int64_t* next_position) {
   AttachSpec spec;
   spec.stream_count = stream_count;
   if (position >= 0) spec.position = static_cast<uint64_t>(position);
@@ -144,7 +186,14 @@ int64_t Attach(const char* corpus, const char* tenant, int64_t position, uint32_
   return static_cast<int64_t>(state->size());
 }
 
-int Check(char* text, size_t size) {
+int64_t Attach(const char* corpus, const char* tenant, int64_t position, uint32_t stream_count,
+               void* out, size_t size, int64_t* next_position) {
+  return Guarded(int64_t{-1}, [&] {
+    return AttachTo(corpus, tenant, position, stream_count, out, size, next_position);
+  });
+}
+
+int CheckInto(char* text, size_t size) {
   bool good = false;
   const std::string lines = Process::Get().Check(good);
   if (text != nullptr && size > 0) {
@@ -153,6 +202,10 @@ int Check(char* text, size_t size) {
     text[count] = 0;
   }
   return good ? 0 : 1;
+}
+
+int Check(char* text, size_t size) {
+  return Guarded(1, [&] { return CheckInto(text, size); });
 }
 
 uint64_t CounterOf(const char* name) {
@@ -173,20 +226,29 @@ uint64_t CounterOf(const char* name) {
 }
 
 void* OpenEval(uint32_t thread_count) {
-  Process::Get().LeaveToCallback();
-  std::unique_ptr<OpAttender> attender = Process::Get().NewAttender();
-  Process::Get().NoteThreads(thread_count);
-  attender->set_thread_count(thread_count);
-  return new EvalSession(ggml_api, std::move(attender));
+  return Guarded<void*>(nullptr, [&]() -> void* {
+    std::unique_ptr<OpAttender> attender = Process::Get().NewAttender();
+    Process::Get().NoteThreads(thread_count);
+    attender->set_thread_count(thread_count);
+    auto session = std::make_unique<EvalSession>(ggml_api, std::move(attender));
+    if (Process::Get().BeginEval()) return session.release();
+    Log().error("llama.cpp: a context without a session is there: open sessions first");
+    return nullptr;
+  });
 }
 bool Eval(ggml_tensor* node, bool ask, void* session) {
   auto& eval = *static_cast<EvalSession*>(session);
-  return ask ? eval.Wants(*node) : eval.See(*node);
+  if (ask) return Guarded(true, [&] { return eval.Wants(*node); });
+  eval.See(*node);
+  return true;
 }
 int TakeEvalFailure(void* session) {
   return static_cast<EvalSession*>(session)->TakeFailure() ? 1 : 0;
 }
-void CloseEval(void* session) { delete static_cast<EvalSession*>(session); }
+void CloseEval(void* session) {
+  delete static_cast<EvalSession*>(session);
+  Process::Get().EndEval();
+}
 
 // ---- the registration
 

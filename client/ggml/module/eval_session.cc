@@ -1,6 +1,8 @@
 #include "client/ggml/module/eval_session.h"
 
 #include <algorithm>
+#include <array>
+#include <exception>
 #include <limits>
 #include <string>
 #include <utility>
@@ -19,15 +21,30 @@ bool EvalSession::Wants(const ggml_tensor& node) const {
   return verdict.verdict == Verdict::kTaken;
 }
 
-bool EvalSession::See(ggml_tensor& node) {
-  const absl::Status status = Attend(node);
-  if (status.ok()) return true;
+void EvalSession::See(ggml_tensor& node) {
+  // One failure is one wait, not one a layer.
+  if (failed_) return WriteNan(node);
+  absl::Status status;
+  try {
+    status = Attend(node);
+  } catch (const std::exception& error) {  // memory or threads that there are not
+    status = absl::ResourceExhaustedError(error.what());
+  }
+  if (status.ok()) return;
+  failed_ = true;
+  WriteNan(node);
   Log().error("llama.cpp: the attention of layer {} fails: {}", OpOf(node).layer,
               std::string(status.message()));
-  failed_ = true;
-  out_.assign(api_.nbytes(&node) / sizeof(float), std::numeric_limits<float>::quiet_NaN());
-  api_.tensor_set(&node, out_.data(), 0, out_.size() * sizeof(float));
-  return false;
+}
+
+// Takes no memory: that may be what is missing.
+void EvalSession::WriteNan(ggml_tensor& node) const {
+  std::array<float, 1024> nans;
+  nans.fill(std::numeric_limits<float>::quiet_NaN());
+  const size_t bytes = api_.nbytes(&node);
+  for (size_t at = 0; at < bytes; at += sizeof(nans)) {
+    api_.tensor_set(&node, nans.data(), at, std::min(sizeof(nans), bytes - at));
+  }
 }
 
 bool EvalSession::TakeFailure() { return std::exchange(failed_, false); }

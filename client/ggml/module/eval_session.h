@@ -25,14 +25,16 @@ class EvalSession {
 
   // Whether the callback wants to see the node once it is computed.
   bool Wants(const ggml_tensor& node) const;
-  // Sees the node. Returns false if its attention fails: its answer is NaN then, which no later
-  // node makes plausible, and llama_decode returns 0 all the same.
-  bool See(ggml_tensor& node);
+  // Sees the node. If its attention fails, its answer is NaN, which no later node makes plausible,
+  // and so is that of every later node until TakeFailure: llama_decode goes on to the end, and
+  // returns 0 all the same.
+  void See(ggml_tensor& node);
   // Whether an attention failed since this was last called.
   bool TakeFailure();
 
  private:
   absl::Status Attend(ggml_tensor& node);
+  void WriteNan(ggml_tensor& node) const;
   // Copies what the op reads, and lets it point there.
   void CopyIn(const ggml_tensor& node, MlaOp& op);
 

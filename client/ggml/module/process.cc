@@ -116,6 +116,7 @@ absl::StatusOr<Requester*> Process::requester() {
 std::unique_ptr<OpAttender> Process::NewAttender() {
   OpAttender::Options options;
   options.counters = &counters_;
+  options.contexts.pins = pins_;
   if (settings_.ok()) {
     options.contexts.tenant = settings_->tenant;
     options.contexts.policy = settings_->policy;
@@ -140,6 +141,31 @@ void Process::NoteThreads(uint32_t thread_count) {
   }
 }
 
+bool Process::BeginContext() {
+  absl::MutexLock lock(&mu_);
+  const uint32_t evals = evals_.load(std::memory_order_relaxed);
+  if (evals > 0 && contexts_ >= evals) return false;
+  ++contexts_;
+  return true;
+}
+
+void Process::EndContext() {
+  absl::MutexLock lock(&mu_);
+  --contexts_;
+}
+
+bool Process::BeginEval() {
+  absl::MutexLock lock(&mu_);
+  if (contexts_ > evals_.load(std::memory_order_relaxed)) return false;
+  evals_.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+void Process::EndEval() {
+  absl::MutexLock lock(&mu_);
+  evals_.fetch_sub(1, std::memory_order_relaxed);
+}
+
 void Process::NoteRefused(const std::string& reason) {
   {
     absl::MutexLock lock(&mu_);
@@ -160,11 +186,13 @@ std::string Process::Check(bool& good) {
     text += status.ok() ? what + "\n" : std::string(status.message()) + "\n";
   };
   const Instant deadline = Clock::Real()->Now() + kCheckTimeout;
-  absl::StatusOr<std::vector<Member>> members;
+  Connection* connection = nullptr;  // which stays, once it is there
   {
     absl::MutexLock lock(&mu_);
-    members = connection_->directory.ListMembers(deadline);
+    connection = connection_.get();
   }
+  // Not under the lock: every routed attention takes it.
+  const absl::StatusOr<std::vector<Member>> members = connection->directory.ListMembers(deadline);
   tell(members.status(), absl::StrFormat("fleet: %d members", members.ok() ? members->size() : 0));
   if (!settings_->corpus.empty()) {
     // A corpus of the shared tenant is seen by every tenant.

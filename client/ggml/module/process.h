@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "client/ggml/corpus_pins.h"
 #include "client/ggml/op_attender.h"
 #include "client/ggml/settings.h"
 #include "client/requester.h"
@@ -37,9 +38,18 @@ class Process {
   // Notes how many threads a context computes with. The requester attends near rows with as many as
   // the largest one had when it was made.
   void NoteThreads(uint32_t thread_count);
-  // Has the device take no attention from now on: a callback attends instead.
-  void LeaveToCallback() { left_to_callback_.store(true, std::memory_order_relaxed); }
-  bool left_to_callback() const { return left_to_callback_.load(std::memory_order_relaxed); }
+  // A context begins and ends, and a session for the callback of one. While there are sessions the
+  // device takes no attention, so each context needs one: BeginEval returns false if there is a
+  // context without, and BeginContext if this would be one. Its attention would be the engine's
+  // own, which knows of no corpus and says nothing.
+  bool BeginContext() ABSL_LOCKS_EXCLUDED(mu_);
+  void EndContext() ABSL_LOCKS_EXCLUDED(mu_);
+  bool BeginEval() ABSL_LOCKS_EXCLUDED(mu_);
+  void EndEval() ABSL_LOCKS_EXCLUDED(mu_);
+  bool left_to_callback() const { return evals_.load(std::memory_order_relaxed) > 0; }
+  // Whether an attention that ckv cannot take must fail. Tokens that attend a corpus by a setting
+  // have no reference, whose NaN would tell that nobody attended it.
+  bool takes_all() const { return !settings_.ok() || !settings_->corpus.empty(); }
   // Notes that an attention was offered that ckv takes. llama.cpp may keep it all the same.
   void NoteOffered() { offered_.store(true, std::memory_order_relaxed); }
   // Notes why an attention was not taken. Each reason is logged once.
@@ -59,10 +69,13 @@ class Process {
   const absl::StatusOr<Settings> settings_;
   OpCounters counters_;
   std::atomic<uint32_t> threads_{1};
-  std::atomic<bool> offered_{false}, left_to_callback_{false};
+  std::atomic<bool> offered_{false};
+  std::atomic<uint32_t> evals_{0};  // written under mu_
+  const std::shared_ptr<CorpusPins> pins_ = std::make_shared<CorpusPins>();
   absl::Mutex mu_;
   std::unique_ptr<Connection> connection_ ABSL_GUARDED_BY(mu_);
   std::set<std::string> refused_ ABSL_GUARDED_BY(mu_);
+  uint32_t contexts_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace ckv::ggml

@@ -94,6 +94,11 @@ OpVerdict JudgeShape(const ggml_tensor& node) {
 
 }  // namespace
 
+uint32_t LayerOfOp(const ggml_tensor& node) {
+  const ggml_tensor* k = node.op == GGML_OP_MUL_MAT ? node.src[0] : node.src[1];
+  return k == nullptr ? kLayerCountMax : LayerOf(*k).value_or(kLayerCountMax);
+}
+
 OpVerdict JudgeOp(const ggml_tensor& node, decltype(&ggml_type_name) type_name) {
   if (IsPlainAttention(node)) {
     return Refuse("no flash attention: -fa on (flash_attn_type, flashAttention: true)");

@@ -29,6 +29,9 @@ struct OpVerdict {
 // there is no such node; a product with keys of this shape is refused, so that somebody tells.
 OpVerdict JudgeOp(const ggml_tensor& node, decltype(&ggml_type_name) type_name);
 
+// The layer of a node that is an attention, or kLayerCountMax if nothing tells.
+uint32_t LayerOfOp(const ggml_tensor& node);
+
 // The op of a node that is taken. Its memory is that of the tensors.
 MlaOp OpOf(const ggml_tensor& node);
 

@@ -103,6 +103,33 @@ TEST_F(OpAttenderRefusals, ACorpusThatWasPublishedAnew) {
   EXPECT_TRUE(absl::IsFailedPrecondition(Attend()));
 }
 
+// There is no digest, so the first use says which chunks are meant. All contexts of a process
+// agree.
+TEST_F(OpAttenderRefusals, ACorpusForAllThatWasPublishedAnew) {
+  Attached all;
+  all.corpus = "a";
+  OpAttender::Options options;
+  options.otherwise = std::make_shared<const Attached>(all);
+  EngineCache cache(1, 8, 1, kHeads, 8);
+  cache.Show(0, 0, 1, 3);
+  const auto attend = [&] { return attender_->Attend(cache.Op(0)); };
+  Start(options);
+  ASSERT_TRUE(attend().ok());
+  const std::vector<float> before = cache.out;
+  cluster_.fleet.Load("a", MakeTestCorpus(EngineGeometry(), {40, 9, 131}, 99), {0, 1, 2});
+  cluster_.requester->Forget("a");
+  Start(options);
+  for (int round = 0; round < 2; ++round) {
+    const absl::Status status = attend();
+    ASSERT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(status.message(), HasSubstr("start the engine again"));
+  }
+  cluster_.fleet.Load("a", a_, {0, 1, 2});
+  cluster_.requester->Forget("a");
+  ASSERT_TRUE(attend().ok());
+  EXPECT_EQ(cache.out, before);
+}
+
 // A reference to what the requester does not know yet.
 TEST_F(OpAttenderRefusals, ACorpusThatWasPublishedAnewBeforeTheReference) {
   ASSERT_TRUE(Attend().ok());

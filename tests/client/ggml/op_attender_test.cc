@@ -169,6 +169,26 @@ TEST_F(OpAttenderTest, OneCorpusForAll) {
   ExpectBits(cache.Answer(0, 1), Due(cache, 0, 1, 1, {{"a", Uses("a", 0, 3, 5000)}}, {}));
 }
 
+// The same reference, read again by a reader that has forgotten it, is the same context.
+TEST_F(OpAttenderTest, ContextsAreFoundByWhatTheyAre) {
+  CorpusContexts contexts(
+      [this]() -> absl::StatusOr<Requester*> { return cluster_.requester.get(); }, {});
+  EngineCache cache(1, 16, 1, kHeads, 6);
+  const auto list = [this] {
+    return ggml::AttachedList{std::make_shared<const Attached>(ggml::AttachedBy(To("a", 0, 3, 7)))};
+  };
+  const MlaOp op = cache.Op(1);
+  const auto first = contexts.Find(list(), op, Soon());
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(*contexts.Find(list(), op, Soon()), *first);
+  // A holder that is busy or late says nothing about where the chunks are.
+  contexts.DropAfter(absl::ResourceExhaustedError(""), list());
+  contexts.DropAfter(absl::DeadlineExceededError(""), list());
+  EXPECT_EQ(*contexts.Find(list(), op, Soon()), *first);
+  contexts.DropAfter(absl::NotFoundError(""), list());
+  EXPECT_NE(*contexts.Find(list(), op, Soon()), *first);
+}
+
 TEST_F(OpAttenderTest, NanIsNoAnswer) {
   EngineCache cache(1, 16, 2, kHeads, 7);
   cache.Show(0, 0, 0, 9);
