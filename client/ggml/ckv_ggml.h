@@ -51,7 +51,7 @@ typedef uint64_t (*ckv_counter_t)(const char* name);
 struct ggml_tensor;
 // "ckv_eval_open". Returns a session for one context that is made after it. While a process has
 // sessions, the device takes no attention, and each of its contexts needs one: without, a context
-// is not made. Returns null if there is such a context already. `thread_count` is for the context's
+// is not made. Returns null if one without is there already. `thread_count` is for the context's
 // own cells.
 typedef void* (*ckv_eval_open_t)(uint32_t thread_count);
 // "ckv_eval". The callback of llama_context_params.cb_eval; the session is its user data. It

@@ -36,7 +36,7 @@ class CorpusContexts {
     std::string tenant = "";  // whose corpora may be attended, beside the shared ones
     ContextPolicy policy = ContextPolicy::kAuto;
     Clock* clock = Clock::Real();
-    // What corpora without a digest are held to.
+    // Holds corpora without a digest to the chunks that they had at first.
     std::shared_ptr<CorpusPins> pins = std::make_shared<CorpusPins>();
   };
   CorpusContexts(RequesterSource requester, Options options)

@@ -16,7 +16,7 @@
 namespace ckv::ggml {
 
 // A reference has a digest of its chunks. A corpus that is attended by its name alone has none, so
-// the first use says what it is: layers of one token, and tokens of one sequence, never attend two
+// its first use says what it is. Layers of one token, and tokens of one sequence, never attend two
 // versions of it. Thread-safe; all contexts of a process share one.
 class CorpusPins {
  public:

@@ -25,8 +25,8 @@ class EvalSession {
 
   // Whether the callback wants to see the node once it is computed.
   bool Wants(const ggml_tensor& node) const;
-  // Sees the node. If its attention fails, its answer is NaN, which no later node makes plausible,
-  // and so is that of every later node until TakeFailure: llama_decode goes on to the end, and
+  // Sees the node. If its attention fails, its answer is NaN, which no later node makes plausible.
+  // That of every later node is NaN, too, until TakeFailure. llama_decode goes on to the end, and
   // returns 0 all the same.
   void See(ggml_tensor& node);
   // Whether an attention failed since this was last called.

@@ -39,7 +39,7 @@ class Process {
   // the largest one had when it was made.
   void NoteThreads(uint32_t thread_count);
   // A context begins and ends, and a session for the callback of one. While there are sessions the
-  // device takes no attention, so each context needs one: BeginEval returns false if there is a
+  // device takes no attention, so each context needs one. BeginEval returns false if there is a
   // context without, and BeginContext if this would be one. Its attention would be the engine's
   // own, which knows of no corpus and says nothing.
   bool BeginContext() ABSL_LOCKS_EXCLUDED(mu_);
