@@ -76,6 +76,9 @@ void CheckTensors(const GgmlApi& api, ggml_context* context, Layout& layout) {
   layout.Expect(k->view_offs == 288, "view_offs");
   layout.Expect(op->src[1] == k && op->src[2] == v && op->src[3] == mask && op->src[4] == nullptr,
                 "src");
+  // Without it the backend would take every attention for one that nobody needs.
+  api.build_forward_expand(api.new_graph(context), op);
+  layout.Expect((op->flags & GGML_TENSOR_FLAG_COMPUTE) != 0, "GGML_TENSOR_FLAG_COMPUTE");
   float scales[3];
   std::memcpy(scales, op->op_params, sizeof(scales));
   layout.Expect(scales[0] == 0.25f && scales[1] == 0.5f && scales[2] == 2.0f, "op_params");
@@ -109,6 +112,8 @@ absl::StatusOr<GgmlApi> FindGgmlApi(const void* caller) {
   CKV_RETURN_IF_ERROR(Find(object, "ggml_set_name", api.set_name));
   CKV_RETURN_IF_ERROR(Find(object, "ggml_set_input", api.set_input));
   CKV_RETURN_IF_ERROR(Find(object, "ggml_get_data", api.get_data));
+  CKV_RETURN_IF_ERROR(Find(object, "ggml_new_graph", api.new_graph));
+  CKV_RETURN_IF_ERROR(Find(object, "ggml_build_forward_expand", api.build_forward_expand));
   return api;
 }
 

@@ -35,6 +35,8 @@ struct GgmlApi {
   decltype(&ggml_set_name) set_name = nullptr;
   decltype(&ggml_set_input) set_input = nullptr;
   decltype(&ggml_get_data) get_data = nullptr;
+  decltype(&ggml_new_graph) new_graph = nullptr;
+  decltype(&ggml_build_forward_expand) build_forward_expand = nullptr;
 };
 
 // Finds them from the object of the code at `caller`: there, in what it depends on, or anywhere

@@ -95,6 +95,9 @@ ggml_tensor* SetName(ggml_tensor* tensor, const char* name) {
 void SetInput(ggml_tensor* tensor) { tensor->flags |= IsBroken("flags") ? 2 : 1; }
 void* GetData(const ggml_tensor* tensor) { return IsBroken("data") ? memory + 8 : tensor->data; }
 
+ggml_cgraph* NewGraph(ggml_context*) { return reinterpret_cast<ggml_cgraph*>(memory); }
+void Expand(ggml_cgraph*, ggml_tensor* node) { node->flags |= IsBroken("compute") ? 32 : 16; }
+
 absl::Status Check(const char* what) {
   broken = what;
   GgmlApi api;
@@ -110,6 +113,8 @@ absl::Status Check(const char* what) {
   api.set_name = SetName;
   api.set_input = SetInput;
   api.get_data = GetData;
+  api.new_graph = NewGraph;
+  api.build_forward_expand = Expand;
   return CheckLayout(api);
 }
 
@@ -126,6 +131,7 @@ TEST(GgmlApi, AnotherLayoutIsRefused) {
                                                         {"views", "view_offs is not where"},
                                                         {"params", "op_params is not where"},
                                                         {"flags", "flags is not where"},
+                                                        {"compute", "FLAG_COMPUTE is not where"},
                                                         {"data", "data is not where"}}) {
     const absl::Status status = Check(what);
     EXPECT_TRUE(absl::IsFailedPrecondition(status)) << what;
