@@ -47,6 +47,7 @@ MAY_INCLUDE = {
     "client/roof": "client client/act client/cache client/call client/context client/decide client/holders "
                    "client/learn client/near client/trace attention transport store* proto*",
     "client/grpc": "client client/decide client/holders attention transport store* proto*",
+    "client/publish": "client/grpc store* proto*",
     "client/engine": "attention proto*",
     "client/ggml": "client/roof client client/call client/context client/grpc client/holders attention transport "
                    "store* proto*",
@@ -54,17 +55,18 @@ MAY_INCLUDE = {
                           "proto*",
     "client/characterize": "client/roof client client/cache client/decide attention attention/target transport "
                            "store* proto*",
-    "client/ctl": "client/roof client client/decide client/grpc client/holders transport store* proto*",
-    "client/ctl/fleet": "client/ctl client/roof client client/grpc client/holders transport store* "
+    "client/ctl": "client/roof client client/decide client/grpc client/publish client/holders transport store* proto*",
+    "client/ctl/fleet": "client/ctl client/roof client client/grpc client/publish client/holders transport store* "
                         "proto*",
-    "client/ctl/doctor": "client/ctl client/ctl/fleet client/grpc client/holders store/memory transport "
+    "client/ctl/doctor": "client/ctl client/ctl/fleet client/grpc client/publish client/holders store/memory transport "
                          "transport/verbs proto*",
-    "client/ctl/top": "client/ctl client/ctl/fleet client/roof client client/grpc client/holders transport store* "
+    "client/ctl/top": "client/ctl client/ctl/fleet client/roof client client/grpc client/publish client/holders "
+                      "transport store* "
                       "proto*",
-    "client/ctl/corpus": "client/ctl client/ctl/fleet client/engine client/roof client client/grpc "
+    "client/ctl/corpus": "client/ctl client/ctl/fleet client/engine client/roof client client/grpc client/publish "
                          "client/holders attention transport store* proto*",
     "client/ctl/ask": "client/ctl* client/cache client/characterize client/decide client/engine "
-                      "client/grpc client/holders client/roof client attention attention/target transport* store* "
+                      "client/grpc client/publish client/holders client/roof client attention attention/target transport* store* "
                       "proto*",
     "server/session": "client/holders transport store* proto*",
     "server/batch": "server/session attention transport store* proto*",

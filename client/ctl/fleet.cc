@@ -252,14 +252,4 @@ absl::Status Fleet::DirectoryError(const grpc::Status& status, std::string_view 
       "name the address of a ckvd of --role=directory with --directory or CKV_DIRECTORY");
 }
 
-std::unique_ptr<v1::HolderService::StubInterface> ConnectHolder(const Member& member) {
-  return v1::HolderService::NewStub(MakeChannel(member.control_address, kHolderMessageBytesMax));
-}
-
-absl::Status HolderError(const grpc::Status& status, const Member& member, std::string_view call) {
-  return WithAdvice(
-      status, absl::StrFormat("holder %s at %s: %s", member.id.name, member.control_address, call),
-      "ckvctl status shows which holders are alive");
-}
-
 }  // namespace ckv::ctl

@@ -16,6 +16,7 @@
 #include "ckv/v1/holder.grpc.pb.h"
 #include "ckv/v1/requester.grpc.pb.h"
 #include "client/grpc/default_addresses.h"
+#include "client/publish/holder_calls.h"
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
 
@@ -102,9 +103,5 @@ class Fleet {
   std::unique_ptr<v1::RequesterService::StubInterface> requester_;
   std::unique_ptr<v1::DirectoryService::StubInterface> directory_;
 };
-
-// The holder service of a member.
-std::unique_ptr<v1::HolderService::StubInterface> ConnectHolder(const Member& member);
-absl::Status HolderError(const grpc::Status& status, const Member& member, std::string_view call);
 
 }  // namespace ckv::ctl

@@ -14,11 +14,15 @@
 #include "proto/process_facts.h"
 #include "server/edge/attend_request.h"
 #include "server/edge/attend_stream.h"
+#include "server/edge/put_stream.h"
 #include "server/edge/request_corpora.h"
 #include "server/edge/service_gate.h"
 #include "server/upkeep/replica_keeper.h"
 
 namespace ckv {
+
+// Puts at once. Each holds a thread.
+inline constexpr uint32_t kRequesterPutCountMax = 8;
 
 struct RequesterServiceOptions {
   std::string id;
@@ -64,6 +68,8 @@ class RequesterServiceImpl final
   grpc::Status FetchSelection(grpc::ServerContext* context,
                               const v1::FetchSelectionRequest* request,
                               grpc::ServerWriter<v1::FetchSelectionReply>* writer) override;
+  grpc::Status Put(grpc::ServerContext* context, grpc::ServerReader<v1::PutRequest>* reader,
+                   v1::PutReply* reply) override;
   grpc::Status Replicate(grpc::ServerContext* context, const v1::ReplicateRequest* request,
                          v1::ReplicateReply* reply) override;
   grpc::Status ReleaseReplicas(grpc::ServerContext* context,
@@ -110,6 +116,8 @@ class RequesterServiceImpl final
   RequestCorpora corpora_;
   AttendCounters counters_;
   AttendStreams streams_;
+  PutRoom put_room_;
+  ServiceGate::Kind puts_{"puts", kRequesterPutCountMax};
 };
 
 }  // namespace ckv

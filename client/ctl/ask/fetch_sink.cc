@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "client/ctl/corpus/chunk_copy.h"
 #include "client/ctl/corpus/tensor_files.h"
+#include "client/publish/chunk_copy.h"
 #include "proto/base/status.h"
 #include "store/formats/llama_state.h"
 #include "store/formats/safetensors.h"

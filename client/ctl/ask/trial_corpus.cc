@@ -7,9 +7,10 @@
 
 #include "absl/strings/str_format.h"
 #include "attention/bf16.h"
-#include "client/ctl/corpus/chunk_io.h"
 #include "client/ctl/corpus/load_source.h"
+#include "client/ctl/corpus/publish_corpus.h"
 #include "client/ctl/fleet/orphans.h"
+#include "client/publish/chunk_puts.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
 #include "store/formats/import.h"

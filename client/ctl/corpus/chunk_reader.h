@@ -7,7 +7,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "client/ctl/corpus/chunk_copy.h"
+#include "client/publish/chunk_copy.h"
 #include "store/memory/chunk.h"
 
 namespace ckv::ctl {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/ctl/corpus/chunk_io.h"
 #include "client/ctl/corpus/load_source.h"
 #include "client/ctl/ctl.h"
+#include "client/publish/chunk_puts.h"
 #include "proto/corpus.h"
 
 namespace ckv::ctl {

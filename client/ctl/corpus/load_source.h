@@ -15,61 +15,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/publish/chunk_source.h"
 #include "proto/geometry.h"
 #include "store/corpus/cutter.h"
 #include "store/formats/import.h"
 #include "store/memory/chunk.h"
 
 namespace ckv::ctl {
-
-// A chunk with its rows, as it goes to holders.
-struct SourceChunk {
-  ChunkInfo info;
-  // The chunk's rows at a layer; valid while `owned` lives.
-  std::function<std::span<const std::byte>(uint32_t layer)> rows;
-  // The memory that the rows lie in. It may go on any thread; the memory is given back then.
-  std::shared_ptr<const void> owned;
-};
-
-// A chunk as it is known before its rows are read: its id names its inputs.
-struct PlannedChunk {
-  ChunkId id;
-  ChunkId parent;
-  uint64_t position = 0;
-  uint32_t token_count = 0;
-};
-
-// One thread at a time. It holds the token ids of all chunks, 4 bytes a token, and rows as each
-// kind says. Chunks it gave out need it no longer.
-class ChunkSource {
- public:
-  virtual ~ChunkSource() = default;
-
-  const Geometry& geometry() const { return geometry_; }
-  const std::vector<PlannedChunk>& chunks() const { return chunks_; }
-  uint64_t token_count() const;
-  uint64_t row_bytes() const;  // bytes of all chunks and layers
-
-  // The rows of one chunk, and their checksums; in any order, and again.
-  virtual absl::StatusOr<SourceChunk> Read(uint32_t ordinal) = 0;
-
- protected:
-  ChunkSource() = default;
-
-  Geometry geometry_;
-  std::vector<PlannedChunk> chunks_;
-};
-
-// Chunks whose rows are in memory already.
-class MemorySource final : public ChunkSource {
- public:
-  explicit MemorySource(const Geometry& geometry) { geometry_ = geometry; }
-  void Add(SourceChunk chunk);
-  absl::StatusOr<SourceChunk> Read(uint32_t ordinal) override { return held_.at(ordinal); }
-
- private:
-  std::vector<SourceChunk> held_;
-};
 
 // How runs of tokens become chunks (store/corpus/cutter.h).
 enum class CutPolicy : uint8_t { kFixed, kDocument, kContent };

@@ -2,12 +2,12 @@
 // on its holders, and says where each chunk was before.
 // Method: holders and a directory in this process, ckvctl's commands and their parts against them.
 
-#include "client/ctl/corpus/chunk_io.h"
+#include "client/publish/chunk_puts.h"
 
 #include <atomic>
 
-#include "client/ctl/corpus/chunk_copy.h"
 #include "client/ctl/corpus/finite_rows.h"
+#include "client/publish/chunk_copy.h"
 #include "store/formats/import.h"
 #include "tests/client/ctl/load_fleet.h"
 

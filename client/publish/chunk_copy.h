@@ -9,22 +9,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "ckv/v1/holder.grpc.pb.h"
-#include "client/ctl/corpus/load_source.h"
+#include "client/publish/chunk_source.h"
+#include "client/publish/holder_calls.h"
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
 
-namespace ckv::ctl {
-
-// A holder, and who asks it, all borrowed. AskForChunk takes no longer than until `deadline`.
-struct HolderCalls {
-  v1::HolderService::StubInterface& stub;
-  const Member& holder;
-  const Geometry& geometry;
-  const std::string& tenant;
-  Clock& clock;
-  Instant deadline = kInstantMax;
-};
+namespace ckv {
 
 // Returns what a chunk is, as the holder has it.
 //   NotFound            it is not there, or its copy was found damaged just now; or not the
@@ -50,4 +40,4 @@ struct CopyOutcome {
 absl::StatusOr<CopyOutcome> CopyChunk(const HolderCalls& calls, const SourceChunk& chunk,
                                       const std::function<void(uint64_t bytes)>& on_bytes);
 
-}  // namespace ckv::ctl
+}  // namespace ckv

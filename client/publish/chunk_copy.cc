@@ -1,17 +1,16 @@
-#include "client/ctl/corpus/chunk_copy.h"
+#include "client/publish/chunk_copy.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "client/ctl/fleet.h"
 #include "client/grpc/channel_stub.h"
 #include "client/grpc/grpc_status.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
 #include "store/memory/chunk_table.h"
 
-namespace ckv::ctl {
+namespace ckv {
 namespace {
 
 // A chunk of 2048 V3 tokens is 144 MB: 2.5 MB/s would still make it.
@@ -129,4 +128,4 @@ absl::StatusOr<CopyOutcome> CopyChunk(const HolderCalls& calls, const SourceChun
   return Annotate(status, absl::StrFormat("chunk %s", chunk.info.id.ShortHex()));
 }
 
-}  // namespace ckv::ctl
+}  // namespace ckv

@@ -1,4 +1,4 @@
-#include "client/ctl/corpus/chunk_io.h"
+#include "client/publish/chunk_puts.h"
 
 #include <algorithm>
 #include <deque>
@@ -9,13 +9,13 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
-#include "client/ctl/corpus/chunk_copy.h"
 #include "client/grpc/grpc_status.h"
+#include "client/publish/chunk_copy.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
 #include "store/memory/chunk_table.h"
 
-namespace ckv::ctl {
+namespace ckv {
 namespace {
 
 // Each round puts what the one before missed; only another that drops chunks makes a second needed.
@@ -28,7 +28,7 @@ bool IsOn(const std::vector<HolderId>& holders, const HolderId& holder) {
 }
 
 // State that the threads of one call share: the first error, and how many chunks are in flight.
-class Run {
+class PutRun {
  public:
   void Fail(const absl::Status& status) {
     absl::MutexLock lock(&mu_);
@@ -47,7 +47,7 @@ class Run {
   // its puts' deadlines.
   bool BeginChunk() {
     absl::MutexLock lock(&mu_);
-    mu_.Await(absl::Condition(this, &Run::MayBegin));
+    mu_.Await(absl::Condition(this, &PutRun::MayBegin));
     if (status_.ok()) ++in_flight_;
     return status_.ok();
   }
@@ -72,7 +72,7 @@ struct Item {
 };
 
 // The chunks that are due on one holder, at most kChunksInFlightMax.
-class Queue {
+class ItemQueue {
  public:
   void Push(Item item) {
     absl::MutexLock lock(&mu_);
@@ -85,7 +85,7 @@ class Queue {
   // Waits for the next one; nothing: there is none any more.
   std::optional<Item> Pop() {
     absl::MutexLock lock(&mu_);
-    mu_.Await(absl::Condition(this, &Queue::Ready));
+    mu_.Await(absl::Condition(this, &ItemQueue::Ready));
     if (items_.empty()) return std::nullopt;
     Item item = std::move(items_.front());
     items_.pop_front();
@@ -101,9 +101,9 @@ class Queue {
 };
 
 // One holder's thread, its queue, and what it did: read by others after the join.
-struct Lane {
+struct HolderPuts {
   const Member* holder = nullptr;
-  Queue queue;
+  ItemQueue queue;
   HolderTally tally;
   std::vector<uint32_t> found;  // ordinals
   std::thread thread;
@@ -115,7 +115,7 @@ void Tell(const std::function<void(uint64_t)>& observer, uint64_t bytes) {
 
 // Puts one chunk on one holder, or by a plan asks for it.
 absl::Status Take(const HolderCalls& calls, const Item& item, bool plan_only,
-                  const PutObserver& observer, Lane& lane) {
+                  const PutObserver& observer, HolderPuts& lane) {
   const SourceChunk& chunk = *item.chunk;
   const uint64_t row_bytes = chunk.info.token_count() * calls.geometry.token_bytes();
   CopyOutcome outcome;
@@ -142,7 +142,8 @@ absl::Status Take(const HolderCalls& calls, const Item& item, bool plan_only,
 
 // Reads the chunks and hands them to their lanes.
 void Feed(ChunkSource& source, const Placement& placement,
-          std::vector<std::unique_ptr<Lane>>& lanes, Run& run, std::vector<uint64_t>& digests) {
+          std::vector<std::unique_ptr<HolderPuts>>& lanes, PutRun& run,
+          std::vector<uint64_t>& digests) {
   for (uint32_t i = 0; i < placement.size(); ++i) {
     if (placement[i].empty()) continue;
     if (!run.BeginChunk()) return;
@@ -158,7 +159,7 @@ void Feed(ChunkSource& source, const Placement& placement,
                                                      delete done;
                                                      run.EndChunk();
                                                    });
-    for (const std::unique_ptr<Lane>& lane : lanes) {
+    for (const std::unique_ptr<HolderPuts>& lane : lanes) {
       if (IsOn(placement[i], lane->holder->id)) lane->queue.Push({i, chunk});
     }
   }
@@ -182,10 +183,10 @@ absl::StatusOr<PutReport> RunPuts(ChunkSource& source, const Placement& placemen
   PutReport report;
   report.digests.resize(placement.size());
   report.found.resize(placement.size());
-  Run run;
-  std::vector<std::unique_ptr<Lane>> lanes;
+  PutRun run;
+  std::vector<std::unique_ptr<HolderPuts>> lanes;
   for (const Member& holder : holders) {
-    lanes.push_back(std::make_unique<Lane>());
+    lanes.push_back(std::make_unique<HolderPuts>());
     lanes.back()->holder = &holder;
     lanes.back()->thread = std::thread([&, lane = lanes.back().get()] {
       const auto stub = ConnectHolder(*lane->holder);
@@ -198,8 +199,8 @@ absl::StatusOr<PutReport> RunPuts(ChunkSource& source, const Placement& placemen
     });
   }
   Feed(source, placement, lanes, run, report.digests);
-  for (const std::unique_ptr<Lane>& lane : lanes) lane->queue.Close();
-  for (const std::unique_ptr<Lane>& lane : lanes) {
+  for (const std::unique_ptr<HolderPuts>& lane : lanes) lane->queue.Close();
+  for (const std::unique_ptr<HolderPuts>& lane : lanes) {
     lane->thread.join();
     report.tallies[lane->holder->id.name] = lane->tally;
     for (const uint32_t ordinal : lane->found) report.found[ordinal] = true;
@@ -213,7 +214,7 @@ absl::StatusOr<PutReport> RunPuts(ChunkSource& source, const Placement& placemen
 absl::StatusOr<Placement> FindMissing(const ChunkSource& source, const Placement& placement,
                                       std::span<const Member> holders, const std::string& tenant,
                                       Clock& clock, const std::vector<uint64_t>& digests) {
-  Run run;
+  PutRun run;
   std::vector<std::vector<uint32_t>> missing(holders.size());
   std::vector<std::thread> threads;
   for (size_t h = 0; h < holders.size(); ++h) {
@@ -280,18 +281,4 @@ absl::Status CheckPuts(ChunkSource& source, const Placement& placement,
   }
 }
 
-absl::StatusOr<v1::PublishCorpusReply> PublishCorpus(Fleet& fleet, const Corpus& corpus,
-                                                     bool replace) {
-  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * directory, fleet.directory());
-  grpc::ClientContext context;
-  fleet.Prepare(context);
-  v1::PublishCorpusRequest request;
-  *request.mutable_corpus() = ToProto(corpus);
-  request.set_replace(replace);
-  v1::PublishCorpusReply reply;
-  CKV_RETURN_IF_ERROR(
-      fleet.DirectoryError(directory->PublishCorpus(&context, request, &reply), "PublishCorpus"));
-  return reply;
-}
-
-}  // namespace ckv::ctl
+}  // namespace ckv

@@ -1,4 +1,4 @@
-// Putting a corpus's chunks on holders, and publishing it.
+// Puts chunks on holders, many at a time.
 
 #pragma once
 
@@ -11,11 +11,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/ctl/corpus/load_source.h"
-#include "client/ctl/fleet.h"
+#include "client/publish/chunk_source.h"
 #include "proto/corpus.h"
 
-namespace ckv::ctl {
+namespace ckv {
 
 // The outcome of a put on one holder.
 struct HolderTally {
@@ -67,8 +66,4 @@ absl::Status CheckPuts(ChunkSource& source, const std::vector<std::vector<Holder
                        std::span<const Member> holders, const std::string& tenant, Clock& clock,
                        PutReport& report);
 
-//   AlreadyExists       there is one, and not `replace`; else the directory's error.
-absl::StatusOr<v1::PublishCorpusReply> PublishCorpus(Fleet& fleet, const Corpus& corpus,
-                                                     bool replace);
-
-}  // namespace ckv::ctl
+}  // namespace ckv

@@ -1,0 +1,197 @@
+#include "client/publish/publisher.h"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_format.h"
+#include "client/grpc/channel_stub.h"
+#include "client/grpc/grpc_status.h"
+#include "proto/base/status.h"
+#include "proto/convert.h"
+#include "store/corpus/placement.h"
+
+namespace ckv {
+namespace {
+
+constexpr Duration kCallTimeoutMax = std::chrono::seconds(10);
+// Each is a change by somebody else that came between a look at the corpus and the change here.
+constexpr int kAttemptCountMax = 16;
+
+uint64_t EndPosition(const ChunkPlacement& chunk) { return chunk.position + chunk.token_count; }
+
+absl::Status CheckGeometry(const Corpus& corpus, const Geometry& geometry) {
+  if (ModelFingerprint(corpus.geometry) == ModelFingerprint(geometry)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "corpus '%s' has another geometry: of model %s, revision %s, and the chunks are of model %s, "
+      "revision %s",
+      corpus.name, corpus.geometry.model, corpus.geometry.revision, geometry.model,
+      geometry.revision));
+}
+
+// The ordinals of the chunks that the corpus lacks, in order.
+absl::StatusOr<std::vector<uint32_t>> NewOnes(const Corpus& corpus, const ChunkSource& chunks) {
+  absl::flat_hash_set<std::string_view> there, followed;
+  for (const ChunkPlacement& chunk : corpus.chunks) {
+    there.insert(chunk.id.AsBytes());
+    if (!chunk.parent.IsZero()) followed.insert(chunk.parent.AsBytes());
+  }
+  std::vector<uint32_t> fresh;
+  for (uint32_t i = 0; i < chunks.chunks().size(); ++i) {
+    const PlannedChunk& chunk = chunks.chunks()[i];
+    if (!chunk.parent.IsZero() && !there.contains(chunk.parent.AsBytes())) {
+      return absl::FailedPreconditionError(
+          absl::StrFormat("chunk %s follows chunk %s, which is not in corpus '%s'",
+                          chunk.id.ShortHex(), chunk.parent.ShortHex(), corpus.name));
+    }
+    if (!there.insert(chunk.id.AsBytes()).second) continue;
+    // Two chunks at one place: who reads the corpus as one text would see both.
+    if (!chunk.parent.IsZero() && !followed.insert(chunk.parent.AsBytes()).second) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "another chunk of corpus '%s' follows chunk %s by now: put behind its new end",
+          corpus.name, chunk.parent.ShortHex()));
+    }
+    fresh.push_back(i);
+  }
+  return fresh;
+}
+
+uint32_t ReplicasOf(const ExtendTarget& target, const Corpus& corpus, size_t holder_count) {
+  if (target.replicas > 0) return target.replicas;
+  const size_t last = corpus.chunks.empty() ? 1 : corpus.chunks.back().holders.size();
+  return static_cast<uint32_t>(std::clamp<size_t>(last, 1, holder_count));
+}
+
+}  // namespace
+
+Publisher::Publisher(std::string directory_address, Clock* clock)
+    : address_(std::move(directory_address)),
+      clock_(*clock),
+      directory_(v1::DirectoryService::NewStub(MakeChannel(address_, kMessageBytesMax))) {}
+
+absl::Status Publisher::Error(const grpc::Status& status, std::string_view call) const {
+  return FromGrpc(status, absl::StrFormat("directory at %s: %s", address_, call));
+}
+
+absl::StatusOr<Corpus> Publisher::GetCorpus(std::string_view name, std::string_view tenant,
+                                            Instant deadline) {
+  grpc::ClientContext context;
+  SetDeadline(context, clock_, deadline, kCallTimeoutMax);
+  v1::GetCorpusRequest request;
+  request.set_name(std::string(name));
+  request.set_tenant(std::string(tenant));
+  v1::GetCorpusReply reply;
+  CKV_RETURN_IF_ERROR(Error(directory_->GetCorpus(&context, request, &reply), "GetCorpus"));
+  CKV_ASSIGN_OR_RETURN(Corpus corpus, FromProto(reply.corpus()));
+  for (ChunkPlacement& chunk : corpus.chunks) chunk.leased.clear();  // told, not published
+  return corpus;
+}
+
+absl::StatusOr<std::vector<Member>> Publisher::Holders(Instant deadline) {
+  grpc::ClientContext context;
+  SetDeadline(context, clock_, deadline, kCallTimeoutMax);
+  v1::ListMembersReply reply;
+  CKV_RETURN_IF_ERROR(Error(directory_->ListMembers(&context, {}, &reply), "ListMembers"));
+  std::vector<Member> holders;
+  for (const v1::Member& message : reply.members()) {
+    CKV_ASSIGN_OR_RETURN(Member member, FromProto(message));
+    if (member.role == MemberRole::kHolder) holders.push_back(std::move(member));
+  }
+  if (holders.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("the directory at %s knows no live holder", address_));
+  }
+  std::sort(holders.begin(), holders.end(),
+            [](const Member& a, const Member& b) { return a.id.name < b.id.name; });
+  return holders;
+}
+
+absl::StatusOr<CorpusEnd> Publisher::EndOf(std::string_view corpus, std::string_view tenant,
+                                           Instant deadline) {
+  CKV_ASSIGN_OR_RETURN(const Corpus found, GetCorpus(corpus, tenant, deadline));
+  CorpusEnd end;
+  end.geometry = found.geometry;
+  end.version = found.version;
+  end.chunk_count = static_cast<uint32_t>(found.chunks.size());
+  if (found.chunks.empty()) return end;
+  end.chunk = found.chunks.back().id;
+  end.position = EndPosition(found.chunks.back());
+  return end;
+}
+
+absl::StatusOr<std::optional<uint64_t>> Publisher::Publish(const Corpus& corpus, Instant deadline) {
+  grpc::ClientContext context;
+  SetDeadline(context, clock_, deadline, kCallTimeoutMax);
+  v1::PublishCorpusRequest request;
+  *request.mutable_corpus() = ToProto(corpus);
+  // Version 0 is that of a corpus which is not there yet, and must still not be.
+  request.set_replace(corpus.version != 0);
+  request.set_expected_version(corpus.version);
+  v1::PublishCorpusReply reply;
+  const absl::Status status =
+      Error(directory_->PublishCorpus(&context, request, &reply), "PublishCorpus");
+  if (absl::IsFailedPrecondition(status) || absl::IsAlreadyExists(status)) return std::nullopt;
+  CKV_RETURN_IF_ERROR(status);
+  return reply.version();
+}
+
+absl::StatusOr<std::optional<ExtendReport>> Publisher::ExtendOnce(const ExtendTarget& target,
+                                                                  ChunkSource& chunks,
+                                                                  Instant deadline) {
+  absl::StatusOr<Corpus> found = GetCorpus(target.corpus, target.tenant, deadline);
+  Corpus corpus;
+  if (found.ok()) {
+    corpus = *std::move(found);
+    CKV_RETURN_IF_ERROR(CheckGeometry(corpus, chunks.geometry()));
+  } else if (absl::IsNotFound(found.status()) && target.create) {
+    corpus.name = target.corpus;
+    corpus.tenant = target.tenant;
+    corpus.geometry = chunks.geometry();
+  } else {
+    return found.status();
+  }
+  CKV_ASSIGN_OR_RETURN(const std::vector<uint32_t> fresh, NewOnes(corpus, chunks));
+  ExtendReport report;
+  report.version = corpus.version;
+  report.chunk_begin = static_cast<uint32_t>(corpus.chunks.size());
+  report.added_count = static_cast<uint32_t>(fresh.size());
+  if (fresh.empty()) return report;
+
+  CKV_ASSIGN_OR_RETURN(const std::vector<Member> holders, Holders(deadline));
+  std::vector<HolderId> ids;
+  for (const Member& holder : holders) ids.push_back(holder.id);
+  // As those of a corpus of that size, so that neighbours share a holder.
+  CKV_ASSIGN_OR_RETURN(const auto all, PlaceChunks(corpus.chunks.size() + fresh.size(), ids,
+                                                   ReplicasOf(target, corpus, ids.size())));
+  std::vector<std::vector<HolderId>> placement(chunks.chunks().size());
+  for (const uint32_t i : fresh) {
+    const PlannedChunk& chunk = chunks.chunks()[i];
+    placement[i] = all[corpus.chunks.size()];
+    corpus.chunks.push_back(
+        {chunk.id, chunk.parent, chunk.token_count, chunk.position, placement[i]});
+  }
+  CKV_ASSIGN_OR_RETURN(report.puts, PutChunks(chunks, placement, holders, target.tenant, clock_,
+                                              {.on_sent = {}, .on_found = {}}));
+  CKV_RETURN_IF_ERROR(CheckPuts(chunks, placement, holders, target.tenant, clock_, report.puts));
+  CKV_ASSIGN_OR_RETURN(const std::optional<uint64_t> version, Publish(corpus, deadline));
+  if (!version) return std::nullopt;
+  report.version = *version;
+  return report;
+}
+
+absl::StatusOr<ExtendReport> Publisher::Extend(const ExtendTarget& target, ChunkSource& chunks,
+                                               Instant deadline) {
+  if (chunks.chunks().empty()) return absl::InvalidArgumentError("there are no chunks to put");
+  for (int attempt = 0; attempt < kAttemptCountMax; ++attempt) {
+    CKV_ASSIGN_OR_RETURN(std::optional<ExtendReport> report, ExtendOnce(target, chunks, deadline));
+    if (report) return *std::move(report);
+  }
+  return absl::AbortedError(absl::StrFormat(
+      "corpus '%s' was changed by others %d times meanwhile; its chunks are put, so "
+      "the same call again is short",
+      target.corpus, kAttemptCountMax));
+}
+
+}  // namespace ckv

@@ -1,0 +1,103 @@
+// Chunks that an engine has just prefilled, on holders and in a corpus.
+//
+//   Publisher publisher("127.0.0.1:7400", Clock::Real());
+//   CKV_ASSIGN_OR_RETURN(const CorpusEnd end, publisher.EndOf("docs", /*tenant=*/"", deadline));
+//   CKV_ASSIGN_OR_RETURN(auto rows, ChunkAssembler::Begin(
+//       end.geometry, {end.chunk, end.position, token_ids}, kBytesMax));
+//   ... rows->Add(layer, offset, bytes) ...
+//   MemorySource chunks(end.geometry);
+//   CKV_ASSIGN_OR_RETURN(SourceChunk chunk, rows->Finish());
+//   chunks.Add(std::move(chunk));
+//   CKV_ASSIGN_OR_RETURN(auto report, publisher.Extend({.corpus = "docs"}, chunks, deadline));
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ckv/v1/directory.grpc.pb.h"
+#include "client/publish/chunk_puts.h"
+#include "client/publish/chunk_source.h"
+#include "proto/base/clock.h"
+#include "proto/corpus.h"
+
+namespace ckv {
+
+// The end of a corpus, where its next chunk begins.
+struct CorpusEnd {
+  Geometry geometry;
+  uint64_t version = 0;
+  uint32_t chunk_count = 0;
+  ChunkId chunk;          // the last one: the parent of the next, unless that is standalone
+  uint64_t position = 0;  // behind its last token
+};
+
+struct ExtendTarget {
+  std::string corpus = {};  // its name
+  std::string tenant = {};  // "" is the shared tenant
+  // Copies of each new chunk. If 0, as many as the corpus' last chunk has, or 1.
+  uint32_t replicas = 0;
+  // If there is no such corpus, makes it. Otherwise that is NotFound.
+  bool create = false;
+};
+
+struct ExtendReport {
+  uint64_t version = 0;      // the version that has the chunks
+  uint32_t chunk_begin = 0;  // ordinal of the first that is new; the corpus' size if none is
+  uint32_t added_count = 0;  // chunks of `chunks` that the corpus did not have
+  PutReport puts;
+};
+
+// Speaks to one directory and its holders. Thread-safe; each call is by itself.
+class Publisher {
+ public:
+  // Does not touch the network. `clock` must outlive it.
+  Publisher(std::string directory_address, Clock* clock);
+
+  // Errors of all calls, beside their own:
+  //   Unavailable         the directory or a holder does not answer.
+  //   DeadlineExceeded    `deadline` came first.
+
+  //   NotFound            there is no such corpus for this tenant.
+  absl::StatusOr<CorpusEnd> EndOf(std::string_view corpus, std::string_view tenant,
+                                  Instant deadline);
+
+  // Puts the chunks on holders and appends them to the corpus, in order, by one change: everybody
+  // sees all of them or none. Chunks that the corpus has already are left out, so a call whose
+  // answer was lost can be made again. The other chunks are not touched, read or sent. A change of
+  // the corpus by somebody else meanwhile is no error: the chunks then go behind it.
+  //   NotFound            there is no such corpus, and not `create`.
+  //   FailedPrecondition  The corpus has another geometry. Or the parent of a chunk is neither in the
+  //                       corpus nor among those before it, or has another child. Or there are no
+  //                       holders.
+  //   InvalidArgument     there are no chunks, or more copies than holders.
+  //   Aborted             others changed the corpus again and again, or drop what is put.
+  //   DataLoss            a holder has other rows under an id.
+  //   ResourceExhausted   a holder is full.
+  absl::StatusOr<ExtendReport> Extend(const ExtendTarget& target, ChunkSource& chunks,
+                                      Instant deadline);
+
+ private:
+  absl::StatusOr<Corpus> GetCorpus(std::string_view name, std::string_view tenant,
+                                   Instant deadline);
+  absl::StatusOr<std::vector<Member>> Holders(Instant deadline);
+  // Returns the new version. Returns nothing if the corpus has another version than this by now.
+  absl::StatusOr<std::optional<uint64_t>> Publish(const Corpus& corpus, Instant deadline);
+  // One attempt, over the corpus as it is now. Returns nothing if it was changed meanwhile.
+  absl::StatusOr<std::optional<ExtendReport>> ExtendOnce(const ExtendTarget& target,
+                                                         ChunkSource& chunks, Instant deadline);
+  absl::Status Error(const grpc::Status& status, std::string_view call) const;
+
+  const std::string address_;
+  Clock& clock_;
+  const std::unique_ptr<v1::DirectoryService::StubInterface> directory_;
+};
+
+}  // namespace ckv

@@ -1,0 +1,175 @@
+// Goal: chunks that are published are seen whole or not at all, once, and nothing else is touched.
+// Method: holders and a directory in this process; what they say and answer afterwards.
+
+#include "client/publish/publisher.h"
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/publish/chunk_assembler.h"
+#include "tests/server/services/services_fixture.h"
+
+namespace ckv {
+namespace {
+
+using test::MakeTestCorpus;
+using test::Soon;
+using test::TestCorpus;
+using testing::HasSubstr;
+
+class PublisherTest : public test::ServicesTest {
+ protected:
+  void SetUp() override {
+    ServicesTest::SetUp();
+    StartHolders(3);
+    StartRequester();
+    publisher_ = std::make_unique<Publisher>(directory_->address(), Clock::Real());
+  }
+  // Chunks of `corpus_`, as an engine hands them out.
+  MemorySource Chunks(std::initializer_list<size_t> ordinals) {
+    MemorySource chunks(corpus_.geometry);
+    for (const size_t i : ordinals) {
+      const ChunkInfo& info = corpus_.chunks[i].info;
+      auto rows = ChunkAssembler::Begin(corpus_.geometry,
+                                        {info.parent, info.position, info.token_ids}, 1 << 20);
+      for (uint32_t layer = 0; layer < corpus_.geometry.layers; ++layer) {
+        EXPECT_TRUE(
+            (*rows)->Add(layer, 0, std::as_bytes(std::span(corpus_.chunks[i].layers[layer]))).ok());
+      }
+      chunks.Add(*(*rows)->Finish());
+    }
+    return chunks;
+  }
+  absl::StatusOr<ExtendReport> Extend(std::initializer_list<size_t> ordinals,
+                                      ExtendTarget target = {.corpus = "docs", .create = true}) {
+    MemorySource chunks = Chunks(ordinals);
+    return publisher_->Extend(target, chunks, Soon());
+  }
+  // What a requester answers over the corpus is what f64 says of these chunks' rows.
+  void ExpectAnswers(size_t chunk_count) {
+    std::mt19937 rng(5);
+    const std::vector<uint16_t> q = test::RandomBf16(2 * corpus_.geometry.d_qk, rng);
+    v1::AttendReply reply;
+    const grpc::Status status = Attend(test::AttendOf("docs", 1, q, corpus_.geometry.d_qk), &reply);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    const auto due = test::Reference(corpus_.geometry, q, corpus_.Rows(1, 0, chunk_count));
+    const auto* m = reinterpret_cast<const float*>(reply.m().data());
+    const auto* o = reinterpret_cast<const float*>(reply.o().data());
+    for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(m[i], due.m[i], 1e-4);
+    for (size_t i = 0; i < due.o.size(); ++i) ASSERT_NEAR(o[i], due.o[i], 1e-3);
+  }
+  uint64_t PutCount() {
+    uint64_t chunks = 0;
+    for (size_t i = 0; i < holders_.size(); ++i) chunks += StatsOf(i).chunk_count();
+    return chunks;
+  }
+
+  TestCorpus corpus_ = MakeTestCorpus(test::TestGeometry(), {40, 70, 9, 130}, 3);
+  std::unique_ptr<Publisher> publisher_;
+};
+
+TEST_F(PublisherTest, ACorpusIsMadeAndGrows) {
+  const auto made = Extend({0, 1});
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(made->chunk_begin, 0u);
+  EXPECT_EQ(made->added_count, 2u);
+  ExpectAnswers(2);
+  const auto end = publisher_->EndOf("docs", "", Soon());
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_EQ(end->chunk, corpus_.chunks[1].info.id);
+  EXPECT_EQ(end->position, 110u);
+  EXPECT_EQ(end->chunk_count, 2u);
+  const auto grown = Extend({2, 3}, {.corpus = "docs"});
+  ASSERT_TRUE(grown.ok()) << grown.status();
+  EXPECT_EQ(grown->chunk_begin, 2u);
+  EXPECT_GT(grown->version, made->version);
+  ExpectAnswers(4);
+  EXPECT_EQ(PutCount(), 4u);
+}
+
+TEST_F(PublisherTest, AgainIsNoChange) {
+  const auto made = Extend({0, 1});
+  ASSERT_TRUE(made.ok()) << made.status();
+  const auto again = Extend({0, 1});
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->version, made->version);
+  EXPECT_EQ(again->added_count, 0u);
+  EXPECT_EQ(again->chunk_begin, 2u);
+  // One whose answer was lost half way through the next.
+  const auto more = Extend({1, 2});
+  ASSERT_TRUE(more.ok()) << more.status();
+  EXPECT_EQ(more->added_count, 1u);
+  EXPECT_EQ(more->chunk_begin, 2u);
+  EXPECT_EQ(PutCount(), 3u);
+}
+
+TEST_F(PublisherTest, WhatDoesNotFollowIsRefusedAndNothingIsPut) {
+  EXPECT_TRUE(absl::IsNotFound(Extend({0}, {.corpus = "docs"}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(Extend({}).status()));
+  const absl::Status early = Extend({1}).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(early)) << early;
+  EXPECT_THAT(std::string(early.message()), HasSubstr("which is not in corpus 'docs'"));
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      Extend({0}, {.corpus = "docs", .replicas = 4, .create = true}).status()));
+  EXPECT_EQ(PutCount(), 0u);
+  ASSERT_TRUE(Extend({0}).ok());
+  // Another text behind the same chunk.
+  const TestCorpus other = MakeTestCorpus(test::TestGeometry(), {40, 70}, 3);
+  ASSERT_EQ(other.chunks[0].info.id, corpus_.chunks[0].info.id);
+  ASSERT_TRUE(Extend({1}).ok());
+  MemorySource fork(corpus_.geometry);
+  auto rows =
+      ChunkAssembler::Begin(corpus_.geometry, {corpus_.chunks[0].info.id, 40, {1, 2, 3}}, 1 << 20);
+  const std::vector<std::byte> zeros(3 * corpus_.geometry.row_bytes());
+  for (uint32_t layer = 0; layer < corpus_.geometry.layers; ++layer) {
+    ASSERT_TRUE((*rows)->Add(layer, 0, zeros).ok());
+  }
+  fork.Add(*(*rows)->Finish());
+  const absl::Status status = publisher_->Extend({.corpus = "docs"}, fork, Soon()).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("follows chunk"));
+  ExpectAnswers(2);
+}
+
+TEST_F(PublisherTest, CopiesAreAsManyAsTheLastChunkHas) {
+  ASSERT_TRUE(Extend({0}, {.corpus = "docs", .replicas = 2, .create = true}).ok());
+  ASSERT_TRUE(Extend({1}, {.corpus = "docs"}).ok());
+  EXPECT_EQ(PutCount(), 4u);
+}
+
+// Each is a standalone text of its own, so all orders are right.
+TEST_F(PublisherTest, ManyAtOnceAreAllThere) {
+  constexpr uint32_t kCount = 6;
+  std::vector<std::thread> threads;
+  for (uint32_t i = 0; i < kCount; ++i) {
+    threads.emplace_back([this, i] {
+      const TestCorpus text = MakeTestCorpus(test::TestGeometry(), {20 + i}, 100 + i);
+      MemorySource chunks(text.geometry);
+      auto rows =
+          ChunkAssembler::Begin(text.geometry, {{}, 0, text.chunks[0].info.token_ids}, 1 << 20);
+      for (uint32_t layer = 0; layer < text.geometry.layers; ++layer) {
+        EXPECT_TRUE(
+            (*rows)->Add(layer, 0, std::as_bytes(std::span(text.chunks[0].layers[layer]))).ok());
+      }
+      chunks.Add(*(*rows)->Finish());
+      const auto report = publisher_->Extend({.corpus = "texts", .create = true}, chunks, Soon());
+      EXPECT_TRUE(report.ok()) << report.status();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const auto end = publisher_->EndOf("texts", "", Soon());
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_EQ(end->chunk_count, kCount);
+}
+
+TEST_F(PublisherTest, AnotherGeometryIsRefused) {
+  ASSERT_TRUE(Extend({0}).ok());
+  corpus_ = MakeTestCorpus(test::TestGeometry(4), {40}, 3);
+  const absl::Status status = Extend({0}).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("another geometry"));
+}
+
+}  // namespace
+}  // namespace ckv

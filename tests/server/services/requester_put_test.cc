@@ -1,0 +1,134 @@
+// Goal: what a frontend puts by messages alone is attended as what a load puts, and a stream that
+// is wrong or breaks changes nothing.
+
+#include <string>
+#include <vector>
+
+#include "tests/server/services/services_fixture.h"
+
+namespace ckv::test {
+namespace {
+
+using testing::HasSubstr;
+
+v1::PutRequest TargetOf(const TestCorpus& corpus, bool create = true) {
+  v1::PutRequest message;
+  message.mutable_target()->set_corpus("docs");
+  message.mutable_target()->set_create(create);
+  if (create) *message.mutable_target()->mutable_geometry() = ToProto(corpus.geometry);
+  return message;
+}
+
+v1::PutRequest ChunkOf(const TestChunk& chunk) {
+  v1::PutRequest message;
+  message.mutable_chunk()->set_token_ids(Int32sToBytes(chunk.info.token_ids));
+  return message;
+}
+
+v1::PutRequest PutRowsOf(const TestChunk& chunk, uint32_t layer) {
+  const auto bytes = std::as_bytes(std::span(chunk.layers[layer]));
+  v1::PutRequest message;
+  message.mutable_rows()->set_layer(layer);
+  message.mutable_rows()->set_rows(bytes.data(), bytes.size());
+  return message;
+}
+
+class RequesterPutTest : public ServicesTest {
+ protected:
+  void SetUp() override {
+    ServicesTest::SetUp();
+    StartHolders(2);
+    StartRequester();
+  }
+  // The layers from the last to the first.
+  std::vector<v1::PutRequest> Messages(std::initializer_list<size_t> chunks, bool create = true) {
+    std::vector<v1::PutRequest> messages = {TargetOf(corpus_, create)};
+    for (const size_t i : chunks) {
+      messages.push_back(ChunkOf(corpus_.chunks[i]));
+      for (uint32_t layer = corpus_.geometry.layers; layer-- > 0;) {
+        messages.push_back(PutRowsOf(corpus_.chunks[i], layer));
+      }
+    }
+    return messages;
+  }
+  grpc::Status Put(const std::vector<v1::PutRequest>& messages, v1::PutReply* reply = nullptr,
+                   bool cancel = false) {
+    Call call;
+    v1::PutReply unread;
+    const auto writer = requester_stub_->Put(call.get(), reply == nullptr ? &unread : reply);
+    for (const v1::PutRequest& message : messages) {
+      if (!writer->Write(message)) break;
+    }
+    if (cancel) call.get()->TryCancel();
+    writer->WritesDone();
+    return writer->Finish();
+  }
+  void ExpectRefused(std::vector<v1::PutRequest> messages, grpc::StatusCode code,
+                     const std::string& text) {
+    const grpc::Status status = Put(messages);
+    EXPECT_EQ(status.error_code(), code) << status.error_message();
+    EXPECT_THAT(status.error_message(), HasSubstr(text));
+  }
+
+  TestCorpus corpus_ = MakeTestCorpus(TestGeometry(), {40, 9, 130}, 3);
+};
+
+TEST_F(RequesterPutTest, AChainInTwoStreams) {
+  v1::PutReply first, second;
+  const grpc::Status put = Put(Messages({0, 1}), &first);
+  ASSERT_TRUE(put.ok()) << put.error_message();
+  EXPECT_EQ(first.ids(1), corpus_.chunks[1].info.id.AsBytes());
+  EXPECT_EQ(first.added_count(), 2u);
+  EXPECT_EQ(first.bytes_sent(), 49 * corpus_.geometry.token_bytes());
+  ASSERT_TRUE(Put(Messages({2}, /*create=*/false), &second).ok());
+  EXPECT_EQ(second.ids(0), corpus_.chunks[2].info.id.AsBytes());
+  EXPECT_EQ(second.chunk_begin(), 2u);
+  std::mt19937 rng(5);
+  const std::vector<uint16_t> q = RandomBf16(corpus_.geometry.d_qk, rng);
+  v1::AttendReply reply;
+  ASSERT_TRUE(Attend(AttendOf("docs", 2, q, corpus_.geometry.d_qk), &reply).ok());
+  const auto due = Reference(corpus_.geometry, q, corpus_.Rows(2));
+  const auto* o = reinterpret_cast<const float*>(reply.o().data());
+  for (size_t i = 0; i < due.o.size(); ++i) ASSERT_NEAR(o[i], due.o[i], 1e-3);
+}
+
+TEST_F(RequesterPutTest, MessagesOutOfPlace) {
+  const auto all = Messages({0});
+  ExpectRefused({}, grpc::StatusCode::INVALID_ARGUMENT, "without a target");
+  ExpectRefused({all[1]}, grpc::StatusCode::INVALID_ARGUMENT, "a chunk without a target");
+  ExpectRefused({all[0], all[0]}, grpc::StatusCode::INVALID_ARGUMENT, "a second target");
+  ExpectRefused({all[0], all[2]}, grpc::StatusCode::INVALID_ARGUMENT, "rows without a chunk");
+  ExpectRefused({all[0], all[1], all[2], all[2]}, grpc::StatusCode::INVALID_ARGUMENT, "are due");
+  ExpectRefused({all[0], all[1], all[2]}, grpc::StatusCode::FAILED_PRECONDITION, "is not whole");
+  ExpectRefused({all[0], v1::PutRequest()}, grpc::StatusCode::INVALID_ARGUMENT, "empty message");
+  v1::PutRequest target = all[0];
+  target.mutable_target()->clear_geometry();
+  ExpectRefused({target}, grpc::StatusCode::INVALID_ARGUMENT, "needs a geometry");
+  target.mutable_target()->set_create(false);
+  ExpectRefused({target}, grpc::StatusCode::NOT_FOUND, "docs");
+  v1::PutRequest chunk = all[1];
+  chunk.mutable_chunk()->set_token_ids("abc");
+  ExpectRefused({all[0], chunk}, grpc::StatusCode::INVALID_ARGUMENT, "");
+  EXPECT_EQ(StatsOf(0).chunk_count() + StatsOf(1).chunk_count(), 0u);
+}
+
+TEST_F(RequesterPutTest, ManyTokensNeedRoom) {
+  TestCorpus wide = corpus_;
+  wide.geometry.layers = 61;
+  wide.geometry.d_qk = 576;
+  wide.geometry.d_v = 512;
+  wide.geometry.d_rope = 64;
+  v1::PutRequest chunk;
+  chunk.mutable_chunk()->set_token_ids(std::string(4 * 20'000, 'x'));  // 1.4 GB of rows
+  ExpectRefused({TargetOf(wide), chunk}, grpc::StatusCode::RESOURCE_EXHAUSTED,
+                "put fewer chunks at once");
+}
+
+TEST_F(RequesterPutTest, AStreamThatBreaksChangesNothing) {
+  EXPECT_FALSE(Put(Messages({0, 1}), nullptr, /*cancel=*/true).ok());
+  ExpectRefused({TargetOf(corpus_, false)}, grpc::StatusCode::NOT_FOUND, "docs");
+  ASSERT_TRUE(Put(Messages({0, 1})).ok());
+}
+
+}  // namespace
+}  // namespace ckv::test
