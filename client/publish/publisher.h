@@ -74,7 +74,8 @@ class Publisher {
   // answer was lost can be made again. The other chunks are not touched, read or sent. A change of
   // the corpus by somebody else meanwhile is no error: the chunks then go behind it.
   //   NotFound            there is no such corpus, and not `create`.
-  //   FailedPrecondition  The corpus has another geometry. Or the parent of a chunk is neither in the
+  //   FailedPrecondition  The corpus has another geometry. Or the parent of a chunk is neither in
+  //   the
   //                       corpus nor among those before it, or has another child. Or there are no
   //                       holders.
   //   InvalidArgument     there are no chunks, or more copies than holders.
