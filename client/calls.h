@@ -60,6 +60,22 @@ struct OwnRows {
 
 inline constexpr size_t kOwnRowsCountMax = 16;
 
+// How many rows of a context query rows see: the first ones, as a selection counts them. A causal
+// mask is one. Borrowed.
+//
+// The answer is exact. A chunk that a query row sees whole is attended as without a limit. A chunk
+// in which a limit falls is attended as a selection of its first rows: 4 bytes a row travel with
+// the queries. Each run of query rows with one limit is a segment of the wire, which names each
+// chunk it sees in 32 bytes. So one limit for all heads of a token costs less than one a row.
+struct RowLimits {
+  // [ceil(rows / group_rows)]: query rows of the group g see the rows before limits[g]. With 0 they
+  // see none. A limit beyond the context is InvalidArgument. So are limits beside a selection.
+  const uint32_t* limits = nullptr;
+  uint32_t group_rows = 1;  // query rows that share a limit, as the heads of one token
+
+  bool present() const { return limits != nullptr; }
+};
+
 class Context;  // client/context/context.h
 
 // Consecutive query rows of one context.
@@ -71,6 +87,8 @@ struct Segment {
   // any other index outside the context is InvalidArgument. Lists are per group of the segment's
   // rows. Own rows are not selected: all visible ones are attended.
   Selection selection = {};
+  // Groups are of the segment's rows. Own rows have limits of their own.
+  RowLimits row_limits = {};
   // Merged after the context's chunks, one after another. At most kOwnRowsCountMax.
   std::span<const OwnRows> own = {};
 };
@@ -106,6 +124,7 @@ struct AttendCall {
   // Indices count the rows of `chunks`, one after another in their order. -1 is skipped; any other
   // index outside the chunks is InvalidArgument, and nothing is sent.
   Selection selection;
+  RowLimits row_limits;  // they count the rows of `chunks`, as the selection does
   // The type of the partials on the wire. Answers are promised to be exactly equal only with kF32.
   PartialDtype wire = PartialDtype::kBf16;
   // How exactly holders and this requester compute (attention/grade.h). The default is `wire`'s

@@ -298,8 +298,10 @@ absl::Status Requester::Attend(const AttendCall& call, AttendRoom room, AttendRe
   const auto attend = [&](CallContext& context) -> AttemptResult {
     const auto state = context.contexts.For(call.corpus, call.chunks);
     if (!state.ok()) return {state.status()};
-    const RouteSegment segment = {
-        .row_count = call.q.count, .context = *state, .selection = call.selection};
+    const RouteSegment segment = {.row_count = call.q.count,
+                                  .context = *state,
+                                  .selection = call.selection,
+                                  .row_limits = call.row_limits};
     const RouteCall route = {.layer = call.layer,
                              .q = call.q,
                              .segments = {&segment, 1},

@@ -27,8 +27,8 @@
 //
 // A row of q is one head of one token: first its d_qk - d_rope values, absorbed into the latent
 // space. Then come d_rope values, rotated to the query's own position in this request's context.
-// The holder applies geometry.softmax_scale. There is no causal mask: every row sees every token of
-// the chunks.
+// The holder applies geometry.softmax_scale. Every row sees every token of the chunks, unless a
+// call has RowLimits (client/calls.h).
 //
 // The answer is one partial over all chunks (attention/partial.h). An engine that decodes opens a
 // Context for each sequence (client/context/context.h) and makes one LayerCall a layer for all of
@@ -196,8 +196,8 @@ class Requester {
   absl::Status Attend(const Context& context, uint32_t layer, const QueryView& q,
                       const PartialView& out, Instant deadline);
   // Posts the queries of a call and returns before the answer is there. See client/call/ticket.h.
-  // The call's own memory (q, selections, own rows, `out` and `report`) stays borrowed until the
-  // ticket is done. The call and its segments are borrowed only until Submit returns. Opening a
+  // The call's own memory (q, selections, limits, own rows, `out`, `report`) stays borrowed until
+  // the ticket is done. The call and its segments are borrowed only until Submit returns. Opening a
   // session that is not up waits for the holder.
   //   ResourceExhausted   also: call_count_max calls are in progress.
   //   InvalidArgument, FailedPrecondition   as Attend. An index outside the context and every other

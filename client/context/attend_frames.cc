@@ -178,12 +178,16 @@ class PartWriter {
     return absl::OkStatus();
   }
 
-  // Writes the chosen rows of a node's pieces, which lie one after another. Returns how far they
-  // move: to the index of a piece in the plan, add it to get the one in the frame.
+  // Writes the chosen rows of a node's pieces, which lie one after another: one piece, if it has
+  // dense ones, too. Returns how far they move: to the index of a piece in the plan, add it to get
+  // the one in the frame.
   uint32_t WriteIndices(std::span<const PlannedPiece> pieces, std::span<const int32_t> selected) {
-    const uint32_t begin = pieces.front().index_begin;
-    if (begin == kDense) return 0;
-    const uint32_t count = pieces.back().index_begin + pieces.back().k - begin;
+    const auto chosen = [](const PlannedPiece& piece) { return piece.index_begin != kDense; };
+    const auto first = std::find_if(pieces.begin(), pieces.end(), chosen);
+    if (first == pieces.end()) return 0;
+    const PlannedPiece& last = *std::find_if(pieces.rbegin(), pieces.rend(), chosen);
+    const uint32_t begin = first->index_begin;
+    const uint32_t count = last.index_begin + last.k - begin;
     std::memcpy(indices_ + index_count_, selected.data() + begin, count * sizeof(int32_t));
     index_count_ += count;
     return index_count_ - count - begin;  // modulo 2^32

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 
 #include "absl/strings/str_format.h"
 #include "attention/merge.h"
@@ -38,31 +39,41 @@ absl::Status BadIndex(const Selection& selection, uint32_t group, uint64_t token
   return absl::InternalError("attend: an index changed while it was read");
 }
 
+absl::Status CheckIndexCount(uint64_t index_count) {
+  if (index_count <= kSelectionIndexCountMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat("attend: %d selected indices, limit %d",
+                                                    index_count, kSelectionIndexCountMax));
+}
+
+absl::Status CheckPieceCount(uint32_t segment, uint64_t piece_count) {
+  if (piece_count <= kPlannedPieceCountMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "attend: the segments up to %d attend %d chunks together, limit %d: make several calls",
+      segment, piece_count, kPlannedPieceCountMax));
+}
+
 }  // namespace
 
 absl::Status AttendPlan::Begin(const RouteCall& call) {
   pieces_.clear();
   units_.clear();
   selected_rows_.clear();
-  uint64_t index_count = 0;
+  first_rows_begin_ = first_rows_count_ = 0;
+  index_count_ = look_count_ = 0;
   for (uint32_t i = 0; i < call.segments.size(); ++i) {
     const RouteSegment& segment = call.segments[i];
+    if (segment.row_limits.present()) {
+      CKV_RETURN_IF_ERROR(AddLimited(call, i));
+      continue;
+    }
     if (!segment.selection.present()) {
-      const uint64_t piece_count = pieces_.size() + segment.context->chunks().size();
-      if (piece_count > kPlannedPieceCountMax) {
-        return absl::InvalidArgumentError(absl::StrFormat(
-            "attend: the segments up to %d attend %d chunks together, limit %d: make several calls",
-            i, piece_count, kPlannedPieceCountMax));
-      }
+      CKV_RETURN_IF_ERROR(CheckPieceCount(i, pieces_.size() + segment.context->chunks().size()));
       AddDenseUnit(call, i);
       continue;
     }
     const uint32_t group_count = (segment.row_count - 1) / segment.selection.group_rows + 1;
-    index_count += uint64_t{group_count} * segment.selection.k;
-    if (index_count > kSelectionIndexCountMax) {
-      return absl::InvalidArgumentError(absl::StrFormat("attend: %d selected indices, limit %d",
-                                                        index_count, kSelectionIndexCountMax));
-    }
+    index_count_ += uint64_t{group_count} * segment.selection.k;
+    CKV_RETURN_IF_ERROR(CheckIndexCount(index_count_));
     CKV_RETURN_IF_ERROR(AddGroups(call, i));
   }
   return absl::OkStatus();
@@ -125,6 +136,67 @@ absl::Status AttendPlan::AddGroup(const RouteCall& call, uint32_t segment, uint3
                                                       .piece_end = begin});
   ListTouched(unit, places_);
   return absl::OkStatus();
+}
+
+// Consecutive groups with one limit are a unit.
+absl::Status AttendPlan::AddLimited(const RouteCall& call, uint32_t segment) {
+  const RouteSegment& from = call.segments[segment];
+  const RowLimits& limits = from.row_limits;
+  const uint64_t token_count = from.context->token_count();
+  look_count_ = std::max<uint64_t>(look_count_, pieces_.size());
+  for (uint32_t row = 0, group = 0; row < from.row_count;) {
+    const uint32_t limit = limits.limits[group];
+    if (limit > token_count) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "attend: row limit %d is %d; the chunks have %d rows", group, limit, token_count));
+    }
+    PlannedUnit unit = {.segment = segment, .row_begin = from.row_begin + row, .limited = true};
+    do {
+      const uint32_t rows = std::min(limits.group_rows, from.row_count - row);
+      unit.row_count += rows;
+      row += rows;
+      ++group;
+    } while (row < from.row_count && limits.limits[group] == limit);
+    CKV_RETURN_IF_ERROR(AddLimitedUnit(call, unit, limit));
+  }
+  return absl::OkStatus();
+}
+
+// Chunks before the limit are pieces: dense if it leaves them whole, else of their first rows.
+absl::Status AttendPlan::AddLimitedUnit(const RouteCall& call, PlannedUnit unit, uint32_t limit) {
+  const ContextState& context = *call.segments[unit.segment].context;
+  const std::span<const ContextChunk> chunks = context.chunks();
+  unit.piece_begin = static_cast<uint32_t>(pieces_.size());
+  // A context may list chunks in another order than the tree's, and then hidden ones come between.
+  for (uint32_t chunk = 0, left = limit; left > 0; ++chunk) {
+    CKV_RETURN_IF_ERROR(CheckPieceCount(unit.segment, ++look_count_));
+    const uint64_t first = context.first_row(chunk);
+    if (first >= limit) continue;
+    const auto seen =
+        static_cast<uint32_t>(std::min<uint64_t>(limit - first, chunks[chunk].token_count));
+    left -= seen;
+    if (seen == chunks[chunk].token_count) {
+      pieces_.push_back({.chunk = chunk});
+      continue;
+    }
+    index_count_ += seen;
+    CKV_RETURN_IF_ERROR(CheckIndexCount(index_count_));
+    pieces_.push_back({.chunk = chunk, .index_begin = FirstRows(seen), .k = seen});
+  }
+  unit.piece_end = static_cast<uint32_t>(pieces_.size());
+  units_.push_back(unit);
+  return absl::OkStatus();
+}
+
+// Returns where selected_rows_ has 0 .. count - 1.
+uint32_t AttendPlan::FirstRows(uint32_t count) {
+  if (count > first_rows_count_) {
+    first_rows_begin_ = static_cast<uint32_t>(selected_rows_.size());
+    first_rows_count_ = std::max(count, 2 * first_rows_count_);
+    selected_rows_.resize(selected_rows_.size() + first_rows_count_);
+    std::iota(selected_rows_.begin() + first_rows_begin_, selected_rows_.end(), 0);
+  }
+  return first_rows_begin_;
 }
 
 // Makes a piece of each chunk with a bit in touched_, in their order, and puts the chosen rows of

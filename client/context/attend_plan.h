@@ -1,6 +1,7 @@
 // Cuts one call into frames that fit lane slots.
 //
-//   unit     query rows that attend the same rows: a segment, or one group of its selection
+//   unit     query rows that attend the same rows: a segment, one group of its selection, or its
+//            consecutive rows with one row limit
 //   piece    one chunk that a unit attends; pieces are in the order of the fixed tree
 //   node     the largest aligned subtree of the tree whose pieces are all asked of one holder; its
 //            partial travels
@@ -49,6 +50,7 @@ struct PlannedUnit {
   uint32_t segment = 0;
   uint32_t row_begin = 0, row_count = 0;  // in the call's rows
   uint32_t piece_begin = 0, piece_end = 0;
+  bool limited = false;  // it may have dense pieces and others
   // Set by Cut.
   uint32_t node_begin = 0, node_end = 0;  // in the order of the tree
   uint32_t share_begin = 0, share_end = 0;
@@ -118,7 +120,8 @@ struct PlannedLine {
 class AttendPlan {
  public:
   // Lists the units and their pieces. The call has passed CheckRouteCall.
-  //   InvalidArgument     an index is outside the context, or there are too many indices or pieces.
+  //   InvalidArgument     an index or a row limit is outside the context, or there are too many
+  //                       indices or pieces.
   absl::Status Begin(const RouteCall& call);
   std::span<PlannedPiece> pieces() { return pieces_; }
   std::span<const PlannedPiece> pieces() const { return pieces_; }
@@ -160,6 +163,9 @@ class AttendPlan {
   absl::Status AddGroups(const RouteCall& call, uint32_t segment);
   absl::Status AddGroup(const RouteCall& call, uint32_t segment, uint32_t row_begin,
                         uint32_t row_count, uint32_t group);
+  absl::Status AddLimited(const RouteCall& call, uint32_t segment);
+  absl::Status AddLimitedUnit(const RouteCall& call, PlannedUnit unit, uint32_t limit);
+  uint32_t FirstRows(uint32_t count);
   void ListTouched(PlannedUnit& unit, std::span<const ContextState::RowPlace> places);
 
   absl::Status CutUnit(const RouteCall& call, uint32_t unit, std::span<const PlannedLine> lines);
@@ -181,9 +187,13 @@ class AttendPlan {
   void AddToFrame(const RouteCall& call, uint32_t line, const PlannedLine& to, uint32_t share,
                   uint32_t block);
 
+  uint64_t index_count_ = 0;  // indices of the call
+  uint64_t look_count_ = 0;   // pieces, and chunks that limits hide
   std::vector<PlannedPiece> pieces_;
   std::vector<PlannedUnit> units_;
-  std::vector<int32_t> selected_rows_;  // in their chunk, piece by piece
+  // In their chunk, piece by piece. Pieces in which limits fall share 0, 1, 2, ...
+  std::vector<int32_t> selected_rows_;
+  uint32_t first_rows_begin_ = 0, first_rows_count_ = 0;  // those, in selected_rows_
   std::vector<PlannedNode> nodes_;
   uint32_t near_count_ = 0;
   std::vector<PlannedShare> shares_;

@@ -69,6 +69,9 @@ class ContextState {
   // Rows of all chunks, as selections count them.
   uint64_t token_count() const { return token_count_; }
 
+  // The row at which one of chunks() begins.
+  uint64_t first_row(uint32_t chunk) const { return first_rows_[chunk]; }
+
   struct RowPlace {
     uint32_t chunk = 0;  // in chunks()
     uint32_t row = 0;    // in that chunk

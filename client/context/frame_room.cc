@@ -11,8 +11,10 @@ bool AddToShare(const RouteCall& call, const PlannedUnit& unit,
   const std::span<const ContextChunk> chunks = call.segments[unit.segment].context->chunks();
   share.piece_count += static_cast<uint32_t>(pieces.size());
   ++share.node_count;
-  // The chosen rows of a unit's pieces lie one after another.
-  if (pieces.front().index_begin != kDense) {
+  if (unit.limited) {
+    for (const PlannedPiece& piece : pieces) share.index_count += piece.k;
+  } else if (pieces.front().index_begin != kDense) {
+    // The chosen rows of a unit's pieces lie one after another.
     share.index_count += pieces.back().index_begin + pieces.back().k - pieces.front().index_begin;
   }
   if (share.copy_count == 1 && call.segments[unit.segment].context->rotations().size() == 1)

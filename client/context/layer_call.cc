@@ -28,6 +28,7 @@ absl::StatusOr<RouteCall> LayerCallSegments::Take(const LayerCall& call, bool ag
                         .row_count = segment.row_count,
                         .context = state.get(),
                         .selection = segment.selection,
+                        .row_limits = segment.row_limits,
                         .own = segment.own,
                         .near = near_rows.get()});
     if (near_rows != nullptr) near.push_back(std::move(near_rows));

@@ -10,9 +10,13 @@ namespace {
 
 absl::Status CheckSelection(const RouteSegment& segment) {
   const Selection& selection = segment.selection;
-  if (!selection.present()) return absl::OkStatus();
-  if (selection.group_rows == 0)
+  const RowLimits& limits = segment.row_limits;
+  if (selection.present() && selection.group_rows == 0)
     return absl::InvalidArgumentError("attend: a selection of groups of 0 rows");
+  if (limits.present() && limits.group_rows == 0)
+    return absl::InvalidArgumentError("attend: row limits of groups of 0 rows");
+  if (limits.present() && selection.present())
+    return absl::InvalidArgumentError("attend: row limits beside a selection");
   return absl::OkStatus();
 }
 

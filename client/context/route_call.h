@@ -24,6 +24,7 @@ struct RouteSegment {
   uint32_t row_count = 0;
   const ContextState* context = nullptr;
   Selection selection = {};
+  RowLimits row_limits = {};
   std::span<const OwnRows> own = {};
   // The context's near rows, attended here; null if all are routed.
   const NearTable* near = nullptr;
@@ -50,7 +51,8 @@ struct RouteCall {
   const Geometry& geometry() const { return segments.front().context->geometry(); }
 };
 
-// Checks everything about a call that needs no holder but the selected indices (AttendPlan::Begin).
+// Checks everything about a call that needs no holder but the selected
+// indices and the row limits (AttendPlan::Begin).
 //   InvalidArgument     A count, a width, the layer or the dtype is not valid. Segments leave
 //                       rows out or overlap. Contexts have different geometries. `backend` does not
 //                       reach the memory of the query rows or of own rows.

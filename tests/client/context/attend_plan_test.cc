@@ -1,6 +1,7 @@
 // Goal: the frames of any call fit their slots, decode at the other end, and together name every
-// (chunk, row) once, in the order of the tree, with each query's selection in its order.
-// Method: random calls, placements and shapes; frames are decoded by the holder's own decoder.
+// (chunk, row) once, in the order of the tree, with each query's selection in its order. A query
+// with a row limit has the rows before it, and no other. Method: random calls, placements and
+// shapes; frames are decoded by the holder's own decoder.
 
 #include "client/context/attend_plan.h"
 
@@ -33,7 +34,11 @@ struct RandomCall {
                               .row_count = 1 + uint32_t(rng() % 150),
                               .context = contexts.back().get()};
       rows += segment.row_count;
-      if (rng() % 2) Select(segment);
+      if (rng() % 2) {
+        Select(segment);
+      } else if (rng() % 2) {
+        Limit(segment);
+      }
       segments.push_back(segment);
     }
     q = test::RandomBf16(size_t{rows} * kPlanValues, rng);
@@ -75,9 +80,27 @@ struct RandomCall {
     for (int32_t& index : *indices.back()) index = int32_t(rng() % (tokens + 1)) - 1;
     segment.selection = {indices.back()->data(), k, group_rows};
   }
+  // Often the same as before, and often where a chunk begins.
+  void Limit(RouteSegment& segment) {
+    const ContextState& context = *segment.context;
+    const uint32_t group_rows = 1 + rng() % 40;
+    const auto tokens = uint32_t(context.token_count());
+    auto& list = limits.emplace_back(std::make_unique<std::vector<uint32_t>>());
+    for (uint32_t row = 0; row < segment.row_count; row += group_rows) {
+      if (list->empty() || rng() % 3 > 0) {
+        const bool at_chunk = !context.chunks().empty() && rng() % 4 == 0;
+        list->push_back(at_chunk ? uint32_t(context.first_row(rng() % context.chunks().size()))
+                                 : uint32_t(rng() % (tokens + 1)));
+      } else {
+        list->push_back(list->back());
+      }
+    }
+    segment.row_limits = {list->data(), group_rows};
+  }
 
   std::mt19937 rng;
   std::vector<std::shared_ptr<ContextState>> contexts;
+  std::vector<std::unique_ptr<std::vector<uint32_t>>> limits;
   std::vector<std::unique_ptr<std::vector<int32_t>>> indices;
   std::vector<RouteSegment> segments;
   std::vector<uint16_t> q;
@@ -87,9 +110,19 @@ struct RandomCall {
 
 using RowsOfChunk = std::map<std::pair<uint32_t, uint32_t>, std::vector<uint32_t>>;
 
-// Returns the rows of a chunk that query row `row` selects. Reads the call, not the plan.
+// Returns the rows of a chunk that query row `row` selects, or sees. Reads the call, not the plan.
 std::vector<int32_t> Wanted(const RouteSegment& segment, uint32_t chunk, uint32_t row) {
   std::vector<int32_t> wanted;
+  if (!segment.selection.present()) {
+    const RowLimits& limits = segment.row_limits;
+    const uint64_t limit =
+        limits.present() ? limits.limits[row / limits.group_rows] : segment.context->token_count();
+    const uint64_t first = segment.context->first_row(chunk);
+    for (uint32_t i = 0; i < segment.context->chunks()[chunk].token_count; ++i) {
+      if (first + i < limit) wanted.push_back(int32_t(i));
+    }
+    return wanted;
+  }
   const Selection& selection = segment.selection;
   for (uint32_t i = 0; i < selection.k; ++i) {
     const int32_t index = selection.indices[size_t{row / selection.group_rows} * selection.k + i];
@@ -161,20 +194,22 @@ class PlanChecker {
       }
       for (uint32_t row = 0; row < part.row_count; ++row) {
         rows_of_chunk_[{segment_ordinal, chunk}].push_back(part.row_begin + row);
-        if (!segment.selection.present()) {
+        // A chunk that a limit does not cut is attended without indices.
+        const std::vector<int32_t> wanted =
+            Wanted(segment, chunk, part.row_begin + row - segment.row_begin);
+        if (!segment.selection.present() && wanted.size() == known.token_count) {
           ASSERT_EQ(entry.index_begin, kDense);
           continue;
         }
+        ASSERT_NE(entry.index_begin, kDense);
         const auto begin =
             request.indices.begin() + entry.index_begin + size_t{row / entry.group_rows} * entry.k;
-        ASSERT_EQ(std::vector<int32_t>(begin, begin + entry.k),
-                  Wanted(segment, chunk, part.row_begin + row - segment.row_begin))
-            << "row " << row;
+        ASSERT_EQ(std::vector<int32_t>(begin, begin + entry.k), wanted) << "row " << row;
       }
     }
   }
 
-  // Every row attends every chunk once; of a selection, every chunk of which it selects a row.
+  // Every row attends once every chunk of which it selects or sees a row.
   void CheckRows() {
     for (uint32_t s = 0; s < random_.segments.size(); ++s) {
       const RouteSegment& segment = random_.segments[s];
@@ -183,8 +218,7 @@ class PlanChecker {
         std::sort(rows.begin(), rows.end());
         std::vector<uint32_t> wanted;
         for (uint32_t row = 0; row < segment.row_count; ++row) {
-          if (!segment.selection.present() || !Wanted(segment, chunk, row).empty())
-            wanted.push_back(segment.row_begin + row);
+          if (!Wanted(segment, chunk, row).empty()) wanted.push_back(segment.row_begin + row);
         }
         ASSERT_EQ(rows, wanted) << "segment " << s << " chunk " << chunk;
       }
@@ -295,6 +329,33 @@ TEST(AttendPlan, AnIndexOutsideTheChunksIsRefused) {
     index = -1;
     EXPECT_TRUE(plan.Begin(random.call).ok());
   }
+}
+
+// Goal: a limit beyond the chunks is a mistake of the caller's, and so are limits and a selection.
+TEST(AttendPlan, ALimitBeyondTheChunksIsRefused) {
+  RandomCall random(5);
+  random.segments.resize(1);
+  RouteSegment& segment = random.segments[0];
+  random.call.segments = random.segments;
+  segment.selection = {};
+  segment.row_limits = {};
+  random.call.q.count = segment.row_count;
+  std::vector<uint32_t> limits(segment.row_count, uint32_t(segment.context->token_count()));
+  segment.row_limits = {limits.data(), 1};
+  AttendPlan plan;
+  ASSERT_TRUE(CheckRouteCall(random.call, *Backend::Cpu()).ok());
+  EXPECT_TRUE(plan.Begin(random.call).ok());
+  EXPECT_EQ(plan.units().size(), 1u);  // one limit, one unit
+  ++limits.back();
+  const absl::Status refused = plan.Begin(random.call);
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_NE(refused.message().find(std::to_string(limits.back())), std::string::npos) << refused;
+  segment.row_limits.group_rows = 0;
+  EXPECT_TRUE(absl::IsInvalidArgument(CheckRouteCall(random.call, *Backend::Cpu())));
+  const int32_t none = -1;
+  segment.row_limits.group_rows = segment.row_count;
+  segment.selection = {&none, 1, segment.row_count};
+  EXPECT_TRUE(absl::IsInvalidArgument(CheckRouteCall(random.call, *Backend::Cpu())));
 }
 
 // A call of `sequences` contexts of one chunk each, of `heads` rows, spread over four holders.
