@@ -10,7 +10,6 @@
 #include "client/holders/retry.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
-#include "transport/wire.h"
 
 namespace ckv {
 namespace {
@@ -25,6 +24,7 @@ constexpr Duration kRequestTimeoutMax = std::chrono::minutes(10);
 bool AnswersBf16(const v1::AttendRequest& request) {
   return request.answer() == v1::PARTIAL_DTYPE_BF16;
 }
+bool AsksF32(const v1::AttendRequest& request) { return request.q_dtype() == v1::QUERY_DTYPE_F32; }
 
 }  // namespace
 
@@ -69,10 +69,14 @@ absl::Status CheckAttendShape(const v1::AttendRequest& request, const Geometry& 
     return absl::InvalidArgumentError(
         absl::StrFormat("%d query rows, limit %d", rows, kAttendRowCountMax));
   }
-  if (request.q().size() != rows * geometry.query_row_bytes()) {
+  if (request.q_dtype() > v1::QUERY_DTYPE_F32 || request.q_dtype() < 0)
+    return absl::InvalidArgumentError("q_dtype: unknown");
+  const bool f32 = AsksF32(request);
+  const uint64_t q_bytes = rows * geometry.d_qk * (f32 ? sizeof(float) : sizeof(uint16_t));
+  if (request.q().size() != q_bytes) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("q has %d bytes; %d rows of %d bf16 values are %d", request.q().size(),
-                        rows, geometry.d_qk, rows * geometry.query_row_bytes()));
+        absl::StrFormat("q has %d bytes; %d rows of %d %s values are %d", request.q().size(), rows,
+                        geometry.d_qk, f32 ? "f32" : "bf16", q_bytes));
   }
   const uint64_t reply_bytes_max =
       std::min(request.has_reply_bytes_max() ? request.reply_bytes_max() : kReplyBytesMaxDefault,
@@ -85,21 +89,6 @@ absl::Status CheckAttendShape(const v1::AttendRequest& request, const Geometry& 
       "fewer rows a message, or raise the client's max_receive_message_length and name it in "
       "reply_bytes_max (at most %d)",
       rows, rows * row_bytes, reply_bytes_max, room / row_bytes, kMessageBytesMax));
-}
-
-absl::StatusOr<std::vector<int32_t>> IndicesOf(const v1::AttendRequest& request) {
-  const v1::Selection& selection = request.selection();
-  const uint64_t group_rows = std::max(selection.group_rows(), 1u);
-  const uint64_t groups = (request.row_count() + group_rows - 1) / group_rows;
-  auto indices = Int32sFromBytes(selection.indices(), kIndexCountMax);
-  if (!indices.ok()) return Annotate(indices.status(), "selection");
-  if (indices->size() != groups * selection.k()) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("selection: %d indices; %d groups of %d are %d", indices->size(), groups,
-                        selection.k(), groups * selection.k()));
-  }
-  indices->reserve(1);
-  return indices;
 }
 
 absl::StatusOr<std::vector<std::vector<int32_t>>> IndicesOf(
@@ -145,22 +134,6 @@ absl::StatusOr<Grade> GradeOf(v1::Grade grade) {
     default:
       return absl::InvalidArgumentError("grade: unknown");
   }
-}
-
-absl::StatusOr<AttendParts> PartsOf(const v1::AttendRequest& request, const Geometry& geometry,
-                                    std::vector<int32_t>& indices) {
-  AttendParts parts;
-  if (!DtypeOf(request.answer()).ok()) return absl::InvalidArgumentError("answer: unknown");
-  CKV_RETURN_IF_ERROR(CheckAttendShape(request, geometry));
-  parts.q = {reinterpret_cast<const uint16_t*>(request.q().data()), request.row_count(),
-             geometry.d_qk};
-  CKV_ASSIGN_OR_RETURN(parts.wire, DtypeOf(request.wire()));
-  CKV_ASSIGN_OR_RETURN(parts.grade, GradeOf(request.grade()));
-  if (!request.has_selection()) return parts;
-  CKV_ASSIGN_OR_RETURN(indices, IndicesOf(request));
-  parts.selection = {indices.data(), request.selection().k(),
-                     std::max(request.selection().group_rows(), 1u)};
-  return parts;
 }
 
 PartialView AnswerRoom::Make(const v1::AttendRequest& request, const Geometry& geometry,

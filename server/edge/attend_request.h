@@ -53,13 +53,8 @@ absl::StatusOr<std::vector<ChunkUse>> UsesOf(const v1::AttendRequest& request,
                                              OrdinalIndices& indices);
 
 // Whether the query rows are as many bytes as they should be, and the answer fits reply_bytes_max.
-//   InvalidArgument     no; says what would fit.
+//   InvalidArgument     no; says what would fit. Or their dtype is unknown.
 absl::Status CheckAttendShape(const v1::AttendRequest& request, const Geometry& geometry);
-
-// The selection's indices, of which there are as many as its groups and k say. Never without
-// memory, so that an empty list is present all the same: everything is empty then.
-//   InvalidArgument     there are not.
-absl::StatusOr<std::vector<int32_t>> IndicesOf(const v1::AttendRequest& request);
 
 // The index lists of a fetch, layer by layer.
 //   InvalidArgument     more layers than the geometry has, more than kSelectionIndexCountMax
@@ -75,17 +70,31 @@ absl::StatusOr<PartialDtype> DtypeOf(v1::PartialDtype dtype);
 //   InvalidArgument     unknown.
 absl::StatusOr<Grade> GradeOf(v1::Grade grade);
 
-// The queries, selection, wire type and grade of a request. Borrowed from it and its indices.
+// Memory that a request's parts take beside the request. It may be used again for another.
+struct AttendMemory {
+  std::vector<uint16_t> q;  // rows that came as f32
+  std::vector<int32_t> indices;
+  std::vector<uint32_t> row_limits;
+};
+// The bytes of AttendMemory that a request will take, by what it says of itself. Nothing of it is
+// checked yet.
+uint64_t AttendMemoryBytes(const v1::AttendRequest& request);
+
+// The queries, selection, limits, wire type and grade of a request. Borrowed from it and its
+// memory.
 struct AttendParts {
   QueryView q;
   Selection selection;
+  RowLimits row_limits;
   PartialDtype wire = PartialDtype::kBf16;
   Grade grade = Grade::kDefault;
 };
-// Fills `indices` if the request selects.
-//   InvalidArgument     as CheckAttendShape, IndicesOf, DtypeOf and GradeOf.
+// Fills `memory` with what the parts cannot borrow from the request.
+//   InvalidArgument     as CheckAttendShape, DtypeOf and GradeOf. Or a selection or row limits have
+//                       another size than groups and k say. Or a run is malformed, or all runs
+//                       have more than kSelectionIndexCountMax rows.
 absl::StatusOr<AttendParts> PartsOf(const v1::AttendRequest& request, const Geometry& geometry,
-                                    std::vector<int32_t>& indices);
+                                    AttendMemory& memory);
 
 // Memory for the f32 answer to one request: in its reply, or beside it if it asks for bf16.
 class AnswerRoom {

@@ -83,7 +83,7 @@ class AttendStream final : public AttendStreams::Reactor,
     v1::AttendStreamReply reply;
     AttendJob job;
     Segment segment;
-    std::vector<int32_t> indices;
+    AttendMemory memory;
     AnswerRoom room;
     ContextPtr context;
     TraceContext trace;
@@ -215,7 +215,7 @@ void AttendStream::FreeItem(Item* item) {
     item->request = v1::AttendRequest();
     item->reply = v1::AttendStreamReply();
     item->room = AnswerRoom();
-    item->indices = {};
+    item->memory = {};
   }
   bytes_ -= std::exchange(item->bytes, 0);
   item->busy = item->again = false;
@@ -236,7 +236,7 @@ void AttendStream::OnReadDone(bool ok) {
   ++in_flight_;
   item->busy = true;
   item->job.unwanted.store(cancelled_, std::memory_order_relaxed);
-  item->bytes = item->request.ByteSizeLong() +
+  item->bytes = item->request.ByteSizeLong() + AttendMemoryBytes(item->request) +
                 std::min(item->request.row_count(), kAttendRowCountMax) * kAnswerRowBytes;
   bytes_ += item->bytes;
   item->deadline = RequestDeadline(*context_of_call_, *streams_.options_.clock,
@@ -326,10 +326,11 @@ void AttendStream::TakeOpenError(Item* item, const absl::Status& status) {
 absl::Status AttendStream::MakeCall(Item* item) {
   const Geometry& geometry = item->context->chunks.corpus->geometry;
   const v1::AttendRequest& request = item->request;
-  CKV_ASSIGN_OR_RETURN(const AttendParts parts, PartsOf(request, geometry, item->indices));
+  CKV_ASSIGN_OR_RETURN(const AttendParts parts, PartsOf(request, geometry, item->memory));
   item->segment = {.row_count = request.row_count(),
                    .context = &item->context->context,
-                   .selection = parts.selection};
+                   .selection = parts.selection,
+                   .row_limits = parts.row_limits};
   LayerCall& call = item->job.call;
   call = {.layer = request.layer(), .q = parts.q, .segments = {&item->segment, 1}};
   call.wire = parts.wire;

@@ -176,14 +176,15 @@ absl::Status RequesterServiceImpl::AttendOnce(const v1::AttendRequest& request, 
                                               v1::AttendReply& reply, bool* moved) {
   CKV_ASSIGN_OR_RETURN(const RequestChunks chunks, corpora_.ChunksOf(request, deadline));
   const Geometry& geometry = chunks.corpus->geometry;
-  std::vector<int32_t> indices;
-  CKV_ASSIGN_OR_RETURN(const AttendParts parts, PartsOf(request, geometry, indices));
+  AttendMemory memory;
+  CKV_ASSIGN_OR_RETURN(const AttendParts parts, PartsOf(request, geometry, memory));
   AttendCall call;
   call.corpus = chunks.corpus;
   call.chunks = chunks.uses;
   call.layer = request.layer();
   call.q = parts.q;
   call.selection = parts.selection;
+  call.row_limits = parts.row_limits;
   call.wire = parts.wire;
   call.grade = parts.grade;
   call.allow_approximate = request.allow_approximate();
