@@ -264,6 +264,11 @@ class FrontendTest(unittest.TestCase):
         self.wrong(str(INDEX_COUNT_MAX), selection=self.runs(1, [0, 1, 0, 1, 0, INDEX_COUNT_MAX // 3 + 1], HEADS))
         self.assertLess(self.resident_bytes() - resident, 4 * INDEX_COUNT_MAX)
 
+    def test_one_group_s_rows_of_one_chunk_fit_a_slot(self):
+        self.attend(selection=self.runs(14000, [0, 5] * 14000))
+        # By the call, which routes: a stream may have the rows near.
+        self.refused("INVALID_ARGUMENT", "do not fit a slot", self.attend, selection=self.runs(20000, [0, 5] * 20000))
+
     def resident_bytes(self):
         status = pathlib.Path(f"/proc/{self.fleet.processes[-1].pid}/status").read_text()
         return int(status.split("VmHWM:")[1].split()[0]) * 1024
