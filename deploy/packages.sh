@@ -19,7 +19,7 @@ command -v dpkg-shlibdeps >/dev/null || {
   echo "packages: dpkg-shlibdeps is missing: deploy/install-packages.sh check" >&2
   exit 77
 }
-deploy/build.sh "$preset" ckvd ckvctl ckv_shared ckv_page_files
+deploy/build.sh "$preset" ckvd ckvctl ckv_shared ckv_c ckv_page_files
 mkdir -p "$1"
 out=$(realpath "$1")
 rm -f "$out"/*.deb "$out"/ckv.spdx.json

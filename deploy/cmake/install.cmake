@@ -1,6 +1,6 @@
 # What `cmake --install` puts into a prefix: headers under include/ckv, the client as static
-# libraries (ckv::client, ckv::client_grpc) and as one shared one (ckv::shared), the files by which
-# CMake and pkg-config find them, and the programs. Components: development, ckvd, ckvctl; with programs, each is a package
+# libraries (ckv::client, ckv::client_grpc) and as one shared one (ckv::shared, libckv_cc.so), the C
+# ABI (ckv::c, libckv.so), the files by which CMake and pkg-config find them, and the programs. Components: development, ckvd, ckvctl; with programs, each is a package
 # (package.cmake). libggml-ckv.so, if it is built, is the component ggml.
 include(CMakePackageConfigHelpers)
 
@@ -27,7 +27,7 @@ target_link_libraries(ckv_shared PUBLIC ckv_headers absl::flat_hash_map absl::fu
 if(CKV_GRPC)
   target_link_libraries(ckv_shared PUBLIC gRPC::grpc++ protobuf::libprotobuf)
 endif()
-set_target_properties(ckv_shared PROPERTIES OUTPUT_NAME ckv VERSION ${PROJECT_VERSION}
+set_target_properties(ckv_shared PROPERTIES OUTPUT_NAME ckv_cc VERSION ${PROJECT_VERSION}
                       SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} EXPORT_NAME shared)
 
 foreach(name ${ckv_archives} ckv_headers)
@@ -38,6 +38,11 @@ endforeach()
 set(cmake_files ${CMAKE_INSTALL_LIBDIR}/cmake/ckv)
 install(TARGETS ${ckv_archives} ckv_headers ckv_shared EXPORT ckvTargets
         ARCHIVE COMPONENT development LIBRARY COMPONENT development)
+if(TARGET ckv_c)
+  install(TARGETS ckv_c EXPORT ckvTargets LIBRARY COMPONENT development)
+  file(GLOB c_headers ${PROJECT_SOURCE_DIR}/client/c/ckv*.h)
+  install(FILES ${c_headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ckv COMPONENT development)
+endif()
 install(EXPORT ckvTargets NAMESPACE ckv:: DESTINATION ${cmake_files} COMPONENT development)
 # The headers of these archives. Those of programs and of kernels' insides stay here.
 if(NOT CKV_GRPC)
@@ -47,7 +52,7 @@ foreach(folder proto attention store transport client)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ckv
           COMPONENT development FILES_MATCHING PATTERN "*.h" PATTERN "*.inl.h" EXCLUDE
           PATTERN "client/ctl" EXCLUDE PATTERN "client/characterize" EXCLUDE
-          PATTERN "client/engine" EXCLUDE PATTERN "client/ggml" EXCLUDE PATTERN "proto/ckv" EXCLUDE
+          PATTERN "client/c" EXCLUDE PATTERN "client/engine" EXCLUDE PATTERN "client/ggml" EXCLUDE PATTERN "proto/ckv" EXCLUDE
           ${ckv_grpc_headers})
 endforeach()
 # llama.cpp's backend, and its functions for programs.
@@ -76,9 +81,15 @@ if(CKV_GRPC)
 endif()
 # From the file itself, so that an install can be moved.
 file(RELATIVE_PATH CKV_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
-configure_file(${CMAKE_CURRENT_LIST_DIR}/ckv.pc.in ${CMAKE_BINARY_DIR}/install/ckv.pc @ONLY)
-install(FILES ${CMAKE_BINARY_DIR}/install/ckv.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig
-        COMPONENT development)
+set(modules ckv_cc)
+if(TARGET ckv_c)
+  list(APPEND modules ckv)
+endif()
+foreach(module ${modules})
+  configure_file(${CMAKE_CURRENT_LIST_DIR}/${module}.pc.in ${CMAKE_BINARY_DIR}/install/${module}.pc @ONLY)
+  install(FILES ${CMAKE_BINARY_DIR}/install/${module}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig
+          COMPONENT development)
+endforeach()
 if(CKV_PROGRAMS AND CKV_GRPC)
   install(TARGETS ckvd COMPONENT ckvd)
   install(TARGETS ckvctl COMPONENT ckvctl)

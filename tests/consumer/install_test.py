@@ -44,7 +44,7 @@ def build_outside(build, folder):
     run("cmake", "--build", out)
     (pkgconfig,) = prefix.rglob("ckv.pc")
     library = pkgconfig.parent.parent
-    flags = run("pkg-config", "--cflags", "--libs", "ckv",
+    flags = run("pkg-config", "--cflags", "--libs", "ckv_cc",
                 env={**os.environ, "PKG_CONFIG_PATH": str(pkgconfig.parent)}).split()
     by_pkg_config = folder / "engine_pkg_config"
     run("c++", "-std=c++20", source / "engine.cc", "-o", by_pkg_config, f"-Wl,-rpath,{library}", *flags)

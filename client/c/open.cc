@@ -1,0 +1,180 @@
+// Opens and closes requesters.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "attention/mla_partial.h"
+#include "client/c/ckv.h"
+#include "client/c/handles.h"
+#include "client/c/last_error.h"
+#include "client/c/struct_size.h"
+#include "client/grpc/directory_stub.h"
+#include "client/grpc/holder_stub.h"
+#include "client/grpc/watch_stub.h"
+#include "proto/base/log.h"
+#include "proto/base/status.h"
+#include "transport/fabric.h"
+#include "transport/verbs/verbs_fabric.h"
+
+namespace ckv::c {
+
+struct Connection {
+  explicit Connection(const std::string& address)
+      : directory(address, Clock::Real()), holders(Clock::Real()) {}
+
+  DirectoryStub directory;
+  HolderStubFactory holders;
+  std::vector<std::unique_ptr<Fabric>> fabrics;
+  std::unique_ptr<Requester> requester;
+  std::unique_ptr<WatchStub> watch;  // its thread uses the requester
+};
+
+namespace {
+
+std::string TextOr(const char* text, std::string_view otherwise) {
+  return std::string(text == nullptr ? otherwise : text);
+}
+
+absl::Status MakeFabric(FabricKind kind, const char* verbs_device, Connection& connection) {
+  if (kind == FabricKind::kShm) {
+    connection.fabrics.push_back(NewShmFabric(Clock::Real()));
+  } else if (kind == FabricKind::kTcp) {
+    connection.fabrics.push_back(NewTcpFabric(Clock::Real()));
+  } else {
+    VerbsOptions options;
+    options.device = TextOr(verbs_device, "");
+    CKV_ASSIGN_OR_RETURN(auto verbs, NewVerbsFabric(options, Clock::Real()));
+    connection.fabrics.push_back(std::move(verbs));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MakeFabrics(const ckv_open_options& options, Connection& connection) {
+  const std::string names = TextOr(options.fabrics, "shm,tcp");
+  for (size_t begin = 0; begin <= names.size();) {
+    const size_t end = std::min(names.find(',', begin), names.size());
+    const std::string name = names.substr(begin, end - begin);
+    begin = end + 1;
+    const auto kind = ParseFabricName(name);
+    if (!kind.ok() || *kind == FabricKind::kLoopback) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("fabrics: \"%s\" is not shm, tcp or verbs", name));
+    }
+    CKV_RETURN_IF_ERROR(
+        Annotate(MakeFabric(*kind, options.verbs_device, connection), "fabrics: " + name));
+  }
+  return absl::OkStatus();
+}
+
+// The kernel target is the process', so the first that opens chooses.
+absl::Mutex target_mutex;
+uint32_t open_count ABSL_GUARDED_BY(target_mutex) = 0;
+
+absl::Status CountOpen(const char* target) {
+  absl::MutexLock lock(&target_mutex);
+  if (target != nullptr && *target != '\0' && KernelTarget() != target) {
+    if (open_count > 0) {
+      return absl::FailedPreconditionError(
+          absl::StrFormat("kernel_target: %s, but another requester of this process uses %s",
+                          target, KernelTarget()));
+    }
+    if (const absl::Status status = ForceKernelTarget(target); !status.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("kernel_target: %s", std::string(status.message())));
+    }
+  }
+  ++open_count;
+  return absl::OkStatus();
+}
+
+void CountClosed() {
+  absl::MutexLock lock(&target_mutex);
+  --open_count;
+}
+
+RequesterOptions OptionsOf(const ckv_open_options& options, const Connection& connection) {
+  RequesterOptions made;
+  made.id = TextOr(options.name, absl::StrFormat("ckv-%d", getpid()));
+  for (const auto& fabric : connection.fabrics) made.fabrics.push_back(fabric.get());
+  if (options.near_bytes == CKV_NEAR_NONE) {
+    made.near_bytes = 0;
+  } else if (options.near_bytes != 0) {
+    made.near_bytes = options.near_bytes;
+  }
+  if (options.call_count_max != 0) made.call_count_max = options.call_count_max;
+  if (options.call_threads != 0) made.call_threads = options.call_threads;
+  if (options.connect_timeout_ns != 0)
+    made.connect_timeout = After(options.connect_timeout_ns) - Clock::Real()->Now();
+  return made;
+}
+
+absl::Status Open(const ckv_open_options& options, std::unique_ptr<ckv_requester>& made) {
+  if (options.directory == nullptr || *options.directory == '\0') return Missing("directory");
+  const std::string tenant = TextOr(options.tenant, "");
+  CKV_RETURN_IF_ERROR(ValidateName("tenant", tenant));
+  auto connection = std::make_unique<Connection>(options.directory);
+  CKV_RETURN_IF_ERROR(MakeFabrics(options, *connection));
+  CKV_ASSIGN_OR_RETURN(connection->requester,
+                       Requester::Create(OptionsOf(options, *connection), &connection->directory,
+                                         &connection->holders));
+  Requester* const requester = connection->requester.get();
+  connection->watch = std::make_unique<WatchStub>(
+      WatchOptions{.address = options.directory, .tenant = tenant},
+      [requester](std::string_view corpus) { requester->Forget(corpus); },
+      [address = std::string(options.directory)](const absl::Status& status) {
+        Log().debug("directory {}: {}", address, std::string(status.message()));
+      },
+      [requester](const Member& member) { requester->Learn(member); });
+  made = std::make_unique<ckv_requester>(std::move(connection));
+  made->tenant = tenant;
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace ckv::c
+
+ckv_requester::ckv_requester(std::unique_ptr<ckv::c::Connection> made)
+    : connection(std::move(made)), requester(connection->requester.get()) {}
+ckv_requester::~ckv_requester() = default;
+
+extern "C" ckv_status ckv_open_version(uint32_t api_major, uint32_t api_minor,
+                                       const ckv_open_options* options, ckv_requester** requester) {
+  if (requester != nullptr) *requester = nullptr;
+  return ckv::c::Guard(nullptr, [&]() -> absl::Status {
+    if (requester == nullptr) return ckv::c::Missing("requester");
+    if (api_major != CKV_API_MAJOR) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "the program was compiled for version %d.%d of ckv.h, the library is %d.%d", api_major,
+          api_minor, CKV_API_MAJOR, CKV_API_MINOR));
+    }
+    ckv_open_options taken;
+    CKV_RETURN_IF_ERROR(ckv::c::TakeStruct("ckv_open_options", options, taken));
+    // Before anything that may look at the target.
+    CKV_RETURN_IF_ERROR(ckv::c::CountOpen(taken.kernel_target));
+    std::unique_ptr<ckv_requester> made;
+    const absl::Status status = ckv::c::Open(taken, made);
+    if (!status.ok()) ckv::c::CountClosed();
+    *requester = made.release();
+    return status;
+  });
+}
+
+extern "C" ckv_status ckv_close(ckv_requester* requester) {
+  return ckv::c::Guard(requester, [&] {
+    if (requester == nullptr) return absl::OkStatus();
+    const uint32_t in_flight = requester->in_flight.load(std::memory_order_acquire);
+    if (in_flight > 0) {
+      return absl::FailedPreconditionError(
+          absl::StrFormat("close: %d tickets and fetches are not freed", in_flight));
+    }
+    delete requester;
+    ckv::c::CountClosed();
+    return absl::OkStatus();
+  });
+}

@@ -1,0 +1,86 @@
+// Structs that callers of other versions made: each begins with its size.
+
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_format.h"
+#include "proto/base/status.h"
+
+namespace ckv::c {
+
+// Far above any struct of any version. A size beyond it was never set.
+inline constexpr size_t kStructBytesMax = 4096;
+
+// Reads the size of a struct, and checks what lies beyond the `known` bytes.
+//   InvalidArgument     there is no struct, its size was not set, or it has bytes that this library
+//                       does not know and that are not zero.
+inline absl::Status ReadStructSize(std::string_view name, const void* from, size_t known,
+                                   size_t& size) {
+  if (from == nullptr) return absl::InvalidArgumentError(absl::StrFormat("%s: NULL", name));
+  std::memcpy(&size, from, sizeof(size));
+  if (size < sizeof(size) || size > kStructBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: struct_size %d is not the size of any version", name, size));
+  }
+  const auto* const bytes = static_cast<const std::byte*>(from);
+  for (size_t i = known; i < size; ++i) {
+    if (bytes[i] == std::byte{0}) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %d bytes with a field that this library does not know, it knows %d",
+                        name, size, known));
+  }
+  return absl::OkStatus();
+}
+
+// Copies a struct from a caller. Fields beyond the caller's size are 0.
+template <typename T>
+absl::Status TakeStruct(std::string_view name, const T* from, T& to) {
+  size_t size = 0;
+  CKV_RETURN_IF_ERROR(ReadStructSize(name, from, sizeof(T), size));
+  to = T{};
+  std::memcpy(static_cast<void*>(&to), from, std::min(size, sizeof(T)));
+  return absl::OkStatus();
+}
+
+// Copies a struct to a caller, as much of it as the caller knows. The caller has set its size.
+template <typename T>
+absl::Status GiveStruct(std::string_view name, const T& from, T* to) {
+  size_t size = 0;
+  CKV_RETURN_IF_ERROR(ReadStructSize(name, to, sizeof(T), size));
+  // The size itself stays the caller's.
+  if (size > sizeof(size)) {
+    std::memcpy(reinterpret_cast<std::byte*>(to) + sizeof(size),
+                reinterpret_cast<const std::byte*>(&from) + sizeof(size),
+                std::min(size, sizeof(T)) - sizeof(size));
+  }
+  return absl::OkStatus();
+}
+
+// Calls `take` with each element of an array of structs.
+template <typename T, typename Take>
+absl::Status ForEachStruct(std::string_view name, const T* first, size_t count, Take&& take) {
+  if (count == 0) return absl::OkStatus();
+  if (first == nullptr) {
+    return absl::InvalidArgumentError(absl::StrFormat("%s: NULL, with a count of %d", name, count));
+  }
+  size_t stride = 0;
+  const auto* at = reinterpret_cast<const std::byte*>(first);
+  for (size_t i = 0; i < count; ++i, at += stride) {
+    T element;
+    CKV_RETURN_IF_ERROR(TakeStruct(name, reinterpret_cast<const T*>(at), element));
+    if (i == 0) stride = element.struct_size;
+    if (element.struct_size != stride) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s %d: struct_size %d, that of the first is %d", name, i, element.struct_size, stride));
+    }
+    CKV_RETURN_IF_ERROR(take(element));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ckv::c

@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""Goal: programs in C get from a fleet what the C++ client gets, to the bit.
+
+Method: a directory, two holders and a corpus of several chunks. Each program given asks the same
+questions and writes its answers into a file; the files are equal to that of the C++ program.
+
+    python3 tests/client/c/c_abi_e2e.py --ckvd ... --ckvctl ... --reference cc_client PROGRAM...
+"""
+
+import argparse
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True  # the source tree stays as it is
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent.parent / "e2e"))
+from ctl_fleet import PROGRAMS, Fleet, Rows  # noqa: E402
+
+TOKENS, CHUNK_TOKENS = 100, 24
+CORPUS = "c-abi"
+TIMEOUT_S = 120
+
+
+def run(*command):
+    done = subprocess.run([str(part) for part in command], text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, timeout=TIMEOUT_S)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(str(part) for part in command)}\nexit {done.returncode}\n{done.stdout}")
+
+
+def difference(got, want):
+    at = next((i for i, (a, b) in enumerate(zip(got, want)) if a != b), min(len(got), len(want)))
+    return f"{len(got)} bytes, {len(want)} expected; the first difference is at byte {at}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ckvd", required=True)
+    parser.add_argument("--ckvctl", required=True)
+    parser.add_argument("--reference", type=pathlib.Path, required=True)
+    parser.add_argument("programs", type=pathlib.Path, nargs="+")
+    arguments = parser.parse_args()
+    PROGRAMS.ckvd, PROGRAMS.ckvctl = arguments.ckvd, arguments.ckvctl
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        fleet = Fleet(folder, holders=2)
+        try:
+            Rows(seed=5, tokens=TOKENS, position=0).write(folder / "rows.safetensors")
+            run(PROGRAMS.ckvctl, "--directory", fleet.directory, "corpus", "load", CORPUS,
+                folder / "rows.safetensors", "--chunk-tokens", CHUNK_TOKENS)
+            answers = {}
+            for program in (arguments.reference, *arguments.programs):
+                run(program, fleet.directory, CORPUS, folder / "answers")
+                answers[program] = (folder / "answers").read_bytes()
+        finally:
+            fleet.stop()
+    want = answers[arguments.reference]
+    for program in arguments.programs:
+        if answers[program] != want:
+            sys.exit(f"{program.name}: {difference(answers[program], want)}")
+        print(f"{program.name}: {len(want)} bytes of answers, as the C++ client's")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

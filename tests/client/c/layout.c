@@ -1,0 +1,126 @@
+// Goal: no field of a struct of ckv.h ever moves. Fields are added behind the last one, with a line
+// here. Compiling is the test.
+
+#include <stddef.h>
+
+#include "client/c/ckv.h"
+
+#define AT(type, field, offset) \
+  _Static_assert(offsetof(type, field) == (offset), #type "." #field " moved")
+#define BEGINS(type) AT(type, struct_size, 0)
+#define SIZE(type, size) _Static_assert(sizeof(type) == (size), #type " has another size")
+
+_Static_assert(sizeof(void*) == 8 && sizeof(size_t) == 8, "the offsets below are for 64 bits");
+_Static_assert(CKV_API_MAJOR == 1, "another major version has a frozen copy of its own");
+
+BEGINS(ckv_open_options);
+AT(ckv_open_options, directory, 8);
+AT(ckv_open_options, tenant, 16);
+AT(ckv_open_options, name, 24);
+AT(ckv_open_options, fabrics, 32);
+AT(ckv_open_options, verbs_device, 40);
+AT(ckv_open_options, kernel_target, 48);
+AT(ckv_open_options, near_bytes, 56);
+AT(ckv_open_options, call_count_max, 64);
+AT(ckv_open_options, call_threads, 68);
+AT(ckv_open_options, connect_timeout_ns, 72);
+SIZE(ckv_open_options, 80);
+
+BEGINS(ckv_corpus_facts);
+AT(ckv_corpus_facts, name, 8);
+AT(ckv_corpus_facts, model, 16);
+AT(ckv_corpus_facts, revision, 24);
+AT(ckv_corpus_facts, version, 32);
+AT(ckv_corpus_facts, token_count, 40);
+AT(ckv_corpus_facts, chunk_count, 48);
+AT(ckv_corpus_facts, layers, 52);
+AT(ckv_corpus_facts, d_qk, 56);
+AT(ckv_corpus_facts, d_v, 60);
+AT(ckv_corpus_facts, d_rope, 64);
+AT(ckv_corpus_facts, row_dtype, 68);
+AT(ckv_corpus_facts, row_bytes, 72);
+AT(ckv_corpus_facts, rope_style, 76);
+AT(ckv_corpus_facts, rope_theta, 80);
+AT(ckv_corpus_facts, yarn_factor, 88);
+AT(ckv_corpus_facts, yarn_original_max_position, 96);
+AT(ckv_corpus_facts, yarn_beta_fast, 104);
+AT(ckv_corpus_facts, yarn_beta_slow, 112);
+AT(ckv_corpus_facts, yarn_mscale, 120);
+AT(ckv_corpus_facts, yarn_mscale_all_dim, 128);
+AT(ckv_corpus_facts, softmax_scale, 136);
+SIZE(ckv_corpus_facts, 144);
+
+BEGINS(ckv_part);
+AT(ckv_part, corpus, 8);
+AT(ckv_part, chunks, 16);
+AT(ckv_part, offsets, 24);
+AT(ckv_part, chunk_count, 32);
+AT(ckv_part, reserved, 36);
+AT(ckv_part, offset, 40);
+SIZE(ckv_part, 48);
+
+BEGINS(ckv_context_spec);
+AT(ckv_context_spec, parts, 8);
+AT(ckv_context_spec, part_count, 16);
+AT(ckv_context_spec, policy, 20);
+AT(ckv_context_spec, expect_steps, 24);
+AT(ckv_context_spec, expect_agents, 28);
+AT(ckv_context_spec, timeout_ns, 32);
+SIZE(ckv_context_spec, 40);
+
+BEGINS(ckv_own_rows);
+AT(ckv_own_rows, rows, 8);
+AT(ckv_own_rows, row_count, 16);
+AT(ckv_own_rows, stride_bytes, 20);
+AT(ckv_own_rows, visible, 24);
+SIZE(ckv_own_rows, 32);
+
+BEGINS(ckv_segment);
+AT(ckv_segment, context, 8);
+AT(ckv_segment, part, 16);
+AT(ckv_segment, row_begin, 24);
+AT(ckv_segment, row_count, 28);
+AT(ckv_segment, selected, 32);
+AT(ckv_segment, selected_count, 40);
+AT(ckv_segment, selected_group_rows, 44);
+AT(ckv_segment, own, 48);
+AT(ckv_segment, own_count, 56);
+AT(ckv_segment, reserved, 60);
+SIZE(ckv_segment, 64);
+
+BEGINS(ckv_attend_call);
+AT(ckv_attend_call, layer, 8);
+AT(ckv_attend_call, row_count, 12);
+AT(ckv_attend_call, q, 16);
+AT(ckv_attend_call, q_stride, 24);
+AT(ckv_attend_call, wire, 28);
+AT(ckv_attend_call, o, 32);
+AT(ckv_attend_call, m, 40);
+AT(ckv_attend_call, l, 48);
+AT(ckv_attend_call, segments, 56);
+AT(ckv_attend_call, segment_count, 64);
+AT(ckv_attend_call, grade, 68);
+AT(ckv_attend_call, timeout_ns, 72);
+AT(ckv_attend_call, allow_approximate, 80);
+AT(ckv_attend_call, reserved, 84);
+AT(ckv_attend_call, traceparent, 88);
+SIZE(ckv_attend_call, 96);
+
+BEGINS(ckv_attend_report);
+AT(ckv_attend_report, bytes_sent, 8);
+AT(ckv_attend_report, bytes_received, 16);
+AT(ckv_attend_report, compute_ns_max, 24);
+AT(ckv_attend_report, elapsed_ns, 32);
+AT(ckv_attend_report, routed_pairs, 40);
+AT(ckv_attend_report, near_pairs, 48);
+AT(ckv_attend_report, own_pairs, 56);
+AT(ckv_attend_report, pulled_bytes, 64);
+AT(ckv_attend_report, holder_count, 72);
+AT(ckv_attend_report, grade, 76);
+AT(ckv_attend_report, approximate, 80);
+AT(ckv_attend_report, targets_differ, 84);
+AT(ckv_attend_report, same_bits_anywhere, 88);
+AT(ckv_attend_report, kernel_target, 92);
+SIZE(ckv_attend_report, 96);
+
+int main(void) { return 0; }
