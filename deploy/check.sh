@@ -17,7 +17,7 @@ deploy/install-packages.sh build check
 
 step() { echo "== $*" >&2; }
 
-mapfile -t sources < <(git ls-files -- '*.h' '*.cc')
+mapfile -t sources < <(git ls-files -- '*.h' '*.cc' '*.c')
 step "format: ${#sources[@]} files"
 clang-format-14 --dry-run -Werror "${sources[@]}"
 

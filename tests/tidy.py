@@ -307,7 +307,7 @@ def main():
     for name in tracked(root):
         if name.endswith("/README.md"):
             others[name] = (root / name).read_text(encoding="utf-8")
-        if name.split("/")[0] in FOLDERS and name.endswith((".h", ".cc")):
+        if name.split("/")[0] in FOLDERS and name.endswith((".h", ".cc", ".c")):
             sources[name] = (root / name).read_text(encoding="utf-8")
     for name, text in sources.items():
         check_file(name, text, report)

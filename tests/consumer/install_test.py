@@ -2,7 +2,7 @@
 """Goal: a project that has only what `cmake --install` leaves behind builds, and attends a fleet.
 
 Method: install into a prefix; build tests/consumer/outside by find_package (static and shared) and
-its engine.cc by pkg-config; run all three against a directory, two holders and a corpus. The answer
+its engine.cc and engine.c by pkg-config; run all of them against a directory, two holders and a corpus. The answer
 of each is held against float64.
 
     python3 tests/consumer/install_test.py --build build/dev --ckvd ... --ckvctl ...
@@ -44,11 +44,12 @@ def build_outside(build, folder):
     run("cmake", "--build", out)
     (pkgconfig,) = prefix.rglob("ckv.pc")
     library = pkgconfig.parent.parent
-    flags = run("pkg-config", "--cflags", "--libs", "ckv_cc",
-                env={**os.environ, "PKG_CONFIG_PATH": str(pkgconfig.parent)}).split()
-    by_pkg_config = folder / "engine_pkg_config"
-    run("c++", "-std=c++20", source / "engine.cc", "-o", by_pkg_config, f"-Wl,-rpath,{library}", *flags)
-    return [out / "engine_client_grpc", out / "engine_shared", by_pkg_config]
+    by_pkg_config = {"cc": folder / "engine_pkg_config", "c": folder / "engine_c_pkg_config"}
+    for module, compiler, language in (("ckv_cc", ["c++", "-std=c++20"], "cc"), ("ckv", ["cc", "-std=c11"], "c")):
+        flags = run("pkg-config", "--cflags", "--libs", module,
+                    env={**os.environ, "PKG_CONFIG_PATH": str(pkgconfig.parent)}).split()
+        run(*compiler, source / f"engine.{language}", "-o", by_pkg_config[language], f"-Wl,-rpath,{library}", *flags)
+    return [out / "engine_client_grpc", out / "engine_shared", out / "engine_c", *by_pkg_config.values()]
 
 
 def main():

@@ -123,4 +123,12 @@ AT(ckv_attend_report, same_bits_anywhere, 88);
 AT(ckv_attend_report, kernel_target, 92);
 SIZE(ckv_attend_report, 96);
 
+BEGINS(ckv_partial);
+AT(ckv_partial, o, 8);
+AT(ckv_partial, m, 16);
+AT(ckv_partial, l, 24);
+AT(ckv_partial, dtype, 32);
+AT(ckv_partial, reserved, 36);
+SIZE(ckv_partial, 40);
+
 int main(void) { return 0; }
