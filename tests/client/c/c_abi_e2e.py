@@ -2,13 +2,16 @@
 """Goal: programs in C get from a fleet what the C++ client gets, to the bit.
 
 Method: a directory, two holders and a corpus of several chunks. Each program given asks the same
-questions and writes its answers into a file; the files are equal to that of the C++ program.
+questions and writes its answers into a file; the files are equal to that of the C++ program. Then
+one holder after the other is stopped while c_hand_back fetches. It gets the chunks before the first
+of the stopped one, and the rest is handed back.
 
-    python3 tests/client/c/c_abi_e2e.py --ckvd ... --ckvctl ... --reference cc_client PROGRAM...
+    python3 tests/client/c/c_abi_e2e.py --ckvd ... --ckvctl ... --reference cc_client --hand-back c_hand_back PROGRAM...
 """
 
 import argparse
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -35,11 +38,30 @@ def difference(got, want):
     return f"{len(got)} bytes, {len(want)} expected; the first difference is at byte {at}"
 
 
+def hand_back(program, fleet, holder):
+    """How many chunks came while the holder was stopped, and how many there are."""
+    process = subprocess.Popen([str(program), fleet.directory, CORPUS], text=True, stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE)
+    try:
+        if process.stdout.readline() != "ready\n":
+            sys.exit(f"{program.name} is not ready: exit {process.wait(TIMEOUT_S)}")
+        holder.send_signal(signal.SIGSTOP)
+        said, _ = process.communicate("go\n", timeout=TIMEOUT_S)
+    finally:
+        holder.send_signal(signal.SIGCONT)
+        process.kill()
+        process.wait()
+    if process.returncode != 0:
+        sys.exit(f"{program.name}: exit {process.returncode}")
+    return [int(word) for word in said.split()]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ckvd", required=True)
     parser.add_argument("--ckvctl", required=True)
     parser.add_argument("--reference", type=pathlib.Path, required=True)
+    parser.add_argument("--hand-back", type=pathlib.Path, required=True)
     parser.add_argument("programs", type=pathlib.Path, nargs="+")
     arguments = parser.parse_args()
     PROGRAMS.ckvd, PROGRAMS.ckvctl = arguments.ckvd, arguments.ckvctl
@@ -54,8 +76,14 @@ def main():
             for program in (arguments.reference, *arguments.programs):
                 run(program, fleet.directory, CORPUS, folder / "answers")
                 answers[program] = (folder / "answers").read_bytes()
+            # The directory was started first, then the holders.
+            came = [hand_back(arguments.hand_back, fleet, holder) for holder in fleet.processes[1:3]]
         finally:
             fleet.stop()
+    (few, total), (more, _) = sorted(came)
+    if few != 0 or not 0 < more < total:
+        sys.exit(f"handed back: {came}; the holder of the first chunk leaves none, the other some")
+    print(f"of {total} chunks, {more} came beside a stopped holder")
     want = answers[arguments.reference]
     for program in arguments.programs:
         if answers[program] != want:

@@ -197,6 +197,139 @@ static void DescribeCorpus(program* p, const char* name) {
   free(positions);
 }
 
+// Writes rows of a layout as [layer][token][width].
+static void WriteRows(program* p, const uint8_t* rows, uint32_t layers, uint64_t tokens,
+                      uint64_t layer_stride, uint64_t token_stride, uint32_t width) {
+  for (uint32_t layer = 0; layer < layers; ++layer) {
+    for (uint64_t token = 0; token < tokens; ++token)
+      WriteAll(p->out, rows + layer * layer_stride + token * token_stride, width);
+  }
+}
+
+static void Fetch(program* p) {
+  const uint32_t layers = p->facts.layers, width = p->facts.row_bytes;
+  const uint64_t tokens = p->facts.token_count, bytes = 2 * layers * tokens * width;
+  uint8_t* const rows = malloc(bytes);
+  // All of it, where it stands.
+  ckv_fetch_call call = {.struct_size = sizeof call,
+                         .corpus = p->corpus,
+                         .rows = rows,
+                         .rows_bytes = layers * tokens * width,
+                         .timeout_ns = TIMEOUT};
+  ckv_fetch_report report = {.struct_size = sizeof report};
+  Require(ckv_fetch(p->requester, &call, &report) == CKV_OK, "fetch", p);
+  Require(report.row_count == layers * tokens && report.chunk_count == p->facts.chunk_count &&
+              report.not_fetched_count == 0 && report.bytes == layers * tokens * width,
+          "the report of a fetch", p);
+  WriteRows(p, rows, layers, tokens, tokens * width, width, width);
+
+  // Some chunks of one layer, at another position.
+  uint32_t token_counts[2];
+  Require(ckv_corpus_chunks(p->corpus, 1, 3, NULL, token_counts, NULL) == CKV_OK, "chunks", p);
+  call.chunk_begin = 1;
+  call.chunk_end = 3;
+  call.layer_begin = 1;
+  call.layer_end = 2;
+  call.rotate = 1;
+  call.position = 1000;
+  Require(ckv_fetch(p->requester, &call, NULL) == CKV_OK, "fetch at a position", p);
+  WriteRows(p, rows, 1, token_counts[0] + token_counts[1], 0, width, width);
+
+  // [token][layer], with gaps that stay as they are.
+  call = (ckv_fetch_call){.struct_size = sizeof call,
+                          .corpus = p->corpus,
+                          .rows = rows,
+                          .rows_bytes = bytes,
+                          .layer_stride = width + 6,
+                          .token_stride = layers * (width + 6),
+                          .rotate = 1,
+                          .position = kShift};
+  memset(rows, 0x5a, bytes);
+  Require(ckv_fetch(p->requester, &call, NULL) == CKV_OK, "fetch by strides", p);
+  WriteRows(p, rows, layers, tokens, call.layer_stride, call.token_stride, width);
+  for (uint64_t i = 0; i < layers * tokens; ++i)
+    Require(rows[i * (width + 6) + width] == 0x5a, "a gap", p);
+
+  // A slice of each row.
+  call = (ckv_fetch_call){.struct_size = sizeof call,
+                          .corpus = p->corpus,
+                          .rows = rows,
+                          .rows_bytes = bytes,
+                          .column_begin = 8,
+                          .column_bytes = 16};
+  Require(ckv_fetch(p->requester, &call, NULL) == CKV_OK, "fetch a slice", p);
+  WriteRows(p, rows, layers, tokens, tokens * 16, 16, 16);
+
+  call.rows_bytes = layers * tokens * 16 - 1;
+  Require(ckv_fetch(p->requester, &call, NULL) == CKV_INVALID_ARGUMENT, "too little memory", p);
+  call.rows_bytes = bytes;
+  call.token_stride = 14;
+  Require(ckv_fetch(p->requester, &call, NULL) == CKV_INVALID_ARGUMENT, "rows that overlap", p);
+  call.token_stride = 0;
+  call.rows = rows + 1;
+  Require(ckv_fetch(p->requester, &call, NULL) == CKV_INVALID_ARGUMENT, "an odd address", p);
+  call.rows = rows;
+  call.hand_back_ns = 5;
+  Require(ckv_fetch(p->requester, &call, NULL) == CKV_INVALID_ARGUMENT, "handing back", p);
+  free(rows);
+}
+
+static void FetchByTicket(program* p) {
+  const uint32_t layers = p->facts.layers, width = p->facts.row_bytes;
+  const uint64_t tokens = p->facts.token_count;
+  uint8_t* const rows = malloc(layers * tokens * width);
+  ckv_fetch_call call = {.struct_size = sizeof call,
+                         .corpus = p->corpus,
+                         .rows = rows,
+                         .rows_bytes = layers * tokens * width,
+                         .timeout_ns = TIMEOUT,
+                         .hand_back_ns = TIMEOUT - 1};
+  ckv_fetch_ticket* ticket = NULL;
+  int done = 0;
+  uint32_t count = 7, chunks[8] = {0};
+  Require(ckv_fetch_begin(p->requester, &call, &ticket) == CKV_OK, "begin a fetch", p);
+  Require(ckv_close(p->requester) == CKV_FAILED_PRECONDITION, "close beside a fetch", p);
+  for (uint32_t layer = 0; layer < layers; ++layer) {
+    Require(ckv_fetch_wait_layer(ticket, layer, TIMEOUT, &done) == CKV_OK && done, "a layer", p);
+    WriteRows(p, rows + layer * tokens * width, 1, tokens, 0, width, width);
+  }
+  Require(ckv_fetch_wait_layer(ticket, layers, 0, &done) == CKV_INVALID_ARGUMENT, "a layer beyond",
+          p);
+  ckv_fetch_report report = {.struct_size = sizeof report};
+  Require(ckv_fetch_wait(ticket, TIMEOUT, &done, &report) == CKV_OK && done, "its end", p);
+  Require(report.row_count == layers * tokens && report.not_fetched_count == 0, "its report", p);
+  Require(ckv_fetch_not_fetched(ticket, chunks, 8, &count) == CKV_OK && count == 0, "none left", p);
+  ckv_fetch_ticket_free(ticket);
+
+  // The time for chunks to begin is over at once: all are handed back.
+  call.hand_back_ns = 1;
+  Require(ckv_fetch_begin(p->requester, &call, &ticket) == CKV_OK, "begin a fetch", p);
+  Require(ckv_fetch_wait(ticket, TIMEOUT, &done, &report) == CKV_OK && done, "its end", p);
+  Require(report.row_count == 0 && report.not_fetched_count == p->facts.chunk_count, "its report",
+          p);
+  Require(ckv_fetch_not_fetched(ticket, chunks, 2, &count) == CKV_OK, "the list", p);
+  Require(count == p->facts.chunk_count && chunks[0] == 0 && chunks[1] == 1 && chunks[2] == 0,
+          "its chunks", p);
+  ckv_fetch_ticket_free(ticket);
+
+  // No time at all, and given up.
+  call.hand_back_ns = 0;
+  call.timeout_ns = 1;
+  Require(ckv_fetch_begin(p->requester, &call, &ticket) == CKV_OK, "begin a fetch", p);
+  Require(ckv_fetch_wait_layer(ticket, 0, TIMEOUT, &done) == CKV_DEADLINE_EXCEEDED && done,
+          "no time", p);
+  Require(ckv_fetch_not_fetched(ticket, chunks, 8, &count) == CKV_FAILED_PRECONDITION,
+          "a list that is not settled", p);
+  ckv_fetch_ticket_free(ticket);
+  call.timeout_ns = TIMEOUT;
+  Require(ckv_fetch_begin(p->requester, &call, &ticket) == CKV_OK, "begin a fetch", p);
+  ckv_fetch_cancel(ticket);
+  const ckv_status end = ckv_fetch_wait(ticket, TIMEOUT, &done, NULL);
+  Require(done == 1 && (end == CKV_CANCELLED || end == CKV_OK), "the end of a cancelled fetch", p);
+  ckv_fetch_ticket_free(ticket);
+  free(rows);
+}
+
 // Mistakes that only a fleet's handles show.
 static void Refused(program* p) {
   ckv_part part = {.struct_size = sizeof part, .corpus = p->corpus};
@@ -246,6 +379,8 @@ int main(int argc, char** argv) {
   AttendParts(&p);
   AttendContexts(&p, CKV_POLICY_ROUTE);
   AttendContexts(&p, CKV_POLICY_NEAR);
+  Fetch(&p);
+  FetchByTicket(&p);
   Refused(&p);
   Require(ckv_close(p.requester) == CKV_OK, "close", NULL);
   ckv_corpus_free(p.corpus);

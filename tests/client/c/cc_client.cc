@@ -141,6 +141,51 @@ void AttendContexts(Program& p, ContextPolicy policy) {
   attend(0, 1);
 }
 
+// Rows of a call as [layer][token][width].
+void FetchRows(Program& p, FetchCall call) {
+  call.corpus = p.corpus;
+  call.deadline = Soon();
+  const uint32_t width = call.columns.bytes == 0 ? p.geometry().row_bytes() : call.columns.bytes;
+  std::vector<uint64_t> first_token = {0};
+  for (uint32_t i = call.chunk_begin; i < call.chunk_end; ++i)
+    first_token.push_back(first_token.back() + p.corpus->chunks[i].token_count);
+  const uint64_t tokens = first_token.back();
+  std::vector<std::byte> rows((call.layer_end - call.layer_begin) * tokens * width);
+  Require(p.requester->Fetch(call,
+                             [&](const FetchedRows& run) {
+                               const uint64_t token =
+                                   first_token[run.chunk - call.chunk_begin] + run.token_begin;
+                               const uint64_t row = (run.layer - call.layer_begin) * tokens + token;
+                               std::memcpy(&rows[row * width], run.rows.data(), run.rows.size());
+                               return absl::OkStatus();
+                             }),
+          "fetch");
+  WriteAll(p.out, rows.data(), rows.size());
+}
+
+void Fetch(Program& p) {
+  const auto chunks = static_cast<uint32_t>(p.corpus->chunks.size());
+  const uint32_t layers = p.geometry().layers;
+  FetchCall all;
+  all.chunk_end = chunks;
+  all.layer_end = layers;
+  FetchCall moved = all;
+  moved.position = kShift;
+  FetchCall some;
+  some.chunk_begin = 1;
+  some.chunk_end = 3;
+  some.layer_begin = 1;
+  some.layer_end = 2;
+  some.position = 1000;
+  FetchCall slice = all;
+  slice.columns = {8, 16};
+  FetchRows(p, all);
+  FetchRows(p, some);
+  FetchRows(p, moved);
+  FetchRows(p, slice);
+  FetchRows(p, all);
+}
+
 void Run(const char* address, const char* corpus, const char* file) {
   Clock* const clock = Clock::Real();
   DirectoryStub directory(address, clock);
@@ -160,6 +205,7 @@ void Run(const char* address, const char* corpus, const char* file) {
   AttendParts(p);
   AttendContexts(p, ContextPolicy::kRoute);
   AttendContexts(p, ContextPolicy::kNear);
+  Fetch(p);
   std::fclose(p.out);
 }
 

@@ -110,12 +110,17 @@ TEST(Handles, NullIsFreedAndOtherwiseRefused) {
   ckv_context_close(nullptr);
   ckv_ticket_free(nullptr);
   ckv_cancel(nullptr);
+  ckv_fetch_ticket_free(nullptr);
+  ckv_fetch_cancel(nullptr);
   EXPECT_EQ(ckv_close(nullptr), CKV_OK);
   EXPECT_EQ(ckv_context_token_count(nullptr), 0u);
   int done = 0;
   EXPECT_EQ(ckv_poll(nullptr, &done), CKV_INVALID_ARGUMENT);
   EXPECT_EQ(ckv_wait(nullptr, 0, &done), CKV_INVALID_ARGUMENT);
   EXPECT_EQ(ckv_attend(nullptr, nullptr, nullptr), CKV_INVALID_ARGUMENT);
+  EXPECT_EQ(ckv_fetch(nullptr, nullptr, nullptr), CKV_INVALID_ARGUMENT);
+  EXPECT_EQ(ckv_fetch_wait(nullptr, 0, &done, nullptr), CKV_INVALID_ARGUMENT);
+  EXPECT_EQ(ckv_fetch_wait_layer(nullptr, 0, 0, &done), CKV_INVALID_ARGUMENT);
   ckv_context* context = nullptr;
   EXPECT_EQ(ckv_context_open(nullptr, nullptr, &context), CKV_INVALID_ARGUMENT);
   ckv_corpus_facts facts = {};

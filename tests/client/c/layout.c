@@ -131,4 +131,32 @@ AT(ckv_partial, dtype, 32);
 AT(ckv_partial, reserved, 36);
 SIZE(ckv_partial, 40);
 
+BEGINS(ckv_fetch_call);
+AT(ckv_fetch_call, corpus, 8);
+AT(ckv_fetch_call, chunk_begin, 16);
+AT(ckv_fetch_call, chunk_end, 20);
+AT(ckv_fetch_call, layer_begin, 24);
+AT(ckv_fetch_call, layer_end, 28);
+AT(ckv_fetch_call, rows, 32);
+AT(ckv_fetch_call, rows_bytes, 40);
+AT(ckv_fetch_call, layer_stride, 48);
+AT(ckv_fetch_call, token_stride, 56);
+AT(ckv_fetch_call, column_begin, 64);
+AT(ckv_fetch_call, column_bytes, 68);
+AT(ckv_fetch_call, timeout_ns, 72);
+AT(ckv_fetch_call, hand_back_ns, 80);
+AT(ckv_fetch_call, position, 88);
+AT(ckv_fetch_call, rotate, 96);
+AT(ckv_fetch_call, reserved, 100);
+AT(ckv_fetch_call, traceparent, 104);
+SIZE(ckv_fetch_call, 112);
+
+BEGINS(ckv_fetch_report);
+AT(ckv_fetch_report, row_count, 8);
+AT(ckv_fetch_report, bytes, 16);
+AT(ckv_fetch_report, elapsed_ns, 24);
+AT(ckv_fetch_report, chunk_count, 32);
+AT(ckv_fetch_report, not_fetched_count, 36);
+SIZE(ckv_fetch_report, 40);
+
 int main(void) { return 0; }

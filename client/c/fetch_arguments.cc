@@ -1,0 +1,126 @@
+#include "client/c/fetch_arguments.h"
+
+#include <cstring>
+#include <type_traits>
+
+#include "absl/strings/str_format.h"
+#include "client/c/handles.h"
+#include "client/c/struct_size.h"
+#include "proto/base/status.h"
+
+namespace ckv::c {
+namespace {
+
+static_assert(std::has_unique_object_representations_v<ckv_fetch_call>);
+static_assert(std::has_unique_object_representations_v<ckv_fetch_report>);
+
+// So that no product below overflows: tokens and layers of a call are below 2^50.
+constexpr uint64_t kStrideMax = uint64_t{1} << 40;
+
+absl::Status CheckRanges(const FetchCall& call) {
+  const size_t chunks = call.corpus->chunks.size();
+  if (call.chunk_begin >= call.chunk_end || call.chunk_end > chunks) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("fetch: chunks %d to %d of %d", call.chunk_begin, call.chunk_end, chunks));
+  }
+  const uint32_t layers = call.corpus->geometry.layers;
+  if (call.layer_begin >= call.layer_end || call.layer_end > layers) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("fetch: layers %d to %d of %d", call.layer_begin, call.layer_end, layers));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status FetchArguments::CheckLayout(const ckv_fetch_call& call) {
+  const uint64_t tokens = first_token_.back(), layers = call_.layer_end - call_.layer_begin;
+  token_stride_ = call.token_stride == 0 ? width_ : call.token_stride;
+  if (token_stride_ > kStrideMax || call.layer_stride > kStrideMax)
+    return absl::InvalidArgumentError("fetch: a stride beyond 2^40");
+  using Bytes = unsigned __int128;
+  const Bytes layer_stride =
+      call.layer_stride == 0 ? Bytes{tokens} * token_stride_ : Bytes{call.layer_stride};
+  if (tokens == 0) return absl::OkStatus();
+  const Bytes last_token = Bytes{tokens - 1} * token_stride_;
+  const Bytes last_layer = Bytes{layers - 1} * layer_stride;
+  if (last_token + last_layer + width_ > call.rows_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("fetch: rows_bytes is %d, too few for %d tokens of %d layers, %d B each",
+                        call.rows_bytes, tokens, layers, width_));
+  }
+  layer_stride_ = static_cast<uint64_t>(layer_stride);
+  const bool tokens_inside = token_stride_ >= width_ && layer_stride >= last_token + width_;
+  const bool layers_inside = layer_stride >= width_ && token_stride_ >= last_layer + width_;
+  if (!tokens_inside && !layers_inside && !(layers == 1 && token_stride_ >= width_))
+    return absl::InvalidArgumentError("fetch: rows overlap by these strides");
+  if (reinterpret_cast<uintptr_t>(rows_) % 2 != 0 || token_stride_ % 2 != 0 ||
+      layer_stride_ % 2 != 0) {
+    return absl::InvalidArgumentError("fetch: rows or a stride is odd");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FetchArguments::Take(const ckv_fetch_call* from) {
+  ckv_fetch_call call;
+  CKV_RETURN_IF_ERROR(TakeStruct("ckv_fetch_call", from, call));
+  if (call.corpus == nullptr) return Missing("ckv_fetch_call: corpus");
+  if (call.rows == nullptr) return Missing("ckv_fetch_call: rows");
+  if (call.reserved != 0) return absl::InvalidArgumentError("ckv_fetch_call: reserved is not 0");
+  const Corpus& corpus = *call.corpus->corpus;
+  call_.corpus = call.corpus->corpus;
+  call_.chunk_begin = call.chunk_begin;
+  call_.chunk_end =
+      call.chunk_end == 0 ? static_cast<uint32_t>(corpus.chunks.size()) : call.chunk_end;
+  call_.layer_begin = call.layer_begin;
+  call_.layer_end = call.layer_end == 0 ? corpus.geometry.layers : call.layer_end;
+  CKV_RETURN_IF_ERROR(CheckRanges(call_));
+  if (call.rotate != 0) call_.position = call.position;
+  if (call.column_bytes == 0 && call.column_begin != 0)
+    return absl::InvalidArgumentError("ckv_fetch_call: column_begin without column_bytes");
+  call_.columns = {call.column_begin, call.column_bytes};
+  width_ = call.column_bytes == 0 ? corpus.geometry.row_bytes() : call.column_bytes;
+  if (width_ > corpus.geometry.row_bytes())
+    return absl::InvalidArgumentError("ckv_fetch_call: columns beyond the row");
+  CKV_RETURN_IF_ERROR(TakeTrace(call.traceparent, call_.trace));
+  call_.deadline = AfterField(call.timeout_ns);
+  if (call.hand_back_ns != 0) hand_back_ = After(call.hand_back_ns);
+  rows_ = static_cast<std::byte*>(call.rows);
+  first_token_.assign(1, 0);
+  for (uint32_t chunk = call_.chunk_begin; chunk < call_.chunk_end; ++chunk)
+    first_token_.push_back(first_token_.back() + corpus.chunks[chunk].token_count);
+  return CheckLayout(call);
+}
+
+std::byte* FetchArguments::PlaceOf(const RowRun& run) const {
+  const uint64_t token = first_token_[run.chunk - call_.chunk_begin] + run.token_begin;
+  return rows_ + (run.layer - call_.layer_begin) * layer_stride_ + token * token_stride_;
+}
+
+absl::Status FetchArguments::Pull(Requester& requester, uint32_t chunk_begin, uint32_t chunk_end,
+                                  uint32_t layer_begin, uint32_t layer_end, Instant deadline,
+                                  absl::FunctionRef<absl::Status(const RowRun&)> on_run) const {
+  FetchCall call = call_;
+  call.chunk_begin = chunk_begin;
+  call.chunk_end = chunk_end;
+  call.layer_begin = layer_begin;
+  call.layer_end = layer_end;
+  call.deadline = deadline;
+  if (call.position) *call.position += first_token_[chunk_begin - call_.chunk_begin];
+  if (token_stride_ == width_) {
+    return requester.Fetch(
+        call,
+        [&](const RowRun& run) {
+          return std::span(PlaceOf(run), size_t{run.token_count} * width_);
+        },
+        [&](const FetchedRows& run) { return on_run(run); });
+  }
+  return requester.Fetch(call, [&](const FetchedRows& run) {
+    std::byte* to = PlaceOf(run);
+    for (uint32_t i = 0; i < run.token_count; ++i, to += token_stride_)
+      std::memcpy(to, run.rows.data() + size_t{i} * width_, width_);
+    return on_run(run);
+  });
+}
+
+}  // namespace ckv::c

@@ -1,0 +1,50 @@
+// A fetch of the ABI: where its rows go, and pulls of parts of it.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "client/c/ckv_fetch.h"
+#include "client/calls.h"
+#include "client/requester.h"
+#include "proto/base/clock.h"
+
+namespace ckv::c {
+
+class FetchArguments {
+ public:
+  // Reads a call. The caller's memory stays borrowed.
+  //   InvalidArgument     as ckv_fetch.h says.
+  absl::Status Take(const ckv_fetch_call* call);
+
+  // Fetches some chunks and layers of the call, until `deadline`. `on_run` sees each run once it is
+  // in its place; an error of it ends the fetch and is returned.
+  absl::Status Pull(Requester& requester, uint32_t chunk_begin, uint32_t chunk_end,
+                    uint32_t layer_begin, uint32_t layer_end, Instant deadline,
+                    absl::FunctionRef<absl::Status(const RowRun&)> on_run) const;
+
+  // The whole call: its ranges, trace and deadline.
+  const FetchCall& call() const { return call_; }
+  // kInstantMax if chunks are never handed back.
+  Instant hand_back() const { return hand_back_; }
+  // Bytes fetched of each row.
+  uint32_t width() const { return width_; }
+
+ private:
+  absl::Status CheckLayout(const ckv_fetch_call& call);
+  std::byte* PlaceOf(const RowRun& run) const;
+
+  FetchCall call_;
+  Instant hand_back_ = kInstantMax;
+  std::byte* rows_ = nullptr;
+  uint64_t layer_stride_ = 0, token_stride_ = 0;
+  uint32_t width_ = 0;
+  std::vector<uint64_t> first_token_;  // one a chunk of the call, and the end
+};
+
+}  // namespace ckv::c
