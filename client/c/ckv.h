@@ -221,6 +221,7 @@ ckv_status ckv_corpus_chunks(const ckv_corpus* corpus, uint32_t chunk_begin, uin
 }
 #endif
 
+#include "ckv_advice.h"
 #include "ckv_attend.h"
 #include "ckv_fetch.h"
 #include "ckv_partial.h"

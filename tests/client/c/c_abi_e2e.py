@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Goal: programs in C get from a fleet what the C++ client gets, to the bit.
+r"""Goal: programs in C get from a fleet what the C++ client gets, to the bit.
 
 Method: a directory, two holders and a corpus of several chunks. Each program given asks the same
 questions and writes its answers into a file; the files are equal to that of the C++ program. Then
 one holder after the other is stopped while c_hand_back fetches. It gets the chunks before the first
-of the stopped one, and the rest is handed back.
+of the stopped one, and the rest is handed back. c_advice prints JSON, whose numbers are checked.
 
-    python3 tests/client/c/c_abi_e2e.py --ckvd ... --ckvctl ... --reference cc_client --hand-back c_hand_back PROGRAM...
+    python3 tests/client/c/c_abi_e2e.py --ckvd ... --ckvctl ... --reference cc_client \
+        --hand-back c_hand_back --advice c_advice PROGRAM...
 """
 
 import argparse
+import json
 import pathlib
 import signal
 import subprocess
@@ -31,6 +33,34 @@ def run(*command):
                           stderr=subprocess.STDOUT, timeout=TIMEOUT_S)
     if done.returncode != 0:
         sys.exit(f"{' '.join(str(part) for part in command)}\nexit {done.returncode}\n{done.stdout}")
+    return done.stdout
+
+
+def check_advice(program, fleet):
+    """The texts have the members that ckv_advice.h tells of, and their numbers fit together."""
+    explained, quoted, some = [json.loads(line) for line in run(program, fleet.directory, CORPUS).splitlines()]
+    decision = {"choice", "runner_up", "costs", "route_bytes", "fetch_bytes"}
+    names = ["route", "fetch", "local"]
+    for text in (explained, some, *quoted["groups"]):
+        if not decision <= text.keys() or [cost["primitive"] for cost in text["costs"]] != names:
+            sys.exit(f"no decision: {text}")
+        offered = [cost for cost in text["costs"] if cost["offered"]]
+        if text["choice"] != min(offered, key=lambda cost: cost["total_us"])["primitive"]:
+            sys.exit(f"not the cheapest: {text}")
+        for cost in offered:
+            if abs(sum(cost["terms_us"].values()) - cost["total_us"]) > 1e-6 * cost["total_us"]:
+                sys.exit(f"terms that do not add up: {cost}")
+    if explained["tokens"] != TOKENS or some["tokens"] != 2 * CHUNK_TOKENS or not explained["summary"]:
+        sys.exit(f"tokens: {explained}")
+    if {holder["name"] for holder in explained["holders"]} != {"h0", "h1"}:
+        sys.exit(f"holders: {explained}")
+    if {knob["name"]: knob["value"] for knob in explained["inputs"]}["steps"] != 3:
+        sys.exit(f"inputs: {explained}")
+    if some["costs"][1]["offered"] or not some["costs"][1]["reason"]:
+        sys.exit(f"a fetch without room: {some}")
+    if sum(group["tokens"] for group in quoted["groups"]) != TOKENS:
+        sys.exit(f"groups: {quoted}")
+    print(f"{program.name}: {explained['summary']}")
 
 
 def difference(got, want):
@@ -62,6 +92,7 @@ def main():
     parser.add_argument("--ckvctl", required=True)
     parser.add_argument("--reference", type=pathlib.Path, required=True)
     parser.add_argument("--hand-back", type=pathlib.Path, required=True)
+    parser.add_argument("--advice", type=pathlib.Path, required=True)
     parser.add_argument("programs", type=pathlib.Path, nargs="+")
     arguments = parser.parse_args()
     PROGRAMS.ckvd, PROGRAMS.ckvctl = arguments.ckvd, arguments.ckvctl
@@ -76,6 +107,7 @@ def main():
             for program in (arguments.reference, *arguments.programs):
                 run(program, fleet.directory, CORPUS, folder / "answers")
                 answers[program] = (folder / "answers").read_bytes()
+            check_advice(arguments.advice, fleet)
             # The directory was started first, then the holders.
             came = [hand_back(arguments.hand_back, fleet, holder) for holder in fleet.processes[1:3]]
         finally:

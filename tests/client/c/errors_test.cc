@@ -112,6 +112,10 @@ TEST(Handles, NullIsFreedAndOtherwiseRefused) {
   ckv_cancel(nullptr);
   ckv_fetch_ticket_free(nullptr);
   ckv_fetch_cancel(nullptr);
+  ckv_text_free(nullptr);
+  char* json = nullptr;
+  EXPECT_EQ(ckv_quote(nullptr, nullptr, &json), CKV_INVALID_ARGUMENT);
+  EXPECT_EQ(ckv_explain(nullptr, nullptr, &json), CKV_INVALID_ARGUMENT);
   EXPECT_EQ(ckv_close(nullptr), CKV_OK);
   EXPECT_EQ(ckv_context_token_count(nullptr), 0u);
   int done = 0;

@@ -159,4 +159,17 @@ AT(ckv_fetch_report, chunk_count, 32);
 AT(ckv_fetch_report, not_fetched_count, 36);
 SIZE(ckv_fetch_report, 40);
 
+BEGINS(ckv_advice_call);
+AT(ckv_advice_call, corpus, 8);
+AT(ckv_advice_call, chunks, 16);
+AT(ckv_advice_call, chunk_count, 24);
+AT(ckv_advice_call, query_rows, 28);
+AT(ckv_advice_call, steps, 32);
+AT(ckv_advice_call, agents, 36);
+AT(ckv_advice_call, select, 40);
+AT(ckv_advice_call, wire, 44);
+AT(ckv_advice_call, cache_room_tokens, 48);
+AT(ckv_advice_call, timeout_ns, 56);
+SIZE(ckv_advice_call, 64);
+
 int main(void) { return 0; }
