@@ -173,7 +173,7 @@ template <typename Advise>
 ckv_status GiveAdvice(ckv_requester* requester, const ckv_advice_call* call, char** json,
                       Advise&& advise) {
   if (json != nullptr) *json = nullptr;
-  return Guard(requester, [&]() -> absl::Status {
+  return Guard(ckv::c::OwnerOf(requester), [&]() -> absl::Status {
     if (requester == nullptr) return Missing("requester");
     if (json == nullptr) return Missing("json");
     AdviceArguments arguments;

@@ -60,11 +60,11 @@ absl::StatusOr<Context> OpenContext(Requester& requester, const ckv_context_spec
 extern "C" ckv_status ckv_context_open(ckv_requester* requester, const ckv_context_spec* spec,
                                        ckv_context** context) {
   if (context != nullptr) *context = nullptr;
-  return ckv::c::Guard(requester, [&]() -> absl::Status {
+  return ckv::c::Guard(ckv::c::OwnerOf(requester), [&]() -> absl::Status {
     if (requester == nullptr) return ckv::c::Missing("requester");
     if (context == nullptr) return ckv::c::Missing("context");
     CKV_ASSIGN_OR_RETURN(ckv::Context opened, ckv::c::OpenContext(*requester->requester, spec));
-    *context = new ckv_context{requester, std::move(opened)};
+    *context = new ckv_context{requester->owner, std::move(opened)};
     return absl::OkStatus();
   });
 }
@@ -77,7 +77,7 @@ extern "C" uint64_t ckv_context_token_count(const ckv_context* context) {
 
 extern "C" ckv_status ckv_attend(ckv_requester* requester, const ckv_attend_call* call,
                                  ckv_attend_report* report) {
-  return ckv::c::Guard(requester, [&]() -> absl::Status {
+  return ckv::c::Guard(ckv::c::OwnerOf(requester), [&]() -> absl::Status {
     if (requester == nullptr) return ckv::c::Missing("requester");
     ckv::c::AttendArguments arguments;
     CKV_RETURN_IF_ERROR(arguments.Take(call, report));

@@ -154,7 +154,10 @@ typedef struct ckv_open_options {
 
 // Makes a requester. Does not wait for the network: a directory that is not there shows in the
 // first call. It watches the directory on a thread of its own, so that corpora do not stay stale.
-// One a process is enough. Use ckv_open, which passes the header's version.
+// One a process is enough. Use ckv_open, which passes the header's version. The library writes
+// warnings and errors to stderr. It installs no signal handlers. On a processor with AMX it asks
+// Linux for the tile registers, in here at the latest. A program that calls sigaltstack then gives
+// each stack getauxval(AT_MINSIGSTKSZ) bytes beside its handler's own.
 //   INVALID_ARGUMENT     also: no directory, an unknown fabric or kernel target, a count beyond its
 //                        limit.
 //   FAILED_PRECONDITION  the library has another major version. Or another requester of the process

@@ -75,13 +75,13 @@ static_assert(CKV_ROPE_HALF_SPLIT == static_cast<int>(ckv::RopeStyle::kHalfSplit
 extern "C" ckv_status ckv_resolve(ckv_requester* requester, const char* name, uint64_t timeout_ns,
                                   ckv_corpus** corpus) {
   if (corpus != nullptr) *corpus = nullptr;
-  return ckv::c::Guard(requester, [&]() -> absl::Status {
+  return ckv::c::Guard(ckv::c::OwnerOf(requester), [&]() -> absl::Status {
     if (requester == nullptr) return ckv::c::Missing("requester");
     if (name == nullptr) return ckv::c::Missing("name");
     if (corpus == nullptr) return ckv::c::Missing("corpus");
     CKV_ASSIGN_OR_RETURN(auto resolved, requester->requester->Resolve(name, requester->tenant,
                                                                       ckv::c::After(timeout_ns)));
-    *corpus = new ckv_corpus{requester, std::move(resolved)};
+    *corpus = new ckv_corpus{requester->owner, std::move(resolved)};
     return absl::OkStatus();
   });
 }
@@ -89,7 +89,7 @@ extern "C" ckv_status ckv_resolve(ckv_requester* requester, const char* name, ui
 extern "C" void ckv_corpus_free(ckv_corpus* corpus) { delete corpus; }
 
 extern "C" ckv_status ckv_corpus_describe(const ckv_corpus* corpus, ckv_corpus_facts* facts) {
-  return ckv::c::Guard(corpus == nullptr ? nullptr : corpus->owner, [&]() -> absl::Status {
+  return ckv::c::Guard(ckv::c::OwnerOf(corpus), [&]() -> absl::Status {
     if (corpus == nullptr) return ckv::c::Missing("corpus");
     return ckv::c::GiveStruct("ckv_corpus_facts", ckv::c::FactsOf(*corpus->corpus), facts);
   });
@@ -98,7 +98,7 @@ extern "C" ckv_status ckv_corpus_describe(const ckv_corpus* corpus, ckv_corpus_f
 extern "C" ckv_status ckv_corpus_chunks(const ckv_corpus* corpus, uint32_t chunk_begin,
                                         uint32_t chunk_end, uint8_t* ids, uint32_t* token_counts,
                                         uint64_t* positions) {
-  return ckv::c::Guard(corpus == nullptr ? nullptr : corpus->owner, [&]() -> absl::Status {
+  return ckv::c::Guard(ckv::c::OwnerOf(corpus), [&]() -> absl::Status {
     if (corpus == nullptr) return ckv::c::Missing("corpus");
     const auto& chunks = corpus->corpus->chunks;
     if (chunk_begin > chunk_end || chunk_end > chunks.size()) {

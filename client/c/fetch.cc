@@ -17,14 +17,14 @@
 namespace ckv::c {
 namespace {
 
-absl::Status CheckReport(const ckv_fetch_report* report) {
+absl::Status CheckFetchReport(const ckv_fetch_report* report) {
   if (report == nullptr) return absl::OkStatus();
   size_t size = 0;
   return ReadStructSize("ckv_fetch_report", report, sizeof(ckv_fetch_report), size);
 }
 
-absl::Status GiveReport(const FetchArguments& arguments, uint32_t chunk_end, uint64_t row_count,
-                        Duration elapsed, ckv_fetch_report* to) {
+absl::Status GiveFetchReport(const FetchArguments& arguments, uint32_t chunk_end,
+                             uint64_t row_count, Duration elapsed, ckv_fetch_report* to) {
   if (to == nullptr) return absl::OkStatus();
   ckv_fetch_report made = {};
   made.row_count = row_count;
@@ -37,7 +37,7 @@ absl::Status GiveReport(const FetchArguments& arguments, uint32_t chunk_end, uin
 
 absl::Status FetchNow(ckv_requester& requester, const ckv_fetch_call* from,
                       ckv_fetch_report* report) {
-  CKV_RETURN_IF_ERROR(CheckReport(report));
+  CKV_RETURN_IF_ERROR(CheckFetchReport(report));
   FetchArguments arguments;
   CKV_RETURN_IF_ERROR(arguments.Take(from));
   if (arguments.hand_back() != kInstantMax)
@@ -51,7 +51,8 @@ absl::Status FetchNow(ckv_requester& requester, const ckv_fetch_call* from,
                                        row_count += run.token_count;
                                        return absl::OkStatus();
                                      }));
-  return GiveReport(arguments, call.chunk_end, row_count, Clock::Real()->Now() - begin, report);
+  return GiveFetchReport(arguments, call.chunk_end, row_count, Clock::Real()->Now() - begin,
+                         report);
 }
 
 }  // namespace
@@ -61,13 +62,16 @@ absl::Status FetchNow(ckv_requester& requester, const ckv_fetch_call* from,
 struct ckv_fetch_ticket {
  public:
   ckv_fetch_ticket(ckv_requester* of, ckv::c::FetchArguments taken)
-      : owner(of), arguments(std::move(taken)), chunk_end_(arguments.call().chunk_end) {
-    owner->in_flight.fetch_add(1, std::memory_order_relaxed);
+      : owner(of->owner),
+        requester(of),
+        arguments(std::move(taken)),
+        chunk_end_(arguments.call().chunk_end) {
+    requester->in_flight.fetch_add(1, std::memory_order_relaxed);
   }
   ~ckv_fetch_ticket() {
     Cancel();
     if (thread_.joinable()) thread_.join();
-    owner->in_flight.fetch_sub(1, std::memory_order_release);
+    requester->in_flight.fetch_sub(1, std::memory_order_release);
   }
 
   void Start() {
@@ -88,7 +92,7 @@ struct ckv_fetch_ticket {
 
   absl::Status Report(ckv_fetch_report* report) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
-    return ckv::c::GiveReport(arguments, chunk_end_, row_count_, elapsed_, report);
+    return ckv::c::GiveFetchReport(arguments, chunk_end_, row_count_, elapsed_, report);
   }
 
   // Returns the end of the chunks that are fetched.
@@ -98,7 +102,8 @@ struct ckv_fetch_ticket {
     return absl::FailedPreconditionError("the first layer is not there yet");
   }
 
-  ckv_requester* const owner;
+  const ckv::c::Owner owner;
+  ckv_requester* const requester;
   const ckv::c::FetchArguments arguments;
 
  private:
@@ -149,7 +154,7 @@ absl::Status ckv_fetch_ticket::PullChunks(FirstLayer& at, uint32_t chunk_end) {
   const ckv::Instant deadline =
       at.may_hand_back ? std::min(call.deadline, hand_back) : call.deadline;
   return arguments.Pull(
-      *owner->requester, at.next, chunk_end, call.layer_begin, call.layer_begin + 1, deadline,
+      *requester->requester, at.next, chunk_end, call.layer_begin, call.layer_begin + 1, deadline,
       [&](const ckv::RowRun& run) -> absl::Status {
         CKV_RETURN_IF_ERROR(CheckCancelled());
         if (at.may_hand_back && run.chunk >= at.begun && ckv::Clock::Real()->Now() >= hand_back) {
@@ -195,7 +200,7 @@ absl::Status ckv_fetch_ticket::PullLayer(uint32_t layer) {
   const ckv::FetchCall& call = arguments.call();
   CKV_RETURN_IF_ERROR(CheckCancelled());
   if (tokens_ == 0) return absl::OkStatus();
-  return arguments.Pull(*owner->requester, call.chunk_begin, chunk_end, layer, layer + 1,
+  return arguments.Pull(*requester->requester, call.chunk_begin, chunk_end, layer, layer + 1,
                         call.deadline, [&](const ckv::RowRun&) { return CheckCancelled(); });
 }
 
@@ -214,7 +219,7 @@ absl::Status ckv_fetch_ticket::Run() noexcept {
 
 extern "C" ckv_status ckv_fetch(ckv_requester* requester, const ckv_fetch_call* call,
                                 ckv_fetch_report* report) {
-  return ckv::c::Guard(requester, [&] {
+  return ckv::c::Guard(ckv::c::OwnerOf(requester), [&] {
     if (requester == nullptr) return ckv::c::Missing("requester");
     return ckv::c::FetchNow(*requester, call, report);
   });
@@ -223,7 +228,7 @@ extern "C" ckv_status ckv_fetch(ckv_requester* requester, const ckv_fetch_call* 
 extern "C" ckv_status ckv_fetch_begin(ckv_requester* requester, const ckv_fetch_call* call,
                                       ckv_fetch_ticket** ticket) {
   if (ticket != nullptr) *ticket = nullptr;
-  return ckv::c::Guard(requester, [&]() -> absl::Status {
+  return ckv::c::Guard(ckv::c::OwnerOf(requester), [&]() -> absl::Status {
     if (requester == nullptr) return ckv::c::Missing("requester");
     if (ticket == nullptr) return ckv::c::Missing("ticket");
     ckv::c::FetchArguments arguments;
@@ -237,7 +242,7 @@ extern "C" ckv_status ckv_fetch_begin(ckv_requester* requester, const ckv_fetch_
 
 extern "C" ckv_status ckv_fetch_wait_layer(ckv_fetch_ticket* ticket, uint32_t layer,
                                            uint64_t timeout_ns, int* done) {
-  return ckv::c::Guard(ticket == nullptr ? nullptr : ticket->owner, [&]() -> absl::Status {
+  return ckv::c::Guard(ckv::c::OwnerOf(ticket), [&]() -> absl::Status {
     if (ticket == nullptr) return ckv::c::Missing("ticket");
     if (done == nullptr) return ckv::c::Missing("done");
     const ckv::FetchCall& call = ticket->arguments.call();
@@ -255,10 +260,10 @@ extern "C" ckv_status ckv_fetch_wait_layer(ckv_fetch_ticket* ticket, uint32_t la
 
 extern "C" ckv_status ckv_fetch_wait(ckv_fetch_ticket* ticket, uint64_t timeout_ns, int* done,
                                      ckv_fetch_report* report) {
-  return ckv::c::Guard(ticket == nullptr ? nullptr : ticket->owner, [&]() -> absl::Status {
+  return ckv::c::Guard(ckv::c::OwnerOf(ticket), [&]() -> absl::Status {
     if (ticket == nullptr) return ckv::c::Missing("ticket");
     if (done == nullptr) return ckv::c::Missing("done");
-    CKV_RETURN_IF_ERROR(ckv::c::CheckReport(report));
+    CKV_RETURN_IF_ERROR(ckv::c::CheckFetchReport(report));
     bool ended = false;
     // More layers than there are: only the end is waited for.
     const ckv::FetchCall& call = ticket->arguments.call();
@@ -272,7 +277,7 @@ extern "C" ckv_status ckv_fetch_wait(ckv_fetch_ticket* ticket, uint64_t timeout_
 
 extern "C" ckv_status ckv_fetch_not_fetched(ckv_fetch_ticket* ticket, uint32_t* chunks,
                                             uint32_t capacity, uint32_t* count) {
-  return ckv::c::Guard(ticket == nullptr ? nullptr : ticket->owner, [&]() -> absl::Status {
+  return ckv::c::Guard(ckv::c::OwnerOf(ticket), [&]() -> absl::Status {
     if (ticket == nullptr) return ckv::c::Missing("ticket");
     if (count == nullptr || (chunks == nullptr && capacity > 0))
       return ckv::c::Missing("chunks or count");

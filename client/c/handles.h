@@ -6,10 +6,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "client/c/ckv.h"
+#include "client/c/last_error.h"
 #include "client/context/context.h"
 #include "client/requester.h"
 #include "proto/base/clock.h"
@@ -17,8 +18,6 @@
 #include "proto/corpus.h"
 
 namespace ckv::c {
-
-struct Connection;  // client/c/open.cc: what the requester borrows
 
 // A moment from now on, kInstantMax for CKV_TIMEOUT_NONE.
 inline Instant After(uint64_t timeout_ns) {
@@ -42,24 +41,38 @@ absl::Status TakeWire(uint32_t wire, PartialDtype& to);
 // Says that a pointer is missing.
 absl::Status Missing(const char* what);
 
+// Names the next requester.
+inline Owner NextOwner() {
+  static std::atomic<uint64_t> last{0};
+  return {last.fetch_add(1, std::memory_order_relaxed) + 1};
+}
+
+// Returns the owner of a handle, none of NULL.
+template <typename Handle>
+Owner OwnerOf(const Handle* handle) {
+  return handle == nullptr ? Owner() : handle->owner;
+}
+
 }  // namespace ckv::c
 
 struct ckv_requester {
-  explicit ckv_requester(std::unique_ptr<ckv::c::Connection> made);
-  ~ckv_requester();
+  // `keeps` owns `made` and what it borrows. It is null if others do.
+  ckv_requester(std::shared_ptr<void> keeps, ckv::Requester* made, std::string of)
+      : connection(std::move(keeps)), requester(made), tenant(std::move(of)) {}
 
-  std::unique_ptr<ckv::c::Connection> connection;
-  ckv::Requester* requester = nullptr;  // the connection's
-  std::string tenant;
+  const ckv::c::Owner owner = ckv::c::NextOwner();
+  const std::shared_ptr<void> connection;
+  ckv::Requester* const requester;
+  const std::string tenant;
   std::atomic<uint32_t> in_flight{0};  // tickets and fetches that are not freed
 };
 
 struct ckv_corpus {
-  const ckv_requester* owner;  // compared only: it may be gone
+  ckv::c::Owner owner;
   std::shared_ptr<const ckv::Corpus> corpus;
 };
 
 struct ckv_context {
-  const ckv_requester* owner;  // as above
+  ckv::c::Owner owner;
   ckv::Context context;
 };

@@ -4,13 +4,14 @@
 #include <cstdint>
 #include <string>
 
+#include "client/c/handles.h"
 #include "client/holders/retry.h"
 
 namespace ckv::c {
 namespace {
 
 struct LastError {
-  const void* owner = nullptr;
+  Owner owner;
   std::string text;
   uint64_t retry_after_ns = 0;
 };
@@ -22,12 +23,12 @@ LastError& OfThread() {
 
 const LastError* Of(const ckv_requester* requester) {
   const LastError& error = OfThread();
-  return requester == nullptr || error.owner == requester ? &error : nullptr;
+  return requester == nullptr || error.owner == requester->owner ? &error : nullptr;
 }
 
 }  // namespace
 
-ckv_status SetLastError(const void* owner, ckv_status code, const char* text) noexcept {
+ckv_status SetLastError(Owner owner, ckv_status code, const char* text) noexcept {
   LastError& error = OfThread();
   error.owner = owner;
   error.retry_after_ns = 0;
@@ -39,7 +40,7 @@ ckv_status SetLastError(const void* owner, ckv_status code, const char* text) no
   return code;
 }
 
-ckv_status SetLastError(const void* owner, const absl::Status& status) noexcept {
+ckv_status SetLastError(Owner owner, const absl::Status& status) noexcept {
   const auto code = static_cast<ckv_status>(status.code());
   try {
     SetLastError(owner, code, std::string(status.message()).c_str());

@@ -11,14 +11,20 @@
 
 namespace ckv::c {
 
+// Names a requester: addresses are used again. 0 is none.
+struct Owner {
+  uint64_t id = 0;
+  friend bool operator==(Owner, Owner) = default;
+};
+
 // Keeps the error as the calling thread's last, and returns its code. `owner` is the requester of
-// the call, or null.
-ckv_status SetLastError(const void* owner, const absl::Status& status) noexcept;
-ckv_status SetLastError(const void* owner, ckv_status code, const char* text) noexcept;
+// the call, if it has one.
+ckv_status SetLastError(Owner owner, const absl::Status& status) noexcept;
+ckv_status SetLastError(Owner owner, ckv_status code, const char* text) noexcept;
 
 // Runs a function that returns an absl::Status as a function of the ABI.
 template <typename Function>
-ckv_status Guard(const void* owner, Function&& function) noexcept {
+ckv_status Guard(Owner owner, Function&& function) noexcept {
   try {
     const absl::Status status = function();
     if (status.ok()) [[likely]]

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_format.h"
@@ -23,7 +24,9 @@
 #include "transport/verbs/verbs_fabric.h"
 
 namespace ckv::c {
+namespace {
 
+// The requester, and what it borrows.
 struct Connection {
   explicit Connection(const std::string& address)
       : directory(address, Clock::Real()), holders(Clock::Real()) {}
@@ -34,8 +37,6 @@ struct Connection {
   std::unique_ptr<Requester> requester;
   std::unique_ptr<WatchStub> watch;  // its thread uses the requester
 };
-
-namespace {
 
 std::string TextOr(const char* text, std::string_view otherwise) {
   return std::string(text == nullptr ? otherwise : text);
@@ -118,7 +119,7 @@ absl::Status Open(const ckv_open_options& options, std::unique_ptr<ckv_requester
   if (options.directory == nullptr || *options.directory == '\0') return Missing("directory");
   const std::string tenant = TextOr(options.tenant, "");
   CKV_RETURN_IF_ERROR(ValidateName("tenant", tenant));
-  auto connection = std::make_unique<Connection>(options.directory);
+  const auto connection = std::make_shared<Connection>(options.directory);
   CKV_RETURN_IF_ERROR(MakeFabrics(options, *connection));
   CKV_ASSIGN_OR_RETURN(connection->requester,
                        Requester::Create(OptionsOf(options, *connection), &connection->directory,
@@ -131,22 +132,17 @@ absl::Status Open(const ckv_open_options& options, std::unique_ptr<ckv_requester
         Log().debug("directory {}: {}", address, std::string(status.message()));
       },
       [requester](const Member& member) { requester->Learn(member); });
-  made = std::make_unique<ckv_requester>(std::move(connection));
-  made->tenant = tenant;
+  made = std::make_unique<ckv_requester>(connection, requester, tenant);
   return absl::OkStatus();
 }
 
 }  // namespace
 }  // namespace ckv::c
 
-ckv_requester::ckv_requester(std::unique_ptr<ckv::c::Connection> made)
-    : connection(std::move(made)), requester(connection->requester.get()) {}
-ckv_requester::~ckv_requester() = default;
-
 extern "C" ckv_status ckv_open_version(uint32_t api_major, uint32_t api_minor,
                                        const ckv_open_options* options, ckv_requester** requester) {
   if (requester != nullptr) *requester = nullptr;
-  return ckv::c::Guard(nullptr, [&]() -> absl::Status {
+  return ckv::c::Guard({}, [&]() -> absl::Status {
     if (requester == nullptr) return ckv::c::Missing("requester");
     if (api_major != CKV_API_MAJOR) {
       return absl::FailedPreconditionError(absl::StrFormat(
@@ -166,7 +162,7 @@ extern "C" ckv_status ckv_open_version(uint32_t api_major, uint32_t api_minor,
 }
 
 extern "C" ckv_status ckv_close(ckv_requester* requester) {
-  return ckv::c::Guard(requester, [&] {
+  return ckv::c::Guard(ckv::c::OwnerOf(requester), [&] {
     if (requester == nullptr) return absl::OkStatus();
     const uint32_t in_flight = requester->in_flight.load(std::memory_order_acquire);
     if (in_flight > 0) {

@@ -143,17 +143,17 @@ absl::Status PartialFromLse(uint32_t form_number, uint32_t row_count, const floa
 
 extern "C" ckv_status ckv_merge(const ckv_partial* parts, uint32_t part_count, uint32_t row_count,
                                 uint32_t d_v, float* o, float* m, float* l) {
-  return ckv::c::Guard(nullptr, [&] {
+  return ckv::c::Guard({}, [&] {
     return ckv::c::Merge(parts, part_count, {{o, m, l, ckv::PartialDtype::kF32}, row_count, d_v});
   });
 }
 
 extern "C" ckv_status ckv_lse_from_partial(uint32_t form, uint32_t row_count, const float* m,
                                            const float* l, float* lse) {
-  return ckv::c::Guard(nullptr, [&] { return ckv::c::LseFromPartial(form, row_count, m, l, lse); });
+  return ckv::c::Guard({}, [&] { return ckv::c::LseFromPartial(form, row_count, m, l, lse); });
 }
 
 extern "C" ckv_status ckv_partial_from_lse(uint32_t form, uint32_t row_count, const float* lse,
                                            float* m, float* l) {
-  return ckv::c::Guard(nullptr, [&] { return ckv::c::PartialFromLse(form, row_count, lse, m, l); });
+  return ckv::c::Guard({}, [&] { return ckv::c::PartialFromLse(form, row_count, lse, m, l); });
 }

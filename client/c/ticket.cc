@@ -16,15 +16,16 @@
 #include "proto/base/status.h"
 
 struct ckv_ticket {
-  explicit ckv_ticket(ckv_requester* of) : owner(of) {
-    owner->in_flight.fetch_add(1, std::memory_order_relaxed);
+  explicit ckv_ticket(ckv_requester* of) : owner(of->owner), requester(of) {
+    requester->in_flight.fetch_add(1, std::memory_order_relaxed);
   }
   ~ckv_ticket() {
     ticket.Cancel();
-    owner->in_flight.fetch_sub(1, std::memory_order_release);
+    requester->in_flight.fetch_sub(1, std::memory_order_release);
   }
 
-  ckv_requester* const owner;
+  const ckv::c::Owner owner;
+  ckv_requester* const requester;
   ckv::c::AttendArguments arguments;  // spans of own rows point into it
   ckv::AttendReport made;
   ckv_attend_report* report = nullptr;  // until it is written
@@ -90,7 +91,7 @@ absl::Status EndOf(ckv_ticket& ticket) {
 
 template <typename IsDone>
 ckv_status Look(ckv_ticket* ticket, int* done, IsDone&& is_done) {
-  return Guard(ticket == nullptr ? nullptr : ticket->owner, [&]() -> absl::Status {
+  return Guard(ckv::c::OwnerOf(ticket), [&]() -> absl::Status {
     if (ticket == nullptr) return Missing("ticket");
     if (done == nullptr) return Missing("done");
     *done = is_done(*ticket) ? 1 : 0;
@@ -104,7 +105,7 @@ ckv_status Look(ckv_ticket* ticket, int* done, IsDone&& is_done) {
 extern "C" ckv_status ckv_submit(ckv_requester* requester, const ckv_attend_call* call,
                                  ckv_attend_report* report, ckv_ticket** ticket) {
   if (ticket != nullptr) *ticket = nullptr;
-  return ckv::c::Guard(requester, [&]() -> absl::Status {
+  return ckv::c::Guard(ckv::c::OwnerOf(requester), [&]() -> absl::Status {
     if (requester == nullptr) return ckv::c::Missing("requester");
     if (ticket == nullptr) return ckv::c::Missing("ticket");
     auto made = std::make_unique<ckv_ticket>(requester);

@@ -3,15 +3,16 @@ r"""Goal: programs in C get from a fleet what the C++ client gets, to the bit.
 
 Method: a directory, two holders and a corpus of several chunks. Each program given asks the same
 questions and writes its answers into a file; the files are equal to that of the C++ program. Then
-one holder after the other is stopped while c_hand_back fetches. It gets the chunks before the first
+one holder after the other is stopped while c_stopped asks. It gets the chunks before the first
 of the stopped one, and the rest is handed back. c_advice prints JSON, whose numbers are checked.
 
     python3 tests/client/c/c_abi_e2e.py --ckvd ... --ckvctl ... --reference cc_client \
-        --hand-back c_hand_back --advice c_advice PROGRAM...
+        --stopped c_stopped --advice c_advice PROGRAM...
 """
 
 import argparse
 import json
+import os
 import pathlib
 import signal
 import subprocess
@@ -68,7 +69,7 @@ def difference(got, want):
     return f"{len(got)} bytes, {len(want)} expected; the first difference is at byte {at}"
 
 
-def hand_back(program, fleet, holder):
+def beside_a_stopped_holder(program, fleet, holder):
     """How many chunks came while the holder was stopped, and how many there are."""
     process = subprocess.Popen([str(program), fleet.directory, CORPUS], text=True, stdin=subprocess.PIPE,
                                stdout=subprocess.PIPE)
@@ -76,6 +77,7 @@ def hand_back(program, fleet, holder):
         if process.stdout.readline() != "ready\n":
             sys.exit(f"{program.name} is not ready: exit {process.wait(TIMEOUT_S)}")
         holder.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, holder.pid, os.WSTOPPED)  # all its threads have stopped
         said, _ = process.communicate("go\n", timeout=TIMEOUT_S)
     finally:
         holder.send_signal(signal.SIGCONT)
@@ -91,7 +93,7 @@ def main():
     parser.add_argument("--ckvd", required=True)
     parser.add_argument("--ckvctl", required=True)
     parser.add_argument("--reference", type=pathlib.Path, required=True)
-    parser.add_argument("--hand-back", type=pathlib.Path, required=True)
+    parser.add_argument("--stopped", type=pathlib.Path, required=True)
     parser.add_argument("--advice", type=pathlib.Path, required=True)
     parser.add_argument("programs", type=pathlib.Path, nargs="+")
     arguments = parser.parse_args()
@@ -109,7 +111,7 @@ def main():
                 answers[program] = (folder / "answers").read_bytes()
             check_advice(arguments.advice, fleet)
             # The directory was started first, then the holders.
-            came = [hand_back(arguments.hand_back, fleet, holder) for holder in fleet.processes[1:3]]
+            came = [beside_a_stopped_holder(arguments.stopped, fleet, holder) for holder in fleet.processes[1:3]]
         finally:
             fleet.stop()
     (few, total), (more, _) = sorted(came)

@@ -2,11 +2,21 @@
 // the same by the C++ client; c_abi_e2e.py compares.
 //
 //   c_client DIRECTORY CORPUS FILE
+//
+// With CKV_TEST_V1 it is a program of the first version: the headers in v1/ are a frozen copy.
 
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef CKV_TEST_V1
+#include "tests/client/c/v1/ckv.h"
+#include "tests/client/c/v1/ckv_advice.h"
+#include "tests/client/c/v1/ckv_attend.h"
+#include "tests/client/c/v1/ckv_fetch.h"
+#include "tests/client/c/v1/ckv_partial.h"
+#else
 #include "client/c/ckv.h"
+#endif
 #include "tests/client/c/scenario.h"
 
 #define TIMEOUT UINT64_C(30000000000)
