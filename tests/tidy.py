@@ -99,7 +99,7 @@ README_LINES_MAX = 15
 PROTOBUF_FREE = {"attention", "store", "transport"}
 GRPC_FILES = re.compile(
     r"^(server/(services|edge)/.*|server/[a-z]+/[a-z_]*(service|stub)\.(h|cc)|server/(daemon/daemon|main)\.(h|cc)"
-    r"|client/grpc/.*|client/ctl/.*|proto/convert\.(h|cc)|tests/.*)$"
+    r"|client/grpc/.*|client/publish/.*|client/ctl/.*|proto/convert\.(h|cc)|tests/.*)$"
 )
 GRPC_INCLUDE = re.compile(r'#include [<"](grpc|google/protobuf|ckv/v1/|proto/convert\.h)')
 VERBS_INCLUDE = re.compile(r"#include [<\"](infiniband|rdma)/")
