@@ -57,6 +57,27 @@ absl::StatusOr<ChunkId> ChunkId::FromBytes(std::string_view bytes) {
   return id;
 }
 
+absl::StatusOr<TenantKey> TenantKey::FromBytes(std::string_view bytes) {
+  TenantKey key;
+  if (bytes.size() != key.bytes.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("tenant key: %d bytes, need %d", bytes.size(), key.bytes.size()));
+  }
+  std::memcpy(key.bytes.data(), bytes.data(), key.bytes.size());
+  return key;
+}
+
+absl::StatusOr<ChunkSeal> ChunkSeal::FromBytes(std::string_view bytes) {
+  ChunkSeal seal;
+  if (bytes.empty()) return seal;
+  if (bytes.size() != seal.bytes.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("seal: %d bytes, need %d", bytes.size(), seal.bytes.size()));
+  }
+  std::memcpy(seal.bytes.data(), bytes.data(), seal.bytes.size());
+  return seal;
+}
+
 bool ChunkId::IsZero() const {
   return std::all_of(bytes.begin(), bytes.end(), [](uint8_t byte) { return byte == 0; });
 }

@@ -14,9 +14,10 @@
 
 namespace ckv {
 
-// SHA-256 over (model fingerprint, parent chunk id or zero, token ids); store/memory/chunk_id.h
-// computes it. It names a chunk's inputs, so it is known before prefill. It is not a capability: a
-// peer that knows an id still needs permission to read the chunk (I6).
+// SHA-256 over (model fingerprint, parent chunk id or zero, token ids), and over a key if its
+// corpus belongs to one tenant; store/memory/chunk_id.h computes it. It names a chunk's inputs, so
+// it is known before prefill. It is not a capability: a peer that knows an id still needs
+// permission to read the chunk (I6).
 struct ChunkId {
   std::array<uint8_t, 32> bytes{};
 
@@ -45,6 +46,45 @@ struct ChunkId {
     std::memcpy(&prefix, id.bytes.data(), sizeof(prefix));
     return H::combine(std::move(h), prefix);
   }
+};
+
+// The secret of a tenant, by which the ids of its chunks are made. The directory makes it and gives
+// it to callers of that tenant only. The shared tenant has the zero key, which changes no id.
+struct TenantKey {
+  std::array<uint8_t, 32> bytes{};
+
+  bool IsZero() const { return *this == TenantKey(); }
+  //   InvalidArgument     not exactly 32 bytes.
+  static absl::StatusOr<TenantKey> FromBytes(std::string_view bytes);
+  std::string_view AsBytes() const {
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+  friend bool operator==(const TenantKey&, const TenantKey&) = default;
+};
+
+// A keyed id is checked by it without the key. It goes where the chunk's tokens go, and nowhere
+// else. Zero means that the id has no key.
+struct ChunkSeal {
+  std::array<uint8_t, 32> bytes{};
+
+  bool IsZero() const { return *this == ChunkSeal(); }
+  // No bytes are the zero seal.
+  //   InvalidArgument     neither 0 nor 32 bytes.
+  static absl::StatusOr<ChunkSeal> FromBytes(std::string_view bytes);
+  // Returns no bytes for the zero seal.
+  std::string_view AsBytes() const {
+    return {reinterpret_cast<const char*>(bytes.data()), IsZero() ? 0 : bytes.size()};
+  }
+  friend bool operator==(const ChunkSeal&, const ChunkSeal&) = default;
+};
+
+// Two fingerprints of a chunk's tokens, by which prompts are searched (store/memory/token_print.h).
+// The head is 0 if they are not known, or if the chunk has too few tokens.
+struct TokenPrint {
+  uint64_t head = 0;   // covers the first kHeadTokens tokens
+  uint64_t whole = 0;  // covers all tokens
+
+  friend bool operator==(const TokenPrint&, const TokenPrint&) = default;
 };
 
 // A holder's name, unique in a directory: `ckvd --name`.

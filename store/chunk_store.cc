@@ -158,6 +158,7 @@ absl::StatusOr<ChunkPut> ChunkStore::Begin(ChunkInfo info, const Geometry& geome
                                            std::string_view tenant) {
   const ChunkId id = info.id;
   const uint32_t token_count = info.token_count();
+  const bool is_sealed = !info.seal.IsZero();
   // If the geometry is not valid this means nothing, and Begin refuses it.
   const uint64_t bytes = LayOutChunk(geometry, token_count).total_bytes;
   const auto begin = [&] { return table_.Begin(info, geometry, tenant); };
@@ -171,7 +172,8 @@ absl::StatusOr<ChunkPut> ChunkStore::Begin(ChunkInfo info, const Geometry& geome
   if (!memory.ok()) return memory.status();
   std::optional<ChunkFileWriter> file;
   if (folder_ != nullptr) {
-    CKV_ASSIGN_OR_RETURN(ChunkFileWriter begun, folder_->Begin(geometry, tenant, token_count));
+    CKV_ASSIGN_OR_RETURN(ChunkFileWriter begun,
+                         folder_->Begin(geometry, tenant, token_count, is_sealed));
     file.emplace(std::move(begun));
   }
   return ChunkPut(this, *std::move(memory), std::move(file), std::string(tenant));
@@ -186,8 +188,9 @@ absl::Status ChunkStore::MakeDurable(const ChunkId& id, const Geometry& geometry
   // Dropped since it was found to be there.
   if (!pin.ok()) return absl::AbortedError("the chunk was dropped just now: put it once more");
   const Chunk& chunk = pin->chunk();
-  CKV_ASSIGN_OR_RETURN(ChunkFileWriter file,
-                       folder_->Begin(geometry, tenant, chunk.info().token_count()));
+  CKV_ASSIGN_OR_RETURN(
+      ChunkFileWriter file,
+      folder_->Begin(geometry, tenant, chunk.info().token_count(), !chunk.info().seal.IsZero()));
   for (uint32_t l = 0; l < geometry.layers; ++l)
     CKV_RETURN_IF_ERROR(file.Write(l, 0, chunk.layer(l)));
   CKV_RETURN_IF_ERROR(folder_->ForgetFacts(id));

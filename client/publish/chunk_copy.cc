@@ -24,6 +24,7 @@ v1::PutChunkRequest HeaderOf(const HolderCalls& calls, const ChunkInfo& info) {
   *header.mutable_geometry() = ToProto(calls.geometry);
   header.set_id(std::string(info.id.AsBytes()));
   header.set_parent(std::string(info.parent.AsBytes()));
+  header.set_seal(std::string(info.seal.AsBytes()));
   header.set_position(info.position);
   header.set_tenant(calls.tenant);
   header.set_token_ids(Int32sToBytes(info.token_ids));
@@ -88,6 +89,7 @@ absl::StatusOr<ChunkInfo> AskForChunk(const HolderCalls& calls, const ChunkId& i
   if (!reply.parent().empty()) {
     CKV_ASSIGN_OR_RETURN(info.parent, ChunkId::FromBytes(reply.parent()));
   }
+  CKV_ASSIGN_OR_RETURN(info.seal, ChunkSeal::FromBytes(reply.seal()));
   info.position = reply.position();
   CKV_ASSIGN_OR_RETURN(info.token_ids, Int32sFromBytes(reply.token_ids(), kChunkTokenCountMax));
   info.layer_checksums.assign(reply.layer_checksums().begin(), reply.layer_checksums().end());

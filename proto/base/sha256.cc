@@ -1,6 +1,7 @@
 #include "proto/base/sha256.h"
 
 #include <openssl/evp.h>
+#include <openssl/hmac.h>
 
 #include "proto/base/status.h"
 
@@ -25,6 +26,16 @@ std::array<uint8_t, 32> Sha256::Finish() {
   std::array<uint8_t, 32> digest;
   unsigned int size = 0;
   CKV_CHECK(EVP_DigestFinal_ex(ctx_, digest.data(), &size) == 1 && size == digest.size());
+  return digest;
+}
+
+std::array<uint8_t, 32> HmacSha256(std::span<const uint8_t> key, std::span<const std::byte> bytes) {
+  std::array<uint8_t, 32> digest;
+  unsigned int size = 0;
+  CKV_CHECK(HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+                 reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), digest.data(),
+                 &size) != nullptr);
+  CKV_CHECK(size == digest.size());
   return digest;
 }
 

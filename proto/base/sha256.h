@@ -36,4 +36,7 @@ class Sha256 {
   EVP_MD_CTX* ctx_;
 };
 
+// Returns HMAC-SHA-256 (RFC 2104) of the bytes under the key.
+std::array<uint8_t, 32> HmacSha256(std::span<const uint8_t> key, std::span<const std::byte> bytes);
+
 }  // namespace ckv

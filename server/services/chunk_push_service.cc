@@ -27,6 +27,7 @@ v1::PutChunkRequest HeaderOf(const ChunkInfo& info, const Geometry& geometry,
   *header.mutable_geometry() = ToProto(geometry);
   header.set_id(std::string(info.id.AsBytes()));
   header.set_parent(std::string(info.parent.AsBytes()));
+  header.set_seal(std::string(info.seal.AsBytes()));
   header.set_position(info.position);
   header.set_token_ids(Int32sToBytes(info.token_ids));
   for (const uint64_t checksum : info.layer_checksums) header.add_layer_checksums(checksum);

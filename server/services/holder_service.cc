@@ -71,6 +71,7 @@ absl::StatusOr<ChunkInfo> InfoFrom(const v1::PutChunkRequest::Header& header,
   if (!header.parent().empty()) {
     CKV_ASSIGN_OR_RETURN(info.parent, ChunkId::FromBytes(header.parent()));
   }
+  CKV_ASSIGN_OR_RETURN(info.seal, ChunkSeal::FromBytes(header.seal()));
   info.position = header.position();
   CKV_ASSIGN_OR_RETURN(info.token_ids, Int32sFromBytes(header.token_ids(), kChunkTokenCountMax));
   if (header.layer_checksums_size() != static_cast<int>(geometry.layers)) {
@@ -231,6 +232,7 @@ grpc::Status HolderServiceImpl::GetChunkInfo(grpc::ServerContext* /*context*/,
   if (!holder_.store().Touch(*id)) return ToGrpc(absl::NotFoundError("dropped just now"));
   reply->set_durable(holder_.table().IsDurable(*id));
   reply->set_parent(std::string(info->parent.AsBytes()));
+  reply->set_seal(std::string(info->seal.AsBytes()));
   reply->set_position(info->position);
   reply->set_token_ids(Int32sToBytes(info->token_ids));
   for (const uint64_t checksum : info->layer_checksums) reply->add_layer_checksums(checksum);

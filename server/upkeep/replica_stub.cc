@@ -72,6 +72,7 @@ absl::StatusOr<ChunkInfo> ChunkInfoStub::GetChunkInfo(const Member& holder, cons
   ChunkInfo info;
   info.id = id;
   CKV_ASSIGN_OR_RETURN(info.parent, ChunkId::FromBytes(reply.parent()));
+  CKV_ASSIGN_OR_RETURN(info.seal, ChunkSeal::FromBytes(reply.seal()));
   info.position = reply.position();
   CKV_ASSIGN_OR_RETURN(info.token_ids, Int32sFromBytes(reply.token_ids(), kChunkTokenCountMax));
   if (reply.layer_checksums_size() != static_cast<int>(geometry.layers)) {

@@ -45,12 +45,14 @@ constexpr uint64_t RoundUp(uint64_t bytes, uint64_t to) { return (bytes + to - 1
 
 // The places of the header's parts. Counts within their limits cannot wrap.
 struct HeaderLayout {
-  uint64_t tenant = 0, token_ids = 0, layer_checksums = 0, stripe_checksums = 0, header_bytes = 0;
+  uint64_t tenant = 0, seal = 0, token_ids = 0, layer_checksums = 0, stripe_checksums = 0;
+  uint64_t header_bytes = 0;
 
-  HeaderLayout(uint64_t geometry_bytes, uint64_t tenant_bytes, uint32_t token_count,
+  HeaderLayout(uint64_t geometry_bytes, uint64_t tenant_bytes, bool is_sealed, uint32_t token_count,
                uint32_t layers) {
     tenant = kChunkFilePrefixBytes + RoundUp(geometry_bytes, 8);
-    token_ids = tenant + RoundUp(tenant_bytes, 8);
+    seal = tenant + RoundUp(tenant_bytes, 8);
+    token_ids = seal + (is_sealed ? sizeof(ChunkSeal) : 0);
     layer_checksums = token_ids + RoundUp(uint64_t{token_count} * 4, 8);
     stripe_checksums = layer_checksums + uint64_t{layers} * 8;
     const uint64_t end = stripe_checksums + uint64_t{layers} * StripeCount(token_count) * 8;
@@ -84,7 +86,7 @@ absl::Status CheckPrefix(const ChunkFilePrefix& p) {
         "beyond the limits",
         p.token_count, p.layers, p.row_bytes, p.position, p.geometry_bytes, p.tenant_bytes));
   }
-  const HeaderLayout layout(p.geometry_bytes, p.tenant_bytes, p.token_count, p.layers);
+  const HeaderLayout layout(p.geometry_bytes, p.tenant_bytes, p.is_sealed, p.token_count, p.layers);
   if (p.header_bytes != layout.header_bytes) {
     return Damaged(absl::StrFormat("a header of %d bytes, its counts make %d", p.header_bytes,
                                    layout.header_bytes));
@@ -106,9 +108,9 @@ std::span<const uint64_t> ChunkFileHeader::stripes(uint32_t layer) const {
 }
 
 uint32_t ChunkFileHeaderBytes(const Geometry& geometry, std::string_view tenant,
-                              uint32_t token_count) {
-  const HeaderLayout layout(EncodeGeometry(geometry).dump().size(), tenant.size(), token_count,
-                            geometry.layers);
+                              uint32_t token_count, bool is_sealed) {
+  const HeaderLayout layout(EncodeGeometry(geometry).dump().size(), tenant.size(), is_sealed,
+                            token_count, geometry.layers);
   return static_cast<uint32_t>(layout.header_bytes);
 }
 
@@ -121,10 +123,12 @@ std::vector<std::byte> EncodeChunkFileHeader(const ChunkInfo& info, const Geomet
   CKV_CHECK(info.layer_checksums.size() == geometry.layers);
   CKV_CHECK(stripe_checksums.size() == size_t{geometry.layers} * StripeCount(info.token_count()));
   const ChunkLayout rows = LayOutChunk(geometry, info.token_count());
-  const HeaderLayout layout(json.size(), tenant.size(), info.token_count(), geometry.layers);
+  const bool is_sealed = !info.seal.IsZero();
+  const HeaderLayout layout(json.size(), tenant.size(), is_sealed, info.token_count(),
+                            geometry.layers);
   RawPrefix raw = {};
   std::memcpy(raw.magic, kChunkFileMagic.data(), sizeof(raw.magic));
-  raw.version = kChunkFileVersion;
+  raw.version = is_sealed ? kSealedChunkFileVersion : kChunkFileVersion;
   raw.header_bytes = static_cast<uint32_t>(layout.header_bytes);
   std::memcpy(raw.id, &info.id, sizeof(raw.id));
   std::memcpy(raw.parent, &info.parent, sizeof(raw.parent));
@@ -142,6 +146,7 @@ std::vector<std::byte> EncodeChunkFileHeader(const ChunkInfo& info, const Geomet
   };
   put(kChunkFilePrefixBytes, json.data(), json.size());
   put(layout.tenant, tenant.data(), tenant.size());
+  if (is_sealed) put(layout.seal, info.seal.bytes.data(), info.seal.bytes.size());
   put(layout.token_ids, info.token_ids.data(), info.token_ids.size() * 4);
   put(layout.layer_checksums, info.layer_checksums.data(), info.layer_checksums.size() * 8);
   put(layout.stripe_checksums, stripe_checksums.data(), stripe_checksums.size() * 8);
@@ -158,14 +163,15 @@ absl::StatusOr<ChunkFilePrefix> DecodeChunkFilePrefix(std::span<const std::byte>
   std::memcpy(&raw, bytes.data(), sizeof(raw));
   if (std::string_view(raw.magic, sizeof(raw.magic)) != kChunkFileMagic)
     return Damaged("not a chunk file: it does not begin with \"ckvchunk\"");
-  if (raw.version > kChunkFileVersion && raw.version < 1u << 16) {
+  if (raw.version > kSealedChunkFileVersion && raw.version < 1u << 16) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "chunk file: version %d, this ckv reads up to %d: upgrade it, or load the corpus again",
-        raw.version, kChunkFileVersion));
+        raw.version, kSealedChunkFileVersion));
   }
-  if (raw.version != kChunkFileVersion)
+  if (raw.version != kChunkFileVersion && raw.version != kSealedChunkFileVersion)
     return Damaged(absl::StrFormat("version %d is none", raw.version));
   ChunkFilePrefix prefix;
+  prefix.is_sealed = raw.version == kSealedChunkFileVersion;
   prefix.header_bytes = raw.header_bytes;
   std::memcpy(&prefix.id, raw.id, sizeof(raw.id));
   std::memcpy(&prefix.parent, raw.parent, sizeof(raw.parent));
@@ -192,8 +198,8 @@ absl::StatusOr<ChunkFileHeader> DecodeChunkFileHeader(const ChunkFilePrefix& pre
     return Damaged(absl::StrFormat("the header's checksum is %016x, should be %016x", checksum,
                                    prefix.header_checksum));
   }
-  const HeaderLayout layout(prefix.geometry_bytes, prefix.tenant_bytes, prefix.token_count,
-                            prefix.layers);
+  const HeaderLayout layout(prefix.geometry_bytes, prefix.tenant_bytes, prefix.is_sealed,
+                            prefix.token_count, prefix.layers);
   ChunkFileHeader header;
   header.prefix = prefix;
   const std::string_view json(reinterpret_cast<const char*>(bytes.data()) + kChunkFilePrefixBytes,
@@ -214,6 +220,10 @@ absl::StatusOr<ChunkFileHeader> DecodeChunkFileHeader(const ChunkFilePrefix& pre
   header.info.id = prefix.id;
   header.info.parent = prefix.parent;
   header.info.position = prefix.position;
+  if (prefix.is_sealed) {
+    std::memcpy(header.info.seal.bytes.data(), bytes.data() + layout.seal, sizeof(ChunkSeal));
+    if (header.info.seal.IsZero()) return Damaged("a seal of zeros");
+  }
   take(layout.token_ids, header.info.token_ids, prefix.token_count);
   take(layout.layer_checksums, header.info.layer_checksums, prefix.layers);
   take(layout.stripe_checksums, header.stripe_checksums,

@@ -264,11 +264,12 @@ absl::Status ChunkFolder::MakeLeaf(const ChunkId& id) {
 }
 
 absl::StatusOr<ChunkFileWriter> ChunkFolder::Begin(const Geometry& geometry,
-                                                   std::string_view tenant, uint32_t token_count) {
+                                                   std::string_view tenant, uint32_t token_count,
+                                                   bool is_sealed) {
   const std::string path = NewPath();
   CKV_ASSIGN_OR_RETURN(std::unique_ptr<File> file, files_->Create(path));
   ChunkFileWriter writer(this, std::move(file), path, LayOutChunk(geometry, token_count),
-                         ChunkFileHeaderBytes(geometry, tenant, token_count));
+                         ChunkFileHeaderBytes(geometry, tenant, token_count, is_sealed));
   CKV_RETURN_IF_ERROR(writer.file_->Resize(writer.header_bytes_ + writer.layout_.total_bytes));
   return writer;
 }

@@ -33,8 +33,9 @@ absl::Status ValidateChunkInfo(const ChunkInfo& info, const Geometry& geometry) 
     return Refuse(info, absl::StrFormat("%d layer checksums, the geometry has %d layers",
                                         info.layer_checksums.size(), geometry.layers));
   }
-  const ChunkId expected =
-      ComputeChunkId(ModelFingerprint(geometry), info.parent, info.position, info.token_ids);
+  const ChunkId expected = SealedChunkId(
+      ComputeChunkId(ModelFingerprint(geometry), info.parent, info.position, info.token_ids),
+      info.seal);
   if (info.id != expected) {
     return Refuse(info, absl::StrFormat("its model, parent, position and tokens give the id %s",
                                         expected.ShortHex()));

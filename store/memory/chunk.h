@@ -24,11 +24,14 @@ struct ChunkInfo {
   std::vector<int32_t> token_ids;  // [token_count]
   // XXH3-64 of each layer's rows, [layers]. The id names the inputs, so the bytes need their own.
   std::vector<uint64_t> layer_checksums;
+  // Ties a keyed id to its inputs (store/memory/chunk_id.h). Zero if the id has no key.
+  ChunkSeal seal = {};
 
   uint32_t token_count() const { return static_cast<uint32_t>(token_ids.size()); }
 };
 
-// Checks the limits, and that the id is the one that ComputeChunkId gives for the inputs.
+// Checks the limits, and that the id is the one that ComputeChunkId or SealedChunkId gives for the
+// inputs and the seal.
 //   InvalidArgument     something does not fit; the message names it.
 absl::Status ValidateChunkInfo(const ChunkInfo& info, const Geometry& geometry);
 

@@ -1,4 +1,5 @@
-// Chunk ids: SHA-256 over what determines a chunk's rows, chained through its parent.
+// Chunk ids: SHA-256 over what determines a chunk's rows, chained through its parent; keyed for the
+// chunks of one tenant.
 
 #pragma once
 
@@ -19,5 +20,16 @@ namespace ckv {
 //           tokens i32[]), integers little-endian
 ChunkId ComputeChunkId(const ChunkId& fingerprint, const ChunkId& parent, uint64_t position,
                        std::span<const int32_t> tokens);
+
+// Returns the seal of a chunk under a tenant's key. `plain` is what ComputeChunkId gives for it,
+// with the keyed id of its parent. The zero key gives the zero seal.
+//   HMAC-SHA-256(key, plain)
+ChunkSeal SealOf(const ChunkId& plain, const TenantKey& key);
+
+// Returns the id of a chunk with this seal. The zero seal gives `plain` itself. Nobody who lacks
+// the key can tell the id from the tokens. Nobody, with any key or seal, finds one that gives an id
+// that was chosen before.
+//   SHA-256(11 as u64 | "ckv.chunk.2" | plain | seal)
+ChunkId SealedChunkId(const ChunkId& plain, const ChunkSeal& seal);
 
 }  // namespace ckv

@@ -36,6 +36,25 @@ TEST(ChunkId, RefusesWhatIsNotHex) {
   }
 }
 
+TEST(TenantKey, TakesBytesOfItsLength) {
+  const ChunkId id = Counting();
+  const auto key = TenantKey::FromBytes(id.AsBytes());
+  ASSERT_TRUE(key.ok());
+  EXPECT_EQ(key->AsBytes(), id.AsBytes());
+  EXPECT_FALSE(key->IsZero());
+  EXPECT_TRUE(TenantKey().IsZero());
+  EXPECT_FALSE(TenantKey::FromBytes("").ok());
+  EXPECT_FALSE(TenantKey::FromBytes(id.AsBytes().substr(1)).ok());
+}
+
+TEST(ChunkSeal, NoBytesAreTheZeroSeal) {
+  const ChunkId id = Counting();
+  EXPECT_EQ(ChunkSeal::FromBytes(id.AsBytes())->AsBytes(), id.AsBytes());
+  EXPECT_TRUE(ChunkSeal::FromBytes("")->IsZero());
+  EXPECT_EQ(ChunkSeal().AsBytes(), "");
+  EXPECT_FALSE(ChunkSeal::FromBytes(id.AsBytes().substr(1)).ok());
+}
+
 TEST(ChunkId, BytesBothWays) {
   const ChunkId id = Counting();
   EXPECT_EQ(*ChunkId::FromBytes(id.AsBytes()), id);

@@ -11,6 +11,21 @@ namespace {
 
 std::string HexOf(Sha256& sha) { return ChunkId{sha.Finish()}.ToHex(); }
 
+// Test cases 1, 2 and 6 of RFC 4231.
+TEST(HmacSha256, PublishedVectors) {
+  const auto hmac = [](const std::string& key, const std::string& text) {
+    const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(key.data()), key.size());
+    return ChunkId{HmacSha256(bytes, std::as_bytes(std::span(text)))}.ToHex();
+  };
+  EXPECT_EQ(hmac(std::string(20, '\x0b'), "Hi There"),
+            "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
+  EXPECT_EQ(hmac("Jefe", "what do ya want for nothing?"),
+            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  EXPECT_EQ(
+      hmac(std::string(131, '\xaa'), "Test Using Larger Than Block-Size Key - Hash Key First"),
+      "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+}
+
 // The examples of FIPS 180-2: nothing, "abc", and a million times 'a' in uneven pieces.
 TEST(Sha256, PublishedVectors) {
   Sha256 nothing;

@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/base/stripe.h"
+#include "store/memory/chunk_id.h"
 #include "tests/support/test_chunks.h"
 
 namespace ckv {
@@ -91,6 +92,33 @@ TEST(ChunkFile, ReadsBackAsItWasWritten) {
   }
 }
 
+// A chunk with a keyed id has its seal in its file, in a version that earlier builds leave alone.
+TEST(ChunkFile, KeepsASeal) {
+  const Geometry geometry = SmallGeometry();
+  SmallChunk chunk = MakeSmallChunk(geometry, 33, 1);
+  ChunkSeal seal;
+  seal.bytes[7] = 1;
+  chunk.info.id = SealedChunkId(chunk.info.id, seal);
+  chunk.info.seal = seal;
+  const std::vector<uint64_t> stripes(geometry.layers * StripeCount(33));
+  std::vector<std::byte> bytes = EncodeChunkFileHeader(chunk.info, geometry, "t", stripes);
+  EXPECT_EQ(bytes.size(), ChunkFileHeaderBytes(geometry, "t", 33, /*is_sealed=*/true));
+  EXPECT_EQ(At<uint32_t>(bytes, 8), 2u);
+  const auto prefix = DecodeChunkFilePrefix(std::span(bytes).first(kChunkFilePrefixBytes));
+  ASSERT_TRUE(prefix.ok()) << prefix.status();
+  const auto header = DecodeChunkFileHeader(*prefix, bytes);
+  ASSERT_TRUE(header.ok()) << header.status();
+  EXPECT_EQ(header->info.seal, seal);
+  EXPECT_EQ(header->info.id, chunk.info.id);
+  EXPECT_EQ(header->info.token_ids, chunk.info.token_ids);
+  // Another seal does not give this id.
+  chunk.info.seal.bytes[7] = 2;
+  bytes = EncodeChunkFileHeader(chunk.info, geometry, "t", stripes);
+  const auto other = DecodeChunkFilePrefix(std::span(bytes).first(kChunkFilePrefixBytes));
+  ASSERT_TRUE(other.ok());
+  EXPECT_TRUE(absl::IsDataLoss(DecodeChunkFileHeader(*other, bytes).status()));
+}
+
 // The offsets of the header comment, and the bytes that they had in the first version.
 TEST(ChunkFile, LiesAsItIsDocumented) {
   const Image image(SmallGeometry(/*layers=*/2), 33, "t");
@@ -152,11 +180,11 @@ TEST(ChunkFile, NoBitCanFlipUnnoticed) {
 
 TEST(ChunkFile, ALaterVersionIsRefusedClearly) {
   Image image(SmallGeometry(), 5);
-  const uint32_t version = 2;
+  const uint32_t version = 3;
   std::memcpy(image.bytes.data() + 8, &version, 4);
   const absl::Status status = ReadAll(image.bytes).status();
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("version 2, this ckv reads up to 1"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("version 3, this ckv reads up to 2"));
 }
 
 // Counts are checked against limits and each other before anything is sized by them.

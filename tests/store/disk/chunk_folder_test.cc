@@ -205,7 +205,7 @@ TEST_F(ChunkFolderTest, ALaterVersionsFileIsLeftAlone) {
   }
   std::fstream file(FileOf(a), std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(8);
-  file.put(2);
+  file.put(3);
   file.close();
   ScanReport report;
   EXPECT_TRUE(Scan(&report).empty());
