@@ -100,6 +100,8 @@ v1::ChunkPlacement ToProto(const ChunkPlacement& chunk) {
   message.set_position(chunk.position);
   for (const HolderId& holder : chunk.holders) message.add_holders(holder.name);
   for (const HolderId& holder : chunk.leased) message.add_leased(holder.name);
+  message.set_print_head(chunk.print.head);
+  message.set_print_whole(chunk.print.whole);
   return message;
 }
 
@@ -118,7 +120,18 @@ absl::StatusOr<ChunkPlacement> FromProto(const v1::ChunkPlacement& message) {
   chunk.position = message.position();
   for (const std::string& holder : message.holders()) chunk.holders.push_back({holder});
   for (const std::string& holder : message.leased()) chunk.leased.push_back({holder});
+  chunk.print = {message.print_head(), message.print_whole()};
   return chunk;
+}
+
+v1::ChunkPlacement ToProto(const PromptChunk& chunk) {
+  return ToProto(ChunkPlacement{.id = chunk.id,
+                                .parent = chunk.parent,
+                                .token_count = chunk.token_count,
+                                .position = chunk.position,
+                                .holders = {},
+                                .leased = {},
+                                .print = chunk.print});
 }
 
 v1::Corpus ToProto(const Corpus& corpus) {

@@ -24,6 +24,7 @@ v1::Geometry ToProto(const Geometry& geometry);
 //   InvalidArgument     ValidateGeometry refuses it, or an enum value is unknown.
 absl::StatusOr<Geometry> FromProto(const v1::Geometry& message);
 
+v1::ChunkPlacement ToProto(const PromptChunk& chunk);
 v1::Corpus ToProto(const Corpus& corpus);
 v1::ChunkPlacement ToProto(const ChunkPlacement& chunk);
 //   InvalidArgument     ValidateCorpus refuses it.

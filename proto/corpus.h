@@ -36,9 +36,36 @@ struct ChunkPlacement {
   // Members that fetched the chunk and also answer for it, as long as their leases live. The
   // directory adds them to its answers (ReplicaTable); they are not part of the published corpus.
   std::vector<HolderId> leased = {};
+  TokenPrint print = {};  // by which prompts find it, if its publisher says
 
   friend bool operator==(const ChunkPlacement&, const ChunkPlacement&) = default;
 };
+
+// A chunk that the directory finds for a prompt.
+struct PromptChunk {
+  ChunkId id;
+  ChunkId parent;
+  uint32_t token_count = 0;
+  uint64_t position = 0;
+  TokenPrint print;
+
+  friend bool operator==(const PromptChunk&, const PromptChunk&) = default;
+};
+
+// The chunks whose heads a prompt has, in corpora that its tenant may read. Each chunk comes once.
+struct PromptChunks {
+  std::vector<Geometry> models;  // theirs; more than one only if no model was asked for
+  std::vector<PromptChunk> chunks;
+  bool truncated = false;  // there are more than an answer has
+};
+
+// Heads in one call of the control plane: 1 MiB.
+inline constexpr size_t kHeadsPerCallMax = size_t{1} << 17;
+// Chunks in its answer, some 120 bytes each.
+inline constexpr size_t kPromptChunkCountMax = 16'384;
+// Chunks with one head in it: texts that begin alike.
+inline constexpr size_t kChunksPerHeadMax = 256;
+inline constexpr size_t kPromptModelCountMax = 16;
 
 // A named, ordered list of chunks. Immutable once published; a change is a new version.
 struct Corpus {

@@ -117,6 +117,56 @@ absl::StatusOr<std::vector<ChunkPlacement>> DirectoryStub::LocateChunks(
   return placements;
 }
 
+absl::StatusOr<TenantKey> DirectoryStub::TenantKeyOf(std::string_view tenant, Instant deadline) {
+  if (tenant.empty()) return TenantKey();
+  grpc::ClientContext context;
+  SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
+  v1::GetTenantKeyRequest request;
+  request.set_tenant(std::string(tenant));
+  v1::GetTenantKeyReply reply;
+  const grpc::Status status = stub_->GetTenantKey(&context, request, &reply);
+  // A directory of an earlier build, whose ids are plain.
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) return TenantKey();
+  CKV_RETURN_IF_ERROR(FromGrpc(status, Context("GetTenantKey")));
+  if (reply.key().empty()) return TenantKey();
+  return TenantKey::FromBytes(reply.key());
+}
+
+absl::StatusOr<PromptChunks> DirectoryStub::FindPrompt(std::span<const uint64_t> heads,
+                                                       const std::optional<ChunkId>& model,
+                                                       std::string_view tenant, Instant deadline) {
+  PromptChunks found;
+  while (!heads.empty()) {
+    const auto some = heads.first(std::min(heads.size(), kHeadsPerCallMax));
+    heads = heads.subspan(some.size());
+    grpc::ClientContext context;
+    SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
+    v1::FindPromptRequest request;
+    request.set_tenant(std::string(tenant));
+    request.set_heads(some.data(), some.size_bytes());
+    if (model) request.set_model(std::string(model->AsBytes()));
+    v1::FindPromptReply reply;
+    CKV_RETURN_IF_ERROR(
+        FromGrpc(stub_->FindPrompt(&context, request, &reply), Context("FindPrompt")));
+    if (reply.models_size() > static_cast<int>(kPromptModelCountMax) ||
+        reply.chunks_size() > static_cast<int>(kPromptChunkCountMax)) {
+      return absl::InvalidArgumentError(Context("FindPrompt") + ": more chunks than it may send");
+    }
+    for (const v1::Geometry& message : reply.models()) {
+      CKV_ASSIGN_OR_RETURN(const Geometry geometry, FromProto(message));
+      if (std::find(found.models.begin(), found.models.end(), geometry) == found.models.end())
+        found.models.push_back(geometry);
+    }
+    for (const v1::ChunkPlacement& message : reply.chunks()) {
+      CKV_ASSIGN_OR_RETURN(const ChunkPlacement chunk, FromProto(message));
+      found.chunks.push_back(
+          {chunk.id, chunk.parent, chunk.token_count, chunk.position, chunk.print});
+    }
+    found.truncated |= reply.truncated();
+  }
+  return found;
+}
+
 absl::StatusOr<Geometry> DirectoryStub::GeometryOf(const v1::LocateChunkReply::Place& place,
                                                    const ChunkId& id, std::string_view tenant,
                                                    Instant deadline) {

@@ -35,6 +35,11 @@ class DirectoryStub final : public DirectoryControl {
                                                            std::string_view tenant,
                                                            Instant deadline) override;
 
+  absl::StatusOr<TenantKey> TenantKeyOf(std::string_view tenant, Instant deadline) override;
+  absl::StatusOr<PromptChunks> FindPrompt(std::span<const uint64_t> heads,
+                                          const std::optional<ChunkId>& model,
+                                          std::string_view tenant, Instant deadline) override;
+
   const std::string& address() const { return address_; }
 
  private:

@@ -25,6 +25,18 @@ absl::StatusOr<ChunkPlacement> PlacementAmong(const ChunkId& id, const Geometry&
   return absl::NotFoundError(absl::StrFormat("chunk %s: nobody holds it", id.ToHex()));
 }
 
+absl::StatusOr<TenantKey> DirectoryControl::TenantKeyOf(std::string_view /*tenant*/,
+                                                        Instant /*deadline*/) {
+  return TenantKey();
+}
+
+absl::StatusOr<PromptChunks> DirectoryControl::FindPrompt(std::span<const uint64_t> /*heads*/,
+                                                          const std::optional<ChunkId>& /*model*/,
+                                                          std::string_view /*tenant*/,
+                                                          Instant /*deadline*/) {
+  return absl::UnimplementedError("this directory does not search prompts: upgrade it");
+}
+
 absl::StatusOr<std::vector<ChunkPlacement>> DirectoryControl::LocateChunks(
     std::span<const ChunkId> ids, const Geometry& geometry, std::string_view tenant,
     Instant deadline) {

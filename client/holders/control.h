@@ -100,6 +100,17 @@ class DirectoryControl {
                                                                    const Geometry& geometry,
                                                                    std::string_view tenant,
                                                                    Instant deadline);
+  // Returns the key by which ids of the tenant's chunks are made; the zero key if there is none, so
+  // that all are plain.
+  // The default implementation returns that.
+  virtual absl::StatusOr<TenantKey> TenantKeyOf(std::string_view tenant, Instant deadline);
+  // Returns the chunks that have one of the heads (store/memory/token_print.h), in corpora that the
+  // tenant may read. Takes one RPC for kHeadsPerCallMax heads. If `model` is unset, chunks of all
+  // models count.
+  //   Unimplemented       a directory of an earlier build, and the default implementation.
+  virtual absl::StatusOr<PromptChunks> FindPrompt(std::span<const uint64_t> heads,
+                                                  const std::optional<ChunkId>& model,
+                                                  std::string_view tenant, Instant deadline);
 };
 
 // Returns the placement of a chunk in the first corpus that has it with this geometry.

@@ -12,6 +12,7 @@ namespace {
 
 std::pair<std::string, std::string> KeyOf(const DirectoryChange& change) {
   if (change.kind == ChangeKind::kPublish) return {change.corpus->tenant, change.corpus->name};
+  // No corpus has the empty name, which stands for the key of the tenant.
   return {change.tenant, change.name};
 }
 
@@ -53,6 +54,9 @@ absl::Status DirectoryState::Replay(const DirectoryChange& change) {
     case ChangeKind::kDrop:
     case ChangeKind::kForget:
       break;
+    case ChangeKind::kTenantKey:
+      Apply(change, /*orphans=*/nullptr);
+      return absl::OkStatus();
     case ChangeKind::kGap:
       gaps_.Add(change.gap);
       last_version_ = std::max(last_version_, change.gap.until);
@@ -183,6 +187,33 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryState::Drop(std::string_v
   return corpus;
 }
 
+absl::StatusOr<TenantKey> DirectoryState::TenantKeyOf(std::string_view tenant, bool make,
+                                                      Instant deadline) {
+  CKV_RETURN_IF_ERROR(ValidateName("tenant", tenant));
+  // One that is forgotten at a restart would make chunks that no prompt finds any more.
+  if (tenant.empty() || journal_ == nullptr) return TenantKey();
+  deadline = LatestOf(deadline);
+  const auto pending = std::make_shared<Pending>();
+  auto change = std::make_shared<DirectoryChange>();
+  {
+    absl::MutexLock lock(&mu_);
+    if (const auto known = keys_.Find(tenant)) return *known;
+    if (!make) return TenantKey();
+    const CorpusKey key(tenant, "");
+    CKV_RETURN_IF_ERROR(AwaitTurn(key, deadline));
+    if (const auto known = keys_.Find(tenant)) return *known;
+    if (keys_.size() >= TenantKeys::kTenantKeyCountMax)
+      return absl::ResourceExhaustedError(absl::StrFormat("%d tenants have keys", keys_.size()));
+    change->kind = ChangeKind::kTenantKey;
+    change->tenant = std::string(tenant);
+    change->key = RandomTenantKey();
+    pending->number = last_version_ + 1;  // it has none
+    pending_.emplace(key, pending);
+  }
+  CKV_RETURN_IF_ERROR(Commit(change, pending.get(), deadline));
+  return change->key;
+}
+
 absl::Status DirectoryState::AwaitTurn(const CorpusKey& key, Instant deadline) {
   const auto is_free = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !pending_.contains(key); };
   if (options_.clock->Await(mu_, absl::Condition(&is_free), deadline)) return absl::OkStatus();
@@ -238,6 +269,10 @@ void DirectoryState::Settle(const DirectoryChange& change, const absl::Status& s
 }
 
 void DirectoryState::Apply(const DirectoryChange& change, Orphans* orphans) {
+  if (change.kind == ChangeKind::kTenantKey) {
+    keys_.Add(change.tenant, change.key);
+    return;
+  }
   const bool publishes = change.kind == ChangeKind::kPublish;
   const CorpusKey key = KeyOf(change);
   const auto current = corpora_.find(key);
@@ -275,6 +310,7 @@ DirectoryImage DirectoryState::Image() {
   for (const auto& [key, corpus] : corpora_) image.corpora.push_back(corpus);
   image.gaps = gaps_.all();
   image.dropped = dropped_.All();
+  image.keys = keys_.All();
   image.version = applied_;
   image.epoch_max = std::max(epoch_max_, last_epoch_);
   return image;

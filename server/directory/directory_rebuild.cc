@@ -51,6 +51,7 @@ absl::StatusOr<CorpusPart> DirectoryState::PartOf(const HolderId& holder, std::s
     }
     part.ordinals.push_back(i);
     part.corpus.chunks.push_back(corpus->chunks[i]);
+    part.corpus.chunks.back().print = {};  // holders keep none
   }
   return part;
 }

@@ -37,6 +37,7 @@ void DirectoryState::AddPlaces(const std::shared_ptr<const Corpus>& corpus) {
   CountPlaces(*corpus, /*in=*/true);
   placement_count_ += corpus->chunks.size();
   replicas_.AddCorpus(*corpus);
+  heads_.Add(*corpus);
 }
 
 // Chunks beside each other mostly have the same holders.
@@ -76,6 +77,7 @@ void DirectoryState::RemovePlaces(const Corpus& corpus) {
   CountPlaces(corpus, /*in=*/false);
   placement_count_ -= corpus.chunks.size();
   replicas_.RemoveCorpus(corpus);
+  heads_.Remove(corpus);
 }
 
 void DirectoryState::RemoveReplicas(const Corpus& gone) {
@@ -156,6 +158,19 @@ std::vector<LocatedChunk> DirectoryState::Locate(const ChunkId& id, std::string_
     visible.push_back(std::move(located));
   }
   return visible;
+}
+
+PromptChunks DirectoryState::FindPrompt(std::span<const uint64_t> heads,
+                                        const std::optional<ChunkId>& model,
+                                        std::string_view tenant) {
+  PromptSearch search(tenant, model);
+  while (!heads.empty()) {
+    const auto slice = heads.first(std::min(heads.size(), kHeadSliceCount));
+    heads = heads.subspan(slice.size());
+    absl::MutexLock lock(&mu_);
+    search.Look(heads_, slice);
+  }
+  return std::move(search).Finish();
 }
 
 bool DirectoryState::IsPlacedOn(const ChunkPlace& place, std::string_view holder) const {

@@ -30,6 +30,8 @@
 #include "server/directory/ended_leases.h"
 #include "server/directory/lease_end.h"
 #include "server/directory/log/change_log.h"
+#include "server/directory/prompt/head_index.h"
+#include "server/directory/prompt/tenant_keys.h"
 #include "server/directory/replica_table.h"
 #include "server/directory/version_gaps.h"
 
@@ -159,6 +161,18 @@ class DirectoryState final : public ChangeSink {
   // Returns the places of the chunk in corpora that `tenant` may see.
   std::vector<LocatedChunk> Locate(const ChunkId& id, std::string_view tenant)
       ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Returns the key of a tenant, which the first call with `make` makes durable. The zero key is
+  // that of the shared tenant, of one without a key, and of all in a directory without a journal.
+  // Errors as GetTenantKey in proto/ckv/v1/directory.proto.
+  absl::StatusOr<TenantKey> TenantKeyOf(std::string_view tenant, bool make,
+                                        Instant deadline = kInstantMax) ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns the chunks that have one of the heads, in corpora that `tenant` may read. Others wait
+  // no longer than kHeadSliceCount look-ups take. If `model` is unset, all models count.
+  PromptChunks FindPrompt(std::span<const uint64_t> heads, const std::optional<ChunkId>& model,
+                          std::string_view tenant) ABSL_LOCKS_EXCLUDED(mu_);
+  // Heads that are looked up under one lock: .1 ms.
+  static constexpr size_t kHeadSliceCount = 4096;
 
   // Returns, for each of `ids` in order, how many corpora of all tenants place it on `holder`,
   // published or leased. If `holder` is empty, it counts corpora that place it anywhere. The answer
@@ -394,6 +408,8 @@ class DirectoryState final : public ChangeSink {
   DroppedCorpora dropped_ ABSL_GUARDED_BY(mu_){kDropsCountMax};
   std::string old_copy_ ABSL_GUARDED_BY(mu_);
   uint64_t redropped_count_ ABSL_GUARDED_BY(mu_) = 0;
+  HeadIndex heads_ ABSL_GUARDED_BY(mu_);
+  TenantKeys keys_ ABSL_GUARDED_BY(mu_);
   PendingByKey pending_ ABSL_GUARDED_BY(mu_);
   ReplicaTable replicas_ ABSL_GUARDED_BY(mu_);
   std::vector<Watcher*> watchers_ ABSL_GUARDED_BY(mu_);

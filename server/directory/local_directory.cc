@@ -31,4 +31,15 @@ absl::StatusOr<std::vector<Corpus>> LocalDirectory::LocateChunk(const ChunkId& i
   return absl::NotFoundError(absl::StrFormat("no corpus has chunk %s", id.ToHex()));
 }
 
+absl::StatusOr<TenantKey> LocalDirectory::TenantKeyOf(std::string_view tenant, Instant deadline) {
+  return state_->TenantKeyOf(tenant, /*make=*/false, deadline);
+}
+
+absl::StatusOr<PromptChunks> LocalDirectory::FindPrompt(std::span<const uint64_t> heads,
+                                                        const std::optional<ChunkId>& model,
+                                                        std::string_view tenant,
+                                                        Instant /*deadline*/) {
+  return state_->FindPrompt(heads, model, tenant);
+}
+
 }  // namespace ckv

@@ -21,6 +21,11 @@ class LocalDirectory final : public DirectoryControl {
   absl::StatusOr<std::vector<Corpus>> LocateChunk(const ChunkId& id, std::string_view tenant,
                                                   Instant deadline) override;
 
+  absl::StatusOr<TenantKey> TenantKeyOf(std::string_view tenant, Instant deadline) override;
+  absl::StatusOr<PromptChunks> FindPrompt(std::span<const uint64_t> heads,
+                                          const std::optional<ChunkId>& model,
+                                          std::string_view tenant, Instant deadline) override;
+
  private:
   DirectoryState* const state_;
 };

@@ -1,6 +1,7 @@
 #include "server/services/directory_service.h"
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -280,6 +281,40 @@ grpc::Status DirectoryServiceImpl::LocateChunks(grpc::ServerContext* /*context*/
       directory.LocateChunks(*ids, *geometry, request->tenant(), /*deadline=*/kInstantMax);
   if (!placements.ok()) return ToGrpc(placements.status());
   for (const ChunkPlacement& chunk : *placements) *reply->add_chunks() = ToProto(chunk);
+  return grpc::Status::OK;
+}
+
+grpc::Status DirectoryServiceImpl::GetTenantKey(grpc::ServerContext* context,
+                                                const v1::GetTenantKeyRequest* request,
+                                                v1::GetTenantKeyReply* reply) {
+  const auto key = state_.TenantKeyOf(request->tenant(), request->make(),
+                                      DeadlineOf(*context, clock_, kControlTimeoutMax));
+  if (!key.ok()) return ToGrpc(key.status());
+  if (!key->IsZero()) reply->set_key(std::string(key->AsBytes()));
+  return grpc::Status::OK;
+}
+
+grpc::Status DirectoryServiceImpl::FindPrompt(grpc::ServerContext* /*context*/,
+                                              const v1::FindPromptRequest* request,
+                                              v1::FindPromptReply* reply) {
+  if (auto status = CheckKey("", request->tenant()); !status.ok()) return ToGrpc(status);
+  const std::string& bytes = request->heads();
+  if (bytes.size() % sizeof(uint64_t) != 0 || bytes.size() / sizeof(uint64_t) > kHeadsPerCallMax) {
+    return ToGrpc(absl::InvalidArgumentError(absl::StrFormat(
+        "%d bytes of heads: 8 each, limit %d of them a call", bytes.size(), kHeadsPerCallMax)));
+  }
+  std::optional<ChunkId> model;
+  if (!request->model().empty()) {
+    const auto fingerprint = ChunkId::FromBytes(request->model());
+    if (!fingerprint.ok()) return ToGrpc(fingerprint.status());
+    model = *fingerprint;
+  }
+  std::vector<uint64_t> heads(bytes.size() / sizeof(uint64_t));
+  if (!heads.empty()) std::memcpy(heads.data(), bytes.data(), bytes.size());
+  const PromptChunks found = state_.FindPrompt(heads, model, request->tenant());
+  for (const Geometry& geometry : found.models) *reply->add_models() = ToProto(geometry);
+  for (const PromptChunk& chunk : found.chunks) *reply->add_chunks() = ToProto(chunk);
+  reply->set_truncated(found.truncated);
   return grpc::Status::OK;
 }
 

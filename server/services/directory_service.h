@@ -49,6 +49,10 @@ class DirectoryServiceImpl final : public v1::DirectoryService::Service {
                            v1::LocateChunkReply* reply) override;
   grpc::Status LocateChunks(grpc::ServerContext* context, const v1::LocateChunksRequest* request,
                             v1::LocateChunksReply* reply) override;
+  grpc::Status GetTenantKey(grpc::ServerContext* context, const v1::GetTenantKeyRequest* request,
+                            v1::GetTenantKeyReply* reply) override;
+  grpc::Status FindPrompt(grpc::ServerContext* context, const v1::FindPromptRequest* request,
+                          v1::FindPromptReply* reply) override;
   grpc::Status CountReferences(grpc::ServerContext* context,
                                const v1::CountReferencesRequest* request,
                                v1::CountReferencesReply* reply) override;

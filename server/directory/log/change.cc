@@ -1,5 +1,6 @@
 #include "server/directory/log/change.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -11,13 +12,44 @@ namespace ckv {
 namespace {
 
 constexpr uint8_t kBodyVersion = 1;
+// That of a corpus with prints.
+constexpr uint8_t kPrintsVersion = 2;
+constexpr uint8_t kHasPrint = 1, kNoPrint = 255;
+
+bool HasPrints(const DirectoryChange& change) {
+  return change.kind == ChangeKind::kPublish &&
+         std::any_of(change.corpus->chunks.begin(), change.corpus->chunks.end(),
+                     [](const ChunkPlacement& chunk) { return chunk.print.head != 0; });
+}
+
+void PutPrints(const Corpus& corpus, std::string& to) {
+  for (const ChunkPlacement& chunk : corpus.chunks) {
+    PutBytes(chunk.print.head != 0 ? kHasPrint : kNoPrint, to);
+    if (chunk.print.head == 0) continue;
+    PutBytes(chunk.print.head, to);
+    PutBytes(chunk.print.whole, to);
+  }
+}
 
 absl::Status Bad(std::string what) { return absl::DataLossError(what); }
 
-absl::Status TakeBody(ByteReader& body, DirectoryChange& change) {
+absl::Status TakePrints(ByteReader& body, Corpus& corpus) {
+  for (ChunkPlacement& chunk : corpus.chunks) {
+    const auto has = body.Take<uint8_t>();
+    if (has == kNoPrint) continue;
+    if (has != kHasPrint) return Bad("a chunk with an unknown print");
+    chunk.print.head = body.Take<uint64_t>();
+    chunk.print.whole = body.Take<uint64_t>();
+    if (chunk.print.head == 0) return Bad("a print of nothing");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TakeBody(ByteReader& body, uint8_t version, DirectoryChange& change) {
   switch (change.kind) {
     case ChangeKind::kPublish: {
       CKV_ASSIGN_OR_RETURN(Corpus corpus, TakeCorpus(body));
+      if (version == kPrintsVersion) CKV_RETURN_IF_ERROR(TakePrints(body, corpus));
       change.corpus = std::make_shared<const Corpus>(std::move(corpus));
       break;
     }
@@ -58,6 +90,13 @@ absl::Status TakeBody(ByteReader& body, DirectoryChange& change) {
       change.tenant = std::string(body.TakeText<uint8_t>());
       change.name = std::string(body.TakeText<uint8_t>());
       break;
+    case ChangeKind::kTenantKey: {
+      change.tenant = std::string(body.TakeText<uint8_t>());
+      const auto key = TenantKey::FromBytes(body.TakeBytes(sizeof(TenantKey)));
+      if (!key.ok() || key->IsZero() || change.tenant.empty()) return Bad("a key of no tenant");
+      change.key = *key;
+      break;
+    }
   }
   return body.IsDone() ? absl::OkStatus() : Bad("a record of another length than its fields");
 }
@@ -66,13 +105,15 @@ absl::Status TakeBody(ByteReader& body, DirectoryChange& change) {
 
 void AppendRecord(const DirectoryChange& change, std::string& payload) {
   PutBytes(static_cast<uint8_t>(change.kind), payload);
-  PutBytes(kBodyVersion, payload);
+  const bool has_prints = HasPrints(change);
+  PutBytes(has_prints ? kPrintsVersion : kBodyVersion, payload);
   PutBytes(uint16_t{0}, payload);
   const size_t length_at = payload.size();
   PutBytes(uint32_t{0}, payload);
   switch (change.kind) {
     case ChangeKind::kPublish:
       PutCorpus(*change.corpus, payload);
+      if (has_prints) PutPrints(*change.corpus, payload);
       break;
     case ChangeKind::kDrop:
       PutBytes(change.number, payload);
@@ -111,6 +152,10 @@ void AppendRecord(const DirectoryChange& change, std::string& payload) {
       PutText<uint8_t>(change.tenant, payload);
       PutText<uint8_t>(change.name, payload);
       break;
+    case ChangeKind::kTenantKey:
+      PutText<uint8_t>(change.tenant, payload);
+      payload.append(change.key.AsBytes());
+      break;
   }
   const auto body_bytes = static_cast<uint32_t>(payload.size() - length_at - sizeof(uint32_t));
   std::memcpy(payload.data() + length_at, &body_bytes, sizeof(body_bytes));
@@ -126,16 +171,18 @@ absl::Status ReadRecords(std::string_view payload,
     const auto zero = records.Take<uint16_t>();
     ByteReader body(records.TakeText<uint32_t>());
     if (records.IsShort()) return Bad("a record that is longer than its frame");
-    if (version > kBodyVersion || kind > static_cast<uint8_t>(ChangeKind::kForget)) {
+    const uint8_t version_max =
+        kind == static_cast<uint8_t>(ChangeKind::kPublish) ? kPrintsVersion : kBodyVersion;
+    if (version > version_max || kind > static_cast<uint8_t>(ChangeKind::kTenantKey)) {
       return absl::FailedPreconditionError(
           absl::StrFormat("a record of kind %d, version %d: it was written by a later version of "
                           "ckv: upgrade this one",
                           kind, version));
     }
-    if (version != kBodyVersion || kind == 0 || zero != 0)
+    if (version == 0 || kind == 0 || zero != 0)
       return Bad(absl::StrFormat("a record of kind %d, version %d", kind, version));
     change.kind = static_cast<ChangeKind>(kind);
-    CKV_RETURN_IF_ERROR(TakeBody(body, change));
+    CKV_RETURN_IF_ERROR(TakeBody(body, version, change));
     CKV_RETURN_IF_ERROR(take(std::move(change)));
   }
   return absl::OkStatus();

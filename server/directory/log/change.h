@@ -4,12 +4,16 @@
 //
 //   bytes  a record
 //       1  kind: ChangeKind
-//       1  version of the kind's body: 1
+//       1  version of the kind's body: 1, or 2 for a kPublish with prints
 //       2  zero
 //       4  body_bytes
 //          body
 //
 //   bytes  body of kPublish: a corpus (store/corpus/corpus_bytes.h)
+//
+//   In version 2 each chunk follows the corpus:
+//       1  1 if it has a print, otherwise 255
+//      16  its print: head, whole; if it has one
 //
 //   bytes  bodies of the other kinds
 //      16  kDrop: number of the drop, version of the corpus, then the names of tenant and corpus,
@@ -23,13 +27,15 @@
 //      32  kForget: number of the drop, folder_id and version (DroppedCorpus), version of the
 //      corpus
 //          that is here and goes, or 0; then the names as of kDrop
+//      33  kTenantKey: name of the tenant after 1 byte of length, then its key
 //
-// A snapshot has kGap and kForget for all that is remembered, before its corpora.
+// A snapshot has kGap, kForget and kTenantKey for all that is remembered, before its corpora.
 //
 // No payload has 512 zeros in a row: no corpus has.
 //
 // A build reads the bodies of its own version and refuses later ones, and later kinds. So a build
-// of before does not misread what a later one wrote.
+// of before does not misread what a later one wrote. Without prints and keys, a folder is one of
+// version 1 only.
 
 #pragma once
 
@@ -54,6 +60,7 @@ enum class ChangeKind : uint8_t {
   kSnapshotEnd = 7,
   kGap = 8,
   kForget = 9,
+  kTenantKey = 10,
 };
 
 // Versions and numbers that a folder never gave: those above `after`, up to `until`.
@@ -68,7 +75,8 @@ struct VersionGap {
 struct DirectoryChange {
   ChangeKind kind = ChangeKind::kPublish;
   std::shared_ptr<const Corpus> corpus;  // kPublish, with its version
-  std::string tenant, name;              // kDrop, kForget
+  std::string tenant, name;              // kDrop, kForget; kTenantKey has no name
+  TenantKey key;                         // kTenantKey
   uint64_t version = 0;                  // kDrop, kForget, kSnapshotBegin
   uint64_t number = 0;                   // kDrop, kForget
   uint64_t removed_version = 0;          // kForget

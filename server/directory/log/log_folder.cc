@@ -138,6 +138,13 @@ absl::Status LogFolder::WriteSnapshotFile(const std::string& path, uint64_t numb
     record.number = dropped.number;
     CKV_RETURN_IF_ERROR(writer.Add(record));
   }
+  for (const auto& [tenant, key] : image.keys) {
+    DirectoryChange record;
+    record.kind = ChangeKind::kTenantKey;
+    record.tenant = tenant;
+    record.key = key;
+    CKV_RETURN_IF_ERROR(writer.Add(record));
+  }
   for (const std::shared_ptr<const Corpus>& corpus : image.corpora) {
     DirectoryChange publish;
     publish.corpus = corpus;

@@ -22,6 +22,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -39,10 +40,11 @@ namespace ckv {
 // All of a state that survives, as it is between two changes.
 struct DirectoryImage {
   std::vector<std::shared_ptr<const Corpus>> corpora;
-  std::vector<VersionGap> gaps;        // rising
-  std::vector<DroppedCorpus> dropped;  // that are remembered
-  uint64_t version = 0;                // the highest version or number of a change
-  uint64_t epoch_max = 0;              // no epoch above it was given
+  std::vector<VersionGap> gaps;                         // rising
+  std::vector<DroppedCorpus> dropped;                   // that are remembered
+  std::vector<std::pair<std::string, TenantKey>> keys;  // by tenant
+  uint64_t version = 0;                                 // the highest version or number of a change
+  uint64_t epoch_max = 0;                               // no epoch above it was given
 };
 
 // How far Open has come, for people: any thread may read it, and it orders nothing.
@@ -74,9 +76,9 @@ class LogFolder {
   static constexpr size_t kSnapshotFrameBytes = size_t{1} << 20;
 
   // Makes the folder or takes it over, and calls `replay` for every change in order: kPublish,
-  // kDrop, kForget, kGap, kEpochs and kSnapshotBegin. Its error ends the reading. `files` must
-  // outlive the folder. Unless null, `progress` is written meanwhile. Beside the errors below, it
-  // may return those of FileSystem and of OwnedFolder::Open.
+  // kDrop, kForget, kGap, kTenantKey, kEpochs and kSnapshotBegin. Its error ends the reading.
+  // `files` must outlive the folder. Unless null, `progress` is written meanwhile. Beside the
+  // errors below, it may return those of FileSystem and of OwnedFolder::Open.
   //   DataLoss            a file is damaged or missing; names it, the byte, and what to do.
   //   FailedPrecondition  a later version of ckv wrote one of the files.
   static absl::StatusOr<std::unique_ptr<LogFolder>> Open(

@@ -152,6 +152,7 @@ class LogFolder::Reader {
         break;
       case ChangeKind::kGap:
       case ChangeKind::kForget:
+      case ChangeKind::kTenantKey:
         break;
       case ChangeKind::kSnapshotEnd:
         count.is_ended = true;
@@ -235,6 +236,7 @@ class LogFolder::Reader {
       case ChangeKind::kEpochs:
       case ChangeKind::kGap:
       case ChangeKind::kForget:
+      case ChangeKind::kTenantKey:
         ++folder_.replay_.record_count;
         return replay_(std::move(change));
       default:

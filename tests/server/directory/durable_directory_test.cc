@@ -64,6 +64,64 @@ struct DurableDirectoryTest : testing::Test {
   std::unique_ptr<DurableDirectory> directory;
 };
 
+// Ids that were made with a key must be found again after a restart.
+TEST_F(DurableDirectoryTest, ATenantKeepsItsKey) {
+  log.log_bytes_min = 1;
+  DirectoryState* state = &Start();
+  EXPECT_TRUE(state->TenantKeyOf("acme", /*make=*/false)->IsZero());
+  const auto acme = state->TenantKeyOf("acme", true), other = state->TenantKeyOf("other", true);
+  ASSERT_TRUE(acme.ok() && other.ok());
+  EXPECT_FALSE(acme->IsZero());
+  EXPECT_NE(*acme, *other);
+  EXPECT_EQ(*state->TenantKeyOf("acme", true), *acme);
+  EXPECT_TRUE(state->TenantKeyOf("", true)->IsZero());
+  EXPECT_EQ(state->TenantKeyOf("no name", true).status().code(), StatusCode::kInvalidArgument);
+  state = &Start();
+  EXPECT_EQ(*state->TenantKeyOf("acme", /*make=*/false), *acme);
+  // From a snapshot, too.
+  const auto stats = [&] { return directory->log()->stats(); };
+  for (uint32_t i = 0; stats().snapshot_count == 0; ++i)
+    ASSERT_TRUE(state->Publish(CorpusOf("much", 9, i), true, 0).ok());
+  state = &Start();
+  EXPECT_EQ(*state->TenantKeyOf("acme", true), *acme);
+  EXPECT_EQ(*state->TenantKeyOf("other", true), *other);
+}
+
+TEST_F(DurableDirectoryTest, AKeyThatIsNotDurableIsNotGiven) {
+  DirectoryState* state = &Start();
+  files.set_hook([](Call call, const std::string&) {
+    return call == Call::kSync ? absl::UnavailableError("no") : absl::OkStatus();
+  });
+  EXPECT_EQ(state->TenantKeyOf("acme", true).status().code(), StatusCode::kUnavailable);
+  files.set_hook({});
+  const auto key = state->TenantKeyOf("acme", true);
+  ASSERT_TRUE(key.ok()) << key.status();
+  state = &Start();
+  EXPECT_EQ(*state->TenantKeyOf("acme", true), *key);
+}
+
+// A directory in memory would forget them.
+TEST_F(DurableDirectoryTest, InMemoryThereAreNoKeys) {
+  log.path.clear();
+  EXPECT_TRUE(Start().TenantKeyOf("acme", true)->IsZero());
+}
+
+// Prints survive, so that prompts find what they found.
+TEST_F(DurableDirectoryTest, PrintsSurviveARestart) {
+  DirectoryState* state = &Start();
+  Corpus corpus = CorpusOf("gpl", 3, 1);
+  corpus.chunks[1].print = {.head = 5, .whole = 6};
+  ASSERT_TRUE(state->Publish(corpus, false, 0).ok());
+  state = &Start();
+  const std::vector<uint64_t> heads = {4, 5};
+  const PromptChunks found = state->FindPrompt(heads, {}, "");
+  ASSERT_EQ(found.chunks.size(), 1u);
+  EXPECT_EQ(found.chunks[0].id, corpus.chunks[1].id);
+  EXPECT_EQ(found.chunks[0].print, corpus.chunks[1].print);
+  // Holders keep none, so a part has none.
+  EXPECT_EQ(state->PartOf({"a"}, "", "gpl", 0, 9)->corpus.chunks[1].print, TokenPrint());
+}
+
 TEST_F(DurableDirectoryTest, ARestartForgetsNoCorpusAndNoDrop) {
   DirectoryState* state = &Start();
   EXPECT_TRUE(directory->found().is_new);

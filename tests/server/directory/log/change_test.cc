@@ -54,6 +54,14 @@ std::vector<DirectoryChange> EveryKind() {
   change.version = 13;
   change.removed_version = 14;
   changes.push_back(change);
+  change = {};
+  change.kind = ChangeKind::kTenantKey;
+  change.tenant = "acme";
+  for (uint8_t i = 0; i < 32; ++i) change.key.bytes[i] = i;
+  changes.push_back(change);
+  Corpus printed = *changes[3].corpus;
+  for (size_t i = 1; i < printed.chunks.size(); i += 2) printed.chunks[i].print = {i + 1, i * i};
+  changes.push_back(test::PublishOf(std::make_shared<const Corpus>(std::move(printed))));
   return changes;
 }
 
@@ -84,6 +92,7 @@ void ExpectSame(const DirectoryChange& a, const DirectoryChange& b) {
   EXPECT_EQ(a.log_number, b.log_number);
   EXPECT_EQ(a.log_bytes, b.log_bytes);
   EXPECT_EQ(a.corpus_count, b.corpus_count);
+  EXPECT_EQ(a.key, b.key);
 }
 
 TEST(Change, ComesBackFromItsBytes) {
@@ -149,10 +158,25 @@ TEST(Change, ALaterBuildsRecordsAreRefused) {
   EXPECT_EQ(Read(record).status().code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(Read(record).status().ToString(), HasSubstr("later version of ckv"));
   record[1] = 1;
-  record[0] = 10;
+  record[0] = 11;
   EXPECT_EQ(Read(record).status().code(), StatusCode::kFailedPrecondition);
   record[0] = 0;
   EXPECT_EQ(Read(record).status().code(), StatusCode::kDataLoss);
+}
+
+// What a build of before reads is written as it wrote it, until there are keys or prints.
+TEST(Change, OnlyPrintsAndKeysAreNew) {
+  for (const DirectoryChange& change : EveryKind()) {
+    const std::string record = test::RecordOf(change);
+    const bool has_prints = change.corpus != nullptr && change.corpus->chunks.size() > 1 &&
+                            change.corpus->chunks[1].print.head != 0;
+    EXPECT_EQ(record[1], has_prints ? 2 : 1);
+    EXPECT_EQ(record[0] == 10, change.kind == ChangeKind::kTenantKey);
+  }
+  std::string no_print = test::RecordOf(EveryKind().back());
+  ASSERT_EQ(no_print.back(), '\xff');  // the last chunk of 51 has none
+  no_print.back() = 2;
+  EXPECT_EQ(Read(no_print).status().code(), StatusCode::kDataLoss);
 }
 
 TEST(Change, CountsAreCheckedBeforeTheyAreBelieved) {
