@@ -282,10 +282,16 @@ std::shared_ptr<const Corpus> Requester::Kept(std::string_view name,
   return state_->view.Kept(name, tenant);
 }
 
+absl::StatusOr<TenantKey> Requester::TenantKeyOf(std::string_view tenant, Instant deadline) {
+  return state_->view.TenantKeyOf(tenant, deadline);
+}
+
+absl::StatusOr<PromptCover> Requester::CoverPrompt(const PromptCall& call) {
+  return state_->view.CoverPrompt(call);
+}
+
 void Requester::Forget(std::string_view name) { state_->view.Forget(name); }
-
 void Requester::Learn(const Member& member) { state_->peers.Learn(member); }
-
 absl::Status Requester::Attend(const AttendCall& call, const PartialView& out,
                                AttendReport* report) {
   return Attend(

@@ -68,10 +68,12 @@
 #include "client/decide/quote.h"
 #include "client/holders/control.h"
 #include "client/holders/holder_view.h"
+#include "client/prompt/prompt_cover.h"
 #include "client/requester_stats.h"
 #include "proto/base/clock.h"
 #include "proto/base/span.h"
 #include "proto/corpus.h"
+#include "proto/ids.h"
 #include "transport/fabric.h"
 
 namespace ckv {
@@ -149,6 +151,17 @@ class Requester {
                                                               const Geometry& geometry,
                                                               std::string_view tenant,
                                                               Instant deadline);
+  // Returns the key by which ids of the tenant's chunks are made (store/memory/chunk_id.h). The
+  // zero key says that they are plain. A key is kept until Forget with an empty name.
+  //   Unavailable         the directory does not answer.
+  absl::StatusOr<TenantKey> TenantKeyOf(std::string_view tenant, Instant deadline);
+  // Returns the chunks that a prompt has, of all corpora that the tenant may read, and the tokens
+  // between them (client/prompt/prompt_cover.h). ResolveChunks takes the ids, and calls take the
+  // offsets. Nothing is kept.
+  //   InvalidArgument     too many tokens, or chunks of several models are found.
+  //   Unavailable         the directory does not answer.
+  //   Unimplemented       the directory is of an earlier build.
+  absl::StatusOr<PromptCover> CoverPrompt(const PromptCall& call);
   // Drops the snapshots of this name. Call it when the directory changed; the next Resolve then
   // asks the directory. If `name` is empty, drops everything. Snapshots in use stay valid.
   //

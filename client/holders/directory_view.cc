@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
@@ -135,11 +136,38 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryView::Take(const std::str
   return snapshot;
 }
 
+absl::StatusOr<TenantKey> DirectoryView::TenantKeyOf(std::string_view tenant, Instant deadline) {
+  if (tenant.empty()) return TenantKey();
+  uint64_t before = 0;
+  {
+    absl::MutexLock lock(&mu_);
+    before = generation_;
+    if (const auto kept = keys_.find(std::string(tenant)); kept != keys_.end()) return kept->second;
+  }
+  CKV_ASSIGN_OR_RETURN(const TenantKey key, directory_->TenantKeyOf(tenant, deadline));
+  absl::MutexLock lock(&mu_);
+  if (key.IsZero() || generation_ != before) return key;
+  if (keys_.size() >= kKeptTenantKeyCountMax) keys_.clear();
+  keys_.insert_or_assign(std::string(tenant), key);
+  return key;
+}
+
+absl::StatusOr<PromptCover> DirectoryView::CoverPrompt(const PromptCall& call) {
+  std::vector<TenantKey> keys;
+  CKV_ASSIGN_OR_RETURN(const TenantKey key, TenantKeyOf(call.tenant, call.deadline));
+  if (!key.IsZero()) keys.push_back(key);
+  keys.push_back(TenantKey());  // shared chunks, and those of builds before
+  return ckv::CoverPrompt(call.tokens, keys, [&](std::span<const uint64_t> heads) {
+    return directory_->FindPrompt(heads, call.model, call.tenant, call.deadline);
+  });
+}
+
 void DirectoryView::Forget(std::string_view name) {
   absl::MutexLock lock(&mu_);
   ++generation_;
   if (name.empty()) {
     for (auto& [key, kept] : kept_) kept.doubtful = true;
+    keys_.clear();
     members_listed_ = false;
     return;
   }

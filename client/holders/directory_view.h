@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "client/holders/control.h"
+#include "client/prompt/prompt_cover.h"
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
 #include "proto/geometry.h"
@@ -31,6 +32,8 @@ class DirectoryView {
   // anew.
   static constexpr size_t kKeptChunkCountMax = size_t{1} << 22;
   static constexpr size_t kKeptCorpusCountMax = 4096;
+  // Beyond it, all keys are forgotten and asked anew.
+  static constexpr size_t kKeptTenantKeyCountMax = 4096;
 
   // `directory` must outlive the view.
   explicit DirectoryView(DirectoryControl* directory) : directory_(directory) {}
@@ -62,6 +65,13 @@ class DirectoryView {
                                                               std::string_view tenant,
                                                               Instant deadline)
       ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Returns the key of a tenant, which is kept until everything is forgotten.
+  //   Errors of the directory.
+  absl::StatusOr<TenantKey> TenantKeyOf(std::string_view tenant, Instant deadline)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns the cover of a prompt, by one call to the directory. Errors as Requester::CoverPrompt.
+  absl::StatusOr<PromptCover> CoverPrompt(const PromptCall& call) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Forgets every tenant's corpus of this name, and all nameless ones, which may share its chunks.
   // If `name` is empty, changes were missed: everything is doubtful, members too. It is asked for
@@ -119,6 +129,7 @@ class DirectoryView {
   uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;  // counts calls of Forget
   Snapshots kept_ ABSL_GUARDED_BY(mu_);
   size_t kept_chunk_count_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::flat_hash_map<std::string, TenantKey> keys_ ABSL_GUARDED_BY(mu_);  // none that is zero
   absl::flat_hash_map<HolderId, Member> members_ ABSL_GUARDED_BY(mu_);
   bool members_listed_ ABSL_GUARDED_BY(mu_) = false;  // since everything was last forgotten
   std::atomic<uint64_t> member_news_{0};

@@ -5,7 +5,8 @@
 
 namespace ckv {
 
-PromptMatch MatchPrompt(const Corpus& corpus, std::span<const int32_t> tokens) {
+PromptMatch MatchPrompt(const Corpus& corpus, std::span<const int32_t> tokens,
+                        const TenantKey& key) {
   const ChunkId fingerprint = ModelFingerprint(corpus.geometry);
   PromptMatch match;
   ChunkId parent;  // zero: of the first
@@ -15,7 +16,8 @@ PromptMatch MatchPrompt(const Corpus& corpus, std::span<const int32_t> tokens) {
     if (chunk.position - corpus.chunks.front().position != match.token_count) break;
     if (chunk.token_count > tokens.size() - match.token_count) break;
     const auto here = tokens.subspan(match.token_count, chunk.token_count);
-    if (ComputeChunkId(fingerprint, chunk.parent, chunk.position, here) != chunk.id) break;
+    const ChunkId plain = ComputeChunkId(fingerprint, chunk.parent, chunk.position, here);
+    if (plain != chunk.id && SealedChunkId(plain, SealOf(plain, key)) != chunk.id) break;
     ++match.chunk_count;
     match.token_count += chunk.token_count;
     parent = chunk.id;

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "proto/corpus.h"
+#include "proto/ids.h"
 
 namespace ckv {
 
@@ -19,6 +20,8 @@ struct PromptMatch {
 // Compares ids, not tokens. A chunk matches if its model, parent, position and these tokens give
 // its id, and the chunks before it are its chain. A chunk that the prompt ends inside does not
 // match. Cost: one SHA-256 over the tokens.
-PromptMatch MatchPrompt(const Corpus& corpus, std::span<const int32_t> tokens);
+// `key` is that of the corpus' tenant; chunks with plain ids match whatever it is.
+PromptMatch MatchPrompt(const Corpus& corpus, std::span<const int32_t> tokens,
+                        const TenantKey& key = {});
 
 }  // namespace ckv

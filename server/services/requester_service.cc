@@ -124,16 +124,46 @@ absl::Status Write(const Reply& reply, ServiceGate::Stream& entry, const Service
 
 }  // namespace
 
+absl::StatusOr<v1::ResolveReply> RequesterServiceImpl::CoverTokens(
+    const v1::ResolveRequest& request, Instant deadline) {
+  CKV_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
+                       Int32sFromBytes(request.token_ids(), kCoveredTokenCountMax));
+  PromptCall call{.tokens = tokens, .tenant = request.tenant(), .model = {}, .deadline = deadline};
+  if (!request.geometry_of().empty()) {
+    CKV_ASSIGN_OR_RETURN(const auto corpus,
+                         requester_.Resolve(request.geometry_of(), request.tenant(), deadline));
+    call.model = ModelFingerprint(corpus->geometry);
+  }
+  CKV_ASSIGN_OR_RETURN(const PromptCover cover, requester_.CoverPrompt(call));
+  if (cover.spans.empty()) return absl::NotFoundError("nobody has a chunk of these tokens");
+  v1::ResolveReply reply;
+  reply.set_token_count(cover.token_count());
+  reply.set_truncated(cover.truncated);
+  *reply.mutable_geometry() = ToProto(*cover.geometry);
+  for (const PromptSpan& span : cover.spans) {
+    v1::PromptSpan& message = *reply.add_spans();
+    message.set_token_begin(span.token_begin);
+    message.set_token_count(span.token_count);
+    message.mutable_chunk()->set_id(std::string(span.chunk.AsBytes()));
+    message.mutable_chunk()->set_offset(span.offset);
+  }
+  for (const PromptHole& hole : cover.holes) {
+    v1::PromptHole& message = *reply.add_holes();
+    message.set_token_begin(hole.token_begin);
+    message.set_token_count(hole.token_count);
+  }
+  return reply;
+}
+
 absl::StatusOr<v1::ResolveReply> RequesterServiceImpl::ResolveTokens(
     const v1::ResolveRequest& request, Instant deadline) {
-  if (request.corpus_hint().empty()) {
-    return absl::InvalidArgumentError("corpus_hint: name the corpus that the tokens run along");
-  }
+  if (request.corpus_hint().empty()) return CoverTokens(request, deadline);
   CKV_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
                        Int32sFromBytes(request.token_ids(), kPromptTokenCountMax));
   CKV_ASSIGN_OR_RETURN(const auto corpus,
                        requester_.Resolve(request.corpus_hint(), request.tenant(), deadline));
-  const PromptMatch match = MatchPrompt(*corpus, tokens);
+  CKV_ASSIGN_OR_RETURN(const TenantKey key, requester_.TenantKeyOf(corpus->tenant, deadline));
+  const PromptMatch match = MatchPrompt(*corpus, tokens, key);
   if (match.token_count == 0) {
     return absl::NotFoundError(
         absl::StrFormat("no chunk of corpus '%s' is a prefix of these tokens", corpus->name));

@@ -104,6 +104,8 @@ class RequesterServiceImpl final
   template <typename Request>
   absl::StatusOr<ReplicaCall> ReplicaCallOf(const Request& request, uint64_t version,
                                             Instant deadline);
+  // The chunks that a prompt has, of all corpora.
+  absl::StatusOr<v1::ResolveReply> CoverTokens(const v1::ResolveRequest& request, Instant deadline);
   absl::StatusOr<v1::ResolveReply> ResolveTokens(const v1::ResolveRequest& request,
                                                  Instant deadline);
   Instant DeadlineFor(const grpc::ServerContext& context, uint32_t timeout_ms) const {

@@ -36,7 +36,7 @@ TEST_F(RequesterServiceTest, ResolveByNameAndByTokens) {
   tokens[90] += 1;
   request.set_token_ids(Int32sToBytes(tokens));
   EXPECT_EQ(requester_stub_->Resolve(Call().get(), request, &reply).error_code(),
-            grpc::StatusCode::INVALID_ARGUMENT);  // along which corpus?
+            grpc::StatusCode::NOT_FOUND);  // it was published without prints
   request.set_corpus_hint("c");
   ASSERT_TRUE(requester_stub_->Resolve(Call().get(), request, &reply).ok());
   EXPECT_EQ(reply.token_count(), 69u);
