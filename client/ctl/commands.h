@@ -42,6 +42,8 @@ void BuildCommandLine(CLI::App& app, Ctl& ctl, GlobalValues& values);
 void AddCompareCommand(CLI::App& agents, Ctl& ctl);
 // Adds `chunk replicate` and `chunk release` to the noun `chunk`.
 void AddReplicateCommands(CLI::App& chunk, Ctl& ctl);
+// Adds `chunk find` to it.
+void AddChunkFindCommand(CLI::App& chunk, Ctl& ctl);
 // Adds `corpus partition` to the noun `corpus`.
 void AddPartitionCommand(CLI::App& corpus, Ctl& ctl);
 // Adds `corpus load` to the noun `corpus`.

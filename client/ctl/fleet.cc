@@ -183,6 +183,23 @@ absl::StatusOr<v1::LocateChunkReply> Fleet::Locate(const ChunkId& id) {
   return reply;
 }
 
+absl::StatusOr<TenantKey> Fleet::KeyOfTenant(bool make) {
+  if (options_.tenant.empty()) return TenantKey();
+  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * stub, directory());
+  grpc::ClientContext context;
+  Prepare(context);
+  v1::GetTenantKeyRequest request;
+  request.set_tenant(options_.tenant);
+  request.set_make(make);
+  v1::GetTenantKeyReply reply;
+  const absl::Status status =
+      DirectoryError(stub->GetTenantKey(&context, request, &reply), "GetTenantKey");
+  if (absl::IsUnimplemented(status)) return TenantKey();
+  CKV_RETURN_IF_ERROR(status);
+  if (reply.key().empty()) return TenantKey();
+  return TenantKey::FromBytes(reply.key());
+}
+
 absl::StatusOr<std::vector<uint32_t>> Fleet::CountReferences(std::span<const std::string> ids,
                                                              const HolderId& holder) {
   CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * stub, directory());

@@ -68,6 +68,10 @@ class Fleet {
   absl::StatusOr<v1::DescribeDirectoryReply> DescribeDirectory();
   // Places of a chunk; empty where no corpus has it.
   absl::StatusOr<v1::LocateChunkReply> Locate(const ChunkId& id);
+  // Returns the key by which the ids of the tenant's chunks are made. The zero key says that they
+  // are plain: those of the shared tenant, of a directory without a folder, or of an earlier build.
+  // With `make`, a tenant without a key gets one.
+  absl::StatusOr<TenantKey> KeyOfTenant(bool make);
   // Returns for each of `ids`, at most kIdsPerCallMax, how many corpora of any tenant place it on
   // the holder, or are told of it there.
   absl::StatusOr<std::vector<uint32_t>> CountReferences(std::span<const std::string> ids,

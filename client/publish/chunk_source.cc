@@ -12,9 +12,19 @@ uint64_t ChunkSource::token_count() const {
 
 uint64_t ChunkSource::row_bytes() const { return token_count() * geometry_.token_bytes(); }
 
-void MemorySource::Add(SourceChunk chunk) {
+void ChunkSource::NameAsPlanned(uint32_t ordinal, ChunkInfo& info) const {
+  info.id = chunks_[ordinal].id;
+  info.seal = chunks_[ordinal].seal;
+}
+
+void MemorySource::Add(SourceChunk chunk, const TokenPrint& print) {
   const ChunkInfo& info = chunk.info;
-  chunks_.push_back({info.id, info.parent, info.position, info.token_count()});
+  chunks_.push_back({.id = info.id,
+                     .parent = info.parent,
+                     .position = info.position,
+                     .token_count = info.token_count(),
+                     .seal = info.seal,
+                     .print = print});
   held_.push_back(std::move(chunk));
 }
 

@@ -30,6 +30,8 @@ struct PlannedChunk {
   ChunkId parent;
   uint64_t position = 0;
   uint32_t token_count = 0;
+  ChunkSeal seal = {};    // zero if its id is plain
+  TokenPrint print = {};  // by which prompts find it; unset if it has too few tokens
 };
 
 // One thread at a time. It holds the token ids of all chunks, 4 bytes a token, and rows as each
@@ -48,6 +50,8 @@ class ChunkSource {
 
  protected:
   ChunkSource() = default;
+  // Gives the description of a chunk the id and the seal that were planned for it.
+  void NameAsPlanned(uint32_t ordinal, ChunkInfo& info) const;
 
   Geometry geometry_;
   std::vector<PlannedChunk> chunks_;
@@ -57,7 +61,8 @@ class ChunkSource {
 class MemorySource final : public ChunkSource {
  public:
   explicit MemorySource(const Geometry& geometry) { geometry_ = geometry; }
-  void Add(SourceChunk chunk);
+  // `print` is that of its tokens, if prompts are to find it (store/memory/token_print.h).
+  void Add(SourceChunk chunk, const TokenPrint& print = {});
   absl::StatusOr<SourceChunk> Read(uint32_t ordinal) override { return held_.at(ordinal); }
 
  private:

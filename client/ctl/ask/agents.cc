@@ -266,7 +266,8 @@ absl::Status CheckEngine(const Corpus& corpus, const Engine& engine) {
       corpus.name, DescribeDifference(engine.geometry(), corpus.geometry), corpus.name));
 }
 
-absl::Status CheckText(const Corpus& corpus, std::span<const int32_t> tokens) {
+absl::Status CheckText(const Corpus& corpus, std::span<const int32_t> tokens,
+                       const TenantKey& key) {
   if (tokens.size() != corpus.token_count()) {
     return absl::InvalidArgumentError(absl::StrFormat("the text gives %d tokens, corpus %s has %d",
                                                       tokens.size(), corpus.name,
@@ -277,15 +278,15 @@ absl::Status CheckText(const Corpus& corpus, std::span<const int32_t> tokens) {
   size_t begin = 0;
   for (size_t i = 0; i < corpus.chunks.size(); ++i) {
     const ChunkPlacement& chunk = corpus.chunks[i];
-    const ChunkId id =
+    const ChunkId plain =
         ComputeChunkId(fingerprint, parent, begin, tokens.subspan(begin, chunk.token_count));
-    if (id != chunk.id) {
+    if (plain != chunk.id && SealedChunkId(plain, SealOf(plain, key)) != chunk.id) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "corpus %s was loaded from another text: chunk %d differs\n  give the file it was "
           "loaded from with --text",
           corpus.name, i));
     }
-    parent = id;
+    parent = chunk.id;
     begin += chunk.token_count;
   }
   return absl::OkStatus();

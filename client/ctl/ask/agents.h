@@ -95,9 +95,11 @@ std::string TokensHash(std::span<const GreedyChoice> choices);
 //   FailedPrecondition  it is not; says how to make one that is.
 absl::Status CheckEngine(const Corpus& corpus, const Engine& engine);
 
-// Checks that `tokens` are what `corpus` was loaded from, by its chunks' ids.
+// Checks that `tokens` are what `corpus` was loaded from, by its chunks' ids. They are plain or
+// made with `key`.
 //   InvalidArgument     they are not; says from which chunk on.
-absl::Status CheckText(const Corpus& corpus, std::span<const int32_t> tokens);
+absl::Status CheckText(const Corpus& corpus, std::span<const int32_t> tokens,
+                       const TenantKey& key = {});
 
 // Computes the rows of `tokens` on `threads` threads in this process, and shows how far it is.
 absl::StatusOr<std::unique_ptr<Sequence>> PrefillAlone(const Ctl& ctl, const Engine& engine,

@@ -223,7 +223,8 @@ absl::Status RunAgents(const Ctl& ctl, const AgentsOptions& options) {
         tokens, ReadTextTokens(options.text, options.max_tokens == 0
                                                  ? corpus_tokens
                                                  : std::min(options.max_tokens, corpus_tokens)));
-    CKV_RETURN_IF_ERROR(CheckText(run.corpus, tokens));
+    CKV_ASSIGN_OR_RETURN(const TenantKey key, fleet.KeyOfTenant(/*make=*/false));
+    CKV_RETURN_IF_ERROR(CheckText(run.corpus, tokens, key));
   }
 
   std::vector<AgentResult> routed;

@@ -159,7 +159,8 @@ absl::Status RunCompare(const Ctl& ctl, const CompareOptions& options) {
   CKV_RETURN_IF_ERROR(CheckEngine(corpus, *engine));
   CKV_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
                        ReadTextTokens(options.text, static_cast<uint32_t>(corpus.token_count())));
-  CKV_RETURN_IF_ERROR(CheckText(corpus, tokens));
+  CKV_ASSIGN_OR_RETURN(const TenantKey key, fleet.KeyOfTenant(/*make=*/false));
+  CKV_RETURN_IF_ERROR(CheckText(corpus, tokens, key));
 
   DirectoryStub directory(fleet.directory_address(), ctl.clock);
   HolderStubFactory holders(ctl.clock);

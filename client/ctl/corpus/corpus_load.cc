@@ -220,8 +220,13 @@ Corpus MakeCorpus(const Ctl& ctl, const LoadOptions& options, const ChunkSource&
   corpus.geometry = source.geometry();
   for (size_t i = 0; i < source.chunks().size(); ++i) {
     const PlannedChunk& chunk = source.chunks()[i];
-    corpus.chunks.push_back(
-        {chunk.id, chunk.parent, chunk.token_count, chunk.position, placement[i]});
+    corpus.chunks.push_back({.id = chunk.id,
+                             .parent = chunk.parent,
+                             .token_count = chunk.token_count,
+                             .position = chunk.position,
+                             .holders = placement[i],
+                             .leased = {},
+                             .print = chunk.print});
   }
   return corpus;
 }
@@ -293,6 +298,7 @@ absl::Status RunLoad(const Ctl& ctl, LoadOptions options) {
   if (options.replicas == 0) options.replicas = ReplicasOf(ctl, previous, ids.size());
   CKV_RETURN_IF_ERROR(Annotate(PlaceChunks(1, ids, options.replicas).status(), "--replicas"));
 
+  CKV_ASSIGN_OR_RETURN(options.cut.key, fleet.KeyOfTenant(/*make=*/true));
   CKV_ASSIGN_OR_RETURN(const std::unique_ptr<ChunkSource> source, OpenSource(ctl, options, kind));
   FiniteCheck checked(*source, options.reject_non_finite);
   CKV_ASSIGN_OR_RETURN(const auto placement,

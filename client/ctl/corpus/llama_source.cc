@@ -140,6 +140,7 @@ absl::StatusOr<SourceChunk> LlamaSource::Read(uint32_t ordinal) {
   }
   chunk.info = DescribeChunk(geometry_, chunks_[ordinal].parent, sequence->state.base_position(),
                              sequence->token_ids, range, chunk.rows);
+  NameAsPlanned(ordinal, chunk.info);
   return chunk;
 }
 

@@ -12,6 +12,7 @@
 #include "proto/base/status.h"
 #include "store/formats/safetensors_header.h"
 #include "store/memory/chunk_id.h"
+#include "store/memory/token_print.h"
 
 namespace ckv::ctl {
 namespace {
@@ -54,12 +55,15 @@ std::vector<TokenRange> Cut(std::span<const int32_t> tokens, const CutOptions& o
   return CutFixed(count, options.chunk_max != 0 ? options.chunk_max : kDocumentTokensMaxDefault);
 }
 
-ChunkPlanner::ChunkPlanner(const Geometry& geometry, std::vector<PlannedChunk>* chunks)
-    : fingerprint_(ModelFingerprint(geometry)), chunks_(*chunks) {}
+ChunkPlanner::ChunkPlanner(const Geometry& geometry, const TenantKey& key,
+                           std::vector<PlannedChunk>* chunks)
+    : fingerprint_(ModelFingerprint(geometry)), key_(key), chunks_(*chunks) {}
 
 absl::Status ChunkPlanner::Add(const ChunkId& parent, uint64_t position,
                                std::span<const int32_t> tokens, const std::string& origin) {
-  const ChunkId id = ComputeChunkId(fingerprint_, parent, position, tokens);
+  const ChunkId plain = ComputeChunkId(fingerprint_, parent, position, tokens);
+  const ChunkSeal seal = SealOf(plain, key_);
+  const ChunkId id = SealedChunkId(plain, seal);
   const auto [there, added] = origins_.emplace(id, origin);
   if (!added) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -67,7 +71,8 @@ absl::Status ChunkPlanner::Add(const ChunkId& parent, uint64_t position,
         "them out",
         origin, there->second));
   }
-  chunks_.push_back({id, parent, position, static_cast<uint32_t>(tokens.size())});
+  chunks_.push_back(
+      {id, parent, position, static_cast<uint32_t>(tokens.size()), seal, PrintOf(tokens, key_)});
   return absl::OkStatus();
 }
 
@@ -96,7 +101,7 @@ absl::Status CheckStandalone(const std::string& path, uint64_t base_position, si
 FilePlanner::FilePlanner(const Geometry& geometry, const CutOptions& cut, uint32_t token_count_max,
                          std::vector<PlannedChunk>* chunks)
     : cut_(cut),
-      planner_(geometry, chunks),
+      planner_(geometry, cut.key, chunks),
       chunks_(*chunks),
       tokens_left_(token_count_max == 0 ? UINT64_MAX : token_count_max) {}
 
@@ -212,6 +217,7 @@ absl::StatusOr<SourceChunk> RowFileSource::Read(uint32_t ordinal) {
       });
   chunk.info = DescribeChunk(geometry_, chunks_[ordinal].parent, file->base_position(),
                              file->token_ids(), range, chunk.rows);
+  NameAsPlanned(ordinal, chunk.info);
   return chunk;
 }
 

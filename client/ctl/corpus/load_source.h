@@ -35,6 +35,7 @@ struct CutOptions {
   // If true, no chunk has a parent, and each chunk's rows were made alone at position 0. Its id
   // depends on its tokens only, so corpora share it wherever it stands in them.
   bool standalone = false;
+  TenantKey key = {};  // by which chunk ids are made; the zero key makes plain ones
 };
 //   InvalidArgument     a size that the policy has no use for, or ValidateCutSizes.
 absl::Status ValidateCut(const CutOptions& options);
@@ -44,8 +45,8 @@ std::vector<TokenRange> Cut(std::span<const int32_t> tokens, const CutOptions& o
 // Plans chunks, and sees to it that none comes twice: a corpus has each once (I1).
 class ChunkPlanner {
  public:
-  // `chunks` is appended to; both outlive the planner.
-  ChunkPlanner(const Geometry& geometry, std::vector<PlannedChunk>* chunks);
+  // `chunks` is appended to; it outlives the planner.
+  ChunkPlanner(const Geometry& geometry, const TenantKey& key, std::vector<PlannedChunk>* chunks);
   // The chunk of `tokens`; its id is the next one's parent. `origin` names the file, and the line.
   //   InvalidArgument     it is there already; says where.
   absl::Status Add(const ChunkId& parent, uint64_t position, std::span<const int32_t> tokens,
@@ -53,6 +54,7 @@ class ChunkPlanner {
 
  private:
   const ChunkId fingerprint_;
+  const TenantKey key_;
   std::vector<PlannedChunk>& chunks_;
   std::map<ChunkId, std::string> origins_;
 };

@@ -178,6 +178,7 @@ absl::StatusOr<SourceChunk> NpySource::Read(uint32_t ordinal) {
   }
   chunk.info = DescribeChunk(geometry_, chunks_[ordinal].parent, base_position_, token_ids_, range,
                              chunk.rows);
+  NameAsPlanned(ordinal, chunk.info);
   return chunk;
 }
 

@@ -74,7 +74,7 @@ absl::Status PrefillSource::PlanRun(std::span<const int32_t> tokens, const std::
 }
 
 absl::Status PrefillSource::Plan(const CutOptions& cut) {
-  ChunkPlanner planner(geometry_, &chunks_);
+  ChunkPlanner planner(geometry_, cut.key, &chunks_);
   if (cut.policy != CutPolicy::kDocument) {
     CKV_RETURN_IF_ERROR(
         PlanRun(documents_.tokens, documents_.documents.front().origin, cut, planner));
@@ -113,6 +113,7 @@ absl::StatusOr<SourceChunk> PrefillSource::Read(uint32_t ordinal) {
   };
   chunk.owned = prefilled;
   chunk.info = DescribeChunk(geometry_, chunks_[ordinal].parent, 0, runs_[run], range, chunk.rows);
+  NameAsPlanned(ordinal, chunk.info);
   return chunk;
 }
 

@@ -207,9 +207,11 @@ void AddPinCommands(CLI::App& chunk, Ctl& ctl) {
 void AddChunkCommands(CLI::App& app, Ctl& ctl) {
   CLI::App* chunk = AddVerb(app, "chunk", "Find, pin and copy chunks",
                             "  ckvctl chunk locate --corpus docs --ordinal 3\n"
+                            "  ckvctl chunk find prompt.txt --text\n"
                             "  ckvctl chunk replicate docs --at 10.0.0.7:7311");
   chunk->require_subcommand(1);
   AddReplicateCommands(*chunk, ctl);
+  AddChunkFindCommand(*chunk, ctl);
   AddPinCommands(*chunk, ctl);
   const auto options = std::make_shared<LocateOptions>();
   CLI::App* locate = AddVerb(*chunk, "locate", "Show which corpora have a chunk, and who holds it",

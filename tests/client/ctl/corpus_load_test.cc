@@ -31,7 +31,7 @@ class CountingSource final : public ChunkSource {
  public:
   explicit CountingSource(uint32_t chunk_count) {
     geometry_ = test::RowsGeometry();
-    ChunkPlanner planner(geometry_, &chunks_);
+    ChunkPlanner planner(geometry_, TenantKey(), &chunks_);
     for (uint32_t i = 0; i < chunk_count; ++i) {
       EXPECT_TRUE(planner.Add(ChunkId(), 0, Tokens(i), "chunk").ok());
     }

@@ -1,0 +1,158 @@
+// ckvctl chunk find: which chunks a prompt has, wherever they stand, and which tokens are in none.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "client/ctl/commands.h"
+#include "client/ctl/corpus/npy_source.h"
+#include "client/ctl/corpus/token_lines.h"
+#include "proto/base/status.h"
+#include "proto/convert.h"
+#include "store/formats/npy.h"
+
+namespace ckv::ctl {
+namespace {
+
+struct FindOptions {
+  std::string file;
+  bool text = false;
+  bool jsonl = false;
+  std::string corpus;
+  std::string geometry_of;
+};
+
+absl::StatusOr<std::vector<int32_t>> ReadPrompt(const FindOptions& options) {
+  if (options.text && options.jsonl)
+    return absl::InvalidArgumentError("--text and --jsonl: a file is one or the other");
+  const std::string_view path = options.file;
+  if (options.text) {
+    CKV_ASSIGN_OR_RETURN(TokenDocuments texts, ReadTexts({options.file}, 0));
+    return std::move(texts.tokens);
+  }
+  if (options.jsonl || path.ends_with(".jsonl")) {
+    CKV_ASSIGN_OR_RETURN(TokenDocuments lines, ReadTokenLines({options.file}, INT32_MAX, 0));
+    if (lines.documents.size() == 1) return std::move(lines.tokens);
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %d lines, and a prompt is one", options.file, lines.documents.size()));
+  }
+  if (!path.ends_with(".npy")) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: say --text or --jsonl, or name a .npy file of token ids", options.file));
+  }
+  CKV_ASSIGN_OR_RETURN(const NpyFile file, NpyFile::Open(options.file));
+  const uint64_t count = file.shape().size() == 1 ? file.shape()[0] : 0;
+  return ReadNpyTokenIds(options.file, count);
+}
+
+// The chunks of one corpus that are the prompt's first, as if it had been searched.
+v1::ResolveReply FromCorpus(const v1::ResolveReply& reply, size_t token_count) {
+  v1::ResolveReply found;
+  uint64_t end = 0;
+  for (const v1::ChunkPlacement& chunk : reply.corpus().chunks()) {
+    v1::PromptSpan& span = *found.add_spans();
+    span.set_token_begin(end);
+    span.set_token_count(chunk.token_count());
+    span.mutable_chunk()->set_id(chunk.id());
+    span.mutable_chunk()->set_offset(static_cast<int64_t>(end) -
+                                     static_cast<int64_t>(chunk.position()));
+    end += chunk.token_count();
+  }
+  found.set_token_count(end);
+  *found.mutable_geometry() = reply.corpus().geometry();
+  if (end < token_count) {
+    found.add_holes()->set_token_begin(end);
+    found.mutable_holes(0)->set_token_count(token_count - end);
+  }
+  return found;
+}
+
+absl::Status Print(const Ctl& ctl, const v1::ResolveReply& reply, size_t token_count) {
+  Json json = {{"token_count", token_count},
+               {"covered_token_count", reply.token_count()},
+               {"model", reply.geometry().model()},
+               {"truncated", reply.truncated()},
+               {"spans", Json::array()},
+               {"holes", Json::array()}};
+  Table table({{"BEGIN", true}, {"TOKENS", true}, {"OFFSET", true}, {"CHUNK"}});
+  int hole = 0;
+  const auto add_holes = [&](uint64_t until) {
+    for (; hole < reply.holes_size() && reply.holes(hole).token_begin() < until; ++hole) {
+      const v1::PromptHole& one = reply.holes(hole);
+      table.AddRow(
+          {std::to_string(one.token_begin()), std::to_string(one.token_count()), "-", "none"});
+      json["holes"].push_back(
+          {{"token_begin", one.token_begin()}, {"token_count", one.token_count()}});
+    }
+  };
+  for (const v1::PromptSpan& span : reply.spans()) {
+    CKV_ASSIGN_OR_RETURN(const ChunkId id, ChunkId::FromBytes(span.chunk().id()));
+    add_holes(span.token_begin());
+    table.AddRow({std::to_string(span.token_begin()), std::to_string(span.token_count()),
+                  std::to_string(span.chunk().offset()), id.ShortHex()});
+    json["spans"].push_back({{"token_begin", span.token_begin()},
+                             {"token_count", span.token_count()},
+                             {"chunk", id.ToHex()},
+                             {"offset", span.chunk().offset()}});
+  }
+  add_holes(UINT64_MAX);
+  std::string text = absl::StrFormat("%d of %d tokens are in %s\n\n", reply.token_count(),
+                                     token_count, FormatCount(reply.spans_size(), "chunk")) +
+                     table.Render();
+  if (reply.truncated())
+    text += "\nmore chunks begin so than the directory tells: others may cover more\n";
+  ctl.Print(text, json);
+  return absl::OkStatus();
+}
+
+absl::Status RunFind(const Ctl& ctl, const FindOptions& options) {
+  if (!options.corpus.empty() && !options.geometry_of.empty())
+    return absl::InvalidArgumentError("--corpus and --geometry-of: a corpus has one geometry");
+  CKV_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, ReadPrompt(options));
+  Fleet fleet(ctl.fleet, ctl.clock);
+  v1::ResolveRequest request;
+  request.set_token_ids(Int32sToBytes(tokens));
+  request.set_tenant(ctl.fleet.tenant);
+  request.set_corpus_hint(options.corpus);
+  request.set_geometry_of(options.geometry_of);
+  grpc::ClientContext context;
+  fleet.Prepare(context);
+  v1::ResolveReply reply;
+  CKV_RETURN_IF_ERROR(
+      fleet.RequesterError(fleet.requester().Resolve(&context, request, &reply), "Resolve"));
+  return Print(ctl, options.corpus.empty() ? reply : FromCorpus(reply, tokens.size()),
+               tokens.size());
+}
+
+}  // namespace
+
+void AddChunkFindCommand(CLI::App& chunk, Ctl& ctl) {
+  const auto options = std::make_shared<FindOptions>();
+  CLI::App* verb =
+      AddVerb(chunk, "find", "Show which chunks a prompt has, and which tokens are in none",
+              "  ckvctl chunk find prompt.npy\n"
+              "  ckvctl chunk find question.txt --text -o json\n"
+              "  head -1 prompts.jsonl | ckvctl chunk find - --jsonl --tenant acme\n\n"
+              "FILE is a .npy file of i4 or i8 [T]; or a FILE.jsonl with one line, as\n"
+              "ckvctl corpus load reads it; or with --text a text, a token a byte.\n\n"
+              "Chunks of all corpora that the tenant may read are found, wherever they stand.\n"
+              "A chunk of a chain is found behind the chunk before it. The chunks shown are\n"
+              "those that cover most tokens. OFFSET is what ckvctl attend --offset takes to put\n"
+              "a chunk there.\n\n"
+              "Chunks of fewer than 16 tokens are not found. Corpora that an earlier ckvctl\n"
+              "loaded are found with --corpus only, until they are loaded again.");
+  verb->add_option("FILE", options->file, "The prompt's token ids; - is stdin")->required();
+  verb->add_flag("--text", options->text, "FILE is a text, a token a byte");
+  verb->add_flag("--jsonl", options->jsonl, "FILE has token ids, whatever its name ends in");
+  verb->add_option("--corpus", options->corpus,
+                   "Show the chunks of this corpus that the prompt begins with")
+      ->type_name("NAME");
+  verb->add_option("--geometry-of", options->geometry_of,
+                   "Find chunks of this corpus' model only (default: all are of one)")
+      ->type_name("NAME");
+  verb->callback([&ctl, options] { ctl.run = [&ctl, options] { return RunFind(ctl, *options); }; });
+}
+
+}  // namespace ckv::ctl
