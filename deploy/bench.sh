@@ -17,12 +17,13 @@
 #                   the packages (root, for a machine with systemd); a directory of 1,000,000 chunks: memory, disk,
 #                   restart, changes; and one that is killed 200 times while its fleet works;
 #                   the status page of a large fleet, a scrape of many sessions, each query and each alert of deploy/monitoring
+#     bindings      from the tokens of a prompt to its chunks
 #     llama         stock llama.cpp from npm with libggml-ckv.so: its attention beside the engine's own, eight agents over
 #                   three holders, their memory, whole models of 27 layers
 #     store         restart, load and cold read beside the disk's own time, kept stripes, look-ups, plans, cuts
 set -euo pipefail
 cd "$(dirname "$0")/.."
-usage() { sed -n '2,22p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,23p' "$0" | sed 's/^# \{0,1\}//'; }
 realtime=()
 if [ "${1:-}" = --realtime ]; then
   realtime=(chrt --fifo 1)
@@ -50,13 +51,14 @@ case $1 in
     preset=release targets=(agents_bench directory_bench ckvd ckvctl attend_caller web_fill)
     deploy/install-packages.sh check
     ;;
+  bindings) preset=release targets=(prompt_bench) ;;
   llama)
     preset=release targets=(ckvd ckvctl ggml_ckv)
     deploy/install-packages.sh build check
     deploy/llama-headers.sh "$preset"
     ;;
   store) preset=release targets=(store_bench store_disk_bench store_stripe_bench store_plan_bench) ;;
-  *) echo "bench: no set is named '$1'; there are: act, contexts, data-path, decision, kernels, llama, operate, store" >&2; exit 2 ;;
+  *) echo "bench: no set is named '$1'; there are: act, bindings, contexts, data-path, decision, kernels, llama, operate, store" >&2; exit 2 ;;
 esac
 deploy/build.sh "$preset" "${targets[@]}"
 exec "${realtime[@]}" python3 tests/bench/bars.py "$1" "build/$preset"

@@ -332,6 +332,12 @@ SETS = {
         Bar("alerts that fire once when their fault is made, and clear", WEB, counter("monitoring", "alerts"), "alerts",
             at_least=web_figures.ALERTS),
     ],
+    # What programs bind to. A directory of 100,000 chunks, over gRPC on this host; a tenant with a key.
+    "bindings": [
+        Bar("from a prompt of 32,768 tokens to its chunks, of 100,000", "prompt_bench",
+            counter("BM_ResolvePrompt", "resolve_ms"), "ms", at_most=5,
+            base=counter("BM_ResolvePrompt", "covered_tokens"), base_unit="tokens covered"),
+    ],
     # Stock llama.cpp from npm. One thread of the engine; three holders on this host, by shm; policy route.
     "llama": [
         Bar("cases of stock llama.cpp that fail", LLAMA, counter("cases", "failed"), "cases", at_most=0,
