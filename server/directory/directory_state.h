@@ -43,7 +43,7 @@ struct DirectoryOptions {
   Duration lease_ttl_min = kLeaseTtlMin;
   Duration lease_ttl_max = kLeaseTtlMax;
   uint32_t corpus_count_max = 100'000;
-  // Chunks of all corpora: 130 B each, 1 GB together.
+  // Chunks of all corpora: 130 B each, 1 GB together; 190 B with prints.
   uint64_t placement_count_max = 1u << 23;
   // Copies that members announce, over all chunks: some 200 B each, half of which are the two ids
   // in the tables.

@@ -14,9 +14,13 @@ void HeadIndex::Add(const Corpus& corpus) {
 }
 
 void HeadIndex::Remove(const Corpus& corpus) {
+  // Texts that begin alike share a head, whose places are gone through once and not once a chunk.
+  absl::flat_hash_set<uint64_t> done;
   for (const ChunkPlacement& chunk : corpus.chunks) {
-    const auto places = places_.find(chunk.print.head);
-    if (places == places_.end()) continue;  // it has no head, or shares one that is removed already
+    const uint64_t head = chunk.print.head;
+    if (head == 0 || !done.insert(head).second) continue;
+    const auto places = places_.find(head);
+    if (places == places_.end()) continue;  // a corpus that was never added
     const auto end = std::remove_if(places->second.begin(), places->second.end(),
                                     [&](const Place& place) { return place.corpus == &corpus; });
     places->second.erase(end, places->second.end());

@@ -1,0 +1,116 @@
+// Goal: the directory refuses malformed questions about prompts, a long prompt is asked for in
+// parts, and a requester does not mix the chunks of two models.
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "store/memory/chunk_id.h"
+#include "store/memory/token_print.h"
+#include "tests/server/services/services_fixture.h"
+#include "tests/support/named_geometry.h"
+
+namespace ckv {
+namespace {
+
+using test::Call;
+
+class PromptServiceTest : public test::ServicesTest {
+ protected:
+  // Publishes chunks of these tokens, all standalone and of this model; nobody has their rows.
+  void PublishTexts(const std::string& name, const std::string& model,
+                    const std::vector<std::vector<int32_t>>& texts) {
+    Corpus corpus;
+    corpus.name = name;
+    corpus.geometry = *NamedGeometry(model);
+    for (const std::vector<int32_t>& text : texts) {
+      ChunkPlacement chunk;
+      chunk.id = ComputeChunkId(ModelFingerprint(corpus.geometry), {}, 0, text);
+      chunk.token_count = static_cast<uint32_t>(text.size());
+      chunk.holders = {{"h0"}};
+      chunk.print = PrintOf(text, {});
+      corpus.chunks.push_back(chunk);
+    }
+    const grpc::Status published = test::Publish(*directory_stub_, corpus);
+    ASSERT_TRUE(published.ok()) << published.error_message();
+  }
+};
+
+// A text whose tokens stand nowhere else.
+std::vector<int32_t> TextFrom(int32_t first, size_t count) {
+  std::vector<int32_t> text(count);
+  for (size_t i = 0; i < count; ++i) text[i] = first + static_cast<int32_t>(i);
+  return text;
+}
+
+TEST_F(PromptServiceTest, MalformedQuestionsAreRefused) {
+  v1::FindPromptReply reply;
+  const auto code = [&](const v1::FindPromptRequest& request) {
+    return directory_stub_->FindPrompt(Call().get(), request, &reply).error_code();
+  };
+  v1::FindPromptRequest request;
+  EXPECT_EQ(code(request), grpc::StatusCode::OK);
+  request.set_heads("1234567");
+  EXPECT_EQ(code(request), grpc::StatusCode::INVALID_ARGUMENT);
+  request.set_heads(std::string(8 * (kHeadsPerCallMax + 1), '1'));
+  EXPECT_EQ(code(request), grpc::StatusCode::INVALID_ARGUMENT);
+  request.set_heads(std::string(8 * kHeadsPerCallMax, '1'));
+  EXPECT_EQ(code(request), grpc::StatusCode::OK);
+  request.set_model("short");
+  EXPECT_EQ(code(request), grpc::StatusCode::INVALID_ARGUMENT);
+  request.clear_model();
+  request.set_tenant(std::string(kCorpusNameBytesMax + 1, 't'));
+  EXPECT_EQ(code(request), grpc::StatusCode::INVALID_ARGUMENT);
+
+  v1::GetTenantKeyRequest key_request;
+  v1::GetTenantKeyReply key;
+  key_request.set_tenant("no name");
+  EXPECT_EQ(directory_stub_->GetTenantKey(Call().get(), key_request, &key).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  key_request.set_tenant("acme");
+  key_request.set_make(true);
+  EXPECT_TRUE(directory_stub_->GetTenantKey(Call().get(), key_request, &key).ok());
+  EXPECT_EQ(key.key(), "");  // this directory has no folder
+}
+
+// More heads than a call takes: the first and the last chunk of the prompt are found.
+TEST_F(PromptServiceTest, ALongPromptIsAskedForInParts) {
+  StartRequester();
+  const std::vector<int32_t> first = TextFrom(1'000'000, 20), last = TextFrom(2'000'000, 30);
+  PublishTexts("c", "deepseek-v2-lite", {first, last});
+  std::vector<int32_t> prompt = first;
+  prompt.resize(kHeadsPerCallMax + 500, 7);
+  prompt.insert(prompt.end(), last.begin(), last.end());
+  v1::ResolveRequest request;
+  request.set_token_ids(Int32sToBytes(prompt));
+  v1::ResolveReply reply;
+  const grpc::Status status = requester_stub_->Resolve(Call().get(), request, &reply);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  ASSERT_EQ(reply.spans_size(), 2);
+  EXPECT_EQ(reply.spans(1).token_begin(), prompt.size() - 30);
+  ASSERT_EQ(reply.holes_size(), 1);
+  EXPECT_EQ(reply.holes(0).token_count(), prompt.size() - 50);
+  EXPECT_EQ(reply.token_count(), 50u);
+}
+
+TEST_F(PromptServiceTest, TwoModelsAreNotMixed) {
+  StartRequester();
+  const std::vector<int32_t> text = TextFrom(5, 40);
+  PublishTexts("lite", "deepseek-v2-lite", {text});
+  PublishTexts("large", "deepseek-v3", {text});
+  v1::ResolveRequest request;
+  request.set_token_ids(Int32sToBytes(text));
+  v1::ResolveReply reply;
+  EXPECT_EQ(requester_stub_->Resolve(Call().get(), request, &reply).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  request.set_geometry_of("large");
+  ASSERT_TRUE(requester_stub_->Resolve(Call().get(), request, &reply).ok());
+  EXPECT_EQ(*FromProto(reply.geometry()), *NamedGeometry("deepseek-v3"));
+  ASSERT_EQ(reply.spans_size(), 1);
+  EXPECT_EQ(reply.spans(0).chunk().id(),
+            ComputeChunkId(ModelFingerprint(*NamedGeometry("deepseek-v3")), {}, 0, text).AsBytes());
+}
+
+}  // namespace
+}  // namespace ckv
