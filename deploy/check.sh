@@ -29,7 +29,7 @@ python3 tests/tidy.py
 step "thread safety: clang, -Wthread-safety"
 ggml=(ggml_ckv)
 deploy/llama-headers.sh tsa || { [ $? -eq 77 ] && ggml=(); }
-deploy/build.sh tsa ckvd ckvctl "${ggml[@]}"
+deploy/build.sh tsa ckvd ckvctl ckv_c "${ggml[@]}"
 
 # Changed files only: a whole-tree run takes longer than the tests. The base is the last landed
 # state if there is one, else the previous commit.

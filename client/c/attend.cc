@@ -29,7 +29,7 @@ absl::StatusOr<Context> OpenContext(Requester& requester, const ckv_context_spec
   CKV_RETURN_IF_ERROR(
       ForEachStruct("ckv_part", taken.parts, taken.part_count, [&](const ckv_part& part) {
         ContextPart& to = parts.emplace_back();
-        const absl::Status status = TakePart(part, to.corpus, uses.emplace_back());
+        absl::Status status = TakePart(part, to.corpus, uses.emplace_back());
         to.chunks = uses.back();
         return status;
       }));

@@ -175,7 +175,7 @@ absl::Status ckv_fetch_ticket::PullFirstLayer() {
   FirstLayer at = {call.chunk_begin, call.chunk_begin, hand_back < call.deadline};
   while (at.next < chunk_end) {
     CKV_RETURN_IF_ERROR(CheckCancelled());
-    const absl::Status status = PullChunks(at, chunk_end);
+    absl::Status status = PullChunks(at, chunk_end);
     if (status.ok()) break;
     const bool late = at.may_hand_back && ckv::Clock::Real()->Now() >= hand_back &&
                       absl::IsDeadlineExceeded(status);
@@ -251,7 +251,7 @@ extern "C" ckv_status ckv_fetch_wait_layer(ckv_fetch_ticket* ticket, uint32_t la
                                                         call.layer_begin, call.layer_end));
     }
     bool there = false;
-    const absl::Status status =
+    absl::Status status =
         ticket->Wait(layer - call.layer_begin + 1, ckv::c::After(timeout_ns), there);
     *done = there ? 1 : 0;
     return status;
@@ -267,7 +267,7 @@ extern "C" ckv_status ckv_fetch_wait(ckv_fetch_ticket* ticket, uint64_t timeout_
     bool ended = false;
     // More layers than there are: only the end is waited for.
     const ckv::FetchCall& call = ticket->arguments.call();
-    const absl::Status status =
+    absl::Status status =
         ticket->Wait(call.layer_end - call.layer_begin + 1, ckv::c::After(timeout_ns), ended);
     *done = ended ? 1 : 0;
     if (!ended || !status.ok()) return status;

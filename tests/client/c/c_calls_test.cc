@@ -49,7 +49,7 @@ class CCallsTest : public testing::Test {
     EXPECT_EQ(ckv_resolve(&requester_, "c", CKV_TIMEOUT_DEFAULT, &corpus_), CKV_OK);
     q_ = RandomBf16(size_t{kRowCountMax} * kDqk, rng_);
   }
-  ~CCallsTest() override { ckv_corpus_free(corpus_); }
+  void TearDown() override { ckv_corpus_free(corpus_); }
 
   ckv_attend_call CallOf(const ckv_segment* segments, uint32_t segment_count, uint32_t row_count,
                          Answer& answer) const {
@@ -260,11 +260,8 @@ TEST_F(CCallsTest, AnErrorLeavesTheAnswerAndHasAText) {
   with([](ckv_attend_call& c) { c.segment_count = UINT32_MAX; }, "too many segments");
   with([](ckv_attend_call& c) { c.row_count = 0; }, "no rows");
   with([](ckv_attend_call& c) { c.struct_size = 0; }, "no size");
-  with(
-      [](ckv_attend_call& c) {
-        c.o = reinterpret_cast<float*>(reinterpret_cast<uintptr_t>(c.o) + 2);
-      },
-      "an odd answer");
+  with([](ckv_attend_call& c) { c.o = reinterpret_cast<float*>(reinterpret_cast<char*>(c.o) + 2); },
+       "an odd answer");
   segment.unknown[1] = 1;
   refused("a field that is not known");
   segment.unknown[1] = 0;
@@ -296,6 +293,7 @@ TEST_F(CCallsTest, ManyThreadsShareARequester) {
   ASSERT_EQ(ckv_attend(&requester_, &first, nullptr), CKV_OK);
   std::vector<Answer> answers(4, Answer(8, kDv));
   std::vector<std::thread> threads;
+  threads.reserve(answers.size());
   for (Answer& answer : answers) {
     threads.emplace_back([&] {
       for (int i = 0; i < 10; ++i) {

@@ -50,7 +50,8 @@ TEST(Open, MistakesAreRefused) {
 
 TEST(Open, AnotherMajorVersionIsRefused) {
   const ckv_open_options options = Options();
-  ckv_requester* requester = reinterpret_cast<ckv_requester*>(1);
+  int other = 0;
+  ckv_requester* requester = reinterpret_cast<ckv_requester*>(&other);
   EXPECT_EQ(ckv_open_version(CKV_API_MAJOR + 1, 0, &options, &requester), CKV_FAILED_PRECONDITION);
   EXPECT_EQ(requester, nullptr);
   // A newer program of this major may use less than it knows.
@@ -97,7 +98,8 @@ TEST(Resolve, ADirectoryThatIsNotThereIsUnavailable) {
   const ckv_open_options options = Options();
   ckv_requester* requester = nullptr;
   ASSERT_EQ(ckv_open(&options, &requester), CKV_OK);
-  ckv_corpus* corpus = reinterpret_cast<ckv_corpus*>(1);
+  int other = 0;
+  ckv_corpus* corpus = reinterpret_cast<ckv_corpus*>(&other);
   EXPECT_EQ(ckv_resolve(requester, "gpl", CKV_TIMEOUT_DEFAULT, &corpus), CKV_UNAVAILABLE)
       << ckv_last_error(requester);
   EXPECT_EQ(corpus, nullptr);

@@ -50,9 +50,9 @@
 // taken at its word, so 0 has passed at once.
 //
 // ERRORS. Functions return a ckv_status, CKV_OK if all went well. The code tells what to do next,
-// and ckv_last_error says in words what went wrong. Out parameters other than handles are written
-// only on success. No C++ exception leaves a function. Every function may return these; others are
-// listed with it:
+// and ckv_last_error says in words what went wrong. Out parameters are written only on success,
+// except handles and what says so. No C++ exception leaves a function. Every function may return
+// these; others are listed with it:
 //   INVALID_ARGUMENT     a pointer that is needed is NULL, a struct_size or a field is not valid.
 //   RESOURCE_EXHAUSTED   there is no memory.
 //   INTERNAL             a bug of ckv.
