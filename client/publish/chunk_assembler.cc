@@ -7,6 +7,7 @@
 #include "proto/base/status.h"
 #include "proto/corpus.h"
 #include "store/memory/chunk_id.h"
+#include "store/memory/token_print.h"
 
 namespace ckv {
 
@@ -56,19 +57,23 @@ absl::Status ChunkAssembler::Add(uint32_t layer, uint64_t offset, std::span<cons
   return absl::OkStatus();
 }
 
-absl::StatusOr<SourceChunk> ChunkAssembler::Finish() {
+absl::StatusOr<AssembledChunk> ChunkAssembler::Finish() {
   for (uint32_t layer = 0; layer < geometry_.layers; ++layer) {
     if (filled_[layer] == layer_bytes_) continue;
     return absl::FailedPreconditionError(
         absl::StrFormat("the chunk is not whole: %d of %d bytes of layer %d are there",
                         filled_[layer], layer_bytes_, layer));
   }
-  SourceChunk chunk;
+  AssembledChunk assembled;
+  assembled.print = PrintOf(inputs_.token_ids, inputs_.key);
+  SourceChunk& chunk = assembled.chunk;
   chunk.info.parent = inputs_.parent;
   chunk.info.position = inputs_.position;
   chunk.info.token_ids = std::move(inputs_.token_ids);
-  chunk.info.id = ComputeChunkId(ModelFingerprint(geometry_), chunk.info.parent,
-                                 chunk.info.position, chunk.info.token_ids);
+  const ChunkId plain = ComputeChunkId(ModelFingerprint(geometry_), chunk.info.parent,
+                                       chunk.info.position, chunk.info.token_ids);
+  chunk.info.seal = SealOf(plain, inputs_.key);
+  chunk.info.id = SealedChunkId(plain, chunk.info.seal);
   chunk.rows = [rows = rows_.get(), bytes = layer_bytes_](uint32_t layer) {
     return std::span<const std::byte>(rows + layer * bytes, bytes);
   };
@@ -76,7 +81,7 @@ absl::StatusOr<SourceChunk> ChunkAssembler::Finish() {
     chunk.info.layer_checksums.push_back(ChecksumOf(chunk.rows(layer)));
   }
   chunk.owned = std::move(rows_);
-  return chunk;
+  return assembled;
 }
 
 }  // namespace ckv

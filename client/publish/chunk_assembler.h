@@ -21,6 +21,13 @@ struct ChunkInputs {
   ChunkId parent;         // zero begins a chain, and so does a standalone chunk
   uint64_t position = 0;  // canonical position of the first token
   std::vector<int32_t> token_ids;
+  TenantKey key = {};  // the key of the corpus' tenant (Publisher::KeyOf); zero makes a plain id
+};
+
+// A whole chunk, and the print by which prompts find it.
+struct AssembledChunk {
+  SourceChunk chunk;
+  TokenPrint print;
 };
 
 // Keeps one chunk's rows, layers x tokens x row_bytes bytes, until they are put. One thread at a
@@ -42,7 +49,7 @@ class ChunkAssembler {
   uint64_t bytes() const { return layer_bytes_ * geometry_.layers; }  // all rows of the chunk
   // Returns the chunk, with its id and the checksums of its layers. To be called once.
   //   FailedPrecondition  rows are missing; says of which layer.
-  absl::StatusOr<SourceChunk> Finish();
+  absl::StatusOr<AssembledChunk> Finish();
 
  private:
   ChunkAssembler(const Geometry& geometry, ChunkInputs inputs);

@@ -61,7 +61,7 @@ class ChunkSource {
 class MemorySource final : public ChunkSource {
  public:
   explicit MemorySource(const Geometry& geometry) { geometry_ = geometry; }
-  // `print` is that of its tokens, if prompts are to find it (store/memory/token_print.h).
+  // `print` is by which prompts find it, if they are to (store/memory/token_print.h).
   void Add(SourceChunk chunk, const TokenPrint& print = {});
   absl::StatusOr<SourceChunk> Read(uint32_t ordinal) override { return held_.at(ordinal); }
 

@@ -108,6 +108,22 @@ absl::StatusOr<std::vector<Member>> Publisher::Holders(Instant deadline) {
   return holders;
 }
 
+absl::StatusOr<TenantKey> Publisher::KeyOf(std::string_view tenant, Instant deadline) {
+  if (tenant.empty()) return TenantKey();
+  grpc::ClientContext context;
+  SetDeadline(context, clock_, deadline, kCallTimeoutMax);
+  v1::GetTenantKeyRequest request;
+  request.set_tenant(std::string(tenant));
+  request.set_make(true);
+  v1::GetTenantKeyReply reply;
+  const absl::Status status =
+      Error(directory_->GetTenantKey(&context, request, &reply), "GetTenantKey");
+  if (absl::IsUnimplemented(status)) return TenantKey();
+  CKV_RETURN_IF_ERROR(status);
+  if (reply.key().empty()) return TenantKey();
+  return TenantKey::FromBytes(reply.key());
+}
+
 absl::StatusOr<CorpusEnd> Publisher::EndOf(std::string_view corpus, std::string_view tenant,
                                            Instant deadline) {
   CKV_ASSIGN_OR_RETURN(const Corpus found, GetCorpus(corpus, tenant, deadline));
@@ -169,8 +185,12 @@ absl::StatusOr<std::optional<ExtendReport>> Publisher::ExtendOnce(const ExtendTa
   for (const uint32_t i : fresh) {
     const PlannedChunk& chunk = chunks.chunks()[i];
     placement[i] = all[corpus.chunks.size()];
-    corpus.chunks.push_back(
-        {chunk.id, chunk.parent, chunk.token_count, chunk.position, placement[i]});
+    corpus.chunks.push_back({.id = chunk.id,
+                             .parent = chunk.parent,
+                             .token_count = chunk.token_count,
+                             .position = chunk.position,
+                             .holders = placement[i],
+                             .print = chunk.print});
   }
   CKV_ASSIGN_OR_RETURN(report.puts, PutChunks(chunks, placement, holders, target.tenant, clock_,
                                               {.on_sent = {}, .on_found = {}}));

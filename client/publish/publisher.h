@@ -2,12 +2,13 @@
 //
 //   Publisher publisher("127.0.0.1:7400", Clock::Real());
 //   CKV_ASSIGN_OR_RETURN(const CorpusEnd end, publisher.EndOf("docs", /*tenant=*/"", deadline));
+//   CKV_ASSIGN_OR_RETURN(const TenantKey key, publisher.KeyOf(/*tenant=*/"", deadline));
 //   CKV_ASSIGN_OR_RETURN(auto rows, ChunkAssembler::Begin(
-//       end.geometry, {end.chunk, end.position, token_ids}, kBytesMax));
+//       end.geometry, {end.chunk, end.position, token_ids, key}, kBytesMax));
 //   ... rows->Add(layer, offset, bytes) ...
 //   MemorySource chunks(end.geometry);
-//   CKV_ASSIGN_OR_RETURN(SourceChunk chunk, rows->Finish());
-//   chunks.Add(std::move(chunk));
+//   CKV_ASSIGN_OR_RETURN(AssembledChunk whole, rows->Finish());
+//   chunks.Add(std::move(whole.chunk), whole.print);
 //   CKV_ASSIGN_OR_RETURN(auto report, publisher.Extend({.corpus = "docs"}, chunks, deadline));
 
 #pragma once
@@ -65,6 +66,9 @@ class Publisher {
   //   Unavailable         the directory or a holder does not answer.
   //   DeadlineExceeded    `deadline` came first.
 
+  // Returns the key by which the ids of a tenant's chunks are made. The directory makes one if
+  // there is none. The shared tenant has the zero key, and so have directories of earlier builds.
+  absl::StatusOr<TenantKey> KeyOf(std::string_view tenant, Instant deadline);
   //   NotFound            there is no such corpus for this tenant.
   absl::StatusOr<CorpusEnd> EndOf(std::string_view corpus, std::string_view tenant,
                                   Instant deadline);

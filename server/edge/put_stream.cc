@@ -87,12 +87,14 @@ absl::Status PutStream::TakeTarget(const v1::PutTarget& target) {
     parent_ = end->chunk;
     position_ = end->position;
   }
+  CKV_ASSIGN_OR_RETURN(key_, publisher_.KeyOf(target_.tenant, clock_.Now() + kLookTimeout));
   chunks_ = std::make_unique<MemorySource>(geometry);
   return absl::OkStatus();
 }
 
 absl::Status PutStream::TakeChunk(const v1::PutChunk& chunk) {
   ChunkInputs inputs;
+  inputs.key = key_;
   CKV_ASSIGN_OR_RETURN(inputs.token_ids, Int32sFromBytes(chunk.token_ids(), kChunkTokenCountMax));
   if (!chunk.standalone()) {
     inputs.parent = parent_;
@@ -130,10 +132,10 @@ absl::Status PutStream::TakeRoom(uint64_t bytes) {
 
 absl::Status PutStream::EndChunk() {
   if (chunk_ == nullptr) return absl::OkStatus();
-  CKV_ASSIGN_OR_RETURN(SourceChunk whole, chunk_->Finish());
+  CKV_ASSIGN_OR_RETURN(AssembledChunk whole, chunk_->Finish());
   chunk_ = nullptr;
-  if (!is_standalone_) parent_ = whole.info.id;
-  chunks_->Add(std::move(whole));
+  if (!is_standalone_) parent_ = whole.chunk.info.id;
+  chunks_->Add(std::move(whole.chunk), whole.print);
   return absl::OkStatus();
 }
 

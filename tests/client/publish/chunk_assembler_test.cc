@@ -11,6 +11,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "store/memory/token_print.h"
 #include "tests/support/test_corpus.h"
 
 namespace ckv {
@@ -25,7 +26,7 @@ class ChunkAssemblerTest : public ::testing::Test {
   std::unique_ptr<ChunkAssembler> Begin(size_t chunk) {
     const ChunkInfo& info = corpus_.chunks[chunk].info;
     auto begun = ChunkAssembler::Begin(corpus_.geometry,
-                                       {info.parent, info.position, info.token_ids}, kRoom);
+                                       {info.parent, info.position, info.token_ids, {}}, kRoom);
     EXPECT_TRUE(begun.ok()) << begun.status();
     return *std::move(begun);
   }
@@ -49,10 +50,11 @@ TEST_F(ChunkAssemblerTest, LayersInAnyOrderAndInPieces) {
     auto whole = assembler->Finish();
     ASSERT_TRUE(whole.ok()) << whole.status();
     const ChunkInfo& due = corpus_.chunks[chunk].info;
-    EXPECT_EQ(whole->info.id, due.id);
-    EXPECT_EQ(whole->info.layer_checksums, due.layer_checksums);
+    EXPECT_EQ(whole->chunk.info.id, due.id);
+    EXPECT_EQ(whole->chunk.info.layer_checksums, due.layer_checksums);
+    EXPECT_EQ(whole->print, PrintOf(due.token_ids, {}));
     for (uint32_t layer = 0; layer < corpus_.geometry.layers; ++layer) {
-      const auto rows = whole->rows(layer), due_rows = Layer(chunk, layer);
+      const auto rows = whole->chunk.rows(layer), due_rows = Layer(chunk, layer);
       EXPECT_TRUE(std::equal(rows.begin(), rows.end(), due_rows.begin(), due_rows.end()));
     }
   }

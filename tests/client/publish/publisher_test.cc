@@ -26,18 +26,23 @@ class PublisherTest : public test::ServicesTest {
     StartRequester();
     publisher_ = std::make_unique<Publisher>(directory_->address(), Clock::Real());
   }
+  static void Add(MemorySource& chunks, ChunkAssembler& rows) {
+    auto whole = rows.Finish();
+    ASSERT_TRUE(whole.ok()) << whole.status();
+    chunks.Add(std::move(whole->chunk), whole->print);
+  }
   // Chunks of `corpus_`, as an engine hands them out.
   MemorySource Chunks(std::initializer_list<size_t> ordinals) {
     MemorySource chunks(corpus_.geometry);
     for (const size_t i : ordinals) {
       const ChunkInfo& info = corpus_.chunks[i].info;
-      auto rows = ChunkAssembler::Begin(corpus_.geometry,
-                                        {info.parent, info.position, info.token_ids}, 1 << 20);
+      auto rows = ChunkAssembler::Begin(
+          corpus_.geometry, {info.parent, info.position, info.token_ids, key_}, 1 << 20);
       for (uint32_t layer = 0; layer < corpus_.geometry.layers; ++layer) {
         EXPECT_TRUE(
             (*rows)->Add(layer, 0, std::as_bytes(std::span(corpus_.chunks[i].layers[layer]))).ok());
       }
-      chunks.Add(*(*rows)->Finish());
+      Add(chunks, **rows);
     }
     return chunks;
   }
@@ -66,6 +71,7 @@ class PublisherTest : public test::ServicesTest {
   }
 
   TestCorpus corpus_ = MakeTestCorpus(test::TestGeometry(), {40, 70, 9, 130}, 3);
+  TenantKey key_;
   std::unique_ptr<Publisher> publisher_;
 };
 
@@ -119,13 +125,13 @@ TEST_F(PublisherTest, WhatDoesNotFollowIsRefusedAndNothingIsPut) {
   ASSERT_EQ(other.chunks[0].info.id, corpus_.chunks[0].info.id);
   ASSERT_TRUE(Extend({1}).ok());
   MemorySource fork(corpus_.geometry);
-  auto rows =
-      ChunkAssembler::Begin(corpus_.geometry, {corpus_.chunks[0].info.id, 40, {1, 2, 3}}, 1 << 20);
+  auto rows = ChunkAssembler::Begin(corpus_.geometry,
+                                    {corpus_.chunks[0].info.id, 40, {1, 2, 3}, {}}, 1 << 20);
   const std::vector<std::byte> zeros(3 * corpus_.geometry.row_bytes());
   for (uint32_t layer = 0; layer < corpus_.geometry.layers; ++layer) {
     ASSERT_TRUE((*rows)->Add(layer, 0, zeros).ok());
   }
-  fork.Add(*(*rows)->Finish());
+  Add(fork, **rows);
   const absl::Status status = publisher_->Extend({.corpus = "docs"}, fork, Soon()).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("follows chunk"));
@@ -138,6 +144,20 @@ TEST_F(PublisherTest, CopiesAreAsManyAsTheLastChunkHas) {
   EXPECT_EQ(PutCount(), 4u);
 }
 
+// A holder takes them by their seals, and the plain ids of the same texts are not there.
+TEST_F(PublisherTest, ATenantsChunksHaveIdsOfItsKey) {
+  key_.bytes[0] = 1;
+  ASSERT_TRUE(Extend({0}, {.corpus = "docs", .tenant = "lab", .create = true}).ok());
+  const auto end = publisher_->EndOf("docs", "lab", Soon());
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_NE(end->chunk, corpus_.chunks[0].info.id);
+  EXPECT_TRUE(absl::IsNotFound(publisher_->EndOf("docs", "", Soon()).status()));
+  // This directory is in memory, so it has no keys to give.
+  const auto key = publisher_->KeyOf("lab", Soon());
+  ASSERT_TRUE(key.ok()) << key.status();
+  EXPECT_TRUE(key->IsZero());
+}
+
 // Each is a standalone text of its own, so all orders are right.
 TEST_F(PublisherTest, ManyAtOnceAreAllThere) {
   constexpr uint32_t kCount = 6;
@@ -147,12 +167,12 @@ TEST_F(PublisherTest, ManyAtOnceAreAllThere) {
       const TestCorpus text = MakeTestCorpus(test::TestGeometry(), {20 + i}, 100 + i);
       MemorySource chunks(text.geometry);
       auto rows =
-          ChunkAssembler::Begin(text.geometry, {{}, 0, text.chunks[0].info.token_ids}, 1 << 20);
+          ChunkAssembler::Begin(text.geometry, {{}, 0, text.chunks[0].info.token_ids, {}}, 1 << 20);
       for (uint32_t layer = 0; layer < text.geometry.layers; ++layer) {
         EXPECT_TRUE(
             (*rows)->Add(layer, 0, std::as_bytes(std::span(text.chunks[0].layers[layer]))).ok());
       }
-      chunks.Add(*(*rows)->Finish());
+      Add(chunks, **rows);
       const auto report = publisher_->Extend({.corpus = "texts", .create = true}, chunks, Soon());
       EXPECT_TRUE(report.ok()) << report.status();
     });
