@@ -285,17 +285,15 @@ std::shared_ptr<const Corpus> Requester::Kept(std::string_view name,
 absl::StatusOr<TenantKey> Requester::TenantKeyOf(std::string_view tenant, Instant deadline) {
   return state_->view.TenantKeyOf(tenant, deadline);
 }
-
 absl::StatusOr<PromptCover> Requester::CoverPrompt(const PromptCall& call) {
   return state_->view.CoverPrompt(call);
 }
-
 void Requester::Forget(std::string_view name) { state_->view.Forget(name); }
 void Requester::Learn(const Member& member) { state_->peers.Learn(member); }
 absl::Status Requester::Attend(const AttendCall& call, const PartialView& out,
                                AttendReport* report) {
-  return Attend(
-      call, [&out] { return out; }, report);
+  const auto room = [&out] { return out; };
+  return Attend(call, room, report);
 }
 
 absl::Status Requester::Attend(const AttendCall& call, AttendRoom room, AttendReport* report) {

@@ -56,7 +56,7 @@ class PutStream {
   Clock& clock_;
   ExtendTarget target_;
   Duration timeout_{0};
-  TenantKey key_;  // of the target's tenant
+  TenantKey key_;  // makes the ids
   // The next chunk of the chain follows this one, and begins there.
   ChunkId parent_;
   uint64_t position_ = 0;
