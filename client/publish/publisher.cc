@@ -85,6 +85,13 @@ absl::StatusOr<Corpus> Publisher::GetCorpus(std::string_view name, std::string_v
   v1::GetCorpusReply reply;
   CKV_RETURN_IF_ERROR(Error(directory_->GetCorpus(&context, request, &reply), "GetCorpus"));
   CKV_ASSIGN_OR_RETURN(Corpus corpus, FromProto(reply.corpus()));
+  // A tenant reads the shared corpora, too. What it puts there would have ids of its own key.
+  if (corpus.tenant != tenant) {
+    return absl::NotFoundError(absl::StrFormat(
+        "tenant '%s' has no corpus '%s': the one that it reads is shared, and is extended by the "
+        "shared tenant",
+        tenant, name));
+  }
   for (ChunkPlacement& chunk : corpus.chunks) chunk.leased.clear();  // told, not published
   return corpus;
 }

@@ -69,7 +69,8 @@ class Publisher {
   // Returns the key by which the ids of a tenant's chunks are made. The directory makes one if
   // there is none. The shared tenant has the zero key, and so have directories of earlier builds.
   absl::StatusOr<TenantKey> KeyOf(std::string_view tenant, Instant deadline);
-  //   NotFound            there is no such corpus for this tenant.
+  //   NotFound            the tenant has no such corpus itself. A shared one of that name is not
+  //   its.
   absl::StatusOr<CorpusEnd> EndOf(std::string_view corpus, std::string_view tenant,
                                   Instant deadline);
 
@@ -77,7 +78,7 @@ class Publisher {
   // sees all of them or none. Chunks that the corpus has already are left out, so a call whose
   // answer was lost can be made again. The other chunks are not touched, read or sent. A change of
   // the corpus by somebody else meanwhile is no error: the chunks then go behind it.
-  //   NotFound            there is no such corpus, and not `create`.
+  //   NotFound            the tenant has no such corpus itself, and not `create`.
   //   FailedPrecondition  The corpus has another geometry. Or the parent of a chunk is neither in
   //   the
   //                       corpus nor among those before it, or has another child. Or there are no

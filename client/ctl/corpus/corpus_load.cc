@@ -298,7 +298,7 @@ absl::Status RunLoad(const Ctl& ctl, LoadOptions options) {
   if (options.replicas == 0) options.replicas = ReplicasOf(ctl, previous, ids.size());
   CKV_RETURN_IF_ERROR(Annotate(PlaceChunks(1, ids, options.replicas).status(), "--replicas"));
 
-  CKV_ASSIGN_OR_RETURN(options.cut.key, fleet.KeyOfTenant(/*make=*/true));
+  CKV_ASSIGN_OR_RETURN(options.cut.key, fleet.KeyOfTenant(/*make=*/!options.dry_run));
   CKV_ASSIGN_OR_RETURN(const std::unique_ptr<ChunkSource> source, OpenSource(ctl, options, kind));
   FiniteCheck checked(*source, options.reject_non_finite);
   CKV_ASSIGN_OR_RETURN(const auto placement,

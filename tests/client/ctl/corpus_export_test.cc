@@ -6,6 +6,7 @@
 
 #include "client/ctl/corpus/chunk_reader.h"
 #include "client/ctl/fleet.h"
+#include "store/formats/import.h"
 #include "tests/client/ctl/load_fleet.h"
 
 namespace ckv::ctl {

@@ -158,6 +158,19 @@ TEST_F(PublisherTest, ATenantsChunksHaveIdsOfItsKey) {
   EXPECT_TRUE(key->IsZero());
 }
 
+// Its chunks would have ids that nobody else can make.
+TEST_F(PublisherTest, ATenantDoesNotExtendWhatIsShared) {
+  ASSERT_TRUE(Extend({0}).ok());
+  const absl::Status status = Extend({1}, {.corpus = "docs", .tenant = "lab"}).status();
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("is shared"));
+  EXPECT_TRUE(absl::IsNotFound(publisher_->EndOf("docs", "lab", Soon()).status()));
+  ASSERT_TRUE(Extend({0}, {.corpus = "docs", .tenant = "lab", .create = true}).ok());
+  ASSERT_TRUE(Extend({1}, {.corpus = "docs", .tenant = "lab"}).ok());
+  EXPECT_EQ(publisher_->EndOf("docs", "", Soon())->chunk_count, 1u);
+  EXPECT_EQ(publisher_->EndOf("docs", "lab", Soon())->chunk_count, 2u);
+}
+
 // Each is a standalone text of its own, so all orders are right.
 TEST_F(PublisherTest, ManyAtOnceAreAllThere) {
   constexpr uint32_t kCount = 6;
