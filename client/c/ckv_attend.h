@@ -52,7 +52,8 @@ typedef struct ckv_context_spec {
 //   NOT_FOUND, UNAVAILABLE, DEADLINE_EXCEEDED, FAILED_PRECONDITION  as ckv_attend.
 ckv_status ckv_context_open(ckv_requester* requester, const ckv_context_spec* spec,
                             ckv_context** context);
-// Ends the context and frees it. Calls in progress, of tickets too, go on to their end.
+// Ends the context and frees it. Tickets in progress go on to their end. No ckv_attend or
+// ckv_submit over it may be in progress on another thread.
 void ckv_context_close(ckv_context* context);
 // Returns the rows of all its chunks, as selections count them. 0 for NULL.
 uint64_t ckv_context_token_count(const ckv_context* context);

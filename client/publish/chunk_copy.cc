@@ -57,7 +57,8 @@ uint64_t WriteRows(grpc::ClientWriterInterface<v1::PutChunkRequest>& writer, uin
 uint64_t Put(const HolderCalls& calls, const SourceChunk& chunk, bool with_rows,
              const std::function<void(uint64_t)>& on_bytes, absl::Status& status) {
   grpc::ClientContext context;
-  SetDeadline(context, calls.clock, calls.clock.Now() + kPutTimeout, kPutTimeout);
+  SetDeadline(context, calls.clock, std::min(calls.deadline, calls.clock.Now() + kPutTimeout),
+              kPutTimeout);
   v1::PutChunkReply reply;
   const auto writer = calls.stub.PutChunk(&context, &reply);
   uint64_t bytes_sent = 0;

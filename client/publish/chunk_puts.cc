@@ -179,7 +179,8 @@ absl::Status HowFar(const absl::Status& status, const PutReport& report,
 
 absl::StatusOr<PutReport> RunPuts(ChunkSource& source, const Placement& placement,
                                   std::span<const Member> holders, const std::string& tenant,
-                                  Clock& clock, const PutObserver& observer, bool plan_only) {
+                                  Clock& clock, const PutObserver& observer, bool plan_only,
+                                  Instant deadline) {
   PutReport report;
   report.digests.resize(placement.size());
   report.found.resize(placement.size());
@@ -190,7 +191,7 @@ absl::StatusOr<PutReport> RunPuts(ChunkSource& source, const Placement& placemen
     lanes.back()->holder = &holder;
     lanes.back()->thread = std::thread([&, lane = lanes.back().get()] {
       const auto stub = ConnectHolder(*lane->holder);
-      const HolderCalls calls{*stub, *lane->holder, source.geometry(), tenant, clock};
+      const HolderCalls calls{*stub, *lane->holder, source.geometry(), tenant, clock, deadline};
       while (std::optional<Item> item = lane->queue.Pop()) {
         if (run.failed()) continue;  // lets go of the rest
         const absl::Status status = Take(calls, *item, plan_only, observer, *lane);
@@ -213,14 +214,15 @@ absl::StatusOr<PutReport> RunPuts(ChunkSource& source, const Placement& placemen
 // Returns the part of `placement` that is not there.
 absl::StatusOr<Placement> FindMissing(const ChunkSource& source, const Placement& placement,
                                       std::span<const Member> holders, const std::string& tenant,
-                                      Clock& clock, const std::vector<uint64_t>& digests) {
+                                      Clock& clock, const std::vector<uint64_t>& digests,
+                                      Instant deadline) {
   PutRun run;
   std::vector<std::vector<uint32_t>> missing(holders.size());
   std::vector<std::thread> threads;
   for (size_t h = 0; h < holders.size(); ++h) {
     threads.emplace_back([&, h] {
       const auto stub = ConnectHolder(holders[h]);
-      const HolderCalls calls{*stub, holders[h], source.geometry(), tenant, clock};
+      const HolderCalls calls{*stub, holders[h], source.geometry(), tenant, clock, deadline};
       for (uint32_t i = 0; i < placement.size() && !run.failed(); ++i) {
         if (!IsOn(placement[i], holders[h].id)) continue;
         const auto there = HasChunk(calls, source.chunks()[i].id, digests[i]);
@@ -245,22 +247,24 @@ absl::StatusOr<Placement> FindMissing(const ChunkSource& source, const Placement
 
 absl::StatusOr<PutReport> PutChunks(ChunkSource& source, const Placement& placement,
                                     std::span<const Member> holders, const std::string& tenant,
-                                    Clock& clock, const PutObserver& observer) {
-  return RunPuts(source, placement, holders, tenant, clock, observer, /*plan_only=*/false);
+                                    Clock& clock, const PutObserver& observer, Instant deadline) {
+  return RunPuts(source, placement, holders, tenant, clock, observer, /*plan_only=*/false,
+                 deadline);
 }
 
 absl::StatusOr<PutReport> PlanPuts(ChunkSource& source, const Placement& placement,
                                    std::span<const Member> holders, const std::string& tenant,
                                    Clock& clock, const PutObserver& observer) {
-  return RunPuts(source, placement, holders, tenant, clock, observer, /*plan_only=*/true);
+  return RunPuts(source, placement, holders, tenant, clock, observer, /*plan_only=*/true,
+                 kInstantMax);
 }
 
 absl::Status CheckPuts(ChunkSource& source, const Placement& placement,
                        std::span<const Member> holders, const std::string& tenant, Clock& clock,
-                       PutReport& report) {
+                       PutReport& report, Instant deadline) {
   for (int round = 0;; ++round) {
-    CKV_ASSIGN_OR_RETURN(const Placement missing,
-                         FindMissing(source, placement, holders, tenant, clock, report.digests));
+    CKV_ASSIGN_OR_RETURN(const Placement missing, FindMissing(source, placement, holders, tenant,
+                                                              clock, report.digests, deadline));
     size_t count = 0;
     for (const auto& chunk_holders : missing) count += chunk_holders.size();
     if (count == 0) return absl::OkStatus();
@@ -271,7 +275,7 @@ absl::Status CheckPuts(ChunkSource& source, const Placement& placement,
           count, kCheckRoundCountMax));
     }
     CKV_ASSIGN_OR_RETURN(const PutReport again,
-                         PutChunks(source, missing, holders, tenant, clock, {}));
+                         PutChunks(source, missing, holders, tenant, clock, {}, deadline));
     for (const auto& [name, tally] : again.tallies) {
       HolderTally& sum = report.tallies[name];
       // A copy that went and came again counts once, its bytes as often as they were sent.

@@ -47,11 +47,13 @@ struct PutReport {
 // Reads every chunk that is placed anywhere, in order, at most kChunksInFlightMax at a time, and
 // puts it on its holders, one thread a holder. A copy that is there with the same rows is not sent
 // again (chunk_copy.h).
+// No copy begins after `deadline`, and none takes longer than a minute.
 //   the source's error, or the first of any holder, with how many copies are put.
 absl::StatusOr<PutReport> PutChunks(ChunkSource& source,
                                     const std::vector<std::vector<HolderId>>& placement,
                                     std::span<const Member> holders, const std::string& tenant,
-                                    Clock& clock, const PutObserver& observer);
+                                    Clock& clock, const PutObserver& observer,
+                                    Instant deadline = kInstantMax);
 // The same, but only asks: what would be sent is in the tallies.
 absl::StatusOr<PutReport> PlanPuts(ChunkSource& source,
                                    const std::vector<std::vector<HolderId>>& placement,
@@ -64,6 +66,6 @@ absl::StatusOr<PutReport> PlanPuts(ChunkSource& source,
 //   else as PutChunks.
 absl::Status CheckPuts(ChunkSource& source, const std::vector<std::vector<HolderId>>& placement,
                        std::span<const Member> holders, const std::string& tenant, Clock& clock,
-                       PutReport& report);
+                       PutReport& report, Instant deadline = kInstantMax);
 
 }  // namespace ckv

@@ -16,7 +16,7 @@
 
 namespace ckv {
 
-// A holder, and who asks it, all borrowed. AskForChunk takes no longer than until `deadline`.
+// A holder, and who asks it, all borrowed. No call takes longer than until `deadline`.
 struct HolderCalls {
   v1::HolderService::StubInterface& stub;
   const Member& holder;

@@ -1,6 +1,7 @@
 #include "client/publish/publisher.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -47,7 +48,8 @@ absl::StatusOr<std::vector<uint32_t>> NewOnes(const Corpus& corpus, const ChunkS
                           chunk.id.ShortHex(), chunk.parent.ShortHex(), corpus.name));
     }
     if (!there.insert(chunk.id.AsBytes()).second) continue;
-    // Two chunks at one place: who reads the corpus as one text would see both.
+    // Two chunks at one place: who reads the corpus as one text would see both. Chunks without a
+    // parent may be texts of their own.
     if (!chunk.parent.IsZero() && !followed.insert(chunk.parent.AsBytes()).second) {
       return absl::FailedPreconditionError(absl::StrFormat(
           "another chunk of corpus '%s' follows chunk %s by now: put behind its new end",
@@ -56,6 +58,19 @@ absl::StatusOr<std::vector<uint32_t>> NewOnes(const Corpus& corpus, const ChunkS
     fresh.push_back(i);
   }
   return fresh;
+}
+
+// Those that are to have a chunk.
+std::vector<Member> Named(const std::vector<Member>& holders,
+                          const std::vector<std::vector<HolderId>>& placement) {
+  absl::flat_hash_set<std::string_view> names;
+  for (const auto& of_chunk : placement) {
+    for (const HolderId& holder : of_chunk) names.insert(holder.name);
+  }
+  std::vector<Member> named;
+  std::copy_if(holders.begin(), holders.end(), std::back_inserter(named),
+               [&](const Member& holder) { return names.contains(holder.id.name); });
+  return named;
 }
 
 uint32_t ReplicasOf(const ExtendTarget& target, const Corpus& corpus, size_t holder_count) {
@@ -85,7 +100,8 @@ absl::StatusOr<Corpus> Publisher::GetCorpus(std::string_view name, std::string_v
   v1::GetCorpusReply reply;
   CKV_RETURN_IF_ERROR(Error(directory_->GetCorpus(&context, request, &reply), "GetCorpus"));
   CKV_ASSIGN_OR_RETURN(Corpus corpus, FromProto(reply.corpus()));
-  // A tenant reads the shared corpora, too. What it puts there would have ids of its own key.
+  // A tenant reads the shared corpora, too. Chunks that it puts there would have ids of its own
+  // key.
   if (corpus.tenant != tenant) {
     return absl::NotFoundError(absl::StrFormat(
         "tenant '%s' has no corpus '%s': the one that it reads is shared, and is extended by the "
@@ -132,15 +148,22 @@ absl::StatusOr<TenantKey> Publisher::KeyOf(std::string_view tenant, Instant dead
 }
 
 absl::StatusOr<CorpusEnd> Publisher::EndOf(std::string_view corpus, std::string_view tenant,
-                                           Instant deadline) {
+                                           const ChunkId& chunk, Instant deadline) {
   CKV_ASSIGN_OR_RETURN(const Corpus found, GetCorpus(corpus, tenant, deadline));
   CorpusEnd end;
   end.geometry = found.geometry;
   end.version = found.version;
   end.chunk_count = static_cast<uint32_t>(found.chunks.size());
-  if (found.chunks.empty()) return end;
-  end.chunk = found.chunks.back().id;
-  end.position = EndPosition(found.chunks.back());
+  if (chunk.IsZero() && found.chunks.empty()) return end;
+  const auto at = chunk.IsZero() ? found.chunks.end() - 1
+                                 : std::find_if(found.chunks.begin(), found.chunks.end(),
+                                                [&](const auto& one) { return one.id == chunk; });
+  if (at == found.chunks.end()) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("corpus '%s' has no chunk %s to go on from", corpus, chunk.ShortHex()));
+  }
+  end.chunk = at->id;
+  end.position = EndPosition(*at);
   return end;
 }
 
@@ -199,9 +222,12 @@ absl::StatusOr<std::optional<ExtendReport>> Publisher::ExtendOnce(const ExtendTa
                              .holders = placement[i],
                              .print = chunk.print});
   }
-  CKV_ASSIGN_OR_RETURN(report.puts, PutChunks(chunks, placement, holders, target.tenant, clock_,
-                                              {.on_sent = {}, .on_found = {}}));
-  CKV_RETURN_IF_ERROR(CheckPuts(chunks, placement, holders, target.tenant, clock_, report.puts));
+  // Each that is asked takes a thread, and a fleet may have thousands.
+  const std::vector<Member> asked = Named(holders, placement);
+  CKV_ASSIGN_OR_RETURN(report.puts, PutChunks(chunks, placement, asked, target.tenant, clock_,
+                                              {.on_sent = {}, .on_found = {}}, deadline));
+  CKV_RETURN_IF_ERROR(
+      CheckPuts(chunks, placement, asked, target.tenant, clock_, report.puts, deadline));
   CKV_ASSIGN_OR_RETURN(const std::optional<uint64_t> version, Publish(corpus, deadline));
   if (!version) return std::nullopt;
   report.version = *version;

@@ -36,7 +36,9 @@ struct CorpusEnd {
   Geometry geometry;
   uint64_t version = 0;
   uint32_t chunk_count = 0;
-  ChunkId chunk;          // the last one: the parent of the next, unless that is standalone
+  // The last one, or the one that was asked about: the parent of the next, unless that is
+  // standalone.
+  ChunkId chunk;
   uint64_t position = 0;  // behind its last token
 };
 
@@ -71,8 +73,13 @@ class Publisher {
   absl::StatusOr<TenantKey> KeyOf(std::string_view tenant, Instant deadline);
   //   NotFound            the tenant has no such corpus itself. A shared one of that name is not
   //   its.
+  //   FailedPrecondition  it has no chunk `chunk`.
   absl::StatusOr<CorpusEnd> EndOf(std::string_view corpus, std::string_view tenant,
-                                  Instant deadline);
+                                  const ChunkId& chunk, Instant deadline);
+  absl::StatusOr<CorpusEnd> EndOf(std::string_view corpus, std::string_view tenant,
+                                  Instant deadline) {
+    return EndOf(corpus, tenant, ChunkId(), deadline);
+  }
 
   // Puts the chunks on holders and appends them to the corpus, in order, by one change: everybody
   // sees all of them or none. Chunks that the corpus has already are left out, so a call whose

@@ -44,6 +44,8 @@ absl::Status PutStream::Take(const v1::PutRequest& message) {
     case v1::PutRequest::kRows: {
       if (chunk_ == nullptr) return OutOfPlace("rows without a chunk");
       const std::string& rows = message.rows().rows();
+      // A message without rows is no progress.
+      if (rows.empty()) return absl::InvalidArgumentError("put: a message without rows");
       if (rows.size() > kMessageRowsBytesMax) {
         return absl::InvalidArgumentError(absl::StrFormat("put: %d bytes in one message, limit %d",
                                                           rows.size(), kMessageRowsBytesMax));
@@ -68,7 +70,11 @@ absl::Status PutStream::TakeTarget(const v1::PutTarget& target) {
              .create = target.create()};
   timeout_ = target.timeout_ms() == 0 ? kTimeout : std::chrono::milliseconds(target.timeout_ms());
   timeout_ = std::min(timeout_, kTimeoutMax);
-  auto end = publisher_.EndOf(target_.corpus, target_.tenant, clock_.Now() + kLookTimeout);
+  ChunkId parent;
+  if (!target.parent().empty()) {
+    CKV_ASSIGN_OR_RETURN(parent, ChunkId::FromBytes(target.parent()));
+  }
+  auto end = publisher_.EndOf(target_.corpus, target_.tenant, parent, clock_.Now() + kLookTimeout);
   if (!end.ok() && !(absl::IsNotFound(end.status()) && target_.create)) return end.status();
   Geometry geometry;
   if (target.has_geometry()) {
@@ -84,8 +90,13 @@ absl::Status PutStream::TakeTarget(const v1::PutTarget& target) {
       return absl::FailedPreconditionError(absl::StrFormat(
           "put: corpus '%s' has another geometry than the target says", target_.corpus));
     }
-    parent_ = end->chunk;
-    position_ = end->position;
+    if (!parent.IsZero()) {
+      parent_ = parent;
+      position_ = end->position;
+    }
+  } else if (!parent.IsZero()) {
+    return absl::FailedPreconditionError(
+        "put: a corpus that is not there yet has no chunk to go on from");
   }
   CKV_ASSIGN_OR_RETURN(key_, publisher_.KeyOf(target_.tenant, clock_.Now() + kLookTimeout));
   chunks_ = std::make_unique<MemorySource>(geometry);

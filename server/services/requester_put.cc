@@ -1,5 +1,7 @@
 // RequesterService.Put: reads the stream; server/edge/put_stream.h does the rest.
 
+#include <algorithm>
+
 #include "client/grpc/grpc_status.h"
 #include "server/edge/put_stream.h"
 #include "server/edge/server_limits.h"
@@ -10,6 +12,8 @@ namespace {
 
 // The longest wait for the next message, so that a caller that stalls does not keep a thread.
 constexpr Duration kPutProgressMax = std::chrono::seconds(30);
+// The longest stream, whose rows take room from others: 1 GiB at 2 MB/s.
+constexpr Duration kPutStreamMax = std::chrono::minutes(10);
 
 }  // namespace
 
@@ -21,8 +25,9 @@ grpc::Status RequesterServiceImpl::Put(grpc::ServerContext* context,
   Publisher publisher(options_.directory_address(), options_.clock);
   PutStream put(&publisher, &put_room_, options_.clock);
   v1::PutRequest message;
+  const Instant end = options_.clock->Now() + kPutStreamMax;
   while (true) {
-    if (!stream->BeginWait(options_.clock->Now() + kPutProgressMax)) break;
+    if (!stream->BeginWait(std::min(end, options_.clock->Now() + kPutProgressMax))) break;
     const bool read = reader->Read(&message);
     stream->EndWait();
     if (!read) break;

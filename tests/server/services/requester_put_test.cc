@@ -80,7 +80,9 @@ TEST_F(RequesterPutTest, AChainInTwoStreams) {
   EXPECT_EQ(first.ids(1), corpus_.chunks[1].info.id.AsBytes());
   EXPECT_EQ(first.added_count(), 2u);
   EXPECT_EQ(first.bytes_sent(), 49 * corpus_.geometry.token_bytes());
-  ASSERT_TRUE(Put(Messages({2}, /*create=*/false), &second).ok());
+  auto more = Messages({2}, /*create=*/false);
+  more[0].mutable_target()->set_parent(first.ids(1));
+  ASSERT_TRUE(Put(more, &second).ok());
   EXPECT_EQ(second.ids(0), corpus_.chunks[2].info.id.AsBytes());
   EXPECT_EQ(second.chunk_begin(), 2u);
   std::mt19937 rng(5);
@@ -92,6 +94,40 @@ TEST_F(RequesterPutTest, AChainInTwoStreams) {
   for (size_t i = 0; i < due.o.size(); ++i) ASSERT_NEAR(o[i], due.o[i], 1e-3);
 }
 
+// A caller that had no reply sends the same messages.
+TEST_F(RequesterPutTest, AgainIsNoChange) {
+  v1::PutReply first, again, grown;
+  ASSERT_TRUE(Put(Messages({0, 1}), &first).ok());
+  ASSERT_TRUE(Put(Messages({0, 1}), &again).ok());
+  EXPECT_EQ(again.added_count(), 0u);
+  EXPECT_EQ(again.version(), first.version());
+  EXPECT_EQ(again.ids(1), first.ids(1));
+  auto more = Messages({2}, /*create=*/false);
+  more[0].mutable_target()->set_parent(first.ids(1));
+  ASSERT_TRUE(Put(more).ok());
+  ASSERT_TRUE(Put(more, &grown).ok());
+  EXPECT_EQ(grown.added_count(), 0u);
+  EXPECT_EQ(grown.chunk_begin(), 3u);
+  EXPECT_EQ(StatsOf(0).chunk_count() + StatsOf(1).chunk_count(), 3u);
+}
+
+TEST_F(RequesterPutTest, AChainGoesOnFromAChunkThatIsThere) {
+  auto messages = Messages({0});
+  messages[0].mutable_target()->set_parent(std::string(corpus_.chunks[2].info.id.AsBytes()));
+  ExpectRefused(messages, grpc::StatusCode::FAILED_PRECONDITION, "not there yet");
+  ASSERT_TRUE(Put(Messages({0})).ok());
+  ExpectRefused(messages, grpc::StatusCode::FAILED_PRECONDITION, "has no chunk");
+  messages[0].mutable_target()->set_parent("short");
+  ExpectRefused(messages, grpc::StatusCode::INVALID_ARGUMENT, "");
+  // Another chunk behind the same one.
+  auto next = Messages({1}, /*create=*/false), fork = Messages({2}, /*create=*/false);
+  const std::string parent(corpus_.chunks[0].info.id.AsBytes());
+  next[0].mutable_target()->set_parent(parent);
+  fork[0].mutable_target()->set_parent(parent);
+  ASSERT_TRUE(Put(next).ok());
+  ExpectRefused(fork, grpc::StatusCode::FAILED_PRECONDITION, "follows chunk");
+}
+
 TEST_F(RequesterPutTest, MessagesOutOfPlace) {
   const auto all = Messages({0});
   ExpectRefused({}, grpc::StatusCode::INVALID_ARGUMENT, "without a target");
@@ -100,6 +136,9 @@ TEST_F(RequesterPutTest, MessagesOutOfPlace) {
   ExpectRefused({all[0], all[2]}, grpc::StatusCode::INVALID_ARGUMENT, "rows without a chunk");
   ExpectRefused({all[0], all[1], all[2], all[2]}, grpc::StatusCode::INVALID_ARGUMENT, "are due");
   ExpectRefused({all[0], all[1], all[2]}, grpc::StatusCode::FAILED_PRECONDITION, "is not whole");
+  v1::PutRequest nothing = all[2];
+  nothing.mutable_rows()->clear_rows();
+  ExpectRefused({all[0], all[1], nothing}, grpc::StatusCode::INVALID_ARGUMENT, "without rows");
   ExpectRefused({all[0], v1::PutRequest()}, grpc::StatusCode::INVALID_ARGUMENT, "empty message");
   v1::PutRequest target = all[0];
   target.mutable_target()->clear_geometry();
