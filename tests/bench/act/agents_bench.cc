@@ -60,13 +60,13 @@ Instant Soon() { return Clock::Real()->Now() + std::chrono::seconds(60); }
 double MsSince(Instant begin) { return double((Clock::Real()->Now() - begin).count()) / 1e6; }
 
 // Every layer of a chunk has the same rows: a kernel's time does not depend on values.
-ctl::SourceChunk MakeChunk(const Geometry& geometry, const ChunkId& parent, uint32_t ordinal) {
+SourceChunk MakeChunk(const Geometry& geometry, const ChunkId& parent, uint32_t ordinal) {
   std::mt19937 rng(ordinal);
   const auto rows = std::make_shared<const std::vector<uint16_t>>(
       test::RandomBf16(size_t{kChunkTokens} * geometry.d_qk, rng, 0.1f));
   std::vector<int32_t> tokens(kChunkTokens);
   for (int32_t& token : tokens) token = static_cast<int32_t>(rng() >> 1);
-  ctl::SourceChunk chunk;
+  SourceChunk chunk;
   chunk.rows = [rows = rows.get()](uint32_t) { return std::as_bytes(std::span(*rows)); };
   chunk.info = DescribeChunk(geometry, parent, uint64_t{ordinal} * kChunkTokens, tokens,
                              {0, kChunkTokens}, chunk.rows);
@@ -79,7 +79,7 @@ absl::Status Load(const std::string& directory) {
   options.directory = directory;
   ctl::Fleet fleet(options, Clock::Real());
   CKV_ASSIGN_OR_RETURN(const std::vector<Member> holders, fleet.Holders());
-  ctl::MemorySource source(TheGeometry());
+  MemorySource source(TheGeometry());
   std::vector<std::vector<HolderId>> placement;
   Corpus corpus;
   corpus.name = kCorpus;
@@ -94,7 +94,7 @@ absl::Status Load(const std::string& directory) {
     parent = chunk.id;
   }
   CKV_RETURN_IF_ERROR(
-      ctl::PutChunks(source, placement, holders, /*tenant=*/"", *Clock::Real(), {}).status());
+      PutChunks(source, placement, holders, /*tenant=*/"", *Clock::Real(), {}).status());
   return ctl::PublishCorpus(fleet, corpus, /*replace=*/false).status();
 }
 
