@@ -88,7 +88,7 @@ absl::Status Load(const std::string& directory) {
   for (uint32_t i = 0; i < kDocumentCount * kChunksOfDocument; ++i) {
     source.Add(MakeChunk(source.geometry(), parent, i));
     placement.push_back({holders[i / kChunksOfDocument % holders.size()].id});
-    const ctl::PlannedChunk& chunk = source.chunks().back();
+    const PlannedChunk& chunk = source.chunks().back();
     corpus.chunks.push_back(
         {chunk.id, chunk.parent, chunk.token_count, chunk.position, placement.back()});
     parent = chunk.id;
