@@ -20,7 +20,7 @@ import re
 
 FOLDERS = ("attention", "client", "proto", "server", "store", "transport")
 MARKED_LANGUAGES = ("sh", "yaml", "python")
-PLAIN_LANGUAGES = ("text", "cpp", "cmake", "json")
+PLAIN_LANGUAGES = ("text", "c", "cpp", "cmake", "json")
 MARK = re.compile(r"<!-- (run|check-config|not run: \S.*?|file on [\w-]+: [\w.-]+|run on [\w-]+(?:, [\w-]+)*"
                   r"|prints|shows: \S.*?) -->$")
 TEXT_MARK = re.compile(r"prints$|shows: ")

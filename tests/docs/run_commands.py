@@ -33,9 +33,10 @@ ADDRESS = re.compile(r"127\.0\.0\.1:(\d{4,5})")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9_-]+")
 # A setting of ckvd, as the handbook names it.
 KEY = re.compile(r"`((?:lane|log|metrics|oracle|replicas|requester|store|tcp|verbs)\.[a-z_]+)`")
-# Flags of programs that are not ours: cmake, pkg-config, protoc.
+# Flags of programs that are not ours: cmake, pkg-config, protoc, llama-server.
 FOREIGN_FLAGS = {"--preset", "--workflow", "--install", "--prefix", "--component", "--libs",
-                 "--python_out", "--grpc_out", "--plugin", "--rope-freq-base", "--slot-save-path"}
+                 "--cflags", "--python_out", "--grpc_out", "--plugin", "--rope-freq-base",
+                 "--slot-save-path", "--cache-reuse", "--context-shift"}
 
 
 class PageFleet(Fleet):
