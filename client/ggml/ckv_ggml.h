@@ -4,6 +4,7 @@
 //   ckv_attach_t attach = (ckv_attach_t)ggml_backend_reg_get_proc_address(reg, "ckv_attach");
 //   int64_t next = 0;
 //   int64_t bytes = attach("docs", "", 0, 4, NULL, 0, &next);
+//   if (bytes < 0) ...                                          // stderr says why
 //   void* state = malloc(bytes);
 //   attach("docs", "", 0, 4, state, bytes, &next);
 //   llama_state_seq_set_data(context, state, bytes, sequence);
@@ -37,7 +38,8 @@ typedef int64_t (*ckv_attach_t)(const char* corpus, const char* tenant, int64_t 
 // "ckv_check". Tells whether attention goes through ckv: the settings, the directory, and what
 // contexts that were made so far had of it. Writes lines for people, cut to `size` and ended by a
 // zero; each that is wrong says what to do. Asks the directory, for 3 seconds at most.
-// Returns 0 if nothing has to be done, and 1 if something has.
+// Returns 0 if nothing has to be done, and 1 if something has. That attention was taken does not
+// say that a corpus was attended: the counters ops_routed and ops_failed do.
 typedef int (*ckv_check_t)(char* text, size_t size);
 
 // "ckv_counter". Returns a counter of this process by its name, or UINT64_MAX if there is no such
