@@ -84,6 +84,7 @@ uint32_t ReplicasOf(const ExtendTarget& target, const Corpus& corpus, size_t hol
 Publisher::Publisher(std::string directory_address, Clock* clock)
     : address_(std::move(directory_address)),
       clock_(*clock),
+      reader_(address_, clock),
       directory_(v1::DirectoryService::NewStub(MakeChannel(address_, kMessageBytesMax))) {}
 
 absl::Status Publisher::Error(const grpc::Status& status, std::string_view call) const {
@@ -92,14 +93,7 @@ absl::Status Publisher::Error(const grpc::Status& status, std::string_view call)
 
 absl::StatusOr<Corpus> Publisher::GetCorpus(std::string_view name, std::string_view tenant,
                                             Instant deadline) {
-  grpc::ClientContext context;
-  SetDeadline(context, clock_, deadline, kCallTimeoutMax);
-  v1::GetCorpusRequest request;
-  request.set_name(std::string(name));
-  request.set_tenant(std::string(tenant));
-  v1::GetCorpusReply reply;
-  CKV_RETURN_IF_ERROR(Error(directory_->GetCorpus(&context, request, &reply), "GetCorpus"));
-  CKV_ASSIGN_OR_RETURN(Corpus corpus, FromProto(reply.corpus()));
+  CKV_ASSIGN_OR_RETURN(Corpus corpus, reader_.GetCorpus(name, tenant, deadline));
   // A tenant reads the shared corpora, too. Chunks that it puts there would have ids of its own
   // key.
   if (corpus.tenant != tenant) {
@@ -112,6 +106,7 @@ absl::StatusOr<Corpus> Publisher::GetCorpus(std::string_view name, std::string_v
   return corpus;
 }
 
+// Those that are alive: DirectoryStub tells of holders that are not back yet, too.
 absl::StatusOr<std::vector<Member>> Publisher::Holders(Instant deadline) {
   grpc::ClientContext context;
   SetDeadline(context, clock_, deadline, kCallTimeoutMax);

@@ -24,6 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ckv/v1/directory.grpc.pb.h"
+#include "client/grpc/directory_stub.h"
 #include "client/publish/chunk_puts.h"
 #include "client/publish/chunk_source.h"
 #include "proto/base/clock.h"
@@ -110,6 +111,7 @@ class Publisher {
 
   const std::string address_;
   Clock& clock_;
+  DirectoryStub reader_;
   const std::unique_ptr<v1::DirectoryService::StubInterface> directory_;
 };
 

@@ -74,7 +74,7 @@ TEST(Merge, PartsInEveryFormGiveTheWhole) {
       Partial first = Attend(keys, 0, 7, true);
       const Partial second = Attend(keys, 7, 20, true);
       const Partial whole = Attend(keys, 0, 20, true);
-      // What an engine would return, and back.
+      // To the form that an engine returns, and back.
       std::vector<float> lse(kRowCount);
       ASSERT_EQ(ckv_lse_from_partial(form, kRowCount, first.m.data(), first.l.data(), lse.data()),
                 CKV_OK);

@@ -323,7 +323,7 @@ TEST(CoverPrompt, ChunksOfTwoModelsAreRefused) {
   EXPECT_EQ(cover.status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-// What a directory answers is not trusted: lengths and positions beyond all limits.
+// Lengths and positions of a directory are not trusted: these are beyond all limits.
 TEST(CoverPrompt, AnswersBeyondTheLimitsAreNoSpans) {
   const Tokens tokens(64, 3);
   PromptChunks found;

@@ -51,7 +51,7 @@ class PublisherTest : public test::ServicesTest {
     MemorySource chunks = Chunks(ordinals);
     return publisher_->Extend(target, chunks, Soon());
   }
-  // What a requester answers over the corpus is what f64 says of these chunks' rows.
+  // A requester's answer over the corpus is that of f64 over these chunks' rows.
   void ExpectAnswers(size_t chunk_count) {
     std::mt19937 rng(5);
     const std::vector<uint16_t> q = test::RandomBf16(2 * corpus_.geometry.d_qk, rng);

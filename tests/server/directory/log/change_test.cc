@@ -164,7 +164,7 @@ TEST(Change, ALaterBuildsRecordsAreRefused) {
   EXPECT_EQ(Read(record).status().code(), StatusCode::kDataLoss);
 }
 
-// What a build of before reads is written as it wrote it, until there are keys or prints.
+// A log without keys and prints has the bytes that an earlier build wrote, and reads.
 TEST(Change, OnlyPrintsAndKeysAreNew) {
   for (const DirectoryChange& change : EveryKind()) {
     const std::string record = test::RecordOf(change);
