@@ -233,9 +233,10 @@ def start_fleet(folder, directory):
     fleet.folder, fleet.processes, fleet.durable = folder, [], False
     fleet.directory = f"127.0.0.1:{directory.port}"
     for i in range(3):
-        # Leases outlive the time in which kills follow each other.
+        # A holder answers for half a lease after its last renewal. Queries must go on while kills follow each other,
+        # so that half, 30 s, is longer than a slow machine needs for several lives of the directory.
         fleet.start(f"h{i}", "--role=holder", f"--directory={fleet.directory}", "--store-capacity=64MiB",
-                    "--lease-ttl=9s")
+                    "--lease-ttl=60s")
     fleet.requester = fleet.start("requester", "--role=requester", f"--directory={fleet.directory}")
     return fleet
 
