@@ -19,8 +19,9 @@
 //   ckv_close(requester);
 //
 // This file has what all of them need. It includes the others: attention (ckv_attend.h), rows
-// (ckv_fetch.h), arithmetic on partials (ckv_partial.h) and advice (ckv_advice.h). The library does
-// what the C++ client does (client/requester.h), and answers have its bits.
+// (ckv_fetch.h), chunks of a prompt (ckv_find.h), publishing (ckv_put.h), arithmetic on partials
+// (ckv_partial.h) and advice (ckv_advice.h). The library does what the C++ client does
+// (client/requester.h), and answers have its bits.
 //
 // WORDS. A query row is one head of one token, in the order token x heads + head. A cKV row is one
 // token at one layer: d_qk values, of which the first d_v are also its value. A chunk is an
@@ -70,7 +71,7 @@ extern "C" {
 
 // The version of this header. Another major version is another ABI. A minor version only adds.
 #define CKV_API_MAJOR 1
-#define CKV_API_MINOR 0
+#define CKV_API_MINOR 1
 
 // The numbers are those of gRPC's codes.
 typedef int32_t ckv_status;
@@ -172,7 +173,7 @@ static inline ckv_status ckv_open(const ckv_open_options* options, ckv_requester
 
 // Closes lanes and sessions and frees the requester. No call of it may be in progress. Corpora and
 // contexts may be freed later; all other use of a context then is wrong.
-//   FAILED_PRECONDITION  tickets or fetches are not freed yet. Nothing was done.
+//   FAILED_PRECONDITION  tickets, fetches or puts are not freed yet. Nothing was done.
 ckv_status ckv_close(ckv_requester* requester);
 
 // Looks a corpus up by its name, and keeps an immutable snapshot of what the directory knows.
@@ -227,4 +228,6 @@ ckv_status ckv_corpus_chunks(const ckv_corpus* corpus, uint32_t chunk_begin, uin
 #include "ckv_advice.h"
 #include "ckv_attend.h"
 #include "ckv_fetch.h"
+#include "ckv_find.h"
 #include "ckv_partial.h"
+#include "ckv_put.h"

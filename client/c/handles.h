@@ -7,11 +7,13 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "client/c/ckv.h"
 #include "client/c/last_error.h"
 #include "client/context/context.h"
+#include "client/prompt/prompt_cover.h"
 #include "client/requester.h"
 #include "proto/base/clock.h"
 #include "proto/base/trace_context.h"
@@ -56,20 +58,28 @@ Owner OwnerOf(const Handle* handle) {
 }  // namespace ckv::c
 
 struct ckv_requester {
-  // `keeps` owns `made` and what it borrows. It is null if others do.
-  ckv_requester(std::shared_ptr<void> keeps, ckv::Requester* made, std::string of)
-      : connection(std::move(keeps)), requester(made), tenant(std::move(of)) {}
+  // `keeps` owns `made` and what it borrows. It is null if others do. `at` is the directory's
+  // address, for puts.
+  ckv_requester(std::shared_ptr<void> keeps, ckv::Requester* made, std::string of,
+                std::string at = "")
+      : connection(std::move(keeps)),
+        requester(made),
+        tenant(std::move(of)),
+        directory(std::move(at)) {}
 
   const ckv::c::Owner owner = ckv::c::NextOwner();
   const std::shared_ptr<void> connection;
   ckv::Requester* const requester;
   const std::string tenant;
-  std::atomic<uint32_t> in_flight{0};  // tickets and fetches that are not freed
+  const std::string directory;
+  std::atomic<uint32_t> in_flight{0};  // tickets, fetches and puts that are not freed
 };
 
 struct ckv_corpus {
   ckv::c::Owner owner;
   std::shared_ptr<const ckv::Corpus> corpus;
+  // Its chunks in the prompt that they were found by. Empty if it was resolved by name.
+  std::vector<ckv::PromptSpan> spans = {};
 };
 
 struct ckv_context {

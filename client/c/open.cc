@@ -132,7 +132,7 @@ absl::Status Open(const ckv_open_options& options, std::unique_ptr<ckv_requester
         Log().debug("directory {}: {}", address, std::string(status.message()));
       },
       [requester](const Member& member) { requester->Learn(member); });
-  made = std::make_unique<ckv_requester>(connection, requester, tenant);
+  made = std::make_unique<ckv_requester>(connection, requester, tenant, options.directory);
   return absl::OkStatus();
 }
 
@@ -167,7 +167,7 @@ extern "C" ckv_status ckv_close(ckv_requester* requester) {
     const uint32_t in_flight = requester->in_flight.load(std::memory_order_acquire);
     if (in_flight > 0) {
       return absl::FailedPreconditionError(
-          absl::StrFormat("close: %d tickets and fetches are not freed", in_flight));
+          absl::StrFormat("close: %d tickets, fetches and puts are not freed", in_flight));
     }
     delete requester;
     ckv::c::CountClosed();

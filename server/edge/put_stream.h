@@ -5,12 +5,11 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ckv/v1/requester.pb.h"
-#include "client/publish/chunk_assembler.h"
+#include "client/publish/corpus_writer.h"
 #include "client/publish/publisher.h"
 #include "proto/base/clock.h"
 
@@ -49,21 +48,14 @@ class PutStream {
   absl::Status TakeTarget(const v1::PutTarget& target);
   absl::Status TakeChunk(const v1::PutChunk& chunk);
   absl::Status TakeRoom(uint64_t bytes);
-  absl::Status EndChunk();
 
   Publisher& publisher_;
   PutRoom& room_;
   Clock& clock_;
-  ExtendTarget target_;
   Duration timeout_{0};
-  TenantKey key_;  // makes the ids
-  // The next chunk of the chain follows this one, and begins there.
-  ChunkId parent_;
-  uint64_t position_ = 0;
-  std::unique_ptr<MemorySource> chunks_;   // null before the target
-  std::unique_ptr<ChunkAssembler> chunk_;  // the one whose rows come
-  bool is_standalone_ = false;             // chunk_
-  uint64_t bytes_ = 0;                     // taken from room_
+  std::unique_ptr<CorpusWriter> writer_;  // null before the target
+  bool has_chunk_ = false;
+  uint64_t bytes_ = 0;  // taken from room_
 };
 
 }  // namespace ckv

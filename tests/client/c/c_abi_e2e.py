@@ -5,9 +5,10 @@ Method: a directory, two holders and a corpus of several chunks. Each program gi
 questions and writes its answers into a file; the files are equal to that of the C++ program. Then
 one holder after the other is stopped while c_stopped asks. It gets the chunks before the first
 of the stopped one, and the rest is handed back. c_advice prints JSON, whose numbers are checked.
+c_put makes the corpus once more, and finds it.
 
     python3 tests/client/c/c_abi_e2e.py --ckvd ... --ckvctl ... --reference cc_client \
-        --stopped c_stopped --advice c_advice PROGRAM...
+        --stopped c_stopped --put c_put --advice c_advice PROGRAM...
 """
 
 import argparse
@@ -15,6 +16,7 @@ import json
 import os
 import pathlib
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -94,6 +96,7 @@ def main():
     parser.add_argument("--ckvctl", required=True)
     parser.add_argument("--reference", type=pathlib.Path, required=True)
     parser.add_argument("--stopped", type=pathlib.Path, required=True)
+    parser.add_argument("--put", type=pathlib.Path, required=True)
     parser.add_argument("--advice", type=pathlib.Path, required=True)
     parser.add_argument("programs", type=pathlib.Path, nargs="+")
     arguments = parser.parse_args()
@@ -102,7 +105,9 @@ def main():
         folder = pathlib.Path(name)
         fleet = Fleet(folder, holders=2)
         try:
-            Rows(seed=5, tokens=TOKENS, position=0).write(folder / "rows.safetensors")
+            rows = Rows(seed=5, tokens=TOKENS, position=0)
+            rows.write(folder / "rows.safetensors")
+            (folder / "tokens").write_bytes(struct.pack(f"<{TOKENS}i", *rows.token_ids))
             run(PROGRAMS.ckvctl, "--directory", fleet.directory, "corpus", "load", CORPUS,
                 folder / "rows.safetensors", "--chunk-tokens", CHUNK_TOKENS)
             answers = {}
@@ -110,6 +115,7 @@ def main():
                 run(program, fleet.directory, CORPUS, folder / "answers")
                 answers[program] = (folder / "answers").read_bytes()
             check_advice(arguments.advice, fleet)
+            run(arguments.put, fleet.directory, CORPUS, "put-again", folder / "tokens")
             # The directory was started first, then the holders.
             came = [beside_a_stopped_holder(arguments.stopped, fleet, holder) for holder in fleet.processes[1:3]]
         finally:

@@ -50,6 +50,44 @@ AT(ckv_corpus_facts, yarn_mscale_all_dim, 128);
 AT(ckv_corpus_facts, softmax_scale, 136);
 SIZE(ckv_corpus_facts, 144);
 
+BEGINS(ckv_put_target);
+AT(ckv_put_target, corpus, 8);
+AT(ckv_put_target, parent, 16);
+AT(ckv_put_target, create, 24);
+AT(ckv_put_target, bytes_max, 32);
+AT(ckv_put_target, replicas, 40);
+AT(ckv_put_target, reserved, 44);
+AT(ckv_put_target, timeout_ns, 48);
+SIZE(ckv_put_target, 56);
+
+BEGINS(ckv_put_chunk);
+AT(ckv_put_chunk, token_ids, 8);
+AT(ckv_put_chunk, token_count, 16);
+AT(ckv_put_chunk, standalone, 20);
+AT(ckv_put_chunk, position, 24);
+SIZE(ckv_put_chunk, 32);
+
+BEGINS(ckv_put_report);
+AT(ckv_put_report, version, 8);
+AT(ckv_put_report, bytes_sent, 16);
+AT(ckv_put_report, chunk_begin, 24);
+AT(ckv_put_report, added_count, 28);
+SIZE(ckv_put_report, 32);
+
+BEGINS(ckv_find_call);
+AT(ckv_find_call, tokens, 8);
+AT(ckv_find_call, token_count, 16);
+AT(ckv_find_call, reserved, 20);
+AT(ckv_find_call, model_of, 24);
+AT(ckv_find_call, timeout_ns, 32);
+SIZE(ckv_find_call, 40);
+
+BEGINS(ckv_find_report);
+AT(ckv_find_report, covered_token_count, 8);
+AT(ckv_find_report, truncated, 16);
+AT(ckv_find_report, reserved, 20);
+SIZE(ckv_find_report, 24);
+
 BEGINS(ckv_part);
 AT(ckv_part, corpus, 8);
 AT(ckv_part, chunks, 16);

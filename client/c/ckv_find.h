@@ -1,0 +1,57 @@
+// From a prompt to its chunks in C. Include ckv.h.
+
+#pragma once
+
+#include "ckv.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ckv_find_call {
+  size_t struct_size;
+  const int32_t* tokens;  // [token_count], the whole prompt
+  uint32_t token_count;   // at most 2^20
+  uint32_t reserved;
+  // A corpus of the model that is meant. If NULL, chunks may be of any model, but all of the same.
+  const ckv_corpus* model_of;
+  uint64_t timeout_ns;
+} ckv_find_call;
+
+// The outcome of ckv_find. The library writes all of it.
+typedef struct ckv_find_report {
+  size_t struct_size;
+  uint64_t covered_token_count;  // tokens of the prompt that are in chunks
+  // 1: there are more chunks that begin so than the directory tells, or more places for them than
+  // were looked at. Another cover may have more tokens.
+  uint32_t truncated;
+  uint32_t reserved;
+} ckv_find_report;
+
+// Finds the chunks that a prompt has, in all corpora that the tenant may read. Makes a corpus of
+// them, in the order of the prompt. It has no name and no version; else it is like any other.
+// Chunks without a parent are found anywhere, those of a chain behind their parent. The cover with
+// most tokens is taken. Chunks of fewer than 16 tokens are not found. `report` may be NULL.
+//
+// To attend what was found from the prompt's other tokens, pass ckv_found_spans' offsets to
+// ckv_part.
+//   NOT_FOUND            no chunk was found. Or nobody holds one of them any more: find again.
+//   INVALID_ARGUMENT     also: too many tokens, or chunks of several models are found.
+//   UNAVAILABLE, DEADLINE_EXCEEDED  as ckv_resolve.
+//   UNIMPLEMENTED        the directory is of an earlier build.
+ckv_status ckv_find(ckv_requester* requester, const ckv_find_call* call, ckv_corpus** corpus,
+                    ckv_find_report* report);
+
+// Tells where the chunks [chunk_begin, chunk_end) of a found corpus stand in the prompt. Each array
+// has one element a chunk, and may be NULL. Tokens that are in no chunk are the gaps between them.
+//   token_begins  uint32_t [n]: the prompt's token with which the chunk begins
+//   offsets       int64_t [n]: that less the chunk's canonical position, as in ckv_part, if the
+//                 prompt's first token stands at position 0
+//   INVALID_ARGUMENT     also: the range is not within the corpus.
+//   FAILED_PRECONDITION  the corpus was not found by a prompt.
+ckv_status ckv_found_spans(const ckv_corpus* corpus, uint32_t chunk_begin, uint32_t chunk_end,
+                           uint32_t* token_begins, int64_t* offsets);
+
+#ifdef __cplusplus
+}
+#endif
