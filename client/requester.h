@@ -152,7 +152,8 @@ class Requester {
                                                               std::string_view tenant,
                                                               Instant deadline);
   // Returns the key by which ids of the tenant's chunks are made (store/memory/chunk_id.h). The
-  // zero key says that they are plain. A key is kept until Forget with an empty name.
+  // zero key says that they are plain. A key is kept. After Forget with an empty name it is asked
+  // for anew, and the kept one counts if the directory does not answer.
   //   Unavailable         the directory does not answer.
   absl::StatusOr<TenantKey> TenantKeyOf(std::string_view tenant, Instant deadline);
   // Returns the chunks that a prompt has, of all corpora that the tenant may read, and the tokens

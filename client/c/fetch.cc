@@ -177,8 +177,10 @@ absl::Status ckv_fetch_ticket::PullFirstLayer() {
     CKV_RETURN_IF_ERROR(CheckCancelled());
     absl::Status status = PullChunks(at, chunk_end);
     if (status.ok()) break;
-    const bool late = at.may_hand_back && ckv::Clock::Real()->Now() >= hand_back &&
-                      absl::IsDeadlineExceeded(status);
+    // Its deadline was the time of handing back, and attempts take parts of it. A holder that asks
+    // to come back later than that is late, too.
+    const bool late =
+        at.may_hand_back && (absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status));
     if (!at.cut && !late) return status;
     // The chunk that has begun is fetched to its end, however long that takes.
     chunk_end = at.begun;

@@ -77,7 +77,20 @@ absl::Status MakeFabrics(const ckv_open_options& options, Connection& connection
 absl::Mutex target_mutex;
 uint32_t open_count ABSL_GUARDED_BY(target_mutex) = 0;
 
-absl::Status CountOpen(const char* target) {
+// Counts an opening, until it is kept.
+class Opening {
+ public:
+  // `target` is the kernel target that is asked for, or null.
+  absl::Status Begin(const char* target);
+  void Keep() { begun_ = false; }
+  ~Opening();
+
+ private:
+  bool begun_ = false;
+  std::string target_before_;  // if this one forced another
+};
+
+absl::Status Opening::Begin(const char* target) {
   absl::MutexLock lock(&target_mutex);
   if (target != nullptr && *target != '\0' && KernelTarget() != target) {
     if (open_count > 0) {
@@ -85,18 +98,29 @@ absl::Status CountOpen(const char* target) {
           absl::StrFormat("kernel_target: %s, but another requester of this process uses %s",
                           target, KernelTarget()));
     }
+    std::string before(KernelTarget());
     if (const absl::Status status = ForceKernelTarget(target); !status.ok()) {
       return absl::InvalidArgumentError(
           absl::StrFormat("kernel_target: %s", std::string(status.message())));
     }
+    target_before_ = std::move(before);
   }
   ++open_count;
+  begun_ = true;
   return absl::OkStatus();
 }
 
 void CountClosed() {
   absl::MutexLock lock(&target_mutex);
   --open_count;
+}
+
+Opening::~Opening() {
+  if (!begun_) return;
+  absl::MutexLock lock(&target_mutex);
+  --open_count;
+  // Nobody else can have opened with this target yet, unless others are open by now.
+  if (open_count == 0 && !target_before_.empty()) ForceKernelTarget(target_before_).IgnoreError();
 }
 
 RequesterOptions OptionsOf(const ckv_open_options& options, const Connection& connection) {
@@ -152,12 +176,13 @@ extern "C" ckv_status ckv_open_version(uint32_t api_major, uint32_t api_minor,
     ckv_open_options taken;
     CKV_RETURN_IF_ERROR(ckv::c::TakeStruct("ckv_open_options", options, taken));
     // Before anything that may look at the target.
-    CKV_RETURN_IF_ERROR(ckv::c::CountOpen(taken.kernel_target));
+    ckv::c::Opening opening;
+    CKV_RETURN_IF_ERROR(opening.Begin(taken.kernel_target));
     std::unique_ptr<ckv_requester> made;
-    const absl::Status status = ckv::c::Open(taken, made);
-    if (!status.ok()) ckv::c::CountClosed();
+    CKV_RETURN_IF_ERROR(ckv::c::Open(taken, made));
+    opening.Keep();
     *requester = made.release();
-    return status;
+    return absl::OkStatus();
   });
 }
 

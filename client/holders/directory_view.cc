@@ -139,17 +139,23 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryView::Take(const std::str
 absl::StatusOr<TenantKey> DirectoryView::TenantKeyOf(std::string_view tenant, Instant deadline) {
   if (tenant.empty()) return TenantKey();
   uint64_t before = 0;
+  std::optional<TenantKey> doubtful;
   {
     absl::MutexLock lock(&mu_);
     before = generation_;
-    if (const auto kept = keys_.find(std::string(tenant)); kept != keys_.end()) return kept->second;
+    if (const auto kept = keys_.find(std::string(tenant)); kept != keys_.end()) {
+      if (!kept->second.doubtful) return kept->second.key;
+      doubtful = kept->second.key;
+    }
   }
-  CKV_ASSIGN_OR_RETURN(const TenantKey key, directory_->TenantKeyOf(tenant, deadline));
+  const auto key = directory_->TenantKeyOf(tenant, deadline);
+  if (doubtful && IsAway(key.status())) return *doubtful;
+  if (!key.ok()) return key.status();
   absl::MutexLock lock(&mu_);
-  if (key.IsZero() || generation_ != before) return key;
+  if (key->IsZero() || generation_ != before) return *key;
   if (keys_.size() >= kKeptTenantKeyCountMax) keys_.clear();
-  keys_.insert_or_assign(std::string(tenant), key);
-  return key;
+  keys_.insert_or_assign(std::string(tenant), KeptKey{.key = *key});
+  return *key;
 }
 
 absl::StatusOr<PromptCover> DirectoryView::CoverPrompt(const PromptCall& call) {
@@ -167,7 +173,7 @@ void DirectoryView::Forget(std::string_view name) {
   ++generation_;
   if (name.empty()) {
     for (auto& [key, kept] : kept_) kept.doubtful = true;
-    keys_.clear();
+    for (auto& [tenant, kept] : keys_) kept.doubtful = true;
     members_listed_ = false;
     return;
   }

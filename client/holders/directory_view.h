@@ -129,7 +129,11 @@ class DirectoryView {
   uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;  // counts calls of Forget
   Snapshots kept_ ABSL_GUARDED_BY(mu_);
   size_t kept_chunk_count_ ABSL_GUARDED_BY(mu_) = 0;
-  absl::flat_hash_map<std::string, TenantKey> keys_ ABSL_GUARDED_BY(mu_);  // none that is zero
+  struct KeptKey {
+    TenantKey key;          // never zero
+    bool doubtful = false;  // asked for anew, and kept if the directory is away
+  };
+  absl::flat_hash_map<std::string, KeptKey> keys_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<HolderId, Member> members_ ABSL_GUARDED_BY(mu_);
   bool members_listed_ ABSL_GUARDED_BY(mu_) = false;  // since everything was last forgotten
   std::atomic<uint64_t> member_news_{0};

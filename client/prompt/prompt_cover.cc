@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
 #include "store/memory/chunk_id.h"
@@ -163,16 +164,20 @@ bool Cover::MarkFalse(std::span<const Place* const> places) {
 
 PromptCover Cover::Answer(std::span<const Place* const> places) const {
   PromptCover answer;
+  absl::flat_hash_set<ChunkId> taken;
+  const Place* before = nullptr;
   uint32_t end = 0;
   const auto add_hole = [&](uint32_t until) {
     if (until > end) answer.holes.push_back({.token_begin = end, .token_count = until - end});
   };
   for (const Place* const place : places) {
     const PromptChunk& chunk = ChunkOf(*place);
-    // Without its parent it is not the same rows.
+    // Without its parent's text before it, it is not the same rows.
     const bool has_parent =
-        !answer.spans.empty() && answer.spans.back().chunk == chunk.parent && end == place->begin;
+        before != nullptr && ChunkOf(*before).id == chunk.parent && EndOf(*before) == place->begin;
     if (place->is_false || (!chunk.parent.IsZero() && !has_parent)) continue;
+    before = place;
+    if (!taken.insert(chunk.id).second) continue;
     add_hole(place->begin);
     answer.spans.push_back(
         {.token_begin = place->begin,
@@ -230,9 +235,13 @@ absl::StatusOr<PromptCover> CoverPrompt(std::span<const int32_t> tokens,
   Cover cover(tokens, keys, prints, std::move(found.chunks), found.models[0]);
   const bool has_all = cover.FindPlaces(heads);
   std::vector<const Place*> best = cover.Best();
-  for (int round = 1; cover.MarkFalse(best) && round < kRoundCountMax; ++round) best = cover.Best();
+  bool has_false = cover.MarkFalse(best);
+  for (int round = 1; has_false && round < kRoundCountMax; ++round) {
+    best = cover.Best();
+    has_false = cover.MarkFalse(best);
+  }
   PromptCover answer = cover.Answer(best);
-  answer.truncated = found.truncated || !has_all;
+  answer.truncated = found.truncated || !has_all || has_false;
   if (!answer.spans.empty()) answer.geometry = found.models[0];
   return answer;
 }

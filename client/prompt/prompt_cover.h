@@ -42,8 +42,8 @@ struct PromptCover {
   std::vector<PromptSpan> spans;
   std::vector<PromptHole> holes;
   std::optional<Geometry> geometry;  // the chunks have it; unset if there is no span
-  // There are more chunks with these beginnings than the directory tells, or more places where they
-  // may stand than are looked at. Another cover may have more tokens.
+  // There are more chunks with these beginnings than the directory tells. Or they may stand at more
+  // places than are looked at, or too many prints are false. Another cover may have more tokens.
   bool truncated = false;
 
   uint64_t token_count() const;  // tokens in spans
@@ -66,7 +66,9 @@ inline constexpr size_t kPromptPlaceCountMax = size_t{1} << 20;
 // trusted.
 using FindHeads = absl::FunctionRef<absl::StatusOr<PromptChunks>(std::span<const uint64_t> heads)>;
 
-// Returns the cover of the prompt with most tokens. A chunk without a parent may stand anywhere.
+// Returns the cover of the prompt with most tokens. A chunk that it has at several places is a span
+// at the first one and a hole at the others. No call attends a chunk twice (I1), so those rows are
+// computed anew. A chunk without a parent may stand anywhere.
 // One with a parent may stand right behind it only, at the position that follows. Equal covers are
 // told apart at the first token where they differ. A span goes before a hole there, and a chunk of
 // a chain before one without a parent. Then the longer one counts, and then the smaller id.

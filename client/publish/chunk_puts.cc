@@ -4,6 +4,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -109,6 +110,18 @@ struct HolderPuts {
   std::thread thread;
 };
 
+// Starts a thread, or fails the run: the system may have no more.
+template <typename Work>
+std::thread StartThread(PutRun& run, Work work) {
+  try {
+    return std::thread(std::move(work));
+  } catch (const std::system_error& error) {
+    run.Fail(absl::ResourceExhaustedError(
+        absl::StrFormat("no thread for a holder's puts: %s", error.what())));
+    return {};
+  }
+}
+
 void Tell(const std::function<void(uint64_t)>& observer, uint64_t bytes) {
   if (observer && bytes > 0) observer(bytes);
 }
@@ -189,7 +202,7 @@ absl::StatusOr<PutReport> RunPuts(ChunkSource& source, const Placement& placemen
   for (const Member& holder : holders) {
     lanes.push_back(std::make_unique<HolderPuts>());
     lanes.back()->holder = &holder;
-    lanes.back()->thread = std::thread([&, lane = lanes.back().get()] {
+    lanes.back()->thread = StartThread(run, [&, lane = lanes.back().get()] {
       const auto stub = ConnectHolder(*lane->holder);
       const HolderCalls calls{*stub, *lane->holder, source.geometry(), tenant, clock, deadline};
       while (std::optional<Item> item = lane->queue.Pop()) {
@@ -199,10 +212,10 @@ absl::StatusOr<PutReport> RunPuts(ChunkSource& source, const Placement& placemen
       }
     });
   }
-  Feed(source, placement, lanes, run, report.digests);
+  if (!run.failed()) Feed(source, placement, lanes, run, report.digests);
   for (const std::unique_ptr<HolderPuts>& lane : lanes) lane->queue.Close();
   for (const std::unique_ptr<HolderPuts>& lane : lanes) {
-    lane->thread.join();
+    if (lane->thread.joinable()) lane->thread.join();
     report.tallies[lane->holder->id.name] = lane->tally;
     for (const uint32_t ordinal : lane->found) report.found[ordinal] = true;
   }
@@ -220,7 +233,7 @@ absl::StatusOr<Placement> FindMissing(const ChunkSource& source, const Placement
   std::vector<std::vector<uint32_t>> missing(holders.size());
   std::vector<std::thread> threads;
   for (size_t h = 0; h < holders.size(); ++h) {
-    threads.emplace_back([&, h] {
+    threads.push_back(StartThread(run, [&, h] {
       const auto stub = ConnectHolder(holders[h]);
       const HolderCalls calls{*stub, holders[h], source.geometry(), tenant, clock, deadline};
       for (uint32_t i = 0; i < placement.size() && !run.failed(); ++i) {
@@ -232,9 +245,11 @@ absl::StatusOr<Placement> FindMissing(const ChunkSource& source, const Placement
           missing[h].push_back(i);
         }
       }
-    });
+    }));
   }
-  for (std::thread& thread : threads) thread.join();
+  for (std::thread& thread : threads) {
+    if (thread.joinable()) thread.join();
+  }
   CKV_RETURN_IF_ERROR(run.status());
   Placement result(placement.size());
   for (size_t h = 0; h < holders.size(); ++h) {

@@ -162,8 +162,13 @@ absl::StatusOr<v1::ResolveReply> RequesterServiceImpl::ResolveTokens(
                        Int32sFromBytes(request.token_ids(), kPromptTokenCountMax));
   CKV_ASSIGN_OR_RETURN(const auto corpus,
                        requester_.Resolve(request.corpus_hint(), request.tenant(), deadline));
-  CKV_ASSIGN_OR_RETURN(const TenantKey key, requester_.TenantKeyOf(corpus->tenant, deadline));
-  const PromptMatch match = MatchPrompt(*corpus, tokens, key);
+  // Most corpora are matched without a key, also while the directory is away.
+  PromptMatch match = MatchPrompt(*corpus, tokens);
+  if (!corpus->tenant.empty() && match.chunk_count < corpus->chunks.size()) {
+    const auto key = requester_.TenantKeyOf(corpus->tenant, deadline);
+    if (key.ok()) match = MatchPrompt(*corpus, tokens, *key);
+    if (!key.ok() && match.token_count == 0) return key.status();
+  }
   if (match.token_count == 0) {
     return absl::NotFoundError(
         absl::StrFormat("no chunk of corpus '%s' is a prefix of these tokens", corpus->name));

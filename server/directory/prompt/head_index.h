@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -30,12 +31,17 @@ class HeadIndex {
   // The corpus must outlive its removal.
   void Add(const Corpus& corpus);
   void Remove(const Corpus& corpus);
-  // Returns the places of chunks with this head, or null. It is valid until the next change.
-  const Places* Find(uint64_t head) const;
+  // Returns the places of chunks with this head in the tenant's own corpora, or null. It is valid
+  // until the next change.
+  const Places* Find(const std::string& tenant, uint64_t head) const;
 
  private:
-  absl::flat_hash_map<uint64_t, Places> places_;
+  // By tenant, so that nobody's search goes through the chunks of others.
+  absl::flat_hash_map<std::string, absl::flat_hash_map<uint64_t, Places>> places_;
 };
+
+// Places of one head that a search looks at. A chunk may be in many corpora.
+inline constexpr size_t kPlacesPerHeadMax = 4 * kChunksPerHeadMax;
 
 // One search for the chunks of a prompt, in corpora that its tenant may read. One thread.
 class PromptSearch {
@@ -51,12 +57,16 @@ class PromptSearch {
  private:
   using Readable = absl::flat_hash_map<const Corpus*, bool>;
   void TakeHead(const HeadIndex::Places& places, Readable& readable);
-  bool MayRead(const Corpus& corpus);
+  // Whether it has the model that is asked for. Corpora that the tenant may not read are not looked
+  // up (I6).
+  bool HasModel(const Corpus& corpus);
 
   const std::string tenant_;
   const std::optional<ChunkId> model_;
   PromptChunks found_;
-  absl::flat_hash_set<ChunkId> ids_;     // those that were found
+  // Whole records: one that lies about a chunk hides no true one.
+  using Record = std::tuple<ChunkId, ChunkId, uint32_t, uint64_t, uint64_t, uint64_t>;
+  absl::flat_hash_set<Record> records_;  // those that were found
   absl::flat_hash_set<uint64_t> heads_;  // that chunks have and that were looked for
 };
 

@@ -54,6 +54,51 @@ TEST_F(View, MembersComeWithTheCorpusThatNamesThem) {
   EXPECT_EQ(view.KnownHolders().count(TestFleet::Name(1)), 1u);
 }
 
+// A directory that gives one key, unless it is away.
+class KeyedDirectory final : public DirectoryControl {
+ public:
+  absl::StatusOr<Corpus> GetCorpus(std::string_view, std::string_view, Instant) override {
+    return absl::NotFoundError("none");
+  }
+  absl::StatusOr<std::vector<Member>> ListMembers(Instant) override {
+    return std::vector<Member>();
+  }
+  absl::StatusOr<std::vector<Corpus>> LocateChunk(const ChunkId&, std::string_view,
+                                                  Instant) override {
+    return std::vector<Corpus>();
+  }
+  absl::StatusOr<TenantKey> TenantKeyOf(std::string_view, Instant) override {
+    ++calls;
+    if (is_away) return absl::UnavailableError("away");
+    TenantKey key;
+    key.bytes.fill(7);
+    return key;
+  }
+
+  bool is_away = false;
+  int calls = 0;
+};
+
+TEST(TenantKeys, AreKeptWhileTheDirectoryIsAway) {
+  KeyedDirectory directory;
+  DirectoryView view(&directory);
+  const auto key = view.TenantKeyOf("acme", kInstantMax);
+  ASSERT_TRUE(key.ok() && !key->IsZero());
+  EXPECT_EQ(*view.TenantKeyOf("acme", kInstantMax), *key);
+  EXPECT_EQ(directory.calls, 1);
+  EXPECT_TRUE(view.TenantKeyOf("", kInstantMax)->IsZero());
+  EXPECT_EQ(directory.calls, 1) << "the shared tenant has none to ask for";
+  view.Forget("");
+  directory.is_away = true;
+  const auto kept = view.TenantKeyOf("acme", kInstantMax);
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_EQ(*kept, *key);
+  EXPECT_TRUE(absl::IsUnavailable(view.TenantKeyOf("other", kInstantMax).status()));
+  directory.is_away = false;
+  EXPECT_TRUE(view.TenantKeyOf("acme", kInstantMax).ok());
+  EXPECT_EQ(directory.calls, 4);
+}
+
 TEST_F(View, NewsOfAnEarlierLifeAreIgnored) {
   const uint64_t news = view.member_news();
   Member member = fleet.member(0);

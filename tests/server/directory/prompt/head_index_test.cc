@@ -74,8 +74,30 @@ TEST(HeadIndex, WhatIsRemovedIsNotFound) {
   index.Remove(one);
   EXPECT_THAT(Find(index, "", {1, 2}).chunks, SizeIs(2));
   index.Remove(two);
-  EXPECT_EQ(index.Find(1), nullptr);
-  EXPECT_EQ(index.Find(2), nullptr);
+  EXPECT_EQ(index.Find("", 1), nullptr);
+  EXPECT_EQ(index.Find("", 2), nullptr);
+}
+
+TEST(HeadIndex, ARecordThatLiesHidesNoTrueOne) {
+  const Corpus truth = CorpusOf("", {1});
+  Corpus lie = truth;
+  lie.chunks[0].print.whole ^= 1;
+  HeadIndex index;
+  index.Add(lie);
+  index.Add(truth);
+  EXPECT_THAT(Find(index, "", {1}).chunks, SizeIs(2));
+  index.Add(truth);  // as another corpus with the chunk
+  EXPECT_THAT(Find(index, "", {1}).chunks, SizeIs(2));
+}
+
+TEST(HeadIndex, PlacesThatAreLookedAtAreLimited) {
+  const Corpus corpus = CorpusOf("", {1});
+  HeadIndex index;
+  for (size_t i = 0; i < kPlacesPerHeadMax; ++i) index.Add(corpus);
+  EXPECT_FALSE(Find(index, "", {1}).truncated);
+  index.Add(corpus);
+  EXPECT_TRUE(Find(index, "", {1}).truncated);
+  EXPECT_THAT(Find(index, "", {1}).chunks, SizeIs(1));
 }
 
 TEST(HeadIndex, AChunkOfTwoCorporaComesOnce) {
