@@ -30,11 +30,13 @@ CHUNKS = 40
 
 
 class PartitionTest(unittest.TestCase):
+    tenant = ""
+
     def setUp(self):
         self.temporary = tempfile.TemporaryDirectory(prefix="ckv-partition-")
         self.addCleanup(self.temporary.cleanup)
         self.folder = pathlib.Path(self.temporary.name)
-        self.fleet = Fleet(self.folder, holders=0)
+        self.fleet = Fleet(self.folder, holders=0, keyed=bool(self.tenant))
         self.addCleanup(self.fleet.stop)
         self.start_holder(0)
         path = self.folder / "rows.safetensors"
@@ -61,8 +63,12 @@ class PartitionTest(unittest.TestCase):
         env = {k: v for k, v in os.environ.items() if not k.startswith("CKV_")}
         return {**env, "CKV_REQUESTER": self.fleet.requester}
 
+    def command(self, *arguments):
+        tenant = ["--tenant", self.tenant] if self.tenant else []
+        return [PROGRAMS.ckvctl, *tenant, *map(str, arguments)]
+
     def run_ctl(self, *arguments):
-        return subprocess.run([PROGRAMS.ckvctl, *map(str, arguments)], env=self.environment(),
+        return subprocess.run(self.command(*arguments), env=self.environment(),
                               timeout=120, capture_output=True, text=True, check=False)
 
     def ctl(self, *arguments):
@@ -85,7 +91,7 @@ class PartitionTest(unittest.TestCase):
         stopped = self.fleet.processes[-1]  # h2
         stopped.send_signal(signal.SIGSTOP)
         with (self.folder / "ctl.log").open("wb") as log:
-            run = subprocess.Popen([PROGRAMS.ckvctl, *move], env=self.environment(),
+            run = subprocess.Popen(self.command(*move), env=self.environment(),
                                    stdout=log, stderr=log)
         self.addCleanup(run.wait)
         self.addCleanup(run.kill)
@@ -129,6 +135,12 @@ class PartitionTest(unittest.TestCase):
 
         dropped = self.ctl("corpus", "drop", "docs")
         self.assertEqual((dropped["chunks_dropped"], dropped["warnings"]), (CHUNKS, []))
+
+
+class TenantsPartitionTest(PartitionTest):
+    """The same, with ids made by a tenant's key, which holders compare with what they are pushed."""
+
+    tenant = "acme"
 
 
 if __name__ == "__main__":
