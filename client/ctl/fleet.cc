@@ -7,6 +7,7 @@
 #include "client/ctl/await_serving.h"
 #include "client/ctl/output.h"
 #include "client/grpc/channel_stub.h"
+#include "client/grpc/directory_stub.h"
 #include "client/grpc/grpc_status.h"
 #include "proto/base/status.h"
 #include "proto/base/words.h"
@@ -188,16 +189,9 @@ absl::StatusOr<TenantKey> Fleet::KeyOfTenant(bool make) {
   CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * stub, directory());
   grpc::ClientContext context;
   Prepare(context);
-  v1::GetTenantKeyRequest request;
-  request.set_tenant(options_.tenant);
-  request.set_make(make);
-  v1::GetTenantKeyReply reply;
-  const absl::Status status =
-      DirectoryError(stub->GetTenantKey(&context, request, &reply), "GetTenantKey");
-  if (absl::IsUnimplemented(status)) return TenantKey();
-  CKV_RETURN_IF_ERROR(status);
-  if (reply.key().empty()) return TenantKey();
-  return TenantKey::FromBytes(reply.key());
+  return AskForTenantKey(*stub, context, options_.tenant, make, [this](const grpc::Status& status) {
+    return DirectoryError(status, "GetTenantKey");
+  });
 }
 
 absl::StatusOr<std::vector<uint32_t>> Fleet::CountReferences(std::span<const std::string> ids,

@@ -117,19 +117,27 @@ absl::StatusOr<std::vector<ChunkPlacement>> DirectoryStub::LocateChunks(
   return placements;
 }
 
-absl::StatusOr<TenantKey> DirectoryStub::TenantKeyOf(std::string_view tenant, Instant deadline) {
+absl::StatusOr<TenantKey> AskForTenantKey(v1::DirectoryService::StubInterface& stub,
+                                          grpc::ClientContext& context, std::string_view tenant,
+                                          bool make, const ToStatus& to_status) {
   if (tenant.empty()) return TenantKey();
-  grpc::ClientContext context;
-  SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
   v1::GetTenantKeyRequest request;
   request.set_tenant(std::string(tenant));
+  request.set_make(make);
   v1::GetTenantKeyReply reply;
-  const grpc::Status status = stub_->GetTenantKey(&context, request, &reply);
-  // A directory of an earlier build, whose ids are plain.
+  const grpc::Status status = stub.GetTenantKey(&context, request, &reply);
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) return TenantKey();
-  CKV_RETURN_IF_ERROR(FromGrpc(status, Context("GetTenantKey")));
+  CKV_RETURN_IF_ERROR(to_status(status));
   if (reply.key().empty()) return TenantKey();
   return TenantKey::FromBytes(reply.key());
+}
+
+absl::StatusOr<TenantKey> DirectoryStub::TenantKeyOf(std::string_view tenant, Instant deadline) {
+  grpc::ClientContext context;
+  SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
+  return AskForTenantKey(
+      *stub_, context, tenant, /*make=*/false,
+      [this](const grpc::Status& status) { return FromGrpc(status, Context("GetTenantKey")); });
 }
 
 absl::StatusOr<PromptChunks> DirectoryStub::FindPrompt(std::span<const uint64_t> heads,

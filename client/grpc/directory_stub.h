@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,6 +16,15 @@
 #include "proto/base/clock.h"
 
 namespace ckv {
+
+// Makes an error of a call's status that names who was asked.
+using ToStatus = std::function<absl::Status(const grpc::Status&)>;
+// Asks a directory for the key by which ids of a tenant's chunks are made. If there is none and
+// `make` is set, the directory makes one. The shared tenant, and all of a directory of an earlier
+// build, have the zero key.
+absl::StatusOr<TenantKey> AskForTenantKey(v1::DirectoryService::StubInterface& stub,
+                                          grpc::ClientContext& context, std::string_view tenant,
+                                          bool make, const ToStatus& to_status);
 
 // Thread-safe. Errors as in control.h; every message names the call and the directory's address.
 class DirectoryStub final : public DirectoryControl {

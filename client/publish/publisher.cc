@@ -127,19 +127,11 @@ absl::StatusOr<std::vector<Member>> Publisher::Holders(Instant deadline) {
 }
 
 absl::StatusOr<TenantKey> Publisher::KeyOf(std::string_view tenant, Instant deadline) {
-  if (tenant.empty()) return TenantKey();
   grpc::ClientContext context;
   SetDeadline(context, clock_, deadline, kCallTimeoutMax);
-  v1::GetTenantKeyRequest request;
-  request.set_tenant(std::string(tenant));
-  request.set_make(true);
-  v1::GetTenantKeyReply reply;
-  const absl::Status status =
-      Error(directory_->GetTenantKey(&context, request, &reply), "GetTenantKey");
-  if (absl::IsUnimplemented(status)) return TenantKey();
-  CKV_RETURN_IF_ERROR(status);
-  if (reply.key().empty()) return TenantKey();
-  return TenantKey::FromBytes(reply.key());
+  return AskForTenantKey(
+      *directory_, context, tenant, /*make=*/true,
+      [this](const grpc::Status& status) { return Error(status, "GetTenantKey"); });
 }
 
 absl::StatusOr<CorpusEnd> Publisher::EndOf(std::string_view corpus, std::string_view tenant,
