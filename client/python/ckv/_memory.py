@@ -1,0 +1,166 @@
+"""Arrays of numpy and tensors of torch as addresses, and numbers and texts as C takes them.
+
+torch is never imported: a tensor is what has data_ptr(), stride(), element_size() and device.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+
+from .errors import InvalidArgument
+
+# numpy's names; one of another byte order has no place here. ml_dtypes' bfloat16 is a V2.
+_NUMPY_DTYPES = {"<u2": "uint16", "|u1": "uint8", "<f4": "float32", "<V2": "bfloat16",
+                 "<i4": "int32", "<u4": "uint32"}
+BF16 = ("uint16", "bfloat16")
+ROWS = ("uint16", "bfloat16", "uint8")
+UINT32_MAX = 2**32 - 1
+UINT64_MAX = 2**64 - 1
+
+
+class Memory(NamedTuple):
+    """Where an array lies. Strides are bytes."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    item_bytes: int
+    dtype: str
+
+
+def memory_of(array: Any, what: str, dtypes: tuple[str, ...], writable: bool = False) -> Memory:
+    """Where an array or a tensor in host memory lies.
+
+    InvalidArgument  it is neither, is on a device, has another dtype, or cannot be written to
+    """
+    if isinstance(array, np.ndarray):
+        kind = array.dtype
+        dtype = _NUMPY_DTYPES.get(kind.str)
+        address, read_only = array.__array_interface__["data"]
+        if writable and read_only:
+            raise InvalidArgument(f"{what} is read-only")
+        memory = Memory(address, array.shape, array.strides, kind.itemsize, dtype or str(kind))
+    elif hasattr(array, "data_ptr"):
+        device = array.device.type
+        if device != "cpu":
+            raise InvalidArgument(f"{what} is on device {device}: copy it to host memory first, "
+                                  f"by .cpu() or into a pinned tensor")
+        size = array.element_size()
+        memory = Memory(array.data_ptr(), tuple(array.shape),
+                        tuple([stride * size for stride in array.stride()]), size,
+                        str(array.dtype).rpartition(".")[2])
+    else:
+        raise InvalidArgument(f"{what} is a {type(array).__name__}: "
+                              f"it must be a numpy array or a torch tensor")
+    if memory.dtype not in dtypes:
+        raise InvalidArgument(f"{what} has dtype {memory.dtype}: it must be {' or '.join(dtypes)}")
+    return memory
+
+
+def is_dense(memory: Memory) -> bool:
+    """Whether the elements lie one after another, in C's order."""
+    follows = memory.item_bytes
+    for extent, stride in zip(reversed(memory.shape), reversed(memory.strides)):
+        if extent > 1 and stride != follows:
+            return False
+        follows *= extent
+    return True
+
+
+def dense(array: Any, what: str, dtypes: tuple[str, ...], writable: bool = False) -> Memory:
+    """As memory_of. InvalidArgument also: the elements do not lie one after another."""
+    memory = memory_of(array, what, dtypes, writable)
+    if not is_dense(memory):
+        raise InvalidArgument(f"{what} is not contiguous: shape {memory.shape}, "
+                              f"strides {memory.strides} bytes")
+    return memory
+
+
+def size_of(memory: Memory) -> int:
+    """How many elements there are."""
+    count = 1
+    for extent in memory.shape:
+        count *= extent
+    return count
+
+
+def ints(values: Any, dtype: Any, what: str, dimensions: int = 1) -> np.ndarray:
+    """Integers as a dense array of `dtype`: the array itself if it is one, else a checked copy."""
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError) as error:  # a tensor of a device is a TypeError
+        raise InvalidArgument(f"{what}: {error}") from error
+    if array.ndim != dimensions:
+        raise InvalidArgument(f"{what} has {array.ndim} dimensions: it must have {dimensions}")
+    if array.dtype != dtype:
+        limits = np.iinfo(dtype)
+        if array.size and array.dtype.kind not in "iu":
+            raise InvalidArgument(f"{what} has dtype {array.dtype}: it must be of integers")
+        if array.size and not limits.min <= int(array.min()) <= int(array.max()) <= limits.max:
+            raise InvalidArgument(f"{what} has a number beyond {np.dtype(dtype).name}")
+        array = array.astype(dtype)
+    return np.ascontiguousarray(array)
+
+
+def address(array: Optional[np.ndarray]) -> int:
+    return 0 if array is None else array.__array_interface__["data"][0]
+
+
+def count(value: Any, what: str, maximum: int = UINT32_MAX) -> int:
+    """A number that fits its field; ctypes would cut it down in silence."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidArgument(f"{what} is {value!r}: it must be an integer") from None
+    if not 0 <= number <= maximum:
+        raise InvalidArgument(f"{what} is {number}: it must be 0 to {maximum}")
+    return number
+
+
+def signed(value: Any, what: str) -> int:
+    number = operator.index(value)
+    if not -(2**63) <= number < 2**63:
+        raise InvalidArgument(f"{what} is {number}: it does not fit 64 bits")
+    return number
+
+
+def pair(span: Any, what: str) -> tuple[int, int]:
+    """(begin, end) of a range; (0, 0) for None."""
+    if span is None:
+        return 0, 0
+    begin, end = span
+    return count(begin, what), count(end, what)
+
+
+def text(value: Any, what: str) -> Optional[bytes]:
+    """UTF-8; None for "" and None."""
+    if not value:
+        return None
+    if not isinstance(value, str) or "\0" in value:
+        raise InvalidArgument(f"{what} is {value!r}: it must be a str without NUL")
+    return value.encode()
+
+
+def choice(table: dict[Any, int], key: Any, what: str) -> int:
+    try:
+        return table[key]
+    except (KeyError, TypeError):
+        names = ", ".join(repr(name) for name in table)
+        raise InvalidArgument(f"{what} is {key!r}: it must be one of {names}") from None
+
+
+def nanoseconds(seconds: Optional[float], what: str = "timeout") -> int:
+    """A timeout as an argument: 0 has passed at once, None never does."""
+    if seconds is None:
+        return UINT64_MAX
+    if not seconds >= 0:
+        raise InvalidArgument(f"{what} is {seconds!r}: it must be 0 or more seconds, or None")
+    return min(int(seconds * 1e9), UINT64_MAX) if seconds < 1e10 else UINT64_MAX
+
+
+def field_nanoseconds(seconds: Optional[float], what: str = "timeout") -> int:
+    """A timeout in a struct, where 0 would be the default: 0 s become 1 ns."""
+    return nanoseconds(seconds, what) or 1

@@ -1,0 +1,303 @@
+"""Attention: contexts, segments, and tickets of calls in flight."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import addressof, byref, c_int, c_void_p
+from typing import Any, Optional, Sequence, Union
+
+import numpy as np
+
+from . import _structs
+from ._handles import Handle, Owner
+from ._memory import (BF16, ROWS, address, choice, count, field_nanoseconds, ints, memory_of,
+                      nanoseconds, text)
+from .corpus import Corpus, Part
+from .errors import Cancelled, Error, InvalidArgument
+from .partial import Answer, place_of
+
+_CALL_BYTES = ctypes.sizeof(_structs.AttendCall)
+_REPORT_BYTES = ctypes.sizeof(_structs.AttendReport)
+_UNBOUNDED = 2**64 - 1
+
+
+class Context(Handle):
+    """What a sequence attends, resolved once for all its calls. Any threads may use it at once.
+
+    token_count  rows of all its chunks, as selections count them
+
+    Tickets in flight go on after close(). No attend or submit over it may be in progress then.
+    """
+
+    __slots__ = ("token_count", "_corpus", "_segment")
+
+    token_count: int
+
+    def __init__(self, owner: Owner, handle: int, corpus: Corpus) -> None:
+        """Made by Requester.context alone. `corpus`: one of its geometry."""
+        self._own(owner, handle, owner.library.context_close)
+        self.token_count = owner.library.context_token_count(handle)
+        self._corpus = corpus  # its facts; it may be closed
+        self._segment = _structs.Segment.made(context=handle)
+
+
+class OwnRows:
+    """Rows of the caller's, as a sequence's own suffix. They never travel, and are merged last.
+
+    rows     (n, d_qk) in bf16 (uint16 or bfloat16), or (n, row_bytes) in uint8, at the call's
+             layer; the values of a row lie one after another. Not copied.
+    visible  (query rows of the segment,): query row i sees the first visible[i] rows; None for all
+    """
+
+    __slots__ = ("rows", "visible", "_struct", "_row_bytes")
+
+    def __init__(self, rows: Any, visible: Optional[Sequence[int]] = None) -> None:
+        at = memory_of(rows, "own rows", ROWS)
+        if len(at.shape) != 2 or (at.shape[1] > 1 and at.strides[1] != at.item_bytes):
+            raise InvalidArgument(f"own rows have shape {at.shape} and strides {at.strides} bytes: "
+                                  f"they must be (rows, values), values one after another")
+        self.rows = rows
+        self.visible = None if visible is None else ints(visible, np.uint32, "visible")
+        self._row_bytes = at.shape[1] * at.item_bytes
+        self._struct = _structs.OwnRows.made(
+            rows=at.address, row_count=count(at.shape[0], "own rows"), visible=address(self.visible),
+            stride_bytes=count(at.strides[0], "own rows' stride") if at.shape[0] > 1 else 0)
+
+
+class Segment:
+    """Consecutive query rows that attend the same. Immutable; any threads may use it at once.
+
+    context     a Context. Or a Part or Corpus: then it is the only segment, without own rows, and
+                cannot be submitted
+    row_begin, row_count  the query rows; row_count 0 in the only segment: all of the call
+    selected    int32 (groups, n) or None: query rows come in groups of selected_group_rows, and
+                each group attends the rows of its list. An index counts the rows of the context,
+                chunk by chunk; -1 is skipped.
+    own         OwnRows, at most 16, merged after the chunks one after another
+    """
+
+    __slots__ = ("context", "row_begin", "row_count", "selected", "own", "_group_rows", "_struct",
+                 "_own_array", "_corpus")
+
+    def __init__(self, context: Union[Context, Part, Corpus], row_begin: int = 0, row_count: int = 0,
+                 selected: Any = None, selected_group_rows: int = 1,
+                 own: Sequence[OwnRows] = ()) -> None:
+        if isinstance(context, Corpus):
+            context = Part(context)
+        if not isinstance(context, (Context, Part)):
+            raise InvalidArgument(f"a {type(context).__name__} cannot be attended: "
+                                  f"it must be a ckv.Context, Part or Corpus")
+        self.context = context
+        self._corpus = context._corpus if isinstance(context, Context) else context.corpus
+        self.row_begin, self.row_count = count(row_begin, "row_begin"), count(row_count, "row_count")
+        self.selected = None if selected is None else ints(selected, np.int32, "selected", 2)
+        self.own = tuple(own or ())
+        self._group_rows = count(selected_group_rows, "selected_group_rows") or 1
+        self._own_array = (_structs.OwnRows * len(self.own))(*[rows._struct for rows in self.own])
+        struct = _structs.Segment.made(
+            row_begin=self.row_begin, row_count=self.row_count,
+            selected=address(self.selected), selected_group_rows=self._group_rows,
+            selected_count=0 if self.selected is None else self.selected.shape[1],
+            own=addressof(self._own_array) if self.own else 0, own_count=len(self.own))
+        if isinstance(context, Context):
+            struct.context = context._handle
+        else:
+            struct.part = addressof(context._struct)
+        if self.selected is None:
+            struct.selected_group_rows = 0
+        self._struct = struct
+
+    def _check(self, query_rows: int) -> None:
+        """What the library cannot see: that memory is as large as it will read."""
+        self.context._live()
+        rows = self.row_count or query_rows
+        if self.selected is not None and self.selected.shape[0] * self._group_rows != rows:
+            raise InvalidArgument(f"selected has {self.selected.shape[0]} groups of "
+                                  f"{self._group_rows} query rows; the segment has {rows} rows")
+        for own in self.own:
+            if own._row_bytes != self._corpus.row_bytes:
+                raise InvalidArgument(f"an own row has {own._row_bytes} bytes; "
+                                      f"the corpus' rows have {self._corpus.row_bytes}")
+            if own.visible is not None and own.visible.size != rows:
+                raise InvalidArgument(f"visible has {own.visible.size} numbers; "
+                                      f"the segment has {rows} query rows")
+
+
+Where = Union[Context, Part, Corpus, Segment, Sequence[Segment]]
+
+
+def _queries(q: Any, d_qk: int) -> tuple[Any, int, int, int]:
+    """(what keeps the memory, address, rows, values from one row to the next)."""
+    at = memory_of(q, "q", BF16)
+    shape, strides = at.shape, at.strides
+    if len(shape) not in (2, 3) or shape[-1] != d_qk:
+        raise InvalidArgument(f"q has shape {shape}: it must be (rows, {d_qk}) or "
+                              f"(tokens, heads, {d_qk})")
+    stride = strides[-2]
+    if len(shape) == 2:
+        rows = shape[0]
+        even = rows <= 1 or (stride >= 2 * d_qk and stride % 2 == 0)
+    else:
+        rows = shape[0] * shape[1]
+        if shape[1] == 1:
+            stride = strides[0]
+        even = rows <= 1 or (stride >= 2 * d_qk and stride % 2 == 0 and
+                             (shape[0] == 1 or strides[0] == shape[1] * stride))
+    if not even or strides[-1] != 2 or stride > 2**32:
+        q = np.ascontiguousarray(q) if isinstance(q, np.ndarray) else q.contiguous()
+        return q, memory_of(q, "q", BF16).address, rows, d_qk
+    return q, at.address, rows, stride // 2 if rows > 1 else d_qk
+
+
+def _segments(where: Where) -> tuple[Any, int, int, Corpus, tuple[Segment, ...]]:
+    """(what keeps the structs, their address, their number, the corpus of the first, them)."""
+    if type(where) is Context:  # what an engine does all the time
+        where._live()
+        struct = where._segment
+        return struct, addressof(struct), 1, where._corpus, ()
+    if isinstance(where, (Part, Corpus, Segment, Context)):
+        where = (where if isinstance(where, Segment) else Segment(where),)
+    segments = tuple(where)
+    if not segments or not all(isinstance(segment, Segment) for segment in segments):
+        raise InvalidArgument("`where` must be a ckv.Context, Part, Corpus or some ckv.Segment")
+    array = (_structs.Segment * len(segments))(*[segment._struct for segment in segments])
+    return array, addressof(array), len(segments), segments[0]._corpus, segments
+
+
+class Call:
+    """The structs of one call, and what keeps the memory that it uses."""
+
+    __slots__ = ("struct", "report", "answer", "keep")
+
+    def __init__(self, layer: int, q: Any, where: Where, out: Any, wire: str, grade: Optional[str],
+                 timeout: Optional[float], allow_approximate: bool,
+                 traceparent: Optional[str]) -> None:
+        array, segments_at, segment_count, corpus, segments = _segments(where)
+        q, q_at, rows, q_stride = _queries(q, corpus.d_qk)
+        for segment in segments:
+            segment._check(rows)
+        self.answer, o, m, l = place_of(out, count(rows, "query rows"), corpus.d_v)
+        struct = self.struct = _structs.AttendCall()
+        struct.struct_size = _CALL_BYTES
+        struct.layer = count(layer, "layer")
+        struct.row_count, struct.q, struct.q_stride = rows, q_at, q_stride
+        struct.wire = choice(_structs.WIRES, wire, "wire")
+        struct.o, struct.m, struct.l = o, m, l
+        struct.segments, struct.segment_count = segments_at, segment_count
+        struct.timeout_ns = field_nanoseconds(timeout)
+        if grade is not None:
+            struct.grade = choice(_structs.GRADES, grade, "grade")
+        if allow_approximate:
+            struct.allow_approximate = 1
+        if traceparent is not None:
+            struct.traceparent = text(traceparent, "traceparent")
+        report = self.report = _structs.AttendReport()
+        report.struct_size = _REPORT_BYTES
+        self.answer._report = report
+        self.keep = (array, q, segments)
+
+
+class Ticket(Handle):
+    """A call in flight, of Requester.submit. It holds no thread. Use it by one thread at a time.
+
+    It keeps q, own rows, selections and the answer's memory alive until it is done or closed. They
+    must not be changed, and the answer not be read, before that. Dropping it cancels the call.
+    """
+
+    __slots__ = ("_call", "_done", "_error")
+
+    def __init__(self, owner: Owner, handle: int, call: Call) -> None:
+        """Made by Requester.submit alone."""
+        self._call: Optional[Call] = call
+        self._done = c_int()
+        self._error: Optional[Error] = None
+        self._own(owner, handle, owner.library.ticket_free)
+
+    def poll(self) -> bool:
+        """Whether the call is done, well or not. Attends own rows in the first call of this or wait.
+
+        If a holder failed, it may open another session in here, and waits for that.
+        """
+        if not self._handle and (self._error is not None or self._done.value):
+            return True
+        self._owner.library.poll(self._live(), byref(self._done))
+        return self._done.value != 0
+
+    def wait(self, timeout: Optional[float] = None) -> Optional[Answer]:
+        """Waits until the call is done, and returns its answer, or None after `timeout` seconds.
+
+        The call's own timeout ends it too. Again and again it returns the same answer, or raises the
+        same error. The ticket's handle is freed once it is done. Raises what attend does; Cancelled:
+        it was given up.
+        """
+        handle = self._handle
+        if not handle:
+            return self._ended()
+        self._owner.live()
+        library = self._owner.library
+        status = library.wait(handle, _UNBOUNDED if timeout is None else nanoseconds(timeout),
+                              byref(self._done))
+        if not self._done.value and not status:
+            return None
+        if status:
+            try:
+                library.fail(status)
+            except Error as error:
+                self._error = error
+        Handle.close(self)
+        return self._ended()
+
+    def _ended(self) -> Optional[Answer]:
+        if self._error is not None:
+            raise self._error
+        if self._call is None:
+            raise Cancelled("the ticket is closed")
+        return self._call.answer
+
+    def cancel(self) -> None:
+        """Gives the call up: it is done, with Cancelled, unless it was done before.
+
+        Nothing is written to the answer's memory any more once this has returned.
+        """
+        if self._handle:
+            self._owner.library.cancel(self._live())
+
+    def close(self) -> None:
+        """Frees the ticket, and cancels a call that is not done."""
+        if self._handle:
+            Handle.close(self)
+            self._call = None
+
+
+def submit(owner: Owner, call: Call) -> Ticket:
+    """Posts a call."""
+    handle = c_void_p()
+    library = owner.library
+    status = library.submit(owner.live(), addressof(call.struct), addressof(call.report),
+                            byref(handle))
+    if status:
+        library.fail(status)
+    assert handle.value is not None
+    return Ticket(owner, handle.value, call)
+
+
+def open_context(owner: Owner, parts: Any, policy: str, expect_steps: int, expect_agents: int,
+                 timeout: Optional[float]) -> Context:
+    """See Requester.context."""
+    if isinstance(parts, (Part, Corpus)):
+        parts = (parts,)
+    all_parts = [Part(part) if isinstance(part, Corpus) else part for part in parts]
+    if not all_parts or not all(isinstance(part, Part) for part in all_parts):
+        raise InvalidArgument("parts must be some ckv.Part or ckv.Corpus, at least one")
+    array = (_structs.Part * len(all_parts))(*[part._live() for part in all_parts])
+    spec = _structs.ContextSpec.made(
+        parts=addressof(array), part_count=len(all_parts),
+        policy=choice(_structs.POLICIES, policy, "policy"),
+        expect_steps=count(expect_steps, "expect_steps"),
+        expect_agents=count(expect_agents, "expect_agents"), timeout_ns=field_nanoseconds(timeout))
+    handle = c_void_p()
+    status = owner.library.context_open(owner.live(), byref(spec), byref(handle))
+    if status:
+        owner.library.fail(status)
+    assert handle.value is not None
+    return Context(owner, handle.value, all_parts[0].corpus)

@@ -1,0 +1,157 @@
+"""Partials: merging them, and the log-sum-exps of other engines.
+
+A partial is the answer of attention over some rows, for each query row:
+  o   (rows, d_v)  sum_j p_j v_j / l
+  m   (rows,)      max_j logit_j, with the softmax scale, natural log
+  l   (rows,)      sum_j exp(logit_j - m)
+A row that saw nothing has o = 0, m = -inf, l = 0. All functions compute on the calling thread.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from . import _library, _structs
+from ._memory import BF16, address, choice, dense, size_of
+from .errors import InvalidArgument
+
+
+class AttendReport(NamedTuple):
+    """The work of a call. Times are nanoseconds, pairs are of a query row and a row it attended."""
+
+    bytes_sent: int
+    bytes_received: int
+    compute_ns_max: int  # kernel time of the slowest holder
+    elapsed_ns: int
+    routed_pairs: int
+    near_pairs: int
+    own_pairs: int
+    pulled_bytes: int
+    holder_count: int
+    grade: str  # "exact", "wire" or "fast"
+    approximate: bool  # some rows were fp8 copies
+    targets_differ: bool  # partials were made by different kernel targets
+    same_bits_anywhere: bool
+    kernel_target: int
+
+
+class Answer:
+    """A partial: o float32 (rows, d_v), m and l float32 (rows,). Also unpacks as (o, m, l).
+
+    report  the work of the call; None for what was merged
+    """
+
+    __slots__ = ("o", "m", "l", "_report")
+
+    def __init__(self, o: Any, m: Any, l: Any, report: Any = None) -> None:
+        self.o, self.m, self.l, self._report = o, m, l, report
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.o, self.m, self.l))
+
+    @property
+    def report(self) -> Optional[AttendReport]:
+        raw = self._report
+        if raw is None:
+            return None
+        values = {name: getattr(raw, name) for name in AttendReport._fields}
+        for name in ("approximate", "targets_differ", "same_bits_anywhere"):
+            values[name] = values[name] != 0
+        values["grade"] = _structs.GRADE_NAMES.get(raw.grade, str(raw.grade))
+        return AttendReport(**values)
+
+
+def place_of(out: Any, rows: int, d_v: int) -> tuple[Answer, int, int, int]:
+    """Where an answer goes, with the addresses of o, m and l. New memory if `out` is None."""
+    if out is None:
+        block = np.empty(rows * (d_v + 2), np.float32)
+        at, o_end = address(block), rows * d_v
+        answer = Answer(block[:o_end].reshape(rows, d_v), block[o_end:o_end + rows],
+                        block[o_end + rows:])
+        return answer, at, at + 4 * o_end, at + 4 * (o_end + rows)
+    o, m, l = out
+    places = []
+    for array, what, size in ((o, "out's o", rows * d_v), (m, "out's m", rows), (l, "out's l", rows)):
+        memory = dense(array, what, ("float32",), writable=True)
+        if size_of(memory) != size:
+            raise InvalidArgument(f"{what} has shape {memory.shape}: it must have {size} values, "
+                                  f"of {rows} query rows")
+        places.append(memory.address)
+    return Answer(o, m, l), places[0], places[1], places[2]
+
+
+def merge(parts: Sequence[Any], out: Any = None) -> Answer:
+    """Merges partials of the same query rows over disjoint rows, in the order given.
+
+    parts  each an Answer or (o, m, l): o float32 or bf16 (rows, d_v), m and l float32 (rows,),
+           contiguous arrays or CPU tensors. Equal orders give equal bits.
+    out    (o, m, l) or an Answer to write to, float32, which overlaps no part; by default new memory
+    InvalidArgument  no parts, shapes or dtypes that do not fit, or an overlap
+    """
+    library = _library.load()
+    if not len(parts):
+        raise InvalidArgument("there are no partials to merge")
+    structs = (_structs.Partial * len(parts))()
+    shape: Optional[tuple[int, int]] = None
+    keep = []
+    for struct, part in zip(structs, parts):
+        o, m, l = part
+        o_at, m_at, l_at = (dense(o, "o", ("float32",) + BF16), dense(m, "m", ("float32",)),
+                            dense(l, "l", ("float32",)))
+        rows = size_of(m_at)
+        if rows == 0 or size_of(l_at) != rows or size_of(o_at) % rows:
+            raise InvalidArgument(f"o {o_at.shape}, m {m_at.shape} and l {l_at.shape} "
+                                  f"are not of the same rows")
+        if shape not in (None, (rows, size_of(o_at) // rows)):
+            raise InvalidArgument(f"o {o_at.shape} is not of the shape before it, {shape}")
+        shape = rows, size_of(o_at) // rows
+        struct.struct_size = _SIZE
+        struct.o, struct.m, struct.l = o_at.address, m_at.address, l_at.address
+        struct.dtype = _structs.DTYPES["f32" if o_at.dtype == "float32" else "bf16"]
+        keep.append((o, m, l))
+    assert shape is not None
+    answer, o_to, m_to, l_to = place_of(out, *shape)
+    status = library.merge(structs, len(parts), shape[0], shape[1], o_to, m_to, l_to)
+    if status:
+        library.fail(status)
+    return answer
+
+
+_SIZE = _structs.ctypes.sizeof(_structs.Partial)
+
+
+def lse_from_partial(m: Any, l: Any, form: str = "natural") -> np.ndarray:
+    """The log-sum-exp of partials, m + ln l: float32, of m's shape.
+
+    form  how it is written, and an empty row in it: "natural" (-inf), "base2" (-inf),
+          "flashmla" (natural, +inf) or "flashinfer" (base 2, -50000)
+    InvalidArgument  m or l is NaN, or l is negative; or no such form
+    """
+    number = choice(_structs.LSE_FORMS, form, "form")
+    library = _library.load()
+    m_at, l_at = dense(m, "m", ("float32",)), dense(l, "l", ("float32",))
+    if size_of(m_at) != size_of(l_at):
+        raise InvalidArgument(f"m {m_at.shape} and l {l_at.shape} are not of the same rows")
+    lse = np.empty(m_at.shape, np.float32)
+    status = library.lse_from_partial(number, lse.size, m_at.address, l_at.address, address(lse))
+    if status:
+        library.fail(status)
+    return lse
+
+
+def partial_from_lse(lse: Any, form: str = "natural") -> tuple[np.ndarray, np.ndarray]:
+    """(m, l) of an engine whose o is divided by its softmax sum: float32, of lse's shape.
+
+    With the engine's o that is a partial for merge. The marks of all forms are read as empty rows.
+    InvalidArgument  lse is NaN; or no such form
+    """
+    number = choice(_structs.LSE_FORMS, form, "form")
+    library = _library.load()
+    lse_at = dense(lse, "lse", ("float32",))
+    m, l = np.empty(lse_at.shape, np.float32), np.empty(lse_at.shape, np.float32)
+    status = library.partial_from_lse(number, m.size, lse_at.address, address(m), address(l))
+    if status:
+        library.fail(status)
+    return m, l

@@ -1,0 +1,259 @@
+#!/usr/bin/python3
+"""Calls of the Python package that c_client.c has no like of, each with its check.
+
+    calls_check.py DIRECTORY CORPUS HOLDER_PID...
+"""
+
+import os
+import pathlib
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+
+import ckv
+from py_client import ROWS, bf16, refused, require
+
+TIMEOUT = 30.0
+
+
+def answers_equal(one, other):
+    return all(np.array_equal(np.asarray(a).view(np.uint32), np.asarray(b).view(np.uint32))
+               for a, b in zip(one, other))
+
+
+def check_threads(requester, corpus, q, holders):
+    """Another Python thread runs while this one waits in a call, or the call could not end.
+
+    Both holders are stopped. The other thread sees this one inside libckv.so, by its state in /proc:
+    it sleeps in a system call of the library's. Then it lets the holders go on.
+    """
+    entered, ran = threading.Event(), []
+    context = requester.context(corpus, policy="route")
+    requester.attend(0, q, context)  # sessions are up
+
+    def let_go_on():
+        entered.wait(TIMEOUT)
+        for _ in range(1000):  # it runs, and holds no lock that the waiting thread needs
+            ran.append(time.monotonic_ns())
+        for pid in holders:
+            os.kill(pid, signal.SIGCONT)
+
+    other = threading.Thread(target=let_go_on)
+    interval = sys.getswitchinterval()
+    other.start()
+    try:
+        for pid in holders:
+            os.kill(pid, signal.SIGSTOP)
+            wait_stopped(pid)
+        # From here to the call this thread keeps the GIL: so the other one runs when the call gives it up.
+        sys.setswitchinterval(1000)
+        begun = time.monotonic_ns()
+        entered.set()
+        answer = requester.attend(0, q, context, timeout=10.0)
+        ended = time.monotonic_ns()
+    finally:
+        sys.setswitchinterval(interval)
+        entered.set()
+        for pid in holders:
+            os.kill(pid, signal.SIGCONT)
+        other.join()
+        context.close()
+    require(len(ran) == 1000 and begun <= ran[0] and ran[-1] <= ended, "the other thread ran meanwhile")
+    require(answer.o.shape == (ROWS, corpus.d_v), "the answer")
+
+
+def wait_stopped(pid):
+    """Returns once all threads of a process that is no child of this one have stopped."""
+    deadline = time.monotonic() + TIMEOUT
+    while time.monotonic() < deadline:
+        states = {stat.read_text().rpartition(")")[2].split()[0]
+                  for stat in pathlib.Path(f"/proc/{pid}/task").glob("*/stat")}
+        if states == {"T"}:
+            return
+    sys.exit(f"process {pid} does not stop")
+
+
+def check_put(requester, corpus):
+    """What was put is found, resolved, and fetched with its bits; then the corpus is extended."""
+    rng = np.random.default_rng(3)
+    tokens = rng.integers(0, 1000, 80, dtype=np.int32)
+    rows = bf16(corpus.layers * 80 * corpus.d_qk, 21).reshape(corpus.layers, 80, corpus.d_qk)
+
+    def put(begin, end, **options):
+        with requester.put("made", **options) as put:
+            refused(ckv.FailedPrecondition, put.rows, 0, rows[0, begin:end])
+            put.chunk(tokens[begin:end])
+            refused(ckv.FailedPrecondition, put.chunk, tokens[begin:end])
+            half = (begin + end) // 2
+            for layer in reversed(range(corpus.layers)):
+                put.rows(layer, rows[layer, begin:half])
+                put.rows(layer, rows[layer, half:end].view(np.uint8),
+                         offset_bytes=(half - begin) * corpus.row_bytes)
+            report = put.finish(TIMEOUT)
+            refused(ckv.FailedPrecondition, put.finish)
+            return report, put.ids()
+
+    refused(ckv.NotFound, requester.put, "made")
+    report, ids = put(0, 48, create=corpus)
+    require((report.chunk_begin, report.added_count) == (0, 1) and
+            report.bytes_sent == corpus.layers * 48 * corpus.row_bytes, f"{report}")
+    made = requester.resolve("made")
+    require(made.version == report.version, f"version {made.version} after {report}")
+    require(np.array_equal(made.chunks()[0], ids), f"the ids: {made.chunks()[0]}, {ids}")
+    report, more = put(48, 80, parent=ids[0])
+    require((report.chunk_begin, report.added_count) == (1, 1), f"{report}")
+    report, _ = put(48, 80, parent=bytes(ids[0]))
+    require(report.added_count == 0, f"again: {report}")
+
+    made = requester.resolve("made")
+    require(made.chunk_count == 2 and made.token_count == 80 and made.model == corpus.model, f"{made}")
+    require(np.array_equal(made.chunks(1)[0], more) and made.chunks()[2].tolist() == [0, 48], "chunks")
+    fetched = np.zeros_like(rows)
+    requester.fetch(made, fetched)
+    require(np.array_equal(fetched, rows), "the rows that were put")
+
+    prompt = np.concatenate([[7, 8, 9], tokens[:48], tokens[48:], [1, 2]])
+    found = requester.find(prompt, model_of=corpus)
+    require(found.covered_token_count == 80 and found.token_begins.tolist() == [3, 51], f"{found}")
+    require(found.offsets.tolist() == [3, 3] and found.corpus.name == "" and not found.truncated, f"{found}")
+    q = bf16(ROWS * corpus.d_qk, 5).reshape(ROWS, -1)
+    require(answers_equal(requester.attend(1, q, found.part(), wire="f32"),
+                          requester.attend(1, q, ckv.Part(made, offset=3), wire="f32")), "what was found")
+    refused(ckv.NotFound, requester.find, [5] * 40)
+
+    model = ckv.Model("test/py", "2", layers=1, d_qk=40, d_v=32, d_rope=8, softmax_scale=0.5)
+    with requester.put("own-model", create=model) as own:
+        own.chunk(range(16), standalone=True)
+        own.rows(0, rows[0, :16])
+        own.finish()
+    require(requester.resolve("own-model").softmax_scale == 0.5, "the model")
+    refused(ckv.FailedPrecondition, requester.put, "made", create=model)
+
+
+def check_torch(requester, corpus, q):
+    """Tensors are read and written where they lie."""
+    if "torch" in sys.modules:
+        sys.exit("torch was imported by ckv")
+    import torch
+    want = np.empty((corpus.layers, corpus.token_count, corpus.d_qk), np.uint16)
+    requester.fetch(corpus, want)
+    room = torch.zeros(corpus.token_count, corpus.layers, corpus.d_qk + 8, dtype=torch.bfloat16)
+    at = room.data_ptr()
+    requester.fetch(corpus, room[:, :, :corpus.d_qk].transpose(0, 1))
+    bits = room.view(torch.int16).numpy().view(np.uint16)
+    require(room.data_ptr() == at and np.array_equal(bits[:, :, :corpus.d_qk].transpose(1, 0, 2), want) and
+            not bits[:, :, corpus.d_qk:].any(), "rows in a tensor's memory")
+
+    wide = torch.zeros(ROWS, corpus.d_qk + 24, dtype=torch.bfloat16)
+    view = wide[:, 8:8 + corpus.d_qk]
+    view.view(torch.int16).numpy()[:] = q.view(np.int16)
+    from ckv import attend
+    _, address, rows, stride = attend._queries(view, corpus.d_qk)
+    require((address, rows, stride) == (view.data_ptr(), ROWS, corpus.d_qk + 24), "q where it lies")
+    out = (torch.empty(ROWS, corpus.d_v), torch.empty(ROWS), torch.empty(ROWS))
+    reference = requester.attend(0, q, corpus, wire="f32")
+    require(answers_equal(requester.attend(0, view, corpus, out=out, wire="f32"), reference), "of a tensor")
+    require(answers_equal(requester.attend(0, view.reshape(2, -1, corpus.d_qk), corpus, wire="f32"),
+                          reference), "of a tensor of three dimensions")
+    refused(ckv.InvalidArgument, requester.attend, 0, view.float(), corpus)
+    error = refused(ckv.InvalidArgument, requester.attend, 0,
+                    torch.empty(ROWS, corpus.d_qk, dtype=torch.bfloat16, device="meta"), corpus)
+    require("copy it to host memory" in str(error), f"the error: {error}")
+
+    # Halves of the corpus, merged, and one of them as another engine's answer.
+    halves = [requester.attend(0, q, ckv.Part(corpus, chunks), wire="f32")
+              for chunks in ([0, 1], range(2, corpus.chunk_count))]
+    m, l = ckv.partial_from_lse(ckv.lse_from_partial(halves[1].m, halves[1].l, "flashmla"), "flashmla")
+    merged = ckv.merge([halves[0], (torch.from_numpy(halves[1].o), m, l)])
+    require(np.allclose(merged.o, reference.o, atol=1e-5), "a merge")
+
+
+def check_refusals(requester, corpus, q):
+    bad = ckv.InvalidArgument
+    for wrong in (q.astype(np.float32), q[:, 1:], q[None, None], q.astype(">u2"), [[1]], q.tolist()):
+        require(isinstance(refused(bad, requester.attend, 0, wrong, corpus), ValueError), "a ValueError")
+    refused(bad, requester.attend, -1, q, corpus)
+    refused(bad, requester.attend, 2**32, q, corpus)
+    refused(bad, requester.attend, 0, q, "corpus")
+    refused(bad, requester.attend, 0, q, [])
+    refused(bad, requester.attend, 0, q, corpus, wire="fp8")
+    refused(bad, requester.attend, 0, q, corpus, timeout=-1)
+    short = np.empty((ROWS, corpus.d_v - 1), np.float32), np.empty(ROWS, np.float32), np.empty(ROWS, np.float32)
+    refused(bad, requester.attend, 0, q, corpus, out=short)
+    locked = np.empty((corpus.layers, corpus.token_count, corpus.d_qk), np.uint16)
+    locked.flags.writeable = False
+    require("read-only" in str(refused(bad, requester.fetch, corpus, locked)), "read-only")
+    with requester.context(corpus) as context:
+        segment = ckv.Segment(context, selected=[[0]], selected_group_rows=2)
+        refused(bad, requester.attend, 0, q, [segment])
+        own = ckv.OwnRows(np.zeros((2, corpus.d_qk - 2), np.uint16))
+        refused(bad, requester.attend, 0, q, [ckv.Segment(context, own=[own])])
+        own = ckv.OwnRows(np.zeros((2, corpus.d_qk), np.uint16), visible=[1])
+        refused(bad, requester.attend, 0, q, [ckv.Segment(context, own=[own])])
+        segment = ckv.Segment(context)
+    refused(ckv.FailedPrecondition, requester.attend, 0, q, context)
+    refused(ckv.FailedPrecondition, requester.attend, 0, q, [segment])
+    for kind, base in ((ckv.DeadlineExceeded, TimeoutError), (ckv.NotFound, LookupError),
+                       (ckv.PermissionDenied, PermissionError), (ckv.Unimplemented, NotImplementedError),
+                       (ckv.Unavailable, ConnectionError), (ckv.InvalidArgument, ValueError)):
+        require(issubclass(kind, base) and issubclass(kind, ckv.Error), f"{kind} is a {base}")
+    error = refused(ckv.DeadlineExceeded, requester.attend, 0, q, corpus, timeout=0)
+    require(isinstance(error, TimeoutError) and error.code == 4 and error.retry_after is None, "0 s")
+    try:
+        ckv.open("127.0.0.1:1", library="/no/such/libckv.so.1")
+    except ckv.FailedPrecondition as error:
+        require("/no/such/" in str(error), f"{error}")
+    # A child after fork may not call the library, nor free its handles.
+    child = os.fork()
+    if child == 0:
+        try:
+            requester.resolve("x")
+        except ckv.FailedPrecondition:
+            os._exit(0)
+        os._exit(1)
+    require(os.waitpid(child, 0)[1] == 0, "a child after fork")
+
+
+def check_advice(requester, corpus):
+    explained = requester.explain(corpus, query_rows=16, steps=3, timeout=TIMEOUT)
+    require(explained["tokens"] == corpus.token_count and explained["choice"], f"{explained}")
+    groups = requester.quote(corpus, chunks=[0, 1], query_rows=16)["groups"]
+    require(sum(group["chunk_count"] for group in groups) == 2, f"{groups}")
+
+
+def check_dropped(directory, corpus_name, q):
+    """Objects that are dropped free themselves, in any order, and tickets that are left at the end."""
+    requester = ckv.open(directory)
+    context = requester.context(requester.resolve(corpus_name))
+    ticket = requester.submit(0, q, context)
+    owner = requester._owner
+    del requester
+    require(ticket.wait(TIMEOUT) is not None, "a ticket outlives the requester's name")
+    del context, ticket
+    require(not owner.children, f"handles that are left: {owner.children}")
+    end = owner._finalizer
+    del owner
+    require(not end.alive, "the requester is closed")
+    global left
+    left = ckv.open(directory)
+    left = left.submit(0, q, left.context(left.resolve(corpus_name)))
+
+
+def main():
+    directory, name, *pids = sys.argv[1:]
+    with ckv.open(directory, fabrics="shm,tcp") as requester:
+        corpus = requester.resolve(name)
+        q = bf16(ROWS * corpus.d_qk, 17).reshape(ROWS, corpus.d_qk)
+        for check, arguments in ((check_threads, (requester, corpus, q, [int(pid) for pid in pids])),
+                                 (check_put, (requester, corpus)), (check_torch, (requester, corpus, q)),
+                                 (check_refusals, (requester, corpus, q)),
+                                 (check_advice, (requester, corpus)), (check_dropped, (directory, name, q))):
+            check(*arguments)
+            print(f"{check.__name__}: ok")
+
+
+if __name__ == "__main__":
+    main()

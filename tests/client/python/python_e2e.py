@@ -1,0 +1,90 @@
+#!/usr/bin/python3
+r"""Goal: programs in Python get from a fleet what the C++ client gets, to the bit, by the wheel alone.
+
+Method: the wheel is built and installed into a new folder, from which all programs import it. Then a
+directory, two holders and a corpus of several chunks. py_client.py asks what the C++ program asks; the
+files of answers are equal. calls_check.py publishes, finds and fetches; shares memory with torch; makes
+wrong calls; and waits in a call while a holder is stopped, until another Python thread lets it go on.
+
+    python3 tests/client/python/python_e2e.py --ckvd ... --ckvctl ... --reference cc_client \
+        --library libckv.so.1 --cmake cmake
+"""
+
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True  # the source tree stays as it is
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+sys.path.insert(0, str(ROOT / "tests/e2e"))
+from ctl_fleet import PROGRAMS, Fleet, Rows  # noqa: E402
+
+TOKENS, CHUNK_TOKENS = 100, 24
+CORPUS = "python"
+VERSION = "1.2.3"
+TIMEOUT_S = 120
+
+
+def run(*command, **options):
+    done = subprocess.run([str(part) for part in command], text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, timeout=TIMEOUT_S, **options)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(str(part) for part in command)}\nexit {done.returncode}\n{done.stdout}")
+    return done.stdout
+
+
+def install(cmake, folder):
+    """Builds the wheel, installs it, and returns the folder to import it from."""
+    run(cmake, f"-DVERSION={VERSION}", f"-DSOURCE={ROOT / 'client/python'}", f"-DOUTPUT={folder / 'wheel'}",
+        f"-DPYTHON={sys.executable}", "-P", ROOT / "client/python/wheel.cmake")
+    wheel = folder / f"wheel/ckv-{VERSION}-py3-none-any.whl"
+    run(sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-index",
+        "--no-deps", "--no-cache-dir", "--target", folder / "site", wheel)
+    return folder / "site"
+
+
+def difference(got, want):
+    at = next((i for i, (a, b) in enumerate(zip(got, want)) if a != b), min(len(got), len(want)))
+    return f"{len(got)} bytes, {len(want)} expected; the first difference is at byte {at}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ckvd", required=True)
+    parser.add_argument("--ckvctl", required=True)
+    parser.add_argument("--reference", required=True)
+    parser.add_argument("--library", required=True)
+    parser.add_argument("--cmake", default="cmake")
+    arguments = parser.parse_args()
+    PROGRAMS.ckvd, PROGRAMS.ckvctl = arguments.ckvd, arguments.ckvctl
+    run(sys.executable, "-c", "import numpy, torch")  # deploy/packages.txt has both
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        site = install(arguments.cmake, folder)
+        env = {key: value for key, value in os.environ.items() if not key.startswith(("CKV_", "PYTHON"))}
+        env.update(PYTHONPATH=str(site), PYTHONDONTWRITEBYTECODE="1", CKV_LIBRARY=arguments.library)
+        fleet = Fleet(folder, holders=2)
+        try:
+            Rows(seed=5, tokens=TOKENS, position=0).write(folder / "rows.safetensors")
+            run(PROGRAMS.ckvctl, "--directory", fleet.directory, "corpus", "load", CORPUS,
+                folder / "rows.safetensors", "--chunk-tokens", CHUNK_TOKENS)
+            run(arguments.reference, fleet.directory, CORPUS, folder / "want")
+            run(sys.executable, HERE / "py_client.py", fleet.directory, CORPUS, folder / "got", env=env)
+            want, got = (folder / "want").read_bytes(), (folder / "got").read_bytes()
+            if got != want:
+                sys.exit(f"py_client.py: {difference(got, want)}")
+            print(f"{len(want)} bytes of answers, as the C++ client's")
+            # The directory was started first, then the holders.
+            print(run(sys.executable, HERE / "calls_check.py", fleet.directory, CORPUS,
+                      *[process.pid for process in fleet.processes[1:3]], env=env), end="")
+        finally:
+            fleet.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
