@@ -43,10 +43,11 @@ class Answer:
     report  the work of the call; None for what was merged
     """
 
-    __slots__ = ("o", "m", "l", "_report")
+    __slots__ = ("o", "m", "l", "_report", "_place")
 
     def __init__(self, o: Any, m: Any, l: Any, report: Any = None) -> None:
         self.o, self.m, self.l, self._report = o, m, l, report
+        self._place: Any = None  # what place_of has found out about these very arrays
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.o, self.m, self.l))
@@ -68,9 +69,19 @@ def place_of(out: Any, rows: int, d_v: int) -> tuple[Answer, int, int, int]:
     if out is None:
         block = np.empty(rows * (d_v + 2), np.float32)
         at, o_end = address(block), rows * d_v
-        answer = Answer(block[:o_end].reshape(rows, d_v), block[o_end:o_end + rows],
-                        block[o_end + rows:])
-        return answer, at, at + 4 * o_end, at + 4 * (o_end + rows)
+        out = (block[:o_end].reshape(rows, d_v), block[o_end:o_end + rows], block[o_end + rows:])
+        place = out, (rows, d_v), (at, at + 4 * o_end, at + 4 * (o_end + rows))
+    else:
+        place = out._place if type(out) is Answer else None
+        if (place is None or place[1] != (rows, d_v) or out.o is not place[0][0] or
+                out.m is not place[0][1] or out.l is not place[0][2]):
+            place = _checked_place(tuple(out), rows, d_v)
+    answer = Answer(*place[0])
+    answer._place = place
+    return (answer, *place[2])
+
+
+def _checked_place(out: tuple[Any, ...], rows: int, d_v: int) -> Any:
     o, m, l = out
     places = []
     for array, what, size in ((o, "out's o", rows * d_v), (m, "out's m", rows), (l, "out's l", rows)):
@@ -79,7 +90,7 @@ def place_of(out: Any, rows: int, d_v: int) -> tuple[Answer, int, int, int]:
             raise InvalidArgument(f"{what} has shape {memory.shape}: it must have {size} values, "
                                   f"of {rows} query rows")
         places.append(memory.address)
-    return Answer(o, m, l), places[0], places[1], places[2]
+    return out, (rows, d_v), tuple(places)
 
 
 def merge(parts: Sequence[Any], out: Any = None) -> Answer:

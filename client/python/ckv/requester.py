@@ -174,7 +174,8 @@ class Requester:
                softmax scale. Not copied if its rows have one stride.
         where  a Context, Part, Corpus, or a list of Segment
         out    (o, m, l) or an Answer, contiguous float32 in host memory, with rows x d_v, rows and
-               rows values; by default new memory. Unchanged after an error but Internal.
+               rows values; by default new memory. Unchanged after an error but Internal. The
+               Answer of an earlier call costs the least time.
         wire   the type of partials on the wire. Only with "f32" do answers have the same bits
                wherever chunks lie, and only of one kernel target.
         grade  "exact", "wire" or "fast"; by default exact for f32 and wire for bf16

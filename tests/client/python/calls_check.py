@@ -163,6 +163,12 @@ def check_torch(requester, corpus, q):
                     torch.empty(ROWS, corpus.d_qk, dtype=torch.bfloat16, device="meta"), corpus)
     require("copy it to host memory" in str(error), f"the error: {error}")
 
+    used = requester.attend(0, q, ckv.Part(corpus, [0]))
+    again = requester.attend(0, q, corpus, out=used, wire="f32")
+    require(again.o is used.o and answers_equal(again, reference), "an answer's memory, used again")
+    used.o = np.empty((ROWS, corpus.d_v + 1), np.float32)
+    refused(ckv.InvalidArgument, requester.attend, 0, q, corpus, out=used)
+
     # Halves of the corpus, merged, and one of them as another engine's answer.
     halves = [requester.attend(0, q, ckv.Part(corpus, chunks), wire="f32")
               for chunks in ([0, 1], range(2, corpus.chunk_count))]

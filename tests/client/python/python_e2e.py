@@ -47,6 +47,15 @@ def install(cmake, folder):
     return folder / "site"
 
 
+def check_library(env):
+    """A library that is not there: the error lists what was tried, and the package that has it."""
+    code = ("import ckv\ntry:\n  ckv.open('127.0.0.1:1')\nexcept ckv.LibraryError as error:\n  print(error)\n"
+            "  raise SystemExit(0)\nraise SystemExit('a library was found')")
+    said = run(sys.executable, "-c", code, env={**env, "CKV_LIBRARY": "/no/such/file"})
+    if not all(word in said for word in ("/no/such/file (CKV_LIBRARY)", "libckv-dev")):
+        sys.exit(f"the error without a library: {said}")
+
+
 def difference(got, want):
     at = next((i for i, (a, b) in enumerate(zip(got, want)) if a != b), min(len(got), len(want)))
     return f"{len(got)} bytes, {len(want)} expected; the first difference is at byte {at}"
@@ -67,6 +76,7 @@ def main():
         site = install(arguments.cmake, folder)
         env = {key: value for key, value in os.environ.items() if not key.startswith(("CKV_", "PYTHON"))}
         env.update(PYTHONPATH=str(site), PYTHONDONTWRITEBYTECODE="1", CKV_LIBRARY=arguments.library)
+        check_library(env)
         fleet = Fleet(folder, holders=2)
         try:
             Rows(seed=5, tokens=TOKENS, position=0).write(folder / "rows.safetensors")
