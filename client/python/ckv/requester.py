@@ -41,7 +41,7 @@ def open(directory: str, *, tenant: str = "", name: str = "", fabrics: str = "",
     connect_timeout  seconds that a new session may take; by default 3
     library          the file of libckv.so.1; by default that of CKV_LIBRARY, or the system's
 
-    Linux' signal handlers stay as they are. A child after fork cannot use ckv: start it by spawn.
+    Installs no signal handlers. A child after fork cannot use ckv: start it by spawn.
     LibraryError        no libckv.so.1 can be loaded
     InvalidArgument     no directory, an unknown fabric or kernel target, a count beyond its limit
     FailedPrecondition  another requester uses another kernel target; or a child after fork
