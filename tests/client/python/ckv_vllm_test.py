@@ -369,9 +369,10 @@ class Modules(unittest.TestCase):
                                 KVConnectorBase_V1=ConnectorBase, KVConnectorMetadata=object)
         with mock.patch.dict(sys.modules, modules):
             from ckv_vllm import connector
+            load = loads.Load("r", [1, 2], 0, [3])
+            got = pickle.loads(pickle.dumps(connector.CkvConnectorMetadata([load])))
         self.assertTrue(issubclass(connector.CkvConnector, ConnectorBase))
-        load = loads.Load("r", [1, 2], 0, [3])
-        self.assertEqual(pickle.loads(pickle.dumps(connector.CkvConnectorMetadata([load]))).loads, [load])
+        self.assertEqual(got.loads, [load])
 
     def test_a_base_with_other_methods_is_refused(self):
         old = type("Old", (), {"_forward_decode": None})
