@@ -96,8 +96,8 @@ ckv_status ckv_put_add_rows(ckv_put* put, uint32_t layer, uint64_t offset_bytes,
 //   UNAVAILABLE, DEADLINE_EXCEEDED  the directory or a holder does not answer, or not in time.
 ckv_status ckv_put_finish(ckv_put* put, uint64_t timeout_ns, ckv_put_report* report);
 
-// Returns how many chunks have all their rows, and writes the ids of the first `capacity` of them
-// to uint8_t ids [capacity][32]. 0 for NULL.
+// Returns how many chunks were ended, by the next one or by ckv_put_finish. Writes the ids of the
+// first `capacity` of them to uint8_t ids [capacity][32]. 0 for NULL.
 uint32_t ckv_put_ids(const ckv_put* put, uint8_t* ids, uint32_t capacity);
 
 // Frees a put, and drops what was not finished.
