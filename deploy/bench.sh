@@ -17,13 +17,14 @@
 #                   the packages (root, for a machine with systemd); a directory of 1,000,000 chunks: memory, disk,
 #                   restart, changes; and one that is killed 200 times while its fleet works;
 #                   the status page of a large fleet, a scrape of many sessions, each query and each alert of deploy/monitoring
-#     bindings      from the tokens of a prompt to its chunks
+#     bindings      from the tokens of a prompt to its chunks; C over C++, Python over C, puts, extensions and fetches by layers
+#                   from Python
 #     llama         stock llama.cpp from npm with libggml-ckv.so: its attention beside the engine's own, eight agents over
 #                   three holders, their memory, whole models of 27 layers
 #     store         restart, load and cold read beside the disk's own time, kept stripes, look-ups, plans, cuts
 set -euo pipefail
 cd "$(dirname "$0")/.."
-usage() { sed -n '2,23p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,24p' "$0" | sed 's/^# \{0,1\}//'; }
 realtime=()
 if [ "${1:-}" = --realtime ]; then
   realtime=(chrt --fifo 1)
@@ -51,7 +52,11 @@ case $1 in
     preset=release targets=(agents_bench directory_bench ckvd ckvctl attend_caller web_fill)
     deploy/install-packages.sh check
     ;;
-  bindings) preset=release targets=(prompt_bench) ;;
+  bindings)
+    preset=release targets=(prompt_bench c_call_bench c_submit_loop put_loop ckvd ckvctl ckv_c cc_client c_client c_client_v1
+                            c_advice c_put c_stopped)
+    deploy/install-packages.sh build check
+    ;;
   llama)
     preset=release targets=(ckvd ckvctl ggml_ckv)
     deploy/install-packages.sh build check

@@ -87,8 +87,9 @@ ckv_status ckv_fetch_wait(ckv_fetch_ticket* ticket, uint64_t timeout_ns, int* do
 //   FAILED_PRECONDITION  the first layer is not there yet, so it is not settled.
 ckv_status ckv_fetch_not_fetched(ckv_fetch_ticket* ticket, uint32_t* chunks, uint32_t capacity,
                                  uint32_t* count);
-// Gives the fetch up. It ends with CANCELLED, unless it ends before; layers that are there stay.
-// Returns at once: the memory may be written to until the ticket is freed.
+// Gives the fetch up. It ends with CANCELLED, or as it would have ended if that comes first: with
+// DEADLINE_EXCEEDED if no more rows come. Layers that are there stay. Returns at once: the memory
+// may be written to until the ticket is freed.
 void ckv_fetch_cancel(ckv_fetch_ticket* ticket);
 // Cancels, waits for the thread, and frees the ticket. The thread ends with the next rows that
 // come, or at the call's deadline if none do. Nothing is written to the memory after that.

@@ -4,6 +4,7 @@ A new row goes into its set of SETS. Its figures come from a binary of tests/ben
 """
 
 import act_links
+import bindings_figures
 import decision_links
 import directory_kills
 import llama_figures
@@ -96,9 +97,9 @@ PRICES = (2, 6, 20, 60, 200, 350, 700, 2000, 6000)
 ROWS = (1, 16, 256)
 # Not binaries: what these functions say.
 LINKS, AGENTS, WAITS, KILLS = "decision_links", "act_links", "wait_fleets", "directory_kills"
-UNITS, WEB, LLAMA = "unit_figures", "web_figures", "llama_figures"
+UNITS, WEB, LLAMA, BINDINGS = "unit_figures", "web_figures", "llama_figures", "bindings_figures"
 SCRIPTS = {LINKS: decision_links.figures, AGENTS: act_links.figures, WAITS: wait_fleets.figures,
-           KILLS: directory_kills.figures, UNITS: unit_figures.figures, WEB: web_figures.figures, LLAMA: llama_figures.figures}
+           KILLS: directory_kills.figures, UNITS: unit_figures.figures, WEB: web_figures.figures, LLAMA: llama_figures.figures, BINDINGS: bindings_figures.figures}
 SPLICES = (("bf16, in its place", "BM_Splice/fp8:0/delta:0"), ("bf16, rotated", "BM_Splice/fp8:0/delta:4096"),
            ("fp8, rotated", "BM_Splice/fp8:1/delta:4096"))
 FABRIC_NUMBERS = (("shm", 2), ("tcp", 3))
@@ -337,6 +338,21 @@ SETS = {
         Bar("from a prompt of 32,768 tokens to its chunks, of 100,000", "prompt_bench",
             counter("BM_ResolvePrompt", "resolve_ms"), "ms", at_most=5,
             base=counter("BM_ResolvePrompt", "covered_tokens"), base_unit="tokens covered"),
+        # All that the C ABI does beside the C++ call: it reads the call's structs and writes the report.
+        *(Bar(f"C over C++, {sequences} in a call", "c_call_bench", counter(f"BM_TakeCall/segments:{count}", "real_time"), "ns",
+              at_most=bar) for count, sequences, bar in ((1, "1 sequence", 200), (8, "8 sequences", None))),
+        # 16 heads of a token, one holder, shm, into the same memory each time.
+        Bar("Python over C, submit and wait", BINDINGS, counter("submit", "added_us"), "us", at_most=10,
+            base=counter("submit", "c_us")),
+        Bar("tests of every door beside the C++ client that fail", BINDINGS, counter("doors", "failed"), "cases", at_most=0,
+            base=counter("doors", "count")),
+        Bar("put of a chunk of 64 MB from Python", BINDINGS, counter("put", "ratio"), "x the C++ load", at_least=0.8,
+            base=counter("put", "load_gb_per_s"), base_unit="GB/s"),
+        Bar("extension of a corpus of 1,000 chunks by one, from Python", BINDINGS, counter("extend", "ms"), "ms", at_most=20,
+            base=counter("extend", "chunks"), base_unit="chunks"),
+        Bar("extensions that touch other chunks", BINDINGS, counter("extend", "others_touched"), "cases", at_most=0),
+        Bar("first layer of a fetch by layers, 27 of them", BINDINGS, counter("layers", "ratio"), "x the whole", at_most=0.1,
+            base=counter("layers", "whole_ms"), base_unit="ms"),
     ],
     # Stock llama.cpp from npm. One thread of the engine; three holders on this host, by shm; policy route.
     "llama": [
@@ -444,6 +460,6 @@ SETS = {
 
 
 def digits(unit):
-    counts = ("changes", "errors", "queries", "answers", "alerts", "acknowledged", "UNAVAILABLE", "B", "B of memory", "cases",
+    counts = ("changes", "errors", "queries", "answers", "alerts", "acknowledged", "UNAVAILABLE", "B", "B of memory", "cases", "chunks",
               "tokens", "tokens as local", "MiB", "us of the stock kernel")
     return {"us": 1, "ns": 0, "/s": 0, "/s of the stock kernel": 0, "worst difference of a logit": 4, "of a logit by another kernel": 4, "us of it merging": 1, **dict.fromkeys(counts, 0)}.get(unit, 2)

@@ -6,6 +6,7 @@ torch is never imported: a tensor is what has data_ptr(), stride(), element_size
 from __future__ import annotations
 
 import operator
+from ctypes import byref
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -17,6 +18,8 @@ _NUMPY_DTYPES = {"<u2": "uint16", "|u1": "uint8", "<f4": "float32", "<V2": "bflo
                  "<i4": "int32", "<u4": "uint32"}
 BF16 = ("uint16", "bfloat16")
 ROWS = ("uint16", "bfloat16", "uint8")
+# The longest wait in one call of the library: Python looks for Ctrl-C between two calls.
+_SLICE_NS = 200_000_000
 UINT32_MAX = 2**32 - 1
 UINT64_MAX = 2**64 - 1
 
@@ -43,6 +46,10 @@ def memory_of(array: Any, what: str, dtypes: tuple[str, ...], writable: bool = F
         if writable and read_only:
             raise InvalidArgument(f"{what} is read-only")
         memory = Memory(address, array.shape, array.strides, kind.itemsize, dtype or str(kind))
+    elif not hasattr(array, "data_ptr") and hasattr(array, "__array_interface__"):
+        return memory_of(np.asarray(array), what, dtypes, writable)
+    elif not hasattr(array, "data_ptr") and hasattr(array, "__dlpack__"):
+        return memory_of(_from_dlpack(array, what), what, dtypes, writable)
     elif hasattr(array, "data_ptr"):
         device = array.device.type
         if device != "cpu":
@@ -54,10 +61,18 @@ def memory_of(array: Any, what: str, dtypes: tuple[str, ...], writable: bool = F
                         str(array.dtype).rpartition(".")[2])
     else:
         raise InvalidArgument(f"{what} is a {type(array).__name__}: "
-                              f"it must be a numpy array or a torch tensor")
+                              f"it must be a numpy array, a torch tensor, or have "
+                              f"__array_interface__ or __dlpack__")
     if memory.dtype not in dtypes:
         raise InvalidArgument(f"{what} has dtype {memory.dtype}: it must be {' or '.join(dtypes)}")
     return memory
+
+
+def _from_dlpack(array: Any, what: str) -> np.ndarray:
+    try:
+        return np.from_dlpack(array)
+    except (BufferError, RuntimeError, TypeError) as error:  # of a device, or of no type of numpy's
+        raise InvalidArgument(f"{what}: {error}") from error
 
 
 def is_dense(memory: Memory) -> bool:
@@ -164,3 +179,14 @@ def nanoseconds(seconds: Optional[float], what: str = "timeout") -> int:
 def field_nanoseconds(seconds: Optional[float], what: str = "timeout") -> int:
     """A timeout in a struct, where 0 would be the default: 0 s become 1 ns."""
     return nanoseconds(seconds, what) or 1
+
+
+def wait_in_slices(wait: Any, before: tuple[Any, ...], timeout: Optional[float], done: Any,
+                   *after: Any) -> int:
+    """Calls wait(*before, nanoseconds, done, *after) until it is done or failed, or time is over."""
+    left, at = nanoseconds(timeout), byref(done)
+    while True:
+        status = wait(*before, min(left, _SLICE_NS), at, *after)
+        if status or done.value or left <= _SLICE_NS:
+            return status
+        left -= _SLICE_NS

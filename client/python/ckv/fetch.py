@@ -9,8 +9,8 @@ import numpy as np
 
 from . import _structs
 from ._handles import Handle, Owner
-from ._memory import (ROWS, UINT64_MAX, address, count, field_nanoseconds, memory_of, nanoseconds,
-                      pair, text)
+from ._memory import (ROWS, UINT64_MAX, address, count, field_nanoseconds, memory_of,
+                      pair, text, wait_in_slices)
 from .corpus import Corpus
 from .errors import InvalidArgument
 
@@ -108,8 +108,8 @@ class FetchTicket(Handle):
         """
         done = c_int()
         library = self._owner.library
-        status = library.fetch_wait_layer(self._live(), count(layer, "layer"), nanoseconds(timeout),
-                                          byref(done))
+        status = wait_in_slices(library.fetch_wait_layer, (self._live(), count(layer, "layer")), timeout,
+                                done)
         if status:
             library.fail(status)
         return done.value != 0
@@ -118,7 +118,7 @@ class FetchTicket(Handle):
         """Waits for the whole fetch. None after `timeout` seconds. Raises as Requester.fetch does."""
         done, report = c_int(), _structs.FetchReport.made()
         library = self._owner.library
-        status = library.fetch_wait(self._live(), nanoseconds(timeout), byref(done), byref(report))
+        status = wait_in_slices(library.fetch_wait, (self._live(),), timeout, done, byref(report))
         if status:
             library.fail(status)
         return _report(report) if done.value else None

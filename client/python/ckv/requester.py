@@ -73,7 +73,8 @@ class Requester:
     """Resolves corpora, and attends, fetches and publishes their rows. Made by ckv.open.
 
     Any threads may use it at once; other Python threads run while one waits in a call. A signal
-    handler of Python, and so Ctrl-C, runs once the call has returned. Timeouts are seconds; None
+    handler of Python, and so Ctrl-C, runs once the call has returned; a ticket's wait looks for it
+    every 0.2 s. Timeouts are seconds; None
     waits without end. Every call may raise InvalidArgument, ResourceExhausted (no memory) and
     Internal; FailedPrecondition if the requester is closed.
     """

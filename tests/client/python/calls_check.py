@@ -177,6 +177,33 @@ def check_torch(requester, corpus, q):
     require(np.allclose(merged.o, reference.o, atol=1e-5), "a merge")
 
 
+def check_other_arrays(requester, corpus, q):
+    """What only says where it lies is used there, too."""
+    class Interface:
+        def __init__(self, array):
+            self.__array_interface__ = array.__array_interface__
+            self.array = array
+
+    class DlPack:
+        def __init__(self, array):
+            self.array = array
+
+        def __dlpack__(self, **options):
+            return self.array.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.array.__dlpack_device__()
+
+    context = requester.context(corpus)
+    want = requester.attend(0, q, context, wire="f32")
+    for kind in (Interface, DlPack):
+        require(answers_equal(requester.attend(0, kind(q), context, wire="f32"), want), kind.__name__)
+    rows = np.zeros((corpus.layers, corpus.token_count, corpus.d_qk), np.uint16)
+    requester.fetch(corpus, Interface(rows))
+    require(rows.any(), "rows lie in the array itself")
+    context.close()
+
+
 def check_refusals(requester, corpus, q):
     bad = ckv.InvalidArgument
     for wrong in (q.astype(np.float32), q[:, 1:], q[None, None], q.astype(">u2"), [[1]], q.tolist()):
@@ -255,6 +282,7 @@ def main():
         q = bf16(ROWS * corpus.d_qk, 17).reshape(ROWS, corpus.d_qk)
         for check, arguments in ((check_threads, (requester, corpus, q, [int(pid) for pid in pids])),
                                  (check_put, (requester, corpus)), (check_torch, (requester, corpus, q)),
+                                 (check_other_arrays, (requester, corpus, q)),
                                  (check_refusals, (requester, corpus, q)),
                                  (check_advice, (requester, corpus)), (check_dropped, (directory, name, q))):
             check(*arguments)
