@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
 #include "server/directory/directory_state.h"
@@ -23,6 +24,23 @@ std::shared_ptr<const Corpus> AsCorpus(const UnprovenCorpus& unproven) {
   corpus.tenant = unproven.tenant;
   corpus.version = unproven.version;
   return std::make_shared<const Corpus>(std::move(corpus));
+}
+
+// Publishers of earlier builds know no prints. Those that are known of their chunks stay.
+void KeepPrints(const Corpus& before, Corpus& corpus) {
+  absl::flat_hash_map<ChunkId, TokenPrint> known;  // made once chunks have other ordinals
+  for (size_t i = 0; i < corpus.chunks.size(); ++i) {
+    ChunkPlacement& chunk = corpus.chunks[i];
+    if (chunk.print != TokenPrint()) continue;
+    if (i < before.chunks.size() && before.chunks[i].id == chunk.id) {
+      chunk.print = before.chunks[i].print;
+      continue;
+    }
+    if (known.empty()) {
+      for (const ChunkPlacement& old : before.chunks) known.emplace(old.id, old.print);
+    }
+    if (const auto print = known.find(chunk.id); print != known.end()) chunk.print = print->second;
+  }
 }
 
 }  // namespace
@@ -105,6 +123,7 @@ absl::StatusOr<uint64_t> DirectoryState::Publish(Corpus corpus, bool replace,
     const auto current = corpora_.find(key);
     const size_t freed = current == corpora_.end() ? 0 : current->second->chunks.size();
     pending->is_new = current == corpora_.end();
+    if (!pending->is_new) KeepPrints(*current->second, corpus);
     pending->added_count = corpus.chunks.size() - std::min(freed, corpus.chunks.size());
     corpus.version = ++last_version_;
     pending->number = corpus.version;

@@ -122,6 +122,23 @@ TEST_F(DurableDirectoryTest, PrintsSurviveARestart) {
   EXPECT_EQ(state->PartOf({"a"}, "", "gpl", 0, 9)->corpus.chunks[1].print, TokenPrint());
 }
 
+// A publisher of an earlier build, ckvctl corpus partition say, gives none.
+TEST_F(DurableDirectoryTest, PrintsOutliveAPublisherWithoutAny) {
+  DirectoryState* state = &Start();
+  Corpus corpus = CorpusOf("gpl", 3, 1);
+  for (uint64_t i = 0; i < 3; ++i) corpus.chunks[i].print = {.head = 5 + i, .whole = 6};
+  ASSERT_TRUE(state->Publish(corpus, false, 0).ok());
+  const TokenPrint last = corpus.chunks[2].print, own = {.head = 77, .whole = 78};
+  for (ChunkPlacement& chunk : corpus.chunks) chunk.print = {};
+  corpus.chunks[1].print = own;  // what a publisher says counts
+  corpus.chunks.erase(corpus.chunks.begin());
+  ASSERT_TRUE(state->Publish(corpus, /*replace=*/true, 0).ok());
+  const auto now = state->Get("gpl", "");
+  ASSERT_TRUE(now.ok()) << now.status();
+  EXPECT_EQ((*now)->chunks[0].print, own);
+  EXPECT_EQ((*now)->chunks[1].print, last);
+}
+
 TEST_F(DurableDirectoryTest, ARestartForgetsNoCorpusAndNoDrop) {
   DirectoryState* state = &Start();
   EXPECT_TRUE(directory->found().is_new);
