@@ -29,7 +29,8 @@ typedef struct ckv_fetch_call {
   uint32_t column_bytes;
   uint64_t timeout_ns;
   // Tickets only: how long chunks may wait for their turn. Those of which no row has come by then
-  // are handed back, and not fetched. By default never.
+  // are handed back, and not fetched. So are those whose holder asks to come back later than that.
+  // By default never.
   uint64_t hand_back_ns;
   // If `rotate` is not 0, bands are rotated so that the first token stands at `position`, at most
   // 2^40. If it is 0, rows stay at their canonical positions.

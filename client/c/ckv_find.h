@@ -29,7 +29,9 @@ typedef struct ckv_find_report {
 } ckv_find_report;
 
 // Finds the chunks that a prompt has, in all corpora that the tenant may read. Makes a corpus of
-// them, in the order of the prompt. It has no name and no version; else it is like any other.
+// them, in the order of the prompt. It has no name and no version; else it is like any other. A
+// chunk that the prompt has at several places is there once, at the first: attend the other places
+// as tokens of no chunk.
 // Chunks without a parent are found anywhere, those of a chain behind their parent. The cover with
 // most tokens is taken. Chunks of fewer than 16 tokens are not found. `report` may be NULL.
 //

@@ -69,7 +69,8 @@ typedef struct ckv_put ckv_put;
 ckv_status ckv_put_begin(ckv_requester* requester, const ckv_put_target* target, ckv_put** put);
 
 // Begins the next chunk. All rows of the one before it must be there. Takes the memory of all its
-// rows at once: token_count x layers x row_bytes. After an error the put stands as it did.
+// rows at once: token_count x layers x row_bytes. After an error another chunk may
+// be begun; the one before it may be ended by then.
 //   FAILED_PRECONDITION  rows of the chunk before it are missing.
 //   INVALID_ARGUMENT     also: the position is not the one that follows.
 //   RESOURCE_EXHAUSTED   the rows do not fit bytes_max.

@@ -12,6 +12,7 @@
 #include "client/c/handles.h"
 #include "client/c/last_error.h"
 #include "client/c/struct_size.h"
+#include "client/holders/retry.h"
 #include "proto/base/status.h"
 
 namespace ckv::c {
@@ -177,10 +178,11 @@ absl::Status ckv_fetch_ticket::PullFirstLayer() {
     CKV_RETURN_IF_ERROR(CheckCancelled());
     absl::Status status = PullChunks(at, chunk_end);
     if (status.ok()) break;
-    // Its deadline was the time of handing back, and attempts take parts of it. A holder that asks
-    // to come back later than that is late, too.
-    const bool late =
-        at.may_hand_back && (absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status));
+    // Its deadline was the time of handing back. A holder that asks to come back later than that is
+    // late, too. Without a holder's hint, RESOURCE_EXHAUSTED is this process' own.
+    const auto hint = ckv::RetryAfterOf(status);
+    const bool asks_later = hint && ckv::Clock::Real()->Now() + *hint >= hand_back;
+    const bool late = at.may_hand_back && (absl::IsDeadlineExceeded(status) || asks_later);
     if (!at.cut && !late) return status;
     // The chunk that has begun is fetched to its end, however long that takes.
     chunk_end = at.begun;

@@ -31,7 +31,12 @@ absl::StatusOr<PromptCover> Cover(ckv_requester& requester, const ckv_find_call&
                     .deadline = deadline};
   if (call.model_of != nullptr) prompt.model = ModelFingerprint(call.model_of->corpus->geometry);
   CKV_ASSIGN_OR_RETURN(PromptCover cover, requester.requester->CoverPrompt(prompt));
-  if (cover.spans.empty()) return absl::NotFoundError("nobody has a chunk of these tokens");
+  if (cover.spans.empty()) {
+    return absl::NotFoundError(cover.truncated
+                                   ? "no chunk of these tokens was found, and the search was cut "
+                                     "short: more chunks begin like them than are told"
+                                   : "nobody has a chunk of these tokens");
+  }
   return cover;
 }
 

@@ -66,12 +66,12 @@ inline constexpr size_t kPromptPlaceCountMax = size_t{1} << 20;
 // trusted.
 using FindHeads = absl::FunctionRef<absl::StatusOr<PromptChunks>(std::span<const uint64_t> heads)>;
 
-// Returns the cover of the prompt with most tokens. A chunk that it has at several places is a span
-// at the first one and a hole at the others. No call attends a chunk twice (I1), so those rows are
-// computed anew. A chunk without a parent may stand anywhere.
-// One with a parent may stand right behind it only, at the position that follows. Equal covers are
-// told apart at the first token where they differ. A span goes before a hole there, and a chunk of
-// a chain before one without a parent. Then the longer one counts, and then the smaller id.
+// Returns the cover of the prompt with most tokens. Then a chunk that it has at several places
+// stays a span at the first one, and becomes a hole at the others. No call attends a chunk twice
+// (I1), so those rows are computed anew. A chunk without a parent may stand anywhere. One with a
+// parent may stand right behind it only, at the position that follows. Equal covers are told apart
+// at the first token where they differ. A span goes before a hole there, and a chunk of a chain
+// before one without a parent. Then the longer one counts, and then the smaller id.
 //
 // `keys` are those that ids may be made with, at most two: the tenant's and the zero key. `find` is
 // called once, unless the prompt is shorter than kHeadTokens.

@@ -21,6 +21,9 @@ namespace {
 
 constexpr size_t kPromptTokenCountMax = 1u << 22;
 
+// The longest wait for a tenant's key where part of a prompt is matched without it.
+constexpr Duration kKeyWaitMax = std::chrono::seconds(1);
+
 // Corpora that Describe tells.
 constexpr size_t kHottestCountMax = 64;
 
@@ -165,7 +168,10 @@ absl::StatusOr<v1::ResolveReply> RequesterServiceImpl::ResolveTokens(
   // Most corpora are matched without a key, also while the directory is away.
   PromptMatch match = MatchPrompt(*corpus, tokens);
   if (!corpus->tenant.empty() && match.chunk_count < corpus->chunks.size()) {
-    const auto key = requester_.TenantKeyOf(corpus->tenant, deadline);
+    // A directory that does not answer must not keep from the caller what is matched already.
+    const Instant soon = options_.clock->Now() + kKeyWaitMax;
+    const auto key = requester_.TenantKeyOf(
+        corpus->tenant, match.token_count > 0 ? std::min(deadline, soon) : deadline);
     if (key.ok()) match = MatchPrompt(*corpus, tokens, *key);
     if (!key.ok() && match.token_count == 0) return key.status();
   }

@@ -7,66 +7,93 @@ closed once nothing of it is left, and at the end of the process all is freed in
 from __future__ import annotations
 
 import weakref
-from typing import Any, Callable
+from ctypes import byref, c_void_p
+from typing import Any, Callable, Optional
 
 from . import _library, errors
+
+# A handle's cell, how to free it, and what it borrows until an object owns it; then None.
+Child = tuple[c_void_p, Callable[[int], Any], Optional[tuple[Any, ...]]]
 
 
 class Owner:
     """The handle of a requester, and how to free each handle that came from it."""
 
-    __slots__ = ("library", "handle", "children", "_finalizer", "__weakref__")
+    __slots__ = ("library", "children", "_requester", "_finalizer", "__weakref__")
 
     def __init__(self, library: _library.Library, handle: int) -> None:
         self.library = library
-        self.handle = handle
-        self.children: dict[int, Callable[[int], Any]] = {}
-        self._finalizer = weakref.finalize(self, _end, library, handle, self.children)
+        self.children: dict[int, Child] = {}
+        self._requester = [handle]  # 0 once it is closed, at the end of the process too
+        self._finalizer = weakref.finalize(self, _end, library, self._requester, self.children)
 
     def live(self) -> int:
         """The requester's handle. FailedPrecondition: it is closed, or this is another process."""
         if _library.forked:
             raise errors.FailedPrecondition("a requester cannot be used in a child after fork")
-        if not self.handle:
+        handle = self._requester[0]
+        if not handle:
             raise errors.FailedPrecondition("the requester is closed")
-        return self.handle
+        return handle
 
-    def release(self, handle: int) -> None:
+    def make(self, free: Callable[[int], Any], borrowed: tuple[Any, ...], function: Any,
+             *arguments: Any, after: tuple[Any, ...] = ()) -> c_void_p:
+        """Calls a function that makes a handle, and returns the cell that has it.
+
+        The cell is known before the call. A signal handler may raise when the call returns: the
+        handle is freed all the same, and what it borrows is kept until then.
+        """
+        cell = c_void_p()
+        self.children[id(cell)] = (cell, free, borrowed)
+        status = function(self.live(), *arguments, byref(cell), *after)
+        if status:
+            del self.children[id(cell)]
+            self.library.fail(status)
+        return cell
+
+    def release(self, cell: c_void_p) -> None:
         """Frees a handle unless that is done. Any thread; one of several frees."""
-        free = self.children.pop(handle, None)
-        if free is not None and not _library.forked:
-            free(handle)
+        child = self.children.pop(id(cell), None)
+        if child is not None and not _library.forked:
+            child[1](cell.value)
 
     def close(self) -> None:
         """Closes the requester. FailedPrecondition: tickets, fetches or puts are open."""
-        if not self.handle or _library.forked:
+        if not self._requester[0] or _library.forked:
             return
-        status = self.library.close(self.handle)
+        for cell, _, borrowed in list(self.children.values()):
+            if borrowed is not None:  # nobody's: a signal came between the call and its object
+                self.release(cell)
+        status = self.library.close(self._requester[0])
         if status:
             self.library.fail(status)
-        self.handle = 0
+        self._requester[0] = 0
         self._finalizer.detach()
 
 
-def _end(library: _library.Library, handle: int, children: dict[int, Callable[[int], Any]]) -> None:
+def _end(library: _library.Library, requester: list[int], children: dict[int, Child]) -> None:
     if _library.forked:
         return
     while children:
-        child, free = children.popitem()
-        free(child)
+        _, (cell, free, _) = children.popitem()
+        free(cell.value)
+    handle, requester[0] = requester[0], 0
     library.close(handle)
 
 
 class Handle:
     """An object with a handle: a context manager that frees it, at the latest when it is dropped."""
 
-    __slots__ = ("_owner", "_handle", "__weakref__")
+    __slots__ = ("_owner", "_handle", "_cell", "__weakref__")
     _owner: Owner
     _handle: int
+    _cell: c_void_p
 
-    def _own(self, owner: Owner, handle: int, free: Callable[[int], Any]) -> None:
-        self._owner, self._handle = owner, handle
-        owner.children[handle] = free
+    def _own(self, owner: Owner, cell: c_void_p) -> None:
+        """Takes what Owner.make made. The object itself keeps what the handle borrows."""
+        assert cell.value is not None
+        self._owner, self._handle, self._cell = owner, cell.value, cell
+        owner.children[id(cell)] = (*owner.children[id(cell)][:2], None)
 
     def _live(self) -> int:
         self._owner.live()
@@ -78,7 +105,7 @@ class Handle:
         """Frees it. Does nothing the second time. No other thread may be in a call of it."""
         handle, self._handle = self._handle, 0
         if handle:
-            self._owner.release(handle)
+            self._owner.release(self._cell)
 
     def __enter__(self) -> Any:
         return self

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from ctypes import c_char_p, c_int, c_int32, c_uint32, c_uint64, c_void_p
+from ctypes import c_char_p, c_int32, c_uint32, c_uint64, c_void_p
 from typing import Any, Callable, NoReturn
 
 from . import _structs, errors

@@ -46,10 +46,6 @@ def memory_of(array: Any, what: str, dtypes: tuple[str, ...], writable: bool = F
         if writable and read_only:
             raise InvalidArgument(f"{what} is read-only")
         memory = Memory(address, array.shape, array.strides, kind.itemsize, dtype or str(kind))
-    elif not hasattr(array, "data_ptr") and hasattr(array, "__array_interface__"):
-        return memory_of(np.asarray(array), what, dtypes, writable)
-    elif not hasattr(array, "data_ptr") and hasattr(array, "__dlpack__"):
-        return memory_of(_from_dlpack(array, what), what, dtypes, writable)
     elif hasattr(array, "data_ptr"):
         device = array.device.type
         if device != "cpu":
@@ -61,16 +57,20 @@ def memory_of(array: Any, what: str, dtypes: tuple[str, ...], writable: bool = F
                         str(array.dtype).rpartition(".")[2])
     else:
         raise InvalidArgument(f"{what} is a {type(array).__name__}: "
-                              f"it must be a numpy array, a torch tensor, or have "
-                              f"__array_interface__ or __dlpack__")
+                              f"it must be a numpy array or a torch tensor")
     if memory.dtype not in dtypes:
         raise InvalidArgument(f"{what} has dtype {memory.dtype}: it must be {' or '.join(dtypes)}")
     return memory
 
 
-def _from_dlpack(array: Any, what: str) -> np.ndarray:
+def plain(array: Any, what: str) -> Any:
+    """The array itself if it is numpy's or a tensor; else numpy's view of its memory, to be kept."""
+    if isinstance(array, np.ndarray) or hasattr(array, "data_ptr"):
+        return array
     try:
-        return np.from_dlpack(array)
+        if hasattr(array, "__array_interface__"):
+            return np.asarray(array)
+        return np.from_dlpack(array) if hasattr(array, "__dlpack__") else array
     except (BufferError, RuntimeError, TypeError) as error:  # of a device, or of no type of numpy's
         raise InvalidArgument(f"{what}: {error}") from error
 

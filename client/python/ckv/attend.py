@@ -11,8 +11,8 @@ import numpy as np
 
 from . import _structs
 from ._handles import Handle, Owner
-from ._memory import (BF16, ROWS, address, choice, count, field_nanoseconds, ints, memory_of, text,
-                      wait_in_slices)
+from ._memory import (BF16, ROWS, address, choice, count, field_nanoseconds, ints, memory_of,
+                      plain, text, wait_in_slices)
 from .corpus import Corpus, Part
 from .errors import Cancelled, Error, InvalidArgument
 from .partial import Answer, place_of
@@ -37,12 +37,12 @@ class Context(Handle):
 
     token_count: int
 
-    def __init__(self, owner: Owner, handle: int, corpus: Corpus) -> None:
+    def __init__(self, owner: Owner, cell: c_void_p, corpus: Corpus) -> None:
         """Made by Requester.context alone. `corpus`: one of its geometry."""
-        self._own(owner, handle, owner.library.context_close)
-        self.token_count = owner.library.context_token_count(handle)
+        self._own(owner, cell)
+        self.token_count = owner.library.context_token_count(self._handle)
         self._corpus = corpus  # its facts; it may be closed
-        self._segment = _structs.Segment.made(context=handle)
+        self._segment = _structs.Segment.made(context=self._handle)
 
 
 class OwnRows:
@@ -56,10 +56,13 @@ class OwnRows:
     __slots__ = ("rows", "visible", "_struct", "_row_bytes")
 
     def __init__(self, rows: Any, visible: Optional[Sequence[int]] = None) -> None:
+        rows = plain(rows, "own rows")
         at = memory_of(rows, "own rows", ROWS)
         if len(at.shape) != 2 or (at.shape[1] > 1 and at.strides[1] != at.item_bytes):
             raise InvalidArgument(f"own rows have shape {at.shape} and strides {at.strides} bytes: "
                                   f"they must be (rows, values), values one after another")
+        if at.shape[0] > 1 and at.strides[0] < at.shape[1] * at.item_bytes:
+            raise InvalidArgument(f"own rows overlap: {at.strides[0]} bytes from one to the next")
         self.rows = rows
         self.visible = None if visible is None else ints(visible, np.uint32, "visible")
         self._row_bytes = at.shape[1] * at.item_bytes
@@ -137,6 +140,7 @@ def _queries(q: Any, d_qk: int) -> tuple[Any, int, int, int]:
         flags = q.flags
         if flags.c_contiguous and flags.writeable and q.size:
             return q, addressof(c_char.from_buffer(q)), q.shape[0], d_qk
+    q = plain(q, "q")
     at = memory_of(q, "q", BF16)
     shape, strides = at.shape, at.strides
     if len(shape) not in (2, 3) or shape[-1] != d_qk:
@@ -208,12 +212,12 @@ class Ticket(Handle):
 
     __slots__ = ("_call", "_done", "_error")
 
-    def __init__(self, owner: Owner, handle: int, call: Call) -> None:
+    def __init__(self, owner: Owner, cell: c_void_p, call: Call) -> None:
         """Made by Requester.submit alone."""
         self._call: Optional[Call] = call
         self._done = c_int()
         self._error: Optional[Error] = None
-        self._own(owner, handle, owner.library.ticket_free)
+        self._own(owner, cell)
 
     def poll(self) -> bool:
         """Whether the call is done, well or not. Attends own rows in the first call of this or wait.
@@ -272,14 +276,10 @@ class Ticket(Handle):
 
 def submit(owner: Owner, call: Call) -> Ticket:
     """Posts a call."""
-    handle = c_void_p()
     library = owner.library
-    status = library.submit(owner.live(), addressof(call.struct), addressof(call.report),
-                            byref(handle))
-    if status:
-        library.fail(status)
-    assert handle.value is not None
-    return Ticket(owner, handle.value, call)
+    cell = owner.make(library.ticket_free, (call,), library.submit, addressof(call.struct),
+                      addressof(call.report))
+    return Ticket(owner, cell, call)
 
 
 def open_context(owner: Owner, parts: Any, policy: str, expect_steps: int, expect_agents: int,
@@ -296,9 +296,6 @@ def open_context(owner: Owner, parts: Any, policy: str, expect_steps: int, expec
         policy=choice(_structs.POLICIES, policy, "policy"),
         expect_steps=count(expect_steps, "expect_steps"),
         expect_agents=count(expect_agents, "expect_agents"), timeout_ns=field_nanoseconds(timeout))
-    handle = c_void_p()
-    status = owner.library.context_open(owner.live(), byref(spec), byref(handle))
-    if status:
-        owner.library.fail(status)
-    assert handle.value is not None
-    return Context(owner, handle.value, all_parts[0].corpus)
+    library = owner.library
+    cell = owner.make(library.context_close, (), library.context_open, byref(spec))
+    return Context(owner, cell, all_parts[0].corpus)

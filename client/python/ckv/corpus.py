@@ -95,11 +95,11 @@ class Corpus(Handle):
     rope_theta: float
     softmax_scale: float
 
-    def __init__(self, owner: Owner, handle: int) -> None:
+    def __init__(self, owner: Owner, cell: ctypes.c_void_p) -> None:
         """Made by Requester.resolve and Requester.find alone."""
-        self._own(owner, handle, owner.library.corpus_free)
+        self._own(owner, cell)
         facts = _structs.CorpusFacts.made()
-        status = owner.library.corpus_describe(handle, ctypes.byref(facts))
+        status = owner.library.corpus_describe(self._handle, ctypes.byref(facts))
         if status:
             owner.library.fail(status)
         for name, _type in _structs.CorpusFacts._fields_[1:]:

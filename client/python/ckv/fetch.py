@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ctypes import byref, c_int, c_uint32, c_void_p
+from ctypes import byref, c_int, c_uint32
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from . import _structs
 from ._handles import Handle, Owner
 from ._memory import (ROWS, UINT64_MAX, address, count, field_nanoseconds, memory_of,
-                      pair, text, wait_in_slices)
+                      pair, plain, text, wait_in_slices)
 from .corpus import Corpus
 from .errors import InvalidArgument
 
@@ -46,6 +46,7 @@ def call_of(corpus: Corpus, out: Any, chunks: Any, layers: Any, position: Option
     if (chunk_begin, chunk_end) != (0, corpus.chunk_count):
         tokens = int(corpus.chunks(chunk_begin, chunk_end)[1].sum())
     width = column_bytes or corpus.row_bytes
+    out = plain(out, "out")
     at = memory_of(out, "out", ROWS, writable=True)
     want = (layer_end - layer_begin, tokens, width // at.item_bytes)
     if at.shape != want or width % at.item_bytes:
@@ -65,6 +66,7 @@ def call_of(corpus: Corpus, out: Any, chunks: Any, layers: Any, position: Option
         layer_stride=layer_stride, token_stride=token_stride, column_begin=column_begin,
         column_bytes=column_bytes, timeout_ns=field_nanoseconds(timeout),
         traceparent=text(traceparent, "traceparent"))
+    call.keep = out  # what plain made of it
     if hand_back is not None:
         call.hand_back_ns = field_nanoseconds(hand_back, "hand_back")
     if position is not None:
@@ -91,14 +93,11 @@ class FetchTicket(Handle):
 
     def __init__(self, owner: Owner, call: Any, out: Any) -> None:
         """Made by Requester.begin_fetch alone."""
-        handle = c_void_p()
-        status = owner.library.fetch_begin(owner.live(), byref(call), byref(handle))
-        if status:
-            owner.library.fail(status)
-        assert handle.value is not None
+        library = owner.library
+        cell = owner.make(library.fetch_ticket_free, (call, out), library.fetch_begin, byref(call))
         self._out = out
         self._chunk_count = call.chunk_end - call.chunk_begin
-        self._own(owner, handle.value, owner.library.fetch_ticket_free)
+        self._own(owner, cell)
 
     def wait_layer(self, layer: int, timeout: Optional[float] = None) -> bool:
         """Waits until the layer is there, and all before it. False after `timeout` seconds.

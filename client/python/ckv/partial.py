@@ -90,7 +90,8 @@ def _checked_place(out: tuple[Any, ...], rows: int, d_v: int) -> Any:
             raise InvalidArgument(f"{what} has shape {memory.shape}: it must have {size} values, "
                                   f"of {rows} query rows")
         places.append(memory.address)
-    return out, (rows, d_v), tuple(places)
+    # Not kept in the answer: a tensor may get other memory, and stays the same object.
+    return out, None, tuple(places)
 
 
 def merge(parts: Sequence[Any], out: Any = None) -> Answer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ctypes import addressof, byref, c_void_p
+from ctypes import addressof, byref
 from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from . import _structs
 from ._handles import Handle, Owner
 from ._memory import (ROWS, UINT64_MAX, address, count, dense, field_nanoseconds, ints, nanoseconds,
-                      size_of, text)
+                      plain, size_of, text)
 from .corpus import Corpus, Model, facts_of
 from .errors import InvalidArgument
 
@@ -53,12 +53,8 @@ class Put(Handle):
             create=0 if facts is None else addressof(facts),
             bytes_max=count(bytes_max, "bytes_max", UINT64_MAX),
             replicas=count(replicas, "replicas"), timeout_ns=field_nanoseconds(timeout))
-        handle = c_void_p()
-        status = owner.library.put_begin(owner.live(), byref(target), byref(handle))
-        if status:
-            owner.library.fail(status)
-        assert handle.value is not None
-        self._own(owner, handle.value, owner.library.put_free)
+        library = owner.library
+        self._own(owner, owner.make(library.put_free, (), library.put_begin, byref(target)))
 
     def chunk(self, token_ids: Any, *, standalone: bool = False, position: int = 0) -> None:
         """Begins the next chunk. All rows of the one before it must be there.
@@ -91,6 +87,7 @@ class Put(Handle):
         FailedPrecondition  there is no chunk yet
         InvalidArgument     also: there is no such layer, or the rows do not follow or do not fit
         """
+        rows = plain(rows, "rows")
         at = dense(rows, "rows", ROWS)
         library = self._owner.library
         status = library.put_add_rows(self._live(), count(layer, "layer"),

@@ -99,24 +99,15 @@ class Requester:
             if kind is None:  # another error left a ticket open: that one is to be seen
                 raise
 
-    def _made(self, function: Any, *arguments: Any) -> int:
-        """The handle that a function of the requester makes."""
-        handle = c_void_p()
-        status = function(self._owner.live(), *arguments, byref(handle))
-        if status:
-            self._owner.library.fail(status)
-        assert handle.value is not None
-        return handle.value
-
     def resolve(self, name: str, *, timeout: Optional[float] = 10.0) -> Corpus:
         """Looks a corpus up by its name.
 
         NotFound          there is no such corpus, or it is another tenant's
         Unavailable, DeadlineExceeded  the directory does not answer, or not in time
         """
-        handle = self._made(self._owner.library.resolve, text(name, "name") or b"",
-                            nanoseconds(timeout))
-        return Corpus(self._owner, handle)
+        library = self._owner.library
+        return Corpus(self._owner, self._owner.make(
+            library.corpus_free, (), library.resolve, text(name, "name") or b"", nanoseconds(timeout)))
 
     def find(self, tokens: Any, *, model_of: Optional[Corpus] = None,
              timeout: Optional[float] = 10.0) -> Found:
@@ -135,12 +126,9 @@ class Requester:
             model_of=0 if model_of is None else model_of._live(),
             timeout_ns=field_nanoseconds(timeout))
         report = _structs.FindReport.made()
-        library, handle = self._owner.library, c_void_p()
-        status = library.find(self._owner.live(), byref(call), byref(handle), byref(report))
-        if status:
-            library.fail(status)
-        assert handle.value is not None
-        corpus = Corpus(self._owner, handle.value)
+        library = self._owner.library
+        corpus = Corpus(self._owner, self._owner.make(
+            library.corpus_free, (), library.find, byref(call), after=(byref(report),)))
         begins = np.zeros(corpus.chunk_count, np.uint32)
         offsets = np.zeros(corpus.chunk_count, np.int64)
         status = library.found_spans(corpus._handle, 0, corpus.chunk_count, address(begins),
@@ -305,8 +293,8 @@ class Requester:
             wire=choice(_structs.WIRES, wire, "wire"), timeout_ns=field_nanoseconds(timeout))
         if room is not None:
             call.cache_room_tokens = count(room, "cache_room_tokens", UINT64_MAX) or _structs.NO_ROOM
-        at = self._made(function, byref(call))
+        cell = self._owner.make(self._owner.library.text_free, (), function, byref(call))
         try:
-            return json.loads(ctypes.string_at(at))
+            return json.loads(ctypes.string_at(cell.value))
         finally:
-            self._owner.library.text_free(at)
+            self._owner.release(cell)

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
@@ -27,21 +28,22 @@ class HeadIndex {
     uint32_t ordinal = 0;
   };
   using Places = absl::InlinedVector<Place, 1>;
+  using Heads = absl::flat_hash_map<uint64_t, Places>;
 
   // The corpus must outlive its removal.
   void Add(const Corpus& corpus);
   void Remove(const Corpus& corpus);
-  // Returns the places of chunks with this head in the tenant's own corpora, or null. It is valid
-  // until the next change.
-  const Places* Find(const std::string& tenant, uint64_t head) const;
+  // Returns the heads of the tenant's own corpora, by the fingerprint of their model, or null. It
+  // is valid until the next change.
+  const absl::flat_hash_map<ChunkId, Heads>* Find(const std::string& tenant) const;
 
  private:
-  // By tenant, so that nobody's search goes through the chunks of others.
-  absl::flat_hash_map<std::string, absl::flat_hash_map<uint64_t, Places>> places_;
+  // By tenant and model, so that no search goes through chunks that it does not look for.
+  absl::flat_hash_map<std::string, absl::flat_hash_map<ChunkId, Heads>> tables_;
 };
 
-// Places of one head that a search looks at. A chunk may be in many corpora.
-inline constexpr size_t kPlacesPerHeadMax = 4 * kChunksPerHeadMax;
+// Places that one Look goes through, at some 50 ns each: the directory is locked meanwhile.
+inline constexpr size_t kPlacesPerLookMax = 65'536;
 
 // One search for the chunks of a prompt, in corpora that its tenant may read. One thread.
 class PromptSearch {
@@ -55,11 +57,13 @@ class PromptSearch {
   PromptChunks Finish() && { return std::move(found_); }
 
  private:
-  using Readable = absl::flat_hash_map<const Corpus*, bool>;
-  void TakeHead(const HeadIndex::Places& places, Readable& readable);
-  // Whether it has the model that is asked for. Corpora that the tenant may not read are not looked
-  // up (I6).
-  bool HasModel(const Corpus& corpus);
+  // The heads of the corpora that the tenant may read (I6) and of the models that are looked for.
+  struct Table {
+    ChunkId model;
+    const HeadIndex::Heads& heads;
+  };
+  std::vector<Table> Tables(const HeadIndex& index) const;
+  void TakeHead(const ChunkId& model, const HeadIndex::Places& places, size_t& looked);
 
   const std::string tenant_;
   const std::optional<ChunkId> model_;
@@ -67,6 +71,7 @@ class PromptSearch {
   // Whole records: one that lies about a chunk hides no true one.
   using Record = std::tuple<ChunkId, ChunkId, uint32_t, uint64_t, uint64_t, uint64_t>;
   absl::flat_hash_set<Record> records_;  // those that were found
+  absl::flat_hash_set<ChunkId> models_;  // those of found_
   absl::flat_hash_set<uint64_t> heads_;  // that chunks have and that were looked for
 };
 

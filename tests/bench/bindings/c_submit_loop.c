@@ -1,9 +1,10 @@
-// What tests/bench/bindings/bindings_figures.py compares Python with: ckv_submit and ckv_wait from
-// C, one layer of one token of 16 heads over a corpus, again and again.
+// What tests/bench/bindings_figures.py compares Python with: ckv_submit and ckv_wait from C, one
+// layer of one token of 16 heads over a corpus, again and again.
 //
-//   c_submit_loop DIRECTORY CORPUS     Each line on stdin is a number of calls. For each, prints
-//   the
-//                                      median of their times in nanoseconds.
+//   c_submit_loop DIRECTORY CORPUS
+//
+// Each line on stdin is a number of calls. For each, prints the median of their times in
+// nanoseconds.
 
 #define _POSIX_C_SOURCE 200809L
 

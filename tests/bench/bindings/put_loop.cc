@@ -1,10 +1,10 @@
-// What bindings_figures.py compares Python's puts with: chunks of 2,048 tokens and 27 layers, 64
-// MB, that are in memory, put by client/publish as ckvctl loads them.
+// What tests/bench/bindings_figures.py compares Python's puts with: chunks of 2,048 tokens and 27
+// layers, 64 MB, that are in memory, put by client/publish as ckvctl loads them.
 //
-//   put_loop DIRECTORY CORPUS     Each line on stdin is a number that no chunk had before. For
-//   each,
-//                                 puts one chunk at the end of the corpus and prints the
-//                                 nanoseconds that it took.
+//   put_loop DIRECTORY CORPUS
+//
+// Each line on stdin is a number that no chunk had before. For each, puts one chunk at the end of
+// the corpus and prints the nanoseconds that it took.
 
 #include <cstdint>
 #include <cstdio>

@@ -27,8 +27,8 @@ def answers_equal(one, other):
 def check_threads(requester, corpus, q, holders):
     """Another Python thread runs while this one waits in a call, or the call could not end.
 
-    Both holders are stopped. The other thread sees this one inside libckv.so, by its state in /proc:
-    it sleeps in a system call of the library's. Then it lets the holders go on.
+    Both holders are stopped. The other thread, which runs once this one gives the GIL up, lets them
+    go on.
     """
     entered, ran = threading.Event(), []
     context = requester.context(corpus, policy="route")
@@ -224,6 +224,7 @@ def check_refusals(requester, corpus, q):
         refused(bad, requester.attend, 0, q, [segment])
         own = ckv.OwnRows(np.zeros((2, corpus.d_qk - 2), np.uint16))
         refused(bad, requester.attend, 0, q, [ckv.Segment(context, own=[own])])
+        refused(ckv.InvalidArgument, ckv.OwnRows, np.broadcast_to(q[0], (3, corpus.d_qk)))
         own = ckv.OwnRows(np.zeros((2, corpus.d_qk), np.uint16), visible=[1])
         refused(bad, requester.attend, 0, q, [ckv.Segment(context, own=[own])])
         segment = ckv.Segment(context)
@@ -270,9 +271,50 @@ def check_dropped(directory, corpus_name, q):
     end = owner._finalizer
     del owner
     require(not end.alive, "the requester is closed")
-    global left
+    global left, late
     left = ckv.open(directory)
     left = left.submit(0, q, left.context(left.resolve(corpus_name)))
+    late = Late(ckv.open(directory))
+
+
+class Late:
+    """Uses a requester after the end of the process has closed it: a module's names go last."""
+
+    def __init__(self, requester):
+        self.requester, self.refusal, self.exit = requester, ckv.FailedPrecondition, os._exit
+
+    def __del__(self):
+        self.requester.close()
+        try:
+            self.requester.resolve("docs", timeout=0.0)
+        except self.refusal:
+            return
+        self.exit(3)
+
+
+def check_signals(directory, corpus_name, q):
+    """A signal handler that raises when the library returns loses no handle: close works, and is needed once."""
+    requester = ckv.open(directory)
+    context = requester.context(requester.resolve(corpus_name))
+    library = requester._owner.library
+    submit = library.submit
+
+    def interrupted(*arguments):
+        submit(*arguments)
+        raise KeyboardInterrupt
+
+    library.submit = interrupted
+    try:
+        requester.submit(0, q, context)
+        sys.exit("nothing was raised")
+    except KeyboardInterrupt:
+        pass
+    finally:
+        library.submit = submit
+    orphans = [borrowed for *_, borrowed in requester._owner.children.values() if borrowed is not None]
+    require(len(orphans) == 1, f"the ticket that nobody has: {orphans}")
+    requester.close()
+    context.close()
 
 
 def main():
@@ -284,7 +326,8 @@ def main():
                                  (check_put, (requester, corpus)), (check_torch, (requester, corpus, q)),
                                  (check_other_arrays, (requester, corpus, q)),
                                  (check_refusals, (requester, corpus, q)),
-                                 (check_advice, (requester, corpus)), (check_dropped, (directory, name, q))):
+                                 (check_advice, (requester, corpus)), (check_signals, (directory, name, q)),
+                                 (check_dropped, (directory, name, q))):
             check(*arguments)
             print(f"{check.__name__}: ok")
 

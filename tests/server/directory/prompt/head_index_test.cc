@@ -74,8 +74,7 @@ TEST(HeadIndex, WhatIsRemovedIsNotFound) {
   index.Remove(one);
   EXPECT_THAT(Find(index, "", {1, 2}).chunks, SizeIs(2));
   index.Remove(two);
-  EXPECT_EQ(index.Find("", 1), nullptr);
-  EXPECT_EQ(index.Find("", 2), nullptr);
+  EXPECT_EQ(index.Find(""), nullptr);
 }
 
 TEST(HeadIndex, ARecordThatLiesHidesNoTrueOne) {
@@ -91,13 +90,31 @@ TEST(HeadIndex, ARecordThatLiesHidesNoTrueOne) {
 }
 
 TEST(HeadIndex, PlacesThatAreLookedAtAreLimited) {
-  const Corpus corpus = CorpusOf("", {1});
+  const Corpus popular = CorpusOf("", {1}), other = CorpusOf("", {1, 2}, 9);
   HeadIndex index;
-  for (size_t i = 0; i < kPlacesPerHeadMax; ++i) index.Add(corpus);
-  EXPECT_FALSE(Find(index, "", {1}).truncated);
-  index.Add(corpus);
-  EXPECT_TRUE(Find(index, "", {1}).truncated);
-  EXPECT_THAT(Find(index, "", {1}).chunks, SizeIs(1));
+  for (size_t i = 0; i + 2 < kPlacesPerLookMax; ++i) index.Add(popular);
+  index.Add(other);
+  const PromptChunks all = Find(index, "", {1, 2});
+  EXPECT_FALSE(all.truncated);
+  EXPECT_THAT(all.chunks, SizeIs(3)) << "one chunk in many corpora hides no other";
+  index.Add(popular);
+  EXPECT_TRUE(Find(index, "", {1, 2}).truncated);
+}
+
+TEST(HeadIndex, AnotherModelsChunksHideNone) {
+  const Corpus many = CorpusOf("", std::vector<uint64_t>(kChunksPerHeadMax, 1)),
+               more = CorpusOf("", {1}, 3);
+  Corpus one = CorpusOf("", {1}, 2);
+  one.geometry.revision = "another";
+  HeadIndex index;
+  index.Add(many);
+  index.Add(more);
+  index.Add(one);
+  const PromptChunks found = Find(index, "", {1}, ModelFingerprint(one.geometry));
+  ASSERT_THAT(found.chunks, SizeIs(1));
+  EXPECT_EQ(found.chunks[0].id, one.chunks[0].id);
+  EXPECT_FALSE(found.truncated);
+  EXPECT_TRUE(Find(index, "", {1}, ModelFingerprint(many.geometry)).truncated);
 }
 
 TEST(HeadIndex, AChunkOfTwoCorporaComesOnce) {
