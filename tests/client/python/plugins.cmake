@@ -4,3 +4,9 @@ foreach(plugin ckv_vllm ckv_sglang)
   add_test(NAME ${plugin}_test COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/${plugin}_test.py)
   set_tests_properties(${plugin}_test PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77 LABELS client/python)
 endforeach()
+if(CKV_PROGRAMS AND NOT CKV_SANITIZE)
+  add_test(NAME plugins_e2e
+           COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/plugins_e2e.py --ckvd $<TARGET_FILE:ckvd>
+                   --ckvctl $<TARGET_FILE:ckvctl> --library $<TARGET_FILE:ckv_c>)
+  set_tests_properties(plugins_e2e PROPERTIES TIMEOUT 180 LABELS "client/python;e2e")
+endif()
