@@ -34,13 +34,17 @@ class EverySequence:
     """All sequences attend one corpus, which stands directly before position 0.
 
     Sequences count their positions from 0, as ever. RoPE depends on differences of positions alone,
-    so the corpus stands at -token_count. One thread at a time.
+    so the first chunk stands at -token_count, and each other one directly behind the one before it,
+    wherever their canonical positions are. One thread at a time.
     """
 
     def __init__(self, requester: Any, corpus_name: str, timeout: float = 10.0) -> None:
         self.requester, self.timeout = requester, timeout
         self.corpus = requester.resolve(corpus_name, timeout=timeout)
-        part = ckv.Part(self.corpus, offset=-self.corpus.token_count)
+        count = self.corpus.chunk_count
+        _, token_counts, positions = self.corpus.chunks(0, count)
+        begins = np.cumsum(token_counts, dtype=np.int64) - token_counts - self.corpus.token_count
+        part = ckv.Part(self.corpus, range(count), begins - positions.astype(np.int64))
         self.context = requester.context([part], timeout=timeout)
 
     def spans(self, attn_metadata: Any, tokens: int) -> Sequence[Span]:

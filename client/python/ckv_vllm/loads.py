@@ -25,8 +25,9 @@ class Load:
     """Tokens [token_begin, token_end) of a request, which its blocks get. Goes to the workers."""
 
     request_id: str
-    tokens: list[int]  # the prompt up to token_end
+    tokens: list[int]  # the whole prompt: a chunk is found only with all its tokens
     token_begin: int
+    token_end: int
     block_ids: list[int]
 
 
@@ -41,8 +42,8 @@ class Fetching:
         self.timeout, self.load, self.pending = timeout, load, set(layers)
         found = requester.find(np.asarray(load.tokens, np.int32), timeout=timeout)
         corpus, have = found.corpus, prefix.prefix_found(found)
-        if have.token_count < len(load.tokens):
-            raise ValueError(f"ckv_vllm: request {load.request_id} was to load {len(load.tokens)} "
+        if have.token_count < load.token_end:
+            raise ValueError(f"ckv_vllm: request {load.request_id} was to load {load.token_end} "
                              f"tokens, {have.token_count} are left")
         if corpus.d_qk != width or corpus.row_bytes != 2 * width:
             raise ValueError(f"ckv_vllm: the cache has rows of {width} values of bf16, ckv has rows "
@@ -51,7 +52,7 @@ class Fetching:
             raise ValueError(f"ckv_vllm: layer {max(layers)} of {corpus.layers}")
         self.first = min(layers)
         self.slots = prefix.slots_of(load.block_ids, block_size, load.token_begin,
-                                     len(load.tokens))
+                                     load.token_end)
         self.rows = np.empty((max(layers) + 1 - self.first, have.token_count, width), np.uint16)
         self.ticket = requester.begin_fetch(
             corpus, self.rows, chunks=(0, have.chunk_count),
@@ -63,7 +64,7 @@ class Fetching:
             return
         if not self.ticket.wait_layer(layer, self.timeout):
             raise ckv.DeadlineExceeded(f"layer {layer} of request {self.load.request_id}")
-        rows = self.rows[layer - self.first, self.load.token_begin:len(self.load.tokens)]
+        rows = self.rows[layer - self.first, self.load.token_begin:self.load.token_end]
         values = torch.from_numpy(np.ascontiguousarray(rows).view(np.int16)).view(torch.bfloat16)
         flat = cache.view(-1, cache.shape[-1])
         flat[torch.as_tensor(self.slots, device=cache.device)] = values.to(cache.device)
@@ -146,8 +147,8 @@ def connector_over(base: type, metadata_class: Callable[[list[Load]], Any],
             if begin is None:
                 raise ValueError(f"ckv_vllm: request {request.request_id} was offered nothing")
             end = begin + num_external_tokens
-            self._loads.append(Load(request.request_id, list(request.prompt_token_ids[:end]), begin,
-                                    list(groups[0])))
+            self._loads.append(Load(request.request_id, list(request.prompt_token_ids), begin,
+                                    end, list(groups[0])))
 
         def request_finished(self, request: Any,
                              block_ids: list[int]) -> tuple[bool, Optional[dict[str, Any]]]:

@@ -67,7 +67,7 @@ def partial_from_lse(lse, form="natural"):
 
 class Part:
     def __init__(self, corpus, chunks=None, offsets=None, offset=0):
-        self.corpus, self.offset = corpus, offset
+        self.corpus, self.chunks, self.offsets, self.offset = corpus, chunks, offsets, offset
 
 
 class Segment:

@@ -199,7 +199,8 @@ class Forward(unittest.TestCase):
 
     def test_every_sequence_stands_behind_the_corpus(self):
         source = attend.EverySequence(self.requester, "docs")
-        self.assertEqual(self.requester.parts[0].offset, -60)
+        self.assertEqual((list(self.requester.parts[0].chunks), list(self.requester.parts[0].offsets)),
+                         ([0, 1, 2], [-60, -60, -60]))
         self.check(Base, *impl(Base, source).forward_mqa(self.q, self.own, None, LAYER), range(4))
 
 
@@ -300,7 +301,7 @@ class Connector(unittest.TestCase):
         blocks = types.SimpleNamespace(get_block_ids=lambda: ([5, 3, 6, 1, 0],))
         self.one.update_state_after_alloc(self.request, blocks, count)
         (load,) = self.one.build_connector_meta(None).loads
-        self.assertEqual((load.token_begin, load.tokens), (0, list(range(16))))
+        self.assertEqual((load.token_begin, load.token_end, load.tokens), (0, 16, list(range(70))))
 
     def test_errors_and_missed_layers_are_raised(self):
         self.schedule()
@@ -369,7 +370,7 @@ class Modules(unittest.TestCase):
                                 KVConnectorBase_V1=ConnectorBase, KVConnectorMetadata=object)
         with mock.patch.dict(sys.modules, modules):
             from ckv_vllm import connector
-            load = loads.Load("r", [1, 2], 0, [3])
+            load = loads.Load("r", [1, 2], 0, 2, [3])
             got = pickle.loads(pickle.dumps(connector.CkvConnectorMetadata([load])))
         self.assertTrue(issubclass(connector.CkvConnector, ConnectorBase))
         self.assertEqual(got.loads, [load])
