@@ -122,6 +122,8 @@ def connector_over(base: type, metadata_class: Callable[[list[Load]], Any],
         def get_num_new_matched_tokens(self, request: Any,
                                        num_computed_tokens: int) -> tuple[int, bool]:
             tokens = request.prompt_token_ids
+            if not tokens:  # a prompt of embeddings
+                return 0, False
             try:
                 found = self._requester.find(np.asarray(tokens, np.int32),
                                              timeout=self._settings.timeout)

@@ -286,6 +286,8 @@ class Connector(unittest.TestCase):
             self.assertEqual(self.one.get_num_new_matched_tokens(self.request, 0), (0, False))
         self.requester.found = ckv_stand_in.found_of(self.corpus)
         self.assertEqual(self.one.get_num_new_matched_tokens(self.request, 64), (0, False))
+        self.request.prompt_token_ids = None  # a prompt of embeddings
+        self.assertEqual(self.one.get_num_new_matched_tokens(self.request, 0), (0, False))
 
     def test_what_changed_between_scheduler_and_worker_is_refused(self):
         self.schedule()
