@@ -9,10 +9,12 @@
 //   if (ckv_resolve(requester, "gpl", CKV_TIMEOUT_DEFAULT, &corpus) != CKV_OK)
 //     die(ckv_last_error(requester));
 //
-//   ckv_part part = {.struct_size = sizeof part, .corpus = corpus};  // every chunk, where it
-//   stands ckv_segment segment = {.struct_size = sizeof segment, .part = &part}; ckv_attend_call
-//   call = {.struct_size = sizeof call, .layer = 3, .row_count = rows, .q = q,
+//   ckv_part part = {.struct_size = sizeof part, .corpus = corpus};  // all chunks
+//   ckv_segment segment = {.struct_size = sizeof segment, .part = &part};
+//
+//   ckv_attend_call call = {.struct_size = sizeof call, .layer = 3, .row_count = rows, .q = q,
 //                           .o = o, .m = m, .l = l, .segments = &segment, .segment_count = 1};
+//
 //   if (ckv_attend(requester, &call, NULL) != CKV_OK) die(ckv_last_error(requester));
 //
 //   ckv_corpus_free(corpus);

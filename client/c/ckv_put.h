@@ -10,7 +10,9 @@
 //     ckv_put_add_rows(put, layer, 0, rows[layer], n * row_bytes);
 //   ckv_put_report report = {.struct_size = sizeof report};
 //   if (ckv_put_finish(put, CKV_TIMEOUT_DEFAULT, &report) != CKV_OK)
-//   die(ckv_last_error(requester)); ckv_put_free(put);
+//     die(ckv_last_error(requester));
+//
+//   ckv_put_free(put);
 
 #pragma once
 
@@ -68,6 +70,9 @@ typedef struct ckv_put ckv_put;
 //   UNAVAILABLE, DEADLINE_EXCEEDED  as ckv_resolve.
 ckv_status ckv_put_begin(ckv_requester* requester, const ckv_put_target* target, ckv_put** put);
 
+// Returns the bytes of one row of the corpus at one layer. 0 for NULL.
+uint32_t ckv_put_row_bytes(const ckv_put* put);
+
 // Begins the next chunk. All rows of the one before it must be there. Takes the memory of all its
 // rows at once: token_count x layers x row_bytes. After an error another chunk may
 // be begun; the one before it may be ended by then.
@@ -86,8 +91,8 @@ ckv_status ckv_put_add_rows(ckv_put* put, uint32_t layer, uint64_t offset_bytes,
 
 // Puts all chunks on holders and appends them to the corpus, by one change: everybody sees all of
 // them or none. Chunks that the corpus has are left out, so a put whose answer was lost may be made
-// again. Other chunks are neither read nor sent. After an error it may be called again; after
-// success the put is done. `report` may be NULL.
+// again. Rows under an id that is there are not compared. Other chunks are neither read nor sent.
+// After an error it may be called again; after success the put is done. `report` may be NULL.
 //   FAILED_PRECONDITION  rows are missing. Or the corpus has got another chunk behind `parent`. Or
 //                        there are no holders, or the put is done.
 //   INVALID_ARGUMENT     also: there are no chunks, or more copies than holders.

@@ -191,8 +191,8 @@ extern "C" ckv_status ckv_close(ckv_requester* requester) {
     if (requester == nullptr) return absl::OkStatus();
     const uint32_t in_flight = requester->in_flight.load(std::memory_order_acquire);
     if (in_flight > 0) {
-      return absl::FailedPreconditionError(
-          absl::StrFormat("close: %d tickets, fetches and puts are not freed", in_flight));
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "close: still open: %d (tickets, fetches and puts in all); free them first", in_flight));
     }
     delete requester;
     ckv::c::CountClosed();

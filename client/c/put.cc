@@ -104,6 +104,10 @@ extern "C" ckv_status ckv_put_begin(ckv_requester* requester, const ckv_put_targ
   });
 }
 
+extern "C" uint32_t ckv_put_row_bytes(const ckv_put* put) {
+  return put == nullptr ? 0 : put->writer->geometry().row_bytes();
+}
+
 extern "C" ckv_status ckv_put_add_chunk(ckv_put* put, const ckv_put_chunk* chunk) {
   return ckv::c::Guard(ckv::c::OwnerOfPut(put), [&]() -> absl::Status {
     if (put == nullptr) return ckv::c::Missing("put");

@@ -53,6 +53,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "find": (c_int32, [_P, _P, _P, _P]),
     "found_spans": (c_int32, [_P, c_uint32, c_uint32, _P, _P]),
     "put_begin": (c_int32, [_P, _P, _P]),
+    "put_row_bytes": (c_uint32, [_P]),
     "put_add_chunk": (c_int32, [_P, _P]),
     "put_add_rows": (c_int32, [_P, c_uint32, c_uint64, _P, c_uint64]),
     "put_finish": (c_int32, [_P, c_uint64, _P]),

@@ -172,7 +172,8 @@ def _segments(where: Where) -> tuple[Any, int, int, Corpus, tuple[Segment, ...]]
         where = (where if isinstance(where, Segment) else Segment(where),)
     segments = tuple(where)
     if not segments or not all(isinstance(segment, Segment) for segment in segments):
-        raise InvalidArgument("`where` must be a ckv.Context, Part, Corpus or some ckv.Segment")
+        raise InvalidArgument("`where` must be a ckv.Context, Part, Corpus or Segment, or a list of "
+                              "ckv.Segment")
     array = (_structs.Segment * len(segments))(*[segment._struct for segment in segments])
     return array, addressof(array), len(segments), segments[0]._corpus, segments
 

@@ -34,7 +34,7 @@ class AttendReport(NamedTuple):
     approximate: bool  # some rows were fp8 copies
     targets_differ: bool  # partials were made by different kernel targets
     same_bits_anywhere: bool
-    kernel_target: int
+    kernel_target: int  # its number (proto/kernel_target.h): 40 is AMX; 0 if targets differ
 
 
 class Answer:
@@ -48,6 +48,9 @@ class Answer:
     def __init__(self, o: Any, m: Any, l: Any, report: Any = None) -> None:
         self.o, self.m, self.l, self._report = o, m, l, report
         self._place: Any = None  # what place_of has found out about these very arrays
+
+    def __repr__(self) -> str:
+        return f"ckv.Answer({len(self.m)} query rows, d_v={self.o.shape[-1]})"
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.o, self.m, self.l))

@@ -41,7 +41,7 @@ class Put(Handle):
     Nobody sees a chunk before finish(). close() drops what was not finished.
     """
 
-    __slots__ = ()
+    __slots__ = ("_row_bytes",)
 
     def __init__(self, owner: Owner, corpus: str, parent: Any, create: Union[Corpus, Model, None],
                  replicas: int, bytes_max: int, timeout: Optional[float]) -> None:
@@ -55,12 +55,14 @@ class Put(Handle):
             replicas=count(replicas, "replicas"), timeout_ns=field_nanoseconds(timeout))
         library = owner.library
         self._own(owner, owner.make(library.put_free, (), library.put_begin, byref(target)))
+        self._row_bytes = library.put_row_bytes(self._handle)
 
     def chunk(self, token_ids: Any, *, standalone: bool = False, position: int = 0) -> None:
         """Begins the next chunk. All rows of the one before it must be there.
 
         token_ids   (n,) integers, 1 to 2^20; copied
-        standalone  its rows were computed alone at position 0, and prompts find it anywhere.
+        standalone  its rows were computed alone at position 0, and prompts find it anywhere, if it
+                    has 16 tokens or more.
                     Otherwise it follows the last chunk of this put that is not, or the parent.
         position    where its first token stands if it has no parent; else checked if it is not 0
         Takes the memory of all its rows at once: n x layers x row_bytes.
@@ -89,6 +91,9 @@ class Put(Handle):
         """
         rows = plain(rows, "rows")
         at = dense(rows, "rows", ROWS)
+        if len(at.shape) != 2 or at.shape[1] * at.item_bytes != self._row_bytes:
+            raise InvalidArgument(f"rows has shape {at.shape} of {at.dtype}: it must be (n, values), "
+                                  f"{self._row_bytes} bytes a row")
         library = self._owner.library
         status = library.put_add_rows(self._live(), count(layer, "layer"),
                                       count(offset_bytes, "offset_bytes", UINT64_MAX), at.address,
@@ -99,7 +104,8 @@ class Put(Handle):
     def finish(self, timeout: Optional[float] = 60.0) -> PutReport:
         """Puts all chunks on holders and appends them to the corpus, by one change.
 
-        Chunks that the corpus has are left out, so a put whose answer was lost may be made again.
+        Chunks that the corpus has are left out, so a put whose answer was lost may be made again;
+        their rows are not compared.
         After an error it may be called again; after success the put is done.
         FailedPrecondition  rows are missing, or the corpus has got another chunk behind `parent`,
                             or there are no holders, or the put is done

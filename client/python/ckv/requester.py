@@ -115,7 +115,8 @@ class Requester:
 
         tokens    (n,) integers, the whole prompt, at most 2^20
         model_of  a corpus of the model that is meant; by default any, but all of the same
-        NotFound         no chunk was found, or nobody holds one of them any more
+        NotFound         no chunk was found, or nobody holds one of them any more. Chunks of fewer
+                         than 16 tokens are never found
         InvalidArgument  also: too many tokens, or chunks of several models are found
         Unimplemented    the directory is of an earlier build
         Unavailable, DeadlineExceeded  as resolve

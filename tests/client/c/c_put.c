@@ -129,6 +129,7 @@ static void Refused(const program* p) {
   target.parent = NULL;
   target.bytes_max = p->facts.layers * p->facts.row_bytes * p->token_counts[0];
   put = Begin(p, &target);
+  Require(ckv_put_row_bytes(put) == p->facts.row_bytes, "the bytes of a row", p);
   ckv_put_chunk next = ChunkOf(p, 0);
   Require(ckv_put_add_rows(put, 0, 0, p->rows, 2) == CKV_FAILED_PRECONDITION, "no chunk yet", p);
   Require(ckv_put_finish(put, TIMEOUT, NULL) == CKV_INVALID_ARGUMENT, "nothing to put", p);

@@ -88,6 +88,7 @@ def check_put(requester, corpus):
             put.chunk(tokens[begin:end])
             refused(ckv.FailedPrecondition, put.chunk, tokens[begin:end])
             half = (begin + end) // 2
+            refused(ckv.InvalidArgument, put.rows, 0, rows[0, begin:end].reshape(-1, corpus.d_qk // 2))
             for layer in reversed(range(corpus.layers)):
                 put.rows(layer, rows[layer, begin:half])
                 put.rows(layer, rows[layer, half:end].view(np.uint8),
