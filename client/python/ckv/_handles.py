@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import weakref
 from ctypes import byref, c_void_p
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 from . import _library, errors
 
-# A handle's cell, how to free it, and what it borrows until an object owns it; then None.
-Child = tuple[c_void_p, Callable[[int], Any], Optional[tuple[Any, ...]]]
+# A list: a handle's cell, how to free it, and what it borrows until an object owns it; then None.
+Child = list[Any]
 
 
 class Owner:
@@ -44,7 +44,7 @@ class Owner:
         handle is freed all the same, and what it borrows is kept until then.
         """
         cell = c_void_p()
-        self.children[id(cell)] = (cell, free, borrowed)
+        self.children[id(cell)] = [cell, free, borrowed]
         status = function(self.live(), *arguments, byref(cell), *after)
         if status:
             del self.children[id(cell)]
@@ -93,7 +93,7 @@ class Handle:
         """Takes what Owner.make made. The object itself keeps what the handle borrows."""
         assert cell.value is not None
         self._owner, self._handle, self._cell = owner, cell.value, cell
-        owner.children[id(cell)] = (*owner.children[id(cell)][:2], None)
+        owner.children[id(cell)][2] = None
 
     def _live(self) -> int:
         self._owner.live()

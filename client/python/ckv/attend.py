@@ -277,9 +277,14 @@ class Ticket(Handle):
 
 def submit(owner: Owner, call: Call) -> Ticket:
     """Posts a call."""
-    library = owner.library
-    cell = owner.make(library.ticket_free, (call,), library.submit, addressof(call.struct),
-                      addressof(call.report))
+    # As Owner.make, in line: an engine calls this for each layer.
+    library, cell = owner.library, c_void_p()
+    children, key = owner.children, id(cell)
+    children[key] = [cell, library.ticket_free, (call,)]
+    status = library.submit(owner.live(), addressof(call.struct), addressof(call.report), byref(cell))
+    if status:
+        del children[key]
+        library.fail(status)
     return Ticket(owner, cell, call)
 
 
