@@ -119,7 +119,7 @@ Opening::~Opening() {
   if (!begun_) return;
   absl::MutexLock lock(&target_mutex);
   --open_count;
-  // Nobody else can have opened with this target yet, unless others are open by now.
+  // Requesters that opened meanwhile compute with the target, so it stays while there are any.
   if (open_count == 0 && !target_before_.empty()) ForceKernelTarget(target_before_).IgnoreError();
 }
 

@@ -1,5 +1,5 @@
-// What tests/bench/bindings_figures.py compares Python with: ckv_submit and ckv_wait from C, one
-// layer of one token of 16 heads over a corpus, again and again.
+// Calls ckv_submit and ckv_wait from C, again and again: one layer of one token of 16 heads over a
+// corpus. tests/bench/bindings_figures.py compares Python with it.
 //
 //   c_submit_loop DIRECTORY CORPUS
 //

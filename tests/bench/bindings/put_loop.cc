@@ -1,5 +1,5 @@
-// What tests/bench/bindings_figures.py compares Python's puts with: chunks of 2,048 tokens and 27
-// layers, 64 MB, that are in memory, put by client/publish as ckvctl loads them.
+// Puts chunks as ckvctl loads them, by client/publish. tests/bench/bindings_figures.py compares
+// Python's puts with it. A chunk is in memory already and has 2,048 tokens and 27 layers: 64 MB.
 //
 //   put_loop DIRECTORY CORPUS
 //
