@@ -102,6 +102,15 @@ struct BackendReach {
   MemoryKinds rotated_to;
   MemoryKinds scattered_from;  // Scatter
   MemoryKinds scattered_to;
+
+  // Whether every operation reads and writes memory of this kind.
+  constexpr bool Everywhere(MemoryKind kind) const {
+    for (const MemoryKinds& kinds : {queries, rows, partials, parts, merged, rotated_from,
+                                     rotated_to, scattered_from, scattered_to}) {
+      if (!kinds.Has(kind)) return false;
+    }
+    return true;
+  }
 };
 
 enum class MergeOrder : uint8_t {

@@ -1,4 +1,4 @@
-// The instruction sets that kernels are compiled for, as numbers that peers send each other.
+// The instruction sets and devices that kernels are compiled for, as numbers that peers send.
 
 #pragma once
 
@@ -33,10 +33,11 @@ enum class KernelTargetId : uint8_t {
   kAmx = 40,         // AMX tiles, with bf16 operands
   kAvx512Bf16 = 41,  // VDPBF16PS
   kAmxModel = 42,    // the tiles in software, with the bits of kAmx
+  kCudaSm90 = 60,    // a GPU of compute capability 9.0: H100, H200
 };
 
-// Their names, as attention/mla_partial.h has them (KernelTarget).
-inline constexpr std::array<std::pair<KernelTargetId, std::string_view>, 20> kKernelTargetNames = {{
+// Their names: KernelTarget of attention/mla_partial.h, or a device's Backend::kernel_target.
+inline constexpr std::array<std::pair<KernelTargetId, std::string_view>, 21> kKernelTargetNames = {{
     {KernelTargetId::kScalar, "SCALAR"},
     {KernelTargetId::kSse2, "SSE2"},
     {KernelTargetId::kSsse3, "SSSE3"},
@@ -57,6 +58,7 @@ inline constexpr std::array<std::pair<KernelTargetId, std::string_view>, 20> kKe
     {KernelTargetId::kAmx, "AMX"},
     {KernelTargetId::kAvx512Bf16, "AVX512_BF16"},
     {KernelTargetId::kAmxModel, "AMX_MODEL"},
+    {KernelTargetId::kCudaSm90, "CUDA_SM90"},
 }};
 
 // Returns the number of a target, kUnknown if its name has none.

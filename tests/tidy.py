@@ -23,6 +23,7 @@ MAY_INCLUDE = {
     "attention": "proto*",
     "attention/matrix": "attention proto*",
     "attention/target": "attention attention/matrix proto*",
+    "attention/device": "attention proto*",
     "attention/roof": "attention attention/matrix attention/target proto*",
     "store/memory": "attention* proto*",
     "store/formats": "store/memory proto*",

@@ -60,6 +60,7 @@ struct Config {
   uint32_t replicas_percent = 25;
   uint32_t compute_threads = 1;
   std::string kernel_target = std::string(kKernelTargetAuto);
+  std::string backend = "auto";
   uint32_t session_count_max = 256;
   uint32_t batch_request_count_max = 64;
   uint32_t queue_request_count_max = 1024;

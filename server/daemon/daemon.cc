@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "attention/backend.h"
+#include "attention/device/backend_library.h"
 #include "client/grpc/channel_stub.h"
 #include "client/grpc/channel_watch.h"
 #include "client/grpc/directory_stub.h"
@@ -73,6 +74,7 @@ struct Daemon::State {
   void StartMembers();
   absl::Status ListenForPages();
   void ServePages();
+  MemberRole MainRole() const { return holder ? MemberRole::kHolder : MemberRole::kRequester; }
   bool HearsDirectory() const { return directory_connected.load(std::memory_order_relaxed); }
   ProcessFacts Process() const { return ProcessFactsOf(config, *clock, started); }
   // As peers reach it; of this process once it listens. From any thread.
@@ -88,7 +90,7 @@ struct Daemon::State {
   FileSystem* const store_files;
   ReplayProgress* const replay;  // used by the start
   Clock* const clock = Clock::Real();
-  Backend* const backend = Backend::Cpu();
+  DaemonBackends backends;
   ServiceGate gate;
   TraceSampler sampler;
   std::unique_ptr<SpanWriter> spans;  // null if none are written
@@ -174,7 +176,7 @@ absl::Status Daemon::State::StartRoles() {
 absl::Status Daemon::State::StartHolder() {
   CKV_ASSIGN_OR_RETURN(HolderOptions options, HolderOptionsOf(config));
   options.clock = clock;
-  options.backend = backend;
+  options.backend = backends.holder;
   options.fabrics = fabric_order;
   options.store_files = store_files;
   options.spans = spans.get();
@@ -189,7 +191,7 @@ absl::Status Daemon::State::StartHolder() {
 absl::Status Daemon::State::StartRequester() {
   CKV_ASSIGN_OR_RETURN(RequesterOptions options, RequesterOptionsOf(config));
   options.clock = clock;
-  options.backend = backend;
+  options.backend = backends.requester;
   options.fabrics = fabric_order;
   if (holder != nullptr) near = std::make_unique<DaemonNear>(holder.get());
   options.near_source = near.get();
@@ -270,7 +272,7 @@ absl::Status Daemon::State::StartServer() {
 void Daemon::State::AddRegistration(MemberRole role, LeaseGate* lease) {
   RegistrationOptions options = RegistrationOptionsOf(config, role, clock);
   options.member.control_address = address;
-  options.member.kernel_target = KernelTargetIdOf(backend->kernel_target());
+  options.member.kernel_target = KernelTargetIdOf(backends.Of(role).kernel_target());
   if (role == MemberRole::kHolder) {
     options.on_lease = [this](const LeaseGrant& grant, uint64_t placed_change_count) {
       placement->keeper().Note(grant, placed_change_count);
@@ -331,7 +333,7 @@ void Daemon::State::ServePages() {
   sources.started = started;
   sources.version = std::string(Version());
   sources.commit = std::string(Commit());
-  sources.kernel = std::string(backend->kernel_target());
+  sources.kernel = std::string(backends.Of(MainRole()).kernel_target());
   sources.directory = directory;
   if (directory_home) sources.directory_log = directory_home->log();
   sources.holder = holder.get();
@@ -367,6 +369,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, File
   CKV_RETURN_IF_ERROR(state->Name());
   CKV_ASSIGN_OR_RETURN(state->profile, LoadProfile(config));
   CKV_ASSIGN_OR_RETURN(const auto kernels, SettleKernelTarget(config, state->profile.get()));
+  CKV_ASSIGN_OR_RETURN(state->backends, SettleBackends(config, FolderOfProgram()));
   CKV_RETURN_IF_ERROR(state->ListenForPages());  // so that probes see a store being read
   CKV_RETURN_IF_ERROR(state->StartRoles());
   if (kernels.to_keep) KeepKernelTarget(config).IgnoreError();
@@ -384,7 +387,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, File
   std::unique_ptr<Daemon> daemon(new Daemon(std::move(state)));
   Log().info("ckvd {} '{}' serves {} at {}, kernels {}", Version(), daemon->state_->config.name,
              absl::StrJoin(config.role, "+"), daemon->address(),
-             daemon->state_->backend->kernel_target());
+             daemon->state_->backends.Of(daemon->state_->MainRole()).kernel_target());
   CKV_RETURN_IF_ERROR(daemon->Tick());
   return daemon;
 }

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "attention/device/backend_library.h"
 #include "attention/mla_partial.h"
 #include "attention/target/kernel_choice.h"
 #include "client/decide/kernel_record.h"
@@ -98,6 +99,25 @@ absl::Status KeepKernelTarget(const Config& config, FileSystem& files) {
   if (!status.ok())
     Log().warn("the kernel target is measured again at the next start: {}", status.ToString());
   return status;
+}
+
+absl::StatusOr<DaemonBackends> SettleBackends(const Config& config, const std::string& folder) {
+  // A directory computes nothing, so it holds no device.
+  if (!config.HasRole("holder") && !config.HasRole("requester")) return DaemonBackends();
+  CKV_ASSIGN_OR_RETURN(const BackendStart start, StartBackend(config.backend, folder));
+  if (start.is_warning) {
+    Log().warn("{}", start.told);
+  } else {
+    Log().info("{}", start.told);
+  }
+  DaemonBackends backends = {.holder = start.backend};
+  if (start.backend->reach().Everywhere(MemoryKind::kHost)) {
+    backends.requester = start.backend;
+  } else if (config.HasRole("requester")) {
+    Log().info("the requester computes with {}: {} does not reach its messages",
+               Backend::Cpu()->kernel_target(), start.backend->kernel_target());
+  }
+  return backends;
 }
 
 }  // namespace ckv

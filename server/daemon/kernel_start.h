@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "attention/backend.h"
 #include "client/decide/profile_file.h"
 #include "server/daemon/config.h"
 #include "store/disk/file_system.h"
@@ -41,5 +42,20 @@ absl::StatusOr<KernelStart> SettleKernelTarget(const Config& config, const Profi
 // start measures again.
 //   Errors as of file_system.h.
 absl::Status KeepKernelTarget(const Config& config, FileSystem& files = *FileSystem::Real());
+
+// The backends of a ckvd's roles. Both live as long as the process.
+struct DaemonBackends {
+  Backend* holder = Backend::Cpu();
+  // Its queries and answers are messages, in memory that a device may not reach. Then it is the
+  // processor, and the member says that target.
+  Backend* requester = Backend::Cpu();
+
+  Backend& Of(MemberRole role) const { return role == MemberRole::kHolder ? *holder : *requester; }
+};
+
+// Settles them by config.backend, and logs which it is and why. Call it after SettleKernelTarget.
+//   NotFound, FailedPrecondition, ResourceExhausted   as StartBackend of cuda
+//                                                     (attention/device/backend_library.h).
+absl::StatusOr<DaemonBackends> SettleBackends(const Config& config, const std::string& folder);
 
 }  // namespace ckv

@@ -388,6 +388,7 @@ std::vector<std::string> EveryOption() {
           "--replicas-percent=50",
           "--compute-threads=2",
           "--kernel-target=AMX_MODEL",
+          "--backend=cpu",
           "--session-count-max=3",
           "--batch-request-count-max=4",
           "--spin-us=0",

@@ -1,0 +1,123 @@
+#include "attention/device/backend_library.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <array>
+#include <climits>
+#include <cstddef>
+#include <map>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/base/status.h"
+#include "proto/base/version.h"
+
+namespace ckv {
+namespace {
+
+std::array<std::string, 2> PlacesBeside(const std::string& folder) {
+  return {absl::StrCat(folder, "/", std::string(kBackendLibrary)),
+          absl::StrCat(folder, "/../lib/ckv/", std::string(kBackendLibrary))};
+}
+
+absl::Status NotUsable(const std::string& path, std::string_view why) {
+  return absl::FailedPreconditionError(absl::StrFormat("%s: %s", path, why));
+}
+
+// Returns the module of a library of this build.
+absl::StatusOr<const BackendModule*> LoadModule(const std::string& path) {
+  // Never closed: what it computes with lives as long as the process.
+  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return NotUsable(path, absl::StrCat("it does not load: ", dlerror()));
+  const auto module =
+      reinterpret_cast<const BackendModule* (*)()>(dlsym(library, kBackendModuleSymbol));
+  const BackendModule* const made = module == nullptr ? nullptr : module();
+  if (made == nullptr) return NotUsable(path, "it is no backend of ckv");
+  constexpr size_t kReadableBytes = offsetof(BackendModule, open);
+  const std::string build =
+      made->struct_bytes < kReadableBytes || made->build == nullptr ? "unknown" : made->build;
+  if (build != BackendBuild() || made->struct_bytes != sizeof(BackendModule)) {
+    return NotUsable(path, absl::StrFormat("it is of build %s, and this program of %s: install "
+                                           "both from one build",
+                                           build, BackendBuild()));
+  }
+  return made;
+}
+
+absl::StatusOr<Backend*> Open(const std::string& path) {
+  CKV_ASSIGN_OR_RETURN(const BackendModule* const module, LoadModule(path));
+  absl::StatusOr<std::unique_ptr<Backend>> opened = module->open();
+  if (!opened.ok()) return Annotate(opened.status(), path);
+  if (*opened == nullptr) return NotUsable(path, "it opened nothing");
+  return (*std::move(opened)).release();
+}
+
+// Every library is opened once.
+absl::StatusOr<Backend*> OpenOnce(const std::string& path) {
+  static absl::Mutex mu;
+  static auto* const by_path = new std::map<std::string, absl::StatusOr<Backend*>>();
+  absl::MutexLock lock(&mu);
+  const auto known = by_path->find(path);
+  if (known != by_path->end()) return known->second;
+  return by_path->emplace(path, Open(path)).first->second;
+}
+
+BackendStart ThisProcessor(std::string_view why) {
+  return {.backend = Backend::Cpu(), .told = absl::StrFormat("backend cpu: %s", why)};
+}
+
+}  // namespace
+
+const std::string& BackendBuild() {
+#ifdef NDEBUG
+  constexpr std::string_view kChecks = "";
+#else
+  constexpr std::string_view kChecks = ", with assertions";
+#endif
+  static const std::string* const build = new std::string(
+      absl::StrFormat("ckv %s, commit %s, compiler %s%s", Version(),
+                      Commit().empty() ? "unknown" : Commit(), __VERSION__, kChecks));
+  return *build;
+}
+
+std::string FolderOfProgram() {
+  std::array<char, PATH_MAX> path;
+  const ssize_t bytes = readlink("/proc/self/exe", path.data(), path.size());
+  if (bytes <= 0) return ".";
+  const std::string program(path.data(), static_cast<size_t>(bytes));
+  return program.substr(0, program.rfind('/'));
+}
+
+absl::StatusOr<BackendStart> StartBackend(std::string_view name, const std::string& folder) {
+  if (name == "cpu") return ThisProcessor("the configuration names it");
+  const bool must = name == "cuda";
+  if (!must && name != "auto") {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("backend \"%s\": auto, cpu and cuda are the choices", name));
+  }
+  const auto places = PlacesBeside(folder);
+  for (const std::string& path : places) {
+    if (access(path.c_str(), F_OK) != 0) continue;
+    const absl::StatusOr<Backend*> opened = OpenOnce(path);
+    if (opened.ok()) {
+      return BackendStart{.backend = *opened,
+                          .told = absl::StrFormat("backend cuda: %s, kernels %s", path,
+                                                  (*opened)->kernel_target())};
+    }
+    if (must) return Annotate(opened.status(), "backend cuda");
+    BackendStart start = ThisProcessor(
+        absl::StrFormat("a GPU is not used, %s", std::string(opened.status().message())));
+    start.is_warning = true;
+    return start;
+  }
+  if (!must) return ThisProcessor(absl::StrFormat("there is no %s", places[0]));
+  return absl::NotFoundError(absl::StrFormat(
+      "backend cuda: there is neither %s nor %s; install it there, or set backend: cpu", places[0],
+      places[1]));
+}
+
+}  // namespace ckv

@@ -1,0 +1,168 @@
+// Goal: a program computes with a library beside it, and without it where it may; one that does not
+// belong to it is told and not used. Method: libraries of tests/support/stand_in in
+// folders as an install has them.
+
+#include "attention/device/backend_library.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/kernel_target.h"
+#include "tests/support/temp_folder.h"
+
+namespace ckv {
+namespace {
+
+namespace fs = std::filesystem;
+using absl::StatusCode;
+using testing::AllOf;
+using testing::HasSubstr;
+
+class BackendLibraryTest : public testing::Test {
+ protected:
+  BackendLibraryTest() {
+    static int count = 0;
+    root_ = test::TempPath("program" + std::to_string(++count));
+    fs::create_directories(root_ + "/bin");
+    fs::create_directories(root_ + "/lib/ckv");
+  }
+  std::string bin() const { return root_ + "/bin"; }
+  static std::string StandIn(const std::string& name) {
+    return std::string(STAND_INS) + "/" + name + "/libckv_cuda.so";
+  }
+  void Install(const std::string& name, const std::string& folder = "bin") {
+    fs::copy_file(StandIn(name), root_ + "/" + folder + "/libckv_cuda.so");
+  }
+  // Auto goes on without the library, and cuda refuses; both say why.
+  void ExpectRefused(StatusCode code, const std::string& why) {
+    const auto start = StartBackend("auto", bin());
+    ASSERT_TRUE(start.ok()) << start.status();
+    EXPECT_EQ(start->backend, Backend::Cpu());
+    EXPECT_TRUE(start->is_warning);
+    EXPECT_THAT(start->told, AllOf(HasSubstr("backend cpu: a GPU is not used"), HasSubstr(why)));
+    const absl::Status refused = StartBackend("cuda", bin()).status();
+    EXPECT_EQ(refused.code(), code) << refused;
+    EXPECT_THAT(refused.ToString(), AllOf(HasSubstr(bin()), HasSubstr(why)));
+    const auto without = StartBackend("cpu", bin());
+    ASSERT_TRUE(without.ok()) << without.status();
+    EXPECT_FALSE(without->is_warning);
+  }
+
+  std::string root_;
+};
+
+// The answer of one query over three rows is the processor's, whose arithmetic the stand-in has.
+void ExpectComputes(Backend& backend) {
+  const AttentionShape shape = {
+      .d_qk = 96, .d_v = 64, .d_rope = 32, .row_dtype = RowDtype::kBf16, .softmax_scale = .1f};
+  std::vector<uint16_t> values(96 * 4);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = 0x3f80 + i % 61;  // 1 and a little more
+  const auto answer = [&](Backend& by) {
+    std::vector<float> out(64 + 2);
+    AttentionPiece piece;
+    piece.q = {values.data(), 1, 96};
+    piece.rows = {reinterpret_cast<const std::byte*>(values.data() + 96), 3, 192};
+    piece.out = {out.data(), out.data() + 64, out.data() + 65};
+    const auto stream = by.NewStream(1);
+    EXPECT_TRUE(stream.ok()) << stream.status();
+    EXPECT_TRUE(by.AttendPartials(shape, {&piece, 1}, **stream).ok());
+    EXPECT_TRUE((*stream)->Wait().ok());
+    return out;
+  };
+  const std::vector<float> out = answer(backend);
+  EXPECT_EQ(out, answer(*Backend::Cpu()));
+  EXPECT_GT(out[0], 1);
+}
+
+TEST_F(BackendLibraryTest, WithoutOneTheProcessorComputes) {
+  const auto start = StartBackend("auto", bin());
+  ASSERT_TRUE(start.ok()) << start.status();
+  EXPECT_EQ(start->backend, Backend::Cpu());
+  EXPECT_FALSE(start->is_warning);
+  EXPECT_EQ(start->told, "backend cpu: there is no " + bin() + "/libckv_cuda.so");
+  const absl::Status refused = StartBackend("cuda", bin()).status();
+  EXPECT_EQ(refused.code(), StatusCode::kNotFound);
+  EXPECT_THAT(refused.ToString(),
+              AllOf(HasSubstr(bin() + "/libckv_cuda.so"),
+                    HasSubstr(bin() + "/../lib/ckv/libckv_cuda.so"), HasSubstr("backend: cpu")));
+}
+
+TEST_F(BackendLibraryTest, TheOneBesideTheProgramComputes) {
+  Install("works");
+  for (const char* const name : {"auto", "cuda"}) {
+    const auto start = StartBackend(name, bin());
+    ASSERT_TRUE(start.ok()) << start.status();
+    EXPECT_EQ(start->backend->kernel_target(), "CUDA_SM90");
+    EXPECT_FALSE(start->is_warning);
+    EXPECT_EQ(start->told, "backend cuda: " + bin() + "/libckv_cuda.so, kernels CUDA_SM90");
+    ExpectComputes(*start->backend);
+  }
+  EXPECT_EQ(StartBackend("auto", bin())->backend, StartBackend("cuda", bin())->backend);
+  EXPECT_EQ(StartBackend("cpu", bin())->backend, Backend::Cpu());
+  EXPECT_NE(KernelTargetIdOf("CUDA_SM90"), KernelTargetId::kUnknown);
+}
+
+TEST_F(BackendLibraryTest, TheOneOfAnInstallIsFound) {
+  Install("works", "lib/ckv");
+  const auto start = StartBackend("cuda", bin());
+  ASSERT_TRUE(start.ok()) << start.status();
+  ExpectComputes(*start->backend);
+}
+
+TEST_F(BackendLibraryTest, TheOneBesideTheProgramGoesFirst) {
+  Install("other_build", "lib/ckv");
+  Install("works");
+  EXPECT_TRUE(StartBackend("cuda", bin()).ok());
+}
+
+// A damaged one beside the program is not passed over in silence.
+TEST_F(BackendLibraryTest, AFileThatDoesNotLoadIsRefused) {
+  std::ofstream(bin() + "/libckv_cuda.so") << "text";
+  Install("works", "lib/ckv");
+  ExpectRefused(StatusCode::kFailedPrecondition, "it does not load: ");
+}
+
+TEST_F(BackendLibraryTest, OneOfAnotherBuildIsRefused) {
+  Install("other_build");
+  ExpectRefused(StatusCode::kFailedPrecondition,
+                "it is of build ckv 0.0.1, commit abc, and this program of " + BackendBuild());
+}
+
+TEST_F(BackendLibraryTest, OneThatSaysNothingIsRefused) {
+  Install("no_module");
+  ExpectRefused(StatusCode::kFailedPrecondition, "it is no backend of ckv");
+}
+
+TEST_F(BackendLibraryTest, OneThatFindsNoDeviceSaysSo) {
+  Install("no_device");
+  ExpectRefused(StatusCode::kFailedPrecondition, "no GPU: the driver finds 0 devices");
+}
+
+TEST_F(BackendLibraryTest, AnotherNameIsRefused) {
+  const absl::Status refused = StartBackend("rocm", bin()).status();
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.ToString(), AllOf(HasSubstr("rocm"), HasSubstr("auto, cpu and cuda")));
+}
+
+TEST_F(BackendLibraryTest, ThreadsOpenItOnce) {
+  Install("works");
+  std::vector<Backend*> found(8);
+  std::vector<std::thread> threads;
+  for (Backend*& one : found)
+    threads.emplace_back([&one, this] { one = StartBackend("auto", bin())->backend; });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(found, testing::Each(found[0]));
+  EXPECT_NE(found[0], Backend::Cpu());
+}
+
+TEST_F(BackendLibraryTest, TheProgramIsInItsFolder) {
+  EXPECT_TRUE(fs::exists(FolderOfProgram() + "/attention_device_tests")) << FolderOfProgram();
+}
+
+}  // namespace
+}  // namespace ckv
