@@ -70,6 +70,10 @@ class CpuBackend final : public Backend {
     return std::make_unique<CpuStream>(this, thread_count);
   }
 
+  // It reaches any memory as it is.
+  absl::Status Pin(std::span<std::byte> /*memory*/) override { return absl::OkStatus(); }
+  void Unpin(std::span<std::byte> /*memory*/) noexcept override {}
+
   absl::StatusOr<BackendMemory> Allocate(MemoryKind kind, size_t bytes) override {
     if (kind != MemoryKind::kHost) {
       return absl::InvalidArgumentError(

@@ -183,6 +183,13 @@ class Backend {
   //   InvalidArgument     the backend has no memory of this kind.
   //   ResourceExhausted   there is not as much of it.
   virtual absl::StatusOr<BackendMemory> Allocate(MemoryKind kind, size_t bytes) = 0;
+  // Makes memory of this process kPinned for this backend until Unpin of the same span: whole pages
+  // that nobody else pins. Views of it may then say so. It takes long on a device, and touches
+  // every page.
+  //   ResourceExhausted   the system locks no more memory, or the device maps no more.
+  virtual absl::Status Pin(std::span<std::byte> memory) = 0;
+  // Ends it; no work in progress may use the memory.
+  virtual void Unpin(std::span<std::byte> memory) noexcept = 0;
   // Makes `memory` one of home() and of at least `bytes`. It stays as it is if it is long enough.
   // If not, what it held is lost; no work in progress may use it.
   //   ResourceExhausted   as Allocate; `memory` is then empty.

@@ -55,8 +55,15 @@ absl::StatusOr<UniqueFd> RequestLane::TakeDescriptor(uint32_t /*slot*/) noexcept
   return absl::UnimplementedError("this fabric passes no descriptors");
 }
 
+absl::Status ServeLane::NoDmabuf() const {
+  return absl::UnimplementedError(absl::StrFormat(
+      "a lane over %s does not send from memory of a device: copy it first", FabricName(kind())));
+}
+
 absl::Status ServeLane::PostGather(uint32_t slot, uint32_t head_bytes,
-                                   std::span<const std::span<const std::byte>> runs) noexcept {
+                                   std::span<const std::span<const std::byte>> runs,
+                                   RegionType type) noexcept {
+  if (type == RegionType::kDmabuf) return NoDmabuf();
   CKV_CHECK(runs.size() <= kGatherRunCountMax);
   std::span<std::byte> room = reply(slot);
   CKV_CHECK(head_bytes <= room.size());

@@ -51,6 +51,7 @@
 //      PostLater                        -          -     yes   -       is Post
 //      Land, landed                     -          -     yes   -       Land returns false
 //      PostGather, gathering            -          -     yes   yes     copies the runs
+//      PostGather from a dmabuf         -          -     -     yes     Unimplemented
 //      PostWithDescriptor               yes        yes   -     -       Unimplemented
 //      TakeDescriptor                   yes        yes   -     -       Unimplemented
 //
@@ -101,10 +102,12 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/base/clock.h"
+#include "transport/memory_region.h"
 #include "transport/scatter_list.h"
 #include "transport/socket.h"
 #include "transport/thread_role.h"
@@ -289,6 +292,9 @@ class ServeLane : public Lane {
   // request(slot).
   virtual std::span<std::byte> reply(uint32_t slot) noexcept = 0;
 
+  // kPinned if ListenOptions::slot_pinner pinned the buffers of all slots, else kHost.
+  RegionType slot_type() const noexcept { return slot_type_; }
+
   // Sends the first `bytes` of reply(slot), at most reply_bytes_max, in one put. Answer every
   // arrival exactly once, in any order.
   //   status()'s error    the lane is down; the slot is done with all the same.
@@ -296,12 +302,18 @@ class ServeLane : public Lane {
 
   // Like Post, for a reply whose body lies elsewhere, as rows lie in the store. The peer gets the
   // first `head_bytes` of reply(slot), then `runs` one after another. There are at most
-  // kGatherRunCountMax runs, and reply_bytes_max bytes in all. A fabric that can send memory from
-  // where it lies saves a copy; the default copies the runs behind the head. The runs stay borrowed
-  // until gathering(slot) is false, the slot arrives again, or the lane is destroyed.
+  // kGatherRunCountMax runs, all in memory of one `type`, and reply_bytes_max bytes in all. A
+  // fabric that can send memory from where it lies saves a copy; the default copies the runs behind
+  // the head. The runs stay borrowed until gathering(slot) is false, the slot arrives again, or the
+  // lane is destroyed.
+  //   Unimplemented       kDmabuf: this lane does not send from there. verbs does once it has
+  //                       registered the region, some time after the first such call, if the card
+  //                       and the kernel take it. Nothing was posted, and the slot stays the
+  //                       caller's: copy the rows to reply(slot) and Post.
   //   status()'s error    the lane is down; the slot is done with, and so are the runs.
   virtual absl::Status PostGather(uint32_t slot, uint32_t head_bytes,
-                                  std::span<const std::span<const std::byte>> runs) noexcept;
+                                  std::span<const std::span<const std::byte>> runs,
+                                  RegionType type) noexcept;
   // Whether the fabric still reads the runs of the slot's last PostGather.
   virtual bool gathering(uint32_t /*slot*/) const noexcept { return false; }
 
@@ -313,6 +325,14 @@ class ServeLane : public Lane {
   //                       system); nothing was posted.
   //   status()'s error    the lane is down; the slot is done with all the same.
   virtual absl::Status PostWithDescriptor(uint32_t slot, uint32_t bytes, int fd) noexcept;
+
+ protected:
+  // The refusal of a dmabuf by PostGather.
+  absl::Status NoDmabuf() const;
+  void set_slot_type(RegionType type) noexcept { slot_type_ = type; }
+
+ private:
+  RegionType slot_type_ = RegionType::kHost;
 };
 
 // The requester's half of a lane being brought up.
@@ -382,7 +402,11 @@ struct ListenOptions {
   // registers it in segments, some time after each is first used, without any remote access. Runs
   // from elsewhere are copied. The memory must outlive the listener and its lanes. Destroying the
   // listener waits until no destroyed lane still has it registered.
-  std::span<const std::byte> gather_memory;
+  std::vector<MemoryRegion> gather_regions;
+  // Pins the slots of every lane, so that a device reads requests and writes replies where they
+  // lie. A lane that cannot be pinned does not come up. It lives until the last lane is destroyed,
+  // on loopback at both ends. If null, slots are host memory.
+  std::shared_ptr<MemoryPinner> slot_pinner;
 };
 
 class Fabric {

@@ -47,10 +47,22 @@ LaneMemory::LaneMemory(LaneMemory&& other) noexcept
     : fd_(std::move(other.fd_)),
       base_(std::exchange(other.base_, nullptr)),
       shape_(other.shape_),
-      layout_(other.layout_) {}
+      layout_(other.layout_),
+      pinner_(std::move(other.pinner_)) {}
 
 LaneMemory::~LaneMemory() {
+  if (pinner_ != nullptr) pinner_->Unpin(slots());
   if (base_ != nullptr) munmap(base_, layout_.total_bytes);
+}
+
+absl::Status LaneMemory::Pin(std::shared_ptr<MemoryPinner> pinner) {
+  CKV_CHECK(pinner_ == nullptr);
+  if (pinner == nullptr) return absl::OkStatus();
+  if (absl::Status pinned = pinner->Pin(slots()); !pinned.ok()) {
+    return Annotate(pinned, absl::StrFormat("pinning a lane's slots, %d bytes", slots().size()));
+  }
+  pinner_ = std::move(pinner);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<LaneMemory> LaneMemory::Create(const LaneShape& shape) {

@@ -14,10 +14,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "absl/status/statusor.h"
 #include "transport/fabric.h"
+#include "transport/memory_region.h"
 #include "transport/slot_ring.h"
 #include "transport/socket.h"
 
@@ -58,7 +60,15 @@ class LaneMemory {
   LaneMemory& operator=(LaneMemory&& other) = delete;
   ~LaneMemory();
 
+  // Pins the slots until this object's end; call at most once. If `pinner` is null they stay as
+  // they are. Pinning touches every page: the lane then costs all its memory.
+  //   Errors of MemoryPinner::Pin.
+  absl::Status Pin(std::shared_ptr<MemoryPinner> pinner);
+
   const LaneShape& shape() const noexcept { return shape_; }
+  RegionType type() const noexcept {
+    return pinner_ == nullptr ? RegionType::kHost : RegionType::kPinned;
+  }
   // The descriptor to pass on, if the region was made here; otherwise -1.
   int fd() const noexcept { return fd_.get(); }
   size_t total_bytes() const noexcept { return layout_.total_bytes; }
@@ -73,11 +83,15 @@ class LaneMemory {
 
  private:
   LaneMemory(UniqueFd fd, std::byte* base, const LaneShape& shape);
+  std::span<std::byte> slots() const noexcept {
+    return {base_ + kControlBytes, layout_.total_bytes - kControlBytes};
+  }
 
   UniqueFd fd_;
   std::byte* base_;
   const LaneShape shape_;
   const SlotLayout layout_;
+  std::shared_ptr<MemoryPinner> pinner_;  // null if the slots are not pinned
 };
 
 }  // namespace ckv

@@ -143,7 +143,8 @@ absl::StatusOr<Batch::PieceRows> Batch::RowsOf(const Item& item, const AttendSeg
     const Chunk& chunk = pin->chunk();
     const RowView rows = {.data = chunk.layer(ready.header.layer).data(),
                           .count = chunk.info().token_count(),
-                          .stride_bytes = row_bytes};
+                          .stride_bytes = row_bytes,
+                          .memory = options_.chunk_memory};
     pins_.push_back(*std::move(pin));
     return PieceRows{rows};
   }
@@ -253,7 +254,10 @@ AttentionPiece Batch::MakePiece(const Item& item, const AttendSegment& segment,
   const uint32_t d_qk = item.ready.session->geometry.d_qk;
   const uint64_t row = segment.stored_row_begin + uint64_t{entry.copy} * segment.row_count;
   AttentionPiece piece;
-  piece.q = {.data = attend_.rows + row * d_qk, .count = segment.row_count, .stride = d_qk};
+  piece.q = {.data = attend_.rows + row * d_qk,
+             .count = segment.row_count,
+             .stride = d_qk,
+             .memory = item.ready.slot_memory()};
   piece.rows = rows;
   piece.grade = GradeOf(item.ready.header);
   if (entry.index_begin != kDense) {

@@ -51,6 +51,9 @@ struct BatchOptions {
   const ShadowTable* shadows = nullptr;
   // Stripes of chunks on disk, for requests that select rows. If null, there are none.
   StripeCache* stripes = nullptr;
+  // The memory of the chunks' rows. Unless it is kHost, no rows come from disk: cold rows, stripes
+  // and shadows are host memory.
+  MemoryKind chunk_memory = MemoryKind::kHost;
   SpanSink* spans = nullptr;  // takes the spans of requests whose trace is sampled; may be null
 };
 

@@ -19,6 +19,7 @@ class PartialsInReply {
   PartialsInReply(const ReadyRequest& ready, const Geometry& geometry)
       : f32_(WantsF32(ready.header)),
         d_v_(geometry.d_v),
+        memory_(ready.slot_memory()),
         next_(ready.lane->reply(ready.slot).data() + sizeof(ReplyHeader)) {}
 
   PartialView Next(uint32_t row_count) {
@@ -28,12 +29,14 @@ class PartialsInReply {
     return {.o = base + layout.o,
             .m = reinterpret_cast<float*>(base + layout.m),
             .l = reinterpret_cast<float*>(base + layout.l),
-            .dtype = f32_ ? PartialDtype::kF32 : PartialDtype::kBf16};
+            .dtype = f32_ ? PartialDtype::kF32 : PartialDtype::kBf16,
+            .memory = memory_};
   }
 
  private:
   const bool f32_;
   const uint32_t d_v_;
+  const MemoryKind memory_;
   std::byte* next_;
 };
 

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "attention/partial.h"
 #include "proto/base/clock.h"
 #include "server/session/lease_gate.h"
 #include "server/session/serve_counters.h"
@@ -38,6 +39,10 @@ struct ReadyRequest {
   std::shared_ptr<const ColdRows> cold_rows;
 
   std::span<const std::byte> frame() const { return lane->request(slot).first(bytes); }
+  // The kind of memory of the request's rows and of its reply.
+  MemoryKind slot_memory() const {
+    return lane->slot_type() == RegionType::kPinned ? MemoryKind::kPinned : MemoryKind::kHost;
+  }
   Instant deadline() const { return arrived + std::chrono::microseconds(header.deadline_us); }
 };
 

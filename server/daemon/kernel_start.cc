@@ -111,7 +111,13 @@ absl::StatusOr<DaemonBackends> SettleBackends(const Config& config, const std::s
     Log().info("{}", start.told);
   }
   DaemonBackends backends = {.holder = start.backend};
-  if (start.backend->reach().Everywhere(MemoryKind::kHost)) {
+  const bool reaches_host = start.backend->reach().Everywhere(MemoryKind::kHost);
+  if (config.backend == "auto" && !reaches_host && HasFolder(config)) {
+    Log().warn("backend cpu: {} does not reach rows that are read from store.path",
+               start.backend->kernel_target());
+    backends.holder = Backend::Cpu();
+  }
+  if (reaches_host) {
     backends.requester = start.backend;
   } else if (config.HasRole("requester")) {
     Log().info("the requester computes with {}: {} does not reach its messages",

@@ -42,6 +42,7 @@ struct DispatcherOptions {
   uint64_t map_bytes_max;
   uint64_t stripe_bytes_max;
   Duration spin_max;
+  MemoryKind chunk_memory;  // as BatchOptions
   SpanSink* spans;
 };
 

@@ -152,7 +152,8 @@ absl::Status PushServer::Push(const ReadyRequest& ready, const FetchRequest& req
   }
   EncodeHeader(reply, slot);
   // A lane that broke meanwhile says so in its status, where the dispatcher looks.
-  if (!ready.lane->PostGather(ready.slot, sizeof(ReplyHeader), body).ok()) return absl::OkStatus();
+  if (!ready.lane->PostGather(ready.slot, sizeof(ReplyHeader), body, RegionType::kHost).ok())
+    return absl::OkStatus();
   Bump(counters_->bytes_out, sizeof(ReplyHeader) + body_bytes);
   if (ready.lane->gathering(ready.slot)) {
     sending_.push_back({ready.lane, ready.slot, std::move(pin)});

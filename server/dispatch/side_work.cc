@@ -28,6 +28,7 @@ SideWork::SideWork(const SideWorkOptions& options, BatchTools tools, Clock* cloc
               .work_max = kRequestWorkMax,
               .shadows = options.shadows,
               .stripes = options.stripes,
+              .chunk_memory = options.chunk_memory,
               .spans = options.spans},
              std::move(tools), clock, table, lease, counters),
       thread_(std::make_unique<SideThread>(std::move(tell))) {}

@@ -28,6 +28,7 @@ struct SideWorkOptions {
   uint64_t map_bytes_max;      // bytes of all copies of chunks (ChunkExports)
   const ShadowTable* shadows;  // as BatchOptions
   StripeCache* stripes;        // as BatchOptions
+  MemoryKind chunk_memory;     // as BatchOptions
   SpanSink* spans;             // as BatchOptions
 };
 

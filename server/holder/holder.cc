@@ -13,6 +13,7 @@
 #include "server/batch/shadow_codec.h"
 #include "server/batch/stripe_cache.h"
 #include "server/dispatch/dispatcher.h"
+#include "server/holder/backend_pinner.h"
 #include "server/session/session.h"
 #include "store/chunk_store.h"
 #include "transport/wire.h"
@@ -24,6 +25,28 @@ namespace {
 // StripeBytesMax add.
 constexpr uint64_t kMapShareOfCapacity = 16;
 
+// Returns the kind of memory that chunks and lanes have to be of.
+absl::StatusOr<MemoryKind> ChunkMemory(const HolderOptions& options) {
+  const BackendReach& reach = options.backend->reach();
+  const auto reached = [&](MemoryKind kind) {
+    return reach.queries.Has(kind) && reach.rows.Has(kind) && reach.partials.Has(kind) &&
+           reach.merged.Has(kind);
+  };
+  if (reached(MemoryKind::kHost)) return MemoryKind::kHost;
+  const std::string_view target = options.backend->kernel_target();
+  if (!reached(MemoryKind::kPinned)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "holder: its chunks and lanes are in memory of the host, pinned or not, which kernels of "
+        "%s do not reach",
+        target));
+  }
+  if (options.store_path.empty()) return MemoryKind::kPinned;
+  return absl::InvalidArgumentError(
+      absl::StrFormat("holder: chunks of store.path are read into host memory, which kernels of %s "
+                      "do not reach: leave store.path out, or set backend: cpu",
+                      target));
+}
+
 absl::Status ValidateOptions(const HolderOptions& options) {
   const auto in = [](std::string_view what, uint64_t value, uint64_t limit) {
     if (value >= 1 && value <= limit) return absl::OkStatus();
@@ -31,13 +54,7 @@ absl::Status ValidateOptions(const HolderOptions& options) {
         absl::StrFormat("holder: %s is %d, must be 1 to %d", what, value, limit));
   };
   if (options.fabrics.empty()) return absl::InvalidArgumentError("holder: no fabric");
-  const BackendReach& reach = options.backend->reach();
-  for (const MemoryKinds& kinds : {reach.queries, reach.rows, reach.partials, reach.merged}) {
-    if (kinds.Has(MemoryKind::kHost)) continue;
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "holder: its chunks and lanes are in host memory, which kernels of %s do not reach",
-        options.backend->kernel_target()));
-  }
+  CKV_RETURN_IF_ERROR(ChunkMemory(options).status());
   if (options.spin_max < Duration(0)) return absl::InvalidArgumentError("holder: spin_max < 0");
   CKV_RETURN_IF_ERROR(in("compute_threads", options.compute_threads, WorkerPool::kThreadCountMax));
   CKV_RETURN_IF_ERROR(in("session_count_max", options.session_count_max, kSessionCountMax));
@@ -122,6 +139,24 @@ struct Holder::State {
         absl::StrFormat("geometry differs: %s", DescribeDifference(here.front(), geometry)));
   }
 
+  // Makes chunks and the slots of lanes memory of this kind.
+  absl::Status PinFor(MemoryKind kind, ListenOptions& listen) {
+    const std::span<const std::byte> memory = store->memory();
+    listen.gather_regions = {{RegionType::kHost, memory}};
+    if (kind == MemoryKind::kHost) return absl::OkStatus();
+    const auto pinner = std::make_shared<BackendPinner>(options.backend);
+    listen.gather_regions = {{RegionType::kPinned, memory}};
+    listen.slot_pinner = pinner;
+    // The cast only drops const: pinning writes nothing.
+    auto pinned = PinnedMemory::Pin(pinner, {const_cast<std::byte*>(memory.data()), memory.size()});
+    if (!pinned.ok()) {
+      return Annotate(pinned.status(), absl::StrFormat("holder: pinning store.capacity, %d MiB",
+                                                       memory.size() >> 20));
+    }
+    chunks_pinned = *std::move(pinned);
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<SessionAnswer> TryOffer(const SessionOffer& offer, const FabricOffer& fabric);
   absl::StatusOr<std::vector<std::string>> Invite(const SessionOffer& offer,
                                                   const FabricOffer& fabric, Listener& listener,
@@ -136,6 +171,7 @@ struct Holder::State {
   ScrubCounters scrub;
   // From here on, each uses those above it.
   std::unique_ptr<ChunkStore> store;
+  PinnedMemory chunks_pinned;
   SessionTable sessions;
   std::vector<std::unique_ptr<Listener>> listeners;
   std::unique_ptr<Dispatcher> dispatcher;
@@ -159,7 +195,8 @@ absl::StatusOr<std::unique_ptr<Holder>> Holder::Start(const HolderOptions& optio
   auto state = std::make_unique<State>(options, std::move(store));
   std::vector<Listener*> listeners;
   ListenOptions listen = options.listen;
-  listen.gather_memory = state->store->memory();
+  CKV_ASSIGN_OR_RETURN(const MemoryKind chunk_memory, ChunkMemory(options));
+  CKV_RETURN_IF_ERROR(state->PinFor(chunk_memory, listen));
   for (Fabric* fabric : options.fabrics) {
     CKV_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener, fabric->Listen(listen));
     listeners.push_back(listener.get());
@@ -174,6 +211,7 @@ absl::StatusOr<std::unique_ptr<Holder>> Holder::Start(const HolderOptions& optio
       .map_bytes_max = options.map_bytes_max.value_or(options.capacity_bytes / kMapShareOfCapacity),
       .stripe_bytes_max = options.stripe_bytes_max.value_or(StripeBytesMax(options.capacity_bytes)),
       .spin_max = options.spin_max,
+      .chunk_memory = chunk_memory,
       .spans = options.spans};
   CKV_ASSIGN_OR_RETURN(state->dispatcher,
                        Dispatcher::Start(dispatcher, state->store.get(), &state->sessions,

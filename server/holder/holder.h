@@ -82,7 +82,7 @@ struct HolderOptions {
   // side thread's included, are as many again. A device takes no notice of it.
   uint32_t compute_threads = 1;
   std::vector<Fabric*> fabrics;  // the fabrics that sessions may use, at least one; borrowed
-  ListenOptions listen;          // their addresses; Start sets gather_memory
+  ListenOptions listen;          // their addresses; Start sets gather_regions
   uint32_t session_count_max = 256;
   // The slots of all lanes of all sessions together. The default is 16 requesters of 16 lanes of
   // the default shape (14 MB each).

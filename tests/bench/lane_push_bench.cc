@@ -138,7 +138,9 @@ double PushOverLane(LanePair& pair, const Chunk& chunk, bool copied) {
             const std::span<const std::byte> run =
                 chunk.bytes.subspan(body * kBodyBytes, kBodyBytes);
             std::memset(pair.serve->reply(arrivals[i].slot).data(), 1, kHeadBytes);
-            CKV_CHECK(pair.serve->PostGather(arrivals[i].slot, kHeadBytes, {&run, 1}).ok());
+            CKV_CHECK(
+                pair.serve->PostGather(arrivals[i].slot, kHeadBytes, {&run, 1}, RegionType::kHost)
+                    .ok());
           }
           answered += count;
           gathering = false;

@@ -20,7 +20,7 @@ import tempfile
 import unittest
 
 sys.dont_write_bytecode = True  # the source tree stays as it is
-from ctl_fleet import D_QK, D_V, PROGRAMS, Fleet, Rows, attend, floats, from_bf16, read_safetensors, write_safetensors
+from ctl_fleet import D_QK, D_V, LAYERS, PROGRAMS, Fleet, Rows, attend, floats, from_bf16, read_safetensors, write_safetensors
 
 TARGET = "CUDA_SM90"
 TOKENS = 90
@@ -91,6 +91,14 @@ class BackendLibraryTest(unittest.TestCase):
             for c in range(D_V):
                 self.assertAlmostEqual(given[i * D_V + c], o[c], delta=2e-6)
 
+    def check_fetch(self):
+        out = self.folder / "fetched.safetensors"
+        self.ctl("fetch", "--corpus", "docs", "--chunks", "0-2", "--out", out)
+        tensors = read_safetensors(out)[0]
+        rows = Rows(1, TOKENS, 0)
+        for layer in range(LAYERS):
+            self.assertEqual(tensors[f"layers.{layer}.ckv"][2], rows.layer_bytes(layer))
+
     def test_a_holder_computes_with_the_one_beside_it(self):
         self.start_fleet()
         root = self.install("works")
@@ -98,12 +106,22 @@ class BackendLibraryTest(unittest.TestCase):
         self.assertIn(f"backend cuda: {root}/bin/libckv_cuda.so, kernels {TARGET}", self.log("h0"))
         self.assertEqual(self.kernels(), {"h0": TARGET})
         self.check_answers()
+        self.check_fetch()
+
+    def test_chunks_on_disk_are_the_processors(self):
+        self.start_fleet()
+        self.install("works")
+        self.start("h0", f"--store-path={self.folder}/store")
+        self.assertIn(f"backend cpu: {TARGET} does not reach rows that are read from store.path", self.log("h0"))
+        self.assertNotIn(TARGET, self.kernels()["h0"])
+        self.check_answers()
 
     def test_by_itself_where_an_install_has_it(self):
         self.start_fleet()
         root = self.install("works", "lib/ckv")
         both = self.start("both", role="holder,requester")
         self.assertIn(f"backend cuda: {root}/bin/../lib/ckv/libckv_cuda.so", self.log("both"))
+        self.assertIn(f"{TARGET} does not reach its messages", self.log("both"))
         self.check_answers(requester=both)
 
     def test_tokens_are_those_of_one_instance(self):

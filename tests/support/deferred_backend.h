@@ -41,6 +41,12 @@ class DeferredBackend final : public Backend {
     const MemoryKinds all = {MemoryKind::kHost, MemoryKind::kPinned, MemoryKind::kDevice};
     return {all, all, all, all, all, all, all, all, all};
   }
+  // One that reaches no memory but what it has or has pinned, as a GPU without the system's page
+  // tables.
+  static BackendReach ReachPinned() {
+    const MemoryKinds kinds = {MemoryKind::kPinned, MemoryKind::kDevice};
+    return {kinds, kinds, kinds, kinds, kinds, kinds, kinds, kinds, kinds};
+  }
   ~DeferredBackend() override { CKV_CHECK(device_.empty()); }
 
   std::string_view kernel_target() const override {
@@ -59,8 +65,33 @@ class DeferredBackend final : public Backend {
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CKV_CHECK(memory != MAP_FAILED);
     if (kind == MemoryKind::kDevice) device_[memory] = MappedBytes(bytes);
+    if (kind == MemoryKind::kPinned) pinned_[static_cast<std::byte*>(memory)] = MappedBytes(bytes);
     return BackendMemory(this, {static_cast<std::byte*>(memory), bytes}, kind);
   }
+
+  // Operations of one that does not reach host memory touch no other pinned memory than what was
+  // pinned, or allocated as such.
+  absl::Status Pin(std::span<std::byte> memory) override {
+    const auto page = [](auto value) { return reinterpret_cast<uintptr_t>(value) % 4096 == 0; };
+    CKV_CHECK(page(memory.data()) && page(memory.data() + memory.size()) && !memory.empty());
+    const std::lock_guard lock(mu_);
+    if (pin_failure_) return absl::ResourceExhaustedError("no more pages are locked");
+    CKV_CHECK(pinned_.emplace(memory.data(), memory.size()).second);
+    return absl::OkStatus();
+  }
+  void Unpin(std::span<std::byte> memory) noexcept override {
+    const std::lock_guard lock(mu_);
+    const auto place = pinned_.find(memory.data());
+    CKV_CHECK(place != pinned_.end() && place->second == memory.size());
+    pinned_.erase(place);
+  }
+  size_t pinned_bytes() const {
+    const std::lock_guard lock(mu_);
+    size_t bytes = 0;
+    for (const auto& [memory, size] : pinned_) bytes += size;
+    return bytes;
+  }
+  void FailPins(bool fail) { pin_failure_ = fail; }
 
   // As a driver copies. All work on the memory must be done.
   void Copy(std::byte* to, std::span<const std::byte> from) {
@@ -162,9 +193,33 @@ class DeferredBackend final : public Backend {
 
   static Queue& QueueOf(ComputeStream& stream) { return *static_cast<Stream&>(stream).queue; }
 
+  void CheckPinned(const void* memory, size_t bytes) const {
+    if (reach().Everywhere(MemoryKind::kHost)) return;
+    const std::lock_guard lock(mu_);
+    const auto begin = static_cast<const std::byte*>(memory);
+    auto place = pinned_.upper_bound(begin);
+    CKV_CHECK(place != pinned_.begin());
+    --place;
+    CKV_CHECK(begin + bytes <= place->first + place->second);
+  }
+  static std::pair<const void*, size_t> Extent(const QueryView& view) {
+    return {view.data, size_t{view.count} * view.stride * 2};
+  }
+  static std::pair<const void*, size_t> Extent(const RowView& view) {
+    return {view.data, size_t{view.count} * view.stride_bytes};
+  }
+  static std::pair<const void*, size_t> Extent(const PagedPlace& view) {
+    return {view.layer.data(), view.layer.size()};
+  }
+  static std::pair<const void*, size_t> Extent(const RowPlace& view) { return {view.data, 1}; }
+  static std::pair<const void*, size_t> Extent(const PartialView& view) { return {view.o, 1}; }
+  static std::pair<const void*, size_t> Extent(const ConstPartialView& view) { return {view.o, 1}; }
+
   // The view as this processor's backend takes it.
   template <typename View>
-  static View Here(View view) {
+  View Here(View view) const {
+    if (const auto [memory, bytes] = Extent(view); view.memory == MemoryKind::kPinned && bytes > 0)
+      CheckPinned(memory, bytes);
     view.memory = MemoryKind::kHost;
     view.after = nullptr;
     return view;
@@ -264,6 +319,7 @@ class DeferredBackend final : public Backend {
   void DoFree(std::span<std::byte> bytes, MemoryKind /*kind*/) override {
     const std::lock_guard lock(mu_);
     device_.erase(bytes.data());
+    pinned_.erase(bytes.data());
     munmap(bytes.data(), MappedBytes(bytes.size()));
   }
 
@@ -271,8 +327,10 @@ class DeferredBackend final : public Backend {
   std::atomic<uint64_t> attends_{0}, merges_{0}, rotates_{0}, scatters_{0};
   std::atomic<Failure> failure_{Failure::kNone};
   std::atomic<bool> stream_failure_{false};
-  std::mutex mu_;
-  std::map<void*, size_t> device_;  // guarded by mu_, as is open_count_
+  std::atomic<bool> pin_failure_{false};
+  mutable std::mutex mu_;
+  std::map<void*, size_t> device_;             // guarded by mu_, as is open_count_
+  std::map<const std::byte*, size_t> pinned_;  // guarded by mu_
   int open_count_ = 0;
 };
 

@@ -93,7 +93,7 @@ TEST_P(FabricReplies, GatherHeadAndRuns) {
         at += size;
       }
       for (const std::vector<std::byte>& run : memory) runs.emplace_back(run);
-      ASSERT_TRUE(pair.serve->PostGather(*slot, head, runs).ok());
+      ASSERT_TRUE(pair.serve->PostGather(*slot, head, runs, RegionType::kHost).ok());
       AwaitGathered(*pair.serve, *slot);
       for (std::vector<std::byte>& run : memory) std::fill(run.begin(), run.end(), std::byte{0xee});
       const std::optional<Completion> done = AwaitReply(*pair.request);
@@ -138,7 +138,7 @@ TEST_P(FabricReplies, GatheredMemoryIsFreeAfterwards) {
                          .subspan(at)
                          .first(std::min<size_t>(2'000'003, memory[slot].size() - at)));
     }
-    EXPECT_TRUE(pair.serve->PostGather(slot, 64, runs).ok());
+    EXPECT_TRUE(pair.serve->PostGather(slot, 64, runs, RegionType::kHost).ok());
   }
   posted = true;
   posted.notify_one();
@@ -147,6 +147,40 @@ TEST_P(FabricReplies, GatheredMemoryIsFreeAfterwards) {
     std::fill(memory[slot].begin(), memory[slot].end(), std::byte{0xee});
   }
   reader.join();
+}
+
+// Nobody here reads memory of a device: the lane says so before it touches it, and the slot can
+// still be answered from a copy.
+TEST_P(FabricReplies, MemoryOfADeviceIsRefused) {
+  LanePair pair = Make({2, 64, 4096});
+  ASSERT_TRUE(pair.request && pair.serve);
+  const std::optional<uint32_t> slot = Ask(pair);
+  ASSERT_TRUE(slot.has_value());
+  const Bytes run(reinterpret_cast<const std::byte*>(uintptr_t{4096}), 1000);  // not mapped
+  const absl::Status refused = pair.serve->PostGather(*slot, 64, {&run, 1}, RegionType::kDmabuf);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented) << refused;
+  EXPECT_FALSE(pair.serve->gathering(*slot));
+  FillPattern(3, pair.serve->reply(*slot).first(1064));
+  ASSERT_TRUE(pair.serve->Post(*slot, 1064).ok());
+  const std::optional<Completion> completion = AwaitReply(*pair.request);
+  ASSERT_TRUE(completion.has_value()) << pair.request->status();
+  EXPECT_EQ(completion->bytes, 1064u);
+  EXPECT_TRUE(HasPattern(3, pair.request->reply(completion->slot).first(1064)));
+}
+
+// Page-locked memory is memory of this process.
+TEST_P(FabricReplies, PinnedMemoryIsSent) {
+  LanePair pair = Make({2, 64, 4096});
+  ASSERT_TRUE(pair.request && pair.serve);
+  const std::optional<uint32_t> slot = Ask(pair);
+  ASSERT_TRUE(slot.has_value());
+  std::vector<std::byte> memory(1000);
+  FillPattern(9, memory);
+  const Bytes run = memory;
+  ASSERT_TRUE(pair.serve->PostGather(*slot, 0, {&run, 1}, RegionType::kPinned).ok());
+  const std::optional<Completion> completion = AwaitReply(*pair.request);
+  ASSERT_TRUE(completion.has_value()) << pair.request->status();
+  EXPECT_TRUE(HasPattern(9, pair.request->reply(completion->slot).first(completion->bytes)));
 }
 
 // The lane dies with a reply half sent; the runs die right after it.
@@ -158,7 +192,7 @@ TEST_P(FabricReplies, LaneDestroyedWhileGathering) {
   {
     std::vector<std::byte> memory(kOverfullReplyBytes);
     const Bytes run = memory;
-    ASSERT_TRUE(pair.serve->PostGather(*slot, 0, {&run, 1}).ok());
+    ASSERT_TRUE(pair.serve->PostGather(*slot, 0, {&run, 1}, RegionType::kHost).ok());
     pair.serve.reset();
   }
   EXPECT_EQ(AwaitDown(*pair.request).code(), absl::StatusCode::kUnavailable);
@@ -173,11 +207,12 @@ TEST_P(FabricReplies, PeerGoneWhileGathering) {
   ASSERT_TRUE(slot && other);
   std::vector<std::byte> memory(kOverfullReplyBytes);
   const Bytes run = memory;
-  ASSERT_TRUE(pair.serve->PostGather(*slot, 0, {&run, 1}).ok());
+  ASSERT_TRUE(pair.serve->PostGather(*slot, 0, {&run, 1}, RegionType::kHost).ok());
   pair.request.reset();
   EXPECT_EQ(AwaitDown(*pair.serve).code(), absl::StatusCode::kUnavailable);
   EXPECT_FALSE(pair.serve->gathering(*slot));
-  EXPECT_EQ(pair.serve->PostGather(*other, 0, {&run, 1}).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(pair.serve->PostGather(*other, 0, {&run, 1}, RegionType::kHost).code(),
+            absl::StatusCode::kUnavailable);
   EXPECT_FALSE(pair.serve->gathering(*other));
 }
 
@@ -203,7 +238,8 @@ TEST_P(FabricReplies, GatheredAndPlainInTurn) {
       }
       const absl::Status posted =
           head == bytes ? pair.serve->Post(arrival->slot, static_cast<uint32_t>(bytes))
-                        : pair.serve->PostGather(arrival->slot, static_cast<uint32_t>(head), runs);
+                        : pair.serve->PostGather(arrival->slot, static_cast<uint32_t>(head), runs,
+                                                 RegionType::kHost);
       EXPECT_TRUE(posted.ok()) << posted;
     }
   });
@@ -235,9 +271,11 @@ TEST_P(FabricReplyDeathTest, MisuseEndsTheProcess) {
   const std::vector<std::byte> memory(test::kSmallShape.reply_bytes_max);
   const std::vector<Bytes> many(kGatherRunCountMax + 1, Bytes(memory).first(1));
   const Bytes all = memory;
-  EXPECT_DEATH((void)pair.serve->PostGather(*slot, 0, many), "CKV_CHECK");
-  EXPECT_DEATH((void)pair.serve->PostGather(*slot, 1, {&all, 1}), "CKV_CHECK");      // one too many
-  EXPECT_DEATH((void)pair.serve->PostGather(*slot ^ 1, 0, {&all, 1}), "CKV_CHECK");  // not arrived
+  EXPECT_DEATH((void)pair.serve->PostGather(*slot, 0, many, RegionType::kHost), "CKV_CHECK");
+  EXPECT_DEATH((void)pair.serve->PostGather(*slot, 1, {&all, 1}, RegionType::kHost),
+               "CKV_CHECK");  // one too many
+  EXPECT_DEATH((void)pair.serve->PostGather(*slot ^ 1, 0, {&all, 1}, RegionType::kHost),
+               "CKV_CHECK");  // not arrived
 }
 
 class FabricDescriptors : public FabricReplies {

@@ -28,6 +28,7 @@ class LoopbackHub {
     LaneShape shape;
     uint64_t tag = 0;
     uint64_t listener = 0;
+    std::shared_ptr<MemoryPinner> slot_pinner;
   };
 
   InvitationTable<Invited>& invitations() { return invitations_; }
@@ -85,8 +86,13 @@ class LoopbackHub {
 
 class LoopbackListener final : public Listener {
  public:
-  LoopbackListener(LoopbackHub* hub, Clock* clock, UniqueFd event)
-      : hub_(hub), clock_(clock), event_(std::move(event)), id_(hub->Add(event_.get())) {}
+  LoopbackListener(LoopbackHub* hub, Clock* clock, UniqueFd event,
+                   std::shared_ptr<MemoryPinner> slot_pinner)
+      : hub_(hub),
+        clock_(clock),
+        event_(std::move(event)),
+        id_(hub->Add(event_.get())),
+        slot_pinner_(std::move(slot_pinner)) {}
   ~LoopbackListener() override { hub_->Remove(id_); }
 
   FabricKind kind() const noexcept override { return FabricKind::kLoopback; }
@@ -97,8 +103,9 @@ class LoopbackListener final : public Listener {
                                      Instant deadline) override {
     CKV_RETURN_IF_ERROR(ValidateLaneShape(shape));
     CKV_RETURN_IF_ERROR(DecodeOffer(FabricKind::kLoopback, offer).status());
-    CKV_ASSIGN_OR_RETURN(const InvitationKey key,
-                         hub_->invitations().Add({shape, tag, id_}, clock_->Now(), deadline));
+    CKV_ASSIGN_OR_RETURN(
+        const InvitationKey key,
+        hub_->invitations().Add({shape, tag, id_, slot_pinner_}, clock_->Now(), deadline));
     return EncodeAnswer(FabricKind::kLoopback, {key, ""});
   }
 
@@ -109,6 +116,7 @@ class LoopbackListener final : public Listener {
   Clock* const clock_;
   const UniqueFd event_;
   const uint64_t id_;
+  const std::shared_ptr<MemoryPinner> slot_pinner_;
 };
 
 class LoopbackDialer final : public Dialer {
@@ -126,6 +134,7 @@ class LoopbackDialer final : public Dialer {
     if (!invited) return absl::UnavailableError("no such invitation: expired, or taken already");
     CKV_RETURN_IF_ERROR(CheckWelcome(MakeWelcome(invited->shape), shape_));
     CKV_ASSIGN_OR_RETURN(LaneMemory made, LaneMemory::CreatePrivate(shape_));
+    CKV_RETURN_IF_ERROR(made.Pin(invited->slot_pinner));
     const auto memory = std::make_shared<const LaneMemory>(std::move(made));
     int ends[2] = {-1, -1};
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
@@ -152,10 +161,10 @@ class LoopbackFabric final : public Fabric {
 
   FabricKind kind() const noexcept override { return FabricKind::kLoopback; }
 
-  absl::StatusOr<std::unique_ptr<Listener>> Listen(const ListenOptions& /*options*/) override {
+  absl::StatusOr<std::unique_ptr<Listener>> Listen(const ListenOptions& options) override {
     UniqueFd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE));
     if (!event.valid()) return ErrnoStatus("eventfd");
-    return std::make_unique<LoopbackListener>(&hub_, clock_, std::move(event));
+    return std::make_unique<LoopbackListener>(&hub_, clock_, std::move(event), options.slot_pinner);
   }
 
   absl::StatusOr<std::unique_ptr<Dialer>> Dial(const LaneShape& shape) override {

@@ -264,7 +264,9 @@ class RingServeLane final : public ServeLane {
         memory_(std::move(memory)),
         connection_(&memory_->control()->replies, &memory_->control()->requests, shape().slot_count,
                     shape().request_bytes_max, std::move(doorbell), false),
-        slots_(shape().slot_count) {}
+        slots_(shape().slot_count) {
+    set_slot_type(memory_->type());
+  }
 
   FabricKind kind() const noexcept override { return kind_; }
   const LaneShape& shape() const noexcept override { return memory_->shape(); }

@@ -51,8 +51,12 @@ bool IsLaneAddress(std::string_view name) {
 
 class ShmListener final : public Listener {
  public:
-  ShmListener(Acceptor acceptor, std::string address, Clock* clock)
-      : acceptor_(std::move(acceptor)), address_(std::move(address)), clock_(clock) {}
+  ShmListener(Acceptor acceptor, std::string address, Clock* clock,
+              std::shared_ptr<MemoryPinner> slot_pinner)
+      : acceptor_(std::move(acceptor)),
+        address_(std::move(address)),
+        clock_(clock),
+        slot_pinner_(std::move(slot_pinner)) {}
 
   FabricKind kind() const noexcept override { return FabricKind::kShm; }
   int event_fd() const noexcept override { return acceptor_.event_fd(); }
@@ -66,6 +70,7 @@ class ShmListener final : public Listener {
       return absl::UnavailableError("shm reaches this host only, and the peer is on another");
     }
     CKV_ASSIGN_OR_RETURN(LaneMemory memory, LaneMemory::Create(shape));
+    CKV_RETURN_IF_ERROR(memory.Pin(slot_pinner_));
     CKV_ASSIGN_OR_RETURN(
         const InvitationKey key,
         invitations_.Add({std::make_shared<const LaneMemory>(std::move(memory)), tag},
@@ -106,6 +111,7 @@ class ShmListener final : public Listener {
   Acceptor acceptor_;
   const std::string address_;
   Clock* const clock_;
+  const std::shared_ptr<MemoryPinner> slot_pinner_;
   InvitationTable<Invited> invitations_;
 };
 
@@ -168,7 +174,7 @@ class ShmFabric final : public Fabric {
 
   FabricKind kind() const noexcept override { return FabricKind::kShm; }
 
-  absl::StatusOr<std::unique_ptr<Listener>> Listen(const ListenOptions& /*options*/) override {
+  absl::StatusOr<std::unique_ptr<Listener>> Listen(const ListenOptions& options) override {
     UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!fd.valid()) return ErrnoStatus("socket");
     const std::string name =
@@ -180,7 +186,7 @@ class ShmFabric final : public Fabric {
     if (listen(fd.get(), kListenBacklog) != 0) return ErrnoStatus("listen");
     CKV_ASSIGN_OR_RETURN(Acceptor acceptor,
                          Acceptor::Create(std::move(fd), "shm listener", clock_));
-    return std::make_unique<ShmListener>(std::move(acceptor), name, clock_);
+    return std::make_unique<ShmListener>(std::move(acceptor), name, clock_, options.slot_pinner);
   }
 
   absl::StatusOr<std::unique_ptr<Dialer>> Dial(const LaneShape& shape) override {

@@ -120,12 +120,13 @@ absl::StatusOr<std::string> Advertised(const ListenOptions& options, const HostP
 class TcpListener final : public Listener {
  public:
   TcpListener(Acceptor acceptor, std::string address, Clock* clock, const TcpOptions& options,
-              std::shared_ptr<SilenceWatch> watch)
+              std::shared_ptr<SilenceWatch> watch, std::shared_ptr<MemoryPinner> slot_pinner)
       : acceptor_(std::move(acceptor)),
         address_(std::move(address)),
         clock_(clock),
         options_(options),
-        watch_(std::move(watch)) {}
+        watch_(std::move(watch)),
+        slot_pinner_(std::move(slot_pinner)) {}
 
   FabricKind kind() const noexcept override { return FabricKind::kTcp; }
   int event_fd() const noexcept override { return acceptor_.event_fd(); }
@@ -156,7 +157,7 @@ class TcpListener final : public Listener {
         Log().warn("tcp listener: {}", ErrnoText("the peer left before its welcome"));
         continue;
       }
-      auto lane = NewTcpServeLane(std::move(knock->fd), invited->shape, watch_);
+      auto lane = NewTcpServeLane(std::move(knock->fd), invited->shape, watch_, slot_pinner_);
       if (!lane.ok()) {
         Log().warn("tcp listener: {}", std::string(lane.status().message()));
         continue;
@@ -177,6 +178,7 @@ class TcpListener final : public Listener {
   Clock* const clock_;
   const TcpOptions options_;
   const std::shared_ptr<SilenceWatch> watch_;
+  const std::shared_ptr<MemoryPinner> slot_pinner_;
   InvitationTable<Invited> invitations_;
 };
 
@@ -261,7 +263,7 @@ class TcpFabric final : public Fabric {
     CKV_ASSIGN_OR_RETURN(Acceptor acceptor,
                          Acceptor::Create(*std::move(socket), "tcp listener", clock_));
     return std::make_unique<TcpListener>(std::move(acceptor), std::move(advertised), clock_,
-                                         options_, watch_);
+                                         options_, watch_, options.slot_pinner);
   }
 
   absl::StatusOr<std::unique_ptr<Dialer>> Dial(const LaneShape& shape) override {

@@ -141,7 +141,9 @@ class TcpServeLane final : public ServeLane {
       : memory_(std::move(memory)),
         connection_(std::move(socket), std::move(epoll), shape().slot_count,
                     shape().request_bytes_max, std::move(watch)),
-        slots_(shape().slot_count) {}
+        slots_(shape().slot_count) {
+    set_slot_type(memory_.type());
+  }
 
   FabricKind kind() const noexcept override { return FabricKind::kTcp; }
   const LaneShape& shape() const noexcept override { return memory_.shape(); }
@@ -189,8 +191,10 @@ class TcpServeLane final : public ServeLane {
 
   // The kernel reads the runs where they lie.
   absl::Status PostGather(uint32_t slot, uint32_t head_bytes,
-                          std::span<const std::span<const std::byte>> runs) noexcept override {
+                          std::span<const std::span<const std::byte>> runs,
+                          RegionType type) noexcept override {
     AssertOwned();
+    if (type == RegionType::kDmabuf) return NoDmabuf();
     CKV_CHECK(runs.size() <= kGatherRunCountMax && head_bytes <= shape().reply_bytes_max);
     size_t room = shape().reply_bytes_max - head_bytes;
     for (const std::span<const std::byte> run : runs) {
@@ -217,10 +221,12 @@ class TcpServeLane final : public ServeLane {
 
 template <typename Interface, typename Implementation>
 absl::StatusOr<std::unique_ptr<Interface>> NewTcpLane(UniqueFd socket, const LaneShape& shape,
-                                                      std::shared_ptr<SilenceWatch> watch) {
+                                                      std::shared_ptr<SilenceWatch> watch,
+                                                      std::shared_ptr<MemoryPinner> slot_pinner) {
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll.valid()) return ErrnoStatus("epoll_create1");
   CKV_ASSIGN_OR_RETURN(LaneMemory memory, LaneMemory::CreatePrivate(shape));
+  CKV_RETURN_IF_ERROR(memory.Pin(std::move(slot_pinner)));
   return std::make_unique<Implementation>(std::move(socket), std::move(epoll), std::move(memory),
                                           std::move(watch));
 }
@@ -229,12 +235,15 @@ absl::StatusOr<std::unique_ptr<Interface>> NewTcpLane(UniqueFd socket, const Lan
 
 absl::StatusOr<std::unique_ptr<RequestLane>> NewTcpRequestLane(
     UniqueFd socket, const LaneShape& shape, std::shared_ptr<SilenceWatch> watch) {
-  return NewTcpLane<RequestLane, TcpRequestLane>(std::move(socket), shape, std::move(watch));
+  return NewTcpLane<RequestLane, TcpRequestLane>(std::move(socket), shape, std::move(watch),
+                                                 nullptr);
 }
 
-absl::StatusOr<std::unique_ptr<ServeLane>> NewTcpServeLane(UniqueFd socket, const LaneShape& shape,
-                                                           std::shared_ptr<SilenceWatch> watch) {
-  return NewTcpLane<ServeLane, TcpServeLane>(std::move(socket), shape, std::move(watch));
+absl::StatusOr<std::unique_ptr<ServeLane>> NewTcpServeLane(
+    UniqueFd socket, const LaneShape& shape, std::shared_ptr<SilenceWatch> watch,
+    std::shared_ptr<MemoryPinner> slot_pinner) {
+  return NewTcpLane<ServeLane, TcpServeLane>(std::move(socket), shape, std::move(watch),
+                                             std::move(slot_pinner));
 }
 
 }  // namespace ckv

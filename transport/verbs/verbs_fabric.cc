@@ -33,10 +33,11 @@ namespace {
 class VerbsListener final : public Listener {
  public:
   VerbsListener(std::shared_ptr<VerbsDevice> device, Clock* clock, UniqueFd epoll,
-                std::span<const std::byte> gather_memory, VerbsSide side)
+                const ListenOptions& options, VerbsSide side)
       : device_(std::move(device)),
         clock_(clock),
-        gather_memory_(gather_memory),
+        gather_regions_(options.gather_regions),
+        slot_pinner_(options.slot_pinner),
         side_(std::move(side)),
         epoll_(std::move(epoll)) {}
   // Waits until none of its lanes has the store registered.
@@ -61,8 +62,8 @@ class VerbsListener final : public Listener {
     invited.tag = tag;
     invited.deadline = deadline;
     invited.peer = peer;
-    CKV_ASSIGN_OR_RETURN(invited.end,
-                         VerbsEnd::ForHolder(device_, clock_, shape, std::string(account)));
+    CKV_ASSIGN_OR_RETURN(invited.end, VerbsEnd::ForHolder(device_, clock_, shape,
+                                                          std::string(account), slot_pinner_));
     CKV_RETURN_IF_ERROR(invited.end->connection->Establish(peer));
     const InvitationKey key = RandomInvitationKey();
     invited.token = key.token;
@@ -97,7 +98,7 @@ class VerbsListener final : public Listener {
       invited->end->connection->Start();
       invited->end->connection->SendControl(VerbsControl::kWelcome);
       return AcceptedLane{invited->tag, NewVerbsServeLane(std::move(invited->end), invited->peer,
-                                                          gather_memory_, side_)};
+                                                          gather_regions_, side_)};
     }
     return std::nullopt;
   }
@@ -190,7 +191,8 @@ class VerbsListener final : public Listener {
 
   const std::shared_ptr<VerbsDevice> device_;
   Clock* const clock_;
-  const std::span<const std::byte> gather_memory_;
+  const std::vector<MemoryRegion> gather_regions_;
+  const std::shared_ptr<MemoryPinner> slot_pinner_;
   const VerbsSide side_;
   const UniqueFd epoll_;
   absl::Mutex mu_;
@@ -287,7 +289,7 @@ class DeviceFabric final : public VerbsFabric {
     CKV_RETURN_IF_ERROR(device_->CheckPort());
     UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
     if (!epoll.valid()) return ErrnoStatus("epoll_create1");
-    return std::make_unique<VerbsListener>(device_, clock_, std::move(epoll), options.gather_memory,
+    return std::make_unique<VerbsListener>(device_, clock_, std::move(epoll), options,
                                            VerbsSide{side_, side_->Open()});
   }
 

@@ -128,7 +128,7 @@ class VerbsRequestLane final : public RequestLane {
 class VerbsServeLane final : public ServeLane {
  public:
   VerbsServeLane(std::unique_ptr<VerbsEnd> end, const VerbsEndFrame& peer,
-                 std::span<const std::byte> gather_memory, VerbsSide side)
+                 std::span<const MemoryRegion> gather_regions, VerbsSide side)
       : side_(std::move(side)),
         end_(std::move(end)),
         connection_(*end_->connection),
@@ -137,7 +137,8 @@ class VerbsServeLane final : public ServeLane {
         scatter_max_(std::min<uint32_t>(
             kScatterMax, static_cast<uint32_t>(end_->domain->device()->limits().max_sge))),
         slots_(end_->shape.slot_count) {
-    end_->gather.emplace(&*end_->domain, gather_memory);
+    end_->gather.emplace(&*end_->domain, gather_regions);
+    set_slot_type(end_->memory.type());
     const size_t requests = WorkRequestsOf(shape().reply_bytes_max, segment_bytes_);
     chain_.resize(requests);
     spans_.reserve(2 * kScatterMax);
@@ -198,13 +199,17 @@ class VerbsServeLane final : public ServeLane {
 
   absl::Status Post(uint32_t slot, uint32_t bytes) noexcept override {
     AssertOwned();
-    return PostGather(slot, bytes, {});
+    return PostGather(slot, bytes, {}, RegionType::kHost);
   }
 
   absl::Status PostGather(uint32_t slot, uint32_t head_bytes,
-                          std::span<const std::span<const std::byte>> runs) noexcept override {
+                          std::span<const std::span<const std::byte>> runs,
+                          RegionType type) noexcept override {
     AssertOwned();
     CKV_CHECK(runs.size() <= kGatherRunCountMax && head_bytes <= shape().reply_bytes_max);
+    if (type == RegionType::kDmabuf && connection_.failure().ok()) {
+      if (!Gathers(slot, head_bytes, runs)) return NoDmabuf();
+    }
     slots_.Post(slot);
     gathers_[slot] = 0;
     // The request's buffer serves the next message, which the peer sends after this reply.
@@ -261,6 +266,22 @@ class VerbsServeLane final : public ServeLane {
       bytes += run.size();
     }
     return static_cast<uint32_t>(bytes);
+  }
+
+  // Whether all runs can be sent from where they lie. If not, asks for what they lack.
+  bool Gathers(uint32_t slot, uint32_t head_bytes,
+               std::span<const std::span<const std::byte>> runs) noexcept {
+    spans_.clear();
+    if (head_bytes > 0) spans_.push_back(InSlot(slot, 0, head_bytes));
+    size_t bytes = head_bytes;
+    bool all = true;
+    for (const std::span<const std::byte> run : runs) {
+      CKV_CHECK(run.size() <= shape().reply_bytes_max - bytes);
+      if (!run.empty() && !end_->gather->Append(run, spans_)) all = false;
+      bytes += run.size();
+    }
+    if (end_->gather->TakeWants()) (void)side_.Ask(end_.get());
+    return all && Cut(slot, static_cast<uint32_t>(bytes)) > 0;
   }
 
   void CopySpans(uint32_t slot, uint32_t head_bytes,
@@ -387,12 +408,13 @@ absl::StatusOr<std::unique_ptr<VerbsEnd>> VerbsEnd::ForRequester(
   return end;
 }
 
-absl::StatusOr<std::unique_ptr<VerbsEnd>> VerbsEnd::ForHolder(std::shared_ptr<VerbsDevice> device,
-                                                              Clock* clock, const LaneShape& shape,
-                                                              VerbsAccount account) {
+absl::StatusOr<std::unique_ptr<VerbsEnd>> VerbsEnd::ForHolder(
+    std::shared_ptr<VerbsDevice> device, Clock* clock, const LaneShape& shape, VerbsAccount account,
+    std::shared_ptr<MemoryPinner> pinner) {
   const uint32_t receives = shape.slot_count + kControlReceives;
   CKV_ASSIGN_OR_RETURN(std::unique_ptr<VerbsEnd> end,
                        MakeEnd(std::move(device), shape, receives, std::move(account)));
+  CKV_RETURN_IF_ERROR(end->memory.Pin(std::move(pinner)));
   const SlotLayout layout = LayOutSlots(shape, kControlBytes);
   const VerbsDomain& domain = *end->domain;
   CKV_ASSIGN_OR_RETURN(VerbsRegion requests,
@@ -440,9 +462,9 @@ std::unique_ptr<RequestLane> NewVerbsRequestLane(std::unique_ptr<VerbsEnd> end,
 
 std::unique_ptr<ServeLane> NewVerbsServeLane(std::unique_ptr<VerbsEnd> end,
                                              const VerbsEndFrame& peer,
-                                             std::span<const std::byte> gather_memory,
+                                             std::span<const MemoryRegion> gather_regions,
                                              VerbsSide side) {
-  return std::make_unique<VerbsServeLane>(std::move(end), peer, gather_memory, std::move(side));
+  return std::make_unique<VerbsServeLane>(std::move(end), peer, gather_regions, std::move(side));
 }
 
 }  // namespace ckv

@@ -32,7 +32,8 @@ struct VerbsEnd final : VerbsJob {
                                                                 const LaneShape& shape);
   static absl::StatusOr<std::unique_ptr<VerbsEnd>> ForHolder(std::shared_ptr<VerbsDevice> device,
                                                              Clock* clock, const LaneShape& shape,
-                                                             VerbsAccount account);
+                                                             VerbsAccount account,
+                                                             std::shared_ptr<MemoryPinner> pinner);
 
   VerbsEnd(LaneMemory memory_in, const LaneShape& shape_in)
       : shape(shape_in), memory(std::move(memory_in)) {}
@@ -64,11 +65,11 @@ std::unique_ptr<RequestLane> NewVerbsRequestLane(std::unique_ptr<VerbsEnd> end,
                                                  uint32_t segment_bytes, VerbsSide side);
 
 // `end` is connected and has sent its welcome; `peer` is the offer, checked. Runs of PostGather
-// within `gather_memory` are copied until `side` has registered that memory. Afterwards they are
-// sent from where they lie.
+// within `gather_regions` are copied, or refused if they are of a dmabuf, until `side` has
+// registered that memory. Afterwards they are sent from where they lie.
 std::unique_ptr<ServeLane> NewVerbsServeLane(std::unique_ptr<VerbsEnd> end,
                                              const VerbsEndFrame& peer,
-                                             std::span<const std::byte> gather_memory,
+                                             std::span<const MemoryRegion> gather_regions,
                                              VerbsSide side);
 
 }  // namespace ckv

@@ -68,26 +68,26 @@ absl::StatusOr<VerbsRegion> VerbsRegion::Register(const VerbsDomain& domain,
   return VerbsRegion(std::move(grant), region);
 }
 
-VerbsGather::VerbsGather(const VerbsDomain* domain, std::span<const std::byte> memory)
+VerbsGather::VerbsGather(const VerbsDomain* domain, std::span<const MemoryRegion> regions)
     : domain_(domain),
-      memory_(memory),
       segment_bytes_(std::min<uint64_t>(domain->device()->options().gather_segment_bytes,
-                                        domain->device()->limits().max_mr_size)),
-      segments_((memory.size() + segment_bytes_ - 1) / segment_bytes_) {}
+                                        domain->device()->limits().max_mr_size)) {
+  regions_.reserve(regions.size());
+  for (const MemoryRegion& region : regions) {
+    const size_t count = (region.bytes.size() + segment_bytes_ - 1) / segment_bytes_;
+    regions_.push_back({region, std::vector<Segment>(count)});
+  }
+}
 
 bool VerbsGather::Append(std::span<const std::byte> run, std::vector<ibv_sge>& list) {
-  // Compared as numbers: pointers into different objects have no order.
-  const auto begin = reinterpret_cast<uintptr_t>(memory_.data());
-  const auto address = reinterpret_cast<uintptr_t>(run.data());
-  if (address < begin || run.size() > memory_.size() ||
-      address - begin > memory_.size() - run.size()) {
-    return false;
-  }
-  const size_t offset = address - begin;
+  const auto of = std::find_if(regions_.begin(), regions_.end(),
+                               [&](const Segmented& one) { return one.Holds(run); });
+  if (of == regions_.end()) return false;
+  const size_t offset = reinterpret_cast<uintptr_t>(run.data()) - of->begin();
   const size_t end = offset + run.size();
   bool all = true;  // all are asked for together, not one per reply
   for (size_t at = offset; at < end; at = (at / segment_bytes_ + 1) * segment_bytes_) {
-    if (!Has(at / segment_bytes_)) all = false;
+    if (!Has(of->segments[at / segment_bytes_])) all = false;
   }
   if (!all) return false;
   const size_t before = list.size();
@@ -99,7 +99,7 @@ bool VerbsGather::Append(std::span<const std::byte> run, std::vector<ibv_sge>& l
     const size_t index = at / segment_bytes_;
     const size_t bytes = std::min(end, (index + 1) * segment_bytes_) - at;
     list.push_back(
-        {begin + at, static_cast<uint32_t>(bytes), segments_[index].region->local_key()});
+        {of->begin() + at, static_cast<uint32_t>(bytes), of->segments[index].region->local_key()});
     at += bytes;
   }
   return true;
@@ -113,30 +113,39 @@ void VerbsGather::Tell(Segment& segment, State state) noexcept {
   segment.state.store(state, std::memory_order_release);
 }
 
-bool VerbsGather::Has(size_t index) noexcept {
-  Segment& segment = segments_[index];
+bool VerbsGather::Has(Segment& segment) noexcept {
   const State state = Told(segment);
   if (state == State::kUnused) Tell(segment, State::kWanted);
   wants_ |= state == State::kUnused || state == State::kWanted;
   return state == State::kRegistered;
 }
 
+absl::StatusOr<VerbsRegion> VerbsGather::Register(const MemoryRegion& region, size_t index) const {
+  const size_t offset = index * segment_bytes_;
+  const auto bytes =
+      region.bytes.subspan(offset, std::min(segment_bytes_, region.bytes.size() - offset));
+  if (region.type != RegionType::kDmabuf)
+    return VerbsRegion::Register(*domain_, bytes, VerbsAccess::kSend);
+  const DmabufMemory memory = {region.dmabuf_fd, region.dmabuf_offset + offset, bytes.size(),
+                               reinterpret_cast<uintptr_t>(bytes.data())};
+  return VerbsRegion::Register(*domain_, memory, VerbsAccess::kSend);
+}
+
 void VerbsGather::RegisterWanted() noexcept {
-  for (size_t index = 0; index < segments_.size(); ++index) {
-    Segment& segment = segments_[index];
-    if (Told(segment) != State::kWanted) continue;
-    const size_t offset = index * segment_bytes_;
-    absl::StatusOr<VerbsRegion> region = VerbsRegion::Register(
-        *domain_, memory_.subspan(offset, std::min(segment_bytes_, memory_.size() - offset)),
-        VerbsAccess::kSend);
-    if (!region.ok()) {
-      Log().warn("verbs: replies from part of the store are copied: {}",
-                 std::string(region.status().message()));
-      Tell(segment, State::kRefused);
-      continue;
+  for (Segmented& one : regions_) {
+    for (size_t index = 0; index < one.segments.size(); ++index) {
+      Segment& segment = one.segments[index];
+      if (Told(segment) != State::kWanted) continue;
+      absl::StatusOr<VerbsRegion> region = Register(one.region, index);
+      if (!region.ok()) {
+        Log().warn("verbs: replies from part of the store ({} memory) are copied: {}",
+                   RegionTypeName(one.region.type), std::string(region.status().message()));
+        Tell(segment, State::kRefused);
+        continue;
+      }
+      segment.region.emplace(*std::move(region));
+      Tell(segment, State::kRegistered);
     }
-    segment.region.emplace(*std::move(region));
-    Tell(segment, State::kRegistered);
   }
 }
 

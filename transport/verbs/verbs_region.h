@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "transport/memory_region.h"
 #include "transport/verbs/verbs_device.h"
 
 namespace ckv {
@@ -90,8 +91,8 @@ class VerbsRegion {
 // TakeWants belong to the lane's thread, RegisterWanted to one other.
 class VerbsGather {
  public:
-  // `memory` may be empty. Both arguments must outlive this.
-  VerbsGather(const VerbsDomain* domain, std::span<const std::byte> memory);
+  // There may be no regions. The domain and the regions' memory must outlive this.
+  VerbsGather(const VerbsDomain* domain, std::span<const MemoryRegion> regions);
 
   // Appends the scatter list of `run` to `list`. Returns false, and appends nothing, if the run
   // lies elsewhere, part of it is not registered (yet), or the list has no room.
@@ -111,14 +112,28 @@ class VerbsGather {
     std::optional<VerbsRegion> region;  // the lane's thread reads it once `state` says so
   };
 
+  // A region in segments of segment_bytes_, the last one shorter.
+  struct Segmented {
+    MemoryRegion region;
+    std::vector<Segment> segments;
+
+    // Compared as numbers: pointers into different objects have no order.
+    uintptr_t begin() const noexcept { return reinterpret_cast<uintptr_t>(region.bytes.data()); }
+    bool Holds(std::span<const std::byte> run) const noexcept {
+      const auto address = reinterpret_cast<uintptr_t>(run.data());
+      return address >= begin() && run.size() <= region.bytes.size() &&
+             address - begin() <= region.bytes.size() - run.size();
+    }
+  };
+
   static State Told(const Segment& segment) noexcept;
   static void Tell(Segment& segment, State state) noexcept;
-  bool Has(size_t index) noexcept;
+  bool Has(Segment& segment) noexcept;
+  absl::StatusOr<VerbsRegion> Register(const MemoryRegion& region, size_t index) const;
 
   const VerbsDomain* const domain_;
-  const std::span<const std::byte> memory_;
   const size_t segment_bytes_;
-  std::vector<Segment> segments_;
+  std::vector<Segmented> regions_;
   bool wants_ = false;
 };
 

@@ -4,8 +4,11 @@
 
 #include "attention/device/backend_library.h"
 
+#include <array>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -57,24 +60,34 @@ class BackendLibraryTest : public testing::Test {
 };
 
 // The answer of one query over three rows is the processor's, whose arithmetic the stand-in has.
+// All is in memory of this process that the backend pins.
 void ExpectComputes(Backend& backend) {
   const AttentionShape shape = {
       .d_qk = 96, .d_v = 64, .d_rope = 32, .row_dtype = RowDtype::kBf16, .softmax_scale = .1f};
-  std::vector<uint16_t> values(96 * 4);
-  for (size_t i = 0; i < values.size(); ++i) values[i] = 0x3f80 + i % 61;  // 1 and a little more
+  struct alignas(4096) Memory {
+    std::array<uint16_t, 96 * 4> values;
+    std::array<float, 64 + 2> out;
+  };
   const auto answer = [&](Backend& by) {
-    std::vector<float> out(64 + 2);
+    const auto memory = std::make_unique<Memory>();
+    const auto bytes = std::as_writable_bytes(std::span(memory.get(), 1));
+    EXPECT_TRUE(by.Pin(bytes).ok());
+    for (size_t i = 0; i < memory->values.size(); ++i)
+      memory->values[i] = 0x3f80 + i % 61;  // 1 and a little more
     AttentionPiece piece;
-    piece.q = {values.data(), 1, 96};
-    piece.rows = {reinterpret_cast<const std::byte*>(values.data() + 96), 3, 192};
-    piece.out = {out.data(), out.data() + 64, out.data() + 65};
+    piece.q = {memory->values.data(), 1, 96, MemoryKind::kPinned};
+    piece.rows = {reinterpret_cast<const std::byte*>(memory->values.data() + 96), 3, 192,
+                  MemoryKind::kPinned};
+    float* const out = memory->out.data();
+    piece.out = {out, out + 64, out + 65, PartialDtype::kF32, MemoryKind::kPinned};
     const auto stream = by.NewStream(1);
     EXPECT_TRUE(stream.ok()) << stream.status();
     EXPECT_TRUE(by.AttendPartials(shape, {&piece, 1}, **stream).ok());
     EXPECT_TRUE((*stream)->Wait().ok());
-    return out;
+    by.Unpin(bytes);
+    return memory->out;
   };
-  const std::vector<float> out = answer(backend);
+  const auto out = answer(backend);
   EXPECT_EQ(out, answer(*Backend::Cpu()));
   EXPECT_GT(out[0], 1);
 }

@@ -119,7 +119,7 @@ TEST_F(BatchBackendTest, AHolderNeedsABackendThatReachesItsChunks) {
   options.backend = &blind;
   const absl::Status refused = Holder::Start(options).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("host memory"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("memory of the host, pinned or not"));
   options.backend = &device_;
   device_.FailStreams(true);
   EXPECT_EQ(Holder::Start(options).status().code(), absl::StatusCode::kResourceExhausted);

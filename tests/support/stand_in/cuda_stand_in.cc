@@ -9,7 +9,8 @@ namespace {
 using ckv::BackendModule;
 
 absl::StatusOr<std::unique_ptr<ckv::Backend>> OpenDeferred() {
-  return std::make_unique<ckv::test::DeferredBackend>("CUDA_SM90");
+  using ckv::test::DeferredBackend;
+  return std::make_unique<DeferredBackend>(DeferredBackend::ReachPinned(), "CUDA_SM90");
 }
 
 absl::StatusOr<std::unique_ptr<ckv::Backend>> FindNoDevice() {

@@ -239,7 +239,7 @@ struct RawPeer {
     peer = UniqueFd(ends[1]);
   }
   std::unique_ptr<ServeLane> Serve() {
-    auto lane = NewTcpServeLane(std::move(end), kShape, /*watch=*/nullptr);
+    auto lane = NewTcpServeLane(std::move(end), kShape, /*watch=*/nullptr, /*slot_pinner=*/nullptr);
     EXPECT_TRUE(lane.ok()) << lane.status();
     return *std::move(lane);
   }
@@ -416,7 +416,7 @@ TEST(TcpLane, GatheringUntilTheKernelHasAll) {
     const std::optional<Arrival> arrival = AwaitRequest(*lane);
     ASSERT_TRUE(arrival.has_value());
     std::memcpy(lane->reply(arrival->slot).data(), memory.data(), 100);
-    ASSERT_TRUE(lane->PostGather(arrival->slot, 100, runs).ok());
+    ASSERT_TRUE(lane->PostGather(arrival->slot, 100, runs, RegionType::kHost).ok());
   }
   EXPECT_TRUE(lane->gathering(0));
   EXPECT_TRUE(lane->gathering(1));

@@ -105,7 +105,7 @@ TEST_F(VerbsTest, NothingIsSentFromTheStoreAfterALanesEnd) {
       HoldUp(*side, source, held);
       raw.reset();  // will not acknowledge
     }
-    ASSERT_TRUE(lane->PostGather(arrival->slot, 64, {&run, 1}).ok());
+    ASSERT_TRUE(lane->PostGather(arrival->slot, 64, {&run, 1}, RegionType::kHost).ok());
     if (i == 0) {
       EXPECT_EQ(raw->Await(false)->status, IBV_WC_SUCCESS);
       AwaitRegions(before + 1);

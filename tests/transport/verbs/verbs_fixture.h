@@ -31,7 +31,7 @@ class VerbsTest : public ::testing::Test {
     fabric_ = *std::move(fabric);
     store_ = std::move(store);
     ListenOptions listen;
-    listen.gather_memory = store_;
+    listen.gather_regions = {{RegionType::kHost, store_}};
     auto listener = fabric_->Listen(listen);
     ASSERT_TRUE(listener.ok()) << listener.status();
     listener_ = *std::move(listener);
@@ -111,7 +111,8 @@ inline void CheckGather(LanePair& pair, const Gathered& reply) {
   const std::optional<Arrival> arrival = AwaitRequest(*pair.serve);
   ASSERT_TRUE(arrival.has_value());
   FillPattern(77, pair.serve->reply(arrival->slot).first(reply.head_bytes));
-  ASSERT_TRUE(pair.serve->PostGather(arrival->slot, reply.head_bytes, reply.runs).ok());
+  ASSERT_TRUE(
+      pair.serve->PostGather(arrival->slot, reply.head_bytes, reply.runs, RegionType::kHost).ok());
   const std::optional<Completion> completion = AwaitReply(*pair.request);
   ASSERT_TRUE(completion.has_value()) << pair.request->status();
   std::span<const std::byte> got = pair.request->reply(*slot).first(completion->bytes);

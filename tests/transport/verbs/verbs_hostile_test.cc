@@ -59,7 +59,7 @@ class VerbsHostile : public testing::Test {
     fabric_ = test::MakeVerbs(options, Clock::Real());
     ASSERT_NE(fabric_, nullptr);
     ListenOptions listen;
-    listen.gather_memory = store_;
+    listen.gather_regions = {{RegionType::kHost, store_}};
     auto listener = fabric_->Listen(listen);
     ASSERT_TRUE(listener.ok());
     listener_ = *std::move(listener);
@@ -95,7 +95,7 @@ class VerbsHostile : public testing::Test {
       const std::optional<Arrival> arrival = AwaitRequest(*victim_.serve);
       ASSERT_TRUE(arrival.has_value()) << victim_.serve->status();
       const std::span<const std::byte> run = std::span<const std::byte>(store_).first(8192);
-      ASSERT_TRUE(victim_.serve->PostGather(*slot, 0, {&run, 1}).ok());
+      ASSERT_TRUE(victim_.serve->PostGather(*slot, 0, {&run, 1}, RegionType::kHost).ok());
       ASSERT_TRUE(AwaitReply(*victim_.request).has_value()) << victim_.request->status();
       held_.push_back(*slot);
     }

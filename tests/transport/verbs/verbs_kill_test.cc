@@ -69,7 +69,8 @@ size_t Serve(ServeLane& lane, std::span<const std::byte> store) {
   std::array<Arrival, 4> arrived;
   const size_t count = lane.Poll(arrived);
   const std::span<const std::byte> run = store.first(8000);
-  for (size_t i = 0; i < count; ++i) (void)lane.PostGather(arrived[i].slot, 64, {&run, 1});
+  for (size_t i = 0; i < count; ++i)
+    (void)lane.PostGather(arrived[i].slot, 64, {&run, 1}, RegionType::kHost);
   return count;
 }
 // Until something comes or the lane is down.
@@ -94,7 +95,7 @@ int RunChild(int fd, char role) {
   }
   const std::vector<std::byte> store(1 << 20);
   ListenOptions listen;
-  listen.gather_memory = store;
+  listen.gather_regions = {{RegionType::kHost, store}};
   auto listener = *fabric->Listen(listen);
   const auto answer = listener->Invite(Hear(fd), kShape, "", 1, test::Soon());
   if (!answer.ok()) return 1;
@@ -158,7 +159,7 @@ class Cycles {
  public:
   Cycles() : store_(1 << 20), fabric_(test::MakeVerbs(KillOptions(), Clock::Real())) {
     ListenOptions listen;
-    listen.gather_memory = store_;
+    listen.gather_regions = {{RegionType::kHost, store_}};
     listener_ = *fabric_->Listen(listen);
   }
 

@@ -66,6 +66,47 @@ TEST_F(VerbsTest, GathersFromTheStore) {
   EXPECT_EQ(fabric_->use().regions, before + 4);
 }
 
+// Two regions of this process are sent from where they lie. One of a device, whose dmabuf this
+// kernel does not take, is refused, and the slot can be answered from a copy.
+TEST_F(VerbsTest, RegionsAreSentByTheirType) {
+  const std::vector<std::byte> pinned = Store(1 << 20);
+  const std::span<const std::byte> device(reinterpret_cast<const std::byte*>(uintptr_t{1} << 40),
+                                          1 << 20);  // not mapped
+  Start(test::GuestVerbsOptions(), Store(1 << 20));
+  ListenOptions listen;
+  listen.gather_regions = {{RegionType::kHost, store_},
+                           {RegionType::kPinned, pinned},
+                           {RegionType::kDmabuf, device, /*dmabuf_fd=*/0}};
+  const auto listener = fabric_->Listen(listen);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  LanePair pair = MakeLane(*fabric_, **listener, {2, 64, 1 << 20});
+  ASSERT_TRUE(pair.request && pair.serve);
+  const uint64_t before = fabric_->use().regions;
+  for (int i = 0; i < 2; ++i) {  // copied, and from where they lie
+    CheckGather(pair, {64, {std::span(store_).subspan(100, 2000), std::span(pinned).last(3000)}});
+    AwaitRegions(before + 2);
+  }
+  for (int i = 0; i < 3; ++i) {
+    const std::optional<uint32_t> slot = pair.request->Acquire();
+    ASSERT_TRUE(slot.has_value() && pair.request->Post(*slot, 1).ok());
+    const std::optional<Arrival> arrival = test::AwaitRequest(*pair.serve);
+    ASSERT_TRUE(arrival.has_value());
+    const auto run = device.subspan(64, 500);
+    const absl::Status refused =
+        pair.serve->PostGather(arrival->slot, 64, {&run, 1}, RegionType::kDmabuf);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented) << refused;
+    EXPECT_FALSE(pair.serve->gathering(arrival->slot));
+    test::FillPattern(8, pair.serve->reply(arrival->slot).first(564));
+    ASSERT_TRUE(pair.serve->Post(arrival->slot, 564).ok());
+    const std::optional<Completion> completion = test::AwaitReply(*pair.request);
+    ASSERT_TRUE(completion.has_value()) << pair.request->status();
+    EXPECT_TRUE(test::HasPattern(8, pair.request->reply(*slot).first(completion->bytes)));
+    pair.request->Release(*slot);
+  }
+  EXPECT_EQ(fabric_->use().regions, before + 2);
+  pair = {};
+}
+
 TEST_F(VerbsTest, PushesMoreThanAMessageHolds) {
   Start(test::GuestVerbsOptions(), Store(size_t{64} << 20));
   LanePair pair = MakeLane(*fabric_, *listener_, {1, 64, kSlotBytesMax});

@@ -1,0 +1,58 @@
+// Memory of a holder that its backend pins (attention/backend.h).
+
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "attention/backend.h"
+#include "proto/base/status.h"
+#include "transport/memory_region.h"
+
+namespace ckv {
+
+// Pins for a backend, which must outlive it.
+class BackendPinner final : public MemoryPinner {
+ public:
+  explicit BackendPinner(Backend* backend) : backend_(backend) {}
+  absl::Status Pin(std::span<std::byte> memory) override { return backend_->Pin(memory); }
+  void Unpin(std::span<std::byte> memory) noexcept override { backend_->Unpin(memory); }
+
+ private:
+  Backend* const backend_;
+};
+
+// Memory that stays pinned as long as this lives, which it must not outlive.
+class PinnedMemory {
+ public:
+  PinnedMemory() = default;
+  //   Errors of MemoryPinner::Pin.
+  static absl::StatusOr<PinnedMemory> Pin(std::shared_ptr<MemoryPinner> pinner,
+                                          std::span<std::byte> memory) {
+    CKV_RETURN_IF_ERROR(pinner->Pin(memory));
+    return PinnedMemory(std::move(pinner), memory);
+  }
+  PinnedMemory(PinnedMemory&& other) noexcept
+      : pinner_(std::move(other.pinner_)), memory_(other.memory_) {}
+  PinnedMemory& operator=(PinnedMemory&& other) noexcept {
+    std::swap(pinner_, other.pinner_);
+    std::swap(memory_, other.memory_);
+    return *this;
+  }
+  ~PinnedMemory() {
+    if (pinner_ != nullptr) pinner_->Unpin(memory_);
+  }
+
+ private:
+  PinnedMemory(std::shared_ptr<MemoryPinner> pinner, std::span<std::byte> memory)
+      : pinner_(std::move(pinner)), memory_(memory) {}
+
+  std::shared_ptr<MemoryPinner> pinner_;  // null if nothing is pinned
+  std::span<std::byte> memory_;
+};
+
+}  // namespace ckv

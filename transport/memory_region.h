@@ -1,0 +1,56 @@
+// Memory that a fabric may send from where it lies, told beforehand and by type.
+//
+//   options.gather_regions = {{RegionType::kHost, store.memory()},
+//                             {RegionType::kDmabuf, device_addresses, dmabuf_fd, /*offset=*/0}};
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace ckv {
+
+enum class RegionType : uint8_t {
+  kHost = 0,    // memory of this process
+  kPinned = 1,  // page-locked memory of this process, which a device reads and writes itself
+  kDmabuf = 2,  // memory of a device, exported as a dmabuf; no processor reads it
+};
+
+// Returns "host", "pinned" or "dmabuf".
+constexpr std::string_view RegionTypeName(RegionType type) {
+  switch (type) {
+    case RegionType::kHost:
+      return "host";
+    case RegionType::kPinned:
+      return "pinned";
+    default:
+      return "dmabuf";
+  }
+}
+
+// Borrowed: the memory and the descriptor outlive the listener that is told of them, and its lanes.
+struct MemoryRegion {
+  RegionType type = RegionType::kHost;
+  // The addresses by which runs name it. Those of a dmabuf are the device's: nothing here reads
+  // them. Regions do not overlap.
+  std::span<const std::byte> bytes;
+  int dmabuf_fd = -1;          // kDmabuf only
+  uint64_t dmabuf_offset = 0;  // place of `bytes` in the dmabuf
+};
+
+// Page-locks memory that a fabric has made, so that a device reads and writes it where it lies.
+// Thread-safe.
+class MemoryPinner {
+ public:
+  virtual ~MemoryPinner() = default;
+  // Pins whole pages. They stay mapped until Unpin of the same span.
+  //   ResourceExhausted   the system locks no more memory, or the device maps no more.
+  virtual absl::Status Pin(std::span<std::byte> memory) = 0;
+  virtual void Unpin(std::span<std::byte> memory) noexcept = 0;
+};
+
+}  // namespace ckv
