@@ -85,7 +85,7 @@ ckv_put_report ReportOf(const ExtendReport& from) {
   report.version = from.version;
   report.chunk_begin = from.chunk_begin;
   report.added_count = from.added_count;
-  for (const auto& [name, tally] : from.puts.tallies) report.bytes_sent += tally.bytes_sent;
+  report.bytes_sent = from.bytes_sent();
   return report;
 }
 

@@ -81,6 +81,12 @@ uint32_t ReplicasOf(const ExtendTarget& target, const Corpus& corpus, size_t hol
 
 }  // namespace
 
+uint64_t ExtendReport::bytes_sent() const {
+  uint64_t sent = 0;
+  for (const auto& [name, tally] : puts.tallies) sent += tally.bytes_sent;
+  return sent;
+}
+
 Publisher::Publisher(std::string directory_address, Clock* clock)
     : address_(std::move(directory_address)),
       clock_(*clock),

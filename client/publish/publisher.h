@@ -57,6 +57,9 @@ struct ExtendReport {
   uint32_t chunk_begin = 0;  // ordinal of the first that is new; the corpus' size if none is
   uint32_t added_count = 0;  // chunks of `chunks` that the corpus did not have
   PutReport puts;
+
+  // Row bytes, to all holders together.
+  uint64_t bytes_sent() const;
 };
 
 // Speaks to one directory and its holders. Thread-safe; each call is by itself.

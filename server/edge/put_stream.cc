@@ -114,9 +114,7 @@ absl::StatusOr<v1::PutReply> PutStream::Finish() {
   }
   reply.set_chunk_begin(report.chunk_begin);
   reply.set_added_count(report.added_count);
-  uint64_t sent = 0;
-  for (const auto& [name, tally] : report.puts.tallies) sent += tally.bytes_sent;
-  reply.set_bytes_sent(sent);
+  reply.set_bytes_sent(report.bytes_sent());
   return reply;
 }
 

@@ -80,6 +80,7 @@ TEST_F(PublisherTest, ACorpusIsMadeAndGrows) {
   ASSERT_TRUE(made.ok()) << made.status();
   EXPECT_EQ(made->chunk_begin, 0u);
   EXPECT_EQ(made->added_count, 2u);
+  EXPECT_EQ(made->bytes_sent(), 110 * corpus_.geometry.token_bytes());
   ExpectAnswers(2);
   const auto end = publisher_->EndOf("docs", "", Soon());
   ASSERT_TRUE(end.ok()) << end.status();
