@@ -158,8 +158,11 @@ Backend* Backend::Cpu() {
 
 absl::Status Backend::Grow(BackendMemory& memory, size_t bytes) {
   if (memory.size() >= bytes && memory.kind() == home_) return absl::OkStatus();
+  const size_t ample = std::max(bytes, memory.size() + memory.size() / 2);
   memory = BackendMemory();
-  CKV_ASSIGN_OR_RETURN(memory, Allocate(home_, bytes));
+  absl::StatusOr<BackendMemory> grown = Allocate(home_, ample);
+  if (!grown.ok() && ample > bytes) grown = Allocate(home_, bytes);
+  CKV_ASSIGN_OR_RETURN(memory, std::move(grown));
   return absl::OkStatus();
 }
 

@@ -191,9 +191,15 @@ class Backend {
   // Ends it; no work in progress may use the memory.
   virtual void Unpin(std::span<std::byte> memory) noexcept = 0;
   // Makes `memory` one of home() and of at least `bytes`. It stays as it is if it is long enough.
-  // If not, what it held is lost; no work in progress may use it.
+  // If not, what it held is lost; no work in progress may use it. It grows by half at least, if
+  // there is as much, so that calls that need a little more each time seldom allocate.
   //   ResourceExhausted   as Allocate; `memory` is then empty.
   absl::Status Grow(BackendMemory& memory, size_t bytes);
+
+  // Makes later work of `stream`, which is this backend's, wait for all work put on `first` so far.
+  // If `first` is of another backend, the caller waits. If it is null, nothing happens.
+  //   Internal            the device of either failed.
+  absl::Status Order(ComputeStream* first, ComputeStream& stream);
 
   // Computes the partial of every piece (attention/mla_partial.h).
   absl::Status AttendPartials(const AttentionShape& shape, std::span<const AttentionPiece> pieces,
@@ -226,8 +232,6 @@ class Backend {
 
  private:
   friend class BackendMemory;
-
-  absl::Status Order(ComputeStream* first, ComputeStream& stream);
 
   const BackendReach reach_;
   const MemoryKind home_;

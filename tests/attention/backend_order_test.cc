@@ -195,6 +195,24 @@ TEST_P(BackendChain, MemoryIsAlignedAndGrows) {
     EXPECT_TRUE(role.Has(backend_.home()));
 }
 
+TEST(DeferredBackend, MemoryThatGrowsOftenIsSeldomAllocated) {
+  DeferredBackend device;
+  BackendMemory memory;
+  ASSERT_TRUE(device.Grow(memory, 1000).ok());
+  EXPECT_EQ(memory.size(), 1000u) << "what is asked for at first";
+  for (size_t bytes = 1000; bytes <= 100'000; bytes += 10) {
+    ASSERT_TRUE(device.Grow(memory, bytes).ok());
+    ASSERT_GE(memory.size(), bytes);
+    ASSERT_LE(memory.size(), bytes + bytes / 2);
+  }
+  EXPECT_LE(device.allocation_count(), 13u);  // 1,000 x 1.5^12 is 129,746
+  // If there is not as much, what is asked for will do.
+  device.LimitMemory(memory.size() + 10);
+  ASSERT_TRUE(device.Grow(memory, memory.size() + 5).ok());
+  EXPECT_EQ(device.Grow(memory, memory.size() + 6).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(memory.size(), 0u);
+}
+
 // Each operand in each kind of memory that it may not be in. Its address is never touched: null.
 TEST_P(BackendChain, AViewThatIsNotReachedIsRefusedByName) {
   const RopeRotation still(RopeParams(), 0, 0);

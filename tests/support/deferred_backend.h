@@ -54,11 +54,17 @@ class DeferredBackend final : public Backend {
   }
 
   absl::StatusOr<std::unique_ptr<ComputeStream>> NewStream(uint32_t thread_count) override {
+    if (on_new_stream_ != nullptr) on_new_stream_();
     if (stream_failure_) return absl::ResourceExhaustedError("no more streams");
-    return std::make_unique<Stream>(this, thread_count);
+    auto stream = std::make_unique<Stream>(this, thread_count);
+    const std::lock_guard lock(mu_);
+    queues_.push_back(stream->queue);
+    return stream;
   }
 
   absl::StatusOr<BackendMemory> Allocate(MemoryKind kind, size_t bytes) override {
+    if (bytes > memory_max_) return absl::ResourceExhaustedError("no more memory");
+    ++allocations_;
     const std::lock_guard lock(mu_);
     const int access = kind != MemoryKind::kDevice || open_count_ > 0 ? kOpen : PROT_NONE;
     void* const memory = mmap(nullptr, MappedBytes(bytes), access,
@@ -104,12 +110,32 @@ class DeferredBackend final : public Backend {
   uint64_t merge_count() const { return merges_; }
   uint64_t rotate_count() const { return rotates_; }
   uint64_t scatter_count() const { return scatters_; }
+  uint64_t allocation_count() const { return allocations_; }
+  // Waits for streams that were not ready. A thread that polls makes none.
+  uint64_t blocking_wait_count() const { return blocking_waits_; }
+
+  // Does the work of all streams, as time does on a device.
+  void DoAll() {
+    std::vector<std::shared_ptr<Queue>> live;
+    {
+      const std::lock_guard lock(mu_);
+      for (const auto& queue : queues_) {
+        if (auto one = queue.lock()) live.push_back(std::move(one));
+      }
+    }
+    for (const auto& queue : live) queue->DoUpTo(queue->put_count()).IgnoreError();
+  }
+  // Called by each of those waits, before any work is done, and by each NewStream.
+  void OnBlockingWait(std::function<void()> call) { on_blocking_wait_ = std::move(call); }
+  void OnNewStream(std::function<void()> call) { on_new_stream_ = std::move(call); }
 
   // The next operation fails when it is called, or when its stream is waited for. So does all that
   // comes after it on that stream.
   enum class Failure { kNone, kAtCall, kAtWait };
   void Fail(Failure failure) { failure_ = failure; }
   void FailStreams(bool fail) { stream_failure_ = fail; }
+  // No Allocate gives more from now on.
+  void LimitMemory(size_t bytes) { memory_max_ = bytes; }
 
  private:
   static constexpr int kOpen = PROT_READ | PROT_WRITE;
@@ -181,8 +207,14 @@ class DeferredBackend final : public Backend {
    public:
     Stream(DeferredBackend* backend, uint32_t thread_count)
         : ComputeStream(backend), queue(std::make_shared<Queue>(backend, thread_count)) {}
-    ~Stream() override { Wait().IgnoreError(); }
-    absl::Status Wait() override { return queue->DoUpTo(queue->put_count()); }
+    ~Stream() override { queue->DoUpTo(queue->put_count()).IgnoreError(); }
+    absl::Status Wait() override {
+      if (!Ready()) {
+        ++queue->backend->blocking_waits_;
+        if (queue->backend->on_blocking_wait_ != nullptr) queue->backend->on_blocking_wait_();
+      }
+      return queue->DoUpTo(queue->put_count());
+    }
     bool Ready() const override {
       const std::lock_guard lock(queue->mu);
       return queue->work.empty();
@@ -325,12 +357,16 @@ class DeferredBackend final : public Backend {
 
   const std::string kernel_target_;
   std::atomic<uint64_t> attends_{0}, merges_{0}, rotates_{0}, scatters_{0};
+  std::atomic<uint64_t> allocations_{0}, blocking_waits_{0};
+  std::atomic<size_t> memory_max_{SIZE_MAX};
+  std::function<void()> on_blocking_wait_, on_new_stream_;
   std::atomic<Failure> failure_{Failure::kNone};
   std::atomic<bool> stream_failure_{false};
   std::atomic<bool> pin_failure_{false};
   mutable std::mutex mu_;
-  std::map<void*, size_t> device_;             // guarded by mu_, as is open_count_
-  std::map<const std::byte*, size_t> pinned_;  // guarded by mu_
+  std::map<void*, size_t> device_;  // guarded by mu_, as is all below
+  std::map<const std::byte*, size_t> pinned_;
+  std::vector<std::weak_ptr<Queue>> queues_;
   int open_count_ = 0;
 };
 
