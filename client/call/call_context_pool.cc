@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "proto/base/log.h"
 #include "proto/base/status.h"
 
 namespace ckv {
@@ -33,37 +34,54 @@ absl::StatusOr<std::unique_ptr<CallContext>> CallContext::Make(const LinkOptions
 
 CallContextPool::CallContextPool(
     Clock* clock, uint32_t call_count_max,
-    absl::AnyInvocable<absl::StatusOr<std::unique_ptr<CallContext>>()> make)
+    absl::AnyInvocable<absl::StatusOr<std::unique_ptr<CallContext>>() const> make)
     : clock_(clock), call_count_max_(call_count_max), make_(std::move(make)) {
   free_.reserve(call_count_max);
 }
 
-absl::StatusOr<std::unique_ptr<CallContext>> CallContextPool::TakeFree() {
+bool CallContextPool::TakePlace(std::unique_ptr<CallContext>& context) {
   if (!free_.empty()) {
-    std::unique_ptr<CallContext> context = std::move(free_.back());
+    context = std::move(free_.back());
     free_.pop_back();
-    return context;
+    return true;
   }
-  if (context_count_ == call_count_max_) return nullptr;
-  CKV_ASSIGN_OR_RETURN(std::unique_ptr<CallContext> made, make_());
+  if (context_count_ == call_count_max_) return false;
   ++context_count_;
-  return made;
+  return true;
+}
+
+absl::StatusOr<CallContextPool::Lease> CallContextPool::Fill(std::unique_ptr<CallContext> context) {
+  if (context != nullptr) return Lease(this, std::move(context));
+  auto made = make_();
+  if (made.ok()) return Lease(this, *std::move(made));
+  absl::MutexLock lock(&mu_);
+  Hand(nullptr, /*warm=*/false);
+  return made.status();
 }
 
 absl::StatusOr<CallContextPool::Lease> CallContextPool::TryTake() {
-  absl::MutexLock lock(&mu_);
-  CKV_ASSIGN_OR_RETURN(std::unique_ptr<CallContext> free, TakeFree());
-  if (free != nullptr) return Lease(this, std::move(free));
-  return absl::ResourceExhaustedError(absl::StrFormat(
-      "%d calls in progress, the limit of this requester: wait for one of them, or raise "
-      "call_count_max",
-      call_count_max_));
+  std::unique_ptr<CallContext> context;
+  {
+    absl::MutexLock lock(&mu_);
+    if (!TakePlace(context)) {
+      return absl::ResourceExhaustedError(absl::StrFormat(
+          "%d calls in progress, the limit of this requester: wait for one of them, or raise "
+          "call_count_max",
+          call_count_max_));
+    }
+  }
+  return Fill(std::move(context));
 }
 
 absl::StatusOr<CallContextPool::Lease> CallContextPool::Take(Instant deadline) {
+  std::unique_ptr<CallContext> context;
+  CKV_RETURN_IF_ERROR(AwaitPlace(deadline, context));
+  return Fill(std::move(context));
+}
+
+absl::Status CallContextPool::AwaitPlace(Instant deadline, std::unique_ptr<CallContext>& context) {
   absl::MutexLock lock(&mu_);
-  CKV_ASSIGN_OR_RETURN(std::unique_ptr<CallContext> free, TakeFree());
-  if (free != nullptr) return Lease(this, std::move(free));
+  if (TakePlace(context)) return absl::OkStatus();
   if (waiters_.size() >= kWaiterCountMax) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("%d calls in progress and %d waiting: the limit of this requester",
@@ -80,14 +98,22 @@ absl::StatusOr<CallContextPool::Lease> CallContextPool::Take(Instant deadline) {
   const auto place = waiters_.insert(waiters_.end(), waiter.get());
   const bool served = clock_->Await(mu_, waiter->condition, deadline);
   if (!served) waiters_.erase(place);
-  std::unique_ptr<CallContext> context = std::move(waiter->context);
+  context = std::move(waiter->context);
   idle_waiters_.push_back(std::move(waiter));
-  if (served) return Lease(this, std::move(context));
+  if (served) return absl::OkStatus();
   return absl::DeadlineExceededError(
       absl::StrFormat("this requester was busy with %d other calls, its limit", call_count_max_));
 }
 
 void CallContextPool::GiveBack(std::unique_ptr<CallContext> context) {
+  // All that comes later on a stream that failed fails, too.
+  if (const absl::Status failed = context->stream->Wait(); !failed.ok()) {
+    Log().warn("requester: {}; the next call has another stream", failed.ToString());
+    context.reset();  // before another is made, since a device has few of them
+    absl::MutexLock lock(&mu_);
+    Hand(nullptr, /*warm=*/false);
+    return;
+  }
   const Instant now = clock_->Now();
   std::unique_ptr<CallContext> untidy;
   {
@@ -105,6 +131,10 @@ void CallContextPool::GiveBack(std::unique_ptr<CallContext> context) {
 }
 
 void CallContextPool::Hand(std::unique_ptr<CallContext> context, bool warm) {
+  if (waiters_.empty() && context == nullptr) {
+    --context_count_;
+    return;
+  }
   if (waiters_.empty()) {
     next_tidy_ = std::min(next_tidy_, context->next_tidy);
     free_.insert(warm ? free_.end() : free_.begin(), std::move(context));

@@ -55,7 +55,8 @@ struct CallContext {
   Instant next_tidy = kInstantMax;
 };
 
-// Thread-safe. Contexts are made as they are needed, up to a limit. Calls that wait are served in
+// Thread-safe. Contexts are made as they are needed, up to a limit, while others are lent and given
+// back. One whose stream failed is dropped when it is given back. Calls that wait are served in
 // order of arrival.
 //
 // A context made for a burst may never be used again, while its sessions keep memory of their
@@ -88,9 +89,10 @@ class CallContextPool {
   };
 
   CallContextPool(Clock* clock, uint32_t call_count_max,
-                  absl::AnyInvocable<absl::StatusOr<std::unique_ptr<CallContext>>()> make);
+                  absl::AnyInvocable<absl::StatusOr<std::unique_ptr<CallContext>>() const> make);
 
-  // Takes a context, or waits for one. Errors of `make` are passed on.
+  // Takes a context, or waits for one. Errors of `make` are passed on. Several threads may call
+  // `make` at once.
   //   DeadlineExceeded    every context was in use until the deadline.
   //   ResourceExhausted   kWaiterCountMax calls wait already.
   absl::StatusOr<Lease> Take(Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
@@ -101,26 +103,33 @@ class CallContextPool {
  private:
   // Waiters are kept and used again, so that waiting takes no new memory after the first burst.
   struct Waiter {
-    std::unique_ptr<CallContext> context;  // handed over by GiveBack
+    std::unique_ptr<CallContext> context;  // handed over; null if the waiter is to make one
     // Atomic, because the mutex library reads it at a point where sanitizers do not see the mutex.
     std::atomic<bool> served{false};
     const absl::Condition condition{
         +[](Waiter* waiter) { return waiter->served.load(std::memory_order_relaxed); }, this};
   };
 
-  // A free context, or a new one; null if every one is in use.
-  absl::StatusOr<std::unique_ptr<CallContext>> TakeFree() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Takes one of the call_count_max places. `context` stays null if the caller is to make the
+  // place's context. Returns false if all are taken.
+  bool TakePlace(std::unique_ptr<CallContext>& context) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status AwaitPlace(Instant deadline, std::unique_ptr<CallContext>& context)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Makes the context of a place that was taken without one. That takes milliseconds on a device,
+  // so nobody waits for it. If it fails, the place goes to the next.
+  absl::StatusOr<Lease> Fill(std::unique_ptr<CallContext> context) ABSL_LOCKS_EXCLUDED(mu_);
   void GiveBack(std::unique_ptr<CallContext> context) ABSL_LOCKS_EXCLUDED(mu_);
   // Takes out and returns a free context that has a link to close now, or null if there is none.
   std::unique_ptr<CallContext> TakeUntidy(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Gives the context to the waiter that came first, or to the free ones if nobody waits.
+  // Gives the context to the waiter that came first, or to the free ones if nobody waits. Null is a
+  // place without a context.
   void Hand(std::unique_ptr<CallContext> context, bool warm) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Clock* const clock_;
   const uint32_t call_count_max_;
+  const absl::AnyInvocable<absl::StatusOr<std::unique_ptr<CallContext>>() const> make_;
   absl::Mutex mu_;
-  absl::AnyInvocable<absl::StatusOr<std::unique_ptr<CallContext>>()> make_ ABSL_GUARDED_BY(mu_);
-  uint32_t context_count_ ABSL_GUARDED_BY(mu_) = 0;
+  uint32_t context_count_ ABSL_GUARDED_BY(mu_) = 0;  // places taken, and free contexts
   // The context used last is taken first, because its lanes are the warmest.
   std::vector<std::unique_ptr<CallContext>> free_ ABSL_GUARDED_BY(mu_);
   Instant next_tidy_ ABSL_GUARDED_BY(mu_) = kInstantMax;  // no free context has an earlier one

@@ -3,12 +3,17 @@
 
 #include "client/call/call_context_pool.h"
 
+#include <array>
 #include <atomic>
+#include <cstddef>
+#include <memory>
 #include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "client/call/route.h"
 #include "gtest/gtest.h"
+#include "tests/support/deferred_backend.h"
 #include "tests/support/shifted_clock.h"
 #include "tests/support/test_fleet.h"
 
@@ -32,7 +37,7 @@ struct Pool : testing::Test {
                       .shape = {},
                       .connect_timeout = Duration(1)};
   CallCounters counters;
-  int made = 0;
+  std::atomic<int> made{0};
 };
 
 TEST_F(Pool, MadeAsNeededAndTheWarmestFirst) {
@@ -88,6 +93,89 @@ TEST_F(Pool, NeverMoreThanThereAre) {
   EXPECT_EQ(turns, 800);
   EXPECT_LE(most, 2);
   EXPECT_LE(made, 2);
+}
+
+// To make one takes milliseconds on a device. Nobody else waits for that.
+TEST_F(Pool, OneIsMadeWhileOthersAreLent) {
+  absl::Notification making, lent;
+  std::atomic<bool> slow{false};
+  bool met = false;
+  CallContextPool pool(&clock, 2, [&] {
+    if (slow) {
+      making.Notify();
+      met = lent.WaitForNotificationWithTimeout(absl::Seconds(5));
+    }
+    return CallContext::Make(&options, nullptr, Duration(0), &counters);
+  });
+  auto first = std::make_unique<CallContextPool::Lease>(*pool.Take(kInstantMax));
+  slow = true;
+  std::thread maker([&] { EXPECT_TRUE(pool.Take(kInstantMax).ok()); });
+  making.WaitForNotification();
+  first.reset();
+  EXPECT_TRUE(pool.Take(kInstantMax).ok());
+  lent.Notify();
+  maker.join();
+  EXPECT_TRUE(met) << "the pool was locked";
+}
+
+// If one cannot be made, the next in the queue makes one itself.
+TEST_F(Pool, APlaceThatWasNotFilledGoesToTheNext) {
+  absl::Notification making, waits;
+  std::atomic<int> calls{0};
+  CallContextPool pool(&clock, 1, [&]() -> absl::StatusOr<std::unique_ptr<CallContext>> {
+    if (++calls > 1) return CallContext::Make(&options, nullptr, Duration(0), &counters);
+    making.Notify();
+    EXPECT_TRUE(waits.WaitForNotificationWithTimeout(absl::Seconds(20)));
+    return absl::ResourceExhaustedError("no more streams");
+  });
+  absl::Status status;
+  std::thread fails([&] { status = pool.Take(kInstantMax).status(); });
+  making.WaitForNotification();
+  EXPECT_EQ(pool.TryTake().status().code(), absl::StatusCode::kResourceExhausted);
+  std::thread next([&] { EXPECT_TRUE(pool.Take(kInstantMax).ok()); });
+  waits.Notify();  // before the other waits or while it does
+  fails.join();
+  next.join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(pool.TryTake().ok());
+  EXPECT_EQ(calls, 2);
+}
+
+// A stream that failed fails all that comes later, so its context is not lent again.
+TEST_F(Pool, ContextsWhoseStreamFailedAreMadeAnew) {
+  test::DeferredBackend device;
+  options.backend = &device;
+  CallContextPool pool = Make(1);
+  const Geometry geometry = test::TestGeometry();
+  const RopeRotation identity(geometry.rope, geometry.d_rope, 0);
+  const auto fail = [&](CallContext& context) {
+    device.Fail(test::DeferredBackend::Failure::kAtCall);
+    std::array<std::byte, 64> rows{};
+    EXPECT_FALSE(
+        device.Rotate(identity, {rows.data(), 1, 64}, 64, {rows.data()}, *context.stream).ok());
+  };
+  fail(**pool.Take(kInstantMax));
+  EXPECT_EQ(made, 1);
+  {
+    const auto lease = pool.Take(kInstantMax);
+    ASSERT_TRUE(lease.ok());
+    EXPECT_EQ(made, 2);
+    EXPECT_TRUE((*lease)->stream->Wait().ok());
+  }
+  EXPECT_TRUE(pool.Take(kInstantMax).ok());
+  EXPECT_EQ(made, 2) << "a good one is kept";
+  // Somebody who waits gets a new one.
+  {
+    auto lease = pool.Take(kInstantMax);
+    std::thread next([&] {
+      const auto other = pool.Take(kInstantMax);
+      EXPECT_TRUE(other.ok() && (*other)->stream->Wait().ok());
+    });
+    fail(**lease);
+    lease = absl::CancelledError("given back");
+    next.join();
+  }
+  EXPECT_EQ(made, 3);
 }
 
 // Goal: what a context that is not used any more keeps open is closed by the calls of others.
