@@ -95,6 +95,12 @@ struct Segment {
 
 // Attends one layer for one or many contexts of one geometry. The rows of all contexts that one
 // holder attends travel together. It borrows everything it points to until the call ends.
+//
+// q, own rows and the answer may be in any memory that the requester's backend reaches, and come
+// after a stream (attention/partial.h). Selections and limits are host memory. A submitted call
+// comes after the work that was on q's stream at Submit, or when a failed attempt is made again. It
+// comes after the work that was on the others at the first Poll that finds the queries posted. If a
+// stream is of another backend, a blocking call waits for it, and a polled one looks at Ready.
 struct LayerCall {
   uint32_t layer = 0;
   QueryView q;  // bf16 [count, d_qk], count <= kAttendRowCountMax

@@ -82,7 +82,7 @@ struct Requester::State {
                      return CallContext::Make(&link_options, &peers, spin, &counters);
                    }),
         actor_attempts(options.clock, &actor_pool, &view, &counters),
-        actor({.clock = options.clock, .near_bytes = options.near_bytes}, Tools()) {
+        actor({options.clock, options.near_bytes, ReachesNearRows(*options.backend)}, Tools()) {
     link_options.requester = options.id;
     link_options.host_identity = HostIdentity();
     link_options.clock = options.clock;
@@ -293,10 +293,11 @@ void Requester::Learn(const Member& member) { state_->peers.Learn(member); }
 absl::Status Requester::Attend(const AttendCall& call, const PartialView& out,
                                AttendReport* report) {
   const auto room = [&out] { return out; };
-  return Attend(call, room, report);
+  return Attend(call, room, report, out.memory);
 }
 
-absl::Status Requester::Attend(const AttendCall& call, AttendRoom room, AttendReport* report) {
+absl::Status Requester::Attend(const AttendCall& call, AttendRoom room, AttendReport* report,
+                               MemoryKind room_memory) {
   if (call.corpus == nullptr) return absl::InvalidArgumentError("attend: no corpus");
   const auto checked_room = [&] { return Checked(room(), call.q.count); };
   const auto attend = [&](CallContext& context) -> AttemptResult {
@@ -313,7 +314,8 @@ absl::Status Requester::Attend(const AttendCall& call, AttendRoom room, AttendRe
                              .grade = call.grade,
                              .allow_approximate = call.allow_approximate,
                              .trace = call.trace,
-                             .deadline = call.deadline};
+                             .deadline = call.deadline,
+                             .out_memory = room_memory};
     return {context.router.Attend(route, checked_room, report)};
   };
   return state_->attempts.Run(call.corpus.get(), call.deadline, attend, call.trace);
@@ -344,7 +346,7 @@ absl::Status Requester::Attend(const LayerCall& call, const PartialView& out,
   };
   bool again = false;
   const auto attend = [&](CallContext& context) -> AttemptResult {
-    const auto route = context.segments.Take(call, std::exchange(again, true));
+    const auto route = context.segments.Take(call, out.memory, std::exchange(again, true));
     if (!route.ok()) return {route.status()};
     absl::Status status = context.router.Attend(*route, room, report);
     context.segments.Clear();
@@ -356,11 +358,7 @@ absl::Status Requester::Attend(const LayerCall& call, const PartialView& out,
 absl::Status Requester::Attend(const Context& context, uint32_t layer, const QueryView& q,
                                const PartialView& out, Instant deadline) {
   const Segment segment = {.row_count = q.count, .context = &context};
-  LayerCall call;
-  call.layer = layer;
-  call.q = q;
-  call.segments = {&segment, 1};
-  call.deadline = deadline;
+  const LayerCall call = {.layer = layer, .q = q, .segments = {&segment, 1}, .deadline = deadline};
   return Attend(call, out, /*report=*/nullptr);
 }
 
@@ -377,7 +375,7 @@ absl::StatusOr<Ticket> Requester::TrySubmit(const LayerCall& call, const Partial
 absl::StatusOr<Ticket> Requester::Submit(const LayerCall& call, const PartialView& out,
                                          AttendReport* report, bool may_wait) {
   LayerCallSegments segments;
-  CKV_ASSIGN_OR_RETURN(const RouteCall route, segments.Take(call));
+  CKV_ASSIGN_OR_RETURN(const RouteCall route, segments.Take(call, out.memory));
   CKV_RETURN_IF_ERROR(CheckRouteCall(route, *state_->link_options.backend));
   CKV_ASSIGN_OR_RETURN(CallContextPool::Lease lease, state_->pool.TryTake());
   return Ticket(std::make_unique<TicketState>(&state_->attempts, state_->clock, std::move(lease),

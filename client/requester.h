@@ -185,8 +185,10 @@ class Requester {
   // `report` may be null. It is written only if the call succeeds. Errors are those of the class.
   absl::Status Attend(const AttendCall& call, const PartialView& out, AttendReport* report);
   // The same, if it takes time to make room for the answer. `room` is called once the queries are
-  // under way, while the holders compute. It may be called again and must return the same room.
-  absl::Status Attend(const AttendCall& call, AttendRoom room, AttendReport* report);
+  // under way, while the holders compute. It may be called again and must return the same room, of
+  // `room_memory`.
+  absl::Status Attend(const AttendCall& call, AttendRoom room, AttendReport* report,
+                      MemoryKind room_memory = MemoryKind::kHost);
 
   // Opens a context: resolves its chunks once, for all calls over it. Opens the sessions that its
   // first call needs, so it may wait for its holders.
@@ -370,7 +372,8 @@ struct RequesterOptions {
   // How long opening a session and its lane may take. A call's deadline may end it sooner.
   Duration connect_timeout = std::chrono::seconds(3);
   // Room for rows that contexts of policy near or auto have pulled (client/act/actor.h). Memory is
-  // taken as it is used. 0 routes every query.
+  // taken as it is used. 0 routes every query. So does a backend that does not reach rows in host
+  // memory: then policies change nothing.
   uint64_t near_bytes = uint64_t{1} << 30;
   // Rows of a holder in the same process; borrowed. If set, what is pulled is copied to that
   // holder, and its chunks are near from the start. It must outlive the requester.

@@ -98,7 +98,7 @@ void Actor::StartThreads() {
 absl::Status Actor::Watch(const std::shared_ptr<ContextState>& context, const ContextSpec& spec,
                           Instant deadline) {
   const ContextPolicy policy = spec.policy;
-  if (policy == ContextPolicy::kRoute ||
+  if (policy == ContextPolicy::kRoute || !options_.reached ||
       (options_.near_bytes == 0 && policy != ContextPolicy::kNear))
     return absl::OkStatus();
   auto watched = std::make_shared<Watched>();

@@ -108,6 +108,8 @@ struct ActorTools {
 struct ActorOptions {
   Clock* clock = Clock::Real();
   uint64_t near_bytes = 0;  // room of the near store; 0 turns the actor off
+  // Whether rows that are near can be attended. If not, no policy brings any.
+  bool reached = true;
   // Limits of one measurement and of one slice of a pull. Destruction waits for either.
   Duration measure_timeout = std::chrono::seconds(1);
   Duration slice_timeout = std::chrono::seconds(5);
@@ -137,7 +139,8 @@ class Actor {
   ~Actor();
 
   // Watches a context until it is closed. Its chunks that are near already are used from the first
-  // call. With policy near it returns once all of it is near.
+  // call. With policy near it returns once all of it is near. Does nothing if near rows are not
+  // reached.
   //   ResourceExhausted   policy near, and it does not fit beside others that must be near.
   //   DeadlineExceeded    policy near, and the pulls took longer.
   //   else                policy near, and a pull failed.

@@ -151,7 +151,7 @@ absl::Status Exchange::Silence(const absl::Status& status) {
     silent.push_back(&line.link->peer());
     if (!may_be_refused_) links_->NoteSilent(*line.link);
   }
-  return Annotate(status, DescribePeers(silent));
+  return silent.empty() ? status : Annotate(status, DescribePeers(silent));
 }
 
 void Exchange::Release(uint32_t line, uint32_t slot) {

@@ -5,7 +5,8 @@
 //   StartFlows  decides when to merge: all at the end if every reply fits a slot of its own, else
 //               block by block into memory of the router
 //   Advance     posts frames while slots are free, takes replies, and merges the blocks whose
-//               replies are all there (route_merge.cc)
+//               replies are all there (route_merge.cc). It waits for no stream: a frame that a
+//               device still writes is posted by a later one, and so are merges' slots given back
 // If the blocks were merged in memory of the router, the answer is then copied to the caller's
 // room.
 
@@ -22,10 +23,6 @@ namespace {
 
 // A call merged as it comes keeps its result here first; what a large call took is given back.
 constexpr size_t kMergedBytesKept = size_t{16} << 20;
-// Memory for the partials of near chunks, and for the queries turned for them: 128 heads over 256
-// chunks. Near chunks beyond it are routed.
-constexpr uint64_t kNearBytesMax = uint64_t{72} << 20;
-
 // More rows than this for one holder are a bulk call. A default slot holds as many of DeepSeek's,
 // and a holder's queue of short requests takes one slot a session while others wait
 // (server/dispatch/admission.h).
@@ -70,9 +67,13 @@ absl::Status Router::Warm(const RouteCall& call) {
 }
 
 absl::Status Router::Begin(const RouteCall& call) {
-  call_ = &call;
+  taken_ = call;
+  call_ = &taken_;
   begin_ = clock_->Now();
-  started_ = progress_ = false;
+  started_ = progress_ = queries_taken_ = ending_ = false;
+  queries_ready_ = true;
+  held_by_ = nullptr;
+  merging_count_ = 0;
   spans_.Begin(call.trace, call.layer, call.q.count, begin_);
   exchange_.Clear();
   if (begin_ >= call.deadline)
@@ -83,7 +84,8 @@ absl::Status Router::Begin(const RouteCall& call) {
   CKV_RETURN_IF_ERROR(plan_.Cut(call, lines_));
   CKV_RETURN_IF_ERROR(StartFlows(call));
   exchange_.Start(call.deadline);
-  return PostAll().status();
+  CKV_ASSIGN_OR_RETURN(queries_taken_, TakeQueries());
+  return queries_taken_ ? PostAll().status() : absl::OkStatus();
 }
 
 absl::Status Router::Prepare(const RouteCall& call) {
@@ -115,9 +117,8 @@ absl::Status Router::FindHandles(const RouteCall& call, const PlannedUnit& unit)
   uint32_t part = kContextPartCountMax, group = LinkTable::kNoLink, line = 0;
   LinkTable::ChunkLinks* chunk_links = nullptr;
   HolderLink* link = nullptr;
-  // Near rows are in host memory.
-  const bool reached = backend_.reach().rows.Has(MemoryKind::kHost);
-  const NearTable* const near = reached ? call.segments[unit.segment].near : nullptr;
+  const NearTable* const near =
+      ReachesNearRows(backend_) ? call.segments[unit.segment].near : nullptr;
   for (uint32_t i = unit.piece_begin; i < unit.piece_end; ++i) {
     const ContextChunk& chunk = context.chunks()[pieces[i].chunk];
     const NearRows* const rows = near == nullptr ? nullptr : (*near)[pieces[i].chunk].get();
@@ -179,56 +180,14 @@ absl::Status Router::StartFlows(const RouteCall& /*call*/) {
   return StartCoverage();
 }
 
-absl::Status Router::StartCoverage() {
-  const std::span<const PlannedBlock> blocks = plan_.blocks();
-  missing_.assign(blocks.size(), 0);
-  merged_block_.assign(blocks.size(), false);
-  ready_.clear();
-  merged_count_ = first_open_ = 0;
-  coverage_.Begin();
-  for (uint32_t i = 0; i < blocks.size(); ++i) {
-    const PlannedUnit& unit = plan_.units()[blocks[i].unit];
-    missing_[i] = unit.share_end - unit.share_begin;
-    // The near pieces count as one more share.
-    coverage_.AddBlock(missing_[i] + (unit.near_count > 0 ? 1 : 0),
-                       unit.piece_end - unit.piece_begin);
-    if (missing_[i] == 0) ready_.push_back(i);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Router::MakeTarget(AttendRoom room) {
-  const BackendReach& reach = backend_.reach();
-  target_ = room();
-  if (!reach.merged.Has(target_.memory) || !reach.partials.Has(target_.memory)) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "attend: the answer's place is in %s memory, which kernels of %s do not reach",
-        MemoryKindName(target_.memory), backend_.kernel_target()));
-  }
-  if (merge_late_) return absl::OkStatus();
-  const uint32_t rows = call_->q.count, d_v = call_->geometry().d_v;
-  CKV_RETURN_IF_ERROR(backend_.Grow(merged_, PartialFloats(rows, d_v) * sizeof(float)));
-  target_ = PartialIn(merged_, 0, rows, d_v);
-  return absl::OkStatus();
-}
-
-// A merge of one part is a copy of its bits, whatever memory they are in.
-absl::Status Router::CopyMerged(const PartialView& out) {
-  const ConstPartialView whole = target_;
-  MergeJob job;
-  job.order = MergeOrder::kInTurn;
-  job.parts = {&whole, 1};
-  job.row_count = call_->q.count;
-  job.d_v = call_->geometry().d_v;
-  job.out = out;
-  return backend_.Merge({&job, 1}, stream_);
-}
-
 absl::StatusOr<bool> Router::Advance(AttendRoom room) {
+  progress_ = false;
   if (!started_) {
-    started_ = true;
-    CKV_RETURN_IF_ERROR(MakeTarget(room));
-    CKV_RETURN_IF_ERROR(AttendHere());
+    CKV_ASSIGN_OR_RETURN(started_, StartHere(room));
+    if (!started_) {
+      CKV_RETURN_IF_ERROR(exchange_.Check());
+      return false;
+    }
   }
   CKV_ASSIGN_OR_RETURN(const bool came, exchange_.Collect([&](const Exchange::Reply& reply) {
     return Accept(reply);
@@ -238,68 +197,156 @@ absl::StatusOr<bool> Router::Advance(AttendRoom room) {
   if (merged_count_ < plan_.blocks().size()) {
     CKV_ASSIGN_OR_RETURN(const bool posted, PostAll());
     progress_ = came || posted || merged_count_ > merged_before;
-    if (!progress_) CKV_RETURN_IF_ERROR(exchange_.Check());
+    // Merges end soon, and the answer may be whole then.
+    if (!progress_ && merging_count_ == 0) CKV_RETURN_IF_ERROR(exchange_.Check());
     return false;
   }
-  CKV_RETURN_IF_ERROR(coverage_.CheckComplete());
-  if (!merge_late_) CKV_RETURN_IF_ERROR(CopyMerged(room()));
+  if (!ending_) {
+    CKV_RETURN_IF_ERROR(coverage_.CheckComplete());
+    if (!merge_late_) CKV_RETURN_IF_ERROR(CopyMerged(room()));
+    ending_ = true;
+  }
+  if (!stream_.Ready()) return false;
   CKV_RETURN_IF_ERROR(stream_.Wait());
   if (merged_.size() > kMergedBytesKept) merged_ = BackendMemory();
   return true;
 }
 
-absl::Status Router::Rest() { return progress_ ? exchange_.EndRound(true) : exchange_.Pause(); }
+absl::Status Router::Rest() {
+  if (progress_) return exchange_.EndRound(true);
+  if (held_by_ != nullptr) return held_by_->Wait();
+  return waits_for_stream() ? stream_.Wait() : exchange_.Pause();
+}
+
+void Router::GiveUp() {
+  stream_.Wait().IgnoreError();  // slots and the caller's memory are in use until then
+  for (const Written& frame : written_) {
+    HolderLink& link = exchange_.link(frame.line);
+    if (link.is_up()) link.lane().Release(frame.slot);
+  }
+  written_.clear();
+  exchange_.GiveUp();
+  TrimHere();
+  if (spans_.on()) spans_.End(/*failed=*/true, clock_->Now());
+}
+
+// A stream of this backend is waited for by its own streams, but one of another by this thread.
+bool Router::MustWaitFor(ComputeStream* after) {
+  held_by_ = nullptr;
+  if (after == nullptr || &after->backend() == &backend_ || after->Ready()) return false;
+  held_by_ = after;
+  return true;
+}
+
+// Puts all work of this attempt behind the stream that makes the queries. Once: what its owner puts
+// there later has nothing to do with them.
+absl::StatusOr<bool> Router::TakeQueries() {
+  ComputeStream*& after = taken_.q.after;
+  if (after == nullptr) return true;
+  if (MustWaitFor(after)) return false;
+  queries_ready_ = after->Ready();
+  CKV_RETURN_IF_ERROR(backend_.Order(after, stream_));
+  after = nullptr;
+  return true;
+}
+
+// The first frames leave before anything else is put on the stream. Then attends what is here.
+// Returns false if a stream is to be waited for first.
+absl::StatusOr<bool> Router::StartHere(AttendRoom room) {
+  if (!queries_taken_) {
+    CKV_ASSIGN_OR_RETURN(queries_taken_, TakeQueries());
+    if (!queries_taken_) return false;
+    CKV_RETURN_IF_ERROR(PostAll().status());
+  }
+  CKV_RETURN_IF_ERROR(PostWritten().status());
+  if (!written_.empty()) return false;
+  target_ = room();
+  if (MustWaitFor(target_.after)) return false;
+  for (const RouteSegment& segment : call_->segments) {
+    for (const OwnRows& own : segment.own) {
+      if (MustWaitFor(own.rows.after)) return false;
+    }
+  }
+  CKV_RETURN_IF_ERROR(MakeTarget());
+  CKV_RETURN_IF_ERROR(AttendHere());
+  return true;
+}
 
 // Posts one frame per holder and round, so that every holder has work before any has all of its
-// own.
+// own. Frames that a device still writes are posted later. Returns whether there was one.
 absl::StatusOr<bool> Router::PostAll() {
-  bool any = false;
-  for (bool posted = true; posted;) {
-    posted = false;
+  CKV_ASSIGN_OR_RETURN(bool any, PostWritten());
+  for (bool written = true; written;) {
+    written = false;
     for (uint32_t line = 0; line < lines_.size(); ++line) {
-      CKV_ASSIGN_OR_RETURN(const bool one, PostNext(line));
-      posted |= one;
+      CKV_ASSIGN_OR_RETURN(const bool one, WriteNext(line));
+      written |= one;
     }
-    any |= posted;
+    any |= written;
   }
   return any;
 }
 
-absl::StatusOr<bool> Router::PostNext(uint32_t line) {
+absl::StatusOr<bool> Router::WriteNext(uint32_t line) {
   Flow& flow = flows_[line];
   if (flow.next == lines_[line].frame_end) return false;
   const uint32_t ordinal = flow.next;
   const PlannedFrame& planned = plan_.frames()[ordinal];
   if (flow.copy_out && plan_.PartsOf(planned).front().block_begin > first_open_) return false;
-  const Instant now = clock_->Now();
-  if (now >= call_->deadline) return false;
   RequestLane& lane = exchange_.link(line).lane();
   const std::optional<uint32_t> slot = lane.Acquire();
   if (!slot) return false;
-  absl::StatusOr<RequestHeader> written =
+  absl::StatusOr<RequestHeader> header =
       plan_.WriteFrame(*call_, planned, lines_[line].wire_version, lane.request(*slot), stream_);
-  absl::Status ready = written.status();
-  ready.Update(stream_.Wait());
-  if (!ready.ok()) {
+  if (!header.ok()) {
+    stream_.Wait().IgnoreError();
     lane.Release(*slot);
-    return ready;
+    return header.status();
   }
-  RequestHeader& header = *written;
-  if (lines_[line].row_count > kShortRowCountMax) header.flags |= kFlagBulk;
-  Frame& posting = frames_[ordinal];
-  posting.slot = *slot;
+  if (lines_[line].row_count > kShortRowCountMax) header->flags |= kFlagBulk;
+  written_.push_back({line, *slot, ordinal, *header});
+  ++flow.next;
+  CKV_RETURN_IF_ERROR(PostWritten().status());
+  return true;
+}
+
+absl::StatusOr<bool> Router::PostWritten() {
+  if (written_.empty() || !stream_.Ready()) return false;
+  CKV_RETURN_IF_ERROR(stream_.Wait());
+  queries_ready_ = true;
+  // Only now: the time until the frames were written is not their holders'.
+  const Instant now = clock_->Now();
+  if (now >= call_->deadline) {
+    CKV_RETURN_IF_ERROR(exchange_.Check());
+    return false;
+  }
+  for (size_t i = 0; i < written_.size(); ++i) {
+    if (absl::Status status = Post(written_[i], now); !status.ok()) {
+      // The slots of those behind it are still to be given back.
+      written_.erase(written_.begin(), written_.begin() + static_cast<ptrdiff_t>(i) + 1);
+      return status;
+    }
+  }
+  written_.clear();
+  return true;
+}
+
+absl::Status Router::Post(Written& frame, Instant now) {
+  Frame& posting = frames_[frame.ordinal];
+  RequestHeader& header = frame.header;
+  posting.slot = frame.slot;
   posting.flags = header.flags;
   posting.bytes = static_cast<uint32_t>(RequestHeaderBytes(header.version) + header.body_bytes);
   if (spans_.on()) {
-    spans_.BeginFrame(ordinal, exchange_.link(line).peer().id().name, FabricName(lane.kind()),
+    const HolderLink& link = exchange_.link(frame.line);
+    spans_.BeginFrame(frame.ordinal, link.peer().id().name, FabricName(link.lane().kind()),
                       posting.bytes, now, header);
   }
-  CKV_RETURN_IF_ERROR(exchange_.Post(line, *slot, header, ordinal, now));
+  CKV_RETURN_IF_ERROR(exchange_.Post(frame.line, frame.slot, header, frame.ordinal, now));
   posting.state = FrameState::kPosted;
-  ++flow.next;
-  flow.asked = true;
+  flows_[frame.line].asked = true;
   bytes_sent_ += posting.bytes;
-  return true;
+  return absl::OkStatus();
 }
 
 absl::Status Router::Accept(const Exchange::Reply& reply) {
@@ -339,22 +386,6 @@ absl::Status Router::Accept(const Exchange::Reply& reply) {
     exchange_.Release(reply.line, reply.slot);
   }
   return TakeParts(reply.tag);
-}
-
-// Notes what the frame brought. Each part counts once for each of its blocks (I1).
-absl::Status Router::TakeParts(uint32_t frame_ordinal) {
-  Frame& frame = frames_[frame_ordinal];
-  frame.open_block_count = 0;
-  for (const PlannedPart& part : plan_.PartsOf(plan_.frames()[frame_ordinal])) {
-    const PlannedShare& share = plan_.shares()[part.share];
-    for (uint32_t block = part.block_begin; block < part.block_end; ++block) {
-      const uint32_t place = part.share - plan_.units()[share.unit].share_begin;
-      CKV_RETURN_IF_ERROR(coverage_.Cover(block, place, share.piece_count));
-      if (--missing_[block] == 0) ready_.push_back(block);
-      ++frame.open_block_count;
-    }
-  }
-  return absl::OkStatus();
 }
 
 void Router::NoteTarget(KernelTargetId target) {
@@ -403,36 +434,6 @@ void Router::Learn(const PlannedFrame& planned, const Frame& frame, const Exchan
   // A lane over a fabric that is no longer the chosen one tells nothing about it.
   if (fabric == peer.fabric_kind.load(std::memory_order_relaxed))
     peer.fabric.Observe(bytes, double(on_lane.count()) / 1e3);
-}
-
-// Takes memory for one more near piece, if there is enough.
-bool Router::TakeHere(const PlannedUnit& unit, const ContextState& context, uint32_t rotation) {
-  const Geometry& geometry = context.geometry();
-  uint64_t row_bytes = (geometry.d_v + 2) * sizeof(float);
-  if (!context.rotations()[rotation].is_identity()) row_bytes += geometry.query_row_bytes();
-  const uint64_t bytes = near_bytes_ + unit.row_count * row_bytes;
-  if (bytes > kNearBytesMax) return false;
-  near_bytes_ = bytes;
-  return true;
-}
-
-void Router::TrimHere() {
-  if (here_.size() > kNearBytesMax) here_ = BackendMemory();
-  if (near_q_.size() > kNearBytesMax) near_q_ = BackendMemory();
-}
-
-void Router::CountPairs(AttendReport& report) const {
-  for (const PlannedUnit& unit : plan_.units()) {
-    const RouteSegment& segment = call_->segments[unit.segment];
-    for (const PlannedPiece& piece : plan_.PiecesOf(unit)) {
-      const uint32_t rows = piece.index_begin == kDense
-                                ? segment.context->chunks()[piece.chunk].token_count
-                                : piece.k;
-      (piece.line == kNearLine ? report.near_pairs : report.routed_pairs) +=
-          uint64_t{unit.row_count} * rows;
-    }
-  }
-  report.own_pairs += OwnPairs();
 }
 
 void Router::CountCall(Duration elapsed) {

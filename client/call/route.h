@@ -49,25 +49,25 @@ class Router {
   absl::Status Begin(const RouteCall& call);
   // Pairs of a query row and a near row that the first Advance will attend, on its thread.
   uint64_t near_pairs_left() const { return started_ ? 0 : near_pairs_; }
-  // Returns true once the answer is complete. Does not wait. The first time, it also attends the
-  // rows of the caller's own, and those that are near.
+  // Returns true once the answer is complete. Does not wait, for holders or for streams. Once the
+  // first queries are posted, it also attends the rows of the caller's own, and those that are
+  // near.
   //   Also as Exchange::EndRound, if it finds nothing to do.
   absl::StatusOr<bool> Advance(AttendRoom room);
   // Waits, if the last Advance found nothing to do.
   absl::Status Rest();
   // Ends an attempt that is complete. `report` may be null.
   void Finish(AttendReport* report);
-  // Ends an attempt that failed or is no longer wanted.
-  void GiveUp() {
-    stream_.Wait().IgnoreError();  // slots and the caller's memory are in use until then
-    exchange_.GiveUp();
-    TrimHere();
-    if (spans_.on()) spans_.End(/*failed=*/true, clock_->Now());
-  }
+  // Ends an attempt that failed or is no longer wanted. Waits for the stream.
+  void GiveUp();
 
-  // After an Advance that was not complete: whether it did something, so that another may too, and
-  // if not, the lanes to wait for.
+  // After an Advance that was not complete: whether it did something, so that another may too. If
+  // not, whether a stream has to end its work first; nothing tells when it does. If neither, the
+  // lanes to wait for.
   bool progressed() const { return progress_; }
+  bool waits_for_stream() const {
+    return held_by_ != nullptr || !written_.empty() || merging_count_ > 0 || ending_;
+  }
   std::span<RequestLane* const> waiting() const { return exchange_.waiting(); }
 
   const LaneShape& shape() const { return shape_; }
@@ -94,6 +94,13 @@ class Router {
     uint64_t compute_ns = 0;
     uint32_t last_compute_ns = 0;
   };
+  // A frame in its slot, which leaves once the stream has written it.
+  struct Written {
+    uint32_t line = 0;
+    uint32_t slot = 0;
+    uint32_t ordinal = 0;
+    RequestHeader header;
+  };
 
   absl::Status Prepare(const RouteCall& call);
   absl::Status ChooseAndConnect(const RouteCall& call);
@@ -101,10 +108,15 @@ class Router {
   absl::Status AddLine(HolderLink& link, uint32_t line, Instant deadline);
   absl::Status StartFlows(const RouteCall& call);
   absl::Status StartCoverage();
-  absl::Status MakeTarget(AttendRoom room);
+  absl::StatusOr<bool> TakeQueries();
+  absl::StatusOr<bool> StartHere(AttendRoom room);
+  bool MustWaitFor(ComputeStream* after);
+  absl::Status MakeTarget();
   absl::Status CopyMerged(const PartialView& out);
   absl::StatusOr<bool> PostAll();
-  absl::StatusOr<bool> PostNext(uint32_t line);
+  absl::StatusOr<bool> WriteNext(uint32_t line);
+  absl::StatusOr<bool> PostWritten();
+  absl::Status Post(Written& frame, Instant now);
   absl::Status Accept(const Exchange::Reply& reply);
   absl::Status TakeParts(uint32_t frame_ordinal);
   void Learn(const PlannedFrame& planned, const Frame& frame, const Exchange::Reply& reply);
@@ -115,6 +127,7 @@ class Router {
 
   // Attends what is here: own rows, and near chunks.
   absl::Status AttendHere();
+  bool LearnsHere() const;
   bool TakeHere(const PlannedUnit& unit, const ContextState& context, uint32_t rotation);
   void TrimHere();
   void AddOwnPieces();
@@ -128,6 +141,7 @@ class Router {
   PartialView TargetRows(uint32_t row) const;
   void AddHerePart(const PartialView& made, size_t row);
   absl::Status MergeReady();
+  absl::Status CloseMerged();
   absl::Status MergeBlocks(std::span<const uint32_t> blocks);
   absl::Status AddMerge(uint32_t block);
   void CollectParts(const PlannedBlock& block);
@@ -152,14 +166,18 @@ class Router {
 
   // The state of the call in progress.
   const RouteCall* call_ = nullptr;
+  RouteCall taken_;  // *call_, whose queries come after no stream once stream_ is behind theirs
   Instant begin_;
   std::vector<PlannedLine> lines_;
   std::vector<Flow> flows_;  // the first lines_.size() are in use; the rest keep their memory
   std::vector<Frame> frames_;
+  std::vector<Written> written_;                // not posted yet, in order
   std::vector<std::vector<std::byte>> copies_;  // replies, if a flow copies out
   std::vector<uint32_t> free_copies_;
-  std::vector<uint32_t> missing_;   // [blocks] parts that have not come
-  std::vector<uint32_t> ready_;     // blocks whose parts all came
+  std::vector<uint32_t> missing_;  // [blocks] parts that have not come
+  std::vector<uint32_t> ready_;    // blocks whose parts all came and that are not closed
+  uint32_t merging_count_ = 0;     // the first of them, whose merges are on the stream
+  Instant merge_begin_;
   std::vector<bool> merged_block_;  // [blocks]
   uint32_t merged_count_ = 0;
   uint32_t first_open_ = 0;  // all blocks before it are merged
@@ -181,11 +199,15 @@ class Router {
   uint64_t near_pairs_ = 0;
   std::vector<NearCopy> near_copies_;
   BackendMemory near_q_;
-  bool started_ = false;    // Advance has been called
-  bool progress_ = false;   // the last Advance did something
-  bool merge_late_ = true;  // all replies fit their slots, so they are merged at the end
-  PartialView target_;      // the caller's room, or merged_
-  BackendMemory merged_;    // f32 o, m, l of a call that is merged block by block
+  bool queries_taken_ = false;        // stream_ is behind the stream that makes the queries
+  bool queries_ready_ = true;         // that one had made them when this thread last looked
+  ComputeStream* held_by_ = nullptr;  // another backend's, to be waited for first
+  bool started_ = false;              // rows that are here have been put on the stream
+  bool ending_ = false;               // the last work is on the stream
+  bool progress_ = false;             // the last Advance did something
+  bool merge_late_ = true;            // all replies fit their slots, so they are merged at the end
+  PartialView target_;                // the caller's room, or merged_
+  BackendMemory merged_;              // f32 o, m, l of a call that is merged block by block
   uint64_t bytes_sent_ = 0, bytes_received_ = 0;
   std::optional<KernelTargetId> target_kernel_;
   bool targets_differ_ = false;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_format.h"
 #include "client/call/route.h"
 #include "proto/base/status.h"
 
@@ -12,8 +13,71 @@ namespace {
 // Parts that one operation merges, so that a call of many blocks needs no list of all their parts:
 // 200 KB. A block has at most some thousands.
 constexpr size_t kMergedAtOnce = 4096;
+// Memory for the partials of near chunks, and for the queries turned for them: 128 heads over 256
+// chunks. Near chunks beyond it are routed.
+constexpr uint64_t kNearBytesMax = uint64_t{72} << 20;
 
 }  // namespace
+
+absl::Status Router::StartCoverage() {
+  const std::span<const PlannedBlock> blocks = plan_.blocks();
+  missing_.assign(blocks.size(), 0);
+  merged_block_.assign(blocks.size(), false);
+  ready_.clear();
+  merged_count_ = first_open_ = 0;
+  coverage_.Begin();
+  for (uint32_t i = 0; i < blocks.size(); ++i) {
+    const PlannedUnit& unit = plan_.units()[blocks[i].unit];
+    missing_[i] = unit.share_end - unit.share_begin;
+    // The near pieces count as one more share.
+    coverage_.AddBlock(missing_[i] + (unit.near_count > 0 ? 1 : 0),
+                       unit.piece_end - unit.piece_begin);
+    if (missing_[i] == 0) ready_.push_back(i);
+  }
+  return absl::OkStatus();
+}
+
+// The place that blocks are merged to: the caller's, or memory of the router.
+absl::Status Router::MakeTarget() {
+  if (target_.memory != call_->out_memory) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("attend: the answer's place is in %s memory, and the call said %s memory",
+                        MemoryKindName(target_.memory), MemoryKindName(call_->out_memory)));
+  }
+  if (merge_late_) return absl::OkStatus();
+  const uint32_t rows = call_->q.count, d_v = call_->geometry().d_v;
+  CKV_RETURN_IF_ERROR(backend_.Grow(merged_, PartialFloats(rows, d_v) * sizeof(float)));
+  target_ = PartialIn(merged_, 0, rows, d_v);
+  return absl::OkStatus();
+}
+
+// A merge of one part is a copy of its bits, whatever memory they are in.
+absl::Status Router::CopyMerged(const PartialView& out) {
+  const ConstPartialView whole = target_;
+  MergeJob job;
+  job.order = MergeOrder::kInTurn;
+  job.parts = {&whole, 1};
+  job.row_count = call_->q.count;
+  job.d_v = call_->geometry().d_v;
+  job.out = out;
+  return backend_.Merge({&job, 1}, stream_);
+}
+
+// Takes memory for one more near piece, if there is enough.
+bool Router::TakeHere(const PlannedUnit& unit, const ContextState& context, uint32_t rotation) {
+  const Geometry& geometry = context.geometry();
+  uint64_t row_bytes = (geometry.d_v + 2) * sizeof(float);
+  if (!context.rotations()[rotation].is_identity()) row_bytes += geometry.query_row_bytes();
+  const uint64_t bytes = near_bytes_ + unit.row_count * row_bytes;
+  if (bytes > kNearBytesMax) return false;
+  near_bytes_ = bytes;
+  return true;
+}
+
+void Router::TrimHere() {
+  if (here_.size() > kNearBytesMax) here_ = BackendMemory();
+  if (near_q_.size() > kNearBytesMax) near_q_ = BackendMemory();
+}
 
 // On the caller's thread, while the holders compute.
 absl::Status Router::AttendHere() {
@@ -32,9 +96,14 @@ absl::Status Router::AttendHere() {
     next += PartialFloats(piece.q.count, geometry.d_v);
   }
   PlaceAnswers();
+  const bool learns = LearnsHere();
+  // Queries were turned on it.
+  if (learns && call_->polled_at_once) CKV_RETURN_IF_ERROR(stream_.Wait());
+  const bool idle = stream_.Ready();
   const Instant begin = clock_->Now();
   CKV_RETURN_IF_ERROR(backend_.AttendPartials(AttentionShape::Of(geometry), here_pieces_, stream_));
-  if (live_here_ != nullptr && near_pairs_ > 0) {
+  // A caller that polls sees the end too late, unless the work is done by now.
+  if (learns && idle && (call_->polled_at_once || stream_.Ready())) {
     CKV_RETURN_IF_ERROR(stream_.Wait());
     const double rows = call_->q.count;
     live_here_->Observe(geometry.widths(), rows, double(near_pairs_ + OwnPairs()) / rows,
@@ -43,6 +112,16 @@ absl::Status Router::AttendHere() {
   NoteTarget(KernelTargetIdOf(backend_.kernel_target()));
   if (spans_.on()) spans_.Add("attend here", begin, clock_->Now());
   return CoverNear();
+}
+
+// Whether the time of the attend is the kernel's. It is not if a stream still makes what the kernel
+// reads or writes.
+bool Router::LearnsHere() const {
+  if (live_here_ == nullptr || near_pairs_ == 0 || !queries_ready_) return false;
+  const auto ready = [](const ComputeStream* after) { return after == nullptr || after->Ready(); };
+  return std::all_of(here_pieces_.begin(), here_pieces_.end(), [&](const AttentionPiece& piece) {
+    return ready(piece.rows.after) && ready(piece.out.after);
+  });
 }
 
 // If nothing is routed, nothing can fail any more. The answer of a unit of one near chunk is then
@@ -76,6 +155,20 @@ uint64_t Router::OwnPairs() const {
     }
   }
   return pairs;
+}
+
+void Router::CountPairs(AttendReport& report) const {
+  for (const PlannedUnit& unit : plan_.units()) {
+    const RouteSegment& segment = call_->segments[unit.segment];
+    for (const PlannedPiece& piece : plan_.PiecesOf(unit)) {
+      const uint32_t rows = piece.index_begin == kDense
+                                ? segment.context->chunks()[piece.chunk].token_count
+                                : piece.k;
+      (piece.line == kNearLine ? report.near_pairs : report.routed_pairs) +=
+          uint64_t{unit.row_count} * rows;
+    }
+  }
+  report.own_pairs += OwnPairs();
 }
 
 void Router::AddOwnPieces() {
@@ -170,19 +263,44 @@ absl::Status Router::CoverNear() {
   return absl::OkStatus();
 }
 
+// Notes what the frame brought. Each part counts once for each of its blocks (I1).
+absl::Status Router::TakeParts(uint32_t frame_ordinal) {
+  Frame& frame = frames_[frame_ordinal];
+  frame.open_block_count = 0;
+  for (const PlannedPart& part : plan_.PartsOf(plan_.frames()[frame_ordinal])) {
+    const PlannedShare& share = plan_.shares()[part.share];
+    for (uint32_t block = part.block_begin; block < part.block_end; ++block) {
+      const uint32_t place = part.share - plan_.units()[share.unit].share_begin;
+      CKV_RETURN_IF_ERROR(coverage_.Cover(block, place, share.piece_count));
+      if (--missing_[block] == 0) ready_.push_back(block);
+      ++frame.open_block_count;
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Router::MergeReady() {
+  CKV_RETURN_IF_ERROR(CloseMerged());
+  if (merging_count_ > 0) return absl::OkStatus();
   // If `target_` is the caller's own, not a byte of it is written before every reply is there.
   if (merge_late_ && ready_.size() < plan_.blocks().size()) return absl::OkStatus();
   // I1 before the first byte, too.
   if (merge_late_) CKV_RETURN_IF_ERROR(coverage_.CheckComplete());
   if (ready_.empty()) return absl::OkStatus();
-  const Instant begin = spans_.on() ? clock_->Now() : Instant{};
+  merge_begin_ = spans_.on() ? clock_->Now() : Instant{};
   CKV_RETURN_IF_ERROR(MergeBlocks(ready_));
-  // Slots are given back once nothing reads them any more.
+  merging_count_ = static_cast<uint32_t>(ready_.size());
+  return CloseMerged();
+}
+
+// Slots are given back once nothing reads them any more.
+absl::Status Router::CloseMerged() {
+  if (merging_count_ == 0 || !stream_.Ready()) return absl::OkStatus();
   CKV_RETURN_IF_ERROR(stream_.Wait());
-  if (spans_.on()) spans_.Add("merge", begin, clock_->Now());
-  for (const uint32_t block : ready_) CloseBlock(block);
-  ready_.clear();
+  if (spans_.on()) spans_.Add("merge", merge_begin_, clock_->Now());
+  for (uint32_t i = 0; i < merging_count_; ++i) CloseBlock(ready_[i]);
+  ready_.erase(ready_.begin(), ready_.begin() + merging_count_);
+  merging_count_ = 0;
   return absl::OkStatus();
 }
 

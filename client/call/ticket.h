@@ -43,8 +43,11 @@ class Ticket {
   // Cancels a call that is not done.
   ~Ticket();
 
-  // Looks at what came. Returns true once the call is done. The first Poll, TryPoll or Wait also
-  // attends the call's own rows, on this thread.
+  // Looks at what came. Returns true once the call is done. The first Poll, TryPoll or Wait after
+  // the queries were posted also attends the call's own rows, on this thread if the processor
+  // computes. Neither Poll nor TryPoll waits for a device: queries that it has not written are
+  // posted, and partials merged, by a later one. To end a call before its answer is there, by
+  // Cancel or a failure, waits for what the device has begun.
   bool Poll();
   // The same, but never waits for a holder, for a thread that drives many calls. Once it returns
   // kMustWait, let another thread Poll or Wait.

@@ -105,7 +105,8 @@ bool TicketState::AddWaits(std::vector<RequestLane*>& lanes, Instant& until) con
     return true;
   }
   const Router& router = (*lease_)->router;
-  if (router.progressed()) return false;
+  // A device's work takes microseconds, and nothing tells its end.
+  if (router.progressed() || router.waits_for_stream()) return false;
   lanes.insert(lanes.end(), router.waiting().begin(), router.waiting().end());
   until = std::min(until, call_.deadline);
   return true;

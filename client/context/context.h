@@ -37,7 +37,8 @@ struct ContextExpectation {
   std::optional<Instant> deadline;  // when the last answer is wanted
 };
 
-// How the rows of a context are attended.
+// How the rows of a context are attended. If the requester's backend does not reach rows in host
+// memory, every policy is kRoute.
 enum class ContextPolicy : uint8_t {
   kRoute = 0,  // every query is routed to the holders
   kNear = 1,   // all rows are pulled while the context is opened, and attended here

@@ -6,7 +6,8 @@
 
 namespace ckv {
 
-absl::StatusOr<RouteCall> LayerCallSegments::Take(const LayerCall& call, bool again) {
+absl::StatusOr<RouteCall> LayerCallSegments::Take(const LayerCall& call, MemoryKind out_memory,
+                                                  bool again) {
   Clear();
   for (const Segment& segment : call.segments) {
     const size_t ordinal = segments.size();
@@ -41,7 +42,8 @@ absl::StatusOr<RouteCall> LayerCallSegments::Take(const LayerCall& call, bool ag
                    .grade = call.grade,
                    .allow_approximate = call.allow_approximate,
                    .trace = call.trace,
-                   .deadline = call.deadline};
+                   .deadline = call.deadline,
+                   .out_memory = out_memory};
 }
 
 void LayerCallSegments::ForEachCorpus(const LayerCall& call,

@@ -21,11 +21,11 @@ struct LayerCallSegments {
   std::vector<std::shared_ptr<const ContextState>> contexts;
   std::vector<std::shared_ptr<const NearTable>> near;  // keeps near rows alive
 
-  // Fills both, and returns the router's call.
+  // Fills both, and returns the router's call, whose answer goes to memory of `out_memory`.
   //   InvalidArgument     a segment has no context.
   //   FailedPrecondition  a context is closed.
   // A later attempt of a call (`again`) goes on if a context was closed meanwhile.
-  absl::StatusOr<RouteCall> Take(const LayerCall& call, bool again = false);
+  absl::StatusOr<RouteCall> Take(const LayerCall& call, MemoryKind out_memory, bool again = false);
   // Calls `visit` with every corpus of a call; one may come more than once.
   static void ForEachCorpus(const LayerCall& call, absl::FunctionRef<void(const Corpus&)> visit);
   void Clear() {

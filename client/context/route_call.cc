@@ -75,6 +75,9 @@ absl::Status CheckQueries(const RouteCall& call, const Backend& backend) {
   const BackendReach& reach = backend.reach();
   if (!reach.rotated_from.Has(call.q.memory) || !reach.queries.Has(call.q.memory))
     return Unreached("query rows", call.q.memory, backend);
+  // It is merged, or attended in its place.
+  if (!reach.merged.Has(call.out_memory) || !reach.partials.Has(call.out_memory))
+    return Unreached("the answer's place", call.out_memory, backend);
   if (call.wire != PartialDtype::kBf16 && call.wire != PartialDtype::kF32)
     return absl::InvalidArgumentError("attend: no such dtype of partials");
   if (static_cast<uint8_t>(call.grade) > kGradeMax)

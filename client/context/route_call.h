@@ -40,6 +40,7 @@ struct RouteCall {
   bool allow_approximate = false;
   TraceContext trace = {};
   Instant deadline = kInstantMax;
+  MemoryKind out_memory = MemoryKind::kHost;  // the kind of memory that the answer goes to
   // False if its thread does other things between its polls. Its times then teach nothing.
   bool polled_at_once = true;
   // The call ends soon after its answer is there. A caller with work of its own between polls may
@@ -55,7 +56,12 @@ struct RouteCall {
 // indices and the row limits (AttendPlan::Begin).
 //   InvalidArgument     A count, a width, the layer or the dtype is not valid. Segments leave
 //                       rows out or overlap. Contexts have different geometries. `backend` does not
-//                       reach the memory of the query rows or of own rows.
+//                       reach the memory of the query rows, of own rows or of the answer.
 absl::Status CheckRouteCall(const RouteCall& call, const Backend& backend);
+
+// Whether `backend` can attend near rows, which are in host memory.
+inline bool ReachesNearRows(const Backend& backend) {
+  return backend.reach().rows.Has(MemoryKind::kHost);
+}
 
 }  // namespace ckv

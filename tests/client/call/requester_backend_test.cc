@@ -257,8 +257,8 @@ TEST_F(RequesterBackendTest, MemoryThatIsNotReachedIsRefusedBeforeAnythingIsSent
   EXPECT_THAT(std::string(status.message()), HasSubstr("the cache is in device memory"));
 }
 
-// Chunks that are near are asked of holders, if the backend does not reach rows here.
-TEST_F(RequesterBackendTest, NearRowsThatAreNotReachedAreRouted) {
+// Chunks are asked of holders, and not pulled, if the backend does not reach rows here.
+TEST_F(RequesterBackendTest, RowsThatWouldNotBeReachedAreNotPulled) {
   BackendReach reach = DeferredBackend::ReachAll();
   reach.rows = {MemoryKind::kDevice};
   DeferredBackend device(reach);
@@ -272,7 +272,8 @@ TEST_F(RequesterBackendTest, NearRowsThatAreNotReachedAreRouted) {
   const ContextPart part = {*requester->Resolve("c", "", Soon()), {}};
   const auto near = requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kNear}, Soon());
   ASSERT_TRUE(near.ok()) << near.status();
-  EXPECT_GT(requester->Stats().near.chunk_count, 0u);
+  EXPECT_EQ(requester->Stats().near.chunk_count, 0u);
+  EXPECT_EQ(requester->Stats().near.pull_count, 0u);
   const Segment segment = {.row_count = kRows, .context = &*near};
   LayerCall call;
   call.q = {q_.data(), kRows, kRowValues};
@@ -283,7 +284,13 @@ TEST_F(RequesterBackendTest, NearRowsThatAreNotReachedAreRouted) {
   const absl::Status status = requester->Attend(call, answer.View(), &report);
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(report.near_pairs, 0u);
+  EXPECT_GT(report.routed_pairs, 0u);
   EXPECT_EQ(device.attend_count(), 0u);
+  // The room of the near store does not matter: there is nothing to put into it.
+  options.near_bytes = 0;
+  options.id = "another";
+  const auto without = *Requester::Create(options, &fleet, &fleet);
+  EXPECT_TRUE(without->Open({.parts = {&part, 1}, .policy = ContextPolicy::kNear}, Soon()).ok());
 }
 
 TEST_F(RequesterBackendTest, ABackendMustReachLanes) {

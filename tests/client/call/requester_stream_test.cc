@@ -1,0 +1,421 @@
+// Goal: calls over a backend whose work is done later take its time as the device's, never block a
+// caller that polls, and outlive a stream that fails.
+// Method: a requester over a backend that works when it is waited for or told to, and holders over
+// this processor. A clock goes forward while the device works.
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/call/call_context_pool.h"
+#include "client/call/ticket_wait.h"
+#include "client/requester.h"
+#include "gtest/gtest.h"
+#include "tests/support/deferred_backend.h"
+#include "tests/support/shifted_clock.h"
+#include "tests/support/test_fleet.h"
+
+namespace ckv {
+namespace {
+
+using absl::StatusCode;
+using test::Answer;
+using test::DeferredBackend;
+using test::MakeTestCorpus;
+using test::RandomBf16;
+using test::SmallShape;
+using test::Soon;
+using test::TestGeometry;
+
+class RequesterStreamTest : public testing::Test {
+ protected:
+  static constexpr uint32_t kRows = 30, kQueryValues = 96, kAnswerValues = 64;
+
+  RequesterStreamTest() {
+    for (size_t i = 0; i < 2; ++i) fleet_.StartHolder(i);
+    fleet_.Load("c", corpus_, {0, 1, 0});
+  }
+
+  RequesterOptions Options() {
+    RequesterOptions options;
+    options.fabrics = {fabric_.get()};
+    options.clock = &clock_;
+    options.backend = &device_;
+    options.call_count_max = 1;
+    return options;
+  }
+  std::unique_ptr<Requester> Start(const RequesterOptions& options) {
+    auto made = Requester::Create(options, &fleet_, &fleet_);
+    EXPECT_TRUE(made.ok()) << made.status();
+    return *std::move(made);
+  }
+  Context Open(Requester& requester, ContextPolicy policy = ContextPolicy::kRoute) {
+    const ContextPart part = {*requester.Resolve("c", "", Soon()), {}};
+    auto context = requester.Open({.parts = {&part, 1}, .policy = policy}, Soon());
+    EXPECT_TRUE(context.ok()) << context.status();
+    return *std::move(context);
+  }
+  LayerCall Call(const Segment& segment) {
+    LayerCall call;
+    call.q = {q_.data(), kRows, kQueryValues};
+    call.segments = {&segment, 1};
+    call.wire = PartialDtype::kF32;
+    call.deadline = clock_.Now() + test::kPatience;
+    return call;
+  }
+  uint64_t RequestCount() {
+    return fleet_.holder(0).stats().request_count + fleet_.holder(1).stats().request_count;
+  }
+  // Puts work on a stream that copies query rows or own rows.
+  static void MakeOn(ComputeStream& stream, std::span<const uint16_t> from,
+                     std::vector<uint16_t>& to) {
+    const RopeRotation identity(TestGeometry().rope, TestGeometry().d_rope, 0);
+    const RowView rows = {reinterpret_cast<const std::byte*>(from.data()),
+                          static_cast<uint32_t>(from.size() / kQueryValues), kQueryValues * 2};
+    EXPECT_TRUE(stream.backend()
+                    .Rotate(identity, rows, kQueryValues * 2,
+                            {reinterpret_cast<std::byte*>(to.data())}, stream)
+                    .ok());
+  }
+  // Until `done` holds; the holders are threads of their own.
+  static bool Await(const std::function<bool()>& done) {
+    const Instant give_up = Soon();
+    while (!done()) {
+      if (Clock::Real()->Now() >= give_up) return false;
+      std::this_thread::yield();
+    }
+    return true;
+  }
+
+  std::mt19937 rng_{3};
+  const test::TestCorpus corpus_ = MakeTestCorpus(TestGeometry(), {40, 9, 70}, 1);
+  const std::vector<uint16_t> q_ = RandomBf16(size_t{kRows} * kQueryValues, rng_);
+  const std::unique_ptr<Fabric> fabric_ = NewLoopbackFabric(Clock::Real());
+  test::ShiftedClock clock_;
+  DeferredBackend device_;
+  test::TestFleet fleet_{{fabric_.get()}};
+};
+
+// The time that queries need to come from a device is not left to holders.
+TEST_F(RequesterStreamTest, TheDeadlineIsLookedAtAfterTheQueriesAreWritten) {
+  const auto requester = Start(Options());
+  const Context context = Open(*requester);
+  const Segment segment = {.row_count = kRows, .context = &context};
+  const LayerCall call = Call(segment);
+  Answer answer(kRows, kAnswerValues);
+  const uint64_t before = RequestCount();
+  device_.OnBlockingWait([&] { clock_.Advance(2 * test::kPatience); });
+  EXPECT_EQ(requester->Attend(call, answer.View()).code(), StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(RequestCount(), before) << "nobody waits for an answer";
+  EXPECT_TRUE(answer.Untouched());
+  // The slots are free again, and no holder is doubted for the device's time.
+  device_.OnBlockingWait(nullptr);
+  for (int i = 0; i < 20; ++i) {
+    const absl::Status status = requester->Attend(Call(segment), answer.View());
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  EXPECT_EQ(requester->Stats().failover_count, 0u);
+}
+
+// It is no time of a lane either. Queries of all holders are waited for together.
+TEST_F(RequesterStreamTest, TheTimeOnALaneIsWithoutTheDevices) {
+  const auto requester = Start(Options());
+  const Context context = Open(*requester);
+  const Segment segment = {.row_count = kRows, .context = &context};
+  Answer answer(kRows, kAnswerValues);
+  const uint64_t waits = device_.blocking_wait_count();
+  device_.OnBlockingWait([&] { clock_.Advance(std::chrono::seconds(5)); });
+  AttendReport report;
+  const absl::Status status = requester->Attend(Call(segment), answer.View(), &report);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(report.holder_count, 2u);
+  EXPECT_EQ(device_.blocking_wait_count() - waits, 2u) << "for queries, and for the answer";
+  EXPECT_GE(report.elapsed, std::chrono::seconds(10));
+  const LatencyCounts lanes =
+      requester->Stats().latency.lanes[static_cast<size_t>(FabricKind::kLoopback)];
+  EXPECT_EQ(lanes.total(), 2u);
+  EXPECT_LT(lanes.Quantile(1), std::chrono::seconds(5));
+}
+
+// The next call would fail, too.
+TEST_F(RequesterStreamTest, ACallAfterAFailedOneHasAnotherStream) {
+  const auto requester = Start(Options());
+  const Context context = Open(*requester);
+  const Segment segment = {.row_count = kRows, .context = &context};
+  Answer answer(kRows, kAnswerValues);
+  for (const auto failure :
+       {DeferredBackend::Failure::kAtCall, DeferredBackend::Failure::kAtWait}) {
+    device_.Fail(failure);
+    EXPECT_EQ(requester->Attend(Call(segment), answer.View()).code(), StatusCode::kInternal);
+    absl::Status status = requester->Attend(Call(segment), answer.View());
+    EXPECT_TRUE(status.ok()) << status;
+    device_.Fail(failure);
+    auto ticket = requester->Submit(Call(segment), answer.View());
+    ASSERT_TRUE(ticket.ok()) << ticket.status();
+    EXPECT_EQ(ticket->Wait().code(), StatusCode::kInternal);
+    status = requester->Attend(Call(segment), answer.View());
+    EXPECT_TRUE(status.ok()) << status;
+  }
+}
+
+// With slots for all, and with few, so that blocks are merged one by one.
+TEST_F(RequesterStreamTest, WhoPollsNeverWaitsForTheDevice) {
+  for (const LaneShape& shape : {LaneShape{.slot_count = 8}, SmallShape(2)}) {
+    RequesterOptions options = Options();
+    options.lane_shape = shape;
+    const auto requester = Start(options);
+    options.backend = Backend::Cpu();
+    const auto cpu = Start(options);
+    const auto own = RandomBf16(size_t{7} * kQueryValues, rng_);
+    OwnRows own_rows;
+    own_rows.rows = {reinterpret_cast<const std::byte*>(own.data()), 7, kQueryValues * 2};
+    const auto segment_of = [&](const Context& context) {
+      return Segment{.row_count = kRows, .context = &context, .own = {&own_rows, 1}};
+    };
+    const Context context = Open(*requester), cpu_context = Open(*cpu);
+    const Segment segment = segment_of(context), cpu_segment = segment_of(cpu_context);
+    Answer want(kRows, kAnswerValues), got(kRows, kAnswerValues);
+    ASSERT_TRUE(cpu->Attend(Call(cpu_segment), want.View()).ok());
+
+    const uint64_t waits = device_.blocking_wait_count(), requests = RequestCount();
+    const uint64_t attends = device_.attend_count();
+    auto ticket = requester->Submit(Call(segment), got.View());
+    ASSERT_TRUE(ticket.ok()) << ticket.status();
+    TicketWait rest(Clock::Real(), Duration(0));
+    for (int i = 0; i < 10; ++i) {
+      EXPECT_FALSE(ticket->Poll());
+      EXPECT_EQ(ticket->TryPoll(), TicketProgress::kInFlight);
+      const Ticket* const one = &*ticket;
+      rest.Rest({&one, 1}, /*wake_fd=*/-1);
+    }
+    EXPECT_EQ(RequestCount(), requests) << "the queries are not written yet";
+    EXPECT_EQ(device_.attend_count(), attends) << "own rows do not delay them";
+    EXPECT_TRUE(Await([&] {
+      device_.DoAll();
+      return ticket->Poll();
+    }));
+    EXPECT_EQ(device_.blocking_wait_count(), waits);
+    EXPECT_TRUE(ticket->Wait().ok()) << ticket->Wait();
+    EXPECT_TRUE(got.SameBits(want));
+  }
+}
+
+// Streams of another backend are looked at, too, as an engine's is if the processor computes. Work
+// that comes to them later is not waited for.
+TEST_F(RequesterStreamTest, WhoPollsNeverWaitsForAnotherBackend) {
+  DeferredBackend engine, cache;
+  for (Backend* const backend : {static_cast<Backend*>(&device_), Backend::Cpu()}) {
+    RequesterOptions options = Options();
+    options.backend = backend;
+    const auto requester = Start(options);
+    const Context context = Open(*requester);
+    const auto here = *engine.NewStream(1), there = *cache.NewStream(1);
+    const auto own = RandomBf16(kQueryValues, rng_);
+    std::vector<uint16_t> made(q_.size()), made_own(own.size());
+    OwnRows own_rows;
+    own_rows.rows = {reinterpret_cast<const std::byte*>(own.data()), 1, kQueryValues * 2};
+    const Segment segment = {.row_count = kRows, .context = &context, .own = {&own_rows, 1}};
+    Answer want(kRows, kAnswerValues), polled(kRows, kAnswerValues), waited(kRows, kAnswerValues);
+    ASSERT_TRUE(requester->Attend(Call(segment), want.View()).ok());
+
+    LayerCall call = Call(segment);
+    call.q = {made.data(), kRows, kQueryValues, MemoryKind::kHost, here.get()};
+    own_rows.rows.data = reinterpret_cast<const std::byte*>(made_own.data());
+    own_rows.rows.after = there.get();
+    MakeOn(*here, q_, made);
+    MakeOn(*there, own, made_own);
+    const uint64_t requests = RequestCount(), waits = device_.blocking_wait_count();
+    const uint64_t others = engine.blocking_wait_count() + cache.blocking_wait_count();
+    auto ticket = requester->Submit(call, polled.View());
+    ASSERT_TRUE(ticket.ok()) << ticket.status();
+    for (int i = 0; i < 10; ++i) {
+      EXPECT_FALSE(ticket->Poll());
+      device_.DoAll();
+    }
+    EXPECT_EQ(RequestCount(), requests) << "the queries are not made yet";
+    engine.DoAll();
+    EXPECT_TRUE(Await([&] {
+      EXPECT_FALSE(ticket->Poll());
+      device_.DoAll();
+      return RequestCount() == requests + 2;
+    }));
+    std::vector<uint16_t> later(q_.size());
+    MakeOn(*here, q_, later);
+    cache.DoAll();
+    EXPECT_TRUE(Await([&] {
+      device_.DoAll();
+      return ticket->Poll();
+    }));
+    EXPECT_FALSE(here->Ready());
+    EXPECT_EQ(device_.blocking_wait_count(), waits);
+    EXPECT_EQ(engine.blocking_wait_count() + cache.blocking_wait_count(), others);
+    EXPECT_TRUE(ticket->Wait().ok()) << ticket->Wait();
+    EXPECT_TRUE(polled.SameBits(want));
+
+    // A blocking call waits for them.
+    engine.DoAll();
+    made.assign(made.size(), 0);
+    made_own.assign(made_own.size(), 0);
+    MakeOn(*here, q_, made);
+    MakeOn(*there, own, made_own);
+    const absl::Status status = requester->Attend(call, waited.View());
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_TRUE(waited.SameBits(want));
+  }
+}
+
+// The answer is not shown before it is merged.
+TEST_F(RequesterStreamTest, APolledCallIsDoneWhenItsMergesAre) {
+  const auto requester = Start(Options());
+  const Context context = Open(*requester);
+  const Segment segment = {.row_count = kRows, .context = &context};
+  Answer answer(kRows, kAnswerValues);
+  auto ticket = requester->Submit(Call(segment), answer.View());
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  device_.DoAll();
+  ASSERT_TRUE(Await([&] {
+    EXPECT_FALSE(ticket->Poll());
+    return device_.merge_count() > 0;
+  }));
+  for (int i = 0; i < 10; ++i) EXPECT_FALSE(ticket->Poll());
+  EXPECT_TRUE(answer.Untouched());
+  EXPECT_EQ(device_.merge_count(), 1u) << "once";
+  device_.DoAll();
+  EXPECT_TRUE(ticket->Poll());
+  EXPECT_FALSE(answer.Untouched());
+  EXPECT_EQ(device_.blocking_wait_count(), 0u);
+}
+
+// Frames that are written and not posted are given up with the call, and their slots are free.
+TEST_F(RequesterStreamTest, ACallIsGivenUpBeforeItsQueriesLeave) {
+  RequesterOptions options = Options();
+  options.lane_shape = SmallShape(2);
+  const auto requester = Start(options);
+  const Context context = Open(*requester);
+  const Segment segment = {.row_count = kRows, .context = &context};
+  Answer answer(kRows, kAnswerValues);
+  const uint64_t before = RequestCount();
+  for (int i = 0; i < 10; ++i) {
+    auto ticket = requester->Submit(Call(segment), answer.View());
+    ASSERT_TRUE(ticket.ok()) << ticket.status();
+    EXPECT_FALSE(ticket->Poll());
+    if (i % 2 == 0) {
+      ticket->Cancel();
+    } else {
+      clock_.Advance(2 * test::kPatience);
+      EXPECT_TRUE(ticket->Poll());
+      EXPECT_EQ(ticket->Wait().code(), StatusCode::kDeadlineExceeded) << ticket->Wait();
+    }
+  }
+  EXPECT_EQ(RequestCount(), before);
+  const absl::Status status = requester->Attend(Call(segment), answer.View());
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(requester->Stats().failover_count, 0u);
+}
+
+// The place of the answer is checked before anything is sent, by every kind of call.
+TEST_F(RequesterStreamTest, AnAnswersMemoryIsCheckedFirst) {
+  RequesterOptions options = Options();
+  options.backend = Backend::Cpu();
+  const auto requester = Start(options);
+  const Context context = Open(*requester);
+  const Segment segment = {.row_count = kRows, .context = &context};
+  Answer answer(kRows, kAnswerValues);
+  PartialView out = answer.View();
+  out.memory = MemoryKind::kDevice;
+  const uint64_t before = RequestCount();
+  const auto refused = [&](const absl::Status& status) {
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
+    EXPECT_NE(std::string(status.message()).find("answer"), std::string::npos) << status;
+    EXPECT_EQ(RequestCount(), before);
+  };
+  refused(requester->Attend(Call(segment), out));
+  refused(requester->Submit(Call(segment), out).status());
+  refused(requester->TrySubmit(Call(segment), out).status());
+  AttendCall call;
+  call.corpus = *requester->Resolve("c", "", Soon());
+  call.q = {q_.data(), kRows, kQueryValues};
+  call.deadline = Soon();
+  refused(requester->Attend(call, out, nullptr));
+  bool asked = false;
+  const auto room = [&] {
+    asked = true;
+    return out;
+  };
+  refused(requester->Attend(call, room, nullptr, MemoryKind::kDevice));
+  EXPECT_FALSE(asked);
+  // A room of another kind than it was said to be is refused when it is made.
+  const absl::Status status = requester->Attend(call, room, nullptr);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
+  EXPECT_TRUE(asked && answer.Untouched());
+}
+
+struct RowsHere final : NearRows {
+  std::vector<std::vector<uint16_t>> layers;
+  std::span<const std::byte> layer(uint32_t l) const override {
+    return std::as_bytes(std::span(layers[l]));
+  }
+};
+
+// An engine's stream that still computes the queries does not make the kernel look slow.
+TEST_F(RequesterStreamTest, TheProducersTimeIsNotLearned) {
+  const RowWidths widths = TestGeometry().widths();
+  RequesterConstants constants;
+  constants.attend_per_row_token_us = 10;  // far more than it takes
+  DirectoryView view(&fleet_);
+  PeerTable peers(&view, &fleet_);
+  CallCounters counters;
+  LinkOptions options;
+  options.requester = "r";
+  options.clock = &clock_;
+  options.fabrics = {fabric_.get()};
+  options.backend = &device_;
+  const auto published =
+      std::make_shared<const Corpus>(corpus_.Publish("c", "", {{test::TestFleet::Name(0)}}));
+  const ContextPart part = {published, {}};
+  const auto context = *ContextState::Make({&part, 1});
+  NearTable near;
+  for (const auto& chunk : corpus_.chunks) {
+    auto rows = std::make_shared<RowsHere>();
+    rows->layers = chunk.layers;
+    near.push_back(std::move(rows));
+  }
+  DeferredBackend other;
+  const std::unique_ptr<ComputeStream> here = *device_.NewStream(1), there = *other.NewStream(1);
+  std::vector<uint16_t> made(q_.size());
+  // The other backend's is waited for before anything is begun, so the kernel's own time is seen.
+  other.OnBlockingWait([&] { clock_.Advance(std::chrono::seconds(10)); });
+  for (ComputeStream* const producer : {here.get(), there.get(), (ComputeStream*)nullptr}) {
+    LiveHere live;
+    live.SetKnown(widths, constants);
+    options.here = &live;
+    const auto calls = *CallContext::Make(&options, &peers, Duration(0), &counters);
+    calls->links.Claim();
+    for (int i = 0; i < 100; ++i) {
+      QueryView q = {q_.data(), kRows, kQueryValues};
+      if (producer != nullptr) {
+        MakeOn(*producer, q_, made);
+        q.data = made.data();
+        q.after = producer;
+      }
+      const RouteSegment segment = {.row_count = kRows, .context = context.get(), .near = &near};
+      const RouteCall call = {.q = q, .segments = {&segment, 1}, .deadline = kInstantMax};
+      Answer answer(kRows, kAnswerValues);
+      calls->links.BeginCall();
+      const absl::Status status = calls->router.Attend(
+          call, [&] { return answer.View(); }, nullptr);
+      ASSERT_TRUE(status.ok()) << status;
+      EXPECT_FALSE(answer.Untouched());
+    }
+    EXPECT_EQ(live.Learned(widths), producer != here.get());
+    EXPECT_LE(live.Factors(widths).compute, 1);
+  }
+}
+
+}  // namespace
+}  // namespace ckv
