@@ -51,7 +51,7 @@ class Router {
   uint64_t near_pairs_left() const { return started_ ? 0 : near_pairs_; }
   // Returns true once the answer is complete. Does not wait, for holders or for streams. Once the
   // first queries are posted, it also attends the rows of the caller's own, and those that are
-  // near.
+  // near. Near rows of a call that is polled at once are timed: it waits for those.
   //   Also as Exchange::EndRound, if it finds nothing to do.
   absl::StatusOr<bool> Advance(AttendRoom room);
   // Waits, if the last Advance found nothing to do.
