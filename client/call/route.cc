@@ -72,7 +72,7 @@ absl::Status Router::Begin(const RouteCall& call) {
   begin_ = clock_->Now();
   started_ = progress_ = queries_taken_ = ending_ = false;
   queries_ready_ = true;
-  held_by_ = nullptr;
+  held_by_ = waited_for_ = nullptr;
   merging_count_ = 0;
   spans_.Begin(call.trace, call.layer, call.q.count, begin_);
   exchange_.Clear();
@@ -214,7 +214,10 @@ absl::StatusOr<bool> Router::Advance(AttendRoom room) {
 
 absl::Status Router::Rest() {
   if (progress_) return exchange_.EndRound(true);
-  if (held_by_ != nullptr) return held_by_->Wait();
+  if (held_by_ != nullptr) {
+    waited_for_ = held_by_;
+    return held_by_->Wait();
+  }
   return waits_for_stream() ? stream_.Wait() : exchange_.Pause();
 }
 
@@ -233,7 +236,9 @@ void Router::GiveUp() {
 // A stream of this backend is waited for by its own streams, but one of another by this thread.
 bool Router::MustWaitFor(ComputeStream* after) {
   held_by_ = nullptr;
-  if (after == nullptr || &after->backend() == &backend_ || after->Ready()) return false;
+  // Work that its owner put there since is not waited for.
+  if (after == nullptr || after == waited_for_) return false;
+  if (&after->backend() == &backend_ || after->Ready()) return false;
   held_by_ = after;
   return true;
 }
@@ -245,7 +250,7 @@ absl::StatusOr<bool> Router::TakeQueries() {
   if (after == nullptr) return true;
   if (MustWaitFor(after)) return false;
   queries_ready_ = after->Ready();
-  CKV_RETURN_IF_ERROR(backend_.Order(after, stream_));
+  if (after != waited_for_) CKV_RETURN_IF_ERROR(backend_.Order(after, stream_));
   after = nullptr;
   return true;
 }

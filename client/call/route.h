@@ -199,15 +199,17 @@ class Router {
   uint64_t near_pairs_ = 0;
   std::vector<NearCopy> near_copies_;
   BackendMemory near_q_;
-  bool queries_taken_ = false;        // stream_ is behind the stream that makes the queries
-  bool queries_ready_ = true;         // that one had made them when this thread last looked
-  ComputeStream* held_by_ = nullptr;  // another backend's, to be waited for first
-  bool started_ = false;              // rows that are here have been put on the stream
-  bool ending_ = false;               // the last work is on the stream
-  bool progress_ = false;             // the last Advance did something
-  bool merge_late_ = true;            // all replies fit their slots, so they are merged at the end
-  PartialView target_;                // the caller's room, or merged_
-  BackendMemory merged_;              // f32 o, m, l of a call that is merged block by block
+  bool queries_taken_ = false;  // stream_ is behind the stream that makes the queries
+  bool queries_ready_ = true;   // that one had made them when this thread last looked
+  // Another backend's: one to be waited for first, and one that was.
+  ComputeStream* held_by_ = nullptr;
+  ComputeStream* waited_for_ = nullptr;
+  bool started_ = false;    // rows that are here have been put on the stream
+  bool ending_ = false;     // the last work is on the stream
+  bool progress_ = false;   // the last Advance did something
+  bool merge_late_ = true;  // all replies fit their slots, so they are merged at the end
+  PartialView target_;      // the caller's room, or merged_
+  BackendMemory merged_;    // f32 o, m, l of a call that is merged block by block
   uint64_t bytes_sent_ = 0, bytes_received_ = 0;
   std::optional<KernelTargetId> target_kernel_;
   bool targets_differ_ = false;

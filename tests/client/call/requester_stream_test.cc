@@ -268,6 +268,32 @@ TEST_F(RequesterStreamTest, WhoPollsNeverWaitsForAnotherBackend) {
   }
 }
 
+// An engine's stream that is never idle, since others put work on it all the time.
+class BusyStream final : public ComputeStream {
+ public:
+  explicit BusyStream(Backend* backend) : ComputeStream(backend) {}
+  absl::Status Wait() override {
+    ++waits;
+    return absl::OkStatus();
+  }
+  bool Ready() const override { return false; }
+  int waits = 0;
+};
+
+TEST_F(RequesterStreamTest, ABlockingCallWaitsOnceForABusyStream) {
+  const auto requester = Start(Options());
+  const Context context = Open(*requester);
+  const Segment segment = {.row_count = kRows, .context = &context};
+  DeferredBackend engine;
+  BusyStream busy(&engine);
+  LayerCall call = Call(segment);
+  call.q.after = &busy;
+  Answer answer(kRows, kAnswerValues);
+  const absl::Status status = requester->Attend(call, answer.View());
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(busy.waits, 1);
+}
+
 // The answer is not shown before it is merged.
 TEST_F(RequesterStreamTest, APolledCallIsDoneWhenItsMergesAre) {
   const auto requester = Start(Options());
