@@ -1,9 +1,11 @@
 #include "attention/device/backend_library.h"
 
 #include <dlfcn.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <climits>
 #include <cstddef>
 #include <map>
@@ -22,6 +24,12 @@ namespace {
 std::array<std::string, 2> PlacesBeside(const std::string& folder) {
   return {absl::StrCat(folder, "/", std::string(kBackendLibrary)),
           absl::StrCat(folder, "/../lib/ckv/", std::string(kBackendLibrary))};
+}
+
+// Whether there is anything by that name. A link to nothing is there, and does not load.
+bool IsThere(const std::string& path) {
+  struct stat info = {};
+  return lstat(path.c_str(), &info) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
 absl::Status NotUsable(const std::string& path, std::string_view why) {
@@ -101,7 +109,7 @@ absl::StatusOr<BackendStart> StartBackend(std::string_view name, const std::stri
   }
   const auto places = PlacesBeside(folder);
   for (const std::string& path : places) {
-    if (access(path.c_str(), F_OK) != 0) continue;
+    if (!IsThere(path)) continue;
     const absl::StatusOr<Backend*> opened = OpenOnce(path);
     if (opened.ok()) {
       return BackendStart{.backend = *opened,

@@ -104,6 +104,11 @@ absl::Status KeepKernelTarget(const Config& config, FileSystem& files) {
 absl::StatusOr<DaemonBackends> SettleBackends(const Config& config, const std::string& folder) {
   // A directory computes nothing, so it holds no device.
   if (!config.HasRole("holder") && !config.HasRole("requester")) return DaemonBackends();
+  // Who names a target wants its bits on every host, with a GPU or without.
+  if (config.backend == "auto" && config.kernel_target != kKernelTargetAuto) {
+    Log().info("backend cpu: kernel_target names {}", config.kernel_target);
+    return DaemonBackends();
+  }
   CKV_ASSIGN_OR_RETURN(const BackendStart start, StartBackend(config.backend, folder));
   if (start.is_warning) {
     Log().warn("{}", start.told);

@@ -154,6 +154,10 @@ class BackendLibraryTest(unittest.TestCase):
         self.install("works")
         self.start("h-cpu", "--backend=cpu")
         self.assertNotEqual(self.kernels()["h-cpu"], TARGET)
+        # The bits that were asked for, with a GPU or without.
+        self.start("h-named", "--kernel-target=AVX2")
+        self.assertIn("backend cpu: kernel_target names AVX2", self.log("h-named"))
+        self.assertEqual(self.kernels()["h-named"], "AVX2")
 
     def test_who_asks_for_it_does_not_start_without(self):
         for library, why in ((None, "install it there, or set backend: cpu"),

@@ -140,6 +140,12 @@ TEST_F(BackendLibraryTest, AFileThatDoesNotLoadIsRefused) {
   ExpectRefused(StatusCode::kFailedPrecondition, "it does not load: ");
 }
 
+TEST_F(BackendLibraryTest, ALinkToNothingIsRefused) {
+  fs::create_symlink("libckv_cuda.so.1", bin() + "/libckv_cuda.so");
+  Install("works", "lib/ckv");
+  ExpectRefused(StatusCode::kFailedPrecondition, "it does not load: ");
+}
+
 TEST_F(BackendLibraryTest, OneOfAnotherBuildIsRefused) {
   Install("other_build");
   ExpectRefused(StatusCode::kFailedPrecondition,
