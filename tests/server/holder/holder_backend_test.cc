@@ -96,7 +96,7 @@ TEST_P(HolderBackendTest, AStoreThatCannotBePinnedIsRefused) {
   EXPECT_EQ(device_.pinned_bytes(), 0u);
 }
 
-// What is read from disk would be memory that the device does not reach.
+// Rows are read from disk into host memory, which the device does not reach.
 TEST_P(HolderBackendTest, ChunksOnDiskAreRefused) {
   options_.store_path = test::TempPath("pinned_store");
   const absl::Status refused = Holder::Start(options_).status();
