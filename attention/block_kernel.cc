@@ -69,8 +69,8 @@ uint32_t SpanEnd(const RowBlock& block, uint32_t begin, uint32_t span_rows) {
 }
 
 const BlockKernel& VectorKernel() {
-  static const VectorBlockKernel kernel;
-  return kernel;
+  static const auto* const kernel = new VectorBlockKernel;
+  return *kernel;
 }
 
 }  // namespace ckv

@@ -123,6 +123,11 @@ FORBIDDEN = [
 ]
 # The clock itself, and measurements of the machine under test.
 TIME_ALLOWED = re.compile(r"^(proto/base/clock\.cc|tests/bench/.*)$")
+# A static object of a function is destroyed when the process ends, while threads of an engine may
+# still compute through our library.
+STATIC_OBJECT = re.compile(
+    r"^\s+static (const )?(std::(?!atomic)\w+|absl::(?!Mutex)\w+|[A-Z]\w*)(<.*>)? \w+( =|;|\{)")
+STATIC_ALLOWED = re.compile(r"^(client/ctl|tests)/|\.h$")
 # A wire struct: what lies in a slot or on a socket.
 WIRE_STRUCT = re.compile(r"^struct (\w*(?:Header|Entry|Hello|Frame)) \{", re.M)
 
@@ -180,6 +185,8 @@ def check_file(name, text, report):
         for pattern, why in FORBIDDEN:
             if pattern.search(line) and not (why.startswith("reads time") and TIME_ALLOWED.match(name)):
                 report(name, number, why)
+        if STATIC_OBJECT.match(line) and not STATIC_ALLOWED.search(name):
+            report(name, number, "a static object that ends before other threads do; never free it")
     for number, count in functions(code):
         if count > FUNCTION_LINES_MAX:
             report(name, number, f"a function of {count} lines, limit {FUNCTION_LINES_MAX}")

@@ -98,6 +98,8 @@ class Tidy(unittest.TestCase):
             ("void F() { __builtin_ia32_tilezero(0); }", "tile intrinsics"),
             ("#include <amxintrin.h>", "tile intrinsics"),
             ("#include <amxtileintrin.h>", "tile intrinsics"),
+            ("void F() {\n  static const std::string s = Read();\n}", "a static object"),
+            ("Clock* F() {\n  static RealClock clock;\n  return &clock;\n}", "a static object"),
         ]:
             with self.subTest(line=line):
                 self.refuses(words, store__a_cc=f'#include "store/a.h"\n{line}\n')

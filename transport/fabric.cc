@@ -106,8 +106,8 @@ absl::Status ValidateLaneShape(const LaneShape& shape) {
 }
 
 std::string HostIdentity() {
-  static const std::string identity = ReadHostIdentity();
-  return identity;
+  static const std::string* const identity = new std::string(ReadHostIdentity());
+  return *identity;
 }
 
 }  // namespace ckv

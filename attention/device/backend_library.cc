@@ -66,7 +66,7 @@ absl::StatusOr<Backend*> Open(const std::string& path) {
 
 // Every library is opened once.
 absl::StatusOr<Backend*> OpenOnce(const std::string& path) {
-  static absl::Mutex mu;
+  static constinit absl::Mutex mu(absl::kConstInit);
   static auto* const by_path = new std::map<std::string, absl::StatusOr<Backend*>>();
   absl::MutexLock lock(&mu);
   const auto known = by_path->find(path);

@@ -49,13 +49,13 @@ using Tiles = TileAmx<Avx512Lanes<0>>;
 }  // namespace
 
 const BlockKernel& AmxBlockKernel() {
-  static const TileBlock<TileProducts<Tiles>, 18> kernel;
-  return kernel;
+  static const auto* const kernel = new TileBlock<TileProducts<Tiles>, 18>;
+  return *kernel;
 }
 
 const DenseKernel& AmxDenseKernel() {
-  static const DenseTiles<TileProducts<Tiles>> kernel;
-  return kernel;
+  static const auto* const kernel = new DenseTiles<TileProducts<Tiles>>;
+  return *kernel;
 }
 
 // Two by two tiles, four products a step. Plain loads: all operands stay in the first cache, from

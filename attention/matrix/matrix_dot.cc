@@ -40,8 +40,8 @@ HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16")
 namespace ckv::matrix {
 
 const BlockKernel& DotBlockKernel() {
-  static const DotBlock<Avx512Lanes<1>> kernel;
-  return kernel;
+  static const auto* const kernel = new DotBlock<Avx512Lanes<1>>;
+  return *kernel;
 }
 
 // 16 sums at a time, each of 32 products, with operands from the first cache.

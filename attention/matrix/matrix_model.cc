@@ -44,13 +44,13 @@ HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
 namespace ckv::matrix {
 
 const BlockKernel& ModelBlockKernel() {
-  static const TileBlock<TileProducts<TileModel<Avx512Lanes<0>>>, 0> kernel;
-  return kernel;
+  static const auto* const kernel = new TileBlock<TileProducts<TileModel<Avx512Lanes<0>>>, 0>;
+  return *kernel;
 }
 
 const DenseKernel& ModelDenseKernel() {
-  static const DenseTiles<TileProducts<TileModel<Avx512Lanes<0>>>> kernel;
-  return kernel;
+  static const auto* const kernel = new DenseTiles<TileProducts<TileModel<Avx512Lanes<0>>>>;
+  return *kernel;
 }
 
 }  // namespace ckv::matrix

@@ -35,13 +35,13 @@
 namespace ckv::matrix {
 
 const BlockKernel& PortableModelBlockKernel() {
-  static const TileBlock<TileProducts<TileModel<PortableLanes>>, 0> kernel;
-  return kernel;
+  static const auto* const kernel = new TileBlock<TileProducts<TileModel<PortableLanes>>, 0>;
+  return *kernel;
 }
 
 const DenseKernel& PortableModelDenseKernel() {
-  static const DenseTiles<TileProducts<TileModel<PortableLanes>>> kernel;
-  return kernel;
+  static const auto* const kernel = new DenseTiles<TileProducts<TileModel<PortableLanes>>>;
+  return *kernel;
 }
 
 }  // namespace ckv::matrix

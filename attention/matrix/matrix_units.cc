@@ -116,15 +116,16 @@ struct Operands {
 }  // namespace
 
 const UnitState& AmxUnit() {
-  static const UnitState state = AskForAmx();
-  return state;
+  static const UnitState* const state = new UnitState(AskForAmx());
+  return *state;
 }
 
 const UnitState& DotUnit() {
-  static const UnitState state = HasAvx512() && Has(Cpuid(7, 1).eax, 5)
-                                     ? UnitState{true, ""}
-                                     : UnitState{false, "the processor shows no avx512_bf16"};
-  return state;
+  static const UnitState* const state =
+      HasAvx512() && Has(Cpuid(7, 1).eax, 5)
+          ? new UnitState{true, ""}
+          : new UnitState{false, "the processor shows no avx512_bf16"};
+  return *state;
 }
 
 double VectorRate(int rounds) {

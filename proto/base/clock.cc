@@ -35,8 +35,8 @@ constexpr absl::Duration kManualClockPoll = absl::Milliseconds(1);
 }  // namespace
 
 Clock* Clock::Real() {
-  static RealClock clock;
-  return &clock;
+  static RealClock* const clock = new RealClock;  // threads may outlive the static objects
+  return clock;
 }
 
 void Clock::WaitUntil(Instant instant) {

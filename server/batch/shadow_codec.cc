@@ -44,8 +44,8 @@ class Codec final : public ShadowCodec {
 }  // namespace
 
 const ShadowCodec* Fp8ShadowCodec() {
-  static const Codec codec;
-  return &codec;
+  static const Codec* const codec = new Codec;
+  return codec;
 }
 
 }  // namespace ckv

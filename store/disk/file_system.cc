@@ -172,8 +172,8 @@ class RealFileSystem final : public FileSystem {
 }  // namespace
 
 FileSystem* FileSystem::Real() {
-  static RealFileSystem files;
-  return &files;
+  static RealFileSystem* const files = new RealFileSystem;
+  return files;
 }
 
 absl::StatusOr<std::string> ReadSmallFile(FileSystem& files, const std::string& path,

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <thread>
 
 namespace ckv {
@@ -61,6 +62,15 @@ TEST(WallClock, CountsMillisecondsOfThisCentury) {
   EXPECT_GT(now, 1'700'000'000'000u);  // 2023
   EXPECT_LT(now, 4'100'000'000'000u);  // 2099
 }
+
+// Goal: threads may read the time until the process is gone. Method: a handler that was registered
+// before the clock's first use runs after the static objects of that use have ended; the
+// sanitizers' build fails if the clock is one of them.
+const bool kReadsTimeAtTheEnd = std::atexit([] {
+                                  if (Clock::Real()->Now().ns <= 0) std::abort();
+                                }) == 0;
+
+TEST(RealClock, LivesUntilTheProcessIsGone) { EXPECT_TRUE(kReadsTimeAtTheEnd); }
 
 TEST(RealClock, AwaitEndsAtItsDeadline) {
   Gate gate(Clock::Real());
