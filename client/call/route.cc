@@ -71,8 +71,9 @@ absl::Status Router::Begin(const RouteCall& call) {
   call_ = &taken_;
   begin_ = clock_->Now();
   started_ = progress_ = queries_taken_ = ending_ = false;
-  queries_ready_ = true;
-  held_by_ = waited_for_ = nullptr;
+  producers_ready_ = true;
+  held_by_ = nullptr;
+  waited_for_.clear();
   merging_count_ = 0;
   spans_.Begin(call.trace, call.layer, call.q.count, begin_);
   exchange_.Clear();
@@ -185,6 +186,9 @@ absl::StatusOr<bool> Router::Advance(AttendRoom room) {
   if (!started_) {
     CKV_ASSIGN_OR_RETURN(started_, StartHere(room));
     if (!started_) {
+      // A stream is late, and not a holder whose reply is here.
+      const auto unread = [](const Exchange::Reply&) { return absl::OkStatus(); };
+      if (clock_->Now() >= call_->deadline) CKV_RETURN_IF_ERROR(exchange_.Collect(unread).status());
       CKV_RETURN_IF_ERROR(exchange_.Check());
       return false;
     }
@@ -215,7 +219,7 @@ absl::StatusOr<bool> Router::Advance(AttendRoom room) {
 absl::Status Router::Rest() {
   if (progress_) return exchange_.EndRound(true);
   if (held_by_ != nullptr) {
-    waited_for_ = held_by_;
+    waited_for_.push_back(held_by_);
     return held_by_->Wait();
   }
   return waits_for_stream() ? stream_.Wait() : exchange_.Pause();
@@ -233,11 +237,15 @@ void Router::GiveUp() {
   if (spans_.on()) spans_.End(/*failed=*/true, clock_->Now());
 }
 
+// Work that its owner put there since is not waited for.
+bool Router::WasWaitedFor(const ComputeStream* after) const {
+  return std::find(waited_for_.begin(), waited_for_.end(), after) != waited_for_.end();
+}
+
 // A stream of this backend is waited for by its own streams, but one of another by this thread.
 bool Router::MustWaitFor(ComputeStream* after) {
   held_by_ = nullptr;
-  // Work that its owner put there since is not waited for.
-  if (after == nullptr || after == waited_for_) return false;
+  if (after == nullptr || WasWaitedFor(after)) return false;
   if (&after->backend() == &backend_ || after->Ready()) return false;
   held_by_ = after;
   return true;
@@ -249,8 +257,8 @@ absl::StatusOr<bool> Router::TakeQueries() {
   ComputeStream*& after = taken_.q.after;
   if (after == nullptr) return true;
   if (MustWaitFor(after)) return false;
-  queries_ready_ = after->Ready();
-  if (after != waited_for_) CKV_RETURN_IF_ERROR(backend_.Order(after, stream_));
+  producers_ready_ = after->Ready();
+  if (!WasWaitedFor(after)) CKV_RETURN_IF_ERROR(backend_.Order(after, stream_));
   after = nullptr;
   return true;
 }
@@ -264,8 +272,7 @@ absl::StatusOr<bool> Router::StartHere(AttendRoom room) {
     CKV_RETURN_IF_ERROR(PostAll().status());
   }
   CKV_RETURN_IF_ERROR(PostWritten().status());
-  // After the deadline it goes on to take the replies that came in time.
-  if (!written_.empty() && clock_->Now() < call_->deadline) return false;
+  if (!written_.empty()) return false;
   target_ = room();
   if (MustWaitFor(target_.after)) return false;
   for (const RouteSegment& segment : call_->segments) {
@@ -296,6 +303,8 @@ absl::StatusOr<bool> Router::PostAll() {
 absl::StatusOr<bool> Router::WriteNext(uint32_t line) {
   Flow& flow = flows_[line];
   if (flow.next == lines_[line].frame_end) return false;
+  // Frames that are written and stay are too late, as this one is.
+  if (!written_.empty() && clock_->Now() >= call_->deadline) return false;
   const uint32_t ordinal = flow.next;
   const PlannedFrame& planned = plan_.frames()[ordinal];
   if (flow.copy_out && plan_.PartsOf(planned).front().block_begin > first_open_) return false;
@@ -319,7 +328,7 @@ absl::StatusOr<bool> Router::WriteNext(uint32_t line) {
 absl::StatusOr<bool> Router::PostWritten() {
   if (written_.empty() || !stream_.Ready()) return false;
   CKV_RETURN_IF_ERROR(stream_.Wait());
-  queries_ready_ = true;
+  producers_ready_ = true;
   // Only now: the time until the frames were written is not their holders'.
   const Instant now = clock_->Now();
   // They stay here. Replies that came in time are taken before anybody is found silent.
@@ -438,17 +447,6 @@ void Router::Learn(const PlannedFrame& planned, const Frame& frame, const Exchan
   // A lane over a fabric that is no longer the chosen one tells nothing about it.
   if (fabric == peer.fabric_kind.load(std::memory_order_relaxed))
     peer.fabric.Observe(bytes, double(on_lane.count()) / 1e3);
-}
-
-void Router::CountCall(Duration elapsed) {
-  if (counters_ == nullptr || call_->is_trial) return;
-  const bool asked =
-      std::any_of(flows().begin(), flows().end(), [](const Flow& flow) { return flow.asked; });
-  (asked ? counters_->route : counters_->near).Add(elapsed);
-  for (const RouteSegment& segment : call_->segments) {
-    for (const std::shared_ptr<const Corpus>& corpus : segment.context->corpora())
-      counters_->corpora.Count(*corpus, segment.row_count);
-  }
 }
 
 void Router::Finish(AttendReport* report) {

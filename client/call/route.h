@@ -110,6 +110,7 @@ class Router {
   absl::Status StartCoverage();
   absl::StatusOr<bool> TakeQueries();
   absl::StatusOr<bool> StartHere(AttendRoom room);
+  bool WasWaitedFor(const ComputeStream* after) const;
   bool MustWaitFor(ComputeStream* after);
   absl::Status MakeTarget();
   absl::Status CopyMerged(const PartialView& out);
@@ -200,10 +201,11 @@ class Router {
   std::vector<NearCopy> near_copies_;
   BackendMemory near_q_;
   bool queries_taken_ = false;  // stream_ is behind the stream that makes the queries
-  bool queries_ready_ = true;   // that one had made them when this thread last looked
-  // Another backend's: one to be waited for first, and one that was.
+  // Streams behind which stream_ is had done their work when this thread last looked.
+  bool producers_ready_ = true;
+  // Another backend's: one to be waited for first, and those that were.
   ComputeStream* held_by_ = nullptr;
-  ComputeStream* waited_for_ = nullptr;
+  std::vector<ComputeStream*> waited_for_;
   bool started_ = false;    // rows that are here have been put on the stream
   bool ending_ = false;     // the last work is on the stream
   bool progress_ = false;   // the last Advance did something

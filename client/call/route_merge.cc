@@ -2,6 +2,7 @@
 // merged in the fixed tree.
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "client/call/route.h"
@@ -44,6 +45,11 @@ absl::Status Router::MakeTarget() {
         absl::StrFormat("attend: the answer's place is in %s memory, and the call said %s memory",
                         MemoryKindName(target_.memory), MemoryKindName(call_->out_memory)));
   }
+  // Once: what its owner puts on the stream later has nothing to do with this answer.
+  if (ComputeStream* const after = std::exchange(target_.after, nullptr); after != nullptr) {
+    producers_ready_ = producers_ready_ && after->Ready();
+    if (!WasWaitedFor(after)) CKV_RETURN_IF_ERROR(backend_.Order(after, stream_));
+  }
   if (merge_late_) return absl::OkStatus();
   const uint32_t rows = call_->q.count, d_v = call_->geometry().d_v;
   CKV_RETURN_IF_ERROR(backend_.Grow(merged_, PartialFloats(rows, d_v) * sizeof(float)));
@@ -60,6 +66,7 @@ absl::Status Router::CopyMerged(const PartialView& out) {
   job.row_count = call_->q.count;
   job.d_v = call_->geometry().d_v;
   job.out = out;
+  job.out.after = nullptr;  // as in MakeTarget
   return backend_.Merge({&job, 1}, stream_);
 }
 
@@ -117,10 +124,9 @@ absl::Status Router::AttendHere() {
 // Whether the time of the attend is the kernel's. It is not if a stream still makes what the kernel
 // reads or writes.
 bool Router::LearnsHere() const {
-  if (live_here_ == nullptr || near_pairs_ == 0 || !queries_ready_) return false;
-  const auto ready = [](const ComputeStream* after) { return after == nullptr || after->Ready(); };
-  return std::all_of(here_pieces_.begin(), here_pieces_.end(), [&](const AttentionPiece& piece) {
-    return ready(piece.rows.after) && ready(piece.out.after);
+  if (live_here_ == nullptr || near_pairs_ == 0 || !producers_ready_) return false;
+  return std::all_of(here_pieces_.begin(), here_pieces_.end(), [](const AttentionPiece& piece) {
+    return piece.rows.after == nullptr || piece.rows.after->Ready();
   });
 }
 
@@ -171,6 +177,17 @@ void Router::CountPairs(AttendReport& report) const {
   report.own_pairs += OwnPairs();
 }
 
+void Router::CountCall(Duration elapsed) {
+  if (counters_ == nullptr || call_->is_trial) return;
+  const bool asked =
+      std::any_of(flows().begin(), flows().end(), [](const Flow& flow) { return flow.asked; });
+  (asked ? counters_->route : counters_->near).Add(elapsed);
+  for (const RouteSegment& segment : call_->segments) {
+    for (const std::shared_ptr<const Corpus>& corpus : segment.context->corpora())
+      counters_->corpora.Count(*corpus, segment.row_count);
+  }
+}
+
 void Router::AddOwnPieces() {
   own_begin_.clear();
   for (const RouteSegment& segment : call_->segments) {
@@ -180,6 +197,7 @@ void Router::AddOwnPieces() {
       AttentionPiece piece;
       piece.q = call_->q.Rows(segment.row_begin, segment.row_count);
       piece.rows = own.rows;
+      if (WasWaitedFor(own.rows.after)) piece.rows.after = nullptr;
       piece.row_limits = own.visible;
       piece.grade = GradeOf(call_->grade, call_->wire);
       here_pieces_.push_back(piece);

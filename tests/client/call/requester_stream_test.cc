@@ -16,9 +16,7 @@
 #include "client/call/ticket_wait.h"
 #include "client/requester.h"
 #include "gtest/gtest.h"
-#include "tests/support/deferred_backend.h"
-#include "tests/support/shifted_clock.h"
-#include "tests/support/test_fleet.h"
+#include "tests/client/call/requester_stream_fixture.h"
 
 namespace ckv {
 namespace {
@@ -26,80 +24,10 @@ namespace {
 using absl::StatusCode;
 using test::Answer;
 using test::DeferredBackend;
-using test::MakeTestCorpus;
 using test::RandomBf16;
+using test::RequesterStreamTest;
 using test::SmallShape;
 using test::Soon;
-using test::TestGeometry;
-
-class RequesterStreamTest : public testing::Test {
- protected:
-  static constexpr uint32_t kRows = 30, kQueryValues = 96, kAnswerValues = 64;
-
-  RequesterStreamTest() {
-    for (size_t i = 0; i < 2; ++i) fleet_.StartHolder(i);
-    fleet_.Load("c", corpus_, {0, 1, 0});
-  }
-
-  RequesterOptions Options() {
-    RequesterOptions options;
-    options.fabrics = {fabric_.get()};
-    options.clock = &clock_;
-    options.backend = &device_;
-    options.call_count_max = 1;
-    return options;
-  }
-  std::unique_ptr<Requester> Start(const RequesterOptions& options) {
-    auto made = Requester::Create(options, &fleet_, &fleet_);
-    EXPECT_TRUE(made.ok()) << made.status();
-    return *std::move(made);
-  }
-  Context Open(Requester& requester, ContextPolicy policy = ContextPolicy::kRoute) {
-    const ContextPart part = {*requester.Resolve("c", "", Soon()), {}};
-    auto context = requester.Open({.parts = {&part, 1}, .policy = policy}, Soon());
-    EXPECT_TRUE(context.ok()) << context.status();
-    return *std::move(context);
-  }
-  LayerCall Call(const Segment& segment) {
-    LayerCall call;
-    call.q = {q_.data(), kRows, kQueryValues};
-    call.segments = {&segment, 1};
-    call.wire = PartialDtype::kF32;
-    call.deadline = clock_.Now() + test::kPatience;
-    return call;
-  }
-  uint64_t RequestCount() {
-    return fleet_.holder(0).stats().request_count + fleet_.holder(1).stats().request_count;
-  }
-  // Puts work on a stream that copies query rows or own rows.
-  static void MakeOn(ComputeStream& stream, std::span<const uint16_t> from,
-                     std::vector<uint16_t>& to) {
-    const RopeRotation identity(TestGeometry().rope, TestGeometry().d_rope, 0);
-    const RowView rows = {reinterpret_cast<const std::byte*>(from.data()),
-                          static_cast<uint32_t>(from.size() / kQueryValues), kQueryValues * 2};
-    EXPECT_TRUE(stream.backend()
-                    .Rotate(identity, rows, kQueryValues * 2,
-                            {reinterpret_cast<std::byte*>(to.data())}, stream)
-                    .ok());
-  }
-  // Until `done` holds; the holders are threads of their own.
-  static bool Await(const std::function<bool()>& done) {
-    const Instant give_up = Soon();
-    while (!done()) {
-      if (Clock::Real()->Now() >= give_up) return false;
-      std::this_thread::yield();
-    }
-    return true;
-  }
-
-  std::mt19937 rng_{3};
-  const test::TestCorpus corpus_ = MakeTestCorpus(TestGeometry(), {40, 9, 70}, 1);
-  const std::vector<uint16_t> q_ = RandomBf16(size_t{kRows} * kQueryValues, rng_);
-  const std::unique_ptr<Fabric> fabric_ = NewLoopbackFabric(Clock::Real());
-  test::ShiftedClock clock_;
-  DeferredBackend device_;
-  test::TestFleet fleet_{{fabric_.get()}};
-};
 
 // The time that queries need to come from a device is not left to holders.
 TEST_F(RequesterStreamTest, TheDeadlineIsLookedAtAfterTheQueriesAreWritten) {
@@ -203,95 +131,6 @@ TEST_F(RequesterStreamTest, WhoPollsNeverWaitsForTheDevice) {
     EXPECT_TRUE(ticket->Wait().ok()) << ticket->Wait();
     EXPECT_TRUE(got.SameBits(want));
   }
-}
-
-// Streams of another backend are looked at, too, as an engine's is if the processor computes. Work
-// that comes to them later is not waited for.
-TEST_F(RequesterStreamTest, WhoPollsNeverWaitsForAnotherBackend) {
-  DeferredBackend engine, cache;
-  for (Backend* const backend : {static_cast<Backend*>(&device_), Backend::Cpu()}) {
-    RequesterOptions options = Options();
-    options.backend = backend;
-    const auto requester = Start(options);
-    const Context context = Open(*requester);
-    const auto own = RandomBf16(kQueryValues, rng_);
-    std::vector<uint16_t> made(q_.size()), made_own(own.size()), later(q_.size());
-    const auto here = *engine.NewStream(1), there = *cache.NewStream(1);
-    OwnRows own_rows;
-    own_rows.rows = {reinterpret_cast<const std::byte*>(own.data()), 1, kQueryValues * 2};
-    const Segment segment = {.row_count = kRows, .context = &context, .own = {&own_rows, 1}};
-    Answer want(kRows, kAnswerValues), polled(kRows, kAnswerValues), waited(kRows, kAnswerValues);
-    ASSERT_TRUE(requester->Attend(Call(segment), want.View()).ok());
-
-    LayerCall call = Call(segment);
-    call.q = {made.data(), kRows, kQueryValues, MemoryKind::kHost, here.get()};
-    own_rows.rows.data = reinterpret_cast<const std::byte*>(made_own.data());
-    own_rows.rows.after = there.get();
-    MakeOn(*here, q_, made);
-    MakeOn(*there, own, made_own);
-    const uint64_t requests = RequestCount(), waits = device_.blocking_wait_count();
-    const uint64_t others = engine.blocking_wait_count() + cache.blocking_wait_count();
-    auto ticket = requester->Submit(call, polled.View());
-    ASSERT_TRUE(ticket.ok()) << ticket.status();
-    for (int i = 0; i < 10; ++i) {
-      EXPECT_FALSE(ticket->Poll());
-      device_.DoAll();
-    }
-    EXPECT_EQ(RequestCount(), requests) << "the queries are not made yet";
-    engine.DoAll();
-    EXPECT_TRUE(Await([&] {
-      EXPECT_FALSE(ticket->Poll());
-      device_.DoAll();
-      return RequestCount() == requests + 2;
-    }));
-    MakeOn(*here, q_, later);
-    cache.DoAll();
-    EXPECT_TRUE(Await([&] {
-      device_.DoAll();
-      return ticket->Poll();
-    }));
-    EXPECT_FALSE(here->Ready());
-    EXPECT_EQ(device_.blocking_wait_count(), waits);
-    EXPECT_EQ(engine.blocking_wait_count() + cache.blocking_wait_count(), others);
-    EXPECT_TRUE(ticket->Wait().ok()) << ticket->Wait();
-    EXPECT_TRUE(polled.SameBits(want));
-
-    // A blocking call waits for them.
-    engine.DoAll();
-    made.assign(made.size(), 0);
-    made_own.assign(made_own.size(), 0);
-    MakeOn(*here, q_, made);
-    MakeOn(*there, own, made_own);
-    const absl::Status status = requester->Attend(call, waited.View());
-    EXPECT_TRUE(status.ok()) << status;
-    EXPECT_TRUE(waited.SameBits(want));
-  }
-}
-
-// An engine's stream that is never idle, since others put work on it all the time.
-class BusyStream final : public ComputeStream {
- public:
-  explicit BusyStream(Backend* backend) : ComputeStream(backend) {}
-  absl::Status Wait() override {
-    ++waits;
-    return absl::OkStatus();
-  }
-  bool Ready() const override { return false; }
-  int waits = 0;
-};
-
-TEST_F(RequesterStreamTest, ABlockingCallWaitsOnceForABusyStream) {
-  const auto requester = Start(Options());
-  const Context context = Open(*requester);
-  const Segment segment = {.row_count = kRows, .context = &context};
-  DeferredBackend engine;
-  BusyStream busy(&engine);
-  LayerCall call = Call(segment);
-  call.q.after = &busy;
-  Answer answer(kRows, kAnswerValues);
-  const absl::Status status = requester->Attend(call, answer.View());
-  EXPECT_TRUE(status.ok()) << status;
-  EXPECT_EQ(busy.waits, 1);
 }
 
 // The answer is not shown before it is merged.
