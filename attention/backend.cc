@@ -156,12 +156,12 @@ Backend* Backend::Cpu() {
   return backend;
 }
 
-absl::Status Backend::Grow(BackendMemory& memory, size_t bytes) {
-  if (memory.size() >= bytes && memory.kind() == home_) return absl::OkStatus();
+absl::Status Backend::Grow(BackendMemory& memory, size_t bytes, MemoryKind kind) {
+  if (memory.size() >= bytes && memory.kind() == kind) return absl::OkStatus();
   const size_t ample = std::max(bytes, memory.size() + memory.size() / 2);
   memory = BackendMemory();
-  absl::StatusOr<BackendMemory> grown = Allocate(home_, ample);
-  if (!grown.ok() && ample > bytes) grown = Allocate(home_, bytes);
+  absl::StatusOr<BackendMemory> grown = Allocate(kind, ample);
+  if (!grown.ok() && ample > bytes) grown = Allocate(kind, bytes);
   CKV_ASSIGN_OR_RETURN(memory, std::move(grown));
   return absl::OkStatus();
 }

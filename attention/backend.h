@@ -190,11 +190,12 @@ class Backend {
   virtual absl::Status Pin(std::span<std::byte> memory) = 0;
   // Ends it; no work in progress may use the memory.
   virtual void Unpin(std::span<std::byte> memory) noexcept = 0;
-  // Makes `memory` one of home() and of at least `bytes`. It stays as it is if it is long enough.
+  // Makes `memory` one of `kind` and of at least `bytes`. It stays as it is if it is long enough.
   // If not, what it held is lost; no work in progress may use it. It grows by half at least, if
   // there is as much, so that calls that need a little more each time seldom allocate.
   //   ResourceExhausted   as Allocate; `memory` is then empty.
-  absl::Status Grow(BackendMemory& memory, size_t bytes);
+  absl::Status Grow(BackendMemory& memory, size_t bytes, MemoryKind kind);
+  absl::Status Grow(BackendMemory& memory, size_t bytes) { return Grow(memory, bytes, home_); }
 
   // Makes later work of `stream`, which is this backend's, wait for all work put on `first` so far.
   // If `first` is of another backend, the caller waits. If it is null, nothing happens.

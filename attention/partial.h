@@ -144,8 +144,9 @@ struct ConstPartialView {
   ComputeStream* after = nullptr;
 
   ConstPartialView() = default;
-  ConstPartialView(const void* o_in, const float* m_in, const float* l_in, PartialDtype dtype_in)
-      : o(o_in), m(m_in), l(l_in), dtype(dtype_in) {}
+  ConstPartialView(const void* o_in, const float* m_in, const float* l_in, PartialDtype dtype_in,
+                   MemoryKind memory_in = MemoryKind::kHost)
+      : o(o_in), m(m_in), l(l_in), dtype(dtype_in), memory(memory_in) {}
   ConstPartialView(const PartialView& view)  // NOLINT(google-explicit-constructor): T* to const T*
       : o(view.o),
         m(view.m),

@@ -234,6 +234,8 @@ struct RowRun {
 struct FetchedRows : RowRun {
   // [token_count][row_bytes, or columns.bytes]; borrowed until the sink returns
   std::span<const std::byte> rows;
+  // kPinned if a device reads them where they lie. A processor reads them all the same.
+  MemoryKind memory = MemoryKind::kHost;
 };
 
 struct FetchIntoReport {

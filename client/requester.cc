@@ -14,6 +14,7 @@
 #include "client/call/ticket_state.h"
 #include "client/context/layer_call.h"
 #include "client/explain.h"
+#include "client/holders/lane_pinning.h"
 #include "client/live_costs.h"
 #include "client/near/mapped_rows.h"
 #include "proto/base/log.h"
@@ -42,7 +43,7 @@ absl::Status CheckOptions(const RequesterOptions& options, const DirectoryContro
                           const HolderControlFactory* holders) {
   if (directory == nullptr || holders == nullptr || options.clock == nullptr)
     return absl::InvalidArgumentError("requester: directory, holders and clock are needed");
-  CKV_RETURN_IF_ERROR(CheckBackend(options.backend));
+  CKV_RETURN_IF_ERROR(LaneMemoryFor(options.backend).status());
   if (options.call_count_max == 0 || options.call_count_max > RequesterOptions::kCallCountMax) {
     return absl::InvalidArgumentError(absl::StrFormat("requester: call_count_max %d, 1 to %d",
                                                       options.call_count_max,
@@ -95,6 +96,7 @@ struct Requester::State {
     link_options.oracle = options.oracle;
     link_options.here = &costs.live_here();
     link_options.backend = options.backend;
+    link_options.slot_pinner = LanePinnerFor(options.backend);
     link_options.spans = options.spans;
     if (!options.fabrics.empty()) return;
     own_fabrics.push_back(NewShmFabric(options.clock));

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <fstream>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
@@ -76,6 +77,16 @@ absl::Status ServeLane::PostGather(uint32_t slot, uint32_t head_bytes,
     bytes += run.size();
   }
   return Post(slot, static_cast<uint32_t>(bytes));
+}
+
+absl::Status RequestLane::PinSlots(std::shared_ptr<MemoryPinner> pinner) {
+  CKV_RETURN_IF_ERROR(DoPinSlots(std::move(pinner)));
+  slot_type_ = RegionType::kPinned;
+  return absl::OkStatus();
+}
+
+absl::Status RequestLane::DoPinSlots(std::shared_ptr<MemoryPinner> /*pinner*/) {
+  return absl::UnimplementedError("a lane whose slots cannot be pinned");
 }
 
 absl::Status ServeLane::PostWithDescriptor(uint32_t /*slot*/, uint32_t /*bytes*/,

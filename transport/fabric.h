@@ -275,6 +275,22 @@ class RequestLane : public Lane {
   //   NotFound            none came, or this process has no room for one more.
   //   Unimplemented       this fabric passes no descriptors (only shm and loopback do).
   virtual absl::StatusOr<UniqueFd> TakeDescriptor(uint32_t slot) noexcept;
+
+  // Pins the buffers of all slots until the lane is destroyed, so that a device writes requests and
+  // reads replies where they lie. Call it once, before the first Acquire. It takes long: it touches
+  // every page, and the lane then costs all its memory. On loopback the ends share one memory. It
+  // stays as it is if the holder pinned it, and stays pinned until both ends are destroyed.
+  //   Unimplemented       this lane's memory cannot be pinned.
+  //   else                as MemoryPinner::Pin.
+  absl::Status PinSlots(std::shared_ptr<MemoryPinner> pinner);
+  // kPinned after PinSlots, else kHost.
+  RegionType slot_type() const noexcept { return slot_type_; }
+
+ protected:
+  virtual absl::Status DoPinSlots(std::shared_ptr<MemoryPinner> pinner);
+
+ private:
+  RegionType slot_type_ = RegionType::kHost;
 };
 
 // The holder's end.

@@ -14,6 +14,7 @@
 #include "client/cache/cold_rows.h"
 #include "client/cache/paged_cache.h"
 #include "client/cache/splice.h"
+#include "client/holders/lane_pinning.h"
 #include "proto/base/status.h"
 #include "store/memory/huge_pages.h"
 
@@ -46,6 +47,7 @@ class HereCalibrator {
 
  private:
   absl::StatusOr<BackendMemory> Filled(size_t bytes, std::byte with);
+  absl::StatusOr<BackendMemory> Staged(std::span<const std::byte> bytes);
   absl::StatusOr<BackendMemory> Copied(std::span<const std::byte> bytes);
   absl::StatusOr<BackendMemory> Partials(uint32_t query_rows);
   absl::StatusOr<double> AttendUs(const RowView& rows, uint32_t query_rows);
@@ -71,12 +73,22 @@ absl::StatusOr<double> HereCalibrator::FastestUs(absl::FunctionRef<absl::Status(
   return double(fastest.count()) / 1e3;
 }
 
+// Memory as a lane's slots are, that holds these bytes.
+absl::StatusOr<BackendMemory> HereCalibrator::Staged(std::span<const std::byte> bytes) {
+  CKV_ASSIGN_OR_RETURN(const MemoryKind kind, LaneMemoryFor(&backend_));
+  CKV_ASSIGN_OR_RETURN(BackendMemory memory, backend_.Allocate(kind, bytes.size()));
+  std::memcpy(memory.data(), bytes.data(), bytes.size());
+  return memory;
+}
+
 // Memory of the backend that holds these bytes.
 absl::StatusOr<BackendMemory> HereCalibrator::Copied(std::span<const std::byte> bytes) {
+  CKV_ASSIGN_OR_RETURN(const BackendMemory staged, Staged(bytes));
   CKV_ASSIGN_OR_RETURN(BackendMemory memory, backend_.Allocate(backend_.home(), bytes.size()));
   const auto size = static_cast<uint32_t>(bytes.size());
-  CKV_RETURN_IF_ERROR(backend_.Rotate(RopeRotation(RopeParams(), 0, 0), {bytes.data(), 1, size},
-                                      size, {memory.data(), memory.kind()}, stream_));
+  CKV_RETURN_IF_ERROR(backend_.Rotate(RopeRotation(RopeParams(), 0, 0),
+                                      {staged.data(), 1, size, staged.kind()}, size,
+                                      {memory.data(), memory.kind()}, stream_));
   CKV_RETURN_IF_ERROR(stream_.Wait());
   return memory;
 }
@@ -166,7 +178,8 @@ absl::Status HereCalibrator::SpliceUs(RequesterConstants& here) {
   if (geometry_.d_rope == 0 || geometry_.rope.style == RopeStyle::kNone) return absl::OkStatus();
   constexpr size_t kBlocks = kSpliceTokens / kCacheBlockTokens;
   const size_t block_bytes = size_t{kCacheBlockTokens} * geometry_.row_bytes();
-  const std::vector<std::byte> rows(kBlocks * block_bytes, std::byte{1});
+  CKV_ASSIGN_OR_RETURN(const BackendMemory rows,
+                       Staged(std::vector<std::byte>(kBlocks * block_bytes, std::byte{1})));
   CKV_ASSIGN_OR_RETURN(const BackendMemory layer,
                        Filled(2 * kBlocks * kRunCount * block_bytes, std::byte{1}));
   const RopeRotation rotation = SpliceRotation(geometry_, 1);
@@ -175,12 +188,12 @@ absl::Status HereCalibrator::SpliceUs(RequesterConstants& here) {
     return FastestUs([&] {
       std::array<CacheBlock, kBlocks> table{};
       for (size_t i = 0; i < blocks; ++i, next += 2) table[i] = next;
-      return Splice(rotation, geometry_, std::span(rows).first(blocks * block_bytes),
+      return Splice(rotation, geometry_, {rows.data(), blocks * block_bytes},
                     {.layer = {layer.data(), layer.size()},
                      .table = std::span(table).first(blocks),
                      .block_rows = kCacheBlockTokens,
                      .memory = layer.kind()},
-                    stream_);
+                    stream_, rows.kind());
     });
   };
   CKV_ASSIGN_OR_RETURN(const double many_us, time(kBlocks));

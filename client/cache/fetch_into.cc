@@ -102,11 +102,12 @@ absl::Status CacheFetch::SpliceRun(const FetchedRows& run, ComputeStream& stream
   const Geometry& geometry = cache_.geometry();
   if (!run.rows.empty()) {
     return Splice(rotation_, geometry, run.rows,
-                  reservation_->From(run.layer, RowOf(run.chunk) + run.token_begin), stream);
+                  reservation_->From(run.layer, RowOf(run.chunk) + run.token_begin), stream,
+                  run.memory);
   }
   const ScatterList places = Spans(run);
   for (const std::span<std::byte> span : places.spans())
-    CKV_RETURN_IF_ERROR(SpliceInPlace(rotation_, geometry, span, stream));
+    CKV_RETURN_IF_ERROR(SpliceInPlace(rotation_, geometry, span, stream, cache_.memory()));
   return absl::OkStatus();
 }
 

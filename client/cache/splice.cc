@@ -5,10 +5,10 @@
 namespace ckv {
 namespace {
 
-RowView RowsOf(const Geometry& geometry, std::span<const std::byte> rows) {
+RowView RowsOf(const Geometry& geometry, std::span<const std::byte> rows, MemoryKind memory) {
   const uint32_t row_bytes = geometry.row_bytes();
   CKV_CHECK(rows.size() % row_bytes == 0);
-  return {rows.data(), static_cast<uint32_t>(rows.size() / row_bytes), row_bytes};
+  return {rows.data(), static_cast<uint32_t>(rows.size() / row_bytes), row_bytes, memory};
 }
 
 }  // namespace
@@ -19,15 +19,17 @@ RopeRotation SpliceRotation(const Geometry& geometry, int64_t delta) {
 }
 
 absl::Status Splice(const RopeRotation& rotation, const Geometry& geometry,
-                    std::span<const std::byte> rows, const PagedPlace& to, ComputeStream& stream) {
-  return stream.backend().Scatter(rotation, RowsOf(geometry, rows), geometry.row_bytes(), to,
-                                  stream);
+                    std::span<const std::byte> rows, const PagedPlace& to, ComputeStream& stream,
+                    MemoryKind rows_memory) {
+  return stream.backend().Scatter(rotation, RowsOf(geometry, rows, rows_memory),
+                                  geometry.row_bytes(), to, stream);
 }
 
 absl::Status SpliceInPlace(const RopeRotation& rotation, const Geometry& geometry,
-                           std::span<std::byte> rows, ComputeStream& stream) {
-  return stream.backend().Rotate(rotation, RowsOf(geometry, rows), geometry.row_bytes(),
-                                 {rows.data()}, stream);
+                           std::span<std::byte> rows, ComputeStream& stream,
+                           MemoryKind rows_memory) {
+  return stream.backend().Rotate(rotation, RowsOf(geometry, rows, rows_memory),
+                                 geometry.row_bytes(), {rows.data(), rows_memory}, stream);
 }
 
 }  // namespace ckv

@@ -21,8 +21,8 @@ RopeRotation SpliceRotation(const Geometry& geometry, int64_t delta);
 // Copies `rows` into the blocks and rotates their RoPE bands on the way, in one pass on `stream`.
 //
 //   rotation   from SpliceRotation; the identity copies without rotating
-//   rows       [token][row_bytes] of one layer, bf16 or fp8_ds_mla; whole rows in host memory, any
-//              address
+//   rows       [token][row_bytes] of one layer, bf16 or fp8_ds_mla; whole rows in host or pinned
+//              memory, any address
 //   to         rows land at [row_begin, row_begin + tokens); nothing else is written
 //
 // `rows` are the canonical rows, as the store has them and as a fetch without a position shows
@@ -35,11 +35,13 @@ RopeRotation SpliceRotation(const Geometry& geometry, int64_t delta);
 // The rows must fit the table (CKV_CHECK). Errors, lifetimes and order as Backend::Scatter.
 // Cost: reads and writes each row once; no allocation.
 absl::Status Splice(const RopeRotation& rotation, const Geometry& geometry,
-                    std::span<const std::byte> rows, const PagedPlace& to, ComputeStream& stream);
+                    std::span<const std::byte> rows, const PagedPlace& to, ComputeStream& stream,
+                    MemoryKind rows_memory = MemoryKind::kHost);
 
-// Rotates the bands of canonical rows that a transfer has put in their final place, in host memory.
-// Call it once per row; the notes above apply.
+// Rotates the bands of canonical rows that a transfer has put in their final place, in host or
+// pinned memory. Call it once per row; the notes above apply.
 absl::Status SpliceInPlace(const RopeRotation& rotation, const Geometry& geometry,
-                           std::span<std::byte> rows, ComputeStream& stream);
+                           std::span<std::byte> rows, ComputeStream& stream,
+                           MemoryKind rows_memory = MemoryKind::kHost);
 
 }  // namespace ckv

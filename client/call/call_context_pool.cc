@@ -9,20 +9,6 @@
 
 namespace ckv {
 
-absl::Status CheckBackend(const Backend* backend) {
-  if (backend == nullptr) return absl::InvalidArgumentError("requester: no backend");
-  const BackendReach& reach = backend->reach();
-  // Queries go to slots, and partials and rows come in them.
-  for (const MemoryKinds& kinds :
-       {reach.rotated_from, reach.rotated_to, reach.parts, reach.scattered_from}) {
-    if (kinds.Has(MemoryKind::kHost)) continue;
-    return absl::InvalidArgumentError(
-        absl::StrFormat("requester: its lanes are in host memory, which kernels of %s do not reach",
-                        backend->kernel_target()));
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::unique_ptr<CallContext>> CallContext::Make(const LinkOptions* options,
                                                                PeerTable* peers, Duration spin_max,
                                                                CallCounters* counters,

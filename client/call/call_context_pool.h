@@ -24,10 +24,6 @@
 
 namespace ckv {
 
-// Checks that call contexts can compute with a backend.
-//   InvalidArgument     it is null, or it does not reach the memory of lanes, which is the host's.
-absl::Status CheckBackend(const Backend* backend);
-
 // The links to holders and the memory that one call uses exclusively. It belongs to the thread that
 // took it from the pool. Debug builds check that.
 struct CallContext {

@@ -8,6 +8,8 @@
 #include <cstring>
 
 #include "absl/strings/str_format.h"
+#include "attention/rope.h"
+#include "client/holders/lane_pinning.h"
 #include "client/holders/retry.h"
 #include "proto/base/status.h"
 #include "transport/wire.h"
@@ -261,13 +263,18 @@ absl::Status Fetcher::Deliver(const FetchCall& call, Sink sink) {
   return absl::OkStatus();
 }
 
-// Rotates the bands of the rows, and returns once it is done. The band is at the end of a row of
-// either dtype. Columns have all of it or none.
+// Rotates the bands of the rows, host memory, and returns once it is done. The band is at the end
+// of a row of either dtype. Columns have all of it or none.
 absl::Status Fetcher::Rotate(const RopeRotation& rotation, const Geometry& geometry,
                              const FetchEntry& entry, std::span<std::byte> rows) {
   const uint32_t row_bytes = geometry.row_bytes();
   const auto width = static_cast<uint32_t>(entry.sent_row_bytes(row_bytes));
   if (rotation.is_identity() || entry.column_begin + width < row_bytes) return absl::OkStatus();
+  const BackendReach& reach = stream_.backend().reach();
+  if (!reach.rotated_from.Has(MemoryKind::kHost) || !reach.rotated_to.Has(MemoryKind::kHost)) {
+    RotateBandsFp8DsMla(rotation, rows.data(), entry.token_count, width, width);
+    return absl::OkStatus();
+  }
   absl::Status rotated = stream_.backend().Rotate(rotation, {rows.data(), entry.token_count, width},
                                                   width, {rows.data()}, stream_);
   rotated.Update(stream_.Wait());
@@ -288,6 +295,7 @@ absl::Status Fetcher::Show(const FetchCall& call, const Segment& segment, Sink s
     const RowRun run = {segment.chunk, entry.layer_begin + i, entry.token_begin, entry.token_count};
     std::span<const std::byte> rows;  // unless landed, which is of one layer
     if (!segment.landed) rows = segment.body.subspan(i * layer_bytes, layer_bytes);
+    MemoryKind memory = SlotMemory(exchange_->link(segment.line).lane());
     std::span<std::byte> place;
     if (place_ != nullptr && !segment.spans.empty()) {
       place = segment.spans.spans().front();
@@ -301,8 +309,9 @@ absl::Status Fetcher::Show(const FetchCall& call, const Segment& segment, Sink s
       if (!segment.landed) std::memcpy(place.data(), rows.data(), layer_bytes);
       CKV_RETURN_IF_ERROR(Rotate(rotation, geometry, entry, place));
       rows = place;
+      memory = MemoryKind::kHost;
     }
-    CKV_RETURN_IF_ERROR(sink({run, rows}));
+    CKV_RETURN_IF_ERROR(sink({run, rows, memory}));
   }
   return absl::OkStatus();
 }

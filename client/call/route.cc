@@ -13,8 +13,10 @@
 #include "client/call/route.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "absl/strings/str_format.h"
+#include "client/holders/lane_pinning.h"
 #include "client/holders/retry.h"
 #include "proto/base/status.h"
 
@@ -311,8 +313,8 @@ absl::StatusOr<bool> Router::WriteNext(uint32_t line) {
   RequestLane& lane = exchange_.link(line).lane();
   const std::optional<uint32_t> slot = lane.Acquire();
   if (!slot) return false;
-  absl::StatusOr<RequestHeader> header =
-      plan_.WriteFrame(*call_, planned, lines_[line].wire_version, lane.request(*slot), stream_);
+  absl::StatusOr<RequestHeader> header = plan_.WriteFrame(
+      *call_, planned, lines_[line].wire_version, lane.request(*slot), SlotMemory(lane), stream_);
   if (!header.ok()) {
     stream_.Wait().IgnoreError();
     lane.Release(*slot);
@@ -377,6 +379,7 @@ absl::Status Router::Accept(const Exchange::Reply& reply) {
   CKV_RETURN_IF_ERROR(
       CheckReplyForHint(reply.header, reply.bytes.subspan(sizeof(ReplyHeader)), expected));
   arrived.reply = reply.bytes.subspan(sizeof(ReplyHeader));
+  arrived.memory = SlotMemory(exchange_.link(reply.line).lane());
   bytes_received_ += reply.bytes.size();
   flow.approximate = flow.approximate || (reply.header.flags & kFlagApproximate) != 0;
   // Frames that shared a kernel call carry its time each: equal neighbours are counted once.
@@ -392,9 +395,10 @@ absl::Status Router::Accept(const Exchange::Reply& reply) {
     }
     arrived.copy = free_copies_.back();
     free_copies_.pop_back();
-    std::vector<std::byte>& copy = copies_[arrived.copy];
-    copy.assign(arrived.reply.begin(), arrived.reply.end());
-    arrived.reply = copy;
+    BackendMemory& copy = copies_[arrived.copy];
+    CKV_RETURN_IF_ERROR(backend_.Grow(copy, arrived.reply.size(), arrived.memory));
+    std::memcpy(copy.data(), arrived.reply.data(), arrived.reply.size());
+    arrived.reply = {copy.data(), arrived.reply.size()};
     arrived.state = FrameState::kCopied;
     exchange_.Release(reply.line, reply.slot);
   }

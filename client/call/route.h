@@ -82,6 +82,7 @@ class Router {
     uint32_t open_block_count = 0;  // blocks of it that are not merged; the slot is kept for them
     uint32_t copy = 0;              // in copies_, if the reply was copied out
     std::span<const std::byte> reply;
+    MemoryKind memory = MemoryKind::kHost;  // the reply's
   };
   // The part of the call that goes to one holder.
   struct Flow {
@@ -172,8 +173,8 @@ class Router {
   std::vector<PlannedLine> lines_;
   std::vector<Flow> flows_;  // the first lines_.size() are in use; the rest keep their memory
   std::vector<Frame> frames_;
-  std::vector<Written> written_;                // not posted yet, in order
-  std::vector<std::vector<std::byte>> copies_;  // replies, if a flow copies out
+  std::vector<Written> written_;       // not posted yet, in order
+  std::vector<BackendMemory> copies_;  // replies, if a flow copies out
   std::vector<uint32_t> free_copies_;
   std::vector<uint32_t> missing_;  // [blocks] parts that have not come
   std::vector<uint32_t> ready_;    // blocks whose parts all came and that are not closed

@@ -376,7 +376,8 @@ void Router::CollectParts(const PlannedBlock& block) {
     const size_t row = block.row_begin - part.row_begin;
     parts_.emplace_back(partial + layout.o + row * d_v * (f32 ? 4 : 2),
                         reinterpret_cast<const float*>(partial + layout.m) + row,
-                        reinterpret_cast<const float*>(partial + layout.l) + row, call_->wire);
+                        reinterpret_cast<const float*>(partial + layout.l) + row, call_->wire,
+                        frames_[part.frame].memory);
   }
 }
 

@@ -163,7 +163,7 @@ namespace {
 // Writes the parts of one frame, one after another.
 class PartWriter {
  public:
-  PartWriter(const RouteCall& call, std::byte* pieces, std::byte* rows, int32_t* indices)
+  PartWriter(const RouteCall& call, std::byte* pieces, const RowPlace& rows, int32_t* indices)
       : call_(call), pieces_(pieces), rows_(rows), indices_(indices) {}
 
   absl::Status WriteRows(const ContextState& context, const PlannedShare& share,
@@ -172,8 +172,8 @@ class PartWriter {
     const RowView q = call_.q.Rows(part.row_begin, part.row_count).Bytes();
     for (uint32_t copy = 0; copy < share.copy_count; ++copy) {
       CKV_RETURN_IF_ERROR(stream.backend().Rotate(context.rotations()[share.copies[copy]], q,
-                                                  row_bytes, {rows_}, stream));
-      rows_ += size_t{part.row_count} * row_bytes;
+                                                  row_bytes, rows_, stream));
+      rows_.data += size_t{part.row_count} * row_bytes;
     }
     return absl::OkStatus();
   }
@@ -202,7 +202,7 @@ class PartWriter {
  private:
   const RouteCall& call_;
   std::byte* pieces_;
-  std::byte* rows_;
+  RowPlace rows_;
   int32_t* const indices_;
   uint32_t index_count_ = 0;
 };
@@ -228,11 +228,9 @@ Version4::PieceEntry Version4Of(const PieceEntry& piece) {
 
 }  // namespace
 
-absl::StatusOr<RequestHeader> AttendPlan::WriteFrame(const RouteCall& call,
-                                                     const PlannedFrame& frame,
-                                                     uint16_t wire_version,
-                                                     std::span<std::byte> slot,
-                                                     ComputeStream& stream) const {
+absl::StatusOr<RequestHeader> AttendPlan::WriteFrame(
+    const RouteCall& call, const PlannedFrame& frame, uint16_t wire_version,
+    std::span<std::byte> slot, MemoryKind slot_memory, ComputeStream& stream) const {
   const uint32_t d_qk = call.geometry().d_qk;
   const bool old = wire_version == 4;
   const uint32_t part_count = frame.part_end - frame.part_begin;
@@ -256,7 +254,7 @@ absl::StatusOr<RequestHeader> AttendPlan::WriteFrame(const RouteCall& call,
     SetTrace(call.trace, header);
     header.grade = WireGradeOf(GradeOf(call.grade, call.wire));
   }
-  PartWriter writer(call, slot.data() + layout.pieces, slot.data() + layout.rows,
+  PartWriter writer(call, slot.data() + layout.pieces, {slot.data() + layout.rows, slot_memory},
                     reinterpret_cast<int32_t*>(slot.data() + layout.indices));
   std::byte* segments = slot.data() + layout.segments;
   for (const PlannedPart& part : PartsOf(frame)) {

@@ -151,12 +151,12 @@ class AttendPlan {
     return std::span(parts_).subspan(frame.part_begin, frame.part_end - frame.part_begin);
   }
 
-  // Writes the body of a frame into `slot`, its query rows on `stream`: they are there after a
-  // Wait. Returns the header, whose ids the caller sets before it encodes it.
+  // Writes the body of a frame into `slot`, host or pinned memory, its query rows on `stream`: they
+  // are there after a Wait. Returns the header, whose ids the caller sets before it encodes it.
   //   Errors of Backend::Rotate.
   absl::StatusOr<RequestHeader> WriteFrame(const RouteCall& call, const PlannedFrame& frame,
                                            uint16_t wire_version, std::span<std::byte> slot,
-                                           ComputeStream& stream) const;
+                                           MemoryKind slot_memory, ComputeStream& stream) const;
 
  private:
   void AddDenseUnit(const RouteCall& call, uint32_t segment);

@@ -66,6 +66,10 @@ LaneAttempt OpenLane(const LaneRequest& request, std::span<Fabric* const> fabric
   attempt.holder_fabrics = std::move(answer->fabrics);
   attempt.opened = {answer->session, answer->epoch, answer->wire_version, nullptr};
   auto lane = dialers[taken]->Connect(answer->answers[0], std::min(connect_by, request.deadline));
+  if (lane.ok() && request.options->slot_pinner != nullptr) {
+    if (absl::Status pinned = (*lane)->PinSlots(request.options->slot_pinner); !pinned.ok())
+      lane = std::move(pinned);
+  }
   if (!lane.ok()) {
     CloseLane(*request.control, *request.options->clock, attempt.opened);
     attempt.status =

@@ -21,6 +21,7 @@
 #include "proto/geometry.h"
 #include "proto/ids.h"
 #include "transport/fabric.h"
+#include "transport/memory_region.h"
 
 namespace ckv {
 
@@ -46,7 +47,9 @@ struct LinkOptions {
   CallCounters* counters = nullptr;   // may be null
   NetworkOracle* oracle = nullptr;    // knows the paths to replicas; may be null
   Backend* backend = Backend::Cpu();  // computes what calls compute here
-  SpanSink* spans = nullptr;          // takes the spans of calls; may be null
+  // Pins the slots of every lane, for a backend that does not reach host memory. Null if it does.
+  std::shared_ptr<MemoryPinner> slot_pinner = {};
+  SpanSink* spans = nullptr;  // takes the spans of calls; may be null
 };
 
 // A session and its open lane.

@@ -135,7 +135,7 @@ class LoopbackDialer final : public Dialer {
     CKV_RETURN_IF_ERROR(CheckWelcome(MakeWelcome(invited->shape), shape_));
     CKV_ASSIGN_OR_RETURN(LaneMemory made, LaneMemory::CreatePrivate(shape_));
     CKV_RETURN_IF_ERROR(made.Pin(invited->slot_pinner));
-    const auto memory = std::make_shared<const LaneMemory>(std::move(made));
+    const auto memory = std::make_shared<LaneMemory>(std::move(made));
     int ends[2] = {-1, -1};
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
       return ErrnoStatus("socketpair");

@@ -168,7 +168,7 @@ class RingConnection {
 
 class RingRequestLane final : public RequestLane {
  public:
-  RingRequestLane(FabricKind kind, std::shared_ptr<const LaneMemory> memory, UniqueFd doorbell)
+  RingRequestLane(FabricKind kind, std::shared_ptr<LaneMemory> memory, UniqueFd doorbell)
       : kind_(kind),
         memory_(std::move(memory)),
         connection_(&memory_->control()->requests, &memory_->control()->replies, shape().slot_count,
@@ -250,8 +250,13 @@ class RingRequestLane final : public RequestLane {
   }
 
  private:
+  absl::Status DoPinSlots(std::shared_ptr<MemoryPinner> pinner) override {
+    if (memory_->type() == RegionType::kPinned) return absl::OkStatus();  // loopback
+    return memory_->Pin(std::move(pinner));
+  }
+
   const FabricKind kind_;
-  const std::shared_ptr<const LaneMemory> memory_;
+  const std::shared_ptr<LaneMemory> memory_;
   RingConnection connection_;
   RequesterSlots slots_;
   std::vector<UniqueFd> descriptors_;  // the descriptors of done slots
@@ -330,8 +335,7 @@ class RingServeLane final : public ServeLane {
 
 }  // namespace
 
-std::unique_ptr<RequestLane> NewRingRequestLane(FabricKind kind,
-                                                std::shared_ptr<const LaneMemory> memory,
+std::unique_ptr<RequestLane> NewRingRequestLane(FabricKind kind, std::shared_ptr<LaneMemory> memory,
                                                 UniqueFd doorbell) {
   return std::make_unique<RingRequestLane>(kind, std::move(memory), std::move(doorbell));
 }

@@ -17,8 +17,7 @@
 namespace ckv {
 
 // `doorbell` is a connected Unix stream socket; the peer keeps its other end.
-std::unique_ptr<RequestLane> NewRingRequestLane(FabricKind kind,
-                                                std::shared_ptr<const LaneMemory> memory,
+std::unique_ptr<RequestLane> NewRingRequestLane(FabricKind kind, std::shared_ptr<LaneMemory> memory,
                                                 UniqueFd doorbell);
 std::unique_ptr<ServeLane> NewRingServeLane(FabricKind kind,
                                             std::shared_ptr<const LaneMemory> memory,

@@ -140,8 +140,8 @@ class ShmDialer final : public Dialer {
     if (!memory_fd.ok()) return Annotate(memory_fd.status(), "shm welcome");
     CKV_RETURN_IF_ERROR(CheckWelcome(welcome, shape_));
     CKV_ASSIGN_OR_RETURN(LaneMemory memory, LaneMemory::Adopt(*std::move(memory_fd), shape_));
-    return NewRingRequestLane(
-        FabricKind::kShm, std::make_shared<const LaneMemory>(std::move(memory)), std::move(socket));
+    return NewRingRequestLane(FabricKind::kShm, std::make_shared<LaneMemory>(std::move(memory)),
+                              std::move(socket));
   }
 
  private:

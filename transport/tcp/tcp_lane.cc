@@ -109,6 +109,10 @@ class TcpRequestLane final : public RequestLane {
     bool landed = false;
   };
 
+  absl::Status DoPinSlots(std::shared_ptr<MemoryPinner> pinner) override {
+    return memory_.Pin(std::move(pinner));
+  }
+
   absl::Status TakePosted(uint32_t slot, uint32_t bytes) noexcept {
     slots_.CheckHeld(slot);
     CKV_CHECK(bytes <= shape().request_bytes_max);
@@ -128,7 +132,7 @@ class TcpRequestLane final : public RequestLane {
     return {reply.first(wish.head_bytes), wish.body};
   }
 
-  const LaneMemory memory_;
+  LaneMemory memory_;
   TcpConnection connection_;
   RequesterSlots slots_;
   std::vector<Wish> landings_;

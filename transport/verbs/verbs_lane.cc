@@ -113,6 +113,10 @@ class VerbsRequestLane final : public RequestLane {
   uint32_t in_flight() const noexcept override { return slots_.in_flight(); }
 
  private:
+  absl::Status DoPinSlots(std::shared_ptr<MemoryPinner> pinner) override {
+    return end_->memory.Pin(std::move(pinner));
+  }
+
   bool Blocked(const VerbsMessage& message) const noexcept {
     return connection_.reading(sends_[message.immediate.slot]);
   }

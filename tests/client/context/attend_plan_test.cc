@@ -151,8 +151,8 @@ class PlanChecker {
     std::vector<std::byte> memory(line.shape.request_bytes_max + 64);
     const auto slot = std::span<std::byte>(memory).subspan(
         (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64, line.shape.request_bytes_max);
-    const auto written =
-        plan_.WriteFrame(random_.call, frame, line.wire_version, slot, test::CpuStream());
+    const auto written = plan_.WriteFrame(random_.call, frame, line.wire_version, slot,
+                                          MemoryKind::kHost, test::CpuStream());
     ASSERT_TRUE(written.ok()) << written.status();
     const RequestHeader& header = *written;
     EncodeHeader(header, slot);

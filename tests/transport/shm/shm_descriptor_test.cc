@@ -45,7 +45,7 @@ class ShmDescriptors : public testing::Test {
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
     end_ = UniqueFd(ends[0]);
     peer_ = UniqueFd(ends[1]);
-    memory_ = std::make_shared<const LaneMemory>(*std::move(made));
+    memory_ = std::make_shared<LaneMemory>(*std::move(made));
   }
   ~ShmDescriptors() override {
     request_.reset();
@@ -95,7 +95,7 @@ class ShmDescriptors : public testing::Test {
 
   const size_t open_before_;
   std::unique_ptr<LaneMemory> view_;
-  std::shared_ptr<const LaneMemory> memory_;
+  std::shared_ptr<LaneMemory> memory_;
   UniqueFd end_, peer_;
   std::unique_ptr<RequestLane> request_;
   std::unique_ptr<ServeLane> serve_;

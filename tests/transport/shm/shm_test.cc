@@ -54,9 +54,9 @@ struct Scribbled {
     view = std::make_unique<LaneMemory>(*std::move(mapped));
     int ends[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-    request = NewRingRequestLane(
-        FabricKind::kShm, std::make_shared<const LaneMemory>(*std::move(seen)), UniqueFd(ends[0]));
-    serve = NewRingServeLane(FabricKind::kShm, std::make_shared<const LaneMemory>(*std::move(made)),
+    request = NewRingRequestLane(FabricKind::kShm, std::make_shared<LaneMemory>(*std::move(seen)),
+                                 UniqueFd(ends[0]));
+    serve = NewRingServeLane(FabricKind::kShm, std::make_shared<LaneMemory>(*std::move(made)),
                              UniqueFd(ends[1]));
   }
   static uint64_t Entry(uint32_t slot, uint32_t bytes, uint16_t lap) {
@@ -153,8 +153,8 @@ TEST(ShmScribble, DoorbellFloodHidesNothing) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
   UniqueFd peer(ends[1]);
-  auto lane = NewRingServeLane(
-      FabricKind::kShm, std::make_shared<const LaneMemory>(*std::move(made)), UniqueFd(ends[0]));
+  auto lane = NewRingServeLane(FabricKind::kShm, std::make_shared<LaneMemory>(*std::move(made)),
+                               UniqueFd(ends[0]));
   const std::string bells(4096, 'b');
   while (send(peer.get(), bells.data(), bells.size(), MSG_DONTWAIT) > 0) {
   }
@@ -331,8 +331,8 @@ TEST(ShmFabric, KilledPeerIsNoticed) {
       _exit(0);
     }
     close(ends[1]);
-    auto lane = NewRingRequestLane(
-        FabricKind::kShm, std::make_shared<const LaneMemory>(*std::move(made)), UniqueFd(ends[0]));
+    auto lane = NewRingRequestLane(FabricKind::kShm, std::make_shared<LaneMemory>(*std::move(made)),
+                                   UniqueFd(ends[0]));
     Completion completion;
     for (int i = 0; i < 10'000; ++i) EXPECT_EQ(lane->Poll({&completion, 1}), 0u);
     EXPECT_TRUE(lane->status().ok());

@@ -1,0 +1,39 @@
+#include "client/holders/lane_pinning.h"
+
+#include "absl/strings/str_format.h"
+
+namespace ckv {
+namespace {
+
+class LanePinner final : public MemoryPinner {
+ public:
+  explicit LanePinner(Backend* backend) : backend_(backend) {}
+  absl::Status Pin(std::span<std::byte> memory) override { return backend_->Pin(memory); }
+  void Unpin(std::span<std::byte> memory) noexcept override { backend_->Unpin(memory); }
+
+ private:
+  Backend* const backend_;
+};
+
+}  // namespace
+
+absl::StatusOr<MemoryKind> LaneMemoryFor(const Backend* backend) {
+  if (backend == nullptr) return absl::InvalidArgumentError("requester: no backend");
+  const BackendReach& reach = backend->reach();
+  for (const MemoryKind kind : {MemoryKind::kHost, MemoryKind::kPinned}) {
+    if (reach.rotated_from.Has(kind) && reach.rotated_to.Has(kind) && reach.parts.Has(kind) &&
+        reach.scattered_from.Has(kind))
+      return kind;
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "requester: its lanes are in host or pinned memory, and kernels of %s reach neither",
+      backend->kernel_target()));
+}
+
+std::shared_ptr<MemoryPinner> LanePinnerFor(Backend* backend) {
+  const absl::StatusOr<MemoryKind> memory = LaneMemoryFor(backend);
+  if (!memory.ok() || *memory == MemoryKind::kHost) return nullptr;
+  return std::make_shared<LanePinner>(backend);
+}
+
+}  // namespace ckv
