@@ -156,6 +156,11 @@ Backend* Backend::Cpu() {
   return backend;
 }
 
+absl::StatusOr<std::unique_ptr<ComputeStream>> Backend::StreamOver(void* /*native*/) {
+  return absl::UnimplementedError(absl::StrFormat(
+      "kernels of %s have no streams of others: only those of a device do", kernel_target()));
+}
+
 absl::Status Backend::Grow(BackendMemory& memory, size_t bytes, MemoryKind kind) {
   if (memory.size() >= bytes && memory.kind() == kind) return absl::OkStatus();
   const size_t ample = std::max(bytes, memory.size() + memory.size() / 2);

@@ -177,6 +177,12 @@ class Backend {
   // Makes a stream. `thread_count` is as WorkerPool has it; a device takes no notice of it.
   //   ResourceExhausted, Internal  the device has no more of them, or failed.
   virtual absl::StatusOr<std::unique_ptr<ComputeStream>> NewStream(uint32_t thread_count) = 0;
+  // Makes a stream over one of the device that somebody else owns and puts work on, as an engine
+  // does. `native` is a cudaStream_t; null is the device's default stream. It serves as `after`
+  // alone: no operation is put on it. Any threads may name it at once, also while its owner puts
+  // work there. The native stream must outlive it. Its end waits for nothing.
+  //   Unimplemented       the backend has no streams that others could own, as the processor's.
+  virtual absl::StatusOr<std::unique_ptr<ComputeStream>> StreamOver(void* native);
 
   // Returns memory that operations reach. Its contents mean nothing. It takes long on a device: do
   // not call it for each operation.

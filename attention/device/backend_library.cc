@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstddef>
+#include <cstdlib>
 #include <map>
 #include <utility>
 
@@ -21,9 +22,9 @@
 namespace ckv {
 namespace {
 
-std::array<std::string, 2> PlacesBeside(const std::string& folder) {
+std::array<std::string, 2> PlacesBeside(const std::string& folder, std::string_view other) {
   return {absl::StrCat(folder, "/", std::string(kBackendLibrary)),
-          absl::StrCat(folder, "/../lib/ckv/", std::string(kBackendLibrary))};
+          absl::StrCat(folder, "/", std::string(other), "/", std::string(kBackendLibrary))};
 }
 
 // Whether there is anything by that name. A link to nothing is there, and does not load.
@@ -100,14 +101,23 @@ std::string FolderOfProgram() {
   return program.substr(0, program.rfind('/'));
 }
 
-absl::StatusOr<BackendStart> StartBackend(std::string_view name, const std::string& folder) {
+std::string FolderOfCode(const void* code) {
+  Dl_info info = {};
+  std::array<char, PATH_MAX> path;
+  if (dladdr(code, &info) == 0 || realpath(info.dli_fname, path.data()) == nullptr) return ".";
+  const std::string file(path.data());
+  return file.substr(0, file.rfind('/'));
+}
+
+absl::StatusOr<BackendStart> StartBackend(std::string_view name, const std::string& folder,
+                                          std::string_view other) {
   if (name == "cpu") return ThisProcessor("the configuration names it");
   const bool must = name == "cuda";
   if (!must && name != "auto") {
     return absl::InvalidArgumentError(
         absl::StrFormat("backend \"%s\": auto, cpu and cuda are the choices", name));
   }
-  const auto places = PlacesBeside(folder);
+  const auto places = PlacesBeside(folder, other);
   for (const std::string& path : places) {
     if (!IsThere(path)) continue;
     const absl::StatusOr<Backend*> opened = OpenOnce(path);

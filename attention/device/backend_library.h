@@ -6,8 +6,9 @@
 //   options.backend = start.backend;
 //
 // The library is libckv_cuda.so. It is looked for in the program's folder, then in ../lib/ckv from
-// there: bin/ckvd finds lib/ckv/libckv_cuda.so. No variable and no setting names another place,
-// because a configuration would then name code.
+// there: bin/ckvd finds lib/ckv/libckv_cuda.so. A library that loads it looks in its own folder,
+// then in ckv below: lib/libckv.so finds the same file. No variable and no setting names another
+// place, because a configuration would then name code.
 //
 // The two share C++ classes (attention/backend.h), so both must be of one build. The library says
 // its build before any of its classes is used (BackendModule). It is never unloaded.
@@ -43,6 +44,13 @@ const std::string& BackendBuild();
 
 // Returns the folder that the running program lies in, links resolved.
 std::string FolderOfProgram();
+// Returns the folder of the loaded file that has this address in it, links resolved. A library asks
+// with an address of its own.
+std::string FolderOfCode(const void* code);
+
+// The other folder in which it may be, from the first.
+inline constexpr std::string_view kFromProgram = "../lib/ckv";
+inline constexpr std::string_view kFromLibrary = "ckv";
 
 struct BackendStart {
   Backend* backend = nullptr;  // never null; it lives as long as the process
@@ -50,7 +58,8 @@ struct BackendStart {
   bool is_warning = false;     // a library is there and could not be used
 };
 
-// Chooses what computes, by `name`:
+// Chooses what computes, by `name`. The library is looked for in `folder`, then in
+// `folder`/`other`:
 //   cpu    this processor; no library is looked for
 //   cuda   the library; an error if it cannot be used
 //   auto   the library if there is one that can be used, else this processor
@@ -60,6 +69,7 @@ struct BackendStart {
 //   NotFound            cuda: there is no library; names the places.
 //   FailedPrecondition  cuda: the library is of another build, does not load, or finds no device.
 //   else                as BackendModule::open.
-absl::StatusOr<BackendStart> StartBackend(std::string_view name, const std::string& folder);
+absl::StatusOr<BackendStart> StartBackend(std::string_view name, const std::string& folder,
+                                          std::string_view other = kFromProgram);
 
 }  // namespace ckv

@@ -61,6 +61,12 @@ class BackendUnderTest {
   virtual void Copy(std::byte* to, std::span<const std::byte> from) {
     std::memcpy(to, from.data(), from.size());
   }
+  // Returns a stream as an engine has it, for Backend::StreamOver; it lives as long as this. Null
+  // if the backend has none of those.
+  virtual void* NewNative() { return nullptr; }
+  // Puts a copy on such a stream. Host memory `from` stays until it is done; its size is even.
+  virtual void CopyOn(void* /*native*/, const Placed& /*to*/, std::span<const std::byte> /*from*/) {
+  }
 };
 
 inline Placed::Placed(BackendUnderTest* under, MemoryKind kind, size_t bytes)
@@ -99,9 +105,22 @@ class DeferredUnderTest : public BackendUnderTest {
       : backend_(reach) {}
   Backend& backend() override { return backend_; }
   void Copy(std::byte* to, std::span<const std::byte> from) override { backend_.Copy(to, from); }
+  void* NewNative() override {
+    auto stream = backend_.NewStream(1);
+    CKV_CHECK(stream.ok());
+    return natives_.emplace_back(*std::move(stream)).get();
+  }
+  void CopyOn(void* native, const Placed& to, std::span<const std::byte> from) override {
+    const auto bytes = static_cast<uint32_t>(from.size());
+    CKV_CHECK(backend_
+                  .Rotate(RopeRotation(RopeParams(), 0, 0), {from.data(), 1, bytes}, bytes,
+                          {to.data(), to.kind()}, *static_cast<ComputeStream*>(native))
+                  .ok());
+  }
 
  private:
   DeferredBackend backend_;
+  std::vector<std::unique_ptr<ComputeStream>> natives_;
 };
 
 // The same, with rows and partials on the device only.

@@ -172,6 +172,47 @@ TEST_P(BackendChain, AStreamOfAnotherBackendIsWaitedFor) {
   EXPECT_EQ(std::memcmp(got.data(), q.data, got.size()), 0);
 }
 
+// As an engine's: what it puts there is waited for, and the stream stays the engine's.
+TEST_P(BackendChain, AStreamOfSomebodyElseIsWaitedFor) {
+  void* const native = under_->NewNative();
+  if (native == nullptr) {
+    const absl::Status refused = backend_.StreamOver(nullptr).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented);
+    EXPECT_THAT(std::string(refused.message()), HasSubstr(std::string(backend_.kernel_target())));
+    return;
+  }
+  const QueryView& q = piece_.piece().q;
+  const size_t bytes = size_t{q.count} * q.stride * 2;
+  const Placed from = Place(reach_.rotated_from, bytes);
+  const Placed copy = Place(reach_.rotated_to, size_t{q.count} * row_bytes_);
+  auto over = backend_.StreamOver(native);
+  ASSERT_TRUE(over.ok()) << over.status();
+  EXPECT_EQ(&(*over)->backend(), &backend_);
+  EXPECT_TRUE((*over)->Ready());
+  // Put there after the stream was made, and before the operation that comes after it.
+  under_->CopyOn(native, from, std::as_bytes(std::span(q.data, bytes / 2)));
+  const RowView rows = {from.data(), q.count, q.stride * 2, from.kind(), over->get()};
+  ASSERT_TRUE(backend_
+                  .Rotate(RopeRotation(RopeParams(), 0, 0), rows, row_bytes_,
+                          {copy.data(), copy.kind()}, *stream_)
+                  .ok());
+  // Its end waits for nothing, and takes nothing with it.
+  over->reset();
+  ASSERT_TRUE(stream_->Wait().ok());
+  const auto got = copy.Read();
+  for (uint32_t row = 0; row < q.count; ++row) {
+    ASSERT_EQ(
+        std::memcmp(&got[size_t{row} * row_bytes_], q.data + size_t{row} * q.stride, row_bytes_), 0)
+        << row;
+  }
+  over = backend_.StreamOver(native);
+  ASSERT_TRUE(over.ok()) << over.status();
+  under_->CopyOn(native, from, std::as_bytes(std::span(q.data, bytes / 2)));
+  EXPECT_TRUE((*over)->Wait().ok());
+  EXPECT_TRUE((*over)->Ready());
+  EXPECT_TRUE(backend_.StreamOver(nullptr).ok()) << "the device's default stream";
+}
+
 TEST_P(BackendChain, OfNothingIsDone) {
   ASSERT_TRUE(backend_.AttendPartials(piece_.shape(), {}, *stream_).ok());
   ASSERT_TRUE(backend_.Merge({}, *stream_).ok());

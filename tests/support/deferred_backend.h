@@ -62,6 +62,14 @@ class DeferredBackend final : public Backend {
     return stream;
   }
 
+  // A stream of its own plays the engine's: `native` is the address of one. Null is one without
+  // work.
+  absl::StatusOr<std::unique_ptr<ComputeStream>> StreamOver(void* native) override {
+    if (native == nullptr) return NewStream(1);
+    auto* const other = static_cast<Stream*>(static_cast<ComputeStream*>(native));
+    return std::make_unique<Stream>(this, other->queue);
+  }
+
   absl::StatusOr<BackendMemory> Allocate(MemoryKind kind, size_t bytes) override {
     if (bytes > memory_max_) return absl::ResourceExhaustedError("no more memory");
     ++allocations_;
@@ -207,7 +215,12 @@ class DeferredBackend final : public Backend {
    public:
     Stream(DeferredBackend* backend, uint32_t thread_count)
         : ComputeStream(backend), queue(std::make_shared<Queue>(backend, thread_count)) {}
-    ~Stream() override { queue->DoUpTo(queue->put_count()).IgnoreError(); }
+    // Over the queue of another, whose end waits for it.
+    Stream(DeferredBackend* backend, std::shared_ptr<Queue> other)
+        : ComputeStream(backend), queue(std::move(other)), owns_(false) {}
+    ~Stream() override {
+      if (owns_) queue->DoUpTo(queue->put_count()).IgnoreError();
+    }
     absl::Status Wait() override {
       if (!Ready()) {
         ++queue->backend->blocking_waits_;
@@ -221,6 +234,9 @@ class DeferredBackend final : public Backend {
     }
 
     const std::shared_ptr<Queue> queue;
+
+   private:
+    const bool owns_ = true;
   };
 
   static Queue& QueueOf(ComputeStream& stream) { return *static_cast<Stream&>(stream).queue; }

@@ -133,6 +133,18 @@ TEST_F(BackendLibraryTest, TheOneBesideTheProgramGoesFirst) {
   EXPECT_TRUE(StartBackend("cuda", bin()).ok());
 }
 
+// A library that loads it lies in lib itself, and finds that of the programs in bin.
+TEST_F(BackendLibraryTest, ALibraryLooksBelowItsOwnFolder) {
+  Install("works", "lib/ckv");
+  const auto start = StartBackend("cuda", root_ + "/lib", kFromLibrary);
+  ASSERT_TRUE(start.ok()) << start.status();
+  ExpectComputes(*start->backend);
+  fs::remove(root_ + "/lib/ckv/libckv_cuda.so");
+  EXPECT_THAT(StartBackend("cuda", root_ + "/lib", kFromLibrary).status().ToString(),
+              AllOf(HasSubstr(root_ + "/lib/libckv_cuda.so"),
+                    HasSubstr(root_ + "/lib/ckv/libckv_cuda.so")));
+}
+
 // A damaged one beside the program is not passed over in silence.
 TEST_F(BackendLibraryTest, AFileThatDoesNotLoadIsRefused) {
   std::ofstream(bin() + "/libckv_cuda.so") << "text";
@@ -181,6 +193,9 @@ TEST_F(BackendLibraryTest, ThreadsOpenItOnce) {
 
 TEST_F(BackendLibraryTest, TheProgramIsInItsFolder) {
   EXPECT_TRUE(fs::exists(FolderOfProgram() + "/attention_device_tests")) << FolderOfProgram();
+  static const char here = 0;
+  EXPECT_EQ(FolderOfCode(&here), FolderOfProgram());
+  EXPECT_EQ(FolderOfCode(nullptr), ".");
 }
 
 }  // namespace
