@@ -56,7 +56,7 @@ MAY_INCLUDE = {
     "client/ggml/module": "client/ggml client/roof client client/grpc client/holders attention transport* store* "
                           "proto*",
     "client/c": "client/roof client client/call client/context client/decide client/grpc client/holders "
-                "client/prompt client/publish attention transport* proto*",
+                "client/prompt client/publish attention attention/device transport* proto*",
     "client/characterize": "client/roof client client/cache client/decide attention attention/target transport "
                            "store* proto*",
     "client/ctl": "client/roof client client/decide client/grpc client/publish client/holders transport store* proto*",

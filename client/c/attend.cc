@@ -1,4 +1,4 @@
-// Contexts, and calls that return with the answer.
+// Contexts, streams of engines, and calls that return with the answer.
 
 #include <utility>
 
@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "client/c/attend_arguments.h"
 #include "client/c/ckv_attend.h"
+#include "client/c/ckv_device.h"
 #include "client/c/handles.h"
 #include "client/c/last_error.h"
 #include "client/c/struct_size.h"
@@ -75,12 +76,33 @@ extern "C" uint64_t ckv_context_token_count(const ckv_context* context) {
   return context == nullptr ? 0 : context->context.token_count();
 }
 
+extern "C" ckv_status ckv_stream_open(ckv_requester* requester, void* native, ckv_stream** stream) {
+  if (stream != nullptr) *stream = nullptr;
+  return ckv::c::Guard(ckv::c::OwnerOf(requester), [&]() -> absl::Status {
+    if (requester == nullptr) return ckv::c::Missing("requester");
+    if (stream == nullptr) return ckv::c::Missing("stream");
+    if (requester->backend == ckv::Backend::Cpu()) {
+      return absl::UnimplementedError(
+          "streams: this requester computes on the processor: open it with backend \"cuda\"");
+    }
+    CKV_ASSIGN_OR_RETURN(auto made, requester->backend->StreamOver(native));
+    *stream = new ckv_stream{std::move(made)};
+    return absl::OkStatus();
+  });
+}
+
+extern "C" void ckv_stream_free(ckv_stream* stream) { delete stream; }
+
+extern "C" const char* ckv_backend_told(const ckv_requester* requester) {
+  return requester == nullptr ? "" : requester->backend_told.c_str();
+}
+
 extern "C" ckv_status ckv_attend(ckv_requester* requester, const ckv_attend_call* call,
                                  ckv_attend_report* report) {
   return ckv::c::Guard(ckv::c::OwnerOf(requester), [&]() -> absl::Status {
     if (requester == nullptr) return ckv::c::Missing("requester");
     ckv::c::AttendArguments arguments;
-    CKV_RETURN_IF_ERROR(arguments.Take(call, report));
+    CKV_RETURN_IF_ERROR(arguments.Take(call, report, *requester->backend));
     ckv::AttendReport made;
     ckv::AttendReport* const to = report == nullptr ? nullptr : &made;
     if (arguments.has_part()) {

@@ -75,7 +75,9 @@ absl::Status TakePart(const ckv_part& part, std::shared_ptr<const Corpus>& corpu
 
 absl::Status AttendArguments::TakeOwn(const ckv_own_rows& own, uint32_t row_bytes) {
   if (own.rows == nullptr && own.row_count != 0) return Missing("ckv_own_rows: rows");
+  CKV_RETURN_IF_ERROR(CheckReserved("ckv_own_rows", own.reserved));
   OwnRows& to = own_.emplace_back();
+  CKV_RETURN_IF_ERROR(TakeMemory("own rows", own.memory, *backend_, to.rows.memory));
   to.rows.data = static_cast<const std::byte*>(own.rows);
   to.rows.count = own.row_count;
   to.rows.stride_bytes = own.stride_bytes == 0 ? row_bytes : own.stride_bytes;
@@ -116,7 +118,19 @@ absl::Status AttendArguments::TakeSegment(const ckv_segment& segment, uint32_t c
                        [&](const ckv_own_rows& own) { return TakeOwn(own, row_bytes); });
 }
 
-absl::Status AttendArguments::Take(const ckv_attend_call* from, const ckv_attend_report* report) {
+absl::Status AttendArguments::TakeDevice(const ckv_attend_call& call) {
+  CKV_RETURN_IF_ERROR(TakeMemory("q", call.q_memory, *backend_, call_.q.memory));
+  CKV_RETURN_IF_ERROR(TakeMemory("o, m and l", call.out_memory, *backend_, out_.memory));
+  if (call.after == nullptr) return absl::OkStatus();
+  ComputeStream* const after = call.after->stream.get();
+  call_.q.after = out_.after = after;
+  for (OwnRows& own : own_) own.rows.after = after;
+  return absl::OkStatus();
+}
+
+absl::Status AttendArguments::Take(const ckv_attend_call* from, const ckv_attend_report* report,
+                                   const Backend& backend) {
+  backend_ = &backend;
   if (report != nullptr) {
     // Before the call, so that its answer is not lost.
     size_t size = 0;
@@ -155,7 +169,7 @@ absl::Status AttendArguments::Take(const ckv_attend_call* from, const ckv_attend
   call_.allow_approximate = call.allow_approximate != 0;
   call_.deadline = AfterField(call.timeout_ns);
   out_ = {call.o, call.m, call.l, PartialDtype::kF32};
-  return absl::OkStatus();
+  return TakeDevice(call);
 }
 
 AttendCall AttendArguments::part_call() const {

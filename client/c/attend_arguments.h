@@ -7,6 +7,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "attention/backend.h"
 #include "client/c/ckv.h"
 #include "client/calls.h"
 
@@ -26,10 +27,11 @@ class AttendArguments {
   AttendArguments(const AttendArguments&) = delete;
   AttendArguments& operator=(const AttendArguments&) = delete;
 
-  // Reads a call, once. The caller's memory stays borrowed.
+  // Reads a call, once. The caller's memory stays borrowed. `backend` is the requester's.
   //   InvalidArgument     a pointer is missing, or something does not fit together that the
   //                       requester would not see.
-  absl::Status Take(const ckv_attend_call* call, const ckv_attend_report* report);
+  absl::Status Take(const ckv_attend_call* call, const ckv_attend_report* report,
+                    const Backend& backend);
 
   // Whether its only segment names a part, and so is attended by part_call().
   bool has_part() const { return corpus_ != nullptr; }
@@ -40,6 +42,9 @@ class AttendArguments {
  private:
   absl::Status TakeSegment(const ckv_segment& segment, uint32_t call_rows, bool only);
   absl::Status TakeOwn(const ckv_own_rows& own, uint32_t row_bytes);
+  absl::Status TakeDevice(const ckv_attend_call& call);
+
+  const Backend* backend_ = nullptr;
 
   LayerCall call_;
   PartialView out_;

@@ -22,8 +22,8 @@
 //
 // This file has what all of them need. It includes the others: attention (ckv_attend.h), rows
 // (ckv_fetch.h), chunks of a prompt (ckv_find.h), publishing (ckv_put.h), arithmetic on partials
-// (ckv_partial.h) and advice (ckv_advice.h). The library does what the C++ client does
-// (client/requester.h), and answers have its bits.
+// (ckv_partial.h) and advice (ckv_advice.h). ckv_device.h tells of memory of a GPU. The library
+// does what the C++ client does (client/requester.h), and answers have its bits.
 //
 // WORDS. A query row is one head of one token, in the order token x heads + head. A cKV row is one
 // token at one layer: d_qk values, of which the first d_v are also its value. A chunk is an
@@ -42,7 +42,8 @@
 // fails sets its handle to NULL.
 //
 // MEMORY. No pointer that is passed is kept once the call has returned, except by ckv_submit and
-// ckv_fetch_begin, which say so.
+// ckv_fetch_begin, which say so. All memory is the host's, unless a field of the call says that it
+// is a device's (ckv_device.h).
 //
 // THREADS. A requester and a corpus may be used by any threads at once, and so may a context. A
 // ticket is used by one thread at a time. Nothing may use a handle while or after it is freed. Each
@@ -73,7 +74,7 @@ extern "C" {
 
 // The version of this header. Another major version is another ABI. A minor version only adds.
 #define CKV_API_MAJOR 1
-#define CKV_API_MINOR 1
+#define CKV_API_MINOR 2
 
 // The numbers are those of gRPC's codes.
 typedef int32_t ckv_status;
@@ -153,6 +154,10 @@ typedef struct ckv_open_options {
   uint32_t call_count_max;      // calls in progress at once, at most 4096; by default 16
   uint32_t call_threads;        // threads that attend near and own rows of one call; by default 1
   uint64_t connect_timeout_ns;  // how long a new session may take; by default 3 s
+  // The backend that computes here. "cpu" is the processor, and the default. "cuda" is a GPU, whose
+  // library must be there (ckv_device.h). "auto" is a GPU if a library can be used and
+  // kernel_target names no target, and the processor otherwise. Since 1.2.
+  const char* backend;
 } ckv_open_options;
 
 // Makes a requester. Does not wait for the network: a directory that is not there shows in the
@@ -161,11 +166,15 @@ typedef struct ckv_open_options {
 // warnings and errors to stderr. It installs no signal handlers. On a processor with AMX it asks
 // Linux for the tile registers, in here at the latest. A program that calls sigaltstack then gives
 // each stack getauxval(AT_MINSIGSTKSZ) bytes beside its handler's own.
-//   INVALID_ARGUMENT     also: no directory, an unknown fabric or kernel target, a count beyond its
-//                        limit.
+//   INVALID_ARGUMENT     also: no directory, an unknown fabric, kernel target or backend, a count
+//                        beyond its limit.
 //   FAILED_PRECONDITION  the library has another major version. Or another requester of the process
-//                        is open, and kernels use another target than `kernel_target`.
-//   NOT_FOUND, UNIMPLEMENTED, ...  verbs is asked for, and there is no such device.
+//                        is open, and kernels use another target than `kernel_target`. Or backend
+//                        "cuda": the library is of another build, does not load, or finds no
+//                        device. Or the device does not reach host memory, where answers come.
+//   NOT_FOUND            backend "cuda": there is no library; the text names the places. Or verbs
+//                        is asked for, and there is no such device.
+//   UNIMPLEMENTED, ...   verbs is asked for, and this library or host has none.
 ckv_status ckv_open_version(uint32_t api_major, uint32_t api_minor, const ckv_open_options* options,
                             ckv_requester** requester);
 
@@ -229,6 +238,7 @@ ckv_status ckv_corpus_chunks(const ckv_corpus* corpus, uint32_t chunk_begin, uin
 
 #include "ckv_advice.h"
 #include "ckv_attend.h"
+#include "ckv_device.h"
 #include "ckv_fetch.h"
 #include "ckv_find.h"
 #include "ckv_partial.h"

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ckv.h"
+#include "ckv_device.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -68,6 +69,8 @@ typedef struct ckv_own_rows {
   uint32_t stride_bytes;  // from one row to the next; by default the bytes of a row
   // uint32_t [row_count of the segment]: query row i sees the first visible[i] rows. If NULL, all.
   const uint32_t* visible;
+  uint32_t memory;  // the kind of memory of `rows`: CKV_MEMORY_HOST, the default, ... Since 1.2
+  uint32_t reserved;
 } ckv_own_rows;
 
 // Consecutive query rows that attend the same.
@@ -127,6 +130,12 @@ typedef struct ckv_attend_call {
   uint32_t allow_approximate;
   uint32_t reserved;
   const char* traceparent;  // W3C Trace Context's; names the call in logs and errors; may be NULL
+  // Since 1.2: the kinds of memory of q, and of o, m and l: CKV_MEMORY_HOST, the default, ...
+  uint32_t q_memory;
+  uint32_t out_memory;
+  // The stream of the engine after which q, own rows and the answer's place may be touched
+  // (ckv_device.h). If NULL, they are ready. Borrowed until the call is done.
+  const ckv_stream* after;
 } ckv_attend_call;
 
 // The work of a call. The library writes all of it, on success alone.
@@ -151,7 +160,8 @@ typedef struct ckv_attend_report {
 // row sees every row of the chunks that it does not select otherwise. Within the timeout, a call
 // opens a failed session again, asks replicas, and waits as overloaded holders ask.
 //   INVALID_ARGUMENT     also: segments that do not cover the rows, a layer, count, width or index
-//                        beyond its limit, contexts of different geometries.
+//                        beyond its limit, contexts of different geometries. Or memory of a kind
+//                        that the requester's backend does not reach.
 //   NOT_FOUND            a holder no longer has a chunk: resolve the corpus again.
 //   UNAVAILABLE          a holder and its replicas cannot be reached.
 //   RESOURCE_EXHAUSTED   a holder is overloaded. ckv_last_retry_after_ns has its hint.
@@ -177,8 +187,10 @@ ckv_status ckv_submit(ckv_requester* requester, const ckv_attend_call* call,
                       ckv_attend_report* report, ckv_ticket** ticket);
 
 // Looks whether the answer came. If the call is done, sets *done to 1 and returns how it ended, as
-// ckv_attend. Otherwise sets it to 0 and returns OK. The first of these calls attends the call's
-// own rows. If a holder failed, the call may open another session in here, and waits for that.
+// ckv_attend. With OK the answer is whole, in memory of a device, too: any stream may read it, and
+// needs no event. Otherwise sets it to 0 and returns OK. The first of these calls attends the
+// call's own rows. If a holder failed, the call may open another session in here, and waits for
+// that.
 ckv_status ckv_poll(ckv_ticket* ticket, int* done);
 // The same, but waits for up to `timeout_ns`. The call's own deadline ends it too.
 ckv_status ckv_wait(ckv_ticket* ticket, uint64_t timeout_ns, int* done);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ckv.h"
+#include "ckv_device.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -38,6 +39,15 @@ typedef struct ckv_fetch_call {
   uint32_t rotate;
   uint32_t reserved;
   const char* traceparent;  // as in ckv_attend_call
+  // The kind of memory of `rows`: CKV_MEMORY_HOST, the default, ... Since 1.2. Into memory of a
+  // device, runs of rows are copied from where the network put them. They are copied row by row if
+  // token_stride is not the bytes that are fetched of each row.
+  uint32_t rows_memory;
+  uint32_t reserved2;
+  // The stream of the engine after which `rows` may be written: after the work that is there when
+  // the fetch begins (ckv_device.h). If NULL, at once. Borrowed until the fetch ends, or its ticket
+  // is freed.
+  const ckv_stream* after;
 } ckv_fetch_call;
 
 // The work of a fetch. The library writes all of it.
@@ -54,7 +64,9 @@ typedef struct ckv_fetch_report {
 // come through memory shared with the holder. `report` may be NULL. After an error the memory means
 // nothing. Nothing is written to it once this has returned.
 //   INVALID_ARGUMENT     also: a range, slice or position beyond its limit; rows that overlap or do
-//                        not fit rows_bytes; an odd address or stride; hand_back_ns.
+//                        not fit rows_bytes; an odd address or stride; hand_back_ns. Or memory of
+//                        a kind that the requester's backend does not reach.
+//   INTERNAL             a device failed.
 //   DATA_LOSS            rows do not match their checksum.
 //   NOT_FOUND, UNAVAILABLE, RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED, FAILED_PRECONDITION
 //                        as ckv_attend.
@@ -72,9 +84,10 @@ ckv_status ckv_fetch_begin(ckv_requester* requester, const ckv_fetch_call* call,
                            ckv_fetch_ticket** ticket);
 
 // Waits for up to `timeout_ns` until the layer is there, and all before it. Then sets *done to 1.
-// Sets it to 0 and returns OK if the time passed first. If the fetch ended without the layer, sets
-// it to 1 and returns how it ended. Rows of a layer that is there stay valid, whatever comes later.
-// The first layer settles which chunks are handed back; their memory means nothing.
+// With OK the rows are whole, in memory of a device, too: any stream may read them, and needs no
+// event. Sets it to 0 and returns OK if the time passed first. If the fetch ended without the
+// layer, sets it to 1 and returns how it ended. Rows of a layer that is there stay valid, whatever
+// comes later. The first layer settles which chunks are handed back; their memory means nothing.
 //   INVALID_ARGUMENT     also: the layer is not one of the call's.
 //   CANCELLED, and the errors of ckv_fetch.
 ckv_status ckv_fetch_wait_layer(ckv_fetch_ticket* ticket, uint32_t layer, uint64_t timeout_ns,

@@ -7,6 +7,10 @@
 // A row that saw nothing has o = 0, m = -inf, l = 0. Merging partials over disjoint rows gives the
 // answer over all of them. An engine that attends its own rows elsewhere (on a GPU, say) merges
 // ckv's answer with its own so, before W_UV.
+//
+// All memory of these functions is the host's (CKV_MEMORY_HOST or CKV_MEMORY_PINNED), whatever the
+// backend of a requester is. An engine merges answers in memory of a device by a kernel of its own,
+// or passes its rows as own rows of the call.
 
 #pragma once
 

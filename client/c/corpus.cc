@@ -18,6 +18,21 @@ absl::Status Missing(const char* what) {
   return absl::InvalidArgumentError(absl::StrFormat("%s: NULL", what));
 }
 
+static_assert(CKV_MEMORY_HOST == static_cast<int>(MemoryKind::kHost) &&
+              CKV_MEMORY_PINNED == static_cast<int>(MemoryKind::kPinned) &&
+              CKV_MEMORY_DEVICE == static_cast<int>(MemoryKind::kDevice));
+
+absl::Status TakeMemory(const char* what, uint32_t kind, const Backend& backend, MemoryKind& to) {
+  if (kind > CKV_MEMORY_DEVICE)
+    return absl::InvalidArgumentError(absl::StrFormat("%s: %d is no kind of memory", what, kind));
+  to = static_cast<MemoryKind>(kind);
+  if (to != MemoryKind::kDevice || &backend != Backend::Cpu()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s: memory of a device, and this requester computes on the processor: open "
+                      "it with backend \"cuda\"",
+                      what));
+}
+
 absl::Status TakeTrace(const char* traceparent, TraceContext& to) {
   if (traceparent == nullptr) return absl::OkStatus();
   const auto trace = ParseTraceparent(traceparent);

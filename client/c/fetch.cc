@@ -40,11 +40,12 @@ absl::Status FetchNow(ckv_requester& requester, const ckv_fetch_call* from,
                       ckv_fetch_report* report) {
   CKV_RETURN_IF_ERROR(CheckFetchReport(report));
   FetchArguments arguments;
-  CKV_RETURN_IF_ERROR(arguments.Take(from));
+  CKV_RETURN_IF_ERROR(arguments.Take(from, *requester.backend));
   if (arguments.hand_back() != kInstantMax)
     return absl::InvalidArgumentError("ckv_fetch_call: hand_back_ns is for tickets");
   const FetchCall& call = arguments.call();
   const Instant begin = Clock::Real()->Now();
+  CKV_RETURN_IF_ERROR(arguments.AwaitStream());
   uint64_t row_count = 0;
   CKV_RETURN_IF_ERROR(arguments.Pull(*requester.requester, call.chunk_begin, call.chunk_end,
                                      call.layer_begin, call.layer_end, call.deadline,
@@ -211,6 +212,7 @@ absl::Status ckv_fetch_ticket::PullLayer(uint32_t layer) {
 absl::Status ckv_fetch_ticket::Run() noexcept {
   try {
     const ckv::FetchCall& call = arguments.call();
+    CKV_RETURN_IF_ERROR(arguments.AwaitStream());
     for (uint32_t layer = call.layer_begin; layer < call.layer_end; ++layer) {
       CKV_RETURN_IF_ERROR(layer == call.layer_begin ? PullFirstLayer() : PullLayer(layer));
       LayerIsThere(tokens_);
@@ -236,7 +238,7 @@ extern "C" ckv_status ckv_fetch_begin(ckv_requester* requester, const ckv_fetch_
     if (requester == nullptr) return ckv::c::Missing("requester");
     if (ticket == nullptr) return ckv::c::Missing("ticket");
     ckv::c::FetchArguments arguments;
-    CKV_RETURN_IF_ERROR(arguments.Take(call));
+    CKV_RETURN_IF_ERROR(arguments.Take(call, *requester->backend));
     auto made = std::make_unique<ckv_fetch_ticket>(requester, std::move(arguments));
     made->Start();
     *ticket = made.release();

@@ -61,12 +61,30 @@ absl::Status FetchArguments::CheckLayout(const ckv_fetch_call& call) {
   return absl::OkStatus();
 }
 
-absl::Status FetchArguments::Take(const ckv_fetch_call* from) {
+absl::Status FetchArguments::TakeDevice(const ckv_fetch_call& call, Backend& backend) {
+  MemoryKind memory;
+  CKV_RETURN_IF_ERROR(TakeMemory("fetch: rows", call.rows_memory, backend, memory));
+  ComputeStream* const after = call.after == nullptr ? nullptr : call.after->stream.get();
+  if (memory != MemoryKind::kDevice) {
+    after_ = after;
+    return absl::OkStatus();
+  }
+  if (!backend.reach().rotated_to.Has(memory)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("fetch: rows are in device memory, which kernels of %s do not write",
+                        backend.kernel_target()));
+  }
+  CKV_ASSIGN_OR_RETURN(stream_, backend.NewStream(/*thread_count=*/1));
+  return backend.Order(after, *stream_);
+}
+
+absl::Status FetchArguments::Take(const ckv_fetch_call* from, Backend& backend) {
   ckv_fetch_call call;
   CKV_RETURN_IF_ERROR(TakeStruct("ckv_fetch_call", from, call));
   if (call.corpus == nullptr) return Missing("ckv_fetch_call: corpus");
   if (call.rows == nullptr) return Missing("ckv_fetch_call: rows");
-  if (call.reserved != 0) return absl::InvalidArgumentError("ckv_fetch_call: reserved is not 0");
+  if (call.reserved != 0 || call.reserved2 != 0)
+    return absl::InvalidArgumentError("ckv_fetch_call: reserved is not 0");
   const Corpus& corpus = *call.corpus->corpus;
   call_.corpus = call.corpus->corpus;
   call_.chunk_begin = call.chunk_begin;
@@ -89,12 +107,29 @@ absl::Status FetchArguments::Take(const ckv_fetch_call* from) {
   first_token_.assign(1, 0);
   for (uint32_t chunk = call_.chunk_begin; chunk < call_.chunk_end; ++chunk)
     first_token_.push_back(first_token_.back() + corpus.chunks[chunk].token_count);
-  return CheckLayout(call);
+  CKV_RETURN_IF_ERROR(CheckLayout(call));
+  return TakeDevice(call, backend);
 }
 
 std::byte* FetchArguments::PlaceOf(const RowRun& run) const {
   const uint64_t token = first_token_[run.chunk - call_.chunk_begin] + run.token_begin;
   return rows_ + (run.layer - call_.layer_begin) * layer_stride_ + token * token_stride_;
+}
+
+// The run lies in a slot of a lane, which is given back next. So it is waited for.
+absl::Status FetchArguments::CopyToDevice(const FetchedRows& run) const {
+  Backend& backend = stream_->backend();
+  const RopeRotation identity(call_.corpus->geometry.rope, call_.corpus->geometry.d_rope, 0);
+  const bool dense = token_stride_ == width_;
+  const uint32_t step = dense ? run.token_count : 1;
+  std::byte* to = PlaceOf(run);
+  absl::Status copied;
+  for (uint32_t i = 0; i < run.token_count && copied.ok(); i += step, to += token_stride_) {
+    const RowView from = {run.rows.data() + size_t{i} * width_, step, width_};
+    copied = backend.Rotate(identity, from, width_, {to, MemoryKind::kDevice}, *stream_);
+  }
+  copied.Update(stream_->Wait());
+  return copied;
 }
 
 absl::Status FetchArguments::Pull(Requester& requester, uint32_t chunk_begin, uint32_t chunk_end,
@@ -107,6 +142,12 @@ absl::Status FetchArguments::Pull(Requester& requester, uint32_t chunk_begin, ui
   call.layer_end = layer_end;
   call.deadline = deadline;
   if (call.position) *call.position += first_token_[chunk_begin - call_.chunk_begin];
+  if (stream_ != nullptr) {
+    return requester.Fetch(call, [&](const FetchedRows& run) {
+      CKV_RETURN_IF_ERROR(CopyToDevice(run));
+      return on_run(run);
+    });
+  }
   if (token_stride_ == width_) {
     return requester.Fetch(
         call,

@@ -4,11 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "attention/backend.h"
 #include "client/c/ckv_fetch.h"
 #include "client/calls.h"
 #include "client/requester.h"
@@ -18,12 +20,17 @@ namespace ckv::c {
 
 class FetchArguments {
  public:
-  // Reads a call. The caller's memory stays borrowed.
+  // Reads a call. The caller's memory stays borrowed. `backend` is the requester's. Memory of a
+  // device is ordered after the call's stream in here.
   //   InvalidArgument     as ckv_fetch.h says.
-  absl::Status Take(const ckv_fetch_call* call);
+  //   ResourceExhausted, Internal  the device has no more streams, or failed.
+  absl::Status Take(const ckv_fetch_call* call, Backend& backend);
+  // Waits for the call's stream, if the rows are written by this process. Before the first Pull.
+  //   Internal            the device failed.
+  absl::Status AwaitStream() const { return after_ == nullptr ? absl::OkStatus() : after_->Wait(); }
 
   // Fetches some chunks and layers of the call, until `deadline`. `on_run` sees each run once it is
-  // in its place; an error of it ends the fetch and is returned.
+  // in its place; an error of it ends the fetch and is returned. One thread at a time.
   absl::Status Pull(Requester& requester, uint32_t chunk_begin, uint32_t chunk_end,
                     uint32_t layer_begin, uint32_t layer_end, Instant deadline,
                     absl::FunctionRef<absl::Status(const RowRun&)> on_run) const;
@@ -37,6 +44,8 @@ class FetchArguments {
 
  private:
   absl::Status CheckLayout(const ckv_fetch_call& call);
+  absl::Status TakeDevice(const ckv_fetch_call& call, Backend& backend);
+  absl::Status CopyToDevice(const FetchedRows& run) const;
   std::byte* PlaceOf(const RowRun& run) const;
 
   FetchCall call_;
@@ -44,7 +53,9 @@ class FetchArguments {
   std::byte* rows_ = nullptr;
   uint64_t layer_stride_ = 0, token_stride_ = 0;
   uint32_t width_ = 0;
-  std::vector<uint64_t> first_token_;  // one a chunk of the call, and the end
+  std::vector<uint64_t> first_token_;      // one a chunk of the call, and the end
+  std::unique_ptr<ComputeStream> stream_;  // copies to memory of a device; else null
+  ComputeStream* after_ = nullptr;         // waited for before this process writes
 };
 
 }  // namespace ckv::c

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "attention/backend.h"
 #include "client/c/ckv.h"
 #include "client/c/last_error.h"
 #include "client/context/context.h"
@@ -40,6 +41,10 @@ absl::Status TakeTrace(const char* traceparent, TraceContext& to);
 //   InvalidArgument     it is none.
 absl::Status TakeWire(uint32_t wire, PartialDtype& to);
 
+// Reads a kind of memory. The requester checks the rest of what its backend reaches.
+//   InvalidArgument     it is none; or it is a device's, and the processor computes.
+absl::Status TakeMemory(const char* what, uint32_t kind, const Backend& backend, MemoryKind& to);
+
 // Says that a pointer is missing.
 absl::Status Missing(const char* what);
 
@@ -61,17 +66,21 @@ struct ckv_requester {
   // `keeps` owns `made` and what it borrows. It is null if others do. `at` is the directory's
   // address, for puts.
   ckv_requester(std::shared_ptr<void> keeps, ckv::Requester* made, std::string of,
-                std::string at = "")
+                std::string at = "", ckv::Backend* by = ckv::Backend::Cpu(), std::string told = "")
       : connection(std::move(keeps)),
         requester(made),
         tenant(std::move(of)),
-        directory(std::move(at)) {}
+        directory(std::move(at)),
+        backend(by),
+        backend_told(std::move(told)) {}
 
   const ckv::c::Owner owner = ckv::c::NextOwner();
   const std::shared_ptr<void> connection;
   ckv::Requester* const requester;
   const std::string tenant;
   const std::string directory;
+  ckv::Backend* const backend;  // the requester's; it lives as long as the process
+  const std::string backend_told;
   std::atomic<uint32_t> in_flight{0};  // tickets, fetches and puts that are not freed
 };
 
@@ -85,4 +94,8 @@ struct ckv_corpus {
 struct ckv_context {
   ckv::c::Owner owner;
   ckv::Context context;
+};
+
+struct ckv_stream {
+  std::unique_ptr<ckv::ComputeStream> stream;
 };

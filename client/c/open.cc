@@ -10,11 +10,13 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
+#include "attention/device/backend_library.h"
 #include "attention/mla_partial.h"
 #include "client/c/ckv.h"
 #include "client/c/handles.h"
 #include "client/c/last_error.h"
 #include "client/c/struct_size.h"
+#include "client/call/call_context_pool.h"
 #include "client/grpc/directory_stub.h"
 #include "client/grpc/holder_stub.h"
 #include "client/grpc/watch_stub.h"
@@ -123,6 +125,28 @@ Opening::~Opening() {
   if (open_count == 0 && !target_before_.empty()) ForceKernelTarget(target_before_).IgnoreError();
 }
 
+// An address in this library, whose folder is asked for.
+constexpr char kHere = 0;
+
+// Chooses as ckvd does. A backend that cannot serve a requester is not used.
+absl::StatusOr<BackendStart> ChooseBackend(const ckv_open_options& options) {
+  const std::string name = TextOr(options.backend, "");
+  if (name.empty()) return BackendStart{Backend::Cpu(), "backend cpu: it is the default"};
+  const std::string target = TextOr(options.kernel_target, "");
+  if (name == "auto" && !target.empty()) {
+    return BackendStart{Backend::Cpu(),
+                        absl::StrFormat("backend cpu: kernel_target names %s", target)};
+  }
+  CKV_ASSIGN_OR_RETURN(BackendStart start, StartBackend(name, FolderOfCode(&kHere), kFromLibrary));
+  if (const absl::Status lanes = CheckBackend(start.backend); !lanes.ok()) {
+    const std::string why(lanes.message());
+    if (name != "auto") return absl::FailedPreconditionError("backend cuda: " + why);
+    start = {Backend::Cpu(), "backend cpu: a GPU is not used, " + why, /*is_warning=*/true};
+  }
+  if (start.is_warning) Log().warn("{}", start.told);
+  return start;
+}
+
 RequesterOptions OptionsOf(const ckv_open_options& options, const Connection& connection) {
   RequesterOptions made;
   made.id = TextOr(options.name, absl::StrFormat("ckv-%d", getpid()));
@@ -145,9 +169,11 @@ absl::Status Open(const ckv_open_options& options, std::unique_ptr<ckv_requester
   CKV_RETURN_IF_ERROR(ValidateName("tenant", tenant));
   const auto connection = std::make_shared<Connection>(options.directory);
   CKV_RETURN_IF_ERROR(MakeFabrics(options, *connection));
+  CKV_ASSIGN_OR_RETURN(BackendStart start, ChooseBackend(options));
+  RequesterOptions made_of = OptionsOf(options, *connection);
+  made_of.backend = start.backend;
   CKV_ASSIGN_OR_RETURN(connection->requester,
-                       Requester::Create(OptionsOf(options, *connection), &connection->directory,
-                                         &connection->holders));
+                       Requester::Create(made_of, &connection->directory, &connection->holders));
   Requester* const requester = connection->requester.get();
   connection->watch = std::make_unique<WatchStub>(
       WatchOptions{.address = options.directory, .tenant = tenant},
@@ -156,7 +182,8 @@ absl::Status Open(const ckv_open_options& options, std::unique_ptr<ckv_requester
         Log().debug("directory {}: {}", address, std::string(status.message()));
       },
       [requester](const Member& member) { requester->Learn(member); });
-  made = std::make_unique<ckv_requester>(connection, requester, tenant, options.directory);
+  made = std::make_unique<ckv_requester>(connection, requester, tenant, options.directory,
+                                         start.backend, std::move(start.told));
   return absl::OkStatus();
 }
 

@@ -109,7 +109,7 @@ extern "C" ckv_status ckv_submit(ckv_requester* requester, const ckv_attend_call
     if (requester == nullptr) return ckv::c::Missing("requester");
     if (ticket == nullptr) return ckv::c::Missing("ticket");
     auto made = std::make_unique<ckv_ticket>(requester);
-    CKV_RETURN_IF_ERROR(made->arguments.Take(call, report));
+    CKV_RETURN_IF_ERROR(made->arguments.Take(call, report, *requester->backend));
     if (made->arguments.has_part())
       return absl::InvalidArgumentError("submit: a segment has a part; open a context for it");
     made->report = report;

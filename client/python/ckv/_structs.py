@@ -10,7 +10,7 @@ import ctypes
 from ctypes import c_char_p, c_double, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
 API_MAJOR = 1
-API_MINOR = 1
+API_MINOR = 2
 
 UINT64_MAX = 2**64 - 1
 TIMEOUT_NONE = UINT64_MAX
@@ -26,6 +26,7 @@ ROPE_STYLE_NAMES = {number: name for name, number in ROPE_STYLES.items()}
 POLICIES = {"auto": 0, "route": 1, "near": 2}
 GRADES = {None: 0, "exact": 1, "wire": 2, "fast": 3}
 GRADE_NAMES = {number: name for name, number in GRADES.items() if name}
+MEMORIES = {"host": 0, "pinned": 1, "device": 2}
 LSE_FORMS = {"natural": 0, "base2": 1, "flashmla": 2, "flashinfer": 3}
 
 
@@ -50,6 +51,7 @@ class OpenOptions(Struct):
         ("call_count_max", c_uint32),
         ("call_threads", c_uint32),
         ("connect_timeout_ns", c_uint64),
+        ("backend", c_char_p),
     ]
 
 
@@ -111,6 +113,8 @@ class OwnRows(Struct):
         ("row_count", c_uint32),
         ("stride_bytes", c_uint32),
         ("visible", c_void_p),
+        ("memory", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 
@@ -148,6 +152,9 @@ class AttendCall(Struct):
         ("allow_approximate", c_uint32),
         ("reserved", c_uint32),
         ("traceparent", c_char_p),
+        ("q_memory", c_uint32),
+        ("out_memory", c_uint32),
+        ("after", c_void_p),
     ]
 
 
@@ -191,6 +198,9 @@ class FetchCall(Struct):
         ("rotate", c_uint32),
         ("reserved", c_uint32),
         ("traceparent", c_char_p),
+        ("rows_memory", c_uint32),
+        ("reserved2", c_uint32),
+        ("after", c_void_p),
     ]
 
 

@@ -214,7 +214,10 @@ TEST_F(CCallsTest, AWarmCallTakesNoMemory) {
   part.known.corpus = corpus_;
   ckv_context* const context = OpenContext(&part, 1);
   const std::vector<uint16_t> own_rows = RandomBf16(size_t{3} * kDqk, rng_);
-  ckv_own_rows own = {sizeof(own), own_rows.data(), 3, 0, nullptr};
+  ckv_own_rows own = {};
+  own.struct_size = sizeof(own);
+  own.rows = own_rows.data();
+  own.row_count = 3;
   ckv_segment segment = {};
   segment.struct_size = sizeof(segment);
   segment.context = context;

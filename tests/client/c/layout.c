@@ -24,7 +24,8 @@ AT(ckv_open_options, near_bytes, 56);
 AT(ckv_open_options, call_count_max, 64);
 AT(ckv_open_options, call_threads, 68);
 AT(ckv_open_options, connect_timeout_ns, 72);
-SIZE(ckv_open_options, 80);
+AT(ckv_open_options, backend, 80);
+SIZE(ckv_open_options, 88);
 
 BEGINS(ckv_corpus_facts);
 AT(ckv_corpus_facts, name, 8);
@@ -111,7 +112,9 @@ AT(ckv_own_rows, rows, 8);
 AT(ckv_own_rows, row_count, 16);
 AT(ckv_own_rows, stride_bytes, 20);
 AT(ckv_own_rows, visible, 24);
-SIZE(ckv_own_rows, 32);
+AT(ckv_own_rows, memory, 32);
+AT(ckv_own_rows, reserved, 36);
+SIZE(ckv_own_rows, 40);
 
 BEGINS(ckv_segment);
 AT(ckv_segment, context, 8);
@@ -142,7 +145,10 @@ AT(ckv_attend_call, timeout_ns, 72);
 AT(ckv_attend_call, allow_approximate, 80);
 AT(ckv_attend_call, reserved, 84);
 AT(ckv_attend_call, traceparent, 88);
-SIZE(ckv_attend_call, 96);
+AT(ckv_attend_call, q_memory, 96);
+AT(ckv_attend_call, out_memory, 100);
+AT(ckv_attend_call, after, 104);
+SIZE(ckv_attend_call, 112);
 
 BEGINS(ckv_attend_report);
 AT(ckv_attend_report, bytes_sent, 8);
@@ -187,7 +193,10 @@ AT(ckv_fetch_call, position, 88);
 AT(ckv_fetch_call, rotate, 96);
 AT(ckv_fetch_call, reserved, 100);
 AT(ckv_fetch_call, traceparent, 104);
-SIZE(ckv_fetch_call, 112);
+AT(ckv_fetch_call, rows_memory, 112);
+AT(ckv_fetch_call, reserved2, 116);
+AT(ckv_fetch_call, after, 120);
+SIZE(ckv_fetch_call, 128);
 
 BEGINS(ckv_fetch_report);
 AT(ckv_fetch_report, row_count, 8);

@@ -22,7 +22,8 @@ FUNCTION = re.compile(r"^(?!static|typedef)[\w* ]+?\bckv_(\w+)\(([^;{]*)\);", re
 TYPES = {"size_t": ctypes.c_size_t, "uint32_t": ctypes.c_uint32, "uint64_t": ctypes.c_uint64,
          "int64_t": ctypes.c_int64, "double": ctypes.c_double, "char*": ctypes.c_char_p}
 ENUMS = {"CKV_DTYPE_": _structs.DTYPES, "CKV_ROPE_": _structs.ROPE_STYLES, "CKV_POLICY_": _structs.POLICIES,
-         "CKV_GRADE_": {k: v for k, v in _structs.GRADES.items() if k}, "CKV_LSE_": _structs.LSE_FORMS}
+         "CKV_GRADE_": {k: v for k, v in _structs.GRADES.items() if k}, "CKV_LSE_": _structs.LSE_FORMS,
+         "CKV_MEMORY_": _structs.MEMORIES}
 
 
 def fields_of(body):

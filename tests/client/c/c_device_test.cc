@@ -1,0 +1,384 @@
+// Goal: a program in C has its queries, own rows, answers and fetched rows in memory of a device,
+// after a stream of its own, and gets the bits that it gets in host memory.
+// Method: a requester over a backend that does nothing before it is waited for, whose memory ends
+// the process if it is touched. The engine's stream has work that is not done when a call begins.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "client/c/ckv.h"
+#include "client/c/handles.h"
+#include "tests/support/deferred_backend.h"
+#include "tests/support/test_fleet.h"
+
+namespace ckv::c {
+namespace {
+
+using test::Answer;
+using test::DeferredBackend;
+using testing::HasSubstr;
+
+class CDeviceTest : public testing::Test {
+ protected:
+  static constexpr uint32_t kRows = 24, kOwn = 5, kQueryValues = 96, kAnswerValues = 64;
+
+  CDeviceTest() {
+    for (size_t i = 0; i < 2; ++i) fleet_.StartHolder(i);
+    fleet_.Load("c", chunks_, {0, 1, 0});
+    cpu_ = Start(Backend::Cpu(), "cpu");
+    on_device_ = Start(&device_, "device");
+    here_ = std::make_unique<ckv_requester>(nullptr, cpu_.get(), "");
+    there_ = std::make_unique<ckv_requester>(nullptr, on_device_.get(), "", "", &device_, "told");
+    EXPECT_EQ(ckv_resolve(here_.get(), "c", CKV_TIMEOUT_DEFAULT, &corpus_), CKV_OK);
+    EXPECT_EQ(ckv_stream_open(there_.get(), native_.get(), &stream_), CKV_OK);
+  }
+  void TearDown() override {
+    ckv_stream_free(stream_);
+    ckv_corpus_free(corpus_);
+  }
+
+  std::unique_ptr<Requester> Start(Backend* backend, const char* id) {
+    RequesterOptions options;
+    options.fabrics = {fabric_.get()};
+    options.backend = backend;
+    options.id = id;
+    auto made = Requester::Create(options, &fleet_, &fleet_);
+    EXPECT_TRUE(made.ok()) << made.status();
+    return *std::move(made);
+  }
+  BackendMemory Room(uint32_t kind, size_t bytes) {
+    return *device_.Allocate(static_cast<MemoryKind>(kind), bytes);
+  }
+  BackendMemory Put(uint32_t kind, std::span<const std::byte> bytes) {
+    BackendMemory memory = Room(kind, bytes.size());
+    device_.Copy(memory.data(), bytes);
+    return memory;
+  }
+  std::vector<std::byte> Read(const BackendMemory& memory) {
+    std::vector<std::byte> bytes(memory.size());
+    device_.Copy(bytes.data(), {memory.data(), memory.size()});
+    return bytes;
+  }
+  // Puts a copy on the engine's stream.
+  void CopyOnNative(std::span<const std::byte> from, const BackendMemory& to) {
+    const auto bytes = static_cast<uint32_t>(from.size());
+    EXPECT_TRUE(device_
+                    .Rotate(RopeRotation(RopeParams(), 0, 0), {from.data(), 1, bytes}, bytes,
+                            {to.data(), to.kind()}, *native_)
+                    .ok());
+    EXPECT_FALSE(native_->Ready());
+  }
+  ckv_context* OpenContext(ckv_requester* requester) {
+    ckv_part part = {};
+    part.struct_size = sizeof(part);
+    part.corpus = corpus_;
+    ckv_context_spec spec = {};
+    spec.struct_size = sizeof(spec);
+    spec.parts = &part;
+    spec.part_count = 1;
+    spec.policy = CKV_POLICY_ROUTE;
+    ckv_context* context = nullptr;
+    EXPECT_EQ(ckv_context_open(requester, &spec, &context), CKV_OK) << ckv_last_error(nullptr);
+    return context;
+  }
+
+  // A call of one sequence with own rows, whose memory the caller sets.
+  struct Asked {
+    ckv_own_rows own = {};
+    ckv_segment segment = {};
+    ckv_attend_call call = {};
+  };
+  std::unique_ptr<Asked> Ask(ckv_context* context) {
+    auto asked = std::make_unique<Asked>();
+    asked->own.struct_size = sizeof(asked->own);
+    asked->own.rows = own_.data();
+    asked->own.row_count = kOwn;
+    asked->segment.struct_size = sizeof(asked->segment);
+    asked->segment.context = context;
+    asked->segment.own = &asked->own;
+    asked->segment.own_count = 1;
+    asked->call.struct_size = sizeof(asked->call);
+    asked->call.layer = 1;
+    asked->call.row_count = kRows;
+    asked->call.q = q_.data();
+    asked->call.wire = CKV_DTYPE_F32;
+    asked->call.segments = &asked->segment;
+    asked->call.segment_count = 1;
+    return asked;
+  }
+  static void AnswerInto(float* o, ckv_attend_call& call) {
+    call.o = o;
+    call.m = o + kRows * kAnswerValues;
+    call.l = call.m + kRows;
+  }
+  static constexpr size_t kAnswerFloats = kRows * (kAnswerValues + 2);
+
+  // By the processor, in host memory, with nothing to wait for.
+  std::vector<std::byte> Want() {
+    ckv_context* const context = OpenContext(here_.get());
+    const auto asked = Ask(context);
+    std::vector<float> answer(kAnswerFloats);
+    AnswerInto(answer.data(), asked->call);
+    EXPECT_EQ(ckv_attend(here_.get(), &asked->call, nullptr), CKV_OK) << ckv_last_error(nullptr);
+    ckv_context_close(context);
+    const auto bytes = std::as_bytes(std::span(answer));
+    return {bytes.begin(), bytes.end()};
+  }
+
+  // The rows of both layers after a fetch into host memory.
+  ckv_fetch_call FetchInto(void* rows, size_t bytes) const {
+    ckv_fetch_call call = {};
+    call.struct_size = sizeof(call);
+    call.corpus = corpus_;
+    call.rows = rows;
+    call.rows_bytes = bytes;
+    call.rotate = 1;
+    call.position = 77;
+    return call;
+  }
+
+  std::mt19937 rng_{5};
+  const test::TestCorpus chunks_ = test::MakeTestCorpus(test::TestGeometry(), {40, 9, 70}, 1);
+  const std::vector<uint16_t> q_ = test::RandomBf16(size_t{kRows} * kQueryValues, rng_);
+  const std::vector<uint16_t> own_ = test::RandomBf16(size_t{kOwn} * kQueryValues, rng_);
+  const std::unique_ptr<Fabric> fabric_ = NewShmFabric(Clock::Real());
+  DeferredBackend device_;
+  const std::unique_ptr<ComputeStream> native_ = *device_.NewStream(1);
+  test::TestFleet fleet_{{fabric_.get()}};
+  std::unique_ptr<Requester> cpu_, on_device_;
+  std::unique_ptr<ckv_requester> here_, there_;
+  ckv_corpus* corpus_ = nullptr;
+  ckv_stream* stream_ = nullptr;
+};
+
+TEST_F(CDeviceTest, AnAnswerAfterABusyStreamHasTheBitsOfOneInHostMemory) {
+  const std::vector<std::byte> want = Want();
+  ckv_context* const context = OpenContext(there_.get());
+  for (const uint32_t kind : {CKV_MEMORY_HOST, CKV_MEMORY_PINNED, CKV_MEMORY_DEVICE}) {
+    for (const bool by_ticket : {false, true}) {
+      SCOPED_TRACE(testing::Message() << "kind " << kind << (by_ticket ? ", by ticket" : ""));
+      const auto q = std::as_bytes(std::span(q_)), own = std::as_bytes(std::span(own_));
+      const BackendMemory q_here = Room(kind, q.size()), own_here = Room(kind, own.size());
+      const BackendMemory answer = Room(kind, kAnswerFloats * sizeof(float));
+      const auto asked = Ask(context);
+      asked->call.q = reinterpret_cast<const uint16_t*>(q_here.data());
+      asked->own.rows = own_here.data();
+      AnswerInto(reinterpret_cast<float*>(answer.data()), asked->call);
+      asked->call.q_memory = asked->call.out_memory = asked->own.memory = kind;
+      asked->call.after = stream_;
+      // All that the call reads is still to be written, and so is something into its answer.
+      const std::vector<std::byte> old(answer.size(), std::byte{9});
+      CopyOnNative(q, q_here);
+      CopyOnNative(own, own_here);
+      CopyOnNative(old, answer);
+      if (by_ticket) {
+        ckv_ticket* ticket = nullptr;
+        ASSERT_EQ(ckv_submit(there_.get(), &asked->call, nullptr, &ticket), CKV_OK)
+            << ckv_last_error(nullptr);
+        int done = 0;
+        EXPECT_EQ(ckv_poll(ticket, &done), CKV_OK);
+        EXPECT_EQ(done, 0) << "nothing is done before a wait";
+        EXPECT_EQ(ckv_wait(ticket, CKV_TIMEOUT_NONE, &done), CKV_OK) << ckv_last_error(nullptr);
+        EXPECT_EQ(done, 1);
+        ckv_ticket_free(ticket);
+      } else {
+        ASSERT_EQ(ckv_attend(there_.get(), &asked->call, nullptr), CKV_OK)
+            << ckv_last_error(nullptr);
+      }
+      EXPECT_EQ(Read(answer), want);
+    }
+  }
+  ckv_context_close(context);
+}
+
+// So the test above shows an order.
+TEST_F(CDeviceTest, WithoutTheStreamACallDoesNotWaitForIt) {
+  ckv_context* const context = OpenContext(there_.get());
+  const auto q = std::as_bytes(std::span(q_));
+  const BackendMemory q_here = Room(CKV_MEMORY_DEVICE, q.size());
+  std::vector<float> answer(kAnswerFloats);
+  const auto asked = Ask(context);
+  asked->call.q = reinterpret_cast<const uint16_t*>(q_here.data());
+  asked->call.q_memory = CKV_MEMORY_DEVICE;
+  AnswerInto(answer.data(), asked->call);
+  CopyOnNative(q, q_here);
+  EXPECT_EQ(ckv_attend(there_.get(), &asked->call, nullptr), CKV_OK) << ckv_last_error(nullptr);
+  EXPECT_FALSE(native_->Ready());
+  EXPECT_NE(std::memcmp(answer.data(), Want().data(), sizeof(float) * answer.size()), 0);
+  device_.DoAll();  // while its memory is there
+  ckv_context_close(context);
+}
+
+TEST_F(CDeviceTest, RowsAreFetchedIntoMemoryOfADevice) {
+  const Geometry& geometry = corpus_->corpus->geometry;
+  const uint64_t tokens = corpus_->corpus->token_count(), row = geometry.row_bytes();
+  // Rows one after another, and rows with a gap.
+  for (const uint64_t stride : {row, row + 32}) {
+    for (const bool by_ticket : {false, true}) {
+      SCOPED_TRACE(testing::Message() << "stride " << stride << (by_ticket ? ", by ticket" : ""));
+      std::vector<std::byte> want(geometry.layers * tokens * stride, std::byte{9});
+      ckv_fetch_call call = FetchInto(want.data(), want.size());
+      call.token_stride = stride;
+      ASSERT_EQ(ckv_fetch(here_.get(), &call, nullptr), CKV_OK) << ckv_last_error(nullptr);
+
+      const BackendMemory rows = Room(CKV_MEMORY_DEVICE, want.size());
+      const BackendMemory other = Room(CKV_MEMORY_DEVICE, 64);
+      const std::vector<std::byte> old(want.size(), std::byte{9});
+      CopyOnNative(old, rows);
+      call.rows = rows.data();
+      call.rows_memory = CKV_MEMORY_DEVICE;
+      call.after = stream_;
+      if (by_ticket) {
+        ckv_fetch_ticket* ticket = nullptr;
+        ASSERT_EQ(ckv_fetch_begin(there_.get(), &call, &ticket), CKV_OK) << ckv_last_error(nullptr);
+        CopyOnNative(std::span(old).first(64), other);
+        int done = 0;
+        for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
+          EXPECT_EQ(ckv_fetch_wait_layer(ticket, layer, CKV_TIMEOUT_DEFAULT, &done), CKV_OK);
+          EXPECT_EQ(done, 1);
+        }
+        EXPECT_FALSE(native_->Ready()) << "work that came later is not waited for";
+        EXPECT_EQ(Read(rows), want);
+        ckv_fetch_ticket_free(ticket);
+        device_.DoAll();
+      } else {
+        ASSERT_EQ(ckv_fetch(there_.get(), &call, nullptr), CKV_OK) << ckv_last_error(nullptr);
+      }
+      EXPECT_TRUE(native_->Ready());
+      EXPECT_EQ(Read(rows), want);
+    }
+  }
+}
+
+// This process writes such rows, so it waits for the stream itself.
+TEST_F(CDeviceTest, RowsInHostMemoryComeAfterTheStream) {
+  const Geometry& geometry = corpus_->corpus->geometry;
+  std::vector<std::byte> want(geometry.layers * corpus_->corpus->token_count() *
+                              geometry.row_bytes());
+  ckv_fetch_call call = FetchInto(want.data(), want.size());
+  ASSERT_EQ(ckv_fetch(here_.get(), &call, nullptr), CKV_OK) << ckv_last_error(nullptr);
+  const BackendMemory rows = Room(CKV_MEMORY_PINNED, want.size());
+  const std::vector<std::byte> old(want.size(), std::byte{9});
+  call.rows = rows.data();
+  call.rows_memory = CKV_MEMORY_PINNED;
+  call.after = stream_;
+  CopyOnNative(old, rows);
+  ASSERT_EQ(ckv_fetch(there_.get(), &call, nullptr), CKV_OK) << ckv_last_error(nullptr);
+  EXPECT_TRUE(native_->Ready());
+  EXPECT_EQ(Read(rows), want);
+  CopyOnNative(old, rows);
+  ckv_fetch_ticket* ticket = nullptr;
+  ASSERT_EQ(ckv_fetch_begin(there_.get(), &call, &ticket), CKV_OK) << ckv_last_error(nullptr);
+  int done = 0;
+  EXPECT_EQ(ckv_fetch_wait(ticket, CKV_TIMEOUT_DEFAULT, &done, nullptr), CKV_OK);
+  EXPECT_EQ(done, 1);
+  EXPECT_TRUE(native_->Ready());
+  EXPECT_EQ(Read(rows), want);
+  ckv_fetch_ticket_free(ticket);
+}
+
+TEST_F(CDeviceTest, WhatTheBackendDoesNotReachIsRefused) {
+  ckv_context* const context = OpenContext(here_.get());
+  std::vector<float> answer(kAnswerFloats, 7);
+  const auto refused = [&](const std::function<void(Asked&)>& change, const char* what) {
+    const auto asked = Ask(context);
+    AnswerInto(answer.data(), asked->call);
+    change(*asked);
+    EXPECT_EQ(ckv_attend(here_.get(), &asked->call, nullptr), CKV_INVALID_ARGUMENT) << what;
+    EXPECT_THAT(ckv_last_error(here_.get()), HasSubstr(what));
+    ckv_ticket* ticket = nullptr;
+    EXPECT_EQ(ckv_submit(here_.get(), &asked->call, nullptr, &ticket), CKV_INVALID_ARGUMENT);
+    EXPECT_EQ(ticket, nullptr);
+    EXPECT_THAT(answer, testing::Each(7));
+  };
+  const char* const todo =
+      "this requester computes on the processor: open it with backend \"cuda\"";
+  refused([](Asked& a) { a.call.q_memory = CKV_MEMORY_DEVICE; }, todo);
+  refused([](Asked& a) { a.call.out_memory = CKV_MEMORY_DEVICE; }, todo);
+  refused([](Asked& a) { a.own.memory = CKV_MEMORY_DEVICE; }, todo);
+  refused([](Asked& a) { a.call.q_memory = 3; }, "q: 3 is no kind of memory");
+  refused([](Asked& a) { a.call.out_memory = 256; }, "o, m and l: 256 is no kind of memory");
+  refused([](Asked& a) { a.own.memory = UINT32_MAX; }, "is no kind of memory");
+  refused([](Asked& a) { a.own.reserved = 1; }, "reserved");
+  // The processor reaches pinned memory as it is.
+  const auto pinned = Ask(context);
+  AnswerInto(answer.data(), pinned->call);
+  pinned->call.q_memory = pinned->call.out_memory = pinned->own.memory = CKV_MEMORY_PINNED;
+  EXPECT_EQ(ckv_attend(here_.get(), &pinned->call, nullptr), CKV_OK) << ckv_last_error(nullptr);
+  ckv_context_close(context);
+
+  std::vector<std::byte> rows(size_t{1} << 20);
+  ckv_fetch_call call = FetchInto(rows.data(), rows.size());
+  call.rows_memory = CKV_MEMORY_DEVICE;
+  EXPECT_EQ(ckv_fetch(here_.get(), &call, nullptr), CKV_INVALID_ARGUMENT);
+  EXPECT_THAT(ckv_last_error(here_.get()), HasSubstr(todo));
+  ckv_fetch_ticket* ticket = nullptr;
+  EXPECT_EQ(ckv_fetch_begin(here_.get(), &call, &ticket), CKV_INVALID_ARGUMENT);
+  call.rows_memory = 3;
+  EXPECT_EQ(ckv_fetch(here_.get(), &call, nullptr), CKV_INVALID_ARGUMENT);
+  call.rows_memory = CKV_MEMORY_HOST;
+  call.reserved2 = 1;
+  EXPECT_EQ(ckv_fetch(here_.get(), &call, nullptr), CKV_INVALID_ARGUMENT);
+
+  ckv_stream* stream = stream_;
+  EXPECT_EQ(ckv_stream_open(here_.get(), native_.get(), &stream), CKV_UNIMPLEMENTED);
+  EXPECT_THAT(ckv_last_error(here_.get()), HasSubstr(todo));
+  EXPECT_EQ(stream, nullptr);
+  EXPECT_EQ(ckv_stream_open(there_.get(), native_.get(), nullptr), CKV_INVALID_ARGUMENT);
+  EXPECT_EQ(ckv_stream_open(nullptr, native_.get(), &stream), CKV_INVALID_ARGUMENT);
+  EXPECT_EQ(ckv_stream_open(there_.get(), nullptr, &stream), CKV_OK) << "the default stream";
+  ckv_stream_free(stream);
+  ckv_stream_free(nullptr);
+  EXPECT_STREQ(ckv_backend_told(there_.get()), "told");
+  EXPECT_STREQ(ckv_backend_told(nullptr), "");
+}
+
+// A program of before has shorter structs. What lies behind them is not read.
+TEST_F(CDeviceTest, StructsOfBeforeAreOfHostMemoryWithoutAStream) {
+  ckv_context* const context = OpenContext(there_.get());
+  const auto asked = Ask(context);
+  std::vector<float> answer(kAnswerFloats);
+  AnswerInto(answer.data(), asked->call);
+  asked->call.struct_size = offsetof(ckv_attend_call, q_memory);
+  asked->own.struct_size = offsetof(ckv_own_rows, memory);
+  asked->call.q_memory = asked->call.out_memory = asked->own.memory = 77;
+  asked->call.after = reinterpret_cast<const ckv_stream*>(1);
+  ASSERT_EQ(ckv_attend(there_.get(), &asked->call, nullptr), CKV_OK) << ckv_last_error(nullptr);
+  EXPECT_EQ(std::memcmp(answer.data(), Want().data(), sizeof(float) * answer.size()), 0);
+  ckv_context_close(context);
+
+  const Geometry& geometry = corpus_->corpus->geometry;
+  std::vector<std::byte> rows(geometry.layers * corpus_->corpus->token_count() *
+                              geometry.row_bytes());
+  ckv_fetch_call call = FetchInto(rows.data(), rows.size());
+  call.struct_size = offsetof(ckv_fetch_call, rows_memory);
+  call.rows_memory = 77;
+  call.after = reinterpret_cast<const ckv_stream*>(1);
+  EXPECT_EQ(ckv_fetch(there_.get(), &call, nullptr), CKV_OK) << ckv_last_error(nullptr);
+}
+
+// A failed device ends the fetch, and leaves nothing under way.
+TEST_F(CDeviceTest, ADeviceThatFailsEndsTheFetch) {
+  const BackendMemory rows = Room(CKV_MEMORY_DEVICE, size_t{1} << 20);
+  ckv_fetch_call call = FetchInto(rows.data(), rows.size());
+  call.rotate = 0;
+  call.rows_memory = CKV_MEMORY_DEVICE;
+  for (const auto failure :
+       {DeferredBackend::Failure::kAtCall, DeferredBackend::Failure::kAtWait}) {
+    device_.Fail(failure);
+    EXPECT_EQ(ckv_fetch(there_.get(), &call, nullptr), CKV_INTERNAL) << ckv_last_error(nullptr);
+    EXPECT_EQ(ckv_fetch(there_.get(), &call, nullptr), CKV_OK) << ckv_last_error(nullptr);
+  }
+}
+
+}  // namespace
+}  // namespace ckv::c
