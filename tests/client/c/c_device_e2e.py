@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+r"""Goal: a program in C computes with the library of a GPU beside libckv.so, from memory of that GPU and
+to its memory; what cannot be used is told, and never half used.
+
+Method: libckv.so and a program in folders as an install has them, beside libraries of tests/support/stand_in,
+which compute on the processor and say that they are a GPU. The answers are those of host memory.
+
+    python3 tests/client/c/c_device_e2e.py --ckvd ... --ckvctl ... --library libckv.so.1 --stand-ins FOLDER c_device
+"""
+
+import argparse
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True  # the source tree stays as it is
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent.parent / "e2e"))
+from ctl_fleet import PROGRAMS, Fleet, Rows  # noqa: E402
+
+TOKENS, CHUNK_TOKENS = 100, 24
+CORPUS = "c-device"
+TIMEOUT_S = 120
+NOWHERE = "127.0.0.1:1"  # opening does not wait for a directory
+
+
+class Install:
+    """A folder with the program, libckv.so.1, and a library of a GPU in `place`, if any."""
+
+    def __init__(self, arguments, folder, stand_in="", place="."):
+        self.root = pathlib.Path(tempfile.mkdtemp(dir=folder))
+        self.program = self.root / arguments.program.name
+        for path, name in ((arguments.program, self.program.name), (arguments.library, "libckv.so.1")):
+            try:
+                os.link(path.resolve(), self.root / name)
+            except OSError:  # another file system
+                shutil.copy(path.resolve(), self.root / name)
+        self.gpu = self.root / place / "libckv_cuda.so"
+        if stand_in:
+            self.gpu.parent.mkdir(exist_ok=True)
+            shutil.copy(arguments.stand_ins / stand_in / "libckv_cuda.so", self.gpu)
+
+    def run(self, *words):
+        done = subprocess.run([str(word) for word in (self.program, *words)], text=True, capture_output=True,
+                              timeout=TIMEOUT_S)
+        if done.returncode != 0:
+            sys.exit(f"{words}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout.strip()
+
+    def expect(self, backend, code, *texts, target=""):
+        """What opening a requester with `backend` returns, and the texts that it tells."""
+        got = self.run("open", NOWHERE, backend, target)
+        if not got.startswith(code + " ") or any(text not in got for text in texts):
+            sys.exit(f"backend {backend!r}: {got}\n{code} and {texts} expected")
+
+
+def check_choices(arguments, folder):
+    plain = Install(arguments, folder)
+    for name in ("", "cpu"):
+        plain.expect(name, "OK", "backend cpu: ")
+    plain.expect("", "OK", "it is the default")
+    plain.expect("rocm", "INVALID_ARGUMENT", "rocm", "auto, cpu and cuda")
+    plain.expect("auto", "OK", "backend cpu: there is no", f"{plain.root}/libckv_cuda.so")
+    plain.expect("cuda", "NOT_FOUND", f"{plain.root}/libckv_cuda.so", f"{plain.root}/ckv/libckv_cuda.so")
+    for place in (".", "ckv"):
+        found = Install(arguments, folder, "reaches_host", place)
+        told = f"backend cuda: {found.root / place}/libckv_cuda.so"
+        for name in ("cuda", "auto"):
+            found.expect(name, "OK", told, "kernels CUDA_SM90")
+        found.expect("cpu", "OK", "backend cpu: ")
+        found.expect("", "OK", "it is the default")
+        found.expect("auto", "OK", "backend cpu: kernel_target names SCALAR", target="SCALAR")
+    for stand_in, why in (("other_build", "it is of build ckv 0.0.1"), ("no_device", "the driver finds 0 devices"),
+                          ("no_module", "it is no backend of ckv"), ("works", "lanes are in host memory")):
+        refused = Install(arguments, folder, stand_in)
+        refused.expect("cuda", "FAILED_PRECONDITION", "backend cuda", why)
+        refused.expect("auto", "OK", "backend cpu: a GPU is not used", why)
+
+
+def check_answers(arguments, folder):
+    fleet = Fleet(folder, holders=2)
+    try:
+        rows = Rows(seed=5, tokens=TOKENS, position=0)
+        rows.write(folder / "rows.safetensors")
+        (folder / "tokens").write_bytes(struct.pack(f"<{TOKENS}i", *rows.token_ids))
+        subprocess.run([arguments.ckvctl, "--directory", fleet.directory, "corpus", "load", CORPUS,
+                        folder / "rows.safetensors", "--chunk-tokens", str(CHUNK_TOKENS)], check=True,
+                       stdout=subprocess.DEVNULL, timeout=TIMEOUT_S)
+        install = Install(arguments, folder, "reaches_host")
+        print(install.run("attend", fleet.directory, CORPUS, install.gpu))
+    finally:
+        fleet.stop()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ckvd", required=True)
+    parser.add_argument("--ckvctl", required=True)
+    parser.add_argument("--library", type=pathlib.Path, required=True)
+    parser.add_argument("--stand-ins", type=pathlib.Path, required=True)
+    parser.add_argument("program", type=pathlib.Path)
+    arguments = parser.parse_args()
+    PROGRAMS.ckvd, PROGRAMS.ckvctl = arguments.ckvd, arguments.ckvctl
+    with tempfile.TemporaryDirectory() as name:
+        check_choices(arguments, pathlib.Path(name).resolve())
+        check_answers(arguments, pathlib.Path(name).resolve())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
