@@ -7,7 +7,8 @@
             answer = requester.attend(3, q, context)  # o (rows, d_v), m and l (rows,), float32
 
 It calls libckv.so.1 (the Debian package libckv-dev) by ctypes, and needs numpy. Tensors of torch
-are taken where they lie, and torch is not imported. All memory is the host's.
+are taken where they lie, and torch is not imported. Memory is the host's. With
+ckv.open(..., backend="cuda") queries, own rows, answers and fetched rows may be on that GPU, too.
 
 A query row is one head of one token, in the order token x heads + head. A cKV row is one token at
 one layer: d_qk values, of which the first d_v are also its value. bf16 values are uint16 in numpy.

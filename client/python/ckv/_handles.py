@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from ctypes import byref, c_void_p
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 from . import _library, errors
 
@@ -19,11 +19,12 @@ Child = list[Any]
 class Owner:
     """The handle of a requester, and how to free each handle that came from it."""
 
-    __slots__ = ("library", "children", "_requester", "_finalizer", "__weakref__")
+    __slots__ = ("library", "children", "_streams", "_requester", "_finalizer", "__weakref__")
 
     def __init__(self, library: _library.Library, handle: int) -> None:
         self.library = library
         self.children: dict[int, Child] = {}
+        self._streams: dict[int, c_void_p] = {}  # by the native stream
         self._requester = [handle]  # 0 once it is closed, at the end of the process too
         self._finalizer = weakref.finalize(self, _end, library, self._requester, self.children)
 
@@ -51,6 +52,23 @@ class Owner:
             self.library.fail(status)
         return cell
 
+    def stream(self, native: Optional[int]) -> int:
+        """The handle of a native stream of the device, made once; 0 for None.
+
+        It is freed once the requester is closed: until then tickets come after it.
+        """
+        if native is None:
+            return 0
+        cell = self._streams.get(native)
+        if cell is None:
+            made = self.make(self.library.stream_free, (), self.library.stream_open, native)
+            self.children[id(made)][2] = None  # this object's
+            cell = self._streams.setdefault(native, made)
+            if cell is not made:  # another thread was first
+                self.release(made)
+        assert cell.value is not None
+        return cell.value
+
     def release(self, cell: c_void_p) -> None:
         """Frees a handle unless that is done. Any thread; one of several frees."""
         child = self.children.pop(id(cell), None)
@@ -69,6 +87,8 @@ class Owner:
             self.library.fail(status)
         self._requester[0] = 0
         self._finalizer.detach()
+        for cell in list(self._streams.values()):
+            self.release(cell)
 
 
 def _end(library: _library.Library, requester: list[int], children: dict[int, Child]) -> None:

@@ -1,13 +1,14 @@
-"""Arrays of numpy and tensors of torch as addresses, and numbers and texts as C takes them.
+"""Arrays of numpy, tensors of torch and arrays on a GPU as addresses; numbers and texts as C takes them.
 
-torch is never imported: a tensor is what has data_ptr(), stride(), element_size() and device.
+torch is never imported: a tensor is what has data_ptr(), stride(), element_size() and device. Memory
+of a GPU is a tensor's whose is_cuda is set, or what __cuda_array_interface__ tells of.
 """
 
 from __future__ import annotations
 
 import operator
 from ctypes import byref
-from typing import Any, NamedTuple, Optional
+from typing import Any, Iterable, NamedTuple, Optional
 
 import numpy as np
 
@@ -22,6 +23,7 @@ ROWS = ("uint16", "bfloat16", "uint8")
 _SLICE_NS = 200_000_000
 UINT32_MAX = 2**32 - 1
 UINT64_MAX = 2**64 - 1
+HOST, DEVICE = 0, 2  # CKV_MEMORY_HOST and CKV_MEMORY_DEVICE
 
 
 class Memory(NamedTuple):
@@ -32,10 +34,45 @@ class Memory(NamedTuple):
     strides: tuple[int, ...]
     item_bytes: int
     dtype: str
+    kind: int = HOST
+    stream: Optional[int] = None  # the native stream that its owner says it comes after
 
 
-def memory_of(array: Any, what: str, dtypes: tuple[str, ...], writable: bool = False) -> Memory:
-    """Where an array or a tensor in host memory lies.
+def _on_gpu(interface: dict[str, Any], what: str, writable: bool) -> Memory:
+    """Memory by the CUDA Array Interface."""
+    if interface.get("mask") is not None:
+        raise InvalidArgument(f"{what} has a mask: it must have none")
+    at, read_only = interface["data"]
+    if writable and read_only:
+        raise InvalidArgument(f"{what} is read-only")
+    typestr, shape = interface["typestr"], tuple(interface["shape"])
+    item_bytes = int(typestr[2:])
+    strides = interface.get("strides")
+    if strides is None:
+        strides, follows = [], item_bytes
+        for extent in reversed(shape):
+            strides.insert(0, follows)
+            follows *= extent
+    return Memory(at, shape, tuple(strides), item_bytes, _NUMPY_DTYPES.get(typestr, typestr), DEVICE,
+                  interface.get("stream"))
+
+
+def _of_tensor(tensor: Any, what: str, device: bool) -> Memory:
+    """Memory of a tensor of torch."""
+    place = tensor.device.type
+    on_gpu = place != "cpu"
+    if on_gpu and not (device and getattr(tensor, "is_cuda", False)):
+        raise InvalidArgument(f"{what} is on device {place}: copy it to host memory first, "
+                              f"by .cpu() or into a pinned tensor")
+    size = tensor.element_size()
+    return Memory(tensor.data_ptr(), tuple(tensor.shape),
+                  tuple([stride * size for stride in tensor.stride()]), size,
+                  str(tensor.dtype).rpartition(".")[2], DEVICE if on_gpu else HOST)
+
+
+def memory_of(array: Any, what: str, dtypes: tuple[str, ...], writable: bool = False,
+              device: bool = False) -> Memory:
+    """Where an array or a tensor lies, in host memory, or with `device` on a GPU, too.
 
     InvalidArgument  it is neither, is on a device, has another dtype, or cannot be written to
     """
@@ -47,14 +84,11 @@ def memory_of(array: Any, what: str, dtypes: tuple[str, ...], writable: bool = F
             raise InvalidArgument(f"{what} is read-only")
         memory = Memory(address, array.shape, array.strides, kind.itemsize, dtype or str(kind))
     elif hasattr(array, "data_ptr"):
-        device = array.device.type
-        if device != "cpu":
-            raise InvalidArgument(f"{what} is on device {device}: copy it to host memory first, "
-                                  f"by .cpu() or into a pinned tensor")
-        size = array.element_size()
-        memory = Memory(array.data_ptr(), tuple(array.shape),
-                        tuple([stride * size for stride in array.stride()]), size,
-                        str(array.dtype).rpartition(".")[2])
+        memory = _of_tensor(array, what, device)
+    elif hasattr(array, "__cuda_array_interface__"):
+        memory = _on_gpu(array.__cuda_array_interface__, what, writable)
+        if not device:
+            raise InvalidArgument(f"{what} is in memory of a GPU: copy it to host memory first")
     else:
         raise InvalidArgument(f"{what} is a {type(array).__name__}: "
                               f"it must be a numpy array or a torch tensor")
@@ -64,8 +98,10 @@ def memory_of(array: Any, what: str, dtypes: tuple[str, ...], writable: bool = F
 
 
 def plain(array: Any, what: str) -> Any:
-    """The array itself if it is numpy's or a tensor; else numpy's view of its memory, to be kept."""
+    """The array itself if it is numpy's, a tensor or a GPU's; else numpy's view of it, to be kept."""
     if isinstance(array, np.ndarray) or hasattr(array, "data_ptr"):
+        return array
+    if hasattr(array, "__cuda_array_interface__"):
         return array
     try:
         if hasattr(array, "__array_interface__"):
@@ -85,9 +121,10 @@ def is_dense(memory: Memory) -> bool:
     return True
 
 
-def dense(array: Any, what: str, dtypes: tuple[str, ...], writable: bool = False) -> Memory:
+def dense(array: Any, what: str, dtypes: tuple[str, ...], writable: bool = False,
+          device: bool = False) -> Memory:
     """As memory_of. InvalidArgument also: the elements do not lie one after another."""
-    memory = memory_of(array, what, dtypes, writable)
+    memory = memory_of(array, what, dtypes, writable, device)
     if not is_dense(memory):
         raise InvalidArgument(f"{what} is not contiguous: shape {memory.shape}, "
                               f"strides {memory.strides} bytes")
@@ -140,6 +177,25 @@ def signed(value: Any, what: str) -> int:
     if not -(2**63) <= number < 2**63:
         raise InvalidArgument(f"{what} is {number}: it does not fit 64 bits")
     return number
+
+
+def native_stream(stream: Any, used: Iterable[Optional[int]]) -> Optional[int]:
+    """The native stream that a call comes after, or None.
+
+    stream  the caller's: an int, or an object that has cuda_stream (torch) or ptr (cupy)
+    used    the streams that the arrays of the call name themselves; they count if `stream` is None
+    """
+    if stream is None:
+        named = {one for one in used if one is not None}
+        if len(named) > 1:
+            raise InvalidArgument("the arrays come after several streams: let one wait for the others, "
+                                  "and pass it as stream=")
+        return named.pop() if named else None
+    for name in ("cuda_stream", "ptr"):
+        handle = getattr(stream, name, None)
+        if handle is not None:
+            return count(handle, "stream", UINT64_MAX)
+    return count(stream, "stream", UINT64_MAX)
 
 
 def pair(span: Any, what: str) -> tuple[int, int]:

@@ -11,8 +11,8 @@ import numpy as np
 
 from . import _structs
 from ._handles import Handle, Owner
-from ._memory import (BF16, ROWS, address, choice, count, field_nanoseconds, ints, memory_of,
-                      plain, text, wait_in_slices)
+from ._memory import (BF16, HOST, ROWS, address, choice, count, field_nanoseconds, ints, memory_of,
+                      native_stream, plain, text, wait_in_slices)
 from .corpus import Corpus, Part
 from .errors import Cancelled, Error, InvalidArgument
 from .partial import Answer, place_of
@@ -49,15 +49,16 @@ class OwnRows:
     """Rows of the caller's, as a sequence's own suffix. They never travel, and are merged last.
 
     rows     (n, d_qk) in bf16 (uint16 or bfloat16), or (n, row_bytes) in uint8, at the call's
-             layer; the values of a row lie one after another. Not copied.
+             layer; the values of a row lie one after another. Not copied. In host memory, or on the
+             GPU of a requester with that backend.
     visible  (query rows of the segment,): query row i sees the first visible[i] rows; None for all
     """
 
-    __slots__ = ("rows", "visible", "_struct", "_row_bytes")
+    __slots__ = ("rows", "visible", "_struct", "_row_bytes", "_stream")
 
     def __init__(self, rows: Any, visible: Optional[Sequence[int]] = None) -> None:
         rows = plain(rows, "own rows")
-        at = memory_of(rows, "own rows", ROWS)
+        at = memory_of(rows, "own rows", ROWS, device=True)
         if len(at.shape) != 2 or (at.shape[1] > 1 and at.strides[1] != at.item_bytes):
             raise InvalidArgument(f"own rows have shape {at.shape} and strides {at.strides} bytes: "
                                   f"they must be (rows, values), values one after another")
@@ -66,7 +67,9 @@ class OwnRows:
         self.rows = rows
         self.visible = None if visible is None else ints(visible, np.uint32, "visible")
         self._row_bytes = at.shape[1] * at.item_bytes
+        self._stream = at.stream
         self._struct = _structs.OwnRows.made(
+            memory=at.kind,
             rows=at.address, row_count=count(at.shape[0], "own rows"), visible=address(self.visible),
             stride_bytes=count(at.strides[0], "own rows' stride") if at.shape[0] > 1 else 0)
 
@@ -133,15 +136,15 @@ class Segment:
 Where = Union[Context, Part, Corpus, Segment, Sequence[Segment]]
 
 
-def _queries(q: Any, d_qk: int) -> tuple[Any, int, int, int]:
-    """(what keeps the memory, address, rows, values from one row to the next)."""
+def _queries(q: Any, d_qk: int) -> tuple[Any, int, int, int, int, Optional[int]]:
+    """(what keeps the memory, address, rows, values from one row to the next, its kind, its stream)."""
     # What engines pass all the time. numpy takes three times as long to tell an address.
     if type(q) is np.ndarray and q.dtype is _UINT16 and q.ndim == 2 and q.shape[1] == d_qk:
         flags = q.flags
         if flags.c_contiguous and flags.writeable and q.size:
-            return q, addressof(c_char.from_buffer(q)), q.shape[0], d_qk
+            return q, addressof(c_char.from_buffer(q)), q.shape[0], d_qk, HOST, None
     q = plain(q, "q")
-    at = memory_of(q, "q", BF16)
+    at = memory_of(q, "q", BF16, device=True)
     shape, strides = at.shape, at.strides
     if len(shape) not in (2, 3) or shape[-1] != d_qk:
         raise InvalidArgument(f"q has shape {shape}: it must be (rows, {d_qk}) or "
@@ -157,9 +160,12 @@ def _queries(q: Any, d_qk: int) -> tuple[Any, int, int, int]:
         even = rows <= 1 or (stride >= 2 * d_qk and stride % 2 == 0 and
                              (shape[0] == 1 or strides[0] == shape[1] * stride))
     if not even or strides[-1] != 2 or stride > 2**32:
+        if at.kind != HOST:  # a copy would be made on a stream that nobody waits for
+            raise InvalidArgument(f"q is on a GPU, and its rows do not lie one after another: shape "
+                                  f"{shape}, strides {strides} bytes. Make it contiguous first")
         q = np.ascontiguousarray(q) if isinstance(q, np.ndarray) else q.contiguous()
-        return q, memory_of(q, "q", BF16).address, rows, d_qk
-    return q, at.address, rows, stride // 2 if rows > 1 else d_qk
+        return q, memory_of(q, "q", BF16).address, rows, d_qk, HOST, None
+    return q, at.address, rows, stride // 2 if rows > 1 else d_qk, at.kind, at.stream
 
 
 def _segments(where: Where) -> tuple[Any, int, int, Corpus, tuple[Segment, ...]]:
@@ -183,14 +189,15 @@ class Call:
 
     __slots__ = ("struct", "report", "answer", "keep")
 
-    def __init__(self, layer: int, q: Any, where: Where, out: Any, wire: str, grade: Optional[str],
-                 timeout: Optional[float], allow_approximate: bool,
-                 traceparent: Optional[str]) -> None:
+    def __init__(self, owner: Owner, layer: int, q: Any, where: Where, out: Any, wire: str,
+                 grade: Optional[str], timeout: Optional[float], allow_approximate: bool,
+                 traceparent: Optional[str], stream: Any) -> None:
         array, segments_at, segment_count, corpus, segments = _segments(where)
-        q, q_at, rows, q_stride = _queries(q, corpus.d_qk)
+        q, q_at, rows, q_stride, q_kind, q_stream = _queries(q, corpus.d_qk)
         for segment in segments:
             segment._check(rows)
-        self.answer, o, m, l = place_of(out, count(rows, "query rows"), corpus.d_v)
+        self.answer, (o, m, l), out_kind, out_streams = place_of(out, count(rows, "query rows"),
+                                                                 corpus.d_v, device=True)
         call = self.struct = _structs.AttendCall()
         _HEAD.pack_into(call, 0, _CALL_BYTES, count(layer, "layer"), rows, q_at, q_stride,
                         choice(_structs.WIRES, wire, "wire"), o, m, l, segments_at, segment_count,
@@ -198,17 +205,24 @@ class Call:
                         1 if allow_approximate else 0, 0)
         if traceparent is not None:
             call.traceparent = text(traceparent, "traceparent")
+        if q_kind or out_kind:
+            call.q_memory, call.out_memory = q_kind, out_kind
+        if stream is not None or q_kind or out_kind or segments:
+            used = [q_stream, *out_streams]
+            used += [own._stream for segment in segments for own in segment.own]
+            call.after = owner.stream(native_stream(stream, used))
         report = self.report = _structs.AttendReport()
         report.struct_size = _REPORT_BYTES
         self.answer._report = report
-        self.keep = (array, q, segments)
+        self.keep = (array, q, segments, stream)
 
 
 class Ticket(Handle):
     """A call in flight, of Requester.submit. It holds no thread. Use it by one thread at a time.
 
     It keeps q, own rows, selections and the answer's memory alive until it is done or closed. They
-    must not be changed, and the answer not be read, before that. Dropping it cancels the call.
+    must not be changed, and the answer not be read, before that. Once it is done the answer is whole,
+    on a GPU, too: every stream may read it. Dropping it cancels the call.
     """
 
     __slots__ = ("_call", "_done", "_error")

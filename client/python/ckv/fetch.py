@@ -10,7 +10,7 @@ import numpy as np
 from . import _structs
 from ._handles import Handle, Owner
 from ._memory import (ROWS, UINT64_MAX, address, count, field_nanoseconds, memory_of,
-                      pair, plain, text, wait_in_slices)
+                      native_stream, pair, plain, text, wait_in_slices)
 from .corpus import Corpus
 from .errors import InvalidArgument
 
@@ -29,9 +29,9 @@ def _report(raw: Any) -> FetchReport:
     return FetchReport(*[getattr(raw, name) for name in FetchReport._fields])
 
 
-def call_of(corpus: Corpus, out: Any, chunks: Any, layers: Any, position: Optional[int],
-            columns: Any, timeout: Optional[float], hand_back: Optional[float],
-            traceparent: Optional[str]) -> Any:
+def call_of(owner: Owner, corpus: Corpus, out: Any, chunks: Any, layers: Any,
+            position: Optional[int], columns: Any, timeout: Optional[float],
+            hand_back: Optional[float], traceparent: Optional[str], stream: Any) -> Any:
     """The struct of a fetch into `out`, whose shape is checked."""
     if not isinstance(corpus, Corpus):
         raise InvalidArgument(f"a fetch is of a ckv.Corpus, not of a {type(corpus).__name__}")
@@ -47,7 +47,7 @@ def call_of(corpus: Corpus, out: Any, chunks: Any, layers: Any, position: Option
         tokens = int(corpus.chunks(chunk_begin, chunk_end)[1].sum())
     width = column_bytes or corpus.row_bytes
     out = plain(out, "out")
-    at = memory_of(out, "out", ROWS, writable=True)
+    at = memory_of(out, "out", ROWS, writable=True, device=True)
     want = (layer_end - layer_begin, tokens, width // at.item_bytes)
     if at.shape != want or width % at.item_bytes:
         raise InvalidArgument(f"out has shape {at.shape} of {at.dtype}: it must be {want}, "
@@ -66,7 +66,8 @@ def call_of(corpus: Corpus, out: Any, chunks: Any, layers: Any, position: Option
         layer_stride=layer_stride, token_stride=token_stride, column_begin=column_begin,
         column_bytes=column_bytes, timeout_ns=field_nanoseconds(timeout),
         traceparent=text(traceparent, "traceparent"))
-    call.keep = out  # what plain made of it
+    call.keep = out, stream  # what plain made of it
+    call.rows_memory, call.after = at.kind, owner.stream(native_stream(stream, [at.stream]))
     if hand_back is not None:
         call.hand_back_ns = field_nanoseconds(hand_back, "hand_back")
     if position is not None:
@@ -95,15 +96,16 @@ class FetchTicket(Handle):
         """Made by Requester.begin_fetch alone."""
         library = owner.library
         cell = owner.make(library.fetch_ticket_free, (call, out), library.fetch_begin, byref(call))
-        self._out = out
+        self._out = out, call
         self._chunk_count = call.chunk_end - call.chunk_begin
         self._own(owner, cell)
 
     def wait_layer(self, layer: int, timeout: Optional[float] = None) -> bool:
         """Waits until the layer is there, and all before it. False after `timeout` seconds.
 
-        Rows of a layer that is there stay valid. Raises how the fetch ended if it ended without the
-        layer, as Requester.fetch. InvalidArgument: the layer is not one of the call's.
+        Rows of a layer that is there stay valid, and every stream of a GPU may read them. Raises how
+        the fetch ended if it ended without the layer, as Requester.fetch. InvalidArgument: the layer
+        is not one of the call's.
         """
         done = c_int()
         library = self._owner.library

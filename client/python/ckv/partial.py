@@ -4,7 +4,8 @@ A partial is the answer of attention over some rows, for each query row:
   o   (rows, d_v)  sum_j p_j v_j / l
   m   (rows,)      max_j logit_j, with the softmax scale, natural log
   l   (rows,)      sum_j exp(logit_j - m)
-A row that saw nothing has o = 0, m = -inf, l = 0. All functions compute on the calling thread.
+A row that saw nothing has o = 0, m = -inf, l = 0. All functions compute on the calling thread, and
+take host memory alone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Iterator, NamedTuple, Optional, Sequence
 import numpy as np
 
 from . import _library, _structs
-from ._memory import BF16, address, choice, dense, size_of
+from ._memory import BF16, HOST, address, choice, dense, size_of
 from .errors import InvalidArgument
 
 
@@ -50,7 +51,7 @@ class Answer:
         self._place: Any = None  # what place_of has found out about these very arrays
 
     def __repr__(self) -> str:
-        return f"ckv.Answer({len(self.m)} query rows, d_v={self.o.shape[-1]})"
+        return f"ckv.Answer(o of shape {tuple(getattr(self.o, 'shape', ()))})"
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.o, self.m, self.l))
@@ -67,34 +68,44 @@ class Answer:
         return AttendReport(**values)
 
 
-def place_of(out: Any, rows: int, d_v: int) -> tuple[Answer, int, int, int]:
-    """Where an answer goes, with the addresses of o, m and l. New memory if `out` is None."""
+_Place = tuple[Answer, tuple[int, int, int], int, tuple[Optional[int], ...]]
+
+
+def place_of(out: Any, rows: int, d_v: int, device: bool = False) -> _Place:
+    """Where an answer goes: new host memory if `out` is None.
+
+    Also tells the addresses of o, m and l, their kind of memory, and the streams that they name.
+    """
     if out is None:
         block = np.empty(rows * (d_v + 2), np.float32)
         at, o_end = address(block), rows * d_v
         out = (block[:o_end].reshape(rows, d_v), block[o_end:o_end + rows], block[o_end + rows:])
-        place = out, (rows, d_v), (at, at + 4 * o_end, at + 4 * (o_end + rows))
+        place = out, (rows, d_v), (at, at + 4 * o_end, at + 4 * (o_end + rows)), HOST, ()
     else:
         place = out._place if type(out) is Answer else None
         if (place is None or place[1] != (rows, d_v) or out.o is not place[0][0] or
                 out.m is not place[0][1] or out.l is not place[0][2]):
-            place = _checked_place(tuple(out), rows, d_v)
+            place = _checked_place(tuple(out), rows, d_v, device)
     answer = Answer(*place[0])
     answer._place = place
-    return (answer, *place[2])
+    return answer, place[2], place[3], place[4]
 
 
-def _checked_place(out: tuple[Any, ...], rows: int, d_v: int) -> Any:
+def _checked_place(out: tuple[Any, ...], rows: int, d_v: int, device: bool) -> Any:
     o, m, l = out
     places = []
     for array, what, size in ((o, "out's o", rows * d_v), (m, "out's m", rows), (l, "out's l", rows)):
-        memory = dense(array, what, ("float32",), writable=True)
+        memory = dense(array, what, ("float32",), writable=True, device=device)
         if size_of(memory) != size:
             raise InvalidArgument(f"{what} has shape {memory.shape}: it must have {size} values, "
                                   f"of {rows} query rows")
-        places.append(memory.address)
+        places.append(memory)
+    kind = places[0].kind
+    if places[1].kind != kind or places[2].kind != kind:
+        raise InvalidArgument("out's o, m and l are not all on the GPU or all in host memory")
     # Not kept in the answer: a tensor may get other memory, and stays the same object.
-    return out, None, tuple(places)
+    return (out, None, tuple([at.address for at in places]), kind,
+            tuple([at.stream for at in places]))
 
 
 def merge(parts: Sequence[Any], out: Any = None) -> Answer:
@@ -127,7 +138,7 @@ def merge(parts: Sequence[Any], out: Any = None) -> Answer:
         struct.dtype = _structs.DTYPES["f32" if o_at.dtype == "float32" else "bf16"]
         keep.append((o, m, l))
     assert shape is not None
-    answer, o_to, m_to, l_to = place_of(out, *shape)
+    answer, (o_to, m_to, l_to), _, _ = place_of(out, *shape)
     status = library.merge(structs, len(parts), shape[0], shape[1], o_to, m_to, l_to)
     if status:
         library.fail(status)

@@ -26,7 +26,7 @@ from .put import Put
 def open(directory: str, *, tenant: str = "", name: str = "", fabrics: str = "",
          verbs_device: str = "", kernel_target: str = "", near_bytes: Optional[int] = None,
          call_count_max: int = 0, call_threads: int = 0, connect_timeout: float = 0.0,
-         library: Union[str, os.PathLike[str], None] = None) -> Requester:
+         backend: str = "", library: Union[str, os.PathLike[str], None] = None) -> Requester:
     """Makes a requester. Does not wait for the network; one a process is enough.
 
     directory        host:port of the directory
@@ -39,13 +39,19 @@ def open(directory: str, *, tenant: str = "", name: str = "", fabrics: str = "",
     call_count_max   calls in progress at once, at most 4096; by default 16
     call_threads     threads that attend near and own rows of one call; by default 1
     connect_timeout  seconds that a new session may take; by default 3
+    backend          what computes here: "cpu", the default; "cuda", a GPU, by libckv_cuda.so beside
+                     libckv.so or in ckv/ below it; or "auto", the GPU if it can be used and no
+                     kernel_target is named. Requester.backend tells which
     library          the file of libckv.so.1; by default that of CKV_LIBRARY, or the system's
 
     Installs no signal handlers. A child after fork cannot use ckv: start it by spawn.
     LibraryError        no libckv.so.1 can be loaded
-    InvalidArgument     no directory, an unknown fabric or kernel target, a count beyond its limit
-    FailedPrecondition  another requester uses another kernel target; or a child after fork
-    NotFound, Unimplemented  verbs is asked for, and there is no such device
+    InvalidArgument     no directory, an unknown fabric, kernel target or backend, a count beyond
+                        its limit
+    FailedPrecondition  another requester uses another kernel target; or a child after fork; or
+                        backend "cuda" finds no device, or its library is of another build
+    NotFound            backend "cuda", and there is no library; or no such device of verbs
+    Unimplemented       verbs is asked for, and this library has none
     """
     functions = _library.load(library)
     if near_bytes is None:
@@ -59,7 +65,8 @@ def open(directory: str, *, tenant: str = "", name: str = "", fabrics: str = "",
         kernel_target=text(kernel_target, "kernel_target"), near_bytes=near,
         call_count_max=count(call_count_max, "call_count_max"),
         call_threads=count(call_threads, "call_threads"),
-        connect_timeout_ns=nanoseconds(connect_timeout, "connect_timeout"))
+        connect_timeout_ns=nanoseconds(connect_timeout, "connect_timeout"),
+        backend=text(backend, "backend"))
     handle = c_void_p()
     status = functions.open_version(_structs.API_MAJOR, _structs.API_MINOR, byref(options),
                                     byref(handle))
@@ -81,6 +88,12 @@ class Requester:
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
+
+    @property
+    def backend(self) -> str:
+        """One line: what computes here, and why. FailedPrecondition: the requester is closed."""
+        told: bytes = self._owner.library.backend_told(self._owner.live())
+        return told.decode("utf-8", "replace")
 
     def close(self) -> None:
         """Closes lanes and sessions. No call may be in progress. Does nothing the second time.
@@ -155,32 +168,40 @@ class Requester:
 
     def attend(self, layer: int, q: Any, where: Where, *, out: Any = None, wire: str = "bf16",
                grade: Optional[str] = None, timeout: Optional[float] = 10.0,
-               allow_approximate: bool = False, traceparent: Optional[str] = None) -> Answer:
+               allow_approximate: bool = False, traceparent: Optional[str] = None,
+               stream: Any = None) -> Answer:
         """Attends one layer, and returns with the answer. Every query row sees every row.
 
-        q      bf16 (rows, d_qk) or (tokens, heads, d_qk): a uint16 or bfloat16 numpy array, or a
-               bfloat16 CPU tensor of torch; 1 to 65536 rows. First the values absorbed into the
-               latent space, then the RoPE band, rotated to the query's position; without the
-               softmax scale. Not copied if its rows have one stride.
+        q      bf16 (rows, d_qk) or (tokens, heads, d_qk): a uint16 or bfloat16 numpy array, a
+               bfloat16 tensor of torch, or what has __cuda_array_interface__; 1 to 65536 rows. First
+               the values absorbed into the latent space, then the RoPE band, rotated to the query's
+               position; without the softmax scale. Not copied if its rows have one stride.
         where  a Context, Part, Corpus, or a list of Segment
-        out    (o, m, l) or an Answer, contiguous float32 in host memory, with rows x d_v, rows and
-               rows values; by default new memory. Unchanged after an error but Internal. The
-               Answer of an earlier call costs the least time.
+        out    (o, m, l) or an Answer, contiguous float32, with rows x d_v, rows and rows values, all
+               in host memory or all on the GPU; by default new host memory. Unchanged after an error
+               but Internal. The Answer of an earlier call costs the least time.
         wire   the type of partials on the wire. Only with "f32" do answers have the same bits
                wherever chunks lie, and only of one kernel target.
         grade  "exact", "wire" or "fast"; by default exact for f32 and wire for bf16
         allow_approximate  a holder whose exact rows are on disk may answer from fp8 copies
         traceparent        W3C Trace Context's; names the call in logs and errors
+        stream  q, own rows and out may be touched once the work that is on this stream is done: an
+                int (a cudaStream_t; 0 is the default stream), or an object with cuda_stream (torch)
+                or ptr (cupy). The native stream must live until the requester is closed. By default
+                the stream that the arrays name, else they are ready. What ckv returns is whole for
+                every stream.
 
+        Memory on a GPU needs ckv.open(..., backend="cuda").
         InvalidArgument    also: a wrong dtype, shape or device; an index or layer beyond its limit
+        Unimplemented      there is a stream, and no backend of a GPU
         NotFound           a holder no longer has a chunk: resolve the corpus again
         Unavailable        a holder and its replicas cannot be reached
         ResourceExhausted  a holder is overloaded; retry_after has its hint
         DeadlineExceeded   a holder did not answer in time, or too many calls were in progress
         FailedPrecondition geometry or wire version differ from a holder's; or a handle is closed
         """
-        call = _attend.Call(layer, q, where, out, wire, grade, timeout, allow_approximate,
-                            traceparent)
+        call = _attend.Call(self._owner, layer, q, where, out, wire, grade, timeout,
+                            allow_approximate, traceparent, stream)
         library = self._owner.library
         status = library.attend(self._owner.live(), addressof(call.struct), addressof(call.report))
         if status:
@@ -189,7 +210,8 @@ class Requester:
 
     def submit(self, layer: int, q: Any, where: Where, *, out: Any = None, wire: str = "bf16",
                grade: Optional[str] = None, timeout: Optional[float] = 10.0,
-               allow_approximate: bool = False, traceparent: Optional[str] = None) -> Ticket:
+               allow_approximate: bool = False, traceparent: Optional[str] = None,
+               stream: Any = None) -> Ticket:
         """Posts the queries of a call as attend, and returns before the answer is there.
 
         To open a session that is not up, it waits for the holder.
@@ -197,43 +219,46 @@ class Requester:
         InvalidArgument    as attend; also, `where` has a Part or Corpus
         All other errors are the ticket's.
         """
-        call = _attend.Call(layer, q, where, out, wire, grade, timeout, allow_approximate,
-                            traceparent)
+        call = _attend.Call(self._owner, layer, q, where, out, wire, grade, timeout,
+                            allow_approximate, traceparent, stream)
         return _attend.submit(self._owner, call)
 
     def fetch(self, corpus: Corpus, out: Any, *, chunks: Optional[tuple[int, int]] = None,
               layers: Optional[tuple[int, int]] = None, position: Optional[int] = None,
               columns: Optional[tuple[int, int]] = None, timeout: Optional[float] = 10.0,
-              traceparent: Optional[str] = None) -> FetchReport:
+              traceparent: Optional[str] = None, stream: Any = None) -> FetchReport:
         """Fetches rows into `out`, and returns once all are there. Rows meet their checksums.
 
-        out      (layers, tokens, values) of uint16, bfloat16 or uint8, an array or a CPU tensor.
+        out      (layers, tokens, values) of uint16, bfloat16 or uint8, an array or a tensor, in host
+                 memory or on the GPU of a requester with that backend.
                  Values of a row lie one after another; both strides are even and free otherwise.
                  Tokens are counted over the chunks. After an error it means nothing.
         chunks, layers  (begin, end); by default all
         position  where the first token shall stand: bands are rotated. By default rows stay at
                   their canonical positions.
         columns   (begin, size) of a slice of each row, in bytes, multiples of 4
+        stream    as in attend: rows are written after the work that is there now
         DataLoss         rows do not match their checksum
         InvalidArgument  also: a range, slice or position beyond its limit; rows that overlap
         NotFound, Unavailable, ResourceExhausted, DeadlineExceeded, FailedPrecondition  as attend
         """
-        return _fetch.fetch(self._owner, _fetch.call_of(corpus, out, chunks, layers, position,
-                                                        columns, timeout, None, traceparent))
+        call = _fetch.call_of(self._owner, corpus, out, chunks, layers, position, columns, timeout,
+                              None, traceparent, stream)
+        return _fetch.fetch(self._owner, call)
 
     def begin_fetch(self, corpus: Corpus, out: Any, *, chunks: Optional[tuple[int, int]] = None,
                     layers: Optional[tuple[int, int]] = None, position: Optional[int] = None,
                     columns: Optional[tuple[int, int]] = None, timeout: Optional[float] = 10.0,
                     traceparent: Optional[str] = None,
-                    hand_back: Optional[float] = None) -> FetchTicket:
+                    hand_back: Optional[float] = None, stream: Any = None) -> FetchTicket:
         """Begins a fetch as fetch, and returns at once. Layers come in order.
 
         hand_back  seconds that chunks may wait for their turn. Those of which no row has come by
                    then are not fetched: see FetchTicket.not_fetched. By default never.
         `out` must not be freed, or used beyond the layers that are there, until the ticket is closed.
         """
-        call = _fetch.call_of(corpus, out, chunks, layers, position, columns, timeout, hand_back,
-                              traceparent)
+        call = _fetch.call_of(self._owner, corpus, out, chunks, layers, position, columns, timeout,
+                              hand_back, traceparent, stream)
         return FetchTicket(self._owner, call, out)
 
     def put(self, corpus: str, *, parent: Any = None, create: Union[Corpus, Model, None] = None,

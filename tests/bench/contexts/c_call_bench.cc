@@ -57,7 +57,7 @@ void BM_TakeCall(benchmark::State& state) {
   report.struct_size = sizeof(report);
   for (auto _ : state) {
     c::AttendArguments arguments;
-    CKV_CHECK(arguments.Take(&call, &report).ok());
+    CKV_CHECK(arguments.Take(&call, &report, *Backend::Cpu()).ok());
     benchmark::DoNotOptimize(arguments.layer_call());
     CKV_CHECK(c::GiveReport(AttendReport(), &report).ok());
     benchmark::ClobberMemory();

@@ -152,7 +152,7 @@ def check_torch(requester, corpus, q):
     view = wide[:, 8:8 + corpus.d_qk]
     view.view(torch.int16).numpy()[:] = q.view(np.int16)
     from ckv import attend
-    _, address, rows, stride = attend._queries(view, corpus.d_qk)
+    _, address, rows, stride, *_ = attend._queries(view, corpus.d_qk)
     require((address, rows, stride) == (view.data_ptr(), ROWS, corpus.d_qk + 24), "q where it lies")
     out = (torch.empty(ROWS, corpus.d_v), torch.empty(ROWS), torch.empty(ROWS))
     reference = requester.attend(0, q, corpus, wire="f32")

@@ -5,14 +5,16 @@ Method: the wheel is built and installed into a new folder, from which all progr
 directory, two holders and a corpus of several chunks. py_client.py asks what the C++ program asks; the
 files of answers are equal. calls_check.py publishes, finds and fetches; shares memory with torch; makes
 wrong calls; and waits in a call while a holder is stopped, until another Python thread lets it go on.
+device_check.py has its arrays on a stand-in of a GPU, whose library lies beside another libckv.so.1.
 
     python3 tests/client/python/python_e2e.py --ckvd ... --ckvctl ... --reference cc_client \
-        --library libckv.so.1 --cmake cmake
+        --library libckv.so.1 --stand-ins FOLDER --cmake cmake
 """
 
 import argparse
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -56,6 +58,15 @@ def check_library(env):
         sys.exit(f"the error without a library: {said}")
 
 
+def check_device(arguments, folder, directory, env):
+    """On a library of its own, with a GPU's in the folder below."""
+    (folder / "ckv").mkdir(parents=True)
+    shutil.copy(arguments.library, folder / "libckv.so.1")
+    gpu = shutil.copy(arguments.stand_ins / "reaches_host/libckv_cuda.so", folder / "ckv")
+    return run(sys.executable, HERE / "device_check.py", directory, CORPUS, gpu,
+               env={**env, "CKV_LIBRARY": str(folder / "libckv.so.1")})
+
+
 def difference(got, want):
     at = next((i for i, (a, b) in enumerate(zip(got, want)) if a != b), min(len(got), len(want)))
     return f"{len(got)} bytes, {len(want)} expected; the first difference is at byte {at}"
@@ -67,6 +78,7 @@ def main():
     parser.add_argument("--ckvctl", required=True)
     parser.add_argument("--reference", required=True)
     parser.add_argument("--library", required=True)
+    parser.add_argument("--stand-ins", type=pathlib.Path, required=True)
     parser.add_argument("--cmake", default="cmake")
     arguments = parser.parse_args()
     PROGRAMS.ckvd, PROGRAMS.ckvctl = arguments.ckvd, arguments.ckvctl
@@ -91,6 +103,7 @@ def main():
             # The directory was started first, then the holders.
             print(run(sys.executable, HERE / "calls_check.py", fleet.directory, CORPUS,
                       *[process.pid for process in fleet.processes[1:3]], env=env), end="")
+            print(check_device(arguments, folder.resolve() / "device", fleet.directory, env), end="")
         finally:
             fleet.stop()
     return 0
