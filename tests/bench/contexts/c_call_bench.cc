@@ -34,7 +34,10 @@ void BM_TakeCall(benchmark::State& state) {
   const Geometry& geometry = fleet.geometry();
   std::vector<uint16_t> q(size_t{row_count} * geometry.d_qk);
   std::vector<float> o(size_t{row_count} * geometry.d_v), m(row_count), l(row_count);
-  const ckv_own_rows own = {sizeof(own), q.data(), 1, 0, nullptr};
+  ckv_own_rows own = {};
+  own.struct_size = sizeof(own);
+  own.rows = q.data();
+  own.row_count = 1;
   std::vector<ckv_segment> segments(segment_count);
   for (uint32_t i = 0; i < segment_count; ++i) {
     segments[i].struct_size = sizeof(ckv_segment);
