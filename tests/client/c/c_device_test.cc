@@ -123,9 +123,10 @@ class CDeviceTest : public testing::Test {
   static constexpr size_t kAnswerFloats = kRows * (kAnswerValues + 2);
 
   // By the processor, in host memory, with nothing to wait for.
-  std::vector<std::byte> Want() {
+  std::vector<std::byte> Want(bool with_own = true) {
     ckv_context* const context = OpenContext(here_.get());
     const auto asked = Ask(context);
+    if (!with_own) asked->segment.own_count = 0;
     std::vector<float> answer(kAnswerFloats);
     AnswerInto(answer.data(), asked->call);
     EXPECT_EQ(ckv_attend(here_.get(), &asked->call, nullptr), CKV_OK) << ckv_last_error(nullptr);
@@ -200,7 +201,43 @@ TEST_F(CDeviceTest, AnAnswerAfterABusyStreamHasTheBitsOfOneInHostMemory) {
   ckv_context_close(context);
 }
 
-// So the test above shows an order.
+// As an engine does that submits its queries before it writes the step's own rows.
+TEST_F(CDeviceTest, OwnRowsAndTheAnswerComeAfterWorkThatCameBeforeTheFirstWait) {
+  ckv_context* const context = OpenContext(there_.get());
+  const auto own = std::as_bytes(std::span(own_));
+  for (const bool own_late : {false, true}) {
+    SCOPED_TRACE(own_late ? "own rows" : "the answer");
+    const std::vector<std::byte> want = Want(own_late);
+    const BackendMemory q_here = Put(CKV_MEMORY_DEVICE, std::as_bytes(std::span(q_)));
+    const BackendMemory own_here = Room(CKV_MEMORY_DEVICE, own.size());
+    const BackendMemory answer = Room(CKV_MEMORY_DEVICE, kAnswerFloats * sizeof(float));
+    const std::vector<std::byte> old(answer.size(), std::byte{9});
+    const auto asked = Ask(context);
+    asked->call.q = reinterpret_cast<const uint16_t*>(q_here.data());
+    asked->own.rows = own_here.data();
+    if (!own_late) asked->segment.own_count = 0;
+    AnswerInto(reinterpret_cast<float*>(answer.data()), asked->call);
+    asked->call.q_memory = asked->call.out_memory = asked->own.memory = CKV_MEMORY_DEVICE;
+    asked->call.after = stream_;
+    ckv_ticket* ticket = nullptr;
+    ASSERT_EQ(ckv_submit(there_.get(), &asked->call, nullptr, &ticket), CKV_OK)
+        << ckv_last_error(nullptr);
+    if (own_late) {
+      CopyOnNative(own, own_here);
+    } else {
+      CopyOnNative(old, answer);
+    }
+    int done = 0;
+    EXPECT_EQ(ckv_wait(ticket, CKV_TIMEOUT_NONE, &done), CKV_OK) << ckv_last_error(nullptr);
+    EXPECT_TRUE(native_->Ready());
+    ckv_ticket_free(ticket);
+    device_.DoAll();
+    EXPECT_EQ(Read(answer), want);
+  }
+  ckv_context_close(context);
+}
+
+// So the tests above show an order.
 TEST_F(CDeviceTest, WithoutTheStreamACallDoesNotWaitForIt) {
   ckv_context* const context = OpenContext(there_.get());
   const auto q = std::as_bytes(std::span(q_));
