@@ -171,7 +171,7 @@ typedef struct ckv_open_options {
 //   FAILED_PRECONDITION  the library has another major version. Or another requester of the process
 //                        is open, and kernels use another target than `kernel_target`. Or backend
 //                        "cuda": the library is of another build, does not load, or finds no
-//                        device. Or the device does not reach host memory, where answers come.
+//                        device. Or the device reaches no host memory at all.
 //   NOT_FOUND            backend "cuda": there is no library; the text names the places. Or verbs
 //                        is asked for, and there is no such device.
 //   UNIMPLEMENTED, ...   verbs is asked for, and this library or host has none.

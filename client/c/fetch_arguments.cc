@@ -125,7 +125,7 @@ absl::Status FetchArguments::CopyToDevice(const FetchedRows& run) const {
   std::byte* to = PlaceOf(run);
   absl::Status copied;
   for (uint32_t i = 0; i < run.token_count && copied.ok(); i += step, to += token_stride_) {
-    const RowView from = {run.rows.data() + size_t{i} * width_, step, width_};
+    const RowView from = {run.rows.data() + size_t{i} * width_, step, width_, run.memory};
     copied = backend.Rotate(identity, from, width_, {to, MemoryKind::kDevice}, *stream_);
   }
   copied.Update(stream_->Wait());

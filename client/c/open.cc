@@ -16,10 +16,10 @@
 #include "client/c/handles.h"
 #include "client/c/last_error.h"
 #include "client/c/struct_size.h"
-#include "client/call/call_context_pool.h"
 #include "client/grpc/directory_stub.h"
 #include "client/grpc/holder_stub.h"
 #include "client/grpc/watch_stub.h"
+#include "client/holders/lane_pinning.h"
 #include "proto/base/log.h"
 #include "proto/base/status.h"
 #include "transport/fabric.h"
@@ -138,7 +138,7 @@ absl::StatusOr<BackendStart> ChooseBackend(const ckv_open_options& options) {
                         absl::StrFormat("backend cpu: kernel_target names %s", target)};
   }
   CKV_ASSIGN_OR_RETURN(BackendStart start, StartBackend(name, FolderOfCode(&kHere), kFromLibrary));
-  if (const absl::Status lanes = CheckBackend(start.backend); !lanes.ok()) {
+  if (const absl::Status lanes = LaneMemoryFor(start.backend).status(); !lanes.ok()) {
     const std::string why(lanes.message());
     if (name != "auto") return absl::FailedPreconditionError("backend cuda: " + why);
     start = {Backend::Cpu(), "backend cpu: a GPU is not used, " + why, /*is_warning=*/true};

@@ -263,20 +263,20 @@ absl::Status Fetcher::Deliver(const FetchCall& call, Sink sink) {
   return absl::OkStatus();
 }
 
-// Rotates the bands of the rows, host memory, and returns once it is done. The band is at the end
-// of a row of either dtype. Columns have all of it or none.
+// Rotates the bands of the rows, which a processor reaches, and returns once it is done. The band
+// is at the end of a row of either dtype. Columns have all of it or none.
 absl::Status Fetcher::Rotate(const RopeRotation& rotation, const Geometry& geometry,
-                             const FetchEntry& entry, std::span<std::byte> rows) {
+                             const FetchEntry& entry, const RowPlace& rows) {
   const uint32_t row_bytes = geometry.row_bytes();
   const auto width = static_cast<uint32_t>(entry.sent_row_bytes(row_bytes));
   if (rotation.is_identity() || entry.column_begin + width < row_bytes) return absl::OkStatus();
   const BackendReach& reach = stream_.backend().reach();
-  if (!reach.rotated_from.Has(MemoryKind::kHost) || !reach.rotated_to.Has(MemoryKind::kHost)) {
-    RotateBandsFp8DsMla(rotation, rows.data(), entry.token_count, width, width);
+  if (!reach.rotated_from.Has(rows.memory) || !reach.rotated_to.Has(rows.memory)) {
+    RotateBandsFp8DsMla(rotation, rows.data, entry.token_count, width, width);
     return absl::OkStatus();
   }
-  absl::Status rotated = stream_.backend().Rotate(rotation, {rows.data(), entry.token_count, width},
-                                                  width, {rows.data()}, stream_);
+  absl::Status rotated = stream_.backend().Rotate(
+      rotation, {rows.data, entry.token_count, width, rows.memory}, width, rows, stream_);
   rotated.Update(stream_.Wait());
   return rotated;
 }
@@ -297,19 +297,21 @@ absl::Status Fetcher::Show(const FetchCall& call, const Segment& segment, Sink s
     if (!segment.landed) rows = segment.body.subspan(i * layer_bytes, layer_bytes);
     MemoryKind memory = SlotMemory(exchange_->link(segment.line).lane());
     std::span<std::byte> place;
-    if (place_ != nullptr && !segment.spans.empty()) {
-      place = segment.spans.spans().front();
-    } else if (place_ != nullptr) {
-      CKV_ASSIGN_OR_RETURN(place, PlaceOf(run, layer_bytes));
+    if (place_ != nullptr) {
+      memory = MemoryKind::kHost;
+      if (!segment.spans.empty()) {
+        place = segment.spans.spans().front();
+      } else {
+        CKV_ASSIGN_OR_RETURN(place, PlaceOf(run, layer_bytes));
+      }
     } else if (!rotation.is_identity()) {
-      rotated_.resize(layer_bytes);
-      place = rotated_;
+      CKV_RETURN_IF_ERROR(stream_.backend().Grow(rotated_, layer_bytes, memory));
+      place = {rotated_.data(), layer_bytes};
     }
     if (!place.empty()) {
       if (!segment.landed) std::memcpy(place.data(), rows.data(), layer_bytes);
-      CKV_RETURN_IF_ERROR(Rotate(rotation, geometry, entry, place));
+      CKV_RETURN_IF_ERROR(Rotate(rotation, geometry, entry, {place.data(), memory}));
       rows = place;
-      memory = MemoryKind::kHost;
     }
     CKV_RETURN_IF_ERROR(sink({run, rows, memory}));
   }

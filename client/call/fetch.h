@@ -70,7 +70,7 @@ class Fetcher {
   absl::StatusOr<std::span<std::byte>> PlaceOf(const RowRun& run, size_t bytes) const;
   absl::Status Show(const FetchCall& call, const Segment& segment, Sink sink);
   absl::Status Rotate(const RopeRotation& rotation, const Geometry& geometry,
-                      const FetchEntry& entry, std::span<std::byte> rows);
+                      const FetchEntry& entry, const RowPlace& rows);
   absl::Status Accept(const FetchCall& call, const Exchange::Reply& reply);
   absl::Status Deliver(const FetchCall& call, Sink sink);
   Segment& at(size_t i) { return window_[(head_ + i) % window_.size()]; }
@@ -92,7 +92,7 @@ class Fetcher {
   std::vector<Segment> window_;  // a ring, half as long as a lane has slots
   size_t head_ = 0, in_window_ = 0;
   uint64_t shown_ = 0;
-  std::vector<std::byte> rotated_;
+  BackendMemory rotated_;  // of the kind of a lane's slots
   RotationCache rotations_;
 };
 

@@ -70,12 +70,18 @@ void* stand_in_stream_new() { return (*Device().NewStream(1)).release(); }
 
 void stand_in_stream_copy(void* native, void* to, const void* from, uint64_t bytes) {
   const auto size = static_cast<uint32_t>(bytes);
-  const ckv::RowView rows = {static_cast<const std::byte*>(from), 1, size};
+  ckv::BackendMemory staged = *Device().Allocate(ckv::MemoryKind::kPinned, bytes);
+  Device().Copy(staged.data(), {static_cast<const std::byte*>(from), bytes});
+  const ckv::RowView rows = {staged.data(), 1, size, ckv::MemoryKind::kPinned};
   CKV_CHECK(opened
                 ->Rotate(ckv::RopeRotation(ckv::RopeParams(), 0, 0), rows, size,
                          {static_cast<std::byte*>(to), ckv::MemoryKind::kDevice},
                          *static_cast<ckv::ComputeStream*>(native))
                 .ok());
+  // The work may be done at any time from now on.
+  const std::lock_guard lock(mu);
+  void* const at = staged.data();
+  Given()[at] = std::move(staged);
 }
 
 int stand_in_stream_ready(void* native) {
