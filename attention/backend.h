@@ -27,8 +27,8 @@
 //                             the stream fails from now on. The processor's never does.
 //            A wrong count or width is our bug (CKV_CHECK), as in the functions beside this file.
 //
-// A device's backend derives from Backend and ComputeStream, and tests/attention/backend_test.cc
-// runs over it. deploy/adr/0025-backend-seam.md says what else it has to bring.
+// A device's backend derives from Backend and ComputeStream, and tests/attention/backend_*_test.cc
+// run over it. deploy/adr/0025-backend-seam.md says what else it has to bring.
 
 #pragma once
 

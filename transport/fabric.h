@@ -393,6 +393,7 @@ class Listener {
   //   Unavailable         this fabric cannot reach that peer (shm: another host).
   //   ResourceExhausted   kInvitationCountMax invitations are outstanding, there is no memory for
   //                       the slots, or a limit of the account or the device is reached.
+  //   else                as MemoryPinner::Pin.
   virtual absl::StatusOr<std::string> Invite(std::string_view offer, const LaneShape& shape,
                                              std::string_view account, uint64_t tag,
                                              Instant deadline) = 0;
@@ -420,8 +421,9 @@ struct ListenOptions {
   // listener waits until no destroyed lane still has it registered.
   std::vector<MemoryRegion> gather_regions;
   // Pins the slots of every lane, so that a device reads requests and writes replies where they
-  // lie. A lane that cannot be pinned does not come up. It lives until the last lane is destroyed,
-  // on loopback at both ends. If null, slots are host memory.
+  // lie. Invite pins them, on loopback the peer's Connect; a lane whose slots cannot be pinned is
+  // refused there. It lives until the last lane is destroyed, on loopback at both ends. If null,
+  // slots are host memory.
   std::shared_ptr<MemoryPinner> slot_pinner;
 };
 

@@ -59,7 +59,9 @@ absl::Status LaneMemory::Pin(std::shared_ptr<MemoryPinner> pinner) {
   CKV_CHECK(pinner_ == nullptr);
   if (pinner == nullptr) return absl::OkStatus();
   if (absl::Status pinned = pinner->Pin(slots()); !pinned.ok()) {
-    return Annotate(pinned, absl::StrFormat("pinning a lane's slots, %d bytes", slots().size()));
+    return Annotate(pinned, absl::StrFormat("pinning the slots of a lane (%d KiB; open fewer or "
+                                            "smaller lanes, or let the holder lock more memory)",
+                                            slots().size() >> 10));
   }
   pinner_ = std::move(pinner);
   return absl::OkStatus();

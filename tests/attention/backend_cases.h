@@ -139,6 +139,12 @@ class ClosedUnderTest final : public DeferredUnderTest {
   }
 };
 
+// The same, with host memory out of reach, as a card's is.
+class PinnedUnderTest final : public DeferredUnderTest {
+ public:
+  PinnedUnderTest() : DeferredUnderTest(DeferredBackend::ReachPinned()) {}
+};
+
 struct BackendCase {
   const char* name;
   std::unique_ptr<BackendUnderTest> (*make)();
@@ -151,7 +157,7 @@ BackendCase CaseOf(const char* name) {
 
 inline auto AllBackends() {
   return testing::Values(CaseOf<CpuUnderTest>("cpu"), CaseOf<DeferredUnderTest>("deferred"),
-                         CaseOf<ClosedUnderTest>("closed"));
+                         CaseOf<ClosedUnderTest>("closed"), CaseOf<PinnedUnderTest>("pinned"));
 }
 
 inline std::string CaseName(const testing::TestParamInfo<BackendCase>& test) {

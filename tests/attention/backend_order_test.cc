@@ -154,13 +154,16 @@ TEST_P(BackendChain, AStreamOfAnotherBackendIsWaitedFor) {
   DeferredBackend other;
   const auto first = *other.NewStream(1);
   const QueryView q = piece_.piece().q;
-  std::vector<uint16_t> host(size_t{q.count} * q.stride);
-  ASSERT_TRUE(other
-                  .Rotate(RopeRotation(RopeParams(), 0, 0), q.Bytes(), row_bytes_,
-                          {reinterpret_cast<std::byte*>(host.data())}, *first)
-                  .ok());
+  // Both reach it; the other backend did not pin it.
+  const Placed host(
+      under_.get(),
+      reach_.rotated_from.Has(MemoryKind::kHost) ? MemoryKind::kHost : MemoryKind::kPinned,
+      size_t{q.count} * q.stride * 2);
+  ASSERT_TRUE(
+      other.Rotate(RopeRotation(RopeParams(), 0, 0), q.Bytes(), row_bytes_, {host.data()}, *first)
+          .ok());
   EXPECT_FALSE(first->Ready());
-  RowView rows = {reinterpret_cast<const std::byte*>(host.data()), q.count, row_bytes_};
+  RowView rows = {host.data(), q.count, row_bytes_, host.kind()};
   rows.after = first.get();
   const Placed copy = Place(reach_.rotated_to, size_t{q.count} * row_bytes_);
   ASSERT_TRUE(backend_

@@ -2,7 +2,8 @@
 //
 // Work is done when its stream is waited for, and not before. So who reads an answer without a
 // Wait, or gives a slot back too early, gets wrong bytes. Memory of its "device" cannot be touched
-// while no work is done: who does it all the same ends the process.
+// while no work is done: who does it all the same ends the process. So does an operation on a view
+// of pinned memory, if a byte of it was neither pinned (Pin) nor allocated as pinned.
 
 #pragma once
 
@@ -26,6 +27,7 @@
 #include "absl/strings/str_format.h"
 #include "attention/backend.h"
 #include "proto/base/status.h"
+#include "tests/support/pinned_ranges.h"
 
 namespace ckv::test {
 
@@ -47,7 +49,7 @@ class DeferredBackend final : public Backend {
     const MemoryKinds kinds = {MemoryKind::kPinned, MemoryKind::kDevice};
     return {kinds, kinds, kinds, kinds, kinds, kinds, kinds, kinds, kinds};
   }
-  ~DeferredBackend() override { CKV_CHECK(device_.empty()); }
+  ~DeferredBackend() override { CKV_CHECK(device_.empty() && pinned_.count() == 0); }
 
   std::string_view kernel_target() const override {
     return kernel_target_.empty() ? Cpu()->kernel_target() : kernel_target_;
@@ -79,32 +81,22 @@ class DeferredBackend final : public Backend {
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CKV_CHECK(memory != MAP_FAILED);
     if (kind == MemoryKind::kDevice) device_[memory] = MappedBytes(bytes);
-    if (kind == MemoryKind::kPinned) pinned_[static_cast<std::byte*>(memory)] = MappedBytes(bytes);
+    if (kind == MemoryKind::kPinned)
+      CKV_CHECK(pinned_.Add({static_cast<std::byte*>(memory), MappedBytes(bytes)}));
     return BackendMemory(this, {static_cast<std::byte*>(memory), bytes}, kind);
   }
 
-  // Operations of one that does not reach host memory touch no other pinned memory than what was
-  // pinned, or allocated as such.
   absl::Status Pin(std::span<std::byte> memory) override {
     const auto page = [](auto value) { return reinterpret_cast<uintptr_t>(value) % 4096 == 0; };
     CKV_CHECK(page(memory.data()) && page(memory.data() + memory.size()) && !memory.empty());
-    const std::lock_guard lock(mu_);
+    if (on_pin_ != nullptr) on_pin_();
     if (pin_failure_) return absl::ResourceExhaustedError("no more pages are locked");
-    CKV_CHECK(pinned_.emplace(memory.data(), memory.size()).second);
+    CKV_CHECK(pinned_.Add(memory));
     return absl::OkStatus();
   }
-  void Unpin(std::span<std::byte> memory) noexcept override {
-    const std::lock_guard lock(mu_);
-    const auto place = pinned_.find(memory.data());
-    CKV_CHECK(place != pinned_.end() && place->second == memory.size());
-    pinned_.erase(place);
-  }
-  size_t pinned_bytes() const {
-    const std::lock_guard lock(mu_);
-    size_t bytes = 0;
-    for (const auto& [memory, size] : pinned_) bytes += size;
-    return bytes;
-  }
+  void Unpin(std::span<std::byte> memory) noexcept override { pinned_.Remove(memory); }
+  size_t pinned_bytes() const { return pinned_.bytes(); }
+  size_t pin_count() const { return pinned_.count(); }
   void FailPins(bool fail) { pin_failure_ = fail; }
 
   // As a driver copies. All work on the memory must be done.
@@ -136,6 +128,8 @@ class DeferredBackend final : public Backend {
   // Called by each of those waits, before any work is done, and by each NewStream.
   void OnBlockingWait(std::function<void()> call) { on_blocking_wait_ = std::move(call); }
   void OnNewStream(std::function<void()> call) { on_new_stream_ = std::move(call); }
+  // Called by each Pin.
+  void OnPin(std::function<void()> call) { on_pin_ = std::move(call); }
 
   // The next operation fails when it is called, or when its stream is waited for. So does all that
   // comes after it on that stream.
@@ -241,33 +235,28 @@ class DeferredBackend final : public Backend {
 
   static Queue& QueueOf(ComputeStream& stream) { return *static_cast<Stream&>(stream).queue; }
 
-  void CheckPinned(const void* memory, size_t bytes) const {
-    if (reach().Everywhere(MemoryKind::kHost)) return;
-    const std::lock_guard lock(mu_);
-    const auto begin = static_cast<const std::byte*>(memory);
-    auto place = pinned_.upper_bound(begin);
-    CKV_CHECK(place != pinned_.begin());
-    --place;
-    CKV_CHECK(begin + bytes <= place->first + place->second);
+  void CheckRows(const RowView& rows, size_t row_bytes) const {
+    if (rows.memory != MemoryKind::kPinned || rows.count == 0) return;
+    pinned_.Check(rows.data, size_t{rows.count - 1} * rows.stride_bytes + row_bytes);
   }
-  static std::pair<const void*, size_t> Extent(const QueryView& view) {
-    return {view.data, size_t{view.count} * view.stride * 2};
+  void CheckPartial(const ConstPartialView& partial, size_t rows, size_t d_v) const {
+    if (partial.memory != MemoryKind::kPinned || rows == 0) return;
+    pinned_.Check(partial.o, rows * d_v * ValueBytes(partial.dtype));
+    pinned_.Check(partial.m, rows * sizeof(float));
+    pinned_.Check(partial.l, rows * sizeof(float));
   }
-  static std::pair<const void*, size_t> Extent(const RowView& view) {
-    return {view.data, size_t{view.count} * view.stride_bytes};
+  static size_t RowBytesOf(const AttentionShape& shape) {
+    Geometry geometry;
+    geometry.d_qk = shape.d_qk;
+    geometry.d_v = shape.d_v;
+    geometry.d_rope = shape.d_rope;
+    geometry.dtype = shape.row_dtype;
+    return geometry.row_bytes();
   }
-  static std::pair<const void*, size_t> Extent(const PagedPlace& view) {
-    return {view.layer.data(), view.layer.size()};
-  }
-  static std::pair<const void*, size_t> Extent(const RowPlace& view) { return {view.data, 1}; }
-  static std::pair<const void*, size_t> Extent(const PartialView& view) { return {view.o, 1}; }
-  static std::pair<const void*, size_t> Extent(const ConstPartialView& view) { return {view.o, 1}; }
 
   // The view as this processor's backend takes it.
   template <typename View>
-  View Here(View view) const {
-    if (const auto [memory, bytes] = Extent(view); view.memory == MemoryKind::kPinned && bytes > 0)
-      CheckPinned(memory, bytes);
+  static View Here(View view) {
     view.memory = MemoryKind::kHost;
     view.after = nullptr;
     return view;
@@ -290,7 +279,11 @@ class DeferredBackend final : public Backend {
       std::vector<uint32_t> limits;
     };
     std::vector<Piece> copies;
+    const size_t row_bytes = RowBytesOf(shape);
     for (const AttentionPiece& piece : pieces) {
+      CheckRows(piece.q.Bytes(), size_t{shape.d_qk} * 2);
+      CheckRows(piece.rows, row_bytes);
+      CheckPartial(piece.out, piece.q.count, shape.d_v);
       Piece& copy = copies.emplace_back();
       copy.piece = piece;
       copy.piece.q = Here(piece.q);
@@ -324,6 +317,8 @@ class DeferredBackend final : public Backend {
     };
     std::vector<Job> copies;
     for (const MergeJob& job : jobs) {
+      for (const ConstPartialView& part : job.parts) CheckPartial(part, job.row_count, job.d_v);
+      CheckPartial(job.out, job.row_count, job.d_v);
       Job& copy = copies.emplace_back();
       copy.job = job;
       copy.job.out = Here(job.out);
@@ -342,6 +337,9 @@ class DeferredBackend final : public Backend {
   absl::Status DoRotate(const RopeRotation& rotation, const RowView& rows, uint32_t row_bytes,
                         const RowPlace& to, ComputeStream& stream) override {
     ++rotates_;
+    CheckRows(rows, row_bytes);
+    if (to.memory == MemoryKind::kPinned && rows.data != to.data)
+      pinned_.Check(to.data, size_t{rows.count} * row_bytes);
     return QueueOf(stream).Put(
         [rotation, rows = Here(rows), row_bytes, to = Here(to)](ComputeStream& here) {
           CKV_CHECK(Cpu()->Rotate(rotation, rows, row_bytes, to, here).ok());
@@ -350,6 +348,8 @@ class DeferredBackend final : public Backend {
   absl::Status DoScatter(const RopeRotation& rotation, const RowView& rows, uint32_t row_bytes,
                          const PagedPlace& to, ComputeStream& stream) override {
     ++scatters_;
+    CheckRows(rows, row_bytes);
+    if (to.memory == MemoryKind::kPinned) pinned_.Check(to.layer.data(), to.layer.size());
     return QueueOf(stream).Put(
         [rotation, rows = Here(rows), row_bytes, to = Here(to),
          table = std::vector<uint32_t>(to.table.begin(), to.table.end())](ComputeStream& here) {
@@ -364,10 +364,10 @@ class DeferredBackend final : public Backend {
       queue->DoUpTo(count).IgnoreError();
     });
   }
-  void DoFree(std::span<std::byte> bytes, MemoryKind /*kind*/) override {
+  void DoFree(std::span<std::byte> bytes, MemoryKind kind) override {
     const std::lock_guard lock(mu_);
     device_.erase(bytes.data());
-    pinned_.erase(bytes.data());
+    if (kind == MemoryKind::kPinned) pinned_.Remove({bytes.data(), MappedBytes(bytes.size())});
     munmap(bytes.data(), MappedBytes(bytes.size()));
   }
 
@@ -375,13 +375,13 @@ class DeferredBackend final : public Backend {
   std::atomic<uint64_t> attends_{0}, merges_{0}, rotates_{0}, scatters_{0};
   std::atomic<uint64_t> allocations_{0}, blocking_waits_{0};
   std::atomic<size_t> memory_max_{SIZE_MAX};
-  std::function<void()> on_blocking_wait_, on_new_stream_;
+  std::function<void()> on_blocking_wait_, on_new_stream_, on_pin_;
   std::atomic<Failure> failure_{Failure::kNone};
   std::atomic<bool> stream_failure_{false};
   std::atomic<bool> pin_failure_{false};
+  PinnedRanges pinned_;
   mutable std::mutex mu_;
   std::map<void*, size_t> device_;  // guarded by mu_, as is all below
-  std::map<const std::byte*, size_t> pinned_;
   std::vector<std::weak_ptr<Queue>> queues_;
   int open_count_ = 0;
 };

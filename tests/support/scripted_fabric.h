@@ -101,7 +101,9 @@ class ScriptedFabric final : public Fabric {
   class Serving final : public ServeLane {
    public:
     Serving(ScriptedFabric* fabric, std::unique_ptr<ServeLane> inner)
-        : fabric_(fabric), inner_(std::move(inner)) {}
+        : fabric_(fabric), inner_(std::move(inner)) {
+      set_slot_type(inner_->slot_type());
+    }
     FabricKind kind() const noexcept override { return fabric_->kind_; }
     const LaneShape& shape() const noexcept override { return inner_->shape(); }
     absl::Status status() const override { return inner_->status(); }

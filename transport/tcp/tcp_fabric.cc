@@ -21,6 +21,7 @@
 #include "transport/acceptor.h"
 #include "transport/fabric.h"
 #include "transport/handshake.h"
+#include "transport/lane_memory.h"
 #include "transport/socket.h"
 #include "transport/tcp/silence_watch.h"
 #include "transport/tcp/tcp_lane.h"
@@ -136,28 +137,32 @@ class TcpListener final : public Listener {
                                      Instant deadline) override {
     CKV_RETURN_IF_ERROR(ValidateLaneShape(shape));
     CKV_RETURN_IF_ERROR(DecodeOffer(FabricKind::kTcp, offer).status());
+    // Not in Accept: its thread answers requests meanwhile, and pinning takes long.
+    CKV_ASSIGN_OR_RETURN(LaneMemory memory, LaneMemory::CreatePrivate(shape));
+    CKV_RETURN_IF_ERROR(memory.Pin(slot_pinner_));
     CKV_ASSIGN_OR_RETURN(const InvitationKey key,
-                         invitations_.Add({shape, tag}, clock_->Now(), deadline));
+                         invitations_.Add({std::make_unique<LaneMemory>(std::move(memory)), tag},
+                                          clock_->Now(), deadline));
     return EncodeAnswer(FabricKind::kTcp, {key, address_});
   }
 
   std::optional<AcceptedLane> Accept() override {
     invitations_.Expire(clock_->Now());
     while (std::optional<Acceptor::Knock> knock = acceptor_.Next()) {
-      const std::optional<Invited> invited = invitations_.Take(knock->key, clock_->Now());
+      std::optional<Invited> invited = invitations_.Take(knock->key, clock_->Now());
       if (!invited) {
         Log().warn("tcp listener: dropped a connection: no such invitation");
         continue;
       }
       TuneSocket(knock->fd.get(), options_);
-      const WelcomeFrame welcome = MakeWelcome(invited->shape);
+      const WelcomeFrame welcome = MakeWelcome(invited->memory->shape());
       // These are the first bytes of a new connection, so its buffer has room or it is broken.
       const int fd = knock->fd.get();
       if (send(fd, &welcome, sizeof(welcome), MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof(welcome)) {
         Log().warn("tcp listener: {}", ErrnoText("the peer left before its welcome"));
         continue;
       }
-      auto lane = NewTcpServeLane(std::move(knock->fd), invited->shape, watch_, slot_pinner_);
+      auto lane = NewTcpServeLane(std::move(knock->fd), std::move(*invited->memory), watch_);
       if (!lane.ok()) {
         Log().warn("tcp listener: {}", std::string(lane.status().message()));
         continue;
@@ -169,7 +174,7 @@ class TcpListener final : public Listener {
 
  private:
   struct Invited {
-    LaneShape shape;
+    std::unique_ptr<LaneMemory> memory;
     uint64_t tag = 0;
   };
 

@@ -223,31 +223,27 @@ class TcpServeLane final : public ServeLane {
   std::array<bool, kSlotCountMax> gathered_{};  // the slot's last reply had runs
 };
 
-template <typename Interface, typename Implementation>
-absl::StatusOr<std::unique_ptr<Interface>> NewTcpLane(UniqueFd socket, const LaneShape& shape,
-                                                      std::shared_ptr<SilenceWatch> watch,
-                                                      std::shared_ptr<MemoryPinner> slot_pinner) {
+absl::StatusOr<UniqueFd> NewEpoll() {
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll.valid()) return ErrnoStatus("epoll_create1");
-  CKV_ASSIGN_OR_RETURN(LaneMemory memory, LaneMemory::CreatePrivate(shape));
-  CKV_RETURN_IF_ERROR(memory.Pin(std::move(slot_pinner)));
-  return std::make_unique<Implementation>(std::move(socket), std::move(epoll), std::move(memory),
-                                          std::move(watch));
+  return epoll;
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RequestLane>> NewTcpRequestLane(
     UniqueFd socket, const LaneShape& shape, std::shared_ptr<SilenceWatch> watch) {
-  return NewTcpLane<RequestLane, TcpRequestLane>(std::move(socket), shape, std::move(watch),
-                                                 nullptr);
+  CKV_ASSIGN_OR_RETURN(UniqueFd epoll, NewEpoll());
+  CKV_ASSIGN_OR_RETURN(LaneMemory memory, LaneMemory::CreatePrivate(shape));
+  return std::make_unique<TcpRequestLane>(std::move(socket), std::move(epoll), std::move(memory),
+                                          std::move(watch));
 }
 
-absl::StatusOr<std::unique_ptr<ServeLane>> NewTcpServeLane(
-    UniqueFd socket, const LaneShape& shape, std::shared_ptr<SilenceWatch> watch,
-    std::shared_ptr<MemoryPinner> slot_pinner) {
-  return NewTcpLane<ServeLane, TcpServeLane>(std::move(socket), shape, std::move(watch),
-                                             std::move(slot_pinner));
+absl::StatusOr<std::unique_ptr<ServeLane>> NewTcpServeLane(UniqueFd socket, LaneMemory memory,
+                                                           std::shared_ptr<SilenceWatch> watch) {
+  CKV_ASSIGN_OR_RETURN(UniqueFd epoll, NewEpoll());
+  return std::make_unique<TcpServeLane>(std::move(socket), std::move(epoll), std::move(memory),
+                                        std::move(watch));
 }
 
 }  // namespace ckv

@@ -6,20 +6,21 @@
 
 #include "absl/status/statusor.h"
 #include "transport/fabric.h"
+#include "transport/lane_memory.h"
 #include "transport/socket.h"
 #include "transport/tcp/silence_watch.h"
 
 namespace ckv {
 
 // `socket` is connected, non-blocking and through its handshake; `shape` is valid. `watch` may be
-// null, and so may `slot_pinner`.
+// null.
 //   ResourceExhausted   no memory or no descriptor is left.
-//   else                as MemoryPinner::Pin.
 absl::StatusOr<std::unique_ptr<RequestLane>> NewTcpRequestLane(UniqueFd socket,
                                                                const LaneShape& shape,
                                                                std::shared_ptr<SilenceWatch> watch);
-absl::StatusOr<std::unique_ptr<ServeLane>> NewTcpServeLane(
-    UniqueFd socket, const LaneShape& shape, std::shared_ptr<SilenceWatch> watch,
-    std::shared_ptr<MemoryPinner> slot_pinner);
+// The same for a holder's end, whose slots are `memory`: private, and pinned if they have to be.
+//   ResourceExhausted   no descriptor is left.
+absl::StatusOr<std::unique_ptr<ServeLane>> NewTcpServeLane(UniqueFd socket, LaneMemory memory,
+                                                           std::shared_ptr<SilenceWatch> watch);
 
 }  // namespace ckv

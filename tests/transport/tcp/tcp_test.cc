@@ -239,7 +239,8 @@ struct RawPeer {
     peer = UniqueFd(ends[1]);
   }
   std::unique_ptr<ServeLane> Serve() {
-    auto lane = NewTcpServeLane(std::move(end), kShape, /*watch=*/nullptr, /*slot_pinner=*/nullptr);
+    auto lane =
+        NewTcpServeLane(std::move(end), *LaneMemory::CreatePrivate(kShape), /*watch=*/nullptr);
     EXPECT_TRUE(lane.ok()) << lane.status();
     return *std::move(lane);
   }

@@ -1,0 +1,158 @@
+// Goal: a holder that asks for it has the slots of every lane pinned, as long as the lane lives and
+// no longer, and a lane whose slots cannot be pinned does not come up. Method: the conformance
+// suite's fabrics, and a pinner that keeps books.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/pinned_ranges.h"
+#include "tests/transport/fabric_cases.h"
+#include "tests/transport/lane_pair.h"
+#include "transport/fabric.h"
+
+namespace ckv {
+namespace {
+
+using test::AllFabrics;
+using test::AwaitReply;
+using test::AwaitRequest;
+using test::CaseName;
+using test::FillPattern;
+using test::HasPattern;
+using test::kPatience;
+using test::kSmallShape;
+using test::LanePair;
+using test::MakeLane;
+using testing::HasSubstr;
+
+class BookPinner final : public MemoryPinner {
+ public:
+  absl::Status Pin(std::span<std::byte> memory) override {
+    if (refuses) return absl::ResourceExhaustedError("the book is full");
+    CKV_CHECK(ranges.Add(memory));
+    return absl::OkStatus();
+  }
+  void Unpin(std::span<std::byte> memory) noexcept override { ranges.Remove(memory); }
+
+  test::PinnedRanges ranges;
+  bool refuses = false;
+};
+
+class FabricPins : public test::FabricTest {
+ protected:
+  FabricPins() {
+    ListenOptions options;
+    options.slot_pinner = pinner_;
+    auto listener = fabric().Listen(options);
+    EXPECT_TRUE(listener.ok()) << listener.status();
+    pinning_ = *std::move(listener);
+  }
+  ~FabricPins() override {
+    pinning_.reset();
+    EXPECT_EQ(pinner_->ranges.count(), 0u);
+  }
+  LanePair MakePinned(const LaneShape& shape = kSmallShape) {
+    return MakeLane(fabric(), *pinning_, shape, clock_.Now() + kPatience);
+  }
+
+  const std::shared_ptr<BookPinner> pinner_ = std::make_shared<BookPinner>();
+  std::unique_ptr<Listener> pinning_;
+};
+
+TEST_P(FabricPins, SlotsArePinnedAsLongAsTheLaneLives) {
+  LanePair pair = MakePinned();
+  ASSERT_TRUE(pair.request && pair.serve);
+  EXPECT_EQ(pair.serve->slot_type(), RegionType::kPinned);
+  EXPECT_EQ(pinner_->ranges.count(), 1u);
+  for (uint64_t id = 1; id <= 2 * kSmallShape.slot_count; ++id) {
+    const std::optional<uint32_t> slot = pair.request->Acquire();
+    ASSERT_TRUE(slot.has_value());
+    FillPattern(id, pair.request->request(*slot));
+    ASSERT_TRUE(pair.request->Post(*slot, kSmallShape.request_bytes_max).ok());
+    const std::optional<Arrival> arrival = AwaitRequest(*pair.serve);
+    ASSERT_TRUE(arrival.has_value());
+    const auto request = pair.serve->request(arrival->slot);
+    const auto reply = pair.serve->reply(arrival->slot);
+    pinner_->ranges.Check(request.data(), request.size());
+    pinner_->ranges.Check(reply.data(), reply.size());
+    EXPECT_TRUE(HasPattern(id, request));
+    FillPattern(id + 100, reply);
+    ASSERT_TRUE(pair.serve->Post(arrival->slot, kSmallShape.reply_bytes_max).ok());
+    const std::optional<Completion> done = AwaitReply(*pair.request);
+    ASSERT_TRUE(done.has_value());
+    EXPECT_TRUE(HasPattern(id + 100, pair.request->reply(done->slot)));
+    pair.request->Release(done->slot);
+  }
+  LanePair other = MakePinned();
+  ASSERT_TRUE(other.request && other.serve);
+  EXPECT_EQ(pinner_->ranges.count(), 2u);
+  other = {};
+  // The peer's end has the memory on loopback.
+  pair.serve.reset();
+  if (GetParam().kind == FabricKind::kLoopback) {
+    EXPECT_EQ(pinner_->ranges.count(), 1u);
+    pair.request.reset();
+  }
+  if (GetParam().kind == FabricKind::kVerbs) pinning_.reset();  // waits for the side thread
+  EXPECT_EQ(pinner_->ranges.count(), 0u);
+}
+
+TEST_P(FabricPins, NothingIsPinnedUnasked) {
+  LanePair pair = Make();
+  ASSERT_TRUE(pair.request && pair.serve);
+  EXPECT_EQ(pair.serve->slot_type(), RegionType::kHost);
+  EXPECT_EQ(pinner_->ranges.count(), 0u);
+}
+
+// At the peer's Connect on loopback, else when it is invited.
+TEST_P(FabricPins, ALaneThatIsNotPinnedDoesNotComeUp) {
+  pinner_->refuses = true;
+  auto dialer = fabric().Dial(kSmallShape);
+  ASSERT_TRUE(dialer.ok());
+  const Instant deadline = clock_.Now() + kPatience;
+  const auto answer = pinning_->Invite((*dialer)->offer(), kSmallShape, "", 1, deadline);
+  absl::Status refused = answer.status();
+  if (GetParam().kind == FabricKind::kLoopback) {
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    refused = (*dialer)->Connect(*answer, deadline).status();
+  }
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("the book is full"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("open fewer or smaller lanes"));
+  EXPECT_FALSE(pinning_->Accept().has_value());
+  // The next is as good as ever.
+  pinner_->refuses = false;
+  const LanePair pair = MakePinned();
+  ASSERT_TRUE(pair.request && pair.serve);
+  EXPECT_EQ(pair.serve->slot_type(), RegionType::kPinned);
+}
+
+// Nobody came for them, or the listener goes first.
+TEST_P(FabricPins, InvitationsLetGoOfTheirPins) {
+  for (int i = 0; i < 3; ++i) {
+    auto dialer = fabric().Dial(kSmallShape);
+    ASSERT_TRUE(dialer.ok());
+    ASSERT_TRUE(
+        pinning_->Invite((*dialer)->offer(), kSmallShape, "", 1, clock_.Now() + kPatience).ok());
+  }
+  EXPECT_EQ(pinner_->ranges.count(), GetParam().kind == FabricKind::kLoopback ? 0u : 3u);
+  clock_.Advance(2 * kPatience);
+  EXPECT_FALSE(pinning_->Accept().has_value());
+  if (GetParam().kind != FabricKind::kVerbs) {
+    EXPECT_EQ(pinner_->ranges.count(), 0u);
+  }
+  auto dialer = fabric().Dial(kSmallShape);
+  ASSERT_TRUE(
+      pinning_->Invite((*dialer)->offer(), kSmallShape, "", 1, clock_.Now() + kPatience).ok());
+  pinning_.reset();
+  EXPECT_EQ(pinner_->ranges.count(), 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FabricPins, AllFabrics(), CaseName);
+
+}  // namespace
+}  // namespace ckv
