@@ -153,7 +153,10 @@ absl::StatusOr<Batch::PieceRows> Batch::RowsOf(const Item& item, const AttendSeg
   const ColdRows::Layer* const read =
       ready.cold_rows == nullptr ? nullptr : ready.cold_rows->Find(chunk);
   if (read != nullptr) {
-    return PieceRows{{.data = read->rows, .count = read->token_count, .stride_bytes = row_bytes}};
+    return PieceRows{{.data = read->rows,
+                      .count = read->token_count,
+                      .stride_bytes = row_bytes,
+                      .memory = options_.chunk_memory}};
   }
   if (const auto found = StripesOf(item, segment, entry, chunk); found.has_value()) return *found;
   if (const auto shadow = ShadowOf(item, chunk); shadow.has_value()) return *shadow;
@@ -185,7 +188,8 @@ std::optional<Batch::PieceRows> Batch::ShadowOf(const Item& item, ChunkLocator c
   if (shadow == nullptr) return std::nullopt;
   const RowView rows = {.data = shadow->layer(header.layer),
                         .count = shadow->token_count(),
-                        .stride_bytes = shadow->row_bytes()};
+                        .stride_bytes = shadow->row_bytes(),
+                        .memory = options_.chunk_memory};
   shadows_.push_back(std::move(shadow));
   return PieceRows{rows, /*shadow=*/true};
 }

@@ -51,8 +51,8 @@ struct BatchOptions {
   const ShadowTable* shadows = nullptr;
   // Stripes of chunks on disk, for requests that select rows. If null, there are none.
   StripeCache* stripes = nullptr;
-  // The memory of the chunks' rows. Unless it is kHost, no rows come from disk: cold rows, stripes
-  // and shadows are host memory.
+  // The memory of the rows of chunks and shadows, and of rows read from disk for a request
+  // (ColdRows). Stripes are host memory, so `stripes` keeps none unless this is kHost.
   MemoryKind chunk_memory = MemoryKind::kHost;
   SpanSink* spans = nullptr;  // takes the spans of requests whose trace is sampled; may be null
 };

@@ -1,11 +1,12 @@
 #include "server/batch/cold_rows.h"
 
+#include <utility>
+
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
 #include "proto/base/stripe.h"
 
 namespace ckv {
-
 void ColdRows::Keep(ChunkLocator chunk, StripeCache::Hold hold) {
   layers_[chunk.slot] = {{chunk, hold.rows(), hold.token_count()}, std::nullopt};
   holds_.push_back(std::move(hold));
@@ -14,23 +15,24 @@ void ColdRows::Keep(ChunkLocator chunk, StripeCache::Hold hold) {
 absl::Status ColdRows::Add(ChunkLocator chunk, const ChunkRows& rows, uint32_t layer,
                            std::span<const uint32_t> stripes) {
   const LayerShape shape = {rows.info().token_count(), rows.geometry().row_bytes()};
-  const uint64_t stripe_bytes = kStripeTokens * shape.row_bytes;
-  const uint64_t read_bytes = std::min(stripes.size() * stripe_bytes, shape.bytes());
-  if (read_bytes > bytes_max_ - bytes_) {
-    return absl::ResourceExhaustedError(
-        absl::StrFormat("%d bytes of rows that are on disk, %d are read for a request at most",
-                        bytes_ + read_bytes, bytes_max_));
+  const bool is_new = Find(chunk) == nullptr;
+  uint64_t bytes = std::min(stripes.size() * kStripeTokens * shape.row_bytes, shape.bytes());
+  if (!room_.empty()) bytes = is_new ? SparseLayer::WholePages(shape.bytes()) : 0;
+  if (bytes > bytes_max_ - bytes_) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "%d bytes for rows that are on disk, a request may take %d", bytes_ + bytes, bytes_max_));
   }
-  if (Find(chunk) == nullptr) {
-    CKV_ASSIGN_OR_RETURN(SparseLayer memory, SparseLayer::Map(shape));
+  const uint64_t place = std::exchange(bytes_, bytes_ + bytes);
+  if (is_new) {
+    absl::StatusOr<SparseLayer> made =
+        room_.empty() ? SparseLayer::Map(shape) : SparseLayer::Over(shape, room_.data() + place);
+    CKV_ASSIGN_OR_RETURN(SparseLayer memory, std::move(made));
     layers_[chunk.slot] = {{chunk, memory.rows(), shape.token_count}, own_.size()};
     own_.push_back(std::move(memory));
   }
   const std::optional<size_t> own = layers_[chunk.slot].own;
   CKV_CHECK(own.has_value());
-  CKV_RETURN_IF_ERROR(own_[*own].Read(rows, layer, stripes));
-  bytes_ += read_bytes;
-  return absl::OkStatus();
+  return own_[*own].Read(rows, layer, stripes);
 }
 
 const ColdRows::Layer* ColdRows::Find(ChunkLocator chunk) const {

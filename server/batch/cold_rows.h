@@ -31,7 +31,12 @@ constexpr uint64_t ColdRowBytesMax(uint64_t capacity_bytes) {
 // outlive it.
 class ColdRows {
  public:
+  // Layers are in memory of this object, which has only the rows that Add reads. They may be
+  // `bytes_max` bytes.
   explicit ColdRows(uint64_t bytes_max) : bytes_max_(bytes_max) {}
+  // Layers are in `room`, which outlives this object: memory that a device reaches. Each takes all
+  // its bytes there, in whole pages, however few of its rows are read.
+  explicit ColdRows(std::span<std::byte> room) : bytes_max_(room.size()), room_(room) {}
   ColdRows(const ColdRows&) = delete;
   ColdRows& operator=(const ColdRows&) = delete;
 
@@ -40,10 +45,10 @@ class ColdRows {
   // Keeps stripes of the chunk's layer in the cache until this object ends. Every hold for a chunk
   // must be of the same layer.
   void Keep(ChunkLocator chunk, StripeCache::Hold hold);
-  // Reads `stripes` (ascending) of one layer of the chunk into memory of this object. The layer's
-  // other rows are zero and must not be used. A second call for the chunk, with the same layer,
-  // adds stripes. Not for a chunk of which a hold is kept.
-  //   ResourceExhausted   more than bytes_max over all calls, or no memory.
+  // Reads `stripes` (ascending) of one layer of the chunk. The layer's other rows are zero and must
+  // not be used. A second call for the chunk, with the same layer, adds stripes. Not for a chunk of
+  // which a hold is kept.
+  //   ResourceExhausted   more than bytes_max or the room over all calls, or no memory.
   //   and ChunkRows::Read's errors.
   absl::Status Add(ChunkLocator chunk, const ChunkRows& rows, uint32_t layer,
                    std::span<const uint32_t> stripes);
@@ -55,7 +60,7 @@ class ColdRows {
   };
   // The layer kept or added for the chunk, or null if none was.
   const Layer* Find(ChunkLocator chunk) const;
-  // Bytes read by Add so far.
+  // Bytes that Add has taken of bytes_max or of the room.
   uint64_t bytes() const { return bytes_; }
 
  private:
@@ -65,6 +70,7 @@ class ColdRows {
   };
 
   const uint64_t bytes_max_;
+  const std::span<std::byte> room_;  // empty if layers are in memory of this object
   uint64_t bytes_ = 0;
   std::vector<ChunkPin> pins_;
   absl::flat_hash_map<uint32_t, Found> layers_;  // by the chunk's slot

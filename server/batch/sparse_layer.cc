@@ -19,7 +19,14 @@ PageRange LayerShape::PagesOf(uint32_t stripe) const {
   return {begin / kPage, (end + kPage - 1) / kPage};
 }
 
-void SparseLayer::Unmap::operator()(std::byte* memory) const { munmap(memory, bytes); }
+void SparseLayer::Unmap::operator()(std::byte* memory) const {
+  if (bytes != 0) munmap(memory, bytes);
+}
+
+SparseLayer SparseLayer::Over(const LayerShape& shape, std::byte* memory) {
+  std::memset(memory, 0, shape.bytes());
+  return SparseLayer(shape, memory, /*bytes=*/0);
+}
 
 absl::StatusOr<SparseLayer> SparseLayer::Map(const LayerShape& shape) {
   // Zero bytes cannot be mapped.
@@ -51,6 +58,7 @@ absl::Status SparseLayer::Read(const ChunkRows& from, uint32_t layer,
 
 void SparseLayer::Free(const PageRange& pages) {
   if (pages.count() == 0) return;
+  CKV_CHECK(memory_.get_deleter().bytes != 0);
   // Past the last byte there is the rest of its page, which is mapped too.
   const int freed =
       madvise(memory_.get() + pages.begin * kPageBytes, pages.count() * kPageBytes, MADV_DONTNEED);

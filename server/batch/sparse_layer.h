@@ -35,9 +35,15 @@ struct LayerShape {
 class SparseLayer {
  public:
   static constexpr uint64_t kPageBytes = 4096;
+  static constexpr uint64_t WholePages(uint64_t bytes) {
+    return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  }
 
   //   ResourceExhausted   the system has no address space for it.
   static absl::StatusOr<SparseLayer> Map(const LayerShape& shape);
+  // One in memory of its caller, which has shape.bytes() bytes and outlives it. They are zeroed: no
+  // row of an earlier use is left. Not for Free.
+  static SparseLayer Over(const LayerShape& shape, std::byte* memory);
 
   const LayerShape& shape() const { return shape_; }
   // [token_count][row_bytes]. Rows that were not read, or whose pages were freed, are zero.
@@ -51,7 +57,7 @@ class SparseLayer {
 
  private:
   struct Unmap {
-    size_t bytes = 0;
+    size_t bytes = 0;  // zero for memory of the caller
     void operator()(std::byte* memory) const;
   };
   SparseLayer(const LayerShape& shape, std::byte* memory, size_t bytes)

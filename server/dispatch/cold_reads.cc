@@ -18,8 +18,12 @@ constexpr size_t kShareCountMax = 4096;
 
 }  // namespace
 
-ColdReads::ColdReads(ChunkStore* store, StripeCache* stripes, absl::AnyInvocable<void()> tell)
-    : store_(store), cache_(stripes), thread_(std::make_unique<SideThread>(std::move(tell))) {
+ColdReads::ColdReads(ChunkStore* store, StripeCache* stripes, std::span<std::byte> room,
+                     absl::AnyInvocable<void()> tell)
+    : store_(store),
+      cache_(stripes),
+      room_(room),
+      thread_(std::make_unique<SideThread>(std::move(tell))) {
   attend_.segments.reserve(kSegmentCountMax);
   attend_.pieces.reserve(kPieceCountMax);
   wanted_.reserve(kPieceCountMax);
@@ -80,7 +84,9 @@ absl::Status ColdReads::Start(const ReadyRequest& ready, HolderLane& lane) {
 }
 
 void ColdReads::Read() {
-  auto rows = std::make_shared<ColdRows>(ColdRowBytesMax(store_->memory().size()));
+  // The rows of the last request are gone (idle), so the room is free.
+  auto rows = room_.empty() ? std::make_shared<ColdRows>(ColdRowBytesMax(store_->memory().size()))
+                            : std::make_shared<ColdRows>(room_);
   status_ = absl::OkStatus();
   hit_count_ = read_count_ = 0;
   for (size_t begin = 0, end = 0; begin < wanted_.size() && status_.ok(); begin = end) {
@@ -175,7 +181,14 @@ absl::Status ColdReads::ReadStripes(ChunkLocator chunk, const ChunkRows& file, C
     }
     if (!absl::IsResourceExhausted(hold.status())) return hold.status();
   }
-  CKV_RETURN_IF_ERROR(rows.Add(chunk, file, layer, stripes_));
+  const absl::Status added = rows.Add(chunk, file, layer, stripes_);
+  if (absl::IsResourceExhausted(added)) {
+    absl::StatusOr<ChunkPin> pin = store_->Load(chunk);
+    if (!pin.ok()) return absl::IsResourceExhausted(pin.status()) ? added : pin.status();
+    rows.Keep(*std::move(pin));
+    return absl::OkStatus();
+  }
+  CKV_RETURN_IF_ERROR(added);
   read_count_ += stripes_.size();
   ShareOf(chunk) += (stripes_.size() - missing) * kStripeTokens * file.geometry().row_bytes();
   return absl::OkStatus();

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -32,9 +33,12 @@ namespace ckv {
 // cache, memory holds one request's rows.
 class ColdReads {
  public:
-  // `store` and `stripes` must outlive this object. `tell` is called on the reading thread when a
+  // `store`, `stripes` and `room` must outlive this object. `room` takes the rows that are read for
+  // one request alone; give it if a device reads them, with stripes that keep none. If it is empty,
+  // they are in host memory, up to ColdRowBytesMax. `tell` is called on the reading thread when a
   // read is done, and should wake the dispatcher.
-  ColdReads(ChunkStore* store, StripeCache* stripes, absl::AnyInvocable<void()> tell);
+  ColdReads(ChunkStore* store, StripeCache* stripes, std::span<std::byte> room,
+            absl::AnyInvocable<void()> tell);
 
   // Whether Start may be called: nothing is being read, and no copy of the last request is left.
   bool idle() const { return thread_->idle() && held_.expired(); }
@@ -45,7 +49,7 @@ class ColdReads {
   // that the request attends whole, fetches or maps is loaded into memory with all layers. If there
   // is no room for it, an attend has only its layer read. A chunk of which rows are selected has
   // only these rows of the layer read (see above). If there is no room for them in the cache, they
-  // are read for this request alone.
+  // are read for this request alone. If there is none for that either, the chunk is loaded.
   //   InvalidArgument     the frame is malformed and not answered: close its lane.
   absl::Status Start(const ReadyRequest& ready, HolderLane& lane);
 
@@ -88,6 +92,7 @@ class ColdReads {
   ThreadRole role_;
   ChunkStore* const store_;
   StripeCache* const cache_;
+  const std::span<std::byte> room_;
   AttendRequest attend_;
   std::vector<Wanted> wanted_;     // chunks that the request in progress needs
   std::vector<uint32_t> stripes_;  // stripes that it needs of one of them

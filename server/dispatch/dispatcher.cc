@@ -69,7 +69,7 @@ Dispatcher::Dispatcher(const DispatcherOptions& options, Tools tools, ChunkStore
                   .spans = options.spans},
                  std::move(tools.side), options.clock, &store->table(), lease, &counters_,
                  [this] { RingBell(); }),
-      cold_reads_(store, &stripes_, [this] { RingBell(); }),
+      cold_reads_(store, &stripes_, options.cold_room, [this] { RingBell(); }),
       wait_(options.spin_max) {}
 
 std::array<Dispatcher::Queue, kQueueCount> Dispatcher::MakeQueues() {
@@ -224,6 +224,11 @@ void Dispatcher::AddLane(AcceptedLane accepted, Instant now) {
   if (session == nullptr) return;  // closed meanwhile; the lane goes with `accepted`
   SessionLanes& owner = LanesOf(session);
   const uint32_t slot_count = accepted.lane->shape().slot_count;
+  if (!Reaches(*accepted.lane, *session)) {
+    sessions_->LaneGone(*session);
+    any_broken_ = true;  // as below
+    return;
+  }
   if (!lanes_->Add(owner, std::move(accepted.lane), now)) {
     Log().error("lane of {} dropped: epoll: {}", session->requester, std::strerror(errno));
     sessions_->LaneGone(*session);
@@ -232,6 +237,15 @@ void Dispatcher::AddLane(AcceptedLane accepted, Instant now) {
   }
   for (size_t i = 0; i < kQueueCount; ++i) queues_[i].requests.Grow(*owner.flows[i], slot_count);
   lanes_of_kind(owner.lanes.back()->lane->kind()).fetch_add(1, std::memory_order_relaxed);
+}
+
+bool Dispatcher::Reaches(const ServeLane& lane, const Session& session) const {
+  if (options_.chunk_memory == MemoryKind::kHost || lane.slot_type() == RegionType::kPinned)
+    return true;
+  Log().error("{} lane of {} dropped: its slots are in {} memory, which kernels of {} do not reach",
+              FabricName(lane.kind()), session.requester, RegionTypeName(lane.slot_type()),
+              options_.backend->kernel_target());
+  return false;
 }
 
 SessionLanes& Dispatcher::LanesOf(Session* session) {

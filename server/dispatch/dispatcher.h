@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -43,6 +44,8 @@ struct DispatcherOptions {
   uint64_t stripe_bytes_max;
   Duration spin_max;
   MemoryKind chunk_memory;  // as BatchOptions
+  // As ColdReads has it; borrowed. It is of the kind chunk_memory, and empty for kHost.
+  std::span<std::byte> cold_room;
   SpanSink* spans;
 };
 
@@ -122,6 +125,9 @@ class Dispatcher {
   void HandleControl(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void AcceptLanes(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void AddLane(AcceptedLane accepted, Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
+  // Whether the backend reaches the slots of the lane. If not, the log says so: the lane is of a
+  // fabric outside the tree, which does not heed ListenOptions::slot_pinner.
+  bool Reaches(const ServeLane& lane, const Session& session) const;
   SessionLanes& LanesOf(Session* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
 
   void Arrive(HolderLane& lane, const Arrival& arrival) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);

@@ -1,9 +1,11 @@
-// Memory of a holder that its backend pins (attention/backend.h).
+// Memory of a holder that its backend reaches: host memory, or memory that it pins
+// (attention/backend.h).
 
 #pragma once
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -14,6 +16,18 @@
 #include "transport/memory_region.h"
 
 namespace ckv {
+
+// Returns the kind of memory that a holder has its chunks and the slots of its lanes in: kHost, or
+// kPinned. Returns nullopt if it cannot serve with a backend of this reach.
+constexpr std::optional<MemoryKind> HolderMemory(const BackendReach& reach) {
+  for (const MemoryKind kind : {MemoryKind::kHost, MemoryKind::kPinned}) {
+    if (reach.queries.Has(kind) && reach.rows.Has(kind) && reach.partials.Has(kind) &&
+        reach.merged.Has(kind)) {
+      return kind;
+    }
+  }
+  return std::nullopt;
+}
 
 // Pins for a backend, which must outlive it.
 class BackendPinner final : public MemoryPinner {

@@ -4,18 +4,22 @@
 #include <array>
 #include <atomic>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "attention/worker_pool.h"
 #include "proto/base/log.h"
 #include "proto/base/status.h"
+#include "server/batch/cold_rows.h"
 #include "server/batch/shadow_codec.h"
+#include "server/batch/sparse_layer.h"
 #include "server/batch/stripe_cache.h"
 #include "server/dispatch/dispatcher.h"
 #include "server/holder/backend_pinner.h"
 #include "server/session/session.h"
 #include "store/chunk_store.h"
+#include "store/memory/huge_pages.h"
 #include "transport/wire.h"
 
 namespace ckv {
@@ -25,28 +29,6 @@ namespace {
 // StripeBytesMax add.
 constexpr uint64_t kMapShareOfCapacity = 16;
 
-// Returns the kind of memory that chunks and lanes have to be of.
-absl::StatusOr<MemoryKind> ChunkMemory(const HolderOptions& options) {
-  const BackendReach& reach = options.backend->reach();
-  const auto reached = [&](MemoryKind kind) {
-    return reach.queries.Has(kind) && reach.rows.Has(kind) && reach.partials.Has(kind) &&
-           reach.merged.Has(kind);
-  };
-  if (reached(MemoryKind::kHost)) return MemoryKind::kHost;
-  const std::string_view target = options.backend->kernel_target();
-  if (!reached(MemoryKind::kPinned)) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "holder: its chunks and lanes are in memory of the host, pinned or not, which kernels of "
-        "%s do not reach",
-        target));
-  }
-  if (options.store_path.empty()) return MemoryKind::kPinned;
-  return absl::InvalidArgumentError(
-      absl::StrFormat("holder: chunks of store.path are read into host memory, which kernels of %s "
-                      "do not reach: leave store.path out, or set backend: cpu",
-                      target));
-}
-
 absl::Status ValidateOptions(const HolderOptions& options) {
   const auto in = [](std::string_view what, uint64_t value, uint64_t limit) {
     if (value >= 1 && value <= limit) return absl::OkStatus();
@@ -54,7 +36,12 @@ absl::Status ValidateOptions(const HolderOptions& options) {
         absl::StrFormat("holder: %s is %d, must be 1 to %d", what, value, limit));
   };
   if (options.fabrics.empty()) return absl::InvalidArgumentError("holder: no fabric");
-  CKV_RETURN_IF_ERROR(ChunkMemory(options).status());
+  if (!HolderMemory(options.backend->reach())) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "holder: its chunks and lanes are in memory of the host, pinned or not, which kernels of "
+        "%s do not reach",
+        options.backend->kernel_target()));
+  }
   if (options.spin_max < Duration(0)) return absl::InvalidArgumentError("holder: spin_max < 0");
   CKV_RETURN_IF_ERROR(in("compute_threads", options.compute_threads, WorkerPool::kThreadCountMax));
   CKV_RETURN_IF_ERROR(in("session_count_max", options.session_count_max, kSessionCountMax));
@@ -139,23 +126,9 @@ struct Holder::State {
         absl::StrFormat("geometry differs: %s", DescribeDifference(here.front(), geometry)));
   }
 
-  // Makes chunks and the slots of lanes memory of this kind.
-  absl::Status PinFor(MemoryKind kind, ListenOptions& listen) {
-    const std::span<const std::byte> memory = store->memory();
-    listen.gather_regions = {{RegionType::kHost, memory}};
-    if (kind == MemoryKind::kHost) return absl::OkStatus();
-    const auto pinner = std::make_shared<BackendPinner>(options.backend);
-    listen.gather_regions = {{RegionType::kPinned, memory}};
-    listen.slot_pinner = pinner;
-    // The cast only drops const: pinning writes nothing.
-    auto pinned = PinnedMemory::Pin(pinner, {const_cast<std::byte*>(memory.data()), memory.size()});
-    if (!pinned.ok()) {
-      return Annotate(pinned.status(), absl::StrFormat("holder: pinning store.capacity, %d MiB",
-                                                       memory.size() >> 20));
-    }
-    chunks_pinned = *std::move(pinned);
-    return absl::OkStatus();
-  }
+  // Makes chunks, rows from disk and the slots of lanes memory of this kind.
+  absl::Status PinFor(MemoryKind kind, ListenOptions& listen);
+  uint64_t StripeBytes(MemoryKind kind) const;
 
   absl::StatusOr<SessionAnswer> TryOffer(const SessionOffer& offer, const FabricOffer& fabric);
   absl::StatusOr<std::vector<std::string>> Invite(const SessionOffer& offer,
@@ -172,10 +145,48 @@ struct Holder::State {
   // From here on, each uses those above it.
   std::unique_ptr<ChunkStore> store;
   PinnedMemory chunks_pinned;
+  std::optional<PagedMemory> cold_memory;
+  std::span<std::byte> cold_room;  // all of it, for rows from disk; empty unless chunks are pinned
+  PinnedMemory cold_pinned;
   SessionTable sessions;
   std::vector<std::unique_ptr<Listener>> listeners;
   std::unique_ptr<Dispatcher> dispatcher;
 };
+
+absl::Status Holder::State::PinFor(MemoryKind kind, ListenOptions& listen) {
+  const std::span<const std::byte> memory = store->memory();
+  listen.gather_regions = {{RegionType::kHost, memory}};
+  if (kind == MemoryKind::kHost) return absl::OkStatus();
+  const auto pinner = std::make_shared<BackendPinner>(options.backend);
+  listen.gather_regions = {{RegionType::kPinned, memory}};
+  listen.slot_pinner = pinner;
+  const auto pin = [&](std::string_view what, std::byte* data, size_t bytes, PinnedMemory& pinned) {
+    auto made = PinnedMemory::Pin(pinner, {data, SparseLayer::WholePages(bytes)});
+    if (made.ok()) {
+      pinned = *std::move(made);
+      return absl::OkStatus();
+    }
+    return Annotate(made.status(),
+                    absl::StrFormat("holder: pinning %s, %d MiB, for kernels of %s (lower "
+                                    "store.capacity, or let the process lock more memory: "
+                                    "ulimit -l, LimitMEMLOCK)",
+                                    what, bytes >> 20, options.backend->kernel_target()));
+  };
+  // The cast only drops const: pinning writes nothing.
+  CKV_RETURN_IF_ERROR(
+      pin("store.capacity", const_cast<std::byte*>(memory.data()), memory.size(), chunks_pinned));
+  if (options.store_path.empty()) return absl::OkStatus();
+  const size_t room_bytes = SparseLayer::WholePages(ColdRowBytesMax(memory.size()));
+  CKV_ASSIGN_OR_RETURN(cold_memory, PagedMemory::Map(room_bytes, PagePolicy::kSmall));
+  cold_room = {cold_memory->base(), room_bytes};
+  return pin("the room for rows from disk", cold_memory->base(), room_bytes, cold_pinned);
+}
+
+// The stripes that selections may keep. They come and go by pages, so they are not pinned.
+uint64_t Holder::State::StripeBytes(MemoryKind kind) const {
+  if (kind != MemoryKind::kHost) return 0;
+  return options.stripe_bytes_max.value_or(StripeBytesMax(options.capacity_bytes));
+}
 
 absl::StatusOr<std::unique_ptr<Holder>> Holder::Start(const HolderOptions& options) {
   CKV_RETURN_IF_ERROR(ValidateOptions(options));
@@ -195,7 +206,7 @@ absl::StatusOr<std::unique_ptr<Holder>> Holder::Start(const HolderOptions& optio
   auto state = std::make_unique<State>(options, std::move(store));
   std::vector<Listener*> listeners;
   ListenOptions listen = options.listen;
-  CKV_ASSIGN_OR_RETURN(const MemoryKind chunk_memory, ChunkMemory(options));
+  const MemoryKind chunk_memory = *HolderMemory(options.backend->reach());
   CKV_RETURN_IF_ERROR(state->PinFor(chunk_memory, listen));
   for (Fabric* fabric : options.fabrics) {
     CKV_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener, fabric->Listen(listen));
@@ -209,9 +220,10 @@ absl::StatusOr<std::unique_ptr<Holder>> Holder::Start(const HolderOptions& optio
       .batch_request_count_max = options.batch_request_count_max,
       .queue_request_count_max = options.queue_request_count_max,
       .map_bytes_max = options.map_bytes_max.value_or(options.capacity_bytes / kMapShareOfCapacity),
-      .stripe_bytes_max = options.stripe_bytes_max.value_or(StripeBytesMax(options.capacity_bytes)),
+      .stripe_bytes_max = state->StripeBytes(chunk_memory),
       .spin_max = options.spin_max,
       .chunk_memory = chunk_memory,
+      .cold_room = state->cold_room,
       .spans = options.spans};
   CKV_ASSIGN_OR_RETURN(state->dispatcher,
                        Dispatcher::Start(dispatcher, state->store.get(), &state->sessions,

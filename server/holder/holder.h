@@ -66,7 +66,10 @@ namespace ckv {
 struct HolderOptions {
   HolderId id;                   // the name in log lines
   Clock* clock = Clock::Real();  // borrowed
-  // Computes the answers; borrowed. It reaches host memory, where chunks and lanes are.
+  // Computes the answers; borrowed. It reaches host memory, where chunks and lanes are, or pinned
+  // memory (HolderMemory in server/holder/backend_pinner.h). In the second case Start pins all of
+  // capacity_bytes and, with store_path, room for ColdRowBytesMax bytes read from disk. Each lane
+  // pins its slots. All that takes memory from then on, and stripe_bytes_max has no effect.
   Backend* backend = Backend::Cpu();
   size_t capacity_bytes = size_t{1} << 30;  // memory for rows of chunks
   uint32_t chunk_count_max = 1u << 17;      // chunks in memory and on disk together
@@ -171,7 +174,8 @@ class Holder final : public HolderControl {
   //   InvalidArgument     an option outside its limits.
   //   Unavailable         an address that cannot be bound.
   //   Internal            the backend's device failed.
-  //   ResourceExhausted   no memory for the store or of the backend, or no descriptors.
+  //   ResourceExhausted   no memory for the store or of the backend, it cannot be pinned, or no
+  //                       descriptors.
   //   and ChunkStore::Open's errors.
   static absl::StatusOr<std::unique_ptr<Holder>> Start(const HolderOptions& options);
   // Stops at once: lanes break, and requests that wait are not answered. Call Drain first to stop

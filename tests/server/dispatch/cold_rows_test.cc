@@ -97,6 +97,31 @@ TEST_F(ColdRowsTest, NotMoreThanTheLimit) {
             StatusCode::kResourceExhausted);
 }
 
+// Memory that a device reaches: each layer has all its bytes there, and none of an earlier request.
+TEST_F(ColdRowsTest, LayersLieInTheRoom) {
+  const uint64_t layer_bytes = SparseLayer::WholePages(uint64_t{100} * geometry.row_bytes());
+  std::vector<std::byte> room(layer_bytes + SparseLayer::kPageBytes - 1, std::byte{0xee});
+  ColdRows rows(room);
+  const ChunkRows file = *store->OpenRows(locator);
+  ASSERT_TRUE(rows.Add(locator, file, 2, std::vector<uint32_t>{0, 3}).ok());
+  EXPECT_EQ(rows.bytes(), layer_bytes);
+  ASSERT_TRUE(rows.Add(locator, file, 2, std::vector<uint32_t>{2}).ok());
+  EXPECT_EQ(rows.bytes(), layer_bytes) << "it has room for all its stripes";
+  const std::byte* const read = rows.Find(locator)->rows;
+  EXPECT_EQ(read, room.data());
+  const size_t row = geometry.row_bytes();
+  for (size_t i = 0; i < 100 * row; ++i) {
+    const bool asked = i / row / kStripeTokens != 1;
+    ASSERT_EQ(read[i], asked ? chunk.layers[2][i] : std::byte{0}) << i;
+  }
+  // The next layer would need a byte more.
+  const ChunkLocator other = {locator.slot + 1, locator.generation};
+  EXPECT_EQ(rows.Add(other, file, 2, std::vector<uint32_t>{0}).code(),
+            StatusCode::kResourceExhausted);
+  EXPECT_EQ(rows.Find(other), nullptr);
+  EXPECT_EQ(room[layer_bytes], std::byte{0xee});
+}
+
 TEST(ColdRowBytesMaxTest, TheLimitIsAShareOfMemoryWithinBounds) {
   EXPECT_EQ(ColdRowBytesMax(0), uint64_t{4} << 20);
   EXPECT_EQ(ColdRowBytesMax(uint64_t{1} << 30), uint64_t{32} << 20);

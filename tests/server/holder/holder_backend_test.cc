@@ -84,21 +84,30 @@ TEST_P(HolderBackendTest, ALaneThatCannotBePinnedDoesNotComeUp) {
 
 TEST_P(HolderBackendTest, AStoreThatCannotBePinnedIsRefused) {
   holder_.reset();
-  device_.FailPins(true);
-  const absl::Status refused = Holder::Start(options_).status();
+  const auto refused_at = [&](int pins) {
+    device_.OnPin([this, pins, count = 0]() mutable { device_.FailPins(count++ == pins); });
+    return Holder::Start(options_).status();
+  };
+  absl::Status refused = refused_at(0);
   EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
-  EXPECT_THAT(refused.ToString(), AllOf(HasSubstr("pinning store.capacity, 64 MiB"),
-                                        HasSubstr("no more pages are locked")));
+  EXPECT_THAT(refused.ToString(),
+              AllOf(HasSubstr("pinning store.capacity, 64 MiB, for kernels of CUDA_SM90"),
+                    HasSubstr("lower store.capacity, or let the process lock more memory"),
+                    HasSubstr("no more pages are locked")));
+  EXPECT_EQ(device_.pinned_bytes(), 0u);
+  options_.store_path = test::TempPath("pinned_store");
+  refused = refused_at(1);
+  EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(refused.ToString(), HasSubstr("pinning the room for rows from disk, 4 MiB"));
   EXPECT_EQ(device_.pinned_bytes(), 0u);
 }
 
-// Rows are read from disk into host memory, which the device does not reach.
-TEST_P(HolderBackendTest, ChunksOnDiskAreRefused) {
-  options_.store_path = test::TempPath("pinned_store");
-  const absl::Status refused = Holder::Start(options_).status();
-  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(refused.ToString(),
-              AllOf(HasSubstr("CUDA_SM90 do not reach"), HasSubstr("leave store.path out")));
+// Memory is pinned by pages, whatever the capacity.
+TEST_P(HolderBackendTest, ACapacityThatIsNotWholePagesIsPinned) {
+  holder_.reset();
+  options_.capacity_bytes = (size_t{3} << 20) + 64;
+  StartHolder();
+  EXPECT_EQ(device_.pinned_bytes(), (size_t{3} << 20) + 4096);
 }
 
 INSTANTIATE_TEST_SUITE_P(Fabrics, HolderBackendTest,
