@@ -113,8 +113,9 @@ const OptionSpec kOptions[] = {
      "mixed fleet one that all hosts have, and their bits are equal; auto takes the fastest here"},
     {"backend", OptionKind::kChoice, &Config::backend, 0, 0, "auto,cpu,cuda", "",
      "what computes: the processor, or a GPU by the library libckv_cuda.so beside ckvd or in "
-     "../lib/ckv from there; auto takes the GPU if that library finds one and kernel_target "
-     "names none; cuda refuses to start without"},
+     "../lib/ckv from there; auto takes the GPU if that library finds one, a holder can use it, "
+     "and "
+     "kernel_target names none; cuda refuses to start without"},
     {"session_count_max", OptionKind::kCount, &Config::session_count_max, 1, kSessionCountMax, "",
      "sessions", "most sessions that are open on a holder at once"},
     {"batch_request_count_max", OptionKind::kCount, &Config::batch_request_count_max, 1,

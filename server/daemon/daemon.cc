@@ -176,11 +176,10 @@ absl::Status Daemon::State::StartRoles() {
 absl::Status Daemon::State::StartHolder() {
   CKV_ASSIGN_OR_RETURN(HolderOptions options, HolderOptionsOf(config));
   options.clock = clock;
-  options.backend = backends.holder;
   options.fabrics = fabric_order;
   options.store_files = store_files;
   options.spans = spans.get();
-  CKV_ASSIGN_OR_RETURN(holder, Holder::Start(options));
+  CKV_ASSIGN_OR_RETURN(holder, StartHolderOver(backends, config, options));
   expirer = std::make_unique<ChunkExpirer>(&holder->store());
   CKV_ASSIGN_OR_RETURN(placement, DaemonPlacement::Start(config, clock, directory, holder.get()));
   holder_service = std::make_unique<HolderServiceImpl>(holder.get(), config.name, &gate, clock);

@@ -8,6 +8,7 @@
 #include "client/decide/kernel_record.h"
 #include "proto/base/log.h"
 #include "proto/base/status.h"
+#include "server/holder/backend_pinner.h"
 
 namespace ckv {
 namespace {
@@ -116,19 +117,39 @@ absl::StatusOr<DaemonBackends> SettleBackends(const Config& config, const std::s
     Log().info("{}", start.told);
   }
   DaemonBackends backends = {.holder = start.backend};
-  const bool reaches_host = start.backend->reach().Everywhere(MemoryKind::kHost);
-  if (config.backend == "auto" && !reaches_host && HasFolder(config)) {
-    Log().warn("backend cpu: {} does not reach rows that are read from store.path",
-               start.backend->kernel_target());
+  const BackendReach& reach = start.backend->reach();
+  if (config.backend == "auto" && config.HasRole("holder") && !HolderMemory(reach)) {
+    Log().warn(
+        "backend cpu: kernels of {} reach neither host memory nor pinned memory, where a holder "
+        "has its chunks and lanes: install a library whose kernels do, or set backend: cpu",
+        start.backend->kernel_target());
     backends.holder = Backend::Cpu();
   }
-  if (reaches_host) {
+  if (reach.Everywhere(MemoryKind::kHost)) {
     backends.requester = start.backend;
   } else if (config.HasRole("requester")) {
     Log().info("the requester computes with {}: {} does not reach its messages",
                Backend::Cpu()->kernel_target(), start.backend->kernel_target());
   }
   return backends;
+}
+
+absl::StatusOr<std::unique_ptr<Holder>> StartHolderOver(DaemonBackends& backends,
+                                                        const Config& config,
+                                                        HolderOptions options) {
+  options.backend = backends.holder;
+  absl::StatusOr<std::unique_ptr<Holder>> holder = Holder::Start(options);
+  const bool lacks = absl::IsResourceExhausted(holder.status());
+  if (config.backend != "auto" || options.backend == Backend::Cpu() ||
+      (!lacks && !absl::IsInternal(holder.status()))) {
+    return holder;
+  }
+  Log().warn(
+      "backend cpu: the holder does not start with kernels of {}: {}; set backend: cpu to "
+      "start without them at once",
+      options.backend->kernel_target(), std::string(holder.status().message()));
+  options.backend = backends.holder = Backend::Cpu();
+  return Holder::Start(options);
 }
 
 }  // namespace ckv

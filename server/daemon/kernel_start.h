@@ -1,4 +1,6 @@
-// Settles the kernel target of a ckvd, while it has one thread. So the use of AMX is asked for
+// Settles what computes in a ckvd: the kernel target and the backends.
+//
+// The kernel target is settled while the process has one thread. So the use of AMX is asked for
 // before any thread could have an alternate signal stack:
 //
 //   kernel_target names one       that one
@@ -10,6 +12,7 @@
 
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -17,6 +20,7 @@
 #include "attention/backend.h"
 #include "client/decide/profile_file.h"
 #include "server/daemon/config.h"
+#include "server/holder/holder.h"
 #include "store/disk/file_system.h"
 
 namespace ckv {
@@ -53,9 +57,18 @@ struct DaemonBackends {
   Backend& Of(MemberRole role) const { return role == MemberRole::kHolder ? *holder : *requester; }
 };
 
-// Settles them by config.backend, and logs which it is and why. Call it after SettleKernelTarget.
+// Settles them by config.backend, and logs which it is and why. With auto, a device that no holder
+// can serve with (HolderMemory) is left for the processor. Call it after SettleKernelTarget.
 //   NotFound, FailedPrecondition, ResourceExhausted   as StartBackend of cuda
 //                                                     (attention/device/backend_library.h).
 absl::StatusOr<DaemonBackends> SettleBackends(const Config& config, const std::string& folder);
+
+// Starts a holder over backends.holder, which takes the place of options.backend. With auto, the
+// processor takes its place in `backends` if the device fails, or the system locks no memory for
+// it. The log then says why and what to do.
+//   Errors of Holder::Start.
+absl::StatusOr<std::unique_ptr<Holder>> StartHolderOver(DaemonBackends& backends,
+                                                        const Config& config,
+                                                        HolderOptions options);
 
 }  // namespace ckv

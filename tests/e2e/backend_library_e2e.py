@@ -108,12 +108,27 @@ class BackendLibraryTest(unittest.TestCase):
         self.check_answers()
         self.check_fetch()
 
-    def test_chunks_on_disk_are_the_processors(self):
+    def test_it_computes_over_chunks_on_disk(self):
         self.start_fleet()
         self.install("works")
         self.start("h0", f"--store-path={self.folder}/store")
-        self.assertIn(f"backend cpu: {TARGET} does not reach rows that are read from store.path", self.log("h0"))
-        self.assertNotIn(TARGET, self.kernels()["h0"])
+        self.assertEqual(self.kernels(), {"h0": TARGET})
+        self.check_answers()
+        self.check_fetch()
+
+    def test_the_processor_computes_if_a_holder_cannot_use_the_device(self):
+        self.start_fleet()
+        for library, why in (("no_pins", "pinning store.capacity, 64 MiB"),
+                             ("no_reach", "reach neither host memory nor pinned memory")):
+            with self.subTest(library=library):
+                self.install(library)
+                name = f"h-{library}"
+                self.start(name)
+                warnings = [line for line in self.log(name).splitlines() if " backend cpu: " in line]
+                self.assertEqual(len(warnings), 1, warnings)
+                for text in ("warn", TARGET, why, "set backend: cpu"):
+                    self.assertIn(text, warnings[0])
+                self.assertNotIn(TARGET, self.kernels()[name])
         self.check_answers()
 
     def test_by_itself_where_an_install_has_it(self):
@@ -163,6 +178,8 @@ class BackendLibraryTest(unittest.TestCase):
         for library, why in ((None, "install it there, or set backend: cpu"),
                              ("no_device", "the driver finds 0 devices"),
                              ("no_module", "it is no backend of ckv"),
+                             ("no_pins", "lower store.capacity, or let the process lock more memory"),
+                             ("no_reach", "memory of the host, pinned or not"),
                              ("other_build", "install both from one build")):
             with self.subTest(library=library):
                 self.install(library)
@@ -171,7 +188,7 @@ class BackendLibraryTest(unittest.TestCase):
                                        "--backend=cuda", f"--ready-file={ready}"], timeout=60,
                                       stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
                 self.assertNotEqual(done.returncode, 0)
-                self.assertIn("backend cuda", done.stderr)
+                self.assertIn(TARGET if library in ("no_pins", "no_reach") else "backend cuda", done.stderr)
                 self.assertIn(why, done.stderr)
                 self.assertFalse(ready.exists())
 

@@ -16,6 +16,7 @@
 #include "attention/target/kernel_choice.h"
 #include "client/decide/kernel_record.h"
 #include "store/disk/chunk_folder.h"
+#include "tests/support/deferred_backend.h"
 #include "tests/support/temp_folder.h"
 
 namespace ckv {
@@ -137,6 +138,40 @@ TEST_F(KernelStartTest, AForcedTargetIsNotKept) {
   config_.kernel_target = "PDP11";
   EXPECT_EQ(SettleKernelTarget(config_, nullptr).status().code(), absl::StatusCode::kNotFound);
   ASSERT_TRUE(ForceKernelTarget("").ok());
+}
+
+// A holder whose device locks no memory, by each setting of `backend`.
+TEST(StartHolderOverTest, TheProcessorTakesTheDevicesPlaceWithAutoOnly) {
+  test::DeferredBackend device(test::DeferredBackend::ReachPinned(), "CUDA_SM90");
+  const auto fabric = NewLoopbackFabric(Clock::Real());
+  HolderOptions options;
+  options.capacity_bytes = 1 << 20;
+  options.fabrics = {fabric.get()};
+  Config config;
+  for (const auto failure :
+       {&test::DeferredBackend::FailPins, &test::DeferredBackend::FailStreams}) {
+    (device.*failure)(true);
+    config.backend = "cuda";
+    DaemonBackends backends = {.holder = &device};
+    EXPECT_EQ(StartHolderOver(backends, config, options).status().code(),
+              absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(backends.holder, &device);
+    config.backend = "auto";
+    const auto holder = StartHolderOver(backends, config, options);
+    ASSERT_TRUE(holder.ok()) << holder.status();
+    EXPECT_EQ((*holder)->kernel_target(), KernelTarget());
+    EXPECT_EQ(backends.holder, Backend::Cpu());
+    EXPECT_EQ(device.pin_count(), 0u);
+    (device.*failure)(false);
+  }
+  DaemonBackends backends = {.holder = &device};
+  EXPECT_EQ((*StartHolderOver(backends, config, options))->kernel_target(), "CUDA_SM90");
+  // What is no fault of the device is an error with both.
+  HolderOptions wrong = options;
+  wrong.session_count_max = 0;
+  EXPECT_EQ(StartHolderOver(backends, config, wrong).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(backends.holder, &device);
 }
 
 // A full disk costs the next start a measurement, and nothing else.

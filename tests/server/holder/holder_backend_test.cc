@@ -4,6 +4,7 @@
 // other memory of the host, or if anything is unpinned that was not pinned.
 
 #include "gmock/gmock.h"
+#include "server/holder/backend_pinner.h"
 #include "tests/server/holder/holder_fixture.h"
 #include "tests/support/deferred_backend.h"
 #include "tests/support/temp_folder.h"
@@ -108,6 +109,26 @@ TEST_P(HolderBackendTest, ACapacityThatIsNotWholePagesIsPinned) {
   options_.capacity_bytes = (size_t{3} << 20) + 64;
   StartHolder();
   EXPECT_EQ(device_.pinned_bytes(), (size_t{3} << 20) + 4096);
+}
+
+// Only what a holder does counts: it rotates and scatters nothing.
+TEST(HolderMemoryTest, IsTheFirstThatAllItsOperationsReach) {
+  const MemoryKinds device = {MemoryKind::kDevice};
+  const MemoryKinds pinned = {MemoryKind::kPinned, MemoryKind::kDevice};
+  EXPECT_EQ(HolderMemory(Backend::Cpu()->reach()), MemoryKind::kHost);
+  EXPECT_EQ(HolderMemory(DeferredBackend::ReachPinned()), MemoryKind::kPinned);
+  BackendReach some = DeferredBackend::ReachAll();
+  some.parts = some.rotated_from = some.rotated_to = some.scattered_from = some.scattered_to =
+      device;
+  EXPECT_EQ(HolderMemory(some), MemoryKind::kHost);
+  for (MemoryKinds BackendReach::*operand : {&BackendReach::queries, &BackendReach::rows,
+                                             &BackendReach::partials, &BackendReach::merged}) {
+    BackendReach reach = DeferredBackend::ReachAll();
+    reach.*operand = pinned;
+    EXPECT_EQ(HolderMemory(reach), MemoryKind::kPinned);
+    reach.*operand = device;
+    EXPECT_EQ(HolderMemory(reach), std::nullopt);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Fabrics, HolderBackendTest,

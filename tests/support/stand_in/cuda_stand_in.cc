@@ -17,8 +17,13 @@ using ckv::test::DeferredBackend;
 DeferredBackend* opened = nullptr;  // until the process ends
 
 absl::StatusOr<std::unique_ptr<ckv::Backend>> OpenDeferred() {
-  auto made = std::make_unique<DeferredBackend>(
-      STAND_IN == 5 ? DeferredBackend::ReachAll() : DeferredBackend::ReachPinned(), "CUDA_SM90");
+  const ckv::MemoryKinds own = {ckv::MemoryKind::kDevice};
+  const ckv::BackendReach none = {own, own, own, own, own, own, own, own, own};
+  const ckv::BackendReach reach = STAND_IN == 5   ? DeferredBackend::ReachAll()
+                                  : STAND_IN == 7 ? none
+                                                  : DeferredBackend::ReachPinned();
+  auto made = std::make_unique<DeferredBackend>(reach, "CUDA_SM90");
+  made->FailPins(STAND_IN == 6);
   opened = made.get();
   return made;
 }
