@@ -53,4 +53,16 @@ class MemoryPinner {
   virtual void Unpin(std::span<std::byte> memory) noexcept = 0;
 };
 
+// Pins by the Pin and Unpin of a device's backend (attention/backend.h), which must outlive it.
+template <typename Device>
+class PinnerOf final : public MemoryPinner {
+ public:
+  explicit PinnerOf(Device* device) : device_(device) {}
+  absl::Status Pin(std::span<std::byte> memory) override { return device_->Pin(memory); }
+  void Unpin(std::span<std::byte> memory) noexcept override { device_->Unpin(memory); }
+
+ private:
+  Device* const device_;
+};
+
 }  // namespace ckv

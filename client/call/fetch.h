@@ -92,7 +92,7 @@ class Fetcher {
   std::vector<Segment> window_;  // a ring, half as long as a lane has slots
   size_t head_ = 0, in_window_ = 0;
   uint64_t shown_ = 0;
-  BackendMemory rotated_;  // of the kind of a lane's slots
+  BackendMemory rotated_;  // memory of the kind that the slots of lanes have
   RotationCache rotations_;
 };
 

@@ -3,20 +3,6 @@
 #include "absl/strings/str_format.h"
 
 namespace ckv {
-namespace {
-
-class LanePinner final : public MemoryPinner {
- public:
-  explicit LanePinner(Backend* backend) : backend_(backend) {}
-  absl::Status Pin(std::span<std::byte> memory) override { return backend_->Pin(memory); }
-  void Unpin(std::span<std::byte> memory) noexcept override { backend_->Unpin(memory); }
-
- private:
-  Backend* const backend_;
-};
-
-}  // namespace
-
 absl::StatusOr<MemoryKind> LaneMemoryFor(const Backend* backend) {
   if (backend == nullptr) return absl::InvalidArgumentError("requester: no backend");
   const BackendReach& reach = backend->reach();
@@ -33,7 +19,7 @@ absl::StatusOr<MemoryKind> LaneMemoryFor(const Backend* backend) {
 std::shared_ptr<MemoryPinner> LanePinnerFor(Backend* backend) {
   const absl::StatusOr<MemoryKind> memory = LaneMemoryFor(backend);
   if (!memory.ok() || *memory == MemoryKind::kHost) return nullptr;
-  return std::make_shared<LanePinner>(backend);
+  return std::make_shared<PinnerOf<Backend>>(backend);
 }
 
 }  // namespace ckv

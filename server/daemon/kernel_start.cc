@@ -8,7 +8,7 @@
 #include "client/decide/kernel_record.h"
 #include "proto/base/log.h"
 #include "proto/base/status.h"
-#include "server/holder/backend_pinner.h"
+#include "server/holder/backend_memory.h"
 
 namespace ckv {
 namespace {

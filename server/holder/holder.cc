@@ -16,7 +16,7 @@
 #include "server/batch/sparse_layer.h"
 #include "server/batch/stripe_cache.h"
 #include "server/dispatch/dispatcher.h"
-#include "server/holder/backend_pinner.h"
+#include "server/holder/backend_memory.h"
 #include "server/session/session.h"
 #include "store/chunk_store.h"
 #include "store/memory/huge_pages.h"
@@ -157,7 +157,7 @@ absl::Status Holder::State::PinFor(MemoryKind kind, ListenOptions& listen) {
   const std::span<const std::byte> memory = store->memory();
   listen.gather_regions = {{RegionType::kHost, memory}};
   if (kind == MemoryKind::kHost) return absl::OkStatus();
-  const auto pinner = std::make_shared<BackendPinner>(options.backend);
+  const auto pinner = std::make_shared<PinnerOf<Backend>>(options.backend);
   listen.gather_regions = {{RegionType::kPinned, memory}};
   listen.slot_pinner = pinner;
   const auto pin = [&](std::string_view what, std::byte* data, size_t bytes, PinnedMemory& pinned) {

@@ -67,7 +67,7 @@ struct HolderOptions {
   HolderId id;                   // the name in log lines
   Clock* clock = Clock::Real();  // borrowed
   // Computes the answers; borrowed. It reaches host memory, where chunks and lanes are, or pinned
-  // memory (HolderMemory in server/holder/backend_pinner.h). In the second case Start pins all of
+  // memory (HolderMemory in server/holder/backend_memory.h). In the second case Start pins all of
   // capacity_bytes and, with store_path, room for ColdRowBytesMax bytes read from disk. Each lane
   // pins its slots. All that takes memory from then on, and stripe_bytes_max has no effect.
   Backend* backend = Backend::Cpu();

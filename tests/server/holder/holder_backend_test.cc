@@ -4,7 +4,7 @@
 // other memory of the host, or if anything is unpinned that was not pinned.
 
 #include "gmock/gmock.h"
-#include "server/holder/backend_pinner.h"
+#include "server/holder/backend_memory.h"
 #include "tests/server/holder/holder_fixture.h"
 #include "tests/support/deferred_backend.h"
 #include "tests/support/temp_folder.h"

@@ -29,17 +29,6 @@ constexpr std::optional<MemoryKind> HolderMemory(const BackendReach& reach) {
   return std::nullopt;
 }
 
-// Pins for a backend, which must outlive it.
-class BackendPinner final : public MemoryPinner {
- public:
-  explicit BackendPinner(Backend* backend) : backend_(backend) {}
-  absl::Status Pin(std::span<std::byte> memory) override { return backend_->Pin(memory); }
-  void Unpin(std::span<std::byte> memory) noexcept override { backend_->Unpin(memory); }
-
- private:
-  Backend* const backend_;
-};
-
 // Memory that stays pinned as long as this lives, which it must not outlive.
 class PinnedMemory {
  public:
