@@ -148,7 +148,8 @@ absl::StatusOr<std::unique_ptr<Holder>> StartHolderOver(DaemonBackends& backends
       "backend cpu: the holder does not start with kernels of {}: {}; set backend: cpu to "
       "start without them at once",
       options.backend->kernel_target(), std::string(holder.status().message()));
-  options.backend = backends.holder = Backend::Cpu();
+  backends = DaemonBackends();  // a device that fails is of no use to a requester either
+  options.backend = backends.holder;
   return Holder::Start(options);
 }
 

@@ -64,8 +64,8 @@ struct DaemonBackends {
 absl::StatusOr<DaemonBackends> SettleBackends(const Config& config, const std::string& folder);
 
 // Starts a holder over backends.holder, which takes the place of options.backend. With auto, the
-// processor takes its place in `backends` if the device fails, or the system locks no memory for
-// it. The log then says why and what to do.
+// processor takes the place of both `backends` if the device fails, or the system locks no memory
+// for it. The log then says why and what to do.
 //   Errors of Holder::Start.
 absl::StatusOr<std::unique_ptr<Holder>> StartHolderOver(DaemonBackends& backends,
                                                         const Config& config,

@@ -152,7 +152,7 @@ TEST(StartHolderOverTest, TheProcessorTakesTheDevicesPlaceWithAutoOnly) {
        {&test::DeferredBackend::FailPins, &test::DeferredBackend::FailStreams}) {
     (device.*failure)(true);
     config.backend = "cuda";
-    DaemonBackends backends = {.holder = &device};
+    DaemonBackends backends = {.holder = &device, .requester = &device};
     EXPECT_EQ(StartHolderOver(backends, config, options).status().code(),
               absl::StatusCode::kResourceExhausted);
     EXPECT_EQ(backends.holder, &device);
@@ -161,6 +161,7 @@ TEST(StartHolderOverTest, TheProcessorTakesTheDevicesPlaceWithAutoOnly) {
     ASSERT_TRUE(holder.ok()) << holder.status();
     EXPECT_EQ((*holder)->kernel_target(), KernelTarget());
     EXPECT_EQ(backends.holder, Backend::Cpu());
+    EXPECT_EQ(backends.requester, Backend::Cpu());
     EXPECT_EQ(device.pin_count(), 0u);
     (device.*failure)(false);
   }
