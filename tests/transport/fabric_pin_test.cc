@@ -101,6 +101,52 @@ TEST_P(FabricPins, SlotsArePinnedAsLongAsTheLaneLives) {
   EXPECT_EQ(pinner_->ranges.count(), 0u);
 }
 
+TEST_P(FabricPins, ARequesterPinsItsOwnEnd) {
+  const auto asked = std::make_shared<BookPinner>();
+  LanePair pair = Make();
+  ASSERT_TRUE(pair.request && pair.serve);
+  EXPECT_EQ(pair.request->slot_type(), RegionType::kHost);
+  asked->refuses = true;
+  const absl::Status refused = pair.request->PinSlots(asked);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+  EXPECT_EQ(pair.request->slot_type(), RegionType::kHost);
+  asked->refuses = false;
+  const absl::Status pinned = pair.request->PinSlots(asked);
+  ASSERT_TRUE(pinned.ok()) << pinned;
+  EXPECT_EQ(pair.request->slot_type(), RegionType::kPinned);
+  EXPECT_EQ(asked->ranges.count(), 1u);
+  const std::optional<uint32_t> slot = pair.request->Acquire();
+  ASSERT_TRUE(slot.has_value());
+  const auto request = pair.request->request(*slot);
+  asked->ranges.Check(request.data(), request.size());
+  FillPattern(7, request);
+  ASSERT_TRUE(pair.request->Post(*slot, kSmallShape.request_bytes_max).ok());
+  const std::optional<Arrival> arrival = AwaitRequest(*pair.serve);
+  ASSERT_TRUE(arrival.has_value());
+  EXPECT_TRUE(HasPattern(7, pair.serve->request(arrival->slot)));
+  FillPattern(8, pair.serve->reply(arrival->slot));
+  ASSERT_TRUE(pair.serve->Post(arrival->slot, kSmallShape.reply_bytes_max).ok());
+  const std::optional<Completion> done = AwaitReply(*pair.request);
+  ASSERT_TRUE(done.has_value());
+  const auto reply = pair.request->reply(done->slot);
+  asked->ranges.Check(reply.data(), reply.size());
+  EXPECT_TRUE(HasPattern(8, reply));
+  pair.request->Release(done->slot);
+  pair.request.reset();
+  if (GetParam().kind == FabricKind::kVerbs) listener_.reset();  // waits for the side thread
+  pair.serve.reset();  // has the memory on loopback
+  EXPECT_EQ(asked->ranges.count(), 0u);
+}
+
+// On loopback the ends share their memory, which is pinned once.
+TEST_P(FabricPins, BothEndsArePinned) {
+  LanePair pair = MakePinned();
+  ASSERT_TRUE(pair.request && pair.serve);
+  ASSERT_TRUE(pair.request->PinSlots(pinner_).ok());
+  EXPECT_EQ(pair.request->slot_type(), RegionType::kPinned);
+  EXPECT_EQ(pinner_->ranges.count(), GetParam().kind == FabricKind::kLoopback ? 1u : 2u);
+}
+
 TEST_P(FabricPins, NothingIsPinnedUnasked) {
   LanePair pair = Make();
   ASSERT_TRUE(pair.request && pair.serve);

@@ -214,7 +214,7 @@ TEST_P(RequesterPinnedTest, LanesArePinnedAsLongAsTheyAreUp) {
   const ContextPart part = {Resolve(*requester), {}};
   status = requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kRoute}, Soon()).status();
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("pinning a lane's slots"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("pinning the slots of a lane"));
   EXPECT_EQ(device_.pinned_bytes(), 0u);
   device_.FailPins(false);
   Attend(*requester, MemoryKind::kPinned, &status);
