@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -101,7 +102,9 @@ TEST_P(FabricPins, SlotsArePinnedAsLongAsTheLaneLives) {
   EXPECT_EQ(pinner_->ranges.count(), 0u);
 }
 
+// A fault lane has slots of its own.
 TEST_P(FabricPins, ARequesterPinsItsOwnEnd) {
+  if (GetParam().fault) return;
   const auto asked = std::make_shared<BookPinner>();
   LanePair pair = Make();
   ASSERT_TRUE(pair.request && pair.serve);
@@ -132,14 +135,17 @@ TEST_P(FabricPins, ARequesterPinsItsOwnEnd) {
   asked->ranges.Check(reply.data(), reply.size());
   EXPECT_TRUE(HasPattern(8, reply));
   pair.request->Release(done->slot);
-  pair.request.reset();
-  if (GetParam().kind == FabricKind::kVerbs) listener_.reset();  // waits for the side thread
   pair.serve.reset();  // has the memory on loopback
+  pair.request.reset();
+  // A thread of verbs takes it down.
+  const Instant give_up = clock_.Now() + kPatience;
+  while (asked->ranges.count() > 0 && clock_.Now() < give_up) std::this_thread::yield();
   EXPECT_EQ(asked->ranges.count(), 0u);
 }
 
 // On loopback the ends share their memory, which is pinned once.
 TEST_P(FabricPins, BothEndsArePinned) {
+  if (GetParam().fault) return;
   LanePair pair = MakePinned();
   ASSERT_TRUE(pair.request && pair.serve);
   ASSERT_TRUE(pair.request->PinSlots(pinner_).ok());
