@@ -112,14 +112,19 @@ class DeferredUnderTest : public BackendUnderTest {
   }
   void CopyOn(void* native, const Placed& to, std::span<const std::byte> from) override {
     const auto bytes = static_cast<uint32_t>(from.size());
+    // Every one of these backends reads it there. It stays until the work is done.
+    BackendMemory& staged = staged_.emplace_back(*backend_.Allocate(MemoryKind::kPinned, bytes));
+    backend_.Copy(staged.data(), from);
     CKV_CHECK(backend_
-                  .Rotate(RopeRotation(RopeParams(), 0, 0), {from.data(), 1, bytes}, bytes,
+                  .Rotate(RopeRotation(RopeParams(), 0, 0),
+                          {staged.data(), 1, bytes, MemoryKind::kPinned}, bytes,
                           {to.data(), to.kind()}, *static_cast<ComputeStream*>(native))
                   .ok());
   }
 
  private:
   DeferredBackend backend_;
+  std::vector<BackendMemory> staged_;
   std::vector<std::unique_ptr<ComputeStream>> natives_;
 };
 
