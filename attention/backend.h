@@ -186,7 +186,8 @@ class Backend {
 
   // Returns memory that operations reach. Its contents mean nothing. It takes long on a device: do
   // not call it for each operation.
-  //   InvalidArgument     the backend has no memory of this kind.
+  //   InvalidArgument     the backend has no memory of this kind. It has memory of home(), and of
+  //                       kHost if operations reach that, else of kPinned.
   //   ResourceExhausted   there is not as much of it.
   virtual absl::StatusOr<BackendMemory> Allocate(MemoryKind kind, size_t bytes) = 0;
   // Makes memory of this process kPinned for this backend until Unpin of the same span: whole pages

@@ -346,8 +346,9 @@ struct RequesterOptions {
   // Computes here: turns queries, attends own and near rows, merges and splices. Borrowed. Query
   // rows, own rows, answers and paged caches may lie in any memory that it reaches. Lanes are host
   // memory, or pinned memory if it reaches only that: each lane then costs all its memory. Near
-  // rows are routed if it does not reach rows in host memory. If its device fails, calls end with
-  // Internal, and the answer's memory means nothing.
+  // rows are routed if it does not reach rows in host memory. It must outlive the requester, and a
+  // device that pins the fabrics and, on loopback, the holders, too. If its device fails, calls end
+  // with Internal, and the answer's memory means nothing.
   Backend* backend = Backend::Cpu();
   // The fabrics to use, in order of preference; borrowed. If empty, the requester makes shm (for
   // holders on this host) and tcp. A probe picks the fastest that the holder has too. The order

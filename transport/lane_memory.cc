@@ -60,7 +60,8 @@ absl::Status LaneMemory::Pin(std::shared_ptr<MemoryPinner> pinner) {
   if (pinner == nullptr) return absl::OkStatus();
   if (absl::Status pinned = pinner->Pin(slots()); !pinned.ok()) {
     return Annotate(pinned, absl::StrFormat("pinning the slots of a lane (%d KiB; open fewer or "
-                                            "smaller lanes, or let the holder lock more memory)",
+                                            "smaller lanes, or raise the limit of locked memory, "
+                                            "ulimit -l, of the process that pins them)",
                                             slots().size() >> 10));
   }
   pinner_ = std::move(pinner);

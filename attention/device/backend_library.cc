@@ -1,6 +1,7 @@
 #include "attention/device/backend_library.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -103,8 +104,13 @@ std::string FolderOfProgram() {
 
 std::string FolderOfCode(const void* code) {
   Dl_info info = {};
+  void* extra = nullptr;
   std::array<char, PATH_MAX> path;
-  if (dladdr(code, &info) == 0 || realpath(info.dli_fname, path.data()) == nullptr) return ".";
+  if (dladdr1(code, &info, &extra, RTLD_DL_LINKMAP) == 0) return "";
+  const std::string_view name = static_cast<const link_map*>(extra)->l_name;
+  if (name.empty()) return FolderOfProgram();
+  // A relative name is that of the time of loading, and the working folder may be another by now.
+  if (name.front() != '/' || realpath(name.data(), path.data()) == nullptr) return "";
   const std::string file(path.data());
   return file.substr(0, file.rfind('/'));
 }
@@ -116,6 +122,14 @@ absl::StatusOr<BackendStart> StartBackend(std::string_view name, const std::stri
   if (!must && name != "auto") {
     return absl::InvalidArgumentError(
         absl::StrFormat("backend \"%s\": auto, cpu and cuda are the choices", name));
+  }
+  if (folder.empty()) {
+    constexpr std::string_view kUnknown =
+        "the folder of this library is not known, because it was loaded by a relative name: load "
+        "it "
+        "by its whole path";
+    if (must) return absl::NotFoundError(absl::StrFormat("backend cuda: %s", kUnknown));
+    return ThisProcessor(kUnknown);
   }
   const auto places = PlacesBeside(folder, other);
   for (const std::string& path : places) {

@@ -45,7 +45,8 @@ const std::string& BackendBuild();
 // Returns the folder that the running program lies in, links resolved.
 std::string FolderOfProgram();
 // Returns the folder of the loaded file that has this address in it, links resolved. A library asks
-// with an address of its own.
+// with an address of its own. Empty if the file was loaded by a relative name: no code is loaded
+// from whatever the working folder is.
 std::string FolderOfCode(const void* code);
 
 // The other folder in which it may be, from the first.
@@ -66,7 +67,7 @@ struct BackendStart {
 // Blocks for as long as the device takes to open. Thread-safe. A library is opened once: later
 // calls that find the same file return the same backend, or the same error.
 //   InvalidArgument     another name.
-//   NotFound            cuda: there is no library; names the places.
+//   NotFound            cuda: there is no library, or `folder` is empty; names the places.
 //   FailedPrecondition  cuda: the library is of another build, does not load, or finds no device.
 //   else                as BackendModule::open.
 absl::StatusOr<BackendStart> StartBackend(std::string_view name, const std::string& folder,

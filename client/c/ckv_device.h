@@ -22,13 +22,16 @@
 // ORDER. `after` of a call is a stream of the engine. ckv touches q, own rows and the place of the
 // answer once the work that the engine has put on that stream is done. If it is NULL, they are
 // ready. ckv puts no work on the engine's stream, and the stream never waits for ckv.
-//   ckv_attend, ckv_fetch      work that was there when the call began
-//   ckv_submit                 q: work that was there when ckv_submit began. Own rows and the
-//                              answer's place: also work that came until a poll or wait found the
-//                              queries sent. So work on this stream must not wait for the ticket.
+//   ckv_attend, ckv_submit     q: work that was there when the call began. Own rows and the
+//                              answer's place: also work that came until the queries were sent, for
+//                              a ticket as a poll or wait found. So work on this stream must not
+//                              wait for the ticket.
+//   ckv_fetch                  work that was there when the call began
 //   ckv_fetch_begin            work that was there when it began. Work that comes later, as that of
 //                              the first layers, delays no rows
-// A call that is made again after a holder failed may wait for later work, too.
+// A call that is made again after a holder failed may wait for later work, too. Work that takes
+// longer than the call may is waited for all the same, and the call then ends with
+// DEADLINE_EXCEEDED.
 //
 // RESULTS are whole once ckv_attend or ckv_fetch has returned CKV_OK. So are those of a ticket once
 // ckv_poll or ckv_wait has returned CKV_OK with *done = 1, and a layer's once ckv_fetch_wait_layer

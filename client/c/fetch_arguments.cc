@@ -31,6 +31,12 @@ absl::Status CheckRanges(const FetchCall& call) {
   return absl::OkStatus();
 }
 
+// A stream that was late is no holder's fault.
+absl::Status CheckInTime(Instant deadline) {
+  if (Clock::Real()->Now() < deadline) return absl::OkStatus();
+  return absl::DeadlineExceededError("fetch: the work on the stream `after` took too long");
+}
+
 }  // namespace
 
 absl::Status FetchArguments::CheckLayout(const ckv_fetch_call& call) {
@@ -65,11 +71,9 @@ absl::Status FetchArguments::TakeDevice(const ckv_fetch_call& call, Backend& bac
   MemoryKind memory;
   CKV_RETURN_IF_ERROR(TakeMemory("fetch: rows", call.rows_memory, backend, memory));
   ComputeStream* const after = call.after == nullptr ? nullptr : call.after->stream.get();
-  if (memory != MemoryKind::kDevice) {
-    after_ = after;
-    return absl::OkStatus();
-  }
-  if (!backend.reach().rotated_to.Has(memory)) {
+  to_device_ = memory == MemoryKind::kDevice;
+  if (!to_device_ && after == nullptr) return absl::OkStatus();
+  if (to_device_ && !backend.reach().rotated_to.Has(memory)) {
     return absl::InvalidArgumentError(
         absl::StrFormat("fetch: rows are in device memory, which kernels of %s do not write",
                         backend.kernel_target()));
@@ -117,7 +121,7 @@ std::byte* FetchArguments::PlaceOf(const RowRun& run) const {
 }
 
 // The run lies in a slot of a lane, which is given back next. So it is waited for.
-absl::Status FetchArguments::CopyToDevice(const FetchedRows& run) const {
+absl::Status FetchArguments::CopyToDevice(const FetchedRows& run, Instant deadline) const {
   Backend& backend = stream_->backend();
   const RopeRotation identity(call_.corpus->geometry.rope, call_.corpus->geometry.d_rope, 0);
   const bool dense = token_stride_ == width_;
@@ -129,7 +133,14 @@ absl::Status FetchArguments::CopyToDevice(const FetchedRows& run) const {
     copied = backend.Rotate(identity, from, width_, {to, MemoryKind::kDevice}, *stream_);
   }
   copied.Update(stream_->Wait());
-  return copied;
+  CKV_RETURN_IF_ERROR(copied);
+  return CheckInTime(deadline);
+}
+
+absl::Status FetchArguments::AwaitStream() const {
+  if (to_device_ || stream_ == nullptr) return absl::OkStatus();
+  CKV_RETURN_IF_ERROR(stream_->Wait());
+  return CheckInTime(call_.deadline);
 }
 
 absl::Status FetchArguments::Pull(Requester& requester, uint32_t chunk_begin, uint32_t chunk_end,
@@ -142,9 +153,9 @@ absl::Status FetchArguments::Pull(Requester& requester, uint32_t chunk_begin, ui
   call.layer_end = layer_end;
   call.deadline = deadline;
   if (call.position) *call.position += first_token_[chunk_begin - call_.chunk_begin];
-  if (stream_ != nullptr) {
+  if (to_device_) {
     return requester.Fetch(call, [&](const FetchedRows& run) {
-      CKV_RETURN_IF_ERROR(CopyToDevice(run));
+      CKV_RETURN_IF_ERROR(CopyToDevice(run, deadline));
       return on_run(run);
     });
   }

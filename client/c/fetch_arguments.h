@@ -20,14 +20,15 @@ namespace ckv::c {
 
 class FetchArguments {
  public:
-  // Reads a call. The caller's memory stays borrowed. `backend` is the requester's. Memory of a
-  // device is ordered after the call's stream in here.
+  // Reads a call. The caller's memory stays borrowed. `backend` is the requester's. Rows come after
+  // the work that is on the call's stream now.
   //   InvalidArgument     as ckv_fetch.h says.
   //   ResourceExhausted, Internal  the device has no more streams, or failed.
   absl::Status Take(const ckv_fetch_call* call, Backend& backend);
-  // Waits for the call's stream, if the rows are written by this process. Before the first Pull.
+  // Waits for that work, if the rows are written by this process. Before the first Pull.
   //   Internal            the device failed.
-  absl::Status AwaitStream() const { return after_ == nullptr ? absl::OkStatus() : after_->Wait(); }
+  //   DeadlineExceeded    it took longer than the call may. It is waited for all the same.
+  absl::Status AwaitStream() const;
 
   // Fetches some chunks and layers of the call, until `deadline`. `on_run` sees each run once it is
   // in its place; an error of it ends the fetch and is returned. One thread at a time.
@@ -45,7 +46,7 @@ class FetchArguments {
  private:
   absl::Status CheckLayout(const ckv_fetch_call& call);
   absl::Status TakeDevice(const ckv_fetch_call& call, Backend& backend);
-  absl::Status CopyToDevice(const FetchedRows& run) const;
+  absl::Status CopyToDevice(const FetchedRows& run, Instant deadline) const;
   std::byte* PlaceOf(const RowRun& run) const;
 
   FetchCall call_;
@@ -54,8 +55,8 @@ class FetchArguments {
   uint64_t layer_stride_ = 0, token_stride_ = 0;
   uint32_t width_ = 0;
   std::vector<uint64_t> first_token_;      // one a chunk of the call, and the end
-  std::unique_ptr<ComputeStream> stream_;  // copies to memory of a device; else null
-  ComputeStream* after_ = nullptr;         // waited for before this process writes
+  std::unique_ptr<ComputeStream> stream_;  // behind the call's stream; null if nothing is
+  bool to_device_ = false;                 // it copies to memory of a device
 };
 
 }  // namespace ckv::c

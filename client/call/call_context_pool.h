@@ -35,7 +35,7 @@ struct CallContext {
   CallContext(const LinkOptions* options, std::unique_ptr<ComputeStream> stream_in,
               PeerTable* peers, Duration spin_max, CallCounters* counters)
       : stream(std::move(stream_in)),
-        links(options, peers),
+        links(options, peers, stream.get()),
         exchange(options->clock, spin_max, &links, counters),
         router(options, &links, &exchange, stream.get()),
         fetcher(options, &links, &exchange, stream.get()) {}

@@ -80,6 +80,15 @@ absl::StatusOr<bool> Exchange::Collect(Accept accept) {
   return any;
 }
 
+absl::Status Exchange::ReadLate() {
+  for (bool more = true; more;) {
+    CKV_ASSIGN_OR_RETURN(more, Collect([](const Reply&) { return absl::OkStatus(); }));
+  }
+  const bool awaits = std::any_of(lines().begin(), lines().end(),
+                                  [](const Line& line) { return line.outstanding > 0; });
+  return awaits ? absl::OkStatus() : LaneWait::PassedError();
+}
+
 absl::StatusOr<bool> Exchange::CollectFrom(uint32_t line, Accept accept) {
   const size_t count = lines_[line].link->lane().Poll(completions_);
   absl::Status first_error;

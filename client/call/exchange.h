@@ -66,6 +66,11 @@ class Exchange {
   //   As LinkTable::Fail if `accept` fails or a header is malformed.
   absl::StatusOr<bool> Collect(Accept accept);
 
+  // Takes all replies that have come and shows them to nobody: the deadline has passed, and the
+  // call waited for something else.
+  //   DeadlineExceeded    all are there. If not, Check names who is silent.
+  absl::Status ReadLate();
+
   // The two parts of EndRound without progress, for calls that do not always wait. Check looks at
   // the lanes and the clock. Pause waits, and follows a Check.
   //   As EndRound.

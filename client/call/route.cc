@@ -189,8 +189,7 @@ absl::StatusOr<bool> Router::Advance(AttendRoom room) {
     CKV_ASSIGN_OR_RETURN(started_, StartHere(room));
     if (!started_) {
       // A stream is late, and not a holder whose reply is here.
-      const auto unread = [](const Exchange::Reply&) { return absl::OkStatus(); };
-      if (clock_->Now() >= call_->deadline) CKV_RETURN_IF_ERROR(exchange_.Collect(unread).status());
+      if (clock_->Now() >= call_->deadline) CKV_RETURN_IF_ERROR(exchange_.ReadLate());
       CKV_RETURN_IF_ERROR(exchange_.Check());
       return false;
     }

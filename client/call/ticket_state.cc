@@ -1,12 +1,19 @@
 #include "client/call/ticket_state.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "client/call/ticket.h"
 #include "proto/base/status.h"
 
 namespace ckv {
+namespace {
+
+// How often a sleeper looks at a stream. An engine's may take long; a decode step takes some 10 us.
+constexpr Duration kStreamLook = std::chrono::microseconds(50);
+
+}  // namespace
 
 TicketState::TicketState(Attempts* attempts, Clock* clock, CallContextPool::Lease lease,
                          LayerCallSegments segments, const RouteCall& call, const PartialView& out,
@@ -105,8 +112,12 @@ bool TicketState::AddWaits(std::vector<RequestLane*>& lanes, Instant& until) con
     return true;
   }
   const Router& router = (*lease_)->router;
-  // A device's work takes microseconds, and nothing tells its end.
-  if (router.progressed() || router.waits_for_stream()) return false;
+  if (router.progressed()) return false;
+  if (router.waits_for_stream()) {
+    // Nothing tells the end of a device's work. Most is there within the time of polling.
+    until = std::min(until, clock_->Now() + kStreamLook);
+    return true;
+  }
   lanes.insert(lanes.end(), router.waiting().begin(), router.waiting().end());
   until = std::min(until, call_.deadline);
   return true;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "client/holders/lane_pinning.h"
 #include "proto/base/log.h"
 #include "proto/base/status.h"
 #include "transport/probe.h"
@@ -166,6 +167,7 @@ absl::Status FabricChooser::TryNext() {
     // The error is about the holder or the session, not about fabrics.
     return best_ || absl::IsUnavailable(attempt.status) ? absl::OkStatus() : attempt.status;
   }
+  if (IsPinFailure(attempt.status)) return attempt.status;  // as it would be over others
   if (!attempt.holder_fabrics.empty()) holder_fabrics_ = std::move(attempt.holder_fabrics);
   if (attempt.status.ok()) {
     Keep(taken, std::move(attempt.opened), share_end);

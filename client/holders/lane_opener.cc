@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "client/holders/lane_pinning.h"
 #include "proto/base/status.h"
 #include "transport/wire.h"
 
@@ -67,8 +68,11 @@ LaneAttempt OpenLane(const LaneRequest& request, std::span<Fabric* const> fabric
   attempt.opened = {answer->session, answer->epoch, answer->wire_version, nullptr};
   auto lane = dialers[taken]->Connect(answer->answers[0], std::min(connect_by, request.deadline));
   if (lane.ok() && request.options->slot_pinner != nullptr) {
-    if (absl::Status pinned = (*lane)->PinSlots(request.options->slot_pinner); !pinned.ok())
-      lane = std::move(pinned);
+    attempt.status = PinLane(**lane, request.options->slot_pinner);
+    if (!attempt.status.ok()) {
+      CloseLane(*request.control, *request.options->clock, attempt.opened);
+      return attempt;
+    }
   }
   if (!lane.ok()) {
     CloseLane(*request.control, *request.options->clock, attempt.opened);

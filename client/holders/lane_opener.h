@@ -86,6 +86,7 @@ struct LaneAttempt {
 //                       answer, or the lane did not come up.
 //   InvalidArgument     the holder's answer is malformed.
 //   FailedPrecondition, ResourceExhausted, DeadlineExceeded  as HolderControl::OpenSession.
+//   as PinLane          this process cannot pin the lane.
 LaneAttempt OpenLane(const LaneRequest& request, std::span<Fabric* const> fabrics,
                      Instant connect_by);
 

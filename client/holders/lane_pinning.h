@@ -21,6 +21,11 @@ absl::StatusOr<MemoryKind> LaneMemoryFor(const Backend* backend);
 // Returns what pins lanes for a backend, which must outlive them; null if it reaches host memory.
 std::shared_ptr<MemoryPinner> LanePinnerFor(Backend* backend);
 
+// Pins the slots of a lane that has just come up.
+//   as RequestLane::PinSlots; IsPinFailure tells it from failures of a holder.
+absl::Status PinLane(RequestLane& lane, std::shared_ptr<MemoryPinner> pinner);
+bool IsPinFailure(const absl::Status& status);
+
 // The kind of memory of a lane's slots.
 inline MemoryKind SlotMemory(const RequestLane& lane) {
   return lane.slot_type() == RegionType::kPinned ? MemoryKind::kPinned : MemoryKind::kHost;

@@ -10,6 +10,7 @@
 #include "absl/container/btree_map.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/str_format.h"
+#include "client/holders/lane_pinning.h"
 #include "client/holders/retry.h"
 #include "proto/base/status.h"
 
@@ -276,7 +277,8 @@ absl::Status LinkTable::EnsureUp(HolderLink& link, Instant deadline) {
   }
   absl::Status status = MakeUp(link, deadline);
   if (!status.ok()) {
-    failed_ = &link.peer();
+    // No other holder helps if this process cannot pin.
+    failed_ = IsPinFailure(status) ? nullptr : &link.peer();
     session_failed_ = false;
   }
   return status;
@@ -359,6 +361,11 @@ absl::StatusOr<uint32_t> LinkTable::HandleOf(ChunkLinks& chunk_links, uint32_t c
   return chunk_links.handles[chunk];
 }
 
+void LinkTable::CloseAfterWork(HolderLink& link) {
+  if (stream_ != nullptr) stream_->Wait().IgnoreError();
+  link.Close();
+}
+
 absl::Status LinkTable::Fail(HolderLink& link, const absl::Status& status) {
   AssertHeld();
   if (would_wait_) return status;
@@ -372,12 +379,12 @@ absl::Status LinkTable::Fail(HolderLink& link, const absl::Status& status) {
   switch (NextActFor(status)) {
     case NextAct::kReopen:
     case NextAct::kResolveAgain:
-      link.Close();
+      CloseAfterWork(link);
       session_failed_ = true;
       break;
     default:
       // A peer that breaks the rules of frames gets no other request on this lane.
-      if (absl::IsInvalidArgument(status)) link.Close();
+      if (absl::IsInvalidArgument(status)) CloseAfterWork(link);
       break;
   }
   return annotated;

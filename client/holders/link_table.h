@@ -11,6 +11,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "attention/backend.h"
 #include "client/holders/holder_link.h"
 #include "client/holders/replica_choice.h"
 #include "proto/corpus.h"
@@ -28,7 +29,10 @@ class LinkTable {
   // A link unused for this time is closed, because its lane takes memory of the holder too.
   static constexpr Duration kLinkIdleMax = std::chrono::seconds(60);
 
-  LinkTable(const LinkOptions* options, PeerTable* peers) : options_(options), peers_(peers) {
+  // `stream` is that of the calls, whose work is in slots of lanes: a lane that fails is closed
+  // once it is done. May be null.
+  LinkTable(const LinkOptions* options, PeerTable* peers, ComputeStream* stream = nullptr)
+      : options_(options), peers_(peers), stream_(stream) {
     Claim();
   }
 
@@ -167,10 +171,12 @@ class LinkTable {
   Instant CloseIdleLink(Instant now);
   // Whether the attempt may ask this link.
   bool Used(const HolderLink& link) const;
+  void CloseAfterWork(HolderLink& link);
   bool AnyReplicated() const;
 
   const LinkOptions* const options_;
   PeerTable* const peers_;
+  ComputeStream* const stream_;
   ThreadRole role_;
   std::vector<std::unique_ptr<HolderLink>> links_;
   std::vector<std::unique_ptr<ChunkLinks>> corpora_;

@@ -79,6 +79,18 @@ TEST_P(BackendPin, IsReachedFromPinToUnpin) {
   }
 }
 
+// What the library allocates for whoever fills it: the memory that operations reach.
+TEST_P(BackendPin, HasMemoryOfTheKindsThatCallersFill) {
+  const MemoryKind filled =
+      backend_.reach().Everywhere(MemoryKind::kHost) ? MemoryKind::kHost : MemoryKind::kPinned;
+  for (const MemoryKind kind : {backend_.home(), filled}) {
+    const auto memory = backend_.Allocate(kind, 100);
+    ASSERT_TRUE(memory.ok()) << MemoryKindName(kind) << memory.status();
+    EXPECT_EQ(memory->kind(), kind);
+    EXPECT_GE(memory->size(), 100u);
+  }
+}
+
 // As a holder does: rows of its store, queries and answers in slots.
 TEST_P(BackendPin, AttendsOverIt) {
   if (!reach_.queries.Has(MemoryKind::kPinned) || !reach_.rows.Has(MemoryKind::kPinned) ||

@@ -56,6 +56,12 @@ class FabricPins : public test::FabricTest {
     pinning_.reset();
     EXPECT_EQ(pinner_->ranges.count(), 0u);
   }
+  // A thread of verbs takes lanes down.
+  void AwaitNoPins(const BookPinner& pinner) {
+    const Instant give_up = clock_.Now() + kPatience;
+    while (pinner.ranges.count() > 0 && clock_.Now() < give_up) std::this_thread::yield();
+    EXPECT_EQ(pinner.ranges.count(), 0u);
+  }
   LanePair MakePinned(const LaneShape& shape = kSmallShape) {
     return MakeLane(fabric(), *pinning_, shape, clock_.Now() + kPatience);
   }
@@ -137,10 +143,7 @@ TEST_P(FabricPins, ARequesterPinsItsOwnEnd) {
   pair.request->Release(done->slot);
   pair.serve.reset();  // has the memory on loopback
   pair.request.reset();
-  // A thread of verbs takes it down.
-  const Instant give_up = clock_.Now() + kPatience;
-  while (asked->ranges.count() > 0 && clock_.Now() < give_up) std::this_thread::yield();
-  EXPECT_EQ(asked->ranges.count(), 0u);
+  AwaitNoPins(*asked);
 }
 
 // On loopback the ends share their memory, which is pinned once.
@@ -151,6 +154,8 @@ TEST_P(FabricPins, BothEndsArePinned) {
   ASSERT_TRUE(pair.request->PinSlots(pinner_).ok());
   EXPECT_EQ(pair.request->slot_type(), RegionType::kPinned);
   EXPECT_EQ(pinner_->ranges.count(), GetParam().kind == FabricKind::kLoopback ? 1u : 2u);
+  pair = {};
+  AwaitNoPins(*pinner_);
 }
 
 TEST_P(FabricPins, NothingIsPinnedUnasked) {

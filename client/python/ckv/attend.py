@@ -136,7 +136,7 @@ class Segment:
 Where = Union[Context, Part, Corpus, Segment, Sequence[Segment]]
 
 
-def _queries(q: Any, d_qk: int) -> tuple[Any, int, int, int, int, Optional[int]]:
+def _queries(q: Any, d_qk: int, streamed: bool) -> tuple[Any, int, int, int, int, Optional[int]]:
     """(what keeps the memory, address, rows, values from one row to the next, its kind, its stream)."""
     # What engines pass all the time. numpy takes three times as long to tell an address.
     if type(q) is np.ndarray and q.dtype is _UINT16 and q.ndim == 2 and q.shape[1] == d_qk:
@@ -160,9 +160,10 @@ def _queries(q: Any, d_qk: int) -> tuple[Any, int, int, int, int, Optional[int]]
         even = rows <= 1 or (stride >= 2 * d_qk and stride % 2 == 0 and
                              (shape[0] == 1 or strides[0] == shape[1] * stride))
     if not even or strides[-1] != 2 or stride > 2**32:
-        if at.kind != HOST:  # a copy would be made on a stream that nobody waits for
-            raise InvalidArgument(f"q is on a GPU, and its rows do not lie one after another: shape "
-                                  f"{shape}, strides {strides} bytes. Make it contiguous first")
+        if at.kind != HOST or streamed:  # a copy would be made before the stream has made q
+            raise InvalidArgument(f"q is on a GPU or comes after a stream, and its rows do not lie one "
+                                  f"after another: shape {shape}, strides {strides} bytes. Make it "
+                                  f"contiguous first")
         q = np.ascontiguousarray(q) if isinstance(q, np.ndarray) else q.contiguous()
         return q, memory_of(q, "q", BF16).address, rows, d_qk, HOST, None
     return q, at.address, rows, stride // 2 if rows > 1 else d_qk, at.kind, at.stream
@@ -193,7 +194,7 @@ class Call:
                  grade: Optional[str], timeout: Optional[float], allow_approximate: bool,
                  traceparent: Optional[str], stream: Any) -> None:
         array, segments_at, segment_count, corpus, segments = _segments(where)
-        q, q_at, rows, q_stride, q_kind, q_stream = _queries(q, corpus.d_qk)
+        q, q_at, rows, q_stride, q_kind, q_stream = _queries(q, corpus.d_qk, stream is not None)
         for segment in segments:
             segment._check(rows)
         self.answer, (o, m, l), out_kind, out_streams = place_of(out, count(rows, "query rows"),

@@ -195,7 +195,11 @@ TEST_F(BackendLibraryTest, TheProgramIsInItsFolder) {
   EXPECT_TRUE(fs::exists(FolderOfProgram() + "/attention_device_tests")) << FolderOfProgram();
   static const char here = 0;
   EXPECT_EQ(FolderOfCode(&here), FolderOfProgram());
-  EXPECT_EQ(FolderOfCode(nullptr), ".");
+  EXPECT_EQ(FolderOfCode(nullptr), "");
+  EXPECT_EQ(StartBackend("cuda", "", kFromLibrary).status().code(), absl::StatusCode::kNotFound);
+  const auto none = StartBackend("auto", "", kFromLibrary);
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_EQ(none->backend, Backend::Cpu());
 }
 
 }  // namespace

@@ -315,12 +315,20 @@ TEST_F(CDeviceTest, RowsInHostMemoryComeAfterTheStream) {
   CopyOnNative(old, rows);
   ckv_fetch_ticket* ticket = nullptr;
   ASSERT_EQ(ckv_fetch_begin(there_.get(), &call, &ticket), CKV_OK) << ckv_last_error(nullptr);
+  const BackendMemory later = Room(CKV_MEMORY_PINNED, want.size());
+  CopyOnNative(old, later);
   int done = 0;
   EXPECT_EQ(ckv_fetch_wait(ticket, CKV_TIMEOUT_DEFAULT, &done, nullptr), CKV_OK);
   EXPECT_EQ(done, 1);
-  EXPECT_TRUE(native_->Ready());
+  EXPECT_FALSE(native_->Ready()) << "the work that came after it began";
   EXPECT_EQ(Read(rows), want);
   ckv_fetch_ticket_free(ticket);
+  EXPECT_TRUE(native_->Wait().ok());
+  // A stream that takes longer than the call may: no holder is to blame.
+  CopyOnNative(old, rows);
+  call.timeout_ns = 1;
+  EXPECT_EQ(ckv_fetch(there_.get(), &call, nullptr), CKV_DEADLINE_EXCEEDED);
+  EXPECT_THAT(ckv_last_error(there_.get()), HasSubstr("on the stream"));
 }
 
 TEST_F(CDeviceTest, WhatTheBackendDoesNotReachIsRefused) {

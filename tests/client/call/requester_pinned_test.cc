@@ -226,6 +226,34 @@ TEST_P(RequesterPinnedTest, LanesArePinnedAsLongAsTheyAreUp) {
   EXPECT_EQ(device_.pinned_bytes(), 0u);
 }
 
+// No holder is doubted, and no replica asked, for what this process cannot do.
+TEST(RequesterPinsTest, APinThatFailsIsOfThisProcess) {
+  const auto shm = NewShmFabric(Clock::Real()), tcp = NewTcpFabric(Clock::Real());
+  test::TestFleet fleet({shm.get(), tcp.get()});
+  for (size_t i = 0; i < 2; ++i) fleet.StartHolder(i);
+  const test::TestCorpus corpus = MakeTestCorpus(TestGeometry(), {5, 64}, 1);
+  fleet.Load("c", corpus, {0, 0});
+  fleet.Lease("c", corpus, 1, {0, 1});
+  DeferredBackend device{DeferredBackend::ReachPinned()};
+  RequesterOptions options;
+  options.fabrics = {shm.get(), tcp.get()};
+  options.backend = &device;
+  const auto requester = *Requester::Create(options, &fleet, &fleet);
+  const ContextPart part = {*requester->Resolve("c", "", Soon()), {}};
+  device.FailPins(true);
+  const int asked = fleet.session_calls();
+  const absl::Status status =
+      requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kRoute}, Soon()).status();
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("of the process that pins them"));
+  EXPECT_EQ(fleet.session_calls(), asked + 1) << "one holder over one fabric";
+  EXPECT_EQ(requester->Stats().failover_count, 0u);
+  device.FailPins(false);
+  const auto opened =
+      requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kRoute}, Soon());
+  EXPECT_TRUE(opened.ok()) << opened.status();
+}
+
 TEST(LaneMemoryFor, IsWhatTheBackendReaches) {
   DeferredBackend all, pinned(DeferredBackend::ReachPinned());
   EXPECT_EQ(*LaneMemoryFor(Backend::Cpu()), MemoryKind::kHost);

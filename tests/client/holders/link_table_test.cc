@@ -4,6 +4,7 @@
 #include "client/holders/link_table.h"
 
 #include <algorithm>
+#include <functional>
 #include <thread>
 
 #include "client/holders/retry.h"
@@ -193,6 +194,39 @@ TEST_F(LinkTableTest, AHolderWhoseEpochMovesOnIsReopenedAFewTimes) {
   table.BeginCall();
   EXPECT_TRUE(fail(absl::AbortedError("another epoch")));
   EXPECT_FALSE(fail(absl::UnavailableError("the lane broke"))) << "that is no epoch";
+}
+
+// Tells of each wait.
+class WatchedStream final : public ComputeStream {
+ public:
+  WatchedStream() : ComputeStream(Backend::Cpu()) {}
+  absl::Status Wait() override {
+    on_wait();
+    return absl::OkStatus();
+  }
+  bool Ready() const override { return false; }
+  std::function<void()> on_wait = [] {};
+};
+
+// A device may still read replies in the slots of a lane that fails. Their memory goes with it.
+TEST_F(LinkTableTest, AFailedLaneIsClosedOnceTheWorkIsDone) {
+  fleet.StartHolder(0);
+  WatchedStream stream;
+  LinkTable working{&options, &peers, &stream};
+  for (const auto& failure : {absl::InvalidArgumentError("a frame that breaks the rules"),
+                              absl::UnavailableError("the lane broke")}) {
+    LinkTable::ChunkLinks& chunk_links = **working.LinksFor(CorpusOf(corpus, ""));
+    HolderLink& link = *chunk_links.links[0];
+    ASSERT_TRUE(working.EnsureUp(link, kInstantMax).ok());
+    int waits = 0;
+    stream.on_wait = [&] {
+      ++waits;
+      EXPECT_TRUE(link.is_up());
+    };
+    EXPECT_EQ(working.Fail(link, failure).code(), failure.code());
+    EXPECT_EQ(waits, 1);
+    EXPECT_FALSE(link.is_up());
+  }
 }
 
 TEST_F(LinkTableTest, BelongsToOneThreadAtATime) {

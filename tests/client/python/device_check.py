@@ -196,6 +196,9 @@ def check_refused(here, there, corpus, device, native, q):
     # Two of three values, so that rows would have to be copied.
     on_device.interface = {**on_device.interface, "strides": (2 * corpus.d_qk, 4)}
     require("contiguous" in str(refused(ckv.InvalidArgument, there.attend, 0, on_device, corpus)), "strides")
+    uneven = np.zeros((2, 2 * corpus.d_qk), np.uint16)[:, ::2]  # a copy would come before the stream
+    require("contiguous" in str(refused(ckv.InvalidArgument, there.attend, 0, uneven, corpus, stream=native)),
+            "a copy before the stream")
     for array in (on_device, rows, other, *out):
         array.free()
 
