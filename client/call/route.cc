@@ -170,6 +170,9 @@ absl::Status Router::StartFlows(const RouteCall& /*call*/) {
   bytes_sent_ = bytes_received_ = 0;
   target_kernel_.reset();
   targets_differ_ = false;
+  // A device merges with bits of its own, the processor with those of every target.
+  if (backend_.home() == MemoryKind::kDevice)
+    NoteTarget(KernelTargetIdOf(backend_.kernel_target()));
   if (flows_.size() < lines_.size()) flows_.resize(lines_.size());
   for (uint32_t line = 0; line < lines_.size(); ++line) {
     const PlannedLine& planned = lines_[line];

@@ -226,6 +226,41 @@ TEST_P(RequesterPinnedTest, LanesArePinnedAsLongAsTheyAreUp) {
   EXPECT_EQ(device_.pinned_bytes(), 0u);
 }
 
+// A device that only merges has bits of its own, too.
+TEST(RequesterTargetTest, ADeviceThatMergesIsOneMoreTarget) {
+  const auto fabric = NewLoopbackFabric(Clock::Real());
+  const test::TestCorpus corpus = MakeTestCorpus(TestGeometry(), {5, 64}, 1);
+  std::mt19937 rng(1);
+  const std::vector<uint16_t> q = RandomBf16(size_t{kRows} * kRowValues, rng);
+  DeferredBackend device(DeferredBackend::ReachAll(), "CUDA_SM90");
+  for (const bool at_holders : {false, true}) {
+    test::TestFleet fleet({fabric.get()});
+    if (at_holders) fleet.set_backend(&device);
+    fleet.StartHolder(0);
+    fleet.Load("c", corpus, {0, 0});
+    RequesterOptions options;
+    options.fabrics = {fabric.get()};
+    options.backend = &device;
+    const auto requester = *Requester::Create(options, &fleet, &fleet);
+    const ContextPart part = {*requester->Resolve("c", "", Soon()), {}};
+    const auto context =
+        requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kRoute}, Soon());
+    ASSERT_TRUE(context.ok()) << context.status();
+    const Segment segment = {.row_count = kRows, .context = &*context};
+    LayerCall call;
+    call.q = {q.data(), kRows, kRowValues};
+    call.segments = {&segment, 1};
+    call.wire = PartialDtype::kF32;
+    call.deadline = Soon();
+    Answer answer(kRows, kLatentValues);
+    AttendReport report;
+    const absl::Status status = requester->Attend(call, answer.View(), &report);
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_EQ(report.targets_differ, !at_holders);
+    EXPECT_EQ(report.same_bits_anywhere, at_holders);
+  }
+}
+
 // No holder is doubted, and no replica asked, for what this process cannot do.
 TEST(RequesterPinsTest, APinThatFailsIsOfThisProcess) {
   const auto shm = NewShmFabric(Clock::Real()), tcp = NewTcpFabric(Clock::Real());
