@@ -136,7 +136,7 @@ class Segment:
 Where = Union[Context, Part, Corpus, Segment, Sequence[Segment]]
 
 
-def _queries(q: Any, d_qk: int, streamed: bool) -> tuple[Any, int, int, int, int, Optional[int]]:
+def _queries(q: Any, d_qk: int, streamed: bool = False) -> tuple[Any, int, int, int, int, Optional[int]]:
     """(what keeps the memory, address, rows, values from one row to the next, its kind, its stream)."""
     # What engines pass all the time. numpy takes three times as long to tell an address.
     if type(q) is np.ndarray and q.dtype is _UINT16 and q.ndim == 2 and q.shape[1] == d_qk:
