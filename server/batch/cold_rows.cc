@@ -26,9 +26,9 @@ absl::Status ColdRows::Add(ChunkLocator chunk, const ChunkRows& rows, uint32_t l
   if (is_new) {
     absl::StatusOr<SparseLayer> made =
         room_.empty() ? SparseLayer::Map(shape) : SparseLayer::Over(shape, room_.data() + place);
-    CKV_ASSIGN_OR_RETURN(SparseLayer memory, std::move(made));
-    layers_[chunk.slot] = {{chunk, memory.rows(), shape.token_count}, own_.size()};
-    own_.push_back(std::move(memory));
+    CKV_RETURN_IF_ERROR(made.status());
+    layers_[chunk.slot] = {{chunk, made->rows(), shape.token_count}, own_.size()};
+    own_.push_back(*std::move(made));
   }
   const std::optional<size_t> own = layers_[chunk.slot].own;
   CKV_CHECK(own.has_value());
