@@ -28,6 +28,7 @@ using test::RandomBf16;
 using test::RequesterStreamTest;
 using test::SmallShape;
 using test::Soon;
+using test::TestGeometry;
 
 // The time that queries need to come from a device is not left to holders.
 TEST_F(RequesterStreamTest, TheDeadlineIsLookedAtAfterTheQueriesAreWritten) {
