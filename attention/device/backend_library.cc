@@ -125,9 +125,8 @@ absl::StatusOr<BackendStart> StartBackend(std::string_view name, const std::stri
   }
   if (folder.empty()) {
     constexpr std::string_view kUnknown =
-        "the folder of this library is not known, because it was loaded by a relative name: load "
-        "it "
-        "by its whole path";
+        "the folder of this library is not known, because it was loaded by a relative name: "
+        "load it by its whole path";
     if (must) return absl::NotFoundError(absl::StrFormat("backend cuda: %s", kUnknown));
     return ThisProcessor(kUnknown);
   }

@@ -6,9 +6,9 @@
 //   if (ckv_stream_open(requester, native, &stream) != CKV_OK) die(ckv_last_error(requester));
 //
 //   call.q_memory = call.out_memory = CKV_MEMORY_DEVICE;  // q, o, m and l lie on the GPU
-//   call.after = stream;                                  // the kernels that make q are queued
-//   there if (ckv_submit(requester, &call, NULL, &ticket) != CKV_OK)
-//   die(ckv_last_error(requester));
+//   call.after = stream;                                  // the kernels that make q are on it
+//
+//   if (ckv_submit(requester, &call, NULL, &ticket) != CKV_OK) die(ckv_last_error(requester));
 //   /* the engine queues more work */
 //   if (ckv_wait(ticket, CKV_TIMEOUT_NONE, &done) != CKV_OK) die(ckv_last_error(requester));
 //   /* the answer is whole in o, m and l: any stream may read it from here on */

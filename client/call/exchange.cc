@@ -80,13 +80,16 @@ absl::StatusOr<bool> Exchange::Collect(Accept accept) {
   return any;
 }
 
+bool Exchange::AwaitsAny() {
+  return std::any_of(lines().begin(), lines().end(),
+                     [](const Line& line) { return line.outstanding > 0; });
+}
+
 absl::Status Exchange::ReadLate() {
   for (bool more = true; more;) {
     CKV_ASSIGN_OR_RETURN(more, Collect([](const Reply&) { return absl::OkStatus(); }));
   }
-  const bool awaits = std::any_of(lines().begin(), lines().end(),
-                                  [](const Line& line) { return line.outstanding > 0; });
-  return awaits ? absl::OkStatus() : LaneWait::PassedError();
+  return AwaitsAny() ? absl::OkStatus() : LaneWait::PassedError();
 }
 
 absl::StatusOr<bool> Exchange::CollectFrom(uint32_t line, Accept accept) {
@@ -152,8 +155,7 @@ absl::Status Exchange::Pause() {
 
 // If this call awaits nothing, requests that earlier calls gave up keep the slots.
 absl::Status Exchange::Silence(const absl::Status& status) {
-  const bool awaits = std::any_of(lines().begin(), lines().end(),
-                                  [](const Line& line) { return line.outstanding > 0; });
+  const bool awaits = AwaitsAny();
   std::vector<const HolderPeer*> silent;
   for (Line& line : lines()) {
     if (awaits ? line.outstanding == 0 : line.link->lane().in_flight() == 0) continue;

@@ -109,6 +109,8 @@ class Exchange {
   };
 
   std::span<Line> lines() { return {lines_.data(), line_count_}; }
+  // Whether replies to this call are to come.
+  bool AwaitsAny();
   // Returns true if a reply may still come, even to a request that an earlier call gave up.
   static bool Awaited(const Line& line) {
     return line.outstanding > 0 || line.link->lane().in_flight() > 0;

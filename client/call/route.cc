@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "client/holders/lane_pinning.h"
@@ -255,15 +256,18 @@ bool Router::MustWaitFor(ComputeStream* after) {
   return true;
 }
 
-// Puts all work of this attempt behind the stream that makes the queries. Once: what its owner puts
-// there later has nothing to do with them.
+// Puts later work of this attempt behind the stream, and forgets it: what its owner puts there from
+// now on has nothing to do with this call.
+absl::Status Router::ComeAfter(ComputeStream*& stream) {
+  ComputeStream* const after = std::exchange(stream, nullptr);
+  if (after == nullptr) return absl::OkStatus();
+  producers_ready_ = producers_ready_ && after->Ready();
+  return WasWaitedFor(after) ? absl::OkStatus() : backend_.Order(after, stream_);
+}
+
 absl::StatusOr<bool> Router::TakeQueries() {
-  ComputeStream*& after = taken_.q.after;
-  if (after == nullptr) return true;
-  if (MustWaitFor(after)) return false;
-  producers_ready_ = after->Ready();
-  if (!WasWaitedFor(after)) CKV_RETURN_IF_ERROR(backend_.Order(after, stream_));
-  after = nullptr;
+  if (MustWaitFor(taken_.q.after)) return false;
+  CKV_RETURN_IF_ERROR(ComeAfter(taken_.q.after));
   return true;
 }
 

@@ -113,6 +113,7 @@ class Router {
   absl::StatusOr<bool> StartHere(AttendRoom room);
   bool WasWaitedFor(const ComputeStream* after) const;
   bool MustWaitFor(ComputeStream* after);
+  absl::Status ComeAfter(ComputeStream*& stream);
   absl::Status MakeTarget();
   absl::Status CopyMerged(const PartialView& out);
   absl::StatusOr<bool> PostAll();

@@ -2,7 +2,6 @@
 // merged in the fixed tree.
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "client/call/route.h"
@@ -45,11 +44,7 @@ absl::Status Router::MakeTarget() {
         absl::StrFormat("attend: the answer's place is in %s memory, and the call said %s memory",
                         MemoryKindName(target_.memory), MemoryKindName(call_->out_memory)));
   }
-  // Once: what its owner puts on the stream later has nothing to do with this answer.
-  if (ComputeStream* const after = std::exchange(target_.after, nullptr); after != nullptr) {
-    producers_ready_ = producers_ready_ && after->Ready();
-    if (!WasWaitedFor(after)) CKV_RETURN_IF_ERROR(backend_.Order(after, stream_));
-  }
+  CKV_RETURN_IF_ERROR(ComeAfter(target_.after));
   if (merge_late_) return absl::OkStatus();
   const uint32_t rows = call_->q.count, d_v = call_->geometry().d_v;
   CKV_RETURN_IF_ERROR(backend_.Grow(merged_, PartialFloats(rows, d_v) * sizeof(float)));

@@ -7,6 +7,7 @@
 #include "proto/base/stripe.h"
 
 namespace ckv {
+
 void ColdRows::Keep(ChunkLocator chunk, StripeCache::Hold hold) {
   layers_[chunk.slot] = {{chunk, hold.rows(), hold.token_count()}, std::nullopt};
   holds_.push_back(std::move(hold));

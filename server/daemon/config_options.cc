@@ -114,8 +114,7 @@ const OptionSpec kOptions[] = {
     {"backend", OptionKind::kChoice, &Config::backend, 0, 0, "auto,cpu,cuda", "",
      "what computes: the processor, or a GPU by the library libckv_cuda.so beside ckvd or in "
      "../lib/ckv from there; auto takes the GPU if that library finds one, a holder can use it, "
-     "and "
-     "kernel_target names none; cuda refuses to start without"},
+     "and kernel_target names none; cuda refuses to start without"},
     {"session_count_max", OptionKind::kCount, &Config::session_count_max, 1, kSessionCountMax, "",
      "sessions", "most sessions that are open on a holder at once"},
     {"batch_request_count_max", OptionKind::kCount, &Config::batch_request_count_max, 1,

@@ -79,7 +79,7 @@ TEST_P(BackendPin, IsReachedFromPinToUnpin) {
   }
 }
 
-// What the library allocates for whoever fills it: the memory that operations reach.
+// ckv fills such memory itself, as slots and copies of replies.
 TEST_P(BackendPin, HasMemoryOfTheKindsThatCallersFill) {
   const MemoryKind filled =
       backend_.reach().Everywhere(MemoryKind::kHost) ? MemoryKind::kHost : MemoryKind::kPinned;

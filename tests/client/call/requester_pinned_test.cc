@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "tests/attention/rotate_bf16.h"
 #include "tests/support/deferred_backend.h"
+#include "tests/support/fabric_kinds.h"
 #include "tests/support/named_geometry.h"
 #include "tests/support/test_fleet.h"
 
@@ -42,17 +43,6 @@ class RequesterPinnedTest : public testing::TestWithParam<FabricKind> {
   RequesterPinnedTest() {
     for (size_t i = 0; i < 3; ++i) fleet_.StartHolder(i);
     fleet_.Load("c", corpus_, {0, 1, 1, 2, 0, 0, 0, 2});
-  }
-
-  static std::unique_ptr<Fabric> NewFabric() {
-    switch (GetParam()) {
-      case FabricKind::kShm:
-        return NewShmFabric(Clock::Real());
-      case FabricKind::kTcp:
-        return NewTcpFabric(Clock::Real());
-      default:
-        return NewLoopbackFabric(Clock::Real());
-    }
   }
 
   std::unique_ptr<Requester> Start(Backend* backend, const LaneShape& shape) {
@@ -131,13 +121,13 @@ class RequesterPinnedTest : public testing::TestWithParam<FabricKind> {
   const std::vector<uint16_t> q_ = RandomBf16(size_t{kRows} * kRowValues, rng_);
   const std::vector<uint16_t> own_ = RandomBf16(size_t{kOwnRows} * kRowValues, rng_);
   DeferredBackend device_{DeferredBackend::ReachPinned()};
-  const std::unique_ptr<Fabric> fabric_ = NewFabric();
+  const std::unique_ptr<Fabric> fabric_ = test::MakeFabric(GetParam());
   test::TestFleet fleet_{{fabric_.get()}};
 };
 
 INSTANTIATE_TEST_SUITE_P(Fabrics, RequesterPinnedTest,
                          testing::Values(FabricKind::kLoopback, FabricKind::kShm, FabricKind::kTcp),
-                         [](const auto& fabric) { return std::string(FabricName(fabric.param)); });
+                         test::FabricOf);
 
 // Merged from slots, and from copies of replies with few of them.
 TEST_P(RequesterPinnedTest, AnswersHaveTheBitsOfOneHere) {

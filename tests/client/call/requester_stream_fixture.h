@@ -1,5 +1,4 @@
-// What tests of calls over a backend whose work is done later share: a requester over it, and
-// holders over this processor.
+// A requester over a backend whose work is done later, and holders over this processor.
 
 #pragma once
 

@@ -12,6 +12,7 @@
 #include "attention/merge.h"
 #include "client/holders/link_table.h"
 #include "gtest/gtest.h"
+#include "tests/support/fabric_kinds.h"
 #include "tests/support/test_fleet.h"
 
 namespace ckv {
@@ -26,17 +27,6 @@ using test::Soon;
 using test::TestFleet;
 using test::TestGeometry;
 
-std::unique_ptr<Fabric> NewFabric(FabricKind kind) {
-  switch (kind) {
-    case FabricKind::kShm:
-      return NewShmFabric(Clock::Real());
-    case FabricKind::kTcp:
-      return NewTcpFabric(Clock::Real());
-    default:
-      return NewLoopbackFabric(Clock::Real());
-  }
-}
-
 std::vector<uint32_t> AllOf(const test::TestCorpus& corpus) {
   std::vector<uint32_t> all(corpus.chunks.size());
   for (uint32_t i = 0; i < all.size(); ++i) all[i] = i;
@@ -49,7 +39,8 @@ struct OwnedFabric {
 // A cluster with a fabric of its own.
 struct FabricCluster : OwnedFabric, test::Cluster {
   FabricCluster(FabricKind kind, size_t holders, LaneShape shape, uint32_t contexts = 4)
-      : OwnedFabric{NewFabric(kind)}, Cluster(fabric.get(), holders, shape, nullptr, contexts) {}
+      : OwnedFabric{test::MakeFabric(kind)},
+        Cluster(fabric.get(), holders, shape, nullptr, contexts) {}
 };
 
 double Tolerance(PartialDtype wire, double max_abs_o) {

@@ -8,6 +8,7 @@
 #include "absl/synchronization/mutex.h"
 #include "client/requester.h"
 #include "gtest/gtest.h"
+#include "tests/support/fabric_kinds.h"
 #include "tests/support/test_fleet.h"
 
 namespace ckv {
@@ -20,17 +21,6 @@ using test::SmallShape;
 using test::Soon;
 using test::TestFleet;
 using test::TestGeometry;
-
-std::unique_ptr<Fabric> FabricOf(FabricKind kind) {
-  switch (kind) {
-    case FabricKind::kShm:
-      return NewShmFabric(Clock::Real());
-    case FabricKind::kTcp:
-      return NewTcpFabric(Clock::Real());
-    default:
-      return NewLoopbackFabric(Clock::Real());
-  }
-}
 
 // Three holders, chunks all over them; every life of a holder has all chunks.
 struct RestartTest : testing::TestWithParam<FabricKind> {
@@ -110,7 +100,7 @@ struct RestartTest : testing::TestWithParam<FabricKind> {
   test::TestCorpus corpus = MakeTestCorpus(TestGeometry(), {5, 64, 0, 130, 1, 33}, 9);
   std::mt19937 rng{9};
   std::vector<uint16_t> q = RandomBf16(40 * 96, rng);
-  std::unique_ptr<Fabric> fabric = FabricOf(GetParam());
+  std::unique_ptr<Fabric> fabric = test::MakeFabric(GetParam());
   TestFleet fleet{{fabric.get()}};
   std::unique_ptr<Requester> requester;
   std::shared_ptr<const Corpus> published;

@@ -167,7 +167,7 @@ TEST(StartHolderOverTest, TheProcessorTakesTheDevicesPlaceWithAutoOnly) {
   }
   DaemonBackends backends = {.holder = &device};
   EXPECT_EQ((*StartHolderOver(backends, config, options))->kernel_target(), "CUDA_SM90");
-  // What is no fault of the device is an error with both.
+  // Other errors stay errors with auto, too.
   HolderOptions wrong = options;
   wrong.session_count_max = 0;
   EXPECT_EQ(StartHolderOver(backends, config, wrong).status().code(),

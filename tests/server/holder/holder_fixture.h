@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "server/holder/holder.h"
 #include "tests/server/dispatch/raw_client.h"
+#include "tests/support/fabric_kinds.h"
 #include "tests/support/test_corpus.h"
 
 namespace ckv::test {
@@ -22,17 +23,6 @@ inline constexpr Epoch kEpoch = {7};
 inline constexpr double kF32Tolerance = 1.8e-5;
 // o is rounded once, to 8 bits.
 inline constexpr double kBf16Tolerance = 1.0 / 256;
-
-inline std::unique_ptr<Fabric> MakeFabric(FabricKind kind, Clock* clock = Clock::Real()) {
-  switch (kind) {
-    case FabricKind::kShm:
-      return NewShmFabric(clock);
-    case FabricKind::kTcp:
-      return NewTcpFabric(clock);
-    default:
-      return NewLoopbackFabric(clock);
-  }
-}
 
 class HolderTest : public ::testing::TestWithParam<FabricKind> {
  protected:
@@ -145,9 +135,5 @@ class HolderTest : public ::testing::TestWithParam<FabricKind> {
   std::mt19937 rng_{1};
   std::unique_ptr<Holder> holder_;
 };
-
-inline std::string FabricOf(const ::testing::TestParamInfo<FabricKind>& fabric) {
-  return std::string(FabricName(fabric.param));
-}
 
 }  // namespace ckv::test

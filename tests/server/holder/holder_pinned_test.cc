@@ -33,6 +33,15 @@ struct PinnedDevice {
 };
 
 // The device is a base, so that it outlives the holder and its lanes.
+// Rows of DeepSeek's width.
+Geometry WideGeometry(uint32_t layers) {
+  Geometry geometry = test::TestGeometry(layers);
+  geometry.d_qk = 576;
+  geometry.d_v = 512;
+  geometry.d_rope = 64;
+  return geometry;
+}
+
 class HolderPinnedTest : public PinnedDevice, public test::HolderTest {
  protected:
   HolderPinnedTest() {
@@ -182,10 +191,7 @@ TEST_P(HolderPinnedTest, RowsReadFromDiskArePinned) {
 // The room has 4 MiB, and the layer 4.4.
 TEST_P(HolderPinnedTest, AChunkWhoseLayerIsTooLongForTheRoomIsLoaded) {
   static int count = 0;
-  Geometry geometry = test::TestGeometry(/*layers=*/1);
-  geometry.d_qk = 576;
-  geometry.d_v = 512;
-  geometry.d_rope = 64;
+  const Geometry geometry = WideGeometry(/*layers=*/1);
   corpus_ = test::MakeTestCorpus(geometry, {4000}, 7);
   for (HolderOptions* options : {&options_, &here_options_})
     options->store_path = test::TempPath(absl::StrCat("pinned_long", count++));
@@ -205,10 +211,7 @@ TEST_P(HolderPinnedTest, AChunkWhoseLayerIsTooLongForTheRoomIsLoaded) {
 // Packed rows are in the store's memory. Both holders evict alike.
 TEST_P(HolderPinnedTest, ShadowsArePinnedWithTheStore) {
   static int count = 0;
-  Geometry geometry = test::TestGeometry(/*layers=*/2);
-  geometry.d_qk = 576;
-  geometry.d_v = 512;
-  geometry.d_rope = 64;
+  const Geometry geometry = WideGeometry(/*layers=*/2);
   corpus_ = test::MakeTestCorpus(geometry, std::vector<uint32_t>(8, 100), 5);
   const uint64_t capacity = 4 * LayOutChunk(geometry, 100).total_bytes;
   for (HolderOptions* options : {&options_, &here_options_}) {

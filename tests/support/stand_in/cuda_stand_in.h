@@ -1,5 +1,5 @@
-// What a test does with the device of a stand-in library, as an engine does by CUDA: memory, and
-// streams of its own. The library's backend has been opened before. C11, and C++.
+// Memory and streams of a stand-in library's device, for tests that act as an engine with CUDA. The
+// library's backend has been opened before. C11, and C++.
 //
 // Work is done when somebody waits for it, and not before (tests/support/deferred_backend.h). Who
 // touches the device's memory otherwise ends the process.
