@@ -237,7 +237,7 @@ RopeRotation::RopeRotation(const RopeParams& params, uint32_t d_rope, int64_t de
 
 void RotateBandsF32(const RopeRotation& rotation, float* rows, uint32_t count, uint32_t width,
                     uint32_t stride) noexcept {
-  if (TouchesNothing(rotation)) return;
+  if (TouchesNothing(rotation) || count == 0) return;
   CKV_CHECK(rotation.d_rope() <= width && width <= stride);
   HWY_DYNAMIC_DISPATCH(TurnBandsF32)
   (TableOf(rotation), rows + width - rotation.d_rope(), count, stride);
@@ -251,6 +251,7 @@ void CopyRotatedBf16(const RopeRotation& rotation, const uint16_t* in, uint32_t 
 
 void CopyRotatedRows(const RopeRotation& rotation, const std::byte* in, size_t in_stride_bytes,
                      std::byte* out, uint32_t count, uint32_t row_bytes) noexcept {
+  if (count == 0) return;  // its pointers may be null, which memcpy does not take
   if (TouchesNothing(rotation)) {
     if (in_stride_bytes == row_bytes) {
       std::memcpy(out, in, size_t{count} * row_bytes);
@@ -288,7 +289,7 @@ void ScatterRotatedRows(const RopeRotation& rotation, const RowView& rows, uint3
 
 void RotateBandsFp8DsMla(const RopeRotation& rotation, std::byte* rows, uint32_t count,
                          uint32_t row_bytes, uint32_t stride_bytes) noexcept {
-  if (TouchesNothing(rotation)) return;
+  if (TouchesNothing(rotation) || count == 0) return;
   CKV_CHECK(rotation.d_rope() * 2 <= row_bytes && row_bytes <= stride_bytes);
   HWY_DYNAMIC_DISPATCH(TurnBandsBf16)
   (TableOf(rotation), rows + (row_bytes - rotation.d_rope() * 2), count, stride_bytes);

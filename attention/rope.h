@@ -46,6 +46,8 @@ class RopeRotation {
   std::vector<float> cos_, sin_;
 };
 
+// The functions below take pointers that may be null when `count` is 0; they write nothing then.
+
 // Rotates the last d_rope values of `count` f32 rows in place (queries before they are rounded for
 // the wire); the rest is untouched. An identity rotation or style kNone touches nothing.
 //   rows     f32 [count] rows of `width` values, `stride` values apart
