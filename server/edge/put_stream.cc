@@ -24,14 +24,6 @@ absl::Status OutOfPlace(const char* what) {
 
 }  // namespace
 
-bool PutRoom::Take(uint64_t bytes) {
-  uint64_t taken = taken_.load(std::memory_order_relaxed);
-  do {
-    if (bytes > kBytesMax - taken) return false;
-  } while (!taken_.compare_exchange_weak(taken, taken + bytes, std::memory_order_relaxed));
-  return true;
-}
-
 absl::Status PutStream::Take(const v1::PutRequest& message) {
   switch (message.part_case()) {
     case v1::PutRequest::kTarget:
@@ -89,16 +81,16 @@ absl::Status PutStream::TakeChunk(const v1::PutChunk& chunk) {
 }
 
 absl::Status PutStream::TakeRoom(uint64_t bytes) {
-  if (bytes > PutRoom::kStreamBytesMax - bytes_) {
+  if (bytes > kPutStreamBytesMax - bytes_) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("put: %d bytes of rows in one stream, limit %d: put fewer chunks at once",
-                        bytes_ + bytes, PutRoom::kStreamBytesMax));
+                        bytes_ + bytes, kPutStreamBytesMax));
   }
   if (!room_.Take(bytes)) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "put: rows of other puts take most of the %d bytes that there is room for here: try again "
         "when they are done",
-        PutRoom::kBytesMax));
+        room_.bytes_max()));
   }
   bytes_ += bytes;
   return absl::OkStatus();

@@ -2,7 +2,6 @@
 
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 
@@ -12,28 +11,19 @@
 #include "client/publish/corpus_writer.h"
 #include "client/publish/publisher.h"
 #include "proto/base/clock.h"
+#include "server/edge/memory_quota.h"
 
 namespace ckv {
 
-// Bytes of rows that wait in this process. Thread-safe.
-class PutRoom {
- public:
-  static constexpr uint64_t kBytesMax = uint64_t{2} << 30;
-  static constexpr uint64_t kStreamBytesMax = uint64_t{1} << 30;
-
-  // Takes `bytes`, and returns whether there was room.
-  bool Take(uint64_t bytes);
-  void Give(uint64_t bytes) { taken_.fetch_sub(bytes, std::memory_order_relaxed); }
-
- private:
-  std::atomic<uint64_t> taken_{0};
-};
+// Bytes of rows that wait in this process, of all streams and of one.
+inline constexpr uint64_t kPutBytesMax = uint64_t{2} << 30;
+inline constexpr uint64_t kPutStreamBytesMax = uint64_t{1} << 30;
 
 // One stream. One thread at a time. The publisher and the room must outlive it. Errors are those of
 // RequesterService.Put.
 class PutStream {
  public:
-  PutStream(Publisher* publisher, PutRoom* room, Clock* clock)
+  PutStream(Publisher* publisher, MemoryQuota* room, Clock* clock)
       : publisher_(*publisher), room_(*room), clock_(*clock) {}
   ~PutStream() { room_.Give(bytes_); }
   PutStream(const PutStream&) = delete;
@@ -50,7 +40,7 @@ class PutStream {
   absl::Status TakeRoom(uint64_t bytes);
 
   Publisher& publisher_;
-  PutRoom& room_;
+  MemoryQuota& room_;
   Clock& clock_;
   Duration timeout_{0};
   std::unique_ptr<CorpusWriter> writer_;  // null before the target

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_format.h"
 #include "client/grpc/channel_stub.h"
@@ -131,6 +132,14 @@ absl::StatusOr<v1::ResolveReply> RequesterServiceImpl::CoverTokens(
     const v1::ResolveRequest& request, Instant deadline) {
   CKV_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
                        Int32sFromBytes(request.token_ids(), kCoveredTokenCountMax));
+  const uint64_t bytes = tokens.size() * kCoverTokenBytes;
+  if (!cover_room_.Take(bytes)) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "resolve: searches for other prompts take most of the %d bytes that there are for them "
+        "here: try again when they are done",
+        cover_room_.bytes_max()));
+  }
+  const absl::Cleanup give = [&] { cover_room_.Give(bytes); };
   PromptCall call{.tokens = tokens, .tenant = request.tenant(), .model = {}, .deadline = deadline};
   if (!request.geometry_of().empty()) {
     CKV_ASSIGN_OR_RETURN(const auto corpus,

@@ -14,12 +14,18 @@
 #include "proto/process_facts.h"
 #include "server/edge/attend_request.h"
 #include "server/edge/attend_stream.h"
+#include "server/edge/memory_quota.h"
 #include "server/edge/put_stream.h"
 #include "server/edge/request_corpora.h"
 #include "server/edge/service_gate.h"
 #include "server/upkeep/replica_keeper.h"
 
 namespace ckv {
+
+// What a search for a prompt's chunks takes for each token: 79 bytes of sums, heads and tables for
+// a tenant's key and the zero key (78.7 MiB resident for 2^20 tokens), 8 of message and tokens, and
+// some for places of chunks.
+inline constexpr uint64_t kCoverTokenBytes = 100;
 
 // Puts at once. Each holds a thread.
 inline constexpr uint32_t kRequesterPutCountMax = 8;
@@ -34,6 +40,8 @@ struct RequesterServiceOptions {
   std::function<bool()> directory_connected;
   std::function<ProcessFacts()> process;  // facts that Describe tells; may be empty
   std::function<bool()> sample_trace;     // as AttendStreams::Options::sample
+  // Memory of all prompts that are searched for at once; the longest takes 100 MiB.
+  uint64_t cover_bytes_max = uint64_t{1} << 30;
   // The copies of the holder in this process. It is null if there are none.
   ReplicaKeeper* replicas = nullptr;
 };
@@ -118,7 +126,8 @@ class RequesterServiceImpl final
   RequestCorpora corpora_;
   AttendCounters counters_;
   AttendStreams streams_;
-  PutRoom put_room_;
+  MemoryQuota put_room_{kPutBytesMax};
+  MemoryQuota cover_room_{options_.cover_bytes_max};
   ServiceGate::Kind puts_{"puts", kRequesterPutCountMax};
 };
 

@@ -4,8 +4,11 @@
 #include <string>
 #include <vector>
 
+#include "client/grpc/directory_stub.h"
+#include "client/grpc/holder_stub.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/services/requester_service.h"
 #include "store/memory/chunk_id.h"
 #include "store/memory/token_print.h"
 #include "tests/server/services/services_fixture.h"
@@ -92,6 +95,42 @@ TEST_F(PromptServiceTest, ALongPromptIsAskedForInParts) {
   ASSERT_EQ(reply.holes_size(), 1);
   EXPECT_EQ(reply.holes(0).token_count(), prompt.size() - 50);
   EXPECT_EQ(reply.token_count(), 50u);
+}
+
+TEST_F(PromptServiceTest, SearchesHaveAQuotaOfMemory) {
+  const std::vector<int32_t> text = TextFrom(5, 40);
+  PublishTexts("lite", "deepseek-v2-lite", {text});
+  DirectoryStub directory(directory_->address(), Clock::Real());
+  HolderStubFactory holders(Clock::Real());
+  auto requester = Requester::Create({}, &directory, &holders);
+  ASSERT_TRUE(requester.ok()) << requester.status();
+  ServiceGate gate(1);
+  RequesterServiceOptions options;
+  options.cover_bytes_max = text.size() * kCoverTokenBytes;
+  RequesterServiceImpl service(std::move(options), requester->get(), &gate);
+  const auto resolve = [&](std::vector<int32_t> tokens, const std::string& hint = {}) {
+    grpc::ServerContext context;
+    v1::ResolveRequest request;
+    request.set_token_ids(Int32sToBytes(tokens));
+    request.set_corpus_hint(hint);
+    v1::ResolveReply reply;
+    return service.Resolve(&context, &request, &reply);
+  };
+  std::vector<int32_t> longer = text;
+  longer.push_back(0);
+  for (int i = 0; i < 3; ++i) {  // each gives back what it took
+    const grpc::Status fits = resolve(text);
+    EXPECT_TRUE(fits.ok()) << fits.error_message();
+    EXPECT_EQ(resolve(TextFrom(900, 40)).error_code(), grpc::StatusCode::NOT_FOUND);
+    const grpc::Status refused = resolve(longer);
+    EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    EXPECT_THAT(refused.error_message(), testing::HasSubstr("try again"));
+  }
+  // No quota lets it in later.
+  EXPECT_EQ(resolve(std::vector<int32_t>(kCoveredTokenCountMax + 1)).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  // One corpus is matched without such tables.
+  EXPECT_TRUE(resolve(longer, "lite").ok());
 }
 
 TEST_F(PromptServiceTest, TwoModelsAreNotMixed) {
