@@ -11,7 +11,7 @@
 
 namespace ckv::test {
 
-// Of kShm or kTcp; loopback for any other kind.
+// Makes a fabric of shm or tcp. For any other kind it makes loopback.
 inline std::unique_ptr<Fabric> MakeFabric(FabricKind kind, Clock* clock = Clock::Real()) {
   switch (kind) {
     case FabricKind::kShm:

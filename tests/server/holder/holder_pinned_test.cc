@@ -32,7 +32,6 @@ struct PinnedDevice {
   DeferredBackend device_{DeferredBackend::ReachPinned()};
 };
 
-// The device is a base, so that it outlives the holder and its lanes.
 // Rows of DeepSeek's width.
 Geometry WideGeometry(uint32_t layers) {
   Geometry geometry = test::TestGeometry(layers);
@@ -42,6 +41,7 @@ Geometry WideGeometry(uint32_t layers) {
   return geometry;
 }
 
+// The device is a base, so that it outlives the holder and its lanes.
 class HolderPinnedTest : public PinnedDevice, public test::HolderTest {
  protected:
   HolderPinnedTest() {
