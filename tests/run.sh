@@ -36,6 +36,15 @@ while [ $# -gt 0 ]; do
 done
 [ ${#presets[@]} -gt 0 ] || presets=(release)
 
+# What the folders of the three presets come to, with 5 GB of ccache. A link that finds the disk full
+# half an hour on says so in one line of thousands.
+needed_gb=22
+free_gb=$(df --output=avail -BG . | tail -1 | tr -dc 0-9)
+if [ $static -eq 1 ] && [ ! -d build/asan ] && [ "$free_gb" -lt "$needed_gb" ]; then
+  echo "tests/run.sh: --ci fills about $needed_gb GB and $PWD has $free_gb GB free: make room" \
+    "(rm -rf build in other checkouts; ccache --max-size 1G)" >&2
+fi
+
 if [ $rdma -eq 1 ]; then
   # Before the configuration, because the verbs fabric is built only if its library is there.
   deploy/install-packages.sh build rdma
