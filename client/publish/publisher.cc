@@ -10,9 +10,9 @@
 #include "absl/strings/str_format.h"
 #include "client/grpc/channel_stub.h"
 #include "client/grpc/grpc_status.h"
+#include "client/publish/extension.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
-#include "store/corpus/placement.h"
 
 namespace ckv {
 namespace {
@@ -22,43 +22,6 @@ constexpr Duration kCallTimeoutMax = std::chrono::seconds(10);
 constexpr int kAttemptCountMax = 16;
 
 uint64_t EndPosition(const ChunkPlacement& chunk) { return chunk.position + chunk.token_count; }
-
-absl::Status CheckGeometry(const Corpus& corpus, const Geometry& geometry) {
-  if (ModelFingerprint(corpus.geometry) == ModelFingerprint(geometry)) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrFormat(
-      "corpus '%s' has another geometry: of model %s, revision %s, and the chunks are of model %s, "
-      "revision %s",
-      corpus.name, corpus.geometry.model, corpus.geometry.revision, geometry.model,
-      geometry.revision));
-}
-
-// The ordinals of the chunks that the corpus lacks, in order.
-absl::StatusOr<std::vector<uint32_t>> NewOnes(const Corpus& corpus, const ChunkSource& chunks) {
-  absl::flat_hash_set<std::string_view> there, followed;
-  for (const ChunkPlacement& chunk : corpus.chunks) {
-    there.insert(chunk.id.AsBytes());
-    if (!chunk.parent.IsZero()) followed.insert(chunk.parent.AsBytes());
-  }
-  std::vector<uint32_t> fresh;
-  for (uint32_t i = 0; i < chunks.chunks().size(); ++i) {
-    const PlannedChunk& chunk = chunks.chunks()[i];
-    if (!chunk.parent.IsZero() && !there.contains(chunk.parent.AsBytes())) {
-      return absl::FailedPreconditionError(
-          absl::StrFormat("chunk %s follows chunk %s, which is not in corpus '%s'",
-                          chunk.id.ShortHex(), chunk.parent.ShortHex(), corpus.name));
-    }
-    if (!there.insert(chunk.id.AsBytes()).second) continue;
-    // Two chunks at one place: who reads the corpus as one text would see both. Chunks without a
-    // parent may be texts of their own.
-    if (!chunk.parent.IsZero() && !followed.insert(chunk.parent.AsBytes()).second) {
-      return absl::FailedPreconditionError(absl::StrFormat(
-          "another chunk of corpus '%s' follows chunk %s by now: put behind its new end",
-          corpus.name, chunk.parent.ShortHex()));
-    }
-    fresh.push_back(i);
-  }
-  return fresh;
-}
 
 // Those that are to have a chunk.
 std::vector<Member> Named(const std::vector<Member>& holders,
@@ -178,12 +141,12 @@ absl::StatusOr<std::optional<uint64_t>> Publisher::Publish(const Corpus& corpus,
 
 absl::StatusOr<std::optional<ExtendReport>> Publisher::ExtendOnce(const ExtendTarget& target,
                                                                   ChunkSource& chunks,
-                                                                  Instant deadline) {
+                                                                  Instant deadline,
+                                                                  const PutObserver& observer) {
   absl::StatusOr<Corpus> found = GetCorpus(target.corpus, target.tenant, deadline);
   Corpus corpus;
   if (found.ok()) {
     corpus = *std::move(found);
-    CKV_RETURN_IF_ERROR(CheckGeometry(corpus, chunks.geometry()));
   } else if (absl::IsNotFound(found.status()) && target.create) {
     corpus.name = target.corpus;
     corpus.tenant = target.tenant;
@@ -191,7 +154,7 @@ absl::StatusOr<std::optional<ExtendReport>> Publisher::ExtendOnce(const ExtendTa
   } else {
     return found.status();
   }
-  CKV_ASSIGN_OR_RETURN(const std::vector<uint32_t> fresh, NewOnes(corpus, chunks));
+  CKV_ASSIGN_OR_RETURN(const std::vector<uint32_t> fresh, NewChunks(corpus, chunks));
   ExtendReport report;
   report.version = corpus.version;
   report.chunk_begin = static_cast<uint32_t>(corpus.chunks.size());
@@ -201,24 +164,12 @@ absl::StatusOr<std::optional<ExtendReport>> Publisher::ExtendOnce(const ExtendTa
   CKV_ASSIGN_OR_RETURN(const std::vector<Member> holders, Holders(deadline));
   std::vector<HolderId> ids;
   for (const Member& holder : holders) ids.push_back(holder.id);
-  // As those of a corpus of that size, so that neighbours share a holder.
-  CKV_ASSIGN_OR_RETURN(const auto all, PlaceChunks(corpus.chunks.size() + fresh.size(), ids,
-                                                   ReplicasOf(target, corpus, ids.size())));
-  std::vector<std::vector<HolderId>> placement(chunks.chunks().size());
-  for (const uint32_t i : fresh) {
-    const PlannedChunk& chunk = chunks.chunks()[i];
-    placement[i] = all[corpus.chunks.size()];
-    corpus.chunks.push_back({.id = chunk.id,
-                             .parent = chunk.parent,
-                             .token_count = chunk.token_count,
-                             .position = chunk.position,
-                             .holders = placement[i],
-                             .print = chunk.print});
-  }
+  const uint32_t replicas = ReplicasOf(target, corpus, ids.size());
+  CKV_ASSIGN_OR_RETURN(const auto placement, AppendChunks(chunks, fresh, ids, replicas, corpus));
   // Each that is asked takes a thread, and a fleet may have thousands.
   const std::vector<Member> asked = Named(holders, placement);
-  CKV_ASSIGN_OR_RETURN(report.puts, PutChunks(chunks, placement, asked, target.tenant, clock_,
-                                              {.on_sent = {}, .on_found = {}}, deadline));
+  CKV_ASSIGN_OR_RETURN(
+      report.puts, PutChunks(chunks, placement, asked, target.tenant, clock_, observer, deadline));
   CKV_RETURN_IF_ERROR(
       CheckPuts(chunks, placement, asked, target.tenant, clock_, report.puts, deadline));
   CKV_ASSIGN_OR_RETURN(const std::optional<uint64_t> version, Publish(corpus, deadline));
@@ -228,10 +179,11 @@ absl::StatusOr<std::optional<ExtendReport>> Publisher::ExtendOnce(const ExtendTa
 }
 
 absl::StatusOr<ExtendReport> Publisher::Extend(const ExtendTarget& target, ChunkSource& chunks,
-                                               Instant deadline) {
+                                               Instant deadline, const PutObserver& observer) {
   if (chunks.chunks().empty()) return absl::InvalidArgumentError("there are no chunks to put");
   for (int attempt = 0; attempt < kAttemptCountMax; ++attempt) {
-    CKV_ASSIGN_OR_RETURN(std::optional<ExtendReport> report, ExtendOnce(target, chunks, deadline));
+    CKV_ASSIGN_OR_RETURN(std::optional<ExtendReport> report,
+                         ExtendOnce(target, chunks, deadline, observer));
     if (report) return *std::move(report);
   }
   return absl::AbortedError(absl::StrFormat(

@@ -98,8 +98,9 @@ class Publisher {
   //   Aborted             others changed the corpus again and again, or drop what is put.
   //   DataLoss            a holder has other rows under an id.
   //   ResourceExhausted   a holder is full.
+  // `observer` hears of the rows again if the corpus was changed meanwhile.
   absl::StatusOr<ExtendReport> Extend(const ExtendTarget& target, ChunkSource& chunks,
-                                      Instant deadline);
+                                      Instant deadline, const PutObserver& observer = {});
 
  private:
   absl::StatusOr<Corpus> GetCorpus(std::string_view name, std::string_view tenant,
@@ -109,7 +110,8 @@ class Publisher {
   absl::StatusOr<std::optional<uint64_t>> Publish(const Corpus& corpus, Instant deadline);
   // One attempt, over the corpus as it is now. Returns nothing if it was changed meanwhile.
   absl::StatusOr<std::optional<ExtendReport>> ExtendOnce(const ExtendTarget& target,
-                                                         ChunkSource& chunks, Instant deadline);
+                                                         ChunkSource& chunks, Instant deadline,
+                                                         const PutObserver& observer);
   absl::Status Error(const grpc::Status& status, std::string_view call) const;
 
   const std::string address_;

@@ -22,6 +22,8 @@
 #include "client/ctl/interrupt.h"
 #include "client/engine/reference_engine.h"
 #include "client/publish/chunk_puts.h"
+#include "client/publish/extension.h"
+#include "client/publish/publisher.h"
 #include "proto/base/status.h"
 #include "store/corpus/placement.h"
 #include "store/formats/llama_state.h"
@@ -41,6 +43,7 @@ constexpr char kExamples[] =
     "  ckvctl corpus load gpl /usr/share/common-licenses/GPL-3 --text --max-tokens 8192\n"
     "  ckvctl corpus load notes notes.jsonl --cut document --standalone\n"
     "  ckvctl corpus load docs rows.safetensors --replace --dry-run   # what would be sent\n"
+    "  ckvctl corpus load docs rows-2.safetensors --extend            # behind what it has\n"
     "  pdftotext manual.pdf - | ckvctl corpus load manual - --text    # - is stdin\n"
     "\n"
     "A FILE is, all of one kind:\n"
@@ -76,6 +79,10 @@ constexpr char kExamples[] =
     "standalone chunks depend on their tokens only. To read several together, attend each with\n"
     "the --offset at which it is to stand, and merge.\n"
     "\n"
+    "--extend appends chunks to a corpus and leaves its others as they are. A file of rows whose\n"
+    "base_position is where the corpus ends goes on from there; one that begins at 0 is a text\n"
+    "of its own, as tokens that are prefilled are. Chunks that the corpus has are left out.\n"
+    "\n"
     "Rows go out as they are read, 8 chunks at a time. Chunks that a holder has already are not\n"
     "sent again. So run an interrupted load again, and it goes on. Texts and token ids are\n"
     "prefilled anew each time, and for a dry run, too: that time grows with the square of a\n"
@@ -91,6 +98,7 @@ struct LoadOptions {
   CutOptions cut;
   uint32_t replicas = 0;  // if 0, as many as the version before has, or 1
   bool replace = false;
+  bool extend = false;
   bool dry_run = false;
   bool reject_non_finite = false;
   uint32_t max_tokens = 0;
@@ -157,6 +165,10 @@ absl::Status CheckOptions(const LoadOptions& options, InputKind kind) {
   // Refuses before the prefill what the directory would refuse at the end.
   if (options.name.empty()) return absl::InvalidArgumentError("NAME: a corpus needs a name");
   CKV_RETURN_IF_ERROR(ValidateName("NAME", options.name));
+  if (options.replace && options.extend) {
+    return absl::InvalidArgumentError(
+        "--replace and --extend: a corpus gets other chunks, or more of them");
+  }
   CKV_RETURN_IF_ERROR(ValidateCut(options.cut));
   CKV_RETURN_IF_ERROR(CheckStdin(options, kind));
   CKV_RETURN_IF_ERROR(CheckRowOptions(options.npy, kind));
@@ -231,19 +243,39 @@ Corpus MakeCorpus(const Ctl& ctl, const LoadOptions& options, const ChunkSource&
   return corpus;
 }
 
-// The version that this load replaces, if there is one.
+// The corpus that this load replaces or extends, if there is one.
 absl::StatusOr<std::optional<Corpus>> Previous(Fleet& fleet, const LoadOptions& options) {
   absl::StatusOr<Corpus> existing = fleet.GetCorpus(options.name);
-  if (absl::IsNotFound(existing.status())) return std::nullopt;
+  if (absl::IsNotFound(existing.status())) {
+    if (!options.extend) return std::nullopt;
+    return absl::NotFoundError(
+        absl::StrFormat("%s\n  without --extend the load makes it", existing.status().message()));
+  }
   // One that is not proven to be whole is Unavailable. Nobody has a version that is replaced.
   if (options.replace && absl::IsUnavailable(existing.status())) return std::nullopt;
   if (!existing.ok()) return existing.status();
-  if (!options.replace) {
+  if (!options.replace && !options.extend) {
     return absl::AlreadyExistsError(
-        absl::StrFormat("corpus %s exists (version %d)\n  --replace publishes a new version of it",
+        absl::StrFormat("corpus %s exists (version %d)\n  --replace publishes a new version of it, "
+                        "--extend appends to it",
                         options.name, existing->version));
   }
   return *std::move(existing);
+}
+
+// A tenant reads shared corpora too. Chunks that it puts there would have ids of its own key.
+absl::Status CheckTenant(const Ctl& ctl, const Corpus& corpus) {
+  if (corpus.tenant == ctl.fleet.tenant) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrFormat(
+      "tenant '%s' has no corpus %s: the one that it reads is shared\n  without --tenant the "
+      "shared one is extended",
+      ctl.fleet.tenant, corpus.name));
+}
+
+std::vector<HolderId> HolderIdsOf(const std::vector<Member>& holders) {
+  std::vector<HolderId> ids;
+  for (const Member& holder : holders) ids.push_back(holder.id);
+  return ids;
 }
 
 absl::StatusOr<PutReport> PutOrPlan(const Ctl& ctl, const LoadOptions& options, ChunkSource& source,
@@ -278,6 +310,58 @@ uint32_t ReplicasOf(const Ctl& ctl, const std::optional<Corpus>& previous, size_
   return static_cast<uint32_t>(std::min(copies, holder_count));
 }
 
+struct Loaded {
+  PutReport put;
+  uint64_t version = 0;  // 0 in a dry run
+};
+
+absl::StatusOr<Loaded> PutAndPublish(const Ctl& ctl, const LoadOptions& options, Fleet& fleet,
+                                     ChunkSource& source, const std::vector<Member>& holders) {
+  CKV_ASSIGN_OR_RETURN(const auto placement,
+                       PlaceChunks(source.chunks().size(), HolderIdsOf(holders), options.replicas));
+  const Corpus corpus = MakeCorpus(ctl, options, source, placement);
+  CKV_RETURN_IF_ERROR(ValidateCorpus(corpus));
+  Loaded loaded;
+  CKV_ASSIGN_OR_RETURN(loaded.put, PutOrPlan(ctl, options, source, placement, holders));
+  if (options.dry_run) return loaded;
+  CKV_ASSIGN_OR_RETURN(const v1::PublishCorpusReply published,
+                       PublishCorpus(fleet, corpus, options.replace));
+  loaded.version = published.version();
+  std::vector<std::string> warnings;
+  CKV_RETURN_IF_ERROR(DropOrphans(fleet, published.orphans(), warnings).status());
+  for (const std::string& warning : warnings) ctl.Note("ckvctl: warning: " + warning);
+  return loaded;
+}
+
+absl::StatusOr<Loaded> PutAndExtend(const Ctl& ctl, const LoadOptions& options, Fleet& fleet,
+                                    ChunkSource& source, const std::vector<Member>& holders,
+                                    Corpus corpus) {
+  // Refuses before the first row is read, as the directory would at the end.
+  CKV_ASSIGN_OR_RETURN(const std::vector<uint32_t> fresh, NewChunks(corpus, source));
+  CKV_ASSIGN_OR_RETURN(const auto placement,
+                       AppendChunks(source, fresh, HolderIdsOf(holders), options.replicas, corpus));
+  CKV_RETURN_IF_ERROR(ValidateCorpus(corpus));
+  Loaded loaded;
+  if (options.dry_run) {
+    CKV_ASSIGN_OR_RETURN(loaded.put, PutOrPlan(ctl, options, source, placement, holders));
+    return loaded;
+  }
+  uint64_t bytes = 0;
+  for (const uint32_t i : fresh)
+    bytes += source.chunks()[i].token_count * source.geometry().row_bytes();
+  const auto progress =
+      ctl.StartProgress("put", "B", bytes * source.geometry().layers * options.replicas);
+  Publisher publisher(fleet.directory_address(), ctl.clock);
+  CKV_ASSIGN_OR_RETURN(
+      ExtendReport report,
+      publisher.Extend(
+          {.corpus = options.name, .tenant = ctl.fleet.tenant, .replicas = options.replicas},
+          source, kInstantMax,
+          {[&](uint64_t sent) { progress->Advance(sent); },
+           [&](uint64_t found) { progress->Skip(found); }}));
+  return Loaded{std::move(report.puts), report.version};
+}
+
 absl::Status RunLoad(const Ctl& ctl, LoadOptions options) {
   const Instant start = ctl.clock->Now();
   CKV_ASSIGN_OR_RETURN(const InputKind kind, KindOf(options));
@@ -293,39 +377,34 @@ absl::Status RunLoad(const Ctl& ctl, LoadOptions options) {
   // Asked before the prefill, so that what cannot be published is refused in a second.
   CKV_ASSIGN_OR_RETURN(const std::vector<Member> holders, fleet.Holders());
   CKV_ASSIGN_OR_RETURN(const std::optional<Corpus> previous, Previous(fleet, options));
-  std::vector<HolderId> ids;
-  for (const Member& holder : holders) ids.push_back(holder.id);
-  if (options.replicas == 0) options.replicas = ReplicasOf(ctl, previous, ids.size());
-  CKV_RETURN_IF_ERROR(Annotate(PlaceChunks(1, ids, options.replicas).status(), "--replicas"));
+  if (options.extend) {
+    CKV_RETURN_IF_ERROR(CheckTenant(ctl, *previous));
+    options.cut.extended = &*previous;
+  }
+  if (options.replicas == 0) options.replicas = ReplicasOf(ctl, previous, holders.size());
+  CKV_RETURN_IF_ERROR(
+      Annotate(PlaceChunks(1, HolderIdsOf(holders), options.replicas).status(), "--replicas"));
 
   CKV_ASSIGN_OR_RETURN(options.cut.key, fleet.KeyOfTenant(/*make=*/!options.dry_run));
   CKV_ASSIGN_OR_RETURN(const std::unique_ptr<ChunkSource> source, OpenSource(ctl, options, kind));
   FiniteCheck checked(*source, options.reject_non_finite);
-  CKV_ASSIGN_OR_RETURN(const auto placement,
-                       PlaceChunks(source->chunks().size(), ids, options.replicas));
-  const Corpus corpus = MakeCorpus(ctl, options, *source, placement);
-  CKV_RETURN_IF_ERROR(ValidateCorpus(corpus));
-  const Corpus* const replaced = previous ? &*previous : nullptr;
+  const Corpus* const before = previous ? &*previous : nullptr;
   CKV_ASSIGN_OR_RETURN(const std::vector<bool> shared,
-                       FindShared(fleet, options.name, *source, replaced));
-  CKV_ASSIGN_OR_RETURN(const PutReport put, PutOrPlan(ctl, options, checked, placement, holders));
+                       FindShared(fleet, options.name, *source, before));
+  CKV_ASSIGN_OR_RETURN(
+      Loaded loaded, options.extend ? PutAndExtend(ctl, options, fleet, checked, holders, *previous)
+                                    : PutAndPublish(ctl, options, fleet, checked, holders));
   if (const std::string warning = checked.Warning(); !warning.empty()) {
     ctl.Note("ckvctl: warning: " + warning);
   }
-  LoadReport report = {.corpus = options.name,
-                       .dry_run = options.dry_run,
-                       .replicas = options.replicas,
-                       .origins = CountOrigins(*source, replaced, shared, put.found),
-                       .tallies = put.tallies};
-  if (!options.dry_run) {
-    CKV_ASSIGN_OR_RETURN(const v1::PublishCorpusReply published,
-                         PublishCorpus(fleet, corpus, options.replace));
-    report.version = published.version();
-    std::vector<std::string> warnings;
-    CKV_RETURN_IF_ERROR(DropOrphans(fleet, published.orphans(), warnings).status());
-    for (const std::string& warning : warnings) ctl.Note("ckvctl: warning: " + warning);
-  }
-  report.elapsed = ctl.clock->Now() - start;
+  loaded.put.found.resize(source->chunks().size());  // empty if nothing was put
+  const LoadReport report = {.corpus = options.name,
+                             .version = loaded.version,
+                             .dry_run = options.dry_run,
+                             .replicas = options.replicas,
+                             .origins = CountOrigins(*source, before, shared, loaded.put.found),
+                             .tallies = loaded.put.tallies,
+                             .elapsed = ctl.clock->Now() - start};
   PrintReport(ctl, *source, report);
   return absl::OkStatus();
 }
@@ -390,10 +469,12 @@ void AddCorpusLoadCommand(CLI::App& corpus, Ctl& ctl) {
   verb->add_option("FILE", options->files, "Rows, token ids or texts, in order")->required();
   AddInputOptions(*verb, *options);
   AddCutOptions(*verb, *options);
-  verb->add_option("--replicas", options->replicas,
-                   "Copies of each chunk (default: 1; with --replace, as many as it has)")
+  verb->add_option(
+          "--replicas", options->replicas,
+          "Copies of each chunk (default: 1; with --replace or --extend, as many as it has)")
       ->check(InRange(1u, kReplicaCountMax));
   verb->add_flag("--replace", options->replace, "Publish a new version of an existing corpus");
+  verb->add_flag("--extend", options->extend, "Append the chunks to an existing corpus");
   verb->add_flag("--reject-non-finite", options->reject_non_finite,
                  "Refuse rows with NaN or infinite values, which are else a warning");
   verb->add_flag("--dry-run", options->dry_run,

@@ -105,13 +105,30 @@ FilePlanner::FilePlanner(const Geometry& geometry, const CutOptions& cut, uint32
       chunks_(*chunks),
       tokens_left_(token_count_max == 0 ? UINT64_MAX : token_count_max) {}
 
+absl::StatusOr<ChunkId> FilePlanner::ParentAt(const std::string& path, uint64_t position) const {
+  if (cut_.extended == nullptr || cut_.standalone || position == 0) return ChunkId();
+  const std::vector<ChunkPlacement>& chunks = cut_.extended->chunks;
+  const auto parent = std::find_if(chunks.rbegin(), chunks.rend(), [&](const auto& chunk) {
+    return chunk.position + chunk.token_count == position;
+  });
+  if (parent != chunks.rend()) return parent->id;
+  uint64_t end = 0;
+  if (!chunks.empty()) end = chunks.back().position + chunks.back().token_count;
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s: its rows begin at position %d, and no chunk of corpus '%s' ends there: its last chunk "
+      "ends at %d\n  rows that go on from it have base_position %d; others begin at 0",
+      path, position, cut_.extended->name, end, end));
+}
+
 absl::StatusOr<std::vector<TokenRange>> FilePlanner::Add(const std::string& path,
                                                          uint64_t base_position,
                                                          std::span<const int32_t> token_ids) {
   const auto tokens = token_ids.first(std::min<uint64_t>(token_ids.size(), tokens_left_));
   std::vector<TokenRange> ranges = Cut(tokens, cut_);
   if (cut_.standalone) CKV_RETURN_IF_ERROR(CheckStandalone(path, base_position, ranges.size()));
-  if (cut_.standalone || base_position != next_position_) parent_ = ChunkId();
+  if (cut_.standalone || base_position != next_position_ || chunks_.empty()) {
+    CKV_ASSIGN_OR_RETURN(parent_, ParentAt(path, base_position));
+  }
   for (const TokenRange range : ranges) {
     CKV_RETURN_IF_ERROR(planner_.Add(parent_, base_position + range.begin,
                                      tokens.subspan(range.begin, range.end - range.begin), path));

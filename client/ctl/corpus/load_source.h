@@ -16,6 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/publish/chunk_source.h"
+#include "proto/corpus.h"
 #include "proto/geometry.h"
 #include "store/corpus/cutter.h"
 #include "store/formats/import.h"
@@ -36,6 +37,9 @@ struct CutOptions {
   // depends on its tokens only, so corpora share it wherever it stands in them.
   bool standalone = false;
   TenantKey key = {};  // by which chunk ids are made; the zero key makes plain ones
+  // The corpus that gets the chunks behind its own, if there is one. A file of rows that do not
+  // begin at position 0 follows its last chunk that ends where they begin.
+  const Corpus* extended = nullptr;
 };
 //   InvalidArgument     a size that the policy has no use for, or ValidateCutSizes.
 absl::Status ValidateCut(const CutOptions& options);
@@ -60,7 +64,8 @@ class ChunkPlanner {
 };
 
 // Plans the chunks of files of rows, in order. A file whose first token stands right behind the
-// last of the file before is its child; any other starts a chain.
+// last of the file before is its child. Any other starts a chain, or follows a chunk of the corpus
+// that is extended.
 class FilePlanner {
  public:
   // If `token_count_max` is not 0, no more tokens than that are taken. `chunks` is appended to and
@@ -68,13 +73,16 @@ class FilePlanner {
   FilePlanner(const Geometry& geometry, const CutOptions& cut, uint32_t token_count_max,
               std::vector<PlannedChunk>* chunks);
   // Returns the tokens of each chunk of the next file, whose first stands at `base_position`.
-  //   InvalidArgument     a chunk comes twice, or the file cannot be standalone; names the path.
+  //   InvalidArgument     a chunk comes twice, or the file cannot be standalone, or no chunk of the
+  //                       extended corpus ends where it begins; names the path.
   absl::StatusOr<std::vector<TokenRange>> Add(const std::string& path, uint64_t base_position,
                                               std::span<const int32_t> token_ids);
   // Whether no more tokens are taken.
   bool full() const { return tokens_left_ == 0; }
 
  private:
+  absl::StatusOr<ChunkId> ParentAt(const std::string& path, uint64_t position) const;
+
   const CutOptions cut_;
   ChunkPlanner planner_;
   std::vector<PlannedChunk>& chunks_;

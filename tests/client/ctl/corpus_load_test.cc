@@ -225,6 +225,79 @@ TEST_F(CorpusLoadTest, SaysWhatIsNewSharedAndReused) {
   EXPECT_THAT(Run({"corpus", "load", "a", head, "--dry-run"}).err, HasSubstr("--replace"));
 }
 
+TEST_F(CorpusLoadTest, ExtendsACorpusAndLeavesItsChunks) {
+  StartHolders(2);
+  const std::string head = RowsOfFile(64, 0, 1).Write("head");
+  const std::string tail = RowsOfFile(40, 64, 2).Write("tail");
+  const std::string other = RowsOfFile(32, 0, 3).Write("other");
+  const auto load = [&](const std::string& file, std::vector<std::string> rest) {
+    rest.insert(rest.begin(), {"corpus", "load", "a", file, "--chunk-tokens", "16"});
+    return Run(rest);
+  };
+  const auto chunks = [&](const std::string& name) {
+    return MustRun({"corpus", "show", name})["chunks"];
+  };
+  const auto new_and_reused = [](const Json& json) {
+    return std::vector<uint32_t>{json["chunks_new"], json["chunks_reused"]};
+  };
+  const Outcome none = load(head, {"--extend"});
+  EXPECT_EQ(none.code, 3) << none.err;
+  EXPECT_THAT(none.err, HasSubstr("without --extend"));
+  const Json first = load(head, {"--replicas", "2"}).json;
+  const Json before = chunks("a");
+  EXPECT_THAT(load(tail, {}).err, HasSubstr("--extend appends"));
+
+  const Json plan = load(tail, {"--extend", "--dry-run"}).json;
+  EXPECT_EQ(new_and_reused(plan), (std::vector<uint32_t>{3, 0}));
+  EXPECT_EQ(chunks("a"), before);
+  const Json extended = load(tail, {"--extend"}).json;
+  EXPECT_EQ(new_and_reused(extended), (std::vector<uint32_t>{3, 0}));
+  EXPECT_EQ(extended["bytes_sent"], 2 * 40 * 160);  // as many copies as the others have
+  EXPECT_EQ(extended["bytes_sent"], plan["bytes_sent"]);
+  const Json after = chunks("a");
+  ASSERT_EQ(after.size(), 7u);
+  for (size_t i = 0; i < before.size(); ++i) EXPECT_EQ(after[i], before[i]);
+  // As if it had been loaded in one go.
+  MustRun({"corpus", "load", "whole", head, tail, "--chunk-tokens", "16"});
+  const Json whole = chunks("whole");
+  for (size_t i = 0; i < after.size(); ++i) {
+    EXPECT_EQ(after[i]["id"], whole[i]["id"]);
+    EXPECT_EQ(after[i]["position"], whole[i]["position"]);
+  }
+
+  // The same again changes nothing, also if its first answer was lost.
+  const Json again = load(tail, {"--extend"}).json;
+  EXPECT_EQ(new_and_reused(again), (std::vector<uint32_t>{0, 3}));
+  EXPECT_EQ(again["version"], extended["version"]);
+  EXPECT_EQ(again["bytes_sent"], 0);
+  // A text of its own.
+  EXPECT_EQ(new_and_reused(load(other, {"--extend"}).json), (std::vector<uint32_t>{2, 0}));
+  EXPECT_EQ(chunks("a")[7]["position"], 0);
+}
+
+TEST_F(CorpusLoadTest, WhatCannotExtendIsRefused) {
+  StartHolders(1);
+  MustRun({"corpus", "load", "a", RowsOfFile(64, 0, 1).Write("head")});
+  const auto error = [&](const std::string& file, std::vector<std::string> rest = {}) {
+    rest.insert(rest.begin(), {"corpus", "load", "a", file, "--extend"});
+    const Outcome outcome = Run(rest);
+    EXPECT_NE(outcome.code, 0);
+    return outcome.err;
+  };
+  EXPECT_THAT(error(RowsOfFile(16, 200, 4).Write("gap")),
+              AllOf(HasSubstr("begin at position 200"), HasSubstr("ends at 64")));
+  EXPECT_THAT(error(RowsOfFile(16, 64, 5, /*layers=*/3).Write("layers")),
+              HasSubstr("another geometry"));
+  const std::string tail = RowsOfFile(16, 64, 2).Write("tail");
+  EXPECT_THAT(error(tail, {"--replace"}), HasSubstr("--replace and --extend"));
+  EXPECT_THAT(error(tail, {"--replicas", "2"}), HasSubstr("--replicas"));
+  EXPECT_THAT(error(tail, {"--tenant", "acme"}), HasSubstr("without --tenant"));
+  // Two texts behind one chunk.
+  MustRun({"corpus", "load", "a", tail, "--extend"});
+  EXPECT_THAT(error(RowsOfFile(16, 64, 3).Write("branch")), HasSubstr("put behind its new end"));
+  EXPECT_EQ(MustRun({"corpus", "show", "a"})["chunks"].size(), 2u);
+}
+
 // What a load put before it was cut off is reused, though no corpus has it.
 TEST_F(CorpusLoadTest, AnInterruptedLoadIsGoneOnWith) {
   StartDurableHolders(2);

@@ -1,7 +1,9 @@
 // Goal: the directory refuses malformed questions about prompts, a long prompt is asked for in
 // parts, and a requester does not mix the chunks of two models.
 
+#include <atomic>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "client/grpc/directory_stub.h"
@@ -131,6 +133,56 @@ TEST_F(PromptServiceTest, SearchesHaveAQuotaOfMemory) {
             grpc::StatusCode::INVALID_ARGUMENT);
   // One corpus is matched without such tables.
   EXPECT_TRUE(resolve(longer, "lite").ok());
+}
+
+// Room for two searches, and eight threads that search: each gets the whole answer or is refused,
+// and at the end all of the room is there again.
+TEST_F(PromptServiceTest, SearchesAtOnceShareTheQuota) {
+  constexpr int kThreads = 8, kSearches = 50;
+  const std::vector<int32_t> text = TextFrom(5, 40);
+  PublishTexts("lite", "deepseek-v2-lite", {text});
+  DirectoryStub directory(directory_->address(), Clock::Real());
+  HolderStubFactory holders(Clock::Real());
+  auto requester = Requester::Create({}, &directory, &holders);
+  ASSERT_TRUE(requester.ok()) << requester.status();
+  ServiceGate gate(kThreads);
+  RequesterServiceOptions options;
+  options.cover_bytes_max = 2 * text.size() * kCoverTokenBytes;
+  RequesterServiceImpl service(std::move(options), requester->get(), &gate);
+  const auto covered = [&](const std::vector<int32_t>& tokens) -> absl::StatusOr<uint64_t> {
+    grpc::ServerContext context;
+    v1::ResolveRequest request;
+    request.set_token_ids(Int32sToBytes(tokens));
+    v1::ResolveReply reply;
+    const grpc::Status status = service.Resolve(&context, &request, &reply);
+    if (!status.ok())
+      return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                          status.error_message());
+    return reply.token_count();
+  };
+  std::atomic<int> answered = 0, refused = 0, wrong = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < kSearches; ++i) {
+        const absl::StatusOr<uint64_t> tokens = covered(text);
+        if (absl::IsResourceExhausted(tokens.status())) {
+          ++refused;
+        } else {
+          ++(tokens.ok() && *tokens == text.size() ? answered : wrong);
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(answered, 0);
+  EXPECT_EQ(answered + refused, kThreads * kSearches);
+  std::vector<int32_t> twice = text;
+  twice.insert(twice.end(), text.begin(), text.end());
+  const absl::StatusOr<uint64_t> all = covered(twice);
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_EQ(*all, text.size());  // a chunk that comes again is a hole
 }
 
 TEST_F(PromptServiceTest, TwoModelsAreNotMixed) {
