@@ -1,5 +1,7 @@
 #include "client/publish/extension.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string_view>
 
 #include "absl/container/flat_hash_set.h"
@@ -8,21 +10,16 @@
 #include "store/corpus/placement.h"
 
 namespace ckv {
-namespace {
 
-absl::Status CheckGeometry(const Corpus& corpus, const Geometry& geometry) {
+absl::Status CheckSameGeometry(const Corpus& corpus, const Geometry& geometry) {
   if (ModelFingerprint(corpus.geometry) == ModelFingerprint(geometry)) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrFormat(
-      "corpus '%s' has another geometry: of model %s, revision %s, and the chunks are of model %s, "
-      "revision %s",
-      corpus.name, corpus.geometry.model, corpus.geometry.revision, geometry.model,
-      geometry.revision));
+  return absl::FailedPreconditionError(
+      absl::StrFormat("corpus '%s' has another geometry than the chunks that are put: %s",
+                      corpus.name, DescribeDifference(corpus.geometry, geometry)));
 }
 
-}  // namespace
-
 absl::StatusOr<std::vector<uint32_t>> NewChunks(const Corpus& corpus, const ChunkSource& chunks) {
-  CKV_RETURN_IF_ERROR(CheckGeometry(corpus, chunks.geometry()));
+  CKV_RETURN_IF_ERROR(CheckSameGeometry(corpus, chunks.geometry()));
   absl::flat_hash_set<std::string_view> there, followed;
   for (const ChunkPlacement& chunk : corpus.chunks) {
     there.insert(chunk.id.AsBytes());
@@ -41,25 +38,28 @@ absl::StatusOr<std::vector<uint32_t>> NewChunks(const Corpus& corpus, const Chun
     // parent may be texts of their own.
     if (!chunk.parent.IsZero() && !followed.insert(chunk.parent.AsBytes()).second) {
       return absl::FailedPreconditionError(absl::StrFormat(
-          "another chunk of corpus '%s' follows chunk %s by now: put behind its new end",
-          corpus.name, chunk.parent.ShortHex()));
+          "corpus '%s' has another chunk behind chunk %s already: put behind its end", corpus.name,
+          chunk.parent.ShortHex()));
     }
     fresh.push_back(i);
   }
   return fresh;
 }
 
-absl::StatusOr<std::vector<std::vector<HolderId>>> AppendChunks(const ChunkSource& chunks,
-                                                                std::span<const uint32_t> fresh,
-                                                                std::span<const HolderId> holders,
-                                                                uint32_t replicas, Corpus& corpus) {
-  // As those of a corpus of that size, so that neighbours share a holder.
-  CKV_ASSIGN_OR_RETURN(const auto all,
-                       PlaceChunks(corpus.chunks.size() + fresh.size(), holders, replicas));
-  std::vector<std::vector<HolderId>> placement(chunks.chunks().size());
+absl::StatusOr<SourcePlacement> PlaceNewChunks(const ChunkSource& chunks,
+                                               std::span<const uint32_t> fresh, size_t corpus_size,
+                                               std::span<const HolderId> holders,
+                                               uint32_t replicas) {
+  CKV_ASSIGN_OR_RETURN(const auto all, PlaceChunks(corpus_size + fresh.size(), holders, replicas));
+  SourcePlacement placement(chunks.chunks().size());
+  for (size_t i = 0; i < fresh.size(); ++i) placement[fresh[i]] = all[corpus_size + i];
+  return placement;
+}
+
+void AppendChunks(const ChunkSource& chunks, std::span<const uint32_t> fresh,
+                  const SourcePlacement& placement, Corpus& corpus) {
   for (const uint32_t i : fresh) {
     const PlannedChunk& chunk = chunks.chunks()[i];
-    placement[i] = all[corpus.chunks.size()];
     corpus.chunks.push_back({.id = chunk.id,
                              .parent = chunk.parent,
                              .token_count = chunk.token_count,
@@ -67,7 +67,17 @@ absl::StatusOr<std::vector<std::vector<HolderId>>> AppendChunks(const ChunkSourc
                              .holders = placement[i],
                              .print = chunk.print});
   }
-  return placement;
+}
+
+std::vector<Member> PlacedOn(std::span<const Member> holders, const SourcePlacement& placement) {
+  absl::flat_hash_set<std::string_view> names;
+  for (const auto& of_chunk : placement) {
+    for (const HolderId& holder : of_chunk) names.insert(holder.name);
+  }
+  std::vector<Member> placed;
+  std::copy_if(holders.begin(), holders.end(), std::back_inserter(placed),
+               [&](const Member& holder) { return names.contains(holder.id.name); });
+  return placed;
 }
 
 }  // namespace ckv

@@ -23,17 +23,20 @@ constexpr int kAttemptCountMax = 16;
 
 uint64_t EndPosition(const ChunkPlacement& chunk) { return chunk.position + chunk.token_count; }
 
-// Those that are to have a chunk.
-std::vector<Member> Named(const std::vector<Member>& holders,
-                          const std::vector<std::vector<HolderId>>& placement) {
-  absl::flat_hash_set<std::string_view> names;
-  for (const auto& of_chunk : placement) {
-    for (const HolderId& holder : of_chunk) names.insert(holder.name);
+void AddTo(PutReport& sum, const PutReport& more) {
+  for (const auto& [name, tally] : more.tallies) {
+    HolderTally& total = sum.tallies[name];
+    total.copies_sent += tally.copies_sent;
+    total.copies_found += tally.copies_found;
+    total.bytes_sent += tally.bytes_sent;
+    total.bytes_sent_found += tally.bytes_sent_found;
   }
-  std::vector<Member> named;
-  std::copy_if(holders.begin(), holders.end(), std::back_inserter(named),
-               [&](const Member& holder) { return names.contains(holder.id.name); });
-  return named;
+  sum.digests.resize(more.digests.size());
+  sum.found.resize(more.found.size());
+  for (size_t i = 0; i < more.digests.size(); ++i) {
+    if (more.digests[i] != 0) sum.digests[i] = more.digests[i];
+    if (more.found[i]) sum.found[i] = true;
+  }
 }
 
 uint32_t ReplicasOf(const ExtendTarget& target, const Corpus& corpus, size_t holder_count) {
@@ -139,10 +142,45 @@ absl::StatusOr<std::optional<uint64_t>> Publisher::Publish(const Corpus& corpus,
   return reply.version();
 }
 
+// The chunks that one Extend has put. Rows are read and sent once: a change of the corpus by others
+// meanwhile moves none, and the next attempt finds its chunks placed.
+struct Publisher::Putting {
+  SourcePlacement placement;
+  std::vector<Member> holders;  // the placed chunks go to these
+  PutReport puts;
+};
+
+absl::Status Publisher::PutNew(const ExtendTarget& target, const Corpus& corpus,
+                               std::span<const uint32_t> fresh, ChunkSource& chunks,
+                               Instant deadline, const PutObserver& observer, Putting& putting) {
+  putting.placement.resize(chunks.chunks().size());
+  std::vector<uint32_t> unplaced;
+  std::copy_if(fresh.begin(), fresh.end(), std::back_inserter(unplaced),
+               [&](uint32_t i) { return putting.placement[i].empty(); });
+  if (!unplaced.empty()) {
+    CKV_ASSIGN_OR_RETURN(const std::vector<Member> holders, Holders(deadline));
+    std::vector<HolderId> ids;
+    for (const Member& holder : holders) ids.push_back(holder.id);
+    CKV_ASSIGN_OR_RETURN(const SourcePlacement placement,
+                         PlaceNewChunks(chunks, unplaced, corpus.chunks.size(), ids,
+                                        ReplicasOf(target, corpus, ids.size())));
+    // Each that is asked takes a thread, and a fleet may have thousands.
+    const std::vector<Member> asked = PlacedOn(holders, placement);
+    CKV_ASSIGN_OR_RETURN(const PutReport puts, PutChunks(chunks, placement, asked, target.tenant,
+                                                         clock_, observer, deadline));
+    AddTo(putting.puts, puts);
+    for (const uint32_t i : unplaced) putting.placement[i] = placement[i];
+    putting.holders = PlacedOn(holders, putting.placement);
+  }
+  return CheckPuts(chunks, putting.placement, putting.holders, target.tenant, clock_, putting.puts,
+                   deadline);
+}
+
 absl::StatusOr<std::optional<ExtendReport>> Publisher::ExtendOnce(const ExtendTarget& target,
                                                                   ChunkSource& chunks,
                                                                   Instant deadline,
-                                                                  const PutObserver& observer) {
+                                                                  const PutObserver& observer,
+                                                                  Putting& putting) {
   absl::StatusOr<Corpus> found = GetCorpus(target.corpus, target.tenant, deadline);
   Corpus corpus;
   if (found.ok()) {
@@ -159,31 +197,24 @@ absl::StatusOr<std::optional<ExtendReport>> Publisher::ExtendOnce(const ExtendTa
   report.version = corpus.version;
   report.chunk_begin = static_cast<uint32_t>(corpus.chunks.size());
   report.added_count = static_cast<uint32_t>(fresh.size());
-  if (fresh.empty()) return report;
-
-  CKV_ASSIGN_OR_RETURN(const std::vector<Member> holders, Holders(deadline));
-  std::vector<HolderId> ids;
-  for (const Member& holder : holders) ids.push_back(holder.id);
-  const uint32_t replicas = ReplicasOf(target, corpus, ids.size());
-  CKV_ASSIGN_OR_RETURN(const auto placement, AppendChunks(chunks, fresh, ids, replicas, corpus));
-  // Each that is asked takes a thread, and a fleet may have thousands.
-  const std::vector<Member> asked = Named(holders, placement);
-  CKV_ASSIGN_OR_RETURN(
-      report.puts, PutChunks(chunks, placement, asked, target.tenant, clock_, observer, deadline));
-  CKV_RETURN_IF_ERROR(
-      CheckPuts(chunks, placement, asked, target.tenant, clock_, report.puts, deadline));
-  CKV_ASSIGN_OR_RETURN(const std::optional<uint64_t> version, Publish(corpus, deadline));
-  if (!version) return std::nullopt;
-  report.version = *version;
+  if (!fresh.empty()) {
+    CKV_RETURN_IF_ERROR(PutNew(target, corpus, fresh, chunks, deadline, observer, putting));
+    AppendChunks(chunks, fresh, putting.placement, corpus);
+    CKV_ASSIGN_OR_RETURN(const std::optional<uint64_t> version, Publish(corpus, deadline));
+    if (!version) return std::nullopt;
+    report.version = *version;
+  }
+  report.puts = putting.puts;
   return report;
 }
 
 absl::StatusOr<ExtendReport> Publisher::Extend(const ExtendTarget& target, ChunkSource& chunks,
                                                Instant deadline, const PutObserver& observer) {
   if (chunks.chunks().empty()) return absl::InvalidArgumentError("there are no chunks to put");
+  Putting putting;
   for (int attempt = 0; attempt < kAttemptCountMax; ++attempt) {
     CKV_ASSIGN_OR_RETURN(std::optional<ExtendReport> report,
-                         ExtendOnce(target, chunks, deadline, observer));
+                         ExtendOnce(target, chunks, deadline, observer, putting));
     if (report) return *std::move(report);
   }
   return absl::AbortedError(absl::StrFormat(

@@ -98,7 +98,7 @@ class Publisher {
   //   Aborted             others changed the corpus again and again, or drop what is put.
   //   DataLoss            a holder has other rows under an id.
   //   ResourceExhausted   a holder is full.
-  // `observer` hears of the rows again if the corpus was changed meanwhile.
+  // Rows are read and sent once, also if the corpus is changed meanwhile.
   absl::StatusOr<ExtendReport> Extend(const ExtendTarget& target, ChunkSource& chunks,
                                       Instant deadline, const PutObserver& observer = {});
 
@@ -108,10 +108,16 @@ class Publisher {
   absl::StatusOr<std::vector<Member>> Holders(Instant deadline);
   // Returns the new version. Returns nothing if the corpus has another version than this by now.
   absl::StatusOr<std::optional<uint64_t>> Publish(const Corpus& corpus, Instant deadline);
+  struct Putting;
+  // Puts chunks `fresh` that are not placed yet, and sees to it that all are there.
+  absl::Status PutNew(const ExtendTarget& target, const Corpus& corpus,
+                      std::span<const uint32_t> fresh, ChunkSource& chunks, Instant deadline,
+                      const PutObserver& observer, Putting& putting);
   // One attempt, over the corpus as it is now. Returns nothing if it was changed meanwhile.
   absl::StatusOr<std::optional<ExtendReport>> ExtendOnce(const ExtendTarget& target,
                                                          ChunkSource& chunks, Instant deadline,
-                                                         const PutObserver& observer);
+                                                         const PutObserver& observer,
+                                                         Putting& putting);
   absl::Status Error(const grpc::Status& status, std::string_view call) const;
 
   const std::string address_;

@@ -16,14 +16,10 @@
 #include "client/ctl/corpus/load_source.h"
 #include "client/ctl/corpus/npy_source.h"
 #include "client/ctl/corpus/prefill_source.h"
-#include "client/ctl/corpus/publish_corpus.h"
+#include "client/ctl/corpus/put_load.h"
 #include "client/ctl/corpus/token_lines.h"
-#include "client/ctl/fleet/orphans.h"
 #include "client/ctl/interrupt.h"
 #include "client/engine/reference_engine.h"
-#include "client/publish/chunk_puts.h"
-#include "client/publish/extension.h"
-#include "client/publish/publisher.h"
 #include "proto/base/status.h"
 #include "store/corpus/placement.h"
 #include "store/formats/llama_state.h"
@@ -81,7 +77,8 @@ constexpr char kExamples[] =
     "\n"
     "--extend appends chunks to a corpus and leaves its others as they are. A file of rows whose\n"
     "base_position is where the corpus ends goes on from there; one that begins at 0 is a text\n"
-    "of its own, as tokens that are prefilled are. Chunks that the corpus has are left out.\n"
+    "of its own, as tokens that are prefilled are. Chunks that the corpus has are left out. A\n"
+    "text that grew is loaded with --replace.\n"
     "\n"
     "Rows go out as they are read, 8 chunks at a time. Chunks that a holder has already are not\n"
     "sent again. So run an interrupted load again, and it goes on. Texts and token ids are\n"
@@ -224,25 +221,6 @@ absl::StatusOr<std::unique_ptr<ChunkSource>> OpenSource(const Ctl& ctl, const Lo
   return Prefill(ctl, options, kind);
 }
 
-Corpus MakeCorpus(const Ctl& ctl, const LoadOptions& options, const ChunkSource& source,
-                  const std::vector<std::vector<HolderId>>& placement) {
-  Corpus corpus;
-  corpus.name = options.name;
-  corpus.tenant = ctl.fleet.tenant;
-  corpus.geometry = source.geometry();
-  for (size_t i = 0; i < source.chunks().size(); ++i) {
-    const PlannedChunk& chunk = source.chunks()[i];
-    corpus.chunks.push_back({.id = chunk.id,
-                             .parent = chunk.parent,
-                             .token_count = chunk.token_count,
-                             .position = chunk.position,
-                             .holders = placement[i],
-                             .leased = {},
-                             .print = chunk.print});
-  }
-  return corpus;
-}
-
 // The corpus that this load replaces or extends, if there is one.
 absl::StatusOr<std::optional<Corpus>> Previous(Fleet& fleet, const LoadOptions& options) {
   absl::StatusOr<Corpus> existing = fleet.GetCorpus(options.name);
@@ -272,94 +250,21 @@ absl::Status CheckTenant(const Ctl& ctl, const Corpus& corpus) {
       ctl.fleet.tenant, corpus.name));
 }
 
-std::vector<HolderId> HolderIdsOf(const std::vector<Member>& holders) {
-  std::vector<HolderId> ids;
-  for (const Member& holder : holders) ids.push_back(holder.id);
-  return ids;
-}
-
-absl::StatusOr<PutReport> PutOrPlan(const Ctl& ctl, const LoadOptions& options, ChunkSource& source,
-                                    const std::vector<std::vector<HolderId>>& placement,
-                                    std::span<const Member> holders) {
-  const auto progress = ctl.StartProgress(options.dry_run ? "read" : "put", "B",
-                                          source.row_bytes() * options.replicas);
-  const PutObserver observer = {[&](uint64_t bytes) { progress->Advance(bytes); },
-                                [&](uint64_t bytes) { progress->Skip(bytes); }};
-  if (options.dry_run) {
-    return PlanPuts(source, placement, holders, ctl.fleet.tenant, *ctl.clock, observer);
-  }
-  CKV_ASSIGN_OR_RETURN(PutReport report, PutChunks(source, placement, holders, ctl.fleet.tenant,
-                                                   *ctl.clock, observer));
-  CKV_RETURN_IF_ERROR(CheckPuts(source, placement, holders, ctl.fleet.tenant, *ctl.clock, report));
-  return report;
-}
-
-// The copies of a new version are those of the version before, as far as there are holders.
-uint32_t ReplicasOf(const Ctl& ctl, const std::optional<Corpus>& previous, size_t holder_count) {
+// The copies of a new version are those of the version before, and those of chunks that are
+// appended are the last chunk's, as far as there are holders.
+uint32_t ReplicasOf(const Ctl& ctl, const LoadOptions& options,
+                    const std::optional<Corpus>& previous, size_t holder_count) {
   size_t copies = 1;
   if (previous) {
     for (const ChunkPlacement& chunk : previous->chunks)
-      copies = std::max(copies, chunk.holders.size());
+      copies = options.extend ? chunk.holders.size() : std::max(copies, chunk.holders.size());
   }
   if (copies > holder_count) {
-    ctl.Note(
-        absl::StrFormat("ckvctl: warning: %d copies of each chunk become %d: there are no more "
-                        "holders",
-                        copies, holder_count));
+    ctl.Note(absl::StrFormat(
+        "ckvctl: warning: %d copies of each %schunk become %d: there are no more holders", copies,
+        options.extend ? "new " : "", holder_count));
   }
-  return static_cast<uint32_t>(std::min(copies, holder_count));
-}
-
-struct Loaded {
-  PutReport put;
-  uint64_t version = 0;  // 0 in a dry run
-};
-
-absl::StatusOr<Loaded> PutAndPublish(const Ctl& ctl, const LoadOptions& options, Fleet& fleet,
-                                     ChunkSource& source, const std::vector<Member>& holders) {
-  CKV_ASSIGN_OR_RETURN(const auto placement,
-                       PlaceChunks(source.chunks().size(), HolderIdsOf(holders), options.replicas));
-  const Corpus corpus = MakeCorpus(ctl, options, source, placement);
-  CKV_RETURN_IF_ERROR(ValidateCorpus(corpus));
-  Loaded loaded;
-  CKV_ASSIGN_OR_RETURN(loaded.put, PutOrPlan(ctl, options, source, placement, holders));
-  if (options.dry_run) return loaded;
-  CKV_ASSIGN_OR_RETURN(const v1::PublishCorpusReply published,
-                       PublishCorpus(fleet, corpus, options.replace));
-  loaded.version = published.version();
-  std::vector<std::string> warnings;
-  CKV_RETURN_IF_ERROR(DropOrphans(fleet, published.orphans(), warnings).status());
-  for (const std::string& warning : warnings) ctl.Note("ckvctl: warning: " + warning);
-  return loaded;
-}
-
-absl::StatusOr<Loaded> PutAndExtend(const Ctl& ctl, const LoadOptions& options, Fleet& fleet,
-                                    ChunkSource& source, const std::vector<Member>& holders,
-                                    Corpus corpus) {
-  // Refuses before the first row is read, as the directory would at the end.
-  CKV_ASSIGN_OR_RETURN(const std::vector<uint32_t> fresh, NewChunks(corpus, source));
-  CKV_ASSIGN_OR_RETURN(const auto placement,
-                       AppendChunks(source, fresh, HolderIdsOf(holders), options.replicas, corpus));
-  CKV_RETURN_IF_ERROR(ValidateCorpus(corpus));
-  Loaded loaded;
-  if (options.dry_run) {
-    CKV_ASSIGN_OR_RETURN(loaded.put, PutOrPlan(ctl, options, source, placement, holders));
-    return loaded;
-  }
-  uint64_t bytes = 0;
-  for (const uint32_t i : fresh)
-    bytes += source.chunks()[i].token_count * source.geometry().row_bytes();
-  const auto progress =
-      ctl.StartProgress("put", "B", bytes * source.geometry().layers * options.replicas);
-  Publisher publisher(fleet.directory_address(), ctl.clock);
-  CKV_ASSIGN_OR_RETURN(
-      ExtendReport report,
-      publisher.Extend(
-          {.corpus = options.name, .tenant = ctl.fleet.tenant, .replicas = options.replicas},
-          source, kInstantMax,
-          {[&](uint64_t sent) { progress->Advance(sent); },
-           [&](uint64_t found) { progress->Skip(found); }}));
-  return Loaded{std::move(report.puts), report.version};
+  return static_cast<uint32_t>(std::clamp<size_t>(copies, 1, holder_count));
 }
 
 absl::Status RunLoad(const Ctl& ctl, LoadOptions options) {
@@ -381,7 +286,7 @@ absl::Status RunLoad(const Ctl& ctl, LoadOptions options) {
     CKV_RETURN_IF_ERROR(CheckTenant(ctl, *previous));
     options.cut.extended = &*previous;
   }
-  if (options.replicas == 0) options.replicas = ReplicasOf(ctl, previous, holders.size());
+  if (options.replicas == 0) options.replicas = ReplicasOf(ctl, options, previous, holders.size());
   CKV_RETURN_IF_ERROR(
       Annotate(PlaceChunks(1, HolderIdsOf(holders), options.replicas).status(), "--replicas"));
 
@@ -391,19 +296,23 @@ absl::Status RunLoad(const Ctl& ctl, LoadOptions options) {
   const Corpus* const before = previous ? &*previous : nullptr;
   CKV_ASSIGN_OR_RETURN(const std::vector<bool> shared,
                        FindShared(fleet, options.name, *source, before));
-  CKV_ASSIGN_OR_RETURN(
-      Loaded loaded, options.extend ? PutAndExtend(ctl, options, fleet, checked, holders, *previous)
-                                    : PutAndPublish(ctl, options, fleet, checked, holders));
+  const LoadTarget target = {options.name, options.replicas, options.replace, options.dry_run};
+  absl::StatusOr<Loaded> loaded =
+      options.extend ? PutAndExtend(ctl, target, fleet, checked, holders, *previous)
+                     : PutAndPublish(ctl, target, fleet, checked, holders);
   if (const std::string warning = checked.Warning(); !warning.empty()) {
     ctl.Note("ckvctl: warning: " + warning);
   }
-  loaded.put.found.resize(source->chunks().size());  // empty if nothing was put
+  CKV_RETURN_IF_ERROR(loaded.status());
+  loaded->put.found.resize(source->chunks().size());  // empty if nothing was put
   const LoadReport report = {.corpus = options.name,
-                             .version = loaded.version,
+                             .version = loaded->version,
                              .dry_run = options.dry_run,
                              .replicas = options.replicas,
-                             .origins = CountOrigins(*source, before, shared, loaded.put.found),
-                             .tallies = loaded.put.tallies,
+                             .chunk_begin = loaded->chunk_begin,
+                             .appended = loaded->appended,
+                             .origins = CountOrigins(*source, before, shared, loaded->put.found),
+                             .tallies = loaded->put.tallies,
                              .elapsed = ctl.clock->Now() - start};
   PrintReport(ctl, *source, report);
   return absl::OkStatus();

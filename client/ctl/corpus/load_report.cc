@@ -55,6 +55,14 @@ std::string TallyText(const LoadReport& report, const HolderTally& total) {
   return text;
 }
 
+std::string ChunksText(const LoadReport& report, size_t count) {
+  const std::string holders = FormatCount(report.replicas, "holder");
+  if (!report.chunk_begin)
+    return absl::StrFormat("%s, each on %s", FormatCount(count, "chunk"), holders);
+  return absl::StrFormat("%d appended to %d, each on %s; %d were there", report.appended,
+                         *report.chunk_begin, holders, count - report.appended);
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<bool>> FindShared(Fleet& fleet, const std::string& corpus,
@@ -99,8 +107,7 @@ void PrintReport(const Ctl& ctl, const ChunkSource& source, const LoadReport& re
       {{"corpus", report.dry_run ? report.corpus
                                  : absl::StrFormat("%s version %d", report.corpus, report.version)},
        {"geometry", source.geometry().ToString()},
-       {"chunks", absl::StrFormat("%s, each on %s", FormatCount(source.chunks().size(), "chunk"),
-                                  FormatCount(report.replicas, "holder"))},
+       {"chunks", ChunksText(report, source.chunks().size())},
        {"of them",
         absl::StrFormat("%d new, %d shared with other corpora, %d reused", origins.chunks_new,
                         origins.chunks_shared, origins.chunks_reused)},
@@ -119,6 +126,10 @@ void PrintReport(const Ctl& ctl, const ChunkSource& source, const LoadReport& re
                {"token_count", source.token_count()},
                {"total_row_bytes", source.row_bytes()},
                {"replicas", report.replicas}};
+  if (report.chunk_begin) {
+    json["chunk_begin"] = *report.chunk_begin;
+    json["chunks_appended"] = report.appended;
+  }
   json.update(TallyJson(total));
   json["seconds"] = static_cast<double>(report.elapsed.count()) / 1e9;
   json["holders"] = holders;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,9 @@ struct LoadReport {
   uint64_t version = 0;
   bool dry_run = false;
   uint32_t replicas = 1;
+  // If a corpus was extended: how many chunks it had before, and how many it got.
+  std::optional<uint32_t> chunk_begin = {};
+  uint32_t appended = 0;
   ChunkOrigins origins;
   std::map<std::string, HolderTally> tallies;
   Duration elapsed{0};

@@ -6,9 +6,12 @@
 #include <array>
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_format.h"
+#include "client/publish/extension.h"
 #include "proto/base/status.h"
 #include "store/formats/safetensors_header.h"
 #include "store/memory/chunk_id.h"
@@ -55,15 +58,30 @@ std::vector<TokenRange> Cut(std::span<const int32_t> tokens, const CutOptions& o
   return CutFixed(count, options.chunk_max != 0 ? options.chunk_max : kDocumentTokensMaxDefault);
 }
 
+absl::StatusOr<std::vector<uint32_t>> NewToCorpus(const Corpus& corpus, const ChunkSource& source) {
+  CKV_RETURN_IF_ERROR(CheckSameGeometry(corpus, source.geometry()));
+  absl::StatusOr<std::vector<uint32_t>> fresh = NewChunks(corpus, source);
+  if (!absl::IsFailedPrecondition(fresh.status())) return fresh;
+  return absl::FailedPreconditionError(
+      absl::StrFormat("%s\n  a text that grew or changed, or is cut in another way, is loaded with "
+                      "--replace",
+                      fresh.status().message()));
+}
+
 ChunkPlanner::ChunkPlanner(const Geometry& geometry, const TenantKey& key,
                            std::vector<PlannedChunk>* chunks)
     : fingerprint_(ModelFingerprint(geometry)), key_(key), chunks_(*chunks) {}
 
-absl::Status ChunkPlanner::Add(const ChunkId& parent, uint64_t position,
-                               std::span<const int32_t> tokens, const std::string& origin) {
+ChunkPlanner::Name ChunkPlanner::NameOf(const ChunkId& parent, uint64_t position,
+                                        std::span<const int32_t> tokens) const {
   const ChunkId plain = ComputeChunkId(fingerprint_, parent, position, tokens);
   const ChunkSeal seal = SealOf(plain, key_);
-  const ChunkId id = SealedChunkId(plain, seal);
+  return {SealedChunkId(plain, seal), seal};
+}
+
+absl::Status ChunkPlanner::Add(const ChunkId& parent, uint64_t position,
+                               std::span<const int32_t> tokens, const std::string& origin) {
+  const auto [id, seal] = NameOf(parent, position, tokens);
   const auto [there, added] = origins_.emplace(id, origin);
   if (!added) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -105,19 +123,51 @@ FilePlanner::FilePlanner(const Geometry& geometry, const CutOptions& cut, uint32
       chunks_(*chunks),
       tokens_left_(token_count_max == 0 ? UINT64_MAX : token_count_max) {}
 
-absl::StatusOr<ChunkId> FilePlanner::ParentAt(const std::string& path, uint64_t position) const {
-  if (cut_.extended == nullptr || cut_.standalone || position == 0) return ChunkId();
-  const std::vector<ChunkPlacement>& chunks = cut_.extended->chunks;
-  const auto parent = std::find_if(chunks.rbegin(), chunks.rend(), [&](const auto& chunk) {
-    return chunk.position + chunk.token_count == position;
-  });
-  if (parent != chunks.rend()) return parent->id;
-  uint64_t end = 0;
-  if (!chunks.empty()) end = chunks.back().position + chunks.back().token_count;
+// The chunk that rows from `position` on follow.
+absl::StatusOr<ChunkId> FilePlanner::ParentAt(const std::string& path, uint64_t position,
+                                              std::span<const int32_t> first_tokens) const {
+  if (cut_.extended == nullptr || cut_.standalone) return ChunkId();
+  // Put before, as by a load whose answer was lost: wherever it stands, it stays there.
+  const TokenPrint print = PrintOf(first_tokens, cut_.key);
+  for (const ChunkPlacement& chunk : cut_.extended->chunks) {
+    if (chunk.position != position || chunk.token_count != first_tokens.size()) continue;
+    if (chunk.print != TokenPrint() && chunk.print != print) continue;  // spares the hash
+    if (planner_.NameOf(chunk.parent, position, first_tokens).id == chunk.id) return chunk.parent;
+  }
+  if (position == 0) return ChunkId();
+  return EndAt(path, position);
+}
+
+// The chunk of the extended corpus that ends at `position`, and that none follows.
+absl::StatusOr<ChunkId> FilePlanner::EndAt(const std::string& path, uint64_t position) const {
+  const Corpus& corpus = *cut_.extended;
+  absl::flat_hash_set<ChunkId> followed;
+  for (const ChunkPlacement& chunk : corpus.chunks) followed.insert(chunk.parent);
+  std::vector<ChunkId> ends;
+  std::optional<ChunkId> taken;
+  for (const ChunkPlacement& chunk : corpus.chunks) {
+    if (chunk.position + chunk.token_count != position) continue;
+    if (followed.contains(chunk.id)) {
+      taken = chunk.id;
+    } else {
+      ends.push_back(chunk.id);
+    }
+  }
+  if (ends.size() == 1) return ends.front();
+  if (ends.size() > 1) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: its rows begin at position %d, where %d texts of corpus '%s' end: it is not known "
+        "which they follow\n  an engine that puts them names the chunk (ckv_put, "
+        "RequesterService.Put)",
+        path, position, ends.size(), corpus.name));
+  }
+  if (taken) return *taken;  // refused by NewChunks, which says why
+  const ChunkPlacement last = corpus.chunks.empty() ? ChunkPlacement() : corpus.chunks.back();
+  const uint64_t end = last.position + last.token_count;
   return absl::InvalidArgumentError(absl::StrFormat(
       "%s: its rows begin at position %d, and no chunk of corpus '%s' ends there: its last chunk "
       "ends at %d\n  rows that go on from it have base_position %d; others begin at 0",
-      path, position, cut_.extended->name, end, end));
+      path, position, corpus.name, end, end));
 }
 
 absl::StatusOr<std::vector<TokenRange>> FilePlanner::Add(const std::string& path,
@@ -127,7 +177,8 @@ absl::StatusOr<std::vector<TokenRange>> FilePlanner::Add(const std::string& path
   std::vector<TokenRange> ranges = Cut(tokens, cut_);
   if (cut_.standalone) CKV_RETURN_IF_ERROR(CheckStandalone(path, base_position, ranges.size()));
   if (cut_.standalone || base_position != next_position_ || chunks_.empty()) {
-    CKV_ASSIGN_OR_RETURN(parent_, ParentAt(path, base_position));
+    const size_t first = ranges.empty() ? 0 : ranges.front().end - ranges.front().begin;
+    CKV_ASSIGN_OR_RETURN(parent_, ParentAt(path, base_position, tokens.first(first)));
   }
   for (const TokenRange range : ranges) {
     CKV_RETURN_IF_ERROR(planner_.Add(parent_, base_position + range.begin,

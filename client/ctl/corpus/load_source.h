@@ -37,14 +37,16 @@ struct CutOptions {
   // depends on its tokens only, so corpora share it wherever it stands in them.
   bool standalone = false;
   TenantKey key = {};  // by which chunk ids are made; the zero key makes plain ones
-  // The corpus that gets the chunks behind its own, if there is one. A file of rows that do not
-  // begin at position 0 follows its last chunk that ends where they begin.
+  // The corpus that gets the chunks behind its own, if there is one (FilePlanner).
   const Corpus* extended = nullptr;
 };
 //   InvalidArgument     a size that the policy has no use for, or ValidateCutSizes.
 absl::Status ValidateCut(const CutOptions& options);
 // Cuts `tokens`, which are one document if the policy is kDocument. The options are valid.
 std::vector<TokenRange> Cut(std::span<const int32_t> tokens, const CutOptions& options);
+
+// NewChunks (client/publish/extension.h), with advice for who loads files.
+absl::StatusOr<std::vector<uint32_t>> NewToCorpus(const Corpus& corpus, const ChunkSource& source);
 
 // Plans chunks, and sees to it that none comes twice: a corpus has each once (I1).
 class ChunkPlanner {
@@ -56,6 +58,12 @@ class ChunkPlanner {
   absl::Status Add(const ChunkId& parent, uint64_t position, std::span<const int32_t> tokens,
                    const std::string& origin);
 
+  struct Name {
+    ChunkId id;
+    ChunkSeal seal;
+  };
+  Name NameOf(const ChunkId& parent, uint64_t position, std::span<const int32_t> tokens) const;
+
  private:
   const ChunkId fingerprint_;
   const TenantKey key_;
@@ -64,8 +72,9 @@ class ChunkPlanner {
 };
 
 // Plans the chunks of files of rows, in order. A file whose first token stands right behind the
-// last of the file before is its child. Any other starts a chain, or follows a chunk of the corpus
-// that is extended.
+// last of the file before is its child. Any other starts a chain. If a corpus is extended, a file
+// that it has already stands where it stands there, by its first chunk. One that begins where the
+// corpus ends goes on from there.
 class FilePlanner {
  public:
   // If `token_count_max` is not 0, no more tokens than that are taken. `chunks` is appended to and
@@ -73,15 +82,17 @@ class FilePlanner {
   FilePlanner(const Geometry& geometry, const CutOptions& cut, uint32_t token_count_max,
               std::vector<PlannedChunk>* chunks);
   // Returns the tokens of each chunk of the next file, whose first stands at `base_position`.
-  //   InvalidArgument     a chunk comes twice, or the file cannot be standalone, or no chunk of the
-  //                       extended corpus ends where it begins; names the path.
+  //   InvalidArgument     A chunk comes twice, or the file cannot be standalone. Or no chunk of the
+  //                       extended corpus ends where it begins, or several do. Names the path.
   absl::StatusOr<std::vector<TokenRange>> Add(const std::string& path, uint64_t base_position,
                                               std::span<const int32_t> token_ids);
   // Whether no more tokens are taken.
   bool full() const { return tokens_left_ == 0; }
 
  private:
-  absl::StatusOr<ChunkId> ParentAt(const std::string& path, uint64_t position) const;
+  absl::StatusOr<ChunkId> ParentAt(const std::string& path, uint64_t position,
+                                   std::span<const int32_t> first_tokens) const;
+  absl::StatusOr<ChunkId> EndAt(const std::string& path, uint64_t position) const;
 
   const CutOptions cut_;
   ChunkPlanner planner_;

@@ -83,7 +83,13 @@ absl::Status PrefillSource::Plan(const CutOptions& cut) {
       CKV_RETURN_IF_ERROR(PlanRun(documents_.of(i), documents_.documents[i].origin, cut, planner));
     }
   }
-  return runs_.size() == 1 ? Prefill(0).status() : absl::OkStatus();
+  if (runs_.size() != 1) return absl::OkStatus();
+  if (cut.extended != nullptr) {
+    // Refused, or there already: both are known without the rows.
+    CKV_ASSIGN_OR_RETURN(const std::vector<uint32_t> fresh, NewToCorpus(*cut.extended, *this));
+    if (fresh.empty()) return absl::OkStatus();
+  }
+  return Prefill(0).status();
 }
 
 absl::StatusOr<std::shared_ptr<const PrefillSource::Prefilled>> PrefillSource::Prefill(

@@ -229,7 +229,7 @@ TEST_F(CorpusLoadTest, ExtendsACorpusAndLeavesItsChunks) {
   StartHolders(2);
   const std::string head = RowsOfFile(64, 0, 1).Write("head");
   const std::string tail = RowsOfFile(40, 64, 2).Write("tail");
-  const std::string other = RowsOfFile(32, 0, 3).Write("other");
+  const std::string other = RowsOfFile(64, 0, 3).Write("other");
   const auto load = [&](const std::string& file, std::vector<std::string> rest) {
     rest.insert(rest.begin(), {"corpus", "load", "a", file, "--chunk-tokens", "16"});
     return Run(rest);
@@ -254,6 +254,11 @@ TEST_F(CorpusLoadTest, ExtendsACorpusAndLeavesItsChunks) {
   EXPECT_EQ(new_and_reused(extended), (std::vector<uint32_t>{3, 0}));
   EXPECT_EQ(extended["bytes_sent"], 2 * 40 * 160);  // as many copies as the others have
   EXPECT_EQ(extended["bytes_sent"], plan["bytes_sent"]);
+  EXPECT_EQ(extended["holders"], plan["holders"]);
+  for (const Json& told : {plan, extended}) {
+    EXPECT_EQ(told["chunk_begin"], 4);
+    EXPECT_EQ(told["chunks_appended"], 3);
+  }
   const Json after = chunks("a");
   ASSERT_EQ(after.size(), 7u);
   for (size_t i = 0; i < before.size(); ++i) EXPECT_EQ(after[i], before[i]);
@@ -265,14 +270,20 @@ TEST_F(CorpusLoadTest, ExtendsACorpusAndLeavesItsChunks) {
     EXPECT_EQ(after[i]["position"], whole[i]["position"]);
   }
 
-  // The same again changes nothing, also if its first answer was lost.
+  // A text of its own, which ends where the first chunk of `tail` begins.
+  EXPECT_EQ(new_and_reused(load(other, {"--extend"}).json), (std::vector<uint32_t>{4, 0}));
+  EXPECT_EQ(chunks("a")[7]["position"], 0);
+  // The same again changes nothing, as if its first answer was lost.
   const Json again = load(tail, {"--extend"}).json;
   EXPECT_EQ(new_and_reused(again), (std::vector<uint32_t>{0, 3}));
-  EXPECT_EQ(again["version"], extended["version"]);
+  EXPECT_EQ(again["chunks_appended"], 0);
   EXPECT_EQ(again["bytes_sent"], 0);
-  // A text of its own.
-  EXPECT_EQ(new_and_reused(load(other, {"--extend"}).json), (std::vector<uint32_t>{2, 0}));
-  EXPECT_EQ(chunks("a")[7]["position"], 0);
+  EXPECT_EQ(chunks("a").size(), 11u);
+  // A part that had no parent has none again.
+  const std::string apart = RowsOfFile(16, 500, 4).Write("apart");
+  MustRun({"corpus", "load", "parts", head, apart});
+  const Json both = MustRun({"corpus", "load", "parts", head, apart, other, "--extend"});
+  EXPECT_EQ(new_and_reused(both), (std::vector<uint32_t>{1, 2}));
 }
 
 TEST_F(CorpusLoadTest, WhatCannotExtendIsRefused) {
@@ -286,16 +297,23 @@ TEST_F(CorpusLoadTest, WhatCannotExtendIsRefused) {
   };
   EXPECT_THAT(error(RowsOfFile(16, 200, 4).Write("gap")),
               AllOf(HasSubstr("begin at position 200"), HasSubstr("ends at 64")));
-  EXPECT_THAT(error(RowsOfFile(16, 64, 5, /*layers=*/3).Write("layers")),
-              HasSubstr("another geometry"));
+  EXPECT_THAT(error(RowsOfFile(16, 64, 5, /*layers=*/3).Write("deeper")),
+              AllOf(HasSubstr("another geometry"), HasSubstr("layers")));
+  // Prefilled by the reference engine, which has another geometry, after minutes.
+  const std::string text = WriteTestFile("text.txt", std::string(3000, 'a'));
+  EXPECT_THAT(error(text, {"--text"}), HasSubstr("another geometry"));
   const std::string tail = RowsOfFile(16, 64, 2).Write("tail");
   EXPECT_THAT(error(tail, {"--replace"}), HasSubstr("--replace and --extend"));
   EXPECT_THAT(error(tail, {"--replicas", "2"}), HasSubstr("--replicas"));
   EXPECT_THAT(error(tail, {"--tenant", "acme"}), HasSubstr("without --tenant"));
   // Two texts behind one chunk.
   MustRun({"corpus", "load", "a", tail, "--extend"});
-  EXPECT_THAT(error(RowsOfFile(16, 64, 3).Write("branch")), HasSubstr("put behind its new end"));
+  EXPECT_THAT(error(RowsOfFile(16, 64, 3).Write("branch")),
+              AllOf(HasSubstr("another chunk behind"), HasSubstr("--replace")));
   EXPECT_EQ(MustRun({"corpus", "show", "a"})["chunks"].size(), 2u);
+  // Two texts that end at one position.
+  MustRun({"corpus", "load", "a", RowsOfFile(80, 0, 6).Write("other"), "--extend"});
+  EXPECT_THAT(error(RowsOfFile(16, 80, 7).Write("third")), HasSubstr("2 texts of corpus 'a' end"));
 }
 
 // What a load put before it was cut off is reused, though no corpus has it.

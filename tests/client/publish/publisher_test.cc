@@ -3,6 +3,7 @@
 
 #include "client/publish/publisher.h"
 
+#include <atomic>
 #include <cmath>
 #include <string>
 #include <thread>
@@ -142,7 +143,7 @@ TEST_F(PublisherTest, WhatDoesNotFollowIsRefusedAndNothingIsPut) {
   Add(fork, **rows);
   const absl::Status status = publisher_->Extend({.corpus = "docs"}, fork, Soon()).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("follows chunk"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("another chunk behind"));
   ExpectAnswers(2);
 }
 
@@ -204,12 +205,47 @@ TEST_F(PublisherTest, ManyAtOnceAreAllThere) {
   EXPECT_EQ(end->chunk_count, kCount);
 }
 
+// Somebody else extends the corpus while rows go out: they go once, and where they went stays.
+TEST_F(PublisherTest, ALostRaceSendsNoRowTwice) {
+  ASSERT_TRUE(Extend({0}).ok());
+  const TestCorpus other = MakeTestCorpus(test::TestGeometry(), {20}, 100);
+  std::atomic<bool> raced = false;
+  std::atomic<uint64_t> sent = 0, found = 0;
+  const PutObserver observer = {
+      [&](uint64_t bytes) {
+        sent += bytes;
+        if (raced.exchange(true)) return;
+        MemorySource text(other.geometry);
+        auto rows = ChunkAssembler::Begin(other.geometry,
+                                          {{}, 0, other.chunks[0].info.token_ids, {}}, 1 << 20);
+        for (uint32_t layer = 0; layer < other.geometry.layers; ++layer) {
+          EXPECT_TRUE(
+              (*rows)->Add(layer, 0, std::as_bytes(std::span(other.chunks[0].layers[layer]))).ok());
+        }
+        Add(text, **rows);
+        EXPECT_TRUE(publisher_->Extend({.corpus = "docs"}, text, Soon()).ok());
+      },
+      [&](uint64_t bytes) { found += bytes; }};
+  MemorySource chunks = Chunks({1, 2, 3});
+  const auto report = publisher_->Extend({.corpus = "docs"}, chunks, Soon(), observer);
+  ASSERT_TRUE(report.ok()) << report.status();
+  const uint64_t bytes = (70 + 9 + 130) * corpus_.geometry.token_bytes();
+  EXPECT_EQ(sent, bytes);
+  EXPECT_EQ(found, 0u);
+  EXPECT_EQ(report->bytes_sent(), bytes);
+  EXPECT_EQ(report->chunk_begin, 2u);  // behind the other text
+  EXPECT_EQ(report->added_count, 3u);
+  EXPECT_EQ(publisher_->EndOf("docs", "", Soon())->chunk_count, 5u);
+  EXPECT_EQ(PutCount(), 5u);
+}
+
 TEST_F(PublisherTest, AnotherGeometryIsRefused) {
   ASSERT_TRUE(Extend({0}).ok());
   corpus_ = MakeTestCorpus(test::TestGeometry(4), {40}, 3);
   const absl::Status status = Extend({0}).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("another geometry"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("layers"));
 }
 
 }  // namespace

@@ -1,11 +1,15 @@
 // Goal: the directory refuses malformed questions about prompts, a long prompt is asked for in
 // parts, and a requester does not mix the chunks of two models.
 
+#include <array>
 #include <atomic>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/notification.h"
 #include "client/grpc/directory_stub.h"
 #include "client/grpc/holder_stub.h"
 #include "gmock/gmock.h"
@@ -135,54 +139,78 @@ TEST_F(PromptServiceTest, SearchesHaveAQuotaOfMemory) {
   EXPECT_TRUE(resolve(longer, "lite").ok());
 }
 
-// Room for two searches, and eight threads that search: each gets the whole answer or is refused,
-// and at the end all of the room is there again.
+// A directory whose first two answers to a prompt come when they are let go.
+class HeldDirectory final : public DirectoryControl {
+ public:
+  explicit HeldDirectory(DirectoryControl* real) : real_(*real) {}
+
+  absl::StatusOr<Corpus> GetCorpus(std::string_view name, std::string_view tenant,
+                                   Instant deadline) override {
+    return real_.GetCorpus(name, tenant, deadline);
+  }
+  absl::StatusOr<std::vector<Member>> ListMembers(Instant deadline) override {
+    return real_.ListMembers(deadline);
+  }
+  absl::StatusOr<std::vector<Corpus>> LocateChunk(const ChunkId& id, std::string_view tenant,
+                                                  Instant deadline) override {
+    return real_.LocateChunk(id, tenant, deadline);
+  }
+  absl::StatusOr<PromptChunks> FindPrompt(std::span<const uint64_t> heads,
+                                          const std::optional<ChunkId>& model,
+                                          std::string_view tenant, Instant deadline) override {
+    if (asked_.fetch_add(1) < 2) {
+      both_.DecrementCount();
+      let_go.WaitForNotification();
+    }
+    return real_.FindPrompt(heads, model, tenant, deadline);
+  }
+  void WaitForTwo() { both_.Wait(); }
+
+  absl::Notification let_go;
+
+ private:
+  DirectoryControl& real_;
+  std::atomic<int> asked_ = 0;
+  absl::BlockingCounter both_{2};
+};
+
 TEST_F(PromptServiceTest, SearchesAtOnceShareTheQuota) {
-  constexpr int kThreads = 8, kSearches = 50;
   const std::vector<int32_t> text = TextFrom(5, 40);
   PublishTexts("lite", "deepseek-v2-lite", {text});
-  DirectoryStub directory(directory_->address(), Clock::Real());
+  DirectoryStub stub(directory_->address(), Clock::Real());
+  HeldDirectory directory(&stub);
   HolderStubFactory holders(Clock::Real());
   auto requester = Requester::Create({}, &directory, &holders);
   ASSERT_TRUE(requester.ok()) << requester.status();
-  ServiceGate gate(kThreads);
+  ServiceGate gate(1);
   RequesterServiceOptions options;
   options.cover_bytes_max = 2 * text.size() * kCoverTokenBytes;
   RequesterServiceImpl service(std::move(options), requester->get(), &gate);
-  const auto covered = [&](const std::vector<int32_t>& tokens) -> absl::StatusOr<uint64_t> {
+  v1::ResolveReply reply;
+  const auto resolve = [&](const std::vector<int32_t>& tokens, v1::ResolveReply& answer) {
     grpc::ServerContext context;
     v1::ResolveRequest request;
     request.set_token_ids(Int32sToBytes(tokens));
-    v1::ResolveReply reply;
-    const grpc::Status status = service.Resolve(&context, &request, &reply);
-    if (!status.ok())
-      return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                          status.error_message());
-    return reply.token_count();
+    return service.Resolve(&context, &request, &answer);
   };
-  std::atomic<int> answered = 0, refused = 0, wrong = 0;
+  std::array<v1::ResolveReply, 2> replies;
+  std::array<grpc::Status, 2> statuses;
   std::vector<std::thread> threads;
-  for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&] {
-      for (int i = 0; i < kSearches; ++i) {
-        const absl::StatusOr<uint64_t> tokens = covered(text);
-        if (absl::IsResourceExhausted(tokens.status())) {
-          ++refused;
-        } else {
-          ++(tokens.ok() && *tokens == text.size() ? answered : wrong);
-        }
-      }
-    });
-  }
+  for (size_t i = 0; i < 2; ++i)
+    threads.emplace_back([&, i] { statuses[i] = resolve(text, replies[i]); });
+  directory.WaitForTwo();
+  EXPECT_EQ(resolve(text, reply).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  directory.let_go.Notify();
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(wrong, 0);
-  EXPECT_GT(answered, 0);
-  EXPECT_EQ(answered + refused, kThreads * kSearches);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_TRUE(statuses[i].ok()) << statuses[i].error_message();
+    EXPECT_EQ(replies[i].token_count(), text.size());
+  }
+  // All of the room is there again.
   std::vector<int32_t> twice = text;
   twice.insert(twice.end(), text.begin(), text.end());
-  const absl::StatusOr<uint64_t> all = covered(twice);
-  ASSERT_TRUE(all.ok()) << all.status();
-  EXPECT_EQ(*all, text.size());  // a chunk that comes again is a hole
+  const grpc::Status fits = resolve(twice, reply);
+  EXPECT_TRUE(fits.ok()) << fits.error_message();
 }
 
 TEST_F(PromptServiceTest, TwoModelsAreNotMixed) {
