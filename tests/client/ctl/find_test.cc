@@ -86,6 +86,30 @@ TEST_F(FindTest, APromptOfSharedDocumentsAndAChain) {
             found["spans"]);
 }
 
+TEST_F(FindTest, WhatATenantAppendsHasIdsOfItsKey) {
+  StartDurableHolders(1);
+  StartRequester();
+  const auto one = Tokens(40, 6), two = Tokens(30, 7);
+  LoadAlone("notes", Lines("one.jsonl", {one}), "acme");
+  const Json appended = MustRun({"corpus", "load", "notes", Lines("two.jsonl", {one, two}), "--cut",
+                                 "document", "--standalone", "--extend"},
+                                "acme");
+  EXPECT_EQ(appended["chunks_appended"], 1);
+  const std::string prompt = Lines("prompt.jsonl", {Join({two, {7}, one})});
+  EXPECT_EQ(MustRun({"chunk", "find", prompt}, "acme")["covered_token_count"], 70);
+  EXPECT_EQ(Run({"chunk", "find", prompt}, "other").code, 3);
+  // A chain goes on behind a sealed id.
+  const std::string head = test::RowsOfFile(32, 0, 1).Write("head");
+  const std::string tail = test::RowsOfFile(16, 32, 2).Write("tail");
+  MustRun({"corpus", "load", "whole", head, tail}, "acme");
+  MustRun({"corpus", "load", "chain", head}, "acme");
+  for (const int due : {1, 0}) {  // and again
+    const Json report = MustRun({"corpus", "load", "chain", tail, "--extend"}, "acme");
+    EXPECT_EQ(report["chunks_appended"], due);
+    EXPECT_EQ(IdsOf("chain", "acme"), IdsOf("whole", "acme"));
+  }
+}
+
 TEST_F(FindTest, NobodyFindsWhatATenantHas) {
   StartDurableHolders(1);
   StartRequester();
