@@ -1,5 +1,7 @@
 #include "client/ctl/fleet/ask_members.h"
 
+#include <memory>
+
 #include "absl/strings/str_format.h"
 #include "client/ctl/at_once.h"
 #include "client/ctl/output.h"
@@ -12,6 +14,9 @@ namespace {
 void AskMember(const Fleet& fleet, Instant deadline, MemberReport& report) {
   const Member& member = report.member;
   const Duration limit = fleet.options().timeout;
+  std::unique_ptr<v1::HolderService::StubInterface> holder;
+  if (member.role == MemberRole::kHolder && fleet.clock().Now() < deadline)
+    holder = ConnectHolder(member);
   if (fleet.clock().Now() >= deadline) {
     report.status = absl::DeadlineExceededError(absl::StrFormat(
         "it was not asked: those before it took %s", FormatDuration(limit * kAskLimitCountMax)));
@@ -20,9 +25,8 @@ void AskMember(const Fleet& fleet, Instant deadline, MemberReport& report) {
   grpc::ClientContext context;
   SetDeadline(context, fleet.clock(), deadline, limit);
   report.asked_wall_ms = WallClockMilliseconds();
-  if (member.role == MemberRole::kHolder) {
-    report.status =
-        HolderError(ConnectHolder(member)->Stats(&context, {}, &report.stats), member, "Stats");
+  if (holder != nullptr) {
+    report.status = HolderError(holder->Stats(&context, {}, &report.stats), member, "Stats");
   } else {
     const auto stub = v1::RequesterService::NewStub(MakeChannel(member.control_address));
     report.status = FromGrpc(stub->Describe(&context, {}, &report.description), "Describe");

@@ -133,7 +133,7 @@ TEST_F(RequesterPutTest, AChainGoesOnFromAChunkThatIsThere) {
   next[0].mutable_target()->set_parent(parent);
   fork[0].mutable_target()->set_parent(parent);
   ASSERT_TRUE(Put(next).ok());
-  ExpectRefused(fork, grpc::StatusCode::FAILED_PRECONDITION, "follows chunk");
+  ExpectRefused(fork, grpc::StatusCode::FAILED_PRECONDITION, "another chunk behind");
 }
 
 TEST_F(RequesterPutTest, MessagesOutOfPlace) {
