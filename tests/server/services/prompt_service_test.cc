@@ -1,5 +1,5 @@
 // Goal: the directory refuses malformed questions about prompts, a long prompt is asked for in
-// parts, and a requester does not mix the chunks of two models.
+// parts, searches have a quota of memory, and a requester does not mix the chunks of two models.
 
 #include <array>
 #include <atomic>
