@@ -22,9 +22,12 @@
 #     llama         stock llama.cpp from npm with libggml-ckv.so: its attention beside the engine's own, eight agents over
 #                   three holders, their memory, whole models of 27 layers
 #     store         restart, load and cold read beside the disk's own time, kept stripes, look-ups, plans, cuts
+#     field         what users of such systems reported: both commands on a bare machine, health against real faults,
+#                   restarts of every holder under load, clock steps, costs measured under load, probes beside idle
+#                   connections, a directory whose name moves (root, for namespaces and a clean root)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-usage() { sed -n '2,24p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,27p' "$0" | sed 's/^# \{0,1\}//'; }
 realtime=()
 if [ "${1:-}" = --realtime ]; then
   realtime=(chrt --fifo 1)
@@ -62,8 +65,12 @@ case $1 in
     deploy/install-packages.sh build check
     deploy/llama-headers.sh "$preset"
     ;;
+  field)
+    preset=release targets=(ckvd ckvctl)
+    deploy/install-packages.sh check
+    ;;
   store) preset=release targets=(store_bench store_disk_bench store_stripe_bench store_plan_bench) ;;
-  *) echo "bench: no set is named '$1'; there are: act, bindings, contexts, data-path, decision, kernels, llama, operate, store" >&2; exit 2 ;;
+  *) echo "bench: no set is named '$1'; there are: act, bindings, contexts, data-path, decision, field, kernels, llama, operate, store" >&2; exit 2 ;;
 esac
 deploy/build.sh "$preset" "${targets[@]}"
 exec "${realtime[@]}" python3 tests/bench/bars.py "$1" "build/$preset"

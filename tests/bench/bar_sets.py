@@ -7,49 +7,12 @@ import act_links
 import bindings_figures
 import decision_links
 import directory_kills
+import field_bars
 import llama_figures
 import unit_figures
 import wait_fleets
 import web_figures
-
-# A binary says this of itself, or with "/NAME" of one benchmark, if this machine has nothing to measure.
-NOT_HERE = "not_here"
-
-
-class NotHere(Exception):
-    """This machine lacks what a row is about; the text says what."""
-
-
-def counter(benchmark, name):
-    """The median over repetitions of a counter of one benchmark."""
-    def value(run):
-        for absent in (NOT_HERE, f"{NOT_HERE}/{benchmark}"):
-            if absent in run:
-                raise NotHere(run[absent])
-        return run[benchmark][name]
-    return value
-
-
-class Bar:
-    """`value` and `base` read the figures of one binary's run; the limit is an upper one or a lower,
-    or there is none and the row is for reading."""
-
-    def __init__(self, measure, binary, value, unit, at_most=None, at_least=None, base=None, base_unit=None):
-        self.measure, self.binary, self.value, self.unit = measure, binary, value, unit
-        self.at_most, self.at_least = at_most, at_least
-        self.base, self.base_unit = base, base_unit or unit
-
-    def limit(self):
-        if self.at_most is not None:
-            return f"<= {self.at_most} {self.unit}"
-        return f">= {self.at_least} {self.unit}" if self.at_least is not None else "-"
-
-    def verdict(self, value):
-        if self.at_most is not None:
-            return "ok" if value <= self.at_most else "short"
-        if self.at_least is not None:
-            return "ok" if value >= self.at_least else "short"
-        return "-"
+from bar import NOT_HERE, Bar, NotHere, counter
 
 
 def ratio(measure, benchmark, at_least, unit):
@@ -99,7 +62,7 @@ ROWS = (1, 16, 256)
 LINKS, AGENTS, WAITS, KILLS = "decision_links", "act_links", "wait_fleets", "directory_kills"
 UNITS, WEB, LLAMA, BINDINGS = "unit_figures", "web_figures", "llama_figures", "bindings_figures"
 SCRIPTS = {LINKS: decision_links.figures, AGENTS: act_links.figures, WAITS: wait_fleets.figures,
-           KILLS: directory_kills.figures, UNITS: unit_figures.figures, WEB: web_figures.figures, LLAMA: llama_figures.figures, BINDINGS: bindings_figures.figures}
+           KILLS: directory_kills.figures, UNITS: unit_figures.figures, WEB: web_figures.figures, LLAMA: llama_figures.figures, BINDINGS: bindings_figures.figures, **field_bars.SCRIPTS}
 SPLICES = (("bf16, in its place", "BM_Splice/fp8:0/delta:0"), ("bf16, rotated", "BM_Splice/fp8:0/delta:4096"),
            ("fp8, rotated", "BM_Splice/fp8:1/delta:4096"))
 FABRIC_NUMBERS = (("shm", 2), ("tcp", 3))
@@ -385,6 +348,7 @@ SETS = {
             counter("agents", "memory_ratio"), "x prefixes of their own", at_most=0.2, base=counter("agents", "own_MiB"),
             base_unit="MiB"),
     ],
+    "field": field_bars.BARS,
     # One thread unless it says two; DeepSeek rows; bf16 unless it says fp8.
     "kernels": [
         *(ratio(f"dense, {q} query rows over {rows}", f"BM_Dense/q:{q}/rows:{rows}", bar, "of FMA peak")
