@@ -67,7 +67,7 @@ case $1 in
     ;;
   field)
     preset=release targets=(ckvd ckvctl)
-    deploy/install-packages.sh check
+    deploy/install-packages.sh check field
     ;;
   store) preset=release targets=(store_bench store_disk_bench store_stripe_bench store_plan_bench) ;;
   *) echo "bench: no set is named '$1'; there are: act, bindings, contexts, data-path, decision, field, kernels, llama, operate, store" >&2; exit 2 ;;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages of deploy/packages.txt that are missing. If none is missing, it does
 # nothing and needs neither network nor root.
-#   deploy/install-packages.sh [build|check|rdma]...     default: build
+#   deploy/install-packages.sh [build|check|bench|field|rdma]...     default: build
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
