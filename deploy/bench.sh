@@ -73,4 +73,4 @@ case $1 in
   *) echo "bench: no set is named '$1'; there are: act, bindings, contexts, data-path, decision, field, kernels, llama, operate, store" >&2; exit 2 ;;
 esac
 deploy/build.sh "$preset" "${targets[@]}"
-exec "${realtime[@]}" python3 tests/bench/bars.py "$1" "build/$preset"
+exec "${realtime[@]}" deploy/python.sh tests/bench/bars.py "$1" "build/$preset"

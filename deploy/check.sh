@@ -22,7 +22,7 @@ step "format: ${#sources[@]} files"
 clang-format-14 --dry-run -Werror "${sources[@]}"
 
 step "tree rules"
-python3 tests/tidy.py
+deploy/python.sh tests/tidy.py
 
 [ $quick -eq 0 ] || exit 0
 

@@ -1,21 +1,23 @@
 #!/usr/bin/env bash
 # Installs the Debian packages of deploy/packages.txt that are missing. If none is missing, it does
 # nothing and needs neither network nor root.
-#   deploy/install-packages.sh [build|check|bench|field|rdma]...     default: build
+#   deploy/install-packages.sh [build|check|bench|field|rdma|tests]...     default: build
+# The group tests is what tests/run.sh and .ci/run install: build, check and rdma.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 case ${1:-} in
-  -h | --help) sed -n '2,4p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+  -h | --help) sed -n '2,5p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
 esac
 groups=("$@")
 [ ${#groups[@]} -gt 0 ] || groups=(build)
+[[ " ${groups[*]} " != *" tests "* ]] || groups+=(build check rdma)
 
 missing=()
 for group in "${groups[@]}"; do
   while read -r name; do
     if ! dpkg-query -W -f='${db:Status-Status}\n' "$name" 2>/dev/null | grep -qx installed; then
-      missing+=("$name")
+      [[ " ${missing[*]} " == *" $name "* ]] || missing+=("$name")
     fi
   done < <(awk -v group="$group" '$1 == group { print $2 }' deploy/packages.txt)
 done

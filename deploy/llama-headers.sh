@@ -19,5 +19,5 @@ if [ -n "$is" ] && [ "$is" != "$include/include;$include/src" ]; then
   echo "llama-headers: CKV_GGML_INCLUDE is $is" >&2
   exit 0
 fi
-python3 tests/engines/engines.py --headers "build/$preset/llama.cpp" >&2 || exit $?
+deploy/python.sh tests/engines/engines.py --headers "build/$preset/llama.cpp" >&2 || exit $?
 [ -n "$is" ] || cmake --preset "$preset" "-DCKV_GGML_INCLUDE=$include/include;$include/src" >&2

@@ -16,7 +16,7 @@ case ${1:-} in
 esac
 [ $# -eq 1 ] || { usage >&2; exit 2; }
 command -v dpkg-shlibdeps >/dev/null || {
-  echo "packages: dpkg-shlibdeps is missing: deploy/install-packages.sh check" >&2
+  echo "SKIPPED: no dpkg-shlibdeps here; to run it: deploy/install-packages.sh tests" >&2
   exit 77
 }
 deploy/build.sh "$preset" ckvd ckvctl ckv_shared ckv_c ckv_page_files
@@ -25,5 +25,5 @@ out=$(realpath "$1")
 rm -f "$out"/*.deb "$out"/ckv.spdx.json
 cpack -G DEB --config "build/$preset/CPackConfig.cmake" -B "$out" >&2
 rm -rf "$out/_CPack_Packages"
-python3 deploy/sbom.py --version "$(sed -n 's/^project(ckv VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)" >"$out/ckv.spdx.json"
+deploy/python.sh deploy/sbom.py --version "$(sed -n 's/^project(ckv VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)" >"$out/ckv.spdx.json"
 ls "$out"/*.deb "$out"/ckv.spdx.json

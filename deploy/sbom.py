@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Prints a bill of materials of ckv as SPDX 2.3 JSON: what is built with what, from deploy/packages.txt and the
 versions that are installed here.
 

@@ -1,10 +1,9 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Prints how long the slowest tests of a run took, and which slow ones lack the label slow.
 
     python3 tests/durations.py BUILD
 
-BUILD/durations has what a run left there: ctest.xml (ctest --output-junit) and a JSON file a test
-program (GTEST_OUTPUT). Exit 0 always: a busy machine is no fault of a test.
+BUILD/durations has what a run left there (tests/outcome.py). Exit 0 always: a busy machine is no fault of a test.
 """
 
 import json
@@ -12,6 +11,9 @@ import pathlib
 import subprocess
 import sys
 import xml.etree.ElementTree
+
+sys.dont_write_bytecode = True  # the source tree stays as it is
+import outcome  # noqa: E402
 
 SHOWN = 10
 SLOW_S = 10  # from here on a test needs the label slow
@@ -26,11 +28,8 @@ def entries(build):
 
 def tests(build):
     """(program, test, seconds) of each GoogleTest that ran."""
-    for path in sorted((build / "durations").glob("*.json")):
-        for suite in json.loads(path.read_text()).get("testsuites", []):
-            for test in suite.get("testsuite", []):
-                if test.get("status") == "RUN":
-                    yield path.stem, f"{suite['name']}.{test['name']}", float(test["time"].rstrip("s"))
+    for program, name, seconds, _ in outcome.google_tests(build / "durations"):
+        yield program, name, seconds
 
 
 def slow_labels(build):

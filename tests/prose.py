@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """The tree's English tests itself. Lists what rule 13 refuses, and exits 1 if there is any.
 
     python3 tests/tidy.py --prose [--count] [--root DIR] [FILE-OR-FOLDER...]

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """tests/prose.py finds each kind of breach where it is, and leaves code, tables and names alone."""
 
 import pathlib

@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
-# Builds and runs all tests through ctest; installs the packages it needs.
+# Builds and runs all tests through ctest; installs the packages that they need (group tests).
 #   tests/run.sh                    the release build's tests
 #   tests/run.sh --preset asan      another preset's (dev, release, asan, tsan); may be repeated
 #   tests/run.sh --rdma             only the tests of the verbs fabric, in the guest of tests/guest
 #   tests/run.sh --ci               the checks of CI: format, tree rules, release, verbs, asan, tsan
-#                                   (tsan without gRPC, whose own locks it cannot see)
+#                                   (tsan without gRPC, whose own locks it cannot see). A test that
+#                                   lacks its program fails. One that fails runs once more; if it
+#                                   passes then, it is named as flaky, and the run goes on.
 #   tests/run.sh -R requester       passes other arguments on to ctest
+# The last lines name each test that failed, was flaky or was skipped, and what would run these.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 presets=()
-static=0 rdma=0
+static=0 rdma=0 again=()
 while [ $# -gt 0 ]; do
   case $1 in
     --preset)
@@ -19,7 +22,7 @@ while [ $# -gt 0 ]; do
       ;;
     --ci)
       export CI=1  # a test that lacks its program fails, where it would be skipped
-      static=1 rdma=1
+      static=1 rdma=1 again=(--again)
       presets=(release asan tsan)
       shift
       ;;
@@ -28,7 +31,7 @@ while [ $# -gt 0 ]; do
       shift
       ;;
     -h | --help)
-      sed -n '2,8p' "$0" | sed 's/^# \{0,1\}//'
+      sed -n '2,11p' "$0" | sed 's/^# \{0,1\}//'
       exit 0
       ;;
     *) break ;;
@@ -45,38 +48,61 @@ if [ $static -eq 1 ] && [ ! -d build/asan ] && [ "$free_gb" -lt "$needed_gb" ]; 
     "(rm -rf build in other checkouts; ccache --max-size 1G)" >&2
 fi
 
-if [ $rdma -eq 1 ]; then
-  # Before the configuration, because the verbs fabric is built only if its library is there.
-  deploy/install-packages.sh build rdma
-fi
+# Without the right to install, what can be built is tested: tests that lack a program say so.
+deploy/install-packages.sh build
+deploy/install-packages.sh tests || [ -z "${CI:-}" ] || exit 1
+
+left_out=() folders=()
+leave_out() { left_out+=(--left-out "$1; to run it: $2"); }
+# However the run ends, its last lines say how; a skip that names no remedy makes it fail.
+finish() {
+  local rc=$?
+  echo "== outcome" >&2
+  deploy/python.sh tests/outcome.py tell "${left_out[@]}" "${folders[@]}" >&2 || [ $rc -ne 0 ] || rc=1
+  exit $rc
+}
+# What there is beside what runs.
+for preset in release asan tsan; do
+  [[ " ${presets[*]} " == *" $preset "* ]] || leave_out "the tests of the preset $preset" "tests/run.sh --preset $preset"
+done
+[ $rdma -eq 1 ] || leave_out "the tests of the verbs fabric (label rdma)" "tests/run.sh --rdma"
+[ $static -eq 1 ] || leave_out "the static checks" "deploy/check.sh --static"
+[ $# -eq 0 ] || leave_out "what these arguments of ctest do not select: $*" "tests/run.sh without them"
+trap finish EXIT
+
+# run_tests PRESET FOLDER ARGUMENT...: ctest, and where its report goes.
+run_tests() {
+  local preset=$1 folder=build/$1/$2
+  shift 2
+  folders+=("$folder")
+  deploy/python.sh tests/outcome.py run "${again[@]}" "build/$preset" "$folder" -- "$@"
+}
+
 if [ $static -eq 1 ]; then
   deploy/check.sh --quick
 fi
 for preset in "${presets[@]}"; do
   echo "== preset $preset: build" >&2
-  # A build folder that was configured before the library came must look for it again.
-  [ $rdma -eq 0 ] || cmake --preset "$preset" >&2
-  deploy/install-packages.sh build
+  # A build folder that was configured before a package came must look for it again.
+  cmake --preset "$preset" >&2
   headers=0
   deploy/llama-headers.sh "$preset" || headers=$?
   if [ $headers -eq 77 ]; then
-    echo "== preset $preset: SKIPPED libggml-ckv.so and its tests: no headers of llama.cpp" >&2
+    leave_out "libggml-ckv.so and its tests, preset $preset: no headers of llama.cpp" \
+      "install npm (on Debian: apt-get install npm), with a network that reaches its registry"
   elif [ $headers -ne 0 ]; then
     exit $headers
   fi
   deploy/build.sh "$preset"
   if [ $rdma -eq 1 ] && [ "$preset" = release ]; then
     echo "== preset $preset: test in the guest" >&2
-    ctest --test-dir "build/$preset" -L rdma --no-tests=error --output-on-failure
+    run_tests "$preset" durations-rdma --test-dir "build/$preset" -L rdma --no-tests=error --output-on-failure
     [ $static -eq 1 ] || exit 0
   fi
   echo "== preset $preset: test" >&2
   # A misspelt -R matches no test, which must not count as success.
-  durations=$PWD/build/$preset/durations
-  rm -rf "$durations" && mkdir -p "$durations"
   rc=0
-  GTEST_OUTPUT=json:$durations/ ctest --preset "$preset" -j "$(nproc)" --no-tests=error \
-    --output-junit "$durations/ctest.xml" "$@" || rc=$?
-  python3 tests/durations.py "build/$preset" >&2 || true
+  run_tests "$preset" durations --preset "$preset" -j "$(nproc)" --no-tests=error "$@" || rc=$?
+  deploy/python.sh tests/durations.py "build/$preset" >&2 || true
   [ $rc -eq 0 ] || exit $rc
 done

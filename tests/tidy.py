@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """The tree tests itself: layering, sizes, names, and what may not appear. Exit 1 names each breach.
 
     python3 tests/tidy.py [ROOT]
@@ -128,6 +128,15 @@ TIME_ALLOWED = re.compile(r"^(proto/base/clock\.cc|tests/bench/.*)$")
 STATIC_OBJECT = re.compile(
     r"^\s+static (const )?(std::(?!atomic)\w+|absl::(?!Mutex)\w+|[A-Z]\w*)(<.*>)? \w+( =|;|\{)")
 STATIC_ALLOWED = re.compile(r"^(client/ctl|tests)/|\.h$")
+# Debian's packages are seen by Debian's Python alone, and another one may be first on PATH.
+PYTHON_CHOICE = "deploy/python.sh"
+PYTHON_SHEBANG = "#!/usr/bin/python3"
+PYTHON_RULE = ("tests/tidy.py", "tests/tidy_test.py")  # which say what is wrong
+PYTHON_RUN = {
+    ".sh": re.compile(r"(^|[\s;|&(\"'=])(\S*/)?python3?(?=\s|$)"),
+    ".cmake": re.compile(r"(^|[\s(])(/\S*/)?python3(?=[\s)]|$)|find_package\(Python|find_program\([^)]*python"),
+    ".py": re.compile(r"[\[(,]\s*[\"'](/usr/bin/|env )?python3[\"']"),
+}
 # A wire struct: what lies in a slot or on a socket.
 WIRE_STRUCT = re.compile(r"^struct (\w*(?:Header|Entry|Hello|Frame)) \{", re.M)
 
@@ -190,6 +199,7 @@ def check_file(name, text, report):
     for number, count in functions(code):
         if count > FUNCTION_LINES_MAX:
             report(name, number, f"a function of {count} lines, limit {FUNCTION_LINES_MAX}")
+    check_skips(name, text, report)
     if name.endswith(".h"):
         if not lines[0].startswith("// "):
             report(name, 1, "a header opens with one sentence that says what it is")
@@ -221,6 +231,25 @@ def may_include(room, other):
         elif other == allowed:
             return True
     return False
+
+
+def check_skips(name, text, report):
+    """A test that does not run says what would run it: tests/outcome.py names both at the end of a run."""
+    for match in re.finditer(r"GTEST_SKIP\(\)[^;]*(?:; to run it: )?[^;]*;", text):
+        if "; to run it: " not in match.group(0):
+            report(name, text[:match.start()].count("\n") + 1, 'a skip without "; to run it: " and what would')
+
+
+def check_python(name, text, report):
+    """Scripts and tests run the Python that deploy/python.sh chooses; those in Python, their own."""
+    kind = ".cmake" if name.endswith("CMakeLists.txt") else pathlib.PurePosixPath(name).suffix
+    for number, line in enumerate(text.split("\n"), 1):
+        if kind == ".py" and number == 1 and line.startswith("#!") and line != PYTHON_SHEBANG:
+            report(name, 1, f"begins with {line}: which Python that is depends on PATH; take {PYTHON_SHEBANG}")
+        code = line.split("#")[0]
+        if PYTHON_RUN[kind].search(code):
+            report(name, number, "runs a Python of its own choice; take " +
+                   {".py": "sys.executable", ".sh": PYTHON_CHOICE, ".cmake": "${CKV_PYTHON}"}[kind])
 
 
 def check_rooms(sources, others, report):
@@ -319,6 +348,8 @@ def main():
             others[name] = (root / name).read_text(encoding="utf-8")
         if name.split("/")[0] in FOLDERS and name.endswith((".h", ".cc", ".c")):
             sources[name] = (root / name).read_text(encoding="utf-8")
+        if name.endswith((".sh", ".cmake", ".py", "CMakeLists.txt")) and name not in (PYTHON_CHOICE, *PYTHON_RULE):
+            check_python(name, (root / name).read_text(encoding="utf-8"), report)
     for name, text in sources.items():
         check_file(name, text, report)
     check_tree(sources, report)

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Each rule of tests/tidy.py refuses the smallest file that breaks it, and a clean tree passes."""
 
 import pathlib
@@ -109,6 +109,36 @@ class Tidy(unittest.TestCase):
         files["store/a.cc"] = ('#include "store/a.h"\n// never throw, nor _tile_zero\n'
                                'const char* s = "usleep(1)";\n')
         self.assertEqual(tidy(files).returncode, 0)
+
+    def test_python_of_its_own_choice(self):
+        for name, text in (
+                ("tests/a.py", "#!/usr/bin/env python3\n"),
+                ("tests/a.py", 'run(["python3", "-c", code])\n'),
+                ("tests/a.py", "run('/usr/bin/python3', code)\n"),
+                ("deploy/a.sh", "set -e\npython3 tests/tidy.py\n"),
+                ("deploy/a.sh", "exec /usr/bin/python3 tests/tidy.py\n"),
+                ("deploy/a.sh", 'said=$(python -c "print(1)")\n'),
+                ("tests/CMakeLists.txt", "add_test(NAME a COMMAND python3 a.py)\n"),
+                ("tests/CMakeLists.txt", "find_package(Python3 REQUIRED COMPONENTS Interpreter)\n"),
+                ("client/a.cmake", "find_program(PYTHON python3)\n")):
+            with self.subTest(name=name, text=text):
+                run = tidy({**CLEAN, name: text})
+                self.assertEqual(run.returncode, 1, run.stdout)
+                self.assertIn("Python", run.stdout)
+        for name, text in (
+                ("tests/a.py", "#!/usr/bin/python3\nrun([sys.executable, 'python.txt'])\n"),
+                ("deploy/a.sh", "# python3 is Debian's\napt-get install python3-numpy; ../python.sh x\n"),
+                ("tests/CMakeLists.txt", "add_test(NAME python_e2e COMMAND ${CKV_PYTHON} python/a.py)\n")):
+            with self.subTest(name=name, text=text):
+                run = tidy({**CLEAN, name: text})
+                self.assertEqual(run.returncode, 0, run.stdout)
+
+    def test_a_skip_without_a_remedy(self):
+        self.refuses("a skip without",
+                     tests__store__a_test_cc='#include "store/a.h"\nTEST(A, B) { GTEST_SKIP() << "no"; }\n')
+        run = tidy({**CLEAN, "tests/store/a_test.cc":
+                    '#include "store/a.h"\nTEST(A, B) { GTEST_SKIP() << "no; to run it: " << "buy one"; }\n'})
+        self.assertEqual(run.returncode, 0, run.stdout)
 
     def test_headers(self):
         self.refuses("a header nobody includes", store__lonely_h="// Alone.\n\n#pragma once\n")

@@ -2,7 +2,7 @@
 #   cmake -DVERSION=0.1.0 -DSOURCE=client/python -DOUTPUT=FOLDER [-DPYTHON=FILE] -P wheel.cmake
 # FOLDER gets ckv-VERSION-py3-none-any.whl, and source/, the copy.
 if(NOT PYTHON)
-  set(PYTHON /usr/bin/python3)
+  set(PYTHON ${CMAKE_CURRENT_LIST_DIR}/../../deploy/python.sh)
 endif()
 file(REMOVE_RECURSE ${OUTPUT}/source)
 file(GLOB files ${SOURCE}/ckv/*.py ${SOURCE}/ckv/py.typed)

@@ -88,7 +88,8 @@ std::vector<std::byte> BitsOf(const TestPiece& piece) {
 
 TEST(SignalStack, AHandlerRunsOnOneOfTheDocumentedSizeWhileAKernelComputes) {
 #if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the thread sanitizer delivers signals itself, later and on another stack";
+  GTEST_SKIP() << "the thread sanitizer delivers signals itself, later and on another stack"
+               << "; to run it: tests/run.sh, which has no sanitizer";
 #endif
   (void)matrix::AmxUnit();  // asks for the tile registers, if the machine has them
   struct sigaction action = {}, before = {};
@@ -133,7 +134,9 @@ TEST(SignalStack, AHandlerRunsOnOneOfTheDocumentedSizeWhileAKernelComputes) {
 // A process that has the tile registers is told of a stack that a frame would not fit, and not
 // when a signal comes.
 TEST(SignalStack, LinuxRefusesATooSmallOneOnceTilesAreGranted) {
-  if (!matrix::AmxUnit().usable) GTEST_SKIP() << "no AMX here: " << matrix::AmxUnit().why_not;
+  if (!matrix::AmxUnit().usable)
+    GTEST_SKIP() << "no AMX here: " << matrix::AmxUnit().why_not
+                 << "; to run it: a processor with AMX";
   std::thread([] {
     std::vector<char> memory(getauxval(AT_MINSIGSTKSZ) + kHandlerBytes);
     stack_t stack = {};

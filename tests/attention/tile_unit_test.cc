@@ -141,10 +141,11 @@ void ExpectNothingWrong() {
 
 TEST(TileUnit, StoresAndLoadsKeepTheirPlaces) {
 #if defined(__x86_64__)
-  if (!AmxUnit().usable) GTEST_SKIP() << "no AMX here: " << AmxUnit().why_not;
+  if (!AmxUnit().usable)
+    GTEST_SKIP() << "no AMX here: " << AmxUnit().why_not << "; to run it: a processor with AMX";
   ExpectNothingWrong<TileAmx<PortableLanes>>();
 #else
-  GTEST_SKIP() << "no AMX here: not an x86-64 processor";
+  GTEST_SKIP() << "no AMX here: not an x86-64 processor; to run it: a processor with AMX";
 #endif
 }
 

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Runs a set of benchmarks, holds their figures against the bars, prints one row a bar.
 
     python3 tests/bench/bars.py SET BUILD_DIR [BINARY]...

@@ -21,7 +21,7 @@ import fleet  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 SOURCE = HERE.parent.parent
-PYTHON = "/usr/bin/python3"
+PYTHON = sys.executable  # bars.py runs by deploy/python.sh
 CALLS, TURNS = 2000, 9
 PUTS, EXTENSIONS, FETCHES = 7, 15, 7
 CAPACITY = "3GiB"  # 2 x 8 chunks of 64 MB, and 124 MB of small ones, wherever the directory puts them

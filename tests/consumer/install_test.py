@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Goal: a project that has only what `cmake --install` leaves behind builds, and attends a fleet.
 
 Method: install into a prefix; build tests/consumer/outside by find_package (static and shared) and

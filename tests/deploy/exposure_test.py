@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Goal: the units leave a daemon little to harm the host with.
 
 Method: systemd's own rating of the files, offline: at most 1.2, and 1.5 with the drop-in for RDMA.
@@ -12,6 +12,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+
+sys.dont_write_bytecode = True  # the source tree stays as it is
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import skip  # noqa: E402
 
 SYSTEMD = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "systemd"
 UNITS = ("ckvd-holder@a.service", "ckvd-requester@a.service", "ckvd-directory.service")
@@ -46,8 +50,7 @@ def make_root(folder, rdma):
 
 def main():
     if shutil.which("systemd-analyze") is None:
-        print("skipped: no systemd-analyze (deploy/install-packages.sh check)")
-        return 77
+        return skip.lacks("no systemd-analyze here")
     failed = False
     with tempfile.TemporaryDirectory() as name:
         for rdma, threshold in ((False, PLAIN_MAX), (True, RDMA_MAX)):

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Goal: a fleet on three hosts works as deploy/handbook/several-hosts.md says, and its mistakes look so.
 
 Method: hosts in namespaces of their own (lan.py). Each gets the page's files, and runs the page's
@@ -20,6 +20,9 @@ import tempfile
 import time
 
 sys.dont_write_bytecode = True  # the source tree stays as it is
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import skip  # noqa: E402
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "tests/docs"), str(ROOT / "tests/e2e")]
 import pages  # noqa: E402
@@ -28,7 +31,6 @@ from lan import Lan, NoLan, why_not  # noqa: E402
 from on_machine import Failed, check, step, wait_until  # noqa: E402
 
 PAGE = ROOT / "deploy/handbook/several-hosts.md"
-SKIPPED = 77
 READY_FILE = re.compile(r"--ready-file (\S+)")
 DIRECTORY, REQUESTER = "10.77.0.1:7400", "10.77.0.1:7311"
 D_QK = 576  # of the reference engine
@@ -368,16 +370,14 @@ def main():
     parser.add_argument("--ckvd", required=True)
     parser.add_argument("--ckvctl", required=True)
     programs = vars(parser.parse_args())
-    reason = why_not()
-    if reason:
-        print(f"no hosts here: {reason}")
-        return SKIPPED
+    without = why_not()
+    if without:
+        return skip.cannot(*without)
     with tempfile.TemporaryDirectory(prefix="ckv-hosts-") as name:
         try:
             test = Test(pathlib.Path(name), programs)
         except NoLan as none:
-            print(f"no hosts here: {none}")
-            return SKIPPED
+            return skip.cannot(f"no hosts here: {none}", "a kernel that lets root make namespaces")
         try:
             run(test)
         except Failed as failure:

@@ -34,13 +34,13 @@ class NoLan(Exception):
 
 
 def why_not():
-    """Why this machine cannot have hosts, or nothing."""
+    """Why this machine cannot have hosts and what would help, or nothing."""
     if os.geteuid() != 0:
-        return "not root"
+        return "no hosts here: not root", "the same as root"
     if shutil.which("ip") is None:
-        return "needs the ip command (package iproute2)"
+        return "no hosts here: no ip command", "deploy/install-packages.sh tests"
     if subprocess.run(["unshare", "-nmupf", "true"], capture_output=True).returncode != 0:
-        return "no namespaces may be made"
+        return "no hosts here: no namespaces may be made", "a kernel that lets root make namespaces"
     return None
 
 

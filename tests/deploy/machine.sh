@@ -17,12 +17,17 @@ case ${1:-} in
   -h | --help) sed -n '2,7p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
   '' | -*) sed -n '2,7p' "$0" | sed 's/^# \{0,1\}//' >&2; exit 2 ;;
 esac
-cannot() { echo "no machine with systemd here: $*" >&2; exit 77; }
+# Why, and what would help.
+cannot() { echo "SKIPPED: no machine with systemd here: $1; to run it: $2" >&2; exit "${3:-77}"; }
 
-[ "$(id -u)" -eq 0 ] || cannot "not root"
-[ -x /lib/systemd/systemd ] || cannot "systemd is not installed (deploy/install-packages.sh check)"
-unshare -Cmpinuf true 2>/dev/null || cannot "no namespaces may be made"
-unshare -Cmpf bash -c 'mount -t cgroup2 none /mnt' 2>/dev/null || cannot "cgroup2 cannot be mounted"
+[ "$(id -u)" -eq 0 ] || cannot "not root" "the same as root"
+[ -x /lib/systemd/systemd ] || {
+  cannot "systemd is not installed" "deploy/install-packages.sh tests" "${CI:+1}"
+}
+unshare -Cmpinuf true 2>/dev/null ||
+  cannot "no namespaces may be made" "a kernel that lets root make namespaces"
+unshare -Cmpf bash -c 'mount -t cgroup2 none /mnt' 2>/dev/null ||
+  cannot "cgroup2 cannot be mounted" "a kernel with control groups of version 2, and the right to mount them"
 
 work=$(mktemp -d)
 unshare -Cmpinuf --kill-child "$here/machine_boot.sh" "$work" "${binds[@]}" </dev/null >"$work/log" 2>&1 &

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Goal: every query of the dashboard and of the alerts finds data, and each alert fires when its fault is made,
 once, and clears when the fault is mended.
 
@@ -24,10 +24,12 @@ import urllib.parse
 import urllib.request
 
 sys.dont_write_bytecode = True  # the source tree stays as it is
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import skip  # noqa: E402
+
 from monitored_fleet import NEAR_BYTES, TEXTS, Load, Monitored, attend, ctl_fleet, free_port, load_corpora, wait_until  # noqa: E402
 
 RULES = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "monitoring"
-SKIPPED = 77
 SCRAPE_S = 1
 WINDOW = f"{8 * SCRAPE_S}s"  # of rates and increases
 HOLDERS = 2
@@ -256,8 +258,7 @@ def main():
     options = parser.parse_args()
     ctl_fleet.PROGRAMS.ckvd, ctl_fleet.PROGRAMS.ckvctl = options.ckvd, options.ckvctl
     if not shutil.which("prometheus"):
-        print("skipped: no prometheus here (deploy/install-packages.sh check)")
-        return SKIPPED
+        return skip.lacks("no prometheus here")
     with tempfile.TemporaryDirectory(prefix="ckv-monitoring-") as folder:
         test(pathlib.Path(folder), options.attend_caller)
     return 0

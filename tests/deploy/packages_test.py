@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Goal: the packages install, upgrade under a running corpus, refuse a version that cannot read its stores, and
 leave nothing behind after a purge.
 
@@ -17,6 +17,9 @@ import shutil
 import sys
 
 sys.dont_write_bytecode = True  # the source tree stays as it is
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import skip  # noqa: E402
+
 from on_machine import (ALL_UNITS, Corpus, check, run, show, step, wait_active, wait_until)  # noqa: E402
 import on_machine  # noqa: E402
 
@@ -81,12 +84,12 @@ def pages():
         check({"fixed", "document", "content"} <= set(lines), f"fish completes values: {lines}")
         check("--log-level" in run("fish", "-c", "complete -C 'ckvd --log'"), "fish completes ckvd's flags")
     else:
-        print("   no fish here: its completions are not read (deploy/install-packages.sh check)")
+        skip.say("no fish here, its completions are not read", skip.PACKAGES)
     if shutil.which("zsh"):
         for program in ("ckvd", "ckvctl"):
             run("zsh", "-n", f"/usr/share/zsh/vendor-completions/_{program}")
     else:
-        print("   no zsh here: its completions are not read (deploy/install-packages.sh check)")
+        skip.say("no zsh here, its completions are not read", skip.PACKAGES)
 
 
 def start(corpus):

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Goal: the status pages of a directory, a requester and a holder tell what goes on, on a large screen and on a phone,
 in light and in dark: idle, and under load while a holder is dead.
 
@@ -11,7 +11,6 @@ Chromium it exits 77, and says so; where CI is set, it fails.
 
 import argparse
 import contextlib
-import os
 import pathlib
 import re
 import signal
@@ -20,10 +19,12 @@ import tempfile
 import urllib.request
 
 sys.dont_write_bytecode = True  # the source tree stays as it is
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import skip  # noqa: E402
+
 from monitored_fleet import NEAR_BYTES, Load, Monitored, ctl_fleet, load_corpora  # noqa: E402
 import browser  # noqa: E402
 
-SKIPPED = 77
 HOLDERS = 3
 SIZES = {"1400": (1400, 1000), "390": (390, 844)}
 BYTES_MAX = 100_000  # of a page and its data
@@ -215,8 +216,7 @@ def main():
     options = parser.parse_args()
     ctl_fleet.PROGRAMS.ckvd, ctl_fleet.PROGRAMS.ckvctl = options.ckvd, options.ckvctl
     if not browser.CHROMIUM:
-        print("skipped: no chromium here (deploy/install-packages.sh check)")
-        return 1 if os.environ.get("CI") else SKIPPED
+        return skip.lacks("no chromium here")
     with tempfile.TemporaryDirectory(prefix="ckv-page-", ignore_cleanup_errors=True) as folder:
         test(pathlib.Path(folder), options.attend_caller, options.pictures)
     return 0

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Goal: a downgrade that cannot read a folder is refused, wherever the configuration names the folder.
 
 Method: the maintainer script of deploy/debian, below a root of its own (DPKG_ROOT), over spellings of store.path and

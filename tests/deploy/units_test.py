@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Goal: ckvd's units start, watch, reload and stop daemons under a real systemd.
 
 Method: on the machine of machine.sh, with the programs of this build where a package puts them. A

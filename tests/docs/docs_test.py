@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """The checks of the docs see what is wrong: a block without a mark, a path or a metric that is gone."""
 
 import pathlib

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Goal: what README, the handbook, the decisions and the folders' READMEs name is there.
 
 Method: each relative link, each `path/in/the/tree`, each file that a block of code names, and each

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Goal: every command that README and the handbook show works as it stands.
 
 Method: for each page a directory, three holders and a requester, on loopback, named as those of
@@ -94,7 +94,12 @@ def run_page(page, blocks):
 
 def run_script(page, script, folder, fleet):
     env = {k: v for k, v in os.environ.items() if not k.startswith("CKV_")}
-    env.update(CKV_REQUESTER=fleet.requester, CKV_DIRECTORY=fleet.directory)
+    # A page's python3 is this test's, whatever is first on PATH.
+    tools = folder.parent / "tools"
+    tools.mkdir()
+    (tools / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (tools / "python3").chmod(0o755)
+    env.update(CKV_REQUESTER=fleet.requester, CKV_DIRECTORY=fleet.directory, PATH=f"{tools}:{env['PATH']}")
     log = folder / ".log"
     with log.open("wb") as out:
         shell = subprocess.Popen(["bash", "-c", script], cwd=folder, env=env, stdout=out, stderr=out,

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Goal: one ckvd computes with the library of a GPU beside it, and without it; a library that cannot
 be used is told, and never half used.
 

@@ -1,9 +1,9 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Goal: a stranger runs `ckvctl characterize` on a fleet and opens what it wrote in a browser.
 
 Method: a directory, two holders and a requester on loopback. The report is opened in headless
 Chromium with no network, as the file that it is; what is read is the page after the browser built
-it. Without Chromium (deploy/install-packages.sh check) that one test is skipped, and says so.
+it. Without Chromium that one test is skipped, and says so.
 
     python3 tests/e2e/characterize_e2e.py --ckvd build/dev/bin/ckvd --ckvctl build/dev/bin/ckvctl
 """
@@ -20,6 +20,9 @@ import tempfile
 import unittest
 
 sys.dont_write_bytecode = True  # the source tree stays as it is
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import skip  # noqa: E402
+
 from ctl_fleet import PROGRAMS, Fleet
 
 CHROMIUM = shutil.which("chromium")
@@ -86,8 +89,9 @@ class CharacterizeTest(unittest.TestCase):
         self.assertEqual(printed["kernel"]["target"], printed["here"]["kernel_target"])
         self.assertIn(printed["kernel"]["target"], printed["kernel"]["machine"])
 
-    @unittest.skipIf(CHROMIUM is None, "no chromium: deploy/install-packages.sh check")
     def test_a_browser_shows_it(self):
+        if CHROMIUM is None:
+            self.skipTest(skip.say("no chromium here", skip.PACKAGES))
         page = subprocess.run(
             [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.folder}/browser",
              "--host-resolver-rules=MAP * ~NOTFOUND", "--dump-dom", (self.costs / "report.html").as_uri()],

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Goal: what an operator does with large corpora survives kill -9, Ctrl-C and restarts, in little memory.
 
 Method: a directory, two holders with folders and a requester on loopback; files of rows of over 100

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Goal: every command of ckvctl against real ckvd processes: right answers, right exit codes.
 
 Method: a directory, two holders and a requester on loopback; a small safetensors corpus whose rows

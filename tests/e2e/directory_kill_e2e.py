@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Goal: a directory that is killed again and again loses no change that was acknowledged, shows none by half, and costs
 its callers UNAVAILABLE at most, and that only for changes: queries go on.
 

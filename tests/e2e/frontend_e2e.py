@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Goal: an author of a frontend needs the .proto files and deploy/handbook/frontends.md, and no library of ckv.
 
 Method: protoc makes stubs from the .proto files; the program of the page runs as it stands against a directory, two
@@ -26,12 +26,14 @@ import tempfile
 import unittest
 
 sys.dont_write_bytecode = True  # the source tree stays as it is
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import skip  # noqa: E402
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/docs"))
 import pages  # noqa: E402
 from ctl_fleet import D_QK, D_V, LAYERS, PROGRAMS, Fleet, Rows, attend, bf16, from_bf16  # noqa: E402
 
-SKIPPED = 77
 PAGE = ROOT / "deploy/handbook/frontends.md"
 PLUGIN = shutil.which("grpc_python_plugin")
 HEADS, TOKENS = 4, 3
@@ -390,8 +392,7 @@ def main():
     except ModuleNotFoundError:  # of google
         there = False
     if not there:
-        print("skipped: no python3-grpcio and python3-protobuf here (deploy/install-packages.sh check)")
-        sys.exit(1 if os.environ.get("CI") else SKIPPED)
+        sys.exit(skip.lacks("no python3-grpcio and python3-protobuf here"))
     make_stubs(PROGRAMS.stubs)
     unittest.main(argv=sys.argv[:1])
 

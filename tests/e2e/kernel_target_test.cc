@@ -196,7 +196,9 @@ TEST_F(KernelTargetTest, ARestartKeepsTheChoice) {
   ASSERT_TRUE(again.ok()) << again.status();
 
   const KernelChoice here = ChosenKernel();
-  if (here.rates.f32 == 0) GTEST_SKIP() << "no second target to choose: " << here.reason;
+  if (here.rates.f32 == 0)
+    GTEST_SKIP() << "no second target to choose: " << here.reason
+                 << "; to run it: a processor with AVX512_BF16 or AMX";
   const KernelRecord other = Turned(*again);
   std::ofstream(path) << FormatKernelRecord(other);
   const v1::StatsReply turned = start();

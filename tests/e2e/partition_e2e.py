@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Goal: a partition that is killed in the middle goes on where it was, while queries are answered.
 
 Method: holders with folders on loopback. One of them is stopped, so that a partition hangs when the

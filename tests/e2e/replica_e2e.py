@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Goal: a process that copied chunks is shown beside their holders, and no longer than it may answer.
 
 Method: a directory, a holder, and a ckvd that is holder and requester, on loopback; ckvctl asks it

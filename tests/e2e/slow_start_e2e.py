@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Goal: a ckvd that reads a slow store asks its service manager for time as long as the reading goes on.
 
 Method: a socket of ours stands where systemd listens. Some files of the store are FIFOs, which stand

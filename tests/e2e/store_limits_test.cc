@@ -32,7 +32,9 @@ bool MountSmall(const std::string& path) {
 TEST(StoreLimits, AFullDiskRefusesPutsAndNothingElse) {
   const std::string path = test::TempPath("small");
   fs::create_directory(path);
-  if (!MountSmall(path)) GTEST_SKIP() << "no mount for this user: " << strerror(errno);
+  if (!MountSmall(path))
+    GTEST_SKIP() << "no mount for this user: " << strerror(errno)
+                 << "; to run it: the same as root";
   // Else the folder of this process, which is busy under a mount, would be left with all in it.
   const absl::Cleanup unmount = [&path] { umount2(path.c_str(), MNT_DETACH); };
   test::OneDaemon daemon("directory,holder,requester",
@@ -110,7 +112,8 @@ uint64_t KibibytesOf(const test::Process& process, const std::string& field) {
 // messages 19 to 37 while one loader sends as fast as it can.
 TEST(StoreLimits, TwiceTheCapacityStaysWithinIt) {
 #ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "a sanitizer's memory is its own";
+  GTEST_SKIP()
+      << "a sanitizer's memory is its own; to run it: tests/run.sh, which has no sanitizer";
 #endif
   constexpr uint64_t kCapacityKib = 1 << 20;
   constexpr uint32_t kTokens = 2048;

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Goal: ckvctl top shows what a fleet does: in a terminal, which it leaves as it was, in a pipe, and to a script.
 
 Method: real processes, agents that ask, and pseudo-terminals.

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Goal: an operator finds out whether every copy of a corpus is whole, and has those put again that
 are not.
 

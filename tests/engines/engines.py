@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Brings engines that others built: by name and hash from npm, to a cache, unpacked for one test.
 
     engines.py UNPACK-INTO [--cache DIR]
@@ -21,6 +21,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+
+sys.dont_write_bytecode = True  # the source tree stays as it is
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import skip  # noqa: E402
 
 LIST = pathlib.Path(__file__).parent / "packages.txt"
 NPM_TIMEOUT_S = 240  # 100 MB
@@ -178,8 +182,7 @@ def main():
         else:
             Engine(arguments.into.absolute(), arguments.cache)
     except Unavailable as error:
-        print(f"SKIPPED: {error}")
-        return 77
+        return skip.cannot(error, skip.NPM)
     return 0
 
 

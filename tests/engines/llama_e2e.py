@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Goal: what stock llama.cpp prefilled goes on in stock llama.cpp as if it had never left.
 
 Method: a random model with MLA, written here, reads the GPL in libllama. The sequence state is
@@ -19,13 +19,16 @@ import subprocess
 import sys
 import unittest
 
+sys.dont_write_bytecode = True  # the source tree stays as it is
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import skip  # noqa: E402
+
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "e2e"))
 import ctl_fleet  # noqa: E402
 import engines  # noqa: E402
 
 TEXT = pathlib.Path("/usr/share/common-licenses/GPL-3")
-SKIPPED = 77
 PREFIX, SUFFIX, GREEDY, CHUNK = 1500, 12, 24, 256
 ELSEWHERE = 700
 LAYERS, D_QK, D_V, VOCABULARY = 2, 576, 512, 512
@@ -276,8 +279,7 @@ def run_with_engine(arguments, rest):
     try:
         arguments.engine = engines.Engine(arguments.work)
     except engines.Unavailable as error:
-        print(f"SKIPPED: no stock llama.cpp: {error}")
-        return SKIPPED
+        return skip.cannot(f"no stock llama.cpp: {error}", skip.NPM)
     try:
         return 0 if unittest.main(argv=[sys.argv[0], *rest], exit=False).result.wasSuccessful() else 1
     finally:

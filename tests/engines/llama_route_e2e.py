@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Goal: stock llama.cpp with libggml-ckv.so attends corpora of real holders as if it had their rows.
 
 Method: a random model with MLA (llama_host.cc) reads the GPL in libllama, under the backend. Its
@@ -19,6 +19,10 @@ import subprocess
 import sys
 import textwrap
 import unittest
+
+sys.dont_write_bytecode = True  # the source tree stays as it is
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import skip  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "e2e"))
@@ -185,7 +189,8 @@ class LlamaRoute(unittest.TestCase):
                 self.assertEqual(engine.one(0, PREFIX + i, token), due)
             self.assertEqual(engine.counter("pulled_bytes"), 0)
         if near == 0:
-            self.skipTest("nothing came near: by the times of this run it did not pay")
+            self.skipTest(skip.say("nothing came near: by the times of this run it did not pay",
+                                   "the same test on an idle machine"))
 
     def alone(self, corpus, count, tokens):
         """The logits of these tokens, one by one, in an engine of their own."""
@@ -306,7 +311,7 @@ class LlamaRoute(unittest.TestCase):
             """)
         shared = [next(self.engine.libraries.glob(name))
                   for name in ("libggml-base.so", "libggml-base.so", "libggml.v*.so")]
-        run = subprocess.run(["/usr/bin/python3", "-c", program, *shared, ARGUMENTS.backend,
+        run = subprocess.run([sys.executable, "-c", program, *shared, ARGUMENTS.backend,
                               self.fleet.directory], capture_output=True, text=True,
                              timeout=TIMEOUT_S, env={**os.environ, **sanitizer(),
                                                      "CKV_DIRECTORY": self.fleet.directory})

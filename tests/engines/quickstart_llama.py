@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Eight agents of stock node-llama-cpp over one text, which stays with three holders.
 
 The text is prefilled once, in the engine itself, and becomes a corpus. Then the agents go on with
@@ -22,12 +22,14 @@ import signal
 import subprocess
 import sys
 
+sys.dont_write_bytecode = True  # the source tree stays as it is
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "e2e"))
 import ctl_fleet  # noqa: E402
 import engines  # noqa: E402
 import llama_e2e as base  # noqa: E402
 import route_fixture  # noqa: E402
+import skip  # noqa: E402
 
 AGENTS, COUNT, ROOM, CHUNK = 8, 32, 256, 512
 TIMEOUT_S = 300
@@ -160,8 +162,7 @@ def main():
     try:
         engine = engines.Engine(arguments.work)
     except engines.Unavailable as error:
-        print(f"SKIPPED: no stock llama.cpp: {error}")
-        return base.SKIPPED
+        return skip.cannot(f"no stock llama.cpp: {error}", skip.NPM)
     fleet = None
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the fleet is stopped
     try:

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Writes the seed files of attention_fuzz that reach each unit, grade and kind of row by name."""
 
 import hashlib

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Writes the seeds of directory_log_fuzz: records of every kind, some that must be refused, cuts and changed bytes.
 
 The first byte is the fuzz target's mode. The target frames records itself, so no checksum is computed here.

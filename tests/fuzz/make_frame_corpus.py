@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Writes the seeds of frame_fuzz: one valid frame of each kind and a few that must be refused.
 
 The first byte is the fuzz target's mode (2: repair the checksum of a request, 3: of a reply), so no

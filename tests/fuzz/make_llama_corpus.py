@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Writes the seed files of llama_state_fuzz, each named for what it is."""
 
 import pathlib

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Writes the seed files of safetensors_fuzz into corpus/safetensors/, each named for what it is."""
 
 import json

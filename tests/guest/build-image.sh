@@ -30,7 +30,7 @@ release=$(ls kernel/lib/modules)
 depmod -b kernel "$release"
 
 # Emulation boots the bare ELF image some 3 s sooner than the compressed one unpacks itself.
-python3 - "kernel/boot/vmlinuz-$release" vmlinux <<'PYTHON'
+"$here"/../../deploy/python.sh - "kernel/boot/vmlinuz-$release" vmlinux <<'PYTHON'
 import lzma
 import sys
 packed = open(sys.argv[1], "rb").read()

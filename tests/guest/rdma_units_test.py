@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Goal: deploy/systemd/rdma.conf is what daemons under the units need to speak over RDMA.
 
 Method: in the guest, which has a soft RDMA device, on the machine of machine.sh. Without the drop-in a

@@ -17,7 +17,9 @@ namespace {
 TEST(ChunkStoreFull, AFullDiskRefusesPutsAndNothingElse) {
   const std::string path = test::TempPath("small");
   std::filesystem::create_directory(path);
-  if (!test::MountSmallDisk(path)) GTEST_SKIP() << "no mount for this user: " << strerror(errno);
+  if (!test::MountSmallDisk(path))
+    GTEST_SKIP() << "no mount for this user: " << strerror(errno)
+                 << "; to run it: the same as root";
   const Geometry geometry = SmallGeometry();
   ChunkStoreOptions options;
   options.path = path + "/store";

@@ -332,12 +332,14 @@ TEST_F(ChunkStoreVerifyTest, ReadsTheDeviceAndLeavesNothingInMemory) {
   Open();
   ASSERT_TRUE(Put(chunks[0]).ok());
   const auto last = static_cast<int64_t>(fs::file_size(FileOf(chunks[0]))) - 100;
-  if (Remembered(FileOf(chunks[0]), last) != true) GTEST_SKIP() << "this file system does not say";
+  if (Remembered(FileOf(chunks[0]), last) != true)
+    GTEST_SKIP() << "this file system does not say; to run it: a TMPDIR on ext4 or xfs";
   ASSERT_EQ(HealthOf(chunks[0]), Health::kWhole);
   const std::optional<bool> after = Remembered(FileOf(chunks[0]), last);
   struct statfs system = {};
   ASSERT_EQ(statfs(options.path.c_str(), &system), 0);
-  if (system.f_type == TMPFS_MAGIC) GTEST_SKIP() << "a file system without a device";
+  if (system.f_type == TMPFS_MAGIC)
+    GTEST_SKIP() << "a file system without a device; to run it: a TMPDIR on a disk";
   EXPECT_EQ(after, false);
 }
 

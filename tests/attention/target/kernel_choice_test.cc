@@ -47,7 +47,9 @@ TEST(KernelChoice, TheRecordOfThisProcessCountsHere) {
   KernelRecord elsewhere = record;
   elsewhere.signature += "x";
   EXPECT_EQ(KeepKernelChoice(elsewhere).code(), absl::StatusCode::kFailedPrecondition);
-  if (!matrix::DotUnit().usable) GTEST_SKIP() << "no unit to choose: " << matrix::DotUnit().why_not;
+  if (!matrix::DotUnit().usable)
+    GTEST_SKIP() << "no unit to choose: " << matrix::DotUnit().why_not
+                 << "; to run it: a processor with AVX512_BF16";
   // Other rates, by which the other of the two is first: too late.
   const bool is_dot = record.target == kDotTarget;
   KernelRecord other = record;

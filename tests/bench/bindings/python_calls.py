@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Python's side of tests/bench/bindings_figures.py, over client/python and libckv.so (CKV_LIBRARY).
 
     /usr/bin/python3 tests/bench/bindings/python_calls.py submit|put|extend|layers DIRECTORY CORPUS

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 r"""Goal: programs in C get from a fleet what the C++ client gets, to the bit.
 
 Method: a directory, two holders and a corpus of several chunks. Each program given asks the same

@@ -209,7 +209,8 @@ TEST_F(CCallsTest, RandomCallsHaveTheBitsOfTheCxxClient) {
 }
 
 TEST_F(CCallsTest, AWarmCallTakesNoMemory) {
-  if (!kCountsAllocations) GTEST_SKIP() << "a sanitizer allocates";
+  if (!kCountsAllocations)
+    GTEST_SKIP() << "a sanitizer allocates; to run it: tests/run.sh, which has no sanitizer";
   Later<ckv_part> part;
   part.known.corpus = corpus_;
   ckv_context* const context = OpenContext(&part, 1);

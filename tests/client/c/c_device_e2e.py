@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 r"""Goal: a program in C computes with the library of a GPU beside libckv.so, from memory of that GPU and
 to its memory; what cannot be used is told, and never half used.
 

@@ -68,7 +68,8 @@ TEST(Open, TheKernelTargetIsTheProcess) {
   options.kernel_target = "SCALAR";
   ckv_requester *first = nullptr, *second = nullptr;
   const ckv_status made = ckv_open(&options, &first);
-  if (made == CKV_INVALID_ARGUMENT) GTEST_SKIP() << ckv_last_error(nullptr);
+  if (made == CKV_INVALID_ARGUMENT)
+    GTEST_SKIP() << ckv_last_error(nullptr) << "; to run it: a processor with AVX512";
   ASSERT_EQ(made, CKV_OK);
   EXPECT_EQ(ckv_open(&options, &second), CKV_OK);
   options.kernel_target = "AMX_MODEL";

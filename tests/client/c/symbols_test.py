@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Goal: libckv.so shows the functions of ckv.h and nothing else, each in its version.
 
     python3 tests/client/c/symbols_test.py LIBRARY HEADER...

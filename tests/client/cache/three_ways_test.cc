@@ -203,7 +203,8 @@ TEST_F(ThreeWays, RowsMadeAnewComeNearAndSayTheSame) {
       context = absl::CancelledError("never near");
       requester_.reset();
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-      GTEST_SKIP() << "by the times of this build and this busy machine, near rows never pay";
+      GTEST_SKIP() << "by the times of this build and this busy machine, near rows never pay"
+                   << "; to run it: tests/run.sh";
 #endif
       FAIL() << "rows did not come near";
     }

@@ -26,7 +26,9 @@ using test::TestGeometry;
 class RequesterAllocation : public testing::Test {
  protected:
   void SetUp() override {
-    if (!kCountsAllocations) GTEST_SKIP() << "the sanitizer owns the allocator";
+    if (!kCountsAllocations)
+      GTEST_SKIP()
+          << "the sanitizer owns the allocator; to run it: tests/run.sh, which has no sanitizer";
     fabric_ = NewShmFabric(Clock::Real());
     fleet_ = std::make_unique<TestFleet>(std::vector<Fabric*>{fabric_.get()});
     for (size_t i = 0; i < 3; ++i) fleet_->StartHolder(i);

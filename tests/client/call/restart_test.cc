@@ -143,8 +143,12 @@ TEST_P(RestartTest, NorAFetch) {
   EXPECT_EQ(chosen_after, chosen_before);
 }
 
-TEST_P(RestartTest, NorAMap) {
-  if (GetParam() != FabricKind::kShm) GTEST_SKIP() << "only shm maps";
+// Only shm maps.
+class RestartedMapTest : public RestartTest {};
+INSTANTIATE_TEST_SUITE_P(, RestartedMapTest, testing::Values(FabricKind::kShm),
+                         [](const auto& test) { return std::string(FabricName(test.param)); });
+
+TEST_P(RestartedMapTest, FailsNoMap) {
   const MapCall call = {published, /*chunk=*/1, Soon()};
   const auto before = requester->Map(call);
   ASSERT_TRUE(before.ok()) << before.status();

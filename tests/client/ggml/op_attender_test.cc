@@ -207,7 +207,9 @@ TEST_F(OpAttenderTest, NanIsNoAnswer) {
 
 // An op allocates nothing if one of its shape came before it.
 TEST_F(OpAttenderTest, AllocatesLittle) {
-  if (!kCountsAllocations) GTEST_SKIP() << "the sanitizer owns the allocator";
+  if (!kCountsAllocations)
+    GTEST_SKIP()
+        << "the sanitizer owns the allocator; to run it: tests/run.sh, which has no sanitizer";
   EngineCache cache(2, 64, 3, kHeads, 10);
   for (uint32_t token = 0; token < 3; ++token) {
     cache.Show(0, token, 1, 9 + token);

@@ -14,15 +14,16 @@ import types
 import unittest
 from unittest import mock
 
-HERE = pathlib.Path(__file__).resolve().parent
 sys.dont_write_bytecode = True
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+import skip  # noqa: E402
+
+HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[2] / "client" / "python")]
-try:
-    import numpy as np
-    import torch
-except ImportError as error:
-    print(f"SKIPPED: {error}; install python3-torch and python3-numpy")
-    sys.exit(77)
+skip.needs("numpy", "torch")
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
 import ckv_stand_in  # noqa: E402
 
 sys.modules["ckv"] = ckv_stand_in

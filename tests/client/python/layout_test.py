@@ -14,7 +14,10 @@ import sys
 
 sys.dont_write_bytecode = True  # the source tree stays as it is
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT / "client/python"))
+sys.path[:0] = [str(ROOT / "client/python"), str(ROOT / "tests/support")]
+import skip  # noqa: E402
+
+skip.needs("numpy")
 from ckv import _library, _structs, errors  # noqa: E402
 
 STRUCT = re.compile(r"typedef struct (ckv_\w+) \{(.*?)\} \1;", re.S)

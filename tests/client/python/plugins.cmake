@@ -1,13 +1,13 @@
-# Plug-ins of serving engines: contract tests on stand-ins first. They need Debian's torch, which only
-# /usr/bin/python3 sees; without it they are skipped (77).
+# Plug-ins of serving engines: contract tests on stand-ins first. They need torch; without it they are
+# skipped (77).
 foreach(plugin ckv_vllm ckv_sglang)
-  add_test(NAME ${plugin}_test COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/${plugin}_test.py)
+  add_test(NAME ${plugin}_test COMMAND ${CKV_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/${plugin}_test.py)
   set_tests_properties(${plugin}_test PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77 LABELS client/python)
 endforeach()
-# The plug-ins over real holders. Debian's torch is needed, as for python_e2e.
+# The plug-ins over real holders.
 if(CKV_PROGRAMS AND NOT CKV_SANITIZE)
   add_test(NAME plugins_e2e
-           COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/plugins_e2e.py --ckvd $<TARGET_FILE:ckvd>
+           COMMAND ${CKV_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/plugins_e2e.py --ckvd $<TARGET_FILE:ckvd>
                    --ckvctl $<TARGET_FILE:ckvctl> --library $<TARGET_FILE:ckv_c>)
   set_tests_properties(plugins_e2e PROPERTIES TIMEOUT 180 LABELS "client/python;e2e")
 endif()

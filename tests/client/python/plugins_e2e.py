@@ -21,7 +21,10 @@ import types
 
 sys.dont_write_bytecode = True  # the source tree stays as it is
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(ROOT / "client/python"), str(ROOT / "tests/e2e")]
+sys.path[:0] = [str(ROOT / "client/python"), str(ROOT / "tests/e2e"), str(ROOT / "tests/support")]
+import skip  # noqa: E402
+
+skip.needs("numpy", "torch")
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 

@@ -20,6 +20,9 @@ import sys
 import tempfile
 
 sys.dont_write_bytecode = True  # the source tree stays as it is
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+import skip  # noqa: E402
+
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 sys.path.insert(0, str(ROOT / "tests/e2e"))
@@ -82,7 +85,7 @@ def main():
     parser.add_argument("--cmake", default="cmake")
     arguments = parser.parse_args()
     PROGRAMS.ckvd, PROGRAMS.ckvctl = arguments.ckvd, arguments.ckvctl
-    run(sys.executable, "-c", "import numpy, torch")  # deploy/packages.txt has both
+    skip.needs("numpy", "torch", "pip", "setuptools", "wheel")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         site = install(arguments.cmake, folder)

@@ -29,7 +29,9 @@ bool IsBeingWritten(const std::string& path) {
 TEST(DirectoryFull, AFullDiskRefusesChangesAndNothingElse) {
   const std::string path = test::TempPath("small");
   std::filesystem::create_directory(path);
-  if (!test::MountSmallDisk(path)) GTEST_SKIP() << "no mount for this user: " << strerror(errno);
+  if (!test::MountSmallDisk(path))
+    GTEST_SKIP() << "no mount for this user: " << strerror(errno)
+                 << "; to run it: the same as root";
   // Room that is given back later.
   std::ofstream(path + "/ballast") << std::string(300'000, 'x');
   DirectoryOptions options;

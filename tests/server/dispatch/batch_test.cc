@@ -295,7 +295,9 @@ TEST_F(BatchTest, ManyLargePartialsAreMergedInRounds) {
 }
 
 TEST_F(BatchTest, AllocatesNothingOnceWarm) {
-  if (!kCountsAllocations) GTEST_SKIP() << "the sanitizer owns the allocator";
+  if (!kCountsAllocations)
+    GTEST_SKIP()
+        << "the sanitizer owns the allocator; to run it: tests/run.sh, which has no sanitizer";
   const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {5, 64, 0, 130, 71}, 1);
   ASSERT_TRUE(test::PutCorpus(*table_, corpus).ok());
   Peer peer = Connect(corpus, kShape);

@@ -48,6 +48,14 @@ INSTANTIATE_TEST_SUITE_P(Fabrics, LoadTest,
                          testing::Values(FabricKind::kLoopback, FabricKind::kShm, FabricKind::kTcp),
                          test::FabricOf);
 
+// Fabrics that pass descriptors, and the others.
+class PassingLoadTest : public LoadTest {};
+INSTANTIATE_TEST_SUITE_P(Fabrics, PassingLoadTest, testing::Values(FabricKind::kShm),
+                         test::FabricOf);
+class OtherLoadTest : public LoadTest {};
+INSTANTIATE_TEST_SUITE_P(Fabrics, OtherLoadTest,
+                         testing::Values(FabricKind::kLoopback, FabricKind::kTcp), test::FabricOf);
+
 // Goal: a request that takes long keeps nobody else waiting, and none who left.
 // Method: one of the largest there may be, which takes seconds to minutes; a small one of another
 // session is answered meanwhile; then the large one's lane goes, and its work with it.
@@ -277,8 +285,7 @@ TEST_P(LoadTest, PushesAreBoundedAndRight) {
 // Goal: a requester of this host gets the chunk itself: its rows, and nobody else's.
 // Method: each chunk twice, the first time copied and the second time not; what the descriptor
 // holds is held against the rows that were put.
-TEST_P(LoadTest, MapsHandTheChunkOver) {
-  if (GetParam() != FabricKind::kShm) GTEST_SKIP() << "only shm passes descriptors";
+TEST_P(PassingLoadTest, MapsHandTheChunkOver) {
   Put();
   const auto client = Open();
   const std::vector<uint32_t> handles = client->Resolve(corpus_);
@@ -316,8 +323,7 @@ TEST_P(LoadTest, MapsHandTheChunkOver) {
 }
 
 // Goal: only shm hands chunks over; elsewhere a map is refused, and a malformed one ends the lane.
-TEST_P(LoadTest, MapsAreRefusedWhereNoDescriptorPasses) {
-  if (GetParam() == FabricKind::kShm) GTEST_SKIP() << "hands them over";
+TEST_P(OtherLoadTest, MapsAreRefusedWhereNoDescriptorPasses) {
   Put();
   const auto client = Open();
   MapEntry entry = {.handle = client->Resolve(corpus_)[0]};

@@ -298,7 +298,7 @@ TEST_F(RequesterMetricsTest, PrometheusFindsNothingWrong) {
   EXPECT_EQ(scrape["ckv_requester_directory_connected"], 1);
 
   if (std::system("promtool --version > /dev/null 2>&1") != 0) {
-    GTEST_SKIP() << "needs promtool (package prometheus)";
+    GTEST_SKIP() << "no promtool here; to run it: deploy/install-packages.sh tests";
   }
   const std::string path = test::TempPath("scrape.txt");
   std::ofstream(path) << scrape.text();

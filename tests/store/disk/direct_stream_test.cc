@@ -47,7 +47,9 @@ struct DirectStreamTest : testing::Test {
 };
 
 TEST_F(DirectStreamTest, GivesTheBytesFromAnyOffset) {
-  if (!Supported()) GTEST_SKIP() << "no direct reads here";
+  if (!Supported())
+    GTEST_SKIP()
+        << "no direct reads here; to run it: a TMPDIR on ext4 or xfs, and a kernel with io_uring";
   const uint64_t size = bytes.size();
   const std::pair<uint64_t, uint64_t> ranges[] = {
       {0, size},         {0, 1},       {size - 1, 1},  {128, size - 128},
@@ -64,7 +66,9 @@ TEST_F(DirectStreamTest, GivesTheBytesFromAnyOffset) {
 }
 
 TEST_F(DirectStreamTest, AFileThatEndsIsDamage) {
-  if (!Supported()) GTEST_SKIP() << "no direct reads here";
+  if (!Supported())
+    GTEST_SKIP()
+        << "no direct reads here; to run it: a TMPDIR on ext4 or xfs, and a kernel with io_uring";
   EXPECT_EQ(Read(0, bytes.size() + 1).status().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(Read(bytes.size() + 8192, 1).status().code(), absl::StatusCode::kDataLoss);
   ASSERT_EQ(ftruncate(fd, 3 * kDirectBlockBytes), 0);
@@ -73,7 +77,9 @@ TEST_F(DirectStreamTest, AFileThatEndsIsDamage) {
 
 // With eight reads under way: their memory must not go before they end.
 TEST_F(DirectStreamTest, WhoTakesMayStop) {
-  if (!Supported()) GTEST_SKIP() << "no direct reads here";
+  if (!Supported())
+    GTEST_SKIP()
+        << "no direct reads here; to run it: a TMPDIR on ext4 or xfs, and a kernel with io_uring";
   for (int stop_at = 1; stop_at <= 12; ++stop_at) {
     int blocks = 0;
     const absl::Status status = StreamDirectly(fd, 0, bytes.size(), [&](auto) {
@@ -106,7 +112,9 @@ TEST_F(DirectStreamTest, TheStoresFilesTakeTheFasterWay) {
   EXPECT_TRUE(IsCached(fd, 0, bytes.size()));
   EXPECT_EQ(file->Stream(0, bytes.size(), none).code(), absl::StatusCode::kUnimplemented);
   file->DropCached();
-  if (!Supported() || IsCached(fd, 0, bytes.size())) GTEST_SKIP() << "no direct reads here";
+  if (!Supported() || IsCached(fd, 0, bytes.size()))
+    GTEST_SKIP()
+        << "no direct reads here; to run it: a TMPDIR on ext4 or xfs, and a kernel with io_uring";
   std::vector<std::byte> read;
   const absl::Status status = file->Stream(128, bytes.size() - 128, [&](auto block) {
     read.insert(read.end(), block.begin(), block.end());

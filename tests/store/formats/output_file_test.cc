@@ -124,12 +124,13 @@ TEST(OutputFile, ADeviceIsWrittenInto) {
   const TemporaryDirectory directory;
   const std::string path = directory / "null";
   if (mknod(path.c_str(), S_IFCHR | 0600, makedev(1, 3)) != 0) {
-    GTEST_SKIP() << "no right to make a device";
+    GTEST_SKIP() << "no right to make a device; to run it: the same as root";
   }
   if (const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC); fd >= 0) {
     close(fd);
   } else {
-    GTEST_SKIP() << "devices do not work in " << (directory / "");
+    GTEST_SKIP() << "devices do not work in " << (directory / "")
+                 << "; to run it: a TMPDIR that is not mounted with nodev";
   }
   EXPECT_TRUE(OutputFile::Check(path).ok());
   const absl::Status status = WriteOutput(path, "gone");

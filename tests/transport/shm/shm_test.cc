@@ -193,7 +193,9 @@ TEST(ShmMemory, ThePeersRegionMustBeOfOrdinaryPages) {
   const LaneShape shape = {1, kHugePage - kControlBytes - 4096, 4096};
   ASSERT_EQ(LayOutSlots(shape, kControlBytes).total_bytes, kHugePage);
   UniqueFd fd(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB | MFD_HUGE_2MB));
-  if (!fd.valid()) GTEST_SKIP() << "this kernel has no huge pages: " << std::strerror(errno);
+  if (!fd.valid())
+    GTEST_SKIP() << "this kernel has no huge pages: " << std::strerror(errno)
+                 << "; to run it: a kernel with huge pages";
   ASSERT_EQ(ftruncate(fd.get(), kHugePage), 0);
   ASSERT_EQ(fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
   EXPECT_EQ(LaneMemory::Adopt(std::move(fd), shape).status().code(), StatusCode::kInvalidArgument);
@@ -245,7 +247,8 @@ TEST(ShmPeer, OnlyTheSameUser) {
 
 // A child of another user, with a good invitation, dials; then without looking whom.
 TEST(ShmPeer, BothEndsRefuseAnotherUser) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  if (geteuid() != 0)
+    GTEST_SKIP() << "only root can become another user; to run it: the same as root";
   constexpr uid_t kNobody = 65'534;
   auto fabric = NewShmFabric(Clock::Real());
   auto listener = fabric->Listen({});

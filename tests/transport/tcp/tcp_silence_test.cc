@@ -52,10 +52,11 @@ class TcpSilence : public testing::Test {
   void SetUp() override {
     home_ = CurrentNamespace();
     if (std::system("ip -V > /dev/null 2>&1") != 0) {
-      GTEST_SKIP() << "needs the ip command (package iproute2)";
+      GTEST_SKIP() << "no ip command here; to run it: deploy/install-packages.sh tests";
     }
     if (unshare(CLONE_NEWNET) != 0) {
-      GTEST_SKIP() << "may not make network namespaces: " << std::strerror(errno);
+      GTEST_SKIP() << "may not make network namespaces: " << std::strerror(errno)
+                   << "; to run it: the same as root";
     }
     holder_side_ = CurrentNamespace();
     ASSERT_EQ(unshare(CLONE_NEWNET), 0);
@@ -74,7 +75,8 @@ class TcpSilence : public testing::Test {
   }
 
   static void Within(const UniqueFd& side, const std::function<void()>& work) {
-    ASSERT_EQ(setns(side.get(), CLONE_NEWNET), 0) << std::strerror(errno);
+    ASSERT_EQ(setns(side.get(), CLONE_NEWNET), 0)
+        << std::strerror(errno) << "; to run it: the same as root";
     work();
   }
   static void Ip(const std::string& arguments) {
