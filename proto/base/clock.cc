@@ -5,26 +5,18 @@
 #include <limits>
 
 #include "absl/time/time.h"
+#include "proto/host/monotonic_wait.h"
 
 namespace ckv {
 namespace {
 
 class RealClock final : public Clock {
  public:
-  Instant Now() const noexcept override {
-    timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return {int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec};
-  }
+  Instant Now() const noexcept override { return {MonotonicNs()}; }
 
   bool Await(absl::Mutex& mu, const absl::Condition& condition, Instant deadline) override
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
-    if (deadline == kInstantMax) {
-      mu.Await(condition);
-      return true;
-    }
-    const Duration left = deadline - Now();
-    return mu.AwaitWithTimeout(condition, absl::Nanoseconds(left.count()));
+    return AwaitMonotonic(mu, condition, deadline.ns);
   }
 };
 
@@ -40,6 +32,7 @@ Clock* Clock::Real() {
 }
 
 void Clock::WaitUntil(Instant instant) {
+  if (this == Real()) return SleepMonotonic(instant.ns);
   absl::Mutex mu;
   absl::MutexLock lock(&mu);
   const bool never = false;
