@@ -292,7 +292,8 @@ std::string CacheReservation::DescribeBlocks() const {
   size_t runs = 0, i = 0;
   for (; i < table_.size() && runs < kDescribedRunCountMax; ++runs) {
     const size_t length = RunLength(table_, i);
-    text += absl::StrFormat(runs == 0 ? "%d" : ", %d", table_[i]);
+    if (runs > 0) text += ", ";
+    text += absl::StrFormat("%d", table_[i]);
     if (length > 1) text += absl::StrFormat(" to %d", table_[i + length - 1]);
     i += length;
   }

@@ -131,9 +131,7 @@ void DirectoryState::TellOfDrop(const Corpus* gone) {
     const std::vector<HolderId>& holders = gone->chunks[i].holders;
     // Chunks beside each other mostly have the same holders.
     if (i > 0 && holders == gone->chunks[i - 1].holders) continue;
-    is_away = std::any_of(holders.begin(), holders.end(), [&](const HolderId& holder) {
-      return !lease_by_member_.contains(holder);
-    });
+    for (const HolderId& holder : holders) is_away |= !lease_by_member_.contains(holder);
   }
   if (!is_away) return;
   for (auto& [id, lease] : leases_) ++lease.placed_change_count;

@@ -82,7 +82,7 @@ absl::Status CheckPrefix(const ChunkFilePrefix& p) {
       p.geometry_bytes > kChunkFileGeometryBytesMax || p.tenant_bytes > kCorpusNameBytesMax ||
       p.position > kPositionMax) {
     return Damaged(absl::StrFormat(
-        "%d tokens x %d layers of %d bytes at %d, geometry of %d: "
+        "%d tokens x %d layers of %d bytes at %d, geometry of %d bytes, tenant of %d: "
         "beyond the limits",
         p.token_count, p.layers, p.row_bytes, p.position, p.geometry_bytes, p.tenant_bytes));
   }

@@ -75,7 +75,8 @@ Checks JudgeNodes(const HostView& view) {
     std::vector<uint32_t> on;
     for (const auto& [node, processors] : nodes) {
       const auto& mine = daemon.processors;
-      if (std::any_of(mine.begin(), mine.end(), [&](uint32_t p) { return processors.contains(p); }))
+      const auto& here = processors;  // clang 14 captures no structured binding
+      if (std::any_of(mine.begin(), mine.end(), [&](uint32_t p) { return here.contains(p); }))
         on.push_back(node);
     }
     const std::string device = daemon.settings.verbs_device;

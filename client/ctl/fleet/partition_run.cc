@@ -150,10 +150,12 @@ absl::Status PartitionRun::PushAll(std::vector<Task> tasks) {
 
 bool PartitionRun::HasTurn() const {
   if (!status_.ok() || (waiting_.empty() && order_count_ == 0)) return true;  // to end
-  return std::any_of(waiting_.begin(), waiting_.end(), [this](const auto& entry) {
-    return active_[entry.first.first] < kHolderOrderCountMax &&
-           active_[entry.first.second] < kHolderOrderCountMax;
-  });
+  for (const auto& [pair, waiting] : waiting_) {
+    if (active_[pair.first] < kHolderOrderCountMax && active_[pair.second] < kHolderOrderCountMax) {
+      return true;
+    }
+  }
+  return false;
 }
 
 std::vector<PartitionRun::Task> PartitionRun::TakeOrder() {

@@ -187,6 +187,14 @@ TEST(ChunkFile, ALaterVersionIsRefusedClearly) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("version 3, this ckv reads up to 2"));
 }
 
+TEST(ChunkFile, CountsBeyondTheLimitsAreAllNamed) {
+  Image image(SmallGeometry(), 33);
+  const uint16_t tenant_bytes = UINT16_MAX;
+  std::memcpy(image.bytes.data() + 102, &tenant_bytes, sizeof(tenant_bytes));
+  EXPECT_THAT(std::string(DecodeChunkFilePrefix(image.bytes).status().message()),
+              HasSubstr("tenant of 65535: beyond the limits"));
+}
+
 // Counts are checked against limits and each other before anything is sized by them.
 TEST(ChunkFile, CountsThatContradictAreDamage) {
   const Image image(SmallGeometry(), 33);

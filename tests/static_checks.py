@@ -1,0 +1,210 @@
+#!/usr/bin/python3
+"""Thread-safety analysis by clang, clang-tidy and cppcheck, over the flags of a configured build.
+
+    tests/static_checks.py BUILD --changed COMMITS [--limit-s SECONDS]
+    tests/static_checks.py BUILD --all
+
+Both analyse every file of the product for thread safety: clang parses them, and builds nothing. --changed gives
+clang-tidy and cppcheck what the last COMMITS commits and the working tree changed, the newest first, and stops giving
+clang-tidy more after SECONDS; it then says how many files it left out. --all gives them everything. A clone with fewer
+commits has what it has; if it has one, or if this is no clone, every file may have changed.
+BUILD is configured for clang and has its generated headers (deploy/check.sh does both). Exit 1 if there is a finding.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import time
+
+FOLDERS = ("proto", "attention", "store", "transport", "client", "server")  # of the product
+BATCH = 8  # files that are parsed as one: their headers cost more than they do
+LIMIT_S = 480  # for clang-tidy, where CI has an hour for everything
+# Suppressed: headers are stamped in a copy (passedByValue); cppcheck 2.10 misreads std::span returns
+# and Highway's dispatch macro.
+CPPCHECK = ["cppcheck", "--quiet", "--enable=warning,performance,portability", "--std=c++20", "--language=c++",
+            "--inline-suppr", "--error-exitcode=1", "--suppress=missingIncludeSystem", "--suppress=unknownMacro",
+            "--suppress=passedByValue:transport/wire.cc", "--suppress=CastIntegerToAddressAtReturn",
+            "--suppress=constStatement:attention/mla_block.cc", "--suppress=constStatement:client/engine/linear.cc",
+            "-I", "."]
+
+
+def commands(build, root):
+    """{file below root: its compiler and flags}, of the build; not what was generated."""
+    found = {}
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        path = pathlib.Path(entry["directory"], entry["file"]).resolve()
+        if not path.is_relative_to(root) or path.is_relative_to(build) or path.suffix != ".cc":
+            continue
+        words = shlex.split(entry["command"])
+        for flag, count in (("-o", 2), ("-c", 1)):
+            if flag in words:
+                at = words.index(flag)
+                del words[at:at + count]
+        words = tuple(word for word in words if word != entry["file"])
+        found.setdefault(str(path.relative_to(root)), words)
+    return found
+
+
+def is_product(name):
+    return name.split("/")[0] in FOLDERS
+
+
+def batches(names, flags):
+    """Files of the same flags, at most BATCH together, in the order of the first of each."""
+    made, open_one = [], {}
+    for name in names:
+        batch = open_one.get(flags[name])
+        if batch is None or len(batch) == BATCH:
+            batch = open_one[flags[name]] = []
+            made.append(batch)
+        batch.append(name)
+    return made
+
+
+def source(root, names):
+    return "".join(f'#include "{root / name}"\n' for name in names)
+
+
+class Checks:
+    def __init__(self, build, root, jobs):
+        self.build, self.root, self.jobs = build, root, jobs
+        self.flags = commands(build, root)
+        self.found = 0
+
+    def git(self, *words):
+        done = subprocess.run(["git", "-C", self.root, *words], capture_output=True, text=True, check=False)
+        return done.stdout.splitlines() if done.returncode == 0 else None
+
+    def changed(self, count):
+        """Names that the working tree or the last `count` commits changed, the newest first; None: any may have."""
+        here = self.git("rev-list", "--count", "HEAD")
+        if here is None:
+            say("no git repository: any file may have changed")
+            return None
+        there = int(here[0])
+        if self.git("rev-parse", "--is-shallow-repository") == ["true"]:
+            there -= 1  # the oldest one's parent is not here
+        if there < count:
+            say(f"of the last {count} commits {there} are here")
+        if there == 0:
+            say("any file may have changed")
+            return None
+        names = self.git("diff", "--name-only", "HEAD") + self.git("ls-files", "--others", "--exclude-standard")
+        names += [name for name in self.git("log", "--name-only", "--format=", f"-{min(count, there)}") if name]
+        return [name for name in dict.fromkeys(names) if (self.root / name).is_file()]
+
+    def units(self, names):
+        """The files to compile for these: a header stands for its own .cc, or for the first file that includes it."""
+        wanted = []
+        for name in names:
+            if name.endswith(".h") and f"{name[:-2]}.cc" in self.flags:
+                name = f"{name[:-2]}.cc"
+            elif name.endswith(".h"):
+                line = f'#include "{name}"'
+                name = next((user for user in self.flags if line in (self.root / user).read_text()), name)
+            if name in self.flags:
+                wanted.append(name)
+        return list(dict.fromkeys(wanted))
+
+    def each(self, call, made, limit_s=None):
+        """call(batch) for each, `jobs` at a time, reports what they return; the batches that the limit left out."""
+        end = None if limit_s is None else time.monotonic() + limit_s
+        left_out = []
+
+        def one(batch):
+            if end is not None and time.monotonic() > end:
+                left_out.append(batch)
+                return []
+            return call(batch)
+
+        with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
+            for texts in pool.map(one, made):
+                for text in texts:
+                    self.found += 1
+                    print(text.rstrip(), flush=True)
+        return left_out
+
+    def run(self, command, text=None):
+        done = subprocess.run(command, input=text, cwd=self.root, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    def thread_safety(self):
+        names = [name for name in self.flags if is_product(name)]
+        say(f"thread safety: clang, {len(names)} files")
+
+        def parse(batch):
+            command = [*self.flags[batch[0]], "-Wthread-safety", "-Werror", "-fsyntax-only", "-x", "c++", "-"]
+            code, said = self.run(command, source(self.root, batch))
+            if code == 0:
+                return []
+            # Files that cannot be one are none the worse.
+            return [said] if len(batch) == 1 else [text for name in batch for text in parse([name])]
+
+        self.each(parse, batches(names, self.flags))
+
+    def clang_tidy(self, names, limit_s):
+        say(f"clang-tidy: {len(names)} files")
+        ours = f"^{re.escape(str(self.root))}/({'|'.join(FOLDERS)}|tests)/.*\\.(h|cc)$"
+        work = self.build / "static"
+        work.mkdir(exist_ok=True)
+
+        def lint(batch):
+            unit = work / (re.sub(r"\W", "_", batch[0]) + f"_{len(batch)}.cc")
+            unit.write_text(source(self.root, batch))
+            code, said = self.run(["clang-tidy-14", "--quiet", f"--config-file={self.root / '.clang-tidy'}",
+                                   f"--header-filter={ours}", "--checks=-bugprone-suspicious-include",
+                                   unit, "--", *self.flags[batch[0]][1:]])
+            if code != 0 and "clang-diagnostic-error" in said and len(batch) > 1:
+                return [text for name in batch for text in lint([name])]
+            return [said] if code != 0 else []
+
+        left_out = self.each(lint, batches(names, self.flags), limit_s)
+        if left_out:
+            say(f"clang-tidy: {sum(map(len, left_out))} of them left out after {limit_s} s; deploy/check.sh --static takes all")
+
+    def cppcheck(self, names):
+        say(f"cppcheck: {len(names)} files")
+        if names:
+            code, said = self.run([*CPPCHECK, "-j", str(self.jobs), *names])
+            if code != 0:
+                self.found += 1
+                print(said.rstrip(), flush=True)
+
+
+def say(text):
+    print(f"== {text}", file=sys.stderr, flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=pathlib.Path)
+    parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).parents[1], help="the tree")
+    parser.add_argument("--limit-s", type=int, default=LIMIT_S)
+    parser.add_argument("--only", action="append", choices=("thread-safety", "clang-tidy", "cppcheck"))
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--changed", type=int, metavar="COMMITS")
+    what.add_argument("--all", action="store_true")
+    arguments = parser.parse_args()
+    checks = Checks(arguments.build.resolve(), arguments.root.resolve(), arguments.jobs)
+    limit_s = None if arguments.all else arguments.limit_s
+    names = None if arguments.all else checks.changed(arguments.changed)
+    units = list(checks.flags) if names is None else checks.units(names)
+    steps = {"thread-safety": checks.thread_safety, "clang-tidy": lambda: checks.clang_tidy(units, limit_s),
+             "cppcheck": lambda: checks.cppcheck([name for name in units if is_product(name)])}
+    for name in arguments.only or steps:
+        begin = time.monotonic()
+        steps[name]()
+        say(f"took {time.monotonic() - begin:.0f} s")
+    print(f"static checks: {checks.found} findings")
+    return 1 if checks.found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

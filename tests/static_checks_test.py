@@ -1,0 +1,157 @@
+#!/usr/bin/python3
+"""Goal: a fault planted into a tree makes the static checks fail: an unguarded access, what clang-tidy finds, what cppcheck finds.
+
+Method: a tree of three small files in a git repository of its own, with the real checks and the real .clang-tidy.
+"""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True  # the source tree stays as it is
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.append(str(HERE / "support"))
+import skip  # noqa: E402
+
+CLEAN = {
+    "server/counter.h": """// Counts.
+#pragma once
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+class Counter {
+ public:
+  int Next() ABSL_LOCKS_EXCLUDED(mu_);
+ private:
+  absl::Mutex mu_;
+  int value_ ABSL_GUARDED_BY(mu_) = 0;
+};
+""",
+    "server/counter.cc": """#include "server/counter.h"
+int Counter::Next() {
+  absl::MutexLock lock(&mu_);
+  return ++value_;
+}
+""",
+    "server/sum.cc": "int Sum(int a, int b) { return a + b; }\n",
+    "tests/sum_test.cc": "int Sum(int a, int b);\nint main() { return Sum(1, -1); }\n",
+}
+UNGUARDED = CLEAN["server/counter.cc"].replace("  absl::MutexLock lock(&mu_);\n", "")
+MISNAMED = "int Sum(int a, int b) {\n  int TheSum = a + b;\n  return TheSum;\n}\n"
+BEYOND = "int Sum(int a, int b) {\n  int both[2] = {a, b};\n  return both[0] + both[2];\n}\n"
+LINT = ("--only", "clang-tidy")
+
+
+class Tree:
+    def __init__(self, root):
+        self.root = root
+        shutil.copy(HERE.parent / ".clang-tidy", root)
+        self.git("init", "--quiet")
+        self.commit()
+        self.write(CLEAN)
+        self.commit()
+        self.commit()  # the last one changed nothing
+        build = root / "build"
+        build.mkdir()
+        (root / ".gitignore").write_text("/build/\n")
+        (build / "compile_commands.json").write_text(json.dumps([
+            {"directory": str(build), "file": str(root / name),
+             "command": f"clang++-14 -std=c++20 -I{root} -o {name}.o -c {root / name}"}
+            for name in CLEAN if name.endswith(".cc")]))
+
+    def git(self, *words):
+        subprocess.run(["git", "-C", self.root, "-c", "user.name=ckv", "-c", "user.email=ckv", *words], check=True,
+                       capture_output=True)
+
+    def write(self, files):
+        for name, text in files.items():
+            (self.root / name).parent.mkdir(exist_ok=True)
+            (self.root / name).write_text(text)
+
+    def commit(self):
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--allow-empty", "--message", "more")
+
+    def check(self, *arguments):
+        done = subprocess.run([sys.executable, HERE / "static_checks.py", self.root / "build", "--root", self.root, *arguments],
+                              capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+
+class StaticChecks(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="ckv-static-")
+        self.addCleanup(folder.cleanup)
+        self.tree = Tree(pathlib.Path(folder.name).resolve())
+
+    def expect(self, words, *arguments):
+        code, said = self.tree.check(*arguments)
+        self.assertEqual(code, 1, said)
+        self.assertIn(words, said)
+
+    def test_a_clean_tree_passes(self):
+        code, said = self.tree.check("--all")
+        self.assertEqual(code, 0, said)
+
+    def test_an_unguarded_access_fails_whenever_it_came(self):
+        self.tree.write({"server/counter.cc": UNGUARDED})
+        self.tree.commit()
+        for _ in range(2):
+            self.tree.commit()
+        self.expect("requires holding mutex 'mu_'", "--changed", "1", "--only", "thread-safety")
+
+    def test_what_the_last_commits_changed_is_linted(self):
+        self.tree.write({"server/sum.cc": MISNAMED})
+        self.expect("invalid case style for variable 'TheSum'", "--changed", "1", *LINT)  # not committed yet
+        self.tree.commit()
+        self.expect("invalid case style for variable 'TheSum'", "--changed", "1", *LINT)
+        self.tree.commit()
+        code, said = self.tree.check("--changed", "1", *LINT)
+        self.assertEqual(code, 0, said)
+        self.assertIn("clang-tidy: 0 files", said)
+        self.expect("invalid case style for variable 'TheSum'", "--changed", "2", *LINT)
+
+    def test_a_changed_header_is_linted_through_its_file(self):
+        self.tree.write({"server/counter.h": CLEAN["server/counter.h"].replace("value_", "Value")})
+        self.tree.write({"server/counter.cc": CLEAN["server/counter.cc"].replace("value_", "Value")})
+        self.tree.commit()
+        self.tree.write({"server/counter.h": (self.tree.root / "server/counter.h").read_text() + "// More.\n"})
+        self.tree.commit()
+        self.expect("invalid case style for private member 'Value'", "--changed", "1", *LINT)
+
+    def test_what_cppcheck_finds_fails(self):
+        self.tree.write({"server/sum.cc": BEYOND})
+        self.tree.commit()
+        self.expect("arrayIndexOutOfBounds", "--changed", "1", "--only", "cppcheck")
+
+    def test_the_limit_is_told(self):
+        code, said = self.tree.check("--changed", "9", "--limit-s", "-1", *LINT)
+        self.assertEqual(code, 0, said)
+        self.assertIn("clang-tidy: 3 of them left out", said)
+
+    def test_a_shallow_clone_has_what_it_has(self):
+        self.tree.write({"server/sum.cc": MISNAMED})
+        self.tree.commit()
+        for depth, words in (("1", "any file may have changed"), ("2", "of the last 30 commits 1 are here")):
+            with self.subTest(depth=depth), tempfile.TemporaryDirectory() as name:
+                root = pathlib.Path(name).resolve() / "clone"
+                subprocess.run(["git", "clone", "--quiet", "--depth", depth, f"file://{self.tree.root}", root], check=True)
+                clone = Tree.__new__(Tree)
+                clone.root = root
+                (root / "build").mkdir()
+                listed = (self.tree.root / "build/compile_commands.json").read_text()
+                (root / "build/compile_commands.json").write_text(listed.replace(str(self.tree.root), str(root)))
+                code, said = clone.check("--changed", "30", *LINT)
+                self.assertEqual(code, 1, said)
+                self.assertIn(words, said)
+                self.assertIn("invalid case style for variable 'TheSum'", said)
+
+
+if __name__ == "__main__":
+    absent = [program for program in ("clang++-14", "clang-tidy-14", "cppcheck", "git") if shutil.which(program) is None]
+    if absent:
+        sys.exit(skip.lacks(f"no {' and no '.join(absent)} here"))
+    unittest.main()
