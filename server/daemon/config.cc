@@ -411,7 +411,9 @@ absl::StatusOr<ParsedConfig> ReadConfig(std::span<const std::string> arguments,
     for (const std::string_view key : {option.key, option.former_key}) {
       if (key.empty()) continue;
       const std::string name = OptionEnvironmentName(key);
-      if (const auto value = environment(name)) from_environment[std::string(key)] = {*value, name};
+      const std::optional<std::string> value = environment(name);
+      // Composed files pass what they lack as an empty one.
+      if (value && !value->empty()) from_environment[std::string(key)] = {*value, name};
     }
   }
   // The lowest first, so that a later one wins; each is checked even where it loses.

@@ -33,7 +33,7 @@ def read(extra: Optional[Mapping[str, Any]] = None,
     environment = os.environ if environment is None else environment
     given: dict[str, Any] = {}
     for field in dataclasses.fields(Settings):
-        value: Any = environment.get(f"CKV_VLLM_{field.name.upper()}")
+        value: Any = environment.get(f"CKV_VLLM_{field.name.upper()}") or None  # an empty one is unset
         if extra is not None and field.name in extra:
             value = extra[field.name]
         if value is not None:

@@ -393,6 +393,8 @@ class Settings(unittest.TestCase):
                       {"CKV_VLLM_DIRECTORY": "b:1", "CKV_VLLM_ALLOW_COARSE_LSE": "maybe"}):
             with self.assertRaises(ValueError):
                 settings.read(None, wrong)
+        empty = {f"CKV_VLLM_{name}": "" for name in ("DIRECTORY", "TENANT", "CORPUS", "BASE", "TIMEOUT", "ALLOW_COARSE_LSE")}
+        self.assertEqual(settings.read({"directory": "a:1"}, empty), settings.read({"directory": "a:1"}, {}))
 
 
 if __name__ == "__main__":
