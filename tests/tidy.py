@@ -23,6 +23,7 @@ MAY_INCLUDE = {
     "proto": "proto/base proto/host",
     "attention": "proto*",
     "attention/matrix": "attention proto*",
+    "attention/query": "attention proto*",
     "attention/target": "attention attention/matrix proto*",
     "attention/device": "attention proto*",
     "attention/roof": "attention attention/matrix attention/target proto*",
@@ -44,7 +45,7 @@ MAY_INCLUDE = {
     "client/prompt": "store/memory proto*",
     "client/context": "client client/decide client/near attention transport store* proto*",
     "client/call": "client client/context client/decide client/holders client/learn client/near client/trace "
-                   "attention transport store* proto*",
+                   "attention attention/query transport store* proto*",
     "client/act": "client client/context client/decide client/near proto*",
     "client/cache": "client client/call client/decide client/holders attention transport store* proto*",
     "client/roof": "client client/act client/cache client/call client/context client/decide client/holders "
@@ -69,12 +70,12 @@ MAY_INCLUDE = {
                       "transport store* "
                       "proto*",
     "client/ctl/corpus": "client/ctl client/ctl/fleet client/engine client/roof client client/grpc client/publish "
-                         "client/holders attention transport store* proto*",
+                         "client/holders attention attention/query transport store* proto*",
     "client/ctl/ask": "client/ctl* client/cache client/characterize client/decide client/engine "
                       "client/grpc client/publish client/holders client/roof client attention attention/target transport* store* "
                       "proto*",
     "server/session": "client/holders transport store* proto*",
-    "server/batch": "server/session attention transport store* proto*",
+    "server/batch": "server/session attention attention/query transport store* proto*",
     "server/dispatch": "server/batch server/session attention transport store* proto*",
     "server/holder": "server/dispatch server/batch server/session client/holders attention transport store* proto*",
     "server/directory/log": "store* proto*",

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "attention/query/query_values.h"
 #include "client/holders/lane_pinning.h"
 #include "client/holders/retry.h"
 #include "proto/base/status.h"
@@ -26,9 +27,8 @@ namespace {
 
 // A call merged as it comes keeps its result here first; what a large call took is given back.
 constexpr size_t kMergedBytesKept = size_t{16} << 20;
-// More rows than this for one holder are a bulk call. A default slot holds as many of DeepSeek's,
-// and a holder's queue of short requests takes one slot a session while others wait
-// (server/dispatch/admission.h).
+// More rows than this for one holder are a bulk call: a default slot has as many of DeepSeek, and
+// a holder's queue of short requests takes one slot a session (server/dispatch/admission.h).
 constexpr uint64_t kShortRowCountMax = 256;
 
 }  // namespace
@@ -267,6 +267,7 @@ absl::Status Router::ComeAfter(ComputeStream*& stream) {
 
 absl::StatusOr<bool> Router::TakeQueries() {
   if (MustWaitFor(taken_.q.after)) return false;
+  CKV_RETURN_IF_ERROR(Annotate(CheckQueryValues(taken_.q, taken_.geometry().d_qk), "attend"));
   CKV_RETURN_IF_ERROR(ComeAfter(taken_.q.after));
   return true;
 }
@@ -339,11 +340,10 @@ absl::StatusOr<bool> Router::PostWritten() {
   producers_ready_ = true;
   // Only now: the time until the frames were written is not their holders'.
   const Instant now = clock_->Now();
-  // They stay here. Replies that came in time are taken before anybody is found silent.
+  // Replies that came in time are taken before anybody is found silent.
   if (now >= call_->deadline) return false;
   for (size_t i = 0; i < written_.size(); ++i) {
     if (absl::Status status = Post(written_[i], now); !status.ok()) {
-      // The slots of those behind it are still to be given back.
       written_.erase(written_.begin(), written_.begin() + static_cast<ptrdiff_t>(i) + 1);
       return status;
     }

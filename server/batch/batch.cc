@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "attention/query/query_values.h"
 #include "proto/base/log.h"
 #include "proto/base/status.h"
 #include "proto/kernel_target.h"
@@ -14,6 +15,19 @@
 
 namespace ckv {
 namespace {
+
+// A peer that did not look at its queries would get answers over logits that overflowed. They are
+// rotated by now.
+absl::Status CheckQueries(const AttendRequest& attend, uint32_t d_qk) {
+  constexpr float kRotatedSlack = 2;
+  for (const AttendSegment& segment : attend.segments) {
+    const QueryView q = {.data = attend.rows + segment.stored_row_begin * d_qk,
+                         .count = segment.row_count * segment.copy_count,
+                         .stride = d_qk};
+    CKV_RETURN_IF_ERROR(CheckQueryValues(q, d_qk, kRotatedSlack));
+  }
+  return absl::OkStatus();
+}
 
 // A selection of nothing still has to be present.
 constexpr int32_t kNoIndices[1] = {-1};
@@ -86,6 +100,7 @@ Batch::Verdict Batch::Judge(Item& item) {
   malformed_ = decoded;
   if (!malformed_.ok()) return Verdict::kMalformed;
   item.error = CheckLimits(item);
+  if (item.error.ok()) item.error = CheckQueries(attend_, ready.session->geometry.d_qk);
   if (!item.error.ok()) return Verdict::kTaken;
   if (!plan_.HasRoom(attend_, ready.session->geometry)) return Verdict::kFull;
   Verdict verdict = Verdict::kTaken;

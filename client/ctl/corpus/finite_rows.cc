@@ -1,25 +1,29 @@
 #include "client/ctl/corpus/finite_rows.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "attention/bf16.h"
 #include "attention/fp8.h"
+#include "attention/query/query_values.h"
 #include "client/ctl/output.h"
 #include "proto/base/status.h"
 
 namespace ckv::ctl {
 namespace {
 
-// Counts the values of `bytes`, at any address, whose bits under `mask` are all set.
+// Counts the values of `bytes`, at any address, whose bits under `mask` are at least `limit`.
 template <typename Bits>
-void Scan(std::span<const std::byte> bytes, Bits mask, uint64_t index, NonFinite& found) {
+void Scan(std::span<const std::byte> bytes, Bits mask, Bits limit, uint64_t index,
+          NonFinite& found) {
   const size_t count = bytes.size() / sizeof(Bits);
   const auto at = [&](size_t i) {
     Bits bits;
     std::memcpy(&bits, bytes.data() + i * sizeof(bits), sizeof(bits));
-    return (bits & mask) == mask;
+    return (bits & mask) >= limit;
   };
   uint64_t sum = 0;  // no branch in here: a corpus is scanned at the speed of memory
   for (size_t i = 0; i < count; ++i) sum += at(i);
@@ -32,8 +36,12 @@ void Scan(std::span<const std::byte> bytes, Bits mask, uint64_t index, NonFinite
   found.count += sum;
 }
 
-constexpr uint16_t kBf16Exponent = 0x7f80;
-constexpr uint32_t kF32Exponent = 0x7f800000;
+// Magnitudes, as bits. Those above kRowMagnitudeMax, infinity and NaN are all at least the limit.
+constexpr uint16_t kBf16Magnitude = 0x7fff;
+constexpr uint16_t kBf16Limit = Bf16FromFloat(kRowMagnitudeMax) + 1;
+constexpr uint32_t kF32Magnitude = 0x7fffffff;
+// A value is at most 448 < 2^9 times its scale.
+constexpr uint32_t kScaleLimit = std::bit_cast<uint32_t>(kRowMagnitudeMax / 512) + 1;
 constexpr uint8_t kE4m3Nan = 0x7f;  // either sign; there is no infinity
 
 uint64_t ValuesPerRow(const Geometry& geometry) {
@@ -46,7 +54,7 @@ uint64_t ValuesPerRow(const Geometry& geometry) {
 NonFinite FindNonFinite(const Geometry& geometry, std::span<const std::byte> rows) {
   NonFinite found;
   if (geometry.dtype == RowDtype::kBf16) {
-    Scan<uint16_t>(rows, kBf16Exponent, 0, found);
+    Scan<uint16_t>(rows, kBf16Magnitude, kBf16Limit, 0, found);
     return found;
   }
   const size_t latent = geometry.d_v, scales = geometry.d_v / kFp8ScaleGroup;
@@ -54,10 +62,10 @@ NonFinite FindNonFinite(const Geometry& geometry, std::span<const std::byte> row
   uint64_t index = 0;
   for (size_t at = 0; at + row_bytes <= rows.size(); at += row_bytes) {
     const auto row = rows.subspan(at, row_bytes);
-    Scan<uint8_t>(row.first(latent), kE4m3Nan, index, found);
-    Scan<uint32_t>(row.subspan(latent, scales * sizeof(float)), kF32Exponent, index + latent,
-                   found);
-    Scan<uint16_t>(row.subspan(latent + scales * sizeof(float)), kBf16Exponent,
+    Scan<uint8_t>(row.first(latent), kE4m3Nan, kE4m3Nan, index, found);
+    Scan<uint32_t>(row.subspan(latent, scales * sizeof(float)), kF32Magnitude, kScaleLimit,
+                   index + latent, found);
+    Scan<uint16_t>(row.subspan(latent + scales * sizeof(float)), kBf16Magnitude, kBf16Limit,
                    index + latent + scales, found);
     index += ValuesPerRow(geometry);
   }
@@ -86,7 +94,7 @@ absl::StatusOr<SourceChunk> FiniteCheck::Read(uint32_t ordinal) {
     count_ += found.count;
     if (reject_) {
       return absl::InvalidArgumentError(
-          absl::StrFormat("chunk %d: NaN or infinite at %s", ordinal, first_));
+          absl::StrFormat("chunk %d: NaN, infinite or beyond 2^48 at %s", ordinal, first_));
     }
   }
   return chunk;
@@ -95,7 +103,8 @@ absl::StatusOr<SourceChunk> FiniteCheck::Read(uint32_t ordinal) {
 std::string FiniteCheck::Warning() const {
   if (count_ == 0) return "";
   return absl::StrFormat(
-      "%s NaN or infinite, first at %s: queries over these rows are answered with NaN\n  "
+      "%s NaN, infinite or beyond 2^48, first at %s: queries over these rows may be answered with "
+      "NaN\n  "
       "--reject-non-finite refuses a load of them",
       count_ == 1 ? "1 value is" : FormatCount(count_, "value") + " are", first_);
 }

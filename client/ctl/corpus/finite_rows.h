@@ -1,4 +1,5 @@
-// Finds NaN and infinities in rows that are loaded: every answer over a row with one is NaN.
+// Finds NaN, infinities and values beyond kRowMagnitudeMax in rows that are loaded: answers over
+// them are NaN, or miss a logit that overflowed.
 
 #pragma once
 
@@ -10,9 +11,9 @@
 
 namespace ckv::ctl {
 
-// The index of the first value of `rows`, which are whole rows of `geometry`, that is NaN or
-// infinite, and how many there are. An fp8_ds_mla row has the values of its latent, its scales and
-// its rope part, in this order.
+// The index of the first value of `rows` that is NaN, infinite or beyond kRowMagnitudeMax, and how
+// many there are. `rows` are whole rows of `geometry`. An fp8_ds_mla row has the values of its
+// latent, its scales and its rope part, in this order.
 struct NonFinite {
   uint64_t count = 0;
   uint64_t first = 0;
@@ -22,9 +23,13 @@ NonFinite FindNonFinite(const Geometry& geometry, std::span<const std::byte> row
 // Gives out the chunks of `source`, which outlives it, and looks at the rows of each.
 class FiniteCheck final : public ChunkSource {
  public:
-  // If `reject`, Read refuses a chunk that has a NaN or an infinity.
+  // If `reject`, Read refuses a chunk that has one.
   FiniteCheck(ChunkSource& source, bool reject);
 
+  std::span<const int32_t> TokensOf(uint32_t ordinal) const override {
+    return source_.TokensOf(ordinal);
+  }
+  absl::Status CheckUnchanged() const override { return source_.CheckUnchanged(); }
   //   InvalidArgument     the chunk is refused; names the place. Else as the source.
   absl::StatusOr<SourceChunk> Read(uint32_t ordinal) override;
 

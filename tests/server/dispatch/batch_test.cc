@@ -94,6 +94,27 @@ TEST_F(BatchTest, RepliesComeInTheOrderOfRequestsErrorsIncluded) {
   EXPECT_EQ(table_->stats().pin_count, 0u) << "a refused request keeps no pin";
 }
 
+// Requesters look at their queries; a peer that does not is told, and its lane stays.
+TEST_F(BatchTest, QueriesThatMayOverflowAreRefused) {
+  const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {5, 7}, 1);
+  ASSERT_TRUE(test::PutCorpus(*table_, corpus).ok());
+  Peer peer = Connect(corpus, kShape);
+  std::mt19937 rng(1);
+  RawAttend attend = {.row_count = 2, .rows = test::RandomBf16(2 * 96, rng)};
+  attend.pieces = {{.handle = peer.handles[0]}, {.handle = peer.handles[1]}};
+  for (const uint16_t bits : {0x7f7f, 0xff7f, 0x7f80, 0xff80, 0x7fc0, 0x6001}) {
+    RawAttend bad = attend;
+    bad.rows[96 + 95] = bits;
+    Post(peer, bad);
+    Post(peer, attend);
+    for (int i = 0; i < 2; ++i) ASSERT_EQ(batch_->Add(Take(peer)), Batch::Verdict::kTaken);
+    Answer(3);
+    const absl::Status refused = Reply(peer).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+    EXPECT_TRUE(Reply(peer).status().ok());
+  }
+}
+
 TEST_F(BatchTest, ExpiredWorkIsDroppedBeforeTheKernel) {
   const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {5}, 1);
   ASSERT_TRUE(test::PutCorpus(*table_, corpus).ok());
